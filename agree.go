@@ -51,9 +51,10 @@ func (g *Group) histories() []agreement.Ledger {
 	return all
 }
 
-// shared are the histories of the pools that every rank has now. Ranks that are at different points
-// of their programs have made, or closed, different pools, and that is no divergence.
-func (g *Group) shared(
+// sharedHistories are the histories of the pools that every rank has now. Ranks that are at
+// different points of their programs have made, or closed, different pools, and that is no
+// divergence.
+func (g *Group) sharedHistories(
 	ctx context.Context, exchange agreement.Exchange,
 ) ([]agreement.Ledger, error) {
 	mine := g.histories()
@@ -82,7 +83,7 @@ func (g *Group) shared(
 // Check compares the histories of all pools whose domain holds the group, now, at any level but
 // CheckOff. It is collective: every rank calls it in the same place of its program, so that equal
 // histories have equal lengths, too. At any level it returns the fault of a group that has failed,
-// also one that a kernel has reported and nobody has heard of yet.
+// also one that a kernel has reported and no call has returned yet.
 func (g *Group) Check(ctx context.Context) error {
 	if g.rt.Check() == CheckOff {
 		g.comm.CheckPeers()
@@ -103,7 +104,7 @@ func (g *Group) agree(ctx context.Context, tag string, ledgers ...agreement.Ledg
 		Mode: agreement.Exact, Tag: tag, Ledgers: ledgers,
 	})
 	if err != nil {
-		return g.settle(err)
+		return g.awaitCause(err)
 	}
 	return g.noteVerdict(verdict)
 }
@@ -129,23 +130,23 @@ func (g *Group) compareOn(
 }
 
 // noteVerdict notes what was agreed, or fails the group with what was found. Every rank of the
-// exchange has the same verdict, but may be interrupted by the failure of another before it knows:
-// so the ranks meet once more, as after any fault, and find the same again.
+// exchange has the same verdict, but may be interrupted by the failure of another before it knows.
+// So the ranks exchange reports, as after any fault, and find the same again.
 func (g *Group) noteVerdict(v *agreement.Verdict) error {
 	if err := g.divergence(v); err != nil {
 		g.comm.Abort(err)
-		return g.settle(g.comm.Cause())
+		return g.awaitCause(g.comm.Cause())
 	}
 	g.agreed.Add(1)
 	for _, p := range g.rt.allPools() {
-		p.noteAgreed(v.Marks, g)
+		p.noteAgreed(v.Agreed, g)
 	}
 	return nil
 }
 
-// patrol compares histories in the background, so that a divergence is reported even if the
-// program never registers again. It ends with the group.
-func (g *Group) patrol() {
+// checkInBackground compares histories in the background, so that a divergence is reported even if
+// the program never registers again. It ends with the group.
+func (g *Group) checkInBackground() {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	g.fault.onEnd(cancel)
@@ -167,7 +168,7 @@ func (g *Group) compareInBackground(ctx context.Context) error {
 	exchange := func(ctx context.Context, payload []byte) ([][]byte, error) {
 		return g.comm.Exchange(ctx, driver.LaneBackground, payload)
 	}
-	ledgers, err := g.shared(ctx, exchange)
+	ledgers, err := g.sharedHistories(ctx, exchange)
 	if err != nil {
 		return err
 	}
@@ -183,18 +184,18 @@ func (g *Group) compareInBackground(ctx context.Context) error {
 	return g.noteVerdict(verdict)
 }
 
-// startPatrol begins the comparison in the background where the level asks for it. Once begun it
-// goes on, since ranks take turns in it, and what it finds is acted on unless the level is
-// CheckOff.
-func (g *Group) startPatrol() {
+// startBackgroundCheck begins the comparison in the background where the level asks for it. Once
+// begun it goes on, since all ranks take part in it, and what it finds is acted on unless the level
+// is CheckOff.
+func (g *Group) startBackgroundCheck() {
 	if g.rt.Check() != CheckRegistration || g.rt.opts.CheckInterval <= 0 || len(g.ranks) < 2 {
 		return
 	}
 	g.state.Lock()
 	defer g.state.Unlock()
-	if !g.patrolling && g.Err() == nil {
-		g.patrolling = true
-		g.background.Go(g.patrol)
+	if !g.checkingInBackground && g.Err() == nil {
+		g.checkingInBackground = true
+		g.background.Go(g.checkInBackground)
 	}
 }
 

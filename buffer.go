@@ -50,17 +50,17 @@ func (b Buffer) Size() int64 { return b.memory.extent.bytes() }
 // Segment is the ordinal of the buffer's segment, the same on every rank of the pool's domain. It
 // is -1 for a buffer that was freed.
 func (b Buffer) Segment() int {
-	segment, _ := b.place()
+	segment, _ := b.location()
 	return segment
 }
 
 // Offset is the buffer's place in its segment in bytes, the same on every rank of the domain.
 func (b Buffer) Offset() int64 {
-	_, offset := b.place()
+	_, offset := b.location()
 	return offset
 }
 
-func (b Buffer) place() (segment int, offset int64) {
+func (b Buffer) location() (segment int, offset int64) {
 	if b.memory.pool == nil {
 		return -1, 0
 	}

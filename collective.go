@@ -128,7 +128,7 @@ func (g *Group) run(ctx context.Context, s *Stream, r *request, e *extras) error
 		err = g.comm.Launch(s.queue, p.plan)
 	}
 	if err != nil {
-		return g.settle(err)
+		return g.awaitCause(err)
 	}
 	return nil
 }

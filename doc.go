@@ -85,15 +85,15 @@
 //	Group.mu
 //	Graph.mu
 //	valueName.mu
-//	Stream.holding
+//	Stream.pinning
 //	Pool.mu
-//	Stream.marking
-//	Guest.holding
+//	Stream.recording
+//	Guest.windowsMu
 //	Runtime.mu
 //	Group.state
 //	fault.mu
-//	sites.mu
-//	members.mu
+//	callSites.mu
+//	localWorld.mu
 //
 // Guest.mu, Group.mu, Graph.mu and valueName.mu are held while this rank waits for others: during
 // agreements and registrations, in values, and while ranks find out about a fault together. The

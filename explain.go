@@ -44,7 +44,7 @@ func (g planner) explain(
 	if err := g.check(p, &call); err != nil {
 		return Explanation{}, err
 	}
-	where, e := g.places(&call).where, Explanation{Operation: op.String()}
+	where, e := g.locations(&call).where, Explanation{Operation: op.String()}
 	if op.UsesWindows() && !g.rt.capturing(nil) {
 		e.Registers = g.wouldRegister(send.pool) || g.wouldRegister(recv.pool)
 		if call.SendWindow == nil && call.Count > 0 && g.serves(send.pool) && g.serves(recv.pool) {

@@ -52,7 +52,7 @@ func FreeAll(p *Pool) {
 func Reported(err error) error {
 	told, encoding := json.Marshal(reportOf(err))
 	var r report
-	if decoding := json.Unmarshal(told, &r); encoding != nil || decoding != nil || !r.complete() {
+	if decoding := json.Unmarshal(told, &r); encoding != nil || decoding != nil || !r.valid() {
 		return errors.Join(encoding, decoding)
 	}
 	return r.err()

@@ -13,14 +13,14 @@ import (
 	"symmem/internal/ranked"
 )
 
-// fault is how a group ends: the first fault of any of its ranks, as all ranks know it.
+// fault is why a group has failed: the first fault of any of its ranks, the same on all ranks.
 type fault struct {
-	seen  chan struct{} // closed when this rank has seen a fault, and knows no more yet
+	seen  chan struct{} // closed when this rank has seen a fault, before the ranks know the cause
 	ended chan struct{} // closed when err is known
 
-	mu   ranked.Mutex[faultMu]
-	err  error    // guarded by mu; never changes once set
-	then []func() // called at the end; guarded by mu
+	mu        ranked.Mutex[faultMu]
+	err       error    // guarded by mu; never changes once set
+	callbacks []func() // called at the end; guarded by mu
 }
 
 func newFault() *fault { return &fault{seen: make(chan struct{}), ended: make(chan struct{})} }
@@ -34,12 +34,12 @@ func (f *fault) end(err error) {
 	}
 	f.err = err
 	close(f.ended)
-	for _, call := range f.then {
+	for _, call := range f.callbacks {
 		call()
 	}
 }
 
-func (f *fault) known() error {
+func (f *fault) cause() error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.err
@@ -52,13 +52,13 @@ func (f *fault) onEnd(call func()) {
 		call()
 		return
 	}
-	f.then = append(f.then, call)
+	f.callbacks = append(f.callbacks, call)
 }
 
 // Err returns the fault that ended the group, or nil while it is open. Once this rank has seen a
 // fault it waits, for seconds at most, until the ranks have found out the cause together.
 func (g *Group) Err() error {
-	if err := g.fault.known(); err != nil {
+	if err := g.fault.cause(); err != nil {
 		return err
 	}
 	if g.comm.Cause() == nil {
@@ -66,22 +66,22 @@ func (g *Group) Err() error {
 	}
 	ranked.Waiting()
 	<-g.fault.ended
-	return g.fault.known()
+	return g.fault.cause()
 }
 
 // watch finds out with the other ranks what went wrong, as soon as this rank's communicator
 // fails, or that of another rank has, whether or not the program is inside a call.
 func (g *Group) watch() {
-	look := time.NewTicker(lookAtPeers)
+	look := time.NewTicker(peerCheckInterval)
 	defer look.Stop()
 	for {
 		select {
 		case <-look.C:
 			g.comm.CheckPeers()
 		case <-g.comm.Failed():
-			if g.fault.known() == nil {
+			if g.fault.cause() == nil {
 				close(g.fault.seen)
-				g.fault.end(g.ended())
+				g.fault.end(g.findCause())
 			}
 			return
 		case <-g.fault.ended:
@@ -90,64 +90,66 @@ func (g *Group) watch() {
 	}
 }
 
-// lookAtPeers is how often a group looks whether another rank has failed while it is in no call.
-const lookAtPeers = time.Second
+// peerCheckInterval is how often a group looks whether another rank has failed while it is in no
+// call.
+const peerCheckInterval = time.Second
 
-// settle waits for what the ranks find out about a fault that a call of the backend has returned.
-// An error that is no fault of the group is returned as it is.
-func (g *Group) settle(err error) error {
-	if err == nil || errors.Is(err, driver.ErrInterrupted) || !g.raised(err) {
-		return err // who is interrupted does not wait for the others once more
+// awaitCause waits until the ranks have found the cause of a fault that a call of the backend has
+// returned, and returns that. An error that is no fault of the group is returned as it is.
+func (g *Group) awaitCause(err error) error {
+	if err == nil || errors.Is(err, driver.ErrInterrupted) || !g.isOwnFault(err) {
+		return err // a caller that was interrupted does not wait for the others again
 	}
 	ranked.Waiting()
 	<-g.fault.ended
-	return g.fault.known()
+	return g.fault.cause()
 }
 
-// raised reports whether an error is the communicator's fault.
-func (g *Group) raised(err error) bool {
+// isOwnFault reports whether an error is the communicator's fault.
+func (g *Group) isOwnFault(err error) bool {
 	cause := g.comm.Cause()
 	return cause != nil && (errors.Is(err, cause) || errors.Is(err, driver.ErrFault))
 }
 
-// grace bounds one meeting on the fault lane. Ranks that wait in a call come at once; one that
-// does not come in time is reported without its help.
-const grace = 2 * time.Second
+// reportTimeout bounds one exchange of reports on the fault lane. Ranks that wait in a call come at
+// once. Where one does not come in time the others decide without its report.
+const reportTimeout = 2 * time.Second
 
-// maxMeetings is how often ranks meet while one of them finds out why another group has failed.
-const maxMeetings = 12
+// maxReportRounds is how often ranks exchange reports while one of them waits for the cause of the
+// fault of another group.
+const maxReportRounds = 12
 
-// ended is why the group has ended. Who has left it asks nobody.
-func (g *Group) ended() error {
+// findCause returns why the group has failed. A rank that has left the group asks no other.
+func (g *Group) findCause() error {
 	if cause := g.comm.Cause(); errors.Is(cause, ErrClosed) {
 		return cause
 	}
-	return g.findOut(g.comm.Cause())
+	return g.agreeOnCause(g.comm.Cause())
 }
 
-// findOut meets the other ranks on the fault lane and works out the one error for all of them. A
-// rank whose stream had failed before, by the fault of another group, has the others wait until it
-// knows that fault.
-func (g *Group) findOut(cause error) error {
-	for meeting := 0; ; meeting++ {
-		mine := g.reportNow(cause, time.Duration(min(meeting, 1))*grace/4)
+// agreeOnCause exchanges reports with the other ranks on the fault lane and returns one error, the
+// same on all of them. A rank whose stream had failed before, by the fault of another group, has
+// the others wait until it knows that fault.
+func (g *Group) agreeOnCause(cause error) error {
+	for round := 0; ; round++ {
+		mine := g.makeReport(cause, time.Duration(min(round, 1))*reportTimeout/4)
 		message, err := json.Marshal(mine)
 		if err != nil {
 			return errors.Join(cause, err)
 		}
-		got, err := g.meet(context.Background(), message)
+		got, err := g.exchangeReports(context.Background(), message)
 		if err != nil {
 			return errors.Join(cause, err)
 		}
-		if all := g.read(got); !all.pending || meeting == maxMeetings {
-			return g.conclude(cause, all)
+		if all := g.decodeReports(got); !all.pending || round == maxReportRounds {
+			return g.firstCause(cause, all)
 		}
 	}
 }
 
-// reportNow is this rank's report. For a fault of another group it waits a while for what that
-// group's ranks find out, and is pending if they have not.
-func (g *Group) reportNow(cause error, wait time.Duration) report {
+// makeReport makes this rank's report. For a fault of another group it waits a while until that
+// group's ranks have found the cause, and is pending if they have not.
+func (g *Group) makeReport(cause error, wait time.Duration) report {
 	var prior *PriorError
 	if !errors.As(cause, &prior) {
 		return reportOf(cause)
@@ -162,7 +164,7 @@ func (g *Group) reportNow(cause error, wait time.Duration) report {
 	pending := false
 	select {
 	case <-source.fault.ended:
-		first = source.fault.known()
+		first = source.fault.cause()
 	case <-timer.C:
 		pending = true
 	}
@@ -173,38 +175,38 @@ func (g *Group) reportNow(cause error, wait time.Duration) report {
 
 // reports are what the ranks of a group have reported, by kind and in group order.
 type reports struct {
-	of      map[string][]report
-	pending bool  // some rank does not know its cause yet
-	nowhere bool  // some rank does not say where it was
-	silent  []int // world ranks that have not reported
+	of           map[string][]report
+	pending      bool  // some rank does not know its cause yet
+	placeUnknown bool  // some rank does not say in which call it was
+	missing      []int // world ranks that have not reported
 }
 
-// read takes the reports of a meeting.
-func (g *Group) read(got [][]byte) reports {
+// decodeReports decodes the reports of one exchange.
+func (g *Group) decodeReports(got [][]byte) reports {
 	all := reports{of: map[string][]report{}}
 	for from, m := range got {
 		r := report{from: g.ranks[from]}
-		if json.Unmarshal(m, &r) != nil || !r.complete() {
-			all.silent = append(all.silent, g.ranks[from])
+		if json.Unmarshal(m, &r) != nil || !r.valid() {
+			all.missing = append(all.missing, g.ranks[from])
 			continue
 		}
 		all.of[r.Kind] = append(all.of[r.Kind], r)
 		all.pending = all.pending || r.Pending
-		all.nowhere = all.nowhere || r.Doing == ""
+		all.placeUnknown = all.placeUnknown || r.Doing == ""
 	}
 	return all
 }
 
-// meet is one exchange on the fault lane.
-func (g *Group) meet(ctx context.Context, payload []byte) ([][]byte, error) {
-	ctx, cancel := context.WithTimeout(ctx, min(grace, g.rt.opts.Timeout))
+// exchangeReports is one exchange on the fault lane.
+func (g *Group) exchangeReports(ctx context.Context, payload []byte) ([][]byte, error) {
+	ctx, cancel := context.WithTimeout(ctx, min(reportTimeout, g.rt.opts.Timeout))
 	defer cancel()
 	return g.comm.Exchange(ctx, driver.LaneFault, payload)
 }
 
-// conclude finds the first cause among the reports of all ranks. In doubt it returns this rank's
-// own.
-func (g *Group) conclude(cause error, all reports) error {
+// firstCause finds the first cause among the reports of all ranks, in the order of the kinds in
+// report.go. Where no report has one it returns this rank's own.
+func (g *Group) firstCause(cause error, all reports) error {
 	switch of := all.of; {
 	case len(of[kindLost]) > 0:
 		first, ranks, _ := merge(of[kindLost])
@@ -220,7 +222,7 @@ func (g *Group) conclude(cause error, all reports) error {
 			Doing: "joining group " + g.ID(), Elsewhere: elsewhere, Members: g.ranks,
 		}
 	case len(of[kindDiverged]) > 0:
-		everywhere := !all.nowhere && len(all.silent) == 0
+		everywhere := !all.placeUnknown && len(all.missing) == 0
 		if err := g.explainDivergence(cause, everywhere); !errors.Is(err, cause) {
 			return err
 		}
@@ -229,13 +231,13 @@ func (g *Group) conclude(cause error, all reports) error {
 			return &driver.StrayError{Doing: first.Doing, Elsewhere: activity, Members: g.ranks}
 		}
 	case len(of[kindMessages]) > 0:
-		return g.concludeMessages(cause, of[kindMessages])
+		return g.messageCause(cause, of[kindMessages])
 	case len(of[kindLate]) > 0:
 		first, ranks, activity := merge(of[kindLate])
-		waits(of[kindLate], ranks, activity)
+		addWaits(of[kindLate], ranks, activity)
 		return &TimeoutError{
 			Doing: first.Doing, Waited: first.Waited, Missing: ranks, Activity: activity,
-			Members: g.ranks, Counts: counted(of[kindLate]),
+			Members: g.ranks, Counts: firstCounts(of[kindLate]),
 		}
 	case len(of[kindAborted]) > 0:
 		return g.aborted(of[kindAborted])
@@ -243,18 +245,19 @@ func (g *Group) conclude(cause error, all reports) error {
 		first := of[kindOther][0]
 		return fmt.Errorf("group %s failed on %s: %s", g.ID(),
 			driver.RanksOf([]int{first.from}, g.ranks), first.Text)
-	case len(all.silent) > 0:
-		// A rank has failed, and then did not come to say why.
+	case len(all.missing) > 0:
+		// A rank has failed, and has not reported why.
 		return &TimeoutError{
-			Doing: "finding out why group " + g.ID() + " failed", Waited: grace, Missing: all.silent,
+			Doing: "finding out why group " + g.ID() + " failed", Waited: reportTimeout,
+			Missing: all.missing,
 			Members: g.ranks,
 		}
 	}
 	return cause
 }
 
-// aborted is the error of a group that ranks have aborted: those that say so of themselves, or,
-// where they say nothing any more, those of whom others do.
+// aborted is the error of a group that ranks have aborted. It names those that report it, or, where
+// they report nothing any more, those that others have named.
 func (g *Group) aborted(reports []report) error {
 	var ranks []int
 	why := ""
@@ -272,18 +275,18 @@ func (g *Group) aborted(reports []report) error {
 		driver.RanksOf(slices.Compact(ranks), g.ranks), why)
 }
 
-// comparable are the histories that ranks compare after a fault. Those that are still on their way
-// may have made different pools.
+// comparable are the histories that ranks compare after a fault. Ranks that were at different
+// points of their programs may have made different pools.
 func (g *Group) comparable(mode agreement.Mode) ([]agreement.Ledger, error) {
 	if mode == agreement.Prefix {
-		return g.shared(context.Background(), g.meet)
+		return g.sharedHistories(context.Background(), g.exchangeReports)
 	}
 	return g.histories(), nil
 }
 
 // explainDivergence finds the first differing event of the pools' histories, or, where these are
-// equal, the collective in which the ranks differ, or at least, if every rank has said it, where
-// each of them is: while one is silent, as a rank that has left, the others differ because of it.
+// equal, the collective in which the ranks differ, or at least, if every rank has reported it, in
+// which call each of them is: if one has not reported, the others may differ because of it.
 func (g *Group) explainDivergence(cause error, everywhere bool) error {
 	comparisons := []agreement.Config{
 		{Mode: agreement.Prefix, Call: planner{g}.callOf(cause), Site: g.latestSite()},
@@ -300,7 +303,7 @@ func (g *Group) explainDivergence(cause error, everywhere bool) error {
 		if c.Ledgers, err = g.comparable(c.Mode); err != nil {
 			return errors.Join(cause, err)
 		}
-		verdict, err := g.compareOn(context.Background(), g.meet, c)
+		verdict, err := g.compareOn(context.Background(), g.exchangeReports, c)
 		if err != nil {
 			return errors.Join(cause, err)
 		}
@@ -311,9 +314,9 @@ func (g *Group) explainDivergence(cause error, everywhere bool) error {
 	return cause
 }
 
-// concludeMessages makes one error of what ranks have found about messages. If they do not match at
+// messageCause makes one error of what ranks have reported about messages. If these do not match at
 // a collective, all ranks exchange how many they have sent and received before it.
-func (g *Group) concludeMessages(cause error, reports []report) error {
+func (g *Group) messageCause(cause error, reports []report) error {
 	first := reports[0].Messages
 	if first == nil {
 		return cause
@@ -330,7 +333,7 @@ func (g *Group) concludeMessages(cause error, reports []report) error {
 	if err != nil {
 		return errors.Join(first, err)
 	}
-	got, err := g.meet(context.Background(), mine)
+	got, err := g.exchangeReports(context.Background(), mine)
 	if err != nil {
 		return errors.Join(first, err)
 	}

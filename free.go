@@ -35,7 +35,7 @@ func (p *Pool) free(b Buffer) error {
 	}
 	p.mu.Lock()
 	if p.closed {
-		return p.freeKept(b)
+		return p.freeAfterClose(b)
 	}
 	block, state, err := p.core.FreeHandle(b.memory.handle)
 	if err != nil || state == alloc.Deferred || p.rt.observers.any() {
@@ -56,9 +56,9 @@ func (p *Pool) freeSlowly(b Buffer, block alloc.Block, state alloc.State, err er
 	}
 	p.absorb(ledger.KindFree, block)
 	p.frees.Add(1)
-	tell(p.rt, func(o *Observer) func(BlockEvent) { return o.Free }, blockEvent(b, block))
+	notify(p.rt, func(o *Observer) func(BlockEvent) { return o.Free }, blockEvent(b, block))
 	if state == alloc.Deferred {
-		return p.markUses()
+		return p.recordUses()
 	}
 	return nil
 }
@@ -102,30 +102,31 @@ func (p *Pool) unpin(held pin) error {
 	}
 	p.absorb(ledger.KindUnpin, held.block)
 	if state == alloc.Deferred {
-		return p.markUses()
+		return p.recordUses()
 	}
 	p.absorbReturns()
 	return nil
 }
 
-// markUses notes an event on every stream that used the block that was just deferred. p.mu is held.
-func (p *Pool) markUses() error {
-	for _, m := range p.core.Marks() {
-		e, err := p.rt.streamAt(m.Stream).mark()
+// recordUses records an event on every stream that used the block that was just deferred. p.mu is
+// held.
+func (p *Pool) recordUses() error {
+	for _, m := range p.core.EventsToRecord() {
+		e, err := p.rt.streamAt(m.Stream).recordEvent()
 		if err != nil {
 			return fmt.Errorf("freeing a buffer that other streams use: %w", err)
 		}
-		p.marks[m] = e
+		p.useEvents[m] = e
 	}
 	return nil
 }
 
-// takeBack completes the return of blocks under pressure: the stream that gets their memory waits,
-// on the device, for the uses that were recorded at their Free. Whether that work has failed does
-// not matter to who gets the memory. p.mu is held.
-func (p *Pool) takeBack(s *Stream) error {
+// reclaim returns deferred blocks to the pool when memory is short: the stream that gets their
+// memory waits, on the device, for the uses that were recorded at their Free. Whether that work has
+// failed does not matter to the new owner of the memory. p.mu is held.
+func (p *Pool) reclaim(s *Stream) error {
 	for _, m := range p.core.Waits() {
-		if err := p.await(s, m); err != nil {
+		if err := p.awaitUse(s, m); err != nil {
 			return fmt.Errorf("taking back memory that another stream used: %w", err)
 		}
 	}
@@ -133,12 +134,12 @@ func (p *Pool) takeBack(s *Stream) error {
 	return nil
 }
 
-func (p *Pool) await(s *Stream, m alloc.Mark) error {
-	e, ok := p.marks[m]
+func (p *Pool) awaitUse(s *Stream, m alloc.StreamPoint) error {
+	e, ok := p.useEvents[m]
 	if !ok {
 		return nil
 	}
-	delete(p.marks, m)
+	delete(p.useEvents, m)
 	return s.queue.WaitOnly(e)
 }
 
@@ -149,25 +150,25 @@ func (p *Pool) absorbReturns() {
 	}
 }
 
-// synced takes back what was deferred for the sake of a stream that is idle now.
-func (p *Pool) synced(s *Stream) {
+// reclaimIdle returns the blocks that were deferred because of a stream that is idle now.
+func (p *Pool) reclaimIdle(s *Stream) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.closed || len(p.marks) == 0 {
+	if p.closed || len(p.useEvents) == 0 {
 		return
 	}
 	p.core.Synced(s.number)
 	p.absorbReturns()
-	for m := range p.marks {
+	for m := range p.useEvents {
 		if m.Stream == s.number {
-			delete(p.marks, m)
+			delete(p.useEvents, m)
 		}
 	}
 }
 
-// giveBack unmaps what nobody uses of a pool that is being closed, and gives its addresses back, if
-// no buffer is live. p.mu is held, and all segments are deregistered.
-func (p *Pool) giveBack() error {
+// releaseMemory unmaps what nobody uses of a pool that is being closed, and releases its addresses,
+// if no buffer is live. p.mu is held, and all segments are deregistered.
+func (p *Pool) releaseMemory() error {
 	live := p.liveBuffers()
 	var errs []error
 	for _, s := range p.segments {
@@ -202,9 +203,9 @@ func (p *Pool) liveBuffers() map[*segment]int {
 	return live
 }
 
-// freeKept frees a buffer of a pool that is closed, and gives back the lock. The last buffer of a
+// freeAfterClose frees a buffer of a pool that is closed, and unlocks p.mu. The last buffer of a
 // segment takes its memory along, the last of all the addresses.
-func (p *Pool) freeKept(b Buffer) error {
+func (p *Pool) freeAfterClose(b Buffer) error {
 	if len(p.kept) == 0 {
 		return p.refuse()
 	}

@@ -30,39 +30,39 @@ type Graph struct {
 // can be registered on this rank: what would register returns ErrCapturing and leaves the capture
 // good. Memory that is not registered yet takes a path that needs no windows.
 func (s *Stream) BeginCapture() error {
-	s.holding.Lock()
-	defer s.holding.Unlock()
-	s.marking.Lock()
-	defer s.marking.Unlock()
+	s.pinning.Lock()
+	defer s.pinning.Unlock()
+	s.recording.Lock()
+	defer s.recording.Unlock()
 	if s.capturing.Load() {
 		return fmt.Errorf("beginning a capture: %w", ErrCapturing)
 	}
-	begun, err := s.newMark()
+	begun, err := s.recordNewEvent()
 	if err != nil {
 		return fmt.Errorf("beginning a capture: %w", err)
 	}
 	if err := s.queue.BeginCapture(); err != nil {
 		return err
 	}
-	s.begun, s.held = begun, nil
+	s.captureStart, s.held = begun, nil
 	s.rt.countCaptures(1)
 	s.capturing.Store(true)
 	return nil
 }
 
-// mark records an event behind the work that the stream has been given to do. While it captures
-// that is the work from before: what it captures works on pinned buffers.
-func (s *Stream) mark() (driver.Event, error) {
-	s.marking.Lock()
-	defer s.marking.Unlock()
+// recordEvent records an event after the work that is queued on the stream. While the stream
+// captures that is the event of the begin of the capture: captured work uses pinned buffers.
+func (s *Stream) recordEvent() (driver.Event, error) {
+	s.recording.Lock()
+	defer s.recording.Unlock()
 	if s.capturing.Load() {
-		return s.begun, nil
+		return s.captureStart, nil
 	}
-	return s.newMark()
+	return s.recordNewEvent()
 }
 
-// newMark is mark of a stream that does not capture. s.marking is held.
-func (s *Stream) newMark() (driver.Event, error) {
+// recordNewEvent is recordEvent of a stream that does not capture. s.recording is held.
+func (s *Stream) recordNewEvent() (driver.Event, error) {
 	e, err := s.rt.device.NewEvent()
 	if err != nil {
 		return nil, err
@@ -72,10 +72,10 @@ func (s *Stream) newMark() (driver.Event, error) {
 
 // EndCapture stops recording.
 func (s *Stream) EndCapture() (*Graph, error) {
-	s.holding.Lock()
-	defer s.holding.Unlock()
-	s.marking.Lock()
-	defer s.marking.Unlock()
+	s.pinning.Lock()
+	defer s.pinning.Unlock()
+	s.recording.Lock()
+	defer s.recording.Unlock()
 	work, err := s.queue.EndCapture()
 	if err != nil {
 		return nil, err
@@ -103,8 +103,8 @@ type pin struct {
 // still captures. Look-up and pin are one step: a pin that is taken back would be in the pool's
 // history, and only on ranks whose goroutines have met.
 func (s *Stream) pinned(m Memory) (bool, error) {
-	s.holding.Lock()
-	defer s.holding.Unlock()
+	s.pinning.Lock()
+	defer s.pinning.Unlock()
 	if !s.capturing.Load() {
 		return false, nil
 	}
@@ -144,7 +144,7 @@ func (g *Graph) Launch(s *Stream) error {
 		}
 	}
 	if err := g.work.Launch(s.queue); err != nil {
-		return s.rt.settled(err)
+		return s.rt.awaitStreamCause(err)
 	}
 	return nil
 }

@@ -51,10 +51,10 @@ type Group struct {
 	members atomic.Pointer[[]memberEntry]
 	table   atomic.Pointer[windowTable]
 	epoch   atomic.Uint64 // counts changes of table
-	// patrolling reports whether histories are compared in the background; guarded by state.
-	patrolling bool
-	values     values
-	plans      [planSlots]atomic.Pointer[preparedPlan]
+	// checkingInBackground reports whether histories are compared in the background; guarded by state.
+	checkingInBackground bool
+	values               values
+	plans                [planSlots]atomic.Pointer[preparedPlan]
 
 	registered atomic.Uint64
 	site       atomic.Uint32 // the place of the latest call, or 0; see Interop.At
@@ -66,11 +66,11 @@ type memberEntry struct {
 	member *membership
 }
 
-// unmade gives up a group that could not be made. If its communicator has failed, the ranks find
+// discard gives up a group that could not be made. If its communicator has failed, the ranks find
 // out why, as those of a group that is made.
-func (g *Group) unmade(err error) error {
-	if g.raised(err) {
-		err = g.findOut(g.comm.Cause())
+func (g *Group) discard(err error) error {
+	if g.isOwnFault(err) {
+		err = g.agreeOnCause(g.comm.Cause())
 	}
 	return errors.Join(err, g.comm.Close())
 }
@@ -152,7 +152,7 @@ func (g *Group) exchangeInts(ctx context.Context, a, b int64) ([][2]int64, error
 	mine = binary.LittleEndian.AppendUint64(mine, uint64(b))
 	got, err := g.comm.Exchange(ctx, driver.LaneControl, mine)
 	if err != nil {
-		return nil, g.settle(err)
+		return nil, g.awaitCause(err)
 	}
 	all := make([][2]int64, len(got))
 	for r, message := range got {
@@ -198,7 +198,7 @@ func (g *Group) Close() error {
 		if cause := g.comm.Cause(); cause != nil && !errors.Is(cause, ErrClosed) {
 			<-g.fault.ended // the ranks find out the cause, which others may wait for
 		}
-		failed := g.fault.known() != nil
+		failed := g.fault.cause() != nil
 		g.fault.end(fmt.Errorf("group %s: %w", g.id, ErrClosed))
 		// The collectives of this rank end before the windows go in which they work.
 		errs := []error{g.comm.Close()}
@@ -294,7 +294,7 @@ func (g *Group) SetPath(ctx context.Context, c PathChoice) error {
 	}
 	g.choice.Store(int32(c))
 	if err := g.useWindows(ctx); err != nil {
-		return fmt.Errorf("setting the path of group %s: %w", g.id, g.settle(err))
+		return fmt.Errorf("setting the path of group %s: %w", g.id, g.awaitCause(err))
 	}
 	g.state.Lock()
 	defer g.state.Unlock()

@@ -27,10 +27,10 @@ type Guest struct {
 	name   string
 	native driver.Guest
 
-	mu      ranked.Mutex[guestMu]      // held during registration
-	failed  error                      // guarded by mu
-	holding ranked.Mutex[guestHolding] // guards windows; taken last
-	windows map[*segment]driver.Window // guarded by holding
+	mu        ranked.Mutex[guestMu]      // held during registration
+	failed    error                      // guarded by mu
+	windowsMu ranked.Mutex[guestWindows] // guards windows; taken last
+	windows   map[*segment]driver.Window // guarded by windowsMu
 }
 
 // AdoptCommunicator makes a Guest of a communicator, by its handle: an ncclComm_t, of the copy of
@@ -73,8 +73,8 @@ func (gu *Guest) Name() string { return gu.name }
 
 // Windows is the number of segments that are registered.
 func (gu *Guest) Windows() int {
-	gu.holding.Lock()
-	defer gu.holding.Unlock()
+	gu.windowsMu.Lock()
+	defer gu.windowsMu.Unlock()
 	return len(gu.windows)
 }
 
@@ -122,8 +122,8 @@ func (gu *Guest) pending(p *Pool) ([]*segment, error) {
 	if p.closed {
 		return nil, fmt.Errorf("pool: %w", ErrClosed)
 	}
-	gu.holding.Lock()
-	defer gu.holding.Unlock()
+	gu.windowsMu.Lock()
+	defer gu.windowsMu.Unlock()
 	var pending []*segment
 	for _, s := range p.segments {
 		if s == nil || gu.windows[s] != nil {
@@ -177,8 +177,8 @@ func (gu *Guest) registerOne(ctx context.Context, s *segment) error {
 	if err != nil {
 		return err
 	}
-	gu.holding.Lock()
-	defer gu.holding.Unlock()
+	gu.windowsMu.Lock()
+	defer gu.windowsMu.Unlock()
 	gu.windows[s] = w
 	return nil
 }
@@ -214,15 +214,15 @@ func (gu *Guest) end() (unlock func()) {
 	if gu.failed == nil {
 		gu.failed = fmt.Errorf("communicator %q: %w", gu.name, ErrClosed)
 	}
-	gu.holding.Lock()
+	gu.windowsMu.Lock()
 	return func() {
-		gu.holding.Unlock()
+		gu.windowsMu.Unlock()
 		gu.mu.Unlock()
 	}
 }
 
 // inOrder lists the windows in the order of their addresses' registration, as NCCL wants them taken
-// back. gu.holding is held.
+// back. gu.windowsMu is held.
 func (gu *Guest) inOrder() []driver.Window {
 	var segments []*segment
 	for s := range gu.windows {
@@ -238,19 +238,19 @@ func (gu *Guest) inOrder() []driver.Window {
 	return windows
 }
 
-// leaveGuests takes a segment that is about to be trimmed from all guests.
-func leaveGuests(rt *Runtime, s *segment) error {
+// deregisterGuests takes a segment that is about to be trimmed from all guests.
+func deregisterGuests(rt *Runtime, s *segment) error {
 	rt.mu.Lock()
 	guests := rt.guests
 	rt.mu.Unlock()
 	var errs []error
 	for _, gu := range guests {
-		gu.holding.Lock()
+		gu.windowsMu.Lock()
 		if w := gu.windows[s]; w != nil {
 			delete(gu.windows, s)
 			errs = append(errs, closedOnce(w.Deregister()))
 		}
-		gu.holding.Unlock()
+		gu.windowsMu.Unlock()
 	}
 	return errors.Join(errs...)
 }

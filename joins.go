@@ -17,15 +17,15 @@ import (
 	"symmem/internal/tuning"
 )
 
-// joins are the groups of a Runtime that are being made.
+// joins are the groups of a Runtime that are being joined.
 type joins struct {
-	under map[*context.CancelCauseFunc]struct{}
-	all   sync.WaitGroup
+	cancels map[*context.CancelCauseFunc]struct{}
+	all     sync.WaitGroup
 }
 
 // end ends the making of all groups.
 func (j *joins) end() {
-	for cancel := range j.under {
+	for cancel := range j.cancels {
 		(*cancel)(fmt.Errorf("runtime: %w", ErrClosed))
 	}
 }
@@ -57,15 +57,15 @@ func (rt *Runtime) beginJoin(
 		return nil, nil, fmt.Errorf("runtime: %w", ErrClosed)
 	}
 	joining, cancel := context.WithCancelCause(ctx)
-	if rt.joins.under == nil {
-		rt.joins.under = map[*context.CancelCauseFunc]struct{}{}
+	if rt.joins.cancels == nil {
+		rt.joins.cancels = map[*context.CancelCauseFunc]struct{}{}
 	}
-	rt.joins.under[&cancel] = struct{}{}
+	rt.joins.cancels[&cancel] = struct{}{}
 	rt.joins.all.Add(1)
 	return joining, func(err error) error {
 		defer rt.joins.all.Done()
 		rt.mu.Lock()
-		delete(rt.joins.under, &cancel)
+		delete(rt.joins.cancels, &cancel)
 		closed := rt.closed
 		rt.mu.Unlock()
 		cancel(nil)
@@ -120,7 +120,7 @@ func (rt *Runtime) connect(
 		rt.noteFailure(err)
 	}()
 	doing := "joining group " + strings.TrimSpace(id)
-	err = rt.together(ctx, doing, ranks, func(ctx context.Context) (err error) {
+	err = rt.withRanks(ctx, doing, ranks, func(ctx context.Context) (err error) {
 		g, err = rt.connectUnguarded(ctx, id, ranks, rank)
 		return err
 	})
@@ -142,21 +142,21 @@ func (rt *Runtime) connectUnguarded(
 		rt: rt, id: config.Name(), full: id, ranks: ranks, rank: rank, comm: comm, fault: newFault(),
 		key: registry.GroupKey{ID: handoff.Space("group/" + id)},
 	}
-	if g.tuning, g.shape, err = rt.comeToTerms(ctx, comm, ranks); err != nil {
-		return nil, g.unmade(err)
+	if g.tuning, g.shape, err = rt.agreeOnSettings(ctx, comm, ranks); err != nil {
+		return nil, g.discard(err)
 	}
 	if err := computable(rt.opts.Deterministic, comm, len(ranks)); err != nil {
-		return nil, g.unmade(err)
+		return nil, g.discard(err)
 	}
 	g.values.g = g
 	g.choice.Store(int32(rt.opts.Path))
 	g.table.Store(&windowTable{})
 	g.members.Store(&[]memberEntry{})
 	if err := g.useWindows(ctx); err != nil {
-		return nil, g.unmade(err)
+		return nil, g.discard(err)
 	}
 	g.background.Go(g.watch)
-	g.startPatrol()
+	g.startBackgroundCheck()
 	rt.mu.Lock()
 	defer rt.mu.Unlock()
 	rt.groups = append(rt.groups, g)
@@ -199,35 +199,36 @@ func (rt *Runtime) groupOf(err error) *Group {
 	return best
 }
 
-// comeToTerms compares the terms of all ranks. It is collective; every rank gets the same error.
-func (rt *Runtime) comeToTerms(
+// agreeOnSettings compares the settings of all ranks. It is collective; every rank gets the same
+// error.
+func (rt *Runtime) agreeOnSettings(
 	ctx context.Context, comm driver.Communicator, ranks []int,
 ) (*tuning.Table, tuning.Shape, error) {
-	mine := terms{
+	mine := settings{
 		Check: rt.Check().String(), Path: rt.opts.Path.String(), Machine: machineName(),
 		Messages: rt.opts.messages(), Formula: rt.opts.Deterministic.String(),
 	}
 	table, err := rt.tableFor(len(ranks))
 	if err != nil {
-		mine.Trouble = err.Error()
+		mine.TableError = err.Error()
 	} else {
 		mine.Table, mine.Digest = table.Name(), digestText(table)
 	}
 	encoded, err := json.Marshal(mine)
 	if err != nil {
-		return nil, tuning.Shape{}, fmt.Errorf("encoding the terms of this rank: %w", err)
+		return nil, tuning.Shape{}, fmt.Errorf("encoding the settings of this rank: %w", err)
 	}
 	got, err := comm.Exchange(ctx, driver.LaneControl, encoded)
 	if err != nil {
 		return nil, tuning.Shape{}, err
 	}
-	all := make([]terms, len(got))
+	all := make([]settings, len(got))
 	for r := range got {
 		if err := json.Unmarshal(got[r], &all[r]); err != nil {
-			return nil, tuning.Shape{}, invalid("terms of rank %d are %.40q", ranks[r], got[r])
+			return nil, tuning.Shape{}, invalid("settings of rank %d are %.40q", ranks[r], got[r])
 		}
 	}
-	return table, shapeOf(all), alike(all, ranks)
+	return table, shapeOf(all), compareSettings(all, ranks)
 }
 
 // tableFor finds the table of groups with so many ranks: that of the options, else the file that

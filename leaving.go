@@ -21,7 +21,7 @@ func awaitsOthers(err error, ended []*rendezvous.EndedError) bool {
 func leftError(doing string, ended []*rendezvous.EndedError) error {
 	for _, e := range ended {
 		r := &report{}
-		if e.Why == "" || json.Unmarshal([]byte(e.Why), r) != nil || !r.complete() {
+		if e.Why == "" || json.Unmarshal([]byte(e.Why), r) != nil || !r.valid() {
 			continue
 		}
 		switch because := e.How + " because of that"; {
@@ -33,10 +33,10 @@ func leftError(doing string, ended []*rendezvous.EndedError) error {
 				Members: r.Members, Err: errors.New(because),
 			}
 		}
-		told := *e
-		told.How = fmt.Sprintf("%s because of an error: %v", e.How, r.err())
+		reported := *e
+		reported.How = fmt.Sprintf("%s because of an error: %v", e.How, r.err())
 		ended = slices.Clone(ended)
-		ended[slices.Index(ended, e)] = &told
+		ended[slices.Index(ended, e)] = &reported
 	}
 	return lostError(doing, ended)
 }

@@ -18,8 +18,8 @@ import (
 	"symmem/internal/rendezvous"
 )
 
-// company is what a rank knows of the others outside of groups: which of them have ended.
-type company interface {
+// rankWatcher knows which ranks of the world have ended.
+type rankWatcher interface {
 	// Guard returns a context that ends soon after one of some ranks has ended, with a
 	// *rendezvous.EndedError as its cause. The caller must call stop.
 	Guard(ctx context.Context, ranks []int) (guarded context.Context, stop func())
@@ -27,34 +27,34 @@ type company interface {
 	// context ends.
 	Ended(ctx context.Context, ranks []int, enough func([]*rendezvous.EndedError) bool,
 	) []*rendezvous.EndedError
-	// Leave leaves the world; why is what the others are told, empty where nothing has failed. The
+	// Leave leaves the world; why is stored for the others, and empty where nothing has failed. The
 	// rank that serves the store waits for the others until the context ends.
 	Leave(ctx context.Context, why string) error
 }
 
 const (
-	// farewell is how long the rank that serves the store waits for the others at least.
-	farewell = time.Second
-	// newsWait is how long after a connection to a rank has broken its end may be told of.
-	newsWait = time.Second
+	// leaveTimeout is how long the rank that serves the store waits for the others at least.
+	leaveTimeout = time.Second
+	// endDelay is how long after a connection to a rank has broken its end may become known.
+	endDelay = time.Second
 )
 
-// leave leaves the world, at the given time at the latest, but for a short grace.
-func (rt *Runtime) leave(due time.Time) error {
-	if soonest := time.Now().Add(farewell); due.Before(soonest) {
+// leaveWorld leaves the world, at the given time at the latest, but for a short grace.
+func (rt *Runtime) leaveWorld(due time.Time) error {
+	if soonest := time.Now().Add(leaveTimeout); due.Before(soonest) {
 		due = soonest
 	}
 	ctx, cancel := context.WithDeadline(context.Background(), due)
 	defer cancel()
-	return rt.company.Leave(ctx, rt.parting())
+	return rt.watcher.Leave(ctx, rt.leaveReason())
 }
 
-// together does what needs some ranks of the world, such as the joining of a group. It ends soon
-// after one of them has ended, with a RankLostError that names it.
-func (rt *Runtime) together(
+// withRanks runs a step that needs some ranks of the world, such as the joining of a group. Soon
+// after one of them has ended the step ends, with a RankLostError that names that rank.
+func (rt *Runtime) withRanks(
 	ctx context.Context, doing string, ranks []int, step func(context.Context) error,
 ) error {
-	guarded, stop := rt.company.Guard(ctx, ranks)
+	guarded, stop := rt.watcher.Guard(ctx, ranks)
 	defer stop()
 	err := step(guarded)
 	if err == nil || isCause(err) {
@@ -63,17 +63,17 @@ func (rt *Runtime) together(
 	return rt.explainLost(ctx, doing, ranks, err)
 }
 
-// explainLost is why a step failed that needs some ranks: a rank that has died, if the step may
-// have failed for that. The word of it may come a moment later.
+// explainLost returns why a step failed that needs some ranks: a RankLostError, if one of them has
+// ended and the step may have failed because of that. The end may become known a moment later.
 func (rt *Runtime) explainLost(ctx context.Context, doing string, ranks []int, err error) error {
 	var lost *RankLostError
-	wait, seen, broken := newsWait/2, errors.As(err, &lost), brokenOff(err)
+	wait, seen, broken := endDelay/2, errors.As(err, &lost), mayBeRankLoss(err)
 	if seen || broken {
-		wait = newsWait
+		wait = endDelay
 	}
-	news, cancel := context.WithTimeout(ctx, wait)
+	waiting, cancel := context.WithTimeout(ctx, wait)
 	defer cancel()
-	ended := rt.company.Ended(news, ranks, func(known []*rendezvous.EndedError) bool {
+	ended := rt.watcher.Ended(waiting, ranks, func(known []*rendezvous.EndedError) bool {
 		switch {
 		case seen:
 			return covers(known, lost.Ranks)
@@ -83,8 +83,8 @@ func (rt *Runtime) explainLost(ctx context.Context, doing string, ranks []int, e
 			return len(died(known)) > 0
 		}
 	})
-	// Who has left may have done so because of those that have died.
-	switch dead := rt.witnessed(ranks, died(ended)); {
+	// Ranks that have left may have done so because of those that have died.
+	switch dead := rt.addObserved(ranks, died(ended)); {
 	case len(dead) > 0 && (seen || broken):
 		return lostError(doing, dead)
 	case len(dead) > 0:
@@ -104,19 +104,19 @@ func died(ended []*rendezvous.EndedError) []*rendezvous.EndedError {
 	})
 }
 
-// witnessed adds to the dead those of some ranks whose ends this rank has seen by itself. The rank
-// that serves the store may have ended before it could tell of them.
-func (rt *Runtime) witnessed(
+// addObserved adds to the dead those of some ranks whose ends this rank has seen by itself. The
+// rank that serves the store may have ended before it could record them.
+func (rt *Runtime) addObserved(
 	ranks []int, dead []*rendezvous.EndedError,
 ) []*rendezvous.EndedError {
 	if rt.world == nil {
 		return dead
 	}
-	witness, ok := rt.world.comm.(driver.Witness)
+	observer, ok := rt.world.comm.(driver.EndObserver)
 	if !ok {
 		return dead
 	}
-	for _, rank := range witness.Dead() {
+	for _, rank := range observer.EndedRanks() {
 		if slices.Contains(ranks, rank) && !covers(dead, []int{rank}) {
 			how := fmt.Sprintf("the process of rank %d has ended", rank)
 			dead = append(dead, &rendezvous.EndedError{Rank: rank, How: how})
@@ -156,9 +156,9 @@ func lostError(doing string, ended []*rendezvous.EndedError) *RankLostError {
 	return &RankLostError{Ranks: ranks, Doing: fmt.Sprintf("%s (%s)", doing, strings.Join(how, "; "))}
 }
 
-// brokenOff reports whether an error may be the consequence of the end of another rank, of which
-// the news may be on its way.
-func brokenOff(err error) bool {
+// mayBeRankLoss reports whether an error may be the consequence of the end of another rank, which
+// may not be known yet.
+func mayBeRankLoss(err error) bool {
 	for _, sign := range []error{
 		driver.ErrFault, rendezvous.ErrLost, io.EOF, io.ErrUnexpectedEOF, syscall.ECONNRESET,
 		syscall.ECONNREFUSED, syscall.EPIPE, syscall.ESRCH, handoff.ErrUnknownKey,
@@ -171,8 +171,8 @@ func brokenOff(err error) bool {
 	return errors.As(err, new(*rendezvous.EndedError)) || errors.As(err, new(*TimeoutError))
 }
 
-// notMet makes errors of this package of what rendezvous says about ranks that did not come.
-func notMet(err error) error {
+// asRankError makes errors of this package of those of rendezvous about ranks that did not come.
+func asRankError(err error) error {
 	var ended *rendezvous.EndedError
 	if errors.As(err, &ended) {
 		return lostError("meeting all ranks", []*rendezvous.EndedError{ended})
@@ -180,38 +180,38 @@ func notMet(err error) error {
 	return absence(err)
 }
 
-// members are the ranks of a local world, which end with the process. Its store is closed when the
-// last one leaves.
-type members struct {
-	mu    ranked.Mutex[membersMu]
-	store io.Closer
-	left  int // guarded by mu
+// localWorld are the ranks of a local world, which end with the process. Its store is closed when
+// the last one leaves.
+type localWorld struct {
+	mu        ranked.Mutex[membersMu]
+	store     io.Closer
+	remaining int // guarded by mu
 }
 
 // Guard returns the context: ranks of one process do not end alone.
-func (m *members) Guard(ctx context.Context, _ []int) (context.Context, func()) {
+func (m *localWorld) Guard(ctx context.Context, _ []int) (context.Context, func()) {
 	return ctx, func() {}
 }
 
 // Ended returns nothing.
-func (m *members) Ended(
+func (m *localWorld) Ended(
 	context.Context, []int, func([]*rendezvous.EndedError) bool,
 ) []*rendezvous.EndedError {
 	return nil
 }
 
 // Leave counts a rank out.
-func (m *members) Leave(context.Context, string) error {
+func (m *localWorld) Leave(context.Context, string) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.left--; m.left > 0 {
+	if m.remaining--; m.remaining > 0 {
 		return nil
 	}
 	return m.store.Close()
 }
 
-// noteFailure remembers how the latest making of a group has ended, for the others: a rank that
-// leaves after one has failed leaves because of that.
+// noteFailure remembers how the latest joining of a group has ended: a rank that leaves after one
+// has failed leaves because of that, and leaveReason says so.
 func (rt *Runtime) noteFailure(err error) {
 	if errors.Is(err, ErrClosed) {
 		return
@@ -221,9 +221,9 @@ func (rt *Runtime) noteFailure(err error) {
 	rt.failure = err
 }
 
-// parting is what this rank tells the others when it leaves: its report of the failure that it
-// leaves for, or nothing.
-func (rt *Runtime) parting() string {
+// leaveReason is what this rank stores for the others when it leaves: its report of the failure for
+// which it leaves, or nothing.
+func (rt *Runtime) leaveReason() string {
 	rt.mu.Lock()
 	defer rt.mu.Unlock()
 	if rt.failure == nil {

@@ -49,8 +49,8 @@ const (
 	killTimeout = time.Minute
 )
 
-// places are what ranks do while one of them is killed.
-var places = map[string]func(ctx context.Context, rt *symmem.Runtime) error{
+// locations are what ranks do while one of them is killed.
+var locations = map[string]func(ctx context.Context, rt *symmem.Runtime) error{
 	"open":  beInBarriers,
 	"join":  beInJoins,
 	"split": beInSplits,
@@ -100,7 +100,7 @@ func beAnywhere() int {
 	}
 	sighting{Rank: number, Stage: "open"}.write()
 	if place != "close" {
-		tellLost(number, places[place](ctx, rt))
+		tellLost(number, locations[place](ctx, rt))
 	}
 	err = rt.Close()
 	closed := sighting{Rank: number, Stage: "closed"}

@@ -41,9 +41,9 @@ const (
 	roundsBefore = 5
 )
 
-// testimony is what a rank that survived writes: what it was told, and how it went on with the
+// seen is what a rank that survived writes: what it was told, and how it went on with the
 // other survivors.
-type testimony struct {
+type seen struct {
 	Lost  []int  `json:"lost"`
 	Text  string `json:"text"`
 	After string `json:"after"`
@@ -69,7 +69,7 @@ func beRank() int {
 }
 
 // work does rounds until a rank is lost, and then goes on with those that are left.
-func work(ctx context.Context) (*testimony, error) {
+func work(ctx context.Context) (*seen, error) {
 	number, err := strconv.Atoi(os.Getenv(rankVariable))
 	if err != nil {
 		return nil, err
@@ -108,7 +108,7 @@ func work(ctx context.Context) (*testimony, error) {
 	if !errors.As(err, &lost) {
 		return nil, err
 	}
-	said := &testimony{Lost: lost.Ranks, Text: err.Error(), After: "right sums"}
+	said := &seen{Lost: lost.Ranks, Text: err.Error(), After: "right sums"}
 	if err := symmetricSum(ctx, rt, survivors); err != nil || slices.Contains(lost.Ranks, 0) {
 		// Rank 0 serves the store, without which no group can be made.
 		return said, err

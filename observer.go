@@ -87,8 +87,8 @@ func (o *observers) set(list []*Observer) {
 // any reports whether anybody listens. Hot paths ask before they make an event.
 func (o *observers) any() bool { return o.list.Load() != nil }
 
-// tell calls one function of every observer.
-func tell[E any](rt *Runtime, which func(*Observer) func(E), event E) {
+// notify calls one function of every observer.
+func notify[E any](rt *Runtime, which func(*Observer) func(E), event E) {
 	list := rt.observers.list.Load()
 	if list == nil {
 		return

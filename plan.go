@@ -81,8 +81,8 @@ func (p *preparedPlan) sameExtras(e *extras) bool {
 		q.norm == e.norm && q.others == e.others
 }
 
-// owes reports whether memory of the buffers' pools waits to be registered. It takes no lock.
-func (p *preparedPlan) owes() bool {
+// hasPending reports whether memory of the buffers' pools waits to be registered. It takes no lock.
+func (p *preparedPlan) hasPending() bool {
 	send, recv := p.members[0], p.members[1]
 	return send != nil && send.pending.Load() || recv != send && recv != nil && recv.pending.Load()
 }
@@ -139,7 +139,7 @@ func (g planner) plan(
 	slot := &g.plans[r.slot(e)]
 	// Which plans are kept depends on addresses, and so on the rank; what is registered must not.
 	if p := slot.Load(); p != nil && p.same(r, g.epoch.Load()) &&
-		(r.operation <= driver.AllToAll || p.sameExtras(e)) && !p.owes() {
+		(r.operation <= driver.AllToAll || p.sameExtras(e)) && !p.hasPending() {
 		if p.fresh() {
 			return p, nil
 		}
@@ -200,14 +200,14 @@ func (g planner) prepare(ctx context.Context, p *preparedPlan, s *Stream) error 
 		return g.refused(p, err)
 	}
 	p.epoch, p.more = g.epoch.Load(), call.Norm != nil
-	at := g.places(&call)
+	at := g.locations(&call)
 	offer, why, err := g.route(p.choice, &call, at.where)
 	if err != nil {
 		return g.refused(p, err)
 	}
 	p.plan, err = offer.Take(call.Path, digest(g.describe(&call, &at, 0)))
 	if err != nil {
-		return fmt.Errorf("%w (%v)", g.settle(err), why)
+		return fmt.Errorf("%w (%v)", g.awaitCause(err), why)
 	}
 	if p.operation.UsesWindows() {
 		p.members = [2]*membership{g.memberOf(p.send.pool), g.memberOf(p.recv.pool)}
@@ -284,15 +284,15 @@ func (g planner) takeOver(ctx context.Context, p *preparedPlan, s *Stream) error
 	return nil
 }
 
-// places are the windows in which the buffers of a call lie, and where says so, or why both are
+// locations are the windows in which the buffers of a call lie, and where says so, or why both are
 // nil.
-type places struct {
-	send, recv *windowPlace
+type locations struct {
+	send, recv *windowEntry
 	where      string
 }
 
-// places looks up the windows of a call's buffers, once, and gives them to the call.
-func (g planner) places(call *driver.Call) places {
+// locations looks up the windows of a call's buffers, once, and gives them to the call.
+func (g planner) locations(call *driver.Call) locations {
 	table := g.table.Load()
 	sendBytes, recvBytes := call.Spans(len(g.ranks))
 	send, inSend := table.find(call.Send, sendBytes)
@@ -300,30 +300,30 @@ func (g planner) places(call *driver.Call) places {
 		call.SendWindow = send.window
 	}
 	if !call.Operation.UsesWindows() || call.Count == 0 {
-		return places{where: "the operation works without windows"}
+		return locations{where: "the operation works without windows"}
 	}
 	if !inSend {
-		return places{where: "the send buffer is in no window of the group"}
+		return locations{where: "the send buffer is in no window of the group"}
 	}
 	recv, ok := table.find(call.Recv, recvBytes)
 	if !ok {
-		return places{where: "the receive buffer is in no window of the group"}
+		return locations{where: "the receive buffer is in no window of the group"}
 	}
 	call.SendWindow, call.RecvWindow = send.window, recv.window
-	return places{send, recv, "both buffers lie in windows of the group"}
+	return locations{send, recv, "both buffers lie in windows of the group"}
 }
 
 // describe says what must be alike on all ranks: over windows also where the buffers lie. On the
 // direct path the ranks that have no windows lie nowhere, so that they differ from those that have.
 func (g planner) describe(
-	call *driver.Call, at *places, sequence uint64,
+	call *driver.Call, at *locations, sequence uint64,
 ) *agreement.CollectiveCall {
 	op := call.Operation
 	c := &agreement.CollectiveCall{
 		Operation: op.String(), Path: call.Path.String(),
 		DataType: call.DataType.String(), Root: -1, Count: uint64(call.Count), Sequence: sequence,
 		SendSegment: -1, RecvSegment: -1,
-		Capture: call.Recorded.Capture, Place: call.Recorded.Call,
+		Capture: call.Recorded.Capture, CaptureCall: call.Recorded.Call,
 	}
 	if op.Reduces() {
 		c.ReduceOp = call.ReduceOp.String()
@@ -352,8 +352,8 @@ func (g planner) describe(
 		default:
 			recv, recvAt = send, sendAt
 		}
-		c.SendPool, c.SendSegment, c.SendOffset = send.of(sendAt)
-		c.RecvPool, c.RecvSegment, c.RecvOffset = recv.of(recvAt)
+		c.SendPool, c.SendSegment, c.SendOffset = send.position(sendAt)
+		c.RecvPool, c.RecvSegment, c.RecvOffset = recv.position(recvAt)
 	}
 	return c
 }
@@ -384,6 +384,6 @@ func (g planner) callOf(cause error) *agreement.CollectiveCall {
 	if mismatch.Launch {
 		sequence = 0 // the call has no number that all ranks would know it by
 	}
-	at := g.places(&call)
+	at := g.locations(&call)
 	return g.describe(&call, &at, sequence)
 }

@@ -49,19 +49,19 @@ type Pool struct {
 	arena  driver.Arena
 	space  int64 // bytes of the arena
 
-	mu       ranked.Spin[poolMu]
-	core     *alloc.Core                  // guarded by mu
-	ledger   *ledger.Ledger               // guarded by mu
-	sites    *ledger.Sites                // guarded by mu
-	registry registry.Registry            // guarded by mu
-	segments []*segment                   // by ordinal, nil once trimmed; guarded by mu
-	next     int64                        // arena offset of the next segment; guarded by mu
-	marks    map[alloc.Mark]driver.Event  // ends of foreign uses of deferred blocks; guarded by mu
-	members  map[*Group]*membership       // groups that register here; guarded by mu
-	windows  map[registry.Window]*binding // guarded by mu
-	tokens   registry.Window              // last token given to a window; guarded by mu
-	closed   bool                         // guarded by mu
-	kept     map[*segment]int             // live buffers of a pool that is closed; guarded by mu
+	mu        ranked.Spin[poolMu]
+	core      *alloc.Core                        // guarded by mu
+	ledger    *ledger.Ledger                     // guarded by mu
+	sites     *ledger.Sites                      // guarded by mu
+	registry  registry.Registry                  // guarded by mu
+	segments  []*segment                         // by ordinal, nil once trimmed; guarded by mu
+	next      int64                              // arena offset of the next segment; guarded by mu
+	useEvents map[alloc.StreamPoint]driver.Event // of uses of deferred blocks; guarded by mu
+	members   map[*Group]*membership             // groups that register here; guarded by mu
+	windows   map[registry.Window]*binding       // guarded by mu
+	tokens    registry.Window                    // last token given to a window; guarded by mu
+	closed    bool                               // guarded by mu
+	kept      map[*segment]int                   // live buffers after Close; guarded by mu
 	// frees counts the buffers freed; written with mu held, read without.
 	frees atomic.Uint64
 }
@@ -114,10 +114,10 @@ func (rt *Runtime) NewPool(o PoolOptions) (*Pool, error) {
 	sites := ledger.NewSites()
 	p := &Pool{
 		rt: rt, domain: o.Domain, arena: arena, space: space, core: core, sites: sites,
-		ledger:  ledger.New(ledger.Options{Sites: sites}),
-		marks:   map[alloc.Mark]driver.Event{},
-		members: map[*Group]*membership{},
-		windows: map[registry.Window]*binding{},
+		ledger:    ledger.New(ledger.Options{Sites: sites}),
+		useEvents: map[alloc.StreamPoint]driver.Event{},
+		members:   map[*Group]*membership{},
+		windows:   map[registry.Window]*binding{},
 	}
 	rt.mu.Lock()
 	defer rt.mu.Unlock()
@@ -223,7 +223,7 @@ func (p *Pool) alloc(s *Stream, bytes int64, site uintptr) (Buffer, error) {
 		p.absorbAt(block, bytes, site)
 	}
 	if p.rt.observers.any() {
-		tellAlloc(b, block)
+		notifyAlloc(b, block)
 	}
 	p.mu.Unlock()
 	return b, nil
@@ -235,8 +235,9 @@ func (p *Pool) refuse() error {
 	return fmt.Errorf("pool: %w", ErrClosed)
 }
 
-func tellAlloc(b Buffer, block alloc.Block) {
-	tell(b.memory.pool.rt, func(o *Observer) func(BlockEvent) { return o.Alloc }, blockEvent(b, block))
+func notifyAlloc(b Buffer, block alloc.Block) {
+	call := func(o *Observer) func(BlockEvent) { return o.Alloc }
+	notify(b.memory.pool.rt, call, blockEvent(b, block))
 }
 
 func blockEvent(b Buffer, block alloc.Block) BlockEvent {
@@ -259,7 +260,7 @@ func (p *Pool) allocSlowly(
 	s *Stream, bytes int64, block alloc.Block, growth alloc.Growth, err error, site uintptr,
 ) (alloc.Block, error) {
 	for {
-		if backErr := p.takeBack(s); backErr != nil {
+		if backErr := p.reclaim(s); backErr != nil {
 			return alloc.Block{}, backErr
 		}
 		if err != nil {
@@ -314,7 +315,7 @@ func (p *Pool) grow(s *Stream, growth alloc.Growth, site uintptr) error {
 	for _, m := range p.members {
 		m.pending.Store(true)
 	}
-	tell(p.rt, func(o *Observer) func(SegmentEvent) { return o.SegmentAlloc },
+	notify(p.rt, func(o *Observer) func(SegmentEvent) { return o.SegmentAlloc },
 		p.segmentEvent(p.segments[ordinal]))
 	return nil
 }
@@ -426,7 +427,7 @@ func (p *Pool) Close() error {
 		g.forget(p)
 	}
 	p.rt.forgetPool(p)
-	return once(append(errs, p.giveBack())...)
+	return once(append(errs, p.releaseMemory())...)
 }
 
 // forgetPool drops a pool that is closed.

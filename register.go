@@ -118,7 +118,7 @@ func (p *Pool) registerAll(
 	}
 	for _, s := range pending {
 		if err := p.registerOne(ctx, g, m, s); err != nil {
-			return g.settle(err)
+			return g.awaitCause(err)
 		}
 	}
 	return nil
@@ -165,7 +165,7 @@ func (p *Pool) registerOne(ctx context.Context, g *Group, m *membership, s *segm
 	}
 	p.windows[p.tokens] = &binding{window: w, group: g, segment: s}
 	g.addWindow(p, s, w)
-	tell(p.rt, func(o *Observer) func(WindowEvent) { return o.Register },
+	notify(p.rt, func(o *Observer) func(WindowEvent) { return o.Register },
 		WindowEvent{p.segmentEvent(s), g})
 	return nil
 }
@@ -173,7 +173,7 @@ func (p *Pool) registerOne(ctx context.Context, g *Group, m *membership, s *segm
 // deregister takes all windows over a segment back. p.mu is held.
 func (p *Pool) deregister(s *segment) error {
 	windows, err := p.registry.Release(s.key)
-	errs := []error{err, leaveGuests(p.rt, s)}
+	errs := []error{err, deregisterGuests(p.rt, s)}
 	for _, r := range windows {
 		errs = append(errs, p.dropWindow(r))
 	}
@@ -184,7 +184,7 @@ func (p *Pool) deregister(s *segment) error {
 func (p *Pool) dropWindow(r registry.Registration) error {
 	b := p.windows[r.Window]
 	delete(p.windows, r.Window)
-	tell(p.rt, func(o *Observer) func(WindowEvent) { return o.Deregister },
+	notify(p.rt, func(o *Observer) func(WindowEvent) { return o.Deregister },
 		WindowEvent{p.segmentEvent(b.segment), b.group})
 	b.group.removeWindow(p, b.segment)
 	ended := closedOnce(b.window.Deregister())
@@ -193,7 +193,7 @@ func (p *Pool) dropWindow(r registry.Registration) error {
 
 // unmap gives a segment's memory back. p.mu is held.
 func (p *Pool) unmap(s *segment) error {
-	tell(p.rt, func(o *Observer) func(SegmentEvent) { return o.SegmentFree }, p.segmentEvent(s))
+	notify(p.rt, func(o *Observer) func(SegmentEvent) { return o.SegmentFree }, p.segmentEvent(s))
 	p.segments[s.key.Ordinal] = nil
 	return closedOnce(s.memory.Unmap())
 }
@@ -247,7 +247,7 @@ func (p *Pool) Trim(ctx context.Context, keep int64) error {
 	err := p.retire(idle, (*Pool).deregister)
 	// Peers may read a segment through their windows until they have deregistered it, too.
 	if _, waitErr := g.comm.Exchange(ctx, driver.LaneControl, nil); waitErr != nil {
-		return errors.Join(err, g.settle(waitErr))
+		return errors.Join(err, g.awaitCause(waitErr))
 	}
 	return errors.Join(err, p.retire(idle, (*Pool).unmap))
 }
@@ -296,17 +296,17 @@ func (p *Pool) isClosed() bool {
 	return p.closed
 }
 
-// noteAgreed moves the mark of what needs never be compared again. Only the whole domain's
-// agreement counts: ranks outside a smaller group were not asked.
-func (p *Pool) noteAgreed(marks []agreement.Mark, g *Group) {
+// noteAgreed notes up to which position the histories agree, so that it is never compared again.
+// Only an agreement of the whole domain counts: ranks outside a smaller group took no part in it.
+func (p *Pool) noteAgreed(agreed []agreement.AgreedPrefix, g *Group) {
 	if p.domain == nil || !g.contains(p.domain) {
 		return
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for _, m := range marks {
-		if m.Ledger == p.id {
-			p.ledger.Agree(m.Position, m.Digest)
+	for _, a := range agreed {
+		if a.Ledger == p.id {
+			p.ledger.Agree(a.Position, a.Digest)
 		}
 	}
 }

@@ -8,7 +8,7 @@ import (
 	"symmem/driver"
 )
 
-// report is what a rank tells the others about its fault.
+// report is what a rank sends to the others about its fault.
 type report struct {
 	Kind     string         `json:"kind"`
 	Doing    string         `json:"doing"`
@@ -47,7 +47,7 @@ const (
 	kindOther    = "other"
 )
 
-// reportOf is what a rank tells of an error. A PriorError comes first, since it holds another one.
+// reportOf makes the report of an error. A PriorError comes first, since it holds another one.
 func reportOf(cause error) report {
 	var prior *PriorError
 	if errors.As(cause, &prior) {
@@ -73,9 +73,9 @@ func reportOf(cause error) report {
 			Kind: kindDiverged, Doing: stray.Doing, Activity: stray.Elsewhere, Members: stray.Members,
 		}
 	case errors.As(cause, &messages):
-		told := *messages
-		told.Ends = told.Ends[:min(len(told.Ends), maxEnds)]
-		return report{Kind: kindMessages, Messages: &told}
+		shortened := *messages
+		shortened.Ends = shortened.Ends[:min(len(shortened.Ends), maxEnds)]
+		return report{Kind: kindMessages, Messages: &shortened}
 	case errors.As(cause, &late):
 		return report{
 			Kind: kindLate, Doing: late.Doing, Waited: late.Waited, Ranks: late.Missing,
@@ -96,8 +96,8 @@ func reportOf(cause error) report {
 	}
 }
 
-// merge joins the ranks that reports name. The first report, by rank, words the error, so that it
-// reads alike everywhere.
+// merge joins the ranks that reports name. The text of the error comes from the first report, by
+// rank, so that it is the same on all ranks.
 func merge(reports []report) (first report, ranks []int, activity map[int]string) {
 	activity = map[int]string{}
 	for _, r := range reports {
@@ -110,8 +110,9 @@ func merge(reports []report) (first report, ranks []int, activity map[int]string
 	return reports[0], slices.Compact(ranks), activity
 }
 
-// counted is what the library of a rank has counted: all of them ask for the same counts.
-func counted(reports []report) string {
+// firstCounts is what NCCL has counted, from the first report that has it: all ranks ask for the
+// same counts.
+func firstCounts(reports []report) string {
 	for _, r := range reports {
 		if r.Counts != "" {
 			return r.Counts
@@ -120,8 +121,9 @@ func counted(reports []report) string {
 	return ""
 }
 
-// waits says of ranks that are late what they wait for themselves, as far as they have reported it.
-func waits(reports []report, late []int, activity map[int]string) {
+// addWaits adds to the activity of ranks that are late what they wait for themselves, as far as
+// they have reported it.
+func addWaits(reports []report, late []int, activity map[int]string) {
 	for _, r := range reports {
 		if slices.Contains(late, r.from) {
 			activity[r.from] = "waits in " + r.Doing
@@ -132,11 +134,11 @@ func waits(reports []report, late []int, activity map[int]string) {
 	}
 }
 
-// complete reports whether a report has what its kind needs. Another process has made it.
-func (r *report) complete() bool {
+// valid reports whether a report has what its kind needs. It comes from another process.
+func (r *report) valid() bool {
 	switch r.Kind {
 	case kindPrior:
-		return r.Cause != nil && r.Cause.complete()
+		return r.Cause != nil && r.Cause.valid()
 	case kindMessages:
 		return r.Messages != nil
 	}
@@ -156,7 +158,7 @@ func (r *report) err() error {
 	case kindPeer:
 		return &PeerError{Doing: r.Doing, Ranks: r.Ranks, Members: r.Members}
 	case kindAborted:
-		return &toldError{text: r.Text, is: ErrAborted}
+		return &peerReportError{text: r.Text, is: ErrAborted}
 	case kindPrior:
 		return &PriorError{Doing: r.Doing, Rank: r.Rank, Cause: r.Cause.err()}
 	case kindMessages:
@@ -177,12 +179,12 @@ func (r *report) err() error {
 	return errors.New(r.Text)
 }
 
-// toldError is the error of another rank, in its words.
-type toldError struct {
+// peerReportError is the error of another rank, with its text.
+type peerReportError struct {
 	text string
 	is   error
 }
 
-func (e *toldError) Error() string { return e.text }
+func (e *peerReportError) Error() string { return e.text }
 
-func (e *toldError) Is(target error) bool { return target == e.is }
+func (e *peerReportError) Is(target error) bool { return target == e.is }

@@ -27,14 +27,14 @@ type Runtime struct {
 	size      int
 	device    driver.Device
 	store     rendezvous.Store
-	company   company
+	watcher   rankWatcher
 	level     atomic.Int32 // a CheckLevel
 	world     *Group
 	local     *Pool
 	stream    *Stream
 	observers observers
 	stepGuard bool // whether Step compares anything
-	sites     sites
+	sites     callSites
 
 	mu       ranked.Mutex[runtimeMu]
 	groups   []*Group  // guarded by mu
@@ -69,11 +69,11 @@ func Open(ctx context.Context, opts Options) (*Runtime, error) {
 	w.Late = opts.lateToMeet
 	store, member, err := rendezvous.Connect(ctx, w)
 	if err != nil {
-		return nil, fmt.Errorf("opening symmem: %w", notMet(err))
+		return nil, fmt.Errorf("opening symmem: %w", asRankError(err))
 	}
 	opts.LocalRank = w.LocalRank
 	rt := &Runtime{
-		opts: opts, source: string(w.Source), rank: w.Rank, size: w.Size, store: store, company: member,
+		opts: opts, source: string(w.Source), rank: w.Rank, size: w.Size, store: store, watcher: member,
 	}
 	return rt.start(ctx)
 }
@@ -88,7 +88,7 @@ func OpenLocal(ctx context.Context, n int, opts Options) ([]*Runtime, error) {
 	ctx, cancel := opts.bound(ctx)
 	defer cancel()
 	store := rendezvous.NewLocal()
-	members := &members{store: store, left: n}
+	members := &localWorld{store: store, remaining: n}
 	runtimes, errs := make([]*Runtime, n), make([]error, n)
 	var opening sync.WaitGroup
 	for r := range n {
@@ -96,7 +96,7 @@ func OpenLocal(ctx context.Context, n int, opts Options) ([]*Runtime, error) {
 			o := opts
 			o.Rank, o.Size, o.LocalRank = r, n, r
 			rt := &Runtime{
-				opts: o, source: "one process", rank: r, size: n, store: store, company: members,
+				opts: o, source: "one process", rank: r, size: n, store: store, watcher: members,
 			}
 			runtimes[r], errs[r] = rt.start(ctx)
 		})
@@ -133,7 +133,7 @@ func (rt *Runtime) open(ctx context.Context) error {
 	for r := range all {
 		all[r] = r
 	}
-	err = rt.together(ctx, "opening symmem", all, func(ctx context.Context) (err error) {
+	err = rt.withRanks(ctx, "opening symmem", all, func(ctx context.Context) (err error) {
 		rt.device, err = b.Open(ctx, driver.Config{
 			Rank: rt.rank, Size: rt.size, LocalRank: rt.opts.LocalRank,
 			Device: int(rt.opts.Device), Store: rt.store, Timeout: rt.opts.Timeout, Scatter: rt.opts.Scatter,
@@ -206,7 +206,7 @@ func (rt *Runtime) Close() error {
 	if rt.device != nil {
 		errs = append(errs, rt.device.Close())
 	}
-	errs = append(errs, rt.leave(due))
+	errs = append(errs, rt.leaveWorld(due))
 	return once(errs...)
 }
 
@@ -221,7 +221,7 @@ func (rt *Runtime) closeStreams(streams []*Stream) (errs []error) {
 	closing.Wait()
 	for _, err := range closed {
 		for _, err := range parts(err) {
-			errs = append(errs, rt.unended(rt.settled(err)))
+			errs = append(errs, rt.unended(rt.awaitStreamCause(err)))
 		}
 	}
 	return errs
@@ -285,7 +285,7 @@ func (rt *Runtime) SetCheck(ctx context.Context, l CheckLevel) error {
 	rt.level.Store(int32(l))
 	for _, g := range rt.allGroups() {
 		g.comm.SetCheck(l == CheckEvery)
-		g.startPatrol()
+		g.startBackgroundCheck()
 	}
 	return nil
 }

@@ -32,14 +32,14 @@ type Stream struct {
 	queue  driver.Stream
 	// capturing mirrors the state of queue.
 	capturing atomic.Bool
-	// marking is held while a capture begins or ends, and while the stream is marked.
-	marking ranked.Mutex[streamMarking]
-	// begun marks where the capture under way began; guarded by marking.
-	begun driver.Event
-	// holding is held while a capture begins or ends, and while a buffer is pinned for it. It comes
-	// before Pool.mu, which marking comes after.
-	holding ranked.Mutex[streamHolding]
-	held    []pin // buffers that the capture under way has used; guarded by holding
+	// recording is held while a capture begins or ends, and while recordEvent records.
+	recording ranked.Mutex[streamRecording]
+	// captureStart is the event of the begin of the capture under way; guarded by recording.
+	captureStart driver.Event
+	// pinning is held while a capture begins or ends, and while a buffer is pinned for it. It comes
+	// before Pool.mu, which recording comes after.
+	pinning ranked.Mutex[streamPinning]
+	held    []pin // buffers that the capture under way has used; guarded by pinning
 	// adopted is the queue if another library has made it; forgotten ends that.
 	adopted   driver.AdoptedStream
 	forgotten bool // guarded by rt.mu
@@ -153,9 +153,9 @@ func (s *Stream) Synchronize(ctx context.Context) error {
 		return err // it has not been waited for
 	}
 	for _, p := range s.rt.allPools() {
-		p.synced(s)
+		p.reclaimIdle(s)
 	}
-	return s.rt.settled(err)
+	return s.rt.awaitStreamCause(err)
 }
 
 // drain waits until no work that was queued so far runs on any stream: what it uses may be unmapped
@@ -180,7 +180,7 @@ func (s *Stream) drain(ctx context.Context) error {
 	if s.captured() {
 		return ErrCapturing
 	}
-	mark, err := s.mark()
+	mark, err := s.recordEvent()
 	if errors.Is(err, ErrClosed) {
 		return nil
 	}
@@ -256,10 +256,10 @@ func (s *Stream) use(m Memory) error {
 	return nil
 }
 
-// settled replaces a backend's error by what the ranks of its group have found out together.
-func (rt *Runtime) settled(err error) error {
+// awaitStreamCause replaces a backend's error by the cause that the ranks of its group have found.
+func (rt *Runtime) awaitStreamCause(err error) error {
 	if g := rt.groupOf(err); g != nil {
-		return g.settle(err)
+		return g.awaitCause(err)
 	}
 	return err
 }
@@ -294,7 +294,7 @@ func (e *Event) Synchronize(ctx context.Context) error {
 	if !e.made() {
 		return invalid("waiting for no event")
 	}
-	return e.rt.settled(e.mark.Synchronize(ctx))
+	return e.rt.awaitStreamCause(e.mark.Synchronize(ctx))
 }
 
 func (rt *Runtime) streamAt(number alloc.Stream) *Stream {

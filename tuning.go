@@ -58,11 +58,11 @@ func exists(file string) bool {
 	return err == nil
 }
 
-// terms are what ranks must have in common to communicate, and where they run. Ranks exchange them
-// when they connect: one that compares at another level would wait for an agreement that another
-// rank skips, and ranks that choose paths by different tables would wait for each other in
+// settings are what ranks must have in common to communicate, and where they run. Ranks exchange
+// them when they connect: one that compares at another level would wait for an agreement that
+// another rank skips, and ranks that choose paths by different tables would wait for each other in
 // different collectives.
-type terms struct {
+type settings struct {
 	Check  string `json:"check"`
 	Path   string `json:"path"`
 	Table  string `json:"table"`
@@ -73,8 +73,8 @@ type terms struct {
 	Formula string `json:"formula"`
 	// Machine names the machine that the rank runs on.
 	Machine string `json:"machine"`
-	// Trouble is why this rank has no table.
-	Trouble string `json:"trouble,omitempty"`
+	// TableError is why this rank has no table.
+	TableError string `json:"table_error,omitempty"`
 }
 
 // machineName is what sets machines apart, as NCCL has it: NCCL_HOSTID, or the host's name and the
@@ -92,7 +92,7 @@ func machineName() string {
 func digestText(t *tuning.Table) string { return fmt.Sprintf("%016x", t.Digest()) }
 
 // shapeOf counts ranks and machines.
-func shapeOf(all []terms) tuning.Shape {
+func shapeOf(all []settings) tuning.Shape {
 	machines := map[string]bool{}
 	for i := range all {
 		machines[all[i].Machine] = true
@@ -100,24 +100,24 @@ func shapeOf(all []terms) tuning.Shape {
 	return tuning.Shape{Ranks: len(all), Machines: len(machines)}
 }
 
-// alike returns an error that names the ranks that differ, and in what.
-func alike(all []terms, ranks []int) error {
+// compareSettings returns an error that names the ranks that differ, and in what.
+func compareSettings(all []settings, ranks []int) error {
 	for i := range all {
-		if all[i].Trouble != "" {
-			return invalid("rank %d: %s", ranks[i], all[i].Trouble)
+		if all[i].TableError != "" {
+			return invalid("rank %d: %s", ranks[i], all[i].TableError)
 		}
 	}
 	for _, term := range []struct {
 		what     string
-		of, text func(*terms) string
+		of, text func(*settings) string
 	}{
-		{"check level", func(t *terms) string { return t.Check }, nil},
-		{"path choice", func(t *terms) string { return t.Path }, nil},
-		{"formula of reductions", func(t *terms) string { return t.Formula }, nil},
-		{"order of messages", func(t *terms) string { return t.Messages }, nil},
+		{"check level", func(t *settings) string { return t.Check }, nil},
+		{"path choice", func(t *settings) string { return t.Path }, nil},
+		{"formula of reductions", func(t *settings) string { return t.Formula }, nil},
+		{"order of messages", func(t *settings) string { return t.Messages }, nil},
 		{
-			"tuning table", func(t *terms) string { return t.Digest },
-			func(t *terms) string { return fmt.Sprintf("%s (digest %s)", t.Table, t.Digest) },
+			"tuning table", func(t *settings) string { return t.Digest },
+			func(t *settings) string { return fmt.Sprintf("%s (digest %s)", t.Table, t.Digest) },
 		},
 	} {
 		if text := differences(all, ranks, term.of, term.text); text != "" {
@@ -128,7 +128,7 @@ func alike(all []terms, ranks []int) error {
 }
 
 // differences lists which ranks have which value, or nothing if all have the same.
-func differences(all []terms, ranks []int, of, text func(*terms) string) string {
+func differences(all []settings, ranks []int, of, text func(*settings) string) string {
 	if text == nil {
 		text = of
 	}

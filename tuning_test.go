@@ -17,9 +17,9 @@ func TestMachinesAreCountedByTheirNames(t *testing.T) {
 		{"ranks of two", []string{"a", "b", "a"}, tuning.Shape{Ranks: 3, Machines: 2}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			var all []terms
+			var all []settings
 			for _, m := range c.machines {
-				all = append(all, terms{Machine: m})
+				all = append(all, settings{Machine: m})
 			}
 			if got := shapeOf(all); got != c.want {
 				t.Errorf("%v", got)

@@ -63,26 +63,26 @@ type values struct {
 	last  [lastValues]valueCall
 	count uint64
 	// launched is Values.Collectives at the latest step; guarded by the lock of that name.
-	launched uint64
-	begun    string // the latest step, in words; guarded by Group.state
+	launched   uint64
+	latestStep string // the latest step, in words; guarded by Group.state
 }
 
-// begin notes which step begins, for faults in it.
-func (v *values) begin(c *valueCall) {
+// beginStep notes which step begins, for faults in it.
+func (v *values) beginStep(c *valueCall) {
 	text := fmt.Sprintf("%s at %s", c.what, v.g.rt.sites.text(c.site))
 	v.g.state.Lock()
 	defer v.g.state.Unlock()
-	v.begun = text
+	v.latestStep = text
 }
 
 // inStep says in which step this rank is, or nothing.
 func (v *values) inStep() string {
 	v.g.state.Lock()
 	defer v.g.state.Unlock()
-	if v.begun == "" {
+	if v.latestStep == "" {
 		return ""
 	}
-	return ", step " + v.begun
+	return ", step " + v.latestStep
 }
 
 // lastValues is how many values are kept for error messages.
@@ -103,16 +103,16 @@ func (v *values) combine(ctx context.Context, c valueCall) (int64, error) {
 	if c.operation == valueStep {
 		launched := g.comm.(driver.Values).Collectives()
 		c.launched, v.launched = launched-v.launched, launched
-		v.begin(&c)
+		v.beginStep(&c)
 	}
-	if err := n.end.Gather(ctx, c.words(), n.all); err != nil {
-		return 0, g.settle(err)
+	if err := n.gather.Gather(ctx, c.words(), n.all); err != nil {
+		return 0, g.awaitCause(err)
 	}
 	n.calls++
 	result, same, err := fold(n.all)
 	switch {
 	case err != nil:
-		return 0, v.disbelieve(n, err)
+		return 0, v.failInvalid(n, err)
 	case !same:
 		result, err = 0, v.differ(ctx, n, &c)
 	}
@@ -125,7 +125,7 @@ type valueCall struct {
 	operation valueOperation
 	name      string
 	value     int64
-	site      uintptr // a program counter, the number of a place, or 0
+	site      uintptr // a program counter, a number of callSites, or 0
 	// what says which step begins, and launched is how many collectives this rank has launched since
 	// the step before.
 	what     string
@@ -223,10 +223,10 @@ func (v *values) step(ctx context.Context, what string, site uint32) error {
 
 // valueName is what this rank knows of a name.
 type valueName struct {
-	mu    ranked.Mutex[valueMu] // one call at a time
-	end   driver.Named
-	all   []driver.Words // what came last; guarded by mu
-	calls uint64         // guarded by mu
+	mu     ranked.Mutex[valueMu] // one call at a time
+	gather driver.Named
+	all    []driver.Words // what came last; guarded by mu
+	calls  uint64         // guarded by mu
 }
 
 // named finds a name, without a lock if it is known.
@@ -247,7 +247,7 @@ func (v *values) named(name string) (*valueName, error) {
 	if err != nil {
 		return nil, err
 	}
-	n := &valueName{end: end, all: make([]driver.Words, len(v.g.ranks))}
+	n := &valueName{gather: end, all: make([]driver.Words, len(v.g.ranks))}
 	grown := map[string]*valueName{name: n}
 	maps.Copy(grown, v.known())
 	v.names.Store(&grown)

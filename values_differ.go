@@ -14,7 +14,7 @@ import (
 	"symmem/driver"
 )
 
-// valueReport is what a rank tells the others about its call once they know that calls differ.
+// valueReport is what a rank sends to the others about its call once they know that calls differ.
 type valueReport struct {
 	Event  string   `json:"event"`
 	Site   string   `json:"site"`
@@ -28,23 +28,23 @@ const (
 	maxSides = 16
 )
 
-// disbelieve fails the group because of what another rank has given, which cannot be.
-func (v *values) disbelieve(n *valueName, err error) error {
+// failInvalid fails the group because another rank has sent what is not valid.
+func (v *values) failInvalid(n *valueName, err error) error {
 	g := v.g
 	err = fmt.Errorf("value %d of group %s: %w", n.calls, g.id, err)
 	g.comm.Abort(err)
-	return v.g.settle(err)
+	return v.g.awaitCause(err)
 }
 
-// differ makes the error of calls that differ, which all ranks know of: so they tell each
-// other now, under the same name, where they are. n.mu is held.
+// differ makes the error of calls that differ. All ranks know that they do, and now exchange, under
+// the same name, their call sites and latest values. n.mu is held.
 func (v *values) differ(ctx context.Context, n *valueName, c *valueCall) error {
 	site := c.site
 	if site == 0 {
 		site = caller()
 	}
 	given := slices.Clone(n.all)
-	reports, err := v.swapReports(ctx, n, valueReport{
+	reports, err := v.exchangeReports(ctx, n, valueReport{
 		Event: c.event(), Site: v.g.rt.sites.text(site), Before: v.before(),
 	})
 	if err != nil {
@@ -96,17 +96,17 @@ func printable(text string) string {
 	}, text)
 }
 
-// swapReports gives this rank's report to the others and returns everybody's, by group rank: first
-// the sizes, then piece after piece, as many as the longest has. n.mu is held.
-func (v *values) swapReports(
+// exchangeReports sends this rank's report to the others and returns those of all, by group rank:
+// first the sizes, then piece after piece, as many as the longest has. n.mu is held.
+func (v *values) exchangeReports(
 	ctx context.Context, n *valueName, mine valueReport,
 ) ([]valueReport, error) {
 	text := mine.encode()
 	sizes := make([]uint64, len(n.all))
 	texts := make([][]byte, len(n.all))
 	gather := func(w driver.Words) error {
-		if err := n.end.Gather(ctx, w, n.all); err != nil {
-			return v.g.settle(err)
+		if err := n.gather.Gather(ctx, w, n.all); err != nil {
+			return v.g.awaitCause(err)
 		}
 		return nil
 	}
@@ -115,7 +115,7 @@ func (v *values) swapReports(
 	}
 	for r, w := range n.all {
 		if valueOperation(w[0]) != valueReports || w[1] > maxValueReport {
-			return nil, v.disbelieve(n, fmt.Errorf("rank %d of the group gave no report", r))
+			return nil, v.failInvalid(n, fmt.Errorf("rank %d of the group gave no report", r))
 		}
 		sizes[r] = w[1]
 	}

@@ -89,14 +89,14 @@ func TestRandomStepsWithAWrongBranch(t *testing.T) {
 			g := r.split(r.World(), 0)
 			var err error
 			for step := 0; step <= steps && err == nil; step++ {
-				astray := step == at && r.Rank() == wrong
+				differs := step == at && r.Rank() == wrong
 				what, calls := fmt.Sprint("step ", same.IntN(5)), 1+same.IntN(3)
 				switch {
-				case astray && kind == 0:
+				case differs && kind == 0:
 					what += "?"
-				case astray && kind == 1:
+				case differs && kind == 1:
 					calls++
-				case astray:
+				case differs:
 					calls--
 				}
 				err = g.Step(r.ctx, what)

@@ -33,17 +33,17 @@ const (
 )
 
 // windowChunk has the windows of consecutive granules.
-type windowChunk [chunkGranules]*windowPlace
+type windowChunk [chunkGranules]*windowEntry
 
-// windowPlace is one window of the table.
-type windowPlace struct {
+// windowEntry is one window of the table.
+type windowEntry struct {
 	pool    *Pool
 	segment *segment
 	window  driver.Window
 }
 
 // find returns the window that holds a range, if one does.
-func (t *windowTable) find(address uintptr, bytes int64) (*windowPlace, bool) {
+func (t *windowTable) find(address uintptr, bytes int64) (*windowEntry, bool) {
 	for i := range t.pools {
 		a := &t.pools[i]
 		at := address - a.base
@@ -52,15 +52,15 @@ func (t *windowTable) find(address uintptr, bytes int64) (*windowPlace, bool) {
 		}
 		granule := at >> a.shift
 		if chunk := granule >> chunkShift; chunk < uintptr(len(a.chunks)) && a.chunks[chunk] != nil {
-			return a.chunks[chunk][granule%chunkGranules].holding(address, bytes)
+			return a.chunks[chunk][granule%chunkGranules].covers(address, bytes)
 		}
 		return nil, false
 	}
 	return nil, false
 }
 
-// holding returns the place if a range that begins in it ends in it, too.
-func (p *windowPlace) holding(address uintptr, bytes int64) (*windowPlace, bool) {
+// covers returns the entry if a range that begins in its window ends there, too.
+func (p *windowEntry) covers(address uintptr, bytes int64) (*windowEntry, bool) {
 	if p == nil {
 		return nil, false
 	}
@@ -68,8 +68,8 @@ func (p *windowPlace) holding(address uintptr, bytes int64) (*windowPlace, bool)
 	return p, bytes >= 0 && bytes <= p.segment.key.Bytes-offset
 }
 
-// of returns what names an address in the window on every rank.
-func (p *windowPlace) of(address uintptr) (pool uint64, segment int32, offset int64) {
+// position returns what names an address in the window on every rank.
+func (p *windowEntry) position(address uintptr) (pool uint64, segment int32, offset int64) {
 	return p.pool.id, p.segment.key.Ordinal, int64(address - uintptr(p.segment.start))
 }
 
@@ -86,14 +86,14 @@ func (g *Group) holdsWindow(address uintptr, bytes int64) bool {
 }
 
 func (g *Group) addWindow(p *Pool, s *segment, w driver.Window) {
-	g.setWindow(p, s, &windowPlace{pool: p, segment: s, window: w}, 1)
+	g.setWindow(p, s, &windowEntry{pool: p, segment: s, window: w}, 1)
 }
 
 func (g *Group) removeWindow(p *Pool, s *segment) { g.setWindow(p, s, nil, -1) }
 
-// setWindow publishes a table in which a segment's granules have another place, and makes every
+// setWindow publishes a table in which a segment's granules have another entry, and makes every
 // prepared plan stale.
-func (g *Group) setWindow(p *Pool, s *segment, place *windowPlace, more int) {
+func (g *Group) setWindow(p *Pool, s *segment, entry *windowEntry, more int) {
 	g.state.Lock()
 	defer g.state.Unlock()
 	old := g.table.Load()
@@ -106,7 +106,7 @@ func (g *Group) setWindow(p *Pool, s *segment, place *windowPlace, more int) {
 			shift: uint8(bits.TrailingZeros64(uint64(p.rt.device.Info().Granularity))),
 		})
 	}
-	fresh.pools[i].set(s, place)
+	fresh.pools[i].set(s, entry)
 	g.table.Store(fresh)
 	g.epoch.Add(1)
 }
@@ -131,7 +131,7 @@ func (g *Group) forget(p *Pool) {
 }
 
 // set gives the granules of a segment a place. The chunks it changes are copied first.
-func (a *arenaTable) set(s *segment, place *windowPlace) {
+func (a *arenaTable) set(s *segment, place *windowEntry) {
 	first := (uintptr(s.start) - a.base) >> a.shift
 	last := first + uintptr(s.key.Bytes-1)>>a.shift
 	a.chunks = slices.Clone(a.chunks)

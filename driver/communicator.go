@@ -58,15 +58,17 @@ const (
 	LaneBackground
 	// LaneCalls carries what calls compare besides their digests, in the order of calls.
 	LaneCalls
-	// LaneFault is where ranks meet to find out why they failed. Using it marks the communicator
-	// as failed: every wait of every rank on it ends with ErrFault. Absent ranks do not block it.
+	// LaneFault carries the reports by which ranks find out why they failed. Using it marks the
+	// communicator as failed: every wait of every rank on it ends with ErrFault. Absent ranks do not
+	// block it.
 	LaneFault
 	// Lanes is their number.
 	Lanes
 )
 
-// Communicator joins the ranks of a group. States: open, then failed (after the first fault; it
-// only answers on LaneFault), then closed. Faults are final: a new group is the way on.
+// Communicator connects the ranks of a group. States: open, then failed (after the first fault;
+// only exchanges on LaneFault still work), then closed. Faults are final: a new group is the way
+// on.
 //
 // Collective calls of one communicator must be made in the same order on every rank.
 type Communicator interface {

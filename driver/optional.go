@@ -17,7 +17,7 @@ import "context"
 //	LazyWindows    Communicator   registration makes all the windows that there are
 //	MessageCounts  Communicator   a MessageError lists no messages
 //	Remarker       Offer          there is nothing to remark
-//	Witness        Communicator   ends of processes are found out by those who wait
+//	EndObserver    Communicator   ends of processes are found out by those who wait
 //	Values         Communicator   Group.Agree and its kin are refused
 
 // Availability is a Backend that does not work on every machine.
@@ -97,9 +97,9 @@ type Remarker interface {
 	Remark(path Path) string
 }
 
-// Witness is what a Communicator may also do: it sees by itself that processes end.
-type Witness interface {
-	// Dead lists the world ranks whose processes have ended before they left the group. It waits
+// EndObserver is a Communicator that sees by itself when processes of its ranks end.
+type EndObserver interface {
+	// EndedRanks lists the world ranks whose processes have ended before they left the group. It waits
 	// for nothing.
-	Dead() []int
+	EndedRanks() []int
 }

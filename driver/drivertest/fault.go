@@ -174,13 +174,13 @@ func proveStray(t *testing.T, h Harness) {
 		t.Run(fmt.Sprint("rank ", alone), func(t *testing.T) {
 			w := newWorld(t, h, 3, options{})
 			w.spoilt = true
-			controltest.WantStray(t, w.outcomes(func(r *rank) error { return astray(r, alone) }))
+			controltest.WantStray(t, w.outcomes(func(r *rank) error { return inDifferentCalls(r, alone) }))
 		})
 	}
 }
 
-// astray puts one rank into an exchange and the others into a collective.
-func astray(r *rank, alone int) error {
+// inDifferentCalls puts one rank into an exchange and the others into a collective.
+func inDifferentCalls(r *rank, alone int) error {
 	if r.number == alone {
 		_, err := r.group.Exchange(r.world.ctx, driver.LaneControl, nil)
 		return err
@@ -195,7 +195,7 @@ func proveStrayBesideLane(t *testing.T, h Harness) {
 	w.spoilt = true
 	controltest.WantStray(t, w.outcomes(func(r *rank) error {
 		ended := make(chan error, 1)
-		go func() { ended <- astray(r, 0) }()
+		go func() { ended <- inDifferentCalls(r, 0) }()
 		for round := 0; ; round++ {
 			if r.swap(driver.LaneBackground, round, []int{1, 20000}) != nil {
 				return <-ended

@@ -25,8 +25,8 @@ var messageContracts = []contract{
 	{"random messages on random streams arrive where they belong", proveRandomMessages},
 }
 
-// letter makes a Send or Recv of bytes at an offset of a buffer.
-func letter(o driver.Operation, peer, tag int, b buffer, at, bytes int64) driver.Call {
+// p2pCall makes a Send or Recv of bytes at an offset of a buffer.
+func p2pCall(o driver.Operation, peer, tag int, b buffer, at, bytes int64) driver.Call {
 	c := driver.Call{
 		Operation: o, DataType: driver.Uint8, Count: bytes, Root: peer, Tag: tag, Digest: 77,
 	}
@@ -78,7 +78,7 @@ func (b *bench) callOrder(r *rank, late int, sizes [2]int64) error {
 		}
 	}
 	for i, bytes := range sizes {
-		call := letter(o, 1-r.number, 0, buf, int64(i)<<22, bytes)
+		call := p2pCall(o, 1-r.number, 0, buf, int64(i)<<22, bytes)
 		call.Digest = uint64(bytes)
 		if err := r.queue(r.group, streams[i], call); err != nil {
 			return err
@@ -126,10 +126,10 @@ func (b *bench) swap(r *rank, round int, bytes int64) error {
 	if err := r.write(send.at(0), data); err != nil {
 		return err
 	}
-	if err := r.queue(r.group, r.stream, letter(driver.Send, next, 0, send, 0, bytes)); err != nil {
+	if err := r.queue(r.group, r.stream, p2pCall(driver.Send, next, 0, send, 0, bytes)); err != nil {
 		return err
 	}
-	call := letter(driver.Recv, before, 0, recv, 0, bytes)
+	call := p2pCall(driver.Recv, before, 0, recv, 0, bytes)
 	if err := r.launch(r.group, r.stream, call); err != nil {
 		return err
 	}
@@ -145,13 +145,13 @@ func proveSizes(t *testing.T, h Harness) {
 			must(t, b.ranks[1].stream.Fill(recv.at(0), canary, 2<<20))
 			errs := b.outcomes(func(r *rank) error {
 				if r.number == 0 {
-					call := letter(driver.Send, 1, 5, b.send[0], 0, sizes[0])
+					call := p2pCall(driver.Send, 1, 5, b.send[0], 0, sizes[0])
 					if err := r.launch(r.group, r.stream, call); err != nil {
 						return err
 					}
 					return r.launch(r.group, r.stream, driver.Call{Operation: driver.Barrier})
 				}
-				return r.launch(r.group, r.stream, letter(driver.Recv, 0, 5, recv, 0, sizes[1]))
+				return r.launch(r.group, r.stream, p2pCall(driver.Recv, 0, 5, recv, 0, sizes[1]))
 			})
 			wantEnds(t, errs[1], driver.MessagesDiffer, driver.MessageEnds{
 				From: 0, To: 1, Tag: 5, Number: 1, Sent: uint64(sizes[0]), Received: uint64(sizes[1]),
@@ -206,7 +206,7 @@ func proveTags(t *testing.T, h Harness) {
 					if err := r.write(b.send[0].at(at), data); err != nil {
 						return err
 					}
-					call := letter(driver.Send, 1, tag, b.send[0], at, bytes)
+					call := p2pCall(driver.Send, 1, tag, b.send[0], at, bytes)
 					if err := r.queue(r.group, r.stream, call); err != nil {
 						return err
 					}
@@ -217,7 +217,7 @@ func proveTags(t *testing.T, h Harness) {
 				if r.number == 0 {
 					continue
 				}
-				call := letter(driver.Recv, 0, tag, b.recv[1], at, bytes)
+				call := p2pCall(driver.Recv, 0, tag, b.recv[1], at, bytes)
 				if err := r.launch(r.group, r.stream, call); err != nil {
 					return err
 				}
@@ -251,7 +251,7 @@ func (b *bench) sendNumbers(r *rank, messages int) error {
 		if err := r.write(send.at(at), []byte{byte(r.number), byte(i)}); err != nil {
 			return err
 		}
-		if err := r.launch(r.group, r.stream, letter(driver.Send, 0, 9, send, at, 2)); err != nil {
+		if err := r.launch(r.group, r.stream, p2pCall(driver.Send, 0, 9, send, at, 2)); err != nil {
 			return err
 		}
 	}
@@ -279,7 +279,7 @@ func (b *bench) receiveNumbers(r *rank, messages int) error {
 		if i < 2 {
 			from[i] = 1
 		}
-		call := letter(driver.Recv, from[i], 9, recv, int64(2*i), 2)
+		call := p2pCall(driver.Recv, from[i], 9, recv, int64(2*i), 2)
 		call.Arrived = func(source int) { sources[i] = source }
 		if err := r.queue(r.group, streams[i%3], call); err != nil {
 			return err
@@ -318,12 +318,12 @@ func proveAnyOfThose(t *testing.T, h Harness) {
 	first := b.ranks[1]
 	g, err := first.hold(first.stream)
 	must(t, err)
-	must(t, first.queue(first.group, first.stream, letter(driver.Send, 0, 3, b.send[1], 0, 4)))
+	must(t, first.queue(first.group, first.stream, p2pCall(driver.Send, 0, 3, b.send[1], 0, 4)))
 	other := b.ranks[2]
-	must(t, other.launch(other.group, other.stream, letter(driver.Send, 0, 3, b.send[2], 0, 4)))
+	must(t, other.launch(other.group, other.stream, p2pCall(driver.Send, 0, 3, b.send[2], 0, 4)))
 	for _, want := range []int{2, 1} {
 		source, r := -1, b.ranks[0]
-		call := letter(driver.Recv, driver.AnySource, 3, b.recv[0], 0, 4)
+		call := p2pCall(driver.Recv, driver.AnySource, 3, b.recv[0], 0, 4)
 		call.Arrived = func(from int) { source = from }
 		must(t, r.launch(r.group, r.stream, call))
 		if source != want {
@@ -346,7 +346,7 @@ func proveUnmatchedClose(t *testing.T, h Harness) {
 				return err
 			}))
 			sender := b.ranks[0]
-			must(t, sender.launch(groups[0], sender.stream, letter(driver.Send, 1, 3, b.send[0], 0, 10)))
+			must(t, sender.launch(groups[0], sender.stream, p2pCall(driver.Send, 1, 3, b.send[0], 0, 10)))
 			closed := [2]error{}
 			for _, r := range []int{first, 1 - first} {
 				closed[r] = groups[r].Close()
@@ -368,7 +368,7 @@ func proveCapturedMessages(t *testing.T, h Harness) {
 		if r.number == 1 {
 			o, buf = driver.Recv, b.recv[1]
 		}
-		call := letter(o, 1-r.number, 0, buf, 0, 4)
+		call := p2pCall(o, 1-r.number, 0, buf, 0, 4)
 		g, err := captured(r.stream, func() error { return r.queue(r.group, r.stream, call) })
 		if err != nil {
 			return err

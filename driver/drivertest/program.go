@@ -67,10 +67,10 @@ func play(b *bench, r *rank, program []planned, streams int) error {
 		var call driver.Call
 		switch r.number {
 		case p.from:
-			call = letter(driver.Send, p.to, p.tag, b.send[r.number], at, p.bytes)
+			call = p2pCall(driver.Send, p.to, p.tag, b.send[r.number], at, p.bytes)
 			lane = p.sendStream
 		case p.to:
-			call = letter(driver.Recv, p.from, p.tag, b.recv[r.number], at, p.bytes)
+			call = p2pCall(driver.Recv, p.from, p.tag, b.recv[r.number], at, p.bytes)
 			lane = p.recvStream
 		default:
 			continue

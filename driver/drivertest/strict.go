@@ -40,9 +40,9 @@ func (b *bench) forget(r *rank, step int, forgotten driver.Operation) error {
 	var call driver.Call
 	switch r.number {
 	case 0:
-		call = letter(driver.Send, 2, 1, b.send[0], 0, 100)
+		call = p2pCall(driver.Send, 2, 1, b.send[0], 0, 100)
 	case 2:
-		call = letter(driver.Recv, 0, 1, b.recv[2], 0, 100)
+		call = p2pCall(driver.Recv, 0, 1, b.recv[2], 0, 100)
 	}
 	stream := r.stream
 	if step == 2 && r.number == 2 {
@@ -71,9 +71,9 @@ func proveMissingSend(t *testing.T, h Harness) {
 				var call driver.Call
 				switch r.number {
 				case 0:
-					call = letter(driver.Send, 2, 5, b.send[0], 0, 100)
+					call = p2pCall(driver.Send, 2, 5, b.send[0], 0, 100)
 				case 2:
-					call = letter(driver.Recv, source, 1, b.recv[2], 0, 100)
+					call = p2pCall(driver.Recv, source, 1, b.recv[2], 0, 100)
 				}
 				if r.number != 1 {
 					if err := r.queue(r.group, r.stream, call); err != nil {
@@ -105,7 +105,7 @@ func proveOutOfStep(t *testing.T, h Harness) {
 // passBarrier sends before a barrier and receives behind it.
 func (b *bench) passBarrier(r *rank) error {
 	if r.number == 0 {
-		call := letter(driver.Send, 1, 6, b.send[0], 0, 10)
+		call := p2pCall(driver.Send, 1, 6, b.send[0], 0, 10)
 		if err := r.queue(r.group, r.stream, call); err != nil {
 			return err
 		}
@@ -116,7 +116,7 @@ func (b *bench) passBarrier(r *rank) error {
 	if r.number == 0 {
 		return nil
 	}
-	return r.launch(r.group, r.stream, letter(driver.Recv, 0, 6, b.recv[1], 0, 10))
+	return r.launch(r.group, r.stream, p2pCall(driver.Recv, 0, 6, b.recv[1], 0, 10))
 }
 
 func proveLoose(t *testing.T, h Harness) {

@@ -28,17 +28,17 @@ type communicator struct {
 	passed   chan struct{}
 	captures atomic.Uint64 // with calls of the group
 
-	device  *Device
-	cfg     driver.GroupConfig
-	tuning  tuning
-	mail    mail
-	windows map[driver.SegmentKey]*window // guarded by Mu
+	device   *Device
+	cfg      driver.GroupConfig
+	tuning   tuning
+	messages messages
+	windows  map[driver.SegmentKey]*window // guarded by Mu
 
 	stages       []unsafe.Pointer // staging by group rank
 	ownStage     unsafe.Pointer
 	pipes        unsafe.Pointer
-	inbox        []inbox // by group rank
-	division     division
+	payloads     []payloadCopy // by group rank
+	split        splitExchange
 	sources      [reduce.MaxSources]unsafe.Pointer
 	destinations [reduce.MaxDestinations]unsafe.Pointer
 }
@@ -53,8 +53,8 @@ func (c *communicator) Launched() [driver.Paths]uint64 {
 // SetCheck switches the comparison of calls.
 func (c *communicator) SetCheck(on bool) { c.check.Store(on) }
 
-// layData lays staging and pipes over the data of the region.
-func (c *communicator) layData() {
+// setData lays staging and pipes over the data of the region.
+func (c *communicator) setData() {
 	c.stages = make([]unsafe.Pointer, c.Size())
 	for r := range c.stages {
 		c.stages[r] = unsafe.Add(c.Data(), r*2*stageBytes)
@@ -74,8 +74,8 @@ func (c *communicator) pipe(from, to int) *pair {
 	return (*pair)(unsafe.Add(c.pipes, uintptr(from*c.Size()+to)*unsafe.Sizeof(pair{})))
 }
 
-// inbox is a peer's payload, copied out of its line.
-type inbox struct {
+// payloadCopy is a peer's payload, copied out of its line.
+type payloadCopy struct {
 	payload [spin.LinePayload]byte
 	_       [spin.LineBytes - spin.LinePayload]byte
 }

@@ -14,16 +14,16 @@ func (d *Device) Connect(
 ) (driver.Communicator, error) {
 	n := len(group.Ranks)
 	c := &communicator{
-		device: d, cfg: group, inbox: make([]inbox, n),
+		device: d, cfg: group, payloads: make([]payloadCopy, n),
 		passed: make(chan struct{}), windows: map[driver.SegmentKey]*window{},
 	}
-	c.mail.init(c, n)
-	c.division.c = c
+	c.messages.init(c, n)
+	c.split.c = c
 	c.check.Store(group.Check)
 	if err := c.Join(ctx, d.machine, group, dataBytes(n)); err != nil {
 		return nil, fmt.Errorf("connecting group %s: %w", group.Name(), err)
 	}
-	c.layData()
+	c.setData()
 	c.tuning = newTuning(n, c.Processors())
 	return c, nil
 }
@@ -31,15 +31,15 @@ func (d *Device) Connect(
 // Close leaves the group once the peers have taken, or have room for, what was sent to them. A
 // collective behind work that does not end keeps the memory of the group mapped until it has.
 func (c *communicator) Close() error {
-	lost := c.mail.flush(c)
+	lost := c.messages.flush(c)
 	failed := c.Cause() != nil
-	last, left := c.Depart()
+	last, left := c.LeaveGroup()
 	if !left {
 		return nil
 	}
 	var unmatched error
 	if !failed {
-		unmatched = c.mail.errUnmatched(c)
+		unmatched = c.messages.errUnmatched(c)
 	}
 	patience := 2 * c.device.cfg.Timeout
 	ctx, cancel := context.WithTimeout(context.Background(), patience)

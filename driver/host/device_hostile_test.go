@@ -33,7 +33,7 @@ func newDuo(t *testing.T) *duo {
 // newDuoThatAsks opens two devices, of which that of rank 0 asks in its waits whether to go on.
 func newDuoThatAsks(t *testing.T, interrupted func() error) *duo {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), fleetPatience)
+	ctx, cancel := context.WithTimeout(context.Background(), processTimeout)
 	d := &duo{t: t, ctx: ctx, store: &drivertest.Store{}}
 	for rank := range d.devices {
 		d.devices[rank] = d.open(rank, interrupted)
@@ -54,7 +54,7 @@ func newDuoThatAsks(t *testing.T, interrupted func() error) *duo {
 func (d *duo) open(rank int, interrupted func() error) *Device {
 	d.t.Helper()
 	device, err := Backend{}.Open(d.ctx, driver.Config{
-		Rank: rank, Size: 2, Store: d.store, Timeout: fleetPatience, Interrupted: interrupted,
+		Rank: rank, Size: 2, Store: d.store, Timeout: processTimeout, Interrupted: interrupted,
 	})
 	check(d.t, err)
 	return device.(*Device)

@@ -13,7 +13,7 @@
 // The ranks of a group are joined by a Group of package control/shm: it has the steps in which
 // collectives move, waits with deadlines, agreements and faults. Behind its control region lies
 // what is the host's own: two staging buffers for each rank, used in turn as the lines of the steps
-// are, and a pipe for each pair, which carries messages in frames. Collectives over windows need
+// are, and a pipe for each pair, which moves messages in frames. Collectives over windows need
 // neither: a step before and a step after are their barriers.
 //
 // The states of a device, a communicator, a stream and a graph are documented with their types.
@@ -32,8 +32,8 @@
 //
 //	graph.mu
 //	stream.mu
-//	inlet.mu
-//	outlet.mu
+//	recvPipe.mu
+//	sendPipe.mu
 //	segment.mu
 //	event.mu
 //

@@ -9,8 +9,8 @@ import (
 	"symmem/internal/ranked"
 )
 
-// event marks a point in a stream. Each Record makes a new point; what waits for the event waits
-// for the point that was the last when the wait was queued.
+// event is recorded at a point of a stream. Each Record makes a new point; what waits for the event
+// waits for the point that was the last when the wait was queued.
 type event struct {
 	device *Device
 	mu     ranked.Mutex[eventMu]
@@ -70,12 +70,12 @@ func (e *event) set(at *point) {
 	e.at = at
 }
 
-// mark is a captured Record. Launch records the event anew instead of running it.
-type mark struct{ event *event }
+// recordWork is a captured Record. Launch records the event anew instead of running it.
+type recordWork struct{ event *event }
 
-func (m mark) run() error { return errors.New("a captured Record was queued") }
+func (m recordWork) run() error { return errors.New("a captured Record was queued") }
 
-func (m mark) skip(error) {}
+func (m recordWork) skip(error) {}
 
 // run and skip make a point the work of a Record.
 func (p *point) run() error {
@@ -88,7 +88,7 @@ func (p *point) skip(cause error) {
 	close(p.reached)
 }
 
-// Record marks the event's point.
+// Record records the event.
 func (s *stream) Record(e driver.Event) error {
 	ev, ok := e.(*event)
 	if !ok {
@@ -100,7 +100,7 @@ func (s *stream) Record(e driver.Event) error {
 		return err
 	}
 	if s.capture != nil {
-		s.capture.add(mark{ev})
+		s.capture.add(recordWork{ev})
 		return nil
 	}
 	at := &point{reached: make(chan struct{})}
@@ -113,15 +113,15 @@ func (s *stream) Record(e driver.Event) error {
 	return nil
 }
 
-// hold is the work of a Wait: it keeps a stream until a point is reached. That is this rank's own
-// work, so there is no deadline.
-type hold struct {
+// waitWork is the work of a Wait: it keeps a stream until a point is reached. That is this rank's
+// own work, so there is no deadline.
+type waitWork struct {
 	at *point
 	// only reports whether the failure of the work before the point is ignored.
 	only bool
 }
 
-func (h *hold) run() error {
+func (h *waitWork) run() error {
 	<-h.at.reached
 	if h.only {
 		return nil
@@ -129,7 +129,7 @@ func (h *hold) run() error {
 	return h.at.err
 }
 
-func (h *hold) skip(error) {}
+func (h *waitWork) skip(error) {}
 
 // Wait makes later work wait for the event's point, and fail if the work before it has.
 func (s *stream) Wait(e driver.Event) error { return s.await(e, false) }
@@ -146,5 +146,5 @@ func (s *stream) await(e driver.Event, only bool) error {
 	if at == nil {
 		return s.submit(hostWork(func() {}), true)
 	}
-	return s.submit(&hold{at: at, only: only}, at.isReached())
+	return s.submit(&waitWork{at: at, only: only}, at.isReached())
 }

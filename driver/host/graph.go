@@ -14,8 +14,8 @@ type graph struct {
 	mu     ranked.Mutex[graphMu]
 	steps  []work // guarded by the stream's mu during the capture, by mu from then on
 	closed bool   // guarded by mu
-	// places are those of the latest call of each communicator, as steps is guarded.
-	places map[*communicator]driver.Recorded
+	// latestCalls are those of the latest call of each communicator, as steps is guarded.
+	latestCalls map[*communicator]driver.Recorded
 }
 
 // record is add for a call, which ranks must replay where others do. Messages have their ends.
@@ -24,12 +24,12 @@ func (g *graph) record(p *plan) {
 		g.add(p)
 		return
 	}
-	at := g.places[p.c]
+	at := g.latestCalls[p.c]
 	if at.Capture == 0 {
 		at.Capture = p.c.captures.Add(1)
 	}
 	at.Call++
-	g.places[p.c] = at
+	g.latestCalls[p.c] = at
 	recorded := *p
 	recorded.Call = p.RecordedAs(at)
 	g.add(&recorded)
@@ -53,7 +53,7 @@ func (s *stream) BeginCapture() error {
 	if s.capture != nil {
 		return fmt.Errorf("beginning a capture: %w", driver.ErrCapturing)
 	}
-	s.capture = &graph{places: map[*communicator]driver.Recorded{}}
+	s.capture = &graph{latestCalls: map[*communicator]driver.Recorded{}}
 	s.device.capturing.Add(1)
 	return nil
 }
@@ -120,9 +120,9 @@ func (s *stream) replay(w work) error {
 	switch w := w.(type) {
 	case *plan:
 		return w.c.Launch(s, w)
-	case mark:
+	case recordWork:
 		return s.Record(w.event)
-	case *hold:
+	case *waitWork:
 		return s.submit(w, w.at.isReached())
 	case memoryWork:
 		return s.submit(w, true)

@@ -89,10 +89,10 @@ func (c *communicator) attempt(p *plan) (work, error) {
 	}
 	c.Begin(check, balance)
 	c.begin(p)
-	if !c.ArriveSoon(!p.givesWay) {
+	if !c.ArriveBriefly(!p.yields) {
 		return &issued{plan: p, ticket: ticket, check: check, balance: balance, posted: true}, nil
 	}
-	c.claim()
+	c.prefetchStage()
 	err := c.finish(p, ticket)
 	if err != nil {
 		err = c.failed(err)
@@ -166,7 +166,7 @@ func (i *issued) skip(cause error) {
 	c.awaitTurn(i.ticket)
 	defer c.pass(i.ticket)
 	c.Fail(&driver.PriorError{
-		Doing: c.Naming(i.plan.Operation, i.ticket), Rank: c.cfg.Ranks[c.cfg.Rank], Cause: cause,
+		Doing: c.CallName(i.plan.Operation, i.ticket), Rank: c.cfg.Ranks[c.cfg.Rank], Cause: cause,
 	})
 }
 
@@ -192,7 +192,7 @@ func (c *communicator) complete(i *issued) error {
 // begin posts the first step of a collective, whose turn it is.
 func (c *communicator) begin(call *plan) {
 	if call.Splits != nil {
-		c.division.begin(call)
+		c.split.begin(call)
 		return
 	}
 	if call.windowed {
@@ -207,11 +207,11 @@ func (c *communicator) finish(call *plan, ticket uint64) error {
 	if err := c.CompareStep(&call.Call, ticket); err != nil {
 		return err
 	}
-	if c.Late() {
-		return c.LateFault(&call.Call, ticket)
+	if c.PeerFailedBefore() {
+		return c.PeerFailedBeforeError(&call.Call, ticket)
 	}
 	if call.Splits != nil {
-		return c.division.finish(call, ticket)
+		return c.split.finish(call, ticket)
 	}
 	if !call.windowed {
 		return c.finishStaged(call, ticket)

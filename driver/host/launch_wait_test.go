@@ -43,7 +43,7 @@ func TestRankThatWaitsLongSleepsAndIsWoken(t *testing.T) {
 
 func TestCollectiveOnAnIdleStreamAllocatesNothing(t *testing.T) {
 	d, err := Backend{}.Open(t.Context(), driver.Config{
-		Size: 1, Store: &drivertest.Store{}, Timeout: fleetPatience,
+		Size: 1, Store: &drivertest.Store{}, Timeout: processTimeout,
 	})
 	check(t, err)
 	defer func() { check(t, d.Close()) }()

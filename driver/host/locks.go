@@ -5,12 +5,12 @@ import "symmem/internal/ranked"
 // The classes of this package's locks, in the order in which a goroutine takes them. doc.go names
 // them in the same order.
 type (
-	graphMu   struct{}
-	streamMu  struct{}
-	inletMu   struct{}
-	outletMu  struct{}
-	segmentMu struct{}
-	eventMu   struct{}
+	graphMu    struct{}
+	streamMu   struct{}
+	recvPipeMu struct{}
+	sendPipeMu struct{}
+	segmentMu  struct{}
+	eventMu    struct{}
 )
 
 // Rank is the place of graph.mu.
@@ -19,11 +19,11 @@ func (graphMu) Rank() ranked.Rank { return waitingRank(1, "host.graph.mu") }
 // Rank is the place of stream.mu.
 func (streamMu) Rank() ranked.Rank { return waitingRank(2, "host.stream.mu") }
 
-// Rank is the place of inlet.mu.
-func (inletMu) Rank() ranked.Rank { return rankOf(3, "host.inlet.mu") }
+// Rank is the place of recvPipe.mu.
+func (recvPipeMu) Rank() ranked.Rank { return rankOf(3, "host.recvPipe.mu") }
 
-// Rank is the place of outlet.mu.
-func (outletMu) Rank() ranked.Rank { return rankOf(4, "host.outlet.mu") }
+// Rank is the place of sendPipe.mu.
+func (sendPipeMu) Rank() ranked.Rank { return rankOf(4, "host.sendPipe.mu") }
 
 // Rank is the place of segment.mu.
 func (segmentMu) Rank() ranked.Rank { return rankOf(5, "host.segment.mu") }

@@ -9,10 +9,10 @@ import (
 	"symmem/internal/leaktest"
 )
 
-// TestMain runs the tests, or, in a process that a test has started, one rank of its fleet.
+// TestMain runs the tests, or, in a process that a test has started, one rank.
 func TestMain(m *testing.M) {
-	if os.Getenv(sceneVariable) != "" {
-		os.Exit(playRank())
+	if os.Getenv(programVariable) != "" {
+		os.Exit(runRank())
 	}
 	goleak.VerifyTestMain(leaktest.Watch(m))
 }

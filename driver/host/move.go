@@ -70,7 +70,7 @@ func (c *communicator) staged(call *plan, rank int) unsafe.Pointer {
 	case rank == c.cfg.Rank:
 		return pointer(call.Send)
 	default:
-		return unsafe.Pointer(&c.inbox[rank])
+		return unsafe.Pointer(&c.payloads[rank])
 	}
 }
 
@@ -80,7 +80,7 @@ func (c *communicator) staged(call *plan, rank int) unsafe.Pointer {
 func (c *communicator) unpack() {
 	for r := range c.Size() {
 		if r != c.cfg.Rank {
-			c.inbox[r].payload = *c.Payload(r)
+			c.payloads[r].payload = *c.Payload(r)
 		}
 	}
 }
@@ -245,18 +245,20 @@ func (c *communicator) reducePart(call *plan) {
 	c.reduce(call, c.Size(), 1, call.Count, part*int64(c.Size()))
 }
 
-// claim fetches the first line of the staging that this rank writes in the next step from the peers
-// while the rank does other things. They need it no more: who has posted the current step has read
-// the one before.
-func (c *communicator) claim() { spin.Claim(unsafe.Add(c.ownStage, ((c.Step()+1)&1)*stageBytes)) }
+// prefetchStage fetches the first line of the staging that this rank writes in the next step from
+// the peers while the rank does other things. They need it no more: who has posted the current step
+// has read the one before.
+func (c *communicator) prefetchStage() {
+	spin.PrefetchWrite(unsafe.Add(c.ownStage, ((c.Step()+1)&1)*stageBytes))
+}
 
 // arrive waits for everybody's line.
 func (c *communicator) arrive(call *driver.Call, ticket uint64) error {
-	if c.ArriveSoon(true) {
-		c.claim()
+	if c.ArriveBriefly(true) {
+		c.prefetchStage()
 		return nil
 	}
-	return c.ArriveLate(call, ticket)
+	return c.ArriveSlowly(call, ticket)
 }
 
 // reduce combines n sources into m destinations, both already in place.

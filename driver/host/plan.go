@@ -20,8 +20,8 @@ type plan struct {
 	// windowed reports whether the call works in peers' windows and not through staging, oneShot
 	// whether it is an all-reduce in which every rank reduces everything for itself.
 	windowed, oneShot bool
-	// givesWay reports whether its first barrier does not poll.
-	givesWay bool
+	// yields reports whether its first barrier does not poll.
+	yields bool
 }
 
 // errNoKernels is why nothing goes direct.
@@ -57,7 +57,7 @@ func (p *plan) Take(path driver.Path, digest uint64) (driver.Plan, error) {
 		return nil, fmt.Errorf("preparing %v of %d %v: %w", p.Operation, p.Count, p.DataType, err)
 	}
 	p.chunk = max(1, stageBytes/(p.parts*p.size))
-	p.givesWay = p.bytes > p.c.tuning.polled
+	p.yields = p.bytes > p.c.tuning.polled
 	if path == driver.PathWindow && p.bytes > p.c.tuning.eager && !p.overwrites() {
 		p.windowed = true
 		p.oneShot = p.Operation == driver.AllReduce && p.bytes <= p.c.tuning.oneShot && p.Send != p.Recv

@@ -16,9 +16,9 @@ import (
 
 // splitTable is what a rank shows at the beginning of its staging.
 type splitTable struct {
-	// pulled is 1 if the others read the send buffer where it lies: in the window of the segment, at
+	// direct is 1 if the others read the send buffer where it lies: in the window of the segment, at
 	// the offset.
-	pulled        uint64
+	direct        uint64
 	pool, segment uint64
 	offset        uint64
 	rows          [maxRanks]splitRow // by group rank
@@ -28,8 +28,8 @@ type splitTable struct {
 // buffer the part begins.
 type splitRow struct{ send, recv, at uint64 }
 
-// division is the AllToAllV that runs.
-type division struct {
+// splitExchange is the AllToAllV that runs.
+type splitExchange struct {
 	c *communicator
 	// source is the send buffer, or a copy of it where the call works in place.
 	source unsafe.Pointer
@@ -48,12 +48,12 @@ func tableBytes(ranks int) int64 {
 }
 
 // table is what a rank has shown in the current step.
-func (d *division) table(rank int, step uint64) *splitTable {
+func (d *splitExchange) table(rank int, step uint64) *splitTable {
 	return (*splitTable)(d.c.stage(rank, step))
 }
 
 // begin posts the first step of an AllToAllV.
-func (d *division) begin(call *plan) {
+func (d *splitExchange) begin(call *plan) {
 	c := d.c
 	n, me := c.Size(), c.cfg.Rank
 	if d.left == nil {
@@ -67,7 +67,7 @@ func (d *division) begin(call *plan) {
 		reduce.Copy(d.source, pointer(call.Send), len(copied), reduce.Hint{})
 	}
 	t := d.table(me, c.Step()+1)
-	t.pulled = 0
+	t.direct = 0
 	for r := range n {
 		t.rows[r] = splitRow{
 			send: uint64(call.Splits.SendCounts[r]), recv: uint64(call.Splits.RecvCounts[r]),
@@ -79,7 +79,7 @@ func (d *division) begin(call *plan) {
 	}
 	if call.send != nil {
 		key := call.send.key
-		t.pulled, t.pool = 1, key.Pool
+		t.direct, t.pool = 1, key.Pool
 		t.segment = uint64(key.Ordinal)<<32 | uint64(key.Generation)
 		t.offset = uint64(call.Send - uintptr(call.send.bases[me]))
 	}
@@ -87,7 +87,7 @@ func (d *division) begin(call *plan) {
 }
 
 // share returns how many elements of each part a rank puts into its staging in the current step.
-func (d *division) share(n, rank int, size int64) int64 {
+func (d *splitExchange) share(n, rank int, size int64) int64 {
 	parts := int64(0)
 	for _, left := range d.left[rank*n : (rank+1)*n] {
 		if left > 0 {
@@ -99,7 +99,7 @@ func (d *division) share(n, rank int, size int64) int64 {
 }
 
 // contribute puts this rank's parts of the next step into staging and posts it.
-func (d *division) contribute(call *plan) {
+func (d *splitExchange) contribute(call *plan) {
 	c := d.c
 	n, me := c.Size(), c.cfg.Rank
 	share := d.share(n, me, call.size)
@@ -118,7 +118,7 @@ func (d *division) contribute(call *plan) {
 }
 
 // finish completes an AllToAllV after everybody's first step has arrived.
-func (d *division) finish(call *plan, ticket uint64) error {
+func (d *splitExchange) finish(call *plan, ticket uint64) error {
 	c := d.c
 	if err := d.compare(call, ticket); err != nil {
 		return err
@@ -130,7 +130,7 @@ func (d *division) finish(call *plan, ticket uint64) error {
 			unsafe.Add(d.source, call.Splits.SendOffsets[c.cfg.Rank]*call.size), int(own),
 			reduce.Hint{Stream: own >= streamBytes})
 	}
-	pulled, err := d.pull(call, first)
+	pulled, err := d.readDirect(call, first)
 	if err != nil {
 		return err
 	}
@@ -152,7 +152,7 @@ func (d *division) finish(call *plan, ticket uint64) error {
 
 // compare notes what all ranks send, and compares it with what their peers expect: all of it
 // where calls are compared, so that all ranks get the same error, else what concerns this rank.
-func (d *division) compare(call *plan, ticket uint64) error {
+func (d *splitExchange) compare(call *plan, ticket uint64) error {
 	c := d.c
 	n, me := c.Size(), c.cfg.Rank
 	e := &driver.MessageError{Fault: driver.SplitsDiffer, Group: c.cfg.Name(), Sequence: ticket}
@@ -173,7 +173,7 @@ func (d *division) compare(call *plan, ticket uint64) error {
 					From: c.cfg.Ranks[from], To: c.cfg.Ranks[to], Sent: sent, Received: expected,
 				})
 			}
-			if from != to && spin.LoadAcquire64(&theirs.pulled) == 0 {
+			if from != to && spin.LoadAcquire64(&theirs.direct) == 0 {
 				d.left[from*n+to] = int64(sent)
 			}
 		}
@@ -187,14 +187,14 @@ func (d *division) compare(call *plan, ticket uint64) error {
 // maxSplit is the largest count of a part, as Splits.Validate has it.
 const maxSplit = 1 << 48
 
-// pull copies this rank's parts out of the windows of those whose send buffers lie in some,
+// readDirect copies this rank's parts out of the windows of those whose send buffers lie in some,
 // and reports whether there are any.
-func (d *division) pull(call *plan, step uint64) (pulled bool, err error) {
+func (d *splitExchange) readDirect(call *plan, step uint64) (pulled bool, err error) {
 	c := d.c
 	for i := range c.Size() {
 		r := (c.cfg.Rank + i) % c.Size()
 		t := d.table(r, step)
-		if spin.LoadAcquire64(&t.pulled) == 0 {
+		if spin.LoadAcquire64(&t.direct) == 0 {
 			continue
 		}
 		pulled = true
@@ -202,7 +202,7 @@ func (d *division) pull(call *plan, step uint64) (pulled bool, err error) {
 		if r == c.cfg.Rank || bytes == 0 {
 			continue
 		}
-		from, err := d.lentBy(r, t, uint64(bytes), uint64(call.size))
+		from, err := d.windowOf(r, t, uint64(bytes), uint64(call.size))
 		if err != nil {
 			return true, err
 		}
@@ -212,8 +212,8 @@ func (d *division) pull(call *plan, step uint64) (pulled bool, err error) {
 	return pulled, nil
 }
 
-// lentBy finds this rank's part in the window that a peer names.
-func (d *division) lentBy(
+// windowOf finds this rank's part in the window that a peer names.
+func (d *splitExchange) windowOf(
 	rank int, t *splitTable, bytes, size uint64,
 ) (unsafe.Pointer, error) {
 	c := d.c
@@ -234,7 +234,7 @@ func (d *division) lentBy(
 }
 
 // take takes this rank's parts of the current step, and reports whether anything is left.
-func (d *division) take(call *plan) (more bool) {
+func (d *splitExchange) take(call *plan) (more bool) {
 	c := d.c
 	n, me := c.Size(), c.cfg.Rank
 	for from := range n {

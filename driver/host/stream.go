@@ -24,16 +24,16 @@ type stream struct {
 	device *Device
 
 	mu      ranked.Spin[streamMu]
-	queue   []work // guarded by mu
-	idle    *spell // until the queue runs empty; nil while idle; guarded by mu
-	err     error  // why work is skipped, until Synchronize returns it; guarded by mu
-	told    bool   // a caller knows err from the call that failed; guarded by mu
-	capture *graph // guarded by mu
-	closed  bool   // guarded by mu
+	queue   []work      // guarded by mu
+	idle    *busyPeriod // until the queue runs empty; nil while idle; guarded by mu
+	err     error       // why work is skipped, until Synchronize returns it; guarded by mu
+	told    bool        // a caller knows err from the call that failed; guarded by mu
+	capture *graph      // guarded by mu
+	closed  bool        // guarded by mu
 }
 
-// spell is a time for which a stream is busy.
-type spell struct {
+// busyPeriod is a time for which a stream is busy.
+type busyPeriod struct {
 	over chan struct{} // closed at its end
 	err  error         // why the stream had failed then; written before over is closed
 }
@@ -91,7 +91,7 @@ func (s *stream) usable() error {
 func (s *stream) enqueue(w work) {
 	s.queue = append(s.queue, w)
 	if s.idle == nil {
-		s.idle = &spell{over: make(chan struct{})}
+		s.idle = &busyPeriod{over: make(chan struct{})}
 		go s.drain()
 	}
 }
@@ -129,7 +129,7 @@ func (s *stream) drain() {
 func (s *stream) launch(p *plan) error {
 	s.mu.Lock()
 	if s.idle != nil && s.capture == nil {
-		s.catchUp()
+		s.awaitIdleBriefly()
 	}
 	if s.idle != nil || s.capture != nil || s.closed || s.err != nil ||
 		p.Operation.PointToPoint() {
@@ -150,10 +150,10 @@ func (s *stream) launch(p *plan) error {
 // patience is how long a launch waits for a busy stream before it queues behind it.
 const patience = time.Millisecond
 
-// catchUp gives the worker a moment to finish. A caller launches faster than a worker completes,
-// so without it a stream that was late once would keep its worker, and its growing queue, for as
-// long as the caller goes on. s.mu is held, but not during the wait.
-func (s *stream) catchUp() {
+// awaitIdleBriefly gives the worker a moment to finish. A caller launches faster than a worker
+// completes, so without it a stream that was late once would keep its worker, and its growing
+// queue, for as long as the caller goes on. s.mu is held, but not during the wait.
+func (s *stream) awaitIdleBriefly() {
 	idle := s.idle.over
 	s.mu.Unlock()
 	defer s.mu.Lock()
@@ -193,7 +193,7 @@ func (s *stream) message(p *plan) error {
 		return s.refuse(err)
 	}
 	if s.idle == nil && s.err == nil {
-		if done, err := t.soon(); done || err != nil {
+		if done, err := t.tryNow(); done || err != nil {
 			s.err, s.told = err, true
 			return err
 		}

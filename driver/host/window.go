@@ -38,14 +38,14 @@ func (c *communicator) Register(
 	if c.registered(key) {
 		return nil, fmt.Errorf("registering segment %d: it is registered already", key.Ordinal)
 	}
-	if err := c.Enter(); err != nil {
+	if err := c.BeginUse(); err != nil {
 		return nil, fmt.Errorf("registering segment %d: %w", key.Ordinal, err)
 	}
-	defer c.Leave()
+	defer c.EndUse()
 	ctx, cancel := c.device.machine.Bounded(ctx)
 	defer cancel()
 	own.export(c.handoffKey(key))
-	if err := c.agreeOn(ctx, key, own.Bytes()); err != nil {
+	if err := c.compareKeys(ctx, key, own.Bytes()); err != nil {
 		return nil, fmt.Errorf("registering segment %d: %w", key.Ordinal, err)
 	}
 	w, err := c.mapWindow(ctx, key, own)
@@ -72,9 +72,9 @@ func (c *communicator) handoffKey(key driver.SegmentKey) handoff.Key {
 	}
 }
 
-// agreeOn is the last line of defence: whatever was agreed above, memory of different size or
-// name is never put behind one window.
-func (c *communicator) agreeOn(ctx context.Context, key driver.SegmentKey, bytes int64) error {
+// compareKeys compares the key and the size of the segment across ranks, whatever they agreed
+// before: a window never has memory of different segments or sizes.
+func (c *communicator) compareKeys(ctx context.Context, key driver.SegmentKey, bytes int64) error {
 	mine := binary.LittleEndian.AppendUint64(nil, key.Pool)
 	mine = binary.LittleEndian.AppendUint32(mine, key.Ordinal)
 	mine = binary.LittleEndian.AppendUint32(mine, key.Generation)
@@ -133,8 +133,8 @@ func (c *communicator) mapPeer(
 	return sys.Map(f, 0, bytes)
 }
 
-// commit makes registration all or nothing: the ranks tell each other whether they have mapped
-// everything.
+// commit makes registration all or nothing: the ranks exchange whether they have mapped all
+// segments.
 func (c *communicator) commit(ctx context.Context, mapErr error) error {
 	all, err := c.Exchange(ctx, driver.LaneControl, control.EncodeFailure(mapErr))
 	if mapErr != nil || err != nil {

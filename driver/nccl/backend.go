@@ -107,13 +107,14 @@ func (b Backend) Open(ctx context.Context, cfg driver.Config) (driver.Device, er
 	}
 	d.members.cfg = &d.cfg
 	if err := b.open(ctx, d); err != nil {
-		return nil, errors.Join(fmt.Errorf("opening a GPU: %w", err), d.excuse(ctx, err), d.Close())
+		err = errors.Join(fmt.Errorf("opening a GPU: %w", err), d.publishFailure(ctx, err))
+		return nil, errors.Join(err, d.Close())
 	}
 	return d, nil
 }
 
-// lacking says what to do where this machine has no GPU, or lacks what takes one.
-func lacking(err error) error {
+// withAdvice says what to do where this machine has no GPU, or lacks what takes one.
+func withAdvice(err error) error {
 	return fmt.Errorf("%w: %w; symmem doctor says what this machine lacks, and the backend \"host\" "+
 		"needs no GPU", driver.ErrUnsupported, err)
 }
@@ -127,10 +128,10 @@ func (b Backend) open(ctx context.Context, d *Device) error {
 	}
 	library, err := loadDriver()
 	if err != nil {
-		return lacking(err)
+		return withAdvice(err)
 	}
 	if d.nccl, err = b.load(); err != nil {
-		return lacking(err)
+		return withAdvice(err)
 	}
 	device, err := choose(library, &d.cfg)
 	if err != nil {
@@ -141,18 +142,18 @@ func (b Backend) open(ctx context.Context, d *Device) error {
 	}
 	d.anywhere = d.nccl.After(d.gpu.Entry())
 	d.info = driver.Info{Backend: "nccl", Name: d.gpu.Model, Granularity: d.gpu.Granularity}
-	d.lender = memory.Lender{GPU: d.gpu, Machine: d.machine}
+	d.exporter = memory.Exporter{GPU: d.gpu, Machine: d.machine}
 	d.memory = memory.New(d.gpu, scatter.New(d.cfg.Scatter, d.cfg.Rank, d.gpu.Granularity))
 	d.streams = &stream.Streams{
 		GPU: d.gpu, Groups: d.groups, NewCalls: func() stream.Calls { return newCalls(d) },
 	}
-	d.messages.GPU, d.messages.Streams, d.messages.Lender = d.gpu, d.streams, &d.lender
+	d.messages.GPU, d.messages.Streams, d.messages.Exporter = d.gpu, d.streams, &d.exporter
 	d.messages.Copies.Object = kernels.MessageObject
-	return d.introduce(ctx)
+	return d.publishMember(ctx)
 }
 
-// introduce tells the others about this rank.
-func (d *Device) introduce(ctx context.Context) error {
+// publishMember stores what the others need to know of this rank.
+func (d *Device) publishMember(ctx context.Context) error {
 	boot, err := sys.BootID()
 	if err != nil {
 		return err
@@ -181,8 +182,8 @@ func (d *Device) introduce(ctx context.Context) error {
 	return d.cfg.Store.Set(ctx, memberKey(d.cfg.Rank), value)
 }
 
-// excuse tells the others that this rank could not open its GPU, so that they do not wait for it.
-func (d *Device) excuse(ctx context.Context, failed error) error {
+// publishFailure stores that this rank could not open its GPU, so that they do not wait for it.
+func (d *Device) publishFailure(ctx context.Context, failed error) error {
 	value, err := json.Marshal(&member{Failed: failed.Error()})
 	if err != nil {
 		return err

@@ -36,22 +36,22 @@ type communicator struct {
 	// replayed reports whether another library has captured calls of the group. It may replay them at
 	// any time, which is not seen here.
 	replayed atomic.Bool
-	// comparing is the call that a launch compares, which looks for trouble by itself, or nil.
+	// comparing is the call that a launch compares, which checks the peers by itself, or nil.
 	comparing atomic.Pointer[driver.Call]
 	// mu is held while NCCL is called: it wants one thread at a time.
 	mu      ranked.Spin[communicatorMu]
-	busy    stream.Busy
+	busy    stream.BusyStreams
 	history history
 
-	cfg     driver.GroupConfig
-	number  uint64 // orders communicators of this rank
-	members []*member
-	loans   memory.Loans
-	handle  nccl.Comm
-	unique  string // how NCCL's RAS names the communicator
-	kinds   support
-	// wanted reports whether NCCL makes windows, although kernels of our own serve the group.
-	wanted atomic.Bool
+	cfg       driver.GroupConfig
+	number    uint64 // orders communicators of this rank
+	members   []*member
+	sharing   memory.Sharing
+	handle    nccl.Comm
+	unique    string // how NCCL's RAS names the communicator
+	supported support
+	// useWindows reports whether NCCL makes windows, although kernels of our own serve the group.
+	useWindows atomic.Bool
 
 	graphs   sync.WaitGroup // open graphs that hold work of this communicator
 	captures memory.Holds   // of graphs of other libraries
@@ -69,24 +69,24 @@ type communicator struct {
 	recording  *direct.Recording
 
 	ending sync.Once
-	// ended is closed when the communicator has failed or is closed, quiet when its kernels have
-	// ended and its windows are gone, left when nothing is there any more but what graphs of other
-	// libraries hold, and tornDown when that and NCCL's part are gone.
-	ended, quiet, left, tornDown chan struct{}
-	tearing                      error // why it did not go well; written before tornDown is closed
-	watcher                      sync.WaitGroup
+	// ended is closed when the communicator has failed or is closed, kernelsEnded when its kernels
+	// have ended and its windows are gone, released when nothing is there any more but what graphs of
+	// other libraries hold, and tornDown when that and NCCL's part are gone.
+	ended, kernelsEnded, released, tornDown chan struct{}
+	tearing                                 error // of the teardown; written before tornDown is closed
+	watcher                                 sync.WaitGroup
 }
 
 // directPath runs collectives of a group by kernels of our own (package kernels).
 type directPath struct {
-	// none says why the group has none; empty if it has. It is set before the group is used.
-	none string
+	// unavailable says why the group has none; empty if it has. It is set before the group is used.
+	unavailable string
 	// choose is Launch.Choose; a test counts its calls.
 	choose   func(*kernels.Launch) error
 	exchange direct.Exchange
-	turns    direct.Turns
-	// shown is where ranks see what others have launched.
-	shown control.Announcements
+	order    direct.LaunchOrder
+	// announcements is where ranks see what others have launched.
+	announcements control.Announcements
 }
 
 // What a communicator offers beyond what it must.
@@ -212,5 +212,7 @@ func (c *communicator) Register(
 // UseWindows has NCCL make windows, if the group can do without so far.
 func (c *communicator) UseWindows(ctx context.Context) error { return registrar{c}.useAll(ctx) }
 
-// unwanted reports whether NCCL makes no windows, since kernels of our own serve the group.
-func (c *communicator) unwanted() bool { return c.direct.none == "" && !c.wanted.Load() }
+// skipsWindows reports whether NCCL makes no windows, since kernels of our own serve the group.
+func (c *communicator) skipsWindows() bool {
+	return c.direct.unavailable == "" && !c.useWindows.Load()
+}

@@ -31,11 +31,12 @@ func (d *Device) Connect(
 	defer cancel()
 	c := &communicator{
 		device: d, cfg: group, number: communicators.Add(1),
-		loans: memory.Loans{Lender: &d.lender}, captures: memory.Holds{Keepers: &d.memory.Keepers},
-		windows: map[driver.SegmentKey]*window{},
-		busy:    stream.Busy{Wake: make(chan struct{}, 1)},
-		ended:   make(chan struct{}), quiet: make(chan struct{}),
-		left: make(chan struct{}), tornDown: make(chan struct{}),
+		sharing:  memory.Sharing{Exporter: &d.exporter},
+		captures: memory.Holds{UseCounts: &d.memory.UseCounts},
+		windows:  map[driver.SegmentKey]*window{},
+		busy:     stream.BusyStreams{Wake: make(chan struct{}, 1)},
+		ended:    make(chan struct{}), kernelsEnded: make(chan struct{}),
+		released: make(chan struct{}), tornDown: make(chan struct{}),
 	}
 	c.group = &owner{c}
 	c.check.Store(group.Check)
@@ -53,13 +54,13 @@ type joining struct{ *communicator }
 
 func (c joining) join(ctx context.Context) error {
 	var err error
-	if c.members, err = c.device.members.meet(ctx, c.cfg.Ranks); err != nil {
+	if c.members, err = c.device.members.awaitMembers(ctx, c.cfg.Ranks); err != nil {
 		return err
 	}
 	if c.plane, err = c.joinPlane(ctx); err != nil {
 		return err
 	}
-	c.direct.shown, _ = c.plane.(control.Announcements)
+	c.direct.announcements, _ = c.plane.(control.Announcements)
 	id, err := c.shareID(ctx)
 	if err != nil {
 		return err
@@ -81,7 +82,7 @@ func (c joining) equip(ctx context.Context, id nccl.UniqueID) error {
 		return err
 	}
 	d := c.device
-	c.kinds = newSupport(d.nccl, d.gpu.Major, &c.cfg, machines(c.members))
+	c.supported = newSupport(d.nccl, d.gpu.Major, &c.cfg, machines(c.members))
 	if err := c.openMessages(); err != nil {
 		return err
 	}
@@ -95,7 +96,7 @@ func (c joining) equip(ctx context.Context, id nccl.UniqueID) error {
 // joinPlane finds the way in which the ranks talk: shared memory on one machine, else TCP.
 func (c joining) joinPlane(ctx context.Context) (control.Plane, error) {
 	if machines(c.members) == 1 {
-		together, err := c.device.machine.Together(ctx, c.cfg.Ranks)
+		together, err := c.device.machine.SameMachine(ctx, c.cfg.Ranks)
 		if err != nil {
 			return nil, err
 		}
@@ -103,7 +104,7 @@ func (c joining) joinPlane(ctx context.Context) (control.Plane, error) {
 			return c.device.machine.Join(ctx, c.cfg)
 		}
 	}
-	c.loans.Apart = true
+	c.sharing.Apart = true
 	p, err := tcp.Join(ctx, tcp.Config{
 		Store: c.device.cfg.Store, Group: c.cfg, Timeout: c.device.cfg.Timeout,
 		Late: c.device.cfg.Late,
@@ -248,7 +249,7 @@ func (c joining) agree(ctx context.Context, mine error) error {
 // as it does in tearDown.
 func (c joining) discard() error {
 	c.forget()
-	defer close(c.quiet)
+	defer close(c.kernelsEnded)
 	var errs []error
 	if c.plane != nil {
 		errs = append(errs, c.plane.Close())
@@ -265,8 +266,8 @@ func (c joining) discard() error {
 
 // openExchange makes what kernels of our own need in the group.
 func (c joining) openExchange(ctx context.Context) (err error) {
-	c.direct.none, err = c.direct.exchange.Open(ctx, direct.Group{
-		Config: &c.cfg, Plane: c.plane, Loans: &c.loans, Reports: &c.device.reports,
+	c.direct.unavailable, err = c.direct.exchange.Open(ctx, direct.Group{
+		Config: &c.cfg, Plane: c.plane, Sharing: &c.sharing, Reports: &c.device.reports,
 		Code: &c.device.collectives, Sharers: sharers(c.members, &c.device.self),
 		NoFabric: c.withoutFabric(),
 		Linked:   func() error { return linked(c.device.gpu, &c.device.self, c.members) },

@@ -60,7 +60,7 @@ func needFabric(t *testing.T) {
 	if soft(t) {
 		return
 	}
-	d := newTeam(t, 1, time.Minute).mates[0].device
+	d := newTestGroup(t, 1, time.Minute).opened[0].device
 	why := d.gpu.NoFabric
 	if why == "" {
 		return
@@ -88,9 +88,9 @@ func TestARankOfAnotherMachineThatDoesNotJoinIsNamed(t *testing.T) {
 	if !spread(t) {
 		return
 	}
-	w := newTeam(t, 2, time.Second)
+	w := newTestGroup(t, 2, time.Second)
 	group := driver.GroupConfig{ID: "alone", Ranks: []int{0, 1}}
-	_, err := w.mates[0].device.Connect(t.Context(), group)
+	_, err := w.opened[0].device.Connect(t.Context(), group)
 	late := (*driver.TimeoutError)(nil)
 	if !errors.As(err, &late) || !slices.Equal(late.Missing, []int{1}) {
 		t.Errorf("got %v", err)
@@ -104,7 +104,7 @@ func TestRecordedCallsBetweenMachinesAreCompared(t *testing.T) {
 		return
 	}
 	w := newGroup(t, 2, 10*time.Second)
-	w.must(func(m *mate) error {
+	w.must(func(m *testRank) error {
 		m.group.SetCheck(true)
 		all, err := m.newOwned(1)
 		if err != nil {

@@ -16,7 +16,7 @@ func TestNCCLsCountsAreInATimeout(t *testing.T) {
 		t.Skip("not supported here: the NCCL of the software GPU has no RAS")
 	}
 	w := newGroup(t, 2, 6*time.Second)
-	w.withPower(1024, func(m *mate, p *power) error {
+	w.withPower(1024, func(m *testRank, p *power) error {
 		m.group.SetCheck(false) // else NCCL would not see the call of one rank alone
 		for range 2 - m.rank {
 			if err := p.raise(m.group, m.stream, driver.PathPlain); err != nil {

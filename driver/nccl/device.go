@@ -28,14 +28,14 @@ type Device struct {
 	gpu      *gpu.GPU // nil until it is open
 	info     driver.Info
 	// machine joins the ranks of this machine, and hands them descriptors.
-	machine *shm.Machine
-	lender  memory.Lender
-	self    member
-	members members
-	memory  *memory.Memory
-	streams *stream.Streams
-	scratch memory.Scratch
-	reports gpu.Pinned[kernels.Report]
+	machine  *shm.Machine
+	exporter memory.Exporter
+	self     member
+	members  members
+	memory   *memory.Memory
+	streams  *stream.Streams
+	scratch  memory.Scratch
+	reports  gpu.Pinned[kernels.Report]
 	// collectives are the kernels of the direct path.
 	collectives gpu.Code
 	messages    p2p.Device
@@ -118,7 +118,7 @@ func (d *Device) Close() error {
 		return d.leaveMachine()
 	}
 	errs := []error{d.streams.CloseGraphs()}
-	d.memory.Keepers.End()
+	d.memory.UseCounts.End()
 	held, err := d.closeCommunicators()
 	errs = append(errs, err)
 	for _, end := range d.messages.Closers() {
@@ -155,7 +155,7 @@ func (d *Device) closeCommunicators() (held []*communicator, err error) {
 	var errs []error
 	for _, c := range d.openCommunicators() {
 		errs = append(errs, c.Close())
-		ended := c.awaitEnd(c.left, gpu.Stuck.Load())
+		ended := c.awaitEnd(c.released, gpu.Stuck.Load())
 		select {
 		case <-c.tornDown:
 			ended = c.tearing

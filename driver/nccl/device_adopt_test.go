@@ -58,7 +58,7 @@ func giveBack(d *Device) error {
 // its driver may crash where that begins or ends just then.
 func TestQuestionsLoseNoCaptureOfTheOwner(t *testing.T) {
 	w := newGroup(t, 2, time.Minute)
-	w.must(func(m *mate) error {
+	w.must(func(m *testRank) error {
 		return m.captureWhile(w, func(s *stream.Stream) error { s.Idle(); return nil })
 	})
 }
@@ -66,7 +66,7 @@ func TestQuestionsLoseNoCaptureOfTheOwner(t *testing.T) {
 // TestAWaitLosesNoCaptureOfTheOwner has one thread wait for a stream while its owner captures it.
 func TestAWaitLosesNoCaptureOfTheOwner(t *testing.T) {
 	w := newGroup(t, 2, time.Minute)
-	w.must(func(m *mate) error {
+	w.must(func(m *testRank) error {
 		var begun sync.Once
 		waited := make(chan error, 1)
 		err := m.captureWhile(w, func(s *stream.Stream) error {
@@ -92,7 +92,7 @@ func TestAPointInACaptureOfTheOwnerIsNotAsked(t *testing.T) {
 			"crash: %w", driver.ErrUnsupported))
 	}
 	w := newGroup(t, 2, time.Minute)
-	w.must(func(m *mate) error {
+	w.must(func(m *testRank) error {
 		return m.captureWhile(w, func(s *stream.Stream) error {
 			ctx, cancel := context.WithTimeout(t.Context(), time.Microsecond)
 			defer cancel()
@@ -135,13 +135,13 @@ func TestCUDALosesNoCaptureToWhatTheBackgroundAsks(t *testing.T) {
 
 // behindOf is the event of an adopted stream.
 func behindOf(s *stream.Stream) *stream.Event {
-	behind, _ := s.Mark(nil, false) // which records only events of others
+	behind, _ := s.EventAfter(nil, false) // which records only events of others
 	return behind
 }
 
 // captureWhile has the owner of a stream capture it while it has a collective and is asked, once
 // before the first capture.
-func (m *mate) captureWhile(w *team, ask func(s *stream.Stream) error) error {
+func (m *testRank) captureWhile(w *testGroup, ask func(s *stream.Stream) error) error {
 	b, err := m.busy(w)
 	if err != nil {
 		return err
@@ -195,7 +195,7 @@ type busyStream struct {
 }
 
 // busy makes a stream of another library busy.
-func (m *mate) busy(w *team) (*busyStream, error) {
+func (m *testRank) busy(w *testGroup) (*busyStream, error) {
 	all, err := m.newOwned(1)
 	if err != nil {
 		return nil, err
@@ -211,7 +211,7 @@ func (m *mate) busy(w *team) (*busyStream, error) {
 }
 
 // finish lets the stream go on, checks the sums on a stream, and gives the first one back.
-func (b *busyStream) finish(w *team, on driver.Stream) error {
+func (b *busyStream) finish(w *testGroup, on driver.Stream) error {
 	return errors.Join(b.release(), b.m.check(w, b.power, on), finish(b.owned))
 }
 
@@ -219,7 +219,7 @@ func (b *busyStream) finish(w *team, on driver.Stream) error {
 // captures it, which the capture must survive, and so must a wait in the capture.
 func TestEventsMarkWhatCameBeforeACaptureOfTheOwner(t *testing.T) {
 	w := newGroup(t, 2, time.Minute)
-	w.must(func(m *mate) error {
+	w.must(func(m *testRank) error {
 		b, err := m.busy(w)
 		if err != nil {
 			return err
@@ -254,7 +254,7 @@ func (d *Device) recordBy(theirs cuda.Stream, work func() error) (graph cuda.Gra
 // heard of it later would have taken what was not computed for a result.
 func TestARefusalOnABusyStreamOfAnotherLibraryIsToldAtOnce(t *testing.T) {
 	w := newGroup(t, 2, 20*time.Second)
-	w.must(func(m *mate) error {
+	w.must(func(m *testRank) error {
 		all, err := m.newOwned(1)
 		if err != nil {
 			return err
@@ -292,7 +292,7 @@ func TestWorkOfTheHostInACaptureOfTheOwnerIsRefused(t *testing.T) {
 }
 
 // occupy gives a stream something to wait for until end is called.
-func (m *mate) occupy(s cuda.Stream) (end func() error, err error) {
+func (m *testRank) occupy(s cuda.Stream) (end func() error, err error) {
 	d := m.device
 	err = d.gpu.Do(func() error {
 		word, err := d.gpu.Words.Take(d.gpu.CUDA)

@@ -23,16 +23,16 @@ var sizes = map[string]int64{"lines": 1000, "buffers": 1 << 21}
 func TestARankThatNeverComesIsNamed(t *testing.T) {
 	for kind, count := range sizes {
 		t.Run(kind, func(t *testing.T) {
-			w := newTeam(t, atMost(t, 4), 2*time.Second)
+			w := newTestGroup(t, atMost(t, 4), 2*time.Second)
 			var named atomic.Int32
-			w.desert(count, func(m *mate, p *power) error {
+			w.withoutLast(count, func(m *testRank, p *power) error {
 				err := p.raise(m.group, m.stream, driver.PathDirect)
 				if err == nil {
 					err = m.stream.Synchronize(t.Context())
 				}
 				var late *driver.TimeoutError
 				switch {
-				case errors.As(err, &late) && slices.Equal(late.Missing, []int{len(w.mates) - 1}):
+				case errors.As(err, &late) && slices.Equal(late.Missing, []int{len(w.opened) - 1}):
 					named.Add(1)
 				case !errors.Is(err, driver.ErrFault): // a peer was faster, and names it
 					return fmt.Errorf("got %w, want a TimeoutError that names the last rank", err)
@@ -51,21 +51,21 @@ var errGivenUp = errors.New("this rank gives up")
 // TestAbortEndsKernels has one rank abort while the kernels of all ranks but one wait for that one.
 func TestAbortEndsKernels(t *testing.T) {
 	for kind, count := range sizes {
-		t.Run(kind, func(t *testing.T) { newTeam(t, atMost(t, 4), time.Minute).abort(count, 1) })
+		t.Run(kind, func(t *testing.T) { newTestGroup(t, atMost(t, 4), time.Minute).abort(count, 1) })
 	}
 }
 
 // TestAbortEndsKernelsThatAreToCome has more kernels queued behind those that wait.
 func TestAbortEndsKernelsThatAreToCome(t *testing.T) {
-	newTeam(t, atMost(t, 4), time.Minute).abort(sizes["lines"], 3)
+	newTestGroup(t, atMost(t, 4), time.Minute).abort(sizes["lines"], 3)
 }
 
 // abort has one rank abort after so many calls that the last rank does not come to.
-func (w *team) abort(count int64, calls int) {
+func (w *testGroup) abort(count int64, calls int) {
 	w.t.Helper()
 	var launching sync.WaitGroup // the calls of all ranks that make them
-	launching.Add(len(w.mates) - 1)
-	w.desert(count, func(m *mate, p *power) error {
+	launching.Add(len(w.opened) - 1)
+	w.withoutLast(count, func(m *testRank, p *power) error {
 		var errs []error
 		for range calls {
 			errs = append(errs, p.raise(m.group, m.stream, driver.PathDirect))
@@ -94,9 +94,9 @@ func TestAWarpWaitsForABlockNoLongerThanForRanks(t *testing.T) {
 		return
 	}
 	gpu.EndingTime = 20 * time.Second
-	w := newTeam(t, 2, time.Second)
-	w.play(0, 1)
-	w.must(func(m *mate) error {
+	w := newTestGroup(t, 2, time.Second)
+	w.regroup(0, 1)
+	w.must(func(m *testRank) error {
 		p, err := m.newPower(w, 1, 50_000)
 		if err == nil {
 			err = errors.Join(p.raise(m.group, m.stream, driver.PathDirect), m.check(w, p, m.stream))
@@ -126,24 +126,24 @@ func TestAWarpWaitsForABlockNoLongerThanForRanks(t *testing.T) {
 	})
 }
 
-// desert makes a group in which one call works, and the last rank does not come to the next. Then
-// everything is closed, and all ranks go on in a new group over new memory.
-func (w *team) desert(count int64, alone func(m *mate, p *power) error) {
+// withoutLast makes a group in which one call works, and the last rank does not come to the next.
+// Then everything is closed, and all ranks go on in a new group over new memory.
+func (w *testGroup) withoutLast(count int64, alone func(m *testRank, p *power) error) {
 	w.t.Helper()
-	w.play()
-	w.withPower(count, func(m *mate, p *power) error {
+	w.regroup()
+	w.withPower(count, func(m *testRank, p *power) error {
 		if err := p.raise(m.group, m.stream, driver.PathDirect); err != nil {
 			return err
 		}
 		if err := m.check(w, p, m.stream); err != nil {
 			return err
 		}
-		if m.rank == len(w.mates)-1 {
+		if m.rank == len(w.opened)-1 {
 			return nil
 		}
 		return alone(m, p)
 	})
-	w.must(func(m *mate) error {
+	w.must(func(m *testRank) error {
 		err := m.leave()
 		for _, s := range m.owned {
 			err = errors.Join(err, s.segment.Unmap())
@@ -151,8 +151,8 @@ func (w *team) desert(count int64, alone func(m *mate, p *power) error) {
 		m.owned, m.mapped = nil, 0
 		return err
 	})
-	w.play()
-	w.withPower(count, func(m *mate, p *power) error {
+	w.regroup()
+	w.withPower(count, func(m *testRank, p *power) error {
 		if err := p.raise(m.group, m.stream, driver.PathDirect); err != nil {
 			return err
 		}

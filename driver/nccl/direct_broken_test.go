@@ -37,21 +37,21 @@ func TestABrokenCallLeavesNoResult(t *testing.T) {
 		for _, o := range operations {
 			c := trial{way: way{dataType: types[draws.IntN(len(types))]}, operation: o}
 			c.inPlace = draws.IntN(2) == 0 && (o != driver.AllToAll || bytes < 1<<20)
-			cast := all[draws.IntN(len(all))]
+			members := all[draws.IntN(len(all))]
 			if o == driver.ReduceScatter || o == driver.AllGather || o == driver.AllToAll {
-				bytes = min(bytes, pinnedBytes/int64(len(cast))-1<<16)
+				bytes = min(bytes, pinnedBytes/int64(len(members))-1<<16)
 			}
 			if c.inPlace && bytes > 1<<20 && c.dataType == driver.Int32 {
 				c.dataType = driver.Float32 // a late peer may add marks up, which shows in floats only
 			}
 			c.count = max(1, bytes/int64(c.dataType.Size())-draws.Int64N(3))
 			c.loose = bytes < 1<<19 && draws.IntN(2) == 0
-			c.root = draws.IntN(len(cast))
-			p.breakOff(cast, c, breaks[draws.IntN(len(breaks))], ran)
+			c.root = draws.IntN(len(members))
+			p.breakOff(members, c, breaks[draws.IntN(len(breaks))], ran)
 			if bytes > 1<<20 { // parts with other alignments, and often in place
 				c.inPlace = o == driver.AllGather || c.inPlace
 				c.count |= 1
-				p.breakOff(cast, c, breaks[3], ran)
+				p.breakOff(members, c, breaks[3], ran)
 			}
 		}
 	}
@@ -89,9 +89,9 @@ func familyOf(name string) string {
 type broken struct{ launched, unfinished bool }
 
 // breakOff makes a group, breaks a call in it, and looks at what it leaves on all ranks.
-func (p *pitch) breakOff(cast []int, c trial, how string, ran map[string]bool) {
+func (p *pitch) breakOff(members []int, c trial, how string, ran map[string]bool) {
 	p.t.Helper()
-	p.enroll(cast...)
+	p.enroll(members...)
 	p.sow(c.dataType)
 	p.reduced = formula.Reduce(driver.RankOrder, driver.Sum, c.dataType, p.inputs)
 	b := batch{way: c.way}
@@ -99,39 +99,39 @@ func (p *pitch) breakOff(cast []int, c trial, how string, ran map[string]bool) {
 		p.t.Fatalf("%v does not fit", &c)
 	}
 	c = b.trials[0]
-	parts := make([]broken, len(cast))
-	culprit := p.draws.IntN(len(cast))
+	parts := make([]broken, len(members))
+	badRank := p.draws.IntN(len(members))
 	var launching sync.WaitGroup // the ranks that do nothing wrong
-	launching.Add(len(cast) - 1)
+	launching.Add(len(members) - 1)
 	wait := time.Duration(p.draws.IntN(3000)) * time.Microsecond
-	p.must(func(m *mate) error {
+	p.must(func(m *testRank) error {
 		send, recv := p.fields(m, b.way)
 		return errors.Join(p.poison(m, &b, send, recv), m.stream.Synchronize(p.t.Context()))
 	})
-	p.must(func(m *mate) error {
+	p.must(func(m *testRank) error {
 		send, recv := p.fields(m, b.way)
 		call := c.call(m.rank, send, recv)
 		part := &parts[m.rank]
 		switch {
-		case how == breaks[0] && m.rank == culprit:
+		case how == breaks[0] && m.rank == badRank:
 			launching.Wait()
 			m.group.Abort(errGivenUp)
 			return nil
-		case how == breaks[1] && m.rank == culprit:
+		case how == breaks[1] && m.rank == badRank:
 			call.Digest++
-		case how == breaks[2] && m.rank == culprit:
+		case how == breaks[2] && m.rank == badRank:
 			<-time.After(wait / 2)
-		case how == breaks[3] && m.rank == culprit:
-			if err := m.failBlock(p.team, 1+p.draws.IntN(3)); err != nil {
+		case how == breaks[3] && m.rank == badRank:
+			if err := m.failBlock(p.testGroup, 1+p.draws.IntN(3)); err != nil {
 				return err
 			}
 		}
 		part.launched = m.launch(m.stream, call) == nil
-		if m.rank != culprit {
+		if m.rank != badRank {
 			launching.Done()
 		}
 		part.unfinished = how == breaks[0] || how == breaks[1]
-		if m.rank != culprit {
+		if m.rank != badRank {
 			return nil
 		}
 		switch how {
@@ -147,18 +147,18 @@ func (p *pitch) breakOff(cast []int, c trial, how string, ran map[string]bool) {
 		}
 		return nil
 	})
-	p.must(func(m *mate) error {
+	p.must(func(m *testRank) error {
 		_ = m.stream.Synchronize(p.t.Context()) // returns the fault, or nil
 		return nil
 	})
-	for _, m := range p.playing {
+	for _, m := range p.ranks {
 		for name := range m.ran {
 			if family := familyOf(name); family != "" {
 				ran[family] = true
 			}
 		}
 	}
-	p.must(func(m *mate) error {
+	p.must(func(m *testRank) error {
 		if err := p.judgeBroken(m, &b, parts[m.rank]); err != nil {
 			return fmt.Errorf("%s: %w", how, err)
 		}
@@ -168,7 +168,7 @@ func (p *pitch) breakOff(cast []int, c trial, how string, ran map[string]bool) {
 
 // failBlock has a block of this rank's next kernel find a fault of an earlier call, as a block does
 // that begins when another one has met a fault.
-func (m *mate) failBlock(w *team, block int) error {
+func (m *testRank) failBlock(w *testGroup, block int) error {
 	at, err := m.group.(*communicator).direct.exchange.Places()
 	if err != nil {
 		return err
@@ -181,11 +181,11 @@ func (m *mate) failBlock(w *team, block int) error {
 }
 
 // judgeBroken compares all that a broken call was to write, and what lies around.
-func (p *pitch) judgeBroken(m *mate, b *batch, part broken) error {
+func (p *pitch) judgeBroken(m *testRank, b *batch, part broken) error {
 	_, recv := p.fields(m, b.way)
 	size, c := int64(b.dataType.Size()), &b.trials[0]
 	end := recv.base + (b.end+margin)*size
-	got, err := m.copied(p.team, recv.memory.segment.Address(), end)
+	got, err := m.copied(p.testGroup, recv.memory.segment.Address(), end)
 	if err != nil {
 		return err
 	}
@@ -210,7 +210,7 @@ func (p *pitch) judgeBroken(m *mate, b *batch, part broken) error {
 		return p.differ(m, b, recv, 0, got, want)
 	}
 	if part.launched && part.unfinished && marks == 0 && len(outputs) > 0 {
-		return fmt.Errorf("%v on %d ranks: group rank %d has no mark", c, len(p.playing), m.rank)
+		return fmt.Errorf("%v on %d ranks: group rank %d has no mark", c, len(p.ranks), m.rank)
 	}
 	return nil
 }

@@ -19,9 +19,9 @@ import (
 func TestEveryKernelOnce(t *testing.T) {
 	draws := rand.New(rand.NewPCG(1, 1))
 	p := newPitch(t, atMost(t, 4), mostOffered+mostOffered/8, draws)
-	desks := make([]desk, len(p.mates))
-	p.must(func(m *mate) (err error) {
-		desks[m.number], err = newDesk(m)
+	buffers := make([]normBuffers, len(p.opened))
+	p.must(func(m *testRank) (err error) {
+		buffers[m.number], err = newNormBuffers(m)
 		return err
 	})
 	wanted := kernelsOf(t, 0)
@@ -30,19 +30,20 @@ func TestEveryKernelOnce(t *testing.T) {
 		{way: way{dataType: driver.Int8, inPlace: true}, op: driver.Prod},
 		{way: way{dataType: driver.Int64}, op: driver.Min},
 	}
-	for i, cast := range casts(t) {
-		p.enroll(cast...)
+	for i, members := range casts(t) {
+		p.enroll(members...)
 		p.once(rare[i])
 		p.once(trial{way: way{dataType: driver.Float32}, op: driver.Sum})
 		p.once(trial{way: way{dataType: driver.Float16, inPlace: true}, op: driver.Max})
 		p.once(trial{way: way{dataType: driver.BFloat16}, op: driver.Avg})
 		p.once(trial{way: way{dataType: driver.Int32, inPlace: true}, op: driver.Min})
-		p.normalize(desks, newSheet(draws, len(cast), 200, 1024))
-		p.normalize(desks, newSheet(draws, len(cast), 1, driver.MaxHidden))
-		wanted = append(wanted, kernelsOf(t, len(cast))...)
+		p.normalize(buffers, newNormCase(draws, len(members), 200, 1024))
+		p.normalize(buffers, newNormCase(draws, len(members), 1, driver.MaxHidden))
+		wanted = append(wanted, kernelsOf(t, len(members))...)
 	}
-	first := p.mates[0]
-	if err := first.normalizeInSteps(p.team, &desks[0], newSheet(draws, 1, 5, 1024)); err != nil {
+	first := p.opened[0]
+	c := newNormCase(draws, 1, 5, 1024)
+	if err := first.normalizeInSteps(p.testGroup, &buffers[0], c); err != nil {
 		t.Error(err)
 	}
 	first.demand(t, wanted)
@@ -63,8 +64,8 @@ func (p *pitch) once(like trial) {
 }
 
 // normalizeInSteps does what is left of a norm after the all-reduce on one rank, by two kernels.
-func (m *mate) normalizeInSteps(w *team, d *desk, s *sheet) error {
-	call, err := d.lay(m, s)
+func (m *testRank) normalizeInSteps(w *testGroup, d *normBuffers, s *normCase) error {
+	call, err := d.prepare(m, s)
 	if err != nil {
 		return err
 	}
@@ -74,13 +75,13 @@ func (m *mate) normalizeInSteps(w *team, d *desk, s *sheet) error {
 	blocks, threads = l.Grid()
 	err = errors.Join(err, m.start(kernels.NormKernel, blocks, threads, l.Params()))
 	if err == nil {
-		_, err = d.look(w, m, s, &call)
+		_, err = d.check(w, m, s, &call)
 	}
 	return err
 }
 
 // start launches a kernel by its name, and counts it.
-func (m *mate) start(name string, blocks, threads int, params cuda.Params) error {
+func (m *testRank) start(name string, blocks, threads int, params cuda.Params) error {
 	m.ran[name]++
 	d := m.device
 	return d.gpu.Do(func() error {

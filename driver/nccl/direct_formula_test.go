@@ -38,7 +38,7 @@ func proveFormula(t *testing.T, f driver.Formula, ranks ...int) {
 	p := newPitchOf(t, atMost(t, slices.Max(ranks)), memory, memory, draws)
 	p.formula = f
 	for _, n := range ranks {
-		if n > len(p.mates) {
+		if n > len(p.opened) {
 			continue
 		}
 		p.enroll(slices.Collect(upTo(n))...)
@@ -67,7 +67,7 @@ func upTo(n int) func(yield func(int) bool) {
 // proveType tries all operations with a type.
 func (p *pitch) proveType(t driver.DataType, elements int, most int64) {
 	p.t.Helper()
-	p.inputs = extremes(t, p.draws, len(p.playing), elements)
+	p.inputs = extremes(t, p.draws, len(p.ranks), elements)
 	p.spreadInputs(t)
 	p.orderMatters(t)
 	for op := range driver.ReduceOp(driver.ReduceOps) {
@@ -79,7 +79,7 @@ func (p *pitch) proveType(t driver.DataType, elements int, most int64) {
 			}}
 			operations := []driver.Operation{driver.AllReduce, driver.ReduceScatter, driver.Reduce}
 			for _, i := range p.draws.Perm(len(operations)) {
-				c := trial{operation: operations[i], op: op, root: p.draws.IntN(len(p.playing))}
+				c := trial{operation: operations[i], op: op, root: p.draws.IntN(len(p.ranks))}
 				if c.count = p.drawCount(c.operation, most); round == 2+large && len(b.trials) == 0 {
 					c.count = p.mostOf(c.operation, most) - p.draws.Int64N(100)
 				}
@@ -96,7 +96,7 @@ func (p *pitch) proveType(t driver.DataType, elements int, most int64) {
 // orderMatters makes sure that the test can fail.
 func (p *pitch) orderMatters(t driver.DataType) {
 	p.t.Helper()
-	if !t.Float() || len(p.playing) == 2 || p.formula != driver.RankOrder {
+	if !t.Float() || len(p.ranks) == 2 || p.formula != driver.RankOrder {
 		return
 	}
 	backwards := slices.Clone(p.inputs)
@@ -111,7 +111,7 @@ func (p *pitch) orderMatters(t driver.DataType) {
 // mostOf is how many elements an operation can have if a rank has room for so many.
 func (p *pitch) mostOf(o driver.Operation, most int64) int64 {
 	if o == driver.ReduceScatter {
-		return most / int64(len(p.playing))
+		return most / int64(len(p.ranks))
 	}
 	return most
 }
@@ -128,7 +128,7 @@ func (p *pitch) runReplayed(b *batch) {
 	if len(b.trials) == 0 {
 		return
 	}
-	p.must(func(m *mate) (err error) {
+	p.must(func(m *testRank) (err error) {
 		send, recv := p.fields(m, b.way)
 		if err := m.stream.BeginCapture(); err != nil {
 			return err
@@ -223,14 +223,14 @@ func TestLargeReductionsGoInPieces(t *testing.T) {
 	const part = 8<<20 + 1<<19 + 2 // bytes: more than is in exchange memory at once
 	draws := drawing(t)
 	p := newPitchOf(t, atMost(t, 4), 1<<20, 2*part+1<<20, draws)
-	for _, cast := range casts(t) {
-		p.enroll(cast...)
+	for _, members := range casts(t) {
+		p.enroll(members...)
 		p.sow(driver.BFloat16)
 		p.reduced = formula.Reduce(driver.RankOrder, driver.Sum, driver.BFloat16, p.inputs)
 		for _, o := range []driver.Operation{driver.AllReduce, driver.ReduceScatter, driver.Reduce} {
 			c := trial{operation: o, count: part / 2, root: 1}
 			if o == driver.ReduceScatter {
-				c.count = part / int64(len(cast))
+				c.count = part / int64(len(members))
 			}
 			b := batch{way: way{dataType: driver.BFloat16, loose: true, inPlace: draws.IntN(2) == 0}}
 			p.add(&b, c)
@@ -247,8 +247,8 @@ func (p *pitch) inPieces(b *batch) {
 	if len(b.trials) != 1 {
 		p.t.Fatalf("%d calls fit", len(b.trials))
 	}
-	send, recv := p.fields(p.playing[0], b.way)
-	offer := p.playing[0].group.Offer(b.trials[0].call(0, send, recv))
+	send, recv := p.fields(p.ranks[0], b.way)
+	offer := p.ranks[0].group.Offer(b.trials[0].call(0, send, recv))
 	remark := offer.(driver.Remarker).Remark(driver.PathDirect)
 	if !strings.Contains(remark, "pieces") {
 		p.t.Errorf("%v: %q", &b.trials[0], remark)

@@ -24,13 +24,13 @@ const mostOffered = 12 << 20
 
 // offers lists calls of a way, from small to large, by the kernel that they get.
 func (p *pitch) offers(w way) map[string][]trial {
-	all, m := map[string][]trial{}, p.playing[0]
+	all, m := map[string][]trial{}, p.ranks[0]
 	send, recv := p.fields(m, w)
 	most := min(p.room(w), mostOffered/int64(w.dataType.Size()))
 	for bytes := int64(4 << 10); bytes <= mostOffered; bytes += bytes / 4 {
 		for _, operation := range operations {
 			c := trial{way: w, operation: operation, count: bytes / int64(w.dataType.Size())}
-			if from, to := c.spans(len(p.playing)); max(from, to) > most {
+			if from, to := c.spans(len(p.ranks)); max(from, to) > most {
 				continue
 			}
 			call := c.call(m.rank, send, recv)
@@ -44,7 +44,7 @@ func (p *pitch) offers(w way) map[string][]trial {
 }
 
 // note counts the kernels of a plan that is launched.
-func (m *mate) note(p *plan) {
+func (m *testRank) note(p *plan) {
 	for k := p.kernel; k != nil; k = k.then {
 		m.ran[m.device.collectives.NameOf(k.function)]++
 	}
@@ -93,7 +93,7 @@ func kernelsOf(t *testing.T, ranks int) []string {
 }
 
 // demand logs how often kernels have run on a rank, and fails the test if one of them has not.
-func (m *mate) demand(t *testing.T, names []string) {
+func (m *testRank) demand(t *testing.T, names []string) {
 	t.Helper()
 	var counts []string
 	for _, name := range slices.Sorted(maps.Keys(m.ran)) {

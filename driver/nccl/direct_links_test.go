@@ -27,8 +27,8 @@ func TestGroupsWithoutNVLinkHaveNoDirectPath(t *testing.T) {
 			}
 			defer dl.Setenv("SOFTGPU_LINK", "")
 			w := newGroup(t, 3, time.Minute)
-			said := make([]string, len(w.playing))
-			w.must(func(m *mate) (err error) {
+			said := make([]string, len(w.ranks))
+			w.must(func(m *testRank) (err error) {
 				said[m.rank], err = m.doWithout(w)
 				return err
 			})
@@ -40,7 +40,7 @@ func TestGroupsWithoutNVLinkHaveNoDirectPath(t *testing.T) {
 }
 
 // doWithout shows that a rank has all paths but the direct one, and returns why.
-func (m *mate) doWithout(w *team) (string, error) {
+func (m *testRank) doWithout(w *testGroup) (string, error) {
 	p, err := m.newPower(w, 1, 1000)
 	if err != nil {
 		return "", err
@@ -63,8 +63,8 @@ func (m *mate) doWithout(w *team) (string, error) {
 
 // TestAGPUThatIsNotSeenIsNotReached: nothing is known about the link to such a GPU.
 func TestAGPUThatIsNotSeenIsNotReached(t *testing.T) {
-	w := newTeam(t, 1, time.Minute)
-	w.must(func(m *mate) error {
+	w := newTestGroup(t, 1, time.Minute)
+	w.must(func(m *testRank) error {
 		self := m.device.self
 		hidden, far := self, self
 		hidden.GPU, far.GPU, far.Boot = "GPU-that-is-hidden", "GPU-of-another-box", "another one"

@@ -12,9 +12,9 @@ import (
 	"symmem/internal/dl"
 )
 
-// pitch is a team with memory for trials on every rank, and what that memory holds.
+// pitch is a test group with memory for trials on every rank, and what that memory holds.
 type pitch struct {
-	*team
+	*testGroup
 	sources
 	size   int64 // of symmetric memory, in bytes
 	loose  int64 // of memory outside of windows
@@ -30,7 +30,7 @@ type pitch struct {
 // once.
 const looseSize = 9 << 20
 
-// newPitch opens a team with so much symmetric memory on each rank.
+// newPitch opens a test group with so much symmetric memory on each rank.
 func newPitch(t *testing.T, ranks int, size int64, draws *rand.Rand) *pitch {
 	t.Helper()
 	return newPitchOf(t, ranks, size, looseSize, draws)
@@ -39,10 +39,10 @@ func newPitch(t *testing.T, ranks int, size int64, draws *rand.Rand) *pitch {
 // newPitchOf is newPitch with so much memory outside of windows.
 func newPitchOf(t *testing.T, ranks int, size, loose int64, draws *rand.Rand) *pitch {
 	t.Helper()
-	p := &pitch{team: newTeam(t, ranks, time.Minute), size: size, loose: loose, draws: draws}
+	p := &pitch{testGroup: newTestGroup(t, ranks, time.Minute), size: size, loose: loose, draws: draws}
 	p.memory = make([]struct{ send, recv, looseSend, looseRecv *stretch }, ranks)
 	p.wants = make([][]byte, ranks)
-	p.must(func(m *mate) (err error) {
+	p.must(func(m *testRank) (err error) {
 		own := &p.memory[m.number]
 		p.wants[m.number] = make([]byte, pinnedBytes)
 		for _, s := range []struct {
@@ -66,17 +66,17 @@ func newPitchOf(t *testing.T, ranks int, size, loose int64, draws *rand.Rand) *p
 // enroll makes a group of some ranks, with windows over their symmetric memory.
 func (p *pitch) enroll(numbers ...int) {
 	p.t.Helper()
-	p.play(numbers...)
-	p.must(func(m *mate) error {
+	p.regroup(numbers...)
+	p.must(func(m *testRank) error {
 		own := &p.memory[m.number]
-		return errors.Join(m.register(p.team, own.send, 1), m.register(p.team, own.recv, 2))
+		return errors.Join(m.register(p.testGroup, own.send, 1), m.register(p.testGroup, own.recv, 2))
 	})
-	needDirect(p.t, p.playing[0].group)
+	needDirect(p.t, p.ranks[0].group)
 }
 
 // fields are where the elements of a way lie on a rank: outside of windows at another place on each
 // rank.
-func (p *pitch) fields(m *mate, w way) (send, recv field) {
+func (p *pitch) fields(m *testRank, w way) (send, recv field) {
 	own, size := &p.memory[m.number], int64(w.dataType.Size())
 	if w.loose {
 		return field{own.looseSend, lead + size*int64(3*m.rank+1)},
@@ -101,7 +101,7 @@ func (p *pitch) room(w way) int64 {
 func (p *pitch) sow(t driver.DataType) {
 	p.t.Helper()
 	p.inputs = nil
-	for range p.playing {
+	for range p.ranks {
 		p.inputs = append(p.inputs, numbers(t, p.draws))
 	}
 	p.spreadInputs(t)
@@ -110,7 +110,7 @@ func (p *pitch) sow(t driver.DataType) {
 // spreadInputs repeats the elements of each rank over its inputs.
 func (p *pitch) spreadInputs(t driver.DataType) {
 	p.t.Helper()
-	p.must(func(m *mate) error {
+	p.must(func(m *testRank) error {
 		for _, loose := range []bool{false, true} {
 			w := way{dataType: t, loose: loose}
 			send, _ := p.fields(m, w)
@@ -124,7 +124,7 @@ func (p *pitch) spreadInputs(t driver.DataType) {
 }
 
 // spread repeats a tile over so many bytes of a field.
-func (m *mate) spread(f field, of []byte, bytes int64) error {
+func (m *testRank) spread(f field, of []byte, bytes int64) error {
 	at, done := f.memory.segment.Address()+uintptr(f.base), min(int64(len(of)), bytes)
 	copy(m.pinned, of)
 	err := m.stream.Copy(at, dl.AddressOf(&m.pinned[0]), done)
@@ -151,12 +151,12 @@ func (p *pitch) add(b *batch, c trial) (full bool) {
 	if c.inPlace {
 		c.from = c.to
 	}
-	send, _ := c.spans(len(p.playing))
-	room, end := p.room(b.way), c.to+c.extent(len(p.playing))
+	send, _ := c.spans(len(p.ranks))
+	room, end := p.room(b.way), c.to+c.extent(len(p.ranks))
 	if end > room || c.from+send > room {
 		return true
 	}
-	m := p.playing[0]
+	m := p.ranks[0]
 	from, to := p.fields(m, c.way)
 	call := c.call(0, from, to)
 	if err := m.group.Offer(call).Refusal(driver.PathDirect); err != nil {
@@ -172,7 +172,7 @@ func (p *pitch) add(b *batch, c trial) (full bool) {
 // allowed ends the test if a call that has no kernel should have one.
 func (p *pitch) allowed(c *trial, err error) {
 	p.t.Helper()
-	large := c.count*int64(c.dataType.Size()*len(p.playing)) > 7<<20
+	large := c.count*int64(c.dataType.Size()*len(p.ranks)) > 7<<20
 	if !large || c.operation.Reduces() || !c.loose && !(c.operation == driver.AllToAll && c.inPlace) {
 		p.t.Fatalf("%v: %v", c, err)
 	}
@@ -185,7 +185,7 @@ func (p *pitch) run(b *batch, whole bool) {
 	if len(b.trials) == 0 {
 		return
 	}
-	p.must(func(m *mate) error {
+	p.must(func(m *testRank) error {
 		if err := p.perform(m, b); err != nil {
 			return err
 		}
@@ -195,7 +195,7 @@ func (p *pitch) run(b *batch, whole bool) {
 }
 
 // perform makes the outputs ready and queues the calls.
-func (p *pitch) perform(m *mate, b *batch) error {
+func (p *pitch) perform(m *testRank, b *batch) error {
 	send, recv := p.fields(m, b.way)
 	if err := p.poison(m, b, send, recv); err != nil {
 		return err
@@ -209,7 +209,7 @@ func (p *pitch) perform(m *mate, b *batch) error {
 	return nil
 }
 
-func (p *pitch) poison(m *mate, b *batch, send, recv field) error {
+func (p *pitch) poison(m *testRank, b *batch, send, recv field) error {
 	begin, size := recv.memory.segment.Address(), int64(b.dataType.Size())
 	bytes := (b.end + margin) * size
 	if !b.inPlace {
@@ -220,11 +220,11 @@ func (p *pitch) poison(m *mate, b *batch, send, recv field) error {
 }
 
 // judge reads the output and compares.
-func (p *pitch) judge(m *mate, b *batch, whole bool) error {
+func (p *pitch) judge(m *testRank, b *batch, whole bool) error {
 	_, recv := p.fields(m, b.way)
 	end := recv.base + (b.end+margin)*int64(b.dataType.Size())
 	for _, s := range p.samples(recv.base, end, whole) {
-		got, err := m.copied(p.team, recv.memory.segment.Address()+uintptr(s[0]), s[1]-s[0])
+		got, err := m.copied(p.testGroup, recv.memory.segment.Address()+uintptr(s[0]), s[1]-s[0])
 		if err != nil {
 			return err
 		}
@@ -256,8 +256,8 @@ func (p *pitch) samples(base, end int64, whole bool) [][2]int64 {
 	for i := range int64(places) {
 		all = append(all, [2]int64{base + i*step, base + i*step + some})
 	}
-	for r := range int64(len(p.playing)) {
-		border := base + (end-base)/int64(len(p.playing))*r
+	for r := range int64(len(p.ranks)) {
+		border := base + (end-base)/int64(len(p.ranks))*r
 		all = append(all, [2]int64{max(0, border-some/2), border + some/2})
 	}
 	return append(all, [2]int64{end - some, end})
@@ -267,7 +267,7 @@ func (p *pitch) samples(base, end int64, whole bool) [][2]int64 {
 var untouched = bytes.Repeat([]byte{0xa5}, 1<<10)
 
 // draw writes what must lie in memory from a place on.
-func (p *pitch) draw(m *mate, b *batch, recv field, from int64, want []byte) {
+func (p *pitch) draw(m *testRank, b *batch, recv field, from int64, want []byte) {
 	size := int64(b.dataType.Size())
 	repeat(want, untouched, 0)
 	if b.inPlace {
@@ -286,7 +286,7 @@ func (p *pitch) draw(m *mate, b *batch, recv field, from int64, want []byte) {
 }
 
 // differ says what is wrong, and in the output of which call.
-func (p *pitch) differ(m *mate, b *batch, recv field, from int64, got, want []byte) error {
+func (p *pitch) differ(m *testRank, b *batch, recv field, from int64, got, want []byte) error {
 	at := 0
 	for got[at] == want[at] {
 		at++
@@ -299,6 +299,6 @@ func (p *pitch) differ(m *mate, b *batch, recv field, from int64, got, want []by
 		}
 	}
 	return fmt.Errorf("%v on %d ranks, group rank %d: byte %d of memory, element %d of the call, is "+
-		"%#02x, want %#02x", last, len(p.playing), m.rank, from+int64(at), element-last.to, got[at],
+		"%#02x, want %#02x", last, len(p.ranks), m.rank, from+int64(at), element-last.to, got[at],
 		want[at])
 }

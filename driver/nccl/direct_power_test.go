@@ -11,9 +11,9 @@ import (
 
 // power is a buffer of integers on a rank. A call is an all-reduce in place, which multiplies them
 // by the number of ranks. With three ranks they stay odd forever, so every call shows, and a call
-// that runs twice, too. With two ranks they would soon be 0. So in teams that step the buffer has a
-// part for each rank, and a call is a reduce-scatter in place: to the numbers of a rank it adds
-// those at the same place on the other ranks, which stay 1.
+// that runs twice, too. With two ranks they would soon be 0. So in test groups that step the buffer
+// has a part for each rank, and a call is a reduce-scatter in place: to the numbers of a rank it
+// adds those at the same place on the other ranks, which stay 1.
 type power struct {
 	*stretch
 	count int64
@@ -28,7 +28,7 @@ type power struct {
 
 // newPower makes such a buffer, in a window of the group. It is collective. The unit of the first
 // one is 1.
-func (m *mate) newPower(w *team, name uint32, count int64) (*power, error) {
+func (m *testRank) newPower(w *testGroup, name uint32, count int64) (*power, error) {
 	unit := 1 + 1000*(name-1)
 	cfg, bytes, own := &m.group.(*communicator).cfg, 4*count, int64(0)
 	if w.steps {
@@ -43,7 +43,7 @@ func (m *mate) newPower(w *team, name uint32, count int64) (*power, error) {
 }
 
 // reset makes all numbers of all ranks the unit.
-func (m *mate) reset(w *team, p *power, bytes int64) error {
+func (m *testRank) reset(w *testGroup, p *power, bytes int64) error {
 	for at := int64(0); at < bytes; at += pinnedBytes {
 		piece := m.pinned[:min(pinnedBytes, bytes-at)]
 		for i := 0; i < len(piece); i += 4 {
@@ -104,13 +104,13 @@ func (p *power) ran(c *communicator, calls int) {
 }
 
 // replay launches a graph of so many calls of the rank's group, and counts them.
-func (p *power) replay(m *mate, g driver.Graph, on driver.Stream, calls int) error {
+func (p *power) replay(m *testRank, g driver.Graph, on driver.Stream, calls int) error {
 	p.ran(m.group.(*communicator), calls)
 	return g.Launch(on)
 }
 
 // check compares the numbers, once a stream has done its work.
-func (m *mate) check(w *team, p *power, behind ...driver.Stream) error {
+func (m *testRank) check(w *testGroup, p *power, behind ...driver.Stream) error {
 	for _, s := range behind {
 		if err := s.Synchronize(w.t.Context()); err != nil {
 			return err

@@ -15,16 +15,16 @@ func TestGroupsLeaveNothingBehind(t *testing.T) {
 	if soft(t) {
 		groups = 15
 	}
-	w := newTeam(t, 2, time.Minute)
+	w := newTestGroup(t, 2, time.Minute)
 	var powers [2]*power
-	w.play(0, 1)
-	w.must(func(m *mate) (err error) {
+	w.regroup(0, 1)
+	w.must(func(m *testRank) (err error) {
 		powers[m.rank], err = m.newPower(w, 1, 600_000)
 		return err
 	})
 	once := func() {
-		w.play(0, 1)
-		w.must(func(m *mate) error {
+		w.regroup(0, 1)
+		w.must(func(m *testRank) error {
 			p := powers[m.rank]
 			if err := m.register(w, p.stretch, 1); err != nil {
 				return err
@@ -64,10 +64,10 @@ func open(t *testing.T) int {
 }
 
 // free is the free memory of each rank's device.
-func (w *team) free() []int64 {
+func (w *testGroup) free() []int64 {
 	w.t.Helper()
-	free := make([]int64, len(w.playing))
-	w.must(func(m *mate) error {
+	free := make([]int64, len(w.ranks))
+	w.must(func(m *testRank) error {
 		return m.device.gpu.Do(func() (err error) {
 			free[m.rank], _, err = m.device.gpu.CUDA.MemGetInfo()
 			return err

@@ -33,7 +33,7 @@ func TestDirectRepeats(t *testing.T) {
 		batches = append(batches, p.mixed())
 	}
 	begin := draws.Uint64()
-	p.must(func(m *mate) error {
+	p.must(func(m *testRank) error {
 		own := rand.New(rand.NewPCG(begin, uint64(m.rank)))
 		for i := range batches {
 			err := errors.Join(m.dawdle(own), p.perform(m, &batches[i]), m.dawdle(own))
@@ -49,11 +49,11 @@ func TestDirectRepeats(t *testing.T) {
 	})
 	var wanted []string
 	if full() {
-		wanted = slices.DeleteFunc(kernelsOf(t, len(p.playing)), func(name string) bool {
+		wanted = slices.DeleteFunc(kernelsOf(t, len(p.ranks)), func(name string) bool {
 			return !strings.Contains(name, "_bf16_") && !strings.Contains(name, "_copy_")
 		})
 	}
-	p.playing[0].demand(t, wanted)
+	p.ranks[0].demand(t, wanted)
 }
 
 // mixed makes a batch of all operations, of small counts. If tests run in full, one call in a
@@ -71,7 +71,7 @@ func (p *pitch) mixed() batch {
 			c = alike[p.draws.IntN(len(alike))]
 			c.count -= p.draws.Int64N(100)
 		}
-		c.root = p.draws.IntN(len(p.playing))
+		c.root = p.draws.IntN(len(p.ranks))
 		if p.add(&b, c) {
 			break
 		}
@@ -89,7 +89,7 @@ func (p *pitch) small() trial {
 }
 
 // dawdle makes a rank late at times.
-func (m *mate) dawdle(draws *rand.Rand) error {
+func (m *testRank) dawdle(draws *rand.Rand) error {
 	yields := draws.IntN(1 << draws.IntN(10))
 	late := func() {
 		for range yields {

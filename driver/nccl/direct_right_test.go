@@ -55,15 +55,15 @@ func TestDirectIsRight(t *testing.T) {
 	if !full() && soft(t) {
 		casts = casts[draws.IntN(len(casts)):][:1]
 	}
-	for _, cast := range casts {
-		p.enroll(cast...)
+	for _, members := range casts {
+		p.enroll(members...)
 		for _, dataType := range reduce.DataTypes() {
 			began, before := time.Now(), p.tested
 			p.sow(dataType)
 			p.proveCopies(dataType)
 			p.proveReductions(dataType)
 			if full() {
-				fmt.Printf("ranks %v, %v: %d calls are right, after %v\n", cast, dataType,
+				fmt.Printf("ranks %v, %v: %d calls are right, after %v\n", members, dataType,
 					p.tested-before, time.Since(began).Round(time.Millisecond))
 			}
 		}
@@ -109,7 +109,7 @@ func (p *pitch) proveSmall(c trial) {
 	p.t.Helper()
 	b := batch{way: c.way}
 	for _, c.count = range p.smallCounts() {
-		c.root = p.draws.IntN(len(p.playing))
+		c.root = p.draws.IntN(len(p.ranks))
 		if p.add(&b, c) {
 			p.run(&b, true)
 			b = batch{way: c.way}
@@ -137,7 +137,7 @@ func (p *pitch) smallCounts() []int64 {
 // that do not fit are left out.
 func (p *pitch) proveLarge(c trial) {
 	p.t.Helper()
-	ranks := len(p.playing)
+	ranks := len(p.ranks)
 	c.count = 1
 	send, recv := c.spans(ranks)
 	one := max(send, recv) * int64(c.dataType.Size())

@@ -13,11 +13,11 @@ import (
 	"symmem/internal/cuda"
 )
 
-// odd opens a team of three ranks, whose powers stay odd, or of two that step.
-func odd(t *testing.T) *team {
+// odd opens a test group of three ranks, whose powers stay odd, or of two that step.
+func odd(t *testing.T) *testGroup {
 	t.Helper()
 	w := newGroup(t, atMost(t, 3), time.Minute)
-	w.steps = len(w.mates) == 2
+	w.steps = len(w.opened) == 2
 	return w
 }
 
@@ -25,7 +25,7 @@ func odd(t *testing.T) *team {
 // of one group run one after the other whatever stream they are on.
 func TestStreamsTakeTurns(t *testing.T) {
 	w := odd(t)
-	w.withPower(1000, func(m *mate, p *power) error {
+	w.withPower(1000, func(m *testRank, p *power) error {
 		others, err := m.newStreams(2)
 		if err != nil {
 			return err
@@ -45,7 +45,7 @@ func TestStreamsTakeTurns(t *testing.T) {
 // last launch, and then on another one: that launch still runs second.
 func TestACaptureDoesNotEndTheOrderOfStreams(t *testing.T) {
 	w := odd(t)
-	w.withPower(1000, func(m *mate, p *power) error {
+	w.withPower(1000, func(m *testRank, p *power) error {
 		others, err := m.newStreams(1)
 		if err != nil {
 			return err
@@ -70,7 +70,7 @@ func TestACaptureDoesNotEndTheOrderOfStreams(t *testing.T) {
 // TestPathsMix takes all paths in turn over the same memory.
 func TestPathsMix(t *testing.T) {
 	w := odd(t)
-	w.withPower(5000, func(m *mate, p *power) error {
+	w.withPower(5000, func(m *testRank, p *power) error {
 		for i := range 200 {
 			if err := p.raise(m.group, m.stream, driver.Path(i%int(driver.Paths))); err != nil {
 				return err
@@ -85,7 +85,7 @@ func TestPathsMix(t *testing.T) {
 // that run them in different orders would wait for each other. Our graphs keep the order, too.
 func TestPathsTakeTurns(t *testing.T) {
 	w := odd(t)
-	w.withPowers(two(1000), func(m *mate, powers []*power) error {
+	w.withPowers(two(1000), func(m *testRank, powers []*power) error {
 		others, err := m.newStreams(1)
 		recorded, failed := m.capture(powers[1], driver.PathDirect, 1)
 		err = errors.Join(err, failed, m.warm(powers), m.check(w, powers[0], m.stream))
@@ -115,7 +115,7 @@ func TestPathsTakeTurns(t *testing.T) {
 // TestPathsTakeTurnsWithReplays does the same with graphs of another library.
 func TestPathsTakeTurnsWithReplays(t *testing.T) {
 	w := odd(t)
-	w.withPowers(two(1000), func(m *mate, powers []*power) error {
+	w.withPowers(two(1000), func(m *testRank, powers []*power) error {
 		all, err := m.newOwned(int(driver.Paths))
 		err = errors.Join(err, m.warm(powers))
 		for path, o := range all {
@@ -141,7 +141,7 @@ func TestPathsTakeTurnsWithReplays(t *testing.T) {
 }
 
 // warm has NCCL connect, which it does at the first call.
-func (m *mate) warm(powers []*power) (err error) {
+func (m *testRank) warm(powers []*power) (err error) {
 	for _, p := range powers {
 		for path := range driver.Paths {
 			err = errors.Join(err, p.raise(m.group, m.stream, path))
@@ -152,7 +152,7 @@ func (m *mate) warm(powers []*power) (err error) {
 
 // inOrder makes a call on a stream that is kept busy, and then another one on another stream. It
 // waits for both, and returns an error if the second has run first.
-func (m *mate) inOrder(
+func (m *testRank) inOrder(
 	on cuda.Stream, first func() error, other cuda.Stream, second func() error,
 ) error {
 	idle := func(s cuda.Stream) func() (bool, error) {
@@ -177,7 +177,7 @@ func TestEagerAndCapturedCallsMix(t *testing.T) {
 	const replays = 1000
 	calls := []int{3, 1}
 	w := odd(t)
-	w.withPowers([]int64{500, sizes["buffers"]}, func(m *mate, powers []*power) error {
+	w.withPowers([]int64{500, sizes["buffers"]}, func(m *testRank, powers []*power) error {
 		others, err := m.newStreams(1)
 		var graphs [2]driver.Graph
 		for i, p := range powers {
@@ -206,7 +206,7 @@ func TestEagerAndCapturedCallsMix(t *testing.T) {
 }
 
 // capture records calls of the group, which do not run.
-func (m *mate) capture(p *power, path driver.Path, calls int) (driver.Graph, error) {
+func (m *testRank) capture(p *power, path driver.Path, calls int) (driver.Graph, error) {
 	want := p.want
 	defer func() { p.want = want }()
 	return m.captured(m.stream, func() (err error) {
@@ -220,7 +220,7 @@ func (m *mate) capture(p *power, path driver.Path, calls int) (driver.Graph, err
 // TestLargeCallsAreCaptured: those over the buffers of peers.
 func TestLargeCallsAreCaptured(t *testing.T) {
 	w := odd(t)
-	w.withPower(sizes["buffers"], func(m *mate, p *power) error {
+	w.withPower(sizes["buffers"], func(m *testRank, p *power) error {
 		g, err := m.capture(p, driver.PathDirect, 2)
 		if err != nil {
 			return err
@@ -238,11 +238,11 @@ func TestLargeCallsAreCaptured(t *testing.T) {
 func TestGroupsWorkAtOnce(t *testing.T) {
 	const rounds = 200
 	w := odd(t)
-	w.must(func(m *mate) error {
-		groups, last := []driver.Communicator{m.group}, len(w.playing)-1
+	w.must(func(m *testRank) error {
+		groups, last := []driver.Communicator{m.group}, len(w.ranks)-1
 		second, err := m.device.Connect(t.Context(), driver.GroupConfig{
 			ID: "second", Ranks: append([]int{last}, []int{0, 1}[:last]...),
-			Rank: (m.rank + 1) % len(w.playing), Check: ofOneMachine(),
+			Rank: (m.rank + 1) % len(w.ranks), Check: ofOneMachine(),
 		})
 		if err != nil {
 			return err
@@ -283,7 +283,7 @@ func TestGroupsWorkAtOnce(t *testing.T) {
 // while their owner captures them.
 func TestStreamsOfOthersTakeTurns(t *testing.T) {
 	w := odd(t)
-	w.withPower(1000, func(m *mate, p *power) error {
+	w.withPower(1000, func(m *testRank, p *power) error {
 		all, err := m.newOwned(2)
 		if err != nil {
 			return err

@@ -36,12 +36,12 @@
 // # Order
 //
 // Kernels of our own of one group never run at once on a rank: they share exchange memory, and the
-// number of the call. Launches are ordered by events (turns), also those on streams of other
-// libraries, whose replays are not seen: a capture that holds calls of a group waits for the
+// number of the call. Launches are ordered by events (direct.LaunchOrder), also those on streams of
+// other libraries, whose replays are not seen: a capture that holds calls of a group waits for the
 // group's event before the first and records it behind the last (recordings). Calls that NCCL runs
-// take their turns, too: the kernels of both may not fit on a GPU together, and ranks that ran them
-// in different orders would wait for each other. Two kernels of NCCL of one group are ordered by
-// NCCL.
+// are ordered with them, too: the kernels of both may not fit on a GPU together, and ranks that ran
+// them in different orders would wait for each other. Two kernels of NCCL of one group are ordered
+// by NCCL.
 //
 // # Graphs of other libraries
 //
@@ -50,7 +50,7 @@
 // capture that has calls of a group holds what these use, by a CUDA user object of its graph: it
 // ends with the last of the graph, its clones, what was instantiated of them, graphs that launch
 // that, and launches under way. What is given back meanwhile (Deregister, Unmap, Close, the
-// teardown after a fault) is put off until then. The destructor, on a thread of CUDA's, drops
+// teardown after a fault) is deferred until then. The destructor, on a thread of CUDA's, drops
 // counts and leaves calls of CUDA to a goroutine.
 //
 // A group that ends tells its kernels so in the report: those that wait, and those that are
@@ -82,21 +82,21 @@
 //	 4 memory.Segment.mu
 //	 5 communicator.mu
 //	 6 p2p.inbox.mu
-//	 7 stream.Busy.mu
+//	 7 stream.BusyStreams.mu
 //	 8 direct.Launches.mu
 //	 9 direct.Exchange.mu
-//	10 peers.parting
+//	10 peers.unmapMu
 //	11 gpu.Aside.mu
 //	12 gpu.Code.Mu
-//	13 direct.Turns.mu
+//	13 direct.LaunchOrder.mu
 //	14 stream.Event.mu
 //	15 stream.pool.mu
-//	16 stream.Stream.questions
+//	16 stream.Stream.queryMu
 //	17 stream.faults.mu
 //	18 gpu.Pinned.Mu
 //	19 memory.Memory.mu
 //	20 stream.Streams.mu
-//	21 memory.Keepers.mu
+//	21 memory.UseCounts.mu
 //	22 Device.mu
 //	23 gpu.GPU.mu
 //	24 p2p.Device.mu
@@ -115,7 +115,7 @@
 // Those of this package:
 //
 //	communicator.mu
-//	peers.parting
+//	peers.unmapMu
 //	Device.mu
 //	members.mu
 package nccl

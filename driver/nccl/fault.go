@@ -14,18 +14,19 @@ import (
 
 // differing returns the error of a call that other ranks have launched otherwise, or nil.
 func (c *communicator) differing(call *driver.Call, ticket uint64) error {
-	if c.direct.shown == nil {
+	if c.direct.announcements == nil {
 		return nil
 	}
-	ranks := c.direct.shown.Differing(ticket, call.Digest)
+	ranks := c.direct.announcements.Differing(ticket, call.Digest)
 	if len(ranks) == 0 {
 		return nil
 	}
 	return c.cfg.Mismatch(ticket, call, ranks...)
 }
 
-// strayed reports whether other ranks have launched something else under a ticket of this rank.
-func (c *communicator) strayed(ticket uint64) error {
+// launchedOtherwise reports whether other ranks have launched something else under a ticket of this
+// rank.
+func (c *communicator) launchedOtherwise(ticket uint64) error {
 	p := c.history.of(ticket)
 	if p == nil || !c.check.Load() {
 		return nil
@@ -33,9 +34,9 @@ func (c *communicator) strayed(ticket uint64) error {
 	return c.differing(p, ticket)
 }
 
-// askKernels fails the communicator if a kernel has reported a fault, and returns the first one.
-func (c *communicator) askKernels() error {
-	err := c.faulted()
+// checkKernels fails the communicator if a kernel has reported a fault, and returns the first one.
+func (c *communicator) checkKernels() error {
+	err := c.kernelFault()
 	if err == nil {
 		return nil
 	}
@@ -43,13 +44,13 @@ func (c *communicator) askKernels() error {
 	return c.plane.Cause()
 }
 
-// faulted returns what a kernel has reported, as an error, or nil.
-func (c *communicator) faulted() error {
+// kernelFault returns what a kernel has reported, as an error, or nil.
+func (c *communicator) kernelFault() error {
 	report, found := c.direct.exchange.Reported()
 	if !found {
 		return nil
 	}
-	call, ticket := c.history.launches.Culprit(&report)
+	call, ticket := c.history.launches.CallOf(&report)
 	doing := c.doing(call, ticket, report.Epoch)
 	switch report.Fault() {
 	case kernels.Diverged:
@@ -89,7 +90,7 @@ func (c *communicator) doing(call *driver.Call, ticket, launch uint64) string {
 // CheckPeers fails the communicator if a kernel has reported a fault, or a peer has failed or is
 // lost.
 func (c *communicator) CheckPeers() {
-	if c.closing.Load() || c.plane.Cause() != nil || c.askKernels() != nil || !c.plane.PeerFailed() {
+	if c.closing.Load() || c.plane.Cause() != nil || c.checkKernels() != nil || !c.plane.PeerFailed() {
 		return
 	}
 	_ = c.plane.Fail(c.plane.PeerFault("between calls of group " + c.cfg.Name()))
@@ -100,7 +101,7 @@ func (c *communicator) Exchange(
 	ctx context.Context, lane driver.Lane, payload []byte,
 ) ([][]byte, error) {
 	if lane != driver.LaneFault {
-		_ = c.askKernels() // what a kernel has reported ends the exchange
+		_ = c.checkKernels() // what a kernel has reported ends the exchange
 	}
 	return c.plane.Exchange(ctx, lane, payload)
 }
@@ -112,13 +113,13 @@ func (c *communicator) waitFor(ticket uint64, operation driver.Operation) contro
 		Doing: func() string { return fmt.Sprintf("%v %d of group %s", operation, ticket, c.cfg.Name()) },
 		Why: func() error {
 			// Reports come first: they end what waits.
-			if err := c.faulted(); err != nil {
+			if err := c.kernelFault(); err != nil {
 				return err
 			}
 			if err := c.messages.Examine(); err != nil {
 				return err
 			}
-			return c.strayed(ticket)
+			return c.launchedOtherwise(ticket)
 		},
 		Counts: func() string {
 			if c.plane.Cause() != nil {
@@ -131,7 +132,7 @@ func (c *communicator) waitFor(ticket uint64, operation driver.Operation) contro
 
 // complete reports whether every rank has launched a collective, and nothing keeps it from its end.
 func (c *communicator) complete(ticket uint64) bool {
-	return c.plane.Trouble(c.waitFor(ticket, driver.Barrier), time.Time{}) == nil
+	return c.plane.Diagnose(c.waitFor(ticket, driver.Barrier), time.Time{}) == nil
 }
 
 // afterPeerFault is afterPeerFaultAt for a call that has no ticket.
@@ -148,15 +149,15 @@ func (c *communicator) afterPeerFaultAt(p *driver.Call, ticket uint64) error {
 	}
 	// Worded as the wait for it would be: ranks compare where each of them is.
 	wait := c.waitFor(ticket, p.Operation)
-	if err := c.plane.Trouble(wait, time.Now()); err != nil {
+	if err := c.plane.Diagnose(wait, time.Now()); err != nil {
 		return c.plane.Fail(err)
 	}
 	return c.plane.Fail(c.plane.PeerFault(wait.Doing()))
 }
 
-// breakOff fails the communicator over a call that others take for launched, and which this rank
-// could not queue: nothing else would end their waits for it.
-func (c *communicator) breakOff(p *driver.Call, err error) error {
+// failUnqueued fails the communicator over a call that others take for launched, and which this
+// rank could not queue: nothing else would end their waits for it.
+func (c *communicator) failUnqueued(p *driver.Call, err error) error {
 	if cause := c.plane.Cause(); cause != nil {
 		return cause // by which NCCL's call was ended, too
 	}

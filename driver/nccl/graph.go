@@ -66,7 +66,7 @@ func (g *calls) add(k *captured) {
 		slices.SortFunc(g.users, byNumber)
 		c.graphs.Add(1)
 	}
-	takes := c.direct.none == "" && !k.plan.Operation.PointToPoint()
+	takes := c.direct.unavailable == "" && !k.plan.Operation.PointToPoint()
 	if takes && !slices.Contains(g.running, c) {
 		g.running = append(g.running, c)
 	}
@@ -102,12 +102,12 @@ func (g *calls) Launch(graph *stream.Graph, s *stream.Stream) error {
 		if k.message != nil {
 			e, err := k.message.Launch(s)
 			if err != nil {
-				g.breakOff(i, err)
+				g.failUnqueued(i, err)
 				return err
 			}
 			ends = append(ends, e)
 		} else if err := p.c.admit(s, p); err != nil {
-			g.breakOff(i, err)
+			g.failUnqueued(i, err)
 			return s.Refuse(p.c.group, err)
 		}
 	}
@@ -119,7 +119,7 @@ func (g *calls) Launch(graph *stream.Graph, s *stream.Stream) error {
 	gpu := g.device.gpu
 	err := gpu.Do(func() (err error) {
 		if launched, err = g.queue(graph, s, gpu.CUDA); err == nil {
-			err = errors.Join(g.follow(graph, s, gpu.CUDA, sent), s.KeepUp())
+			err = errors.Join(g.follow(graph, s, gpu.CUDA, sent), s.RecordQueued())
 		}
 		return err
 	})
@@ -129,9 +129,9 @@ func (g *calls) Launch(graph *stream.Graph, s *stream.Stream) error {
 				e.Unexpect()
 			}
 		}
-		g.breakOff(len(g.all), err)
+		g.failUnqueued(len(g.all), err)
 		for _, c := range g.users {
-			s.Told(c.group)
+			s.MarkReported(c.group)
 		}
 	}
 	return err
@@ -154,7 +154,7 @@ func (g *calls) queue(
 	graph *stream.Graph, s *stream.Stream, gpu *cuda.Driver,
 ) (launched bool, err error) {
 	for _, c := range g.running {
-		if err := c.direct.turns.Take(c.group, s, false, gpu); err != nil {
+		if err := c.direct.order.Begin(c.group, s, false, gpu); err != nil {
 			return false, err
 		}
 	}
@@ -167,7 +167,7 @@ func (g *calls) follow(
 	graph *stream.Graph, s *stream.Stream, gpu *cuda.Driver, sent []*p2p.End,
 ) error {
 	for _, c := range g.running {
-		if err := c.direct.turns.Pass(s, gpu); err != nil {
+		if err := c.direct.order.End(s, gpu); err != nil {
 			return err
 		}
 	}
@@ -179,10 +179,10 @@ func (g *calls) follow(
 	return graph.Follow(s)
 }
 
-// breakOff fails the communicators of the first n calls, which others take for launched.
-func (g *calls) breakOff(n int, err error) {
+// failUnqueued fails the communicators of the first n calls, which others take for launched.
+func (g *calls) failUnqueued(n int, err error) {
 	for _, k := range g.all[:n] {
-		_ = k.plan.c.breakOff(&k.plan.Call, err)
+		_ = k.plan.c.failUnqueued(&k.plan.Call, err)
 	}
 }
 

@@ -29,8 +29,8 @@ const (
 	normError = ((normSteps+2)/2.0 + 4 + 2) * 0x1p-24
 )
 
-// sheet is what all ranks need of a norm to try it, and what must come out.
-type sheet struct {
+// normCase is what all ranks need of a norm to try it, and what must come out.
+type normCase struct {
 	rows, hidden     int
 	epsilon          float32
 	inPlace          bool
@@ -39,9 +39,9 @@ type sheet struct {
 	sums             []float32 // what the residual becomes
 }
 
-// newSheet draws a sheet of some shape.
-func newSheet(draws *rand.Rand, ranks, rows, hidden int) *sheet {
-	s := &sheet{
+// newNormCase draws a case of some shape.
+func newNormCase(draws *rand.Rand, ranks, rows, hidden int) *normCase {
+	s := &normCase{
 		rows: rows, hidden: hidden, epsilon: float32(draws.Float64() * 1e-5),
 		inPlace: draws.IntN(2) == 0,
 	}
@@ -60,8 +60,8 @@ func newSheet(draws *rand.Rand, ranks, rows, hidden int) *sheet {
 	return s
 }
 
-// anySheet draws the shape, too.
-func anySheet(draws *rand.Rand, ranks int) *sheet {
+// anyNormCase draws the shape, too.
+func anyNormCase(draws *rand.Rand, ranks int) *normCase {
 	hidden := driver.NormUnit * (1 + draws.IntN(600))
 	switch draws.IntN(4) {
 	case 0:
@@ -70,10 +70,10 @@ func anySheet(draws *rand.Rand, ranks int) *sheet {
 		hidden = driver.NormUnit * (1 + draws.IntN(driver.MaxHidden/driver.NormUnit))
 	}
 	rows := min(draws.IntN(1<<draws.IntN(8)+1), int(kernels.RowLimit(ranks, int64(hidden))))
-	return newSheet(draws, ranks, rows, hidden)
+	return newNormCase(draws, ranks, rows, hidden)
 }
 
-func (s *sheet) String() string {
+func (s *normCase) String() string {
 	return fmt.Sprintf("%d rows of %d on %d ranks, in place: %v", s.rows, s.hidden, len(s.inputs),
 		s.inPlace)
 }
@@ -96,8 +96,8 @@ func packed(values []float32) []byte {
 	return out
 }
 
-// judge compares an output with the sums' norms in float64.
-func (s *sheet) judge(got []byte) error {
+// check compares an output with the sums' norms in float64.
+func (s *normCase) check(got []byte) error {
 	for row := range s.rows {
 		sums := s.sums[row*s.hidden:][:s.hidden]
 		squares := 0.0
@@ -117,27 +117,28 @@ func (s *sheet) judge(got []byte) error {
 	return nil
 }
 
-// desk is where a rank has its buffers: in no windows, and elsewhere on each rank.
-type desk struct {
+// normBuffers is where a rank has its buffers: in no windows, and elsewhere on each rank.
+type normBuffers struct {
 	send, residual, weight, recv uintptr
 }
 
-// deskBytes is the size of the largest buffer.
-const deskBytes = 6 << 20
+// normBufferBytes is the size of the largest buffer.
+const normBufferBytes = 6 << 20
 
-func newDesk(m *mate) (d desk, err error) {
-	s, err := m.grow(4*deskBytes + 4096)
+func newNormBuffers(m *testRank) (d normBuffers, err error) {
+	s, err := m.grow(4*normBufferBytes + 4096)
 	if err != nil {
 		return d, err
 	}
 	at := s.segment.Address() + uintptr(16*(3*m.number+1))
-	return desk{
-		send: at, residual: at + deskBytes, weight: at + 2*deskBytes, recv: at + 3*deskBytes + 16,
+	return normBuffers{
+		send: at, residual: at + normBufferBytes, weight: at + 2*normBufferBytes,
+		recv: at + 3*normBufferBytes + 16,
 	}, nil
 }
 
 // write brings memory of the host to the device.
-func (m *mate) write(at uintptr, values []byte) error {
+func (m *testRank) write(at uintptr, values []byte) error {
 	if len(values) == 0 {
 		return nil
 	}
@@ -146,8 +147,8 @@ func (m *mate) write(at uintptr, values []byte) error {
 		m.stream.Synchronize(context.Background()))
 }
 
-// lay brings what a sheet needs to a rank, and returns the call.
-func (d *desk) lay(m *mate, s *sheet) (driver.Call, error) {
+// prepare copies what a case needs to a rank, and returns the call.
+func (d *normBuffers) prepare(m *testRank, s *normCase) (driver.Call, error) {
 	call := driver.Call{
 		Operation: driver.AllReduceRMSNorm, DataType: driver.BFloat16, Digest: 77,
 		Count: int64(s.rows * s.hidden), Send: d.send, Recv: d.recv, Path: driver.PathDirect,
@@ -165,8 +166,10 @@ func (d *desk) lay(m *mate, s *sheet) (driver.Call, error) {
 		m.write(d.weight, packed(s.weight)))
 }
 
-// look reads what a call has written, and compares.
-func (d *desk) look(w *team, m *mate, s *sheet, call *driver.Call) ([]byte, error) {
+// check reads what a call has written, and compares.
+func (d *normBuffers) check(
+	w *testGroup, m *testRank, s *normCase, call *driver.Call,
+) ([]byte, error) {
 	sums, err := m.copied(w, d.residual, 2*call.Count)
 	if err != nil {
 		return nil, err
@@ -182,7 +185,7 @@ func (d *desk) look(w *team, m *mate, s *sheet, call *driver.Call) ([]byte, erro
 		return nil, fmt.Errorf("%v: something next to the output was written", s)
 	}
 	out := bytes.Clone(around[8 : len(around)-8])
-	return out, s.judge(out)
+	return out, s.check(out)
 }
 
 var poison = bytes.Repeat([]byte{0xff}, 8)
@@ -195,27 +198,27 @@ func TestNormsAreRight(t *testing.T) {
 	if full() {
 		trials = 400
 	}
-	w, desks := newDesks(t, atMost(t, 4), time.Minute)
-	for _, cast := range casts(t) {
-		w.play(cast...)
+	w, buffers := newNormBuffersOf(t, atMost(t, 4), time.Minute)
+	for _, members := range casts(t) {
+		w.regroup(members...)
 		for range trials {
-			w.normalize(desks, anySheet(draws, len(cast)))
+			w.normalize(buffers, anyNormCase(draws, len(members)))
 		}
 	}
 }
 
 // normalize calls a norm and compares.
-func (w *team) normalize(desks []desk, s *sheet) {
+func (w *testGroup) normalize(buffers []normBuffers, s *normCase) {
 	w.t.Helper()
-	outs := make([][]byte, len(w.playing))
-	w.must(func(m *mate) error {
-		d := &desks[m.number]
-		call, err := d.lay(m, s)
+	outs := make([][]byte, len(w.ranks))
+	w.must(func(m *testRank) error {
+		d := &buffers[m.number]
+		call, err := d.prepare(m, s)
 		if err == nil {
 			err = m.launch(m.stream, call)
 		}
 		if err == nil {
-			outs[m.rank], err = d.look(w, m, s, &call)
+			outs[m.rank], err = d.check(w, m, s, &call)
 		}
 		return err
 	})
@@ -226,29 +229,29 @@ func (w *team) normalize(desks []desk, s *sheet) {
 	}
 }
 
-// newDesks opens the team of a test with a desk for each rank.
-func newDesks(t *testing.T, ranks int, timeout time.Duration) (*team, []desk) {
+// newNormBuffersOf opens the test group of a test with the buffers of a norm for each rank.
+func newNormBuffersOf(t *testing.T, ranks int, timeout time.Duration) (*testGroup, []normBuffers) {
 	t.Helper()
-	w := newTeam(t, ranks, timeout)
-	desks := make([]desk, len(w.mates))
-	w.must(func(m *mate) (err error) {
-		desks[m.number], err = newDesk(m)
+	w := newTestGroup(t, ranks, timeout)
+	buffers := make([]normBuffers, len(w.opened))
+	w.must(func(m *testRank) (err error) {
+		buffers[m.number], err = newNormBuffers(m)
 		return err
 	})
-	return w, desks
+	return w, buffers
 }
 
 func TestNormsAreCaptured(t *testing.T) {
 	const replays = 5
 	draws := drawing(t)
-	w, desks := newDesks(t, 2, time.Minute)
-	w.play(0, 1)
-	sheets := []*sheet{newSheet(draws, 2, 3, 1024), newSheet(draws, 2, 300, 512)}
-	for _, s := range sheets {
+	w, buffers := newNormBuffersOf(t, 2, time.Minute)
+	w.regroup(0, 1)
+	cases := []*normCase{newNormCase(draws, 2, 3, 1024), newNormCase(draws, 2, 300, 512)}
+	for _, s := range cases {
 		s.inPlace = false
-		w.must(func(m *mate) error {
-			d := &desks[m.number]
-			call, err := d.lay(m, s)
+		w.must(func(m *testRank) error {
+			d := &buffers[m.number]
+			call, err := d.prepare(m, s)
 			if err != nil {
 				return err
 			}
@@ -258,13 +261,13 @@ func TestNormsAreCaptured(t *testing.T) {
 			}
 			for range replays {
 				// A residual is what a call starts from and leaves.
-				if _, err := d.lay(m, s); err != nil {
+				if _, err := d.prepare(m, s); err != nil {
 					return err
 				}
 				if err := g.Launch(m.stream); err != nil {
 					return err
 				}
-				if _, err := d.look(w, m, s, &call); err != nil {
+				if _, err := d.check(w, m, s, &call); err != nil {
 					return err
 				}
 			}
@@ -278,14 +281,14 @@ func TestNormsAreCaptured(t *testing.T) {
 // fault just before that is refused, and has what it had.
 func TestNormsThatDifferFail(t *testing.T) {
 	draws := drawing(t)
-	w, desks := newDesks(t, 2, time.Minute)
-	for _, pair := range [][2]*sheet{
-		{newSheet(draws, 2, 2, 1024), newSheet(draws, 2, 1, 2048)},
-		{newSheet(draws, 2, 100, 2048), newSheet(draws, 2, 200, 1024)},
-		{newSheet(draws, 2, 0, 1024), newSheet(draws, 2, 1, 1024)},
+	w, buffers := newNormBuffersOf(t, 2, time.Minute)
+	for _, pair := range [][2]*normCase{
+		{newNormCase(draws, 2, 2, 1024), newNormCase(draws, 2, 1, 2048)},
+		{newNormCase(draws, 2, 100, 2048), newNormCase(draws, 2, 200, 1024)},
+		{newNormCase(draws, 2, 0, 1024), newNormCase(draws, 2, 1, 1024)},
 	} {
-		w.play(0, 1)
-		w.differ(desks, pair)
+		w.regroup(0, 1)
+		w.differ(buffers, pair)
 	}
 }
 
@@ -296,11 +299,12 @@ func TestANormIsRefusedAfterAFault(t *testing.T) {
 		t.Skip("ranks that are apart show nothing")
 	}
 	draws := drawing(t)
-	w, desks := newDesks(t, 2, time.Minute)
-	w.play(0, 1)
-	c := w.playing[0].group.(*communicator)
-	c.direct.shown = heldUp{c.direct.shown, c.plane}
-	launched := w.differ(desks, [2]*sheet{newSheet(draws, 2, 2, 1024), newSheet(draws, 2, 1, 2048)})
+	w, buffers := newNormBuffersOf(t, 2, time.Minute)
+	w.regroup(0, 1)
+	c := w.ranks[0].group.(*communicator)
+	c.direct.announcements = heldUp{c.direct.announcements, c.plane}
+	pair := [2]*normCase{newNormCase(draws, 2, 2, 1024), newNormCase(draws, 2, 1, 2048)}
+	launched := w.differ(buffers, pair)
 	if launched[0] || !launched[1] {
 		t.Errorf("let in: %v, want rank 1 alone", launched)
 	}
@@ -321,11 +325,11 @@ func (h heldUp) Announce(ticket, digest uint64) {
 
 // differ has the ranks of a new group call different norms, after one that is alike, and returns
 // which of these were let in.
-func (w *team) differ(desks []desk, pair [2]*sheet) (launched [2]bool) {
+func (w *testGroup) differ(buffers []normBuffers, pair [2]*normCase) (launched [2]bool) {
 	w.t.Helper()
 	pair[0].inPlace, pair[1].inPlace = false, false
-	for r, err := range w.each(func(m *mate) error {
-		call, err := desks[m.number].lay(m, pair[0])
+	for r, err := range w.each(func(m *testRank) error {
+		call, err := buffers[m.number].prepare(m, pair[0])
 		if err == nil {
 			err = m.launch(m.stream, call)
 		}
@@ -333,7 +337,7 @@ func (w *team) differ(desks []desk, pair [2]*sheet) (launched [2]bool) {
 			return err
 		}
 		s := pair[m.rank]
-		if call, err = desks[m.number].lay(m, s); err != nil {
+		if call, err = buffers[m.number].prepare(m, s); err != nil {
 			return err
 		}
 		call.Digest = uint64(s.rows)
@@ -349,8 +353,8 @@ func (w *team) differ(desks []desk, pair [2]*sheet) (launched [2]bool) {
 			w.t.Errorf("%v: rank %d got %v, want a MismatchError about the second call", pair[r], r, err)
 		}
 	}
-	w.must(func(m *mate) error {
-		d, s := &desks[m.number], pair[m.rank]
+	w.must(func(m *testRank) error {
+		d, s := &buffers[m.number], pair[m.rank]
 		out, err := m.copied(w, d.recv, int64(2*len(s.residual))) // filled with ones before the call
 		if err == nil && !marked(out) {
 			err = fmt.Errorf("%v: the output has other values than marks", s)
@@ -364,7 +368,7 @@ func (w *team) differ(desks []desk, pair [2]*sheet) (launched [2]bool) {
 }
 
 // kept makes sure that a call which was refused has left the residual as it was.
-func (d *desk) kept(w *team, m *mate, s *sheet) error {
+func (d *normBuffers) kept(w *testGroup, m *testRank, s *normCase) error {
 	got, err := m.copied(w, d.residual, int64(2*len(s.residual)))
 	if err == nil && !bytes.Equal(got, packed(s.residual)) {
 		err = fmt.Errorf("%v: the call was refused, and the residual is another one", s)
@@ -373,7 +377,7 @@ func (d *desk) kept(w *team, m *mate, s *sheet) error {
 }
 
 // spoiled makes sure that a call which failed has left nothing but marks in the residual.
-func (d *desk) spoiled(w *team, m *mate, s *sheet) error {
+func (d *normBuffers) spoiled(w *testGroup, m *testRank, s *normCase) error {
 	got, err := m.copied(w, d.residual, int64(2*len(s.residual)))
 	if err == nil && !marked(got) {
 		err = fmt.Errorf("%v: the residual is no mark", s)
@@ -386,15 +390,15 @@ func marked(b []byte) bool { return len(bytes.Trim(b, "\xff")) == 0 }
 
 func TestANormThatWaitsInVainEnds(t *testing.T) {
 	draws := drawing(t)
-	w, desks := newDesks(t, 2, time.Second)
-	for _, s := range []*sheet{newSheet(draws, 2, 1, 1024), newSheet(draws, 2, 200, 1024)} {
-		w.play(0, 1)
+	w, buffers := newNormBuffersOf(t, 2, time.Second)
+	for _, s := range []*normCase{newNormCase(draws, 2, 1, 1024), newNormCase(draws, 2, 200, 1024)} {
+		w.regroup(0, 1)
 		s.inPlace = false
-		errs := w.each(func(m *mate) error {
+		errs := w.each(func(m *testRank) error {
 			if m.rank == 1 {
 				return nil
 			}
-			call, err := desks[0].lay(m, s)
+			call, err := buffers[0].prepare(m, s)
 			if err == nil {
 				err = m.launch(m.stream, call)
 			}
@@ -404,11 +408,11 @@ func TestANormThatWaitsInVainEnds(t *testing.T) {
 		if !errors.As(errs[0], &late) || len(late.Missing) != 1 || late.Missing[0] != 1 {
 			t.Errorf("%v: got %v, want a TimeoutError about rank 1", s, errs[0])
 		}
-		w.must(func(m *mate) error {
+		w.must(func(m *testRank) error {
 			if m.rank == 1 {
 				return nil
 			}
-			return desks[0].spoiled(w, m, s)
+			return buffers[0].spoiled(w, m, s)
 		})
 	}
 }

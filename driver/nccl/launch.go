@@ -28,11 +28,11 @@ func (c *communicator) Launch(on driver.Stream, p driver.Plan) error {
 		return c.launch(s, prepared)
 	}
 	s.Mu.Lock()
-	s.BusyAgain() // before the ticket: a group that fails then blames the stream
+	s.BusyAgain() // before the ticket: a group that fails then reports its fault to the stream
 	c.mu.Lock()
 	if s.Closed() || s.Capture != nil || c.closing.Load() || c.check.Load() ||
 		c.busy.Windows.Load() && prepared.Path != driver.PathWindow ||
-		c.direct.none == "" && c.direct.turns.Open() != s {
+		c.direct.unavailable == "" && c.direct.order.Latest() != s {
 		c.mu.Unlock()
 		s.Mu.Unlock()
 		return c.launch(s, prepared)
@@ -40,9 +40,9 @@ func (c *communicator) Launch(on driver.Stream, p driver.Plan) error {
 	// What launch comes to then, with less on the way.
 	if ticket, ok := c.plane.TrySubmit(); ok {
 		c.note(s, prepared, ticket)
-		c.direct.turns.ByNCCL = true
+		c.direct.order.ByNCCL = true
 		if err = prepared.ready.On(s.CUDA); err != nil {
-			err = s.Refuse(c.group, c.breakOff(&prepared.Call, err))
+			err = s.Refuse(c.group, c.failUnqueued(&prepared.Call, err))
 		}
 	} else {
 		err = s.Refuse(c.group, c.afterPeerFault(&prepared.Call))
@@ -57,7 +57,7 @@ func (c *communicator) launch(s *stream.Stream, p *plan) error {
 	s.Mu.Lock()
 	defer s.Mu.Unlock()
 	s.BusyAgain()
-	if err := c.leave(s, p); err != nil {
+	if err := c.recordOtherGroups(s, p); err != nil {
 		return err
 	}
 	c.mu.Lock()
@@ -65,12 +65,12 @@ func (c *communicator) launch(s *stream.Stream, p *plan) error {
 	if s.Closed() || s.Capture != nil || c.closing.Load() || p.Operation.PointToPoint() {
 		return c.launchOtherwise(s, p)
 	}
-	if p.Path != driver.PathWindow && c.busy.Windows.Load() && c.busy.Over(s) {
+	if p.Path != driver.PathWindow && c.busy.Windows.Load() && c.busy.NoneUnderWay(s) {
 		c.busy.Windows.Store(false) // else this call would pass for one that does not hear of an abort
 	}
 	var err error
 	if c.replayed.Load() {
-		err = c.askKernels()
+		err = c.checkKernels()
 	}
 	if err == nil {
 		err = c.admit(s, p)
@@ -84,16 +84,16 @@ func (c *communicator) launch(s *stream.Stream, p *plan) error {
 	return nil
 }
 
-// leave has groups leave a stream before a call comes that may wait for what they have nothing to
-// do with. s.Mu is held.
-func (c *communicator) leave(s *stream.Stream, p *plan) error {
+// recordOtherGroups has the other groups record their events on a stream before a call comes that
+// may wait for what they have nothing to do with. s.Mu is held.
+func (c *communicator) recordOtherGroups(s *stream.Stream, p *plan) error {
 	switch {
 	case s.Capture != nil || s.Closed() || p.Operation != driver.Recv && !s.Adopted():
 		return nil
 	case p.Operation.PointToPoint():
-		return s.Leave(nil)
+		return s.RecordGroups(nil)
 	default:
-		return s.Leave(c.group)
+		return s.RecordGroups(c.group)
 	}
 }
 
@@ -150,7 +150,7 @@ func (c *communicator) admit(s *stream.Stream, p *plan) error {
 // note remembers a collective that is about to be queued on a stream. s.Mu and c.mu are held.
 func (c *communicator) note(s *stream.Stream, p *plan, ticket uint64) {
 	c.history.note(&p.Call, ticket, p.meetings)
-	if !c.busy.Knows(s) {
+	if !c.busy.IsNoted(s) {
 		c.busy.Note(s)
 	}
 	if p.Path == driver.PathWindow && !c.busy.Windows.Load() {
@@ -163,8 +163,8 @@ func (c *communicator) note(s *stream.Stream, p *plan, ticket uint64) {
 // themselves, but a rank whose call is another one may take another path, so all show what they
 // launch. Ranks that are apart have nothing to show it on, and compare as on the other paths.
 func (c *communicator) compare(p *plan, ticket uint64) error {
-	if c.direct.shown != nil {
-		c.direct.shown.Announce(ticket, p.Digest)
+	if c.direct.announcements != nil {
+		c.direct.announcements.Announce(ticket, p.Digest)
 		if p.kernel != nil {
 			return c.goesOn(p, ticket)
 		}
@@ -218,10 +218,10 @@ func (c *communicator) call(p *plan, s *stream.Stream) error {
 		return nil
 	}
 	err := c.device.gpu.With(func(gpu *cuda.Driver) error {
-		return errors.Join(c.run(p, s, gpu), s.KeepUp())
+		return errors.Join(c.run(p, s, gpu), s.RecordQueued())
 	})
 	if err != nil {
-		return c.breakOff(&p.Call, err)
+		return c.failUnqueued(&p.Call, err)
 	}
 	return nil
 }
@@ -230,20 +230,20 @@ func (c *communicator) call(p *plan, s *stream.Stream) error {
 // is in the device's context. s.Mu and c.mu are held.
 func (c *communicator) run(p *plan, s *stream.Stream, gpu *cuda.Driver) error {
 	switch {
-	case c.direct.none != "":
+	case c.direct.unavailable != "":
 		return p.queue(s, gpu) // NCCL keeps the order
 	case s.Recording:
 		return c.queueRecorded(p, s, gpu)
 	case s.Capture != nil:
 		return p.queue(s, gpu) // the graph takes its turn when it is launched
 	}
-	t := &c.direct.turns
-	err := t.Take(c.group, s, p.ordered(), gpu)
+	t := &c.direct.order
+	err := t.Begin(c.group, s, p.ordered(), gpu)
 	if err == nil {
 		err = p.queue(s, gpu)
 	}
 	if err == nil {
-		err = t.Pass(s, gpu)
+		err = t.End(s, gpu)
 	}
 	return err
 }
@@ -251,7 +251,7 @@ func (c *communicator) run(p *plan, s *stream.Stream, gpu *cuda.Driver) error {
 // queueRecorded puts a call into a capture of the stream's owner, behind those of the group that
 // are there. s.Mu and c.mu are held.
 func (c *communicator) queueRecorded(p *plan, s *stream.Stream, gpu *cuda.Driver) error {
-	return c.recording.Launch(&c.direct.turns, s, c.device.streams, func() error {
+	return c.recording.Launch(&c.direct.order, s, c.device.streams, func() error {
 		return p.queue(s, gpu)
 	})
 }

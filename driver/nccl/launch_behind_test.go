@@ -15,7 +15,7 @@ import (
 // second time behind a call: the stream waits there until rank 1, behind its next call, receives.
 func TestACallDoesNotWaitForAGraphThatSendsAgain(t *testing.T) {
 	w := newSteps(t, 2, 10*time.Second)
-	w.withPower(1000, func(m *mate, p *power) error {
+	w.withPower(1000, func(m *testRank, p *power) error {
 		mailed, err := m.grow(8)
 		others, failed := m.newStreams(1)
 		if err = errors.Join(err, failed); err != nil {
@@ -58,7 +58,7 @@ func TestACallDoesNotWaitForAGraphThatSendsAgain(t *testing.T) {
 func TestAStreamIsNotHeldUpByALaunchOnAnother(t *testing.T) {
 	w := newSteps(t, 2, time.Minute)
 	begun := make(chan struct{})
-	w.withPower(1000, func(m *mate, p *power) error {
+	w.withPower(1000, func(m *testRank, p *power) error {
 		other, err := m.device.NewStream()
 		if err != nil {
 			return err
@@ -77,7 +77,9 @@ func TestAStreamIsNotHeldUpByALaunchOnAnother(t *testing.T) {
 }
 
 // meanwhile uses a stream during a launch on that of the rank, which ends when others know.
-func (m *mate) meanwhile(w *team, p *power, other driver.Stream, known chan struct{}) error {
+func (m *testRank) meanwhile(
+	w *testGroup, p *power, other driver.Stream, known chan struct{},
+) error {
 	launched, used := make(chan error, 1), make(chan error, 1)
 	go func() { launched <- p.raise(m.group, m.stream, driver.PathPlain) }()
 	compares := func() bool { return m.group.(*communicator).comparing.Load() != nil }
@@ -111,7 +113,7 @@ func TestAStreamThatEndsIsLeftByAGroupThatIsClosing(t *testing.T) {
 	w := newSteps(t, 2, time.Minute)
 	ctx, cancel := connecting(t.Context())
 	defer cancel()
-	w.withPower(1000, func(m *mate, p *power) error {
+	w.withPower(1000, func(m *testRank, p *power) error {
 		old, err := m.device.NewStream()
 		if err != nil {
 			return err
@@ -142,7 +144,7 @@ func TestTheOrderOfAGroupOutlivesItsAbort(t *testing.T) {
 	w := newSteps(t, 2, time.Minute)
 	var queued sync.WaitGroup
 	queued.Add(2)
-	w.withPower(1000, func(m *mate, p *power) error {
+	w.withPower(1000, func(m *testRank, p *power) error {
 		streams, err := m.newStreams(4)
 		if err != nil {
 			return err

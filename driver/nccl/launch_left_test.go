@@ -15,7 +15,7 @@ func TestALaunchThatARankWhichLeftHasNotMadeIsRefused(t *testing.T) {
 		t.Run(path.String(), func(t *testing.T) {
 			w := newGroup(t, 2, time.Minute)
 			left := make(chan struct{})
-			w.withPower(sizes["lines"], func(m *mate, p *power) error {
+			w.withPower(sizes["lines"], func(m *testRank, p *power) error {
 				err := errors.Join(p.raise(m.group, m.stream, path), m.stream.Synchronize(t.Context()))
 				if err != nil {
 					return err

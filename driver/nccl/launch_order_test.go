@@ -15,7 +15,7 @@ import (
 // nothing, between one of NCCL's kernels, which has to wait, and one of ours.
 func TestACallThatMovesNothingKeepsTheOrder(t *testing.T) {
 	w := newSteps(t, 2, time.Minute)
-	w.withPower(1000, func(m *mate, p *power) error {
+	w.withPower(1000, func(m *testRank, p *power) error {
 		others, err := m.newStreams(2)
 		if err = errors.Join(err, m.warm([]*power{p})); err != nil {
 			return err
@@ -45,7 +45,7 @@ func TestACallDoesNotWaitForWhatComesBehindAnother(t *testing.T) {
 		for _, kind := range kinds {
 			t.Run(fmt.Sprintf("%s, adopted: %v", kind, adopted), func(t *testing.T) {
 				w := newSteps(t, 2, 10*time.Second)
-				w.withPower(1000, func(m *mate, p *power) error { return m.crossing(w, p, kind, adopted) })
+				w.withPower(1000, func(m *testRank, p *power) error { return m.crossing(w, p, kind, adopted) })
 			})
 		}
 	}
@@ -53,7 +53,7 @@ func TestACallDoesNotWaitForWhatComesBehindAnother(t *testing.T) {
 
 // crossing makes a call on each of two streams. Behind the first one there is, on rank 0, what ends
 // with a message that rank 1 sends behind the second.
-func (m *mate) crossing(w *team, p *power, kind string, adopted bool) error {
+func (m *testRank) crossing(w *testGroup, p *power, kind string, adopted bool) error {
 	mailed, err := m.grow(8)
 	streams, opened := m.newStreams(3)
 	all, failed := m.newOwned(3)
@@ -112,7 +112,7 @@ const ownersWait = "a wait of the owner"
 
 // follow has a stream wait for an event of another one, in one of the ways in which it can, or
 // makes the call that comes behind a wait of its owner.
-func (m *mate) follow(kind string, s, ahead driver.Stream, e driver.Event, at uintptr) error {
+func (m *testRank) follow(kind string, s, ahead driver.Stream, e driver.Event, at uintptr) error {
 	switch kind {
 	case "a wait":
 		return s.Wait(e)

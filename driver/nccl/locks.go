@@ -6,7 +6,7 @@ import "symmem/internal/ranked"
 // them in the same order.
 type (
 	communicatorMu struct{}
-	peersParting   struct{}
+	peersUnmap     struct{}
 	deviceMu       struct{}
 	membersMu      struct{}
 )
@@ -19,8 +19,8 @@ func (communicatorMu) Rank() ranked.Rank {
 	return r
 }
 
-// Rank is the place of peers.parting.
-func (peersParting) Rank() ranked.Rank { return rankOf(10, "nccl.peers.parting") }
+// Rank is the place of peers.unmapMu.
+func (peersUnmap) Rank() ranked.Rank { return rankOf(10, "nccl.peers.unmapMu") }
 
 // Rank is the place of Device.mu.
 func (deviceMu) Rank() ranked.Rank { return rankOf(22, "nccl.Device.mu") }

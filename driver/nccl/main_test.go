@@ -76,11 +76,11 @@ func atMost(t *testing.T, n int) int {
 func needDirect(t *testing.T, of driver.Communicator) {
 	t.Helper()
 	c := of.(*communicator)
-	if c.direct.none == "" {
+	if c.direct.unavailable == "" {
 		return
 	}
 	if err := linked(c.device.gpu, &c.device.self, c.members); err != nil {
 		t.Skipf("the direct path does not take the links of these GPUs: %v", err)
 	}
-	t.Fatalf("the group has no direct path, though its GPUs are linked: %s", c.direct.none)
+	t.Fatalf("the group has no direct path, though its GPUs are linked: %s", c.direct.unavailable)
 }

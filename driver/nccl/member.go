@@ -63,8 +63,8 @@ type members struct {
 	known map[int]*member // by world rank; guarded by mu
 }
 
-// meet asks for the other ranks of a group, and refuses groups that cannot work.
-func (d *members) meet(ctx context.Context, ranks []int) ([]*member, error) {
+// awaitMembers asks for the other ranks of a group, and refuses groups that cannot work.
+func (d *members) awaitMembers(ctx context.Context, ranks []int) ([]*member, error) {
 	all, begin := make([]*member, len(ranks)), time.Now()
 	absent := func() []int { return control.Absent(d.cfg.Store, ranks, memberKey) }
 	warning := driver.LateWarning{Doing: "meeting the ranks of a group", Members: ranks}
@@ -74,7 +74,7 @@ func (d *members) meet(ctx context.Context, ranks []int) ([]*member, error) {
 	for i, rank := range ranks {
 		m, err := d.of(ctx, rank)
 		if err != nil && errors.Is(context.Cause(ctx), context.DeadlineExceeded) {
-			return nil, control.Absence(warning.Doing, ranks, time.Since(begin), absent(),
+			return nil, control.AbsentError(warning.Doing, ranks, time.Since(begin), absent(),
 				[]int{rank}, err)
 		}
 		if err != nil {

@@ -31,7 +31,7 @@ func TestAStreamThatComesLateToAMessageOfAFailedGroupGoesOn(t *testing.T) {
 	}
 	p[0].group.Abort(nil)
 	for r := range p {
-		<-p[r].group.(*communicator).quiet // which gives the streams gpu.EndingTime
+		<-p[r].group.(*communicator).kernelsEnded // which gives the streams gpu.EndingTime
 	}
 	close(gate)
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
@@ -88,7 +88,7 @@ func TestAGraphWithMoreSendsThanThereArePlacesIsRefused(t *testing.T) {
 	at := p[0].segment.Address()
 	var err error
 	g := p.capture(t, 0, func() error {
-		for i := range p2p.Places {
+		for i := range p2p.Slots {
 			if err := p.message(0, driver.Send, at, 8, 0); err != nil {
 				return fmt.Errorf("message %d: %w", i, err)
 			}

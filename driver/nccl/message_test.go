@@ -175,7 +175,7 @@ func TestMoreMessagesThanHavePlacesAreWaitedFor(t *testing.T) {
 		if r == 1 {
 			o = driver.Recv
 		}
-		for i := range 3 * p2p.Places {
+		for i := range 3 * p2p.Slots {
 			if err := p.message(r, o, p[r].segment.Address(), int64(i%7), 0); err != nil {
 				return fmt.Errorf("message %d of rank %d: %w", i, r, err)
 			}
@@ -191,15 +191,15 @@ func TestMoreMessagesThanHavePlacesAreWaitedFor(t *testing.T) {
 
 	p = openPair(t, time.Second)
 	var err error
-	for i := 0; i <= p2p.Places && err == nil; i++ {
+	for i := 0; i <= p2p.Slots && err == nil; i++ {
 		err = p.message(0, driver.Send, p[0].segment.Address(), 1, 0)
-		if (err != nil) != (i == p2p.Places) {
+		if (err != nil) != (i == p2p.Slots) {
 			t.Errorf("message %d: %v", i, err)
 		}
 	}
 	wantLate(t, err)
 	_ = p[0].stream.Synchronize(t.Context())
-	p.closeUntaken(t, p2p.Places)
+	p.closeUntaken(t, p2p.Slots)
 }
 
 // TestASendWithoutMemoryDoesNothing: the group goes on. The GPU has memory for the buffer, but not
@@ -412,7 +412,7 @@ func TestARecvThatIsQueuedWhileItsGroupFailsEnds(t *testing.T) {
 	}
 	c.Abort(nil)
 	select {
-	case <-c.quiet: // nothing of the group runs any more, it says
+	case <-c.kernelsEnded: // nothing of the group runs any more, it says
 	case <-time.After(gpu.EndingTime / 2):
 	}
 	close(goOn)

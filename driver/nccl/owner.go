@@ -33,12 +33,12 @@ func (c *owner) Await(
 	return err
 }
 
-// Quiet is closed when the communicator's kernels have ended, or are given up.
-func (c *owner) Quiet() <-chan struct{} { return c.quiet }
+// KernelsEnded is closed when the communicator's kernels have ended, or are given up.
+func (c *owner) KernelsEnded() <-chan struct{} { return c.kernelsEnded }
 
 // Reported fails the communicator if a kernel has reported a fault.
 func (c *owner) Reported() error {
-	err := c.askKernels()
+	err := c.checkKernels()
 	if err != nil {
 		c.end()
 	}
@@ -50,25 +50,25 @@ func (c *owner) ReplayFault() error {
 	if !c.replayed.Load() {
 		return nil
 	}
-	_ = c.askKernels()
+	_ = c.checkKernels()
 	if cause := c.plane.Cause(); !errors.Is(cause, driver.ErrClosed) {
 		return cause
 	}
 	return nil
 }
 
-// Leave puts the tail of the group's kernels behind what a stream has to do, if the latest is
-// there.
-func (c *owner) Leave(s *stream.Stream, forget bool) error {
-	t := &c.direct.turns
-	if t.Open() != s {
+// RecordEvent records the event of the group's latest launch after the work queued on a stream, if
+// the latest is there.
+func (c *owner) RecordEvent(s *stream.Stream, forget bool) error {
+	t := &c.direct.order
+	if t.Latest() != s {
 		return nil // nor will it be, while its lock is held
 	}
 	if forget {
-		t.Forget(s)
+		t.ForgetLatest(s)
 		return nil
 	}
-	return c.device.gpu.Do(func() error { return t.Leave(s) })
+	return c.device.gpu.Do(func() error { return t.RecordLatest(s) })
 }
 
 // EndedEarly fails the group of a collective that is done and cannot have gone well: it needs data
@@ -77,7 +77,8 @@ func (c *owner) Leave(s *stream.Stream, forget bool) error {
 // for long.
 func (c *owner) EndedEarly(ticket uint64) error {
 	p := c.history.of(ticket)
-	if p == nil || !needsAll(p) || c.direct.shown == nil || c.direct.shown.Submitted(ticket) {
+	shown := c.direct.announcements
+	if p == nil || !needsAll(p) || shown == nil || shown.Submitted(ticket) {
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), causeTime)
@@ -115,8 +116,10 @@ func (c *owner) NoteMessage(s *stream.Stream, call *driver.Call) {
 	s.Note(c.group, c.history.message(call), call.Operation)
 }
 
-// BreakOff fails the communicator over a message that could not be queued.
-func (c *owner) BreakOff(call *driver.Call, err error) error { return c.breakOff(call, err) }
+// FailUnqueued fails the communicator over a message that could not be queued.
+func (c *owner) FailUnqueued(call *driver.Call, err error) error {
+	return c.failUnqueued(call, err)
+}
 
 // AfterPeerFault fails the communicator after a peer has failed.
 func (c *owner) AfterPeerFault(call *driver.Call) error { return c.afterPeerFault(call) }

@@ -308,8 +308,8 @@ func (p *plan) choose() (*kernels.Launch, error) {
 
 // refuseDirect says why no kernel of our own can run a call, if none can.
 func (p *plan) refuseDirect() error {
-	if p.c.direct.none != "" {
-		return fmt.Errorf("%s: %w", p.c.direct.none, driver.ErrUnsupported)
+	if p.c.direct.unavailable != "" {
+		return fmt.Errorf("%s: %w", p.c.direct.unavailable, driver.ErrUnsupported)
 	}
 	_, err := p.choose()
 	if err == nil {
@@ -324,9 +324,9 @@ func (p *plan) refuseDirect() error {
 // refuseWindow says why NCCL has no window kernel for a call, if it has none.
 func (p *plan) refuseWindow() error {
 	p.c.mu.Lock()
-	kinds := p.c.kinds
+	kinds := p.c.supported
 	p.c.mu.Unlock()
-	if kinds.none == "" && p.c.unwanted() {
+	if kinds.none == "" && p.c.skipsWindows() {
 		return fmt.Errorf("the group has no windows of NCCL's, since its table takes none (setting "+
 			"it to the window path makes them): %w", driver.ErrUnsupported)
 	}

@@ -13,8 +13,8 @@ import (
 // which gives back what kernels report to. The race detector has the last word.
 func TestAPlanIsMadeWhileItsGroupEnds(t *testing.T) {
 	w := newGroup(t, 2, 10*time.Second)
-	needDirect(t, w.mates[0].group)
-	m := w.mates[0]
+	needDirect(t, w.opened[0].group)
+	m := w.opened[0]
 	s, err := m.grow(1 << 20)
 	if err != nil {
 		t.Fatal(err)
@@ -37,7 +37,7 @@ func TestAPlanIsMadeWhileItsGroupEnds(t *testing.T) {
 			}
 		}
 	})
-	w.must(func(m *mate) error { return m.leave() })
+	w.must(func(m *testRank) error { return m.leave() })
 	close(ended)
 	preparing.Wait()
 	if _, err := prepare(group, call); !errors.Is(err, driver.ErrClosed) {

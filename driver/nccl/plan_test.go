@@ -31,8 +31,8 @@ func TestWhatNCCLDoesNotHaveIsRefused(t *testing.T) {
 // TestAKernelIsChosenOnceForAPlan counts, however often an offer is asked before a path is taken.
 func TestAKernelIsChosenOnceForAPlan(t *testing.T) {
 	w := newGroup(t, 2, 10*time.Second)
-	needDirect(t, w.mates[0].group)
-	w.must(func(m *mate) error {
+	needDirect(t, w.opened[0].group)
+	w.must(func(m *testRank) error {
 		s, err := m.grow(1 << 20)
 		if err == nil {
 			err = m.register(w, s, 0)

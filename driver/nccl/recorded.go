@@ -48,11 +48,11 @@ func (c recorder) record(on driver.Stream, p driver.Plan) error {
 	if err := c.compareRecorded(prepared); err != nil {
 		return err
 	}
-	if err := c.device.gpu.Do(func() error { return c.keepRecorded(prepared, s) }); err != nil {
+	if err := c.device.gpu.Do(func() error { return c.countUses(prepared, s) }); err != nil {
 		return fmt.Errorf("keeping what a graph of another library uses: %w", err)
 	}
 	c.history.note(&prepared.Call, 0, prepared.meetings)
-	s.Carry(c.group)
+	s.AddGroup(c.group)
 	s.Recording, c.recording = true, r
 	defer func() { s.Recording, c.recording = false, nil }()
 	return c.call(prepared, s)
@@ -83,15 +83,15 @@ func (c recorder) recordingOf(s *stream.Stream) (*direct.Recording, error) {
 // looks at what replays report. It also asks what they have reported so far. c.mu is held.
 func (c recorder) noteReplays() error {
 	if !c.replayed.Swap(true) {
-		c.busy.Rouse()
+		c.busy.WakeWatcher()
 	}
-	return c.askKernels()
+	return c.checkKernels()
 }
 
 // compareRecorded compares a call that is put into a capture. No stream is noted as having work:
 // nothing runs, and CUDA must not be asked about a stream that is captured. c.mu is held.
 func (c recorder) compareRecorded(p *plan) error {
-	if !c.check.Load() || p.kernel != nil && c.direct.shown != nil {
+	if !c.check.Load() || p.kernel != nil && c.direct.announcements != nil {
 		return nil
 	}
 	ticket := c.plane.Submit()
@@ -105,14 +105,14 @@ func unrecordable(p *plan) error {
 		driver.ErrUnsupported)
 }
 
-// keepRecorded has what a call uses live as long as the graph that it is put into. s.Mu and c.mu
+// countUses has what a call uses live as long as the graph that it is put into. s.Mu and c.mu
 // are held.
-func (c recorder) keepRecorded(p *plan, s *stream.Stream) error {
+func (c recorder) countUses(p *plan, s *stream.Stream) error {
 	h, err := c.captures.For(s.CUDA)
 	if h == nil || err != nil {
 		return err
 	}
-	h.Use(keepersOf(p))
+	h.Use(useCountsOf(p))
 	if p.kernel == nil && !p.nothing() && len(c.cfg.Ranks) > 1 {
 		c.recorded.plain = c.recorded.plain || p.Path != driver.PathWindow
 		c.recorded.windows = c.recorded.windows || p.Path == driver.PathWindow
@@ -120,11 +120,11 @@ func (c recorder) keepRecorded(p *plan, s *stream.Stream) error {
 	return nil
 }
 
-// keepersOf are those of what a call touches.
-func keepersOf(p *plan) (used []*memory.Keeper) {
+// useCountsOf are those of what a call touches.
+func useCountsOf(p *plan) (used []*memory.UseCount) {
 	for _, in := range []driver.Window{p.SendWindow, p.RecvWindow} {
 		if w, ok := in.(*window); ok && w != nil {
-			used = append(used, &w.keeper)
+			used = append(used, &w.uses)
 		}
 	}
 	at := []uintptr{p.Send, p.Recv}
@@ -133,7 +133,7 @@ func keepersOf(p *plan) (used []*memory.Keeper) {
 	}
 	for _, address := range at {
 		if s := p.c.device.memory.SegmentAt(address); s != nil {
-			used = append(used, &s.Keeper)
+			used = append(used, &s.Uses)
 		}
 	}
 	return used

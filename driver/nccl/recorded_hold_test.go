@@ -34,7 +34,7 @@ func TestAFaultLeavesMemoryToGraphsOfOthers(t *testing.T) {
 func replayAfterAFault(t *testing.T, count int64) {
 	w := newGroup(t, 2, time.Minute)
 	graphs := make([]*owned, 2)
-	w.withPower(count, func(m *mate, p *power) error {
+	w.withPower(count, func(m *testRank, p *power) error {
 		var err error
 		if graphs[m.rank], err = m.capturedBy(p.call(driver.PathDirect)); err != nil || m.rank == 1 {
 			return err
@@ -42,14 +42,14 @@ func replayAfterAFault(t *testing.T, count int64) {
 		return graphs[0].replay()
 	})
 	lost := &driver.RankLostError{Ranks: []int{1}}
-	w.playing[0].group.Abort(lost)
-	w.must(func(m *mate) error {
+	w.ranks[0].group.Abort(lost)
+	w.must(func(m *testRank) error {
 		c, g := m.group.(*communicator), graphs[m.rank]
 		err := gpu.Poll(t.Context(), func() bool { c.CheckPeers(); return c.Cause() != nil })
 		if err != nil {
 			return err
 		}
-		<-c.left
+		<-c.released
 		before, open := c.direct.exchange.Places()
 		for range 3 {
 			took, err := g.ends()
@@ -93,17 +93,17 @@ func TestMemoryUnderAGraphOfAnotherLibraryStays(t *testing.T) {
 		t.Run(fmt.Sprint(path), func(t *testing.T) {
 			w := newGroup(t, 2, time.Minute)
 			graphs := make([]*owned, 2)
-			w.withPower(sizes["buffers"], func(m *mate, p *power) (err error) {
+			w.withPower(sizes["buffers"], func(m *testRank, p *power) (err error) {
 				graphs[m.rank], err = m.capturedBy(p.call(path))
 				return err
 			})
-			w.must(func(m *mate) error { return m.closeUnder(graphs[m.rank]) })
+			w.must(func(m *testRank) error { return m.closeUnder(graphs[m.rank]) })
 		})
 	}
 }
 
 // closeUnder closes all that a rank has while a graph of another library has a call on it.
-func (m *mate) closeUnder(g *owned) error {
+func (m *testRank) closeUnder(g *owned) error {
 	d, c, s := m.device, m.group.(*communicator), m.owned[0]
 	at := s.segment.Address()
 	errs := []error{s.window.Deregister(), s.segment.Unmap(), m.arena.Close()}
@@ -140,7 +140,7 @@ func (m *mate) closeUnder(g *owned) error {
 // TestALostCaptureHoldsNothing loses a capture that has a call, and closes the group.
 func TestALostCaptureHoldsNothing(t *testing.T) {
 	w := newGroup(t, 2, time.Minute)
-	w.withPower(1000, func(m *mate, p *power) error {
+	w.withPower(1000, func(m *testRank, p *power) error {
 		plan, err := prepare(m.group, p.call(driver.PathDirect))
 		if err != nil {
 			return err

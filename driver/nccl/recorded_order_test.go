@@ -14,14 +14,14 @@ import (
 )
 
 // fault waits for what a kernel of a rank reports, for a second on a GPU.
-func (m *mate) fault(w *team) error {
+func (m *testRank) fault(w *testGroup) error {
 	c, within := m.group.(*communicator), time.Second
 	if soft(w.t) {
 		within = 20 * time.Second // on a busy machine
 	}
 	var found error
 	err := gpu.Within(within, func() (bool, error) {
-		found = c.faulted()
+		found = c.kernelFault()
 		return found != nil, nil
 	})
 	if err != nil {
@@ -35,7 +35,7 @@ func TestAlikeGraphsInOppositeOrderDiverge(t *testing.T) {
 	for _, ranks := range []int{2, 4} {
 		t.Run(fmt.Sprintf("%d ranks", ranks), func(t *testing.T) {
 			w := newSteps(t, ranks, 20*time.Second)
-			w.withPowers(two(1000), func(m *mate, powers []*power) error {
+			w.withPowers(two(1000), func(m *testRank, powers []*power) error {
 				all, err := m.newOwned(2)
 				for i, o := range all {
 					err = errors.Join(err, o.capture(func() error {
@@ -79,7 +79,7 @@ func TestGraphsOfOursInOppositeOrderDiverge(t *testing.T) {
 	for _, path := range []driver.Path{driver.PathDirect, driver.PathPlain} {
 		t.Run(path.String(), func(t *testing.T) {
 			w := newSteps(t, 2, 20*time.Second)
-			w.withPowers(two(1000), func(m *mate, powers []*power) error {
+			w.withPowers(two(1000), func(m *testRank, powers []*power) error {
 				for _, p := range powers {
 					if _, err := m.capture(p, path, 1); err != nil {
 						return err
@@ -98,7 +98,7 @@ func TestGraphsOfOursInOppositeOrderDiverge(t *testing.T) {
 // TestACallInACaptureIsNoOtherCall: one rank replays what the other one calls.
 func TestACallInACaptureIsNoOtherCall(t *testing.T) {
 	w := newSteps(t, 2, 20*time.Second)
-	w.withPower(1000, func(m *mate, p *power) error {
+	w.withPower(1000, func(m *testRank, p *power) error {
 		all, err := m.newOwned(1)
 		err = errors.Join(err, all[0].capture(func() error {
 			return all[0].record(driver.PathDirect, p)
@@ -124,7 +124,7 @@ func TestACallInACaptureIsNoOtherCall(t *testing.T) {
 // TestACallInACaptureThatIsLostFailsNoGroup: another thread has called what CUDA forbids meanwhile.
 func TestACallInACaptureThatIsLostFailsNoGroup(t *testing.T) {
 	w := newGroup(t, 2, 10*time.Second)
-	w.withPower(1000, func(m *mate, p *power) error {
+	w.withPower(1000, func(m *testRank, p *power) error {
 		all, err := m.newOwned(1)
 		if err != nil {
 			return err
@@ -151,7 +151,7 @@ func TestACallInACaptureThatIsLostFailsNoGroup(t *testing.T) {
 // lost.
 func TestAGraphInACaptureOfTheOwnerIsRefused(t *testing.T) {
 	w := newSteps(t, 2, 10*time.Second)
-	w.withPower(1000, func(m *mate, p *power) error {
+	w.withPower(1000, func(m *testRank, p *power) error {
 		g, err := m.capture(p, driver.PathDirect, 1)
 		all, failed := m.newOwned(1)
 		if err = errors.Join(err, failed); err != nil {

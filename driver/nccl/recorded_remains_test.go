@@ -23,7 +23,7 @@ func TestCapturedGroupsLeaveNothingBehind(t *testing.T) {
 	}
 	w := newGroup(t, 2, time.Minute)
 	var powers [2]*power
-	w.must(func(m *mate) (err error) {
+	w.must(func(m *testRank) (err error) {
 		powers[m.rank], err = m.newPower(w, 1, 600_000)
 		return err
 	})
@@ -55,11 +55,11 @@ func TestCapturedGroupsLeaveNothingBehind(t *testing.T) {
 }
 
 // captureAndEnd makes a group, captures calls of it, and ends both in the i-th way.
-func (w *team) captureAndEnd(powers [2]*power, i int) {
+func (w *testGroup) captureAndEnd(powers [2]*power, i int) {
 	fails, first := i%2 == 0, i/2%2 == 0
-	w.play(0, 1)
+	w.regroup(0, 1)
 	graphs := make([][]*owned, 2)
-	w.must(func(m *mate) error {
+	w.must(func(m *testRank) error {
 		p := powers[m.rank]
 		if err := m.register(w, p.stretch, 1); err != nil {
 			return err
@@ -76,7 +76,7 @@ func (w *team) captureAndEnd(powers [2]*power, i int) {
 		}
 		return nil
 	})
-	w.must(func(m *mate) error {
+	w.must(func(m *testRank) error {
 		c := m.group.(*communicator)
 		destroy := func() (err error) {
 			for _, g := range graphs[m.rank] {
@@ -99,7 +99,7 @@ func (w *team) captureAndEnd(powers [2]*power, i int) {
 		if closed := c.Close(); !fails {
 			err = errors.Join(err, closed)
 		}
-		<-c.left
+		<-c.released
 		for _, g := range graphs[m.rank] {
 			err = errors.Join(err, g.replay())
 		}

@@ -15,7 +15,7 @@ import (
 
 // owned is a stream of another library and a graph that it has captured there.
 type owned struct {
-	m      *mate
+	m      *testRank
 	theirs cuda.Stream
 	stream *stream.Stream
 	graph  cuda.Graph
@@ -23,7 +23,7 @@ type owned struct {
 }
 
 // newOwned makes streams of another library, without graphs.
-func (m *mate) newOwned(n int) (all []*owned, err error) {
+func (m *testRank) newOwned(n int) (all []*owned, err error) {
 	for range n {
 		o := &owned{m: m}
 		if o.theirs, o.stream, err = m.device.foreign(); err != nil {
@@ -46,7 +46,7 @@ func (o *owned) capture(work func() error) (err error) {
 }
 
 // capturedBy has the owner of a new stream capture a call of the rank's group.
-func (m *mate) capturedBy(call driver.Call) (*owned, error) {
+func (m *testRank) capturedBy(call driver.Call) (*owned, error) {
 	all, err := m.newOwned(1)
 	if err != nil {
 		return nil, err
@@ -158,13 +158,13 @@ var pairs = []struct {
 
 // forPairs runs a test of two calls for each pair, with 2 and with 4 ranks.
 func forPairs(
-	t *testing.T, test func(m *mate, w *team, powers []*power, p [2]driver.Path) error,
+	t *testing.T, test func(m *testRank, w *testGroup, powers []*power, p [2]driver.Path) error,
 ) {
 	for _, ranks := range []int{2, 4} {
 		for _, pair := range pairs {
 			t.Run(fmt.Sprintf("%s, %d ranks", pair.name, ranks), func(t *testing.T) {
 				w := newSteps(t, ranks, 20*time.Second)
-				w.withPowers(pair.counts, func(m *mate, powers []*power) error {
+				w.withPowers(pair.counts, func(m *testRank, powers []*power) error {
 					if err := test(m, w, powers, pair.paths); err != nil {
 						return err
 					}
@@ -178,7 +178,7 @@ func forPairs(
 // TestReplaysOnSeveralStreamsTakeTurns replays two graphs of another library's, each on a stream of
 // its own.
 func TestReplaysOnSeveralStreamsTakeTurns(t *testing.T) {
-	forPairs(t, func(m *mate, _ *team, powers []*power, paths [2]driver.Path) error {
+	forPairs(t, func(m *testRank, _ *testGroup, powers []*power, paths [2]driver.Path) error {
 		all, err := m.newOwned(2)
 		for i, o := range all {
 			err = errors.Join(err, o.capture(func() error { return o.record(paths[i], powers[i]) }))
@@ -196,7 +196,7 @@ func TestReplaysOnSeveralStreamsTakeTurns(t *testing.T) {
 // TestReplaysAndOtherCallsTakeTurns replays a graph while calls are made on other streams: one of
 // ours and one of the other library.
 func TestReplaysAndOtherCallsTakeTurns(t *testing.T) {
-	forPairs(t, func(m *mate, w *team, powers []*power, paths [2]driver.Path) error {
+	forPairs(t, func(m *testRank, w *testGroup, powers []*power, paths [2]driver.Path) error {
 		all, err := m.newOwned(2)
 		if err != nil {
 			return err
@@ -215,7 +215,7 @@ func TestReplaysAndOtherCallsTakeTurns(t *testing.T) {
 // TestBranchesOfACaptureTakeTurns puts calls into two branches of a capture that nothing joins
 // until its end.
 func TestBranchesOfACaptureTakeTurns(t *testing.T) {
-	forPairs(t, func(m *mate, _ *team, powers []*power, paths [2]driver.Path) error {
+	forPairs(t, func(m *testRank, _ *testGroup, powers []*power, paths [2]driver.Path) error {
 		all, err := m.newOwned(2)
 		if err != nil {
 			return err
@@ -240,7 +240,7 @@ func TestBranchesOfACaptureTakeTurns(t *testing.T) {
 
 // TestGraphsOfOursAndOfOthersTakeTurns replays one of each kind on different streams.
 func TestGraphsOfOursAndOfOthersTakeTurns(t *testing.T) {
-	forPairs(t, func(m *mate, w *team, powers []*power, paths [2]driver.Path) error {
+	forPairs(t, func(m *testRank, w *testGroup, powers []*power, paths [2]driver.Path) error {
 		all, err := m.newOwned(1)
 		if err != nil {
 			return err
@@ -260,7 +260,7 @@ func TestGraphsOfOursAndOfOthersTakeTurns(t *testing.T) {
 // TestACaptureGetsTwoNodesForEachGroup counts the nodes and looks at what they depend on.
 func TestACaptureGetsTwoNodesForEachGroup(t *testing.T) {
 	w := newSteps(t, 2, 20*time.Second)
-	w.withPowers(two(1000), func(m *mate, powers []*power) error {
+	w.withPowers(two(1000), func(m *testRank, powers []*power) error {
 		second, err := m.device.Connect(t.Context(), driver.GroupConfig{
 			ID: "second", Ranks: []int{0, 1}, Rank: m.rank, Check: ofOneMachine(),
 		})
@@ -345,7 +345,7 @@ func TestWhereEdgesStayThereAreMoreNodes(t *testing.T) {
 	}
 	w := newSteps(t, 2, 20*time.Second)
 	nodes := make([]int, 2)
-	w.withPower(1000, func(m *mate, p *power) error {
+	w.withPower(1000, func(m *testRank, p *power) error {
 		all, err := m.newOwned(1)
 		err = errors.Join(err, all[0].capture(func() error {
 			return all[0].record(driver.PathDirect, p, p, p)

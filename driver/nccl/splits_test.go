@@ -12,7 +12,7 @@ import (
 )
 
 // uneven is an AllToAllV over a power in which each rank sends so many numbers to the next one.
-func (m *mate) uneven(p *power, count int64, path driver.Path) driver.Call {
+func (m *testRank) uneven(p *power, count int64, path driver.Path) driver.Call {
 	ranks := len(m.group.(*communicator).cfg.Ranks)
 	none := func() []int64 { return make([]int64, ranks) }
 	s := &driver.Splits{
@@ -27,7 +27,7 @@ func (m *mate) uneven(p *power, count int64, path driver.Path) driver.Call {
 // TestSplitsInACaptureAreCompared: a replay would wait without end for what nobody sends.
 func TestSplitsInACaptureAreCompared(t *testing.T) {
 	w := newGroup(t, 2, 10*time.Second)
-	w.withPower(1000, func(m *mate, p *power) error {
+	w.withPower(1000, func(m *testRank, p *power) error {
 		m.group.SetCheck(true)
 		call := m.uneven(p, 10, driver.PathPlain)
 		call.Splits.RecvCounts[1-m.rank] += int64(m.rank)

@@ -42,11 +42,11 @@ func TestAFillGoesBeforeKernelsThatStartEarly(t *testing.T) {
 
 func TestKernelsOverWindowsWaitForWhatIsAhead(t *testing.T) {
 	w := newGroup(t, 2, 10*time.Second)
-	early := w.mates[0].device.startsEarly()
+	early := w.opened[0].device.startsEarly()
 	if early {
 		t.Log(guarded)
 	}
-	w.must(func(m *mate) error {
+	w.must(func(m *testRank) error {
 		s, err := m.grow(1 << 20)
 		if err == nil {
 			err = m.group.(driver.LazyWindows).UseWindows(t.Context())
@@ -68,7 +68,7 @@ func TestKernelsOverWindowsWaitForWhatIsAhead(t *testing.T) {
 
 // guards launches a call on the window and on the plain path, and demands an empty kernel before
 // the first alone, if at all.
-func (m *mate) guards(w *team, call driver.Call, early bool) error {
+func (m *testRank) guards(w *testGroup, call driver.Call, early bool) error {
 	for _, path := range []driver.Path{driver.PathWindow, driver.PathPlain} {
 		offer := m.group.Offer(call)
 		remark := offer.(driver.Remarker).Remark(path)
@@ -92,7 +92,7 @@ func (m *mate) guards(w *team, call driver.Call, early bool) error {
 
 func TestACommunicatorWhoseKernelsStartEarlyIsNotAdopted(t *testing.T) {
 	w := newGroup(t, 1, 10*time.Second)
-	m := w.mates[0]
+	m := w.opened[0]
 	if !m.device.startsEarly() {
 		t.Skipf("NCCL of this machine has kernels over windows that wait: %v", driver.ErrUnsupported)
 	}
@@ -110,8 +110,8 @@ func TestACommunicatorWhoseKernelsStartEarlyIsNotAdopted(t *testing.T) {
 // TestBuffersThatLieApartAreRemarked is about large symmetric buffers on the direct path.
 func TestBuffersThatLieApartAreRemarked(t *testing.T) {
 	w := newGroup(t, 2, 10*time.Second)
-	needDirect(t, w.mates[0].group)
-	w.must(func(m *mate) error {
+	needDirect(t, w.opened[0].group)
+	w.must(func(m *testRank) error {
 		s, err := m.grow(96 << 20)
 		if err == nil {
 			err = m.register(w, s, 0)

@@ -21,7 +21,7 @@ func (c *communicator) Abort(cause error) {
 // ErrClosed.
 func (c *communicator) Close() error {
 	c.closing.Store(true)
-	for turns := 0; turns < closingTurns && c.plane.Cause() == nil; turns++ {
+	for turns := 0; turns < closeRounds && c.plane.Cause() == nil; turns++ {
 		ended, missing := c.finishWork()
 		// What is under way ends with NCCL's communicator, and ranks that come to it later must not
 		// take it for complete. If all have come by now they count on this one.
@@ -36,8 +36,8 @@ func (c *communicator) Close() error {
 	return errors.Join(unmatched, err)
 }
 
-// closingTurns is how often Close waits for work that all ranks have come to meanwhile.
-const closingTurns = 3
+// closeRounds is how often Close waits for work that all ranks have come to meanwhile.
+const closeRounds = 3
 
 // finishWork waits for the work of this rank's streams as long as it can be expected to end. It
 // reports whether it has ended, and whether some rank had yet to launch its part.
@@ -60,7 +60,7 @@ func (c *communicator) end() {
 		working := !c.idle()
 		for _, s := range c.busy.Streams() {
 			if !s.Waited() {
-				s.Blame(c.group, c.plane.Cause())
+				s.ReportFault(c.group, c.plane.Cause())
 			}
 		}
 		close(c.ended)
@@ -92,7 +92,7 @@ type ending struct{ *communicator }
 //
 // What graphs of other libraries hold stays until they are gone, see hold.
 func (c ending) tearDown(working bool) {
-	part := sync.OnceFunc(func() { close(c.left) })
+	part := sync.OnceFunc(func() { close(c.released) })
 	defer part() // last: who sees that looks at tornDown
 	defer close(c.tornDown)
 	defer c.forget()
@@ -120,7 +120,7 @@ func (c ending) tearDown(working bool) {
 		c.mu.Lock()
 		errs = append(errs, c.device.gpu.Do(c.deregisterAll))
 		c.mu.Unlock()
-		close(c.quiet)
+		close(c.kernelsEnded)
 		c.graphs.Wait()
 		if !c.endsReplays() {
 			errs = append(errs, c.awaitHolds(part))
@@ -149,7 +149,7 @@ func (c ending) tearDown(working bool) {
 			c.giveUp(errs) // the call has ended, a window kernel before it does not
 			return
 		}
-		close(c.quiet)
+		close(c.kernelsEnded)
 		c.graphs.Wait()
 	}
 	errs = append(errs, c.awaitHolds(part))
@@ -174,7 +174,7 @@ func (c ending) awaitWindows() {
 
 // endOwn ends what there is to end while a kernel of another group does not end.
 func (c ending) endOwn() (errs []error) {
-	defer close(c.quiet)
+	defer close(c.kernelsEnded)
 	if err := c.drain(); err != nil {
 		errs = append(errs, err)
 		if !c.mu.TryLock() {
@@ -242,7 +242,7 @@ func (c ending) closeDirect() error {
 	defer c.mu.Unlock()
 	var errs []error
 	for _, w := range c.windows {
-		errs = append(errs, w.part())
+		errs = append(errs, w.unmapPeers())
 	}
 	return errors.Join(append(errs, c.direct.exchange.Close())...)
 }
@@ -250,7 +250,7 @@ func (c ending) closeDirect() error {
 // giveUp gives up on window kernels that do not end, and with them on NCCL's communicator.
 func (c ending) giveUp(errs []error) {
 	c.abandon()
-	close(c.quiet)
+	close(c.kernelsEnded)
 	c.tearing = errors.Join(errs...)
 }
 
@@ -290,8 +290,8 @@ func (c ending) drain() error {
 func (c ending) deregisterAll() error {
 	var errs []error
 	for _, w := range slices.SortedFunc(maps.Values(c.windows), inOrder) {
-		if !w.putOff() {
-			errs = append(errs, w.drop())
+		if !w.deferDeregister() {
+			errs = append(errs, w.deregister())
 		}
 	}
 	return errors.Join(errs...)

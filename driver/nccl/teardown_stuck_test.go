@@ -133,9 +133,9 @@ func (p *pairOfRanks) sum(
 	return input[0], err
 }
 
-// desert has rank 0 wait in a window kernel for rank 1, which never comes, with work queued behind
-// that. Such a kernel runs until the process ends.
-func (p *pairOfRanks) desert(t *testing.T) {
+// leaveOneWaiting has rank 0 wait in a window kernel for rank 1, which never comes, with work
+// queued behind that. Such a kernel runs until the process ends.
+func (p *pairOfRanks) leaveOneWaiting(t *testing.T) {
 	t.Helper()
 	me := &p[0]
 	err := p.launch(0, driver.PathWindow)
@@ -200,7 +200,7 @@ func TestAKernelThatDoesNotEndOnAStreamOfAnotherLibraryIsKnown(t *testing.T) {
 		}
 		return err
 	})
-	p.desert(t)
+	p.leaveOneWaiting(t)
 	if !gpu.Stuck.Load() {
 		t.Fatal("nobody knows of it")
 	}
@@ -254,14 +254,14 @@ func TestOurKernelsRunBesideOneThatDoesNotEnd(t *testing.T) {
 	}
 	p := firstSum(t)
 	needDirect(t, p[0].group)
-	p.desert(t)
+	p.leaveOneWaiting(t)
 	p.again(t, driver.PathDirect)
 }
 
 // TestAGroupIsClosedBesideAKernelThatDoesNotEnd, of another group, while nobody knows that yet:
 // NCCL would wait for the kernel.
 func TestAGroupIsClosedBesideAKernelThatDoesNotEnd(t *testing.T) {
-	if !apartAndDeaf(t, "") {
+	if !apartIgnoringAborts(t, "") {
 		return
 	}
 	p := firstSum(t)
@@ -286,7 +286,7 @@ func TestAGroupIsClosedBesideAKernelThatDoesNotEnd(t *testing.T) {
 // the ranks for NCCL.
 func TestAGroupThatCannotBeMadeBesideAKernelThatDoesNotEndIsLeft(t *testing.T) {
 	// Both mailboxes of both ranks in the first group, then their own ones in the second.
-	if !apartAndDeaf(t, "cuMemHostRegister_v2:5,cuMemHostRegister_v2:6") {
+	if !apartIgnoringAborts(t, "cuMemHostRegister_v2:5,cuMemHostRegister_v2:6") {
 		return
 	}
 	p := withStuckKernel(t)
@@ -313,8 +313,8 @@ func TestAGroupThatCannotBeMadeBesideAKernelThatDoesNotEndIsLeft(t *testing.T) {
 	p.closeAll(t)
 }
 
-// apartAndDeaf is apart for two ranks whose kernels over windows do not hear of aborts.
-func apartAndDeaf(t *testing.T, what string) bool {
+// apartIgnoringAborts is apart for two ranks whose kernels over windows do not hear of aborts.
+func apartIgnoringAborts(t *testing.T, what string) bool {
 	t.Helper()
 	needDevices(t, 2)
 	return apart(t, what, "SOFTGPU_DEAF=1")
@@ -324,7 +324,7 @@ func apartAndDeaf(t *testing.T, what string) bool {
 func withStuckKernel(t *testing.T) *pairOfRanks {
 	t.Helper()
 	p := firstSum(t)
-	p.desert(t)
+	p.leaveOneWaiting(t)
 	return p
 }
 

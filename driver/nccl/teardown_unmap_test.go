@@ -16,7 +16,7 @@ import (
 // behindHost are two ranks with a call over each other's buffers, which waits on some of them
 // behind a host function.
 type behindHost struct {
-	*team
+	*testGroup
 	powers [2]*power
 	gate   chan struct{}
 	// passed is closed, by rank, once the call has ended.
@@ -26,11 +26,11 @@ type behindHost struct {
 // holdBack queues such a call.
 func holdBack(t *testing.T, timeout time.Duration, behind ...int) *behindHost {
 	t.Helper()
-	h := &behindHost{team: newTeam(t, 2, timeout), gate: make(chan struct{})}
-	h.play(0, 1)
-	needDirect(t, h.mates[0].group)
-	h.must(func(m *mate) (err error) {
-		if h.powers[m.rank], err = m.newPower(h.team, 1, 3<<20); err != nil {
+	h := &behindHost{testGroup: newTestGroup(t, 2, timeout), gate: make(chan struct{})}
+	h.regroup(0, 1)
+	needDirect(t, h.opened[0].group)
+	h.must(func(m *testRank) (err error) {
+		if h.powers[m.rank], err = m.newPower(h.testGroup, 1, 3<<20); err != nil {
 			return err
 		}
 		passed := make(chan struct{})
@@ -58,7 +58,7 @@ func (h *behindHost) release(ranks ...int) {
 }
 
 // closeStream closes a rank's stream, whose work does not end in time.
-func (m *mate) closeStream() error {
+func (m *testRank) closeStream() error {
 	err := m.stream.Close()
 	m.stream = nil
 	m.pinned = nil // CUDA waits for the whole device before it takes such memory back
@@ -75,16 +75,16 @@ func TestNothingIsUnmappedUnderWorkOfAClosedStream(t *testing.T) {
 		return
 	}
 	h := holdBack(t, 500*time.Millisecond, 0, 1)
-	h.must((*mate).closeStream)
-	h.must((*mate).close)
-	h.forget(h.mates...)
+	h.must((*testRank).closeStream)
+	h.must((*testRank).close)
+	h.forget(h.opened...)
 	h.release(0, 1)
 }
 
 // forget leaves out what ranks have closed already.
-func (h *behindHost) forget(mates ...*mate) {
-	for _, m := range mates {
-		*m = mate{number: m.number}
+func (h *behindHost) forget(ranks ...*testRank) {
+	for _, m := range ranks {
+		*m = testRank{number: m.number}
 	}
 }
 
@@ -94,37 +94,37 @@ func TestMemoryComesBackOnceTheWorkOfAClosedStreamHasEnded(t *testing.T) {
 		return
 	}
 	h := holdBack(t, 500*time.Millisecond, 0, 1)
-	h.must((*mate).closeStream)
+	h.must((*testRank).closeStream)
 	h.release(0, 1)
-	h.must(func(m *mate) error {
+	h.must(func(m *testRank) error {
 		return gpu.Within(20*time.Second, func() (bool, error) { return !m.device.gpu.Keeps(), nil })
 	})
 	before := h.free()
-	h.must((*mate).leave)
-	h.must(func(m *mate) error { return m.owned[0].segment.Unmap() })
+	h.must((*testRank).leave)
+	h.must(func(m *testRank) error { return m.owned[0].segment.Unmap() })
 	for r, free := range h.free() {
 		if least := before[r] + kernels.ExchangeBytes + h.powers[r].segment.Bytes(); free < least {
 			t.Errorf("rank %d: %d bytes are free, want %d", r, free, least)
 		}
 	}
-	h.must(func(m *mate) error {
+	h.must(func(m *testRank) error {
 		m.owned = nil
 		return m.close()
 	})
-	h.forget(h.mates...)
+	h.forget(h.opened...)
 }
 
 // TestPeersStayMappedUnderWorkThatOutlivesItsGroup: a kernel that comes when its group has failed
 // may read the memory of a peer, which Deregister leaves to it.
 func TestPeersStayMappedUnderWorkThatOutlivesItsGroup(t *testing.T) {
 	h := holdBack(t, time.Minute, 0)
-	late, early := h.mates[0], h.mates[1]
+	late, early := h.opened[0], h.opened[1]
 	early.group.Abort(errGivenUp)
 	if err := early.stream.Synchronize(t.Context()); !errors.Is(err, errGivenUp) {
 		t.Fatalf("got %v, want what the rank has given up with", err)
 	}
 	w := late.owned[0].window.(*window)
-	<-late.group.(*communicator).quiet
+	<-late.group.(*communicator).kernelsEnded
 	if err := w.Deregister(); err != nil {
 		t.Error(err)
 	}

@@ -19,9 +19,9 @@ const checkInterval = 2 * time.Millisecond
 // each check.
 const fullCheckEvery = 16
 
-// lookAtReplays is how often the watcher of a group that another library replays looks while
+// replayCheckInterval is how often the watcher of a group that another library replays looks while
 // nothing is launched here.
-const lookAtReplays = 20 * time.Millisecond
+const replayCheckInterval = 20 * time.Millisecond
 
 // watcher looks after the work of a communicator.
 type watcher struct{ *communicator }
@@ -33,7 +33,7 @@ func (c watcher) watch() {
 	var grace control.GraceTimer
 	for {
 		if look == nil && c.replayed.Load() {
-			ticker := time.NewTicker(lookAtReplays)
+			ticker := time.NewTicker(replayCheckInterval)
 			defer ticker.Stop()
 			look = ticker.C
 		}
@@ -44,19 +44,19 @@ func (c watcher) watch() {
 			c.end()
 			return
 		case <-c.busy.Wake:
-			c.attend()
+			c.watchWork()
 		case <-look:
 			// Kernels here get time to report what they find out, which may be more than that a
 			// peer has failed.
-			if c.askKernels() == nil && grace.Over(c.plane.PeerFailed()) {
+			if c.checkKernels() == nil && grace.Expired(c.plane.PeerFailed()) {
 				c.CheckPeers()
 			}
 		}
 	}
 }
 
-// attend looks again and again until nothing is under way or the plane has failed.
-func (c watcher) attend() {
+// watchWork looks again and again until nothing is under way or the plane has failed.
+func (c watcher) watchWork() {
 	look := time.NewTicker(checkInterval)
 	defer look.Stop()
 	probe := c.newProbe()
@@ -73,13 +73,13 @@ func (c watcher) attend() {
 		now, _ := c.history.last()
 		goesOn := now != seen
 		seen = now
-		resting := !goesOn && c.rest()
+		resting := !goesOn && c.mayStop()
 		var err error
 		switch {
 		case resting: // a last look at what the work has left
-			err = cmp.Or(c.faulted(), c.asyncError())
+			err = cmp.Or(c.kernelFault(), c.asyncError())
 		case goesOn && checks%fullCheckEvery != 0:
-			err = c.faulted()
+			err = c.kernelFault()
 		default:
 			err = c.examine(&probe)
 		}
@@ -93,14 +93,14 @@ func (c watcher) attend() {
 	}
 }
 
-// rest reports whether the watcher may sleep. A launch that comes meanwhile wakes it again, since
-// it is not awake.
-func (c watcher) rest() bool {
-	c.busy.Awake.Store(false)
+// mayStop reports whether the watcher may sleep. A launch that comes meanwhile wakes it again,
+// since it is not awake.
+func (c watcher) mayStop() bool {
+	c.busy.Watching.Store(false)
 	if c.idle() {
 		return true
 	}
-	c.busy.Awake.Store(true)
+	c.busy.Watching.Store(true)
 	return false
 }
 
@@ -111,21 +111,22 @@ type probe struct {
 	ticket    uint64
 	operation driver.Operation
 	since     time.Time
-	// doubt is since when a call that is being compared is known to differ from others; else zero.
-	doubt time.Time
+	// differsSince is since when a call that is being compared is known to differ from others; else
+	// zero.
+	differsSince time.Time
 }
 
-// doubtTime is how long a comparison gets to find all ranks that differ, before it ends over
+// differGrace is how long a comparison gets to find all ranks that differ, before it ends over
 // those that are known.
-const doubtTime = 100 * time.Millisecond
+const differGrace = 100 * time.Millisecond
 
-func (p *probe) doubts(err error) error {
+func (p *probe) afterGrace(err error) error {
 	switch {
 	case err == nil:
-		p.doubt = time.Time{}
-	case p.doubt.IsZero():
-		p.doubt = time.Now()
-	case time.Since(p.doubt) > doubtTime:
+		p.differsSince = time.Time{}
+	case p.differsSince.IsZero():
+		p.differsSince = time.Now()
+	case time.Since(p.differsSince) > differGrace:
 		return err
 	}
 	return nil
@@ -138,24 +139,24 @@ func (c watcher) newProbe() probe {
 
 // examine asks why the probe may never end.
 func (c watcher) examine(p *probe) error {
-	if err := c.faulted(); err != nil {
+	if err := c.kernelFault(); err != nil {
 		return err
 	}
 	if call := c.comparing.Load(); call != nil {
 		latest, _ := c.history.last()
-		return p.doubts(c.differing(call, latest))
+		return p.afterGrace(c.differing(call, latest))
 	}
 	if err := c.messages.Examine(); err != nil {
 		return err
 	}
-	if err := c.strayed(p.ticket); err != nil {
+	if err := c.launchedOtherwise(p.ticket); err != nil {
 		return err
 	}
 	w := c.waitFor(p.ticket, p.operation)
-	if p.grace.Over(c.plane.PeerFailed()) {
+	if p.grace.Expired(c.plane.PeerFailed()) {
 		return c.plane.PeerFault(w.Doing())
 	}
-	if err := c.plane.Trouble(w, p.since); err != nil {
+	if err := c.plane.Diagnose(w, p.since); err != nil {
 		return err
 	}
 	if err := c.asyncError(); err != nil {

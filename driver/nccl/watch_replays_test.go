@@ -19,7 +19,7 @@ import (
 const untoldFor = 2 * time.Second
 
 // known waits until a rank's group knows of a fault, and returns it.
-func (m *mate) known(within time.Duration) error {
+func (m *testRank) known(within time.Duration) error {
 	c := m.group.(*communicator)
 	select {
 	case <-c.Failed():
@@ -30,7 +30,7 @@ func (m *mate) known(within time.Duration) error {
 }
 
 // marksIn reads the numbers of a power, each of which is want or a mark, and counts the marks.
-func (m *mate) marksIn(w *team, p *power, want uint32) (marks int, err error) {
+func (m *testRank) marksIn(w *testGroup, p *power, want uint32) (marks int, err error) {
 	got, err := m.copied(w, p.segment.Address(), 4*p.count)
 	for i := range p.count {
 		switch v := binary.LittleEndian.Uint32(got[4*i:]); v {
@@ -45,7 +45,7 @@ func (m *mate) marksIn(w *team, p *power, want uint32) (marks int, err error) {
 }
 
 // allMarked makes sure that a power holds nothing but marks.
-func (m *mate) allMarked(w *team, p *power) error {
+func (m *testRank) allMarked(w *testGroup, p *power) error {
 	marks, err := m.marksIn(w, p, ^uint32(0))
 	if err == nil && int64(marks) != p.count {
 		err = fmt.Errorf("%d of %d numbers are marks", marks, p.count)
@@ -67,7 +67,7 @@ func replayAlone(t *testing.T, count int64) {
 	ranks := atMost(t, 4)
 	w := newGroup(t, ranks, time.Second)
 	graphs, powers := make([]*owned, ranks), make([]*power, ranks)
-	w.must(func(m *mate) (err error) {
+	w.must(func(m *testRank) (err error) {
 		if powers[m.rank], err = m.newPower(w, 1, count); err != nil {
 			return err
 		}
@@ -79,7 +79,7 @@ func replayAlone(t *testing.T, count int64) {
 		}
 		return graphs[0].replayed()
 	})
-	w.must(func(m *mate) error {
+	w.must(func(m *testRank) error {
 		cause := m.known(untoldFor)
 		var late *driver.TimeoutError
 		switch {
@@ -90,14 +90,14 @@ func replayAlone(t *testing.T, count int64) {
 		}
 		return told(t, m, graphs[m.rank], powers[m.rank], cause)
 	})
-	w.must(func(m *mate) error {
+	w.must(func(m *testRank) error {
 		g, p := graphs[m.rank], powers[m.rank]
 		return errors.Join(g.launchMarked(w, m, p), g.destroy(), g.leave())
 	})
 }
 
 // told asks a group that has failed in every way.
-func told(t *testing.T, m *mate, g *owned, p *power, cause error) error {
+func told(t *testing.T, m *testRank, g *owned, p *power, cause error) error {
 	plan, err := prepare(m.group, p.call(driver.PathDirect))
 	if err != nil {
 		return err
@@ -125,7 +125,7 @@ func told(t *testing.T, m *mate, g *owned, p *power, cause error) error {
 // launchMarked replays a graph of a group that has failed, which ends at once. The others may find
 // what rank 0 has given before it failed, and then have sums besides marks. Where peers read and
 // write the buffers, in place, they may take marks for numbers: of integers nothing is promised.
-func (g *owned) launchMarked(w *team, m *mate, p *power) error {
+func (g *owned) launchMarked(w *testGroup, m *testRank, p *power) error {
 	if err := g.replay(); err != nil {
 		return err
 	}
@@ -143,7 +143,7 @@ func (g *owned) launchMarked(w *team, m *mate, p *power) error {
 	if m.rank == 0 {
 		return m.allMarked(w, p)
 	}
-	marks, err := m.marksIn(w, p, uint32(len(w.playing)))
+	marks, err := m.marksIn(w, p, uint32(len(w.ranks)))
 	if err == nil && marks == 0 {
 		err = errors.New("no number is a mark")
 	}
@@ -154,14 +154,14 @@ func (g *owned) launchMarked(w *team, m *mate, p *power) error {
 // It may have its sum, and all later replays leave marks, on all ranks: never another number.
 func TestARankThatPausesInReplays(t *testing.T) {
 	w := newGroup(t, 2, time.Second)
-	w.withPower(1000, func(m *mate, p *power) error {
+	w.withPower(1000, func(m *testRank, p *power) error {
 		g, err := m.capturedBy(p.call(driver.PathDirect))
 		if err != nil {
 			return err
 		}
 		for round := range 6 {
 			if round == 1 && m.rank == 1 {
-				<-w.playing[0].group.Failed()
+				<-w.ranks[0].group.Failed()
 			}
 			if err := g.replayed(p); err != nil {
 				return err
@@ -185,7 +185,7 @@ func TestARankThatPausesInReplays(t *testing.T) {
 // TestADivergenceInAReplay replays graphs of different calls on two ranks.
 func TestADivergenceInAReplay(t *testing.T) {
 	w := newGroup(t, 2, time.Minute)
-	w.withPower(1000, func(m *mate, p *power) error {
+	w.withPower(1000, func(m *testRank, p *power) error {
 		call := p.call(driver.PathDirect)
 		if m.rank == 1 {
 			call.Count--
@@ -221,7 +221,7 @@ func TestARankIsSilentAfterAFault(t *testing.T) {
 	w := newGroup(t, 2, time.Second)
 	var release func() error
 	powers := make([]*power, 2)
-	w.must(func(m *mate) (err error) {
+	w.must(func(m *testRank) (err error) {
 		m.group.SetCheck(false)
 		if powers[m.rank], err = m.newPower(w, 1, 1000); err != nil {
 			return err
@@ -238,13 +238,13 @@ func TestARankIsSilentAfterAFault(t *testing.T) {
 		}
 		return nil
 	})
-	if w.playing[0].known(time.Minute) == nil {
+	if w.ranks[0].known(time.Minute) == nil {
 		t.Fatal("rank 0 has not given up")
 	}
 	if err := release(); err != nil {
 		t.Fatal(err)
 	}
-	w.must(func(m *mate) error {
+	w.must(func(m *testRank) error {
 		if err := m.stream.Synchronize(t.Context()); err == nil {
 			return errors.New("the stream is done without an error")
 		}
@@ -257,8 +257,8 @@ func TestARankIsSilentAfterAFault(t *testing.T) {
 func TestReplaysEndWithARank(t *testing.T) {
 	w := newGroup(t, atMost(t, 4), time.Minute)
 	var replaying sync.WaitGroup // the others
-	replaying.Add(len(w.mates) - 1)
-	w.withPower(1000, func(m *mate, p *power) error {
+	replaying.Add(len(w.opened) - 1)
+	w.withPower(1000, func(m *testRank, p *power) error {
 		g, err := m.capturedBy(p.call(driver.PathDirect))
 		if err != nil {
 			return err

@@ -39,7 +39,7 @@ func pauses(t *testing.T, o driver.Operation, knows bool) {
 	const reused = 7 // what rank 0 has in its buffer once it has given up
 	w := newGroup(t, 2, time.Second)
 	graphs, powers := make([]*owned, 2), make([]*power, 2)
-	w.withPower(sizes["buffers"], func(m *mate, p *power) (err error) {
+	w.withPower(sizes["buffers"], func(m *testRank, p *power) (err error) {
 		call := p.inPlace(o, m.rank)
 		launch, err := m.group.Offer(call).(*plan).choose()
 		if err != nil || !launch.Bulk {
@@ -51,20 +51,20 @@ func pauses(t *testing.T, o driver.Operation, knows bool) {
 		}
 		return graphs[m.rank].replayed()
 	})
-	w.must(func(m *mate) error {
+	w.must(func(m *testRank) error {
 		if m.rank == 1 {
-			<-w.playing[0].group.Failed()
+			<-w.ranks[0].group.Failed()
 			return nil
 		}
 		p := powers[0]
 		p.unit = reused
 		return errors.Join(graphs[0].replayed(), m.reset(w, p, 4*p.count))
 	})
-	w.must(func(m *mate) error {
+	w.must(func(m *testRank) error {
 		if m.rank == 0 {
 			return nil
 		}
-		<-m.group.(*communicator).quiet // its kernels have been told to end
+		<-m.group.(*communicator).kernelsEnded // its kernels have been told to end
 		if !knows {
 			at, err := m.group.(*communicator).direct.exchange.Places()
 			if err != nil {
@@ -74,7 +74,7 @@ func pauses(t *testing.T, o driver.Operation, knows bool) {
 		}
 		return errors.Join(graphs[1].replayed(), m.allMarked(w, powers[1]))
 	})
-	w.must(func(m *mate) error {
+	w.must(func(m *testRank) error {
 		marks := 0
 		var err error
 		if m.rank == 0 {

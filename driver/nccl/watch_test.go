@@ -12,11 +12,11 @@ import (
 // TestWhatAKernelReportsIsToldThoughNobodyAsks launches calls that differ, one on each rank, and
 // nothing after them: whoever waits for the group to fail must hear of it.
 func TestWhatAKernelReportsIsToldThoughNobodyAsks(t *testing.T) {
-	w := newTeam(t, 2, 20*time.Second)
+	w := newTestGroup(t, 2, 20*time.Second)
 	for round := range 12 {
-		w.play(0, 1)
+		w.regroup(0, 1)
 		var plans [2]driver.Plan
-		w.must(func(m *mate) error {
+		w.must(func(m *testRank) error {
 			m.group.SetCheck(false) // else ranks compare what they launch besides
 			var err error
 			// The kernel of a barrier is over before the watcher looks.
@@ -26,9 +26,9 @@ func TestWhatAKernelReportsIsToldThoughNobodyAsks(t *testing.T) {
 			})
 			return err
 		})
-		w.must(func(m *mate) error { return m.group.Launch(m.stream, plans[m.rank]) })
-		w.must(func(m *mate) error { return m.hears(round) })
-		w.must(func(m *mate) error {
+		w.must(func(m *testRank) error { return m.group.Launch(m.stream, plans[m.rank]) })
+		w.must(func(m *testRank) error { return m.hears(round) })
+		w.must(func(m *testRank) error {
 			_ = m.stream.Synchronize(t.Context()) // has the fault told
 			return m.group.Close()
 		})
@@ -37,7 +37,7 @@ func TestWhatAKernelReportsIsToldThoughNobodyAsks(t *testing.T) {
 
 // hears waits until the group has failed over a difference: the first rank to look tells of it, the
 // other may hear that a peer has failed.
-func (m *mate) hears(round int) error {
+func (m *testRank) hears(round int) error {
 	select {
 	case <-m.group.Failed():
 	case <-time.After(5 * time.Second):

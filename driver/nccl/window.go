@@ -32,12 +32,12 @@ type window struct {
 	key     driver.SegmentKey
 	segment *memory.Segment
 	handle  nccl.Window
-	keeper  memory.Keeper
+	uses    memory.UseCount
 	peers
 }
 
-// outcome is what ranks tell each other once each has done its part of a registration.
-type outcome struct {
+// registerResult is what ranks exchange at the end of a registration.
+type registerResult struct {
 	// NoWindow reports whether NCCL has made none.
 	NoWindow bool `json:"no_window,omitempty"`
 	// NoPeers reports whether the rank has not mapped the segments of all others, and Why what kept it
@@ -53,20 +53,20 @@ type registrar struct{ *communicator }
 func (c registrar) register(
 	ctx context.Context, key driver.SegmentKey, s driver.Segment,
 ) (*window, error) {
-	w, err := c.try(ctx, key, s)
+	w, err := c.registerOnce(ctx, key, s)
 	if err == nil {
 		return w, nil
 	}
 	err = fmt.Errorf("registering segment %d: %w", key.Ordinal, err)
 	if w != nil {
-		// NCCL's communicator is in doubt, and the other ranks may be waiting in it forever.
+		// NCCL's communicator may be unusable, and the other ranks may be waiting in it forever.
 		_ = c.plane.Fail(err)
 	}
 	return nil, err
 }
 
-// try returns a window and an error if NCCL has not made it.
-func (c registrar) try(
+// registerOnce returns a window and an error if NCCL has not made it.
+func (c registrar) registerOnce(
 	ctx context.Context, key driver.SegmentKey, s driver.Segment,
 ) (*window, error) {
 	own, ok := s.(*memory.Segment)
@@ -80,9 +80,9 @@ func (c registrar) try(
 	}
 	ctx, cancel := gpu.Bounded(ctx, c.device.cfg.Timeout)
 	defer cancel()
-	lent, trouble := c.lend(key, own)
-	defer lent.Withdraw()
-	told, err := c.agreeOn(ctx, key, own.Bytes(), lent.Told())
+	shared, trouble := c.share(key, own)
+	defer shared.Withdraw()
+	told, err := c.compareKeys(ctx, key, own.Bytes(), shared.Encode())
 	if err != nil {
 		return nil, err
 	}
@@ -90,10 +90,10 @@ func (c registrar) try(
 	if err := c.make(ctx, w); err != nil {
 		return w, err
 	}
-	err = cmp.Or(trouble, w.reach(ctx, told))
+	err = cmp.Or(trouble, w.mapPeers(ctx, told))
 	w.mapped = err == nil
-	if err != nil && !errors.Is(err, errNothingLent) {
-		w.trouble = err.Error()
+	if err != nil && !errors.Is(err, errNotShared) {
+		w.mapError = err.Error()
 	}
 	if err := c.commit(ctx, w); err != nil {
 		return nil, err
@@ -107,17 +107,17 @@ func (c registrar) registered(key driver.SegmentKey) bool {
 	return c.windows[key] != nil
 }
 
-// agreeOn compares what the ranks are about to register, and tells of this rank's loan for the
-// words of all about theirs. NCCL pairs windows by their order alone, and answers a difference with
-// wrong sums or a hang.
-func (c registrar) agreeOn(
-	ctx context.Context, key driver.SegmentKey, size int64, loan []byte,
+// compareKeys compares what the ranks are about to register, and tells of this rank's shared memory
+// for the words of all about theirs. NCCL pairs windows by their order alone, and answers a
+// difference with wrong sums or a hang.
+func (c registrar) compareKeys(
+	ctx context.Context, key driver.SegmentKey, size int64, shared []byte,
 ) (all [][]byte, err error) {
 	mine := binary.LittleEndian.AppendUint64(nil, key.Pool)
 	mine = binary.LittleEndian.AppendUint32(mine, key.Ordinal)
 	mine = binary.LittleEndian.AppendUint32(mine, key.Generation)
 	mine = binary.LittleEndian.AppendUint64(mine, uint64(size))
-	if all, err = c.plane.Exchange(ctx, driver.LaneControl, slices.Concat(mine, loan)); err != nil {
+	if all, err = c.plane.Exchange(ctx, driver.LaneControl, slices.Concat(mine, shared)); err != nil {
 		return nil, err
 	}
 	var differ []int
@@ -141,7 +141,7 @@ func (c registrar) useAll(ctx context.Context) error {
 	}
 	ctx, cancel := gpu.Bounded(ctx, c.device.cfg.Timeout)
 	defer cancel()
-	if c.wanted.Swap(true) {
+	if c.useWindows.Swap(true) {
 		return nil
 	}
 	c.mu.Lock()
@@ -162,7 +162,7 @@ func (c registrar) useAll(ctx context.Context) error {
 // make has NCCL make the window. All ranks are here, and NCCL waits for all of them without a
 // deadline: the watcher ends the communicator, and with it the call, if one is lost meanwhile.
 func (c registrar) make(ctx context.Context, w *window) error {
-	if c.kinds.none != "" || c.unwanted() {
+	if c.supported.none != "" || c.skipsWindows() {
 		return c.keep(w)
 	}
 	begin := time.Now()
@@ -172,7 +172,7 @@ func (c registrar) make(ctx context.Context, w *window) error {
 	defer stop()
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.busy.Rouse()
+	c.busy.WakeWatcher()
 	if err := c.plane.Cause(); err != nil {
 		return err
 	}
@@ -200,11 +200,11 @@ func (c registrar) keep(w *window) error {
 // commit makes registration all or nothing: it waits until NCCL has made the window everywhere.
 // If it has made none on some rank, no rank uses windows.
 func (c registrar) commit(ctx context.Context, w *window) error {
-	mine := outcome{
-		NoWindow: w.handle == 0 && !c.unwanted(), NoPeers: !w.mapped, Why: w.trouble,
+	mine := registerResult{
+		NoWindow: w.handle == 0 && !c.skipsWindows(), NoPeers: !w.mapped, Why: w.mapError,
 	}
-	if mine.NoWindow && c.kinds.none == "" {
-		defer c.expectCompany(ctx)()
+	if mine.NoWindow && c.supported.none == "" {
+		defer c.failIfAlone(ctx)()
 	}
 	encoded, err := json.Marshal(mine)
 	if err != nil {
@@ -216,7 +216,7 @@ func (c registrar) commit(ctx context.Context, w *window) error {
 	}
 	w.reached, w.unreached = true, ""
 	for r, told := range all {
-		var theirs outcome
+		var theirs registerResult
 		if err := json.Unmarshal(told, &theirs); err != nil {
 			return fmt.Errorf("reading what rank %d has made: %w", c.cfg.Ranks[r], err)
 		}
@@ -229,21 +229,21 @@ func (c registrar) commit(ctx context.Context, w *window) error {
 }
 
 // merge takes what a rank has not mapped for what no rank has, and keeps the first reason.
-func (w *window) merge(rank int, theirs *outcome) {
+func (w *window) merge(rank int, theirs *registerResult) {
 	if theirs.Why != "" && w.unreached == "" {
 		w.unreached = fmt.Sprintf("rank %d: %s", rank, control.Printable(theirs.Why))
 	}
 	w.reached = w.reached && !theirs.NoPeers
 }
 
-// company is how long the other ranks may need for the call of NCCL that returned here without a
-// window. They need no time either, unless NCCL makes windows there.
-const company = 5 * time.Second
+// aloneTimeout is how long the other ranks may need for the call of NCCL that returned here without
+// a window. They need no time either, unless NCCL makes windows there.
+const aloneTimeout = 5 * time.Second
 
-// expectCompany fails the group if this rank stays alone without a window: NCCL has returned here
+// failIfAlone fails the group if this rank stays alone without a window: NCCL has returned here
 // without meeting the others, and they wait in it for this one, forever.
-func (c registrar) expectCompany(ctx context.Context) (met func()) {
-	wait := company
+func (c registrar) failIfAlone(ctx context.Context) (met func()) {
+	wait := aloneTimeout
 	if deadline, ok := ctx.Deadline(); ok {
 		wait = min(wait, time.Until(deadline)/2)
 	}
@@ -259,9 +259,9 @@ func (c registrar) expectCompany(ctx context.Context) (met func()) {
 func (c registrar) withoutWindows(rank int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.kinds.none == "" {
+	if c.supported.none == "" {
 		_, text := c.device.nccl.Version()
-		c.kinds.none = fmt.Sprintf("NCCL %s made no window on rank %d: it has no window kernels for "+
+		c.supported.none = fmt.Sprintf("NCCL %s made no window on rank %d: it has no window kernels for "+
 			"this group (symmem doctor tells why)", text, rank)
 	}
 }
@@ -271,13 +271,13 @@ func (w *window) Deregister() error {
 	c := w.c
 	if c.plane.Cause() != nil {
 		// It ends with its communicator, whose kernels may still be at work on it.
-		if err := c.awaitEnd(c.quiet, false); err != nil {
+		if err := c.awaitEnd(c.kernelsEnded, false); err != nil {
 			return err
 		}
-		if w.putOff() || !c.busy.AllIdle() {
+		if w.deferDeregister() || !c.busy.AllIdle() {
 			return nil
 		}
-		return w.part()
+		return w.unmapPeers()
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -285,20 +285,20 @@ func (w *window) Deregister() error {
 		return fmt.Errorf("deregistering segment %d: %w", w.key.Ordinal, driver.ErrClosed)
 	}
 	delete(c.windows, w.key)
-	if w.putOff() {
+	if w.deferDeregister() {
 		return nil
 	}
-	return errors.Join(w.drop(), w.part())
+	return errors.Join(w.deregister(), w.unmapPeers())
 }
 
-// putOff has the registration taken back once no graph of another library has calls on it, and the
-// segment stay until then. It reports false if there is none.
-func (w *window) putOff() bool {
-	return w.c.device.memory.Keepers.PutOff(&w.keeper, &w.segment.Keeper, func() {
+// deferDeregister has the registration taken back once no graph of another library has calls on it,
+// and the segment stay until then. It reports false if there is none.
+func (w *window) deferDeregister() bool {
+	return w.c.device.memory.UseCounts.DeferUntilUnused(&w.uses, &w.segment.Uses, func() {
 		w.c.mu.Lock()
-		_ = w.c.device.gpu.Do(w.drop) // who took the registration back is gone
+		_ = w.c.device.gpu.Do(w.deregister) // who took the registration back is gone
 		w.c.mu.Unlock()
-		_ = w.part()
+		_ = w.unmapPeers()
 	})
 }
 
@@ -308,8 +308,8 @@ func inOrder(a, b *window) int {
 		cmp.Compare(a.key.Generation, b.key.Generation))
 }
 
-// drop gives the window back to NCCL. c.mu is held.
-func (w *window) drop() error {
+// deregister gives the window back to NCCL. c.mu is held.
+func (w *window) deregister() error {
 	if w.handle == 0 {
 		return nil
 	}
@@ -326,16 +326,16 @@ func (w *window) drop() error {
 type peers struct {
 	// at are the segments by group rank; this rank's own is where it always is.
 	at [kernels.MaxRanks]uintptr
-	// mapped reports whether this rank has mapped the segments of all, trouble says what kept it from
+	// mapped reports whether this rank has mapped the segments of all, mapError says what kept it from
 	// that unless it was another rank.
-	mapped  bool
-	trouble string
+	mapped   bool
+	mapError string
 	// reached reports whether every rank has, unreached says which one has not and why. Both
 	// are known when the window is made.
 	reached   bool
 	unreached string
 
-	parting ranked.Mutex[peersParting] // held while the mappings are given back
+	unmapMu ranked.Mutex[peersUnmap] // held while the mappings are given back
 }
 
 func peersKey(group *driver.GroupConfig, key driver.SegmentKey) handoff.Key {
@@ -343,12 +343,12 @@ func peersKey(group *driver.GroupConfig, key driver.SegmentKey) handoff.Key {
 		key.Ordinal, key.Generation))}
 }
 
-// lend offers a segment to the other ranks of the group, if kernels of our own serve it.
-func (c registrar) lend(
+// share offers a segment to the other ranks of the group, if kernels of our own serve it.
+func (c registrar) share(
 	key driver.SegmentKey, s *memory.Segment,
-) (lent memory.Loan, err error) {
-	if c.direct.none != "" {
-		return memory.Loan{}, nil
+) (shared memory.Shared, err error) {
+	if c.direct.unavailable != "" {
+		return memory.Shared{}, nil
 	}
 	d := c.device
 	err = d.gpu.Do(func() error {
@@ -357,46 +357,47 @@ func (c registrar) lend(
 			return err
 		}
 		defer d.gpu.Release(handle)
-		lent, err = c.loans.Lend(peersKey(&c.cfg, key), handle)
+		shared, err = c.sharing.Share(peersKey(&c.cfg, key), handle)
 		return err
 	})
 	if err != nil {
-		return memory.Loan{}, fmt.Errorf("offering a segment to peers: %w", err)
+		return memory.Shared{}, fmt.Errorf("offering a segment to peers: %w", err)
 	}
-	return lent, nil
+	return shared, nil
 }
 
-// errNothingLent is why a rank cannot map the segment of one that could not lend it.
-var errNothingLent = errors.New("a rank has lent nothing")
+// errNotShared is why a rank cannot map the segment of one that could not share it.
+var errNotShared = errors.New("a rank shares nothing")
 
-// reach maps the segments of the other ranks, as they have told of their loans, by group rank. What
+// mapPeers maps the segments of the other ranks, from what they have sent, by group rank. What
 // could not be mapped is left to other paths.
-func (w *window) reach(ctx context.Context, told [][]byte) error {
+func (w *window) mapPeers(ctx context.Context, told [][]byte) error {
 	c := w.c
-	if c.direct.none != "" {
+	if c.direct.unavailable != "" {
 		return driver.ErrUnsupported
 	}
-	if slices.ContainsFunc(told, func(loan []byte) bool { return len(loan) == 0 }) {
-		return errNothingLent
+	if slices.ContainsFunc(told, func(shared []byte) bool { return len(shared) == 0 }) {
+		return errNotShared
 	}
 	for r, rank := range c.cfg.Ranks {
 		if r == c.cfg.Rank {
 			w.at[r] = w.segment.Address()
 			continue
 		}
-		at, err := c.loans.Borrow(ctx, rank, peersKey(&c.cfg, w.key), told[r][1:], w.segment.Bytes())
+		at, err := c.sharing.MapShared(ctx, rank, peersKey(&c.cfg, w.key), told[r][1:], w.segment.Bytes())
 		if err != nil {
-			return errors.Join(err, w.part())
+			return errors.Join(err, w.unmapPeers())
 		}
 		w.at[r] = at
 	}
 	return nil
 }
 
-// part gives the mappings of the other ranks' segments back, unless a kernel may still use them.
-func (w *window) part() error {
-	w.parting.Lock()
-	defer w.parting.Unlock()
+// unmapPeers gives the mappings of the other ranks' segments back, unless a kernel may still use
+// them.
+func (w *window) unmapPeers() error {
+	w.unmapMu.Lock()
+	defer w.unmapMu.Unlock()
 	if w.c.device.gpu.Keeps() {
 		return nil
 	}

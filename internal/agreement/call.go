@@ -6,8 +6,8 @@ import (
 	"strings"
 )
 
-// maxWord bounds each of the names in a call, in bytes.
-const maxWord = 32
+// maxCallName bounds each of the names in a call, in bytes.
+const maxCallName = 32
 
 // CollectiveCall is what a rank asks of a collective: everything that must be the same on all
 // ranks. A field that ranks may choose for themselves, such as the place of a buffer on the plain
@@ -29,7 +29,7 @@ type CollectiveCall struct {
 	Sequence uint64
 	// Capture and Place are the numbers of the capture that the call is in, and of the call there,
 	// from 1; 0 if it is in none.
-	Capture, Place uint64
+	Capture, CaptureCall uint64
 }
 
 // String says the call in words, without what it has not.
@@ -66,7 +66,7 @@ func (c CollectiveCall) words(n Names) string {
 		}
 	}
 	if c.Capture != 0 {
-		fmt.Fprintf(&b, ", call %d of capture %d", c.Place, c.Capture)
+		fmt.Fprintf(&b, ", call %d of capture %d", c.CaptureCall, c.Capture)
 	}
 	if c.Sequence > 0 {
 		fmt.Fprintf(&b, ", sequence %d", c.Sequence)
@@ -82,12 +82,12 @@ func (c *CollectiveCall) Encode() []byte {
 	}
 	var b []byte
 	for _, word := range []string{c.Operation, c.Path, c.DataType, c.ReduceOp} {
-		b = appendBytes(b, []byte(word)[:min(len(word), maxWord)])
+		b = appendBytes(b, []byte(word)[:min(len(word), maxCallName)])
 	}
 	b = appendWords(b, uint64(int64(c.Root)), c.Count, uint64(c.SendOffset), uint64(c.RecvOffset))
 	b = binary.LittleEndian.AppendUint32(b, uint32(c.SendSegment))
 	b = binary.LittleEndian.AppendUint32(b, uint32(c.RecvSegment))
-	return appendWords(b, c.SendPool, c.RecvPool, c.Sequence, c.Capture, c.Place)
+	return appendWords(b, c.SendPool, c.RecvPool, c.Sequence, c.Capture, c.CaptureCall)
 }
 
 // DecodeCall reads what [CollectiveCall.Encode] wrote and nothing else. No bytes give a nil call.
@@ -99,7 +99,7 @@ func DecodeCall(value []byte) (*CollectiveCall, error) {
 	r := &reader{b: value}
 	c := &CollectiveCall{}
 	for _, word := range []*string{&c.Operation, &c.Path, &c.DataType, &c.ReduceOp} {
-		*word = string(r.bytes(maxWord, "collective"))
+		*word = string(r.bytes(maxCallName, "collective"))
 	}
 	c.Root, c.Count = int(int64(r.u64("root"))), r.u64("count")
 	c.SendOffset, c.RecvOffset = int64(r.u64("offset")), int64(r.u64("offset"))
@@ -107,7 +107,7 @@ func DecodeCall(value []byte) (*CollectiveCall, error) {
 	c.SendSegment, c.RecvSegment = int32(uint32(segments)), int32(uint32(segments>>32))
 	c.SendPool, c.RecvPool = r.u64("pool"), r.u64("pool")
 	c.Sequence = r.u64("sequence")
-	c.Capture, c.Place = r.u64("capture"), r.u64("place in a capture")
+	c.Capture, c.CaptureCall = r.u64("capture"), r.u64("place in a capture")
 	if len(r.b) > 0 {
 		r.fail("rest of a collective")
 	}

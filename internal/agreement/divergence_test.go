@@ -57,7 +57,7 @@ func report(t *testing.T, verdicts []*Verdict, rounds int) string {
 		}
 	}
 	out := fmt.Sprintf("rounds: %d\n", rounds)
-	for _, m := range first.Marks {
+	for _, m := range first.Agreed {
 		out += fmt.Sprintf("pool %d agreed up to %d\n", m.Ledger, m.Position)
 	}
 	if len(first.Absent) > 0 {

@@ -2,24 +2,25 @@
 // they differ.
 //
 // An agreement is a sequence of rounds. In a round every rank contributes a payload, the payloads
-// are folded into one summary, and every rank steps its [Machine] with that summary, which yields
-// the payload of the next round or the [Verdict]. [Fold] does not care about order or grouping, so
-// that the same code runs where every rank reads all payloads ([Run]), and in a tree that folds on
+// are merged into one summary, and every rank steps its [Machine] with that summary, which yields
+// the payload of the next round or the [Verdict]. [Merge] does not care about order or grouping, so
+// that the same code runs where every rank reads all payloads ([Run]), and in a tree that merges on
 // the way up and broadcasts on the way down, where thousands of ranks cost a few words each.
 //
-//	vote     position, digest, mark, pending segments of each ledger; what the agreement is for
+//	vote     position, digest, agreed prefix, pending segments of each ledger; what it is for
 //	  |
 //	  +-- all equal ------------------------------------------------> agreed
 //	  +-- different operation or different pools -------------------> divergence
 //	  |
-//	probe    digests at up to 15 positions of each ledger in doubt; repeated
+//	probe    digests at up to 15 positions of each ledger that may differ; repeated
 //	  |
 //	  +-- equal at the common position (Prefix) --------------------> agreed, unless calls differ
 //	  |
-//	witness  the event of each rank at the first differing position --> divergence
+//	events   the event of each rank at the first differing position --> divergence
 //
-// A history in doubt of n events takes at most 1 + ceil(log16(n+1)) + 1 rounds. Agreed ledgers take
-// one. Where a history is no longer kept in full, the verdict gives a range instead of a position.
+// A history of n events that may differ takes at most 1 + ceil(log16(n+1)) + 1 rounds. Agreed
+// ledgers take one. Where a history is no longer kept in full, the verdict gives a range instead of
+// a position.
 //
 // All ranks of a round that got the same summary reach the same verdict, word for word. Everything
 // that came from a peer is decoded strictly: a payload that is truncated, oversized, of another

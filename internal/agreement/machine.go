@@ -33,15 +33,15 @@ type Source interface {
 	Site(e ledger.Event) string
 }
 
-// frozen hides what a history gains after the agreement began, so that a rank which goes on
-// allocating does not testify to more than it voted for.
-type frozen struct {
+// snapshotSource hides what a history gains after the agreement began, so that a rank which goes on
+// allocating answers no more than it voted for.
+type snapshotSource struct {
 	Source
 	end uint64
 }
 
 // EventAt returns an event that was there at the start.
-func (f frozen) EventAt(position uint64) (ledger.Event, bool) {
+func (f snapshotSource) EventAt(position uint64) (ledger.Event, bool) {
 	if position >= f.end {
 		return ledger.Event{}, false
 	}
@@ -91,7 +91,7 @@ type Config struct {
 	Ledgers []Ledger
 	// Call, if set, is compared once the ledgers agree.
 	Call *CollectiveCall
-	// Site is the place in the program for which the call is made, or "". It is not compared.
+	// Site is the call site in the program, or "". It is not compared.
 	Site string
 }
 
@@ -123,7 +123,7 @@ func (c Config) validate() error {
 }
 
 // Machine is one rank's side of one agreement. It goes through the phases of the package comment,
-// from vote over probe and witness to done; a phase may be skipped but none is returned to. It
+// from vote over probe and events to done; a phase may be skipped but none is returned to. It
 // is not safe for concurrent use.
 type Machine struct {
 	config  Config
@@ -133,12 +133,12 @@ type Machine struct {
 	round  uint64
 	absent RankSet
 
-	// doubt holds the ledgers still in question, by id. At most the last one is known to differ.
-	doubt   []interval
-	asked   [][]uint64 // what the round in progress asks of each
-	pending []vote     // folded votes, kept until the ledgers are known to agree
-	calls   variants
-	marks   []Mark
+	// undecided holds the ledgers still in question, by id. At most the last one is known to differ.
+	undecided []interval
+	asked     [][]uint64 // what the round in progress asks of each
+	pending   []vote     // merged votes, kept until the ledgers are known to agree
+	calls     variants
+	agreed    []AgreedPrefix
 }
 
 // New returns a machine in its first round.
@@ -164,7 +164,7 @@ func (m *Machine) Start() ([]byte, error) {
 	var ids []byte
 	for i, l := range m.ledgers {
 		now := l.Source.Snapshot()
-		m.ledgers[i].Source = frozen{l.Source, now.Position}
+		m.ledgers[i].Source = snapshotSource{l.Source, now.Position}
 		ids = appendWords(ids, l.ID)
 		msg.votes = append(msg.votes, newVote(rank, m.config.Mode, l, now))
 	}
@@ -207,14 +207,14 @@ func (m *Machine) step(summary []byte) ([]byte, *Verdict, error) {
 		return m.afterVote(msg)
 	case phaseProbe:
 		return m.afterProbe(msg)
-	case phaseWitness:
-		return m.afterWitness(msg)
+	case phaseEvents:
+		return m.afterEvents(msg)
 	case phaseDone:
 	}
 	return nil, nil, protocolError("stepping an agreement that is over")
 }
 
-// afterVote marks the ledgers with equal votes and puts the rest in doubt.
+// afterVote notes the ledgers with equal votes as agreed, and the rest as undecided.
 func (m *Machine) afterVote(msg *message) ([]byte, *Verdict, error) {
 	if !msg.tags.equal() {
 		return m.differ(KindTag, 0, msg.tags, tagText)
@@ -230,27 +230,27 @@ func (m *Machine) afterVote(msg *message) ([]byte, *Verdict, error) {
 			return nil, nil, protocolError("stepping with ledger %d", v.id)
 		}
 		if v.same {
-			m.marks = append(m.marks, Mark{Ledger: v.id, Position: v.low, Digest: v.digest})
+			m.agreed = append(m.agreed, AgreedPrefix{Ledger: v.id, Position: v.low, Digest: v.digest})
 			continue
 		}
 		in, err := v.interval(m.config.Mode)
 		if err != nil {
 			return nil, nil, err
 		}
-		m.doubt = append(m.doubt, in)
+		m.undecided = append(m.undecided, in)
 	}
 	m.pending, m.calls = msg.votes, msg.calls
 	return m.advance()
 }
 
-// advance marks the ledgers that need no further digests and asks for those of the rest.
+// advance notes the ledgers that need no further digests as agreed, and asks for those of the rest.
 func (m *Machine) advance() ([]byte, *Verdict, error) {
-	kept := m.doubt[:0]
+	kept := m.undecided[:0]
 	m.asked = m.asked[:0]
-	for _, in := range m.doubt {
+	for _, in := range m.undecided {
 		question := in.question()
 		if len(question) == 0 && !in.differs {
-			m.marks = append(m.marks, Mark{Ledger: in.id, Position: in.lo, Digest: in.loDigest})
+			m.agreed = append(m.agreed, AgreedPrefix{Ledger: in.id, Position: in.lo, Digest: in.loDigest})
 			continue
 		}
 		kept = append(kept, in)
@@ -259,12 +259,12 @@ func (m *Machine) advance() ([]byte, *Verdict, error) {
 			break // Only the first difference counts.
 		}
 	}
-	m.doubt = kept
+	m.undecided = kept
 	switch {
-	case len(m.doubt) == 0:
+	case len(m.undecided) == 0:
 		return m.agree()
 	case len(m.asked[0]) == 0:
-		return m.witness()
+		return m.askEvents()
 	}
 	return m.probe()
 }
@@ -272,7 +272,7 @@ func (m *Machine) advance() ([]byte, *Verdict, error) {
 func (m *Machine) probe() ([]byte, *Verdict, error) {
 	m.phase = phaseProbe
 	msg := m.message()
-	for i, in := range m.doubt {
+	for i, in := range m.undecided {
 		p := probe{id: in.id}
 		source := m.history(in.id)
 		for _, at := range m.asked[i] {
@@ -290,17 +290,17 @@ func (m *Machine) probe() ([]byte, *Verdict, error) {
 }
 
 // history returns the history of a ledger as it was at the start.
-func (m *Machine) history(id uint64) frozen {
+func (m *Machine) history(id uint64) snapshotSource {
 	i := slices.IndexFunc(m.ledgers, func(l Ledger) bool { return l.ID == id })
-	return m.ledgers[i].Source.(frozen)
+	return m.ledgers[i].Source.(snapshotSource)
 }
 
 func (m *Machine) afterProbe(msg *message) ([]byte, *Verdict, error) {
-	if len(msg.probes) != len(m.doubt) {
+	if len(msg.probes) != len(m.undecided) {
 		return nil, nil, protocolError("stepping with %d probes", len(msg.probes))
 	}
 	for i, p := range msg.probes {
-		in := &m.doubt[i]
+		in := &m.undecided[i]
 		fits := p.id == in.id && slices.EqualFunc(p.answers, m.asked[i],
 			func(a answer, at uint64) bool { return a.position == at })
 		if !fits {
@@ -328,6 +328,6 @@ func (m *Machine) agree() ([]byte, *Verdict, error) {
 	if !m.calls.equal() {
 		return m.differ(KindCollective, 0, m.calls, m.callText)
 	}
-	slices.SortFunc(m.marks, func(a, b Mark) int { return cmp.Compare(a.Ledger, b.Ledger) })
-	return nil, &Verdict{Marks: m.marks, Absent: m.absent}, nil
+	slices.SortFunc(m.agreed, func(a, b AgreedPrefix) int { return cmp.Compare(a.Ledger, b.Ledger) })
+	return nil, &Verdict{Agreed: m.agreed, Absent: m.absent}, nil
 }

@@ -142,8 +142,8 @@ func TestPrefixFindsADifferenceBeforeTheCommonPositionAndNoneAfter(t *testing.T)
 		v := verdicts[0]
 		if at >= common {
 			digest, _ := ledgers[0].DigestAt(uint64(common))
-			want := []Mark{{Ledger: 1, Position: uint64(common), Digest: digest}}
-			if diff := cmp.Diff(want, v.Marks); diff != "" || v.Divergence != nil {
+			want := []AgreedPrefix{{Ledger: 1, Position: uint64(common), Digest: digest}}
+			if diff := cmp.Diff(want, v.Agreed); diff != "" || v.Divergence != nil {
 				rt.Fatalf("verdict %v: %s", v.Divergence, diff)
 			}
 			return

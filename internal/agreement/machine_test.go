@@ -120,7 +120,7 @@ func TestCallsGoOverTheWireUnchanged(t *testing.T) {
 			SendSegment: rapid.Int32().Draw(t, "send"), RecvSegment: rapid.Int32().Draw(t, "recv"),
 			SendOffset: rapid.Int64().Draw(t, "at"), RecvOffset: rapid.Int64().Draw(t, "to"),
 			Sequence: rapid.Uint64().Draw(t, "sequence"),
-			Capture:  rapid.Uint64().Draw(t, "capture"), Place: rapid.Uint64().Draw(t, "place"),
+			Capture:  rapid.Uint64().Draw(t, "capture"), CaptureCall: rapid.Uint64().Draw(t, "place"),
 		}
 		b := c.Encode()
 		back, err := DecodeCall(b)
@@ -193,7 +193,7 @@ func drive(t testing.TB, machines []*Machine, absent map[int]bool) ([]*Verdict, 
 	}
 	verdicts := make([]*Verdict, len(machines))
 	for round := 1; ; round++ {
-		summary, err := FoldAll(payloads)
+		summary, err := MergeAll(payloads)
 		if err != nil {
 			t.Fatal(err)
 		}

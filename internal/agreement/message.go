@@ -11,7 +11,7 @@ type phase uint8
 const (
 	phaseVote phase = iota + 1
 	phaseProbe
-	phaseWitness
+	phaseEvents
 	phaseDone
 )
 
@@ -25,18 +25,18 @@ type message struct {
 	tags, ids, calls variants
 	votes            []vote
 
-	// In a probe: the digests of the ledgers in doubt.
+	// In a probe: the digests of the undecided ledgers.
 	probes []probe
 
-	// In a witness: what stands at one position of one ledger.
+	// In the phase of events: what is at one position of one ledger.
 	ledger, position uint64
-	witnesses        variants
+	events           variants
 }
 
-// Fold joins two payloads or summaries of the same round. It is associative and commutative, up to
+// Merge joins two payloads or summaries of the same round. It is associative and commutative, up to
 // the choice of which ranks go unlisted when there are more than 16 different contributions. The
 // arguments are not modified. An error wraps [ErrProtocol].
-func Fold(a, b []byte) ([]byte, error) {
+func Merge(a, b []byte) ([]byte, error) {
 	x, err := decode(a)
 	if err != nil {
 		return nil, err
@@ -45,15 +45,15 @@ func Fold(a, b []byte) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := x.fold(y); err != nil {
+	if err := x.merge(y); err != nil {
 		return nil, err
 	}
 	return x.encode()
 }
 
-// FoldAll folds the payloads of a round in which payloads[i] came from rank i. A nil payload stands
-// for an absent rank. A payload that speaks for another rank is refused.
-func FoldAll(payloads [][]byte) ([]byte, error) {
+// MergeAll merges the payloads of a round in which payloads[i] came from rank i. A nil payload
+// stands for an absent rank. A payload that speaks for another rank is refused.
+func MergeAll(payloads [][]byte) ([]byte, error) {
 	var sum *message
 	for rank, p := range payloads {
 		if p == nil {
@@ -64,7 +64,7 @@ func FoldAll(payloads [][]byte) ([]byte, error) {
 			err = protocolError("payload speaks for %s", m.ranks.words())
 		}
 		if err == nil && sum != nil {
-			err = sum.fold(m)
+			err = sum.merge(m)
 		}
 		if err != nil {
 			return nil, wrapRank(rank, err)
@@ -74,66 +74,66 @@ func FoldAll(payloads [][]byte) ([]byte, error) {
 		}
 	}
 	if sum == nil {
-		return nil, protocolError("folding a round without payloads")
+		return nil, protocolError("merging a round without payloads")
 	}
 	return sum.encode()
 }
 
-func (m *message) fold(o *message) error {
+func (m *message) merge(o *message) error {
 	if m.phase != o.phase || m.round != o.round {
-		return protocolError("folding round %d with round %d", m.round, o.round)
+		return protocolError("merging round %d with round %d", m.round, o.round)
 	}
 	ranks := m.ranks.union(o.ranks)
 	if ranks.Len() != m.ranks.Len()+o.ranks.Len() {
-		return protocolError("folding %s with %s: counted twice", m.ranks.words(), o.ranks.words())
+		return protocolError("merging %s with %s: counted twice", m.ranks.words(), o.ranks.words())
 	}
 	m.ranks = ranks
 	switch m.phase {
 	case phaseVote:
-		return m.foldVotes(o)
+		return m.mergeVotes(o)
 	case phaseProbe:
-		return m.foldProbes(o)
-	case phaseWitness:
+		return m.mergeProbes(o)
+	case phaseEvents:
 		if m.ledger != o.ledger || m.position != o.position {
-			return protocolError("folding events of different positions")
+			return protocolError("merging events of different positions")
 		}
-		m.witnesses = m.witnesses.fold(o.witnesses)
+		m.events = m.events.merge(o.events)
 	case phaseDone:
-		return protocolError("folding round %d", m.round)
+		return protocolError("merging round %d", m.round)
 	}
 	return nil
 }
 
-// foldVotes leaves the ledgers out once the ranks do not even have the same ones.
-func (m *message) foldVotes(o *message) error {
-	m.tags = m.tags.fold(o.tags)
-	m.ids = m.ids.fold(o.ids)
-	m.calls = m.calls.fold(o.calls)
+// mergeVotes leaves the ledgers out once the ranks do not even have the same ones.
+func (m *message) mergeVotes(o *message) error {
+	m.tags = m.tags.merge(o.tags)
+	m.ids = m.ids.merge(o.ids)
+	m.calls = m.calls.merge(o.calls)
 	if !m.ids.equal() {
 		m.votes = nil
 		return nil
 	}
 	if len(m.votes) != len(o.votes) {
-		return protocolError("folding %d ledgers with %d", len(m.votes), len(o.votes))
+		return protocolError("merging %d ledgers with %d", len(m.votes), len(o.votes))
 	}
 	for i := range m.votes {
 		if m.votes[i].id != o.votes[i].id {
-			return protocolError("folding different ledgers")
+			return protocolError("merging different ledgers")
 		}
-		m.votes[i].fold(o.votes[i])
+		m.votes[i].merge(o.votes[i])
 	}
 	return nil
 }
 
-func (m *message) foldProbes(o *message) error {
+func (m *message) mergeProbes(o *message) error {
 	if len(m.probes) != len(o.probes) {
-		return protocolError("folding %d probes with %d", len(m.probes), len(o.probes))
+		return protocolError("merging %d probes with %d", len(m.probes), len(o.probes))
 	}
 	for i := range m.probes {
 		if !m.probes[i].sameQuestion(o.probes[i]) {
-			return protocolError("folding different probes")
+			return protocolError("merging different probes")
 		}
-		m.probes[i].fold(o.probes[i])
+		m.probes[i].merge(o.probes[i])
 	}
 	return nil
 }
@@ -156,10 +156,10 @@ func (m *message) encode() ([]byte, error) {
 		for i := range m.probes {
 			b = m.probes[i].append(b)
 		}
-	case phaseWitness:
+	case phaseEvents:
 		b = binary.AppendUvarint(b, m.ledger)
 		b = binary.AppendUvarint(b, m.position)
-		b = m.witnesses.append(b)
+		b = m.events.append(b)
 	case phaseDone:
 	}
 	if len(b) > MaxPayload {
@@ -186,9 +186,9 @@ func decode(b []byte) (*message, error) {
 		m.decodeVote(r)
 	case phaseProbe:
 		m.probes = r.probes()
-	case phaseWitness:
+	case phaseEvents:
 		m.ledger, m.position = r.uvarint("ledger"), r.uvarint("position")
-		m.witnesses = r.variants(m.ranks, "events")
+		m.events = r.variants(m.ranks, "events")
 	case phaseDone:
 		r.fail("phase")
 	default:

@@ -23,7 +23,7 @@ func payloadsOf(t testing.TB, machines []*Machine) [][][]byte {
 	var out [][][]byte
 	for payloads[0] != nil {
 		out = append(out, slices.Clone(payloads))
-		summary, err := FoldAll(payloads)
+		summary, err := MergeAll(payloads)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -55,14 +55,14 @@ func TestFoldingInAnyOrderAndGroupingGivesTheSameBytes(t *testing.T) {
 	}
 	rapid.Check(t, func(t *rapid.T) {
 		for _, payloads := range all {
-			want, err := FoldAll(payloads)
+			want, err := MergeAll(payloads)
 			if err != nil {
 				t.Fatal(err)
 			}
 			left := rapid.Permutation(payloads).Draw(t, "order")
 			for len(left) > 1 {
 				i := rapid.IntRange(0, len(left)-2).Draw(t, "pair")
-				sum, err := Fold(left[i], left[i+1])
+				sum, err := Merge(left[i], left[i+1])
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -111,24 +111,24 @@ func TestPeersThatBreakTheProtocolAreRefused(t *testing.T) {
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
-			if _, err := Fold(c[0], c[1]); !errors.Is(err, ErrProtocol) {
+			if _, err := Merge(c[0], c[1]); !errors.Is(err, ErrProtocol) {
 				t.Fatalf("got %v, want ErrProtocol", err)
 			}
 		})
 	}
-	if _, err := FoldAll([][]byte{vote[0], vote[2]}); !errors.Is(err, ErrProtocol) {
+	if _, err := MergeAll([][]byte{vote[0], vote[2]}); !errors.Is(err, ErrProtocol) {
 		t.Fatalf("a rank that speaks for another: got %v", err)
 	}
-	if _, err := FoldAll([][]byte{nil, nil}); !errors.Is(err, ErrProtocol) {
+	if _, err := MergeAll([][]byte{nil, nil}); !errors.Is(err, ErrProtocol) {
 		t.Fatalf("nobody there: got %v", err)
 	}
 }
 
 func TestASummaryThatDoesNotFitTheMachineIsRefused(t *testing.T) {
 	rounds := payloadsOf(t, sixRanks(t))
-	vote, _ := FoldAll(rounds[0])
-	late, _ := FoldAll(rounds[1])
-	without, _ := FoldAll([][]byte{nil, rounds[0][1]})
+	vote, _ := MergeAll(rounds[0])
+	late, _ := MergeAll(rounds[1])
+	without, _ := MergeAll([][]byte{nil, rounds[0][1]})
 	for name, summary := range map[string][]byte{
 		"of a later round": late, "without the rank itself": without, "that is garbage": {1, 2, 3},
 	} {
@@ -147,7 +147,7 @@ func TestASummaryThatDoesNotFitTheMachineIsRefused(t *testing.T) {
 
 func FuzzFoldAndStep(f *testing.F) {
 	for _, payloads := range payloadsOf(f, sixRanks(f)) {
-		summary, _ := FoldAll(payloads)
+		summary, _ := MergeAll(payloads)
 		f.Add(payloads[0], payloads[1])
 		f.Add(summary, payloads[2])
 	}
@@ -156,7 +156,7 @@ func FuzzFoldAndStep(f *testing.F) {
 		for _, m := range machines {
 			_, _ = m.Start()
 		}
-		sum, err := Fold(a, b)
+		sum, err := Merge(a, b)
 		if err != nil && !errors.Is(err, ErrProtocol) {
 			t.Fatalf("got %v, want ErrProtocol", err)
 		}
@@ -176,7 +176,7 @@ func FuzzFoldAndStep(f *testing.F) {
 func FuzzLaterRounds(f *testing.F) {
 	rounds := payloadsOf(f, sixRanks(f))
 	for _, payloads := range rounds[1:] {
-		summary, _ := FoldAll(payloads)
+		summary, _ := MergeAll(payloads)
 		f.Add(summary, uint8(1))
 		f.Add(summary, uint8(2))
 		f.Add(summary, uint8(len(rounds)-1))
@@ -185,7 +185,7 @@ func FuzzLaterRounds(f *testing.F) {
 		m := sixRanks(t)[0]
 		_, _ = m.Start()
 		for i := range int(after) % len(rounds) {
-			good, _ := FoldAll(rounds[i])
+			good, _ := MergeAll(rounds[i])
 			_, _, _ = m.Step(good)
 		}
 		_, verdict, err := m.Step(summary)

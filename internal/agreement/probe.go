@@ -15,8 +15,8 @@ type probe struct {
 	answers []answer
 }
 
-// answer folds the digests at one position. It keeps the first known digest, whether any two known
-// ones differ, and whether somebody does not know: all three fold in any order.
+// answer merges the digests at one position. It keeps the first known digest, whether any two known
+// ones differ, and whether some rank does not know: all three merge in any order.
 type answer struct {
 	position, digest        uint64
 	known, differs, unknown bool
@@ -28,13 +28,13 @@ func (p probe) sameQuestion(o probe) bool {
 	})
 }
 
-func (p probe) fold(o probe) {
+func (p probe) merge(o probe) {
 	for i := range p.answers {
-		p.answers[i].fold(o.answers[i])
+		p.answers[i].merge(o.answers[i])
 	}
 }
 
-func (a *answer) fold(o answer) {
+func (a *answer) merge(o answer) {
 	a.differs = a.differs || o.differs || a.known && o.known && a.digest != o.digest
 	a.unknown = a.unknown || o.unknown
 	switch {
@@ -83,7 +83,7 @@ func cut(n, i, parts uint64) uint64 {
 	return whole*i + (rest*i+parts-1)/parts
 }
 
-// narrow applies the folded answers. It reports whether the search can go on: it cannot where a
+// narrow applies the merged answers. It reports whether the search can go on: it cannot where a
 // rank has forgotten what it still knew when the agreement began.
 func (in *interval) narrow(p probe) (bool, error) {
 	more := true

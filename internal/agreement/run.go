@@ -25,9 +25,9 @@ func Run(ctx context.Context, exchange Exchange, m *Machine) (*Verdict, error) {
 		if err != nil {
 			return nil, fmt.Errorf("exchanging round %d: %w", m.round, err)
 		}
-		summary, err := FoldAll(payloads)
+		summary, err := MergeAll(payloads)
 		if err != nil {
-			return nil, fmt.Errorf("folding round %d: %w", m.round, err)
+			return nil, fmt.Errorf("merging round %d: %w", m.round, err)
 		}
 		next, verdict, err := m.Step(summary)
 		if err != nil || verdict != nil {

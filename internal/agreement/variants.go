@@ -32,8 +32,8 @@ func oneVariant(rank int, value, note []byte) variants {
 // equal reports whether all ranks contributed the same.
 func (v variants) equal() bool { return len(v.list) <= 1 && len(v.others) == 0 }
 
-// fold returns the contributions of both. Its arguments must not be used afterwards.
-func (v variants) fold(o variants) variants {
+// merge returns the contributions of both. Its arguments must not be used afterwards.
+func (v variants) merge(o variants) variants {
 	for _, theirs := range o.list {
 		i := slices.IndexFunc(v.list, func(own variant) bool {
 			return bytes.Equal(own.value, theirs.value)

@@ -1,15 +1,15 @@
 package agreement
 
-// Mark says that the first Position events of a ledger, with the given digest, are equal on all
-// ranks that took part. The caller passes it to [ledger.Ledger.Agree].
-type Mark struct {
+// AgreedPrefix says that the first Position events of a ledger, with the given digest, are equal on
+// all ranks that took part. The caller passes it to [ledger.Ledger.Agree].
+type AgreedPrefix struct {
 	Ledger, Position, Digest uint64
 }
 
 // Verdict ends an agreement. It is the same on every rank that got the same summaries.
 type Verdict struct {
-	// Marks has one entry for each ledger, by id, if the ranks agreed.
-	Marks []Mark
+	// Agreed has one entry for each ledger, by id, if the ranks agreed.
+	Agreed []AgreedPrefix
 	// Absent are the ranks that did not take part in every round. The verdict is about the
 	// others; whether it counts without them is for the caller to say.
 	Absent RankSet

@@ -7,7 +7,7 @@ import (
 )
 
 // vote is what the first round says of one ledger. For one rank low, high and the position are the
-// same; folded, they span the group.
+// same; merged, they span the group.
 type vote struct {
 	id        uint64
 	low, high uint64 // least and greatest position
@@ -16,7 +16,7 @@ type vote struct {
 	same      bool   // position and digest are the same on all ranks
 
 	agreed, agreedDigest uint64
-	agreedSame           bool // so are the mark and its digest
+	agreedSame           bool // so are the agreed prefix and its digest
 
 	floor, stride uint64 // greatest: what every rank still keeps
 	pending       variants
@@ -42,18 +42,18 @@ func newVote(rank int, mode Mode, l Ledger, s ledger.Snapshot) vote {
 	}
 }
 
-func (v *vote) fold(o vote) {
+func (v *vote) merge(o vote) {
 	v.same = v.same && o.same && v.low == o.low && v.digest == o.digest
 	v.agreedSame = v.agreedSame && o.agreedSame &&
 		v.agreed == o.agreed && v.agreedDigest == o.agreedDigest
-	// What is not the same must still fold to the same bytes in any order.
+	// What is not the same must still merge to the same bytes in any order.
 	v.digest = min(v.digest, o.digest)
 	v.agreed = min(v.agreed, o.agreed)
 	v.agreedDigest = min(v.agreedDigest, o.agreedDigest)
 	v.low, v.high = min(v.low, o.low), max(v.high, o.high)
 	v.top = min(v.top, o.top)
 	v.floor, v.stride = max(v.floor, o.floor), max(v.stride, o.stride)
-	v.pending = v.pending.fold(o.pending)
+	v.pending = v.pending.merge(o.pending)
 }
 
 // interval is where a ledger may first differ: at a position from lo to top, both included. If
@@ -65,7 +65,7 @@ type interval struct {
 	differs               bool
 }
 
-// interval turns the folded vote of a ledger in doubt into the positions to search.
+// interval turns the merged vote of an undecided ledger into the positions to search.
 func (v vote) interval(mode Mode) (interval, error) {
 	in := interval{
 		id: v.id, loDigest: ledger.Empty, top: v.top,
@@ -82,7 +82,7 @@ func (v vote) interval(mode Mode) (interval, error) {
 		in.top--
 		in.differs = true
 	}
-	// Equal digests at the mark vouch for everything before it.
+	// Equal digests at the end of the agreed prefix mean that everything before it is equal.
 	in.top = max(in.top, in.lo)
 	return in, nil
 }

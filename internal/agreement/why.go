@@ -90,7 +90,7 @@ func explain(d *DivergenceError, w variants) Why {
 	return shift(u.Event, v.Event, words(w.list[usual].note), words(w.list[deviant].note))
 }
 
-// shift lines the windows up in the four ways in which one slip explains them, and takes the way
+// shift lines the requests up in the four ways in which one slip explains them, and takes the way
 // with the most events that fit. A substitution wins ties: it claims least.
 func shift(u, v ledger.Event, usual, deviant []uint64) Why {
 	best, why := matches(usual, deviant, 1, 1), substitution(u, v)
@@ -120,7 +120,7 @@ func substitution(u, v ledger.Event) Why {
 	return WhyEvent
 }
 
-// matches counts the equal events of two windows from the given starts on.
+// matches counts the equal events of two lists of requests from the given starts on.
 func matches(a, b []uint64, fromA, fromB int) int {
 	n := 0
 	for fromA < len(a) && fromB < len(b) {

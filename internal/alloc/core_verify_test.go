@@ -163,11 +163,11 @@ func (a *audit) verifyQueue(n uint32) error {
 		if !a.queued[id] || h.before != prev || a.homeOf(b)/2 != n || h.uses == 0 {
 			return fmt.Errorf("block %d is queued wrongly", id)
 		}
-		if now := a.uses[h.uses].mark; now <= ticket {
+		if now := a.uses[h.uses].call; now <= ticket {
 			return fmt.Errorf("ticket %d follows %d", now, ticket)
 		}
 		delete(a.queued, id)
-		prev, ticket = id, a.uses[h.uses].mark
+		prev, ticket = id, a.uses[h.uses].call
 	}
 	if a.streams[n].last != prev {
 		return fmt.Errorf("queue ends at block %d, not %d", prev, a.streams[n].last)

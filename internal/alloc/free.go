@@ -7,7 +7,7 @@ import (
 
 // Free gives a block back and says where it stands now: Free if it can be taken again at once,
 // Parked if a graph holds it, Deferred if other streams may still use it. For a deferred block
-// Marks names the streams on which the caller records events under the block's ticket.
+// EventsToRecord names the streams on which the caller records events under the block's ticket.
 //
 // Errors: ErrDoubleFree, ErrForeign. Nothing changed then.
 func (c *Core) Free(v Block) (State, error) {

@@ -200,7 +200,7 @@ func (m *machine) Reserve(t *rapid.T) {
 
 // reported compares what the latest call told beyond its result.
 func (m *machine) reported(t *rapid.T) {
-	got := [3]any{m.core.Marks(), m.core.Waits(), m.core.Returned()}
+	got := [3]any{m.core.EventsToRecord(), m.core.Waits(), m.core.Returned()}
 	want := [3]any{m.model.marks, m.model.waits, m.model.returned}
 	if diff := cmp.Diff(want, got, cmpopts.EquateEmpty()); diff != "" {
 		t.Fatalf("reports (-model +core):\n%s", diff)

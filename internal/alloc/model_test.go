@@ -14,8 +14,8 @@ type model struct {
 	synced   map[Stream]int
 	marked   int
 	tickets  Ticket
-	marks    []Mark
-	waits    []Mark
+	marks    []StreamPoint
+	waits    []StreamPoint
 	returned []Return
 }
 
@@ -107,7 +107,7 @@ func (m *model) alloc(size int64, stream Stream) (*modelBlock, int64) {
 			return nil, m.grow(rounded)
 		}
 		for _, u := range queue[0].uses {
-			m.waits = append(m.waits, Mark{queue[0].ticket, u.stream})
+			m.waits = append(m.waits, StreamPoint{queue[0].ticket, u.stream})
 		}
 		m.late(queue[0])
 	}
@@ -163,7 +163,7 @@ func (m *model) release(b *modelBlock) State {
 	m.tickets++
 	b.ticket, b.state = m.tickets, Deferred
 	for _, u := range b.uses {
-		m.marks = append(m.marks, Mark{b.ticket, u.stream})
+		m.marks = append(m.marks, StreamPoint{b.ticket, u.stream})
 	}
 	return Deferred
 }

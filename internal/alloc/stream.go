@@ -5,9 +5,9 @@ import "fmt"
 // Ticket numbers deferred blocks of a Core from 1 in the order in which they were freed.
 type Ticket uint64
 
-// Mark is a point on a stream: where the caller records the event of a ticket, or what the
+// StreamPoint is a point on a stream: where the caller records the event of a ticket, or what the
 // owner stream must wait for.
-type Mark struct {
+type StreamPoint struct {
 	Ticket Ticket
 	Stream Stream
 }
@@ -30,7 +30,7 @@ type stream struct {
 
 // use records that a block was used on a stream other than its own.
 type use struct {
-	mark   uint64 // Use call; the ticket once the block is deferred
+	call   uint64 // Use call; the ticket once the block is deferred
 	stream uint32
 	next   uint32 // next use of the block, or next spare record
 }
@@ -38,28 +38,28 @@ type use struct {
 // reports are what the latest call tells beyond its result. The slices are reused.
 type reports struct {
 	filled   bool
-	marks    []Mark
-	waits    []Mark
+	toRecord []StreamPoint
+	waits    []StreamPoint
 	returned []Return
 	trimmed  []Segment
 }
 
 func (r *reports) clear() {
 	r.filled = false
-	r.marks, r.waits = r.marks[:0], r.waits[:0]
+	r.toRecord, r.waits = r.toRecord[:0], r.waits[:0]
 	r.returned, r.trimmed = r.returned[:0], r.trimmed[:0]
 }
 
-// Reported reports whether the latest call left anything in Marks, Waits or Returned.
+// Reported reports whether the latest call left anything in EventsToRecord, Waits or Returned.
 func (c *Core) Reported() bool { return c.reports.filled }
 
-// Marks lists the events to record after the latest Free or Unpin deferred a block. It is valid
-// until the next call that changes the Core.
-func (c *Core) Marks() []Mark { return c.reports.marks }
+// EventsToRecord lists the events to record after the latest Free or Unpin deferred a block. It is
+// valid until the next call that changes the Core.
+func (c *Core) EventsToRecord() []StreamPoint { return c.reports.toRecord }
 
 // Waits lists the events that the stream of the latest Alloc must wait for, on the device,
 // before any block placed by this or a later Alloc is used. Valid until the next change.
-func (c *Core) Waits() []Mark { return c.reports.waits }
+func (c *Core) Waits() []StreamPoint { return c.reports.waits }
 
 // Returned lists the blocks that came back during the latest Alloc, Synced or Unpin, in the
 // order in which they did. Valid until the next change.
@@ -109,12 +109,12 @@ func (c *Core) Use(v Block, on Stream) error {
 	c.marked++
 	for u := h.uses; u != 0; u = c.uses[u].next {
 		if c.uses[u].stream == n {
-			c.uses[u].mark = c.marked
+			c.uses[u].call = c.marked
 			return nil
 		}
 	}
 	u := c.grabUse()
-	c.uses[u] = use{mark: c.marked, stream: n, next: h.uses}
+	c.uses[u] = use{call: c.marked, stream: n, next: h.uses}
 	h.uses = u
 	c.blocks[id].rest |= sided
 	return nil
@@ -150,7 +150,7 @@ func (c *Core) endUse(id, stream uint32) bool {
 		if c.uses[u].stream != stream {
 			continue
 		}
-		ticket := Ticket(c.uses[u].mark)
+		ticket := Ticket(c.uses[u].call)
 		*link = c.uses[u].next
 		c.dropUse(u)
 		if c.sides[id].uses == 0 {
@@ -165,7 +165,7 @@ func (c *Core) endUse(id, stream uint32) bool {
 func (c *Core) forgetSynced(id uint32) {
 	for link := &c.sides[id].uses; *link != 0; {
 		u := *link
-		if c.uses[u].mark > c.streams[c.uses[u].stream].synced {
+		if c.uses[u].call > c.streams[c.uses[u].stream].synced {
 			link = &c.uses[u].next
 			continue
 		}
@@ -180,9 +180,9 @@ func (c *Core) postpone(id uint32) {
 	c.reports.filled = true
 	b, h := &c.blocks[id], &c.sides[id]
 	for u := h.uses; u != 0; u = c.uses[u].next {
-		c.uses[u].mark = uint64(c.tickets)
-		c.reports.marks = append(c.reports.marks,
-			Mark{c.tickets, c.streams[c.uses[u].stream].name})
+		c.uses[u].call = uint64(c.tickets)
+		c.reports.toRecord = append(c.reports.toRecord,
+			StreamPoint{c.tickets, c.streams[c.uses[u].stream].name})
 	}
 	s := &c.streams[c.homeOf(b)/2]
 	b.setState(Deferred)
@@ -221,9 +221,9 @@ func (c *Core) takeBack(id uint32) {
 	h := &c.sides[id]
 	for h.uses != 0 {
 		u := h.uses
-		ticket = Ticket(c.uses[u].mark)
+		ticket = Ticket(c.uses[u].call)
 		c.reports.waits = append(c.reports.waits,
-			Mark{ticket, c.streams[c.uses[u].stream].name})
+			StreamPoint{ticket, c.streams[c.uses[u].stream].name})
 		h.uses = c.uses[u].next
 		c.dropUse(u)
 	}
@@ -269,7 +269,7 @@ func (c *Core) Pin(v Block) error {
 }
 
 // Unpin takes one Pin back and says where the block stands now: Live or Parked as before, or,
-// after the last pin of a parked block, Free (see Returned) or Deferred (see Marks).
+// after the last pin of a parked block, Free (see Returned) or Deferred (see EventsToRecord).
 //
 // Errors: ErrNotPinned, ErrFreed, ErrForeign.
 func (c *Core) Unpin(v Block) (State, error) {

@@ -146,7 +146,7 @@ func (s *transcript) moved(state State, err error) error {
 }
 
 func (s *transcript) reports() {
-	for _, m := range s.core.Marks() {
+	for _, m := range s.core.EventsToRecord() {
 		s.say("record event of ticket %d on stream %d", m.Ticket, m.Stream)
 	}
 	for _, w := range s.core.Waits() {

@@ -186,7 +186,7 @@ func (o *Tune) base(ctx context.Context, l *lane) (*tuning.Table, error) {
 			return nil, err
 		}
 	}
-	all, err := l.desk.Messages(ctx, encoded)
+	all, err := l.gatherer.Messages(ctx, encoded)
 	if err != nil {
 		return nil, fmt.Errorf("sharing the table: %w", err)
 	}

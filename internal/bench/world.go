@@ -26,8 +26,8 @@ type lane struct {
 	rt         *symmem.Runtime
 	second     *symmem.Stream
 	send, recv symmem.Buffer
-	// desk is where ranks tell each other what they measured.
-	desk *workload.Desk
+	// gatherer is where ranks tell each other what they measured.
+	gatherer *workload.Gatherer
 	// set is what the world is set to. Lanes over one world share it.
 	set *symmem.PathChoice
 }
@@ -70,7 +70,7 @@ func (l *lane) prepare(ctx context.Context, o *Collective) (err error) {
 	if err := l.allocate(ctx, o, bytes); err != nil {
 		return fmt.Errorf("making buffers of %d bytes: %w", bytes, err)
 	}
-	l.desk, err = workload.NewDesk(ctx, l.rt, l.rt.World(), l.rt.DefaultStream())
+	l.gatherer, err = workload.NewGatherer(ctx, l.rt, l.rt.World(), l.rt.DefaultStream())
 	return err
 }
 
@@ -128,7 +128,7 @@ func (l *lane) meet(ctx context.Context) error {
 
 // gather tells every rank what the others have.
 func (l *lane) gather(ctx context.Context, mine int64) ([]int64, error) {
-	numbers, err := l.desk.Numbers(ctx, mine)
+	numbers, err := l.gatherer.Numbers(ctx, mine)
 	if err != nil {
 		return nil, err
 	}

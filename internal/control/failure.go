@@ -9,8 +9,8 @@ import (
 	"symmem/driver"
 )
 
-// complaint is what a rank tells the others when a step that all take together failed on it.
-type complaint struct {
+// failureReport is what a rank sends to the others when a collective step has failed on it.
+type failureReport struct {
 	Why string `json:"why"`
 	// Lost are the world ranks that it has found lost: the others may not have noticed yet.
 	Lost []int `json:"lost,omitempty"`
@@ -22,7 +22,7 @@ func EncodeFailure(err error) []byte {
 	if err == nil {
 		return nil
 	}
-	c := complaint{Why: err.Error()}
+	c := failureReport{Why: err.Error()}
 	if lost := (*driver.RankLostError)(nil); errors.As(err, &lost) {
 		c.Lost = lost.Ranks
 	}
@@ -30,15 +30,15 @@ func EncodeFailure(err error) []byte {
 	return encoded
 }
 
-// DecodeFailures returns the error of a step from what the ranks of a group have told, in group
-// order: that of the first one which complains, or nil. Ranks are those of the world. A rank that
-// was found lost by another one is lost for this one, too.
+// DecodeFailures returns the error of a step from the reports of the ranks of a group, in group
+// order: that of the first rank which reports a failure, or nil. Ranks are those of the world. A
+// rank that another one has found lost is lost for this one, too.
 func DecodeFailures(ranks []int, told [][]byte, doing string) error {
 	for r, encoded := range told {
 		if len(encoded) == 0 {
 			continue
 		}
-		var c complaint
+		var c failureReport
 		if err := json.Unmarshal(encoded, &c); err != nil {
 			return fmt.Errorf("reading why rank %d could not: %w", ranks[r], err)
 		}

@@ -13,9 +13,9 @@ const Grace = 100 * time.Millisecond
 // GraceTimer measures Grace. The zero value is ready to use, by one goroutine.
 type GraceTimer struct{ since time.Time }
 
-// For is asked again and again with whether a peer has failed. It returns for how long one is known
-// to have, negative if none has.
-func (t *GraceTimer) For(failed bool) time.Duration {
+// Elapsed is called again and again with whether a peer has failed. It returns for how long one is
+// known to have failed, negative if none has.
+func (t *GraceTimer) Elapsed(failed bool) time.Duration {
 	switch {
 	case !failed:
 		return -1
@@ -25,23 +25,23 @@ func (t *GraceTimer) For(failed bool) time.Duration {
 	return time.Since(t.since)
 }
 
-// Over reports whether Grace is over; it asks For.
-func (t *GraceTimer) Over(failed bool) bool { return t.For(failed) >= Grace }
+// Expired reports whether Grace is over; it calls Elapsed.
+func (t *GraceTimer) Expired(failed bool) bool { return t.Elapsed(failed) >= Grace }
 
-// Reason says how a rank has failed, as far as the others need to know before they meet. Its values
-// are shared between processes.
+// Reason says how a rank has failed, as far as the others need to know before reports are exchanged
+// on the fault lane. Its values are shared between processes.
 type Reason uint32
 
 // The reasons.
 const (
-	// NotFailed: the rank is well.
+	// NotFailed: the rank has not failed.
 	NotFailed Reason = iota
 	// FailedItself: it has seen or caused a fault.
 	FailedItself
 	// Aborted: it was told to abort the group.
 	Aborted
-	// Followed: it ended only because another rank had failed.
-	Followed
+	// FailedAfterPeer: it ended only because another rank had failed.
+	FailedAfterPeer
 )
 
 // ReasonOf is the reason for which a rank fails by an error.
@@ -50,7 +50,7 @@ func ReasonOf(err error) Reason {
 	case err == nil:
 		return NotFailed
 	case errors.As(err, new(*driver.PeerError)):
-		return Followed
+		return FailedAfterPeer
 	case errors.Is(err, driver.ErrAborted):
 		return Aborted
 	default:

@@ -12,8 +12,8 @@ var laneNames = [driver.Lanes]string{
 	"agreement", "background agreement", "comparison of splits", "fault report",
 }
 
-// Exchanging says what a rank does that exchanges payloads on a lane.
-func Exchanging(group driver.GroupConfig, lane driver.Lane) string {
+// ExchangeName says what a rank does that exchanges payloads on a lane.
+func ExchangeName(group driver.GroupConfig, lane driver.Lane) string {
 	return laneNames[lane] + " of group " + group.Name()
 }
 

@@ -15,13 +15,13 @@ type Messages interface {
 	driver.MessageCounts
 	// Count numbers a Send or Recv at its call. Calls with one peer are made one at a time.
 	Count(call *driver.Call) Message
-	// Absent says why a message for which this rank waits since a given time may never come, or
-	// nil: a RankLostError, TimeoutError, StrayError or PeerError. It warns of ranks that are late.
-	// The peer may be AnySource.
-	Absent(peer int, since time.Time, doing func() string) error
-	// Past reports whether a rank of the group, or all others for AnySource, have called more
-	// collectives than that. What they had told of messages before can be read then.
-	Past(peer int, collectives uint64) bool
+	// DiagnoseMessage says why a message for which this rank waits since a given time may never
+	// come, or nil: a RankLostError, TimeoutError, StrayError or PeerError. It warns of ranks that
+	// are late. The peer may be AnySource.
+	DiagnoseMessage(peer int, since time.Time, doing func() string) error
+	// CalledMore reports whether a rank of the group, or all others for AnySource, have called more
+	// collectives than that. What they had announced of messages before can be read then.
+	CalledMore(peer int, collectives uint64) bool
 	// Lost reports whether the process of a rank of the group has ended.
 	Lost(peer int) bool
 }

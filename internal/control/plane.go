@@ -15,12 +15,13 @@ import (
 	"symmem/driver"
 )
 
-// Plane joins the ranks of a group. States: open; failed, after the first fault that this rank
-// sees or causes, when it only answers on LaneFault; closed. Transitions go one way only.
+// Plane is a control plane: it connects the ranks of a group. States: open; failed, after the first
+// fault that this rank sees or causes, when only exchanges on LaneFault still work; closed.
+// Transitions go one way only.
 //
 // Collectives are known by tickets: the n-th that a rank launches has ticket n, on every rank. The
-// data moves elsewhere; the plane knows which tickets each rank has submitted and which it waits
-// for, and proves from that who is missing and which ranks can never meet.
+// data moves elsewhere. The plane knows which tickets each rank has submitted and which it waits
+// for. From that it finds out which ranks are missing and which can never meet.
 //
 // Methods are safe for use by several goroutines at once unless they say otherwise.
 type Plane interface {
@@ -28,8 +29,8 @@ type Plane interface {
 	Exchange(ctx context.Context, lane driver.Lane, payload []byte) ([][]byte, error)
 	// Values are those of driver.Communicator.
 	driver.Values
-	// Submit takes the next ticket and shows it to the others. It costs a few nanoseconds, since
-	// launches pay for it. The caller makes its calls one at a time.
+	// Submit takes the next ticket and publishes it to the others. It costs a few nanoseconds,
+	// since launches pay for it. The caller makes its calls one at a time.
 	Submit() uint64
 	// TrySubmit is Submit as long as the plane has not failed and is not PeerFailed, and no peer
 	// has left without the next ticket, as far as is known here; else it takes none.
@@ -51,10 +52,10 @@ type Plane interface {
 	// a RankLostError, TimeoutError, StrayError or ErrFault of package driver, or the Cause, and
 	// the plane has failed with it.
 	Await(ctx context.Context, w Wait) error
-	// Trouble tells at once why the work of w, for which somebody waits since the given time, may
-	// never end: an error as Await returns it, or nil. The plane does not fail by it. A peer that
-	// has failed after it submitted the ticket is no trouble yet: PeerFailed tells of it.
-	Trouble(w Wait, since time.Time) error
+	// Diagnose returns at once why the work of w, for which a caller has waited since the given
+	// time, may never end: an error as Await returns it, or nil. It does not fail the plane. A peer
+	// that has failed after it submitted the ticket is no error here yet; PeerFailed reports it.
+	Diagnose(w Wait, since time.Time) error
 	// PeerFailed reports whether a peer has failed or is lost, or this plane was closed. TrySubmit
 	// asks it at every launch, since work that needs a rank which is lost may hold up a GPU for
 	// ever, so it costs a few nanoseconds as long as nothing has changed.
@@ -74,8 +75,9 @@ type Plane interface {
 	Abort(cause error)
 	// Withdraw takes back the tickets that, as far as is known here, some rank has not submitted:
 	// this rank's part in them ends unfinished, and who submits them later finds it missing instead
-	// of waiting forever. Only Close follows; tickets that are taken meanwhile are not shown. It
-	// returns false, and has changed nothing, if all ranks have submitted all tickets of this one.
+	// of waiting forever. Only Close follows; tickets that are taken meanwhile are not published.
+	// It returns false, and has changed nothing, if all ranks have submitted all tickets of this
+	// one.
 	Withdraw() bool
 	// Close ends the waits of this rank and leaves the group. It waits for no other rank. The
 	// others are told that this one has left.
@@ -97,16 +99,16 @@ type Wait struct {
 	// Counts, if set, is asked for TimeoutError.Counts before a timeout ends the wait.
 	Counts func() string
 	// Done reports whether the work has ended. It is called again and again, from one goroutine,
-	// and may be nil for Trouble.
+	// and may be nil for Diagnose.
 	Done func() bool
 }
 
 // Ended reports whether the work is known to have ended.
 func (w *Wait) Ended() bool { return w.Done != nil && w.Done() }
 
-// Blame returns a better reason than the fault of another rank, if there is one, and adds to a
-// timeout what the library has counted.
-func (w *Wait) Blame(err error) error {
+// Refine replaces the fault of another rank by what Why returns, if that knows better, and adds to
+// a TimeoutError what Counts returns.
+func (w *Wait) Refine(err error) error {
 	var late *driver.TimeoutError
 	if w.Counts != nil && errors.As(err, &late) {
 		counted := *late // others may read the error of a plane that has failed

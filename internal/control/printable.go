@@ -6,14 +6,14 @@ import (
 	"unicode/utf8"
 )
 
-// maxTold is how many bytes of a text another rank may have in a report.
-const maxTold = 1000
+// maxPrintable is how many bytes of a text another rank may have in a report.
+const maxPrintable = 1000
 
 // Printable makes a text of another rank fit for a report: it keeps its beginning, and replaces
 // what would garble a terminal.
 func Printable(text string) string {
-	if len(text) > maxTold {
-		text = text[:maxTold]
+	if len(text) > maxPrintable {
+		text = text[:maxPrintable]
 	}
 	return strings.Map(func(r rune) rune {
 		if r == utf8.RuneError || r != '\n' && !unicode.IsPrint(r) {

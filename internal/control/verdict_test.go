@@ -57,8 +57,8 @@ const (
 // judged is one case of TestVerdicts: a wait in collective 3, unless it says otherwise.
 type judged struct {
 	name      string
-	question  Question
-	me, b, c  Row // c has come unless it says otherwise
+	question  WaitStatus
+	me, b, c  RankState // c has come unless it says otherwise
 	want      verdict
 	elsewhere string
 }
@@ -66,176 +66,192 @@ type judged struct {
 var none = verdict{kind: "none"}
 
 var (
-	atWork   = Question{Collective: 3, Work: true, FailedFor: -1}
-	exchange = Question{Exchange: true}
+	atWork   = WaitStatus{Collective: 3, Work: true, FailedFor: -1}
+	exchange = WaitStatus{Exchange: true}
 )
 
-func with(q Question, change func(*Question)) Question {
+func with(q WaitStatus, change func(*WaitStatus)) WaitStatus {
 	change(&q)
 	return q
 }
 
 var verdicts = []judged{
 	{name: "everybody has come", want: none},
-	{name: "a rank has not come yet", b: Row{Missing: true}, want: none},
+	{name: "a rank has not come yet", b: RankState{Missing: true}, want: none},
 	{
-		name: "a rank is late", question: Question{Waited: tooFar}, b: Row{Missing: true},
+		name: "a rank is late", question: WaitStatus{Waited: tooFar}, b: RankState{Missing: true},
 		want: verdict{"late", []int{5}},
 	},
 	{
-		name: "two ranks are late", question: Question{Waited: tooFar},
-		b: Row{Missing: true}, c: Row{Missing: true}, want: verdict{"late", []int{5, 3}},
+		name: "two ranks are late", question: WaitStatus{Waited: tooFar},
+		b: RankState{Missing: true}, c: RankState{Missing: true},
+		want: verdict{"late", []int{5, 3}},
 	},
 	{
-		name: "a deadline of the caller's", question: Question{Due: true}, b: Row{Missing: true},
+		name: "a deadline of the caller's", question: WaitStatus{DeadlinePassed: true},
+		b:    RankState{Missing: true},
 		want: verdict{"late", []int{5}},
 	},
 	{
-		name: "time is up and all have come", question: Question{Due: true, Waited: tooFar},
-		want: none,
+		name:     "time is up and all have come",
+		question: WaitStatus{DeadlinePassed: true, Waited: tooFar},
+		want:     none,
 	},
 	{
-		name: "what others have said lies unread", question: Question{Waited: tooFar, Unread: true},
-		b: Row{Missing: true}, want: none,
+		name:     "what others have said lies unread",
+		question: WaitStatus{Waited: tooFar, Stale: true},
+		b:        RankState{Missing: true}, want: none,
 	},
 	{
-		name: "a rank dies without leaving", b: Row{Missing: true, Lost: true},
+		name: "a rank dies without leaving", b: RankState{Missing: true, Lost: true},
 		want: verdict{"lost", []int{5}},
 	},
 	{
-		name: "a rank has come and dies", b: Row{Lost: true}, c: Row{Missing: true}, want: none,
+		name: "a rank has come and dies", b: RankState{Lost: true}, c: RankState{Missing: true},
+		want: none,
 	},
 	{
-		name: "a rank leaves without coming", b: Row{Missing: true, Left: true},
+		name: "a rank leaves without coming", b: RankState{Missing: true, Left: true},
 		want: verdict{"stray", []int{5}}, elsewhere: "has left the group",
 	},
 	{
 		name: "a rank leaves without coming, and its process ends",
-		b:    Row{Missing: true, Left: true, Lost: true},
+		b:    RankState{Missing: true, Left: true, Lost: true},
 		want: verdict{"stray", []int{5}}, elsewhere: "has left the group",
 	},
 	{
 		name: "a rank leaves without coming, and another dies",
-		b:    Row{Missing: true, Left: true}, c: Row{Missing: true, Lost: true},
+		b:    RankState{Missing: true, Left: true}, c: RankState{Missing: true, Lost: true},
 		want: verdict{"lost", []int{3}},
 	},
 	{
-		name: "a rank has come and leaves", b: Row{Left: true, Lost: true}, c: Row{Missing: true},
+		name: "a rank has come and leaves", b: RankState{Left: true, Lost: true},
+		c:    RankState{Missing: true},
 		want: none,
 	},
 	{
-		name: "a rank is late and another has failed", question: Question{Waited: tooFar},
-		b: Row{Missing: true}, c: Row{Failed: FailedItself}, want: verdict{"peer", []int{3}},
+		name: "a rank is late and another has failed", question: WaitStatus{Waited: tooFar},
+		b: RankState{Missing: true}, c: RankState{Failed: FailedItself},
+		want: verdict{"peer", []int{3}},
 	},
 	{
-		name: "a rank has failed and another dies", b: Row{Missing: true, Lost: true},
-		c: Row{Failed: FailedItself}, want: verdict{"lost", []int{5}},
+		name: "a rank has failed and another dies", b: RankState{Missing: true, Lost: true},
+		c: RankState{Failed: FailedItself}, want: verdict{"lost", []int{5}},
 	},
 	{
-		name: "a rank that has failed has left", b: Row{Missing: true, Failed: FailedItself, Left: true},
+		name: "a rank that has failed has left",
+		b:    RankState{Missing: true, Failed: FailedItself, Left: true},
 		want: verdict{"peer", []int{5}},
 	},
 	{
-		name: "a rank has failed over another one's fault", b: Row{Missing: true, Failed: Followed},
-		c: Row{Missing: true, Failed: FailedItself}, want: verdict{"peer", []int{3}},
+		name: "a rank has failed over another one's fault",
+		b:    RankState{Missing: true, Failed: FailedAfterPeer},
+		c:    RankState{Missing: true, Failed: FailedItself}, want: verdict{"peer", []int{3}},
 	},
 	{
-		name: "whose fault was first is not known", b: Row{Missing: true, Failed: Followed},
+		name: "whose fault was first is not known",
+		b:    RankState{Missing: true, Failed: FailedAfterPeer},
 		want: verdict{"peer", []int{5}},
 	},
 	{
-		name: "a rank was told to abort", b: Row{Missing: true, Failed: Aborted},
+		name: "a rank was told to abort", b: RankState{Missing: true, Failed: Aborted},
 		want: verdict{"aborted", []int{5}},
 	},
 	{
-		name: "a rank aborts and its process ends", b: Row{Missing: true, Failed: Aborted, Lost: true},
+		name: "a rank aborts and its process ends",
+		b:    RankState{Missing: true, Failed: Aborted, Lost: true},
 		want: verdict{"aborted", []int{5}},
 	},
 	{
-		name: "a rank has failed and all have come", b: Row{Failed: FailedItself}, want: none,
+		name: "a rank has failed and all have come", b: RankState{Failed: FailedItself}, want: none,
 	},
 	{
 		name: "a rank that has failed had seen this step complete",
-		b:    Row{Failed: FailedItself, Completed: true}, c: Row{Missing: true}, want: none,
+		b:    RankState{Failed: FailedItself, Completed: true}, c: RankState{Missing: true},
+		want: none,
 	},
 	{
-		name: "this rank has failed", question: Question{Cause: errors.New("ours")},
-		b: Row{Missing: true, Lost: true}, want: verdict{kind: "ours"},
+		name: "this rank has failed", question: WaitStatus{Cause: errors.New("ours")},
+		b: RankState{Missing: true, Lost: true}, want: verdict{kind: "ours"},
 	},
 	{
 		name:     "this rank has failed over what another had seen complete",
-		question: Question{Cause: errors.New("ours")},
-		b:        Row{Failed: FailedItself, Completed: true}, c: Row{Missing: true}, want: none,
+		question: WaitStatus{Cause: errors.New("ours")},
+		b:        RankState{Failed: FailedItself, Completed: true}, c: RankState{Missing: true},
+		want: none,
 	},
 	{
 		name:     "this rank has left over what another had seen complete",
-		question: Question{Cause: errors.New("ours"), Closed: true},
-		b:        Row{Failed: FailedItself, Completed: true}, c: Row{Missing: true},
+		question: WaitStatus{Cause: errors.New("ours"), Closed: true},
+		b:        RankState{Failed: FailedItself, Completed: true}, c: RankState{Missing: true},
 		want: verdict{kind: "ours"},
 	},
 	{
-		name: "here in a collective, there in an exchange", me: Row{Exchanges: 1},
-		b: Row{Missing: true, InExchange: 2, Submitted: 2}, want: verdict{"stray", []int{5}},
+		name: "here in a collective, there in an exchange", me: RankState{Exchanges: 1},
+		b: RankState{Missing: true, InExchange: 2, Submitted: 2}, want: verdict{"stray", []int{5}},
 		elsewhere: "in an agreement for 0s, after 2 collectives",
 	},
 	{
-		name: "the exchange is one to which this rank has come", me: Row{Exchanges: 2},
-		b: Row{Missing: true, InExchange: 2, Submitted: 2}, want: none,
+		name: "the exchange is one to which this rank has come", me: RankState{Exchanges: 2},
+		b: RankState{Missing: true, InExchange: 2, Submitted: 2}, want: none,
 	},
 	{
-		name: "there in an exchange after the collective", me: Row{Exchanges: 1},
-		b: Row{Missing: true, InExchange: 2, Submitted: 3}, want: none,
+		name: "there in an exchange after the collective", me: RankState{Exchanges: 1},
+		b: RankState{Missing: true, InExchange: 2, Submitted: 3}, want: none,
 	},
 	{
-		name: "here in an exchange, there in a collective", question: exchange, me: Row{Submitted: 3},
-		b:    Row{Missing: true, InCollective: 4, Operation: driver.AllGather, Waited: 2 * time.Second},
+		name: "here in an exchange, there in a collective", question: exchange,
+		me: RankState{Submitted: 3},
+		b: RankState{
+			Missing: true, InCollective: 4, Operation: driver.AllGather, Waited: 2 * time.Second,
+		},
 		want: verdict{"stray", []int{5}}, elsewhere: "in AllGather 4 for 2s",
 	},
 	{
 		name: "the collective is one that this rank has launched", question: exchange,
-		me: Row{Submitted: 4}, b: Row{Missing: true, InCollective: 4}, want: none,
+		me: RankState{Submitted: 4}, b: RankState{Missing: true, InCollective: 4}, want: none,
 	},
 	{
 		name:     "a tolerant wait goes on after faults",
-		question: Question{Tolerant: true, Cause: errors.New("ours")},
-		b:        Row{Missing: true, Failed: FailedItself}, want: none,
+		question: WaitStatus{IgnoreFaults: true, Cause: errors.New("ours")},
+		b:        RankState{Missing: true, Failed: FailedItself}, want: none,
 	},
 	{
-		name: "a tolerant wait does without the dead", question: Question{Tolerant: true},
-		b: Row{Missing: true, Lost: true}, want: verdict{"lost", []int{5}},
+		name: "a tolerant wait does without the dead", question: WaitStatus{IgnoreFaults: true},
+		b: RankState{Missing: true, Lost: true}, want: verdict{"lost", []int{5}},
 	},
 	{
-		name: "work: all have launched it and one dies", question: atWork, b: Row{Lost: true},
+		name: "work: all have launched it and one dies", question: atWork, b: RankState{Lost: true},
 		want: verdict{"lost", []int{5}},
 	},
 	{
 		name: "work: a rank that has launched it has left and ended", question: atWork,
-		b: Row{Left: true, Lost: true}, want: none,
+		b: RankState{Left: true, Lost: true}, want: none,
 	},
 	{
 		name: "work: a rank has left without it and ended", question: atWork,
-		b: Row{Missing: true, Left: true, Lost: true}, want: verdict{"stray", []int{5}},
+		b: RankState{Missing: true, Left: true, Lost: true}, want: verdict{"stray", []int{5}},
 	},
 	{
 		name: "work: a rank that has launched it has just failed", question: atWork,
-		b: Row{Failed: FailedItself}, want: none,
+		b: RankState{Failed: FailedItself}, want: none,
 	},
 	{
 		name:     "work: a rank that has launched it failed a while ago",
-		question: with(atWork, func(q *Question) { q.FailedFor = Grace }),
-		b:        Row{Failed: FailedItself}, want: verdict{"peer", []int{5}},
+		question: with(atWork, func(q *WaitStatus) { q.FailedFor = Grace }),
+		b:        RankState{Failed: FailedItself}, want: verdict{"peer", []int{5}},
 	},
 	{
 		name: "work: a rank has failed without it", question: atWork,
-		b: Row{Missing: true, Failed: FailedItself}, want: verdict{"peer", []int{5}},
+		b: RankState{Missing: true, Failed: FailedItself}, want: verdict{"peer", []int{5}},
 	},
 	{
-		name: "work that needs no other rank", question: Question{Work: true, Waited: tooFar},
-		b: Row{Missing: true, Lost: true, Failed: FailedItself}, want: none,
+		name: "work that needs no other rank", question: WaitStatus{Work: true, Waited: tooFar},
+		b: RankState{Missing: true, Lost: true, Failed: FailedItself}, want: none,
 	},
 	{
 		name:     "work that needs no other rank, and a fault of this one",
-		question: Question{Work: true, Cause: errors.New("ours")}, want: verdict{kind: "ours"},
+		question: WaitStatus{Work: true, Cause: errors.New("ours")}, want: verdict{kind: "ours"},
 	},
 }
 
@@ -248,7 +264,7 @@ func TestVerdicts(t *testing.T) {
 			if !q.Exchange && !q.Work {
 				q.Collective = 3
 			}
-			err := Judge(&q, []Row{c.me, c.b, c.c}).Err
+			err := Judge(&q, []RankState{c.me, c.b, c.c}).Err
 			got := verdictOf(err)
 			if diff := cmp.Diff(c.want, got, cmp.AllowUnexported(verdict{})); diff != "" {
 				t.Fatalf("%v: %s", err, diff)
@@ -264,13 +280,13 @@ func TestVerdicts(t *testing.T) {
 // TestLateRanksAreWarnedOf asks at times that nobody waits for.
 func TestLateRanksAreWarnedOf(t *testing.T) {
 	tell := driver.Late{After: 30 * time.Second, Warn: func(driver.LateWarning) {}}
-	missing, minute := Row{Missing: true}, time.Minute
+	missing, minute := RankState{Missing: true}, time.Minute
 	for _, c := range []struct {
-		name           string
-		waited, warned time.Duration
-		late           driver.Late
-		row            Row
-		tolerant, want bool
+		name               string
+		waited, warned     time.Duration
+		late               driver.Late
+		row                RankState
+		ignoreFaults, want bool
 	}{
 		{"not yet", 29 * time.Second, -1, tell, missing, false, false},
 		{"after half a minute", 30 * time.Second, -1, tell, missing, false, true},
@@ -278,17 +294,19 @@ func TestLateRanksAreWarnedOf(t *testing.T) {
 		{"not within a minute", 89 * time.Second, 59 * time.Second, tell, missing, false, false},
 		{"a minute later", 90 * time.Second, minute, tell, missing, false, true},
 		{"a wait before was warned of", 30 * time.Second, minute, tell, missing, false, true},
-		{"not if nobody is missing", minute, -1, tell, Row{}, false, false},
+		{"not if nobody is missing", minute, -1, tell, RankState{}, false, false},
 		{"not if nobody listens", minute, -1, driver.Late{After: 1}, missing, false, false},
 		{"not if it is switched off", minute, -1, driver.Late{Warn: tell.Warn}, missing, false, false},
 		{"not where ranks may be absent", minute, -1, tell, missing, true, false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			q := Question{
-				Group: ours, Collective: 3, Doing: func() string { return "AllReduce 3 of group ours" },
-				Waited: c.waited, Timeout: time.Hour, Late: c.late, Warned: c.warned, Tolerant: c.tolerant,
+			q := WaitStatus{
+				Group: ours, Collective: 3,
+				Doing:  func() string { return "AllReduce 3 of group ours" },
+				Waited: c.waited, Timeout: time.Hour, Late: c.late, Warned: c.warned,
+				IgnoreFaults: c.ignoreFaults,
 			}
-			v := Judge(&q, []Row{{}, c.row, {}})
+			v := Judge(&q, []RankState{{}, c.row, {}})
 			if v.Err != nil || (v.Warning != nil) != c.want {
 				t.Fatalf("got %+v, want a warning: %v", v, c.want)
 			}
@@ -296,7 +314,8 @@ func TestLateRanksAreWarnedOf(t *testing.T) {
 				return
 			}
 			want := &driver.LateWarning{
-				Group: "ours", Doing: "AllReduce 3 of group ours", Waited: c.waited, Ranks: []int{5},
+				Group: "ours", Doing: "AllReduce 3 of group ours", Waited: c.waited,
+				Ranks:    []int{5},
 				Activity: map[int]string{5: "in no call of this group, after 0 collectives"},
 				Members:  ours.Ranks,
 			}
@@ -322,7 +341,7 @@ func TestTheNextWarningIsWaitedFor(t *testing.T) {
 }
 
 func TestActivities(t *testing.T) {
-	for want, r := range map[string]Row{
+	for want, r := range map[string]RankState{
 		"in no call of this group, after 7 collectives": {Submitted: 7},
 		"in an agreement for 3s, after 7 collectives": {
 			Submitted: 7, InExchange: 4, Waited: 3 * time.Second,
@@ -341,19 +360,19 @@ func TestActivities(t *testing.T) {
 }
 
 func TestAnInterruptedWaitNamesWhoIsMissing(t *testing.T) {
-	q := Question{Group: ours, Doing: func() string { return "work" }, Waited: early}
-	rows := []Row{{}, {Missing: true}, {}}
-	err := Interrupted(&q, rows, context.DeadlineExceeded)
+	q := WaitStatus{Group: ours, Doing: func() string { return "work" }, Waited: early}
+	states := []RankState{{}, {Missing: true}, {}}
+	err := Interrupted(&q, states, context.DeadlineExceeded)
 	if got := verdictOf(err); got.kind != "late" || !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("a deadline: %v", err)
 	}
 	const cancelled = "work: waited 1s for world rank 5 (rank 1 of the group); " +
 		"world rank 5: in no call of this group, after 0 collectives: context canceled"
-	if err := Interrupted(&q, rows, context.Canceled); err.Error() != cancelled ||
+	if err := Interrupted(&q, states, context.Canceled); err.Error() != cancelled ||
 		verdictOf(err).kind == "late" {
 		t.Errorf("cancelled: %v", err)
 	}
-	err = Interrupted(&q, make([]Row, 3), context.Canceled)
+	err = Interrupted(&q, make([]RankState, 3), context.Canceled)
 	if err.Error() != "work: context canceled" {
 		t.Errorf("with nobody missing: %v", err)
 	}
@@ -361,15 +380,15 @@ func TestAnInterruptedWaitNamesWhoIsMissing(t *testing.T) {
 
 func TestPeerFailure(t *testing.T) {
 	for name, c := range map[string]struct {
-		row  Row
+		row  RankState
 		want verdict
 	}{
-		"dead":              {Row{Lost: true, Failed: FailedItself}, verdict{"lost", []int{5}}},
-		"failed":            {Row{Failed: FailedItself}, verdict{"peer", []int{5}}},
-		"aborted and ended": {Row{Failed: Aborted, Lost: true}, verdict{"aborted", []int{5}}},
-		"left and ended":    {Row{Left: true, Lost: true}, verdict{"stray", []int{5}}},
+		"dead":              {RankState{Lost: true, Failed: FailedItself}, verdict{"lost", []int{5}}},
+		"failed":            {RankState{Failed: FailedItself}, verdict{"peer", []int{5}}},
+		"aborted and ended": {RankState{Failed: Aborted, Lost: true}, verdict{"aborted", []int{5}}},
+		"left and ended":    {RankState{Left: true, Lost: true}, verdict{"stray", []int{5}}},
 	} {
-		err := PeerFailure(ours, []Row{{}, c.row, {}}, "launching")
+		err := PeerFailure(ours, []RankState{{}, c.row, {}}, "launching")
 		if diff := cmp.Diff(c.want, verdictOf(err), cmp.AllowUnexported(verdict{})); diff != "" {
 			t.Errorf("%s: %v: %s", name, err, diff)
 		}
@@ -379,7 +398,7 @@ func TestPeerFailure(t *testing.T) {
 func TestReasonsOfFaults(t *testing.T) {
 	for want, err := range map[Reason]error{
 		NotFailed: nil, FailedItself: errors.New("a GPU"), Aborted: driver.ErrAborted,
-		Followed: &driver.PeerError{Aborted: true},
+		FailedAfterPeer: &driver.PeerError{Aborted: true},
 	} {
 		if got := ReasonOf(err); got != want {
 			t.Errorf("%v: reason %d, want %d", err, got, want)

@@ -177,7 +177,7 @@ var points = []point{
 			{in: ".", name: "report.err", without: map[string]string{
 				"kindClosed": "its text is all that is known", "kindOther": "its text is all that is known",
 			}},
-			{in: ".", name: "Group.conclude", without: map[string]string{
+			{in: ".", name: "Group.firstCause", without: map[string]string{
 				"kindPeer": "a report about another rank, which has a report of its own",
 			}},
 		},

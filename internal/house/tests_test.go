@@ -13,9 +13,9 @@ var kinds = []string{
 
 // suites are the ideas whose tests have no one source file, and what tests share.
 var suites = map[string][]string{
-	"":                  {"program", "rank"}, // random programs; the ranks of tests
-	"driver/drivertest": {"small"},           // the least backend, which is an example
-	"driver/host":       {"fleet", "scene"},  // ranks as processes, and what they do
+	"":                  {"program", "rank"},    // random programs; the ranks of tests
+	"driver/drivertest": {"small"},              // the least backend, which is an example
+	"driver/host":       {"process", "program"}, // ranks as processes, and what they do
 	"driver/nccl":       {"direct", "message"},
 }
 

@@ -17,6 +17,25 @@ var (
 	waits      = regexp.MustCompile(`(?i)(sleep|wait|pause|nap)`)
 )
 
+// formerWords are words that names in this module once had and that no reader from outside could
+// guess. The plain word for each is in the comment.
+var formerWords = map[string]string{
+	"bell": "wakeup", "rouse": "wake", "board": "status", "tolerant": "ignore faults",
+	"linger": "wait slowly", "settle": "wait for the cause, or finish", "settled": "finished",
+	"desert": "leave", "desk": "gatherer, or buffers", "sheet": "case", "mate": "rank",
+	"mates": "ranks", "testify": "answer", "testimony": "answer", "culprit": "the rank or call",
+	"inlet": "receive pipe", "outlet": "send pipe", "parcel": "incoming message",
+	"lent": "shared", "lend": "share", "keeper": "use count", "keepers": "use counts",
+	"actor": "process", "fleet": "processes", "scene": "program", "knock": "connect",
+	"concede": "fail and notify", "rhythm": "stall detector", "deaf": "stale",
+	"stranger": "unauthenticated", "bury": "reap, or record the end", "farewell": "leave",
+	"excuse": "mark absent", "astray": "elsewhere", "witness": "events, or observer",
+	"survey": "rank states", "conceal": "unpublish", "spilt": "backlog",
+}
+
+// partsOfName cuts a name in Go into its words.
+var partsOfName = regexp.MustCompile(`[A-Z]+[a-z0-9]*|[a-z0-9]+`)
+
 const preamble = "package a\n\nimport \"time\"\n\n"
 
 var wordRules = []rule{
@@ -41,6 +60,36 @@ var wordRules = []rule{
 			{"a/a.go": "package utils\n"},
 		},
 		good: []map[string]string{{"a/datatype.go": "package a\n"}},
+	},
+	{
+		name: "names in Go have words of the field",
+		why:  "a reader who has never seen the project must be able to guess what a name means",
+		check: each(func(f *file) []finding {
+			var all []finding
+			ast.Inspect(f.syntax, func(n ast.Node) bool {
+				name, ok := n.(*ast.Ident)
+				if !ok {
+					return true
+				}
+				for _, word := range partsOfName.FindAllString(name.Name, -1) {
+					if plain := formerWords[strings.ToLower(word)]; plain != "" {
+						all = append(all, f.find(name.Pos(), "%s: say %q", name.Name, plain))
+					}
+				}
+				return true
+			})
+			return all
+		}),
+		bad: []map[string]string{
+			{"a.go": "package a\n\ntype bell struct{}\n"},
+			{"a.go": "package a\n\nfunc (b *t) Rouse() {}\n"},
+			{"a.go": "package a\n\ntype t struct{ isTolerant bool }\n"},
+			{"a_test.go": "package a\n\nfunc f() { newDesk := 1; _ = newDesk }\n"},
+		},
+		good: []map[string]string{
+			{"a.go": "package a\n\ntype keyboard struct{ onboard, wakeup bool }\n"},
+			{"a.go": "package a\n\nvar text = \"bell\"\n"},
+		},
 	},
 	{
 		name: "nothing is left to do",

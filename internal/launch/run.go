@@ -37,7 +37,7 @@ func Run(ctx context.Context, spec Spec) (Result, error) {
 	}
 	defer store.Close()
 	j := newJob(&spec, store)
-	store.OnTrouble(j.cannotAccept)
+	store.OnAcceptError(j.cannotAccept)
 	at := rendezvous.Endpoint{Address: store.Address(), Token: token}
 	for number := range spec.Ranks {
 		j.add(number, path, at)
@@ -136,11 +136,11 @@ func (j *job) fork() error {
 			stdin = j.spec.Stdin
 		}
 		if err = r.start(stdin); err != nil {
-			j.undo(i)
+			j.killStarted(i)
 			break
 		}
 		if err = d.add(i, r.cmd.Process.Pid); err != nil {
-			j.undo(i + 1)
+			j.killStarted(i + 1)
 			break
 		}
 	}
@@ -148,20 +148,20 @@ func (j *job) fork() error {
 		d.close()
 		return err
 	}
-	go j.bury(d)
+	go j.reap(d)
 	return nil
 }
 
-// undo kills and reaps the first n ranks.
-func (j *job) undo(n int) {
+// killStarted kills and reaps the first n ranks.
+func (j *job) killStarted(n int) {
 	for _, r := range j.ranks[:n] {
 		r.end(0)
 	}
 }
 
-// bury reports all ranks as they end. Each has a goroutine of its own from there on, as its
+// reap reports all ranks as they end. Each has a goroutine of its own from there on, as its
 // output may take longer than that of the next.
-func (j *job) bury(d *deaths) {
+func (j *job) reap(d *deaths) {
 	defer d.close()
 	turn := 0
 	err := d.each(func(number int) {
@@ -199,17 +199,17 @@ func (j *job) watch(ctx context.Context, signals <-chan os.Signal) error {
 			ended, err = nil, context.Cause(ctx)
 			o = j.supervisor.kill()
 		}
-		j.obey(o, timer)
+		j.apply(o, timer)
 	}
 	return err
 }
 
-func (j *job) obey(o order, timer *time.Timer) {
+func (j *job) apply(o order, timer *time.Timer) {
 	if o.wait > 0 {
 		timer.Reset(o.wait)
 	}
-	if o.say != "" {
-		j.stderr.write([]byte("symmem: " + o.say + " (" + j.awaited() + ")\n"))
+	if o.message != "" {
+		j.stderr.write([]byte("symmem: " + o.message + " (" + j.awaited() + ")\n"))
 	}
 	if o.signal == 0 {
 		return

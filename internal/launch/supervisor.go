@@ -27,8 +27,8 @@ type supervisor struct {
 	term  time.Duration
 	// kills is the time from a SIGTERM from outside to SIGKILL; not positive if there is none.
 	kills time.Duration
-	// left is how many ranks run.
-	left int
+	// remaining is how many ranks run.
+	remaining int
 	// interrupts counts SIGINT, and outside is the first signal from outside.
 	interrupts int
 	outside    syscall.Signal
@@ -39,9 +39,9 @@ type supervisor struct {
 	first int
 }
 
-// notice is how long the others have after a failure before it is said that they are awaited: most
-// ends take less.
-const notice = 2 * time.Second
+// announceDelay is how long the others have after a failure before it is said that they are
+// awaited: most ends take less.
+const announceDelay = 2 * time.Second
 
 type phase int
 
@@ -55,17 +55,18 @@ const (
 )
 
 // order is what Run shall do: send a signal to all ranks, and if wait is positive call expired
-// after that time, in place of an earlier wait. A text is for people, about the ranks that have not
-// ended.
+// after that time, in place of an earlier wait. The message is printed for users, with the ranks
+// that have not ended.
 type order struct {
-	signal syscall.Signal
-	wait   time.Duration
-	say    string
+	signal  syscall.Signal
+	wait    time.Duration
+	message string
 }
 
 func newSupervisor(s *Spec) *supervisor {
 	return &supervisor{
-		grace: s.Grace, term: s.TermWait, kills: s.KillAfter, left: s.Ranks, exits: make([]Exit, s.Ranks),
+		grace: s.Grace, term: s.TermWait, kills: s.KillAfter, remaining: s.Ranks,
+		exits: make([]Exit, s.Ranks),
 		ended: make([]bool, s.Ranks), first: -1,
 	}
 }
@@ -73,18 +74,18 @@ func newSupervisor(s *Spec) *supervisor {
 // exited takes in that a rank has ended.
 func (v *supervisor) exited(e Exit) order {
 	v.exits[e.Rank], v.ended[e.Rank] = e, true
-	v.left--
+	v.remaining--
 	failed := e.Code != 0
 	if failed && (v.first < 0 || e.turn < v.exits[v.first].turn) {
 		v.first = e.Rank
 	}
 	switch {
-	case v.left == 0:
+	case v.remaining == 0:
 		v.phase = done
 	case failed && v.phase == running:
 		v.phase = grace
-		if v.grace > notice {
-			return order{wait: notice}
+		if v.grace > announceDelay {
+			return order{wait: announceDelay}
 		}
 		return v.after(v.grace)
 	}
@@ -94,8 +95,8 @@ func (v *supervisor) exited(e Exit) order {
 // announce says how long the others have.
 func (v *supervisor) announce() order {
 	v.phase = announced
-	rest := v.grace - notice
-	return order{wait: rest, say: fmt.Sprintf(
+	rest := v.grace - announceDelay
+	return order{wait: rest, message: fmt.Sprintf(
 		"%v; of the others some still run: they have %v more, then SIGTERM, and SIGKILL %v later",
 		v.exits[v.first], rest, max(v.term, 0))}
 }
@@ -104,18 +105,18 @@ func (v *supervisor) announce() order {
 func (v *supervisor) expired() order {
 	switch v.phase {
 	case grace, announced:
-		if v.phase == grace && v.grace > notice {
+		if v.phase == grace && v.grace > announceDelay {
 			return v.announce()
 		}
 		v.phase = terminating
 		o := v.after(v.term)
 		if v.phase == terminating {
-			o.signal, o.say = syscall.SIGTERM, "their time is over: SIGTERM"
+			o.signal, o.message = syscall.SIGTERM, "their time is over: SIGTERM"
 		}
 		return o
 	case terminating:
 		o := v.kill()
-		o.say = "they have not ended: SIGKILL"
+		o.message = "they have not ended: SIGKILL"
 		return o
 	case running, killing, done:
 	}

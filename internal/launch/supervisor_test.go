@@ -124,15 +124,15 @@ func play(t *testing.T, v *supervisor, event string, turn int) order {
 func TestPeopleAreToldForWhomALaunchWaits(t *testing.T) {
 	v := newSupervisor(&Spec{Ranks: 3, Grace: 10 * time.Second, TermWait: 5 * time.Second})
 	for i, want := range []order{
-		{wait: notice},
+		{wait: announceDelay},
 		{},
 		{
 			wait: 8 * time.Second,
-			say: "rank 1 (process 0) failed with code 7; of the others some still run: they have 8s " +
+			message: "rank 1 (process 0) failed with code 7; of the others some still run: they have 8s " +
 				"more, then SIGTERM, and SIGKILL 5s later",
 		},
-		{signal: syscall.SIGTERM, wait: 5 * time.Second, say: "their time is over: SIGTERM"},
-		{signal: syscall.SIGKILL, say: "they have not ended: SIGKILL"},
+		{signal: syscall.SIGTERM, wait: 5 * time.Second, message: "their time is over: SIGTERM"},
+		{signal: syscall.SIGKILL, message: "they have not ended: SIGKILL"},
 	} {
 		event := strings.Fields("e1=7 e0=2 x x x")[i]
 		if got := play(t, v, event, i); got != want {

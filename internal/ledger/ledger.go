@@ -190,8 +190,9 @@ func (l *Ledger) EventAt(position uint64) (Event, bool) {
 }
 
 // Agree notes that the first position events, with the given digest, were found equal on all ranks
-// of an agreement. What is agreed needs never be compared again. The mark only rises. Agree reports
-// whether the digest fits this history; a mark that does not fit is refused.
+// of an agreement. What is agreed needs never be compared again. The agreed position only rises.
+// Agree reports whether the digest fits this history; a position whose digest does not fit is
+// refused.
 func (l *Ledger) Agree(position, digest uint64) bool {
 	if position > l.position {
 		return false
@@ -205,8 +206,8 @@ func (l *Ledger) Agree(position, digest uint64) bool {
 	return true
 }
 
-// Agreed returns the mark that [Ledger.Agree] set, with its digest. The digest travels with the
-// mark because two groups may have agreed at the same position on different histories.
+// Agreed returns the position that [Ledger.Agree] set, with its digest. The digest is sent with the
+// position because two groups may have agreed at the same position on different histories.
 func (l *Ledger) Agreed() (position, digest uint64) { return l.agreed, l.agreedDigest }
 
 // Site returns the call site of e as file:line, or "" if it is unknown.
@@ -216,7 +217,7 @@ func (l *Ledger) Site(e Event) string { return l.sites.At(e.Site) }
 type Snapshot struct {
 	// Position and Digest describe the whole history.
 	Position, Digest uint64
-	// Agreed and AgreedDigest are the mark of [Ledger.Agree].
+	// Agreed and AgreedDigest are what [Ledger.Agree] set.
 	Agreed, AgreedDigest uint64
 	// Floor is the first position whose event is kept. Below it only the digests at multiples
 	// of Stride are known.

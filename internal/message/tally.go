@@ -11,20 +11,20 @@ type Tally struct{ records map[Key]*record }
 // Key is what calls are counted by. The peer of a receive from any rank is Any.
 type Key struct{ Peer, Tag int }
 
-// record is what is known of one key. marks hold the count after the last call that was made
+// record is what is known of one key. earlier holds the count after the last call that was made
 // between two collectives, in the order of collectives.
 type record struct {
-	count uint64
-	marks []mark
-	// crowded is how long marks may get before those that nobody asks for are dropped.
-	crowded int
+	count   uint64
+	earlier []earlierCount
+	// limit is how long earlier may get before counts that nobody asks for are dropped.
+	limit int
 }
 
-// mark is a count and the number of collectives that were called before.
-type mark struct{ after, count uint64 }
+// earlierCount is a count and the number of collectives that were called before.
+type earlierCount struct{ after, count uint64 }
 
-// fewMarks is how long a list of marks gets before it is pruned.
-const fewMarks = 32
+// minLimit is how long a list of earlier counts gets before it is pruned.
+const minLimit = 32
 
 // Count counts a call that is made after so many collectives, of which the given number is done: no
 // question will be asked about those. It returns the number of the call, from 1.
@@ -34,29 +34,29 @@ func (t *Tally) Count(k Key, after, done uint64) uint64 {
 		if t.records == nil {
 			t.records = map[Key]*record{}
 		}
-		r = &record{crowded: fewMarks}
+		r = &record{limit: minLimit}
 		t.records[k] = r
 	}
 	r.count++
-	if last := len(r.marks) - 1; last >= 0 && r.marks[last].after >= after {
-		r.marks[last].count = r.count
+	if last := len(r.earlier) - 1; last >= 0 && r.earlier[last].after >= after {
+		r.earlier[last].count = r.count
 		return r.count
 	}
-	if len(r.marks) >= r.crowded {
+	if len(r.earlier) >= r.limit {
 		r.prune(done)
 	}
-	r.marks = append(r.marks, mark{after, r.count})
+	r.earlier = append(r.earlier, earlierCount{after, r.count})
 	return r.count
 }
 
-// prune drops the marks in whose place a later one answers, now that so many collectives are done.
+// prune drops counts that a later one replaces, now that so many collectives are done.
 func (r *record) prune(done uint64) {
 	keep := 0
-	for keep+1 < len(r.marks) && r.marks[keep+1].after <= done {
+	for keep+1 < len(r.earlier) && r.earlier[keep+1].after <= done {
 		keep++
 	}
-	r.marks = slices.Delete(r.marks, 0, keep)
-	r.crowded = max(fewMarks, 2*len(r.marks))
+	r.earlier = slices.Delete(r.earlier, 0, keep)
+	r.limit = max(minLimit, 2*len(r.earlier))
 }
 
 // Counted is how many calls a key has.
@@ -71,7 +71,7 @@ func (t *Tally) Before(collective uint64) []Counted {
 	var all []Counted
 	for k, r := range t.records {
 		calls := uint64(0)
-		for _, m := range r.marks {
+		for _, m := range r.earlier {
 			if m.after < collective {
 				calls = m.count
 			}

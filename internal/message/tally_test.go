@@ -51,7 +51,7 @@ func TestAPrunedTallyAnswersAsAnEndlessOne(t *testing.T) {
 				t.Fatalf("%d calls before collective %d, want %d", got, asked, want)
 			}
 		}
-		if n := len(tally.records[Key{}].marks); n > 2*(fewMarks+64) {
+		if n := len(tally.records[Key{}].earlier); n > 2*(minLimit+64) {
 			t.Errorf("%d marks are kept", n)
 		}
 	})

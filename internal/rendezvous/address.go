@@ -35,7 +35,7 @@ type Token string
 // and so never collide with it.
 const tokenKey = "symmem/token/"
 
-// maxTokenBytes bounds tokens, so that a server reads little from strangers.
+// maxTokenBytes bounds tokens, so that a server reads little before a client has authenticated.
 const maxTokenBytes = 1 << 10
 
 // NewToken returns a random token of 128 bits.

@@ -127,7 +127,7 @@ func (c *Client) wait(ctx context.Context, keys []string) error {
 // missing finds out which keys are not there, for the message of a wait whose context is done.
 // It returns nil if it cannot, and names as the caller has them.
 func (c *Client) missing(ctx context.Context, keys []string) []string {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), graceWait)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cancelTimeout)
 	defer cancel()
 	l, err := c.acquire(ctx)
 	if err != nil {

@@ -92,7 +92,7 @@ func (c *links) acquire(ctx context.Context) (*link, error) {
 	switch {
 	case err != nil && ctx.Err() != nil:
 		return nil, context.Cause(ctx)
-	case err != nil && !mayPass(err), errors.Is(err, ErrLost):
+	case err != nil && !isTransient(err), errors.Is(err, ErrLost):
 		return nil, err
 	case err != nil:
 		return nil, fmt.Errorf("%w: %w", ErrLost, err)
@@ -127,16 +127,16 @@ func (c *links) adopt(l *link) bool {
 	return !c.closed
 }
 
-// release ends a call's use of a connection: others may use it next, unless it is in doubt. It
-// returns the call's error, and ErrClosed where our Close caused that.
+// release ends a call's use of a connection: others may use it next, unless a reply is incomplete.
+// It returns the call's error, and ErrClosed where our Close caused that.
 func (c *links) release(l *link, err error) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	switch {
-	case !l.doubt && !c.closed && len(c.idle) < idleLinks:
+	case !l.incomplete && !c.closed && len(c.idle) < idleLinks:
 		c.idle = append(c.idle, l)
 		return err
-	case l.doubt && c.closed:
+	case l.incomplete && c.closed:
 		err = ErrClosed
 	}
 	delete(c.all, l)

@@ -101,7 +101,7 @@ func TestClientSendsEveryQueryByteForByte(t *testing.T) {
 // TestClientReadsInTwoQueries has those calls that wait before they read.
 func TestClientReadsInTwoQueries(t *testing.T) {
 	ours, theirs := net.Pipe()
-	l := &link{conn: ours, d: newDecoder(ours, "script"), trusted: true}
+	l := &link{conn: ours, d: newDecoder(ours, "script"), authenticated: true}
 	c := newClient("script", nil)
 	closeLater(t, c)
 	c.adopt(l)
@@ -128,10 +128,10 @@ func TestALinkIsInDoubtOnlyIfAnythingWasSaid(t *testing.T) {
 	ctx, cancel := context.WithCancel(testContext(t))
 	cancel()
 	for _, before := range []bool{false, true} {
-		l := &link{conn: ours, d: newDecoder(ours, "mute"), trusted: true, doubt: before}
+		l := &link{conn: ours, d: newDecoder(ours, "mute"), authenticated: true, incomplete: before}
 		err := l.exchange(ctx, []byte{1}, func(*decoder) error { return nil })
-		if !errors.Is(err, context.Canceled) || l.doubt != before {
-			t.Errorf("%v, and in doubt: %v, want that it is as before, %v", err, l.doubt, before)
+		if !errors.Is(err, context.Canceled) || l.incomplete != before {
+			t.Errorf("%v, and in doubt: %v, want that it is as before, %v", err, l.incomplete, before)
 		}
 	}
 }

@@ -57,9 +57,9 @@ func Connect(ctx context.Context, w World) (Store, *Member, error) {
 	return m.store, m, nil
 }
 
-// mostHangUps is how often a rank tries again where a store hangs up at once. One of an earlier
+// maxHangUps is how often a rank tries again where a store hangs up at once. One of an earlier
 // attempt that is about to close does so; and one that wants a token, each time.
-const mostHangUps = 3
+const maxHangUps = 3
 
 // connect tries again when the store is lost: it may have been one that rank 0 was about to
 // close, after an earlier Connect on the same address.
@@ -73,11 +73,11 @@ func connect(ctx context.Context, w World) (*Member, error) {
 	}
 	hangUps := 0
 	once := func(ctx context.Context) (*Member, error) { return attempt(ctx, w) }
-	return persist(ctx, once, func(err error) bool {
+	return retryUntil(ctx, once, func(err error) bool {
 		if errors.Is(err, errHungUp) {
 			hangUps++
 		}
-		return errors.Is(err, ErrLost) || errors.Is(err, errHungUp) && hangUps <= mostHangUps
+		return errors.Is(err, ErrLost) || errors.Is(err, errHungUp) && hangUps <= maxHangUps
 	})
 }
 
@@ -87,7 +87,7 @@ func attempt(ctx context.Context, w World) (*Member, error) {
 	if err := m.open(ctx); err != nil {
 		return nil, err
 	}
-	if err := m.arrive(ctx); err != nil {
+	if err := m.joinAll(ctx); err != nil {
 		return nil, errors.Join(err, m.Close())
 	}
 	if m.service != nil {
@@ -128,7 +128,7 @@ func (m *Member) open(ctx context.Context) (err error) {
 
 // listenAddress is where to listen for clients of a TCP address. The name by which others reach
 // this machine need not be one of its own (in Kubernetes it is not), so unless it is the
-// loopback the server listens on all interfaces; the token keeps strangers out.
+// loopback the server listens on all interfaces; the token keeps others out.
 func listenAddress(address string) string {
 	host, port, err := net.SplitHostPort(address)
 	if err != nil || strings.HasPrefix(address, unixScheme) {
@@ -140,11 +140,11 @@ func listenAddress(address string) string {
 	return net.JoinHostPort("", port)
 }
 
-// lingerWait is how long rank 0 serves on for ranks that have not left, unless it is told.
-const lingerWait = 30 * time.Second
+// closeTimeout is how long Close of rank 0 serves on for ranks that have not left.
+const closeTimeout = 30 * time.Second
 
-// leaveWait is how long a rank tries to say that it leaves.
-const leaveWait = 2 * time.Second
+// leaveTimeout is how long a rank tries to store that it leaves.
+const leaveTimeout = 2 * time.Second
 
 // ranksIn parses what rank 0 left: the absent ranks, with commas.
 func ranksIn(list string) (ranks []int) {

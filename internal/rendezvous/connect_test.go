@@ -243,7 +243,7 @@ func TestARankCutOffWhileItJoinsNamesTheAbsent(t *testing.T) {
 		return handshake(ctx, cut, Endpoint{Address: server.Address()})
 	})
 	m := &Member{world: worldsOf(3, Route{Kind: RouteServe})[2], client: client}
-	err := m.arrive(ctx)
+	err := m.joinAll(ctx)
 	var absent *AbsentError
 	if !errors.As(err, &absent) || !slices.Equal(absent.Ranks, []int{0, 1}) ||
 		!errors.Is(err, cause) {

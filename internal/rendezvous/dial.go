@@ -20,8 +20,8 @@ type Endpoint struct {
 }
 
 const (
-	firstBackoff   = 10 * time.Millisecond
-	longestBackoff = 500 * time.Millisecond
+	firstBackoff = 10 * time.Millisecond
+	maxBackoff   = 500 * time.Millisecond
 )
 
 // Dial connects to the store at an endpoint, trying again until the server is there or the
@@ -54,26 +54,26 @@ func dial(ctx context.Context, to Endpoint, uid uint32) (*Client, error) {
 		}
 		return handshake(ctx, conn, to)
 	}
-	first, err := persist(ctx, once, mayPass)
+	first, err := retryUntil(ctx, once, isTransient)
 	if err != nil {
 		return nil, fmt.Errorf("connecting to the store at %s: %w", to.Address, err)
 	}
 	c := newClient(to.Address, func(ctx context.Context) (*link, error) {
 		hangUps := 0
-		return persist(ctx, once, func(err error) bool {
-			// A server with too many strangers hangs up on one that is slow to greet.
+		return retryUntil(ctx, once, func(err error) bool {
+			// A server with too many unauthenticated connections closes the oldest of them.
 			if hungUp(err) {
 				hangUps++
 			}
-			return isBusy(err) || hungUp(err) && hangUps <= mostHangUps
+			return isBusy(err) || hungUp(err) && hangUps <= maxHangUps
 		})
 	})
 	c.adopt(first)
 	return c, c.release(first, nil)
 }
 
-// mayPass reports whether a server that is still starting can cause err.
-func mayPass(err error) bool {
+// isTransient reports whether a server that is still starting can cause err.
+func isTransient(err error) bool {
 	return !errors.Is(err, ErrProtocol) && !errors.Is(err, ErrToken) &&
 		!errors.As(err, new(*PeerError))
 }
@@ -81,25 +81,25 @@ func mayPass(err error) bool {
 // isBusy reports whether err is a full queue of a server that is there.
 func isBusy(err error) bool { return errors.Is(err, syscall.EAGAIN) }
 
-// persist calls once, with growing pauses, as long as retry says that the error may pass.
-func persist[T any](
+// retryUntil calls once, with growing pauses, as long as retry says that the error may pass.
+func retryUntil[T any](
 	ctx context.Context,
 	once func(context.Context) (*T, error),
 	retry func(error) bool,
 ) (*T, error) {
-	for pause := firstBackoff; ; pause = min(2*pause, longestBackoff) {
+	for pause := firstBackoff; ; pause = min(2*pause, maxBackoff) {
 		made, err := once(ctx)
 		if err == nil || !retry(err) {
 			return made, err
 		}
-		if !rest(ctx, pause) {
+		if !sleepAround(ctx, pause) {
 			return nil, fmt.Errorf("%w; the last attempt: %w", context.Cause(ctx), err)
 		}
 	}
 }
 
-// rest pauses for a random time around pause, so that ranks that started together do not knock
-// together, and reports whether the context is still alive.
-func rest(ctx context.Context, pause time.Duration) bool {
-	return pass(ctx, pause/2+rand.N(pause))
+// sleepAround pauses for a random time around pause, so that ranks that started together do not
+// connect at once, and reports whether the context is still alive.
+func sleepAround(ctx context.Context, pause time.Duration) bool {
+	return sleep(ctx, pause/2+rand.N(pause))
 }

@@ -21,17 +21,19 @@
 // where one was meant. Connect turns the World into a Store, and returns once every rank is
 // there, or with an error that names the ranks that did not come.
 //
-// Our store also knows which ranks have ended: a launcher says how its processes have, and every
-// rank greets on a connection of its own, whose end the server sees. Connect does not wait for
-// those, and Guard ends what needs some ranks soon after one of them has ended; where rank 0
-// serves the store, the end of all connections to it is its own. A process that is stopped keeps
-// its connections and has not ended. PyTorch's own store tells nothing: torchrun ends the whole
-// job itself, and the timeout is what is left.
+// Our store also knows which ranks have ended. A launcher reports how its processes have ended.
+// Every rank keeps one connection on which it has sent its rank (the greeting), and the server sees
+// when that connection ends. Connect does not wait for ranks that have ended, and the context of
+// Guard ends soon after one of its ranks has. Where rank 0 serves the store, the end of all
+// connections to it is the end of rank 0. A process that is stopped keeps its connections and has
+// not ended. PyTorch's own store knows nothing of that: torchrun ends the whole job itself, and
+// without torchrun only timeouts are left.
 //
-// # Strangers
+// # Unauthenticated connections
 //
-// A connection has 5 s to greet and to show the token, and a limited number may be about to do so;
-// the oldest is closed first. Clients whose greeting was cut off by that try again.
+// A connection has 5 s to send VALIDATE and the token. The number of connections that have not done
+// so yet is limited; the oldest is closed first. Clients that lose their connection by that try
+// again.
 //
 // # Caveats
 //

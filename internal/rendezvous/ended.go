@@ -9,25 +9,25 @@ import (
 	"time"
 )
 
-// Our server tells in the store which ranks have ended, so that the others need not wait for them
-// until their time is up. It learns that in two ways: a launcher that serves the store says how
-// each of its processes has ended, and each rank keeps a connection on which it has greeted, whose
-// end is that of the rank. Each end has a key of its own, by number; its keys are those of a user
-// of the store, and those of ranks start otherwise.
+// Our server stores which ranks have ended, so that the others need not wait for them until their
+// time is up. It learns that in two ways: a launcher that serves the store calls Ended for each of
+// its processes, and each rank keeps a connection on which it has sent its greeting, whose end is
+// that of the rank. Each end has a key of its own, by number. These keys have another prefix than
+// those of ranks.
 const endsKey = "symmem-ends"
 
 func endKey(n int) string { return endsKey + "/" + strconv.Itoa(n) }
 
-// greetKey is the key of the COMPARE_SET by which a rank greets: the server remembers for which
-// rank the connection stands, stores nothing, and answers told. Any other server answers what it
-// was asked to expect, as it does for a key that is missing, and stores nothing either.
+// greetKey is the key of the COMPARE_SET by which a rank sends its greeting. Our server remembers
+// for which rank the connection stands, stores nothing, and answers greetAnswer. Any other server
+// answers with the expected value, as it does for a key that is missing, and stores nothing either.
 const (
-	greetKey = "symmem-greeting"
-	told     = "ends are told"
+	greetKey    = "symmem-greeting"
+	greetAnswer = "ends are told"
 )
 
-// mostGreeting bounds what a connection may say of its rank, in bytes.
-const mostGreeting = 4 << 10
+// maxGreetingBytes bounds what a connection may say of its rank, in bytes.
+const maxGreetingBytes = 4 << 10
 
 // greeting says for which rank a connection stands. The world is the prefix of its keys.
 type greeting struct {
@@ -35,9 +35,9 @@ type greeting struct {
 	Rank  int    `json:"rank"`
 }
 
-// end is the value of a key of endsKey. World is empty where a launcher tells of its process,
+// rankEnd is the value of a key of endsKey. World is empty where a launcher reports its process,
 // which is that rank of every world.
-type end struct {
+type rankEnd struct {
 	World string `json:"world,omitempty"`
 	Rank  int    `json:"rank"`
 	How   string `json:"how"`
@@ -67,11 +67,11 @@ func (e *EndedError) Error() string { return e.How }
 func (s *Server) Ended(rank int, how string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.tell(end{Rank: rank, How: how})
+	s.recordEnd(rankEnd{Rank: rank, How: how})
 }
 
-// tell puts an end into the store. s.mu is held.
-func (s *Server) tell(e end) {
+// recordEnd puts an end into the store. s.mu is held.
+func (s *Server) recordEnd(e rankEnd) {
 	value, err := json.Marshal(e)
 	if err != nil {
 		return // of strings and numbers, which cannot fail
@@ -82,36 +82,35 @@ func (s *Server) tell(e end) {
 	_ = s.apply(0, r)
 }
 
-// sayClosing announces that the store ends in order.
-func (s *Server) sayClosing() {
+// announceClosing announces that the store ends in order.
+func (s *Server) announceClosing() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.tell(end{Closing: true})
+	s.recordEnd(rankEnd{Closing: true})
 }
 
-// greeted takes in a greeting and answers it. It reports whether the request was one. s.mu is
-// held.
-func (s *Server) greeted(from clientID, r *request) bool {
+// handleGreeting answers a greeting. It reports whether the request was one. s.mu is held.
+func (s *Server) handleGreeting(from clientID, r *request) bool {
 	n := s.sessions[from]
 	if n == nil || r.query != queryCompareSet || r.keys[0] != userKey(greetKey) {
 		return false
 	}
 	g := &greeting{}
-	if len(r.values[0]) > mostGreeting || json.Unmarshal(r.values[0], g) != nil {
+	if len(r.values[0]) > maxGreetingBytes || json.Unmarshal(r.values[0], g) != nil {
 		return false
 	}
 	n.greeting = g
-	n.out.post(appendField(nil, told))
+	n.out.post(appendField(nil, greetAnswer))
 	return true
 }
 
-// bury tells of the end of a session for which a rank stood. s.mu is held.
-func (s *Server) bury(n *session) {
+// recordSessionEnd records the end of a rank whose session has ended. s.mu is held.
+func (s *Server) recordSessionEnd(n *session) {
 	g := n.greeting
 	if g == nil || s.closed {
 		return
 	}
-	e := end{World: g.World, Rank: g.Rank}
+	e := rankEnd{World: g.World, Rank: g.Rank}
 	name := "rank " + strconv.Itoa(g.Rank)
 	var why []byte
 	if why, e.Left = s.table.values[userKey(g.World+"/"+leftKey(g.Rank))]; e.Left {
@@ -119,7 +118,7 @@ func (s *Server) bury(n *session) {
 	} else {
 		e.How = "the connection of " + name + " to the store has ended"
 	}
-	s.tell(e)
+	s.recordEnd(e)
 }
 
 // has reports whether a key is there, without waiting for it.
@@ -151,9 +150,9 @@ func (m *Member) fatalToConnect(ctx context.Context, e *EndedError) bool {
 }
 
 const (
-	// wordWait is how long after the end of a connection the launcher may say what has become of
-	// the process.
-	wordWait = 200 * time.Millisecond
+	// launcherDelay is how long after the end of a connection the launcher may report how the process
+	// has ended.
+	launcherDelay = 200 * time.Millisecond
 	// graceAfterEnd is how long Guard goes on after the end of a rank: what that has left behind
 	// may be all that is needed, and be on its way.
 	graceAfterEnd = time.Second
@@ -161,17 +160,17 @@ const (
 
 // Guard returns a context for what needs some ranks of the world, such as the making of a group:
 // it ends soon after any of them has ended or left, with an EndedError as its cause, or after the
-// store is lost. Where the store is not served by symmem (torchrun's) nobody tells of that. The
+// store is lost. Where the store is not served by symmem (torchrun's) this is not known. The
 // caller must call stop.
 func (m *Member) Guard(
 	ctx context.Context, ranks []int,
 ) (guarded context.Context, stop func()) {
-	return m.guard(ctx, graceAfterEnd, m.concerns(ranks))
+	return m.guard(ctx, graceAfterEnd, m.isEndOf(ranks))
 }
 
-// concerns returns whether an end is that of one of some ranks, or of rank 0 if the store ended
+// isEndOf returns whether an end is that of one of some ranks, or of rank 0 if the store ended
 // with it.
-func (m *Member) concerns(ranks []int) func(context.Context, *EndedError) bool {
+func (m *Member) isEndOf(ranks []int) func(context.Context, *EndedError) bool {
 	set := map[int]bool{}
 	for _, r := range ranks {
 		set[r] = true
@@ -208,9 +207,9 @@ func (m *Member) Ended(
 	if m.watch == nil {
 		return nil
 	}
-	concerns := m.concerns(ranks)
+	concerns := m.isEndOf(ranks)
 	for {
-		all, changed := m.watch.look()
+		all, changed := m.watch.knownEnds()
 		var ended []*EndedError
 		for _, n := range all {
 			if concerns(ctx, n.EndedError) {
@@ -228,17 +227,17 @@ func (m *Member) Ended(
 	}
 }
 
-// explained says of a wait for the others that has failed which end is why, if one is: that of a
-// rank that rank 0 misses, or that of rank 0 if the store is lost with it. The word of it may come
-// a moment later.
-func (m *Member) explained(err error) error {
+// addEnd adds to the error of a wait for the others the end of a rank, if that is why the wait
+// failed: of a rank that rank 0 has missed, or of rank 0 if the store is lost with it. The store
+// may have that end a moment later.
+func (m *Member) addEnd(err error) error {
 	var absent *AbsentError
 	missed := errors.As(err, &absent)
 	lost := errors.Is(err, ErrLost) || errors.Is(err, errHungUp)
 	if m.watch == nil || !missed && !lost {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), wordWait)
+	ctx, cancel := context.WithTimeout(context.Background(), launcherDelay)
 	defer cancel()
 	e := m.watch.await(ctx, 0, func(_ context.Context, e *EndedError) bool {
 		return missed && !e.Left && slices.Contains(absent.Ranks, e.Rank) ||

@@ -230,11 +230,11 @@ func TestRankZeroWaitsForAStoppedRankOnlyAsLongAsItIsTold(t *testing.T) {
 func TestAStoreThatTellsNoEndsIsAsGood(t *testing.T) {
 	server, client := serveOn(t, privateName(), "")
 	answer, err := client.CompareSet(testContext(t), "key", []byte("words"), []byte("words"))
-	if err != nil || string(answer) == told {
+	if err != nil || string(answer) == greetAnswer {
 		t.Fatalf("%q, %v", answer, err)
 	}
 	m := &Member{world: worldsOf(2, Route{Kind: RouteJoin})[1], client: client, base: "base"}
-	m.base = strings.Repeat("x", mostGreeting)
+	m.base = strings.Repeat("x", maxGreetingBytes)
 	w, err := startWatch(testContext(t), m)
 	if w != nil || err != nil {
 		t.Errorf("got %v, %v, want no watch where the greeting was not understood", w, err)

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// warnLate tells who has not come, until stop is called.
+// warnLate warns of the ranks that have not come, until stop is called.
 func (m *Member) warnLate(
 	ctx context.Context, absent func(context.Context) []int,
 ) (stop func()) {
@@ -16,7 +16,7 @@ func (m *Member) warnLate(
 	done, begin := make(chan struct{}), time.Now()
 	go func() {
 		defer close(done)
-		for next := m.world.Late(nil, 0); next >= 0 && pass(ctx, next); {
+		for next := m.world.Late(nil, 0); next >= 0 && sleep(ctx, next); {
 			missing, waited := absent(ctx), time.Since(begin)
 			if ctx.Err() != nil {
 				return

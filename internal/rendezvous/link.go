@@ -12,32 +12,32 @@ import (
 	"time"
 )
 
-// link is one connection of a Client, used by one call at a time. A link that is in doubt must be
-// closed.
+// link is one connection of a Client, used by one call at a time. A link whose reply
+// is incomplete must be closed.
 type link struct {
 	conn net.Conn
 	addr string
 	d    *decoder
-	// doubt is set from the first byte of a request until its whole reply has been read; for a WAIT
-	// that is cancelled that is the reply of the CANCEL_WAIT.
-	doubt bool
-	// trusted is set once the server has answered a query that needs a token, if any does.
-	trusted bool
+	// incomplete is set from the first byte of a request until its whole reply has been read; for a
+	// WAIT that is cancelled that is the reply of the CANCEL_WAIT.
+	incomplete bool
+	// authenticated is set once the server has answered a query that needs a token, if any does.
+	authenticated bool
 }
 
-// longAgo is a deadline that makes every read and write of a connection return.
-var longAgo = time.Unix(1, 0)
+// pastDeadline is a deadline that makes every read and write of a connection return.
+var pastDeadline = time.Unix(1, 0)
 
-// graceWait is how long the server may take to confirm that a wait is cancelled, and to say
+// cancelTimeout is how long the server may take to confirm that a wait is cancelled, and to say
 // which keys are missing. It comes on top of the caller's deadline.
-const graceWait = 2 * time.Second
+const cancelTimeout = 2 * time.Second
 
 // guard makes the context end all I/O of the link until release is called.
 func (l *link) guard(ctx context.Context) (release func()) {
 	done := make(chan struct{})
 	stop := context.AfterFunc(ctx, func() {
 		defer close(done)
-		_ = l.conn.SetDeadline(longAgo)
+		_ = l.conn.SetDeadline(pastDeadline)
 	})
 	return func() {
 		if !stop() {
@@ -52,18 +52,18 @@ func (l *link) guard(ctx context.Context) (release func()) {
 func (l *link) exchange(ctx context.Context, b []byte, read func(*decoder) error) error {
 	release := l.guard(ctx)
 	defer release()
-	before := l.doubt
-	l.doubt = true
+	before := l.incomplete
+	l.incomplete = true
 	n, err := l.conn.Write(b)
 	if err == nil {
 		err = read(l.d)
 	}
 	if err == nil {
-		l.trusted, l.doubt = true, false
+		l.authenticated, l.incomplete = true, false
 		return nil
 	}
 	if n == 0 && errors.Is(err, os.ErrDeadlineExceeded) {
-		l.doubt = before
+		l.incomplete = before
 	}
 	return l.classify(ctx, err)
 }
@@ -74,7 +74,7 @@ func (l *link) classify(ctx context.Context, err error) error {
 		return context.Cause(ctx)
 	case errors.Is(err, ErrProtocol), errors.Is(err, ErrToken):
 		return err
-	case !l.trusted && hungUp(err):
+	case !l.authenticated && hungUp(err):
 		return fmt.Errorf("%w: %w: %w", ErrToken, errHungUp, err)
 	}
 	return fmt.Errorf("%w: %w", ErrLost, err)
@@ -94,17 +94,17 @@ func hungUp(err error) bool {
 
 // handshake makes a link of a new connection, or closes it.
 func handshake(ctx context.Context, conn net.Conn, to Endpoint) (*link, error) {
-	l := &link{conn: conn, addr: to.Address, d: newDecoder(conn, to.Address), trusted: true}
+	l := &link{conn: conn, addr: to.Address, d: newDecoder(conn, to.Address), authenticated: true}
 	err := l.greet(ctx)
 	if err == nil && to.Token != "" {
-		err = l.prove(ctx, to.Token)
+		err = l.authenticate(ctx, to.Token)
 	}
 	if err != nil {
 		conn.Close()
-		return nil, fmt.Errorf("greeting the store: %w", err)
+		return nil, fmt.Errorf("handshake with the store: %w", err)
 	}
 	// Without a token only the first query shows whether the server wanted one.
-	l.trusted = to.Token != ""
+	l.authenticated = to.Token != ""
 	return l, nil
 }
 
@@ -129,7 +129,7 @@ func appendPing(b []byte) (_ []byte, read func(*decoder) error) {
 	}
 }
 
-func (l *link) prove(ctx context.Context, token Token) error {
+func (l *link) authenticate(ctx context.Context, token Token) error {
 	return l.exchange(ctx, token.query().append(nil), func(d *decoder) error {
 		b, err := d.u8()
 		switch {
@@ -171,7 +171,7 @@ func readStop(d *decoder) error {
 // cancel ends a wait whose context is done. The keys may have appeared at the last moment: that
 // is success.
 func (l *link) cancel(ctx context.Context) error {
-	grace, done := context.WithTimeout(context.WithoutCancel(ctx), graceWait)
+	grace, done := context.WithTimeout(context.WithoutCancel(ctx), cancelTimeout)
 	defer done()
 	stopped := false
 	r := request{query: queryCancelWait}

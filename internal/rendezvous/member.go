@@ -17,13 +17,13 @@ import (
 // ready says that rank 0 saw all come. The value of ready is empty, or the ranks that did not.
 type Member struct {
 	// Immutable once opened. service is nil unless this rank serves the store, and watch is nil
-	// where nobody tells of ends.
+	// where the server does not record ends.
 	world   World
 	client  *Client
 	service *service
 	store   Store
 	base    string // the prefix of the store's keys
-	watch   *watch
+	watch   *endWatcher
 
 	leave sync.Once
 	err   error
@@ -35,11 +35,11 @@ func joinedKey(rank int) string { return "joined/" + strconv.Itoa(rank) }
 
 func leftKey(rank int) string { return "left/" + strconv.Itoa(rank) }
 
-// arrive makes the member present. If the context ends first it names the ranks that are absent.
-func (m *Member) arrive(ctx context.Context) error {
+// joinAll makes the member present. If the context ends first it names the ranks that are absent.
+func (m *Member) joinAll(ctx context.Context) error {
 	err := m.join(ctx)
 	if err == nil {
-		err = m.meet(ctx)
+		err = m.awaitRanks(ctx)
 	}
 	if err != nil && ctx.Err() != nil && m.store != nil && !errors.As(err, new(*EndedError)) {
 		if absent := m.absent(ctx); len(absent) > 0 {
@@ -54,18 +54,18 @@ func (m *Member) arrive(ctx context.Context) error {
 	if missing != nil {
 		absent = missing.Ranks
 	}
-	return errors.Join(err, m.announce(ctx, absent))
+	return errors.Join(err, m.publishReady(ctx, absent))
 }
 
-// meet waits until all ranks are there, or the launcher says that one will not come.
-func (m *Member) meet(ctx context.Context) (err error) {
-	watched, stop := m.guard(ctx, wordWait, m.fatalToConnect)
+// awaitRanks waits until all ranks are there, or the launcher says that one will not come.
+func (m *Member) awaitRanks(ctx context.Context) (err error) {
+	watched, stop := m.guard(ctx, launcherDelay, m.fatalToConnect)
 	defer stop()
 	defer m.warnLate(ctx, m.absent)()
 	if m.world.Rank == 0 {
 		err = m.store.Wait(watched, m.others(joinedKey)...)
 	} else {
-		err = m.await(watched)
+		err = m.awaitReady(watched)
 	}
 	if err == nil {
 		return nil
@@ -73,17 +73,17 @@ func (m *Member) meet(ctx context.Context) (err error) {
 	if ended := m.ended(watched); ended != nil {
 		return ended
 	}
-	return m.explained(err)
+	return m.addEnd(err)
 }
 
 // join finds this call's keys, and says that this rank is there. What has begun in time it ends,
-// for at most leaveWait after the deadline: to be cut off costs the connection, and once no rank
+// for at most leaveTimeout after the deadline: to be cut off costs the connection, and once no rank
 // has one, rank 0 closes the store that could tell who is absent.
 func (m *Member) join(ctx context.Context) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
-	ctx, cancel := outlasting(ctx, leaveWait)
+	ctx, cancel := outlasting(ctx, leaveTimeout)
 	defer cancel()
 	run := m.world.RunID
 	if run == "" {
@@ -114,24 +114,24 @@ func (m *Member) others(key func(rank int) string) []string {
 	return keys
 }
 
-// announce tells the others which ranks are absent. The deadline may have passed by now.
-func (m *Member) announce(ctx context.Context, absent []int) error {
+// publishReady stores which ranks are absent. The deadline may have passed by now.
+func (m *Member) publishReady(ctx context.Context, absent []int) error {
 	words := make([]string, len(absent))
 	for i, rank := range absent {
 		words[i] = strconv.Itoa(rank)
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), leaveWait)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), leaveTimeout)
 	defer cancel()
 	return m.store.Set(ctx, readyKey, []byte(strings.Join(words, ",")))
 }
 
-// await waits until rank 0 has seen all ranks, or has given up.
-func (m *Member) await(ctx context.Context) error {
+// awaitReady waits until rank 0 has seen all ranks, or has given up.
+func (m *Member) awaitReady(ctx context.Context) error {
 	if err := m.store.Wait(ctx, readyKey); err != nil {
 		return err
 	}
 	// It is there, so it is read, also where the time is up by now.
-	reading, cancel := context.WithTimeout(context.WithoutCancel(ctx), leaveWait)
+	reading, cancel := context.WithTimeout(context.WithoutCancel(ctx), leaveTimeout)
 	defer cancel()
 	value, err := m.store.Get(reading, readyKey)
 	if err != nil || len(value) == 0 {
@@ -145,7 +145,7 @@ func (m *Member) await(ctx context.Context) error {
 
 // absent asks which other ranks have not joined. The deadline has passed by now.
 func (m *Member) absent(ctx context.Context) (ranks []int) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), leaveWait)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), leaveTimeout)
 	defer cancel()
 	for rank := range m.world.Size {
 		if rank == m.world.Rank {
@@ -160,7 +160,7 @@ func (m *Member) absent(ctx context.Context) (ranks []int) {
 
 // Close is Leave with at most 30 s for the others to leave, too.
 func (m *Member) Close() error {
-	ctx, cancel := context.WithTimeout(context.Background(), lingerWait)
+	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
 	defer cancel()
 	return m.Leave(ctx, "")
 }
@@ -178,39 +178,39 @@ func (m *Member) Leave(ctx context.Context, why string) error {
 	if len(why) > MaxWhy {
 		why = ""
 	}
-	m.leave.Do(func() { m.err = m.part(ctx, why) })
+	m.leave.Do(func() { m.err = m.leaveWorld(ctx, why) })
 	return m.err
 }
 
-func (m *Member) part(ctx context.Context, why string) error {
+func (m *Member) leaveWorld(ctx context.Context, why string) error {
 	if m.store != nil && m.world.Size > 1 {
-		telling, cancel := context.WithTimeout(context.Background(), leaveWait)
+		telling, cancel := context.WithTimeout(context.Background(), leaveTimeout)
 		defer cancel()
-		m.sayLeft(telling, []byte(why))
+		m.publishLeft(telling, []byte(why))
 	}
 	err := m.watch.close()
 	if m.service != nil {
-		return errors.Join(err, m.serveOut(ctx))
+		return errors.Join(err, m.serveUntilLeft(ctx))
 	}
 	return errors.Join(err, m.client.Close())
 }
 
-// sayLeft says that this rank leaves. It does so over the connection of its watch: the server takes
-// the end of that for a death unless it has been told, and once rank 0 drains the server there are
-// no other connections for a rank that has lost the one it had. Without a store there is nobody
-// left to tell.
-func (m *Member) sayLeft(ctx context.Context, why []byte) {
+// publishLeft stores that this rank leaves. It does so over the connection of its watch: the server
+// takes the end of that for the end of the process unless the key is there, and once rank 0 drains
+// the server there are no other connections for a rank that has lost the one it had. Without a
+// store there is nobody left to tell.
+func (m *Member) publishLeft(ctx context.Context, why []byte) {
 	if m.watch != nil && m.watch.leave(ctx, why) == nil {
 		return
 	}
 	_ = m.store.Set(ctx, leftKey(m.world.Rank), why)
 }
 
-// serveOut serves until every other rank has said that it leaves, or is gone, or time is up, if
-// this is the last member that serves. Ranks that are gone have no connection; those that have left
-// may already have one more, for their next Connect, which they will make again when the server
-// closes.
-func (m *Member) serveOut(ctx context.Context) error {
+// serveUntilLeft serves until every other rank has said that it leaves, or is gone, or time is up,
+// if this is the last member that serves. Ranks that are gone have no connection; those that have
+// left may already have one more, for their next Connect, which they will make again when the
+// server closes.
+func (m *Member) serveUntilLeft(ctx context.Context) error {
 	last, left := m.service.leave()
 	if !last {
 		return m.client.Close()
@@ -225,7 +225,7 @@ func (m *Member) serveOut(ctx context.Context) error {
 	_ = m.service.server.Drain(ctx)
 	cancel()
 	watch.Wait()
-	m.service.server.sayClosing()
+	m.service.server.announceClosing()
 	return errors.Join(m.client.Close(), m.service.server.Close())
 }
 

@@ -10,9 +10,9 @@ import (
 	"strings"
 )
 
-// taken says what is at an address that is in use: an error if it is another user's, for whom
-// nobody waits, or else what may help if it stays in use.
-func taken(ctx context.Context, at Endpoint, uid uint32) (advice string, err error) {
+// addressInUse says what is at an address that is in use: an error if it is another user's, for
+// whom nobody waits, or else what may help if it stays in use.
+func addressInUse(ctx context.Context, at Endpoint, uid uint32) (advice string, err error) {
 	network, addr, err := split(at.Address)
 	if err != nil {
 		return "", err

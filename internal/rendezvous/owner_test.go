@@ -17,7 +17,7 @@ func TestAnAddressOfAnotherUserIsRefusedAndNotAdvised(t *testing.T) {
 	own := uint32(os.Geteuid())
 	for _, s := range []*Server{tcp, unix} {
 		at := Endpoint{Address: s.Address()}
-		_, err := taken(testContext(t), at, own+1)
+		_, err := addressInUse(testContext(t), at, own+1)
 		var other *PeerError
 		if !errors.As(err, &other) || other.UID != own || other.Want != own+1 {
 			t.Errorf("%s: got %v, want user %d", at.Address, err, own)
@@ -25,7 +25,7 @@ func TestAnAddressOfAnotherUserIsRefusedAndNotAdvised(t *testing.T) {
 		if err != nil && strings.Contains(err.Error(), EnvStore) {
 			t.Errorf("%v advises to join a stranger", err)
 		}
-		if advice, err := taken(testContext(t), at, own); err != nil || advice == "" {
+		if advice, err := addressInUse(testContext(t), at, own); err != nil || advice == "" {
 			t.Errorf("%s is our own: %q, %v", at.Address, advice, err)
 		}
 	}

@@ -69,7 +69,7 @@ func pmiEndpoint(ctx context.Context, fd int, leader bool) (Endpoint, error) {
 
 // pmiExchange has the whole conversation, until the context ends.
 func pmiExchange(ctx context.Context, conn net.Conn, leader bool) (Endpoint, error) {
-	defer context.AfterFunc(ctx, func() { _ = conn.SetDeadline(longAgo) })()
+	defer context.AfterFunc(ctx, func() { _ = conn.SetDeadline(pastDeadline) })()
 	p := &pmi{conn: conn, r: bufio.NewReaderSize(conn, pmiLineBytes)}
 	to, err := p.exchange(leader)
 	if err != nil && ctx.Err() != nil {

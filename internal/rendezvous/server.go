@@ -26,21 +26,21 @@ type Server struct {
 	running sync.WaitGroup
 
 	mu sync.Mutex
-	// All below is guarded by mu. remote counts the open sessions that came in by the listener;
-	// left is closed and replaced whenever one ends. ends counts those that were told. strangers
+	// All below is guarded by mu. remote counts the open sessions that came in by the listener; left
+	// is closed and replaced whenever one ends. ends counts those that were recorded. unauthenticated
 	// are the sessions that came in by the listener and are not open yet, the oldest first.
-	table     *table
-	sessions  map[clientID]*session
-	last      clientID
-	remote    int
-	ends      int
-	strangers []*session
-	left      chan struct{}
-	closed    bool
-	// trouble is told, once, why no connection can be accepted.
-	trouble func(error)
-	// strangerWait is how long a connection may stay fresh or unproven.
-	strangerWait time.Duration
+	table           *table
+	sessions        map[clientID]*session
+	last            clientID
+	remote          int
+	ends            int
+	unauthenticated []*session
+	left            chan struct{}
+	closed          bool
+	// onAcceptError is called, once, with why no connection can be accepted.
+	onAcceptError func(error)
+	// authTimeout is how long a connection may stay new or unauthenticated.
+	authTimeout time.Duration
 }
 
 // Listen serves a new store at address: "host:port" (port 0: any free one) or "unix:@name".
@@ -73,15 +73,15 @@ func Listen(address string, token Token) (*Server, error) {
 
 func newServer(address string, token Token) *Server {
 	return &Server{
-		address:  address,
-		token:    token,
-		uid:      uint32(os.Geteuid()),
-		table:    newTable(),
-		sessions: map[clientID]*session{},
-		left:     make(chan struct{}),
-		trouble:  warn,
+		address:       address,
+		token:         token,
+		uid:           uint32(os.Geteuid()),
+		table:         newTable(),
+		sessions:      map[clientID]*session{},
+		left:          make(chan struct{}),
+		onAcceptError: warn,
 
-		strangerWait: strangerWait,
+		authTimeout: authTimeout,
 	}
 }
 
@@ -93,7 +93,7 @@ func (s *Server) Address() string { return s.address }
 func (s *Server) Client() *Client {
 	return newClient(s.address, func(ctx context.Context) (*link, error) {
 		ours, theirs := net.Pipe()
-		if !s.admit(theirs, false) {
+		if !s.startSession(theirs, false) {
 			return nil, errors.Join(ErrLost, ours.Close(), theirs.Close())
 		}
 		return handshake(ctx, ours, Endpoint{Address: s.address})
@@ -109,11 +109,11 @@ func (s *Server) accept() {
 			return
 		case err != nil:
 			// Out of descriptors, or a client that left again: both pass.
-			s.complain(err)
+			s.reportAcceptError(err)
 			time.Sleep(acceptPause)
 			continue
 		}
-		if checkPeer(conn, s.address, s.uid) != nil || !s.admit(conn, true) {
+		if checkPeer(conn, s.address, s.uid) != nil || !s.startSession(conn, true) {
 			conn.Close()
 		}
 	}
@@ -122,8 +122,8 @@ func (s *Server) accept() {
 // acceptPause keeps a server without descriptors from spinning.
 const acceptPause = 10 * time.Millisecond
 
-// admit starts a session, unless the server is closed.
-func (s *Server) admit(conn net.Conn, remote bool) bool {
+// startSession starts a session, unless the server is closed.
+func (s *Server) startSession(conn net.Conn, remote bool) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed {
@@ -133,23 +133,23 @@ func (s *Server) admit(conn net.Conn, remote bool) bool {
 	n := &session{server: s, id: s.last, conn: conn, remote: remote, out: newOutbox()}
 	s.sessions[n.id] = n
 	// One that cannot be set is closed already, which the session will see.
-	_ = conn.SetReadDeadline(time.Now().Add(s.strangerWait))
+	_ = conn.SetReadDeadline(time.Now().Add(s.authTimeout))
 	if remote {
-		s.suspect(n)
+		s.addUnauthenticated(n)
 	}
 	s.running.Go(n.run)
 	s.running.Go(func() { n.out.drain(conn); conn.Close() })
 	return true
 }
 
-// dismiss forgets a session that has ended.
-func (s *Server) dismiss(n *session) {
+// endSession forgets a session that has ended.
+func (s *Server) endSession(n *session) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.sessions, n.id)
 	s.table.leave(n.id)
-	s.trust(n)
-	s.bury(n)
+	s.removeUnauthenticated(n)
+	s.recordSessionEnd(n)
 	if n.remote && n.open {
 		s.remote--
 		close(s.left)
@@ -161,7 +161,7 @@ func (s *Server) dismiss(n *session) {
 func (s *Server) handle(from clientID, r *request) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.greeted(from, r) {
+	if s.handleGreeting(from, r) {
 		return nil
 	}
 	return s.apply(from, r)
@@ -178,9 +178,9 @@ func (s *Server) apply(from clientID, r *request) error {
 	return err
 }
 
-// Drain stops listening and returns when all clients from outside this process that have proven
-// themselves have left, or with the context's error. The server keeps serving those that are left
-// until Close.
+// Drain stops listening and returns when all clients from outside this process that have
+// authenticated have left, or with the context's error. The server keeps serving those that are
+// left until Close.
 func (s *Server) Drain(ctx context.Context) error {
 	if s.listener != nil {
 		s.listener.Close()
@@ -215,8 +215,8 @@ func (s *Server) Close() error {
 	s.closed = true
 	for _, n := range s.sessions {
 		// What is in the outbox goes out, and closes the connection behind itself.
-		_ = n.conn.SetDeadline(longAgo)
-		_ = n.conn.SetWriteDeadline(time.Now().Add(farewellWait))
+		_ = n.conn.SetDeadline(pastDeadline)
+		_ = n.conn.SetWriteDeadline(time.Now().Add(flushTimeout))
 		n.out.close()
 	}
 	s.mu.Unlock()

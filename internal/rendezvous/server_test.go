@@ -20,12 +20,12 @@ func TestTokens(t *testing.T) {
 		if !errors.Is(wrong, ErrToken) {
 			t.Fatalf("wrong token: %v", wrong)
 		}
-		stranger, err := Dial(testContext(t), Endpoint{Address: s.Address()})
+		unauthenticated, err := Dial(testContext(t), Endpoint{Address: s.Address()})
 		if err != nil {
 			t.Fatal(err)
 		}
-		closeLater(t, stranger)
-		if err := stranger.Set(testContext(t), "k", nil); !errors.Is(err, ErrToken) {
+		closeLater(t, unauthenticated)
+		if err := unauthenticated.Set(testContext(t), "k", nil); !errors.Is(err, ErrToken) {
 			t.Fatalf("no token: %v", err)
 		}
 		if strings.Contains(wrong.Error()+token.String()+token.GoString(), string(token)) {

@@ -79,7 +79,7 @@ var exchanges = []struct{ name, send, want string }{
 func rawConn(t *testing.T, s *Server) net.Conn {
 	t.Helper()
 	ours, theirs := net.Pipe()
-	if !s.admit(theirs, true) {
+	if !s.startSession(theirs, true) {
 		t.Fatal("the server is closed")
 	}
 	closeLater(t, ours)

@@ -33,16 +33,16 @@ var services = struct {
 // address that is in use may be that of our predecessor: the rank 0 of an earlier attempt, which
 // waits for its last clients.
 func serve(ctx context.Context, at Endpoint) (*service, error) {
-	for pause := firstBackoff; ; pause = min(2*pause, longestBackoff) {
+	for pause := firstBackoff; ; pause = min(2*pause, maxBackoff) {
 		s, err := enter(at)
 		if err == nil || !errors.Is(err, syscall.EADDRINUSE) {
 			return s, err
 		}
-		advice, foreign := taken(ctx, at, uint32(os.Geteuid()))
+		advice, foreign := addressInUse(ctx, at, uint32(os.Geteuid()))
 		if foreign != nil {
 			return nil, foreign
 		}
-		if !rest(ctx, pause) {
+		if !sleepAround(ctx, pause) {
 			return nil, fmt.Errorf("%w: %w; %s", context.Cause(ctx), err, advice)
 		}
 	}

@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// session is one connection of a Server. It is in one of three states: fresh, until VALIDATE has
-// come; unproven, until the token has come (skipped where none is required); and open. Any
+// session is one connection of a Server. It is in one of three states: new, until VALIDATE has
+// come; unauthenticated, until the token has come (skipped where none is required); and open. Any
 // query that does not belong in its state ends it. Two goroutines serve it: run reads requests,
 // the drain of its outbox writes replies.
 type session struct {
@@ -24,27 +24,27 @@ type session struct {
 }
 
 const (
-	// strangerWait is how long a connection may stay fresh or unproven.
-	strangerWait = 5 * time.Second
-	// farewellWait is how long the last replies of a session may take.
-	farewellWait = time.Second
-	// strangerBytes bounds the requests of such a connection: a token, and no more.
-	strangerBytes = len(tokenKey) + maxTokenBytes + 64
+	// authTimeout is how long a connection may stay new or unauthenticated.
+	authTimeout = 5 * time.Second
+	// flushTimeout is how long the last replies of a session may take.
+	flushTimeout = time.Second
+	// maxAuthBytes bounds the requests of such a connection: a token, and no more.
+	maxAuthBytes = len(tokenKey) + maxTokenBytes + 64
 )
 
 var (
-	errNoHandshake = errors.New("the first query is not VALIDATE with the right number")
-	errUnproven    = errors.New("a query before the token, or a wrong token")
+	errNoHandshake     = errors.New("the first query is not VALIDATE with the right number")
+	errUnauthenticated = errors.New("a query before the token, or a wrong token")
 )
 
 // run serves requests until the client leaves or errs. Its error has no reader: closing the
 // connection is all that the protocol has to say.
 func (n *session) run() {
 	_ = n.serve(newDecoder(n.conn, n.conn.RemoteAddr().String()))
-	n.server.dismiss(n)
+	n.server.endSession(n)
 	// What is still in the outbox goes out, but not to a client that does not take it: Close
 	// no longer knows this session and waits for its goroutines.
-	_ = n.conn.SetWriteDeadline(time.Now().Add(farewellWait))
+	_ = n.conn.SetWriteDeadline(time.Now().Add(flushTimeout))
 	n.out.close()
 }
 
@@ -52,7 +52,7 @@ func (n *session) serve(d *decoder) error {
 	if err := n.greet(d); err != nil {
 		return err
 	}
-	if err := n.server.welcome(n); err != nil {
+	if err := n.server.openSession(n); err != nil {
 		return err
 	}
 	for {
@@ -67,9 +67,9 @@ func (n *session) serve(d *decoder) error {
 	}
 }
 
-// greet takes a session from fresh to open.
+// greet takes a session from new to open.
 func (n *session) greet(d *decoder) error {
-	r, err := d.request(strangerBytes)
+	r, err := d.request(maxAuthBytes)
 	if err != nil {
 		return err
 	}
@@ -79,13 +79,13 @@ func (n *session) greet(d *decoder) error {
 	if n.server.token == "" || !n.remote {
 		return nil
 	}
-	return n.prove(d)
+	return n.authenticate(d)
 }
 
-// prove waits for the token. A PING may come before, as it is part of the handshake.
-func (n *session) prove(d *decoder) error {
+// authenticate waits for the token. A PING may come before, as it is part of the handshake.
+func (n *session) authenticate(d *decoder) error {
 	for {
-		r, err := d.request(strangerBytes)
+		r, err := d.request(maxAuthBytes)
 		switch {
 		case err != nil:
 			return err
@@ -94,9 +94,9 @@ func (n *session) prove(d *decoder) error {
 			return nil
 		case r.query == queryCheck:
 			n.out.post([]byte{replyNotReady})
-			return errUnproven
+			return errUnauthenticated
 		case r.query != queryPing:
-			return errUnproven
+			return errUnauthenticated
 		}
 		if err := n.server.handle(n.id, r); err != nil {
 			return err

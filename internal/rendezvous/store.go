@@ -43,7 +43,7 @@ func bounded(ctx context.Context) (context.Context, context.CancelFunc) {
 func outlasting(ctx context.Context, while time.Duration) (context.Context, context.CancelFunc) {
 	longer, end := context.WithCancelCause(context.WithoutCancel(ctx))
 	stop := context.AfterFunc(ctx, func() {
-		if pass(longer, while) {
+		if sleep(longer, while) {
 			end(context.Cause(ctx))
 		}
 	})

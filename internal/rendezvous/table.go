@@ -107,13 +107,13 @@ func (t *table) dispatch(from clientID, r *request) error {
 	case queryValidate:
 		return errMisplaced
 	default:
-		t.look(from, r)
+		t.query(from, r)
 	}
 	return nil
 }
 
-// look answers the queries that change nothing.
-func (t *table) look(from clientID, r *request) {
+// query answers the queries that change nothing.
+func (t *table) query(from clientID, r *request) {
 	var b []byte
 	switch r.query { //nolint:exhaustive // Dispatch has the others.
 	case queryGet, queryMultiGet:

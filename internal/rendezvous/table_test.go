@@ -170,7 +170,7 @@ func FuzzServer(f *testing.F) {
 	f.Fuzz(func(t *testing.T, b []byte) {
 		s := newServer("fuzz", "")
 		ours, theirs := net.Pipe()
-		s.admit(theirs, true)
+		s.startSession(theirs, true)
 		go func() { _, _ = io.Copy(io.Discard, ours) }()
 		_, _ = ours.Write(b)
 		ours.Close()
@@ -199,7 +199,7 @@ func FuzzClient(f *testing.F) {
 			ours, theirs := net.Pipe()
 			go func() { _, _ = io.Copy(io.Discard, theirs) }()
 			go func() { _, _ = theirs.Write(b); theirs.Close() }()
-			l := &link{conn: ours, d: newDecoder(ours, "fuzz"), trusted: true}
+			l := &link{conn: ours, d: newDecoder(ours, "fuzz"), authenticated: true}
 			c := newClient("fuzz", func(context.Context) (*link, error) { return nil, ErrLost })
 			c.adopt(l)
 			_ = c.release(l, nil)

@@ -10,14 +10,15 @@ import (
 	"time"
 )
 
-// watch is what a member knows of the ends of other ranks. It has a connection of its own to the
-// store: by that the server sees this rank's end, and on that it tells of the ends of others.
-type watch struct {
+// endWatcher is what a member knows of the ends of other ranks. It has a connection of its own to
+// the store. When that connection ends the server records the end of this rank, and on it the
+// watcher waits for the ends of others.
+type endWatcher struct {
 	client *Client
 	world  string
 	rank   int
-	// serves is the rank whose end is that of the store, or -1.
-	serves int
+	// storeRank is the rank whose end is that of the store, or -1.
+	storeRank int
 
 	// cancel ends the wait for the next end, after which run returns and closes done. end frees the
 	// context of run.
@@ -25,51 +26,51 @@ type watch struct {
 	done        chan struct{}
 
 	mu      sync.Mutex
-	ends    map[int]*news // by rank; guarded by mu
-	lost    bool          // the connection has ended; guarded by mu
-	closing bool          // the store ends in order; guarded by mu
-	changed chan struct{} // closed and replaced with each end and with the loss; guarded by mu
+	ends    map[int]*knownEnd // by rank; guarded by mu
+	lost    bool              // the connection has ended; guarded by mu
+	closing bool              // the store ends in order; guarded by mu
+	changed chan struct{}     // closed and replaced with each end and with the loss; guarded by mu
 }
 
-// news is an end, and when it was heard of.
-type news struct {
+// knownEnd is the end of a rank, and since when it is known.
+type knownEnd struct {
 	*EndedError
-	at time.Time
-	// sure is set if a launcher told it, which knows more than the end of a connection.
-	sure bool
+	since time.Time
+	// fromLauncher is set if a launcher reported it, which knows more than the end of a connection.
+	fromLauncher bool
 }
 
-// startWatch greets the server as a rank. It returns nil where the server tells of no ends.
-func startWatch(ctx context.Context, m *Member) (*watch, error) {
-	w := &watch{
+// startWatch sends the greeting of this rank. It returns nil where the server records no ends.
+func startWatch(ctx context.Context, m *Member) (*endWatcher, error) {
+	w := &endWatcher{
 		client: newClient(m.client.addr, m.client.dial), world: m.base, rank: m.world.Rank,
-		serves: -1, ends: map[int]*news{}, changed: make(chan struct{}), done: make(chan struct{}),
+		storeRank: -1, ends: map[int]*knownEnd{}, changed: make(chan struct{}), done: make(chan struct{}),
 	}
 	if k := m.world.Route.Kind; k == RouteServe || k == RoutePMI {
-		w.serves = 0
+		w.storeRank = 0
 	}
 	words, err := json.Marshal(greeting{World: m.base, Rank: m.world.Rank})
 	if err != nil {
 		return nil, err
 	}
 	answer, err := w.client.CompareSet(ctx, greetKey, words, words)
-	if err != nil || string(answer) != told {
+	if err != nil || string(answer) != greetAnswer {
 		return nil, errors.Join(err, w.client.Close())
 	}
-	ctx, w.end = context.WithDeadline(context.Background(), time.Now().Add(longest))
+	ctx, w.end = context.WithDeadline(context.Background(), time.Now().Add(noDeadline))
 	waiting, cancel := context.WithCancel(ctx)
 	w.cancel = cancel
 	go w.run(ctx, waiting)
 	return w, nil
 }
 
-// longest is longer than any job: calls without a deadline would be given one.
-const longest = 100 * 365 * 24 * time.Hour
+// noDeadline is longer than any job: calls without a deadline would be given one.
+const noDeadline = 100 * 365 * 24 * time.Hour
 
 // run takes in one end after the other until waiting is cancelled or the connection ends. Only the
 // wait for the next end is cut off by that: a cancelled WAIT keeps the connection, any other
 // request that is cut off costs it.
-func (w *watch) run(ctx, waiting context.Context) {
+func (w *endWatcher) run(ctx, waiting context.Context) {
 	defer close(w.done)
 	defer w.end()
 	for n := 0; ; n++ {
@@ -82,10 +83,10 @@ func (w *watch) run(ctx, waiting context.Context) {
 			value, err = w.client.Get(ctx, endKey(n))
 		}
 		if err != nil {
-			w.loseStore()
+			w.markStoreLost()
 			return
 		}
-		var e end
+		var e rankEnd
 		switch {
 		case json.Unmarshal(value, &e) != nil:
 		case e.Closing:
@@ -99,79 +100,84 @@ func (w *watch) run(ctx, waiting context.Context) {
 			if e.Left {
 				e.Why = string(why)
 			}
-			w.note(e)
+			w.recordEnd(e)
 		case e.World == w.world:
-			w.note(e)
+			w.recordEnd(e)
 		}
 	}
 }
 
-// note takes in an end. A launcher's word replaces that of the server, and nothing else does.
-func (w *watch) note(e end) {
+// recordEnd notes an end. What a launcher reports replaces what the server has seen, and nothing
+// else does.
+func (w *endWatcher) recordEnd(e rankEnd) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	known, sure := w.ends[e.Rank], e.World == ""
-	if e.Rank == w.rank || known != nil && (known.sure || !sure) {
+	known, fromLauncher := w.ends[e.Rank], e.World == ""
+	if e.Rank == w.rank || known != nil && (known.fromLauncher || !fromLauncher) {
 		return
 	}
-	n := &news{EndedError: &EndedError{Rank: e.Rank, How: e.How, Left: e.Left, Why: e.Why}, sure: sure}
-	if n.at = time.Now(); known != nil {
-		n.at, n.Left, n.Why = known.at, known.Left || e.Left, cmp.Or(e.Why, known.Why)
+	n := &knownEnd{
+		EndedError:   &EndedError{Rank: e.Rank, How: e.How, Left: e.Left, Why: e.Why},
+		fromLauncher: fromLauncher,
+	}
+	if n.since = time.Now(); known != nil {
+		n.since, n.Left, n.Why = known.since, known.Left || e.Left, cmp.Or(e.Why, known.Why)
 	}
 	w.ends[e.Rank] = n
-	w.wake()
+	w.notify()
 }
 
-// wake has all who wait look again. w.mu is held.
-func (w *watch) wake() {
+// notify wakes all waits, which check again. w.mu is held.
+func (w *endWatcher) notify() {
 	close(w.changed)
 	w.changed = make(chan struct{})
 }
 
-// loseStore takes in that the connection has ended, which is the end of whoever served the store.
-func (w *watch) loseStore() {
+// markStoreLost takes in that the connection has ended, which is the end of whoever served the
+// store.
+func (w *endWatcher) markStoreLost() {
 	w.mu.Lock()
 	w.lost = true
 	closing := w.closing
-	w.wake() // who knows of the end of rank 0 already waits for whether the store is lost with it
+	w.notify() // who knows of the end of rank 0 already waits for whether the store is lost with it
 	w.mu.Unlock()
 	how := "rank 0, which served the store, has ended"
 	if closing {
 		how = "rank 0, which served the store, has left"
 	}
-	if w.serves >= 0 {
-		w.note(end{World: w.world, Rank: w.serves, How: how, Left: closing})
+	if w.storeRank >= 0 {
+		w.recordEnd(rankEnd{World: w.world, Rank: w.storeRank, How: how, Left: closing})
 	}
 }
 
 // storeLost reports whether the connection to the store has ended.
-func (w *watch) storeLost() bool {
+func (w *endWatcher) storeLost() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.lost
 }
 
-// look returns the ends that are known, by rank, and what is closed when there is another.
-func (w *watch) look() ([]*news, <-chan struct{}) {
+// knownEnds returns the ends that are known, by rank, and what is closed when there is another.
+func (w *endWatcher) knownEnds() ([]*knownEnd, <-chan struct{}) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	all := make([]*news, 0, len(w.ends))
+	all := make([]*knownEnd, 0, len(w.ends))
 	for _, n := range w.ends {
 		all = append(all, n)
 	}
-	slices.SortFunc(all, func(a, b *news) int { return a.Rank - b.Rank })
+	slices.SortFunc(all, func(a, b *knownEnd) int { return a.Rank - b.Rank })
 	return all, w.changed
 }
 
 // await waits for an end that is fatal and returns it when it is known for a while, or nil when
 // the context has ended.
-func (w *watch) await(
+func (w *endWatcher) await(
 	ctx context.Context, after time.Duration, fatal func(context.Context, *EndedError) bool,
 ) *EndedError {
 	for {
-		all, changed := w.look()
+		all, changed := w.knownEnds()
 		for _, n := range all {
-			if fatal(ctx, n.EndedError) && pass(ctx, time.Until(n.at.Add(after))) {
+			if fatal(ctx, n.EndedError) && sleep(ctx, time.Until(n.since.Add(after))) {
 				return w.latest(n.Rank)
 			}
 		}
@@ -184,14 +190,14 @@ func (w *watch) await(
 }
 
 // latest is what is known of the end of a rank by now.
-func (w *watch) latest(rank int) *EndedError {
+func (w *endWatcher) latest(rank int) *EndedError {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.ends[rank].EndedError
 }
 
-// pass lets a time pass and reports whether the context is still alive.
-func pass(ctx context.Context, d time.Duration) bool {
+// sleep lets a time pass and reports whether the context is still alive.
+func sleep(ctx context.Context, d time.Duration) bool {
 	if d <= 0 {
 		return ctx.Err() == nil
 	}
@@ -206,7 +212,7 @@ func pass(ctx context.Context, d time.Duration) bool {
 }
 
 // leave takes in no more ends, and says over the same connection that this rank leaves, and why.
-func (w *watch) leave(ctx context.Context, why []byte) error {
+func (w *endWatcher) leave(ctx context.Context, why []byte) error {
 	w.cancel()
 	select {
 	case <-w.done:
@@ -218,7 +224,7 @@ func (w *watch) leave(ctx context.Context, why []byte) error {
 
 // close ends the connection, which ends this rank as far as others can tell. It may be called for
 // a watch that is nil.
-func (w *watch) close() error {
+func (w *endWatcher) close() error {
 	if w == nil {
 		return nil
 	}

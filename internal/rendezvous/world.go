@@ -21,10 +21,10 @@ type World struct {
 	Restart int
 	// Route is the way to the store.
 	Route Route
-	// Late, if set, is told in Connect which ranks have not come yet, in ascending order, and how
-	// long this rank has waited; it returns how long it is until it is to be told again, negative if
-	// it is not. It is first asked with no ranks and no time. It is called on one goroutine at a
-	// time, and not after Connect has returned.
+	// Late, if set, is called in Connect with the ranks that have not come yet, in ascending order,
+	// and how long this rank has waited. It returns after what time it is called again, or a negative
+	// time if it is not. It is first called with no ranks and no time. It is called on one goroutine
+	// at a time, and not after Connect has returned.
 	Late func(missing []int, waited time.Duration) time.Duration
 }
 

@@ -3,7 +3,7 @@ package sim
 import "symmem/internal/agreement"
 
 // DefaultArity is how many ranks report to one: wide enough that 4096 ranks are three hops from
-// the root, narrow enough that no rank folds more than a few payloads.
+// the root, narrow enough that no rank merges more than a few payloads.
 const DefaultArity = 16
 
 // Traffic counts what an exchange sends.
@@ -18,9 +18,9 @@ type Traffic struct {
 	Largest int
 }
 
-// Tree is an exchange that folds payloads on the way up to the root and sends the summary down
-// again. A node stands for a run of neighbouring ranks: its first present rank folds what the parts
-// of the rest report. Runs of neighbours keep rank sets short. A rank that is missing reports
+// Tree is an exchange that merges payloads on the way up to the root and sends the summary down
+// again. A node stands for a run of neighbouring ranks: its first present rank merges what the
+// parts of the rest report. Runs of neighbours keep rank sets short. A rank that is missing reports
 // nothing and its part is reported by the next present rank, as it would be after a deadline.
 type Tree struct {
 	// Arity is the number of parts of a node; 0 is DefaultArity.
@@ -29,7 +29,7 @@ type Tree struct {
 	Traffic Traffic
 }
 
-// Round folds the payloads, of which payloads[i] is that of rank i and nil that of a missing rank,
+// Round merges the payloads, of which payloads[i] is that of rank i and nil that of a missing rank,
 // and returns the summary that every present rank gets. An error wraps [agreement.ErrProtocol].
 func (t *Tree) Round(payloads [][]byte) ([]byte, error) {
 	present := make([]int, 0, len(payloads))
@@ -39,7 +39,7 @@ func (t *Tree) Round(payloads [][]byte) ([]byte, error) {
 		}
 	}
 	if len(present) == 0 {
-		return agreement.FoldAll(payloads)
+		return agreement.MergeAll(payloads)
 	}
 	summary, err := t.fold(payloads, present, 0)
 	if err != nil {
@@ -51,7 +51,7 @@ func (t *Tree) Round(payloads [][]byte) ([]byte, error) {
 	return summary, nil
 }
 
-// fold returns the summary of the given ranks, of which the first one does the folding.
+// fold returns the summary of the given ranks, of which the first one does the merging.
 func (t *Tree) fold(payloads [][]byte, ranks []int, depth int) ([]byte, error) {
 	t.Traffic.Depth = max(t.Traffic.Depth, depth)
 	sum := payloads[ranks[0]]
@@ -67,7 +67,7 @@ func (t *Tree) fold(payloads [][]byte, ranks []int, depth int) ([]byte, error) {
 			return nil, err
 		}
 		t.send(part)
-		if sum, err = agreement.Fold(sum, part); err != nil {
+		if sum, err = agreement.Merge(sum, part); err != nil {
 			return nil, err
 		}
 		rest = rest[n:]

@@ -48,12 +48,13 @@ func UntilAtLeast64(p *uint64, want uint64, tight, paused uint32) bool
 //go:noescape
 func PutLine(dst unsafe.Pointer, seq, digest uint64, src unsafe.Pointer, n int)
 
-// Claim tells the processor that a line is about to be written, so that it takes the line from
-// whoever has it while this thread goes on. It is a hint: it changes no memory, and an address that
-// is not mapped is no fault. Claiming a line that somebody still polls makes both wait once more.
+// PrefetchWrite tells the processor that a line is about to be written, so that it takes the line
+// from whoever has it while this thread goes on. It is a hint: it changes no memory, and an address
+// that is not mapped is no fault. Prefetching a line that another thread still polls makes both
+// wait once more.
 //
 //go:noescape
-func Claim(line unsafe.Pointer)
+func PrefetchWrite(line unsafe.Pointer)
 
 // Ticks returns the processor's time-stamp counter: constant in rate, comparable between ranks of
 // one machine, not ordered against the memory accesses around it.

@@ -164,9 +164,9 @@ publish:
 	MOVQ AX, (DI)
 	RET
 
-// func Claim(line unsafe.Pointer)
+// func PrefetchWrite(line unsafe.Pointer)
 // The assembler does not know PREFETCHW (AX). Processors without it take its opcode for a NOP.
-TEXT ·Claim(SB), NOSPLIT, $0-8
+TEXT ·PrefetchWrite(SB), NOSPLIT, $0-8
 	MOVQ line+0(FP), AX
 	BYTE $0x0F; BYTE $0x0D; BYTE $0x08
 	RET

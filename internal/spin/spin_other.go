@@ -77,8 +77,8 @@ func PutLine(dst unsafe.Pointer, seq, digest uint64, src unsafe.Pointer, n int) 
 	atomic.StoreUint64((*uint64)(dst), seq)
 }
 
-// Claim tells the processor that a line is about to be written; here it does nothing.
-func Claim(unsafe.Pointer) {}
+// PrefetchWrite tells the processor that a line is about to be written; here it does nothing.
+func PrefetchWrite(unsafe.Pointer) {}
 
 var start = time.Now()
 

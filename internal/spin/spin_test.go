@@ -52,13 +52,13 @@ func TestWaiting(t *testing.T) {
 	}
 }
 
-func TestClaimChangesNoMemoryAndNeverFaults(t *testing.T) {
+func TestPrefetchWriteChangesNoMemoryAndNeverFaults(t *testing.T) {
 	words := [3]uint64{1, 2, 3}
-	Claim(unsafe.Pointer(&words[1]))
+	PrefetchWrite(unsafe.Pointer(&words[1]))
 	if words != [3]uint64{1, 2, 3} {
 		t.Errorf("the words are %#x now", words)
 	}
-	Claim(nil)
+	PrefetchWrite(nil)
 }
 
 func TestPutLineWritesExactlyThePayload(t *testing.T) {

@@ -74,7 +74,7 @@ func compose(c Config) *program {
 		for group := range c.Groups {
 			w.cases(round, group)
 		}
-		w.settle()
+		w.freeRest()
 	}
 	return &w.program
 }
@@ -177,8 +177,8 @@ func (w *composer) reduce(blocks []holding, rows ...row) {
 	}
 }
 
-// settle frees what churn has left, newest first.
-func (w *composer) settle() {
+// freeRest frees what churn has left, newest first.
+func (w *composer) freeRest() {
 	for len(w.history.live) > 0 {
 		w.freeAll([]int{w.history.release(len(w.history.live) - 1).slot})
 	}

@@ -40,7 +40,7 @@ func Run(
 	if err := c.Validate(); err != nil {
 		return nil, err
 	}
-	desk, err := workload.OpenDesk(ctx, rt)
+	gatherer, err := workload.OpenGatherer(ctx, rt)
 	if err != nil {
 		return nil, err
 	}
@@ -50,7 +50,7 @@ func Run(
 	r.slots = make([]symmem.Buffer, r.program.slots)
 	r.findings = make([]finding, len(r.program.rows))
 	mine := r.account(ctx)
-	accounts, err := share(ctx, desk, mine)
+	accounts, err := share(ctx, gatherer, mine)
 	if err != nil {
 		alone := merge(blank(rt, &c), r.program, []account{mine})
 		return alone, errors.Join(ownError(mine), err)
@@ -69,7 +69,7 @@ func ownError(a account) error {
 }
 
 // share gathers all ranks' accounts.
-func share(ctx context.Context, d *workload.Desk, mine account) ([]account, error) {
+func share(ctx context.Context, d *workload.Gatherer, mine account) ([]account, error) {
 	message, err := json.Marshal(mine)
 	if err != nil {
 		return nil, fmt.Errorf("encoding this rank's report: %w", err)

@@ -17,7 +17,7 @@ var awaitContracts = []contract{
 	{"a wait ends with its context, and the plane goes on", proveAwaitCancelled},
 	{"work that all ranks have submitted may take longer than the timeout", proveLongWork},
 	{"work that needs no other rank waits for none", proveOwnWork},
-	{"trouble is told at once, without a fault", proveTrouble},
+	{"Diagnose returns at once, and does not fail the plane", proveDiagnose},
 	{"work that a peer had submitted before it failed may still end", proveGrace},
 	{"what this rank knows better goes before the fault of a peer", proveWhy},
 }
@@ -93,35 +93,35 @@ func proveOwnWork(t *testing.T, join Join) {
 	must(t, wantOpen(w.planes[0]))
 }
 
-// awaitPeerFailed waits until a plane has heard of a peer's fault.
+// awaitPeerFailed waits until a plane knows of a peer's fault.
 func awaitPeerFailed(p control.Plane) {
 	for !p.PeerFailed() {
 		// One look at a plane is a wait for nothing, which lets others run.
-		_ = p.Trouble(never(0), time.Now())
+		_ = p.Diagnose(never(0), time.Now())
 	}
 }
 
-func proveTrouble(t *testing.T, join Join) {
+func proveDiagnose(t *testing.T, join Join) {
 	w := newWorld(t, join, 2, short)
 	p := w.planes[0]
 	wait := never(p.Submit())
-	must(t, p.Trouble(wait, time.Now()))
+	must(t, p.Diagnose(wait, time.Now()))
 	long := time.Now().Add(-patience)
-	missed := p.Trouble(wait, long)
+	missed := p.Diagnose(wait, long)
 	if WantAbsence(t, missed, ranksOf(2)[1]) == 0 {
 		t.Errorf("got %v, want a TimeoutError", missed)
 	}
 	must(t, wantOpen(p))
 	w.planes[1].Abort(nil)
 	awaitPeerFailed(p)
-	wantError(t, "after the peer's fault", p.Trouble(wait, time.Now()), driver.ErrFault)
+	wantError(t, "after the peer's fault", p.Diagnose(wait, time.Now()), driver.ErrFault)
 	must(t, wantOpen(p))
 	wait.Done = func() bool { return true }
-	must(t, p.Trouble(wait, long))
-	must(t, p.Trouble(never(0), long))
+	must(t, p.Diagnose(wait, long))
+	must(t, p.Diagnose(never(0), long))
 	cause := errors.New("of our own")
 	wantError(t, "what Fail returns", p.Fail(cause), cause)
-	wantError(t, "after our own fault", p.Trouble(never(1), time.Now()), cause)
+	wantError(t, "after our own fault", p.Diagnose(never(1), time.Now()), cause)
 }
 
 // proveGrace lets a peer fail after it has submitted what is waited for.
@@ -132,7 +132,7 @@ func proveGrace(t *testing.T, join Join) {
 	w.planes[1].Abort(nil)
 	awaitPeerFailed(p)
 	wait := never(p.Submit())
-	must(t, p.Trouble(wait, time.Now()))
+	must(t, p.Diagnose(wait, time.Now()))
 	begin := time.Now()
 	wait.Done = func() bool { return time.Since(begin) > control.Grace/5 }
 	must(t, p.Await(w.ctx, wait))
@@ -148,9 +148,9 @@ func proveWhy(t *testing.T, join Join) {
 	wait.Why = func() error { return nil }
 	w.planes[1].Abort(nil)
 	awaitPeerFailed(p)
-	wantError(t, "without a reason of its own", p.Trouble(wait, time.Now()), driver.ErrFault)
+	wantError(t, "without a reason of its own", p.Diagnose(wait, time.Now()), driver.ErrFault)
 	wait.Why = func() error { return better }
-	wantError(t, "what is told at once", p.Trouble(wait, time.Now()), better)
+	wantError(t, "Diagnose", p.Diagnose(wait, time.Now()), better)
 	wantError(t, "the wait", p.Await(w.ctx, wait), better)
 	wantError(t, "the cause", p.Cause(), better)
 }

@@ -28,15 +28,15 @@ func Bench(b *testing.B, join Join) {
 		}
 	})
 	b.Run("compare", func(b *testing.B) {
-		b.Run("crowded", func(b *testing.B) { benchCrowded(b, join, compareOnce) })
+		b.Run("crowded", func(b *testing.B) { benchShared(b, join, compareOnce) })
 		b.Run("processes", func(b *testing.B) { benchProcesses(b, join, "a comparison") })
 	})
 	b.Run("value", func(b *testing.B) {
-		b.Run("crowded", func(b *testing.B) { benchCrowded(b, join, waits["a value"]) })
+		b.Run("crowded", func(b *testing.B) { benchShared(b, join, waits["a value"]) })
 		b.Run("processes", func(b *testing.B) { benchProcesses(b, join, "a value") })
 	})
 	b.Run("exchange", func(b *testing.B) {
-		b.Run("crowded", func(b *testing.B) { benchCrowded(b, join, waits["an exchange"]) })
+		b.Run("crowded", func(b *testing.B) { benchShared(b, join, waits["an exchange"]) })
 		b.Run("processes", func(b *testing.B) { benchProcesses(b, join, "an exchange") })
 	})
 }
@@ -46,7 +46,7 @@ var benchCall = driver.Call{Operation: driver.Barrier, Digest: 1}
 
 func compareOnce(p control.Plane) error { return p.Compare(p.Submit(), &benchCall) }
 
-func benchCrowded(b *testing.B, join Join, once func(control.Plane) error) {
+func benchShared(b *testing.B, join Join, once func(control.Plane) error) {
 	w := newWorld(b, join, 2, patience)
 	b.ReportAllocs()
 	b.ResetTimer()
@@ -60,20 +60,20 @@ func benchCrowded(b *testing.B, join Join, once func(control.Plane) error) {
 	})
 }
 
-// benchProcesses plays a scene with a process that plays it forever.
-func benchProcesses(b *testing.B, join Join, scene string) {
-	s := script{Scene: scene, Store: openStore(b), Rank: 1, Size: 2, Timeout: patience}
-	other := start(b, 1, s)
+// benchProcesses measures a wait that another process makes again and again, too.
+func benchProcesses(b *testing.B, join Join, waitName string) {
+	s := program{WaitName: waitName, Store: openStore(b), Rank: 1, Size: 2, Timeout: patience}
+	other := startProcess(b, 1, s)
 	s.Rank = 0
 	p, leave, err := s.join(join)
 	must(b, err)
 	for range roundsToRun {
-		must(b, waits[scene](p))
+		must(b, waits[waitName](p))
 	}
 	other.await("running")
 	b.ReportAllocs()
 	for b.Loop() {
-		if err := waits[scene](p); err != nil {
+		if err := waits[waitName](p); err != nil {
 			b.Fatal(err)
 		}
 	}

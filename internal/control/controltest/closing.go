@@ -10,7 +10,7 @@ import (
 )
 
 var closingContracts = []contract{
-	{"a closed plane says so", proveClosed},
+	{"a closed plane returns ErrClosed", proveClosed},
 	{"closing ends the waits of the rank", proveCloseEndsWaits},
 	{"a ticket that a rank which left has not got is not given", proveLeftWithoutTicket},
 	{"ranks close in any order, again and again", proveCloseOrder},
@@ -28,7 +28,7 @@ func proveClosed(t *testing.T, join Join) {
 	}
 	_, err := p.Exchange(w.ctx, driver.LaneFault, nil)
 	wantError(t, "the fault lane", err, driver.ErrClosed)
-	wantError(t, "Trouble", p.Trouble(never(1), time.Now()), driver.ErrClosed)
+	wantError(t, "Diagnose", p.Diagnose(never(1), time.Now()), driver.ErrClosed)
 	if !p.PeerFailed() {
 		t.Error("a closed plane does not report PeerFailed")
 	}
@@ -49,8 +49,8 @@ func proveLeftWithoutTicket(t *testing.T, join Join) {
 	there.Submit()
 	must(t, there.Close())
 	// One look at a plane is a wait for nothing, which lets others run.
-	for here.Trouble(never(3), time.Now()) == nil {
-		_ = here.Trouble(never(0), time.Now())
+	for here.Diagnose(never(3), time.Now()) == nil {
+		_ = here.Diagnose(never(0), time.Now())
 	}
 	if ticket, ok := here.TrySubmit(); ticket != 2 || !ok {
 		t.Errorf("got ticket %d, %v, want 2, which the rank that left has, too", ticket, ok)

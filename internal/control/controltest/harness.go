@@ -1,8 +1,8 @@
 // Package controltest proves that planes keep the contract of package control.
 //
 // Run proves it with the ranks of one process, and with processes that it starts from the test's
-// own program to kill them. A package that uses it calls Main from its TestMain, which plays a
-// rank in such a process and never runs tests there.
+// own program to kill them. A package that uses it calls Main from its TestMain, which runs a rank
+// in such a process and never runs tests there.
 package controltest
 
 import (

@@ -39,7 +39,7 @@ func Swap(
 	return nil
 }
 
-// WantReports judges what a rank got on the fault lane: the payloads of round 1 of all that are
+// WantReports checks what a rank got on the fault lane: the payloads of round 1 of all that are
 // present, and nothing of the others.
 func WantReports(got [][]byte, rank, size int, present []bool) error {
 	for from, came := range present {
@@ -54,7 +54,7 @@ func WantReports(got [][]byte, rank, size int, present []bool) error {
 	return nil
 }
 
-// WantAbsence judges the error of a rank that has waited, and returns 1 if it names the late one.
+// WantAbsence checks the error of a rank that has waited, and returns 1 if it names the late one.
 func WantAbsence(t testing.TB, err error, late int) int {
 	t.Helper()
 	if missed, ok := errors.AsType[*driver.TimeoutError](err); ok {
@@ -69,7 +69,7 @@ func WantAbsence(t testing.TB, err error, late int) int {
 	return 0
 }
 
-// WantStray judges the errors of ranks that were in different places: one at least says who is
+// WantStray checks the errors of ranks that were in different places: one at least says who is
 // where, and the others that a peer has failed. Nothing but the proof that they can never meet ends
 // such waits before the test gives up.
 func WantStray(t testing.TB, errs []error) {

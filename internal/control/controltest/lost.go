@@ -9,10 +9,10 @@ import (
 )
 
 var lostContracts = []contract{
-	{"a rank that is killed is named by the others, who meet without it", proveKilled},
+	{"a rank that is killed is named by the others, who go on without it", proveKilled},
 	{"a rank that is killed while nobody waits is known before the next launch", proveKilledIdle},
 	{"a rank that is stopped is missing", proveStopped},
-	{"a rank that goes on after the timeout accuses nobody who has come", proveGoingOn},
+	{"a rank that goes on after the timeout names no rank that has come", proveGoingOn},
 	{"a rank whose process ends after it has left is not lost", proveEnded},
 }
 
@@ -20,7 +20,7 @@ func proveKilled(t *testing.T, _ Join) {
 	for name := range waits {
 		for victim := range 2 {
 			t.Run(fmt.Sprintf("rank %d in %s", victim, name), func(t *testing.T) {
-				c := newCast(t, 3, name, patience)
+				c := startProcesses(t, 3, name, patience)
 				c[victim].signal(syscall.SIGKILL)
 				c.wantNamed("lost", victim)
 			})
@@ -29,36 +29,36 @@ func proveKilled(t *testing.T, _ Join) {
 }
 
 func proveKilledIdle(t *testing.T, _ Join) {
-	c := newCast(t, 3, idling, patience)
+	c := startProcesses(t, 3, idling, patience)
 	c[2].signal(syscall.SIGKILL)
 	c.wantNamed("lost", 2)
 }
 
 func proveStopped(t *testing.T, _ Join) {
-	c := newCast(t, 3, "a comparison", short)
+	c := startProcesses(t, 3, "a comparison", short)
 	c[2].signal(syscall.SIGSTOP)
 	c.wantNamed("late", 2)
 	c[2].signal(syscall.SIGCONT)
 	c[2].wantFault()
 }
 
-// proveGoingOn has a rank go on while the others, which miss it, wait for it to say what it knows.
-// What they have said since lies unread before it then, and so does that they had come.
+// proveGoingOn has a rank go on while the others, which miss it, wait for its report. By then it
+// has not read their messages, nor that they had come.
 func proveGoingOn(t *testing.T, _ Join) {
 	for _, name := range []string{"a comparison", "an exchange"} {
 		t.Run("in "+name, func(t *testing.T) {
-			c := newCast(t, 3, name, short)
+			c := startProcesses(t, 3, name, short)
 			c[2].signal(syscall.SIGSTOP)
-			c[0].await("trouble")
-			c[1].await("trouble")
+			c[0].await("failed")
+			c[1].await("failed")
 			c[2].signal(syscall.SIGCONT)
 			c[2].wantFault()
 		})
 	}
 }
 
-// wantFault reads the outcome of a rank over which others have failed: it has nobody to accuse.
-func (a *actor) wantFault() {
+// wantFault reads the outcome of a rank for which others have failed: it has no rank to name.
+func (a *process) wantFault() {
 	a.t.Helper()
 	if o := a.await("outcome"); o.Kind != "fault" {
 		a.t.Errorf("rank %d ended by %s of %v (%s), but the others were there",
@@ -68,7 +68,7 @@ func (a *actor) wantFault() {
 
 // proveEnded waits for work that a rank had submitted before its process ended in good order.
 func proveEnded(t *testing.T, _ Join) {
-	c := newCast(t, 2, leaving, patience)
+	c := startProcesses(t, 2, leaving, patience)
 	if err := c[1].command.Wait(); err != nil {
 		t.Error(err)
 	}
@@ -82,7 +82,7 @@ func proveEnded(t *testing.T, _ Join) {
 // have met on the fault lane without it. A rank that is stopped may have told one of the others
 // alone that it has come, even to two steps, who is a step ahead then, and waits for the third
 // rank, too, or for that one alone.
-func (c cast) wantNamed(kind string, victim int) {
+func (c processes) wantNamed(kind string, victim int) {
 	named := 0
 	for _, a := range c {
 		if a.rank == victim {

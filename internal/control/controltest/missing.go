@@ -14,11 +14,11 @@ import (
 var missingContracts = []contract{
 	{"a rank that does not come is named", proveAbsent},
 	{"a rank that does not come before the context's deadline is named", proveDeadline},
-	{"who misses a rank says in which work that one is", proveActivity},
+	{"the error about a missing rank says in which work that rank is", proveActivity},
 }
 
 // proveAbsent lets all ranks but the last wait for it. The first that notices names it; others may
-// hear of the fault before they notice themselves. The late rank, once it has heard of it, must not
+// get the fault of the first before that. The late rank, once it knows of the fault, must not
 // find complete what the others have given up.
 func proveAbsent(t *testing.T, join Join) {
 	for name, wait := range waits {

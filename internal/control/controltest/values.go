@@ -19,7 +19,7 @@ var valueContracts = []contract{
 	{"a value ends with its context, and the plane with it", proveValueCancelled},
 	{"a plane that is closed has no values", proveValueClosed},
 	{"a rank alone gets its own words", proveValueAlone},
-	{"under an ordered name a rank in a collective is astray", proveOrdered},
+	{"under an ordered name a rank in a collective is elsewhere", proveOrdered},
 	{"collectives are counted", proveCounted},
 }
 

@@ -21,22 +21,22 @@ var verdictContracts = []contract{
 	{"who aborts is named, and it is known for an abort", proveAbortIsNamed},
 	{"a rank that has left is named, and not one that is late", proveLeftIsNamed},
 	{"two ranks that wait for each other in different places name each other", proveStrayNames},
-	{"a rank that leaves without coming and then ends is astray, not lost", proveLeftAndEnded},
+	{"a rank that leaves without coming and then ends is elsewhere, not lost", proveLeftAndEnded},
 	{"a wait whose context ends names who is missing", proveInterrupted},
 	{"a rank that is late is warned of while the wait goes on", proveWarning},
 	{"nobody is warned of while work takes long that all have submitted", proveNoWarning},
 }
 
-// inAllWays has a rank wait in all ways, each in a world of its own, after a scene.
+// inAllWays has a rank wait in all ways, each in a world of its own, after a call of before.
 func inAllWays(
-	t *testing.T, join Join, n int, scene func(t *testing.T, w *world),
+	t *testing.T, join Join, n int, before func(t *testing.T, w *world),
 	judge func(t *testing.T, err error),
 ) {
 	t.Helper()
 	for name, wait := range waits {
 		t.Run("in "+name, func(t *testing.T) {
 			w := newWorld(t, join, n, patience)
-			scene(t, w)
+			before(t, w)
 			judge(t, wait(w.planes[0]))
 		})
 	}
@@ -67,7 +67,7 @@ func proveFailedIsNamed(t *testing.T, join Join) {
 func proveFollowerIsNotNamed(t *testing.T, join Join) {
 	inAllWays(t, join, 3, func(t *testing.T, w *world) {
 		_ = w.planes[1].Fail(errors.New("a GPU has fallen off the bus"))
-		awaitPeerFailed(w.planes[0]) // before it hears of the rank that follows
+		awaitPeerFailed(w.planes[0]) // before it knows of the rank that fails after it
 		awaitPeerFailed(w.planes[2])
 		wantError(t, "the rank that follows", waits["a wait for work"](w.planes[2]), driver.ErrFault)
 	}, func(t *testing.T, err error) { wantPeer(t, err, ranksOf(3)[1]) })
@@ -131,14 +131,14 @@ func proveStrayNames(t *testing.T, join Join) {
 }
 
 // proveLeftAndEnded waits for work of a ticket that a rank has not submitted when it left; by the
-// end of the scene its process has ended for long.
+// end of the wait its process has ended for long.
 func proveLeftAndEnded(t *testing.T, _ Join) {
-	c := newCast(t, 2, leavingEarly, patience)
+	c := startProcesses(t, 2, leavingEarly, patience)
 	if err := c[1].command.Wait(); err != nil {
 		t.Error(err)
 	}
 	if o := c[0].await("outcome"); o.Kind != "stray" || !slices.Equal(o.Ranks, []int{1}) {
-		t.Errorf("the wait of the other rank ended by %+v, want that rank 1 is astray", o)
+		t.Errorf("the wait of the other rank ended by %+v, want a StrayError about rank 1", o)
 	}
 }
 

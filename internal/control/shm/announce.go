@@ -13,12 +13,12 @@ const announcements = 64
 
 var _ control.Announcements = (*plane)(nil)
 
-// Announce shows the digest of the call of a ticket of this rank.
+// Announce publishes the digest of the call of a ticket of this rank.
 func (p *plane) Announce(ticket, digest uint64) {
-	if p.Enter() != nil {
+	if p.BeginUse() != nil {
 		return
 	}
-	defer p.Leave()
+	defer p.EndUse()
 	a := &p.me.announced[ticket%announcements]
 	spin.StoreRelease64(&a.ticket, 0)
 	spin.StoreRelease64(&a.digest, digest)
@@ -27,10 +27,10 @@ func (p *plane) Announce(ticket, digest uint64) {
 
 // Differing lists the ranks that have announced another digest.
 func (p *plane) Differing(ticket, digest uint64) (ranks []int) {
-	if p.Enter() != nil {
+	if p.BeginUse() != nil {
 		return nil
 	}
-	defer p.Leave()
+	defer p.EndUse()
 	for r, b := range p.blocks {
 		a := &b.announced[ticket%announcements]
 		before := spin.LoadAcquire64(&a.ticket)
@@ -42,14 +42,14 @@ func (p *plane) Differing(ticket, digest uint64) (ranks []int) {
 	return ranks
 }
 
-// Submitted reports whether all ranks have submitted a ticket. A plane that is closed says yes.
+// Submitted reports whether all ranks have submitted a ticket. It is true on a closed plane.
 func (p *plane) Submitted(ticket uint64) bool {
-	if p.Enter() != nil {
+	if p.BeginUse() != nil {
 		return true
 	}
-	defer p.Leave()
+	defer p.EndUse()
 	for _, b := range p.others {
-		if spin.LoadAcquire64(&b.board.submitted) < ticket {
+		if spin.LoadAcquire64(&b.status.submitted) < ticket {
 			return false
 		}
 	}

@@ -16,12 +16,12 @@
 // comparing calls therefore costs one compare of a word that is in a register anyway. On a plane a
 // step compares calls and does nothing else.
 //
-// Waits spin briefly, then yield, then sleep on a futex. The sleeper raises a flag that posters
-// read; a wake-up lost in the race between the two costs one bounded slice of sleep, which is
-// what spares posters a full memory fence on every post. Every slow wait also looks for lost
-// processes (their pidfds), for peers that have failed, and at the clock. The board of a rank says
-// what it waits for and what it has submitted, so that others find it lost, late or in another
-// place: control.Judge decides.
+// Waits spin briefly, then yield, then sleep on a futex. The sleeper sets a flag (wakeup.sleeping)
+// that ranks read after a post. If the two race, a wake-up may be lost; that costs one bounded
+// sleep, and saves a full memory fence on every post. Every slow wait also checks for lost
+// processes (their pidfds), for peers that have failed, and whether its time is up. The status of a
+// rank says what it waits for and what it has submitted. From that control.Judge decides whether a
+// rank is lost, late, or in a call in which this rank can never meet it.
 //
 // # What is trusted
 //

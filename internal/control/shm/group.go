@@ -23,11 +23,11 @@ import (
 // communicator.
 //
 // States: zero; open, after Join; failed, after the first fault that this rank sees or causes;
-// closed. Transitions go one way only. A failed group ends every wait on it, tells its peers by the
-// bell, and answers on the fault lane alone.
+// closed. Transitions go one way only. When a group fails, every wait on it ends, its peers are
+// woken, and only exchanges on the fault lane still work.
 //
-// Collectives run one at a time, in the order of their tickets. The one that runs owns the steps.
-// Who runs it sees to that.
+// Collectives run one at a time, in the order of their tickets, and only the one that runs makes
+// steps. The caller ensures that.
 type Group struct {
 	// What a ticket needs comes first, side by side: few lines of a cache.
 
@@ -37,19 +37,19 @@ type Group struct {
 	// Mu also guards what a communicator notes together with its tickets.
 	Mu        ranked.Spin[groupMu]
 	submitted uint64 // tickets handed out; guarded by Mu
-	withdrawn bool   // those from now on are not shown; guarded by Mu
+	withdrawn bool   // those from now on are not published; guarded by Mu
 	closed    bool   // guarded by Mu
 
-	checking bool   // the collective that runs is compared
-	late     bool   // a peer had failed before the collective began
-	step     uint64 // last step posted
-	// balance is what this rank's messages weighed when the collective was called, 0 if that is not
-	// compared; shown is what stands next to its two lines.
-	balance uint64
-	shown   [2]uint64
-	others  []*block // blocks without me, in group order
-	blocks  []*block // by group rank
-	budget  budget
+	checking         bool   // the collective that runs is compared
+	peerFailedBefore bool   // a peer had failed before the collective began
+	step             uint64 // last step posted
+	// balance is this rank's balance of messages when the collective was called, 0 if that is not
+	// compared; postedBalances are those next to its two lines.
+	balance        uint64
+	postedBalances [2]uint64
+	others         []*block // blocks without me, in group order
+	blocks         []*block // by group rank
+	budget         budget
 
 	Counts
 
@@ -61,11 +61,11 @@ type Group struct {
 
 	lanes [driver.Lanes]lane
 
-	named  []*named      // by number; guarded by Mu
-	left   sync.Cond     // Mu; signalled when users falls
-	users  int           // exchanges and transfers under way; guarded by Mu
-	warned atomic.Uint64 // when ranks were last warned of, by the monotonic clock, or 0
-	waits  []*waiting    // slow waits in collectives; guarded by Mu
+	named     []*named      // by number; guarded by Mu
+	usersDone sync.Cond     // Mu; signalled when users falls
+	users     int           // exchanges and transfers under way; guarded by Mu
+	warned    atomic.Uint64 // when ranks were last warned of, by the monotonic clock, or 0
+	waits     []*waiting    // slow waits in collectives; guarded by Mu
 }
 
 // fault is why a group failed.
@@ -92,7 +92,7 @@ func (g *Group) Join(
 	g.Counts.group = &g.cfg
 	g.space = handoff.Space("group/" + cfg.ID)
 	g.fault.ended = make(chan struct{})
-	g.left.L = &g.Mu
+	g.usersDone.L = &g.Mu
 	for i := range g.lanes {
 		g.lanes[i].absent, g.lanes[i].read = make([]bool, n), map[*block]uint64{}
 	}
@@ -108,7 +108,7 @@ func (g *Group) Size() int { return len(g.blocks) }
 // Processors is how many processors the ranks have between them.
 func (g *Group) Processors() int { return g.processors }
 
-// Data is the memory of the region that Join was asked for. Whoever uses it has entered the group
+// Data is the memory of the region that Join was asked for. Whoever uses it has called BeginUse
 // or waits for Release.
 func (g *Group) Data() unsafe.Pointer {
 	return unsafe.Add(g.region.Base(), blocksBytes(len(g.blocks)))
@@ -121,7 +121,7 @@ func (g *Group) Fetch(
 ) (*os.File, error) {
 	p := g.peers[rank]
 	f, err := p.Fetch(ctx, key)
-	if err != nil && p.ends() {
+	if err != nil && p.hasEnded() {
 		return nil, &driver.RankLostError{Ranks: []int{p.rank}, Doing: doing}
 	}
 	return f, err
@@ -147,45 +147,46 @@ func (g *Group) Abort(cause error) {
 	if cause == nil {
 		cause = driver.ErrAborted
 	}
-	if g.Enter() != nil {
+	if g.BeginUse() != nil {
 		return
 	}
-	defer g.Leave()
+	defer g.EndUse()
 	g.fail(cause)
 }
 
 // CheckPeers fails the group if a peer has failed or is lost.
 func (g *Group) CheckPeers() {
-	if g.fault.set.Load() || g.Enter() != nil {
+	if g.fault.set.Load() || g.BeginUse() != nil {
 		return
 	}
-	defer g.Leave()
+	defer g.EndUse()
 	if g.peerFailed() || len(g.lostPeers()) > 0 {
-		g.fail(control.PeerFailure(g.cfg, g.survey(&waiting{}), "between calls of group "+g.cfg.Name()))
+		states := g.rankStates(&waiting{})
+		g.fail(control.PeerFailure(g.cfg, states, "between calls of group "+g.cfg.Name()))
 	}
 }
 
 // lostPeers lists the group ranks whose processes have ended before they left the group.
 func (g *Group) lostPeers() []int {
 	return slices.DeleteFunc(g.lost(g.Others()), func(r int) bool {
-		return spin.LoadAcquire64(&g.blocks[r].board.closed) != 0
+		return spin.LoadAcquire64(&g.blocks[r].status.closed) != 0
 	})
 }
 
 // Fail records the first fault, tells the peers and returns the error it was given.
 func (g *Group) Fail(err error) error {
-	if g.Enter() != nil {
+	if g.BeginUse() != nil {
 		return err
 	}
-	defer g.Leave()
+	defer g.EndUse()
 	return g.fail(err)
 }
 
-// fail is Fail for who has entered the group.
+// fail is Fail for a caller that has called BeginUse.
 func (g *Group) fail(err error) error {
 	if g.end(err) {
-		atomic.StoreUint32(&g.me.bell.failed, uint32(control.ReasonOf(err)))
-		g.alarm()
+		atomic.StoreUint32(&g.me.wakeup.failed, uint32(control.ReasonOf(err)))
+		g.wakeAll()
 	}
 	return err
 }
@@ -200,12 +201,13 @@ func (g *Group) end(err error) bool {
 	return true
 }
 
-// alarm wakes everybody, this rank's own threads included. It rings every bell, whether somebody
-// sleeps there or not: planes take a bell that has not rung for peace.
-func (g *Group) alarm() {
+// wakeAll wakes all ranks, this rank's own threads included. It increments every futex word,
+// whether a thread sleeps there or not: planes take an unchanged word to mean that no peer has
+// failed.
+func (g *Group) wakeAll() {
 	for _, b := range g.blocks {
-		atomic.AddUint32(&b.bell.word, 1)
-		sys.FutexWake(&b.bell.word)
+		atomic.AddUint32(&b.wakeup.word, 1)
+		sys.FutexWake(&b.wakeup.word)
 	}
 }
 
@@ -213,20 +215,20 @@ func (g *Group) alarm() {
 // wait for it; one that fails afterwards may have completed the step.
 func (g *Group) peerFailed() bool {
 	for _, b := range g.others {
-		if atomic.LoadUint32(&b.bell.failed) != 0 {
+		if atomic.LoadUint32(&b.wakeup.failed) != 0 {
 			return true
 		}
 	}
 	return false
 }
 
-// ring wakes the peers that sleep. It is called after every post: see the package comment for
-// why no fence is needed in front of the load.
-func (g *Group) ring() {
+// wakeSleepers wakes the peers that sleep. It is called after every post: see the package comment
+// for why no fence is needed in front of the load.
+func (g *Group) wakeSleepers() {
 	for _, b := range g.others {
-		if atomic.LoadInt32(&b.bell.sleeping) != 0 {
-			atomic.AddUint32(&b.bell.word, 1)
-			sys.FutexWake(&b.bell.word)
+		if atomic.LoadInt32(&b.wakeup.sleeping) != 0 {
+			atomic.AddUint32(&b.wakeup.word, 1)
+			sys.FutexWake(&b.wakeup.word)
 		}
 	}
 }
@@ -234,14 +236,14 @@ func (g *Group) ring() {
 // Wake wakes the threads of a rank, which may be this one, if they sleep.
 func (g *Group) Wake(rank int) {
 	if g.Asleep(rank) {
-		word := &g.blocks[rank].bell.word
+		word := &g.blocks[rank].wakeup.word
 		atomic.AddUint32(word, 1)
 		sys.FutexWake(word)
 	}
 }
 
-// Enter counts a user of the region; Leave ends it. Depart waits for all of them.
-func (g *Group) Enter() error {
+// BeginUse counts a user of the region, until EndUse. LeaveGroup waits for all users.
+func (g *Group) BeginUse() error {
 	g.Mu.Lock()
 	defer g.Mu.Unlock()
 	if g.closed {
@@ -251,20 +253,20 @@ func (g *Group) Enter() error {
 	return nil
 }
 
-// Leave ends what Enter has begun.
-func (g *Group) Leave() {
+// EndUse ends what BeginUse has begun.
+func (g *Group) EndUse() {
 	g.Mu.Lock()
 	defer g.Mu.Unlock()
 	g.users--
-	g.left.Broadcast()
+	g.usersDone.Broadcast()
 }
 
 // Closed reports whether this rank has left the group. Mu is held.
 func (g *Group) Closed() bool { return g.closed }
 
-// Depart tells everybody that this rank leaves and waits for the users of the region. It returns
-// the last ticket, and whether this was the first call.
-func (g *Group) Depart() (last uint64, left bool) {
+// LeaveGroup publishes that this rank leaves the group, and waits for the users of the region. It
+// returns the last ticket, and whether this was the first call.
+func (g *Group) LeaveGroup() (last uint64, left bool) {
 	g.Mu.Lock()
 	defer g.Mu.Unlock()
 	if g.closed {
@@ -272,10 +274,10 @@ func (g *Group) Depart() (last uint64, left bool) {
 	}
 	g.closed = true
 	g.end(fmt.Errorf("group %s: %w", g.cfg.Name(), driver.ErrClosed))
-	spin.StoreRelease64(&g.me.board.closed, 1)
-	g.alarm()
+	spin.StoreRelease64(&g.me.status.closed, 1)
+	g.wakeAll()
 	for g.users > 0 {
-		g.left.Wait()
+		g.usersDone.Wait()
 	}
 	return g.submitted, true
 }
@@ -292,14 +294,14 @@ func (g *Group) Release() error {
 	return err
 }
 
-// TicketsOf is how many tickets a rank of the group has shown.
+// TicketsOf is how many tickets a rank of the group has published.
 func (g *Group) TicketsOf(rank int) uint64 {
-	return spin.LoadAcquire64(&g.blocks[rank].board.submitted)
+	return spin.LoadAcquire64(&g.blocks[rank].status.submitted)
 }
 
 // HasLeft reports whether a rank has left the group.
 func (g *Group) HasLeft(rank int) bool {
-	return spin.LoadAcquire64(&g.blocks[rank].board.closed) != 0
+	return spin.LoadAcquire64(&g.blocks[rank].status.closed) != 0
 }
 
 // Others lists the other ranks of the group.
@@ -326,15 +328,15 @@ func (g *Group) Present() []int {
 
 // Asleep reports whether a thread of a rank sleeps in a wait.
 func (g *Group) Asleep(rank int) bool {
-	return atomic.LoadInt32(&g.blocks[rank].bell.sleeping) != 0
+	return atomic.LoadInt32(&g.blocks[rank].wakeup.sleeping) != 0
 }
 
-// Named returns this rank's end of a name.
+// Named returns this rank's values under a name.
 func (g *Group) Named(name string, ordered bool) (driver.Named, error) {
-	if err := g.Enter(); err != nil {
+	if err := g.BeginUse(); err != nil {
 		return nil, err
 	}
-	defer g.Leave()
+	defer g.EndUse()
 	g.Mu.Lock()
 	defer g.Mu.Unlock()
 	for _, n := range g.named {

@@ -15,13 +15,13 @@ import (
 	"symmem/internal/sys"
 )
 
-// joining is the making of a group. Its waits end when the process of a rank of the group
-// has ended, and name the ranks that have not come when the time is up.
+// joining is the state of one Join. Its waits end when the process of a rank of the group has
+// ended. When its time is up, its error names the ranks that have not come.
 type joining struct {
 	*Group
 	begin time.Time
-	roll  control.Roll
-	// end ends the joining because a rank is lost.
+	list  control.JoinList
+	// end cancels the Join because a rank is lost.
 	end context.CancelCauseFunc
 	// awaited is the world rank that the wait under way needs, or -1; exchanging is set while it is
 	// the exchange, which needs all.
@@ -38,20 +38,20 @@ func (j *joining) waitsFor() (ranks []int) {
 		return nil
 	}
 	for i, b := range j.blocks {
-		if spin.LoadAcquire64(&b.board.exchanges) == 0 {
+		if spin.LoadAcquire64(&b.status.exchanges) == 0 {
 			ranks = append(ranks, j.cfg.Ranks[i])
 		}
 	}
 	return ranks
 }
 
-// join connects to the peers, maps the control region and meets the others in it.
+// join connects to the peers, maps the control region, and makes the first exchange in it.
 func (g *Group) join(ctx context.Context, dataBytes int64) error {
 	ctx, end := context.WithCancelCause(ctx)
 	defer end(nil)
 	j := &joining{
 		Group: g, begin: time.Now(), end: end,
-		roll: control.Roll{Store: g.machine.cfg.Store, Group: g.cfg},
+		list: control.JoinList{Store: g.machine.cfg.Store, Group: g.cfg},
 	}
 	j.awaited.Store(-1)
 	if err := j.run(ctx, dataBytes); err != nil {
@@ -61,11 +61,11 @@ func (g *Group) join(ctx context.Context, dataBytes int64) error {
 }
 
 func (j *joining) run(ctx context.Context, dataBytes int64) error {
-	defer j.roll.WarnLate(j.machine.cfg.Late, j.waitsFor)()
-	if err := j.roll.Come(ctx); err != nil {
+	defer j.list.WarnLate(j.machine.cfg.Late, j.waitsFor)()
+	if err := j.list.Add(ctx); err != nil {
 		return err
 	}
-	if err := j.meetPeers(ctx); err != nil {
+	if err := j.connectPeers(ctx); err != nil {
 		return err
 	}
 	withdraw, err := j.mapRegion(ctx, pages(blocksBytes(len(j.cfg.Ranks))+dataBytes))
@@ -83,7 +83,7 @@ func (j *joining) run(ctx context.Context, dataBytes int64) error {
 	return nil
 }
 
-// explain says why a joining has failed: a rank is lost, or the time is up.
+// explain returns why Join has failed: a rank is lost, or the time is up.
 func (j *joining) explain(ctx context.Context, err error) error {
 	if errors.As(err, new(*driver.RankLostError)) {
 		return err
@@ -92,8 +92,8 @@ func (j *joining) explain(ctx context.Context, err error) error {
 		return lost
 	}
 	if errors.Is(err, handoff.ErrUnknownKey) {
-		// The first rank did so because a rank has not come, and was called a little earlier.
-		return j.roll.Absence(time.Since(j.begin), nil, err)
+		// Group rank 0 has given up because a rank has not come: its call began a little earlier.
+		return j.list.AbsentError(time.Since(j.begin), nil, err)
 	}
 	if !errors.Is(ctx.Err(), context.DeadlineExceeded) {
 		return err
@@ -106,12 +106,12 @@ func (j *joining) explain(ctx context.Context, err error) error {
 	case j.awaited.Load() >= 0:
 		awaited = []int{int(j.awaited.Load())}
 	}
-	return j.roll.Absence(time.Since(j.begin), awaited, err)
+	return j.list.AbsentError(time.Since(j.begin), awaited, err)
 }
 
-// meetPeers connects to all other ranks of the group. From then on the end of one ends the
-// joining.
-func (j *joining) meetPeers(ctx context.Context) error {
+// connectPeers connects to all other ranks of the group. From then on the end of one of their
+// processes ends Join.
+func (j *joining) connectPeers(ctx context.Context) error {
 	for i, rank := range j.cfg.Ranks {
 		if i == j.cfg.Rank {
 			continue
@@ -150,7 +150,7 @@ func (j *joining) mapRegion(
 		// Mostly because another rank is lost, which this one sees in a moment.
 		select {
 		case <-ctx.Done():
-		case <-time.After(endSeen):
+		case <-time.After(exitDelay):
 		}
 		err = fmt.Errorf("rank %d has given up joining this group: %w", j.cfg.Ranks[0], err)
 	}
@@ -162,7 +162,7 @@ func (j *joining) mapRegion(
 		return nil, errors.Join(err, fmt.Errorf("the control region has %d bytes instead of %d: "+
 			"ranks run different versions of symmem", size, bytes))
 	}
-	return func() {}, j.overlay(sys.Map(f, 0, bytes))
+	return func() {}, j.useRegion(sys.Map(f, 0, bytes))
 }
 
 func (j *joining) offerRegion(
@@ -172,7 +172,7 @@ func (j *joining) offerRegion(
 	if err != nil {
 		return nil, err
 	}
-	if err := j.overlay(sys.Map(f, 0, bytes)); err != nil {
+	if err := j.useRegion(sys.Map(f, 0, bytes)); err != nil {
 		return nil, errors.Join(err, f.Close())
 	}
 	j.machine.server.Export(key, f)
@@ -187,7 +187,7 @@ func (j *joining) offerRegion(
 	return withdraw, nil
 }
 
-func (g *Group) overlay(m *sys.Mapping, err error) error {
+func (g *Group) useRegion(m *sys.Mapping, err error) error {
 	if err != nil {
 		return err
 	}
@@ -232,14 +232,14 @@ func (j *joining) countProcessors(ctx context.Context) (int, error) {
 	return count, nil
 }
 
-// exchangeAlone is the first exchange of the group. A rank whose joining has failed does not end
-// it: each finds out by itself who is lost or late.
+// exchangeAlone is the first exchange of the group. A rank that could not join does not end it:
+// each finds out by itself which rank is lost or late.
 func (j *joining) exchangeAlone(ctx context.Context, payload []byte) ([][]byte, error) {
 	l := &j.lanes[driver.LaneControl]
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	x := exchange{
-		g: j.Group, id: driver.LaneControl, lane: l, payload: payload, tolerant: true,
+		g: j.Group, id: driver.LaneControl, lane: l, payload: payload, ignoreFaults: true,
 	}
 	return x.run(ctx)
 }

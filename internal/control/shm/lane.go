@@ -10,7 +10,7 @@ import (
 	"symmem/internal/spin"
 )
 
-// lane is this rank's end of a channel for small messages.
+// lane is this rank's part of a channel for small payloads.
 type lane struct {
 	mu   ranked.Mutex[laneMu] // one exchange at a time
 	step uint64               // last step posted; guarded by mu
@@ -29,12 +29,12 @@ func (g *Group) Exchange(
 	if err := control.CheckExchange(id, payload); err != nil {
 		return nil, err
 	}
-	if err := g.Enter(); err != nil {
+	if err := g.BeginUse(); err != nil {
 		return nil, err
 	}
-	defer g.Leave()
+	defer g.EndUse()
 	if id == driver.LaneFault {
-		g.fail(&driver.PeerError{Doing: control.Exchanging(g.cfg, id)})
+		g.fail(&driver.PeerError{Doing: control.ExchangeName(g.cfg, id)})
 	} else if err := g.Cause(); err != nil {
 		return nil, err
 	}
@@ -64,8 +64,8 @@ type exchange struct {
 	payload []byte
 	got     [][]byte
 	totals  []uint64
-	// tolerant exchanges do not end with the fault of a peer.
-	tolerant bool
+	// ignoreFaults is set for exchanges that do not end with the fault of a peer.
+	ignoreFaults bool
 }
 
 func (x *exchange) run(ctx context.Context) ([][]byte, error) {
@@ -101,14 +101,14 @@ func (x *exchange) post(at int) error {
 	copy(s.data[:], x.payload[min(at, len(x.payload)):])
 	spin.StoreRelease64(&s.total, uint64(len(x.payload)))
 	if x.id == driver.LaneControl {
-		spin.StoreRelease64(&x.g.me.board.exchanges, x.lane.step)
+		spin.StoreRelease64(&x.g.me.status.exchanges, x.lane.step)
 	}
 	spin.StoreRelease64(&s.step, x.lane.step)
-	x.g.ring()
+	x.g.wakeSleepers()
 	return nil
 }
 
-func (x *exchange) doing() string { return control.Exchanging(x.g.cfg, x.id) }
+func (x *exchange) doing() string { return control.ExchangeName(x.g.cfg, x.id) }
 
 // slot returns a rank's slot for the current step.
 func (x *exchange) slot(b *block) *slot { return &b.lanes[x.id][x.lane.step&1] }
@@ -118,7 +118,7 @@ func (x *exchange) collect(ctx context.Context, first bool) error {
 	err := x.g.await(ctx, &waiting{
 		word: func(b *block) *uint64 { return &x.slot(b).step }, want: x.lane.step,
 		from: x.g.Others(), exchange: x.id == driver.LaneControl, doing: x.doing,
-		tolerant: x.tolerant,
+		ignoreFaults: x.ignoreFaults,
 	})
 	if err != nil {
 		return err
@@ -131,12 +131,12 @@ func (x *exchange) collect(ctx context.Context, first bool) error {
 	return nil
 }
 
-// await is linger for what may be there already.
+// await is waitSlowly for what may be there already.
 func (g *Group) await(ctx context.Context, w *waiting) error {
 	if len(g.missing(w)) == 0 {
 		return nil
 	}
-	return g.linger(ctx, w)
+	return g.waitSlowly(ctx, w)
 }
 
 func (x *exchange) take(r int, s *slot, first bool) error {

@@ -26,9 +26,9 @@ type Machine struct {
 	cfg      driver.Config
 	server   *handoff.Server
 	identity handoff.Token
-	// crowded is set when another rank is a goroutine of this process: then a waiting rank must
-	// let the Go scheduler run it.
-	crowded atomic.Bool
+	// sharesProcess is set when another rank is a goroutine of this process: then a waiting rank
+	// must let the Go scheduler run it.
+	sharesProcess atomic.Bool
 
 	mu    ranked.Mutex[machineMu]
 	peers map[int]*peer // by world rank; guarded by mu
@@ -41,14 +41,14 @@ type Machine struct {
 // Open makes this rank known to the other ranks of the machine. Ranks wait in it for rank 0.
 func Open(ctx context.Context, cfg driver.Config) (*Machine, error) {
 	m := &Machine{cfg: cfg}
-	if err := m.introduce(ctx); err != nil {
+	if err := m.publishAddress(ctx); err != nil {
 		return nil, errors.Join(fmt.Errorf("meeting the ranks of this machine: %w", err), m.Close())
 	}
 	return m, nil
 }
 
-// introduce opens the hand-off server and publishes its address.
-func (m *Machine) introduce(ctx context.Context) error {
+// publishAddress opens the hand-off server and publishes its address.
+func (m *Machine) publishAddress(ctx context.Context) error {
 	if err := m.shareToken(ctx); err != nil {
 		return err
 	}
@@ -56,7 +56,7 @@ func (m *Machine) introduce(ctx context.Context) error {
 	if m.server, err = handoff.Listen(m.identity); err != nil {
 		return err
 	}
-	place, err := place()
+	place, err := machineID()
 	if err != nil {
 		return err
 	}
@@ -92,8 +92,8 @@ func (m *Machine) shareToken(ctx context.Context) error {
 
 func rankKey(rank int) string { return fmt.Sprintf("shm/rank/%d", rank) }
 
-// place names what ranks must have in common to share memory by descriptors.
-func place() (string, error) {
+// machineID names what ranks must have in common to share memory by descriptors.
+func machineID() (string, error) {
 	boot, err := sys.BootID()
 	if err != nil {
 		return "", err
@@ -135,7 +135,7 @@ func (m *Machine) dial(ctx context.Context, rank int) (*peer, error) {
 		return nil, err
 	}
 	address, theirs, _ := strings.Cut(string(value), " ")
-	ours, err := place()
+	ours, err := machineID()
 	if err != nil {
 		return nil, err
 	}
@@ -145,10 +145,10 @@ func (m *Machine) dial(ctx context.Context, rank int) (*peer, error) {
 	}
 	h, err := handoff.Dial(ctx, address, m.identity)
 	if err != nil {
-		return nil, goneError(rank, "connecting", err)
+		return nil, asRankLost(rank, "connecting", err)
 	}
 	if h.PID() == os.Getpid() {
-		m.crowded.Store(true)
+		m.sharesProcess.Store(true)
 	}
 	return newPeer(rank, h, &m.ends), nil
 }
@@ -180,7 +180,7 @@ func (m *Machine) Address() string { return m.server.Address() }
 
 // yield lets other ranks run: those of this process or those of others.
 func (m *Machine) yield() {
-	if m.crowded.Load() {
+	if m.sharesProcess.Load() {
 		runtime.Gosched()
 		return
 	}

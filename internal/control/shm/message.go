@@ -22,12 +22,12 @@ func (p *plane) Count(call *driver.Call) control.Message {
 	return control.Message{After: after, Number: p.CountMessage(call, after, after)}
 }
 
-// Absent judges the wait for a message as AwaitMessage does.
-func (p *plane) Absent(peer int, since time.Time, doing func() string) error {
-	if p.Enter() != nil {
+// DiagnoseMessage makes the checks of AwaitMessage once.
+func (p *plane) DiagnoseMessage(peer int, since time.Time, doing func() string) error {
+	if p.BeginUse() != nil {
 		return nil
 	}
-	defer p.Leave()
+	defer p.EndUse()
 	from := []int{peer}
 	if peer == driver.AnySource {
 		if from = p.Present(); len(from) == 0 {
@@ -39,21 +39,21 @@ func (p *plane) Absent(peer int, since time.Time, doing func() string) error {
 		timeout: p.machine.cfg.Timeout,
 		begin:   sys.Monotonic() - min(uint64(time.Since(since)), sys.Monotonic()),
 	}
-	return p.trouble(context.Background(), w)
+	return p.checkWait(context.Background(), w)
 }
 
-// Past reports whether a rank, or all others, have called more collectives.
-func (p *plane) Past(peer int, collectives uint64) bool {
-	if p.Enter() != nil {
+// CalledMore reports whether a rank, or all others, have called more collectives.
+func (p *plane) CalledMore(peer int, collectives uint64) bool {
+	if p.BeginUse() != nil {
 		return false
 	}
-	defer p.Leave()
+	defer p.EndUse()
 	from := []int{peer}
 	if peer == driver.AnySource {
 		from = p.Others()
 	}
 	return !slices.ContainsFunc(from, func(r int) bool {
-		return spin.LoadAcquire64(&p.blocks[r].board.submitted) <= collectives
+		return spin.LoadAcquire64(&p.blocks[r].status.submitted) <= collectives
 	})
 }
 

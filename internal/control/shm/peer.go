@@ -44,16 +44,16 @@ func (p *peer) watch(ends *atomic.Uint32) {
 	}
 }
 
-// endSeen is how long after its connections the end of a process may be seen at the latest.
-const endSeen = 200 * time.Millisecond
+// exitDelay is how long after its connections the end of a process may be seen at the latest.
+const exitDelay = 200 * time.Millisecond
 
-// ends reports whether the process behind a connection that broke has ended. A process that is
+// hasEnded reports whether the process behind a connection that broke has ended. A process that is
 // killed loses its connections first.
-func (p *peer) ends() bool {
+func (p *peer) hasEnded() bool {
 	select {
 	case <-p.ended:
 		return true
-	case <-time.After(endSeen):
+	case <-time.After(exitDelay):
 		return false
 	}
 }
@@ -78,14 +78,14 @@ func (p *peer) onEnd(ctx context.Context, call func()) {
 func (p *peer) fetch(ctx context.Context, key handoff.Key) (*os.File, error) {
 	f, err := p.Fetch(ctx, key)
 	if err != nil {
-		return nil, goneError(p.rank, "fetching shared memory", err)
+		return nil, asRankLost(p.rank, "fetching shared memory", err)
 	}
 	return f, nil
 }
 
-// goneError turns the error of a connection which the other end has closed, as the end of a process
-// does, into a RankLostError.
-func goneError(rank int, doing string, err error) error {
+// asRankLost turns the error of a connection which the other end has closed, as the end of a
+// process does, into a RankLostError.
+func asRankLost(rank int, doing string, err error) error {
 	for _, sign := range []error{
 		io.EOF, io.ErrUnexpectedEOF, syscall.ECONNRESET, syscall.ECONNREFUSED, syscall.EPIPE,
 		syscall.ESRCH,

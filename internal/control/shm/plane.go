@@ -30,17 +30,18 @@ type plane struct {
 // changes are counters in this rank's own memory that move before a peer is seen to have failed, to
 // have left or to be lost: as long as they stay, a launch need not check every peer.
 type changes struct {
-	// bell is what a peer which fails or leaves rings; ends counts the processes that have ended.
-	bell, ends uint32
+	// wakeup is this rank's futex word, which a peer that fails or leaves increments; ends counts
+	// the processes that have ended.
+	wakeup, ends uint32
 }
 
 const (
 	// spinBudget is how long Await polls without giving the processor away: the time of a small
 	// collective, so that the end of one is seen at once.
 	spinBudget = 50 * time.Microsecond
-	// shortNap and longNap bound the sleeps of Await. Nobody rings when work elsewhere has ended,
-	// so a sleep is what the end of the wait may be late by.
-	shortNap, longNap = 20 * time.Microsecond, 100 * time.Microsecond
+	// minAwaitSleep and maxAwaitSleep bound the sleeps of Await. Nothing wakes a sleeper when work
+	// elsewhere has ended, so the end of the wait may be seen late by one sleep.
+	minAwaitSleep, maxAwaitSleep = 20 * time.Microsecond, 100 * time.Microsecond
 )
 
 // Join joins a group for everything but data. It is collective, and needs all ranks of the group on
@@ -54,10 +55,11 @@ func (m *Machine) Join(ctx context.Context, group driver.GroupConfig) (control.P
 	return p, nil
 }
 
-// Together reports whether ranks of the world are all on this machine, and in the same container,
-// so that they can Join. It waits for them to open their Machine. All of them get the same answer.
-func (m *Machine) Together(ctx context.Context, ranks []int) (bool, error) {
-	ours, err := place()
+// SameMachine reports whether ranks of the world are all on this machine, and in the same
+// container, so that they can Join. It waits for them to open their Machine. All of them get the
+// same answer.
+func (m *Machine) SameMachine(ctx context.Context, ranks []int) (bool, error) {
+	ours, err := machineID()
 	if err != nil {
 		return false, err
 	}
@@ -66,7 +68,7 @@ func (m *Machine) Together(ctx context.Context, ranks []int) (bool, error) {
 	for _, rank := range ranks {
 		value, err := m.cfg.Store.Get(ctx, rankKey(rank))
 		if err != nil && errors.Is(context.Cause(ctx), context.DeadlineExceeded) {
-			return false, control.Absence("meeting the ranks of a group", nil, m.cfg.Timeout,
+			return false, control.AbsentError("meeting the ranks of a group", nil, m.cfg.Timeout,
 				control.Absent(m.cfg.Store, ranks, rankKey), []int{rank}, err)
 		}
 		if err != nil {
@@ -79,7 +81,7 @@ func (m *Machine) Together(ctx context.Context, ranks []int) (bool, error) {
 	return true, nil
 }
 
-// Submit takes the next ticket and shows it.
+// Submit takes the next ticket and publishes it.
 func (p *plane) Submit() uint64 {
 	p.Mu.Lock()
 	defer p.Mu.Unlock()
@@ -99,7 +101,7 @@ func (p *plane) TrySubmit() (ticket uint64, ok bool) {
 		p.submitted++
 		ticket = p.submitted
 		if !p.withdrawn {
-			spin.StoreRelease64(&p.me.board.submitted, ticket)
+			spin.StoreRelease64(&p.me.status.submitted, ticket)
 		}
 	}
 	p.Mu.Unlock()
@@ -108,24 +110,24 @@ func (p *plane) TrySubmit() (ticket uint64, ok bool) {
 
 // Compare makes one step and compares the digests in it.
 func (p *plane) Compare(ticket uint64, call *driver.Call) error {
-	if err := p.Enter(); err != nil {
+	if err := p.BeginUse(); err != nil {
 		return err
 	}
-	defer p.Leave()
+	defer p.EndUse()
 	if err := p.Cause(); err != nil {
 		return err
 	}
 	p.Begin(true, p.Counts.Balance())
 	p.Post(call.Digest, nil, 0)
-	if err := p.judge(ticket, call); err != nil {
-		return p.fail(p.blame(err, ticket, call))
+	if err := p.compareLines(ticket, call); err != nil {
+		return p.fail(p.refine(err, ticket, call))
 	}
 	return nil
 }
 
-// blame finds a better reason than the fault of another rank: one that compares in another way has
+// refine finds a better reason than the fault of another rank: one that compares in another way has
 // announced another call.
-func (p *plane) blame(err error, ticket uint64, call *driver.Call) error {
+func (p *plane) refine(err error, ticket uint64, call *driver.Call) error {
 	if !errors.Is(err, driver.ErrFault) {
 		return err
 	}
@@ -135,54 +137,54 @@ func (p *plane) blame(err error, ticket uint64, call *driver.Call) error {
 	return err
 }
 
-// judge waits for everybody's line and compares.
-func (p *plane) judge(ticket uint64, call *driver.Call) error {
+// compareLines waits for everybody's line and compares.
+func (p *plane) compareLines(ticket uint64, call *driver.Call) error {
 	if err := p.arrive(call, ticket); err != nil {
 		return err
 	}
 	if err := p.CompareStep(call, ticket); err != nil {
 		return err
 	}
-	if p.Late() {
-		return p.LateFault(call, ticket)
+	if p.PeerFailedBefore() {
+		return p.PeerFailedBeforeError(call, ticket)
 	}
 	return nil
 }
 
 // Await waits until the work has ended.
 func (p *plane) Await(ctx context.Context, w control.Wait) error {
-	if p.soon(&w) {
+	if p.pollBriefly(&w) {
 		return nil
 	}
-	if err := p.Enter(); err != nil {
+	if err := p.BeginUse(); err != nil {
 		return err
 	}
-	defer p.Leave()
-	notice := p.notice(&w)
+	defer p.EndUse()
+	notice := p.waitingFor(&w)
 	p.publishWait(notice, sys.Monotonic())
-	defer p.concealWait(notice)
+	defer p.unpublishWait(notice)
 	var grace control.GraceTimer
 	for turn := 0; !w.Done(); turn++ {
-		failed := grace.For(w.Ticket != 0 && p.peerFailed())
+		failed := grace.Elapsed(w.Ticket != 0 && p.peerFailed())
 		if err := p.verdict(notice, failed); err != nil && !w.Done() {
-			return p.fail(w.Blame(err))
+			return p.fail(w.Refine(err))
 		}
 		if ctx.Err() != nil && !w.Done() {
 			return p.interrupted(ctx, notice)
 		}
-		p.rest(&w, turn)
+		p.pause(&w, turn)
 	}
 	return nil
 }
 
 // interrupted is the error of a wait whose context has ended.
 func (p *plane) interrupted(ctx context.Context, n *waiting) error {
-	q := p.question(n)
-	return control.Interrupted(&q, p.survey(n), context.Cause(ctx))
+	q := p.waitStatus(n)
+	return control.Interrupted(&q, p.rankStates(n), context.Cause(ctx))
 }
 
-// soon polls for as long as the processor is well spent on it.
-func (p *plane) soon(w *control.Wait) bool {
+// pollBriefly polls for as long as the processor is well spent on it.
+func (p *plane) pollBriefly(w *control.Wait) bool {
 	if w.Done() {
 		return true
 	}
@@ -198,11 +200,11 @@ func (p *plane) soon(w *control.Wait) bool {
 	return false
 }
 
-// rest passes the time between two looks for trouble: at first by yields, later by a sleep, out of
-// which a fault of this rank or of another wakes it.
-func (p *plane) rest(w *control.Wait, turn int) {
-	naps := turn - p.budget.yields/yieldsPerCheck
-	if naps < 0 {
+// pause passes the time between two checks of the wait: at first it yields, later it sleeps on the
+// futex, which a fault of this rank or of another wakes.
+func (p *plane) pause(w *control.Wait, turn int) {
+	sleeps := turn - p.budget.yields/yieldsPerCheck
+	if sleeps < 0 {
 		begin := sys.Monotonic()
 		for yields := range yieldsPerCheck {
 			p.machine.yield()
@@ -212,17 +214,17 @@ func (p *plane) rest(w *control.Wait, turn int) {
 		}
 		return
 	}
-	word := spin.LoadAcquire32(&p.me.bell.word)
+	word := spin.LoadAcquire32(&p.me.wakeup.word)
 	if !p.fault.set.Load() {
-		sys.FutexWait(&p.me.bell.word, word, min(shortNap<<min(naps, 3), longNap))
+		sys.FutexWait(&p.me.wakeup.word, word, min(minAwaitSleep<<min(sleeps, 3), maxAwaitSleep))
 	}
 }
 
-// notice is the wait as others see it on the board: ranks that have submitted fewer tickets are
-// missing.
-func (p *plane) notice(w *control.Wait) *waiting {
+// waitingFor is the wait as other ranks see it in the status. Ranks that have submitted fewer
+// tickets are missing.
+func (p *plane) waitingFor(w *control.Wait) *waiting {
 	return &waiting{
-		word: func(b *block) *uint64 { return &b.board.submitted }, want: w.Ticket,
+		word: func(b *block) *uint64 { return &b.status.submitted }, want: w.Ticket,
 		from: p.Others(), collective: w.Ticket, operation: w.Operation, doing: w.Doing,
 		work: true, timeout: p.machine.cfg.Timeout,
 	}
@@ -234,36 +236,36 @@ func (p *plane) verdict(n *waiting, failedFor time.Duration) error {
 	if n.collective == 0 {
 		return p.Cause()
 	}
-	q := p.question(n)
+	q := p.waitStatus(n)
 	q.FailedFor = failedFor
-	v := control.Judge(&q, p.survey(n))
+	v := control.Judge(&q, p.rankStates(n))
 	p.warn(v.Warning)
 	return v.Err
 }
 
-// Trouble tells without waiting why work may never end.
-func (p *plane) Trouble(w control.Wait, since time.Time) error {
-	if err := p.Enter(); err != nil {
+// Diagnose returns at once why work may never end, or nil.
+func (p *plane) Diagnose(w control.Wait, since time.Time) error {
+	if err := p.BeginUse(); err != nil {
 		return err
 	}
-	defer p.Leave()
-	n := p.notice(&w)
+	defer p.EndUse()
+	n := p.waitingFor(&w)
 	// A wait that began before the machine did is as long as there is.
 	n.begin = sys.Monotonic() - min(uint64(time.Since(since)), sys.Monotonic())
 	err := p.verdict(n, -1)
 	if err != nil && w.Ended() {
 		return nil
 	}
-	return w.Blame(err)
+	return w.Refine(err)
 }
 
 // PeerFault names the peers that have failed, or are lost.
 func (p *plane) PeerFault(doing string) error {
-	if err := p.Enter(); err != nil {
+	if err := p.BeginUse(); err != nil {
 		return err
 	}
-	defer p.Leave()
-	return control.PeerFailure(p.cfg, p.survey(&waiting{}), doing)
+	defer p.EndUse()
+	return control.PeerFailure(p.cfg, p.rankStates(&waiting{}), doing)
 }
 
 // PeerFailed reports whether a peer has failed or is lost.
@@ -273,7 +275,7 @@ func (p *plane) PeerFailed() bool {
 	return p.peerFailedOrClosed()
 }
 
-// peerFailedOrClosed is PeerFailed with p.Mu held. A plane that is closed has no bell any more.
+// peerFailedOrClosed is PeerFailed with p.Mu held. A closed plane has no control region any more.
 func (p *plane) peerFailedOrClosed() bool {
 	if p.closed {
 		return true
@@ -287,40 +289,40 @@ func (p *plane) peerFailedOrClosed() bool {
 	}
 	p.seen = now
 	for _, b := range p.others {
-		if spin.LoadAcquire64(&b.board.closed) != 0 {
-			p.final = min(p.final, spin.LoadAcquire64(&b.board.submitted))
+		if spin.LoadAcquire64(&b.status.closed) != 0 {
+			p.final = min(p.final, spin.LoadAcquire64(&b.status.submitted))
 		}
 	}
 	return false
 }
 
 func (p *plane) changes() changes {
-	return changes{atomic.LoadUint32(&p.me.bell.word), p.machine.ends.Load()}
+	return changes{atomic.LoadUint32(&p.me.wakeup.word), p.machine.ends.Load()}
 }
 
 // Withdraw takes back the tickets that some rank has not submitted, if there are any.
 func (p *plane) Withdraw() bool {
-	if p.Enter() != nil {
+	if p.BeginUse() != nil {
 		return true
 	}
-	defer p.Leave()
+	defer p.EndUse()
 	p.Mu.Lock()
 	defer p.Mu.Unlock()
 	least := p.submitted
 	for _, b := range p.others {
-		least = min(least, spin.LoadAcquire64(&b.board.submitted))
+		least = min(least, spin.LoadAcquire64(&b.status.submitted))
 	}
 	if least == p.submitted {
 		return false
 	}
 	p.withdrawn = true
-	spin.StoreRelease64(&p.me.board.submitted, least)
+	spin.StoreRelease64(&p.me.status.submitted, least)
 	return true
 }
 
 // Close leaves the group. There are no collectives of ours to wait for.
 func (p *plane) Close() error {
-	if _, left := p.Depart(); !left {
+	if _, left := p.LeaveGroup(); !left {
 		return nil
 	}
 	return p.Release()

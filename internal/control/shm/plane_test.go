@@ -40,7 +40,7 @@ func TestRanksOfOneMachineAreTogether(t *testing.T) {
 	d := newDuo(t)
 	want := func(together bool) {
 		t.Helper()
-		got, err := d.machines[0].Together(d.ctx, []int{0, 1})
+		got, err := d.machines[0].SameMachine(d.ctx, []int{0, 1})
 		check(t, err)
 		if got != together {
 			t.Errorf("got %v, want %v", got, together)
@@ -53,7 +53,7 @@ func TestRanksOfOneMachineAreTogether(t *testing.T) {
 	want(false)
 	ctx, cancel := context.WithCancel(d.ctx)
 	cancel()
-	if _, err := d.machines[0].Together(ctx, []int{2}); err == nil ||
+	if _, err := d.machines[0].SameMachine(ctx, []int{2}); err == nil ||
 		!strings.Contains(err.Error(), "rank 2") {
 		t.Errorf("got %v, want an error about rank 2, which is not there", err)
 	}

@@ -8,9 +8,10 @@ import (
 )
 
 // The control region of a group is one shared file with a block for every rank. Only the owner
-// writes to its block, except for the bell, which others ring. Lines are 128 bytes apart, since
-// processors fetch lines in pairs. Memory that is never touched costs nothing, so blocks are
-// generous. Behind the blocks lies the data of a backend that has asked for some.
+// writes to its block, except for its futex word, which the others increment to wake it. Lines are
+// 128 bytes apart, since processors fetch lines in pairs. Memory that is never touched costs
+// nothing, so blocks are large. The blocks are followed by the data of a backend that has asked
+// for some.
 const (
 	lineStride = 128
 	// MaxRanks bounds the size of a group.
@@ -36,20 +37,20 @@ type line struct {
 	_       [lineStride - spin.LineBytes - 8]byte
 }
 
-// bell is how others reach a rank: word is its futex, sleeping says how many of its threads sleep
-// there, failed is the control.Reason for which it has left for the fault lane, or 0. Posters read
-// it after every post, so it shares its line with nothing that is written often.
-type bell struct {
+// wakeup is how the others wake a rank: word is a futex, sleeping counts the threads of the rank
+// that sleep on it. failed is the control.Reason for which the rank has failed, or 0. Other ranks
+// read this after every post, so it shares its line with nothing that is written often.
+type wakeup struct {
 	word     uint32
 	sleeping int32
 	failed   uint32
 	_        [lineStride - 12]byte
 }
 
-// board says what a rank is doing, for the error messages of others and for the proof that two
-// ranks wait for each other in different places. It is written only by slow waits, except for
+// status says what a rank is doing. The others need it for their error messages, and to find out
+// that two ranks wait for each other in different calls. Only slow waits write it, except for
 // submitted.
-type board struct {
+type status struct {
 	// submitted counts the collectives that the rank has launched.
 	submitted uint64
 	// inCollective is the number of the collective that the rank waits in, or 0.
@@ -66,15 +67,16 @@ type board struct {
 	// message is what the rank waits for in a message, as messageWait packs it, or 0; messageSince
 	// is when that wait began.
 	message, messageSince uint64
-	// value is 1 more than the slot of the name in which the rank waits, or 0; valueSince is when that
-	// wait began.
+	// value is 1 more than the slot of the name under which the rank waits, or 0; valueSince is
+	// when that wait began.
 	value, valueSince uint64
 	_                 [lineStride - 88]byte
 }
 
-// valueSlot is a rank's end of a name: its lines, used in turn as those of collectives are. Each
-// rank numbers its own slots, in the order in which it comes to names, and others find a name by
-// its text. So ranks need not meet about names.
+// valueSlot is where a rank posts its values under one name (Group.Agree and the like): two lines,
+// used in turn as those of collectives are. Each rank numbers its own slots, in the order in which
+// it first uses the names, and others find a name by its text. So ranks need no exchange about
+// names.
 type valueSlot struct {
 	lines [2]line
 	// size is the length of name, 0 until that is written.
@@ -93,21 +95,22 @@ type slot struct {
 
 // block is one rank's part of the control region.
 //
-// Lines, bell and board are pages apart. Peers poll lines and read the bell all the time, and
-// processors fetch what lies next to it, but never across pages: a board in the next line would be
-// taken away again and again, and the store to it would hold up the post behind it. Side by side
-// an all-reduce of 8 bytes took 381 ns, apart about 270.
+// Lines, wakeup and status are on pages of their own. Peers poll lines and read wakeup all the
+// time, and processors prefetch neighbouring lines, but never across pages. A status in the next
+// line would leave this processor's cache again and again, and a store to it would delay the post
+// that follows. An all-reduce of 8 bytes took 381 ns with all of them on one page, and about 270
+// with a page each.
 //
-// The bell is first because Go checks a pointer for nil, before it reaches a field that is a page
-// away, by a load of what the pointer points to: of a line, this would be a line that a peer is
-// about to write.
+// wakeup is first because of Go's check for nil: before it accesses a field that is a page away, it
+// loads the first word of what the pointer points to. If that were a line, it would be one that a
+// peer is about to write.
 type block struct {
-	bell  bell
-	_     [pageBytes - lineStride]byte
-	lines [2]line
-	_     [pageBytes - 2*lineStride]byte
-	board board
-	_     [pageBytes - lineStride]byte
+	wakeup wakeup
+	_      [pageBytes - lineStride]byte
+	lines  [2]line
+	_      [pageBytes - 2*lineStride]byte
+	status status
+	_      [pageBytes - lineStride]byte
 	// announced holds the latest tickets of a rank whose data moves elsewhere.
 	announced [announcements]announcement
 	_         [pageBytes - announcements*16]byte
@@ -122,7 +125,7 @@ func blocksBytes(ranks int) int64 { return pages(int64(ranks) * int64(unsafe.Siz
 // pages rounds a size up to whole pages.
 func pages(bytes int64) int64 { return (bytes + pageBytes - 1) &^ (pageBytes - 1) }
 
-// blocksIn lays the blocks of all ranks over a mapped control region.
+// blocksIn returns the blocks of all ranks in a mapped control region.
 func blocksIn(base unsafe.Pointer, ranks int) []*block {
 	blocks := make([]*block, ranks)
 	for i := range blocks {

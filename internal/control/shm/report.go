@@ -11,16 +11,16 @@ import (
 )
 
 // On the fault lane every rank writes a log: its reports, one after the other, in slots that are
-// never used twice. Each rank reads the logs of the others at its own pace. So nobody has to be
-// there for a rank to report, ranks may differ about who is absent, and one that comes late reads
-// all that was said before.
+// never used twice. Each rank reads the logs of the others at its own pace. So a rank can report
+// without the others, ranks may differ about who is absent, and one that comes late reads all
+// earlier reports.
 
-// report writes this rank's payload to its log and reads the next report of everybody else.
+// report writes this rank's payload to its log and reads the next report of each other rank.
 func (x *exchange) report(ctx context.Context) ([][]byte, error) {
-	if err := x.file(); err != nil {
+	if err := x.writeReport(); err != nil {
 		return nil, err
 	}
-	if err := x.meet(ctx); err != nil {
+	if err := x.awaitReports(ctx); err != nil {
 		return nil, err
 	}
 	got := make([][]byte, len(x.g.blocks))
@@ -29,7 +29,7 @@ func (x *exchange) report(ctx context.Context) ([][]byte, error) {
 			continue
 		}
 		var err error
-		if got[r], err = x.lane.next(b); err != nil {
+		if got[r], err = x.lane.nextReport(b); err != nil {
 			return nil, fmt.Errorf("reading the report of rank %d: %w", x.g.cfg.Ranks[r], err)
 		}
 	}
@@ -39,8 +39,9 @@ func (x *exchange) report(ctx context.Context) ([][]byte, error) {
 // slotsOf is how many slots a report of so many bytes takes.
 func slotsOf(bytes uint64) uint64 { return max(1, (bytes+chunkBytes-1)/chunkBytes) }
 
-// file writes a report. Its first slot comes last: whoever sees that one sees the whole report.
-func (x *exchange) file() error {
+// writeReport writes a report. Its first slot is written last: a rank that sees that slot sees the
+// whole report.
+func (x *exchange) writeReport() error {
 	first, slots := x.lane.step, slotsOf(uint64(len(x.payload)))
 	if first+slots > faultSlots {
 		return fmt.Errorf("the log of faults is full after %d of %d slots: %w", first,
@@ -53,28 +54,28 @@ func (x *exchange) file() error {
 		spin.StoreRelease64(&s.step, 1)
 	}
 	x.lane.step += slots
-	x.g.ring()
+	x.g.wakeSleepers()
 	return nil
 }
 
-// meet waits for the next report of all ranks that are not absent. A rank that does not come in
-// time, is lost or has left the group becomes absent.
-func (x *exchange) meet(ctx context.Context) error {
+// awaitReports waits for the next report of all ranks that are not absent. A rank that does not
+// come in time, is lost or has left the group becomes absent.
+func (x *exchange) awaitReports(ctx context.Context) error {
 	w := &waiting{
 		word: func(b *block) *uint64 { return &b.fault[x.lane.read[b]].step }, want: 1,
-		tolerant: true, doing: x.doing,
+		ignoreFaults: true, doing: x.doing,
 	}
 	for {
-		w.from = x.present()
+		w.from = x.presentRanks()
 		err := x.g.await(ctx, w)
-		if err == nil || !x.excuse(err, x.g.missing(w)) {
+		if err == nil || !x.markAbsent(err, x.g.missing(w)) {
 			return err
 		}
 	}
 }
 
-// present lists the others that are not absent. A rank whose log is full can say nothing more.
-func (x *exchange) present() []int {
+// presentRanks lists the others that are not absent. A rank whose log is full can say nothing more.
+func (x *exchange) presentRanks() []int {
 	var ranks []int
 	for _, r := range x.g.Others() {
 		if x.lane.read[x.g.blocks[r]] == faultSlots {
@@ -87,9 +88,9 @@ func (x *exchange) present() []int {
 	return ranks
 }
 
-// excuse marks ranks as absent after a wait for them has failed, and reports whether the exchange
-// can go on without them.
-func (x *exchange) excuse(err error, missing []int) bool {
+// markAbsent marks ranks as absent after a wait for them has failed, and reports whether the
+// exchange can go on without them.
+func (x *exchange) markAbsent(err error, missing []int) bool {
 	var stray *driver.StrayError
 	switch {
 	case errors.As(err, new(*driver.RankLostError)):
@@ -107,8 +108,8 @@ func (x *exchange) excuse(err error, missing []int) bool {
 	return true
 }
 
-// next reads the next report of a rank's log, whose first slot is there.
-func (l *lane) next(b *block) ([]byte, error) {
+// nextReport reads the next report of a rank's log, whose first slot is there.
+func (l *lane) nextReport(b *block) ([]byte, error) {
 	first := l.read[b]
 	total := spin.LoadAcquire64(&b.fault[first].total)
 	slots := slotsOf(total)

@@ -11,14 +11,14 @@ import (
 	"symmem/internal/sys"
 )
 
-// Begin prepares the steps of a collective, whose turn it is. Compared says whether they compare
-// calls, and balance is what this rank's messages weighed at the call, 0 if that is not compared.
+// Begin prepares the steps of a collective, whose turn it is. compared reports whether they compare
+// calls. balance is this rank's balance of messages at the call, 0 if that is not compared.
 //
-// If a peer has failed by now, it did not wait for us: a collective that is Late ends before
-// anything is written into memory that the peer may have put to another use.
+// If a peer has failed by now, it did not wait for this rank. Then PeerFailedBefore returns true,
+// and the collective ends before it writes into memory that the peer may have put to another use.
 func (g *Group) Begin(compared bool, balance uint64) {
 	g.checking, g.balance = compared, balance
-	g.late = g.peerFailed()
+	g.peerFailedBefore = g.peerFailed()
 }
 
 // Comparing reports whether the collective that runs is compared.
@@ -35,72 +35,72 @@ func (g *Group) Payload(rank int) *[spin.LinePayload]byte {
 // Post makes one step: this rank's line, with up to 48 bytes in it.
 func (g *Group) Post(digest uint64, payload unsafe.Pointer, n int) {
 	g.step++
-	if g.balance|g.shown[g.step&1] != 0 {
-		digest = g.weigh(digest)
+	if g.balance|g.postedBalances[g.step&1] != 0 {
+		digest = g.addBalance(digest)
 	}
 	spin.PutLine(unsafe.Pointer(&g.me.lines[g.step&1]), g.step, digest, payload, n)
-	g.ring()
+	g.wakeSleepers()
 }
 
-// weigh puts this rank's balance next to its line, and returns the digest for the line.
-func (g *Group) weigh(digest uint64) uint64 {
+// addBalance writes this rank's balance next to its line, and returns the digest for the line.
+func (g *Group) addBalance(digest uint64) uint64 {
 	slot := g.step & 1
-	if g.shown[slot] != g.balance {
-		g.shown[slot] = g.balance
+	if g.postedBalances[slot] != g.balance {
+		g.postedBalances[slot] = g.balance
 		spin.StoreRelease64(&g.me.lines[slot].balance, g.balance)
 	}
 	return digest ^ g.balance
 }
 
-// ArriveSoon waits for everybody's line for as long as a caller's own thread may be kept.
-func (g *Group) ArriveSoon(poll bool) bool {
+// ArriveBriefly waits for everybody's line for as long as a caller's own thread may be kept.
+func (g *Group) ArriveBriefly(poll bool) bool {
 	for i, b := range g.others {
 		if spin.LoadAcquire64(&b.lines[g.step&1].step) < g.step &&
-			!g.comesSoon(g.others[i:], poll) {
+			!g.awaitBriefly(g.others[i:], poll) {
 			return false
 		}
 	}
-	g.claim()
+	g.prefetchLine()
 	return true
 }
 
-// claim fetches the line that this rank writes in the next step from the peers while the rank does
-// other things. They need it no more: who has posted the current step has read the one before,
-// whose line this is. The host backend does the same for its staging. An all-reduce of 8 bytes on 2
-// ranks took 209 ns without the two, and 171 with them.
-func (g *Group) claim() { spin.Claim(unsafe.Pointer(&g.me.lines[(g.step+1)&1])) }
+// prefetchLine fetches the line that this rank writes in the next step from the peers while the
+// rank does other things. They need it no more: who has posted the current step has read the one
+// before, whose line this is. The host backend does the same for its staging. An all-reduce of 8
+// bytes on 2 ranks took 209 ns without the two, and 171 with them.
+func (g *Group) prefetchLine() { spin.PrefetchWrite(unsafe.Pointer(&g.me.lines[(g.step+1)&1])) }
 
 // arrive waits for everybody's line.
 func (g *Group) arrive(call *driver.Call, ticket uint64) error {
-	if g.ArriveSoon(true) {
+	if g.ArriveBriefly(true) {
 		return nil
 	}
-	return g.ArriveLate(call, ticket)
+	return g.ArriveSlowly(call, ticket)
 }
 
-// ArriveLate waits for everybody's line for as long as there is hope.
-func (g *Group) ArriveLate(call *driver.Call, ticket uint64) error {
+// ArriveSlowly waits for everybody's line for as long as there is hope.
+func (g *Group) ArriveSlowly(call *driver.Call, ticket uint64) error {
 	step := g.step
-	return g.linger(context.Background(), &waiting{
+	return g.waitSlowly(context.Background(), &waiting{
 		word: func(b *block) *uint64 { return &b.lines[step&1].step }, want: step,
 		from:       g.Others(),
 		collective: ticket, operation: call.Operation,
-		doing: func() string { return g.Naming(call.Operation, ticket) },
+		doing: func() string { return g.CallName(call.Operation, ticket) },
 	})
 }
 
-// Naming names a collective for error messages.
-func (g *Group) Naming(o driver.Operation, ticket uint64) string {
+// CallName names a collective for error messages.
+func (g *Group) CallName(o driver.Operation, ticket uint64) string {
 	return fmt.Sprintf("%v %d of group %s", o, ticket, g.cfg.Name())
 }
 
-// Late reports whether a peer had failed before the collective began. It did not wait for us, and
-// may have seen another call than ours.
-func (g *Group) Late() bool { return g.late }
+// PeerFailedBefore reports whether a peer had failed before the collective began. It did not wait
+// for us, and may have seen another call than ours.
+func (g *Group) PeerFailedBefore() bool { return g.peerFailedBefore }
 
-// LateFault is the error of a collective that was Late, and whose calls do not differ.
-func (g *Group) LateFault(call *driver.Call, ticket uint64) error {
-	return g.peerFault(func() string { return g.Naming(call.Operation, ticket) })
+// PeerFailedBeforeError is the error of a collective that was Late, and whose calls do not differ.
+func (g *Group) PeerFailedBeforeError(call *driver.Call, ticket uint64) error {
+	return g.peerFault(func() string { return g.CallName(call.Operation, ticket) })
 }
 
 // CompareStep checks the digests of the current step. Every rank sees every line, so if two differ
@@ -140,13 +140,14 @@ func (g *Group) compareBalances(call *driver.Call, ticket uint64) error {
 	return nil
 }
 
-// comesSoon waits for the first of some blocks to post the current step, for as long as a caller's
-// own thread may be kept. How many have not reports whether polling, if it is wanted, makes sense.
-func (g *Group) comesSoon(blocks []*block, poll bool) bool {
+// awaitBriefly waits for the first of some blocks to post the current step, for as long as a
+// caller's own thread may be kept. How many have not reports whether polling, if it is wanted,
+// makes sense.
+func (g *Group) awaitBriefly(blocks []*block, poll bool) bool {
 	word, polls := &blocks[0].lines[g.step&1].step, g.budget.polls
 	var begin uint64
-	for turn := range g.budget.brief {
-		if poll && g.absent(blocks) <= g.budget.abreast &&
+	for turn := range g.budget.briefYields {
+		if poll && g.absent(blocks) <= g.budget.parallel &&
 			spin.UntilAtLeast64(word, g.step, 0, polls) {
 			return true
 		}
@@ -179,10 +180,10 @@ func (g *Group) absent(blocks []*block) int {
 	return absent
 }
 
-// Ticket hands out the next place in the order of collectives, and shows it. Mu is held.
+// Ticket hands out the next number in the order of collectives, and publishes it. Mu is held.
 func (g *Group) Ticket() uint64 {
 	g.submitted++
-	spin.StoreRelease64(&g.me.board.submitted, g.submitted)
+	spin.StoreRelease64(&g.me.status.submitted, g.submitted)
 	return g.submitted
 }
 

@@ -16,7 +16,7 @@ import (
 
 var _ driver.Values = (*Group)(nil)
 
-// named is this rank's end of a name.
+// named is this rank's values under one name.
 type named struct {
 	g       *Group
 	name    string
@@ -36,7 +36,8 @@ func newNamed(g *Group, name string, ordered bool) *named {
 	digest.Write([]byte(name))
 	n := &named{
 		g: g, name: name, ordered: ordered, digest: digest.Sum64(), number: len(g.named),
-		me: &g.me.values[len(g.named)], peers: make([]*valueSlot, len(g.blocks)), others: g.Others(),
+		me: &g.me.values[len(g.named)], peers: make([]*valueSlot, len(g.blocks)),
+		others: g.Others(),
 	}
 	copy(n.me.name[:], name)
 	spin.StoreRelease64(&n.me.size, uint64(len(name)))
@@ -57,8 +58,8 @@ func (s *valueSlot) is(name string) bool {
 	return spin.LoadAcquire64(&s.size) == uint64(len(name)) && string(s.name[:len(name)]) == name
 }
 
-// nowhere is the word of a rank that has not come to a name.
-var nowhere uint64
+// noStep is the word of a rank that has not come to a name.
+var noStep uint64
 
 // word is where a rank posts the current step: nowhere if it has not come to the name yet.
 func (n *named) word(rank int) *uint64 {
@@ -68,7 +69,7 @@ func (n *named) word(rank int) *uint64 {
 	if s := n.peers[rank]; s != nil {
 		return &s.lines[n.step&1].step
 	}
-	return &nowhere
+	return &noStep
 }
 
 // find looks for a rank's slot of the name among those that it has.
@@ -88,10 +89,10 @@ func (n *named) find(rank int) {
 // Gather makes one step under the name.
 func (n *named) Gather(ctx context.Context, mine driver.Words, all []driver.Words) error {
 	g := n.g
-	if err := g.Enter(); err != nil {
+	if err := g.BeginUse(); err != nil {
 		return err
 	}
-	defer g.Leave()
+	defer g.EndUse()
 	if g.HasFailed() {
 		return g.Cause()
 	}
@@ -101,11 +102,11 @@ func (n *named) Gather(ctx context.Context, mine driver.Words, all []driver.Word
 	}
 	line := unsafe.Pointer(&n.me.lines[n.step&1])
 	spin.PutLine(line, n.step, n.digest, unsafe.Pointer(&mine), spin.LinePayload)
-	g.ring()
+	g.wakeSleepers()
 	all[g.cfg.Rank] = mine
 	for _, r := range n.others {
-		if !g.pollFor(n.word(r), n.step, g.budget.brief) {
-			if err := n.linger(ctx); err != nil {
+		if !g.pollFor(n.word(r), n.step, g.budget.briefYields) {
+			if err := n.waitSlowly(ctx); err != nil {
 				return g.fail(err)
 			}
 		}
@@ -115,7 +116,7 @@ func (n *named) Gather(ctx context.Context, mine driver.Words, all []driver.Word
 		}
 	}
 	// Everybody has read the line of the step before, which the next step writes.
-	spin.Claim(unsafe.Pointer(&n.me.lines[(n.step+1)&1]))
+	spin.PrefetchWrite(unsafe.Pointer(&n.me.lines[(n.step+1)&1]))
 	return nil
 }
 
@@ -130,9 +131,10 @@ func (n *named) take(rank int, words *driver.Words) bool {
 	return spin.LoadAcquire64(&l.digest) == n.digest && spin.LoadAcquire64(&l.step) == n.step
 }
 
-// linger waits for everybody for as long as there is hope, and shows meanwhile where.
-func (n *named) linger(ctx context.Context) error {
-	b, word := &n.g.me.board, uint64(n.number)+1
+// waitSlowly waits until all ranks have posted, or until one of them never will. Meanwhile the
+// status says where this rank waits.
+func (n *named) waitSlowly(ctx context.Context) error {
+	b, word := &n.g.me.status, uint64(n.number)+1
 	spin.StoreRelease64(&b.valueSince, sys.Monotonic())
 	spin.StoreRelease64(&b.value, word)
 	defer atomic.CompareAndSwapUint64(&b.value, word, 0)
@@ -147,11 +149,11 @@ func (n *named) doing() string {
 
 // describeValue says under what name a rank waits for values, or nothing.
 func (b *block) describeValue() string {
-	number := spin.LoadAcquire64(&b.board.value)
+	number := spin.LoadAcquire64(&b.status.value)
 	if number == 0 || number > driver.MaxValueNames {
 		return ""
 	}
-	waited := time.Duration(sys.Monotonic() - spin.LoadAcquire64(&b.board.valueSince))
+	waited := time.Duration(sys.Monotonic() - spin.LoadAcquire64(&b.status.valueSince))
 	name := control.Printable(b.values[number-1].text())
 	return fmt.Sprintf("in %s for %v", driver.ValueText(name), waited.Round(time.Millisecond))
 }

@@ -52,7 +52,7 @@ func TestNamesThatCannotBeAreNotRead(t *testing.T) {
 	for i := range b.values {
 		spin.StoreRelease64(&b.values[i].size, math.MaxUint64-uint64(i))
 	}
-	spin.StoreRelease64(&b.board.value, 5)
+	spin.StoreRelease64(&b.status.value, 5)
 	n, err := d.planes[0].Named("batch", false)
 	check(t, err)
 	ctx, cancel := context.WithTimeout(d.ctx, 50*time.Millisecond)

@@ -21,13 +21,13 @@ type budget struct {
 	// polls are those with a PAUSE in between, before the first yield, and morePolls those after
 	// each. Polling without a PAUSE makes the line harder to get for who is about to write it.
 	polls, morePolls uint32
-	// abreast is how many other ranks can run while this one does. If more are missing, one of
+	// parallel is how many other ranks can run while this one does. If more are missing, one of
 	// them waits for a processor, and it may be this one.
-	abreast int
+	parallel int
 	// yields are the turns given to others before the first sleep; brief is how many of them a
 	// caller's own thread may use up, in briefTime at most, before the work goes to the stream's
 	// worker.
-	yields, brief int
+	yields, briefYields int
 }
 
 const (
@@ -44,12 +44,12 @@ const (
 // in a C program, 2,000 pauses instead of 20 made an all-reduce of 64 KiB on 4 ranks of 2
 // processors 17 times slower.
 func newBudget(m *Machine, ranks, processors int) budget {
-	b := budget{polls: freePolls, abreast: processors - 1, yields: 400, brief: 300}
+	b := budget{polls: freePolls, parallel: processors - 1, yields: 400, briefYields: 300}
 	if ranks > processors {
 		b.polls, b.morePolls = sharedPolls, sharedPolls
 	}
-	if m.crowded.Load() {
-		b.polls, b.morePolls, b.yields, b.brief = 5, 0, 2000, 1000
+	if m.sharesProcess.Load() {
+		b.polls, b.morePolls, b.yields, b.briefYields = 5, 0, 2000, 1000
 	}
 	return b
 }
@@ -57,11 +57,12 @@ func newBudget(m *Machine, ranks, processors int) budget {
 const (
 	firstSleep = 100 * time.Microsecond
 	longSleep  = 10 * time.Millisecond
-	// yieldsPerCheck is how many yields pass between two checks of the peers. Where each yield costs
-	// a slice of the processor that is long, so they are checked after fewer, checkInterval apart.
+	// yieldsPerCheck is how many yields pass between two checks of the peers. Where each yield
+	// costs a slice of the processor that is long, so they are checked after fewer, checkInterval
+	// apart.
 	yieldsPerCheck, fewYieldsPerCheck = 64, 8
 	checkInterval                     = 5 * uint64(time.Millisecond)
-	// briefTime is how long a caller's own thread waits, without a look for trouble. It is longer
+	// briefTime is how long a caller's own thread waits, without a check of the peers. It is longer
 	// only on a machine with other work, where each yield may cost a slice of the processor.
 	briefTime = 20 * uint64(time.Millisecond)
 )
@@ -78,27 +79,27 @@ type waiting struct {
 	// doing names the wait for error messages.
 	doing func() string
 	// collective is the ticket of the collective that waits, or 0; exchange is set for the control
-	// lane. They are what a peer needs to know to prove that the two will never meet.
+	// lane. By these a peer finds out that the two can never meet.
 	collective uint64
 	operation  driver.Operation
 	exchange   bool
 	// ordered reports whether this rank launches no collective in the wait.
 	ordered bool
-	// begin is when the wait was shown, by the machine's monotonic clock.
+	// begin is when the wait was published, by the machine's monotonic clock.
 	begin uint64
 	// timeout is how long it may last.
 	timeout time.Duration
-	// tolerant waits go on after faults. work reports whether what was launched is waited for, by a
-	// plane.
-	tolerant, work bool
+	// ignoreFaults is set for waits that go on after faults. work is set where a plane waits for
+	// work that it has launched.
+	ignoreFaults, work bool
 	// why, if it is set, says why what is waited for will not come, or nil.
 	why func() error
-	// rows is what survey fills.
-	rows []control.Row
+	// states is what rankStates fills.
+	states []control.RankState
 }
 
-// linger is the slow part of a wait: it yields, then sleeps, and looks for trouble now and then.
-func (g *Group) linger(ctx context.Context, w *waiting) error {
+// waitSlowly is the slow part of a wait: it yields, then sleeps, and calls checkWait at intervals.
+func (g *Group) waitSlowly(ctx context.Context, w *waiting) error {
 	ranked.Waiting()
 	begin := sys.Monotonic()
 	w.timeout = g.machine.cfg.Timeout
@@ -106,7 +107,7 @@ func (g *Group) linger(ctx context.Context, w *waiting) error {
 		w.timeout = max(0, time.Until(at))
 	}
 	g.publishWait(w, begin)
-	defer g.concealWait(w)
+	defer g.unpublishWait(w)
 	looked := begin
 	for turn := 0; ; turn++ {
 		if len(g.missing(w)) == 0 {
@@ -130,7 +131,7 @@ func (g *Group) linger(ctx context.Context, w *waiting) error {
 				}
 			}
 		}
-		if err := g.trouble(ctx, w); err != nil {
+		if err := g.checkWait(ctx, w); err != nil {
 			return err
 		}
 	}
@@ -143,39 +144,39 @@ func (g *Group) linger(ctx context.Context, w *waiting) error {
 // this, and takes 0.2 s. In collectives nobody asks for any.
 func wakePoller() { go func() {}() }
 
-// publishWait shows the wait on this rank's board.
+// publishWait writes the wait into this rank's status, where the other ranks can see it.
 func (g *Group) publishWait(w *waiting, begin uint64) {
-	b := &g.me.board
+	b := &g.me.status
 	w.begin = begin
 	switch {
 	case w.collective != 0:
 		g.Mu.Lock()
 		defer g.Mu.Unlock()
 		g.waits = append(g.waits, w)
-		g.showLast()
+		g.publishLatest()
 	case w.exchange:
 		spin.StoreRelease64(&b.since, begin)
 		spin.StoreRelease64(&b.inExchange, spin.LoadAcquire64(&b.exchanges))
 	}
 }
 
-// concealWait takes back what publishWait has shown of this wait, and nothing of others.
-func (g *Group) concealWait(w *waiting) {
+// unpublishWait removes this wait from the status. Other waits of this rank stay there.
+func (g *Group) unpublishWait(w *waiting) {
 	switch {
 	case w.collective != 0:
 		g.Mu.Lock()
 		defer g.Mu.Unlock()
 		g.waits = slices.DeleteFunc(g.waits, func(o *waiting) bool { return o == w })
-		g.showLast()
+		g.publishLatest()
 	case w.exchange:
-		spin.StoreRelease64(&g.me.board.inExchange, 0)
+		spin.StoreRelease64(&g.me.status.inExchange, 0)
 	}
 }
 
-// showLast shows the last of the collectives in which this rank waits: it proves the most to
-// others. g.Mu is held.
-func (g *Group) showLast() {
-	b := &g.me.board
+// publishLatest publishes, of the collectives in which this rank waits, the one with the greatest
+// ticket: it says most about which ranks can still meet. g.Mu is held.
+func (g *Group) publishLatest() {
+	b := &g.me.status
 	if len(g.waits) == 0 {
 		spin.StoreRelease64(&b.inCollective, 0)
 		return
@@ -211,32 +212,31 @@ func (g *Group) missing(w *waiting) []int {
 	return ranks
 }
 
-// sleep waits on this rank's bell for one slice, unless the wait has ended meanwhile.
+// sleep waits on this rank's futex for one slice, unless the wait has ended meanwhile.
 func (g *Group) sleep(w *waiting, round int) {
-	word := atomic.LoadUint32(&g.me.bell.word)
-	atomic.AddInt32(&g.me.bell.sleeping, 1)
-	defer atomic.AddInt32(&g.me.bell.sleeping, -1)
+	word := atomic.LoadUint32(&g.me.wakeup.word)
+	atomic.AddInt32(&g.me.wakeup.sleeping, 1)
+	defer atomic.AddInt32(&g.me.wakeup.sleeping, -1)
 	if len(g.missing(w)) == 0 {
 		return
 	}
 	slice := min(firstSleep<<min(round, 10), longSleep)
-	sys.FutexWait(&g.me.bell.word, word, slice)
+	sys.FutexWait(&g.me.wakeup.word, word, slice)
 }
 
-// trouble reports why the wait should end without success, or nil, and warns of ranks that are
-// late.
-func (g *Group) trouble(ctx context.Context, w *waiting) error {
+// checkWait returns why the wait must end without success, or nil. It warns of ranks that are late.
+func (g *Group) checkWait(ctx context.Context, w *waiting) error {
 	if w.why != nil {
 		if err := w.why(); err != nil {
 			return err
 		}
 	}
-	rows := g.survey(w)
-	q := g.question(w)
+	states := g.rankStates(w)
+	q := g.waitStatus(w)
 	// This process may have been stopped until long after the last one came: then nobody is
 	// missing.
-	q.Due = errors.Is(ctx.Err(), context.DeadlineExceeded)
-	v := control.Judge(&q, rows)
+	q.DeadlinePassed = errors.Is(ctx.Err(), context.DeadlineExceeded)
+	v := control.Judge(&q, states)
 	if v.Left && q.Waited < control.Grace && ctx.Err() == nil {
 		return nil
 	}
@@ -244,18 +244,18 @@ func (g *Group) trouble(ctx context.Context, w *waiting) error {
 		return v.Err
 	}
 	if errors.Is(ctx.Err(), context.Canceled) && len(g.missing(w)) > 0 {
-		return control.Interrupted(&q, rows, context.Cause(ctx))
+		return control.Interrupted(&q, states, context.Cause(ctx))
 	}
 	g.warn(v.Warning)
 	return nil
 }
 
-// question asks about a wait at this moment.
-func (g *Group) question(w *waiting) control.Question {
+// waitStatus describes a wait at this moment, for control.Judge.
+func (g *Group) waitStatus(w *waiting) control.WaitStatus {
 	now := sys.Monotonic()
-	q := control.Question{
+	q := control.WaitStatus{
 		Group: g.cfg, Doing: w.doing, Collective: w.collective, Exchange: w.exchange || w.ordered,
-		Work: w.work, Tolerant: w.tolerant, FailedFor: -1,
+		Work: w.work, IgnoreFaults: w.ignoreFaults, FailedFor: -1,
 		Waited: time.Duration(now - w.begin), Timeout: w.timeout,
 		Late: g.machine.cfg.Late, Warned: -1,
 	}
@@ -282,62 +282,62 @@ func (g *Group) warn(late *driver.LateWarning) {
 	}
 }
 
-// survey says what is known of every rank at this moment, in the order that control.Row asks for.
-// The rows are w's, and good until the next call.
-func (g *Group) survey(w *waiting) []control.Row {
-	if w.rows == nil {
-		w.rows = make([]control.Row, len(g.blocks))
+// rankStates returns what is known of every rank at this moment. It reads in the order that
+// control.RankState asks for. The result belongs to w and is valid until the next call.
+func (g *Group) rankStates(w *waiting) []control.RankState {
+	if w.states == nil {
+		w.states = make([]control.RankState, len(g.blocks))
 	}
 	for r, p := range g.peers {
-		w.rows[r].Lost = p != nil && p.lost.Load()
+		w.states[r].Lost = p != nil && p.lost.Load()
 	}
 	for r, b := range g.blocks {
-		w.rows[r].Failed = control.Reason(atomic.LoadUint32(&b.bell.failed))
-		w.rows[r].Left = spin.LoadAcquire64(&b.board.closed) != 0
+		w.states[r].Failed = control.Reason(atomic.LoadUint32(&b.wakeup.failed))
+		w.states[r].Left = spin.LoadAcquire64(&b.status.closed) != 0
 	}
 	for r, b := range g.blocks {
 		if r != g.cfg.Rank {
-			b.board.read(&w.rows[r])
-			w.rows[r].Message = cmp.Or(b.board.describeMessage(g.cfg.Ranks), b.describeValue())
+			b.status.read(&w.states[r])
+			w.states[r].Message = cmp.Or(b.status.describeMessage(g.cfg.Ranks), b.describeValue())
 		}
 	}
-	g.me.board.read(&w.rows[g.cfg.Rank])
-	for r := range w.rows {
-		w.rows[r].Missing = false
+	g.me.status.read(&w.states[g.cfg.Rank])
+	for r := range w.states {
+		w.states[r].Missing = false
 	}
 	for _, r := range g.missing(w) {
-		w.rows[r].Missing = true
+		w.states[r].Missing = true
 	}
-	return w.rows
+	return w.states
 }
 
-// read says what the owner of a board is doing. What proves that it waits for this rank is read
+// read copies the status of a rank into its state. What proves that it waits for this rank is read
 // before what could refute that.
-func (b *board) read(row *control.Row) {
-	row.InExchange = spin.LoadAcquire64(&b.inExchange)
-	row.InCollective = spin.LoadAcquire64(&b.inCollective)
-	row.Operation = driver.Operation(spin.LoadAcquire64(&b.operation))
+func (b *status) read(s *control.RankState) {
+	s.InExchange = spin.LoadAcquire64(&b.inExchange)
+	s.InCollective = spin.LoadAcquire64(&b.inCollective)
+	s.Operation = driver.Operation(spin.LoadAcquire64(&b.operation))
 	now, since := sys.Monotonic(), spin.LoadAcquire64(&b.since)
-	row.Waited = time.Duration(now - min(since, now))
-	row.Exchanges = spin.LoadAcquire64(&b.exchanges)
-	row.Submitted = spin.LoadAcquire64(&b.submitted)
+	s.Waited = time.Duration(now - min(since, now))
+	s.Exchanges = spin.LoadAcquire64(&b.exchanges)
+	s.Submitted = spin.LoadAcquire64(&b.submitted)
 }
 
 // peerFault names the peers that have failed; it is called when one has.
 func (g *Group) peerFault(doing func() string) error {
-	return control.SomePeerFault(g.cfg, g.survey(&waiting{}), doing)
+	return control.SomePeerFault(g.cfg, g.rankStates(&waiting{}), doing)
 }
 
-var _ driver.Witness = (*Group)(nil)
+var _ driver.EndObserver = (*Group)(nil)
 
-// Dead lists the world ranks whose processes have ended before they left the group.
-func (g *Group) Dead() (ranks []int) {
-	if g.Enter() != nil {
+// EndedRanks lists the world ranks whose processes have ended before they left the group.
+func (g *Group) EndedRanks() (ranks []int) {
+	if g.BeginUse() != nil {
 		return nil
 	}
-	defer g.Leave()
+	defer g.EndUse()
 	for _, r := range g.lost(g.Others()) {
-		if spin.LoadAcquire64(&g.blocks[r].board.closed) == 0 {
+		if spin.LoadAcquire64(&g.blocks[r].status.closed) == 0 {
 			ranks = append(ranks, g.cfg.Ranks[r])
 		}
 	}
@@ -371,23 +371,23 @@ type MessageWait struct {
 	Why func() error
 }
 
-// AwaitMessage waits. The caller has entered the group, and has polled before.
+// AwaitMessage waits. The caller has called BeginUse, and has polled before.
 func (g *Group) AwaitMessage(w MessageWait) error {
-	b, word := &g.me.board, messageWait(w.Operation, w.Peer)
+	b, word := &g.me.status, messageWait(w.Operation, w.Peer)
 	spin.StoreRelease64(&b.messageSince, sys.Monotonic())
 	spin.StoreRelease64(&b.message, word)
 	defer atomic.CompareAndSwapUint64(&b.message, word, 0)
-	return g.linger(context.Background(), &waiting{
+	return g.waitSlowly(context.Background(), &waiting{
 		ready: w.Ready, from: w.From, doing: w.Doing, why: w.Why,
 	})
 }
 
-// messageWait packs what a rank waits for into a word of its board: the operation, and the group
+// messageWait packs what a rank waits for into a word of its status: the operation, and the group
 // rank of the peer plus 2, so that any source is 1.
 func messageWait(o driver.Operation, peer int) uint64 { return uint64(o)<<32 | uint64(peer+2) }
 
 // describeMessage says what a rank waits for in a message, or nothing.
-func (b *board) describeMessage(ranks []int) string {
+func (b *status) describeMessage(ranks []int) string {
 	word := spin.LoadAcquire64(&b.message)
 	if word == 0 {
 		return ""

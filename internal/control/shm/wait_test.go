@@ -9,7 +9,7 @@ import (
 	"symmem/internal/spin"
 )
 
-// TestRankThatWaitsLongSleepsAndIsWoken lets rank 1 wait until its bell says that it sleeps, and
+// TestRankThatWaitsLongSleepsAndIsWoken lets rank 1 wait until its wakeup says that it sleeps, and
 // only then lets rank 0 come.
 func TestRankThatWaitsLongSleepsAndIsWoken(t *testing.T) {
 	waits := map[string]func(p *plane) error{
@@ -33,29 +33,29 @@ func TestRankThatWaitsLongSleepsAndIsWoken(t *testing.T) {
 			}) {
 				check(t, err)
 			}
-			if n := atomic.LoadInt32(&d.planes[1].me.bell.sleeping); n != 0 {
-				t.Errorf("the bell says that %d threads sleep", n)
+			if n := atomic.LoadInt32(&d.planes[1].me.wakeup.sleeping); n != 0 {
+				t.Errorf("wakeup says that %d threads sleep", n)
 			}
 		})
 	}
 }
 
-// TestBellIsRungForSleepersOnly counts the rings of a bell.
-func TestBellIsRungForSleepersOnly(t *testing.T) {
+// TestOnlySleepersAreWoken counts the increments of a futex word.
+func TestOnlySleepersAreWoken(t *testing.T) {
 	d := newDuo(t)
 	d.join()
-	bell := &d.planes[1].me.bell
+	wakeup := &d.planes[1].me.wakeup
 	ringer := &d.planes[0].Group
-	before := atomic.LoadUint32(&bell.word)
-	ringer.ring()
-	if after := atomic.LoadUint32(&bell.word); after != before {
-		t.Errorf("the bell of a rank that does not sleep was rung %d times", after-before)
+	before := atomic.LoadUint32(&wakeup.word)
+	ringer.wakeSleepers()
+	if after := atomic.LoadUint32(&wakeup.word); after != before {
+		t.Errorf("a rank that does not sleep was woken %d times", after-before)
 	}
-	atomic.AddInt32(&bell.sleeping, 1)
-	ringer.ring()
-	atomic.AddInt32(&bell.sleeping, -1)
-	if after := atomic.LoadUint32(&bell.word); after != before+1 {
-		t.Errorf("the bell of a sleeper was rung %d times, want once", after-before)
+	atomic.AddInt32(&wakeup.sleeping, 1)
+	ringer.wakeSleepers()
+	atomic.AddInt32(&wakeup.sleeping, -1)
+	if after := atomic.LoadUint32(&wakeup.word); after != before+1 {
+		t.Errorf("a sleeper was woken %d times, want once", after-before)
 	}
 }
 
@@ -79,9 +79,9 @@ func TestACallersThreadIsKeptBriefly(t *testing.T) {
 	d.join()
 	g := &d.planes[0].Group
 	g.step++
-	g.budget.brief = 1 << 40
+	g.budget.briefYields = 1 << 40
 	for _, poll := range []bool{false, true} {
-		if g.comesSoon(g.others, poll) {
+		if g.awaitBriefly(g.others, poll) {
 			t.Errorf("a step that nobody has posted has come, polled: %v", poll)
 		}
 	}
@@ -95,30 +95,30 @@ func TestWaitTakesBackOnlyItsOwnNotice(t *testing.T) {
 	exchange := &waiting{exchange: true}
 	g.publishWait(collective, 1)
 	g.publishWait(exchange, 2)
-	g.concealWait(&waiting{})
-	g.concealWait(exchange)
-	board := &g.me.board
-	if n := spin.LoadAcquire64(&board.inCollective); n != 3 {
-		t.Errorf("the board says collective %d, want 3", n)
+	g.unpublishWait(&waiting{})
+	g.unpublishWait(exchange)
+	status := &g.me.status
+	if n := spin.LoadAcquire64(&status.inCollective); n != 3 {
+		t.Errorf("the status says collective %d, want 3", n)
 	}
-	if n := spin.LoadAcquire64(&board.inExchange); n != 0 {
-		t.Errorf("the board says exchange %d, want none", n)
+	if n := spin.LoadAcquire64(&status.inExchange); n != 0 {
+		t.Errorf("the status says exchange %d, want none", n)
 	}
 	later := &waiting{collective: 7, operation: driver.AllGather}
 	middle := &waiting{collective: 5}
 	g.publishWait(later, 5)
 	g.publishWait(middle, 6)
-	n, o := spin.LoadAcquire64(&board.inCollective), spin.LoadAcquire64(&board.operation)
+	n, o := spin.LoadAcquire64(&status.inCollective), spin.LoadAcquire64(&status.operation)
 	if n != 7 || driver.Operation(o) != driver.AllGather {
-		t.Errorf("the board says %v %d, want the last of three", driver.Operation(o), n)
+		t.Errorf("the status says %v %d, want the last of three", driver.Operation(o), n)
 	}
-	g.concealWait(middle)
-	g.concealWait(later)
-	if n := spin.LoadAcquire64(&board.inCollective); n != 3 {
-		t.Errorf("the board says collective %d, want 3 again", n)
+	g.unpublishWait(middle)
+	g.unpublishWait(later)
+	if n := spin.LoadAcquire64(&status.inCollective); n != 3 {
+		t.Errorf("the status says collective %d, want 3 again", n)
 	}
-	g.concealWait(collective)
-	if n := spin.LoadAcquire64(&board.inCollective); n != 0 {
-		t.Errorf("the board says collective %d, want none", n)
+	g.unpublishWait(collective)
+	if n := spin.LoadAcquire64(&status.inCollective); n != 0 {
+		t.Errorf("the status says collective %d, want none", n)
 	}
 }

@@ -12,11 +12,11 @@ import (
 
 const (
 	// spinBudget is how long Await polls without a pause: the time of a small collective, so that
-	// the end of one is seen at once. Until patient it lets others run, then it naps.
+	// the end of one is seen at once. Until yieldTime it yields, then it sleeps.
 	spinBudget = 50 * time.Microsecond
-	patient    = 500 * time.Microsecond
-	// nap is what the end of a longer wait may be late by.
-	nap = 100 * time.Microsecond
+	yieldTime  = 500 * time.Microsecond
+	// pollSleep is what the end of a longer wait may be late by.
+	pollSleep = 100 * time.Microsecond
 )
 
 // Await waits until the work has ended.
@@ -28,24 +28,24 @@ func (p *Plane) Await(ctx context.Context, w control.Wait) error {
 		}
 	}
 	wait := p.waitFor(w, begin)
-	if err := p.enter(wait); err != nil {
+	if err := p.beginWait(wait); err != nil {
 		return err
 	}
-	defer p.exit(wait)
+	defer p.endWait(wait)
 	var grace control.GraceTimer
 	for !w.Done() {
-		wait.failedFor = grace.For(w.Ticket != 0 && p.PeerFailed())
-		if err := p.judge(wait); err != nil && !w.Done() {
-			return p.Fail(w.Blame(err))
+		wait.failedFor = grace.Elapsed(w.Ticket != 0 && p.PeerFailed())
+		if err := p.checkWait(wait); err != nil && !w.Done() {
+			return p.Fail(w.Refine(err))
 		}
 		if ctx.Err() != nil && !w.Done() {
 			return p.interrupted(ctx, wait)
 		}
-		if time.Since(begin) < patient {
+		if time.Since(begin) < yieldTime {
 			runtime.Gosched()
 			continue
 		}
-		time.Sleep(nap)
+		time.Sleep(pollSleep)
 	}
 	return nil
 }
@@ -54,48 +54,48 @@ func (p *Plane) Await(ctx context.Context, w control.Wait) error {
 func (p *Plane) interrupted(ctx context.Context, w *waiting) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	q := p.question(w, time.Now())
-	return control.Interrupted(&q, p.survey(w), context.Cause(ctx))
+	q := p.waitStatus(w, time.Now())
+	return control.Interrupted(&q, p.rankStates(w), context.Cause(ctx))
 }
 
-// untold is how much later than it was done others may know what a rank has submitted.
-const untold = 2 * tellInterval
+// statusDelay is how late others may know what a rank has submitted.
+const statusDelay = 2 * statusInterval
 
-// waitFor is a wait for work. What a rank has submitted in time may be told a little later.
+// waitFor is a wait for work. What a rank has submitted in time may be known here a little later.
 func (p *Plane) waitFor(w control.Wait, begin time.Time) *waiting {
 	return &waiting{
 		doing: w.Doing, collective: w.Ticket, operation: w.Operation, begin: begin,
-		timeout: p.cfg.Timeout + untold, work: true, failedFor: -1,
+		timeout: p.cfg.Timeout + statusDelay, work: true, failedFor: -1,
 	}
 }
 
-func (p *Plane) enter(w *waiting) error {
+func (p *Plane) beginWait(w *waiting) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.closed {
-		return p.open(driver.LaneControl)
+		return p.usable(driver.LaneControl)
 	}
-	p.show(w)
+	p.publish(w)
 	return nil
 }
 
-func (p *Plane) exit(w *waiting) {
+func (p *Plane) endWait(w *waiting) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.conceal(w)
+	p.unpublish(w)
 }
 
-// Trouble tells without waiting why work may never end.
-func (p *Plane) Trouble(w control.Wait, since time.Time) error {
-	err := p.judge(p.waitFor(w, since))
+// Diagnose returns at once why work may never end, or nil.
+func (p *Plane) Diagnose(w control.Wait, since time.Time) error {
+	err := p.checkWait(p.waitFor(w, since))
 	if err != nil && !errors.Is(err, driver.ErrClosed) && w.Ended() {
 		return nil
 	}
-	return w.Blame(err)
+	return w.Refine(err)
 }
 
-// judge is verdict where p.mu is not held.
-func (p *Plane) judge(w *waiting) error {
+// checkWait is verdict where p.mu is not held.
+func (p *Plane) checkWait(w *waiting) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.verdict(w, time.Now())
@@ -104,8 +104,8 @@ func (p *Plane) judge(w *waiting) error {
 // verdict says why the work may never end, or nil, and warns of ranks that are late. p.mu is held,
 // and given up for a warning.
 func (p *Plane) verdict(w *waiting, now time.Time) error {
-	q := p.question(w, now)
-	v := control.Judge(&q, p.survey(w))
+	q := p.waitStatus(w, now)
+	v := control.Judge(&q, p.rankStates(w))
 	if v.Warning != nil {
 		p.warn(v.Warning)
 	}
@@ -116,5 +116,5 @@ func (p *Plane) verdict(w *waiting, now time.Time) error {
 func (p *Plane) PeerFault(doing string) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return control.PeerFailure(p.cfg.Group, p.survey(&waiting{}), doing)
+	return control.PeerFailure(p.cfg.Group, p.rankStates(&waiting{}), doing)
 }

@@ -22,12 +22,12 @@ func (p *Plane) Exchange(
 	defer p.running[lane].Unlock()
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if err := p.open(lane); err != nil {
+	if err := p.usable(lane); err != nil {
 		return nil, err
 	}
-	doing := func() string { return control.Exchanging(p.cfg.Group, lane) }
+	doing := func() string { return control.ExchangeName(p.cfg.Group, lane) }
 	if lane == driver.LaneFault {
-		return p.report(ctx, payload, &waiting{doing: doing})
+		return p.exchangeReports(ctx, payload, &waiting{doing: doing})
 	}
 	if err := p.broken[lane]; err != nil {
 		return nil, fmt.Errorf("%s after a fault: %w", doing(), err)
@@ -35,7 +35,7 @@ func (p *Plane) Exchange(
 	if p.peerFailed() {
 		return nil, p.breakLane(lane, p.peerFault(doing))
 	}
-	got, err := p.swap(ctx, payload, &waiting{
+	got, err := p.exchangeStep(ctx, payload, &waiting{
 		doing: doing, track: track(lane), exchange: lane == driver.LaneControl,
 	})
 	if err != nil {
@@ -48,17 +48,17 @@ func (p *Plane) Exchange(
 func (p *Plane) breakLane(lane driver.Lane, err error) error {
 	p.broken[lane] = err
 	if lane == driver.LaneControl {
-		return p.concede(err)
+		return p.failAndNotify(err)
 	}
 	return err
 }
 
-// concede fails the plane and waits until the others have heard of it: a rank that comes to the
+// failAndNotify fails the plane and waits until the others know: a rank that comes to the
 // step after this one has given up must not find it complete. p.mu is held, and given up meanwhile.
-func (p *Plane) concede(err error) error {
+func (p *Plane) failAndNotify(err error) error {
 	_ = p.fail(err)
-	for begin := time.Now(); !p.closed && p.unheard(); {
-		left := hearing - time.Since(begin)
+	for begin := time.Now(); !p.closed && p.unacknowledged(); {
+		left := ackTimeout - time.Since(begin)
 		if left <= 0 {
 			break
 		}
@@ -67,48 +67,48 @@ func (p *Plane) concede(err error) error {
 	return err
 }
 
-// unheard reports whether somebody who goes on does not know of this rank's fault.
-func (p *Plane) unheard() bool {
-	for r := range p.rows {
-		row := &p.rows[r]
-		if r != p.me && !row.heard && row.failed == control.NotFailed && !row.left && !row.lost {
+// unacknowledged reports whether a rank that goes on may not know of this rank's fault yet.
+func (p *Plane) unacknowledged() bool {
+	for rank := range p.records {
+		r := &p.records[rank]
+		if rank != p.me && !r.failAcked && r.failed == control.NotFailed && !r.left && !r.lost {
 			return true
 		}
 	}
 	return false
 }
 
-// swap makes one step of a track: it posts this rank's payload, waits for everybody's and takes
-// them. p.mu is held.
-func (p *Plane) swap(ctx context.Context, payload []byte, w *waiting) ([][]byte, error) {
-	own := &p.rows[p.me]
-	w.step = own.came[w.track] + 1
+// exchangeStep makes one step of a track: it posts this rank's payload, waits for everybody's and
+// takes them. p.mu is held.
+func (p *Plane) exchangeStep(ctx context.Context, payload []byte, w *waiting) ([][]byte, error) {
+	own := &p.records[p.me]
+	w.step = own.received[w.track] + 1
 	m := message{kind: kindPost, track: w.track, step: w.step, payload: payload}
-	own.came[w.track] = w.step
+	own.received[w.track] = w.step
 	p.broadcast(m, false)
 	if err := p.wait(ctx, w); err != nil {
 		return nil, err
 	}
 	own.completed[w.track] = w.step
-	got := make([][]byte, len(p.rows))
-	for r := range p.rows {
+	got := make([][]byte, len(p.records))
+	for r := range p.records {
 		if r == p.me {
 			got[r] = append([]byte{}, payload...)
 			continue
 		}
-		got[r] = p.rows[r].take(w.track)
+		got[r] = p.records[r].takePost(w.track)
 	}
 	return got, nil
 }
 
-// Named returns this rank's end of a name.
+// Named returns this rank's values under a name.
 func (p *Plane) Named(name string, ordered bool) (driver.Named, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.closed {
-		return nil, p.open(driver.LaneControl)
+		return nil, p.usable(driver.LaneControl)
 	}
-	v, err := p.rows[p.me].under(name)
+	v, err := p.records[p.me].valuesOf(name)
 	if err != nil {
 		return nil, err
 	}
@@ -123,7 +123,7 @@ func (p *Plane) Collectives() uint64 { return p.submitted.Load() }
 func (p *Plane) Compare(ticket uint64, call *driver.Call) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if err := p.open(driver.LaneControl); err != nil {
+	if err := p.usable(driver.LaneControl); err != nil {
 		return err
 	}
 	late := p.peerFailed()
@@ -133,9 +133,10 @@ func (p *Plane) Compare(ticket uint64, call *driver.Call) error {
 			return fmt.Sprintf("%v %d of group %s", call.Operation, ticket, p.cfg.Group.Name())
 		},
 	}
-	all, err := p.swap(context.Background(), binary.LittleEndian.AppendUint64(nil, call.Digest), w)
+	payload := binary.LittleEndian.AppendUint64(nil, call.Digest)
+	all, err := p.exchangeStep(context.Background(), payload, w)
 	if err != nil {
-		return p.concede(err)
+		return p.failAndNotify(err)
 	}
 	var others []int
 	for r, digest := range all {
@@ -152,48 +153,48 @@ func (p *Plane) Compare(ticket uint64, call *driver.Call) error {
 	return nil
 }
 
-// report writes this rank's payload to its log and reads the next report of everybody else.
-// p.mu is held.
-func (p *Plane) report(ctx context.Context, payload []byte, w *waiting) ([][]byte, error) {
+// exchangeReports writes this rank's payload to its log and reads the next report of everybody
+// else. p.mu is held.
+func (p *Plane) exchangeReports(ctx context.Context, payload []byte, w *waiting) ([][]byte, error) {
 	_ = p.fail(&driver.PeerError{Doing: w.doing()})
-	own := &p.rows[p.me]
+	own := &p.records[p.me]
 	payload = append([]byte{}, payload...)
-	if err := own.report(payload); err != nil {
+	if err := own.addReport(payload); err != nil {
 		return nil, err
 	}
 	p.broadcast(message{kind: kindReport, payload: payload}, false)
-	if err := p.meet(ctx, w); err != nil {
+	if err := p.awaitReports(ctx, w); err != nil {
 		return nil, err
 	}
-	got := make([][]byte, len(p.rows))
-	for r := range p.rows {
-		if !p.rows[r].absent {
-			got[r], _ = p.rows[r].next()
+	got := make([][]byte, len(p.records))
+	for r := range p.records {
+		if !p.records[r].absent {
+			got[r], _ = p.records[r].nextReport()
 		}
 	}
 	return got, nil
 }
 
-// meet waits for the next report of all ranks that are not absent. A rank that does not come in
-// time, is lost or has left the group becomes absent.
-func (p *Plane) meet(ctx context.Context, w *waiting) error {
+// awaitReports waits for the next report of all ranks that are not absent. A rank that does not
+// come in time, is lost or has left the group becomes absent.
+func (p *Plane) awaitReports(ctx context.Context, w *waiting) error {
 	ctx, cancel := control.Bounded(ctx, p.cfg.Timeout)
 	defer cancel()
 	for {
-		silent := p.silent()
-		if len(silent) == 0 {
+		unreported := p.unreported()
+		if len(unreported) == 0 {
 			return nil
 		}
 		due := errors.Is(ctx.Err(), context.DeadlineExceeded)
 		switch {
 		case p.closed:
-			return p.open(driver.LaneFault)
-		case due && p.rhythm.deaf(time.Now()):
-			p.pause(nil, tellInterval)
+			return p.usable(driver.LaneFault)
+		case due && p.stalls.mayBeStale(time.Now()):
+			p.pause(nil, statusInterval)
 			continue
 		case due:
-			for _, r := range silent {
-				p.rows[r].absent = true
+			for _, r := range unreported {
+				p.records[r].absent = true
 			}
 			return nil
 		case ctx.Err() != nil:
@@ -203,16 +204,17 @@ func (p *Plane) meet(ctx context.Context, w *waiting) error {
 	}
 }
 
-// silent lists those who have a report to make, and takes those who can make none as absent.
-func (p *Plane) silent() []int {
+// unreported lists the ranks whose next report has not come. It marks those that can send none as
+// absent.
+func (p *Plane) unreported() []int {
 	var ranks []int
-	for r := range p.rows {
-		row := &p.rows[r]
-		if r == p.me || row.absent || row.read < len(row.reports) {
+	for r := range p.records {
+		record := &p.records[r]
+		if r == p.me || record.absent || record.readReports < len(record.reports) {
 			continue
 		}
-		if row.lost || row.left || !row.hasRoom(0) {
-			row.absent = true
+		if record.lost || record.left || !record.hasRoom(0) {
+			record.absent = true
 			continue
 		}
 		ranks = append(ranks, r)

@@ -19,13 +19,13 @@ type kind uint8
 const (
 	kindPost   kind = iota + 1 // one step of a track
 	kindReport                 // a report on the fault lane
-	kindBoard                  // what the rank is doing
-	// kindFail: the rank has failed; its step is the control.Reason, and it holds the rank's board
+	kindStatus                 // what the rank is doing
+	// kindFail: the rank has failed; its step is the control.Reason, and it holds the rank's status
 	// and what it had seen complete.
 	kindFail
-	kindHeard // the rank has heard that the other failed
-	kindBye   // the rank leaves; holds its last board
-	kindValue // one step under a name; holds the words and the name
+	kindFailAck // the rank knows that the other has failed
+	kindLeave   // the rank leaves; holds its last status
+	kindValue   // one step under a name; holds the words and the name
 	// kindComplete: a step under a name that a rank which is about to fail had seen complete; holds
 	// the name.
 	kindComplete
@@ -46,9 +46,9 @@ const (
 	// headerBytes is a frame without its payload: kind, track, two zeros, the payload's size in
 	// four bytes, the step in eight. All integers are little-endian.
 	headerBytes = 16
-	boardBytes  = 5 * 8
+	statusBytes = 5 * 8
 	digestBytes = 8
-	failBytes   = boardBytes + int(tracks)*8
+	failBytes   = statusBytes + int(tracks)*8
 	wordBytes   = len(driver.Words{}) * 8
 )
 
@@ -94,9 +94,9 @@ func (m *message) bounds() (least, most uint32, ok bool) {
 		return 0, driver.MaxPayload, true
 	case kindReport:
 		return 0, driver.MaxPayload, true
-	case kindBoard, kindBye:
-		return boardBytes, boardBytes, true
-	case kindHeard:
+	case kindStatus, kindLeave:
+		return statusBytes, statusBytes, true
+	case kindFailAck:
 		return 0, 0, true
 	case kindFail:
 		return uint32(failBytes), uint32(failBytes), true
@@ -135,8 +135,8 @@ func receive(r io.Reader) (message, error) {
 	return h.message, nil
 }
 
-// board says what a rank is doing.
-type board struct {
+// status says what a rank is doing.
+type status struct {
 	// submitted counts the collectives that the rank has launched.
 	submitted uint64
 	// inCollective is the ticket that the rank waits for, or 0; operation is what that one does.
@@ -144,12 +144,12 @@ type board struct {
 	operation    driver.Operation
 	// inExchange is the step on the control lane while the rank waits in it, or 0.
 	inExchange uint64
-	// since is when the wait began, by the clock of the rank that holds the board.
+	// since is when the wait began, by the clock of the rank that has this status.
 	since time.Time
 }
 
-// encode says times as ages, since clocks of machines differ.
-func (b *board) encode(now time.Time) []byte {
+// encode writes times as ages, since clocks of machines differ.
+func (b *status) encode(now time.Time) []byte {
 	age := uint64(0)
 	if b.inCollective != 0 || b.inExchange != 0 {
 		age = uint64(max(0, now.Sub(b.since)))
@@ -163,9 +163,9 @@ func (b *board) encode(now time.Time) []byte {
 	return p
 }
 
-// decodeBoard reads a board of the right size.
-func decodeBoard(p []byte, now time.Time) board {
-	return board{
+// decodeStatus reads a status of the right size.
+func decodeStatus(p []byte, now time.Time) status {
+	return status{
 		submitted:    binary.LittleEndian.Uint64(p),
 		inCollective: binary.LittleEndian.Uint64(p[8:]),
 		operation:    driver.Operation(binary.LittleEndian.Uint64(p[16:])),

@@ -27,11 +27,11 @@ func TestHeadersThatLieAreErrors(t *testing.T) {
 		"a payload that is too large":   func(b []byte) { copy(b[4:], []byte{1, 0, 0x10, 0}) },
 		"four gigabytes":                func(b []byte) { copy(b[4:], []byte{255, 255, 255, 255}) },
 		"a digest of four bytes":        func(b []byte) { b[1] = byte(trackCompare) },
-		"a board of four bytes":         func(b []byte) { b[0] = byte(kindBoard) },
-		"a goodbye of four bytes":       func(b []byte) { b[0] = byte(kindBye) },
+		"a status of four bytes":        func(b []byte) { b[0] = byte(kindStatus) },
+		"a goodbye of four bytes":       func(b []byte) { b[0] = byte(kindLeave) },
 		"a fault of four bytes":         func(b []byte) { b[0] = byte(kindFail) },
 		"words of four bytes":           func(b []byte) { b[0] = byte(kindValue) },
-		"an answer that says something": func(b []byte) { b[0] = byte(kindHeard) },
+		"an answer that says something": func(b []byte) { b[0] = byte(kindFailAck) },
 		"a report that is too large": func(b []byte) {
 			b[0] = byte(kindReport)
 			copy(b[4:], []byte{1, 0, 0x10, 0})
@@ -67,17 +67,17 @@ func FuzzReceive(f *testing.F) {
 		{kind: kindPost, track: trackBackground, step: 1 << 40, payload: []byte("here")},
 		{kind: kindPost, track: trackCompare, step: 1, payload: make([]byte, digestBytes)},
 		{kind: kindReport},
-		{kind: kindBoard, payload: make([]byte, boardBytes)},
+		{kind: kindStatus, payload: make([]byte, statusBytes)},
 		{kind: kindFail, payload: make([]byte, failBytes)},
-		{kind: kindHeard},
+		{kind: kindFailAck},
 		{kind: kindValue, step: 1, payload: make([]byte, wordBytes+1)},
 		{kind: kindComplete, step: 1, payload: make([]byte, 1)},
-		{kind: kindBye, payload: bytes.Repeat([]byte{255}, boardBytes)},
+		{kind: kindLeave, payload: bytes.Repeat([]byte{255}, statusBytes)},
 	} {
 		f.Add(m.encode())
 	}
 	f.Fuzz(func(t *testing.T, data []byte) {
-		r, rows := bytes.NewReader(data), row{}
+		r, rows := bytes.NewReader(data), rankRecord{}
 		for {
 			before := r.Len()
 			m, err := receive(r)
@@ -90,7 +90,7 @@ func FuzzReceive(f *testing.F) {
 			if rows.apply(m, time.Now()) != nil {
 				return
 			}
-			known := rows.known(&waiting{}, time.Now())
+			known := rows.state(&waiting{}, time.Now())
 			_ = known.String()
 		}
 	})
@@ -99,7 +99,7 @@ func FuzzReceive(f *testing.F) {
 func TestBoardsComeAsTheyWere(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		now := time.Unix(1_000_000, 0)
-		want := board{
+		want := status{
 			submitted:    rapid.Uint64().Draw(t, "submitted"),
 			inCollective: rapid.Uint64().Draw(t, "inCollective"),
 			operation:    driver.Operation(rapid.Byte().Draw(t, "operation")),
@@ -109,8 +109,8 @@ func TestBoardsComeAsTheyWere(t *testing.T) {
 		if want.inCollective != 0 || want.inExchange != 0 {
 			want.since = now.Add(-time.Duration(rapid.Int64Range(0, 1<<60).Draw(t, "age")))
 		}
-		got := decodeBoard(want.encode(now), now)
-		if diff := cmp.Diff(want, got, cmp.AllowUnexported(board{})); diff != "" {
+		got := decodeStatus(want.encode(now), now)
+		if diff := cmp.Diff(want, got, cmp.AllowUnexported(status{})); diff != "" {
 			t.Fatal(diff)
 		}
 	})
@@ -118,7 +118,7 @@ func TestBoardsComeAsTheyWere(t *testing.T) {
 
 func TestAgesThatLieHarmNothing(t *testing.T) {
 	now := time.Unix(1_000_000, 0)
-	b := decodeBoard(bytes.Repeat([]byte{255}, boardBytes), now)
+	b := decodeStatus(bytes.Repeat([]byte{255}, statusBytes), now)
 	if b.since.After(now) {
 		t.Errorf("a wait begins at %v, after %v", b.since, now)
 	}

@@ -31,8 +31,8 @@ type Config struct {
 }
 
 // Join joins a group. It is collective, bounded by ctx or else by the timeout; a TimeoutError names
-// the ranks that did not come. A rank that cannot join tells the others why, who end with that. On
-// an error no plane is left on this rank, and nobody can join a group of this id any more.
+// the ranks that did not come. A rank that cannot join stores why, and the others fail with that.
+// On an error no plane is left on this rank, and nobody can join a group of this id any more.
 func Join(ctx context.Context, cfg Config) (*Plane, error) {
 	if g := cfg.Group; len(g.Ranks) < 1 || g.Rank < 0 || g.Rank >= len(g.Ranks) ||
 		cfg.Timeout <= 0 || cfg.Store == nil {
@@ -41,14 +41,14 @@ func Join(ctx context.Context, cfg Config) (*Plane, error) {
 	}
 	ctx, cancel := control.Bounded(ctx, cfg.Timeout)
 	defer cancel()
-	e := &entry{cfg: cfg}
+	e := &joining{cfg: cfg}
 	links, err := e.connect(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("joining group %s: %w", cfg.Group.Name(), err)
 	}
 	p := newPlane(cfg, links)
 	if err := p.greet(ctx); err != nil {
-		err = e.explained(ctx, err)
+		err = e.peerFailureOr(ctx, err)
 		return nil, errors.Join(fmt.Errorf("joining group %s: %w", cfg.Group.Name(), err), p.Close())
 	}
 	return p, nil
@@ -81,20 +81,20 @@ func fingerprint(g driver.GroupConfig) []byte {
 	return h.Sum(nil)
 }
 
-// token is the secret of a group: who connects shows the first half, who is connected to the
-// other, so that each knows who is there before anything else is said.
+// token is the secret of a group. The end that connects sends the first half, the other end the
+// second, so that each has authenticated the other before anything else is sent.
 type token [32]byte
 
 const tokenHalf = len(token{}) / 2
 
-func (e *entry) key(name string) string {
+func (e *joining) key(name string) string {
 	return "tcp/" + strconv.Quote(e.cfg.Group.ID) + "/" + name
 }
 
-func (e *entry) addressKey(r int) string { return e.key(strconv.Itoa(r)) }
+func (e *joining) addressKey(r int) string { return e.key(strconv.Itoa(r)) }
 
 // shareToken makes the token on the first rank and fetches it on the others.
-func (e *entry) shareToken(ctx context.Context) error {
+func (e *joining) shareToken(ctx context.Context) error {
 	if e.cfg.Group.Rank == 0 {
 		if _, err := rand.Read(e.token[:]); err != nil {
 			return fmt.Errorf("making the group's token: %w", err)
@@ -112,21 +112,21 @@ func (e *entry) shareToken(ctx context.Context) error {
 	return nil
 }
 
-// hello is what the connecting end says first: a word that names protocol and version, the first
+// hello is what the connecting end sends first: a word that names protocol and version, the first
 // half of the token, its own group rank and that of whom it wants to reach. The same address can
 // be that of different machines, such as that of a bridge for containers.
 const helloBytes = 8 + tokenHalf + 4 + 4
 
 const helloWord = "symrel01"
 
-func (e *entry) hello(to int) []byte {
+func (e *joining) hello(to int) []byte {
 	b := append([]byte(helloWord), e.token[:tokenHalf]...)
 	b = binary.LittleEndian.AppendUint32(b, uint32(e.cfg.Group.Rank))
 	return binary.LittleEndian.AppendUint32(b, uint32(to))
 }
 
 // decodeHello returns the group rank of who is at the other end.
-func (e *entry) decodeHello(b [helloBytes]byte) (int, error) {
+func (e *joining) decodeHello(b [helloBytes]byte) (int, error) {
 	shown := b[len(helloWord) : len(helloWord)+tokenHalf]
 	known := subtle.ConstantTimeCompare(shown, e.token[:tokenHalf]) == 1
 	from := binary.LittleEndian.Uint32(b[len(helloWord)+tokenHalf:])

@@ -93,19 +93,19 @@ func TestARankThatIsLostBehindTheJoiningIsExplained(t *testing.T) {
 	store := rendezvous.NewLocal()
 	defer func() { check(t, store.Close()) }()
 	group := driver.GroupConfig{ID: "duo", Ranks: []int{0, 1}}
-	e := &entry{cfg: Config{Store: store, Group: group}}
+	e := &joining{cfg: Config{Store: store, Group: group}}
 	other := errors.New("something else")
-	if err := e.explained(t.Context(), other); !errors.Is(err, other) {
+	if err := e.peerFailureOr(t.Context(), other); !errors.Is(err, other) {
 		t.Errorf("got %v, want %v", err, other)
 	}
 	lost := &driver.RankLostError{Ranks: []int{1}}
-	if err := e.explained(t.Context(), lost); !errors.Is(err, lost) {
+	if err := e.peerFailureOr(t.Context(), lost); !errors.Is(err, lost) {
 		t.Errorf("got %v where nobody tells anything, want %v", err, lost)
 	}
 	group.Rank = 1
-	told := &entry{cfg: Config{Store: store, Group: group}}
-	go told.tell(t.Context(), errors.New("no port"))
-	if err := e.explained(t.Context(), lost); err.Error() != "rank 1 could not: no port" {
+	told := &joining{cfg: Config{Store: store, Group: group}}
+	go told.publishFailure(t.Context(), errors.New("no port"))
+	if err := e.peerFailureOr(t.Context(), lost); err.Error() != "rank 1 could not: no port" {
 		t.Errorf("got %v, want what rank 1 tells", err)
 	}
 }
@@ -136,7 +136,7 @@ func TestARankThatHasGoneIsNamedByAll(t *testing.T) {
 	defer func() { check(t, store.Close()) }()
 	gone, err := net.Listen("tcp", "127.0.0.1:0")
 	check(t, err)
-	e := &entry{cfg: Config{Store: store, Group: driver.GroupConfig{ID: "trio"}}}
+	e := &joining{cfg: Config{Store: store, Group: driver.GroupConfig{ID: "trio"}}}
 	check(t, store.Set(t.Context(), e.addressKey(1), []byte(gone.Addr().String())))
 	check(t, gone.Close())
 	var all sync.WaitGroup
@@ -214,7 +214,7 @@ func TestStoreOfSomebodyElseIsAnError(t *testing.T) {
 	i := newImpostor(t)
 	cfg := i.config()
 	cfg.Group = duo(1)
-	check(t, i.store.Set(i.ctx, (&entry{cfg: cfg}).key("token"), []byte("short")))
+	check(t, i.store.Set(i.ctx, (&joining{cfg: cfg}).key("token"), []byte("short")))
 	if _, err := Join(i.ctx, cfg); err == nil || !strings.Contains(err.Error(), "5 bytes") {
 		t.Errorf("got %v, want an error about a token of 5 bytes", err)
 	}
@@ -223,7 +223,7 @@ func TestStoreOfSomebodyElseIsAnError(t *testing.T) {
 func TestAddressIsTheOneThatIsChosenOrElseAny(t *testing.T) {
 	listen := func(host string) []string {
 		i := newImpostor(t)
-		e := &entry{cfg: i.config()}
+		e := &joining{cfg: i.config()}
 		e.cfg.Host = host
 		check(t, e.listen(i.ctx))
 		check(t, e.listener.Close())
@@ -292,12 +292,12 @@ func TestKernelWatchesTheOtherMachine(t *testing.T) {
 	conn, err := net.Dial("tcp", l.Addr().String())
 	check(t, err)
 	defer conn.Close()
-	check(t, watchful(conn.(*net.TCPConn)))
+	check(t, setKeepAlive(conn.(*net.TCPConn)))
 	raw, err := conn.(*net.TCPConn).SyscallConn()
 	check(t, err)
 	check(t, raw.Control(func(fd uintptr) {
 		for option, want := range map[[2]int]int{
-			{syscall.IPPROTO_TCP, tcpUserTimeout}:        int(silence / time.Millisecond),
+			{syscall.IPPROTO_TCP, tcpUserTimeout}:        int(keepAliveTimeout / time.Millisecond),
 			{syscall.SOL_SOCKET, syscall.SO_KEEPALIVE}:   1,
 			{syscall.IPPROTO_TCP, syscall.TCP_KEEPIDLE}:  1,
 			{syscall.IPPROTO_TCP, syscall.TCP_KEEPINTVL}: 1,

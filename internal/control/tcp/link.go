@@ -8,9 +8,9 @@ import (
 )
 
 const (
-	// silence is how long a machine may leave what was sent to it, or a probe, unanswered. It is
-	// the kernel that answers, so a process that is stopped is not silent.
-	silence = 5 * time.Second
+	// keepAliveTimeout is how long a machine may leave what was sent to it, or a probe, unanswered.
+	// It is the kernel that answers, also for a process that is stopped.
+	keepAliveTimeout = 5 * time.Second
 	// tcpUserTimeout is the option that says so, TCP_USER_TIMEOUT of linux/tcp.h.
 	tcpUserTimeout = 0x12
 )
@@ -18,7 +18,7 @@ const (
 // link is a connection to one rank.
 //
 // What is to be sent is queued, so that nobody waits for a rank that does not read. The queue is
-// short by itself: no rank is more than a step ahead of another, and a board is made when it is
+// short by itself: no rank is more than a step ahead of another, and a status is made when it is
 // sent.
 type link struct {
 	rank int // group rank of the other end
@@ -26,7 +26,7 @@ type link struct {
 
 	mu     sync.Mutex
 	queue  [][]byte      // guarded by mu
-	board  bool          // a board is due; guarded by mu
+	status bool          // a status must be sent; guarded by mu
 	last   bool          // nothing follows; guarded by mu
 	wake   chan struct{} // has an entry when there is something to send
 	closed chan struct{} // closed when the reader has ended
@@ -38,10 +38,11 @@ func newLink(rank int, conn *net.TCPConn) *link {
 	}
 }
 
-// watchful makes the kernel notice within seconds that the other machine no longer answers.
-func watchful(conn *net.TCPConn) error {
+// setKeepAlive makes the kernel notice within seconds that the other machine no longer answers.
+func setKeepAlive(conn *net.TCPConn) error {
 	if err := conn.SetKeepAliveConfig(net.KeepAliveConfig{
-		Enable: true, Idle: time.Second, Interval: time.Second, Count: int(silence / time.Second),
+		Enable: true, Idle: time.Second, Interval: time.Second,
+		Count: int(keepAliveTimeout / time.Second),
 	}); err != nil {
 		return err
 	}
@@ -52,7 +53,7 @@ func watchful(conn *net.TCPConn) error {
 	var failed error
 	err = raw.Control(func(fd uintptr) {
 		failed = syscall.SetsockoptInt(int(fd), syscall.IPPROTO_TCP, tcpUserTimeout,
-			int(silence/time.Millisecond))
+			int(keepAliveTimeout/time.Millisecond))
 	})
 	if err != nil {
 		return err
@@ -60,25 +61,25 @@ func watchful(conn *net.TCPConn) error {
 	return failed
 }
 
-// send queues a frame. Nothing is queued behind the last.
+// send queues a frame. Nothing is queued after the last.
 func (l *link) send(frame []byte, last bool) {
 	l.mu.Lock()
 	if !l.last {
 		l.queue, l.last = append(l.queue, frame), last
 	}
 	l.mu.Unlock()
-	l.ring()
+	l.wakeWriter()
 }
 
-// tell makes a board due.
-func (l *link) tell() {
+// sendStatus has the writer send a status.
+func (l *link) sendStatus() {
 	l.mu.Lock()
-	l.board = true
+	l.status = true
 	l.mu.Unlock()
-	l.ring()
+	l.wakeWriter()
 }
 
-func (l *link) ring() {
+func (l *link) wakeWriter() {
 	select {
 	case l.wake <- struct{}{}:
 	default:
@@ -86,17 +87,17 @@ func (l *link) ring() {
 }
 
 // take empties the queue.
-func (l *link) take() (frames net.Buffers, board, last bool) {
+func (l *link) take() (frames net.Buffers, status, last bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	frames, board, last = l.queue, l.board && !l.last, l.last
-	l.queue, l.board = nil, false
-	return frames, board, last
+	frames, status, last = l.queue, l.status && !l.last, l.last
+	l.queue, l.status = nil, false
+	return frames, status, last
 }
 
 // write sends what is queued until the last frame or the end of the connection. Its errors are
 // those of the connection, which the reader gets too.
-func (l *link) write(board func() []byte) {
+func (l *link) write(status func() []byte) {
 	for {
 		select {
 		case <-l.wake:
@@ -105,7 +106,7 @@ func (l *link) write(board func() []byte) {
 		}
 		frames, due, last := l.take()
 		if due {
-			frames = append(frames, board())
+			frames = append(frames, status())
 		}
 		if _, err := frames.WriteTo(l.conn); err != nil {
 			return

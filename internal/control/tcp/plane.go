@@ -15,13 +15,14 @@ import (
 )
 
 const (
-	// tellInterval is how old what others know of a rank can be, apart from the way of a message.
-	tellInterval = 100 * time.Millisecond
-	// hearing bounds how long a rank that has failed waits for others to hear of it, or, in
-	// joining, for the word of one that has failed before.
-	hearing = 250 * time.Millisecond
-	// farewell bounds how long Close waits for goodbyes to be taken.
-	farewell = time.Second
+	// statusInterval is how old what others know of a rank can be, apart from the time of a
+	// message.
+	statusInterval = 100 * time.Millisecond
+	// ackTimeout bounds how long a rank that has failed waits until the others know. While a group
+	// is joined it bounds the wait for the message of a rank that failed before.
+	ackTimeout = 250 * time.Millisecond
+	// leaveTimeout bounds how long Close waits until its last message is sent.
+	leaveTimeout = time.Second
 )
 
 // Plane is this rank's end of a group. Its states are those of control.Plane.
@@ -40,17 +41,17 @@ type Plane struct {
 	peerGone atomic.Bool   // a peer has failed or is lost, or this plane was closed
 	ended    chan struct{} // closed when cause is known
 
-	mu      sync.Mutex
-	cause   error                   // why this rank failed; guarded by mu
-	closed  bool                    // guarded by mu
-	rows    []row                   // by group rank; guarded by mu
-	waits   []*waiting              // those that others should know of; guarded by mu
-	told    board                   // what others know; guarded by mu
-	limit   uint64                  // the last ticket that others are shown; guarded by mu
-	broken  [driver.LaneFault]error // why a lane is out of step; guarded by mu
-	changed chan struct{}           // closed when rows change; nil if nobody waits; guarded by mu
-	rhythm  rhythm                  // of tell; guarded by mu
-	warned  time.Time               // when ranks were last warned of; guarded by mu
+	mu         sync.Mutex
+	cause      error                   // why this rank failed; guarded by mu
+	closed     bool                    // guarded by mu
+	records    []rankRecord            // by group rank; guarded by mu
+	waits      []*waiting              // those that others are told of; guarded by mu
+	sentStatus status                  // the status that was sent last; guarded by mu
+	limit      uint64                  // the last ticket that is sent to others; guarded by mu
+	broken     [driver.LaneFault]error // why a lane is out of step; guarded by mu
+	changed    chan struct{}           // closed when records change, or nil; guarded by mu
+	stalls     stallDetector           // of this process; guarded by mu
+	warned     time.Time               // when ranks were last warned of; guarded by mu
 }
 
 var _ control.Plane = (*Plane)(nil)
@@ -58,24 +59,25 @@ var _ control.Plane = (*Plane)(nil)
 func newPlane(cfg Config, links []*link) *Plane {
 	p := &Plane{
 		cfg: cfg, me: cfg.Group.Rank, links: links,
-		quit: make(chan struct{}), ended: make(chan struct{}), rows: make([]row, len(links)),
-		limit: math.MaxUint64, rhythm: rhythm{last: time.Now()},
+		quit: make(chan struct{}), ended: make(chan struct{}),
+		records: make([]rankRecord, len(links)),
+		limit:   math.MaxUint64, stalls: stallDetector{last: time.Now()},
 	}
 	p.final.Store(math.MaxUint64)
 	for r := range links {
 		p.all = append(p.all, r)
 	}
-	p.tasks.Go(p.tell)
+	p.tasks.Go(p.sendStatuses)
 	for _, l := range links {
 		if l != nil {
-			p.tasks.Go(func() { l.write(p.boardFrame) })
+			p.tasks.Go(func() { l.write(p.statusFrame) })
 			p.tasks.Go(func() { p.read(l) })
 		}
 	}
 	return p
 }
 
-// Submit takes the next ticket. It is told to the others within tellInterval.
+// Submit takes the next ticket. It is sent to the others within statusInterval.
 func (p *Plane) Submit() uint64 {
 	ticket := p.submitted.Load() + 1
 	p.submitted.Store(ticket)
@@ -112,7 +114,7 @@ func (p *Plane) Abort(cause error) {
 	_ = p.Fail(cause)
 }
 
-// Fail records the first fault and tells the others.
+// Fail records the first fault and sends it to the others.
 func (p *Plane) Fail(err error) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -122,12 +124,12 @@ func (p *Plane) Fail(err error) error {
 // fail is Fail where p.mu is held.
 func (p *Plane) fail(err error) error {
 	if p.end(err) {
-		b := p.board()
+		b := p.status()
 		payload := b.encode(time.Now())
-		for _, step := range p.rows[p.me].completed {
+		for _, step := range p.records[p.me].completed {
 			payload = binary.LittleEndian.AppendUint64(payload, step)
 		}
-		for name, v := range p.rows[p.me].values {
+		for name, v := range p.records[p.me].values {
 			p.broadcast(message{kind: kindComplete, step: v.completed, payload: []byte(name)}, false)
 		}
 		step := uint64(control.ReasonOf(err))
@@ -147,8 +149,8 @@ func (p *Plane) end(err error) bool {
 	return true
 }
 
-// open says why the plane can no longer be used, or nil. p.mu is held.
-func (p *Plane) open(lane driver.Lane) error {
+// usable returns why the plane can no longer be used, or nil. p.mu is held.
+func (p *Plane) usable(lane driver.Lane) error {
 	if p.closed {
 		return fmt.Errorf("group %s: %w", p.cfg.Group.Name(), driver.ErrClosed)
 	}
@@ -168,7 +170,7 @@ func (p *Plane) broadcast(m message, last bool) {
 	}
 }
 
-// wakeAll has everybody who waits look again. p.mu is held.
+// wakeAll wakes all waits of this rank, which check again. p.mu is held.
 func (p *Plane) wakeAll() {
 	if p.changed != nil {
 		close(p.changed)
@@ -176,7 +178,7 @@ func (p *Plane) wakeAll() {
 	}
 }
 
-// change is closed when the rows change. p.mu is held.
+// change is closed when the records change. p.mu is held.
 func (p *Plane) change() <-chan struct{} {
 	if p.changed == nil {
 		p.changed = make(chan struct{})
@@ -184,34 +186,34 @@ func (p *Plane) change() <-chan struct{} {
 	return p.changed
 }
 
-// read takes what a rank sends until its connection ends.
+// read handles what a rank sends until its connection ends.
 func (p *Plane) read(l *link) {
 	defer close(l.closed)
 	var err error
 	for left := false; err == nil && !left; {
 		var m message
 		if m, err = receive(l.conn); err == nil {
-			left, err = p.take(l.rank, m)
+			left, err = p.handle(l.rank, m)
 		}
 	}
 	if errors.Is(err, ErrProtocol) {
-		_ = p.Fail(fmt.Errorf("reading what rank %d says: %w", p.cfg.Group.Ranks[l.rank], err))
+		_ = p.Fail(fmt.Errorf("reading a message of rank %d: %w", p.cfg.Group.Ranks[l.rank], err))
 	}
 	_ = l.conn.Close()
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if !p.rows[l.rank].left {
-		p.rows[l.rank].lost = true
+	if !p.records[l.rank].left {
+		p.records[l.rank].lost = true
 		p.peerGone.Store(true)
 	}
 	p.wakeAll()
 }
 
-// take enters a message in the sender's row, and reports whether it was its last.
-func (p *Plane) take(rank int, m message) (left bool, err error) {
+// handle applies a message to the sender's record, and reports whether it was its last.
+func (p *Plane) handle(rank int, m message) (left bool, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	r := &p.rows[rank]
+	r := &p.records[rank]
 	if err := r.apply(m, time.Now()); err != nil {
 		return false, err
 	}
@@ -220,16 +222,16 @@ func (p *Plane) take(rank int, m message) (left bool, err error) {
 	}
 	if m.kind == kindFail {
 		p.peerGone.Store(true)
-		answer := message{kind: kindHeard}
+		answer := message{kind: kindFailAck}
 		p.links[rank].send(answer.encode(), false)
 	}
 	p.wakeAll()
 	return r.left, nil
 }
 
-// tell has boards sent when this rank's has changed, and beats the rhythm.
-func (p *Plane) tell() {
-	ticker := time.NewTicker(tellInterval)
+// sendStatuses has this rank's status sent when it has changed, and ticks the stall detector.
+func (p *Plane) sendStatuses() {
+	ticker := time.NewTicker(statusInterval)
 	defer ticker.Stop()
 	for {
 		select {
@@ -238,41 +240,42 @@ func (p *Plane) tell() {
 		case <-ticker.C:
 		}
 		p.tick(time.Now())
-		if !p.stale() {
+		if !p.statusChanged() {
 			continue
 		}
 		for _, l := range p.links {
 			if l != nil {
-				l.tell()
+				l.sendStatus()
 			}
 		}
 	}
 }
 
-// tick has waits that are due look at once when what others have said is read: this process may be
-// stopped again.
+// tick wakes the waits as soon as the messages of others are read after a stall. Waits that are due
+// then end at once: this process may be stopped again.
 func (p *Plane) tick(now time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.rhythm.tick(now) {
+	if p.stalls.tick(now) {
 		p.wakeAll()
 	}
 }
 
-// stale reports whether others do not know this rank's board, and takes them as told.
-func (p *Plane) stale() bool {
+// statusChanged reports whether this rank's status has changed since the last call, and must be
+// sent.
+func (p *Plane) statusChanged() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	b := p.board()
-	changed := b != p.told
-	p.told = b
+	b := p.status()
+	changed := b != p.sentStatus
+	p.sentStatus = b
 	return changed
 }
 
-// board is what this rank is doing. Of several collectives that it waits for it shows the last,
-// which proves the most to others. p.mu is held.
-func (p *Plane) board() board {
-	b := board{submitted: min(p.submitted.Load(), p.limit)}
+// status is what this rank is doing. Of several collectives that it waits for it has the last, as
+// shm.Group.publishLatest explains. p.mu is held.
+func (p *Plane) status() status {
+	b := status{submitted: min(p.submitted.Load(), p.limit)}
 	for _, w := range p.waits {
 		switch {
 		case w.collective > b.inCollective:
@@ -286,32 +289,32 @@ func (p *Plane) board() board {
 	return b
 }
 
-// boardFrame is the board as it is sent.
-func (p *Plane) boardFrame() []byte {
+// statusFrame is the status as it is sent.
+func (p *Plane) statusFrame() []byte {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	b := p.board()
-	m := message{kind: kindBoard, payload: b.encode(time.Now())}
+	b := p.status()
+	m := message{kind: kindStatus, payload: b.encode(time.Now())}
 	return m.encode()
 }
 
-// show and conceal begin and end that others know of a wait.
-func (p *Plane) show(w *waiting) { p.waits = append(p.waits, w) }
+// publish and unpublish put a wait into this rank's status and take it out. p.mu is held.
+func (p *Plane) publish(w *waiting) { p.waits = append(p.waits, w) }
 
-func (p *Plane) conceal(w *waiting) {
+func (p *Plane) unpublish(w *waiting) {
 	p.waits = slices.DeleteFunc(p.waits, func(o *waiting) bool { return o == w })
 }
 
 // Withdraw takes back the tickets that some rank is not known to have submitted, if there are any.
-// The others hear of it with the goodbye.
+// The others are told with kindLeave.
 func (p *Plane) Withdraw() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	submitted := p.submitted.Load()
 	least := submitted
-	for r := range p.rows {
+	for r := range p.records {
 		if r != p.me {
-			least = min(least, p.rows[r].submitted)
+			least = min(least, p.records[r].submitted)
 		}
 	}
 	if least == submitted {
@@ -321,8 +324,8 @@ func (p *Plane) Withdraw() bool {
 	return true
 }
 
-// Close says goodbye and leaves the group. A rank that takes no goodbye, because it is stopped or
-// gone, holds it up for a second at most.
+// Close sends kindLeave and leaves the group. A rank that does not read it, because it is stopped
+// or gone, delays Close by leaveTimeout at most.
 func (p *Plane) Close() error {
 	if !p.leave() {
 		return nil
@@ -330,14 +333,14 @@ func (p *Plane) Close() error {
 	close(p.quit)
 	for _, l := range p.links {
 		if l != nil {
-			_ = l.conn.SetDeadline(time.Now().Add(farewell))
+			_ = l.conn.SetDeadline(time.Now().Add(leaveTimeout))
 		}
 	}
 	p.tasks.Wait()
 	return nil
 }
 
-// leave ends the waits of this rank and says goodbye, once.
+// leave ends the waits of this rank and queues kindLeave, once.
 func (p *Plane) leave() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -347,8 +350,8 @@ func (p *Plane) leave() bool {
 	p.end(fmt.Errorf("group %s: %w", p.cfg.Group.Name(), driver.ErrClosed))
 	p.closed = true
 	p.peerGone.Store(true)
-	b := p.board()
-	p.broadcast(message{kind: kindBye, payload: b.encode(time.Now())}, true)
+	b := p.status()
+	p.broadcast(message{kind: kindLeave, payload: b.encode(time.Now())}, true)
 	p.wakeAll()
 	return true
 }

@@ -80,9 +80,9 @@ func (i *impostor) victim() *Plane {
 }
 
 // entry knows the token that rank 0 has left.
-func (i *impostor) entry() *entry {
+func (i *impostor) entry() *joining {
 	i.t.Helper()
-	e := &entry{cfg: Config{Store: i.store, Group: duo(1)}}
+	e := &joining{cfg: Config{Store: i.store, Group: duo(1)}}
 	check(i.t, e.shareToken(i.ctx))
 	return e
 }
@@ -149,8 +149,8 @@ func TestStrangersGetNothingAndHoldUpNobody(t *testing.T) {
 	}()
 	known := i.entry().token
 	i.dial()
-	silent := i.conn
-	defer silent.Close()
+	unreported := i.conn
+	defer unreported.Close()
 	strange := func(who string, hello []byte) {
 		i.dial()
 		_, err := i.conn.Write(hello)
@@ -158,7 +158,7 @@ func TestStrangersGetNothingAndHoldUpNobody(t *testing.T) {
 		i.wantSentAway(who)
 	}
 	hello := func(secret token, rank, to int) []byte {
-		e := &entry{cfg: Config{Group: driver.GroupConfig{Rank: rank}}, token: secret}
+		e := &joining{cfg: Config{Group: driver.GroupConfig{Rank: rank}}, token: secret}
 		return e.hello(to)
 	}
 	wrong := known
@@ -180,7 +180,7 @@ func TestServerThatDoesNotKnowTheTokenIsAnError(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	check(t, err)
 	defer l.Close()
-	e := &entry{cfg: i.config()}
+	e := &joining{cfg: i.config()}
 	check(t, e.shareToken(i.ctx))
 	check(t, i.store.Set(i.ctx, e.key("0"), []byte(l.Addr().String())))
 	go func() {
@@ -233,8 +233,8 @@ func TestEndOfTheConnectionIsALostRankUnlessItSaysGoodbye(t *testing.T) {
 	}
 	i = newImpostor(t)
 	p = i.victim()
-	b := board{}
-	i.send(kindBye, 0, 0, b.encode(time.Now()))
+	b := status{}
+	i.send(kindLeave, 0, 0, b.encode(time.Now()))
 	check(t, i.conn.Close())
 	var stray *driver.StrayError
 	if err := exchange(i, p); !errors.As(err, &stray) {
@@ -244,7 +244,7 @@ func TestEndOfTheConnectionIsALostRankUnlessItSaysGoodbye(t *testing.T) {
 
 // completed is what a failing rank says that it had seen complete.
 func completed(control uint64) []byte {
-	b := board{submitted: 1}
+	b := status{submitted: 1}
 	p := binary.LittleEndian.AppendUint64(b.encode(time.Now()), control)
 	return append(p, make([]byte, failBytes-len(p))...)
 }
@@ -269,9 +269,9 @@ func TestStepThatWasCompleteForAPeerIsComplete(t *testing.T) {
 			}()
 			i.await(kindPost)
 			i.send(kindFail, 0, 0, completed(c.completed))
-			i.await(kindHeard)
+			i.await(kindFailAck)
 			i.send(kindPost, trackControl, 2, []byte("late"))
-			i.send(kindHeard, 0, 0, nil)
+			i.send(kindFailAck, 0, 0, nil)
 			if err := <-result; !errors.Is(err, c.want) {
 				t.Errorf("got %v, want %v", err, c.want)
 			}
@@ -279,8 +279,8 @@ func TestStepThatWasCompleteForAPeerIsComplete(t *testing.T) {
 	}
 }
 
-// TestOneBoardProvesThatRanksAreAstray tells each side alone where the other is.
-func TestOneBoardProvesThatRanksAreAstray(t *testing.T) {
+// TestOneStatusProvesThatRanksAreElsewhere tells each side alone where the other is.
+func TestOneStatusProvesThatRanksAreElsewhere(t *testing.T) {
 	exchange := func(i *impostor, p *Plane) error {
 		_, err := p.Exchange(i.ctx, driver.LaneControl, nil)
 		return err
@@ -292,16 +292,16 @@ func TestOneBoardProvesThatRanksAreAstray(t *testing.T) {
 		})
 	}
 	for row, c := range map[string]struct {
-		there board
+		there status
 		here  func(i *impostor, p *Plane) error
 	}{
-		"here in an exchange, there in work": {board{submitted: 1, inCollective: 1}, exchange},
-		"here in work, there in an exchange": {board{inExchange: 2}, work},
+		"here in an exchange, there in work": {status{submitted: 1, inCollective: 1}, exchange},
+		"here in work, there in an exchange": {status{inExchange: 2}, work},
 	} {
 		t.Run(row, func(t *testing.T) {
 			i := newImpostor(t)
 			p := i.victim()
-			i.send(kindBoard, 0, 0, c.there.encode(time.Now()))
+			i.send(kindStatus, 0, 0, c.there.encode(time.Now()))
 			var stray *driver.StrayError
 			if err := c.here(i, p); !errors.As(err, &stray) {
 				t.Errorf("got %v, want a StrayError", err)
@@ -310,17 +310,17 @@ func TestOneBoardProvesThatRanksAreAstray(t *testing.T) {
 	}
 }
 
-func TestBoardShowsBothWaitsOfARank(t *testing.T) {
+func TestStatusShowsBothWaitsOfARank(t *testing.T) {
 	now := time.Now()
 	exchange := &waiting{exchange: true, step: 3, begin: now}
 	work := &waiting{collective: 4, operation: driver.AllGather, begin: now.Add(-time.Second)}
 	earlier := &waiting{collective: 2, begin: now}
-	want := board{0, 4, driver.AllGather, 3, work.begin}
+	want := status{0, 4, driver.AllGather, 3, work.begin}
 	for _, waits := range [][]*waiting{
 		{exchange, work, earlier}, {work, exchange, earlier}, {earlier, work, exchange},
 	} {
 		p := Plane{waits: waits}
-		if got := p.board(); got != want {
+		if got := p.status(); got != want {
 			t.Errorf("got %+v, want %+v", got, want)
 		}
 	}
@@ -333,8 +333,8 @@ func TestSubmissionsAreTold(t *testing.T) {
 		p.Submit()
 	}
 	for told := uint64(0); told < 3; {
-		m := i.await(kindBoard)
-		told = decodeBoard(m.payload, time.Now()).submitted
+		m := i.await(kindStatus)
+		told = decodeStatus(m.payload, time.Now()).submitted
 	}
 }
 
@@ -349,18 +349,18 @@ func TestRankIsMissedOnlyWhenItsSubmissionWouldHaveBeenTold(t *testing.T) {
 	judge := func(waited time.Duration) error {
 		p.mu.Lock()
 		defer p.mu.Unlock()
-		p.rhythm = rhythm{last: begin.Add(waited)}
+		p.stalls = stallDetector{last: begin.Add(waited)}
 		return p.verdict(w, begin.Add(waited))
 	}
-	if err := judge(patience + tellInterval); err != nil {
+	if err := judge(patience + statusInterval); err != nil {
 		t.Errorf("before it could be known: %v", err)
 	}
 	var late *driver.TimeoutError
-	if err := judge(patience + 2*tellInterval); !errors.As(err, &late) {
+	if err := judge(patience + 2*statusInterval); !errors.As(err, &late) {
 		t.Errorf("got %v, want a TimeoutError", err)
 	}
 	i.send(kindFail, 0, 0, completed(0))
-	i.await(kindHeard)
+	i.await(kindFailAck)
 	if err := judge(2 * patience); err != nil {
 		t.Errorf("a rank that has submitted the work before it failed is missed: %v", err)
 	}
@@ -373,16 +373,16 @@ func TestRankIsMissedOnlyWhenItsSubmissionWouldHaveBeenTold(t *testing.T) {
 // TestARankThatWasStoppedListensBeforeItAccuses anybody.
 func TestARankThatWasStoppedListensBeforeItAccuses(t *testing.T) {
 	begin := time.Now()
-	p := Plane{rows: make([]row, 2), all: []int{0, 1}, rhythm: rhythm{last: begin}}
+	p := Plane{records: make([]rankRecord, 2), all: []int{0, 1}, stalls: stallDetector{last: begin}}
 	p.cfg.Group.Ranks, p.cfg.Timeout = []int{0, 1}, patience
 	w := p.waitFor(control.Wait{Ticket: 1, Doing: func() string { return "work" }}, begin)
 	now := begin.Add(time.Hour)
-	for tick := range listening + 1 {
+	for tick := range catchUpTicks + 1 {
 		if err := p.verdict(w, now); err != nil {
 			t.Errorf("before tick %d: %v", tick, err)
 		}
 		p.tick(now)
-		now = now.Add(tellInterval)
+		now = now.Add(statusInterval)
 	}
 	var late *driver.TimeoutError
 	if err := p.verdict(w, now); !errors.As(err, &late) {
@@ -397,7 +397,7 @@ func TestMuteRankDoesNotHoldUpClosing(t *testing.T) {
 	ctx, cancel := context.WithCancel(i.ctx)
 	cancel()
 	// These never fit into the buffers of the connection: the other end does not read.
-	for range mostReported / driver.MaxPayload {
+	for range maxReportBytes / driver.MaxPayload {
 		_, err := p.Exchange(ctx, driver.LaneFault, large)
 		if !errors.Is(err, context.Canceled) {
 			t.Errorf("got %v, want that the exchange was cancelled", err)

@@ -37,7 +37,7 @@ func TestValuesComeOneAfterTheOther(t *testing.T) {
 
 // TestWhatARankHadSeenCompleteIsKnownAfterItsFault: who misses a third rank waits on for it then.
 func TestWhatARankHadSeenCompleteIsKnownAfterItsFault(t *testing.T) {
-	r := row{}
+	r := rankRecord{}
 	for _, m := range []message{
 		value("a", 1),
 		{kind: kindComplete, step: 1, payload: []byte("a")},
@@ -49,7 +49,7 @@ func TestWhatARankHadSeenCompleteIsKnownAfterItsFault(t *testing.T) {
 		}
 	}
 	for name, want := range map[string]bool{"a": true, "b": false} {
-		if got := r.known(&waiting{name: name, step: 1}, time.Now()).Completed; got != want {
+		if got := r.state(&waiting{name: name, step: 1}, time.Now()).Completed; got != want {
 			t.Errorf("%s: completed is %v", name, got)
 		}
 	}

@@ -21,15 +21,15 @@ type waiting struct {
 	ordered bool
 	step    uint64
 	// exchange reports whether the step is one of the control lane, and collective is the ticket of
-	// the collective that waits, or 0. They are what others need to know to prove that two ranks will
-	// never meet.
+	// the collective that waits, or 0. They are what others need to know to prove that two ranks
+	// will never meet.
 	exchange   bool
 	collective uint64
 	operation  driver.Operation
 	begin      time.Time
 	timeout    time.Duration
-	// work reports whether what was launched is waited for, and failedFor is how long a peer has been
-	// known to have failed meanwhile; it is negative if none has.
+	// work reports whether what was launched is waited for, and failedFor is how long a peer has
+	// been known to have failed meanwhile; it is negative if none has.
 	work      bool
 	failedFor time.Duration
 }
@@ -37,11 +37,11 @@ type waiting struct {
 // missing lists the group ranks that have not come. p.mu is held.
 func (p *Plane) missing(w *waiting) []int {
 	var ranks []int
-	for r := range p.rows {
-		row := &p.rows[r]
-		late := row.submitted < w.collective
+	for r := range p.records {
+		record := &p.records[r]
+		late := record.submitted < w.collective
 		if w.step != 0 {
-			came, _ := row.steps(w)
+			came, _ := record.steps(w)
 			late = came < w.step
 		}
 		if late && r != p.me {
@@ -58,25 +58,25 @@ func (p *Plane) wait(ctx context.Context, w *waiting) error {
 	if deadline, has := ctx.Deadline(); has {
 		w.timeout = max(0, deadline.Sub(w.begin))
 	}
-	p.show(w)
-	defer p.conceal(w)
+	p.publish(w)
+	defer p.unpublish(w)
 	for {
-		rows, now := p.survey(w), time.Now()
+		states, now := p.rankStates(w), time.Now()
 		if len(p.missing(w)) == 0 {
 			return nil
 		}
-		q := p.question(w, now)
-		q.Due = errors.Is(ctx.Err(), context.DeadlineExceeded)
-		v := control.Judge(&q, rows)
+		q := p.waitStatus(w, now)
+		q.DeadlinePassed = errors.Is(ctx.Err(), context.DeadlineExceeded)
+		v := control.Judge(&q, states)
 		switch {
 		case v.Err != nil:
 			return v.Err
 		case errors.Is(ctx.Err(), context.Canceled):
-			return control.Interrupted(&q, rows, context.Cause(ctx))
+			return control.Interrupted(&q, states, context.Cause(ctx))
 		case v.Warning != nil:
 			p.warn(v.Warning)
-		case q.Due || q.Waited >= q.Timeout: // but what others have said may lie unread
-			p.pause(nil, tellInterval)
+		case q.DeadlinePassed || q.Waited >= q.Timeout: // but messages of others may not be read yet
+			p.pause(nil, statusInterval)
 		default:
 			p.pause(ctx.Done(), q.Timeout-q.Waited, q.Late.Next(q.Waited, q.Warned))
 		}
@@ -110,16 +110,17 @@ func (p *Plane) warn(late *driver.LateWarning) {
 	p.cfg.Late.Warn(*late)
 }
 
-// question asks about a wait at this moment. p.mu is held.
-func (p *Plane) question(w *waiting, now time.Time) control.Question {
-	q := control.Question{
-		Group: p.cfg.Group, Doing: w.doing, Collective: w.collective, Exchange: w.exchange || w.ordered,
-		Work: w.work, Cause: p.cause, Closed: p.closed, FailedFor: w.failedFor,
-		Waited: now.Sub(w.begin), Timeout: w.timeout, Unread: p.rhythm.deaf(now),
+// waitStatus describes a wait at this moment, for control.Judge. p.mu is held.
+func (p *Plane) waitStatus(w *waiting, now time.Time) control.WaitStatus {
+	q := control.WaitStatus{
+		Group: p.cfg.Group, Doing: w.doing, Collective: w.collective,
+		Exchange: w.exchange || w.ordered,
+		Work:     w.work, Cause: p.cause, Closed: p.closed, FailedFor: w.failedFor,
+		Waited: now.Sub(w.begin), Timeout: w.timeout, Stale: p.stalls.mayBeStale(now),
 		Late: p.cfg.Late, Warned: -1,
 	}
 	if w.work && q.Late.After > 0 {
-		q.Late.After += untold
+		q.Late.After += statusDelay
 	}
 	if !p.warned.IsZero() {
 		q.Warned = max(0, now.Sub(p.warned))
@@ -127,25 +128,27 @@ func (p *Plane) question(w *waiting, now time.Time) control.Question {
 	return q
 }
 
-// survey says what is known of every rank. What a rank waits for may be old, but not as to whether
-// it waits for this one. p.mu is held.
-func (p *Plane) survey(w *waiting) []control.Row {
-	rows, now := make([]control.Row, len(p.rows)), time.Now()
-	for r := range p.rows {
-		rows[r] = p.rows[r].known(w, now)
+// rankStates returns what is known of every rank. What a rank waits for may be out of date, but not
+// as to whether it waits for this one. p.mu is held.
+func (p *Plane) rankStates(w *waiting) []control.RankState {
+	states, now := make([]control.RankState, len(p.records)), time.Now()
+	for r := range p.records {
+		states[r] = p.records[r].state(w, now)
 	}
 	for _, r := range p.missing(w) {
-		rows[r].Missing = true
+		states[r].Missing = true
 	}
-	rows[p.me].Submitted = p.submitted.Load()
-	return rows
+	states[p.me].Submitted = p.submitted.Load()
+	return states
 }
 
 // peerFault names the peers that have failed; it is called when one has. p.mu is held.
 func (p *Plane) peerFault(doing func() string) error {
-	return control.SomePeerFault(p.cfg.Group, p.survey(&waiting{}), doing)
+	return control.SomePeerFault(p.cfg.Group, p.rankStates(&waiting{}), doing)
 }
 
 func (p *Plane) peerFailed() bool {
-	return slices.ContainsFunc(p.rows, func(r row) bool { return r.failed != control.NotFailed })
+	return slices.ContainsFunc(p.records, func(r rankRecord) bool {
+		return r.failed != control.NotFailed
+	})
 }

@@ -140,7 +140,7 @@ func (r *round) burst(ctx context.Context) error {
 			}
 		}
 	}
-	if err := r.settle(ctx); err != nil {
+	if err := r.synchronize(ctx); err != nil {
 		return err
 	}
 	for _, e := range queued {

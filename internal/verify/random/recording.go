@@ -265,7 +265,7 @@ func (r *round) overlap(ctx context.Context) error {
 			return err
 		}
 	}
-	if err := r.settle(ctx); err != nil {
+	if err := r.synchronize(ctx); err != nil {
 		return fmt.Errorf("replaying %d graphs at once: %w", len(order), err)
 	}
 	for _, at := range order {
@@ -288,7 +288,7 @@ func (r *round) closeGraph(ctx context.Context) error {
 
 // closeGraphs closes those that are chosen, or all, and frees their buffers.
 func (r *round) closeGraphs(ctx context.Context, chosen func(*recording) bool) error {
-	if err := r.settle(ctx); err != nil {
+	if err := r.synchronize(ctx); err != nil {
 		return err
 	}
 	var errs []error

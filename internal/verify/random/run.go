@@ -26,8 +26,8 @@ type Rank struct {
 	Hang func(round int, stacks []byte)
 }
 
-// player runs the rounds of one rank.
-type player struct {
+// runner runs the rounds of one rank.
+type runner struct {
 	config Config
 	rank   Rank
 	worlds []*world
@@ -67,7 +67,7 @@ func Run(ctx context.Context, c Config, rank Rank) (report *Report, err error) {
 	if err := c.Validate(); err != nil {
 		return nil, err
 	}
-	p := &player{config: c, rank: rank, begun: time.Now()}
+	p := &runner{config: c, rank: rank, begun: time.Now()}
 	defer func() {
 		for _, w := range p.worlds {
 			if closing := w.close(); err == nil {
@@ -87,10 +87,10 @@ func Run(ctx context.Context, c Config, rank Rank) (report *Report, err error) {
 	return p.report, p.play(ctx)
 }
 
-func (p *player) backend() string { return p.worlds[0].rt.Device().Backend }
+func (p *runner) backend() string { return p.worlds[0].rt.Device().Backend }
 
 // play runs rounds until there are no more, or a result is wrong.
-func (p *player) play(ctx context.Context) error {
+func (p *runner) play(ctx context.Context) error {
 	for more := true; more; {
 		number := p.config.From + p.done
 		w := p.worlds[number%len(p.worlds)]
@@ -107,11 +107,11 @@ func (p *player) play(ctx context.Context) error {
 
 // broken tells the ranks what each of them has ended a round with: a rank that was not in the group
 // that failed has found only that others have left. It returns this rank's error.
-func (p *player) broken(ctx context.Context, w *world, number int, failed error) error {
+func (p *runner) broken(ctx context.Context, w *world, number int, failed error) error {
 	p.report.Differs = errors.As(failed, new(*symmem.DivergenceError)) || errors.Is(failed, ErrInUse)
 	p.report.Findings = append(p.report.Findings, p.tally.findings...)
 	p.report.Wrong, p.report.Broke = p.tally.Wrong, number
-	all, err := w.desk.Numbers(ctx, truth(p.report.Differs), p.tally.Wrong)
+	all, err := w.gatherer.Numbers(ctx, truth(p.report.Differs), p.tally.Wrong)
 	if err != nil {
 		return errors.Join(failed, err)
 	}
@@ -134,7 +134,7 @@ const (
 )
 
 // watch calls Hang if a round does not end in time. stop, which it returns, is called at its end.
-func (p *player) watch(w *world, number int) (stop func()) {
+func (p *runner) watch(w *world, number int) (stop func()) {
 	over := make(chan struct{})
 	if p.rank.Hang == nil {
 		return func() {}
@@ -158,7 +158,7 @@ func (p *player) watch(w *world, number int) (stop func()) {
 }
 
 // guarded runs a round under its deadline.
-func (p *player) guarded(ctx context.Context, w *world, number int) error {
+func (p *runner) guarded(ctx context.Context, w *world, number int) error {
 	ctx, cancel := context.WithTimeout(ctx, p.config.RoundTimeout)
 	defer cancel()
 	defer p.watch(w, number)()
@@ -172,13 +172,13 @@ func (p *player) guarded(ctx context.Context, w *world, number int) error {
 
 // after tells the ranks what each has found in a round, and decides whether another comes: rank 0's
 // clock does.
-func (p *player) after(ctx context.Context, w *world, number int) (more bool, err error) {
+func (p *runner) after(ctx context.Context, w *world, number int) (more bool, err error) {
 	p.done++
 	if p.config.more(p.done, time.Since(p.begun)) {
 		more = true
 	}
 	numbers := append([]int64{truth(more)}, p.tally.numbers()...)
-	all, err := w.desk.Numbers(ctx, numbers...)
+	all, err := w.gatherer.Numbers(ctx, numbers...)
 	if err != nil {
 		return false, err
 	}
@@ -205,7 +205,7 @@ func truth(b bool) int64 {
 }
 
 // note measures, while rounds warm up, and reports the round.
-func (p *player) note(w *world, number int, more bool) error {
+func (p *runner) note(w *world, number int, more bool) error {
 	now, err := p.measure()
 	if err != nil {
 		return err
@@ -225,15 +225,15 @@ func (p *player) note(w *world, number int, more bool) error {
 }
 
 // compare tells the ranks what each has left over.
-func (p *player) compare(ctx context.Context) error {
+func (p *runner) compare(ctx context.Context) error {
 	if !p.warm || p.done <= warming || p.report.Wrong > 0 {
 		return nil
 	}
-	end, err := p.settled(ctx)
+	end, err := p.usageAfterWork(ctx)
 	if err != nil {
 		return err
 	}
-	all, err := p.worlds[0].desk.Numbers(ctx, append(p.start[:], end[:]...)...)
+	all, err := p.worlds[0].gatherer.Numbers(ctx, append(p.start[:], end[:]...)...)
 	if err != nil {
 		return err
 	}

@@ -160,7 +160,7 @@ func TestARoundThatGoesOnAfterAFaultOfTheWorldHangs(t *testing.T) {
 	}
 	defer func() { _ = ranks[0].Close() }()
 	stacks := make(chan []byte, 1)
-	p := &player{config: c, rank: Rank{Hang: func(_ int, s []byte) { stacks <- s }}}
+	p := &runner{config: c, rank: Rank{Hang: func(_ int, s []byte) { stacks <- s }}}
 	stop := p.watch(&world{rt: ranks[0]}, 1)
 	defer stop()
 	ranks[0].World().Abort()

@@ -32,7 +32,7 @@ var steps = []step{
 	{"reserving", 2, (*round).reserve},
 	{"trimming", 2, (*round).trim},
 	{"closing a pool", 1, (*round).renew},
-	{"synchronizing", 3, func(r *round, ctx context.Context) error { return r.settle(ctx) }},
+	{"synchronizing", 3, func(r *round, ctx context.Context) error { return r.synchronize(ctx) }},
 	{"comparing", 1, (*round).agree},
 }
 

@@ -40,7 +40,7 @@ var resourceNames = [resources]string{
 // In a world of several machines, ranks of one machine connect to each other when the first group
 // of them alone is made, once in each world, and keep two goroutines for that on each side. With
 // one rank on each machine at least, no rank has more than ranks minus machines others on its own.
-func (p *player) tolerances() usage {
+func (p *runner) tolerances() usage {
 	if p.backend() != "nccl" {
 		return usage{}
 	}
@@ -66,7 +66,7 @@ type Resource struct {
 func (r *Resource) Lost() bool { return r.End > r.Start+r.Tolerance }
 
 // measure counts what the process holds now.
-func (p *player) measure() (u usage, err error) {
+func (p *runner) measure() (u usage, err error) {
 	runtime.GC()
 	u[goroutines] = int64(runtime.NumGoroutine())
 	open, err := os.ReadDir("/proc/self/fd")
@@ -110,15 +110,15 @@ func sharedMappings() (count int64, err error) {
 
 // Communicators are torn down in the background, so what they hold may take a while to come back.
 const (
-	settleTime = 20 * time.Second
-	settlePoll = 20 * time.Millisecond
+	leakTime = 20 * time.Second
+	leakPoll = 20 * time.Millisecond
 )
 
-// settled measures until nothing is left over, or until that has taken too long.
-func (p *player) settled(ctx context.Context) (u usage, err error) {
-	ctx, cancel := context.WithTimeout(ctx, settleTime)
+// usageAfterWork measures until nothing is left over, or until that has taken too long.
+func (p *runner) usageAfterWork(ctx context.Context) (u usage, err error) {
+	ctx, cancel := context.WithTimeout(ctx, leakTime)
 	defer cancel()
-	again := time.NewTicker(settlePoll)
+	again := time.NewTicker(leakPoll)
 	defer again.Stop()
 	for {
 		if u, err = p.measure(); err != nil || p.fits(u) {
@@ -133,7 +133,7 @@ func (p *player) settled(ctx context.Context) (u usage, err error) {
 }
 
 // fits reports whether nothing is left over.
-func (p *player) fits(u usage) bool {
+func (p *runner) fits(u usage) bool {
 	allowed := p.tolerances()
 	for kind := range resources {
 		if u[kind] > p.start[kind]+allowed[kind] {

@@ -20,8 +20,8 @@ type world struct {
 	// adopted are the streams of the owner, which there is on GPUs alone.
 	owner   *owner
 	adopted []*symmem.Stream
-	// desk is where ranks tell each other what they have found.
-	desk *workload.Desk
+	// gatherer is where ranks tell each other what they have found.
+	gatherer *workload.Gatherer
 }
 
 // streams is how many streams of its own a world has. They end with it only.
@@ -36,7 +36,7 @@ func newWorld(ctx context.Context, open Open, c *Config, level symmem.CheckLevel
 	}
 	w := &world{rt: rt, streams: []*symmem.Stream{rt.DefaultStream()}}
 	if err = w.equip(); err == nil {
-		w.desk, err = workload.OpenDesk(ctx, rt)
+		w.gatherer, err = workload.OpenGatherer(ctx, rt)
 	}
 	if err == nil {
 		err = w.warm(2 * liveMessages * c.MaxBytes)
@@ -87,8 +87,8 @@ func (w *world) equip() error {
 // machines is how many machines the ranks of the world are on.
 func (w *world) machines() int { return w.rt.World().Stats().Tuning.Machines }
 
-// settle waits for all streams, in their order, which is an event of every pool's history.
-func (w *world) settle(ctx context.Context) error {
+// synchronize waits for all streams, in their order, which is an event of every pool's history.
+func (w *world) synchronize(ctx context.Context) error {
 	for _, s := range w.streams {
 		if err := s.Synchronize(ctx); err != nil {
 			return fmt.Errorf("synchronizing stream %d: %w", s.Number(), err)
@@ -99,7 +99,7 @@ func (w *world) settle(ctx context.Context) error {
 
 // meet returns when all ranks have come and all their work is done.
 func (w *world) meet(ctx context.Context) error {
-	if err := w.settle(ctx); err != nil {
+	if err := w.synchronize(ctx); err != nil {
 		return err
 	}
 	if err := w.rt.World().Barrier(ctx, nil); err != nil {

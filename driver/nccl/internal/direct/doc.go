@@ -15,18 +15,18 @@
 //
 // Kernels of one group never run at once on a rank: they share exchange memory, and the number of
 // the call. Nor does one run at the same time as one of NCCL of the group, since the two may not
-// fit on a GPU together. Turns orders launches by events, whatever streams they are on; two of
-// NCCL's are left to it.
+// fit on a GPU together. LaunchOrder orders launches by events, whatever streams they are on; two
+// of NCCL's are left to it.
 //
-// It knows the stream of the latest launch, as long as an event can be recorded there (open), or
-// the event behind that launch (tail); neither before the first. Take moves on to the stream of the
-// next launch, for which it makes the event if there is none; Leave makes it before, when the
-// stream captures, ends or is about to wait for something else; Forget drops both where the stream
-// is given up.
+// It knows the stream of the latest launch, as long as an event can be recorded there (latest), or
+// the event after that launch (latestEvent); neither before the first. Begin makes the stream of
+// the next launch wait for that event, and records the event first if there is none. RecordLatest
+// records it earlier, when the stream captures, ends or is about to wait for something else.
+// ForgetLatest drops both where the stream is given up.
 //
 // Once another library has captured a call, whose replays are not seen, there is one event instead,
-// for good (Turns.Replayed): every launch waits for it and records it anew, and so does each
-// capture, before its first call and behind its last (Recording). Recordings numbers captures alike
+// for good (LaunchOrder.Replayed): every launch waits for it and records it anew, and so does each
+// capture, before its first call and after its last (Recording). Recordings numbers captures alike
 // on all ranks. The end of one is not seen, so the latest OpenRecordings may go on.
 //
 // # Launches
@@ -37,14 +37,14 @@
 //
 // # Locks
 //
-// Turns and Recordings are guarded by the lock of their group, but for what Leave changes: a stream
-// that is about to wait is not to wait for that lock, which is held while ranks wait for each
-// other. So Turns.mu guards that. The order is that of all packages of the backend: see package
-// nccl.
+// LaunchOrder and Recordings are guarded by the lock of their group, but for what RecordLatest
+// changes: a stream that is about to wait is not to wait for that lock, which is held while ranks
+// wait for each other. So LaunchOrder.mu guards that. The order is that of all packages of the
+// backend: see package nccl.
 //
 // # Lock order
 //
 //	Launches.mu
 //	Exchange.mu
-//	Turns.mu
+//	LaunchOrder.mu
 package direct

@@ -31,7 +31,7 @@ type Exchange struct {
 	group Group
 
 	mu ranked.Mutex[exchangeMu]
-	// report is where kernels and the host speak; once it is given back, last is what it said. Both
+	// report is which kernels and the host write; once it is given back, last is what it said. Both
 	// are guarded by mu.
 	report *kernels.Report
 	last   kernels.Report
@@ -63,8 +63,8 @@ func (x *Exchange) Places() (kernels.Places, error) {
 // Shares reports whether other ranks of this process have the same GPU.
 func (x *Exchange) Shares() bool { return x.group.Sharers > 1 }
 
-// equipment is what a rank tells the others before a group gets its exchange memory.
-type equipment struct {
+// capabilities is what a rank sends to the others before a group gets its exchange memory.
+type capabilities struct {
 	// Why says why the rank has none; empty if it has.
 	Why string `json:"why,omitempty"`
 	// Multiprocessors is how many of its GPU its kernels can count on.
@@ -75,9 +75,9 @@ type equipment struct {
 
 // Group is what an exchange knows of its group.
 type Group struct {
-	Config *driver.GroupConfig
-	Plane  control.Plane
-	Loans  *memory.Loans
+	Config  *driver.GroupConfig
+	Plane   control.Plane
+	Sharing *memory.Sharing
 	// Reports and Code are the device's: the kernels, and where they report.
 	Reports *gpu.Pinned[kernels.Report]
 	Code    *gpu.Code
@@ -101,7 +101,7 @@ func (x *Exchange) Open(ctx context.Context, g Group) (none string, err error) {
 		return "the group has one rank", nil
 	case ranks > kernels.MaxRanks:
 		return fmt.Sprintf("the group has %d ranks: %d are the most", ranks, kernels.MaxRanks), nil
-	case g.Loans.Apart && g.NoFabric != "":
+	case g.Sharing.Apart && g.NoFabric != "":
 		return g.NoFabric, nil
 	}
 	key := handoff.Key{Space: handoff.Space("exchange/" + g.Config.ID)}
@@ -112,17 +112,17 @@ func (x *Exchange) Open(ctx context.Context, g Group) (none string, err error) {
 		return none, err
 	}
 	mine.Why = ""
-	if err := x.borrow(ctx, key, all); err != nil {
+	if err := x.mapPeers(ctx, key, all); err != nil {
 		mine.Why = err.Error()
 	}
 	_, none, err = x.agree(ctx, &mine)
 	return none, err
 }
 
-// agree tells the others what this rank has, and takes the first reason against it.
+// agree sends the others what this rank has, and takes the first reason against it.
 func (x *Exchange) agree(
-	ctx context.Context, mine *equipment,
-) (all []equipment, none string, err error) {
+	ctx context.Context, mine *capabilities,
+) (all []capabilities, none string, err error) {
 	encoded, err := json.Marshal(mine)
 	if err != nil {
 		return nil, "", err
@@ -131,7 +131,7 @@ func (x *Exchange) agree(
 	if err != nil {
 		return nil, "", err
 	}
-	all = make([]equipment, len(told))
+	all = make([]capabilities, len(told))
 	x.Multiprocessors = mine.Multiprocessors
 	for r := range all {
 		theirs, rank := &all[r], x.group.Config.Ranks[r]
@@ -147,11 +147,11 @@ func (x *Exchange) agree(
 }
 
 // prepare makes this rank's own memory and offers it to the others until withdraw is called.
-func (x *Exchange) prepare(key handoff.Key) (mine equipment, withdraw func()) {
+func (x *Exchange) prepare(key handoff.Key) (mine capabilities, withdraw func()) {
 	withdraw = func() {}
 	err := x.group.Linked()
 	if err == nil {
-		err = x.group.Loans.GPU.Do(func() (err error) {
+		err = x.group.Sharing.GPU.Do(func() (err error) {
 			withdraw, err = x.make(key, &mine)
 			return err
 		})
@@ -163,9 +163,9 @@ func (x *Exchange) prepare(key handoff.Key) (mine equipment, withdraw func()) {
 }
 
 // make is prepare on a thread of the context.
-func (x *Exchange) make(key handoff.Key, mine *equipment) (withdraw func(), err error) {
+func (x *Exchange) make(key handoff.Key, mine *capabilities) (withdraw func(), err error) {
 	withdraw = func() {}
-	g, me := x.group.Loans.GPU, x.group.Config.Rank
+	g, me := x.group.Sharing.GPU, x.group.Config.Rank
 	if err = x.group.Code.Load(g); err != nil {
 		return withdraw, err
 	}
@@ -193,18 +193,18 @@ func (x *Exchange) make(key handoff.Key, mine *equipment) (withdraw func(), err 
 	if err := g.Aside.Zero(g, x.at[me], kernels.ExchangeBytes); err != nil {
 		return withdraw, err
 	}
-	lent, err := x.group.Loans.Lend(key, handle)
-	mine.Fabric = lent.Fabric
-	return lent.Withdraw, err
+	shared, err := x.group.Sharing.Share(key, handle)
+	mine.Fabric = shared.Fabric
+	return shared.Withdraw, err
 }
 
-// borrow maps the memory of the other ranks.
-func (x *Exchange) borrow(ctx context.Context, key handoff.Key, all []equipment) error {
+// mapPeers maps the memory of the other ranks.
+func (x *Exchange) mapPeers(ctx context.Context, key handoff.Key, all []capabilities) error {
 	for r, rank := range x.group.Config.Ranks {
 		if r == x.group.Config.Rank {
 			continue
 		}
-		at, err := x.group.Loans.Borrow(ctx, rank, key, all[r].Fabric, kernels.ExchangeBytes)
+		at, err := x.group.Sharing.MapShared(ctx, rank, key, all[r].Fabric, kernels.ExchangeBytes)
 		if err != nil {
 			return err
 		}
@@ -216,12 +216,12 @@ func (x *Exchange) borrow(ctx context.Context, key handoff.Key, all []equipment)
 // Close gives the memory back, unless a kernel may still use it. No kernel of the group runs on an
 // open stream any more, nor will one.
 func (x *Exchange) Close() error {
-	if x.group.Loans == nil || x.group.Loans.GPU.Keeps() {
+	if x.group.Sharing == nil || x.group.Sharing.GPU.Keeps() {
 		return nil
 	}
 	report := x.retire()
 	x.stopping.Wait()
-	g := x.group.Loans.GPU
+	g := x.group.Sharing.GPU
 	err := g.Do(func() error {
 		var errs []error
 		for _, at := range x.at {
@@ -272,7 +272,7 @@ func (x *Exchange) Stop() {
 	}
 	end, at := dl.AddressOf(x.report)+kernels.EndOffset, own+kernels.FaultOffset
 	x.stopping.Go(func() {
-		g := x.group.Loans.GPU
+		g := x.group.Sharing.GPU
 		_ = g.Do(func() error { // where it does not come there, kernels end as they wait
 			return g.Aside.Run(g, func(on cuda.Stream) error {
 				return g.CUDA.MemcpyAsync(at, end, 4, on)

@@ -55,10 +55,10 @@ func (l *Launches) Record(call *driver.Call) {
 	l.recordedCount++
 }
 
-// Culprit finds the call of a report. Kernels count calls, and so does this rank; only if another
+// CallOf finds the call of a report. Kernels count calls, and so does this rank; only if another
 // library replays captures they do not agree, and the digest has to do. The ticket is 0 for a call
 // in such a capture, and where it is not known.
-func (l *Launches) Culprit(report *kernels.Report) (call *driver.Call, ticket uint64) {
+func (l *Launches) CallOf(report *kernels.Report) (call *driver.Call, ticket uint64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	at := l.latest[report.Epoch%remembered]

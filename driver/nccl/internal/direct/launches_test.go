@@ -24,7 +24,7 @@ func TestReportsFindCallsInCaptures(t *testing.T) {
 		{9, 1010, 1010, 0},
 		{9, 1009, 0, 0}, // forgotten
 	} {
-		call, ticket := l.Culprit(&kernels.Report{Epoch: row.epoch, Digest: row.digest})
+		call, ticket := l.CallOf(&kernels.Report{Epoch: row.epoch, Digest: row.digest})
 		if call.Digest != row.wantDigest || ticket != row.wantTicket {
 			t.Errorf("report %d of digest %d: found %d, ticket %d", row.epoch, row.digest, call.Digest,
 				ticket)
@@ -49,7 +49,7 @@ func TestReportsFindCallsInPieces(t *testing.T) {
 		if want == 3 {
 			digest = small.Digest
 		}
-		call, ticket := l.Culprit(&kernels.Report{Epoch: epoch, Digest: digest})
+		call, ticket := l.CallOf(&kernels.Report{Epoch: epoch, Digest: digest})
 		if call.Digest != digest || ticket != want {
 			t.Errorf("launch %d: found digest %d and ticket %d, want %d", epoch, call.Digest, ticket, want)
 		}

@@ -7,7 +7,7 @@ import "symmem/internal/ranked"
 type (
 	launchesMu struct{}
 	exchangeMu struct{}
-	turnsMu    struct{}
+	orderMu    struct{}
 )
 
 // Rank is the place of Launches.mu.
@@ -16,8 +16,8 @@ func (launchesMu) Rank() ranked.Rank { return rankOf(8, "direct.Launches.mu") }
 // Rank is the place of Exchange.mu.
 func (exchangeMu) Rank() ranked.Rank { return rankOf(9, "direct.Exchange.mu") }
 
-// Rank is the place of Turns.mu.
-func (turnsMu) Rank() ranked.Rank { return rankOf(13, "direct.Turns.mu") }
+// Rank is the place of LaunchOrder.mu.
+func (orderMu) Rank() ranked.Rank { return rankOf(13, "direct.LaunchOrder.mu") }
 
 // rankOf is the place of a lock that is never held while this rank waits for another one.
 func rankOf(place int, name string) ranked.Rank {

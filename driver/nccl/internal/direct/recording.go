@@ -28,7 +28,7 @@ type Recording struct {
 	place driver.Recorded
 	// The calls of the group in a capture of another library run one after the other: on is the
 	// stream of the last one, tips are the nodes that it has made, and end is the node behind them
-	// that records the event of Turns.replays.
+	// that records the event of LaunchOrder.replayEvent.
 	on   cuda.Stream
 	tips []cuda.Node
 	end  cuda.Node
@@ -115,18 +115,18 @@ func repeated(n cuda.Node, times int) []cuda.Node { return slices.Repeat([]cuda.
 // Launch puts a call into a capture of another library, behind those of the group that are there.
 // It is called on a thread of the context.
 func (r *Recording) Launch(
-	t *Turns, s *stream.Stream, d *stream.Streams, queue func() error,
+	t *LaunchOrder, s *stream.Stream, d *stream.Streams, queue func() error,
 ) error {
 	gpu := d.GPU.CUDA
-	err := t.awaitReplays(d)
+	err := t.makeReplayEvent(d)
 	if err == nil {
-		err = r.enter(t.replays, s.CUDA, gpu)
+		err = r.enter(t.replayEvent, s.CUDA, gpu)
 	}
 	if err == nil {
 		err = queue()
 	}
 	if err == nil {
-		err = r.leave(t.replays, s.CUDA, gpu)
+		err = r.leave(t.replayEvent, s.CUDA, gpu)
 	}
 	return err
 }

@@ -20,8 +20,8 @@ type Arena struct {
 	closed      bool // guarded by Memory.mu
 	// kept reports whether the arena may outlive the device, whose context it keeps; guarded by
 	// Memory.mu.
-	kept   bool
-	keeper Keeper
+	kept bool
+	uses UseCount
 	// keeps reports whether a segment stays mapped there until the process ends.
 	keeps atomic.Bool
 }
@@ -99,11 +99,11 @@ func (a *Arena) Close() error {
 			break
 		}
 	}
-	if m.Keepers.inUse(&a.keeper) {
+	if m.UseCounts.inUse(&a.uses) {
 		a.keepContext()
 	}
 	m.mu.Unlock()
-	if m.Keepers.PutOff(&a.keeper, nil, func() { _ = a.release() }) {
+	if m.UseCounts.DeferUntilUnused(&a.uses, nil, func() { _ = a.release() }) {
 		return nil
 	}
 	return a.release()

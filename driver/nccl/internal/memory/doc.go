@@ -1,5 +1,5 @@
 // Package memory is the memory of a rank's GPU: arenas and segments, what graphs of other libraries
-// keep of them, and what ranks lend each other.
+// keep of them, and what ranks share with each other.
 //
 // # Arenas and segments
 //
@@ -18,19 +18,19 @@
 // ends. An arena that was kept (Arena.Keep), or that is in use when it is closed, keeps the GPU's
 // context until its addresses are given back.
 //
-// # Keepers and holds
+// # UseCounts and holds
 //
-// A Keeper counts who uses a thing: holds, and what lies in it and is still to be given back, as a
-// window in its segment and a segment in its arena. What gives the thing back asks first
-// (Keepers.PutOff): while it is used that is put off, and done by a goroutine once the last user
-// has gone. A Hold is what a graph of another library has of a group, from the first call that is
-// put into its capture until nothing is left of the graph, its clones and launches. The destructor
-// that tells of that runs on a thread of CUDA's, so it drops counts alone. Where the driver does
-// not tell of it the hold ends with the device (Keepers.End). Whether a group is held (Holds.Any)
-// and the counts of what it holds change under one lock, so what is not held any more is not put
-// off any more.
+// A UseCount counts who uses a thing: holds, and what lies in it and is still to be given back, as
+// a window in its segment and a segment in its arena. What gives the thing back asks first
+// (UseCounts.DeferUntilUnused): while it is used that is deferred, and done by a goroutine once the
+// last user has gone. A Hold is what a graph of another library has of a group, from the first call
+// that is put into its capture until nothing is left of the graph, its clones and launches. The
+// destructor that reports that runs on a thread of CUDA's, so it drops counts alone. Where the
+// driver does not report it the hold ends with the device (UseCounts.End). Whether a group is held
+// (Holds.Any) and the counts of what it holds change under one lock, so what is not held any more
+// is not deferred any more.
 //
-// # Loans
+// # Shared memory
 //
 // Ranks of one machine give each other memory by descriptors, which go over the private socket of
 // package control/shm. Where those do not reach, in another container or on another machine of an
@@ -45,5 +45,5 @@
 //	Scratch.mu
 //	Segment.mu
 //	Memory.mu
-//	Keepers.mu
+//	UseCounts.mu
 package memory

@@ -16,21 +16,21 @@ type Hold struct {
 	of *Holds
 	// capture is CUDA's number of the capture.
 	capture uint64
-	used    []*Keeper // each once; guarded by Keepers.mu
+	used    []*UseCount // each once; guarded by UseCounts.mu
 }
 
 // Holds are those of a group.
 type Holds struct {
-	Keepers *Keepers
+	UseCounts *UseCounts
 
-	captures map[uint64]*Hold // by the number of the capture; guarded by Keepers.mu
+	captures map[uint64]*Hold // by the number of the capture; guarded by UseCounts.mu
 	held     sync.WaitGroup   // counts them
 }
 
 // For returns the hold of the capture that a stream is in, which is made at the first call, or nil
 // without an active capture. One call is made at a time, on a thread of the context.
 func (hs *Holds) For(stream cuda.Stream) (*Hold, error) {
-	ks := hs.Keepers
+	ks := hs.UseCounts
 	capture, err := ks.gpu.CUDA.CaptureInfo(stream)
 	if err != nil || capture.Graph == 0 {
 		return nil, err
@@ -47,7 +47,7 @@ func (hs *Holds) For(stream cuda.Stream) (*Hold, error) {
 
 // begin has the hold last as long as the graph.
 func (h *Hold) begin(graph cuda.Graph) error {
-	hs, ks := h.of, h.of.Keepers
+	hs, ks := h.of, h.of.UseCounts
 	ks.mu.Lock()
 	if hs.captures == nil {
 		hs.captures = map[uint64]*Hold{}
@@ -58,7 +58,7 @@ func (h *Hold) begin(graph cuda.Graph) error {
 	err := ks.gpu.CUDA.AtGraphEnd(graph, h.end)
 	if missing := (*cuda.MissingError)(nil); errors.As(err, &missing) {
 		ks.mu.Lock()
-		ks.endless = append(ks.endless, h)
+		ks.withoutEnd = append(ks.withoutEnd, h)
 		ks.mu.Unlock()
 		return nil
 	}
@@ -69,12 +69,12 @@ func (h *Hold) begin(graph cuda.Graph) error {
 }
 
 // end drops what the hold uses. It is called on a thread of CUDA's, which must not call CUDA: what
-// is due now is left to a goroutine.
+// was deferred is left to a goroutine.
 func (h *Hold) end() {
-	hs, ks := h.of, h.of.Keepers
+	hs, ks := h.of, h.of.UseCounts
 	ks.mu.Lock()
 	delete(hs.captures, h.capture)
-	idle := drop(h.used)
+	idle := release(h.used)
 	ks.mu.Unlock()
 	if len(idle) == 0 {
 		hs.held.Done()
@@ -83,15 +83,15 @@ func (h *Hold) end() {
 	go func() {
 		defer hs.held.Done()
 		for _, k := range idle {
-			ks.runDue(k)
+			ks.runDeferred(k)
 		}
 	}()
 }
 
 // Use keeps what a call touches.
-func (h *Hold) Use(used []*Keeper) {
-	h.of.Keepers.mu.Lock()
-	defer h.of.Keepers.mu.Unlock()
+func (h *Hold) Use(used []*UseCount) {
+	h.of.UseCounts.mu.Lock()
+	defer h.of.UseCounts.mu.Unlock()
 	for _, k := range used {
 		if !slices.Contains(h.used, k) {
 			k.users++
@@ -102,17 +102,17 @@ func (h *Hold) Use(used []*Keeper) {
 
 // Has reports whether a capture with CUDA's number, or its graph, has calls of the group.
 func (hs *Holds) Has(id uint64) bool {
-	hs.Keepers.mu.Lock()
-	defer hs.Keepers.mu.Unlock()
+	hs.UseCounts.mu.Lock()
+	defer hs.UseCounts.mu.Unlock()
 	return hs.captures[id] != nil
 }
 
 // Any reports whether graphs of other libraries hold work of the group.
 func (hs *Holds) Any() bool {
-	hs.Keepers.mu.Lock()
-	defer hs.Keepers.mu.Unlock()
+	hs.UseCounts.mu.Lock()
+	defer hs.UseCounts.mu.Unlock()
 	return len(hs.captures) > 0
 }
 
-// Wait waits until all have ended, and what was put off is done.
+// Wait waits until all have ended, and what was deferred is done.
 func (hs *Holds) Wait() { hs.held.Wait() }

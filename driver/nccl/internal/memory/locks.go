@@ -5,10 +5,10 @@ import "symmem/internal/ranked"
 // The classes of this package's locks, in the order in which a goroutine takes them. doc.go names
 // them in the same order.
 type (
-	scratchMu struct{}
-	segmentMu struct{}
-	memoryMu  struct{}
-	keepersMu struct{}
+	scratchMu   struct{}
+	segmentMu   struct{}
+	memoryMu    struct{}
+	useCountsMu struct{}
 )
 
 // Rank is the place of Scratch.mu.
@@ -20,8 +20,8 @@ func (segmentMu) Rank() ranked.Rank { return rankOf(4, "memory.Segment.mu") }
 // Rank is the place of Memory.mu.
 func (memoryMu) Rank() ranked.Rank { return rankOf(19, "memory.Memory.mu") }
 
-// Rank is the place of Keepers.mu.
-func (keepersMu) Rank() ranked.Rank { return rankOf(21, "memory.Keepers.mu") }
+// Rank is the place of UseCounts.mu.
+func (useCountsMu) Rank() ranked.Rank { return rankOf(21, "memory.UseCounts.mu") }
 
 // rankOf is the place of a lock that is never held while this rank waits for another one.
 func rankOf(place int, name string) ranked.Rank {

@@ -8,9 +8,9 @@ import (
 
 // Memory are the arenas and segments of a device.
 type Memory struct {
-	gpu     *gpu.GPU
-	scatter *scatter.Scatter
-	Keepers Keepers
+	gpu       *gpu.GPU
+	scatter   *scatter.Scatter
+	UseCounts UseCounts
 
 	mu       ranked.Mutex[memoryMu]
 	arenas   []*Arena          // open ones; guarded by mu
@@ -20,7 +20,7 @@ type Memory struct {
 // New is the memory of a GPU, which has none yet. Segments lie where scatter draws them.
 func New(g *gpu.GPU, scatter *scatter.Scatter) *Memory {
 	return &Memory{
-		gpu: g, scatter: scatter, Keepers: Keepers{gpu: g}, segments: map[*Segment]bool{},
+		gpu: g, scatter: scatter, UseCounts: UseCounts{gpu: g}, segments: map[*Segment]bool{},
 	}
 }
 

@@ -18,7 +18,7 @@ type Segment struct {
 	arena  *Arena
 	offset int64
 	bytes  int64
-	Keeper Keeper
+	Uses   UseCount
 
 	mu       ranked.Mutex[segmentMu]
 	unmapped bool // guarded by mu
@@ -106,7 +106,7 @@ func (s *Segment) Unmap() error {
 		m.unlist(s)
 		return m.gpu.Do(s.release)
 	}
-	if m.Keepers.PutOff(&s.Keeper, &s.arena.keeper, func() { _ = unmap() }) {
+	if m.UseCounts.DeferUntilUnused(&s.Uses, &s.arena.uses, func() { _ = unmap() }) {
 		return nil
 	}
 	return unmap()

@@ -11,7 +11,7 @@ import (
 	"symmem/driver/nccl/kernels"
 )
 
-// Captured is a message in a graph. It has words, and a Send its place and block, for as long as
+// Captured is a message in a graph. It has words, and a Send its slot and block, for as long as
 // the graph.
 type Captured struct {
 	of     *Messages
@@ -30,17 +30,17 @@ func (m *Messages) Record(s *stream.Stream, p *Call, keep func(*Captured)) error
 	k := &Captured{of: m, call: p}
 	if p.Operation == driver.Send {
 		var err error
-		if k.staged, err = m.stage(p); roomless(err) {
+		if k.staged, err = m.stage(p); isOutOfRoom(err) {
 			return err // before anything has happened
 		} else if err != nil {
-			return m.Owner.BreakOff(p.Call, err)
+			return m.Owner.FailUnqueued(p.Call, err)
 		}
 		// Nobody has to take anything before the first launch.
-		atomic.StoreUint32(&m.marksTo(p.Root).taken[k.staged.place], 1)
+		atomic.StoreUint32(&m.flagsTo(p.Root).taken[k.staged.slot], 1)
 	}
 	keep(k)
 	if err := m.Device.GPU.Do(func() error { return k.record(s) }); err != nil {
-		return m.Owner.BreakOff(p.Call, err) // half a message is in the capture
+		return m.Owner.FailUnqueued(p.Call, err) // half a message is in the capture
 	}
 	return nil
 }
@@ -60,8 +60,8 @@ func (k *Captured) record(s *stream.Stream) (err error) {
 	if k.state, err = d.GPU.Words.Take(api); err != nil {
 		return err
 	}
-	to := m.outlets[k.call.Root].mailbox
-	word := to.at(&to.marks(m.Config.Rank).taken[k.staged.place])
+	to := m.peers[k.call.Root].mailbox
+	word := to.at(&to.flags(m.Config.Rank).taken[k.staged.slot])
 	if err = api.StreamWriteValue(on, k.state.Address(), kernels.MessageWaits); err != nil {
 		return err
 	}
@@ -71,11 +71,11 @@ func (k *Captured) record(s *stream.Stream) (err error) {
 	if err = api.StreamWriteValue(on, k.state.Address(), 0); err != nil {
 		return err
 	}
-	return m.fill(k.call, k.staged, on)
+	return m.queueSend(k.call, k.staged, on)
 }
 
-// Launch numbers a message of a launch, and tells the peer of it or waits for it. s.Mu and m.Mu are
-// held.
+// Launch numbers a message of a launch, and announces it to the peer or waits for it. s.Mu and m.Mu
+// are held.
 func (k *Captured) Launch(s *stream.Stream) (*End, error) {
 	m, p := k.of, k.call
 	if err := m.mayMessage(s, p); err != nil {
@@ -91,10 +91,10 @@ func (k *Captured) Launch(s *stream.Stream) (*End, error) {
 	e.before, k.last = k.last, e
 	m.Owner.NoteMessage(s, p.Call)
 	if p.Operation == driver.Send {
-		marks := m.marksTo(p.Root)
-		e.full, e.taken = &marks.full[k.staged.place], &marks.taken[k.staged.place]
-		e.released = &m.outlets[p.Root].mailbox.box(m.Config.Rank).released
-		m.tell(e, k.staged, 1)
+		marks := m.flagsTo(p.Root)
+		e.full, e.taken = &marks.full[k.staged.slot], &marks.taken[k.staged.slot]
+		e.released = &m.peers[p.Root].mailbox.ring(m.Config.Rank).released
+		m.announce(e, k.staged, 1)
 		return e, nil
 	}
 	if _, err := m.post(e); err != nil {
@@ -144,7 +144,7 @@ func (k *Captured) release() {
 		m.Device.GPU.Words.Put(k.state)
 	}
 	if k.call.Operation == driver.Send && !m.closed {
-		out := &m.outlets[k.call.Root]
+		out := &m.peers[k.call.Root]
 		out.staged = append(out.staged, k.staged)
 		m.reclaim(out, true)
 	}

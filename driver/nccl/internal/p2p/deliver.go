@@ -23,12 +23,12 @@ func (in *inbox) deliver() {
 // may wait for a stream that waits for a message.
 func (in *inbox) deliverAll() {
 	ranked.Waiting()
-	b := in.own.bell()
+	b := in.own.wakeup()
 	for turn := 0; ; turn++ {
-		rung := atomic.LoadUint32(&b.word)
-		ready, told, more, err := in.deliverable()
+		word := atomic.LoadUint32(&b.word)
+		ready, announced, more, err := in.deliverable()
 		for _, e := range ready {
-			in.give(e)
+			in.startCopy(e)
 		}
 		if err != nil {
 			_ = in.Plane.Fail(err)
@@ -39,7 +39,7 @@ func (in *inbox) deliverAll() {
 		case len(ready) > 0:
 			turn = 0
 		default:
-			b.rest(rung, turn, told)
+			b.pause(word, turn, announced)
 		}
 	}
 }
@@ -48,31 +48,32 @@ const (
 	// spins is how many looks a goroutine takes in a row, and yieldsOf how many more between which it
 	// lets others run.
 	spins, yieldsOf = 50, 200
-	// idleNap is how long it sleeps where it will be woken.
-	idleNap = 10 * time.Millisecond
+	// idleSleep is how long it sleeps where it will be woken.
+	idleSleep = 10 * time.Millisecond
 )
 
-// rest passes the time between two looks. Who tells of a message wakes this rank; GPUs do not.
-func (b *bell) rest(rung uint32, turn int, told bool) {
+// pause passes the time between two looks. A rank that announces a message wakes this one; GPUs do
+// not. announced reports whether a message has been announced whose data a GPU still writes.
+func (b *wakeup) pause(word uint32, turn int, announced bool) {
 	switch {
 	case turn < spins && runtime.NumCPU() > 1:
 	case turn < spins+yieldsOf:
 		runtime.Gosched()
 	default:
-		slice := idleNap
-		if told {
+		slice := idleSleep
+		if announced {
 			slice = gpu.Nap
 		}
 		atomic.AddInt32(&b.sleeping, 1)
-		sys.FutexWait(&b.word, rung, slice)
+		sys.FutexWait(&b.word, word, slice)
 		atomic.AddInt32(&b.sleeping, -1)
 	}
 }
 
 // deliverable takes the receives whose messages are there off the list of those that are open. It
-// reports whether the others include some whose message was told of, or whose stream has yet to
+// reports whether the others include some whose message is announced, or whose stream has yet to
 // come, and whether there are others.
-func (in *inbox) deliverable() (ready []*End, told, more bool, err error) {
+func (in *inbox) deliverable() (ready []*End, announced, more bool, err error) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	select {
@@ -81,7 +82,7 @@ func (in *inbox) deliverable() (ready []*End, told, more bool, err error) {
 		return nil, false, false, nil
 	default:
 	}
-	err = in.readMail()
+	err = in.readHeaders()
 	rest := in.open[:0]
 	for _, e := range in.open {
 		can := false
@@ -92,57 +93,57 @@ func (in *inbox) deliverable() (ready []*End, told, more bool, err error) {
 			ready = append(ready, e)
 			continue
 		}
-		told = told || e.letter != nil
+		announced = announced || e.announced != nil
 		rest = append(rest, e)
 	}
 	clear(in.open[len(rest):])
 	in.open = rest
-	told = told || in.anywhere > 0 && len(in.told) > 0
+	announced = announced || in.anywhere > 0 && len(in.unmatched) > 0
 	in.running = len(rest) > 0 || len(ready) > 0
-	return ready, told, in.running, err
+	return ready, announced, in.running, err
 }
 
 // take gives a Recv its message now, if that is there, no other one that needs the
 // same words has to be copied before, and its memory is mapped. in.mu is held.
 func (in *inbox) take(e *End) (can bool, err error) {
-	l := e.letter
-	if l == nil || !e.turn() || !l.next() || !in.there(l) {
+	l := e.announced
+	if l == nil || !e.mayTake() || !l.next() || !in.isComplete(l) {
 		return false, nil
 	}
 	if l.bytes > 0 {
-		lent := in.lentTo(l)
-		if lent.bytes != int64(l.size) {
-			return false, in.errImpossible(l)
+		theirs := in.segmentOf(l)
+		if theirs.bytes != int64(l.size) {
+			return false, in.errInvalid(l)
 		}
-		if lent.at == 0 {
-			return false, lent.failed
+		if theirs.at == 0 {
+			return false, theirs.failed
 		}
-		e.descriptor.From = uint64(lent.at) + l.offset
+		e.descriptor.From = uint64(theirs.at) + l.offset
 	}
 	if !in.claim(l) {
 		return false, nil
 	}
 	e.descriptor.To, e.descriptor.Bytes = uint64(e.call.Address), l.bytes
-	e.descriptor.Taken = uint64(in.own.at(&in.own.marks(l.source).taken[l.place]))
+	e.descriptor.Taken = uint64(in.own.at(&in.own.flags(l.source).taken[l.slot]))
 	e.handle()
 	l.handled, l.before = true, nil
 	return true, nil
 }
 
-// there reports whether a message can be copied: it is there, and will stay. in.mu is held.
-func (in *inbox) there(l *letter) bool {
-	return atomic.LoadUint32(&in.own.marks(l.source).full[l.place]) == 1 && !in.released(l)
+// isComplete reports whether a message can be copied: it is there, and will stay. in.mu is held.
+func (in *inbox) isComplete(l *announcement) bool {
+	return atomic.LoadUint32(&in.own.flags(l.source).full[l.slot]) == 1 && !in.released(l)
 }
 
 // released reports whether the sender may write over a message that was not taken: see release.
 // in.mu is held.
-func (in *inbox) released(l *letter) bool {
-	return l.again != 0 && atomic.LoadUint32(&in.own.box(l.source).released) != 0
+func (in *inbox) released(l *announcement) bool {
+	return l.replayed != 0 && atomic.LoadUint32(&in.own.ring(l.source).released) != 0
 }
 
 // claim takes a message, unless its sender takes it back at the same time. in.mu is held.
-func (in *inbox) claim(l *letter) bool {
-	full := &in.own.marks(l.source).full[l.place]
+func (in *inbox) claim(l *announcement) bool {
+	full := &in.own.flags(l.source).full[l.slot]
 	if !atomic.CompareAndSwapUint32(full, 1, 0) {
 		return false
 	}
@@ -153,8 +154,8 @@ func (in *inbox) claim(l *letter) bool {
 	return true
 }
 
-// give lets the stream of a Recv that has its message go on.
-func (in *inbox) give(e *End) {
+// startCopy lets the stream of a Recv that has its message go on.
+func (in *inbox) startCopy(e *End) {
 	if arrived := e.call.Arrived; arrived != nil {
 		arrived(e.source)
 		in.Device.Streams.Order.Add(1)

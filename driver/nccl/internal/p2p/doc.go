@@ -1,12 +1,12 @@
 // Package p2p moves messages (Send, Recv) between two ranks of one machine, without NCCL, whose own
 // occupy the communicator until the other side comes.
 //
-// A Send copies its buffer to memory of the sender's GPU (staging) in stream order, and tells the
-// receiver at the call, in memory of the host that both share (mailbox): the stream is free at
-// once. A Recv belongs to the message that package message says. Its stream waits for a word of a
-// descriptor, and then runs a kernel that copies what the descriptor names. The host writes both
-// once the message is there, and makes no call to CUDA for that: such a call may wait for a thread
-// that waits for a stream, and the stream for the message.
+// A Send copies its buffer to memory of the sender's GPU (staging) in stream order, and announces
+// it to the receiver at the call, in memory of the host that both share (mailbox): the stream is
+// free at once. A Recv belongs to the message that package message says. Its stream waits for a
+// word of a descriptor, and then runs a kernel that copies what the descriptor names. The host
+// writes both once the message is there, and makes no call to CUDA for that: such a call may wait
+// for a thread that waits for a stream, and the stream for the message.
 //
 // # States of a group's messages
 //
@@ -22,23 +22,23 @@
 //
 // # States of a message
 //
-// A place of a pair has two words: full is 1 from when the message is there until the receiver
-// comes for it, taken is 1 from when it was copied until the sender uses the place again. Values of
-// words are constants, so that captured messages can be replayed: what changes is told at the
+// A slot of a pair has two words: full is 1 from when the message is there until the receiver
+// comes for it, taken is 1 from when it was copied until the sender uses the slot again. Values of
+// words are constants, so that captured messages can be replayed: what changes is sent at the
 // launch.
 //
-// A Send gets a place and a block of staging (stage), for which it waits at the call as long as
-// that may help, is queued (fill), tells the peer (tell), and gives both back once its message is
-// taken (reclaim). A captured Send has its place and block for as long as its graph, and waits in a
-// replay until the message of the replay before was taken. Where the group has ended it takes that
-// one back, by full, or gives the receiver's GPU time to copy it (End.release).
+// A Send gets a slot and a block of staging (stage), for which it waits at the call as long as that
+// may help, is queued (queueSend), is announced to the peer (announce), and gives both back once
+// its message is taken (reclaim). A captured Send has its slot and block for as long as its graph,
+// and waits in a replay until the message of the replay before was taken. Where the group has ended
+// it takes that one back, by full, or gives the receiver's GPU time to copy it (End.release).
 //
 // A Recv is posted before its wait is queued (post, expect). Package message claims a message for
-// it, of which this rank is told (readMail), and the ends are compared (match). It is given its
-// message (take) when
+// it, whose header this rank reads (readHeaders), and the ends are compared (match). It is given
+// its message (take) when
 //
 //   - it is not one of a graph, or the launch before has been given its own and the stream waits;
-//   - of a graph, the message that had the same place before has been given to a Recv;
+//   - of a graph, the message that had the same slot before has been given to a Recv;
 //   - full is 1, and the sender does not take such messages back;
 //   - the segment is mapped, which a goroutine does where it was not when the group connected.
 //

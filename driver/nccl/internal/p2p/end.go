@@ -23,7 +23,7 @@ type End struct {
 	// message, and a Send of a graph for taken to be 1.
 	state *gpu.Word
 	taken *uint32
-	// full is the other word of the place of such a Send, and released the receiver's word for all.
+	// full is the other word of the slot of such a Send, and released the receiver's word for all.
 	full, released *uint32
 	// done is recorded behind the work of a Send, else nil.
 	done  *stream.Event
@@ -40,11 +40,12 @@ type End struct {
 	// What follows is of a Recv, and guarded by inbox.mu.
 
 	descriptor *kernels.Message
-	// source and number name the message, once it is claimed; letter is what it was told of.
-	source  int
-	number  uint64
-	claimed bool
-	letter  *letter
+	// source and number name the message, once it is claimed; announced is its header, once that has
+	// come.
+	source    int
+	number    uint64
+	claimed   bool
+	announced *announcement
 }
 
 // over reports whether the stream is past a Recv. If it is one of a graph the stream may have come
@@ -83,7 +84,7 @@ func (e *End) release() {
 
 // refuse lets the stream of a Recv go on without a message, if it may. inbox.mu is held.
 func (e *End) refuse() {
-	if e.handled || !e.turn() {
+	if e.handled || !e.mayTake() {
 		return
 	}
 	e.descriptor.Bytes, e.descriptor.Taken = 0, 0
@@ -91,9 +92,9 @@ func (e *End) refuse() {
 	atomic.StoreUint32(&e.descriptor.Go, 1)
 }
 
-// turn reports whether a Recv may be given a message: that of a graph has its descriptor to itself
-// once the launch before is past it and this one waits. inbox.mu is held.
-func (e *End) turn() bool {
+// mayTake reports whether a Recv may be given a message: that of a graph has its descriptor to
+// itself once the launch before is past it and this one waits. inbox.mu is held.
+func (e *End) mayTake() bool {
 	return !e.captured ||
 		(e.before == nil || e.before.handled) && e.state.Value() == kernels.MessageWaits
 }

@@ -11,7 +11,7 @@ import (
 
 // Examine asks why messages may never end.
 func (m *Messages) Examine() error {
-	if m.known == nil {
+	if m.counts == nil {
 		return nil
 	}
 	replayed := func(e *End) bool { return e.taken != nil }
@@ -23,15 +23,15 @@ func (m *Messages) Examine() error {
 	}
 	m.mu.Lock()
 	m.pruneReceives()
-	err := m.readMail()
+	err := m.readHeaders()
 	var waiting []*End
 	for _, e := range m.open {
-		if m.lacks(e) {
+		if m.isWaiting(e) {
 			waiting = append(waiting, e)
 		}
 	}
 	for _, e := range m.sends {
-		if replayed(e) && m.lacks(e) {
+		if replayed(e) && m.isWaiting(e) {
 			waiting = append(waiting, e)
 		}
 	}
@@ -50,26 +50,26 @@ func (m *Messages) examineMessage(e *End) error {
 	p := e.call
 	var err error
 	m.mu.Lock()
-	missing := e.taken == nil && m.Config.Strict && e.letter == nil && !m.mayArrive(e)
+	missing := e.taken == nil && m.Config.Strict && e.announced == nil && !m.mayArrive(e)
 	m.mu.Unlock()
-	if missing && m.known.Past(p.Root, e.After) {
+	if missing && m.counts.CalledMore(p.Root, e.After) {
 		err = &driver.MessageError{
 			Fault: driver.MessagesUnmatched, Group: m.Config.Name(), Sequence: e.After + 1,
 			Ends: m.Before(e.After + 1),
 		}
 	} else {
-		err = m.known.Absent(p.Root, e.since, func() string { return m.describe(p, e.Number) })
+		err = m.counts.DiagnoseMessage(p.Root, e.since, func() string { return m.describe(p, e.Number) })
 	}
 	if err == nil {
 		return nil
 	}
-	// What the rank has told and done before it came to that is seen by now.
+	// What the rank has announced and done before it came to that is seen by now.
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	failed := m.readMail()
+	failed := m.readHeaders()
 	var unmatched *driver.MessageError
-	if failed != nil || !m.lacks(e) ||
-		errors.As(err, &unmatched) && (e.letter != nil || m.mayArrive(e)) {
+	if failed != nil || !m.isWaiting(e) ||
+		errors.As(err, &unmatched) && (e.announced != nil || m.mayArrive(e)) {
 		return failed
 	}
 	return err
@@ -77,13 +77,13 @@ func (m *Messages) examineMessage(e *End) error {
 
 // Unmatched says which messages end with the group.
 func (m *Messages) Unmatched() error {
-	if m.known == nil || m.Plane.Cause() != nil {
+	if m.counts == nil || m.Plane.Cause() != nil {
 		return nil
 	}
 	var untaken []driver.MessageEnds
 	if m.Mu.TryLock() { // else a call waits for others, which the end of the group ends
-		for peer := range m.outlets {
-			untaken = append(untaken, m.untaken(peer)...)
+		for peer := range m.peers {
+			untaken = append(untaken, m.unread(peer)...)
 		}
 		m.Mu.Unlock()
 	}
@@ -92,10 +92,10 @@ func (m *Messages) Unmatched() error {
 	if m.own == nil {
 		return nil // the group has failed meanwhile, and been torn down
 	}
-	if err := errors.Join(m.readMail(), m.arrive(true)); err != nil {
+	if err := errors.Join(m.readHeaders(), m.arrive(true)); err != nil {
 		return err
 	}
-	atomic.StoreUint32(&m.own.bell().left, 1)
+	atomic.StoreUint32(&m.own.wakeup().closed, 1)
 	var awaited []control.Awaited
 	for _, e := range m.open {
 		a := control.Awaited{Source: e.call.Root, Tag: e.call.Tag, Number: e.number}
@@ -109,8 +109,8 @@ func (m *Messages) Unmatched() error {
 
 // Before lists what this rank has sent and received before a collective.
 func (m *Messages) Before(collective uint64) []driver.MessageEnds {
-	if m.known == nil {
+	if m.counts == nil {
 		return nil
 	}
-	return m.known.MessagesBefore(collective)
+	return m.counts.MessagesBefore(collective)
 }

@@ -21,9 +21,9 @@ type Owner interface {
 	// NoteMessage remembers a message that is about to be queued. The locks of stream and owner are
 	// held.
 	NoteMessage(on *stream.Stream, call *driver.Call)
-	// BreakOff fails the group over a call that others take for launched, and which this rank could
-	// not queue.
-	BreakOff(call *driver.Call, err error) error
+	// FailUnqueued fails the group over a call that others take for launched, and which this rank
+	// could not queue.
+	FailUnqueued(call *driver.Call, err error) error
 	// AfterPeerFault fails the group after a peer has failed, and says why this rank cannot go on.
 	AfterPeerFault(call *driver.Call) error
 }
@@ -34,7 +34,7 @@ type Group struct {
 	Device *Device
 	Config *driver.GroupConfig
 	Plane  control.Plane
-	Busy   *stream.Busy
+	Busy   *stream.BusyStreams
 	// Check reports whether the ends of a message are compared.
 	Check *atomic.Bool
 	// Ended is closed when the group has failed or is closed.
@@ -45,14 +45,14 @@ type Group struct {
 		TryLock() bool
 	}
 
-	known control.Messages // nil if the ranks cannot send messages to each other
+	counts control.Messages // nil if the ranks cannot send messages to each other
 }
 
 // Device is what the messages of all groups of a device have in common.
 type Device struct {
-	GPU     *gpu.GPU
-	Streams *stream.Streams
-	Lender  *memory.Lender
+	GPU      *gpu.GPU
+	Streams  *stream.Streams
+	Exporter *memory.Exporter
 	// Descriptors are those of receives, and Copies the kernels that read them.
 	Descriptors gpu.Pinned[kernels.Message]
 	Copies      gpu.Code

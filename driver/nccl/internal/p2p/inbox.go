@@ -15,7 +15,7 @@ import (
 	"symmem/internal/spin"
 )
 
-// inbox is what this rank was told of, and what receives it.
+// inbox has the messages that peers have announced to this rank, and the receives that wait.
 type inbox struct {
 	*Group
 	own  *mailbox
@@ -23,17 +23,17 @@ type inbox struct {
 
 	mu      ranked.Mutex[inboxMu]
 	matcher message.Matcher[*End] // guarded by mu
-	// letters are the messages that were told of and that no Recv has, expected the claimed ones
-	// that were not told of; both guarded by mu.
-	letters  map[address]*letter
-	expected map[address]*End
-	// told are those that no Recv had when this rank was told of them, and that the matcher does
-	// not know; anywhere is how many receives from any source have none. Both guarded by mu.
-	told     []*letter
-	anywhere int
-	repeated map[spot]*letter     // the latest message of a place that a graph uses; guarded by mu
-	lent     map[spot]*lentMemory // segments of peers; guarded by mu
-	open     []*End               // receives that have not been given a message; guarded by mu
+	// announced are the messages whose header has come and that no Recv has; expected are receives
+	// whose message is known, and whose header has not come. Both are guarded by mu.
+	announced map[address]*announcement
+	expected  map[address]*End
+	// unmatched are those that no Recv had when their header came, and that the matcher does not know
+	// yet; anywhere is how many receives from any source have none. Both are guarded by mu.
+	unmatched    []*announcement
+	anywhere     int
+	repeated     map[slotKey]*announcement // the latest message of a slot of a graph; guarded by mu
+	peerSegments map[slotKey]*peerSegment  // segments of peers; guarded by mu
+	open         []*End                    // receives that have no message yet; guarded by mu
 	// receives are those that their streams have not come past; guarded by mu.
 	receives []*End
 	running  bool // a goroutine delivers; guarded by mu
@@ -42,25 +42,25 @@ type inbox struct {
 	delivering sync.WaitGroup
 }
 
-// readMail takes notice of all messages that this rank was told of. It returns an error if one does
-// not fit to its Recv. in.mu is held.
-func (in *inbox) readMail() (err error) {
+// readHeaders reads the headers that have come. It returns an error if one does not fit its Recv.
+// in.mu is held.
+func (in *inbox) readHeaders() (err error) {
 	for source := range in.Config.Ranks {
 		if source == in.Config.Rank || in.own == nil {
 			continue
 		}
-		b := in.own.box(source)
+		b := in.own.ring(source)
 		read := b.read
-		told := spin.LoadAcquire64(&b.posted) - read
-		if told > Places {
-			return fmt.Errorf("rank %d of the world tells of %d messages at once in group %s, which "+
-				"cannot be", in.Config.Ranks[source], told, in.Config.Name())
+		headers := spin.LoadAcquire64(&b.posted) - read
+		if headers > Slots {
+			return fmt.Errorf("rank %d of the world announces %d messages at once in group %s, which "+
+				"no rank of symmem does", in.Config.Ranks[source], headers, in.Config.Name())
 		}
-		for range told {
+		for range headers {
 			read++
-			l := &letter{header: b.headers[read%Places], source: source}
+			l := &announcement{header: b.headers[read%Slots], source: source}
 			spin.StoreRelease64(&b.read, read)
-			if failed := in.takeLetter(l); err == nil {
+			if failed := in.addAnnouncement(l); err == nil {
 				err = failed
 			}
 		}
@@ -71,41 +71,41 @@ func (in *inbox) readMail() (err error) {
 	return err
 }
 
-// takeLetter takes notice of a message. in.mu is held.
-func (in *inbox) takeLetter(l *letter) error {
-	if !l.possible() {
-		return in.errImpossible(l)
+// addAnnouncement adds a message whose header has come. in.mu is held.
+func (in *inbox) addAnnouncement(l *announcement) error {
+	if !l.valid() {
+		return in.errInvalid(l)
 	}
-	if at := (spot{l.source, l.place}); l.again != 0 {
+	if at := (slotKey{l.source, l.slot}); l.replayed != 0 {
 		l.before, in.repeated[at] = in.repeated[at], l
 	}
-	in.letters[l.address()] = l
+	in.announced[l.address()] = l
 	if e := in.expected[l.address()]; e != nil {
 		delete(in.expected, l.address())
 		return in.match(e)
 	}
-	if in.told = append(in.told, l); len(in.told) > 2*len(in.letters)+Places {
-		in.told = slices.DeleteFunc(in.told, func(l *letter) bool {
-			return in.letters[l.address()] != l
+	if in.unmatched = append(in.unmatched, l); len(in.unmatched) > 2*len(in.announced)+Slots {
+		in.unmatched = slices.DeleteFunc(in.unmatched, func(l *announcement) bool {
+			return in.announced[l.address()] != l
 		})
 	}
 	return nil
 }
 
 // arrive tells the matcher of the messages that are there by now, in the order in which this rank
-// was told of them, or, with all, of those that have yet to come, too. Receives from any source
+// knows them, or, with all, of those that have yet to come, too. Receives from any source
 // take what is there: a message that is not may never come before they have another one. in.mu is
 // held.
 func (in *inbox) arrive(all bool) error {
-	told := in.told
-	in.told = nil
+	unmatched := in.unmatched
+	in.unmatched = nil
 	var errs []error
-	for _, l := range told {
-		if in.letters[l.address()] != l {
+	for _, l := range unmatched {
+		if in.announced[l.address()] != l {
 			continue // a Recv has it
 		}
-		if !all && (!l.next() || !in.there(l)) {
-			in.told = append(in.told, l)
+		if !all && (!l.next() || !in.isComplete(l)) {
+			in.unmatched = append(in.unmatched, l)
 			continue
 		}
 		errs = append(errs, in.hand(in.matcher.Arrive(message.Arrival{
@@ -115,17 +115,17 @@ func (in *inbox) arrive(all bool) error {
 	return errors.Join(errs...)
 }
 
-// mayArrive reports whether this rank was told of a message that a Recv from any source may get.
+// mayArrive reports whether the header of a message has come that a Recv from any source may get.
 // in.mu is held.
 func (in *inbox) mayArrive(e *End) bool {
-	return slices.ContainsFunc(in.told, func(l *letter) bool {
+	return slices.ContainsFunc(in.unmatched, func(l *announcement) bool {
 		return int(l.tag) == e.call.Tag && in.part(l.after) == in.part(e.After) &&
-			in.letters[l.address()] == l
+			in.announced[l.address()] == l
 	})
 }
 
-// errImpossible is about a message that no peer that is in order tells of.
-func (in *inbox) errImpossible(l *letter) error {
+// errInvalid is about a message that no peer that is in order tells of.
+func (in *inbox) errInvalid(l *announcement) error {
 	return fmt.Errorf("rank %d of the world tells of message %d with tag %d of %d bytes in group "+
 		"%s, which cannot be", in.Config.Ranks[l.source], l.number, l.tag, l.bytes, in.Config.Name())
 }
@@ -152,27 +152,27 @@ func (in *inbox) hand(claims []message.Claim[*End]) error {
 	return errors.Join(errs...)
 }
 
-// match gives a Recv what it was told of its message, if it was, and compares the two ends. in.mu
+// match gives a Recv what it knows its message, if it was, and compares the two ends. in.mu
 // is held.
 func (in *inbox) match(e *End) error {
 	p := e.call
 	at := address{e.source, p.Tag, e.number}
-	l := in.letters[at]
+	l := in.announced[at]
 	if l == nil {
 		in.expected[at] = e
 		return nil
 	}
-	delete(in.letters, at)
+	delete(in.announced, at)
 	sent := control.End{Digest: l.digest, After: l.after, Bytes: l.bytes}
 	received := control.End{Digest: p.Digest, After: e.After, Bytes: uint64(p.bytes())}
 	err := control.Differ(in.Config, sent, received, p.Call, e.source, e.number, e.check)
 	if err == nil {
-		e.letter = l
+		e.announced = l
 	}
 	return err
 }
 
-// post puts a Recv in its place among those of its tag, and reports whether it is given its message
+// post puts a Recv in its slot among those of its tag, and reports whether it is given its message
 // now. It returns an error if two ends differ.
 func (in *inbox) post(e *End) (now bool, err error) {
 	p := e.call
@@ -182,7 +182,7 @@ func (in *inbox) post(e *End) (now bool, err error) {
 		in.anywhere++
 	}
 	err = errors.Join(
-		in.readMail(), // so that what this rank was told of counts
+		in.readHeaders(), // so that messages that were announced count
 		in.hand(in.matcher.Post(e, p.Tag, p.Root, in.part(e.After))))
 	if err == nil && !e.captured {
 		now, err = in.take(e)
@@ -228,21 +228,21 @@ func (in *inbox) pruneReceives() {
 	})
 }
 
-// lacks reports whether a stream waits for a message that is not there, or, for a Send of a graph,
-// for its place. in.mu is held.
-func (in *inbox) lacks(e *End) bool {
+// isWaiting reports whether a stream waits for a message that is not there, or, for a Send of a
+// graph, for its slot. in.mu is held.
+func (in *inbox) isWaiting(e *End) bool {
 	switch {
 	case in.own == nil || !e.waits():
 		return false
 	case e.taken != nil:
 		return atomic.LoadUint32(e.taken) == 0
 	}
-	return e.letter == nil || !in.there(e.letter)
+	return e.announced == nil || !in.isComplete(e.announced)
 }
 
-// Unanswered reports whether a Recv waits for a message of which this rank was not told.
+// Unanswered reports whether a Recv waits for a message whose header has not come.
 func (in *inbox) Unanswered() bool {
 	in.mu.Lock()
 	defer in.mu.Unlock()
-	return slices.ContainsFunc(in.open, func(e *End) bool { return e.letter == nil })
+	return slices.ContainsFunc(in.open, func(e *End) bool { return e.announced == nil })
 }

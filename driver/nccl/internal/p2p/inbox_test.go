@@ -10,7 +10,7 @@ import (
 	"symmem/internal/sys"
 )
 
-// firstBytes is how much staging a peer of these tests has lent.
+// firstBytes is how much staging a peer of these tests shares.
 const firstBytes = 4 << 20
 
 // TestMessagesThatCannotBeAreRefused has a peer write what no Send writes. Nothing is read where it
@@ -22,7 +22,7 @@ func TestMessagesThatCannotBeAreRefused(t *testing.T) {
 		"a segment whose number has no end":          func(h *header) { h.segment = 1<<32 + 1 },
 		"an offset behind the end":                   func(h *header) { h.offset = h.size - 4 },
 		"an offset that overflows":                   func(h *header) { h.offset = ^uint64(3) },
-		"a place that there is not":                  func(h *header) { h.place = Places },
+		"a place that there is not":                  func(h *header) { h.slot = Slots },
 		"no segment":                                 func(h *header) { h.segment = 0 },
 		"no number":                                  func(h *header) { h.number = 0 },
 		"a tag that there is not":                    func(h *header) { h.tag = driver.MaxTag + 1 },
@@ -39,7 +39,7 @@ func TestMessagesThatCannotBeAreRefused(t *testing.T) {
 	}
 	t.Run("more messages than there can be", func(t *testing.T) {
 		in := newInbox(t)
-		spin.StoreRelease64(&in.own.box(0).posted, 1<<60)
+		spin.StoreRelease64(&in.own.ring(0).posted, 1<<60)
 		if now, err := in.post(newRecv(8)); err == nil || now {
 			t.Errorf("given: %v, error %v, want a refusal", now, err)
 		}
@@ -62,17 +62,17 @@ func TestAMessageThatIsThereIsGivenAtOnce(t *testing.T) {
 func TestALeftPeerHasNoMoreMessagesUntakenThanThereArePlaces(t *testing.T) {
 	in := newInbox(t)
 	o := outbox{
-		Group:   &Group{Config: &driver.GroupConfig{Ranks: []int{0, 1}}},
-		outlets: []outlet{{}, {mailbox: in.own}},
+		Group: &Group{Config: &driver.GroupConfig{Ranks: []int{0, 1}}},
+		peers: []peerOutbox{{}, {mailbox: in.own}},
 	}
-	spin.StoreRelease64(&in.own.box(0).posted, 1<<60)
-	atomic.StoreUint32(&in.own.bell().left, 1)
-	if got := len(o.untaken(1)); got != Places {
-		t.Errorf("got %d messages, want %d", got, Places)
+	spin.StoreRelease64(&in.own.ring(0).posted, 1<<60)
+	atomic.StoreUint32(&in.own.wakeup().closed, 1)
+	if got := len(o.unread(1)); got != Slots {
+		t.Errorf("got %d messages, want %d", got, Slots)
 	}
 }
 
-// newInbox is the inbox of rank 1 of two ranks, without a GPU: rank 0 has lent memory at 1 GiB.
+// newInbox is the inbox of rank 1 of two ranks, without a GPU: rank 0 shares memory at 1 GiB.
 func newInbox(t *testing.T) *inbox {
 	t.Helper()
 	f, err := sys.Memfd("symmem-mailbox", mailboxBytes(2))
@@ -90,19 +90,19 @@ func newInbox(t *testing.T) *inbox {
 		}
 	})
 	return &inbox{
-		Group:    &Group{Config: &driver.GroupConfig{Ranks: []int{0, 1}, Rank: 1}},
-		own:      &mailbox{memory: mapping, ranks: 2},
-		letters:  map[address]*letter{},
-		expected: map[address]*End{},
-		repeated: map[spot]*letter{},
-		lent:     map[spot]*lentMemory{{0, 1}: {at: 1 << 30, bytes: firstBytes}},
+		Group:        &Group{Config: &driver.GroupConfig{Ranks: []int{0, 1}, Rank: 1}},
+		own:          &mailbox{memory: mapping, ranks: 2},
+		announced:    map[address]*announcement{},
+		expected:     map[address]*End{},
+		repeated:     map[slotKey]*announcement{},
+		peerSegments: map[slotKey]*peerSegment{{0, 1}: {at: 1 << 30, bytes: firstBytes}},
 	}
 }
 
-// hear has rank 0 tell of a message, which is there.
+// hear has rank 0 announce a message, which is there.
 func (in *inbox) hear(h *header) {
-	atomic.StoreUint32(&in.own.marks(0).full[0], 1)
-	in.own.box(0).post(h)
+	atomic.StoreUint32(&in.own.flags(0).full[0], 1)
+	in.own.ring(0).post(h)
 }
 
 // newRecv is a Recv from rank 0, with its size in bytes.

@@ -31,23 +31,23 @@ func (m *Messages) Open(g Group) error {
 	}
 	m.Group = g
 	m.outbox.Group, m.inbox.Group = &m.Group, &m.Group
-	m.letters, m.expected = map[address]*letter{}, map[address]*End{}
-	m.repeated, m.lent = map[spot]*letter{}, map[spot]*lentMemory{}
-	m.outlets = make([]outlet, len(m.Config.Ranks))
+	m.announced, m.expected = map[address]*announcement{}, map[address]*End{}
+	m.repeated, m.peerSegments = map[slotKey]*announcement{}, map[slotKey]*peerSegment{}
+	m.peers = make([]peerOutbox, len(m.Config.Ranks))
 	var err error
 	if m.own, m.file, err = m.openMailbox(); err != nil {
 		return err
 	}
-	m.known = known
+	m.counts = known
 	return m.staging.add(&m.Group, m.FirstStaging())
 }
 
 // Known reports whether the ranks can send messages to each other.
-func (m *Messages) Known() bool { return m.known != nil }
+func (m *Messages) Known() bool { return m.counts != nil }
 
 // newEnd counts a message at its call. m.Mu is held.
 func (m *Messages) newEnd(p *Call) *End {
-	return &End{of: m, call: p, Message: m.known.Count(p.Call), check: m.Check.Load()}
+	return &End{of: m, call: p, Message: m.counts.Count(p.Call), check: m.Check.Load()}
 }
 
 // mayMessage refuses a message for a stream when the group has failed. The stream counts as busy
@@ -60,7 +60,7 @@ func (m *Messages) mayMessage(s *stream.Stream, p *Call) error {
 		err = m.Owner.AfterPeerFault(p.Call)
 	}
 	if err != nil {
-		s.Told(m.Owner) // by this error
+		s.MarkReported(m.Owner) // by this error
 	}
 	return err
 }
@@ -76,17 +76,17 @@ func (m *Messages) Transfer(s *stream.Stream, p *Call) error {
 	return m.receive(s, p)
 }
 
-// unqueued fails the group over a message that could not be queued. s.Mu is held.
-func (m *Messages) unqueued(s *stream.Stream, p *Call, err error) error {
-	err = m.Owner.BreakOff(p.Call, err)
-	s.Told(m.Owner)
+// failUnqueued fails the group over a message that could not be queued. s.Mu is held.
+func (m *Messages) failUnqueued(s *stream.Stream, p *Call, err error) error {
+	err = m.Owner.FailUnqueued(p.Call, err)
+	s.MarkReported(m.Owner)
 	return err
 }
 
 // Map maps the mailboxes of the other ranks, and the segment with which their staging begins.
-// So messages that fit there need no call to CUDA once they are told of.
+// So messages that fit there need no call to CUDA once they are announced.
 func (m *Messages) Map(ctx context.Context) error {
-	if m.known == nil {
+	if m.counts == nil {
 		return nil
 	}
 	for peer, rank := range m.Config.Ranks {
@@ -94,15 +94,15 @@ func (m *Messages) Map(ctx context.Context) error {
 			continue
 		}
 		var err error
-		if m.outlets[peer].mailbox, err = m.fetchMailbox(ctx, rank); err != nil {
+		if m.peers[peer].mailbox, err = m.fetchMailbox(ctx, rank); err != nil {
 			return err
 		}
-		lent := &lentMemory{bytes: m.FirstStaging()}
-		lent.at, err = m.Device.Lender.Fetch(ctx, rank, stagingKey(m.Config.ID, 1), lent.bytes)
+		theirs := &peerSegment{bytes: m.FirstStaging()}
+		theirs.at, err = m.Device.Exporter.Fetch(ctx, rank, stagingKey(m.Config.ID, 1), theirs.bytes)
 		if err != nil {
 			return err
 		}
-		m.lent[spot{peer, 1}] = lent
+		m.peerSegments[slotKey{peer, 1}] = theirs
 	}
 	return nil
 }
@@ -112,20 +112,20 @@ func (m *Messages) Withdraw() error {
 	if m.file == nil {
 		return nil
 	}
-	err := m.Device.Lender.Withdraw(mailboxKey(m.Config.ID), m.file)
+	err := m.Device.Exporter.Withdraw(mailboxKey(m.Config.ID), m.file)
 	m.file = nil
 	return err
 }
 
 // stop ends what delivers messages. The group has ended.
 func (m *Messages) stop() {
-	if m.known == nil {
+	if m.counts == nil {
 		return
 	}
 	m.mu.Lock()
 	m.stopped = true
 	if m.own != nil {
-		m.own.bell().ring()
+		m.own.wakeup().wake()
 	}
 	m.mu.Unlock()
 	m.delivering.Wait()
@@ -134,13 +134,13 @@ func (m *Messages) stop() {
 // Close gives everything back, unless a stream has yet to come past a message: then it
 // stays for as long as the process.
 func (m *Messages) Close() error {
-	if m.known == nil && m.own == nil {
+	if m.counts == nil && m.own == nil {
 		return nil
 	}
 	m.stop()
 	m.Mu.Lock() // a message may be on its way into a stream
 	defer m.Mu.Unlock()
-	if m.known == nil || m.closed || m.Device.GPU.Keeps() || m.Carrying() {
+	if m.counts == nil || m.closed || m.Device.GPU.Keeps() || m.InFlight() {
 		return nil
 	}
 	m.closed = true
@@ -149,23 +149,23 @@ func (m *Messages) Close() error {
 	d := m.Device
 	errs = append(errs, d.GPU.Do(func() error {
 		var errs []error
-		for _, lent := range m.lent {
-			if lent.at != 0 {
-				errs = append(errs, d.GPU.Unmap(lent.at, lent.bytes))
+		for _, theirs := range m.peerSegments {
+			if theirs.at != 0 {
+				errs = append(errs, d.GPU.Unmap(theirs.at, theirs.bytes))
 			}
 		}
 		return errors.Join(errs...)
 	}))
 	errs = append(errs, m.staging.close(&m.Group, needed))
-	for i := range m.outlets {
-		if box := m.outlets[i].mailbox; box != nil {
+	for i := range m.peers {
+		if box := m.peers[i].mailbox; box != nil {
 			errs = append(errs, box.close(d))
-			m.outlets[i].mailbox = nil
+			m.peers[i].mailbox = nil
 		}
 	}
 	m.mu.Lock()
 	own := m.own
-	m.own, m.lent = nil, nil
+	m.own, m.peerSegments = nil, nil
 	m.mu.Unlock()
 	if own != nil {
 		errs = append(errs, own.close(d))
@@ -173,8 +173,8 @@ func (m *Messages) Close() error {
 	return errors.Join(errs...)
 }
 
-// Carrying reports whether a message is still under way.
-func (m *Messages) Carrying() bool {
+// InFlight reports whether a message is still under way.
+func (m *Messages) InFlight() bool {
 	m.pruneSends()
 	m.mu.Lock()
 	defer m.mu.Unlock()

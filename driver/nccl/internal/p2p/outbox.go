@@ -16,37 +16,37 @@ import (
 // outbox is what this rank has for messages to its peers. The owner's lock guards it.
 type outbox struct {
 	*Group
-	outlets []outlet // by group rank
+	peers   []peerOutbox // by group rank
 	staging staging
 }
 
-// outlet is what this rank has for messages to a peer.
-type outlet struct {
+// peerOutbox is what this rank has for messages to a peer.
+type peerOutbox struct {
 	mailbox *mailbox   // the peer's
-	next    uint64     // places handed out that were never used before
-	free    []uint64   // places that are free again
+	next    uint64     // slots handed out that were never used before
+	free    []uint64   // slots that are free again
 	staged  []outgoing // messages that the peer has not taken, in the order of calls
 }
 
-// outgoing is what a message to a peer occupies: its place among the words, and its block.
+// outgoing is what a message to a peer occupies: its slot among the words, and its block.
 type outgoing struct {
-	place uint64
+	slot  uint64
 	block block
 }
 
-// marksTo are the words of messages to a peer.
-func (o *outbox) marksTo(peer int) *marks {
-	return o.outlets[peer].mailbox.marks(o.Config.Rank)
+// flagsTo are the words of messages to a peer.
+func (o *outbox) flagsTo(peer int) *flags {
+	return o.peers[peer].mailbox.flags(o.Config.Rank)
 }
 
 // reclaim takes back what messages occupied that the peer has taken: of all of them, or only of the
 // first ones.
-func (o *outbox) reclaim(out *outlet, all bool) {
-	marks := out.mailbox.marks(o.Config.Rank)
-	taken := func(s outgoing) bool { return atomic.LoadUint32(&marks.taken[s.place]) == 1 }
+func (o *outbox) reclaim(out *peerOutbox, all bool) {
+	marks := out.mailbox.flags(o.Config.Rank)
+	taken := func(s outgoing) bool { return atomic.LoadUint32(&marks.taken[s.slot]) == 1 }
 	give := func(s outgoing) {
 		o.staging.put(s.block)
-		out.free = append(out.free, s.place)
+		out.free = append(out.free, s.slot)
 	}
 	if all {
 		out.staged = slices.DeleteFunc(out.staged, func(s outgoing) bool {
@@ -66,20 +66,20 @@ func (o *outbox) reclaim(out *outlet, all bool) {
 	out.staged = slices.Delete(out.staged, 0, n)
 }
 
-// errPlaces says that waiting gives a Send no place.
-var errPlaces = fmt.Errorf("graphs that are open have all %d Sends to that rank that there can "+
-	"be: close some: %w", Places, driver.ErrUnsupported)
+// errNoSlot says that waiting gives a Send no slot.
+var errNoSlot = fmt.Errorf("graphs that are open have all %d Sends to that rank that there can "+
+	"be: close some: %w", Slots, driver.ErrUnsupported)
 
-// roomless reports whether a Send has not happened, since it found no room.
-func roomless(err error) bool {
-	return errors.Is(err, driver.ErrOutOfMemory) || errors.Is(err, errPlaces)
+// isOutOfRoom reports whether a Send has not happened, since it found no room.
+func isOutOfRoom(err error) bool {
+	return errors.Is(err, driver.ErrOutOfMemory) || errors.Is(err, errNoSlot)
 }
 
-// stage finds a place and a block for a message. If there are none it waits until peers have taken
+// stage finds a slot and a block for a message. If there are none it waits until peers have taken
 // some, for as long as is left of the timeout; for memory less long, since a peer may be unable to
 // go on before this rank does. o.Mu is held.
 func (o *outbox) stage(p *Call) (st outgoing, err error) {
-	out := &o.outlets[p.Root]
+	out := &o.peers[p.Root]
 	o.reclaim(out, false)
 	if err := o.awaitRoom(p, true); err != nil {
 		return outgoing{}, err
@@ -88,42 +88,42 @@ func (o *outbox) stage(p *Call) (st outgoing, err error) {
 		return outgoing{}, err
 	}
 	if n := len(out.free); n > 0 {
-		st.place, out.free = out.free[n-1], out.free[:n-1]
+		st.slot, out.free = out.free[n-1], out.free[:n-1]
 	} else {
-		st.place = out.next
+		st.slot = out.next
 		out.next++
 	}
-	marks := out.mailbox.marks(o.Config.Rank)
-	atomic.StoreUint32(&marks.taken[st.place], 0)
+	marks := out.mailbox.flags(o.Config.Rank)
+	atomic.StoreUint32(&marks.taken[st.slot], 0)
 	return st, nil
 }
 
-// awaitRoom waits until the peer can be told of a message, and, if it needs one, until there is a
-// place for it.
+// awaitRoom waits until the peer has room for the header of a message, and, if it needs one, until
+// there is a slot for it.
 func (o *outbox) awaitRoom(p *Call, place bool) error {
-	out := &o.outlets[p.Root]
-	box := out.mailbox.box(o.Config.Rank)
+	out := &o.peers[p.Root]
+	box := out.mailbox.ring(o.Config.Rank)
 	begin := time.Now()
 	for turn := 0; ; turn++ {
-		if place && len(out.free) == 0 && out.next == Places {
+		if place && len(out.free) == 0 && out.next == Slots {
 			o.reclaim(out, true)
 		}
-		if place && len(out.free) == 0 && out.next == Places && len(out.staged) == 0 {
-			return fmt.Errorf("%s: %w", o.describe(p, 0), errPlaces)
+		if place && len(out.free) == 0 && out.next == Slots && len(out.staged) == 0 {
+			return fmt.Errorf("%s: %w", o.describe(p, 0), errNoSlot)
 		}
-		if box.room() && (!place || len(out.free) > 0 || out.next < Places) {
+		if box.room() && (!place || len(out.free) > 0 || out.next < Slots) {
 			return nil
 		}
 		if err := o.Plane.Cause(); err != nil {
 			return err
 		}
-		err := o.known.Absent(p.Root, begin, func() string {
-			return fmt.Sprintf("%s, before which %d are under way", o.describe(p, 0), Places)
+		err := o.counts.DiagnoseMessage(p.Root, begin, func() string {
+			return fmt.Sprintf("%s, before which %d are under way", o.describe(p, 0), Slots)
 		})
 		if err != nil {
 			return o.Plane.Fail(err)
 		}
-		rest(turn)
+		pause(turn)
 	}
 }
 
@@ -155,14 +155,14 @@ func (o *outbox) awaitBlock(bytes int64) (block, error) {
 			time.Since(begin) > o.Device.GPU.Timeout/4 {
 			return block{}, failed
 		}
-		rest(turn)
+		pause(turn)
 	}
 }
 
 // reclaimAll is reclaim for all peers, and reports whether some have yet to take a message.
 func (o *outbox) reclaimAll() (some bool) {
-	for i := range o.outlets {
-		if out := &o.outlets[i]; out.mailbox != nil {
+	for i := range o.peers {
+		if out := &o.peers[i]; out.mailbox != nil {
 			o.reclaim(out, true)
 			some = some || len(out.staged) > 0
 		}
@@ -170,57 +170,57 @@ func (o *outbox) reclaimAll() (some bool) {
 	return some
 }
 
-// brief is how many looks are taken without a pause.
-const brief = 20
+// spinTurns is how many looks are taken without a pause.
+const spinTurns = 20
 
-// rest passes the time between two looks at words that GPUs write.
-func rest(turn int) {
-	if turn > brief {
-		pause := min(gpu.Nap, time.Duration(turn-brief)*time.Microsecond)
+// pause passes the time between two looks at words that GPUs write.
+func pause(turn int) {
+	if turn > spinTurns {
+		pause := min(gpu.Nap, time.Duration(turn-spinTurns)*time.Microsecond)
 		time.Sleep(pause)
 	}
 }
 
-// fill queues the copy of a message to its block, and the word that says so. It is called on a
+// queueSend queues the copy of a message to its block, and the word that says so. It is called on a
 // thread of the device.
-func (o *outbox) fill(p *Call, st outgoing, on cuda.Stream) error {
+func (o *outbox) queueSend(p *Call, st outgoing, on cuda.Stream) error {
 	gpu := o.Device.GPU.CUDA
-	to := o.outlets[p.Root].mailbox
+	to := o.peers[p.Root].mailbox
 	if err := move(gpu, o.staging.address(st.block), p.Address, p.bytes(), on); err != nil {
 		return err
 	}
-	return gpu.StreamWriteValue(on, to.at(&to.marks(o.Config.Rank).full[st.place]), 1)
+	return gpu.StreamWriteValue(on, to.at(&to.flags(o.Config.Rank).full[st.slot]), 1)
 }
 
-// tell tells the peer of a message. o.Mu is held.
-func (o *outbox) tell(e *End, st outgoing, again uint64) {
+// announce writes the header of a message for the peer. o.Mu is held.
+func (o *outbox) announce(e *End, st outgoing, again uint64) {
 	p := e.call
 	h := header{
 		tag: uint64(p.Tag), number: e.Number, bytes: uint64(p.bytes()), digest: p.Digest,
-		after: e.After, place: st.place, segment: uint64(st.block.segment),
-		offset: uint64(st.block.offset), again: again,
+		after: e.After, slot: st.slot, segment: uint64(st.block.segment),
+		offset: uint64(st.block.offset), replayed: again,
 	}
 	if st.block.segment > 0 {
 		h.size = uint64(o.staging.segments[st.block.segment-1].bytes)
 	}
-	to := o.outlets[p.Root].mailbox
-	to.box(o.Config.Rank).post(&h)
-	to.bell().ring()
+	to := o.peers[p.Root].mailbox
+	to.ring(o.Config.Rank).post(&h)
+	to.wakeup().wake()
 }
 
-// untaken lists the messages that a peer has not heard of before it left. o.Mu is held.
-func (o *outbox) untaken(peer int) (all []driver.MessageEnds) {
-	m := o.outlets[peer].mailbox
-	if m == nil || atomic.LoadUint32(&m.bell().left) == 0 {
+// unread lists the messages that a peer has not read before it left. o.Mu is held.
+func (o *outbox) unread(peer int) (all []driver.MessageEnds) {
+	m := o.peers[peer].mailbox
+	if m == nil || atomic.LoadUint32(&m.wakeup().closed) == 0 {
 		return nil
 	}
-	box := m.box(o.Config.Rank)
+	box := m.ring(o.Config.Rank)
 	read := spin.LoadAcquire64(&box.read)
-	for n := range min(box.posted-read, Places) {
-		h := &box.headers[(read+1+n)%Places]
+	for n := range min(box.posted-read, Slots) {
+		h := &box.headers[(read+1+n)%Slots]
 		all = append(all, driver.MessageEnds{
-			From: o.Config.Ranks[o.Config.Rank], To: o.Config.Ranks[peer], Tag: int(h.tag), Number: h.number,
-			Sent: 1,
+			From: o.Config.Ranks[o.Config.Rank], To: o.Config.Ranks[peer], Tag: int(h.tag),
+			Number: h.number, Sent: 1,
 		})
 	}
 	return all

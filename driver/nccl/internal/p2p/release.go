@@ -29,19 +29,19 @@ func (m *Messages) Release() {
 // ReleaseLate is Release again and again, until no stream has yet to come past a message of
 // a group that has ended. What they use stays until then, and with it the device.
 func (m *Messages) ReleaseLate() {
-	if m.known == nil || m.late {
+	if m.counts == nil || m.late {
 		return
 	}
 	m.late = true
 	m.Device.Late.Add(1)
 	go func() {
 		defer m.Device.Late.Add(-1)
-		for pause := gpu.Nap; m.Carrying(); pause = min(2*pause, longestPause) {
+		for pause := gpu.Nap; m.InFlight(); pause = min(2*pause, maxPause) {
 			m.Release()
 			time.Sleep(pause)
 		}
 	}()
 }
 
-// longestPause is how long a stream may have to wait for ReleaseLate.
-const longestPause = 50 * time.Millisecond
+// maxPause is how long a stream may have to wait for ReleaseLate.
+const maxPause = 50 * time.Millisecond

@@ -30,7 +30,7 @@ type stagingSegment struct {
 // span is a range of a segment.
 type span struct{ offset, bytes int64 }
 
-// block is the place of a message: nowhere if it has no bytes.
+// block is where a message is in staging: nowhere if it has no bytes.
 type block struct {
 	segment int // its number, from 1, or 0
 	span
@@ -47,7 +47,7 @@ const (
 
 func roundUp(bytes, unit int64) int64 { return (bytes + unit - 1) / unit * unit }
 
-// take finds a block, in the smallest place that is large enough.
+// take finds a block, in the smallest free span that is large enough.
 func (s *staging) take(bytes int64) (b block, ok bool) {
 	if bytes == 0 {
 		return block{}, true
@@ -140,7 +140,7 @@ func (s *staging) add(g *Group, bytes int64) error {
 		if err != nil {
 			return err
 		}
-		f, err := d.Lender.Offer(stagingKey(g.Config.ID, len(s.segments)+1), handle)
+		f, err := d.Exporter.Export(stagingKey(g.Config.ID, len(s.segments)+1), handle)
 		if err != nil {
 			return errors.Join(err, d.GPU.Unmap(at, bytes))
 		}
@@ -153,12 +153,14 @@ func (s *staging) add(g *Group, bytes int64) error {
 }
 
 // close gives the segments back. Those who have mapped them keep them; what they have not mapped,
-// and still need, is lent on until the device closes.
+// and still need, stays shared until the device closes.
 func (s *staging) close(g *Group, needed bool) error {
 	d := g.Device
 	var errs []error
 	for i, segment := range s.segments {
-		withdraw := func() error { return d.Lender.Withdraw(stagingKey(g.Config.ID, i+1), segment.file) }
+		withdraw := func() error {
+			return d.Exporter.Withdraw(stagingKey(g.Config.ID, i+1), segment.file)
+		}
 		if needed {
 			d.atClose(withdraw)
 		} else {

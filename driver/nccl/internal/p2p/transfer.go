@@ -14,23 +14,23 @@ import (
 // held.
 func (m *Messages) send(s *stream.Stream, p *Call) error {
 	st, err := m.stage(p)
-	if roomless(err) {
+	if isOutOfRoom(err) {
 		return err // before anything has happened
 	}
 	if err != nil {
-		return m.unqueued(s, p, err)
+		return m.failUnqueued(s, p, err)
 	}
 	e := m.newEnd(p)
 	m.Owner.NoteMessage(s, p.Call)
 	err = m.Device.GPU.Do(func() error {
-		return errors.Join(m.fill(p, st, s.CUDA), m.track(s, e), s.KeepUp())
+		return errors.Join(m.queueSend(p, st, s.CUDA), m.track(s, e), s.RecordQueued())
 	})
 	if err != nil {
-		return m.unqueued(s, p, err)
+		return m.failUnqueued(s, p, err)
 	}
-	out := &m.outlets[p.Root]
+	out := &m.peers[p.Root]
 	out.staged = append(out.staged, st)
-	m.tell(e, st, 0)
+	m.announce(e, st, 0)
 	return nil
 }
 
@@ -42,7 +42,7 @@ func (m *Messages) receive(s *stream.Stream, p *Call) error {
 		return err
 	})
 	if err != nil {
-		return m.unqueued(s, p, err)
+		return m.failUnqueued(s, p, err)
 	}
 	e.state = (*gpu.Word)(&e.descriptor.State)
 	m.Owner.NoteMessage(s, p.Call)
@@ -52,15 +52,15 @@ func (m *Messages) receive(s *stream.Stream, p *Call) error {
 		return m.differs(s, err)
 	}
 	if now {
-		m.give(e)
+		m.startCopy(e)
 	}
 	m.expect(e)
 	err = m.Device.GPU.Do(func() error {
-		return errors.Join(m.queueCopy(e.descriptor, p, s.CUDA), s.KeepUp())
+		return errors.Join(m.queueCopy(e.descriptor, p, s.CUDA), s.RecordQueued())
 	})
 	if err != nil {
 		m.unexpect(e)
-		return m.unqueued(s, p, err)
+		return m.failUnqueued(s, p, err)
 	}
 	return nil
 }
@@ -68,7 +68,7 @@ func (m *Messages) receive(s *stream.Stream, p *Call) error {
 // differs fails the group over messages whose ends differ. s.Mu is held.
 func (m *Messages) differs(s *stream.Stream, err error) error {
 	err = m.Plane.Fail(err)
-	s.Told(m.Owner)
+	s.MarkReported(m.Owner)
 	return err
 }
 

@@ -6,7 +6,7 @@
 // fault that one of them met. It is open; capturing, from BeginCapture to EndCapture, while work is
 // recorded into a graph; closed, for good. Close ends a capture, and waits for the work as long as
 // that can be expected to end; if it does not the device keeps what it has (gpu.GPU.Keeps).
-// Stream.Mu guards the state, which changes with Stream.questions held as well when it closes: so
+// Stream.Mu guards the state, which changes with Stream.queryMu held as well when it closes: so
 // CUDA is asked nothing about a stream that its owner may have ended. Captures use CUDA's relaxed
 // mode, since goroutines change threads.
 //
@@ -15,7 +15,7 @@
 //
 // An adopted stream is another library's, which may capture it or end it at any time. CUDA is asked
 // whether it is captured, but not whether it is idle: that would invalidate a capture that the
-// owner begins just then. Each call records an event behind itself, and CUDA is asked about the
+// owner begins just then. Each call records an event after itself, and CUDA is asked about the
 // event.
 //
 // Work that does not end costs a stream its CUDA stream (Stream.Abandon): the stream goes on with
@@ -24,10 +24,11 @@
 // # Groups
 //
 // The package knows of a group what Group says. Streams keep groups to ask why a wait may never end
-// (the last one that has launched), to tell each fault of one once (faults), and to tell those
+// (the last one that has launched), to return each fault of one once (faults), and to tell those
 // whose events may be recorded later that the stream captures, ends, or gets what may wait for
-// something else (Stream.Carry, Stream.Leave). Busy lists the streams that may have work of a
-// group: one is added before it gets some (Busy.Note), and dropped when it is found idle.
+// something else (Stream.AddGroup, Stream.RecordGroups). BusyStreams lists the streams that may
+// have work of a group: one is added before it gets some (BusyStreams.Note), and dropped when it is
+// found idle.
 //
 // # Events
 //
@@ -55,10 +56,10 @@
 //
 //	Graph.mu
 //	Stream.Mu
-//	Busy.mu
+//	BusyStreams.mu
 //	Event.mu
 //	pool.mu
-//	Stream.questions
+//	Stream.queryMu
 //	faults.mu
 //	Streams.mu
 package stream

@@ -11,7 +11,7 @@ import (
 	"symmem/internal/ranked"
 )
 
-// Event marks a point in a stream. One without a point is done.
+// Event is recorded at a point of a stream. One without a point is done.
 type Event struct {
 	streams *Streams
 
@@ -56,7 +56,7 @@ func (e *Event) Synchronize(ctx context.Context) error {
 	return nil
 }
 
-// Record marks the event's point on a stream. The stream's lock is held. It is called on a thread
+// Record records the event on a stream. The stream's lock is held. It is called on a thread
 // of the context.
 func (e *Event) Record(on cuda.Stream) (err error) {
 	e.mu.Lock()
@@ -81,8 +81,8 @@ func (e *Event) set(at *Point) {
 	e.at, e.shared = at, false
 }
 
-// take makes the point of another event that of both.
-func (e *Event) take(from *Event) {
+// share makes the point of another event that of both.
+func (e *Event) share(from *Event) {
 	from.mu.Lock()
 	at := from.at
 	from.shared = true
@@ -92,8 +92,8 @@ func (e *Event) take(from *Event) {
 	e.at, e.shared = at, true
 }
 
-// HoldUp makes later work of a stream wait for the event's point.
-func (e *Event) HoldUp(on cuda.Stream, gpu *cuda.Driver) error {
+// StreamWait makes later work of a stream wait for the event's point.
+func (e *Event) StreamWait(on cuda.Stream, gpu *cuda.Driver) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.at == nil {

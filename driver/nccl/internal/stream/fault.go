@@ -6,14 +6,14 @@ import (
 	"symmem/internal/ranked"
 )
 
-// faults are what the next Synchronize of a stream is to tell.
+// faults are what the next Synchronize of a stream is to return.
 type faults struct {
 	mu    ranked.Mutex[faultsMu]
 	first error // since the last take; guarded by mu
-	// blamed are the groups whose fault the stream has told of or will tell of; culprit is that of
+	// reported are the groups whose fault the stream has returned or will return; firstOf is that of
 	// the first.
-	blamed  []Group // guarded by mu
-	culprit Group   // guarded by mu
+	reported []Group // guarded by mu
+	firstOf  Group   // guarded by mu
 }
 
 // add keeps the first fault.
@@ -25,28 +25,28 @@ func (f *faults) add(err error) {
 	}
 }
 
-// blame is add for the fault of a group, which is told once.
-func (f *faults) blame(g Group, err error) {
+// addOf is add for the fault of a group, which is returned once.
+func (f *faults) addOf(g Group, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if slices.Contains(f.blamed, g) {
+	if slices.Contains(f.reported, g) {
 		return
 	}
-	f.blamed = append(f.blamed, g)
+	f.reported = append(f.reported, g)
 	if f.first == nil {
-		f.first, f.culprit = err, g
+		f.first, f.firstOf = err, g
 	}
 }
 
-// told notes that the caller knows of the fault of a group.
-func (f *faults) told(g Group) {
+// markReported notes that the caller knows of the fault of a group.
+func (f *faults) markReported(g Group) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if !slices.Contains(f.blamed, g) {
-		f.blamed = append(f.blamed, g)
+	if !slices.Contains(f.reported, g) {
+		f.reported = append(f.reported, g)
 	}
-	if f.culprit == g {
-		f.first, f.culprit = nil, nil
+	if f.firstOf == g {
+		f.first, f.firstOf = nil, nil
 	}
 }
 
@@ -55,6 +55,6 @@ func (f *faults) take() error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	err := f.first
-	f.first, f.culprit = nil, nil
+	f.first, f.firstOf = nil, nil
 	return err
 }

@@ -28,7 +28,7 @@ type Graph struct {
 	points    []*Point
 	functions []cuda.HostFunc
 	words     []*gpu.Word
-	// Waits reports whether it has what may wait for something else: see Stream.Leave.
+	// Waits reports whether it has what may wait for something else: see Stream.RecordGroups.
 	Waits bool
 	// finished marks the end of the last launch.
 	finished *Event
@@ -57,10 +57,10 @@ func (s *Stream) BeginCapture() error {
 		if s.Capture != nil {
 			return fmt.Errorf("beginning a capture: %w", driver.ErrCapturing)
 		}
-		if err := s.Leave(nil); err != nil {
+		if err := s.RecordGroups(nil); err != nil {
 			return err
 		}
-		before, err := s.queued()
+		before, err := s.captureQueued()
 		if err != nil {
 			return err
 		}
@@ -73,9 +73,10 @@ func (s *Stream) BeginCapture() error {
 	})
 }
 
-// queued returns an event behind what the stream has to do, or nil if it is idle. s.Mu is held.
-func (s *Stream) queued() (*Event, error) {
-	if s.Quiet() {
+// captureQueued returns an event after the work queued on the stream, or nil if it is idle. s.Mu is
+// held.
+func (s *Stream) captureQueued() (*Event, error) {
+	if s.IdleLocked() {
 		return nil, nil
 	}
 	e := s.streams.NewEvent()
@@ -164,7 +165,7 @@ func (s *Stream) launchGraph(g *Graph) error {
 		}
 	}
 	if g.Waits || s.adopted {
-		if err := s.Leave(nil); err != nil {
+		if err := s.RecordGroups(nil); err != nil {
 			return err
 		}
 	}

@@ -9,18 +9,19 @@ import (
 // Group is what streams know of a group whose collectives they have. A group is one pointer.
 type Group interface {
 	// Await waits until a stream is idle whose last collective is that of the given ticket, and looks
-	// for trouble with the ranks of the group meanwhile.
+	// whether the ranks of the group have failed meanwhile.
 	Await(ctx context.Context, on *Stream, ticket uint64, operation driver.Operation) error
-	// Quiet is closed when the group has failed or ended, and its kernels have, or are given up.
-	Quiet() <-chan struct{}
+	// KernelsEnded is closed when the group has failed or ended, and its kernels have, or are given
+	// up.
+	KernelsEnded() <-chan struct{}
 	// Reported fails the group if a kernel of its own has reported a fault, which it returns.
 	Reported() error
 	// ReplayFault is why the group has failed, if another library may replay its calls, or nil.
 	ReplayFault() error
 	// EndedEarly is the fault of a collective that is done and cannot have gone well, or nil.
 	EndedEarly(ticket uint64) error
-	// Leave has the group record its events on a stream now if it would do so later: see
-	// Stream.Leave. With forget nothing waits for what the stream has: it is given up. The stream's
-	// lock is held, and no other rank is waited for.
-	Leave(on *Stream, forget bool) error
+	// RecordEvent has the group record its events on a stream now if it would do so later: see
+	// Stream.RecordGroups. With forget nothing waits for what the stream has: it is given up. The
+	// stream's lock is held, and no other rank is waited for.
+	RecordEvent(on *Stream, forget bool) error
 }

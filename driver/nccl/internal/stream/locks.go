@@ -5,14 +5,14 @@ import "symmem/internal/ranked"
 // The classes of this package's locks, in the order in which a goroutine takes them. doc.go names
 // them in the same order.
 type (
-	graphMu         struct{}
-	streamMu        struct{}
-	busyMu          struct{}
-	eventMu         struct{}
-	poolMu          struct{}
-	streamQuestions struct{}
-	faultsMu        struct{}
-	streamsMu       struct{}
+	graphMu     struct{}
+	streamMu    struct{}
+	busyMu      struct{}
+	eventMu     struct{}
+	poolMu      struct{}
+	streamQuery struct{}
+	faultsMu    struct{}
+	streamsMu   struct{}
 )
 
 // Rank is the place of Graph.mu.
@@ -21,9 +21,9 @@ func (graphMu) Rank() ranked.Rank { return waitingRank(1, "stream.Graph.mu") }
 // Rank is the place of Stream.Mu.
 func (streamMu) Rank() ranked.Rank { return waitingRank(2, "stream.Stream.Mu") }
 
-// Rank is the place of Busy.mu. It is held when streams are asked whether they are idle, which only
-// tries Stream.Mu.
-func (busyMu) Rank() ranked.Rank { return rankOf(7, "stream.Busy.mu") }
+// Rank is the place of BusyStreams.mu. It is held when streams are asked whether they are idle,
+// which only tries Stream.Mu.
+func (busyMu) Rank() ranked.Rank { return rankOf(7, "stream.BusyStreams.mu") }
 
 // Rank is the place of Event.mu.
 func (eventMu) Rank() ranked.Rank { return rankOf(14, "stream.Event.mu") }
@@ -31,8 +31,8 @@ func (eventMu) Rank() ranked.Rank { return rankOf(14, "stream.Event.mu") }
 // Rank is the place of pool.mu.
 func (poolMu) Rank() ranked.Rank { return rankOf(15, "stream.pool.mu") }
 
-// Rank is the place of Stream.questions.
-func (streamQuestions) Rank() ranked.Rank { return rankOf(16, "stream.Stream.questions") }
+// Rank is the place of Stream.queryMu.
+func (streamQuery) Rank() ranked.Rank { return rankOf(16, "stream.Stream.queryMu") }
 
 // Rank is the place of faults.mu.
 func (faultsMu) Rank() ranked.Rank { return rankOf(17, "stream.faults.mu") }

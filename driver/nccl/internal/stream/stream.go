@@ -23,7 +23,7 @@ type Stream struct {
 
 	Mu      ranked.Spin[streamMu]
 	Capture *Graph      // guarded by Mu
-	closed  atomic.Bool // changes with Mu and questions held
+	closed  atomic.Bool // changes with Mu and queryMu held
 	// waited reports whether all work was waited for and went well. Changes with Mu held.
 	waited atomic.Bool
 	// last is the group that launched here most recently, ticket its collective.
@@ -33,16 +33,17 @@ type Stream struct {
 	// functions counts the host functions; word is what the last one that has run wrote.
 	functions uint32    // guarded by Mu
 	word      *gpu.Word // guarded by Mu; made at the first use
-	// carries are the groups whose kernels were launched here.
-	carries []Group // guarded by Mu
+	// groups are the groups whose kernels were launched here.
+	groups []Group // guarded by Mu
 	// adopted reports whether another library made the stream, and may capture or end it at any time.
 	adopted bool
-	// behind is behind what an adopted stream was given here. CUDA is asked about it instead of the
-	// stream, which would lose a capture that the owner begins just then. Recorded with Mu held.
-	behind Event
-	// questions is held while CUDA is asked without Mu whether the owner captures, so that Close
+	// queued is the event after what an adopted stream was given here. CUDA is asked about it instead
+	// of the stream, which would lose a capture that the owner begins just then. Recorded with Mu
+	// held.
+	queued Event
+	// queryMu is held while CUDA is asked without Mu whether the owner captures, so that Close
 	// returns after that: the owner may destroy the stream then. It is taken after Mu.
-	questions ranked.RWMutex[streamQuestions]
+	queryMu ranked.RWMutex[streamQuery]
 	// Recording reports whether the call under way is put into a capture of the owner. Guarded by Mu.
 	Recording bool
 	faults    faults
@@ -64,7 +65,7 @@ func (d *Streams) NewStream() (*Stream, error) {
 // Adopt makes a stream of one that another library has made.
 func (d *Streams) Adopt(handle uintptr) (*Stream, error) {
 	s := &Stream{
-		streams: d, gpu: d.GPU, CUDA: cuda.Stream(handle), adopted: true, behind: Event{streams: d},
+		streams: d, gpu: d.GPU, CUDA: cuda.Stream(handle), adopted: true, queued: Event{streams: d},
 	}
 	d.GPU.Guests.Store(true)
 	if _, err := s.Captured(); err != nil {
@@ -103,19 +104,19 @@ func (s *Stream) submit(calls func() error) error {
 	return s.gpu.Do(calls)
 }
 
-// give is submit for calls that queue work.
-func (s *Stream) give(calls func() error) error {
+// submitWork is submit for calls that queue work.
+func (s *Stream) submitWork(calls func() error) error {
 	return s.submit(func() (err error) {
 		if s.adopted && s.Capture == nil {
 			if s.Recording, err = s.Captured(); err != nil {
 				return err
 			}
 			defer func() { s.Recording = false }()
-			if err = s.Leave(nil); err != nil {
+			if err = s.RecordGroups(nil); err != nil {
 				return err
 			}
 		}
-		return errors.Join(calls(), s.KeepUp())
+		return errors.Join(calls(), s.RecordQueued())
 	})
 }
 
@@ -146,53 +147,53 @@ func (s *Stream) Waited() bool { return s.waited.Load() }
 // Fail does nothing: the caller knows the error, and what a GPU has been given runs on.
 func (s *Stream) Fail(error) {}
 
-// Blame has the next Synchronize tell the fault of a group, once.
-func (s *Stream) Blame(g Group, err error) { s.faults.blame(g, err) }
+// ReportFault has the next Synchronize return the fault of a group, once.
+func (s *Stream) ReportFault(g Group, err error) { s.faults.addOf(g, err) }
 
-// Told notes that the caller knows of the fault of a group.
-func (s *Stream) Told(g Group) { s.faults.told(g) }
+// MarkReported notes that the caller knows of the fault of a group.
+func (s *Stream) MarkReported(g Group) { s.faults.markReported(g) }
 
 // Refuse says that a call was not launched: by the error that it returns if the stream is idle,
 // else, since it would have come later, by Synchronize. The owner of an adopted stream waits for it
 // without us, so there it is returned always. s.Mu is held.
 func (s *Stream) Refuse(g Group, err error) error {
-	if s.adopted || s.Quiet() {
-		s.Told(g)
+	if s.adopted || s.IdleLocked() {
+		s.MarkReported(g)
 		return err
 	}
-	s.Blame(g, err)
+	s.ReportFault(g, err)
 	return nil
 }
 
-// Carry notes that kernels of a group are on the stream. s.Mu is held.
-func (s *Stream) Carry(g Group) {
-	if slices.Contains(s.carries, g) {
+// AddGroup notes that kernels of a group are on the stream. s.Mu is held.
+func (s *Stream) AddGroup(g Group) {
+	if slices.Contains(s.groups, g) {
 		return
 	}
-	s.carries = append(slices.DeleteFunc(s.carries, quiet), g)
+	s.groups = append(slices.DeleteFunc(s.groups, kernelsEnded), g)
 }
 
-// quiet reports whether a group launches nothing any more. One that is closing may yet, and then
-// records its event on the stream of its launch before.
-func quiet(g Group) bool {
+// kernelsEnded reports whether a group launches nothing any more. One that is closing may yet, and
+// then records its event on the stream of its launch before.
+func kernelsEnded(g Group) bool {
 	select {
-	case <-g.Quiet():
+	case <-g.KernelsEnded():
 		return true
 	default:
 		return false
 	}
 }
 
-// Leave has groups, but for one, record their events on the stream now: before it captures or ends,
-// after which they must not, and before it gets what may wait for something else, for which calls
-// of theirs on other streams are not to wait. On an adopted stream that is whatever comes next: its
-// owner may have put something there that waits. s.Mu is held.
-func (s *Stream) Leave(but Group) error {
-	for _, g := range s.carries {
+// RecordGroups has groups, but for one, record their events on the stream now: before it captures
+// or ends, after which they must not, and before it gets what may wait for something else, for
+// which calls of theirs on other streams are not to wait. On an adopted stream that is whatever
+// comes next: its owner may have put something there that waits. s.Mu is held.
+func (s *Stream) RecordGroups(but Group) error {
+	for _, g := range s.groups {
 		if g == but {
 			continue
 		}
-		if err := g.Leave(s, false); err != nil {
+		if err := g.RecordEvent(s, false); err != nil {
 			return err
 		}
 	}
@@ -202,10 +203,11 @@ func (s *Stream) Leave(but Group) error {
 // Adopted reports whether another library made the stream.
 func (s *Stream) Adopted() bool { return s.adopted }
 
-// detach is Leave for a CUDA stream that is given up with its work, for which nobody waits then.
-func (s *Stream) detach() {
-	for _, g := range s.carries {
-		_ = g.Leave(s, true)
+// forgetGroups is RecordGroups for a CUDA stream that is given up with its work, for which nobody
+// waits then.
+func (s *Stream) forgetGroups() {
+	for _, g := range s.groups {
+		_ = g.RecordEvent(s, true)
 	}
 }
 
@@ -213,8 +215,8 @@ func (s *Stream) detach() {
 // while another one is captured: then nothing may be asked of that stream either. A stream that is
 // closed may have been destroyed by its owner.
 func (s *Stream) Captured() (bool, error) {
-	s.questions.RLock()
-	defer s.questions.RUnlock()
+	s.queryMu.RLock()
+	defer s.queryMu.RUnlock()
 	if s.closed.Load() {
 		return false, nil
 	}
@@ -229,31 +231,31 @@ func (s *Stream) Captured() (bool, error) {
 	return status != cuda.CaptureNone, err
 }
 
-// KeepUp puts the event of an adopted stream behind what has just been queued there, and not put
-// into a capture. s.Mu is held. It is called on a thread of the context.
-func (s *Stream) KeepUp() error {
+// RecordQueued records the event of an adopted stream after what has just been queued there, and
+// not put into a capture. s.Mu is held. It is called on a thread of the context.
+func (s *Stream) RecordQueued() error {
 	if !s.adopted || s.Recording || s.Capture != nil {
 		return nil
 	}
-	return s.behind.Record(s.CUDA)
+	return s.queued.Record(s.CUDA)
 }
 
-// catchUp puts the event of an adopted stream behind all that is queued there, also by its owner,
-// and reports whether that cannot be, since the stream is captured.
-func (s *Stream) catchUp() (capturing bool, err error) {
+// recordOwners records the event of an adopted stream after all that is queued there, also by its
+// owner, and reports whether that cannot be, since the stream is captured.
+func (s *Stream) recordOwners() (capturing bool, err error) {
 	s.Mu.Lock()
 	defer s.Mu.Unlock()
 	if s.Capture != nil || !s.adopted || s.closed.Load() {
 		return s.Capture != nil, nil
 	}
-	return s.overtake()
+	return s.recordUncaptured()
 }
 
-// overtake is catchUp of an adopted stream that is open. s.Mu is held. Its owner may begin a
-// capture after the first look, with the point in it, which is asked about only when that capture
-// must have ended. The first look is for the default stream, where nothing may be recorded during a
-// capture.
-func (s *Stream) overtake() (capturing bool, err error) {
+// recordUncaptured is recordOwners of an adopted stream that is open. s.Mu is held. Its owner may
+// begin a capture after the first look, with the point in it, which is asked about only when that
+// capture must have ended. The first look is for the default stream, where nothing may be recorded
+// during a capture.
+func (s *Stream) recordUncaptured() (capturing bool, err error) {
 	for {
 		if capturing, err = s.Captured(); capturing || err != nil {
 			return capturing, err
@@ -269,27 +271,27 @@ func (s *Stream) overtake() (capturing bool, err error) {
 			return capturing, err
 		}
 		if _, err := at.reached(); !errors.Is(err, cuda.ErrCapturedEvent) {
-			err := s.Leave(nil)
-			s.behind.set(at)
+			err := s.RecordGroups(nil)
+			s.queued.set(at)
 			return false, err
 		}
 	}
 }
 
-// Mark puts an event behind what the stream has to do, and returns it: own, or that of an adopted
-// stream, which is there and moves on with the stream, unless it is to last. It is for groups that
-// the stream carries, which hold a lock of theirs that Leave takes, too: so the stream does not
-// capture or end meanwhile. It is called on a thread of the context.
-func (s *Stream) Mark(own *Event, lasting bool) (*Event, error) {
+// EventAfter records an event after the work queued on the stream, and returns it: own, or that of
+// an adopted stream, which is there and moves on with the stream, unless it is to last. It is for
+// groups that have kernels on the stream, which hold a lock of theirs that RecordEvent takes, too:
+// so the stream does not capture or end meanwhile. It is called on a thread of the context.
+func (s *Stream) EventAfter(own *Event, lasting bool) (*Event, error) {
 	switch {
 	case !s.adopted:
 		own.streams = s.streams
 		return own, own.Record(s.CUDA)
 	case lasting:
 		own.streams = s.streams
-		own.take(&s.behind)
+		own.share(&s.queued)
 		return own, nil
 	default:
-		return &s.behind, nil
+		return &s.queued, nil
 	}
 }

@@ -12,20 +12,20 @@ import (
 	"symmem/internal/cuda"
 )
 
-// Idle reports whether all work is done; of an adopted stream, what KeepUp and catchUp have marked.
-// It does not wait for a call that is queueing some: then the stream is not idle. Errors of the
-// device count as done: nothing else will come.
+// Idle reports whether all work is done; of an adopted stream, what RecordQueued and recordOwners
+// have marked. It does not wait for a call that is queueing some: then the stream is not idle.
+// Errors of the device count as done: nothing else will come.
 func (s *Stream) Idle() bool {
 	if !s.Mu.TryLock() {
 		return false
 	}
 	defer s.Mu.Unlock()
-	return s.Quiet()
+	return s.IdleLocked()
 }
 
-// Quiet is Idle with s.Mu held. CUDA must not be asked about a stream that captures, but may be
-// about an event that was recorded there before.
-func (s *Stream) Quiet() bool {
+// IdleLocked is Idle with s.Mu held. CUDA must not be asked about a stream that captures, but may
+// be about an event that was recorded there before.
+func (s *Stream) IdleLocked() bool {
 	switch {
 	case s.closed.Load():
 		return true
@@ -39,7 +39,7 @@ func (s *Stream) Quiet() bool {
 // query asks CUDA whether all work is done. s.Mu is held.
 func (s *Stream) query() (done bool, err error) {
 	if s.adopted {
-		return s.behind.Query()
+		return s.queued.Query()
 	}
 	err = s.gpu.With(func(gpu *cuda.Driver) error {
 		done, err = gpu.StreamQuery(s.CUDA)
@@ -52,7 +52,7 @@ func (s *Stream) query() (done bool, err error) {
 // Synchronize waits until the stream is idle; what an owner of it queues meanwhile is not waited
 // for.
 func (s *Stream) Synchronize(ctx context.Context) error {
-	capturing, err := s.catchUp()
+	capturing, err := s.recordOwners()
 	if capturing {
 		err = driver.ErrCapturing
 	}
@@ -83,20 +83,20 @@ func (s *Stream) finish(ctx context.Context) error {
 	}
 	if c != nil {
 		if err := c.EndedEarly(ticket); err != nil {
-			s.Blame(c, err)
+			s.ReportFault(c, err)
 			if fault := s.faults.take(); fault != nil {
 				return fault
 			}
 		}
 	}
 	if s.Mu.TryLock() {
-		s.waited.Store(s.Quiet())
+		s.waited.Store(s.IdleLocked())
 		s.Mu.Unlock()
 	}
 	return nil
 }
 
-// await waits for the stream's work. If a communicator has work here, the wait looks for trouble
+// await waits for the stream's work. If a communicator has work here, the wait checks the peers
 // with its ranks; that of other communicators is seen by their watchers.
 func (s *Stream) await(
 	ctx context.Context, c Group, ticket uint64, operation driver.Operation,
@@ -111,7 +111,7 @@ func (s *Stream) await(
 	// end is given up with all that is queued, so the caller, who will queue more, is told after
 	// that. The fault is told even if the stream has other work that goes on.
 	select {
-	case <-c.Quiet():
+	case <-c.KernelsEnded():
 	case <-ctx.Done():
 	case <-time.After(4 * gpu.EndingTime):
 	}
@@ -121,11 +121,11 @@ func (s *Stream) await(
 }
 
 // Abandon goes on with another CUDA stream, if the present one has a kernel that does not end. What
-// is queued there is given up, with the kernel; so are the events that were recorded behind it.
+// is queued there is given up, with the kernel; so are the events that were recorded after it.
 func (s *Stream) Abandon() {
 	s.Mu.Lock()
 	defer s.Mu.Unlock()
-	if s.Capture != nil || s.Quiet() {
+	if s.Capture != nil || s.IdleLocked() {
 		return
 	}
 	// Work of the owner's that takes longer than kernels get to end looks the same. Then memory
@@ -138,7 +138,7 @@ func (s *Stream) Abandon() {
 	err := s.gpu.Do(func() error {
 		handle, err := s.gpu.CUDA.StreamCreate(true)
 		if err == nil {
-			s.detach()
+			s.forgetGroups()
 			s.CUDA, s.word, s.functions = handle, nil, 0
 		}
 		return err
@@ -163,11 +163,11 @@ func (s *Stream) deviceError() error {
 // for done well.
 func (s *Stream) failReported() {
 	s.Mu.Lock()
-	carries := slices.Clone(s.carries)
+	carries := slices.Clone(s.groups)
 	s.Mu.Unlock()
 	for _, c := range carries {
 		if err := c.Reported(); err != nil {
-			s.Blame(c, err)
+			s.ReportFault(c, err)
 		}
 	}
 }
@@ -180,7 +180,7 @@ func (s *Stream) replayFault() error {
 	}
 	for _, g := range s.streams.Groups() {
 		if err := g.ReplayFault(); err != nil {
-			s.Blame(g, err)
+			s.ReportFault(g, err)
 		}
 	}
 	return s.faults.take()
@@ -188,7 +188,7 @@ func (s *Stream) replayFault() error {
 
 // Close waits for the work, as long as the device's timeout allows, and ends a capture. An adopted
 // stream is left to its owner, and CUDA is not asked about it any more.
-func (s *Stream) Close() error { return s.close(s.catchUp) }
+func (s *Stream) Close() error { return s.close(s.recordOwners) }
 
 // Drop closes an adopted stream without a question about it, since it may be gone.
 func (s *Stream) Drop() error {
@@ -221,16 +221,16 @@ func (s *Stream) close(ask func() (captured bool, err error)) error {
 	if s.closed.Load() {
 		return errors.Join(errs...)
 	}
-	switch quiet := s.Quiet(); {
+	switch quiet := s.IdleLocked(); {
 	case !quiet:
 		errs = append(errs, s.leaveWork())
 	case s.word != nil && !captured:
 		s.gpu.Words.Put(s.word)
 	}
-	s.questions.Lock()
+	s.queryMu.Lock()
 	s.closed.Store(true)
-	s.questions.Unlock()
-	errs = append(errs, s.Leave(nil))
+	s.queryMu.Unlock()
+	errs = append(errs, s.RecordGroups(nil))
 	if !s.adopted {
 		errs = append(errs, s.gpu.Do(func() error {
 			return s.gpu.CUDA.StreamDestroy(s.CUDA)
@@ -244,7 +244,7 @@ func (s *Stream) close(ask func() (captured bool, err error)) error {
 func (s *Stream) leaveWork() error {
 	var end *Event
 	err := s.gpu.Do(func() (err error) {
-		end, err = s.Mark(&Event{}, true)
+		end, err = s.EventAfter(&Event{}, true)
 		return err
 	})
 	s.gpu.Leave(func() bool { return err == nil && end.Done() })

@@ -19,7 +19,7 @@ func (s *Stream) Copy(dst, src uintptr, bytes int64) error {
 	if s.pageable(dst, src, bytes) {
 		s.expire()
 	}
-	return s.give(func() error {
+	return s.submitWork(func() error {
 		if bytes == 0 {
 			return nil
 		}
@@ -39,7 +39,7 @@ func (s *Stream) pageable(dst, src uintptr, bytes int64) bool {
 // of a group can end the wait: in the call, with the stream locked, it would hold up
 // everything.
 func (s *Stream) expire() {
-	if capturing, err := s.catchUp(); capturing || err != nil {
+	if capturing, err := s.recordOwners(); capturing || err != nil {
 		return
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 4*s.gpu.Timeout)
@@ -52,7 +52,7 @@ func (s *Stream) Fill(dst uintptr, value byte, bytes int64) error {
 	if bytes < 0 {
 		return fmt.Errorf("filling %d bytes: %w", bytes, driver.ErrOutOfRange)
 	}
-	return s.give(func() error {
+	return s.submitWork(func() error {
 		if bytes == 0 {
 			return nil
 		}
@@ -63,7 +63,7 @@ func (s *Stream) Fill(dst uintptr, value byte, bytes int64) error {
 // Host runs a function in stream order. A panic in it becomes the stream's error. A capture of the
 // owner cannot have one: its graph may be launched several times at once, which is not seen here.
 func (s *Stream) Host(work func()) error {
-	return s.give(func() error {
+	return s.submitWork(func() error {
 		if s.Recording {
 			return fmt.Errorf("work of the host in a capture of another library: %w", driver.ErrUnsupported)
 		}
@@ -76,7 +76,7 @@ func (s *Stream) Host(work func()) error {
 				return err
 			}
 		}
-		if err := s.Leave(nil); err != nil {
+		if err := s.RecordGroups(nil); err != nil {
 			return err
 		}
 		s.functions++
@@ -124,7 +124,7 @@ func (s *Stream) run(work func(), done *gpu.Word, value uint32) {
 	work()
 }
 
-// Record marks the event's point. In a capture it does so for each launch of the graph, after all
+// Record records the event. In a capture it does so for each launch of the graph, after all
 // of the graph's work: so the graph has no node for it.
 // On a stream that its owner captures the point is behind what the stream was given here before.
 func (s *Stream) Record(e driver.Event) error {
@@ -138,8 +138,8 @@ func (s *Stream) Record(e driver.Event) error {
 			s.Capture.events = append(s.Capture.events, ev)
 			return nil
 		case s.adopted:
-			_, err := s.overtake()
-			ev.take(&s.behind)
+			_, err := s.recordUncaptured()
+			ev.share(&s.queued)
 			return err
 		default:
 			return ev.Record(s.CUDA)
@@ -156,11 +156,11 @@ func (s *Stream) Wait(e driver.Event) error {
 	if !ok || ev.streams != s.streams {
 		return errors.New("waiting for an event: it is of another device")
 	}
-	return s.give(func() error {
+	return s.submitWork(func() error {
 		if s.Capture != nil || s.Recording {
 			return s.waitCaptured(ev)
 		}
-		return errors.Join(s.Leave(nil), ev.HoldUp(s.CUDA, s.gpu.CUDA))
+		return errors.Join(s.RecordGroups(nil), ev.StreamWait(s.CUDA, s.gpu.CUDA))
 	})
 }
 

@@ -11,15 +11,15 @@ import (
 	"symmem/internal/sys"
 )
 
-// outlet is this rank's end of the pipe to a peer. Sends of several streams put their frames in as
-// they come: the receiver tells them apart.
-type outlet struct {
-	mu     ranked.Mutex[outletMu]
-	frame  uint64             // frames posted; guarded by mu
-	inPipe [pairFrames]posted // what they hold; guarded by mu
-	spilt  []*send            // what Sends have left to the pusher; guarded by mu
-	bytes  int64              // of spilt; guarded by mu
-	idle   chan struct{}      // closed when spilt runs empty; nil while it is; guarded by mu
+// sendPipe is this rank's end of the pipe to a peer. Sends of several streams put their frames in
+// as they come: the receiver tells them apart.
+type sendPipe struct {
+	mu      ranked.Mutex[sendPipeMu]
+	frame   uint64             // frames posted; guarded by mu
+	inPipe  [pairFrames]posted // what they hold; guarded by mu
+	backlog []*send            // what Sends have left to push; guarded by mu
+	bytes   int64              // of backlog; guarded by mu
+	idle    chan struct{}      // closed when backlog is empty; nil while it is; guarded by mu
 }
 
 // posted names the message of a frame.
@@ -30,31 +30,31 @@ type posted struct {
 
 // send is a Send under way.
 type send struct {
-	letter
-	out    *outlet
+	messageCall
+	out    *sendPipe
 	number uint64
-	// data are the bytes of the message from the offset base on; they lie in spill once the message
-	// was left to the pusher.
-	data  unsafe.Pointer
-	base  int64
-	spill []byte
-	moved int64
-	begun bool // the first frame is posted
+	// data are the bytes of the message from the offset base on; they are in copied once the message
+	// was left to push.
+	data   unsafe.Pointer
+	base   int64
+	copied []byte
+	moved  int64
+	begun  bool // the first frame is posted
 }
 
 func (s *send) finished() bool { return s.begun && s.moved == s.plan.bytes }
 
-// box is the pipe; the caller has entered the communicator.
+// box is the pipe; the caller has called BeginUse.
 func (s *send) box() *pair {
 	return s.c.pipe(s.c.cfg.Rank, s.plan.Root)
 }
 
-// soon posts what there is room for.
-func (s *send) soon() (done bool, err error) {
-	if err := s.c.Enter(); err != nil {
+// tryNow posts what there is room for.
+func (s *send) tryNow() (done bool, err error) {
+	if err := s.c.BeginUse(); err != nil {
 		return false, err
 	}
-	defer s.c.Leave()
+	defer s.c.EndUse()
 	return s.advance(s.box()), nil
 }
 
@@ -101,12 +101,12 @@ func (s *send) room(box *pair) bool {
 	return s.out.frame-spin.LoadAcquire64(&box.taken) < pairFrames
 }
 
-// run sends the message, or leaves what the receiver does not take to the pusher.
+// run sends the message, or leaves what the receiver does not take to push.
 func (s *send) run() error {
-	if err := s.c.Enter(); err != nil {
+	if err := s.c.BeginUse(); err != nil {
 		return err
 	}
-	defer s.c.Leave()
+	defer s.c.EndUse()
 	if s.c.HasFailed() {
 		return s.c.Cause()
 	}
@@ -116,12 +116,12 @@ func (s *send) run() error {
 		if s.c.PollSoon(&box.taken, full+1-pairFrames) {
 			continue
 		}
-		limit := sys.Monotonic() + uint64(s.patience())
+		limit := sys.Monotonic() + uint64(s.waitTime())
 		if err := s.await(box, func() bool { return sys.Monotonic() >= limit }); err != nil {
 			return s.c.failed(err)
 		}
 		if !s.room(box) {
-			return s.leave()
+			return s.deferRest()
 		}
 	}
 	return nil
@@ -140,65 +140,65 @@ func (s *send) await(box *pair, enough func() bool) error {
 }
 
 const (
-	// sendPatience is how long a Send waits for a receiver that takes nothing.
-	sendPatience = time.Millisecond
-	// spillUnit is how much may lie in memory of the heap for one peer before that time doubles, so
+	// sendWait is how long a Send waits for a receiver that takes nothing.
+	sendWait = time.Millisecond
+	// backlogUnit is how much may lie in memory of the heap for one peer before that time doubles, so
 	// that a sender which is always ahead is slowed down.
-	spillUnit = 64 << 20
+	backlogUnit = 64 << 20
 )
 
-// patience is how long the Send waits now. It stays well below the timeout, since the receiver may
+// waitTime is how long the Send waits now. It stays well below the timeout, since the receiver may
 // be unable to go on before this rank's stream does.
-func (s *send) patience() time.Duration {
+func (s *send) waitTime() time.Duration {
 	s.out.mu.Lock()
 	defer s.out.mu.Unlock()
-	doublings := min(s.out.bytes/spillUnit, 20)
-	return min(sendPatience<<doublings, s.c.device.cfg.Timeout/4)
+	doublings := min(s.out.bytes/backlogUnit, 20)
+	return min(sendWait<<doublings, s.c.device.cfg.Timeout/4)
 }
 
-// leave copies what is left of the message and gives it to the pusher, so that the stream goes on.
-func (s *send) leave() error {
+// deferRest copies what is left of the message and gives it to push, so that the stream goes on.
+func (s *send) deferRest() error {
 	left := s.plan.bytes - s.moved
-	s.spill = make([]byte, max(1, left))
-	reduce.Copy(unsafe.Pointer(&s.spill[0]), unsafe.Add(s.data, s.moved), int(left), reduce.Hint{})
-	s.data, s.base = unsafe.Pointer(&s.spill[0]), s.moved
-	if err := s.c.Enter(); err != nil {
+	s.copied = make([]byte, max(1, left))
+	reduce.Copy(unsafe.Pointer(&s.copied[0]), unsafe.Add(s.data, s.moved), int(left), reduce.Hint{})
+	s.data, s.base = unsafe.Pointer(&s.copied[0]), s.moved
+	if err := s.c.BeginUse(); err != nil {
 		return err
 	}
 	o := s.out
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.spilt = append(o.spilt, s)
+	o.backlog = append(o.backlog, s)
 	o.bytes += left
 	if o.idle != nil {
-		s.c.Leave()
+		s.c.EndUse()
 		return nil
 	}
 	o.idle = make(chan struct{})
 	go func() {
-		defer s.c.Leave()
+		defer s.c.EndUse()
 		o.push()
 	}()
 	return nil
 }
 
 // push posts what Sends have left, in their order. After a fault it drops it.
-func (o *outlet) push() {
+func (o *sendPipe) push() {
 	for {
 		o.mu.Lock()
-		if len(o.spilt) == 0 {
+		if len(o.backlog) == 0 {
 			close(o.idle)
-			o.idle, o.spilt = nil, nil
+			o.idle, o.backlog = nil, nil
 			o.mu.Unlock()
 			return
 		}
-		s := o.spilt[0]
+		s := o.backlog[0]
 		left := s.plan.bytes - s.moved
 		o.mu.Unlock()
 		s.finish()
 		o.mu.Lock()
-		o.spilt[0] = nil
-		o.spilt = o.spilt[1:]
+		o.backlog[0] = nil
+		o.backlog = o.backlog[1:]
 		o.bytes -= left
 		o.mu.Unlock()
 	}
@@ -216,14 +216,14 @@ func (s *send) finish() {
 }
 
 // pushing returns what is closed when nothing is left to push, or nil if that is so.
-func (o *outlet) pushing() <-chan struct{} {
+func (o *sendPipe) pushing() <-chan struct{} {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return o.idle
 }
 
-// untaken lists the messages in the pipe to a peer that has left the group.
-func (o *outlet) untaken(c *communicator, peer int) []driver.MessageEnds {
+// unreceived lists the messages in the pipe to a peer that has left the group.
+func (o *sendPipe) unreceived(c *communicator, peer int) []driver.MessageEnds {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.frame == 0 || !c.HasLeft(peer) {

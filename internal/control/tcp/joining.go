@@ -22,47 +22,47 @@ import (
 )
 
 const (
-	// introduction bounds how long a stranger may keep silent.
-	introduction = 5 * time.Second
-	// mostStrangers is how many connections may be about to introduce themselves at once, in
-	// addition to those of the group.
-	mostStrangers = 64
+	// handshakeTimeout bounds how long a new connection may take to authenticate.
+	handshakeTimeout = 5 * time.Second
+	// maxUnauthenticated is how many connections may be in their handshake at once, in addition to
+	// those of the group.
+	maxUnauthenticated = 64
 )
 
-// entry is the joining of a group, until this rank is connected to all others.
-type entry struct {
+// joining is the state of one Join, until this rank is connected to all others.
+type joining struct {
 	cfg      Config
 	begin    time.Time
-	roll     control.Roll
+	list     control.JoinList
 	token    token
 	listener net.Listener
 	tasks    sync.WaitGroup
-	// strangers has an entry for every connection that has not introduced itself.
-	strangers chan struct{}
+	// unauthenticated has an entry for every connection that has not shown its token yet.
+	unauthenticated chan struct{}
 
-	mu    sync.Mutex
-	links []*link       // by group rank; guarded by mu
-	left  int           // how many are still to come; guarded by mu
-	err   error         // what ended the joining; guarded by mu
-	done  chan struct{} // closed when nobody is to come, or err is set
+	mu        sync.Mutex
+	links     []*link       // by group rank; guarded by mu
+	remaining int           // how many are still to come; guarded by mu
+	err       error         // what ended the joining; guarded by mu
+	done      chan struct{} // closed when nobody is to come, or err is set
 }
 
-// connect connects this rank to all others. A rank that cannot tells the others why.
-func (e *entry) connect(ctx context.Context) ([]*link, error) {
+// connect connects this rank to all others. A rank that fails here stores why, for the others.
+func (e *joining) connect(ctx context.Context) ([]*link, error) {
 	n := len(e.cfg.Group.Ranks)
-	e.links, e.left, e.done = make([]*link, n), n-1, make(chan struct{})
-	e.strangers = make(chan struct{}, n+mostStrangers)
+	e.links, e.remaining, e.done = make([]*link, n), n-1, make(chan struct{})
+	e.unauthenticated = make(chan struct{}, n+maxUnauthenticated)
 	if n == 1 {
 		return e.links, nil
 	}
-	e.begin, e.roll = time.Now(), control.Roll{Store: e.cfg.Store, Group: e.cfg.Group}
-	if err := e.roll.Come(ctx); err != nil {
+	e.begin, e.list = time.Now(), control.JoinList{Store: e.cfg.Store, Group: e.cfg.Group}
+	if err := e.list.Add(ctx); err != nil {
 		return nil, err
 	}
-	defer e.roll.WarnLate(e.cfg.Late, func() []int { return nil })()
+	defer e.list.WarnLate(e.cfg.Late, func() []int { return nil })()
 	ctx, cancel := context.WithCancelCause(ctx)
-	e.tasks.Go(func() { e.awaitRefusal(ctx, cancel) })
-	err := e.meet(ctx)
+	e.tasks.Go(func() { e.awaitPeerFailure(ctx, cancel) })
+	err := e.connectAll(ctx)
 	cancel(nil)
 	e.tasks.Wait()
 	if err != nil {
@@ -72,47 +72,47 @@ func (e *entry) connect(ctx context.Context) ([]*link, error) {
 	return e.links, nil
 }
 
-// meet waits until this rank is connected to all others. What it has started ends with the
+// connectAll waits until this rank is connected to all others. What it has started ends with the
 // context.
-func (e *entry) meet(ctx context.Context) error {
+func (e *joining) connectAll(ctx context.Context) error {
 	if err := e.listen(ctx); err != nil {
-		return e.joinError(ctx, e.absence(ctx, err))
+		return e.joinError(ctx, e.absentError(ctx, err))
 	}
 	e.tasks.Go(func() { e.accept(ctx) })
 	for r := range e.cfg.Group.Rank {
-		e.tasks.Go(func() { e.enter(e.dial(ctx, r)) })
+		e.tasks.Go(func() { e.addLink(e.dial(ctx, r)) })
 	}
 	select {
 	case <-e.done:
 	case <-ctx.Done():
 	}
-	// Whoever finds the port closed must be able to know why.
+	// The reason is stored before the port is closed, so that ranks which find it closed know why.
 	return errors.Join(e.joinError(ctx, e.outcome(ctx)), e.listener.Close())
 }
 
-// failedError is why another rank could not join: a RankLostError, or what it has said.
+// failedError is why another rank could not join: a RankLostError, or the text of its error.
 type failedError struct{ error }
 
 // Unwrap returns why.
 func (e *failedError) Unwrap() error { return e.error }
 
-// tell leaves in the store why this rank could not join.
-func (e *entry) tell(ctx context.Context, err error) {
-	said := append([]byte(strconv.Itoa(e.cfg.Group.Rank)+" "), control.EncodeFailure(err)...)
-	// Those that do not hear of it wait until their time is up.
-	_ = e.cfg.Store.Set(ctx, e.key("failed"), said)
+// publishFailure leaves in the store why this rank could not join.
+func (e *joining) publishFailure(ctx context.Context, err error) {
+	value := append([]byte(strconv.Itoa(e.cfg.Group.Rank)+" "), control.EncodeFailure(err)...)
+	// Where that fails the others wait until their time is up.
+	_ = e.cfg.Store.Set(ctx, e.key("failed"), value)
 }
 
-// failure reads what a rank has told.
-func (e *entry) failure(said []byte) *failedError {
-	from, complaint, _ := bytes.Cut(said, []byte(" "))
+// decodeFailure reads what publishFailure has stored.
+func (e *joining) decodeFailure(value []byte) *failedError {
+	from, report, _ := bytes.Cut(value, []byte(" "))
 	all := make([][]byte, len(e.cfg.Group.Ranks))
 	r, err := strconv.Atoi(string(from))
 	if err != nil || r < 0 || r >= len(all) {
 		return &failedError{fmt.Errorf("another rank could not, for a reason that is not understood: "+
-			"%s", control.Printable(string(said)))}
+			"%s", control.Printable(string(value)))}
 	}
-	all[r] = complaint
+	all[r] = report
 	return &failedError{cmp.Or(control.DecodeFailures(e.cfg.Group.Ranks, all, "meeting the ranks"),
 		fmt.Errorf("rank %d could not", e.cfg.Group.Ranks[r]))}
 }
@@ -120,15 +120,15 @@ func (e *entry) failure(said []byte) *failedError {
 // joinError is the error with which this rank ends the joining: that of another one, if it has
 // failed first, or else its own, which it leaves in the store. Who is missing when the time is up
 // every rank finds by itself.
-func (e *entry) joinError(ctx context.Context, err error) error {
+func (e *joining) joinError(ctx context.Context, err error) error {
 	if err == nil || errors.Is(ctx.Err(), context.DeadlineExceeded) {
 		return err
 	}
 	if ended, ok := errors.AsType[*rendezvous.EndedError](err); ok {
 		err = e.lost(ended.Rank, ended.How)
 	}
-	// This error may be the consequence of another one, of which the word is on its way.
-	timer := time.NewTimer(hearing)
+	// This error may be the consequence of that of another rank, which may store it a moment later.
+	timer := time.NewTimer(ackTimeout)
 	defer timer.Stop()
 	select {
 	case <-ctx.Done():
@@ -138,47 +138,47 @@ func (e *entry) joinError(ctx context.Context, err error) error {
 		return failed
 	}
 	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
-		return e.absence(ctx, err)
+		return e.absentError(ctx, err)
 	}
-	telling, cancel := context.WithTimeout(context.WithoutCancel(ctx), farewell)
+	telling, cancel := context.WithTimeout(context.WithoutCancel(ctx), leaveTimeout)
 	defer cancel()
-	e.tell(telling, err)
+	e.publishFailure(telling, err)
 	return err
 }
 
 // lost is the error that names a rank of the world which has ended.
-func (e *entry) lost(rank int, how string) error {
+func (e *joining) lost(rank int, how string) error {
 	return &driver.RankLostError{
 		Ranks: []int{rank}, Members: e.cfg.Group.Ranks,
 		Doing: "meeting the ranks of group " + e.cfg.Group.Name() + " (" + how + ")",
 	}
 }
 
-// explained is why a rank was lost behind the joining: it may be one that could not join, and
+// peerFailureOr is why a rank was lost behind the joining: it may be one that could not join, and
 // tells so a moment after it has closed its connections.
-func (e *entry) explained(ctx context.Context, err error) error {
+func (e *joining) peerFailureOr(ctx context.Context, err error) error {
 	if !errors.As(err, new(*driver.RankLostError)) && !errors.Is(err, driver.ErrFault) {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*hearing)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*ackTimeout)
 	defer cancel()
 	if told, unknown := e.cfg.Store.Get(ctx, e.key("failed")); unknown == nil {
-		return e.failure(told)
+		return e.decodeFailure(told)
 	}
 	return err
 }
 
-// awaitRefusal ends the joining when a rank says that it could not.
-func (e *entry) awaitRefusal(ctx context.Context, end context.CancelCauseFunc) {
+// awaitPeerFailure ends the joining when another rank has stored that it could not join.
+func (e *joining) awaitPeerFailure(ctx context.Context, end context.CancelCauseFunc) {
 	if told, err := e.cfg.Store.Get(ctx, e.key("failed")); err == nil {
-		end(e.failure(told))
+		end(e.decodeFailure(told))
 	}
 }
 
-// outcome says why the joining has not succeeded, if so.
-func (e *entry) outcome(ctx context.Context) error {
+// outcome returns why the joining has not succeeded, or nil.
+func (e *joining) outcome(ctx context.Context) error {
 	e.mu.Lock()
-	left, err := e.left, e.err
+	left, err := e.remaining, e.err
 	e.mu.Unlock()
 	switch {
 	case left == 0:
@@ -186,13 +186,13 @@ func (e *entry) outcome(ctx context.Context) error {
 	case err != nil && ctx.Err() == nil:
 		return err
 	default:
-		return e.absence(ctx, err)
+		return e.absentError(ctx, err)
 	}
 }
 
-// absence turns the end of the time into an AbsentError that names who did not come, or, if all
+// absentError turns the end of the time into an AbsentError that names who did not come, or, if all
 // have, to whom there is no connection.
-func (e *entry) absence(ctx context.Context, err error) error {
+func (e *joining) absentError(ctx context.Context, err error) error {
 	if !errors.Is(ctx.Err(), context.DeadlineExceeded) {
 		return errors.Join(err, context.Cause(ctx))
 	}
@@ -204,10 +204,10 @@ func (e *entry) absence(ctx context.Context, err error) error {
 		}
 	}
 	e.mu.Unlock()
-	return e.roll.Absence(time.Since(e.begin), awaited, err)
+	return e.list.AbsentError(time.Since(e.begin), awaited, err)
 }
 
-func (e *entry) discard() {
+func (e *joining) discard() {
 	for _, l := range e.links {
 		if l != nil {
 			_ = l.conn.Close()
@@ -216,7 +216,7 @@ func (e *entry) discard() {
 }
 
 // listen opens a port and leaves its addresses in the store.
-func (e *entry) listen(ctx context.Context) error {
+func (e *joining) listen(ctx context.Context) error {
 	if err := e.shareToken(ctx); err != nil {
 		return err
 	}
@@ -239,7 +239,7 @@ func (e *entry) listen(ctx context.Context) error {
 
 // addresses lists where others can reach the listener, the likeliest first: the loopback is for
 // machines that have nothing else.
-func (e *entry) addresses() ([]string, error) {
+func (e *joining) addresses() ([]string, error) {
 	at := e.listener.Addr().(*net.TCPAddr)
 	if !at.IP.IsUnspecified() {
 		return []string{at.String()}, nil
@@ -274,12 +274,12 @@ func likelihood(ip net.IP) int {
 	}
 }
 
-// enter notes a connection, or what has ended the joining.
-func (e *entry) enter(l *link, err error) {
+// addLink notes a connection, or what has ended the joining.
+func (e *joining) addLink(l *link, err error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	switch {
-	case e.left == 0 || e.err != nil:
+	case e.remaining == 0 || e.err != nil:
 		if l != nil {
 			_ = l.conn.Close()
 		}
@@ -291,22 +291,22 @@ func (e *entry) enter(l *link, err error) {
 		return
 	default:
 		e.links[l.rank] = l
-		e.left--
+		e.remaining--
 	}
-	if e.left == 0 || e.err != nil {
+	if e.remaining == 0 || e.err != nil {
 		close(e.done)
 	}
 }
 
 // dial connects to a rank before this one, at the first of its addresses where it is.
-func (e *entry) dial(ctx context.Context, r int) (*link, error) {
+func (e *joining) dial(ctx context.Context, r int) (*link, error) {
 	value, err := e.cfg.Store.Get(ctx, e.addressKey(r))
 	if err != nil {
 		return nil, fmt.Errorf("asking for the address of rank %d: %w", e.cfg.Group.Ranks[r], err)
 	}
 	var errs []error
 	for _, address := range strings.Fields(string(value)) {
-		l, err := e.knock(ctx, r, address)
+		l, err := e.tryAddress(ctx, r, address)
 		if err == nil {
 			return l, nil
 		}
@@ -325,9 +325,9 @@ func refused(err error) bool {
 		errors.Is(err, syscall.EPIPE)
 }
 
-// knock tries one address.
-func (e *entry) knock(ctx context.Context, r int, address string) (*link, error) {
-	ctx, cancel := context.WithTimeout(ctx, introduction)
+// tryAddress tries one address.
+func (e *joining) tryAddress(ctx context.Context, r int, address string) (*link, error) {
+	ctx, cancel := context.WithTimeout(ctx, handshakeTimeout)
 	defer cancel()
 	var dialer net.Dialer
 	conn, err := dialer.DialContext(ctx, "tcp", address)
@@ -335,17 +335,17 @@ func (e *entry) knock(ctx context.Context, r int, address string) (*link, error)
 		return nil, err
 	}
 	l := newLink(r, conn.(*net.TCPConn))
-	if err := e.introduce(ctx, l); err != nil {
+	if err := e.handshake(ctx, l); err != nil {
 		return nil, errors.Join(err, conn.Close())
 	}
 	return l, nil
 }
 
-// introduce shows our half of the token and looks at the other.
-func (e *entry) introduce(ctx context.Context, l *link) error {
+// handshake sends our half of the token and checks the other.
+func (e *joining) handshake(ctx context.Context, l *link) error {
 	stop := context.AfterFunc(ctx, func() { _ = l.conn.SetDeadline(time.Now()) })
 	defer stop()
-	if err := watchful(l.conn); err != nil {
+	if err := setKeepAlive(l.conn); err != nil {
 		return err
 	}
 	if _, err := l.conn.Write(e.hello(l.rank)); err != nil {
@@ -361,24 +361,24 @@ func (e *entry) introduce(ctx context.Context, l *link) error {
 	return nil
 }
 
-// accept lets in the ranks after this one, until the listener is closed. Strangers are sent away
-// and end nothing.
-func (e *entry) accept(ctx context.Context) {
+// accept accepts connections of the ranks after this one, until the listener is closed. Connections
+// without the token are closed, and do not fail the joining.
+func (e *joining) accept(ctx context.Context) {
 	for {
 		conn, err := e.listener.Accept()
 		if err != nil {
 			return
 		}
 		select {
-		case e.strangers <- struct{}{}:
+		case e.unauthenticated <- struct{}{}:
 		case <-ctx.Done():
 			_ = conn.Close()
 			return
 		}
 		e.tasks.Go(func() {
-			defer func() { <-e.strangers }()
-			if l := e.admit(ctx, conn.(*net.TCPConn)); l != nil {
-				e.enter(l, nil)
+			defer func() { <-e.unauthenticated }()
+			if l := e.acceptPeer(ctx, conn.(*net.TCPConn)); l != nil {
+				e.addLink(l, nil)
 			} else {
 				_ = conn.Close()
 			}
@@ -386,11 +386,11 @@ func (e *entry) accept(ctx context.Context) {
 	}
 }
 
-// admit looks at the other end's half of the token and shows ours, or returns nil.
-func (e *entry) admit(ctx context.Context, conn *net.TCPConn) *link {
+// acceptPeer checks the other end's half of the token and sends ours, or returns nil.
+func (e *joining) acceptPeer(ctx context.Context, conn *net.TCPConn) *link {
 	stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Now()) })
 	defer stop()
-	if conn.SetDeadline(time.Now().Add(introduction)) != nil || watchful(conn) != nil {
+	if conn.SetDeadline(time.Now().Add(handshakeTimeout)) != nil || setKeepAlive(conn) != nil {
 		return nil
 	}
 	var b [helloBytes]byte

@@ -15,17 +15,17 @@ import (
 	"symmem/internal/spin"
 )
 
-// inlet is this rank's end of the pipe from a peer. Whoever waits for a message takes the frames
+// recvPipe is this rank's end of the pipe from a peer. Whoever waits for a message takes the frames
 // that have come, also those of messages that others wait for, or will wait for.
-type inlet struct {
+type recvPipe struct {
 	c      *communicator
 	source int // the peer, a group rank
 
 	frame atomic.Uint64 // frames taken
 
-	mu      ranked.Mutex[inletMu]
-	parcels map[address]*parcel // messages that have begun to come or are awaited; guarded by mu
-	begun   uint64              // messages that have begun to come; guarded by mu
+	mu       ranked.Mutex[recvPipeMu]
+	incoming map[address]*incoming // messages that have begun to come or are awaited; guarded by mu
+	begun    uint64                // messages that have begun to come; guarded by mu
 }
 
 // address names a message among those of a peer.
@@ -34,9 +34,9 @@ type address struct {
 	number uint64
 }
 
-// parcel is a message that is not complete on both sides: it has begun to come, a Recv runs for it,
-// or both.
-type parcel struct {
+// incoming is a message that is not complete on both sides: it has begun to come, a Recv runs for
+// it, or both.
+type incoming struct {
 	header frameHeader // of the first frame, if one has come
 	come   bool
 	got    int64
@@ -46,7 +46,7 @@ type parcel struct {
 
 // receive is a Recv under way.
 type receive struct {
-	letter
+	messageCall
 	// claimed is set once source and number are known.
 	claimed atomic.Bool
 	source  int
@@ -58,23 +58,23 @@ type receive struct {
 	err   error
 }
 
-// soon takes what has come.
-func (r *receive) soon() (done bool, err error) {
-	if err := r.c.Enter(); err != nil {
+// tryNow takes what has come.
+func (r *receive) tryNow() (done bool, err error) {
+	if err := r.c.BeginUse(); err != nil {
 		return false, err
 	}
-	defer r.c.Leave()
+	defer r.c.EndUse()
 	if r.c.HasFailed() {
 		return false, r.c.Cause()
 	}
 	for range 2 {
-		if done, err := r.look(); done || err != nil {
+		if done, err := r.takeArrived(); done || err != nil {
 			return done, r.failing(err)
 		}
 		if !r.claimed.Load() {
 			break
 		}
-		in := &r.c.mail.inlets[r.source]
+		in := &r.c.messages.recvPipes[r.source]
 		next := in.frame.Load() + 1
 		if !r.c.PollSoon(&in.at(next).posted, next) {
 			break
@@ -85,12 +85,12 @@ func (r *receive) soon() (done bool, err error) {
 
 // run receives the message.
 func (r *receive) run() error {
-	if err := r.c.Enter(); err != nil {
+	if err := r.c.BeginUse(); err != nil {
 		return err
 	}
-	defer r.c.Leave()
+	defer r.c.EndUse()
 	for {
-		done, err := r.look()
+		done, err := r.takeArrived()
 		if err == nil && !done {
 			if err = r.c.AwaitMessage(r.nextFrame()); err == nil {
 				continue
@@ -106,11 +106,11 @@ func (r *receive) run() error {
 	}
 }
 
-// look takes the frames that have come, as long as the message is not complete.
-func (r *receive) look() (done bool, err error) {
+// takeArrived takes the frames that have come, as long as the message is not complete.
+func (r *receive) takeArrived() (done bool, err error) {
 	if !r.claimed.Load() {
-		for i := range r.c.mail.inlets {
-			if err := r.c.mail.inlets[i].drain(r); err != nil {
+		for i := range r.c.messages.recvPipes {
+			if err := r.c.messages.recvPipes[i].drain(r); err != nil {
 				return false, err
 			}
 		}
@@ -122,7 +122,7 @@ func (r *receive) look() (done bool, err error) {
 		r.attach()
 	}
 	if !r.ended.Load() {
-		if err := r.c.mail.inlets[r.source].drain(r); err != nil {
+		if err := r.c.messages.recvPipes[r.source].drain(r); err != nil {
 			return false, err
 		}
 	}
@@ -135,7 +135,7 @@ func (r *receive) look() (done bool, err error) {
 // end completes the Recv.
 func (r *receive) end() (done bool, err error) {
 	r.c.Counts.Mu.Lock()
-	delete(r.c.mail.open, r)
+	delete(r.c.messages.open, r)
 	r.c.Counts.Mu.Unlock()
 	if r.err == nil && r.plan.Arrived != nil {
 		r.plan.Arrived(r.source)
@@ -143,14 +143,14 @@ func (r *receive) end() (done bool, err error) {
 	return true, r.err
 }
 
-// attach makes the Recv's buffer the place of the message, and moves there what has come.
+// attach makes the Recv's buffer the destination of the message, and moves there what has come.
 func (r *receive) attach() {
-	in := &r.c.mail.inlets[r.source]
+	in := &r.c.messages.recvPipes[r.source]
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	r.attached = true
 	at := address{r.plan.Tag, r.number}
-	p := in.parcel(at)
+	p := in.findIncoming(at)
 	p.to = r
 	if !p.come {
 		return
@@ -168,14 +168,14 @@ func (r *receive) detach() {
 	if !r.attached {
 		return
 	}
-	in := &r.c.mail.inlets[r.source]
+	in := &r.c.messages.recvPipes[r.source]
 	in.mu.Lock()
 	defer in.mu.Unlock()
-	delete(in.parcels, address{r.plan.Tag, r.number})
+	delete(in.incoming, address{r.plan.Tag, r.number})
 }
 
 // fits compares the two ends of a message whose first frame has come.
-func (r *receive) fits(p *parcel) bool {
+func (r *receive) fits(p *incoming) bool {
 	h := &p.header
 	sent := control.End{
 		Digest: h.digest, After: h.after, Bytes: h.total, Type: driver.DataType(h.dataType),
@@ -193,12 +193,12 @@ func (r *receive) nextFrame() shm.MessageWait {
 	c := r.c
 	var w shm.MessageWait
 	if r.claimed.Load() {
-		in := &c.mail.inlets[r.source]
+		in := &c.messages.recvPipes[r.source]
 		w = r.waiting(func() bool { return r.ended.Load() || in.arrived() }, r.source)
 	} else {
 		w = r.anyFrame()
 	}
-	w.Why = r.why
+	w.Why = r.cannotCome
 	return w
 }
 
@@ -214,8 +214,8 @@ func (r *receive) anyFrame() shm.MessageWait {
 		if r.claimed.Load() || len(c.Present()) != len(present) {
 			return true
 		}
-		for i := range c.mail.inlets {
-			if c.mail.inlets[i].arrived() {
+		for i := range c.messages.recvPipes {
+			if c.messages.recvPipes[i].arrived() {
 				return true
 			}
 		}
@@ -224,13 +224,13 @@ func (r *receive) anyFrame() shm.MessageWait {
 }
 
 // box is the pipe from the peer.
-func (in *inlet) box() *pair { return in.c.pipe(in.source, in.c.cfg.Rank) }
+func (in *recvPipe) box() *pair { return in.c.pipe(in.source, in.c.cfg.Rank) }
 
 // at is where a frame lies.
-func (in *inlet) at(frame uint64) *frame { return &in.box().frames[frame%pairFrames] }
+func (in *recvPipe) at(frame uint64) *frame { return &in.box().frames[frame%pairFrames] }
 
 // arrived reports whether a frame has come that nobody has taken.
-func (in *inlet) arrived() bool {
+func (in *recvPipe) arrived() bool {
 	if in.source == in.c.cfg.Rank {
 		return false
 	}
@@ -239,7 +239,7 @@ func (in *inlet) arrived() bool {
 }
 
 // drain takes the frames that have come, at most until a Recv has its message.
-func (in *inlet) drain(until *receive) error {
+func (in *recvPipe) drain(until *receive) error {
 	if !in.arrived() {
 		return nil
 	}
@@ -260,7 +260,7 @@ func (in *inlet) drain(until *receive) error {
 
 // take moves the bytes of one frame to where they belong. in.mu is held. The peer's words are
 // read once, and checked before they are believed.
-func (in *inlet) take(f *frame) error {
+func (in *recvPipe) take(f *frame) error {
 	h := frameHeader{
 		tag: spin.LoadAcquire64(&f.header.tag), number: spin.LoadAcquire64(&f.header.number),
 		total: spin.LoadAcquire64(&f.header.total), offset: spin.LoadAcquire64(&f.header.offset),
@@ -268,18 +268,18 @@ func (in *inlet) take(f *frame) error {
 		dataType: spin.LoadAcquire64(&f.header.dataType),
 	}
 	if h.tag > driver.MaxTag || h.number == 0 || h.total > 1<<62 || h.offset > h.total {
-		return in.torn(&h)
+		return in.errInvalidFrame(&h)
 	}
 	at := address{int(h.tag), h.number}
-	p := in.parcel(at)
+	p := in.findIncoming(at)
 	if h.offset != uint64(p.got) ||
 		p.come && (h.total != p.header.total || h.offset == h.total) {
-		return in.torn(&h)
+		return in.errInvalidFrame(&h)
 	}
 	if !p.come {
 		p.come, p.header = true, h
 		in.begun++
-		in.announce(at, p)
+		in.matchArrival(at, p)
 	}
 	bytes := min(int64(h.total)-p.got, frameBytes)
 	data := unsafe.Pointer(&f.data)
@@ -294,15 +294,15 @@ func (in *inlet) take(f *frame) error {
 	return nil
 }
 
-// announce tells the Recv of a message that it has begun to come, or has it claimed.
-func (in *inlet) announce(at address, p *parcel) {
+// matchArrival tells the Recv of a message that it has begun to come, or has it claimed.
+func (in *recvPipe) matchArrival(at address, p *incoming) {
 	if p.to != nil {
 		p.to.fits(p)
 		return
 	}
 	c := in.c
 	c.Counts.Mu.Lock()
-	claims := c.mail.matcher.Arrive(message.Arrival{
+	claims := c.messages.matcher.Arrive(message.Arrival{
 		Source: in.source, Tag: at.tag, Number: at.number, Segment: matchSegment(&c.cfg, p.header.after),
 	})
 	claimed(claims)
@@ -312,42 +312,42 @@ func (in *inlet) announce(at address, p *parcel) {
 	}
 }
 
-// parcel finds or makes what is known of a message. in.mu is held.
-func (in *inlet) parcel(at address) *parcel {
-	p := in.parcels[at]
+// findIncoming finds or makes what is known of a message. in.mu is held.
+func (in *recvPipe) findIncoming(at address) *incoming {
+	p := in.incoming[at]
 	if p == nil {
-		if in.parcels == nil {
-			in.parcels = map[address]*parcel{}
+		if in.incoming == nil {
+			in.incoming = map[address]*incoming{}
 		}
-		p = &parcel{}
-		in.parcels[at] = p
+		p = &incoming{}
+		in.incoming[at] = p
 	}
 	return p
 }
 
 // finish ends the Recv of a message that is complete, or that does not fit. in.mu is held.
-func (in *inlet) finish(at address, p *parcel) {
+func (in *recvPipe) finish(at address, p *incoming) {
 	if p.to == nil || p.to.err == nil && p.got < int64(p.header.total) {
 		return
 	}
 	if p.got == int64(p.header.total) {
-		delete(in.parcels, at)
+		delete(in.incoming, at)
 	}
 	p.to.ended.Store(true)
 	p.to.c.Wake(p.to.c.cfg.Rank)
 }
 
-// torn says that a peer has written what no rank of ours writes.
-func (in *inlet) torn(h *frameHeader) error {
+// errInvalidFrame says that a peer has written what no rank of ours writes.
+func (in *recvPipe) errInvalidFrame(h *frameHeader) error {
 	return fmt.Errorf("rank %d of the world announces bytes from %d on of %d of message %d with tag "+
 		"%d in group %s, which fits no message", in.c.cfg.Ranks[in.source], h.offset, h.total,
 		h.number, h.tag, in.c.cfg.Name())
 }
 
-// why says that the message of a Recv was forgotten, in strict groups: no rank of which it may come
-// can still send it. Such a Recv may keep this rank from the very collective at which the balances
-// of all ranks would show that.
-func (r *receive) why() error {
+// cannotCome says that the message of a Recv was forgotten, in strict groups: no rank of which it
+// may come can still send it. Such a Recv may keep this rank from the very collective at which the
+// balances of all ranks would show that.
+func (r *receive) cannotCome() error {
 	c := r.c
 	if !c.cfg.Strict {
 		return nil
@@ -370,7 +370,7 @@ func (r *receive) mayCome(source int) bool {
 	if c.TicketsOf(source) <= r.after {
 		return true
 	}
-	in, box := &c.mail.inlets[source], c.pipe(source, c.cfg.Rank)
+	in, box := &c.messages.recvPipes[source], c.pipe(source, c.cfg.Rank)
 	sent := spin.LoadAcquire64(&box.posted)
 	in.mu.Lock()
 	defer in.mu.Unlock()
@@ -380,6 +380,6 @@ func (r *receive) mayCome(source int) bool {
 	if !r.claimed.Load() {
 		return false
 	}
-	p := in.parcels[address{r.plan.Tag, r.number}]
+	p := in.incoming[address{r.plan.Tag, r.number}]
 	return r.source != source || p != nil && p.come
 }

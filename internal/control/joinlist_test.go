@@ -17,10 +17,10 @@ func TestWarningsSayWhomALateRankWaitsFor(t *testing.T) {
 	defer store.Close()
 	warnings := make(chan driver.LateWarning, 100)
 	for rank := range 3 {
-		roll := control.Roll{
+		roll := control.JoinList{
 			Store: store, Group: driver.GroupConfig{ID: "a", Ranks: []int{0, 1, 2}, Rank: rank},
 		}
-		if err := roll.Come(t.Context()); err != nil {
+		if err := roll.Add(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 		late := driver.Late{After: 5 * time.Millisecond, Warn: func(w driver.LateWarning) {

@@ -15,25 +15,25 @@ import (
 	"symmem/internal/rendezvous"
 )
 
-// cast is a group of ranks that are processes of their own; each plays a scene of waits.
-type cast []*actor
+// processes is a group of ranks that are processes of their own; each runs the same program.
+type processes []*process
 
-// actor is one rank of a cast, as its test sees it.
-type actor struct {
+// process is one rank of processes, as its test sees it.
+type process struct {
 	t       testing.TB
 	rank    int
 	command *exec.Cmd
 	lines   *bufio.Scanner
 }
 
-// newCast starts ranks and waits until all of them have played the scene for a while.
-func newCast(t *testing.T, size int, scene string, timeout time.Duration) cast {
+// startProcesses starts ranks and waits until all of them have made some rounds.
+func startProcesses(t *testing.T, size int, waitName string, timeout time.Duration) processes {
 	t.Helper()
 	socket := openStore(t)
-	var c cast
+	var c processes
 	for rank := range size {
-		c = append(c, start(t, rank, script{
-			Scene: scene, Store: socket, Rank: rank, Size: size, Timeout: timeout,
+		c = append(c, startProcess(t, rank, program{
+			WaitName: waitName, Store: socket, Rank: rank, Size: size, Timeout: timeout,
 		}))
 	}
 	for _, a := range c {
@@ -42,7 +42,7 @@ func newCast(t *testing.T, size int, scene string, timeout time.Duration) cast {
 	return c
 }
 
-// openStore serves a store for a cast.
+// openStore serves a store for processes.
 func openStore(t testing.TB) (address string) {
 	t.Helper()
 	address = "unix:" + filepath.Join(t.TempDir(), "store")
@@ -52,8 +52,9 @@ func openStore(t testing.TB) (address string) {
 	return address
 }
 
-// start runs this test's program as a rank. It is killed at the end of the test at the latest.
-func start(t testing.TB, rank int, s script) *actor {
+// startProcess runs this test's program as a rank. It is killed at the end of the test at the
+// latest.
+func startProcess(t testing.TB, rank int, s program) *process {
 	t.Helper()
 	text, err := json.Marshal(s)
 	must(t, err)
@@ -61,7 +62,7 @@ func start(t testing.TB, rank int, s script) *actor {
 	must(t, err)
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	command := exec.CommandContext(ctx, self)
-	command.Env = append(os.Environ(), scriptVariable+"="+string(text))
+	command.Env = append(os.Environ(), programVariable+"="+string(text))
 	command.Stderr = os.Stderr
 	input, err := command.StdinPipe()
 	must(t, err)
@@ -73,14 +74,14 @@ func start(t testing.TB, rank int, s script) *actor {
 		_ = input.Close()
 		_ = command.Wait()
 	})
-	return &actor{t: t, rank: rank, command: command, lines: bufio.NewScanner(output)}
+	return &process{t: t, rank: rank, command: command, lines: bufio.NewScanner(output)}
 }
 
-// await reads notices up to one with the given event.
-func (a *actor) await(event string) notice {
+// await reads outputs up to one with the given event.
+func (a *process) await(event string) output {
 	a.t.Helper()
 	for a.lines.Scan() {
-		var n notice
+		var n output
 		if err := json.Unmarshal(a.lines.Bytes(), &n); err != nil {
 			a.t.Fatalf("rank %d says %q: %v", a.rank, a.lines.Text(), err)
 		}
@@ -92,10 +93,10 @@ func (a *actor) await(event string) notice {
 		}
 	}
 	a.t.Fatalf("rank %d ended without %q: %v", a.rank, event, a.lines.Err())
-	return notice{}
+	return output{}
 }
 
-func (a *actor) signal(s syscall.Signal) {
+func (a *process) signal(s syscall.Signal) {
 	a.t.Helper()
 	if err := a.command.Process.Signal(s); err != nil {
 		a.t.Fatal(fmt.Errorf("signalling rank %d: %w", a.rank, err))

@@ -15,19 +15,19 @@ import (
 
 // The environment of a rank that a test has started as a process.
 const (
-	sceneVariable   = "SYMMEM_HOST_TEST_SCENE"
+	programVariable = "SYMMEM_HOST_TEST_PROGRAM"
 	rankVariable    = "SYMMEM_HOST_TEST_RANK"
 	storeVariable   = "SYMMEM_HOST_TEST_STORE"
 	timeoutVariable = "SYMMEM_HOST_TEST_TIMEOUT"
 )
 
-// notice is a line that a rank writes for its test.
-type notice struct {
+// output is a line that a rank writes for its test.
+type output struct {
 	// Event is "open" with the address of the hand-off socket, "running" once all ranks have taken
-	// part in the scene for a while, and "outcome" at the end.
+	// part in the program for a while, and "outcome" at the end.
 	Event   string
 	Address string
-	// Kind is how the scene ended; Ranks are those that the error names.
+	// Kind is how the program ended; Ranks are those that the error names.
 	Kind  string
 	Ranks []int
 	Text  string
@@ -35,7 +35,7 @@ type notice struct {
 	Present []bool
 }
 
-func (n notice) write() {
+func (n output) write() {
 	line, err := json.Marshal(n)
 	if err != nil {
 		panic(err)
@@ -43,8 +43,8 @@ func (n notice) write() {
 	fmt.Println(string(line))
 }
 
-// actor is a rank in a process of its own.
-type actor struct {
+// rankProcess is a rank in a process of its own.
+type rankProcess struct {
 	rank, size int
 	device     *Device
 	group      driver.Communicator
@@ -53,42 +53,42 @@ type actor struct {
 	window     driver.Window
 }
 
-// scenes are what ranks do, round after round, until a fault ends it.
-var scenes = map[string]func(a *actor, round int) error{
-	"collectives":   (*actor).collective,
-	"registrations": (*actor).registration,
-	"exchanges":     (*actor).exchange,
-	"messages":      (*actor).message,
+// programs are what ranks do, round after round, until a fault ends it.
+var programs = map[string]func(a *rankProcess, round int) error{
+	"collectives":   (*rankProcess).collective,
+	"registrations": (*rankProcess).registration,
+	"exchanges":     (*rankProcess).exchange,
+	"messages":      (*rankProcess).message,
 }
 
 // roundsToRun is how many rounds a rank takes part in before it says that it is running.
 const roundsToRun = 20
 
-// playRank is the main function of a rank.
-func playRank() int {
+// runRank is the main function of a rank.
+func runRank() int {
 	// The test holds the other end of standard input: when it is gone, so is this process.
 	go func() {
 		_, _ = io.Copy(io.Discard, os.Stdin)
 		os.Exit(3)
 	}()
-	a := &actor{}
+	a := &rankProcess{}
 	if err := a.open(); err != nil {
-		notice{Event: "outcome", Kind: "start", Text: err.Error()}.write()
+		output{Event: "outcome", Kind: "start", Text: err.Error()}.write()
 		return 1
 	}
-	scene := scenes[os.Getenv(sceneVariable)]
+	program := programs[os.Getenv(programVariable)]
 	for round := 0; ; round++ {
 		if round == roundsToRun {
-			notice{Event: "running"}.write()
+			output{Event: "running"}.write()
 		}
-		if err := scene(a, round); err != nil {
+		if err := program(a, round); err != nil {
 			a.explain(err)
 			return 0
 		}
 	}
 }
 
-func (a *actor) open() error {
+func (a *rankProcess) open() error {
 	if _, err := fmt.Sscan(os.Getenv(rankVariable), &a.rank, &a.size); err != nil {
 		return err
 	}
@@ -108,13 +108,13 @@ func (a *actor) open() error {
 		return err
 	}
 	a.device = d.(*Device)
-	notice{Event: "open", Address: a.device.machine.Address()}.write()
+	output{Event: "open", Address: a.device.machine.Address()}.write()
 	return a.join()
 }
 
 // join connects the ranks with a deadline that no test waits for.
-func (a *actor) join() (err error) {
-	ctx, cancel := context.WithTimeout(context.Background(), fleetPatience)
+func (a *rankProcess) join() (err error) {
+	ctx, cancel := context.WithTimeout(context.Background(), processTimeout)
 	defer cancel()
 	ranks := make([]int, a.size)
 	for i := range ranks {
@@ -140,7 +140,7 @@ func (a *actor) join() (err error) {
 }
 
 // collective takes turns between the paths, and between sizes of one and of many steps.
-func (a *actor) collective(round int) error {
+func (a *rankProcess) collective(round int) error {
 	return a.launch(driver.Call{
 		Operation: driver.AllReduce, DataType: driver.Float32, Path: driver.Path(round % 2),
 		Count: []int64{4, 2000, 500_000}[round%3], Send: a.segment.Address(),
@@ -148,7 +148,7 @@ func (a *actor) collective(round int) error {
 	})
 }
 
-func (a *actor) launch(call driver.Call) error {
+func (a *rankProcess) launch(call driver.Call) error {
 	plan, err := driver.Prepare(a.group, call)
 	if err != nil {
 		return err
@@ -159,7 +159,7 @@ func (a *actor) launch(call driver.Call) error {
 	return a.stream.Synchronize(context.Background())
 }
 
-func (a *actor) registration(round int) error {
+func (a *rankProcess) registration(round int) error {
 	key := driver.SegmentKey{Pool: 2, Generation: uint32(round)}
 	w, err := a.group.Register(context.Background(), key, a.segment)
 	if err != nil {
@@ -168,14 +168,14 @@ func (a *actor) registration(round int) error {
 	return w.Deregister()
 }
 
-func (a *actor) exchange(round int) error {
+func (a *rankProcess) exchange(round int) error {
 	payload := make([]byte, 3000*round%40_000)
 	_, err := a.group.Exchange(context.Background(), driver.LaneControl, payload)
 	return err
 }
 
 // message goes round the ring: rank 0 sends first, the others receive first.
-func (a *actor) message(round int) error {
+func (a *rankProcess) message(round int) error {
 	steps := []driver.Operation{driver.Recv, driver.Send}
 	if a.rank == 0 {
 		steps = []driver.Operation{driver.Send, driver.Recv}
@@ -197,8 +197,8 @@ func (a *actor) message(round int) error {
 }
 
 // explain reports an error, meets the others on the fault lane, and leaves.
-func (a *actor) explain(err error) {
-	n := notice{Event: "outcome", Kind: "other", Text: err.Error()}
+func (a *rankProcess) explain(err error) {
+	n := output{Event: "outcome", Kind: "other", Text: err.Error()}
 	var lost *driver.RankLostError
 	var late *driver.TimeoutError
 	switch {

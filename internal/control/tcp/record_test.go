@@ -36,7 +36,7 @@ func TestStepsComeOneAfterTheOther(t *testing.T) {
 // takes checks that a row takes so many messages, and refuses those behind them.
 func takes(t *testing.T, messages []message, good int) {
 	t.Helper()
-	r := row{}
+	r := rankRecord{}
 	for i, m := range messages {
 		err := r.apply(m, time.Now())
 		if i < good && err != nil {
@@ -49,7 +49,7 @@ func takes(t *testing.T, messages []message, good int) {
 }
 
 func TestPostsAreTakenInOrder(t *testing.T) {
-	r := row{}
+	r := rankRecord{}
 	for step := uint64(1); step < 100; step++ {
 		if err := r.apply(post(trackControl, step), time.Now()); err != nil {
 			t.Fatal(err)
@@ -57,7 +57,7 @@ func TestPostsAreTakenInOrder(t *testing.T) {
 		if step == 1 {
 			continue
 		}
-		if got := r.take(trackControl); got[0] != byte(step-1) {
+		if got := r.takePost(trackControl); got[0] != byte(step-1) {
 			t.Fatalf("took step %d, want %d", got[0], step-1)
 		}
 	}
@@ -66,10 +66,10 @@ func TestPostsAreTakenInOrder(t *testing.T) {
 func TestLogOfFaultsIsBounded(t *testing.T) {
 	for name, c := range map[string]struct{ bytes, room int }{
 		"large reports": {driver.MaxPayload, 2},
-		"small reports": {1, mostReports},
+		"small reports": {1, maxReports},
 	} {
 		t.Run(name, func(t *testing.T) {
-			r := row{}
+			r := rankRecord{}
 			m := message{kind: kindReport, payload: make([]byte, c.bytes)}
 			for i := range c.room {
 				if err := r.apply(m, time.Now()); err != nil {
@@ -80,29 +80,30 @@ func TestLogOfFaultsIsBounded(t *testing.T) {
 				t.Errorf("one more: got %v, want ErrProtocol", err)
 			}
 			for range c.room {
-				if _, ok := r.next(); !ok {
+				if _, ok := r.nextReport(); !ok {
 					t.Fatal("a report is missing")
 				}
 			}
-			if _, ok := r.next(); ok {
+			if _, ok := r.nextReport(); ok {
 				t.Error("there is a report more than were made")
 			}
 		})
 	}
 }
 
-func TestARowSaysHowARankHasFailed(t *testing.T) {
+func TestARecordSaysHowARankHasFailed(t *testing.T) {
 	for step, want := range map[uint64]control.Reason{
-		0: control.FailedItself, 1: control.FailedItself, 2: control.Aborted, 3: control.Followed,
+		0: control.FailedItself, 1: control.FailedItself, 2: control.Aborted,
+		3: control.FailedAfterPeer,
 	} {
-		r := row{}
+		r := rankRecord{}
 		err := r.apply(message{kind: kindFail, step: step, payload: completed(5)}, time.Now())
-		if known := r.known(&waiting{step: 5}, time.Now()); err != nil || known.Failed != want ||
+		if known := r.state(&waiting{step: 5}, time.Now()); err != nil || known.Failed != want ||
 			!known.Completed {
 			t.Errorf("reason %d is known as %+v (%v), want %d", step, known, err, want)
 		}
 	}
-	r := row{}
+	r := rankRecord{}
 	fail := message{kind: kindFail, step: 4, payload: completed(0)}
 	if err := r.apply(fail, time.Now()); !errors.Is(err, ErrProtocol) {
 		t.Errorf("an unknown reason: got %v, want ErrProtocol", err)

@@ -35,7 +35,7 @@ func wantHungUp(t *testing.T, conn net.Conn) {
 // TestSilentConnectionsAreFew: the oldest goes first, and ranks come in among them.
 func TestSilentConnectionsAreFew(t *testing.T) {
 	s, first := serveOn(t, "127.0.0.1:0", "token")
-	const more = 2 * mostStrangers
+	const more = 2 * maxUnauthenticated
 	var all []net.Conn
 	for range more {
 		all = append(all, silent(t, s))
@@ -51,14 +51,14 @@ func TestSilentConnectionsAreFew(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	for _, conn := range all[:more-mostStrangers] {
+	for _, conn := range all[:more-maxUnauthenticated] {
 		wantHungUp(t, conn)
 	}
 	s.mu.Lock()
-	strangers := len(s.strangers)
+	unauthenticated := len(s.unauthenticated)
 	s.mu.Unlock()
-	if strangers > mostStrangers {
-		t.Errorf("%d strangers are kept", strangers)
+	if unauthenticated > maxUnauthenticated {
+		t.Errorf("%d strangers are kept", unauthenticated)
 	}
 	if err := first.Set(testContext(t), "key", nil); err != nil {
 		t.Error(err)
@@ -69,7 +69,7 @@ func TestSilentConnectionsAreFew(t *testing.T) {
 func TestASilentConnectionIsClosedInTime(t *testing.T) {
 	s, first := serveOn(t, "127.0.0.1:0", "token")
 	s.mu.Lock()
-	s.strangerWait = 50 * time.Millisecond
+	s.authTimeout = 50 * time.Millisecond
 	s.mu.Unlock()
 	nothing, half := silent(t, s), silent(t, s)
 	greeting := (&request{query: queryValidate, nonce: magic}).append(nil)
@@ -109,9 +109,9 @@ func TestAStrangerDoesNotHoldUpTheEnd(t *testing.T) {
 
 func TestStrangersTakeAQuarterOfTheDescriptors(t *testing.T) {
 	for descriptors, want := range map[uint64]int{
-		8: 4, 32: 8, 256: 64, 1024: mostStrangers, math.MaxUint64: mostStrangers,
+		8: 4, 32: 8, 256: 64, 1024: maxUnauthenticated, math.MaxUint64: maxUnauthenticated,
 	} {
-		if got := strangersOf(descriptors); got != want {
+		if got := unauthenticatedFor(descriptors); got != want {
 			t.Errorf("of %d descriptors %d, want %d", descriptors, got, want)
 		}
 	}

@@ -11,31 +11,31 @@ import (
 	"symmem/internal/spin"
 )
 
-// mail is what a communicator knows of messages besides their counts: which receive gets which
+// messages is what a communicator knows of messages besides their counts: which receive gets which
 // message.
 //
 // Frames for a receive that does not run yet are kept in memory of the heap, and a Send whose
 // frames are not taken leaves the rest there for a goroutine of the group. So no stream waits for a
 // receive that is queued behind something else.
-type mail struct {
-	outlets []outlet // by group rank
-	inlets  []inlet  // by group rank
+type messages struct {
+	sendPipes []sendPipe // by group rank
+	recvPipes []recvPipe // by group rank
 
 	matcher message.Matcher[*receive] // guarded by Counts.Mu
 	open    map[*receive]struct{}     // receives that have no message yet; guarded by Counts.Mu
 }
 
 // init makes the ends of the pipes of a communicator.
-func (m *mail) init(c *communicator, ranks int) {
-	m.outlets, m.inlets = make([]outlet, ranks), make([]inlet, ranks)
+func (m *messages) init(c *communicator, ranks int) {
+	m.sendPipes, m.recvPipes = make([]sendPipe, ranks), make([]recvPipe, ranks)
 	m.open = map[*receive]struct{}{}
-	for source := range m.inlets {
-		m.inlets[source].c, m.inlets[source].source = c, source
+	for source := range m.recvPipes {
+		m.recvPipes[source].c, m.recvPipes[source].source = c, source
 	}
 }
 
-// letter is a Send or Recv that was called.
-type letter struct {
+// messageCall is a Send or Recv that was called.
+type messageCall struct {
 	c    *communicator
 	plan *plan
 	// after is how many collectives this rank had called before.
@@ -53,7 +53,7 @@ func (p *plan) transfer() (transfer, error) {
 		return nil, c.Cause()
 	}
 	c.launched[p.Path]++
-	l := letter{c: c, plan: p, after: c.Tickets(), check: c.check.Load()}
+	l := messageCall{c: c, plan: p, after: c.Tickets(), check: c.check.Load()}
 	if p.Operation == driver.Send {
 		// Before the next collective is shown, so that the receiver knows that no more will come.
 		box := c.pipe(c.cfg.Rank, p.Root)
@@ -61,31 +61,31 @@ func (p *plan) transfer() (transfer, error) {
 	}
 	c.Mu.Unlock()
 	if p.Operation == driver.Send {
-		return c.mail.newSend(l), nil
+		return c.messages.newSend(l), nil
 	}
-	return c.mail.newReceive(l), nil
+	return c.messages.newReceive(l), nil
 }
 
 // transfer is a message under way.
 type transfer interface {
 	work
-	// soon does what can be done without a wait, and reports whether that was all.
-	soon() (done bool, err error)
+	// tryNow does what can be done without a wait, and reports whether that was all.
+	tryNow() (done bool, err error)
 }
 
 // newSend numbers a Send.
-func (m *mail) newSend(l letter) *send {
+func (m *messages) newSend(l messageCall) *send {
 	p := l.plan
 	l.c.Counts.Mu.Lock()
 	number := l.c.CountMessage(&p.Call, l.after, atomic.LoadUint64(&l.c.completed))
 	l.c.Counts.Mu.Unlock()
-	return &send{letter: l, out: &m.outlets[p.Root], number: number, data: pointer(p.Send)}
+	return &send{messageCall: l, out: &m.sendPipes[p.Root], number: number, data: pointer(p.Send)}
 }
 
 // newReceive puts a Recv in its place among those of its tag.
-func (m *mail) newReceive(l letter) *receive {
+func (m *messages) newReceive(l messageCall) *receive {
 	p := l.plan
-	r := &receive{letter: l}
+	r := &receive{messageCall: l}
 	l.c.Counts.Mu.Lock()
 	l.c.CountMessage(&p.Call, l.after, atomic.LoadUint64(&l.c.completed))
 	m.open[r] = struct{}{}
@@ -113,9 +113,9 @@ func matchSegment(cfg *driver.GroupConfig, after uint64) uint64 {
 // errUnmatched says which messages end with the group: those that have come and that nobody has
 // received, receives that have no message, and what a rank that has left did not take. It is called
 // once the others can see that this rank has left: a message that comes later its sender finds.
-func (m *mail) errUnmatched(c *communicator) error {
-	for source := range m.inlets {
-		if err := m.inlets[source].drain(nil); err != nil {
+func (m *messages) errUnmatched(c *communicator) error {
+	for source := range m.recvPipes {
+		if err := m.recvPipes[source].drain(nil); err != nil {
 			return err
 		}
 	}
@@ -131,8 +131,8 @@ func (m *mail) errUnmatched(c *communicator) error {
 	}
 	c.Counts.Mu.Unlock()
 	var untaken []driver.MessageEnds
-	for peer := range m.outlets {
-		untaken = append(untaken, m.outlets[peer].untaken(c, peer)...)
+	for peer := range m.sendPipes {
+		untaken = append(untaken, m.sendPipes[peer].unreceived(c, peer)...)
 	}
 	return control.Unmatched(&c.cfg, unclaimed, awaited, untaken)
 }
@@ -140,11 +140,11 @@ func (m *mail) errUnmatched(c *communicator) error {
 // flush waits until what Sends have left in memory of the heap is on its way. The wait for each
 // peer is that of the goroutine which pushes it. It returns the fault of the group if that came
 // meanwhile: then some of it was not delivered.
-func (m *mail) flush(c *communicator) error {
+func (m *messages) flush(c *communicator) error {
 	before, waited := c.Cause(), false
-	for i := range m.outlets {
+	for i := range m.sendPipes {
 		for {
-			idle := m.outlets[i].pushing()
+			idle := m.sendPipes[i].pushing()
 			if idle == nil {
 				break
 			}
@@ -160,18 +160,18 @@ func (m *mail) flush(c *communicator) error {
 
 // skip fails the group over a message that is not run, since work before it on its stream failed:
 // the peer would get what was never computed.
-func (l *letter) skip(cause error) {
-	if l.c.Enter() != nil {
+func (l *messageCall) skip(cause error) {
+	if l.c.BeginUse() != nil {
 		return
 	}
-	defer l.c.Leave()
+	defer l.c.EndUse()
 	_ = l.c.Fail(&driver.PriorError{
 		Doing: l.doing(), Rank: l.c.cfg.Ranks[l.c.cfg.Rank], Cause: cause,
 	})
 }
 
 // failing is failed for an error that may be nil.
-func (l *letter) failing(err error) error {
+func (l *messageCall) failing(err error) error {
 	if err == nil {
 		return nil
 	}
@@ -179,14 +179,14 @@ func (l *letter) failing(err error) error {
 }
 
 // waiting describes a wait for the message.
-func (l *letter) waiting(ready func() bool, from ...int) shm.MessageWait {
+func (l *messageCall) waiting(ready func() bool, from ...int) shm.MessageWait {
 	return shm.MessageWait{
 		Operation: l.plan.Operation, Peer: l.plan.Root, Ready: ready, From: from, Doing: l.doing,
 	}
 }
 
 // doing names the message for error messages.
-func (l *letter) doing() string {
+func (l *messageCall) doing() string {
 	p := l.plan
 	preposition := "to"
 	if p.Operation == driver.Recv {

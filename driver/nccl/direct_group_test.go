@@ -15,21 +15,21 @@ import (
 	"symmem/internal/dl"
 )
 
-// team is a world of ranks that are goroutines, each with a GPU, and a group of some of them.
-type team struct {
-	t     *testing.T
-	mates []*mate
-	// playing are the ranks of the group, by group rank.
-	playing []*mate
-	groups  int
+// testGroup is a world of ranks that are goroutines, each with a GPU, and a group of some of them.
+type testGroup struct {
+	t      *testing.T
+	opened []*testRank
+	// ranks are the ranks of the group, by group rank.
+	ranks  []*testRank
+	groups int
 	// steps is whether powers add instead of multiply.
 	steps bool
 	// formula is that of the next group.
 	formula driver.Formula
 }
 
-// mate is a rank of a team.
-type mate struct {
+// testRank is a rank of a test group.
+type testRank struct {
 	number int // in the world
 	device *Device
 	arena  driver.Arena
@@ -58,19 +58,19 @@ type stretch struct {
 // pinnedBytes is how much of device memory is read at once.
 const pinnedBytes = 16 << 20
 
-// newTeam opens n ranks, which wait for each other for so long. A machine with fewer GPUs skips the
-// test.
-func newTeam(t *testing.T, n int, timeout time.Duration) *team {
+// newTestGroup opens n ranks, which wait for each other for so long. A machine with fewer GPUs
+// skips the test.
+func newTestGroup(t *testing.T, n int, timeout time.Duration) *testGroup {
 	t.Helper()
 	needDevices(t, n)
-	w := &team{t: t}
+	w := &testGroup{t: t}
 	for number := range n {
-		w.mates = append(w.mates, &mate{number: number, ran: map[string]int{}})
+		w.opened = append(w.opened, &testRank{number: number, ran: map[string]int{}})
 	}
-	w.playing = w.mates
+	w.ranks = w.opened
 	store := &drivertest.Store{}
-	t.Cleanup(func() { w.must(func(m *mate) error { return m.close() }) })
-	w.must(func(m *mate) error {
+	t.Cleanup(func() { w.must(func(m *testRank) error { return m.close() }) })
+	w.must(func(m *testRank) error {
 		return m.open(t, driver.Config{
 			Rank: m.number, Size: n, LocalRank: m.number, Store: store, Timeout: timeout,
 		})
@@ -79,22 +79,22 @@ func newTeam(t *testing.T, n int, timeout time.Duration) *team {
 }
 
 // newGroup is newTeam with a group of all ranks.
-func newGroup(t *testing.T, n int, timeout time.Duration) *team {
+func newGroup(t *testing.T, n int, timeout time.Duration) *testGroup {
 	t.Helper()
-	w := newTeam(t, n, timeout)
-	w.play()
+	w := newTestGroup(t, n, timeout)
+	w.regroup()
 	return w
 }
 
 // newSteps is newGroup with powers that add.
-func newSteps(t *testing.T, n int, timeout time.Duration) *team {
+func newSteps(t *testing.T, n int, timeout time.Duration) *testGroup {
 	t.Helper()
 	w := newGroup(t, n, timeout)
 	w.steps = true
 	return w
 }
 
-func (m *mate) open(t *testing.T, cfg driver.Config) error {
+func (m *testRank) open(t *testing.T, cfg driver.Config) error {
 	ctx, cancel := connecting(t.Context())
 	defer cancel()
 	d, err := Backend{}.Open(ctx, cfg)
@@ -118,7 +118,7 @@ func (m *mate) open(t *testing.T, cfg driver.Config) error {
 }
 
 // close gives everything back; what a failed test has not made is left out.
-func (m *mate) close() error {
+func (m *testRank) close() error {
 	var errs []error
 	for _, g := range m.graphs {
 		errs = append(errs, g.Close())
@@ -150,7 +150,7 @@ func (m *mate) close() error {
 }
 
 // leave ends the group of a rank, and waits until it has ended.
-func (m *mate) leave() error {
+func (m *testRank) leave() error {
 	var errs []error
 	for _, s := range m.owned {
 		if s.window != nil {
@@ -166,10 +166,10 @@ func (m *mate) leave() error {
 }
 
 // each runs a function for every rank of the group at once, and returns the errors by group rank.
-func (w *team) each(f func(m *mate) error) []error {
-	errs := make([]error, len(w.playing))
+func (w *testGroup) each(f func(m *testRank) error) []error {
+	errs := make([]error, len(w.ranks))
 	var all sync.WaitGroup
-	for r, m := range w.playing {
+	for r, m := range w.ranks {
 		all.Go(func() { errs[r] = f(m) })
 	}
 	all.Wait()
@@ -177,11 +177,11 @@ func (w *team) each(f func(m *mate) error) []error {
 }
 
 // must is each, and ends the test if a rank has an error.
-func (w *team) must(f func(m *mate) error) {
+func (w *testGroup) must(f func(m *testRank) error) {
 	w.t.Helper()
 	for r, err := range w.each(f) {
 		if err != nil {
-			w.t.Errorf("rank %d: %v", w.playing[r].number, err)
+			w.t.Errorf("rank %d: %v", w.ranks[r].number, err)
 		}
 	}
 	if w.t.Failed() {
@@ -190,15 +190,15 @@ func (w *team) must(f func(m *mate) error) {
 }
 
 // withPower is must for ranks of which each has numbers.
-func (w *team) withPower(count int64, f func(m *mate, p *power) error) {
+func (w *testGroup) withPower(count int64, f func(m *testRank, p *power) error) {
 	w.t.Helper()
-	w.withPowers([]int64{count}, func(m *mate, powers []*power) error { return f(m, powers[0]) })
+	w.withPowers([]int64{count}, func(m *testRank, powers []*power) error { return f(m, powers[0]) })
 }
 
 // withPowers is withPower with several buffers.
-func (w *team) withPowers(counts []int64, f func(m *mate, powers []*power) error) {
+func (w *testGroup) withPowers(counts []int64, f func(m *testRank, powers []*power) error) {
 	w.t.Helper()
-	w.must(func(m *mate) error {
+	w.must(func(m *testRank) error {
 		powers := make([]*power, len(counts))
 		for i, count := range counts {
 			var err error
@@ -216,11 +216,11 @@ func connecting(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(ctx, time.Minute)
 }
 
-// play makes a group of some ranks, or of all if it is given none, which leave the one that they
+// regroup makes a group of some ranks, or of all if it is given none, which leave the one that they
 // had.
-func (w *team) play(numbers ...int) {
+func (w *testGroup) regroup(numbers ...int) {
 	w.t.Helper()
-	w.must(func(m *mate) error {
+	w.must(func(m *testRank) error {
 		if m.group == nil {
 			return nil
 		}
@@ -228,18 +228,18 @@ func (w *team) play(numbers ...int) {
 	})
 	w.groups++
 	id := fmt.Sprintf("group %d", w.groups)
-	w.playing = nil
+	w.ranks = nil
 	if len(numbers) == 0 {
-		for _, m := range w.mates {
+		for _, m := range w.opened {
 			numbers = append(numbers, m.number)
 		}
 	}
 	for _, number := range numbers {
-		w.playing = append(w.playing, w.mates[number])
+		w.ranks = append(w.ranks, w.opened[number])
 	}
 	ctx, cancel := connecting(w.t.Context())
 	defer cancel()
-	w.must(func(m *mate) (err error) {
+	w.must(func(m *testRank) (err error) {
 		m.rank = slices.Index(numbers, m.number)
 		m.group, err = m.device.Connect(ctx, driver.GroupConfig{
 			ID: id, Ranks: numbers, Rank: m.rank, Check: ofOneMachine(), Formula: w.formula,
@@ -249,7 +249,7 @@ func (w *team) play(numbers ...int) {
 }
 
 // newStreams opens streams, which end with the rank.
-func (m *mate) newStreams(n int) ([]*stream.Stream, error) {
+func (m *testRank) newStreams(n int) ([]*stream.Stream, error) {
 	first := len(m.others)
 	for range n {
 		s, err := m.device.NewStream()
@@ -262,7 +262,7 @@ func (m *mate) newStreams(n int) ([]*stream.Stream, error) {
 }
 
 // captured records what is queued on a stream, which does not run. The graph is the rank's.
-func (m *mate) captured(on driver.Stream, work func() error) (driver.Graph, error) {
+func (m *testRank) captured(on driver.Stream, work func() error) (driver.Graph, error) {
 	err := errors.Join(on.BeginCapture(), work())
 	g, end := on.EndCapture()
 	if end == nil {
@@ -272,7 +272,7 @@ func (m *mate) captured(on driver.Stream, work func() error) (driver.Graph, erro
 }
 
 // grow maps memory on a rank.
-func (m *mate) grow(bytes int64) (*stretch, error) {
+func (m *testRank) grow(bytes int64) (*stretch, error) {
 	g := m.device.Info().Granularity
 	bytes = (bytes + g - 1) / g * g
 	segment, err := m.arena.Map(m.mapped, bytes)
@@ -286,14 +286,14 @@ func (m *mate) grow(bytes int64) (*stretch, error) {
 }
 
 // register makes a window of memory in the group: collective. Names tell windows apart.
-func (m *mate) register(w *team, s *stretch, name uint32) (err error) {
+func (m *testRank) register(w *testGroup, s *stretch, name uint32) (err error) {
 	s.window, err = m.group.Register(w.t.Context(), driver.SegmentKey{Pool: 1, Ordinal: name},
 		s.segment)
 	return err
 }
 
 // launch queues a call on the direct path.
-func (m *mate) launch(on driver.Stream, call driver.Call) error {
+func (m *testRank) launch(on driver.Stream, call driver.Call) error {
 	call.Path = driver.PathDirect
 	p, err := prepare(m.group, call)
 	if err != nil {
@@ -304,7 +304,7 @@ func (m *mate) launch(on driver.Stream, call driver.Call) error {
 }
 
 // copied reads device memory, at most pinnedBytes, and waits for it.
-func (m *mate) copied(w *team, at uintptr, bytes int64) ([]byte, error) {
+func (m *testRank) copied(w *testGroup, at uintptr, bytes int64) ([]byte, error) {
 	err := errors.Join(m.stream.Copy(dl.AddressOf(&m.pinned[0]), at, bytes),
 		m.stream.Synchronize(w.t.Context()))
 	return m.pinned[:bytes], err

@@ -11,69 +11,69 @@ import (
 	"symmem/driver"
 )
 
-// Roll is the list of the ranks that have come to join a group, in the store: a rank that waits
-// for one that waits for a third can name the third alone.
-type Roll struct {
+// JoinList is the list, in the store, of the ranks that have begun to join a group. With it a rank
+// that waits for a second one, which waits for a third, can name the third alone.
+type JoinList struct {
 	// Store is shared by all ranks of the group.
 	Store driver.Store
 	// Group is the group.
 	Group driver.GroupConfig
 }
 
-// looking bounds how long it may take to look who has come.
-const looking = 500 * time.Millisecond
+// lookupTimeout bounds how long it may take to look who has come.
+const lookupTimeout = 500 * time.Millisecond
 
 // comparer is a store that can be asked without waiting.
 type comparer interface {
 	CompareSet(ctx context.Context, key string, expected, desired []byte) ([]byte, error)
 }
 
-// served is a store that may know which rank serves it.
-type served interface{ ServedBy() int }
+// storeServer is a store that may know which rank serves it.
+type storeServer interface{ ServedBy() int }
 
-func (r Roll) key(rank int) string {
-	return "roll/" + strconv.Quote(r.Group.ID) + "/" + strconv.Itoa(rank)
+func (r JoinList) key(rank int) string {
+	return "joining/" + strconv.Quote(r.Group.ID) + "/" + strconv.Itoa(rank)
 }
 
-// Come notes that this rank has come. It is called before the rank waits for others.
-func (r Roll) Come(ctx context.Context) error {
+// Add stores that this rank has begun to join. It is called before the rank waits for others.
+func (r JoinList) Add(ctx context.Context) error {
 	if err := r.Store.Set(ctx, r.key(r.Group.Ranks[r.Group.Rank]), nil); err != nil {
-		return fmt.Errorf("calling the roll of group %s: %w", r.Group.Name(), err)
+		return fmt.Errorf("storing that this rank joins group %s: %w", r.Group.Name(), err)
 	}
 	return nil
 }
 
 // Absent lists the other world ranks of the group that have not come. It waits for none. Where the
 // store does not answer it lists the rank that serves it, if one does.
-func (r Roll) Absent() []int { return Absent(r.Store, r.others(), r.key) }
+func (r JoinList) Absent() []int { return Absent(r.Store, r.others(), r.key) }
 
-func (r Roll) others() []int {
+func (r JoinList) others() []int {
 	return slices.Delete(slices.Clone(r.Group.Ranks), r.Group.Rank, r.Group.Rank+1)
 }
 
 // Absent lists those of some ranks whose keys are not in the store, or, where it does not answer,
 // the rank that serves it, if one does. It waits for none.
 func Absent(store driver.Store, ranks []int, key func(rank int) string) []int {
-	absent, _ := read(store, ranks, key)
+	absent, _ := readAbsent(store, ranks, key)
 	return absent
 }
 
-// read is Absent, and what the others have said: the values of their keys.
-func read(
+// readAbsent is Absent, and returns the values of the keys of the others, too.
+func readAbsent(
 	store driver.Store, ranks []int, key func(rank int) string,
 ) (absent []int, said map[int]string) {
 	s, ok := store.(comparer)
 	if !ok {
 		return nil, nil
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), looking)
+	ctx, cancel := context.WithTimeout(context.Background(), lookupTimeout)
 	defer cancel()
 	said = map[int]string{}
 	for _, rank := range ranks {
 		// A comparison that stores nothing tells a missing key from an empty value.
 		probe := []byte("?")
 		got, err := s.CompareSet(ctx, key(rank), probe, probe)
-		switch server, ok := store.(served); {
+		switch server, ok := store.(storeServer); {
 		case err == nil && string(got) == string(probe):
 			absent = append(absent, rank)
 		case err == nil:
@@ -88,16 +88,16 @@ func read(
 	return absent, said
 }
 
-// Absence is the error of a joining whose time is up: it names the ranks that have not come, or,
-// if all have, those that this rank has waited for.
-func (r Roll) Absence(waited time.Duration, awaited []int, err error) error {
-	return Absence("meeting the ranks of group "+r.Group.Name(), r.Group.Ranks, waited, r.Absent(),
+// AbsentError is the error of a joining whose time is up: it names the ranks that have not come,
+// or, if all have, those that this rank has waited for.
+func (r JoinList) AbsentError(waited time.Duration, awaited []int, err error) error {
+	return AbsentError("meeting the ranks of group "+r.Group.Name(), r.Group.Ranks, waited, r.Absent(),
 		awaited, err)
 }
 
-// Absence is the error of a wait whose time is up: it names the ranks that are known to be absent,
-// or, if none is, those that were waited for.
-func Absence(
+// AbsentError is the error of a wait whose time is up: it names the ranks that are known to be
+// absent, or, if none is, those that were waited for.
+func AbsentError(
 	doing string, members []int, waited time.Duration, absent, awaited []int, err error,
 ) error {
 	if len(absent) == 0 {
@@ -111,20 +111,20 @@ func Absence(
 	}
 }
 
-// WarnLate warns, at the times that late says, of the ranks of the group that have not come, or, if
-// all have, of those that awaited returns, whom this rank waits for. Before it does so it tells the
-// others whom it waits for, so that their warnings can say that. It goes on until stop is called,
-// which waits for a warning that is under way.
-func (r Roll) WarnLate(late driver.Late, awaited func() []int) (stop func()) {
+// WarnLate warns, at the times that late gives, of the ranks of the group that have not come. If
+// all have, it warns of those that awaited returns, for which this rank waits. Before a warning it
+// stores for which ranks it waits, so that the warnings of others can say that. It goes on until
+// stop is called, which waits for a warning that is under way.
+func (r JoinList) WarnLate(late driver.Late, awaited func() []int) (stop func()) {
 	find := func() ([]int, map[int]string) {
-		absent, said := read(r.Store, r.others(), r.key)
+		absent, said := readAbsent(r.Store, r.others(), r.key)
 		if len(absent) == 0 {
 			absent = awaited()
 		}
 		maps.DeleteFunc(said, func(rank int, text string) bool {
 			return text == "" || !slices.Contains(absent, rank)
 		})
-		r.waitFor(absent)
+		r.publishAwaited(absent)
 		return absent, said
 	}
 	early := driver.Late{After: late.After / 2, Warn: func(driver.LateWarning) {}}
@@ -137,19 +137,19 @@ func (r Roll) WarnLate(late driver.Late, awaited func() []int) (stop func()) {
 	return func() { stopEarly(); stopLate() }
 }
 
-// waitFor tells the others whom this rank waits for.
-func (r Roll) waitFor(ranks []int) {
+// publishAwaited stores for which ranks this rank waits.
+func (r JoinList) publishAwaited(ranks []int) {
 	text := ""
 	if len(ranks) > 0 {
 		text = "is joining the group, and waits for " + driver.RanksOf(ranks, r.Group.Ranks)
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), looking)
+	ctx, cancel := context.WithTimeout(context.Background(), lookupTimeout)
 	defer cancel()
 	_ = r.Store.Set(ctx, r.key(r.Group.Ranks[r.Group.Rank]), []byte(text))
 }
 
-// WarnLate is Roll.WarnLate for ranks that are found in another way, with what they are doing. The
-// warning gets the time and the ranks.
+// WarnLate is JoinList.WarnLate for ranks that are found in another way, with what they are doing.
+// The warning gets the time and the ranks.
 func WarnLate(
 	late driver.Late, warning driver.LateWarning, find func() ([]int, map[int]string),
 ) (stop func()) {

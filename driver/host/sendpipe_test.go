@@ -23,7 +23,7 @@ func TestWhatNobodyReceivesYetIsKeptForTheReceiver(t *testing.T) {
 		}
 		check(t, d.send(0, driver.Call{Count: size}, data))
 	}
-	o := &d.groups[0].(*communicator).mail.outlets[1]
+	o := &d.groups[0].(*communicator).messages.sendPipes[1]
 	idle := o.pushing()
 	if idle == nil {
 		t.Fatal("nothing is kept for the receiver")
@@ -41,10 +41,10 @@ func TestWhatNobodyReceivesYetIsKeptForTheReceiver(t *testing.T) {
 	<-idle
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if o.bytes != 0 || o.spilt != nil {
-		t.Errorf("%d bytes in %d messages are kept still", o.bytes, len(o.spilt))
+	if o.bytes != 0 || o.backlog != nil {
+		t.Errorf("%d bytes in %d messages are kept still", o.bytes, len(o.backlog))
 	}
-	if n := len(d.groups[1].(*communicator).mail.inlets[0].parcels); n != 0 {
+	if n := len(d.groups[1].(*communicator).messages.recvPipes[0].incoming); n != 0 {
 		t.Errorf("%d messages are kept by the receiver", n)
 	}
 }
@@ -69,7 +69,7 @@ func TestAMessageThatIsSentWhileBothRanksCloseIsFound(t *testing.T) {
 		defer receiver.Mu.Unlock()
 		return receiver.Closed()
 	}
-	for deadline := time.Now().Add(fleetPatience); !closing(); runtime.Gosched() {
+	for deadline := time.Now().Add(processTimeout); !closing(); runtime.Gosched() {
 		if time.Now().After(deadline) {
 			t.Fatal("the receiver does not close")
 		}
@@ -103,16 +103,16 @@ func TestASendIsMorePatientTheMoreIsKept(t *testing.T) {
 	d := newDuo(t)
 	d.connect()
 	c := d.groups[0].(*communicator)
-	s := &send{letter: letter{c: c}, out: &outlet{}}
-	if got := s.patience(); got != sendPatience {
+	s := &send{messageCall: messageCall{c: c}, out: &sendPipe{}}
+	if got := s.waitTime(); got != sendWait {
 		t.Errorf("with nothing kept it is %v", got)
 	}
-	s.out.bytes = 5 * spillUnit
-	if got := s.patience(); got != 32*sendPatience {
+	s.out.bytes = 5 * backlogUnit
+	if got := s.waitTime(); got != 32*sendWait {
 		t.Errorf("with five units it is %v", got)
 	}
 	s.out.bytes = 1 << 50
-	if got := s.patience(); got != c.device.cfg.Timeout/4 {
+	if got := s.waitTime(); got != c.device.cfg.Timeout/4 {
 		t.Errorf("with a lot it is %v", got)
 	}
 }

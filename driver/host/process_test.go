@@ -18,16 +18,16 @@ import (
 	"symmem/internal/rendezvous"
 )
 
-// fleetPatience bounds what should not take long at all.
-const fleetPatience = 60 * time.Second
+// processTimeout bounds what should not take long at all.
+const processTimeout = 60 * time.Second
 
-// fleet is a set of ranks that are processes of their own.
-type fleet struct {
+// processes is a set of ranks that are processes of their own.
+type processes struct {
 	t         *testing.T
 	processes []*process
 }
 
-// process is one rank of a fleet, as its test sees it.
+// process is one rank of processes, as its test sees it.
 type process struct {
 	t       *testing.T
 	rank    int
@@ -37,8 +37,8 @@ type process struct {
 	address string
 }
 
-// newFleet starts ranks that play a scene, and waits until all of them are in it.
-func newFleet(t *testing.T, size int, scene string, timeout time.Duration) *fleet {
+// startProcesses starts ranks that run a program, and waits until all of them have begun.
+func startProcesses(t *testing.T, size int, program string, timeout time.Duration) *processes {
 	t.Helper()
 	socket := "unix:" + filepath.Join(t.TempDir(), "store")
 	server, err := rendezvous.Listen(socket, "")
@@ -46,10 +46,10 @@ func newFleet(t *testing.T, size int, scene string, timeout time.Duration) *flee
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = server.Close() })
-	f := &fleet{t: t}
+	f := &processes{t: t}
 	for rank := range size {
 		f.processes = append(f.processes, start(t, rank, []string{
-			sceneVariable + "=" + scene, storeVariable + "=" + socket,
+			programVariable + "=" + program, storeVariable + "=" + socket,
 			fmt.Sprintf("%s=%d %d", rankVariable, rank, size),
 			timeoutVariable + "=" + timeout.String(),
 		}))
@@ -66,7 +66,7 @@ func newFleet(t *testing.T, size int, scene string, timeout time.Duration) *flee
 // start runs this test's program as a rank. It is killed at the end of the test at the latest.
 func start(t *testing.T, rank int, environment []string) *process {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), fleetPatience)
+	ctx, cancel := context.WithTimeout(context.Background(), processTimeout)
 	self, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
@@ -94,11 +94,11 @@ func start(t *testing.T, rank int, environment []string) *process {
 	return p
 }
 
-// await reads notices up to one with the given event.
-func (p *process) await(event string) notice {
+// await reads outputs up to one with the given event.
+func (p *process) await(event string) output {
 	p.t.Helper()
 	for p.lines.Scan() {
-		var n notice
+		var n output
 		if err := json.Unmarshal(p.lines.Bytes(), &n); err != nil {
 			p.t.Fatalf("rank %d says %q: %v", p.rank, p.lines.Text(), err)
 		}
@@ -110,7 +110,7 @@ func (p *process) await(event string) notice {
 		}
 	}
 	p.t.Fatalf("rank %d ended without %q: %v", p.rank, event, p.lines.Err())
-	return notice{}
+	return output{}
 }
 
 func (p *process) signal(s syscall.Signal) {
@@ -123,7 +123,7 @@ func (p *process) signal(s syscall.Signal) {
 // wantNamed reads the outcomes of all ranks but one. At least one must name it with an error of
 // the given kind; the others may have heard of the fault before they noticed themselves. All must
 // have met on the fault lane without it.
-func (f *fleet) wantNamed(kind string, victim int) {
+func (f *processes) wantNamed(kind string, victim int) {
 	f.t.Helper()
 	named := 0
 	present := make([]bool, len(f.processes))
@@ -152,7 +152,7 @@ func (f *fleet) wantNamed(kind string, victim int) {
 }
 
 // wantNothingLeft waits for the end of all processes and looks for what they may have left.
-func (f *fleet) wantNothingLeft() {
+func (f *processes) wantNothingLeft() {
 	f.t.Helper()
 	for _, p := range f.processes {
 		_ = p.command.Wait()
@@ -176,9 +176,9 @@ func (f *fleet) wantNothingLeft() {
 }
 
 func TestKilledRankIsNamedByTheOthers(t *testing.T) {
-	for scene := range scenes {
-		t.Run("inside "+scene, func(t *testing.T) {
-			f := newFleet(t, 3, scene, fleetPatience)
+	for program := range programs {
+		t.Run("inside "+program, func(t *testing.T) {
+			f := startProcesses(t, 3, program, processTimeout)
 			f.processes[1].signal(syscall.SIGKILL)
 			f.wantNamed("lost", 1)
 			f.wantNothingLeft()
@@ -187,7 +187,7 @@ func TestKilledRankIsNamedByTheOthers(t *testing.T) {
 }
 
 func TestStoppedRankIsNamedAndGetsAnErrorWhenItGoesOn(t *testing.T) {
-	f := newFleet(t, 3, "collectives", 1500*time.Millisecond)
+	f := startProcesses(t, 3, "collectives", 1500*time.Millisecond)
 	f.processes[2].signal(syscall.SIGSTOP)
 	f.wantNamed("late", 2)
 	f.processes[2].signal(syscall.SIGCONT)

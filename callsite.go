@@ -9,13 +9,13 @@ import (
 	"symmem/internal/ranked"
 )
 
-// sites are the names of places that are not Go's.
-type sites struct {
+// callSites are the texts of call sites that are not in Go code.
+type callSites struct {
 	mu    ranked.Mutex[sitesMu]
 	names *ledger.Sites // made at the first use; guarded by mu
 }
 
-func (all *sites) number(text string) uint32 {
+func (all *callSites) number(text string) uint32 {
 	all.mu.Lock()
 	defer all.mu.Unlock()
 	if all.names == nil {
@@ -24,15 +24,15 @@ func (all *sites) number(text string) uint32 {
 	return all.names.Intern(0, text)
 }
 
-// named returns the text of a place.
-func (all *sites) named(site uint32) string {
+// named returns the text of a number.
+func (all *callSites) named(site uint32) string {
 	all.mu.Lock()
 	defer all.mu.Unlock()
 	return all.names.At(site)
 }
 
-// text writes a call site: a program counter or the number of a place.
-func (all *sites) text(site uintptr) string {
+// text writes a call site: a program counter, or a number that callSites has given.
+func (all *callSites) text(site uintptr) string {
 	if site < ledger.MaxSites {
 		return all.named(uint32(site))
 	}

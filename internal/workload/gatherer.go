@@ -9,17 +9,18 @@ import (
 	"symmem"
 )
 
-// Desk gathers what ranks have found. It works over memory that is never registered, so that it
+// Gatherer gathers what ranks have found. It works over memory that is never registered, so that it
 // goes on when placements differ; over a group and a stream that the program does not use it goes
 // on when those of the program have failed, too.
-type Desk struct {
+type Gatherer struct {
 	group  *symmem.Group
 	stream *symmem.Stream
 	pool   *symmem.Pool
 }
 
-// OpenDesk makes a desk with a group and a stream of its own. It is collective over the world.
-func OpenDesk(ctx context.Context, rt *symmem.Runtime) (*Desk, error) {
+// OpenGatherer makes a Gatherer with a group and a stream of its own. It is collective over the
+// world.
+func OpenGatherer(ctx context.Context, rt *symmem.Runtime) (*Gatherer, error) {
 	group, err := rt.World().Split(ctx, 0, rt.Rank())
 	if err != nil {
 		return nil, fmt.Errorf("making the group of reports: %w", err)
@@ -28,13 +29,13 @@ func OpenDesk(ctx context.Context, rt *symmem.Runtime) (*Desk, error) {
 	if err != nil {
 		return nil, fmt.Errorf("making the stream of reports: %w", err)
 	}
-	return NewDesk(ctx, rt, group, stream)
+	return NewGatherer(ctx, rt, group, stream)
 }
 
-// NewDesk makes a desk over a group, whose calls are on a stream.
-func NewDesk(
+// NewGatherer makes a Gatherer over a group, whose calls are on a stream.
+func NewGatherer(
 	ctx context.Context, rt *symmem.Runtime, group *symmem.Group, stream *symmem.Stream,
-) (*Desk, error) {
+) (*Gatherer, error) {
 	pool, err := rt.NewPool(symmem.PoolOptions{FirstSegment: FirstSegment})
 	if err != nil {
 		return nil, fmt.Errorf("making the pool of reports: %w", err)
@@ -43,11 +44,11 @@ func NewDesk(
 	if err := pool.Reserve(ctx, FirstSegment, nil); err != nil {
 		return nil, fmt.Errorf("reserving memory for reports: %w", err)
 	}
-	return &Desk{group, stream, pool}, nil
+	return &Gatherer{group, stream, pool}, nil
 }
 
 // Numbers returns every rank's numbers, by rank. It is collective, and each rank has equally many.
-func (d *Desk) Numbers(ctx context.Context, mine ...int64) ([][]int64, error) {
+func (d *Gatherer) Numbers(ctx context.Context, mine ...int64) ([][]int64, error) {
 	sent := make([]byte, 0, 8*len(mine))
 	for _, v := range mine {
 		sent = binary.NativeEndian.AppendUint64(sent, uint64(v))
@@ -65,7 +66,7 @@ func (d *Desk) Numbers(ctx context.Context, mine ...int64) ([][]int64, error) {
 }
 
 // Messages returns every rank's message, by rank. It is collective.
-func (d *Desk) Messages(ctx context.Context, mine []byte) ([][]byte, error) {
+func (d *Gatherer) Messages(ctx context.Context, mine []byte) ([][]byte, error) {
 	lengths, err := d.Numbers(ctx, int64(len(mine)))
 	if err != nil {
 		return nil, err
@@ -88,7 +89,7 @@ func (d *Desk) Messages(ctx context.Context, mine []byte) ([][]byte, error) {
 }
 
 // allGather gathers equally long messages.
-func (d *Desk) allGather(ctx context.Context, mine []byte) (all []byte, err error) {
+func (d *Gatherer) allGather(ctx context.Context, mine []byte) (all []byte, err error) {
 	all = make([]byte, len(mine)*d.group.Size())
 	if len(mine) == 0 {
 		return all, nil

@@ -5,16 +5,16 @@ import (
 	"time"
 )
 
-// TestRhythm has, for each tick, how long after the one before it comes, and whether the process is
-// deaf behind it.
-func TestRhythm(t *testing.T) {
-	const on, stop = tellInterval, 5 * tellInterval
+// TestStallDetector has, for each tick, how long after the one before it comes, and whether the
+// process is deaf behind it.
+func TestStallDetector(t *testing.T) {
+	const on, stop = statusInterval, 5 * statusInterval
 	type step struct {
 		after time.Duration
-		deaf  bool
+		stale bool
 	}
 	for name, steps := range map[string][]step{
-		"a process that runs hears": {{on, false}, {on, false}, {asleep, false}},
+		"a process that runs hears": {{on, false}, {on, false}, {stallThreshold, false}},
 		"one that was stopped listens for three ticks": {
 			{on, false}, {stop, true}, {on, true}, {on, true}, {on, false}, {on, false},
 		},
@@ -31,23 +31,23 @@ func TestRhythm(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			now := time.Now()
-			r := rhythm{last: now}
+			r := stallDetector{last: now}
 			for i, s := range steps {
 				now = now.Add(s.after)
-				if before := r.deaf(now); s.after > asleep && !before {
+				if before := r.mayBeStale(now); s.after > stallThreshold && !before {
 					t.Errorf("before tick %d it hears, though it was stopped", i)
 				}
-				was := r.left
-				if heard := r.tick(now); heard != (was == 1) {
-					t.Errorf("tick %d tells %v", i, heard)
+				was := r.ticksLeft
+				if caughtUp := r.tick(now); caughtUp != (was == 1) {
+					t.Errorf("tick %d tells %v", i, caughtUp)
 				}
-				if got := r.deaf(now); got != s.deaf {
-					t.Errorf("after tick %d deaf is %v, want %v", i, got, s.deaf)
+				if got := r.mayBeStale(now); got != s.stale {
+					t.Errorf("after tick %d deaf is %v, want %v", i, got, s.stale)
 				}
 			}
 		})
 	}
-	if now := time.Now(); !new(rhythm).deaf(now) {
+	if now := time.Now(); !new(stallDetector).mayBeStale(now) {
 		t.Error("a process that has never run hears")
 	}
 }

@@ -1,0 +1,129 @@
+package agreement
+
+import (
+	"encoding/binary"
+	"fmt"
+
+	"symmem/internal/ledger"
+)
+
+// maxFollowing is how many events from the first difference on are compared to say what kind of
+// difference it is.
+const maxFollowing = 9
+
+// maxNote bounds a note: the digests of some requests, or the site of a call.
+const maxNote = max(8*maxFollowing, ledger.MaxSiteBytes)
+
+// The kinds of answers, as the first byte of one.
+const (
+	answerEvent     byte = iota + 1 // the event at the position, with its site
+	answerEnd                       // the history ends there
+	answerDigest                    // the digest there: the event is no longer kept
+	answerForgotten                 // not even that
+)
+
+// askEvents asks for what every rank has at the first difference. Where only a range is known, the
+// digests at its end tell at least which ranks go together.
+func (m *Machine) askEvents() ([]byte, *Verdict, error) {
+	m.phase = phaseEvents
+	in := m.undecided[0]
+	source := m.history(in.id)
+	msg := m.message()
+	msg.ledger, msg.position = in.id, in.lo
+	var value, note []byte
+	if in.lo == in.top {
+		value, note = eventAnswer(source, in.lo), followingRequests(source, in.lo)
+	} else {
+		msg.position = in.top + 1
+		value = digestAnswer(source, in.top+1)
+	}
+	msg.events = oneVariant(m.config.Rank, value, note)
+	b, err := msg.encode()
+	return b, nil, err
+}
+
+func eventAnswer(source snapshotSource, at uint64) []byte {
+	if e, ok := source.EventAt(at); ok {
+		return ledger.AppendEvent([]byte{answerEvent}, e, source.Site(e))
+	}
+	return digestAnswer(source, at+1)
+}
+
+func digestAnswer(source snapshotSource, at uint64) []byte {
+	if source.end < at {
+		return appendWords([]byte{answerEnd}, source.end)
+	}
+	if digest, ok := source.DigestAt(at); ok {
+		return appendWords([]byte{answerDigest}, at, digest)
+	}
+	return []byte{answerForgotten}
+}
+
+// followingRequests lists what is requested from position at on.
+func followingRequests(source snapshotSource, at uint64) []byte {
+	var out []byte
+	for i := range uint64(maxFollowing) {
+		e, ok := source.EventAt(at + i)
+		if !ok {
+			break
+		}
+		out = appendWords(out, e.RequestDigest())
+	}
+	return out
+}
+
+func (m *Machine) afterEvents(msg *message) ([]byte, *Verdict, error) {
+	in := m.undecided[0]
+	exact := in.lo == in.top
+	if msg.ledger != in.id || exact != (msg.position == in.lo) {
+		return nil, nil, protocolError("stepping with events of position %d", msg.position)
+	}
+	d := m.newDivergence(KindPlacement, in.id)
+	d.Position, d.Last = in.lo, in.top
+	for _, w := range msg.events.list {
+		v, err := decodeEventAnswer(w)
+		if err != nil {
+			return nil, nil, err
+		}
+		d.Variants = append(d.Variants, v)
+	}
+	d.Others = msg.events.others
+	if msg.events.equal() && len(m.absent) == 0 {
+		return nil, nil, protocolError("ranks with different digests at %d have the same event", in.lo)
+	}
+	d.conclude(msg.ranks.Len())
+	if exact {
+		d.Why = explain(d, msg.events)
+	}
+	return nil, &Verdict{Divergence: d, Absent: m.absent}, nil
+}
+
+// decodeEventAnswer decodes one answer.
+func decodeEventAnswer(w variant) (Variant, error) {
+	v := Variant{Ranks: w.ranks}
+	if len(w.value) == 0 {
+		return v, protocolError("decoding an empty answer")
+	}
+	if len(w.note)%8 != 0 {
+		return v, protocolError("decoding a list of requests of %d bytes", len(w.note))
+	}
+	body := w.value[1:]
+	switch kind := w.value[0]; {
+	case kind == answerEvent:
+		e, site, err := ledger.DecodeEvent(body)
+		if err != nil {
+			return v, protocolError("%w", err)
+		}
+		v.Event, v.HasEvent, v.Site, v.What = e, true, site, e.String()
+	case kind == answerEnd && len(body) == 8:
+		v.What = fmt.Sprintf("no event: history ends at %d", binary.LittleEndian.Uint64(body))
+	case kind == answerDigest && len(body) == 16:
+		v.What = fmt.Sprintf("digest %016x at %d",
+			binary.LittleEndian.Uint64(body[8:]), binary.LittleEndian.Uint64(body))
+	case kind == answerForgotten && len(body) == 0:
+		v.What = "events that are no longer kept"
+	default:
+		return v, protocolError("decoding an answer of kind %d", kind)
+	}
+	return v, nil
+}

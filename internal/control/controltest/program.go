@@ -1,0 +1,231 @@
+package controltest
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"maps"
+	"os"
+	"slices"
+	"time"
+
+	"symmem/driver"
+	"symmem/internal/control"
+	"symmem/internal/rendezvous"
+)
+
+// programVariable is set for a process that a test has started to run one rank: it holds what the
+// rank does.
+const programVariable = "SYMMEM_CONTROL_TEST_PROGRAM"
+
+// program is what one rank does: the wait of this name, again and again, until a fault ends it.
+type program struct {
+	WaitName, Store string
+	Rank, Size      int
+	Timeout         time.Duration
+}
+
+// output is a line that a rank writes for its test.
+type output struct {
+	// Event is "running" once all ranks have made some rounds, "failed" once a fault has ended
+	// them, and "outcome" at the end.
+	Event string
+	// Kind is how the last wait ended; Ranks are those that the error names.
+	Kind  string
+	Ranks []int
+	Text  string
+	// Present holds by rank whether it came to the fault lane afterwards.
+	Present []bool
+}
+
+func (n output) write() {
+	if err := json.NewEncoder(os.Stdout).Encode(n); err != nil {
+		panic(err)
+	}
+}
+
+// Main is called at the begin of TestMain. In a process that a test has started as a rank it runs
+// the rank and ends the process, so that no test ever runs there; elsewhere it does nothing.
+func Main(join Join) {
+	text := os.Getenv(programVariable)
+	if text == "" {
+		return
+	}
+	// The test holds the other end of standard input: when it is gone, so is this process.
+	go func() {
+		_, _ = io.Copy(io.Discard, os.Stdin)
+		os.Exit(3)
+	}()
+	n := output{Event: "outcome", Kind: "start"}
+	var s program
+	if err := json.Unmarshal([]byte(text), &s); err != nil {
+		n.Text = err.Error()
+	} else {
+		n = s.run(join)
+	}
+	n.write()
+	os.Exit(0)
+}
+
+// roundsToRun is how many rounds a rank takes part in before it says that it is running.
+const roundsToRun = 10
+
+// run joins the others and makes round after round until a fault ends it.
+func (s program) run(join Join) output {
+	p, _, err := s.join(join) // the process ends with what it has open
+	if err != nil {
+		return output{Event: "outcome", Kind: "start", Text: err.Error()}
+	}
+	if s.WaitName == leaving || s.WaitName == leavingEarly {
+		output{Event: "running"}.write()
+		return s.leave(p)
+	}
+	for round := 0; err == nil; round++ {
+		if round == roundsToRun {
+			output{Event: "running"}.write()
+		}
+		err = s.round(p, round)
+	}
+	return s.explain(p, err)
+}
+
+// join joins with a deadline that no test waits for. leave gives everything back.
+func (s program) join(join Join) (p control.Plane, leave func() error, err error) {
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	store, err := rendezvous.Dial(ctx, rendezvous.Endpoint{Address: s.Store})
+	if err != nil {
+		return nil, nil, err
+	}
+	ranks := make([]int, s.Size)
+	for i := range ranks {
+		ranks[i] = i
+	}
+	p, err = join(ctx, Member{
+		Store: store, Timeout: s.Timeout,
+		Group: driver.GroupConfig{ID: "processes", Ranks: ranks, Rank: s.Rank},
+	})
+	if err != nil {
+		return nil, nil, errors.Join(err, store.Close())
+	}
+	return p, func() error { return errors.Join(p.Close(), store.Close()) }, nil
+}
+
+// round makes one round. Work is only waited for once all ranks are running: it never ends.
+func (s program) round(p control.Plane, round int) error {
+	switch {
+	case s.WaitName == "a wait for work" && round < roundsToRun:
+		return waits["a comparison"](p)
+	case s.WaitName == idling:
+		return s.runIdle(p, round)
+	default:
+		return waits[s.WaitName](p)
+	}
+}
+
+// idling is the program whose ranks are in no wait, and check before each launch whether all are
+// there.
+const idling = "idling"
+
+func (s program) runIdle(p control.Plane, round int) error {
+	if round < roundsToRun {
+		return waits["a comparison"](p)
+	}
+	awaitPeerFailed(p)
+	err := p.Diagnose(never(p.Submit()), time.Now())
+	if err == nil {
+		err = errors.New("PeerFailed is true, and Diagnose returns nil")
+	}
+	return p.Fail(err)
+}
+
+// leaving is the program in which rank 1 submits work and leaves, and rank 0 waits for work of that
+// ticket, which takes longer than anybody needs to notice the end of a process.
+const leaving = "leaving"
+
+func (s program) leave(p control.Plane) output {
+	if s.Rank == 1 {
+		if s.WaitName == leaving {
+			p.Submit()
+		}
+		return s.close(p, "left")
+	}
+	ticket := p.Submit()
+	if s.WaitName == leavingEarly {
+		return s.explain(p, s.diagnoseLeft(p, ticket))
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), longWork)
+	defer cancel()
+	if err := p.Await(ctx, never(ticket)); !errors.Is(err, context.DeadlineExceeded) {
+		return s.explain(p, err)
+	}
+	return s.close(p, "cancelled")
+}
+
+// leavingEarly is the program in which rank 1 leaves without the ticket of the work that rank 0
+// waits for, which calls Diagnose until the end of rank 1's process is known for long.
+const leavingEarly = "leaving early"
+
+// diagnoseLeft asks about work until something other than a StrayError is the answer, or the end of
+// the process that has left must be known.
+func (s program) diagnoseLeft(p control.Plane, ticket uint64) error {
+	var err error
+	for begin := time.Now(); time.Since(begin) < longWork; {
+		err = p.Diagnose(never(ticket), time.Now())
+		if err != nil && !errors.As(err, new(*driver.StrayError)) {
+			return p.Fail(err)
+		}
+	}
+	if err == nil {
+		err = errors.New("the rank that has left is not missed")
+	}
+	return p.Fail(err)
+}
+
+// close leaves the group.
+func (program) close(p control.Plane, kind string) output {
+	n := output{Event: "outcome", Kind: kind}
+	if err := p.Close(); err != nil {
+		n.Kind, n.Text = "close", err.Error()
+	}
+	return n
+}
+
+// longWork is how long the work of rank 0 takes.
+const longWork = time.Second
+
+// explain reports an error, exchanges reports with the others on the fault lane, and leaves.
+func (s program) explain(p control.Plane, err error) output {
+	n := output{Event: "outcome", Kind: "other", Text: err.Error()}
+	var lost *driver.RankLostError
+	var late *driver.TimeoutError
+	var stray *driver.StrayError
+	switch {
+	case errors.As(err, &stray):
+		n.Kind, n.Ranks = "stray", slices.Sorted(maps.Keys(stray.Elsewhere))
+	case errors.As(err, &lost):
+		n.Kind, n.Ranks = "lost", lost.Ranks
+	case errors.As(err, &late):
+		n.Kind, n.Ranks = "late", late.Missing
+	case errors.Is(err, driver.ErrFault):
+		n.Kind = "fault"
+	}
+	output{Event: "failed", Text: n.Text}.write()
+	ctx, cancel := context.WithTimeout(context.Background(), reportTimeout)
+	defer cancel()
+	reports, err := p.Exchange(ctx, driver.LaneFault, []byte("here"))
+	if err != nil {
+		n.Text += "; " + err.Error()
+	}
+	for _, r := range reports {
+		n.Present = append(n.Present, string(r) == "here")
+	}
+	if closed := s.close(p, n.Kind); closed.Kind == "close" {
+		return closed
+	}
+	return n
+}
+
+// reportTimeout bounds the wait on the fault lane for a rank that is stopped.
+const reportTimeout = 2 * time.Second

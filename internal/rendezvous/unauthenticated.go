@@ -1,0 +1,86 @@
+package rendezvous
+
+import (
+	"errors"
+	"log/slog"
+	"slices"
+	"syscall"
+	"time"
+)
+
+// maxUnauthenticated is how many connections may be about to authenticate at once. Ranks take a
+// millisecond for that, and try again if they were closed.
+const maxUnauthenticated = 128
+
+// unauthenticatedAllowed is maxUnauthenticated, or less where the process may open few descriptors.
+func unauthenticatedAllowed() int {
+	var limit syscall.Rlimit
+	if syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit) != nil {
+		return maxUnauthenticated
+	}
+	return unauthenticatedFor(limit.Cur)
+}
+
+// unauthenticatedFor is how many unauthenticated connections a process takes that may open so many
+// descriptors: a quarter of them.
+func unauthenticatedFor(descriptors uint64) int {
+	return int(min(maxUnauthenticated, max(4, descriptors/4)))
+}
+
+// addUnauthenticated adds a connection that has not authenticated, and closes the oldest of these
+// if there are too many. s.mu is held.
+func (s *Server) addUnauthenticated(n *session) {
+	s.unauthenticated = append(s.unauthenticated, n)
+	if len(s.unauthenticated) > unauthenticatedAllowed() {
+		// Its session ends by that.
+		_ = s.unauthenticated[0].conn.Close()
+		s.unauthenticated = s.unauthenticated[1:]
+	}
+}
+
+// removeUnauthenticated removes a session from the list of the unauthenticated. s.mu is held.
+func (s *Server) removeUnauthenticated(n *session) {
+	s.unauthenticated = slices.DeleteFunc(s.unauthenticated, func(o *session) bool { return o == n })
+}
+
+// openSession makes a session open: from here on it may be idle.
+func (s *Server) openSession(n *session) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return ErrClosed
+	}
+	n.open = true
+	if n.remote {
+		s.removeUnauthenticated(n)
+		s.remote++
+	}
+	return n.conn.SetReadDeadline(time.Time{})
+}
+
+// OnAcceptError sets what is called, once, if the server cannot accept a connection, instead of a
+// warning in the log. It is called on a goroutine of the server.
+func (s *Server) OnAcceptError(call func(error)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.onAcceptError = call
+}
+
+// reportAcceptError reports why no connection can be accepted, if a user has to act.
+func (s *Server) reportAcceptError(err error) {
+	if !errors.Is(err, syscall.EMFILE) && !errors.Is(err, syscall.ENFILE) {
+		return
+	}
+	s.mu.Lock()
+	call := s.onAcceptError
+	s.onAcceptError = nil
+	s.mu.Unlock()
+	if call != nil {
+		call(err)
+	}
+}
+
+func warn(err error) {
+	slog.Warn("symmem: the store cannot accept the connection of a rank: raise the limit of open "+
+		"files (ulimit -n) of the process that serves it", "error", err)
+}
