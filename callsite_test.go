@@ -24,8 +24,8 @@ func TestACallWithoutAPlaceHasNone(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			together(t, 2, symmem.Options{}, func(r *rank) {
-				m, s, here := symmem.Host(make([]float32, 2)), r.DefaultStream(), r.Interop()
+			together(t, 2, symmem.Options{Check: symmem.CheckEvery}, func(r *rank) {
+				m, s, here := r.plain(8), r.DefaultStream(), r.Interop()
 				here = here.At(here.Site("model.py:1"))
 				r.ok(errors.Join(here.Do(r.ctx, r.World(), call(1, m), nil), s.Synchronize(r.ctx)))
 				d := r.diverged(errors.Join(differ(r, int64(1+r.Rank()), m), s.Synchronize(r.ctx)))
