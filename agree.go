@@ -204,7 +204,7 @@ func (g *Group) divergence(v *agreement.Verdict) error {
 	return divergenceOf(v, g.ID(), g.ranks)
 }
 
-// names are the words of the group's agreements.
+// names are how agreements of the group call its ranks and pools in errors.
 func (g *Group) names() agreement.Names {
 	return agreement.Names{Members: g.ranks, Pool: g.rt.poolName}
 }

@@ -49,19 +49,19 @@ type Pool struct {
 	arena  driver.Arena
 	space  int64 // bytes of the arena
 
-	mu        ranked.Spin[poolMu]
-	core      *alloc.Core                        // guarded by mu
-	ledger    *ledger.Ledger                     // guarded by mu
-	sites     *ledger.Sites                      // guarded by mu
-	registry  registry.Registry                  // guarded by mu
-	segments  []*segment                         // by ordinal, nil once trimmed; guarded by mu
-	next      int64                              // arena offset of the next segment; guarded by mu
-	useEvents map[alloc.StreamPoint]driver.Event // of uses of deferred blocks; guarded by mu
-	members   map[*Group]*membership             // groups that register here; guarded by mu
-	windows   map[registry.Window]*binding       // guarded by mu
-	tokens    registry.Window                    // last token given to a window; guarded by mu
-	closed    bool                               // guarded by mu
-	kept      map[*segment]int                   // live buffers after Close; guarded by mu
+	mu         ranked.Spin[poolMu]
+	core       *alloc.Core                        // guarded by mu
+	ledger     *ledger.Ledger                     // guarded by mu
+	sites      *ledger.Sites                      // guarded by mu
+	registry   registry.Registry                  // guarded by mu
+	segments   []*segment                         // by ordinal, nil once trimmed; guarded by mu
+	next       int64                              // arena offset of the next segment; guarded by mu
+	useEvents  map[alloc.StreamPoint]driver.Event // of uses of deferred blocks; guarded by mu
+	members    map[*Group]*membership             // groups that register here; guarded by mu
+	windows    map[registry.Window]*binding       // guarded by mu
+	lastWindow registry.Window                    // last number given to a window; guarded by mu
+	closed     bool                               // guarded by mu
+	kept       map[*segment]int                   // live buffers after Close; guarded by mu
 	// frees counts the buffers freed; written with mu held, read without.
 	frees atomic.Uint64
 }

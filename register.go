@@ -52,8 +52,9 @@ func (p *Pool) joined(g *Group) (*membership, error) {
 	return m, nil
 }
 
-// Register registers with the group what it has not got yet. It is collective over the group, and
-// what the end of a scope does. With nothing new it returns at once, without asking other ranks.
+// Register registers with the group the segments that are not registered with it yet. It is
+// collective over the group, and what the end of a scope does. With nothing new it returns at once,
+// without asking other ranks.
 //
 // Errors: DivergenceError, TimeoutError, RankLostError, on every rank of the group, with nothing
 // registered; ErrCapturing, before anything happens.
@@ -159,11 +160,11 @@ func (p *Pool) registerOne(ctx context.Context, g *Group, m *membership, s *segm
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.tokens++
-	if err := m.cursor.Registered(s.key, p.tokens); err != nil {
+	p.lastWindow++
+	if err := m.cursor.Registered(s.key, p.lastWindow); err != nil {
 		return errors.Join(err, w.Deregister())
 	}
-	p.windows[p.tokens] = &binding{window: w, group: g, segment: s}
+	p.windows[p.lastWindow] = &binding{window: w, group: g, segment: s}
 	g.addWindow(p, s, w)
 	notify(p.rt, func(o *Observer) func(WindowEvent) { return o.Register },
 		WindowEvent{p.segmentEvent(s), g})

@@ -5,8 +5,8 @@ import (
 	"fmt"
 )
 
-// Scope is a section of code whose allocations come from a pool and whose end registers what is
-// new with a group. Scopes nest: each End registers what its own group has not got.
+// Scope is a section of code whose allocations come from a pool and whose end registers the pool's
+// new segments with a group. Scopes nest: each End registers them with its own group.
 //
 //	s := pool.Begin(group)
 //	defer s.Abandon()

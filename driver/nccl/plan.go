@@ -124,7 +124,7 @@ func (p *plan) remarkDirect() string {
 	case err != nil:
 	case launch.Pieces > 1:
 		text := fmt.Sprintf("it goes through exchange memory in %d pieces", launch.Pieces)
-		if why := p.unreached(); why != "" {
+		if why := p.whyNotMapped(); why != "" {
 			text += ", since peers' memory could not be mapped: " + why
 		}
 		return text
@@ -298,7 +298,7 @@ func (p *plan) choose() (*kernels.Launch, error) {
 		c, send, recv := p.c, p.in(p.SendWindow), p.in(p.RecvWindow)
 		p.chosen = &kernels.Launch{
 			Call: &p.Call, Rank: c.cfg.Rank, Ranks: len(c.cfg.Ranks), Formula: c.cfg.Formula,
-			Symmetric:       send != nil && send.reached && recv != nil && recv.reached,
+			Symmetric:       send != nil && send.mappedByAll && recv != nil && recv.mappedByAll,
 			Multiprocessors: c.direct.exchange.Multiprocessors,
 		}
 		p.refused = c.direct.choose(p.chosen)
@@ -315,7 +315,7 @@ func (p *plan) refuseDirect() error {
 	if err == nil {
 		return nil
 	}
-	if why := p.unreached(); why != "" {
+	if why := p.whyNotMapped(); why != "" {
 		err = fmt.Errorf("peers' memory could not be mapped: %s", why)
 	}
 	return fmt.Errorf("%w: %w", err, driver.ErrUnsupported)
@@ -353,12 +353,12 @@ func (p *plan) owns(what string, of driver.Window) error {
 	return nil
 }
 
-// unreached says why the segments under a call are not mapped by all ranks; it is empty if they
+// whyNotMapped says why the segments under a call are not mapped by all ranks; it is empty if they
 // are, or if the call is not in windows.
-func (p *plan) unreached() string {
+func (p *plan) whyNotMapped() string {
 	for _, of := range []driver.Window{p.SendWindow, p.RecvWindow} {
-		if w := p.in(of); w != nil && !w.reached {
-			return w.unreached
+		if w := p.in(of); w != nil && !w.mappedByAll {
+			return w.whyNotMapped
 		}
 	}
 	return ""

@@ -40,10 +40,10 @@ type window struct {
 type registerResult struct {
 	// NoWindow reports whether NCCL has made none.
 	NoWindow bool `json:"no_window,omitempty"`
-	// NoPeers reports whether the rank has not mapped the segments of all others, and Why what kept it
-	// from that, unless it was another rank.
-	NoPeers bool   `json:"no_peers,omitempty"`
-	Why     string `json:"why,omitempty"`
+	// NotMapped reports whether the rank has not mapped the segments of all others, and Why what kept
+	// it from that, unless it was another rank.
+	NotMapped bool   `json:"no_peers,omitempty"`
+	Why       string `json:"why,omitempty"`
 }
 
 // registrar registers segments with a communicator.
@@ -65,7 +65,8 @@ func (c registrar) register(
 	return nil, err
 }
 
-// registerOnce returns a window and an error if NCCL has not made it.
+// registerOnce registers a segment. It returns both a window and an error if the call of NCCL has
+// failed: then the communicator may be unusable.
 func (c registrar) registerOnce(
 	ctx context.Context, key driver.SegmentKey, s driver.Segment,
 ) (*window, error) {
@@ -82,7 +83,7 @@ func (c registrar) registerOnce(
 	defer cancel()
 	shared, trouble := c.share(key, own)
 	defer shared.Withdraw()
-	told, err := c.compareKeys(ctx, key, own.Bytes(), shared.Encode())
+	allShared, err := c.compareKeys(ctx, key, own.Bytes(), shared.Encode())
 	if err != nil {
 		return nil, err
 	}
@@ -90,7 +91,7 @@ func (c registrar) registerOnce(
 	if err := c.make(ctx, w); err != nil {
 		return w, err
 	}
-	err = cmp.Or(trouble, w.mapPeers(ctx, told))
+	err = cmp.Or(trouble, w.mapPeers(ctx, allShared))
 	w.mapped = err == nil
 	if err != nil && !errors.Is(err, errNotShared) {
 		w.mapError = err.Error()
@@ -107,34 +108,35 @@ func (c registrar) registered(key driver.SegmentKey) bool {
 	return c.windows[key] != nil
 }
 
-// compareKeys compares what the ranks are about to register, and tells of this rank's shared memory
-// for the words of all about theirs. NCCL pairs windows by their order alone, and answers a
-// difference with wrong sums or a hang.
+// compareKeys compares which segment, of which size, the ranks are about to register: NCCL pairs
+// windows by their order alone, and a difference gives wrong sums or a hang. In the same exchange
+// each rank sends how others can map its segment; the result is what all have sent, by group rank.
 func (c registrar) compareKeys(
 	ctx context.Context, key driver.SegmentKey, size int64, shared []byte,
-) (all [][]byte, err error) {
+) (allShared [][]byte, err error) {
 	mine := binary.LittleEndian.AppendUint64(nil, key.Pool)
 	mine = binary.LittleEndian.AppendUint32(mine, key.Ordinal)
 	mine = binary.LittleEndian.AppendUint32(mine, key.Generation)
 	mine = binary.LittleEndian.AppendUint64(mine, uint64(size))
-	if all, err = c.plane.Exchange(ctx, driver.LaneControl, slices.Concat(mine, shared)); err != nil {
+	all, err := c.plane.Exchange(ctx, driver.LaneControl, slices.Concat(mine, shared))
+	if err != nil {
 		return nil, err
 	}
 	var differ []int
 	for r, theirs := range all {
-		told, same := bytes.CutPrefix(theirs, mine)
+		rest, same := bytes.CutPrefix(theirs, mine)
 		if !same {
 			differ = append(differ, c.cfg.Ranks[r])
 		}
-		all[r] = told
+		allShared = append(allShared, rest)
 	}
 	if len(differ) > 0 {
 		return nil, fmt.Errorf("%s registers another segment or size", driver.Ranks(differ))
 	}
-	return all, nil
+	return allShared, nil
 }
 
-// useAll has NCCL make windows, if the group can do without so far.
+// useAll has NCCL make the windows of a group that could do without them so far.
 func (c registrar) useAll(ctx context.Context) error {
 	if c.device.streams.Capturing.Load() > 0 {
 		return driver.ErrCapturing
@@ -201,7 +203,7 @@ func (c registrar) keep(w *window) error {
 // If it has made none on some rank, no rank uses windows.
 func (c registrar) commit(ctx context.Context, w *window) error {
 	mine := registerResult{
-		NoWindow: w.handle == 0 && !c.skipsWindows(), NoPeers: !w.mapped, Why: w.mapError,
+		NoWindow: w.handle == 0 && !c.skipsWindows(), NotMapped: !w.mapped, Why: w.mapError,
 	}
 	if mine.NoWindow && c.supported.none == "" {
 		defer c.failIfAlone(ctx)()
@@ -214,10 +216,10 @@ func (c registrar) commit(ctx context.Context, w *window) error {
 	if err != nil {
 		return err
 	}
-	w.reached, w.unreached = true, ""
-	for r, told := range all {
+	w.mappedByAll, w.whyNotMapped = true, ""
+	for r, encoded := range all {
 		var theirs registerResult
-		if err := json.Unmarshal(told, &theirs); err != nil {
+		if err := json.Unmarshal(encoded, &theirs); err != nil {
 			return fmt.Errorf("reading what rank %d has made: %w", c.cfg.Ranks[r], err)
 		}
 		if theirs.NoWindow {
@@ -228,12 +230,13 @@ func (c registrar) commit(ctx context.Context, w *window) error {
 	return nil
 }
 
-// merge takes what a rank has not mapped for what no rank has, and keeps the first reason.
+// merge notes whether a rank has mapped the segments of all others, and keeps the first reason why
+// not: if one rank has not mapped them, none uses them.
 func (w *window) merge(rank int, theirs *registerResult) {
-	if theirs.Why != "" && w.unreached == "" {
-		w.unreached = fmt.Sprintf("rank %d: %s", rank, control.Printable(theirs.Why))
+	if theirs.Why != "" && w.whyNotMapped == "" {
+		w.whyNotMapped = fmt.Sprintf("rank %d: %s", rank, control.Printable(theirs.Why))
 	}
-	w.reached = w.reached && !theirs.NoPeers
+	w.mappedByAll = w.mappedByAll && !theirs.NotMapped
 }
 
 // aloneTimeout is how long the other ranks may need for the call of NCCL that returned here without
@@ -330,10 +333,10 @@ type peers struct {
 	// that unless it was another rank.
 	mapped   bool
 	mapError string
-	// reached reports whether every rank has, unreached says which one has not and why. Both
+	// mappedByAll reports whether every rank has, whyNotMapped says which one has not and why. Both
 	// are known when the window is made.
-	reached   bool
-	unreached string
+	mappedByAll  bool
+	whyNotMapped string
 
 	unmapMu ranked.Mutex[peersUnmap] // held while the mappings are given back
 }
@@ -369,14 +372,14 @@ func (c registrar) share(
 // errNotShared is why a rank cannot map the segment of one that could not share it.
 var errNotShared = errors.New("a rank shares nothing")
 
-// mapPeers maps the segments of the other ranks, from what they have sent, by group rank. What
-// could not be mapped is left to other paths.
-func (w *window) mapPeers(ctx context.Context, told [][]byte) error {
+// mapPeers maps the segments of the other ranks, from the result of compareKeys. If it fails, calls
+// on the window take other paths.
+func (w *window) mapPeers(ctx context.Context, allShared [][]byte) error {
 	c := w.c
 	if c.direct.unavailable != "" {
 		return driver.ErrUnsupported
 	}
-	if slices.ContainsFunc(told, func(shared []byte) bool { return len(shared) == 0 }) {
+	if slices.ContainsFunc(allShared, func(shared []byte) bool { return len(shared) == 0 }) {
 		return errNotShared
 	}
 	for r, rank := range c.cfg.Ranks {
@@ -384,7 +387,8 @@ func (w *window) mapPeers(ctx context.Context, told [][]byte) error {
 			w.at[r] = w.segment.Address()
 			continue
 		}
-		at, err := c.sharing.MapShared(ctx, rank, peersKey(&c.cfg, w.key), told[r][1:], w.segment.Bytes())
+		at, err := c.sharing.MapShared(ctx, rank, peersKey(&c.cfg, w.key), allShared[r][1:],
+			w.segment.Bytes())
 		if err != nil {
 			return errors.Join(err, w.unmapPeers())
 		}

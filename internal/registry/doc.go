@@ -3,8 +3,9 @@
 // Tracking a segment and registering it are apart: a segment is tracked when it is mapped, which
 // any allocation may cause, and registered when the ranks of a group next meet. The registry keeps
 // a log of segments in the order in which they were tracked and, for each group, a cursor into it:
-// what stands behind the cursor is what the group has not got. The end of a scope with nothing new
-// costs one comparison, and a scope with k new segments costs k steps, whatever was there before.
+// the segments after the cursor are not registered with the group yet. The end of a scope with
+// nothing new costs one comparison, and a scope with k new segments costs k steps, whatever was
+// there before.
 //
 // A segment moves through these states:
 //
