@@ -128,9 +128,10 @@ func (d *Device) Close() error {
 	// What a stream uses that has yet to come past a message stays for as long as the process.
 	past := func() (bool, error) { return d.messages.Late.Load() == 0, nil }
 	carries := gpu.Within(gpu.EndingTime, past) != nil
-	keeps := d.gpu.Keeps() || carries
+	reclaimed, err := d.gpu.Reclaim()
+	errs = append(errs, err)
 	d.mu.Lock()
-	ends := !d.ended && !keeps
+	ends := !d.ended && reclaimed && !carries
 	d.mu.Unlock()
 	if !ends {
 		return errors.Join(errs...)
@@ -140,7 +141,7 @@ func (d *Device) Close() error {
 			for _, c := range held {
 				<-c.tornDown
 			}
-			if !d.gpu.Keeps() {
+			if reclaimed, _ := d.gpu.Reclaim(); reclaimed {
 				_ = d.end()
 			}
 		}()

@@ -233,11 +233,8 @@ func (c ending) abandon() {
 	}
 }
 
-// closeDirect gives the memory of the group's own kernels back, unless one may still be at work.
+// closeDirect gives the memory of the group's own kernels back, once none may be at work.
 func (c ending) closeDirect() error {
-	if !c.busy.AllIdle() {
-		return nil
-	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	var errs []error
@@ -269,7 +266,8 @@ func (c ending) calling() bool {
 }
 
 // drain waits until no stream has work of the communicator any more, and ends messages that nobody
-// answers: also those to which streams come too late for it.
+// answers: also those to which streams come too late for it. Work that does not end in time keeps
+// what it may use.
 func (c ending) drain() error {
 	ctx, cancel := context.WithTimeout(context.Background(), gpu.EndingTime)
 	defer cancel()
@@ -279,6 +277,7 @@ func (c ending) drain() error {
 	}
 	if gpu.Poll(ctx, idle) != nil {
 		c.messages.ReleaseLate()
+		c.device.gpu.Leave(c.busy.AllIdle)
 		return &driver.TimeoutError{
 			Doing: "ending the kernels of group " + c.cfg.Name(), Waited: gpu.EndingTime,
 		}

@@ -114,6 +114,45 @@ func TestMemoryComesBackOnceTheWorkOfAClosedStreamHasEnded(t *testing.T) {
 	h.forget(h.opened...)
 }
 
+// TestWhatWorkHasKeptComesBack gives memory up while work of a closed stream may use it: it comes
+// back at a later chance, once that work has ended.
+func TestWhatWorkHasKeptComesBack(t *testing.T) {
+	if !apart(t, "") {
+		return
+	}
+	h := holdBack(t, 500*time.Millisecond, 0, 1)
+	h.must((*testRank).closeStream)
+	before := h.free()
+	h.must((*testRank).leave)
+	h.must(func(m *testRank) error { return m.owned[0].segment.Unmap() })
+	h.release(0, 1)
+	h.must(func(m *testRank) error {
+		err := gpu.Within(20*time.Second, func() (bool, error) { return !m.device.gpu.Keeps(), nil })
+		if err != nil {
+			return err
+		}
+		arena, err := m.device.NewArena(m.device.Info().Granularity)
+		if err != nil {
+			return err
+		}
+		return arena.Close()
+	})
+	for r, free := range h.free() {
+		if least := before[r] + kernels.ExchangeBytes + h.powers[r].segment.Bytes(); free < least {
+			t.Errorf("rank %d: %d bytes are free, want %d", r, free, least)
+		}
+	}
+	h.must(func(m *testRank) error {
+		m.owned = nil
+		d, err := m.device, m.close()
+		if d.gpu.Held() {
+			err = errors.Join(err, errors.New("the device has kept its context"))
+		}
+		return errors.Join(err, d.Close())
+	})
+	h.forget(h.opened...)
+}
+
 // TestPeersStayMappedUnderWorkThatOutlivesItsGroup: a kernel that comes when its group has failed
 // may read the memory of a peer, which Deregister leaves to it.
 func TestPeersStayMappedUnderWorkThatOutlivesItsGroup(t *testing.T) {
@@ -124,11 +163,12 @@ func TestPeersStayMappedUnderWorkThatOutlivesItsGroup(t *testing.T) {
 		t.Fatalf("got %v, want what the rank has given up with", err)
 	}
 	w := late.owned[0].window.(*window)
+	peer := w.at[early.rank]
 	<-late.group.(*communicator).kernelsEnded
 	if err := w.Deregister(); err != nil {
 		t.Error(err)
 	}
-	if w.at[early.rank] == 0 {
+	if !late.device.gpu.Knows(peer) {
 		t.Error("the segment of the peer is not mapped any more")
 	}
 	h.release(0)
@@ -139,7 +179,43 @@ func TestPeersStayMappedUnderWorkThatOutlivesItsGroup(t *testing.T) {
 	if err := late.leave(); !errors.As(err, &overdue) {
 		t.Errorf("got %v, want that the kernel did not end in time", err)
 	}
-	if w.at[early.rank] != 0 {
-		t.Error("the segment of the peer is still mapped")
+	if _, err := late.device.gpu.Reclaim(); err != nil || late.device.gpu.Knows(peer) {
+		t.Errorf("the segment of the peer is still mapped: %v", err)
+	}
+}
+
+// TestOwnMemoryStaysMappedUnderWorkThatOutlivesItsGroup: such a kernel reads and marks the memory
+// of its own rank, too.
+func TestOwnMemoryStaysMappedUnderWorkThatOutlivesItsGroup(t *testing.T) {
+	if !apart(t, "") {
+		return
+	}
+	h := holdBack(t, time.Minute, 0)
+	late, early := h.opened[0], h.opened[1]
+	early.group.Abort(errGivenUp)
+	if err := early.stream.Synchronize(t.Context()); !errors.Is(err, errGivenUp) {
+		t.Fatalf("got %v, want what the rank has given up with", err)
+	}
+	<-late.group.(*communicator).kernelsEnded
+	own := late.owned[0]
+	bytes := own.segment.Bytes()
+	if err := errors.Join(own.window.Deregister(), own.segment.Unmap()); err != nil {
+		t.Error(err)
+	}
+	late.owned = nil
+	h.release(0)
+	if err := late.stream.Synchronize(t.Context()); !errors.Is(err, driver.ErrFault) {
+		t.Errorf("got %v, want ErrFault", err)
+	}
+	before := h.free()[0]
+	if _, err := late.device.gpu.Reclaim(); err != nil {
+		t.Error(err)
+	}
+	if free := h.free()[0]; free < before+bytes+kernels.ExchangeBytes {
+		t.Errorf("%d bytes are free, want %d", free, before+bytes+kernels.ExchangeBytes)
+	}
+	var overdue *driver.TimeoutError
+	if err := late.leave(); !errors.As(err, &overdue) {
+		t.Errorf("got %v, want that the kernel did not end in time", err)
 	}
 }

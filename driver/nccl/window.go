@@ -277,7 +277,7 @@ func (w *window) Deregister() error {
 		if err := c.awaitEnd(c.kernelsEnded, false); err != nil {
 			return err
 		}
-		if w.deferDeregister() || !c.busy.AllIdle() {
+		if w.deferDeregister() {
 			return nil
 		}
 		return w.unmapPeers()
@@ -338,7 +338,7 @@ type peers struct {
 	mappedByAll  bool
 	whyNotMapped string
 
-	unmapMu ranked.Mutex[peersUnmap] // held while the mappings are given back
+	unmapMu ranked.Mutex[peersUnmap] // held while the mappings are taken away
 }
 
 func peersKey(group *driver.GroupConfig, key driver.SegmentKey) handoff.Key {
@@ -397,23 +397,23 @@ func (w *window) mapPeers(ctx context.Context, allShared [][]byte) error {
 	return nil
 }
 
-// unmapPeers gives the mappings of the other ranks' segments back, unless a kernel may still use
-// them.
+// unmapPeers gives the mappings of the other ranks' segments back, once no kernel may use them.
 func (w *window) unmapPeers() error {
+	g := w.c.device.gpu
 	w.unmapMu.Lock()
-	defer w.unmapMu.Unlock()
-	if w.c.device.gpu.Keeps() {
-		return nil
-	}
-	return w.c.device.gpu.Do(func() error {
-		var errs []error
-		for r, at := range w.at {
-			if at != 0 && r != w.c.cfg.Rank {
-				errs = append(errs, w.c.device.gpu.Unmap(at, w.segment.Bytes()))
+	peers := w.at
+	w.at = [kernels.MaxRanks]uintptr{}
+	w.unmapMu.Unlock()
+	return g.GiveBack(func() error {
+		return g.Do(func() error {
+			var errs []error
+			for r, at := range peers {
+				if at != 0 && r != w.c.cfg.Rank {
+					errs = append(errs, g.Unmap(at, w.segment.Bytes()))
+				}
 			}
-			w.at[r] = 0
-		}
-		return errors.Join(errs...)
+			return errors.Join(errs...)
+		})
 	})
 }
 

@@ -213,12 +213,16 @@ func (x *Exchange) mapPeers(ctx context.Context, key handoff.Key, all []capabili
 	return nil
 }
 
-// Close gives the memory back, unless a kernel may still use it. No kernel of the group runs on an
-// open stream any more, nor will one.
+// Close gives the memory back, once no kernel may use it. No kernel of the group runs on an open
+// stream any more, nor will one.
 func (x *Exchange) Close() error {
-	if x.group.Sharing == nil || x.group.Sharing.GPU.Keeps() {
+	if x.group.Sharing == nil {
 		return nil
 	}
+	return x.group.Sharing.GPU.GiveBack(x.release)
+}
+
+func (x *Exchange) release() error {
 	report := x.retire()
 	x.stopping.Wait()
 	g := x.group.Sharing.GPU

@@ -32,9 +32,12 @@ type GPU struct {
 	Properties
 
 	mu      ranked.Mutex[gpuMu]
-	holders int // guarded by mu
-	// left is work that goes on without its stream; guarded by mu.
-	left []func() bool
+	holders int     // guarded by mu
+	left    []*left // guarded by mu
+	// kept is what gives back what work has kept; guarded by mu. Reclaiming reports whether the first
+	// of it is being called; guarded by mu.
+	kept       []func() error
+	reclaiming bool
 }
 
 // hold holds the primary context of a GPU.

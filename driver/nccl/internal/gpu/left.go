@@ -1,24 +1,74 @@
 package gpu
 
-import "slices"
+import (
+	"errors"
+	"slices"
+)
 
-// Leave notes work that goes on though its stream was closed, and how to ask whether it has ended:
-// from any goroutine, any number of times.
+// left is work that goes on though its stream was closed, or its group has ended.
+type left struct{ ended func() bool }
+
+// Leave notes such work, and how to ask whether it has ended: from any goroutine that holds at most
+// what a communicator's mu may be taken with, any number of times, until it has.
 func (g *GPU) Leave(ended func() bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.left = append(g.left, ended)
+	g.left = append(g.left, &left{ended})
 }
 
-// Keeps reports whether what kernels may use stays mapped: as long as work goes on whose stream was
-// closed, and for good where a kernel is stuck. CUDA may unmap memory under a kernel, which then
+// Keeps reports whether what kernels may use stays mapped: as long as work goes on that was left
+// (Leave), and for good where a kernel is stuck. CUDA may unmap memory under a kernel, which then
 // costs the process its context, or wait for the whole device first.
 func (g *GPU) Keeps() bool {
 	if Stuck.Load() {
 		return true
 	}
 	g.mu.Lock()
-	left := slices.Clone(g.left)
+	all := slices.Clone(g.left)
 	g.mu.Unlock()
-	return slices.ContainsFunc(left, func(ended func() bool) bool { return !ended() })
+	for _, work := range all {
+		if !work.ended() {
+			return true
+		}
+		g.mu.Lock()
+		g.left = slices.DeleteFunc(g.left, func(l *left) bool { return l == work })
+		g.mu.Unlock()
+	}
+	return false
+}
+
+// GiveBack calls what gives memory back: now, or in a Reclaim, if the memory is kept or something
+// before it has yet to be given back.
+func (g *GPU) GiveBack(free func() error) error {
+	keeps := g.Keeps()
+	g.mu.Lock()
+	if keeps || len(g.kept) > 0 {
+		g.kept = append(g.kept, free)
+		g.mu.Unlock()
+		return nil
+	}
+	g.mu.Unlock()
+	return free()
+}
+
+// Reclaim gives back, in order, what GiveBack has put off, if it is kept no more, and reports
+// whether nothing is left. The caller holds no lock of the backend.
+func (g *GPU) Reclaim() (all bool, err error) {
+	for !g.Keeps() {
+		g.mu.Lock()
+		if len(g.kept) == 0 || g.reclaiming {
+			all = len(g.kept) == 0
+			g.mu.Unlock()
+			return all, err
+		}
+		g.reclaiming = true
+		free := g.kept[0]
+		g.mu.Unlock()
+		err = errors.Join(err, free())
+		g.mu.Lock()
+		g.kept = slices.Delete(g.kept, 0, 1) // only now: what comes later must not overtake it
+		g.reclaiming = false
+		g.mu.Unlock()
+	}
+	return false, err
 }

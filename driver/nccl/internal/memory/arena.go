@@ -3,7 +3,6 @@ package memory
 import (
 	"errors"
 	"fmt"
-	"sync/atomic"
 	"syscall"
 
 	"symmem/driver"
@@ -22,8 +21,6 @@ type Arena struct {
 	// Memory.mu.
 	kept bool
 	uses UseCount
-	// keeps reports whether a segment stays mapped there until the process ends.
-	keeps atomic.Bool
 }
 
 // Keep has the arena outlive the device. All its addresses stay reserved: CUDA gives them back only
@@ -87,6 +84,12 @@ func (a *Arena) Address() uintptr { return a.base }
 // Close gives the addresses back, once no graph of another library has calls on segments there.
 func (a *Arena) Close() error {
 	m := a.memory
+	_, reclaimed := m.gpu.Reclaim()
+	return errors.Join(reclaimed, a.close())
+}
+
+func (a *Arena) close() error {
+	m := a.memory
 	m.mu.Lock()
 	if a.closed {
 		m.mu.Unlock()
@@ -109,22 +112,21 @@ func (a *Arena) Close() error {
 	return a.release()
 }
 
-// release gives the addresses back now.
+// release gives the addresses back, once no kernel may use what lies there.
 func (a *Arena) release() error {
 	m := a.memory
-	if a.keeps.Load() || m.gpu.Keeps() {
-		return nil // segments are still mapped there; see segment.release
-	}
-	err := m.gpu.Do(func() error {
-		return errors.Join(m.gpu.CUDA.AddressFree(a.base, a.bytes),
-			m.gpu.CUDA.AddressFree(a.alias, a.bytes))
+	return m.gpu.GiveBack(func() error {
+		err := m.gpu.Do(func() error {
+			return errors.Join(m.gpu.CUDA.AddressFree(a.base, a.bytes),
+				m.gpu.CUDA.AddressFree(a.alias, a.bytes))
+		})
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		if a.kept {
+			err = errors.Join(err, m.gpu.Drop())
+		}
+		return err
 	})
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if a.kept {
-		err = errors.Join(err, m.gpu.Drop())
-	}
-	return err
 }
 
 // Map makes a segment.
@@ -134,6 +136,9 @@ func (a *Arena) Map(offset, bytes int64) (driver.Segment, error) {
 	if bytes <= 0 || bytes%g != 0 || offset < 0 || offset%g != 0 || offset > a.bytes-bytes {
 		return nil, fmt.Errorf("mapping %d bytes at %d: not multiples of %d in an arena of %d",
 			bytes, offset, g, a.bytes)
+	}
+	if _, err := m.gpu.Reclaim(); err != nil {
+		return nil, fmt.Errorf("mapping %d bytes at %d: %w", bytes, offset, err)
 	}
 	at, err := m.scatter.Draw(a.base, a.bytes, offset, bytes)
 	if err != nil {

@@ -14,9 +14,9 @@
 // the segments of an arena before they close it.
 //
 // What is closed or unmapped is given back at once, unless a hold uses it (below): then when the
-// last one ends. If a kernel may still use it by then (gpu.GPU.Keeps) it stays until the process
-// ends. An arena that was kept (Arena.Keep), or that is in use when it is closed, keeps the GPU's
-// context until its addresses are given back.
+// last one ends. If a kernel may still use it by then it is given back later (gpu.GPU.GiveBack). An
+// arena that was kept (Arena.Keep), or that is in use when it is closed, keeps the GPU's context
+// until its addresses are given back.
 //
 // # UseCounts and holds
 //

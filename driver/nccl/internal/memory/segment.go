@@ -77,16 +77,15 @@ func (s *Segment) mapAt(address uintptr, handle cuda.Handle) error {
 	return nil
 }
 
-// release takes both mappings away, and with them the memory. Where a kernel may still use them
-// they stay until the process ends.
+// release takes both mappings away, and with them the memory, once no kernel may use them.
 func (s *Segment) release() error {
-	m := s.arena.memory
-	if m.gpu.Keeps() {
-		s.arena.keeps.Store(true)
-		return nil
-	}
-	return errors.Join(m.gpu.CUDA.Unmap(s.Address(), s.bytes),
-		m.gpu.CUDA.Unmap(s.plainAddress(), s.bytes))
+	g := s.arena.memory.gpu
+	return g.GiveBack(func() error {
+		return g.Do(func() error {
+			return errors.Join(g.CUDA.Unmap(s.Address(), s.bytes),
+				g.CUDA.Unmap(s.plainAddress(), s.bytes))
+		})
+	})
 }
 
 // Keep does nothing: a segment has no handle.
@@ -95,16 +94,22 @@ func (s *Segment) Keep() error { return nil }
 // Unmap gives the memory back. Where graphs of other libraries have calls on it, it comes back when
 // they are gone.
 func (s *Segment) Unmap() error {
+	m := s.arena.memory
+	_, reclaimed := m.gpu.Reclaim()
+	return errors.Join(reclaimed, s.unmap())
+}
+
+func (s *Segment) unmap() error {
+	m := s.arena.memory
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.unmapped {
 		return fmt.Errorf("unmapping a segment: %w", driver.ErrClosed)
 	}
 	s.unmapped = true
-	m := s.arena.memory
 	unmap := func() error {
 		m.unlist(s)
-		return m.gpu.Do(s.release)
+		return s.release()
 	}
 	if m.UseCounts.DeferUntilUnused(&s.Uses, &s.arena.uses, func() { _ = unmap() }) {
 		return nil

@@ -131,16 +131,20 @@ func (m *Messages) stop() {
 	m.delivering.Wait()
 }
 
-// Close gives everything back, unless a stream has yet to come past a message: then it
-// stays for as long as the process.
+// Close gives everything back, once no kernel may use it, unless a stream has yet to come past a
+// message: then it stays for as long as the process.
 func (m *Messages) Close() error {
 	if m.counts == nil && m.own == nil {
 		return nil
 	}
 	m.stop()
+	return m.Device.GPU.GiveBack(m.release)
+}
+
+func (m *Messages) release() error {
 	m.Mu.Lock() // a message may be on its way into a stream
 	defer m.Mu.Unlock()
-	if m.counts == nil || m.closed || m.Device.GPU.Keeps() || m.InFlight() {
+	if m.counts == nil || m.closed || m.InFlight() {
 		return nil
 	}
 	m.closed = true
