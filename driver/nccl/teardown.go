@@ -277,10 +277,13 @@ func (c ending) drain() error {
 	}
 	if gpu.Poll(ctx, idle) != nil {
 		c.messages.ReleaseLate()
-		c.device.gpu.Leave(c.busy.AllIdle)
-		return &driver.TimeoutError{
+		errs := []error{&driver.TimeoutError{
 			Doing: "ending the kernels of group " + c.cfg.Name(), Waited: gpu.EndingTime,
+		}}
+		for _, s := range c.busy.Streams() {
+			errs = append(errs, s.Leave())
 		}
+		return errors.Join(errs...)
 	}
 	return nil
 }

@@ -208,6 +208,11 @@ func TestOwnMemoryStaysMappedUnderWorkThatOutlivesItsGroup(t *testing.T) {
 		t.Errorf("got %v, want ErrFault", err)
 	}
 	before := h.free()[0]
+	gate := make(chan struct{})
+	defer close(gate) // what the stream is given later keeps nothing
+	if err := late.stream.Host(func() { <-gate }); err != nil {
+		t.Fatal(err)
+	}
 	if _, err := late.device.gpu.Reclaim(); err != nil {
 		t.Error(err)
 	}

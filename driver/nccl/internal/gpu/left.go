@@ -8,8 +8,8 @@ import (
 // left is work that goes on though its stream was closed, or its group has ended.
 type left struct{ ended func() bool }
 
-// Leave notes such work, and how to ask whether it has ended: from any goroutine that holds at most
-// what a communicator's mu may be taken with, any number of times, until it has.
+// Leave notes such work, and how to ask whether it has ended: from any goroutine, any number of
+// times, until it has.
 func (g *GPU) Leave(ended func() bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

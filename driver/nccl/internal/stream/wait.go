@@ -239,8 +239,25 @@ func (s *Stream) close(ask func() (captured bool, err error)) error {
 	return errors.Join(errs...)
 }
 
-// leaveWork has the device keep what the work of a stream that is being closed may use, until that
-// has ended. s.Mu is held.
+// Leave has the device keep what the work on the stream may use until that has ended, whatever the
+// stream is given later.
+func (s *Stream) Leave() error {
+	if !s.Mu.TryLock() {
+		s.gpu.Leave(s.Idle) // a call may wait for other ranks with the lock
+		return nil
+	}
+	defer s.Mu.Unlock()
+	switch {
+	case s.IdleLocked():
+		return nil
+	case s.Capture != nil:
+		s.gpu.Leave(s.Capture.before.Done)
+		return nil
+	}
+	return s.leaveWork()
+}
+
+// leaveWork is Leave of a stream that is not idle and does not capture. s.Mu is held.
 func (s *Stream) leaveWork() error {
 	var end *Event
 	err := s.gpu.Do(func() (err error) {
