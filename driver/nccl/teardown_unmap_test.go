@@ -158,12 +158,12 @@ func TestWhatWorkHasKeptComesBack(t *testing.T) {
 func TestPeersStayMappedUnderWorkThatOutlivesItsGroup(t *testing.T) {
 	h := holdBack(t, time.Minute, 0)
 	late, early := h.opened[0], h.opened[1]
+	w := late.owned[0].window.(*window)
+	peer := w.at[early.rank]
 	early.group.Abort(errGivenUp)
 	if err := early.stream.Synchronize(t.Context()); !errors.Is(err, errGivenUp) {
 		t.Fatalf("got %v, want what the rank has given up with", err)
 	}
-	w := late.owned[0].window.(*window)
-	peer := w.at[early.rank]
 	<-late.group.(*communicator).kernelsEnded
 	if err := w.Deregister(); err != nil {
 		t.Error(err)

@@ -23,18 +23,22 @@ func (g *GPU) Keeps() bool {
 	if Stuck.Load() {
 		return true
 	}
-	g.mu.Lock()
-	all := slices.Clone(g.left)
-	g.mu.Unlock()
-	for _, work := range all {
+	for {
+		g.mu.Lock()
+		if len(g.left) == 0 {
+			g.mu.Unlock()
+			return false
+		}
+		work := g.left[0]
+		g.mu.Unlock()
 		if !work.ended() {
 			return true
 		}
+		// What ended by being left in another way is in the list by now, so look there again.
 		g.mu.Lock()
 		g.left = slices.DeleteFunc(g.left, func(l *left) bool { return l == work })
 		g.mu.Unlock()
 	}
-	return false
 }
 
 // GiveBack calls what gives memory back: now, or in a Reclaim, if the memory is kept or something

@@ -51,3 +51,16 @@ func TestWhatWorkKeepsIsGivenBackOnceAndInOrder(t *testing.T) {
 		t.Errorf("%v, %v: work %d, memory %d are left", done, err, len(g.left), len(g.kept))
 	}
 }
+
+// TestWorkThatIsLeftInAnotherWayIsKept: a stream that is asked about ends as an answer when it is
+// closed, which leaves its work first.
+func TestWorkThatIsLeftInAnotherWayIsKept(t *testing.T) {
+	var g GPU
+	g.Leave(func() bool {
+		g.Leave(func() bool { return false })
+		return true
+	})
+	if !g.Keeps() {
+		t.Error("nothing is kept while work goes on")
+	}
+}
