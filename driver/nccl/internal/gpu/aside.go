@@ -18,7 +18,7 @@ type Aside struct {
 }
 
 // Run queues work and waits for it, up to the GPU's timeout. A stream whose work does not come
-// in that time is left with it.
+// in that time is left with it (GPU.Leave).
 func (a *Aside) Run(g *GPU, queue func(on cuda.Stream) error) error {
 	return a.RunFor(g, g.Timeout, queue)
 }
@@ -35,7 +35,16 @@ func (a *Aside) RunFor(g *GPU, limit time.Duration, queue func(on cuda.Stream) e
 	}
 	err := Within(limit, func() (bool, error) { return g.CUDA.StreamQuery(a.stream) })
 	if errors.Is(err, context.DeadlineExceeded) {
+		left := a.stream
 		a.stream = 0
+		g.Leave(func() bool {
+			var done bool
+			err := g.With(func(gpu *cuda.Driver) (err error) {
+				done, err = gpu.StreamQuery(left)
+				return err
+			})
+			return done || err != nil
+		})
 	}
 	if err != nil {
 		return fmt.Errorf("waiting for a stream of the device's own: %w", err)

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"symmem/driver/nccl/internal/gpu"
 	"symmem/driver/nccl/internal/gpu/gputest"
 	"symmem/internal/cuda"
 )
@@ -13,7 +14,7 @@ import (
 func TestMain(m *testing.M) { gputest.Main(m) }
 
 // TestWorkOfTheDevicesOwnThatDoesNotComeIsLeft: it is waited for up to its limit, and what comes
-// after it does not wait.
+// after it does not wait. It may use memory, which is kept until then.
 func TestWorkOfTheDevicesOwnThatDoesNotComeIsLeft(t *testing.T) {
 	g := gputest.Open(t)
 	err := g.Do(func() error {
@@ -27,6 +28,9 @@ func TestWorkOfTheDevicesOwnThatDoesNotComeIsLeft(t *testing.T) {
 		})
 		if !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("work that does not come: %v", err)
+		}
+		if !g.Keeps() {
+			t.Error("memory is given back under that work")
 		}
 		next, err := g.Words.Take(g.CUDA)
 		if err != nil {
@@ -43,5 +47,9 @@ func TestWorkOfTheDevicesOwnThatDoesNotComeIsLeft(t *testing.T) {
 	})
 	if err != nil {
 		t.Error(err)
+	}
+	ended := func() (bool, error) { return !g.Keeps(), nil }
+	if err := gpu.Within(20*time.Second, ended); err != nil {
+		t.Errorf("memory is kept after that work: %v", err)
 	}
 }

@@ -11,9 +11,10 @@
 // more: memory stays mapped, contexts stay held, and kernels are not loaded ahead of their
 // launches.
 //
-// Work may outlive its stream, whose Close waits for it only so long, and its group (GPU.Leave).
-// Until it has ended nothing that it may use is unmapped (GPU.Keeps), and the context stays held.
-// What was to be given back meanwhile (GPU.GiveBack) is so later, in the same order (GPU.Reclaim).
+// Work may outlive its stream, whose Close waits for it only so long, its group, and the wait for
+// what the backend itself has queued (GPU.Leave). Until it has ended nothing that it may use is
+// unmapped (GPU.Keeps), and the context stays held. What was to be given back meanwhile
+// (GPU.GiveBack) is so later, in the same order (GPU.Reclaim).
 //
 // # Threads
 //
