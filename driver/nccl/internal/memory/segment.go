@@ -1,7 +1,6 @@
 package memory
 
 import (
-	"context"
 	"errors"
 	"fmt"
 
@@ -49,11 +48,10 @@ func (s *Segment) create() error {
 	if err := s.mapAt(s.plainAddress(), handle); err != nil {
 		return errors.Join(err, m.gpu.CUDA.Unmap(s.Address(), s.bytes))
 	}
-	err = m.gpu.Aside.Zero(m.gpu, s.Address(), s.bytes)
-	if err == nil || errors.Is(err, context.DeadlineExceeded) {
-		return err // by which the device may be about to write to the memory, so it stays
+	if err := m.gpu.Aside.Zero(m.gpu, s.Address(), s.bytes); err != nil {
+		return errors.Join(err, s.release()) // once the device is not about to write there any more
 	}
-	return errors.Join(err, s.release())
+	return nil
 }
 
 // allocate makes physical memory.

@@ -1,0 +1,60 @@
+package memory_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"symmem/driver/nccl/internal/gpu"
+	"symmem/driver/nccl/internal/gpu/gputest"
+	"symmem/driver/nccl/internal/memory"
+	"symmem/internal/cuda"
+	"symmem/internal/scatter"
+)
+
+// TestAPlaceIsFreeAgainAfterASegmentThatCameTooLate has a segment fail, since it is not zero in
+// time, and maps another one there.
+func TestAPlaceIsFreeAgainAfterASegmentThatCameTooLate(t *testing.T) {
+	g := gputest.Open(t)
+	m := memory.New(g, scatter.New(0, 0, g.Granularity))
+	arena, err := m.NewArena(g.Granularity)
+	if err != nil {
+		t.Fatal(err)
+	}
+	queued := errors.New("it is queued")
+	err = g.Do(func() error {
+		late, err := g.Words.Take(g.CUDA)
+		if err != nil {
+			return err
+		}
+		defer late.Set(1)
+		err = g.Aside.Run(g, func(on cuda.Stream) error {
+			return errors.Join(queued, g.CUDA.StreamWaitValue(on, late.Address(), 1, cuda.WaitEqual))
+		})
+		if !errors.Is(err, queued) {
+			return err
+		}
+		timeout := g.Timeout
+		defer func() { g.Timeout = timeout }()
+		g.Timeout = time.Millisecond
+		if _, err = arena.Map(0, g.Granularity); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("a segment that is not zero in time: %v", err)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ended := func() (bool, error) { return !g.Keeps(), nil }
+	if err := gpu.Within(20*time.Second, ended); err != nil {
+		t.Fatal(err)
+	}
+	segment, err := arena.Map(0, g.Granularity)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(segment.Unmap(), arena.Close()); err != nil {
+		t.Error(err)
+	}
+}
