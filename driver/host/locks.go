@@ -14,31 +14,19 @@ type (
 )
 
 // Rank is the place of graph.mu.
-func (graphMu) Rank() ranked.Rank { return waitingRank(1, "host.graph.mu") }
+func (graphMu) Rank() ranked.Rank { return ranked.Host.Waiting(1, "host.graph.mu") }
 
 // Rank is the place of stream.mu.
-func (streamMu) Rank() ranked.Rank { return waitingRank(2, "host.stream.mu") }
+func (streamMu) Rank() ranked.Rank { return ranked.Host.Waiting(2, "host.stream.mu") }
 
 // Rank is the place of recvPipe.mu.
-func (recvPipeMu) Rank() ranked.Rank { return rankOf(3, "host.recvPipe.mu") }
+func (recvPipeMu) Rank() ranked.Rank { return ranked.Host.At(3, "host.recvPipe.mu") }
 
 // Rank is the place of sendPipe.mu.
-func (sendPipeMu) Rank() ranked.Rank { return rankOf(4, "host.sendPipe.mu") }
+func (sendPipeMu) Rank() ranked.Rank { return ranked.Host.At(4, "host.sendPipe.mu") }
 
 // Rank is the place of segment.mu.
-func (segmentMu) Rank() ranked.Rank { return rankOf(5, "host.segment.mu") }
+func (segmentMu) Rank() ranked.Rank { return ranked.Host.At(5, "host.segment.mu") }
 
 // Rank is the place of event.mu.
-func (eventMu) Rank() ranked.Rank { return rankOf(6, "host.event.mu") }
-
-// rankOf is the place of a lock that is never held while this rank waits for another one.
-func rankOf(place int, name string) ranked.Rank {
-	return ranked.Rank{Order: ranked.Host + place, Name: name}
-}
-
-// waitingRank is the place of a lock that may be held while this rank waits for another one.
-func waitingRank(place int, name string) ranked.Rank {
-	r := rankOf(place, name)
-	r.Waits = true
-	return r
-}
+func (eventMu) Rank() ranked.Rank { return ranked.Host.At(6, "host.event.mu") }

@@ -14,21 +14,16 @@ type (
 // Rank is the place of communicator.mu. A launch of a graph takes those of several groups, in the
 // order of their numbers.
 func (communicatorMu) Rank() ranked.Rank {
-	r := rankOf(5, "nccl.communicator.mu")
-	r.Waits, r.Many = true, true
+	r := ranked.NCCL.Waiting(5, "nccl.communicator.mu")
+	r.Many = true
 	return r
 }
 
 // Rank is the place of peers.unmapMu.
-func (peersUnmap) Rank() ranked.Rank { return rankOf(10, "nccl.peers.unmapMu") }
+func (peersUnmap) Rank() ranked.Rank { return ranked.NCCL.At(10, "nccl.peers.unmapMu") }
 
 // Rank is the place of Device.mu.
-func (deviceMu) Rank() ranked.Rank { return rankOf(22, "nccl.Device.mu") }
+func (deviceMu) Rank() ranked.Rank { return ranked.NCCL.At(22, "nccl.Device.mu") }
 
 // Rank is the place of members.mu.
-func (membersMu) Rank() ranked.Rank { return rankOf(25, "nccl.members.mu") }
-
-// rankOf is the place of a lock that is never held while this rank waits for another one.
-func rankOf(place int, name string) ranked.Rank {
-	return ranked.Rank{Order: ranked.NCCL + place, Name: name}
-}
+func (membersMu) Rank() ranked.Rank { return ranked.NCCL.At(25, "nccl.members.mu") }

@@ -20,9 +20,9 @@ var rankedFolders = []string{
 const (
 	lockedDoc = "// Package p has locks.\n//\n// # Lock order\n//\n//\ta.mu\n//\tb.mu\n//\n// So.\n" +
 		"package p\n"
-	lockedClasses = "package p\n\nvar a = rankOf(1, \"p.a.mu\")\nvar b = waitingRank(2, \"p.b.mu\")\n"
-	swapped       = "package p\n\nvar a = rankOf(2, \"p.a.mu\")\nvar b = rankOf(1, \"p.b.mu\")\n"
-	undocumented  = lockedClasses + "\nvar c = rankOf(3, \"p.c.mu\")\n"
+	lockedClasses = "package p\n\nvar a = b.At(1, \"p.a.mu\")\nvar b = b.Waiting(2, \"p.b.mu\")\n"
+	swapped       = "package p\n\nvar a = b.At(2, \"p.a.mu\")\nvar b = b.At(1, \"p.b.mu\")\n"
+	undocumented  = lockedClasses + "\nvar c = b.At(3, \"p.c.mu\")\n"
 )
 
 var lockRules = []rule{

@@ -32,13 +32,24 @@ type Rank struct {
 // MaxOrder is the highest Order.
 const MaxOrder = 127
 
-// The orders of each package's locks begin behind these: callers before those they call.
+// Base is what the orders of a package's locks begin behind.
+type Base int
+
+// The bases: callers before those they call.
 const (
-	Root = 0
-	NCCL = 30
-	Host = 80
-	SHM  = 100
+	Root Base = 0
+	NCCL Base = 30
+	Host Base = 80
+	SHM  Base = 100
 )
+
+// At is the place of a lock that is never held while this rank waits for another one.
+func (b Base) At(place int, name string) Rank { return Rank{Order: int(b) + place, Name: name} }
+
+// Waiting is the place of a lock that may be held while this rank waits for another one.
+func (b Base) Waiting(place int, name string) Rank {
+	return Rank{Order: int(b) + place, Name: name, Waits: true}
+}
 
 // Class is a kind of lock, such as the mutex of every pool.
 type Class interface{ Rank() Rank }

@@ -12,22 +12,13 @@ type (
 )
 
 // Rank is the place of lane.mu, which is held while this rank waits for another one.
-func (laneMu) Rank() ranked.Rank {
-	r := rankOf(1, "shm.lane.mu")
-	r.Waits = true
-	return r
-}
+func (laneMu) Rank() ranked.Rank { return ranked.SHM.Waiting(1, "shm.lane.mu") }
 
 // Rank is the place of Counts.Mu.
-func (countsMu) Rank() ranked.Rank { return rankOf(2, "shm.Counts.Mu") }
+func (countsMu) Rank() ranked.Rank { return ranked.SHM.At(2, "shm.Counts.Mu") }
 
 // Rank is the place of Group.Mu.
-func (groupMu) Rank() ranked.Rank { return rankOf(3, "shm.Group.Mu") }
+func (groupMu) Rank() ranked.Rank { return ranked.SHM.At(3, "shm.Group.Mu") }
 
 // Rank is the place of Machine.mu.
-func (machineMu) Rank() ranked.Rank { return rankOf(4, "shm.Machine.mu") }
-
-// rankOf is the place of a lock that is never held while this rank waits for another one.
-func rankOf(place int, name string) ranked.Rank {
-	return ranked.Rank{Order: ranked.SHM + place, Name: name}
-}
+func (machineMu) Rank() ranked.Rank { return ranked.SHM.At(4, "shm.Machine.mu") }

@@ -11,15 +11,10 @@ type (
 )
 
 // Rank is the place of Launches.mu.
-func (launchesMu) Rank() ranked.Rank { return rankOf(8, "direct.Launches.mu") }
+func (launchesMu) Rank() ranked.Rank { return ranked.NCCL.At(8, "direct.Launches.mu") }
 
 // Rank is the place of Exchange.mu.
-func (exchangeMu) Rank() ranked.Rank { return rankOf(9, "direct.Exchange.mu") }
+func (exchangeMu) Rank() ranked.Rank { return ranked.NCCL.At(9, "direct.Exchange.mu") }
 
 // Rank is the place of LaunchOrder.mu.
-func (orderMu) Rank() ranked.Rank { return rankOf(13, "direct.LaunchOrder.mu") }
-
-// rankOf is the place of a lock that is never held while this rank waits for another one.
-func rankOf(place int, name string) ranked.Rank {
-	return ranked.Rank{Order: ranked.NCCL + place, Name: name}
-}
+func (orderMu) Rank() ranked.Rank { return ranked.NCCL.At(13, "direct.LaunchOrder.mu") }

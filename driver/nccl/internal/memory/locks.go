@@ -12,18 +12,13 @@ type (
 )
 
 // Rank is the place of Scratch.mu.
-func (scratchMu) Rank() ranked.Rank { return rankOf(3, "memory.Scratch.mu") }
+func (scratchMu) Rank() ranked.Rank { return ranked.NCCL.At(3, "memory.Scratch.mu") }
 
 // Rank is the place of Segment.mu.
-func (segmentMu) Rank() ranked.Rank { return rankOf(4, "memory.Segment.mu") }
+func (segmentMu) Rank() ranked.Rank { return ranked.NCCL.At(4, "memory.Segment.mu") }
 
 // Rank is the place of Memory.mu.
-func (memoryMu) Rank() ranked.Rank { return rankOf(19, "memory.Memory.mu") }
+func (memoryMu) Rank() ranked.Rank { return ranked.NCCL.At(19, "memory.Memory.mu") }
 
 // Rank is the place of UseCounts.mu.
-func (useCountsMu) Rank() ranked.Rank { return rankOf(21, "memory.UseCounts.mu") }
-
-// rankOf is the place of a lock that is never held while this rank waits for another one.
-func rankOf(place int, name string) ranked.Rank {
-	return ranked.Rank{Order: ranked.NCCL + place, Name: name}
-}
+func (useCountsMu) Rank() ranked.Rank { return ranked.NCCL.At(21, "memory.UseCounts.mu") }

@@ -10,12 +10,7 @@ type (
 )
 
 // Rank is the place of inbox.mu.
-func (inboxMu) Rank() ranked.Rank { return rankOf(6, "p2p.inbox.mu") }
+func (inboxMu) Rank() ranked.Rank { return ranked.NCCL.At(6, "p2p.inbox.mu") }
 
 // Rank is the place of Device.mu.
-func (deviceMu) Rank() ranked.Rank { return rankOf(24, "p2p.Device.mu") }
-
-// rankOf is the place of a lock that is never held while this rank waits for another one.
-func rankOf(place int, name string) ranked.Rank {
-	return ranked.Rank{Order: ranked.NCCL + place, Name: name}
-}
+func (deviceMu) Rank() ranked.Rank { return ranked.NCCL.At(24, "p2p.Device.mu") }
