@@ -4,17 +4,36 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
+	"strings"
 
 	"symmem/driver"
 	"symmem/internal/alloc"
 )
 
-// Map draws the pool's segments, for transcripts.
-func (p *Pool) Map(w io.Writer, width int) error {
+// Map draws the pool's segments, 32 cells wide: live blocks are letters, all else is a dot.
+func (p *Pool) Map(w io.Writer) {
+	const width = 32
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.core.Map(w, width)
+	for _, s := range p.segments {
+		if s == nil {
+			continue
+		}
+		var cells strings.Builder
+		live := 0
+		for b := range p.core.Blocks(s.key.Ordinal) {
+			mark := "."
+			if b.State == alloc.Live {
+				mark = string(rune('A' + live))
+				live++
+			}
+			cells.WriteString(strings.Repeat(mark, int(b.Size*width/s.key.Bytes)))
+		}
+		fmt.Fprintf(w, "seg %d |%s|  %d MiB, stream %d\n", s.key.Ordinal, &cells,
+			s.key.Bytes>>20, s.stream)
+	}
 }
 
 // ForgetPlans empties the cache of plans, as other calls do in time.

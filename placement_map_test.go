@@ -84,7 +84,7 @@ func (p *player) play(words []string) {
 	case "register":
 		p.ok(p.pool.Register(p.ctx, p.World()))
 	case "map":
-		p.ok(p.pool.Map(p.out, 32))
+		p.pool.Map(p.out)
 	case "sum":
 		p.sum(p.named[words[1]], words[1])
 	default:

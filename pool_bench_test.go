@@ -213,15 +213,11 @@ func (a coreAllocator) alloc(bytes int64) (alloc.Block, error) {
 }
 
 func (a coreAllocator) free(b alloc.Block) error {
-	_, err := a.core.Free(b)
+	_, _, err := a.core.FreeHandle(b.Handle)
 	return err
 }
 
 // nextAddress is behind all segments so far.
 func (a coreAllocator) nextAddress() uint64 {
-	end := uint64(1) << 32
-	for s := range a.core.Segments() {
-		end = max(end, s.Address+uint64(s.Bytes))
-	}
-	return end
+	return 1<<32 + uint64(a.core.Stats().Mapped)
 }

@@ -5,36 +5,6 @@ import (
 	"fmt"
 )
 
-// Free gives a block back and says where it stands now: Free if it can be taken again at once,
-// Parked if a graph holds it, Deferred if other streams may still use it. For a deferred block
-// EventsToRecord names the streams on which the caller records events under the block's ticket.
-//
-// Errors: ErrDoubleFree, ErrForeign. Nothing changed then.
-func (c *Core) Free(v Block) (State, error) {
-	id := uint32(v.Handle)
-	if uint64(id) < uint64(len(c.blocks)) {
-		b := &c.blocks[id]
-		if b.state() == Live && b.generation == uint32(v.Handle>>32) &&
-			b.size() == v.Size && int32(b.segment()) == v.Segment {
-			return c.free(b, id), nil
-		}
-	}
-	return vacant, c.refuse(v)
-}
-
-// free gives a live block back.
-func (c *Core) free(b *block, id uint32) State {
-	c.beforeFree()
-	if b.rest&sided != 0 {
-		c.last = 0
-		c.counts.live--
-		return c.freeHeld(b, id)
-	}
-	c.neighbours = c.freeNeighbours(b)
-	c.keep(b, id, c.homeOf(b))
-	return Free
-}
-
 // beforeFree merges the block that was kept apart and forgets reports, as any Free does.
 func (c *Core) beforeFree() {
 	if c.reports.filled {
@@ -53,15 +23,6 @@ func (c *Core) freeHeld(b *block, id uint32) State {
 		return Parked
 	}
 	return c.release(id)
-}
-
-// refuse says why a block that is not live cannot be freed.
-func (c *Core) refuse(v Block) error {
-	_, err := c.live(v)
-	if errors.Is(err, ErrFreed) {
-		err = ErrDoubleFree
-	}
-	return fmt.Errorf("freeing block at segment %d offset %d: %w", v.Segment, v.Offset, err)
 }
 
 // release returns a block that nothing pins, at once or after its uses.
@@ -174,7 +135,11 @@ func (c *Core) Live(h Handle) (Block, error) {
 	return c.view(id), nil
 }
 
-// FreeHandle is Free for a caller that keeps nothing but the handle; it returns the block, too.
+// FreeHandle gives a block back, and returns it with where it stands now: Free if it can be taken
+// again at once, Parked if a graph holds it, Deferred if other streams may still use it. For a
+// deferred block EventsToRecord names the streams on which the caller records events under the
+// block's ticket.
+//
 // Errors: ErrDoubleFree, ErrForeign. Nothing changed then.
 func (c *Core) FreeHandle(h Handle) (Block, State, error) {
 	id := uint32(h)
@@ -185,7 +150,10 @@ func (c *Core) FreeHandle(h Handle) (Block, State, error) {
 			v := s.view(b, id)
 			// Nearly all blocks are plain: no graph and no other stream has to do with them.
 			if b.rest&sided != 0 {
-				return v, c.free(b, id), nil
+				c.beforeFree()
+				c.last = 0
+				c.counts.live--
+				return v, c.freeHeld(b, id), nil
 			}
 			if c.hot != 0 || c.reports.filled {
 				c.beforeFree()

@@ -1,6 +1,7 @@
 package alloc
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"strconv"
@@ -76,7 +77,7 @@ func (s *transcript) run(d *datadriven.TestData) error {
 	case "stats":
 		s.stats()
 	case "map":
-		return s.core.Map(&s.out, int(option(d, "width")))
+		s.drawMap(int(cmp.Or(option(d, "width"), 64)))
 	default:
 		return errors.New("unknown command " + d.Cmd)
 	}
@@ -192,4 +193,58 @@ func parseBytes(text string) int64 {
 		panic(err)
 	}
 	return n * scale
+}
+
+// drawMap draws one line for each segment, width cells wide whatever the size of the segment:
+//
+//	seg 0 |AAAABB..c#DD....|  64 MiB, stream 1
+//
+// A cell shows the block at its first byte. Live blocks have capital letters, in turn, so that
+// neighbours differ; deferred ones are the letter in lower case, parked ones '#', free ones
+// '.'.
+func (s *transcript) drawMap(width int) {
+	cells := make([]byte, width)
+	for g := range s.core.Segments() {
+		s.paint(cells, g)
+		s.say("seg %d |%s|  %s, stream %d", g.Ordinal, cells, formatBytes(g.Bytes), g.Stream)
+	}
+}
+
+// paint fills the cells of one segment.
+func (s *transcript) paint(cells []byte, g Segment) {
+	width, cell, letter := int64(len(cells)), int64(0), byte(0)
+	for v := range s.core.Blocks(g.Ordinal) {
+		mark := byte('.')
+		switch v.State {
+		case Live:
+			mark = 'A' + letter
+		case Deferred:
+			mark = 'a' + letter
+		case Parked:
+			mark = '#'
+		case vacant, Free:
+		}
+		if v.State != Free {
+			letter = (letter + 1) % 26
+		}
+		for ; cell < width && cellStart(cell, width, g.Bytes) < v.Offset+v.Size; cell++ {
+			cells[cell] = mark
+		}
+	}
+}
+
+// cellStart returns the offset that a cell begins with; the order of operations keeps it exact
+// where width divides bytes and free of overflow always.
+func cellStart(cell, width, bytes int64) int64 {
+	return bytes/width*cell + bytes%width*cell/width
+}
+
+// formatBytes writes a size in the largest unit that divides it.
+func formatBytes(n int64) string {
+	units := [...]string{"B", "KiB", "MiB", "GiB", "TiB"}
+	i := 0
+	for ; n != 0 && n%1024 == 0 && i < len(units)-1; i++ {
+		n /= 1024
+	}
+	return fmt.Sprintf("%d %s", n, units[i])
 }

@@ -1,0 +1,22 @@
+package alloc
+
+import "iter"
+
+// Free frees a block by its handle.
+func (c *Core) Free(v Block) (State, error) {
+	_, state, err := c.FreeHandle(v.Handle)
+	return state, err
+}
+
+// Segments yields the segments that were not trimmed, by ordinal. The Core must not change
+// meanwhile.
+func (c *Core) Segments() iter.Seq[Segment] {
+	c.mergeHot()
+	return func(yield func(Segment) bool) {
+		for i := range c.segments {
+			if c.segments[i].bytes > 0 && !yield(c.segmentView(int32(i))) {
+				return
+			}
+		}
+	}
+}
