@@ -15,21 +15,18 @@ import (
 	"symmem/internal/rendezvous"
 )
 
-// bare is a rank at the seam, below the root package: its device joins the ranks anew, and nothing
-// agrees, checks or chooses for it.
+// bare is the baseline where there is no library: the same call at the seam, below the root package.
+// Its device joins the ranks anew, and nothing agrees, checks or chooses for it.
 type bare struct {
 	device driver.Device
 	comm   driver.Communicator
 	arena  driver.Arena
 	stream driver.Stream
 	leave  io.Closer
-	// mapped is where the next segment begins.
-	mapped   int64
-	segments []driver.Segment
+	// segment is memory for both buffers, and window the one over it.
+	segment driver.Segment
+	window  driver.Window
 }
-
-// bareArena is more than any bench maps, in bytes.
-const bareArena = 1 << 36
 
 // openBare opens the backend of a Runtime once more. It is collective over the world.
 func openBare(ctx context.Context, rt *symmem.Runtime, timeout time.Duration) (*bare, error) {
@@ -71,51 +68,67 @@ func (b *bare) open(ctx context.Context, backend driver.Backend, c driver.Config
 			return err
 		}
 	}
-	if b.arena, err = b.device.NewArena(bareArena); err != nil {
+	if b.stream, err = b.device.NewStream(); err != nil {
 		return err
 	}
-	b.stream, err = b.device.NewStream()
+	bytes := b.device.Info().Granularity
+	if b.arena, err = b.device.NewArena(bytes); err != nil {
+		return err
+	}
+	if b.segment, err = b.arena.Map(0, bytes); err != nil {
+		return err
+	}
+	b.window, err = b.comm.Register(ctx, driver.SegmentKey{Ordinal: 1}, b.segment)
 	return err
 }
 
-// segment maps memory for at least so many bytes.
-func (b *bare) segment(bytes int64) (driver.Segment, error) {
-	unit := b.device.Info().Granularity
-	bytes = (bytes + unit - 1) / unit * unit
-	s, err := b.arena.Map(b.mapped, bytes)
+// apart is the distance of the two buffers in bytes.
+const apart = 4096
+
+func (b *bare) submission(path symmem.PathChoice) (*submission, error) {
+	at := b.segment.Address()
+	call := driver.Call{
+		Operation: driver.AllReduce, DataType: driver.Float32, ReduceOp: driver.Sum,
+		Count: submitCount, Send: at, Recv: at + apart,
+	}
+	switch path {
+	case symmem.PathWindow:
+		call.Path, call.SendWindow, call.RecvWindow = driver.PathWindow, b.window, b.window
+	case symmem.PathDirect:
+		call.Path, call.SendWindow, call.RecvWindow = driver.PathDirect, b.window, b.window
+	default:
+	}
+	plan, err := driver.Prepare(b.comm, call)
 	if err != nil {
+		if errors.Is(err, symmem.ErrUnsupported) {
+			err = nil // there is no such path
+		}
 		return nil, err
 	}
-	b.mapped += bytes
-	b.segments = append(b.segments, s)
-	return s, nil
-}
-
-// register makes a window over a segment. It is collective.
-func (b *bare) register(ctx context.Context, s driver.Segment) (driver.Window, error) {
-	return b.comm.Register(ctx, driver.SegmentKey{Ordinal: uint32(len(b.segments))}, s)
-}
-
-// unmapAll gives all segments back. Their windows are deregistered before.
-func (b *bare) unmapAll() error {
-	var errs []error
-	for _, s := range b.segments {
-		errs = append(errs, s.Unmap())
-	}
-	b.segments, b.mapped = nil, 0
-	return errors.Join(errs...)
+	return &submission{
+		name:   "launch at the seam",
+		submit: func() error { return b.comm.Launch(b.stream, plan) },
+		wait:   func() error { return b.stream.Synchronize(context.Background()) },
+		around: func(batch func() error) error { return batch() },
+	}, nil
 }
 
 func (b *bare) close() error {
 	var errs []error
+	if b.window != nil {
+		errs = append(errs, b.window.Deregister())
+	}
 	if b.stream != nil {
 		errs = append(errs, b.stream.Close())
 	}
 	if b.comm != nil {
 		errs = append(errs, b.comm.Close())
 	}
+	if b.segment != nil {
+		errs = append(errs, b.segment.Unmap())
+	}
 	if b.arena != nil {
-		errs = append(errs, b.unmapAll(), b.arena.Close())
+		errs = append(errs, b.arena.Close())
 	}
 	if b.device != nil {
 		errs = append(errs, b.device.Close())

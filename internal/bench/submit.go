@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"symmem"
-	"symmem/driver"
 )
 
 // Submit says what bench submit measures: what it costs the processor to submit one small
@@ -121,7 +120,7 @@ func (o *Submit) baseline(ctx context.Context, l *lane) (baseline, error) {
 	if l.rt.Device().Backend == "nccl" && l.rt.Size() > 1 {
 		return newNative(l)
 	}
-	return newLaunches(ctx, l, o.Timeout)
+	return openBare(ctx, l.rt, o.Timeout)
 }
 
 // ours is the submission through the group.
@@ -349,63 +348,3 @@ func (o *Submit) result(
 	}
 	return r
 }
-
-// launches is the baseline where there is no library: the same call at the seam.
-type launches struct {
-	*bare
-	at     uintptr
-	window driver.Window
-}
-
-func newLaunches(ctx context.Context, l *lane, timeout time.Duration) (*launches, error) {
-	b, err := openBare(ctx, l.rt, timeout)
-	if err != nil {
-		return nil, err
-	}
-	s, err := b.segment(1)
-	if err != nil {
-		return nil, errors.Join(err, b.close())
-	}
-	w, err := b.register(ctx, s)
-	if err != nil {
-		return nil, errors.Join(err, b.close())
-	}
-	return &launches{bare: b, at: s.Address(), window: w}, nil
-}
-
-// apart is the distance of the two buffers in bytes.
-const apart = 4096
-
-func (b *launches) submission(path symmem.PathChoice) (*submission, error) {
-	call := driver.Call{
-		Operation: driver.AllReduce, DataType: driver.Float32, ReduceOp: driver.Sum,
-		Count: submitCount, Send: b.at, Recv: b.at + apart,
-	}
-	switch path {
-	case symmem.PathWindow:
-		call.Path, call.SendWindow, call.RecvWindow = driver.PathWindow, b.window, b.window
-	case symmem.PathDirect:
-		call.Path, call.SendWindow, call.RecvWindow = driver.PathDirect, b.window, b.window
-	default:
-	}
-	plan, err := driver.Prepare(b.comm, call)
-	if err != nil {
-		return nil, b.unlessUnsupported(err)
-	}
-	return &submission{
-		name:   "launch at the seam",
-		submit: func() error { return b.comm.Launch(b.stream, plan) },
-		wait:   func() error { return b.stream.Synchronize(context.Background()) },
-		around: func(batch func() error) error { return batch() },
-	}, nil
-}
-
-// unlessUnsupported drops the error that says why there is no such path.
-func (b *launches) unlessUnsupported(err error) error {
-	if errors.Is(err, symmem.ErrUnsupported) {
-		return nil
-	}
-	return err
-}
-
-func (b *launches) close() error { return errors.Join(b.window.Deregister(), b.bare.close()) }
