@@ -146,7 +146,7 @@ func (gu *Guest) agree(ctx context.Context, p *Pool, pending []*segment) error {
 	}
 	var list agreement.Pending
 	for _, s := range pending {
-		list = list.Add(s.key.Ordinal, s.key.Generation, s.key.Bytes)
+		list = list.Add(s.key.Ordinal, s.key.Bytes)
 	}
 	tag := "communicator " + gu.name
 	tag = tag[:min(len(tag), agreement.MaxTag)]

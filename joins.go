@@ -140,7 +140,7 @@ func (rt *Runtime) connectUnguarded(
 	}
 	g := &Group{
 		rt: rt, id: config.Name(), full: id, ranks: ranks, rank: rank, comm: comm, fault: newFault(),
-		key: registry.GroupKey{ID: handoff.Space("group/" + id)},
+		key: registry.GroupKey(handoff.Space("group/" + id)),
 	}
 	if g.tuning, g.shape, err = rt.agreeOnSettings(ctx, comm, ranks); err != nil {
 		return nil, g.discard(err)

@@ -158,7 +158,7 @@ func (rt *Runtime) poolID(domain *Group) uint64 {
 	if domain == rt.world {
 		return count
 	}
-	return domain.key.ID&^(poolNumbers-1) | count%poolNumbers
+	return uint64(domain.key)&^(poolNumbers-1) | count%poolNumbers
 }
 
 // poolNumbers is how many pools of one domain have ids of their own.
@@ -453,7 +453,7 @@ func (rt *Runtime) poolName(id uint64) string {
 		}
 	}
 	for _, g := range rt.groups {
-		if g.key.ID&^(poolNumbers-1) == id&^(poolNumbers-1) {
+		if uint64(g.key)&^(poolNumbers-1) == id&^(poolNumbers-1) {
 			return fmt.Sprintf("pool %d of group %s", id%poolNumbers, g.id)
 		}
 	}

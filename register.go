@@ -132,7 +132,7 @@ func (p *Pool) agreeToRegister(ctx context.Context, g *Group, pending []*segment
 	}
 	var list agreement.Pending
 	for _, s := range pending {
-		list = list.Add(s.key.Ordinal, s.key.Generation, s.key.Bytes)
+		list = list.Add(s.key.Ordinal, s.key.Bytes)
 	}
 	return g.agree(ctx, "registration", p.history(list))
 }
@@ -151,9 +151,7 @@ func (p *Pool) pendingOf(m *membership) []*segment {
 }
 
 func (p *Pool) registerOne(ctx context.Context, g *Group, m *membership, s *segment) error {
-	key := driver.SegmentKey{
-		Pool: p.id, Ordinal: uint32(s.key.Ordinal), Generation: s.key.Generation,
-	}
+	key := driver.SegmentKey{Pool: p.id, Ordinal: uint32(s.key.Ordinal)}
 	w, err := g.comm.Register(ctx, key, s.memory)
 	if err != nil {
 		return err

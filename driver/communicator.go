@@ -123,8 +123,8 @@ const MaxPayload = 1 << 20
 type SegmentKey struct {
 	// Pool is the pool's number, agreed by its domain.
 	Pool uint64
-	// Ordinal names the segment in the pool; Generation tells apart segments that had one name.
-	Ordinal, Generation uint32
+	// Ordinal names the segment in the pool, which never gives it to another.
+	Ordinal uint32
 }
 
 // Window is one segment registered with one communicator.

@@ -44,7 +44,7 @@ func (r *rank) newWindow(atLeast int64) (buffer, error) {
 // nextKey names the next segment, alike on all ranks that map in the same order.
 func (r *rank) nextKey() driver.SegmentKey {
 	r.windows++
-	return driver.SegmentKey{Pool: 7, Ordinal: r.windows, Generation: 1}
+	return driver.SegmentKey{Pool: 7, Ordinal: r.windows}
 }
 
 // write copies bytes of the host to the device.

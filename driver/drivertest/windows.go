@@ -49,12 +49,12 @@ func proveReregister(t *testing.T, h Harness) {
 		if err != nil {
 			return err
 		}
-		for generation := range uint32(5) {
-			key := driver.SegmentKey{Pool: 1, Ordinal: 3, Generation: generation / 2}
+		for round := range uint32(5) {
+			key := driver.SegmentKey{Pool: 1, Ordinal: 3 + round/2}
 			if b.window, err = r.group.Register(w.ctx, key, b.segment); err != nil {
 				return err
 			}
-			if err := r.sumOver(r.group, b, byte(generation+1)); err != nil {
+			if err := r.sumOver(r.group, b, byte(round+1)); err != nil {
 				return err
 			}
 			if err := b.window.Deregister(); err != nil {
@@ -158,7 +158,7 @@ func proveTwoGroups(t *testing.T, h Harness) {
 			return err
 		}
 		both := b
-		key := driver.SegmentKey{Pool: 7, Ordinal: r.windows, Generation: 1}
+		key := driver.SegmentKey{Pool: 7, Ordinal: r.windows}
 		if both.window, err = second.Register(w.ctx, key, b.segment); err != nil {
 			return err
 		}

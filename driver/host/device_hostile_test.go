@@ -123,7 +123,7 @@ func TestStrangersAtTheSocketGetNothingAndHoldUpNobody(t *testing.T) {
 
 	d.connect()
 	s := [2]*segment{d.segment(0, 1), d.segment(1, 1)}
-	key := driver.SegmentKey{Pool: 5, Ordinal: 6, Generation: 7}
+	key := driver.SegmentKey{Pool: 5, Ordinal: 6}
 	for _, err := range d.both(func(rank int) error {
 		_, err := d.groups[rank].Register(d.ctx, key, s[rank])
 		return err

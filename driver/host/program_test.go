@@ -160,7 +160,7 @@ func (a *rankProcess) launch(call driver.Call) error {
 }
 
 func (a *rankProcess) registration(round int) error {
-	key := driver.SegmentKey{Pool: 2, Generation: uint32(round)}
+	key := driver.SegmentKey{Pool: 2, Ordinal: uint32(round)}
 	w, err := a.group.Register(context.Background(), key, a.segment)
 	if err != nil {
 		return err

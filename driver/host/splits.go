@@ -80,7 +80,7 @@ func (d *splitExchange) begin(call *plan) {
 	if call.send != nil {
 		key := call.send.key
 		t.direct, t.pool = 1, key.Pool
-		t.segment = uint64(key.Ordinal)<<32 | uint64(key.Generation)
+		t.segment = uint64(key.Ordinal)
 		t.offset = uint64(call.Send - uintptr(call.send.bases[me]))
 	}
 	d.contribute(call)
@@ -217,10 +217,9 @@ func (d *splitExchange) windowOf(
 	rank int, t *splitTable, bytes, size uint64,
 ) (unsafe.Pointer, error) {
 	c := d.c
-	segment := spin.LoadAcquire64(&t.segment)
 	offset, at := spin.LoadAcquire64(&t.offset), spin.LoadAcquire64(&t.rows[c.cfg.Rank].at)
 	key := driver.SegmentKey{
-		Pool: spin.LoadAcquire64(&t.pool), Ordinal: uint32(segment >> 32), Generation: uint32(segment),
+		Pool: spin.LoadAcquire64(&t.pool), Ordinal: uint32(spin.LoadAcquire64(&t.segment)),
 	}
 	c.Mu.Lock()
 	w := c.windows[key]

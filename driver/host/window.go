@@ -67,9 +67,7 @@ func (c *communicator) registered(key driver.SegmentKey) bool {
 
 // handoffKey names a segment between processes. It is the same in all groups: the memory is.
 func (c *communicator) handoffKey(key driver.SegmentKey) handoff.Key {
-	return handoff.Key{
-		Space: key.Pool ^ handoff.Space("pool"), Number: key.Ordinal, Generation: key.Generation,
-	}
+	return handoff.Key{Space: key.Pool ^ handoff.Space("pool"), Number: key.Ordinal}
 }
 
 // compareKeys compares the key and the size of the segment across ranks, whatever they agreed
@@ -77,7 +75,6 @@ func (c *communicator) handoffKey(key driver.SegmentKey) handoff.Key {
 func (c *communicator) compareKeys(ctx context.Context, key driver.SegmentKey, bytes int64) error {
 	mine := binary.LittleEndian.AppendUint64(nil, key.Pool)
 	mine = binary.LittleEndian.AppendUint32(mine, key.Ordinal)
-	mine = binary.LittleEndian.AppendUint32(mine, key.Generation)
 	mine = binary.LittleEndian.AppendUint64(mine, uint64(bytes))
 	all, err := c.Exchange(ctx, driver.LaneControl, mine)
 	if err != nil {

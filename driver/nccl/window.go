@@ -116,7 +116,6 @@ func (c registrar) compareKeys(
 ) (allShared [][]byte, err error) {
 	mine := binary.LittleEndian.AppendUint64(nil, key.Pool)
 	mine = binary.LittleEndian.AppendUint32(mine, key.Ordinal)
-	mine = binary.LittleEndian.AppendUint32(mine, key.Generation)
 	mine = binary.LittleEndian.AppendUint64(mine, uint64(size))
 	all, err := c.plane.Exchange(ctx, driver.LaneControl, slices.Concat(mine, shared))
 	if err != nil {
@@ -307,8 +306,7 @@ func (w *window) deferDeregister() bool {
 
 // inOrder orders windows alike on all ranks.
 func inOrder(a, b *window) int {
-	return cmp.Or(cmp.Compare(a.key.Pool, b.key.Pool), cmp.Compare(a.key.Ordinal, b.key.Ordinal),
-		cmp.Compare(a.key.Generation, b.key.Generation))
+	return cmp.Or(cmp.Compare(a.key.Pool, b.key.Pool), cmp.Compare(a.key.Ordinal, b.key.Ordinal))
 }
 
 // deregister gives the window back to NCCL. c.mu is held.
@@ -342,8 +340,8 @@ type peers struct {
 }
 
 func peersKey(group *driver.GroupConfig, key driver.SegmentKey) handoff.Key {
-	return handoff.Key{Space: handoff.Space(fmt.Sprintf("segment/%s/%d/%d/%d", group.ID, key.Pool,
-		key.Ordinal, key.Generation))}
+	return handoff.Key{Space: handoff.Space(fmt.Sprintf("segment/%s/%d/%d", group.ID, key.Pool,
+		key.Ordinal))}
 }
 
 // share offers a segment to the other ranks of the group, if kernels of our own serve it.

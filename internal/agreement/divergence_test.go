@@ -110,7 +110,7 @@ func parseRank(t *testing.T, line string, kept int) Config {
 			pool.ID = uint64(n)
 		case "pending":
 			for k := range n {
-				pool.Pending = pool.Pending.Add(int32(k), 0, 1<<20)
+				pool.Pending = pool.Pending.Add(int32(k), 1<<20)
 			}
 		case "call":
 			c.Call = &CollectiveCall{

@@ -56,9 +56,10 @@ type Pending struct {
 }
 
 // Add returns p with one more segment. Order matters, as it does for registration.
-func (p Pending) Add(ordinal int32, generation uint32, bytes int64) Pending {
-	place := uint64(generation)<<32 | uint64(uint32(ordinal))
-	return Pending{Count: p.Count + 1, Digest: ledger.Mix(p.Digest, place, uint64(bytes))}
+func (p Pending) Add(ordinal int32, bytes int64) Pending {
+	return Pending{
+		Count: p.Count + 1, Digest: ledger.Mix(p.Digest, uint64(uint32(ordinal)), uint64(bytes)),
+	}
 }
 
 // Ledger is one history in an agreement.
@@ -69,8 +70,6 @@ type Ledger struct {
 	Source Source
 	// Pending is what is about to be registered. It is compared in mode [Exact] only.
 	Pending Pending
-	// Limit bounds what mode [Prefix] compares, as a position; 0 is no limit.
-	Limit uint64
 }
 
 // Config describes one rank's part in an agreement. All but Rank, and what the sources hold, must

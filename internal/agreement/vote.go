@@ -11,7 +11,6 @@ import (
 type vote struct {
 	id        uint64
 	low, high uint64 // least and greatest position
-	top       uint64 // least position up to which histories may be compared
 	digest    uint64 // of the whole history
 	same      bool   // position and digest are the same on all ranks
 
@@ -24,17 +23,13 @@ type vote struct {
 
 // newVote makes the vote of one rank. In a prefix comparison pending segments do not count.
 func newVote(rank int, mode Mode, l Ledger, s ledger.Snapshot) vote {
-	top := s.Position
-	if mode == Prefix && l.Limit > 0 {
-		top = min(top, l.Limit)
-	}
 	var pending []byte
 	if mode == Exact {
 		pending = appendWords(nil, uint64(l.Pending.Count), l.Pending.Digest)
 	}
 	return vote{
 		id:  l.ID,
-		low: s.Position, high: s.Position, top: top,
+		low: s.Position, high: s.Position,
 		digest: s.Digest, same: true,
 		agreed: s.Agreed, agreedDigest: s.AgreedDigest, agreedSame: true,
 		floor: s.Floor, stride: s.Stride,
@@ -51,7 +46,6 @@ func (v *vote) merge(o vote) {
 	v.agreed = min(v.agreed, o.agreed)
 	v.agreedDigest = min(v.agreedDigest, o.agreedDigest)
 	v.low, v.high = min(v.low, o.low), max(v.high, o.high)
-	v.top = min(v.top, o.top)
 	v.floor, v.stride = max(v.floor, o.floor), max(v.stride, o.stride)
 	v.pending = v.pending.merge(o.pending)
 }
@@ -68,13 +62,13 @@ type interval struct {
 // interval turns the merged vote of an undecided ledger into the positions to search.
 func (v vote) interval(mode Mode) (interval, error) {
 	in := interval{
-		id: v.id, loDigest: ledger.Empty, top: v.top,
+		id: v.id, loDigest: ledger.Empty, top: v.low,
 		floor: v.floor, stride: v.stride, differs: mode == Exact,
 	}
 	if v.agreedSame {
 		in.lo, in.loDigest = v.agreed, v.agreedDigest
 	}
-	if v.low == v.high && v.top == v.low {
+	if v.low == v.high {
 		// Everybody is at the same position and the digests there differ.
 		if in.top <= in.lo {
 			return in, protocolError("ledger %d differs at or before what was agreed", v.id)
@@ -88,7 +82,7 @@ func (v vote) interval(mode Mode) (interval, error) {
 }
 
 func (v vote) append(b []byte) []byte {
-	for _, word := range []uint64{v.id, v.low, v.high, v.top, v.agreed, v.floor, v.stride} {
+	for _, word := range []uint64{v.id, v.low, v.high, v.agreed, v.floor, v.stride} {
 		b = binary.AppendUvarint(b, word)
 	}
 	b = appendWords(b, v.digest, v.agreedDigest)
@@ -100,13 +94,13 @@ func (v vote) append(b []byte) []byte {
 func (r *reader) vote(ranks RankSet) vote {
 	const what = "vote"
 	v := vote{
-		id: r.uvarint(what), low: r.uvarint(what), high: r.uvarint(what), top: r.uvarint(what),
+		id: r.uvarint(what), low: r.uvarint(what), high: r.uvarint(what),
 		agreed: r.uvarint(what), floor: r.uvarint(what), stride: r.uvarint(what),
 	}
 	v.digest, v.agreedDigest = r.u64(what), r.u64(what)
 	v.same, v.agreedSame = r.bool(what), r.bool(what)
 	v.pending = r.variants(ranks, "pending segments")
-	ordered := v.top <= v.low && v.agreed <= v.low && v.low <= v.high && v.floor <= v.high
+	ordered := v.agreed <= v.low && v.low <= v.high && v.floor <= v.high
 	stride := v.stride > 0 && v.stride&(v.stride-1) == 0
 	if !ordered || !stride || max(v.high, v.stride) > maxPosition || v.same && v.low != v.high {
 		r.fail(what)

@@ -10,12 +10,12 @@ import (
 // Token is the secret that all ranks of one world share.
 type Token [sha256.Size]byte
 
-// Key names an exported descriptor: the name of a group or pool, hashed, and two numbers.
+// Key names an exported descriptor: the name of a group or pool, hashed, and a number.
 type Key struct {
 	// Space keeps the keys of different owners apart; make it with Space.
 	Space uint64
-	// Number and Generation name one thing of that owner.
-	Number, Generation uint32
+	// Number names one thing of that owner.
+	Number uint32
 }
 
 // Space hashes a name to the space of a Key.
@@ -35,7 +35,7 @@ var ErrRefused = errors.New("peer refused")
 
 const (
 	magic        = 0x31304d53 // "SM01" in memory order; the last two characters are the version.
-	requestSize  = 4 + len(Token{}) + 16
+	requestSize  = 4 + len(Token{}) + 12
 	responseSize = 4 + 4
 
 	statusFound   = 0
@@ -48,8 +48,7 @@ func encodeRequest(token Token, key Key) []byte {
 	b = binary.LittleEndian.AppendUint32(b, magic)
 	b = append(b, token[:]...)
 	b = binary.LittleEndian.AppendUint64(b, key.Space)
-	b = binary.LittleEndian.AppendUint32(b, key.Number)
-	return binary.LittleEndian.AppendUint32(b, key.Generation)
+	return binary.LittleEndian.AppendUint32(b, key.Number)
 }
 
 func decodeRequest(b []byte) (Token, Key, error) {
@@ -60,9 +59,7 @@ func decodeRequest(b []byte) (Token, Key, error) {
 	n := copy(token[:], b[4:])
 	rest := b[4+n:]
 	return token, Key{
-		Space:      binary.LittleEndian.Uint64(rest),
-		Number:     binary.LittleEndian.Uint32(rest[8:]),
-		Generation: binary.LittleEndian.Uint32(rest[12:]),
+		Space: binary.LittleEndian.Uint64(rest), Number: binary.LittleEndian.Uint32(rest[8:]),
 	}, nil
 }
 

@@ -11,7 +11,7 @@ func filled(b *testing.B, segments, groups int) (*Registry, []*Group) {
 	r := &Registry{}
 	var all []*Group
 	for id := range groups {
-		all = append(all, join(b, r, uint64(id), 0))
+		all = append(all, join(b, r, GroupKey(id)))
 	}
 	for o := range int32(segments) {
 		track(b, r, o)

@@ -25,7 +25,7 @@
 //
 // A releasing segment is pending for nobody and cannot be registered. A segment is registered at
 // most once with a group. A closed group answers everything with [ErrGroupGone] and
-// leaves nothing behind in the registry: groups are known by unique id and generation, never by
+// leaves nothing behind in the registry: groups are known by unique id, never by
 // the pointer of a communicator, which a later communicator may inherit.
 //
 // The package performs no registration itself: the caller asks what is pending, lets the backend

@@ -6,22 +6,13 @@ import (
 	"slices"
 )
 
-// GroupKey knows a group on all ranks alike.
-type GroupKey struct {
-	// ID is the unique id that the ranks agreed on when the group was made.
-	ID uint64
-	// Generation counts the groups that have had this id.
-	Generation uint64
-}
+// GroupKey is the unique id of a group that the ranks agreed on when it was made. Ranks that register
+// several groups do so in the order of their keys; two orders on two ranks would wait for each other
+// forever.
+type GroupKey uint64
 
-// Compare orders keys by id, then by generation. Ranks that register several groups do so in this
-// order; two orders on two ranks would wait for each other forever.
-func (k GroupKey) Compare(o GroupKey) int {
-	return cmp.Or(cmp.Compare(k.ID, o.ID), cmp.Compare(k.Generation, o.Generation))
-}
-
-// String writes k as id.generation.
-func (k GroupKey) String() string { return fmt.Sprintf("%x.%d", k.ID, k.Generation) }
+// String writes k in hexadecimal.
+func (k GroupKey) String() string { return fmt.Sprintf("%x", uint64(k)) }
 
 // Window is a token that the caller chose for a window. The registry hands it back and reads
 // nothing into it.

@@ -50,8 +50,8 @@ func (m *model) reuse(t *rapid.T) {
 		t.Skip("no ordinal has been used")
 	}
 	s := Segment{
-		Ordinal: rapid.Int32Range(0, m.next-1).Draw(t, "ordinal"), Bytes: 1,
-		Generation: rapid.Uint32().Draw(t, "generation"),
+		Ordinal: rapid.Int32Range(0, m.next-1).Draw(t, "ordinal"),
+		Bytes:   rapid.Int64Range(1, 1<<40).Draw(t, "bytes"),
 	}
 	taken := slices.ContainsFunc(m.segments, func(o Segment) bool { return o.Ordinal == s.Ordinal })
 	err := m.r.Track(s)
@@ -64,10 +64,7 @@ func (m *model) reuse(t *rapid.T) {
 }
 
 func (m *model) join(t *rapid.T) {
-	key := GroupKey{
-		ID:         rapid.Uint64Range(0, 3).Draw(t, "id"),
-		Generation: rapid.Uint64Range(0, 2).Draw(t, "generation"),
-	}
+	key := GroupKey(rapid.Uint64Range(0, 11).Draw(t, "id"))
 	taken := slices.ContainsFunc(m.groups, func(g *Group) bool { return g.Key() == key })
 	g, err := m.r.Join(key)
 	if taken != (err != nil) {

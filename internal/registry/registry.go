@@ -1,6 +1,7 @@
 package registry
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -10,7 +11,7 @@ import (
 var (
 	// ErrTracked: the ordinal is in use already.
 	ErrTracked = errors.New("segment is already tracked")
-	// ErrUnknownSegment: the segment is not tracked, or that generation of it is gone.
+	// ErrUnknownSegment: the segment is not tracked.
 	ErrUnknownSegment = errors.New("segment is not tracked")
 	// ErrReleasing: the segment is about to be unmapped.
 	ErrReleasing = errors.New("segment is being released")
@@ -162,6 +163,6 @@ func (r *Registry) Join(key GroupKey) (*Group, error) {
 
 func (r *Registry) search(key GroupKey) (int, bool) {
 	return slices.BinarySearchFunc(r.groups, key, func(g *Group, k GroupKey) int {
-		return g.key.Compare(k)
+		return cmp.Compare(g.key, k)
 	})
 }

@@ -19,9 +19,9 @@ func track(t testing.TB, r *Registry, ordinals ...int32) {
 	}
 }
 
-func join(t testing.TB, r *Registry, id, generation uint64) *Group {
+func join(t testing.TB, r *Registry, key GroupKey) *Group {
 	t.Helper()
-	g, err := r.Join(GroupKey{ID: id, Generation: generation})
+	g, err := r.Join(key)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -64,7 +64,7 @@ func wantError(t testing.TB, got, want error) {
 
 func TestAScopeEndRegistersWhatIsNewAndNothingTwice(t *testing.T) {
 	var r Registry
-	g := join(t, &r, 1, 0)
+	g := join(t, &r, 1)
 	wantPending(t, g)
 	track(t, &r, 0, 1)
 	wantPending(t, g, 0, 1)
@@ -77,7 +77,7 @@ func TestAScopeEndRegistersWhatIsNewAndNothingTwice(t *testing.T) {
 
 func TestAFailureHalfWayLeavesTheRestPending(t *testing.T) {
 	var r Registry
-	g := join(t, &r, 1, 0)
+	g := join(t, &r, 1)
 	track(t, &r, 0, 1, 2, 3)
 	register(t, g, 0, 1)
 	wantPending(t, g, 2, 3)
@@ -89,26 +89,26 @@ func TestAFailureHalfWayLeavesTheRestPending(t *testing.T) {
 
 func TestANewGroupTakesOverAllLiveSegments(t *testing.T) {
 	var r Registry
-	first := join(t, &r, 1, 0)
+	first := join(t, &r, 1)
 	track(t, &r, 0, 1, 2)
 	register(t, first, 0, 1, 2)
 	if _, err := r.Release(segment(1)); err != nil {
 		t.Fatal(err)
 	}
-	wantPending(t, join(t, &r, 2, 0), 0, 2)
+	wantPending(t, join(t, &r, 2), 0, 2)
 }
 
 func TestASegmentLeavesOnlyAfterItsWindows(t *testing.T) {
 	var r Registry
-	b, a := join(t, &r, 7, 1), join(t, &r, 7, 0)
+	b, a := join(t, &r, 8), join(t, &r, 7)
 	track(t, &r, 0)
 	register(t, a, 0)
 	register(t, b, 0)
 	wantError(t, r.Untrack(segment(0)), ErrNotReleasing)
 	windows, err := r.Release(segment(0))
 	want := []Registration{
-		{Group: GroupKey{ID: 7}, Segment: segment(0), Window: 100},
-		{Group: GroupKey{ID: 7, Generation: 1}, Segment: segment(0), Window: 100},
+		{Group: 7, Segment: segment(0), Window: 100},
+		{Group: 8, Segment: segment(0), Window: 100},
 	}
 	if diff := cmp.Diff(want, windows); diff != "" || err != nil {
 		t.Fatalf("%v\n%s", err, diff)
@@ -131,7 +131,7 @@ func TestASegmentLeavesOnlyAfterItsWindows(t *testing.T) {
 
 func TestASuspendedGroupComesBack(t *testing.T) {
 	var r Registry
-	g := join(t, &r, 1, 0)
+	g := join(t, &r, 1)
 	track(t, &r, 0, 1, 2)
 	register(t, g, 0, 1, 2)
 	for _, w := range g.Windows() {
@@ -145,7 +145,7 @@ func TestASuspendedGroupComesBack(t *testing.T) {
 
 func TestAnOrdinalInUseForASecondTimeIsAnotherSegment(t *testing.T) {
 	var r Registry
-	g := join(t, &r, 1, 0)
+	g := join(t, &r, 1)
 	track(t, &r, 0, 1)
 	register(t, g, 1)
 	if _, err := r.Release(segment(0)); err != nil {
@@ -156,7 +156,7 @@ func TestAnOrdinalInUseForASecondTimeIsAnotherSegment(t *testing.T) {
 	}
 	wantPending(t, g)
 	track(t, &r, 2)
-	again := Segment{Ordinal: 0, Generation: 1, Bytes: 64}
+	again := Segment{Ordinal: 0, Bytes: 64}
 	if err := r.Track(again); err != nil {
 		t.Fatal(err)
 	}
@@ -169,7 +169,7 @@ func TestAnOrdinalInUseForASecondTimeIsAnotherSegment(t *testing.T) {
 
 func TestAGroupClosesOnceItsWindowsAreGone(t *testing.T) {
 	var r Registry
-	g := join(t, &r, 1, 0)
+	g := join(t, &r, 1)
 	_, err := r.Join(g.Key())
 	wantError(t, err, ErrJoined)
 	track(t, &r, 0)
@@ -191,14 +191,14 @@ func TestAGroupClosesOnceItsWindowsAreGone(t *testing.T) {
 
 func TestGroupsComeInTheOrderOfTheirKeys(t *testing.T) {
 	var r Registry
-	for _, k := range []GroupKey{{9, 0}, {2, 1}, {5, 5}, {2, 0}} {
-		join(t, &r, k.ID, k.Generation)
+	for _, k := range []GroupKey{9, 2, 31, 5} {
+		join(t, &r, k)
 	}
 	var got []string
 	for g := range r.Groups() {
 		got = append(got, g.Key().String())
 	}
-	if want := []string{"2.0", "2.1", "5.5", "9.0"}; !slices.Equal(got, want) {
+	if want := []string{"2", "5", "9", "1f"}; !slices.Equal(got, want) {
 		t.Fatalf("got %v, want %v", got, want)
 	}
 }
@@ -219,7 +219,7 @@ func TestWordsForStates(t *testing.T) {
 	for _, s := range []struct{ got, want string }{
 		{Releasing.String(), "releasing"},
 		{SegmentState(9).String(), "state 9"},
-		{segment(3).String(), "segment 3 generation 0 (2097152 B)"},
+		{segment(3).String(), "segment 3 (2097152 B)"},
 	} {
 		if s.got != s.want {
 			t.Errorf("got %q, want %q", s.got, s.want)
@@ -229,7 +229,7 @@ func TestWordsForStates(t *testing.T) {
 
 func TestNothingPendingAllocatesNothing(t *testing.T) {
 	var r Registry
-	g := join(t, &r, 1, 0)
+	g := join(t, &r, 1)
 	track(t, &r, 0, 1, 2)
 	register(t, g, 0, 1, 2)
 	dst := make([]Segment, 0, 4)

@@ -4,17 +4,15 @@ import "fmt"
 
 // Segment is one physical allocation of the pool.
 type Segment struct {
-	// Ordinal numbers the segments of a pool from 0.
+	// Ordinal numbers the segments of a pool from 0. A pool gives none out again.
 	Ordinal int32
-	// Generation counts how often the ordinal has been used before.
-	Generation uint32
 	// Bytes is the mapped size.
 	Bytes int64
 }
 
 // String names s as reports do.
 func (s Segment) String() string {
-	return fmt.Sprintf("segment %d generation %d (%d B)", s.Ordinal, s.Generation, s.Bytes)
+	return fmt.Sprintf("segment %d (%d B)", s.Ordinal, s.Bytes)
 }
 
 // record is one entry of the log.

@@ -48,7 +48,7 @@ func Grow(g Growth) (GrowthResult, error) {
 	}
 	var p growing
 	for id := range g.Groups {
-		group, err := p.registry.Join(registry.GroupKey{ID: uint64(id)})
+		group, err := p.registry.Join(registry.GroupKey(id))
 		if err != nil {
 			return GrowthResult{}, err
 		}
@@ -90,7 +90,7 @@ func (p *growing) endScope(group *registry.Group) error {
 	p.result.LargestPending = max(p.result.LargestPending, len(p.scratch))
 	for _, s := range p.scratch {
 		p.result.Windows++
-		p.result.Pending = p.result.Pending.Add(s.Ordinal, s.Generation, s.Bytes)
+		p.result.Pending = p.result.Pending.Add(s.Ordinal, s.Bytes)
 		if err := group.Registered(s, registry.Window(p.result.Windows)); err != nil {
 			return err
 		}
