@@ -15,8 +15,8 @@ import (
 	"symmem/internal/rendezvous"
 )
 
-// bare is the baseline where there is no library: the same call at the seam, below the root package.
-// Its device joins the ranks anew, and nothing agrees, checks or chooses for it.
+// bare is the baseline where there is no library: the same call at the seam, below the root
+// package. Its device joins the ranks anew, and nothing agrees, checks or chooses for it.
 type bare struct {
 	device driver.Device
 	comm   driver.Communicator

@@ -6,9 +6,9 @@ import (
 	"slices"
 )
 
-// GroupKey is the unique id of a group that the ranks agreed on when it was made. Ranks that register
-// several groups do so in the order of their keys; two orders on two ranks would wait for each other
-// forever.
+// GroupKey is the unique id of a group that the ranks agreed on when it was made. Ranks that
+// register several groups do so in the order of their keys; two orders on two ranks would wait for
+// each other forever.
 type GroupKey uint64
 
 // String writes k in hexadecimal.
