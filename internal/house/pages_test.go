@@ -52,6 +52,22 @@ var pageRules = []pageRule{
 		},
 	},
 	{
+		name:  "names of code in pages exist",
+		why:   "a name that was changed leads a reader nowhere",
+		check: lostNames,
+		bad: []pages{
+			{"docs/design/a.md": "`agreeOn` compares.\n", "a.go": "func compareKeys() {}\n"},
+			{"ARCHITECTURE.md": "See `Group.Agree`.\n", "a.go": "type Group struct{}\n"},
+		},
+		good: []pages{
+			{
+				"docs/design/a.md": "`Group.agree()`, `cuMemUnmap`, `-run TestOther`\n",
+				"a.go":             "func (g *Group) agree() {}\n",
+			},
+			{"docs/guides/a.md": "`hostNetwork`\n"},
+		},
+	},
+	{
 		name:  "every page in docs is in an index",
 		why:   "a page that nothing links to is not found",
 		check: orphans,
