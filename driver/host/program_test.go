@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"symmem/driver"
+	"symmem/internal/control/controltest"
 	"symmem/internal/rendezvous"
 )
 
@@ -198,17 +199,8 @@ func (a *rankProcess) message(round int) error {
 
 // explain reports an error, meets the others on the fault lane, and leaves.
 func (a *rankProcess) explain(err error) {
-	n := output{Event: "outcome", Kind: "other", Text: err.Error()}
-	var lost *driver.RankLostError
-	var late *driver.TimeoutError
-	switch {
-	case errors.As(err, &lost):
-		n.Kind, n.Ranks = "lost", lost.Ranks
-	case errors.As(err, &late):
-		n.Kind, n.Ranks = "late", late.Missing
-	case errors.Is(err, driver.ErrFault):
-		n.Kind = "fault"
-	}
+	n := output{Event: "outcome", Text: err.Error()}
+	n.Kind, n.Ranks = controltest.KindOf(err)
 	ctx, cancel := context.WithTimeout(context.Background(), a.device.cfg.Timeout)
 	defer cancel()
 	reports, err := a.group.Exchange(ctx, driver.LaneFault, []byte("here"))

@@ -296,7 +296,7 @@ func TestNormsThatDifferFail(t *testing.T) {
 // its call and the launch.
 func TestANormIsRefusedAfterAFault(t *testing.T) {
 	if !ofOneMachine() {
-		t.Skip("ranks that are apart show nothing")
+		t.Skip("not supported here: ranks of several machines do not announce their calls")
 	}
 	draws := drawing(t)
 	w, buffers := newNormBuffersOf(t, 2, time.Minute)

@@ -197,20 +197,8 @@ const longWork = time.Second
 
 // explain reports an error, exchanges reports with the others on the fault lane, and leaves.
 func (s program) explain(p control.Plane, err error) output {
-	n := output{Event: "outcome", Kind: "other", Text: err.Error()}
-	var lost *driver.RankLostError
-	var late *driver.TimeoutError
-	var stray *driver.StrayError
-	switch {
-	case errors.As(err, &stray):
-		n.Kind, n.Ranks = "stray", slices.Sorted(maps.Keys(stray.Elsewhere))
-	case errors.As(err, &lost):
-		n.Kind, n.Ranks = "lost", lost.Ranks
-	case errors.As(err, &late):
-		n.Kind, n.Ranks = "late", late.Missing
-	case errors.Is(err, driver.ErrFault):
-		n.Kind = "fault"
-	}
+	n := output{Event: "outcome", Text: err.Error()}
+	n.Kind, n.Ranks = KindOf(err)
 	output{Event: "failed", Text: n.Text}.write()
 	ctx, cancel := context.WithTimeout(context.Background(), reportTimeout)
 	defer cancel()
@@ -225,6 +213,24 @@ func (s program) explain(p control.Plane, err error) output {
 		return closed
 	}
 	return n
+}
+
+// KindOf names the kind of a fault in one word, with the ranks that the error names.
+func KindOf(err error) (kind string, ranks []int) {
+	var lost *driver.RankLostError
+	var late *driver.TimeoutError
+	var stray *driver.StrayError
+	switch {
+	case errors.As(err, &stray):
+		return "stray", slices.Sorted(maps.Keys(stray.Elsewhere))
+	case errors.As(err, &lost):
+		return "lost", lost.Ranks
+	case errors.As(err, &late):
+		return "late", late.Missing
+	case errors.Is(err, driver.ErrFault):
+		return "fault", nil
+	}
+	return "other", nil
 }
 
 // reportTimeout bounds the wait on the fault lane for a rank that is stopped.

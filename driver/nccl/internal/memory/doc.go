@@ -18,7 +18,7 @@
 // arena that was kept (Arena.Keep), or that is in use when it is closed, keeps the GPU's context
 // until its addresses are given back.
 //
-// # UseCounts and holds
+// # Use counts and holds
 //
 // A UseCount counts who uses a thing: holds, and what lies in it and is still to be given back, as
 // a window in its segment and a segment in its arena. What gives the thing back asks first

@@ -30,14 +30,14 @@ type Holds struct {
 // For returns the hold of the capture that a stream is in, which is made at the first call, or nil
 // without an active capture. One call is made at a time, on a thread of the context.
 func (hs *Holds) For(stream cuda.Stream) (*Hold, error) {
-	ks := hs.UseCounts
-	capture, err := ks.gpu.CUDA.CaptureInfo(stream)
+	uc := hs.UseCounts
+	capture, err := uc.gpu.CUDA.CaptureInfo(stream)
 	if err != nil || capture.Graph == 0 {
 		return nil, err
 	}
-	ks.mu.Lock()
+	uc.mu.Lock()
 	h := hs.captures[capture.ID]
-	ks.mu.Unlock()
+	uc.mu.Unlock()
 	if h == nil {
 		h = &Hold{of: hs, capture: capture.ID}
 		err = h.begin(capture.Graph)
@@ -47,19 +47,19 @@ func (hs *Holds) For(stream cuda.Stream) (*Hold, error) {
 
 // begin has the hold last as long as the graph.
 func (h *Hold) begin(graph cuda.Graph) error {
-	hs, ks := h.of, h.of.UseCounts
-	ks.mu.Lock()
+	hs, uc := h.of, h.of.UseCounts
+	uc.mu.Lock()
 	if hs.captures == nil {
 		hs.captures = map[uint64]*Hold{}
 	}
 	hs.captures[h.capture] = h
 	hs.held.Add(1)
-	ks.mu.Unlock()
-	err := ks.gpu.CUDA.AtGraphEnd(graph, h.end)
+	uc.mu.Unlock()
+	err := uc.gpu.CUDA.AtGraphEnd(graph, h.end)
 	if missing := (*cuda.MissingError)(nil); errors.As(err, &missing) {
-		ks.mu.Lock()
-		ks.withoutEnd = append(ks.withoutEnd, h)
-		ks.mu.Unlock()
+		uc.mu.Lock()
+		uc.withoutEnd = append(uc.withoutEnd, h)
+		uc.mu.Unlock()
 		return nil
 	}
 	if err != nil {
@@ -71,11 +71,11 @@ func (h *Hold) begin(graph cuda.Graph) error {
 // end drops what the hold uses. It is called on a thread of CUDA's, which must not call CUDA: what
 // was deferred is left to a goroutine.
 func (h *Hold) end() {
-	hs, ks := h.of, h.of.UseCounts
-	ks.mu.Lock()
+	hs, uc := h.of, h.of.UseCounts
+	uc.mu.Lock()
 	delete(hs.captures, h.capture)
 	idle := release(h.used)
-	ks.mu.Unlock()
+	uc.mu.Unlock()
 	if len(idle) == 0 {
 		hs.held.Done()
 		return
@@ -83,7 +83,7 @@ func (h *Hold) end() {
 	go func() {
 		defer hs.held.Done()
 		for _, k := range idle {
-			ks.runDeferred(k)
+			uc.runDeferred(k)
 		}
 	}()
 }

@@ -28,9 +28,9 @@ type UseCounts struct {
 // DeferUntilUnused has a function called once no hold uses k, and counts a use of dependsOn until
 // then, unless that is nil. It returns false where nobody uses k: then the caller calls it. What
 // was deferred before stays.
-func (ks *UseCounts) DeferUntilUnused(k, upon *UseCount, due func()) bool {
-	ks.mu.Lock()
-	defer ks.mu.Unlock()
+func (uc *UseCounts) DeferUntilUnused(k, upon *UseCount, due func()) bool {
+	uc.mu.Lock()
+	defer uc.mu.Unlock()
 	if k.users == 0 {
 		return false
 	}
@@ -44,13 +44,13 @@ func (ks *UseCounts) DeferUntilUnused(k, upon *UseCount, due func()) bool {
 }
 
 // inUse reports whether holds use something.
-func (ks *UseCounts) inUse(k *UseCount) bool {
-	ks.mu.Lock()
-	defer ks.mu.Unlock()
+func (uc *UseCounts) inUse(k *UseCount) bool {
+	uc.mu.Lock()
+	defer uc.mu.Unlock()
 	return k.users > 0
 }
 
-// release decrements use counts, and returns those that became 0 with something deferred. ks.mu is
+// release decrements use counts, and returns those that became 0 with something deferred. uc.mu is
 // held.
 func release(used []*UseCount) (due []*UseCount) {
 	return slices.DeleteFunc(used, func(k *UseCount) bool {
@@ -60,31 +60,31 @@ func release(used []*UseCount) (due []*UseCount) {
 }
 
 // runDeferred does what was deferred, if nobody uses the thing still.
-func (ks *UseCounts) runDeferred(k *UseCount) {
+func (uc *UseCounts) runDeferred(k *UseCount) {
 	for k != nil {
-		ks.mu.Lock()
+		uc.mu.Lock()
 		due := k.deferred
 		if k.users > 0 || due == nil {
-			ks.mu.Unlock()
+			uc.mu.Unlock()
 			return
 		}
 		k.deferred = nil
-		ks.mu.Unlock()
+		uc.mu.Unlock()
 		due()
 		if k = k.dependsOn; k != nil {
-			ks.mu.Lock()
+			uc.mu.Lock()
 			k.users--
-			ks.mu.Unlock()
+			uc.mu.Unlock()
 		}
 	}
 }
 
 // End ends the holds of which the driver does not say when their graphs end.
-func (ks *UseCounts) End() {
-	ks.mu.Lock()
-	endless := ks.withoutEnd
-	ks.withoutEnd = nil
-	ks.mu.Unlock()
+func (uc *UseCounts) End() {
+	uc.mu.Lock()
+	endless := uc.withoutEnd
+	uc.withoutEnd = nil
+	uc.mu.Unlock()
 	for _, h := range endless {
 		h.end()
 	}
