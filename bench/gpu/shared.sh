@@ -3,24 +3,43 @@
 #
 #   RANKS   ranks that share the GPU (4)
 #   SEED    where random programs come from (1)
+#   PARTS   what to try (churn messages uneven gpu gpu_window verify)
 # shellcheck source-path=SCRIPTDIR source=machine.sh
 CUDA_VISIBLE_DEVICES=${CUDA_VISIBLE_DEVICES-0}
 . "$(dirname "$0")/machine.sh"
 
-verify=(symmem verify --backend nccl --ranks "$RANKS" --churn 200 --skew --seed "${SEED:-1}")
-for path in plain window direct; do
-	expect 0 120 "${verify[@]}" --path "$path" --groups 3
-done
-expect_text 1 Divergence 120 "${verify[@]}" --placement address --check every
-export SYMMEM_TEST_BACKEND=nccl
+verify=(symmem verify --backend nccl --ranks "$RANKS" --seed "${SEED:-1}")
+churn=("${verify[@]}" --churn 200 --skew)
 random=("$BUILD/chaos.test" -test.v -test.timeout 270s -seed "${SEED:-1}" -programs 40 -at-once 1)
-expect 0 280 "${random[@]}" -test.run MessagesOn
-# These have up to 8 ranks, whose queues have to do.
-expect 0 280 env CUDA_DEVICE_MAX_CONNECTIONS=8 "${random[@]}" -test.run UnevenOn
 cells=("$BUILD/chaos.test" -test.v -test.timeout 590s -test.parallel 1 -all-cells -test.run)
-expect 0 600 "${cells[@]}" 'TestPageOnAGPU/.*/.*/gpu$'
-# Without the service: NCCL's window kernels are left waiting there, and the end of a process with
-# one is a fault for all clients of the service.
-expect 0 600 env -u CUDA_MPS_PIPE_DIRECTORY "${cells[@]}" 'TestPageOnAGPU/.*/.*/gpu_window$'
-expect 0 150 symmem verify --backend nccl --ranks "$RANKS" --for 60s
+export SYMMEM_TEST_BACKEND=nccl
+
+run_part() {
+	local path
+	case $1 in
+	churn)
+		for path in plain window direct; do
+			expect 0 120 "${churn[@]}" --path "$path" --groups 3
+		done
+		expect_text 1 Divergence 120 "${churn[@]}" --placement address --check every
+		;;
+	messages) expect 0 280 "${random[@]}" -test.run MessagesOn ;;
+	# These have up to 8 ranks, whose queues have to do.
+	uneven) expect 0 280 env CUDA_DEVICE_MAX_CONNECTIONS=8 "${random[@]}" -test.run UnevenOn ;;
+	gpu) expect 0 600 "${cells[@]}" 'TestPageOnAGPU/.*/.*/gpu$' ;;
+	# Without the service: NCCL's window kernels are left waiting there, and the end of a process with
+	# one is a fault for all clients of the service.
+	gpu_window)
+		expect 0 600 env -u CUDA_MPS_PIPE_DIRECTORY "${cells[@]}" 'TestPageOnAGPU/.*/.*/gpu_window$'
+		;;
+	verify) expect 0 150 "${verify[@]}" --for 60s ;;
+	*) fail "no part is named $1" ;;
+	esac
+}
+
+for name in ${PARTS:-churn messages uneven gpu gpu_window verify}; do
+	begin=$SECONDS
+	run_part "$name"
+	echo "# part $name took $((SECONDS - begin)) s"
+done
 finish
