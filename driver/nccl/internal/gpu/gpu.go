@@ -105,39 +105,6 @@ func (g *GPU) Held() bool {
 	return g.holders > 0
 }
 
-// enter locks the goroutine to its thread and makes the context current there; leave ends that.
-// CUDA calls are made in between. With another library, whose captures some calls of any thread
-// would spoil, the thread is set to spoil none.
-func (g *GPU) enter() (visit, error) {
-	runtime.LockOSThread()
-	if err := g.CUDA.SetCurrent(g.context); err != nil {
-		runtime.UnlockOSThread()
-		return visit{}, err
-	}
-	v := visit{guest: g.Guests.Load()}
-	if v.guest {
-		var err error
-		if v.mode, err = g.CUDA.ThreadExchangeCaptureMode(cuda.CaptureRelaxed); err != nil {
-			runtime.UnlockOSThread()
-			return visit{}, err
-		}
-	}
-	return v, nil
-}
-
-// visit is what a thread was set to before.
-type visit struct {
-	guest bool
-	mode  cuda.CaptureMode
-}
-
-func (g *GPU) leave(v visit) {
-	if v.guest {
-		_, _ = g.CUDA.ThreadExchangeCaptureMode(v.mode) // it has just worked
-	}
-	runtime.UnlockOSThread()
-}
-
 // With makes CUDA calls, each of which may be on a thread of its own, for less than Do takes.
 func (g *GPU) With(calls func(gpu *cuda.Driver) error) error {
 	if !g.Guests.Load() {
@@ -146,13 +113,21 @@ func (g *GPU) With(calls func(gpu *cuda.Driver) error) error {
 	return g.Do(func() error { return calls(g.CUDA) })
 }
 
-// Do runs CUDA calls on a thread of the context.
+// Do runs CUDA calls on a thread of the context. With another library, whose captures some calls of
+// any thread would spoil, the thread is set to spoil none meanwhile.
 func (g *GPU) Do(calls func() error) error {
-	v, err := g.enter()
-	if err != nil {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	if err := g.CUDA.SetCurrent(g.context); err != nil {
 		return err
 	}
-	defer g.leave(v)
+	if g.Guests.Load() {
+		before, err := g.CUDA.ThreadExchangeCaptureMode(cuda.CaptureRelaxed)
+		if err != nil {
+			return err
+		}
+		defer func() { _, _ = g.CUDA.ThreadExchangeCaptureMode(before) }() // it has just worked
+	}
 	return calls()
 }
 
