@@ -25,8 +25,8 @@ type kernel struct {
 func (k *kernel) inPieces(of *kernels.Launch, at *kernels.Places) *kernel {
 	first := k.then
 	for i := of.Pieces - 1; i >= 0; i-- {
-		one, piece := *k, of.Piece(i)
-		one.params, one.then = piece.Params(at), first
+		one := *k
+		one.params, one.then = of.Params(at, i), first
 		first = &one
 	}
 	return first

@@ -225,8 +225,10 @@ func (p *plan) putGuard() error {
 	if !d.startsEarly() || !p.single() {
 		return nil
 	}
-	k := &kernel{grid: cuda.Dim{X: 1}, block: cuda.Dim{X: 1}}
-	k.params.Uint32(0) // the kernel does not read it
+	k := &kernel{
+		grid: cuda.Dim{X: 1}, block: cuda.Dim{X: 1},
+		params: cuda.ParamsOf(new(uint32)), // the kernel does not read it
+	}
 	p.guard = func(on cuda.Stream, gpu *cuda.Driver) error { return k.launch(gpu, on) }
 	err := d.gpu.Do(func() error {
 		err := d.collectives.Load(d.gpu) // without a direct path they are not loaded yet

@@ -254,7 +254,7 @@ func TestHotCallsDoNotAllocate(t *testing.T) {
 	}
 	driver, recorder := load(t, declarations)
 	recorder.Reset()
-	params := new(Params)
+	params := ParamsOf(&struct{ at uintptr }{address})
 	for name, call := range map[string]func(){
 		"copy":          func() { _ = driver.MemcpyAsync(address, other, big, stream) },
 		"fill":          func() { _ = driver.MemsetD8Async(address, 1, big, stream) },
@@ -267,9 +267,7 @@ func TestHotCallsDoNotAllocate(t *testing.T) {
 		"context":       func() { _ = driver.SetCurrent(1) },
 		"exchange mode": func() { _, _ = driver.ThreadExchangeCaptureMode(CaptureRelaxed) },
 		"kernel": func() {
-			params.Reset()
-			params.Address(address)
-			_ = driver.LaunchKernel(1, Dim{X: 1}, Dim{X: 1}, 0, stream, params)
+			_ = driver.LaunchKernel(1, Dim{X: 1}, Dim{X: 1}, 0, stream, &params)
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -137,12 +137,13 @@ func TestNotReadyIsNoError(t *testing.T) {
 }
 
 func TestKernelArgumentsArePackedAsInC(t *testing.T) {
-	var p Params
-	p.Uint32(0x11)
-	p.Address(address)
-	p.Float32(1.5)
-	p.Uint32(0x22)
-	p.Uint64(0x33)
+	p := ParamsOf(&struct {
+		number  uint32
+		pointer uintptr
+		float   float32
+		next    uint32
+		long    uint64
+	}{0x11, address, 1.5, 0x22, 0x33})
 	want := slices.Concat(half(0x11), half(0), words(uint64(address)), half(0x3fc00000), half(0x22),
 		words(0x33))
 	driver, recorder := load(t, declarations)
@@ -162,14 +163,11 @@ func TestKernelArgumentsArePackedAsInC(t *testing.T) {
 	if got := dl.Load[[40]byte](uintptr(option(1))); !slices.Equal(got[:len(want)], want) {
 		t.Errorf("packed %v, want %v", got[:len(want)], want)
 	}
-	p.Reset()
 	defer func() {
 		if recover() == nil {
 			t.Error("too many arguments were launched")
 		}
 	}()
-	for range MaxParams/8 + 1 {
-		p.Uint64(0)
-	}
+	p = ParamsOf(new([MaxParams/8 + 1]uint64))
 	_ = driver.LaunchKernel(1, Dim{}, Dim{}, 0, 0, &p)
 }

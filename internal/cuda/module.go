@@ -76,38 +76,22 @@ func (m Dim) words() (x, y, z uintptr) {
 	return uintptr(all[0]), uintptr(all[1]), uintptr(all[2])
 }
 
-// Params are the arguments of a kernel, packed as C packs a structure. The zero value is a kernel
-// without arguments; Reset makes one usable again without an allocation.
+// Params are the arguments of a kernel: the bytes of a structure. The zero value is a kernel
+// without arguments.
 type Params struct{ packed []byte }
 
-// Reset removes all arguments.
-func (p *Params) Reset() { p.packed = p.packed[:0] }
+// ParamsOf copies a structure, of numbers alone, whose members C lays out as Go does. It holds no
+// pointers of Go's, which would keep nothing reachable.
+func ParamsOf[T any](structure *T) Params {
+	bytes := unsafe.Slice((*byte)(unsafe.Pointer(structure)), unsafe.Sizeof(*structure))
+	return Params{slices.Clone(bytes)}
+}
 
 // With returns a copy that has another 64-bit integer at an offset.
 func (p *Params) With(at int, v uint64) Params {
 	packed := slices.Clone(p.packed)
 	binary.NativeEndian.PutUint64(packed[at:], v)
 	return Params{packed}
-}
-
-// Uint64 adds a 64-bit integer.
-func (p *Params) Uint64(v uint64) { pack(p, v) }
-
-// Address adds a pointer.
-func (p *Params) Address(v uintptr) { pack(p, v) }
-
-// Uint32 adds a 32-bit integer.
-func (p *Params) Uint32(v uint32) { pack(p, v) }
-
-// Float32 adds a float.
-func (p *Params) Float32(v float32) { pack(p, v) }
-
-func pack[T uint32 | uint64 | uintptr | float32](p *Params, v T) {
-	size := int(unsafe.Sizeof(v))
-	for len(p.packed)%size != 0 {
-		p.packed = append(p.packed, 0)
-	}
-	p.packed = append(p.packed, unsafe.Slice((*byte)(unsafe.Pointer(&v)), size)...)
 }
 
 // MaxParams is the largest number of bytes of a kernel's arguments: what every device takes.

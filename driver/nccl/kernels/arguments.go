@@ -2,6 +2,7 @@ package kernels
 
 import (
 	"time"
+	"unsafe"
 
 	"symmem/internal/cuda"
 )
@@ -17,39 +18,41 @@ type Places struct {
 	Timeout time.Duration
 }
 
-// digestAt is where Params puts the digest: behind six words.
-const digestAt = 24
-
-// WithDigest returns a copy of what Params has made, for a call of another digest.
-func WithDigest(p cuda.Params, digest uint64) cuda.Params { return p.With(digestAt, digest) }
-
-// Params packs the arguments of a call as struct Call or Bulk of src/call.h, those of a call in
-// pieces for one of them. The call has its digest: kernels fail where ranks differ in it.
-func (l *Launch) Params(at *Places) cuda.Params {
-	var p cuda.Params
-	for _, word := range []uint32{
-		uint32(l.Rank), uint32(l.Ranks), l.sendTo, l.recvFrom, l.op, l.divisor,
-	} {
-		p.Uint32(word)
-	}
-	p.Uint64(l.Digest)
-	p.Address(l.Send + uintptr(l.from))
-	p.Address(l.Recv + uintptr(l.from))
-	for _, bytes := range []int64{l.bytes, l.sendStride, l.recvStride} {
-		p.Uint64(uint64(bytes))
-	}
-	addresses(&p, &at.Exchange)
-	p.Uint64(uint64(at.Timeout.Nanoseconds()))
-	p.Address(at.Report)
-	if l.Bulk {
-		addresses(&p, &at.SendAt)
-		addresses(&p, &at.RecvAt)
-	}
-	return p
+// arguments are those of a kernel: struct Call of src/call.h.
+type arguments struct {
+	rank, ranks, sendTo, recvFrom, op, divisor uint32
+	digest                                     uint64
+	send, recv                                 uintptr
+	bytes, sendStride, recvStride              int64
+	exchange                                   [MaxRanks]uintptr
+	timeout                                    time.Duration
+	report                                     uintptr
 }
 
-func addresses(p *cuda.Params, all *[MaxRanks]uintptr) {
-	for _, at := range all {
-		p.Address(at)
+// bulkArguments are those of a bulk kernel: struct Bulk of src/call.h.
+type bulkArguments struct {
+	arguments
+	sendAt, recvAt [MaxRanks]uintptr
+}
+
+// WithDigest returns a copy of what Params has made, for a call of another digest.
+func WithDigest(p cuda.Params, digest uint64) cuda.Params {
+	return p.With(int(unsafe.Offsetof(arguments{}.digest)), digest)
+}
+
+// Params are the arguments of the i-th piece of a call. The call has its digest: kernels fail where
+// ranks differ in it.
+func (l *Launch) Params(at *Places, i int) cuda.Params {
+	from := int64(i) * l.bytes
+	a := arguments{
+		rank: uint32(l.Rank), ranks: uint32(l.Ranks), sendTo: l.sendTo, recvFrom: l.recvFrom,
+		op: l.op, divisor: l.divisor, digest: l.Digest,
+		send: l.Send + uintptr(from), recv: l.Recv + uintptr(from),
+		bytes: min(l.bytes, l.whole-from), sendStride: l.sendStride, recvStride: l.recvStride,
+		exchange: at.Exchange, timeout: at.Timeout, report: at.Report,
 	}
+	if l.Bulk {
+		return cuda.ParamsOf(&bulkArguments{a, at.SendAt, at.RecvAt})
+	}
+	return cuda.ParamsOf(&a)
 }

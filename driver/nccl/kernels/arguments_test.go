@@ -139,8 +139,8 @@ func packed(p cuda.Params) []byte {
 func TestArgumentsLieWhereKernelsReadThem(t *testing.T) {
 	l := Launch{
 		Call: &driver.Call{Digest: 107, Send: 108, Recv: 109}, Rank: 101, Ranks: 102,
-		Bulk: true, bytes: 110, sendStride: 111, recvStride: 112, sendTo: 103, recvFrom: 104, op: 105,
-		divisor: 106,
+		Bulk: true, whole: 110, bytes: 110, sendStride: 111, recvStride: 112, sendTo: 103,
+		recvFrom: 104, op: 105, divisor: 106,
 	}
 	at := Places{Timeout: 113 * time.Nanosecond, Report: 114}
 	for i := range uintptr(MaxRanks) {
@@ -151,7 +151,7 @@ func TestArgumentsLieWhereKernelsReadThem(t *testing.T) {
 		"digest": 107, "send": 108, "recv": 109, "bytes": 110, "sendStride": 111, "recvStride": 112,
 		"timeout": 113, "report": 114, "exchange": 200, "sendAt": 300, "recvAt": 400,
 	}
-	found, bulk := places(t), packed(l.Params(&at))
+	found, bulk := places(t), packed(l.Params(&at, 0))
 	for name, value := range want {
 		p, known := found["Bulk."+name]
 		if !known {
@@ -168,13 +168,13 @@ func TestArgumentsLieWhereKernelsReadThem(t *testing.T) {
 		t.Errorf("%d bytes are packed for a Bulk of %d", len(bulk), found["Bulk"].size)
 	}
 	const digest = 1 << 60
-	other := packed(WithDigest(l.Params(&at), digest))
+	other := packed(WithDigest(l.Params(&at, 0), digest))
 	l.Digest = digest
-	if string(other) != string(packed(l.Params(&at))) || string(other) == string(bulk) {
+	if string(other) != string(packed(l.Params(&at, 0))) || string(other) == string(bulk) {
 		t.Error("another digest does not lie where the first one did, or has changed that, too")
 	}
 	l.Digest, l.Bulk = 107, false
-	call := packed(l.Params(&at))
+	call := packed(l.Params(&at, 0))
 	if len(call) != found["Call"].size || string(call) != string(bulk[:len(call)]) {
 		t.Errorf("%d bytes are packed for a Call of %d, or others", len(call), found["Call"].size)
 	}

@@ -67,10 +67,10 @@ type Launch struct {
 	Blocks, Threads int
 	// Bulk is whether the kernel needs the buffers of all ranks.
 	Bulk bool
-	// Pieces is how many launches the call takes, one after the other: see Piece.
+	// Pieces is how many launches the call takes, one after the other: see Params.
 	Pieces int
-	// whole is the size of a part of the call, bytes that of a launch, which begins at from.
-	whole, bytes, from     int64
+	// whole is the size of a part of the call, bytes that of each launch; the last has what is left.
+	whole, bytes           int64
 	sendStride, recvStride int64  // the distances of parts
 	sendTo, recvFrom       uint32 // sets of ranks
 	op, divisor            uint32

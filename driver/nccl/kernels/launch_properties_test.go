@@ -3,6 +3,7 @@ package kernels
 import (
 	"strings"
 	"testing"
+	"unsafe"
 
 	"pgregory.net/rapid"
 
@@ -90,7 +91,6 @@ func TestLinesFitIntoExchangeMemory(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		asked := drawLaunch(t)
 		for _, l := range chooseAll(t, asked) {
-			l = l.Piece(rapid.IntRange(0, l.Pieces-1).Draw(t, "piece"))
 			ranks := int64(asked.Ranks)
 			room, lines, part := int64(halfBytes), int64(lineLines), l.bytes
 			switch {
@@ -152,21 +152,26 @@ func TestEveryReductionHasALaunch(t *testing.T) {
 		}
 		at := int64(0)
 		for i := range l.Pieces {
-			piece := l.Piece(i)
-			if piece.from != at || piece.bytes <= 0 && l.Pieces > 1 || l.Pieces > 1 && at%pieceUnit != 0 {
-				t.Fatalf("piece %d of %d begins at %d and has %d bytes, want %d", i, l.Pieces, piece.from,
-					piece.bytes, at)
+			piece := argumentsOf(&l, i)
+			from, bytes := int64(piece.send-l.Send), piece.bytes
+			if from != at || int64(piece.recv-l.Recv) != at {
+				t.Fatalf("piece %d of %d begins at %d, want %d", i, l.Pieces, from, at)
 			}
-			piece.from, piece.bytes = l.from, l.bytes
-			if piece.Pieces = l.Pieces; piece != l {
-				t.Fatalf("piece %d is %+v, the call %+v", i, piece, l)
+			if l.Pieces > 1 && (bytes <= 0 || bytes > l.bytes || at%pieceUnit != 0) {
+				t.Fatalf("piece %d of %d, at %d, has %d bytes", i, l.Pieces, at, bytes)
 			}
-			at += l.Piece(i).bytes
+			at += bytes
 		}
 		if whole := asked.Count * int64(asked.DataType.Size()); at != whole {
 			t.Fatalf("%d pieces have %d bytes, the call %d", l.Pieces, at, whole)
 		}
 	})
+}
+
+// argumentsOf are the arguments of a piece.
+func argumentsOf(l *Launch, i int) arguments {
+	bytes := packed(l.Params(&Places{}, i))
+	return *(*arguments)(unsafe.Pointer(&bytes[0]))
 }
 
 // TestTheOrderOfRanksHasTheKernelsOfNoOrder also checks that a tree has kernels of its own only

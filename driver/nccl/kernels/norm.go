@@ -70,15 +70,13 @@ func (l *Local) AddGrid() (blocks, threads int) {
 	return int(max((packs+each-1)/each, 1)), each
 }
 
-// Params packs struct Local of src/local.h.
+// Params are its arguments: struct Local of src/local.h.
 func (l *Local) Params() cuda.Params {
-	var p cuda.Params
-	for _, at := range []uintptr{l.Send, l.Residual, l.Weight, l.Recv, l.Fault} {
-		p.Address(at)
-	}
-	p.Uint32(uint32(l.Rows))
-	p.Uint32(uint32(l.Hidden))
-	p.Float32(l.Epsilon)
-	p.Uint32(0)
-	return p
+	return cuda.ParamsOf(&struct {
+		send, residual, weight, recv, fault uintptr
+		rows, hidden                        uint32
+		epsilon                             float32
+	}{
+		l.Send, l.Residual, l.Weight, l.Recv, l.Fault, uint32(l.Rows), uint32(l.Hidden), l.Epsilon,
+	})
 }

@@ -20,11 +20,3 @@ func (l *Launch) cut() {
 	l.Pieces = int((l.whole + l.bytes - 1) / l.bytes)
 	l.lines()
 }
-
-// Piece is the i-th launch of a call.
-func (l Launch) Piece(i int) Launch {
-	l.from = int64(i) * l.bytes
-	l.bytes = min(l.bytes, l.whole-l.from)
-	l.Pieces = 1
-	return l
-}

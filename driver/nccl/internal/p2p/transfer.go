@@ -80,8 +80,7 @@ func (m *Messages) queueCopy(descriptor *kernels.Message, p *Call, on cuda.Strea
 	if err == nil {
 		err = api.StreamWaitValue(on, gpu.AddressOf(&descriptor.Go), 1, cuda.WaitEqual)
 	}
-	var params cuda.Params
-	params.Address(gpu.AddressOf(descriptor))
+	params := cuda.ParamsOf(&struct{ message uintptr }{gpu.AddressOf(descriptor)})
 	for _, k := range kernels.Copies(p.bytes()) {
 		if err != nil {
 			return err
