@@ -25,15 +25,18 @@ type BusyStreams struct {
 	list []*Stream // guarded by mu
 }
 
-// IsNoted reports whether Note has nothing to do for a stream.
+// IsNoted reports whether Note has nothing to do for a stream: it was noted last, and the watcher
+// is watching. Go inlines it into launches, but not Note.
 func (b *BusyStreams) IsNoted(s *Stream) bool { return b.recent.Load() == s && b.Watching.Load() }
 
-// Note adds a stream that is about to get work, and wakes the watcher. Nothing is to be done for
-// the stream that was noted last while the watcher is watching.
+// Note adds a stream that is about to get work, and wakes the watcher.
 func (b *BusyStreams) Note(s *Stream) {
-	if b.recent.Load() != s {
-		b.add(s)
+	b.mu.Lock()
+	if !slices.Contains(b.list, s) {
+		b.list = append(b.list, s)
 	}
+	b.recent.Store(s)
+	b.mu.Unlock()
 	b.WakeWatcher()
 }
 
@@ -46,15 +49,6 @@ func (b *BusyStreams) WakeWatcher() {
 		default:
 		}
 	}
-}
-
-func (b *BusyStreams) add(s *Stream) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if !slices.Contains(b.list, s) {
-		b.list = append(b.list, s)
-	}
-	b.recent.Store(s)
 }
 
 // AllIdle drops the streams that have become idle, and reports whether none is left.
