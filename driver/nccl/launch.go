@@ -57,8 +57,10 @@ func (c *communicator) launch(s *stream.Stream, p *plan) error {
 	s.Mu.Lock()
 	defer s.Mu.Unlock()
 	s.BusyAgain()
-	if err := c.recordOtherGroups(s, p); err != nil {
-		return err
+	if s.Adopted() || p.Operation == driver.Recv {
+		if err := c.recordOtherGroups(s, p); err != nil {
+			return err
+		}
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -84,11 +86,12 @@ func (c *communicator) launch(s *stream.Stream, p *plan) error {
 	return nil
 }
 
-// recordOtherGroups has the other groups record their events on a stream before a call comes that
-// may wait for what they have nothing to do with. s.Mu is held.
+// recordOtherGroups has the other groups record their events on a stream before what may wait for
+// something that they have nothing to do with: a Recv, or work of the owner of an adopted stream.
+// s.Mu is held.
 func (c *communicator) recordOtherGroups(s *stream.Stream, p *plan) error {
 	switch {
-	case s.Capture != nil || s.Closed() || p.Operation != driver.Recv && !s.Adopted():
+	case s.Capture != nil || s.Closed():
 		return nil
 	case p.Operation.PointToPoint():
 		return s.RecordGroups(nil)
