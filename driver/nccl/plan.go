@@ -36,8 +36,8 @@ type plan struct {
 	// of it has ended; nil for calls that begin so by themselves (nccl.EarlyStart).
 	guard   func(on cuda.Stream, gpu *cuda.Driver) error
 	guarded nccl.Call
-	// chosen is how a kernel of our own runs the call, and refused why there is none, if there is
-	// none. They are set once the direct path is asked about, until a path is taken.
+	// chosen is how a kernel of our own runs the call, or refused why there is none. One of them is
+	// set once the direct path is asked about, until a path is taken.
 	chosen  *kernels.Launch
 	refused error
 }
@@ -61,7 +61,8 @@ var reduceOps = map[driver.ReduceOp]nccl.ReduceOp{
 // Refusal says why there is no kernel for a path.
 func (p *plan) Refusal(path driver.Path) error {
 	if path == driver.PathDirect {
-		return p.refuseDirect()
+		_, err := p.choose()
+		return err
 	}
 	if err := unknown(&p.Call); err != nil {
 		return err
@@ -135,52 +136,64 @@ func (p *plan) remarkDirect() string {
 	return ""
 }
 
-// Take chooses the addresses that NCCL is given, or works out the launch of a kernel of our own.
+// Take works out NCCL's call, or the launches of kernels of our own.
 func (p *plan) Take(path driver.Path, digest uint64) (driver.Plan, error) {
 	p.SetPath(path, digest)
-	if err := p.resolve(); err != nil {
+	var err error
+	if path == driver.PathDirect {
+		err = p.prepareDirect()
+	} else {
+		err = p.prepareNCCL()
+	}
+	if err != nil {
 		return nil, fmt.Errorf("preparing %v of %d %v: %w", p.Operation, p.Count, p.DataType, err)
 	}
 	p.chosen, p.refused = nil, nil
-	p.dataType, p.reduceOp = dataTypes[p.DataType], reduceOps[p.ReduceOp]
-	p.parts = p.partsOf()
-	switch {
-	case !p.single() || p.nothing():
-	case p.guard != nil:
-		p.guarded = p.collective()
-	default:
-		p.ready = p.collective()
-	}
 	return p, nil
 }
 
-// single reports whether a plan is one call of NCCL's. Groups of one rank copy.
-func (p *plan) single() bool {
-	return p.kernel == nil && len(p.c.cfg.Ranks) > 1 && !p.Operation.PointToPoint() && !p.inParts()
-}
-
-// inParts reports whether a plan is a group of NCCL's Send and Recv. So is all-to-all in place,
-// which NCCL does not offer, and all-to-all of an NCCL that is older than that call.
-func (p *plan) inParts() bool {
+// prepareNCCL chooses the addresses that NCCL is given, and makes its call, if it is a single one.
+// Groups of one rank copy.
+func (p *plan) prepareNCCL() error {
+	d := p.c.device
 	switch {
-	case p.kernel != nil:
-		return false
-	case p.Operation == driver.AllToAll && len(p.c.cfg.Ranks) > 1:
-		return p.send == p.recv || !p.c.device.nccl.HasAlltoAll()
+	case p.Operation == driver.Barrier: // a sum over a byte of each rank
+		at, err := d.scratch.Address(d.memory)
+		if err != nil {
+			return err
+		}
+		p.send, p.recv, p.count, p.DataType = at, at, 1, driver.Uint8
+	case p.Path == driver.PathWindow:
+		err := errors.Join(p.owns("send", p.SendWindow), p.owns("receive", p.RecvWindow))
+		if err != nil {
+			return err
+		}
+		p.send, p.recv = p.Send, p.Recv
 	default:
-		return p.Operation == driver.AllToAllV
+		p.send, p.recv = d.memory.AliasOf(p.Send), d.memory.AliasOf(p.Recv)
 	}
-}
-
-func (p *plan) partsOf() *driver.Splits {
+	p.dataType, p.reduceOp, p.parts = dataTypes[p.DataType], reduceOps[p.ReduceOp], p.partsOf()
 	switch {
-	case !p.inParts():
+	case len(p.c.cfg.Ranks) == 1 || p.Operation.PointToPoint() || p.parts != nil || p.nothing():
 		return nil
-	case p.Operation == driver.AllToAllV:
-		return p.Splits
-	default:
-		return evenSplits(len(p.c.cfg.Ranks), p.count)
+	case p.Path == driver.PathWindow && d.startsEarly():
+		p.guarded = p.collective()
+		return p.putGuard()
 	}
+	p.ready = p.collective()
+	return nil
+}
+
+// partsOf is what the ranks send each other if a plan is a group of NCCL's Send and Recv. So is
+// all-to-all in place, which NCCL does not offer, and all-to-all of an NCCL that is older than that
+// call.
+func (p *plan) partsOf() *driver.Splits {
+	ranks := len(p.c.cfg.Ranks)
+	if p.Operation == driver.AllToAll && ranks > 1 &&
+		(p.send == p.recv || !p.c.device.nccl.HasAlltoAll()) {
+		return evenSplits(ranks, p.count)
+	}
+	return p.Splits
 }
 
 // collective is NCCL's call.
@@ -202,53 +215,26 @@ func (p *plan) collective() nccl.Call {
 	}
 }
 
-func (p *plan) resolve() error {
-	switch {
-	case p.Path == driver.PathDirect:
-		return p.prepareDirect()
-	case p.Operation == driver.Barrier:
-		return p.resolveBarrier()
-	case p.Path == driver.PathWindow:
-		p.send, p.recv = p.Send, p.Recv
-		return errors.Join(p.owns("send", p.SendWindow), p.owns("receive", p.RecvWindow),
-			p.putGuard())
-	}
-	p.send, p.recv = p.c.device.memory.AliasOf(p.Send), p.c.device.memory.AliasOf(p.Recv)
-	return nil
-}
-
-// putGuard has an empty kernel go before a call over windows, if NCCL's kernels do not wait for
-// what is ahead of them. If our kernels cannot be loaded it is a fill of one byte, which costs 9 us
-// in a graph, instead of 1 us for a kernel.
+// putGuard has an empty kernel go before a call whose kernels do not wait for what is ahead of
+// them. If our kernels cannot be loaded it is a fill of one byte, which costs 9 us in a graph,
+// instead of 1 us for a kernel.
 func (p *plan) putGuard() error {
 	d := p.c.device
-	if !d.startsEarly() || !p.single() {
-		return nil
-	}
 	k := &kernel{
 		grid: cuda.Dim{X: 1}, block: cuda.Dim{X: 1},
 		params: cuda.ParamsOf(new(uint32)), // the kernel does not read it
 	}
-	p.guard = func(on cuda.Stream, gpu *cuda.Driver) error { return k.launch(gpu, on) }
-	err := d.gpu.Do(func() error {
-		err := d.collectives.Load(d.gpu) // without a direct path they are not loaded yet
-		if err == nil {
-			k.function, err = d.collectives.Function(d.gpu, kernels.AfterAll)
-		}
-		return err
-	})
+	p.guard = func(on cuda.Stream, gpu *cuda.Driver) error { return k.queue(gpu, on) }
+	// Without a direct path they are not loaded yet.
+	err := d.gpu.Do(func() error { return d.collectives.Load(d.gpu) })
+	if err == nil {
+		k.function, err = d.collectives.Function(d.gpu, kernels.AfterAll)
+	}
 	if err == nil {
 		return nil
 	}
 	at, err := d.scratch.Address(d.memory)
 	p.guard = func(on cuda.Stream, gpu *cuda.Driver) error { return gpu.MemsetD8Async(at, 0, 1, on) }
-	return err
-}
-
-// resolveBarrier makes a barrier a sum over a byte of each rank.
-func (p *plan) resolveBarrier() error {
-	at, err := p.c.device.scratch.Address(p.c.device.memory)
-	p.send, p.recv, p.count, p.DataType = at, at, 1, driver.Uint8
 	return err
 }
 
@@ -296,31 +282,29 @@ func (p *plan) copy(on cuda.Stream, gpu *cuda.Driver) error {
 // choose finds the kernel of our own that a call takes on the direct path, or why there is none,
 // once.
 func (p *plan) choose() (*kernels.Launch, error) {
-	if p.chosen == nil {
-		c, send, recv := p.c, p.in(p.SendWindow), p.in(p.RecvWindow)
-		p.chosen = &kernels.Launch{
-			Call: &p.Call, Rank: c.cfg.Rank, Ranks: len(c.cfg.Ranks), Formula: c.cfg.Formula,
-			Symmetric:       send != nil && send.mappedByAll && recv != nil && recv.mappedByAll,
-			Multiprocessors: c.direct.exchange.Multiprocessors,
-		}
-		p.refused = c.direct.choose(p.chosen)
+	c := p.c
+	switch {
+	case p.chosen != nil || p.refused != nil:
+		return p.chosen, p.refused
+	case c.direct.unavailable != "":
+		return nil, fmt.Errorf("%s: %w", c.direct.unavailable, driver.ErrUnsupported)
 	}
-	return p.chosen, p.refused
-}
-
-// refuseDirect says why no kernel of our own can run a call, if none can.
-func (p *plan) refuseDirect() error {
-	if p.c.direct.unavailable != "" {
-		return fmt.Errorf("%s: %w", p.c.direct.unavailable, driver.ErrUnsupported)
+	send, recv := p.in(p.SendWindow), p.in(p.RecvWindow)
+	launch := &kernels.Launch{
+		Call: &p.Call, Rank: c.cfg.Rank, Ranks: len(c.cfg.Ranks), Formula: c.cfg.Formula,
+		Symmetric:       send != nil && send.mappedByAll && recv != nil && recv.mappedByAll,
+		Multiprocessors: c.direct.exchange.Multiprocessors,
 	}
-	_, err := p.choose()
+	err := c.direct.choose(launch)
 	if err == nil {
-		return nil
+		p.chosen = launch
+		return launch, nil
 	}
 	if why := p.whyNotMapped(); why != "" {
 		err = fmt.Errorf("peers' memory could not be mapped: %s", why)
 	}
-	return fmt.Errorf("%w: %w", err, driver.ErrUnsupported)
+	p.refused = fmt.Errorf("%w: %w", err, driver.ErrUnsupported)
+	return nil, p.refused
 }
 
 // refuseWindow says why NCCL has no window kernel for a call, if it has none.
@@ -370,14 +354,16 @@ func (p *plan) whyNotMapped() string {
 // watcher knows what they are doing instead.
 const kernelSlack = 2 * time.Second
 
-// prepareDirect works out the launches of a call.
+// prepareDirect works out the launches of a call: a kernel for each piece, and behind them what is
+// left of a norm. The pieces have one digest, and numbers of their own as calls have: ranks that
+// have come to the same call have the same pieces.
 func (p *plan) prepareDirect() error {
-	c := p.c
+	c, x := p.c, &p.c.direct.exchange
 	launch, err := p.choose()
 	if err != nil {
 		return err
 	}
-	at, err := c.direct.exchange.Places()
+	at, err := x.Places()
 	if err != nil {
 		return err
 	}
@@ -386,25 +372,26 @@ func (p *plan) prepareDirect() error {
 		p.SendWindow.(*window).locate(p.Send, &at.SendAt)
 		p.RecvWindow.(*window).locate(p.Recv, &at.RecvAt)
 	}
-	k := &kernel{
+	k := kernel{
 		grid: cuda.Dim{X: uint32(launch.Blocks)}, block: cuda.Dim{X: uint32(launch.Threads)},
-		// Not where ranks of this process share the GPU: blocks that wait could hold what another rank
-		// needs.
-		overlaps: c.device.collectives.Overlaps && !c.direct.exchange.Shares() && launch.Overlaps(),
+		overlaps: x.Overlaps && launch.Overlaps(),
 	}
-	var then string
-	if p.Norm != nil {
-		k.then, then = normKernel(&p.Call, at.Exchange[c.cfg.Rank],
-			c.direct.exchange.Multiprocessors, k.overlaps)
-	}
-	return c.device.gpu.Do(func() error {
-		k.function, err = c.device.collectives.Function(c.device.gpu, launch.Kernel)
-		if err == nil && k.then != nil {
-			k.then.function, err = c.device.collectives.Function(c.device.gpu, then)
-		}
-		p.kernel, p.meetings = k.inPieces(launch, &at), launch.Pieces
+	if k.function, err = c.device.collectives.Function(c.device.gpu, launch.Kernel); err != nil {
 		return err
-	})
+	}
+	if p.Norm != nil {
+		fault := at.Exchange[c.cfg.Rank] + kernels.FaultOffset
+		if k.then, err = p.normKernel(fault, k.overlaps); err != nil {
+			return err
+		}
+	}
+	for i := launch.Pieces - 1; i >= 0; i-- {
+		piece := k
+		piece.params = launch.Params(&at, i)
+		k.then = &piece
+	}
+	p.kernel, p.meetings = k.then, launch.Pieces
+	return nil
 }
 
 // recordedAs is the plan as it is in a capture, whose kernels tell the other ranks the place.

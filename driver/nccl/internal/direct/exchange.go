@@ -27,6 +27,10 @@ type Exchange struct {
 	// Multiprocessors is how many the kernels of every rank can count on. It is written before the
 	// group is used.
 	Multiprocessors int
+	// Overlaps reports whether kernels may begin before those ahead of them have ended. Not where
+	// ranks of this process share the GPU: blocks that wait could hold what another rank needs. It is
+	// written before the group is used.
+	Overlaps bool
 
 	group Group
 
@@ -59,9 +63,6 @@ func (x *Exchange) Places() (kernels.Places, error) {
 	}
 	return kernels.Places{Exchange: x.at, Report: dl.AddressOf(x.report)}, nil
 }
-
-// Shares reports whether other ranks of this process have the same GPU.
-func (x *Exchange) Shares() bool { return x.group.Sharers > 1 }
 
 // capabilities is what a rank sends to the others before a group gets its exchange memory.
 type capabilities struct {
@@ -169,6 +170,7 @@ func (x *Exchange) make(key handoff.Key, mine *capabilities) (withdraw func(), e
 	if err = x.group.Code.Load(g); err != nil {
 		return withdraw, err
 	}
+	x.Overlaps = x.group.Code.Overlaps && x.group.Sharers == 1
 	count, err := g.Attribute(cuda.AttributeMultiprocessorCount)
 	if err != nil {
 		return withdraw, err

@@ -8,7 +8,7 @@ import (
 	"symmem/internal/ranked"
 )
 
-// Code is what a GPU has loaded of one object of kernels. Its methods are called on a thread of
+// Code is what a GPU has loaded of one object of kernels. Load and Unload are called on a thread of
 // the context.
 type Code struct {
 	// Object gives the object for a GPU of a compute capability.
@@ -69,7 +69,10 @@ func (k *Code) Function(g *GPU, name string) (cuda.Function, error) {
 	if k.module == 0 {
 		return 0, errors.New("the kernels are not loaded")
 	}
-	f, err := g.CUDA.ModuleGetFunction(k.module, name)
+	err := g.With(func(gpu *cuda.Driver) (err error) {
+		f, err = gpu.ModuleGetFunction(k.module, name)
+		return err
+	})
 	if err == nil {
 		k.functions[name] = f
 	}
