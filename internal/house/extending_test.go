@@ -144,7 +144,7 @@ var points = []point{
 			{in: "driver", name: "reduceOpNames", spelled: lower},
 			{in: "driver/formula", name: "pair"},
 			{in: "driver/nccl", name: "reduceOps"},
-			{in: "driver/nccl/kernels", name: "Launch.reduction"},
+			{in: "driver/nccl/kernels", name: "reductions"},
 			{in: "driver/nccl/kernels/src/call.h", without: average},
 			{in: "driver/nccl/kernels/src/any.h", without: average},
 			{in: "internal/softgpu/src/nccl/reduce.c", spelled: withNCCL, without: map[string]string{

@@ -31,39 +31,34 @@ const (
 	typeUnit     = 32
 )
 
+// reductions are what the kernels do for each reduction; for an average they also divide.
+var reductions = map[driver.ReduceOp]uint32{
+	driver.Sum: opSum, driver.Avg: opSum, driver.Prod: opProd, driver.Min: opMin, driver.Max: opMax,
+}
+
 // reduction works out the word that describes the call's reduction to the kernels.
-func (l *Launch) reduction() error {
-	t, known := types[l.DataType]
-	if !known {
-		return fmt.Errorf("%w for %v of %v", errNone, l.Operation, l.DataType)
+func (l *Launch) reduction() (err error) {
+	t, typed := types[l.DataType]
+	op, known := reductions[l.ReduceOp]
+	if !typed || !known {
+		return fmt.Errorf("%w for %v of %v with %v", errNone, l.Operation, l.DataType, l.ReduceOp)
 	}
-	switch l.ReduceOp {
-	case driver.Sum:
-		l.op = opSum
-	case driver.Avg:
-		l.op, l.divisor = opSum, uint32(l.Ranks)
-	case driver.Prod:
-		l.op = opProd
-	case driver.Min:
-		l.op = opMin
-	case driver.Max:
-		l.op = opMax
-	default:
-		return fmt.Errorf("%w for %v with %v", errNone, l.Operation, l.ReduceOp)
+	if l.op = op; l.ReduceOp == driver.Avg {
+		l.divisor = uint32(l.Ranks)
 	}
-	order, err := l.order()
-	if l.any = t.name == "" || l.op == opProd || order != 0; l.any {
+	order := uint32(0)
+	if l.Formula == driver.Tree || l.Formula == driver.RoundedTree {
+		order, err = l.tree()
+	}
+	if l.any = t.name == "" || op == opProd || order != 0; l.any {
 		l.op |= order | t.number*typeUnit
 	}
 	return err
 }
 
-// order is what is added to that word if the formula gives other bits than the order of ranks. With
-// two ranks a tree gives the same.
-func (l *Launch) order() (uint32, error) {
-	if l.Formula != driver.Tree && l.Formula != driver.RoundedTree {
-		return 0, nil
-	}
+// tree is what is added to that word if a tree gives other bits than the order of ranks. With two
+// ranks it gives the same.
+func (l *Launch) tree() (uint32, error) {
 	if l.Ranks&(l.Ranks-1) != 0 {
 		return 0, fmt.Errorf("%w for the formula %v of %d ranks: a power of two is wanted", errNone,
 			l.Formula, l.Ranks)
