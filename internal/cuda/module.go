@@ -97,16 +97,6 @@ func (p *Params) With(at int, v uint64) Params {
 // MaxParams is the largest number of bytes of a kernel's arguments: what every device takes.
 const MaxParams = 4096
 
-func (p *Params) copyTo(to *[MaxParams]byte) (size int) {
-	if p == nil {
-		return 0
-	}
-	if len(p.packed) > MaxParams {
-		panic("cuda: too many arguments for a kernel")
-	}
-	return copy(to[:], p.packed)
-}
-
 // launch is what cuLaunchKernel reads: a list of options with their values.
 type launch struct {
 	options [5]uintptr
@@ -118,7 +108,13 @@ type launch struct {
 }
 
 func (l *launch) pack(params *Params) {
-	l.size = uint64(params.copyTo(&l.params))
+	l.size = 0
+	if params != nil {
+		if len(params.packed) > MaxParams {
+			panic("cuda: too many arguments for a kernel")
+		}
+		l.size = uint64(copy(l.params[:], params.packed))
+	}
 	l.options = [5]uintptr{
 		launchParamPointer, dl.AddressOf(&l.params),
 		launchParamSize, dl.AddressOf(&l.size), launchParamEnd,
