@@ -94,23 +94,19 @@ func (g planner) route(
 		call.Path = driver.PathDirect
 		return offer, reason{text: "the operation goes direct or not at all"}, only(offer, choice, who)
 	}
-	var refused *reason
-	if mayGoDirect(choice, call) {
-		direct, why := g.direct(choice, call, offer, who)
-		if direct {
-			call.Path, why.where = driver.PathDirect, where
-			return offer, *why, nil
-		}
-		refused = why
+	direct, decided := g.direct(choice, call, offer, who)
+	if direct {
+		call.Path, decided.where = driver.PathDirect, where
+		return offer, *decided, nil
 	}
 	call.Path = driver.PathPlain
 	if call.SendWindow != nil && call.RecvWindow != nil {
 		call.Path, why = g.windowed(choice, call, offer, who)
 	}
 	if call.Path == driver.PathPlain {
-		err = refusal(offer, refused)
+		err = refusal(offer, decided)
 	}
-	why.where, why.direct = where, refused
+	why.where, why.direct = where, decided
 	return offer, why, err
 }
 
@@ -131,21 +127,19 @@ func only(offer driver.Offer, choice PathChoice, who string) error {
 	return offer.Refusal(driver.PathDirect)
 }
 
-// mayGoDirect reports whether the direct path is to be looked at: a choice or the operation may
-// rule it out, and calls that move nothing have none.
-func mayGoDirect(choice PathChoice, call *driver.Call) bool {
-	return choice != PathPlain && choice != PathWindow && call.Operation.Takes(driver.PathDirect) &&
-		(call.Count > 0 || call.Operation == driver.Barrier)
-}
-
 // direct reports whether a call goes direct, and what decided. If it does not, that is nil unless
-// somebody wants to know: it was to, or it could.
+// somebody wants to know: it was to, or it could. A choice or the operation may rule it out, and
+// calls that move nothing have no direct path.
 //
 // A barrier goes wherever it can: it has no size for a table to look at, and a kernel of our own
 // waits for the peers alone, where NCCL adds up bytes.
 func (g planner) direct(
 	choice PathChoice, call *driver.Call, offer driver.Offer, who string,
 ) (bool, *reason) {
+	if choice == PathPlain || choice == PathWindow || !call.Operation.Takes(driver.PathDirect) ||
+		call.Count == 0 && call.Operation != driver.Barrier {
+		return false, nil
+	}
 	refusal := offer.Refusal(driver.PathDirect)
 	wanted, why := true, &reason{text: "and " + who + " the direct path"}
 	switch {
