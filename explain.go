@@ -76,7 +76,11 @@ func (g planner) serves(p *Pool) bool {
 	return p != nil && p.domain != nil && p.domain.contains(g.Group)
 }
 
-// wouldRegister reports whether takeOver would register memory of a pool.
+// wouldRegister reports whether a call would register memory of a pool.
 func (g planner) wouldRegister(p *Pool) bool {
-	return g.serves(p) && (g.memberOf(p) == nil || g.owes(p))
+	if !g.serves(p) {
+		return false
+	}
+	m := g.memberOf(p)
+	return m == nil || m.pending.Load()
 }

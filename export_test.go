@@ -99,7 +99,7 @@ func (h held) Connect(
 
 // ColdPlan plans a call as if the group had kept none of its plans.
 func ColdPlan(ctx context.Context, g *Group, c Call) error {
-	return planner{g}.prepare(ctx, &preparedPlan{request: requestOf(&c)}, g.rt.stream)
+	return planner{g}.prepare(ctx, &preparedPlan{request: requestOf(&c)}, g.rt.capturing(g.rt.stream))
 }
 
 // WarmPlan plans a call, or finds the plan that the group has kept.

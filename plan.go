@@ -145,13 +145,13 @@ func (g planner) plan(
 		}
 		return p, p.alive()
 	}
-	p := &preparedPlan{request: *r, extras: *e}
-	if err := g.prepare(ctx, p, s); err != nil {
+	p, capturing := &preparedPlan{request: *r, extras: *e}, g.rt.capturing(s)
+	if err := g.prepare(ctx, p, capturing); err != nil {
 		return nil, err
 	}
-	// A plan that is kept would keep a Go slice, too, and one made during a capture the path
-	// without windows of memory that the next call registers.
-	if p.keepable() && !g.rt.capturing(s) {
+	// One made during a capture may take a path without windows, for memory that the next call
+	// registers.
+	if !capturing && p.keepable() {
 		slot.Store(p)
 	}
 	return p, nil
@@ -187,8 +187,9 @@ func (p *preparedPlan) call() driver.Call {
 }
 
 // prepare checks a request, registers what it needs, chooses its path and has the backend make the
-// plan.
-func (g planner) prepare(ctx context.Context, p *preparedPlan, s *Stream) error {
+// plan. During a capture nothing is registered, and the call takes a path that needs no windows, on
+// all ranks alike.
+func (g planner) prepare(ctx context.Context, p *preparedPlan, capturing bool) error {
 	if p.splits != nil {
 		p.splits = cloneSplits(p.splits)
 	}
@@ -196,8 +197,10 @@ func (g planner) prepare(ctx context.Context, p *preparedPlan, s *Stream) error 
 	if err := g.check(p, &call); err != nil {
 		return g.refused(p, err)
 	}
-	if err := g.takeOver(ctx, p, s); err != nil {
-		return g.refused(p, err)
+	if !capturing {
+		if err := g.register(ctx, p); err != nil {
+			return g.refused(p, err)
+		}
 	}
 	p.epoch, p.more = g.epoch.Load(), call.Norm != nil
 	at := g.locations(&call)
@@ -266,15 +269,14 @@ func (g planner) checkMemory(what string, m Memory, bytes int64, t DataType) err
 	return nil
 }
 
-// takeOver registers the pools of a request's buffers where this group has not: its first
-// collective on their memory. During a capture it leaves that, and the call takes a path that needs
-// no windows, on all ranks alike.
-func (g planner) takeOver(ctx context.Context, p *preparedPlan, s *Stream) error {
-	if !p.operation.UsesWindows() || g.rt.capturing(s) {
+// register registers the pools of a request's buffers where this group has not: its first
+// collective on their memory.
+func (g planner) register(ctx context.Context, p *preparedPlan) error {
+	if !p.operation.UsesWindows() {
 		return nil
 	}
-	for _, pool := range []*Pool{p.send.pool, p.recv.pool} {
-		if !g.wouldRegister(pool) {
+	for _, pool := range [...]*Pool{p.send.pool, p.recv.pool} {
+		if !g.serves(pool) {
 			continue
 		}
 		if err := pool.Register(ctx, g.Group); err != nil {

@@ -150,13 +150,3 @@ func (a *arenaTable) set(s *segment, place *windowEntry) {
 		chunk[granule%chunkGranules] = place
 	}
 }
-
-// owes reports whether memory of a pool that the group has joined waits to be registered with it.
-// It takes no lock.
-func (g *Group) owes(p *Pool) bool {
-	if p == nil {
-		return false
-	}
-	m := g.memberOf(p)
-	return m != nil && m.pending.Load()
-}
