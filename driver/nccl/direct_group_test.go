@@ -149,7 +149,7 @@ func (m *testRank) close() error {
 	return errors.Join(errs...)
 }
 
-// leave ends the group of a rank, and waits until it has ended.
+// leave ends the group of a rank, and waits until it has ended, as long as it should take.
 func (m *testRank) leave() error {
 	var errs []error
 	for _, s := range m.owned {
@@ -161,7 +161,9 @@ func (m *testRank) leave() error {
 	c := m.group.(*communicator)
 	m.group = nil
 	errs = append(errs, c.Close())
-	<-c.tornDown
+	if overdue := c.awaitEnd(c.tornDown, false); overdue != nil {
+		return errors.Join(append(errs, overdue)...)
+	}
 	return errors.Join(append(errs, c.tearing)...)
 }
 

@@ -156,8 +156,12 @@ func (c *communicator) note(s *stream.Stream, p *plan, ticket uint64) {
 	if !c.busy.IsNoted(s) {
 		c.busy.Note(s)
 	}
-	if p.Path == driver.PathWindow && !c.busy.Windows.Load() {
-		c.busy.Windows.Store(true)
+	if p.kernel == nil {
+		under := &c.busy.Plain
+		if p.Path == driver.PathWindow {
+			under = &c.busy.Windows
+		}
+		under.Store(true)
 	}
 	s.Note(c.group, ticket, p.Operation)
 }

@@ -90,6 +90,10 @@ type ending struct{ *communicator }
 // it called while graphs of other libraries have window kernels: whether they are replayed is not
 // seen.
 //
+// Also where no kernel waits for a rank, CommAbort waits for all that the device does, and most
+// other calls of CUDA wait for it meanwhile. So it comes after kernels of our own, which end without it,
+// however long their streams are held up by other work.
+//
 // What graphs of other libraries hold stays until they are gone, see hold.
 func (c ending) tearDown(working bool) {
 	part := sync.OnceFunc(func() { close(c.released) })
@@ -115,17 +119,21 @@ func (c ending) tearDown(working bool) {
 			working = c.drain() != nil || c.calling()
 		}
 	}
-	if !working {
-		errs = append(errs, c.drain())
-		c.mu.Lock()
-		errs = append(errs, c.device.gpu.Do(c.deregisterAll))
-		c.mu.Unlock()
+	if !working || c.ownAlone() {
+		working = false
+		err := c.drain()
+		if err == nil { // else they end with the communicator
+			c.mu.Lock()
+			err = c.device.gpu.Do(c.deregisterAll)
+			c.mu.Unlock()
+		}
+		errs = append(errs, err)
 		close(c.kernelsEnded)
 		c.graphs.Wait()
 		if !c.endsReplays() {
 			errs = append(errs, c.awaitHolds(part))
 		}
-		if c.awaitWindows(); gpu.Stuck.Load() {
+		if c.awaitDevice(); gpu.Stuck.Load() {
 			c.tearing = errors.Join(errs...)
 			return
 		}
@@ -156,20 +164,26 @@ func (c ending) tearDown(working bool) {
 	c.tearing = errors.Join(append(errs, <-aborted, c.messages.Close(), c.closeDirect())...)
 }
 
-// awaitWindows waits until no other group may have a window kernel under way, or one of them is
-// known not to end: CommAbort waits for these, too, and nothing could give them up meanwhile.
-func (c ending) awaitWindows() {
+// awaitDevice waits until the device has nothing for which CommAbort would wait long: work that was
+// left, and window kernels of other groups, unless one of these is known not to end. Nothing could
+// give it up meanwhile.
+func (c ending) awaitDevice() {
 	d := c.device
 	_ = gpu.Poll(context.Background(), func() bool {
-		d.mu.Lock()
-		defer d.mu.Unlock()
-		for o := range d.communicators {
-			if o != c.communicator && o.busy.Windows.Load() {
-				return gpu.Stuck.Load()
-			}
-		}
-		return true
+		return gpu.Stuck.Load() || !d.gpu.Keeps() && !d.othersHaveWindows(c.communicator)
 	})
+}
+
+// othersHaveWindows reports whether another group may have a window kernel under way.
+func (d *Device) othersHaveWindows(than *communicator) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for o := range d.communicators {
+		if o != than && o.busy.Windows.Load() {
+			return true
+		}
+	}
+	return false
 }
 
 // endOwn ends what there is to end while a kernel of another group does not end.
@@ -189,6 +203,16 @@ func (c ending) endOwn() (errs []error) {
 		c.abandon()
 	}
 	return errs
+}
+
+// ownAlone reports whether what is under way are kernels of our own, which end without NCCL.
+func (c ending) ownAlone() bool {
+	if c.busy.Windows.Load() || c.busy.Plain.Load() || c.calling() {
+		return false
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return !c.recorded.plain && !c.recorded.windows
 }
 
 // endsReplays reports whether graphs of other libraries have plain kernels of NCCL's, and no

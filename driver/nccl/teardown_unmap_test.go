@@ -74,11 +74,21 @@ func TestNothingIsUnmappedUnderWorkOfAClosedStream(t *testing.T) {
 	if !apart(t, "") {
 		return
 	}
+	gpu.EndingTime = 500 * time.Millisecond
 	h := holdBack(t, 500*time.Millisecond, 0, 1)
 	h.must((*testRank).closeStream)
-	h.must((*testRank).close)
+	h.must(func(m *testRank) error { return wantOverdue(m.close()) })
 	h.forget(h.opened...)
 	h.release(0, 1)
+}
+
+// wantOverdue makes sure that the end of a group has been waited for too long: its work is under
+// way, for which NCCL waits.
+func wantOverdue(err error) error {
+	if overdue := new(driver.TimeoutError); !errors.As(err, &overdue) {
+		return fmt.Errorf("got %w, want that the group did not end in time", err)
+	}
+	return nil
 }
 
 // forget leaves out what ranks have closed already.
@@ -114,21 +124,37 @@ func TestMemoryComesBackOnceTheWorkOfAClosedStreamHasEnded(t *testing.T) {
 	h.forget(h.opened...)
 }
 
+// tornDown waits until nothing of a group is left.
+func tornDown(c *communicator) error {
+	return gpu.Within(20*time.Second, func() (bool, error) {
+		select {
+		case <-c.tornDown:
+			return true, nil
+		default:
+			return false, nil
+		}
+	})
+}
+
 // TestWhatWorkHasKeptComesBack gives memory up while work of a closed stream may use it: it comes
 // back at a later chance, once that work has ended.
 func TestWhatWorkHasKeptComesBack(t *testing.T) {
 	if !apart(t, "") {
 		return
 	}
+	gpu.EndingTime = 500 * time.Millisecond
 	h := holdBack(t, 500*time.Millisecond, 0, 1)
 	h.must((*testRank).closeStream)
 	before := h.free()
-	h.must((*testRank).leave)
+	var left [2]*communicator
+	h.must(func(m *testRank) error {
+		left[m.rank] = m.group.(*communicator)
+		return wantOverdue(m.leave())
+	})
 	h.must(func(m *testRank) error { return m.owned[0].segment.Unmap() })
 	h.release(0, 1)
 	h.must(func(m *testRank) error {
-		err := gpu.Within(20*time.Second, func() (bool, error) { return !m.device.gpu.Keeps(), nil })
-		if err != nil {
+		if err := tornDown(left[m.rank]); err != nil {
 			return err
 		}
 		arena, err := m.device.NewArena(m.device.Info().Granularity)
@@ -175,9 +201,8 @@ func TestPeersStayMappedUnderWorkThatOutlivesItsGroup(t *testing.T) {
 	if err := late.stream.Synchronize(t.Context()); !errors.Is(err, driver.ErrFault) {
 		t.Errorf("got %v, want ErrFault", err)
 	}
-	var overdue *driver.TimeoutError
-	if err := late.leave(); !errors.As(err, &overdue) {
-		t.Errorf("got %v, want that the kernel did not end in time", err)
+	if err := wantOverdue(late.leave()); err != nil {
+		t.Error(err)
 	}
 	if _, err := late.device.gpu.Reclaim(); err != nil || late.device.gpu.Knows(peer) {
 		t.Errorf("the segment of the peer is still mapped: %v", err)
@@ -207,6 +232,9 @@ func TestOwnMemoryStaysMappedUnderWorkThatOutlivesItsGroup(t *testing.T) {
 	if err := late.stream.Synchronize(t.Context()); !errors.Is(err, driver.ErrFault) {
 		t.Errorf("got %v, want ErrFault", err)
 	}
+	if err := tornDown(late.group.(*communicator)); err != nil {
+		t.Fatal(err)
+	}
 	before := h.free()[0]
 	gate := make(chan struct{})
 	defer close(gate) // what the stream is given later keeps nothing
@@ -216,11 +244,10 @@ func TestOwnMemoryStaysMappedUnderWorkThatOutlivesItsGroup(t *testing.T) {
 	if _, err := late.device.gpu.Reclaim(); err != nil {
 		t.Error(err)
 	}
-	if free := h.free()[0]; free < before+bytes+kernels.ExchangeBytes {
-		t.Errorf("%d bytes are free, want %d", free, before+bytes+kernels.ExchangeBytes)
+	if free := h.free()[0]; free < before+bytes {
+		t.Errorf("%d bytes are free, want %d", free, before+bytes)
 	}
-	var overdue *driver.TimeoutError
-	if err := late.leave(); !errors.As(err, &overdue) {
-		t.Errorf("got %v, want that the kernel did not end in time", err)
+	if err := wantOverdue(late.leave()); err != nil {
+		t.Error(err)
 	}
 }

@@ -18,8 +18,9 @@ type BusyStreams struct {
 	Watching atomic.Bool
 	Wake     chan struct{}
 
-	// Windows reports whether what is under way may be a window kernel of NCCL's.
-	Windows atomic.Bool
+	// Windows reports whether what is under way may be a window kernel of NCCL's, and Plain whether it
+	// may be another one of NCCL's.
+	Windows, Plain atomic.Bool
 
 	mu   ranked.Mutex[busyMu]
 	list []*Stream // guarded by mu
@@ -63,6 +64,7 @@ func (b *BusyStreams) AllIdle() bool {
 		return false
 	}
 	b.Windows.Store(false)
+	b.Plain.Store(false)
 	return true
 }
 

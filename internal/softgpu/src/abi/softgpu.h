@@ -20,6 +20,11 @@ API CUresult softgpu_capturing(CUstream stream, int *capturing);
 /* Says that this thread is about to make a call that captures forbid. If one does, it is lost. */
 API CUresult softgpu_guard(void);
 
+/* Waits for all that the device of this thread does, as the driver does before it frees memory.
+ * Other calls of that context wait meanwhile, except for queries of streams and events (seen on an
+ * H100, below ncclCommAbort). */
+API void softgpu_free(void);
+
 /* Fails a device for good, as an illegal access does. */
 API void softgpu_fault(int device, CUresult code);
 

@@ -355,7 +355,7 @@ CUresult softgpu_capturing(CUstream stream, int *capturing) {
 }
 
 CUresult cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode *mode) {
-    ENTER(CUDA_ERROR_UNKNOWN);
+    ASK(CUDA_ERROR_UNKNOWN);
     if (mode == NULL || *mode > CU_STREAM_CAPTURE_MODE_RELAXED)
         return CUDA_ERROR_INVALID_VALUE;
     CUstreamCaptureMode before = thread_mode;

@@ -15,6 +15,7 @@ static void make_contexts(void) {
         pthread_mutex_init(&contexts[i].lock, NULL);
         pthread_cond_init(&contexts[i].idle, NULL);
         pthread_cond_init(&contexts[i].still, NULL);
+        pthread_cond_init(&contexts[i].freed, NULL);
         contexts[i].loaded = calloc(gpu_kernel_count, sizeof(bool));
         if (contexts[i].loaded == NULL)
             abort();
@@ -41,6 +42,30 @@ void context_drain(int device) {
     pthread_mutex_lock(&c->lock);
     while (c->pending > 0)
         pthread_cond_wait(&c->idle, &c->lock);
+    pthread_mutex_unlock(&c->lock);
+}
+
+void softgpu_free(void) {
+    struct context *c = current;
+    if (c == NULL)
+        return;
+    pthread_mutex_lock(&c->lock);
+    atomic_fetch_add(&c->freeing, 1);
+    while (c->pending > 0)
+        pthread_cond_wait(&c->idle, &c->lock);
+    atomic_fetch_sub(&c->freeing, 1);
+    pthread_cond_broadcast(&c->freed);
+    pthread_mutex_unlock(&c->lock);
+}
+
+/* Holds a call up while another thread frees memory of its context. */
+void context_await_frees(void) {
+    struct context *c = current;
+    if (c == NULL || atomic_load(&c->freeing) == 0)
+        return;
+    pthread_mutex_lock(&c->lock);
+    while (atomic_load(&c->freeing) > 0)
+        pthread_cond_wait(&c->freed, &c->lock);
     pthread_mutex_unlock(&c->lock);
 }
 
@@ -88,18 +113,18 @@ CUresult cuCtxSetCurrent(CUcontext context) {
     if (context != NULL && (context < contexts || context >= contexts + MAX_DEVICES))
         return CUDA_ERROR_INVALID_CONTEXT;
     current = context;
-    ENTER(CUDA_ERROR_UNKNOWN);
+    ASK(CUDA_ERROR_UNKNOWN);
     return CUDA_SUCCESS;
 }
 
 CUresult cuCtxGetCurrent(CUcontext *context) {
-    ENTER(CUDA_ERROR_UNKNOWN);
+    ASK(CUDA_ERROR_UNKNOWN);
     *context = current;
     return CUDA_SUCCESS;
 }
 
 CUresult cuCtxGetDevice(CUdevice *device) {
-    ENTER(CUDA_ERROR_UNKNOWN);
+    ASK(CUDA_ERROR_UNKNOWN);
     if (current == NULL)
         return CUDA_ERROR_INVALID_CONTEXT;
     *device = current->device;

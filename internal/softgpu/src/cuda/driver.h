@@ -20,8 +20,14 @@ enum {
     MAX_SHARED = 48 << 10
 };
 
-/* Begins every entry point: the state of the driver, of this thread and of its device. */
+/* Begins every entry point: the state of the driver, of this thread and of its device. ASK is for
+ * those that do not wait where others free memory. */
 #define ENTER(otherwise)                                                                           \
+    do {                                                                                           \
+        ASK(otherwise);                                                                            \
+        context_await_frees();                                                                     \
+    } while (0)
+#define ASK(otherwise)                                                                             \
     do {                                                                                           \
         CUresult refused_ = driver_enter(__func__, otherwise);                                     \
         if (refused_ != CUDA_SUCCESS)                                                              \
@@ -40,13 +46,15 @@ struct context {
     struct stream *implicit; /* runs what is queued on no stream; guarded by lock */
     long pending;            /* works queued and not done; guarded by lock */
     long running;            /* kernels; guarded by lock */
+    _Atomic int freeing;     /* calls that free memory; written with lock */
     bool *loaded;            /* by the number of a kernel in the table; guarded by lock */
     pthread_mutex_t lock;
-    pthread_cond_t idle, still;
+    pthread_cond_t idle, still, freed;
 };
 extern _Thread_local struct context *current;
 void context_add(int device, long works);
 void context_drain(int device);
+void context_await_frees(void);
 bool device_valid(CUdevice device);
 int device_count(void);
 struct context *context_of(int device);

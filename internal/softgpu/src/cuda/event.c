@@ -211,7 +211,7 @@ static CUresult look(struct event *e, struct point **point) {
 }
 
 CUresult cuEventQuery(CUevent event) {
-    ENTER(CUDA_ERROR_UNKNOWN);
+    ASK(CUDA_ERROR_UNKNOWN);
     struct point *p;
     CUresult result = look(event, &p);
     if (result == CUDA_SUCCESS && p != NULL && !point_done(p))

@@ -200,7 +200,7 @@ static CUresult check_not_capturing(struct stream *s) {
 }
 
 CUresult cuStreamQuery(CUstream stream) {
-    ENTER(CUDA_ERROR_UNKNOWN);
+    ASK(CUDA_ERROR_UNKNOWN);
     CUresult result = stream_resolve(&stream);
     if (result == CUDA_SUCCESS)
         result = check_not_capturing(stream);

@@ -297,9 +297,8 @@ ncclResult_t ncclCommDestroy(ncclComm_t comm) {
     return ncclSuccess;
 }
 
-/* Ends kernels and host calls that wait, then waits for graphs; and for all that the device does
- * where kernels do not hear of aborts: NCCL frees memory of the device, which CUDA does behind those
- * of all communicators. To abort a communicator that another thread destroys ends what that waits
+/* Ends kernels and host calls that wait, then waits for all that the device does, since NCCL frees
+ * memory of it, and for graphs. To abort a communicator that another thread destroys ends what that waits
  * for, and leaves the rest to it. */
 ncclResult_t ncclCommAbort(ncclComm_t comm) {
     INJECT();
@@ -310,8 +309,7 @@ ncclResult_t ncclCommAbort(ncclComm_t comm) {
     bool owner = c != NULL && claim(c, true);
     pthread_mutex_unlock(&comms_lock);
     if (owner) {
-        if (kernels_are_deaf())
-            cuCtxSynchronize();
+        softgpu_free();
         comm_discard(c);
     }
     return c != NULL ? ncclSuccess : report(ncclInvalidArgument, "ncclCommAbort: no communicator");
