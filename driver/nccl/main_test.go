@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -17,6 +18,10 @@ import (
 func TestMain(m *testing.M) { os.Exit(runTests(m)) }
 
 func runTests(m *testing.M) int {
+	if err := loadKernelsFirst(); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
 	spreadRanks()
 	if (Backend{}).Available() != nil {
 		cudaPath, ncclPath, err := softgpu.Build()
@@ -32,6 +37,21 @@ func runTests(m *testing.M) int {
 		gpu.EndingTime = 5 * time.Second
 	}
 	return m.Run()
+}
+
+// loadKernelsFirst begins anew, with a variable that CUDA reads, where ranks share a GPU: they are
+// goroutines, so they share its context, too, in which the first launch of a kernel may wait for
+// kernels of other ranks (docs/design/nccl-memory.md).
+func loadKernelsFirst() error {
+	const loading = "CUDA_MODULE_LOADING"
+	if !sharing() || os.Getenv(loading) != "" {
+		return nil
+	}
+	program, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	return syscall.Exec(program, os.Args, append(os.Environ(), loading+"=EAGER"))
 }
 
 // modelName is the name of the first GPU.
