@@ -3,6 +3,7 @@ package nccl
 import (
 	"errors"
 	"fmt"
+	"runtime"
 	"slices"
 	"testing"
 	"time"
@@ -11,6 +12,7 @@ import (
 	"symmem/driver/nccl/internal/gpu"
 	"symmem/driver/nccl/internal/stream"
 	"symmem/internal/cuda"
+	"symmem/internal/dl"
 )
 
 // owned is a stream of another library and a graph that it has captured there.
@@ -312,12 +314,9 @@ func TestACaptureGetsTwoNodesForEachGroup(t *testing.T) {
 
 // countNodes looks at a graph of so many calls of so many groups.
 func countNodes(d *Device, g cuda.Graph, calls, groups int) error {
-	var from, to []cuda.Node
 	nodes, err := d.graphNodes(g)
-	err = errors.Join(err, d.gpu.Do(func() (err error) {
-		from, to, err = d.gpu.CUDA.GraphEdges(g)
-		return err
-	}))
+	from, to, edgesErr := d.graphEdges(g)
+	err = errors.Join(err, edgesErr)
 	if want := calls + 2*groups; len(nodes) != want {
 		err = errors.Join(err, fmt.Errorf("a graph of %d calls of %d groups has %d nodes, want %d",
 			calls, groups, len(nodes), want))
@@ -365,10 +364,41 @@ func TestWhereEdgesStayThereAreMoreNodes(t *testing.T) {
 	}
 }
 
-func (d *Device) graphNodes(g cuda.Graph) (nodes []cuda.Node, err error) {
-	err = d.gpu.Do(func() error {
-		nodes, err = d.gpu.CUDA.GraphNodes(g)
+// mostEntries is how many nodes, or edges, of a graph these tests look at.
+const mostEntries = 1 << 10
+
+// graphNodes returns the nodes of a graph.
+func (d *Device) graphNodes(g cuda.Graph) ([]cuda.Node, error) {
+	nodes, count := make([]cuda.Node, mostEntries), uint64(mostEntries)
+	err := d.askOfGraph("cuGraphGetNodes", g, dl.AddressOf(&nodes[0]), dl.AddressOf(&count))
+	return nodes[:count], err
+}
+
+// graphEdges returns the dependencies of a graph: each node of to depends on that of from with the
+// same index.
+func (d *Device) graphEdges(g cuda.Graph) (from, to []cuda.Node, err error) {
+	from, to = make([]cuda.Node, mostEntries), make([]cuda.Node, mostEntries)
+	data, count := make([]uint64, mostEntries), uint64(mostEntries) // CUgraphEdgeData has 8 bytes
+	err = d.askOfGraph("cuGraphGetEdges_v2", g, dl.AddressOf(&from[0]), dl.AddressOf(&to[0]),
+		dl.AddressOf(&data[0]), dl.AddressOf(&count))
+	runtime.KeepAlive(data)
+	return from[:count], to[:count], err
+}
+
+// askOfGraph calls a function of libcuda that symmem itself does not need.
+func (d *Device) askOfGraph(name string, g cuda.Graph, args ...uintptr) error {
+	library, err := dl.Open(d.gpu.CUDA.Path())
+	if err != nil {
 		return err
+	}
+	function, found := library.Find(name)
+	if !found {
+		return fmt.Errorf("%s has no %s", library.Path(), name)
+	}
+	return d.gpu.Do(func() error {
+		if code := function.Call(append([]uintptr{uintptr(g)}, args...)...); uint32(code) != 0 {
+			return fmt.Errorf("%s: error %d", name, uint32(code))
+		}
+		return nil
 	})
-	return nodes, err
 }

@@ -148,8 +148,6 @@ CUresult cuGraphExecDestroy(CUgraphExec hGraphExec)
 CUresult cuGraphDestroy(CUgraph hGraph)
 CUresult cuGraphAddEventRecordNode(CUgraphNode *phGraphNode, CUgraph hGraph,
 	const CUgraphNode *dependencies, size_t numDependencies, CUevent event)
-CUresult cuGraphGetNodes(CUgraph hGraph, CUgraphNode *nodes, size_t *numNodes)
-CUresult cuGraphGetEdges(CUgraph hGraph, CUgraphNode *from, CUgraphNode *to, size_t *numEdges)
 CUresult cuGraphAddDependencies(CUgraph hGraph, const CUgraphNode *from, const CUgraphNode *to,
 	size_t numDependencies)
 CUresult cuGraphRemoveDependencies(CUgraph hGraph, const CUgraphNode *from,
@@ -171,8 +169,6 @@ CUresult cuDeviceGetUuid_v2(CUuuid *uuid, CUdevice dev)
 CUresult cuStreamGetCaptureInfo_v3(CUstream hStream, CUstreamCaptureStatus *status,
 	cuuint64_t *id_out, CUgraph *graph_out, const CUgraphNode **dependencies_out,
 	const CUgraphEdgeData **edgeData_out, size_t *numDependencies_out)
-CUresult cuGraphGetEdges_v2(CUgraph hGraph, CUgraphNode *from, CUgraphNode *to,
-	CUgraphEdgeData *edgeData, size_t *numEdges)
 CUresult cuGraphAddDependencies_v2(CUgraph hGraph, const CUgraphNode *from,
 	const CUgraphNode *to, const CUgraphEdgeData *edgeData, size_t numDependencies)
 CUresult cuGraphRemoveDependencies_v2(CUgraph hGraph, const CUgraphNode *from,

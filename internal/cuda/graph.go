@@ -76,56 +76,6 @@ func (d *Driver) dependencies(older, newer function, graph Graph, from, to []Nod
 	return d.call(older, uintptr(graph), addressOf(from), addressOf(to), n)
 }
 
-// GraphNodes returns the nodes of a graph.
-func (d *Driver) GraphNodes(graph Graph) ([]Node, error) {
-	count := dl.NewCell(uint64(0))
-	err := d.call(graphGetNodes, uintptr(graph), 0, count.Address())
-	nodes := make([]Node, count.Take())
-	if err != nil || len(nodes) == 0 {
-		return nil, err
-	}
-	count = dl.NewCell(uint64(len(nodes)))
-	err = d.call(graphGetNodes, uintptr(graph), addressOf(nodes), count.Address())
-	runtime.KeepAlive(nodes)
-	return nodes[:min(count.Take(), uint64(len(nodes)))], err
-}
-
-// GraphEdges returns the dependencies of a graph: each node of to depends on that of from with the
-// same index.
-func (d *Driver) GraphEdges(graph Graph) (from, to []Node, err error) {
-	n, err := d.edges(graph, nil, nil, nil)
-	if err != nil || n == 0 {
-		return nil, nil, err
-	}
-	from, to = make([]Node, n), make([]Node, n)
-	n, err = d.edges(graph, from, to, make([]edgeData, n))
-	return from[:n], to[:n], err
-}
-
-// edgeData is CUgraphEdgeData.
-type edgeData [8]byte
-
-func (d *Driver) edges(graph Graph, from, to []Node, data []edgeData) (n uint64, err error) {
-	count := dl.NewCell(uint64(len(from)))
-	if d.symbols[graphGetEdges2] != 0 {
-		at := uintptr(0)
-		if len(data) > 0 {
-			at = dl.AddressOf(&data[0])
-		}
-		err = d.call(graphGetEdges2, uintptr(graph), addressOf(from), addressOf(to), at, count.Address())
-	} else {
-		err = d.call(graphGetEdges, uintptr(graph), addressOf(from), addressOf(to), count.Address())
-	}
-	runtime.KeepAlive(from)
-	runtime.KeepAlive(to)
-	runtime.KeepAlive(data)
-	n = count.Take()
-	if len(from) > 0 {
-		n = min(n, uint64(len(from)))
-	}
-	return n, err
-}
-
 // userObject is a CUuserObject: a count of references with a destructor.
 type userObject uintptr
 

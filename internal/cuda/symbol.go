@@ -66,7 +66,6 @@ const (
 	graphExecDestroy
 	graphDestroy
 	graphAddEventRecord
-	graphGetNodes
 	moduleLoadData
 	moduleGetFunction
 	moduleUnload
@@ -84,8 +83,6 @@ const (
 	graphAddDependencies2
 	graphRemoveDependencies
 	graphRemoveDependencies2
-	graphGetEdges
-	graphGetEdges2
 	moduleGetFunctionCount
 	moduleEnumerateFunctions
 	funcLoad
@@ -164,7 +161,6 @@ var names = [functions]string{
 	graphExecDestroy:                "cuGraphExecDestroy",
 	graphDestroy:                    "cuGraphDestroy",
 	graphAddEventRecord:             "cuGraphAddEventRecordNode",
-	graphGetNodes:                   "cuGraphGetNodes",
 	moduleLoadData:                  "cuModuleLoadData",
 	moduleGetFunction:               "cuModuleGetFunction",
 	moduleUnload:                    "cuModuleUnload",
@@ -178,8 +174,6 @@ var names = [functions]string{
 	graphAddDependencies2:           "cuGraphAddDependencies_v2",
 	graphRemoveDependencies:         "cuGraphRemoveDependencies",
 	graphRemoveDependencies2:        "cuGraphRemoveDependencies_v2",
-	graphGetEdges:                   "cuGraphGetEdges",
-	graphGetEdges2:                  "cuGraphGetEdges_v2",
 	moduleGetFunctionCount:          "cuModuleGetFunctionCount",
 	moduleEnumerateFunctions:        "cuModuleEnumerateFunctions",
 	funcLoad:                        "cuFuncLoad",

@@ -194,22 +194,6 @@ var results = map[string]struct {
 		0, words(1 << 40), "1099511627776", "cuGraphAddEventRecordNode",
 		[]int64{out, int64(other), out, 2, int64(event)},
 	},
-	"the nodes of a graph": {
-		func(d *Driver) string {
-			found, err := d.GraphNodes(Graph(address))
-			return given(len(found), err)
-		},
-		2, words(3), "3", "cuGraphGetNodes",
-		[]int64{int64(address), out, out},
-	},
-	"the edges of a graph": {
-		func(d *Driver) string {
-			from, to, err := d.GraphEdges(Graph(address))
-			return given([]int{len(from), len(to)}, err)
-		},
-		3, words(5), "[5 5]", "cuGraphGetEdges",
-		[]int64{int64(address), out, out, out},
-	},
 	"the mode that was": {
 		func(d *Driver) string { return given(d.ThreadExchangeCaptureMode(CaptureRelaxed)) },
 		0, half(1), "1", "cuThreadExchangeStreamCaptureMode",
@@ -268,8 +252,8 @@ func TestEveryFunctionIsTested(t *testing.T) {
 		"cuMemGetAllocationGranularity": true, "cuMemCreate": true, "cuMemSetAccess": true,
 		"cuLaunchHostFunc": true, "cuDeviceGetUuid_v2": true, "cuStreamGetCaptureInfo_v3": true,
 		"cuGraphAddDependencies_v2": true, "cuGraphRemoveDependencies_v2": true,
-		"cuStreamUpdateCaptureDependencies_v2": true, "cuGraphGetEdges_v2": true,
-		"cuModuleGetFunctionCount": true, "cuModuleEnumerateFunctions": true, "cuFuncLoad": true,
+		"cuStreamUpdateCaptureDependencies_v2": true,
+		"cuModuleGetFunctionCount":             true, "cuModuleEnumerateFunctions": true, "cuFuncLoad": true,
 		"cuUserObjectCreate": true, "cuUserObjectRelease": true, "cuGraphRetainUserObject": true,
 	}
 	for _, c := range calls {
@@ -305,7 +289,6 @@ func TestNewerFunctionsArePreferred(t *testing.T) {
 		"cuStreamUpdateCaptureDependencies_v2": func() error {
 			return driver.CaptureAfter(stream, nodes)
 		},
-		"cuGraphGetEdges_v2": func() error { _, _, err := driver.GraphEdges(graph); return err },
 	} {
 		recorder.Reset()
 		if err := call(); err != nil || recorder.Last().Name != name {
