@@ -13,7 +13,7 @@ func TestCallsDoNotAllocate(t *testing.T) {
 	for name, call := range map[string]func(){
 		"without arguments": func() { getpid.Call() },
 		"with arguments":    func() { memcpy.Call(AddressOf(to), AddressOf(from), 64) },
-		"for a status":      func() { getpid.Status() },
+		"for a status":      func() { getpid.StatusAfter(&Step{}) },
 		"for a status, behind a step": func() {
 			getpid.StatusAfter(&Step{Function: abs})
 		},
@@ -42,7 +42,7 @@ func BenchmarkCall(b *testing.B) {
 		call func()
 	}{
 		{"abs", func() { abs.Call(1) }},
-		{"abs for a status", func() { abs.Status(1) }},
+		{"abs for a status", func() { abs.StatusAfter(&Step{}, 1) }},
 		{"abs for a status behind a step", func() { abs.StatusAfter(&Step{Function: abs}, 1) }},
 		{"abs prepared", func() { prepared.Status() }},
 		{"memcpy", func() { memcpy.Call(AddressOf(to), AddressOf(from), 64) }},

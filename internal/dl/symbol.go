@@ -42,17 +42,6 @@ func general(s Symbol, args []uintptr) uintptr {
 	return result
 }
 
-// Status is Call for a function whose result is a status of 32 bits, and costs less.
-func (s Symbol) Status(args ...uintptr) int32 {
-	if len(args) <= directArguments {
-		f := frame{function: uintptr(s)}
-		copy(f.arguments[:], args)
-		status, _ := directStatus(&f)
-		return status
-	}
-	return int32(general(s, args))
-}
-
 // Step is a call with one argument that returns a status, 0 if it went well, and that another call
 // needs: such as the one that makes a context current on the thread. The zero value is no call. It
 // is immutable.
@@ -63,9 +52,9 @@ type Step struct {
 	Refused func(status int32) error
 }
 
-// StatusAfter is Status right behind a step on the same thread, for little more than one call
-// takes, since C is entered once. If ok is false the step did not go well, the status is its own,
-// and the function was not called.
+// StatusAfter is Call for a function whose result is a status of 32 bits, right behind a step on the
+// same thread, for little more than one call takes, since C is entered once. If ok is false the step
+// did not go well, the status is its own, and the function was not called.
 //
 // Preconditions: those of Call; no status of the step or the function is negative or has 2^30; and
 // the step does not call Go, which could move the stack that the arguments are on.

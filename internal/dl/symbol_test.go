@@ -97,7 +97,7 @@ void late(unsigned *out, unsigned *other, void (*meanwhile)(void *)) {
 	}
 	go func() {
 		out, other := dl.NewCell(uint32(0)), uint32(41)
-		late.Status(out.Address(), dl.AddressOf(&other), grown)
+		late.StatusAfter(&dl.Step{}, out.Address(), dl.AddressOf(&other), grown)
 		done <- [2]uint32{out.Take(), other}
 	}()
 	if got := <-done; got != [2]uint32{0xee928bdf, 42} {
@@ -153,8 +153,8 @@ int called(void) { return calls; }`)
 		t.Run(name, func(t *testing.T) {
 			runtime.LockOSThread()
 			defer runtime.UnlockOSThread()
-			enter.Status(0)
-			before := called.Status()
+			enter.Call(0)
+			before := called.Call()
 			status, ok := c.function.StatusAfter(&c.first, c.args...)
 			if status != c.want || ok != c.ok {
 				t.Errorf("status %d, %v, want %d, %v", status, ok, c.want, c.ok)
@@ -167,7 +167,7 @@ int called(void) { return calls; }`)
 					t.Errorf("prepared: status %d, %v, want %d, %v", status, ok, want, c.ok)
 				}
 			}
-			if (called.Status() > before) != c.ok {
+			if (called.Call() > before) != c.ok {
 				t.Errorf("the function was called: %v", !c.ok)
 			}
 		})
