@@ -203,11 +203,12 @@ func (r *normBench) call(inOne bool) error {
 		},
 		Send: r.sums.Address(), Recv: a.Output.Address(),
 	}
-	blocks, threads := l.AddGrid()
-	if err := r.launch(r.add, blocks, threads, l.Params()); err != nil {
+	const threadsOfAdd = 256 // of which each adds driver.NormUnit elements
+	adders := (l.Rows*l.Hidden/driver.NormUnit + threadsOfAdd - 1) / threadsOfAdd
+	if err := r.launch(r.add, int(adders), threadsOfAdd, l.Params()); err != nil {
 		return err
 	}
-	blocks, threads = l.Grid()
+	blocks, threads := l.Grid()
 	return r.launch(r.norm, blocks, threads, l.Params())
 }
 

@@ -26,7 +26,6 @@ var breaks = []string{
 func TestABrokenCallLeavesNoResult(t *testing.T) {
 	draws := drawing(t)
 	p := newPitch(t, atMost(t, 4), pinnedBytes, draws)
-	ran := map[string]bool{} // by family
 	types := []driver.DataType{driver.Float32, driver.Float16, driver.BFloat16, driver.Int32}
 	operations := []driver.Operation{
 		driver.AllReduce, driver.ReduceScatter, driver.Reduce, driver.AllGather, driver.Broadcast,
@@ -47,11 +46,19 @@ func TestABrokenCallLeavesNoResult(t *testing.T) {
 			c.count = max(1, bytes/int64(c.dataType.Size())-draws.Int64N(3))
 			c.loose = bytes < 1<<19 && draws.IntN(2) == 0
 			c.root = draws.IntN(len(members))
-			p.breakOff(members, c, breaks[draws.IntN(len(breaks))], ran)
+			p.breakOff(members, c, breaks[draws.IntN(len(breaks))])
 			if bytes > 1<<20 { // parts with other alignments, and often in place
 				c.inPlace = o == driver.AllGather || c.inPlace
 				c.count |= 1
-				p.breakOff(members, c, breaks[3], ran)
+				p.breakOff(members, c, breaks[3])
+			}
+		}
+	}
+	ran := map[string]bool{} // by family
+	for _, m := range p.opened {
+		for name := range m.ran(t) {
+			if family := familyOf(name); family != "" {
+				ran[family] = true
 			}
 		}
 	}
@@ -89,7 +96,7 @@ func familyOf(name string) string {
 type broken struct{ launched, unfinished bool }
 
 // breakOff makes a group, breaks a call in it, and looks at what it leaves on all ranks.
-func (p *pitch) breakOff(members []int, c trial, how string, ran map[string]bool) {
+func (p *pitch) breakOff(members []int, c trial, how string) {
 	p.t.Helper()
 	p.enroll(members...)
 	p.sow(c.dataType)
@@ -151,13 +158,6 @@ func (p *pitch) breakOff(members []int, c trial, how string, ran map[string]bool
 		_ = m.stream.Synchronize(p.t.Context()) // returns the fault, or nil
 		return nil
 	})
-	for _, m := range p.ranks {
-		for name := range m.ran {
-			if family := familyOf(name); family != "" {
-				ran[family] = true
-			}
-		}
-	}
 	p.must(func(m *testRank) error {
 		if err := p.judgeBroken(m, &b, parts[m.rank]); err != nil {
 			return fmt.Errorf("%s: %w", how, err)

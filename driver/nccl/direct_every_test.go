@@ -70,9 +70,10 @@ func (m *testRank) normalizeInSteps(w *testGroup, d *normBuffers, s *normCase) e
 		return err
 	}
 	l := kernels.Local{Norm: *call.Norm, Send: call.Send, Recv: call.Recv}
-	blocks, threads := l.AddGrid()
-	err = m.start(kernels.AddKernel, blocks, threads, l.Params())
-	blocks, threads = l.Grid()
+	const threadsOfAdd = 256 // of which each adds driver.NormUnit elements
+	adders := (l.Rows*l.Hidden/driver.NormUnit + threadsOfAdd - 1) / threadsOfAdd
+	err = m.start(kernels.AddKernel, int(adders), threadsOfAdd, l.Params())
+	blocks, threads := l.Grid()
 	err = errors.Join(err, m.start(kernels.NormKernel, blocks, threads, l.Params()))
 	if err == nil {
 		_, err = d.check(w, m, s, &call)
@@ -82,13 +83,13 @@ func (m *testRank) normalizeInSteps(w *testGroup, d *normBuffers, s *normCase) e
 
 // start launches a kernel by its name, and counts it.
 func (m *testRank) start(name string, blocks, threads int, params cuda.Params) error {
-	m.ran[name]++
 	d := m.device
 	return d.gpu.Do(func() error {
 		f, err := d.collectives.Function(d.gpu, name)
 		if err != nil {
 			return err
 		}
+		m.launched[f]++
 		return d.gpu.CUDA.LaunchKernel(f, cuda.Dim{X: uint32(blocks)}, cuda.Dim{X: uint32(threads)}, 0,
 			m.stream.(*stream.Stream).CUDA, &params)
 	})

@@ -12,6 +12,7 @@ import (
 	"symmem/driver"
 	"symmem/driver/drivertest"
 	"symmem/driver/nccl/internal/stream"
+	"symmem/internal/cuda"
 	"symmem/internal/dl"
 )
 
@@ -41,8 +42,8 @@ type testRank struct {
 	// pinned is host memory that the device writes quickly.
 	pinned []byte
 	owned  []*stretch
-	// ran is how often it has launched each kernel, by name.
-	ran map[string]int
+	// launched is how often it has launched each kernel.
+	launched map[cuda.Function]int
 	// graphs are what it has captured. A group is not torn down while a graph of it is open.
 	graphs []driver.Graph
 	// others are more streams of its own.
@@ -65,7 +66,7 @@ func newTestGroup(t *testing.T, n int, timeout time.Duration) *testGroup {
 	needDevices(t, n)
 	w := &testGroup{t: t}
 	for number := range n {
-		w.opened = append(w.opened, &testRank{number: number, ran: map[string]int{}})
+		w.opened = append(w.opened, &testRank{number: number, launched: map[cuda.Function]int{}})
 	}
 	w.ranks = w.opened
 	store := &drivertest.Store{}

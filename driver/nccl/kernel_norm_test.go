@@ -12,7 +12,6 @@ import (
 
 	"symmem/driver"
 	"symmem/driver/nccl/internal/gpu"
-	"symmem/driver/nccl/kernels"
 	"symmem/internal/control"
 	"symmem/internal/dl"
 	"symmem/internal/reduce"
@@ -69,8 +68,7 @@ func anyNormCase(draws *rand.Rand, ranks int) *normCase {
 	case 1:
 		hidden = driver.NormUnit * (1 + draws.IntN(driver.MaxHidden/driver.NormUnit))
 	}
-	rows := min(draws.IntN(1<<draws.IntN(8)+1), int(kernels.RowLimit(ranks, int64(hidden))))
-	return newNormCase(draws, ranks, rows, hidden)
+	return newNormCase(draws, ranks, draws.IntN(1<<draws.IntN(8)+1), hidden)
 }
 
 func (s *normCase) String() string {

@@ -5,12 +5,6 @@ import (
 	"symmem/internal/cuda"
 )
 
-// RowLimit is how many rows of so many elements a norm may have on so many ranks, wherever its
-// buffers lie.
-func RowLimit(ranks int, hidden int64) int64 {
-	return twoStepLimit(ranks) / (hidden * int64(driver.BFloat16.Size()))
-}
-
 // Local is what is left to do after an all-reduce, on one GPU: the residual gets the sums added,
 // and is normalized. Buffers lie on addresses of driver.NormAlign.
 type Local struct {
@@ -63,14 +57,7 @@ func (l *Local) Overlaps(multiprocessors int) bool {
 	return blocks*threads <= multiprocessors*maxThreads/4
 }
 
-// AddGrid is how to launch AddKernel: a thread has 16 bytes.
-func (l *Local) AddGrid() (blocks, threads int) {
-	const each = 256
-	packs := l.Rows * l.Hidden / driver.NormUnit
-	return int(max((packs+each-1)/each, 1)), each
-}
-
-// Params are its arguments: struct Local of src/local.h.
+// Params are the arguments of its kernels: struct Local of src/local.h.
 func (l *Local) Params() cuda.Params {
 	return cuda.ParamsOf(&struct {
 		send, residual, weight, recv, fault uintptr

@@ -25,7 +25,7 @@
 // ForgetLatest drops both where the stream is given up.
 //
 // Once another library has captured a call, whose replays are not seen, there is one event instead,
-// for good (LaunchOrder.Replayed): every launch waits for it and records it anew, and so does each
+// for good (replayEvent): every launch waits for it and records it anew, and so does each
 // capture, before its first call and after its last (Recording). Recordings numbers captures alike
 // on all ranks. The end of one is not seen, so the latest OpenRecordings may go on.
 //

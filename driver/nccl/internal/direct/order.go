@@ -132,9 +132,6 @@ func (t *LaunchOrder) RecordLatest(s *stream.Stream) error {
 // Latest is the stream of the latest launch as long as an event can be recorded there, or nil.
 func (t *LaunchOrder) Latest() *stream.Stream { return t.latest.Load() }
 
-// Replayed reports whether another library has captured a kernel of the group.
-func (t *LaunchOrder) Replayed() bool { return t.replayEvent != nil }
-
 // ForgetLatest has the next launch wait for none, if the latest is on a stream.
 func (t *LaunchOrder) ForgetLatest(s *stream.Stream) {
 	t.mu.Lock()

@@ -79,18 +79,6 @@ func (k *Code) Function(g *GPU, name string) (cuda.Function, error) {
 	return f, err
 }
 
-// NameOf is the name under which a kernel was found.
-func (k *Code) NameOf(f cuda.Function) string {
-	k.Mu.Lock()
-	defer k.Mu.Unlock()
-	for name, found := range k.functions {
-		if found == f {
-			return name
-		}
-	}
-	return "a kernel that has no name"
-}
-
 // Unload gives the kernels back.
 func (k *Code) Unload(g *GPU) error {
 	k.Mu.Lock()
