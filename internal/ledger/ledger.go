@@ -153,9 +153,6 @@ func (l *Ledger) thin() {
 // Position returns the number of events absorbed.
 func (l *Ledger) Position() uint64 { return l.position }
 
-// Digest returns the digest of the whole history.
-func (l *Ledger) Digest() uint64 { return l.digest }
-
 // Floor returns the first position whose event is still kept.
 func (l *Ledger) Floor() uint64 {
 	if n := uint64(len(l.ring)); l.position > n {
@@ -205,10 +202,6 @@ func (l *Ledger) Agree(position, digest uint64) bool {
 	}
 	return true
 }
-
-// Agreed returns the position that [Ledger.Agree] set, with its digest. The digest is sent with the
-// position because two groups may have agreed at the same position on different histories.
-func (l *Ledger) Agreed() (position, digest uint64) { return l.agreed, l.agreedDigest }
 
 // Site returns the call site of e as file:line, or "" if it is unknown.
 func (l *Ledger) Site(e Event) string { return l.sites.At(e.Site) }

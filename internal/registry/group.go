@@ -35,9 +35,6 @@ type Group struct {
 	windows map[int32]Window // by ordinal
 }
 
-// Key returns the key the group joined with.
-func (g *Group) Key() GroupKey { return g.key }
-
 // HasPending reports whether a segment waits to be registered with g. With nothing new it is one
 // comparison; otherwise it steps over what needs no registration, once for each record.
 func (g *Group) HasPending() bool {

@@ -65,7 +65,7 @@ func (m *model) reuse(t *rapid.T) {
 
 func (m *model) join(t *rapid.T) {
 	key := GroupKey(rapid.Uint64Range(0, 11).Draw(t, "id"))
-	taken := slices.ContainsFunc(m.groups, func(g *Group) bool { return g.Key() == key })
+	taken := slices.ContainsFunc(m.groups, func(g *Group) bool { return g.key == key })
 	g, err := m.r.Join(key)
 	if taken != (err != nil) {
 		t.Fatalf("joining %v, taken %v: %v", key, taken, err)
@@ -92,7 +92,7 @@ func (m *model) registerOne(t *rapid.T, g *Group, s Segment) {
 	_, there := m.windows[g][s]
 	err := g.Registered(s, m.token)
 	if (there || m.releasing[s]) != (err != nil) {
-		t.Fatalf("registering %v with %v: %v", s, g.Key(), err)
+		t.Fatalf("registering %v with %v: %v", s, g.key, err)
 	}
 	if err == nil {
 		m.windows[g][s] = m.token
@@ -103,7 +103,7 @@ func (m *model) deregister(t *rapid.T) {
 	g, s := m.someGroup(t), m.some(t)
 	_, there := m.windows[g][s]
 	if err := g.Deregistered(s); there != (err == nil) {
-		t.Fatalf("deregistering %v from %v: %v", s, g.Key(), err)
+		t.Fatalf("deregistering %v from %v: %v", s, g.key, err)
 	}
 	delete(m.windows[g], s)
 }
@@ -194,7 +194,7 @@ func (m *model) check(t *rapid.T) {
 		for _, s := range m.segments {
 			w, there := m.windows[g][s]
 			if got, ok := g.Window(s); ok != there || got != w {
-				t.Fatalf("window of %v in %v: %d, %v", s, g.Key(), got, ok)
+				t.Fatalf("window of %v in %v: %d, %v", s, g.key, got, ok)
 			}
 			if !there && !m.releasing[s] {
 				want = append(want, s)
@@ -202,10 +202,10 @@ func (m *model) check(t *rapid.T) {
 		}
 		slices.SortFunc(want, byOrdinal)
 		if got := g.Pending(nil); !slices.Equal(got, want) || g.HasPending() != (len(want) > 0) {
-			t.Fatalf("group %v has %v pending, want %v", g.Key(), got, want)
+			t.Fatalf("group %v has %v pending, want %v", g.key, got, want)
 		}
 		if g.Len() != len(m.windows[g]) || len(g.Windows()) != g.Len() {
-			t.Fatalf("group %v has %d windows", g.Key(), g.Len())
+			t.Fatalf("group %v has %d windows", g.key, g.Len())
 		}
 	}
 }

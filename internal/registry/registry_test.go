@@ -48,7 +48,7 @@ func pending(g *Group) []int32 {
 func wantPending(t testing.TB, g *Group, want ...int32) {
 	t.Helper()
 	if got := pending(g); !slices.Equal(got, want) {
-		t.Fatalf("group %v has %v pending, want %v", g.Key(), got, want)
+		t.Fatalf("group %v has %v pending, want %v", g.key, got, want)
 	}
 	if g.HasPending() != (len(want) > 0) {
 		t.Fatalf("HasPending is %v with %v pending", g.HasPending(), want)
@@ -170,7 +170,7 @@ func TestAnOrdinalInUseForASecondTimeIsAnotherSegment(t *testing.T) {
 func TestAGroupClosesOnceItsWindowsAreGone(t *testing.T) {
 	var r Registry
 	g := join(t, &r, 1)
-	_, err := r.Join(g.Key())
+	_, err := r.Join(g.key)
 	wantError(t, err, ErrJoined)
 	track(t, &r, 0)
 	register(t, g, 0)
@@ -184,7 +184,7 @@ func TestAGroupClosesOnceItsWindowsAreGone(t *testing.T) {
 	wantError(t, g.Close(), ErrGroupGone)
 	wantError(t, g.Registered(segment(0), 1), ErrGroupGone)
 	wantPending(t, g)
-	if _, ok := r.Group(g.Key()); ok {
+	if _, ok := r.Group(g.key); ok {
 		t.Fatal("a closed group is still there")
 	}
 }
@@ -196,7 +196,7 @@ func TestGroupsComeInTheOrderOfTheirKeys(t *testing.T) {
 	}
 	var got []string
 	for g := range r.Groups() {
-		got = append(got, g.Key().String())
+		got = append(got, g.key.String())
 	}
 	if want := []string{"2", "5", "9", "1f"}; !slices.Equal(got, want) {
 		t.Fatalf("got %v, want %v", got, want)

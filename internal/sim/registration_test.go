@@ -70,12 +70,12 @@ func Grow(g Growth) (GrowthResult, error) {
 }
 
 func (p *growing) endScopes() error {
-	for _, group := range p.groups {
+	for id, group := range p.groups {
 		if err := p.endScope(group); err != nil {
 			return err
 		}
 		if group.HasPending() {
-			return fmt.Errorf("ending a scope of group %v twice: something is new", group.Key())
+			return fmt.Errorf("ending a scope of group %d twice: something is new", id)
 		}
 	}
 	return nil
