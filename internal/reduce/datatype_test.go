@@ -17,9 +17,6 @@ func TestInvalidValuesPrintTheirNumber(t *testing.T) {
 	if got := DataType(200).String(); got != "DataType(200)" {
 		t.Errorf("got %q", got)
 	}
-	if got := Op(9).String(); got != "Op(9)" {
-		t.Errorf("got %q", got)
-	}
 }
 
 func TestSizesAndClassesOfDataTypes(t *testing.T) {

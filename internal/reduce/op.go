@@ -1,7 +1,5 @@
 package reduce
 
-import "fmt"
-
 // Op is the operation that combines two elements. The zero value is Sum. An average is a Sum
 // whose result is divided: see Average.
 type Op uint8
@@ -17,15 +15,5 @@ const (
 	OpCount = iota
 )
 
-var opNames = [OpCount]string{"sum", "prod", "min", "max"}
-
 // Valid reports whether op is one of the declared operations.
 func (op Op) Valid() bool { return op < OpCount }
-
-// String returns the lower-case name, such as "sum".
-func (op Op) String() string {
-	if !op.Valid() {
-		return fmt.Sprintf("Op(%d)", uint8(op))
-	}
-	return opNames[op]
-}

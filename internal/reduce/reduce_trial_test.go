@@ -98,3 +98,6 @@ func shortened(t DataType, sources [][]byte, count int) [][]byte {
 	}
 	return short
 }
+
+// String is the operation's name in the names of tests and benchmarks.
+func (op Op) String() string { return [OpCount]string{"sum", "prod", "min", "max"}[op] }
