@@ -50,7 +50,7 @@ func (a *arena) Map(offset, bytes int64) (driver.Segment, error) {
 		return nil, fmt.Errorf("mapping %d bytes at %d: not multiples of %d",
 			bytes, offset, granularity)
 	}
-	file, huge, err := segmentFile(bytes)
+	file, err := segmentFile(bytes)
 	if err != nil {
 		return nil, &driver.OutOfMemoryError{Requested: bytes, Cause: err}
 	}
@@ -64,7 +64,7 @@ func (a *arena) Map(offset, bytes int64) (driver.Segment, error) {
 		err = &driver.OutOfMemoryError{Requested: bytes, Cause: err}
 		return nil, errors.Join(err, file.Close())
 	}
-	return &segment{device: a.device, file: file, memory: memory, huge: huge}, nil
+	return &segment{device: a.device, file: file, memory: memory}, nil
 }
 
 // segmentFile makes the memory of a segment, of huge pages where the system has some to spare: a
@@ -72,21 +72,21 @@ func (a *arena) Map(offset, bytes int64) (driver.Segment, error) {
 //
 // Shared files are sparse, so the system would agree to any size and end the process when the last
 // page of the machine is touched. What the machine can never hold is refused here.
-func segmentFile(bytes int64) (*os.File, bool, error) {
+func segmentFile(bytes int64) (*os.File, error) {
 	if total, err := sys.Memory(); err != nil || bytes > total {
-		return nil, false, errors.Join(err, fmt.Errorf("the machine has %d bytes", total))
+		return nil, errors.Join(err, fmt.Errorf("the machine has %d bytes", total))
 	}
 	if f, err := sys.HugeMemfd("symmem-segment", bytes); err == nil {
-		return f, true, nil
+		return f, nil
 	}
 	f, err := sys.Memfd("symmem-segment", bytes)
 	if err != nil {
-		return nil, false, err
+		return nil, err
 	}
 	if err := sys.SealSize(f); err != nil {
-		return nil, false, errors.Join(err, f.Close())
+		return nil, errors.Join(err, f.Close())
 	}
-	return f, false, nil
+	return f, nil
 }
 
 // segment is one shared file, mapped whole.
@@ -94,7 +94,6 @@ type segment struct {
 	device *Device
 	file   *os.File
 	memory *sys.Mapping
-	huge   bool
 
 	mu       ranked.Mutex[segmentMu]
 	exported map[handoff.Key]bool // guarded by mu
@@ -106,9 +105,6 @@ func (s *segment) Address() uintptr { return s.memory.Address() }
 
 // Bytes returns the segment's size.
 func (s *segment) Bytes() int64 { return s.memory.Bytes() }
-
-// Huge reports whether huge pages are behind the segment.
-func (s *segment) Huge() bool { return s.huge }
 
 // export offers the segment to peers under a key.
 func (s *segment) export(key handoff.Key) {

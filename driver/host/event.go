@@ -12,9 +12,8 @@ import (
 // event is recorded at a point of a stream. Each Record makes a new point; what waits for the event
 // waits for the point that was the last when the wait was queued.
 type event struct {
-	device *Device
-	mu     ranked.Mutex[eventMu]
-	at     *point // guarded by mu; nil if never recorded
+	mu ranked.Mutex[eventMu]
+	at *point // guarded by mu; nil if never recorded
 }
 
 // point is a place in a stream's work.
@@ -34,7 +33,7 @@ func (p *point) isReached() bool {
 }
 
 // NewEvent makes an event.
-func (d *Device) NewEvent() (driver.Event, error) { return &event{device: d}, nil }
+func (d *Device) NewEvent() (driver.Event, error) { return &event{}, nil }
 
 func (e *event) last() *point {
 	e.mu.Lock()

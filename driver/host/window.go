@@ -18,7 +18,6 @@ import (
 type window struct {
 	c       *communicator
 	key     driver.SegmentKey
-	own     *segment
 	bytes   int64
 	bases   []unsafe.Pointer // by group rank; this rank's own is the segment itself
 	foreign []*sys.Mapping   // by group rank; nil at this rank's own place
@@ -99,7 +98,7 @@ func (c *communicator) mapWindow(
 ) (*window, error) {
 	n := c.Size()
 	w := &window{
-		c: c, key: key, own: own, bytes: own.Bytes(),
+		c: c, key: key, bytes: own.Bytes(),
 		bases: make([]unsafe.Pointer, n), foreign: make([]*sys.Mapping, n),
 	}
 	for r := range w.bases {

@@ -263,7 +263,7 @@ func (b *modelBlock) block() Block {
 func (m *model) views() (all []View) {
 	for _, b := range m.each() {
 		all = append(all, View{
-			Block: b.block(), Requested: b.requested, State: b.state,
+			Block: b.block(), State: b.state,
 			Stream: b.segment.Stream, Pins: b.pins,
 		})
 	}

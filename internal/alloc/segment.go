@@ -78,10 +78,9 @@ func (c *Core) baseFor(bytes int64, address uint64) (uint64, error) {
 // View is a block as seen from outside: free ones too.
 type View struct {
 	Block
-	Requested int64 // bytes that the caller asked for; 0 if free
-	State     State
-	Stream    Stream
-	Pins      int32
+	State  State
+	Stream Stream
+	Pins   int32
 }
 
 func (c *Core) viewOf(id uint32) View {
@@ -92,8 +91,6 @@ func (c *Core) viewOf(id uint32) View {
 	}
 	if b.state() == Free {
 		v.Handle = 0
-	} else {
-		v.Requested = b.requested()
 	}
 	return v
 }
