@@ -188,7 +188,7 @@ func (f *doctorFlags) look() *doctor.Facts {
 	}
 	if f.backend != "host" {
 		facts.Driver, facts.GPUs = doctor.LookAtDriver()
-		facts.Library = doctor.LookAtLibrary("")
+		facts.Library = doctor.LookAtLibrary()
 		facts.Sharing = doctor.LookAtSharing(facts.GPUs, &facts.Library, os.Getenv)
 		facts.Links = doctor.LookAtLinks(facts.GPUs)
 	}

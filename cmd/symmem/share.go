@@ -40,7 +40,7 @@ func roomFor(ranks int, asked bool, backend string) (int, *sharing, error) {
 	case !asked && room > 1:
 		return room, nil, nil
 	}
-	library := doctor.LookAtLibrary("")
+	library := doctor.LookAtLibrary()
 	s, err := lookAtSharing(ranks, &library, given)
 	switch {
 	case err == nil:

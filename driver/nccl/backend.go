@@ -22,19 +22,15 @@ import (
 	"symmem/internal/sys"
 )
 
-// Backend opens GPUs. The zero value finds the libraries by itself.
-type Backend struct {
-	// Library is the file of NCCL, as --nccl gives it; empty searches the process, Python's wheels
-	// and the system, in that order.
-	Library string
-}
+// Backend opens GPUs.
+type Backend struct{}
 
 // Name returns "nccl".
 func (Backend) Name() string { return "nccl" }
 
 // Available reports whether this machine has a GPU and NCCL: nil, or an error that says what is
 // missing. It loads the libraries and makes no context.
-func (b Backend) Available() error {
+func (Backend) Available() error {
 	driver, err := loadDriver()
 	if err != nil {
 		return err
@@ -46,20 +42,18 @@ func (b Backend) Available() error {
 	if n == 0 {
 		return errors.New("the driver shows no GPU")
 	}
-	_, err = b.load()
+	_, err = nccl.Load()
 	return err
 }
 
 // LocalRanks is the number of GPUs that this process may see.
-func (b Backend) LocalRanks() (int, error) {
+func (Backend) LocalRanks() (int, error) {
 	driver, err := loadDriver()
 	if err != nil {
 		return 0, err
 	}
 	return driver.DeviceCount()
 }
-
-func (b Backend) load() (*nccl.Library, error) { return nccl.Load(b.Library) }
 
 // loadDriver opens CUDA, with the variables set that it and NCCL read.
 func loadDriver() (*cuda.Driver, error) {
@@ -95,7 +89,7 @@ func setDefault(name, value string) error {
 }
 
 // Open opens the GPU of this rank: that of its number among the ranks of its machine.
-func (b Backend) Open(ctx context.Context, cfg driver.Config) (driver.Device, error) {
+func (Backend) Open(ctx context.Context, cfg driver.Config) (driver.Device, error) {
 	if cfg.Size < 1 || cfg.Rank < 0 || cfg.Rank >= cfg.Size || cfg.LocalRank < 0 ||
 		cfg.Timeout <= 0 || cfg.Store == nil {
 		return nil, fmt.Errorf("opening a GPU: rank %d of %d, local rank %d, timeout %v: invalid",
@@ -106,7 +100,7 @@ func (b Backend) Open(ctx context.Context, cfg driver.Config) (driver.Device, er
 		collectives: gpu.Code{Object: kernels.Object},
 	}
 	d.members.cfg = &d.cfg
-	if err := b.open(ctx, d); err != nil {
+	if err := d.open(ctx); err != nil {
 		err = errors.Join(fmt.Errorf("opening a GPU: %w", err), d.publishFailure(ctx, err))
 		return nil, errors.Join(err, d.Close())
 	}
@@ -119,8 +113,8 @@ func withAdvice(err error) error {
 		"needs no GPU", driver.ErrUnsupported, err)
 }
 
-// open makes a device what it has to be.
-func (b Backend) open(ctx context.Context, d *Device) error {
+// open makes the device what it has to be.
+func (d *Device) open(ctx context.Context) error {
 	// This comes first, since ranks wait in it for rank 0, whose GPU may be the one that fails.
 	var err error
 	if d.machine, err = shm.Open(ctx, d.cfg); err != nil {
@@ -130,7 +124,7 @@ func (b Backend) open(ctx context.Context, d *Device) error {
 	if err != nil {
 		return withAdvice(err)
 	}
-	if d.nccl, err = b.load(); err != nil {
+	if d.nccl, err = nccl.Load(); err != nil {
 		return withAdvice(err)
 	}
 	device, err := choose(library, &d.cfg)

@@ -31,7 +31,7 @@ func newNative(l *lane) (*native, error) {
 	if err != nil {
 		return nil, err
 	}
-	library, err := nccl.Load("")
+	library, err := nccl.Load()
 	if err != nil {
 		return nil, err
 	}

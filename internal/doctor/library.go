@@ -1,8 +1,6 @@
 package doctor
 
 import (
-	"errors"
-
 	"symmem/internal/nccl"
 )
 
@@ -15,17 +13,15 @@ type Library struct {
 	Text    string `json:"text,omitempty"`
 	// Windows reports whether this version can register windows.
 	Windows bool `json:"windows"`
-	// Error says why there is none, with all places that were looked at. Copies reports whether the
-	// process has another copy.
-	Error  string `json:"error,omitempty"`
-	Copies bool   `json:"copies,omitempty"`
+	// Error says why there is none, with all places that were looked at.
+	Error string `json:"error,omitempty"`
 }
 
-// LookAtLibrary loads NCCL. An empty path searches as symmem does.
-func LookAtLibrary(path string) Library {
-	l, err := nccl.Load(path)
+// LookAtLibrary loads NCCL.
+func LookAtLibrary() Library {
+	l, err := nccl.Load()
 	if err != nil {
-		return Library{Error: err.Error(), Copies: errors.Is(err, nccl.ErrTwoCopies)}
+		return Library{Error: err.Error()}
 	}
 	version, text := l.Version()
 	return Library{
@@ -41,12 +37,8 @@ func judgeLibrary(f *Facts, s *Section) {
 		return
 	}
 	if l.Error != "" {
-		advice := "install NCCL (pip install nvidia-nccl-cu12, or a package of the system), or " +
-			"name its file: --nccl PATH, or SYMMEM_NCCL"
-		if l.Copies {
-			advice = "leave --nccl and SYMMEM_NCCL out, or name the copy that is loaded"
-		}
-		s.add(Fail, advice, "%s", l.Error)
+		s.add(Fail, "install NCCL (pip install nvidia-nccl-cu12, or a package of the system), or "+
+			"name its file: --nccl PATH, or SYMMEM_NCCL", "%s", l.Error)
 		return
 	}
 	s.ok("NCCL %s, %s, found by %s", l.Text, l.Path, l.Origin)

@@ -8,10 +8,6 @@ import (
 // ErrNoLibrary is returned by Load when there is no libnccl, or it is not NCCL.
 var ErrNoLibrary = errors.New("no NCCL")
 
-// ErrTwoCopies is returned by Load when the process has loaded another copy of NCCL than the one
-// that is asked for: a communicator of one crashes in the other.
-var ErrTwoCopies = errors.New("the process has loaded another copy of NCCL")
-
 // ErrUnsupported is matched by every VersionError.
 var ErrUnsupported = errors.New("not supported by this NCCL")
 

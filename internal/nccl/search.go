@@ -37,35 +37,13 @@ type place struct {
 	paths []string
 }
 
-// Load opens NCCL. A path names the file and is the only place that is looked at; an empty one
-// searches, in this order: the copy that the process has loaded already, the file that SYMMEM_NCCL
-// names, the wheels of the Python environment ($VIRTUAL_ENV, $CONDA_PREFIX, the python3 of $PATH),
-// the system's loader. The first that opens is taken. Variables of the environment that NCCL reads
-// have to be set before.
+// Load opens NCCL. It looks, in this order, at the copy that the process has loaded already (a
+// communicator of one copy crashes in another), the file that SYMMEM_NCCL names, the wheels of the
+// Python environment ($VIRTUAL_ENV, $CONDA_PREFIX, the python3 of $PATH), the system's loader. The
+// first that opens is taken. Variables of the environment that NCCL reads have to be set before.
 //
-// The error matches ErrNoLibrary, lists everything that was looked at, and says what to do. It
-// matches ErrTwoCopies when a path is given and the process has loaded another file's NCCL.
-func Load(path string) (*Library, error) {
-	if path != "" {
-		if err := onlyCopy(path); err != nil {
-			return nil, err
-		}
-		return open([]place{{origin: "the given path", paths: []string{path}}})
-	}
-	return open(places(os.Getenv, pythonPrefixes(os.Getenv)))
-}
-
-// onlyCopy refuses a path that is not that of the copy which the process has loaded.
-func onlyCopy(path string) error {
-	have, ok := dl.Resident(soname)
-	if !ok {
-		return nil
-	}
-	if same, ok := dl.Resident(path); ok && same.Path() == have.Path() {
-		return nil
-	}
-	return fmt.Errorf("opening %s: %w: %s", path, ErrTwoCopies, have.Path())
-}
+// The error matches ErrNoLibrary, lists everything that was looked at, and says what to do.
+func Load() (*Library, error) { return open(places(os.Getenv, pythonPrefixes(os.Getenv))) }
 
 // places lists where to look. A file that SYMMEM_NCCL names must be it: nothing else is tried
 // after it, lest a typing error goes unnoticed.

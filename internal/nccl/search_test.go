@@ -149,7 +149,7 @@ func TestTheSearchGoesOnPastWhatDoesNotOpen(t *testing.T) {
 
 func TestWhatIsNotNCCLIsRefused(t *testing.T) {
 	path := dltest.Compile(t, "libother.so", "int other(void) { return 1; }")
-	_, err := Load(path)
+	_, err := open(only(path))
 	if !errors.Is(err, ErrNoLibrary) || !strings.Contains(fmt.Sprint(err), "no ncclGetVersion") {
 		t.Errorf("the error is %v, want ErrNoLibrary", err)
 	}

@@ -77,12 +77,15 @@ func compile(t testing.TB, version, declarations string) string {
 func load(t testing.TB, version, declarations string) (*Library, *dltest.Recorder) {
 	t.Helper()
 	path := compile(t, version, declarations)
-	library, err := Load(path)
+	library, err := open(only(path))
 	if err != nil {
 		t.Fatal(err)
 	}
 	return library, dltest.Open(t, path)
 }
+
+// only is a search that looks at one file.
+func only(path string) []place { return []place{{origin: "the test", paths: []string{path}}} }
 
 const (
 	// The addresses and counts have bits above the 32nd, so that an argument which is cut shows.
@@ -211,7 +214,7 @@ func TestTheLibraryTellsWhatItIs(t *testing.T) {
 	if code, text := library.Version(); code != 22809 || text != "2.28.9" {
 		t.Errorf("the version is %d, %s", code, text)
 	}
-	if filepath.Base(library.Path()) != "libnccl_recorder.so" || library.Origin() != "the given path" {
+	if filepath.Base(library.Path()) != "libnccl_recorder.so" || library.Origin() != "the test" {
 		t.Errorf("it is %s, from %s", library.Path(), library.Origin())
 	}
 }
