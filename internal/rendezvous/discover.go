@@ -88,9 +88,6 @@ func Discover(lookup func(string) (string, bool), o Options) (World, error) {
 		return World{}, err
 	}
 	e := &environment{lookup: lookup, source: w.Source}
-	if o.RunID != "" {
-		w.RunID = o.RunID
-	}
 	if err := route(e, o, &w); err != nil {
 		return World{}, err
 	}

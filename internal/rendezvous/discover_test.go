@@ -88,8 +88,8 @@ func TestDiscover(t *testing.T) {
 		},
 		{
 			"options go before all", envTorch,
-			Options{Rank: 1, Size: 2, RunID: "j"},
-			two(SourceOptions, "j"),
+			Options{Rank: 1, Size: 2},
+			two(SourceOptions, ""),
 		},
 		{
 			"one rank needs no store", envTorch,

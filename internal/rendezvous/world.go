@@ -93,8 +93,6 @@ type Options struct {
 	Address string
 	// Token goes before SYMMEM_TOKEN.
 	Token Token
-	// RunID goes before the launcher's.
-	RunID string
 }
 
 // Variable is one variable of the environment as Discover saw it.
