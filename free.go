@@ -145,8 +145,8 @@ func (p *Pool) awaitUse(s *Stream, m alloc.StreamPoint) error {
 
 // absorbReturns notes the blocks that came back in the latest call of the core. p.mu is held.
 func (p *Pool) absorbReturns() {
-	for _, r := range p.core.Returned() {
-		p.absorb(ledger.KindReturn, r.Block)
+	for _, b := range p.core.Returned() {
+		p.absorb(ledger.KindReturn, b)
 	}
 }
 

@@ -21,7 +21,7 @@ type Core struct {
 	uses       []use             // by number; 0 is no use
 	spare      uint32            // first spare use
 	marked     uint64            // Use calls so far
-	tickets    Ticket            // latest ticket
+	deferrals  uint64            // number of the latest deferral
 	tail       uint64            // first unused arena position, in units
 	last       uint32            // block of the latest call if that was an Alloc, else 0; see keep
 	asked      uint64            // units of that Alloc

@@ -157,17 +157,17 @@ func (a *audit) verifyBag(home uint32, units uint64, g *bag) error {
 }
 
 func (a *audit) verifyQueue(n uint32) error {
-	prev, ticket := uint32(0), uint64(0)
+	prev, last := uint32(0), uint64(0)
 	for id := a.streams[n].first; id != 0; id = a.sides[id].after {
 		b, h := &a.blocks[id], &a.sides[id]
 		if !a.queued[id] || h.before != prev || a.homeOf(b)/2 != n || h.uses == 0 {
 			return fmt.Errorf("block %d is queued wrongly", id)
 		}
-		if now := a.uses[h.uses].call; now <= ticket {
-			return fmt.Errorf("ticket %d follows %d", now, ticket)
+		if now := a.uses[h.uses].call; now <= last {
+			return fmt.Errorf("deferral %d follows %d", now, last)
 		}
 		delete(a.queued, id)
-		prev, ticket = id, a.uses[h.uses].call
+		prev, last = id, a.uses[h.uses].call
 	}
 	if a.streams[n].last != prev {
 		return fmt.Errorf("queue ends at block %d, not %d", prev, a.streams[n].last)

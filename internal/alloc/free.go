@@ -137,8 +137,7 @@ func (c *Core) Live(h Handle) (Block, error) {
 
 // FreeHandle gives a block back, and returns it with where it stands now: Free if it can be taken
 // again at once, Parked if a graph holds it, Deferred if other streams may still use it. For a
-// deferred block EventsToRecord names the streams on which the caller records events under the
-// block's ticket.
+// deferred block EventsToRecord names the streams on which the caller records events.
 //
 // Errors: ErrDoubleFree, ErrForeign. Nothing changed then.
 func (c *Core) FreeHandle(h Handle) (Block, State, error) {

@@ -8,15 +8,15 @@ import (
 // model is a Core in its plainest form: lists, searched from end to end. It borrows the sizing
 // rules, which have tables of their own, and nothing else.
 type model struct {
-	rules    *Core
-	segments []*modelSegment
-	met      []Stream // in the order in which they were first named
-	synced   map[Stream]int
-	marked   int
-	tickets  Ticket
-	marks    []StreamPoint
-	waits    []StreamPoint
-	returned []Return
+	rules     *Core
+	segments  []*modelSegment
+	met       []Stream // in the order in which they were first named
+	synced    map[Stream]int
+	marked    int
+	deferrals uint64
+	marks     []StreamPoint
+	waits     []StreamPoint
+	returned  []Block
 }
 
 type modelSegment struct {
@@ -33,7 +33,7 @@ type modelBlock struct {
 	state     State
 	pins      int32
 	uses      []modelUse
-	ticket    Ticket
+	deferral  uint64
 	handle    Handle // as the Core under test chose it
 }
 
@@ -107,7 +107,7 @@ func (m *model) alloc(size int64, stream Stream) (*modelBlock, int64) {
 			return nil, m.grow(rounded)
 		}
 		for _, u := range queue[0].uses {
-			m.waits = append(m.waits, StreamPoint{queue[0].ticket, u.stream})
+			m.waits = append(m.waits, StreamPoint{queue[0].deferral, u.stream})
 		}
 		m.late(queue[0])
 	}
@@ -160,10 +160,10 @@ func (m *model) release(b *modelBlock) State {
 		m.merge(b)
 		return Free
 	}
-	m.tickets++
-	b.ticket, b.state = m.tickets, Deferred
+	m.deferrals++
+	b.deferral, b.state = m.deferrals, Deferred
 	for _, u := range b.uses {
-		m.marks = append(m.marks, StreamPoint{b.ticket, u.stream})
+		m.marks = append(m.marks, StreamPoint{b.deferral, u.stream})
 	}
 	return Deferred
 }
@@ -203,7 +203,7 @@ func (m *model) unpin(b *modelBlock) State {
 	if b.pins--; b.pins > 0 || b.state == Live {
 		return b.state
 	}
-	late := Return{Block: b.block()}
+	late := b.block()
 	state := m.release(b)
 	if state == Free {
 		m.returned = append(m.returned, late)
@@ -218,12 +218,12 @@ func (m *model) deferred(stream Stream) (queue []*modelBlock) {
 			queue = append(queue, b)
 		}
 	}
-	slices.SortFunc(queue, func(a, b *modelBlock) int { return cmp.Compare(a.ticket, b.ticket) })
+	slices.SortFunc(queue, func(a, b *modelBlock) int { return cmp.Compare(a.deferral, b.deferral) })
 	return queue
 }
 
 func (m *model) late(b *modelBlock) {
-	m.returned = append(m.returned, Return{b.block(), b.ticket})
+	m.returned = append(m.returned, b.block())
 	m.merge(b)
 }
 

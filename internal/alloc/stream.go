@@ -2,21 +2,12 @@ package alloc
 
 import "fmt"
 
-// Ticket numbers deferred blocks of a Core from 1 in the order in which they were freed.
-type Ticket uint64
-
-// StreamPoint is a point on a stream: where the caller records the event of a ticket, or what the
-// owner stream must wait for.
+// StreamPoint is a point on a stream: where the caller records the event of a deferred block, or
+// what the owner stream must wait for.
 type StreamPoint struct {
-	Ticket Ticket
-	Stream Stream
-}
-
-// Return is a block that came back to the pool later than its Free. Its ticket is 0 if it was
-// parked and not deferred.
-type Return struct {
-	Block  Block
-	Ticket Ticket
+	// Deferral numbers the deferred blocks of a Core from 1 in the order in which they were freed.
+	Deferral uint64
+	Stream   Stream
 }
 
 // stream is the record of a stream.
@@ -30,7 +21,7 @@ type stream struct {
 
 // use records that a block was used on a stream other than its own.
 type use struct {
-	call   uint64 // Use call; the ticket once the block is deferred
+	call   uint64 // Use call; the number of the deferral once the block is deferred
 	stream uint32
 	next   uint32 // next use of the block, or next spare record
 }
@@ -40,7 +31,7 @@ type reports struct {
 	filled   bool
 	toRecord []StreamPoint
 	waits    []StreamPoint
-	returned []Return
+	returned []Block
 	trimmed  []Segment
 }
 
@@ -61,9 +52,9 @@ func (c *Core) EventsToRecord() []StreamPoint { return c.reports.toRecord }
 // before any block placed by this or a later Alloc is used. Valid until the next change.
 func (c *Core) Waits() []StreamPoint { return c.reports.waits }
 
-// Returned lists the blocks that came back during the latest Alloc, Synced or Unpin, in the
+// Returned lists the blocks that came back, later than their Free, during the latest Alloc, Synced or Unpin, in the
 // order in which they did. Valid until the next change.
-func (c *Core) Returned() []Return { return c.reports.returned }
+func (c *Core) Returned() []Block { return c.reports.returned }
 
 // Number is the number of a stream as histories have it: 0 for stream 0, and for the others their
 // place, from 1, in the order in which they first asked for memory, by Alloc or Reserve. So it
@@ -122,7 +113,7 @@ func (c *Core) Use(v Block, on Stream) error {
 
 // Synced records that the program waited on the host for all work on a stream. Deferred blocks
 // whose uses are all over come back; see Returned. The order is by owner stream, in the order in
-// which the Core first met them, then by ticket. Time grows with the deferred blocks.
+// which the Core first met them, then by deferral. Time grows with the deferred blocks.
 func (c *Core) Synced(on Stream) {
 	c.mergeHot()
 	c.reports.clear()
@@ -150,11 +141,10 @@ func (c *Core) endUse(id, stream uint32) bool {
 		if c.uses[u].stream != stream {
 			continue
 		}
-		ticket := Ticket(c.uses[u].call)
 		*link = c.uses[u].next
 		c.dropUse(u)
 		if c.sides[id].uses == 0 {
-			c.report(id, ticket)
+			c.report(id)
 		}
 		return true
 	}
@@ -174,15 +164,15 @@ func (c *Core) forgetSynced(id uint32) {
 	}
 }
 
-// postpone gives a freed block a ticket and appends it to the queue of its stream.
+// postpone defers a freed block: it appends it to the queue of its stream.
 func (c *Core) postpone(id uint32) {
-	c.tickets++
+	c.deferrals++
 	c.reports.filled = true
 	b, h := &c.blocks[id], &c.sides[id]
 	for u := h.uses; u != 0; u = c.uses[u].next {
-		c.uses[u].call = uint64(c.tickets)
+		c.uses[u].call = c.deferrals
 		c.reports.toRecord = append(c.reports.toRecord,
-			StreamPoint{c.tickets, c.streams[c.uses[u].stream].name})
+			StreamPoint{c.deferrals, c.streams[c.uses[u].stream].name})
 	}
 	s := &c.streams[c.homeOf(b)/2]
 	b.setState(Deferred)
@@ -217,24 +207,22 @@ func (c *Core) unqueue(id uint32) {
 // takeBack returns a deferred block before its uses are known to be over and reports the events
 // that its stream must wait for.
 func (c *Core) takeBack(id uint32) {
-	var ticket Ticket
 	h := &c.sides[id]
 	for h.uses != 0 {
 		u := h.uses
-		ticket = Ticket(c.uses[u].call)
 		c.reports.waits = append(c.reports.waits,
-			StreamPoint{ticket, c.streams[c.uses[u].stream].name})
+			StreamPoint{c.uses[u].call, c.streams[c.uses[u].stream].name})
 		h.uses = c.uses[u].next
 		c.dropUse(u)
 	}
-	c.report(id, ticket)
+	c.report(id)
 	c.unqueue(id)
 }
 
 // report notes a late return. It must precede giveBack, which may end the record.
-func (c *Core) report(id uint32, ticket Ticket) {
+func (c *Core) report(id uint32) {
 	c.reports.filled = true
-	c.reports.returned = append(c.reports.returned, Return{c.view(id), ticket})
+	c.reports.returned = append(c.reports.returned, c.view(id))
 }
 
 func (c *Core) grabUse() uint32 {
@@ -292,7 +280,7 @@ func (c *Core) Unpin(v Block) (State, error) {
 		return Live, nil
 	}
 	c.counts.parked -= b.size()
-	returned := Return{Block: c.view(id)}
+	returned := c.view(id)
 	state := c.release(id)
 	if state == Free {
 		c.reports.filled = true

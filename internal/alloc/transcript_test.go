@@ -148,14 +148,13 @@ func (s *transcript) moved(state State, err error) error {
 
 func (s *transcript) reports() {
 	for _, m := range s.core.EventsToRecord() {
-		s.say("record event of ticket %d on stream %d", m.Ticket, m.Stream)
+		s.say("record event of deferral %d on stream %d", m.Deferral, m.Stream)
 	}
 	for _, w := range s.core.Waits() {
-		s.say("wait for ticket %d on stream %d", w.Ticket, w.Stream)
+		s.say("wait for deferral %d on stream %d", w.Deferral, w.Stream)
 	}
 	for _, r := range s.core.Returned() {
-		s.say("returned segment %d, offset %s, ticket %d",
-			r.Block.Segment, formatBytes(r.Block.Offset), r.Ticket)
+		s.say("returned segment %d, offset %s", r.Segment, formatBytes(r.Offset))
 	}
 }
 
