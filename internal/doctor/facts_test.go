@@ -144,13 +144,13 @@ func TestTheVersionOfTheKernelsModuleIsFound(t *testing.T) {
 func TestATrialIsOrderedByRankAndTakesTheWordOfRankZero(t *testing.T) {
 	two := Account{Rank: 2}
 	zero := Account{Rank: 0, Source: "torchrun", Device: "D", Logged: true, Trouble: "t"}
-	trial := Join(3, []Account{two, zero}, errors.New("rank 1 told nothing"))
+	trial := Join(3, []Account{two, zero}, errors.New("rank 1 reported nothing"))
 	encoded, err := json.Marshal(trial.Accounts)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if trial.Device != "D" || !trial.Logged || trial.Trouble != "t" || trial.Accounts[1].Rank != 2 ||
-		trial.Error != "rank 1 told nothing" {
+		trial.Error != "rank 1 reported nothing" {
 		t.Errorf("got %+v with %s", trial, encoded)
 	}
 	if none := Join(3, []Account{two}, nil); none.Device != "" || none.Error != "" {
