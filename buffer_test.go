@@ -160,8 +160,8 @@ func where(e symmem.BlockEvent) string {
 
 func TestObserversAreToldInOrder(t *testing.T) {
 	together(t, 1, symmem.Options{}, func(r *rank) {
-		var told []string
-		note := func(what string) { told = append(told, what) }
+		var events []string
+		note := func(what string) { events = append(events, what) }
 		remove := r.Interop().Observe(symmem.Observer{
 			SegmentAlloc: func(symmem.SegmentEvent) { note("map") },
 			SegmentFree:  func(symmem.SegmentEvent) { note("unmap") },
@@ -180,8 +180,8 @@ func TestObserversAreToldInOrder(t *testing.T) {
 		remove()
 		r.ok(r.alloc(p, 4096).Free())
 		want := []string{"map", "alloc 0:0x0+4096", "register", "free 0:0x0+4096", "deregister", "unmap"}
-		if join(told) != join(want) {
-			r.failf("told %s", join(told))
+		if join(events) != join(want) {
+			r.failf("got %s", join(events))
 		}
 	})
 }

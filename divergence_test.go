@@ -27,8 +27,8 @@ func TestADivergenceOfASubgroupNamesRanksOfTheWorld(t *testing.T) {
 		err := g.Broadcast(r.ctx, b, b, int64(100+r.Rank()), symmem.Int8, 1, nil)
 		d := r.diverged(errors.Join(err, r.DefaultStream().Synchronize(r.ctx)))
 		want := []symmem.Side{
-			{Ranks: []int{0}, Event: "Broadcast of 100 int8, root 1 of the group, path plain, sequence 1"},
-			{Ranks: []int{2}, Event: "Broadcast of 102 int8, root 1 of the group, path plain, sequence 1"},
+			{Ranks: []int{0}, Event: "Broadcast of 100 int8, root 1 of the group, path plain, collective 1"},
+			{Ranks: []int{2}, Event: "Broadcast of 102 int8, root 1 of the group, path plain, collective 1"},
 		}
 		if diff := cmp.Diff(want, d.Sides); diff != "" {
 			r.failf("%s", diff)
@@ -65,7 +65,7 @@ func TestAlikeGraphsInAnotherOrderDiverge(t *testing.T) {
 				err := graphs[first].Launch(r.DefaultStream())
 				d := r.diverged(errors.Join(err, r.DefaultStream().Synchronize(r.ctx)))
 				if took := time.Since(begin); took > 5*time.Second {
-					r.failf("told after %v", took)
+					r.failf("reported after %v", took)
 				}
 				for i, want := range []string{"call 1 of capture 1", "call 1 of capture 2"} {
 					if len(d.Sides) != 2 || !strings.Contains(d.Sides[i].Event, want) {

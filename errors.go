@@ -151,7 +151,7 @@ func (e *arrival) As(target any) bool {
 //
 //	Fault    MessageFault
 //	Group    string
-//	Sequence uint64
+//	Number uint64
 //	Ends     []MessageEnds
 type MessageError = driver.MessageError
 
@@ -213,7 +213,7 @@ type StrayError = driver.StrayError
 //
 // Its fields, which "go doc symmem/driver.MismatchError" explains:
 //
-//	Sequence uint64
+//	Number uint64
 //	Launch   bool
 //	Call     *Call
 //	Others   []int

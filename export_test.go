@@ -69,9 +69,9 @@ func FreeAll(p *Pool) {
 
 // Reported is the error that other ranks get of a rank's.
 func Reported(err error) error {
-	told, encoding := json.Marshal(reportOf(err))
+	encoded, encoding := json.Marshal(reportOf(err))
 	var r report
-	if decoding := json.Unmarshal(told, &r); encoding != nil || decoding != nil || !r.valid() {
+	if decoding := json.Unmarshal(encoded, &r); encoding != nil || decoding != nil || !r.valid() {
 		return errors.Join(encoding, decoding)
 	}
 	return r.err()

@@ -322,10 +322,10 @@ func (g *Group) messageCause(cause error, reports []report) error {
 		return cause
 	}
 	counts, ok := g.comm.(driver.MessageCounts)
-	if first.Fault != driver.MessagesUnmatched || first.Sequence == 0 || !ok {
+	if first.Fault != driver.MessagesUnmatched || first.Number == 0 || !ok {
 		return first
 	}
-	ends := append([]MessageEnds{}, counts.MessagesBefore(first.Sequence)...)
+	ends := append([]MessageEnds{}, counts.MessagesBefore(first.Number)...)
 	if len(ends) > maxEnds {
 		ends = nil // there are too many
 	}

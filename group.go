@@ -47,10 +47,10 @@ type Group struct {
 	closeErr   error
 	background sync.WaitGroup
 
-	state   ranked.Mutex[groupState] // guards the writers of what follows
-	members atomic.Pointer[[]memberEntry]
-	table   atomic.Pointer[windowTable]
-	epoch   atomic.Uint64 // counts changes of table
+	state    ranked.Mutex[groupState] // guards the writers of what follows
+	members  atomic.Pointer[[]memberEntry]
+	table    atomic.Pointer[windowTable]
+	revision atomic.Uint64 // counts changes that make prepared plans stale
 	// checkingInBackground reports whether histories are compared in the background; guarded by state.
 	checkingInBackground bool
 	values               values
@@ -298,7 +298,7 @@ func (g *Group) SetPath(ctx context.Context, c PathChoice) error {
 	}
 	g.state.Lock()
 	defer g.state.Unlock()
-	g.epoch.Add(1) // every prepared plan is stale
+	g.revision.Add(1) // every prepared plan is stale
 	return nil
 }
 

@@ -135,7 +135,7 @@ func TestAForgottenMessageIsFoundAtTheNextCollective(t *testing.T) {
 			})
 			for number, err := range errs {
 				var e *symmem.MessageError
-				if !errors.As(err, &e) || e.Sequence != 2 || len(e.Ends) != 1 || e.Ends[0] != want {
+				if !errors.As(err, &e) || e.Number != 2 || len(e.Ends) != 1 || e.Ends[0] != want {
 					t.Errorf("rank %d has %v, want %v at collective 2", number, err, want)
 				}
 				if err != nil && err.Error() != errs[0].Error() {

@@ -50,8 +50,8 @@ type planner struct{ *Group }
 type preparedPlan struct {
 	request
 	extras
-	epoch uint64
-	plan  driver.Plan
+	revision uint64
+	plan     driver.Plan
 	// more reports whether the call has other buffers besides send and recv.
 	more bool
 	// members are those of the group in the buffers' pools, or nil: what they have not registered
@@ -67,9 +67,9 @@ type preparedPlan struct {
 const planSlots = 256
 
 // same reports whether a plan answers a request, if sameExtras does, too. Go inlines it.
-func (p *preparedPlan) same(r *request, epoch uint64) bool {
+func (p *preparedPlan) same(r *request, revision uint64) bool {
 	q := &p.request
-	return p.epoch == epoch && q.send == r.send && q.recv == r.recv && q.count == r.count &&
+	return p.revision == revision && q.send == r.send && q.recv == r.recv && q.count == r.count &&
 		q.operation == r.operation && q.dataType == r.dataType && q.reduceOp == r.reduceOp &&
 		q.root == r.root && q.choice == r.choice
 }
@@ -138,7 +138,7 @@ func (g planner) plan(
 ) (*preparedPlan, error) {
 	slot := &g.plans[r.slot(e)]
 	// Which plans are kept depends on addresses, and so on the rank; what is registered must not.
-	if p := slot.Load(); p != nil && p.same(r, g.epoch.Load()) &&
+	if p := slot.Load(); p != nil && p.same(r, g.revision.Load()) &&
 		(r.operation <= driver.AllToAll || p.sameExtras(e)) && !p.hasPending() {
 		if p.fresh() {
 			return p, nil
@@ -202,7 +202,7 @@ func (g planner) prepare(ctx context.Context, p *preparedPlan, capturing bool) e
 			return g.refused(p, err)
 		}
 	}
-	p.epoch, p.more = g.epoch.Load(), call.Norm != nil
+	p.revision, p.more = g.revision.Load(), call.Norm != nil
 	at := g.locations(&call)
 	offer, why, err := g.route(p.choice, &call, at.where)
 	if err != nil {
@@ -318,12 +318,12 @@ func (g planner) locations(call *driver.Call) locations {
 // describe says what must be alike on all ranks: over windows also where the buffers lie. On the
 // direct path the ranks that have no windows lie nowhere, so that they differ from those that have.
 func (g planner) describe(
-	call *driver.Call, at *locations, sequence uint64,
+	call *driver.Call, at *locations, ticket uint64,
 ) *agreement.CollectiveCall {
 	op := call.Operation
 	c := &agreement.CollectiveCall{
 		Operation: op.String(), Path: call.Path.String(),
-		DataType: call.DataType.String(), Root: -1, Count: uint64(call.Count), Sequence: sequence,
+		DataType: call.DataType.String(), Root: -1, Count: uint64(call.Count), Ticket: ticket,
 		SendSegment: -1, RecvSegment: -1,
 		Capture: call.Recorded.Capture, CaptureCall: call.Recorded.Call,
 	}
@@ -382,10 +382,10 @@ func (g planner) callOf(cause error) *agreement.CollectiveCall {
 	if !errors.As(cause, &mismatch) {
 		return nil
 	}
-	call, sequence := *mismatch.Call, mismatch.Sequence
+	call, ticket := *mismatch.Call, mismatch.Number
 	if mismatch.Launch {
-		sequence = 0 // the call has no number that all ranks would know it by
+		ticket = 0 // the call has no number that all ranks would know it by
 	}
 	at := g.locations(&call)
-	return g.describe(&call, &at, sequence)
+	return g.describe(&call, &at, ticket)
 }

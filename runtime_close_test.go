@@ -14,7 +14,7 @@ import (
 // does not come to, since it gives up, and closes the Runtime without asking any of them.
 func TestAFaultOfSeveralStreamsIsToldOnceByClose(t *testing.T) {
 	runtimes := open(t, 2, symmem.Options{Timeout: 20 * time.Second})
-	launched, told := make(chan struct{}), make(chan error, 1)
+	launched, closed := make(chan struct{}), make(chan error, 1)
 	eachRank(runtimes, func(rt *symmem.Runtime) {
 		r := &rank{Runtime: rt, t: t, ctx: t.Context()}
 		defer r.Close()
@@ -29,7 +29,7 @@ func TestAFaultOfSeveralStreamsIsToldOnceByClose(t *testing.T) {
 		}
 		defer func() {
 			symmem.FreeLive(rt)
-			told <- r.Close()
+			closed <- r.Close()
 		}()
 		defer close(launched)
 		begin := make(chan struct{})
@@ -43,7 +43,7 @@ func TestAFaultOfSeveralStreamsIsToldOnceByClose(t *testing.T) {
 			r.ok(r.World().AllReduce(r.ctx, m, m, 100, symmem.Float32, symmem.Sum, s))
 		}
 	})
-	err := <-told
+	err := <-closed
 	if !errors.Is(err, symmem.ErrAborted) || strings.Contains(err.Error(), "\n") {
 		t.Errorf("got %v, want once that the group is aborted", err)
 	}
@@ -94,9 +94,9 @@ func TestAJoinThatIsUnderWayEndsWithTheRuntime(t *testing.T) {
 // TestARankThatClosesInAJoinIsNamedToTheOthers, also to one that comes later.
 func TestARankThatClosesInAJoinIsNamedToTheOthers(t *testing.T) {
 	runtimes := open(t, 3, symmem.Options{Timeout: time.Minute})
-	first, told := make(chan struct{}), make(chan struct{})
+	first, refused := make(chan struct{}), make(chan struct{})
 	symmem.HoldConnect(runtimes[0], func() { close(first) })
-	symmem.HoldConnect(runtimes[2], func() { <-told })
+	symmem.HoldConnect(runtimes[2], func() { <-refused })
 	errs := make([]error, len(runtimes))
 	eachRank(runtimes, func(rt *symmem.Runtime) {
 		var closing sync.WaitGroup
@@ -111,7 +111,7 @@ func TestARankThatClosesInAJoinIsNamedToTheOthers(t *testing.T) {
 		}
 		_, errs[rt.Rank()] = rt.Join(t.Context(), "three", []int{0, 1, 2})
 		if rt.Rank() == 1 {
-			close(told)
+			close(refused)
 		}
 		if err := rt.Close(); err != nil {
 			t.Errorf("closing rank %d: %v", rt.Rank(), err)

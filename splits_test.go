@@ -60,7 +60,7 @@ func TestSplitsThatDoNotFitAreNamedOnAllRanks(t *testing.T) {
 	})
 	for number, err := range errs {
 		var e *symmem.MessageError
-		if !errors.As(err, &e) || e.Fault != symmem.SplitsDiffer || e.Sequence != 1 ||
+		if !errors.As(err, &e) || e.Fault != symmem.SplitsDiffer || e.Number != 1 ||
 			!slices.Equal(e.Ends, []symmem.MessageEnds{{From: 0, To: 2, Sent: 1, Received: 2}}) {
 			t.Errorf("rank %d got %v", number, err)
 		}

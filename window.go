@@ -108,7 +108,7 @@ func (g *Group) setWindow(p *Pool, s *segment, entry *windowEntry, more int) {
 	}
 	fresh.pools[i].set(s, entry)
 	g.table.Store(fresh)
-	g.epoch.Add(1)
+	g.revision.Add(1)
 }
 
 // forget drops a pool that is closed: the next arena may lie at the same addresses, and a plan of
@@ -127,7 +127,7 @@ func (g *Group) forget(p *Pool) {
 		}),
 		count: old.count,
 	})
-	g.epoch.Add(1)
+	g.revision.Add(1)
 }
 
 // set gives the granules of a segment a place. The chunks it changes are copied first.

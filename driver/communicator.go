@@ -40,9 +40,9 @@ func (g GroupConfig) World(ranks []int) []int {
 
 // Mismatch says that the calls of other ranks of the group differ from this rank's; others are
 // ranks of the group.
-func (g GroupConfig) Mismatch(sequence uint64, call *Call, others ...int) *MismatchError {
+func (g GroupConfig) Mismatch(number uint64, call *Call, others ...int) *MismatchError {
 	return &MismatchError{
-		Sequence: sequence, Call: call, Others: g.World(others), Group: g.Name(), Members: g.Ranks,
+		Number: number, Call: call, Others: g.World(others), Group: g.Name(), Members: g.Ranks,
 	}
 }
 

@@ -161,13 +161,12 @@ func (e *PeerError) Is(target error) bool {
 }
 
 // MismatchError says that ranks launched different collectives, or that the two ends of a message
-// differ. Every rank gets one for the same sequence number, and no buffer of any rank has been
-// written.
+// differ. Every rank gets one for the same number, and no buffer of any rank has been written.
 type MismatchError struct {
-	// Sequence is the number of the call in its group, or of the message among those from one rank
-	// to the other, from 1.
-	Sequence uint64
-	// Launch reports whether Sequence is the number of a launch among those of the group's kernels
+	// Number is that of the call in its group, or of the message among those from one rank to the
+	// other, from 1.
+	Number uint64
+	// Launch reports whether Number is the number of a launch among those of the group's kernels
 	// instead: a call in a capture of another library has no number of its own, nor has one that is
 	// too long ago.
 	Launch bool
@@ -198,7 +197,7 @@ func (e *MismatchError) Error() string {
 	if e.Group != "" {
 		of = " of group " + e.Group
 	}
-	return fmt.Sprintf("%s %d%s (%s) differs from that of %s", what, e.Sequence, of, call,
+	return fmt.Sprintf("%s %d%s (%s) differs from that of %s", what, e.Number, of, call,
 		RanksOf(e.Others, e.Members))
 }
 

@@ -48,10 +48,10 @@ func TestErrorsNameRanksOfTheWorldAndOfTheGroup(t *testing.T) {
 		"collective 3 of group g (AllReduce of 4 float32) differs from that of " +
 			"world rank 5 (rank 1 of the group)": GroupConfig{ID: " g", Ranks: pair}.Mismatch(3, call, 1),
 		"launch 3 of group g (AllReduce of 4 float32) differs from that of rank 1": &MismatchError{
-			Sequence: 3, Launch: true, Call: call, Others: []int{1}, Group: "g",
+			Number: 3, Launch: true, Call: call, Others: []int{1}, Group: "g",
 		},
 		"message 2 (Recv of 0 float32) differs from that of rank 1": &MismatchError{
-			Sequence: 2, Call: &Call{Operation: Recv}, Others: []int{1},
+			Number: 2, Call: &Call{Operation: Recv}, Others: []int{1},
 		},
 		"Check can never complete; world rank 5 (rank 1 of the group): has left the group": &StrayError{
 			Doing: "Check", Elsewhere: map[int]string{5: "has left the group"}, Members: pair,

@@ -38,8 +38,8 @@ type MessageError struct {
 	Fault MessageFault
 	// Group is the id of the group.
 	Group string
-	// Sequence is the number of the collective at which it was found, from 1, or 0.
-	Sequence uint64
+	// Number is that of the collective at which it was found, from 1, or 0.
+	Number uint64
 	// Ends lists the messages, ordered by From, To, Tag and Number.
 	Ends []MessageEnds
 }
@@ -72,8 +72,8 @@ const maxEnds = 8
 func (e *MessageError) Error() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "messages of group %s: %s", e.Group, e.Fault)
-	if e.Sequence > 0 {
-		fmt.Fprintf(&b, " at collective %d", e.Sequence)
+	if e.Number > 0 {
+		fmt.Fprintf(&b, " at collective %d", e.Number)
 	}
 	for i, ends := range e.Ends {
 		if i == maxEnds {

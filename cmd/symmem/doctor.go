@@ -124,7 +124,7 @@ func (f *doctorFlags) run(cmd *cobra.Command) error {
 	case f.started && alone:
 		return exitWith(exitUsage, errors.New("this rank has lost the variables of its launcher"))
 	case f.started:
-		return f.tell(cmd, world)
+		return f.writeAccount(cmd, world)
 	case alone:
 		return f.examine(cmd, f.startTrial)
 	case f.ranks != 0 && f.ranks != world.Size:

@@ -41,14 +41,14 @@ func (f *doctorFlags) startTrial(
 	}
 	ctx, cancel := f.patience(cmd.Context())
 	defer cancel()
-	var told bytes.Buffer
+	var output bytes.Buffer
 	result, err := runRanks(ctx, launch.Spec{
 		Ranks: ranks, Env: os.Environ(), Plain: true,
 		Command: []string{
 			self, cmd.Name(), "--" + startedFlag, "--backend=" + facts.Backend,
 			"--timeout=" + f.timeout.String(),
 		},
-		Stdout: &told, Stderr: cmd.ErrOrStderr(),
+		Stdout: &output, Stderr: cmd.ErrOrStderr(),
 	}, shared)
 	if interrupted(&result) {
 		return nil, exitWith(128+int(result.Signal), nil)
@@ -56,8 +56,8 @@ func (f *doctorFlags) startTrial(
 	if errors.Is(err, context.DeadlineExceeded) {
 		err = errors.New("the trial took too long, and its ranks were killed")
 	}
-	accounts := collect(told.Bytes())
-	trial := doctor.Join(ranks, accounts, errors.Join(err, untold(&result, accounts)))
+	accounts := collect(output.Bytes())
+	trial := doctor.Join(ranks, accounts, errors.Join(err, withoutAccount(&result, accounts)))
 	trial.Source = "started by doctor"
 	return trial, nil
 }
@@ -65,8 +65,8 @@ func (f *doctorFlags) startTrial(
 // accountMark begins the lines that are accounts. NCCL may print lines of its own.
 const accountMark = "account: "
 
-// tell runs the trial as one rank that startTrial has started.
-func (f *doctorFlags) tell(cmd *cobra.Command, world rendezvous.World) error {
+// writeAccount runs the trial as one rank that startTrial has started.
+func (f *doctorFlags) writeAccount(cmd *cobra.Command, world rendezvous.World) error {
 	account := runTrial(cmd.Context(), world, f.backend, f.timeout)
 	encoded, err := json.Marshal(account)
 	if err != nil {
@@ -89,13 +89,13 @@ func collect(written []byte) []doctor.Account {
 	return accounts
 }
 
-// untold names the ranks that ended without an account.
-func untold(result *launch.Result, accounts []doctor.Account) error {
+// withoutAccount names the ranks that ended without an account.
+func withoutAccount(result *launch.Result, accounts []doctor.Account) error {
 	var errs []error
 	for _, e := range result.Exits {
-		told := slices.ContainsFunc(accounts, func(a doctor.Account) bool { return a.Rank == e.Rank })
-		if !told {
-			errs = append(errs, fmt.Errorf("%v, and told nothing", e))
+		of := func(a doctor.Account) bool { return a.Rank == e.Rank }
+		if !slices.ContainsFunc(accounts, of) {
+			errs = append(errs, fmt.Errorf("%v, and reported nothing", e))
 		}
 	}
 	return errors.Join(errs...)

@@ -96,8 +96,8 @@ func mismatch(
 		if !errors.As(err, &found[r.number]) {
 			return fmt.Errorf("got %w, want a MismatchError", err)
 		}
-		if s := found[r.number].Sequence; s != 3 {
-			return fmt.Errorf("the sequence number is %d, want 3", s)
+		if s := found[r.number].Number; s != 3 {
+			return fmt.Errorf("the number is %d, want 3", s)
 		}
 		return nil
 	}))

@@ -27,7 +27,7 @@ func proveForgotten(t *testing.T, h Harness) {
 				if forgotten == driver.Send && errors.Is(err, driver.ErrFault) {
 					continue // the Recv of rank 2 and the barriers notice at once: others may be first
 				}
-				if !errors.As(err, &e) || e.Fault != driver.MessagesUnmatched || e.Sequence != 3 {
+				if !errors.As(err, &e) || e.Fault != driver.MessagesUnmatched || e.Number != 3 {
 					t.Errorf("rank %d got %v, want a MessageError at collective 3", number, err)
 				}
 			}
@@ -84,7 +84,7 @@ func proveMissingSend(t *testing.T, h Harness) {
 			})
 			var e *driver.MessageError
 			if err := errs[2]; !errors.As(err, &e) || e.Fault != driver.MessagesUnmatched ||
-				e.Sequence != 1 {
+				e.Number != 1 {
 				t.Errorf("source %d: the receiver got %v, want a MessageError at collective 1", source, err)
 			}
 		})

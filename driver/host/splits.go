@@ -155,7 +155,7 @@ func (d *splitExchange) finish(call *plan, ticket uint64) error {
 func (d *splitExchange) compare(call *plan, ticket uint64) error {
 	c := d.c
 	n, me := c.Size(), c.cfg.Rank
-	e := &driver.MessageError{Fault: driver.SplitsDiffer, Group: c.cfg.Name(), Sequence: ticket}
+	e := &driver.MessageError{Fault: driver.SplitsDiffer, Group: c.cfg.Name(), Number: ticket}
 	for from := range n {
 		theirs := d.table(from, c.Step())
 		for to := range n {

@@ -23,13 +23,13 @@ import (
 type stream struct {
 	device *Device
 
-	mu      ranked.Spin[streamMu]
-	queue   []work      // guarded by mu
-	idle    *busyPeriod // until the queue runs empty; nil while idle; guarded by mu
-	err     error       // why work is skipped, until Synchronize returns it; guarded by mu
-	told    bool        // a caller knows err from the call that failed; guarded by mu
-	capture *graph      // guarded by mu
-	closed  bool        // guarded by mu
+	mu       ranked.Spin[streamMu]
+	queue    []work      // guarded by mu
+	idle     *busyPeriod // until the queue runs empty; nil while idle; guarded by mu
+	err      error       // why work is skipped, until Synchronize returns it; guarded by mu
+	reported bool        // the call that failed has returned err; guarded by mu
+	capture  *graph      // guarded by mu
+	closed   bool        // guarded by mu
 }
 
 // busyPeriod is a time for which a stream is busy.
@@ -77,7 +77,7 @@ func (s *stream) do(w work) {
 		w.skip(s.err)
 		return
 	}
-	s.err, s.told = w.run(), false
+	s.err, s.reported = w.run(), false
 }
 
 func (s *stream) usable() error {
@@ -114,8 +114,8 @@ func (s *stream) drain() {
 		}
 		s.mu.Lock()
 		if s.err == nil {
-			_, known := w.(failure)
-			s.err, s.told = err, known
+			_, reported := w.(failure)
+			s.err, s.reported = err, reported
 		}
 	}
 	s.queue = nil
@@ -141,7 +141,7 @@ func (s *stream) launch(p *plan) error {
 		s.enqueue(queued)
 	}
 	if err != nil && !errors.Is(err, driver.ErrClosed) {
-		s.err, s.told = err, true
+		s.err, s.reported = err, true
 	}
 	s.mu.Unlock()
 	return err
@@ -194,7 +194,7 @@ func (s *stream) message(p *plan) error {
 	}
 	if s.idle == nil && s.err == nil {
 		if done, err := t.tryNow(); done || err != nil {
-			s.err, s.told = err, true
+			s.err, s.reported = err, true
 			return err
 		}
 	}
@@ -226,7 +226,7 @@ func (s *stream) fail(cause error) {
 	case s.idle != nil:
 		s.enqueue(failure{cause})
 	case s.err == nil:
-		s.err, s.told = cause, true
+		s.err, s.reported = cause, true
 	}
 }
 
@@ -262,9 +262,9 @@ func (s *stream) Synchronize(ctx context.Context) error {
 	return err
 }
 
-// finish is Synchronize, which also reports whether the caller knows the error. Of several that
-// wait one takes the failure, and the others get it, too: the same work was theirs.
-func (s *stream) finish(ctx context.Context) (told bool, err error) {
+// finish is Synchronize, which also says whether a call has returned the error before. Of several
+// that wait one takes the failure, and the others get it, too: the same work was theirs.
+func (s *stream) finish(ctx context.Context) (reported bool, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var seen error
@@ -282,15 +282,15 @@ func (s *stream) finish(ctx context.Context) (told bool, err error) {
 			return false, fmt.Errorf("synchronizing a stream: %w", context.Cause(ctx))
 		}
 	}
-	told, err = s.told, s.err
-	s.told, s.err = false, nil
+	reported, err = s.reported, s.err
+	s.reported, s.err = false, nil
 	if err == nil && seen != nil {
 		return true, seen
 	}
-	return told, err
+	return reported, err
 }
 
-// Close waits for the work, and returns its first error if nobody knows it. Work that has not ended
+// Close waits for the work, and returns its first error if no call has. Work that has not ended
 // after twice the timeout, such as a function of the user's, is left to itself.
 func (s *stream) Close() error {
 	s.mu.Lock()
@@ -306,7 +306,7 @@ func (s *stream) Close() error {
 	s.mu.Unlock()
 	ctx, cancel := context.WithTimeout(context.Background(), 2*s.device.cfg.Timeout)
 	defer cancel()
-	if told, err := s.finish(ctx); !told {
+	if reported, err := s.finish(ctx); !reported {
 		return err
 	}
 	return nil

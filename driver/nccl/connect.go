@@ -236,9 +236,9 @@ func (c joining) agree(ctx context.Context, mine error) error {
 	if !errors.Is(mine, driver.ErrFault) {
 		report = control.EncodeFailure(mine)
 	}
-	told, cancel := context.WithTimeout(context.WithoutCancel(ctx), failureExchangeTimeout)
+	reporting, cancel := context.WithTimeout(context.WithoutCancel(ctx), failureExchangeTimeout)
 	defer cancel()
-	all, err := c.plane.Exchange(told, driver.LaneFault, report)
+	all, err := c.plane.Exchange(reporting, driver.LaneFault, report)
 	if report != nil || err != nil {
 		return mine
 	}

@@ -96,8 +96,8 @@ func (p *pairOfRanks) reason(t *testing.T, r int, err error) error {
 	if p[r].group == nil {
 		return err
 	}
-	told, failed := p[r].group.Exchange(t.Context(), driver.LaneFault, []byte(err.Error()))
-	for _, text := range told {
+	reports, failed := p[r].group.Exchange(t.Context(), driver.LaneFault, []byte(err.Error()))
+	for _, text := range reports {
 		err = errors.Join(err, errors.New(string(text)))
 	}
 	return errors.Join(err, failed)

@@ -347,7 +347,7 @@ func (w *testGroup) differ(buffers []normBuffers, pair [2]*normCase) (launched [
 	}) {
 		var mismatch *driver.MismatchError
 		if !errors.As(err, &mismatch) || mismatch.Call.Norm.Rows != int64(pair[r].rows) ||
-			mismatch.Sequence != 2 {
+			mismatch.Number != 2 {
 			w.t.Errorf("%v: rank %d got %v, want a MismatchError about the second call", pair[r], r, err)
 		}
 	}

@@ -44,7 +44,7 @@ func differingSplits(group *driver.GroupConfig, ticket uint64, all [][]byte) err
 				group.Ranks[r], len(all[r]), want)
 		}
 	}
-	e := &driver.MessageError{Fault: driver.SplitsDiffer, Group: group.Name(), Sequence: ticket}
+	e := &driver.MessageError{Fault: driver.SplitsDiffer, Group: group.Name(), Number: ticket}
 	for from := range all {
 		for to := range all {
 			sent := binary.LittleEndian.Uint64(all[from][to*splitBytes:])

@@ -14,9 +14,9 @@ import (
 	"symmem/driver/nccl/internal/stream"
 )
 
-// untoldFor is how long a fault that a kernel has reported may be unknown to its group, on a busy
+// unknownFor is how long a fault that a kernel has reported may be unknown to its group, on a busy
 // machine of software.
-const untoldFor = 2 * time.Second
+const unknownFor = 2 * time.Second
 
 // known waits until a rank's group knows of a fault, and returns it.
 func (m *testRank) known(within time.Duration) error {
@@ -80,7 +80,7 @@ func replayAlone(t *testing.T, count int64) {
 		return graphs[0].replayed()
 	})
 	w.must(func(m *testRank) error {
-		cause := m.known(untoldFor)
+		cause := m.known(unknownFor)
 		var late *driver.TimeoutError
 		switch {
 		case m.rank != 0 && !errors.Is(cause, driver.ErrFault):
@@ -88,7 +88,7 @@ func replayAlone(t *testing.T, count int64) {
 		case m.rank == 0 && (!errors.As(cause, &late) || len(late.Missing) != ranks-1):
 			return fmt.Errorf("the group knows %w, want a TimeoutError about all others", cause)
 		}
-		return told(t, m, graphs[m.rank], powers[m.rank], cause)
+		return failsEverywhere(t, m, graphs[m.rank], powers[m.rank], cause)
 	})
 	w.must(func(m *testRank) error {
 		g, p := graphs[m.rank], powers[m.rank]
@@ -96,8 +96,8 @@ func replayAlone(t *testing.T, count int64) {
 	})
 }
 
-// told asks a group that has failed in every way.
-func told(t *testing.T, m *testRank, g *owned, p *power, cause error) error {
+// failsEverywhere asks a group that has failed in every way.
+func failsEverywhere(t *testing.T, m *testRank, g *owned, p *power, cause error) error {
 	plan, err := prepare(m.group, p.call(driver.PathDirect))
 	if err != nil {
 		return err
@@ -174,7 +174,7 @@ func TestARankThatPausesInReplays(t *testing.T) {
 				return fmt.Errorf("%d of %d numbers are marks after replay %d", marks, p.count, round)
 			}
 		}
-		cause, got := m.known(untoldFor), g.stream.Synchronize(t.Context())
+		cause, got := m.known(unknownFor), g.stream.Synchronize(t.Context())
 		if cause == nil || !errors.Is(got, cause) {
 			return fmt.Errorf("the group knows %w, and the stream %w", cause, got)
 		}

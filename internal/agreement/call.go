@@ -25,10 +25,10 @@ type CollectiveCall struct {
 	SendPool, RecvPool       uint64
 	SendSegment, RecvSegment int32
 	SendOffset, RecvOffset   int64
-	// Sequence counts the collectives of the group, from 1; 0 if the call has no number.
-	Sequence uint64
-	// Capture and Place are the numbers of the capture that the call is in, and of the call there,
-	// from 1; 0 if it is in none.
+	// Ticket is the number of the call in the group, from 1; 0 if it has none.
+	Ticket uint64
+	// Capture and CaptureCall are the numbers of the capture that the call is in, and of the call
+	// there, from 1; 0 if it is in none.
 	Capture, CaptureCall uint64
 }
 
@@ -68,8 +68,8 @@ func (c CollectiveCall) words(n Names) string {
 	if c.Capture != 0 {
 		fmt.Fprintf(&b, ", call %d of capture %d", c.CaptureCall, c.Capture)
 	}
-	if c.Sequence > 0 {
-		fmt.Fprintf(&b, ", sequence %d", c.Sequence)
+	if c.Ticket > 0 {
+		fmt.Fprintf(&b, ", collective %d", c.Ticket)
 	}
 	return b.String()
 }
@@ -87,7 +87,7 @@ func (c *CollectiveCall) Encode() []byte {
 	b = appendWords(b, uint64(int64(c.Root)), c.Count, uint64(c.SendOffset), uint64(c.RecvOffset))
 	b = binary.LittleEndian.AppendUint32(b, uint32(c.SendSegment))
 	b = binary.LittleEndian.AppendUint32(b, uint32(c.RecvSegment))
-	return appendWords(b, c.SendPool, c.RecvPool, c.Sequence, c.Capture, c.CaptureCall)
+	return appendWords(b, c.SendPool, c.RecvPool, c.Ticket, c.Capture, c.CaptureCall)
 }
 
 // DecodeCall reads what [CollectiveCall.Encode] wrote and nothing else. No bytes give a nil call.
@@ -106,7 +106,7 @@ func DecodeCall(value []byte) (*CollectiveCall, error) {
 	segments := r.u64("segments")
 	c.SendSegment, c.RecvSegment = int32(uint32(segments)), int32(uint32(segments>>32))
 	c.SendPool, c.RecvPool = r.u64("pool"), r.u64("pool")
-	c.Sequence = r.u64("sequence")
+	c.Ticket = r.u64("ticket")
 	c.Capture, c.CaptureCall = r.u64("capture"), r.u64("place in a capture")
 	if len(r.b) > 0 {
 		r.fail("rest of a collective")

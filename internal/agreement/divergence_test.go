@@ -115,12 +115,12 @@ func parseRank(t *testing.T, line string, kept int) Config {
 		case "call":
 			c.Call = &CollectiveCall{
 				Operation: "all-reduce", Path: "window", DataType: "float32", ReduceOp: "sum",
-				Count: uint64(n), SendOffset: 512, RecvOffset: 512, Sequence: 9, Root: -1,
+				Count: uint64(n), SendOffset: 512, RecvOffset: 512, Ticket: 9, Root: -1,
 			}
 		case "cast":
 			c.Call = &CollectiveCall{
 				Operation: "broadcast", Path: "plain", DataType: "int8", Root: n, Count: 111,
-				SendSegment: -1, RecvSegment: -1, Sequence: 9,
+				SendSegment: -1, RecvSegment: -1, Ticket: 9,
 			}
 		case "repeat":
 			for range n {

@@ -99,8 +99,8 @@ func TestCallsGoOverTheWireUnchanged(t *testing.T) {
 			Root: rapid.Int().Draw(t, "root"), Count: rapid.Uint64().Draw(t, "count"),
 			SendSegment: rapid.Int32().Draw(t, "send"), RecvSegment: rapid.Int32().Draw(t, "recv"),
 			SendOffset: rapid.Int64().Draw(t, "at"), RecvOffset: rapid.Int64().Draw(t, "to"),
-			Sequence: rapid.Uint64().Draw(t, "sequence"),
-			Capture:  rapid.Uint64().Draw(t, "capture"), CaptureCall: rapid.Uint64().Draw(t, "place"),
+			Ticket:  rapid.Uint64().Draw(t, "ticket"),
+			Capture: rapid.Uint64().Draw(t, "capture"), CaptureCall: rapid.Uint64().Draw(t, "place"),
 		}
 		b := c.Encode()
 		back, err := DecodeCall(b)

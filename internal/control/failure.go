@@ -33,8 +33,8 @@ func EncodeFailure(err error) []byte {
 // DecodeFailures returns the error of a step from the reports of the ranks of a group, in group
 // order: that of the first rank which reports a failure, or nil. Ranks are those of the world. A
 // rank that another one has found lost is lost for this one, too.
-func DecodeFailures(ranks []int, told [][]byte, doing string) error {
-	for r, encoded := range told {
+func DecodeFailures(ranks []int, reports [][]byte, doing string) error {
+	for r, encoded := range reports {
 		if len(encoded) == 0 {
 			continue
 		}

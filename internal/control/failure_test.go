@@ -14,28 +14,29 @@ func TestWhatOneRankComplainsOfIsAnErrorOnTheOthers(t *testing.T) {
 	group := []int{4, 7, 9}
 	lost := fmt.Errorf("mapping: %w", &driver.RankLostError{Ranks: []int{7}, Doing: "mapping"})
 	for name, c := range map[string]struct {
-		told [][]byte
-		text string
-		lost []int
+		reports [][]byte
+		text    string
+		lost    []int
 	}{
-		"nobody complains": {told: make([][]byte, 3)},
+		"nobody complains": {reports: make([][]byte, 3)},
 		"one has no memory": {
-			told: [][]byte{nil, nil, EncodeFailure(errors.New("no memory"))},
-			text: "rank 9 could not: no memory",
+			reports: [][]byte{nil, nil, EncodeFailure(errors.New("no memory"))},
+			text:    "rank 9 could not: no memory",
 		},
 		"one has found another lost": {
-			told: [][]byte{EncodeFailure(lost), nil, nil}, text: "rank 4 could not: mapping", lost: []int{7},
+			reports: [][]byte{EncodeFailure(lost), nil, nil}, text: "rank 4 could not: mapping",
+			lost: []int{7},
 		},
 		"one has found a rank of another group lost": {
-			told: [][]byte{EncodeFailure(&driver.RankLostError{Ranks: []int{7, 8}}), nil, nil},
-			text: "rank 4 could not",
+			reports: [][]byte{EncodeFailure(&driver.RankLostError{Ranks: []int{7, 8}}), nil, nil},
+			text:    "rank 4 could not",
 		},
 		"one is not understood": {
-			told: [][]byte{nil, []byte("no JSON"), nil}, text: "reading why rank 7 could not",
+			reports: [][]byte{nil, []byte("no JSON"), nil}, text: "reading why rank 7 could not",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			err := DecodeFailures(group, c.told, "registration")
+			err := DecodeFailures(group, c.reports, "registration")
 			if (err == nil) != (c.text == "") || err != nil && !strings.Contains(err.Error(), c.text) {
 				t.Fatalf("the error is %v, want %q", err, c.text)
 			}

@@ -37,7 +37,7 @@ type Plane interface {
 	TrySubmit() (ticket uint64, ok bool)
 	// Compare waits until every rank has come to its n-th Compare, and compares the digests of
 	// the calls. If they differ, every rank gets a driver.MismatchError with the ticket as its
-	// Sequence. The wait is bounded by the device's timeout and ends as that of an exchange does.
+	// Number. The wait is bounded by the device's timeout and ends as that of an exchange does.
 	// An error fails the plane. The caller makes its calls one at a time.
 	Compare(ticket uint64, call *driver.Call) error
 	// Await waits until w.Done returns true; this rank counts meanwhile as being in the collective

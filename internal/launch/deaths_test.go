@@ -40,14 +40,14 @@ func TestADeathIsToldOnce(t *testing.T) {
 		}
 	}
 	kill(0)
-	var told []int
+	var ended []int
 	err = d.each(func(number int) {
-		if told = append(told, number); len(told) == 1 {
+		if ended = append(ended, number); len(ended) == 1 {
 			kill(1)
 		}
 	})
-	if err != nil || !slices.Equal(told, []int{0, 1}) {
-		t.Errorf("told of the ends of %v: %v", told, err)
+	if err != nil || !slices.Equal(ended, []int{0, 1}) {
+		t.Errorf("told of the ends of %v: %v", ended, err)
 	}
 	for _, c := range processes {
 		_ = c.Wait()

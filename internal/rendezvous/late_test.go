@@ -12,13 +12,13 @@ import (
 // before it, and rank 2 then.
 func TestRanksThatHaveNotComeAreToldOf(t *testing.T) {
 	worlds := worldsOf(3, Route{Kind: RouteServe, Endpoint: Endpoint{Address: privateName()}})
-	told := make(chan []int)
+	reported := make(chan []int)
 	ctx, cancel := context.WithCancel(testContext(t))
 	defer cancel()
 	worlds[1].Late = func(missing []int, waited time.Duration) time.Duration {
 		if waited > 0 {
 			select {
-			case told <- missing:
+			case reported <- missing:
 			case <-ctx.Done():
 			}
 		}
@@ -35,7 +35,7 @@ func TestRanksThatHaveNotComeAreToldOf(t *testing.T) {
 	go connect(worlds[1])
 	for _, want := range []int{0, 2} {
 		for range 2 {
-			awaitTold(t, told, want)
+			awaitReported(t, reported, want)
 		}
 		if want == 0 {
 			go connect(worlds[0])
@@ -50,11 +50,11 @@ func TestRanksThatHaveNotComeAreToldOf(t *testing.T) {
 }
 
 // awaitTold waits until one rank alone is told of.
-func awaitTold(t *testing.T, told <-chan []int, want int) {
+func awaitReported(t *testing.T, reported <-chan []int, want int) {
 	t.Helper()
 	for end := time.After(patience); ; {
 		select {
-		case missing := <-told:
+		case missing := <-reported:
 			if slices.Equal(missing, []int{want}) {
 				return
 			}

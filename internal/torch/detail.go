@@ -92,7 +92,7 @@ func (d *detail) fill(err error) {
 		d.Divergence = elsewhere("place", "", stray.Elsewhere)
 	case errors.As(err, &messages):
 		d.Divergence = elsewhere("messages", messages.Group, nil)
-		d.Divergence.Position, d.Divergence.Last = messages.Sequence, messages.Sequence
+		d.Divergence.Position, d.Divergence.Last = messages.Number, messages.Number
 		d.Divergence.Why, d.Divergence.Messages = string(messages.Fault), messages.Ends
 	case errors.As(err, &lost):
 		d.RankLost = &lostDetail{Doing: lost.Doing, Ranks: ranks(lost.Ranks)}

@@ -156,7 +156,7 @@ def opposite() -> None:
     settle()
     graphs = [captured(on, sums.step) for sums, on in zip(pair, streams, strict=True)]
     settle()
-    begin, told = time.monotonic(), None
+    begin, error = time.monotonic(), None
     for graph in graphs[::-1] if RANK == common.SIZE - 1 else graphs:
         with torch.cuda.stream(streams[0]):
             graph.replay()
@@ -164,10 +164,10 @@ def opposite() -> None:
         with torch.cuda.stream(streams[0]):
             symmem.synchronize()
     except symmem.DivergenceError as e:
-        told = e
+        error = e
     took = time.monotonic() - begin
-    ok = told is not None and "of capture" in str(told) and took < 1
-    verdict("opposite order", ok, f"after {took:.3f} s: {told}")
+    ok = error is not None and "of capture" in str(error) and took < 1
+    verdict("opposite order", ok, f"after {took:.3f} s: {error}")
 
 
 if __name__ == "__main__":

@@ -84,7 +84,7 @@ func wantMismatch(p control.Plane, err error, call *driver.Call, others []int) e
 	for _, i := range others {
 		world = append(world, ranksOf(3)[i])
 	}
-	if m.Sequence != 3 || m.Call.Digest != call.Digest || m.Call.Count != call.Count ||
+	if m.Number != 3 || m.Call.Digest != call.Digest || m.Call.Count != call.Count ||
 		!slices.Equal(m.Others, world) {
 		return fmt.Errorf("got %w (%+v), want ticket 3, call %+v and ranks %v",
 			err, m.Call, call, world)

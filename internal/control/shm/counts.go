@@ -42,7 +42,7 @@ func (c *Counts) CountMessage(call *driver.Call, after, done uint64) (number uin
 // rank has sent and received before.
 func (c *Counts) Unbalanced(collective uint64) error {
 	return &driver.MessageError{
-		Fault: driver.MessagesUnmatched, Group: c.group.Name(), Sequence: collective,
+		Fault: driver.MessagesUnmatched, Group: c.group.Name(), Number: collective,
 		Ends: c.MessagesBefore(collective),
 	}
 }

@@ -103,8 +103,8 @@ func TestARankThatIsLostBehindTheJoiningIsExplained(t *testing.T) {
 		t.Errorf("got %v where nobody tells anything, want %v", err, lost)
 	}
 	group.Rank = 1
-	told := &joining{cfg: Config{Store: store, Group: group}}
-	go told.publishFailure(t.Context(), errors.New("no port"))
+	failed := &joining{cfg: Config{Store: store, Group: group}}
+	go failed.publishFailure(t.Context(), errors.New("no port"))
 	if err := e.peerFailureOr(t.Context(), lost); err.Error() != "rank 1 could not: no port" {
 		t.Errorf("got %v, want what rank 1 tells", err)
 	}

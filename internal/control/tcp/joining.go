@@ -162,16 +162,16 @@ func (e *joining) peerFailureOr(ctx context.Context, err error) error {
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*ackTimeout)
 	defer cancel()
-	if told, unknown := e.cfg.Store.Get(ctx, e.key("failed")); unknown == nil {
-		return e.decodeFailure(told)
+	if encoded, unknown := e.cfg.Store.Get(ctx, e.key("failed")); unknown == nil {
+		return e.decodeFailure(encoded)
 	}
 	return err
 }
 
 // awaitPeerFailure ends the joining when another rank has stored that it could not join.
 func (e *joining) awaitPeerFailure(ctx context.Context, end context.CancelCauseFunc) {
-	if told, err := e.cfg.Store.Get(ctx, e.key("failed")); err == nil {
-		end(e.decodeFailure(told))
+	if encoded, err := e.cfg.Store.Get(ctx, e.key("failed")); err == nil {
+		end(e.decodeFailure(encoded))
 	}
 }
 

@@ -332,9 +332,9 @@ func TestSubmissionsAreTold(t *testing.T) {
 	for range 3 {
 		p.Submit()
 	}
-	for told := uint64(0); told < 3; {
+	for submitted := uint64(0); submitted < 3; {
 		m := i.await(kindStatus)
-		told = decodeStatus(m.payload, time.Now()).submitted
+		submitted = decodeStatus(m.payload, time.Now()).submitted
 	}
 }
 

@@ -21,8 +21,8 @@ const (
 	misdeeds
 )
 
-// ErrUntold means that a group was broken in replays, and that a rank got no error.
-var ErrUntold = errors.New("a fault in replays was not reported on a rank")
+// ErrNotReported means that a group was broken in replays, and that a rank got no error.
+var ErrNotReported = errors.New("a fault in replays was not reported on a rank")
 
 // breakReplays makes a group of all ranks and two graphs of the same sum over it, has a drawn rank
 // do something else than the others when they are replayed, and shows that all ranks get an error,
@@ -123,7 +123,7 @@ func (r *round) broken(
 	select {
 	case <-g.Ended():
 	case <-time.After(2 * r.config.Timeout):
-		return fmt.Errorf("%w: rank %d", ErrUntold, r.rt.Rank())
+		return fmt.Errorf("%w: rank %d", ErrNotReported, r.rt.Rank())
 	}
 	// The owner may have replayed a graph on each of its streams, so each returns the fault, once.
 	for range 2 {

@@ -199,7 +199,7 @@ class Call:
             group.broken_off(e)
             with suppress(errors.SymmemError):
                 left = self._runtime.streams.add(self._host, self._used, self.source)
-                left.told = True
+                left.reported = True
             raise
         give_back(self._host)
         self._copy_back()

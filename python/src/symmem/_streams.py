@@ -73,16 +73,16 @@ class Queued:
         order: how much work its stream had got when this was queued.
         event: is reached when the work has ended.
         error: what it has failed with, once it has ended.
-        told: the caller knows the error.
+        reported: the caller knows the error.
     """
 
-    __slots__ = ("_ended", "_source", "_spans", "_tensors", "error", "event", "order", "told")
+    __slots__ = ("_ended", "_source", "_spans", "_tensors", "error", "event", "order", "reported")
 
     def __init__(self, event: HostEvent, tensors: list[Any], source: Any):
         self.event = event
         self.order = 0
         self.error: BaseException | None = None
-        self.told = False
+        self.reported = False
         self._tensors = tensors
         # The library writes to it whose message has come.
         self._source = source
@@ -120,7 +120,7 @@ class Queued:
 
         Until then calls on the same memory come after it, and fail with its error.
         """
-        return self.is_completed() and (self.told or self.error is None)
+        return self.is_completed() and (self.reported or self.error is None)
 
 
 class HostStream:

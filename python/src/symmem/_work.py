@@ -159,7 +159,7 @@ class HostWork(Work):
         """Return the error of the collective, if it has ended with one."""
         if not self.is_completed():
             return None
-        self._queued.told = True
+        self._queued.reported = True
         return self._queued.error
 
     def source_rank(self) -> int:

@@ -193,12 +193,12 @@ def late() -> None:
         all_reduce(world, block)
         return
 
-    def told(warning: Warning | str, *_: object, **__: object) -> None:
+    def note(warning: Warning | str, *_: object, **__: object) -> None:
         assert isinstance(warning, symmem.LateWarning)
         print("WARNED", warning.ranks, warning.waited > 0, "rank 1" in str(warning), flush=True)
         (FOLDER / "warned").touch()
 
-    warnings.showwarning = told
+    warnings.showwarning = note
     warnings.simplefilter("once", symmem.LateWarning)
     if WHERE == "late on a thread":
         thread = threading.Thread(target=all_reduce, args=(world, block), daemon=True)

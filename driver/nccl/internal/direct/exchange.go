@@ -128,15 +128,15 @@ func (x *Exchange) agree(
 	if err != nil {
 		return nil, "", err
 	}
-	told, err := x.group.Plane.Exchange(ctx, driver.LaneControl, encoded)
+	received, err := x.group.Plane.Exchange(ctx, driver.LaneControl, encoded)
 	if err != nil {
 		return nil, "", err
 	}
-	all = make([]capabilities, len(told))
+	all = make([]capabilities, len(received))
 	x.Multiprocessors = mine.Multiprocessors
 	for r := range all {
 		theirs, rank := &all[r], x.group.Config.Ranks[r]
-		if err := json.Unmarshal(told[r], theirs); err != nil {
+		if err := json.Unmarshal(received[r], theirs); err != nil {
 			return nil, "", fmt.Errorf("reading what rank %d has: %w", rank, err)
 		}
 		if theirs.Why != "" && none == "" {

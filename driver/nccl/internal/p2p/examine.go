@@ -54,7 +54,7 @@ func (m *Messages) examineMessage(e *End) error {
 	m.mu.Unlock()
 	if missing && m.counts.CalledMore(p.Root, e.After) {
 		err = &driver.MessageError{
-			Fault: driver.MessagesUnmatched, Group: m.Config.Name(), Sequence: e.After + 1,
+			Fault: driver.MessagesUnmatched, Group: m.Config.Name(), Number: e.After + 1,
 			Ends: m.Before(e.After + 1),
 		}
 	} else {
