@@ -52,8 +52,8 @@ func (c *Core) EventsToRecord() []StreamPoint { return c.reports.toRecord }
 // before any block placed by this or a later Alloc is used. Valid until the next change.
 func (c *Core) Waits() []StreamPoint { return c.reports.waits }
 
-// Returned lists the blocks that came back, later than their Free, during the latest Alloc, Synced or Unpin, in the
-// order in which they did. Valid until the next change.
+// Returned lists the blocks that came back, later than their Free, during the latest Alloc, Synced
+// or Unpin, in the order in which they did. Valid until the next change.
 func (c *Core) Returned() []Block { return c.reports.returned }
 
 // Number is the number of a stream as histories have it: 0 for stream 0, and for the others their

@@ -252,8 +252,8 @@ func TestEveryFunctionIsTested(t *testing.T) {
 		"cuMemGetAllocationGranularity": true, "cuMemCreate": true, "cuMemSetAccess": true,
 		"cuLaunchHostFunc": true, "cuDeviceGetUuid_v2": true, "cuStreamGetCaptureInfo_v3": true,
 		"cuGraphAddDependencies_v2": true, "cuGraphRemoveDependencies_v2": true,
-		"cuStreamUpdateCaptureDependencies_v2": true,
-		"cuModuleGetFunctionCount":             true, "cuModuleEnumerateFunctions": true, "cuFuncLoad": true,
+		"cuStreamUpdateCaptureDependencies_v2": true, "cuModuleGetFunctionCount": true,
+		"cuModuleEnumerateFunctions": true, "cuFuncLoad": true,
 		"cuUserObjectCreate": true, "cuUserObjectRelease": true, "cuGraphRetainUserObject": true,
 	}
 	for _, c := range calls {

@@ -52,9 +52,9 @@ type Step struct {
 	Refused func(status int32) error
 }
 
-// StatusAfter is Call for a function whose result is a status of 32 bits, right behind a step on the
-// same thread, for little more than one call takes, since C is entered once. If ok is false the step
-// did not go well, the status is its own, and the function was not called.
+// StatusAfter is Call for a function whose result is a status of 32 bits, right behind a step on
+// the same thread, for little more than one call takes, since C is entered once. If ok is false the
+// step did not go well, the status is its own, and the function was not called.
 //
 // Preconditions: those of Call; no status of the step or the function is negative or has 2^30; and
 // the step does not call Go, which could move the stack that the arguments are on.

@@ -130,7 +130,6 @@ var points = []point{
 		entries: place{in: "driver", name: "Sum"},
 		places: []place{
 			{in: "internal/reduce", name: "Sum", without: average},
-			{in: "internal/reduce", name: "opNames", spelled: lower, without: average},
 			{in: "internal/reduce", name: "combineIntegers", without: average},
 			{in: "internal/reduce", name: "combine", without: average},
 			{in: "internal/reduce/gen", name: "operations", without: average},
