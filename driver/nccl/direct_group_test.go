@@ -66,7 +66,7 @@ func newTestGroup(t *testing.T, n int, timeout time.Duration) *testGroup {
 	needDevices(t, n)
 	w := &testGroup{t: t}
 	for number := range n {
-		w.opened = append(w.opened, &testRank{number: number, launched: map[cuda.Function]int{}})
+		w.opened = append(w.opened, newTestRank(number))
 	}
 	w.ranks = w.opened
 	store := &drivertest.Store{}
@@ -79,7 +79,7 @@ func newTestGroup(t *testing.T, n int, timeout time.Duration) *testGroup {
 	return w
 }
 
-// newGroup is newTeam with a group of all ranks.
+// newGroup is newTestGroup with a group of all ranks.
 func newGroup(t *testing.T, n int, timeout time.Duration) *testGroup {
 	t.Helper()
 	w := newTestGroup(t, n, timeout)
@@ -93,6 +93,10 @@ func newSteps(t *testing.T, n int, timeout time.Duration) *testGroup {
 	w := newGroup(t, n, timeout)
 	w.steps = true
 	return w
+}
+
+func newTestRank(number int) *testRank {
+	return &testRank{number: number, launched: map[cuda.Function]int{}}
 }
 
 func (m *testRank) open(t *testing.T, cfg driver.Config) error {

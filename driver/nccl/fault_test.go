@@ -72,12 +72,11 @@ func soft(t *testing.T) bool {
 // failTogether opens both ranks and registers. One of them fails by itself, and the other, whose
 // group has failed, finds its reason either in the error or on the fault lane.
 func failTogether(t *testing.T, want string) {
-	var p pairOfRanks
-	store, errs := &drivertest.Store{}, [2]error{}
+	p, store, errs := newPair(), &drivertest.Store{}, [2]error{}
 	var all sync.WaitGroup
 	for r := range errs {
 		all.Go(func() {
-			if errs[r] = p.openOne(t.Context(), r, store, 10*time.Second); errs[r] != nil {
+			if errs[r] = p.openOne(t, r, store, 10*time.Second); errs[r] != nil {
 				errs[r] = p.reason(t, r, errs[r])
 			}
 		})

@@ -92,7 +92,7 @@ func TestAReceiveInAGraphBehindWhichNothingCanBeQueuedEnds(t *testing.T) {
 		return
 	}
 	p := openPair(t, 5*time.Second)
-	at := p[1].segment.Address()
+	at := p[1].owned[0].segment.Address()
 	g := p.capture(t, 1, func() error { return p.message(1, driver.Recv, at, 8, 0) })
 	if err := g.Launch(p[1].stream); err == nil {
 		t.Error("the launch has not reported that an event could not be recorded")
@@ -117,10 +117,10 @@ func TestAMessageThatCannotBeQueuedIsNotWaitedFor(t *testing.T) {
 		return
 	}
 	p := openPair(t, 5*time.Second)
-	if err := p.message(1, driver.Recv, p[1].segment.Address(), 8, 0); err != nil {
+	if err := p.message(1, driver.Recv, p[1].owned[0].segment.Address(), 8, 0); err != nil {
 		t.Fatal(err)
 	}
-	err := p.message(0, driver.Send, p[0].segment.Address(), 8, 0)
+	err := p.message(0, driver.Send, p[0].owned[0].segment.Address(), 8, 0)
 	if !errors.Is(err, cuda.ErrOutOfMemory) {
 		t.Fatalf("got %v, want the injected failure", err)
 	}

@@ -21,7 +21,7 @@ func TestAStreamThatComesLateToAMessageOfAFailedGroupGoesOn(t *testing.T) {
 	gate := make(chan struct{})
 	var graphs [2]driver.Graph
 	for r, o := range []driver.Operation{driver.Send, driver.Recv} {
-		at := p[r].segment.Address()
+		at := p[r].owned[0].segment.Address()
 		graphs[r] = p.capture(t, r, func() error { return p.message(r, o, at, 8, 0) })
 		err := errors.Join(p[r].stream.Host(func() { <-gate }),
 			graphs[r].Launch(p[r].stream), graphs[r].Launch(p[r].stream))
@@ -58,7 +58,7 @@ func TestAStreamThatComesLateToAMessageOfAFailedGroupGoesOn(t *testing.T) {
 func TestEachReplayOfASendHasTheWholeTimeout(t *testing.T) {
 	const timeout = 2 * time.Second
 	p := openPair(t, timeout)
-	at := [2]uintptr{p[0].segment.Address(), p[1].segment.Address()}
+	at := [2]uintptr{p[0].owned[0].segment.Address(), p[1].owned[0].segment.Address()}
 	g := p.capture(t, 0, func() error { return p.message(0, driver.Send, at[0], 8, 0) })
 	for range 3 {
 		if err := g.Launch(p[0].stream); err != nil {
@@ -85,7 +85,7 @@ func TestEachReplayOfASendHasTheWholeTimeout(t *testing.T) {
 // TestAGraphWithMoreSendsThanThereArePlacesIsRefused at once, and the group goes on.
 func TestAGraphWithMoreSendsThanThereArePlacesIsRefused(t *testing.T) {
 	p := openPair(t, 5*time.Second)
-	at := p[0].segment.Address()
+	at := p[0].owned[0].segment.Address()
 	var err error
 	g := p.capture(t, 0, func() error {
 		for i := range p2p.Slots {
@@ -106,7 +106,7 @@ func TestAGraphWithMoreSendsThanThereArePlacesIsRefused(t *testing.T) {
 		t.Error(err)
 	}
 	for r, o := range []driver.Operation{driver.Send, driver.Recv} {
-		if err := p.message(r, o, p[r].segment.Address(), 8, 0); err != nil {
+		if err := p.message(r, o, p[r].owned[0].segment.Address(), 8, 0); err != nil {
 			t.Errorf("rank %d: %v", r, err)
 		}
 	}
@@ -119,7 +119,7 @@ func TestAGraphWithMoreSendsThanThereArePlacesIsRefused(t *testing.T) {
 func TestAGraphWithMessagesIsLaunchedOnTwoStreams(t *testing.T) {
 	const launches, size = 40, 1000
 	p := openPair(t, 20*time.Second)
-	at := [2]uintptr{p[0].segment.Address(), p[1].segment.Address()}
+	at := [2]uintptr{p[0].owned[0].segment.Address(), p[1].owned[0].segment.Address()}
 	var graphs [2]driver.Graph
 	var streams [2][2]driver.Stream
 	for r, o := range []driver.Operation{driver.Send, driver.Recv} {
@@ -155,7 +155,7 @@ func TestAGraphWithMessagesIsLaunchedOnTwoStreams(t *testing.T) {
 func TestAReleasedReplayDoesNotPassForTheMessageBefore(t *testing.T) {
 	const size = 1000
 	p := openPair(t, time.Second)
-	at := [2]uintptr{p[0].segment.Address(), p[1].segment.Address()}
+	at := [2]uintptr{p[0].owned[0].segment.Address(), p[1].owned[0].segment.Address()}
 	g := p.capture(t, 0, func() error { return p.message(0, driver.Send, at[0], size, 0) })
 	for i := range 2 {
 		err := errors.Join(p[0].stream.Fill(at[0], byte(i+1), size), g.Launch(p[0].stream))

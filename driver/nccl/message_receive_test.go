@@ -24,7 +24,8 @@ func TestARecvIsGivenItsMessageWhileItsCopyCannotBeQueued(t *testing.T) {
 	received, given := make(chan error, 1), make(chan struct{})
 	go func() {
 		err := p.queue(1, driver.Call{
-			Operation: driver.Recv, DataType: driver.Uint8, Count: 8, Recv: p[1].segment.Address(),
+			Operation: driver.Recv, DataType: driver.Uint8, Count: 8,
+			Recv:    p[1].owned[0].segment.Address(),
 			Arrived: func(int) { close(given) },
 		})
 		if err == nil {
@@ -32,7 +33,7 @@ func TestARecvIsGivenItsMessageWhileItsCopyCannotBeQueued(t *testing.T) {
 		}
 		received <- err
 	}()
-	if err := p.message(0, driver.Send, p[0].segment.Address(), 8, 0); err != nil {
+	if err := p.message(0, driver.Send, p[0].owned[0].segment.Address(), 8, 0); err != nil {
 		t.Error(err)
 	}
 	select {

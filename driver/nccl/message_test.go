@@ -37,7 +37,7 @@ func (p *pairOfRanks) read(t *testing.T, r int, at uintptr, n int) []byte {
 	t.Helper()
 	got := make([]byte, n)
 	err := errors.Join(
-		p[r].stream.Copy(dl.AddressOf(&got[0]), p[r].segment.Address()+at, int64(n)),
+		p[r].stream.Copy(dl.AddressOf(&got[0]), p[r].owned[0].segment.Address()+at, int64(n)),
 		p[r].stream.Synchronize(t.Context()))
 	if err != nil {
 		t.Fatalf("rank %d: %v", r, err)
@@ -61,15 +61,15 @@ func (p *pairOfRanks) capture(t *testing.T, r int, calls func() error) driver.Gr
 func TestAMessageThatDiffersLeavesWhatComesBeforeIt(t *testing.T) {
 	const bytes = 1 << 20
 	p := openPair(t, 10*time.Second)
-	sender, receiver := &p[0], &p[1]
+	sender, receiver := p[0], p[1]
 	sender.group.SetCheck(true)
 	receiver.group.SetCheck(true)
 	gate := make(chan struct{})
 	err := errors.Join(
 		receiver.stream.Host(func() { <-gate }),
-		receiver.stream.Fill(receiver.segment.Address(), 0xa5, bytes),
-		p.message(1, driver.Recv, receiver.segment.Address(), bytes, 1),
-		p.message(0, driver.Send, sender.segment.Address(), bytes/2, 2))
+		receiver.stream.Fill(receiver.owned[0].segment.Address(), 0xa5, bytes),
+		p.message(1, driver.Recv, receiver.owned[0].segment.Address(), bytes, 1),
+		p.message(0, driver.Send, sender.owned[0].segment.Address(), bytes/2, 2))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -92,7 +92,7 @@ func TestAMessageThatDiffersLeavesWhatComesBeforeIt(t *testing.T) {
 func TestReplaysOfASendMayBeAheadOfTheirReceives(t *testing.T) {
 	const replays, size = 30, 1000
 	p := openPair(t, 20*time.Second)
-	at := [2]uintptr{p[0].segment.Address(), p[1].segment.Address()}
+	at := [2]uintptr{p[0].owned[0].segment.Address(), p[1].owned[0].segment.Address()}
 	sends := p.capture(t, 0, func() error { return p.message(0, driver.Send, at[0], size, 0) })
 	recvs := p.capture(t, 1, func() error { return p.message(1, driver.Recv, at[1], size, 0) })
 	for i := range replays {
@@ -128,7 +128,7 @@ func TestReplaysOfASendMayBeAheadOfTheirReceives(t *testing.T) {
 // TestAReplayedSendThatNobodyTakesNamesTheReceiver: its stream waits for the one before.
 func TestAReplayedSendThatNobodyTakesNamesTheReceiver(t *testing.T) {
 	p := openPair(t, time.Second)
-	at := p[0].segment.Address()
+	at := p[0].owned[0].segment.Address()
 	g := p.capture(t, 0, func() error { return p.message(0, driver.Send, at, 8, 0) })
 	if err := g.Launch(p[0].stream); err != nil {
 		t.Fatal(err)
@@ -176,7 +176,7 @@ func TestMoreMessagesThanHavePlacesAreWaitedFor(t *testing.T) {
 			o = driver.Recv
 		}
 		for i := range 3 * p2p.Slots {
-			if err := p.message(r, o, p[r].segment.Address(), int64(i%7), 0); err != nil {
+			if err := p.message(r, o, p[r].owned[0].segment.Address(), int64(i%7), 0); err != nil {
 				return fmt.Errorf("message %d of rank %d: %w", i, r, err)
 			}
 			if r == 1 && i%100 == 0 {
@@ -192,7 +192,7 @@ func TestMoreMessagesThanHavePlacesAreWaitedFor(t *testing.T) {
 	p = openPair(t, time.Second)
 	var err error
 	for i := 0; i <= p2p.Slots && err == nil; i++ {
-		err = p.message(0, driver.Send, p[0].segment.Address(), 1, 0)
+		err = p.message(0, driver.Send, p[0].owned[0].segment.Address(), 1, 0)
 		if (err != nil) != (i == p2p.Slots) {
 			t.Errorf("message %d: %v", i, err)
 		}
@@ -234,7 +234,7 @@ func TestASendWithoutMemoryDoesNothing(t *testing.T) {
 		if r == 1 {
 			o = driver.Recv
 		}
-		err := p.message(r, o, p[r].segment.Address(), 1<<20, 0)
+		err := p.message(r, o, p[r].owned[0].segment.Address(), 1<<20, 0)
 		return errors.Join(err, p[r].stream.Synchronize(t.Context()))
 	})
 	p.closeAll(t)
@@ -244,10 +244,10 @@ func TestASendWithoutMemoryDoesNothing(t *testing.T) {
 func TestAMessageOutlivesTheGroupOfItsSender(t *testing.T) {
 	p := openPair(t, 10*time.Second)
 	err := errors.Join(
-		p[0].stream.Fill(p[0].segment.Address(), 7, 100),
-		p.message(0, driver.Send, p[0].segment.Address(), 100, 0),
+		p[0].stream.Fill(p[0].owned[0].segment.Address(), 7, 100),
+		p.message(0, driver.Send, p[0].owned[0].segment.Address(), 100, 0),
 		p[0].group.Close(),
-		p.message(1, driver.Recv, p[1].segment.Address(), 100, 0))
+		p.message(1, driver.Recv, p[1].owned[0].segment.Address(), 100, 0))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -264,7 +264,7 @@ func TestAbortsInTheMiddleOfMessagesEndThem(t *testing.T) {
 	for round := range 10 {
 		var graphs [2]driver.Graph
 		calls := func(r int) error {
-			at := p[r].segment.Address()
+			at := p[r].owned[0].segment.Address()
 			return errors.Join(p.message(r, driver.Send, at, 100, 0),
 				p.message(r, driver.Recv, at+1024, 100, 0))
 		}
@@ -323,7 +323,7 @@ func TestAbortsInTheMiddleOfMessagesEndThem(t *testing.T) {
 // other work. A Recv that waits for this rank's own work is not late.
 func TestARecvWhoseSendDoesNotComeToItsTurnNamesTheSender(t *testing.T) {
 	p := openPair(t, time.Second)
-	at := [2]uintptr{p[0].segment.Address(), p[1].segment.Address()}
+	at := [2]uintptr{p[0].owned[0].segment.Address(), p[1].owned[0].segment.Address()}
 	sending, receiving := make(chan struct{}), make(chan struct{})
 	err := errors.Join(
 		p[1].stream.Host(func() { <-sending }),
@@ -357,7 +357,7 @@ func TestMessagesOfAnySizeAndPlace(t *testing.T) {
 	for i := range sent {
 		sent[i] = byte(random.Uint32())
 	}
-	source, target := p[0].segment.Address(), p[1].segment.Address()
+	source, target := p[0].owned[0].segment.Address(), p[1].owned[0].segment.Address()
 	if err := p[0].stream.Copy(source, dl.AddressOf(&sent[0]), most); err != nil {
 		t.Fatal(err)
 	}
@@ -397,7 +397,7 @@ func TestARecvThatIsQueuedWhileItsGroupFailsEnds(t *testing.T) {
 	}()
 	<-held
 	queued := make(chan error, 1)
-	go func() { queued <- p.message(0, driver.Recv, p[0].segment.Address(), 8, 0) }()
+	go func() { queued <- p.message(0, driver.Recv, p[0].owned[0].segment.Address(), 8, 0) }()
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
 	called := func() bool {
@@ -434,11 +434,11 @@ func TestARecvThatIsQueuedWhileItsGroupFailsEnds(t *testing.T) {
 // Synchronize.
 func TestAMessageThatIsRefusedTellsOfTheFaultOnce(t *testing.T) {
 	p := openPair(t, 20*time.Second)
-	if err := p.message(0, driver.Recv, p[0].segment.Address(), 8, 0); err != nil {
+	if err := p.message(0, driver.Recv, p[0].owned[0].segment.Address(), 8, 0); err != nil {
 		t.Fatal(err)
 	}
 	p[0].group.(*communicator).Abort(nil)
-	err := p.message(0, driver.Recv, p[0].segment.Address(), 8, 0)
+	err := p.message(0, driver.Recv, p[0].owned[0].segment.Address(), 8, 0)
 	if !errors.Is(err, driver.ErrAborted) {
 		t.Errorf("got %v, want ErrAborted", err)
 	}

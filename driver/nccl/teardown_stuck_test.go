@@ -16,14 +16,9 @@ import (
 	"symmem/internal/cuda"
 )
 
-// pairOfRanks are two ranks of this process, each with a window over a segment.
-type pairOfRanks [2]struct {
-	device  driver.Device
-	group   driver.Communicator
-	stream  driver.Stream
-	segment driver.Segment
-	window  driver.Window
-}
+// pairOfRanks are two ranks of this process, each with a window over a segment: what it owns first.
+// The tests close them, since what is stuck cannot be closed.
+type pairOfRanks [2]*testRank
 
 // both runs a function for each rank at once.
 func both(t *testing.T, f func(r int) error) {
@@ -44,34 +39,29 @@ func both(t *testing.T, f func(r int) error) {
 func openPair(t *testing.T, timeout time.Duration) *pairOfRanks {
 	t.Helper()
 	needDevices(t, 2)
-	p, store := &pairOfRanks{}, &drivertest.Store{}
-	both(t, func(r int) error { return p.openOne(t.Context(), r, store, timeout) })
+	p, store := newPair(), &drivertest.Store{}
+	both(t, func(r int) error { return p.openOne(t, r, store, timeout) })
 	return p
 }
 
+func newPair() *pairOfRanks { return &pairOfRanks{newTestRank(0), newTestRank(1)} }
+
 func (p *pairOfRanks) openOne(
-	ctx context.Context, r int, store driver.Store, timeout time.Duration,
-) (err error) {
-	me := &p[r]
-	me.device, err = Backend{}.Open(ctx, driver.Config{
-		Rank: r, Size: 2, LocalRank: r, Store: store, Timeout: timeout,
-	})
+	t *testing.T, r int, store driver.Store, timeout time.Duration,
+) error {
+	me := p[r]
+	err := me.open(t, driver.Config{Rank: r, Size: 2, LocalRank: r, Store: store, Timeout: timeout})
 	if err != nil {
 		return err
 	}
-	if me.stream, err = me.device.NewStream(); err != nil {
+	if _, err := me.grow(1); err != nil {
 		return err
 	}
-	arena, err := me.device.NewArena(me.device.Info().Granularity)
-	if err != nil {
-		return err
-	}
-	me.segment, err = arena.Map(0, me.device.Info().Granularity)
-	return errors.Join(err, p.connect(ctx, r, "first"))
+	return p.connect(t.Context(), r, "first")
 }
 
 func (p *pairOfRanks) connect(ctx context.Context, r int, id string) (err error) {
-	me := &p[r]
+	me := p[r]
 	ctx, cancel := connecting(ctx)
 	defer cancel()
 	me.group, err = me.device.Connect(ctx, driver.GroupConfig{ID: id, Ranks: []int{0, 1}, Rank: r})
@@ -81,7 +71,7 @@ func (p *pairOfRanks) connect(ctx context.Context, r int, id string) (err error)
 	if err := me.group.(driver.LazyWindows).UseWindows(ctx); err != nil {
 		return err
 	}
-	me.window, err = me.group.Register(ctx, driver.SegmentKey{Pool: 1}, me.segment)
+	me.owned[0].window, err = me.group.Register(ctx, driver.SegmentKey{Pool: 1}, me.owned[0].segment)
 	return err
 }
 
@@ -90,7 +80,7 @@ const count = 1 << 16
 
 // call is the sum of what lies at the beginning of each segment.
 func (p *pairOfRanks) call(r int, path driver.Path) driver.Call {
-	at, w := p[r].segment.Address(), p[r].window
+	at, w := p[r].owned[0].segment.Address(), p[r].owned[0].window
 	return driver.Call{
 		Operation: driver.AllReduce, DataType: driver.Float32, Count: count, Send: at,
 		Recv: at + 4*count, Path: path, SendWindow: w, RecvWindow: w,
@@ -113,12 +103,12 @@ func (p *pairOfRanks) launch(r int, path driver.Path) error { return p.queue(r, 
 func (p *pairOfRanks) sum(
 	ctx context.Context, r int, path driver.Path, value float32,
 ) (float32, error) {
-	me := &p[r]
+	me := p[r]
 	input := make([]float32, count)
 	for i := range input {
 		input[i] = value
 	}
-	at := me.segment.Address()
+	at := me.owned[0].segment.Address()
 	host := uintptr(unsafe.Pointer(&input[0]))
 	if err := me.stream.Copy(at, host, 4*count); err != nil {
 		return 0, err
@@ -137,10 +127,10 @@ func (p *pairOfRanks) sum(
 // queued behind that. Such a kernel runs until the process ends.
 func (p *pairOfRanks) leaveOneWaiting(t *testing.T) {
 	t.Helper()
-	me := &p[0]
+	me := p[0]
 	err := p.launch(0, driver.PathWindow)
 	if err == nil {
-		err = me.stream.Fill(me.segment.Address(), 0, 4)
+		err = me.stream.Fill(me.owned[0].segment.Address(), 0, 4)
 	}
 	if err != nil {
 		t.Fatal(err)
@@ -156,7 +146,7 @@ func (p *pairOfRanks) leaveOneWaiting(t *testing.T) {
 func (p *pairOfRanks) again(t *testing.T, path driver.Path) {
 	t.Helper()
 	both(t, func(r int) error {
-		if err := p[r].window.Deregister(); err != nil {
+		if err := p[r].owned[0].window.Deregister(); err != nil {
 			return err
 		}
 		if err := p.connect(t.Context(), r, "second"); err != nil {
@@ -189,7 +179,7 @@ func TestAKernelThatDoesNotEndOnAStreamOfAnotherLibraryIsKnown(t *testing.T) {
 	}
 	p := firstSum(t)
 	both(t, func(r int) (err error) {
-		d := p[r].device.(*Device)
+		d := p[r].device
 		var made cuda.Stream
 		err = d.gpu.Do(func() (err error) {
 			made, err = d.gpu.CUDA.StreamCreate(true)
@@ -220,7 +210,7 @@ func TestAStreamBehindAKernelThatDoesNotEndIsClosed(t *testing.T) {
 	}
 	const timeout = time.Minute
 	p := firstSumWithin(t, timeout)
-	me := &p[0]
+	me := p[0]
 	behind, err := me.device.NewStream()
 	if err != nil {
 		t.Fatal(err)
@@ -230,7 +220,7 @@ func TestAStreamBehindAKernelThatDoesNotEndIsClosed(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := errors.Join(p.launch(0, driver.PathWindow), me.stream.Record(e), behind.Wait(e),
-		behind.Fill(me.segment.Address(), 0, 4)); err != nil {
+		behind.Fill(me.owned[0].segment.Address(), 0, 4)); err != nil {
 		t.Fatal(err)
 	}
 	p[1].group.Abort(driver.ErrAborted)
