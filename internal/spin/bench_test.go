@@ -42,9 +42,3 @@ func BenchmarkPutLine(b *testing.B) {
 		PutLine(line, 1, 2, unsafe.Pointer(&source), len(source))
 	}
 }
-
-func BenchmarkTicks(b *testing.B) {
-	for b.Loop() {
-		Ticks()
-	}
-}

@@ -55,7 +55,3 @@ func PutLine(dst unsafe.Pointer, seq, digest uint64, src unsafe.Pointer, n int)
 //
 //go:noescape
 func PrefetchWrite(line unsafe.Pointer)
-
-// Ticks returns the processor's time-stamp counter: constant in rate, comparable between ranks of
-// one machine, not ordered against the memory accesses around it.
-func Ticks() uint64

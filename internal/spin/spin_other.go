@@ -4,7 +4,6 @@ package spin
 
 import (
 	"sync/atomic"
-	"time"
 	"unsafe"
 )
 
@@ -79,8 +78,3 @@ func PutLine(dst unsafe.Pointer, seq, digest uint64, src unsafe.Pointer, n int) 
 
 // PrefetchWrite tells the processor that a line is about to be written; here it does nothing.
 func PrefetchWrite(unsafe.Pointer) {}
-
-var start = time.Now()
-
-// Ticks returns nanoseconds of the monotonic clock since the process started.
-func Ticks() uint64 { return uint64(time.Since(start)) }
