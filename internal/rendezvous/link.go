@@ -16,7 +16,6 @@ import (
 // is incomplete must be closed.
 type link struct {
 	conn net.Conn
-	addr string
 	d    *decoder
 	// incomplete is set from the first byte of a request until its whole reply has been read; for a
 	// WAIT that is cancelled that is the reply of the CANCEL_WAIT.
@@ -94,7 +93,7 @@ func hungUp(err error) bool {
 
 // handshake makes a link of a new connection, or closes it.
 func handshake(ctx context.Context, conn net.Conn, to Endpoint) (*link, error) {
-	l := &link{conn: conn, addr: to.Address, d: newDecoder(conn, to.Address), authenticated: true}
+	l := &link{conn: conn, d: newDecoder(conn, to.Address), authenticated: true}
 	err := l.greet(ctx)
 	if err == nil && to.Token != "" {
 		err = l.authenticate(ctx, to.Token)
