@@ -91,8 +91,8 @@ type ending struct{ *communicator }
 // seen.
 //
 // Also where no kernel waits for a rank, CommAbort waits for all that the device does, and most
-// other calls of CUDA wait for it meanwhile. So it comes after kernels of our own, which end without it,
-// however long their streams are held up by other work.
+// other calls of CUDA wait for it meanwhile. So it comes after kernels of our own, which end
+// without it, however long their streams are held up by other work.
 //
 // What graphs of other libraries hold stays until they are gone, see hold.
 func (c ending) tearDown(working bool) {
