@@ -39,14 +39,32 @@ func narrowed(t driver.DataType, in []byte) []byte {
 	return out
 }
 
+// period is after how many numbers inputs repeat, since drawing them takes longer than what is
+// tested, most of all under the race detector. It is a prime, so that what is moved by a round
+// number of bytes never lies on its own copy.
+const period = 65521
+
 // input makes the numbers that a rank contributes, alike in every run.
 func input(h Harness, t driver.DataType, rank int, count int64) []byte {
 	draws := rand.New(rand.NewPCG(uint64(rank)+1, uint64(t)<<32|uint64(count)))
+	one := inputs(h, t, int(min(count, period)), draws)
+	if count <= period {
+		return one
+	}
+	n := int(count) * t.Size()
+	out := memory[int64]((n + 7) / 8)[:n]
+	for at := 0; at < n; {
+		at += copy(out[at:], one)
+	}
+	return out
+}
+
+// inputs draws so many numbers.
+func inputs(h Harness, t driver.DataType, n int, draws *rand.Rand) []byte {
 	next := func() float64 { return draws.Float64()*4 - 2 }
 	if h.Unordered {
 		next = func() float64 { return float64(draws.IntN(7) - 3) }
 	}
-	n := int(count)
 	switch t {
 	case driver.Float64:
 		return drawn[float64](n, next)
