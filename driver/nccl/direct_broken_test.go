@@ -211,8 +211,8 @@ func (p *pitch) judgeBroken(m *testRank, b *batch, part broken) error {
 	return nil
 }
 
-// allowMarks writes the marks and other NaNs of a result over what was wanted, and counts them. Most
-// of a result is right or marked for long stretches: these are not looked at one by one.
+// allowMarks writes the marks and other NaNs of a result over what was wanted, and counts them.
+// Most of a result is right or marked for long stretches, which are not looked at one by one.
 func allowMarks(t driver.DataType, got, want []byte) (marks int) {
 	const stretch = 4 << 10
 	size := t.Size()

@@ -218,12 +218,16 @@ func putFloat(t driver.DataType, at []byte, v float64) {
 	put(t, at, 0, float32(v))
 }
 
-// TestLargeReductionsGoInPieces outside of windows, launched and replayed.
+// TestLargeReductionsGoInPieces outside of windows, launched and replayed. The software GPU takes
+// long for so many bytes: it has them reduced by one group, another one in each run.
 func TestLargeReductionsGoInPieces(t *testing.T) {
 	const part = 8<<20 + 1<<19 + 2 // bytes: more than is in exchange memory at once
 	draws := drawing(t)
-	p := newPitchOf(t, atMost(t, 4), 1<<20, 2*part+1<<20, draws)
-	for _, members := range casts(t) {
+	p, casts := newPitchOf(t, atMost(t, 4), 1<<20, 2*part+1<<20, draws), casts(t)
+	if !full() && soft(t) {
+		casts = casts[draws.IntN(len(casts)):][:1]
+	}
+	for _, members := range casts {
 		p.enroll(members...)
 		p.sow(driver.BFloat16)
 		p.reduced = formula.Reduce(driver.RankOrder, driver.Sum, driver.BFloat16, p.inputs)
