@@ -73,14 +73,14 @@ func lock[C Class](l sync.Locker, at unsafe.Pointer) {
 	rank := class.Rank()
 	check(rank, at)
 	l.Lock()
-	hold(rank, at)
+	hold(rank, at, frames)
 }
 
 // tryLock notes a lock that was taken without waiting.
 func tryLock[C Class](taken bool, at unsafe.Pointer) bool {
 	if taken {
 		var class C
-		hold(class.Rank(), at)
+		hold(class.Rank(), at, triedFrames)
 	}
 	return taken
 }

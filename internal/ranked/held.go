@@ -18,8 +18,10 @@ const (
 	// goroutine. More end the process: the arrays are fixed so that a Lock makes no garbage.
 	holders = 64
 	depth   = 32
-	// frames of a stack are kept.
-	frames = 10
+	// frames of a stack are kept, and few of a lock that was tried: who polls takes it many thousand
+	// times a second, and most of that would go into the stacks.
+	frames      = 10
+	triedFrames = 2
 )
 
 // stack is where a lock was taken.
@@ -114,10 +116,10 @@ func conflict(rank Rank, lock unsafe.Pointer) (first held, broken bool) {
 	return held{}, false
 }
 
-// hold notes that the goroutine has a lock.
+// hold notes that the goroutine has a lock, and so many frames of where it was taken.
 //
 //go:norace
-func hold(rank Rank, lock unsafe.Pointer) {
+func hold(rank Rank, lock unsafe.Pointer, frames int) {
 	hide()
 	defer show()
 	goroutine := current()
@@ -136,7 +138,7 @@ func hold(rank Rank, lock unsafe.Pointer) {
 	}
 	have := &h.locks[h.count]
 	have.lock, have.rank = lock, rank
-	n := runtime.Callers(callersOfLock, have.taken[:])
+	n := runtime.Callers(callersOfLock, have.taken[:frames])
 	clear(have.taken[n:])
 	h.count++
 }
