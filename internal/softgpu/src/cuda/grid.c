@@ -219,13 +219,15 @@ static void block_turn(struct gpu_grid *g, struct gpu_block *b) {
     block_start(g, b);
 }
 
-/* Leaves the processor to other ranks when nothing has moved for so many rounds. */
-static void wait_for_others(unsigned rounds) {
-    static const struct timespec nap = {.tv_nsec = 20000};
-    if (rounds < 256)
+/* Leaves the processor to other ranks when nothing has moved since some time. A round of a large
+ * grid takes as long as a rank needs to come, so who waits longer sleeps longer. */
+static void wait_for_others(uint64_t since) {
+    static const uint64_t brief = 200000, longest = 1000000;
+    uint64_t waited = gpu_clock() - since, sleep = waited / 4 < longest ? waited / 4 : longest;
+    if (waited < brief)
         sched_yield();
     else
-        nanosleep(&nap, NULL);
+        nanosleep(&(struct timespec){.tv_nsec = (long)sleep}, NULL);
 }
 
 void grid_run(void (*run)(const void *params), const void *params, struct extent grid,
@@ -246,13 +248,16 @@ void grid_run(void (*run)(const void *params), const void *params, struct extent
         g->blocks[i].warp_count = warps;
         block_start(g, &g->blocks[i]);
     }
-    for (unsigned still = 0; g->ended < count;) {
+    for (uint64_t still = 0; g->ended < count;) {
         g->moved = false;
         for (size_t i = 0; i < places; i++)
             block_turn(g, &g->blocks[backward ? places - 1 - i : i]);
-        still = g->moved ? 0 : still + 1;
-        if (still > 0)
-            wait_for_others(still);
+        if (g->moved) {
+            still = 0;
+            continue;
+        }
+        still = still == 0 ? gpu_clock() : still;
+        wait_for_others(still);
     }
     grid_give(g);
 }
