@@ -100,19 +100,19 @@ func (g *Group) agree(ctx context.Context, tag string, ledgers ...agreement.Ledg
 	if err := g.Err(); err != nil {
 		return err
 	}
-	verdict, err := g.compare(ctx, driver.LaneControl, agreement.Config{
+	outcome, err := g.compare(ctx, driver.LaneControl, agreement.Config{
 		Mode: agreement.Exact, Tag: tag, Ledgers: ledgers,
 	})
 	if err != nil {
 		return g.awaitCause(err)
 	}
-	return g.noteVerdict(verdict)
+	return g.noteOutcome(outcome)
 }
 
 // compare runs an agreement over a lane.
 func (g *Group) compare(
 	ctx context.Context, lane driver.Lane, c agreement.Config,
-) (*agreement.Verdict, error) {
+) (*agreement.Outcome, error) {
 	return g.compareOn(ctx, func(ctx context.Context, payload []byte) ([][]byte, error) {
 		return g.comm.Exchange(ctx, lane, payload)
 	}, c)
@@ -120,7 +120,7 @@ func (g *Group) compare(
 
 func (g *Group) compareOn(
 	ctx context.Context, exchange agreement.Exchange, c agreement.Config,
-) (*agreement.Verdict, error) {
+) (*agreement.Outcome, error) {
 	c.Rank, c.Ranks, c.Group, c.Names = g.rank, len(g.ranks), g.id, g.names()
 	machine, err := agreement.New(c)
 	if err != nil {
@@ -129,10 +129,10 @@ func (g *Group) compareOn(
 	return agreement.Run(ctx, exchange, machine)
 }
 
-// noteVerdict notes what was agreed, or fails the group with what was found. Every rank of the
-// exchange has the same verdict, but may be interrupted by the failure of another before it knows.
+// noteOutcome notes what was agreed, or fails the group with what was found. Every rank of the
+// exchange has the same outcome, but may be interrupted by the failure of another before it knows.
 // So the ranks exchange reports, as after any fault, and find the same again.
-func (g *Group) noteVerdict(v *agreement.Verdict) error {
+func (g *Group) noteOutcome(v *agreement.Outcome) error {
 	if err := g.divergence(v); err != nil {
 		g.comm.Abort(err)
 		return g.awaitCause(g.comm.Cause())
@@ -172,7 +172,7 @@ func (g *Group) compareInBackground(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	verdict, err := g.compareOn(ctx, exchange, agreement.Config{
+	outcome, err := g.compareOn(ctx, exchange, agreement.Config{
 		Mode: agreement.Prefix, Tag: "background", Ledgers: ledgers,
 	})
 	if err != nil {
@@ -181,7 +181,7 @@ func (g *Group) compareInBackground(ctx context.Context) error {
 	if g.rt.Check() == CheckOff {
 		return nil
 	}
-	return g.noteVerdict(verdict)
+	return g.noteOutcome(outcome)
 }
 
 // startBackgroundCheck begins the comparison in the background where the level asks for it. Once
@@ -200,7 +200,7 @@ func (g *Group) startBackgroundCheck() {
 }
 
 // divergence returns what an agreement of the group has found as an error, or nil.
-func (g *Group) divergence(v *agreement.Verdict) error {
+func (g *Group) divergence(v *agreement.Outcome) error {
 	return divergenceOf(v, g.ID(), g.ranks)
 }
 

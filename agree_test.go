@@ -8,9 +8,9 @@ import (
 	"symmem"
 )
 
-// stray makes ranks allocate different sizes and then the same, so that every rank has a later
-// event in which it agrees with the others.
-func stray(r *rank, p *symmem.Pool) {
+// allocateUnlike makes ranks allocate different sizes and then the same, so that every rank has a
+// later event in which it agrees with the others.
+func allocateUnlike(r *rank, p *symmem.Pool) {
 	r.alloc(p, int64(512*(1+r.Rank())))
 	r.alloc(p, 4096)
 }
@@ -50,7 +50,7 @@ func TestTheDefaultLevelComparesEveryCallWhereThatIsFree(t *testing.T) {
 func TestLevelOffComparesNothing(t *testing.T) {
 	together(t, 2, symmem.Options{Check: symmem.CheckOff}, func(r *rank) {
 		p := r.pool()
-		stray(r, p)
+		allocateUnlike(r, p)
 		r.ok(p.Register(r.ctx, r.World()))
 		r.ok(r.World().Check(r.ctx))
 		m := r.plain(32)
@@ -78,7 +78,7 @@ func TestLevelRegistrationComparesAtRegistrationAndCheck(t *testing.T) {
 			var said answers
 			together(t, 2, never, func(r *rank) {
 				p := r.pool()
-				stray(r, p)
+				allocateUnlike(r, p)
 				m := r.plain(32)
 				op := []symmem.ReduceOp{symmem.Min, symmem.Max}[r.Rank()]
 				r.ok(r.World().AllReduce(r.ctx, m, m, 8, symmem.Float32, op, nil))
@@ -97,7 +97,7 @@ func TestTheBackgroundReportsADivergenceThatNoCallWouldFind(t *testing.T) {
 	together(t, 3, symmem.Options{
 		Check: symmem.CheckRegistration, CheckInterval: time.Millisecond,
 	}, func(r *rank) {
-		stray(r, r.pool())
+		allocateUnlike(r, r.pool())
 		// Barriers compare nothing at this level: what ends the loop comes from the background.
 		var err error
 		for err == nil && r.ctx.Err() == nil {
@@ -132,7 +132,7 @@ func TestCheckFindsWhatDiffersBeforeAnythingIsRegistered(t *testing.T) {
 		if n := r.World().Stats().Agreements; n != 1 {
 			r.failf("%d agreements", n)
 		}
-		stray(r, p)
+		allocateUnlike(r, p)
 		d := r.diverged(r.World().Check(r.ctx))
 		if d.Position != 2 || d.Group != r.World().ID() || len(d.Sides) != 2 {
 			r.failf("%+v", d)
@@ -148,7 +148,7 @@ func TestErrorsNameTheLineOfAnAllocation(t *testing.T) {
 			_, err := s.Alloc(4096)
 			return err
 		}))
-		stray(r, p)
+		allocateUnlike(r, p)
 		err := r.World().Check(r.ctx)
 		for number, has := range r.diverged(err).Ranks() {
 			if !strings.Contains(has.Site, "rank_test.go:") {
@@ -164,7 +164,7 @@ func TestErrorsNameTheLineOfAnAllocation(t *testing.T) {
 
 func TestErrorsNameNoLineUnlessAsked(t *testing.T) {
 	together(t, 2, symmem.Options{}, func(r *rank) {
-		stray(r, r.pool())
+		allocateUnlike(r, r.pool())
 		for _, has := range r.diverged(r.World().Check(r.ctx)).Ranks() {
 			if has.Site != "" {
 				r.failf("site %q", has.Site)

@@ -99,7 +99,7 @@ func (d *DivergenceError) Ranks() map[int]Side {
 
 // divergenceOf returns what an agreement has found as an error, or nil. Members are the world ranks
 // of those that agreed; nil leaves their ranks as they are, for another library's communicator.
-func divergenceOf(v *agreement.Verdict, group string, members []int) error {
+func divergenceOf(v *agreement.Outcome, group string, members []int) error {
 	found := v.Divergence
 	if found == nil {
 		return nil

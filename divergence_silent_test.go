@@ -43,7 +43,7 @@ func TestADifferentSizeOrOneBlockMoreIsADivergence(t *testing.T) {
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			var said answers
-			endure(t, 3, symmem.Options{}, func(r *rank) {
+			surviving(t, 3, symmem.Options{}, func(r *rank) {
 				p := r.pool()
 				r.alloc(p, mib)
 				row.allocate(r, p)
@@ -69,7 +69,7 @@ func TestARankThatRegistersWhileOthersAreInACollectiveIsNamedByItsExtraEvent(t *
 		t.Run(path.String(), func(t *testing.T) {
 			var said answers
 			o := symmem.Options{Check: symmem.CheckEvery, CallSites: true, Path: path}
-			endure(t, 3, o, func(r *rank) {
+			surviving(t, 3, o, func(r *rank) {
 				p := r.pool()
 				b := r.window(p, mib)
 				r.sums(r.World(), b)
@@ -93,7 +93,7 @@ func TestARankThatRegistersWhileOthersAreInACollectiveIsNamedByItsExtraEvent(t *
 }
 
 func TestSegmentsAreRegisteredInTheOrderOfTheirOrdinals(t *testing.T) {
-	endure(t, 2, symmem.Options{}, func(r *rank) {
+	surviving(t, 2, symmem.Options{}, func(r *rank) {
 		var order []int
 		r.Interop().Observe(symmem.Observer{Register: func(e symmem.WindowEvent) {
 			order = append(order, e.Segment)
@@ -111,7 +111,7 @@ func TestSegmentsAreRegisteredInTheOrderOfTheirOrdinals(t *testing.T) {
 
 func TestPoolsRegisteredInDifferentOrderAreADivergence(t *testing.T) {
 	var said answers
-	endure(t, 2, symmem.Options{}, func(r *rank) {
+	surviving(t, 2, symmem.Options{}, func(r *rank) {
 		pools := []*symmem.Pool{r.pool(), r.pool()}
 		for _, p := range pools {
 			r.alloc(p, mib)
@@ -126,7 +126,7 @@ func TestPoolsRegisteredInDifferentOrderAreADivergence(t *testing.T) {
 func TestARankThatDoesNotReachTheRegistrationIsNamed(t *testing.T) {
 	var said answers
 	done := newGate(3)
-	endure(t, 3, symmem.Options{}, func(r *rank) {
+	surviving(t, 3, symmem.Options{}, func(r *rank) {
 		p := r.pool()
 		r.alloc(p, mib)
 		if r.Rank() != 1 {
@@ -146,7 +146,7 @@ func TestARankThatDoesNotReachTheRegistrationIsNamed(t *testing.T) {
 }
 
 func TestGroupsRegisteredInDifferentOrderNameBothRanks(t *testing.T) {
-	endure(t, 2, symmem.Options{}, func(r *rank) {
+	surviving(t, 2, symmem.Options{}, func(r *rank) {
 		groups := []*symmem.Group{r.split(r.World(), 0), r.split(r.World(), 0)}
 		p := r.pool()
 		r.alloc(p, mib)
@@ -184,7 +184,7 @@ func TestBuffersAtDifferentOffsets(t *testing.T) {
 	t.Run("are a divergence where every call is compared", func(t *testing.T) {
 		var said answers
 		o := symmem.Options{Scatter: misplacing, Check: symmem.CheckEvery}
-		endure(t, 2, o, func(r *rank) {
+		surviving(t, 2, o, func(r *rank) {
 			b := displace(r)
 			err := r.sum(r.World(), b)
 			r.diverged(err)
@@ -196,7 +196,7 @@ func TestBuffersAtDifferentOffsets(t *testing.T) {
 	})
 	t.Run("after a detour of one rank are one, too", func(t *testing.T) {
 		var said answers
-		endure(t, 2, every, func(r *rank) {
+		surviving(t, 2, every, func(r *rank) {
 			p := r.pool()
 			pair := []symmem.Buffer{r.alloc(p, mib), r.window(p, mib)}
 			r.ok(pair[r.Rank()].Free())
@@ -211,7 +211,7 @@ func TestBuffersAtDifferentOffsets(t *testing.T) {
 	t.Run("give wrong sums with checks off", func(t *testing.T) {
 		var mu sync.Mutex
 		places, wrong := map[string]bool{}, 0
-		endure(t, 2, symmem.Options{Scatter: misplacing, Check: symmem.CheckOff}, func(r *rank) {
+		surviving(t, 2, symmem.Options{Scatter: misplacing, Check: symmem.CheckOff}, func(r *rank) {
 			b := displace(r)
 			r.fill(b, 1)
 			r.ok(r.World().Barrier(r.ctx, nil))
@@ -230,7 +230,7 @@ func TestBuffersAtDifferentOffsets(t *testing.T) {
 }
 
 func TestABufferThatRunsPastItsWindowIsRefusedBeforeLaunch(t *testing.T) {
-	endure(t, 2, symmem.Options{}, func(r *rank) {
+	surviving(t, 2, symmem.Options{}, func(r *rank) {
 		p := r.pool()
 		b := r.window(p, 4096)
 		if r.Rank() == 1 {
@@ -246,7 +246,7 @@ func TestABufferThatRunsPastItsWindowIsRefusedBeforeLaunch(t *testing.T) {
 }
 
 func TestRegistrationDuringACaptureLeavesTheCaptureGood(t *testing.T) {
-	endure(t, 2, symmem.Options{}, func(r *rank) {
+	surviving(t, 2, symmem.Options{}, func(r *rank) {
 		p := r.pool()
 		b := r.window(p, mib)
 		r.fill(b, 1)
@@ -272,7 +272,7 @@ func TestRegistrationDuringACaptureLeavesTheCaptureGood(t *testing.T) {
 }
 
 func TestFreedMemoryStaysRegisteredUntilTrimDeregistersIt(t *testing.T) {
-	endure(t, 2, symmem.Options{}, func(r *rank) {
+	surviving(t, 2, symmem.Options{}, func(r *rank) {
 		var order []string
 		note := func(what string, e symmem.SegmentEvent) {
 			order = append(order, fmt.Sprint(what, " ", e.Segment))
@@ -320,7 +320,7 @@ func TestARankThatRunsOutOfMemoryAloneIsNamedByTheNextAgreement(t *testing.T) {
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			var said answers
-			endure(t, 2, symmem.Options{}, func(r *rank) {
+			surviving(t, 2, symmem.Options{}, func(r *rank) {
 				p := r.poolWith(symmem.PoolOptions{
 					Domain: r.World(), FirstSegment: 4 * mib, Capacity: int64(64>>(4*r.Rank())) * mib,
 				})
@@ -373,7 +373,7 @@ func TestCollectivesThatDifferAreADivergence(t *testing.T) {
 		for _, windows := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s, windows %v", row.name, windows), func(t *testing.T) {
 				var said answers
-				endure(t, 2, every, func(r *rank) {
+				surviving(t, 2, every, func(r *rank) {
 					m := r.plain(256)
 					if windows {
 						m = r.window(r.pool(), 4096).Memory()
@@ -390,7 +390,7 @@ func TestCollectivesThatDifferAreADivergence(t *testing.T) {
 }
 
 func TestARankThatSplitsWhileAnotherRegistersIsADivergence(t *testing.T) {
-	endure(t, 2, symmem.Options{}, func(r *rank) {
+	surviving(t, 2, symmem.Options{}, func(r *rank) {
 		p := r.pool()
 		r.alloc(p, 4096)
 		var err error
@@ -407,7 +407,7 @@ func TestARankThatSplitsWhileAnotherRegistersIsADivergence(t *testing.T) {
 }
 
 func TestBuffersOfDifferentPoolsAreADivergence(t *testing.T) {
-	endure(t, 2, every, func(r *rank) {
+	surviving(t, 2, every, func(r *rank) {
 		pools := []*symmem.Pool{r.pool(), r.pool()}
 		var b []symmem.Buffer
 		for _, p := range pools {
@@ -426,7 +426,7 @@ func TestBuffersOfDifferentPoolsAreADivergence(t *testing.T) {
 
 // One rank has forgotten the plan of a call and the other has not; both must register what is new.
 func TestRegistrationDoesNotDependOnTheKeptPlans(t *testing.T) {
-	endure(t, 2, symmem.Options{}, func(r *rank) {
+	surviving(t, 2, symmem.Options{}, func(r *rank) {
 		p := r.pool()
 		b := r.window(p, 4096)
 		r.sums(r.World(), b)

@@ -18,7 +18,7 @@ import (
 // call another count.
 func TestADivergenceOfASubgroupNamesRanksOfTheWorld(t *testing.T) {
 	plain := symmem.Options{Check: symmem.CheckEvery, Path: symmem.PathPlain}
-	endure(t, 3, plain, func(r *rank) {
+	surviving(t, 3, plain, func(r *rank) {
 		g := r.split(r.World(), r.Rank()%2)
 		if r.Rank() == 1 {
 			return
@@ -46,7 +46,7 @@ func TestADivergenceOfASubgroupNamesRanksOfTheWorld(t *testing.T) {
 func TestAlikeGraphsInAnotherOrderDiverge(t *testing.T) {
 	for _, ranks := range []int{2, 4} {
 		t.Run(fmt.Sprintf("%d ranks", ranks), func(t *testing.T) {
-			endure(t, ranks, every, func(r *rank) {
+			surviving(t, ranks, every, func(r *rank) {
 				from, to := r.alloc(r.pool(), 4096), r.alloc(r.pool(), 4096)
 				graphs := make([]*symmem.Graph, 2)
 				for i := range graphs {
@@ -81,7 +81,7 @@ func TestAlikeGraphsInAnotherOrderDiverge(t *testing.T) {
 }
 
 func TestADivergenceInAPoolOfASubgroupNamesThePool(t *testing.T) {
-	endure(t, 3, every, func(r *rank) {
+	surviving(t, 3, every, func(r *rank) {
 		g := r.split(r.World(), r.Rank()%2)
 		if r.Rank() == 1 {
 			return
@@ -100,7 +100,7 @@ func TestADivergenceInAPoolOfASubgroupNamesThePool(t *testing.T) {
 }
 
 func TestAJoinedGroupHasNoBlankInItsName(t *testing.T) {
-	endure(t, 2, every, func(r *rank) {
+	surviving(t, 2, every, func(r *rank) {
 		g, err := r.Join(r.ctx, "jj", []int{1, 0})
 		r.ok(err)
 		g.Abort()

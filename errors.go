@@ -198,15 +198,15 @@ type RankLostError = driver.RankLostError
 //	Cause error
 type PriorError = driver.PriorError
 
-// StrayError says that ranks are in different places of their programs, or have left the group, so
-// that a call can never complete.
+// DeadlockError says that ranks are in different places of their programs, or have left the group,
+// so that a call can never complete.
 //
-// Its fields, which "go doc symmem/driver.StrayError" explains:
+// Its fields, which "go doc symmem/driver.DeadlockError" explains:
 //
 //	Doing     string
 //	Elsewhere map[int]string
 //	Members   []int
-type StrayError = driver.StrayError
+type DeadlockError = driver.DeadlockError
 
 // MismatchError says that the two ends of a message, or the calls of a collective, differ, where no
 // more than that could be found out; mostly a DivergenceError says it.

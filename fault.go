@@ -218,7 +218,7 @@ func (g *Group) firstCause(cause error, all reports) error {
 		for _, r := range of[kindClosed] {
 			elsewhere[r.from] = "has closed its Runtime meanwhile"
 		}
-		return &StrayError{
+		return &DeadlockError{
 			Doing: "joining group " + g.ID(), Elsewhere: elsewhere, Members: g.ranks,
 		}
 	case len(of[kindDiverged]) > 0:
@@ -228,7 +228,7 @@ func (g *Group) firstCause(cause error, all reports) error {
 		}
 		// The histories are equal, as when a rank has left the group: then where each rank is.
 		if first, _, activity := merge(of[kindDiverged]); len(activity) > 0 {
-			return &driver.StrayError{Doing: first.Doing, Elsewhere: activity, Members: g.ranks}
+			return &driver.DeadlockError{Doing: first.Doing, Elsewhere: activity, Members: g.ranks}
 		}
 	case len(of[kindMessages]) > 0:
 		return g.messageCause(cause, of[kindMessages])

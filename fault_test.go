@@ -15,7 +15,7 @@ import (
 var firstCauses = []error{
 	&symmem.RankLostError{Ranks: []int{2}, Doing: "AllReduce 1"},
 	&symmem.PriorError{Doing: "AllReduce 1", Rank: 1, Cause: symmem.ErrAborted},
-	&symmem.StrayError{Doing: "AllReduce 1", Elsewhere: map[int]string{2: "in an agreement"}},
+	&symmem.DeadlockError{Doing: "AllReduce 1", Elsewhere: map[int]string{2: "in an agreement"}},
 	&symmem.MessageError{Fault: symmem.MessagesDiffer},
 	&symmem.TimeoutError{Doing: "AllReduce 1", Waited: time.Second, Missing: []int{2}},
 	fmt.Errorf("the group: %w", symmem.ErrAborted),

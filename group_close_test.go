@@ -45,8 +45,8 @@ func TestAGroupThatIsClosedDuringACollectiveEndsItFirst(t *testing.T) {
 			<-begun
 			r.ok(g.Close())
 			// Which rank closes first is open; the other may see that it has left.
-			var stray *driver.StrayError
-			if err := <-ended; !errors.Is(err, symmem.ErrClosed) && !errors.As(err, &stray) {
+			var deadlock *driver.DeadlockError
+			if err := <-ended; !errors.Is(err, symmem.ErrClosed) && !errors.As(err, &deadlock) {
 				r.failf("got %v, want closed, or that the other rank has left", err)
 			}
 		}
@@ -73,8 +73,8 @@ func TestARankInNoCallIsNotInAnotherOperation(t *testing.T) {
 			return
 		}
 		err = g.Err()
-		var stray *driver.StrayError
-		if !errors.As(err, &stray) || stray.Elsewhere[2] == "" || len(stray.Elsewhere) > 1 {
+		var deadlock *driver.DeadlockError
+		if !errors.As(err, &deadlock) || deadlock.Elsewhere[2] == "" || len(deadlock.Elsewhere) > 1 {
 			t.Errorf("rank %d got %v, want that rank 2 is elsewhere", r.Rank(), err)
 		}
 		said.give(r, err)
@@ -101,8 +101,8 @@ func TestRanksAgreeOnWhoLeftTheGroup(t *testing.T) {
 		mu.Lock()
 		defer mu.Unlock()
 		faults[g.Err().Error()] = true
-		var stray *driver.StrayError
-		if !errors.As(err, &stray) || stray.Elsewhere[1] == "" {
+		var deadlock *driver.DeadlockError
+		if !errors.As(err, &deadlock) || deadlock.Elsewhere[1] == "" {
 			t.Errorf("rank %d got %v, want that rank 1 is elsewhere", r.Rank(), err)
 		}
 	})

@@ -333,8 +333,8 @@ func (r *rank) holds(b symmem.Buffer, want float32) {
 	}
 }
 
-// endure is together for a fault: after it every rank lives and goes on with a new group.
-func endure(t *testing.T, n int, o symmem.Options, fault func(r *rank)) {
+// surviving is together for a fault: after it every rank lives and goes on with a new group.
+func surviving(t *testing.T, n int, o symmem.Options, fault func(r *rank)) {
 	t.Helper()
 	together(t, n, o, func(r *rank) {
 		spare := r.split(r.World(), 0)

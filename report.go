@@ -57,7 +57,7 @@ func reportOf(cause error) report {
 	var lost *driver.RankLostError
 	var late *driver.TimeoutError
 	var mismatch *driver.MismatchError
-	var stray *driver.StrayError
+	var deadlock *driver.DeadlockError
 	var diverged *DivergenceError
 	var peer *driver.PeerError
 	var messages *MessageError
@@ -68,9 +68,10 @@ func reportOf(cause error) report {
 		return report{Kind: kindDiverged, Doing: "agreement", Divergence: diverged}
 	case errors.As(cause, &mismatch):
 		return report{Kind: kindDiverged, Doing: mismatch.Error()}
-	case errors.As(cause, &stray):
+	case errors.As(cause, &deadlock):
 		return report{
-			Kind: kindDiverged, Doing: stray.Doing, Activity: stray.Elsewhere, Members: stray.Members,
+			Kind: kindDiverged, Doing: deadlock.Doing, Activity: deadlock.Elsewhere,
+			Members: deadlock.Members,
 		}
 	case errors.As(cause, &messages):
 		shortened := *messages
@@ -170,7 +171,7 @@ func (r *report) err() error {
 			return r.Divergence
 		}
 		if len(r.Activity) > 0 {
-			return &driver.StrayError{Doing: r.Doing, Elsewhere: r.Activity, Members: r.Members}
+			return &driver.DeadlockError{Doing: r.Doing, Elsewhere: r.Activity, Members: r.Members}
 		}
 	}
 	if r.Text == "" {

@@ -19,7 +19,7 @@ var reported = map[string]error{
 		Doing: "AllReduce 1", Waited: time.Second, Missing: []int{2},
 		Activity: map[int]string{2: "in no call"}, Members: []int{0, 2},
 	},
-	"StrayError": &symmem.StrayError{
+	"DeadlockError": &symmem.DeadlockError{
 		Doing: "AllReduce 1", Elsewhere: map[int]string{2: "has left"}, Members: []int{0, 2},
 	},
 	"MessageError": &symmem.MessageError{

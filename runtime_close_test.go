@@ -121,8 +121,8 @@ func TestARankThatClosesInAJoinIsNamedToTheOthers(t *testing.T) {
 		t.Errorf("rank 0 got %v, want closed", errs[0])
 	}
 	for rank, err := range errs[1:] {
-		var stray *symmem.StrayError
-		if !errors.As(err, &stray) || len(stray.Elsewhere) != 1 || stray.Elsewhere[0] == "" {
+		var deadlock *symmem.DeadlockError
+		if !errors.As(err, &deadlock) || len(deadlock.Elsewhere) != 1 || deadlock.Elsewhere[0] == "" {
 			t.Errorf("rank %d got %v, want that rank 0 has closed", rank+1, err)
 		}
 	}

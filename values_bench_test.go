@@ -32,8 +32,8 @@ func beAgreeing() int {
 	for err == nil {
 		err = rt.World().Agree(context.Background(), "batch size", 8)
 	}
-	var stray *symmem.StrayError
-	if errors.As(err, &stray) {
+	var deadlock *symmem.DeadlockError
+	if errors.As(err, &deadlock) {
 		err = rt.Close()
 	}
 	if err != nil {

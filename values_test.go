@@ -120,7 +120,7 @@ func near(site, here string) bool {
 
 // TestARankThatDoesNotComeToAValueIsFinal: what it waits for instead is named.
 func TestARankThatDoesNotComeToAValueIsFinal(t *testing.T) {
-	endure(t, 3, symmem.Options{}, func(r *rank) {
+	surviving(t, 3, symmem.Options{}, func(r *rank) {
 		g := r.split(r.World(), 0)
 		name, wait := "decode", 300*time.Millisecond
 		if r.Rank() == 1 {
@@ -137,16 +137,16 @@ func TestARankThatDoesNotComeToAValueIsFinal(t *testing.T) {
 }
 
 func TestARankThatHasLeftComesToNoValue(t *testing.T) {
-	endure(t, 2, symmem.Options{}, func(r *rank) {
+	surviving(t, 2, symmem.Options{}, func(r *rank) {
 		g := r.split(r.World(), 0)
 		if r.Rank() == 1 {
 			r.ok(g.Close())
 			r.is(g.Agree(r.ctx, "batch size", 1), symmem.ErrClosed)
 			return
 		}
-		var stray *symmem.StrayError
-		if err := g.Agree(r.ctx, "batch size", 1); !errors.As(err, &stray) {
-			r.failf("got %v, want a StrayError", err)
+		var deadlock *symmem.DeadlockError
+		if err := g.Agree(r.ctx, "batch size", 1); !errors.As(err, &deadlock) {
+			r.failf("got %v, want a DeadlockError", err)
 		}
 	})
 }

@@ -35,7 +35,7 @@ var (
 
 // TimeoutError says that ranks did not come within the deadline.
 type TimeoutError struct {
-	// Doing says what this rank waited for, such as "AllReduce 12 of group 0".
+	// Doing says what this rank waited for, such as "AllReduce 12 of group world".
 	Doing string
 	// Waited is how long.
 	Waited time.Duration
@@ -69,7 +69,7 @@ func (e *TimeoutError) Timeout() bool { return true }
 // AbsentError says which ranks have not come to make a group: to Open, Join or Split. errors.As
 // finds it as a TimeoutError, too.
 type AbsentError struct {
-	// Doing says what this rank was doing, such as "meeting the ranks of group 0".
+	// Doing says what this rank was doing, such as "meeting the ranks of group world".
 	Doing string
 	// Waited is how long this rank waited; 0 if that is not known.
 	Waited time.Duration
@@ -201,9 +201,9 @@ func (e *MismatchError) Error() string {
 		RanksOf(e.Others, e.Members))
 }
 
-// StrayError says that ranks are in different places of their programs, or have left the group:
+// DeadlockError says that ranks are in different places of their programs, or have left the group:
 // while this rank was in a call, others wait elsewhere for it, so that neither can go on.
-type StrayError struct {
+type DeadlockError struct {
 	// Doing is where this rank is.
 	Doing string
 	// Elsewhere says where the others are, by world rank.
@@ -212,10 +212,10 @@ type StrayError struct {
 	Members []int
 }
 
-func (e *StrayError) Error() string {
+func (e *DeadlockError) Error() string {
 	var b strings.Builder
 	b.WriteString(e.Doing)
-	b.WriteString(" can never complete")
+	b.WriteString(" can never complete (deadlock)")
 	for _, r := range sortedRanks(e.Elsewhere) {
 		fmt.Fprintf(&b, "; %s: %s", RanksOf([]int{r}, e.Members), e.Elsewhere[r])
 	}

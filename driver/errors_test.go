@@ -53,7 +53,8 @@ func TestErrorsNameRanksOfTheWorldAndOfTheGroup(t *testing.T) {
 		"message 2 (Recv of 0 float32) differs from that of rank 1": &MismatchError{
 			Number: 2, Call: &Call{Operation: Recv}, Others: []int{1},
 		},
-		"Check can never complete; world rank 5 (rank 1 of the group): has left the group": &StrayError{
+		"Check can never complete (deadlock); world rank 5 (rank 1 of the group): " +
+			"has left the group": &DeadlockError{
 			Doing: "Check", Elsewhere: map[int]string{5: "has left the group"}, Members: pair,
 		},
 	} {
@@ -101,7 +102,7 @@ func TestErrorsSurviveJSON(t *testing.T) {
 		&AbsentError{Doing: "a", Waited: 7, Ranks: pair, Activity: activity, Members: pair},
 		&RankLostError{Doing: "a", Ranks: pair, Members: pair},
 		&PeerError{Doing: "a", Ranks: pair, Members: pair, Aborted: true},
-		&StrayError{Doing: "a", Elsewhere: activity, Members: pair},
+		&DeadlockError{Doing: "a", Elsewhere: activity, Members: pair},
 		GroupConfig{ID: "g", Ranks: pair}.Mismatch(3, call, 1),
 	} {
 		encoded, failed := json.Marshal(err)

@@ -10,7 +10,7 @@ import (
 type LateWarning struct {
 	// Group names the group; empty where none has been made yet.
 	Group string
-	// Doing says what this rank waits in, such as "AllReduce 12 of group 0".
+	// Doing says what this rank waits in, such as "AllReduce 12 of group world".
 	Doing string
 	// Waited is for how long it has waited by now.
 	Waited time.Duration

@@ -14,7 +14,7 @@ type Values interface {
 	// ErrInvalid. It is safe for use by several goroutines; the same name gives the same end.
 	//
 	// Ranks that wait under an ordered name launch no collective meanwhile, so one that is in a
-	// collective which they have not launched never comes: that is a StrayError at once. It is the
+	// collective which they have not launched never comes: that is a DeadlockError at once. It is the
 	// same on all ranks, and the first call for a name decides.
 	Named(name string, ordered bool) (Named, error)
 	// Collectives is how many collectives this rank has launched, those of replays included.

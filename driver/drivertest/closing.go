@@ -114,8 +114,8 @@ func proveCloseOthersWaits(t *testing.T, h Harness) {
 					return r.group.Close()
 				}
 				err := wait(r)
-				if !errors.As(err, new(*driver.StrayError)) && !errors.Is(err, driver.ErrFault) {
-					return fmt.Errorf("got %w, want a StrayError or ErrFault", err)
+				if !errors.As(err, new(*driver.DeadlockError)) && !errors.Is(err, driver.ErrFault) {
+					return fmt.Errorf("got %w, want a DeadlockError or ErrFault", err)
 				}
 				return nil
 			}))

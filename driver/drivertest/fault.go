@@ -17,8 +17,8 @@ var faultContracts = []contract{
 	{"a rank that does not come to a registration is named", proveAbsentRegister},
 	{"a background agreement that fails ends the use of its lane alone", proveAbsentBackground},
 	{"a sender without a receiver that answers names it", proveAbsentReceiver},
-	{"ranks in different places of the program find out at once", proveStray},
-	{"ranks in different places find out while other lanes are busy", proveStrayBesideLane},
+	{"ranks in different places of the program find out at once", proveDeadlock},
+	{"ranks in different places find out while other lanes are busy", proveDeadlockBesideLane},
 	{"a rank that meets a fault on its own takes the others out of their waits", proveFaultLaneCalls},
 	{
 		"ranks that do not come to the fault lane have no entry, and can read it later",
@@ -167,14 +167,15 @@ func proveAbsentReceiver(t *testing.T, h Harness) {
 	})
 }
 
-// proveStray has rank 0 in an exchange while the others are in a collective. Nothing but the
+// proveDeadlock has rank 0 in an exchange while the others are in a collective. Nothing but the
 // proof that they can never meet ends these waits before the test gives up.
-func proveStray(t *testing.T, h Harness) {
+func proveDeadlock(t *testing.T, h Harness) {
 	for _, alone := range []int{0, 2} {
 		t.Run(fmt.Sprint("rank ", alone), func(t *testing.T) {
 			w := newWorld(t, h, 3, options{})
 			w.spoilt = true
-			controltest.WantStray(t, w.outcomes(func(r *rank) error { return inDifferentCalls(r, alone) }))
+			errs := w.outcomes(func(r *rank) error { return inDifferentCalls(r, alone) })
+			controltest.WantDeadlock(t, errs)
 		})
 	}
 }
@@ -188,12 +189,12 @@ func inDifferentCalls(r *rank, alone int) error {
 	return r.launch(r.group, r.stream, barrier)
 }
 
-// proveStrayBesideLane has waits on the background lane begin and end all the while, so that what
-// a rank says of one wait must not be lost with another.
-func proveStrayBesideLane(t *testing.T, h Harness) {
+// proveDeadlockBesideLane has waits on the background lane begin and end all the while, so that
+// what a rank says of one wait must not be lost with another.
+func proveDeadlockBesideLane(t *testing.T, h Harness) {
 	w := newWorld(t, h, 2, options{})
 	w.spoilt = true
-	controltest.WantStray(t, w.outcomes(func(r *rank) error {
+	controltest.WantDeadlock(t, w.outcomes(func(r *rank) error {
 		ended := make(chan error, 1)
 		go func() { ended <- inDifferentCalls(r, 0) }()
 		for round := 0; ; round++ {

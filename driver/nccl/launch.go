@@ -168,7 +168,7 @@ func (c *communicator) note(s *stream.Stream, p *plan, ticket uint64) {
 
 // compare makes sure that all ranks launch the same call. Kernels of our own do that
 // themselves, but a rank whose call is another one may take another path, so all show what they
-// launch. Ranks that are apart have nothing to show it on, and compare as on the other paths.
+// launch. Ranks without shared memory cannot show it, and compare as on the other paths.
 func (c *communicator) compare(p *plan, ticket uint64) error {
 	if c.direct.announcements != nil {
 		c.direct.announcements.Announce(ticket, p.Digest)

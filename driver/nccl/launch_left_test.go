@@ -27,9 +27,9 @@ func TestALaunchThatARankWhichLeftHasNotMadeIsRefused(t *testing.T) {
 				<-left
 				m.group.SetCheck(false) // else the comparison finds it out
 				err = p.raise(m.group, m.stream, path)
-				var stray *driver.StrayError
-				if !errors.As(err, &stray) || stray.Elsewhere[1] == "" {
-					t.Errorf("got %v, want a StrayError about rank 1", err)
+				var deadlock *driver.DeadlockError
+				if !errors.As(err, &deadlock) || deadlock.Elsewhere[1] == "" {
+					t.Errorf("got %v, want a DeadlockError about rank 1", err)
 				}
 				return nil
 			})

@@ -190,7 +190,7 @@ func (m *Machine) newDivergence(kind Kind, id uint64) *DivergenceError {
 // differ ends the agreement over contributions that the vote already showed to differ.
 func (m *Machine) differ(
 	kind Kind, id uint64, v variants, text func([]byte) (string, error),
-) ([]byte, *Verdict, error) {
+) ([]byte, *Outcome, error) {
 	d := m.newDivergence(kind, id)
 	ranks := v.others.Len()
 	for _, one := range v.list {
@@ -204,7 +204,7 @@ func (m *Machine) differ(
 	}
 	d.Others = v.others
 	d.conclude(ranks)
-	return nil, &Verdict{Divergence: d, Absent: m.absent}, nil
+	return nil, &Outcome{Divergence: d, Absent: m.absent}, nil
 }
 
 func tagText(value []byte) (string, error) {

@@ -38,16 +38,16 @@ func TestReports(t *testing.T) {
 			absent[rank] = line == "absent"
 			machines[rank] = machineOf(t, c)
 		}
-		verdicts, rounds := drive(t, machines, absent)
-		return report(t, verdicts, rounds)
+		outcomes, rounds := drive(t, machines, absent)
+		return report(t, outcomes, rounds)
 	})
 }
 
-// report prints the verdict, having checked that all ranks have the same text.
-func report(t *testing.T, verdicts []*Verdict, rounds int) string {
+// report prints the outcome, having checked that all ranks have the same text.
+func report(t *testing.T, outcomes []*Outcome, rounds int) string {
 	t.Helper()
-	var first *Verdict
-	for _, v := range verdicts {
+	var first *Outcome
+	for _, v := range outcomes {
 		switch {
 		case v == nil:
 		case first == nil:

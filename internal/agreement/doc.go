@@ -3,7 +3,7 @@
 //
 // An agreement is a sequence of rounds. In a round every rank contributes a payload, the payloads
 // are merged into one summary, and every rank steps its [Machine] with that summary, which yields
-// the payload of the next round or the [Verdict]. [Merge] does not care about order or grouping, so
+// the payload of the next round or the [Outcome]. [Merge] does not care about order or grouping, so
 // that the same code runs where every rank reads all payloads ([Run]), and in a tree that merges on
 // the way up and broadcasts on the way down, where thousands of ranks cost a few words each.
 //
@@ -19,10 +19,10 @@
 //	events   the event of each rank at the first differing position --> divergence
 //
 // A history of n events that may differ takes at most 1 + ceil(log16(n+1)) + 1 rounds. Agreed
-// ledgers take one. Where a history is no longer kept in full, the verdict gives a range instead of
+// ledgers take one. Where a history is no longer kept in full, the outcome gives a range instead of
 // a position.
 //
-// All ranks of a round that got the same summary reach the same verdict, word for word. Everything
+// All ranks of a round that got the same summary reach the same outcome, word for word. Everything
 // that came from a peer is decoded strictly: a payload that is truncated, oversized, of another
 // version or at odds with the round is an error that wraps [ErrProtocol], and never a panic.
 //

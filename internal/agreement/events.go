@@ -24,7 +24,7 @@ const (
 
 // askEvents asks for what every rank has at the first difference. Where only a range is known, the
 // digests at its end tell at least which ranks go together.
-func (m *Machine) askEvents() ([]byte, *Verdict, error) {
+func (m *Machine) askEvents() ([]byte, *Outcome, error) {
 	m.phase = phaseEvents
 	in := m.undecided[0]
 	source := m.history(in.id)
@@ -72,7 +72,7 @@ func followingRequests(source snapshotSource, at uint64) []byte {
 	return out
 }
 
-func (m *Machine) afterEvents(msg *message) ([]byte, *Verdict, error) {
+func (m *Machine) afterEvents(msg *message) ([]byte, *Outcome, error) {
 	in := m.undecided[0]
 	exact := in.lo == in.top
 	if msg.ledger != in.id || exact != (msg.position == in.lo) {
@@ -95,7 +95,7 @@ func (m *Machine) afterEvents(msg *message) ([]byte, *Verdict, error) {
 	if exact {
 		d.Why = explain(d, msg.events)
 	}
-	return nil, &Verdict{Divergence: d, Absent: m.absent}, nil
+	return nil, &Outcome{Divergence: d, Absent: m.absent}, nil
 }
 
 // decodeEventAnswer decodes one answer.

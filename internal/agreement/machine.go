@@ -178,16 +178,16 @@ func (m *Machine) message() *message {
 }
 
 // Step takes the summary of the round and returns either the payload of the next round or the
-// verdict. Every error wraps [ErrProtocol] and ends the agreement.
-func (m *Machine) Step(summary []byte) (next []byte, verdict *Verdict, err error) {
-	next, verdict, err = m.step(summary)
-	if err != nil || verdict != nil {
+// outcome. Every error wraps [ErrProtocol] and ends the agreement.
+func (m *Machine) Step(summary []byte) (next []byte, outcome *Outcome, err error) {
+	next, outcome, err = m.step(summary)
+	if err != nil || outcome != nil {
 		m.phase = phaseDone
 	}
-	return next, verdict, err
+	return next, outcome, err
 }
 
-func (m *Machine) step(summary []byte) ([]byte, *Verdict, error) {
+func (m *Machine) step(summary []byte) ([]byte, *Outcome, error) {
 	msg, err := decode(summary)
 	if err != nil {
 		return nil, nil, err
@@ -214,7 +214,7 @@ func (m *Machine) step(summary []byte) ([]byte, *Verdict, error) {
 }
 
 // afterVote notes the ledgers with equal votes as agreed, and the rest as undecided.
-func (m *Machine) afterVote(msg *message) ([]byte, *Verdict, error) {
+func (m *Machine) afterVote(msg *message) ([]byte, *Outcome, error) {
 	if !msg.tags.equal() {
 		return m.differ(KindTag, 0, msg.tags, tagText)
 	}
@@ -243,7 +243,7 @@ func (m *Machine) afterVote(msg *message) ([]byte, *Verdict, error) {
 }
 
 // advance notes the ledgers that need no further digests as agreed, and asks for those of the rest.
-func (m *Machine) advance() ([]byte, *Verdict, error) {
+func (m *Machine) advance() ([]byte, *Outcome, error) {
 	kept := m.undecided[:0]
 	m.asked = m.asked[:0]
 	for _, in := range m.undecided {
@@ -268,7 +268,7 @@ func (m *Machine) advance() ([]byte, *Verdict, error) {
 	return m.probe()
 }
 
-func (m *Machine) probe() ([]byte, *Verdict, error) {
+func (m *Machine) probe() ([]byte, *Outcome, error) {
 	m.phase = phaseProbe
 	msg := m.message()
 	for i, in := range m.undecided {
@@ -294,7 +294,7 @@ func (m *Machine) history(id uint64) snapshotSource {
 	return m.ledgers[i].Source.(snapshotSource)
 }
 
-func (m *Machine) afterProbe(msg *message) ([]byte, *Verdict, error) {
+func (m *Machine) afterProbe(msg *message) ([]byte, *Outcome, error) {
 	if len(msg.probes) != len(m.undecided) {
 		return nil, nil, protocolError("stepping with %d probes", len(msg.probes))
 	}
@@ -318,7 +318,7 @@ func (m *Machine) afterProbe(msg *message) ([]byte, *Verdict, error) {
 }
 
 // agree ends an agreement over equal ledgers: what is left to compare are lists and calls.
-func (m *Machine) agree() ([]byte, *Verdict, error) {
+func (m *Machine) agree() ([]byte, *Outcome, error) {
 	for _, v := range m.pending {
 		if !v.pending.equal() {
 			return m.differ(KindPending, v.id, v.pending, pendingText)
@@ -328,5 +328,5 @@ func (m *Machine) agree() ([]byte, *Verdict, error) {
 		return m.differ(KindCollective, 0, m.calls, m.callText)
 	}
 	slices.SortFunc(m.agreed, func(a, b AgreedPrefix) int { return cmp.Compare(a.Ledger, b.Ledger) })
-	return nil, &Verdict{Agreed: m.agreed, Absent: m.absent}, nil
+	return nil, &Outcome{Agreed: m.agreed, Absent: m.absent}, nil
 }

@@ -74,21 +74,21 @@ func TestTheFirstDifferingEventIsFound(t *testing.T) {
 			digest, _ := ledgers[i].DigestAt(uint64(mark))
 			ledgers[i].Agree(uint64(mark), digest)
 		}
-		verdicts, took := drive(t, group(t, Exact, ledgers), nil)
-		for i := range verdicts {
-			if diff := cmp.Diff(verdicts[0], verdicts[i]); diff != "" {
-				rt.Fatalf("rank %d has another verdict than rank 0:\n%s", i, diff)
+		outcomes, took := drive(t, group(t, Exact, ledgers), nil)
+		for i := range outcomes {
+			if diff := cmp.Diff(outcomes[0], outcomes[i]); diff != "" {
+				rt.Fatalf("rank %d has another outcome than rank 0:\n%s", i, diff)
 			}
 		}
 		if want := rounds(length - mark); took > want {
 			rt.Fatalf("%d rounds for %d events, want at most %d", took, length-mark, want)
 		}
-		checkFirst(rt, verdicts[0], n, rank, firstDifference(base, other), base, other)
+		checkFirst(rt, outcomes[0], n, rank, firstDifference(base, other), base, other)
 	})
 }
 
 func checkFirst(
-	rt *rapid.T, v *Verdict, n, rank, at int, base, other []ledger.Event,
+	rt *rapid.T, v *Outcome, n, rank, at int, base, other []ledger.Event,
 ) {
 	if n == 1 {
 		if v.Divergence != nil {
@@ -138,13 +138,13 @@ func TestPrefixFindsADifferenceBeforeTheCommonPositionAndNoneAfter(t *testing.T)
 			}
 			ledgers[i] = ledgerOf(ledger.Options{}, events)
 		}
-		verdicts, _ := drive(t, group(t, Prefix, ledgers), nil)
-		v := verdicts[0]
+		outcomes, _ := drive(t, group(t, Prefix, ledgers), nil)
+		v := outcomes[0]
 		if at >= common {
 			digest, _ := ledgers[0].DigestAt(uint64(common))
 			want := []AgreedPrefix{{Ledger: 1, Position: uint64(common), Digest: digest}}
 			if diff := cmp.Diff(want, v.Agreed); diff != "" || v.Divergence != nil {
-				rt.Fatalf("verdict %v: %s", v.Divergence, diff)
+				rt.Fatalf("outcome %v: %s", v.Divergence, diff)
 			}
 			return
 		}
@@ -166,8 +166,8 @@ func TestAForgottenDifferenceGivesARangeThatHoldsIt(t *testing.T) {
 			ledgerOf(ledger.Options{Kept: 1024}, base),
 			ledgerOf(ledger.Options{Kept: 64}, other),
 		}
-		verdicts, took := drive(t, group(t, Exact, ledgers), nil)
-		d := verdicts[1].Divergence
+		outcomes, took := drive(t, group(t, Exact, ledgers), nil)
+		d := outcomes[1].Divergence
 		if d == nil || d.Position > uint64(at) || d.Last < uint64(at) || d.Last-d.Position > 64 {
 			rt.Fatalf("got %+v, want a range around %d", d, at)
 		}
@@ -189,8 +189,8 @@ func TestMarksOfOtherGroupsAreNotTrusted(t *testing.T) {
 		digest, _ := ledgers[i].DigestAt(400)
 		ledgers[i].Agree(400, digest)
 	}
-	verdicts, _ := drive(t, group(t, Exact, ledgers), nil)
-	if d := verdicts[3].Divergence; d == nil || d.Position != 10 || len(d.Deviant) != 0 {
+	outcomes, _ := drive(t, group(t, Exact, ledgers), nil)
+	if d := outcomes[3].Divergence; d == nil || d.Position != 10 || len(d.Deviant) != 0 {
 		t.Fatalf("got %+v, want event 10 without a majority", d)
 	}
 }
@@ -214,8 +214,8 @@ func TestTheFirstPoolThatDiffersIsReportedAndTheOthersDoNotHideIt(t *testing.T) 
 		}
 		machines = append(machines, machineOf(t, c))
 	}
-	verdicts, _ := drive(t, machines, nil)
-	if d := verdicts[0].Divergence; d == nil || d.Ledger != 10 || d.Position != 3 {
+	outcomes, _ := drive(t, machines, nil)
+	if d := outcomes[0].Divergence; d == nil || d.Ledger != 10 || d.Position != 3 {
 		t.Fatalf("got %+v, want pool 10 at event 3", d)
 	}
 }

@@ -56,8 +56,8 @@ func TestHistoriesThatGrowMeanwhileAreComparedAsTheyWere(t *testing.T) {
 				Rank: rank, Ranks: 3, Ledgers: []Ledger{{ID: 1, Source: restless{l}}},
 			}))
 		}
-		verdicts, _ := drive(t, machines, nil)
-		d := verdicts[0].Divergence
+		outcomes, _ := drive(t, machines, nil)
+		d := outcomes[0].Divergence
 		if d == nil || d.Position != uint64(at) || len(d.Variants) != 3 ||
 			d.Variants[1].HasEvent {
 			t.Fatalf("got %+v, want three variants at %d, the second at its end", d, at)
@@ -83,8 +83,8 @@ func TestARankThatForgetsWhileItIsAskedEndsTheSearchWithARange(t *testing.T) {
 			Rank: rank, Ranks: 2, Ledgers: []Ledger{{ID: 1, Source: s}},
 		}))
 	}
-	verdicts, rounds := drive(t, machines, nil)
-	d := verdicts[1].Divergence
+	outcomes, rounds := drive(t, machines, nil)
+	d := outcomes[1].Divergence
 	if d == nil || d.Position > 700 || d.Last < 700 || rounds > 3 {
 		t.Fatalf("got %+v in %d rounds, want a range around 700", d, rounds)
 	}
@@ -156,9 +156,9 @@ func TestPendingListsDifferByOrderAndContent(t *testing.T) {
 	}
 }
 
-// drive takes the machines of all ranks through an agreement and returns the verdict of each and
+// drive takes the machines of all ranks through an agreement and returns the outcome of each and
 // the number of rounds. Ranks for which absent is true contribute nothing.
-func drive(t testing.TB, machines []*Machine, absent map[int]bool) ([]*Verdict, int) {
+func drive(t testing.TB, machines []*Machine, absent map[int]bool) ([]*Outcome, int) {
 	t.Helper()
 	payloads := make([][]byte, len(machines))
 	for i, m := range machines {
@@ -171,7 +171,7 @@ func drive(t testing.TB, machines []*Machine, absent map[int]bool) ([]*Verdict, 
 		}
 		payloads[i] = p
 	}
-	verdicts := make([]*Verdict, len(machines))
+	outcomes := make([]*Outcome, len(machines))
 	for round := 1; ; round++ {
 		summary, err := MergeAll(payloads)
 		if err != nil {
@@ -183,18 +183,18 @@ func drive(t testing.TB, machines []*Machine, absent map[int]bool) ([]*Verdict, 
 				done++
 				continue
 			}
-			next, verdict, err := m.Step(summary)
+			next, outcome, err := m.Step(summary)
 			if err != nil {
 				t.Fatalf("rank %d: %v", i, err)
 			}
-			if verdict != nil {
-				verdicts[i] = verdict
+			if outcome != nil {
+				outcomes[i] = outcome
 				done++
 			}
 			payloads[i] = next
 		}
 		if done == len(machines) {
-			return verdicts, round
+			return outcomes, round
 		}
 	}
 }

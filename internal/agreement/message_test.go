@@ -83,8 +83,8 @@ func TestMoreVariantsThanAReportListsAreKeptAsRanks(t *testing.T) {
 			Rank: i, Ranks: 40, Ledgers: []Ledger{{ID: 1, Source: l}},
 		})
 	}
-	verdicts, _ := drive(t, machines, nil)
-	d := verdicts[9].Divergence
+	outcomes, _ := drive(t, machines, nil)
+	d := outcomes[9].Divergence
 	if len(d.Variants) != maxVariants || d.Others.Len() != 24 || len(d.Deviant) != 0 {
 		t.Fatalf("%d variants, others %v, deviant %v", len(d.Variants), d.Others, d.Deviant)
 	}
@@ -161,12 +161,12 @@ func FuzzFoldAndStep(f *testing.F) {
 			t.Fatalf("got %v, want ErrProtocol", err)
 		}
 		for i, summary := range [][]byte{a, b, sum} {
-			next, verdict, err := machines[i].Step(summary)
+			next, outcome, err := machines[i].Step(summary)
 			if err != nil && !errors.Is(err, ErrProtocol) {
 				t.Fatalf("got %v, want ErrProtocol", err)
 			}
-			if err == nil && (next == nil) == (verdict == nil) {
-				t.Fatal("a step must give a payload or a verdict, and not both")
+			if err == nil && (next == nil) == (outcome == nil) {
+				t.Fatal("a step must give a payload or a outcome, and not both")
 			}
 		}
 	})
@@ -188,12 +188,12 @@ func FuzzLaterRounds(f *testing.F) {
 			good, _ := MergeAll(rounds[i])
 			_, _, _ = m.Step(good)
 		}
-		_, verdict, err := m.Step(summary)
+		_, outcome, err := m.Step(summary)
 		if err != nil && !errors.Is(err, ErrProtocol) {
 			t.Fatalf("got %v, want ErrProtocol", err)
 		}
-		if verdict != nil {
-			_ = verdict.Divergence.Error()
+		if outcome != nil {
+			_ = outcome.Divergence.Error()
 		}
 	})
 }

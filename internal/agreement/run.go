@@ -11,8 +11,8 @@ import (
 type Exchange func(ctx context.Context, payload []byte) ([][]byte, error)
 
 // Run takes m through its rounds over an exchange in which every rank reads all payloads. The
-// error is about the exchange itself; that ranks differ is in the verdict.
-func Run(ctx context.Context, exchange Exchange, m *Machine) (*Verdict, error) {
+// error is about the exchange itself; that ranks differ is in the outcome.
+func Run(ctx context.Context, exchange Exchange, m *Machine) (*Outcome, error) {
 	payload, err := m.Start()
 	if err != nil {
 		return nil, err
@@ -29,9 +29,9 @@ func Run(ctx context.Context, exchange Exchange, m *Machine) (*Verdict, error) {
 		if err != nil {
 			return nil, fmt.Errorf("merging round %d: %w", m.round, err)
 		}
-		next, verdict, err := m.Step(summary)
-		if err != nil || verdict != nil {
-			return verdict, err
+		next, outcome, err := m.Step(summary)
+		if err != nil || outcome != nil {
+			return outcome, err
 		}
 		payload = next
 	}

@@ -112,9 +112,9 @@ var pageFaults = map[string]fault{
 		level:  "off",
 		happen: func(_ *pageRank, c *cell) (bool, error) { return false, c.group.Close() },
 		verdict: func(_ *pageTask, err error) string {
-			var stray *driver.StrayError
-			if !errors.As(err, &stray) || !strings.Contains(stray.Elsewhere[pageVictim], "left") {
-				return "no StrayError that says who has left"
+			var deadlock *driver.DeadlockError
+			if !errors.As(err, &deadlock) || !strings.Contains(deadlock.Elsewhere[pageVictim], "left") {
+				return "no DeadlockError that says who has left"
 			}
 			return ""
 		},

@@ -16,7 +16,7 @@ type Messages interface {
 	// Count numbers a Send or Recv at its call. Calls with one peer are made one at a time.
 	Count(call *driver.Call) Message
 	// DiagnoseMessage says why a message for which this rank waits since a given time may never
-	// come, or nil: a RankLostError, TimeoutError, StrayError or PeerError. It warns of ranks that
+	// come, or nil: a RankLostError, TimeoutError, DeadlockError or PeerError. It warns of ranks that
 	// are late. The peer may be AnySource.
 	DiagnoseMessage(peer int, since time.Time, doing func() string) error
 	// CalledMore reports whether a rank of the group, or all others for AnySource, have called more

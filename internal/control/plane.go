@@ -49,7 +49,7 @@ type Plane interface {
 	// Grace to end, since ranks mostly fail over the call that comes next.
 	//
 	// If ctx ends first the result is its cause, and the plane has not failed. Any other error is
-	// a RankLostError, TimeoutError, StrayError or ErrFault of package driver, or the Cause, and
+	// a RankLostError, TimeoutError, DeadlockError or ErrFault of package driver, or the Cause, and
 	// the plane has failed with it.
 	Await(ctx context.Context, w Wait) error
 	// Diagnose returns at once why the work of w, for which a caller has waited since the given
@@ -91,7 +91,7 @@ type Wait struct {
 	Ticket uint64
 	// Operation is what that collective does, for the messages of others.
 	Operation driver.Operation
-	// Doing says what this rank waits for, in its own messages, such as "AllReduce 12 of group 0".
+	// Doing says what this rank waits for, in its own messages, such as "AllReduce 12 of group world".
 	Doing func() string
 	// Why, if set, is asked before the fault of another rank is given as the reason that the
 	// work will not end: this rank may know a better one.

@@ -65,7 +65,7 @@ func (r *RankState) String() string {
 type WaitStatus struct {
 	// Group is the group, with this rank in it.
 	Group driver.GroupConfig
-	// Doing says what this rank waits for, such as "AllReduce 12 of group 0".
+	// Doing says what this rank waits for, such as "AllReduce 12 of group world".
 	Doing func() string
 	// Collective is the ticket of the collective that waits, or 0. Exchange reports whether the
 	// wait is a step of the control lane, or for values that are ordered with collectives. By these
@@ -101,9 +101,9 @@ type WaitStatus struct {
 // Verdict is what Judge decides.
 type Verdict struct {
 	// Err is why the wait ends without success, or nil: WaitStatus.Cause, a RankLostError,
-	// PeerError, StrayError or TimeoutError of package driver.
+	// PeerError, DeadlockError or TimeoutError of package driver.
 	Err error
-	// Left reports whether Err is a StrayError about ranks that have left. They may have left
+	// Left reports whether Err is a DeadlockError about ranks that have left. They may have left
 	// because the process of another rank has ended, which this rank sees within Grace: a caller
 	// that can call Judge again finds the better reason then.
 	Left bool
@@ -118,7 +118,7 @@ type Verdict struct {
 //	this rank's own fault  q.Cause
 //	a rank is lost         RankLostError: its process has ended, and it had not left the group
 //	a peer has failed      PeerError: it does not come any more
-//	a rank is elsewhere    StrayError: it has left the group, or waits for this rank in another call
+//	a rank is elsewhere    DeadlockError: it has left the group, or waits for us in another call
 //	a rank is late         TimeoutError: it lives and has not come in time
 //
 // A rank that left the group without coming is elsewhere and not lost, even if its process has
@@ -150,7 +150,7 @@ func Judge(q *WaitStatus, states []RankState) Verdict {
 			return Verdict{Err: err}
 		}
 	}
-	if err := q.stray(states); err != nil {
+	if err := q.deadlock(states); err != nil {
 		left := q.ranksWhere(states, func(r *RankState) bool { return r.Missing && r.Left })
 		return Verdict{Err: err, Left: len(left) > 0}
 	}
@@ -168,15 +168,15 @@ func (q *WaitStatus) ranksWhere(states []RankState, holds func(*RankState) bool)
 	return ranks
 }
 
-// stray returns a StrayError that names the missing ranks that can never come, or nil.
-func (q *WaitStatus) stray(states []RankState) error {
+// deadlock returns a DeadlockError that names the missing ranks that can never come, or nil.
+func (q *WaitStatus) deadlock(states []RankState) error {
 	elsewhere := q.ranksWhere(states, func(r *RankState) bool {
 		return r.Missing && q.cannotCome(&states[q.Group.Rank], r)
 	})
 	if len(elsewhere) == 0 {
 		return nil
 	}
-	return &driver.StrayError{
+	return &driver.DeadlockError{
 		Doing: q.Doing(), Elsewhere: q.activity(states, elsewhere), Members: q.Group.Ranks,
 	}
 }
@@ -228,7 +228,7 @@ func (q *WaitStatus) activity(states []RankState, ranks []int) map[int]string {
 }
 
 // PeerFailure says why a group cannot go on of which a peer is lost, has failed or has left: a
-// RankLostError, PeerError or StrayError.
+// RankLostError, PeerError or DeadlockError.
 func PeerFailure(group driver.GroupConfig, states []RankState, doing string) error {
 	q := WaitStatus{Group: group}
 	if lost := q.ranksWhere(states, (*RankState).dead); len(lost) > 0 {
@@ -240,7 +240,7 @@ func PeerFailure(group driver.GroupConfig, states []RankState, doing string) err
 		return err
 	}
 	if left := q.ranksWhere(states, func(r *RankState) bool { return r.Left }); len(left) > 0 {
-		return &driver.StrayError{
+		return &driver.DeadlockError{
 			Doing: doing, Elsewhere: q.activity(states, left), Members: group.Ranks,
 		}
 	}

@@ -23,7 +23,7 @@ type verdict struct {
 func verdictOf(err error) verdict {
 	var lost *driver.RankLostError
 	var peer *driver.PeerError
-	var stray *driver.StrayError
+	var deadlock *driver.DeadlockError
 	var late *driver.TimeoutError
 	switch {
 	case err == nil:
@@ -34,10 +34,10 @@ func verdictOf(err error) verdict {
 		return verdict{"aborted", peer.Ranks}
 	case errors.As(err, &peer):
 		return verdict{"peer", peer.Ranks}
-	case errors.As(err, &stray):
-		v := verdict{kind: "stray"}
+	case errors.As(err, &deadlock):
+		v := verdict{kind: "deadlock"}
 		for _, r := range ours.Ranks {
-			if stray.Elsewhere[r] != "" {
+			if deadlock.Elsewhere[r] != "" {
 				v.ranks = append(v.ranks, r)
 			}
 		}
@@ -112,12 +112,12 @@ var verdicts = []judged{
 	},
 	{
 		name: "a rank leaves without coming", b: RankState{Missing: true, Left: true},
-		want: verdict{"stray", []int{5}}, elsewhere: "has left the group",
+		want: verdict{"deadlock", []int{5}}, elsewhere: "has left the group",
 	},
 	{
 		name: "a rank leaves without coming, and its process ends",
 		b:    RankState{Missing: true, Left: true, Lost: true},
-		want: verdict{"stray", []int{5}}, elsewhere: "has left the group",
+		want: verdict{"deadlock", []int{5}}, elsewhere: "has left the group",
 	},
 	{
 		name: "a rank leaves without coming, and another dies",
@@ -188,7 +188,7 @@ var verdicts = []judged{
 	},
 	{
 		name: "here in a collective, there in an exchange", me: RankState{Exchanges: 1},
-		b: RankState{Missing: true, InExchange: 2, Submitted: 2}, want: verdict{"stray", []int{5}},
+		b: RankState{Missing: true, InExchange: 2, Submitted: 2}, want: verdict{"deadlock", []int{5}},
 		elsewhere: "in an agreement for 0s, after 2 collectives",
 	},
 	{
@@ -205,7 +205,7 @@ var verdicts = []judged{
 		b: RankState{
 			Missing: true, InCollective: 4, Operation: driver.AllGather, Waited: 2 * time.Second,
 		},
-		want: verdict{"stray", []int{5}}, elsewhere: "in AllGather 4 for 2s",
+		want: verdict{"deadlock", []int{5}}, elsewhere: "in AllGather 4 for 2s",
 	},
 	{
 		name: "the collective is one that this rank has launched", question: exchange,
@@ -230,7 +230,7 @@ var verdicts = []judged{
 	},
 	{
 		name: "work: a rank has left without it and ended", question: atWork,
-		b: RankState{Missing: true, Left: true, Lost: true}, want: verdict{"stray", []int{5}},
+		b: RankState{Missing: true, Left: true, Lost: true}, want: verdict{"deadlock", []int{5}},
 	},
 	{
 		name: "work: a rank that has launched it has just failed", question: atWork,
@@ -269,9 +269,9 @@ func TestVerdicts(t *testing.T) {
 			if diff := cmp.Diff(c.want, got, cmp.AllowUnexported(verdict{})); diff != "" {
 				t.Fatalf("%v: %s", err, diff)
 			}
-			var stray *driver.StrayError
-			if errors.As(err, &stray) && c.elsewhere != "" && stray.Elsewhere[5] != c.elsewhere {
-				t.Errorf("world rank 5 %q, want %q", stray.Elsewhere[5], c.elsewhere)
+			var deadlock *driver.DeadlockError
+			if errors.As(err, &deadlock) && c.elsewhere != "" && deadlock.Elsewhere[5] != c.elsewhere {
+				t.Errorf("world rank 5 %q, want %q", deadlock.Elsewhere[5], c.elsewhere)
 			}
 		})
 	}
@@ -386,7 +386,7 @@ func TestPeerFailure(t *testing.T) {
 		"dead":              {RankState{Lost: true, Failed: FailedItself}, verdict{"lost", []int{5}}},
 		"failed":            {RankState{Failed: FailedItself}, verdict{"peer", []int{5}}},
 		"aborted and ended": {RankState{Failed: Aborted, Lost: true}, verdict{"aborted", []int{5}}},
-		"left and ended":    {RankState{Left: true, Lost: true}, verdict{"stray", []int{5}}},
+		"left and ended":    {RankState{Left: true, Lost: true}, verdict{"deadlock", []int{5}}},
 	} {
 		err := PeerFailure(ours, []RankState{{}, c.row, {}}, "launching")
 		if diff := cmp.Diff(c.want, verdictOf(err), cmp.AllowUnexported(verdict{})); diff != "" {

@@ -21,8 +21,8 @@ type place struct {
 	spelled func(entry string) string
 	// counted places have a text for each entry, in the order of entries, and not its name.
 	counted bool
-	// without are entries that the place does not name, each with the reason.
-	without map[string]string
+	// exempt are entries that the place does not name, each with the reason.
+	exempt map[string]string
 }
 
 // String is the place as the page of its extension point lists it.
@@ -91,36 +91,36 @@ var points = []point{
 		entries: place{in: "driver", name: "AllReduce"},
 		places: []place{
 			{in: "driver", name: "operationTraits"},
-			{in: "driver", name: "Call.Spans", without: map[string]string{
+			{in: "driver", name: "Call.Spans", exempt: map[string]string{
 				"AllReduce": sameBytes, "Broadcast": sameBytes, "Reduce": sameBytes,
 				"AllReduceRMSNorm": sameBytes,
 			}},
 			{in: "driver/host", name: "communicator.move"},
-			{in: "driver/nccl", name: "plan.collective", without: map[string]string{
+			{in: "driver/nccl", name: "plan.collective", exempt: map[string]string{
 				"AllToAll": byKind, "Send": message, "Recv": message, "AllReduceRMSNorm": byNorm,
 				"AllToAllV": bySplits,
 			}},
-			{in: "driver/nccl", name: "needsAll", without: map[string]string{
+			{in: "driver/nccl", name: "needsAll", exempt: map[string]string{
 				"Broadcast": "the root can end first", "Reduce": "others can end before the root",
 				"Send": message, "Recv": message, "AllToAllV": bySplits,
 			}},
-			{in: "driver/nccl/kernels", name: "Launch.parts", without: map[string]string{
+			{in: "driver/nccl/kernels", name: "Launch.parts", exempt: map[string]string{
 				"Send": message, "Recv": message, "AllReduceRMSNorm": byNorm, "AllToAllV": bySplits,
 			}},
-			{in: ".", name: "OpAllReduce", spelled: withOp, without: map[string]string{
+			{in: ".", name: "OpAllReduce", spelled: withOp, exempt: map[string]string{
 				"AllReduceRMSNorm": "a constant of its own, with what it does not allow",
 			}},
-			{in: "internal/tuning", name: "operations", without: map[string]string{
+			{in: "internal/tuning", name: "operations", exempt: map[string]string{
 				"Send": "has one path", "Recv": "has one path", "Barrier": "has no size",
 				"AllReduceRMSNorm": "has one path", "AllToAllV": "has one path",
 			}},
-			{in: "internal/torch", name: "operations", spelled: withOp, without: map[string]string{
+			{in: "internal/torch", name: "operations", spelled: withOp, exempt: map[string]string{
 				"AllReduceRMSNorm": byNorm,
 			}},
-			{in: "cmd/libsymmem/symmem.h", spelled: screaming, without: map[string]string{
+			{in: "cmd/libsymmem/symmem.h", spelled: screaming, exempt: map[string]string{
 				"AllReduceRMSNorm": byNorm,
 			}},
-			{in: "python/src/symmem/_constants.py", spelled: screaming, without: map[string]string{
+			{in: "python/src/symmem/_constants.py", spelled: screaming, exempt: map[string]string{
 				"AllReduceRMSNorm": byNorm,
 			}},
 		},
@@ -129,24 +129,24 @@ var points = []point{
 		page:    "operation",
 		entries: place{in: "driver", name: "Sum"},
 		places: []place{
-			{in: "internal/reduce", name: "Sum", without: average},
-			{in: "internal/reduce", name: "combineIntegers", without: average},
-			{in: "internal/reduce", name: "combine", without: average},
-			{in: "internal/reduce/gen", name: "operations", without: average},
-			{in: "internal/reduce/gen", name: "simple", without: average},
-			{in: "internal/reduce/gen", name: "avx2.lanes", without: map[string]string{
+			{in: "internal/reduce", name: "Sum", exempt: average},
+			{in: "internal/reduce", name: "combineIntegers", exempt: average},
+			{in: "internal/reduce", name: "combine", exempt: average},
+			{in: "internal/reduce/gen", name: "operations", exempt: average},
+			{in: "internal/reduce/gen", name: "simple", exempt: average},
+			{in: "internal/reduce/gen", name: "avx2.lanes", exempt: map[string]string{
 				"Sum": byKind, "Avg": divided,
 			}},
-			{in: "internal/reduce/gen", name: "avx512.lanes", without: map[string]string{
+			{in: "internal/reduce/gen", name: "avx512.lanes", exempt: map[string]string{
 				"Sum": byKind, "Avg": divided,
 			}},
 			{in: "driver", name: "reduceOpNames", spelled: lower},
 			{in: "driver/formula", name: "pair"},
 			{in: "driver/nccl", name: "reduceOps"},
 			{in: "driver/nccl/kernels", name: "reductions"},
-			{in: "driver/nccl/kernels/src/call.h", without: average},
-			{in: "driver/nccl/kernels/src/any.h", without: average},
-			{in: "internal/softgpu/src/nccl/reduce.c", spelled: withNCCL, without: map[string]string{
+			{in: "driver/nccl/kernels/src/call.h", exempt: average},
+			{in: "driver/nccl/kernels/src/any.h", exempt: average},
+			{in: "internal/softgpu/src/nccl/reduce.c", spelled: withNCCL, exempt: map[string]string{
 				"Sum": byKind,
 			}},
 			{in: ".", name: "Sum"},
@@ -173,10 +173,10 @@ var points = []point{
 		entries: place{in: ".", name: "kindLost"},
 		places: []place{
 			{in: ".", name: "reportOf"},
-			{in: ".", name: "report.err", without: map[string]string{
+			{in: ".", name: "report.err", exempt: map[string]string{
 				"kindClosed": "its text is all that is known", "kindOther": "its text is all that is known",
 			}},
-			{in: ".", name: "Group.firstCause", without: map[string]string{
+			{in: ".", name: "Group.firstCause", exempt: map[string]string{
 				"kindPeer": "a report about another rank, which has a report of its own",
 			}},
 		},
@@ -204,7 +204,7 @@ func TestEveryPlaceKnowsEveryEntry(t *testing.T) {
 			}
 			for _, entry := range entries {
 				t.Run(p.page+"/"+entry+"/"+at.in+" "+at.name, func(t *testing.T) {
-					_, left := at.without[entry]
+					_, left := at.exempt[entry]
 					switch knows := at.knows(text, entry); {
 					case !knows && !left:
 						t.Errorf("%v does not know %s: see docs/extending/%s.md", at, entry, p.page)
@@ -213,7 +213,7 @@ func TestEveryPlaceKnowsEveryEntry(t *testing.T) {
 					}
 				})
 			}
-			for _, entry := range slices.Sorted(maps.Keys(at.without)) {
+			for _, entry := range slices.Sorted(maps.Keys(at.exempt)) {
 				if !slices.Contains(entries, entry) {
 					t.Errorf("%v is listed as a place without %s, which there is not", at, entry)
 				}

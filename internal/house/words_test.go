@@ -30,7 +30,7 @@ var formerWords = map[string]string{
 	"concede": "fail and notify", "rhythm": "stall detector", "deaf": "stale",
 	"stranger": "unauthenticated", "bury": "reap, or record the end", "farewell": "leave",
 	"excuse": "mark absent", "astray": "elsewhere", "witness": "events, or observer",
-	"survey": "rank states", "conceal": "unpublish", "spilt": "backlog",
+	"survey": "rank states", "conceal": "unpublish", "spilt": "backlog", "stray": "deadlock",
 }
 
 // partsOfName cuts a name in Go into its words.

@@ -11,8 +11,8 @@ import (
 	"symmem/internal/ledger"
 )
 
-// ErrSplit means that two ranks of one agreement reached different verdicts, which must not happen.
-var ErrSplit = errors.New("ranks reached different verdicts")
+// ErrSplit means that two ranks of one agreement reached different outcomes, which must not happen.
+var ErrSplit = errors.New("ranks reached different outcomes")
 
 // Change turns the common history into that of a deviating rank.
 type Change func(history []ledger.Event, position int) []ledger.Event
@@ -68,13 +68,13 @@ type Scenario struct {
 type Result struct {
 	Ranks, Events, Rounds int
 	Traffic
-	// Verdict is that of every rank that came.
-	Verdict *agreement.Verdict
+	// Outcome is that of every rank that came.
+	Outcome *agreement.Outcome
 	// Elapsed is left to the caller, who has a clock.
 	Elapsed time.Duration
 }
 
-// Agreement runs the scenario to its verdict and checks that all ranks reach the same.
+// Agreement runs the scenario to its outcome and checks that all ranks reach the same.
 func Agreement(s Scenario) (Result, error) {
 	machines, err := s.machines()
 	if err != nil {
@@ -85,13 +85,13 @@ func Agreement(s Scenario) (Result, error) {
 		return Result{}, err
 	}
 	r := Result{Ranks: s.Ranks, Events: len(s.History)}
-	for c.verdict == nil {
+	for c.outcome == nil {
 		r.Rounds++
 		if err := c.round(); err != nil {
 			return Result{}, fmt.Errorf("stepping round %d: %w", r.Rounds, err)
 		}
 	}
-	r.Traffic, r.Verdict = c.tree.Traffic, c.verdict
+	r.Traffic, r.Outcome = c.tree.Traffic, c.outcome
 	return r, nil
 }
 
@@ -143,7 +143,7 @@ type cluster struct {
 	machines []*agreement.Machine // nil: missing
 	payloads [][]byte
 	tree     Tree
-	verdict  *agreement.Verdict
+	outcome  *agreement.Outcome
 }
 
 func (c *cluster) start() error {
@@ -161,7 +161,7 @@ func (c *cluster) start() error {
 	return nil
 }
 
-// round exchanges once and steps every rank. Either all ranks go on or all have the same verdict.
+// round exchanges once and steps every rank. Either all ranks go on or all have the same outcome.
 func (c *cluster) round() error {
 	summary, err := c.tree.Round(c.payloads)
 	if err != nil {
@@ -172,13 +172,13 @@ func (c *cluster) round() error {
 		if m == nil {
 			continue
 		}
-		next, verdict, err := m.Step(summary)
+		next, outcome, err := m.Step(summary)
 		if err != nil {
 			return fmt.Errorf("stepping rank %d: %w", rank, err)
 		}
 		if first {
-			c.verdict, first = verdict, false
-		} else if !reflect.DeepEqual(c.verdict, verdict) {
+			c.outcome, first = outcome, false
+		} else if !reflect.DeepEqual(c.outcome, outcome) {
 			return fmt.Errorf("stepping rank %d: %w", rank, ErrSplit)
 		}
 		c.payloads[rank] = next

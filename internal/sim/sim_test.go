@@ -42,8 +42,8 @@ func maxRounds(events int) int {
 func TestFourThousandRanksAgreeInOneRoundOfThreeHops(t *testing.T) {
 	r := run(t, Scenario{Ranks: 4096, History: History(100_000, 1)})
 	want := Traffic{Messages: 2 * 4095, Depth: 3, Bytes: r.Bytes, Largest: r.Largest}
-	if r.Verdict.Divergence != nil || r.Rounds != 1 || r.Traffic != want {
-		t.Fatalf("got %+v, verdict %v", r, r.Verdict.Divergence)
+	if r.Outcome.Divergence != nil || r.Rounds != 1 || r.Traffic != want {
+		t.Fatalf("got %+v, outcome %v", r, r.Outcome.Divergence)
 	}
 	if r.Largest > 200 {
 		t.Fatalf("a message of %d bytes for ranks that agree", r.Largest)
@@ -60,9 +60,9 @@ func TestOneDeviatingRankOfFourThousandIsNamedWithItsEvent(t *testing.T) {
 				Ranks: 4096, History: history,
 				Deviations: []Deviation{{Ranks: []int{3001}, Position: 77_777, Change: change}},
 			})
-			d := r.Verdict.Divergence
+			d := r.Outcome.Divergence
 			if d == nil || d.Kind != agreement.KindPlacement || d.Deviant.String() != "3001" {
-				t.Fatalf("got %v", r.Verdict.Divergence)
+				t.Fatalf("got %v", r.Outcome.Divergence)
 			}
 			// Repeating an event differs one later, and dropping one of two equal ones does.
 			if at := d.Position; at != d.Last || at < 77_777 || at > 77_778 {
@@ -80,24 +80,24 @@ func TestADifferenceThatIsNoLongerKeptIsNarrowedToTheStride(t *testing.T) {
 		Ranks: 512, History: History(100_000, 3), Kept: 1024,
 		Deviations: []Deviation{{Ranks: []int{9}, Position: 5000, Change: Resize}},
 	})
-	d := r.Verdict.Divergence
+	d := r.Outcome.Divergence
 	if d == nil || d.Position > 5000 || d.Last < 5000 || d.Last-d.Position >= 128 {
-		t.Fatalf("got %v", r.Verdict.Divergence)
+		t.Fatalf("got %v", r.Outcome.Divergence)
 	}
 }
 
 func TestMissingRanksAreNamed(t *testing.T) {
 	r := run(t, Scenario{Ranks: 1000, History: History(1000, 4), Missing: []int{0, 17, 18, 999}})
-	if got := r.Verdict.Absent.String(); got != "0,17-18,999" || r.Verdict.Divergence != nil {
-		t.Fatalf("absent %q, %v", got, r.Verdict.Divergence)
+	if got := r.Outcome.Absent.String(); got != "0,17-18,999" || r.Outcome.Divergence != nil {
+		t.Fatalf("absent %q, %v", got, r.Outcome.Divergence)
 	}
 	r = run(t, Scenario{
 		Ranks: 1000, History: History(1000, 4), Missing: []int{5},
 		Deviations: []Deviation{{Ranks: []int{6}, Position: 10, Change: Drop}},
 	})
-	d := r.Verdict.Divergence
+	d := r.Outcome.Divergence
 	if d == nil || d.Absent.String() != "5" || d.Deviant.String() != "6" {
-		t.Fatalf("got %v", r.Verdict.Divergence)
+		t.Fatalf("got %v", r.Outcome.Divergence)
 	}
 }
 
@@ -134,13 +134,13 @@ func TestAnyArityAndAnyDeviationsGiveTheSameVerdict(t *testing.T) {
 		for _, arity := range []int{2, 3, 16, 64} {
 			s.Arity = arity
 			r := run(t, s)
-			texts = append(texts, fmt.Sprint(r.Rounds, r.Verdict.Absent, r.Verdict.Divergence))
+			texts = append(texts, fmt.Sprint(r.Rounds, r.Outcome.Absent, r.Outcome.Divergence))
 			if present := ranks - len(s.Missing); r.Messages != 2*r.Rounds*(present-1) {
 				rt.Fatalf("%d messages of %d ranks in %d rounds", r.Messages, present, r.Rounds)
 			}
 		}
 		if len(slices.Compact(texts)) != 1 {
-			rt.Fatalf("verdicts by arity: %q", texts)
+			rt.Fatalf("outcomes by arity: %q", texts)
 		}
 	})
 }

@@ -96,7 +96,7 @@ func CodeOf(err error) Code {
 	case errors.Is(err, driver.ErrInterrupted):
 		return Interrupted
 	case errors.As(err, new(*symmem.DivergenceError)), errors.As(err, new(*symmem.MismatchError)),
-		errors.As(err, new(*symmem.StrayError)), aboutMessages(err):
+		errors.As(err, new(*symmem.DeadlockError)), aboutMessages(err):
 		return Divergence
 	case errors.As(err, new(*symmem.RankLostError)):
 		return RankLost

@@ -78,7 +78,7 @@ func TestErrorsHaveCodes(t *testing.T) {
 		},
 		{
 			"ranks in different places diverge, too",
-			&symmem.StrayError{Elsewhere: map[int]string{1: "a check"}}, Divergence,
+			&symmem.DeadlockError{Elsewhere: map[int]string{1: "a check"}}, Divergence,
 			`"elsewhere":{"1":"a check"}`,
 		},
 		{

@@ -77,7 +77,7 @@ func Detail(code Code, err error) string {
 func (d *detail) fill(err error) {
 	var diverged *symmem.DivergenceError
 	var differs *symmem.MismatchError
-	var stray *symmem.StrayError
+	var deadlock *symmem.DeadlockError
 	var lost *symmem.RankLostError
 	var late *symmem.TimeoutError
 	var memory *symmem.OutOfMemoryError
@@ -88,8 +88,8 @@ func (d *detail) fill(err error) {
 	case errors.As(err, &differs):
 		d.Divergence = elsewhere("call", differs.Group, nil)
 		d.Divergence.Deviant = ranks(differs.Others)
-	case errors.As(err, &stray):
-		d.Divergence = elsewhere("place", "", stray.Elsewhere)
+	case errors.As(err, &deadlock):
+		d.Divergence = elsewhere("place", "", deadlock.Elsewhere)
 	case errors.As(err, &messages):
 		d.Divergence = elsewhere("messages", messages.Group, nil)
 		d.Divergence.Position, d.Divergence.Last = messages.Number, messages.Number

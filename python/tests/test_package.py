@@ -82,8 +82,8 @@ def test_errors_carry_what_the_library_knows() -> None:
     assert divergence.sides[1].site == ""
     assert errors.DivergenceError("m").sides == []
     assert errors.MismatchError("m", data={"divergence": {"deviant": [2]}}).others == [2]
-    stray = errors.StrayError("m", data={"divergence": {"elsewhere": {"1": "in Barrier 3"}}})
-    assert stray.elsewhere == {1: "in Barrier 3"}
+    deadlock = errors.DeadlockError("m", data={"divergence": {"elsewhere": {"1": "in Barrier 3"}}})
+    assert deadlock.elsewhere == {1: "in Barrier 3"}
     ends = {"from": 0, "to": 2, "tag": 7, "number": 3, "sent": 8, "received": 4}
     messages = errors.MessageError(
         "m", data={"divergence": {"why": "sizes differ", "messages": [ends]}}
@@ -100,7 +100,7 @@ def test_errors_carry_what_the_library_knows() -> None:
     [
         (Code.DIVERGENCE, {"divergence": {"kind": "event"}}, errors.DivergenceError),
         (Code.DIVERGENCE, {"divergence": {"kind": "call"}}, errors.MismatchError),
-        (Code.DIVERGENCE, {"divergence": {"kind": "place"}}, errors.StrayError),
+        (Code.DIVERGENCE, {"divergence": {"kind": "place"}}, errors.DeadlockError),
         (Code.DIVERGENCE, {"divergence": {"kind": "messages"}}, errors.MessageError),
         (Code.TIMEOUT, {"timeout": {"missing": [1]}}, errors.TimeoutError),
         (Code.TIMEOUT, {"timeout": {"missing": [1], "absent": True}}, errors.AbsentError),

@@ -78,7 +78,7 @@ func benchProcesses(b *testing.B, join Join, waitName string) {
 		}
 	}
 	must(b, leave())
-	if o := other.await("outcome"); o.Kind != "stray" { // this rank has left
+	if o := other.await("outcome"); o.Kind != "deadlock" { // this rank has left
 		b.Errorf("the other process ended by %+v", o)
 	}
 }

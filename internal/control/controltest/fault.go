@@ -30,7 +30,7 @@ func takenOut(t *testing.T, join Join, cause func(p control.Plane) error) {
 		}
 		// Waits in different places may find that out first.
 		err := waits[names[i]](p)
-		if !errors.Is(err, driver.ErrFault) && !errors.As(err, new(*driver.StrayError)) {
+		if !errors.Is(err, driver.ErrFault) && !errors.As(err, new(*driver.DeadlockError)) {
 			return fmt.Errorf("%s: got %w, want ErrFault", names[i], err)
 		}
 		<-p.Failed()

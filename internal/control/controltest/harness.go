@@ -53,7 +53,7 @@ func Run(t *testing.T, join Join) {
 		{"compare", compareContracts},
 		{"await", awaitContracts},
 		{"missing", missingContracts},
-		{"stray", strayContracts},
+		{"deadlock", deadlockContracts},
 		{"fault", faultContracts},
 		{"closing", closingContracts},
 		{"lost", lostContracts},

@@ -69,23 +69,23 @@ func WantAbsence(t testing.TB, err error, late int) int {
 	return 0
 }
 
-// WantStray checks the errors of ranks that were in different places: one at least says who is
+// WantDeadlock checks the errors of ranks that were in different places: one at least says who is
 // where, and the others that a peer has failed. Nothing but the proof that they can never meet ends
 // such waits before the test gives up.
-func WantStray(t testing.TB, errs []error) {
+func WantDeadlock(t testing.TB, errs []error) {
 	t.Helper()
 	found := 0
 	for _, err := range errs {
-		if stray, ok := errors.AsType[*driver.StrayError](err); ok {
+		if deadlock, ok := errors.AsType[*driver.DeadlockError](err); ok {
 			found++
-			if len(stray.Elsewhere) == 0 || stray.Doing == "" {
-				t.Errorf("%#v does not say who is where", stray)
+			if len(deadlock.Elsewhere) == 0 || deadlock.Doing == "" {
+				t.Errorf("%#v does not say who is where", deadlock)
 			}
 		} else if !errors.Is(err, driver.ErrFault) {
-			t.Errorf("got %v, want a StrayError or ErrFault", err)
+			t.Errorf("got %v, want a DeadlockError or ErrFault", err)
 		}
 	}
 	if found == 0 {
-		t.Error("no rank has a StrayError")
+		t.Error("no rank has a DeadlockError")
 	}
 }

@@ -167,13 +167,13 @@ func (s program) leave(p control.Plane) output {
 // waits for, which calls Diagnose until the end of rank 1's process is known for long.
 const leavingEarly = "leaving early"
 
-// diagnoseLeft asks about work until something other than a StrayError is the answer, or the end of
-// the process that has left must be known.
+// diagnoseLeft asks about work until something other than a DeadlockError is the answer, or the end
+// of the process that has left must be known.
 func (s program) diagnoseLeft(p control.Plane, ticket uint64) error {
 	var err error
 	for begin := time.Now(); time.Since(begin) < longWork; {
 		err = p.Diagnose(never(ticket), time.Now())
-		if err != nil && !errors.As(err, new(*driver.StrayError)) {
+		if err != nil && !errors.As(err, new(*driver.DeadlockError)) {
 			return p.Fail(err)
 		}
 	}
@@ -219,10 +219,10 @@ func (s program) explain(p control.Plane, err error) output {
 func KindOf(err error) (kind string, ranks []int) {
 	var lost *driver.RankLostError
 	var late *driver.TimeoutError
-	var stray *driver.StrayError
+	var deadlock *driver.DeadlockError
 	switch {
-	case errors.As(err, &stray):
-		return "stray", slices.Sorted(maps.Keys(stray.Elsewhere))
+	case errors.As(err, &deadlock):
+		return "deadlock", slices.Sorted(maps.Keys(deadlock.Elsewhere))
 	case errors.As(err, &lost):
 		return "lost", lost.Ranks
 	case errors.As(err, &late):

@@ -184,8 +184,8 @@ func proveOrdered(t *testing.T, join Join) {
 		}
 		return n.Gather(w.ctx, driver.Words{}, make([]driver.Words, 2))
 	})
-	if !errors.As(errs[0], new(*driver.StrayError)) {
-		t.Errorf("got %v, want a StrayError", errs[0])
+	if !errors.As(errs[0], new(*driver.DeadlockError)) {
+		t.Errorf("got %v, want a DeadlockError", errs[0])
 	}
 	if !errors.Is(errs[1], driver.ErrFault) {
 		t.Errorf("the rank in the collective: got %v", errs[1])

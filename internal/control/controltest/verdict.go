@@ -20,7 +20,7 @@ var verdictContracts = []contract{
 	{"a rank that has failed over another one's fault is not named", proveFollowerIsNotNamed},
 	{"who aborts is named, and it is known for an abort", proveAbortIsNamed},
 	{"a rank that has left is named, and not one that is late", proveLeftIsNamed},
-	{"two ranks that wait for each other in different places name each other", proveStrayNames},
+	{"two ranks that wait for each other in different places name each other", proveDeadlockNames},
 	{"a rank that leaves without coming and then ends is elsewhere, not lost", proveLeftAndEnded},
 	{"a wait whose context ends names who is missing", proveInterrupted},
 	{"a rank that is late is warned of while the wait goes on", proveWarning},
@@ -84,16 +84,16 @@ func proveAbortIsNamed(t *testing.T, join Join) {
 	})
 }
 
-// wantStray wants a StrayError that names exactly these ranks.
-func wantStray(t *testing.T, err error, ranks ...int) {
+// wantDeadlock wants a DeadlockError that names exactly these ranks.
+func wantDeadlock(t *testing.T, err error, ranks ...int) {
 	t.Helper()
-	stray, ok := errors.AsType[*driver.StrayError](err)
-	if !ok || len(stray.Elsewhere) != len(ranks) {
-		t.Errorf("got %v, want a StrayError about world ranks %v", err, ranks)
+	deadlock, ok := errors.AsType[*driver.DeadlockError](err)
+	if !ok || len(deadlock.Elsewhere) != len(ranks) {
+		t.Errorf("got %v, want a DeadlockError about world ranks %v", err, ranks)
 		return
 	}
 	for _, r := range ranks {
-		if stray.Elsewhere[r] == "" {
+		if deadlock.Elsewhere[r] == "" {
 			t.Errorf("%v does not name world rank %d", err, r)
 		}
 	}
@@ -102,10 +102,10 @@ func wantStray(t *testing.T, err error, ranks ...int) {
 func proveLeftIsNamed(t *testing.T, join Join) {
 	inAllWays(t, join, 3, func(t *testing.T, w *world) {
 		must(t, w.planes[2].Close())
-	}, func(t *testing.T, err error) { wantStray(t, err, ranksOf(3)[2]) })
+	}, func(t *testing.T, err error) { wantDeadlock(t, err, ranksOf(3)[2]) })
 }
 
-func proveStrayNames(t *testing.T, join Join) {
+func proveDeadlockNames(t *testing.T, join Join) {
 	for _, name := range []string{"a comparison", "a wait for work"} {
 		for elsewhere := range 2 {
 			w := newWorld(t, join, 2, patience)
@@ -119,12 +119,12 @@ func proveStrayNames(t *testing.T, join Join) {
 				if other := ranksOf(2)[1-r]; errors.Is(err, driver.ErrFault) {
 					wantPeer(t, err, other)
 				} else {
-					wantStray(t, err, other)
+					wantDeadlock(t, err, other)
 					named++
 				}
 			}
 			if named == 0 {
-				t.Errorf("in %s: no rank has a StrayError", name)
+				t.Errorf("in %s: no rank has a DeadlockError", name)
 			}
 		}
 	}
@@ -137,8 +137,8 @@ func proveLeftAndEnded(t *testing.T, _ Join) {
 	if err := c[1].command.Wait(); err != nil {
 		t.Error(err)
 	}
-	if o := c[0].await("outcome"); o.Kind != "stray" || !slices.Equal(o.Ranks, []int{1}) {
-		t.Errorf("the wait of the other rank ended by %+v, want a StrayError about rank 1", o)
+	if o := c[0].await("outcome"); o.Kind != "deadlock" || !slices.Equal(o.Ranks, []int{1}) {
+		t.Errorf("the wait of the other rank ended by %+v, want a DeadlockError about rank 1", o)
 	}
 }
 

@@ -91,13 +91,13 @@ func (x *exchange) presentRanks() []int {
 // markAbsent marks ranks as absent after a wait for them has failed, and reports whether the
 // exchange can go on without them.
 func (x *exchange) markAbsent(err error, missing []int) bool {
-	var stray *driver.StrayError
+	var deadlock *driver.DeadlockError
 	switch {
 	case errors.As(err, new(*driver.RankLostError)):
 		missing = x.g.lost(missing)
-	case errors.As(err, &stray):
+	case errors.As(err, &deadlock):
 		missing = slices.DeleteFunc(missing, func(r int) bool {
-			return stray.Elsewhere[x.g.cfg.Ranks[r]] == ""
+			return deadlock.Elsewhere[x.g.cfg.Ranks[r]] == ""
 		})
 	case !errors.As(err, new(*driver.TimeoutError)):
 		return false

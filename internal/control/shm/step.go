@@ -12,7 +12,8 @@ import (
 )
 
 // Begin prepares the steps of a collective, whose turn it is. compared reports whether they compare
-// calls. balance is this rank's balance of messages at the call, 0 if that is not compared.
+// calls. balance digests the messages that this rank has sent and received before the call: if all
+// are matched, those of all ranks add up to 0. It is 0 if that is not compared.
 //
 // If a peer has failed by now, it did not wait for this rank. Then PeerFailedBefore returns true,
 // and the collective ends before it writes into memory that the peer may have put to another use.
@@ -98,7 +99,8 @@ func (g *Group) CallName(o driver.Operation, ticket uint64) string {
 // for us, and may have seen another call than ours.
 func (g *Group) PeerFailedBefore() bool { return g.peerFailedBefore }
 
-// PeerFailedBeforeError is the error of a collective that was Late, and whose calls do not differ.
+// PeerFailedBeforeError is the error of a collective for which PeerFailedBefore is true, and whose
+// calls do not differ.
 func (g *Group) PeerFailedBeforeError(call *driver.Call, ticket uint64) error {
 	return g.peerFault(func() string { return g.CallName(call.Operation, ticket) })
 }

@@ -236,8 +236,8 @@ func TestEndOfTheConnectionIsALostRankUnlessItSaysGoodbye(t *testing.T) {
 	b := status{}
 	i.send(kindLeave, 0, 0, b.encode(time.Now()))
 	check(t, i.conn.Close())
-	var stray *driver.StrayError
-	if err := exchange(i, p); !errors.As(err, &stray) {
+	var deadlock *driver.DeadlockError
+	if err := exchange(i, p); !errors.As(err, &deadlock) {
 		t.Errorf("got %v, want that rank 7 has left", err)
 	}
 }
@@ -302,9 +302,9 @@ func TestOneStatusProvesThatRanksAreElsewhere(t *testing.T) {
 			i := newImpostor(t)
 			p := i.victim()
 			i.send(kindStatus, 0, 0, c.there.encode(time.Now()))
-			var stray *driver.StrayError
-			if err := c.here(i, p); !errors.As(err, &stray) {
-				t.Errorf("got %v, want a StrayError", err)
+			var deadlock *driver.DeadlockError
+			if err := c.here(i, p); !errors.As(err, &deadlock) {
+				t.Errorf("got %v, want a DeadlockError", err)
 			}
 		})
 	}

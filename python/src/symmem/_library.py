@@ -46,7 +46,7 @@ _CLASSES: dict[int, type[errors.SymmemError]] = {
 
 _DIVERGENCES: dict[str, type[errors.DivergenceError]] = {
     "call": errors.MismatchError,
-    "place": errors.StrayError,
+    "place": errors.DeadlockError,
     "messages": errors.MessageError,
 }
 """The kinds of a divergence that have no sides."""

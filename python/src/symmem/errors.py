@@ -63,7 +63,7 @@ class Side(NamedTuple):
 class DivergenceError(SymmemError):
     """Ranks that should be alike are not.
 
-    `MismatchError`, `StrayError` and `MessageError` are kinds of it.
+    `MismatchError`, `DeadlockError` and `MessageError` are kinds of it.
 
     Every rank of the group gets the same error, before any wrong sum. It is final for the group,
     but where values differ that `symmem.agree` or its like compares. The message names the first
@@ -93,7 +93,7 @@ class MismatchError(DivergenceError):
         return list(self.data.get("divergence", {}).get("deviant") or [])
 
 
-class StrayError(DivergenceError):
+class DeadlockError(DivergenceError):
     """Ranks wait for each other in different places, or have left the group: none can go on."""
 
     @property

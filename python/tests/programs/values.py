@@ -128,7 +128,7 @@ def a_rank_that_has_left_is_named() -> None:
         raises(symmem.ClosedError, lambda: symmem.agree(1, "batch size"))
         return
     error = raises(symmem.DivergenceError, lambda: symmem.agree(1, "batch size"))
-    assert isinstance(error, symmem.StrayError), error
+    assert isinstance(error, symmem.DeadlockError), error
     assert list(error.elsewhere) == [SIZE - 1], error
 
 

@@ -10,19 +10,19 @@ import (
 	"symmem/internal/control"
 )
 
-var strayContracts = []contract{
-	{"ranks in different places find out at once", proveStray},
-	{"ranks in different places find out while other lanes are busy", proveStrayBesideLane},
+var deadlockContracts = []contract{
+	{"ranks in different places find out at once", proveDeadlock},
+	{"ranks in different places find out while other lanes are busy", proveDeadlockBesideLane},
 	{"a rank that has left is not waited for", proveLeft},
 	{"a rank that has left after it had submitted all is not missed", proveLeftAfterwards},
 	{"a rank that has left and withdrawn what it had submitted is missed", proveWithdrawn},
 }
 
-func proveStray(t *testing.T, join Join) {
+func proveDeadlock(t *testing.T, join Join) {
 	for _, name := range []string{"a comparison", "a wait for work"} {
 		for _, alone := range []int{0, 2} {
 			w := newWorld(t, join, 3, patience)
-			WantStray(t, w.outcomes(func(i int, p control.Plane) error {
+			WantDeadlock(t, w.outcomes(func(i int, p control.Plane) error {
 				if i == alone {
 					return waits["an exchange"](p)
 				}
@@ -32,11 +32,11 @@ func proveStray(t *testing.T, join Join) {
 	}
 }
 
-// proveStrayBesideLane has waits on the background lane begin and end all the while, so that what
-// a rank says of one wait must not be lost with another.
-func proveStrayBesideLane(t *testing.T, join Join) {
+// proveDeadlockBesideLane has waits on the background lane begin and end all the while, so that
+// what a rank says of one wait must not be lost with another.
+func proveDeadlockBesideLane(t *testing.T, join Join) {
 	w := newWorld(t, join, 2, patience)
-	WantStray(t, w.outcomes(func(i int, p control.Plane) error {
+	WantDeadlock(t, w.outcomes(func(i int, p control.Plane) error {
 		ended := make(chan error, 1)
 		go func() {
 			if i == 0 {
@@ -59,16 +59,16 @@ func proveLeft(t *testing.T, join Join) {
 		must(t, w.planes[1].Close())
 		err := wait(w.planes[0])
 		if !hasLeft(err) {
-			t.Errorf("%s: got %v, want a StrayError of a rank that has left", name, err)
+			t.Errorf("%s: got %v, want a DeadlockError of a rank that has left", name, err)
 		}
 	}
 }
 
 // proveWithdrawn has a rank leave whose second collective the other one had not submitted: the
 // first has ended, and the second can never end.
-// hasLeft reports whether an error is a StrayError of a rank that has left.
+// hasLeft reports whether an error is a DeadlockError of a rank that has left.
 func hasLeft(err error) bool {
-	return errors.As(err, new(*driver.StrayError)) &&
+	return errors.As(err, new(*driver.DeadlockError)) &&
 		strings.Contains(err.Error(), "has left the group")
 }
 
@@ -94,7 +94,7 @@ func proveWithdrawn(t *testing.T, join Join) {
 	must(t, there.Close())
 	err := here.Await(w.ctx, never(here.Submit()))
 	if !hasLeft(err) {
-		t.Errorf("got %v, want a StrayError of a rank that has left", err)
+		t.Errorf("got %v, want a DeadlockError of a rank that has left", err)
 	}
 }
 

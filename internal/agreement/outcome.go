@@ -6,11 +6,11 @@ type AgreedPrefix struct {
 	Ledger, Position, Digest uint64
 }
 
-// Verdict ends an agreement. It is the same on every rank that got the same summaries.
-type Verdict struct {
+// Outcome ends an agreement. It is the same on every rank that got the same summaries.
+type Outcome struct {
 	// Agreed has one entry for each ledger, by id, if the ranks agreed.
 	Agreed []AgreedPrefix
-	// Absent are the ranks that did not take part in every round. The verdict is about the
+	// Absent are the ranks that did not take part in every round. The outcome is about the
 	// others; whether it counts without them is for the caller to say.
 	Absent RankSet
 	// Divergence says where the ranks differ; nil if they agreed.
