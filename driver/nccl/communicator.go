@@ -123,12 +123,15 @@ func (c *communicator) Failed() <-chan struct{} { return c.plane.Failed() }
 func (c *communicator) Cause() error { return c.plane.Cause() }
 
 // awaitEnd waits for a step of the teardown; not at all if that is hopeless. After a fault it is
-// soon done, or never; in order it may take what a busy machine makes of it.
+// soon done, or never; in order it may take what a busy machine makes of it. Work that was left has
+// had its time, and the abort waits for it (awaitDevice).
 func (c *communicator) awaitEnd(step chan struct{}, hopeless bool) error {
 	patience := 4 * gpu.EndingTime
 	switch {
 	case hopeless:
 		patience = 0
+	case c.device.gpu.Keeps():
+		patience = gpu.EndingTime
 	case errors.Is(c.plane.Cause(), driver.ErrClosed):
 		patience = max(patience, c.device.cfg.Timeout)
 	}

@@ -154,9 +154,11 @@ func (d *Device) Close() error {
 // hold.
 func (d *Device) closeCommunicators() (held []*communicator, err error) {
 	var errs []error
+	hopeless := false
 	for _, c := range d.openCommunicators() {
 		errs = append(errs, c.Close())
-		ended := c.awaitEnd(c.released, gpu.Stuck.Load())
+		ended := c.awaitEnd(c.released, hopeless || gpu.Stuck.Load())
+		hopeless = hopeless || ended != nil && d.gpu.Keeps() // all wait for the same work
 		select {
 		case <-c.tornDown:
 			ended = c.tearing

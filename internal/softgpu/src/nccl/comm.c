@@ -298,7 +298,8 @@ ncclResult_t ncclCommDestroy(ncclComm_t comm) {
 }
 
 /* Ends kernels and host calls that wait, then waits for all that the device does, since NCCL frees
- * memory of it, and for graphs. To abort a communicator that another thread destroys ends what that waits
+ * memory of it, and for graphs. What else NCCL holds up where a kernel does not hear of aborts is not
+ * known: nothing here. To abort a communicator that another thread destroys ends what that waits
  * for, and leaves the rest to it. */
 ncclResult_t ncclCommAbort(ncclComm_t comm) {
     INJECT();
@@ -309,7 +310,10 @@ ncclResult_t ncclCommAbort(ncclComm_t comm) {
     bool owner = c != NULL && claim(c, true);
     pthread_mutex_unlock(&comms_lock);
     if (owner) {
-        softgpu_free();
+        if (kernels_are_deaf())
+            cuCtxSynchronize();
+        else
+            softgpu_free();
         comm_discard(c);
     }
     return c != NULL ? ncclSuccess : report(ncclInvalidArgument, "ncclCommAbort: no communicator");
