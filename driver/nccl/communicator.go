@@ -69,9 +69,10 @@ type communicator struct {
 	recording  *direct.Recording
 
 	ending sync.Once
-	// ended is closed when the communicator has failed or is closed, kernelsEnded when its kernels
-	// have ended and its windows are gone, released when nothing is there any more but what graphs of
-	// other libraries hold, and tornDown when that and NCCL's part are gone.
+	// ended is closed when the communicator has failed or is closed; kernelsEnded when its kernels
+	// have ended and its windows are gone, or kernels are late, and windows end with it; released
+	// when nothing is left but what graphs of other libraries hold; tornDown when that and NCCL's
+	// part are gone.
 	ended, kernelsEnded, released, tornDown chan struct{}
 	tearing                                 error // of the teardown; written before tornDown is closed
 	watcher                                 sync.WaitGroup
@@ -123,17 +124,22 @@ func (c *communicator) Failed() <-chan struct{} { return c.plane.Failed() }
 func (c *communicator) Cause() error { return c.plane.Cause() }
 
 // awaitEnd waits for a step of the teardown; not at all if that is hopeless. After a fault it is
-// soon done, or never; in order it may take what a busy machine makes of it. Work that was left has
-// had its time, and the abort waits for it (awaitDevice).
+// soon done, or never; in order it may take what a busy machine makes of it. The last steps wait
+// for work that was left (awaitDevice), which has had its time.
 func (c *communicator) awaitEnd(step chan struct{}, hopeless bool) error {
 	patience := 4 * gpu.EndingTime
 	switch {
 	case hopeless:
 		patience = 0
-	case c.device.gpu.Keeps():
+	case step == c.released && c.device.gpu.Keeps():
 		patience = gpu.EndingTime
 	case errors.Is(c.plane.Cause(), driver.ErrClosed):
 		patience = max(patience, c.device.cfg.Timeout)
+	}
+	select {
+	case <-step:
+		return nil // also if there is no time
+	default:
 	}
 	select {
 	case <-step:

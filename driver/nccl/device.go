@@ -150,22 +150,23 @@ func (d *Device) Close() error {
 	return errors.Join(append(errs, d.end())...)
 }
 
-// closeCommunicators closes those that are open, and returns those that graphs of other libraries
-// hold.
+// closeCommunicators closes those that are open, and returns those that are not gone then: graphs
+// of other libraries hold them, or they wait for work that was left.
 func (d *Device) closeCommunicators() (held []*communicator, err error) {
 	var errs []error
-	hopeless := false
+	late := false // a group that waits for work which was left; all wait for the same
 	for _, c := range d.openCommunicators() {
 		errs = append(errs, c.Close())
-		ended := c.awaitEnd(c.released, hopeless || gpu.Stuck.Load())
-		hopeless = hopeless || ended != nil && d.gpu.Keeps() // all wait for the same work
+		ended := c.awaitEnd(c.released, late || gpu.Stuck.Load())
 		select {
 		case <-c.tornDown:
 			ended = c.tearing
 		default:
-			if ended == nil {
-				held = append(held, c)
+			held = append(held, c)
+			if late {
+				ended = nil // the first error says it
 			}
+			late = late || ended != nil && d.gpu.Keeps()
 		}
 		if !gpu.Stuck.Load() {
 			errs = append(errs, ended)

@@ -156,7 +156,7 @@ func (c *communicator) note(s *stream.Stream, p *plan, ticket uint64) {
 	if !c.busy.IsNoted(s) {
 		c.busy.Note(s)
 	}
-	if p.kernel == nil {
+	if p.byNCCL() {
 		under := &c.busy.Plain
 		if p.Path == driver.PathWindow {
 			under = &c.busy.Windows

@@ -241,6 +241,9 @@ func (p *plan) putGuard() error {
 // nothing reports whether a call moves no data.
 func (p *plan) nothing() bool { return p.count == 0 && p.kernel == nil && p.Splits == nil }
 
+// byNCCL reports whether a call has kernels of NCCL's that wait for other ranks.
+func (p *plan) byNCCL() bool { return p.kernel == nil && !p.nothing() && len(p.c.cfg.Ranks) > 1 }
+
 // ordered reports whether NCCL orders a call with others of its own. It does not know of an
 // AllToAllV in which this rank has nothing for others.
 func (p *plan) ordered() bool { return p.kernel == nil && p.Splits == nil }

@@ -113,7 +113,7 @@ func (c recorder) countUses(p *plan, s *stream.Stream) error {
 		return err
 	}
 	h.Use(useCountsOf(p))
-	if p.kernel == nil && !p.nothing() && len(c.cfg.Ranks) > 1 {
+	if p.byNCCL() {
 		c.recorded.plain = c.recorded.plain || p.Path != driver.PathWindow
 		c.recorded.windows = c.recorded.windows || p.Path == driver.PathWindow
 	}

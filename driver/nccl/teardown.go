@@ -6,6 +6,7 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"time"
 
 	"symmem/driver"
 	"symmem/driver/nccl/internal/gpu"
@@ -119,6 +120,8 @@ func (c ending) tearDown(working bool) {
 			working = c.drain() != nil || c.calling()
 		}
 	}
+	// A stream that was closed before its work had ended counts as idle.
+	working = working || c.busy.Plain.Load() && c.device.gpu.Keeps()
 	if !working || c.ownAlone() {
 		working = false
 		err := c.drain()
@@ -168,11 +171,16 @@ func (c ending) tearDown(working bool) {
 // left, and window kernels of other groups, unless one of these is known not to end. Nothing could
 // give it up meanwhile.
 func (c ending) awaitDevice() {
-	d := c.device
-	_ = gpu.Poll(context.Background(), func() bool {
-		return gpu.Stuck.Load() || !d.gpu.Keeps() && !d.othersHaveWindows(c.communicator)
-	})
+	done := func() bool {
+		return gpu.Stuck.Load() || !c.device.gpu.Keeps() && !c.device.othersHaveWindows(c.communicator)
+	}
+	for pause := gpu.Nap; !done(); pause = min(2*pause, longestPause) {
+		time.Sleep(pause)
+	}
 }
+
+// longestPause is how seldom a group looks at last whether work that was left has ended.
+const longestPause = 50 * time.Millisecond
 
 // othersHaveWindows reports whether another group may have a window kernel under way.
 func (d *Device) othersHaveWindows(than *communicator) bool {
@@ -207,12 +215,12 @@ func (c ending) endOwn() (errs []error) {
 
 // ownAlone reports whether what is under way are kernels of our own, which end without NCCL.
 func (c ending) ownAlone() bool {
-	if c.busy.Windows.Load() || c.busy.Plain.Load() || c.calling() {
+	if c.calling() {
 		return false
 	}
-	c.mu.Lock()
+	c.mu.Lock() // calls that were let in have said by now what they are
 	defer c.mu.Unlock()
-	return !c.recorded.plain && !c.recorded.windows
+	return !c.busy.Windows.Load() && !c.busy.Plain.Load() && !c.recorded.plain && !c.recorded.windows
 }
 
 // endsReplays reports whether graphs of other libraries have plain kernels of NCCL's, and no

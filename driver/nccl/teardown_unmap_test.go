@@ -22,8 +22,16 @@ type behindHost struct {
 	passed [2]chan struct{}
 }
 
-// holdBack queues such a call.
+// holdBack queues such a call of kernels of our own.
 func holdBack(t *testing.T, timeout time.Duration, behind ...int) *behindHost {
+	t.Helper()
+	return holdBackOn(t, driver.PathDirect, timeout, behind...)
+}
+
+// holdBackOn queues a call on a path.
+func holdBackOn(
+	t *testing.T, path driver.Path, timeout time.Duration, behind ...int,
+) *behindHost {
 	t.Helper()
 	h := &behindHost{testGroup: newTestGroup(t, 2, timeout), gate: make(chan struct{})}
 	h.regroup(0, 1)
@@ -37,7 +45,7 @@ func holdBack(t *testing.T, timeout time.Duration, behind ...int) *behindHost {
 		if slices.Contains(behind, m.rank) {
 			err = m.stream.Host(func() { <-h.gate })
 		}
-		return errors.Join(err, h.powers[m.rank].raise(m.group, m.stream, driver.PathDirect),
+		return errors.Join(err, h.powers[m.rank].raise(m.group, m.stream, path),
 			m.stream.Host(func() { close(passed) }))
 	})
 	return h
@@ -177,6 +185,34 @@ func TestWhatWorkHasKeptComesBack(t *testing.T) {
 		return errors.Join(err, d.Close())
 	})
 	h.forget(h.opened...)
+}
+
+// TestWhatNCCLHasOnAClosedStreamEndsWithItsGroup: only an abort ends a kernel of NCCL's that comes
+// once its peer has gone.
+func TestWhatNCCLHasOnAClosedStreamEndsWithItsGroup(t *testing.T) {
+	if !apart(t, "") {
+		return
+	}
+	gpu.EndingTime = 500 * time.Millisecond
+	h := holdBackOn(t, driver.PathPlain, 500*time.Millisecond, 0)
+	late, early := h.opened[0], h.opened[1]
+	if err := late.closeStream(); err != nil {
+		t.Fatal(err)
+	}
+	if err := early.leave(); err != nil {
+		t.Logf("rank 1: %v", err)
+	}
+	c := late.group.(*communicator)
+	closed := make(chan error, 1)
+	go func() { closed <- c.Close() }()
+	<-c.ended
+	h.release(0)
+	if err := tornDown(c); err != nil {
+		t.Errorf("rank 0 does not leave: %v", err)
+	}
+	t.Logf("rank 0: %v", <-closed)
+	_ = early.stream.Close() // with the end of its group
+	early.stream = nil
 }
 
 // TestPeersStayMappedUnderWorkThatOutlivesItsGroup: a kernel that comes when its group has failed

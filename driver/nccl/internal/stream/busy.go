@@ -19,11 +19,13 @@ type BusyStreams struct {
 	Wake     chan struct{}
 
 	// Windows reports whether what is under way may be a window kernel of NCCL's, and Plain whether it
-	// may be another one of NCCL's.
+	// may be another one of NCCL's. Plain stays where a stream was closed before its work had ended:
+	// the stream counts as idle, and only an abort ends such a kernel.
 	Windows, Plain atomic.Bool
 
 	mu   ranked.Mutex[busyMu]
 	list []*Stream // guarded by mu
+	left bool      // whether a stream was closed before its work had ended; guarded by mu
 }
 
 // IsNoted reports whether Note has nothing to do for a stream: it was noted last, and the watcher
@@ -59,12 +61,18 @@ func (b *BusyStreams) AllIdle() bool {
 	// A launch that has read recent before this holds its stream's lock, so that stream is not idle;
 	// one that comes later waits for mu, and lists its stream anew.
 	b.recent.Store(nil)
-	b.list = slices.DeleteFunc(b.list, (*Stream).Idle)
+	b.list = slices.DeleteFunc(b.list, func(s *Stream) bool {
+		idle := s.Idle()
+		b.left = b.left || idle && s.left.Load()
+		return idle
+	})
 	if len(b.list) > 0 {
 		return false
 	}
 	b.Windows.Store(false)
-	b.Plain.Store(false)
+	if !b.left {
+		b.Plain.Store(false)
+	}
 	return true
 }
 

@@ -24,6 +24,7 @@ type Stream struct {
 	Mu      ranked.Spin[streamMu]
 	Capture *Graph      // guarded by Mu
 	closed  atomic.Bool // changes with Mu and queryMu held
+	left    atomic.Bool // it was closed before its work had ended
 	// waited reports whether all work was waited for and went well. Changes with Mu held.
 	waited atomic.Bool
 	// last is the group that launched here most recently, ticket its collective.

@@ -223,6 +223,7 @@ func (s *Stream) close(ask func() (captured bool, err error)) error {
 	}
 	switch quiet := s.IdleLocked(); {
 	case !quiet:
+		s.left.Store(true)
 		errs = append(errs, s.leaveWork())
 	case s.word != nil && !captured:
 		s.gpu.Words.Put(s.word)
