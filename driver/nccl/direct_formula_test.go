@@ -218,8 +218,8 @@ func putFloat(t driver.DataType, at []byte, v float64) {
 	put(t, at, 0, float32(v))
 }
 
-// TestLargeReductionsGoInPieces outside of windows, launched and replayed. The software GPU takes
-// long for so many bytes: it has them reduced by one group, another one in each run.
+// TestLargeReductionsGoInPieces outside of windows, launched and replayed. The software GPU is slow
+// with calls of that size: there one group makes them, another one in each run.
 func TestLargeReductionsGoInPieces(t *testing.T) {
 	const part = 8<<20 + 1<<19 + 2 // bytes: more than is in exchange memory at once
 	draws := drawing(t)
