@@ -6,7 +6,6 @@ import (
 	"maps"
 	"slices"
 	"sync"
-	"time"
 
 	"symmem/driver"
 	"symmem/driver/nccl/internal/gpu"
@@ -171,16 +170,10 @@ func (c ending) tearDown(working bool) {
 // left, and window kernels of other groups, unless one of these is known not to end. Nothing could
 // give it up meanwhile.
 func (c ending) awaitDevice() {
-	done := func() bool {
+	gpu.PollSeldom(func() bool {
 		return gpu.Stuck.Load() || !c.device.gpu.Keeps() && !c.device.othersHaveWindows(c.communicator)
-	}
-	for pause := gpu.Nap; !done(); pause = min(2*pause, longestPause) {
-		time.Sleep(pause)
-	}
+	})
 }
-
-// longestPause is how seldom a group looks at last whether work that was left has ended.
-const longestPause = 50 * time.Millisecond
 
 // othersHaveWindows reports whether another group may have a window kernel under way.
 func (d *Device) othersHaveWindows(than *communicator) bool {

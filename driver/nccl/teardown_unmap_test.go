@@ -76,15 +76,22 @@ func (m *testRank) closeStream() error {
 	return nil
 }
 
+// closeUnderWork closes the streams of two ranks whose calls are yet to come.
+func closeUnderWork(t *testing.T) *behindHost {
+	t.Helper()
+	gpu.EndingTime = 500 * time.Millisecond
+	h := holdBack(t, 500*time.Millisecond, 0, 1)
+	h.must((*testRank).closeStream)
+	return h
+}
+
 // TestNothingIsUnmappedUnderWorkOfAClosedStream closes everything while calls are yet to come,
 // which then read and write the memory of both ranks.
 func TestNothingIsUnmappedUnderWorkOfAClosedStream(t *testing.T) {
 	if !apart(t, "") {
 		return
 	}
-	gpu.EndingTime = 500 * time.Millisecond
-	h := holdBack(t, 500*time.Millisecond, 0, 1)
-	h.must((*testRank).closeStream)
+	h := closeUnderWork(t)
 	h.must(func(m *testRank) error { return wantOverdue(m.close()) })
 	h.forget(h.opened...)
 	h.release(0, 1)
@@ -150,9 +157,7 @@ func TestWhatWorkHasKeptComesBack(t *testing.T) {
 	if !apart(t, "") {
 		return
 	}
-	gpu.EndingTime = 500 * time.Millisecond
-	h := holdBack(t, 500*time.Millisecond, 0, 1)
-	h.must((*testRank).closeStream)
+	h := closeUnderWork(t)
 	before := h.free()
 	var left [2]*communicator
 	h.must(func(m *testRank) error {

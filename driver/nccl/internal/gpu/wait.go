@@ -34,6 +34,15 @@ func Poll(ctx context.Context, done func() bool) error {
 	}
 }
 
+// PollSeldom waits until done returns true, however long that takes, and asks ever more seldom: for
+// work of the program's, which may take hours.
+func PollSeldom(done func() bool) {
+	const longest = 50 * time.Millisecond
+	for pause := Nap; !done(); pause = min(2*pause, longest) {
+		time.Sleep(pause)
+	}
+}
+
 // Within asks again and again until the answer is yes, an error, or too late.
 func Within(limit time.Duration, ask func() (bool, error)) error {
 	ctx, cancel := context.WithTimeout(context.Background(), limit)

@@ -2,7 +2,6 @@ package p2p
 
 import (
 	"slices"
-	"time"
 
 	"symmem/driver/nccl/internal/gpu"
 	"symmem/driver/nccl/kernels"
@@ -36,12 +35,12 @@ func (m *Messages) ReleaseLate() {
 	m.Device.Late.Add(1)
 	go func() {
 		defer m.Device.Late.Add(-1)
-		for pause := gpu.Nap; m.InFlight(); pause = min(2*pause, maxPause) {
+		gpu.PollSeldom(func() bool {
+			if !m.InFlight() {
+				return true
+			}
 			m.Release()
-			time.Sleep(pause)
-		}
+			return false
+		})
 	}()
 }
-
-// maxPause is how long a stream may have to wait for ReleaseLate.
-const maxPause = 50 * time.Millisecond

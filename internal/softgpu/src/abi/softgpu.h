@@ -21,8 +21,8 @@ API CUresult softgpu_capturing(CUstream stream, int *capturing);
 API CUresult softgpu_guard(void);
 
 /* Waits for all that the device of this thread does, as the driver does before it frees memory.
- * Other calls of that context wait meanwhile, except for queries of streams and events (seen on an
- * H100, below ncclCommAbort). */
+ * Other calls of that context wait meanwhile, except for queries and calls about the context (seen on
+ * an H100, below ncclCommAbort). */
 API void softgpu_free(void);
 
 /* Fails a device for good, as an illegal access does. */
