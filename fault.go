@@ -303,11 +303,11 @@ func (g *Group) explainDivergence(cause error, everywhere bool) error {
 		if c.Ledgers, err = g.comparable(c.Mode); err != nil {
 			return errors.Join(cause, err)
 		}
-		verdict, err := g.compareOn(context.Background(), g.exchangeReports, c)
+		outcome, err := g.compareOn(context.Background(), g.exchangeReports, c)
 		if err != nil {
 			return errors.Join(cause, err)
 		}
-		if err := g.divergence(verdict); err != nil {
+		if err := g.divergence(outcome); err != nil {
 			return err
 		}
 	}

@@ -162,9 +162,9 @@ func (gu *Guest) agree(ctx context.Context, p *Pool, pending []*segment) error {
 	if err != nil {
 		return err
 	}
-	verdict, err := agreement.Run(ctx, gu.native.Exchange, machine)
+	outcome, err := agreement.Run(ctx, gu.native.Exchange, machine)
 	if err == nil {
-		err = divergenceOf(verdict, gu.name, nil)
+		err = divergenceOf(outcome, gu.name, nil)
 	}
 	if err != nil {
 		return fmt.Errorf("comparing before a registration with communicator %q: %w", gu.name, err)

@@ -56,9 +56,9 @@ func (p *Pool) joined(g *Group) (*membership, error) {
 // collective over the group, and what the end of a scope does. With nothing new it returns at once,
 // without asking other ranks.
 //
-// Errors: DivergenceError, TimeoutError, RankLostError, on every rank of the group: windows that
-// were made before are closed with the group, and all segments stay pending. ErrCapturing, before
-// anything happens.
+// Errors: DivergenceError, TimeoutError, RankLostError, on every rank of the group; further calls
+// return the same error, and windows that were made before are closed with the group.
+// ErrCapturing, before anything happens.
 func (p *Pool) Register(ctx context.Context, g *Group) error {
 	m, err := p.member(g)
 	if err != nil {

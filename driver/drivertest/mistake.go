@@ -12,7 +12,7 @@ import (
 )
 
 var mistakeContracts = []contract{
-	{"unchecked buffers at different offsets give wrong sums and no error", proveHonestMistake},
+	{"unchecked buffers at different offsets give wrong sums and no error", proveUncheckedBuffers},
 	{
 		"checked buffers at different offsets give a MismatchError everywhere and no result is written",
 		proveCheckedMistake,
@@ -39,8 +39,8 @@ func misplaced(b *bench, r *rank, path driver.Path, count int64) driver.Call {
 	})
 }
 
-// proveHonestMistake fills each rank's window with numbers that depend on their place.
-func proveHonestMistake(t *testing.T, h Harness) {
+// proveUncheckedBuffers fills each rank's window with numbers that depend on their place.
+func proveUncheckedBuffers(t *testing.T, h Harness) {
 	if !slices.Contains(h.Paths, driver.PathWindow) {
 		t.Skip("the backend has no window path")
 	}

@@ -42,8 +42,8 @@ type pageWorld struct {
 	paths   []symmem.PathChoice
 	// soon is the timeout of faults that run into it.
 	soon time.Duration
-	// flows reports whether a failure flows forward: events and streams behind it carry the error, and
-	// work behind it is not run. Else the group and the stream of the call report it alone.
+	// flows reports whether work queued behind a failure fails, too: events and streams carry the
+	// error, and work behind it is not run. Else the group and the stream of the call report it alone.
 	flows bool
 	// endsBehind reports whether work behind the failure comes to its end, whether it has run or not.
 	endsBehind bool
@@ -80,7 +80,7 @@ func TestPage(t *testing.T) {
 	}
 }
 
-// TestPageOnAGPU does the same on the GPU backend: on a GPU of software, whose window kernels do
+// TestPageOnAGPU does the same on the GPU backend: on the software GPU, whose window kernels do
 // not end by an abort, as those of NCCL, or, where the variable SYMMEM_TEST_BACKEND is nccl, on
 // those of the machine.
 func TestPageOnAGPU(t *testing.T) {
