@@ -1,6 +1,6 @@
 // Package symmem gives programs symmetric memory: every tensor lies at the same offset of the same
-// segment on every rank, by construction, and the system proves it. Collectives over such memory
-// read and write peers directly.
+// segment on every rank, and the ranks compare that it does. Collectives over such memory read and
+// write peers directly.
 //
 // # Concepts
 //
@@ -51,7 +51,7 @@
 // for as long as the graph, so in a replay its stream waits until the message of the replay before
 // was received, and a Send that finds all places held by graphs is ErrUnsupported.
 //
-// # Proof
+// # Comparison
 //
 // Placement is a pure function of the history of requests, which every pool keeps in a ledger with
 // a rolling digest. Ranks compare ledgers before they register anything, and, at level
@@ -65,10 +65,10 @@
 // ended is a [RankLostError]. A fault is final for its group: the calls of that group return it
 // from then on, on every rank, and a new group is the way on.
 //
-// A failure flows forward. A [Stream] whose work has failed does not run what is queued behind,
-// until [Stream.Synchronize] has returned the error. Events carry the error to who waits for them,
-// and a collective that is not run fails its group with a [PriorError]. What is promised, and which
-// test shows it, is in docs/reference/failures.md.
+// Work queued behind a failure fails, too. A [Stream] whose work has failed does not run what is
+// queued behind, until [Stream.Synchronize] has returned the error. Events carry the error to who
+// waits for them, and a collective that is not run fails its group with a [PriorError]. What is
+// promised, and which test shows it, is in docs/reference/failures.md.
 //
 // # Caveats
 //
@@ -97,9 +97,8 @@
 //
 // Guest.mu, Group.mu, Graph.mu and valueName.mu are held while this rank waits for others: during
 // agreements and registrations, in values, and while ranks find out about a fault together. The
-// others are not. So an
-// allocation never waits for a registration. What marks a stream with Pool.mu held (Free of a
-// buffer that another stream used, an allocation that takes one back) takes the lock of that stream
-// in the backend: a call that launches a collective there holds it until its peers have come, at
-// most for the timeout.
+// others are not, so an allocation never waits for a registration. With one exception: a Free of a
+// buffer that another stream used, and an allocation that takes one back, hold Pool.mu and take the
+// lock of that stream in the backend. A call that launches a collective there holds that until its
+// peers have come, at most for the timeout.
 package symmem

@@ -8,8 +8,8 @@ import (
 	"symmem"
 )
 
-// The tests of this file show that a failure flows forward: work that is queued behind a failed
-// call is not run, events carry the error, and groups that were to get the data fail, too.
+// The tests of this file show what becomes of work queued behind a failed call: it is not run,
+// events carry the error, and groups that were to get the data fail, too.
 
 // wrong makes a rank err in an all-reduce that the others make as they should.
 var wrong = map[string]func(r *rank, g *symmem.Group, m symmem.Memory) error{

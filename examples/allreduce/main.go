@@ -32,7 +32,7 @@ func add(ctx context.Context, rt *symmem.Runtime, vector []float32) error {
 	if err != nil {
 		return err
 	}
-	x, err := pool.Alloc(1 << 20) // at the same place on every rank
+	x, err := pool.Alloc(1 << 20) // bytes, at the same place on every rank
 	if err != nil {
 		return err
 	}

@@ -118,6 +118,13 @@ var pageRules = []pageRule{
 		good: []pages{{"a.md": "It runs next to it.\n"}, {"a.go": "// the house\n"}},
 	},
 	{
+		name:  "tables begin with a header",
+		why:   "rows behind an empty line are shown as text with bars",
+		check: headlessTables,
+		bad:   []pages{{"a.md": "| a |\n|---|\n| b |\n\n| c |\n"}, {"a.md": "| a |\n"}},
+		good:  []pages{{"a.md": "| a | b |\n|---|:--|\n| c | d |\n\nNo row.\n"}, {"a.md": "    | a |\n"}},
+	},
+	{
 		name:  "README and ARCHITECTURE are short",
 		why:   "who has five minutes reads them to the end; the rest is in docs",
 		check: longPages,
