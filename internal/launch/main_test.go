@@ -43,7 +43,8 @@ var roles = map[string]func(rank string) int{
 	"lines":         roleLines,
 	"cat":           roleCat,
 	"launch":        roleLaunch,
-	"narrow launch": roleNarrowLaunch,
+	"narrow launch": func(string) int { return launchWith(32) },
+	"narrow start":  func(string) int { return launchWith(16) },
 	"lose rank":     roleLoseRank,
 }
 
@@ -180,9 +181,9 @@ func roleLaunch(string) int {
 	return 0
 }
 
-// roleNarrowLaunch is a launcher that may open few descriptors.
-func roleNarrowLaunch(string) int {
-	few := syscall.Rlimit{Cur: 32, Max: 32}
+// launchWith is a launcher that may open so many descriptors.
+func launchWith(descriptors uint64) int {
+	few := syscall.Rlimit{Cur: descriptors, Max: descriptors}
 	if err := syscall.Setrlimit(syscall.RLIMIT_NOFILE, &few); err != nil {
 		fmt.Println(err)
 		return 1

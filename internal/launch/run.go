@@ -45,10 +45,13 @@ func Run(ctx context.Context, spec Spec) (Result, error) {
 	return j.run(ctx)
 }
 
+// raiseLimit is what helps where the launcher has too few file descriptors.
+const raiseLimit = "raise the limit of open files (ulimit -n)"
+
 // cannotAccept says why ranks cannot meet.
 func (j *job) cannotAccept(err error) {
 	j.stderr.write(fmt.Appendf(nil, "symmem: the launcher cannot accept the connections of its "+
-		"ranks: %v: raise the limit of open files (ulimit -n)\n", err))
+		"ranks: %v: %s\n", err, raiseLimit))
 }
 
 // job is the ranks of one Run.
@@ -101,6 +104,9 @@ func (j *job) run(ctx context.Context) (Result, error) {
 	}
 	defer close(j.releaseFork)
 	if err := j.start(); err != nil {
+		if errors.Is(err, syscall.EMFILE) {
+			err = fmt.Errorf("%w: %s", err, raiseLimit)
+		}
 		return Result{First: -1}, fmt.Errorf("launching: %w", err)
 	}
 	err := j.watch(ctx, signals)

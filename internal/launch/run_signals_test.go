@@ -75,20 +75,24 @@ func TestStubbornRanksAreKilledAfterATerm(t *testing.T) {
 	out.await(t, 1, "they have not ended: SIGKILL")
 }
 
-// TestALauncherWithoutDescriptorsSaysSo: its ranks only see that nobody answers.
+// TestALauncherWithoutDescriptorsSaysSo: its ranks only see that nobody answers, or do not start.
 func TestALauncherWithoutDescriptorsSaysSo(t *testing.T) {
-	out := newTranscript()
-	ctx, cancel := context.WithCancel(testContext(t))
-	defer cancel()
-	c := exec.CommandContext(ctx, "/proc/self/exe")
-	c.Env = append(os.Environ(), roleVariable+"=narrow launch")
-	c.Stdout, c.Stderr = out, out
-	if err := c.Start(); err != nil {
-		t.Fatal(err)
+	for _, role := range []string{"narrow launch", "narrow start"} {
+		t.Run(role, func(t *testing.T) {
+			out := newTranscript()
+			ctx, cancel := context.WithCancel(testContext(t))
+			defer cancel()
+			c := exec.CommandContext(ctx, "/proc/self/exe")
+			c.Env = append(os.Environ(), roleVariable+"="+role)
+			c.Stdout, c.Stderr = out, out
+			if err := c.Start(); err != nil {
+				t.Fatal(err)
+			}
+			out.await(t, 1, "raise the limit of open files (ulimit -n)")
+			cancel()
+			_ = c.Wait() // it was killed, or has ended
+		})
 	}
-	out.await(t, 1, "raise the limit of open files (ulimit -n)")
-	cancel()
-	_ = c.Wait() // it was killed
 }
 
 func TestStubbornRanksAreKilledAfterAFailure(t *testing.T) {
