@@ -16,8 +16,8 @@
 // Work is queued on a [Stream] and may be captured into a [Graph].
 //
 // Bindings for other languages, and programs that share streams, communicators or memory with
-// another library, find what they need behind [Runtime.Interop]: [Guest], [Call] and [Observer]
-// belong to it.
+// another library, find what they need behind [Runtime.Interop]: [AdoptedCommunicator], [Call] and
+// [Observer] belong to it.
 //
 // # Collectives
 //
@@ -81,24 +81,24 @@
 // A goroutine takes the locks of this package in this order, and those of a backend after them.
 // Builds with the tag invariants panic where one does not.
 //
-//	Guest.mu
+//	AdoptedCommunicator.mu
 //	Group.mu
 //	Graph.mu
 //	valueName.mu
 //	Stream.pinning
 //	Pool.mu
 //	Stream.recording
-//	Guest.windowsMu
+//	AdoptedCommunicator.windowsMu
 //	Runtime.mu
 //	Group.state
 //	fault.mu
 //	callSites.mu
 //	localWorld.mu
 //
-// Guest.mu, Group.mu, Graph.mu and valueName.mu are held while this rank waits for others: during
-// agreements and registrations, in values, and while ranks find out about a fault together. The
-// others are not, so an allocation never waits for a registration. With one exception: a Free of a
-// buffer that another stream used, and an allocation that takes one back, hold Pool.mu and take the
-// lock of that stream in the backend. A call that launches a collective there holds that until its
-// peers have come, at most for the timeout.
+// AdoptedCommunicator.mu, Group.mu, Graph.mu and valueName.mu are held while this rank waits for
+// others: during agreements and registrations, in values, and while ranks find out about a fault
+// together. The others are not, so an allocation never waits for a registration. With one
+// exception: a Free of a buffer that another stream used, and an allocation that takes one back,
+// hold Pool.mu and take the lock of that stream in the backend. A call that launches a collective
+// there holds that until its peers have come, at most for the timeout.
 package symmem

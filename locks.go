@@ -5,23 +5,25 @@ import "symmem/internal/ranked"
 // The classes of this package's locks, in the order in which a goroutine takes them. doc.go names
 // them in the same order.
 type (
-	guestMu         struct{}
-	groupMu         struct{}
-	graphMu         struct{}
-	valueMu         struct{}
-	streamPinning   struct{}
-	poolMu          struct{}
-	streamRecording struct{}
-	guestWindows    struct{}
-	runtimeMu       struct{}
-	groupState      struct{}
-	faultMu         struct{}
-	sitesMu         struct{}
-	membersMu       struct{}
+	adoptedMu        struct{}
+	groupMu          struct{}
+	graphMu          struct{}
+	valueMu          struct{}
+	streamPinning    struct{}
+	poolMu           struct{}
+	streamRecording  struct{}
+	adoptedWindowsMu struct{}
+	runtimeMu        struct{}
+	groupState       struct{}
+	faultMu          struct{}
+	sitesMu          struct{}
+	membersMu        struct{}
 )
 
-// Rank is the place of Guest.mu.
-func (guestMu) Rank() ranked.Rank { return ranked.Root.Waiting(1, "symmem.Guest.mu") }
+// Rank is the place of AdoptedCommunicator.mu.
+func (adoptedMu) Rank() ranked.Rank {
+	return ranked.Root.Waiting(1, "symmem.AdoptedCommunicator.mu")
+}
 
 // Rank is the place of Group.mu.
 func (groupMu) Rank() ranked.Rank { return ranked.Root.Waiting(2, "symmem.Group.mu") }
@@ -41,8 +43,10 @@ func (poolMu) Rank() ranked.Rank { return ranked.Root.At(6, "symmem.Pool.mu") }
 // Rank is the place of Stream.recording.
 func (streamRecording) Rank() ranked.Rank { return ranked.Root.At(7, "symmem.Stream.recording") }
 
-// Rank is the place of Guest.windowsMu.
-func (guestWindows) Rank() ranked.Rank { return ranked.Root.At(8, "symmem.Guest.windowsMu") }
+// Rank is the place of AdoptedCommunicator.windowsMu.
+func (adoptedWindowsMu) Rank() ranked.Rank {
+	return ranked.Root.At(8, "symmem.AdoptedCommunicator.windowsMu")
+}
 
 // Rank is the place of Runtime.mu.
 func (runtimeMu) Rank() ranked.Rank { return ranked.Root.At(9, "symmem.Runtime.mu") }

@@ -173,7 +173,7 @@ func (p *Pool) registerOne(ctx context.Context, g *Group, m *membership, s *segm
 // deregister takes all windows over a segment back. p.mu is held.
 func (p *Pool) deregister(s *segment) error {
 	windows, err := p.registry.Release(s.key)
-	errs := []error{err, deregisterGuests(p.rt, s)}
+	errs := []error{err, deregisterAdopted(p.rt, s)}
 	for _, r := range windows {
 		errs = append(errs, p.dropWindow(r))
 	}

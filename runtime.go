@@ -47,8 +47,8 @@ type Runtime struct {
 	// captured are adopted streams in whose captures calls of ours are, until they are found to have
 	// ended; replaced, never changed; guarded by mu.
 	captured []*Stream
-	guests   []*Guest // replaced, never changed; guarded by mu
-	closed   bool     // guarded by mu
+	adopted  []*AdoptedCommunicator // replaced, never changed; guarded by mu
+	closed   bool                   // guarded by mu
 	// joins are the groups that are being made, and what ends the making of each.
 	joins joins // its map is guarded by mu
 }

@@ -16,10 +16,10 @@ type AdoptedStream interface {
 	Drop() error
 }
 
-// Guest is a communicator of another library, in which symmem registers memory.
+// AdoptedCommunicator is a communicator of another library, in which symmem registers memory.
 //
 // One call at a time, and no collective of the owner's meanwhile.
-type Guest interface {
+type AdoptedCommunicator interface {
 	// Size and Rank are the communicator's number of ranks and this rank's number.
 	Size() int
 	Rank() int
@@ -27,6 +27,6 @@ type Guest interface {
 	// returns everybody's: collective.
 	Exchange(ctx context.Context, payload []byte) ([][]byte, error)
 	// Register makes a window of a segment: collective, in one order on all ranks. When the context
-	// ends first, or the library fails, the guest is of no use any more: the owner ends it.
+	// ends first, or the library fails, the communicator is of no use any more: the owner ends it.
 	Register(ctx context.Context, segment Segment) (Window, error)
 }

@@ -58,9 +58,9 @@ type Adopter interface {
 	// which is also a cudaStream_t. Handle 0 is CUDA's default stream. The owner keeps it until the
 	// result is closed, which ends nothing but its use here.
 	AdoptStream(handle uintptr) (AdoptedStream, error)
-	// AdoptCommunicator makes a Guest of a communicator that another library has made, by its
+	// AdoptCommunicator adopts a communicator that another library has made, by its
 	// handle: an ncclComm_t, of the same copy of NCCL.
-	AdoptCommunicator(handle uintptr) (Guest, error)
+	AdoptCommunicator(handle uintptr) (AdoptedCommunicator, error)
 }
 
 // Recorder is a Communicator that can put collectives into captures of adopted streams.

@@ -61,6 +61,6 @@ func (d *Device) Info() driver.Info { return d.info }
 func (d *Device) Close() error { return d.machine.Close() }
 
 // AdoptCommunicator refuses: no other library has communicators over this memory.
-func (d *Device) AdoptCommunicator(handle uintptr) (driver.Guest, error) {
+func (d *Device) AdoptCommunicator(handle uintptr) (driver.AdoptedCommunicator, error) {
 	return nil, fmt.Errorf("adopting communicator %#x on the host: %w", handle, driver.ErrUnsupported)
 }

@@ -24,7 +24,7 @@ func (c *communicator) Launch(on driver.Stream, p driver.Plan) error {
 	if !ok || prepared.c != c {
 		return errForeignPlan
 	}
-	if !prepared.ready.Prepared() || c.device.gpu.Guests.Load() {
+	if !prepared.ready.Prepared() || c.device.gpu.Adopted.Load() {
 		return c.launch(s, prepared)
 	}
 	s.Mu.Lock()

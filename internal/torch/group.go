@@ -12,9 +12,9 @@ import (
 // group is a group with its handle and the communicators that are attached to it.
 type group struct {
 	*symmem.Group
-	handle uint64
-	name   string
-	guests []*attachment // guarded by rank.mu
+	handle      uint64
+	name        string
+	attachments []*attachment // guarded by rank.mu
 	// machines is how many the ranks are on.
 	machines int
 }
@@ -132,10 +132,10 @@ func (l *Library) CloseGroup(handle uint64) error {
 	}
 	r.mu.Lock()
 	delete(r.groups, handle)
-	guests := g.guests
-	g.guests = nil
-	for _, a := range guests {
-		delete(r.guests, a.handle)
+	attachments := g.attachments
+	g.attachments = nil
+	for _, a := range attachments {
+		delete(r.attachments, a.handle)
 	}
 	r.mu.Unlock()
 	for _, p := range r.all() {
@@ -143,8 +143,8 @@ func (l *Library) CloseGroup(handle uint64) error {
 		delete(p.seen, handle)
 		p.mu.Unlock()
 	}
-	for _, a := range guests {
-		a.guest.Forget()
+	for _, a := range attachments {
+		a.adopted.Forget()
 	}
 	return g.Close()
 }

@@ -39,17 +39,17 @@ type rank struct {
 	alone   bool
 	sites   bool
 
-	mu       sync.RWMutex
-	groups   map[uint64]*group          // guarded by mu
-	guests   map[uint64]*attachment     // by handle; guarded by mu
-	pools    [Pools]*pool               // guarded by mu
-	streams  map[uintptr]*symmem.Stream // by the foreign handle; guarded by mu
-	events   map[uint64]*symmem.Event   // by handle; guarded by mu
-	plugs    map[uintptr]*symmem.Guest  // by communicator; guarded by mu
-	names    map[string]int             // how often groups of a name were opened; guarded by mu
-	pinning  atomic.Bool                // the warning about registration in captures was given
-	local    *pool                      // of this rank's own, made when needed; guarded by mu
-	watchers sync.WaitGroup
+	mu          sync.RWMutex
+	groups      map[uint64]*group                       // guarded by mu
+	attachments map[uint64]*attachment                  // by handle; guarded by mu
+	pools       [Pools]*pool                            // guarded by mu
+	streams     map[uintptr]*symmem.Stream              // by the foreign handle; guarded by mu
+	events      map[uint64]*symmem.Event                // by handle; guarded by mu
+	plugs       map[uintptr]*symmem.AdoptedCommunicator // by communicator; guarded by mu
+	names       map[string]int                          // how often a name was opened; guarded by mu
+	pinning     atomic.Bool                             // the warning about captures was given
+	local       *pool                                   // of this rank's own; guarded by mu
+	watchers    sync.WaitGroup
 }
 
 // New makes a closed Library over words that callers read. warn gets a line for people when
@@ -93,8 +93,8 @@ func (l *Library) open(ctx context.Context, o *Options, alone bool) error {
 	}
 	r := &rank{
 		library: l, rt: rt, alone: alone, sites: o.callSites(),
-		groups: map[uint64]*group{}, guests: map[uint64]*attachment{},
-		streams: map[uintptr]*symmem.Stream{}, plugs: map[uintptr]*symmem.Guest{},
+		groups: map[uint64]*group{}, attachments: map[uint64]*attachment{},
+		streams: map[uintptr]*symmem.Stream{}, plugs: map[uintptr]*symmem.AdoptedCommunicator{},
 		names: map[string]int{}, events: map[uint64]*symmem.Event{},
 	}
 	r.observe()
@@ -159,11 +159,11 @@ func (l *Library) Close(force bool) error {
 	l.rank.Store(nil)
 	// The communicators of others may have ended before. Their windows end with them.
 	r.mu.Lock()
-	guests, plugs := r.guests, r.plugs
-	r.guests, r.plugs = map[uint64]*attachment{}, map[uintptr]*symmem.Guest{}
+	attachments, plugs := r.attachments, r.plugs
+	r.attachments, r.plugs = map[uint64]*attachment{}, map[uintptr]*symmem.AdoptedCommunicator{}
 	r.mu.Unlock()
-	for _, a := range guests {
-		a.guest.Forget()
+	for _, a := range attachments {
+		a.adopted.Forget()
 	}
 	for _, g := range plugs {
 		g.Forget()
@@ -293,10 +293,10 @@ type groupStats struct {
 	Handle uint64 `json:"handle"`
 	Name   string `json:"name"`
 	symmem.GroupStats
-	Attachments []guestStats `json:"attachments"`
+	Attachments []attachmentStats `json:"attachments"`
 }
 
-type guestStats struct {
+type attachmentStats struct {
 	Handle  uint64 `json:"handle"`
 	Name    string `json:"name"`
 	Windows int    `json:"windows"`
@@ -336,11 +336,11 @@ func (l *Library) Stats() (string, error) {
 	s.Streams = len(r.streams)
 	for handle, g := range r.groups {
 		of := groupStats{
-			Handle: handle, Name: g.name, GroupStats: g.Stats(), Attachments: []guestStats{},
+			Handle: handle, Name: g.name, GroupStats: g.Stats(), Attachments: []attachmentStats{},
 		}
-		for _, a := range g.guests {
+		for _, a := range g.attachments {
 			of.Attachments = append(of.Attachments,
-				guestStats{a.handle, a.guest.Name(), a.guest.Windows()})
+				attachmentStats{a.handle, a.adopted.Name(), a.adopted.Windows()})
 		}
 		s.Groups[g.ID()] = of
 	}

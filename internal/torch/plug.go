@@ -63,7 +63,7 @@ func (p *plugs) PlugRegister(comm uintptr) error {
 	if err != nil {
 		return err
 	}
-	guest, err := guestOf(r, comm)
+	adopted, err := adoptedBy(r, comm)
 	if err != nil {
 		return err
 	}
@@ -74,7 +74,7 @@ func (p *plugs) PlugRegister(comm uintptr) error {
 	if err := pool.flush(); err != nil {
 		return err
 	}
-	err = guest.Register(context.Background(), pool.Pool)
+	err = adopted.Register(context.Background(), pool.Pool)
 	if !errors.Is(err, symmem.ErrCapturing) {
 		return err
 	}
@@ -85,19 +85,19 @@ func (p *plugs) PlugRegister(comm uintptr) error {
 	return nil
 }
 
-// guestOf returns the guest of a communicator, by its address.
-func guestOf(r *rank, comm uintptr) (*symmem.Guest, error) {
+// adoptedBy returns what was adopted of a communicator, by its address.
+func adoptedBy(r *rank, comm uintptr) (*symmem.AdoptedCommunicator, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if guest := r.plugs[comm]; guest != nil {
-		return guest, nil
+	if adopted := r.plugs[comm]; adopted != nil {
+		return adopted, nil
 	}
-	guest, err := r.rt.Interop().AdoptCommunicator(comm, fmt.Sprintf("%#x", comm), nil)
+	adopted, err := r.rt.Interop().AdoptCommunicator(comm, fmt.Sprintf("%#x", comm), nil)
 	if err != nil {
 		return nil, err
 	}
-	r.plugs[comm] = guest
-	return guest, nil
+	r.plugs[comm] = adopted
+	return adopted, nil
 }
 
 // PlugForget drops a communicator that has ended, or is about to, so that another one at its
@@ -108,12 +108,12 @@ func (p *plugs) PlugForget(comm uintptr) error {
 		return err
 	}
 	r.mu.Lock()
-	guest := r.plugs[comm]
+	adopted := r.plugs[comm]
 	delete(r.plugs, comm)
 	r.mu.Unlock()
-	if guest == nil {
+	if adopted == nil {
 		return fmt.Errorf("communicator %#x: %w", comm, symmem.ErrForeign)
 	}
-	guest.Forget()
+	adopted.Forget()
 	return nil
 }

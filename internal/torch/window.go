@@ -11,10 +11,10 @@ import (
 
 // attachment is a communicator of another library that takes part in a group.
 type attachment struct {
-	handle uint64
-	comm   uintptr
-	guest  *symmem.Guest
-	group  *group
+	handle  uint64
+	comm    uintptr
+	adopted *symmem.AdoptedCommunicator
+	group   *group
 }
 
 // ScopeEnd registers with a group, and with the communicators attached to it, what is new in all
@@ -68,7 +68,7 @@ func (r *rank) register(g *group, p *pool, stream uintptr) error {
 			return err
 		}
 		for _, a := range r.attached(g) {
-			if err := a.guest.Register(ctx, p.Pool); err != nil {
+			if err := a.adopted.Register(ctx, p.Pool); err != nil {
 				return err
 			}
 		}
@@ -90,7 +90,7 @@ func (r *rank) complete(g *group, p *pool) bool {
 func (r *rank) attached(g *group) []*attachment {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
-	return slices.Clone(g.guests)
+	return slices.Clone(g.attachments)
 }
 
 // Attach makes a communicator of another library take part in a group, and registers what the
@@ -101,11 +101,11 @@ func (l *Library) Attach(handle uint64, comm uintptr, name string) (uint64, erro
 		return 0, err
 	}
 	for _, a := range r.attached(g) {
-		if a.comm == comm && a.guest.Name() == name {
+		if a.comm == comm && a.adopted.Name() == name {
 			return a.handle, nil
 		}
 	}
-	guest, err := r.rt.Interop().AdoptCommunicator(comm, name, g.Group)
+	adopted, err := r.rt.Interop().AdoptCommunicator(comm, name, g.Group)
 	if err != nil {
 		return 0, err
 	}
@@ -116,19 +116,19 @@ func (l *Library) Attach(handle uint64, comm uintptr, name string) (uint64, erro
 		err := p.flush()
 		if err == nil {
 			err = l.apart("attaching", func(ctx context.Context) error {
-				return guest.Register(ctx, p.Pool)
+				return adopted.Register(ctx, p.Pool)
 			})
 		}
 		if err != nil {
-			guest.Forget()
+			adopted.Forget()
 			return 0, err
 		}
 	}
-	a := &attachment{handle: l.handles.Add(1), comm: comm, guest: guest, group: g}
+	a := &attachment{handle: l.handles.Add(1), comm: comm, adopted: adopted, group: g}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.guests[a.handle] = a
-	g.guests = append(g.guests, a)
+	r.attachments[a.handle] = a
+	g.attachments = append(g.attachments, a)
 	return a.handle, nil
 }
 
@@ -139,10 +139,10 @@ func (l *Library) Detach(handle uint64, alive bool) error {
 		return err
 	}
 	r.mu.Lock()
-	a := r.guests[handle]
+	a := r.attachments[handle]
 	if a != nil {
-		delete(r.guests, handle)
-		a.group.guests = slices.DeleteFunc(slices.Clone(a.group.guests),
+		delete(r.attachments, handle)
+		a.group.attachments = slices.DeleteFunc(slices.Clone(a.group.attachments),
 			func(other *attachment) bool { return other == a })
 	}
 	r.mu.Unlock()
@@ -150,9 +150,9 @@ func (l *Library) Detach(handle uint64, alive bool) error {
 		return fmt.Errorf("attachment %d: %w", handle, symmem.ErrClosed)
 	}
 	if alive {
-		return a.guest.Detach()
+		return a.adopted.Detach()
 	}
-	a.guest.Forget()
+	a.adopted.Forget()
 	return nil
 }
 

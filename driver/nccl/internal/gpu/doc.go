@@ -21,7 +21,7 @@
 // CUDA's current context belongs to an operating system thread. Single calls make it current in the
 // same entry to C (GPU.With); sequences that rely on one thread lock their goroutine to it
 // (GPU.Do), and are called on a thread of the context below. Both cost less than handing work to an
-// executor thread would. Where the process has streams of another library (GPU.Guests), whose
+// executor thread would. Where the process has streams of another library (GPU.Adopted), whose
 // captures some calls of any thread would spoil, each call is made on a thread that was set to
 // spoil none.
 //

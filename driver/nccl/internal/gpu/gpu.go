@@ -21,8 +21,8 @@ type GPU struct {
 	// anywhere makes single calls on any thread.
 	anywhere *cuda.Driver
 	context  cuda.Context
-	// Guests reports whether streams of another library were adopted.
-	Guests atomic.Bool
+	// Adopted reports whether streams of another library were adopted.
+	Adopted atomic.Bool
 	// Timeout is how long the GPU's own work may take.
 	Timeout time.Duration
 	// Aside is the stream for that.
@@ -107,7 +107,7 @@ func (g *GPU) Held() bool {
 
 // With makes CUDA calls, each of which may be on a thread of its own, for less than Do takes.
 func (g *GPU) With(calls func(gpu *cuda.Driver) error) error {
-	if !g.Guests.Load() {
+	if !g.Adopted.Load() {
 		return calls(g.anywhere)
 	}
 	return g.Do(func() error { return calls(g.CUDA) })
@@ -121,7 +121,7 @@ func (g *GPU) Do(calls func() error) error {
 	if err := g.CUDA.SetCurrent(g.context); err != nil {
 		return err
 	}
-	if g.Guests.Load() {
+	if g.Adopted.Load() {
 		before, err := g.CUDA.ThreadExchangeCaptureMode(cuda.CaptureRelaxed)
 		if err != nil {
 			return err

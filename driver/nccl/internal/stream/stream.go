@@ -68,7 +68,7 @@ func (d *Streams) Adopt(handle uintptr) (*Stream, error) {
 	s := &Stream{
 		streams: d, gpu: d.GPU, CUDA: cuda.Stream(handle), adopted: true, queued: Event{streams: d},
 	}
-	d.GPU.Guests.Store(true)
+	d.GPU.Adopted.Store(true)
 	if _, err := s.Captured(); err != nil {
 		return nil, fmt.Errorf("adopting stream %#x: %w", handle, err)
 	}

@@ -16,11 +16,11 @@ import (
 	"symmem/internal/nccl"
 )
 
-// guest is a communicator that another library has made and will destroy.
+// adopted is a communicator that another library has made and will destroy.
 //
 // States: usable; stuck, once a call on it has not come back in time. NCCL cannot be called off
 // without ending the communicator, which is its owner's to do, so the call is left to a goroutine.
-type guest struct {
+type adopted struct {
 	device     *Device
 	handle     nccl.Comm
 	size, rank int
@@ -31,9 +31,9 @@ type guest struct {
 // lets the next one begin before its end.
 const allowEarlyStart = "SYMMEM_ATTACH_EARLY_START"
 
-// AdoptCommunicator makes a guest of a communicator of this device. Calls on it are not made here,
-// so nothing can go before them that they need (nccl.EarlyStart).
-func (d *Device) AdoptCommunicator(handle uintptr) (driver.Guest, error) {
+// AdoptCommunicator adopts a communicator of this device. Calls on it are not made here, so nothing
+// can go before them that they need (nccl.EarlyStart).
+func (d *Device) AdoptCommunicator(handle uintptr) (driver.AdoptedCommunicator, error) {
 	if handle == 0 {
 		return nil, errors.New("adopting a communicator: its handle is 0")
 	}
@@ -45,7 +45,7 @@ func (d *Device) AdoptCommunicator(handle uintptr) (driver.Guest, error) {
 			"(docs/reference/nccl-defects.md)", text,
 			driver.ErrUnsupported, nccl.VersionText(nccl.EarlyStart.Below), allowEarlyStart)
 	}
-	g := &guest{device: d, handle: nccl.Comm(handle)}
+	g := &adopted{device: d, handle: nccl.Comm(handle)}
 	err := d.gpu.Do(func() error { return g.introduce() })
 	if err != nil {
 		return nil, fmt.Errorf("adopting communicator %#x: %w", handle, err)
@@ -54,7 +54,7 @@ func (d *Device) AdoptCommunicator(handle uintptr) (driver.Guest, error) {
 }
 
 // introduce asks NCCL what the communicator is.
-func (g *guest) introduce() (err error) {
+func (g *adopted) introduce() (err error) {
 	if g.size, err = g.device.nccl.Count(g.handle); err != nil {
 		return err
 	}
@@ -69,16 +69,16 @@ func (g *guest) introduce() (err error) {
 }
 
 // usable reports whether no call was given up.
-func (g *guest) usable() bool { return g.stuck == nil }
+func (g *adopted) usable() bool { return g.stuck == nil }
 
 // Size is the number of ranks.
-func (g *guest) Size() int { return g.size }
+func (g *adopted) Size() int { return g.size }
 
 // Rank is this rank's number.
-func (g *guest) Rank() int { return g.rank }
+func (g *adopted) Rank() int { return g.rank }
 
 // within makes a call that waits for other ranks, and gives it up when the context ends.
-func (g *guest) within(ctx context.Context, doing string, call func() error) error {
+func (g *adopted) within(ctx context.Context, doing string, call func() error) error {
 	if g.stuck != nil {
 		return g.stuck
 	}
@@ -99,7 +99,7 @@ func (g *guest) within(ctx context.Context, doing string, call func() error) err
 }
 
 // Register makes a window of a segment.
-func (g *guest) Register(ctx context.Context, s driver.Segment) (driver.Window, error) {
+func (g *adopted) Register(ctx context.Context, s driver.Segment) (driver.Window, error) {
 	own, ok := s.(*memory.Segment)
 	if !ok || !g.device.memory.Own(own) {
 		return nil, errors.New("registering with a communicator: the segment is of another device")
@@ -113,19 +113,19 @@ func (g *guest) Register(ctx context.Context, s driver.Segment) (driver.Window, 
 	if err != nil {
 		return nil, err
 	}
-	return &guestWindow{guest: g, handle: handle}, nil
+	return &adoptedWindow{of: g, handle: handle}, nil
 }
 
-// guestWindow is one segment registered with a guest. Handle 0 is a success without a window: the
-// communicator has no window kernels.
-type guestWindow struct {
-	guest  *guest
+// adoptedWindow is one segment that is registered with such a communicator. Handle 0 is a success
+// without a window: the communicator has no window kernels.
+type adoptedWindow struct {
+	of     *adopted
 	handle nccl.Window
 }
 
 // Deregister takes the registration back on this rank. The communicator is alive.
-func (w *guestWindow) Deregister() error {
-	g := w.guest
+func (w *adoptedWindow) Deregister() error {
+	g := w.of
 	if !g.usable() {
 		return nil // it ends with the communicator
 	}
@@ -134,7 +134,7 @@ func (w *guestWindow) Deregister() error {
 
 // Exchange gathers the payloads of all ranks through the communicator itself: their lengths first,
 // and then as many bytes of each as the longest has.
-func (g *guest) Exchange(ctx context.Context, payload []byte) ([][]byte, error) {
+func (g *adopted) Exchange(ctx context.Context, payload []byte) ([][]byte, error) {
 	mine := binary.LittleEndian.AppendUint64(nil, uint64(len(payload)))
 	lengths, err := g.gather(ctx, mine)
 	if err != nil {
@@ -159,7 +159,7 @@ func (g *guest) Exchange(ctx context.Context, payload []byte) ([][]byte, error) 
 
 // gather gathers equally many bytes of every rank. The bytes are copied out before it returns, so a
 // call that is given up writes to memory of its own.
-func (g *guest) gather(ctx context.Context, mine []byte) ([][]byte, error) {
+func (g *adopted) gather(ctx context.Context, mine []byte) ([][]byte, error) {
 	got := make([]byte, len(mine)*g.size)
 	err := g.within(ctx, "comparing", func() error {
 		into := make([]byte, len(got))
@@ -179,7 +179,7 @@ func (g *guest) gather(ctx context.Context, mine []byte) ([][]byte, error) {
 
 // gatherNow is gather on a thread of the device. The stream is made for it: that of the device's
 // own work must not wait for other ranks.
-func (g *guest) gatherNow(mine, into []byte) error {
+func (g *adopted) gatherNow(mine, into []byte) error {
 	if len(mine) == 0 {
 		return nil
 	}
@@ -203,7 +203,7 @@ func (g *guest) gatherNow(mine, into []byte) error {
 }
 
 // gatherOn moves a payload to the GPU, gathers, moves the result back and waits for that.
-func (g *guest) gatherOn(on cuda.Stream, host uintptr, mine, all int64) error {
+func (g *adopted) gatherOn(on cuda.Stream, host uintptr, mine, all int64) error {
 	d := g.device
 	memory, err := d.gpu.CUDA.MemAllocAsync(mine+all, on)
 	if err != nil {
