@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
+import functools
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -13,7 +16,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import IO
+
+from fork_server import Child, Server
 
 HERE = Path(__file__).resolve().parent
 PROGRAMS = HERE / "programs"
@@ -36,12 +40,13 @@ class Result:
 
 
 class _Reader:
-    """Reads an output until its end, so that no writer waits for room in a pipe."""
+    """Reads what comes through a pipe until its end, so that no writer waits for room in it."""
 
-    def __init__(self, pipe: IO[bytes]):
+    def __init__(self) -> None:
         self._text = b""
         self._grown = threading.Condition()
-        self._pipe = pipe
+        reader, writer = os.pipe()
+        self._pipe, self.writer = os.fdopen(reader, "rb"), os.fdopen(writer, "wb")
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
@@ -73,26 +78,30 @@ class Process:
         command: Sequence[str],
         env: dict[str, str] | None = None,
         cwd: Path | None = None,
+        server: Server | None = None,
     ):
         # By this a process of Python that gets SIGABRT writes the stacks of its threads.
         variables = {**(os.environ if env is None else env), "PYTHONFAULTHANDLER": "1"}
         self.command = command
-        self._popen = subprocess.Popen(
-            command,
-            env=variables,
-            cwd=cwd,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            start_new_session=True,
-        )
-        assert self._popen.stdout is not None
-        assert self._popen.stderr is not None
-        self._out, self._err = _Reader(self._popen.stdout), _Reader(self._popen.stderr)
+        self._out, self._err = _Reader(), _Reader()
+        self._child: Child | subprocess.Popen[bytes]
+        with self._out.writer as out, self._err.writer as err:
+            if server is not None:
+                self._child = server.start(command[1:], variables, out.fileno(), err.fileno())
+                return
+            self._child = subprocess.Popen(
+                command,
+                env=variables,
+                cwd=cwd,
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=err,
+                start_new_session=True,
+            )
 
     @property
     def pid(self) -> int:
-        return self._popen.pid
+        return self._child.pid
 
     def __enter__(self) -> Process:
         return self
@@ -103,12 +112,12 @@ class Process:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._signal_all(signal.SIGKILL)
-        self._popen.wait()
+        with self._child:  # The end of which waits for it.
+            self._signal_all(signal.SIGKILL)
 
     def send(self, number: int) -> None:
         """Send a signal to the program alone, not to what it has started."""
-        self._popen.send_signal(number)
+        self._child.send_signal(number)
 
     def await_words(self, words: str, times: int = 1, limit: float = 60) -> None:
         """Wait until words stand in the standard output, however that is divided into lines."""
@@ -124,20 +133,20 @@ class Process:
         """
         late = ""
         try:
-            code = self._popen.wait(max(0.0, limit))
+            code = self._child.wait(max(0.0, limit))
         except subprocess.TimeoutExpired:
             late = f"\nended by the test: no end within {limit:.1f} s"
             self._signal_all(signal.SIGABRT)
             with contextlib.suppress(subprocess.TimeoutExpired):
-                self._popen.wait(LAST_WORDS)
+                self._child.wait(LAST_WORDS)
             self._signal_all(signal.SIGKILL)
-            code = self._popen.wait()
+            code = self._child.wait()
         out, err = self._out.text(left), self._err.text(left)
         return Result(code, without_gloo(out), err + late)
 
     def _signal_all(self, number: int) -> None:
         with contextlib.suppress(ProcessLookupError):
-            os.killpg(self._popen.pid, number)
+            os.killpg(self._child.pid, number)
 
 
 def without_gloo(out: str) -> str:
@@ -153,24 +162,53 @@ def run(
         return process.end(limit)
 
 
-@contextlib.contextmanager
-def ranks(
-    program: str | Path, size: int, *arguments: str, env: dict[str, str] | None = None
-) -> Iterator[list[Process]]:
-    """Start a program of tests/programs on so many ranks."""
+def _variables(rank: int, size: int, port: int) -> dict[str, str]:
     from symmem import _launch
 
-    port = _launch.free_port()
+    path = os.pathsep.join([str(SOURCE), str(PROGRAMS)])
+    return {**_launch.environment(rank, size, port), "PYTHONPATH": path}
+
+
+@functools.cache
+def server(rank: int) -> Server:
+    """Start the server from which this rank of every program is forked."""
+    made = Server(["torch"], {**_variables(rank, 1, 0), "PYTHONFAULTHANDLER": "1"})
+    atexit.register(made.close)
+    return made
+
+
+def forks(program: str | Path, env: dict[str, str]) -> bool:
+    """Report whether a program may be forked: it is slow to start, and symmem reads what is set."""
+    slow = re.search(r"^import torch$", (PROGRAMS / program).read_text(), re.M)
+    return bool(slow) and all(name.startswith("SYMMEM_") for name in env)
+
+
+@contextlib.contextmanager
+def ranks(
+    program: str | Path,
+    size: int,
+    *arguments: str,
+    env: dict[str, str] | None = None,
+    fresh: bool = False,
+) -> Iterator[list[Process]]:
+    """Start a program of tests/programs on so many ranks.
+
+    Those that import PyTorch are forked from processes that have done that, unless they are to have
+    a fresh interpreter.
+    """
+    from symmem import _launch
+
+    port, env = _launch.free_port(), env or {}
+    servers: list[Server | None] = [None] * size
+    if not fresh and forks(program, env):
+        servers = [server(rank) for rank in range(size)]
     with contextlib.ExitStack() as all_of_them:
         started = []
         for rank in range(size):
-            variables = _launch.environment(rank, size, port)
-            variables |= {
-                "PYTHONPATH": os.pathsep.join([str(SOURCE), str(PROGRAMS)]),
-                **(env or {}),
-            }
+            variables = {**_variables(rank, size, port), **env}
             command = [sys.executable, str(PROGRAMS / program), *arguments]
-            started.append(all_of_them.enter_context(Process(command, variables)))
+            process = Process(command, variables, server=servers[rank])
+            started.append(all_of_them.enter_context(process))
         yield started
 
 
@@ -186,7 +224,8 @@ def run_ranks(
     *arguments: str,
     timeout: float = 100,
     env: dict[str, str] | None = None,
+    fresh: bool = False,
 ) -> list[Result]:
     """Run a program of tests/programs on so many ranks to the end of all."""
-    with ranks(program, size, *arguments, env=env) as started:
+    with ranks(program, size, *arguments, env=env, fresh=fresh) as started:
         return ends(started, timeout)

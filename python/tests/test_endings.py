@@ -11,15 +11,16 @@ PROGRAM = "endings.py"
 LOST = "Fatal Python error"
 
 
-def test_a_program_ends_with_live_tensors(start: Start) -> None:
-    for result in start(PROGRAM, 2, "live_tensors"):
+@pytest.mark.parametrize("fresh", [True, False], ids=["fresh", "forked"])
+def test_a_program_ends_with_live_tensors(start: Start, fresh: bool) -> None:
+    for result in start(PROGRAM, 2, "live_tensors", fresh=fresh):
         assert (result.code, result.out) == (0, "END 2.0\n"), result
         assert LOST not in result.err
         assert "fatal error" not in result.err
 
 
 def test_a_program_ends_inside_of_a_scope(start: Start) -> None:
-    for result in start(PROGRAM, 2, "open_scope"):
+    for result in start(PROGRAM, 2, "open_scope", fresh=True):
         assert (result.code, result.out) == (7, "END\n"), result
         assert "fatal error" not in result.err
 

@@ -11,7 +11,7 @@ pytestmark = [pytest.mark.library, pytest.mark.torch, pytest.mark.gpus(2)]
 
 @pytest.fixture(scope="module")
 def checks() -> Checks:
-    return run_checks("norms.py", 2)
+    return run_checks("norms.py", 2, fresh=True)
 
 
 @pytest.mark.parametrize("name", names("norms.py"))

@@ -18,7 +18,7 @@ ROOT = SOURCE.parent.parent
 PAGES = sorted(
     page
     for page in [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("python/**/*.md")]
-    if "measurements" not in page.parts
+    if not {"measurements", ".pytest_cache"} & {*page.parts}
 )
 
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.M | re.S)

@@ -7,7 +7,8 @@ import select
 import sys
 from pathlib import Path
 
-from processes import HERE, Process, run
+import pytest
+from processes import HERE, Process, ranks, run, run_ranks
 
 
 def test_a_program_that_hangs_is_ended_and_names_its_line() -> None:
@@ -29,6 +30,72 @@ def test_what_a_program_leaves_behind_does_not_keep_its_test() -> None:
     ended, _, _ = select.select([watch], [], [], 60)
     os.close(watch)
     assert ended
+
+
+def program_that_forks(folder: Path, text: str) -> Path:
+    """Write a program that is forked, since it imports PyTorch."""
+    program = folder / "program.py"
+    program.write_text(f"import os, signal, subprocess, sys, time\nimport torch\n{text}")
+    return program
+
+
+@pytest.mark.torch
+def test_forked_ranks_end_as_programs_do(tmp_path: Path) -> None:
+    text = """
+rank = int(os.environ["RANK"])
+if rank == 0:
+    raise KeyError("a mistake")
+print("written before the end")
+if rank == 1:
+    sys.exit(3)
+sys.stdout.flush()
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+    first, second, third = run_ranks(program_that_forks(tmp_path, text), 3)
+    assert first.code == 1, first
+    assert "KeyError: 'a mistake'" in first.err
+    assert 'program.py", line 6, in <module>' in first.err
+    assert (second.code, second.out) == (3, "written before the end\n"), second
+    assert (third.code, third.out) == (-9, "written before the end\n"), third
+
+
+@pytest.mark.torch
+def test_forked_ranks_that_hang_are_ended_and_name_their_lines(tmp_path: Path) -> None:
+    text = "def waiting_here(): time.sleep(1000)\nwaiting_here()"
+    for done in run_ranks(program_that_forks(tmp_path, text), 2, timeout=1):
+        assert done.code == -6, done
+        assert "in waiting_here" in done.err
+        assert "ended by the test: no end within" in done.err
+
+
+@pytest.mark.torch
+def test_what_a_forked_rank_leaves_behind_ends_with_it(tmp_path: Path) -> None:
+    text = "print(subprocess.Popen(['sleep', '1000']).pid, flush=True)"
+    with ranks(program_that_forks(tmp_path, text), 1) as (process,):
+        done = process.end(60, left=0.1)
+        assert done.code == 0, done
+        watch = os.pidfd_open(int(done.out))
+    ended, _, _ = select.select([watch], [], [], 60)
+    os.close(watch)
+    assert ended
+
+
+@pytest.mark.torch
+def test_forked_ranks_have_variables_addresses_and_hashes_of_their_own(tmp_path: Path) -> None:
+    """As those have that are started one by one. What differs between ranks must not matter."""
+    text = """
+assert "symmem" not in sys.modules, "it was loaded before the fork"
+assert __name__ == "__main__" and sys.argv == [__file__, "an argument"]
+assert os.getsid(0) == os.getpid()
+print(os.environ["RANK"], os.environ["SYMMEM_GIVEN"], id(torch), hash("words"))
+"""
+    program = program_that_forks(tmp_path, text)
+    results = run_ranks(program, 2, "an argument", env={"SYMMEM_GIVEN": "yes"})
+    assert [r.code for r in results] == [0, 0], results
+    first, second = (r.out.split() for r in results)
+    assert (first[:2], second[:2]) == (["0", "yes"], ["1", "yes"])
+    assert first[2] != second[2]
+    assert first[3] != second[3]
 
 
 def test_words_are_awaited_however_lines_are_divided() -> None:

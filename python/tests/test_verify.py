@@ -10,7 +10,7 @@ from typing import Any
 
 import processes
 import pytest
-from processes import SOURCE, Result
+from processes import SOURCE, Result, run_ranks
 
 from symmem import _report
 from symmem._workload import Action, Config, Program, expected, in_group, members
@@ -20,6 +20,13 @@ def run(module: str, *arguments: str) -> Result:
     env = {k: v for k, v in os.environ.items() if k not in ("RANK", "WORLD_SIZE")}
     env["PYTHONPATH"] = str(SOURCE)
     return processes.run(sys.executable, "-m", module, "--backend", "host", *arguments, env=env)
+
+
+def forked(ranks: int, *arguments: str) -> Result:
+    """Run symmem.verify on ranks that are forked; return what rank 0 says, which speaks for all."""
+    results = run_ranks("verify.py", ranks, "--backend", "host", *arguments)
+    assert len({r.code for r in results}) == 1, results
+    return results[0]
 
 
 @pytest.mark.library
@@ -42,15 +49,15 @@ def test_the_table_is_that_of_the_command() -> None:
 @pytest.mark.library
 @pytest.mark.torch
 def test_the_bug_is_shown_and_caught() -> None:
-    bug = ["--ranks", "2", "--skew", "--churn", "200", "--seed", "1", "--json"]
-    shown = run("symmem.verify", *bug, "--placement", "address", "--check", "off")
+    bug = ["--skew", "--churn", "200", "--seed", "1", "--json"]
+    shown = forked(2, *bug, "--placement", "address", "--check", "off")
     assert shown.code == 1, shown
     assert json.loads(shown.out)["failed"] > 0
-    caught = run("symmem.verify", *bug, "--placement", "address", "--check", "every")
+    caught = forked(2, *bug, "--placement", "address", "--check", "every")
     report = json.loads(caught.out)
     assert (caught.code, report["failed"]) == (1, 0)
     assert report["divergence"]["message"]
-    cured = run("symmem.verify", *bug, "--groups", "2")
+    cured = forked(2, *bug, "--groups", "2")
     assert cured.code == 0, cured
 
 
@@ -58,7 +65,7 @@ def test_the_bug_is_shown_and_caught() -> None:
 @pytest.mark.torch
 def test_bits_are_compared_with_a_formula_of_every_type_and_reduction() -> None:
     given = ["--cases", "40", "--rounds", "1", "--size", "2Ki"]
-    done = run("symmem.verify", "--ranks", "3", "--deterministic", *given)
+    done = forked(3, "--deterministic", *given)
     assert done.code == 0, done
     lines = done.out.splitlines()
     assert lines[0].endswith(", path auto")
@@ -66,7 +73,7 @@ def test_bits_are_compared_with_a_formula_of_every_type_and_reduction() -> None:
     assert any(line.split()[:4] == ["1.3", "sum", "float16", "4,096"] for line in lines), done
     assert any(line.split()[:4] == ["1.40", "avg", "uint8", "8,192"] for line in lines), done
     assert lines[-1] == "Total: 40 | Passed: 40 | Failed: 0"
-    done = run("symmem.verify", "--ranks", "4", "--deterministic=tree", *given, "--json")
+    done = forked(4, "--deterministic=tree", *given, "--json")
     report = json.loads(done.out)
     assert (report["deterministic"], report["passed"]) == ("tree", 40), done
 
@@ -121,7 +128,7 @@ def test_the_formula_is_that_of_the_page(
 def test_what_cannot_run_is_code_2() -> None:
     assert run("symmem.verify", "--ranks", "0").code == 2
     assert run("symmem.verify", "--deterministic=sorted").code == 2
-    three = run("symmem.verify", "--ranks", "3", "--deterministic=tree")
+    three = forked(3, "--deterministic=tree")
     assert three.code == 2, three
     assert "the formula tree of reductions is for 2, 4, 8, ... ranks" in three.err
     refused = run("symmem.verify", "--ranks", "1", "--backend", "nccl")

@@ -75,12 +75,12 @@ def test_a_build_is_repeatable(wheel: Path, tmp_path: Path) -> None:
 
 def test_it_runs_in_a_clean_environment(wheel: Path, tmp_path: Path) -> None:
     clean = tmp_path / "clean"
-    made = run(sys.executable, "-m", "venv", str(clean))
+    made = run(sys.executable, "-m", "venv", "--without-pip", str(clean))
     assert made.code == 0, made
     python = str(clean / "bin" / "python")
     env = {"PATH": os.environ["PATH"], "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
-    pip = [python, "-m", "pip", "install", "-q", "--no-index", "--no-deps", str(wheel)]
-    installed = run(*pip, env=env)
+    pip = [sys.executable, "-m", "pip", "--python", python]
+    installed = run(*pip, "install", "-q", "--no-index", "--no-deps", str(wheel), env=env)
     assert installed.code == 0, installed
     done = run(python, "-c", PROGRAM, env=env, cwd=tmp_path)
     assert done.code == 0, done

@@ -1,0 +1,208 @@
+"""Forks ranks from a process that has imported PyTorch, which takes each of them seconds else.
+
+This runs in two processes. `Server` is the side of the tests. `serve` is the process that forks: it
+imports what it is asked to, starts no threads, and never loads libsymmem.so, whose Go runtime does
+not survive a fork. What it forks runs a program as Python itself would: as `__main__`, with the
+arguments and variables of its own, and with an end of the interpreter of its own.
+
+A rank that is forked has the addresses and the seed of hashes of its server. Ranks that are started
+one by one differ in both, so that every rank has a server of its own here, too.
+"""
+
+from __future__ import annotations
+
+import builtins
+import contextlib
+import gc
+import importlib
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from types import CodeType
+from typing import Any
+
+READY = 100.0
+"""How many seconds a fork may take, with the imports of its server if that is new."""
+
+MOST = 1 << 20
+"""The bytes that a request may have: the arguments and the variables of one program."""
+
+
+PID, END = "pid", "end"
+"""What comes through a connection: the number of the process, and later its exit code."""
+
+
+class ServerError(Exception):
+    """A server, or what it has forked, has ended too early."""
+
+
+class Child:
+    """A program that a server has forked: what subprocess.Popen is for one that was started."""
+
+    def __init__(self, connection: socket.socket):
+        self._connection = connection
+        self.returncode: int | None = None
+        self.pid = self._received(PID, READY)
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Wait for the end. Its number stays its own as long as this object is entered."""
+        if self.returncode is None:
+            self.returncode = self._received(END, timeout)
+        return self.returncode
+
+    def send_signal(self, number: int) -> None:
+        os.kill(self.pid, number)
+
+    def __enter__(self) -> Child:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        try:
+            self.wait()
+        finally:
+            self._connection.close()
+
+    def _received(self, what: str, timeout: float | None) -> int:
+        come, _, _ = select.select([self._connection], [], [], timeout)
+        if not come:
+            raise subprocess.TimeoutExpired("a forked program", timeout or 0)
+        found, _, number = self._connection.recv(100).decode().partition(" ")
+        if found != what:
+            raise ServerError(f"{found or 'nothing'} {number} came from the server, not {what}")
+        return int(number)
+
+
+class Server:
+    """The side of the tests: starts a server, and asks it for programs."""
+
+    def __init__(self, modules: Sequence[str], variables: dict[str, str]):
+        self._control, theirs = _connected()
+        with theirs:
+            # Its errors are those of the test that has asked for it.
+            self._process = subprocess.Popen(
+                [sys.executable, __file__, str(theirs.fileno()), *modules],
+                env=variables,
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+
+    def close(self) -> None:
+        """End it, with all that it has forked."""
+        with self._process:
+            self._control.close()
+
+    def start(self, command: Sequence[str], variables: dict[str, str], out: int, err: int) -> Child:
+        """Fork a program, whose standard output and error are these descriptors."""
+        ours, theirs = _connected()
+        request = json.dumps([list(command), variables]).encode()
+        with theirs:
+            socket.send_fds(self._control, [request], [theirs.fileno(), out, err])
+        return Child(ours)
+
+
+def _connected() -> tuple[socket.socket, socket.socket]:
+    """Make a connection that keeps messages apart."""
+    return socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+
+
+class _Forked:
+    """The side of the server: one that it has forked."""
+
+    def __init__(self, pid: int, connection: socket.socket):
+        self.pid, self.connection = pid, connection
+        self.watch = os.pidfd_open(pid)
+        self.ended = False
+
+    def report(self) -> None:
+        """Send its exit code. It stays a zombie, so that its number is nobody else's."""
+        found = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
+        assert found is not None
+        self.ended = True
+        code = found.si_status if found.si_code == os.CLD_EXITED else -found.si_status
+        with contextlib.suppress(BrokenPipeError):  # The test has let go of it.
+            self.connection.send(f"{END} {code}".encode())
+
+    def end(self) -> None:
+        """End it, with its session if it has come to make one."""
+        for kill in (os.killpg, os.kill):
+            with contextlib.suppress(ProcessLookupError):
+                kill(self.pid, signal.SIGKILL)
+        os.waitpid(self.pid, 0)
+        self.close()
+
+    def close(self) -> None:
+        self.connection.close()
+        os.close(self.watch)
+
+
+def serve(control: socket.socket, modules: Sequence[str]) -> tuple[CodeType, dict[str, Any]]:
+    """Fork what the tests ask for until they end; return, in a fork alone, what it is to run."""
+    for module in modules:
+        importlib.import_module(module)
+    threads = len(os.listdir("/proc/self/task"))
+    if threads > 1 or "symmem" in sys.modules:
+        raise ServerError(f"{threads} threads and {modules} are not what may be forked")
+    gc.freeze()  # The collector of each fork would copy all pages of it, again at its end.
+    forked: list[_Forked] = []
+    while True:
+        connections = {each.connection.fileno(): each for each in forked}
+        watches = {each.watch: each for each in forked if not each.ended}
+        ready = select.select([control.fileno(), *connections, *watches], [], [])[0][0]
+        if ready in watches:
+            watches[ready].report()
+        elif ready in connections:
+            connections[ready].end()
+            forked.remove(connections[ready])
+        else:
+            request, descriptors, _, _ = socket.recv_fds(control, MOST, 3)
+            if not request:
+                break
+            connection = socket.socket(fileno=descriptors[0])
+            if not (pid := os.fork()):
+                for each in forked:
+                    each.close()
+                control.close()
+                return _become(json.loads(request), connection, descriptors[1:])
+            for each in descriptors[1:]:
+                os.close(each)
+            forked.append(_Forked(pid, connection))
+    for each in forked:
+        each.end()
+    sys.exit()
+
+
+def _become(
+    request: Any, connection: socket.socket, outputs: Sequence[int]
+) -> tuple[CodeType, dict[str, Any]]:
+    """Make of this fork what Python would be that has been started with a program."""
+    (program, *arguments), variables = request
+    os.setsid()
+    for number, descriptor in enumerate(outputs, 1):
+        os.dup2(descriptor, number)
+        os.close(descriptor)
+    with connection:
+        connection.send(f"{PID} {os.getpid()}".encode())
+    os.environ.clear()
+    os.environ.update(variables)
+    sys.argv = [program, *arguments]
+    sys.path[0] = str(Path(program).parent)
+    names = vars(sys.modules["__main__"])
+    names.clear()
+    names.update(__name__="__main__", __file__=program, __builtins__=builtins)
+    names.update(dict.fromkeys(("__doc__", "__package__", "__loader__", "__spec__")))
+    return compile(Path(program).read_bytes(), program, "exec", dont_inherit=True), names
+
+
+if __name__ == "__main__":
+    # By this name, for the fork's own module takes the place of this one.
+    import fork_server
+
+    exec(*fork_server.serve(socket.socket(fileno=int(sys.argv[1])), sys.argv[2:]))
