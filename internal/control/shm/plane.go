@@ -39,6 +39,8 @@ const (
 	// spinBudget is how long Await polls without giving the processor away: the time of a small
 	// collective, so that the end of one is seen at once.
 	spinBudget = 50 * time.Microsecond
+	// yieldTime is how long it gives the processor to others then, before it sleeps.
+	yieldTime = uint64(500 * time.Microsecond)
 	// minAwaitSleep and maxAwaitSleep bound the sleeps of Await. Nothing wakes a sleeper when work
 	// elsewhere has ended, so the end of the wait may be seen late by one sleep.
 	minAwaitSleep, maxAwaitSleep = 20 * time.Microsecond, 100 * time.Microsecond
@@ -164,7 +166,7 @@ func (p *plane) Await(ctx context.Context, w control.Wait) error {
 	p.publishWait(notice, sys.Monotonic())
 	defer p.unpublishWait(notice)
 	var grace control.GraceTimer
-	for turn := 0; !w.Done(); turn++ {
+	for naps := 0; !w.Done(); {
 		failed := grace.Elapsed(w.Ticket != 0 && p.peerFailed())
 		if err := p.verdict(notice, failed); err != nil && !w.Done() {
 			return p.fail(w.Refine(err))
@@ -172,7 +174,12 @@ func (p *plane) Await(ctx context.Context, w control.Wait) error {
 		if ctx.Err() != nil && !w.Done() {
 			return p.interrupted(ctx, notice)
 		}
-		p.pause(&w, turn)
+		if end := notice.begin + yieldTime; sys.Monotonic() < end {
+			p.giveWay(&w, end)
+			continue
+		}
+		p.nap(naps)
+		naps++
 	}
 	return nil
 }
@@ -200,23 +207,18 @@ func (p *plane) pollBriefly(w *control.Wait) bool {
 	return false
 }
 
-// pause passes the time between two checks of the wait: at first it yields, later it sleeps on the
-// futex, which a fault of this rank or of another wakes.
-func (p *plane) pause(w *control.Wait, turn int) {
-	sleeps := turn - p.budget.yields/yieldsPerCheck
-	if sleeps < 0 {
-		begin := sys.Monotonic()
-		for yields := range yieldsPerCheck {
-			p.machine.yield()
-			if w.Done() || yields%fewYieldsPerCheck == 0 && sys.Monotonic()-begin > checkInterval {
-				return
-			}
-		}
-		return
+// giveWay lets others run until the wait is over, or until a time.
+func (p *plane) giveWay(w *control.Wait, until uint64) {
+	for !w.Done() && sys.Monotonic() < until {
+		p.machine.yield()
 	}
+}
+
+// nap sleeps on the futex, which a fault of this rank or of another wakes.
+func (p *plane) nap(naps int) {
 	word := spin.LoadAcquire32(&p.me.wakeup.word)
 	if !p.fault.set.Load() {
-		sys.FutexWait(&p.me.wakeup.word, word, min(minAwaitSleep<<min(sleeps, 3), maxAwaitSleep))
+		sys.FutexWait(&p.me.wakeup.word, word, min(minAwaitSleep<<min(naps, 3), maxAwaitSleep))
 	}
 }
 
