@@ -219,12 +219,15 @@ static void block_turn(struct gpu_grid *g, struct gpu_block *b) {
     block_start(g, b);
 }
 
-/* Leaves the processor to other ranks when nothing has moved since some time. A round of a large
- * grid takes as long as a rank needs to come, so who waits longer sleeps longer. */
-static void wait_for_others(uint64_t since) {
+/* Leaves the processor to other ranks when nothing has moved since some time. Who waits longer
+ * sleeps longer. A round of a large grid takes as long as a rank needs to come: what has come is
+ * looked for twice as long after it as it takes. */
+static void wait_for_others(uint64_t waited, uint64_t round) {
     static const uint64_t brief = 200000, longest = 1000000;
-    uint64_t waited = gpu_clock() - since, sleep = waited / 4 < longest ? waited / 4 : longest;
-    if (waited < brief)
+    uint64_t sleep = waited / 4 < longest ? waited / 4 : longest;
+    if (sleep < 2 * round)
+        sleep = 2 * round < 4 * longest ? 2 * round : 4 * longest;
+    if (waited + round < brief)
         sched_yield();
     else
         nanosleep(&(struct timespec){.tv_nsec = (long)sleep}, NULL);
@@ -249,6 +252,7 @@ void grid_run(void (*run)(const void *params), const void *params, struct extent
         block_start(g, &g->blocks[i]);
     }
     for (uint64_t still = 0; g->ended < count;) {
+        uint64_t begin = gpu_clock();
         g->moved = false;
         for (size_t i = 0; i < places; i++)
             block_turn(g, &g->blocks[backward ? places - 1 - i : i]);
@@ -256,8 +260,9 @@ void grid_run(void (*run)(const void *params), const void *params, struct extent
             still = 0;
             continue;
         }
-        still = still == 0 ? gpu_clock() : still;
-        wait_for_others(still);
+        uint64_t end = gpu_clock();
+        still = still == 0 ? end : still;
+        wait_for_others(end - still, end - begin);
     }
     grid_give(g);
 }
