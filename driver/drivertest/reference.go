@@ -2,6 +2,7 @@ package drivertest
 
 import (
 	"math/rand/v2"
+	"sync"
 	"unsafe"
 
 	"symmem/driver"
@@ -44,8 +45,27 @@ func narrowed(t driver.DataType, in []byte) []byte {
 // number of bytes never lies on its own copy.
 const period = 65521
 
-// input makes the numbers that a rank contributes, alike in every run.
+// made holds what input has made, by what that depends on: trials of all operations and paths take
+// the same numbers.
+var made sync.Map
+
+// input makes the numbers that a rank contributes, alike in every run. Callers do not change them.
 func input(h Harness, t driver.DataType, rank int, count int64) []byte {
+	key := struct {
+		unordered bool
+		t         driver.DataType
+		rank      int
+		count     int64
+	}{h.Unordered, t, rank, count}
+	if in, is := made.Load(key); is {
+		return in.([]byte)
+	}
+	in := newInput(h, t, rank, count)
+	made.Store(key, in)
+	return in
+}
+
+func newInput(h Harness, t driver.DataType, rank int, count int64) []byte {
 	draws := rand.New(rand.NewPCG(uint64(rank)+1, uint64(t)<<32|uint64(count)))
 	one := inputs(h, t, int(min(count, period)), draws)
 	if count <= period {
