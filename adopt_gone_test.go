@@ -108,7 +108,7 @@ func TestACaptureOfAnotherLibraryIsAskedAboutUntilItEnds(t *testing.T) {
 		r.ok(p.Register(r.ctx, r.World()))
 		r.ok(o.destroy(theirs))
 		r.Interop().SetIdle(true) // for the close
-		r.sums(r.World(), r.window(p, 256*mib))
+		r.sums(r.World(), r.window(p, 64*mib))
 		r.ok(o.do(func() error { return o.gpus.GraphDestroy(graph) }))
 		r.ok(o.gpu.ReleasePrimary())
 	})

@@ -12,7 +12,7 @@ import (
 // take the path that memory outside of pools takes, and are right.
 func TestMemoryThatGrewInACaptureTakesThePathsOfOrdinaryMemory(t *testing.T) {
 	for _, choice := range []symmem.PathChoice{symmem.PathAuto, symmem.PathDirect, symmem.PathPlain} {
-		for _, bytes := range []int64{4 << 10, mib, 16 * mib} {
+		for _, bytes := range []int64{4 << 10, mib, 10 * mib} {
 			t.Run(fmt.Sprintf("%v/%d", choice, bytes), func(t *testing.T) {
 				together(t, 2, symmem.Options{Path: choice}, func(r *rank) {
 					for _, theirs := range []bool{false, true} {
