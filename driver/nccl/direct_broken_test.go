@@ -189,18 +189,17 @@ func (p *pitch) judgeBroken(m *testRank, b *batch, part broken) error {
 	if err != nil {
 		return err
 	}
-	want := p.wants[m.number][:len(got)]
-	p.draw(m, b, recv, 0, want)
-	before := make([]byte, len(got))
-	p.draw(m, &batch{way: b.way}, recv, 0, before)
-	marks, outputs := 0, c.pieces(m.rank, &p.sources)
+	want, outputs := p.wants[m.number][:len(got)], c.pieces(m.rank, &p.sources)
+	if !part.launched { // what was there before
+		p.draw(m, &batch{way: b.way}, recv, 0, want)
+	} else {
+		p.draw(m, b, recv, 0, want)
+	}
+	marks := 0
 	for _, w := range outputs {
-		begin, end := recv.base+w.to*size, recv.base+(w.to+w.count)*size
-		if !part.launched {
-			copy(want[begin:end], before[begin:end])
-			continue
+		if begin, end := recv.base+w.to*size, recv.base+(w.to+w.count)*size; part.launched {
+			marks += allowMarks(b.dataType, got[begin:end], want[begin:end])
 		}
-		marks += allowMarks(b.dataType, got[begin:end], want[begin:end])
 	}
 	if !bytes.Equal(got, want) {
 		return p.differ(m, b, recv, 0, got, want)
