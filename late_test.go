@@ -37,6 +37,9 @@ func TestALateRankIsWarnedOfWhileTheWaitGoesOn(t *testing.T) {
 				// come here may have been warned of as well.
 				for seen := 0; seen < 4; {
 					w := <-warnings
+					if strings.HasPrefix(w.Doing, "meeting ") {
+						continue // on a busy machine, before a rank does anything
+					}
 					if w.Group != "world" || w.Doing == "" || w.Waited < warnSoon ||
 						w.Activity[w.Ranks[0]] == "" {
 						r.failf("the warning is %+v", w)
