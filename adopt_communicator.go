@@ -146,20 +146,16 @@ func (a *AdoptedCommunicator) agree(ctx context.Context, p *Pool, pending []*seg
 	if a.rt.Check() == CheckOff {
 		return nil
 	}
-	var list agreement.Pending
-	for _, s := range pending {
-		list = list.Add(s.key.Ordinal, s.key.Bytes)
-	}
 	tag := "communicator " + a.name
 	tag = tag[:min(len(tag), agreement.MaxTag)]
 	if g := a.group; g != nil {
 		g.mu.Lock()
 		defer g.mu.Unlock()
-		return g.agree(ctx, tag, p.history(list))
+		return g.agree(ctx, tag, p.history(pending))
 	}
 	machine, err := agreement.New(agreement.Config{
 		Rank: a.native.Rank(), Ranks: a.native.Size(), Mode: agreement.Exact, Group: a.name,
-		Tag: "communicator", Ledgers: []agreement.Ledger{p.history(list)},
+		Tag: "communicator", Ledgers: []agreement.Ledger{p.history(pending)},
 	})
 	if err != nil {
 		return err

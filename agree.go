@@ -44,7 +44,7 @@ func (g *Group) histories() []agreement.Ledger {
 	var all []agreement.Ledger
 	for _, p := range g.rt.allPools() {
 		if p.domain != nil && p.domain.contains(g) && !p.isClosed() {
-			all = append(all, p.history(agreement.Pending{}))
+			all = append(all, p.history(nil))
 		}
 	}
 	sort.Slice(all, func(i, j int) bool { return all[i].ID < all[j].ID })

@@ -131,11 +131,7 @@ func (p *Pool) agreeToRegister(ctx context.Context, g *Group, pending []*segment
 	if g.rt.Check() == CheckOff {
 		return nil
 	}
-	var list agreement.Pending
-	for _, s := range pending {
-		list = list.Add(s.key.Ordinal, s.key.Bytes)
-	}
-	return g.agree(ctx, "registration", p.history(list))
+	return g.agree(ctx, "registration", p.history(pending))
 }
 
 // pendingOf copies the pending list, so that no lock is held while ranks wait for each other. What
@@ -240,7 +236,7 @@ func (p *Pool) Trim(ctx context.Context, keep int64) error {
 	g := p.domain
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if err := g.agree(ctx, "trim", p.history(agreement.Pending{})); err != nil {
+	if err := g.agree(ctx, "trim", p.history(nil)); err != nil {
 		return err
 	}
 	idle := p.takeIdle(keep)
@@ -285,9 +281,13 @@ func (p *Pool) retire(idle []*segment, step func(*Pool, *segment) error) error {
 	return errors.Join(errs...)
 }
 
-// history is the pool's part in an agreement.
-func (p *Pool) history(pending agreement.Pending) agreement.Ledger {
-	return agreement.Ledger{ID: p.id, Source: history{p}, Pending: pending}
+// history is the pool's part in an agreement, with the segments that are about to be registered.
+func (p *Pool) history(pending []*segment) agreement.Ledger {
+	var list agreement.Pending
+	for _, s := range pending {
+		list = list.Add(s.key.Ordinal, s.key.Bytes)
+	}
+	return agreement.Ledger{ID: p.id, Source: history{p}, Pending: list}
 }
 
 func (p *Pool) isClosed() bool {

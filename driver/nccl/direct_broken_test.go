@@ -190,11 +190,11 @@ func (p *pitch) judgeBroken(m *testRank, b *batch, part broken) error {
 		return err
 	}
 	want, outputs := p.wants[m.number][:len(got)], c.pieces(m.rank, &p.sources)
-	if !part.launched { // what was there before
-		p.draw(m, &batch{way: b.way}, recv, 0, want)
-	} else {
-		p.draw(m, b, recv, 0, want)
+	left := b
+	if !part.launched {
+		left = &batch{way: b.way} // what was there before
 	}
+	p.draw(m, left, recv, 0, want)
 	marks := 0
 	for _, w := range outputs {
 		if begin, end := recv.base+w.to*size, recv.base+(w.to+w.count)*size; part.launched {
