@@ -10,8 +10,6 @@ import (
 	"time"
 
 	"symmem/driver"
-	"symmem/driver/nccl/internal/gpu"
-	"symmem/driver/nccl/internal/stream"
 )
 
 // sizes are how many numbers a call has that goes in lines, and one that goes over the peers'
@@ -82,51 +80,6 @@ func (w *testGroup) abort(count int64, calls int) {
 		}
 		if err := m.stream.Synchronize(w.t.Context()); !errors.Is(err, want) {
 			return fmt.Errorf("got %w, want %w", err, want)
-		}
-		return nil
-	})
-}
-
-// TestAWarpWaitsForABlockNoLongerThanForRanks has the first block of a rank count fewer calls than
-// the others, which wait for it once the call has failed. No kernel does that.
-func TestAWarpWaitsForABlockNoLongerThanForRanks(t *testing.T) {
-	if !apart(t, "") {
-		return
-	}
-	gpu.EndingTime = 20 * time.Second
-	w := newTestGroup(t, 2, time.Second)
-	w.regroup(0, 1)
-	var powers [2]*power
-	w.must(func(m *testRank) (err error) {
-		if powers[m.rank], err = m.newPower(w, 1, 50_000); err != nil {
-			return err
-		}
-		p := powers[m.rank]
-		return errors.Join(p.raise(m.group, m.stream, driver.PathDirect), m.check(w, p, m.stream))
-	})
-	// Only now: under a number that it has used before a rank writes over what its peer may yet read.
-	w.must(func(m *testRank) error {
-		if m.rank == 1 {
-			return nil
-		}
-		p := powers[m.rank]
-		at, err := m.group.(*communicator).direct.exchange.Places()
-		if err != nil {
-			return err
-		}
-		err = errors.Join(m.write(at.Exchange[0], make([]byte, 8)),
-			p.raise(m.group, m.stream, driver.PathDirect))
-		if err != nil {
-			return err
-		}
-		var late *driver.TimeoutError
-		if err := m.stream.Synchronize(t.Context()); !errors.As(err, &late) {
-			return fmt.Errorf("got %w, want a TimeoutError", err)
-		}
-		idle := func() (bool, error) { return m.stream.(*stream.Stream).Idle(), nil }
-		if err := gpu.Within(20*time.Second, idle); err != nil {
-			m.pinned = nil // CUDA waits for the kernel before it takes such memory back
-			return err
 		}
 		return nil
 	})

@@ -61,6 +61,29 @@ func TestAlikeGraphsInOppositeOrderDiverge(t *testing.T) {
 	}
 }
 
+// TestCallsDivergeWhereABlockHasNoRoom: blocks that wait for numbers of another call do not end. The
+// blocks of a kernel may find no room before others end, as where ranks share a GPU.
+func TestCallsDivergeWhereABlockHasNoRoom(t *testing.T) {
+	if !apart(t, "", "SOFTGPU_BLOCKS=1") {
+		return
+	}
+	w := newGroup(t, 2, 3*time.Second)
+	w.withPower(50_000, func(m *testRank, p *power) error {
+		call := p.call(driver.PathDirect)
+		call.Digest += uint64(m.rank)
+		m.group.(*communicator).SetCheck(false) // else the hosts compare, too
+		plan, err := prepare(m.group, call)
+		if err = errors.Join(err, m.group.Launch(m.stream, plan)); err != nil {
+			return err
+		}
+		var differs *driver.MismatchError
+		if err := m.stream.Synchronize(t.Context()); !errors.As(err, &differs) {
+			return fmt.Errorf("got %w, want that the calls differ", err)
+		}
+		return nil
+	})
+}
+
 // wantDiverged looks for the first call of a capture in the error of a rank, by the number of its
 // launch or by that of the call in the group.
 func wantDiverged(found error, capture int, launch bool) error {

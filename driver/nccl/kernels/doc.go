@@ -59,24 +59,27 @@
 // A rank that has met a fault sends nothing and takes nothing from then on, whatever is queued or
 // replayed, since its input may be wrong. The fault word and the number of the call share the 16
 // bytes that each block reads first, so that a check for a fault needs no other load. When the host
-// ends the kernels, it copies its own word to the first of these fault words; the last warp, which
-// has no data, also checks that one. Input is fetched before it is known whether there was a fault.
+// ends the kernels, it copies its own word to the first of these fault words; the warp without data
+// also checks that one. Input is fetched before it is known whether there was a fault.
 //
 // What a call that fails leaves undone is marked: all bits are set, a NaN in every floating-point
 // type. A warp or block marks what it was to write itself, so this rank never writes over a mark.
-// If all data have come, but not the words of another rank, the last warp marks the first number of
-// each part, once the block that writes it has ended. Bulk kernels also mark what their peers write
-// to them. A peer that is late may write correct data over those marks, but never over the part
-// that this rank writes; a broadcast has no such part. A late peer may also read marks, if the
-// output is an input, too. Its floating-point sums are NaN then, but sums of integers are just
-// wrong: only the fault shows it.
+// If all data have come, but not the words of another rank, the warp without data marks the first
+// number of each part, after the warp of its block that writes it. Bulk kernels also mark what
+// their peers write to them. A peer that is late may write correct data over those marks, but never
+// over the part that this rank writes; a broadcast has no such part. A late peer may also read
+// marks, if the output is an input, too. Its floating-point sums are NaN then, but sums of integers
+// are just wrong: only the fault shows it.
 //
 // # Progress
 //
 // Blocks wait for blocks of other ranks, never for blocks of their own grid. All ranks launch grids
 // of the same size, and every rank's GPU holds such a grid at once if it runs nothing else.
 // Launch.resident says how many blocks that is, and a test checks the objects: the registers are
-// enough for it. Other work ends by itself and makes room. A kernel that overlaps with the one
+// enough for it. Other work ends by itself and makes room. Where blocks have no room, as where
+// clients of the Multi-Process Service share a GPU, the first ones go ahead: they wait for the same
+// blocks of other ranks. The first warp of the first block tells different calls apart, whose other
+// blocks would wait for each other's numbers until the timeout. A kernel that overlaps with the one
 // before it in its stream is launched once all blocks of that one have started, and holds its own
 // blocks while it waits. Kernels of any reduction, whose blocks take a whole multiprocessor each,
 // overlap with none; nor do kernels where ranks of one process share a GPU.

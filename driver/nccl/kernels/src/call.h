@@ -1,5 +1,5 @@
 // A call as a kernel gets it, and the memory that ranks write to each other. The structures are those
-// of call.go; a test compares their sizes and offsets.
+// of arguments.go; a test compares their sizes and offsets.
 #pragma once
 #include <device.h>
 

@@ -130,16 +130,6 @@ DEVICE void finish(const Call& call, u64 epoch) {
 	count(call, epoch);
 }
 
-// settled waits until the first block has ended, whose threads wait for nobody once there is a fault, and
-// then until its writes must have arrived. It waits no longer than for ranks. A fence would cost time in
-// every call that succeeds.
-DEVICE void settled(const Call& call, u64 epoch) {
-	const State* first = state(call, 0);
-	u64 since = dev::clock();
-	while (dev::load_relaxed(&first->epoch) < epoch && dev::clock() - since < call.timeout) dev::pause();
-	for (since = dev::clock(); dev::clock() - since < 20000;) dev::pause();
-}
-
 // What a call that fails leaves undone is marked by bits that are all 1: a NaN of any floating type, a -1
 // of others. So it is not taken for a result, and no type needs to be known.
 enum : u64 { Mark = ~0ull };

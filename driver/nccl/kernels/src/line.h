@@ -32,12 +32,17 @@ DEVICE u32 chunks_of(u32 bytes) {
 	return (bytes + Chunk<T>::Data - 1) / Chunk<T>::Data;
 }
 
-// Worker is what a thread knows of its place. The last warp of the grid has no data: it exchanges headers
-// with the other ranks.
+// The first warp of the grid has no data: it exchanges headers with the other ranks. Its block has room
+// before any other one, and blocks that wait for lines of another call do not end before it has told the
+// calls apart. The others are numbered from 0. Nothing but a subtraction comes of it: what a kernel does
+// before it lets the next one start is time of every call.
+enum : u32 { Speaker = ~0u };
+
+// Worker is what a thread knows of its place.
 template <class T>
 struct Worker {
 	u32 lane;
-	u32 warp, warps;
+	u32 warp, warps;  // its number, and how many have data
 	bool flagged;  // this thread moves the flag of a line
 	u32 at;        // of the thread's T in a chunk of lines
 	u32 offset;    // of the thread's data in a chunk of data
@@ -45,6 +50,7 @@ struct Worker {
 	Begun begun;
 
 	MEMBER u64 epoch() const { return begun.last + 1; }
+	MEMBER bool speaks() const { return warp == Speaker; }
 };
 
 // flag_of tells calls apart by 40 bits of the epoch and 24 of the digest. A line with the same flag from an
@@ -59,7 +65,7 @@ DEVICE Worker<T> worker(const Call& call, const char* part) {
 	Worker<T> w;
 	u32 warps = dev::threads() / 32;
 	w.lane = dev::thread() % 32;
-	w.warp = dev::block() * warps + dev::thread() / 32;
+	w.warp = dev::block() * warps + dev::thread() / 32 - 1;
 	w.warps = dev::blocks() * warps - 1;
 	u32 line = w.lane / C::Threads;
 	w.flagged = w.lane % C::Threads == C::Threads - 1;
@@ -80,9 +86,9 @@ DEVICE bool well(const Worker<T>& w) {
 	return dev::all_warp(w.begun.well());
 }
 
-// speak is the work of the last warp: it returns false if a rank does not come, or to another call, or if
-// the host has ended the kernels, which it writes to the first state. That load is issued first and used
-// last.
+// speak is the work of the warp without data: it returns false if a rank does not come, or to another call,
+// or if the host has ended the kernels, which it writes to the first state. That load is issued first and
+// used last.
 template <class T>
 DEVICE bool speak(const Call& call, const Worker<T>& w) {
 	if (!well(w)) return false;  // all have begun before one of them may set the fault
@@ -297,8 +303,7 @@ struct Steps {
 		align = unit<T>(part);
 	}
 
-	// has reports whether a chunk is one of this warp's. The last warp has none.
-	MEMBER bool has(u32 chunk) const { return w.warp < w.warps && holds<T>(bytes, chunk); }
+	MEMBER bool has(u32 chunk) const { return holds<T>(bytes, chunk); }
 
 	// start fetches this rank's own part, if it is needed, and gives each rank what it needs. After a fault it
 	// gives nothing. Whether there is one is known no sooner than the input, so it asks after that is on its way.
@@ -373,16 +378,14 @@ struct CopySteps : Steps<T, W> {
 };
 
 // end counts the call. A warp for which it did not go well leaves marks in place of all that it was to
-// write. The last warp writes no data, so if it fails all data may be there: then it marks the first number
-// of each part, after the warp that writes it.
+// write. The warp without data writes none, so if it fails all data may be there: then it marks the first
+// number of each part, after the warp of its block that writes it.
 template <class S>
 DEVICE void end(const Call& call, const S& s, bool done) {
-	bool last = s.w.warp == s.w.warps, well = dev::all_warp(done && s.w.begun.well());
-	if (!well && !last) s.spoil(s.w.warp, s.w.warps, s.bytes);
+	bool speaks = s.w.speaks(), well = dev::all_warp(done && s.w.begun.well());
+	if (!well && !speaks) s.spoil(s.w.warp, s.w.warps, s.bytes);
 	finish(call, s.w.epoch());
-	if (well || !last) return;
-	settled(call, s.w.epoch());
-	s.spoil(0, 1, s.bytes < 8 ? s.bytes : 8);
+	if (!well && speaks) s.spoil(0, 1, s.bytes < 8 ? s.bytes : 8);
 }
 
 // line is a call whose warps have a chunk each. There is no loop, since code is fetched anew in every
@@ -392,7 +395,7 @@ DEVICE void line(const Call& call) {
 	S s(call);
 	u32 chunk = s.w.warp;
 	bool done = true;
-	if (chunk == s.w.warps) {
+	if (s.w.speaks()) {
 		done = speak(call, s.w);
 	} else if (s.has(chunk)) {
 		typename S::Part mine = s.template give<true>(chunk);
@@ -407,7 +410,7 @@ DEVICE void twin(const Call& call) {
 	S s(call);
 	u32 chunk = s.w.warp, behind = chunk + s.w.warps;
 	bool done = true;
-	if (chunk == s.w.warps) {
+	if (s.w.speaks()) {
 		done = speak(call, s.w);
 	} else if (s.has(chunk)) {
 		bool two = s.has(behind);
@@ -427,7 +430,7 @@ DEVICE void wide(const Call& call) {
 	S s(call);
 	u32 chunk = s.w.warp;
 	bool done = true;
-	if (chunk == s.w.warps) {
+	if (s.w.speaks()) {
 		done = speak(call, s.w);
 	} else if (s.has(chunk)) {
 		typename S::Part mine = s.template give<true>(chunk), next;
@@ -502,7 +505,7 @@ DEVICE void line_two_shot(const Call& call) {
 	Worker<T> w = worker<T>(call, call.send);
 	u32 chunks = chunks_of<T>((u32)call.sendStride), stride = chunks * Chunk<T>::Bytes, second = HalfBytes / 2;
 	bool done;
-	if (w.warp == w.warps) {
+	if (w.speaks()) {
 		done = speak(call, w);
 	} else {
 		for (u32 chunk = w.warp; chunk < chunks; chunk += w.warps) send_parts<T, W, true, true>(call, w, 0, chunk, stride);

@@ -16,12 +16,16 @@
 __thread struct gpu_lane *gpu_self;
 
 static bool backward;
-static pthread_once_t backward_once = PTHREAD_ONCE_INIT;
+static size_t room = SIZE_MAX;
+static pthread_once_t once = PTHREAD_ONCE_INIT;
 
-/* SOFTGPU_ORDER=down turns the order of lanes, warps and blocks around for all grids. */
-static void read_order(void) {
-    const char *text = getenv("SOFTGPU_ORDER");
+/* SOFTGPU_ORDER=down turns the order of lanes, warps and blocks around for all grids, and
+ * SOFTGPU_BLOCKS says how many blocks of a grid have room at once. */
+static void read_environment(void) {
+    const char *text = getenv("SOFTGPU_ORDER"), *blocks = getenv("SOFTGPU_BLOCKS");
     backward = text != NULL && strcmp(text, "down") == 0;
+    if (blocks != NULL && atoi(blocks) > 0)
+        room = (size_t)atoi(blocks);
 }
 
 static struct gpu_lane *take_ready(struct gpu_warp *w) {
@@ -238,7 +242,8 @@ void grid_run(void (*run)(const void *params), const void *params, struct extent
     uint64_t count = (uint64_t)grid.x * grid.y * grid.z;
     uint32_t threads = block.x * block.y * block.z, warps = (threads + GPU_LANES - 1) / GPU_LANES;
     size_t places = count < WARPS / warps ? count : WARPS / warps;
-    pthread_once(&backward_once, read_order);
+    pthread_once(&once, read_environment);
+    places = places < room ? places : room;
     struct gpu_grid *g = grid_take(places * warps);
     g->run = run;
     g->params = params;
