@@ -61,8 +61,8 @@ func TestAlikeGraphsInOppositeOrderDiverge(t *testing.T) {
 	}
 }
 
-// TestCallsDivergeWhereABlockHasNoRoom: blocks that wait for numbers of another call do not end. The
-// blocks of a kernel may find no room before others end, as where ranks share a GPU.
+// TestCallsDivergeWhereABlockHasNoRoom: blocks that wait for numbers of another call do not end.
+// Blocks of a kernel may find no room before others end, as where ranks share a GPU.
 func TestCallsDivergeWhereABlockHasNoRoom(t *testing.T) {
 	if !apart(t, "", "SOFTGPU_BLOCKS=1") {
 		return
