@@ -24,11 +24,15 @@ func apart(t *testing.T, what string, variables ...string) bool {
 }
 
 // within runs the rest of a test in a process of its own, in an environment that the libraries read
-// once, and reports whether this is that process.
+// once, and reports whether this is that process. On the software GPU such processes, which mostly
+// wait, run alongside each other.
 func within(t *testing.T, variables ...string) bool {
 	t.Helper()
 	if os.Getenv("SYMMEM_TEST_APART") == t.Name() {
 		return true
+	}
+	if soft(t) {
+		t.Parallel()
 	}
 	c := systest.Command(t, 4*time.Minute, os.Args[0], "-test.run=^"+t.Name()+"$", "-test.timeout=3m")
 	c.Env = append(append(os.Environ(), "SYMMEM_TEST_APART="+t.Name()), variables...)
