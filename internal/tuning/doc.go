@@ -32,24 +32,24 @@
 //	  "source": "...",               who measured, and how
 //	  "otherwise": "plain",          the path where no rule applies
 //	  "rules": [
-//	    {"memory": "any", "steps": [{"path": "other", "measured": []}]},
+//	    {"memory": "any", "steps": [{"path": "other"}]},
 //	    {"operation": "AllReduce", "ranks": 4, "machines": 1, "memory": "symmetric", "steps": [
 //	      {"up_to": "1MiB", "path": "direct", "measured": [
 //	        {"bytes": "1KiB", "plain_us": 13, "window_us": 7.4, "direct_us": 3.1}
 //	      ]},
-//	      {"path": "other", "measured": []}
+//	      {"path": "other"}
 //	    ]},
 //	    {"operation": "AllReduce", "ranks": 4, "machines": 1, "measured_type": "bfloat16", "steps": [
 //	      {"up_to": "64KiB", "path": "window", "measured": [
 //	        {"bytes": "1KiB", "plain_us": 13, "window_us": 7.4, "noise_percent": 0.8}
 //	      ]},
-//	      {"path": "plain", "measured": []}
+//	      {"path": "plain"}
 //	    ]},
 //	    {"operation": "AllGather", "ranks": 4, "machines": 1, "in_place": true, "steps": [
-//	      {"path": "plain", "measured": []}
+//	      {"path": "plain"}
 //	    ]},
 //	    {"operation": "AllReduce", "data_type": "float32", "ranks": 4, "machines": 1, "steps": [
-//	      {"path": "window", "measured": []}
+//	      {"path": "window"}
 //	    ]}
 //	  ]
 //	}

@@ -2,6 +2,7 @@ package tuning
 
 import (
 	"fmt"
+	"strconv"
 )
 
 // Half says which calls of an operation a rule is about: nccl-tests halves its rows so. A call
@@ -46,6 +47,9 @@ func (h Half) String() string {
 		return ""
 	}
 }
+
+// MarshalJSON writes what a rule about one half says about in_place.
+func (h Half) MarshalJSON() ([]byte, error) { return strconv.AppendBool(nil, h == InPlace), nil }
 
 // UnmarshalJSON reads what a rule says about in_place: true or false. A rule about both halves says
 // nothing.

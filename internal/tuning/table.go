@@ -2,7 +2,9 @@ package tuning
 
 import (
 	"cmp"
+	"encoding/json"
 	"fmt"
+	"hash/fnv"
 	"slices"
 	"strings"
 )
@@ -49,7 +51,8 @@ type Call struct {
 // Shape is what a table looks at in a group.
 type Shape struct {
 	// Ranks is how many there are, Machines on how many machines they run.
-	Ranks, Machines int
+	Ranks    int `json:"ranks,omitempty"`
+	Machines int `json:"machines,omitempty"`
 }
 
 // String writes a shape for people: "4 ranks", "16 ranks on 2 machines".
@@ -67,54 +70,60 @@ func (s Shape) String() string {
 // use then.
 type Table struct {
 	// Device, Library, Date and Source say what was measured, when, and by whom, for people.
-	Device, Library, Date, Source string
+	Device  string `json:"device"`
+	Library string `json:"library"`
+	Date    string `json:"date"`
+	Source  string `json:"source"`
 	// Otherwise is the path where no rule applies; without one about the direct path, that is not
 	// taken.
-	Otherwise Path
+	Otherwise Path `json:"otherwise"`
 	// Rules are in no order; there is one at most for each operation, type, shape, memory and half.
-	Rules []Rule
+	Rules []Rule `json:"rules"`
 	// Origin says where the table was found, such as "built-in table"; it is not encoded.
-	Origin string
+	Origin string `json:"-"`
 }
 
 // Rule is about one operation on groups of one shape, or about one half of its calls. A rule
 // without operation and shape is about all operations that have no rule of their own.
 type Rule struct {
 	// Operation is the name that driver has for it, such as "AllReduce".
-	Operation string
+	Operation string `json:"operation,omitempty"`
 	// DataType makes it a rule about elements of that type alone, such as "float32". One without is
 	// about all types that have none of their own; MeasuredType is the type of its times then, or
 	// empty if nobody knows it.
-	DataType, MeasuredType string
+	DataType string `json:"data_type,omitempty"`
 	Shape
 	// Memory makes it a rule about the direct path, for calls on such buffers.
-	Memory Memory
-	Half   Half
+	Memory       Memory `json:"memory,omitempty"`
+	MeasuredType string `json:"measured_type,omitempty"`
+	Half         Half   `json:"in_place,omitzero"`
 	// Steps ascend in UpTo; the last has none.
-	Steps []Step
+	Steps []Step `json:"steps"`
 }
 
 // Step is a range of sizes that take one path: those above the step before, up to UpTo.
 type Step struct {
 	// UpTo is the largest size of the step; 0 means that there is no end.
-	UpTo Size
-	Path Path
+	UpTo Size `json:"up_to,omitempty"`
+	Path Path `json:"path"`
 	// Measured are the times in the step's range that it was derived from.
-	Measured []Point
+	Measured []Point `json:"measured,omitempty"`
 }
 
 // Point is paths measured at one size, in turns.
 type Point struct {
-	Bytes Size
+	Bytes Size `json:"bytes"`
+	// InPlace tells, in a rule about both halves, that the calls worked in place.
+	InPlace bool `json:"in_place,omitempty"`
 	// PlainUS, WindowUS and DirectUS are medians in microseconds for a call, on the slowest rank.
 	// The last is 0 in rules that are not about the direct path; in those that are, WindowUS is 0
 	// where there is no window path.
-	PlainUS, WindowUS, DirectUS float64
+	PlainUS  float64 `json:"plain_us"`
+	WindowUS float64 `json:"window_us,omitempty"`
+	DirectUS float64 `json:"direct_us,omitempty"`
 	// NoisePercent is how far the ratio of the two that are compared can be off by chance, in
 	// percent; 0 if that is not known.
-	NoisePercent float64
-	// InPlace tells, in a rule about both halves, that the calls worked in place.
-	InPlace bool
+	NoisePercent float64 `json:"noise_percent,omitempty"`
 }
 
 // Name is how reasons and errors call the table.
@@ -294,56 +303,23 @@ func (r *Rule) String() string {
 // Digest condenses everything that decides to one word. Tables that choose alike by the same rules
 // have the same digest, however they were measured and written.
 func (t *Table) Digest() uint64 {
-	d := newDigest()
-	d.text(string(t.Otherwise))
-	for _, r := range sorted(t.Rules) {
-		if r.Memory != "" {
-			d.text(string(r.Memory))
-		}
-		d.text(r.Operation)
-		if r.DataType != "" {
-			d.text(r.DataType)
-		}
-		d.word(uint64(r.Ranks))
-		d.word(uint64(r.Machines))
-		d.word(uint64(r.Half))
-		d.word(uint64(len(r.Steps)))
-		for _, s := range r.Steps {
-			d.word(uint64(s.UpTo))
-			d.text(string(s.Path))
-		}
-	}
-	return uint64(d)
+	decisive := Table{Otherwise: t.Otherwise, Rules: sorted(t.WithoutTimes().Rules)}
+	h := fnv.New64a()
+	_ = json.NewEncoder(h).Encode(&decisive) // names and whole numbers, into what takes all
+	return h.Sum64()
 }
 
-// digest is FNV-1a with 64 bits.
-type digest uint64
-
-func newDigest() digest { return 0xcbf29ce484222325 }
-
-func (d *digest) octet(b byte) { *d = (*d ^ digest(b)) * 0x100000001b3 }
-
-func (d *digest) word(w uint64) {
-	for i := range 8 {
-		d.octet(byte(w >> (8 * i)))
-	}
-}
-
-func (d *digest) text(s string) {
-	d.word(uint64(len(s)))
-	for i := range len(s) {
-		d.octet(s[i])
-	}
-}
-
-// sorted is a copy of rules by operation, type, machines, ranks, memory and half.
+// sorted is a copy of rules by operation, type, machines, ranks, memory and half. It is never nil,
+// which JSON would have as null.
 func sorted(rules []Rule) []Rule {
-	return slices.SortedFunc(slices.Values(rules), func(a, b Rule) int {
+	rules = append([]Rule{}, rules...)
+	slices.SortFunc(rules, func(a, b Rule) int {
 		return cmp.Or(strings.Compare(a.Operation, b.Operation),
 			strings.Compare(a.DataType, b.DataType),
 			cmp.Compare(a.Machines, b.Machines), cmp.Compare(a.Ranks, b.Ranks),
 			strings.Compare(string(a.Memory), string(b.Memory)), cmp.Compare(a.Half, b.Half))
 	})
+	return rules
 }
 
 // General lists the rules about all operations that have none of their own.
