@@ -213,7 +213,7 @@ func (t *trial) launches() int {
 	if err != nil {
 		return 0
 	}
-	return len(log.Choices)
+	return len(log)
 }
 
 // prove notes what NCCL has logged of the call since so many launches.
@@ -226,10 +226,8 @@ func (t *trial) prove(c *doctor.TrialCall, seen int) {
 		t.account.Trouble = err.Error()
 		return
 	}
-	log.Choices = log.Choices[seen:]
-	for _, a := range log.Prove(proof.Wanted(c.Operation, c.Bytes/4, 4)) {
-		if len(a.Taken) > 0 {
-			c.Kernel, c.Windowed = a.What(), a.Windowed()
-		}
+	a := log[seen:].Prove(proof.Wanted(c.Operation, c.Bytes/4, 4))
+	if a.Logged {
+		c.Kernel, c.Windowed = a.What, a.Windowed
 	}
 }

@@ -2,7 +2,6 @@ package proof
 
 import (
 	"fmt"
-	"io"
 	"slices"
 	"strings"
 )
@@ -10,9 +9,9 @@ import (
 // Call is a collective call as NCCL is given it.
 type Call struct {
 	// Collective is NCCL's name of the operation.
-	Collective string `json:"collective"`
+	Collective string
 	// Bytes are the count times the size of an element.
-	Bytes int64 `json:"bytes"`
+	Bytes int64
 }
 
 // collectives are the operations that NCCL logs, by its names.
@@ -40,83 +39,39 @@ func (c Call) String() string { return fmt.Sprintf("%s %d B", c.Collective, c.By
 // Answer says what NCCL took for one call, whenever it was made.
 type Answer struct {
 	Call
-	// Taken are the different choices, in the order in which they were first made.
-	Taken []Taken `json:"taken"`
-}
-
-// Taken is a choice and how often it was made.
-type Taken struct {
-	// What is the choice as Choice.String writes it.
-	What string `json:"what"`
-	// Windowed reports whether it went over windows.
-	Windowed bool `json:"windowed"`
-	// Times counts the launches.
-	Times int `json:"times"`
-}
-
-// Windowed reports whether the log has the call, and every launch of it went over windows.
-func (a *Answer) Windowed() bool {
-	return len(a.Taken) > 0 && !slices.ContainsFunc(a.Taken, func(t Taken) bool {
-		return !t.Windowed
-	})
-}
-
-// What says what was taken, such as "symmetric kernel AllReduce_RSxLD_AGxST"; with how often, if it
-// was not always the same.
-func (a *Answer) What() string {
-	parts := make([]string, len(a.Taken))
-	for i, t := range a.Taken {
-		parts[i] = t.What
-		if len(a.Taken) > 1 {
-			parts[i] += fmt.Sprintf(" (%d times)", t.Times)
-		}
-	}
-	if len(parts) == 0 {
-		return "not in NCCL's log"
-	}
-	return strings.Join(parts, "; ")
+	// Logged reports whether the log has the call, Windowed whether every launch of it went over
+	// windows.
+	Logged, Windowed bool
+	// What says what was taken, such as "symmetric kernel AllReduce_RSxLD_AGxST"; with how often, if
+	// it was not always the same.
+	What string
 }
 
 // String is one line for people, such as
 // "AllReduce 262144 B: symmetric kernel AllReduce_RSxLD_AGxST".
-func (a Answer) String() string { return a.Call.String() + ": " + a.What() }
+func (a Answer) String() string { return a.Call.String() + ": " + a.What }
 
-// Prove answers for each different call, in the order in which they are given.
-func (l *Log) Prove(calls ...Call) []Answer {
-	answers := []Answer{}
-	for _, c := range calls {
-		known := func(a Answer) bool { return a.Call == c }
-		if !slices.ContainsFunc(answers, known) {
-			answers = append(answers, l.prove(c))
-		}
-	}
-	return answers
-}
-
-func (l *Log) prove(c Call) Answer {
-	a := Answer{Call: c}
-	for i := range l.Choices {
-		choice := &l.Choices[i]
-		if choice.Works != 1 || choice.Collective != c.Collective || choice.Bytes != c.Bytes {
+// Prove answers for a call.
+func (l Log) Prove(c Call) Answer {
+	var different []string // in the order in which they were first chosen
+	times, windowed := map[string]int{}, true
+	for _, choice := range l {
+		if choice.Works != 1 || choice.Call != c {
 			continue
 		}
-		what := choice.String()
-		at := slices.IndexFunc(a.Taken, func(t Taken) bool { return t.What == what })
-		if at < 0 {
-			at = len(a.Taken)
-			a.Taken = append(a.Taken, Taken{What: what, Windowed: choice.Windowed()})
+		if times[choice.What]++; times[choice.What] == 1 {
+			different = append(different, choice.What)
 		}
-		a.Taken[at].Times++
+		windowed = windowed && choice.Windowed
 	}
-	return a
-}
-
-// Write prints the answers for calls, a line each with a prefix, such as "# ".
-func (l *Log) Write(w io.Writer, prefix string, calls ...Call) error {
-	for _, a := range l.Prove(calls...) {
-		if _, err := fmt.Fprintf(w, "%s%v\n", prefix, a); err != nil {
-			return fmt.Errorf("writing which kernels ran: %w", err)
-		}
+	switch len(different) {
+	case 0:
+		return Answer{Call: c, What: "not in NCCL's log"}
+	case 1:
+		return Answer{c, true, windowed, different[0]}
 	}
-	return nil
+	for i, what := range different {
+		different[i] = fmt.Sprintf("%s (%d times)", what, times[what])
+	}
+	return Answer{c, true, windowed, strings.Join(different, "; ")}
 }

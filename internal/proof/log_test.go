@@ -20,7 +20,7 @@ import (
 //	prove   answer for lines of a collective and bytes, by the log before
 func TestLogsOfEachVersion(t *testing.T) {
 	datadriven.Walk(t, "testdata/logs", func(t *testing.T, path string) {
-		var log *Log
+		var log Log
 		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {
 			t.Helper()
 			switch d.Cmd {
@@ -39,34 +39,26 @@ func TestLogsOfEachVersion(t *testing.T) {
 	})
 }
 
-func describe(l *Log) string {
+func describe(l Log) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "lines %d\n", l.Lines)
-	for _, c := range l.Choices {
-		fmt.Fprintf(&b, "%s %d B: %v, %d channels, %d threads, %d works\n",
-			c.Collective, c.Bytes, &c, c.Channels, c.Threads, c.Works)
-	}
-	for _, w := range l.Warnings {
-		fmt.Fprintf(&b, "warning: %s\n", w)
+	for _, c := range l {
+		fmt.Fprintf(&b, "%v: %s, windowed %v, %d works\n", c.Call, c.What, c.Windowed, c.Works)
 	}
 	return b.String()
 }
 
-func answers(t *testing.T, l *Log, input string) string {
+func answers(t *testing.T, l Log, input string) string {
 	t.Helper()
-	var calls []Call
+	var b strings.Builder
 	for line := range strings.Lines(input) {
 		name, count, _ := strings.Cut(strings.TrimSpace(line), " ")
 		bytes, err := strconv.ParseInt(count, 10, 64)
 		if err != nil {
 			t.Fatal(err)
 		}
-		calls = append(calls, Call{name, bytes})
-	}
-	var b strings.Builder
-	for _, a := range l.Prove(calls...) {
+		a := l.Prove(Call{name, bytes})
 		verdict := "not windowed"
-		if a.Windowed() {
+		if a.Windowed {
 			verdict = "windowed"
 		}
 		fmt.Fprintf(&b, "%-12s %v\n", verdict, a)
@@ -77,16 +69,8 @@ func answers(t *testing.T, l *Log, input string) string {
 func TestALineThatIsStillBeingWrittenIsLeftOut(t *testing.T) {
 	whole := "h:1:1 [0] NCCL INFO AllReduce: 8 Bytes -> Algo RING proto LL channel{Lo..Hi}={0..1}"
 	l, err := Parse(strings.NewReader(whole + "\n" + whole))
-	if err != nil || len(l.Choices) != 1 {
-		t.Errorf("%d choices, error %v; want 1", len(l.Choices), err)
-	}
-}
-
-func TestALineWithoutEndDoesNotHideTheNext(t *testing.T) {
-	line := "h:1:1 [0] NCCL INFO AllReduce: 8 Bytes -> Algo RING proto LL channel{Lo..Hi}={0..1}\n"
-	l, err := Parse(strings.NewReader(strings.Repeat("x", 3*maxLine) + line + line))
-	if err != nil || len(l.Choices) != 1 || l.Lines != 2 {
-		t.Errorf("%d choices in %d lines, error %v; want 1 in 2", len(l.Choices), l.Lines, err)
+	if err != nil || len(l) != 1 {
+		t.Errorf("%d choices, error %v; want 1", len(l), err)
 	}
 }
 
@@ -104,24 +88,20 @@ func TestPrintedChoicesAreRead(t *testing.T) {
 		name := rapid.StringMatching(`[A-Z][A-Za-z0-9_]{0,30}`)
 		number := rapid.IntRange(0, 1<<20)
 		want := Choice{
-			Collective: name.Draw(t, "collective"), Works: 1,
-			Bytes: rapid.Int64Range(0, 1<<50).Draw(t, "bytes"),
+			Call: Call{name.Draw(t, "collective"), rapid.Int64Range(0, 1<<50).Draw(t, "bytes")}, Works: 1,
 		}
+		kernel := name.Draw(t, "kernel")
 		var message string
-		if rapid.Bool().Draw(t, "windowed") {
-			want.Engine, want.Kernel = Symmetric, name.Draw(t, "kernel")
-			want.Channels, want.Threads = number.Draw(t, "channels"), number.Draw(t, "threads")
-			want.Works = number.Draw(t, "works")
+		if want.Windowed = rapid.Bool().Draw(t, "windowed"); want.Windowed {
+			want.What, want.Works = "symmetric kernel "+kernel, number.Draw(t, "works")
 			message = fmt.Sprintf(
 				"%s [Symmetric]: %d Bytes -> Kernel %s nchannels %d nthreads %d nWorks %d",
-				want.Collective, want.Bytes, want.Kernel, want.Channels, want.Threads, want.Works)
+				want.Collective, want.Bytes, kernel, number.Draw(t, "channels"),
+				number.Draw(t, "threads"), want.Works)
 		} else {
-			want.Engine, want.Algorithm, want.Protocol = Plain, name.Draw(t, "algo"), "LL"
-			low := number.Draw(t, "low")
-			want.Channels = number.Draw(t, "more") + 1
-			message = fmt.Sprintf("%s: %d Bytes -> Algo %s proto %s channel{Lo..Hi}={%d..%d}",
-				want.Collective, want.Bytes, want.Algorithm, want.Protocol, low,
-				low+want.Channels-1)
+			want.What = "plain " + kernel + "/LL"
+			message = fmt.Sprintf("%s: %d Bytes -> Algo %s proto LL channel{Lo..Hi}={%d..%d}",
+				want.Collective, want.Bytes, kernel, number.Draw(t, "low"), number.Draw(t, "high"))
 		}
 		if got, ok := ParseChoice(message); !ok || got != want {
 			t.Errorf("%q is read as %+v (%v), not %+v", message, got, ok, want)
@@ -139,23 +119,12 @@ func FuzzParse(f *testing.F) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if l.Lines != strings.Count(text, "\n") {
-			t.Errorf("%d lines, want %d", l.Lines, strings.Count(text, "\n"))
-		}
-		for i := range l.Choices {
-			c := &l.Choices[i]
-			if c.Bytes < 0 || c.Works < 0 || !word(c.Collective) || c.Engine == "" {
-				t.Errorf("%+v makes no sense", *c)
+		for _, c := range l {
+			if c.Bytes < 0 || c.Works < 0 || c.Collective == "" || c.What == "" {
+				t.Errorf("%+v makes no sense", c)
 			}
-			taken := 0
-			call := Call{c.Collective, c.Bytes}
-			for _, a := range l.Prove(call, call) {
-				for _, k := range a.Taken {
-					taken += k.Times
-				}
-			}
-			if c.Works == 1 && taken == 0 {
-				t.Errorf("%+v proves nothing", *c)
+			if c.Works == 1 && !l.Prove(c.Call).Logged {
+				t.Errorf("%+v proves nothing", c)
 			}
 		}
 	})

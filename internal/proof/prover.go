@@ -53,7 +53,12 @@ func (p *Prover) Write(w io.Writer, prefix string) error {
 	if err != nil {
 		return err
 	}
-	return log.Write(w, prefix, p.calls...)
+	for _, c := range p.calls {
+		if _, err := fmt.Fprintf(w, "%s%v\n", prefix, log.Prove(c)); err != nil {
+			return fmt.Errorf("writing which kernels ran: %w", err)
+		}
+	}
+	return nil
 }
 
 // Close ends it, and adds its error to that of the command.

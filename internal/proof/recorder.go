@@ -33,8 +33,8 @@ func Start() (*Recorder, error) {
 	if err := r.place(&p); err != nil {
 		return nil, fmt.Errorf("making a file for NCCL's log: %w", err)
 	}
-	for _, v := range p.set {
-		if err := dl.Setenv(v.name, v.value); err != nil {
+	for name, value := range p.set {
+		if err := dl.Setenv(name, value); err != nil {
 			return nil, errors.Join(fmt.Errorf("asking NCCL for a log: %w", err), r.Close())
 		}
 	}
@@ -68,7 +68,7 @@ func (r *Recorder) place(p *intent) (err error) {
 		}
 		r.file, r.own = fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), fd), true
 	}
-	p.set = append(p.set, variable{fileVariable, escape(r.file)})
+	p.set[fileVariable] = escape(r.file)
 	return nil
 }
 
@@ -99,10 +99,10 @@ func unnamed(folder string) (fd int, err error) {
 func (r *Recorder) Trouble() string { return r.trouble }
 
 // Read parses what NCCL has said so far. A file that is not there is an empty log.
-func (r *Recorder) Read() (*Log, error) {
+func (r *Recorder) Read() (Log, error) {
 	file, err := os.Open(r.file)
 	if errors.Is(err, os.ErrNotExist) {
-		return &Log{}, nil
+		return nil, nil
 	}
 	if err != nil {
 		return nil, fmt.Errorf("reading NCCL's log: %w", err)
@@ -133,12 +133,9 @@ const (
 // parts are what is logged if nothing else is asked for: what proves, and what explains.
 const parts = "INIT,TUNING,REG,ALLOC"
 
-// variable is one to set.
-type variable struct{ name, value string }
-
 // intent is what to change in the environment.
 type intent struct {
-	set []variable
+	set map[string]string
 	// pattern is the file's name as the user has given it, in NCCL_DEBUG_FILE; kept reports whether he
 	// has asked NCCL for a log.
 	pattern string
@@ -148,11 +145,11 @@ type intent struct {
 
 // plan decides what to set, given what is set. The file is not among it where the user names none.
 func plan(getenv func(string) string) intent {
-	p := intent{pattern: getenv(fileVariable)}
+	p := intent{set: map[string]string{}, pattern: getenv(fileVariable)}
 	level, subsystems := getenv(levelVariable), getenv(partsVariable)
 	switch {
 	case level == "":
-		p.set = append(p.set, variable{levelVariable, "INFO"})
+		p.set[levelVariable] = "INFO"
 	case !strings.EqualFold(level, "INFO") && !strings.EqualFold(level, "TRACE"):
 		p.trouble = fmt.Sprintf("%s is %s, so NCCL does not say which kernels it takes: leave it "+
 			"out, or make it INFO", levelVariable, level)
@@ -161,7 +158,7 @@ func plan(getenv func(string) string) intent {
 	}
 	switch {
 	case subsystems == "":
-		p.set = append(p.set, variable{partsVariable, parts})
+		p.set[partsVariable] = parts
 	case !logs(subsystems) && p.trouble == "":
 		p.trouble = fmt.Sprintf("%s is %s, so NCCL does not say which kernels it takes: leave it "+
 			"out, or add TUNING", partsVariable, subsystems)
