@@ -57,10 +57,9 @@ const benchCollectiveExample = `  symmem bench collective --ranks 2
 type collectiveFlags struct {
 	*benchFlags
 	rankFlags
-	config     bench.Collective
-	first      bytesFlag
-	last       bytesFlag
-	sizes      []string
+	config bench.Collective
+	sizeFlags
+	listed     []string
 	operations []string
 	dataType   string
 	reduceOp   string
@@ -71,7 +70,7 @@ type collectiveFlags struct {
 }
 
 func newBenchCollectiveCommand(shared *benchFlags) *cobra.Command {
-	f := &collectiveFlags{benchFlags: shared, first: 8, last: 64 << 20}
+	f := &collectiveFlags{benchFlags: shared, sizeFlags: sizeFlags{first: 8, last: 64 << 20}}
 	cmd := &cobra.Command{
 		Use:     "collective",
 		Short:   "Measure collectives, in the columns of nccl-tests",
@@ -116,8 +115,8 @@ func (f *collectiveFlags) register(flags *pflag.FlagSet) {
 		[]string{"all_reduce", "all_gather", "reduce_scatter"}, "operations, or all")
 	flags.VarP(&f.first, "min-bytes", "b", "smallest size, such as 8 or 64K")
 	flags.VarP(&f.last, "max-bytes", "e", "largest size (quick 1M)")
-	flags.Int64VarP(&c.Factor, "factor", "f", 2, "each size is so many times the one before")
-	flags.StringSliceVar(&f.sizes, "sizes", nil, "these sizes instead, such as 8,64K,1M")
+	flags.Int64VarP(&f.factor, "factor", "f", 2, "each size is so many times the one before")
+	flags.StringSliceVar(&f.listed, "sizes", nil, "these sizes instead, such as 8,64K,1M")
 	flags.StringVar(&f.dataType, "dtype", "float32", "type of elements")
 	flags.StringVar(&f.reduceOp, "redop", "sum", "reduction: "+strings.Join(reductionNames(), ", "))
 	flags.StringVar(&f.path, "path", "window",
@@ -146,7 +145,6 @@ func (f *collectiveFlags) parse(cmd *cobra.Command) (err error) {
 	if f.quick && !cmd.Flags().Changed("max-bytes") {
 		f.last = 1 << 20
 	}
-	c.MinBytes, c.MaxBytes = int64(f.first), int64(f.last)
 	if err := f.parseSizes(); err != nil {
 		return err
 	}
@@ -158,9 +156,6 @@ func (f *collectiveFlags) parse(cmd *cobra.Command) (err error) {
 		return fmt.Errorf("worlds is %d, but must be from 1 to 16", c.Worlds)
 	case c.Iters < 0:
 		return fmt.Errorf("iters is %d, but must not be negative", c.Iters)
-	}
-	if err := checkSizes(c.MinBytes, c.MaxBytes, c.Factor); err != nil {
-		return err
 	}
 	if err := f.parseNames(cmd.Flags().Changed("worlds")); err != nil {
 		return err
@@ -201,18 +196,22 @@ func (f *collectiveFlags) parsePaths(pathGiven bool) (err error) {
 	return nil
 }
 
-// parseSizes reads a list of sizes.
-func (f *collectiveFlags) parseSizes() error {
+// parseSizes reads a list of sizes, or else takes those of a range.
+func (f *collectiveFlags) parseSizes() (err error) {
 	c := &f.config
-	for _, text := range f.sizes {
-		var b bytesFlag
-		if err := b.Set(text); err != nil {
+	if len(f.listed) == 0 {
+		c.Sizes, err = f.sizes()
+		return err
+	}
+	for _, text := range f.listed {
+		var s size
+		if err := s.Set(text); err != nil {
 			return err
 		}
-		c.List = append(c.List, int64(b))
-	}
-	if len(c.List) > 0 {
-		c.MinBytes, c.MaxBytes = slices.Min(c.List), slices.Max(c.List)
+		if s == 0 {
+			return errors.New("sizes has 0, but they must be 1 or more")
+		}
+		c.Sizes = append(c.Sizes, int64(s))
 	}
 	return nil
 }

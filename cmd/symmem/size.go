@@ -7,35 +7,43 @@ import (
 	"strings"
 )
 
-// size is a flag for numbers such as 1024, 256Ki or 1Mi.
+// size is a flag for a number of bytes or elements, as nccl-tests takes it: K, M and G are powers of
+// 1024, in either case, with or without an i or a B behind them.
 type size int64
 
-var sizeUnits = []struct {
-	suffix string
-	factor int64
-}{{"Gi", 1 << 30}, {"Mi", 1 << 20}, {"Ki", 1 << 10}}
+const sizeUnits = "KMG"
+
+// maxSize is more than any device has, and far from what overflows when ranks multiply it.
+const maxSize = 4 << 40
 
 // String writes the number in the largest unit that divides it.
 func (s *size) String() string {
-	for _, u := range sizeUnits {
-		if n := int64(*s); n != 0 && n%u.factor == 0 {
-			return strconv.FormatInt(n/u.factor, 10) + u.suffix
+	n, unit := int64(*s), ""
+	for i := range sizeUnits {
+		if n == 0 || n%1024 != 0 {
+			break
 		}
+		n, unit = n/1024, sizeUnits[i:i+1]
 	}
-	return strconv.FormatInt(int64(*s), 10)
+	return strconv.FormatInt(n, 10) + unit
 }
 
 // Set reads a number with or without a unit.
 func (s *size) Set(text string) error {
-	digits, factor := text, int64(1)
-	for _, u := range sizeUnits {
-		if rest, ok := strings.CutSuffix(text, u.suffix); ok {
-			digits, factor = rest, u.factor
+	digits := strings.TrimSuffix(strings.TrimSuffix(strings.ToUpper(text), "B"), "I")
+	factor := int64(1)
+	if last := len(digits) - 1; last >= 0 {
+		if power := strings.IndexByte(sizeUnits, digits[last]); power >= 0 {
+			digits, factor = digits[:last], 1<<(10*(power+1))
 		}
 	}
 	n, err := strconv.ParseInt(digits, 10, 64)
 	if err != nil || n < 0 || n > math.MaxInt64/factor {
-		return fmt.Errorf("%q is no size such as 1024, 256Ki or 1Mi", text)
+		return fmt.Errorf("%q is no size such as 1024, 64K or 1Mi", text)
+	}
+	if n*factor > maxSize {
+		most := size(maxSize)
+		return fmt.Errorf("%q is more than %v, the most that this command takes", text, &most)
 	}
 	*s = size(n * factor)
 	return nil
@@ -44,15 +52,26 @@ func (s *size) Set(text string) error {
 // Type is what help calls the value.
 func (s *size) Type() string { return "size" }
 
-// checkSizes refuses a range of sizes that has none, or no end.
-func checkSizes(first, last, factor int64) error {
+// sizeFlags are sizes that grow from a first to a last one.
+type sizeFlags struct {
+	first, last size
+	factor      int64
+}
+
+// sizes lists them. It refuses a range that has none, or no end.
+func (f *sizeFlags) sizes() ([]int64, error) {
+	first, last := int64(f.first), int64(f.last)
 	switch {
 	case first < 1 || last < first:
-		return fmt.Errorf("sizes from %d to %d are none: the first must be 1 or more, and the last "+
-			"no smaller", first, last)
-	case factor < 2:
-		return fmt.Errorf("factor is %d, but must be 2 or more", factor)
-	default:
-		return nil
+		return nil, fmt.Errorf("sizes from %d to %d are none: the first must be 1 or more, and the "+
+			"last no smaller", first, last)
+	case f.factor < 2:
+		return nil, fmt.Errorf("factor is %d, but must be 2 or more", f.factor)
 	}
+	sizes := []int64{first}
+	for s := first; s <= last/f.factor; {
+		s *= f.factor
+		sizes = append(sizes, s)
+	}
+	return sizes, nil
 }

@@ -62,19 +62,19 @@ const tuneExample = `  symmem tune --ranks 4
 // tuneFlags are the flags of tune as they are given.
 type tuneFlags struct {
 	rankFlags
-	config     bench.Tune
-	first      bytesFlag
-	last       bytesFlag
+	config bench.Tune
+	sizeFlags
 	operations []string
 	dataTypes  []string
 	output     string
 	json       bool
 	dryRun     bool
+	eager      bool
 	quick      bool
 }
 
 func newTuneCommand() *cobra.Command {
-	f := &tuneFlags{first: 1 << 10, last: 256 << 20}
+	f := &tuneFlags{sizeFlags: sizeFlags{first: 1 << 10, last: 256 << 20}}
 	cmd := &cobra.Command{
 		Use:     "tune",
 		Short:   "Measure which path is faster, and write the table that chooses",
@@ -106,18 +106,18 @@ func newTuneCommand() *cobra.Command {
 func (f *tuneFlags) register(flags *pflag.FlagSet) {
 	c := &f.config
 	c.Plan = bench.Full
-	f.registerTimed(flags, &c.Options.Timeout)
-	backendFlag(flags, &c.Options.Backend)
+	f.registerTimed(flags, &c.Timeout)
+	backendFlag(flags, &c.Backend)
 	flags.StringSliceVar(&f.operations, "ops",
 		[]string{"all_reduce", "all_gather", "reduce_scatter", "broadcast", "alltoall"},
 		"operations to measure")
 	flags.VarP(&f.first, "min", "b", "smallest size, such as 1K")
 	flags.VarP(&f.last, "max", "e", "largest size (quick 1M)")
-	flags.Int64VarP(&c.Factor, "factor", "f", 2, "each size is so many times the one before")
+	flags.Int64VarP(&f.factor, "factor", "f", 2, "each size is so many times the one before")
 	flags.StringSliceVar(&f.dataTypes, "dtype", []string{"bfloat16"},
 		"types of elements; the first decides for all others")
 	flags.IntVar(&c.GraphOps, "graph", 20, "calls that are captured into a graph")
-	flags.BoolVar(&c.Eager, "eager", false, "time calls one by one, not replays of graphs")
+	flags.BoolVar(&f.eager, "eager", false, "time calls one by one, not replays of graphs")
 	flags.BoolVar(&f.quick, "quick", false, "few short batches, to try the command")
 	flags.IntVar(&c.Plan.Batches, "batches", c.Plan.Batches, "batches on each path (quick 5)")
 	flags.DurationVar(&c.Plan.Batch, "batch", c.Plan.Batch, "length of a batch (quick 1ms)")
@@ -132,7 +132,6 @@ func (f *tuneFlags) parse(flags *pflag.FlagSet) (err error) {
 	if f.quick {
 		f.hurry(flags)
 	}
-	c.MinBytes, c.MaxBytes = int64(f.first), int64(f.last)
 	if err := f.checkRanks(2); err != nil {
 		return err
 	}
@@ -143,10 +142,13 @@ func (f *tuneFlags) parse(flags *pflag.FlagSet) (err error) {
 		return fmt.Errorf("batches is %d and batch is %v, but both must be positive",
 			c.Plan.Batches, c.Plan.Batch)
 	}
-	if err := checkSizes(c.MinBytes, c.MaxBytes, c.Factor); err != nil {
+	if f.eager {
+		c.GraphOps = 0
+	}
+	if c.Sizes, err = f.sizes(); err != nil {
 		return err
 	}
-	if err := chooseBackend(&c.Options.Backend); err != nil {
+	if err := chooseBackend(&c.Backend); err != nil {
 		return err
 	}
 	if c.Operations, err = bench.ParseOperations(f.operations); err != nil {

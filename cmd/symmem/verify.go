@@ -72,7 +72,7 @@ type verifyFlags struct {
 	random    random.Config
 	rounds    int
 	size      size
-	bytes     bytesFlag
+	bytes     size
 	skew      bool
 	backend   string
 	placement string
@@ -151,7 +151,7 @@ func (f *verifyFlags) register(flags *pflag.FlagSet) {
 	flags.BoolVar(&c.CallSites, "callsites", false, "note where each allocation was made")
 	flags.BoolVar(&f.prove.On, "prove", false, proof.Usage)
 
-	f.bytes = bytesFlag(r.MaxBytes)
+	f.bytes = size(r.MaxBytes)
 	flags.DurationVar(&r.Duration, "for", 0, "run random programs, for so long")
 	flags.IntVar(&r.From, "from-round", r.From, "run random programs, from this round on")
 	flags.IntVar(&r.Steps, "steps", r.Steps, "with --for: steps of a round")

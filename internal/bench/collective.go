@@ -12,10 +12,8 @@ import (
 // Collective says what bench collective measures. Every rank runs the same one.
 type Collective struct {
 	Operations []Operation
-	// MinBytes to MaxBytes are the sizes, each Factor times the one before.
-	MinBytes, MaxBytes, Factor int64
-	// List replaces those sizes if it is not empty. MaxBytes is its largest then.
-	List     []int64
+	// Sizes are in bytes.
+	Sizes    []int64
 	DataType symmem.DataType
 	ReduceOp symmem.ReduceOp
 	Path     symmem.PathChoice
@@ -48,18 +46,9 @@ type Collective struct {
 	warm bool
 }
 
-// Sizes lists the sizes in bytes.
-func (o *Collective) Sizes() []int64 {
-	if len(o.List) > 0 {
-		return o.List
-	}
-	var sizes []int64
-	for s := o.MinBytes; ; s *= o.Factor {
-		sizes = append(sizes, s)
-		if s > o.MaxBytes/o.Factor {
-			return sizes
-		}
-	}
+// room is what a buffer needs for the largest size, rounded up to whole elements of all ranks.
+func (o *Collective) room(largest int64, ranks int) int64 {
+	return largest + int64(ranks*o.DataType.Size())
 }
 
 // sizesOf are those of one operation: a barrier has none.
@@ -67,7 +56,7 @@ func (o *Collective) sizesOf(op *Operation) []int64 {
 	if op.kind == symmem.OpBarrier {
 		return []int64{0}
 	}
-	return o.Sizes()
+	return o.Sizes
 }
 
 // Half is one half of a row: out of place or in place.

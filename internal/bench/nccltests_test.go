@@ -1,7 +1,6 @@
 package bench
 
 import (
-	"math"
 	"strings"
 	"testing"
 
@@ -31,25 +30,6 @@ func TestSizesFollowNCCLTests(t *testing.T) {
 				t.Errorf("got %d elements, %d bytes", count, size)
 			}
 		})
-	}
-}
-
-func TestTheSizesOfARangeDoNotOverflow(t *testing.T) {
-	for _, c := range []struct {
-		o    Collective
-		want []int64
-	}{
-		{Collective{MinBytes: 8, MaxBytes: 64, Factor: 2}, []int64{8, 16, 32, 64}},
-		{Collective{MinBytes: 8, MaxBytes: 63, Factor: 2}, []int64{8, 16, 32}},
-		{Collective{MinBytes: 3, MaxBytes: math.MaxInt64, Factor: math.MaxInt64 / 2}, []int64{3}},
-		{
-			Collective{MinBytes: 1, MaxBytes: math.MaxInt64, Factor: math.MaxInt64},
-			[]int64{1, math.MaxInt64},
-		},
-	} {
-		if diff := cmp.Diff(c.want, c.o.Sizes()); diff != "" {
-			t.Errorf("%+v: %s", c.o, diff)
-		}
 	}
 }
 

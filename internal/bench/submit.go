@@ -54,7 +54,7 @@ type submission struct {
 // collective describes the world of the measurement.
 func (o *Submit) collective() *Collective {
 	return &Collective{
-		DataType: symmem.Float32, ReduceOp: symmem.Sum, MaxBytes: 4 * submitCount,
+		DataType: symmem.Float32, ReduceOp: symmem.Sum, Sizes: []int64{4 * submitCount},
 		Path: symmem.PathWindow, Checks: []symmem.CheckLevel{o.Check}, Backend: o.Backend,
 		Timeout: o.Timeout, Plan: o.Plan,
 	}

@@ -15,21 +15,15 @@ import (
 
 // Tune says what to measure for a tuning table. Every rank runs the same one.
 type Tune struct {
-	Operations []Operation
-	// MinBytes to MaxBytes are the sizes, each Factor times the one before.
-	MinBytes, MaxBytes, Factor int64
+	// Collective has the operations, the sizes, the backend and how long to measure. Graphs have as
+	// many calls as fit into a batch, GraphOps at most, where the backend can capture; without
+	// GraphOps calls are measured one by one. Run sets the rest.
+	Collective
 	// DataTypes are measured one after the other. The first decides for all types that have no rules
 	// of their own, which each of the others gets.
 	DataTypes []symmem.DataType
-	// Eager measures calls one by one; else graphs of GraphOps calls, or of as many as fit into a
-	// batch, are replayed, where the backend can capture.
-	Eager    bool
-	GraphOps int
-	// Options are what the world is opened with; its table is the built-in one.
-	Options symmem.Options
-	Plan    Plan
 	// Date is when rank 0 measures, and Base gives the table that it begins with, or nil for the
-	// built-in one. Those of the other ranks are not used. Its times outside of MinBytes to MaxBytes
+	// built-in one. Those of the other ranks are not used. Its times of sizes below and above Sizes
 	// stay, if they are of the same device and library.
 	Date string
 	Base func(device string, ranks int) *tuning.Table
@@ -53,27 +47,16 @@ type Tuned struct {
 	Ranks  int
 }
 
-// collective is how calls are measured. Its type is the largest one, for which buffers are made.
-func (o *Tune) collective() *Collective {
-	largest := slices.MaxFunc(o.DataTypes, func(a, b symmem.DataType) int {
-		return cmp.Compare(a.Size(), b.Size())
-	})
-	c := &Collective{
-		Operations: o.Operations, MinBytes: o.MinBytes, MaxBytes: o.MaxBytes, Factor: o.Factor,
-		DataType: largest, ReduceOp: symmem.Sum, Path: symmem.PathAuto, Compare: true,
-		Checks: []symmem.CheckLevel{o.Options.Check}, Worlds: 1, Plan: o.Plan,
-		Backend: o.Options.Backend, Tuning: symmem.BuiltInTuning, Timeout: o.Options.Timeout,
-	}
-	if !o.Eager {
-		c.GraphOps, c.fitGraphs = o.GraphOps, true
-	}
-	return c
-}
-
 // Run measures as one rank of a world that a launcher has started.
 func (o *Tune) Run(ctx context.Context) (tuned *Tuned, err error) {
-	t := &tuner{plan: o, c: o.collective()}
-	if t.in, err = openLane(ctx, t.c, 0); err != nil {
+	o.ReduceOp, o.Path, o.Tuning, o.fitGraphs = symmem.Sum, symmem.PathAuto, symmem.BuiltInTuning, true
+	o.Checks = []symmem.CheckLevel{symmem.CheckDefault}
+	// Buffers are made for the largest type.
+	o.DataType = slices.MaxFunc(o.DataTypes, func(a, b symmem.DataType) int {
+		return cmp.Compare(a.Size(), b.Size())
+	})
+	t := &tuner{Tune: o}
+	if t.in, err = openLane(ctx, &o.Collective, 0); err != nil {
 		return nil, fmt.Errorf("opening the world: %w", err)
 	}
 	defer func() { err = errors.Join(err, t.in.rt.Close()) }()
@@ -177,8 +160,8 @@ func medianError(sorted []float64) float64 {
 	return 2 * 1.253 * deviation / math.Sqrt(float64(n))
 }
 
-// base is the table that rank 0 begins with, on all ranks.
-func (o *Tune) base(ctx context.Context, l *lane) (*tuning.Table, error) {
+// shared is the table that rank 0 begins with, on all ranks.
+func (o *Tune) shared(ctx context.Context, l *lane) (*tuning.Table, error) {
 	var encoded []byte
 	if l.rt.Rank() == 0 {
 		var err error

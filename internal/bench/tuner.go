@@ -13,8 +13,7 @@ import (
 // tuner measures the paths of one operation after the other, on elements of one type after the
 // other.
 type tuner struct {
-	plan *Tune
-	c    *Collective
+	*Tune
 	// in has buffers of a pool, which are registered, and out others; it is nil where no call can go
 	// direct, which is what it is for.
 	in, out *lane
@@ -27,17 +26,17 @@ type tuner struct {
 
 // prepare makes ready what is alike for all types.
 func (t *tuner) prepare(ctx context.Context) (err error) {
-	if err := t.in.withoutGraphs(t.c); err != nil {
+	if err := t.in.withoutGraphs(&t.Collective); err != nil {
 		return err
 	}
-	if t.out, err = t.in.outside(ctx, t.c); err != nil {
+	if t.out, err = t.in.outside(ctx, &t.Collective); err != nil {
 		return err
 	}
-	if t.base, err = t.plan.base(ctx, t.in); err != nil {
+	if t.base, err = t.shared(ctx, t.in); err != nil {
 		return err
 	}
 	rt := t.in.rt
-	t.found = Tuned{DataType: t.plan.DataTypes[0], Device: rt.Device().Name, Ranks: rt.Size()}
+	t.found = Tuned{DataType: t.DataTypes[0], Device: rt.Device().Name, Ranks: rt.Size()}
 	if t.base.Device != t.found.Device || t.base.Library != rt.Library() {
 		t.base = t.base.WithoutTimes() // which say nothing here
 	}
@@ -46,9 +45,9 @@ func (t *tuner) prepare(ctx context.Context) (err error) {
 
 // run measures all operations on elements of one type, and makes their rules.
 func (t *tuner) run(ctx context.Context, dataType symmem.DataType) error {
-	t.c.DataType = dataType
-	for i := range t.c.Operations {
-		op := &t.c.Operations[i]
+	t.DataType = dataType
+	for i := range t.Operations {
+		op := &t.Operations[i]
 		found, err := t.measure(ctx, op)
 		if err != nil {
 			return fmt.Errorf("tuning %s: %w", op.Name, err)
@@ -65,11 +64,11 @@ func (t *tuner) run(ctx context.Context, dataType symmem.DataType) error {
 // rules derives the rules of an operation from new times, and from those of the base of other
 // sizes. What the measurement does not decide stays as the built-in table has it.
 func (t *tuner) rules(op *Operation, found *points) []tuning.Rule {
-	rt, dataType := t.in.rt, t.c.DataType.String()
+	rt, dataType := t.in.rt, t.DataType.String()
 	about := tuning.Rule{Operation: op.kind.String(), DataType: dataType, Shape: tuning.Shape{
 		Ranks: rt.Size(), Machines: rt.World().Stats().Tuning.Machines,
 	}}
-	if t.c.DataType == t.found.DataType {
+	if t.DataType == t.found.DataType {
 		about.DataType, about.MeasuredType = "", dataType
 	}
 	all := func(m tuning.Memory, fresh [2][]tuning.Point) [2][]tuning.Point {
@@ -91,14 +90,14 @@ func (t *tuner) rules(op *Operation, found *points) []tuning.Rule {
 // for all others would hide the new ones.
 func (t *tuner) describe() *tuning.Table {
 	how := "calls one by one"
-	if t.c.GraphOps > 0 {
-		how = fmt.Sprintf("replays of graphs of up to %d calls", t.c.GraphOps)
+	if t.GraphOps > 0 {
+		how = fmt.Sprintf("replays of graphs of up to %d calls", t.GraphOps)
 	}
 	rt, rules := t.in.rt, t.found.Rules
 	table := t.base.Without(t.found.DataType.String(), rules).Replace(rules...)
-	table.Device, table.Library, table.Date = rt.Device().Name, rt.Library(), t.plan.Date
+	table.Device, table.Library, table.Date = rt.Device().Name, rt.Library(), t.Date
 	table.Source = fmt.Sprintf("symmem tune: %d batches of %v on each path in turns, %s, %s, medians "+
-		"of the slowest rank; %s; %s", t.c.Plan.Batches, t.c.Plan.Batch, t.plan.types(), how,
+		"of the slowest rank; %s; %s", t.Plan.Batches, t.Plan.Batch, t.types(), how,
 		tuning.RuleOfDerive, RuleOfNoise)
 	if t.reused || len(table.Rules) > len(rules)+len(table.General()) {
 		table.Source += "; rules of other operations, types and ranks, and times of other sizes, were " +
@@ -130,7 +129,7 @@ func (l *lane) outside(ctx context.Context, o *Collective) (*lane, error) {
 	if err != nil || e.Path != symmem.PathDirect.String() {
 		return nil, err
 	}
-	return l.apart(ctx, o, min(o.MaxBytes, outsideBytes)+int64(l.rt.Size()*o.DataType.Size()))
+	return l.apart(ctx, o, o.room(min(slices.Max(o.Sizes), outsideBytes), l.rt.Size()))
 }
 
 // measure takes the times of one operation, out of place, and in place if it has that half.
@@ -139,9 +138,9 @@ func (t *tuner) measure(ctx context.Context, op *Operation) (*points, error) {
 	if !op.buffered() {
 		return found, nil
 	}
-	for _, size := range t.c.Sizes() {
+	for _, size := range t.Sizes {
 		row := &Row{Operation: op, Ranks: t.in.rt.Size()}
-		row.Count, row.Bytes = op.sized(size, row.Ranks, t.c.DataType)
+		row.Count, row.Bytes = op.sized(size, row.Ranks, t.DataType)
 		if row.Bytes <= last {
 			continue
 		}
@@ -157,7 +156,7 @@ func (t *tuner) measure(ctx context.Context, op *Operation) (*points, error) {
 			if len(all) == 1 {
 				continue
 			}
-			t.plan.tell("%s of %v %v %s", op.Name, tuning.Size(row.Bytes), t.c.DataType, half(i == 1))
+			t.tell("%s of %v %v %s", op.Name, tuning.Size(row.Bytes), t.DataType, half(i == 1))
 			perOp, err := t.play(ctx, row, i == 1, all)
 			if err != nil {
 				return nil, err
@@ -208,7 +207,7 @@ func (t *tuner) contenders(
 		more = append(more, contender{t.out, symmem.PathDirect, onDirectAnywhere})
 	}
 	for _, c := range more {
-		why, err := c.lane.refusal(ctx, t.c, row, inPlace, c.choice)
+		why, err := c.lane.refusal(ctx, &t.Collective, row, inPlace, c.choice)
 		if err != nil {
 			return nil, err
 		}
@@ -226,7 +225,7 @@ func (t *tuner) play(
 	var runners []*runner
 	defer func() { err = errors.Join(err, forget(runners)) }()
 	for _, c := range all {
-		r, err := t.c.runner(ctx, c.lane, row, inPlace, c.choice)
+		r, err := t.runner(ctx, c.lane, row, inPlace, c.choice)
 		if err != nil {
 			return perOp, err
 		}
@@ -236,7 +235,7 @@ func (t *tuner) play(
 				r.wrongs, row.Bytes, c.choice, inPlace)
 		}
 	}
-	if err := t.c.play(ctx, runners); err != nil {
+	if err := t.Collective.play(ctx, runners); err != nil {
 		return perOp, err
 	}
 	for i, c := range all {

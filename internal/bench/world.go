@@ -65,8 +65,7 @@ func (l *lane) prepare(ctx context.Context, o *Collective) (err error) {
 	if l.second, err = l.rt.NewStream(); err != nil {
 		return err
 	}
-	// Sizes are rounded up to whole elements of all ranks.
-	bytes := o.MaxBytes + int64(l.rt.Size()*o.DataType.Size())
+	bytes := o.room(slices.Max(o.Sizes), l.rt.Size())
 	if err := l.allocate(ctx, o, bytes); err != nil {
 		return fmt.Errorf("making buffers of %d bytes: %w", bytes, err)
 	}

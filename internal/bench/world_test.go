@@ -23,7 +23,7 @@ func TestElementsThatACallHasNotWrittenAreWrong(t *testing.T) {
 	}
 	rt := runtimes[0]
 	defer rt.Close()
-	o := &Collective{DataType: symmem.BFloat16, MaxBytes: 8192, Path: symmem.PathWindow}
+	o := &Collective{DataType: symmem.BFloat16, Sizes: []int64{8192}, Path: symmem.PathWindow}
 	l := &lane{rt: rt}
 	if err := l.prepare(t.Context(), o); err != nil {
 		t.Fatal(err)
