@@ -61,9 +61,6 @@ type collectiveFlags struct {
 	sizeFlags
 	listed     []string
 	operations []string
-	dataType   string
-	reduceOp   string
-	path       string
 	buffers    string
 	check      string
 	prove      proof.Prover
@@ -71,6 +68,7 @@ type collectiveFlags struct {
 
 func newBenchCollectiveCommand(shared *benchFlags) *cobra.Command {
 	f := &collectiveFlags{benchFlags: shared, sizeFlags: sizeFlags{first: 8, last: 64 << 20}}
+	f.config.Path, f.config.DataType, f.config.ReduceOp = symmem.PathWindow, symmem.Float32, symmem.Sum
 	cmd := &cobra.Command{
 		Use:     "collective",
 		Short:   "Measure collectives, in the columns of nccl-tests",
@@ -117,9 +115,10 @@ func (f *collectiveFlags) register(flags *pflag.FlagSet) {
 	flags.VarP(&f.last, "max-bytes", "e", "largest size (quick 1M)")
 	flags.Int64VarP(&f.factor, "factor", "f", 2, "each size is so many times the one before")
 	flags.StringSliceVar(&f.listed, "sizes", nil, "these sizes instead, such as 8,64K,1M")
-	flags.StringVar(&f.dataType, "dtype", "float32", "type of elements")
-	flags.StringVar(&f.reduceOp, "redop", "sum", "reduction: "+strings.Join(reductionNames(), ", "))
-	flags.StringVar(&f.path, "path", "window",
+	flags.Var(named(&c.DataType, reduce.ParseDataType), "dtype", "type of elements")
+	flags.Var(named(&c.ReduceOp, driver.ParseReduceOp), "redop",
+		"reduction: "+strings.Join(reductionNames(), ", "))
+	flags.Var(named(&c.Path, symmem.ParsePathChoice), "path",
 		"path of the calls, and with it where buffers lie: "+strings.Join(pathNames, ", ")+
 			"; --compare takes auto")
 	flags.StringVar(&f.buffers, "buffers", buffersNames[0],
@@ -171,11 +170,8 @@ var buffersNames = []string{"symmetric", "any"}
 const maxGraphOps = 10_000
 
 // parsePaths reads what says which path is measured, and how.
-func (f *collectiveFlags) parsePaths(pathGiven bool) (err error) {
+func (f *collectiveFlags) parsePaths(pathGiven bool) error {
 	c := &f.config
-	if c.Path, err = symmem.ParsePathChoice(f.path); err != nil {
-		return err
-	}
 	if c.Compare && !pathGiven {
 		c.Path = symmem.PathAuto
 	}
@@ -185,7 +181,7 @@ func (f *collectiveFlags) parsePaths(pathGiven bool) (err error) {
 		return fmt.Errorf("buffers are %q, but must be %s", f.buffers,
 			strings.Join(buffersNames, " or "))
 	case c.Path == symmem.PathDefault:
-		return fmt.Errorf("path %q is not one to measure", f.path)
+		return fmt.Errorf("path %q is not one to measure", c.Path)
 	case c.Compare && c.Path != symmem.PathAuto:
 		return fmt.Errorf("compare measures all paths, so leave --path %s out", c.Path)
 	case c.Compare && len(c.Checks) > 1:
@@ -220,12 +216,6 @@ func (f *collectiveFlags) parseSizes() (err error) {
 func (f *collectiveFlags) parseNames(worldsGiven bool) (err error) {
 	c := &f.config
 	if c.Operations, err = bench.ParseOperations(f.operations); err != nil {
-		return err
-	}
-	if c.DataType, err = reduce.ParseDataType(f.dataType); err != nil {
-		return err
-	}
-	if c.ReduceOp, err = driver.ParseReduceOp(f.reduceOp); err != nil {
 		return err
 	}
 	if f.check == "both" {

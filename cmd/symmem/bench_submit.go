@@ -41,11 +41,10 @@ type submitFlags struct {
 	*benchFlags
 	rankFlags
 	config bench.Submit
-	check  string
 }
 
 func newBenchSubmitCommand(shared *benchFlags) *cobra.Command {
-	f := &submitFlags{benchFlags: shared}
+	f := &submitFlags{benchFlags: shared, config: bench.Submit{Check: symmem.CheckRegistration}}
 	cmd := &cobra.Command{
 		Use:     "submit",
 		Short:   "Measure what submitting a collective costs, against NCCL's own",
@@ -63,7 +62,7 @@ func newBenchSubmitCommand(shared *benchFlags) *cobra.Command {
 	flags.IntVar(&f.config.Calls, "calls", 1000, "calls from one synchronisation to the next")
 	flags.IntVar(&f.config.Processors, "processors", 8,
 		"among how many processors each rank looks for its fastest")
-	flags.StringVar(&f.check, "check", "registration",
+	flags.Var(named(&f.config.Check, symmem.ParseCheckLevel), "check",
 		"what ranks compare: off, registration or every")
 	f.registerTimed(flags, &f.config.Timeout)
 	complete(cmd, "check", "off", "registration", "every")
@@ -81,9 +80,6 @@ func (f *submitFlags) parse() (err error) {
 	}
 	c.Backend = f.backend
 	if err := f.checkRanks(2); err != nil {
-		return err
-	}
-	if c.Check, err = symmem.ParseCheckLevel(f.check); err != nil {
 		return err
 	}
 	if c.Calls < 1 || c.Calls > maxSubmitCalls {

@@ -227,9 +227,3 @@ func verdict(stderr io.Writer, result *launch.Result) error {
 // interrupted reports whether a signal to this process has ended ranks. How they end by it is
 // theirs: a Go program ends with code 2 by SIGQUIT.
 func interrupted(result *launch.Result) bool { return result.Signal != 0 && result.First >= 0 }
-
-// complete offers the values of a flag to the shell. The flag exists, so it cannot fail.
-func complete(cmd *cobra.Command, flag string, values ...string) {
-	cobra.CheckErr(cmd.RegisterFlagCompletionFunc(flag,
-		cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp)))
-}

@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// size is a flag for a number of bytes or elements, as nccl-tests takes it: K, M and G are powers of
-// 1024, in either case, with or without an i or a B behind them.
+// size is a flag for a number of bytes or elements, as nccl-tests takes it: K, M and G are powers
+// of 1024, in either case, with or without an i or a B behind them.
 type size int64
 
 const sizeUnits = "KMG"

@@ -68,19 +68,14 @@ const verifyExample = `  symmem verify
 // programs.
 type verifyFlags struct {
 	rankFlags
-	cases     verify.Config
-	random    random.Config
-	rounds    int
-	size      size
-	bytes     size
-	skew      bool
-	backend   string
-	placement string
-	check     string
-	path      string
-	formula   string
-	json      bool
-	prove     proof.Prover
+	cases  verify.Config
+	random random.Config
+	rounds int
+	size   size
+	bytes  size
+	skew   bool
+	json   bool
+	prove  proof.Prover
 }
 
 func newVerifyCommand() *cobra.Command {
@@ -128,25 +123,27 @@ func (f *verifyFlags) register(flags *pflag.FlagSet) {
 	f.registerRanks(flags, 4, "processes to start, up to 64", &c.Timeout)
 	flags.IntVar(&f.rounds, "rounds", c.Rounds,
 		"how often the cases are made and freed; with --for: random rounds at most")
-	backendFlag(flags, &f.backend)
-	flags.StringVar(&f.placement, "placement", "creation",
+	backendFlag(flags, &c.Backend)
+	flags.Var(named(&c.Placement, symmem.ParsePlacement), "placement",
 		"order among equally large free blocks: creation or address")
 	flags.BoolVar(&f.skew, "skew", false,
 		"give each rank allocations and addresses of its own; on with --for")
 	flags.Uint64Var(&c.Seed, "seed", c.Seed, "where all draws come from")
-	flags.StringVar(&f.check, "check", "default", "what ranks compare: off, registration, every, or "+
-		"the backend's default; with --for by default all in turns")
+	flags.Var(named(&c.Check, symmem.ParseCheckLevel), "check", "what ranks compare: off, "+
+		"registration, every, or the backend's default; with --for by default all in turns")
+	flags.Lookup("check").DefValue = "" // the text says it
 	flags.BoolVar(&f.json, "json", false, "print one JSON object")
 
 	f.size = size(c.Elements)
 	flags.IntVar(&c.Cases, "cases", c.Cases, "buffers that are live at once")
 	flags.Var(&f.size, "size", "float32 elements of a case")
 	flags.IntVar(&c.Churn, "churn", 0, "random allocations and frees before each round's cases")
-	flags.StringVar(&f.path, "path", "", "path of collectives: window, plain, direct, or auto for "+
-		"what the tuning table says (default $SYMMEM_PATH, else window)")
-	flags.StringVar(&f.formula, "deterministic", "", "compare bits with a formula of reductions: "+
-		"ranks, tree or rounded-tree; --path is then auto unless it is given")
-	flags.Lookup("deterministic").NoOptDefVal = "ranks"
+	flags.Var(named(&c.Path, symmem.ParsePathChoice), "path", "path of collectives: window, plain, "+
+		"direct, or auto for what the tuning table says; $SYMMEM_PATH where it is not given")
+	flags.Var(named(&c.Deterministic, symmem.ParseFormula), "deterministic", "compare bits with a "+
+		"formula of reductions: ranks, tree or rounded-tree; --path is then auto unless it is given")
+	formula := flags.Lookup("deterministic")
+	formula.NoOptDefVal, formula.DefValue = "ranks", ""
 	flags.IntVar(&c.Groups, "groups", c.Groups, "overlapping groups over one pool")
 	flags.BoolVar(&c.CallSites, "callsites", false, "note where each allocation was made")
 	flags.BoolVar(&f.prove.On, "prove", false, proof.Usage)
@@ -192,19 +189,11 @@ func (f *verifyFlags) parse(flags *pflag.FlagSet) (err error) {
 	if err := f.checkRanks(1); err != nil {
 		return err
 	}
-	shared := &f.cases.Config
-	if shared.Check, err = symmem.ParseCheckLevel(f.check); err != nil {
+	if err := chooseBackend(&f.cases.Backend); err != nil {
 		return err
 	}
-	if shared.Placement, err = symmem.ParsePlacement(f.placement); err != nil {
-		return err
-	}
-	if err := chooseBackend(&f.backend); err != nil {
-		return err
-	}
-	shared.Backend = f.backend
 	if !isRandom(flags) {
-		return f.parseCases()
+		return f.parseCases(flags)
 	}
 	return f.parseRandom(flags)
 }

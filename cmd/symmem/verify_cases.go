@@ -8,44 +8,32 @@ import (
 	"os"
 	"strings"
 
+	"github.com/spf13/pflag"
+
 	"symmem"
 	"symmem/internal/rendezvous"
 	"symmem/internal/verify"
 )
 
 // parseCases checks the flags of the cases.
-func (f *verifyFlags) parseCases() error {
+func (f *verifyFlags) parseCases(flags *pflag.FlagSet) error {
 	c := &f.cases
 	c.Elements, c.Rounds, c.Skew = int64(f.size), f.rounds, f.skew
-	if f.formula != "" {
+	switch value := os.Getenv(pathVariable); {
+	case flags.Changed("path"):
+	case value != "":
 		var err error
-		if c.Deterministic, err = symmem.ParseFormula(f.formula); err != nil {
-			return err
+		if c.Path, err = symmem.ParsePathChoice(value); err != nil {
+			return fmt.Errorf("%s: %w", pathVariable, err)
 		}
+	case flags.Changed("deterministic"):
 		c.Path = symmem.PathAuto // the window path of GPUs is NCCL's
-	}
-	if err := f.parsePath(); err != nil {
-		return err
 	}
 	return c.Validate()
 }
 
 // pathVariable is where Options.Path comes from unless a program gives it.
 const pathVariable = "SYMMEM_PATH"
-
-// parsePath takes the flag, else the variable, else what Default says.
-func (f *verifyFlags) parsePath() (err error) {
-	c := &f.cases
-	switch value := os.Getenv(pathVariable); {
-	case f.path != "":
-		c.Path, err = symmem.ParsePathChoice(f.path)
-	case value != "":
-		if c.Path, err = symmem.ParsePathChoice(value); err != nil {
-			err = fmt.Errorf("%s: %w", pathVariable, err)
-		}
-	}
-	return err
-}
 
 // runCases runs the cases as one rank. Only rank 0 writes the report.
 func (f *verifyFlags) runCases(
