@@ -1,10 +1,12 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"symmem/internal/bench"
 )
@@ -24,12 +26,37 @@ const benchExample = `  symmem bench collective --ranks 2 -b 8 -e 64M -f 2
 
 // benchFlags are the flags of all benches.
 type benchFlags struct {
+	planFlags
 	json    bool
-	quick   bool
 	enforce bool
+	backend string
+}
+
+// planFlags say how long to measure.
+type planFlags struct {
+	quick   bool
 	batches int
 	batch   time.Duration
-	backend string
+}
+
+func (f *planFlags) registerPlan(flags *pflag.FlagSet) {
+	flags.BoolVar(&f.quick, "quick", false, "few short batches, for continuous integration")
+	flags.IntVar(&f.batches, "batches", 0, "batches of each variant (default 21, quick 5)")
+	flags.DurationVar(&f.batch, "batch", 0, "length of a batch (default 5ms, quick 1ms)")
+}
+
+func (f *planFlags) plan() (bench.Plan, error) {
+	p := bench.Full
+	if f.quick {
+		p = bench.Quick
+	}
+	if f.batches < 0 || f.batch < 0 {
+		return p, fmt.Errorf("batches is %d and batch is %v, but neither may be negative",
+			f.batches, f.batch)
+	}
+	return bench.Plan{
+		Batches: cmp.Or(f.batches, p.Batches), Batch: cmp.Or(f.batch, p.Batch),
+	}, nil
 }
 
 func newBenchCommand() *cobra.Command {
@@ -44,10 +71,8 @@ func newBenchCommand() *cobra.Command {
 	}
 	flags := cmd.PersistentFlags()
 	flags.BoolVar(&f.json, "json", false, "print one JSON object")
-	flags.BoolVar(&f.quick, "quick", false, "few short batches, for continuous integration")
+	f.registerPlan(flags)
 	flags.BoolVar(&f.enforce, "enforce", false, "exit with 1 if a figure is over its bar")
-	flags.IntVar(&f.batches, "batches", 0, "batches of each variant (default 21, quick 5)")
-	flags.DurationVar(&f.batch, "batch", 0, "length of a batch (default 5ms, quick 1ms)")
 	backendFlag(flags, &f.backend)
 	cmd.AddCommand(
 		newBenchCollectiveCommand(f),
@@ -55,26 +80,4 @@ func newBenchCommand() *cobra.Command {
 	)
 	complete(cmd, "backend", backendNames()...)
 	return cmd
-}
-
-// plan says how long to measure.
-func (f *benchFlags) plan() (bench.Plan, error) {
-	p := bench.Full
-	if f.quick {
-		p = bench.Quick
-	}
-	if err := chooseBackend(&f.backend); err != nil {
-		return p, err
-	}
-	if f.batches < 0 || f.batch < 0 {
-		return p, fmt.Errorf("batches is %d and batch is %v, but neither may be negative",
-			f.batches, f.batch)
-	}
-	if f.batches > 0 {
-		p.Batches = f.batches
-	}
-	if f.batch > 0 {
-		p.Batch = f.batch
-	}
-	return p, nil
 }

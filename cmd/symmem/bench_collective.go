@@ -138,6 +138,10 @@ func (f *collectiveFlags) parse(cmd *cobra.Command) (err error) {
 	if c.Plan, err = f.plan(); err != nil {
 		return err
 	}
+	if err := chooseBackend(&f.backend); err != nil {
+		return err
+	}
+	c.Backend = f.backend
 	if !f.quick && f.batch == 0 {
 		c.Plan.Batch = 2 * bench.Full.Batch
 	}
@@ -159,7 +163,6 @@ func (f *collectiveFlags) parse(cmd *cobra.Command) (err error) {
 	if err := f.parseNames(cmd.Flags().Changed("worlds")); err != nil {
 		return err
 	}
-	c.Backend = f.backend
 	return f.parsePaths(cmd.Flags().Changed("path"))
 }
 

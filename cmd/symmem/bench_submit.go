@@ -78,6 +78,9 @@ func (f *submitFlags) parse() (err error) {
 	if c.Plan, err = f.plan(); err != nil {
 		return err
 	}
+	if err := chooseBackend(&f.backend); err != nil {
+		return err
+	}
 	c.Backend = f.backend
 	if err := f.checkRanks(2); err != nil {
 		return err

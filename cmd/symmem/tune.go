@@ -62,6 +62,7 @@ const tuneExample = `  symmem tune --ranks 4
 // tuneFlags are the flags of tune as they are given.
 type tuneFlags struct {
 	rankFlags
+	planFlags
 	config bench.Tune
 	sizeFlags
 	operations []string
@@ -70,7 +71,6 @@ type tuneFlags struct {
 	json       bool
 	dryRun     bool
 	eager      bool
-	quick      bool
 }
 
 func newTuneCommand() *cobra.Command {
@@ -105,7 +105,6 @@ func newTuneCommand() *cobra.Command {
 
 func (f *tuneFlags) register(flags *pflag.FlagSet) {
 	c := &f.config
-	c.Plan = bench.Full
 	f.registerTimed(flags, &c.Timeout)
 	backendFlag(flags, &c.Backend)
 	flags.StringSliceVar(&f.operations, "ops",
@@ -118,9 +117,7 @@ func (f *tuneFlags) register(flags *pflag.FlagSet) {
 		"types of elements; the first decides for all others")
 	flags.IntVar(&c.GraphOps, "graph", 20, "calls that are captured into a graph")
 	flags.BoolVar(&f.eager, "eager", false, "time calls one by one, not replays of graphs")
-	flags.BoolVar(&f.quick, "quick", false, "few short batches, to try the command")
-	flags.IntVar(&c.Plan.Batches, "batches", c.Plan.Batches, "batches on each path (quick 5)")
-	flags.DurationVar(&c.Plan.Batch, "batch", c.Plan.Batch, "length of a batch (quick 1ms)")
+	f.registerPlan(flags)
 	flags.StringVarP(&f.output, "output", "o", "", "file to write (default where Open finds it)")
 	flags.BoolVar(&f.dryRun, "dry-run", false, "write no file")
 	flags.BoolVar(&f.json, "json", false, "print one JSON object")
@@ -129,18 +126,17 @@ func (f *tuneFlags) register(flags *pflag.FlagSet) {
 // parse checks all flags before anything starts.
 func (f *tuneFlags) parse(flags *pflag.FlagSet) (err error) {
 	c := &f.config
-	if f.quick {
-		f.hurry(flags)
+	if c.Plan, err = f.plan(); err != nil {
+		return err
+	}
+	if f.quick && !flags.Changed("max") {
+		f.last = 1 << 20
 	}
 	if err := f.checkRanks(2); err != nil {
 		return err
 	}
-	switch {
-	case c.GraphOps < 1 || c.GraphOps > maxGraphOps:
+	if c.GraphOps < 1 || c.GraphOps > maxGraphOps {
 		return fmt.Errorf("graph is %d, but must be from 1 to %d", c.GraphOps, maxGraphOps)
-	case c.Plan.Batches < 1 || c.Plan.Batch <= 0:
-		return fmt.Errorf("batches is %d and batch is %v, but both must be positive",
-			c.Plan.Batches, c.Plan.Batch)
 	}
 	if f.eager {
 		c.GraphOps = 0
@@ -180,19 +176,6 @@ func (f *tuneFlags) parseTypes() error {
 		f.config.DataTypes = append(f.config.DataTypes, t)
 	}
 	return nil
-}
-
-// hurry is --quick, except for what is given.
-func (f *tuneFlags) hurry(flags *pflag.FlagSet) {
-	if !flags.Changed("batches") {
-		f.config.Plan.Batches = bench.Quick.Batches
-	}
-	if !flags.Changed("batch") {
-		f.config.Plan.Batch = bench.Quick.Batch
-	}
-	if !flags.Changed("max") {
-		f.last = 1 << 20
-	}
 }
 
 // rank measures as one rank. Rank 0 prints, and the first rank of each machine writes.
