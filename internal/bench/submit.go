@@ -5,12 +5,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math"
 	"runtime"
 	"slices"
 	"time"
 
 	"symmem"
+	"symmem/internal/workload"
 )
 
 // Submit says what bench submit measures: what it costs the processor to submit one small
@@ -137,16 +137,22 @@ func (l *lane) ours(ctx context.Context) *submission {
 
 // sides are the times of one rank on one processor, in nanoseconds a call: a batch of ours, and
 // one of the baseline.
-type sides struct{ ours, theirs []float64 }
+type sides struct{ Ours, Theirs []float64 }
+
+// account is what one rank has measured: what a submission costs, by the quiet pairs of All.
+type account struct {
+	Cost       float64
+	Quiet, All *sides
+}
 
 // sum is less on a faster processor.
-func (s *sides) sum() float64 { return Summarize(s.ours).Median + Summarize(s.theirs).Median }
+func (s *sides) sum() float64 { return Summarize(s.Ours).Median + Summarize(s.Theirs).Median }
 
 // over are the differences of neighbours, so that what the machine does besides is in both.
 func (s *sides) over() []float64 {
-	over := make([]float64, len(s.ours))
+	over := make([]float64, len(s.Ours))
 	for i := range over {
-		over[i] = s.ours[i] - s.theirs[i]
+		over[i] = s.Ours[i] - s.Theirs[i]
 	}
 	return over
 }
@@ -155,7 +161,7 @@ func (s *sides) over() []float64 {
 // the least time. What else a machine does slows both for many batches. A pair's own times do not
 // choose it: to drop those that took long would favour the side that does so more often.
 func (s *sides) quietest() *sides {
-	n := len(s.ours)
+	n := len(s.Ours)
 	around := func(i int) float64 {
 		before, after := max(i-1, 0), min(i+1, n-1)
 		switch i {
@@ -164,7 +170,7 @@ func (s *sides) quietest() *sides {
 		case n - 1:
 			after = before
 		}
-		return s.ours[before] + s.theirs[before] + s.ours[after] + s.theirs[after]
+		return s.Ours[before] + s.Theirs[before] + s.Ours[after] + s.Theirs[after]
 	}
 	order := make([]int, n)
 	for i := range order {
@@ -173,7 +179,7 @@ func (s *sides) quietest() *sides {
 	slices.SortStableFunc(order, func(a, b int) int { return cmp.Compare(around(a), around(b)) })
 	quiet := &sides{}
 	for _, i := range order[:(n+3)/4] {
-		quiet.ours, quiet.theirs = append(quiet.ours, s.ours[i]), append(quiet.theirs, s.theirs[i])
+		quiet.Ours, quiet.Theirs = append(quiet.Ours, s.Ours[i]), append(quiet.Theirs, s.Theirs[i])
 	}
 	return quiet
 }
@@ -196,15 +202,15 @@ func (o *Submit) compare(
 	times := all.quietest()
 	cost := times.over()
 	if path == symmem.PathDirect {
-		cost = times.ours // since that has a bar of its own
+		cost = times.Ours // since that has a bar of its own
 	}
-	shared, err := l.worst(ctx, Summarize(cost).Median, times, all)
+	worst, err := l.worst(ctx, account{Summarize(cost).Median, times, all})
 	if err != nil {
 		return err
 	}
 	allocs := float64(ours.allocs / uint64(o.Calls)) // rounded down, as a sample has it
-	r := o.result(l, path, shared[0], theirs.name, allocs)
-	r.Counts["ns over, all pairs"] = Summarize(shared[1].over()).Median
+	r := o.result(l, path, worst.Quiet, theirs.name, allocs)
+	r.Counts["ns over, all pairs"] = Summarize(worst.All.over()).Median
 	report.Results = append(report.Results, r)
 	return unbound
 }
@@ -269,14 +275,14 @@ func (o *Submit) measure(
 				return nil, err
 			}
 			if s == ours {
-				found.ours = append(found.ours, took)
+				found.Ours = append(found.Ours, took)
 			} else {
-				found.theirs = append(found.theirs, took)
+				found.Theirs = append(found.Theirs, took)
 			}
 		}
 		slices.Reverse(turns)
 	}
-	found.ours, found.theirs = found.ours[1:], found.theirs[1:]
+	found.Ours, found.Theirs = found.Ours[1:], found.Theirs[1:]
 	return found, nil
 }
 
@@ -303,27 +309,12 @@ func (o *Submit) batch(ctx context.Context, l *lane, s *submission) (float64, er
 }
 
 // worst returns times of the rank with the highest cost, on all ranks.
-func (l *lane) worst(ctx context.Context, cost float64, all ...*sides) ([]*sides, error) {
-	costs, err := l.gather(ctx, int64(cost))
+func (l *lane) worst(ctx context.Context, mine account) (account, error) {
+	all, err := workload.Gather(ctx, l.gatherer, mine)
 	if err != nil {
-		return nil, err
+		return account{}, err
 	}
-	most := slices.Index(costs, slices.Max(costs))
-	var theirs []*sides
-	for _, s := range all {
-		t := &sides{ours: slices.Clone(s.ours), theirs: slices.Clone(s.theirs)}
-		for _, times := range [][]float64{t.ours, t.theirs} {
-			for i, mine := range times {
-				each, err := l.gather(ctx, int64(math.Float64bits(mine)))
-				if err != nil {
-					return nil, err
-				}
-				times[i] = math.Float64frombits(uint64(each[most]))
-			}
-		}
-		theirs = append(theirs, t)
-	}
-	return theirs, nil
+	return slices.MaxFunc(all, func(a, b account) int { return cmp.Compare(a.Cost, b.Cost) }), nil
 }
 
 func (o *Submit) result(
@@ -336,9 +327,9 @@ func (o *Submit) result(
 			"path": path.String(), "check": o.Check.String(), "calls": o.Calls,
 			"processors": o.Processors,
 		},
-		Summary: Summarize(times.ours), Counts: map[string]float64{}, AllocsPerOp: allocs,
+		Summary: Summarize(times.Ours), Counts: map[string]float64{}, AllocsPerOp: allocs,
 	}
-	base, over := Summarize(times.theirs), times.over()
+	base, over := Summarize(times.Theirs), times.over()
 	r.against(baseline, base)
 	r.Counts["ns over"] = Summarize(over).Median
 	r.Counts["ns over, noise"] = medianError(slices.Sorted(slices.Values(over)))

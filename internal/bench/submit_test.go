@@ -9,18 +9,18 @@ import (
 
 func TestPairsAreKeptWhoseNeighboursTookTheLeast(t *testing.T) {
 	all := &sides{
-		ours:   []float64{9, 9, 1, 7, 1, 9, 9, 9},
-		theirs: []float64{9, 9, 1, 5, 1, 9, 9, 9},
+		Ours:   []float64{9, 9, 1, 7, 1, 9, 9, 9},
+		Theirs: []float64{9, 9, 1, 5, 1, 9, 9, 9},
 	}
 	quiet := all.quietest()
-	if !slices.Equal(quiet.ours, []float64{7, 9}) || !slices.Equal(quiet.theirs, []float64{5, 9}) {
+	if !slices.Equal(quiet.Ours, []float64{7, 9}) || !slices.Equal(quiet.Theirs, []float64{5, 9}) {
 		t.Errorf("kept %v next to %v, want the pair between the quiet ones and one next to them",
-			quiet.ours, quiet.theirs)
+			quiet.Ours, quiet.Theirs)
 	}
 }
 
 func TestOnePairIsKept(t *testing.T) {
-	one := (&sides{ours: []float64{5}, theirs: []float64{4}}).quietest()
+	one := (&sides{Ours: []float64{5}, Theirs: []float64{4}}).quietest()
 	if over := one.over(); !slices.Equal(over, []float64{1}) || medianError(over) != 0 {
 		t.Errorf("the differences are %v with an error of %v, want 1 and none", over, medianError(over))
 	}
@@ -43,7 +43,7 @@ func TestQuietPairsAreNoBetterForTheSideThatStumbles(t *testing.T) {
 			if random.IntN(3) == 0 {
 				ours += 400
 			}
-			all.ours, all.theirs = append(all.ours, ours), append(all.theirs, base)
+			all.Ours, all.Theirs = append(all.Ours, ours), append(all.Theirs, base)
 		}
 		for _, over := range all.quietest().over() {
 			kept++

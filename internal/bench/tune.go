@@ -11,6 +11,7 @@ import (
 
 	"symmem"
 	"symmem/internal/tuning"
+	"symmem/internal/workload"
 )
 
 // Tune says what to measure for a tuning table. Every rank runs the same one.
@@ -162,18 +163,15 @@ func medianError(sorted []float64) float64 {
 
 // shared is the table that rank 0 begins with, on all ranks.
 func (o *Tune) shared(ctx context.Context, l *lane) (*tuning.Table, error) {
-	var encoded []byte
+	var mine *tuning.Table
 	if l.rt.Rank() == 0 {
-		var err error
-		if encoded, err = o.present(l.rt).Encode(); err != nil {
-			return nil, err
-		}
+		mine = o.present(l.rt)
 	}
-	all, err := l.gatherer.Messages(ctx, encoded)
+	all, err := workload.Gather(ctx, l.gatherer, mine)
 	if err != nil {
 		return nil, fmt.Errorf("sharing the table: %w", err)
 	}
-	return tuning.Decode(all[0])
+	return all[0], nil
 }
 
 // present is the table that this rank finds.

@@ -127,11 +127,7 @@ func (l *lane) meet(ctx context.Context) error {
 
 // gather tells every rank what the others have.
 func (l *lane) gather(ctx context.Context, mine int64) ([]int64, error) {
-	numbers, err := l.gatherer.Numbers(ctx, mine)
-	if err != nil {
-		return nil, err
-	}
-	return slices.Concat(numbers...), nil
+	return l.gatherer.Numbers(ctx, mine)
 }
 
 // take sets the world to a path choice, if it is not set to it.

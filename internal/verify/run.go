@@ -2,7 +2,6 @@ package verify
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"time"
@@ -70,19 +69,11 @@ func ownError(a account) error {
 
 // share gathers all ranks' accounts.
 func share(ctx context.Context, d *workload.Gatherer, mine account) ([]account, error) {
-	message, err := json.Marshal(mine)
-	if err != nil {
-		return nil, fmt.Errorf("encoding this rank's report: %w", err)
-	}
-	messages, err := d.Messages(ctx, message)
+	accounts, err := workload.Gather(ctx, d, mine)
 	if err != nil {
 		return nil, err
 	}
-	accounts := make([]account, len(messages))
-	for r, m := range messages {
-		if err := json.Unmarshal(m, &accounts[r]); err != nil {
-			return nil, fmt.Errorf("report of rank %d: %w", r, err)
-		}
+	for r := range accounts {
 		if len(accounts[r].Findings) != len(mine.Findings) {
 			return nil, fmt.Errorf("rank %d reports %d cases, this rank has %d: "+
 				"start all ranks with the same options", r, len(accounts[r].Findings),

@@ -3,8 +3,10 @@ package workload
 import (
 	"context"
 	"encoding/binary"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 
 	"symmem"
 )
@@ -47,53 +49,47 @@ func NewGatherer(
 	return &Gatherer{group, stream, pool}, nil
 }
 
-// Numbers returns every rank's numbers, by rank. It is collective, and each rank has equally many.
-func (d *Gatherer) Numbers(ctx context.Context, mine ...int64) ([][]int64, error) {
-	sent := make([]byte, 0, 8*len(mine))
-	for _, v := range mine {
-		sent = binary.NativeEndian.AppendUint64(sent, uint64(v))
-	}
-	received, err := d.allGather(ctx, sent)
+// Numbers returns every rank's number, by rank. It is collective.
+func (d *Gatherer) Numbers(ctx context.Context, mine int64) ([]int64, error) {
+	received, err := d.allGather(ctx, binary.NativeEndian.AppendUint64(nil, uint64(mine)))
 	if err != nil {
 		return nil, fmt.Errorf("gathering what ranks have found: %w", err)
 	}
-	all := make([][]int64, d.group.Size())
-	for i := range len(received) / 8 {
-		rank := i / len(mine)
-		all[rank] = append(all[rank], int64(binary.NativeEndian.Uint64(received[8*i:])))
+	all := make([]int64, d.group.Size())
+	for rank := range all {
+		all[rank] = int64(binary.NativeEndian.Uint64(received[8*rank:]))
 	}
 	return all, nil
 }
 
-// Messages returns every rank's message, by rank. It is collective.
-func (d *Gatherer) Messages(ctx context.Context, mine []byte) ([][]byte, error) {
-	lengths, err := d.Numbers(ctx, int64(len(mine)))
+// Gather returns what every rank has found, by rank, as JSON has it. It is collective.
+func Gather[T any](ctx context.Context, d *Gatherer, mine T) ([]T, error) {
+	sent, err := json.Marshal(mine)
+	if err != nil {
+		return nil, fmt.Errorf("encoding what this rank has found: %w", err)
+	}
+	lengths, err := d.Numbers(ctx, int64(len(sent)))
 	if err != nil {
 		return nil, err
 	}
-	longest := int64(0)
-	for _, n := range lengths {
-		longest = max(longest, n[0])
-	}
-	padded := make([]byte, longest)
-	copy(padded, mine)
-	all, err := d.allGather(ctx, padded)
+	padded := make([]byte, slices.Max(lengths))
+	copy(padded, sent)
+	received, err := d.allGather(ctx, padded)
 	if err != nil {
-		return nil, fmt.Errorf("gathering messages of ranks: %w", err)
+		return nil, fmt.Errorf("gathering what ranks have found: %w", err)
 	}
-	messages := make([][]byte, len(lengths))
-	for rank, n := range lengths {
-		messages[rank] = all[int64(rank)*longest:][:n[0]]
+	all := make([]T, len(lengths))
+	for rank, length := range lengths {
+		if err := json.Unmarshal(received[rank*len(padded):][:length], &all[rank]); err != nil {
+			return nil, fmt.Errorf("decoding what rank %d has found: %w", rank, err)
+		}
 	}
-	return messages, nil
+	return all, nil
 }
 
 // allGather gathers equally long messages.
 func (d *Gatherer) allGather(ctx context.Context, mine []byte) (all []byte, err error) {
 	all = make([]byte, len(mine)*d.group.Size())
-	if len(mine) == 0 {
-		return all, nil
-	}
 	var parts [2]symmem.Memory
 	for i, n := range []int{len(mine), len(all)} {
 		b, allocErr := d.pool.Alloc(int64(n))

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"symmem"
+	"symmem/internal/workload"
 )
 
 // Rank is this rank's surroundings.
@@ -111,14 +112,14 @@ func (p *runner) broken(ctx context.Context, w *world, number int, failed error)
 	p.report.Differs = errors.As(failed, new(*symmem.DivergenceError)) || errors.Is(failed, ErrInUse)
 	p.report.Findings = append(p.report.Findings, p.tally.findings...)
 	p.report.Wrong, p.report.Broke = p.tally.Wrong, number
-	all, err := w.gatherer.Numbers(ctx, truth(p.report.Differs), p.tally.Wrong)
+	all, err := workload.Gather(ctx, w.gatherer, p.report)
 	if err != nil {
 		return errors.Join(failed, err)
 	}
 	p.report.Wrong = 0
-	for _, numbers := range all {
-		p.report.Differs = p.report.Differs || numbers[0] != 0
-		p.report.Wrong += numbers[1]
+	for _, theirs := range all {
+		p.report.Differs = p.report.Differs || theirs.Differs
+		p.report.Wrong += theirs.Wrong
 	}
 	if p.report.Wrong > 0 {
 		p.report.FirstWrong = number
@@ -174,18 +175,13 @@ func (p *runner) guarded(ctx context.Context, w *world, number int) error {
 // clock does.
 func (p *runner) after(ctx context.Context, w *world, number int) (more bool, err error) {
 	p.done++
-	if p.config.more(p.done, time.Since(p.begun)) {
-		more = true
-	}
-	numbers := append([]int64{truth(more)}, p.tally.numbers()...)
-	all, err := w.gatherer.Numbers(ctx, numbers...)
+	all, err := workload.Gather(ctx, w.gatherer, ended{
+		More: p.config.more(p.done, time.Since(p.begun)), Tally: p.tally,
+	})
 	if err != nil {
 		return false, err
 	}
-	more = all[0][0] != 0
-	for rank := range all {
-		all[rank] = all[rank][1:]
-	}
+	more = all[0].More
 	p.report.Tally = merged(all)
 	p.report.Rounds = p.done
 	p.report.ElapsedMS = float64(time.Since(p.begun).Microseconds()) / 1000
@@ -195,13 +191,6 @@ func (p *runner) after(ctx context.Context, w *world, number int) (more bool, er
 		more = false
 	}
 	return more, p.note(w, number, more)
-}
-
-func truth(b bool) int64 {
-	if b {
-		return 1
-	}
-	return 0
 }
 
 // note measures, while rounds warm up, and reports the round.
@@ -233,16 +222,16 @@ func (p *runner) compare(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	all, err := p.worlds[0].gatherer.Numbers(ctx, append(p.start[:], end[:]...)...)
+	all, err := workload.Gather(ctx, p.worlds[0].gatherer, [2]usage{p.start, end})
 	if err != nil {
 		return err
 	}
 	allowed := p.tolerances()
-	for rank, numbers := range all {
+	for rank, held := range all {
 		for kind := range resources {
 			p.report.Resources = append(p.report.Resources, Resource{
-				Name: resourceNames[kind], Rank: rank, Start: numbers[kind],
-				End: numbers[resources+kind], Tolerance: allowed[kind],
+				Name: resourceNames[kind], Rank: rank, Start: held[0][kind], End: held[1][kind],
+				Tolerance: allowed[kind],
 			})
 		}
 	}

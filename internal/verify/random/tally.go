@@ -27,21 +27,19 @@ func (t *Tally) note(finding string) {
 	}
 }
 
-// numbers are what ranks tell each other.
-func (t *Tally) numbers() []int64 {
-	return []int64{t.Steps, t.Calls, t.Replays, t.Graphs, t.Groups, t.Aborts, t.Wrong, t.Bytes, t.Peak}
+// ended is what a rank tells the others after a round.
+type ended struct {
+	// More is whether another round comes, by the clock of this rank.
+	More bool
+	Tally
 }
 
 // merged is the tally of all ranks: they do the same, so that only what each finds adds up.
-func merged(all [][]int64) Tally {
-	first := all[0]
-	t := Tally{
-		Steps: first[0], Calls: first[1], Replays: first[2], Graphs: first[3], Groups: first[4],
-		Aborts: first[5], Peak: first[8],
-	}
-	for _, numbers := range all {
-		t.Wrong += numbers[6]
-		t.Bytes += numbers[7]
+func merged(all []ended) Tally {
+	t := all[0].Tally
+	for _, other := range all[1:] {
+		t.Wrong += other.Wrong
+		t.Bytes += other.Bytes
 	}
 	return t
 }
