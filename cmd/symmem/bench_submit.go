@@ -106,7 +106,7 @@ func (f *submitFlags) rank(cmd *cobra.Command, w rendezvous.World) error {
 	if err != nil {
 		return exitWith(exitUsage, fmt.Errorf("measuring: %w", err))
 	}
-	if err := writeReport(cmd.OutOrStdout(), f.json, report, report.Table); err != nil {
+	if err := writeReport(cmd.OutOrStdout(), f.json, report, report.SubmitTable); err != nil {
 		return exitWith(exitUsage, err)
 	}
 	if missed := report.Missed(); f.enforce && len(missed) > 0 {

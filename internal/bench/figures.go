@@ -1,9 +1,7 @@
 package bench
 
 import (
-	"bytes"
 	"fmt"
-	"io"
 
 	"symmem"
 )
@@ -77,52 +75,4 @@ func (r *Report) NoteWorst() {
 				result.Name, result.Params["bytes"], result.half())}
 		}
 	}
-}
-
-// PathTable writes what the choice of paths wins and costs: the times on the path that was chosen
-// and on each, as comments behind the columns of nccl-tests.
-func (r *Report) PathTable(w io.Writer) error {
-	var b bytes.Buffer
-	fmt.Fprintf(&b, "# %14s  %12s  %12s  %10s  %10s  %10s  %10s  %7s  %6s\n",
-		"operation", "size", "", "auto", "plain", "window", "direct", "took", "ratio")
-	for i := range r.Results {
-		result := &r.Results[i]
-		if result.Baseline == nil {
-			continue
-		}
-		forced := func(path symmem.PathChoice) string {
-			if ns, has := result.Counts[path.String()+"_ns"]; has {
-				return duration(ns)
-			}
-			return "none"
-		}
-		fmt.Fprintf(&b, "# %14s  %12v  %12s  %10s  %10s  %10s  %10s  %7v  %6s\n",
-			result.Name, result.Params["bytes"], result.half(), duration(result.Median),
-			forced(symmem.PathPlain), forced(symmem.PathWindow), forced(symmem.PathDirect),
-			result.Params["took"], ratio(*result.Ratio))
-	}
-	if r.Worst != nil {
-		fmt.Fprintf(&b, "# worst ratio: %.3f, %s\n", r.Worst.Ratio, r.Worst.Name)
-	}
-	_, err := w.Write(b.Bytes())
-	return err
-}
-
-// CheckTable writes what checking costs: the times of a run at two check levels, as comments behind
-// the columns of nccl-tests.
-func (r *Report) CheckTable(w io.Writer) error {
-	var b bytes.Buffer
-	fmt.Fprintf(&b, "# %14s  %12s  %12s  %12s  %12s  %6s\n",
-		"operation", "size", "", "unchecked", "checked", "ratio")
-	for i := range r.Results {
-		result := &r.Results[i]
-		if result.Baseline == nil {
-			continue
-		}
-		fmt.Fprintf(&b, "# %14s  %12v  %12s  %12s  %12s  %6s\n", result.Name,
-			result.Params["bytes"], result.half(), duration(*result.BaselineMedian),
-			duration(result.Median), ratio(*result.Ratio))
-	}
-	_, err := w.Write(b.Bytes())
-	return err
 }

@@ -30,7 +30,6 @@ func TestABarIsMissedAboveIt(t *testing.T) {
 	r.Results = []Result{
 		{Name: "on it", Summary: Summary{Median: 40}, Bar: 40},
 		{Name: "over it", Summary: Summary{Median: 41}, Bar: 40},
-		{Name: "over it", Summary: Summary{Median: 41}, Bar: 40},
 		{Name: "without one", Summary: Summary{Median: 1e9}},
 	}
 	got := r.Missed()

@@ -80,17 +80,13 @@ func NewReport(name string) *Report {
 	return &Report{Bench: name, Machine: ThisMachine(), Results: []Result{}}
 }
 
-// Missed lists the results that are over their bars, each once.
+// Missed lists the results that are over their bars.
 func (r *Report) Missed() []string {
 	var missed []string
-	last := ""
 	for i := range r.Results {
-		result := &r.Results[i]
-		text := fmt.Sprintf("%s: %s, the bar is %s",
-			result.label(), duration(result.Median), duration(result.Bar))
-		if result.Missed() && text != last {
-			missed = append(missed, text)
-			last = text
+		if result := &r.Results[i]; result.Missed() {
+			missed = append(missed, fmt.Sprintf("%s: %s, the bar is %s",
+				result.label(), duration(result.Median), duration(result.Bar)))
 		}
 	}
 	return missed

@@ -36,6 +36,14 @@ const (
 	SubmitDirect = 5000
 )
 
+// What is counted of a submission: its time over the baseline's.
+const (
+	nsOver      = "ns over"
+	nsOverNoise = "ns over, noise"
+	nsOverLeast = "ns over, least batches"
+	nsOverAll   = "ns over, all pairs"
+)
+
 // submitCount is the number of float32 elements of a call.
 const submitCount = 8
 
@@ -210,7 +218,7 @@ func (o *Submit) compare(
 	}
 	allocs := float64(ours.allocs / uint64(o.Calls)) // rounded down, as a sample has it
 	r := o.result(l, path, worst.Quiet, theirs.name, allocs)
-	r.Counts["ns over, all pairs"] = Summarize(worst.All.over()).Median
+	r.Counts[nsOverAll] = Summarize(worst.All.over()).Median
 	report.Results = append(report.Results, r)
 	return unbound
 }
@@ -331,10 +339,10 @@ func (o *Submit) result(
 	}
 	base, over := Summarize(times.Theirs), times.over()
 	r.against(baseline, base)
-	r.Counts["ns over"] = Summarize(over).Median
-	r.Counts["ns over, noise"] = medianError(slices.Sorted(slices.Values(over)))
-	r.Counts["ns over, least batches"] = r.Min - base.Min
-	if r.Bar = r.Median - r.Counts["ns over"] + SubmitOver; path == symmem.PathDirect {
+	r.Counts[nsOver] = Summarize(over).Median
+	r.Counts[nsOverNoise] = medianError(slices.Sorted(slices.Values(over)))
+	r.Counts[nsOverLeast] = r.Min - base.Min
+	if r.Bar = r.Median - r.Counts[nsOver] + SubmitOver; path == symmem.PathDirect {
 		r.Bar = SubmitDirect
 	}
 	return r

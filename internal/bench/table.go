@@ -1,6 +1,7 @@
 package bench
 
 import (
+	"bytes"
 	"fmt"
 	"io"
 	"maps"
@@ -8,73 +9,95 @@ import (
 	"strconv"
 	"strings"
 	"text/tabwriter"
+
+	"symmem"
 )
 
-// Table writes the report for people. Columns in which nothing would stand are left out.
-func (r *Report) Table(w io.Writer) error {
-	out := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
-	columns := r.columns()
-	for _, c := range columns {
-		fmt.Fprintf(out, "%s\t", c.title)
-	}
-	fmt.Fprintln(out)
-	for i := range r.Results {
-		for _, c := range columns {
-			fmt.Fprintf(out, "%s\t", c.cell(&r.Results[i]))
-		}
-		fmt.Fprintln(out)
+// writeTable aligns rows to the right, with a prefix before each line.
+func writeTable(w io.Writer, prefix string, rows [][]string) error {
+	var aligned bytes.Buffer
+	out := tabwriter.NewWriter(&aligned, 0, 0, 2, ' ', tabwriter.AlignRight)
+	for _, cells := range rows {
+		fmt.Fprintf(out, "%s\t\n", strings.Join(cells, "\t"))
 	}
 	if err := out.Flush(); err != nil {
-		return fmt.Errorf("writing the table: %w", err)
+		return err
+	}
+	for line := range bytes.Lines(aligned.Bytes()) {
+		if _, err := fmt.Fprintf(w, "%s%s", prefix, line); err != nil {
+			return err
+		}
 	}
 	return nil
 }
 
-// column is one column of a table; an empty cell says that a result has nothing to show there.
-type column struct {
-	title string
-	cell  func(*Result) string
-}
-
-func (r *Report) columns() []column {
-	all := []column{
-		{"what", (*Result).label},
-		{"median", func(r *Result) string { return duration(r.Median) }},
-		{"min", func(r *Result) string { return duration(r.Min) }},
-		{"p10", func(r *Result) string { return duration(r.P10) }},
-		{"p90", func(r *Result) string { return duration(r.P90) }},
-		{"allocs", func(r *Result) string { return number(r.AllocsPerOp) }},
-	}
-	for _, name := range r.counted() {
-		all = append(all, column{name, func(r *Result) string {
-			if v, ok := r.Counts[name]; ok {
-				return number(v)
-			}
-			return ""
-		}})
-	}
-	for _, c := range []column{
-		{"bar", (*Result).barText},
-		{"baseline", func(r *Result) string { return or(r.Baseline, strings.Clone) }},
-		{"its median", func(r *Result) string { return or(r.BaselineMedian, duration) }},
-		{"ratio", func(r *Result) string { return or(r.Ratio, ratio) }},
-	} {
-		if slices.ContainsFunc(r.Results, func(x Result) bool { return c.cell(&x) != "" }) {
-			all = append(all, c)
-		}
-	}
-	return all
-}
-
-// counted lists the names of all counts.
-func (r *Report) counted() []string {
-	names := map[string]bool{}
+// SubmitTable writes what submissions cost.
+func (r *Report) SubmitTable(w io.Writer) error {
+	counts := []string{nsOver, nsOverNoise, nsOverLeast, nsOverAll}
+	head := slices.Concat([]string{"what", "median", "min", "p10", "p90", "allocs"}, counts,
+		[]string{"bar", "baseline", "its median", "ratio"})
+	rows := [][]string{head}
 	for i := range r.Results {
-		for name := range r.Results[i].Counts {
-			names[name] = true
+		result := &r.Results[i]
+		row := []string{
+			result.label(), duration(result.Median), duration(result.Min), duration(result.P10),
+			duration(result.P90), number(result.AllocsPerOp),
+		}
+		for _, name := range counts {
+			row = append(row, number(result.Counts[name]))
+		}
+		rows = append(rows, append(row, result.barText(), *result.Baseline,
+			duration(*result.BaselineMedian), ratio(*result.Ratio)))
+	}
+	return writeTable(w, "", rows)
+}
+
+// PathTable writes what the choice of paths wins and costs: the times on the path that was chosen
+// and on each, as comments behind the columns of nccl-tests.
+func (r *Report) PathTable(w io.Writer) error {
+	rows := [][]string{
+		{"operation", "size", "", "auto", "plain", "window", "direct", "took", "ratio"},
+	}
+	for i := range r.Results {
+		result := &r.Results[i]
+		if result.Baseline == nil {
+			continue
+		}
+		row := append(result.call(), duration(result.Median))
+		for _, path := range []symmem.PathChoice{
+			symmem.PathPlain, symmem.PathWindow, symmem.PathDirect,
+		} {
+			forced := "none"
+			if ns, has := result.Counts[path.String()+"_ns"]; has {
+				forced = duration(ns)
+			}
+			row = append(row, forced)
+		}
+		rows = append(rows, append(row, fmt.Sprint(result.Params["took"]), ratio(*result.Ratio)))
+	}
+	if err := writeTable(w, "#", rows); err != nil || r.Worst == nil {
+		return err
+	}
+	_, err := fmt.Fprintf(w, "# worst ratio: %.3f, %s\n", r.Worst.Ratio, r.Worst.Name)
+	return err
+}
+
+// CheckTable writes what checking costs: the times of a run at two check levels, as comments behind
+// the columns of nccl-tests.
+func (r *Report) CheckTable(w io.Writer) error {
+	rows := [][]string{{"operation", "size", "", "unchecked", "checked", "ratio"}}
+	for i := range r.Results {
+		if result := &r.Results[i]; result.Baseline != nil {
+			rows = append(rows, append(result.call(), duration(*result.BaselineMedian),
+				duration(result.Median), ratio(*result.Ratio)))
 		}
 	}
-	return slices.Sorted(maps.Keys(names))
+	return writeTable(w, "#", rows)
+}
+
+// call names what was measured: the operation, its size, and the half.
+func (r *Result) call() []string {
+	return []string{r.Name, fmt.Sprint(r.Params["bytes"]), r.half()}
 }
 
 // label is the name with the parameters.
@@ -96,13 +119,6 @@ func (r *Result) barText() string {
 	default:
 		return duration(r.Bar) + " met"
 	}
-}
-
-func or[T any](v *T, text func(T) string) string {
-	if v == nil {
-		return ""
-	}
-	return text(*v)
 }
 
 func ratio(v float64) string { return strconv.FormatFloat(v, 'f', 2, 64) + "x" }

@@ -1,13 +1,12 @@
 package bench
 
 import (
-	"bytes"
 	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
-	"text/tabwriter"
+	"strings"
 
 	"symmem/internal/tuning"
 )
@@ -15,28 +14,32 @@ import (
 // Text writes what was measured and chosen for people: a line for each size and half, with how much
 // faster the chosen path is than the other one, and a line for each rule.
 func (t *Tuned) Text(w io.Writer) error {
-	var b bytes.Buffer
-	out := tabwriter.NewWriter(&b, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprint(out,
-		"operation\ttype\tsize\t\tbuffers\tplain\twindow\tdirect\tnoise\tchosen\twins\t\n")
+	rows := [][]string{{
+		"operation", "type", "size", "", "buffers", "plain", "window", "direct", "noise", "chosen",
+		"wins",
+	}}
 	for _, r := range t.Rules {
 		for _, s := range r.Steps {
 			for _, p := range s.Measured {
-				fmt.Fprintf(out, "%s\t%s\t%v\t%v\t%s\t%s\t%s\t%s\t%.1f %%\t%s\t%+.1f %%\t\n",
-					r.Operation, cmp.Or(r.DataType, t.DataType.String()), p.Bytes, r.HalfOf(p),
-					cmp.Or(r.Memory, tuning.Symmetric), measured(p.PlainUS), measured(p.WindowUS),
-					measured(p.DirectUS), p.NoisePercent, s.Path, 100*(wins(s.Path, p)-1))
+				rows = append(rows, []string{
+					r.Operation, cmp.Or(r.DataType, t.DataType.String()), p.Bytes.String(),
+					r.HalfOf(p).String(), string(cmp.Or(r.Memory, tuning.Symmetric)),
+					measured(p.PlainUS), measured(p.WindowUS), measured(p.DirectUS),
+					fmt.Sprintf("%.1f %%", p.NoisePercent), string(s.Path),
+					fmt.Sprintf("%+.1f %%", 100*(wins(s.Path, p)-1)),
+				})
 			}
 		}
 	}
-	err := out.Flush()
+	var text strings.Builder
+	err := writeTable(&text, "", rows)
 	for i := range t.Rules {
-		fmt.Fprintf(&b, "%v\n", &t.Rules[i])
+		fmt.Fprintln(&text, &t.Rules[i])
 	}
 	for _, skipped := range t.Skipped {
-		fmt.Fprintf(&b, "%s\n", skipped)
+		fmt.Fprintln(&text, skipped)
 	}
-	_, failed := w.Write(b.Bytes())
+	_, failed := io.WriteString(w, text.String())
 	return errors.Join(err, failed)
 }
 
