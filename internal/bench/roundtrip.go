@@ -80,26 +80,24 @@ func (p *Probe) RoundTrip() (float64, error) {
 	words := make([]uint64, 3*farEnough/8)
 	base := unsafe.Pointer(unsafe.SliceData(words))
 	ping, pong := (*uint64)(base), (*uint64)(unsafe.Add(base, farEnough))
-	echoed, timed := make(chan error, 1), make(chan error, 1)
+	echoed := make(chan error, 1)
 	var batches []float64
-	go func() { echoed <- pinned(p.pong, func() { echo(ping, pong) }) }()
-	go func() { timed <- pinned(p.ping, func() { batches = drive(ping, pong) }) }()
-	err := errors.Join(<-timed, <-echoed)
+	go func() {
+		echoed <- onProcessor(p.pong, func() error {
+			echo(ping, pong)
+			return nil
+		})
+	}()
+	err := onProcessor(p.ping, func() error {
+		batches = drive(ping, pong)
+		return nil
+	})
+	err = errors.Join(err, <-echoed)
 	runtime.KeepAlive(words)
 	if err != nil {
 		return 0, fmt.Errorf("measuring the round trip: %w", err)
 	}
 	return Summarize(batches).Median, nil
-}
-
-// pinned runs a function on a thread of its own that is bound to a processor. The thread ends with
-// the goroutine, which stays locked to it. A thread that cannot be bound runs the function all the
-// same, as the other side waits for it.
-func pinned(cpu int, f func()) error {
-	runtime.LockOSThread()
-	err := sys.SetAffinity(cpu)
-	f()
-	return err
 }
 
 func echo(ping, pong *uint64) {

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"runtime"
 	"slices"
 	"time"
@@ -71,12 +72,14 @@ func (o *Submit) collective() *Collective {
 // Run measures as one rank of a world that a launcher has started. Every rank gets the same report,
 // but for what is counted on it alone: allocations.
 func (o *Submit) Run(ctx context.Context) (report *Report, err error) {
-	c := o.collective()
-	l, err := openLane(ctx, c, 0)
+	l, err := openLane(ctx, o.collective(), 0)
 	if err != nil {
 		return nil, fmt.Errorf("opening the world: %w", err)
 	}
 	defer func() { err = errors.Join(err, l.rt.Close()) }()
+	if l.rt.Size() < 2 {
+		return nil, errors.New("a rank alone has no communicator to compare with")
+	}
 	base, err := o.baseline(ctx, l)
 	if err != nil {
 		return nil, fmt.Errorf("making the baseline: %w", err)
@@ -125,7 +128,7 @@ type baseline interface {
 }
 
 func (o *Submit) baseline(ctx context.Context, l *lane) (baseline, error) {
-	if l.rt.Device().Backend == "nccl" && l.rt.Size() > 1 {
+	if l.rt.Device().Backend == "nccl" {
 		return newNative(l)
 	}
 	return openBare(ctx, l.rt, o.Timeout)
@@ -203,9 +206,9 @@ func (o *Submit) compare(
 		return err
 	}
 	ours.batches = 0
-	all, unbound := o.pairs(ctx, l, ours, theirs)
-	if unbound != nil && !errors.Is(unbound, errUnbound) {
-		return unbound
+	all, err := o.pairs(ctx, l, ours, theirs)
+	if err != nil {
+		return err
 	}
 	times := all.quietest()
 	cost := times.over()
@@ -220,7 +223,7 @@ func (o *Submit) compare(
 	r := o.result(l, path, worst.Quiet, theirs.name, allocs)
 	r.Counts[nsOverAll] = Summarize(worst.All.over()).Median
 	report.Results = append(report.Results, r)
-	return unbound
+	return nil
 }
 
 // decisive is how many times as many batches are measured as a rank takes to find its fastest
@@ -228,17 +231,18 @@ func (o *Submit) compare(
 const decisive = 8
 
 // pairs measures both ways on the processor on which they take this rank the least time together.
-// All ranks try as many as every one has, at once. An errUnbound comes with the times.
+// All ranks try as many as every one has, at once.
 func (o *Submit) pairs(
 	ctx context.Context, l *lane, ours, theirs *submission,
 ) (times *sides, err error) {
-	decide := func() (err error) {
-		times, err = o.measure(ctx, l, ours, theirs, decisive*o.Plan.Batches)
-		return err
-	}
 	if o.Processors == 0 {
-		err := decide()
-		return times, err
+		return o.measure(ctx, l, ours, theirs, decisive*o.Plan.Batches)
+	}
+	on := func(processor, batches int) error {
+		return onProcessor(processor, func() (err error) {
+			times, err = o.measure(ctx, l, ours, theirs, batches)
+			return err
+		})
 	}
 	mine, err := processorsOf(l.rt.Rank(), l.rt.Size(), o.Processors)
 	if err != nil {
@@ -248,22 +252,17 @@ func (o *Submit) pairs(
 	if err != nil {
 		return nil, err
 	}
-	var sums []float64
-	unbound := mine.each(int(slices.Min(counts)), func() error {
-		found, err := o.measure(ctx, l, ours, theirs, o.Plan.Batches)
-		if err == nil {
-			sums = append(sums, found.sum())
+	fastest, least := 0, math.Inf(1)
+	for _, processor := range mine[:slices.Min(counts)] {
+		if err := on(processor, o.Plan.Batches); err != nil {
+			return nil, err
 		}
-		return err
-	})
-	if unbound != nil && !errors.Is(unbound, errUnbound) {
-		return nil, unbound
+		if sum := times.sum(); sum < least {
+			fastest, least = processor, sum
+		}
 	}
-	best := slices.Index(sums, slices.Min(sums))
-	if err := mine[best:best+1].each(1, decide); err != nil {
-		return times, err
-	}
-	return times, unbound
+	err = on(fastest, decisive*o.Plan.Batches)
+	return times, err
 }
 
 // measure makes batches of both in turns, after one of each that warms the processor up.
