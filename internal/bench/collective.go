@@ -147,72 +147,51 @@ func (o *Collective) row(
 // half measures one half of a row: all path choices at all check levels, in turns.
 func (o *Collective) half(
 	ctx context.Context, lanes []*lane, row *Row, inPlace bool,
-) (h *Half, err error) {
-	h = &Half{}
-	var runners []*runner
-	defer func() { err = errors.Join(err, forget(runners)) }()
+) (*Half, error) {
+	h := &Half{}
+	var ways []way
 	for _, l := range lanes {
 		choices, err := o.choices(ctx, l, row, inPlace, h)
 		if err != nil {
 			return nil, err
 		}
 		for _, c := range choices {
-			r, err := o.runner(ctx, l, row, inPlace, c)
-			if err != nil {
-				return nil, err
-			}
-			runners = append(runners, r)
-			h.Wrong += r.wrongs
+			ways = append(ways, way{lane: l, choice: c})
 		}
 	}
-	if err := o.play(ctx, runners); err != nil {
+	runners, err := o.race(ctx, row, inPlace, ways)
+	if err != nil {
 		return nil, err
+	}
+	for _, r := range runners {
+		h.Wrong += r.wrongs
 	}
 	h.summarize(o, runners)
 	return h, nil
 }
 
-// choices are the path choices that take turns in a half. A call that cannot take the path that was
-// asked for takes the one that auto chooses, so that one operation without a kernel of that kind
-// does not end the measurement of the others.
+// choices are the path choices that take turns in a half: with Compare auto and the paths that the
+// call can take, if there are several. A call that cannot take the path that was asked for takes
+// the one that auto chooses, so that one operation without a kernel of that kind does not end the
+// measurement of the others.
 func (o *Collective) choices(
 	ctx context.Context, l *lane, row *Row, inPlace bool, h *Half,
 ) ([]symmem.PathChoice, error) {
-	asked := o.Path
 	switch {
 	case o.Compare:
-		return o.forced(ctx, l, row, inPlace, h)
-	case asked == symmem.PathAuto || asked == symmem.PathPlain:
-		return []symmem.PathChoice{asked}, nil
+		paths, err := l.paths(ctx, o, row, inPlace)
+		if len(paths) == 1 {
+			paths = nil
+		}
+		return append([]symmem.PathChoice{symmem.PathAuto}, paths...), err
+	case o.Path == symmem.PathAuto || o.Path == symmem.PathPlain:
+		return []symmem.PathChoice{o.Path}, nil
 	}
-	why, err := l.refusal(ctx, o, row, inPlace, asked)
+	why, err := l.refusal(ctx, o, row, inPlace, o.Path)
 	if h.Refused = why; why != "" {
-		asked = symmem.PathAuto
+		return []symmem.PathChoice{symmem.PathAuto}, err
 	}
-	return []symmem.PathChoice{asked}, err
-}
-
-// forced are the choices of a comparison: auto against the paths that the call can take, if there
-// are several.
-func (o *Collective) forced(
-	ctx context.Context, l *lane, row *Row, inPlace bool, h *Half,
-) ([]symmem.PathChoice, error) {
-	choices := []symmem.PathChoice{symmem.PathAuto, symmem.PathPlain}
-	for _, c := range []symmem.PathChoice{symmem.PathWindow, symmem.PathDirect} {
-		why, err := l.refusal(ctx, o, row, inPlace, c)
-		if err != nil {
-			return nil, err
-		}
-		if why == "" {
-			choices = append(choices, c)
-		} else {
-			h.Refused = why
-		}
-	}
-	if len(choices) == 2 {
-		choices = choices[:1]
-	}
-	return choices, nil
+	return []symmem.PathChoice{o.Path}, err
 }
 
 // summarize joins the batches of runners that measured the same.

@@ -38,7 +38,7 @@ func (r *Row) result(o *Collective, h *Half) Result {
 		result.Params["redop"] = o.ReduceOp.String()
 	}
 	result.Params["took"] = h.Took
-	if h.Refused != "" && !o.Compare {
+	if h.Refused != "" {
 		result.Params["refused"] = h.Refused
 	}
 	if o.GraphOps > 0 {

@@ -66,16 +66,16 @@ func (n *NCCLTests) Row(o *Collective, r *Row) error {
 	}
 	fmt.Fprintf(&b, "%12d  %12d  %8s  %6s  %6d%s%s%s\n", r.Bytes, r.Count,
 		TypeName(o.DataType), redop, root, n.half(r, r.OutOfPlace), n.half(r, r.InPlaceHalf),
-		n.instead(o, r))
+		n.instead(r))
 	_, err := n.W.Write(b.Bytes())
 	return err
 }
 
 // instead is a comment at the end of a row whose halves did not take the path that was asked for.
-func (n *NCCLTests) instead(o *Collective, r *Row) string {
+func (n *NCCLTests) instead(r *Row) string {
 	var took [2]string
 	for i, h := range []*Half{r.OutOfPlace, r.InPlaceHalf} {
-		if h == nil || h.Refused == "" || o.Compare {
+		if h == nil || h.Refused == "" {
 			continue
 		}
 		if took[i] = h.Took; !slices.Contains(n.refused, h.Refused) {

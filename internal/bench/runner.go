@@ -74,6 +74,23 @@ func (l *lane) refusal(
 	return e.Why, nil
 }
 
+// paths are those that a call can take, the plain one first.
+func (l *lane) paths(
+	ctx context.Context, o *Collective, row *Row, inPlace bool,
+) ([]symmem.PathChoice, error) {
+	paths := []symmem.PathChoice{symmem.PathPlain}
+	for _, path := range []symmem.PathChoice{symmem.PathWindow, symmem.PathDirect} {
+		why, err := l.refusal(ctx, o, row, inPlace, path)
+		if err != nil {
+			return nil, err
+		}
+		if why == "" {
+			paths = append(paths, path)
+		}
+	}
+	return paths, nil
+}
+
 // check runs the operation once on a known pattern and looks at the path and the result.
 func (r *runner) check(ctx context.Context, o *Collective) error {
 	if err := r.look(o); err != nil {
@@ -263,6 +280,27 @@ func (r *runner) batch(ctx context.Context) (float64, error) {
 		return 0, err
 	}
 	return float64(slices.Max(all)) / float64(r.iters*r.opsPerIter), nil
+}
+
+// way is a way of making a call.
+type way struct {
+	lane   *lane
+	choice symmem.PathChoice
+}
+
+// race measures ways of making a call, in turns.
+func (o *Collective) race(
+	ctx context.Context, row *Row, inPlace bool, ways []way,
+) (runners []*runner, err error) {
+	defer func() { err = errors.Join(err, forget(runners)) }()
+	for _, w := range ways {
+		r, err := o.runner(ctx, w.lane, row, inPlace, w.choice)
+		if err != nil {
+			return runners, err
+		}
+		runners = append(runners, r)
+	}
+	return runners, o.play(ctx, runners)
 }
 
 // play runs the batches of all runners in turns. Some rounds go before those that are kept: one,

@@ -189,31 +189,31 @@ func TestWhatASizeDecidesGoesByWhatWasMeasured(t *testing.T) {
 	direct := []tuning.Point{{Bytes: 64, PlainUS: 1, WindowUS: 1, DirectUS: 1}}
 	alone := []tuning.Point{{Bytes: 64, PlainUS: 1, DirectUS: 1}}
 	for _, row := range []struct {
-		name  string
-		perOp [kinds][]float64
-		want  points
+		name string
+		all  batches
+		want points
 	}{
-		{"plain alone decides nothing", [kinds][]float64{onPlain: some}, points{}},
+		{"plain alone decides nothing", batches{plain: some}, points{}},
 		{
 			"both old paths",
-			[kinds][]float64{onPlain: some, onWindow: some},
+			batches{plain: some, window: some},
 			points{windows: [2][]tuning.Point{1: at}},
 		},
 		{
 			"direct without a window path",
-			[kinds][]float64{onPlain: some, onDirect: some},
+			batches{plain: some, direct: some},
 			points{direct: [2][]tuning.Point{1: alone}},
 		},
 		{
 			"everything",
-			[kinds][]float64{onPlain: some, onWindow: some, onDirect: some, onDirectAnywhere: some},
+			batches{some, some, some, some},
 			points{
 				windows: [2][]tuning.Point{1: at}, direct: [2][]tuning.Point{1: direct}, anywhere: alone,
 			},
 		},
 	} {
 		var got points
-		got.add(64, 1, row.perOp)
+		got.add(64, 1, row.all)
 		if diff := cmp.Diff(row.want, got, cmp.AllowUnexported(points{})); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", row.name, diff)
 		}

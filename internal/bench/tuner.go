@@ -2,7 +2,6 @@ package bench
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 
@@ -149,7 +148,7 @@ func (t *tuner) measure(ctx context.Context, op *Operation) (*points, error) {
 			if i == 1 && !op.inPlace {
 				continue
 			}
-			all, err := t.contenders(ctx, row, i == 1)
+			all, err := t.ways(ctx, row, i == 1)
 			if err != nil {
 				return nil, err
 			}
@@ -157,11 +156,16 @@ func (t *tuner) measure(ctx context.Context, op *Operation) (*points, error) {
 				continue
 			}
 			t.tell("%s of %v %v %s", op.Name, tuning.Size(row.Bytes), t.DataType, half(i == 1))
-			perOp, err := t.play(ctx, row, i == 1, all)
+			perOp, err := t.times(ctx, row, i == 1, all)
 			if err != nil {
 				return nil, err
 			}
-			found.add(row.Bytes, i, perOp)
+			found.add(row.Bytes, i, batches{
+				plain:    perOp[way{t.in, symmem.PathPlain}],
+				window:   perOp[way{t.in, symmem.PathWindow}],
+				direct:   perOp[way{t.in, symmem.PathDirect}],
+				anywhere: perOp[way{t.out, symmem.PathDirect}],
+			})
 		}
 	}
 	return found, nil
@@ -175,86 +179,59 @@ func half(inPlace bool) tuning.Half {
 	return tuning.OutOfPlace
 }
 
-// contender is a way of making a call.
-type contender struct {
-	lane   *lane
-	choice symmem.PathChoice
-	kind   kind
-}
-
-// kind tells ways of making a call apart.
-type kind int
-
-// The ways: the paths on symmetric buffers, and the direct one on others.
-const (
-	onPlain kind = iota
-	onWindow
-	onDirect
-	onDirectAnywhere
-	kinds
-)
-
-// contenders are the ways that a call can go. The first is the plain path.
-func (t *tuner) contenders(
-	ctx context.Context, row *Row, inPlace bool,
-) ([]contender, error) {
-	all := []contender{{t.in, symmem.PathPlain, onPlain}}
-	more := []contender{
-		{t.in, symmem.PathWindow, onWindow}, {t.in, symmem.PathDirect, onDirect},
+// ways are those that a call can go. The first is the plain path.
+func (t *tuner) ways(ctx context.Context, row *Row, inPlace bool) (all []way, err error) {
+	paths, err := t.in.paths(ctx, &t.Collective, row, inPlace)
+	if err != nil {
+		return nil, err
+	}
+	for _, path := range paths {
+		all = append(all, way{t.in, path})
 	}
 	// In place is a matter of each rank alone where buffers are not symmetric, so nothing goes by it.
-	if t.out != nil && !inPlace && row.Bytes <= outsideBytes {
-		more = append(more, contender{t.out, symmem.PathDirect, onDirectAnywhere})
+	if t.out == nil || inPlace || row.Bytes > outsideBytes {
+		return all, nil
 	}
-	for _, c := range more {
-		why, err := c.lane.refusal(ctx, &t.Collective, row, inPlace, c.choice)
-		if err != nil {
-			return nil, err
-		}
-		if why == "" {
-			all = append(all, c)
-		}
+	why, err := t.out.refusal(ctx, &t.Collective, row, inPlace, symmem.PathDirect)
+	if err == nil && why == "" {
+		all = append(all, way{t.out, symmem.PathDirect})
 	}
-	return all, nil
+	return all, err
 }
 
-// play measures all ways at one size, and returns their batches.
-func (t *tuner) play(
-	ctx context.Context, row *Row, inPlace bool, all []contender,
-) (perOp [kinds][]float64, err error) {
-	var runners []*runner
-	defer func() { err = errors.Join(err, forget(runners)) }()
-	for _, c := range all {
-		r, err := t.runner(ctx, c.lane, row, inPlace, c.choice)
-		if err != nil {
-			return perOp, err
-		}
-		runners = append(runners, r)
+// times measures all ways at one size, and returns their batches.
+func (t *tuner) times(
+	ctx context.Context, row *Row, inPlace bool, all []way,
+) (map[way][]float64, error) {
+	runners, err := t.race(ctx, row, inPlace, all)
+	if err != nil {
+		return nil, err
+	}
+	perOp := map[way][]float64{}
+	for i, r := range runners {
 		if r.wrongs > 0 {
-			return perOp, fmt.Errorf("%d elements of %d bytes are wrong on the %v path, in place %t",
-				r.wrongs, row.Bytes, c.choice, inPlace)
+			return nil, fmt.Errorf("%d elements of %d bytes are wrong on the %v path, in place %t",
+				r.wrongs, row.Bytes, r.choice, inPlace)
 		}
-	}
-	if err := t.Collective.play(ctx, runners); err != nil {
-		return perOp, err
-	}
-	for i, c := range all {
-		perOp[c.kind] = runners[i].perOp
+		perOp[all[i]] = r.perOp
 	}
 	return perOp, nil
 }
 
-// add notes what the batches of a size decide. A way that was not measured has none.
-func (p *points) add(bytes int64, half int, perOp [kinds][]float64) {
-	plain, window := perOp[onPlain], perOp[onWindow]
-	if window != nil {
-		p.windows[half] = append(p.windows[half], newPoint(bytes, plain, window, nil))
+// batches are those of all ways at one size: the paths on symmetric buffers, and the direct one on
+// others. A way that was not measured has none.
+type batches struct{ plain, window, direct, anywhere []float64 }
+
+// add notes what the batches of a size decide.
+func (p *points) add(bytes int64, half int, b batches) {
+	if b.window != nil {
+		p.windows[half] = append(p.windows[half], newPoint(bytes, b.plain, b.window, nil))
 	}
-	if direct := perOp[onDirect]; direct != nil {
-		p.direct[half] = append(p.direct[half], newPoint(bytes, plain, window, direct))
+	if b.direct != nil {
+		p.direct[half] = append(p.direct[half], newPoint(bytes, b.plain, b.window, b.direct))
 	}
-	if direct := perOp[onDirectAnywhere]; direct != nil {
-		p.anywhere = append(p.anywhere, newPoint(bytes, plain, nil, direct))
+	if b.anywhere != nil {
+		p.anywhere = append(p.anywhere, newPoint(bytes, b.plain, nil, b.anywhere))
 	}
 }
 
