@@ -3,6 +3,9 @@ package verify
 import (
 	"math"
 	"testing"
+
+	"symmem"
+	"symmem/internal/workload"
 )
 
 func TestCompareCountsWrongElements(t *testing.T) {
@@ -29,26 +32,37 @@ func TestCompareCountsWrongElements(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			want := finding{Ran: true, Wrong: c.wrong, MaxDiff: c.max, MeanDiff: c.mean}
-			if got := compare(c.data, c.want); got != want {
+			if got := compared(c.want, c.data...); got != want {
 				t.Fatalf("got %+v, want %+v", got, want)
 			}
 		})
 	}
 }
 
+// compared compares elements with one number.
+func compared(want float64, data ...float32) finding {
+	got := make([]byte, 0, 4*len(data))
+	for _, v := range data {
+		got = workload.Encode(got, symmem.Float32, float64(v))
+	}
+	w := &row{dataType: symmem.Float32}
+	return w.compareWith(got, workload.Encode(nil, symmem.Float32, want), tolerance)
+}
+
+// filled is the element that a rank contributes to a row.
+func filled(value float64, rank int) float64 {
+	w := &row{dataType: symmem.Float32, value: value, elements: 1}
+	return workload.Decode(w.input(rank, 0), symmem.Float32)
+}
+
 // A sum that takes one rank's part from another case or another rank must not be the expected one.
 func TestEveryExchangeOfPartsChangesTheSum(t *testing.T) {
-	part := func(value float64, rank int) float64 {
-		data := make([]float32, 1)
-		fill(data, value, rank)
-		return float64(data[0])
-	}
 	const ranks = 8
 	for value := 1.0; value < 20; value++ {
 		for rank := range ranks {
 			for other := 0.0; other < 20; other++ {
-				sum := expected(value, ranks) - part(value, rank) + part(other, rank)
-				wrong := compare([]float32{float32(sum)}, expected(value, ranks)).Wrong > 0
+				sum := expected(value, ranks) - filled(value, rank) + filled(other, rank)
+				wrong := compared(expected(value, ranks), float32(sum)).Wrong > 0
 				if wrong == (other == value) {
 					t.Fatalf("value %v for %v on rank %d: found wrong is %v",
 						other, value, rank, wrong)
@@ -60,10 +74,9 @@ func TestEveryExchangeOfPartsChangesTheSum(t *testing.T) {
 
 func TestExpectedIsTheSumOfWhatRanksFill(t *testing.T) {
 	for ranks := 1; ranks < 20; ranks++ {
-		sum, data := 0.0, make([]float32, 1)
+		sum := 0.0
 		for rank := range ranks {
-			fill(data, 7, rank)
-			sum += float64(data[0])
+			sum += filled(7, rank)
 		}
 		if sum != expected(7, ranks) {
 			t.Fatalf("%d ranks: %v, expected %v", ranks, sum, expected(7, ranks))

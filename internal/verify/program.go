@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"symmem"
+	"symmem/driver"
 	"symmem/internal/workload"
 )
 
@@ -25,7 +26,7 @@ type step struct {
 	action   action
 	slot     int
 	row      int
-	elements int64
+	elements int64 // of doAlloc
 }
 
 // row is one all-reduce that is checked and reported.
@@ -36,15 +37,18 @@ type row struct {
 	churn    bool
 	elements int64
 	value    float64
-	// exact is what is reduced, and how, where bits are compared; else nil.
-	exact *exact
+	dataType symmem.DataType
+	reduceOp symmem.ReduceOp
+	// Where there is a formula, inputs are drawn from the seed, and bits are compared.
+	formula driver.Formula
+	seed    uint64
 }
 
 // program is what all ranks do, in order. It is immutable once composed.
 type program struct {
 	steps []step
 	rows  []row
-	slots int
+	slots int // one for each buffer that is ever made
 	// first is the size of the pool's first segment in bytes.
 	first int64
 }
@@ -57,9 +61,8 @@ type composer struct {
 	config  Config
 	program program
 	history *history
-	free    []int // slots that hold no buffer
-	counted int   // cases so far
-	drawn   int   // all-reduces of churn so far
+	counted int // cases so far
+	drawn   int // all-reduces of churn so far
 }
 
 // compose works out what a Config means.
@@ -96,7 +99,7 @@ func (w *composer) prepare() {
 		slots = append(slots, w.alloc(parts*part/elementBytes))
 	}
 	w.emit(step{action: doEnd})
-	w.freeAll(slots)
+	w.freeAll(slots...)
 }
 
 // churnStride is the number of churn steps from one checked all-reduce to the next; longer churns
@@ -122,15 +125,14 @@ func (w *composer) churn(round int) {
 }
 
 func (w *composer) churnOnce() {
-	slot := w.takeSlot()
+	slot := w.program.slots
 	block, allocated := w.history.step(slot)
 	if !allocated {
-		w.free = append(w.free, slot)
-		w.freeAll([]int{block.slot})
+		w.freeAll(block.slot)
 		return
 	}
 	w.emit(step{action: doOpen})
-	w.emit(step{action: doAlloc, slot: slot, elements: block.elements})
+	w.alloc(block.elements)
 	w.emit(step{action: doEnd})
 }
 
@@ -155,7 +157,7 @@ func (w *composer) cases(round, group int) {
 	}
 	w.reduce(blocks, rows...)
 	for _, b := range blocks {
-		w.freeAll([]int{b.slot})
+		w.freeAll(b.slot)
 	}
 }
 
@@ -167,42 +169,33 @@ const maxValue = 997
 func (w *composer) reduce(blocks []holding, rows ...row) {
 	first := len(w.program.rows)
 	for i, b := range blocks {
-		rows[i].elements = b.elements
+		rows[i].elements, rows[i].dataType, rows[i].reduceOp = b.elements, symmem.Float32, symmem.Sum
 		w.config.exactly(&rows[i], first+i)
-		w.emit(step{action: doFill, slot: b.slot, row: first + i, elements: b.elements})
+		w.emit(step{action: doFill, slot: b.slot, row: first + i})
 	}
 	w.program.rows = append(w.program.rows, rows...)
 	for i, b := range blocks {
-		w.emit(step{action: doReduce, slot: b.slot, row: first + i, elements: b.elements})
+		w.emit(step{action: doReduce, slot: b.slot, row: first + i})
 	}
 }
 
 // freeRest frees what churn has left, newest first.
 func (w *composer) freeRest() {
 	for len(w.history.live) > 0 {
-		w.freeAll([]int{w.history.release(len(w.history.live) - 1).slot})
+		w.freeAll(w.history.release(len(w.history.live) - 1).slot)
 	}
 }
 
+// alloc fills the next slot.
 func (w *composer) alloc(elements int64) int {
-	slot := w.takeSlot()
+	slot := w.program.slots
+	w.program.slots++
 	w.emit(step{action: doAlloc, slot: slot, elements: elements})
 	return slot
 }
 
-func (w *composer) freeAll(slots []int) {
+func (w *composer) freeAll(slots ...int) {
 	for _, slot := range slots {
 		w.emit(step{action: doFree, slot: slot})
-		w.free = append(w.free, slot)
 	}
-}
-
-func (w *composer) takeSlot() int {
-	if last := len(w.free) - 1; last >= 0 {
-		slot := w.free[last]
-		w.free = w.free[:last]
-		return slot
-	}
-	w.program.slots++
-	return w.program.slots - 1
 }

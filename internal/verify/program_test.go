@@ -62,9 +62,9 @@ func (w *walk) step(s step) {
 }
 
 func (w *walk) row(s step) {
-	if w.held[s.slot] != s.elements || w.p.rows[s.row].elements != s.elements {
+	if elements := w.p.rows[s.row].elements; w.held[s.slot] != elements {
 		w.t.Fatalf("slot %d holds %d elements, row %d has %d",
-			s.slot, w.held[s.slot], s.row, s.elements)
+			s.slot, w.held[s.slot], s.row, elements)
 	}
 	if s.action == doFill {
 		w.filled[s.slot] = s.row

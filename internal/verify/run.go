@@ -20,7 +20,6 @@ type runner struct {
 	groups   []*symmem.Group // nil where this rank is no member
 	slots    []symmem.Buffer
 	noise    *workload.Noise
-	data     []float32 // what is filled or read now
 	findings []finding
 	paths    map[string]string // see account
 	// progress, if set, is called with how many steps are done, and of how many.
@@ -154,15 +153,11 @@ func (r *runner) fill(ctx context.Context, s *step) error {
 	if g == nil {
 		return nil
 	}
-	memory, err := r.memory(s)
+	memory, err := r.memory(s, what)
 	if err != nil {
 		return err
 	}
-	if what.exact != nil {
-		return r.copy(ctx, memory, symmem.Host(what.input(g.Rank(), g.Size())))
-	}
-	fill(r.room(s.elements), what.value, g.Rank())
-	return r.copy(ctx, memory, symmem.Host(r.data))
+	return r.copy(ctx, memory, symmem.Host(what.input(g.Rank(), g.Size())))
 }
 
 // copy copies now.
@@ -180,46 +175,27 @@ func (r *runner) reduce(ctx context.Context, s *step) error {
 	if g == nil {
 		return nil
 	}
-	memory, err := r.memory(s)
+	memory, err := r.memory(s, what)
 	if err != nil {
 		return err
-	}
-	dataType, op := symmem.Float32, symmem.Sum
-	if what.exact != nil {
-		dataType, op = what.exact.dataType, what.exact.reduceOp
 	}
 	stream := r.rt.DefaultStream()
-	err = g.AllReduce(ctx, memory, memory, what.elements, dataType, op, stream)
+	err = g.AllReduce(ctx, memory, memory, what.elements, what.dataType, what.reduceOp, stream)
 	if err != nil {
 		return err
 	}
-	found, err := r.look(ctx, what, g.Size(), memory)
-	if err != nil {
+	got := make([]byte, memory.Bytes())
+	if err := r.copy(ctx, symmem.Host(got), memory); err != nil {
 		return err
 	}
-	found.Symmetric = g.IsSymmetric(memory)
-	r.findings[s.row] = found
-	return r.notePath(g, memory, what.elements, dataType)
-}
-
-// look reads a row's result and compares it.
-func (r *runner) look(
-	ctx context.Context, what *row, ranks int, result symmem.Memory,
-) (finding, error) {
-	if what.exact == nil {
-		err := r.copy(ctx, symmem.Host(r.room(what.elements)), result)
-		return compare(r.data, expected(what.value, ranks)), err
-	}
-	got := make([]byte, what.elements*int64(what.exact.dataType.Size()))
-	err := r.copy(ctx, symmem.Host(got), result)
-	return what.compare(got, ranks), err
+	r.findings[s.row] = what.compare(got, g.Size())
+	r.findings[s.row].Symmetric = g.IsSymmetric(memory)
+	return r.notePath(g, memory, what)
 }
 
 // notePath notes which path an all-reduce takes.
-func (r *runner) notePath(
-	g *symmem.Group, m symmem.Memory, elements int64, t symmem.DataType,
-) error {
-	e, err := g.Explain(symmem.OpAllReduce, m, m, elements, t)
+func (r *runner) notePath(g *symmem.Group, m symmem.Memory, what *row) error {
+	e, err := g.Explain(symmem.OpAllReduce, m, m, what.elements, what.dataType)
 	if err != nil {
 		return err
 	}
@@ -229,16 +205,7 @@ func (r *runner) notePath(
 	return nil
 }
 
-// memory is the slot's buffer without what rounding has added.
-func (r *runner) memory(s *step) (symmem.Memory, error) {
-	return r.slots[s.slot].Memory().Slice(0, s.elements*elementBytes)
-}
-
-// room makes data so many elements long.
-func (r *runner) room(elements int64) []float32 {
-	if int64(cap(r.data)) < elements {
-		r.data = make([]float32, elements)
-	}
-	r.data = r.data[:elements]
-	return r.data
+// memory is the slot's buffer, as far as the elements of a row fill it.
+func (r *runner) memory(s *step, what *row) (symmem.Memory, error) {
+	return r.slots[s.slot].Memory().Slice(0, what.elements*int64(what.dataType.Size()))
 }

@@ -109,6 +109,18 @@ func TestADivergenceInOneGroupReachesRanksOutsideIt(t *testing.T) {
 	}
 }
 
+func TestEveryTypeAndReductionIsComparedWithAFormulaAtAnyLength(t *testing.T) {
+	for _, elements := range []int64{1, 1023} {
+		c := small()
+		c.Elements, c.Cases, c.Churn, c.Deterministic = elements, 40, 0, symmem.RankOrder
+		for _, r := range onAll(t, 3, c) {
+			if !r.OK() || r.Passed != 80 {
+				t.Errorf("%d elements: passed %d of %d: %s", elements, r.Passed, len(r.Cases), r.Fault)
+			}
+		}
+	}
+}
+
 func TestAWorkloadThatMakesNoSenseIsRefused(t *testing.T) {
 	for name, spoil := range map[string]func(*Config){
 		"no cases":         func(c *Config) { c.Cases = 0 },

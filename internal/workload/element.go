@@ -9,8 +9,8 @@ import (
 	"symmem/internal/reduce"
 )
 
-// encode appends a number as an element. Numbers are at most 120, which every type holds.
-func encode(to []byte, t symmem.DataType, value float64) []byte {
+// Encode appends a number as an element. It is one that the type holds.
+func Encode(to []byte, t symmem.DataType, value float64) []byte {
 	order := binary.NativeEndian
 	switch t {
 	case symmem.Float64:

@@ -167,7 +167,7 @@ func (p *Pattern) gathered(from int64) (all []byte) {
 func (p *Pattern) tile(to []byte, from, n int64, value func(i int64) float64) []byte {
 	begin, bytes := len(to), int(n)*p.DataType.Size()
 	for i := range min(n, period) {
-		to = encode(to, p.DataType, value(from+i))
+		to = Encode(to, p.DataType, value(from+i))
 	}
 	for len(to)-begin < bytes {
 		done := to[begin:]

@@ -70,7 +70,7 @@ func TestSumsAreExactInEveryType(t *testing.T) {
 		}
 		for i := range min(p.Count, 50) {
 			want := p.reduced(i)
-			got := Decode(encode(nil, p.DataType, want), p.DataType)
+			got := Decode(Encode(nil, p.DataType, want), p.DataType)
 			if got != want || want > most {
 				t.Fatalf("%+v: element %d is %v, which %v holds as %v", p, i, want, p.DataType, got)
 			}
@@ -128,8 +128,8 @@ func TestCompareSaysWhereAndWhat(t *testing.T) {
 	p := Pattern{Operation: symmem.OpAllGather, DataType: symmem.Float16, Count: 100, Ranks: 2}
 	want := p.Output(0)
 	got := bytes.Clone(want)
-	copy(got[2*70:], encode(nil, symmem.Float16, 119.5))
-	copy(got[2*90:], encode(nil, symmem.Float16, 0))
+	copy(got[2*70:], Encode(nil, symmem.Float16, 119.5))
+	copy(got[2*90:], Encode(nil, symmem.Float16, 0))
 	d := compare(got, want, symmem.Float16, 0)
 	if d.Wrong != 2 || d.First != 70 || d.Got != 119.5 || d.Want != p.sent(0, 70) {
 		t.Errorf("got %+v", d)
@@ -144,9 +144,9 @@ func TestAveragesOfThreeMayRound(t *testing.T) {
 		Operation: symmem.OpAllReduce, DataType: symmem.BFloat16, ReduceOp: symmem.Avg,
 		Count: 10, Ranks: 3,
 	}
-	near := encode(nil, symmem.BFloat16, 10.125)
-	far := encode(nil, symmem.BFloat16, 11)
-	want := encode(nil, symmem.BFloat16, 10)
+	near := Encode(nil, symmem.BFloat16, 10.125)
+	far := Encode(nil, symmem.BFloat16, 11)
+	want := Encode(nil, symmem.BFloat16, 10)
 	if d := compare(near, want, p.DataType, p.Tolerance()); d.Wrong != 0 {
 		t.Errorf("what rounding does is an error: %+v", d)
 	}
