@@ -27,7 +27,7 @@ func TestRatiosAreThoseOfNeighbours(t *testing.T) {
 	if err := all.write(&out); err != nil {
 		t.Fatal(err)
 	}
-	const want = "| figure | old, ns | new, ns | old over new | quartiles | pairs |\n" +
+	const want = "| figure | old, ns | new, ns | old over new | 10th to 90th percentile | pairs |\n" +
 		"|---|---|---|---|---|---|\n" +
 		"| all_reduce, 8 bytes | 100.0 | 100.0 | 1.000 | 0.900 to 2.000 | 3 |\n" +
 		"| submit, plain path | 11.0 | 10.0 | 1.100 | 1.091 to 1.111 | 3 |\n"

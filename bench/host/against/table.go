@@ -3,8 +3,8 @@ package main
 import (
 	"fmt"
 	"io"
-	"slices"
 
+	"symmem/bench/results"
 	"symmem/internal/bench"
 )
 
@@ -42,43 +42,33 @@ func (b *times) ratios() (ratios []float64) {
 	return ratios
 }
 
-// quartiles are the lower one, the median and the upper one.
-func quartiles(all []float64) (low, median, high float64) {
-	sorted := slices.Sorted(slices.Values(all))
-	n := len(sorted)
-	if n == 0 {
-		return 0, 0, 0
-	}
-	return sorted[n/4], sorted[n/2], sorted[n-1-n/4]
-}
-
 // write writes the table as Markdown.
 func (t *table) write(out io.Writer) error {
-	const head = "| figure | old, ns | new, ns | old over new | quartiles | pairs |\n" +
-		"|---|---|---|---|---|---|\n"
-	if _, err := io.WriteString(out, head); err != nil {
-		return err
-	}
+	r := results.Result{Columns: []string{
+		"figure", "old, ns", "new, ns", "old over new", "10th to 90th percentile", "pairs",
+	}}
 	for _, name := range t.names {
 		both := t.times[name]
-		ratios := both.ratios()
-		low, middle, high := quartiles(ratios)
-		_, before, _ := quartiles(both[0])
-		_, after, _ := quartiles(both[1])
-		_, err := fmt.Fprintf(out, "| %s | %.1f | %.1f | %.3f | %.3f to %.3f | %d |\n", name, before,
-			after, middle, low, high, len(ratios))
-		if err != nil {
-			return err
-		}
+		ratios := bench.Summarize(both.ratios())
+		r.Rows = append(r.Rows, []any{
+			name, fmt.Sprintf("%.1f", bench.Summarize(both[0]).Median),
+			fmt.Sprintf("%.1f", bench.Summarize(both[1]).Median), fmt.Sprintf("%.3f", ratios.Median),
+			fmt.Sprintf("%.3f to %.3f", ratios.P10, ratios.P90), float64(ratios.Batches),
+		})
 	}
-	return nil
+	text, err := r.Markdown()
+	if err != nil {
+		return err
+	}
+	_, err = io.WriteString(out, text)
+	return err
 }
 
 // below lists the figures whose ratio is below a bar.
 func (t *table) below(bar float64) (slow []string) {
 	for _, name := range t.names {
-		if _, middle, _ := quartiles(t.times[name].ratios()); middle < bar {
-			slow = append(slow, fmt.Sprintf("%s: %.3f", name, middle))
+		if ratio := bench.Summarize(t.times[name].ratios()).Median; ratio < bar {
+			slow = append(slow, fmt.Sprintf("%s: %.3f", name, ratio))
 		}
 	}
 	return slow

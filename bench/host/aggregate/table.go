@@ -164,15 +164,22 @@ func (l *launches) labels(section place) []string {
 
 // row compares the labels at one place.
 func row(p place, labels []string, times map[string][]float64) []any {
+	medians := map[string]float64{}
+	for label, all := range times {
+		medians[label] = bench.Summarize(all).Median
+	}
 	cells := []any{float64(p.bytes)}
 	for _, label := range labels {
-		cells = append(cells, cell(times[label]))
+		if n := len(times[label]); n > 0 {
+			cells = append(cells, fmt.Sprintf("%.4g (%d)", medians[label], n))
+		} else {
+			cells = append(cells, "-")
+		}
 	}
-	peer, best := bestPeer(times)
-	mine, has := median(times[ours])
+	peer := bestPeer(medians)
 	cells = append(cells, peer)
-	for _, other := range []float64{best, medianOr(times[limit], 0)} {
-		if has && other > 0 {
+	for _, other := range []float64{medians[peer], medians[limit]} {
+		if mine := medians[ours]; mine > 0 && other > 0 {
 			cells = append(cells, fmt.Sprintf("%.2f", other/mine))
 		} else {
 			cells = append(cells, nil)
@@ -181,36 +188,12 @@ func row(p place, labels []string, times map[string][]float64) []any {
 	return cells
 }
 
-// bestPeer names the fastest label that is neither ours nor the limit.
-func bestPeer(times map[string][]float64) (label string, best float64) {
-	for _, l := range slices.Sorted(maps.Keys(times)) {
-		m, ok := median(times[l])
-		if l != ours && l != limit && ok && (label == "" || m < best) {
-			label, best = l, m
+// bestPeer names the fastest label that is neither ours nor the limit, if there is one.
+func bestPeer(medians map[string]float64) (best string) {
+	for _, label := range slices.Sorted(maps.Keys(medians)) {
+		if label != ours && label != limit && (best == "" || medians[label] < medians[best]) {
+			best = label
 		}
 	}
-	return label, best
-}
-
-func cell(times []float64) string {
-	m, ok := median(times)
-	if !ok {
-		return "-"
-	}
-	return fmt.Sprintf("%.4g (%d)", m, len(times))
-}
-
-func medianOr(times []float64, otherwise float64) float64 {
-	if m, ok := median(times); ok {
-		return m
-	}
-	return otherwise
-}
-
-// median is that of the launches; false if there are none.
-func median(times []float64) (float64, bool) {
-	if len(times) == 0 {
-		return 0, false
-	}
-	return bench.Summarize(times).Median, true
+	return best
 }
