@@ -1,26 +1,26 @@
 package verify
 
 import (
+	"cmp"
 	"errors"
+	"slices"
 
 	"symmem"
 )
 
 // ending is why a rank's program ended.
-type ending string
+type ending int
 
 // The endings, from the one that explains least to the one that explains the others: a rank that
 // is lost makes others late, and what ends one group makes its ranks abort the others.
 const (
-	endedWell   ending = ""
-	endAborted  ending = "aborted"
-	endLate     ending = "late"
-	endError    ending = "error"
-	endLost     ending = "lost"
-	endDiverged ending = "diverged"
+	endedWell ending = iota
+	endAborted
+	endLate
+	endError
+	endLost
+	endDiverged
 )
-
-var endings = []ending{endedWell, endAborted, endLate, endError, endLost, endDiverged}
 
 // account is what one rank tells the others at the end.
 type account struct {
@@ -64,12 +64,8 @@ func endingOf(err error) ending {
 // gravest finds the account that explains the others best; the lowest rank's among equals, so that
 // all ranks report the same.
 func gravest(accounts []account) *account {
-	for i := len(endings) - 1; i > 0; i-- {
-		for r := range accounts {
-			if accounts[r].Ending == endings[i] {
-				return &accounts[r]
-			}
-		}
-	}
-	return &account{}
+	worst := slices.MaxFunc(accounts, func(a, b account) int {
+		return cmp.Compare(a.Ending, b.Ending)
+	})
+	return &worst
 }

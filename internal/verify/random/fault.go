@@ -24,15 +24,12 @@ const (
 // ErrNotReported means that a group was broken in replays, and that a rank got no error.
 var ErrNotReported = errors.New("a fault in replays was not reported on a rank")
 
-// breakReplays makes a group of all ranks and two graphs of the same sum over it, has a drawn rank
-// do something else than the others when they are replayed, and shows that all ranks get an error,
-// that no wrong result is taken for a sum, and that a new group works on the same memory.
-func (r *round) breakReplays(ctx context.Context) error {
-	who, s, p := r.draws.IntN(r.rt.Size()), one(r, r.streams), one(r, r.pools)
-	deed, bytes, tag := misdeed(r.draws.IntN(int(misdeeds))), r.size(), r.draws.Uint64()
-	if err := r.closeGraphs(ctx, nil); err != nil {
-		return err
-	}
+// faulty makes a group of all ranks, has a fault end it, which leaves a buffer, and shows that a
+// new group works on that.
+func (r *round) faulty(
+	ctx context.Context, s *symmem.Stream, bytes int64, tag uint64,
+	fault func(*symmem.Group) (symmem.Buffer, error),
+) error {
 	if err := r.meet(ctx); err != nil {
 		return err
 	}
@@ -40,39 +37,65 @@ func (r *round) breakReplays(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	// NCCL's kernels promise nothing about what they leave when they are ended, and do not compare
-	// replays.
-	if err := g.SetPath(ctx, symmem.PathDirect); err != nil {
-		return err
-	}
-	var recs [2]*recording
-	for i := range recs {
-		if recs[i], err = r.sumGraph(ctx, g, s, p, bytes, tag+uint64(i)); err != nil {
-			return err
-		}
-	}
-	direct, err := goesDirect(recs[0].calls[0])
+	b, err := fault(g)
 	if err != nil {
-		return err
-	}
-	if !direct {
-		deed = aborts
-	}
-	if err := r.meet(ctx); err != nil {
-		return err
-	}
-	if err := r.broken(ctx, g, recs, deed, who == g.Rank(), direct); err != nil {
 		return err
 	}
 	r.tally.Aborts++
 	if err := r.meet(ctx); err != nil {
 		return err
 	}
-	b, err := p.AllocOn(s, bytes)
-	if err != nil {
+	if g, err = r.rt.World().Split(ctx, 0, -r.rt.Rank()); err != nil {
 		return err
 	}
-	return r.replace(ctx, s, b, bytes, tag)
+	if err := r.sum(ctx, g, s, b, bytes, ^tag); err != nil {
+		return fmt.Errorf("in a new group after a fault: %w", err)
+	}
+	if err := r.meet(ctx); err != nil {
+		return err
+	}
+	return errors.Join(g.Close(), b.Free())
+}
+
+// breakReplays captures two graphs of the same sum over a group of all ranks, has a drawn rank do
+// something else than the others when they are replayed, and shows that all ranks get an error,
+// that no wrong result is taken for a sum, and that a new group works on the same memory.
+func (r *round) breakReplays(ctx context.Context) error {
+	who, s, p := r.draws.IntN(r.rt.Size()), one(r, r.streams), one(r, r.pools)
+	deed, bytes, tag := misdeed(r.draws.IntN(int(misdeeds))), r.size(), r.draws.Uint64()
+	if err := r.closeGraphs(ctx, nil); err != nil {
+		return err
+	}
+	return r.faulty(ctx, s, bytes, tag, func(g *symmem.Group) (b symmem.Buffer, err error) {
+		// NCCL's kernels promise nothing about what they leave when they are ended, and do not compare
+		// replays.
+		if err := g.SetPath(ctx, symmem.PathDirect); err != nil {
+			return b, err
+		}
+		var recs [2]*recording
+		for i := range recs {
+			if recs[i], err = r.sumGraph(ctx, g, s, p, bytes, tag+uint64(i)); err != nil {
+				return b, err
+			}
+		}
+		direct, err := goesDirect(recs[0].calls[0])
+		if err != nil {
+			return b, err
+		}
+		if !direct {
+			deed = aborts
+		}
+		if err := r.meet(ctx); err != nil {
+			return b, err
+		}
+		if err := r.broken(ctx, g, recs, deed, who == g.Rank(), direct); err != nil {
+			return b, err
+		}
+		if err := r.meet(ctx); err != nil {
+			return b, err
+		}
+		return p.AllocOn(s, bytes)
+	})
 }
 
 // goesDirect reports whether a call is made by a kernel that marks what it could not finish.
@@ -190,43 +213,31 @@ func (r *round) verifyBroken(e *exchange) {
 // ErrAbort means that a group was aborted, and a rank has seen something else.
 var ErrAbort = errors.New("the group was aborted, but a rank does not say so")
 
-// abort makes a group of all ranks, has a drawn rank abort it while the others are in a collective,
-// and shows that a new group works on the same memory.
+// abort has a drawn rank abort a group of all ranks while the others are in a collective, and shows
+// that a new group works on the same memory.
 func (r *round) abort(ctx context.Context) error {
 	who, s, p := r.draws.IntN(r.rt.Size()), one(r, r.streams), one(r, r.pools)
 	before, bytes, tag := r.draws.IntN(3), r.size(), r.draws.Uint64()
-	if err := r.meet(ctx); err != nil {
-		return err
-	}
-	// Only its own stream uses the buffer, so that its way back does not depend on the rank.
-	b, err := p.AllocOn(s, bytes)
-	if err != nil {
-		return err
-	}
-	g, err := r.rt.World().Split(ctx, 0, r.rt.Rank())
-	if err != nil {
-		return err
-	}
-	for i := range before {
-		if err := r.sum(ctx, g, s, b, bytes, tag+uint64(i)); err != nil {
-			return err
+	return r.faulty(ctx, s, bytes, tag, func(g *symmem.Group) (symmem.Buffer, error) {
+		// Only its own stream uses the buffer, so that its way back does not depend on the rank.
+		b, err := p.AllocOn(s, bytes)
+		if err != nil {
+			return b, err
 		}
-	}
-	if r.rt.Device().Backend == "nccl" {
-		// NCCL's window kernels do not look for an abort: one that waits for a rank which has
-		// aborted instead runs until the process ends.
-		if err := g.SetPath(ctx, symmem.PathPlain); err != nil {
-			return err
+		for i := range before {
+			if err := r.sum(ctx, g, s, b, bytes, tag+uint64(i)); err != nil {
+				return b, err
+			}
 		}
-	}
-	if err := r.aborted(ctx, g, s, b, who == g.Rank()); err != nil {
-		return err
-	}
-	r.tally.Aborts++
-	if err := r.meet(ctx); err != nil {
-		return err
-	}
-	return r.replace(ctx, s, b, bytes, tag)
+		if r.rt.Device().Backend == "nccl" {
+			// NCCL's window kernels do not look for an abort: one that waits for a rank which has
+			// aborted instead runs until the process ends.
+			if err := g.SetPath(ctx, symmem.PathPlain); err != nil {
+				return b, err
+			}
+		}
+		return b, r.aborted(ctx, g, s, b, who == g.Rank())
+	})
 }
 
 // aborted aborts the group or waits for that, and closes it.
@@ -255,21 +266,4 @@ func (r *round) aborted(
 		return fmt.Errorf("closing the aborted group: %w", err)
 	}
 	return nil
-}
-
-// replace makes a group after an abort, uses it, and closes it.
-func (r *round) replace(
-	ctx context.Context, s *symmem.Stream, b symmem.Buffer, bytes int64, tag uint64,
-) error {
-	g, err := r.rt.World().Split(ctx, 0, -r.rt.Rank())
-	if err != nil {
-		return err
-	}
-	if err := r.sum(ctx, g, s, b, bytes, ^tag); err != nil {
-		return fmt.Errorf("in a new group after an abort: %w", err)
-	}
-	if err := r.meet(ctx); err != nil {
-		return err
-	}
-	return errors.Join(g.Close(), b.Free())
 }
