@@ -151,26 +151,9 @@ func launchVerdict(result *launch.Result) error {
 	return exitWith(result.Code, fmt.Errorf("%v", result.Exits[result.First]))
 }
 
-// summary is how a launch ended, for machines.
-type summary struct {
-	Code  int           `json:"code"`
-	First int           `json:"first_failed"`
-	Ranks []rankSummary `json:"ranks"`
-}
-
-type rankSummary struct {
-	Rank   int `json:"rank"`
-	PID    int `json:"pid"`
-	Code   int `json:"code"`
-	Signal int `json:"signal,omitempty"`
-}
-
+// summarise tells machines how a launch ended.
 func (f *launchFlags) summarise(cmd *cobra.Command, result *launch.Result) error {
-	s := summary{Code: result.Code, First: result.First}
-	for _, e := range result.Exits {
-		s.Ranks = append(s.Ranks, rankSummary{e.Rank, e.PID, e.Code, int(e.Signal)})
-	}
-	text, err := json.Marshal(s)
+	text, err := json.Marshal(result)
 	if err != nil {
 		return fmt.Errorf("encoding the summary: %w", err)
 	}

@@ -7,23 +7,24 @@ import (
 
 // Result is how a job ended.
 type Result struct {
-	// Exits are the ends of all ranks, by rank.
-	Exits []Exit
-	// First is the rank that failed first, or -1 if none did.
-	First int
 	// Code is the exit code of the job: that of the first rank that failed, or 0.
-	Code int
+	Code int `json:"code"`
+	// First is the rank that failed first, or -1 if none did.
+	First int `json:"first_failed"`
+	// Exits are the ends of all ranks, by rank.
+	Exits []Exit `json:"ranks"`
 	// Signal is the first signal that came from outside and was passed on, or 0.
-	Signal syscall.Signal
+	Signal syscall.Signal `json:"-"`
 }
 
 // Exit is how one rank ended.
 type Exit struct {
-	Rank, PID int
+	Rank int `json:"rank"`
+	PID  int `json:"pid"`
 	// Code is the exit code, or 128 + Signal as shells have it.
-	Code int
+	Code int `json:"code"`
 	// Signal is what ended the rank, or 0.
-	Signal syscall.Signal
+	Signal syscall.Signal `json:"signal,omitempty"`
 	// turn counts the ends of ranks as they came. Exits arrive in another order, as the output
 	// of one rank takes longer than that of another.
 	turn int
