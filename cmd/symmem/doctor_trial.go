@@ -9,6 +9,7 @@ import (
 	"symmem/internal/doctor"
 	"symmem/internal/proof"
 	"symmem/internal/rendezvous"
+	"symmem/internal/workload"
 )
 
 // trialSizes are the sizes of the trial in bytes, for latency and for bandwidth, and how many
@@ -23,7 +24,9 @@ type trial struct {
 	rt       *symmem.Runtime
 	buffer   symmem.Buffer
 	recorder *proof.Recorder // nil if nothing is logged
-	account  doctor.Account
+	// whole is what rank 0 tells of all.
+	whole   doctor.Surroundings
+	account doctor.Account
 }
 
 // runTrial is a whole trial on one rank. Errors are in the account.
@@ -31,26 +34,23 @@ func runTrial(
 	ctx context.Context, world rendezvous.World, backend string, timeout time.Duration,
 ) doctor.Account {
 	t := &trial{account: doctor.Account{Rank: world.Rank, Calls: []doctor.TrialCall{}}}
+	if world.Rank == 0 {
+		t.account.Surroundings = &t.whole
+	}
 	if err := t.run(ctx, backend, timeout); err != nil {
 		t.account.Error = err.Error()
-	}
-	if t.account.Rank != 0 || t.account.Error != "" || backend == "host" {
 		return t.account
 	}
-	copies, err := t.copies(world.LocalRank)
-	if t.account.Copies = copies; err != nil {
-		t.account.CopyTrouble = err.Error()
+	if world.Rank == 0 && t.nccl() { // the ranks' own work has ended
+		var err error
+		if t.whole.Copies, err = doctor.MeasureCopies(world.LocalRank); err != nil {
+			t.whole.CopyTrouble = err.Error()
+		}
 	}
 	return t.account
 }
 
-// copies measures copies to this rank's GPU, if it has one. The ranks' own work has ended.
-func (t *trial) copies(local int) ([]doctor.Copy, error) {
-	if t.rt.Device().Backend != "nccl" {
-		return nil, nil
-	}
-	return doctor.MeasureCopies(local)
-}
+func (t *trial) nccl() bool { return t.rt.Device().Backend == "nccl" }
 
 func (t *trial) run(ctx context.Context, backend string, timeout time.Duration) (err error) {
 	if backend != "host" {
@@ -66,7 +66,10 @@ func (t *trial) run(ctx context.Context, backend string, timeout time.Duration) 
 		return err
 	}
 	defer func() { err = errors.Join(err, t.rt.Close()) }()
-	t.introduce()
+	t.whole.Source, t.whole.Device = t.rt.Source(), t.rt.Device().Name
+	if t.rt.Rank() == 0 && t.recorder != nil && t.nccl() { // the other ranks have no log
+		t.whole.Logged, t.whole.Trouble = true, t.recorder.Trouble()
+	}
 	if err := t.register(ctx); err != nil {
 		return err
 	}
@@ -86,22 +89,10 @@ func (t *trial) run(ctx context.Context, backend string, timeout time.Duration) 
 // choices are the paths that are tried. The host has no direct one.
 func (t *trial) choices() []symmem.PathChoice {
 	choices := []symmem.PathChoice{symmem.PathWindow, symmem.PathPlain}
-	if t.rt.Device().Backend == "nccl" {
+	if t.nccl() {
 		choices = append(choices, symmem.PathDirect)
 	}
 	return choices
-}
-
-// introduce fills in what only rank 0 tells.
-func (t *trial) introduce() {
-	if t.rt.Rank() != 0 {
-		return
-	}
-	a := &t.account
-	a.Source, a.Device = t.rt.Source(), t.rt.Device().Name
-	if t.recorder != nil && t.rt.Device().Backend == "nccl" {
-		a.Logged, a.Trouble = true, t.recorder.Trouble()
-	}
 }
 
 // register makes one segment and registers it.
@@ -136,12 +127,11 @@ func (t *trial) call(
 		Operation: why.Operation, Bytes: bytes, Asked: choice.String(), Path: why.Path, Why: why.Why,
 	}
 	seen := t.launches()
-	data := make([]float32, count)
-	if err := t.check(ctx, m, data, &c); err != nil {
+	if err := t.check(ctx, m, &c); err != nil {
 		return err
 	}
 	t.prove(&c, seen)
-	if c.MicroS, err = t.time(ctx, m, data, repeats); err != nil {
+	if c.MicroS, err = t.time(ctx, m, repeats); err != nil {
 		return err
 	}
 	t.account.Calls = append(t.account.Calls, c)
@@ -149,9 +139,9 @@ func (t *trial) call(
 }
 
 // reduce all-reduces and waits.
-func (t *trial) reduce(ctx context.Context, m symmem.Memory, count int64, times int) error {
+func (t *trial) reduce(ctx context.Context, m symmem.Memory, times int) error {
 	for range times {
-		err := t.rt.World().AllReduce(ctx, m, m, count, symmem.Float32, symmem.Sum, nil)
+		err := t.rt.World().AllReduce(ctx, m, m, m.Bytes()/4, symmem.Float32, symmem.Sum, nil)
 		if err != nil {
 			return err
 		}
@@ -159,54 +149,44 @@ func (t *trial) reduce(ctx context.Context, m symmem.Memory, count int64, times 
 	return t.rt.DefaultStream().Synchronize(ctx)
 }
 
-// check counts elements of a sum that are wrong. Rank r gives r+1 everywhere, so sums are whole
-// numbers, without rounding.
-func (t *trial) check(
-	ctx context.Context, m symmem.Memory, data []float32, c *doctor.TrialCall,
-) error {
-	stream, n := t.rt.DefaultStream(), t.rt.Size()
-	for i := range data {
-		data[i] = float32(t.rt.Rank() + 1)
+// check counts elements of a sum that are wrong.
+func (t *trial) check(ctx context.Context, m symmem.Memory, c *doctor.TrialCall) error {
+	stream, rank := t.rt.DefaultStream(), t.rt.Rank()
+	p := workload.Pattern{
+		Operation: symmem.OpAllReduce, DataType: symmem.Float32, ReduceOp: symmem.Sum,
+		Count: m.Bytes() / 4, Ranks: t.rt.Size(),
 	}
-	if err := stream.Copy(m, symmem.Host(data)); err != nil {
+	if err := stream.Copy(m, symmem.Host(p.Input(rank))); err != nil {
 		return err
 	}
-	if err := t.reduce(ctx, m, int64(len(data)), 1); err != nil {
+	if err := t.reduce(ctx, m, 1); err != nil {
 		return err
 	}
-	if err := stream.Copy(symmem.Host(data), m); err != nil {
+	got := make([]byte, m.Bytes())
+	if err := stream.Copy(symmem.Host(got), m); err != nil {
 		return err
 	}
-	if err := stream.Synchronize(ctx); err != nil {
-		return err
-	}
-	for _, v := range data {
-		if v != float32(n*(n+1)/2) {
-			c.Wrong++
-		}
-	}
-	return nil
+	err := stream.Synchronize(ctx)
+	c.Wrong = p.Compare(got, p.Output(rank)).Wrong
+	return err
 }
 
 // time measures calls on zeros, whose sums stay zeros, in microseconds a call.
-func (t *trial) time(
-	ctx context.Context, m symmem.Memory, data []float32, repeats int,
-) (float64, error) {
-	clear(data)
-	if err := t.rt.DefaultStream().Copy(m, symmem.Host(data)); err != nil {
+func (t *trial) time(ctx context.Context, m symmem.Memory, repeats int) (float64, error) {
+	if err := t.rt.DefaultStream().Fill(m, 0); err != nil {
 		return 0, err
 	}
-	if err := t.reduce(ctx, m, int64(len(data)), repeats); err != nil {
+	if err := t.reduce(ctx, m, repeats); err != nil {
 		return 0, err
 	}
 	start := time.Now()
-	err := t.reduce(ctx, m, int64(len(data)), repeats)
+	err := t.reduce(ctx, m, repeats)
 	return float64(time.Since(start).Nanoseconds()) / 1e3 / float64(repeats), err
 }
 
 // launches is the number of launches that NCCL has logged on this rank.
 func (t *trial) launches() int {
-	if !t.account.Logged {
+	if !t.whole.Logged {
 		return 0
 	}
 	log, err := t.recorder.Read()
@@ -218,12 +198,12 @@ func (t *trial) launches() int {
 
 // prove notes what NCCL has logged of the call since so many launches.
 func (t *trial) prove(c *doctor.TrialCall, seen int) {
-	if !t.account.Logged || c.Path == symmem.PathDirect.String() {
+	if !t.whole.Logged || c.Path == symmem.PathDirect.String() {
 		return
 	}
 	log, err := t.recorder.Read()
 	if err != nil {
-		t.account.Trouble = err.Error()
+		t.whole.Trouble = err.Error()
 		return
 	}
 	a := log[seen:].Prove(proof.Wanted(c.Operation, c.Bytes/4, 4))

@@ -143,7 +143,9 @@ func TestTheVersionOfTheKernelsModuleIsFound(t *testing.T) {
 
 func TestATrialIsOrderedByRankAndTakesTheWordOfRankZero(t *testing.T) {
 	two := Account{Rank: 2}
-	zero := Account{Rank: 0, Source: "torchrun", Device: "D", Logged: true, Trouble: "t"}
+	zero := Account{
+		Surroundings: &Surroundings{Source: "torchrun", Device: "D", Logged: true, Trouble: "t"},
+	}
 	trial := Join(3, []Account{two, zero}, errors.New("rank 1 reported nothing"))
 	encoded, err := json.Marshal(trial.Accounts)
 	if err != nil {

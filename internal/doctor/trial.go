@@ -9,13 +9,18 @@ import (
 
 // Trial is what ranks found that opened the backend and all-reduced windows.
 type Trial struct {
-	Ranks  int    `json:"ranks"`
-	Source string `json:"source"`
-	Device string `json:"device"`
+	Ranks int `json:"ranks"`
+	Surroundings
 	// Error says why ranks could not be started, or did not come to an end.
 	Error string `json:"error,omitempty"`
 	// Accounts are those of ranks that could tell, by rank.
 	Accounts []Account `json:"accounts"`
+}
+
+// Surroundings are what one rank tells about a trial as a whole.
+type Surroundings struct {
+	Source string `json:"source"`
+	Device string `json:"device"`
 	// Trouble says why NCCL's log does not say which kernels ran, on the rank that it is asked of;
 	// Logged reports whether it was asked.
 	Logged  bool   `json:"logged"`
@@ -34,13 +39,8 @@ type Account struct {
 	Windows int `json:"windows"`
 	// Calls are the collectives of the trial.
 	Calls []TrialCall `json:"calls"`
-	// The rest is what the trial as a whole needs; only rank 0 tells.
-	Source      string `json:"source,omitempty"`
-	Device      string `json:"device,omitempty"`
-	Logged      bool   `json:"logged,omitempty"`
-	Trouble     string `json:"log_trouble,omitempty"`
-	Copies      []Copy `json:"copies,omitempty"`
-	CopyTrouble string `json:"copy_trouble,omitempty"`
+	// Rank 0 alone tells these; else they are nil.
+	*Surroundings
 }
 
 // TrialCall is one all-reduce of memory in a window.
@@ -75,11 +75,8 @@ func Join(ranks int, accounts []Account, failed error) *Trial {
 		t.Error = failed.Error()
 	}
 	slices.SortFunc(t.Accounts, func(a, b Account) int { return cmp.Compare(a.Rank, b.Rank) })
-	if len(t.Accounts) > 0 && t.Accounts[0].Rank == 0 {
-		first := &t.Accounts[0]
-		t.Source, t.Device = first.Source, first.Device
-		t.Logged, t.Trouble = first.Logged, first.Trouble
-		t.Copies, t.CopyTrouble = first.Copies, first.CopyTrouble
+	if len(t.Accounts) > 0 && t.Accounts[0].Surroundings != nil {
+		t.Surroundings = *t.Accounts[0].Surroundings
 	}
 	return t
 }
