@@ -151,23 +151,24 @@ func (t *trial) reduce(ctx context.Context, m symmem.Memory, times int) error {
 
 // check counts elements of a sum that are wrong.
 func (t *trial) check(ctx context.Context, m symmem.Memory, c *doctor.TrialCall) error {
-	stream, rank := t.rt.DefaultStream(), t.rt.Rank()
-	p := workload.Pattern{
-		Operation: symmem.OpAllReduce, DataType: symmem.Float32, ReduceOp: symmem.Sum,
-		Count: m.Bytes() / 4, Ranks: t.rt.Size(),
-	}
-	if err := stream.Copy(m, symmem.Host(p.Input(rank))); err != nil {
+	sum, stream := workload.Call{
+		Pattern: workload.Pattern{
+			Operation: symmem.OpAllReduce, DataType: symmem.Float32, ReduceOp: symmem.Sum,
+			Count: m.Bytes() / 4, Ranks: t.rt.Size(),
+		},
+		Group: t.rt.World(), Send: m, Recv: m,
+	}, t.rt.DefaultStream()
+	if err := sum.Fill(stream); err != nil {
 		return err
 	}
-	if err := t.reduce(ctx, m, 1); err != nil {
+	if err := sum.Launch(ctx, stream, stream); err != nil {
 		return err
 	}
-	got := make([]byte, m.Bytes())
-	if err := stream.Copy(symmem.Host(got), m); err != nil {
+	if err := sum.Read(stream); err != nil {
 		return err
 	}
 	err := stream.Synchronize(ctx)
-	c.Wrong = p.Compare(got, p.Output(rank)).Wrong
+	c.Wrong = sum.Compare(sum.Got, sum.Output(t.rt.Rank())).Wrong
 	return err
 }
 

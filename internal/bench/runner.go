@@ -137,7 +137,7 @@ func (r *runner) look(o *Collective) error {
 
 // launch makes the call once.
 func (r *runner) launch(ctx context.Context) error {
-	return r.call.Launch(ctx, r.rt.World(), r.call.send, r.call.recv, nil, r.call.second)
+	return r.call.Launch(ctx, nil, r.call.second)
 }
 
 // capture records calls into a graph, if that is wanted.

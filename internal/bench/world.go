@@ -144,20 +144,20 @@ func (l *lane) take(ctx context.Context, c symmem.PathChoice) error {
 
 // call is one collective call on buffers of this rank.
 type call struct {
-	workload.Pattern
-	send, recv symmem.Memory
+	workload.Call
 	// second is the stream of the receiving half of sendrecv; without one both halves are on the
 	// default stream.
 	second *symmem.Stream
 }
 
 // call describes a collective of so many elements on this rank's buffers.
-func (l *lane) call(
-	o *Collective, op *Operation, count int64, inPlace bool,
-) (c *call, err error) {
-	c = &call{Pattern: workload.Pattern{
-		Operation: op.kind, DataType: o.DataType, ReduceOp: o.ReduceOp, Count: count,
-		Ranks: l.rt.Size(),
+func (l *lane) call(o *Collective, op *Operation, count int64, inPlace bool) (*call, error) {
+	c := &call{Call: workload.Call{
+		Pattern: workload.Pattern{
+			Operation: op.kind, DataType: o.DataType, ReduceOp: o.ReduceOp, Count: count,
+			Ranks: l.rt.Size(),
+		},
+		Group: l.rt.World(),
 	}}
 	if o.GraphOps == 0 && l.rt.Device().Addressable {
 		c.second = l.second
@@ -166,30 +166,22 @@ func (l *lane) call(
 	if inPlace {
 		from = l.recv
 	}
-	c.send, c.recv, err = c.Place(l.rt.Rank(), from.Memory(), l.recv.Memory())
-	return c, err
+	return c, c.Place(from.Memory(), l.recv.Memory())
 }
 
 func (l *lane) explain(c *call) (symmem.Explanation, error) {
-	return l.rt.World().Explain(c.Operation, c.send, c.recv, c.Count, c.DataType)
+	return l.rt.World().Explain(c.Operation, c.Send, c.Recv, c.Count, c.DataType)
 }
-
-// junk is what an output is spoiled with before a call.
-const junk = 0xa5
 
 // fill spoils the output and writes this rank's input, if there is any.
 func (r *runner) fill(ctx context.Context) error {
 	if r.call.Count == 0 {
 		return nil
 	}
-	s := r.rt.DefaultStream()
-	if err := s.Fill(r.call.recv, junk); err != nil {
+	if err := r.call.Fill(r.rt.DefaultStream()); err != nil {
 		return err
 	}
-	if err := s.Copy(r.call.send, symmem.Host(r.call.Input(r.rt.Rank()))); err != nil {
-		return err
-	}
-	return s.Synchronize(ctx)
+	return r.rt.DefaultStream().Synchronize(ctx)
 }
 
 // wrong counts the wrong elements of this rank's output.
@@ -198,10 +190,9 @@ func (r *runner) wrong(ctx context.Context) (int64, error) {
 	if len(want) == 0 {
 		return 0, nil
 	}
-	got, s := make([]byte, len(want)), r.rt.DefaultStream()
-	if err := s.Copy(symmem.Host(got), r.call.recv); err != nil {
+	if err := r.call.Read(r.rt.DefaultStream()); err != nil {
 		return 0, err
 	}
-	err := s.Synchronize(ctx)
-	return r.call.Compare(got, want).Wrong, err
+	err := r.rt.DefaultStream().Synchronize(ctx)
+	return r.call.Compare(r.call.Got, want).Wrong, err
 }

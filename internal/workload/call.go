@@ -6,44 +6,79 @@ import (
 	"symmem"
 )
 
-// Place cuts what a rank sends and receives out of memory. Where both are the same memory the call
-// is in place.
-func (p *Pattern) Place(rank int, from, to symmem.Memory) (send, recv symmem.Memory, err error) {
-	size := int64(p.DataType.Size())
-	sent, received := p.Spans()
+// Call is a call of this rank, and where it sends from and receives.
+type Call struct {
+	Pattern
+	// Group is nil on ranks that are no members. They place, fill and read the same memory, so that
+	// their pools see the same uses.
+	Group      *symmem.Group
+	Send, Recv symmem.Memory
+	// Got is what Read has found in Recv.
+	Got []byte
+}
+
+// rank is this rank's number in the group, or 0 if it is no member.
+func (c *Call) rank() int {
+	if c.Group == nil {
+		return 0
+	}
+	return c.Group.Rank()
+}
+
+// Place cuts what the rank sends and receives out of memory. Where both are the same memory the
+// call is in place.
+func (c *Call) Place(from, to symmem.Memory) (err error) {
+	size := int64(c.DataType.Size())
+	sent, received := c.Spans()
 	sendAt, recvAt := int64(0), int64(0)
-	switch part := int64(rank) * p.Count * size; {
+	switch part := int64(c.rank()) * c.Count * size; {
 	case from != to:
 	case sent < received:
 		sendAt = part
 	case sent > received:
 		recvAt = part
 	}
-	if send, err = from.Slice(sendAt, sent*size); err == nil {
-		recv, err = to.Slice(recvAt, received*size)
+	if c.Send, err = from.Slice(sendAt, sent*size); err == nil {
+		c.Recv, err = to.Slice(recvAt, received*size)
 	}
-	return send, recv, err
+	return err
 }
 
-// Launch makes the call on a stream. OpSend is a ring: a message to the next rank, and one from the
-// rank before, which is received on a stream of its own. Where that is the same one ranks take
-// turns in which comes first: NCCL runs the work of one communicator in the order of calls, so that
-// half a ring that waits on another stream would wait forever, and a graph has one stream alone.
-func (p *Pattern) Launch(
-	ctx context.Context, g *symmem.Group, send, recv symmem.Memory, s, receiving *symmem.Stream,
-) error {
-	n, t := p.Count, p.DataType
-	switch p.Operation {
+// Junk is what memory is spoiled with before a call.
+const Junk = 0xa5
+
+// Fill queues writes of what spoils the output, and of the input.
+func (c *Call) Fill(s *symmem.Stream) error {
+	if err := s.Fill(c.Recv, Junk); err != nil {
+		return err
+	}
+	return s.Copy(c.Send, symmem.Host(c.Input(c.rank())))
+}
+
+// Read queues the copy of the output.
+func (c *Call) Read(s *symmem.Stream) error {
+	c.Got = make([]byte, c.Recv.Bytes())
+	return s.Copy(symmem.Host(c.Got), c.Recv)
+}
+
+// Launch makes the call on a stream, on a member. OpSend is a ring: a message to the next rank, and
+// one from the rank before, which is received on a stream of its own. Where that is the same one
+// ranks take turns in which comes first: NCCL runs the work of one communicator in the order of
+// calls, so that half a ring that waits on another stream would wait forever, and a graph has one
+// stream alone.
+func (c *Call) Launch(ctx context.Context, s, receiving *symmem.Stream) error {
+	g, send, recv, n, t := c.Group, c.Send, c.Recv, c.Count, c.DataType
+	switch c.Operation {
 	case symmem.OpAllReduce:
-		return g.AllReduce(ctx, send, recv, n, t, p.ReduceOp, s)
+		return g.AllReduce(ctx, send, recv, n, t, c.ReduceOp, s)
 	case symmem.OpAllGather:
 		return g.AllGather(ctx, send, recv, n, t, s)
 	case symmem.OpReduceScatter:
-		return g.ReduceScatter(ctx, send, recv, n, t, p.ReduceOp, s)
+		return g.ReduceScatter(ctx, send, recv, n, t, c.ReduceOp, s)
 	case symmem.OpBroadcast:
-		return g.Broadcast(ctx, send, recv, n, t, p.Root, s)
+		return g.Broadcast(ctx, send, recv, n, t, c.Root, s)
 	case symmem.OpReduce:
-		return g.Reduce(ctx, send, recv, n, t, p.ReduceOp, p.Root, s)
+		return g.Reduce(ctx, send, recv, n, t, c.ReduceOp, c.Root, s)
 	case symmem.OpAllToAll:
 		return g.AllToAll(ctx, send, recv, n, t, s)
 	case symmem.OpBarrier:

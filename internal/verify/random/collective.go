@@ -28,14 +28,14 @@ var inPlace = []symmem.Operation{
 
 // drawCall draws a call on two buffers of so many bytes, in group number at.
 func (r *round) drawCall(at int, capacity int64) *exchange {
-	e := &exchange{
+	e := &exchange{Call: workload.Call{
 		Pattern: workload.Pattern{
 			Operation: one(r, operations), DataType: one(r, reduce.DataTypes()),
 			ReduceOp: symmem.ReduceOp(r.draws.IntN(driver.ReduceOps)), Tag: r.draws.Uint64(),
 			Ranks: r.rt.Size(),
 		},
-		group: r.groups[at],
-	}
+		Group: r.groups[at],
+	}}
 	// There are no messages between machines. A group of one machine has them, but all ranks draw
 	// alike.
 	if e.Operation == symmem.OpSend && r.machines() > 1 {
@@ -48,8 +48,8 @@ func (r *round) drawCall(at int, capacity int64) *exchange {
 	if r.chance(3) {
 		e.Count = longest
 	}
-	if e.group != nil {
-		e.Ranks = e.group.Size()
+	if e.Group != nil {
+		e.Ranks = e.Group.Size()
 	}
 	e.Root = root % e.Ranks
 	return e
@@ -99,7 +99,7 @@ func (r *round) drawExchange(group int, on []holding) (*exchange, error) {
 	if slices.Contains(inPlace, e.Operation) && r.chance(2) {
 		parts[1] = parts[0]
 	}
-	return e, e.place(parts[0], parts[1])
+	return e, e.Place(parts[0], parts[1])
 }
 
 // within draws where in a buffer the memory of a call begins: often not at its start.
@@ -151,7 +151,7 @@ func (r *round) burst(ctx context.Context) error {
 
 // queue queues everything. If the streams differ, an event orders them.
 func (r *round) queue(ctx context.Context, e *exchange) error {
-	if err := e.fill(); err != nil {
+	if err := e.Fill(e.from); err != nil {
 		return fmt.Errorf("writing the input: %w", err)
 	}
 	if e.from != e.on {
@@ -168,7 +168,7 @@ func (r *round) queue(ctx context.Context, e *exchange) error {
 	if err := e.launch(ctx); err != nil {
 		return fmt.Errorf("%v: %w", e.describe(), err)
 	}
-	if err := e.read(); err != nil {
+	if err := e.Read(e.on); err != nil {
 		return fmt.Errorf("reading the output: %w", err)
 	}
 	return nil
@@ -181,7 +181,7 @@ func (r *round) verify(e *exchange, how string) {
 		return
 	}
 	r.tally.Bytes += int64(len(e.want))
-	d := e.Compare(e.got, e.want)
+	d := e.Compare(e.Got, e.want)
 	if d.Wrong == 0 {
 		return
 	}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"symmem"
+	"symmem/internal/workload"
 )
 
 // misdeed is what a drawn rank does when graphs of a group are replayed.
@@ -100,7 +101,7 @@ func (r *round) breakReplays(ctx context.Context) error {
 
 // goesDirect reports whether a call is made by a kernel that marks what it could not finish.
 func goesDirect(e *exchange) (bool, error) {
-	x, err := e.group.Explain(e.Operation, e.send, e.recv, e.Count, e.DataType)
+	x, err := e.Group.Explain(e.Operation, e.Send, e.Recv, e.Count, e.DataType)
 	return x.Path == "direct", err
 }
 
@@ -192,10 +193,10 @@ func (r *round) verifyBroken(e *exchange) {
 	r.tally.Calls++
 	all, old, right, none := int64(len(e.want)/4), int64(0), int64(0), int64(0)
 	for i := 0; i < len(e.want); i += 4 {
-		switch got := order.Uint32(e.got[i:]); {
+		switch got := order.Uint32(e.Got[i:]); {
 		case got == order.Uint32(e.want[i:]):
 			right++
-		case got == junk*0x01010101 || got == uint32(^byte(junk))*0x01010101:
+		case got == workload.Junk*0x01010101 || got == uint32(^byte(workload.Junk))*0x01010101:
 			old++
 		case math.IsNaN(float64(math.Float32frombits(got))):
 			none++

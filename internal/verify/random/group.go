@@ -81,23 +81,19 @@ func (r *round) sum(
 ) error {
 	e := sumOf(g, s, bytes, tag)
 	e.sender = b
-	var err error
-	if e.send, err = b.Memory().Slice(0, e.Count*4); err != nil {
+	if err := e.Place(b.Memory(), b.Memory()); err != nil {
 		return err
 	}
-	e.recv = e.send
 	return r.checked(ctx, e)
 }
 
 // sumOf is an all-reduce of float32 in a group, its size in bytes, on one stream.
 func sumOf(g *symmem.Group, s *symmem.Stream, bytes int64, tag uint64) *exchange {
-	return &exchange{
-		Pattern: workload.Pattern{
-			Operation: symmem.OpAllReduce, DataType: symmem.Float32, ReduceOp: symmem.Sum,
-			Count: bytes / 4, Ranks: g.Size(), Tag: tag,
-		},
-		group: g, from: s, on: s,
+	pattern := workload.Pattern{
+		Operation: symmem.OpAllReduce, DataType: symmem.Float32, ReduceOp: symmem.Sum,
+		Count: bytes / 4, Ranks: g.Size(), Tag: tag,
 	}
+	return &exchange{Call: workload.Call{Pattern: pattern, Group: g}, from: s, on: s}
 }
 
 // choices are what the path of a group is set to, by weight. Mistakes show on the window path, and

@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"symmem"
+	"symmem/internal/workload"
 )
 
 // recording is a graph of calls. Each call reads memory that was written before the capture, and
@@ -80,13 +81,13 @@ func (rec *recording) add(
 			return err
 		}
 	}
-	if err := e.place(made[0].Memory(), made[1].Memory()); err != nil {
+	if err := e.Place(made[0].Memory(), made[1].Memory()); err != nil {
 		return err
 	}
 	e.from, e.on = s, s
 	rec.calls, rec.outs = append(rec.calls, e), append(rec.outs, made[2])
 	rec.held = append(rec.held, made[0], made[1])
-	return e.fill()
+	return e.Fill(e.from)
 }
 
 // record captures the calls.
@@ -116,7 +117,7 @@ func (rec *recording) queue(ctx context.Context, s *symmem.Stream) error {
 func (rec *recording) call(
 	ctx context.Context, e *exchange, out symmem.Buffer, s *symmem.Stream,
 ) error {
-	to, err := out.Memory().Slice(0, e.recv.Bytes())
+	to, err := out.Memory().Slice(0, e.Recv.Bytes())
 	if err != nil {
 		return err
 	}
@@ -126,18 +127,18 @@ func (rec *recording) call(
 	if err := e.launch(ctx); err != nil {
 		return fmt.Errorf("%v: %w", e.describe(), err)
 	}
-	return s.Copy(to, e.recv)
+	return s.Copy(to, e.Recv)
 }
 
 // touch spoils the output, and copies a byte of the input over what the result replaces: so the
 // graph pins the same buffers, in the same order, on ranks that are no members.
 func (e *exchange) touch(to symmem.Memory, s *symmem.Stream) error {
-	from, fromErr := e.send.Slice(0, 1)
+	from, fromErr := e.Send.Slice(0, 1)
 	to, toErr := to.Slice(0, 1)
 	if err := errors.Join(fromErr, toErr); err != nil {
 		return err
 	}
-	return errors.Join(s.Fill(e.recv, junk), s.Copy(to, from))
+	return errors.Join(s.Fill(e.Recv, workload.Junk), s.Copy(to, from))
 }
 
 // release frees some of the buffers that the graph pins.
@@ -197,7 +198,7 @@ func (r *round) streamFor(rec *recording) *symmem.Stream {
 func (rec *recording) spoil(s *symmem.Stream) error {
 	var errs []error
 	for _, out := range rec.outs {
-		errs = append(errs, s.Fill(out.Memory(), ^byte(junk)))
+		errs = append(errs, s.Fill(out.Memory(), ^byte(workload.Junk)))
 	}
 	return errors.Join(errs...)
 }
@@ -205,12 +206,12 @@ func (rec *recording) spoil(s *symmem.Stream) error {
 // read queues the copies of the results. They may wait for the stream.
 func (rec *recording) read(s *symmem.Stream) error {
 	for i, e := range rec.calls {
-		from, err := rec.outs[i].Memory().Slice(0, e.recv.Bytes())
+		from, err := rec.outs[i].Memory().Slice(0, e.Recv.Bytes())
 		if err != nil {
 			return err
 		}
-		e.got = make([]byte, from.Bytes())
-		if err := s.Copy(symmem.Host(e.got), from); err != nil {
+		e.Got = make([]byte, from.Bytes())
+		if err := s.Copy(symmem.Host(e.Got), from); err != nil {
 			return err
 		}
 	}

@@ -1,7 +1,6 @@
 package random
 
 import (
-	"bufio"
 	"context"
 	"fmt"
 	"os"
@@ -98,19 +97,14 @@ func (p *runner) measure() (u usage, err error) {
 // sharedMappings counts those that are shared: segments and windows are, the Go runtime's own
 // memory and the stacks of threads are not.
 func sharedMappings() (count int64, err error) {
-	f, err := os.Open("/proc/self/maps")
-	if err != nil {
-		return 0, err
-	}
-	defer f.Close()
-	lines := bufio.NewScanner(f)
-	for lines.Scan() {
+	mappings, err := os.ReadFile("/proc/self/maps")
+	for line := range strings.Lines(string(mappings)) {
 		// A line is "from-to rwxs offset device inode path"; s stands for shared.
-		if fields := strings.Fields(lines.Text()); len(fields) > 1 && strings.HasSuffix(fields[1], "s") {
+		if fields := strings.Fields(line); len(fields) > 1 && strings.HasSuffix(fields[1], "s") {
 			count++
 		}
 	}
-	return count, lines.Err()
+	return count, err
 }
 
 // Communicators are torn down in the background, so what they hold may take a while to come back.
