@@ -49,8 +49,10 @@ type program struct {
 	steps []step
 	rows  []row
 	slots int // one for each buffer that is ever made
-	// first is the size of the pool's first segment in bytes.
-	first int64
+	// first is the size of the pool's first segment in bytes; spread reports whether 32 times as much
+	// is mapped before the first step.
+	first  int64
+	spread bool
 }
 
 // elementBytes is the size of a float32.
@@ -70,7 +72,7 @@ func compose(c Config) *program {
 	w := &composer{config: c, history: newHistory(c.Seed, c.Elements)}
 	w.program.first = workload.FirstSegment
 	if c.Placement == symmem.PlaceByAddress {
-		w.prepare()
+		w.program.first, w.program.spread = w.spread(), true
 	}
 	for round := 1; round <= c.Rounds; round++ {
 		w.churn(round)
@@ -84,22 +86,12 @@ func compose(c Config) *program {
 
 func (w *composer) emit(s step) { w.program.steps = append(w.program.steps, s) }
 
-// prepare maps twice the memory that the rest needs, in six segments, by allocating and freeing
-// blocks that fit no earlier one; the first are small, so that blocks of one size soon lie in
-// several. From there on no rank maps any more. A rank that mapped where others do not would have
-// its registration refused, but a placement by address is to show wrong sums.
-func (w *composer) prepare() {
+// spread is a 32nd of twice the memory that the program needs, in bytes, rounded up to segments.
+// From there on no rank maps any more.
+func (w *composer) spread() int64 {
 	c := w.config
 	need := (int64(c.Cases)*c.Elements + w.history.most) * elementBytes
-	part := (need/16 + workload.FirstSegment - 1) / workload.FirstSegment * workload.FirstSegment
-	w.program.first = part
-	w.emit(step{action: doOpen})
-	var slots []int
-	for _, parts := range []int64{1, 1, 2, 4, 8, 16} {
-		slots = append(slots, w.alloc(parts*part/elementBytes))
-	}
-	w.emit(step{action: doEnd})
-	w.freeAll(slots...)
+	return (need/16 + workload.FirstSegment - 1) / workload.FirstSegment * workload.FirstSegment
 }
 
 // churnStride is the number of churn steps from one checked all-reduce to the next; longer churns
@@ -128,7 +120,7 @@ func (w *composer) churnOnce() {
 	slot := w.program.slots
 	block, allocated := w.history.step(slot)
 	if !allocated {
-		w.freeAll(block.slot)
+		w.emit(step{action: doFree, slot: block.slot})
 		return
 	}
 	w.emit(step{action: doOpen})
@@ -157,7 +149,7 @@ func (w *composer) cases(round, group int) {
 	}
 	w.reduce(blocks, rows...)
 	for _, b := range blocks {
-		w.freeAll(b.slot)
+		w.emit(step{action: doFree, slot: b.slot})
 	}
 }
 
@@ -182,7 +174,7 @@ func (w *composer) reduce(blocks []holding, rows ...row) {
 // freeRest frees what churn has left, newest first.
 func (w *composer) freeRest() {
 	for len(w.history.live) > 0 {
-		w.freeAll(w.history.release(len(w.history.live) - 1).slot)
+		w.emit(step{action: doFree, slot: w.history.release(len(w.history.live) - 1).slot})
 	}
 }
 
@@ -192,10 +184,4 @@ func (w *composer) alloc(elements int64) int {
 	w.program.slots++
 	w.emit(step{action: doAlloc, slot: slot, elements: elements})
 	return slot
-}
-
-func (w *composer) freeAll(slots ...int) {
-	for _, slot := range slots {
-		w.emit(step{action: doFree, slot: slot})
-	}
 }

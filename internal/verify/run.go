@@ -121,7 +121,10 @@ func (r *runner) prepare(ctx context.Context) (err error) {
 	r.pool, err = r.rt.NewPool(symmem.PoolOptions{
 		Domain: r.rt.World(), Placement: r.config.Placement, FirstSegment: r.program.first,
 	})
-	return err
+	if err != nil || !r.program.spread {
+		return err
+	}
+	return workload.Spread(ctx, r.pool, r.rt.World(), r.program.first)
 }
 
 func (r *runner) step(ctx context.Context, s *step) (err error) {

@@ -1,6 +1,8 @@
 package workload
 
 import (
+	"context"
+	"errors"
 	"time"
 
 	"symmem"
@@ -39,6 +41,26 @@ func (c *Config) Options() symmem.Options {
 // FirstSegment is the size of the first segments of pools in bytes: small, so that a pool has
 // several segments early.
 const FirstSegment = 2 << 20
+
+// Spread maps 32 parts of so many bytes in six segments that are all registered with a group and
+// free; the first are small, so that blocks of one size soon lie in several. With placement by
+// address ranks then take blocks of different segments. A rank that mapped where others do not
+// would only have its registration refused, but a placement by address is to show wrong sums.
+func Spread(ctx context.Context, p *symmem.Pool, g *symmem.Group, part int64) error {
+	var parts []symmem.Buffer
+	for _, n := range []int64{1, 1, 2, 4, 8, 16} {
+		b, err := p.Alloc(n * part)
+		if err != nil {
+			return err
+		}
+		parts = append(parts, b)
+	}
+	errs := []error{p.Register(ctx, g)}
+	for _, b := range parts {
+		errs = append(errs, b.Free())
+	}
+	return errors.Join(errs...)
+}
 
 // Abort ends the groups that have not failed, so that no rank waits for this one. A nil group is
 // one that this rank is not in.

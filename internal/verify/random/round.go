@@ -105,27 +105,8 @@ func (r *round) addPool(ctx context.Context, i int) error {
 	if r.config.Placement != symmem.PlaceByAddress {
 		return nil
 	}
-	return r.spread(ctx, p)
-}
-
-// spread maps more memory than the round needs, in segments that are all registered and free. With
-// placement by address, ranks then take blocks of different segments. If one mapped where others do
-// not, they would only find that their registrations differ.
-func (r *round) spread(ctx context.Context, p *symmem.Pool) error {
-	part := r.config.MaxBytes * liveMessages / 8
-	var parts []symmem.Buffer
-	for _, n := range []int64{1, 1, 2, 4, 8, 16} {
-		b, err := p.Alloc(n * part)
-		if err != nil {
-			return err
-		}
-		parts = append(parts, b)
-	}
-	errs := []error{p.Register(ctx, r.rt.World())}
-	for _, b := range parts {
-		errs = append(errs, b.Free())
-	}
-	return errors.Join(errs...)
+	// More than the round needs.
+	return workload.Spread(ctx, p, r.rt.World(), r.config.MaxBytes*liveMessages/8)
 }
 
 // one draws an element.
