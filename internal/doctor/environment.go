@@ -89,6 +89,7 @@ type concern struct {
 	// values are those that it is about; none means any.
 	values []string
 	text   string
+	// advice says what to do; without any it is but worth knowing.
 	advice string
 }
 
@@ -97,7 +98,8 @@ const leaveOut = "leave it out, unless that is what you want"
 // off are the values that NCCL reads as 0.
 var off = []string{"0"}
 
-// concerns are what is known to change whether windows are used, or whether that can be seen.
+// concerns are what is known to change whether windows are used, or whether that can be seen, and
+// what is worth knowing of others.
 var concerns = []concern{
 	{"NCCL_WIN_ENABLE", off, "switches windows off: every collective takes the plain path", leaveOut},
 	{
@@ -157,10 +159,6 @@ var concerns = []concern{
 		"hides every GPU",
 		"leave it out, or name GPUs",
 	},
-}
-
-// notes are what is worth knowing of others.
-var notes = []concern{
 	{name: "NCCL_DEBUG_FILE", text: "is where --prove and the trial read NCCL's log"},
 	{name: "NCCL_DEBUG_SUBSYS", text: "needs TUNING in it for --prove and the trial"},
 	{name: "NCCL_ALGO", text: "has no say over kernels over windows"},
@@ -198,14 +196,13 @@ func (v *Variable) judge(asked string, s *Section) {
 	if v.File != "" {
 		setting += " of " + v.File
 	}
-	ours := strings.HasPrefix(v.Name, "SYMMEM_")
 	at := slices.IndexFunc(concerns, func(c concern) bool { return c.fits(v) })
-	if at >= 0 && (ours || asked != "host") {
+	switch ours := strings.HasPrefix(v.Name, "SYMMEM_"); {
+	case at >= 0 && concerns[at].advice == "":
+		s.ok("%s %s", setting, concerns[at].text)
+	case at >= 0 && (ours || asked != "host"):
 		s.add(Warn, concerns[at].advice, "%s %s", setting, concerns[at].text)
-		return
+	default:
+		s.ok("%s", setting)
 	}
-	if at = slices.IndexFunc(notes, func(c concern) bool { return c.fits(v) }); at >= 0 {
-		setting += " " + notes[at].text
-	}
-	s.ok("%s", setting)
 }

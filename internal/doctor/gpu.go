@@ -1,6 +1,7 @@
 package doctor
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 
@@ -60,17 +61,12 @@ func lookAtGPUs(driver *cuda.Driver) ([]GPU, error) {
 
 func lookAtGPU(driver *cuda.Driver, device cuda.Device) (GPU, error) {
 	g := GPU{Ordinal: device.Ordinal()}
-	var err error
-	if g.Name, err = device.Name(); err != nil {
-		return g, err
-	}
-	if g.UUID, err = device.UUID(); err != nil {
-		return g, err
-	}
-	if g.PCI, err = device.PCIBusID(); err != nil {
-		return g, err
-	}
-	if g.Memory, err = device.TotalMem(); err != nil {
+	var errs [4]error
+	g.Name, errs[0] = device.Name()
+	g.UUID, errs[1] = device.UUID()
+	g.PCI, errs[2] = device.PCIBusID()
+	g.Memory, errs[3] = device.TotalMem()
+	if err := errors.Join(errs[:]...); err != nil {
 		return g, err
 	}
 	attribute := func(a cuda.Attribute) int {
@@ -91,8 +87,8 @@ func lookAtGPU(driver *cuda.Driver, device cuda.Device) (GPU, error) {
 	g.Exclusive, g.Prohibited = mode == modeExclusive, mode == modeProhibited
 	if g.VMM {
 		prop := cuda.PinnedMemory(device, cuda.HandlePosixFD, g.RDMA)
-		if g.Granularity, err = driver.Granularity(prop, true); err != nil {
-			g.Granularity = 0
+		if unit, err := driver.Granularity(prop, true); err == nil {
+			g.Granularity = unit
 		}
 	}
 	return g, nil
