@@ -284,9 +284,11 @@ func (f *collectiveFlags) rows(
 	c := &f.config
 	report = bench.NewReport("collective")
 	err = c.Run(ctx, func(r *bench.Row) error {
-		for _, result := range r.Results(c) {
-			report.Results = append(report.Results, result)
-			wrong += result.Counts["wrong"]
+		for _, half := range r.Halves {
+			if half != nil {
+				report.Results = append(report.Results, *half)
+				wrong += half.Counts["wrong"]
+			}
 		}
 		f.prove.Called(r.Operation.Name, r.Count, c.DataType.Size())
 		return text.Row(c, r)

@@ -59,32 +59,14 @@ func (o *Collective) sizesOf(op *Operation) []int64 {
 	return o.Sizes
 }
 
-// Half is one half of a row: out of place or in place.
-type Half struct {
-	// Checked are the times at each check level, in the order of Collective.Checks: those of the
-	// slowest rank, a batch each, in nanoseconds a call.
-	Checked []Summary
-	// Wrong is the number of wrong elements on all ranks, at any check level, on any path.
-	Wrong int64
-	// Took is the path that the calls took, and Refused says why that is not the one that was asked
-	// for, if it is not.
-	Took, Refused string
-	// Forced has, with Compare, the times on all paths, if there are several, Better is the fastest,
-	// and Ratio its time over ours: the median of the ratios of batches that were neighbours, which
-	// drift does not move.
-	Forced map[symmem.PathChoice]Summary
-	Better symmem.PathChoice
-	Ratio  float64
-}
-
 // Row is one operation at one size.
 type Row struct {
-	Operation   *Operation
-	Bytes       int64
-	Count       int64
-	Ranks       int
-	OutOfPlace  *Half
-	InPlaceHalf *Half
+	Operation *Operation
+	Bytes     int64
+	Count     int64
+	Ranks     int
+	// Halves are out of place and, unless it is nil, in place.
+	Halves [2]*Result
 }
 
 // Run measures as one rank of a world that a launcher has started, and gives each row to emit, on
@@ -135,11 +117,11 @@ func (o *Collective) row(
 	ranks := lanes[0].rt.Size()
 	row = &Row{Operation: op, Ranks: ranks}
 	row.Count, row.Bytes = op.sized(size, ranks, o.DataType)
-	if row.OutOfPlace, err = o.half(ctx, lanes, row, false); err != nil {
+	if row.Halves[0], err = o.half(ctx, lanes, row, false); err != nil {
 		return nil, err
 	}
 	if o.InPlace && op.inPlace {
-		row.InPlaceHalf, err = o.half(ctx, lanes, row, true)
+		row.Halves[1], err = o.half(ctx, lanes, row, true)
 	}
 	return row, err
 }
@@ -147,14 +129,15 @@ func (o *Collective) row(
 // half measures one half of a row: all path choices at all check levels, in turns.
 func (o *Collective) half(
 	ctx context.Context, lanes []*lane, row *Row, inPlace bool,
-) (*Half, error) {
-	h := &Half{}
+) (*Result, error) {
+	refused := ""
 	var ways []way
 	for _, l := range lanes {
-		choices, err := o.choices(ctx, l, row, inPlace, h)
+		choices, why, err := o.choices(ctx, l, row, inPlace)
 		if err != nil {
 			return nil, err
 		}
+		refused = why
 		for _, c := range choices {
 			ways = append(ways, way{lane: l, choice: c})
 		}
@@ -163,69 +146,29 @@ func (o *Collective) half(
 	if err != nil {
 		return nil, err
 	}
-	for _, r := range runners {
-		h.Wrong += r.wrongs
-	}
-	h.summarize(o, runners)
-	return h, nil
+	return o.result(row, inPlace, refused, runners), nil
 }
 
 // choices are the path choices that take turns in a half: with Compare auto and the paths that the
 // call can take, if there are several. A call that cannot take the path that was asked for takes
 // the one that auto chooses, so that one operation without a kernel of that kind does not end the
-// measurement of the others.
+// measurement of the others; refused says why it cannot.
 func (o *Collective) choices(
-	ctx context.Context, l *lane, row *Row, inPlace bool, h *Half,
-) ([]symmem.PathChoice, error) {
+	ctx context.Context, l *lane, row *Row, inPlace bool,
+) (choices []symmem.PathChoice, refused string, err error) {
 	switch {
 	case o.Compare:
 		paths, err := l.paths(ctx, o, row, inPlace)
 		if len(paths) == 1 {
 			paths = nil
 		}
-		return append([]symmem.PathChoice{symmem.PathAuto}, paths...), err
-	case o.Path == symmem.PathAuto || o.Path == symmem.PathPlain:
-		return []symmem.PathChoice{o.Path}, nil
-	}
-	why, err := l.refusal(ctx, o, row, inPlace, o.Path)
-	if h.Refused = why; why != "" {
-		return []symmem.PathChoice{symmem.PathAuto}, err
-	}
-	return []symmem.PathChoice{o.Path}, err
-}
-
-// summarize joins the batches of runners that measured the same.
-func (h *Half) summarize(o *Collective, runners []*runner) {
-	perLevel, perPath := make([][]float64, len(o.Checks)), map[symmem.PathChoice][]float64{}
-	for _, r := range runners {
-		if !o.Compare || r.choice == symmem.PathAuto {
-			perLevel[r.level] = append(perLevel[r.level], r.perOp...)
-			h.Took = r.took
-		} else {
-			perPath[r.choice] = append(perPath[r.choice], r.perOp...)
+		return append([]symmem.PathChoice{symmem.PathAuto}, paths...), "", err
+	case o.Path != symmem.PathAuto && o.Path != symmem.PathPlain:
+		if refused, err = l.refusal(ctx, o, row, inPlace, o.Path); refused != "" {
+			return []symmem.PathChoice{symmem.PathAuto}, refused, err
 		}
 	}
-	for _, perOp := range perLevel {
-		h.Checked = append(h.Checked, Summarize(perOp))
-	}
-	if len(perPath) > 0 {
-		h.compare(perLevel[0], perPath)
-	}
-}
-
-// compare finds the best of the forced paths.
-func (h *Half) compare(ours []float64, perPath map[symmem.PathChoice][]float64) {
-	h.Forced = map[symmem.PathChoice]Summary{}
-	for path, perOp := range perPath {
-		h.Forced[path] = Summarize(perOp)
-	}
-	h.Better = symmem.PathPlain
-	for _, path := range []symmem.PathChoice{symmem.PathWindow, symmem.PathDirect} {
-		if s, has := h.Forced[path]; has && s.Median < h.Forced[h.Better].Median {
-			h.Better = path
-		}
-	}
-	h.Ratio = Summarize(ratios(perPath[h.Better], ours)).Median
+	return []symmem.PathChoice{o.Path}, "", err
 }
 
 // ratios divides the batches of one runner by those of another, turn by turn.

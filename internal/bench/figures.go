@@ -6,56 +6,74 @@ import (
 	"symmem"
 )
 
-// Results are the row's halves as figures of a report.
-func (r *Row) Results(o *Collective) []Result {
-	var results []Result
-	for _, h := range []*Half{r.OutOfPlace, r.InPlaceHalf} {
-		if h != nil {
-			results = append(results, r.result(o, h))
+// result joins the batches of runners that measured the same, on the slowest rank each. With
+// several check levels the last is ours.
+func (o *Collective) result(row *Row, inPlace bool, refused string, runners []*runner) *Result {
+	perLevel, perPath := make([][]float64, len(o.Checks)), map[symmem.PathChoice][]float64{}
+	took, wrong := "", int64(0)
+	for _, r := range runners {
+		wrong += r.wrongs
+		if !o.Compare || r.choice == symmem.PathAuto {
+			perLevel[r.level] = append(perLevel[r.level], r.perOp...)
+			took = r.took
+		} else {
+			perPath[r.choice] = append(perPath[r.choice], r.perOp...)
 		}
 	}
-	return results
-}
-
-func (r *Row) result(o *Collective, h *Half) Result {
-	last := len(h.Checked) - 1
-	algorithm, bus := r.bandwidths(h.Checked[last].Median)
-	result := Result{
-		Name: r.Operation.Name,
+	last := len(o.Checks) - 1
+	result := &Result{
+		Name: row.Operation.Name,
 		Params: map[string]any{
-			"bytes": r.Bytes, "count": r.Count, "type": TypeName(o.DataType), "ranks": r.Ranks,
-			"path": o.Path.String(), "check": o.Checks[last].String(), "in_place": h == r.InPlaceHalf,
+			"bytes": row.Bytes, "count": row.Count, "type": TypeName(o.DataType), "ranks": row.Ranks,
+			"path": o.Path.String(), "took": took, "check": o.Checks[last].String(),
+			"in_place": inPlace,
 		},
-		Summary: h.Checked[last],
-		Counts: map[string]float64{
-			"algbw_gbps": algorithm, "busbw_gbps": bus, "wrong": float64(h.Wrong),
-		},
+		Summary: Summarize(perLevel[last]),
+	}
+	algorithm, bus := row.bandwidths(result.Median)
+	result.Counts = map[string]float64{
+		"algbw_gbps": algorithm, "busbw_gbps": bus, "wrong": float64(wrong),
 	}
 	if o.Apart {
 		result.Params["buffers"] = "any"
 	}
-	if r.Operation.reduces {
+	if row.Operation.reduces {
 		result.Params["redop"] = o.ReduceOp.String()
 	}
-	result.Params["took"] = h.Took
-	if h.Refused != "" {
-		result.Params["refused"] = h.Refused
+	if refused != "" {
+		result.Params["refused"] = refused
 	}
 	if o.GraphOps > 0 {
 		result.Params["graph_ops"] = o.GraphOps
 	}
 	if last > 0 {
-		result.against("check "+o.Checks[0].String(), h.Checked[0])
+		result.against("check "+o.Checks[0].String(), Summarize(perLevel[0]))
 	}
-	for path, forced := range h.Forced {
-		result.Counts[path.String()+"_ns"] = forced.Median
-	}
-	if h.Better != symmem.PathDefault {
-		result.Params["better"] = h.Better.String()
-		result.against("the best path", h.Forced[h.Better])
-		result.Ratio = &h.Ratio
+	if len(perPath) > 0 {
+		result.compare(perLevel[0], perPath)
 	}
 	return result
+}
+
+// compare makes the fastest of the paths the baseline. The ratio is the median of the ratios of
+// batches that were neighbours, which drift does not move.
+func (r *Result) compare(ours []float64, perPath map[symmem.PathChoice][]float64) {
+	better := symmem.PathPlain
+	for _, path := range []symmem.PathChoice{
+		symmem.PathPlain, symmem.PathWindow, symmem.PathDirect,
+	} {
+		perOp, has := perPath[path]
+		if !has {
+			continue
+		}
+		median := Summarize(perOp).Median
+		if r.Counts[path.String()+"_ns"] = median; median < r.Counts[better.String()+"_ns"] {
+			better = path
+		}
+	}
+	r.Params["better"] = better.String()
+	r.against("the best path", Summarize(perPath[better]))
+	r.Ratio = new(Summarize(ratios(perPath[better], ours)).Median)
 }
 
 // half names the half of a row that a result is of.

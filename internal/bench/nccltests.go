@@ -65,7 +65,7 @@ func (n *NCCLTests) Row(o *Collective, r *Row) error {
 		root = 0
 	}
 	fmt.Fprintf(&b, "%12d  %12d  %8s  %6s  %6d%s%s%s\n", r.Bytes, r.Count,
-		TypeName(o.DataType), redop, root, n.half(r, r.OutOfPlace), n.half(r, r.InPlaceHalf),
+		TypeName(o.DataType), redop, root, n.half(r, r.Halves[0]), n.half(r, r.Halves[1]),
 		n.instead(r))
 	_, err := n.W.Write(b.Bytes())
 	return err
@@ -74,12 +74,13 @@ func (n *NCCLTests) Row(o *Collective, r *Row) error {
 // instead is a comment at the end of a row whose halves did not take the path that was asked for.
 func (n *NCCLTests) instead(r *Row) string {
 	var took [2]string
-	for i, h := range []*Half{r.OutOfPlace, r.InPlaceHalf} {
-		if h == nil || h.Refused == "" {
+	for i, h := range r.Halves {
+		if h == nil || h.Params["refused"] == nil {
 			continue
 		}
-		if took[i] = h.Took; !slices.Contains(n.refused, h.Refused) {
-			n.refused = append(n.refused, h.Refused)
+		took[i] = fmt.Sprint(h.Params["took"])
+		if why := fmt.Sprint(h.Params["refused"]); !slices.Contains(n.refused, why) {
+			n.refused = append(n.refused, why)
 		}
 	}
 	switch {
@@ -89,7 +90,7 @@ func (n *NCCLTests) instead(r *Row) string {
 		return "  # took " + took[0] + ", in place " + took[1]
 	case took[1] != "":
 		return "  # took " + took[1] + " in place"
-	case took[0] != "" && r.InPlaceHalf == nil:
+	case took[0] != "" && r.Halves[1] == nil:
 		return "  # took " + took[0]
 	case took[0] != "":
 		return "  # took " + took[0] + " out of place"
@@ -97,16 +98,16 @@ func (n *NCCLTests) instead(r *Row) string {
 	return ""
 }
 
-func (n *NCCLTests) half(r *Row, h *Half) string {
+func (n *NCCLTests) half(r *Row, h *Result) string {
 	if h == nil {
 		return fmt.Sprintf("  %7s  %6s  %6s  %6s", "N/A", "N/A", "N/A", "N/A")
 	}
-	ns := h.Checked[len(h.Checked)-1].Median
-	algorithm, bus := r.bandwidths(ns)
-	n.busSum, n.wrong = n.busSum+bus, n.wrong+float64(h.Wrong)
+	algorithm, bus := r.bandwidths(h.Median)
+	wrong := h.Counts["wrong"]
+	n.busSum, n.wrong = n.busSum+bus, n.wrong+wrong
 	n.busCount++
-	return fmt.Sprintf("  %7s  %6s  %6s  %6.6g", fitted(ns/1e3, 7), fitted(algorithm, 6),
-		fitted(bus, 6), float64(h.Wrong))
+	return fmt.Sprintf("  %7s  %6s  %6s  %6.6g", fitted(h.Median/1e3, 7), fitted(algorithm, 6),
+		fitted(bus, 6), wrong)
 }
 
 // bandwidths returns those of the algorithm and of the bus in GB/s.

@@ -48,27 +48,32 @@ func TestRowsLookLikeThoseOfNCCLTests(t *testing.T) {
 	var out strings.Builder
 	o := &Collective{DataType: symmem.Float32, Checks: []symmem.CheckLevel{symmem.CheckOff}}
 	table := NCCLTests{W: &out}
-	half := func(ns float64, wrong int64) *Half {
-		return &Half{Checked: []Summary{{Median: ns}}, Wrong: wrong}
+	half := func(ns, wrong float64) *Result {
+		return &Result{
+			Summary: Summary{Median: ns}, Counts: map[string]float64{"wrong": wrong},
+		}
+	}
+	refused := func(why string) *Result {
+		r := half(1e3, 0)
+		r.Params = map[string]any{"took": "plain", "refused": why}
+		return r
 	}
 	for _, r := range []*Row{
 		{
 			Operation: operationNamed(t, "all_reduce"), Bytes: 1 << 20, Count: 1 << 18, Ranks: 4,
-			OutOfPlace: half(20e3, 0), InPlaceHalf: half(10e3, 0),
+			Halves: [2]*Result{half(20e3, 0), half(10e3, 0)},
 		},
 		{
 			Operation: operationNamed(t, "broadcast"), Bytes: 8, Count: 2, Ranks: 2,
-			OutOfPlace: half(1234567.8e3, 12),
+			Halves: [2]*Result{half(1234567.8e3, 12)},
 		},
 		{
 			Operation: operationNamed(t, "reduce"), Bytes: 8, Count: 2, Ranks: 2,
-			OutOfPlace:  &Half{Checked: []Summary{{Median: 1e3}}, Took: "plain", Refused: "no kernel"},
-			InPlaceHalf: &Half{Checked: []Summary{{Median: 1e3}}, Took: "plain", Refused: "no kernel"},
+			Halves: [2]*Result{refused("no kernel"), refused("no kernel")},
 		},
 		{
 			Operation: operationNamed(t, "reduce"), Bytes: 8, Count: 2, Ranks: 2,
-			OutOfPlace:  half(1e3, 0),
-			InPlaceHalf: &Half{Checked: []Summary{{Median: 1e3}}, Took: "plain", Refused: "odd place"},
+			Halves: [2]*Result{half(1e3, 0), refused("odd place")},
 		},
 	} {
 		if err := table.Row(o, r); err != nil {

@@ -221,18 +221,18 @@ func TestWhatASizeDecidesGoesByWhatWasMeasured(t *testing.T) {
 }
 
 func TestRatiosAreOfTheSameTurn(t *testing.T) {
-	h := &Half{}
-	h.compare([]float64{10, 20, 40}, map[symmem.PathChoice][]float64{
+	r := &Result{Params: map[string]any{}, Counts: map[string]float64{}}
+	r.compare([]float64{10, 20, 40}, map[symmem.PathChoice][]float64{
 		symmem.PathPlain: {12, 22, 44}, symmem.PathWindow: {9, 19, 39},
 	})
-	if h.Better != symmem.PathWindow || h.Ratio != 0.95 || h.Forced[symmem.PathPlain].Median != 22 {
-		t.Errorf("%+v", h)
+	if r.Params["better"] != "window" || *r.Ratio != 0.95 || r.Counts["plain_ns"] != 22 {
+		t.Errorf("%+v", r)
 	}
-	h.compare([]float64{10, 20, 40}, map[symmem.PathChoice][]float64{
+	r.compare([]float64{10, 20, 40}, map[symmem.PathChoice][]float64{
 		symmem.PathPlain: {12, 22, 44}, symmem.PathWindow: {9, 19, 39}, symmem.PathDirect: {5, 10, 20},
 	})
-	if h.Better != symmem.PathDirect || h.Ratio != 0.5 {
-		t.Errorf("with direct: %+v", h)
+	if r.Params["better"] != "direct" || *r.Ratio != 0.5 {
+		t.Errorf("with direct: %+v", r)
 	}
 }
 
