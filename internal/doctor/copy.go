@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
+	"slices"
 
 	"symmem/internal/cuda"
 )
@@ -58,34 +59,75 @@ func MeasureCopies(ordinal int) (all []Copy, err error) {
 	return all, nil
 }
 
-// measureCopy is one pair, in GB/s. The device that copies is current on the thread.
-func measureCopy(driver *cuda.Driver, from, to cuda.Device) (speed float64, err error) {
-	source, err := newLoan(driver, from, to)
-	if err != nil {
-		return 0, err
+// undo is what is to be done at the end, the last first.
+type undo []func() error
+
+func (u *undo) later(f func() error) { *u = append(*u, f) }
+
+func (u *undo) now() error {
+	var errs []error
+	for _, f := range slices.Backward(*u) {
+		errs = append(errs, f())
 	}
-	defer func() { err = errors.Join(err, source.back(driver)) }()
-	target, err := newLoan(driver, to, to)
-	if err != nil {
-		return 0, err
-	}
-	defer func() { err = errors.Join(err, target.back(driver)) }()
-	return timeCopies(driver, target.address, source.address)
+	return errors.Join(errs...)
 }
 
-func timeCopies(driver *cuda.Driver, dst, src uintptr) (speed float64, err error) {
+// measureCopy is one pair, in GB/s. The device that copies is current on the thread.
+func measureCopy(driver *cuda.Driver, from, to cuda.Device) (speed float64, err error) {
+	var back undo
+	defer func() { err = errors.Join(err, back.now()) }()
+	source, err := mapFor(driver, from, to, &back)
+	if err != nil {
+		return 0, err
+	}
+	target, err := mapFor(driver, to, to, &back)
+	if err != nil {
+		return 0, err
+	}
 	stream, err := driver.StreamCreate(true)
 	if err != nil {
 		return 0, err
 	}
-	defer func() { err = errors.Join(err, driver.StreamDestroy(stream)) }()
+	back.later(func() error { return driver.StreamDestroy(stream) })
 	var events [2]cuda.Event
 	for i := range events {
 		if events[i], err = driver.EventCreate(0); err != nil {
 			return 0, err
 		}
-		defer func() { err = errors.Join(err, driver.EventDestroy(events[i])) }()
+		back.later(func() error { return driver.EventDestroy(events[i]) })
 	}
+	return timeCopies(driver, target, source, stream, events)
+}
+
+// mapFor maps memory of one GPU for another, until it is given back.
+func mapFor(driver *cuda.Driver, owner, user cuda.Device, back *undo) (address uintptr, err error) {
+	prop := cuda.PinnedMemory(owner, cuda.HandlePosixFD, false)
+	unit, err := driver.Granularity(prop, true)
+	if err != nil {
+		return 0, err
+	}
+	bytes := (copyBytes + unit - 1) / unit * unit
+	if address, err = driver.AddressReserve(bytes, unit); err != nil {
+		return 0, err
+	}
+	back.later(func() error { return driver.AddressFree(address, bytes) })
+	handle, err := driver.Create(bytes, prop)
+	if err != nil {
+		return 0, err
+	}
+	if err = driver.Map(address, bytes, 0, handle); err == nil {
+		back.later(func() error { return driver.Unmap(address, bytes) })
+	}
+	// The mapping keeps the memory.
+	if err = errors.Join(err, driver.Release(handle)); err != nil {
+		return 0, err
+	}
+	return address, driver.SetAccess(address, bytes, user)
+}
+
+func timeCopies(
+	driver *cuda.Driver, dst, src uintptr, stream cuda.Stream, events [2]cuda.Event,
+) (speed float64, err error) {
 	// The first copy is not counted.
 	for i := range copies + 1 {
 		if i == 1 {
@@ -103,49 +145,4 @@ func timeCopies(driver *cuda.Driver, dst, src uintptr) (speed float64, err error
 	}
 	took, err := driver.EventElapsedTime(events[0], events[1])
 	return float64(copies*copyBytes) / max(float64(took.Nanoseconds()), 1), err
-}
-
-// loan is memory of one GPU that another can reach. States: mapped, given back.
-type loan struct {
-	address uintptr
-	bytes   int64
-	mapped  bool
-}
-
-// newLoan maps memory of one GPU for another. It leaves nothing behind when it fails.
-func newLoan(driver *cuda.Driver, owner, user cuda.Device) (l *loan, err error) {
-	prop := cuda.PinnedMemory(owner, cuda.HandlePosixFD, false)
-	unit, err := driver.Granularity(prop, true)
-	if err != nil {
-		return nil, err
-	}
-	l = &loan{bytes: (copyBytes + unit - 1) / unit * unit}
-	if l.address, err = driver.AddressReserve(l.bytes, unit); err != nil {
-		return nil, err
-	}
-	defer func() {
-		if err != nil {
-			err = errors.Join(err, l.back(driver))
-		}
-	}()
-	handle, err := driver.Create(l.bytes, prop)
-	if err != nil {
-		return nil, err
-	}
-	err = driver.Map(l.address, l.bytes, 0, handle)
-	l.mapped = err == nil
-	// The mapping keeps the memory.
-	if err = errors.Join(err, driver.Release(handle)); err != nil {
-		return nil, err
-	}
-	return l, driver.SetAccess(l.address, l.bytes, user)
-}
-
-// back gives the memory back.
-func (l *loan) back(driver *cuda.Driver) error {
-	var err error
-	if l.mapped {
-		err = driver.Unmap(l.address, l.bytes)
-	}
-	return errors.Join(err, driver.AddressFree(l.address, l.bytes))
 }
