@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"path"
 	"regexp"
 	"slices"
@@ -34,12 +35,12 @@ func (k key) String() string {
 // without a name, which are trials of one test, count as that one.
 type tally struct {
 	outcome map[key]string
-	output  map[key]*strings.Builder
+	output  map[key][]byte
 	parents map[key]bool
 }
 
 func run(in io.Reader, out io.Writer) (failed bool, err error) {
-	t := tally{map[key]string{}, map[key]*strings.Builder{}, map[key]bool{}}
+	t := tally{map[key]string{}, map[key][]byte{}, map[key]bool{}}
 	lines := json.NewDecoder(in)
 	for {
 		var e event
@@ -65,10 +66,7 @@ func (t *tally) add(e *event) {
 	}
 	switch e.Action {
 	case "output", "build-output":
-		if t.output[k] == nil {
-			t.output[k] = &strings.Builder{}
-		}
-		t.output[k].WriteString(e.Output)
+		t.output[k] = append(t.output[k], e.Output...)
 	case "pass", "fail", "skip", "build-fail":
 		t.outcome[k] = e.Action
 		if parent := path.Dir(k.test); parent != "." && !trial.MatchString(path.Base(k.test)) {
@@ -80,18 +78,14 @@ func (t *tally) add(e *event) {
 // report writes the output of failures and the counts.
 func (t *tally) report(out io.Writer) (failed bool, err error) {
 	counts := map[string]int{}
-	for _, k := range t.ended() {
+	for _, k := range slices.SortedFunc(maps.Keys(t.outcome), compareKeys) {
 		outcome := t.outcome[k]
 		if t.counts(k) {
 			counts[outcome]++
 		}
 		if strings.HasSuffix(outcome, "fail") {
 			failed = true
-			text := ""
-			if t.output[k] != nil {
-				text = t.output[k].String()
-			}
-			fmt.Fprintf(out, "FAILED %v\n%s\n", k, text)
+			fmt.Fprintf(out, "FAILED %v\n%s\n", k, t.output[k])
 		}
 	}
 	if len(t.outcome) == 0 {
@@ -121,11 +115,4 @@ func (t *tally) counts(k key) bool {
 	return true
 }
 
-func (t *tally) ended() []key {
-	var all []key
-	for k := range t.outcome {
-		all = append(all, k)
-	}
-	slices.SortFunc(all, func(a, b key) int { return strings.Compare(a.String(), b.String()) })
-	return all
-}
+func compareKeys(a, b key) int { return strings.Compare(a.String(), b.String()) }
