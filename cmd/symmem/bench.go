@@ -17,9 +17,8 @@ Each figure is the median of several batches, with the least and the 10th and 90
 ratio is the baseline's median over ours: above 1 is faster. A bar is the most that the design
 allows itself; with --enforce a figure over its bar ends the command with code 1.
 
---quick makes few short batches, for continuous integration. --json prints one object:
-{"bench", "machine", "results": [{"name", "params", "ns_per_op", "min_ns", "p10_ns", "p90_ns",
-"allocs_per_op", "baseline", "baseline_ns_per_op", "ratio", "bar_ns", "counts"}]}.`
+--quick makes few short batches, for continuous integration. --json prints one object, whose fields
+docs/reference/json.md lists.`
 
 const benchExample = `  symmem bench collective --ranks 2 -b 8 -e 64M -f 2
   symmem bench submit --backend host --json`

@@ -30,18 +30,8 @@ first rank of each machine reports about it.
 Each finding is ok, warn (it works, but not as well as it could) or fail, with what to do. Without a
 GPU it says so, and examines the host backend. Multicast is reported, and never used.
 
---json prints one object:
-  {"verdict": "ok"|"warn"|"fail", "backend", "ranks",
-   "sections": [{"name", "level", "findings": [{"level", "text", "advice"}]}],
-   "facts": {"asked", "backend", "driver", "gpus", "nccl", "sharing", "links", "limits", "host",
-             "environment": [{"name", "value", "file"}], "launcher", "tuning",
-             "trial": {"ranks", "source", "device", "error", "logged", "log_trouble",
-                       "accounts": [{"rank", "error", "windows",
-                         "calls": [{"operation", "bytes", "asked", "path", "why", "us", "wrong",
-                                    "kernel", "windowed"}]}],
-                       "copies": [{"from", "to", "gb_per_s"}]}}}
-Sections without findings are left out. Sizes are in bytes, times in microseconds; trial is null if
-no ranks were started. Variables that hold secrets are not shown.
+--json prints one object: the findings by section, and the facts that they are about, whose fields
+docs/reference/json.md lists. Variables that hold secrets are not shown.
 
 Exit codes: 0 nothing failed; 1 something failed; 2 doctor itself could not run; 128 + n it was
 ended by signal n.`
