@@ -16,9 +16,6 @@ import (
 // ones lie in no window, and where the table chooses the first collective registers them.
 func registered(path symmem.PathChoice) bool { return path > symmem.PathPlain }
 
-// ErrPath means that a collective would not take the path that was asked for.
-var ErrPath = errors.New("the collective takes another path")
-
 // lane is one rank's world at one check level, with its buffers.
 type lane struct {
 	// level is the check level, as an index into Collective.Checks.

@@ -1,7 +1,6 @@
 package verify
 
 import (
-	"errors"
 	"fmt"
 
 	"symmem"
@@ -51,9 +50,6 @@ const (
 	maxElements = int64(1) << 32
 )
 
-// ErrConfig is wrapped by every error of Validate.
-var ErrConfig = errors.New("invalid verify configuration")
-
 // Validate reports the first field that makes no sense.
 func (c *Config) Validate() error {
 	for _, f := range []struct {
@@ -67,16 +63,14 @@ func (c *Config) Validate() error {
 		{"groups", int64(c.Groups), 1, maxGroups},
 	} {
 		if f.value < f.low || f.value > f.high {
-			return fmt.Errorf("%w: %s is %d, but must be from %d to %d",
-				ErrConfig, f.name, f.value, f.low, f.high)
+			return fmt.Errorf("%s is %d, but must be from %d to %d", f.name, f.value, f.low, f.high)
 		}
 	}
 	if rows := c.Cases * c.Rounds * c.Groups; rows > maxRows {
-		return fmt.Errorf("%w: cases x rounds x groups is %d, but may be %d at most",
-			ErrConfig, rows, maxRows)
+		return fmt.Errorf("cases x rounds x groups is %d, but may be %d at most", rows, maxRows)
 	}
 	if c.Timeout <= 0 {
-		return fmt.Errorf("%w: timeout is %v, but must be positive", ErrConfig, c.Timeout)
+		return fmt.Errorf("timeout is %v, but must be positive", c.Timeout)
 	}
 	return nil
 }

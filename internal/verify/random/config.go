@@ -47,29 +47,25 @@ const (
 	maxMessage = int64(1) << 30
 )
 
-// ErrConfig is wrapped by every error of Validate.
-var ErrConfig = errors.New("invalid random programs")
-
 // Validate reports the first field that makes no sense.
 func (c *Config) Validate() error {
 	switch {
 	case c.From < 1:
-		return fmt.Errorf("%w: the first round is %d, but they count from 1", ErrConfig, c.From)
+		return fmt.Errorf("the first round is %d, but they count from 1", c.From)
 	case c.Rounds < 0:
-		return fmt.Errorf("%w: rounds is %d, but must not be negative", ErrConfig, c.Rounds)
+		return fmt.Errorf("rounds is %d, but must not be negative", c.Rounds)
 	case c.Duration < 0:
-		return fmt.Errorf("%w: they run for %v, but that must not be negative", ErrConfig, c.Duration)
+		return fmt.Errorf("random programs run for %v, but that must not be negative", c.Duration)
 	case c.Rounds == 0 && c.Duration == 0:
-		return fmt.Errorf("%w: say for how long they run (--for 20m), or how many rounds (--rounds 1)",
-			ErrConfig)
+		return errors.New("say for how long random programs run (--for 20m), or how many rounds " +
+			"(--rounds 1)")
 	case c.Steps < 1 || c.Steps > maxSteps:
-		return fmt.Errorf("%w: steps is %d, but must be from 1 to %d", ErrConfig, c.Steps, maxSteps)
+		return fmt.Errorf("steps is %d, but must be from 1 to %d", c.Steps, maxSteps)
 	case c.MaxBytes < minMessage || c.MaxBytes > maxMessage:
-		return fmt.Errorf("%w: the longest message has %d bytes, but must have %d to %d", ErrConfig,
-			c.MaxBytes, minMessage, maxMessage)
+		return fmt.Errorf("the longest message has %d bytes, but must have %d to %d", c.MaxBytes,
+			minMessage, maxMessage)
 	case c.Timeout <= 0 || c.RoundTimeout <= 0:
-		return fmt.Errorf("%w: timeouts are %v and %v, but must be positive", ErrConfig, c.Timeout,
-			c.RoundTimeout)
+		return fmt.Errorf("timeouts are %v and %v, but must be positive", c.Timeout, c.RoundTimeout)
 	}
 	return nil
 }

@@ -1,7 +1,6 @@
 package random
 
 import (
-	"errors"
 	"math/rand/v2"
 	"strings"
 	"testing"
@@ -18,7 +17,7 @@ func TestWhatMakesNoSenseIsRefused(t *testing.T) {
 		"a round before the first":   {func(c *Config) { c.From = 0 }, "the first round is 0"},
 		"fewer than no rounds":       {func(c *Config) { c.Rounds = -1 }, "rounds is -1"},
 		"no time and no rounds":      {func(c *Config) { c.Rounds = 0 }, "say for how long"},
-		"less than no time":          {func(c *Config) { c.Duration = -1 }, "they run for -1ns"},
+		"less than no time":          {func(c *Config) { c.Duration = -1 }, "programs run for -1ns"},
 		"no steps":                   {func(c *Config) { c.Steps = 0 }, "steps is 0"},
 		"messages that are too long": {func(c *Config) { c.MaxBytes = 1 << 40 }, "the longest message"},
 		"no time for a round":        {func(c *Config) { c.RoundTimeout = 0 }, "timeouts are"},
@@ -28,7 +27,7 @@ func TestWhatMakesNoSenseIsRefused(t *testing.T) {
 			config.Rounds = 1
 			c.spoil(&config)
 			err := config.Validate()
-			if !errors.Is(err, ErrConfig) || !strings.Contains(err.Error(), c.text) {
+			if err == nil || !strings.Contains(err.Error(), c.text) {
 				t.Errorf("got %v, want %q", err, c.text)
 			}
 		})

@@ -22,9 +22,6 @@ const (
 	misdeeds
 )
 
-// ErrNotReported means that a group was broken in replays, and that a rank got no error.
-var ErrNotReported = errors.New("a fault in replays was not reported on a rank")
-
 // faulty makes a group of all ranks, has a fault end it, which leaves a buffer, and shows that a
 // new group works on that.
 func (r *round) faulty(
@@ -147,7 +144,7 @@ func (r *round) broken(
 	select {
 	case <-g.Ended():
 	case <-time.After(2 * r.config.Timeout):
-		return fmt.Errorf("%w: rank %d", ErrNotReported, r.rt.Rank())
+		return fmt.Errorf("a fault in replays was not reported on rank %d", r.rt.Rank())
 	}
 	// The owner may have replayed a graph on each of its streams, so each returns the fault, once.
 	for range 2 {
@@ -168,13 +165,7 @@ func (r *round) broken(
 			r.verifyBroken(rec.calls[0])
 		}
 	}
-	errs := []error{recs[0].graph.Close(), recs[1].graph.Close(), ignoreFault(g.Close())}
-	for _, rec := range recs {
-		for _, b := range append(rec.outs, rec.held...) {
-			errs = append(errs, b.Free())
-		}
-	}
-	return errors.Join(errs...)
+	return errors.Join(recs[0].close(), recs[1].close(), ignoreFault(g.Close()))
 }
 
 // ignoreFault drops the fault that a group was broken with.
@@ -210,9 +201,6 @@ func (r *round) verifyBroken(e *exchange) {
 		"%d are not a number and %d are what was there before", r.number, r.rt.Rank(), e.describe(),
 		right, all, none, old))
 }
-
-// ErrAbort means that a group was aborted, and a rank has seen something else.
-var ErrAbort = errors.New("the group was aborted, but a rank does not say so")
 
 // abort has a drawn rank abort a group of all ranks while the others are in a collective, and shows
 // that a new group works on the same memory.
@@ -257,7 +245,7 @@ func (r *round) aborted(
 		}
 	}
 	if !errors.Is(err, symmem.ErrAborted) {
-		return fmt.Errorf("%w: %w", ErrAbort, err)
+		return fmt.Errorf("the group was aborted, but this rank does not say so: %w", err)
 	}
 	// The stream may still return the fault, once.
 	if err := s.Synchronize(ctx); err != nil && !errors.Is(err, symmem.ErrAborted) {

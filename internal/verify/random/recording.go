@@ -297,12 +297,18 @@ func (r *round) closeGraphs(ctx context.Context, chosen func(*recording) bool) e
 		if chosen != nil && !chosen(rec) {
 			return false
 		}
-		errs = append(errs, rec.graph.Close())
-		for _, b := range append(rec.outs, rec.held...) {
-			errs = append(errs, b.Free())
-		}
+		errs = append(errs, rec.close())
 		return true
 	})
+	return errors.Join(errs...)
+}
+
+// close closes the graph and frees its buffers.
+func (rec *recording) close() error {
+	errs := []error{rec.graph.Close()}
+	for _, b := range append(rec.outs, rec.held...) {
+		errs = append(errs, b.Free())
+	}
 	return errors.Join(errs...)
 }
 
