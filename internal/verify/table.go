@@ -54,11 +54,7 @@ func (r *Report) table(b *bytes.Buffer) error {
 	fmt.Fprintf(t, "TestCase\t%sSize\tValue\tSym\tExp\tMaxDiff\tMeanDiff\tResult\n", group)
 	for i := 0; i < len(r.Cases); {
 		n := r.alike(i)
-		if n > 1 {
-			r.folded(t, r.Cases[i:i+n])
-		} else {
-			r.line(t, &r.Cases[i])
-		}
+		r.line(t, r.Cases[i:i+n])
 		i += n
 	}
 	return t.Flush()
@@ -78,44 +74,34 @@ func (r *Report) alike(i int) int {
 	return n
 }
 
-func (r *Report) line(w io.Writer, c *Case) {
-	symmetric, worst, mean := found(c.Result, c.Symmetric, c.MaxDiff, c.MeanDiff)
-	fmt.Fprintf(w, "%s\t%s%s\t%g\t%s\t%g\t%s\t%s\t%s\n",
-		c.Name, r.groupColumn(driver.Spans(c.Ranks)), thousands(c.Size), c.Value, symmetric,
-		c.Expected, worst, mean, c.Result)
-}
-
-// folded is one line for many blocks of churn.
-func (r *Report) folded(w io.Writer, cases []Case) {
-	size, symmetric, maxDiff, meanDiff := int64(0), true, 0.0, 0.0
+// line writes a case, or many blocks of churn that have the same result.
+func (r *Report) line(w io.Writer, cases []Case) {
+	first := &cases[0]
+	group, result := driver.Spans(first.Ranks), first.Result
+	value, expected := fmt.Sprint(first.Value), fmt.Sprint(first.Expected)
+	if n := len(cases); n > 1 {
+		group, value, expected = "*", "*", "*"
+		result = fmt.Sprintf("%s x %d", result, n)
+	}
+	size, symmetric, maxDiff, meanDiff := int64(0), "yes", 0.0, 0.0
 	for i := range cases {
 		size += cases[i].Size
-		symmetric = symmetric && cases[i].Symmetric
+		if !cases[i].Symmetric {
+			symmetric = "no"
+		}
 		maxDiff, meanDiff = max(maxDiff, cases[i].MaxDiff), max(meanDiff, cases[i].MeanDiff)
 	}
-	yes, worst, mean := found(cases[0].Result, symmetric, maxDiff, meanDiff)
-	fmt.Fprintf(w, "%s\t%s%s\t*\t%s\t*\t%s\t%s\t%s x %d\n",
-		cases[0].Name, r.groupColumn("*"), thousands(size), yes, worst, mean,
-		cases[0].Result, len(cases))
-}
-
-// found formats what is known only of a case that has run.
-func found(result string, symmetric bool, maxDiff, meanDiff float64) (yes, worst, mean string) {
-	if result != Passed && result != Failed {
-		return "-", "-", "-"
+	worst, mean := fmt.Sprintf("%.8f", maxDiff), fmt.Sprintf("%.8f", meanDiff)
+	if first.Result != Passed && first.Result != Failed {
+		symmetric, worst, mean = "-", "-", "-" // which is known only of a case that has run
 	}
-	yes = "no"
-	if symmetric {
-		yes = "yes"
-	}
-	return yes, fmt.Sprintf("%.8f", maxDiff), fmt.Sprintf("%.8f", meanDiff)
-}
-
-func (r *Report) groupColumn(text string) string {
 	if r.Groups > 1 {
-		return text + "\t"
+		group += "\t"
+	} else {
+		group = ""
 	}
-	return ""
+	fmt.Fprintf(w, "%s\t%s%s\t%s\t%s\t%s\t%s\t%s\t%s\n", first.Name, group, thousands(size),
+		value, symmetric, expected, worst, mean, result)
 }
 
 // thousands writes 262144 as 262,144.
