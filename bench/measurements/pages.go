@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"os"
@@ -87,14 +88,11 @@ func write(folder string) error {
 		return err
 	}
 	for file, text := range after {
-		if text == before[file] {
-			continue
-		}
-		if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
-			return err
+		if text != before[file] {
+			err = errors.Join(err, os.WriteFile(file, []byte(text), 0o644))
 		}
 	}
-	return nil
+	return err
 }
 
 // compare fails where a page is not what its result files make of it, or has a table of its own.

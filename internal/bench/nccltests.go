@@ -84,18 +84,16 @@ func (n *NCCLTests) instead(r *Row) string {
 		}
 	}
 	switch {
-	case took[0] == took[1] && took[0] != "":
+	case took == [2]string{}:
+		return ""
+	case took[0] == took[1] || r.Halves[1] == nil:
 		return "  # took " + took[0]
-	case took[0] != "" && took[1] != "":
-		return "  # took " + took[0] + ", in place " + took[1]
-	case took[1] != "":
+	case took[0] == "":
 		return "  # took " + took[1] + " in place"
-	case took[0] != "" && r.Halves[1] == nil:
-		return "  # took " + took[0]
-	case took[0] != "":
+	case took[1] == "":
 		return "  # took " + took[0] + " out of place"
 	}
-	return ""
+	return "  # took " + took[0] + ", in place " + took[1]
 }
 
 func (n *NCCLTests) half(r *Row, h *Result) string {
