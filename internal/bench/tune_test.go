@@ -100,9 +100,11 @@ func found() *Tuned {
 	inPlace := []tuning.Point{{Bytes: 128 << 10, PlainUS: 15, WindowUS: 17, NoisePercent: 0.5}}
 	apart := []tuning.Point{{Bytes: 128 << 10, PlainUS: 15, WindowUS: 14, NoisePercent: 0.5}}
 	group := tuning.Shape{Ranks: 4, Machines: 1}
-	reduce := tuning.Rule{Operation: "AllReduce", Shape: group}
-	gather := tuning.Rule{Operation: "AllGather", Shape: group}
-	bytes := tuning.Rule{Operation: "AllReduce", DataType: "uint8", Shape: group}
+	reduce := tuning.Rule{Calls: tuning.Calls{Operation: "AllReduce", Shape: group}}
+	gather := tuning.Rule{Calls: tuning.Calls{Operation: "AllGather", Shape: group}}
+	bytes := tuning.Rule{Calls: tuning.Calls{
+		Operation: "AllReduce", DataType: "uint8", Shape: group,
+	}}
 	direct := []tuning.Point{
 		{Bytes: 1 << 10, PlainUS: 13, WindowUS: 7.4, DirectUS: 3.1, NoisePercent: 1.5},
 		{Bytes: 1 << 20, PlainUS: 20, WindowUS: 18, DirectUS: 24, NoisePercent: 0.4},

@@ -64,8 +64,10 @@ func (t *tuner) run(ctx context.Context, dataType symmem.DataType) error {
 // sizes. What the measurement does not decide stays as the built-in table has it.
 func (t *tuner) rules(op *Operation, found *points) []tuning.Rule {
 	rt, dataType := t.in.rt, t.DataType.String()
-	about := tuning.Rule{Operation: op.kind.String(), DataType: dataType, Shape: tuning.Shape{
-		Ranks: rt.Size(), Machines: rt.World().Stats().Tuning.Machines,
+	about := tuning.Rule{Calls: tuning.Calls{
+		Operation: op.kind.String(), DataType: dataType, Shape: tuning.Shape{
+			Ranks: rt.Size(), Machines: rt.World().Stats().Tuning.Machines,
+		},
 	}}
 	if t.DataType == t.found.DataType {
 		about.DataType, about.MeasuredType = "", dataType

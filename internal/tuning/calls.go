@@ -17,49 +17,47 @@ const (
 // valid reports whether a memory is one that a rule can have.
 func (m Memory) valid() bool { return m == "" || m == Symmetric || m == Anywhere }
 
-// calls are those that a rule is about, or one call that is asked about.
-type calls struct {
-	operation string // empty for all that have no rule of their own
-	dataType  string // likewise
-	group     Shape  // the zero Shape with them
-	memory    Memory
-	half      Half
-}
-
-// calls are those that the rule is about.
-func (r *Rule) calls() calls {
-	return calls{
-		operation: r.Operation, dataType: r.DataType, group: r.Shape, memory: r.Memory, half: r.Half,
-	}
+// Calls are those that a rule is about, or one that is asked about.
+type Calls struct {
+	// Operation is the name that driver has for it, such as "AllReduce"; it is empty, and the Shape
+	// zero, for all operations and groups that have no rule of their own.
+	Operation string `json:"operation,omitempty"`
+	// DataType is the type of elements, such as "float32", or empty for all types that have no rule
+	// of their own.
+	DataType string `json:"data_type,omitempty"`
+	Shape
+	// Memory is where buffers lie in rules about the direct path.
+	Memory Memory `json:"memory,omitempty"`
+	Half   Half   `json:"in_place,omitzero"`
 }
 
 // general reports whether these are calls of all operations on all groups.
-func (c calls) general() bool { return c.operation == "" && c.group == Shape{} }
+func (c Calls) general() bool { return c.Operation == "" && c.Shape == Shape{} }
 
 // overlap reports whether some call is one of both.
-func (c calls) overlap(other calls) bool {
-	return c.group == other.group && c.operation == other.operation &&
-		c.dataType == other.dataType && c.memory == other.memory && c.half.overlaps(other.half)
+func (c Calls) overlap(other Calls) bool {
+	return c.Shape == other.Shape && c.Operation == other.Operation &&
+		c.DataType == other.DataType && c.Memory == other.Memory && c.Half.overlaps(other.Half)
 }
 
 // String names calls for people: "AllGather on 4 ranks", "AllGather of float32 in place on 4 ranks,
 // symmetric buffers", "all operations, any buffers".
-func (c calls) String() string {
+func (c Calls) String() string {
 	var b strings.Builder
-	if b.WriteString(c.operation); c.general() {
+	if b.WriteString(c.Operation); c.general() {
 		b.WriteString("all operations")
 	}
-	if c.dataType != "" {
-		b.WriteString(" of " + c.dataType)
+	if c.DataType != "" {
+		b.WriteString(" of " + c.DataType)
 	}
-	if c.half != BothHalves {
-		b.WriteString(" " + c.half.String())
+	if c.Half != BothHalves {
+		b.WriteString(" " + c.Half.String())
 	}
 	if !c.general() {
-		b.WriteString(" on " + c.group.String())
+		b.WriteString(" on " + c.Shape.String())
 	}
-	if c.memory != "" {
-		b.WriteString(", " + string(c.memory) + " buffers")
+	if c.Memory != "" {
+		b.WriteString(", " + string(c.Memory) + " buffers")
 	}
 	return b.String()
 }

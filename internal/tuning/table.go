@@ -83,20 +83,12 @@ type Table struct {
 	Origin string `json:"-"`
 }
 
-// Rule is about one operation on groups of one shape, or about one half of its calls. A rule
-// without operation and shape is about all operations that have no rule of their own.
+// Rule is about some calls: those of one operation on groups of one shape, or of one half of these,
+// or of all operations that have no rule of their own.
 type Rule struct {
-	// Operation is the name that driver has for it, such as "AllReduce".
-	Operation string `json:"operation,omitempty"`
-	// DataType makes it a rule about elements of that type alone, such as "float32". One without is
-	// about all types that have none of their own; MeasuredType is the type of its times then, or
-	// empty if nobody knows it.
-	DataType string `json:"data_type,omitempty"`
-	Shape
-	// Memory makes it a rule about the direct path, for calls on such buffers.
-	Memory       Memory `json:"memory,omitempty"`
+	Calls
+	// MeasuredType is the type of its times in a rule about all types, or empty if nobody knows it.
 	MeasuredType string `json:"measured_type,omitempty"`
-	Half         Half   `json:"in_place,omitzero"`
 	// Steps ascend in UpTo; the last has none.
 	Steps []Step `json:"steps"`
 }
@@ -153,7 +145,7 @@ func (t *Table) Measured(about Rule, dataType string) (halves [2][]Point) {
 func (t *Table) measured(about Rule, with string) (halves [2][]Point) {
 	for i := range t.Rules {
 		r := &t.Rules[i]
-		if !r.calls().overlap(about.calls()) || r.MeasuredType != with {
+		if !r.overlap(about.Calls) || r.MeasuredType != with {
 			continue
 		}
 		for _, s := range r.Steps {
@@ -173,8 +165,8 @@ func (t *Table) measured(about Rule, with string) (halves [2][]Point) {
 // Choose returns which of the plain and the window path a call takes, and what decided. It
 // allocates nothing.
 func (t *Table) Choose(call Call, group Shape) (Path, Reason) {
-	why := t.decide(calls{
-		operation: call.Operation, dataType: call.DataType, half: halfOf(call.InPlace), group: group,
+	why := t.decide(Calls{
+		Operation: call.Operation, DataType: call.DataType, Half: halfOf(call.InPlace), Shape: group,
 	}, call.Bytes)
 	if why.step < 0 {
 		return t.Otherwise, why
@@ -187,36 +179,36 @@ func (t *Table) Choose(call Call, group Shape) (Path, Reason) {
 // reports whether both buffers lie in windows; where they do not, it plays no part whether a rank
 // works in place, since another one need not. It allocates nothing.
 func (t *Table) ChooseDirect(call Call, symmetric bool, group Shape) (bool, Reason) {
-	asked := calls{
-		operation: call.Operation, dataType: call.DataType, memory: Anywhere, group: group,
+	asked := Calls{
+		Operation: call.Operation, DataType: call.DataType, Memory: Anywhere, Shape: group,
 	}
 	if symmetric {
-		asked.memory, asked.half = Symmetric, halfOf(call.InPlace)
+		asked.Memory, asked.Half = Symmetric, halfOf(call.InPlace)
 	}
 	why := t.decide(asked, call.Bytes)
 	if why.step < 0 {
-		general := t.decide(calls{memory: asked.memory, half: asked.half}, call.Bytes)
+		general := t.decide(Calls{Memory: asked.Memory, Half: asked.Half}, call.Bytes)
 		why.rule, why.step = general.rule, general.step
 	}
 	return why.step >= 0 && why.rule.Steps[why.step].Path == Direct, why
 }
 
 // decide finds the rule and the step of a call: a rule about its type, or else about all types.
-func (t *Table) decide(asked calls, bytes int64) Reason {
+func (t *Table) decide(asked Calls, bytes int64) Reason {
 	why := t.find(asked, bytes)
-	if why.step < 0 && asked.dataType != "" {
-		asked.dataType = ""
+	if why.step < 0 && asked.DataType != "" {
+		asked.DataType = ""
 		why = t.find(asked, bytes)
 	}
 	return why
 }
 
 // find finds the rule of a call, about its very type, and the step.
-func (t *Table) find(asked calls, bytes int64) Reason {
+func (t *Table) find(asked Calls, bytes int64) Reason {
 	why := Reason{table: t, asked: asked, step: -1}
 	for i := range t.Rules {
 		r := &t.Rules[i]
-		if !r.calls().overlap(asked) {
+		if !r.overlap(asked) {
 			continue
 		}
 		why.rule = r
@@ -235,7 +227,7 @@ type Reason struct {
 	table *Table
 	rule  *Rule
 	step  int // of rule; -1 where no rule applied
-	asked calls
+	asked Calls
 }
 
 // Ruled reports whether a rule has decided.
@@ -246,8 +238,8 @@ func (r Reason) String() string {
 	switch {
 	case r.Ruled():
 		return fmt.Sprintf("the %s says %s %s for %v", r.table.Name(),
-			r.rule.Steps[r.step].Path.answer(), r.rule.reach(r.step), r.rule.calls())
-	case r.asked.memory != "":
+			r.rule.Steps[r.step].Path.answer(), r.rule.reach(r.step), r.rule.Calls)
+	case r.asked.Memory != "":
 		return fmt.Sprintf("the %s has no rule for %v", r.table.Name(), r.missing())
 	case len(r.table.Rules) == 0 && r.table.Otherwise == Window:
 		return fmt.Sprintf("the %s says window for everything", r.table.Name())
@@ -265,11 +257,11 @@ func (p Path) answer() string {
 }
 
 // missing are the calls that have no rule: of both halves, unless the other one has.
-func (r Reason) missing() calls {
+func (r Reason) missing() Calls {
 	both := r.asked
-	both.half = BothHalves
+	both.Half = BothHalves
 	for i := range r.table.Rules {
-		if r.table.Rules[i].calls().overlap(both) {
+		if r.table.Rules[i].overlap(both) {
 			return r.asked
 		}
 	}
@@ -297,7 +289,7 @@ func (r *Rule) String() string {
 	for i, s := range r.Steps {
 		parts[i] = fmt.Sprintf("%s %s", s.Path.answer(), r.reach(i))
 	}
-	return fmt.Sprintf("%v: %s", r.calls(), strings.Join(parts, ", "))
+	return fmt.Sprintf("%v: %s", r.Calls, strings.Join(parts, ", "))
 }
 
 // Digest condenses everything that decides to one word. Tables that choose alike by the same rules
@@ -326,7 +318,7 @@ func sorted(rules []Rule) []Rule {
 func (t *Table) General() []Rule {
 	var general []Rule
 	for _, r := range t.Rules {
-		if r.calls().general() {
+		if r.general() {
 			general = append(general, r)
 		}
 	}
@@ -353,9 +345,9 @@ func (t *Table) Without(dataType string, rules []Rule) *Table {
 	fresh := *t
 	fresh.Rules = slices.DeleteFunc(slices.Clone(t.Rules), func(old Rule) bool {
 		return old.DataType == dataType && slices.ContainsFunc(rules, func(r Rule) bool {
-			hides := r.calls()
-			hides.dataType = dataType
-			return r.DataType == "" && hides.overlap(old.calls())
+			hides := r.Calls
+			hides.DataType = dataType
+			return r.DataType == "" && hides.overlap(old.Calls)
 		})
 	})
 	return &fresh
@@ -367,7 +359,7 @@ func (t *Table) Replace(rules ...Rule) *Table {
 	fresh := *t
 	fresh.Rules = slices.DeleteFunc(slices.Clone(t.Rules), func(old Rule) bool {
 		return slices.ContainsFunc(rules, func(r Rule) bool {
-			return r.calls().overlap(old.calls())
+			return r.overlap(old.Calls)
 		})
 	})
 	fresh.Rules = append(fresh.Rules, rules...)

@@ -11,7 +11,7 @@ import (
 )
 
 // reduces is what rules in tests are about that need no more.
-var reduces = Rule{Operation: "AllReduce", Shape: Shape{Ranks: 2, Machines: 1}}
+var reduces = Rule{Calls: Calls{Operation: "AllReduce", Shape: Shape{Ranks: 2, Machines: 1}}}
 
 // anyPoints draws times at ascending sizes.
 func anyPoints(t *rapid.T) []Point {
@@ -65,10 +65,10 @@ func anyTable(t *rapid.T) *Table {
 	}
 	for _, operation := range operations {
 		for ranks := range rapid.IntRange(0, 3).Draw(t, "rules") {
-			about := Rule{
+			about := Rule{Calls: Calls{
 				Operation: operation, Shape: Shape{Ranks: ranks + 1, Machines: 1},
 				DataType: rapid.SampledFrom([]string{"", "float32", "int8"}).Draw(t, "type"),
-			}
+			}}
 			out, in := anyHalves(t)
 			table.Rules = append(
 				table.Rules, DeriveRules(table.Otherwise, about, out, in)...)
@@ -78,7 +78,9 @@ func anyTable(t *rapid.T) *Table {
 		}
 	}
 	if rapid.Bool().Draw(t, "general") {
-		table.Rules = append(table.Rules, Rule{Memory: Anywhere, Steps: []Step{{Path: Direct}}})
+		table.Rules = append(table.Rules, Rule{
+			Calls: Calls{Memory: Anywhere}, Steps: []Step{{Path: Direct}},
+		})
 	}
 	return table
 }
@@ -269,7 +271,7 @@ func TestTheTableOfADeviceWithTheSameLinksSaysOnWhichItWasMeasured(t *testing.T)
 func TestRulesAreDerivedAnewFromWhatTheyWereDerivedFrom(t *testing.T) {
 	table := Builtin("nccl", "NVIDIA H200")
 	about := func(m Memory) Rule {
-		return Rule{Operation: "AllGather", Shape: Shape{4, 1}, Memory: m}
+		return Rule{Calls: Calls{Operation: "AllGather", Shape: Shape{4, 1}, Memory: m}}
 	}
 	w := table.Measured(about(""), "bfloat16")
 	d := table.Measured(about(Symmetric), "bfloat16")
@@ -316,7 +318,9 @@ func TestTimesAreThoseOfTheirType(t *testing.T) {
 
 func TestWithoutTimesATableDecidesAlike(t *testing.T) {
 	table := Builtin("nccl", "NVIDIA H200")
-	got, about := table.WithoutTimes(), Rule{Operation: "AllReduce", Shape: Shape{2, 1}}
+	got, about := table.WithoutTimes(), Rule{
+		Calls: Calls{Operation: "AllReduce", Shape: Shape{2, 1}},
+	}
 	if got.Digest() != table.Digest() {
 		t.Error("it decides otherwise")
 	}
@@ -330,7 +334,9 @@ func TestWithoutTimesATableDecidesAlike(t *testing.T) {
 
 func TestOnlyRulesThatWouldHideNewOnesGo(t *testing.T) {
 	plain := []Step{{Path: Plain}}
-	fresh := Rule{Operation: "AllReduce", Shape: Shape{2, 1}, Half: InPlace, Steps: plain}
+	fresh := Rule{
+		Calls: Calls{Operation: "AllReduce", Shape: Shape{2, 1}, Half: InPlace}, Steps: plain,
+	}
 	with := func(change func(r *Rule)) Rule {
 		r := fresh
 		r.DataType = "int8"
@@ -369,8 +375,8 @@ func TestOnlyRulesThatWouldHideNewOnesGo(t *testing.T) {
 func TestRulesReplaceThoseOfTheSameOperationAndShape(t *testing.T) {
 	table := Builtin("nccl", "NVIDIA H200")
 	fresh := []Rule{
-		{Operation: "AllReduce", Shape: Shape{2, 1}, Steps: []Step{{Path: Window}}},
-		{Operation: "AllReduce", Shape: Shape{4, 2}, Steps: []Step{{Path: Window}}},
+		{Calls: Calls{Operation: "AllReduce", Shape: Shape{2, 1}}, Steps: []Step{{Path: Window}}},
+		{Calls: Calls{Operation: "AllReduce", Shape: Shape{4, 2}}, Steps: []Step{{Path: Window}}},
 	}
 	got := table.Replace(fresh...)
 	if err := got.Validate(); err != nil {
@@ -396,7 +402,8 @@ func TestRulesReplaceThoseOfTheSameOperationAndShape(t *testing.T) {
 func TestARuleReplacesThoseAboutSomeOfItsCalls(t *testing.T) {
 	rule := func(h Half) Rule {
 		return Rule{
-			Operation: "AllGather", Shape: Shape{4, 1}, Half: h, Steps: []Step{{Path: Window}},
+			Calls: Calls{Operation: "AllGather", Shape: Shape{4, 1}, Half: h},
+			Steps: []Step{{Path: Window}},
 		}
 	}
 	for _, row := range []struct {

@@ -117,16 +117,16 @@ func derived(t *testing.T, d *datadriven.TestData) string {
 	if path := argument(d, "otherwise"); path != "" {
 		otherwise = Path(path)
 	}
-	about := Rule{
+	about := Rule{Calls: Calls{
 		Operation: "AllGather", DataType: argument(d, "type"), Shape: Shape{Ranks: 4, Machines: 1},
-	}
+	}}
 	rules := DeriveRules(otherwise, about, halves[0], halves[1])
 	if memory != "" {
 		rules = DeriveDirect(about, memory, halves[0], halves[1])
 	}
 	var out strings.Builder
 	for _, r := range rules {
-		fmt.Fprintf(&out, "%v:\n", r.calls())
+		fmt.Fprintf(&out, "%v:\n", r.Calls)
 		for i, s := range r.Steps {
 			fmt.Fprintf(&out, "  %s %s (%d measured)\n", s.Path, r.reach(i), len(s.Measured))
 		}

@@ -23,12 +23,12 @@ func (t *Table) Validate() error {
 	}
 	for i := range t.Rules {
 		if err := t.Rules[i].validate(); err != nil {
-			return fmt.Errorf("rule %d (%v): %w", i+1, t.Rules[i].calls(), err)
+			return fmt.Errorf("rule %d (%v): %w", i+1, t.Rules[i].Calls, err)
 		}
 		for j := range i {
-			both, b := t.Rules[i].calls(), t.Rules[j].calls()
+			both, b := t.Rules[i].Calls, t.Rules[j].Calls
 			if both.overlap(b) {
-				both.half = max(both.half, b.half)
+				both.Half = max(both.Half, b.Half)
 				return fmt.Errorf("rules %d and %d are both about %v", j+1, i+1, both)
 			}
 		}
@@ -37,7 +37,7 @@ func (t *Table) Validate() error {
 }
 
 func (r *Rule) validate() error {
-	all := r.Memory != "" && r.calls().general()
+	all := r.Memory != "" && r.general()
 	switch {
 	case r.Operation == "" && r.DataType != "":
 		return fmt.Errorf("data_type is %q, but a rule about all operations is about all types",

@@ -19,7 +19,7 @@ func (t *Table) TakesWindows(group Shape, direct bool) bool {
 }
 
 // concerns reports whether a rule may decide about calls of a group.
-func (r *Rule) concerns(group Shape) bool { return r.Shape == group || r.calls().general() }
+func (r *Rule) concerns(group Shape) bool { return r.Shape == group || r.general() }
 
 // sizes are some between which all sizes are chosen alike: a choice changes behind the end of a
 // step alone.

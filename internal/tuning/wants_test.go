@@ -4,7 +4,7 @@ import "testing"
 
 func TestTakesWindows(t *testing.T) {
 	four := Shape{Ranks: 4, Machines: 1}
-	windows := Rule{Operation: "AllReduce", Shape: four, Steps: []Step{
+	windows := Rule{Calls: Calls{Operation: "AllReduce", Shape: four}, Steps: []Step{
 		{UpTo: 1 << 20, Path: Window}, {Path: Plain},
 	}}
 	typed := windows
@@ -12,9 +12,10 @@ func TestTakesWindows(t *testing.T) {
 	elsewhere := typed
 	elsewhere.Ranks = 2
 	upTo := func(bytes Size) Rule {
-		return Rule{Operation: "AllReduce", Shape: four, Memory: Symmetric, Steps: []Step{
-			{UpTo: bytes, Path: Direct}, {Path: Other},
-		}}
+		return Rule{
+			Calls: Calls{Operation: "AllReduce", Shape: four, Memory: Symmetric},
+			Steps: []Step{{UpTo: bytes, Path: Direct}, {Path: Other}},
+		}
 	}
 	for name, row := range map[string]struct {
 		rules  []Rule
