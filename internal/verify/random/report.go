@@ -72,7 +72,7 @@ func (r *Report) WriteText(w io.Writer) error {
 }
 
 // String is one line for people.
-func (r *Resource) String() string {
+func (r Resource) String() string {
 	verdict := "back"
 	if r.Lost() {
 		verdict = "LOST"

@@ -197,11 +197,6 @@ func (r *round) disabled(context.Context) error {
 	return r.several(1, nil, s.Alloc)
 }
 
-// abandon ends the groups that have not failed, so that no rank waits for this one.
-func (r *round) abandon() {
-	workload.Abort(r.groups...)
-}
-
 // finish replays every graph once more, and gives everything back.
 func (r *round) finish(ctx context.Context) error {
 	for _, g := range r.graphs {

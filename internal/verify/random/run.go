@@ -166,7 +166,7 @@ func (p *runner) guarded(ctx context.Context, w *world, number int) error {
 	r := newRound(w, &p.config, number, &p.tally)
 	err := r.run(ctx)
 	if err != nil {
-		r.abandon()
+		workload.Abort(r.groups...) // so that no rank waits for this one
 	}
 	return err
 }
@@ -226,14 +226,8 @@ func (p *runner) compare(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	allowed := p.tolerances()
 	for rank, held := range all {
-		for kind := range resources {
-			p.report.Resources = append(p.report.Resources, Resource{
-				Name: resourceNames[kind], Rank: rank, Start: held[0][kind], End: held[1][kind],
-				Tolerance: allowed[kind],
-			})
-		}
+		p.report.Resources = append(p.report.Resources, p.compared(rank, held[0], held[1])...)
 	}
 	return nil
 }

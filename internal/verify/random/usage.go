@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"runtime"
+	"slices"
 	"strings"
 	"time"
 
@@ -67,7 +68,7 @@ type Resource struct {
 }
 
 // Lost reports whether more is left than may be.
-func (r *Resource) Lost() bool { return r.End > r.Start+r.Tolerance }
+func (r Resource) Lost() bool { return r.End > r.Start+r.Tolerance }
 
 // measure counts what the process holds now.
 func (p *runner) measure() (u usage, err error) {
@@ -133,11 +134,14 @@ func (p *runner) usageAfterWork(ctx context.Context) (u usage, err error) {
 
 // fits reports whether nothing is left over.
 func (p *runner) fits(u usage) bool {
+	return !slices.ContainsFunc(p.compared(0, p.start, u), Resource.Lost)
+}
+
+// compared are what a rank held after the rounds that warm up, and holds at the end.
+func (p *runner) compared(rank int, start, end usage) (all []Resource) {
 	allowed := p.tolerances()
-	for kind := range resources {
-		if u[kind] > p.start[kind]+allowed[kind] {
-			return false
-		}
+	for kind, name := range resourceNames {
+		all = append(all, Resource{name, rank, start[kind], end[kind], allowed[kind]})
 	}
-	return true
+	return all
 }
