@@ -175,20 +175,14 @@ func (o *Tune) shared(ctx context.Context, l *lane) (*tuning.Table, error) {
 }
 
 // present is the table that this rank finds.
-func (o *Tune) present(rt *symmem.Runtime) (table *tuning.Table) {
+func (o *Tune) present(rt *symmem.Runtime) *tuning.Table {
 	info := rt.Device()
-	builtin := tuning.Builtin(info.Backend, info.Name)
 	if o.Base != nil {
-		table = o.Base(info.Name, rt.Size())
+		if table := o.Base(info.Name, rt.Size()); table != nil {
+			return table
+		}
 	}
-	if table == nil {
-		return builtin
-	}
-	if len(table.General()) == 0 {
-		// A file from before there was a direct path says nothing about it.
-		table = table.Replace(builtin.General()...)
-	}
-	return table
+	return tuning.Builtin(info.Backend, info.Name)
 }
 
 // types names what was measured.
