@@ -136,11 +136,8 @@ func (r *Report) tookPaths(accounts []account) {
 
 // errorOf says whose error ended the run, unless several ranks have the same one: a group's.
 func errorOf(worst *account, accounts []account) string {
-	alike := 0
-	for i := range accounts {
-		alike += count(accounts[i].Text == worst.Text)
-	}
-	if alike > 1 || len(accounts) == 1 {
+	others := func(a account) bool { return a.Rank != worst.Rank && a.Text == worst.Text }
+	if len(accounts) == 1 || slices.ContainsFunc(accounts, others) {
 		return worst.Text
 	}
 	return fmt.Sprintf("rank %d: %s", worst.Rank, worst.Text)
@@ -168,38 +165,26 @@ func caseOf(w *row, at, ranks int, accounts []account) Case {
 		Ranks: membersOf(w.group, ranks), Size: w.elements, Value: w.value,
 	}
 	c.Expected = expected(w.value, len(c.Ranks))
-	seen, finished, symmetric := 0, 0, 0
+	seen, finished, symmetric := false, true, true
 	for i := range accounts {
 		if !inGroup(w.group, accounts[i].Rank, ranks) {
 			continue
 		}
 		f := accounts[i].Findings[at]
-		seen++
-		finished += count(f.Ran)
-		symmetric += count(f.Symmetric)
+		seen, finished, symmetric = true, finished && f.Ran, symmetric && f.Symmetric
 		c.MaxDiff, c.MeanDiff = max(c.MaxDiff, f.MaxDiff), max(c.MeanDiff, f.MeanDiff)
 		if f.Wrong > 0 {
 			c.WrongRanks = append(c.WrongRanks, accounts[i].Rank)
 		}
 	}
-	c.Symmetric = seen > 0 && symmetric == seen
-	c.Result = result(len(c.WrongRanks) > 0, seen > 0 && finished == seen)
-	return c
-}
-
-func result(wrong, finished bool) string {
+	c.Symmetric = seen && symmetric
 	switch {
-	case wrong:
-		return Failed
-	case finished:
-		return Passed
+	case len(c.WrongRanks) > 0:
+		c.Result = Failed
+	case seen && finished:
+		c.Result = Passed
+	default:
+		c.Result = NotRun
 	}
-	return NotRun
-}
-
-func count(b bool) int {
-	if b {
-		return 1
-	}
-	return 0
+	return c
 }

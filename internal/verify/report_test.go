@@ -192,6 +192,7 @@ func TestSpansAndThousandsReadWell(t *testing.T) {
 
 func TestTheErrorOfOneRankAloneIsCalledItsOwn(t *testing.T) {
 	full := account{Rank: 1, Ending: endError, Text: "out of memory"}
+	same := account{Rank: 2, Ending: endError, Text: "out of memory"}
 	late := account{Rank: 0, Ending: endLate, Text: "waited"}
 	for _, c := range []struct {
 		name     string
@@ -199,7 +200,7 @@ func TestTheErrorOfOneRankAloneIsCalledItsOwn(t *testing.T) {
 		want     string
 	}{
 		{"a rank of several", []account{late, full}, "rank 1: out of memory"},
-		{"the error of a group", []account{full, full}, "out of memory"},
+		{"the error of a group", []account{full, same}, "out of memory"},
 		{"what this rank knows alone", []account{full}, "out of memory"},
 		{"a late rank, whose error names others", []account{late, late}, "waited"},
 	} {
