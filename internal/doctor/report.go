@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 )
 
@@ -22,13 +23,8 @@ const (
 
 // worse returns the worse one of two levels.
 func worse(a, b Level) Level {
-	if a == Fail || b == Fail {
-		return Fail
-	}
-	if a == Warn || b == Warn {
-		return Warn
-	}
-	return OK
+	levels := []Level{OK, Warn, Fail}
+	return levels[max(slices.Index(levels, a), slices.Index(levels, b))]
 }
 
 // Finding is one thing that was looked at.
@@ -70,33 +66,22 @@ func (s *Section) add(level Level, advice, format string, args ...any) {
 	s.Level = worse(s.Level, level)
 }
 
-// count counts the findings of a level.
-func (r *Report) count(level Level) int {
-	n := 0
-	for i := range r.Sections {
-		for _, f := range r.Sections[i].Findings {
-			if f.Level == level {
-				n++
-			}
-		}
-	}
-	return n
-}
-
 // WriteText writes the report for people.
 func (r *Report) WriteText(w io.Writer) error {
 	var b bytes.Buffer
+	counts := map[Level]int{}
 	for i := range r.Sections {
 		s := &r.Sections[i]
 		fmt.Fprintf(&b, "%s\n", s.Name)
 		for _, f := range s.Findings {
+			counts[f.Level]++
 			fmt.Fprintf(&b, "  %-4s  %s\n", f.Level, indented(f.Text))
 			if f.Advice != "" {
 				fmt.Fprintf(&b, "        to do: %s\n", indented(f.Advice))
 			}
 		}
 	}
-	fmt.Fprintf(&b, "\n%s backend: %s\n", r.Backend, r.summary())
+	fmt.Fprintf(&b, "\n%s backend: %s\n", r.Backend, summary(counts[Fail], counts[Warn]))
 	_, err := w.Write(b.Bytes())
 	return err
 }
@@ -104,9 +89,8 @@ func (r *Report) WriteText(w io.Writer) error {
 // indented moves further lines of a text under its first one.
 func indented(text string) string { return strings.ReplaceAll(text, "\n", "\n        ") }
 
-// summary counts what is not well.
-func (r *Report) summary() string {
-	failed, warned := r.count(Fail), r.count(Warn)
+// summary says what is not well.
+func summary(failed, warned int) string {
 	switch {
 	case failed > 0:
 		return fmt.Sprintf("%d failed, %d warned", failed, warned)
