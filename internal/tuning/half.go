@@ -28,9 +28,6 @@ func halfOf(inPlace bool) Half {
 	return OutOfPlace
 }
 
-// valid reports whether a half is one of the three.
-func (h Half) valid() bool { return h <= InPlace }
-
 // overlaps reports whether some call is of both.
 func (h Half) overlaps(other Half) bool {
 	return h == other || h == BothHalves || other == BothHalves

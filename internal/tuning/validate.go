@@ -65,8 +65,6 @@ func (r *Rule) validate() error {
 
 func (r *Rule) validateSteps() error {
 	switch {
-	case !r.Half.valid():
-		return fmt.Errorf("half %d is none", r.Half)
 	case r.Memory == Anywhere && r.Half != BothHalves:
 		return fmt.Errorf("in_place is of no use with any memory, where ranks need not be alike in it")
 	case len(r.Steps) == 0:
