@@ -2,7 +2,6 @@ package tcp
 
 import (
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"time"
@@ -36,7 +35,7 @@ func (p *Plane) Exchange(
 		return nil, p.breakLane(lane, p.peerFault(doing))
 	}
 	got, err := p.exchangeStep(ctx, payload, &waiting{
-		doing: doing, track: track(lane), exchange: lane == driver.LaneControl,
+		doing: doing, track: laneTracks[lane], exchange: lane == driver.LaneControl,
 	})
 	if err != nil {
 		return nil, p.breakLane(lane, err)
@@ -81,22 +80,25 @@ func (p *Plane) unacknowledged() bool {
 // exchangeStep makes one step of a track: it posts this rank's payload, waits for everybody's and
 // takes them. p.mu is held.
 func (p *Plane) exchangeStep(ctx context.Context, payload []byte, w *waiting) ([][]byte, error) {
-	own := &p.records[p.me]
-	w.step = own.received[w.track] + 1
+	own, err := p.records[p.me].on(w.track)
+	if err != nil {
+		return nil, err
+	}
+	own.received++
+	w.step, w.ordered = own.received, own.ordered
 	m := message{kind: kindPost, track: w.track, step: w.step, payload: payload}
-	own.received[w.track] = w.step
 	p.broadcast(m, false)
 	if err := p.wait(ctx, w); err != nil {
 		return nil, err
 	}
-	own.completed[w.track] = w.step
+	own.completed = w.step
 	got := make([][]byte, len(p.records))
 	for r := range p.records {
 		if r == p.me {
 			got[r] = append([]byte{}, payload...)
 			continue
 		}
-		got[r] = p.records[r].takePost(w.track)
+		got[r] = p.records[r].tracks[w.track].take()
 	}
 	return got, nil
 }
@@ -108,11 +110,11 @@ func (p *Plane) Named(name string, ordered bool) (driver.Named, error) {
 	if p.closed {
 		return nil, p.usable(driver.LaneControl)
 	}
-	v, err := p.records[p.me].valuesOf(name)
+	own, err := p.records[p.me].on(valuePrefix + track(name))
 	if err != nil {
 		return nil, err
 	}
-	v.ordered = v.ordered || ordered
+	own.ordered = own.ordered || ordered
 	return named{p, name}, nil
 }
 
@@ -133,14 +135,14 @@ func (p *Plane) Compare(ticket uint64, call *driver.Call) error {
 			return fmt.Sprintf("%v %d of group %s", call.Operation, ticket, p.cfg.Group.Name())
 		},
 	}
-	payload := binary.LittleEndian.AppendUint64(nil, call.Digest)
-	all, err := p.exchangeStep(context.Background(), payload, w)
+	mine := encodeWords(call.Digest)
+	all, err := p.exchangeStep(context.Background(), mine, w)
 	if err != nil {
 		return p.failAndNotify(err)
 	}
 	var others []int
 	for r, digest := range all {
-		if binary.LittleEndian.Uint64(digest) != call.Digest {
+		if string(digest) != string(mine) {
 			others = append(others, r)
 		}
 	}

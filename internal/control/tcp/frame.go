@@ -5,6 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
+	"slices"
+	"strings"
 	"time"
 
 	"symmem/driver"
@@ -17,39 +20,55 @@ var ErrProtocol = errors.New("the rank does not speak symmem's protocol of contr
 type kind uint8
 
 const (
-	kindPost   kind = iota + 1 // one step of a track
-	kindReport                 // a report on the fault lane
-	kindStatus                 // what the rank is doing
-	// kindFail: the rank has failed; its step is the control.Reason, and it holds the rank's status
-	// and what it had seen complete.
+	kindPost kind = iota + 1 // one step of a track
+	// kindComplete: a step of a track that a rank which is about to fail had seen complete.
+	kindComplete
+	kindReport // a report on the fault lane
+	kindStatus // what the rank is doing
+	// kindFail: the rank has failed; its step is the control.Reason, and it holds the rank's status.
 	kindFail
 	kindFailAck // the rank knows that the other has failed
 	kindLeave   // the rank leaves; holds its last status
-	kindValue   // one step under a name; holds the words and the name
-	// kindComplete: a step under a name that a rank which is about to fail had seen complete; holds
-	// the name.
-	kindComplete
 )
 
-// track is a sequence of steps that all ranks make together.
-type track uint8
+// track names a sequence of steps that all ranks make together: those of a lane, the comparisons of
+// calls, or those under one name of values.
+type track string
 
 const (
-	trackControl    = track(driver.LaneControl)
-	trackBackground = track(driver.LaneBackground)
+	trackControl    track = "control"
+	trackBackground track = "background"
+	trackCalls      track = "calls"
 	// trackCompare carries the digests of calls that are compared.
-	trackCompare = track(driver.LaneFault)
-	tracks       = trackCompare + 1
+	trackCompare track = "compare"
+	// valuePrefix begins the tracks of values.
+	valuePrefix = "value "
 )
 
+// laneTracks are the tracks of the lanes.
+var laneTracks = [driver.LaneFault]track{
+	driver.LaneControl: trackControl, driver.LaneBackground: trackBackground,
+	driver.LaneCalls: trackCalls,
+}
+
+// bounds gives the least and the greatest size of what a rank posts in a step.
+func (t track) bounds() (least, most int, ok bool) {
+	switch {
+	case t == trackCompare:
+		return wordBytes, wordBytes, true
+	case strings.HasPrefix(string(t), valuePrefix):
+		return len(driver.Words{}) * wordBytes, len(driver.Words{}) * wordBytes, true
+	default:
+		return 0, driver.MaxPayload, slices.Contains(laneTracks[:], t)
+	}
+}
+
 const (
-	// headerBytes is a frame without its payload: kind, track, two zeros, the payload's size in
-	// four bytes, the step in eight. All integers are little-endian.
+	// headerBytes is a frame without its track and its payload: kind, the size of the track's name,
+	// two zeros, the payload's size in four bytes, the step in eight. All integers are little-endian.
 	headerBytes = 16
-	statusBytes = 5 * 8
-	digestBytes = 8
-	failBytes   = statusBytes + int(tracks)*8
-	wordBytes   = len(driver.Words{}) * 8
+	wordBytes   = 8
+	statusBytes = 5 * wordBytes
 )
 
 // message is one frame.
@@ -61,78 +80,70 @@ type message struct {
 	payload []byte
 }
 
-// header is the checked header of a frame.
-type header struct {
-	message
-	size int
-}
-
-// decodeHeader checks everything in a header before anything is believed.
-func decodeHeader(b [headerBytes]byte) (header, error) {
-	h := header{
-		message: message{
-			kind: kind(b[0]), track: track(b[1]), step: binary.LittleEndian.Uint64(b[8:]),
-		},
-	}
-	size := binary.LittleEndian.Uint32(b[4:])
-	least, most, ok := h.bounds()
-	if !ok || b[2] != 0 || b[3] != 0 || h.track >= tracks || size < least || size > most {
-		return header{}, fmt.Errorf("a frame of kind %d, track %d and %d bytes: %w",
-			b[0], b[1], size, ErrProtocol)
-	}
-	h.size = int(size)
-	return h, nil
-}
-
-// bounds gives the least and the greatest size of the payload.
-func (m *message) bounds() (least, most uint32, ok bool) {
+// fits reports whether a message of the kind and of the track, if it has one, may have a payload of
+// that size.
+func (m *message) fits(size int) bool {
+	least, most, ok := 0, 0, m.track == ""
 	switch m.kind {
 	case kindPost:
-		if m.track == trackCompare {
-			return digestBytes, digestBytes, true
-		}
-		return 0, driver.MaxPayload, true
-	case kindReport:
-		return 0, driver.MaxPayload, true
-	case kindStatus, kindLeave:
-		return statusBytes, statusBytes, true
-	case kindFailAck:
-		return 0, 0, true
-	case kindFail:
-		return uint32(failBytes), uint32(failBytes), true
-	case kindValue:
-		return uint32(wordBytes) + 1, uint32(wordBytes) + driver.MaxValueName, true
+		least, most, ok = m.track.bounds()
 	case kindComplete:
-		return 1, driver.MaxValueName, true
+		_, _, ok = m.track.bounds()
+	case kindReport:
+		most = driver.MaxPayload
+	case kindStatus, kindFail, kindLeave:
+		least, most = statusBytes, statusBytes
+	case kindFailAck:
 	default:
-		return 0, 0, false
+		return false
 	}
+	return ok && least <= size && size <= most
 }
 
 // encode makes the frame of a message.
 func (m *message) encode() []byte {
-	b := make([]byte, 0, headerBytes+len(m.payload))
-	b = append(b, byte(m.kind), byte(m.track), 0, 0)
+	b := make([]byte, 0, headerBytes+len(m.track)+len(m.payload))
+	b = append(b, byte(m.kind), byte(len(m.track)), 0, 0)
 	b = binary.LittleEndian.AppendUint32(b, uint32(len(m.payload)))
 	b = binary.LittleEndian.AppendUint64(b, m.step)
+	b = append(b, m.track...)
 	return append(b, m.payload...)
 }
 
-// receive reads one frame.
+// receive reads one frame. It checks each part before it reads the next.
 func receive(r io.Reader) (message, error) {
-	var b [headerBytes]byte
-	if _, err := io.ReadFull(r, b[:]); err != nil {
+	var b [headerBytes + math.MaxUint8]byte
+	if _, err := io.ReadFull(r, b[:headerBytes]); err != nil {
 		return message{}, err
 	}
-	h, err := decodeHeader(b)
-	if err != nil {
+	m := message{kind: kind(b[0]), step: binary.LittleEndian.Uint64(b[8:])}
+	size := binary.LittleEndian.Uint32(b[4:])
+	if b[2] != 0 || b[3] != 0 || size > driver.MaxPayload {
+		return message{}, fmt.Errorf("a frame of kind %d and %d bytes: %w", m.kind, size, ErrProtocol)
+	}
+	name := b[headerBytes:][:b[1]]
+	if _, err := io.ReadFull(r, name); err != nil {
 		return message{}, err
 	}
-	h.payload = make([]byte, h.size)
-	if _, err := io.ReadFull(r, h.payload); err != nil {
+	if m.track = track(name); !m.fits(int(size)) {
+		return message{}, fmt.Errorf("a frame of kind %d, track %q and %d bytes: %w",
+			m.kind, m.track, size, ErrProtocol)
+	}
+	m.payload = make([]byte, size)
+	if _, err := io.ReadFull(r, m.payload); err != nil {
 		return message{}, err
 	}
-	return h.message, nil
+	return m, nil
+}
+
+// encodeWords writes numbers, and decodeWords reads as many as there is room for.
+func encodeWords(words ...uint64) []byte {
+	b, _ := binary.Append(nil, binary.LittleEndian, words) // of fixed size, which cannot fail
+	return b
+}
+
+func decodeWords(b []byte, words []uint64) {
+	_, _ = binary.Decode(b, binary.LittleEndian, words) // of the right size, which was checked
 }
 
 // status says what a rank is doing.
@@ -154,22 +165,15 @@ func (b *status) encode(now time.Time) []byte {
 	if b.inCollective != 0 || b.inExchange != 0 {
 		age = uint64(max(0, now.Sub(b.since)))
 	}
-	var p []byte
-	for _, v := range []uint64{
-		b.submitted, b.inCollective, uint64(b.operation), b.inExchange, age,
-	} {
-		p = binary.LittleEndian.AppendUint64(p, v)
-	}
-	return p
+	return encodeWords(b.submitted, b.inCollective, uint64(b.operation), b.inExchange, age)
 }
 
 // decodeStatus reads a status of the right size.
 func decodeStatus(p []byte, now time.Time) status {
+	var w [statusBytes / wordBytes]uint64
+	decodeWords(p, w[:])
 	return status{
-		submitted:    binary.LittleEndian.Uint64(p),
-		inCollective: binary.LittleEndian.Uint64(p[8:]),
-		operation:    driver.Operation(binary.LittleEndian.Uint64(p[16:])),
-		inExchange:   binary.LittleEndian.Uint64(p[24:]),
-		since:        now.Add(-time.Duration(binary.LittleEndian.Uint64(p[32:]) & (1<<62 - 1))),
+		submitted: w[0], inCollective: w[1], operation: driver.Operation(w[2]), inExchange: w[3],
+		since: now.Add(-time.Duration(w[4] & (1<<62 - 1))),
 	}
 }

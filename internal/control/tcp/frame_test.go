@@ -13,36 +13,42 @@ import (
 	"symmem/driver"
 )
 
+// frame is that of a message which says "here".
+func frame(k kind, on track) []byte {
+	m := message{kind: k, track: on, step: 3, payload: []byte("here")}
+	return m.encode()
+}
+
+// spoilt is a good frame with other bytes at a place.
+func spoilt(at int, with ...byte) []byte {
+	b := frame(kindPost, trackControl)
+	copy(b[at:], with)
+	return b
+}
+
 func TestHeadersThatLieAreErrors(t *testing.T) {
-	good := func() []byte {
-		m := message{kind: kindPost, track: trackControl, step: 3, payload: []byte("here")}
-		return m.encode()
+	if _, err := receive(bytes.NewReader(spoilt(0))); err != nil {
+		t.Fatalf("a frame that is not spoilt: %v", err)
 	}
-	for row, spoil := range map[string]func(b []byte){
-		"no kind":                       func(b []byte) { b[0] = 0 },
-		"a kind of another version":     func(b []byte) { b[0] = byte(kindComplete) + 1 },
-		"no track":                      func(b []byte) { b[1] = byte(tracks) },
-		"something in the first gap":    func(b []byte) { b[2] = 1 },
-		"something in the second gap":   func(b []byte) { b[3] = 1 },
-		"a payload that is too large":   func(b []byte) { copy(b[4:], []byte{1, 0, 0x10, 0}) },
-		"four gigabytes":                func(b []byte) { copy(b[4:], []byte{255, 255, 255, 255}) },
-		"a digest of four bytes":        func(b []byte) { b[1] = byte(trackCompare) },
-		"a status of four bytes":        func(b []byte) { b[0] = byte(kindStatus) },
-		"a goodbye of four bytes":       func(b []byte) { b[0] = byte(kindLeave) },
-		"a fault of four bytes":         func(b []byte) { b[0] = byte(kindFail) },
-		"words of four bytes":           func(b []byte) { b[0] = byte(kindValue) },
-		"an answer that says something": func(b []byte) { b[0] = byte(kindFailAck) },
-		"a report that is too large": func(b []byte) {
-			b[0] = byte(kindReport)
-			copy(b[4:], []byte{1, 0, 0x10, 0})
-		},
+	for row, b := range map[string][]byte{
+		"no kind":                       frame(0, trackControl),
+		"a kind of another version":     frame(kindLeave+1, trackControl),
+		"no track":                      frame(kindPost, ""),
+		"a track of another version":    frame(kindPost, "other"),
+		"something in the first gap":    spoilt(2, 1),
+		"something in the second gap":   spoilt(3, 1),
+		"a payload that is too large":   spoilt(4, 1, 0, 0x10, 0),
+		"four gigabytes":                spoilt(4, 255, 255, 255, 255),
+		"a digest of four bytes":        frame(kindPost, trackCompare),
+		"words of four bytes":           frame(kindPost, value("a")),
+		"a status of four bytes":        frame(kindStatus, ""),
+		"a goodbye of four bytes":       frame(kindLeave, ""),
+		"a fault of four bytes":         frame(kindFail, ""),
+		"an answer that says something": frame(kindFailAck, ""),
+		"an end that says something":    frame(kindComplete, trackControl),
+		"a report on a track":           frame(kindReport, trackControl),
 	} {
 		t.Run(row, func(t *testing.T) {
-			b := good()
-			if _, err := receive(bytes.NewReader(b)); err != nil {
-				t.Fatalf("before it was spoilt: %v", err)
-			}
-			spoil(b)
 			if _, err := receive(bytes.NewReader(b)); !errors.Is(err, ErrProtocol) {
 				t.Errorf("got %v, want ErrProtocol", err)
 			}
@@ -51,10 +57,8 @@ func TestHeadersThatLieAreErrors(t *testing.T) {
 }
 
 func TestFramesThatEndEarlyAreErrors(t *testing.T) {
-	m := message{kind: kindPost, payload: []byte("here")}
-	frame := m.encode()
-	for n := range frame {
-		_, err := receive(bytes.NewReader(frame[:n]))
+	for n := range spoilt(0) {
+		_, err := receive(bytes.NewReader(spoilt(0)[:n]))
 		if !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF) {
 			t.Errorf("after %d bytes: got %v, want the end", n, err)
 		}
@@ -65,13 +69,13 @@ func TestFramesThatEndEarlyAreErrors(t *testing.T) {
 func FuzzReceive(f *testing.F) {
 	for _, m := range []message{
 		{kind: kindPost, track: trackBackground, step: 1 << 40, payload: []byte("here")},
-		{kind: kindPost, track: trackCompare, step: 1, payload: make([]byte, digestBytes)},
+		{kind: kindPost, track: trackCompare, step: 1, payload: make([]byte, wordBytes)},
 		{kind: kindReport},
 		{kind: kindStatus, payload: make([]byte, statusBytes)},
-		{kind: kindFail, payload: make([]byte, failBytes)},
+		{kind: kindFail, payload: make([]byte, statusBytes)},
 		{kind: kindFailAck},
-		{kind: kindValue, step: 1, payload: make([]byte, wordBytes+1)},
-		{kind: kindComplete, step: 1, payload: make([]byte, 1)},
+		{kind: kindPost, track: valuePrefix + "a", step: 1, payload: make([]byte, 48)},
+		{kind: kindComplete, track: valuePrefix + "a", step: 1},
 		{kind: kindLeave, payload: bytes.Repeat([]byte{255}, statusBytes)},
 	} {
 		f.Add(m.encode())

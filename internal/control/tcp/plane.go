@@ -1,7 +1,7 @@
 package tcp
 
 import (
-	"encoding/binary"
+	"bufio"
 	"errors"
 	"fmt"
 	"math"
@@ -29,7 +29,6 @@ const (
 type Plane struct {
 	cfg     Config
 	me      int     // group rank
-	all     []int   // the group ranks
 	links   []*link // by group rank; nil at this rank's own place
 	quit    chan struct{}
 	tasks   sync.WaitGroup
@@ -64,9 +63,6 @@ func newPlane(cfg Config, links []*link) *Plane {
 		limit:   math.MaxUint64, stalls: stallDetector{last: time.Now()},
 	}
 	p.final.Store(math.MaxUint64)
-	for r := range links {
-		p.all = append(p.all, r)
-	}
 	p.tasks.Go(p.sendStatuses)
 	for _, l := range links {
 		if l != nil {
@@ -125,15 +121,11 @@ func (p *Plane) Fail(err error) error {
 func (p *Plane) fail(err error) error {
 	if p.end(err) {
 		b := p.status()
-		payload := b.encode(time.Now())
-		for _, step := range p.records[p.me].completed {
-			payload = binary.LittleEndian.AppendUint64(payload, step)
-		}
-		for name, v := range p.records[p.me].values {
-			p.broadcast(message{kind: kindComplete, step: v.completed, payload: []byte(name)}, false)
+		for t, s := range p.records[p.me].tracks {
+			p.broadcast(message{kind: kindComplete, track: t, step: s.completed}, false)
 		}
 		step := uint64(control.ReasonOf(err))
-		p.broadcast(message{kind: kindFail, step: step, payload: payload}, false)
+		p.broadcast(message{kind: kindFail, step: step, payload: b.encode(time.Now())}, false)
 	}
 	return err
 }
@@ -190,9 +182,10 @@ func (p *Plane) change() <-chan struct{} {
 func (p *Plane) read(l *link) {
 	defer close(l.closed)
 	var err error
+	from := bufio.NewReader(l.conn)
 	for left := false; err == nil && !left; {
 		var m message
-		if m, err = receive(l.conn); err == nil {
+		if m, err = receive(from); err == nil {
 			left, err = p.handle(l.rank, m)
 		}
 	}

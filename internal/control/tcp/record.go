@@ -1,8 +1,8 @@
 package tcp
 
 import (
-	"encoding/binary"
 	"fmt"
+	"strings"
 	"time"
 
 	"symmem/driver"
@@ -26,13 +26,9 @@ const (
 // not read.
 type rankRecord struct {
 	status
-	// received is the last step of each track that has come; posts are those not taken yet.
-	received [tracks]uint64
-	posts    [tracks][][]byte
-	// completed is the last step of each track that the rank had seen complete when it failed.
-	completed [tracks]uint64
-	// values are the steps under names, of which there are driver.MaxValueNames at most.
-	values map[string]*values
+	// tracks are those to which the rank has come; names counts those of values among them.
+	tracks map[track]*steps
+	names  int
 	// reports is the log of the fault lane, reportBytes its size, and readReports how many of them
 	// this rank has read; absent ranks are no longer waited for there.
 	reports                  [][]byte
@@ -44,6 +40,45 @@ type rankRecord struct {
 	left, lost bool
 	// failAcked reports whether the rank knows of this rank's fault.
 	failAcked bool
+}
+
+// steps is what is known of a rank's steps on one track.
+type steps struct {
+	// received is the last step that has come; posts are those not taken yet.
+	received uint64
+	posts    [][]byte
+	// completed is the last step that the rank had seen complete: this rank at any time, another one
+	// when it failed.
+	completed uint64
+	// ordered is set, of this rank, if it launches no collective in a wait on the track.
+	ordered bool
+}
+
+// on returns the rank's steps on a track, for which it must have room.
+func (r *rankRecord) on(t track) (*steps, error) {
+	if s := r.tracks[t]; s != nil {
+		return s, nil
+	}
+	if name, ok := strings.CutPrefix(string(t), valuePrefix); ok {
+		if err := driver.CheckValueName(name, r.names); err != nil {
+			return nil, err
+		}
+		r.names++
+	}
+	if r.tracks == nil {
+		r.tracks = map[track]*steps{}
+	}
+	s := &steps{}
+	r.tracks[t] = s
+	return s, nil
+}
+
+// at is what is known of the rank's steps on a track, to which it may not have come.
+func (r *rankRecord) at(t track) steps {
+	if s := r.tracks[t]; s != nil {
+		return *s
+	}
+	return steps{}
 }
 
 // apply takes a message from the rank.
@@ -63,16 +98,11 @@ func (r *rankRecord) apply(m message, now time.Time) error {
 		}
 		r.status = decodeStatus(m.payload, now)
 		r.failed = max(control.FailedItself, control.Reason(m.step))
-		for t := range r.completed {
-			r.completed[t] = binary.LittleEndian.Uint64(m.payload[statusBytes+8*t:])
-		}
 	case kindFailAck:
 		r.failAcked = true
-	case kindValue:
-		return r.addValue(m)
 	case kindComplete:
-		if v := r.values[string(m.payload)]; v != nil {
-			v.completed = m.step
+		if s := r.tracks[m.track]; s != nil {
+			s.completed = m.step
 		}
 	case kindLeave:
 		r.status, r.left = decodeStatus(m.payload, now), true
@@ -82,22 +112,25 @@ func (r *rankRecord) apply(m message, now time.Time) error {
 
 // addPost takes one step of a track.
 func (r *rankRecord) addPost(m message) error {
-	if r.failed != control.NotFailed && m.step > r.completed[m.track] {
+	s, err := r.on(m.track)
+	switch {
+	case err != nil:
+		return fmt.Errorf("%w: %w", ErrProtocol, err)
+	case r.failed != control.NotFailed && m.step > s.completed:
 		return nil // the rank had given the step up when it failed
+	case m.step != s.received+1 || len(s.posts) == maxPosts:
+		return fmt.Errorf("step %d of track %q after step %d, of which %d are not taken: %w",
+			m.step, m.track, s.received, len(s.posts), ErrProtocol)
 	}
-	if m.step != r.received[m.track]+1 || len(r.posts[m.track]) == maxPosts {
-		return fmt.Errorf("step %d of track %d after step %d, of which %d are not taken: %w",
-			m.step, m.track, r.received[m.track], len(r.posts[m.track]), ErrProtocol)
-	}
-	r.received[m.track] = m.step
-	r.posts[m.track] = append(r.posts[m.track], m.payload)
+	s.received = m.step
+	s.posts = append(s.posts, m.payload)
 	return nil
 }
 
-// takePost returns the oldest post of a track, which must be there.
-func (r *rankRecord) takePost(t track) []byte {
-	first := r.posts[t][0]
-	r.posts[t] = r.posts[t][1:]
+// take returns the oldest post, which must be there.
+func (s *steps) take() []byte {
+	first := s.posts[0]
+	s.posts = s.posts[1:]
 	return first
 }
 
@@ -127,11 +160,10 @@ func (r *rankRecord) nextReport() ([]byte, bool) {
 
 // state is what is known of the rank, but for whether it is missing.
 func (r *rankRecord) state(w *waiting, now time.Time) control.RankState {
-	_, completed := r.steps(w)
 	return control.RankState{
-		Failed: r.failed, Completed: w.step != 0 && completed >= w.step,
+		Failed: r.failed, Completed: w.step != 0 && r.at(w.track).completed >= w.step,
 		Left: r.left, Lost: r.lost, Submitted: r.submitted, InCollective: r.inCollective,
-		Operation: r.operation, Exchanges: r.received[trackControl], InExchange: r.inExchange,
+		Operation: r.operation, Exchanges: r.at(trackControl).received, InExchange: r.inExchange,
 		Waited: max(0, now.Sub(r.since)),
 	}
 }

@@ -2,6 +2,7 @@ package tcp
 
 import (
 	"errors"
+	"fmt"
 	"testing"
 	"time"
 
@@ -13,7 +14,15 @@ func post(track track, step uint64) message {
 	return message{kind: kindPost, track: track, step: step, payload: []byte{byte(step)}}
 }
 
+// value is the track of a name.
+func value(name string) track { return valuePrefix + track(name) }
+
 func TestStepsComeOneAfterTheOther(t *testing.T) {
+	tooMany := []message{}
+	for i := range driver.MaxValueNames + 1 {
+		tooMany = append(tooMany, post(value(fmt.Sprint(i)), 1))
+	}
+	fault := message{kind: kindFail, step: 1, payload: anyStatus()}
 	for name, c := range map[string]struct {
 		messages []message
 		good     int // how many are taken
@@ -28,6 +37,11 @@ func TestStepsComeOneAfterTheOther(t *testing.T) {
 		"a rank that runs ahead": {[]message{
 			post(trackControl, 1), post(trackControl, 2), post(trackControl, 3),
 		}, 2},
+		"in order under each name": {[]message{
+			post(value("a"), 1), post(value("b"), 1), post(value("a"), 2),
+		}, 3},
+		"too many names": {tooMany, driver.MaxValueNames},
+		"after a fault":  {[]message{fault, post(value("a"), 7)}, 2},
 	} {
 		t.Run(name, func(t *testing.T) { takes(t, c.messages, c.good) })
 	}
@@ -57,7 +71,7 @@ func TestPostsAreTakenInOrder(t *testing.T) {
 		if step == 1 {
 			continue
 		}
-		if got := r.takePost(trackControl); got[0] != byte(step-1) {
+		if got := r.tracks[trackControl].take(); got[0] != byte(step-1) {
 			t.Fatalf("took step %d, want %d", got[0], step-1)
 		}
 	}
@@ -97,15 +111,37 @@ func TestARecordSaysHowARankHasFailed(t *testing.T) {
 		3: control.FailedAfterPeer,
 	} {
 		r := rankRecord{}
-		err := r.apply(message{kind: kindFail, step: step, payload: completed(5)}, time.Now())
-		if known := r.state(&waiting{step: 5}, time.Now()); err != nil || known.Failed != want ||
-			!known.Completed {
+		err := r.apply(message{kind: kindFail, step: step, payload: anyStatus()}, time.Now())
+		if known := r.state(&waiting{}, time.Now()); err != nil || known.Failed != want {
 			t.Errorf("reason %d is known as %+v (%v), want %d", step, known, err, want)
 		}
 	}
 	r := rankRecord{}
-	fail := message{kind: kindFail, step: 4, payload: completed(0)}
+	fail := message{kind: kindFail, step: 4, payload: anyStatus()}
 	if err := r.apply(fail, time.Now()); !errors.Is(err, ErrProtocol) {
 		t.Errorf("an unknown reason: got %v, want ErrProtocol", err)
+	}
+}
+
+// TestWhatARankHadSeenCompleteIsKnownAfterItsFault: who misses a third rank waits on for it then.
+func TestWhatARankHadSeenCompleteIsKnownAfterItsFault(t *testing.T) {
+	r := rankRecord{}
+	for _, m := range []message{
+		post(trackControl, 1), post(value("a"), 1),
+		{kind: kindComplete, track: trackControl, step: 1},
+		{kind: kindComplete, track: value("a"), step: 1},
+		{kind: kindComplete, track: value("unknown"), step: 9},
+		{kind: kindFail, step: 1, payload: anyStatus()},
+	} {
+		if err := r.apply(m, time.Now()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for track, want := range map[track]bool{
+		trackControl: true, trackCompare: false, value("a"): true, value("b"): false,
+	} {
+		if got := r.state(&waiting{track: track, step: 1}, time.Now()).Completed; got != want {
+			t.Errorf("%s: completed is %v", track, got)
+		}
 	}
 }

@@ -13,13 +13,11 @@ import (
 // waiting describes a wait: for a step of a track, or for work.
 type waiting struct {
 	doing func() string
-	// track and step are what every rank must have posted; step is 0 in a wait for work. If name is
-	// set it is a step under that name instead.
+	// track and step are what every rank must have posted; step is 0 in a wait for work.
 	track track
-	name  string
+	step  uint64
 	// ordered reports whether this rank launches no collective in the wait.
 	ordered bool
-	step    uint64
 	// exchange reports whether the step is one of the control lane, and collective is the ticket of
 	// the collective that waits, or 0. They are what others need to know to prove that two ranks
 	// will never meet.
@@ -41,8 +39,7 @@ func (p *Plane) missing(w *waiting) []int {
 		record := &p.records[r]
 		late := record.submitted < w.collective
 		if w.step != 0 {
-			came, _ := record.steps(w)
-			late = came < w.step
+			late = record.at(w.track).received < w.step
 		}
 		if late && r != p.me {
 			ranks = append(ranks, r)
