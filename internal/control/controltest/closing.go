@@ -1,6 +1,7 @@
 package controltest
 
 import (
+	"context"
 	"errors"
 	"testing"
 	"time"
@@ -13,6 +14,8 @@ var closingContracts = []contract{
 	{"a closed plane returns ErrClosed", proveClosed},
 	{"closing ends the waits of the rank", proveCloseEndsWaits},
 	{"a ticket that a rank which left has not got is not given", proveLeftWithoutTicket},
+	{"a rank that has left after it had submitted all is not missed", proveLeftAfterwards},
+	{"a rank that has left and withdrawn what it had submitted is missed", proveWithdrawn},
 	{"ranks close in any order, again and again", proveCloseOrder},
 }
 
@@ -90,4 +93,48 @@ func proveCloseOrder(t *testing.T, join Join) {
 			must(t, w.planes[(first+i)%3].Close())
 		}
 	}
+}
+
+// proveWithdrawn has a rank leave whose second collective the other one had not submitted: the
+// first has ended, and the second can never end.
+func proveWithdrawn(t *testing.T, join Join) {
+	w := newWorld(t, join, 2, patience)
+	here, there := w.planes[0], w.planes[1]
+	there.Submit()
+	first := never(here.Submit())
+	first.Done = func() bool { return true }
+	must(t, here.Await(w.ctx, first))
+	// The exchange tells each of them what the other has submitted.
+	w.outcomes(func(_ int, p control.Plane) error {
+		_, err := p.Exchange(w.ctx, driver.LaneControl, nil)
+		return err
+	})
+	there.Submit()
+	if !there.Withdraw() {
+		t.Error("a ticket was not taken back that one rank has submitted")
+	}
+	if late := there.Submit(); late == 0 {
+		t.Error("a ticket that is not shown has no number")
+	}
+	must(t, there.Close())
+	wantDeadlock(t, here.Await(w.ctx, never(here.Submit())), ranksOf(2)[1])
+}
+
+func proveLeftAfterwards(t *testing.T, join Join) {
+	w := newWorld(t, join, 2, patience)
+	w.planes[1].Submit()
+	must(t, w.planes[1].Close())
+	p := w.planes[0]
+	wait := never(p.Submit())
+	ctx, cancel := context.WithCancel(w.ctx)
+	looks := 0
+	// By then the wait has looked for trouble again and again.
+	wait.Done = func() bool {
+		if looks++; looks == 5000 {
+			cancel()
+		}
+		return false
+	}
+	wantError(t, "the wait", p.Await(ctx, wait), context.Canceled)
+	must(t, wantOpen(p))
 }

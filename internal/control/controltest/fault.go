@@ -1,7 +1,6 @@
 package controltest
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"testing"
@@ -14,8 +13,6 @@ var faultContracts = []contract{
 	{"Abort ends the waits of all ranks", proveAbort},
 	{"Fail takes the others out of their waits and returns its error", proveFail},
 	{"the first fault is the cause", proveFirst},
-	{"a rank on the fault lane takes the others out of their waits", proveFaultLaneCalls},
-	{"who does not come to the fault lane has no entry, and can read it later", proveFaultLaneAbsent},
 	{"a rank that has left does not hold up the fault lane", proveFaultLaneLeft},
 }
 
@@ -80,47 +77,6 @@ func proveFirst(t *testing.T, join Join) {
 	p.Abort(nil)
 	wantError(t, "the cause", p.Cause(), first)
 	awaitPeerFailed(w.planes[1])
-}
-
-// proveFaultLaneCalls lets rank 0 go to the fault lane while the others wait elsewhere.
-func proveFaultLaneCalls(t *testing.T, join Join) {
-	w := newWorld(t, join, 3, patience)
-	w.each(t, func(i int, p control.Plane) error {
-		if i > 0 {
-			if err := waits["a comparison"](p); !errors.Is(err, driver.ErrFault) {
-				return fmt.Errorf("got %w, want ErrFault", err)
-			}
-		}
-		for round := range 3 {
-			if err := w.swap(i, driver.LaneFault, round, []int{10, 9000, 40000}); err != nil {
-				return err
-			}
-		}
-		return nil
-	})
-}
-
-func proveFaultLaneAbsent(t *testing.T, join Join) {
-	for _, size := range []int{7, 20000} {
-		w := newWorld(t, join, 3, patience)
-		w.each(t, func(i int, _ control.Plane) error {
-			if i == 2 {
-				return nil
-			}
-			return w.wantReports(i, size, []bool{true, true, false})
-		})
-		must(t, w.wantReports(2, size, []bool{true, true, true}))
-	}
-}
-
-func (w *world) wantReports(i, size int, present []bool) error {
-	ctx, cancel := context.WithTimeout(w.ctx, short)
-	defer cancel()
-	got, err := w.planes[i].Exchange(ctx, driver.LaneFault, Payload(i, 1, size))
-	if err != nil {
-		return err
-	}
-	return WantReports(got, i, size, present)
 }
 
 func proveFaultLaneLeft(t *testing.T, join Join) {

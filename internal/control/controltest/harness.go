@@ -53,7 +53,6 @@ func Run(t *testing.T, join Join) {
 		{"compare", compareContracts},
 		{"await", awaitContracts},
 		{"missing", missingContracts},
-		{"deadlock", deadlockContracts},
 		{"fault", faultContracts},
 		{"closing", closingContracts},
 		{"lost", lostContracts},

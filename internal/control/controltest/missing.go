@@ -13,7 +13,6 @@ import (
 
 var missingContracts = []contract{
 	{"a rank that does not come is named", proveAbsent},
-	{"a rank that does not come before the context's deadline is named", proveDeadline},
 	{"the error about a missing rank says in which work that rank is", proveActivity},
 }
 
@@ -41,16 +40,6 @@ func proveAbsent(t *testing.T, join Join) {
 			awaitPeerFailed(w.planes[late])
 			wantError(t, "the late rank", wait(w.planes[late]), driver.ErrFault)
 		})
-	}
-}
-
-func proveDeadline(t *testing.T, join Join) {
-	w := newWorld(t, join, 2, patience)
-	ctx, cancel := context.WithTimeout(w.ctx, short)
-	defer cancel()
-	_, err := w.planes[0].Exchange(ctx, driver.LaneControl, nil)
-	if WantAbsence(t, err, ranksOf(2)[1]) == 0 {
-		t.Errorf("got %v, want a TimeoutError", err)
 	}
 }
 
