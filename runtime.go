@@ -26,7 +26,7 @@ type Runtime struct {
 	rank      int
 	size      int
 	device    driver.Device
-	store     rendezvous.Store
+	store     driver.Store
 	watcher   rankWatcher
 	level     atomic.Int32 // a CheckLevel
 	world     *Group

@@ -47,6 +47,10 @@ type Store interface {
 	Set(ctx context.Context, key string, value []byte) error
 	// Get returns a value, and waits for it to be written first.
 	Get(ctx context.Context, key string) ([]byte, error)
+	// Peek returns a value if it is there, and does not wait for it.
+	Peek(ctx context.Context, key string) (value []byte, there bool, err error)
+	// ServedBy is the world rank that serves the store, or -1 where none is known to.
+	ServedBy() int
 }
 
 // Info describes a device.

@@ -44,6 +44,15 @@ func (s *Store) Get(ctx context.Context, key string) ([]byte, error) {
 	}
 }
 
+// Peek returns a value if it is there.
+func (s *Store) Peek(_ context.Context, key string) (value []byte, there bool, err error) {
+	value, there, _ = s.look(key)
+	return value, there, nil
+}
+
+// ServedBy is -1: the store does not end with any rank.
+func (s *Store) ServedBy() int { return -1 }
+
 func (s *Store) look(key string) (value []byte, found bool, changed chan struct{}) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

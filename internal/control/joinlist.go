@@ -23,14 +23,6 @@ type JoinList struct {
 // lookupTimeout bounds how long it may take to look who has come.
 const lookupTimeout = 500 * time.Millisecond
 
-// comparer is a store that can be asked without waiting.
-type comparer interface {
-	CompareSet(ctx context.Context, key string, expected, desired []byte) ([]byte, error)
-}
-
-// storeServer is a store that may know which rank serves it.
-type storeServer interface{ ServedBy() int }
-
 func (r JoinList) key(rank int) string {
 	return "joining/" + strconv.Quote(r.Group.ID) + "/" + strconv.Itoa(rank)
 }
@@ -62,27 +54,20 @@ func Absent(store driver.Store, ranks []int, key func(rank int) string) []int {
 func readAbsent(
 	store driver.Store, ranks []int, key func(rank int) string,
 ) (absent []int, said map[int]string) {
-	s, ok := store.(comparer)
-	if !ok {
-		return nil, nil
-	}
 	ctx, cancel := context.WithTimeout(context.Background(), lookupTimeout)
 	defer cancel()
 	said = map[int]string{}
 	for _, rank := range ranks {
-		// A comparison that stores nothing tells a missing key from an empty value.
-		probe := []byte("?")
-		got, err := s.CompareSet(ctx, key(rank), probe, probe)
-		switch server, ok := store.(storeServer); {
-		case err == nil && string(got) == string(probe):
-			absent = append(absent, rank)
-		case err == nil:
-			said[rank] = Printable(string(got))
-		case ok && server.ServedBy() >= 0:
-			rank = server.ServedBy()
-			return []int{rank}, map[int]string{rank: "serves the store, which does not answer"}
-		default:
+		value, there, err := store.Peek(ctx, key(rank))
+		switch server := store.ServedBy(); {
+		case err != nil && server >= 0:
+			return []int{server}, map[int]string{server: "serves the store, which does not answer"}
+		case err != nil:
 			return absent, said
+		case there:
+			said[rank] = Printable(string(value))
+		default:
+			absent = append(absent, rank)
 		}
 	}
 	return absent, said

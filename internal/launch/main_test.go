@@ -65,7 +65,7 @@ func roleEnviron(string) int {
 	return 0
 }
 
-func connectedRank() (rendezvous.World, rendezvous.Store, io.Closer, error) {
+func connectedRank() (rendezvous.World, *rendezvous.Client, io.Closer, error) {
 	w, err := rendezvous.Discover(os.LookupEnv, rendezvous.Options{})
 	if err != nil {
 		return w, nil, nil, err

@@ -3,7 +3,6 @@ package rendezvous
 import (
 	"context"
 	"fmt"
-	"strings"
 )
 
 // userKey has the slash that PyTorch's clients put before every key of their user.
@@ -30,12 +29,15 @@ func (c *Client) explain(r *request, err error) error {
 	if err == nil {
 		return nil
 	}
-	return fmt.Errorf("asking the store at %s for %s %.100q: %w",
-		c.addr, r.query, r.keys[0][1:], err)
+	key, more := r.keys[0][1:], ""
+	if len(r.keys) > 1 {
+		more = fmt.Sprintf(" and %d more", len(r.keys)-1)
+	}
+	return fmt.Errorf("asking the store at %s for %s %.100q%s: %w", c.addr, r.query, key, more, err)
 }
 
-// Set implements Store. It sends a PING behind the value: SET alone has no answer, and the next
-// call may use another connection.
+// Set stores value under key. It sends a PING behind the value: SET alone has no answer, and the
+// next call may use another connection.
 func (c *Client) Set(ctx context.Context, key string, value []byte) error {
 	r := &request{query: querySet, keys: c.keys(key), values: [][]byte{value}}
 	err := r.check()
@@ -46,7 +48,7 @@ func (c *Client) Set(ctx context.Context, key string, value []byte) error {
 	return c.explain(r, err)
 }
 
-// Get implements Store.
+// Get waits until key is there and returns its value, which the caller owns.
 func (c *Client) Get(ctx context.Context, key string) (value []byte, err error) {
 	if err := c.Wait(ctx, key); err != nil {
 		return nil, err
@@ -65,7 +67,8 @@ func readField(d *decoder) ([]byte, error) {
 	return d.field("value", maxValueBytes)
 }
 
-// Add implements Store.
+// Add adds delta to the decimal number under key (a missing key counts as 0) and returns the sum.
+// If the value is no number the server closes the connection.
 func (c *Client) Add(ctx context.Context, key string, delta int64) (sum int64, err error) {
 	r := &request{query: queryAdd, keys: c.keys(key), number: delta}
 	err = c.call(ctx, r, func(d *decoder) (err error) {
@@ -75,7 +78,9 @@ func (c *Client) Add(ctx context.Context, key string, delta int64) (sum int64, e
 	return sum, err
 }
 
-// CompareSet implements Store.
+// CompareSet stores desired if key holds expected, or if key is missing and expected is empty, and
+// returns what key holds afterwards. For a missing key with an expectation it returns expected, as
+// TCPStore does.
 func (c *Client) CompareSet(
 	ctx context.Context, key string, expected, desired []byte,
 ) (current []byte, err error) {
@@ -88,35 +93,22 @@ func (c *Client) CompareSet(
 	return current, err
 }
 
-// Wait implements Store.
+// Wait returns once all keys are there.
 func (c *Client) Wait(ctx context.Context, keys ...string) error {
 	if len(keys) == 0 {
 		return nil
 	}
 	r := &request{query: queryWait, keys: c.keys(keys...)}
-	if err := r.check(); err != nil {
-		return c.explain(r, err)
-	}
-	ctx, cancel := bounded(ctx)
-	defer cancel()
-	err := c.wait(ctx, r.keys)
+	err := r.check()
 	if err == nil {
-		return nil
+		err = c.wait(ctx, r.keys)
 	}
-	failed := &WaitError{Keys: keys, Err: err}
-	if ctx.Err() != nil {
-		if failed.Missing = c.missing(ctx, r.keys); failed.Missing != nil &&
-			len(failed.Missing) == 0 {
-			return nil // The last key came at the last moment.
-		}
-	}
-	if c.prefix != "" {
-		return failed
-	}
-	return fmt.Errorf("store at %s: %w", c.addr, failed)
+	return c.explain(r, err)
 }
 
 func (c *Client) wait(ctx context.Context, keys []string) error {
+	ctx, cancel := bounded(ctx)
+	defer cancel()
 	l, err := c.acquire(ctx)
 	if err != nil {
 		return err
@@ -124,21 +116,10 @@ func (c *Client) wait(ctx context.Context, keys []string) error {
 	return c.release(l, l.wait(ctx, keys))
 }
 
-// missing finds out which keys are not there, for the message of a wait whose context is done.
-// It returns nil if it cannot, and names as the caller has them.
-func (c *Client) missing(ctx context.Context, keys []string) []string {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cancelTimeout)
-	defer cancel()
-	l, err := c.acquire(ctx)
-	if err != nil {
-		return nil
-	}
-	missing, err := l.missing(ctx, keys)
-	if c.release(l, err) != nil {
-		return nil
-	}
-	for i := range missing {
-		missing[i] = strings.TrimPrefix(missing[i], userKey(c.prefix))
-	}
-	return missing
+// Peek returns the value of a key if it is there, without waiting for it.
+func (c *Client) Peek(ctx context.Context, key string) (value []byte, there bool, err error) {
+	// A comparison that stores nothing tells a missing key from an empty value.
+	probe := []byte("?")
+	value, err = c.CompareSet(ctx, key, probe, probe)
+	return value, err == nil && string(value) != string(probe), err
 }

@@ -11,9 +11,14 @@ import (
 // connection, and most programs have few that wait at once.
 const idleLinks = 4
 
-// Client is a Store over connections to one server. Each call takes an unused connection, or
-// makes a new one: the protocol allows one outstanding request a connection, and a call that
-// waits must not hold up the call that it waits for.
+// Client is a store of small keys and values that all ranks of a job share, over connections to one
+// server. It is safe for concurrent use. Each call takes an unused connection, or makes a new one:
+// the protocol allows one outstanding request a connection, and a call that waits must not hold up
+// the call that it waits for.
+//
+// A call that has returned without error has taken effect for all ranks. A call that was cancelled
+// may have taken effect. Keys are at most 8 KiB, values 8 MiB, and a call names at most 128 Ki keys
+// (ErrTooLarge).
 //
 // A Client with a prefix is a view: its keys lie under the prefix, and its connections are those of
 // the client that it is a view of.
@@ -39,8 +44,6 @@ type links struct {
 	atEnd  func() error
 }
 
-var _ Store = (*Client)(nil)
-
 // ServedBy is the world rank that serves the store, or -1 where none is known to: then a launcher
 // serves it, or PyTorch.
 func (c *links) ServedBy() int { return c.server - 1 }
@@ -50,7 +53,7 @@ func newClient(addr string, dial func(context.Context) (*link, error)) *Client {
 }
 
 // WithPrefix returns a view of a client in which every key lies under prefix, joined by a slash as
-// PyTorch's PrefixStore joins them. A WaitError of the view names keys without the prefix.
+// PyTorch's PrefixStore joins them.
 func WithPrefix(c *Client, prefix string) *Client {
 	return &Client{links: c.links, prefix: c.prefix + prefix + "/"}
 }

@@ -39,11 +39,11 @@ func (e *AbsentError) Unwrap() error { return e.Err }
 // connected several times at once. A call that ends before it reaches the store does not count:
 // after an error the ranks leave, and begin anew.
 //
-// Keys of the Store are apart from those of other jobs, of earlier attempts of this job (as far
+// Keys of the Client are apart from those of other jobs, of earlier attempts of this job (as far
 // as the launcher counts them), and of other calls of Connect.
 //
 // The Member is this rank's part in that. It must be closed, which leaves the job.
-func Connect(ctx context.Context, w World) (Store, *Member, error) {
+func Connect(ctx context.Context, w World) (*Client, *Member, error) {
 	if problem := w.problem(); problem != "" {
 		return nil, nil, fmt.Errorf("connecting the ranks: %s", problem)
 	}

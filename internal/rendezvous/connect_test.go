@@ -43,7 +43,7 @@ func onEach(t *testing.T, worlds []World, part func(w World) error) {
 	all.Wait()
 }
 
-func greetAll(ctx context.Context, s Store, w World) error {
+func greetAll(ctx context.Context, s *Client, w World) error {
 	if w.Rank != 0 {
 		// Rank 0 has closed by the time that these reads arrive, or waits for them.
 		if _, err := s.Add(ctx, "others", 1); err != nil {

@@ -23,7 +23,7 @@ func newDecoder(r io.Reader, peer string) *decoder {
 }
 
 func (d *decoder) wrong(format string, args ...any) error {
-	return &ProtocolError{Addr: d.peer, What: fmt.Sprintf(format, args...)}
+	return fmt.Errorf("%s: %w: %s", d.peer, ErrProtocol, fmt.Sprintf(format, args...))
 }
 
 // request reads one request with at most budget bytes of keys and values. At a clean end it

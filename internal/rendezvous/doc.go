@@ -3,7 +3,7 @@
 //
 // # The store
 //
-// A Store speaks the wire protocol of PyTorch's TCPStore, both as client and as server. As a
+// The store speaks the wire protocol of PyTorch's TCPStore, both as client and as server. As a
 // client it uses only the queries that every server since PyTorch 2.4 has, so that a job under
 // torchrun needs no second server. The Server answers all of them, so that PyTorch programs can
 // use ours.
@@ -18,7 +18,7 @@
 // Discover reads the environment, in this order: explicit Options, torchrun, Open MPI, MPICH
 // (PMI-1), Slurm, and otherwise one process alone. A family of variables that is only half set
 // is an EnvironmentError that lists each variable with its value; guessing would start two jobs
-// where one was meant. Connect turns the World into a Store, and returns once every rank is
+// where one was meant. Connect turns the World into a Client, and returns once every rank is
 // there, or with an error that names the ranks that did not come.
 //
 // Our store also knows which ranks have ended. A launcher reports how its processes have ended.

@@ -121,20 +121,6 @@ func (s *Server) recordSessionEnd(n *session) {
 	s.recordEnd(e)
 }
 
-// has reports whether a key is there, without waiting for it.
-func has(ctx context.Context, s Store, key string) (bool, error) {
-	_, there, err := peek(ctx, s, key)
-	return there, err
-}
-
-// peek returns the value of a key if it is there, without waiting for it.
-func peek(ctx context.Context, s Store, key string) (value []byte, there bool, err error) {
-	// A comparison that stores nothing tells a missing key from an empty value.
-	probe := []byte("?")
-	value, err = s.CompareSet(ctx, key, probe, probe)
-	return value, err == nil && string(value) != string(probe), err
-}
-
 // fatalToConnect reports whether this call of Connect cannot succeed without a rank that has
 // ended: not all were there yet, and it has not given up in order, which the others do at their
 // own time.
@@ -142,10 +128,10 @@ func (m *Member) fatalToConnect(ctx context.Context, e *EndedError) bool {
 	if e.Rank == 0 && !e.Left && m.watch.storeLost() {
 		return true
 	}
-	if ready, err := has(ctx, m.store, readyKey); err != nil || ready {
+	if _, ready, err := m.store.Peek(ctx, readyKey); err != nil || ready {
 		return false
 	}
-	left, err := has(ctx, m.store, leftKey(e.Rank))
+	_, left, err := m.store.Peek(ctx, leftKey(e.Rank))
 	return err == nil && !left
 }
 

@@ -27,8 +27,8 @@ type link struct {
 // pastDeadline is a deadline that makes every read and write of a connection return.
 var pastDeadline = time.Unix(1, 0)
 
-// cancelTimeout is how long the server may take to confirm that a wait is cancelled, and to say
-// which keys are missing. It comes on top of the caller's deadline.
+// cancelTimeout is how long the server may take to confirm that a wait is cancelled. It comes on
+// top of the caller's deadline.
 const cancelTimeout = 2 * time.Second
 
 // guard makes the context end all I/O of the link until release is called.
@@ -192,27 +192,4 @@ func (l *link) cancel(ctx context.Context) error {
 		return nil
 	}
 	return context.Cause(ctx)
-}
-
-// missing asks for each key whether it is there. If the context ends before the last answer, it
-// returns an error and no keys.
-func (l *link) missing(ctx context.Context, keys []string) ([]string, error) {
-	missing := []string{}
-	for _, key := range keys {
-		r := request{query: queryCheck, keys: []string{key}}
-		err := l.exchange(ctx, r.append(nil), func(d *decoder) error {
-			b, err := d.u8()
-			switch {
-			case err == nil && b == replyNotReady:
-				missing = append(missing, key)
-			case err == nil && b != replyReady:
-				return d.wrong("CHECK was answered with %#02x", b)
-			}
-			return err
-		})
-		if err != nil {
-			return nil, err
-		}
-	}
-	return missing, nil
 }

@@ -21,7 +21,7 @@ type Member struct {
 	world   World
 	client  *Client
 	service *service
-	store   Store
+	store   *Client
 	base    string // the prefix of the store's keys
 	watch   *endWatcher
 
@@ -151,7 +151,7 @@ func (m *Member) absent(ctx context.Context) (ranks []int) {
 		if rank == m.world.Rank {
 			continue
 		}
-		if there, err := has(ctx, m.store, joinedKey(rank)); err == nil && !there {
+		if _, there, err := m.store.Peek(ctx, joinedKey(rank)); err == nil && !there {
 			ranks = append(ranks, rank)
 		}
 	}

@@ -59,7 +59,7 @@ func TestTheLastWorldServesForAllOthers(t *testing.T) {
 	large, small := worldsOf(3, route), worldsOf(2, route)
 	ctx := testContext(t)
 	closing := make(chan struct{})
-	enter := func(w World) (Store, io.Closer) {
+	enter := func(w World) (*Client, io.Closer) {
 		s, leave, err := Connect(ctx, w)
 		if err != nil {
 			t.Error(err)

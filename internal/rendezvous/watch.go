@@ -96,7 +96,7 @@ func (w *endWatcher) run(ctx, waiting context.Context) {
 		case e.World == "":
 			// A launcher does not know whether its process has left in order.
 			var why []byte
-			why, e.Left, _ = peek(ctx, WithPrefix(w.client, w.world), leftKey(e.Rank))
+			why, e.Left, _ = WithPrefix(w.client, w.world).Peek(ctx, leftKey(e.Rank))
 			if e.Left {
 				e.Why = string(why)
 			}
