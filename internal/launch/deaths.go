@@ -2,7 +2,10 @@ package launch
 
 import (
 	"fmt"
+	"os"
 	"syscall"
+
+	"symmem/internal/sys"
 )
 
 // deaths tells in which order ranks end. It matters: when one rank is lost the others fail within
@@ -12,7 +15,7 @@ import (
 type deaths struct {
 	epoll int
 	// watched maps the number of a rank to the descriptor of its process.
-	watched map[int]int
+	watched map[int]*os.File
 }
 
 func newDeaths() (*deaths, error) {
@@ -20,22 +23,19 @@ func newDeaths() (*deaths, error) {
 	if err != nil {
 		return nil, fmt.Errorf("watching the ranks: %w", err)
 	}
-	return &deaths{epoll: epoll, watched: map[int]int{}}, nil
+	return &deaths{epoll: epoll, watched: map[int]*os.File{}}, nil
 }
-
-// pidfdOpen is pidfd_open(2), which has the same number on all machines.
-const pidfdOpen = 434
 
 // add watches the process of a rank, which must not be reaped before its death was told. Such a
 // descriptor becomes ready when the process has ended.
 func (d *deaths) add(number, pid int) error {
-	fd, _, errno := syscall.Syscall(pidfdOpen, uintptr(pid), 0, 0)
-	if errno != 0 {
-		return fmt.Errorf("watching rank %d: %w", number, errno)
+	process, err := sys.Pidfd(pid)
+	if err != nil {
+		return fmt.Errorf("watching rank %d: %w", number, err)
 	}
-	d.watched[number] = int(fd)
-	event := syscall.EpollEvent{Events: syscall.EPOLLIN, Fd: int32(number)}
-	if err := syscall.EpollCtl(d.epoll, syscall.EPOLL_CTL_ADD, int(fd), &event); err != nil {
+	d.watched[number] = process
+	event, fd := syscall.EpollEvent{Events: syscall.EPOLLIN, Fd: int32(number)}, int(process.Fd())
+	if err := syscall.EpollCtl(d.epoll, syscall.EPOLL_CTL_ADD, fd, &event); err != nil {
 		return fmt.Errorf("watching rank %d: %w", number, err)
 	}
 	return nil
@@ -60,8 +60,8 @@ func (d *deaths) each(died func(number int)) error {
 // forget ends the watch of a rank and closes its descriptor. To close it is not enough: a child
 // that was just forked may hold it, too, and the kernel then goes on to report it.
 func (d *deaths) forget(number int) {
-	_ = syscall.EpollCtl(d.epoll, syscall.EPOLL_CTL_DEL, d.watched[number], nil)
-	_ = syscall.Close(d.watched[number])
+	_ = syscall.EpollCtl(d.epoll, syscall.EPOLL_CTL_DEL, int(d.watched[number].Fd()), nil)
+	_ = d.watched[number].Close()
 	delete(d.watched, number)
 }
 

@@ -29,7 +29,7 @@ func TestADeathIsToldOnce(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	second, err := syscall.Dup(d.watched[0])
+	second, err := syscall.Dup(int(d.watched[0].Fd()))
 	if err != nil {
 		t.Fatal(err)
 	}

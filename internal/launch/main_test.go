@@ -3,6 +3,7 @@ package launch
 import (
 	"bufio"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -19,6 +20,7 @@ import (
 	"go.uber.org/goleak"
 
 	"symmem/internal/rendezvous"
+	"symmem/internal/sys"
 )
 
 // roleVariable makes this test binary behave as one of the roles below instead.
@@ -294,20 +296,16 @@ func pids(t *testing.T, text string) (all []int) {
 // awaitGone returns when no process has the number, or only a zombie that others must reap.
 func awaitGone(t *testing.T, pid int) {
 	t.Helper()
-	fd, _, errno := syscall.Syscall(pidfdOpen, uintptr(pid), 0, 0)
-	if errno == syscall.ESRCH {
+	process, err := sys.Pidfd(pid)
+	if errors.Is(err, syscall.ESRCH) {
 		return
 	}
-	if errno != 0 {
-		t.Fatalf("watching process %d: %v", pid, errno)
+	if err != nil {
+		t.Fatal(err)
 	}
-	// A descriptor of a process is readable when it has ended.
-	file := os.NewFile(fd, "process")
-	defer file.Close()
-	set := &syscall.FdSet{}
-	set.Bits[fd/64] |= 1 << (fd % 64)
-	limit := syscall.NsecToTimeval(int64(patience))
-	if n, err := syscall.Select(int(fd)+1, set, nil, nil, &limit); n != 1 || err != nil {
-		t.Fatalf("process %d still runs: %d, %v", pid, n, err)
+	defer process.Close()
+	ended, err := sys.WaitReadable([]*os.File{process}, patience)
+	if len(ended) != 1 || err != nil {
+		t.Fatalf("process %d still runs: %v, %v", pid, ended, err)
 	}
 }

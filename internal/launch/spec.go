@@ -1,6 +1,7 @@
 package launch
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -86,15 +87,9 @@ func (s *Spec) fill() {
 	if s.Stderr == nil {
 		s.Stderr = os.Stderr
 	}
-	if s.Grace == 0 {
-		s.Grace = defaultGrace
-	}
-	if s.TermWait == 0 {
-		s.TermWait = defaultTermWait
-	}
-	if s.KillAfter == 0 {
-		s.KillAfter = defaultKill
-	}
+	s.Grace = cmp.Or(s.Grace, defaultGrace)
+	s.TermWait = cmp.Or(s.TermWait, defaultTermWait)
+	s.KillAfter = cmp.Or(s.KillAfter, defaultKill)
 }
 
 // port picks a free port unless one is wanted. Another process may take it before a rank does;
