@@ -3,7 +3,8 @@ package rendezvous
 import (
 	"fmt"
 	"net"
-	"syscall"
+
+	"symmem/internal/sys"
 )
 
 // checkPeer returns a PeerError unless the process at the other end of a Unix socket runs as
@@ -13,22 +14,11 @@ func checkPeer(conn net.Conn, addr string, uid uint32) error {
 	if !ok {
 		return nil
 	}
-	raw, err := unix.SyscallConn()
-	if err != nil {
-		return fmt.Errorf("reading the peer of %s: %w", addr, err)
-	}
-	var peer *syscall.Ucred
-	control := raw.Control(func(fd uintptr) {
-		peer, err = syscall.GetsockoptUcred(int(fd), syscall.SOL_SOCKET, syscall.SO_PEERCRED)
-	})
-	if control != nil {
-		err = control
-	}
-	if err != nil {
-		return fmt.Errorf("reading the peer of %s: %w", addr, err)
-	}
-	if peer.Uid != uid {
-		return &PeerError{Addr: addr, UID: peer.Uid, Want: uid}
+	switch peer, err := sys.PeerOf(unix); {
+	case err != nil:
+		return fmt.Errorf("%s: %w", addr, err)
+	case peer.UID != int(uid):
+		return &PeerError{Addr: addr, UID: uint32(peer.UID), Want: uid}
 	}
 	return nil
 }
