@@ -36,9 +36,7 @@ type Server struct {
 // Listen starts a server on a fresh abstract socket.
 func Listen(token Token) (*Server, error) {
 	var name [16]byte
-	if _, err := rand.Read(name[:]); err != nil {
-		return nil, fmt.Errorf("naming the hand-off socket: %w", err)
-	}
+	rand.Read(name[:])
 	address := &net.UnixAddr{Net: "unix", Name: "@symmem-" + hex.EncodeToString(name[:])}
 	listener, err := net.ListenUnix("unix", address)
 	if err != nil {

@@ -167,11 +167,7 @@ func (g *Group) CheckPeers() {
 }
 
 // lostPeers lists the group ranks whose processes have ended before they left the group.
-func (g *Group) lostPeers() []int {
-	return slices.DeleteFunc(g.lost(g.Others()), func(r int) bool {
-		return spin.LoadAcquire64(&g.blocks[r].status.closed) != 0
-	})
-}
+func (g *Group) lostPeers() []int { return slices.DeleteFunc(g.lost(g.Others()), g.HasLeft) }
 
 // Fail records the first fault, tells the peers and returns the error it was given.
 func (g *Group) Fail(err error) error {
@@ -206,8 +202,7 @@ func (g *Group) end(err error) bool {
 // failed.
 func (g *Group) wakeAll() {
 	for _, b := range g.blocks {
-		atomic.AddUint32(&b.wakeup.word, 1)
-		sys.FutexWake(&b.wakeup.word)
+		b.wakeup.wake()
 	}
 }
 
@@ -227,8 +222,7 @@ func (g *Group) peerFailed() bool {
 func (g *Group) wakeSleepers() {
 	for _, b := range g.others {
 		if atomic.LoadInt32(&b.wakeup.sleeping) != 0 {
-			atomic.AddUint32(&b.wakeup.word, 1)
-			sys.FutexWake(&b.wakeup.word)
+			b.wakeup.wake()
 		}
 	}
 }
@@ -236,9 +230,7 @@ func (g *Group) wakeSleepers() {
 // Wake wakes the threads of a rank, which may be this one, if they sleep.
 func (g *Group) Wake(rank int) {
 	if g.Asleep(rank) {
-		word := &g.blocks[rank].wakeup.word
-		atomic.AddUint32(word, 1)
-		sys.FutexWake(word)
+		g.blocks[rank].wakeup.wake()
 	}
 }
 
@@ -316,15 +308,7 @@ func (g *Group) Others() []int {
 }
 
 // Present lists the other ranks that have not left the group.
-func (g *Group) Present() []int {
-	var ranks []int
-	for _, r := range g.Others() {
-		if !g.HasLeft(r) {
-			ranks = append(ranks, r)
-		}
-	}
-	return ranks
-}
+func (g *Group) Present() []int { return slices.DeleteFunc(g.Others(), g.HasLeft) }
 
 // Asleep reports whether a thread of a rank sleeps in a wait.
 func (g *Group) Asleep(rank int) bool {

@@ -175,9 +175,9 @@ func (j *joining) offerRegion(
 	if err := j.useRegion(sys.Map(f, 0, bytes)); err != nil {
 		return nil, errors.Join(err, f.Close())
 	}
-	j.machine.server.Export(key, f)
+	j.machine.Export(key, f)
 	withdraw = func() {
-		j.machine.server.Withdraw(key)
+		j.machine.Withdraw(key)
 		f.Close()
 	}
 	if err := j.machine.cfg.Store.Set(ctx, ready, nil); err != nil {

@@ -2,7 +2,6 @@ package shm
 
 import (
 	"context"
-	"crypto/rand"
 	"errors"
 	"fmt"
 	"os"
@@ -23,8 +22,9 @@ import (
 //
 // States: open; closed.
 type Machine struct {
-	cfg      driver.Config
-	server   *handoff.Server
+	cfg driver.Config
+	// Server hands out what this rank exports.
+	*handoff.Server
 	identity handoff.Token
 	// sharesProcess is set when another rank is a goroutine of this process: then a waiting rank
 	// must let the Go scheduler run it.
@@ -53,41 +53,28 @@ func (m *Machine) publishAddress(ctx context.Context) error {
 		return err
 	}
 	var err error
-	if m.server, err = handoff.Listen(m.identity); err != nil {
+	if m.Server, err = handoff.Listen(m.identity); err != nil {
 		return err
 	}
 	place, err := machineID()
 	if err != nil {
 		return err
 	}
-	value := m.server.Address() + " " + place
+	value := m.Address() + " " + place
 	return m.cfg.Store.Set(ctx, rankKey(m.cfg.Rank), []byte(value))
 }
 
 // shareToken makes the world's secret on rank 0 and fetches it on the others.
 func (m *Machine) shareToken(ctx context.Context) error {
-	const key = "shm/token"
-	if m.cfg.Rank == 0 {
-		if _, err := rand.Read(m.identity[:]); err != nil {
-			return fmt.Errorf("making the world's token: %w", err)
-		}
-		return m.cfg.Store.Set(ctx, key, m.identity[:])
-	}
 	begin := time.Now()
-	got, err := m.cfg.Store.Get(ctx, key)
-	if errors.Is(context.Cause(ctx), context.DeadlineExceeded) && err != nil {
+	err := control.ShareToken(ctx, m.cfg.Store, "shm/token", m.cfg.Rank == 0, m.identity[:])
+	if err != nil && errors.Is(context.Cause(ctx), context.DeadlineExceeded) {
 		return &driver.AbsentError{
 			Doing: "fetching the world's token", Ranks: []int{0}, Err: err,
 			Waited: time.Since(begin).Round(time.Millisecond),
 		}
 	}
-	if err != nil {
-		return fmt.Errorf("fetching the world's token from rank 0: %w", err)
-	}
-	if copy(m.identity[:], got) != len(m.identity) {
-		return fmt.Errorf("the world's token has %d bytes: the store is not symmem's", len(got))
-	}
-	return nil
+	return err
 }
 
 func rankKey(rank int) string { return fmt.Sprintf("shm/rank/%d", rank) }
@@ -164,8 +151,8 @@ func (m *Machine) Close() error {
 	first := !m.closed
 	m.closed = true
 	m.mu.Unlock()
-	if m.server != nil && first {
-		errs = append(errs, m.server.Close())
+	if m.Server != nil && first {
+		errs = append(errs, m.Server.Close())
 	}
 	return errors.Join(errs...)
 }
@@ -175,8 +162,15 @@ func (m *Machine) Bounded(ctx context.Context) (context.Context, context.CancelF
 	return control.Bounded(ctx, m.cfg.Timeout)
 }
 
-// Address is where the other ranks fetch descriptors.
-func (m *Machine) Address() string { return m.server.Address() }
+// Fetch asks a rank of this machine for what it has exported. The file is the caller's. The rank
+// need not be in any call: its Machine answers.
+func (m *Machine) Fetch(ctx context.Context, rank int, key handoff.Key) (*os.File, error) {
+	p, err := m.peerOf(ctx, rank)
+	if err != nil {
+		return nil, err
+	}
+	return p.fetch(ctx, key)
+}
 
 // yield lets other ranks run: those of this process or those of others.
 func (m *Machine) yield() {

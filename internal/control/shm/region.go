@@ -1,10 +1,12 @@
 package shm
 
 import (
+	"sync/atomic"
 	"unsafe"
 
 	"symmem/driver"
 	"symmem/internal/spin"
+	"symmem/internal/sys"
 )
 
 // The control region of a group is one shared file with a block for every rank. Only the owner
@@ -45,6 +47,12 @@ type wakeup struct {
 	sleeping int32
 	failed   uint32
 	_        [lineStride - 12]byte
+}
+
+// wake wakes the threads that sleep.
+func (w *wakeup) wake() {
+	atomic.AddUint32(&w.word, 1)
+	sys.FutexWake(&w.word)
 }
 
 // status says what a rank is doing. The others need it for their error messages, and to find out

@@ -331,17 +331,12 @@ func (g *Group) peerFault(doing func() string) error {
 var _ driver.EndObserver = (*Group)(nil)
 
 // EndedRanks lists the world ranks whose processes have ended before they left the group.
-func (g *Group) EndedRanks() (ranks []int) {
+func (g *Group) EndedRanks() []int {
 	if g.BeginUse() != nil {
 		return nil
 	}
 	defer g.EndUse()
-	for _, r := range g.lost(g.Others()) {
-		if spin.LoadAcquire64(&g.blocks[r].status.closed) == 0 {
-			ranks = append(ranks, g.cfg.Ranks[r])
-		}
-	}
-	return ranks
+	return g.cfg.World(g.lostPeers())
 }
 
 // lost lists those of the given group ranks whose processes have ended.

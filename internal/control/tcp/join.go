@@ -2,7 +2,6 @@ package tcp
 
 import (
 	"context"
-	"crypto/rand"
 	"crypto/sha256"
 	"crypto/subtle"
 	"encoding/binary"
@@ -95,21 +94,8 @@ func (e *joining) addressKey(r int) string { return e.key(strconv.Itoa(r)) }
 
 // shareToken makes the token on the first rank and fetches it on the others.
 func (e *joining) shareToken(ctx context.Context) error {
-	if e.cfg.Group.Rank == 0 {
-		if _, err := rand.Read(e.token[:]); err != nil {
-			return fmt.Errorf("making the group's token: %w", err)
-		}
-		return e.cfg.Store.Set(ctx, e.key("token"), e.token[:])
-	}
-	got, err := e.cfg.Store.Get(ctx, e.key("token"))
-	if err != nil {
-		return fmt.Errorf("fetching the group's token from rank %d: %w", e.cfg.Group.Ranks[0], err)
-	}
-	if len(got) != len(e.token) {
-		return fmt.Errorf("the group's token has %d bytes: the store is not symmem's", len(got))
-	}
-	copy(e.token[:], got)
-	return nil
+	leads := e.cfg.Group.Rank == 0
+	return control.ShareToken(ctx, e.cfg.Store, e.key("token"), leads, e.token[:])
 }
 
 // hello is what the connecting end sends first: a word that names protocol and version, the first
