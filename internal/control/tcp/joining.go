@@ -43,8 +43,7 @@ type joining struct {
 	mu        sync.Mutex
 	links     []*link       // by group rank; guarded by mu
 	remaining int           // how many are still to come; guarded by mu
-	err       error         // what ended the joining; guarded by mu
-	done      chan struct{} // closed when nobody is to come, or err is set
+	done      chan struct{} // closed when nobody is to come
 }
 
 // connect connects this rank to all others. A rank that fails here stores why, for the others.
@@ -60,10 +59,13 @@ func (e *joining) connect(ctx context.Context) ([]*link, error) {
 		return nil, err
 	}
 	defer e.list.WarnLate(e.cfg.Late, func() []int { return nil })()
-	ctx, cancel := context.WithCancelCause(ctx)
-	e.tasks.Go(func() { e.awaitPeerFailure(ctx, cancel) })
-	err := e.connectAll(ctx)
-	cancel(nil)
+	working, stop := context.WithCancel(ctx)
+	// The reason is stored before connections are closed, so that ranks which find that know why.
+	err := e.joinError(ctx, e.connectAll(working))
+	stop()
+	if e.listener != nil {
+		err = errors.Join(err, e.listener.Close())
+	}
 	e.tasks.Wait()
 	if err != nil {
 		e.discard()
@@ -72,22 +74,35 @@ func (e *joining) connect(ctx context.Context) ([]*link, error) {
 	return e.links, nil
 }
 
-// connectAll waits until this rank is connected to all others. What it has started ends with the
-// context.
+// connectAll waits until this rank is connected to all others, or for the first error. What it has
+// started ends with the context.
 func (e *joining) connectAll(ctx context.Context) error {
+	joining, end := context.WithCancelCause(ctx)
+	defer end(nil)
+	e.tasks.Go(func() {
+		if failed := e.peerFailure(ctx); failed != nil {
+			end(failed)
+		}
+	})
 	if err := e.listen(ctx); err != nil {
-		return e.joinError(ctx, e.absentError(ctx, err))
+		return e.absentError(ctx, err)
 	}
 	e.tasks.Go(func() { e.accept(ctx) })
 	for r := range e.cfg.Group.Rank {
-		e.tasks.Go(func() { e.addLink(e.dial(ctx, r)) })
+		e.tasks.Go(func() {
+			if l, err := e.dial(ctx, r); err != nil {
+				end(err)
+			} else {
+				e.addLink(l)
+			}
+		})
 	}
 	select {
 	case <-e.done:
-	case <-ctx.Done():
+		return nil
+	case <-joining.Done():
+		return e.absentError(joining, nil)
 	}
-	// The reason is stored before the port is closed, so that ranks which find it closed know why.
-	return errors.Join(e.joinError(ctx, e.outcome(ctx)), e.listener.Close())
 }
 
 // failedError is why another rank could not join: a RankLostError, or the text of its error.
@@ -121,20 +136,17 @@ func (e *joining) decodeFailure(value []byte) *failedError {
 // failed first, or else its own, which it leaves in the store. Who is missing when the time is up
 // every rank finds by itself.
 func (e *joining) joinError(ctx context.Context, err error) error {
-	if err == nil || errors.Is(ctx.Err(), context.DeadlineExceeded) {
+	if err == nil || errors.Is(ctx.Err(), context.DeadlineExceeded) ||
+		errors.As(err, new(*failedError)) {
 		return err
 	}
 	if ended, ok := errors.AsType[*rendezvous.EndedError](err); ok {
 		err = e.lost(ended.Rank, ended.How)
 	}
 	// This error may be the consequence of that of another rank, which may store it a moment later.
-	timer := time.NewTimer(ackTimeout)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-	case <-timer.C:
-	}
-	if failed, ok := errors.AsType[*failedError](context.Cause(ctx)); ok {
+	waiting, cancel := context.WithTimeout(ctx, ackTimeout)
+	defer cancel()
+	if failed := e.peerFailure(waiting); failed != nil {
 		return failed
 	}
 	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
@@ -162,32 +174,19 @@ func (e *joining) peerFailureOr(ctx context.Context, err error) error {
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*ackTimeout)
 	defer cancel()
-	if encoded, unknown := e.cfg.Store.Get(ctx, e.key("failed")); unknown == nil {
-		return e.decodeFailure(encoded)
+	if failed := e.peerFailure(ctx); failed != nil {
+		return failed
 	}
 	return err
 }
 
-// awaitPeerFailure ends the joining when another rank has stored that it could not join.
-func (e *joining) awaitPeerFailure(ctx context.Context, end context.CancelCauseFunc) {
+// peerFailure waits until another rank has stored why it could not join, or is nil when the context
+// ends.
+func (e *joining) peerFailure(ctx context.Context) *failedError {
 	if encoded, err := e.cfg.Store.Get(ctx, e.key("failed")); err == nil {
-		end(e.decodeFailure(encoded))
+		return e.decodeFailure(encoded)
 	}
-}
-
-// outcome returns why the joining has not succeeded, or nil.
-func (e *joining) outcome(ctx context.Context) error {
-	e.mu.Lock()
-	left, err := e.remaining, e.err
-	e.mu.Unlock()
-	switch {
-	case left == 0:
-		return nil
-	case err != nil && ctx.Err() == nil:
-		return err
-	default:
-		return e.absentError(ctx, err)
-	}
+	return nil
 }
 
 // absentError turns the end of the time into an AbsentError that names who did not come, or, if all
@@ -227,14 +226,11 @@ func (e *joining) listen(ctx context.Context) error {
 		return err
 	}
 	addresses, err := e.addresses()
-	if err == nil {
-		value := []byte(strings.Join(addresses, " "))
-		err = e.cfg.Store.Set(ctx, e.addressKey(e.cfg.Group.Rank), value)
-	}
 	if err != nil {
-		return errors.Join(err, e.listener.Close())
+		return err
 	}
-	return nil
+	value := []byte(strings.Join(addresses, " "))
+	return e.cfg.Store.Set(ctx, e.addressKey(e.cfg.Group.Rank), value)
 }
 
 // addresses lists where others can reach the listener, the likeliest first: the loopback is for
@@ -274,26 +270,16 @@ func likelihood(ip net.IP) int {
 	}
 }
 
-// addLink notes a connection, or what has ended the joining.
-func (e *joining) addLink(l *link, err error) {
+// addLink notes a connection.
+func (e *joining) addLink(l *link) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	switch {
-	case e.remaining == 0 || e.err != nil:
-		if l != nil {
-			_ = l.conn.Close()
-		}
-		return
-	case err != nil:
-		e.err = err
-	case e.links[l.rank] != nil:
+	if e.links[l.rank] != nil {
 		_ = l.conn.Close()
 		return
-	default:
-		e.links[l.rank] = l
-		e.remaining--
 	}
-	if e.remaining == 0 || e.err != nil {
+	e.links[l.rank] = l
+	if e.remaining--; e.remaining == 0 {
 		close(e.done)
 	}
 }
@@ -378,7 +364,7 @@ func (e *joining) accept(ctx context.Context) {
 		e.tasks.Go(func() {
 			defer func() { <-e.unauthenticated }()
 			if l := e.acceptPeer(ctx, conn.(*net.TCPConn)); l != nil {
-				e.addLink(l, nil)
+				e.addLink(l)
 			} else {
 				_ = conn.Close()
 			}
