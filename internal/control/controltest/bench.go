@@ -3,7 +3,6 @@ package controltest
 import (
 	"testing"
 
-	"symmem/driver"
 	"symmem/internal/control"
 )
 
@@ -27,24 +26,15 @@ func Bench(b *testing.B, join Join) {
 			}
 		}
 	})
-	b.Run("compare", func(b *testing.B) {
-		b.Run("crowded", func(b *testing.B) { benchShared(b, join, compareOnce) })
-		b.Run("processes", func(b *testing.B) { benchProcesses(b, join, "a comparison") })
-	})
-	b.Run("value", func(b *testing.B) {
-		b.Run("crowded", func(b *testing.B) { benchShared(b, join, waits["a value"]) })
-		b.Run("processes", func(b *testing.B) { benchProcesses(b, join, "a value") })
-	})
-	b.Run("exchange", func(b *testing.B) {
-		b.Run("crowded", func(b *testing.B) { benchShared(b, join, waits["an exchange"]) })
-		b.Run("processes", func(b *testing.B) { benchProcesses(b, join, "an exchange") })
-	})
+	for _, wait := range []struct{ name, waitName string }{
+		{"compare", "a comparison"}, {"value", "a value"}, {"exchange", "an exchange"},
+	} {
+		b.Run(wait.name, func(b *testing.B) {
+			b.Run("crowded", func(b *testing.B) { benchShared(b, join, waits[wait.waitName]) })
+			b.Run("processes", func(b *testing.B) { benchProcesses(b, join, wait.waitName) })
+		})
+	}
 }
-
-// benchCall is what every rank compares.
-var benchCall = driver.Call{Operation: driver.Barrier, Digest: 1}
-
-func compareOnce(p control.Plane) error { return p.Compare(p.Submit(), &benchCall) }
 
 func benchShared(b *testing.B, join Join, once func(control.Plane) error) {
 	w := newWorld(b, join, 2, patience)

@@ -11,7 +11,7 @@ import (
 )
 
 var compareContracts = []contract{
-	{"tickets count from 1 and cost no allocation", proveTickets},
+	{"tickets count from 1, are counted and cost no allocation", proveTickets},
 	{"calls that are alike compare equal, again and again", proveAlike},
 	{"calls that differ are an error on every rank, which names the others", proveDiffering},
 	{"ranks may launch without comparing", proveUncompared},
@@ -27,6 +27,9 @@ func proveTickets(t *testing.T, join Join) {
 		}
 		if got, ok := p.TrySubmit(); got != want+1 || !ok {
 			t.Fatalf("got ticket %d, %v, want %d", got, ok, want+1)
+		}
+		if got := p.Collectives(); got != want+1 {
+			t.Fatalf("%d collectives of %d", got, want+1)
 		}
 	}
 	if n := testing.AllocsPerRun(1000, func() {

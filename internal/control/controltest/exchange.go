@@ -39,4 +39,5 @@ func proveAlone(t *testing.T, join Join) {
 	}
 	w = newWorld(t, join, 1, patience)
 	must(t, w.planes[0].Compare(w.planes[0].Submit(), &driver.Call{Digest: 7}))
+	must(t, w.tell(0, "alone", 1))
 }

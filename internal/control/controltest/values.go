@@ -18,9 +18,7 @@ var valueContracts = []contract{
 	{"names that cannot be are refused, and harm nothing", proveBadNames},
 	{"a value ends with its context, and the plane with it", proveValueCancelled},
 	{"a plane that is closed has no values", proveValueClosed},
-	{"a rank alone gets its own words", proveValueAlone},
 	{"under an ordered name a rank in a collective is elsewhere", proveOrdered},
-	{"collectives are counted", proveCounted},
 }
 
 // gather makes one step under a name.
@@ -167,11 +165,6 @@ func proveValueClosed(t *testing.T, join Join) {
 	wantError(t, "a name", err, driver.ErrClosed)
 }
 
-func proveValueAlone(t *testing.T, join Join) {
-	w := newWorld(t, join, 1, patience)
-	must(t, w.tell(0, "alone", 1))
-}
-
 func proveOrdered(t *testing.T, join Join) {
 	w := newWorld(t, join, 2, patience)
 	errs := w.outcomes(func(i int, p control.Plane) error {
@@ -190,17 +183,4 @@ func proveOrdered(t *testing.T, join Join) {
 	if !errors.Is(errs[1], driver.ErrFault) {
 		t.Errorf("the rank in the collective: got %v", errs[1])
 	}
-}
-
-func proveCounted(t *testing.T, join Join) {
-	w := newWorld(t, join, 2, patience)
-	w.each(t, func(_ int, p control.Plane) error {
-		for n := range uint64(3) {
-			if got := p.Collectives(); got != n {
-				return fmt.Errorf("%d collectives of %d", got, n)
-			}
-			p.Submit()
-		}
-		return nil
-	})
 }

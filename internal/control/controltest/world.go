@@ -117,10 +117,13 @@ func wantOpen(p control.Plane) error {
 	}
 }
 
+// barrier is what every rank compares.
+var barrier = driver.Call{Operation: driver.Barrier, Digest: 1}
+
 // waits are the ways in which a rank waits for the others. Nothing but the timeout bounds them.
 var waits = map[string]func(p control.Plane) error{
 	"a comparison": func(p control.Plane) error {
-		return p.Compare(p.Submit(), &driver.Call{Operation: driver.Barrier, Digest: 1})
+		return p.Compare(p.Submit(), &barrier)
 	},
 	"a wait for work": func(p control.Plane) error {
 		return p.Await(context.Background(), never(p.Submit()))
