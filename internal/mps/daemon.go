@@ -71,7 +71,9 @@ func Start(ctx context.Context, env []string) (*Daemon, error) {
 		return nil, fmt.Errorf("starting the Multi-Process Service: %w", err)
 	}
 	d := &Daemon{path: path, folder: folder}
-	_, d.shown = find(env, devices)
+	d.shown = slices.ContainsFunc(env, func(entry string) bool {
+		return strings.HasPrefix(entry, devices+"=")
+	})
 	d.env = append(without(env, PipeVariable, logVariable),
 		PipeVariable+"="+folder, logVariable+"="+folder)
 	if err := d.control(ctx, "", "-d"); err != nil {
@@ -156,15 +158,6 @@ func (d *Daemon) process() *os.File {
 		return nil
 	}
 	return watch
-}
-
-func find(env []string, name string) (value string, ok bool) {
-	for _, entry := range env {
-		if key, text, _ := strings.Cut(entry, "="); key == name {
-			value, ok = text, true
-		}
-	}
-	return value, ok
 }
 
 func without(env []string, names ...string) []string {

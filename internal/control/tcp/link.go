@@ -1,6 +1,7 @@
 package tcp
 
 import (
+	"errors"
 	"net"
 	"sync"
 	"syscall"
@@ -55,10 +56,7 @@ func setKeepAlive(conn *net.TCPConn) error {
 		failed = syscall.SetsockoptInt(int(fd), syscall.IPPROTO_TCP, tcpUserTimeout,
 			int(keepAliveTimeout/time.Millisecond))
 	})
-	if err != nil {
-		return err
-	}
-	return failed
+	return errors.Join(err, failed)
 }
 
 // send queues a frame. Nothing is queued after the last.
