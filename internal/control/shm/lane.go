@@ -3,6 +3,7 @@ package shm
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	"symmem/driver"
 	"symmem/internal/control"
@@ -78,18 +79,10 @@ func (x *exchange) run(ctx context.Context) ([][]byte, error) {
 		if err := x.collect(ctx, at == 0); err != nil {
 			return nil, err
 		}
-		if uint64(at+chunkBytes) >= x.longest() {
+		if uint64(at+chunkBytes) >= slices.Max(x.totals) {
 			return x.got, nil
 		}
 	}
-}
-
-func (x *exchange) longest() uint64 {
-	var longest uint64
-	for _, n := range x.totals {
-		longest = max(longest, n)
-	}
-	return longest
 }
 
 func (x *exchange) post(at int) error {
@@ -115,7 +108,7 @@ func (x *exchange) slot(b *block) *slot { return &b.lanes[x.id][x.lane.step&1] }
 
 // collect waits for this step of everybody and takes what came.
 func (x *exchange) collect(ctx context.Context, first bool) error {
-	err := x.g.await(ctx, &waiting{
+	err := x.g.waitSlowly(ctx, &waiting{
 		word: func(b *block) *uint64 { return &x.slot(b).step }, want: x.lane.step,
 		from: x.g.Others(), exchange: x.id == driver.LaneControl, doing: x.doing,
 		ignoreFaults: x.ignoreFaults,
@@ -129,14 +122,6 @@ func (x *exchange) collect(ctx context.Context, first bool) error {
 		}
 	}
 	return nil
-}
-
-// await is waitSlowly for what may be there already.
-func (g *Group) await(ctx context.Context, w *waiting) error {
-	if len(g.missing(w)) == 0 {
-		return nil
-	}
-	return g.waitSlowly(ctx, w)
 }
 
 func (x *exchange) take(r int, s *slot, first bool) error {

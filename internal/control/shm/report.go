@@ -67,7 +67,7 @@ func (x *exchange) awaitReports(ctx context.Context) error {
 	}
 	for {
 		w.from = x.presentRanks()
-		err := x.g.await(ctx, w)
+		err := x.g.waitSlowly(ctx, w)
 		if err == nil || !x.markAbsent(err, x.g.missing(w)) {
 			return err
 		}

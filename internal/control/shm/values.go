@@ -138,7 +138,7 @@ func (n *named) waitSlowly(ctx context.Context) error {
 	spin.StoreRelease64(&b.valueSince, sys.Monotonic())
 	spin.StoreRelease64(&b.value, word)
 	defer atomic.CompareAndSwapUint64(&b.value, word, 0)
-	return n.g.await(ctx, &waiting{
+	return n.g.waitSlowly(ctx, &waiting{
 		at: n.word, want: n.step, from: n.others, doing: n.doing, ordered: n.ordered,
 	})
 }
