@@ -109,7 +109,7 @@ func (a *AdoptedCommunicator) Register(ctx context.Context, p *Pool) error {
 	for _, s := range pending {
 		if err := a.registerOne(ctx, s); err != nil {
 			a.failed = fmt.Errorf("registering segment %d with communicator %q: %w",
-				s.key.Ordinal, a.name, err)
+				s.ordinal, a.name, err)
 			return a.failed
 		}
 	}
@@ -225,9 +225,7 @@ func (a *AdoptedCommunicator) inOrder() []driver.Window {
 	for s := range a.windows {
 		segments = append(segments, s)
 	}
-	slices.SortFunc(segments, func(a, b *segment) int {
-		return int(a.key.Ordinal) - int(b.key.Ordinal)
-	})
+	slices.SortFunc(segments, byOrdinal)
 	var windows []driver.Window
 	for _, s := range segments {
 		windows = append(windows, a.windows[s])

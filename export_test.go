@@ -23,16 +23,16 @@ func (p *Pool) Map(w io.Writer) {
 		}
 		var cells strings.Builder
 		live := 0
-		for b := range p.core.Blocks(s.key.Ordinal) {
+		for b := range p.core.Blocks(s.ordinal) {
 			mark := "."
 			if b.State == alloc.Live {
 				mark = string(rune('A' + live))
 				live++
 			}
-			cells.WriteString(strings.Repeat(mark, int(b.Size*width/s.key.Bytes)))
+			cells.WriteString(strings.Repeat(mark, int(b.Size*width/s.bytes)))
 		}
-		fmt.Fprintf(w, "seg %d |%s|  %d MiB, stream %d\n", s.key.Ordinal, &cells,
-			s.key.Bytes>>20, s.stream)
+		fmt.Fprintf(w, "seg %d |%s|  %d MiB, stream %d\n", s.ordinal, &cells,
+			s.bytes>>20, s.stream)
 	}
 }
 
@@ -55,7 +55,7 @@ func FreeAll(p *Pool) {
 	p.mu.Lock()
 	var live []Buffer
 	for s := range p.liveBuffers() {
-		for b := range p.core.Blocks(s.key.Ordinal) {
+		for b := range p.core.Blocks(s.ordinal) {
 			if b.State == alloc.Live {
 				live = append(live, Buffer{Memory{pool: p, handle: b.Handle}})
 			}
@@ -95,6 +95,35 @@ func (h held) Connect(
 	c, err := h.Device.Connect(ctx, group)
 	h.hold()
 	return c, err
+}
+
+// HoldRegister has the groups that a Runtime joins from now on call hold whenever the backend has
+// registered a segment, before the pool hears of it.
+func HoldRegister(rt *Runtime, hold func()) { rt.device = registering{rt.device, hold} }
+
+type registering struct {
+	driver.Device
+	hold func()
+}
+
+func (d registering) Connect(
+	ctx context.Context, group driver.GroupConfig,
+) (driver.Communicator, error) {
+	c, err := d.Device.Connect(ctx, group)
+	return registered{c, d.hold}, err
+}
+
+type registered struct {
+	driver.Communicator
+	hold func()
+}
+
+func (c registered) Register(
+	ctx context.Context, key driver.SegmentKey, memory driver.Segment,
+) (driver.Window, error) {
+	w, err := c.Communicator.Register(ctx, key, memory)
+	c.hold()
+	return w, err
 }
 
 // ColdPlan plans a call as if the group had kept none of its plans.

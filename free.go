@@ -194,7 +194,7 @@ func (p *Pool) liveBuffers() map[*segment]int {
 		if s == nil {
 			continue
 		}
-		for b := range p.core.Blocks(s.key.Ordinal) {
+		for b := range p.core.Blocks(s.ordinal) {
 			if b.State == alloc.Live {
 				live[s]++
 			}

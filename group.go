@@ -12,7 +12,6 @@ import (
 
 	"symmem/driver"
 	"symmem/internal/ranked"
-	"symmem/internal/registry"
 	"symmem/internal/tuning"
 )
 
@@ -28,8 +27,8 @@ type Group struct {
 	rt    *Runtime
 	id    string // as people know it
 	full  string // the same on all ranks, and no other group's
-	key   registry.GroupKey
-	ranks []int // world ranks in group order
+	key   uint64 // stands for full
+	ranks []int  // world ranks in group order
 	rank  int
 	comm  driver.Communicator
 	fault *fault
@@ -48,7 +47,7 @@ type Group struct {
 	background sync.WaitGroup
 
 	state    ranked.Mutex[groupState] // guards the writers of what follows
-	members  atomic.Pointer[[]memberEntry]
+	members  atomic.Pointer[[]*membership]
 	table    atomic.Pointer[windowTable]
 	revision atomic.Uint64 // counts changes that make prepared plans stale
 	// checkingInBackground reports whether histories are compared in the background; guarded by state.
@@ -59,11 +58,6 @@ type Group struct {
 	registered atomic.Uint64
 	site       atomic.Uint32 // the place of the latest call, or 0; see Interop.At
 	agreed     atomic.Uint64
-}
-
-type memberEntry struct {
-	pool   *Pool
-	member *membership
 }
 
 // discard gives up a group that could not be made. If its communicator has failed, the ranks find
@@ -216,18 +210,18 @@ func (g *Group) Close() error {
 
 // memberOf finds the group's part in a pool without a lock.
 func (g *Group) memberOf(p *Pool) *membership {
-	for _, e := range *g.members.Load() {
-		if e.pool == p {
-			return e.member
+	for _, m := range *g.members.Load() {
+		if m.pool == p {
+			return m
 		}
 	}
 	return nil
 }
 
-func (g *Group) remember(p *Pool, m *membership) {
+func (g *Group) remember(m *membership) {
 	g.state.Lock()
 	defer g.state.Unlock()
-	list := append(slices.Clone(*g.members.Load()), memberEntry{p, m})
+	list := append(slices.Clone(*g.members.Load()), m)
 	g.members.Store(&list)
 }
 

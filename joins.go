@@ -13,7 +13,6 @@ import (
 
 	"symmem/driver"
 	"symmem/internal/handoff"
-	"symmem/internal/registry"
 	"symmem/internal/tuning"
 )
 
@@ -140,7 +139,7 @@ func (rt *Runtime) connectUnguarded(
 	}
 	g := &Group{
 		rt: rt, id: config.Name(), full: id, ranks: ranks, rank: rank, comm: comm, fault: newFault(),
-		key: registry.GroupKey(handoff.Space("group/" + id)),
+		key: handoff.Space("group/" + id),
 	}
 	if g.tuning, g.shape, err = rt.agreeOnSettings(ctx, comm, ranks); err != nil {
 		return nil, g.discard(err)
@@ -151,7 +150,7 @@ func (rt *Runtime) connectUnguarded(
 	g.values.g = g
 	g.choice.Store(int32(rt.opts.Path))
 	g.table.Store(&windowTable{})
-	g.members.Store(&[]memberEntry{})
+	g.members.Store(&[]*membership{})
 	if err := g.useWindows(ctx); err != nil {
 		return nil, g.discard(err)
 	}

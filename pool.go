@@ -14,7 +14,6 @@ import (
 	"symmem/internal/alloc"
 	"symmem/internal/ledger"
 	"symmem/internal/ranked"
-	"symmem/internal/registry"
 )
 
 // PoolOptions adjust NewPool. The zero value makes a pool of this rank's own.
@@ -49,19 +48,16 @@ type Pool struct {
 	arena  driver.Arena
 	space  int64 // bytes of the arena
 
-	mu         ranked.Spin[poolMu]
-	core       *alloc.Core                        // guarded by mu
-	ledger     *ledger.Ledger                     // guarded by mu
-	sites      *ledger.Sites                      // guarded by mu
-	registry   registry.Registry                  // guarded by mu
-	segments   []*segment                         // by ordinal, nil once trimmed; guarded by mu
-	next       int64                              // arena offset of the next segment; guarded by mu
-	useEvents  map[alloc.StreamPoint]driver.Event // of uses of deferred blocks; guarded by mu
-	members    map[*Group]*membership             // groups that register here; guarded by mu
-	windows    map[registry.Window]*binding       // guarded by mu
-	lastWindow registry.Window                    // last number given to a window; guarded by mu
-	closed     bool                               // guarded by mu
-	kept       map[*segment]int                   // live buffers after Close; guarded by mu
+	mu        ranked.Spin[poolMu]
+	core      *alloc.Core                        // guarded by mu
+	ledger    *ledger.Ledger                     // guarded by mu
+	sites     *ledger.Sites                      // guarded by mu
+	segments  []*segment                         // by ordinal, nil once trimmed; guarded by mu
+	next      int64                              // arena offset of the next segment; guarded by mu
+	useEvents map[alloc.StreamPoint]driver.Event // of uses of deferred blocks; guarded by mu
+	members   map[*Group]*membership             // groups that register here; guarded by mu
+	closed    bool                               // guarded by mu
+	kept      map[*segment]int                   // live buffers after Close; guarded by mu
 	// frees counts the buffers freed; written with mu held, read without.
 	frees atomic.Uint64
 }
@@ -70,8 +66,13 @@ type Pool struct {
 type segment struct {
 	memory driver.Segment
 	start  unsafe.Pointer
-	key    registry.Segment
-	stream uint32 // number, in the pool, of the stream whose blocks it holds
+	// ordinal numbers the segments of the pool from 0. None is given out again.
+	ordinal int32
+	bytes   int64
+	stream  uint32 // number, in the pool, of the stream whose blocks it holds
+	// releasing reports whether it is about to be unmapped, so that nobody may register it any more;
+	// guarded by Pool.mu.
+	releasing bool
 }
 
 // arenaSizes are how many addresses a pool reserves, in bytes: the first is more than any device
@@ -117,7 +118,6 @@ func (rt *Runtime) NewPool(o PoolOptions) (*Pool, error) {
 		ledger:    ledger.New(ledger.Options{Sites: sites}),
 		useEvents: map[alloc.StreamPoint]driver.Event{},
 		members:   map[*Group]*membership{},
-		windows:   map[registry.Window]*binding{},
 	}
 	rt.mu.Lock()
 	defer rt.mu.Unlock()
@@ -158,7 +158,7 @@ func (rt *Runtime) poolID(domain *Group) uint64 {
 	if domain == rt.world {
 		return count
 	}
-	return uint64(domain.key)&^(poolNumbers-1) | count%poolNumbers
+	return domain.key&^(poolNumbers-1) | count%poolNumbers
 }
 
 // poolNumbers is how many pools of one domain have ids of their own.
@@ -298,15 +298,11 @@ func (p *Pool) grow(s *Stream, growth alloc.Growth, site uintptr) error {
 	if err != nil {
 		return errors.Join(err, memory.Unmap())
 	}
-	key := registry.Segment{Ordinal: ordinal, Bytes: growth.Bytes}
-	if err := p.registry.Track(key); err != nil {
-		return err
-	}
 	p.next += growth.Bytes
 	address := memory.Address()
 	p.segments = append(p.segments, &segment{
-		memory: memory, start: *(*unsafe.Pointer)(unsafe.Pointer(&address)), key: key,
-		stream: p.core.Number(s.number),
+		memory: memory, start: *(*unsafe.Pointer)(unsafe.Pointer(&address)),
+		ordinal: ordinal, bytes: growth.Bytes, stream: p.core.Number(s.number),
 	})
 	p.ledger.Absorb(&ledger.Event{
 		Kind: ledger.KindSegment, Stream: p.core.Number(s.number), Segment: ordinal,
@@ -322,7 +318,7 @@ func (p *Pool) grow(s *Stream, growth alloc.Growth, site uintptr) error {
 
 func (p *Pool) segmentEvent(s *segment) SegmentEvent {
 	return SegmentEvent{
-		Pool: p, Segment: int(s.key.Ordinal), Address: uintptr(s.start), Bytes: s.key.Bytes,
+		Pool: p, Segment: int(s.ordinal), Address: uintptr(s.start), Bytes: s.bytes,
 	}
 }
 
@@ -453,7 +449,7 @@ func (rt *Runtime) poolName(id uint64) string {
 		}
 	}
 	for _, g := range rt.groups {
-		if uint64(g.key)&^(poolNumbers-1) == id&^(poolNumbers-1) {
+		if g.key&^(poolNumbers-1) == id&^(poolNumbers-1) {
 			return fmt.Sprintf("pool %d of group %s", id%poolNumbers, g.id)
 		}
 	}

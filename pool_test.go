@@ -139,6 +139,11 @@ func TestTrimKeepsWhatIsUsedAndWhatItIsTold(t *testing.T) {
 			r.failf("the new segment is number %d", d.Segment())
 		}
 		r.sums(r.World(), d)
+		late := r.split(r.World(), 0)
+		r.sums(late, a)
+		if n := late.Stats().Windows; n != 2 {
+			r.failf("a group that came after has %d windows", n)
+		}
 	})
 }
 

@@ -1,32 +1,31 @@
 package symmem
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"sort"
+	"maps"
+	"slices"
 	"sync/atomic"
 
 	"symmem/driver"
 	"symmem/internal/agreement"
 	"symmem/internal/invariants"
 	"symmem/internal/ledger"
-	"symmem/internal/registry"
 )
 
 // membership is a group's part in a pool.
 type membership struct {
-	cursor *registry.Group // guarded by Pool.mu
+	pool    *Pool
+	group   *Group
+	windows map[*segment]driver.Window // guarded by Pool.mu
+	// next is the ordinal of the first segment that may wait to be registered: those before are
+	// registered, or trimmed; guarded by Pool.mu.
+	next int32
 	// pending reports whether segments were mapped since the group last registered. It is what the end
 	// of a scope looks at: one load, however many segments and groups there are.
 	pending atomic.Bool
-}
-
-// binding is a window with its place, for observers and teardown.
-type binding struct {
-	window  driver.Window
-	group   *Group
-	segment *segment
 }
 
 // joined returns the group's membership, and makes it at the group's first use of the pool. A new
@@ -42,12 +41,8 @@ func (p *Pool) joined(g *Group) (*membership, error) {
 	if !p.domain.contains(g) {
 		return nil, invalid("group %s has ranks outside the pool's domain %s", g.id, p.domain.id)
 	}
-	cursor, err := p.registry.Join(g.key)
-	if err != nil {
-		return nil, err
-	}
-	m := &membership{cursor: cursor}
-	m.pending.Store(p.registry.Len() > 0)
+	m := &membership{pool: p, group: g, windows: map[*segment]driver.Window{}}
+	m.pending.Store(slices.ContainsFunc(p.segments, func(s *segment) bool { return s != nil }))
 	p.members[g] = m
 	return m, nil
 }
@@ -84,7 +79,7 @@ func (p *Pool) member(g *Group) (*membership, error) {
 	}
 	m, err := p.joined(g)
 	if err == nil {
-		g.remember(p, m)
+		g.remember(m)
 	}
 	return m, err
 }
@@ -141,25 +136,28 @@ func (p *Pool) pendingOf(m *membership) []*segment {
 	defer p.mu.Unlock()
 	m.pending.Store(false)
 	var pending []*segment
-	for _, key := range m.cursor.Pending(nil) {
-		pending = append(pending, p.segments[key.Ordinal])
+	for _, s := range p.segments[m.next:] {
+		if s != nil && !s.releasing {
+			pending = append(pending, s)
+		}
 	}
 	return pending
 }
 
 func (p *Pool) registerOne(ctx context.Context, g *Group, m *membership, s *segment) error {
-	key := driver.SegmentKey{Pool: p.id, Ordinal: uint32(s.key.Ordinal)}
+	key := driver.SegmentKey{Pool: p.id, Ordinal: uint32(s.ordinal)}
 	w, err := g.comm.Register(ctx, key, s.memory)
 	if err != nil {
 		return err
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.lastWindow++
-	if err := m.cursor.Registered(s.key, p.lastWindow); err != nil {
-		return errors.Join(err, w.Deregister())
+	if s.releasing || p.members[g] != m {
+		ended := fmt.Errorf("registering segment %d with group %s: one of the two has ended: %w",
+			s.ordinal, g.id, ErrClosed)
+		return errors.Join(ended, w.Deregister())
 	}
-	p.windows[p.lastWindow] = &binding{window: w, group: g, segment: s}
+	m.windows[s], m.next = w, s.ordinal+1
 	g.addWindow(p, s, w)
 	notify(p.rt, func(o *Observer) func(WindowEvent) { return o.Register },
 		WindowEvent{p.segmentEvent(s), g})
@@ -168,29 +166,32 @@ func (p *Pool) registerOne(ctx context.Context, g *Group, m *membership, s *segm
 
 // deregister takes all windows over a segment back. p.mu is held.
 func (p *Pool) deregister(s *segment) error {
-	windows, err := p.registry.Release(s.key)
-	errs := []error{err, deregisterAdopted(p.rt, s)}
-	for _, r := range windows {
-		errs = append(errs, p.dropWindow(r))
+	s.releasing = true
+	errs := []error{deregisterAdopted(p.rt, s)}
+	byKey := func(a, b *membership) int { return cmp.Compare(a.group.key, b.group.key) }
+	for _, m := range slices.SortedFunc(maps.Values(p.members), byKey) {
+		errs = append(errs, m.dropWindow(s))
 	}
-	return errors.Join(append(errs, p.registry.Untrack(s.key))...)
+	return errors.Join(errs...)
 }
 
-// dropWindow takes one window back. p.mu is held.
-func (p *Pool) dropWindow(r registry.Registration) error {
-	b := p.windows[r.Window]
-	delete(p.windows, r.Window)
-	notify(p.rt, func(o *Observer) func(WindowEvent) { return o.Deregister },
-		WindowEvent{p.segmentEvent(b.segment), b.group})
-	b.group.removeWindow(p, b.segment)
-	ended := closedOnce(b.window.Deregister())
-	return errors.Join(ended, p.members[b.group].cursor.Deregistered(r.Segment))
+// dropWindow takes the group's window over a segment back, if it has one. Pool.mu is held.
+func (m *membership) dropWindow(s *segment) error {
+	w := m.windows[s]
+	if w == nil {
+		return nil
+	}
+	delete(m.windows, s)
+	notify(m.pool.rt, func(o *Observer) func(WindowEvent) { return o.Deregister },
+		WindowEvent{m.pool.segmentEvent(s), m.group})
+	m.group.removeWindow(m.pool, s)
+	return closedOnce(w.Deregister())
 }
 
 // unmap gives a segment's memory back. p.mu is held.
 func (p *Pool) unmap(s *segment) error {
 	notify(p.rt, func(o *Observer) func(SegmentEvent) { return o.SegmentFree }, p.segmentEvent(s))
-	p.segments[s.key.Ordinal] = nil
+	p.segments[s.ordinal] = nil
 	return closedOnce(s.memory.Unmap())
 }
 
@@ -212,10 +213,9 @@ func (p *Pool) leave(g *Group) error {
 		return nil
 	}
 	var errs []error
-	for _, r := range m.cursor.Windows() {
-		errs = append(errs, p.dropWindow(r))
+	for _, s := range p.segments {
+		errs = append(errs, m.dropWindow(s))
 	}
-	errs = append(errs, m.cursor.Close())
 	delete(p.members, g)
 	// Who asks for a registration from now on finds something pending, and then a closed group.
 	m.pending.Store(true)
@@ -267,9 +267,11 @@ func (p *Pool) takeIdle(keep int64) []*segment {
 			Kind: ledger.KindTrim, Stream: p.segments[s.Ordinal].stream, Segment: s.Ordinal, Size: s.Bytes,
 		})
 	}
-	sort.Slice(idle, func(i, j int) bool { return idle[i].key.Ordinal < idle[j].key.Ordinal })
+	slices.SortFunc(idle, byOrdinal)
 	return idle
 }
+
+func byOrdinal(a, b *segment) int { return cmp.Compare(a.ordinal, b.ordinal) }
 
 func (p *Pool) retire(idle []*segment, step func(*Pool, *segment) error) error {
 	p.mu.Lock()
@@ -285,7 +287,7 @@ func (p *Pool) retire(idle []*segment, step func(*Pool, *segment) error) error {
 func (p *Pool) history(pending []*segment) agreement.Ledger {
 	var list agreement.Pending
 	for _, s := range pending {
-		list = list.Add(s.key.Ordinal, s.key.Bytes)
+		list = list.Add(s.ordinal, s.bytes)
 	}
 	return agreement.Ledger{ID: p.id, Source: history{p}, Pending: list}
 }

@@ -29,11 +29,14 @@ type PoolStats struct {
 func (p *Pool) Stats() PoolStats {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	s := p.core.Stats()
+	s, windows := p.core.Stats(), 0
+	for _, m := range p.members {
+		windows += len(m.windows)
+	}
 	return PoolStats{
 		Used: s.Used, Requested: s.Requested, HighWater: s.UsedPeak, Cached: s.Cached,
 		LargestFree: s.LargestFree, Deferred: s.Deferred, Pinned: s.Pinned,
-		Segments: s.Segments, Windows: len(p.windows), Events: p.ledger.Position(),
+		Segments: s.Segments, Windows: windows, Events: p.ledger.Position(),
 	}
 }
 

@@ -65,12 +65,12 @@ func (p *windowEntry) covers(address uintptr, bytes int64) (*windowEntry, bool) 
 		return nil, false
 	}
 	offset := int64(address - uintptr(p.segment.start))
-	return p, bytes >= 0 && bytes <= p.segment.key.Bytes-offset
+	return p, bytes >= 0 && bytes <= p.segment.bytes-offset
 }
 
 // position returns what names an address in the window on every rank.
 func (p *windowEntry) position(address uintptr) (pool uint64, segment int32, offset int64) {
-	return p.pool.id, p.segment.key.Ordinal, int64(address - uintptr(p.segment.start))
+	return p.pool.id, p.segment.ordinal, int64(address - uintptr(p.segment.start))
 }
 
 // IsSymmetric reports whether memory of this rank lies in one window of the group. It takes no lock
@@ -116,8 +116,8 @@ func (g *Group) setWindow(p *Pool, s *segment, entry *windowEntry, more int) {
 func (g *Group) forget(p *Pool) {
 	g.state.Lock()
 	defer g.state.Unlock()
-	members := slices.DeleteFunc(slices.Clone(*g.members.Load()), func(e memberEntry) bool {
-		return e.pool == p
+	members := slices.DeleteFunc(slices.Clone(*g.members.Load()), func(m *membership) bool {
+		return m.pool == p
 	})
 	g.members.Store(&members)
 	old := g.table.Load()
@@ -133,7 +133,7 @@ func (g *Group) forget(p *Pool) {
 // set gives the granules of a segment a place. The chunks it changes are copied first.
 func (a *arenaTable) set(s *segment, place *windowEntry) {
 	first := (uintptr(s.start) - a.base) >> a.shift
-	last := first + uintptr(s.key.Bytes-1)>>a.shift
+	last := first + uintptr(s.bytes-1)>>a.shift
 	a.chunks = slices.Clone(a.chunks)
 	for uintptr(len(a.chunks)) <= last>>chunkShift {
 		a.chunks = append(a.chunks, nil)

@@ -54,8 +54,7 @@ func below(folder string, roots ...string) bool {
 }
 
 var cores = []string{
-	"internal/alloc", "internal/registry", "internal/ledger", "internal/agreement",
-	"internal/message",
+	"internal/alloc", "internal/ledger", "internal/agreement", "internal/message",
 }
 
 // above are the parts of internal that use the root package.
@@ -133,7 +132,7 @@ var importRules = []rule{
 		bad: []map[string]string{
 			source("internal/alloc/a.go", "symmem/driver"),
 			source("internal/ledger/a.go", "symmem/internal/agreement"),
-			source("internal/registry/a.go", "golang.org/x/exp/slices"),
+			source("internal/message/a.go", "golang.org/x/exp/slices"),
 		},
 		good: []map[string]string{
 			source("internal/alloc/a.go", "math/bits"),

@@ -1,6 +1,6 @@
 // Package sim runs thousands of ranks in one process over the same cores that real ranks run:
-// ledgers, agreements and registries. It answers how rounds, messages and bytes of an agreement
-// grow with ranks and history, and how registration grows with segments and groups.
+// ledgers and agreements. It answers how rounds, messages and bytes of an agreement grow with ranks
+// and history.
 //
 // Nothing is measured here: the package has no clock and starts no goroutine, so that a run is a
 // function of its scenario. Callers who want times take them around it.
@@ -110,9 +110,6 @@ func TestABrokenScenarioIsRefused(t *testing.T) {
 	if _, err := Agreement(s); err == nil {
 		t.Error("a deviation after the end was taken")
 	}
-	if _, err := Grow(Growth{Segments: 1, Groups: 1}); err == nil {
-		t.Error("a growth that does not grow was taken")
-	}
 }
 
 // TestAnyArityAndAnyDeviationsGiveTheSameVerdict compares trees with one another: the shape of the
@@ -178,29 +175,6 @@ func TestHistoriesAreReproducibleAndHaveEveryKindTheyClaim(t *testing.T) {
 	}
 }
 
-func TestEveryGroupRegistersEverySegmentOnce(t *testing.T) {
-	for _, g := range []Growth{
-		{Segments: 10, Groups: 1, PerScope: 1},
-		{Segments: 10, Groups: 64, PerScope: 4},
-		{Segments: 10_000, Groups: 64, PerScope: 100},
-		{Segments: 3, Groups: 2, PerScope: 100},
-	} {
-		r, err := Grow(g)
-		if err != nil {
-			t.Fatal(err)
-		}
-		batches := (g.Segments + g.PerScope - 1) / g.PerScope
-		if r.Windows != g.Segments*g.Groups || r.Scopes != batches*g.Groups ||
-			r.LargestPending != min(g.PerScope, g.Segments) || int(r.Pending.Count) != r.Windows {
-			t.Errorf("%+v gave %+v", g, r)
-		}
-		again, _ := Grow(g)
-		if again != r {
-			t.Errorf("%+v gave %+v and then %+v", g, r, again)
-		}
-	}
-}
-
 func BenchmarkAgreement(b *testing.B) {
 	history := History(100_000, 1)
 	for _, ranks := range []int{8, 64, 512, 4096} {
@@ -217,23 +191,6 @@ func BenchmarkAgreement(b *testing.B) {
 				b.ReportMetric(float64(r.Messages), "messages")
 				b.ReportMetric(float64(r.Traffic.Bytes)/float64(ranks), "bytes/rank")
 				b.ReportMetric(float64(r.Depth), "hops")
-			})
-		}
-	}
-}
-
-func BenchmarkGrow(b *testing.B) {
-	for _, segments := range []int{10, 100, 1000, 10_000} {
-		for _, groups := range []int{1, 8, 64} {
-			g := Growth{Segments: segments, Groups: groups, PerScope: 10}
-			b.Run(fmt.Sprintf("segments=%d/groups=%d", segments, groups), func(b *testing.B) {
-				for b.Loop() {
-					if _, err := Grow(g); err != nil {
-						b.Fatal(err)
-					}
-				}
-				each := float64(b.Elapsed().Nanoseconds()) / float64(b.N*segments*groups)
-				b.ReportMetric(each, "ns/window")
 			})
 		}
 	}
