@@ -121,9 +121,9 @@ func divergenceOf(v *agreement.Outcome, group string, members []int) error {
 }
 
 // worldRanks returns the world ranks of ranks of a group, ascending.
-func worldRanks(own agreement.RankSet, members []int) []int {
-	ranks := make([]int, 0, own.Len())
-	for r := range own.All() {
+func worldRanks(own, members []int) []int {
+	ranks := make([]int, 0, len(own))
+	for _, r := range own {
 		if members != nil {
 			r = members[r]
 		}

@@ -1,9 +1,10 @@
 package agreement
 
 import (
-	"encoding/binary"
 	"fmt"
 	"strings"
+
+	"symmem/internal/ranklist"
 )
 
 // maxCallName bounds each of the names in a call, in bytes.
@@ -46,7 +47,7 @@ func (c CollectiveCall) words(n Names) string {
 	}
 	if c.Root >= 0 {
 		fmt.Fprintf(&b, ", root %d", c.Root)
-		if !n.plain() {
+		if !ranklist.NumberedAsWorld(n.Members) {
 			b.WriteString(" of the group")
 		}
 	}
@@ -85,8 +86,7 @@ func (c *CollectiveCall) Encode() []byte {
 		b = appendBytes(b, []byte(word)[:min(len(word), maxCallName)])
 	}
 	b = appendWords(b, uint64(int64(c.Root)), c.Count, uint64(c.SendOffset), uint64(c.RecvOffset))
-	b = binary.LittleEndian.AppendUint32(b, uint32(c.SendSegment))
-	b = binary.LittleEndian.AppendUint32(b, uint32(c.RecvSegment))
+	b = appendWords(b, uint64(int64(c.SendSegment)), uint64(int64(c.RecvSegment)))
 	return appendWords(b, c.SendPool, c.RecvPool, c.Ticket, c.Capture, c.CaptureCall)
 }
 
@@ -103,8 +103,7 @@ func DecodeCall(value []byte) (*CollectiveCall, error) {
 	}
 	c.Root, c.Count = int(int64(r.u64("root"))), r.u64("count")
 	c.SendOffset, c.RecvOffset = int64(r.u64("offset")), int64(r.u64("offset"))
-	segments := r.u64("segments")
-	c.SendSegment, c.RecvSegment = int32(uint32(segments)), int32(uint32(segments>>32))
+	c.SendSegment, c.RecvSegment = int32(r.u64("segment")), int32(r.u64("segment"))
 	c.SendPool, c.RecvPool = r.u64("pool"), r.u64("pool")
 	c.Ticket = r.u64("ticket")
 	c.Capture, c.CaptureCall = r.u64("capture"), r.u64("place in a capture")

@@ -3,6 +3,7 @@ package agreement
 import (
 	"encoding/binary"
 	"fmt"
+	"slices"
 	"strings"
 
 	"symmem/internal/ledger"
@@ -38,7 +39,7 @@ func (k Kind) String() string {
 // Variant is what some ranks have alike.
 type Variant struct {
 	// Ranks are those that have it.
-	Ranks RankSet
+	Ranks []int
 	// What says it in words; for an event it is [ledger.Event.String].
 	What string
 	// Site is where it came from, as file:line, or "".
@@ -63,14 +64,14 @@ type DivergenceError struct {
 	// Variants has one entry for each different observation, ordered by lowest rank; at most 16.
 	Variants []Variant
 	// Others are ranks whose observations exceed that number.
-	Others RankSet
+	Others []int
 	// Deviant are the ranks that differ from more than half of those that took part. It is empty
 	// if there is no such majority: no rank is right because of its number.
-	Deviant RankSet
+	Deviant []int
 	// Why is a hint at the kind of difference, for KindPlacement.
 	Why Why
 	// Absent are the ranks that did not take part in every round.
-	Absent RankSet
+	Absent []int
 	// Names are the words of the report. Ranks in the other fields are those of the group.
 	Names Names
 }
@@ -81,14 +82,14 @@ func (d *DivergenceError) Error() string {
 	b.WriteString(d.heading())
 	for i, v := range d.Variants {
 		b.WriteString([]string{": ", "; "}[min(i, 1)])
-		fmt.Fprintf(&b, "%s %s %q", d.Names.ranks(v.Ranks), v.Ranks.verb("has", "have"), v.What)
+		fmt.Fprintf(&b, "%s %s %q", d.Names.ranks(v.Ranks), verb(v.Ranks, "has", "have"), v.What)
 		if v.Site != "" {
 			fmt.Fprintf(&b, " at %s", v.Site)
 		}
 	}
 	if len(d.Others) > 0 {
 		fmt.Fprintf(&b, "; %s %s something else again",
-			d.Names.ranks(d.Others), d.Others.verb("has", "have"))
+			d.Names.ranks(d.Others), verb(d.Others, "has", "have"))
 	}
 	b.WriteString(d.closing())
 	return b.String()
@@ -130,7 +131,7 @@ func (d *DivergenceError) closing() string {
 		out = "; " + d.Why.sentence(d.Names, d.alike(deviant), d.alike(usual))
 	} else if len(d.Deviant) > 0 {
 		out = fmt.Sprintf("; %s %s from the majority",
-			d.Names.short(d.Deviant), d.Deviant.verb("deviates", "deviate"))
+			d.Names.short(d.Deviant), verb(d.Deviant, "deviates", "deviate"))
 	}
 	if len(d.Absent) > 0 {
 		out += fmt.Sprintf("; %s did not take part", d.Names.ranks(d.Absent))
@@ -139,13 +140,14 @@ func (d *DivergenceError) closing() string {
 }
 
 // alike returns the ranks that have what variant i has, whatever their call sites.
-func (d *DivergenceError) alike(i int) RankSet {
-	var out RankSet
+func (d *DivergenceError) alike(i int) []int {
+	var out []int
 	for _, v := range d.Variants {
 		if v.What == d.Variants[i].What {
-			out = out.union(v.Ranks)
+			out = append(out, v.Ranks...)
 		}
 	}
+	slices.Sort(out)
 	return out
 }
 
@@ -155,7 +157,7 @@ func (d *DivergenceError) sides() (usual, deviant int) {
 	usual, deviant = -1, -1
 	most := 0
 	for i := range d.Variants {
-		if n := d.alike(i).Len(); n > most {
+		if n := len(d.alike(i)); n > most {
 			usual, most = i, n
 		}
 	}
@@ -170,15 +172,16 @@ func (d *DivergenceError) sides() (usual, deviant int) {
 // conclude fills in who deviates among the given number of ranks.
 func (d *DivergenceError) conclude(ranks int) {
 	usual, _ := d.sides()
-	if usual < 0 || 2*d.alike(usual).Len() <= ranks {
+	if usual < 0 || 2*len(d.alike(usual)) <= ranks {
 		return
 	}
 	for i := range d.Variants {
 		if d.Variants[i].What != d.Variants[usual].What {
-			d.Deviant = d.Deviant.union(d.Variants[i].Ranks)
+			d.Deviant = append(d.Deviant, d.Variants[i].Ranks...)
 		}
 	}
-	d.Deviant = d.Deviant.union(d.Others)
+	d.Deviant = append(d.Deviant, d.Others...)
+	slices.Sort(d.Deviant)
 }
 
 func (m *Machine) newDivergence(kind Kind, id uint64) *DivergenceError {
@@ -192,7 +195,7 @@ func (m *Machine) differ(
 	kind Kind, id uint64, v variants, text func([]byte) (string, error),
 ) ([]byte, *Outcome, error) {
 	d := m.newDivergence(kind, id)
-	ranks := v.others.Len()
+	ranks := len(v.others)
 	for _, one := range v.list {
 		what, err := text(one.value)
 		if err != nil {
@@ -200,7 +203,7 @@ func (m *Machine) differ(
 		}
 		d.Variants = append(d.Variants,
 			Variant{Ranks: one.ranks, What: what, Site: string(one.note)})
-		ranks += one.ranks.Len()
+		ranks += len(one.ranks)
 	}
 	d.Others = v.others
 	d.conclude(ranks)
@@ -215,9 +218,6 @@ func tagText(value []byte) (string, error) {
 }
 
 func (m *Machine) idsText(value []byte) (string, error) {
-	if len(value)%8 != 0 {
-		return "", protocolError("decoding a list of pools")
-	}
 	if len(value) == 0 {
 		return "no pool", nil
 	}
@@ -229,9 +229,6 @@ func (m *Machine) idsText(value []byte) (string, error) {
 }
 
 func pendingText(value []byte) (string, error) {
-	if len(value) != 16 {
-		return "", protocolError("decoding pending segments")
-	}
 	count := binary.LittleEndian.Uint64(value)
 	return fmt.Sprintf("%d %s pending, digest %016x", count, plural(int(count), "segment"),
 		binary.LittleEndian.Uint64(value[8:])), nil

@@ -8,6 +8,7 @@ import (
 	"github.com/cockroachdb/datadriven"
 
 	"symmem/internal/ledger"
+	"symmem/internal/ranklist"
 )
 
 // TestReports holds the words of every report. Each case is a group; every line is one rank:
@@ -61,7 +62,7 @@ func report(t *testing.T, outcomes []*Outcome, rounds int) string {
 		out += fmt.Sprintf("pool %d agreed up to %d\n", m.Ledger, m.Position)
 	}
 	if len(first.Absent) > 0 {
-		out += fmt.Sprintf("absent: %v\n", first.Absent)
+		out += fmt.Sprintf("absent: %s\n", ranklist.Spans(first.Absent))
 	}
 	if first.Divergence == nil {
 		return out

@@ -1,11 +1,9 @@
 // Package agreement compares the ledgers of a group's ranks and names the first event at which
 // they differ.
 //
-// An agreement is a sequence of rounds. In a round every rank contributes a payload, the payloads
-// are merged into one summary, and every rank steps its [Machine] with that summary, which yields
-// the payload of the next round or the [Outcome]. [Merge] does not care about order or grouping, so
-// that the same code runs where every rank reads all payloads ([Run]), and in a tree that merges on
-// the way up and broadcasts on the way down, where thousands of ranks cost a few words each.
+// An agreement is a sequence of rounds. In a round every rank contributes a payload and reads those
+// of all ([Exchange]). [Merge] sums them up, and every rank steps its [Machine] with the summary,
+// which yields the payload of the next round or the [Outcome]. [Run] does all of it.
 //
 //	vote     position, digest, agreed prefix, pending segments of each ledger; what it is for
 //	  |
@@ -22,9 +20,9 @@
 // ledgers take one. Where a history is no longer kept in full, the outcome gives a range instead of
 // a position.
 //
-// All ranks of a round that got the same summary reach the same outcome, word for word. Everything
-// that came from a peer is decoded strictly: a payload that is truncated, oversized, of another
-// version or at odds with the round is an error that wraps [ErrProtocol], and never a panic.
+// All ranks that got the same payloads reach the same outcome, word for word. Everything that came
+// from a peer is decoded strictly: a payload that is truncated, oversized, of another version or at
+// odds with the round is an error that wraps [ErrProtocol], and never a panic.
 //
 // The package is pure: it exchanges nothing itself and has no clock. Whoever does the exchange sets
 // the deadline, and stands a nil payload in for a rank that did not come.

@@ -28,18 +28,14 @@ func (m *Machine) askEvents() ([]byte, *Outcome, error) {
 	m.phase = phaseEvents
 	in := m.undecided[0]
 	source := m.history(in.id)
-	msg := m.message()
-	msg.ledger, msg.position = in.id, in.lo
-	var value, note []byte
+	msg := message{phase: m.phase, round: m.round, ledger: in.id, position: in.lo}
 	if in.lo == in.top {
-		value, note = eventAnswer(source, in.lo), followingRequests(source, in.lo)
+		msg.value, msg.note = eventAnswer(source, in.lo), followingRequests(source, in.lo)
 	} else {
 		msg.position = in.top + 1
-		value = digestAnswer(source, in.top+1)
+		msg.value = digestAnswer(source, in.top+1)
 	}
-	msg.events = oneVariant(m.config.Rank, value, note)
-	b, err := msg.encode()
-	return b, nil, err
+	return msg.encode(), nil, nil
 }
 
 func eventAnswer(source snapshotSource, at uint64) []byte {
@@ -72,28 +68,28 @@ func followingRequests(source snapshotSource, at uint64) []byte {
 	return out
 }
 
-func (m *Machine) afterEvents(msg *message) ([]byte, *Outcome, error) {
+func (m *Machine) afterEvents(s *Summary) ([]byte, *Outcome, error) {
 	in := m.undecided[0]
 	exact := in.lo == in.top
-	if msg.ledger != in.id || exact != (msg.position == in.lo) {
-		return nil, nil, protocolError("stepping with events of position %d", msg.position)
+	if s.ledger != in.id || exact != (s.position == in.lo) {
+		return nil, nil, protocolError("stepping with events of position %d", s.position)
 	}
 	d := m.newDivergence(KindPlacement, in.id)
 	d.Position, d.Last = in.lo, in.top
-	for _, w := range msg.events.list {
+	for _, w := range s.events.list {
 		v, err := decodeEventAnswer(w)
 		if err != nil {
 			return nil, nil, err
 		}
 		d.Variants = append(d.Variants, v)
 	}
-	d.Others = msg.events.others
-	if msg.events.equal() && len(m.absent) == 0 {
+	d.Others = s.events.others
+	if s.events.equal() && len(m.absent) == 0 {
 		return nil, nil, protocolError("ranks with different digests at %d have the same event", in.lo)
 	}
-	d.conclude(msg.ranks.Len())
+	d.conclude(len(s.ranks))
 	if exact {
-		d.Why = explain(d, msg.events)
+		d.Why = explain(d, s.events)
 	}
 	return nil, &Outcome{Divergence: d, Absent: m.absent}, nil
 }

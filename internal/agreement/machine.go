@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"symmem/internal/ledger"
+	"symmem/internal/ranklist"
 )
 
 // Mode says how histories are compared.
@@ -104,7 +105,7 @@ func (c Config) note() []byte {
 
 func (c Config) validate() error {
 	switch {
-	case c.Ranks < 1 || c.Ranks > maxRanks || c.Rank < 0 || c.Rank >= c.Ranks:
+	case c.Ranks < 1 || c.Rank < 0 || c.Rank >= c.Ranks:
 		return fmt.Errorf("starting an agreement as rank %d of %d: out of range", c.Rank, c.Ranks)
 	case c.Mode != Exact && c.Mode != Prefix:
 		return fmt.Errorf("starting an agreement in mode %d: unknown", c.Mode)
@@ -130,12 +131,12 @@ type Machine struct {
 
 	phase  phase
 	round  uint64
-	absent RankSet
+	absent []int
 
 	// undecided holds the ledgers still in question, by id. At most the last one is known to differ.
 	undecided []interval
-	asked     [][]uint64 // what the round in progress asks of each
-	pending   []vote     // merged votes, kept until the ledgers are known to agree
+	asked     []answer // what this rank answers in the round in progress
+	votes     []tally  // kept until the ledgers are known to agree
 	calls     variants
 	agreed    []AgreedPrefix
 }
@@ -157,79 +158,71 @@ func New(c Config) (*Machine, error) {
 
 // Start returns the payload of the first round. Histories may grow from here on: what is compared
 // is what they were at this call.
-func (m *Machine) Start() ([]byte, error) {
-	rank := m.config.Rank
-	msg := m.message()
-	var ids []byte
-	for i, l := range m.ledgers {
-		now := l.Source.Snapshot()
-		m.ledgers[i].Source = snapshotSource{l.Source, now.Position}
-		ids = appendWords(ids, l.ID)
-		msg.votes = append(msg.votes, newVote(rank, m.config.Mode, l, now))
+func (m *Machine) Start() []byte {
+	msg := message{
+		phase: m.phase, value: append([]byte{byte(m.config.Mode)}, m.config.Tag...),
+		call: m.config.Call.Encode(), note: m.config.note(),
 	}
-	msg.tags = oneVariant(rank, append([]byte{byte(m.config.Mode)}, m.config.Tag...), nil)
-	msg.ids = oneVariant(rank, ids, nil)
-	msg.calls = oneVariant(rank, m.config.Call.Encode(), m.config.note())
+	for i, l := range m.ledgers {
+		v := vote{ID: l.ID, Snapshot: l.Source.Snapshot()}
+		m.ledgers[i].Source = snapshotSource{l.Source, v.Position}
+		if m.config.Mode == Exact {
+			v.Pending = l.Pending
+		}
+		msg.votes = append(msg.votes, v)
+	}
 	return msg.encode()
-}
-
-func (m *Machine) message() *message {
-	return &message{phase: m.phase, round: m.round, ranks: ranksOf(m.config.Rank)}
 }
 
 // Step takes the summary of the round and returns either the payload of the next round or the
 // outcome. Every error wraps [ErrProtocol] and ends the agreement.
-func (m *Machine) Step(summary []byte) (next []byte, outcome *Outcome, err error) {
-	next, outcome, err = m.step(summary)
+func (m *Machine) Step(s *Summary) (next []byte, outcome *Outcome, err error) {
+	next, outcome, err = m.step(s)
 	if err != nil || outcome != nil {
 		m.phase = phaseDone
 	}
 	return next, outcome, err
 }
 
-func (m *Machine) step(summary []byte) ([]byte, *Outcome, error) {
-	msg, err := decode(summary)
-	if err != nil {
-		return nil, nil, err
+func (m *Machine) step(s *Summary) ([]byte, *Outcome, error) {
+	if s.phase != m.phase || s.round != m.round {
+		return nil, nil, protocolError("stepping round %d with round %d", m.round, s.round)
 	}
-	if msg.phase != m.phase || msg.round != m.round {
-		return nil, nil, protocolError("stepping round %d with round %d", m.round, msg.round)
+	if len(s.ranks)+len(s.absent) != m.config.Ranks || !slices.Contains(s.ranks, m.config.Rank) {
+		return nil, nil, protocolError("stepping with %s", ranklist.Ranks(s.ranks))
 	}
-	last := msg.ranks[len(msg.ranks)-1].Last
-	if !msg.ranks.Contains(m.config.Rank) || last >= m.config.Ranks {
-		return nil, nil, protocolError("stepping with %s", msg.ranks.words())
-	}
-	m.absent = m.absent.union(msg.ranks.missing(m.config.Ranks))
+	m.absent = slices.Compact(slices.Sorted(slices.Values(append(m.absent, s.absent...))))
 	m.round++
 	switch m.phase {
 	case phaseVote:
-		return m.afterVote(msg)
+		return m.afterVote(s)
 	case phaseProbe:
-		return m.afterProbe(msg)
+		return m.afterProbe(s)
 	case phaseEvents:
-		return m.afterEvents(msg)
+		return m.afterEvents(s)
 	case phaseDone:
 	}
 	return nil, nil, protocolError("stepping an agreement that is over")
 }
 
 // afterVote notes the ledgers with equal votes as agreed, and the rest as undecided.
-func (m *Machine) afterVote(msg *message) ([]byte, *Outcome, error) {
-	if !msg.tags.equal() {
-		return m.differ(KindTag, 0, msg.tags, tagText)
+func (m *Machine) afterVote(s *Summary) ([]byte, *Outcome, error) {
+	if !s.tags.equal() {
+		return m.differ(KindTag, 0, s.tags, tagText)
 	}
-	if !msg.ids.equal() {
-		return m.differ(KindLedgers, 0, msg.ids, m.idsText)
+	if !s.ids.equal() {
+		return m.differ(KindLedgers, 0, s.ids, m.idsText)
 	}
-	if len(msg.votes) != len(m.ledgers) {
-		return nil, nil, protocolError("stepping with %d ledgers", len(msg.votes))
+	if len(s.votes) != len(m.ledgers) {
+		return nil, nil, protocolError("stepping with %d ledgers", len(s.votes))
 	}
-	for i, v := range msg.votes {
-		if v.id != m.ledgers[i].ID {
-			return nil, nil, protocolError("stepping with ledger %d", v.id)
+	for i := range s.votes {
+		v := &s.votes[i]
+		if v.ID != m.ledgers[i].ID {
+			return nil, nil, protocolError("stepping with ledger %d", v.ID)
 		}
 		if v.same {
-			m.agreed = append(m.agreed, AgreedPrefix{Ledger: v.id, Position: v.low, Digest: v.digest})
+			m.agreed = append(m.agreed, AgreedPrefix{Ledger: v.ID, Position: v.low, Digest: v.Digest})
 			continue
 		}
 		in, err := v.interval(m.config.Mode)
@@ -238,7 +231,7 @@ func (m *Machine) afterVote(msg *message) ([]byte, *Outcome, error) {
 		}
 		m.undecided = append(m.undecided, in)
 	}
-	m.pending, m.calls = msg.votes, msg.calls
+	m.votes, m.calls = s.votes, s.calls
 	return m.advance()
 }
 
@@ -253,7 +246,9 @@ func (m *Machine) advance() ([]byte, *Outcome, error) {
 			continue
 		}
 		kept = append(kept, in)
-		m.asked = append(m.asked, question)
+		for _, at := range question {
+			m.asked = append(m.asked, m.answer(in.id, at))
+		}
 		if in.differs {
 			break // Only the first difference counts.
 		}
@@ -262,30 +257,20 @@ func (m *Machine) advance() ([]byte, *Outcome, error) {
 	switch {
 	case len(m.undecided) == 0:
 		return m.agree()
-	case len(m.asked[0]) == 0:
+	case len(m.asked) == 0:
 		return m.askEvents()
 	}
-	return m.probe()
+	m.phase = phaseProbe
+	msg := message{phase: m.phase, round: m.round, answers: m.asked}
+	return msg.encode(), nil, nil
 }
 
-func (m *Machine) probe() ([]byte, *Outcome, error) {
-	m.phase = phaseProbe
-	msg := m.message()
-	for i, in := range m.undecided {
-		p := probe{id: in.id}
-		source := m.history(in.id)
-		for _, at := range m.asked[i] {
-			digest, known := source.DigestAt(at)
-			if !known {
-				digest = 0
-			}
-			p.answers = append(p.answers,
-				answer{position: at, digest: digest, known: known, unknown: !known})
-		}
-		msg.probes = append(msg.probes, p)
+func (m *Machine) answer(id, at uint64) answer {
+	digest, known := m.history(id).DigestAt(at)
+	if !known {
+		digest = 0
 	}
-	b, err := msg.encode()
-	return b, nil, err
+	return answer{Ledger: id, Position: at, Digest: digest, Known: known}
 }
 
 // history returns the history of a ledger as it was at the start.
@@ -294,24 +279,17 @@ func (m *Machine) history(id uint64) snapshotSource {
 	return m.ledgers[i].Source.(snapshotSource)
 }
 
-func (m *Machine) afterProbe(msg *message) ([]byte, *Outcome, error) {
-	if len(msg.probes) != len(m.undecided) {
-		return nil, nil, protocolError("stepping with %d probes", len(msg.probes))
+func (m *Machine) afterProbe(s *Summary) ([]byte, *Outcome, error) {
+	fits := slices.EqualFunc(s.findings, m.asked, func(f finding, own answer) bool {
+		return f.sameQuestion(own)
+	})
+	if !fits {
+		return nil, nil, protocolError("stepping with answers to other questions")
 	}
-	for i, p := range msg.probes {
-		in := &m.undecided[i]
-		fits := p.id == in.id && slices.EqualFunc(p.answers, m.asked[i],
-			func(a answer, at uint64) bool { return a.position == at })
-		if !fits {
-			return nil, nil, protocolError("stepping with other probes than were asked for")
-		}
-		more, err := in.narrow(p)
-		if err != nil {
+	for _, f := range s.findings {
+		i := slices.IndexFunc(m.undecided, func(in interval) bool { return in.id == f.Ledger })
+		if err := m.undecided[i].narrow(f); err != nil {
 			return nil, nil, err
-		}
-		if !more {
-			// What a rank forgets while it is being asked is not worth another round.
-			in.floor, in.stride = maxPosition, maxPosition
 		}
 	}
 	return m.advance()
@@ -319,9 +297,9 @@ func (m *Machine) afterProbe(msg *message) ([]byte, *Outcome, error) {
 
 // agree ends an agreement over equal ledgers: what is left to compare are lists and calls.
 func (m *Machine) agree() ([]byte, *Outcome, error) {
-	for _, v := range m.pending {
-		if !v.pending.equal() {
-			return m.differ(KindPending, v.id, v.pending, pendingText)
+	for i := range m.votes {
+		if v := &m.votes[i]; !v.pending.equal() {
+			return m.differ(KindPending, v.ID, v.pending, pendingText)
 		}
 	}
 	if !m.calls.equal() {

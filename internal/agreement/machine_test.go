@@ -165,15 +165,11 @@ func drive(t testing.TB, machines []*Machine, absent map[int]bool) ([]*Outcome, 
 		if absent[i] {
 			continue
 		}
-		p, err := m.Start()
-		if err != nil {
-			t.Fatal(err)
-		}
-		payloads[i] = p
+		payloads[i] = m.Start()
 	}
 	outcomes := make([]*Outcome, len(machines))
 	for round := 1; ; round++ {
-		summary, err := MergeAll(payloads)
+		summary, err := Merge(payloads)
 		if err != nil {
 			t.Fatal(err)
 		}

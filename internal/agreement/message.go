@@ -2,11 +2,11 @@ package agreement
 
 import (
 	"encoding/binary"
-	"slices"
+	"fmt"
 )
 
 // phase is the kind of a round.
-type phase uint8
+type phase uint64
 
 const (
 	phaseVote phase = iota + 1
@@ -15,207 +15,151 @@ const (
 	phaseDone
 )
 
-// message is a payload or a summary: a payload is the summary of one rank.
+// message is what one rank contributes to a round.
 type message struct {
 	phase phase
 	round uint64
-	ranks RankSet
+	// value is what the agreement is for, in a vote, and in the phase of events what the rank has at
+	// a position of a ledger. call is that of a vote, and note rides along with a call or an event.
+	value, call, note []byte
+	ledger, position  uint64
 
-	// In a vote: what the agreement is for, which ledgers, which call, and the ledgers.
-	tags, ids, calls variants
-	votes            []vote
-
-	// In a probe: the digests of the undecided ledgers.
-	probes []probe
-
-	// In the phase of events: what is at one position of one ledger.
-	ledger, position uint64
-	events           variants
+	votes   []vote   // in a vote: of each ledger, by id
+	answers []answer // in a probe: digests of the undecided ledgers
 }
 
-// Merge joins two payloads or summaries of the same round. It is associative and commutative, up to
-// the choice of which ranks go unlisted when there are more than 16 different contributions. The
-// arguments are not modified. An error wraps [ErrProtocol].
-func Merge(a, b []byte) ([]byte, error) {
-	x, err := decode(a)
-	if err != nil {
-		return nil, err
+func (m *message) encode() []byte {
+	b := appendWords(nil, wireVersion, uint64(m.phase), m.round, m.ledger, m.position)
+	for _, part := range [][]byte{m.value, m.call, m.note} {
+		b = appendBytes(b, part)
 	}
-	y, err := decode(b)
-	if err != nil {
-		return nil, err
-	}
-	if err := x.merge(y); err != nil {
-		return nil, err
-	}
-	return x.encode()
-}
-
-// MergeAll merges the payloads of a round in which payloads[i] came from rank i. A nil payload
-// stands for an absent rank. A payload that speaks for another rank is refused.
-func MergeAll(payloads [][]byte) ([]byte, error) {
-	var sum *message
-	for rank, p := range payloads {
-		if p == nil {
-			continue
-		}
-		m, err := decode(p)
-		if err == nil && !slices.Equal(m.ranks, ranksOf(rank)) {
-			err = protocolError("payload speaks for %s", m.ranks.words())
-		}
-		if err == nil && sum != nil {
-			err = sum.merge(m)
-		}
-		if err != nil {
-			return nil, wrapRank(rank, err)
-		}
-		if sum == nil {
-			sum = m
-		}
-	}
-	if sum == nil {
-		return nil, protocolError("merging a round without payloads")
-	}
-	return sum.encode()
-}
-
-func (m *message) merge(o *message) error {
-	if m.phase != o.phase || m.round != o.round {
-		return protocolError("merging round %d with round %d", m.round, o.round)
-	}
-	ranks := m.ranks.union(o.ranks)
-	if ranks.Len() != m.ranks.Len()+o.ranks.Len() {
-		return protocolError("merging %s with %s: counted twice", m.ranks.words(), o.ranks.words())
-	}
-	m.ranks = ranks
-	switch m.phase {
-	case phaseVote:
-		return m.mergeVotes(o)
-	case phaseProbe:
-		return m.mergeProbes(o)
-	case phaseEvents:
-		if m.ledger != o.ledger || m.position != o.position {
-			return protocolError("merging events of different positions")
-		}
-		m.events = m.events.merge(o.events)
-	case phaseDone:
-		return protocolError("merging round %d", m.round)
-	}
-	return nil
-}
-
-// mergeVotes leaves the ledgers out once the ranks do not even have the same ones.
-func (m *message) mergeVotes(o *message) error {
-	m.tags = m.tags.merge(o.tags)
-	m.ids = m.ids.merge(o.ids)
-	m.calls = m.calls.merge(o.calls)
-	if !m.ids.equal() {
-		m.votes = nil
-		return nil
-	}
-	if len(m.votes) != len(o.votes) {
-		return protocolError("merging %d ledgers with %d", len(m.votes), len(o.votes))
-	}
-	for i := range m.votes {
-		if m.votes[i].id != o.votes[i].id {
-			return protocolError("merging different ledgers")
-		}
-		m.votes[i].merge(o.votes[i])
-	}
-	return nil
-}
-
-func (m *message) mergeProbes(o *message) error {
-	if len(m.probes) != len(o.probes) {
-		return protocolError("merging %d probes with %d", len(m.probes), len(o.probes))
-	}
-	for i := range m.probes {
-		if !m.probes[i].sameQuestion(o.probes[i]) {
-			return protocolError("merging different probes")
-		}
-		m.probes[i].merge(o.probes[i])
-	}
-	return nil
-}
-
-func (m *message) encode() ([]byte, error) {
-	b := append(make([]byte, 0, 256), wireVersion, byte(m.phase))
-	b = binary.AppendUvarint(b, m.round)
-	b = m.ranks.append(b)
-	switch m.phase {
-	case phaseVote:
-		b = m.tags.append(b)
-		b = m.ids.append(b)
-		b = m.calls.append(b)
-		b = binary.AppendUvarint(b, uint64(len(m.votes)))
-		for i := range m.votes {
-			b = m.votes[i].append(b)
-		}
-	case phaseProbe:
-		b = binary.AppendUvarint(b, uint64(len(m.probes)))
-		for i := range m.probes {
-			b = m.probes[i].append(b)
-		}
-	case phaseEvents:
-		b = binary.AppendUvarint(b, m.ledger)
-		b = binary.AppendUvarint(b, m.position)
-		b = m.events.append(b)
-	case phaseDone:
-	}
-	if len(b) > MaxPayload {
-		return nil, protocolError("encoding %d bytes", len(b))
-	}
-	return b, nil
+	b, _ = binary.Append(b, binary.LittleEndian, m.votes) // of a fixed size, which cannot fail
+	b, _ = binary.Append(b, binary.LittleEndian, m.answers)
+	return b
 }
 
 func decode(b []byte) (*message, error) {
-	if len(b) > MaxPayload {
-		return nil, protocolError("decoding %d bytes", len(b))
-	}
 	r := &reader{b: b}
-	if v := r.u8("version"); r.err == nil && v != wireVersion {
+	if v := r.u64("version"); r.err == nil && v != wireVersion {
 		return nil, protocolError("decoding version %d", v)
 	}
-	m := &message{phase: phase(r.u8("phase")), round: r.uvarint("round")}
-	m.ranks = r.rankSet("ranks")
-	if len(m.ranks) == 0 {
-		r.fail("ranks")
-	}
+	m := &message{phase: phase(r.u64("phase")), round: r.u64("round")}
+	m.ledger, m.position = r.u64("ledger"), r.u64("position")
+	m.value, m.call = r.bytes(maxValue, "value"), r.bytes(maxValue, "call")
+	m.note = r.bytes(maxNote, "note")
 	switch m.phase {
 	case phaseVote:
-		m.decodeVote(r)
+		m.votes = listOf[vote](r, MaxLedgers, "votes")
+		for i, v := range m.votes {
+			if !v.valid() || i > 0 && v.ID <= m.votes[i-1].ID {
+				r.fail("vote")
+			}
+		}
 	case phaseProbe:
-		m.probes = r.probes()
+		m.answers = listOf[answer](r, MaxLedgers*maxProbes, "answers")
 	case phaseEvents:
-		m.ledger, m.position = r.uvarint("ledger"), r.uvarint("position")
-		m.events = r.variants(m.ranks, "events")
-	case phaseDone:
-		r.fail("phase")
 	default:
 		r.fail("phase")
 	}
-	if r.err == nil && len(r.b) > 0 {
+	if len(r.b) > 0 {
 		r.fail("rest")
 	}
-	if r.err != nil {
-		return nil, r.err
-	}
-	return m, nil
+	return m, r.err
 }
 
-func (m *message) decodeVote(r *reader) {
-	m.tags = r.variants(m.ranks, "tags")
-	m.ids = r.variants(m.ranks, "ledgers")
-	m.calls = r.variants(m.ranks, "calls")
-	n := r.count(MaxLedgers, "votes")
-	for i := range n {
-		v := r.vote(m.ranks)
-		if i > 0 && v.id <= m.votes[i-1].id {
-			r.fail("order of ledgers")
+// Summary is what the ranks that came have contributed to a round.
+type Summary struct {
+	phase            phase
+	round            uint64
+	ledger, position uint64
+	ranks, absent    []int
+
+	tags, ids, calls variants // in a vote
+	votes            []tally
+	findings         []finding // in a probe
+	events           variants  // in the phase of events
+}
+
+// Merge joins the payloads of a round, of which payloads[i] came from rank i; nil stands for a rank
+// that did not come. An error wraps [ErrProtocol].
+func Merge(payloads [][]byte) (*Summary, error) {
+	s := &Summary{}
+	for rank, p := range payloads {
+		if p == nil {
+			s.absent = append(s.absent, rank)
+			continue
 		}
-		if r.err != nil {
-			return
+		m, err := decode(p)
+		if err == nil {
+			err = s.add(rank, m)
 		}
-		m.votes = append(m.votes, v)
+		if err != nil {
+			return nil, fmt.Errorf("reading the payload of rank %d: %w", rank, err)
+		}
 	}
+	if len(s.ranks) == 0 {
+		return nil, protocolError("merging a round without payloads")
+	}
+	return s, nil
+}
+
+func (s *Summary) add(rank int, m *message) error {
+	if len(s.ranks) == 0 {
+		s.phase, s.round, s.ledger, s.position = m.phase, m.round, m.ledger, m.position
+	}
+	if m.phase != s.phase || m.round != s.round || m.ledger != s.ledger || m.position != s.position {
+		return protocolError("merging round %d with round %d", s.round, m.round)
+	}
+	first := len(s.ranks) == 0
+	s.ranks = append(s.ranks, rank)
+	switch s.phase {
+	case phaseVote:
+		s.addVotes(rank, m, first)
+	case phaseProbe:
+		return s.addAnswers(m, first)
+	case phaseEvents:
+		s.events.add(rank, m.value, m.note)
+	case phaseDone:
+	}
+	return nil
+}
+
+// addVotes leaves the ledgers out once the ranks do not even have the same ones.
+func (s *Summary) addVotes(rank int, m *message, first bool) {
+	s.tags.add(rank, m.value, nil)
+	s.calls.add(rank, m.call, m.note)
+	var ids []byte
+	for _, v := range m.votes {
+		ids = appendWords(ids, v.ID)
+	}
+	s.ids.add(rank, ids, nil)
+	if !s.ids.equal() {
+		s.votes = nil
+		return
+	}
+	for i, v := range m.votes {
+		if first {
+			s.votes = append(s.votes, newTally(v))
+		}
+		s.votes[i].add(rank, v)
+	}
+}
+
+func (s *Summary) addAnswers(m *message, first bool) error {
+	if first {
+		s.findings = make([]finding, len(m.answers))
+		for i, a := range m.answers {
+			s.findings[i].answer = a
+		}
+	}
+	if len(m.answers) != len(s.findings) {
+		return protocolError("merging %d answers with %d", len(s.findings), len(m.answers))
+	}
+	for i, a := range m.answers {
+		if !a.sameQuestion(s.findings[i].answer) {
+			return protocolError("merging answers to different questions")
+		}
+		s.findings[i].add(a)
+	}
+	return nil
 }

@@ -3,6 +3,8 @@ package agreement
 import (
 	"fmt"
 	"slices"
+
+	"symmem/internal/ranklist"
 )
 
 // Names are the words of reports for what an agreement knows by number. They must be the same on
@@ -16,48 +18,24 @@ type Names struct {
 
 // ranks names ranks of the group by their numbers in the world, in the order of the group, adding
 // their own where they differ.
-func (n Names) ranks(own RankSet) string {
-	if n.plain() || slices.Equal(own, n.World(own)) {
-		return n.short(own)
-	}
-	var world RankSet // in group order
-	for r := range own.All() {
-		next := n.Members[r]
-		if k := len(world); k > 0 && world[k-1].Last+1 == next {
-			world[k-1].Last = next
-			continue
-		}
-		world = append(world, RankSpan{next, next})
-	}
-	return fmt.Sprintf("world %s (%s of the group)", world.words(), own.words())
-}
+func (n Names) ranks(own []int) string { return ranklist.RanksOf(n.world(own), n.Members) }
 
 // short is ranks for those that were named before.
-func (n Names) short(own RankSet) string {
-	if n.plain() {
-		return own.words()
+func (n Names) short(own []int) string {
+	if ranklist.NumberedAsWorld(n.Members) {
+		return ranklist.Ranks(own)
 	}
-	return "world " + n.World(own).words()
+	return "world " + ranklist.Ranks(slices.Sorted(slices.Values(n.world(own))))
 }
 
-// plain reports whether every rank has one number in the group and in the world.
-func (n Names) plain() bool {
-	for own, world := range n.Members {
-		if own != world {
-			return false
-		}
-	}
-	return true
-}
-
-// World returns the numbers in the world of ranks of the group.
-func (n Names) World(own RankSet) RankSet {
+// world returns the numbers in the world of ranks of the group.
+func (n Names) world(own []int) []int {
 	if len(n.Members) == 0 {
 		return own
 	}
-	var world RankSet
-	for r := range own.All() {
-		world = world.union(ranksOf(n.Members[r]))
+	world := make([]int, len(own))
+	for i, r := range own {
+		world[i] = n.Members[r]
 	}
 	return world
 }
@@ -68,4 +46,12 @@ func (n Names) pool(id uint64) string {
 		return fmt.Sprintf("pool %d", id)
 	}
 	return n.Pool(id)
+}
+
+// verb picks the form of a verb that goes with the number of ranks.
+func verb(ranks []int, one, many string) string {
+	if len(ranks) == 1 {
+		return one
+	}
+	return many
 }

@@ -6,13 +6,13 @@ type AgreedPrefix struct {
 	Ledger, Position, Digest uint64
 }
 
-// Outcome ends an agreement. It is the same on every rank that got the same summaries.
+// Outcome ends an agreement. It is the same on every rank that got the same payloads.
 type Outcome struct {
 	// Agreed has one entry for each ledger, by id, if the ranks agreed.
 	Agreed []AgreedPrefix
 	// Absent are the ranks that did not take part in every round. The outcome is about the
 	// others; whether it counts without them is for the caller to say.
-	Absent RankSet
+	Absent []int
 	// Divergence says where the ranks differ; nil if they agreed.
 	Divergence *DivergenceError
 }

@@ -1,47 +1,31 @@
 package agreement
 
-import (
-	"encoding/binary"
-	"slices"
-)
-
 // maxProbes is how many positions of a ledger a round asks for: 15 cut what is left to a
 // sixteenth, for a payload of a few hundred bytes.
 const maxProbes = 15
 
-// probe asks for the digests of one ledger at some positions, and holds the answers.
-type probe struct {
-	id      uint64
-	answers []answer
-}
-
-// answer merges the digests at one position. It keeps the first known digest, whether any two known
-// ones differ, and whether some rank does not know: all three merge in any order.
+// answer is the digest that a rank has of a ledger at a position, if it is known there; else 0.
 type answer struct {
-	position, digest        uint64
-	known, differs, unknown bool
+	Ledger, Position, Digest uint64
+	Known                    bool
 }
 
-func (p probe) sameQuestion(o probe) bool {
-	return p.id == o.id && slices.EqualFunc(p.answers, o.answers, func(a, b answer) bool {
-		return a.position == b.position
-	})
+func (a answer) sameQuestion(o answer) bool {
+	return a.Ledger == o.Ledger && a.Position == o.Position
 }
 
-func (p probe) merge(o probe) {
-	for i := range p.answers {
-		p.answers[i].merge(o.answers[i])
-	}
+// finding is what the answers of all ranks to a question come to: the first known digest, whether
+// any two known ones differ, and whether some rank does not know.
+type finding struct {
+	answer
+	differs, unknown bool
 }
 
-func (a *answer) merge(o answer) {
-	a.differs = a.differs || o.differs || a.known && o.known && a.digest != o.digest
-	a.unknown = a.unknown || o.unknown
-	switch {
-	case a.known && o.known:
-		a.digest = min(a.digest, o.digest)
-	case o.known:
-		a.known, a.digest = true, o.digest
+func (f *finding) add(a answer) {
+	f.differs = f.differs || f.Known && a.Known && f.Digest != a.Digest
+	f.unknown = f.unknown || !a.Known
+	if !f.Known {
+		f.answer = a
 	}
 }
 
@@ -83,56 +67,21 @@ func cut(n, i, parts uint64) uint64 {
 	return whole*i + (rest*i+parts-1)/parts
 }
 
-// narrow applies the merged answers. It reports whether the search can go on: it cannot where a
-// rank has forgotten what it still knew when the agreement began.
-func (in *interval) narrow(p probe) (bool, error) {
-	more := true
-	for _, a := range p.answers {
-		switch {
-		case a.differs:
-			if a.position <= in.top {
-				in.top = a.position - 1
-				in.differs = true
-			}
-		case a.unknown:
-			more = false
-		case a.position > in.top:
-			return false, protocolError("ledger %d differs at a position before an equal one", in.id)
-		default:
-			in.lo, in.loDigest = a.position, a.digest
+// narrow applies what was found at one position. Where a rank has forgotten what it still knew when
+// the agreement began the search ends: what it forgets meanwhile is not worth another round.
+func (in *interval) narrow(f finding) error {
+	switch {
+	case f.differs:
+		if f.Position <= in.top {
+			in.top = f.Position - 1
+			in.differs = true
 		}
+	case f.unknown:
+		in.floor, in.stride = maxPosition, maxPosition
+	case f.Position > in.top:
+		return protocolError("ledger %d differs at a position before an equal one", in.id)
+	default:
+		in.lo, in.loDigest = f.Position, f.Digest
 	}
-	return more, nil
-}
-
-func (p probe) append(b []byte) []byte {
-	b = binary.AppendUvarint(b, p.id)
-	b = append(b, byte(len(p.answers)))
-	for _, a := range p.answers {
-		b = binary.AppendUvarint(b, a.position)
-		b = appendWords(b, a.digest)
-		b = appendBool(b, a.known)
-		b = appendBool(b, a.differs)
-		b = appendBool(b, a.unknown)
-	}
-	return b
-}
-
-func (r *reader) probes() []probe {
-	const what = "probe"
-	n := r.count(MaxLedgers, what)
-	out := make([]probe, 0, n)
-	for range n {
-		p := probe{id: r.uvarint(what)}
-		for range r.count(maxProbes, what) {
-			a := answer{position: r.uvarint(what), digest: r.u64(what)}
-			a.known, a.differs, a.unknown = r.bool(what), r.bool(what), r.bool(what)
-			if !a.known && (!a.unknown || a.differs || a.digest != 0) {
-				r.fail(what)
-			}
-			p.answers = append(p.answers, a)
-		}
-		out = append(out, p)
-	}
-	return out
+	return nil
 }

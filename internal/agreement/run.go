@@ -10,13 +10,10 @@ import (
 // ctx. The payloads are read only, until the next call.
 type Exchange func(ctx context.Context, payload []byte) ([][]byte, error)
 
-// Run takes m through its rounds over an exchange in which every rank reads all payloads. The
-// error is about the exchange itself; that ranks differ is in the outcome.
+// Run takes m through its rounds over an exchange. The error is about the exchange itself; that
+// ranks differ is in the outcome.
 func Run(ctx context.Context, exchange Exchange, m *Machine) (*Outcome, error) {
-	payload, err := m.Start()
-	if err != nil {
-		return nil, err
-	}
+	payload := m.Start()
 	for {
 		if err := ctx.Err(); err != nil {
 			return nil, fmt.Errorf("agreeing in round %d: %w", m.round, err)
@@ -25,7 +22,7 @@ func Run(ctx context.Context, exchange Exchange, m *Machine) (*Outcome, error) {
 		if err != nil {
 			return nil, fmt.Errorf("exchanging round %d: %w", m.round, err)
 		}
-		summary, err := MergeAll(payloads)
+		summary, err := Merge(payloads)
 		if err != nil {
 			return nil, fmt.Errorf("merging round %d: %w", m.round, err)
 		}
@@ -35,8 +32,4 @@ func Run(ctx context.Context, exchange Exchange, m *Machine) (*Outcome, error) {
 		}
 		payload = next
 	}
-}
-
-func wrapRank(rank int, err error) error {
-	return fmt.Errorf("reading the payload of rank %d: %w", rank, err)
 }

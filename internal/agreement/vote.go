@@ -1,53 +1,41 @@
 package agreement
 
-import (
-	"encoding/binary"
+import "symmem/internal/ledger"
 
-	"symmem/internal/ledger"
-)
-
-// vote is what the first round says of one ledger. For one rank low, high and the position are the
-// same; merged, they span the group.
+// vote is what a rank says of one ledger in the first round.
 type vote struct {
-	id        uint64
-	low, high uint64 // least and greatest position
-	digest    uint64 // of the whole history
-	same      bool   // position and digest are the same on all ranks
-
-	agreed, agreedDigest uint64
-	agreedSame           bool // so are the agreed prefix and its digest
-
-	floor, stride uint64 // greatest: what every rank still keeps
-	pending       variants
+	ID uint64
+	ledger.Snapshot
+	Pending Pending
 }
 
-// newVote makes the vote of one rank. In a prefix comparison pending segments do not count.
-func newVote(rank int, mode Mode, l Ledger, s ledger.Snapshot) vote {
-	var pending []byte
-	if mode == Exact {
-		pending = appendWords(nil, uint64(l.Pending.Count), l.Pending.Digest)
-	}
-	return vote{
-		id:  l.ID,
-		low: s.Position, high: s.Position,
-		digest: s.Digest, same: true,
-		agreed: s.Agreed, agreedDigest: s.AgreedDigest, agreedSame: true,
-		floor: s.Floor, stride: s.Stride,
-		pending: oneVariant(rank, pending, nil),
-	}
+// valid reports whether a ledger can be in such a state.
+func (v vote) valid() bool {
+	stride := v.Stride > 0 && v.Stride&(v.Stride-1) == 0
+	return stride && max(v.Agreed, v.Floor) <= v.Position && max(v.Position, v.Stride) <= maxPosition
 }
 
-func (v *vote) merge(o vote) {
-	v.same = v.same && o.same && v.low == o.low && v.digest == o.digest
-	v.agreedSame = v.agreedSame && o.agreedSame &&
-		v.agreed == o.agreed && v.agreedDigest == o.agreedDigest
-	// What is not the same must still merge to the same bytes in any order.
-	v.digest = min(v.digest, o.digest)
-	v.agreed = min(v.agreed, o.agreed)
-	v.agreedDigest = min(v.agreedDigest, o.agreedDigest)
-	v.low, v.high = min(v.low, o.low), max(v.high, o.high)
-	v.floor, v.stride = max(v.floor, o.floor), max(v.stride, o.stride)
-	v.pending = v.pending.merge(o.pending)
+// tally is what all ranks say of one ledger.
+type tally struct {
+	// vote is that of the first rank, but has the greatest floor and stride of all: what every rank
+	// still keeps.
+	vote
+	low, high  uint64 // least and greatest position
+	same       bool   // position and digest are the same on all ranks
+	agreedSame bool   // so are the agreed prefix and its digest
+	pending    variants
+}
+
+func newTally(first vote) tally {
+	return tally{vote: first, low: first.Position, high: first.Position, same: true, agreedSame: true}
+}
+
+func (t *tally) add(rank int, v vote) {
+	t.same = t.same && t.Position == v.Position && t.Digest == v.Digest
+	t.agreedSame = t.agreedSame && t.Agreed == v.Agreed && t.AgreedDigest == v.AgreedDigest
+	t.low, t.high = min(t.low, v.Position), max(t.high, v.Position)
+	t.Floor, t.Stride = max(t.Floor, v.Floor), max(t.Stride, v.Stride)
+	t.pending.add(rank, appendWords(nil, uint64(v.Pending.Count), v.Pending.Digest), nil)
 }
 
 // interval is where a ledger may first differ: at a position from lo to top, both included. If
@@ -59,19 +47,19 @@ type interval struct {
 	differs               bool
 }
 
-// interval turns the merged vote of an undecided ledger into the positions to search.
-func (v vote) interval(mode Mode) (interval, error) {
+// interval turns what is said of an undecided ledger into the positions to search.
+func (t *tally) interval(mode Mode) (interval, error) {
 	in := interval{
-		id: v.id, loDigest: ledger.Empty, top: v.low,
-		floor: v.floor, stride: v.stride, differs: mode == Exact,
+		id: t.ID, loDigest: ledger.Empty, top: t.low,
+		floor: t.Floor, stride: t.Stride, differs: mode == Exact,
 	}
-	if v.agreedSame {
-		in.lo, in.loDigest = v.agreed, v.agreedDigest
+	if t.agreedSame {
+		in.lo, in.loDigest = t.Agreed, t.AgreedDigest
 	}
-	if v.low == v.high {
+	if t.low == t.high {
 		// Everybody is at the same position and the digests there differ.
 		if in.top <= in.lo {
-			return in, protocolError("ledger %d differs at or before what was agreed", v.id)
+			return in, protocolError("ledger %d differs at or before what was agreed", t.ID)
 		}
 		in.top--
 		in.differs = true
@@ -79,31 +67,4 @@ func (v vote) interval(mode Mode) (interval, error) {
 	// Equal digests at the end of the agreed prefix mean that everything before it is equal.
 	in.top = max(in.top, in.lo)
 	return in, nil
-}
-
-func (v vote) append(b []byte) []byte {
-	for _, word := range []uint64{v.id, v.low, v.high, v.agreed, v.floor, v.stride} {
-		b = binary.AppendUvarint(b, word)
-	}
-	b = appendWords(b, v.digest, v.agreedDigest)
-	b = appendBool(b, v.same)
-	b = appendBool(b, v.agreedSame)
-	return v.pending.append(b)
-}
-
-func (r *reader) vote(ranks RankSet) vote {
-	const what = "vote"
-	v := vote{
-		id: r.uvarint(what), low: r.uvarint(what), high: r.uvarint(what),
-		agreed: r.uvarint(what), floor: r.uvarint(what), stride: r.uvarint(what),
-	}
-	v.digest, v.agreedDigest = r.u64(what), r.u64(what)
-	v.same, v.agreedSame = r.bool(what), r.bool(what)
-	v.pending = r.variants(ranks, "pending segments")
-	ordered := v.agreed <= v.low && v.low <= v.high && v.floor <= v.high
-	stride := v.stride > 0 && v.stride&(v.stride-1) == 0
-	if !ordered || !stride || max(v.high, v.stride) > maxPosition || v.same && v.low != v.high {
-		r.fail(what)
-	}
-	return v
 }

@@ -45,14 +45,14 @@ func (w Why) String() string {
 }
 
 // sentence says w of the deviating ranks as against the others.
-func (w Why) sentence(n Names, deviant, usual RankSet) string {
-	have := deviant.verb("has", "have")
+func (w Why) sentence(n Names, deviant, usual []int) string {
+	have := verb(deviant, "has", "have")
 	a, b := n.short(deviant), n.short(usual)
 	switch w {
 	case WhyExtra:
-		return fmt.Sprintf("%s %s an event that %s %s not", a, have, b, usual.verb("has", "have"))
+		return fmt.Sprintf("%s %s an event that %s %s not", a, have, b, verb(usual, "has", "have"))
 	case WhyMissing:
-		return fmt.Sprintf("%s %s an event of %s", a, deviant.verb("lacks", "lack"), b)
+		return fmt.Sprintf("%s %s an event of %s", a, verb(deviant, "lacks", "lack"), b)
 	case WhySize:
 		return fmt.Sprintf("%s %s another size than %s", a, have, b)
 	case WhyPlace:

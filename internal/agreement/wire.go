@@ -11,11 +11,7 @@ var ErrProtocol = errors.New("agreement protocol violated")
 
 const (
 	// wireVersion changes whenever the encoding does; mixed versions must not guess.
-	wireVersion = 1
-
-	// MaxPayload bounds a payload and a summary, in bytes. The largest honest summary, of
-	// 64 ledgers and 4096 ranks in the worst possible order, is below it.
-	MaxPayload = 1 << 20
+	wireVersion = 2
 
 	// MaxLedgers bounds the ledgers of one agreement: pools are few.
 	MaxLedgers = 64
@@ -23,15 +19,12 @@ const (
 	// MaxTag bounds a tag, in bytes.
 	MaxTag = 200
 
-	// maxRanks bounds the number of a rank, and with it what a peer can make us allocate.
-	maxRanks = 1 << 20
-
 	// maxPosition leaves room to compute with positions. No ledger gets there: at an event a
 	// nanosecond it takes a century.
 	maxPosition = 1 << 62
 
-	// maxValue bounds one variant: a list of ledgers and an event with its site are the longest.
-	maxValue = 1 + 8*MaxLedgers
+	// maxValue bounds a tag, a call and an event with its site, in bytes.
+	maxValue = 512
 )
 
 func protocolError(format string, args ...any) error {
@@ -51,24 +44,6 @@ func (r *reader) fail(what string) {
 	r.b = nil
 }
 
-func (r *reader) u8(what string) byte {
-	if len(r.b) < 1 {
-		r.fail(what)
-		return 0
-	}
-	v := r.b[0]
-	r.b = r.b[1:]
-	return v
-}
-
-func (r *reader) bool(what string) bool {
-	v := r.u8(what)
-	if v > 1 {
-		r.fail(what)
-	}
-	return v == 1
-}
-
 func (r *reader) u64(what string) uint64 {
 	if len(r.b) < 8 {
 		r.fail(what)
@@ -79,42 +54,42 @@ func (r *reader) u64(what string) uint64 {
 	return v
 }
 
-func (r *reader) uvarint(what string) uint64 {
-	v, n := binary.Uvarint(r.b)
-	if n <= 0 {
-		r.fail(what)
-		return 0
-	}
-	r.b = r.b[n:]
-	return v
-}
-
-// count reads a number of things of at least one byte each, so that no count can exceed the bytes
-// that are there.
-func (r *reader) count(limit int, what string) int {
-	v := r.uvarint(what)
-	if v > uint64(limit) || v > uint64(len(r.b)) {
-		r.fail(what)
-		return 0
-	}
-	return int(v)
-}
-
 func (r *reader) bytes(limit int, what string) []byte {
-	n := r.count(limit, what)
+	n := r.u64(what)
+	if n > uint64(min(limit, len(r.b))) {
+		r.fail(what)
+		return nil
+	}
 	v := r.b[:n:n]
 	r.b = r.b[n:]
 	return v
 }
 
-func appendBytes(dst, v []byte) []byte {
-	dst = binary.AppendUvarint(dst, uint64(len(v)))
-	return append(dst, v...)
+// listOf reads the rest as a list of values of a fixed size.
+func listOf[T any](r *reader, limit int, what string) []T {
+	var zero T
+	size := binary.Size(zero)
+	if len(r.b)%size != 0 || len(r.b)/size > limit {
+		r.fail(what)
+		return nil
+	}
+	list := make([]T, len(r.b)/size)
+	if _, err := binary.Decode(r.b, binary.LittleEndian, list); err != nil {
+		r.fail(what)
+		return nil
+	}
+	r.b = nil
+	return list
 }
 
-func appendBool(dst []byte, v bool) []byte {
-	if v {
-		return append(dst, 1)
+func appendBytes(dst, v []byte) []byte {
+	return append(appendWords(dst, uint64(len(v))), v...)
+}
+
+// appendWords encodes whole numbers as a value that compares by its bytes.
+func appendWords(dst []byte, words ...uint64) []byte {
+	for _, w := range words {
+		dst = binary.LittleEndian.AppendUint64(dst, w)
 	}
-	return append(dst, 0)
+	return dst
 }

@@ -60,14 +60,13 @@ type Scenario struct {
 	Kept int
 	// Mode says how histories are compared.
 	Mode agreement.Mode
-	// Arity is that of the tree; 0 is [DefaultArity].
-	Arity int
 }
 
 // Result is what an agreement came to and what it cost.
 type Result struct {
 	Ranks, Events, Rounds int
-	Traffic
+	// Bytes is what the ranks have contributed, and Largest the largest contribution.
+	Bytes, Largest int
 	// Outcome is that of every rank that came.
 	Outcome *agreement.Outcome
 	// Elapsed is left to the caller, who has a clock.
@@ -80,18 +79,23 @@ func Agreement(s Scenario) (Result, error) {
 	if err != nil {
 		return Result{}, err
 	}
-	c := cluster{machines: machines, tree: Tree{Arity: s.Arity}}
-	if err := c.start(); err != nil {
-		return Result{}, err
+	c := cluster{machines: machines, payloads: make([][]byte, len(machines))}
+	for rank, m := range c.machines {
+		if m != nil {
+			c.payloads[rank] = m.Start()
+		}
 	}
 	r := Result{Ranks: s.Ranks, Events: len(s.History)}
 	for c.outcome == nil {
 		r.Rounds++
+		for _, p := range c.payloads {
+			r.Bytes, r.Largest = r.Bytes+len(p), max(r.Largest, len(p))
+		}
 		if err := c.round(); err != nil {
 			return Result{}, fmt.Errorf("stepping round %d: %w", r.Rounds, err)
 		}
 	}
-	r.Traffic, r.Outcome = c.tree.Traffic, c.outcome
+	r.Outcome = c.outcome
 	return r, nil
 }
 
@@ -142,28 +146,12 @@ func (s Scenario) ledger(events []ledger.Event) *ledger.Ledger {
 type cluster struct {
 	machines []*agreement.Machine // nil: missing
 	payloads [][]byte
-	tree     Tree
 	outcome  *agreement.Outcome
-}
-
-func (c *cluster) start() error {
-	c.payloads = make([][]byte, len(c.machines))
-	for rank, m := range c.machines {
-		if m == nil {
-			continue
-		}
-		p, err := m.Start()
-		if err != nil {
-			return fmt.Errorf("starting rank %d: %w", rank, err)
-		}
-		c.payloads[rank] = p
-	}
-	return nil
 }
 
 // round exchanges once and steps every rank. Either all ranks go on or all have the same outcome.
 func (c *cluster) round() error {
-	summary, err := c.tree.Round(c.payloads)
+	summary, err := agreement.Merge(c.payloads)
 	if err != nil {
 		return err
 	}
