@@ -100,7 +100,7 @@ func (g *Group) agree(ctx context.Context, tag string, ledgers ...agreement.Ledg
 	if err := g.Err(); err != nil {
 		return err
 	}
-	outcome, err := g.compare(ctx, driver.LaneControl, agreement.Config{
+	outcome, err := g.compare(ctx, g.lane(driver.LaneControl), agreement.Config{
 		Mode: agreement.Exact, Tag: tag, Ledgers: ledgers,
 	})
 	if err != nil {
@@ -109,16 +109,15 @@ func (g *Group) agree(ctx context.Context, tag string, ledgers ...agreement.Ledg
 	return g.noteOutcome(outcome)
 }
 
-// compare runs an agreement over a lane.
-func (g *Group) compare(
-	ctx context.Context, lane driver.Lane, c agreement.Config,
-) (*agreement.Outcome, error) {
-	return g.compareOn(ctx, func(ctx context.Context, payload []byte) ([][]byte, error) {
+// lane is the exchange over a lane.
+func (g *Group) lane(lane driver.Lane) agreement.Exchange {
+	return func(ctx context.Context, payload []byte) ([][]byte, error) {
 		return g.comm.Exchange(ctx, lane, payload)
-	}, c)
+	}
 }
 
-func (g *Group) compareOn(
+// compare runs an agreement over an exchange.
+func (g *Group) compare(
 	ctx context.Context, exchange agreement.Exchange, c agreement.Config,
 ) (*agreement.Outcome, error) {
 	c.Rank, c.Ranks, c.Group, c.Names = g.rank, len(g.ranks), g.id, g.names()
@@ -147,32 +146,27 @@ func (g *Group) noteOutcome(v *agreement.Outcome) error {
 // checkInBackground compares histories in the background, so that a divergence is reported even if
 // the program never registers again. It ends with the group.
 func (g *Group) checkInBackground() {
-	ctx, cancel := context.WithCancel(context.Background())
-	defer cancel()
-	g.fault.onEnd(cancel)
 	timer := time.NewTicker(g.rt.opts.CheckInterval)
 	defer timer.Stop()
 	for {
 		select {
 		case <-timer.C:
-		case <-g.fault.ended:
+		case <-g.life.Done():
 			return
 		}
-		if err := g.compareInBackground(ctx); err != nil {
+		if err := g.compareInBackground(); err != nil {
 			return
 		}
 	}
 }
 
-func (g *Group) compareInBackground(ctx context.Context) error {
-	exchange := func(ctx context.Context, payload []byte) ([][]byte, error) {
-		return g.comm.Exchange(ctx, driver.LaneBackground, payload)
-	}
-	ledgers, err := g.sharedHistories(ctx, exchange)
+func (g *Group) compareInBackground() error {
+	exchange := g.lane(driver.LaneBackground)
+	ledgers, err := g.sharedHistories(g.life, exchange)
 	if err != nil {
 		return err
 	}
-	outcome, err := g.compareOn(ctx, exchange, agreement.Config{
+	outcome, err := g.compare(g.life, exchange, agreement.Config{
 		Mode: agreement.Prefix, Tag: "background", Ledgers: ledgers,
 	})
 	if err != nil {

@@ -91,7 +91,6 @@
 //	AdoptedCommunicator.windowsMu
 //	Runtime.mu
 //	Group.state
-//	fault.mu
 //	callSites.mu
 //	localWorld.mu
 //

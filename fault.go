@@ -13,60 +13,16 @@ import (
 	"symmem/internal/ranked"
 )
 
-// fault is why a group has failed: the first fault of any of its ranks, the same on all ranks.
-type fault struct {
-	seen  chan struct{} // closed when this rank has seen a fault, before the ranks know the cause
-	ended chan struct{} // closed when err is known
-
-	mu        ranked.Mutex[faultMu]
-	err       error    // guarded by mu; never changes once set
-	callbacks []func() // called at the end; guarded by mu
-}
-
-func newFault() *fault { return &fault{seen: make(chan struct{}), ended: make(chan struct{})} }
-
-// end sets the error, if there is none yet.
-func (f *fault) end(err error) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if f.err != nil {
-		return
-	}
-	f.err = err
-	close(f.ended)
-	for _, call := range f.callbacks {
-		call()
-	}
-}
-
-func (f *fault) cause() error {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return f.err
-}
-
-func (f *fault) onEnd(call func()) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if f.err != nil {
-		call()
-		return
-	}
-	f.callbacks = append(f.callbacks, call)
-}
-
 // Err returns the fault that ended the group, or nil while it is open. Once this rank has seen a
 // fault it waits, for seconds at most, until the ranks have found out the cause together.
 func (g *Group) Err() error {
-	if err := g.fault.cause(); err != nil {
+	if err := context.Cause(g.life); err != nil {
 		return err
 	}
 	if g.comm.Cause() == nil {
 		return nil
 	}
-	ranked.Waiting()
-	<-g.fault.ended
-	return g.fault.cause()
+	return g.await()
 }
 
 // watch finds out with the other ranks what went wrong, as soon as this rank's communicator
@@ -79,12 +35,12 @@ func (g *Group) watch() {
 		case <-look.C:
 			g.comm.CheckPeers()
 		case <-g.comm.Failed():
-			if g.fault.cause() == nil {
-				close(g.fault.seen)
-				g.fault.end(g.findCause())
+			if g.life.Err() == nil {
+				close(g.failing)
+				g.end(g.findCause())
 			}
 			return
-		case <-g.fault.ended:
+		case <-g.life.Done():
 			return
 		}
 	}
@@ -100,9 +56,14 @@ func (g *Group) awaitCause(err error) error {
 	if err == nil || errors.Is(err, driver.ErrInterrupted) || !g.isOwnFault(err) {
 		return err // a caller that was interrupted does not wait for the others again
 	}
+	return g.await()
+}
+
+// await waits until the group has ended, and returns why.
+func (g *Group) await() error {
 	ranked.Waiting()
-	<-g.fault.ended
-	return g.fault.cause()
+	<-g.life.Done()
+	return context.Cause(g.life)
 }
 
 // isOwnFault reports whether an error is the communicator's fault.
@@ -163,8 +124,8 @@ func (g *Group) makeReport(cause error, wait time.Duration) report {
 	defer timer.Stop()
 	pending := false
 	select {
-	case <-source.fault.ended:
-		first = source.fault.cause()
+	case <-source.life.Done():
+		first = context.Cause(source.life)
 	case <-timer.C:
 		pending = true
 	}
@@ -303,7 +264,7 @@ func (g *Group) explainDivergence(cause error, everywhere bool) error {
 		if c.Ledgers, err = g.comparable(c.Mode); err != nil {
 			return errors.Join(cause, err)
 		}
-		outcome, err := g.compareOn(context.Background(), g.exchangeReports, c)
+		outcome, err := g.compare(context.Background(), g.exchangeReports, c)
 		if err != nil {
 			return errors.Join(cause, err)
 		}

@@ -31,7 +31,11 @@ type Group struct {
 	ranks []int  // world ranks in group order
 	rank  int
 	comm  driver.Communicator
-	fault *fault
+	// life ends with the group. Its cause is the first fault of any of its ranks, the same on all
+	// ranks; end ends it. failing is closed when this rank has seen a fault, before it is known.
+	life    context.Context
+	end     context.CancelCauseFunc
+	failing chan struct{}
 	// tuning chooses paths, for a group of this shape; choice is a PathChoice.
 	tuning *tuning.Table
 	shape  tuning.Shape
@@ -190,10 +194,10 @@ func (g *Group) Abort() {
 func (g *Group) Close() error {
 	g.closing.Do(func() {
 		if cause := g.comm.Cause(); cause != nil && !errors.Is(cause, ErrClosed) {
-			<-g.fault.ended // the ranks find out the cause, which others may wait for
+			<-g.life.Done() // the ranks find out the cause, which others may wait for
 		}
-		failed := g.fault.cause() != nil
-		g.fault.end(fmt.Errorf("group %s: %w", g.id, ErrClosed))
+		failed := g.life.Err() != nil
+		g.end(fmt.Errorf("group %s: %w", g.id, ErrClosed))
 		// The collectives of this rank end before the windows go in which they work.
 		errs := []error{g.comm.Close()}
 		for _, p := range g.rt.allPools() {
@@ -245,11 +249,11 @@ func (g *Group) Handle() uintptr {
 // ranks then take up to seconds to find out the cause together, which Err waits for. A Close of
 // this rank does not close it. A fault that a kernel reports in a graph which another library
 // replays is seen within 50 ms.
-func (g *Group) Failing() <-chan struct{} { return g.fault.seen }
+func (g *Group) Failing() <-chan struct{} { return g.failing }
 
 // Ended is closed when the group has failed or was closed; Err then says how. A rank that is in no
 // call of the group learns within seconds that another one has failed.
-func (g *Group) Ended() <-chan struct{} { return g.fault.ended }
+func (g *Group) Ended() <-chan struct{} { return g.life.Done() }
 
 // Stats counts what the group has done.
 func (g *Group) Stats() GroupStats {

@@ -138,9 +138,10 @@ func (rt *Runtime) connectUnguarded(
 		return nil, err
 	}
 	g := &Group{
-		rt: rt, id: config.Name(), full: id, ranks: ranks, rank: rank, comm: comm, fault: newFault(),
+		rt: rt, id: config.Name(), full: id, ranks: ranks, rank: rank, comm: comm, failing: make(chan struct{}),
 		key: handoff.Space("group/" + id),
 	}
+	g.life, g.end = context.WithCancelCause(context.Background())
 	if g.tuning, g.shape, err = rt.agreeOnSettings(ctx, comm, ranks); err != nil {
 		return nil, g.discard(err)
 	}

@@ -15,7 +15,6 @@ type (
 	adoptedWindowsMu struct{}
 	runtimeMu        struct{}
 	groupState       struct{}
-	faultMu          struct{}
 	sitesMu          struct{}
 	membersMu        struct{}
 )
@@ -54,11 +53,8 @@ func (runtimeMu) Rank() ranked.Rank { return ranked.Root.At(9, "symmem.Runtime.m
 // Rank is the place of Group.state.
 func (groupState) Rank() ranked.Rank { return ranked.Root.At(10, "symmem.Group.state") }
 
-// Rank is the place of fault.mu.
-func (faultMu) Rank() ranked.Rank { return ranked.Root.At(11, "symmem.fault.mu") }
-
 // Rank is the place of callSites.mu.
-func (sitesMu) Rank() ranked.Rank { return ranked.Root.At(12, "symmem.callSites.mu") }
+func (sitesMu) Rank() ranked.Rank { return ranked.Root.At(11, "symmem.callSites.mu") }
 
 // Rank is the place of localWorld.mu.
-func (membersMu) Rank() ranked.Rank { return ranked.Root.At(13, "symmem.localWorld.mu") }
+func (membersMu) Rank() ranked.Rank { return ranked.Root.At(12, "symmem.localWorld.mu") }

@@ -48,7 +48,7 @@ func Narrowed(g *Group, windowed, direct func(*driver.Call) error) *Group {
 func NarrowedTo(g *Group, plain, windowed, direct func(*driver.Call) error) *Group {
 	like := &Group{
 		rt: g.rt, id: g.id, ranks: g.ranks, rank: g.rank, tuning: g.tuning, shape: g.shape,
-		fault: g.fault, comm: narrow{g.comm, plain, windowed, direct},
+		life: g.life, comm: narrow{g.comm, plain, windowed, direct},
 	}
 	like.choice.Store(g.choice.Load())
 	like.table.Store(g.table.Load())
