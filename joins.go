@@ -1,6 +1,7 @@
 package symmem
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -8,7 +9,6 @@ import (
 	"io/fs"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"symmem/driver"
@@ -16,32 +16,17 @@ import (
 	"symmem/internal/tuning"
 )
 
-// joins are the groups of a Runtime that are being joined.
-type joins struct {
-	cancels map[*context.CancelCauseFunc]struct{}
-	all     sync.WaitGroup
-}
-
-// end ends the making of all groups.
-func (j *joins) end() {
-	for cancel := range j.cancels {
-		(*cancel)(fmt.Errorf("runtime: %w", ErrClosed))
-	}
-}
-
-// wait waits until none is being made, at the given time at the latest: a handler of a signal that
-// runs in the making of a group may close the Runtime. No more may begin.
-func (j *joins) wait(due time.Time) {
+// awaitJoins waits until no group is being made, at the given time at the latest: a handler of a
+// signal that runs in the making of a group may close the Runtime. No more may begin.
+func (rt *Runtime) awaitJoins(due time.Time) {
 	over := make(chan struct{})
 	go func() {
-		j.all.Wait()
+		rt.joins.Wait()
 		close(over)
 	}()
-	timer := time.NewTimer(time.Until(due))
-	defer timer.Stop()
 	select {
 	case <-over:
-	case <-timer.C:
+	case <-time.After(time.Until(due)):
 	}
 }
 
@@ -52,26 +37,20 @@ func (rt *Runtime) beginJoin(
 ) (joining context.Context, done func(error) error, err error) {
 	rt.mu.Lock()
 	defer rt.mu.Unlock()
-	if rt.closed {
-		return nil, nil, fmt.Errorf("runtime: %w", ErrClosed)
+	if err := rt.usable(); err != nil {
+		return nil, nil, err
 	}
+	rt.joins.Add(1)
 	joining, cancel := context.WithCancelCause(ctx)
-	if rt.joins.cancels == nil {
-		rt.joins.cancels = map[*context.CancelCauseFunc]struct{}{}
-	}
-	rt.joins.cancels[&cancel] = struct{}{}
-	rt.joins.all.Add(1)
+	stop := context.AfterFunc(rt.life, func() { cancel(context.Cause(rt.life)) })
 	return joining, func(err error) error {
-		defer rt.joins.all.Done()
-		rt.mu.Lock()
-		delete(rt.joins.cancels, &cancel)
-		closed := rt.closed
-		rt.mu.Unlock()
+		defer rt.joins.Done()
+		stop()
 		cancel(nil)
-		if err != nil && closed {
-			return fmt.Errorf("runtime: %w", ErrClosed)
+		if err != nil {
+			return cmp.Or(rt.usable(), err)
 		}
-		return err
+		return nil
 	}, nil
 }
 
@@ -138,8 +117,8 @@ func (rt *Runtime) connectUnguarded(
 		return nil, err
 	}
 	g := &Group{
-		rt: rt, id: config.Name(), full: id, ranks: ranks, rank: rank, comm: comm, failing: make(chan struct{}),
-		key: handoff.Space("group/" + id),
+		rt: rt, id: config.Name(), full: id, ranks: ranks, rank: rank, comm: comm,
+		failing: make(chan struct{}), key: handoff.Space("group/" + id),
 	}
 	g.life, g.end = context.WithCancelCause(context.Background())
 	if g.tuning, g.shape, err = rt.agreeOnSettings(ctx, comm, ranks); err != nil {
@@ -168,7 +147,7 @@ func (rt *Runtime) connectUnguarded(
 func (rt *Runtime) forgetGroup(g *Group) {
 	rt.mu.Lock()
 	defer rt.mu.Unlock()
-	if i := slices.Index(rt.groups, g); i >= 0 && !rt.closed {
+	if i := slices.Index(rt.groups, g); i >= 0 && !rt.closed() {
 		rt.groups = slices.Delete(slices.Clone(rt.groups), i, i+1)
 	}
 }

@@ -430,7 +430,7 @@ func (p *Pool) Close() error {
 func (rt *Runtime) forgetPool(p *Pool) {
 	rt.mu.Lock()
 	defer rt.mu.Unlock()
-	if i := slices.Index(rt.pools, p); i >= 0 && !rt.closed {
+	if i := slices.Index(rt.pools, p); i >= 0 && !rt.closed() {
 		rt.pools = slices.Delete(slices.Clone(rt.pools), i, i+1)
 	}
 }

@@ -48,9 +48,10 @@ type Runtime struct {
 	// ended; replaced, never changed; guarded by mu.
 	captured []*Stream
 	adopted  []*AdoptedCommunicator // replaced, never changed; guarded by mu
-	closed   bool                   // guarded by mu
-	// joins are the groups that are being made, and what ends the making of each.
-	joins joins // its map is guarded by mu
+	// life ends when Close begins, by end, with ErrClosed as its cause.
+	life  context.Context
+	end   context.CancelCauseFunc
+	joins sync.WaitGroup // groups that are being made; one begins with mu held, and before life ends
 }
 
 // Open finds the ranks, opens this rank's device and joins the world. It is collective: it returns
@@ -115,6 +116,7 @@ func OpenLocal(ctx context.Context, n int, opts Options) ([]*Runtime, error) {
 
 // start opens the device and joins the world. It cleans up after itself when it fails.
 func (rt *Runtime) start(ctx context.Context) (*Runtime, error) {
+	rt.life, rt.end = context.WithCancelCause(context.Background())
 	rt.stepGuard = os.Getenv(envStepGuard) != "0"
 	if err := rt.open(ctx); err != nil {
 		rt.noteFailure(err)
@@ -184,15 +186,14 @@ func (rt *Runtime) Formula() Formula { return rt.opts.Deterministic }
 // The error says it once, however many streams had it. A second Close does nothing.
 func (rt *Runtime) Close() error {
 	rt.mu.Lock()
-	if rt.closed {
-		rt.mu.Unlock()
+	closed := rt.closed()
+	rt.end(fmt.Errorf("runtime: %w", ErrClosed))
+	rt.mu.Unlock()
+	if closed {
 		return nil
 	}
-	rt.closed = true
-	rt.joins.end()
-	rt.mu.Unlock()
 	due := time.Now().Add(rt.opts.Timeout)
-	rt.joins.wait(due)
+	rt.awaitJoins(due)
 	rt.mu.Lock()
 	groups, pools, streams := rt.groups, rt.pools, rt.streams
 	rt.mu.Unlock()
@@ -239,14 +240,11 @@ func (rt *Runtime) unended(err error) error {
 	return &TimeoutError{Doing: doing, Waited: rt.closingTime()}
 }
 
-func (rt *Runtime) usable() error {
-	rt.mu.Lock()
-	defer rt.mu.Unlock()
-	if rt.closed {
-		return fmt.Errorf("runtime: %w", ErrClosed)
-	}
-	return nil
-}
+// closed reports whether Close has begun.
+func (rt *Runtime) closed() bool { return rt.life.Err() != nil }
+
+// usable returns ErrClosed once Close has begun.
+func (rt *Runtime) usable() error { return context.Cause(rt.life) }
 
 // Interop returns what is there for other languages and libraries.
 func (rt *Runtime) Interop() Interop { return Interop{rt: rt} }
