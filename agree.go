@@ -33,12 +33,6 @@ func (h history) EventAt(position uint64) (ledger.Event, bool) {
 	return h.pool.ledger.EventAt(position)
 }
 
-func (h history) Site(e ledger.Event) string {
-	h.pool.mu.Lock()
-	defer h.pool.mu.Unlock()
-	return h.pool.ledger.Site(e)
-}
-
 // histories are those of all pools whose domain holds the group.
 func (g *Group) histories() []agreement.Ledger {
 	var all []agreement.Ledger

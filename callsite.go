@@ -9,19 +9,29 @@ import (
 	"symmem/internal/ranked"
 )
 
-// callSites are the texts of call sites that are not in Go code.
+// callSites numbers the call sites of a Runtime: lines of Go, and places of other languages.
 type callSites struct {
 	mu    ranked.Mutex[sitesMu]
-	names *ledger.Sites // made at the first use; guarded by mu
+	names *ledger.Sites // guarded by mu
 }
 
+// number returns the number of a place that is not in Go code.
 func (all *callSites) number(text string) uint32 {
 	all.mu.Lock()
 	defer all.mu.Unlock()
-	if all.names == nil {
-		all.names = ledger.NewSites()
-	}
 	return all.names.Intern(0, text)
+}
+
+// ofCaller returns the number of the line outside this package that made the call.
+func (all *callSites) ofCaller() uint32 {
+	pc := caller()
+	all.mu.Lock()
+	defer all.mu.Unlock()
+	if number, known := all.names.Index(pc); known || pc == 0 {
+		return number
+	}
+	frame, _ := runtime.CallersFrames([]uintptr{pc}).Next()
+	return all.names.Intern(pc, fmt.Sprintf("%s:%d", frame.File, frame.Line))
 }
 
 // named returns the text of a number.
@@ -29,15 +39,6 @@ func (all *callSites) named(site uint32) string {
 	all.mu.Lock()
 	defer all.mu.Unlock()
 	return all.names.At(site)
-}
-
-// text writes a call site: a program counter, or a number that callSites has given.
-func (all *callSites) text(site uintptr) string {
-	if site < ledger.MaxSites {
-		return all.named(uint32(site))
-	}
-	frame, _ := runtime.CallersFrames([]uintptr{site}).Next()
-	return fmt.Sprintf("%s:%d", frame.File, frame.Line)
 }
 
 // callerDepth is how many calls inside this package there are at most between two of others.

@@ -36,15 +36,14 @@ func (i Interop) At(site uint32) Interop { return Interop{i.rt, site} }
 
 // Alloc is Pool.AllocOn.
 func (i Interop) Alloc(p *Pool, s *Stream, bytes int64) (Buffer, error) {
-	// No code of Go's lies below MaxSites, so numbers of places and program counters share a table.
-	return p.alloc(s, bytes, uintptr(i.site))
+	return p.alloc(s, bytes, i.site)
 }
 
 // Reserve is Pool.ReserveOn.
 func (i Interop) Reserve(
 	ctx context.Context, p *Pool, s *Stream, bytes int64, g *Group,
 ) error {
-	return p.reserveFor(ctx, s, bytes, g, uintptr(i.site))
+	return p.reserveFor(ctx, s, bytes, g, i.site)
 }
 
 // Value is Group.Agree (operation 1), Any (2), All (3), Min (4), Max (5) or Sum (6), as symmem.h
@@ -61,7 +60,7 @@ func (i Interop) Value(
 		value = truth(value != 0)
 	}
 	return g.values.combine(ctx, valueCall{
-		operation: o, name: name, value: value, site: uintptr(i.site),
+		operation: o, name: name, value: value, site: i.site,
 	})
 }
 
@@ -83,8 +82,7 @@ func (i Interop) Note(p *Pool, kind, value int64) error {
 		return fmt.Errorf("pool: %w", ErrClosed)
 	}
 	p.ledger.Absorb(&ledger.Event{
-		Kind: ledger.KindNote, Segment: -1, Size: value, Requested: kind,
-		Site: p.site(uintptr(i.site)),
+		Kind: ledger.KindNote, Segment: -1, Size: value, Requested: kind, Site: i.site,
 	})
 	return nil
 }

@@ -51,7 +51,6 @@ type Pool struct {
 	mu        ranked.Spin[poolMu]
 	core      *alloc.Core                        // guarded by mu
 	ledger    *ledger.Ledger                     // guarded by mu
-	sites     *ledger.Sites                      // guarded by mu
 	segments  []*segment                         // by ordinal, nil once trimmed; guarded by mu
 	next      int64                              // arena offset of the next segment; guarded by mu
 	useEvents map[alloc.StreamPoint]driver.Event // of uses of deferred blocks; guarded by mu
@@ -112,10 +111,8 @@ func (rt *Runtime) NewPool(o PoolOptions) (*Pool, error) {
 	if err != nil {
 		return nil, fmt.Errorf("making a pool: %w", err)
 	}
-	sites := ledger.NewSites()
 	p := &Pool{
-		rt: rt, domain: o.Domain, arena: arena, space: space, core: core, sites: sites,
-		ledger:    ledger.New(ledger.Options{Sites: sites}),
+		rt: rt, domain: o.Domain, arena: arena, space: space, core: core, ledger: ledger.New(0),
 		useEvents: map[alloc.StreamPoint]driver.Event{},
 		members:   map[*Group]*membership{},
 	}
@@ -188,15 +185,15 @@ func (p *Pool) Alloc(bytes int64) (Buffer, error) { return p.AllocOn(p.rt.stream
 // AllocOn is Alloc for use on a given stream. The memory may still be in use by earlier work of
 // that stream.
 func (p *Pool) AllocOn(s *Stream, bytes int64) (Buffer, error) {
-	var site uintptr
+	var site uint32
 	if p.rt.opts.CallSites {
-		site = caller()
+		site = p.rt.sites.ofCaller()
 	}
 	return p.alloc(s, bytes, site)
 }
 
-// alloc allocates for a call site: a program counter, the number of a place, or 0.
-func (p *Pool) alloc(s *Stream, bytes int64, site uintptr) (Buffer, error) {
+// alloc allocates for a call site, or 0.
+func (p *Pool) alloc(s *Stream, bytes int64, site uint32) (Buffer, error) {
 	if s == nil || s.rt != p.rt {
 		return Buffer{}, invalid("allocating on a stream of another runtime")
 	}
@@ -247,17 +244,17 @@ func blockEvent(b Buffer, block alloc.Block) BlockEvent {
 }
 
 // absorbAt notes an allocation with its call site. p.mu is held.
-func (p *Pool) absorbAt(block alloc.Block, bytes int64, site uintptr) {
+func (p *Pool) absorbAt(block alloc.Block, bytes int64, site uint32) {
 	p.ledger.Absorb(&ledger.Event{
 		Kind: ledger.KindAlloc, Stream: p.segments[block.Segment].stream, Segment: block.Segment,
-		Offset: block.Offset, Size: block.Size, Requested: bytes, Site: p.site(site),
+		Offset: block.Offset, Size: block.Size, Requested: bytes, Site: site,
 	})
 }
 
 // allocSlowly completes an allocation that needs more than a free block: blocks that come back
 // under pressure, or a new segment. p.mu is held.
 func (p *Pool) allocSlowly(
-	s *Stream, bytes int64, block alloc.Block, growth alloc.Growth, err error, site uintptr,
+	s *Stream, bytes int64, block alloc.Block, growth alloc.Growth, err error, site uint32,
 ) (alloc.Block, error) {
 	for {
 		if backErr := p.reclaim(s); backErr != nil {
@@ -286,7 +283,7 @@ func (p *Pool) growFailed(s *Stream, bytes int64, err error) error {
 }
 
 // grow maps a segment, for the call that needs it. p.mu is held.
-func (p *Pool) grow(s *Stream, growth alloc.Growth, site uintptr) error {
+func (p *Pool) grow(s *Stream, growth alloc.Growth, site uint32) error {
 	if growth.Bytes > p.space-p.next {
 		return &driver.OutOfMemoryError{Requested: growth.Bytes, Cause: syscall.ENOMEM}
 	}
@@ -306,7 +303,7 @@ func (p *Pool) grow(s *Stream, growth alloc.Growth, site uintptr) error {
 	})
 	p.ledger.Absorb(&ledger.Event{
 		Kind: ledger.KindSegment, Stream: p.core.Number(s.number), Segment: ordinal,
-		Size: growth.Bytes, Requested: growth.Bytes, Site: p.site(site),
+		Size: growth.Bytes, Requested: growth.Bytes, Site: site,
 	})
 	for _, m := range p.members {
 		m.pending.Store(true)
@@ -330,16 +327,16 @@ func (p *Pool) Reserve(ctx context.Context, bytes int64, g *Group) error {
 
 // ReserveOn is Reserve for a given stream: free memory serves the stream that it was mapped for.
 func (p *Pool) ReserveOn(ctx context.Context, s *Stream, bytes int64, g *Group) error {
-	var site uintptr
+	var site uint32
 	if p.rt.opts.CallSites {
-		site = caller()
+		site = p.rt.sites.ofCaller()
 	}
 	return p.reserveFor(ctx, s, bytes, g, site)
 }
 
-// reserveFor reserves for a call site: a program counter, the number of a place, or 0.
+// reserveFor reserves for a call site, or 0.
 func (p *Pool) reserveFor(
-	ctx context.Context, s *Stream, bytes int64, g *Group, site uintptr,
+	ctx context.Context, s *Stream, bytes int64, g *Group, site uint32,
 ) error {
 	if s == nil || s.rt != p.rt {
 		return invalid("reserving memory on a stream of another runtime")
@@ -353,7 +350,7 @@ func (p *Pool) reserveFor(
 	return p.Register(ctx, g)
 }
 
-func (p *Pool) reserve(s *Stream, bytes int64, site uintptr) error {
+func (p *Pool) reserve(s *Stream, bytes int64, site uint32) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.closed {
@@ -365,7 +362,7 @@ func (p *Pool) reserve(s *Stream, bytes int64, site uintptr) error {
 	}
 	p.ledger.Absorb(&ledger.Event{
 		Kind: ledger.KindReserve, Stream: p.core.Number(s.number), Segment: -1, Size: growth.Bytes,
-		Requested: bytes, Site: p.site(site),
+		Requested: bytes, Site: site,
 	})
 	if growth.Bytes == 0 {
 		return nil
@@ -379,14 +376,6 @@ func (p *Pool) reserve(s *Stream, bytes int64, site uintptr) error {
 // Contains reports whether an address lies in the range that the pool maps its segments in.
 func (p *Pool) Contains(address uintptr) bool {
 	return address-p.arena.Address() < uintptr(p.space)
-}
-
-// site interns a call site: a program counter or the number of a place. p.mu is held.
-func (p *Pool) site(pc uintptr) uint32 {
-	if index, ok := p.sites.Index(pc); ok || pc == 0 {
-		return index
-	}
-	return p.sites.Intern(pc, p.rt.sites.text(pc))
 }
 
 // Close deregisters everything and unmaps what has no live buffers. It waits for the work that

@@ -289,7 +289,7 @@ func (p *Pool) history(pending []*segment) agreement.Ledger {
 	for _, s := range pending {
 		list = list.Add(s.ordinal, s.bytes)
 	}
-	return agreement.Ledger{ID: p.id, Source: history{p}, Pending: list}
+	return agreement.Ledger{ID: p.id, Source: history{p}, Site: p.rt.sites.named, Pending: list}
 }
 
 func (p *Pool) isClosed() bool {

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"symmem/driver"
+	"symmem/internal/ledger"
 	"symmem/internal/ranked"
 	"symmem/internal/rendezvous"
 )
@@ -117,6 +118,7 @@ func OpenLocal(ctx context.Context, n int, opts Options) ([]*Runtime, error) {
 // start opens the device and joins the world. It cleans up after itself when it fails.
 func (rt *Runtime) start(ctx context.Context) (*Runtime, error) {
 	rt.life, rt.end = context.WithCancelCause(context.Background())
+	rt.sites.names = ledger.NewSites()
 	rt.stepGuard = os.Getenv(envStepGuard) != "0"
 	if err := rt.open(ctx); err != nil {
 		rt.noteFailure(err)

@@ -69,7 +69,7 @@ type values struct {
 
 // beginStep notes which step begins, for faults in it.
 func (v *values) beginStep(c *valueCall) {
-	text := fmt.Sprintf("%s at %s", c.what, v.g.rt.sites.text(c.site))
+	text := fmt.Sprintf("%s at %s", c.what, v.g.rt.sites.named(c.site))
 	v.g.state.Lock()
 	defer v.g.state.Unlock()
 	v.latestStep = text
@@ -92,7 +92,7 @@ const lastValues = 10
 func (v *values) combine(ctx context.Context, c valueCall) (int64, error) {
 	g := v.g
 	if c.site == 0 && (g.rt.opts.CallSites || c.operation == valueStep) {
-		c.site = caller()
+		c.site = g.rt.sites.ofCaller()
 	}
 	n, err := v.named(c.name)
 	if err != nil {
@@ -125,7 +125,7 @@ type valueCall struct {
 	operation valueOperation
 	name      string
 	value     int64
-	site      uintptr // a program counter, a number of callSites, or 0
+	site      uint32
 	// what says which step begins, and launched is how many collectives this rank has launched since
 	// the step before.
 	what     string
@@ -215,7 +215,7 @@ func (v *values) step(ctx context.Context, what string, site uint32) error {
 	digest := fnv.New64a()
 	_, _ = digest.Write([]byte(what))
 	_, err := v.combine(ctx, valueCall{
-		operation: valueStep, name: stepName, value: int64(digest.Sum64()), site: uintptr(site),
+		operation: valueStep, name: stepName, value: int64(digest.Sum64()), site: site,
 		what: what,
 	})
 	return err
@@ -277,7 +277,7 @@ func (v *values) before() (texts []string) {
 	for i := range min(count, lastValues) {
 		c := &last[(count-1-i)%lastValues]
 		text := c.text()
-		if site := v.g.rt.sites.text(c.site); site != "" {
+		if site := v.g.rt.sites.named(c.site); site != "" {
 			text += " at " + site
 		}
 		texts = append(texts, text)

@@ -41,11 +41,11 @@ func (v *values) failInvalid(n *valueName, err error) error {
 func (v *values) differ(ctx context.Context, n *valueName, c *valueCall) error {
 	site := c.site
 	if site == 0 {
-		site = caller()
+		site = v.g.rt.sites.ofCaller()
 	}
 	given := slices.Clone(n.all)
 	reports, err := v.exchangeReports(ctx, n, valueReport{
-		Event: c.event(), Site: v.g.rt.sites.text(site), Before: v.before(),
+		Event: c.event(), Site: v.g.rt.sites.named(site), Before: v.before(),
 	})
 	if err != nil {
 		return err

@@ -96,8 +96,8 @@ func parseRank(t *testing.T, line string, kept int) Config {
 	t.Helper()
 	c := Config{Tag: "scope end"}
 	sites := ledger.NewSites()
-	l := ledger.New(ledger.Options{Kept: kept, Sites: sites})
-	pool := Ledger{ID: 1, Source: l}
+	l := ledger.New(kept)
+	pool := Ledger{ID: 1, Source: l, Site: sites.At}
 	words := strings.Fields(line)
 	for i := 0; i < len(words); i++ {
 		name, value, _ := strings.Cut(words[i], "=")

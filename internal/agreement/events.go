@@ -40,7 +40,11 @@ func (m *Machine) askEvents() ([]byte, *Outcome, error) {
 
 func eventAnswer(source snapshotSource, at uint64) []byte {
 	if e, ok := source.EventAt(at); ok {
-		return ledger.AppendEvent([]byte{answerEvent}, e, source.Site(e))
+		site := ""
+		if source.site != nil {
+			site = source.site(e.Site)
+		}
+		return ledger.AppendEvent([]byte{answerEvent}, e, site)
 	}
 	return digestAnswer(source, at+1)
 }

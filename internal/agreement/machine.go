@@ -30,15 +30,14 @@ type Source interface {
 	DigestAt(position uint64) (uint64, bool)
 	// EventAt returns the event at position, if it is kept.
 	EventAt(position uint64) (ledger.Event, bool)
-	// Site returns the call site of an event, or "".
-	Site(e ledger.Event) string
 }
 
 // snapshotSource hides what a history gains after the agreement began, so that a rank which goes on
 // allocating answers no more than it voted for.
 type snapshotSource struct {
 	Source
-	end uint64
+	end  uint64
+	site func(number uint32) string
 }
 
 // EventAt returns an event that was there at the start.
@@ -69,6 +68,8 @@ type Ledger struct {
 	ID uint64
 	// Source is the history.
 	Source Source
+	// Site resolves the call sites of its events; nil leaves them unknown.
+	Site func(number uint32) string
 	// Pending is what is about to be registered. It is compared in mode [Exact] only.
 	Pending Pending
 }
@@ -165,7 +166,7 @@ func (m *Machine) Start() []byte {
 	}
 	for i, l := range m.ledgers {
 		v := vote{ID: l.ID, Snapshot: l.Source.Snapshot()}
-		m.ledgers[i].Source = snapshotSource{l.Source, v.Position}
+		m.ledgers[i].Source = snapshotSource{l.Source, v.Position, l.Site}
 		if m.config.Mode == Exact {
 			v.Pending = l.Pending
 		}

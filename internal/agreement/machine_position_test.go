@@ -70,7 +70,7 @@ func TestTheFirstDifferingEventIsFound(t *testing.T) {
 			if i == rank {
 				events = other
 			}
-			ledgers[i] = ledgerOf(ledger.Options{}, events)
+			ledgers[i] = ledgerOf(0, events)
 			digest, _ := ledgers[i].DigestAt(uint64(mark))
 			ledgers[i].Agree(uint64(mark), digest)
 		}
@@ -136,7 +136,7 @@ func TestPrefixFindsADifferenceBeforeTheCommonPositionAndNoneAfter(t *testing.T)
 			if i == 0 && at < upTo {
 				events[at].Offset++
 			}
-			ledgers[i] = ledgerOf(ledger.Options{}, events)
+			ledgers[i] = ledgerOf(0, events)
 		}
 		outcomes, _ := drive(t, group(t, Prefix, ledgers), nil)
 		v := outcomes[0]
@@ -162,9 +162,9 @@ func TestAForgottenDifferenceGivesARangeThatHoldsIt(t *testing.T) {
 		other := slices.Clone(base)
 		other[at].Size++
 		ledgers := []*ledger.Ledger{
-			ledgerOf(ledger.Options{Kept: 64}, base),
-			ledgerOf(ledger.Options{Kept: 1024}, base),
-			ledgerOf(ledger.Options{Kept: 64}, other),
+			ledgerOf(64, base),
+			ledgerOf(1024, base),
+			ledgerOf(64, other),
 		}
 		outcomes, took := drive(t, group(t, Exact, ledgers), nil)
 		d := outcomes[1].Divergence
@@ -185,7 +185,7 @@ func TestMarksOfOtherGroupsAreNotTrusted(t *testing.T) {
 	other[10].Size++
 	ledgers := make([]*ledger.Ledger, 4)
 	for i := range ledgers {
-		ledgers[i] = ledgerOf(ledger.Options{}, [][]ledger.Event{base, other}[i/2])
+		ledgers[i] = ledgerOf(0, [][]ledger.Event{base, other}[i/2])
 		digest, _ := ledgers[i].DigestAt(400)
 		ledgers[i].Agree(400, digest)
 	}
@@ -209,7 +209,7 @@ func TestTheFirstPoolThatDiffersIsReportedAndTheOthersDoNotHideIt(t *testing.T) 
 		}
 		c := Config{Rank: rank, Ranks: 3, Mode: Prefix, Group: "world"}
 		for i, h := range histories {
-			l := Ledger{ID: uint64(10 * (3 - i)), Source: ledgerOf(ledger.Options{}, h)}
+			l := Ledger{ID: uint64(10 * (3 - i)), Source: ledgerOf(0, h)}
 			c.Ledgers = append(c.Ledgers, l)
 		}
 		machines = append(machines, machineOf(t, c))

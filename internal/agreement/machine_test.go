@@ -13,7 +13,7 @@ import (
 )
 
 func TestConfigurationsThatCannotWorkAreRefused(t *testing.T) {
-	source := ledger.New(ledger.Options{})
+	source := ledger.New(0)
 	cases := map[string]Config{
 		"no ranks":               {},
 		"a rank beyond the last": {Rank: 2, Ranks: 2},
@@ -51,7 +51,7 @@ func TestHistoriesThatGrowMeanwhileAreComparedAsTheyWere(t *testing.T) {
 		other[at].Stream = 3
 		var machines []*Machine
 		for rank := range 3 {
-			l := ledgerOf(ledger.Options{}, [][]ledger.Event{base, base[:at], other}[rank])
+			l := ledgerOf(0, [][]ledger.Event{base, base[:at], other}[rank])
 			machines = append(machines, machineOf(t, Config{
 				Rank: rank, Ranks: 3, Ledgers: []Ledger{{ID: 1, Source: restless{l}}},
 			}))
@@ -75,7 +75,7 @@ func TestARankThatForgetsWhileItIsAskedEndsTheSearchWithARange(t *testing.T) {
 	other := slices.Clone(base)
 	other[700].Size++
 	sources := []Source{
-		ledgerOf(ledger.Options{}, base), forgetful{ledgerOf(ledger.Options{}, other)},
+		ledgerOf(0, base), forgetful{ledgerOf(0, other)},
 	}
 	var machines []*Machine
 	for rank, s := range sources {
@@ -116,7 +116,7 @@ func TestCallsGoOverTheWireUnchanged(t *testing.T) {
 
 func TestRunEndsWithTheExchangeOrItsContext(t *testing.T) {
 	alone := func() *Machine {
-		l := ledger.New(ledger.Options{})
+		l := ledger.New(0)
 		return machineOf(t, Config{Ranks: 1, Ledgers: []Ledger{{ID: 1, Source: l}}})
 	}
 	echo := func(_ context.Context, p []byte) ([][]byte, error) { return [][]byte{p}, nil }
@@ -230,8 +230,8 @@ func history(r *rand.Rand, n int) []ledger.Event {
 	return out
 }
 
-func ledgerOf(o ledger.Options, events []ledger.Event) *ledger.Ledger {
-	l := ledger.New(o)
+func ledgerOf(kept int, events []ledger.Event) *ledger.Ledger {
+	l := ledger.New(kept)
 	for _, e := range events {
 		l.Absorb(&e)
 	}

@@ -39,7 +39,7 @@ func sixRanks(t testing.TB) []*Machine {
 	for i := range 6 {
 		h := slices.Clone(base)
 		h[300].Size += int64(i % 3)
-		ledgers = append(ledgers, ledgerOf(ledger.Options{}, h))
+		ledgers = append(ledgers, ledgerOf(0, h))
 	}
 	return group(t, Exact, ledgers)
 }
@@ -47,7 +47,7 @@ func sixRanks(t testing.TB) []*Machine {
 func TestMoreVariantsThanAReportListsAreKeptAsRanks(t *testing.T) {
 	machines := make([]*Machine, 40)
 	for i := range machines {
-		l := ledgerOf(ledger.Options{}, []ledger.Event{{Kind: ledger.KindAlloc, Size: int64(i)}})
+		l := ledgerOf(0, []ledger.Event{{Kind: ledger.KindAlloc, Size: int64(i)}})
 		machines[i] = machineOf(t, Config{
 			Rank: i, Ranks: 40, Ledgers: []Ledger{{ID: 1, Source: l}},
 		})

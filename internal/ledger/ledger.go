@@ -18,14 +18,6 @@ const (
 	maxCheckpoints = 1024
 )
 
-// Options adjusts a ledger. The zero value is valid.
-type Options struct {
-	// Kept is how many events are kept exactly, rounded up to a power of two; 0 is DefaultKept.
-	Kept int
-	// Sites resolves the call sites of events; nil leaves them unknown. It is shared, not owned.
-	Sites *Sites
-}
-
 // Ledger is the history of one pool. It only ever grows; its states are how much of the history is
 // still known:
 //
@@ -48,8 +40,6 @@ type Ledger struct {
 
 	agreed       uint64
 	agreedDigest uint64
-
-	sites *Sites
 }
 
 // entry is an event as the ring keeps it, in 48 bytes, with the digest before it: so every kept
@@ -76,9 +66,9 @@ func (s *entry) event() Event {
 	}
 }
 
-// New returns an empty ledger.
-func New(o Options) *Ledger {
-	kept := o.Kept
+// New returns an empty ledger that keeps so many events exactly, rounded up to a power of two; 0 is
+// DefaultKept.
+func New(kept int) *Ledger {
 	if kept <= 0 {
 		kept = DefaultKept
 	}
@@ -88,7 +78,6 @@ func New(o Options) *Ledger {
 		agreedDigest: Empty,
 		kept:         1 << bits.Len64(uint64(kept-1)),
 		stride:       turn,
-		sites:        o.Sites,
 	}
 }
 
@@ -202,9 +191,6 @@ func (l *Ledger) Agree(position, digest uint64) bool {
 	}
 	return true
 }
-
-// Site returns the call site of e as file:line, or "" if it is unknown.
-func (l *Ledger) Site(e Event) string { return l.sites.At(e.Site) }
 
 // Snapshot is what an agreement needs to know of a ledger at one instant.
 type Snapshot struct {

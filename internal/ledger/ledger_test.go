@@ -30,7 +30,7 @@ type model struct {
 func TestLedgerKnowsWhatItPromises(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		kept := rapid.SampledFrom([]int{1, 64, 100, 1024}).Draw(t, "kept")
-		l := New(Options{Kept: kept})
+		l := New(kept)
 		m := model{digests: []uint64{Empty}}
 		e := drawEvent(t)
 		for range rapid.IntRange(1, 5).Draw(t, "bursts") {
@@ -74,7 +74,7 @@ func (m *model) check(t *rapid.T, l *Ledger, kept int) {
 }
 
 func TestAWrongMarkIsRefused(t *testing.T) {
-	l := New(Options{})
+	l := New(0)
 	l.Absorb(&Event{Kind: KindAlloc})
 	if l.Agree(1, l.digest+1) {
 		t.Error("a digest that is not ours was taken")
@@ -88,7 +88,7 @@ func TestAWrongMarkIsRefused(t *testing.T) {
 }
 
 func TestTheStrideDoublesAndTheTableStaysBounded(t *testing.T) {
-	l := New(Options{Kept: 64})
+	l := New(64)
 	for range maxCheckpoints * turn * 5 {
 		l.Absorb(&Event{Kind: KindAlloc})
 	}
@@ -101,7 +101,7 @@ func TestTheStrideDoublesAndTheTableStaysBounded(t *testing.T) {
 }
 
 func TestASmallPoolStaysSmall(t *testing.T) {
-	l := New(Options{})
+	l := New(0)
 	if len(l.ring) != 0 {
 		t.Fatalf("an empty ledger has a ring of %d", len(l.ring))
 	}
@@ -114,7 +114,7 @@ func TestASmallPoolStaysSmall(t *testing.T) {
 }
 
 func TestAbsorbDoesNotAllocateOnceTheRingIsFull(t *testing.T) {
-	l := New(Options{Kept: 1024})
+	l := New(1024)
 	for range maxCheckpoints * turn * 2 {
 		l.Absorb(&Event{Kind: KindAlloc})
 	}
@@ -216,7 +216,7 @@ func TestEventsInWords(t *testing.T) {
 func BenchmarkAbsorb(b *testing.B) {
 	for name, kept := range map[string]int{"kept=64Ki": DefaultKept, "kept=1Ki": 1024} {
 		b.Run(name, func(b *testing.B) {
-			l := New(Options{Kept: kept})
+			l := New(kept)
 			e := Event{Kind: KindAlloc, Size: 512, Requested: 512}
 			for range 2 * DefaultKept {
 				l.Absorb(&e)

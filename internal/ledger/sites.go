@@ -7,8 +7,7 @@ const MaxSites = 1 << 16
 // Sites interns the call sites of events. Index 0 stands for an unknown site.
 //
 // The caller finds the program counter, with runtime.Callers, and resolves it once; from then on
-// [Sites.Index] answers without an allocation. A nil *Sites knows no site. Sites is guarded by its
-// owner, as a [Ledger] is.
+// [Sites.Index] answers without an allocation. Sites is guarded by its owner, as a [Ledger] is.
 type Sites struct {
 	names  []string          // names[i-1] belongs to index i
 	byName map[string]uint32 // two program counters of one line share an index
@@ -22,9 +21,6 @@ func NewSites() *Sites {
 
 // Index returns the index of a program counter interned before.
 func (s *Sites) Index(pc uintptr) (uint32, bool) {
-	if s == nil {
-		return 0, false
-	}
 	i, ok := s.byPC[pc]
 	return i, ok
 }
@@ -33,9 +29,6 @@ func (s *Sites) Index(pc uintptr) (uint32, bool) {
 // A pc of 0 interns the name alone, for callers whose frames are not Go's. A full table
 // answers 0, the unknown site.
 func (s *Sites) Intern(pc uintptr, site string) uint32 {
-	if s == nil {
-		return 0
-	}
 	i := s.name(capSite(site))
 	if pc != 0 && len(s.byPC) < MaxSites {
 		s.byPC[pc] = i
@@ -61,7 +54,7 @@ func (s *Sites) name(site string) uint32 {
 
 // At returns the site with the given index, or "" if there is none.
 func (s *Sites) At(index uint32) string {
-	if s == nil || index == 0 || int(index) > len(s.names) {
+	if index == 0 || int(index) > len(s.names) {
 		return ""
 	}
 	return s.names[index-1]

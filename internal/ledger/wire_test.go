@@ -103,17 +103,6 @@ func TestLongAndStrangeSitesKeepTheirEnd(t *testing.T) {
 	}
 }
 
-func TestALedgerWithoutSitesKnowsNone(t *testing.T) {
-	l := New(Options{})
-	if got := l.Site(Event{Site: 3}); got != "" {
-		t.Errorf("got %q", got)
-	}
-	var s *Sites
-	if _, ok := s.Index(1); ok || s.Intern(1, "a") != 0 {
-		t.Error("a nil table knows a site")
-	}
-}
-
 func TestAFullTableAnswersTheUnknownSite(t *testing.T) {
 	s := NewSites()
 	s.names = make([]string, MaxSites)

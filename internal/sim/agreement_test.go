@@ -135,7 +135,7 @@ func (s Scenario) machines() ([]*agreement.Machine, error) {
 }
 
 func (s Scenario) ledger(events []ledger.Event) *ledger.Ledger {
-	l := ledger.New(ledger.Options{Kept: s.Kept})
+	l := ledger.New(s.Kept)
 	for i := range events {
 		l.Absorb(&events[i])
 	}
