@@ -46,7 +46,8 @@ func (g planner) explain(
 	}
 	where, e := g.locations(&call).where, Explanation{Operation: op.String()}
 	if op.UsesWindows() && !g.rt.capturing(nil) {
-		e.Registers = g.wouldRegister(send.pool) || g.wouldRegister(recv.pool)
+		e.Registers = g.rt.Interop().Pending(send.pool, g.Group) ||
+			g.rt.Interop().Pending(recv.pool, g.Group)
 		if call.SendWindow == nil && call.Count > 0 && g.serves(send.pool) && g.serves(recv.pool) {
 			call.SendWindow, call.RecvWindow = windowToBe{}, windowToBe{}
 			where = "both buffers are of pools that the group can register"
@@ -74,13 +75,4 @@ func (windowToBe) Deregister() error { return nil }
 // serves reports whether the group can register a pool's memory.
 func (g planner) serves(p *Pool) bool {
 	return p != nil && p.domain != nil && p.domain.contains(g.Group)
-}
-
-// wouldRegister reports whether a call would register memory of a pool.
-func (g planner) wouldRegister(p *Pool) bool {
-	if !g.serves(p) {
-		return false
-	}
-	m := g.memberOf(p)
-	return m == nil || m.pending.Load()
 }

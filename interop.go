@@ -3,6 +3,7 @@ package symmem
 import (
 	"context"
 	"fmt"
+	"slices"
 	"unsafe"
 
 	"symmem/driver"
@@ -100,6 +101,21 @@ func (i Interop) Memory(address uintptr, bytes int64) Memory {
 // IsSymmetric is Group.IsSymmetric for a range of addresses.
 func (Interop) IsSymmetric(g *Group, address uintptr, bytes int64) bool {
 	return g.holdsWindow(address, bytes)
+}
+
+// Pending reports whether Pool.Register would register memory of a pool with a group, which it
+// would not where the group has ranks outside the pool's domain. It asks nobody.
+func (Interop) Pending(p *Pool, g *Group) bool {
+	from, m := int32(0), g.memberOf(p)
+	if m == nil && !(planner{g}).serves(p) || m != nil && !m.pending.Load() {
+		return false
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if m != nil {
+		from = m.next
+	}
+	return slices.ContainsFunc(p.segments[from:], (*segment).registrable)
 }
 
 // Call is a collective as a value, for Interop.Do. The methods of Group say what the operations

@@ -74,6 +74,10 @@ type segment struct {
 	releasing bool
 }
 
+// registrable reports whether a segment of the list of its pool is still there to be registered.
+// Pool.mu is held.
+func (s *segment) registrable() bool { return s != nil && !s.releasing }
+
 // arenaSizes are how many addresses a pool reserves, in bytes: the first is more than any device
 // has memory, since addresses of trimmed segments are not used again. Where addresses are rationed
 // (ulimit -v, many pools) it makes do with less.

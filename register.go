@@ -42,7 +42,7 @@ func (p *Pool) joined(g *Group) (*membership, error) {
 		return nil, invalid("group %s has ranks outside the pool's domain %s", g.id, p.domain.id)
 	}
 	m := &membership{pool: p, group: g, windows: map[*segment]driver.Window{}}
-	m.pending.Store(slices.ContainsFunc(p.segments, func(s *segment) bool { return s != nil }))
+	m.pending.Store(slices.ContainsFunc(p.segments, (*segment).registrable))
 	p.members[g] = m
 	return m, nil
 }
@@ -137,7 +137,7 @@ func (p *Pool) pendingOf(m *membership) []*segment {
 	m.pending.Store(false)
 	var pending []*segment
 	for _, s := range p.segments[m.next:] {
-		if s != nil && !s.releasing {
+		if s.registrable() {
 			pending = append(pending, s)
 		}
 	}

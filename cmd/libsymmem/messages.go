@@ -17,14 +17,16 @@ func goMessage(
 	buffer unsafe.Pointer, from *C.int32_t, stream C.uint64_t, site C.uint32_t,
 ) C.int {
 	return guarded(func() error {
-		m := &torch.Message{
-			Operation: int(operation), Count: int64(count), Type: int(dataType), Peer: int(peer),
-			Tag: int(tag), Buffer: uintptr(buffer), Stream: uintptr(stream), Site: uint32(site),
+		c := &torch.Call{
+			Operation: int(operation), Count: int64(count), Type: int(dataType), Root: int(peer),
+			Tag: int(tag), Stream: uintptr(stream), Site: uint32(site),
+			// The operation uses one of them.
+			Send: uintptr(buffer), Recv: uintptr(buffer),
 		}
 		if from != nil {
-			m.From = func(rank int) { *from = C.int32_t(rank) }
+			c.From = func(rank int) { *from = C.int32_t(rank) }
 		}
-		return library.Message(uint64(group), m)
+		return library.Do(uint64(group), c)
 	})
 }
 
@@ -40,10 +42,10 @@ func goAllToAllV(
 		if ranks == 0 || ranks > maxRanks {
 			return fmt.Errorf("splits for %d ranks: %w", ranks, symmem.ErrInvalid)
 		}
-		return library.Exchange(uint64(group), &torch.Exchange{
-			Type: int(dataType), Send: uintptr(send), Recv: uintptr(recv), Stream: uintptr(stream),
-			Site: uint32(site),
-			Splits: symmem.Splits{
+		return library.Do(uint64(group), &torch.Call{
+			Operation: C.SYMMEM_ALL_TO_ALL_V, Type: int(dataType), Send: uintptr(send),
+			Recv: uintptr(recv), Stream: uintptr(stream), Site: uint32(site),
+			Splits: &symmem.Splits{
 				SendCounts: numbers(ranks, sendCounts), SendOffsets: numbers(ranks, sendOffsets),
 				RecvCounts: numbers(ranks, recvCounts), RecvOffsets: numbers(ranks, recvOffsets),
 			},

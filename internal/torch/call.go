@@ -10,17 +10,23 @@ import (
 	"symmem/driver"
 )
 
-// Call is a collective as C asks for it.
+// Call is a collective or a message as C asks for it.
 type Call struct {
-	Operation, Type, Op, Root, Path int
-	Count                           int64
-	Send, Recv                      uintptr
-	Stream                          uintptr
+	Operation, Type, Op, Path int
+	// Root is the root, or the peer of a message.
+	Root, Tag  int
+	Count      int64
+	Send, Recv uintptr
+	// Splits are those of an AllToAllV. Offsets that are nil are parts one behind the other.
+	Splits *symmem.Splits
+	// From, if set, is told the rank that has sent the message, when a Recv has it.
+	From   func(rank int)
+	Stream uintptr
 	// Site is the number of the call site, or 0.
 	Site uint32
 }
 
-// Do queues a collective on a foreign stream.
+// Do queues a collective or one end of a message on a foreign stream.
 func (l *Library) Do(handle uint64, c *Call) error {
 	r, g, err := l.find(handle)
 	if err != nil {
@@ -34,16 +40,25 @@ func (l *Library) Do(handle uint64, c *Call) error {
 	if err != nil {
 		return err
 	}
-	if err := r.takeOver(g, c.Stream, call.Send, call.Recv); err != nil {
+	if err := r.covered(call.Send, call.Recv); err != nil {
 		return err
 	}
-	return r.rt.Interop().At(c.Site).Do(context.Background(), g.Group, call, s)
+	if call.Operation.UsesWindows() {
+		if err := r.takeOver(g, c.Stream, call.Send, call.Recv); err != nil {
+			return err
+		}
+	}
+	err = r.rt.Interop().At(c.Site).Do(context.Background(), g.Group, call, s)
+	if err == nil && c.From != nil && call.Arrived == nil {
+		c.From(c.Root)
+	}
+	return err
 }
 
 // resolve checks what the types of Go would narrow, and finds the lengths of the buffers.
 func (c *Call) resolve(g *group) (symmem.Call, error) {
 	const most = 1 << 44
-	call := symmem.Call{Root: c.Root, Count: c.Count}
+	call := symmem.Call{Root: c.Root, Tag: c.Tag, Count: c.Count}
 	var errs [4]error
 	call.Operation, errs[0] = term("operation", operations, c.Operation)
 	call.Type, errs[1] = term("element type", types, c.Type)
@@ -54,11 +69,17 @@ func (c *Call) resolve(g *group) (symmem.Call, error) {
 			return call, err
 		}
 	}
+	if c.Splits != nil {
+		return c.split(call, g.Size())
+	}
 	if c.Count < 0 {
 		return call, fmt.Errorf("count %d: %w", c.Count, symmem.ErrInvalid)
 	}
 	if c.Count > most/int64(g.Size()) {
 		return call, fmt.Errorf("count %d: %w", c.Count, symmem.ErrOutOfRange)
+	}
+	if c.From != nil && c.Root == symmem.AnySource {
+		call.Arrived = c.From
 	}
 	resolved := driver.Call{Operation: call.Operation, DataType: call.Type, Count: call.Count}
 	if call.Operation == symmem.OpAllToAllV {
@@ -69,66 +90,54 @@ func (c *Call) resolve(g *group) (symmem.Call, error) {
 	return call, nil
 }
 
+// split checks the splits of a call and finds the lengths of its buffers.
+func (c *Call) split(call symmem.Call, ranks int) (symmem.Call, error) {
+	whole := symmem.Contiguous(c.Splits.SendCounts, c.Splits.RecvCounts)
+	if c.Splits.SendOffsets != nil {
+		whole.SendOffsets = c.Splits.SendOffsets
+	}
+	if c.Splits.RecvOffsets != nil {
+		whole.RecvOffsets = c.Splits.RecvOffsets
+	}
+	if err := whole.Validate(ranks); err != nil {
+		return call, err
+	}
+	call.Splits = &whole
+	size := int64(call.Type.Size())
+	call.Send = foreign(c.Send, size*reach(whole.SendCounts, whole.SendOffsets))
+	call.Recv = foreign(c.Recv, size*reach(whole.RecvCounts, whole.RecvOffsets))
+	return call, nil
+}
+
+// reach returns how many elements of a buffer its parts need.
+func reach(counts, offsets []int64) int64 {
+	ends := make([]int64, len(counts))
+	for i, n := range counts {
+		if n > 0 {
+			ends[i] = offsets[i] + n
+		}
+	}
+	return slices.Max(ends)
+}
+
 // foreign is the memory at an address that C has given.
 func foreign(address uintptr, bytes int64) symmem.Memory {
 	return symmem.Interop{}.Memory(address, bytes)
 }
 
-// takeOver looks at the buffers that lie in pools: they must be inside what was handed out, and the
-// pools are registered where the group has not yet. During a capture it leaves that, and the call
-// takes the path of memory that is in no pool, on all ranks alike.
-func (r *rank) takeOver(g *group, stream uintptr, memory ...symmem.Memory) error {
+// covered refuses buffers that lie in pools but not in what was handed out.
+func (r *rank) covered(memory ...symmem.Memory) error {
 	for _, m := range memory {
 		if m.Bytes() == 0 {
 			continue
 		}
-		p := r.owner(m.Address())
-		if p == nil {
-			continue
-		}
-		pending := r.library.words.Pending.Load()
-		fresh, err := p.check(m, g, pending)
-		if err != nil {
-			return err
-		}
-		if !g.holds(p) {
-			continue
-		}
-		if fresh && r.rt.Interop().Captured(stream) {
-			continue
-		}
-		register := func(ctx context.Context) error { return p.Register(ctx, g.Group) }
-		if fresh {
-			err = r.library.apart("registering", register)
-		} else {
-			err = register(context.Background()) // which is quick
-		}
-		if err != nil && !errors.Is(err, symmem.ErrCapturing) {
-			return err
-		}
-		if fresh && err == nil {
-			p.noteSeen(g, pending)
+		if p := r.owner(m.Address()); p != nil {
+			if err := p.covers(m); err != nil {
+				return err
+			}
 		}
 	}
 	return nil
-}
-
-// check is covers; fresh reports whether something may have to be registered with the group since
-// it had everything.
-func (p *pool) check(m symmem.Memory, g *group, pending int64) (fresh bool, err error) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.seen[g.handle] != pending, p.live.covers(m.Address(), m.Bytes())
-}
-
-// noteSeen notes that a group has everything up to a value of Words.Pending.
-func (p *pool) noteSeen(g *group, pending int64) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.seen == nil {
-		p.seen = map[uint64]int64{}
-	}
-	p.seen[g.handle] = pending
 }
 
 // covers refuses memory that was not handed out, or not as long.
@@ -136,6 +145,26 @@ func (p *pool) covers(m symmem.Memory) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.live.covers(m.Address(), m.Bytes())
+}
+
+// takeOver registers the pools of buffers where the group has not yet. During a capture it leaves
+// that, and the call takes the path of memory that is in no pool, on all ranks alike.
+func (r *rank) takeOver(g *group, stream uintptr, memory ...symmem.Memory) error {
+	interop := r.rt.Interop()
+	for _, m := range memory {
+		p := r.owner(m.Address())
+		if m.Bytes() == 0 || p == nil || !interop.Pending(p.Pool, g.Group) ||
+			interop.Captured(stream) {
+			continue
+		}
+		err := r.library.apart("registering", func(ctx context.Context) error {
+			return p.Register(ctx, g.Group)
+		})
+		if err != nil && !errors.Is(err, symmem.ErrCapturing) {
+			return err
+		}
+	}
+	return nil
 }
 
 // Explain says which path a collective would take now, and why, as JSON.
@@ -153,138 +182,11 @@ func (l *Library) Explain(handle uint64, c *Call) (string, error) {
 		return "", err
 	}
 	for _, address := range [...]uintptr{c.Send, c.Recv} {
-		if p := r.owner(address); p != nil && g.holds(p) && !r.complete(g, p) {
+		if p := r.owner(address); p != nil && r.rt.Interop().Pending(p.Pool, g.Group) {
 			e.Registers = true
 		}
 	}
 	return encode(e)
-}
-
-// Message is a Send or Recv as C asks for it.
-type Message struct {
-	Operation, Type, Peer, Tag int
-	Count                      int64
-	Buffer                     uintptr
-	Stream                     uintptr
-	// Site is the number of the call site, or 0.
-	Site uint32
-	// From, if set, is told the rank that has sent the message, when a Recv has it.
-	From func(rank int)
-}
-
-// Message queues one end of a message on a foreign stream. It registers nothing.
-func (l *Library) Message(handle uint64, m *Message) error {
-	r, g, err := l.find(handle)
-	if err != nil {
-		return err
-	}
-	c := Call{Operation: m.Operation, Type: m.Type, Count: m.Count, Root: m.Peer, Site: m.Site}
-	c.Send, c.Recv = m.Buffer, m.Buffer // the operation uses one of them
-	call, err := c.resolve(g)
-	if err != nil {
-		return err
-	}
-	if !call.Operation.PointToPoint() {
-		return fmt.Errorf("%v is no message: %w", call.Operation, symmem.ErrInvalid)
-	}
-	call.Tag = m.Tag
-	if m.From != nil && m.Peer == symmem.AnySource {
-		call.Arrived = m.From
-	}
-	s, err := r.stream(m.Stream)
-	if err != nil {
-		return err
-	}
-	if err := r.covered(call.Send, call.Recv); err != nil {
-		return err
-	}
-	err = r.rt.Interop().At(m.Site).Do(context.Background(), g.Group, call, s)
-	if err != nil {
-		return err
-	}
-	if m.From != nil && m.Peer != symmem.AnySource {
-		m.From(m.Peer)
-	}
-	return nil
-}
-
-// Exchange is an AllToAllV as C asks for it. Offsets that are nil are parts one behind the other.
-type Exchange struct {
-	Type       int
-	Splits     symmem.Splits
-	Send, Recv uintptr
-	Stream     uintptr
-	// Site is the number of the call site, or 0.
-	Site uint32
-}
-
-// Exchange queues an AllToAllV on a foreign stream. It registers nothing.
-func (l *Library) Exchange(handle uint64, x *Exchange) error {
-	r, g, err := l.find(handle)
-	if err != nil {
-		return err
-	}
-	call, err := x.resolve(g)
-	if err != nil {
-		return err
-	}
-	s, err := r.stream(x.Stream)
-	if err != nil {
-		return err
-	}
-	if err := r.covered(call.Send, call.Recv); err != nil {
-		return err
-	}
-	return r.rt.Interop().At(x.Site).Do(context.Background(), g.Group, call, s)
-}
-
-// resolve checks the splits and finds the lengths of the buffers.
-func (x *Exchange) resolve(g *group) (call symmem.Call, err error) {
-	call = symmem.Call{Operation: symmem.OpAllToAllV}
-	if call.Type, err = term("element type", types, x.Type); err != nil {
-		return call, err
-	}
-	whole := symmem.Contiguous(x.Splits.SendCounts, x.Splits.RecvCounts)
-	if x.Splits.SendOffsets != nil {
-		whole.SendOffsets = x.Splits.SendOffsets
-	}
-	if x.Splits.RecvOffsets != nil {
-		whole.RecvOffsets = x.Splits.RecvOffsets
-	}
-	if err := whole.Validate(g.Size()); err != nil {
-		return call, err
-	}
-	call.Splits = &whole
-	size := int64(call.Type.Size())
-	call.Send = foreign(x.Send, size*reach(whole.SendCounts, whole.SendOffsets))
-	call.Recv = foreign(x.Recv, size*reach(whole.RecvCounts, whole.RecvOffsets))
-	return call, nil
-}
-
-// reach returns how many elements of a buffer its parts need.
-func reach(counts, offsets []int64) int64 {
-	ends := make([]int64, len(counts))
-	for i, n := range counts {
-		if n > 0 {
-			ends[i] = offsets[i] + n
-		}
-	}
-	return slices.Max(ends)
-}
-
-// covered refuses buffers that lie in pools but not in what was handed out.
-func (r *rank) covered(memory ...symmem.Memory) error {
-	for _, m := range memory {
-		if m.Bytes() == 0 {
-			continue
-		}
-		if p := r.owner(m.Address()); p != nil {
-			if err := p.covers(m); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
 }
 
 // Norm is an all-reduce with residual and RMSNorm, as C asks for it.

@@ -138,11 +138,6 @@ func (l *Library) CloseGroup(handle uint64) error {
 		delete(r.attachments, a.handle)
 	}
 	r.mu.Unlock()
-	for _, p := range r.all() {
-		p.mu.Lock()
-		delete(p.seen, handle)
-		p.mu.Unlock()
-	}
 	for _, a := range attachments {
 		a.adopted.Forget()
 	}

@@ -27,9 +27,6 @@ type pool struct {
 	mu    sync.Mutex
 	live  live            // guarded by mu
 	freed []symmem.Buffer // frees that have not taken effect; guarded by mu
-	// seen is up to which value of Words.Pending groups have everything, by their handles; guarded by
-	// mu.
-	seen map[uint64]int64
 }
 
 func (r *rank) newPool(o symmem.PoolOptions) (*pool, error) {

@@ -58,7 +58,7 @@ func (r *rank) register(g *group, p *pool, stream uintptr) error {
 		return err
 	}
 	if r.rt.Interop().Captured(stream) {
-		if r.complete(g, p) {
+		if !r.rt.Interop().Pending(p.Pool, g.Group) {
 			return nil
 		}
 		return fmt.Errorf("registering with group %s: %w", g.ID(), symmem.ErrCapturing)
@@ -74,16 +74,6 @@ func (r *rank) register(g *group, p *pool, stream uintptr) error {
 		}
 		return nil
 	})
-}
-
-// complete reports whether all of a pool is registered already.
-func (r *rank) complete(g *group, p *pool) bool {
-	for s := range p.Segments() {
-		if !r.rt.Interop().IsSymmetric(g.Group, s.Address, s.Bytes) {
-			return false
-		}
-	}
-	return true
 }
 
 // attached lists the communicators of a group, in the order in which they came.
