@@ -1,10 +1,10 @@
 package symmem
 
 import (
+	"cmp"
 	"context"
 	"encoding/binary"
 	"slices"
-	"sort"
 	"time"
 
 	"symmem/driver"
@@ -41,7 +41,7 @@ func (g *Group) histories() []agreement.Ledger {
 			all = append(all, p.history(nil))
 		}
 	}
-	sort.Slice(all, func(i, j int) bool { return all[i].ID < all[j].ID })
+	slices.SortFunc(all, func(a, b agreement.Ledger) int { return cmp.Compare(a.ID, b.ID) })
 	return all
 }
 

@@ -2,7 +2,6 @@ package symmem
 
 import (
 	"fmt"
-	"os"
 
 	"symmem/driver"
 )
@@ -61,22 +60,6 @@ func ParseFormula(name string) (Formula, error) {
 
 // driver is the formula as backends know it. It is not FormulaDefault.
 func (f Formula) driver() driver.Formula { return driver.Formula(f - AnyFormula) }
-
-// chooseFormula turns FormulaDefault into what the environment says.
-func (o *Options) chooseFormula() (err error) {
-	if o.Deterministic < FormulaDefault || o.Deterministic > RoundedTree {
-		return invalid("formula of reductions %d is unknown", o.Deterministic)
-	}
-	if name := os.Getenv(envDeterministic); o.Deterministic == FormulaDefault && name != "" {
-		if o.Deterministic, err = ParseFormula(name); err != nil {
-			return fmt.Errorf("%s: %w", envDeterministic, err)
-		}
-	}
-	if o.Deterministic == FormulaDefault {
-		o.Deterministic = AnyFormula
-	}
-	return nil
-}
 
 // computable refuses a formula that a group cannot compute: one that is not for so many ranks, or
 // where no path of the backend can take the smallest of sums. All ranks say the same.

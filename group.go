@@ -1,12 +1,12 @@
 package symmem
 
 import (
+	"cmp"
 	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
 	"slices"
-	"sort"
 	"sync"
 	"sync/atomic"
 
@@ -146,8 +146,7 @@ func (g *Group) exchangeColors(ctx context.Context, color, key int64) ([][2]int6
 
 // exchangeInts gathers two numbers of every rank. g.mu is held.
 func (g *Group) exchangeInts(ctx context.Context, a, b int64) ([][2]int64, error) {
-	mine := binary.LittleEndian.AppendUint64(nil, uint64(a))
-	mine = binary.LittleEndian.AppendUint64(mine, uint64(b))
+	mine, _ := binary.Append(nil, binary.LittleEndian, [2]int64{a, b}) // which cannot fail
 	got, err := g.comm.Exchange(ctx, driver.LaneControl, mine)
 	if err != nil {
 		return nil, g.awaitCause(err)
@@ -158,8 +157,7 @@ func (g *Group) exchangeInts(ctx context.Context, a, b int64) ([][2]int64, error
 			return nil, fmt.Errorf("message of rank %d has %d bytes instead of %d",
 				g.ranks[r], len(message), len(mine))
 		}
-		all[r][0] = int64(binary.LittleEndian.Uint64(message))
-		all[r][1] = int64(binary.LittleEndian.Uint64(message[8:]))
+		_, _ = binary.Decode(message, binary.LittleEndian, &all[r])
 	}
 	return all, nil
 }
@@ -172,14 +170,11 @@ func subgroup(all [][2]int64, parent []int, me int, color int64) (ranks []int, r
 			picked = append(picked, r)
 		}
 	}
-	sort.SliceStable(picked, func(i, j int) bool { return all[picked[i]][1] < all[picked[j]][1] })
-	for i, r := range picked {
-		if r == me {
-			rank = i
-		}
+	slices.SortStableFunc(picked, func(a, b int) int { return cmp.Compare(all[a][1], all[b][1]) })
+	for _, r := range picked {
 		ranks = append(ranks, parent[r])
 	}
-	return ranks, rank
+	return ranks, slices.Index(picked, me)
 }
 
 // Abort fails the group on all its ranks: calls that wait return ErrAborted. It waits for nobody.

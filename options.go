@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -33,21 +34,28 @@ const (
 var checkNames = []string{"default", "off", "registration", "every"}
 
 // String returns the level's name.
-func (l CheckLevel) String() string {
-	if l >= 0 && int(l) < len(checkNames) {
-		return checkNames[l]
-	}
-	return "CheckLevel(?)"
-}
+func (l CheckLevel) String() string { return nameOf(l, checkNames, "CheckLevel") }
 
 // ParseCheckLevel reads a name as String writes it.
 func ParseCheckLevel(name string) (CheckLevel, error) {
-	for i, n := range checkNames {
-		if n == name {
-			return CheckLevel(i), nil
-		}
+	return parseName[CheckLevel](name, checkNames, "check level")
+}
+
+// nameOf returns the name of a value whose type has one for each, from 0 on.
+func nameOf[T ~int | ~uint8](value T, names []string, ofType string) string {
+	if value >= 0 && int(value) < len(names) {
+		return names[value]
 	}
-	return 0, invalid("check level %q is none of %s", name, strings.Join(checkNames, ", "))
+	return ofType + "(?)"
+}
+
+// parseName reads a name as nameOf writes it.
+func parseName[T ~int | ~uint8](name string, names []string, what string) (T, error) {
+	i := slices.Index(names, name)
+	if i < 0 {
+		return 0, invalid("%s %q is none of %s", what, name, strings.Join(names, ", "))
+	}
+	return T(i), nil
 }
 
 // Options adjust Open. The zero value takes everything from the environment.
@@ -165,10 +173,19 @@ func (o Options) withDefaults() (Options, error) {
 	if o.Tuning == "" {
 		o.Tuning = os.Getenv(envTuning)
 	}
-	if err := o.choosePath(); err != nil {
+	if o.Path < PathDefault || o.Path > PathDirect {
+		return o, invalid("path choice %d is unknown", o.Path)
+	}
+	if o.Deterministic < FormulaDefault || o.Deterministic > RoundedTree {
+		return o, invalid("formula of reductions %d is unknown", o.Deterministic)
+	}
+	var err error
+	if o.Path, err = fromEnvironment(o.Path, envPath, ParsePathChoice, PathAuto); err != nil {
 		return o, err
 	}
-	if err := o.chooseFormula(); err != nil {
+	o.Deterministic, err = fromEnvironment(
+		o.Deterministic, envDeterministic, ParseFormula, AnyFormula)
+	if err != nil {
 		return o, err
 	}
 	if o.Timeout < 0 {
@@ -186,20 +203,19 @@ func (o Options) withDefaults() (Options, error) {
 	return o, nil
 }
 
-// choosePath turns PathDefault into what the environment says.
-func (o *Options) choosePath() (err error) {
-	if o.Path < PathDefault || o.Path > PathDirect {
-		return invalid("path choice %d is unknown", o.Path)
-	}
-	if name := os.Getenv(envPath); o.Path == PathDefault && name != "" {
-		if o.Path, err = ParsePathChoice(name); err != nil {
-			return fmt.Errorf("%s: %w", envPath, err)
+// fromEnvironment returns an option, or, where it is left out, what a variable says, or else the
+// usual value.
+func fromEnvironment[T ~int](
+	option T, variable string, parse func(string) (T, error), usual T,
+) (T, error) {
+	if name := os.Getenv(variable); option == 0 && name != "" {
+		said, err := parse(name)
+		if err != nil {
+			return 0, fmt.Errorf("%s: %w", variable, err)
 		}
+		option = said
 	}
-	if o.Path == PathDefault {
-		o.Path = PathAuto
-	}
-	return nil
+	return cmp.Or(option, usual), nil
 }
 
 // bound gives a context without a deadline the one of the options.

@@ -2,7 +2,6 @@ package symmem
 
 import (
 	"fmt"
-	"strings"
 
 	"symmem/driver"
 	"symmem/internal/tuning"
@@ -29,21 +28,11 @@ const (
 var pathNames = []string{"default", "auto", "plain", "window", "direct"}
 
 // String returns the choice's name.
-func (c PathChoice) String() string {
-	if c >= 0 && int(c) < len(pathNames) {
-		return pathNames[c]
-	}
-	return "PathChoice(?)"
-}
+func (c PathChoice) String() string { return nameOf(c, pathNames, "PathChoice") }
 
 // ParsePathChoice reads a name as String writes it.
 func ParsePathChoice(name string) (PathChoice, error) {
-	for i, n := range pathNames {
-		if n == name {
-			return PathChoice(i), nil
-		}
-	}
-	return 0, invalid("path %q is none of %s", name, strings.Join(pathNames, ", "))
+	return parseName[PathChoice](name, pathNames, "path")
 }
 
 // reason is what decided on a path. It is made without work; String does it.

@@ -13,26 +13,14 @@ const (
 	PlaceByAddress
 )
 
+var placementNames = []string{"creation", "address"}
+
 // String returns "creation" or "address".
-func (p Placement) String() string {
-	switch p {
-	case PlaceByCreation:
-		return "creation"
-	case PlaceByAddress:
-		return "address"
-	}
-	return "Placement(?)"
-}
+func (p Placement) String() string { return nameOf(p, placementNames, "Placement") }
 
 // ParsePlacement reads a name as String writes it.
 func ParsePlacement(name string) (Placement, error) {
-	switch name {
-	case "creation":
-		return PlaceByCreation, nil
-	case "address":
-		return PlaceByAddress, nil
-	}
-	return 0, invalid("placement %q is neither creation nor address", name)
+	return parseName[Placement](name, placementNames, "placement")
 }
 
 // Sizing is how large segments are, and how blocks are cut from them.

@@ -45,12 +45,6 @@ type Stream struct {
 	forgotten bool // guarded by rt.mu
 }
 
-func newStream(
-	rt *Runtime, number int, queue driver.Stream, adopted driver.AdoptedStream,
-) *Stream {
-	return &Stream{rt: rt, number: alloc.Stream(number), queue: queue, adopted: adopted}
-}
-
 // NewStream makes a stream. It is closed with the Runtime.
 func (rt *Runtime) NewStream() (*Stream, error) {
 	return rt.addStream(func() (driver.Stream, driver.AdoptedStream, error) {
@@ -324,7 +318,7 @@ func (rt *Runtime) addStream(
 		}
 		return nil, err
 	}
-	s := newStream(rt, len(rt.streams), queue, adopted)
+	s := &Stream{rt: rt, number: alloc.Stream(len(rt.streams)), queue: queue, adopted: adopted}
 	rt.streams = append(rt.streams, s)
 	return s, nil
 }
