@@ -2,8 +2,10 @@ package symmem
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
+	"slices"
 	"sync/atomic"
 	"unsafe"
 
@@ -363,14 +365,10 @@ func (g planner) describe(
 // digest condenses a description to the word that ranks compare.
 func digest(c *agreement.CollectiveCall) uint64 {
 	d := ledger.Empty
-	encoded := c.Encode()
-	for len(encoded) > 0 {
-		var word [2]uint64
-		for i := range min(len(encoded), 16) {
-			word[i/8] |= uint64(encoded[i]) << (i % 8 * 8)
-		}
-		d = ledger.Mix(d, word[0], word[1])
-		encoded = encoded[min(len(encoded), 16):]
+	for words := range slices.Chunk(c.Encode(), 16) {
+		var two [16]byte
+		copy(two[:], words)
+		d = ledger.Mix(d, binary.LittleEndian.Uint64(two[:]), binary.LittleEndian.Uint64(two[8:]))
 	}
 	return d
 }

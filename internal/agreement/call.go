@@ -81,7 +81,7 @@ func (c *CollectiveCall) Encode() []byte {
 	if c == nil {
 		return nil
 	}
-	var b []byte
+	b := make([]byte, 0, 256)
 	for _, word := range []string{c.Operation, c.Path, c.DataType, c.ReduceOp} {
 		b = appendBytes(b, []byte(word)[:min(len(word), maxCallName)])
 	}
