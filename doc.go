@@ -92,7 +92,6 @@
 //	Runtime.mu
 //	Group.state
 //	callSites.mu
-//	localWorld.mu
 //
 // AdoptedCommunicator.mu, Group.mu, Graph.mu and valueName.mu are held while this rank waits for
 // others: during agreements and registrations, in values, and while ranks find out about a fault

@@ -183,15 +183,20 @@ func (rt *Runtime) groupOf(err error) *Group {
 func (rt *Runtime) agreeOnSettings(
 	ctx context.Context, comm driver.Communicator, ranks []int,
 ) (*tuning.Table, tuning.Shape, error) {
-	mine := settings{
-		Check: rt.Check().String(), Path: rt.opts.Path.String(), Machine: machineName(),
-		Messages: rt.opts.messages(), Formula: rt.opts.Deterministic.String(),
-	}
+	mine := settings{Machine: machineName(), Terms: []term{
+		{What: "check level", Value: rt.Check().String()},
+		{What: "path choice", Value: rt.opts.Path.String()},
+		{What: "formula of reductions", Value: rt.opts.Deterministic.String()},
+		{What: "order of messages", Value: rt.opts.messages()},
+	}}
 	table, err := rt.tableFor(len(ranks))
 	if err != nil {
 		mine.TableError = err.Error()
 	} else {
-		mine.Table, mine.Digest = table.Name(), digestText(table)
+		digest := digestText(table)
+		mine.Terms = append(mine.Terms, term{
+			"tuning table", digest, fmt.Sprintf("%s (digest %s)", table.Name(), digest),
+		})
 	}
 	encoded, err := json.Marshal(mine)
 	if err != nil {

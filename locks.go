@@ -16,7 +16,6 @@ type (
 	runtimeMu        struct{}
 	groupState       struct{}
 	sitesMu          struct{}
-	membersMu        struct{}
 )
 
 // Rank is the place of AdoptedCommunicator.mu.
@@ -55,6 +54,3 @@ func (groupState) Rank() ranked.Rank { return ranked.Root.At(10, "symmem.Group.s
 
 // Rank is the place of callSites.mu.
 func (sitesMu) Rank() ranked.Rank { return ranked.Root.At(11, "symmem.callSites.mu") }
-
-// Rank is the place of localWorld.mu.
-func (membersMu) Rank() ranked.Rank { return ranked.Root.At(12, "symmem.localWorld.mu") }

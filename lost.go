@@ -9,12 +9,12 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"time"
 
 	"symmem/driver"
 	"symmem/internal/handoff"
-	"symmem/internal/ranked"
 	"symmem/internal/rendezvous"
 )
 
@@ -183,9 +183,8 @@ func asRankError(err error) error {
 // localWorld are the ranks of a local world, which end with the process. Its store is closed when
 // the last one leaves.
 type localWorld struct {
-	mu        ranked.Mutex[membersMu]
 	store     io.Closer
-	remaining int // guarded by mu
+	remaining atomic.Int32
 }
 
 // Guard returns the context: ranks of one process do not end alone.
@@ -202,9 +201,7 @@ func (m *localWorld) Ended(
 
 // Leave counts a rank out.
 func (m *localWorld) Leave(context.Context, string) error {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if m.remaining--; m.remaining > 0 {
+	if m.remaining.Add(-1) > 0 {
 		return nil
 	}
 	return m.store.Close()

@@ -90,7 +90,8 @@ func OpenLocal(ctx context.Context, n int, opts Options) ([]*Runtime, error) {
 	ctx, cancel := opts.bound(ctx)
 	defer cancel()
 	store := rendezvous.NewLocal()
-	members := &localWorld{store: store, remaining: n}
+	members := &localWorld{store: store}
+	members.remaining.Store(int32(n))
 	runtimes, errs := make([]*Runtime, n), make([]error, n)
 	var opening sync.WaitGroup
 	for r := range n {

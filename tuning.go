@@ -1,6 +1,7 @@
 package symmem
 
 import (
+	"cmp"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -63,18 +64,19 @@ func exists(file string) bool {
 // another rank skips, and ranks that choose paths by different tables would wait for each other in
 // different collectives.
 type settings struct {
-	Check  string `json:"check"`
-	Path   string `json:"path"`
-	Table  string `json:"table"`
-	Digest string `json:"digest"`
-	// Messages is how messages are ordered.
-	Messages string `json:"messages"`
-	// Formula is what reductions compute.
-	Formula string `json:"formula"`
+	Terms []term `json:"terms"`
 	// Machine names the machine that the rank runs on.
 	Machine string `json:"machine"`
 	// TableError is why this rank has no table.
 	TableError string `json:"table_error,omitempty"`
+}
+
+// term is one of the settings that ranks must have in common.
+type term struct {
+	What  string `json:"what"`
+	Value string `json:"value"`
+	// Text says the value for people, where it does not itself.
+	Text string `json:"text,omitempty"`
 }
 
 // machineName is what sets machines apart, as NCCL has it: NCCL_HOSTID, or the host's name and the
@@ -107,47 +109,36 @@ func compareSettings(all []settings, ranks []int) error {
 			return invalid("rank %d: %s", ranks[i], all[i].TableError)
 		}
 	}
-	for _, term := range []struct {
-		what     string
-		of, text func(*settings) string
-	}{
-		{"check level", func(t *settings) string { return t.Check }, nil},
-		{"path choice", func(t *settings) string { return t.Path }, nil},
-		{"formula of reductions", func(t *settings) string { return t.Formula }, nil},
-		{"order of messages", func(t *settings) string { return t.Messages }, nil},
-		{
-			"tuning table", func(t *settings) string { return t.Digest },
-			func(t *settings) string { return fmt.Sprintf("%s (digest %s)", t.Table, t.Digest) },
-		},
-	} {
-		if text := differences(all, ranks, term.of, term.text); text != "" {
-			return invalid("ranks differ in their %s: %s", term.what, text)
+	for i, own := range all[0].Terms {
+		if text := differences(all, ranks, i); text != "" {
+			return invalid("ranks differ in their %s: %s", own.What, text)
 		}
 	}
 	return nil
 }
 
-// differences lists which ranks have which value, or nothing if all have the same.
-func differences(all []settings, ranks []int, of, text func(*settings) string) string {
-	if text == nil {
-		text = of
-	}
-	var values, texts []string
-	holders := map[string][]int{}
-	for i := range all {
-		v := of(&all[i])
-		if !slices.Contains(values, v) {
-			values, texts = append(values, v), append(texts, text(&all[i]))
+// differences lists which ranks have which value of a term, or nothing if all have the same. A rank
+// that has no such term has none.
+func differences(all []settings, ranks []int, i int) string {
+	var different []term
+	holders := map[string][]int{} // by value
+	for r := range all {
+		var own term
+		if i < len(all[r].Terms) {
+			own = all[r].Terms[i]
 		}
-		holders[v] = append(holders[v], ranks[i])
+		if holders[own.Value] == nil {
+			different = append(different, own)
+		}
+		holders[own.Value] = append(holders[own.Value], ranks[r])
 	}
-	if len(values) == 1 {
+	if len(different) == 1 {
 		return ""
 	}
-	sides := make([]string, len(values))
-	for i, v := range values {
-		slices.Sort(holders[v])
-		sides[i] = fmt.Sprintf("%s: %.200s", driver.Ranks(holders[v]), texts[i])
+	sides := make([]string, len(different))
+	for k, own := range different {
+		same := slices.Sorted(slices.Values(holders[own.Value]))
+		sides[k] = fmt.Sprintf("%s: %.200s", driver.Ranks(same), cmp.Or(own.Text, own.Value))
 	}
 	return strings.Join(sides, "; ")
 }
