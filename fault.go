@@ -1,10 +1,12 @@
 package symmem
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -170,8 +172,11 @@ func (g *Group) exchangeReports(ctx context.Context, payload []byte) ([][]byte, 
 func (g *Group) firstCause(cause error, all reports) error {
 	switch of := all.of; {
 	case len(of[kindLost]) > 0:
-		first, ranks, _ := merge(of[kindLost])
-		return &RankLostError{Ranks: ranks, Doing: first.Doing, Members: g.ranks}
+		var ranks []int
+		for _, r := range of[kindLost] {
+			ranks = append(ranks, r.Lost.Ranks...)
+		}
+		return &RankLostError{Ranks: distinct(ranks), Doing: of[kindLost][0].Doing, Members: g.ranks}
 	case len(of[kindPrior]) > 0:
 		return of[kindPrior][0].err()
 	case len(of[kindClosed]) > 0:
@@ -188,18 +193,21 @@ func (g *Group) firstCause(cause error, all reports) error {
 			return err
 		}
 		// The histories are equal, as when a rank has left the group: then where each rank is.
-		if first, _, activity := merge(of[kindDiverged]); len(activity) > 0 {
-			return &driver.DeadlockError{Doing: first.Doing, Elsewhere: activity, Members: g.ranks}
+		elsewhere := map[int]string{}
+		for _, r := range of[kindDiverged] {
+			if r.Deadlock != nil {
+				maps.Copy(elsewhere, r.Deadlock.Elsewhere)
+			}
+		}
+		if len(elsewhere) > 0 {
+			return &DeadlockError{
+				Doing: of[kindDiverged][0].Doing, Elsewhere: elsewhere, Members: g.ranks,
+			}
 		}
 	case len(of[kindMessages]) > 0:
-		return g.messageCause(cause, of[kindMessages])
+		return g.messageCause(of[kindMessages])
 	case len(of[kindLate]) > 0:
-		first, ranks, activity := merge(of[kindLate])
-		addWaits(of[kindLate], ranks, activity)
-		return &TimeoutError{
-			Doing: first.Doing, Waited: first.Waited, Missing: ranks, Activity: activity,
-			Members: g.ranks, Counts: firstCounts(of[kindLate]),
-		}
+		return g.late(of[kindLate])
 	case len(of[kindAborted]) > 0:
 		return g.aborted(of[kindAborted])
 	case len(of[kindOther]) > 0:
@@ -217,23 +225,52 @@ func (g *Group) firstCause(cause error, all reports) error {
 	return cause
 }
 
+// late joins the reports of ranks that others were late for. What is one text comes from the first
+// report, by rank, so that it is the same on all ranks; all of them ask for the same counts.
+func (g *Group) late(reports []report) *TimeoutError {
+	e := &TimeoutError{
+		Doing: reports[0].Doing, Waited: reports[0].Late.Waited, Activity: map[int]string{},
+		Members: g.ranks,
+	}
+	for _, r := range reports {
+		e.Missing = append(e.Missing, r.Late.Missing...)
+		maps.Copy(e.Activity, r.Late.Activity)
+		e.Counts = cmp.Or(e.Counts, r.Late.Counts)
+	}
+	e.Missing = distinct(e.Missing)
+	for _, r := range reports {
+		if !slices.Contains(e.Missing, r.from) {
+			continue
+		}
+		// It is late for some, and has reported what it waits for itself.
+		e.Activity[r.from] = "waits in " + r.Doing
+		if len(r.Late.Missing) > 0 {
+			e.Activity[r.from] += ", for " + driver.Ranks(r.Late.Missing)
+		}
+	}
+	return e
+}
+
+// distinct orders ranks, each once.
+func distinct(ranks []int) []int { return slices.Compact(slices.Sorted(slices.Values(ranks))) }
+
 // aborted is the error of a group that ranks have aborted. It names those that report it, or, where
 // they report nothing any more, those that others have named.
 func (g *Group) aborted(reports []report) error {
 	var ranks []int
 	why := ""
 	for _, r := range reports {
-		ranks = append(ranks, r.Ranks...)
-		if len(r.Ranks) == 0 {
-			ranks = append(ranks, r.from)
-			if r.Interrupted {
-				why = ": " + r.Text
-			}
+		if r.Peer != nil && len(r.Peer.Ranks) > 0 {
+			ranks = append(ranks, r.Peer.Ranks...)
+			continue
+		}
+		ranks = append(ranks, r.from)
+		if r.Interrupted {
+			why = ": " + r.Text
 		}
 	}
-	slices.Sort(ranks)
 	return fmt.Errorf("group %s: %w by %s%s", g.ID(), ErrAborted,
-		driver.RanksOf(slices.Compact(ranks), g.ranks), why)
+		driver.RanksOf(distinct(ranks), g.ranks), why)
 }
 
 // comparable are the histories that ranks compare after a fault. Ranks that were at different
@@ -277,11 +314,8 @@ func (g *Group) explainDivergence(cause error, everywhere bool) error {
 
 // messageCause makes one error of what ranks have reported about messages. If these do not match at
 // a collective, all ranks exchange how many they have sent and received before it.
-func (g *Group) messageCause(cause error, reports []report) error {
+func (g *Group) messageCause(reports []report) error {
 	first := reports[0].Messages
-	if first == nil {
-		return cause
-	}
 	counts, ok := g.comm.(driver.MessageCounts)
 	if first.Fault != driver.MessagesUnmatched || first.Number == 0 || !ok {
 		return first

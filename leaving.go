@@ -25,12 +25,12 @@ func leftError(doing string, ended []*rendezvous.EndedError) error {
 			continue
 		}
 		switch because := e.How + " because of that"; {
-		case r.Kind == kindLost && len(r.Ranks) > 0:
-			return &RankLostError{Ranks: r.Ranks, Doing: doing + " (" + because + ")"}
-		case r.Kind == kindLate && len(r.Ranks) > 0:
+		case r.Kind == kindLost && len(r.Lost.Ranks) > 0:
+			return &RankLostError{Ranks: r.Lost.Ranks, Doing: doing + " (" + because + ")"}
+		case r.Kind == kindLate && len(r.Late.Missing) > 0:
 			return &AbsentError{
-				Doing: doing, Waited: r.Waited, Ranks: r.Ranks, Activity: r.Activity,
-				Members: r.Members, Err: errors.New(because),
+				Doing: doing, Waited: r.Late.Waited, Ranks: r.Late.Missing, Activity: r.Late.Activity,
+				Members: r.Late.Members, Err: errors.New(because),
 			}
 		}
 		reported := *e
