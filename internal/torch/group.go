@@ -47,13 +47,18 @@ func (r *rank) group(handle uint64) (*group, error) {
 	r.mu.RLock()
 	g := r.groups[handle]
 	r.mu.RUnlock()
-	switch {
-	case g != nil:
-		return g, nil
-	case handle == 0 || handle > r.library.handles.Load():
-		return nil, fmt.Errorf("group %d: there never was one: %w", handle, symmem.ErrInvalid)
+	if g == nil {
+		return nil, r.library.unknown("group", handle)
 	}
-	return nil, fmt.Errorf("group %d: %w", handle, symmem.ErrClosed)
+	return g, nil
+}
+
+// unknown says of a handle that stands for nothing whether it ever did.
+func (l *Library) unknown(what string, handle uint64) error {
+	if handle == 0 || handle > l.handles.Load() {
+		return fmt.Errorf("%s %d: there never was one: %w", what, handle, symmem.ErrInvalid)
+	}
+	return fmt.Errorf("%s %d: %w", what, handle, symmem.ErrClosed)
 }
 
 // find returns the open rank and a group of it.

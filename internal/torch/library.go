@@ -42,13 +42,12 @@ type rank struct {
 	mu          sync.RWMutex
 	groups      map[uint64]*group                       // guarded by mu
 	attachments map[uint64]*attachment                  // by handle; guarded by mu
-	pools       [Pools]*pool                            // guarded by mu
+	pools       [Pools + 1]*pool                        // by number, then the local one; guarded by mu
 	streams     map[uintptr]*symmem.Stream              // by the foreign handle; guarded by mu
 	events      map[uint64]*symmem.Event                // by handle; guarded by mu
 	plugs       map[uintptr]*symmem.AdoptedCommunicator // by communicator; guarded by mu
 	names       map[string]int                          // how often a name was opened; guarded by mu
 	pinning     atomic.Bool                             // the warning about captures was given
-	local       *pool                                   // of this rank's own; guarded by mu
 	watchers    sync.WaitGroup
 }
 
@@ -151,7 +150,7 @@ func (l *Library) Close(force bool) error {
 		return fmt.Errorf("closing symmem: %d buffers of %d bytes: %w", count, bytes, ErrLive)
 	}
 	var errs []error
-	pools := r.everyPool()
+	pools := r.all()
 	for _, p := range pools {
 		errs = append(errs, p.flush())
 	}
@@ -304,12 +303,9 @@ type attachmentStats struct {
 
 // stats is what Stats returns.
 type stats struct {
-	Open    bool                  `json:"open"`
-	Rank    int                   `json:"rank"`
-	Size    int                   `json:"size"`
-	Backend string                `json:"backend"`
-	Check   string                `json:"check"`
-	Formula string                `json:"formula"`
+	Open bool `json:"open"`
+	symmem.Stats
+	// Pools and Groups take the place of those of symmem.
 	Pools   []poolStats           `json:"pools"`
 	Groups  map[string]groupStats `json:"groups"`
 	Streams int                   `json:"streams"`
@@ -323,13 +319,13 @@ func (l *Library) Stats() (string, error) {
 		return "", err
 	}
 	s := stats{
-		Open: true, Rank: r.rt.Rank(), Size: r.rt.Size(), Backend: r.rt.Device().Backend,
-		Check: r.rt.Check().String(), Formula: r.rt.Formula().String(),
-		Groups:  map[string]groupStats{},
+		Open: true, Stats: r.rt.Stats(), Groups: map[string]groupStats{},
 		Refused: l.words.Refused.Load(),
 	}
 	for _, p := range r.all() {
-		s.Pools = append(s.Pools, r.poolStats(p))
+		if p.Domain() != nil {
+			s.Pools = append(s.Pools, r.poolStats(p))
+		}
 	}
 	r.mu.RLock()
 	defer r.mu.RUnlock()
@@ -348,10 +344,7 @@ func (l *Library) Stats() (string, error) {
 }
 
 func (r *rank) poolStats(p *pool) poolStats {
-	s := poolStats{Pool: r.number(p), PoolStats: p.Stats()}
-	if domain := p.Domain(); domain != nil {
-		s.Domain = domain.ID()
-	}
+	s := poolStats{Pool: r.number(p), PoolStats: p.Stats(), Domain: p.Domain().ID()}
 	for segment := range p.Segments() {
 		s.Mapped += segment.Bytes
 	}

@@ -68,23 +68,19 @@ func (l *Library) findPool(number int) (*rank, *pool, error) {
 func (r *rank) localPool() (p *pool, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.local == nil {
-		r.local, err = r.newPool(symmem.PoolOptions{})
+	local := &r.pools[Pools]
+	if *local == nil {
+		*local, err = r.newPool(symmem.PoolOptions{})
 	}
-	return r.local, err
+	return *local, err
 }
 
-// all lists the open pools in the order of their numbers.
+// all lists the open pools in the order of their numbers, and then the local one, which has no
+// domain.
 func (r *rank) all() []*pool {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
-	var all []*pool
-	for _, p := range r.pools {
-		if p != nil {
-			all = append(all, p)
-		}
-	}
-	return all
+	return slices.DeleteFunc(slices.Clone(r.pools[:]), func(p *pool) bool { return p == nil })
 }
 
 // owner finds the pool in whose range an address lies.
@@ -96,26 +92,12 @@ func (r *rank) owner(address uintptr) *pool {
 			return p
 		}
 	}
-	if r.local != nil && r.local.Contains(address) {
-		return r.local
-	}
 	return nil
-}
-
-// everyPool lists the open pools, the local one too.
-func (r *rank) everyPool() []*pool {
-	pools := r.all()
-	r.mu.RLock()
-	defer r.mu.RUnlock()
-	if r.local != nil {
-		pools = append(pools, r.local)
-	}
-	return pools
 }
 
 // live counts the buffers that callers hold.
 func (r *rank) live() (count int, bytes int64) {
-	for _, p := range r.everyPool() {
+	for _, p := range r.all() {
 		c, b := p.held()
 		count, bytes = count+c, bytes+b
 	}
@@ -147,7 +129,7 @@ func (l *Library) OpenPool(domain uint64, text []byte) (int, error) {
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	number := slices.Index(r.pools[:], nil)
+	number := slices.Index(r.pools[:Pools], nil)
 	if number < 0 {
 		return 0, fmt.Errorf("opening a pool: there are %d already: %w", Pools, symmem.ErrInvalid)
 	}
@@ -260,9 +242,7 @@ func (p *pool) flushHeld() error {
 	slices.SortFunc(p.freed, inOrder)
 	var failed error
 	for _, b := range p.freed {
-		if err := b.Free(); err != nil {
-			failed = errors.Join(failed, err)
-		}
+		failed = errors.Join(failed, b.Free())
 	}
 	clear(p.freed)
 	p.freed = p.freed[:0]
@@ -403,10 +383,11 @@ func (l *Library) Locate(address uintptr) (string, error) {
 	return "", fmt.Errorf("locating %#x: nothing is mapped there: %w", address, symmem.ErrForeign)
 }
 
+// number is that of a pool, or Local.
 func (r *rank) number(p *pool) int {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
-	return slices.Index(r.pools[:], p)
+	return slices.Index(r.pools[:Pools], p)
 }
 
 // holding finds the live buffer that holds an address.

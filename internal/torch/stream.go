@@ -93,13 +93,10 @@ func (s *streams) event(handle uint64) (*rank, *symmem.Event, error) {
 	r.mu.RLock()
 	e := r.events[handle]
 	r.mu.RUnlock()
-	switch {
-	case e != nil:
-		return r, e, nil
-	case handle == 0 || handle > s.l.handles.Load():
-		return nil, nil, fmt.Errorf("event %d: there never was one: %w", handle, symmem.ErrInvalid)
+	if e == nil {
+		return nil, nil, s.l.unknown("event", handle)
 	}
-	return nil, nil, fmt.Errorf("event %d: %w", handle, symmem.ErrClosed)
+	return r, e, nil
 }
 
 // Reached reports whether the point of an event has been reached. An event that is closed has
