@@ -121,8 +121,8 @@ func (a *AdoptedCommunicator) Register(ctx context.Context, p *Pool) error {
 func (a *AdoptedCommunicator) pending(p *Pool) ([]*segment, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.closed {
-		return nil, fmt.Errorf("pool: %w", ErrClosed)
+	if err := p.usable(); err != nil {
+		return nil, err
 	}
 	a.windowsMu.Lock()
 	defer a.windowsMu.Unlock()

@@ -17,15 +17,18 @@ func (p *Pool) absorb(kind ledger.Kind, b alloc.Block) {
 func (p *Pool) blockOf(m Memory) (alloc.Block, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.live(m)
-}
-
-// live is blockOf with p.mu held.
-func (p *Pool) live(m Memory) (alloc.Block, error) {
-	if p.closed {
-		return alloc.Block{}, fmt.Errorf("pool: %w", ErrClosed)
+	if err := p.usable(); err != nil {
+		return alloc.Block{}, err
 	}
 	return p.core.Live(m.handle)
+}
+
+// usable returns ErrClosed of a pool that is closed. p.mu is held.
+func (p *Pool) usable() error {
+	if p.closed {
+		return fmt.Errorf("pool: %w", ErrClosed)
+	}
+	return nil
 }
 
 // free is a hot path, too. The zero buffer has no pool.
@@ -66,9 +69,9 @@ func (p *Pool) freeSlowly(b Buffer, block alloc.Block, state alloc.State, err er
 func (p *Pool) use(b Buffer, s *Stream) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	block, err := p.live(b.memory)
+	err := p.usable()
 	if err == nil {
-		err = p.core.Use(block, s.number)
+		err = p.core.Use(b.memory.handle, s.number)
 	}
 	if err != nil {
 		return fmt.Errorf("using a buffer on stream %d: %w", s.number, err)
@@ -76,31 +79,31 @@ func (p *Pool) use(b Buffer, s *Stream) error {
 	return nil
 }
 
-func (p *Pool) pin(m Memory) (alloc.Block, error) {
+func (p *Pool) pin(m Memory) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	block, err := p.live(m)
-	if err == nil {
-		err = p.core.Pin(block)
+	if p.closed {
+		return fmt.Errorf("using a buffer in a capture: pool: %w", ErrClosed)
 	}
+	block, err := p.core.Pin(m.handle)
 	if err != nil {
-		return block, fmt.Errorf("using a buffer in a capture: %w", err)
+		return fmt.Errorf("using a buffer in a capture: %w", err)
 	}
 	p.absorb(ledger.KindPin, block)
-	return block, nil
+	return nil
 }
 
-func (p *Pool) unpin(held pin) error {
+func (p *Pool) unpin(m Memory) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.closed {
 		return nil
 	}
-	state, err := p.core.Unpin(held.block)
+	block, state, err := p.core.Unpin(m.handle)
 	if err != nil {
 		return fmt.Errorf("closing a graph: %w", err)
 	}
-	p.absorb(ledger.KindUnpin, held.block)
+	p.absorb(ledger.KindUnpin, block)
 	if state == alloc.Deferred {
 		return p.recordUses()
 	}

@@ -6,7 +6,6 @@ import (
 	"slices"
 
 	"symmem/driver"
-	"symmem/internal/alloc"
 	"symmem/internal/ranked"
 )
 
@@ -22,8 +21,8 @@ type Graph struct {
 	pools []*Pool // of the pins, each once
 
 	mu     ranked.Mutex[graphMu]
-	pins   []pin // guarded by mu
-	closed bool  // guarded by mu
+	pins   []Memory // guarded by mu
+	closed bool     // guarded by mu
 }
 
 // BeginCapture starts to record the stream's work instead of running it. Until EndCapture nothing
@@ -83,20 +82,13 @@ func (s *Stream) EndCapture() (*Graph, error) {
 	s.rt.countCaptures(-1)
 	s.capturing.Store(false)
 	g := &Graph{rt: s.rt, work: work, pins: s.held}
-	for _, p := range s.held {
-		if !slices.Contains(g.pools, p.memory.pool) {
-			g.pools = append(g.pools, p.memory.pool)
+	for _, m := range s.held {
+		if !slices.Contains(g.pools, m.pool) {
+			g.pools = append(g.pools, m.pool)
 		}
 	}
 	s.held = nil
 	return g, nil
-}
-
-// pin is a buffer that a graph keeps. Its block is noted, since a handle no longer finds it once
-// the buffer was freed.
-type pin struct {
-	memory Memory
-	block  alloc.Block
 }
 
 // pinned keeps a buffer for the graph that is being captured, once. It reports whether the stream
@@ -109,13 +101,13 @@ func (s *Stream) pinned(m Memory) (bool, error) {
 		return false, nil
 	}
 	for _, have := range s.held {
-		if have.memory.pool == m.pool && have.memory.handle == m.handle {
+		if have.pool == m.pool && have.handle == m.handle {
 			return true, nil
 		}
 	}
-	block, err := m.pool.pin(m)
+	err := m.pool.pin(m)
 	if err == nil {
-		s.held = append(s.held, pin{m, block})
+		s.held = append(s.held, m)
 	}
 	return true, err
 }
@@ -163,8 +155,8 @@ func (g *Graph) Close() error {
 	}
 	g.closed = true
 	errs := []error{g.work.Close()}
-	for _, p := range g.pins {
-		errs = append(errs, p.memory.pool.unpin(p))
+	for _, m := range g.pins {
+		errs = append(errs, m.pool.unpin(m))
 	}
 	g.pins = nil
 	return errors.Join(errs...)

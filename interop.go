@@ -2,7 +2,6 @@ package symmem
 
 import (
 	"context"
-	"fmt"
 	"slices"
 	"unsafe"
 
@@ -79,8 +78,8 @@ func (i Interop) Note(p *Pool, kind, value int64) error {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.closed {
-		return fmt.Errorf("pool: %w", ErrClosed)
+	if err := p.usable(); err != nil {
+		return err
 	}
 	p.ledger.Absorb(&ledger.Event{
 		Kind: ledger.KindNote, Segment: -1, Size: value, Requested: kind, Site: i.site,

@@ -357,8 +357,8 @@ func (p *Pool) reserveFor(
 func (p *Pool) reserve(s *Stream, bytes int64, site uint32) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.closed {
-		return fmt.Errorf("pool: %w", ErrClosed)
+	if err := p.usable(); err != nil {
+		return err
 	}
 	growth, err := p.core.Reserve(bytes, s.number)
 	if err != nil {

@@ -74,8 +74,8 @@ func (p *Pool) member(g *Group) (*membership, error) {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.closed {
-		return nil, fmt.Errorf("pool: %w", ErrClosed)
+	if err := p.usable(); err != nil {
+		return nil, err
 	}
 	m, err := p.joined(g)
 	if err == nil {

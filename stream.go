@@ -39,7 +39,7 @@ type Stream struct {
 	// pinning is held while a capture begins or ends, and while a buffer is pinned for it. It comes
 	// before Pool.mu, which recording comes after.
 	pinning ranked.Mutex[streamPinning]
-	held    []pin // buffers that the capture under way has used; guarded by pinning
+	held    []Memory // buffers that the capture under way has used; guarded by pinning
 	// adopted is the queue if another library has made it; forgotten ends that.
 	adopted   driver.AdoptedStream
 	forgotten bool // guarded by rt.mu

@@ -183,18 +183,15 @@ func TestAnArenaEndsAtItsLastPosition(t *testing.T) {
 func TestBlocksOfOthersAreForeign(t *testing.T) {
 	c := newCore(t, Default())
 	own := demand(t, c, 4096, 0)
-	resized, moved := own, own
-	resized.Size, moved.Segment = 8192, 3
-	later, beyond := own, own
-	later.Handle, beyond.Handle = makeHandle(1, 9), makeHandle(1000, 0)
-	for _, v := range []Block{{}, resized, moved, later, beyond} {
-		if v.Handle != own.Handle { // a block is freed by nothing but its handle
-			if _, err := c.Free(v); !errors.Is(err, ErrForeign) {
-				t.Errorf("Free(%+v): %v, want ErrForeign", v, err)
-			}
+	for _, h := range []Handle{0, makeHandle(1, 9), makeHandle(1000, 0)} {
+		if _, _, err := c.FreeHandle(h); !errors.Is(err, ErrForeign) {
+			t.Errorf("FreeHandle(%#x): %v, want ErrForeign", h, err)
 		}
-		if err := c.Use(v, 1); !errors.Is(err, ErrForeign) {
-			t.Errorf("Use(%+v): %v, want ErrForeign", v, err)
+		if err := c.Use(h, 1); !errors.Is(err, ErrForeign) {
+			t.Errorf("Use(%#x): %v, want ErrForeign", h, err)
+		}
+		if _, err := c.Pin(h); !errors.Is(err, ErrForeign) {
+			t.Errorf("Pin(%#x): %v, want ErrForeign", h, err)
 		}
 	}
 	if state, err := c.Free(own); state != Free || err != nil {
@@ -219,7 +216,7 @@ func TestAHandleAloneFindsAndFreesItsBlock(t *testing.T) {
 		t.Errorf("FreeHandle again: %v, want ErrDoubleFree", err)
 	}
 	parked := demand(t, c, 4096, 0)
-	_ = c.Pin(parked)
+	_, _ = c.Pin(parked.Handle)
 	if _, state, err := c.FreeHandle(parked.Handle); state != Parked || err != nil {
 		t.Errorf("FreeHandle of a pinned block: %s, %v; want parked", state, err)
 	}
@@ -323,16 +320,16 @@ func TestOperationsDoNotAllocateInSteadyState(t *testing.T) {
 	}{
 		{"free and alloc", func() { step(4096) }},
 		{"uses, deferral and synchronisation", func() {
-			_ = c.Use(step(8192), 2)
+			_ = c.Use(step(8192).Handle, 2)
 			_, _ = c.Free(blocks[next])
 			c.Synced(2)
 			blocks[next], _, _ = c.Alloc(8192, 1)
 		}},
 		{"pins", func() {
 			v := step(2048)
-			_ = c.Pin(v)
+			_, _ = c.Pin(v.Handle)
 			_, _ = c.Free(v)
-			_, _ = c.Unpin(v)
+			_, _, _ = c.Unpin(v.Handle)
 			blocks[next], _, _ = c.Alloc(2048, 1)
 		}},
 		{"stats", func() { c.Stats() }},

@@ -155,19 +155,7 @@ func (s *segment) view(b *block, id uint32) Block {
 }
 
 // resolve returns the record of a block that was not returned yet.
-func (c *Core) resolve(v Block) (uint32, error) {
-	id, err := c.resolveHandle(v.Handle)
-	if err != nil {
-		return 0, err
-	}
-	if b := &c.blocks[id]; int32(b.segment()) != v.Segment || b.size() != v.Size {
-		return 0, ErrForeign
-	}
-	return id, nil
-}
-
-// resolveHandle is resolve for a handle alone.
-func (s *slab) resolveHandle(h Handle) (uint32, error) {
+func (s *slab) resolve(h Handle) (uint32, error) {
 	id := uint32(h)
 	if id == 0 || int(id) >= len(s.blocks) {
 		return 0, ErrForeign
@@ -182,9 +170,9 @@ func (s *slab) resolveHandle(h Handle) (uint32, error) {
 }
 
 // live is resolve for blocks that are still in the hands of a caller.
-func (c *Core) live(v Block) (uint32, error) {
-	id, err := c.resolve(v)
-	if err == nil && c.blocks[id].state() != Live {
+func (s *slab) live(h Handle) (uint32, error) {
+	id, err := s.resolve(h)
+	if err == nil && s.blocks[id].state() != Live {
 		return 0, ErrFreed
 	}
 	return id, err

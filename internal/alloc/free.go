@@ -125,10 +125,7 @@ func (c *Core) follow(b *block, place uint64, prev, id uint32) {
 
 // Live returns the live block of a handle. Errors: ErrFreed, ErrForeign.
 func (c *Core) Live(h Handle) (Block, error) {
-	id, err := c.resolveHandle(h)
-	if err == nil && c.blocks[id].state() != Live {
-		err = ErrFreed
-	}
+	id, err := c.live(h)
 	if err != nil {
 		return Block{}, err
 	}
@@ -167,7 +164,7 @@ func (c *Core) FreeHandle(h Handle) (Block, State, error) {
 
 // refuseHandle says why a handle cannot be freed.
 func (c *Core) refuseHandle(h Handle) error {
-	_, err := c.resolveHandle(h)
+	_, err := c.resolve(h)
 	if err == nil || errors.Is(err, ErrFreed) {
 		err = ErrDoubleFree
 	}

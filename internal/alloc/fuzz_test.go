@@ -32,14 +32,14 @@ func run(t *testing.T, c *Core, history []byte) {
 			if _, err := c.Free(held[i]); err != nil {
 				t.Fatal(err)
 			}
-			_, _ = c.Unpin(held[i]) // an error unless it was parked
+			_, _, _ = c.Unpin(held[i].Handle) // an error unless it was parked
 			held = append(held[:i], held[i+1:]...)
 		case 3:
-			_ = c.Pin(held[i])
+			_, _ = c.Pin(held[i].Handle)
 		case 4:
-			_, _ = c.Unpin(held[i])
+			_, _, _ = c.Unpin(held[i].Handle)
 		case 5:
-			_ = c.Use(held[i], stream)
+			_ = c.Use(held[i].Handle, stream)
 		case 6:
 			c.Synced(stream)
 		case 7:

@@ -123,14 +123,14 @@ func (m *machine) FreeTwice(t *rapid.T) {
 	if _, err := m.core.Free(v); !errors.Is(err, ErrDoubleFree) {
 		t.Fatalf("freeing %+v again: %v", v, err)
 	}
-	if err := m.core.Pin(v); !errors.Is(err, ErrFreed) {
+	if _, err := m.core.Pin(v.Handle); !errors.Is(err, ErrFreed) {
 		t.Fatalf("pinning freed %+v: %v", v, err)
 	}
 }
 
 func (m *machine) Use(t *rapid.T) {
 	b, on := m.pick(t, Live), drawStream(t)
-	if err := m.core.Use(b.block(), on); err != nil {
+	if err := m.core.Use(b.block().Handle, on); err != nil {
 		t.Fatal(err)
 	}
 	m.model.use(b, on)
@@ -145,7 +145,7 @@ func (m *machine) Synced(t *rapid.T) {
 
 func (m *machine) Pin(t *rapid.T) {
 	b := m.pick(t, Live)
-	if err := m.core.Pin(b.block()); err != nil {
+	if _, err := m.core.Pin(b.block().Handle); err != nil {
 		t.Fatal(err)
 	}
 	b.pins++
@@ -155,13 +155,13 @@ func (m *machine) Unpin(t *rapid.T) {
 	b := m.pick(t, Live, Parked)
 	v := b.block()
 	if b.pins == 0 {
-		if _, err := m.core.Unpin(v); !errors.Is(err, ErrNotPinned) {
+		if _, _, err := m.core.Unpin(v.Handle); !errors.Is(err, ErrNotPinned) {
 			t.Fatalf("unpinning what is not pinned: %v", err)
 		}
 		return
 	}
-	got, err := m.core.Unpin(v)
-	if want := m.model.unpin(b); err != nil || got != want {
+	unpinned, got, err := m.core.Unpin(v.Handle)
+	if want := m.model.unpin(b); err != nil || got != want || unpinned != v {
 		t.Fatalf("unpinned to %s, error %v; model wants %s", got, err, want)
 	}
 	m.reported(t)

@@ -86,27 +86,27 @@ func (c *Core) streamOf(home uint32) Stream { return c.streams[home/2].name }
 // stream need no record and are ignored.
 //
 // Errors: ErrFreed, ErrForeign.
-func (c *Core) Use(v Block, on Stream) error {
+func (c *Core) Use(h Handle, on Stream) error {
 	c.mergeHot()
 	c.reports.clear()
-	id, err := c.live(v)
+	id, err := c.live(h)
 	if err != nil {
-		return fmt.Errorf("using block at segment %d offset %d: %w", v.Segment, v.Offset, err)
+		return fmt.Errorf("using a block: %w", err)
 	}
-	h, n := &c.sides[id], c.record(on)
+	side, n := &c.sides[id], c.record(on)
 	if n == c.homeOf(&c.blocks[id])/2 {
 		return nil
 	}
 	c.marked++
-	for u := h.uses; u != 0; u = c.uses[u].next {
+	for u := side.uses; u != 0; u = c.uses[u].next {
 		if c.uses[u].stream == n {
 			c.uses[u].call = c.marked
 			return nil
 		}
 	}
 	u := c.grabUse()
-	c.uses[u] = use{call: c.marked, stream: n, next: h.uses}
-	h.uses = u
+	c.uses[u] = use{call: c.marked, stream: n, next: side.uses}
+	side.uses = u
 	c.blocks[id].rest |= sided
 	return nil
 }
@@ -240,51 +240,50 @@ func (c *Core) dropUse(u uint32) {
 }
 
 // Pin makes a block outlive its Free until as many Unpins followed: a captured graph refers to
-// its addresses. Errors: ErrFreed, ErrForeign.
-func (c *Core) Pin(v Block) error {
+// its addresses. It returns the block. Errors: ErrFreed, ErrForeign.
+func (c *Core) Pin(h Handle) (Block, error) {
 	c.mergeHot()
 	c.reports.clear()
-	id, err := c.live(v)
+	id, err := c.live(h)
 	if err != nil {
-		return fmt.Errorf("pinning block at segment %d offset %d: %w", v.Segment, v.Offset, err)
+		return Block{}, fmt.Errorf("pinning a block: %w", err)
 	}
 	if c.sides[id].pins == 0 {
 		c.counts.pinned += c.blocks[id].size()
 	}
 	c.sides[id].pins++
 	c.blocks[id].rest |= sided
-	return nil
+	return c.view(id), nil
 }
 
-// Unpin takes one Pin back and says where the block stands now: Live or Parked as before, or,
-// after the last pin of a parked block, Free (see Returned) or Deferred (see EventsToRecord).
+// Unpin takes one Pin back, and returns the block with where it stands now: Live or Parked as
+// before, or, after the last pin of a parked block, Free (see Returned) or Deferred (see
+// EventsToRecord).
 //
 // Errors: ErrNotPinned, ErrFreed, ErrForeign.
-func (c *Core) Unpin(v Block) (State, error) {
+func (c *Core) Unpin(h Handle) (Block, State, error) {
 	c.mergeHot()
 	c.reports.clear()
-	id, err := c.resolve(v)
+	id, err := c.resolve(h)
 	if err == nil && c.sides[id].pins == 0 {
 		err = ErrNotPinned
 	}
 	if err != nil {
-		return vacant, fmt.Errorf("unpinning block at segment %d offset %d: %w",
-			v.Segment, v.Offset, err)
+		return Block{}, vacant, fmt.Errorf("unpinning a block: %w", err)
 	}
-	b, h := &c.blocks[id], &c.sides[id]
-	if h.pins--; h.pins > 0 {
-		return b.state(), nil
+	v, b, side := c.view(id), &c.blocks[id], &c.sides[id]
+	if side.pins--; side.pins > 0 {
+		return v, b.state(), nil
 	}
 	c.counts.pinned -= b.size()
 	if b.state() == Live {
-		return Live, nil
+		return v, Live, nil
 	}
 	c.counts.parked -= b.size()
-	returned := c.view(id)
 	state := c.release(id)
 	if state == Free {
 		c.reports.filled = true
-		c.reports.returned = append(c.reports.returned, returned)
+		c.reports.returned = append(c.reports.returned, v)
 	}
-	return state, nil
+	return v, state, nil
 }

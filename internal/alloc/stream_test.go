@@ -6,7 +6,7 @@ func TestStreamsAreNumberedByTheirFirstRequest(t *testing.T) {
 	const named, unused, late, reserved Stream = 700, 3, 40_000, 2
 	c := newCore(t, Default())
 	b := demand(t, c, Unit, named)
-	if err := c.Use(b, unused); err != nil {
+	if err := c.Use(b.Handle, unused); err != nil {
 		t.Fatal(err)
 	}
 	c.Synced(unused)

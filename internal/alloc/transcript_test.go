@@ -60,14 +60,16 @@ func (s *transcript) run(d *datadriven.TestData) error {
 	case "free":
 		return s.moved(s.core.Free(s.blocks[name]))
 	case "use":
-		return s.core.Use(s.blocks[name], stream)
+		return s.core.Use(s.blocks[name].Handle, stream)
 	case "synced":
 		s.core.Synced(stream)
 		s.reports()
 	case "pin":
-		return s.core.Pin(s.blocks[name])
+		_, err := s.core.Pin(s.blocks[name].Handle)
+		return err
 	case "unpin":
-		return s.moved(s.core.Unpin(s.blocks[name]))
+		_, state, err := s.core.Unpin(s.blocks[name].Handle)
+		return s.moved(state, err)
 	case "trim":
 		for _, gone := range s.core.Trim(option(d, "keep")) {
 			s.say("trimmed segment %d, %s", gone.Ordinal, formatBytes(gone.Bytes))
