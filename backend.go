@@ -6,10 +6,8 @@ import (
 	"symmem/driver/nccl"
 )
 
-type backend = driver.Backend
-
 // backends are those that this program has, the one that "auto" prefers first.
-var backends = []backend{nccl.Backend{}, host.Backend{}}
+var backends = []driver.Backend{nccl.Backend{}, host.Backend{}}
 
 // Backends lists the names of the backends that this program has.
 func Backends() []string {
@@ -34,7 +32,7 @@ func LocalRanks(name string) (int, error) {
 }
 
 // automatic is the first backend that works on this machine.
-func automatic() backend {
+func automatic() driver.Backend {
 	for _, b := range backends {
 		if a, ok := b.(driver.Availability); !ok || a.Available() == nil {
 			return b

@@ -136,29 +136,20 @@ func (g *Group) exchangeColors(ctx context.Context, color, key int64) ([][2]int6
 	if err := g.agree(ctx, "split"); err != nil {
 		return nil, fmt.Errorf("splitting group %s: %w", g.id, err)
 	}
-	all, err := g.exchangeInts(ctx, color, key)
-	if err != nil {
-		return nil, fmt.Errorf("splitting group %s: %w", g.id, err)
-	}
-	g.splits++
-	return all, nil
-}
-
-// exchangeInts gathers two numbers of every rank. g.mu is held.
-func (g *Group) exchangeInts(ctx context.Context, a, b int64) ([][2]int64, error) {
-	mine, _ := binary.Append(nil, binary.LittleEndian, [2]int64{a, b}) // which cannot fail
+	mine, _ := binary.Append(nil, binary.LittleEndian, [2]int64{color, key}) // which cannot fail
 	got, err := g.comm.Exchange(ctx, driver.LaneControl, mine)
 	if err != nil {
-		return nil, g.awaitCause(err)
+		return nil, fmt.Errorf("splitting group %s: %w", g.id, g.awaitCause(err))
 	}
 	all := make([][2]int64, len(got))
 	for r, message := range got {
 		if len(message) != len(mine) {
-			return nil, fmt.Errorf("message of rank %d has %d bytes instead of %d",
-				g.ranks[r], len(message), len(mine))
+			return nil, fmt.Errorf("splitting group %s: message of rank %d has %d bytes instead of %d",
+				g.id, g.ranks[r], len(message), len(mine))
 		}
 		_, _ = binary.Decode(message, binary.LittleEndian, &all[r])
 	}
+	g.splits++
 	return all, nil
 }
 

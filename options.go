@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"symmem/driver"
 	"symmem/internal/rendezvous"
 )
 
@@ -246,7 +247,7 @@ func (l CheckLevel) resolve(free bool) CheckLevel {
 }
 
 // chosenBackend finds a backend by name.
-func chosenBackend(name string) (backend, error) {
+func chosenBackend(name string) (driver.Backend, error) {
 	if name == "auto" {
 		return automatic(), nil
 	}

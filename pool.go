@@ -139,13 +139,10 @@ func (rt *Runtime) poolsOf(domain *Group) int {
 }
 
 func (o PoolOptions) config(granularity int64) alloc.Config {
-	c := alloc.Default()
-	if o.Sizing == SizeAsPyTorch {
-		c = alloc.PyTorch()
+	return alloc.Config{
+		Policy: alloc.Policy(o.Placement), Sizing: alloc.Sizing(o.Sizing), Capacity: o.Capacity,
+		First: o.FirstSegment, Granularity: granularity,
 	}
-	c.Policy, c.Capacity, c.First = alloc.Policy(o.Placement), o.Capacity, o.FirstSegment
-	c.Granularity = granularity
-	return c
 }
 
 // poolID numbers a pool: alike on all ranks of the domain, and unlike any pool of another one. The

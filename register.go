@@ -110,8 +110,10 @@ func (p *Pool) registerPending(ctx context.Context, g *Group, m *membership) err
 func (p *Pool) registerAll(
 	ctx context.Context, g *Group, m *membership, pending []*segment,
 ) error {
-	if err := p.agreeToRegister(ctx, g, pending); err != nil {
-		return err
+	if g.rt.Check() != CheckOff {
+		if err := g.agree(ctx, "registration", p.history(pending)); err != nil {
+			return err
+		}
 	}
 	for _, s := range pending {
 		if err := p.registerOne(ctx, g, m, s); err != nil {
@@ -119,14 +121,6 @@ func (p *Pool) registerAll(
 		}
 	}
 	return nil
-}
-
-// agreeToRegister compares ledgers and pending segments. g.mu is held.
-func (p *Pool) agreeToRegister(ctx context.Context, g *Group, pending []*segment) error {
-	if g.rt.Check() == CheckOff {
-		return nil
-	}
-	return g.agree(ctx, "registration", p.history(pending))
 }
 
 // pendingOf copies the pending list, so that no lock is held while ranks wait for each other. What

@@ -63,8 +63,8 @@ const (
 	largeStep    = 2 * mib  // which is rounded up to this
 )
 
-// Config says how a Core places blocks. The zero value equals Default(). Ranks that shall place
-// alike need equal Configs.
+// Config says how a Core places blocks. The zero value is best fit with ties by (segment ordinal,
+// offset) over segments that double. Ranks that shall place alike need equal Configs.
 type Config struct {
 	Policy Policy // tie-break between equal sizes
 	Sizing Sizing // segment sizes and splitting
@@ -78,20 +78,6 @@ type Config struct {
 	// Granularity is what segment sizes are rounded up to under Geometric sizing; 0 means
 	// 2 MiB, the page of a GPU's memory.
 	Granularity int64
-}
-
-// Default is best fit with ties by (segment ordinal, offset) over segments that double.
-func Default() Config {
-	var c Config
-	c.ensureDefaults()
-	return c
-}
-
-// PyTorch is the policy and sizing of PyTorch's caching allocator up to 2.11.
-func PyTorch() Config {
-	c := Default()
-	c.Policy, c.Sizing = Address, Stepped
-	return c
 }
 
 // ensureDefaults fills the fields that are zero.

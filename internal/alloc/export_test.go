@@ -20,3 +20,17 @@ func (c *Core) Segments() iter.Seq[Segment] {
 		}
 	}
 }
+
+// Default is the zero Config with its fields filled in.
+func Default() Config {
+	var c Config
+	c.ensureDefaults()
+	return c
+}
+
+// PyTorch is the policy and sizing of PyTorch's caching allocator up to 2.11.
+func PyTorch() Config {
+	c := Default()
+	c.Policy, c.Sizing = Address, Stepped
+	return c
+}
