@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -128,6 +129,39 @@ func TestOnlyWhoHasNotComeIsNamed(t *testing.T) {
 		})
 	}
 	all.Wait()
+}
+
+// prompt is a store whose Get returns as soon as its context has ended, which may be before those
+// contexts have that were made of it.
+type prompt struct{ *rendezvous.Client }
+
+func (s prompt) Get(ctx context.Context, key string) ([]byte, error) {
+	if value, there, err := s.Peek(ctx, key); there {
+		return value, err
+	}
+	for range 100 {
+		context.AfterFunc(ctx, func() {})
+	}
+	<-ctx.Done()
+	return nil, ctx.Err()
+}
+
+// TestWhoHasNotComeIsNamedHoweverSoonTheStoreGivesUp at the deadline.
+func TestWhoHasNotComeIsNamedHoweverSoonTheStoreGivesUp(t *testing.T) {
+	local := rendezvous.NewLocal()
+	defer func() { check(t, local.Close()) }()
+	for n := range 10 {
+		store := prompt{rendezvous.WithPrefix(local, strconv.Itoa(n))}
+		group := driver.GroupConfig{ID: "sextet", Ranks: []int{0, 1, 2, 3, 4, 5}}
+		e := &joining{cfg: Config{Store: store, Group: group}}
+		check(t, e.shareToken(t.Context()))
+		group.Rank = 5
+		_, err := Join(t.Context(), Config{Store: store, Group: group, Timeout: 50 * time.Millisecond})
+		var absent *driver.AbsentError
+		if !errors.As(err, &absent) || !slices.Equal(absent.Ranks, []int{0, 1, 2, 3, 4}) {
+			t.Fatalf("got %v, want the ranks that have not come", err)
+		}
+	}
 }
 
 // TestARankThatHasGoneIsNamedByAll, although only one of them has found nobody at its address.

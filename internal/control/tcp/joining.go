@@ -101,7 +101,8 @@ func (e *joining) connectAll(ctx context.Context) error {
 	case <-e.done:
 		return nil
 	case <-joining.Done():
-		return e.absentError(joining, nil)
+		// What was started ends with ctx, too: its end may come here as an error of theirs.
+		return e.absentError(ctx, context.Cause(joining))
 	}
 }
 
@@ -193,7 +194,10 @@ func (e *joining) peerFailure(ctx context.Context) *failedError {
 // have, to whom there is no connection.
 func (e *joining) absentError(ctx context.Context, err error) error {
 	if !errors.Is(ctx.Err(), context.DeadlineExceeded) {
-		return errors.Join(err, context.Cause(ctx))
+		if cause := context.Cause(ctx); cause != nil && !errors.Is(err, cause) {
+			err = errors.Join(err, cause)
+		}
+		return err
 	}
 	var awaited []int
 	e.mu.Lock()
@@ -203,6 +207,9 @@ func (e *joining) absentError(ctx context.Context, err error) error {
 		}
 	}
 	e.mu.Unlock()
+	if len(awaited) == 0 {
+		return nil // the last one has come at the last moment
+	}
 	return e.list.AbsentError(time.Since(e.begin), awaited, err)
 }
 
