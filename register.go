@@ -267,12 +267,15 @@ func (p *Pool) takeIdle(keep int64) []*segment {
 
 func byOrdinal(a, b *segment) int { return cmp.Compare(a.ordinal, b.ordinal) }
 
+// retire takes a step of all segments that no Close has taken meanwhile.
 func (p *Pool) retire(idle []*segment, step func(*Pool, *segment) error) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	var errs []error
 	for _, s := range idle {
-		errs = append(errs, step(p, s))
+		if p.segments[s.ordinal] != nil {
+			errs = append(errs, step(p, s))
+		}
 	}
 	return errors.Join(errs...)
 }

@@ -2,6 +2,7 @@ package symmem_test
 
 import (
 	"context"
+	"sync/atomic"
 	"testing"
 
 	"symmem"
@@ -35,4 +36,39 @@ func TestWhatEndsDuringARegistrationIsNotRegistered(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestAPoolThatIsClosedDuringATrimIsUnmappedOnce closes it on a rank that has deregistered, and
+// waits for the other one before it unmaps.
+func TestAPoolThatIsClosedDuringATrimIsUnmappedOnce(t *testing.T) {
+	closed := make(chan struct{})
+	together(t, 2, symmem.Options{}, func(r *rank) {
+		p := r.pool()
+		r.ok(r.alloc(p, mib).Free())
+		r.ok(p.Register(r.ctx, r.World()))
+		deregistered, freed := make(chan struct{}), atomic.Int32{}
+		defer r.Interop().Observe(symmem.Observer{
+			Deregister: func(symmem.WindowEvent) {
+				if close(deregistered); r.Rank() == 0 {
+					<-closed
+				}
+			},
+			SegmentFree: func(symmem.SegmentEvent) { freed.Add(1) },
+		})()
+		ended := make(chan error, 1)
+		if r.Rank() == 1 {
+			go func() {
+				<-deregistered
+				ended <- p.Close()
+				close(closed)
+			}()
+		} else {
+			ended <- nil
+		}
+		r.ok(p.Trim(r.ctx, 0))
+		r.ok(<-ended)
+		if n := freed.Load(); n != 1 {
+			r.failf("the segment was freed %d times", n)
+		}
+	})
 }
