@@ -22,7 +22,7 @@ func TestAllWhoWaitForAStreamLearnOfItsFailure(t *testing.T) {
 		for range waiting {
 			go func() { errs <- made.Synchronize(t.Context()) }()
 		}
-		time.Sleep(time.Second) // a lock that is taken may be waited for by sleeping, too
+		<-time.After(time.Second) // a lock that is taken may be waited for by sleeping, too
 		synctest.Wait()
 		close(begin)
 		for range waiting {
