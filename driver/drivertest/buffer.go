@@ -19,26 +19,28 @@ type buffer struct {
 func (b buffer) at(offset int64) uintptr { return b.segment.Address() + uintptr(offset) }
 
 // newBuffer maps a segment of at least the given number of bytes.
-func (r *rank) newBuffer(atLeast int64) (buffer, error) {
+func (r *rank) newBuffer(atLeast int64) buffer {
 	g := r.granularity()
 	size := (atLeast + g - 1) / g * g
 	s, err := r.arena.Map(r.mapped, size)
-	if err != nil {
-		return buffer{}, err
-	}
+	r.ok(err)
 	r.mapped += size
 	r.later(s.Unmap)
-	return buffer{segment: s}, nil
+	return buffer{segment: s}
 }
 
 // newWindow maps a segment and registers it with the world's group.
-func (r *rank) newWindow(atLeast int64) (buffer, error) {
-	b, err := r.newBuffer(atLeast)
-	if err != nil {
-		return b, err
-	}
-	b.window, err = r.group.Register(r.world.ctx, r.nextKey(), b.segment)
-	return b, err
+func (r *rank) newWindow(atLeast int64) buffer {
+	b := r.newBuffer(atLeast)
+	b.window = r.register(r.group, r.nextKey(), b)
+	return b
+}
+
+// register makes a window of a buffer.
+func (r *rank) register(c driver.Communicator, key driver.SegmentKey, b buffer) driver.Window {
+	w, err := c.Register(r.world.ctx, key, b.segment)
+	r.ok(err)
+	return w
 }
 
 // nextKey names the next segment, alike on all ranks that map in the same order.
@@ -48,18 +50,15 @@ func (r *rank) nextKey() driver.SegmentKey {
 }
 
 // write copies bytes of the host to the device.
-func (r *rank) write(at uintptr, data []byte) error {
+func (r *rank) write(at uintptr, data []byte) {
 	if len(data) == 0 {
-		return nil
+		return
 	}
 	staging := r.stage(len(data))
 	copy(staging, data)
-	if err := r.stream.Copy(at, address(staging), int64(len(data))); err != nil {
-		return fmt.Errorf("writing %d bytes: %w", len(data), err)
-	}
-	err := r.stream.Synchronize(r.world.ctx)
+	r.ok(r.stream.Copy(at, address(staging), int64(len(data))))
+	r.ok(r.stream.Synchronize(r.world.ctx))
 	runtime.KeepAlive(staging)
-	return err
 }
 
 // stage returns host memory for a copy. It is reused: under the race detector new memory costs more
@@ -72,36 +71,31 @@ func (r *rank) stage(n int) []byte {
 }
 
 // read copies bytes of the device to the host. They are valid until the rank next reads or writes.
-func (r *rank) read(at uintptr, n int64) ([]byte, error) {
+func (r *rank) read(at uintptr, n int64) []byte {
 	if n == 0 {
-		return nil, nil
+		return nil
 	}
 	staging := r.stage(int(n))
-	if err := r.stream.Copy(address(staging), at, n); err != nil {
-		return nil, fmt.Errorf("reading %d bytes: %w", n, err)
-	}
-	err := r.stream.Synchronize(r.world.ctx)
-	return staging, err
+	r.ok(r.stream.Copy(address(staging), at, n))
+	r.ok(r.stream.Synchronize(r.world.ctx))
+	return staging
 }
 
 func address(b []byte) uintptr { return uintptr(unsafe.Pointer(unsafe.SliceData(b))) }
 
 // expect compares device memory with what should be there.
-func (r *rank) expect(at uintptr, want []byte) error {
-	got, err := r.read(at, int64(len(want)))
-	if err != nil {
-		return err
-	}
-	return difference(got, want)
+func (r *rank) expect(at uintptr, want []byte) {
+	r.world.t.Helper()
+	r.ok(difference(r.read(at, int64(len(want))), want))
 }
 
 // expectAll compares device memory with one byte repeated.
-func (r *rank) expectAll(at uintptr, value byte, n int64) error {
-	got, err := r.read(at, n)
-	if err != nil || n == 0 || got[0] == value && bytes.Equal(got[1:], got[:n-1]) {
-		return err
+func (r *rank) expectAll(at uintptr, value byte, n int64) {
+	r.world.t.Helper()
+	got := r.read(at, n)
+	if n > 0 && (got[0] != value || !bytes.Equal(got[1:], got[:n-1])) {
+		r.ok(difference(got, bytes.Repeat([]byte{value}, int(n))))
 	}
-	return difference(got, bytes.Repeat([]byte{value}, int(n)))
 }
 
 func difference(got, want []byte) error {

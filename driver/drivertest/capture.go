@@ -1,7 +1,6 @@
 package drivertest
 
 import (
-	"fmt"
 	"sync/atomic"
 	"testing"
 
@@ -51,56 +50,41 @@ func proveRefusedInCapture(t *testing.T, h Harness) {
 	r, m := b.ranks[0], b.send[0]
 	must(t, r.stream.Fill(m.at(0), 0, 64))
 	must(t, r.stream.Synchronize(b.ctx))
-	inner, err := captured(r.stream, func() error { return r.stream.Fill(m.at(0), 1, 64) })
-	must(t, err)
-	outer, err := captured(r.stream, func() error {
+	inner := r.captured(func() { r.ok(r.stream.Fill(m.at(0), 1, 64)) })
+	outer := r.captured(func() {
 		wantError(t, "waiting for the stream", r.stream.Synchronize(b.ctx), driver.ErrCapturing)
 		wantError(t, "launching a graph", inner.Launch(r.stream), driver.ErrCapturing)
-		return r.stream.Fill(m.at(32), 2, 32)
+		r.ok(r.stream.Fill(m.at(32), 2, 32))
 	})
-	must(t, err)
 	must(t, inner.Close())
 	must(t, outer.Launch(r.stream))
-	must(t, r.expectAll(m.at(0), 0, 32))
-	must(t, r.expectAll(m.at(32), 2, 32))
+	r.expectAll(m.at(0), 0, 32)
+	r.expectAll(m.at(32), 2, 32)
 	must(t, outer.Close())
-}
-
-// captured records what a function queues.
-func captured(s driver.Stream, queue func() error) (driver.Graph, error) {
-	if err := s.BeginCapture(); err != nil {
-		return nil, err
-	}
-	if err := queue(); err != nil {
-		return nil, err
-	}
-	return s.EndCapture()
 }
 
 func proveCapturedWaits(t *testing.T, h Harness) {
 	r := newWorld(t, h, 1, options{}).ranks[0]
-	b, err := r.newWindow(1)
-	must(t, err)
+	b := r.newWindow(1)
 	ran := 0
 	call := driver.Call{
 		Operation: driver.AllReduce, DataType: driver.Int8, Count: 64,
 		Send: b.at(0), Recv: b.at(128),
 	}
-	g, err := captured(r.stream, func() error {
+	g := r.captured(func() {
 		must(t, r.stream.Fill(b.at(0), 9, 64))
 		must(t, r.stream.Copy(b.at(64), b.at(0), 64))
 		must(t, r.queue(r.group, r.stream, call))
-		return r.stream.Host(func() { ran++ })
+		must(t, r.stream.Host(func() { ran++ }))
 	})
-	must(t, err)
-	must(t, r.expectAll(b.at(0), 0, 192))
+	r.expectAll(b.at(0), 0, 192)
 	if ran != 0 {
 		t.Error("a captured function ran before launch")
 	}
 	for range 3 {
 		must(t, g.Launch(r.stream))
 	}
-	must(t, r.expectAll(b.at(0), 9, 192))
+	r.expectAll(b.at(0), 9, 192)
 	if ran != 3 {
 		t.Errorf("a function ran %d times in 3 launches", ran)
 	}
@@ -109,35 +93,30 @@ func proveCapturedWaits(t *testing.T, h Harness) {
 
 func proveGraphStreams(t *testing.T, h Harness) {
 	r := newWorld(t, h, 1, options{apart: true}).ranks[0]
-	b, err := r.newBuffer(1)
-	must(t, err)
-	g, err := captured(r.stream, func() error { return r.stream.Copy(b.at(64), b.at(0), 64) })
-	must(t, err)
-	other := newStream(t, r)
-	held, err := r.hold(other)
-	must(t, err)
+	b := r.newBuffer(1)
+	g := r.captured(func() { r.ok(r.stream.Copy(b.at(64), b.at(0), 64)) })
+	other := r.newStream()
+	held := r.hold(other)
 	must(t, other.Fill(b.at(0), 5, 64))
 	must(t, g.Launch(other))
 	must(t, other.Fill(b.at(0), 6, 64))
-	must(t, r.expectAll(b.at(0), 0, 128))
+	r.expectAll(b.at(0), 0, 128)
 	held.open()
 	must(t, other.Synchronize(r.world.ctx))
-	must(t, r.expectAll(b.at(0), 6, 64))
-	must(t, r.expectAll(b.at(64), 5, 64))
+	r.expectAll(b.at(0), 6, 64)
+	r.expectAll(b.at(64), 5, 64)
 	must(t, g.Close())
 }
 
 func proveGraphEvents(t *testing.T, h Harness) {
 	r := newWorld(t, h, 1, options{apart: true}).ranks[0]
-	e := newEvent(t, r)
-	g, err := captured(r.stream, func() error { return r.stream.Record(e) })
-	must(t, err)
+	e := r.newEvent()
+	g := r.captured(func() { r.ok(r.stream.Record(e)) })
 	if !e.Done() {
 		t.Error("capturing has recorded the event")
 	}
 	for range 3 {
-		held, err := r.hold(r.stream)
-		must(t, err)
+		held := r.hold(r.stream)
 		must(t, g.Launch(r.stream))
 		if e.Done() {
 			t.Error("the event is done before its stream got there")
@@ -152,10 +131,10 @@ func proveGraphEvents(t *testing.T, h Harness) {
 // over the other path.
 func proveReplays(t *testing.T, h Harness) {
 	b := newBench(t, h, 3, 1<<20, options{check: true})
-	must(t, b.each(func(r *rank) error { return replay(b, r) }))
+	b.each(func(r *rank) { replay(b, r) })
 }
 
-func replay(b *bench, r *rank) error {
+func replay(b *bench, r *rank) {
 	const launches = 1000
 	send, recv := b.send[r.number], b.recv[r.number]
 	sum := func(from, to int64, path driver.Path) driver.Call {
@@ -167,91 +146,56 @@ func replay(b *bench, r *rank) error {
 	}
 	var ran atomic.Int32
 	paths := b.harness.Paths
-	g, err := captured(r.stream, func() error {
-		if err := r.queue(r.group, r.stream, sum(0, 0, paths[len(paths)-1])); err != nil {
-			return err
-		}
-		return r.stream.Host(func() { ran.Add(1) })
+	g := r.captured(func() {
+		r.ok(r.queue(r.group, r.stream, sum(0, 0, paths[len(paths)-1])))
+		r.ok(r.stream.Host(func() { ran.Add(1) }))
 	})
-	if err != nil {
-		return err
-	}
 	for i := range launches {
-		if err := replayStep(b, r, g, sum(0, 1<<16, paths[0]), i); err != nil {
-			return fmt.Errorf("launch %d: %w", i, err)
-		}
+		r.at("launch %d", i)
+		replayStep(b, r, g, sum(0, 1<<16, paths[0]), i)
 	}
-	if err := r.stream.Synchronize(b.ctx); err != nil {
-		return err
-	}
+	r.ok(r.stream.Synchronize(b.ctx))
 	if n := ran.Load(); n != launches {
-		return fmt.Errorf("a function ran %d times in %d launches", n, launches)
+		r.failf("a function ran %d times in %d launches", n, launches)
 	}
-	return g.Close()
+	r.ok(g.Close())
 }
 
 // replayStep changes the input, launches the graph, makes the eager call every third time and
 // checks both results now and then.
-func replayStep(b *bench, r *rank, g driver.Graph, eager driver.Call, i int) error {
+func replayStep(b *bench, r *rank, g driver.Graph, eager driver.Call, i int) {
 	value := byte(i%20 + r.number)
-	if err := r.stream.Fill(b.send[r.number].at(0), value, 16000); err != nil {
-		return err
-	}
-	if err := g.Launch(r.stream); err != nil {
-		return err
-	}
+	r.ok(r.stream.Fill(b.send[r.number].at(0), value, 16000))
+	r.ok(g.Launch(r.stream))
 	if i%3 == 0 {
-		if err := r.queue(r.group, r.stream, eager); err != nil {
-			return err
-		}
+		r.ok(r.queue(r.group, r.stream, eager))
 	}
-	if i%30 != 0 {
-		return nil
+	if i%30 == 0 {
+		sum := byte(3*(i%20) + 3)
+		r.expectAll(b.recv[r.number].at(0), sum, 16000)
+		r.expectAll(b.recv[r.number].at(1<<16), sum, 16000)
 	}
-	sum := byte(3*(i%20) + 3)
-	if err := r.expectAll(b.recv[r.number].at(0), sum, 16000); err != nil {
-		return err
-	}
-	return r.expectAll(b.recv[r.number].at(1<<16), sum, 16000)
 }
 
 func proveRegisterCapturing(t *testing.T, h Harness) {
 	b := newBench(t, h, 2, 1<<20, options{check: true})
 	c := trial{operation: driver.AllReduce, dataType: driver.Float32, count: 5000}
 	c.prepare(h, 2)
-	must(t, b.each(func(r *rank) error {
-		fresh, err := r.newBuffer(1)
-		if err != nil {
-			return err
-		}
+	b.each(func(r *rank) {
+		fresh := r.newBuffer(1)
 		call := c.call(r, b.send[r.number], b.recv[r.number])
-		if err := r.write(call.Send, c.inputs[r.number]); err != nil {
-			return err
-		}
+		r.write(call.Send, c.inputs[r.number])
 		key := r.nextKey()
-		g, err := captured(r.stream, func() error {
-			if err := r.queue(r.group, r.stream, call); err != nil {
-				return err
-			}
+		g := r.captured(func() {
+			r.ok(r.queue(r.group, r.stream, call))
 			_, err := r.group.Register(b.ctx, key, fresh.segment)
 			wantError(t, "registering", err, driver.ErrCapturing)
-			return nil
 		})
-		if err != nil {
-			return err
-		}
-		if err := g.Launch(r.stream); err != nil {
-			return err
-		}
-		if err := r.expect(call.Recv, c.wants[r.number]); err != nil {
-			return err
-		}
-		if err := g.Close(); err != nil {
-			return err
-		}
-		_, err = r.group.Register(b.ctx, key, fresh.segment)
-		return err
-	}))
+		r.ok(g.Launch(r.stream))
+		r.expect(call.Recv, c.wants[r.number])
+		r.ok(g.Close())
+		r.register(r.group, key, fresh)
+	})
 }
 
 func proveCloseCapturing(t *testing.T, h Harness) {
@@ -260,14 +204,12 @@ func proveCloseCapturing(t *testing.T, h Harness) {
 	must(t, err)
 	must(t, s.BeginCapture())
 	must(t, s.Close())
-	_, err = r.newWindow(1)
-	must(t, err)
+	r.newWindow(1)
 }
 
 func proveGraphClosed(t *testing.T, h Harness) {
 	r := newWorld(t, h, 1, options{apart: true}).ranks[0]
-	g, err := captured(r.stream, func() error { return nil })
-	must(t, err)
+	g := r.captured(func() {})
 	must(t, g.Close())
 	wantError(t, "launching", g.Launch(r.stream), driver.ErrClosed)
 }

@@ -21,12 +21,10 @@ var closingContracts = []contract{
 func proveGroupClosed(t *testing.T, h Harness) {
 	w := newWorld(t, h, 1, options{})
 	r := w.ranks[0]
-	b, err := r.newBuffer(1)
-	must(t, err)
+	b := r.newBuffer(1)
 	plan, err := driver.Prepare(r.group, barrier)
 	must(t, err)
-	graph, err := captured(r.stream, func() error { return r.group.Launch(r.stream, plan) })
-	must(t, err)
+	graph := r.captured(func() { r.ok(r.group.Launch(r.stream, plan)) })
 	must(t, r.group.Close())
 	must(t, r.group.Close())
 	<-r.group.Failed()
@@ -45,48 +43,30 @@ func proveGroupClosed(t *testing.T, h Harness) {
 
 func proveWindowsEnd(t *testing.T, h Harness) {
 	w := newWorld(t, h, 2, options{})
-	must(t, w.each(func(r *rank) error {
-		c, err := r.connect("short", numbers(2), true)
-		if err != nil {
-			return err
-		}
-		b, err := r.newBuffer(1)
-		if err != nil {
-			return err
-		}
-		first, err := c.Register(w.ctx, r.nextKey(), b.segment)
-		if err != nil {
-			return err
-		}
-		if err := errors.Join(c.Close(), first.Deregister()); err != nil {
-			return err
-		}
+	w.each(func(r *rank) {
+		c := r.connect("short", numbers(2), true)
+		b := r.newBuffer(1)
+		first := r.register(c, r.nextKey(), b)
+		r.ok(errors.Join(c.Close(), first.Deregister()))
 		// The segment is as good as before.
-		b.window, err = r.group.Register(w.ctx, r.nextKey(), b.segment)
-		if err != nil {
-			return err
-		}
-		return r.sumOver(r.group, b, 5)
-	}))
+		b.window = r.register(r.group, r.nextKey(), b)
+		r.sumOver(r.group, b, 5)
+	})
 }
 
-// waits are the calls in which a rank can wait for others.
-var waits = map[string]func(r *rank) error{
-	"a collective": func(r *rank) error { return r.launch(r.group, r.stream, barrier) },
-	"an agreement": func(r *rank) error {
+// waits are the calls in which a rank can wait for others; one registers the buffer.
+var waits = map[string]func(r *rank, b buffer) error{
+	"a collective": func(r *rank, _ buffer) error { return r.launch(r.group, r.stream, barrier) },
+	"an agreement": func(r *rank, _ buffer) error {
 		_, err := r.group.Exchange(r.world.ctx, driver.LaneControl, nil)
 		return err
 	},
-	"a background agreement": func(r *rank) error {
+	"a background agreement": func(r *rank, _ buffer) error {
 		_, err := r.group.Exchange(r.world.ctx, driver.LaneBackground, nil)
 		return err
 	},
-	"a registration": func(r *rank) error {
-		b, err := r.newBuffer(1)
-		if err != nil {
-			return err
-		}
-		_, err = r.group.Register(r.world.ctx, r.nextKey(), b.segment)
+	"a registration": func(r *rank, b buffer) error {
+		_, err := r.group.Register(r.world.ctx, r.nextKey(), b.segment)
 		return err
 	},
 }
@@ -96,9 +76,10 @@ func proveCloseOwnWaits(t *testing.T, h Harness) {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t, h, 2, options{})
 			w.spoilt = true
-			ended := make(chan error)
-			go func() { ended <- wait(w.ranks[0]) }()
-			must(t, w.ranks[0].group.Close())
+			r, ended := w.ranks[0], make(chan error)
+			b := r.newBuffer(1)
+			go func() { ended <- wait(r, b) }()
+			must(t, r.group.Close())
 			wantError(t, "the wait", <-ended, driver.ErrClosed)
 		})
 	}
@@ -109,16 +90,16 @@ func proveCloseOthersWaits(t *testing.T, h Harness) {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t, h, 2, options{})
 			w.spoilt = true
-			must(t, w.each(func(r *rank) error {
+			w.each(func(r *rank) {
 				if r.number == 1 {
-					return r.group.Close()
+					r.ok(r.group.Close())
+					return
 				}
-				err := wait(r)
+				err := wait(r, r.newBuffer(1))
 				if !errors.As(err, new(*driver.DeadlockError)) && !errors.Is(err, driver.ErrFault) {
-					return fmt.Errorf("got %w, want a DeadlockError or ErrFault", err)
+					r.failf("got %v, want a DeadlockError or ErrFault", err)
 				}
-				return nil
-			}))
+			})
 		})
 	}
 }
@@ -130,19 +111,14 @@ func proveCloseAnytime(t *testing.T, h Harness) {
 	w := newWorld(t, h, 2, options{apart: true})
 	w.spoilt = true
 	for round := range 60 {
-		must(t, w.each(func(r *rank) error { return breakGroup(r, fmt.Sprint("round ", round), round) }))
+		w.each(func(r *rank) { breakGroup(r, fmt.Sprint("round ", round), round) })
 	}
 }
 
-func breakGroup(r *rank, id string, round int) error {
-	c, err := r.connect(id, numbers(2), true)
-	if err != nil {
-		return err
-	}
+func breakGroup(r *rank, id string, round int) {
+	c := r.connect(id, numbers(2), true)
 	s, err := r.device.NewStream()
-	if err != nil {
-		return err
-	}
+	r.ok(err)
 	var users sync.WaitGroup
 	for _, use := range []func() error{
 		func() error { return r.queue(c, s, barrier) },
@@ -161,22 +137,18 @@ func breakGroup(r *rank, id string, round int) error {
 	err = c.Close()
 	users.Wait()
 	if s.Close() == nil && c.Cause() == nil {
-		return errors.New("a closed group has no cause")
+		r.failf("a closed group has no cause")
 	}
-	return err
+	r.ok(err)
 }
 
 func proveReopen(t *testing.T, h Harness) {
 	for range 5 {
 		t.Run("open", func(t *testing.T) {
 			w := newWorld(t, h, 3, options{check: true})
-			must(t, w.each(func(r *rank) error {
-				b, err := r.newWindow(1)
-				if err != nil {
-					return err
-				}
-				return r.sumOver(r.group, b, 4)
-			}))
+			w.each(func(r *rank) {
+				r.sumOver(r.group, r.newWindow(1), 4)
+			})
 		})
 	}
 }

@@ -1,7 +1,6 @@
 package drivertest
 
 import (
-	"fmt"
 	"sync/atomic"
 	"testing"
 
@@ -32,34 +31,25 @@ var dataTypes = reduce.DataTypes()
 // bench is a world with a send and a receive buffer on every rank.
 type bench struct {
 	*world
-	t          *testing.T
 	send, recv []buffer
 }
 
 // newBench opens a world with two registered buffers of the given size on every rank.
 func newBench(t *testing.T, h Harness, n int, bytes int64, o options) *bench {
 	t.Helper()
-	b := &bench{
-		world: newWorld(t, h, n, o), t: t, send: make([]buffer, n), recv: make([]buffer, n),
-	}
-	must(t, b.each(func(r *rank) (err error) {
-		if b.send[r.number], err = r.newWindow(bytes); err != nil {
-			return err
-		}
-		b.recv[r.number], err = r.newWindow(bytes)
-		return err
-	}))
+	b := &bench{world: newWorld(t, h, n, o), send: make([]buffer, n), recv: make([]buffer, n)}
+	b.each(func(r *rank) {
+		b.send[r.number] = r.newWindow(bytes)
+		b.recv[r.number] = r.newWindow(bytes)
+	})
 	return b
 }
 
 // try performs a trial on all ranks. Its inputs are prepared.
 func (b *bench) try(c *trial) {
 	b.t.Helper()
-	err := b.each(func(r *rank) error {
-		return c.perform(r, b.send[r.number], b.recv[r.number])
-	})
-	if err != nil {
-		b.t.Fatalf("%v on %d ranks: %v", c, len(b.ranks), err)
+	if !b.attempt(func(r *rank) { c.perform(r, b.send[r.number], b.recv[r.number]) }) {
+		b.t.Fatalf("%v on %d ranks", c, len(b.ranks))
 	}
 }
 
@@ -180,28 +170,18 @@ func proveBarrier(t *testing.T, h Harness) {
 	const n, rounds = 4, 200
 	b := newBench(t, h, n, 1<<20, options{check: true})
 	entered := make([][n]atomic.Bool, rounds)
-	must(t, b.each(func(r *rank) error {
+	b.each(func(r *rank) {
 		for round := range rounds {
 			entered[round][r.number].Store(true)
 			call := driver.Call{Operation: driver.Barrier, Digest: 1}
-			if err := r.launch(r.group, r.stream, call); err != nil {
-				return err
-			}
-			if err := complete(entered[round][:]); err != nil {
-				return fmt.Errorf("round %d: %w", round, err)
+			r.ok(r.launch(r.group, r.stream, call))
+			for other := range n {
+				if !entered[round][other].Load() {
+					r.failf("round %d: rank %d has not entered", round, other)
+				}
 			}
 		}
-		return nil
-	}))
-}
-
-func complete(entered []atomic.Bool) error {
-	for r := range entered {
-		if !entered[r].Load() {
-			return fmt.Errorf("rank %d has not entered", r)
-		}
-	}
-	return nil
+	})
 }
 
 // proveStreams launches on two streams in turn. What one stream sends is what the other has
@@ -209,29 +189,20 @@ func complete(entered []atomic.Bool) error {
 func proveStreams(t *testing.T, h Harness) {
 	const n, count, rounds = 3, 3000, 20
 	b := newBench(t, h, n, 1<<20, options{check: true})
-	must(t, b.each(func(r *rank) error {
-		other, err := r.newStream()
-		if err != nil {
-			return err
-		}
-		return b.alternate(r, [2]driver.Stream{r.stream, other}, count, rounds)
-	}))
+	b.each(func(r *rank) {
+		b.alternate(r, [2]driver.Stream{r.stream, r.newStream()}, count, rounds)
+	})
 }
 
 // alternate doubles a buffer's numbers by maxima and sums in turn, each on another stream.
-func (b *bench) alternate(r *rank, streams [2]driver.Stream, count int64, rounds int) error {
+func (b *bench) alternate(r *rank, streams [2]driver.Stream, count int64, rounds int) {
 	bufs := [2]buffer{b.send[r.number], b.recv[r.number]}
 	ones := memory[float64](int(count))
 	for i := range elements[float64](ones) {
 		elements[float64](ones)[i] = 1
 	}
-	if err := r.write(bufs[0].at(0), ones); err != nil {
-		return err
-	}
-	done, err := r.device.NewEvent()
-	if err != nil {
-		return err
-	}
+	r.write(bufs[0].at(0), ones)
+	done := r.newEvent()
 	for round := range rounds {
 		s, from, to := streams[round%2], bufs[round%2], bufs[(round+1)%2]
 		call := driver.Call{
@@ -239,27 +210,19 @@ func (b *bench) alternate(r *rank, streams [2]driver.Stream, count int64, rounds
 			Path: b.harness.Paths[round/2%len(b.harness.Paths)], Send: from.at(0), Recv: to.at(0),
 			SendWindow: from.window, RecvWindow: to.window, Digest: uint64(round),
 		}
-		if err := s.Wait(done); err != nil {
-			return err
-		}
-		if err := r.queue(r.group, s, r.able(r.group, call)); err != nil {
-			return err
-		}
-		if err := s.Record(done); err != nil {
-			return err
-		}
+		r.ok(s.Wait(done))
+		r.ok(r.queue(r.group, s, r.able(r.group, call)))
+		r.ok(s.Record(done))
 	}
-	return b.powers(r, bufs[rounds%2], streams, count, rounds)
+	b.powers(r, bufs[rounds%2], streams, count, rounds)
 }
 
 // powers waits for both streams and looks for n to the power of the rounds.
 func (b *bench) powers(
 	r *rank, at buffer, streams [2]driver.Stream, count int64, rounds int,
-) error {
+) {
 	for _, s := range streams {
-		if err := s.Synchronize(b.ctx); err != nil {
-			return err
-		}
+		r.ok(s.Synchronize(b.ctx))
 	}
 	want := memory[float64](int(count))
 	power := 1.0
@@ -269,5 +232,5 @@ func (b *bench) powers(
 	for i := range elements[float64](want) {
 		elements[float64](want)[i] = power
 	}
-	return r.expect(at.at(0), want)
+	r.expect(at.at(0), want)
 }

@@ -17,23 +17,9 @@ var eventContracts = []contract{
 	{"a Record that fails leaves the event as it was", proveFailedRecord},
 }
 
-func newEvent(t *testing.T, r *rank) driver.Event {
-	t.Helper()
-	e, err := r.device.NewEvent()
-	must(t, err)
-	return e
-}
-
-func newStream(t *testing.T, r *rank) driver.Stream {
-	t.Helper()
-	s, err := r.newStream()
-	must(t, err)
-	return s
-}
-
 func proveNeverRecorded(t *testing.T, h Harness) {
 	r := newWorld(t, h, 1, options{apart: true}).ranks[0]
-	e := newEvent(t, r)
+	e := r.newEvent()
 	if !e.Done() {
 		t.Error("the event is not done")
 	}
@@ -44,10 +30,9 @@ func proveNeverRecorded(t *testing.T, h Harness) {
 
 func proveEventDone(t *testing.T, h Harness) {
 	r := newWorld(t, h, 1, options{apart: true}).ranks[0]
-	e := newEvent(t, r)
+	e := r.newEvent()
 	for range 3 {
-		g, err := r.hold(r.stream)
-		must(t, err)
+		g := r.hold(r.stream)
 		ran := false
 		must(t, r.stream.Host(func() { ran = true }))
 		must(t, r.stream.Record(e))
@@ -69,15 +54,13 @@ func proveEventDone(t *testing.T, h Harness) {
 
 func proveEventPoint(t *testing.T, h Harness) {
 	r := newWorld(t, h, 1, options{apart: true}).ranks[0]
-	e, other := newEvent(t, r), newStream(t, r)
-	first, err := r.hold(r.stream)
-	must(t, err)
+	e, other := r.newEvent(), r.newStream()
+	first := r.hold(r.stream)
 	must(t, r.stream.Record(e))
 	must(t, other.Wait(e))
 	ran := make(chan struct{})
 	must(t, other.Host(func() { close(ran) }))
-	second, err := r.hold(r.stream)
-	must(t, err)
+	second := r.hold(r.stream)
 	must(t, r.stream.Record(e))
 	select {
 	case <-ran:
@@ -96,9 +79,8 @@ func proveEventPoint(t *testing.T, h Harness) {
 
 func proveEventContext(t *testing.T, h Harness) {
 	r := newWorld(t, h, 1, options{apart: true}).ranks[0]
-	e := newEvent(t, r)
-	g, err := r.hold(r.stream)
-	must(t, err)
+	e := r.newEvent()
+	g := r.hold(r.stream)
 	must(t, r.stream.Record(e))
 	ctx, cancel := context.WithCancel(r.world.ctx)
 	cancel()
@@ -109,8 +91,8 @@ func proveEventContext(t *testing.T, h Harness) {
 
 func provePingPong(t *testing.T, h Harness) {
 	r := newWorld(t, h, 1, options{apart: true}).ranks[0]
-	streams := []driver.Stream{r.stream, newStream(t, r)}
-	turn := newEvent(t, r)
+	streams := []driver.Stream{r.stream, r.newStream()}
+	turn := r.newEvent()
 	var ran []int
 	const n = 500
 	for i := range n {
@@ -129,7 +111,7 @@ func provePingPong(t *testing.T, h Harness) {
 
 func proveFailedRecord(t *testing.T, h Harness) {
 	r := newWorld(t, h, 1, options{apart: true}).ranks[0]
-	e, other := newEvent(t, r), newStream(t, r)
+	e, other := r.newEvent(), r.newStream()
 	must(t, other.Close())
 	wantError(t, "recording", other.Record(e), driver.ErrClosed)
 	if !e.Done() {

@@ -2,7 +2,6 @@ package drivertest
 
 import (
 	"context"
-	"errors"
 	"testing"
 
 	"symmem/driver"
@@ -28,52 +27,43 @@ func (r *rank) swap(lane driver.Lane, round int, sizes []int) error {
 func provePayloads(t *testing.T, h Harness) {
 	w := newWorld(t, h, 3, options{})
 	for _, lane := range []driver.Lane{driver.LaneControl, driver.LaneBackground} {
-		must(t, w.each(func(r *rank) error {
+		w.each(func(r *rank) {
 			for round, n := range []int{0, 1, 8 << 10, 8<<10 + 1, driver.MaxPayload, 100, 0} {
-				if err := r.swap(lane, round, []int{n, n, n}); err != nil {
-					return err
-				}
+				r.ok(r.swap(lane, round, []int{n, n, n}))
 			}
-			return nil
-		}))
+		})
 	}
 	fault := newWorld(t, h, 3, options{})
 	fault.spoilt = true
-	must(t, fault.each(func(r *rank) error {
+	fault.each(func(r *rank) {
 		for round, n := range []int{1, 8<<10 + 1} {
-			if err := r.swap(driver.LaneFault, round, []int{n, n, n}); err != nil {
-				return err
-			}
+			r.ok(r.swap(driver.LaneFault, round, []int{n, n, n}))
 		}
-		return nil
-	}))
+	})
 }
 
 func provePayloadSizes(t *testing.T, h Harness) {
 	w := newWorld(t, h, 3, options{})
-	must(t, w.each(func(r *rank) error {
+	w.each(func(r *rank) {
 		for round := range 30 {
 			sizes := []int{0, 1 << (round % 16), 3000 * (round % 7)}
-			if err := r.swap(driver.LaneControl, round, sizes); err != nil {
-				return err
-			}
+			r.ok(r.swap(driver.LaneControl, round, sizes))
 		}
-		return nil
-	}))
+	})
 }
 
 func provePayloadTooLarge(t *testing.T, h Harness) {
 	w := newWorld(t, h, 2, options{})
-	must(t, w.each(func(r *rank) error {
+	w.each(func(r *rank) {
 		large := make([]byte, driver.MaxPayload+1)
 		if _, err := r.group.Exchange(w.ctx, driver.LaneControl, large); err == nil {
-			return errors.New("a payload above MaxPayload gave no error")
+			r.failf("a payload above MaxPayload gave no error")
 		}
 		if _, err := r.group.Exchange(w.ctx, driver.Lanes, nil); err == nil {
-			return errors.New("a lane that does not exist gave no error")
+			r.failf("a lane that does not exist gave no error")
 		}
-		return r.swap(driver.LaneControl, 1, []int{5, 5})
-	}))
+		r.ok(r.swap(driver.LaneControl, 1, []int{5, 5}))
+	})
 }
 
 // proveLanes lets rank 0 wait on the background lane until an exchange on the control lane and a
@@ -87,37 +77,29 @@ func proveLanes(t *testing.T, h Harness) {
 		}
 		return r.swap(driver.LaneBackground, 1, []int{9, 10000})
 	}
-	must(t, w.each(func(r *rank) error {
+	w.each(func(r *rank) {
 		result := make(chan error, 1)
 		go func() { result <- background(r) }()
 		for round := range 20 {
-			if err := r.swap(driver.LaneControl, round, []int{20000, 3}); err != nil {
-				return err
-			}
-			if err := r.launch(r.group, r.stream, driver.Call{Operation: driver.Barrier}); err != nil {
-				return err
-			}
+			r.ok(r.swap(driver.LaneControl, round, []int{20000, 3}))
+			r.ok(r.launch(r.group, r.stream, driver.Call{Operation: driver.Barrier}))
 		}
 		if r.number == 1 {
 			close(over)
 		}
-		return <-result
-	}))
+		r.ok(<-result)
+	})
 }
 
 func proveMixed(t *testing.T, h Harness) {
 	w := newWorld(t, h, 3, options{check: true})
-	must(t, w.each(func(r *rank) error {
+	w.each(func(r *rank) {
 		for round := range 200 {
-			if err := r.queue(r.group, r.stream, driver.Call{Operation: driver.Barrier}); err != nil {
-				return err
-			}
-			if err := r.swap(driver.LaneControl, round, []int{round, 3, 9000}); err != nil {
-				return err
-			}
+			r.ok(r.queue(r.group, r.stream, driver.Call{Operation: driver.Barrier}))
+			r.ok(r.swap(driver.LaneControl, round, []int{round, 3, 9000}))
 		}
-		return r.stream.Synchronize(w.ctx)
-	}))
+		r.ok(r.stream.Synchronize(w.ctx))
+	})
 }
 
 // proveExchangeCancelled cancels an exchange to which rank 1 has not come. When rank 1 comes, it

@@ -22,20 +22,17 @@ var failureContracts = []contract{
 var errPurpose = errors.New("a failure on purpose")
 
 // broken returns a busy stream that fails once the gate is open.
-func broken(t *testing.T, r *rank) (driver.Stream, *gate) {
-	t.Helper()
-	s := newStream(t, r)
-	g, err := r.hold(s)
-	must(t, err)
+func broken(r *rank) (driver.Stream, *gate) {
+	s := r.newStream()
+	g := r.hold(s)
 	s.Fail(errPurpose)
 	return s, g
 }
 
 func proveDropped(t *testing.T, h Harness) {
 	r := newWorld(t, h, 1, options{apart: true}).ranks[0]
-	s, g := broken(t, r)
-	b, err := r.newBuffer(64)
-	must(t, err)
+	s, g := broken(r)
+	b := r.newBuffer(64)
 	ran := false
 	must(t, s.Host(func() { ran = true }))
 	must(t, s.Fill(b.at(0), 1, 64))
@@ -45,16 +42,16 @@ func proveDropped(t *testing.T, h Harness) {
 	if ran {
 		t.Error("work behind the failure was done")
 	}
-	must(t, r.expectAll(b.at(0), 0, 64))
+	r.expectAll(b.at(0), 0, 64)
 	must(t, s.Fill(b.at(0), 2, 64))
 	must(t, s.Synchronize(r.world.ctx))
-	must(t, r.expectAll(b.at(0), 2, 64))
+	r.expectAll(b.at(0), 2, 64)
 }
 
 func provePointFails(t *testing.T, h Harness) {
 	r := newWorld(t, h, 1, options{apart: true}).ranks[0]
-	s, g := broken(t, r)
-	e := newEvent(t, r)
+	s, g := broken(r)
+	e := r.newEvent()
 	must(t, s.Record(e))
 	g.open()
 	for range 2 {
@@ -69,8 +66,8 @@ func provePointFails(t *testing.T, h Harness) {
 func proveWaitFails(t *testing.T, h Harness) {
 	r := newWorld(t, h, 1, options{apart: true}).ranks[0]
 	for _, late := range []bool{false, true} {
-		s, g := broken(t, r)
-		e, wait, only := newEvent(t, r), newStream(t, r), newStream(t, r)
+		s, g := broken(r)
+		e, wait, only := r.newEvent(), r.newStream(), r.newStream()
 		must(t, s.Record(e))
 		finish := func() {
 			g.open()
@@ -92,7 +89,7 @@ func proveWaitFails(t *testing.T, h Harness) {
 func proveDroppedCollective(t *testing.T, h Harness) {
 	w := newWorld(t, h, 2, options{})
 	w.spoilt = true
-	must(t, w.each(func(r *rank) error {
+	w.each(func(r *rank) {
 		s := r.stream
 		if r.number == 0 {
 			s.Fail(errPurpose)
@@ -101,14 +98,13 @@ func proveDroppedCollective(t *testing.T, h Harness) {
 		var prior *driver.PriorError
 		switch {
 		case r.number == 1 && !errors.Is(err, driver.ErrFault):
-			return errors.New("a barrier ended without the rank that dropped it")
+			r.failf("a barrier ended without the rank that dropped it")
 		case r.number == 0 && !errors.Is(err, errPurpose):
-			return errors.New("the stream does not return its first error")
+			r.failf("the stream does not return its first error")
 		case r.number == 0 && (!errors.As(r.group.Cause(), &prior) || prior.Rank != 0):
-			return errors.New("the group has not failed with a PriorError of rank 0")
+			r.failf("the group has not failed with a PriorError of rank 0")
 		}
-		return nil
-	}))
+	})
 }
 
 func proveRefusedCollective(t *testing.T, h Harness) {
@@ -143,7 +139,7 @@ func proveRefusedGraph(t *testing.T, h Harness) {
 	w := newWorld(t, h, 1, options{})
 	w.spoilt = true
 	r := w.ranks[0]
-	e := newEvent(t, r)
+	e := r.newEvent()
 	must(t, r.stream.BeginCapture())
 	must(t, r.queue(r.group, r.stream, driver.Call{Operation: driver.Barrier}))
 	must(t, r.stream.Record(e))
@@ -161,9 +157,8 @@ func proveRefusedGraph(t *testing.T, h Harness) {
 
 func proveLaunchDoesNotWait(t *testing.T, h Harness) {
 	r := newWorld(t, h, 1, options{apart: true}).ranks[0]
-	busy, e := newStream(t, r), newEvent(t, r)
-	gate, err := r.hold(busy)
-	must(t, err)
+	busy, e := r.newStream(), r.newEvent()
+	gate := r.hold(busy)
 	must(t, busy.Record(e))
 	ran := make(chan struct{})
 	must(t, r.stream.BeginCapture())

@@ -33,23 +33,22 @@ var barrier = driver.Call{Operation: driver.Barrier, Digest: 1}
 func proveAbort(t *testing.T, h Harness) {
 	w := newWorld(t, h, 3, options{})
 	w.spoilt = true
-	must(t, w.each(func(r *rank) error {
+	w.each(func(r *rank) {
 		if r.number == 0 {
 			r.group.Abort(nil)
 			_, err := r.group.Exchange(w.ctx, driver.LaneControl, nil)
 			wantError(t, "rank 0", err, driver.ErrAborted)
-			return nil
+			return
 		}
 		err := r.launch(r.group, r.stream, barrier)
 		if r.number == 2 {
 			_, err = r.group.Exchange(w.ctx, driver.LaneControl, nil)
 		}
 		if !errors.Is(err, driver.ErrFault) && !errors.Is(err, driver.ErrAborted) {
-			return fmt.Errorf("got %w, want ErrFault or ErrAborted", err)
+			r.failf("got %v, want ErrFault or ErrAborted", err)
 		}
 		<-r.group.Failed()
-		return nil
-	}))
+	})
 }
 
 // absence runs something on all ranks but the last and then on the last. The first rank that
@@ -94,7 +93,7 @@ func proveAbsentCollective(t *testing.T, h Harness) {
 				})
 				late := b.ranks[2]
 				for _, r := range b.ranks[:late.number] {
-					must(t, expectNoResult(r, path, b.recv[r.number].at(margin), 0, 4*count))
+					expectNoResult(r, path, b.recv[r.number].at(margin), 0, 4*count)
 				}
 			})
 		}
@@ -133,22 +132,17 @@ func proveAbsentBackground(t *testing.T, h Harness) {
 	if _, err := first.group.Exchange(w.ctx, driver.LaneBackground, nil); err == nil {
 		t.Error("a lane that is out of step was used again")
 	}
-	must(t, w.each(func(r *rank) error {
-		if err := r.swap(driver.LaneControl, 1, []int{3, 3}); err != nil {
-			return err
-		}
-		return r.launch(r.group, r.stream, barrier)
-	}))
+	w.each(func(r *rank) {
+		r.ok(r.swap(driver.LaneControl, 1, []int{3, 3}))
+		r.ok(r.launch(r.group, r.stream, barrier))
+	})
 }
 
 func proveAbsentRegister(t *testing.T, h Harness) {
 	w := newWorld(t, h, 3, options{timeout: short})
 	absence(t, w, func(r *rank) error {
-		b, err := r.newBuffer(1)
-		if err != nil {
-			return err
-		}
-		_, err = r.group.Register(context.Background(), r.nextKey(), b.segment)
+		b := r.newBuffer(1)
+		_, err := r.group.Register(context.Background(), r.nextKey(), b.segment)
 		return err
 	})
 }
@@ -209,7 +203,7 @@ func proveDeadlockBesideLane(t *testing.T, h Harness) {
 func proveFaultLaneCalls(t *testing.T, h Harness) {
 	w := newWorld(t, h, 3, options{})
 	w.spoilt = true
-	must(t, w.each(func(r *rank) error {
+	w.each(func(r *rank) {
 		var err error
 		switch r.number {
 		case 1:
@@ -218,15 +212,12 @@ func proveFaultLaneCalls(t *testing.T, h Harness) {
 			_, err = r.group.Exchange(w.ctx, driver.LaneBackground, nil)
 		}
 		if r.number != 0 && !errors.Is(err, driver.ErrFault) {
-			return fmt.Errorf("got %w, want ErrFault", err)
+			r.failf("got %v, want ErrFault", err)
 		}
 		for round := range 3 {
-			if err := r.swap(driver.LaneFault, round, []int{10, 9000, 40000}); err != nil {
-				return err
-			}
+			r.ok(r.swap(driver.LaneFault, round, []int{10, 9000, 40000}))
 		}
-		return nil
-	}))
+	})
 }
 
 func proveFaultLaneAbsent(t *testing.T, h Harness) {
@@ -234,23 +225,20 @@ func proveFaultLaneAbsent(t *testing.T, h Harness) {
 		t.Run(fmt.Sprint(size, " bytes"), func(t *testing.T) {
 			w := newWorld(t, h, 3, options{})
 			w.spoilt = true
-			report := func(r *rank, present ...bool) error {
+			report := func(r *rank, present ...bool) {
 				ctx, cancel := context.WithTimeout(w.ctx, short)
 				defer cancel()
 				mine := controltest.Payload(r.number, 1, size)
 				got, err := r.group.Exchange(ctx, driver.LaneFault, mine)
-				if err != nil {
-					return err
-				}
-				return controltest.WantReports(got, r.number, size, present)
+				r.ok(err)
+				r.ok(controltest.WantReports(got, r.number, size, present))
 			}
-			must(t, w.each(func(r *rank) error {
-				if r.number == 2 {
-					return nil
+			w.each(func(r *rank) {
+				if r.number != 2 {
+					report(r, true, true, false)
 				}
-				return report(r, true, true, false)
-			}))
-			must(t, report(w.ranks[2], true, true, true))
+			})
+			report(w.ranks[2], true, true, true)
 		})
 	}
 }
@@ -258,32 +246,24 @@ func proveFaultLaneAbsent(t *testing.T, h Harness) {
 func proveNewGroup(t *testing.T, h Harness) {
 	w := newWorld(t, h, 2, options{})
 	w.spoilt = true
-	must(t, w.each(func(r *rank) error {
-		if err := r.group.Cause(); err != nil {
-			return err
-		}
+	w.each(func(r *rank) {
+		r.ok(r.group.Cause())
 		select {
 		case <-r.group.Failed():
-			return errors.New("the group has failed at once")
+			r.failf("the group has failed at once")
 		default:
 		}
 		if r.number == 1 {
 			r.group.Abort(nil)
 		} else if err := r.launch(r.group, r.stream, barrier); err == nil {
-			return errors.New("a collective of an aborted group gave no error")
+			r.failf("a collective of an aborted group gave no error")
 		}
 		<-r.group.Failed()
 		if r.group.Cause() == nil {
-			return errors.New("the group does not say why it failed")
+			r.failf("the group does not say why it failed")
 		}
-		b, err := r.newBuffer(1)
-		if err != nil {
-			return err
-		}
-		c, err := r.connect("anew", numbers(2), true)
-		if err != nil {
-			return err
-		}
-		return gatherBytes(r, c, numbers(2), b)
-	}))
+		b := r.newBuffer(1)
+		c := r.connect("anew", numbers(2), true)
+		gatherBytes(r, c, numbers(2), b)
+	})
 }

@@ -43,97 +43,68 @@ func proveCallOrder(t *testing.T, h Harness) {
 	for late := range 2 {
 		for _, sizes := range [][2]int64{{1000, 1000}, {1000, 500}, {3 << 20, 100}} {
 			b := newBench(t, h, 2, 8<<20, options{check: true})
-			must(t, b.each(func(r *rank) error { return b.callOrder(r, late, sizes) }))
+			b.each(func(r *rank) { b.callOrder(r, late, sizes) })
 		}
 	}
 }
 
-func (b *bench) callOrder(r *rank, late int, sizes [2]int64) error {
-	other, err := r.newStream()
-	if err != nil {
-		return err
-	}
-	streams := [2]driver.Stream{r.stream, other}
+func (b *bench) callOrder(r *rank, late int, sizes [2]int64) {
+	streams := [2]driver.Stream{r.stream, r.newStream()}
 	o, buf := driver.Send, b.send[r.number]
 	if r.number == 1 {
 		o, buf = driver.Recv, b.recv[r.number]
 	}
 	for i, bytes := range sizes {
-		if err := r.write(buf.at(int64(i)<<22), input(b.harness, driver.Uint8, i, bytes)); err != nil {
-			return err
-		}
+		r.write(buf.at(int64(i)<<22), input(b.harness, driver.Uint8, i, bytes))
 		if r.number == 1 {
-			if err := r.stream.Fill(buf.at(int64(i)<<22), canary, bytes); err != nil {
-				return err
-			}
+			r.ok(r.stream.Fill(buf.at(int64(i)<<22), canary, bytes))
 		}
 	}
-	if err := r.stream.Synchronize(b.ctx); err != nil {
-		return err
-	}
-	var g *gate
+	r.ok(r.stream.Synchronize(b.ctx))
+	open := func() {}
 	if r.number == late {
-		if g, err = r.hold(r.stream); err != nil {
-			return err
-		}
+		open = r.hold(r.stream).open
 	}
 	for i, bytes := range sizes {
 		call := p2pCall(o, 1-r.number, 0, buf, int64(i)<<22, bytes)
 		call.Digest = uint64(bytes)
-		if err := r.queue(r.group, streams[i], call); err != nil {
-			return err
-		}
+		r.ok(r.queue(r.group, streams[i], call))
 	}
-	if g != nil {
-		g.open()
-	}
+	open()
 	for i, bytes := range sizes {
-		if err := streams[i].Synchronize(b.ctx); err != nil {
-			return err
-		}
-		if r.number == 0 {
-			continue
-		}
-		if err := r.expect(buf.at(int64(i)<<22), input(b.harness, driver.Uint8, i, bytes)); err != nil {
-			return fmt.Errorf("message %d: %w", i, err)
+		r.ok(streams[i].Synchronize(b.ctx))
+		if r.number == 1 {
+			r.at("message %d", i)
+			r.expect(buf.at(int64(i)<<22), input(b.harness, driver.Uint8, i, bytes))
 		}
 	}
-	return nil
 }
 
 func proveSwap(t *testing.T, h Harness) {
 	for _, bytes := range []int64{1, 1 << 20, 9<<20 + 1} {
 		for _, n := range []int{2, 3} {
 			b := newBench(t, h, n, 10<<20, options{check: true})
-			must(t, b.each(func(r *rank) error {
+			b.each(func(r *rank) {
 				for round := range 3 {
-					if err := b.swap(r, round, bytes); err != nil {
-						return fmt.Errorf("round %d of %d bytes: %w", round, bytes, err)
-					}
+					r.at("round %d of %d bytes", round, bytes)
+					b.swap(r, round, bytes)
 				}
-				return nil
-			}))
+			})
 		}
 	}
 }
 
 // swap sends to the next rank and receives from the one before.
-func (b *bench) swap(r *rank, round int, bytes int64) error {
+func (b *bench) swap(r *rank, round int, bytes int64) {
 	n := len(b.ranks)
 	next, before := (r.number+1)%n, (r.number+n-1)%n
 	send, recv := b.send[r.number], b.recv[r.number]
 	data := input(b.harness, driver.Uint8, r.number+n*round, bytes)
-	if err := r.write(send.at(0), data); err != nil {
-		return err
-	}
-	if err := r.queue(r.group, r.stream, p2pCall(driver.Send, next, 0, send, 0, bytes)); err != nil {
-		return err
-	}
+	r.write(send.at(0), data)
+	r.ok(r.queue(r.group, r.stream, p2pCall(driver.Send, next, 0, send, 0, bytes)))
 	call := p2pCall(driver.Recv, before, 0, recv, 0, bytes)
-	if err := r.launch(r.group, r.stream, call); err != nil {
-		return err
-	}
-	return r.expect(recv.at(0), input(b.harness, driver.Uint8, before+n*round, bytes))
+	r.ok(r.launch(r.group, r.stream, call))
+	r.expect(recv.at(0), input(b.harness, driver.Uint8, before+n*round, bytes))
 }
 
 func proveSizes(t *testing.T, h Harness) {
@@ -159,7 +130,7 @@ func proveSizes(t *testing.T, h Harness) {
 			if errs[0] == nil {
 				t.Error("the sender's group goes on")
 			}
-			must(t, b.ranks[1].expectAll(recv.at(0), canary, 2<<20))
+			b.ranks[1].expectAll(recv.at(0), canary, 2<<20)
 		})
 	}
 }
@@ -187,29 +158,24 @@ func found(ends ...[]error) error {
 
 // untouched checks that a rank has received nothing. It reads on a stream of its own: the stream of
 // the message may still return the failure.
-func (b *bench) untouched(t *testing.T, number int) {
-	t.Helper()
+func (b *bench) untouched(number int) {
 	r := *b.ranks[number]
-	r.stream = newStream(t, b.ranks[number])
-	must(t, r.expectAll(b.recv[number].at(0), canary, 256))
+	r.stream = b.ranks[number].newStream()
+	r.expectAll(b.recv[number].at(0), canary, 256)
 }
 
 func proveTags(t *testing.T, h Harness) {
 	b := newBench(t, h, 2, 8<<20, options{check: true})
 	tags := []int{0, 7, driver.MaxTag}
 	for _, bytes := range []int64{10, 500 << 10} {
-		must(t, b.each(func(r *rank) error {
+		b.each(func(r *rank) {
 			for i, tag := range tags {
 				at := int64(i) << 20
 				if r.number == 0 {
 					data := input(h, driver.Uint8, i, bytes)
-					if err := r.write(b.send[0].at(at), data); err != nil {
-						return err
-					}
+					r.write(b.send[0].at(at), data)
 					call := p2pCall(driver.Send, 1, tag, b.send[0], at, bytes)
-					if err := r.queue(r.group, r.stream, call); err != nil {
-						return err
-					}
+					r.ok(r.queue(r.group, r.stream, call))
 				}
 			}
 			for i, tag := range slices.Backward(tags) {
@@ -218,15 +184,12 @@ func proveTags(t *testing.T, h Harness) {
 					continue
 				}
 				call := p2pCall(driver.Recv, 0, tag, b.recv[1], at, bytes)
-				if err := r.launch(r.group, r.stream, call); err != nil {
-					return err
-				}
-				if err := r.expect(b.recv[1].at(at), input(h, driver.Uint8, i, bytes)); err != nil {
-					return fmt.Errorf("tag %d: %w", tag, err)
-				}
+				r.at("tag %d", tag)
+				r.ok(r.launch(r.group, r.stream, call))
+				r.expect(b.recv[1].at(at), input(h, driver.Uint8, i, bytes))
 			}
-			return r.stream.Synchronize(b.ctx)
-		}))
+			r.ok(r.stream.Synchronize(b.ctx))
+		})
 	}
 }
 
@@ -235,45 +198,31 @@ func proveTags(t *testing.T, h Harness) {
 func proveAnySource(t *testing.T, h Harness) {
 	const n, each = 4, 5
 	b := newBench(t, h, n, 1<<20, options{check: true})
-	must(t, b.each(func(r *rank) error {
+	b.each(func(r *rank) {
 		if r.number > 0 {
-			return b.sendNumbers(r, each)
+			b.sendNumbers(r, each)
+		} else {
+			b.receiveNumbers(r, (n-1)*each)
 		}
-		return b.receiveNumbers(r, (n-1)*each)
-	}))
+	})
 }
 
 // sendNumbers sends messages of two bytes to rank 0: this rank, and which message it is.
-func (b *bench) sendNumbers(r *rank, messages int) error {
+func (b *bench) sendNumbers(r *rank, messages int) {
 	send := b.send[r.number]
 	for i := range messages {
 		at := int64(2 * i)
-		if err := r.write(send.at(at), []byte{byte(r.number), byte(i)}); err != nil {
-			return err
-		}
-		if err := r.launch(r.group, r.stream, p2pCall(driver.Send, 0, 9, send, at, 2)); err != nil {
-			return err
-		}
+		r.write(send.at(at), []byte{byte(r.number), byte(i)})
+		r.ok(r.launch(r.group, r.stream, p2pCall(driver.Send, 0, 9, send, at, 2)))
 	}
-	return nil
 }
 
 // receiveNumbers receives what the others send: each third message from rank 1, as long as that has
 // some, and the others from any rank.
-func (b *bench) receiveNumbers(r *rank, messages int) error {
+func (b *bench) receiveNumbers(r *rank, messages int) {
 	sources, from, recv := make([]int, messages), make([]int, messages), b.recv[0]
-	streams := []driver.Stream{r.stream}
-	for range 2 {
-		s, err := r.newStream()
-		if err != nil {
-			return err
-		}
-		streams = append(streams, s)
-	}
-	gate, err := r.hold(streams[1])
-	if err != nil {
-		return err
-	}
+	streams := []driver.Stream{r.stream, r.newStream(), r.newStream()}
+	gate := r.hold(streams[1])
 	for i := range messages {
 		from[i] = driver.AnySource
 		if i < 2 {
@@ -281,34 +230,26 @@ func (b *bench) receiveNumbers(r *rank, messages int) error {
 		}
 		call := p2pCall(driver.Recv, from[i], 9, recv, int64(2*i), 2)
 		call.Arrived = func(source int) { sources[i] = source }
-		if err := r.queue(r.group, streams[i%3], call); err != nil {
-			return err
-		}
+		r.ok(r.queue(r.group, streams[i%3], call))
 	}
 	gate.open()
 	for _, s := range streams {
-		if err := s.Synchronize(b.ctx); err != nil {
-			return err
-		}
+		r.ok(s.Synchronize(b.ctx))
 	}
-	got, err := r.read(recv.at(0), int64(2*messages))
-	if err != nil {
-		return err
-	}
+	got := r.read(recv.at(0), int64(2*messages))
 	next := make([]byte, len(b.ranks))
 	for i := range messages {
 		source, number := got[2*i], got[2*i+1]
 		if int(source) != sources[i] || from[i] >= 0 && int(source) != from[i] {
-			return fmt.Errorf("message %d is from rank %d, Recv says %d, asked for %d", i, source,
+			r.failf("message %d is from rank %d, Recv says %d, asked for %d", i, source,
 				sources[i], from[i])
 		}
 		if number != next[source] {
-			return fmt.Errorf("message %d is number %d of rank %d, want %d", i, number, source,
+			r.failf("message %d is number %d of rank %d, want %d", i, number, source,
 				next[source])
 		}
 		next[source]++
 	}
-	return nil
 }
 
 // proveAnyOfThose has rank 1 call its Send first, on a stream that goes on only when rank 0 has the
@@ -316,8 +257,7 @@ func (b *bench) receiveNumbers(r *rank, messages int) error {
 func proveAnyOfThose(t *testing.T, h Harness) {
 	b := newBench(t, h, 3, 1<<20, options{check: true})
 	first := b.ranks[1]
-	g, err := first.hold(first.stream)
-	must(t, err)
+	g := first.hold(first.stream)
 	must(t, first.queue(first.group, first.stream, p2pCall(driver.Send, 0, 3, b.send[1], 0, 4)))
 	other := b.ranks[2]
 	must(t, other.launch(other.group, other.stream, p2pCall(driver.Send, 0, 3, b.send[2], 0, 4)))
@@ -339,12 +279,13 @@ func proveUnmatchedClose(t *testing.T, h Harness) {
 		t.Run(fmt.Sprint("rank ", first, " first"), func(t *testing.T) {
 			b := newBench(t, h, 2, 1<<20, options{check: true})
 			groups := make([]driver.Communicator, 2)
-			must(t, b.each(func(r *rank) (err error) {
+			b.each(func(r *rank) {
+				var err error
 				groups[r.number], err = r.device.Connect(b.ctx, driver.GroupConfig{
 					ID: "leaving", Ranks: numbers(2), Rank: r.number,
 				})
-				return err
-			}))
+				r.ok(err)
+			})
 			sender := b.ranks[0]
 			must(t, sender.launch(groups[0], sender.stream, p2pCall(driver.Send, 1, 3, b.send[0], 0, 10)))
 			closed := [2]error{}
@@ -363,41 +304,29 @@ func proveUnmatchedClose(t *testing.T, h Harness) {
 func proveCapturedMessages(t *testing.T, h Harness) {
 	const rounds = 20
 	b := newBench(t, h, 2, 1<<20, options{check: true, strict: true})
-	must(t, b.each(func(r *rank) error {
+	b.each(func(r *rank) {
 		o, buf := driver.Send, b.send[0]
 		if r.number == 1 {
 			o, buf = driver.Recv, b.recv[1]
 		}
 		call := p2pCall(o, 1-r.number, 0, buf, 0, 4)
-		g, err := captured(r.stream, func() error { return r.queue(r.group, r.stream, call) })
-		if err != nil {
-			return err
-		}
+		g := r.captured(func() { r.ok(r.queue(r.group, r.stream, call)) })
 		r.later(g.Close)
 		for round := range rounds {
+			r.at("round %d", round)
 			data := []byte{byte(round), 1, 2, 3}
 			if r.number == 0 {
-				if err := r.write(buf.at(0), data); err != nil {
-					return err
-				}
+				r.write(buf.at(0), data)
 			}
 			if round%3 == 0 {
-				err = g.Launch(r.stream)
+				r.ok(g.Launch(r.stream))
 			} else {
-				err = r.queue(r.group, r.stream, call)
+				r.ok(r.queue(r.group, r.stream, call))
 			}
-			if err != nil {
-				return err
-			}
-			if err := r.stream.Synchronize(b.ctx); err != nil {
-				return err
-			}
+			r.ok(r.stream.Synchronize(b.ctx))
 			if r.number == 1 {
-				if err := r.expect(buf.at(0), data); err != nil {
-					return fmt.Errorf("round %d: %w", round, err)
-				}
+				r.expect(buf.at(0), data)
 			}
 		}
-		return nil
-	}))
+	})
 }

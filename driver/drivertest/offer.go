@@ -15,52 +15,44 @@ import (
 func proveOffers(t *testing.T, h Harness) {
 	b := newBench(t, h, 2, 4<<20, options{})
 	answers := make([]string, 2)
-	must(t, b.each(func(r *rank) error {
-		return b.askAll(r, func(c *trial, refusal error) {
+	b.each(func(r *rank) {
+		b.askAll(r, func(c *trial, refusal error) {
 			answers[r.number] += fmt.Sprintf("%v: %v\n", c, refusal)
 		})
-	}))
+	})
 	if answers[0] != answers[1] {
 		t.Error("the ranks have different answers")
 	}
 }
 
 // askAll asks about all calls as one rank, and notes the answers.
-func (b *bench) askAll(r *rank, note func(c *trial, refusal error)) error {
+func (b *bench) askAll(r *rank, note func(c *trial, refusal error)) {
 	for o := range driver.Barrier + 1 {
 		for _, dataType := range reduce.DataTypes() {
 			for op := range driver.ReduceOp(driver.ReduceOps) {
 				for _, count := range []int64{0, 1, 70001} {
 					for _, loose := range []bool{false, true} {
 						c := &trial{operation: o, dataType: dataType, op: op, count: count, loose: loose}
-						if err := b.ask(r, c, note); err != nil {
-							return fmt.Errorf("%v: %w", c, err)
-						}
+						b.ask(r, c, note)
 					}
 				}
 			}
 		}
 	}
-	return nil
 }
 
 // ask asks about the paths of one call, as far as its operation has them.
-func (b *bench) ask(r *rank, c *trial, note func(c *trial, refusal error)) error {
+func (b *bench) ask(r *rank, c *trial, note func(c *trial, refusal error)) {
 	for c.path = range driver.Paths {
 		if !c.operation.Takes(c.path) || c.loose && c.path == driver.PathWindow {
 			continue
 		}
-		refusal, err := b.take(r, c)
-		if err != nil {
-			return err
-		}
-		note(c, refusal)
+		note(c, b.take(r, c))
 	}
-	return nil
 }
 
 // take makes the plan of a call on the trial's path, if that does not refuse it.
-func (b *bench) take(r *rank, c *trial) (refusal, err error) {
+func (b *bench) take(r *rank, c *trial) (refusal error) {
 	call := c.laid(r, b.send[r.number], b.recv[r.number])
 	if call.Operation.PointToPoint() {
 		call.Root = 1 - r.number
@@ -71,20 +63,20 @@ func (b *bench) take(r *rank, c *trial) (refusal, err error) {
 	offer := r.group.Offer(call)
 	if refusal := offer.Refusal(c.path); refusal != nil {
 		if !errors.Is(refusal, driver.ErrUnsupported) {
-			err = fmt.Errorf("the refusal is no ErrUnsupported: %w", refusal)
+			r.failf("%v: the refusal is no ErrUnsupported: %v", c, refusal)
 		}
-		return refusal, err
+		return refusal
 	}
 	if !slices.Contains(b.harness.Paths, c.path) || !b.harness.has(c.operation) {
-		return nil, errors.New("a path or an operation that the backend does not have is not refused")
+		r.failf("%v: a path or an operation that the backend does not have is not refused", c)
 	}
 	const digest = 7
 	plan, err := offer.Take(c.path, digest)
 	if err != nil {
-		return nil, fmt.Errorf("nothing is refused, but: %w", err)
+		r.failf("%v: nothing is refused, but: %v", c, err)
 	}
 	if p := plan.Prepared(); p.Path != c.path || p.Digest != digest || p.Count != c.count {
-		return nil, fmt.Errorf("the plan is %+v", p)
+		r.failf("%v: the plan is %+v", c, p)
 	}
-	return nil, nil
+	return nil
 }

@@ -1,7 +1,6 @@
 package drivertest
 
 import (
-	"fmt"
 	"math/rand/v2"
 	"testing"
 
@@ -35,8 +34,8 @@ func proveRandomMessages(t *testing.T, h Harness) {
 			program[i] = p
 		}
 		b := newBench(t, h, n, 8<<20, options{check: round != 1})
-		if err := b.each(func(r *rank) error { return play(b, r, program, streams) }); err != nil {
-			t.Fatalf("seed %d, round %d: %v", seed, round, err)
+		if !b.attempt(func(r *rank) { play(b, r, program, streams) }) {
+			t.Fatalf("seed %d, round %d", seed, round)
 		}
 	}
 }
@@ -44,21 +43,15 @@ func proveRandomMessages(t *testing.T, h Harness) {
 // room is the space of one message of a random program in the buffers.
 const room = 64 << 10
 
-func play(b *bench, r *rank, program []planned, streams int) error {
+func play(b *bench, r *rank, program []planned, streams int) {
 	lanes := []driver.Stream{r.stream}
 	for range streams - 1 {
-		s, err := r.newStream()
-		if err != nil {
-			return err
-		}
-		lanes = append(lanes, s)
+		lanes = append(lanes, r.newStream())
 	}
 	for i, p := range program {
 		if p.from == r.number {
 			data := input(b.harness, driver.Uint8, p.fill, p.bytes)
-			if err := r.write(b.send[r.number].at(int64(i)*room), data); err != nil {
-				return err
-			}
+			r.write(b.send[r.number].at(int64(i)*room), data)
 		}
 	}
 	for i, p := range program {
@@ -76,23 +69,16 @@ func play(b *bench, r *rank, program []planned, streams int) error {
 			continue
 		}
 		call.Digest = uint64(i)
-		if err := r.queue(r.group, lanes[lane], call); err != nil {
-			return err
-		}
+		r.ok(r.queue(r.group, lanes[lane], call))
 	}
 	for _, s := range lanes {
-		if err := s.Synchronize(b.ctx); err != nil {
-			return err
-		}
+		r.ok(s.Synchronize(b.ctx))
 	}
 	for i, p := range program {
-		if p.to != r.number {
-			continue
-		}
-		data := input(b.harness, driver.Uint8, p.fill, p.bytes)
-		if err := r.expect(b.recv[r.number].at(int64(i)*room), data); err != nil {
-			return fmt.Errorf("message %d of %d to %d: %w", i, p.from, p.to, err)
+		if p.to == r.number {
+			r.at("message %d of %d to %d", i, p.from, p.to)
+			data := input(b.harness, driver.Uint8, p.fill, p.bytes)
+			r.expect(b.recv[r.number].at(int64(i)*room), data)
 		}
 	}
-	return nil
 }

@@ -2,7 +2,6 @@ package drivertest
 
 import (
 	"bytes"
-	"fmt"
 	"math/rand/v2"
 	"slices"
 	"testing"
@@ -96,36 +95,30 @@ func (x *exchange) call(r *rank, send, recv buffer, windowed bool) driver.Call {
 }
 
 // fill writes what a rank sends, and canaries into its receive buffer.
-func (x *exchange) fill(h Harness, r *rank, send, recv buffer) error {
+func (x *exchange) fill(h Harness, r *rank, send, recv buffer) {
 	size := int64(x.dataType.Size())
 	for to := range x.counts {
-		if err := r.write(send.at(x.sends[r.number][to]*size), x.part(h, r.number, to)); err != nil {
-			return err
-		}
+		r.write(send.at(x.sends[r.number][to]*size), x.part(h, r.number, to))
 	}
-	return r.stream.Fill(recv.at(0), canary, recv.segment.Bytes())
+	r.ok(r.stream.Fill(recv.at(0), canary, recv.segment.Bytes()))
 }
 
 // judge compares the whole receive buffer.
-func (x *exchange) judge(h Harness, r *rank, recv buffer) error {
+func (x *exchange) judge(h Harness, r *rank, recv buffer) {
 	size := int64(x.dataType.Size())
 	want := bytes.Repeat([]byte{canary}, int(recv.segment.Bytes()))
 	for from := range x.counts {
 		copy(want[margin+x.recvs[r.number][from]*size:], x.part(h, from, r.number))
 	}
-	return r.expect(recv.at(0), want)
+	r.expect(recv.at(0), want)
 }
 
 // perform runs the exchange on one rank.
-func (x *exchange) perform(b *bench, r *rank, windowed bool) error {
+func (x *exchange) perform(b *bench, r *rank, windowed bool) {
 	send, recv := b.send[r.number], b.recv[r.number]
-	if err := x.fill(b.harness, r, send, recv); err != nil {
-		return err
-	}
-	if err := r.launch(r.group, r.stream, x.call(r, send, recv, windowed)); err != nil {
-		return err
-	}
-	return x.judge(b.harness, r, recv)
+	x.fill(b.harness, r, send, recv)
+	r.ok(r.launch(r.group, r.stream, x.call(r, send, recv, windowed)))
+	x.judge(b.harness, r, recv)
 }
 
 func proveSplits(t *testing.T, h Harness) {
@@ -140,9 +133,8 @@ func proveSplits(t *testing.T, h Harness) {
 			types := []driver.DataType{driver.Uint8, driver.Float16, driver.Int32, driver.Float64}
 			x := newExchange(draw, n, most, types[(i+n)%len(types)])
 			windows := draw.IntN(1 << n)
-			err := b.each(func(r *rank) error { return x.perform(b, r, windows>>r.number&1 == 1) })
-			if err != nil {
-				t.Fatalf("seed %d, %d ranks, %d elements, windows %b: %v", seed, n, most, windows, err)
+			if !b.attempt(func(r *rank) { x.perform(b, r, windows>>r.number&1 == 1) }) {
+				t.Fatalf("seed %d, %d ranks, %d elements, windows %b", seed, n, most, windows)
 			}
 		}
 	}
@@ -151,28 +143,19 @@ func proveSplits(t *testing.T, h Harness) {
 func proveCapturedSplits(t *testing.T, h Harness) {
 	b := newBench(t, h, min(3, h.Ranks), 2<<20, options{check: true})
 	x := newExchange(rand.New(rand.NewPCG(4, 4)), len(b.ranks), 60<<10, driver.Int32)
-	must(t, b.each(func(r *rank) error {
+	b.each(func(r *rank) {
 		send, recv := b.send[r.number], b.recv[r.number]
-		g, err := captured(r.stream, func() error {
-			return r.queue(r.group, r.stream, x.call(r, send, recv, true))
+		g := r.captured(func() {
+			r.ok(r.queue(r.group, r.stream, x.call(r, send, recv, true)))
 		})
-		if err != nil {
-			return err
-		}
 		r.later(g.Close)
 		for round := range 3 {
-			if err := x.fill(h, r, send, recv); err != nil {
-				return err
-			}
-			if err := g.Launch(r.stream); err != nil {
-				return err
-			}
-			if err := x.judge(h, r, recv); err != nil {
-				return fmt.Errorf("round %d: %w", round, err)
-			}
+			r.at("round %d", round)
+			x.fill(h, r, send, recv)
+			r.ok(g.Launch(r.stream))
+			x.judge(h, r, recv)
 		}
-		return nil
-	}))
+	})
 }
 
 func proveSplitsDiffer(t *testing.T, h Harness) {
@@ -183,9 +166,7 @@ func proveSplitsDiffer(t *testing.T, h Harness) {
 	expected := uint64(x.counts[0][1] + 1)
 	errs := b.outcomes(func(r *rank) error {
 		send, recv := b.send[r.number], b.recv[r.number]
-		if err := x.fill(h, r, send, recv); err != nil {
-			return err
-		}
+		x.fill(h, r, send, recv)
 		call := x.call(r, send, recv, r.number == 0)
 		if r.number == 1 {
 			call.Splits.RecvCounts[0]++
@@ -198,7 +179,7 @@ func proveSplitsDiffer(t *testing.T, h Harness) {
 		})
 	}
 	for number, r := range b.ranks {
-		must(t, r.expectAll(b.recv[number].at(0), canary, b.recv[number].segment.Bytes()))
+		r.expectAll(b.recv[number].at(0), canary, b.recv[number].segment.Bytes())
 	}
 }
 

@@ -46,10 +46,7 @@ func (b *bench) forget(r *rank, step int, forgotten driver.Operation) error {
 	}
 	stream := r.stream
 	if step == 2 && r.number == 2 {
-		var err error // one Recv too many would block the stream
-		if stream, err = r.newStream(); err != nil {
-			return err
-		}
+		stream = r.newStream() // one Recv too many would block the rank's
 	}
 	if r.number != 1 && !(step == 2 && call.Operation == forgotten) {
 		if err := r.queue(r.group, stream, call); err != nil {
@@ -99,7 +96,7 @@ func proveOutOfStep(t *testing.T, h Harness) {
 	wantEnds(t, found(errs), driver.MessagesOutOfStep, driver.MessageEnds{
 		From: 0, To: 1, Tag: 6, Number: 1, Sent: 0, Received: 1,
 	})
-	b.untouched(t, 1)
+	b.untouched(1)
 }
 
 // passBarrier sends before a barrier and receives behind it.
@@ -121,5 +118,5 @@ func (b *bench) passBarrier(r *rank) error {
 
 func proveLoose(t *testing.T, h Harness) {
 	b := newBench(t, h, 2, 1<<20, options{check: true})
-	must(t, b.each(func(r *rank) error { return b.passBarrier(r) }))
+	b.each(func(r *rank) { r.ok(b.passBarrier(r)) })
 }

@@ -1,8 +1,6 @@
 package drivertest
 
 import (
-	"errors"
-	"fmt"
 	"slices"
 	"testing"
 
@@ -23,79 +21,53 @@ var windowContracts = []contract{
 }
 
 // sumOver runs an AllReduce of one byte value over a window and checks it.
-func (r *rank) sumOver(c driver.Communicator, b buffer, value byte) error {
+func (r *rank) sumOver(c driver.Communicator, b buffer, value byte) {
 	const count = 20000
 	if !slices.Contains(r.world.harness.Paths, driver.PathWindow) {
-		return nil
+		return
 	}
-	if err := r.stream.Fill(b.at(0), value, count); err != nil {
-		return err
-	}
-	err := r.launch(c, r.stream, r.able(c, driver.Call{
+	r.ok(r.stream.Fill(b.at(0), value, count))
+	r.ok(r.launch(c, r.stream, r.able(c, driver.Call{
 		Operation: driver.AllReduce, DataType: driver.Uint8, ReduceOp: driver.Max, Count: count,
 		Path: driver.PathWindow, Send: b.at(0), Recv: b.at(count + 96),
 		SendWindow: b.window, RecvWindow: b.window, Digest: 1,
-	}))
-	if err != nil {
-		return err
-	}
-	return r.expectAll(b.at(count+96), value, count)
+	})))
+	r.expectAll(b.at(count+96), value, count)
 }
 
 func proveReregister(t *testing.T, h Harness) {
 	w := newWorld(t, h, 2, options{check: true})
-	must(t, w.each(func(r *rank) error {
-		b, err := r.newBuffer(1)
-		if err != nil {
-			return err
-		}
+	w.each(func(r *rank) {
+		b := r.newBuffer(1)
 		for round := range uint32(5) {
 			key := driver.SegmentKey{Pool: 1, Ordinal: 3 + round/2}
-			if b.window, err = r.group.Register(w.ctx, key, b.segment); err != nil {
-				return err
-			}
-			if err := r.sumOver(r.group, b, byte(round+1)); err != nil {
-				return err
-			}
-			if err := b.window.Deregister(); err != nil {
-				return err
-			}
+			b.window = r.register(r.group, key, b)
+			r.sumOver(r.group, b, byte(round+1))
+			r.ok(b.window.Deregister())
 		}
-		return nil
-	}))
+	})
 }
 
 func proveDeregisterTwice(t *testing.T, h Harness) {
 	w := newWorld(t, h, 2, options{})
-	must(t, w.each(func(r *rank) error {
-		b, err := r.newWindow(1)
-		if err != nil {
-			return err
-		}
-		if err := b.window.Deregister(); err != nil {
-			return err
-		}
+	w.each(func(r *rank) {
+		b := r.newWindow(1)
+		r.ok(b.window.Deregister())
 		wantError(t, "deregistering again", b.window.Deregister(), driver.ErrClosed)
-		return nil
-	}))
+	})
 }
 
 func proveRegisterTwice(t *testing.T, h Harness) {
 	w := newWorld(t, h, 2, options{check: true})
-	must(t, w.each(func(r *rank) error {
-		b, err := r.newBuffer(1)
-		if err != nil {
-			return err
-		}
+	w.each(func(r *rank) {
+		b := r.newBuffer(1)
 		key := r.nextKey()
-		if b.window, err = r.group.Register(w.ctx, key, b.segment); err != nil {
-			return err
-		}
+		b.window = r.register(r.group, key, b)
 		if _, err := r.group.Register(w.ctx, key, b.segment); err == nil {
-			return errors.New("registering twice gave no error")
+			r.failf("registering twice gave no error")
 		}
-		return r.sumOver(r.group, b, 3)
-	}))
+		r.sumOver(r.group, b, 3)
+	})
 }
 
 func proveNoWindow(t *testing.T, h Harness) {
@@ -122,87 +94,58 @@ func proveNoWindow(t *testing.T, h Harness) {
 // proveSizesDiffer registers segments of different size, and then equal ones under the same name.
 func proveSizesDiffer(t *testing.T, h Harness) {
 	w := newWorld(t, h, 3, options{check: true})
-	must(t, w.each(func(r *rank) error {
+	w.each(func(r *rank) {
 		bytes := r.granularity()
 		if r.number == 1 {
 			bytes *= 2
 		}
-		wrong, err := r.newBuffer(bytes)
-		if err != nil {
-			return err
-		}
+		wrong := r.newBuffer(bytes)
 		key := r.nextKey()
 		if _, err := r.group.Register(w.ctx, key, wrong.segment); err == nil {
-			return errors.New("registering gave no error")
+			r.failf("registering gave no error")
 		}
-		b, err := r.newBuffer(1)
-		if err != nil {
-			return err
-		}
-		if b.window, err = r.group.Register(w.ctx, key, b.segment); err != nil {
-			return fmt.Errorf("the name is still taken: %w", err)
-		}
-		return r.sumOver(r.group, b, 8)
-	}))
+		b := r.newBuffer(1)
+		b.window = r.register(r.group, key, b) // the name is free again
+		r.sumOver(r.group, b, 8)
+	})
 }
 
 func proveTwoGroups(t *testing.T, h Harness) {
 	w := newWorld(t, h, 2, options{check: true})
-	must(t, w.each(func(r *rank) error {
-		second, err := r.connect("second", []int{1, 0}, true)
-		if err != nil {
-			return err
-		}
-		b, err := r.newWindow(1)
-		if err != nil {
-			return err
-		}
+	w.each(func(r *rank) {
+		second := r.connect("second", []int{1, 0}, true)
+		b := r.newWindow(1)
 		both := b
 		key := driver.SegmentKey{Pool: 7, Ordinal: r.windows}
-		if both.window, err = second.Register(w.ctx, key, b.segment); err != nil {
-			return err
-		}
-		if err := r.sumOver(r.group, b, 1); err != nil {
-			return err
-		}
-		if err := r.sumOver(second, both, 2); err != nil {
-			return err
-		}
+		both.window = r.register(second, key, b)
+		r.sumOver(r.group, b, 1)
+		r.sumOver(second, both, 2)
 		if _, err := driver.Prepare(second, driver.Call{
 			Operation: driver.AllReduce, Count: 1, Path: driver.PathWindow,
 			Send: b.at(0), Recv: b.at(0), SendWindow: b.window, RecvWindow: b.window,
 		}); err == nil {
-			return errors.New("a window of another group gave no error")
+			r.failf("a window of another group gave no error")
 		}
-		if err := b.window.Deregister(); err != nil {
-			return err
-		}
-		return r.sumOver(second, both, 3)
-	}))
+		r.ok(b.window.Deregister())
+		r.sumOver(second, both, 3)
+	})
 }
 
 func proveManyWindows(t *testing.T, h Harness) {
 	const n = 100
 	w := newWorld(t, h, 2, options{check: true})
-	must(t, w.each(func(r *rank) error {
+	w.each(func(r *rank) {
 		var all []buffer
 		for range n {
-			b, err := r.newWindow(1)
-			if err != nil {
-				return err
-			}
-			all = append(all, b)
+			all = append(all, r.newWindow(1))
 		}
 		for i, b := range all {
-			if err := r.sumOver(r.group, b, byte(i+1)); err != nil {
-				return fmt.Errorf("window %d: %w", i, err)
-			}
+			r.at("window %d", i)
+			r.sumOver(r.group, b, byte(i+1))
 		}
 		for i, b := range all {
-			if err := b.window.Deregister(); err != nil {
-				return fmt.Errorf("window %d: %w", i, err)
-			}
+			r.at("window %d", i)
+			r.ok(b.window.Deregister())
 		}
-		return nil
-	}))
+	})
 }

@@ -4,13 +4,15 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
+	"runtime"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"symmem/driver"
-	"symmem/internal/ranktest"
 )
 
 const (
@@ -24,6 +26,7 @@ const (
 
 // world is a set of ranks, each with a device, an arena, a stream and a communicator of all.
 type world struct {
+	t       *testing.T
 	harness Harness
 	ctx     context.Context
 	ranks   []*rank
@@ -47,10 +50,13 @@ type options struct {
 	apart bool
 }
 
-// rank is one rank of a world. Its methods return errors, since it runs in its own goroutine.
+// rank is one rank of a world. Its methods that return no error end the rank, and fail the test,
+// where a call that must succeed does not.
 type rank struct {
 	world   *world
 	number  int
+	running bool   // in a goroutine of its own
+	doing   string // what failures say, after the rank
 	device  driver.Device
 	arena   driver.Arena
 	stream  driver.Stream
@@ -69,29 +75,78 @@ func newWorld(t *testing.T, h Harness, n int, o options) *world {
 		t.Skipf("needs %d ranks, the backend opens %d", n, h.Ranks)
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), cmp.Or(o.bound, patience))
-	w := &world{harness: h, ctx: ctx, strict: o.strict, formula: o.formula}
+	w := &world{t: t, harness: h, ctx: ctx, strict: o.strict, formula: o.formula}
 	for i := range n {
 		w.ranks = append(w.ranks, &rank{world: w, number: i})
 	}
 	t.Cleanup(func() {
 		defer cancel()
-		err := w.each(func(r *rank) error { return r.close() })
+		err := errors.Join(w.outcomes(func(r *rank) error { return r.close() })...)
 		if err != nil && !w.spoilt {
 			t.Errorf("closing the world: %v", err)
 		}
 	})
 	store := &Store{}
-	must(t, w.each(func(r *rank) error { return r.open(store, o) }))
+	w.each(func(r *rank) { r.open(store, o) })
 	return w
 }
 
-// each runs a function on every rank at once and joins the errors.
-func (w *world) each(f func(r *rank) error) error { return errors.Join(w.outcomes(f)...) }
-
-// outcomes runs a function on every rank at once and returns the errors by rank.
-func (w *world) outcomes(f func(r *rank) error) []error {
-	return ranktest.Outcomes(len(w.ranks), func(i int) error { return f(w.ranks[i]) })
+// each runs a function on every rank at once. The test ends if a rank has failed.
+func (w *world) each(f func(r *rank)) {
+	w.t.Helper()
+	if !w.attempt(f) {
+		w.t.FailNow()
+	}
 }
+
+// attempt is each, but returns false if a rank has failed: its caller says more.
+func (w *world) attempt(f func(r *rank)) bool {
+	var running sync.WaitGroup
+	var ended atomic.Int32
+	for _, r := range w.ranks {
+		running.Go(func() {
+			r.running = true
+			defer func() { r.running = false }()
+			f(r)
+			ended.Add(1)
+		})
+	}
+	running.Wait()
+	return int(ended.Load()) == len(w.ranks)
+}
+
+// outcomes is each for a function that returns an error. It returns those by rank.
+func (w *world) outcomes(f func(r *rank) error) []error {
+	w.t.Helper()
+	errs := make([]error, len(w.ranks))
+	w.each(func(r *rank) {
+		if err := f(r); err != nil {
+			errs[r.number] = fmt.Errorf("rank %d: %w", r.number, err)
+		}
+	})
+	return errs
+}
+
+// ok ends the rank if there is an error.
+func (r *rank) ok(err error) {
+	if err != nil {
+		r.world.t.Helper()
+		r.failf("%v", err)
+	}
+}
+
+// failf fails the test and ends the rank, or, of a rank that does not run, the test.
+func (r *rank) failf(format string, args ...any) {
+	r.world.t.Helper()
+	r.world.t.Errorf("rank %d%s: "+format, append([]any{r.number, r.doing}, args...)...)
+	if r.running {
+		runtime.Goexit()
+	}
+	r.world.t.FailNow()
+}
+
+// at says what the rank comes to, for failures there.
+func (r *rank) at(format string, args ...any) { r.doing = ", " + fmt.Sprintf(format, args...) }
 
 // numbers lists the ranks from 0 to n-1.
 func numbers(n int) []int {
@@ -102,56 +157,61 @@ func numbers(n int) []int {
 	return ranks
 }
 
-func (r *rank) open(store driver.Store, o options) (err error) {
+func (r *rank) open(store driver.Store, o options) {
 	n := len(r.world.ranks)
-	cfg := driver.Config{
+	var err error
+	r.device, err = r.world.harness.Open(r.world.ctx, driver.Config{
 		Rank: r.number, Size: n, LocalRank: r.number, Store: store,
-		Timeout: o.timeout, Scatter: o.scatter,
-	}
-	if cfg.Timeout == 0 {
-		cfg.Timeout = patience
-	}
-	if r.device, err = r.world.harness.Open(r.world.ctx, cfg); err != nil {
-		return err
-	}
+		Timeout: cmp.Or(o.timeout, patience), Scatter: o.scatter,
+	})
+	r.ok(err)
 	r.later(r.device.Close)
-	if r.arena, err = r.device.NewArena(arenaGranules * r.granularity()); err != nil {
-		return err
-	}
+	r.arena, err = r.device.NewArena(arenaGranules * r.granularity())
+	r.ok(err)
 	r.later(r.arena.Close)
 	if !o.apart {
-		if r.group, err = r.connect("world", numbers(n), o.check); err != nil {
-			return err
-		}
+		r.group = r.connect("world", numbers(n), o.check)
 	}
-	r.stream, err = r.newStream()
-	return err
+	r.stream = r.newStream()
 }
 
 // connect joins a group of which this rank is a member.
-func (r *rank) connect(id string, ranks []int, check bool) (driver.Communicator, error) {
+func (r *rank) connect(id string, ranks []int, check bool) driver.Communicator {
 	c, err := r.device.Connect(r.world.ctx, driver.GroupConfig{
 		ID: id, Ranks: ranks, Rank: slices.Index(ranks, r.number), Check: check,
 		Strict: r.world.strict, Formula: r.world.formula,
 	})
-	if err == nil {
-		r.later(c.Close)
+	r.ok(err)
+	r.later(c.Close)
+	if lazy, ok := c.(driver.LazyWindows); ok {
+		r.ok(lazy.UseWindows(r.world.ctx))
 	}
-	if lazy, ok := c.(driver.LazyWindows); ok && err == nil {
-		err = lazy.UseWindows(r.world.ctx)
-	}
-	return c, err
+	return c
 }
 
-func (r *rank) newStream() (driver.Stream, error) {
+func (r *rank) newStream() driver.Stream {
 	s, err := r.device.NewStream()
-	if err == nil {
-		r.later(s.Close)
-	}
-	return s, err
+	r.ok(err)
+	r.later(s.Close)
+	return s
+}
+
+func (r *rank) newEvent() driver.Event {
+	e, err := r.device.NewEvent()
+	r.ok(err)
+	return e
 }
 
 func (r *rank) granularity() int64 { return r.device.Info().Granularity }
+
+// captured records what a function queues on the rank's stream.
+func (r *rank) captured(queue func()) driver.Graph {
+	r.ok(r.stream.BeginCapture())
+	queue()
+	g, err := r.stream.EndCapture()
+	r.ok(err)
+	return g
+}
 
 // later closes something when the world ends, the last first.
 func (r *rank) later(f func() error) { r.closers = append(r.closers, f) }
@@ -171,10 +231,11 @@ type gate struct {
 }
 
 // hold queues a gate on a stream. The world opens it at its end if nobody has.
-func (r *rank) hold(s driver.Stream) (*gate, error) {
+func (r *rank) hold(s driver.Stream) *gate {
 	g := &gate{opened: make(chan struct{})}
 	r.later(func() error { g.open(); return nil })
-	return g, s.Host(func() { <-g.opened })
+	r.ok(s.Host(func() { <-g.opened }))
+	return g
 }
 
 func (g *gate) open() { g.once.Do(func() { close(g.opened) }) }
