@@ -15,7 +15,7 @@ const PathVariable = "SYMMEM_CUDA"
 // Driver is an initialised libcuda. It is immutable and safe for use by several goroutines.
 type Driver struct {
 	library *dl.Library
-	symbols [functions]dl.Symbol
+	symbols []dl.Symbol // of names
 	// first is made right before each call; the zero value is none.
 	first dl.Step
 }
@@ -50,12 +50,12 @@ func Load(paths ...string) (*Driver, error) {
 // find fills the table of functions, and reports all that are missing.
 func (d *Driver) find() error {
 	var all []error
-	for f := range functions {
-		symbol, ok := d.library.Find(names[f])
-		if !ok && f < optional {
-			all = append(all, &MissingError{names[f], d.library.Path()})
+	for f, name := range names {
+		symbol, ok := d.library.Find(name)
+		if !ok && f < int(optional) {
+			all = append(all, &MissingError{name, d.library.Path()})
 		}
-		d.symbols[f] = symbol
+		d.symbols = append(d.symbols, symbol)
 	}
 	return errors.Join(all...)
 }
@@ -134,9 +134,8 @@ func (d *Driver) DeviceCount() (int, error) {
 
 // Device returns the GPU of the given number, counted among those that the process may see.
 func (d *Driver) Device(ordinal int) (Device, error) {
-	handle := dl.NewCell(int32(0))
-	err := d.call(deviceGet, handle.Address(), uintptr(ordinal))
-	return Device{d, int32(ordinal), handle.Take()}, err
+	handle, err := made[int32](d, deviceGet, uintptr(ordinal))
+	return Device{d, int32(ordinal), handle}, err
 }
 
 // Context is CUDA's state of one device in this process; 0 is none.

@@ -3,181 +3,103 @@ package cuda
 // function is a function of libcuda, by its place in names.
 type function uint8
 
-const (
-	initialize function = iota
-	driverGetVersion
-	getErrorName
-	getErrorString
-	deviceGetCount
-	deviceGet
-	deviceGetName
-	deviceGetUUID
-	deviceGetPCIBusID
-	deviceTotalMem
-	deviceGetAttribute
-	deviceCanAccessPeer
-	deviceGetP2PAttribute
-	devicePrimaryCtxRetain
-	devicePrimaryCtxRelease
-	ctxSetCurrent
-	ctxGetCurrent
-	memGetInfo
-	memGetAddressRange
-	memGetAllocationGranularity
-	memAddressReserve
-	memAddressFree
-	memCreate
-	memRelease
-	memRetainAllocationHandle
-	memMap
-	memUnmap
-	memSetAccess
-	memExportToShareableHandle
-	memImportFromShareableHandle
-	memcpyAsync
-	memsetD8Async
-	memAllocAsync
-	memFreeAsync
-	memAllocHost
-	memFreeHost
-	memHostRegister
-	memHostUnregister
-	memHostGetDevicePointer
-	streamCreate
-	streamDestroy
-	streamQuery
-	streamSynchronize
-	streamWaitEvent
-	streamWaitValue32
-	streamWriteValue32
-	launchHostFunc
-	streamBeginCapture
-	streamEndCapture
-	streamIsCapturing
-	streamGetCaptureInfo
-	threadExchangeStreamCaptureMode
-	eventCreate
-	eventRecord
-	eventQuery
-	eventDestroy
-	eventElapsedTime
-	graphInstantiate
-	graphLaunch
-	graphExecDestroy
-	graphDestroy
-	graphAddEventRecord
-	moduleLoadData
-	moduleGetFunction
-	moduleUnload
-	launchKernel
-	launchKernelEx
+// names are the names that libcuda exports.
+var names []string
 
+// named adds a function to names.
+func named(name string) function {
+	names = append(names, name)
+	return function(len(names) - 1)
+}
+
+// The functions. Where cuda.h has a macro that renames a function, the new name is the one with the
+// present signature (cuMemAlloc means cuMemAlloc_v2). Variants that end in _ptsz or _ptds use
+// another default stream and are not wanted.
+var (
+	initialize                      = named("cuInit")
+	driverGetVersion                = named("cuDriverGetVersion")
+	getErrorName                    = named("cuGetErrorName")
+	getErrorString                  = named("cuGetErrorString")
+	deviceGetCount                  = named("cuDeviceGetCount")
+	deviceGet                       = named("cuDeviceGet")
+	deviceGetName                   = named("cuDeviceGetName")
+	deviceGetUUID                   = named("cuDeviceGetUuid")
+	deviceGetPCIBusID               = named("cuDeviceGetPCIBusId")
+	deviceTotalMem                  = named("cuDeviceTotalMem_v2")
+	deviceGetAttribute              = named("cuDeviceGetAttribute")
+	deviceCanAccessPeer             = named("cuDeviceCanAccessPeer")
+	deviceGetP2PAttribute           = named("cuDeviceGetP2PAttribute")
+	devicePrimaryCtxRetain          = named("cuDevicePrimaryCtxRetain")
+	devicePrimaryCtxRelease         = named("cuDevicePrimaryCtxRelease_v2")
+	ctxSetCurrent                   = named("cuCtxSetCurrent")
+	ctxGetCurrent                   = named("cuCtxGetCurrent")
+	memGetInfo                      = named("cuMemGetInfo_v2")
+	memGetAddressRange              = named("cuMemGetAddressRange_v2")
+	memGetAllocationGranularity     = named("cuMemGetAllocationGranularity")
+	memAddressReserve               = named("cuMemAddressReserve")
+	memAddressFree                  = named("cuMemAddressFree")
+	memCreate                       = named("cuMemCreate")
+	memRelease                      = named("cuMemRelease")
+	memRetainAllocationHandle       = named("cuMemRetainAllocationHandle")
+	memMap                          = named("cuMemMap")
+	memUnmap                        = named("cuMemUnmap")
+	memSetAccess                    = named("cuMemSetAccess")
+	memExportToShareableHandle      = named("cuMemExportToShareableHandle")
+	memImportFromShareableHandle    = named("cuMemImportFromShareableHandle")
+	memcpyAsync                     = named("cuMemcpyAsync")
+	memsetD8Async                   = named("cuMemsetD8Async")
+	memAllocAsync                   = named("cuMemAllocAsync")
+	memFreeAsync                    = named("cuMemFreeAsync")
+	memAllocHost                    = named("cuMemAllocHost_v2")
+	memFreeHost                     = named("cuMemFreeHost")
+	memHostRegister                 = named("cuMemHostRegister_v2")
+	memHostUnregister               = named("cuMemHostUnregister")
+	memHostGetDevicePointer         = named("cuMemHostGetDevicePointer_v2")
+	streamCreate                    = named("cuStreamCreate")
+	streamDestroy                   = named("cuStreamDestroy_v2")
+	streamQuery                     = named("cuStreamQuery")
+	streamSynchronize               = named("cuStreamSynchronize")
+	streamWaitEvent                 = named("cuStreamWaitEvent")
+	streamWaitValue32               = named("cuStreamWaitValue32_v2")
+	streamWriteValue32              = named("cuStreamWriteValue32_v2")
+	launchHostFunc                  = named("cuLaunchHostFunc")
+	streamBeginCapture              = named("cuStreamBeginCapture_v2")
+	streamEndCapture                = named("cuStreamEndCapture")
+	streamIsCapturing               = named("cuStreamIsCapturing")
+	streamGetCaptureInfo            = named("cuStreamGetCaptureInfo_v2")
+	threadExchangeStreamCaptureMode = named("cuThreadExchangeStreamCaptureMode")
+	eventCreate                     = named("cuEventCreate")
+	eventRecord                     = named("cuEventRecord")
+	eventQuery                      = named("cuEventQuery")
+	eventDestroy                    = named("cuEventDestroy_v2")
+	eventElapsedTime                = named("cuEventElapsedTime")
+	graphInstantiate                = named("cuGraphInstantiateWithFlags")
+	graphLaunch                     = named("cuGraphLaunch")
+	graphExecDestroy                = named("cuGraphExecDestroy")
+	graphDestroy                    = named("cuGraphDestroy")
+	graphAddEventRecord             = named("cuGraphAddEventRecordNode")
+	moduleLoadData                  = named("cuModuleLoadData")
+	moduleGetFunction               = named("cuModuleGetFunction")
+	moduleUnload                    = named("cuModuleUnload")
+	launchKernel                    = named("cuLaunchKernel")
+	launchKernelEx                  = named("cuLaunchKernelEx")
 	// Those from here on a driver may lack: they are newer than what Load insists on, or older and
 	// have a newer one with another signature.
-
-	deviceGetUUID2
-	streamGetCaptureInfo3
-	streamUpdateCapture
-	streamUpdateCapture2
-	graphAddDependencies
-	graphAddDependencies2
-	graphRemoveDependencies
-	graphRemoveDependencies2
-	moduleGetFunctionCount
-	moduleEnumerateFunctions
-	funcLoad
-	userObjectCreate
-	userObjectRelease
-	graphRetainUserObject
-	functions
+	deviceGetUUID2           = named("cuDeviceGetUuid_v2")
+	streamGetCaptureInfo3    = named("cuStreamGetCaptureInfo_v3")
+	streamUpdateCapture      = named("cuStreamUpdateCaptureDependencies")
+	streamUpdateCapture2     = named("cuStreamUpdateCaptureDependencies_v2")
+	graphAddDependencies     = named("cuGraphAddDependencies")
+	graphAddDependencies2    = named("cuGraphAddDependencies_v2")
+	graphRemoveDependencies  = named("cuGraphRemoveDependencies")
+	graphRemoveDependencies2 = named("cuGraphRemoveDependencies_v2")
+	moduleGetFunctionCount   = named("cuModuleGetFunctionCount")
+	moduleEnumerateFunctions = named("cuModuleEnumerateFunctions")
+	funcLoad                 = named("cuFuncLoad")
+	userObjectCreate         = named("cuUserObjectCreate")
+	userObjectRelease        = named("cuUserObjectRelease")
+	graphRetainUserObject    = named("cuGraphRetainUserObject")
 )
 
 // optional is the first function that a driver may lack.
-const optional = deviceGetUUID2
-
-// names are the names that libcuda exports. Where cuda.h has a macro that renames a function, the
-// new name is the one with the present signature (cuMemAlloc means cuMemAlloc_v2). Variants that
-// end in _ptsz or _ptds use another default stream and are not wanted.
-var names = [functions]string{
-	initialize:                      "cuInit",
-	driverGetVersion:                "cuDriverGetVersion",
-	getErrorName:                    "cuGetErrorName",
-	getErrorString:                  "cuGetErrorString",
-	deviceGetCount:                  "cuDeviceGetCount",
-	deviceGet:                       "cuDeviceGet",
-	deviceGetName:                   "cuDeviceGetName",
-	deviceGetUUID:                   "cuDeviceGetUuid",
-	deviceGetPCIBusID:               "cuDeviceGetPCIBusId",
-	deviceTotalMem:                  "cuDeviceTotalMem_v2",
-	deviceGetAttribute:              "cuDeviceGetAttribute",
-	deviceCanAccessPeer:             "cuDeviceCanAccessPeer",
-	deviceGetP2PAttribute:           "cuDeviceGetP2PAttribute",
-	devicePrimaryCtxRetain:          "cuDevicePrimaryCtxRetain",
-	devicePrimaryCtxRelease:         "cuDevicePrimaryCtxRelease_v2",
-	ctxSetCurrent:                   "cuCtxSetCurrent",
-	ctxGetCurrent:                   "cuCtxGetCurrent",
-	memGetInfo:                      "cuMemGetInfo_v2",
-	memGetAddressRange:              "cuMemGetAddressRange_v2",
-	memGetAllocationGranularity:     "cuMemGetAllocationGranularity",
-	memAddressReserve:               "cuMemAddressReserve",
-	memAddressFree:                  "cuMemAddressFree",
-	memCreate:                       "cuMemCreate",
-	memRelease:                      "cuMemRelease",
-	memRetainAllocationHandle:       "cuMemRetainAllocationHandle",
-	memMap:                          "cuMemMap",
-	memUnmap:                        "cuMemUnmap",
-	memSetAccess:                    "cuMemSetAccess",
-	memExportToShareableHandle:      "cuMemExportToShareableHandle",
-	memImportFromShareableHandle:    "cuMemImportFromShareableHandle",
-	memcpyAsync:                     "cuMemcpyAsync",
-	memsetD8Async:                   "cuMemsetD8Async",
-	memAllocAsync:                   "cuMemAllocAsync",
-	memFreeAsync:                    "cuMemFreeAsync",
-	memAllocHost:                    "cuMemAllocHost_v2",
-	memFreeHost:                     "cuMemFreeHost",
-	memHostRegister:                 "cuMemHostRegister_v2",
-	memHostUnregister:               "cuMemHostUnregister",
-	memHostGetDevicePointer:         "cuMemHostGetDevicePointer_v2",
-	streamCreate:                    "cuStreamCreate",
-	streamDestroy:                   "cuStreamDestroy_v2",
-	streamQuery:                     "cuStreamQuery",
-	streamSynchronize:               "cuStreamSynchronize",
-	streamWaitEvent:                 "cuStreamWaitEvent",
-	streamWaitValue32:               "cuStreamWaitValue32_v2",
-	streamWriteValue32:              "cuStreamWriteValue32_v2",
-	launchHostFunc:                  "cuLaunchHostFunc",
-	streamBeginCapture:              "cuStreamBeginCapture_v2",
-	streamEndCapture:                "cuStreamEndCapture",
-	streamIsCapturing:               "cuStreamIsCapturing",
-	streamGetCaptureInfo:            "cuStreamGetCaptureInfo_v2",
-	threadExchangeStreamCaptureMode: "cuThreadExchangeStreamCaptureMode",
-	eventCreate:                     "cuEventCreate",
-	eventRecord:                     "cuEventRecord",
-	eventQuery:                      "cuEventQuery",
-	eventDestroy:                    "cuEventDestroy_v2",
-	eventElapsedTime:                "cuEventElapsedTime",
-	graphInstantiate:                "cuGraphInstantiateWithFlags",
-	graphLaunch:                     "cuGraphLaunch",
-	graphExecDestroy:                "cuGraphExecDestroy",
-	graphDestroy:                    "cuGraphDestroy",
-	graphAddEventRecord:             "cuGraphAddEventRecordNode",
-	moduleLoadData:                  "cuModuleLoadData",
-	moduleGetFunction:               "cuModuleGetFunction",
-	moduleUnload:                    "cuModuleUnload",
-	launchKernel:                    "cuLaunchKernel",
-	launchKernelEx:                  "cuLaunchKernelEx",
-	deviceGetUUID2:                  "cuDeviceGetUuid_v2",
-	streamGetCaptureInfo3:           "cuStreamGetCaptureInfo_v3",
-	streamUpdateCapture:             "cuStreamUpdateCaptureDependencies",
-	streamUpdateCapture2:            "cuStreamUpdateCaptureDependencies_v2",
-	graphAddDependencies:            "cuGraphAddDependencies",
-	graphAddDependencies2:           "cuGraphAddDependencies_v2",
-	graphRemoveDependencies:         "cuGraphRemoveDependencies",
-	graphRemoveDependencies2:        "cuGraphRemoveDependencies_v2",
-	moduleGetFunctionCount:          "cuModuleGetFunctionCount",
-	moduleEnumerateFunctions:        "cuModuleEnumerateFunctions",
-	funcLoad:                        "cuFuncLoad",
-	userObjectCreate:                "cuUserObjectCreate",
-	userObjectRelease:               "cuUserObjectRelease",
-	graphRetainUserObject:           "cuGraphRetainUserObject",
-}
+var optional = deviceGetUUID2

@@ -11,7 +11,7 @@ import (
 type Library struct {
 	library *dl.Library
 	origin  string
-	symbols [functions]dl.Symbol
+	symbols []dl.Symbol // of table
 	version int
 	// first is made right before each call; the zero value is none.
 	first dl.Step
@@ -23,8 +23,9 @@ type Library struct {
 // error of the method that needs it.
 func newLibrary(library *dl.Library, origin string) (*Library, error) {
 	l := &Library{library: library, origin: origin, cells: new(cells)}
-	for f := range functions {
-		l.symbols[f], _ = library.Find(table[f].name)
+	for _, f := range table {
+		symbol, _ := library.Find(f.name)
+		l.symbols = append(l.symbols, symbol)
 	}
 	if l.symbols[getVersion] == 0 {
 		return nil, fmt.Errorf("%w: %s has no ncclGetVersion", ErrNoLibrary, library.Path())

@@ -1,60 +1,45 @@
 package nccl
 
-// function is a function of libnccl, by its place in the table.
+// function is a function of libnccl, by its place in table.
 type function uint8
 
-const (
-	getVersion function = iota
-	getErrorString
-	getLastError
-	getUniqueID
-	commInitRankScalable
-	commAbort
-	commGetAsyncError
-	commCount
-	commCuDevice
-	commUserRank
-	commWindowRegister
-	commWindowDeregister
-	groupStart
-	groupEnd
-	allReduce
-	broadcast
-	reduce
-	allGather
-	reduceScatter
-	alltoAll
-	send
-	recv
-	functions
-)
-
-// table names the functions and the first version that has each. What is older than any NCCL
-// that anybody still runs has version 0.
-var table = [functions]struct {
+// entry is what is known of a function: its name, and the first version that has it. What is older
+// than any NCCL that anybody still runs has version 0.
+type entry struct {
 	name  string
 	first int
-}{
-	getVersion:           {"ncclGetVersion", 0},
-	getErrorString:       {"ncclGetErrorString", 0},
-	getLastError:         {"ncclGetLastError", 21304},
-	getUniqueID:          {"ncclGetUniqueId", 0},
-	commInitRankScalable: {"ncclCommInitRankScalable", 22304},
-	commAbort:            {"ncclCommAbort", 0},
-	commGetAsyncError:    {"ncclCommGetAsyncError", 0},
-	commCount:            {"ncclCommCount", 0},
-	commCuDevice:         {"ncclCommCuDevice", 0},
-	commUserRank:         {"ncclCommUserRank", 0},
-	commWindowRegister:   {"ncclCommWindowRegister", VersionWindows},
-	commWindowDeregister: {"ncclCommWindowDeregister", VersionWindows},
-	groupStart:           {"ncclGroupStart", 0},
-	groupEnd:             {"ncclGroupEnd", 0},
-	allReduce:            {"ncclAllReduce", 0},
-	broadcast:            {"ncclBroadcast", 0},
-	reduce:               {"ncclReduce", 0},
-	allGather:            {"ncclAllGather", 0},
-	reduceScatter:        {"ncclReduceScatter", 0},
-	alltoAll:             {"ncclAlltoAll", 22803},
-	send:                 {"ncclSend", 0},
-	recv:                 {"ncclRecv", 0},
 }
+
+var table []entry
+
+// named adds a function to table.
+func named(name string, first int) function {
+	table = append(table, entry{name, first})
+	return function(len(table) - 1)
+}
+
+// The functions.
+var (
+	getVersion           = named("ncclGetVersion", 0)
+	getErrorString       = named("ncclGetErrorString", 0)
+	getLastError         = named("ncclGetLastError", 21304)
+	getUniqueID          = named("ncclGetUniqueId", 0)
+	commInitRankScalable = named("ncclCommInitRankScalable", 22304)
+	commAbort            = named("ncclCommAbort", 0)
+	commGetAsyncError    = named("ncclCommGetAsyncError", 0)
+	commCount            = named("ncclCommCount", 0)
+	commCuDevice         = named("ncclCommCuDevice", 0)
+	commUserRank         = named("ncclCommUserRank", 0)
+	commWindowRegister   = named("ncclCommWindowRegister", VersionWindows)
+	commWindowDeregister = named("ncclCommWindowDeregister", VersionWindows)
+	groupStart           = named("ncclGroupStart", 0)
+	groupEnd             = named("ncclGroupEnd", 0)
+	allReduce            = named("ncclAllReduce", 0)
+	broadcast            = named("ncclBroadcast", 0)
+	reduce               = named("ncclReduce", 0)
+	allGather            = named("ncclAllGather", 0)
+	reduceScatter        = named("ncclReduceScatter", 0)
+	alltoAll             = named("ncclAlltoAll", 22803)
+	send                 = named("ncclSend", 0)
+	recv                 = named("ncclRecv", 0)
+)
