@@ -44,7 +44,7 @@ func (o *owner) do(calls func() error) error {
 }
 
 func (o *owner) stream() (s cuda.Stream, err error) {
-	err = o.do(func() (err error) { s, err = o.gpus.StreamCreate(true); return err })
+	err = o.do(func() (err error) { s, err = o.gpus.StreamCreate(); return err })
 	return s, err
 }
 

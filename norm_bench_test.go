@@ -215,12 +215,11 @@ func (r *normBench) call(inOne bool) error {
 // launch queues a kernel, which may start before those ahead of it have ended, as those of the
 // direct path do.
 func (r *normBench) launch(f cuda.Function, blocks, threads int, params cuda.Params) error {
-	grid, block := cuda.Dim{X: uint32(blocks)}, cuda.Dim{X: uint32(threads)}
 	stream := cuda.Stream(r.DefaultStream().Handle())
 	if r.overlaps {
-		return r.gpu.LaunchOverlapping(f, grid, block, stream, &params)
+		return r.gpu.LaunchOverlapping(f, blocks, threads, stream, &params)
 	}
-	return r.gpu.LaunchKernel(f, grid, block, 0, stream, &params)
+	return r.gpu.LaunchKernel(f, blocks, threads, stream, &params)
 }
 
 // compare makes sure that both ways give the same. It leaves zeros: what adds up to itself again

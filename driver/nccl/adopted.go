@@ -106,8 +106,7 @@ func (g *adopted) Register(ctx context.Context, s driver.Segment) (driver.Window
 	}
 	var handle nccl.Window
 	err := g.within(ctx, "registering a window", func() (err error) {
-		handle, err = g.device.nccl.WindowRegister(g.handle, own.Address(), own.Bytes(),
-			nccl.WindowSymmetric)
+		handle, err = g.device.nccl.WindowRegister(g.handle, own.Address(), own.Bytes())
 		return err
 	})
 	if err != nil {
@@ -184,7 +183,7 @@ func (g *adopted) gatherNow(mine, into []byte) error {
 		return nil
 	}
 	d := g.device
-	on, err := d.gpu.CUDA.StreamCreate(true)
+	on, err := d.gpu.CUDA.StreamCreate()
 	if err != nil {
 		return err
 	}

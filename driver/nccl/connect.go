@@ -189,7 +189,7 @@ func (c joining) connect(ctx context.Context, id nccl.UniqueID) error {
 // device, and given up when gone is closed.
 func (c joining) makeFirstSum(handle nccl.Comm, gone <-chan struct{}) error {
 	d := c.device
-	on, err := d.gpu.CUDA.StreamCreate(true)
+	on, err := d.gpu.CUDA.StreamCreate()
 	if err != nil {
 		return err
 	}

@@ -90,7 +90,6 @@ func (m *testRank) start(name string, blocks, threads int, params cuda.Params) e
 			return err
 		}
 		m.launched[f]++
-		return d.gpu.CUDA.LaunchKernel(f, cuda.Dim{X: uint32(blocks)}, cuda.Dim{X: uint32(threads)}, 0,
-			m.stream.(*stream.Stream).CUDA, &params)
+		return d.gpu.CUDA.LaunchKernel(f, blocks, threads, m.stream.(*stream.Stream).CUDA, &params)
 	})
 }

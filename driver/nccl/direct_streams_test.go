@@ -312,7 +312,7 @@ func TestStreamsOfOthersTakeTurns(t *testing.T) {
 // foreign makes a stream as another library does, and adopts it.
 func (d *Device) foreign() (theirs cuda.Stream, adopted *stream.Stream, err error) {
 	err = d.gpu.Do(func() (err error) {
-		theirs, err = d.gpu.CUDA.StreamCreate(true)
+		theirs, err = d.gpu.CUDA.StreamCreate()
 		return err
 	})
 	if err != nil {

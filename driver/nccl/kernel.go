@@ -8,9 +8,9 @@ import (
 // kernel is a prepared launch.
 type kernel struct {
 	function cuda.Function
-	grid     cuda.Dim
-	block    cuda.Dim
-	params   cuda.Params
+	// blocks and threads are the grid: how many blocks, and of how many threads.
+	blocks, threads int
+	params          cuda.Params
 	// overlaps reports whether it may start before those ahead of it in the stream have ended.
 	overlaps bool
 	// local reports whether it works on this GPU alone: it meets no other rank, and has no digest.
@@ -23,11 +23,11 @@ type kernel struct {
 // marks if the all-reduce has failed, as the word at fault says.
 func (p *plan) normKernel(fault uintptr, overlaps bool) (*kernel, error) {
 	c, l := p.c, kernels.Local{Norm: *p.Norm, Send: p.Recv, Recv: p.Recv, Fault: fault}
-	blocks, threads := l.Grid()
 	k := &kernel{
-		grid: cuda.Dim{X: uint32(blocks)}, block: cuda.Dim{X: uint32(threads)}, params: l.Params(),
-		overlaps: overlaps && l.Overlaps(c.direct.exchange.Multiprocessors), local: true,
+		params: l.Params(), local: true,
+		overlaps: overlaps && l.Overlaps(c.direct.exchange.Multiprocessors),
 	}
+	k.blocks, k.threads = l.Grid()
 	var err error
 	k.function, err = c.device.collectives.Function(c.device.gpu, l.Kernel(k.overlaps))
 	return k, err
@@ -37,9 +37,9 @@ func (p *plan) normKernel(fault uintptr, overlaps bool) (*kernel, error) {
 func (k *kernel) queue(gpu *cuda.Driver, on cuda.Stream) (err error) {
 	for ; k != nil && err == nil; k = k.then {
 		if k.overlaps {
-			err = gpu.LaunchOverlapping(k.function, k.grid, k.block, on, &k.params)
+			err = gpu.LaunchOverlapping(k.function, k.blocks, k.threads, on, &k.params)
 		} else {
-			err = gpu.LaunchKernel(k.function, k.grid, k.block, 0, on, &k.params)
+			err = gpu.LaunchKernel(k.function, k.blocks, k.threads, on, &k.params)
 		}
 	}
 	return err

@@ -221,8 +221,7 @@ func (p *plan) collective() nccl.Call {
 func (p *plan) putGuard() error {
 	d := p.c.device
 	k := &kernel{
-		grid: cuda.Dim{X: 1}, block: cuda.Dim{X: 1},
-		params: cuda.ParamsOf(new(uint32)), // the kernel does not read it
+		blocks: 1, threads: 1, params: cuda.ParamsOf(new(uint32)), // the kernel does not read it
 	}
 	p.guard = func(on cuda.Stream, gpu *cuda.Driver) error { return k.queue(gpu, on) }
 	// Without a direct path they are not loaded yet.
@@ -376,7 +375,7 @@ func (p *plan) prepareDirect() error {
 		p.RecvWindow.(*window).locate(p.Recv, &at.RecvAt)
 	}
 	k := kernel{
-		grid: cuda.Dim{X: uint32(launch.Blocks)}, block: cuda.Dim{X: uint32(launch.Threads)},
+		blocks: launch.Blocks, threads: launch.Threads,
 		overlaps: x.Overlaps && launch.Overlaps(),
 	}
 	if k.function, err = c.device.collectives.Function(c.device.gpu, launch.Kernel); err != nil {

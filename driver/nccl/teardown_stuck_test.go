@@ -182,7 +182,7 @@ func TestAKernelThatDoesNotEndOnAStreamOfAnotherLibraryIsKnown(t *testing.T) {
 		d := p[r].device
 		var made cuda.Stream
 		err = d.gpu.Do(func() (err error) {
-			made, err = d.gpu.CUDA.StreamCreate(true)
+			made, err = d.gpu.CUDA.StreamCreate()
 			return err
 		})
 		if err == nil {

@@ -180,8 +180,7 @@ func (c registrar) make(ctx context.Context, w *window) error {
 	// Known from here on, so that it is given back with the communicator if another rank fails.
 	c.windows[w.key] = w
 	err := c.device.gpu.Do(func() (err error) {
-		w.handle, err = c.device.nccl.WindowRegister(c.handle, w.segment.Address(), w.segment.Bytes(),
-			nccl.WindowSymmetric)
+		w.handle, err = c.device.nccl.WindowRegister(c.handle, w.segment.Address(), w.segment.Bytes())
 		return err
 	})
 	if cause := c.plane.Cause(); err != nil && cause != nil {

@@ -56,7 +56,7 @@ func openReplayer(ctx context.Context) (*replayer, error) {
 	for i := range p.streams {
 		if i >= theirStreams {
 			p.streams[i], err = rt.NewStream()
-		} else if p.theirs[i], err = p.gpu.StreamCreate(true); err == nil {
+		} else if p.theirs[i], err = p.gpu.StreamCreate(); err == nil {
 			p.streams[i], err = rt.Interop().AdoptStream(uintptr(p.theirs[i]))
 		}
 		if err != nil {

@@ -36,12 +36,8 @@ func (d *Driver) GraphDestroy(graph Graph) error { return d.call(graphDestroy, u
 // GraphAddEventRecord adds a node that records an event in each launch, behind the given nodes. A
 // launch makes the event mark that point at once: who waits for it from then on waits for the node.
 func (d *Driver) GraphAddEventRecord(graph Graph, behind []Node, event Event) (Node, error) {
-	return d.addNode(graphAddEventRecord, graph, behind, event)
-}
-
-func (d *Driver) addNode(f function, graph Graph, behind []Node, event Event) (Node, error) {
-	node, err := made[Node](d, f, uintptr(graph), addressOf(behind), uintptr(len(behind)),
-		uintptr(event))
+	node, err := made[Node](d, graphAddEventRecord, uintptr(graph), addressOf(behind),
+		uintptr(len(behind)), uintptr(event))
 	runtime.KeepAlive(behind)
 	return node, err
 }

@@ -25,16 +25,12 @@ const (
 // FabricHandle is an allocation handed over as bytes: CUmemFabricHandle.
 type FabricHandle [64]byte
 
-// LocationType says what an ordinal counts: CUmemLocationType.
-type LocationType int32
-
-// LocationDevice is memory of a GPU.
-const LocationDevice LocationType = 1
+// locationDevice is memory of a GPU: CU_MEM_LOCATION_TYPE_DEVICE.
+const locationDevice = 1
 
 // Location is where memory is, or who may use it: CUmemLocation, 8 bytes.
 type Location struct {
-	Type LocationType
-	ID   int32
+	Type, ID int32
 }
 
 // AllocationProp says what memory an allocation is to have: CUmemAllocationProp, 32 bytes with
@@ -58,7 +54,7 @@ func PinnedMemory(device Device, handles HandleTypes, rdma bool) AllocationProp 
 	p := AllocationProp{
 		Type:             1,
 		RequestedHandles: handles,
-		Location:         Location{LocationDevice, device.handle},
+		Location:         Location{locationDevice, device.handle},
 	}
 	if rdma {
 		p.GPUDirectRDMACapable = 1
@@ -109,10 +105,9 @@ func (d *Driver) Retain(address uintptr) (Handle, error) {
 	return made[Handle](d, memRetainAllocationHandle, address)
 }
 
-// Map puts an allocation at a reserved address. Nobody may use it before SetAccess. offset is
-// where in the allocation the mapping begins; drivers so far want 0 and the whole.
-func (d *Driver) Map(address uintptr, bytes, offset int64, handle Handle) error {
-	return d.call(memMap, address, uintptr(bytes), uintptr(offset), uintptr(handle), 0)
+// Map puts a whole allocation at a reserved address. Nobody may use it before SetAccess.
+func (d *Driver) Map(address uintptr, bytes int64, handle Handle) error {
+	return d.call(memMap, address, uintptr(bytes), 0, uintptr(handle), 0)
 }
 
 // Unmap takes a mapping back; the addresses stay reserved. It waits for no work: that of all
@@ -138,7 +133,7 @@ func (d *Driver) SetAccess(address uintptr, bytes int64, devices ...Device) erro
 	}
 	grants := make([]access, len(devices))
 	for i, v := range devices {
-		grants[i] = access{Location{LocationDevice, v.handle}, readWrite}
+		grants[i] = access{Location{locationDevice, v.handle}, readWrite}
 	}
 	err := d.call(memSetAccess, address, uintptr(bytes), dl.AddressOf(&grants[0]),
 		uintptr(len(grants)))
@@ -210,19 +205,11 @@ func (d *Driver) MemAllocHost(bytes int64) (uintptr, error) {
 // MemFreeHost gives back what MemAllocHost returned. It waits for queued work.
 func (d *Driver) MemFreeHost(address uintptr) error { return d.call(memFreeHost, address) }
 
-// HostRegisterFlags say how host memory is registered: CU_MEMHOSTREGISTER_... of cuda.h.
-type HostRegisterFlags uint32
-
-// The flags of MemHostRegister, which may be added.
-const (
-	HostRegisterPortable  HostRegisterFlags = 1 // for all contexts
-	HostRegisterDeviceMap HostRegisterFlags = 2 // for kernels, too
-)
-
-// MemHostRegister pins memory of the host, so that copies to and from it run asynchronously. It
-// must not be memory of Go's heap.
-func (d *Driver) MemHostRegister(address uintptr, bytes int64, flags HostRegisterFlags) error {
-	return d.call(memHostRegister, address, uintptr(bytes), uintptr(flags))
+// MemHostRegister pins memory of the host, so that copies to and from it run asynchronously, and
+// kernels of all contexts reach it. It must not be memory of Go's heap.
+func (d *Driver) MemHostRegister(address uintptr, bytes int64) error {
+	const portable, deviceMap = 1, 2 // CU_MEMHOSTREGISTER_...
+	return d.call(memHostRegister, address, uintptr(bytes), portable|deviceMap)
 }
 
 // MemHostUnregister takes MemHostRegister back, by the address given there.

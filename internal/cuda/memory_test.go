@@ -148,7 +148,7 @@ func TestKernelArgumentsArePackedAsInC(t *testing.T) {
 		words(0x33))
 	driver, recorder := load(t, declarations)
 	recorder.Input(10, 40)
-	if err := driver.LaunchKernel(1, Dim{}, Dim{}, 0, 0, &p); err != nil {
+	if err := driver.LaunchKernel(1, 1, 1, 0, &p); err != nil {
 		t.Fatal(err)
 	}
 	seen := recorder.Last().Seen[10]
@@ -169,5 +169,5 @@ func TestKernelArgumentsArePackedAsInC(t *testing.T) {
 		}
 	}()
 	p = ParamsOf(new([MaxParams/8 + 1]uint64))
-	_ = driver.LaunchKernel(1, Dim{}, Dim{}, 0, 0, &p)
+	_ = driver.LaunchKernel(1, 1, 1, 0, &p)
 }

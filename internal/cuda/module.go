@@ -47,9 +47,7 @@ func (d *Driver) ModuleLoadFunctions(module Module) error {
 			return nil
 		}
 	}
-	count := dl.NewCell(uint32(0))
-	err := d.call(moduleGetFunctionCount, count.Address(), uintptr(module))
-	n := count.Take()
+	n, err := made[uint32](d, moduleGetFunctionCount, uintptr(module))
 	if err != nil || n == 0 {
 		return err
 	}
@@ -65,16 +63,6 @@ func (d *Driver) ModuleLoadFunctions(module Module) error {
 //
 // Preconditions: no queued work and no graph uses it.
 func (d *Driver) ModuleUnload(module Module) error { return d.call(moduleUnload, uintptr(module)) }
-
-// Dim is a size of a grid or block of threads; a 0 counts as 1.
-type Dim struct{ X, Y, Z uint32 }
-
-func (m Dim) three() [3]uint32 { return [3]uint32{max(m.X, 1), max(m.Y, 1), max(m.Z, 1)} }
-
-func (m Dim) words() (x, y, z uintptr) {
-	all := m.three()
-	return uintptr(all[0]), uintptr(all[1]), uintptr(all[2])
-}
 
 // Params are the arguments of a kernel: the bytes of a structure. The zero value is a kernel
 // without arguments.
@@ -108,13 +96,10 @@ type launch struct {
 }
 
 func (l *launch) pack(params *Params) {
-	l.size = 0
-	if params != nil {
-		if len(params.packed) > MaxParams {
-			panic("cuda: too many arguments for a kernel")
-		}
-		l.size = uint64(copy(l.params[:], params.packed))
+	if len(params.packed) > MaxParams {
+		panic("cuda: too many arguments for a kernel")
 	}
+	l.size = uint64(copy(l.params[:], params.packed))
 	l.options = [5]uintptr{
 		launchParamPointer, dl.AddressOf(&l.params),
 		launchParamSize, dl.AddressOf(&l.size), launchParamEnd,
@@ -167,33 +152,32 @@ func (v Device) LaunchesOverlap() (bool, error) {
 	return major >= 9 && version >= overlapping, err
 }
 
-// LaunchOverlapping is LaunchKernel without shared memory, for a kernel that may be started before
-// the kernels ahead of it in the stream have ended, and waits for their end by itself
-// (griddepcontrol.wait of PTX). It takes what LaunchesOverlap tells of.
+// LaunchOverlapping is LaunchKernel for a kernel that may be started before the kernels ahead of it
+// in the stream have ended, and waits for their end by itself (griddepcontrol.wait of PTX). It
+// takes what LaunchesOverlap tells of.
 func (d *Driver) LaunchOverlapping(
-	f Function, grid, block Dim, stream Stream, params *Params,
+	f Function, blocks, threads int, stream Stream, params *Params,
 ) error {
 	l := launches.Get().(*launch)
 	defer launches.Put(l)
 	l.pack(params)
 	l.attribute = launchAttribute{id: attributeProgrammatic, value: [64]byte{1}}
 	l.config = launchConfig{
-		grid: grid.three(), block: block.three(), stream: stream,
-		attributes: dl.AddressOf(&l.attribute), count: 1,
+		grid: [3]uint32{uint32(blocks), 1, 1}, block: [3]uint32{uint32(threads), 1, 1},
+		stream: stream, attributes: dl.AddressOf(&l.attribute), count: 1,
 	}
 	return d.call(launchKernelEx, dl.AddressOf(&l.config), uintptr(f), 0, dl.AddressOf(&l.options))
 }
 
-// LaunchKernel queues a kernel with shared bytes of dynamic shared memory. The arguments are
-// copied before it returns; nil is none. It panics if they have more than MaxParams bytes.
+// LaunchKernel queues a kernel: a row of blocks, each a row of threads, without dynamic shared
+// memory. The arguments are copied before it returns. It panics if they have more than MaxParams
+// bytes.
 func (d *Driver) LaunchKernel(
-	f Function, grid, block Dim, shared uint32, stream Stream, params *Params,
+	f Function, blocks, threads int, stream Stream, params *Params,
 ) error {
 	l := launches.Get().(*launch)
 	defer launches.Put(l)
 	l.pack(params)
-	gx, gy, gz := grid.words()
-	bx, by, bz := block.words()
-	return d.call(launchKernel, uintptr(f), gx, gy, gz, bx, by, bz, uintptr(shared),
+	return d.call(launchKernel, uintptr(f), uintptr(blocks), 1, 1, uintptr(threads), 1, 1, 0,
 		uintptr(stream), 0, dl.AddressOf(&l.options))
 }

@@ -12,14 +12,10 @@ import (
 // legacy default stream, which others wait for unless they were made non-blocking.
 type Stream uintptr
 
-// StreamCreate makes a stream of the current context. A non-blocking one does not wait for the
-// default stream.
-func (d *Driver) StreamCreate(nonblocking bool) (Stream, error) {
-	flags := uintptr(0) // CU_STREAM_DEFAULT
-	if nonblocking {
-		flags = 1 // CU_STREAM_NON_BLOCKING
-	}
-	return made[Stream](d, streamCreate, flags)
+// StreamCreate makes a stream of the current context, which does not wait for the default stream.
+func (d *Driver) StreamCreate() (Stream, error) {
+	const nonBlocking = 1 // CU_STREAM_NON_BLOCKING
+	return made[Stream](d, streamCreate, nonBlocking)
 }
 
 // StreamDestroy gives a stream back. Queued work still runs; the call does not wait for it.
@@ -89,13 +85,8 @@ type Event uintptr
 // EventFlags say what an event can do: CUevent_flags.
 type EventFlags uint32
 
-// The flags of EventCreate, which may be added.
-const (
-	// EventBlockingSync makes EventSynchronize sleep instead of spin.
-	EventBlockingSync EventFlags = 1
-	// EventDisableTiming makes an event cheaper, and useless for EventElapsedTime.
-	EventDisableTiming EventFlags = 2
-)
+// EventDisableTiming makes an event cheaper, and useless for EventElapsedTime.
+const EventDisableTiming EventFlags = 2
 
 // EventCreate makes an event of the current context. One that was never recorded is done.
 func (d *Driver) EventCreate(flags EventFlags) (Event, error) {

@@ -46,9 +46,9 @@ var calls = map[string]struct {
 		[]int64{int64(address)},
 	},
 	"mapping": {
-		func(d *Driver) error { return d.Map(address, big, 2<<20, Handle(other)) },
+		func(d *Driver) error { return d.Map(address, big, Handle(other)) },
 		"cuMemMap",
-		[]int64{int64(address), big, 2 << 20, int64(other), 0},
+		[]int64{int64(address), big, 0, int64(other), 0},
 	},
 	"unmapping": {
 		func(d *Driver) error { return d.Unmap(address, big) },
@@ -76,9 +76,7 @@ var calls = map[string]struct {
 		[]int64{int64(address)},
 	},
 	"registering host memory": {
-		func(d *Driver) error {
-			return d.MemHostRegister(address, big, HostRegisterPortable|HostRegisterDeviceMap)
-		},
+		func(d *Driver) error { return d.MemHostRegister(address, big) },
 		"cuMemHostRegister_v2",
 		[]int64{int64(address), big, 3},
 	},
@@ -179,17 +177,15 @@ var calls = map[string]struct {
 	},
 	"launching a kernel that overlaps": {
 		func(d *Driver) error {
-			return d.LaunchOverlapping(Function(address), Dim{X: 7}, Dim{X: 512}, stream, nil)
+			return d.LaunchOverlapping(Function(address), 7, 512, stream, &Params{})
 		},
 		"cuLaunchKernelEx",
 		[]int64{out, int64(address), 0, out},
 	},
 	"launching a kernel": {
-		func(d *Driver) error {
-			return d.LaunchKernel(Function(address), Dim{1 << 20, 3, 4}, Dim{X: 512}, 48<<10, stream, nil)
-		},
+		func(d *Driver) error { return d.LaunchKernel(Function(address), 1<<20, 512, stream, &Params{}) },
 		"cuLaunchKernel",
-		[]int64{int64(address), 1 << 20, 3, 4, 512, 1, 1, 48 << 10, int64(stream), 0, out},
+		[]int64{int64(address), 1 << 20, 1, 1, 512, 1, 1, 0, int64(stream), 0, out},
 	},
 }
 

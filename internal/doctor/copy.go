@@ -84,7 +84,7 @@ func measureCopy(driver *cuda.Driver, from, to cuda.Device) (speed float64, err 
 	if err != nil {
 		return 0, err
 	}
-	stream, err := driver.StreamCreate(true)
+	stream, err := driver.StreamCreate()
 	if err != nil {
 		return 0, err
 	}
@@ -115,7 +115,7 @@ func mapFor(driver *cuda.Driver, owner, user cuda.Device, back *undo) (address u
 	if err != nil {
 		return 0, err
 	}
-	if err = driver.Map(address, bytes, 0, handle); err == nil {
+	if err = driver.Map(address, bytes, handle); err == nil {
 		back.later(func() error { return driver.Unmap(address, bytes) })
 	}
 	// The mapping keeps the memory.

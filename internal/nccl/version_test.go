@@ -41,7 +41,7 @@ func TestVersionsDecideWhatThereIs(t *testing.T) {
 				t.Errorf("the plain path gives %v", err)
 			}
 			recorder.Reset()
-			_, window := library.WindowRegister(comm, address, many, WindowSymmetric)
+			_, window := library.WindowRegister(comm, address, many)
 			for call, err := range map[string]error{
 				"window": window, "deregister": library.WindowDeregister(comm, 1),
 				"alltoall": queue(library.AlltoAll(1, 2, 3, Int8, comm)),

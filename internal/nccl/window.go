@@ -6,29 +6,25 @@ import "symmem/internal/dl"
 // the device or 0, and only compared.
 type Window uintptr
 
-// WindowFlags say what a window is for: NCCL_WIN_... of nccl.h.
-type WindowFlags int32
-
-// WindowSymmetric means that the same offset is the same tensor on all ranks.
-const WindowSymmetric WindowFlags = 1
+// windowSymmetric, NCCL_WIN_COLL_SYMMETRIC, means that the same offset is the same tensor on all
+// ranks.
+const windowSymmetric = 1
 
 // WindowRegister registers memory with all ranks. It is collective, in the same order and with the
-// same size and flags on every rank, and blocks without a deadline; a few milliseconds is normal.
+// same size on every rank, and blocks without a deadline; a few milliseconds is normal.
 // Window 0 without an error is legal: the communicator does not support windows, and its
 // collectives take other kernels. It is refused with a VersionError below NCCL 2.27.3.
 //
 // Preconditions: the memory was made by cuMemCreate with a handle that can be exported, is mapped
 // whole, and no other window of the communicator overlaps it; the thread has no group open (the
 // window would be known only after GroupEnd); no stream is captured unless NCCL is 2.30.7 or newer.
-func (l *Library) WindowRegister(
-	comm Comm, address uintptr, bytes int64, flags WindowFlags,
-) (Window, error) {
+func (l *Library) WindowRegister(comm Comm, address uintptr, bytes int64) (Window, error) {
 	if err := l.missing(commWindowRegister); err != nil {
 		return 0, err
 	}
 	window := l.cells.take()
 	err := l.call(commWindowRegister, uintptr(comm), address, uintptr(bytes),
-		dl.AddressOf(window), uintptr(flags))
+		dl.AddressOf(window), windowSymmetric)
 	return Window(*window), err
 }
 

@@ -37,7 +37,7 @@ func newOwner(rt *symmem.Runtime) (o *owner, err error) {
 	}
 	o.gpu = gpu.In(primary)
 	for range ownStreams {
-		handle, err := o.gpu.StreamCreate(true)
+		handle, err := o.gpu.StreamCreate()
 		if err != nil {
 			return nil, errors.Join(err, o.close())
 		}

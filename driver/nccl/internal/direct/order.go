@@ -99,7 +99,7 @@ func (t *LaunchOrder) makeReplayEvent(d *stream.Streams) error {
 	if err != nil {
 		return err
 	}
-	aside, err := d.GPU.CUDA.StreamCreate(true)
+	aside, err := d.GPU.CUDA.StreamCreate()
 	if err != nil {
 		return err
 	}

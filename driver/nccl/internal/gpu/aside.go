@@ -55,7 +55,7 @@ func (a *Aside) RunFor(g *GPU, limit time.Duration, queue func(on cuda.Stream) e
 // open makes a stream if there is none. a.mu is held.
 func (a *Aside) open(g *GPU) (err error) {
 	if a.stream == 0 {
-		a.stream, err = g.CUDA.StreamCreate(true)
+		a.stream, err = g.CUDA.StreamCreate()
 	}
 	return err
 }

@@ -16,7 +16,7 @@ func (g *GPU) Map(handle cuda.Handle, bytes int64) (uintptr, error) {
 	if err != nil {
 		return 0, err
 	}
-	if err := g.CUDA.Map(at, bytes, 0, handle); err != nil {
+	if err := g.CUDA.Map(at, bytes, handle); err != nil {
 		return 0, errors.Join(err, g.CUDA.AddressFree(at, bytes))
 	}
 	if err := g.CUDA.SetAccess(at, bytes, g.Device); err != nil {

@@ -54,7 +54,7 @@ func TestKeptMemoryOutlivesTheDevice(t *testing.T) {
 func echo(t *testing.T, g *gpu.GPU, at uintptr) (word uint32) {
 	t.Helper()
 	err := g.Do(func() error {
-		s, err := g.CUDA.StreamCreate(true)
+		s, err := g.CUDA.StreamCreate()
 		if err != nil {
 			return err
 		}

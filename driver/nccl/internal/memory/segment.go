@@ -66,7 +66,7 @@ func (s *Segment) allocate() (cuda.Handle, error) {
 
 func (s *Segment) mapAt(address uintptr, handle cuda.Handle) error {
 	m := s.arena.memory
-	if err := m.gpu.CUDA.Map(address, s.bytes, 0, handle); err != nil {
+	if err := m.gpu.CUDA.Map(address, s.bytes, handle); err != nil {
 		return err
 	}
 	if err := m.gpu.CUDA.SetAccess(address, s.bytes, m.gpu.Reach...); err != nil {

@@ -8,7 +8,6 @@ import (
 	"sync/atomic"
 	"unsafe"
 
-	"symmem/internal/cuda"
 	"symmem/internal/handoff"
 	"symmem/internal/spin"
 	"symmem/internal/sys"
@@ -123,8 +122,7 @@ func (b *headerRing) room() bool {
 // pin gives the words of some senders to the GPU. It is called on a thread of the device.
 func (m *mailbox) pin(d *Device, first, ranks int) error {
 	at := uintptr(unsafe.Pointer(m.flags(first)))
-	err := d.GPU.CUDA.MemHostRegister(at, int64(ranks)*int64(unsafe.Sizeof(flags{})),
-		cuda.HostRegisterPortable|cuda.HostRegisterDeviceMap)
+	err := d.GPU.CUDA.MemHostRegister(at, int64(ranks)*int64(unsafe.Sizeof(flags{})))
 	if err != nil {
 		return fmt.Errorf("giving the GPU memory of the host for messages: %w", err)
 	}

@@ -87,8 +87,7 @@ func (m *Messages) queueCopy(descriptor *kernels.Message, p *Call, on cuda.Strea
 		}
 		var f cuda.Function
 		if f, err = m.Device.Copies.Function(m.Device.GPU, k.Kernel); err == nil {
-			err = api.LaunchKernel(f, cuda.Dim{X: uint32(k.Blocks)}, cuda.Dim{X: uint32(k.Threads)}, 0,
-				on, &params)
+			err = api.LaunchKernel(f, k.Blocks, k.Threads, on, &params)
 		}
 	}
 	return err

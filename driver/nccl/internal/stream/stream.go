@@ -54,7 +54,7 @@ type Stream struct {
 func (d *Streams) NewStream() (*Stream, error) {
 	s := &Stream{streams: d, gpu: d.GPU}
 	err := d.GPU.Do(func() (err error) {
-		s.CUDA, err = d.GPU.CUDA.StreamCreate(true)
+		s.CUDA, err = d.GPU.CUDA.StreamCreate()
 		return err
 	})
 	if err != nil {

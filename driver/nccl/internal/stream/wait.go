@@ -136,7 +136,7 @@ func (s *Stream) Abandon() {
 		return // what becomes of a stream of another library is not ours to say
 	}
 	err := s.gpu.Do(func() error {
-		handle, err := s.gpu.CUDA.StreamCreate(true)
+		handle, err := s.gpu.CUDA.StreamCreate()
 		if err == nil {
 			s.forgetGroups()
 			s.CUDA, s.word, s.functions = handle, nil, 0

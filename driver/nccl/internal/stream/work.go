@@ -178,7 +178,7 @@ func (s *Stream) waitCaptured(ev *Event) error {
 	if err != nil {
 		return err
 	}
-	aside, err := d.GPU.CUDA.StreamCreate(true)
+	aside, err := d.GPU.CUDA.StreamCreate()
 	if err != nil {
 		return err
 	}
