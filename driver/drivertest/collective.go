@@ -1,10 +1,13 @@
 package drivertest
 
 import (
+	"bytes"
+	"math"
 	"sync/atomic"
 	"testing"
 
 	"symmem/driver"
+	"symmem/driver/formula"
 	"symmem/internal/reduce"
 )
 
@@ -197,11 +200,7 @@ func proveStreams(t *testing.T, h Harness) {
 // alternate doubles a buffer's numbers by maxima and sums in turn, each on another stream.
 func (b *bench) alternate(r *rank, streams [2]driver.Stream, count int64, rounds int) {
 	bufs := [2]buffer{b.send[r.number], b.recv[r.number]}
-	ones := memory[float64](int(count))
-	for i := range elements[float64](ones) {
-		elements[float64](ones)[i] = 1
-	}
-	r.write(bufs[0].at(0), ones)
+	r.write(bufs[0].at(0), repeated(1, count))
 	done := r.newEvent()
 	for round := range rounds {
 		s, from, to := streams[round%2], bufs[round%2], bufs[(round+1)%2]
@@ -224,13 +223,10 @@ func (b *bench) powers(
 	for _, s := range streams {
 		r.ok(s.Synchronize(b.ctx))
 	}
-	want := memory[float64](int(count))
-	power := 1.0
-	for range rounds {
-		power *= float64(len(b.ranks))
-	}
-	for i := range elements[float64](want) {
-		elements[float64](want)[i] = power
-	}
-	r.expect(at.at(0), want)
+	r.expect(at.at(0), repeated(math.Pow(float64(len(b.ranks)), float64(rounds)), count))
+}
+
+// repeated is a float64 so many times.
+func repeated(value float64, count int64) []byte {
+	return bytes.Repeat(formula.AppendFloat(nil, driver.Float64, value), int(count))
 }

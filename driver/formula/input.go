@@ -20,16 +20,16 @@ func Input(t driver.DataType, seed uint64, rank, ranks int, count int64) []byte 
 		kind := common.Uint64()
 		switch {
 		case !t.Float():
-			out = appendBits(out, t, own.Uint64())
+			out = AppendBits(out, t, own.Uint64())
 		case kind%8 < 5:
-			out = appendFloat(out, t, cancelling(t, kind>>3, own.NormFloat64(), rank, ranks))
+			out = AppendFloat(out, t, cancelling(t, kind>>3, own.NormFloat64(), rank, ranks))
 		case kind%8 == 5:
-			out = appendFloat(out, t, math.Ldexp(own.NormFloat64(), own.IntN(300)-150))
+			out = AppendFloat(out, t, math.Ldexp(own.NormFloat64(), own.IntN(300)-150))
 		case kind%8 == 6:
-			out = appendBits(out, t, own.Uint64())
+			out = AppendBits(out, t, own.Uint64())
 		default:
 			values := specials[t]
-			out = appendBits(out, t, values[own.IntN(len(values))])
+			out = AppendBits(out, t, values[own.IntN(len(values))])
 		}
 	}
 	return out
@@ -57,21 +57,22 @@ func cancelling(t driver.DataType, draw uint64, normal float64, rank, ranks int)
 	}
 }
 
-func appendFloat(to []byte, t driver.DataType, v float64) []byte {
+// AppendFloat appends a number, rounded to the type of floats.
+func AppendFloat(to []byte, t driver.DataType, v float64) []byte {
 	switch t {
 	case driver.Float64:
-		return appendBits(to, t, math.Float64bits(v))
+		return AppendBits(to, t, math.Float64bits(v))
 	case driver.Float16:
-		return appendBits(to, t, uint64(reduce.Float16Bits(float32(v))))
+		return AppendBits(to, t, uint64(reduce.Float16Bits(float32(v))))
 	case driver.BFloat16:
-		return appendBits(to, t, uint64(reduce.BFloat16Bits(float32(v))))
+		return AppendBits(to, t, uint64(reduce.BFloat16Bits(float32(v))))
 	default:
-		return appendBits(to, t, uint64(math.Float32bits(float32(v))))
+		return AppendBits(to, t, uint64(math.Float32bits(float32(v))))
 	}
 }
 
-// appendBits appends the lowest bits, as many as the type has.
-func appendBits(to []byte, t driver.DataType, bits uint64) []byte {
+// AppendBits appends the lowest bits, as many as the type has.
+func AppendBits(to []byte, t driver.DataType, bits uint64) []byte {
 	switch t.Size() {
 	case 8:
 		return binary.NativeEndian.AppendUint64(to, bits)
