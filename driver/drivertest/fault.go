@@ -151,12 +151,12 @@ func proveAbsentReceiver(t *testing.T, h Harness) {
 	h.need(t, Messages)
 	b := newBench(t, h, 2, 4<<20, options{timeout: short})
 	absence(t, b.world, func(r *rank) error {
-		call := message(driver.Send, 1-r.number, b.send[r.number], 3<<20, driver.PathPlain)
+		call := p2pCall(driver.Send, 1-r.number, 0, b.send[r.number], 0, 3<<20)
 		if err := r.launch(r.group, r.stream, call); err != nil {
 			return err
 		}
 		// The Send may be done without its receiver. The answer is what has to wait for it.
-		answer := message(driver.Recv, 1-r.number, b.recv[r.number], 8, driver.PathPlain)
+		answer := p2pCall(driver.Recv, 1-r.number, 0, b.recv[r.number], 0, 8)
 		return r.launch(r.group, r.stream, answer)
 	})
 }

@@ -83,28 +83,31 @@ func (b *bench) callOrder(r *rank, late int, sizes [2]int64) {
 func proveSwap(t *testing.T, h Harness) {
 	for _, bytes := range []int64{1, 1 << 20, 9<<20 + 1} {
 		for _, n := range []int{2, 3} {
-			b := newBench(t, h, n, 10<<20, options{check: true})
-			b.each(func(r *rank) {
-				for round := range 3 {
-					r.at("round %d of %d bytes", round, bytes)
-					b.swap(r, round, bytes)
-				}
-			})
+			newBench(t, h, n, 10<<20, options{check: true}).swap(bytes, 1)
 		}
 	}
 }
 
-// swap sends to the next rank and receives from the one before.
-func (b *bench) swap(r *rank, round int, bytes int64) {
+// swap has every rank send to the next one and receive from the one before, several times, on one
+// stream or on two.
+func (b *bench) swap(bytes int64, streams int) {
+	b.t.Helper()
 	n := len(b.ranks)
-	next, before := (r.number+1)%n, (r.number+n-1)%n
-	send, recv := b.send[r.number], b.recv[r.number]
-	data := input(b.harness, driver.Uint8, r.number+n*round, bytes)
-	r.write(send.at(0), data)
-	r.ok(r.queue(r.group, r.stream, p2pCall(driver.Send, next, 0, send, 0, bytes)))
-	call := p2pCall(driver.Recv, before, 0, recv, 0, bytes)
-	r.ok(r.launch(r.group, r.stream, call))
-	r.expect(recv.at(0), input(b.harness, driver.Uint8, before+n*round, bytes))
+	b.each(func(r *rank) {
+		next, before := (r.number+1)%n, (r.number+n-1)%n
+		send, recv, other := b.send[r.number], b.recv[r.number], r.stream
+		if streams > 1 {
+			other = r.newStream()
+		}
+		for round := range 4 {
+			r.at("round %d of %d bytes", round, bytes)
+			r.write(send.at(0), input(b.harness, driver.Uint8, r.number+n*round, bytes))
+			r.ok(r.queue(r.group, r.stream, p2pCall(driver.Send, next, 0, send, 0, bytes)))
+			r.ok(r.launch(r.group, other, p2pCall(driver.Recv, before, 0, recv, 0, bytes)))
+			r.ok(r.stream.Synchronize(b.ctx))
+			r.expect(recv.at(0), input(b.harness, driver.Uint8, before+n*round, bytes))
+		}
+	})
 }
 
 func proveSizes(t *testing.T, h Harness) {

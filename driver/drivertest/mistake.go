@@ -207,16 +207,17 @@ func provePairMismatch(t *testing.T, h Harness) {
 	b := newBench(t, h, 2, 1<<20, options{check: true})
 	b.spoilt = true
 	must(t, b.ranks[1].stream.Fill(b.recv[1].at(0), canary, 256))
-	b.outcomes(func(r *rank) error {
-		if r.number == 0 {
-			return r.launch(r.group, r.stream, message(driver.Send, 1, b.send[0], 100, driver.PathPlain))
+	err := b.outcomes(func(r *rank) error {
+		call := p2pCall(driver.Send, 1, 0, b.send[0], 0, 100)
+		if r.number == 1 {
+			call = p2pCall(driver.Recv, 0, 0, b.recv[1], 0, 101)
 		}
-		err := r.launch(r.group, r.stream, message(driver.Recv, 0, b.recv[1], 101, driver.PathPlain))
-		if !errors.As(err, new(*driver.MismatchError)) && !errors.As(err, new(*driver.MessageError)) {
-			t.Errorf("got %v, want a MismatchError or MessageError", err)
-		}
-		return nil
-	})
+		call.Digest = digest(&call)
+		return r.launch(r.group, r.stream, call)
+	})[1]
+	if !errors.As(err, new(*driver.MismatchError)) && !errors.As(err, new(*driver.MessageError)) {
+		t.Errorf("got %v, want a MismatchError or MessageError", err)
+	}
 	b.ranks[1].expectAll(b.recv[1].at(0), canary, 256)
 }
 

@@ -190,16 +190,7 @@ func proveOtherExchange(t *testing.T, h Harness) {
 		if r.number != 1 {
 			return call
 		}
-		even := slices.Repeat([]int64{100}, len(b.ranks))
-		offsets := make([]int64, len(b.ranks))
-		for i := range offsets {
-			offsets[i] = int64(100 * i)
-		}
-		call.Operation, call.Count, call.SendWindow, call.RecvWindow = driver.AllToAllV, 0, nil, nil
-		call.Splits = &driver.Splits{
-			SendCounts: even, SendOffsets: offsets, RecvCounts: even, RecvOffsets: offsets,
-		}
-		call.Digest = digest(&call)
-		return call
+		x := newExchange(rand.New(rand.NewPCG(9, 9)), len(b.ranks), 100, driver.Int32)
+		return x.call(r, b.send[r.number], b.recv[r.number], false)
 	})
 }
