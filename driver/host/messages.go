@@ -1,7 +1,6 @@
 package host
 
 import (
-	"fmt"
 	"sync/atomic"
 
 	"symmem/driver"
@@ -89,7 +88,7 @@ func (m *messages) newReceive(l messageCall) *receive {
 	l.c.Counts.Mu.Lock()
 	l.c.CountMessage(&p.Call, l.after, atomic.LoadUint64(&l.c.completed))
 	m.open[r] = struct{}{}
-	claimed(m.matcher.Post(r, p.Tag, p.Root, matchSegment(&l.c.cfg, l.after)))
+	claimed(m.matcher.Post(r, p.Tag, p.Root, control.MessageSegment(&l.c.cfg, l.after)))
 	l.c.Counts.Mu.Unlock()
 	return r
 }
@@ -100,14 +99,6 @@ func claimed(claims []message.Claim[*receive]) {
 		claim.Receive.source, claim.Receive.number = claim.Source, claim.Number
 		claim.Receive.claimed.Store(true)
 	}
-}
-
-// matchSegment is what the matcher knows of a message that was called behind so many collectives.
-func matchSegment(cfg *driver.GroupConfig, after uint64) uint64 {
-	if !cfg.Strict {
-		return 0
-	}
-	return after
 }
 
 // errUnmatched says which messages end with the group: those that have come and that nobody has
@@ -187,15 +178,5 @@ func (l *messageCall) waiting(ready func() bool, from ...int) shm.MessageWait {
 
 // doing names the message for error messages.
 func (l *messageCall) doing() string {
-	p := l.plan
-	preposition := "to"
-	if p.Operation == driver.Recv {
-		preposition = "from"
-	}
-	peer := "any rank"
-	if p.Root != driver.AnySource {
-		peer = fmt.Sprintf("rank %d of the world", l.c.cfg.Ranks[p.Root])
-	}
-	return fmt.Sprintf("%v of %d bytes with tag %d %s %s in group %s", p.Operation, p.bytes, p.Tag,
-		preposition, peer, l.c.cfg.Name())
+	return control.DescribeMessage(&l.c.cfg, &l.plan.Call, 0)
 }

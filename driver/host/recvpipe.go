@@ -303,7 +303,8 @@ func (in *recvPipe) matchArrival(at address, p *incoming) {
 	c := in.c
 	c.Counts.Mu.Lock()
 	claims := c.messages.matcher.Arrive(message.Arrival{
-		Source: in.source, Tag: at.tag, Number: at.number, Segment: matchSegment(&c.cfg, p.header.after),
+		Source: in.source, Tag: at.tag, Number: at.number,
+		Segment: control.MessageSegment(&c.cfg, p.header.after),
 	})
 	claimed(claims)
 	c.Counts.Mu.Unlock()

@@ -2,7 +2,6 @@ package host
 
 import (
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"unsafe"
@@ -44,7 +43,8 @@ func (c *communicator) Register(
 	ctx, cancel := c.device.machine.Bounded(ctx)
 	defer cancel()
 	own.export(c.handoffKey(key))
-	if err := c.compareKeys(ctx, key, own.Bytes()); err != nil {
+	_, err := control.CompareSegments(ctx, c.Exchange, c.cfg.Ranks, key, own.Bytes(), nil)
+	if err != nil {
 		return nil, fmt.Errorf("registering segment %d: %w", key.Ordinal, err)
 	}
 	w, err := c.mapWindow(ctx, key, own)
@@ -67,28 +67,6 @@ func (c *communicator) registered(key driver.SegmentKey) bool {
 // handoffKey names a segment between processes. It is the same in all groups: the memory is.
 func (c *communicator) handoffKey(key driver.SegmentKey) handoff.Key {
 	return handoff.Key{Space: key.Pool ^ handoff.Space("pool"), Number: key.Ordinal}
-}
-
-// compareKeys compares the key and the size of the segment across ranks, whatever they agreed
-// before: a window never has memory of different segments or sizes.
-func (c *communicator) compareKeys(ctx context.Context, key driver.SegmentKey, bytes int64) error {
-	mine := binary.LittleEndian.AppendUint64(nil, key.Pool)
-	mine = binary.LittleEndian.AppendUint32(mine, key.Ordinal)
-	mine = binary.LittleEndian.AppendUint64(mine, uint64(bytes))
-	all, err := c.Exchange(ctx, driver.LaneControl, mine)
-	if err != nil {
-		return err
-	}
-	var differ []int
-	for r, theirs := range all {
-		if string(theirs) != string(mine) {
-			differ = append(differ, c.cfg.Ranks[r])
-		}
-	}
-	if len(differ) > 0 {
-		return fmt.Errorf("%s registers another segment or size", driver.Ranks(differ))
-	}
-	return nil
 }
 
 // mapWindow maps the segments of all ranks. The window is returned also on an error, to be

@@ -9,8 +9,8 @@ import (
 	"time"
 
 	"symmem/driver"
-	"symmem/driver/nccl/internal/gpu"
 	"symmem/driver/nccl/internal/memory"
+	"symmem/internal/control"
 	"symmem/internal/cuda"
 	"symmem/internal/dl"
 	"symmem/internal/nccl"
@@ -82,7 +82,7 @@ func (g *adopted) within(ctx context.Context, doing string, call func() error) e
 	if g.stuck != nil {
 		return g.stuck
 	}
-	ctx, cancel := gpu.Bounded(ctx, g.device.cfg.Timeout)
+	ctx, cancel := control.Bounded(ctx, g.device.cfg.Timeout)
 	defer cancel()
 	begin, ended := time.Now(), make(chan error, 1)
 	go func() { ended <- g.device.gpu.Do(call) }()

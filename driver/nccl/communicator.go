@@ -211,11 +211,7 @@ func (c *communicator) Handle() uintptr {
 func (c *communicator) Register(
 	ctx context.Context, key driver.SegmentKey, s driver.Segment,
 ) (driver.Window, error) {
-	w, err := registrar{c}.register(ctx, key, s)
-	if err != nil {
-		return nil, err
-	}
-	return w, nil
+	return registrar{c}.register(ctx, key, s)
 }
 
 // UseWindows has NCCL make windows, if the group can do without so far.

@@ -27,7 +27,7 @@ func (d *Device) Connect(
 	if n := len(group.Ranks); n < 1 || group.Rank < 0 || group.Rank >= n {
 		return nil, fmt.Errorf("connecting group %s: rank %d of %d ranks", group.Name(), group.Rank, n)
 	}
-	ctx, cancel := gpu.Bounded(ctx, d.cfg.Timeout)
+	ctx, cancel := control.Bounded(ctx, d.cfg.Timeout)
 	defer cancel()
 	c := &communicator{
 		device: d, cfg: group, number: communicators.Add(1),

@@ -1,10 +1,8 @@
 package nccl
 
 import (
-	"bytes"
 	"cmp"
 	"context"
-	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -13,7 +11,6 @@ import (
 	"time"
 
 	"symmem/driver"
-	"symmem/driver/nccl/internal/gpu"
 	"symmem/driver/nccl/internal/memory"
 	"symmem/driver/nccl/kernels"
 	"symmem/internal/control"
@@ -52,7 +49,7 @@ type registrar struct{ *communicator }
 // register makes a window over a segment.
 func (c registrar) register(
 	ctx context.Context, key driver.SegmentKey, s driver.Segment,
-) (*window, error) {
+) (driver.Window, error) {
 	w, err := c.registerOnce(ctx, key, s)
 	if err == nil {
 		return w, nil
@@ -79,11 +76,14 @@ func (c registrar) registerOnce(
 	case c.registered(key):
 		return nil, errors.New("it is registered already")
 	}
-	ctx, cancel := gpu.Bounded(ctx, c.device.cfg.Timeout)
+	ctx, cancel := control.Bounded(ctx, c.device.cfg.Timeout)
 	defer cancel()
 	shared, trouble := c.share(key, own)
 	defer shared.Withdraw()
-	allShared, err := c.compareKeys(ctx, key, own.Bytes(), shared.Encode())
+	// NCCL pairs windows by their order alone, and a difference gives wrong sums or a hang. Each rank
+	// also sends how others can map its segment.
+	allShared, err := control.CompareSegments(ctx, c.plane.Exchange, c.cfg.Ranks, key, own.Bytes(),
+		shared.Encode())
 	if err != nil {
 		return nil, err
 	}
@@ -108,39 +108,12 @@ func (c registrar) registered(key driver.SegmentKey) bool {
 	return c.windows[key] != nil
 }
 
-// compareKeys compares which segment, of which size, the ranks are about to register: NCCL pairs
-// windows by their order alone, and a difference gives wrong sums or a hang. In the same exchange
-// each rank sends how others can map its segment; the result is what all have sent, by group rank.
-func (c registrar) compareKeys(
-	ctx context.Context, key driver.SegmentKey, size int64, shared []byte,
-) (allShared [][]byte, err error) {
-	mine := binary.LittleEndian.AppendUint64(nil, key.Pool)
-	mine = binary.LittleEndian.AppendUint32(mine, key.Ordinal)
-	mine = binary.LittleEndian.AppendUint64(mine, uint64(size))
-	all, err := c.plane.Exchange(ctx, driver.LaneControl, slices.Concat(mine, shared))
-	if err != nil {
-		return nil, err
-	}
-	var differ []int
-	for r, theirs := range all {
-		rest, same := bytes.CutPrefix(theirs, mine)
-		if !same {
-			differ = append(differ, c.cfg.Ranks[r])
-		}
-		allShared = append(allShared, rest)
-	}
-	if len(differ) > 0 {
-		return nil, fmt.Errorf("%s registers another segment or size", driver.Ranks(differ))
-	}
-	return allShared, nil
-}
-
 // useAll has NCCL make the windows of a group that could do without them so far.
 func (c registrar) useAll(ctx context.Context) error {
 	if c.device.streams.Capturing.Load() > 0 {
 		return driver.ErrCapturing
 	}
-	ctx, cancel := gpu.Bounded(ctx, c.device.cfg.Timeout)
+	ctx, cancel := control.Bounded(ctx, c.device.cfg.Timeout)
 	defer cancel()
 	if c.useWindows.Swap(true) {
 		return nil
@@ -369,7 +342,7 @@ func (c registrar) share(
 // errNotShared is why a rank cannot map the segment of one that could not share it.
 var errNotShared = errors.New("a rank shares nothing")
 
-// mapPeers maps the segments of the other ranks, from the result of compareKeys. If it fails, calls
+// mapPeers maps the segments of the other ranks, from what all have sent. If it fails, calls
 // on the window take other paths.
 func (w *window) mapPeers(ctx context.Context, allShared [][]byte) error {
 	c := w.c

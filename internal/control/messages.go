@@ -1,6 +1,7 @@
 package control
 
 import (
+	"fmt"
 	"time"
 
 	"symmem/driver"
@@ -69,6 +70,30 @@ func Differ(
 	}
 	e.Ends = []driver.MessageEnds{ends}
 	return e
+}
+
+// DescribeMessage names one end of a message in errors; the number is 0 if it has none.
+func DescribeMessage(g *driver.GroupConfig, call *driver.Call, number uint64) string {
+	preposition, peer, which := "to", "any rank", ""
+	if call.Operation == driver.Recv {
+		preposition = "from"
+	}
+	if call.Root != driver.AnySource {
+		peer = fmt.Sprintf("rank %d of the world", g.Ranks[call.Root])
+	}
+	if number > 0 {
+		which = fmt.Sprintf(" %d", number)
+	}
+	return fmt.Sprintf("%v%s of %d bytes with tag %d %s %s in group %s", call.Operation, which,
+		call.Count*int64(call.DataType.Size()), call.Tag, preposition, peer, g.Name())
+}
+
+// MessageSegment is what a Matcher is told of a message that was called behind so many collectives.
+func MessageSegment(g *driver.GroupConfig, after uint64) uint64 {
+	if !g.Strict {
+		return 0
+	}
+	return after
 }
 
 // Awaited is a Recv that has no message. Number is 0 unless it is known which one would be its.

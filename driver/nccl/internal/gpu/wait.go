@@ -43,10 +43,15 @@ func PollSeldom(done func() bool) {
 	}
 }
 
-// Within asks again and again until the answer is yes, an error, or too late.
+// Within is Ask with a limit.
 func Within(limit time.Duration, ask func() (bool, error)) error {
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
+	return Ask(ctx, ask)
+}
+
+// Ask asks again and again until the answer is yes or an error, or ctx ends.
+func Ask(ctx context.Context, ask func() (bool, error)) error {
 	var failed error
 	err := Poll(ctx, func() bool {
 		done, err := ask()
@@ -54,14 +59,4 @@ func Within(limit time.Duration, ask func() (bool, error)) error {
 		return done || err != nil
 	})
 	return errors.Join(err, failed)
-}
-
-// Bounded gives a context a limit if it has no deadline.
-func Bounded(
-	ctx context.Context, limit time.Duration,
-) (context.Context, context.CancelFunc) {
-	if _, has := ctx.Deadline(); has {
-		return context.WithCancel(ctx)
-	}
-	return context.WithTimeout(ctx, limit)
 }

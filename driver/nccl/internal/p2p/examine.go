@@ -58,7 +58,9 @@ func (m *Messages) examineMessage(e *End) error {
 			Ends: m.Before(e.After + 1),
 		}
 	} else {
-		err = m.counts.DiagnoseMessage(p.Root, e.since, func() string { return m.describe(p, e.Number) })
+		err = m.counts.DiagnoseMessage(p.Root, e.since, func() string {
+			return control.DescribeMessage(m.Config, p.Call, e.Number)
+		})
 	}
 	if err == nil {
 		return nil

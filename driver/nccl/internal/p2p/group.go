@@ -1,7 +1,6 @@
 package p2p
 
 import (
-	"fmt"
 	"sync"
 	"sync/atomic"
 
@@ -88,23 +87,6 @@ type Call struct {
 
 // bytes is the size of a message.
 func (p *Call) bytes() int64 { return p.Count * int64(p.DataType.Size()) }
-
-// describe names a message for error messages; the number is 0 if it has none.
-func (g *Group) describe(p *Call, number uint64) string {
-	preposition, peer := "to", "any rank"
-	if p.Operation == driver.Recv {
-		preposition = "from"
-	}
-	if p.Root != driver.AnySource {
-		peer = fmt.Sprintf("rank %d of the world", g.Config.Ranks[p.Root])
-	}
-	which := ""
-	if number > 0 {
-		which = fmt.Sprintf(" %d", number)
-	}
-	return fmt.Sprintf("%v%s of %d bytes with tag %d %s %s in group %s", p.Operation, which, p.bytes(),
-		p.Tag, preposition, peer, g.Config.Name())
-}
 
 // take makes a stream wait until a word is 1, and takes it back to 0.
 func take(gpu *cuda.Driver, word uintptr, on cuda.Stream) error {

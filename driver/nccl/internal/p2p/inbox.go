@@ -131,12 +131,7 @@ func (in *inbox) errInvalid(l *announcement) error {
 }
 
 // part is what the matcher knows of a message that was called behind so many collectives.
-func (in *inbox) part(after uint64) uint64 {
-	if !in.Config.Strict {
-		return 0
-	}
-	return after
-}
+func (in *inbox) part(after uint64) uint64 { return control.MessageSegment(in.Config, after) }
 
 // hand tells receives which messages are theirs. in.mu is held.
 func (in *inbox) hand(claims []message.Claim[*End]) error {

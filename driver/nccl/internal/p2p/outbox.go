@@ -9,6 +9,7 @@ import (
 
 	"symmem/driver"
 	"symmem/driver/nccl/internal/gpu"
+	"symmem/internal/control"
 	"symmem/internal/cuda"
 	"symmem/internal/spin"
 )
@@ -109,7 +110,7 @@ func (o *outbox) awaitRoom(p *Call, place bool) error {
 			o.reclaim(out, true)
 		}
 		if place && len(out.free) == 0 && out.next == Slots && len(out.staged) == 0 {
-			return fmt.Errorf("%s: %w", o.describe(p, 0), errNoSlot)
+			return fmt.Errorf("%s: %w", control.DescribeMessage(o.Config, p.Call, 0), errNoSlot)
 		}
 		if box.room() && (!place || len(out.free) > 0 || out.next < Slots) {
 			return nil
@@ -118,7 +119,8 @@ func (o *outbox) awaitRoom(p *Call, place bool) error {
 			return err
 		}
 		err := o.counts.DiagnoseMessage(p.Root, begin, func() string {
-			return fmt.Sprintf("%s, before which %d are under way", o.describe(p, 0), Slots)
+			return fmt.Sprintf("%s, before which %d are under way",
+				control.DescribeMessage(o.Config, p.Call, 0), Slots)
 		})
 		if err != nil {
 			return o.Plane.Fail(err)
