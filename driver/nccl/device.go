@@ -3,6 +3,8 @@ package nccl
 import (
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 
 	"symmem/driver"
 	"symmem/driver/nccl/internal/gpu"
@@ -205,11 +207,7 @@ func (d *Device) leaveMachine() error {
 func (d *Device) openCommunicators() []*communicator {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	var open []*communicator
-	for c := range d.communicators {
-		open = append(open, c)
-	}
-	return open
+	return slices.Collect(maps.Keys(d.communicators))
 }
 
 // groups are the open communicators, as streams know them.

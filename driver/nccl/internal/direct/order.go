@@ -1,7 +1,6 @@
 package direct
 
 import (
-	"errors"
 	"sync/atomic"
 
 	"symmem/driver/nccl/internal/stream"
@@ -86,8 +85,7 @@ func (t *LaunchOrder) End(s *stream.Stream, gpu *cuda.Driver) error {
 	return gpu.EventRecord(t.replayEvent.Handle, s.CUDA)
 }
 
-// makeReplayEvent makes the event for replays, if there is none yet, and records it after the
-// latest launch: on a stream that does nothing else, since the others may be captured. The
+// makeReplayEvent makes the event for replays, if there is none yet, behind the latest launch. The
 // communicator keeps it, which stays as long as those graphs.
 func (t *LaunchOrder) makeReplayEvent(d *stream.Streams) error {
 	if t.replayEvent != nil {
@@ -95,16 +93,7 @@ func (t *LaunchOrder) makeReplayEvent(d *stream.Streams) error {
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	turn, err := d.NewPoint()
-	if err != nil {
-		return err
-	}
-	aside, err := d.GPU.CUDA.StreamCreate()
-	if err != nil {
-		return err
-	}
-	err = errors.Join(t.waitForLatest(aside, d.GPU.CUDA), d.GPU.CUDA.EventRecord(turn.Handle, aside),
-		d.GPU.CUDA.StreamDestroy(aside))
+	turn, err := d.PointBehind(func(on cuda.Stream) error { return t.waitForLatest(on, d.GPU.CUDA) })
 	if err != nil {
 		return err
 	}

@@ -3,6 +3,7 @@ package memory
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"syscall"
 
 	"symmem/driver"
@@ -96,12 +97,7 @@ func (a *Arena) close() error {
 		return nil
 	}
 	a.closed = true
-	for i, other := range m.arenas {
-		if other == a {
-			m.arenas = append(m.arenas[:i:i], m.arenas[i+1:]...)
-			break
-		}
-	}
+	m.arenas = slices.DeleteFunc(m.arenas, func(other *Arena) bool { return other == a })
 	if m.UseCounts.inUse(&a.uses) {
 		a.keepContext()
 	}

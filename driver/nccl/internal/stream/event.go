@@ -44,13 +44,7 @@ func (e *Event) Point() *Point {
 
 // Synchronize waits until the last recorded point has been reached.
 func (e *Event) Synchronize(ctx context.Context) error {
-	var failed error
-	err := gpu.Poll(ctx, func() bool {
-		done, err := e.Query()
-		failed = err
-		return done || err != nil
-	})
-	if err = errors.Join(err, failed); err != nil {
+	if err := gpu.Ask(ctx, e.Query); err != nil {
 		return fmt.Errorf("synchronizing an event: %w", err)
 	}
 	return nil
@@ -119,6 +113,22 @@ func (d *Streams) NewPoint() (*Point, error) {
 	p := &Point{d, handle}
 	runtime.AddCleanup(p, d.pool.put, handle)
 	return p, nil
+}
+
+// PointBehind is a new point that is recorded once, behind what wait has a stream wait for: on a
+// stream that does nothing else, since others may be captured. It is called on a thread of the
+// context.
+func (d *Streams) PointBehind(wait func(on cuda.Stream) error) (*Point, error) {
+	p, err := d.NewPoint()
+	if err != nil {
+		return nil, err
+	}
+	aside, err := d.GPU.CUDA.StreamCreate()
+	if err != nil {
+		return nil, err
+	}
+	return p, errors.Join(wait(aside), d.GPU.CUDA.EventRecord(p.Handle, aside),
+		d.GPU.CUDA.StreamDestroy(aside)) // which lets its work finish
 }
 
 // reached reports whether the stream has come to the point.

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 
 	"symmem/driver"
 	"symmem/driver/nccl/internal/gpu"
@@ -118,7 +117,7 @@ func (g *Graph) finish(s *Stream) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.graphs == nil {
-		d.graphs = map[io.Closer]struct{}{}
+		d.graphs = map[*Graph]struct{}{}
 	}
 	d.graphs[g] = struct{}{}
 	return nil

@@ -2,7 +2,8 @@ package stream
 
 import (
 	"errors"
-	"io"
+	"maps"
+	"slices"
 	"sync/atomic"
 
 	"symmem/driver/nccl/internal/gpu"
@@ -24,8 +25,8 @@ type Streams struct {
 	pool  pool
 
 	mu     ranked.Mutex[streamsMu]
-	graphs map[io.Closer]struct{} // open ones; guarded by mu
-	points []*Point               // of graphs of other libraries; guarded by mu
+	graphs map[*Graph]struct{} // open ones; guarded by mu
+	points []*Point            // of graphs of other libraries; guarded by mu
 }
 
 // NewEvent makes an event.
@@ -41,10 +42,7 @@ func (d *Streams) keep(p *Point) {
 // CloseGraphs closes the graphs that are still open.
 func (d *Streams) CloseGraphs() error {
 	d.mu.Lock()
-	var open []io.Closer
-	for g := range d.graphs {
-		open = append(open, g)
-	}
+	open := slices.Collect(maps.Keys(d.graphs))
 	d.mu.Unlock()
 	var errs []error
 	for _, g := range open {

@@ -166,37 +166,25 @@ func (s *Stream) Wait(e driver.Event) error {
 
 // waitCaptured records a wait for the point that the event marks now. A graph would wait for the
 // event's last point at each launch, so the wait is for a second event, recorded once, behind that
-// point, on a stream that does nothing else.
+// point.
 func (s *Stream) waitCaptured(ev *Event) error {
 	ev.mu.Lock()
 	defer ev.mu.Unlock()
 	if ev.at == nil {
 		return nil
 	}
-	d := s.streams
-	point, err := d.NewPoint()
-	if err != nil {
-		return err
-	}
-	aside, err := d.GPU.CUDA.StreamCreate()
-	if err != nil {
-		return err
-	}
-	err = errors.Join(
-		d.GPU.CUDA.StreamWaitEvent(aside, ev.at.Handle),
-		d.GPU.CUDA.EventRecord(point.Handle, aside),
-		d.GPU.CUDA.StreamDestroy(aside)) // which lets its work finish
+	point, err := s.streams.PointBehind(func(on cuda.Stream) error {
+		return s.gpu.CUDA.StreamWaitEvent(on, ev.at.Handle)
+	})
 	if err != nil {
 		return err
 	}
 	if s.Capture != nil {
 		s.Capture.points, s.Capture.Waits = append(s.Capture.points, point), true
-	} else {
-		if err := s.keepInCapture(point); err != nil {
-			return err
-		}
+	} else if err := s.keepInCapture(point); err != nil {
+		return err
 	}
-	return d.GPU.CUDA.StreamWaitEventExternal(s.CUDA, point.Handle)
+	return s.gpu.CUDA.StreamWaitEventExternal(s.CUDA, point.Handle)
 }
 
 // keepInCapture keeps a point as long as the graph of the owner's capture. s.Mu is held.
