@@ -69,13 +69,6 @@ func (e *event) set(at *point) {
 	e.at = at
 }
 
-// recordWork is a captured Record. Launch records the event anew instead of running it.
-type recordWork struct{ event *event }
-
-func (m recordWork) run() error { return errors.New("a captured Record was queued") }
-
-func (m recordWork) skip(error) {}
-
 // run and skip make a point the work of a Record.
 func (p *point) run() error {
 	close(p.reached)
@@ -99,7 +92,7 @@ func (s *stream) Record(e driver.Event) error {
 		return err
 	}
 	if s.capture != nil {
-		s.capture.add(recordWork{ev})
+		s.capture.add(func(on *stream) error { return on.Record(ev) })
 		return nil
 	}
 	at := &point{reached: make(chan struct{})}
@@ -143,7 +136,7 @@ func (s *stream) await(e driver.Event, only bool) error {
 	}
 	at := ev.last()
 	if at == nil {
-		return s.submit(hostWork(func() {}), true)
+		return s.submit(hostWork(func() {}), always)
 	}
-	return s.submit(&waitWork{at: at, only: only}, at.isReached())
+	return s.submit(&waitWork{at: at, only: only}, at.isReached)
 }

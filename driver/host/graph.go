@@ -12,16 +12,19 @@ import (
 // eager calls of one communicator keep one order.
 type graph struct {
 	mu     ranked.Mutex[graphMu]
-	steps  []work // guarded by the stream's mu during the capture, by mu from then on
+	steps  []step // guarded by the stream's mu during the capture, by mu from then on
 	closed bool   // guarded by mu
 	// latestCalls are those of the latest call of each communicator, as steps is guarded.
 	latestCalls map[*communicator]driver.Recorded
 }
 
+// step queues what was recorded on the stream of a launch.
+type step func(on *stream) error
+
 // record is add for a call, which ranks must replay where others do. Messages have their ends.
 func (g *graph) record(p *plan) {
 	if p.Operation.PointToPoint() {
-		g.add(p)
+		g.add(p.queue)
 		return
 	}
 	at := g.latestCalls[p.c]
@@ -32,16 +35,14 @@ func (g *graph) record(p *plan) {
 	g.latestCalls[p.c] = at
 	recorded := *p
 	recorded.Call = p.RecordedAs(at)
-	g.add(&recorded)
+	g.add(recorded.queue)
 }
 
-// add records work. The mu of the stream that captures is held: nobody else has the graph yet.
-func (g *graph) add(w work) { g.steps = append(g.steps, w) }
+// add records a step. The mu of the stream that captures is held: nobody else has the graph yet.
+func (g *graph) add(q step) { g.steps = append(g.steps, q) }
 
-// run makes a plan recordable. It is never called: Launch issues plans instead.
-func (p *plan) run() error { return errors.New("a plan was queued without a ticket") }
-
-func (p *plan) skip(error) {}
+// queue is the step of a plan.
+func (p *plan) queue(on *stream) error { return p.c.Launch(on, p) }
 
 // BeginCapture starts to record work instead of running it.
 func (s *stream) BeginCapture() error {
@@ -101,10 +102,10 @@ func (g *graph) Launch(on driver.Stream) error {
 // replayAll queues recorded steps and returns the first error. If a collective is refused because
 // its group has failed the stream has failed, too: what follows is queued all the same, and
 // skipped, so that events carry the error and other groups fail.
-func (s *stream) replayAll(steps []work) error {
+func (s *stream) replayAll(steps []step) error {
 	var first error
-	for _, w := range steps {
-		err := s.replay(w)
+	for _, queue := range steps {
+		err := queue(s)
 		if errors.Is(err, driver.ErrClosed) {
 			return err
 		}
@@ -113,22 +114,6 @@ func (s *stream) replayAll(steps []work) error {
 		}
 	}
 	return first
-}
-
-// replay queues one recorded step. What may take long is not run on the caller's thread.
-func (s *stream) replay(w work) error {
-	switch w := w.(type) {
-	case *plan:
-		return w.c.Launch(s, w)
-	case recordWork:
-		return s.Record(w.event)
-	case *waitWork:
-		return s.submit(w, w.at.isReached())
-	case memoryWork:
-		return s.submit(w, true)
-	default:
-		return s.submit(w, false)
-	}
 }
 
 // Close forgets the work.

@@ -50,25 +50,25 @@ type issued struct {
 	balance uint64
 }
 
-// issue gives a collective its ticket.
-func (c *communicator) issue(p *plan) (*issued, error) {
+// issue gives a collective its ticket. c.Mu is held.
+func (c *communicator) issue(p *plan) issued {
+	c.launched[p.Path]++
+	i := issued{plan: p, ticket: c.Ticket(), check: c.check.Load()}
+	if i.check {
+		i.balance = c.Counts.Balance()
+	}
+	return i
+}
+
+// issueQueued is issue for a collective that is to be queued.
+func (c *communicator) issueQueued(p *plan) (*issued, error) {
 	c.Mu.Lock()
 	defer c.Mu.Unlock()
 	if c.Closed() {
 		return nil, c.Cause()
 	}
-	c.launched[p.Path]++
-	i := &issued{plan: p, ticket: c.Ticket(), check: c.check.Load()}
-	i.balance = c.compared(i.check)
-	return i, nil
-}
-
-// compared is the balance of messages that goes into a collective.
-func (c *communicator) compared(check bool) uint64 {
-	if !check {
-		return 0
-	}
-	return c.Counts.Balance()
+	i := c.issue(p)
+	return &i, nil
 }
 
 // attempt runs a collective on the caller's thread if it is its turn and the peers come soon;
@@ -80,24 +80,25 @@ func (c *communicator) attempt(p *plan) (work, error) {
 		c.Mu.Unlock()
 		return nil, c.Cause()
 	}
-	ticket, check := c.Ticket(), c.check.Load()
-	balance := c.compared(check)
-	c.launched[p.Path]++
+	i := c.issue(p)
 	c.Mu.Unlock()
-	if atomic.LoadUint64(&c.completed) != ticket-1 {
-		return &issued{plan: p, ticket: ticket, check: check, balance: balance}, nil
+	if atomic.LoadUint64(&c.completed) != i.ticket-1 {
+		queued := i
+		return &queued, nil
 	}
-	c.Begin(check, balance)
+	c.Begin(i.check, i.balance)
 	c.begin(p)
 	if !c.ArriveBriefly(!p.yields) {
-		return &issued{plan: p, ticket: ticket, check: check, balance: balance, posted: true}, nil
+		queued := i
+		queued.posted = true
+		return &queued, nil
 	}
 	c.prefetchStage()
-	err := c.finish(p, ticket)
+	err := c.finish(p, i.ticket)
 	if err != nil {
 		err = c.failed(err)
 	}
-	c.pass(ticket)
+	c.pass(i.ticket)
 	return nil, err
 }
 

@@ -52,18 +52,19 @@ func (s *stream) Captured() (bool, error) { return s.Capturing(), nil }
 // Drop is Close: the stream has no other owner.
 func (s *stream) Drop() error { return s.Close() }
 
-// submit queues work, records it, or, on an idle stream, does it at once if it is quick.
-func (s *stream) submit(w work, quick bool) error {
+// submit queues work, records it, or, on an idle stream, does it at once if it is quick: what may
+// take long is not run on the caller's thread.
+func (s *stream) submit(w work, quick func() bool) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if err := s.usable(); err != nil {
 		return err
 	}
 	if s.capture != nil {
-		s.capture.add(w)
+		s.capture.add(func(on *stream) error { return on.submit(w, quick) })
 		return nil
 	}
-	if quick && s.idle == nil {
+	if s.idle == nil && quick() {
 		s.do(w)
 		return nil
 	}
@@ -176,7 +177,7 @@ func (s *stream) launchLater(p *plan) error {
 	case p.Operation.PointToPoint():
 		return s.message(p)
 	default:
-		w, err := p.c.issue(p)
+		w, err := p.c.issueQueued(p)
 		if err != nil {
 			return s.refuse(err)
 		}
@@ -222,7 +223,7 @@ func (s *stream) Fail(cause error) {
 func (s *stream) fail(cause error) {
 	switch {
 	case s.capture != nil:
-		s.capture.add(failure{cause})
+		s.capture.add(func(on *stream) error { return on.submit(failure{cause}, never) })
 	case s.idle != nil:
 		s.enqueue(failure{cause})
 	case s.err == nil:
@@ -235,9 +236,9 @@ func (s *stream) Copy(dst, src uintptr, bytes int64) error {
 	if bytes < 0 {
 		return fmt.Errorf("copying %d bytes: %w", bytes, driver.ErrOutOfRange)
 	}
-	return s.submit(memoryWork(func() {
+	return s.submit(hostWork(func() {
 		reduce.Copy(pointer(dst), pointer(src), int(bytes), reduce.Hint{Stream: bytes >= streamBytes})
-	}), true)
+	}), always)
 }
 
 // Fill sets bytes.
@@ -245,13 +246,11 @@ func (s *stream) Fill(dst uintptr, value byte, bytes int64) error {
 	if bytes < 0 {
 		return fmt.Errorf("filling %d bytes: %w", bytes, driver.ErrOutOfRange)
 	}
-	return s.submit(memoryWork(func() {
-		reduce.Fill(pointer(dst), value, int(bytes))
-	}), true)
+	return s.submit(hostWork(func() { reduce.Fill(pointer(dst), value, int(bytes)) }), always)
 }
 
 // Host runs a function in stream order.
-func (s *stream) Host(f func()) error { return s.submit(hostWork(f), false) }
+func (s *stream) Host(f func()) error { return s.submit(hostWork(f), never) }
 
 // Synchronize waits until the stream is idle, and ends its failure.
 func (s *stream) Synchronize(ctx context.Context) error {

@@ -32,9 +32,8 @@ func (f hostWork) run() (err error) {
 
 func (f hostWork) skip(error) {}
 
-// memoryWork copies or fills memory, and so waits for nothing.
-type memoryWork func()
+// always and never say whether work is quick: memory waits for nothing, and what a function of the
+// host does is not known.
+func always() bool { return true }
 
-func (f memoryWork) run() error { return hostWork(f).run() }
-
-func (f memoryWork) skip(error) {}
+func never() bool { return false }
