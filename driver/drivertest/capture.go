@@ -60,7 +60,6 @@ func proveRefusedInCapture(t *testing.T, h Harness) {
 	must(t, outer.Launch(r.stream))
 	r.expectAll(m.at(0), 0, 32)
 	r.expectAll(m.at(32), 2, 32)
-	must(t, outer.Close())
 }
 
 func proveCapturedWaits(t *testing.T, h Harness) {
@@ -88,7 +87,6 @@ func proveCapturedWaits(t *testing.T, h Harness) {
 	if ran != 3 {
 		t.Errorf("a function ran %d times in 3 launches", ran)
 	}
-	must(t, g.Close())
 }
 
 func proveGraphStreams(t *testing.T, h Harness) {
@@ -105,7 +103,6 @@ func proveGraphStreams(t *testing.T, h Harness) {
 	must(t, other.Synchronize(r.world.ctx))
 	r.expectAll(b.at(0), 6, 64)
 	r.expectAll(b.at(64), 5, 64)
-	must(t, g.Close())
 }
 
 func proveGraphEvents(t *testing.T, h Harness) {
@@ -124,7 +121,6 @@ func proveGraphEvents(t *testing.T, h Harness) {
 		held.open()
 		must(t, e.Synchronize(r.world.ctx))
 	}
-	must(t, g.Close())
 }
 
 // proveReplays sums a counter of each rank in a graph and, eagerly between replays, that sum again
@@ -158,7 +154,6 @@ func replay(b *bench, r *rank) {
 	if n := ran.Load(); n != launches {
 		r.failf("a function ran %d times in %d launches", n, launches)
 	}
-	r.ok(g.Close())
 }
 
 // replayStep changes the input, launches the graph, makes the eager call every third time and

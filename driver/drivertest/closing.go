@@ -74,8 +74,7 @@ var waits = map[string]func(r *rank, b buffer) error{
 func proveCloseOwnWaits(t *testing.T, h Harness) {
 	for name, wait := range waits {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(t, h, 2, options{})
-			w.spoilt = true
+			w := newWorld(t, h, 2, options{spoilt: true})
 			r, ended := w.ranks[0], make(chan error)
 			b := r.newBuffer(1)
 			go func() { ended <- wait(r, b) }()
@@ -88,8 +87,7 @@ func proveCloseOwnWaits(t *testing.T, h Harness) {
 func proveCloseOthersWaits(t *testing.T, h Harness) {
 	for name, wait := range waits {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(t, h, 2, options{})
-			w.spoilt = true
+			w := newWorld(t, h, 2, options{spoilt: true})
 			w.each(func(r *rank) {
 				if r.number == 1 {
 					r.ok(r.group.Close())
@@ -108,8 +106,7 @@ func proveCloseOthersWaits(t *testing.T, h Harness) {
 // everything ends, and ends with an error.
 func proveCloseAnytime(t *testing.T, h Harness) {
 	h.need(t, Anytime)
-	w := newWorld(t, h, 2, options{apart: true})
-	w.spoilt = true
+	w := newWorld(t, h, 2, options{apart: true, spoilt: true})
 	for round := range 60 {
 		w.each(func(r *rank) { breakGroup(r, fmt.Sprint("round ", round), round) })
 	}

@@ -87,8 +87,7 @@ func proveWaitFails(t *testing.T, h Harness) {
 }
 
 func proveDroppedCollective(t *testing.T, h Harness) {
-	w := newWorld(t, h, 2, options{})
-	w.spoilt = true
+	w := newWorld(t, h, 2, options{spoilt: true})
 	w.each(func(r *rank) {
 		s := r.stream
 		if r.number == 0 {
@@ -108,8 +107,7 @@ func proveDroppedCollective(t *testing.T, h Harness) {
 }
 
 func proveRefusedCollective(t *testing.T, h Harness) {
-	w := newWorld(t, h, 1, options{})
-	w.spoilt = true
+	w := newWorld(t, h, 1, options{spoilt: true})
 	r := w.ranks[0]
 	r.group.Abort(nil)
 	wantError(t, "launching", r.queue(r.group, r.stream, driver.Call{Operation: driver.Barrier}),
@@ -121,30 +119,24 @@ func proveRefusedCollective(t *testing.T, h Harness) {
 
 func proveCapturedFailure(t *testing.T, h Harness) {
 	r := newWorld(t, h, 1, options{apart: true}).ranks[0]
-	must(t, r.stream.BeginCapture())
-	r.stream.Fail(errPurpose)
-	g, err := r.stream.EndCapture()
-	must(t, err)
+	g := r.captured(func() { r.stream.Fail(errPurpose) })
 	must(t, r.stream.Synchronize(r.world.ctx))
 	for range 2 {
 		must(t, g.Launch(r.stream))
 		wantError(t, "synchronizing", r.stream.Synchronize(r.world.ctx), errPurpose)
 	}
-	must(t, g.Close())
 }
 
 // proveRefusedGraph replays a graph once before its group fails: its event must not keep the point
 // of that replay.
 func proveRefusedGraph(t *testing.T, h Harness) {
-	w := newWorld(t, h, 1, options{})
-	w.spoilt = true
+	w := newWorld(t, h, 1, options{spoilt: true})
 	r := w.ranks[0]
 	e := r.newEvent()
-	must(t, r.stream.BeginCapture())
-	must(t, r.queue(r.group, r.stream, driver.Call{Operation: driver.Barrier}))
-	must(t, r.stream.Record(e))
-	g, err := r.stream.EndCapture()
-	must(t, err)
+	g := r.captured(func() {
+		must(t, r.queue(r.group, r.stream, driver.Call{Operation: driver.Barrier}))
+		must(t, r.stream.Record(e))
+	})
 	must(t, g.Launch(r.stream))
 	must(t, e.Synchronize(w.ctx))
 	must(t, r.stream.Synchronize(w.ctx))
@@ -152,7 +144,6 @@ func proveRefusedGraph(t *testing.T, h Harness) {
 	wantError(t, "launching", g.Launch(r.stream), driver.ErrAborted)
 	wantError(t, "synchronizing the event", e.Synchronize(w.ctx), driver.ErrAborted)
 	wantError(t, "synchronizing", r.stream.Synchronize(w.ctx), driver.ErrAborted)
-	must(t, g.Close())
 }
 
 func proveLaunchDoesNotWait(t *testing.T, h Harness) {
@@ -161,11 +152,10 @@ func proveLaunchDoesNotWait(t *testing.T, h Harness) {
 	gate := r.hold(busy)
 	must(t, busy.Record(e))
 	ran := make(chan struct{})
-	must(t, r.stream.BeginCapture())
-	must(t, r.stream.Wait(e))
-	must(t, r.stream.Host(func() { close(ran) }))
-	g, err := r.stream.EndCapture()
-	must(t, err)
+	g := r.captured(func() {
+		must(t, r.stream.Wait(e))
+		must(t, r.stream.Host(func() { close(ran) }))
+	})
 	must(t, g.Launch(r.stream)) // while the event's stream is busy
 	select {
 	case <-ran:
@@ -175,5 +165,4 @@ func proveLaunchDoesNotWait(t *testing.T, h Harness) {
 	gate.open()
 	must(t, r.stream.Synchronize(r.world.ctx))
 	<-ran
-	must(t, g.Close())
 }

@@ -31,8 +31,7 @@ var faultContracts = []contract{
 var barrier = driver.Call{Operation: driver.Barrier, Digest: 1}
 
 func proveAbort(t *testing.T, h Harness) {
-	w := newWorld(t, h, 3, options{})
-	w.spoilt = true
+	w := newWorld(t, h, 3, options{spoilt: true})
 	w.each(func(r *rank) {
 		if r.number == 0 {
 			r.group.Abort(nil)
@@ -56,7 +55,6 @@ func proveAbort(t *testing.T, h Harness) {
 // rank may still find everything that it needs, but then its next call must fail.
 func absence(t *testing.T, w *world, call func(r *rank) error) {
 	t.Helper()
-	w.spoilt = true
 	late := len(w.ranks) - 1
 	named := 0
 	for _, err := range w.outcomes(func(r *rank) error {
@@ -86,7 +84,7 @@ func proveAbsentCollective(t *testing.T, h Harness) {
 	for _, path := range h.Paths {
 		for _, count := range []int64{0, 5, 1 << 14} {
 			t.Run(fmt.Sprint(path, " ", count), func(t *testing.T) {
-				b := newBench(t, h, 3, 1<<20, options{timeout: short, check: true})
+				b := newBench(t, h, 3, 1<<20, options{timeout: short, check: true, spoilt: true})
 				c := trial{operation: driver.AllReduce, count: count, path: path}
 				absence(t, b.world, func(r *rank) error {
 					return r.launch(r.group, r.stream, c.call(r, b.send[r.number], b.recv[r.number]))
@@ -139,7 +137,7 @@ func proveAbsentBackground(t *testing.T, h Harness) {
 }
 
 func proveAbsentRegister(t *testing.T, h Harness) {
-	w := newWorld(t, h, 3, options{timeout: short})
+	w := newWorld(t, h, 3, options{timeout: short, spoilt: true})
 	absence(t, w, func(r *rank) error {
 		b := r.newBuffer(1)
 		_, err := r.group.Register(context.Background(), r.nextKey(), b.segment)
@@ -149,7 +147,7 @@ func proveAbsentRegister(t *testing.T, h Harness) {
 
 func proveAbsentReceiver(t *testing.T, h Harness) {
 	h.need(t, Messages)
-	b := newBench(t, h, 2, 4<<20, options{timeout: short})
+	b := newBench(t, h, 2, 4<<20, options{timeout: short, spoilt: true})
 	absence(t, b.world, func(r *rank) error {
 		call := p2pCall(driver.Send, 1-r.number, 0, b.send[r.number], 0, 3<<20)
 		if err := r.launch(r.group, r.stream, call); err != nil {
@@ -166,8 +164,7 @@ func proveAbsentReceiver(t *testing.T, h Harness) {
 func proveDeadlock(t *testing.T, h Harness) {
 	for _, alone := range []int{0, 2} {
 		t.Run(fmt.Sprint("rank ", alone), func(t *testing.T) {
-			w := newWorld(t, h, 3, options{})
-			w.spoilt = true
+			w := newWorld(t, h, 3, options{spoilt: true})
 			errs := w.outcomes(func(r *rank) error { return inDifferentCalls(r, alone) })
 			controltest.WantDeadlock(t, errs)
 		})
@@ -186,8 +183,7 @@ func inDifferentCalls(r *rank, alone int) error {
 // proveDeadlockBesideLane has waits on the background lane begin and end all the while, so that
 // what a rank says of one wait must not be lost with another.
 func proveDeadlockBesideLane(t *testing.T, h Harness) {
-	w := newWorld(t, h, 2, options{})
-	w.spoilt = true
+	w := newWorld(t, h, 2, options{spoilt: true})
 	controltest.WantDeadlock(t, w.outcomes(func(r *rank) error {
 		ended := make(chan error, 1)
 		go func() { ended <- inDifferentCalls(r, 0) }()
@@ -201,8 +197,7 @@ func proveDeadlockBesideLane(t *testing.T, h Harness) {
 
 // proveFaultLaneCalls lets rank 0 go to the fault lane while the others wait elsewhere.
 func proveFaultLaneCalls(t *testing.T, h Harness) {
-	w := newWorld(t, h, 3, options{})
-	w.spoilt = true
+	w := newWorld(t, h, 3, options{spoilt: true})
 	w.each(func(r *rank) {
 		var err error
 		switch r.number {
@@ -244,8 +239,7 @@ func proveFaultLaneAbsent(t *testing.T, h Harness) {
 }
 
 func proveNewGroup(t *testing.T, h Harness) {
-	w := newWorld(t, h, 2, options{})
-	w.spoilt = true
+	w := newWorld(t, h, 2, options{spoilt: true})
 	w.each(func(r *rank) {
 		r.ok(r.group.Cause())
 		select {

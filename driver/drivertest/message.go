@@ -113,8 +113,7 @@ func (b *bench) swap(bytes int64, streams int) {
 func proveSizes(t *testing.T, h Harness) {
 	for _, sizes := range [][2]int64{{100, 99}, {99, 100}, {0, 1}, {1 << 20, 1}} {
 		t.Run(fmt.Sprint(sizes), func(t *testing.T) {
-			b := newBench(t, h, 2, 2<<20, options{})
-			b.spoilt = true
+			b := newBench(t, h, 2, 2<<20, options{spoilt: true})
 			recv := b.recv[1]
 			must(t, b.ranks[1].stream.Fill(recv.at(0), canary, 2<<20))
 			errs := b.outcomes(func(r *rank) error {
@@ -314,7 +313,6 @@ func proveCapturedMessages(t *testing.T, h Harness) {
 		}
 		call := p2pCall(o, 1-r.number, 0, buf, 0, 4)
 		g := r.captured(func() { r.ok(r.queue(r.group, r.stream, call)) })
-		r.later(g.Close)
 		for round := range rounds {
 			r.at("round %d", round)
 			data := []byte{byte(round), 1, 2, 3}

@@ -68,8 +68,7 @@ func mismatch(
 	t *testing.T, h Harness, ranks int, call func(b *bench, r *rank) driver.Call,
 ) []*driver.MismatchError {
 	t.Helper()
-	b := newBench(t, h, ranks, 1<<20, options{check: true})
-	b.spoilt = true
+	b := newBench(t, h, ranks, 1<<20, options{check: true, spoilt: true})
 	found := make([]*driver.MismatchError, len(b.ranks))
 	calls := make([]driver.Call, len(b.ranks))
 	b.each(func(r *rank) {
@@ -188,8 +187,7 @@ func proveCheckOff(t *testing.T, h Harness) {
 
 // proveCheckOrder switches the check off while a call that was launched before is still queued.
 func proveCheckOrder(t *testing.T, h Harness) {
-	b := newBench(t, h, 2, 1<<20, options{check: true})
-	b.spoilt = true
+	b := newBench(t, h, 2, 1<<20, options{check: true, spoilt: true})
 	b.each(func(r *rank) {
 		g := r.hold(r.stream)
 		barrier := driver.Call{Operation: driver.Barrier, Digest: uint64(r.number)}
@@ -204,8 +202,7 @@ func proveCheckOrder(t *testing.T, h Harness) {
 
 func provePairMismatch(t *testing.T, h Harness) {
 	h.need(t, Messages)
-	b := newBench(t, h, 2, 1<<20, options{check: true})
-	b.spoilt = true
+	b := newBench(t, h, 2, 1<<20, options{check: true, spoilt: true})
 	must(t, b.ranks[1].stream.Fill(b.recv[1].at(0), canary, 256))
 	err := b.outcomes(func(r *rank) error {
 		call := p2pCall(driver.Send, 1, 0, b.send[0], 0, 100)
@@ -222,8 +219,7 @@ func provePairMismatch(t *testing.T, h Harness) {
 }
 
 func proveMismatchFinal(t *testing.T, h Harness) {
-	b := newBench(t, h, 2, 1<<20, options{check: true})
-	b.spoilt = true
+	b := newBench(t, h, 2, 1<<20, options{check: true, spoilt: true})
 	b.each(func(r *rank) {
 		call := driver.Call{Operation: driver.Barrier, Digest: uint64(r.number)}
 		first := r.launch(r.group, r.stream, call)

@@ -148,7 +148,6 @@ func proveCapturedSplits(t *testing.T, h Harness) {
 		g := r.captured(func() {
 			r.ok(r.queue(r.group, r.stream, x.call(r, send, recv, true)))
 		})
-		r.later(g.Close)
 		for round := range 3 {
 			r.at("round %d", round)
 			x.fill(h, r, send, recv)
@@ -160,8 +159,7 @@ func proveCapturedSplits(t *testing.T, h Harness) {
 
 func proveSplitsDiffer(t *testing.T, h Harness) {
 	n := some(h)
-	b := newBench(t, h, n, 1<<20, options{check: true})
-	b.spoilt = true
+	b := newBench(t, h, n, 1<<20, options{check: true, spoilt: true})
 	x := newExchange(rand.New(rand.NewPCG(7, 7)), n, 20<<10, driver.Int32)
 	expected := uint64(x.counts[0][1] + 1)
 	errs := b.outcomes(func(r *rank) error {

@@ -52,8 +52,7 @@ func proveHostOrder(t *testing.T, h Harness) {
 
 // proveErrorOnce spoils a collective that is queued already.
 func proveErrorOnce(t *testing.T, h Harness) {
-	w := newWorld(t, h, 1, options{})
-	w.spoilt = true
+	w := newWorld(t, h, 1, options{spoilt: true})
 	r := w.ranks[0]
 	g := r.hold(r.stream)
 	must(t, r.queue(r.group, r.stream, driver.Call{Operation: driver.Barrier}))
@@ -103,12 +102,8 @@ func proveStreamClose(t *testing.T, h Harness) {
 func proveStreamClosed(t *testing.T, h Harness) {
 	r := newWorld(t, h, 1, options{}).ranks[0]
 	b := r.newBuffer(1)
-	e, err := r.device.NewEvent()
-	must(t, err)
-	must(t, r.stream.BeginCapture())
-	must(t, r.stream.Fill(b.at(0), 1, 1))
-	graph, err := r.stream.EndCapture()
-	must(t, err)
+	e := r.newEvent()
+	graph := r.captured(func() { must(t, r.stream.Fill(b.at(0), 1, 1)) })
 	plan, err := driver.Prepare(r.group, driver.Call{Operation: driver.Barrier})
 	must(t, err)
 	s, err := r.device.NewStream()

@@ -12,8 +12,7 @@ import (
 func proveForgotten(t *testing.T, h Harness) {
 	for _, forgotten := range []driver.Operation{driver.Send, driver.Recv} {
 		t.Run(forgotten.String(), func(t *testing.T) {
-			b := newBench(t, h, 3, 1<<20, options{check: true, strict: true})
-			b.spoilt = true
+			b := newBench(t, h, 3, 1<<20, options{check: true, strict: true, spoilt: true})
 			errs := b.outcomes(func(r *rank) error {
 				for step := range 4 {
 					if err := b.forget(r, step, forgotten); err != nil {
@@ -62,8 +61,7 @@ func (b *bench) forget(r *rank, step int, forgotten driver.Operation) error {
 func proveMissingSend(t *testing.T, h Harness) {
 	for _, source := range []int{0, driver.AnySource} {
 		t.Run(fmt.Sprint("from ", source), func(t *testing.T) {
-			b := newBench(t, h, 3, 1<<20, options{strict: true})
-			b.spoilt = true
+			b := newBench(t, h, 3, 1<<20, options{strict: true, spoilt: true})
 			errs := b.outcomes(func(r *rank) error {
 				var call driver.Call
 				switch r.number {
@@ -89,8 +87,7 @@ func proveMissingSend(t *testing.T, h Harness) {
 }
 
 func proveOutOfStep(t *testing.T, h Harness) {
-	b := newBench(t, h, 2, 1<<20, options{strict: true})
-	b.spoilt = true
+	b := newBench(t, h, 2, 1<<20, options{strict: true, spoilt: true})
 	must(t, b.ranks[1].stream.Fill(b.recv[1].at(0), canary, 256))
 	errs := b.outcomes(func(r *rank) error { return b.passBarrier(r) })
 	wantEnds(t, found(errs), driver.MessagesOutOfStep, driver.MessageEnds{

@@ -26,16 +26,11 @@ const (
 
 // world is a set of ranks, each with a device, an arena, a stream and a communicator of all.
 type world struct {
+	options
 	t       *testing.T
 	harness Harness
 	ctx     context.Context
 	ranks   []*rank
-	// spoilt means that closing may report faults, because the test has caused some.
-	spoilt bool
-	// strict is whether the groups that ranks connect are strict.
-	strict bool
-	// formula is that of these groups.
-	formula driver.Formula
 }
 
 // options choose the kind of a world.
@@ -44,10 +39,13 @@ type options struct {
 	bound   time.Duration // of all that the world does; zero means patience
 	scatter uint64
 	check   bool
+	// strict and formula are those of all groups that the ranks connect.
 	strict  bool
 	formula driver.Formula
 	// apart leaves the ranks without a communicator.
 	apart bool
+	// spoilt means that closing may report faults, because the test causes some.
+	spoilt bool
 }
 
 // rank is one rank of a world. Its methods that return no error end the rank, and fail the test,
@@ -75,7 +73,7 @@ func newWorld(t *testing.T, h Harness, n int, o options) *world {
 		t.Skipf("needs %d ranks, the backend opens %d", n, h.Ranks)
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), cmp.Or(o.bound, patience))
-	w := &world{t: t, harness: h, ctx: ctx, strict: o.strict, formula: o.formula}
+	w := &world{options: o, t: t, harness: h, ctx: ctx}
 	for i := range n {
 		w.ranks = append(w.ranks, &rank{world: w, number: i})
 	}
@@ -87,7 +85,7 @@ func newWorld(t *testing.T, h Harness, n int, o options) *world {
 		}
 	})
 	store := &Store{}
-	w.each(func(r *rank) { r.open(store, o) })
+	w.each(func(r *rank) { r.open(store) })
 	return w
 }
 
@@ -157,20 +155,21 @@ func numbers(n int) []int {
 	return ranks
 }
 
-func (r *rank) open(store driver.Store, o options) {
-	n := len(r.world.ranks)
+func (r *rank) open(store driver.Store) {
+	w := r.world
+	n := len(w.ranks)
 	var err error
-	r.device, err = r.world.harness.Open(r.world.ctx, driver.Config{
+	r.device, err = w.harness.Open(w.ctx, driver.Config{
 		Rank: r.number, Size: n, LocalRank: r.number, Store: store,
-		Timeout: cmp.Or(o.timeout, patience), Scatter: o.scatter,
+		Timeout: cmp.Or(w.timeout, patience), Scatter: w.scatter,
 	})
 	r.ok(err)
 	r.later(r.device.Close)
 	r.arena, err = r.device.NewArena(arenaGranules * r.granularity())
 	r.ok(err)
 	r.later(r.arena.Close)
-	if !o.apart {
-		r.group = r.connect("world", numbers(n), o.check)
+	if !w.apart {
+		r.group = r.connect("world", numbers(n), w.check)
 	}
 	r.stream = r.newStream()
 }
@@ -210,6 +209,7 @@ func (r *rank) captured(queue func()) driver.Graph {
 	queue()
 	g, err := r.stream.EndCapture()
 	r.ok(err)
+	r.later(g.Close)
 	return g
 }
 
