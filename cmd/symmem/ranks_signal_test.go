@@ -3,12 +3,12 @@ package main
 import (
 	"bufio"
 	"bytes"
+	"errors"
 	"fmt"
 	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -201,13 +201,10 @@ func TestRanksDoNotOutliveALauncherThatIsKilled(t *testing.T) {
 		t.Fatal(err)
 	}
 	// The kernel ends them, but not before it has ended the launcher.
-	for len(ranks) > 0 {
-		ended, err := sys.WaitReadable(ranks, 20*time.Second)
-		if err != nil || len(ended) == 0 {
-			t.Fatalf("%d ranks live on: %v", len(ranks), err)
-		}
-		for _, at := range slices.Backward(ended) {
-			ranks = slices.Delete(ranks, at, at+1)
+	for rank, f := range ranks {
+		err := f.SetReadDeadline(time.Now().Add(20 * time.Second))
+		if err = errors.Join(err, sys.AwaitEnd(f)); err != nil {
+			t.Fatalf("rank %d lives on: %v", rank, err)
 		}
 	}
 	r.end()

@@ -220,9 +220,11 @@ func TestPeerKnowsTheProcessAtTheOtherEnd(t *testing.T) {
 	if p.PID() != os.Getpid() {
 		t.Errorf("the peer is process %d, want %d", p.PID(), os.Getpid())
 	}
-	ended, err := sys.WaitReadable([]*os.File{p.Watch()}, 0)
-	if err != nil || len(ended) != 0 {
-		t.Errorf("a process that lives has ended: %v, %v", ended, err)
+	if err := p.Watch().SetReadDeadline(time.Now().Add(50 * time.Millisecond)); err != nil {
+		t.Fatal(err)
+	}
+	if err := sys.AwaitEnd(p.Watch()); !errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Errorf("got %v for a process that lives, want ErrDeadlineExceeded", err)
 	}
 }
 

@@ -304,8 +304,8 @@ func awaitGone(t *testing.T, pid int) {
 		t.Fatal(err)
 	}
 	defer process.Close()
-	ended, err := sys.WaitReadable([]*os.File{process}, patience)
-	if len(ended) != 1 || err != nil {
-		t.Fatalf("process %d still runs: %v, %v", pid, ended, err)
+	err = process.SetReadDeadline(time.Now().Add(patience))
+	if err = errors.Join(err, sys.AwaitEnd(process)); err != nil {
+		t.Fatalf("process %d still runs: %v", pid, err)
 	}
 }

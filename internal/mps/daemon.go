@@ -133,12 +133,9 @@ func (d *Daemon) Close() error {
 		return os.RemoveAll(d.folder)
 	}
 	// The program may return before the daemon has ended, which writes to the folder until then.
-	ended, err := sys.WaitReadable([]*os.File{process}, patience)
-	if err != nil {
-		return err
-	}
-	if len(ended) == 0 {
-		return fmt.Errorf("the Multi-Process Service in %s does not end", d.folder)
+	err := process.SetReadDeadline(time.Now().Add(patience))
+	if err = errors.Join(err, sys.AwaitEnd(process)); err != nil {
+		return fmt.Errorf("waiting for the end of the Multi-Process Service in %s: %w", d.folder, err)
 	}
 	return os.RemoveAll(d.folder)
 }

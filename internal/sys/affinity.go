@@ -24,10 +24,15 @@ func Affinity() ([]int, error) {
 // SetAffinity binds the calling thread, and what it starts or becomes, to one processor. The
 // caller locks its goroutine to the thread.
 func SetAffinity(processor int) error {
+	return bind(unix.Gettid(), processor)
+}
+
+// bind binds a thread to one processor.
+func bind(thread, processor int) error {
 	var set unix.CPUSet
 	set.Set(processor)
-	if err := unix.SchedSetaffinity(0, &set); err != nil {
-		return fmt.Errorf("binding this thread to processor %d: %w", processor, err)
+	if err := unix.SchedSetaffinity(thread, &set); err != nil {
+		return fmt.Errorf("binding thread %d to processor %d: %w", thread, processor, err)
 	}
 	return nil
 }

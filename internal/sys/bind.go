@@ -17,16 +17,14 @@ func BindProcess(processor int) error {
 	if err != nil {
 		return fmt.Errorf("listing the threads of this process: %w", err)
 	}
-	var set unix.CPUSet
-	set.Set(processor)
 	for _, t := range threads {
 		id, err := strconv.Atoi(t.Name())
 		if err != nil {
 			continue
 		}
 		// A thread may have ended since it was listed.
-		if err := unix.SchedSetaffinity(id, &set); err != nil && !errors.Is(err, unix.ESRCH) {
-			return fmt.Errorf("binding thread %d to processor %d: %w", id, processor, err)
+		if err := bind(id, processor); err != nil && !errors.Is(err, unix.ESRCH) {
+			return err
 		}
 	}
 	return nil

@@ -3,7 +3,6 @@ package sys
 import (
 	"fmt"
 	"os"
-	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -18,7 +17,8 @@ func Pidfd(pid int) (*os.File, error) {
 	return os.NewFile(uintptr(fd), "pidfd"), nil
 }
 
-// AwaitEnd blocks until the process of a Pidfd has ended, or the file is closed, which is an error.
+// AwaitEnd blocks until the process of a Pidfd has ended, or the file is closed or its deadline for
+// reads is over, which are errors.
 // The Go runtime's poller does the waiting: a thread in a system call of its own would keep the
 // runtime's monitor awake, some thousand times a second, on the processors that ranks need.
 func AwaitEnd(pidfd *os.File) error {
@@ -37,41 +37,6 @@ func AwaitEnd(pidfd *os.File) error {
 		return fmt.Errorf("watching a process: %w", err)
 	}
 	return nil
-}
-
-// WaitReadable waits until one of the files is readable (for a Pidfd: the process has ended) and
-// returns their indices, or none when the time is over.
-func WaitReadable(files []*os.File, d time.Duration) ([]int, error) {
-	polls := make([]unix.PollFd, len(files))
-	for i, f := range files {
-		// Not Fd, which takes a file away from the poller.
-		raw, err := f.SyscallConn()
-		if err != nil {
-			return nil, fmt.Errorf("waiting for processes: %w", err)
-		}
-		if err := raw.Control(func(fd uintptr) {
-			polls[i] = unix.PollFd{Fd: int32(fd), Events: unix.POLLIN}
-		}); err != nil {
-			return nil, fmt.Errorf("waiting for processes: %w", err)
-		}
-	}
-	deadline := time.Now().Add(d)
-	_, err := unix.Poll(polls, int(d.Milliseconds()))
-	// The Go runtime interrupts system calls to preempt goroutines.
-	for err == unix.EINTR {
-		left := max(0, time.Until(deadline))
-		_, err = unix.Poll(polls, int(left.Milliseconds()))
-	}
-	if err != nil {
-		return nil, fmt.Errorf("waiting for processes: %w", err)
-	}
-	var ready []int
-	for i := range polls {
-		if polls[i].Revents != 0 {
-			ready = append(ready, i)
-		}
-	}
-	return ready, nil
 }
 
 // Memory returns how many bytes of main memory and swap space the machine has.

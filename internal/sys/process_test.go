@@ -1,6 +1,7 @@
 package sys
 
 import (
+	"errors"
 	"io"
 	"os"
 	"os/exec"
@@ -30,26 +31,17 @@ func newSleeper(t *testing.T) (*exec.Cmd, io.Closer) {
 }
 
 func TestPidfdTellsTheEndOfAProcess(t *testing.T) {
-	first, _ := newSleeper(t)
-	second, _ := newSleeper(t)
-	var watches []*os.File
-	for _, c := range []*exec.Cmd{first, second} {
-		f, err := Pidfd(c.Process.Pid)
-		check(t, err)
-		defer f.Close()
-		watches = append(watches, f)
-	}
-	ended, err := WaitReadable(watches, 0)
+	command, _ := newSleeper(t)
+	f, err := Pidfd(command.Process.Pid)
 	check(t, err)
-	if len(ended) != 0 {
-		t.Errorf("processes %v have ended", ended)
+	defer f.Close()
+	check(t, f.SetReadDeadline(time.Now().Add(50*time.Millisecond)))
+	if err := AwaitEnd(f); !errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Errorf("got %v for a process that lives, want ErrDeadlineExceeded", err)
 	}
-	check(t, second.Process.Signal(syscall.SIGKILL))
-	ended, err = WaitReadable(watches, patience)
-	check(t, err)
-	if len(ended) != 1 || ended[0] != 1 {
-		t.Errorf("processes %v have ended, want [1]", ended)
-	}
+	check(t, command.Process.Signal(syscall.SIGKILL))
+	check(t, f.SetReadDeadline(time.Now().Add(patience)))
+	check(t, AwaitEnd(f))
 }
 
 func TestProcessThatIsGoneCannotBeWatched(t *testing.T) {
