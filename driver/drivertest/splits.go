@@ -10,15 +10,9 @@ import (
 )
 
 var splitContracts = []contract{
-	{
-		"any splits arrive where they belong on every rank, and nothing around them is written",
-		proveSplits,
-	},
+	{"any splits arrive where they belong, and write nothing else", proveSplits},
 	{"a captured exchange with splits can be replayed", proveCapturedSplits},
-	{
-		"splits that differ give all ranks the same MessageError, and nothing is written",
-		proveSplitsDiffer,
-	},
+	{"splits that differ give one MessageError, and nothing is written", proveSplitsDiffer},
 	{"an AllToAll on one rank and an AllToAllV on another differ", proveOtherExchange},
 }
 
