@@ -54,12 +54,11 @@ func (a *arena) Map(offset, bytes int64) (driver.Segment, error) {
 	if err != nil {
 		return nil, &driver.OutOfMemoryError{Requested: bytes, Cause: err}
 	}
+	var memory *sys.Mapping
 	at, err := a.device.scatter.Draw(a.space.Address(), a.space.Bytes(), offset, bytes)
-	if err != nil {
-		err = &driver.OutOfMemoryError{Requested: bytes, Cause: err}
-		return nil, errors.Join(err, file.Close())
+	if err == nil {
+		memory, err = a.space.MapAt(at, file, bytes)
 	}
-	memory, err := a.space.MapAt(at, file, bytes)
 	if err != nil {
 		err = &driver.OutOfMemoryError{Requested: bytes, Cause: err}
 		return nil, errors.Join(err, file.Close())

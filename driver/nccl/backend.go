@@ -101,7 +101,9 @@ func (Backend) Open(ctx context.Context, cfg driver.Config) (driver.Device, erro
 	}
 	d.members.cfg = &d.cfg
 	if err := d.open(ctx); err != nil {
-		err = errors.Join(fmt.Errorf("opening a GPU: %w", err), d.publishFailure(ctx, err))
+		// The others do not wait for this rank then.
+		err = errors.Join(fmt.Errorf("opening a GPU: %w", err),
+			d.publish(ctx, &member{Failed: err.Error()}))
 		return nil, errors.Join(err, d.Close())
 	}
 	return d, nil
@@ -146,7 +148,7 @@ func (d *Device) open(ctx context.Context) error {
 	return d.publishMember(ctx)
 }
 
-// publishMember stores what the others need to know of this rank.
+// publishMember finds out what the others need to know of this rank, and publishes it.
 func (d *Device) publishMember(ctx context.Context) error {
 	boot, err := sys.BootID()
 	if err != nil {
@@ -169,16 +171,12 @@ func (d *Device) publishMember(ctx context.Context) error {
 	if err := d.gpu.Do(func() error { return d.messages.Copies.Load(d.gpu) }); err != nil {
 		d.self.NoKernels = err.Error()
 	}
-	value, err := json.Marshal(&d.self)
-	if err != nil {
-		return err
-	}
-	return d.cfg.Store.Set(ctx, memberKey(d.cfg.Rank), value)
+	return d.publish(ctx, &d.self)
 }
 
-// publishFailure stores that this rank could not open its GPU, so that they do not wait for it.
-func (d *Device) publishFailure(ctx context.Context, failed error) error {
-	value, err := json.Marshal(&member{Failed: failed.Error()})
+// publish stores what the others are to know of this rank.
+func (d *Device) publish(ctx context.Context, m *member) error {
+	value, err := json.Marshal(m)
 	if err != nil {
 		return err
 	}

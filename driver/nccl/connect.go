@@ -121,11 +121,7 @@ func (c joining) shareID(ctx context.Context) (nccl.UniqueID, error) {
 	var mine []byte
 	var failed error
 	if c.cfg.Rank == 0 {
-		failed = c.device.gpu.Do(func() (err error) {
-			id, err = c.device.nccl.UniqueID()
-			return err
-		})
-		if failed == nil {
+		if id, failed = gpu.Get(c.device.gpu, c.device.nccl.UniqueID); failed == nil {
 			mine = id[:]
 		}
 	}

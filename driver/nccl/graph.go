@@ -96,7 +96,7 @@ func (g *calls) Launch(graph *stream.Graph, s *stream.Stream) error {
 			return s.Refuse(c.group, err)
 		}
 	}
-	var ends []*p2p.End
+	var sent, received []*p2p.End
 	for i, k := range g.all {
 		p := k.plan
 		if k.message != nil {
@@ -105,13 +105,16 @@ func (g *calls) Launch(graph *stream.Graph, s *stream.Stream) error {
 				g.failUnqueued(i, err)
 				return err
 			}
-			ends = append(ends, e)
+			if p.Operation == driver.Send {
+				sent = append(sent, e)
+			} else {
+				received = append(received, e)
+			}
 		} else if err := p.c.admit(s, p); err != nil {
 			g.failUnqueued(i, err)
 			return s.Refuse(p.c.group, err)
 		}
 	}
-	sent, received := divide(ends)
 	for _, e := range received {
 		e.Expect()
 	}
@@ -135,18 +138,6 @@ func (g *calls) Launch(graph *stream.Graph, s *stream.Stream) error {
 		}
 	}
 	return err
-}
-
-// divide tells Sends from receives.
-func divide(ends []*p2p.End) (sent, received []*p2p.End) {
-	for _, e := range ends {
-		if e.Sends() {
-			sent = append(sent, e)
-		} else {
-			received = append(received, e)
-		}
-	}
-	return sent, received
 }
 
 // queue gives the graph to CUDA, and reports whether CUDA has it. s.Mu is held.

@@ -66,13 +66,9 @@ func differingSplits(group *driver.GroupConfig, ticket uint64, all [][]byte) err
 func (p *plan) queueParts(on cuda.Stream) error {
 	d := p.c.device
 	return d.gpu.Do(func() error {
-		source := p.send
-		if p.send != p.recv {
-			return p.exchange(source, on)
-		}
 		bytes, _ := p.Spans(len(p.c.cfg.Ranks))
-		if bytes == 0 {
-			return p.exchange(source, on)
+		if p.send != p.recv || bytes == 0 {
+			return p.exchange(p.send, on)
 		}
 		source, err := d.gpu.CUDA.MemAllocAsync(bytes, on)
 		if err != nil {

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"symmem/driver"
+	"symmem/driver/nccl/internal/gpu"
 	"symmem/driver/nccl/internal/memory"
 	"symmem/driver/nccl/kernels"
 	"symmem/internal/control"
@@ -152,9 +153,9 @@ func (c registrar) make(ctx context.Context, w *window) error {
 	}
 	// Known from here on, so that it is given back with the communicator if another rank fails.
 	c.windows[w.key] = w
-	err := c.device.gpu.Do(func() (err error) {
-		w.handle, err = c.device.nccl.WindowRegister(c.handle, w.segment.Address(), w.segment.Bytes())
-		return err
+	var err error
+	w.handle, err = gpu.Get(c.device.gpu, func() (nccl.Window, error) {
+		return c.device.nccl.WindowRegister(c.handle, w.segment.Address(), w.segment.Bytes())
 	})
 	if cause := c.plane.Cause(); err != nil && cause != nil {
 		return cause

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"time"
 
 	"symmem/internal/cuda"
 	"symmem/internal/ranked"
@@ -20,20 +19,19 @@ type Aside struct {
 // Run queues work and waits for it, up to the GPU's timeout. A stream whose work does not come
 // in that time is left with it (GPU.Leave).
 func (a *Aside) Run(g *GPU, queue func(on cuda.Stream) error) error {
-	return a.RunFor(g, g.Timeout, queue)
-}
-
-// RunFor is Run with a limit of its own.
-func (a *Aside) RunFor(g *GPU, limit time.Duration, queue func(on cuda.Stream) error) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if err := a.open(g); err != nil {
+	var err error
+	if a.stream == 0 {
+		a.stream, err = g.CUDA.StreamCreate()
+	}
+	if err == nil {
+		err = queue(a.stream)
+	}
+	if err != nil {
 		return err
 	}
-	if err := queue(a.stream); err != nil {
-		return err
-	}
-	err := Within(limit, func() (bool, error) { return g.CUDA.StreamQuery(a.stream) })
+	err = Within(g.Timeout, func() (bool, error) { return g.CUDA.StreamQuery(a.stream) })
 	if errors.Is(err, context.DeadlineExceeded) {
 		left := a.stream
 		a.stream = 0
@@ -50,14 +48,6 @@ func (a *Aside) RunFor(g *GPU, limit time.Duration, queue func(on cuda.Stream) e
 		return fmt.Errorf("waiting for a stream of the device's own: %w", err)
 	}
 	return nil
-}
-
-// open makes a stream if there is none. a.mu is held.
-func (a *Aside) open(g *GPU) (err error) {
-	if a.stream == 0 {
-		a.stream, err = g.CUDA.StreamCreate()
-	}
-	return err
 }
 
 // Zero fills memory with zeros.

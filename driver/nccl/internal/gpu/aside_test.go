@@ -23,9 +23,12 @@ func TestWorkOfTheDevicesOwnThatDoesNotComeIsLeft(t *testing.T) {
 			return err
 		}
 		defer never.Set(1)
-		err = g.Aside.RunFor(g, time.Millisecond, func(on cuda.Stream) error {
+		usual := g.Timeout
+		g.Timeout = time.Millisecond
+		err = g.Aside.Run(g, func(on cuda.Stream) error {
 			return g.CUDA.StreamWaitValue(on, never.Address(), 1, cuda.WaitEqual)
 		})
+		g.Timeout = usual
 		if !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("work that does not come: %v", err)
 		}

@@ -131,6 +131,15 @@ func (g *GPU) Do(calls func() error) error {
 	return calls()
 }
 
+// Get is GPU.Do for a call that returns a value.
+func Get[T any](g *GPU, call func() (T, error)) (value T, err error) {
+	err = g.Do(func() error {
+		value, err = call()
+		return err
+	})
+	return value, err
+}
+
 // Knows reports whether CUDA has mapped an address.
 func (g *GPU) Knows(address uintptr) bool {
 	return nil == g.Do(func() error { return g.CUDA.MemRange(address) })

@@ -31,17 +31,13 @@ func (g *GPU) Unmap(at uintptr, bytes int64) error {
 }
 
 // MapImported maps what an import gives, which it is called for on a thread of the context.
-func (g *GPU) MapImported(
-	bytes int64, imported func() (cuda.Handle, error),
-) (at uintptr, err error) {
-	err = g.Do(func() error {
+func (g *GPU) MapImported(bytes int64, imported func() (cuda.Handle, error)) (uintptr, error) {
+	return Get(g, func() (uintptr, error) {
 		handle, err := imported()
 		if err != nil {
-			return err
+			return 0, err
 		}
 		defer g.Release(handle)
-		at, err = g.Map(handle, bytes)
-		return err
+		return g.Map(handle, bytes)
 	})
-	return at, err
 }

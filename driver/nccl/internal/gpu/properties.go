@@ -35,9 +35,10 @@ func (g *GPU) describe() (err error) {
 	if g.Prop, err = g.properties(); err != nil {
 		return err
 	}
-	if g.Granularity, err = g.granularity(); err != nil {
+	if g.Granularity, err = g.CUDA.Granularity(g.Prop, true); err != nil {
 		return err
 	}
+	g.Granularity = max(g.Granularity, minGranularity)
 	g.Reach, err = g.peersOfMemory()
 	return err
 }
@@ -93,11 +94,6 @@ func (g *GPU) has(attribute cuda.Attribute) bool {
 
 // minGranularity is what windows need: NCCL 2.27 wants multiples of 2 MiB.
 const minGranularity = 2 << 20
-
-func (g *GPU) granularity() (int64, error) {
-	n, err := g.CUDA.Granularity(g.Prop, true)
-	return max(n, minGranularity), err
-}
 
 // peersOfMemory lists the GPUs in this process's view that can reach this one's memory. Ranks of
 // one process read each other's memory in place; other processes map it anew.

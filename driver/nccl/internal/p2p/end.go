@@ -4,7 +4,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"symmem/driver"
 	"symmem/driver/nccl/internal/gpu"
 	"symmem/driver/nccl/internal/stream"
 	"symmem/driver/nccl/kernels"
@@ -106,9 +105,6 @@ func (e *End) handle() {
 	}
 	e.handled, e.before = true, nil
 }
-
-// Sends reports whether it is the end of a Send.
-func (e *End) Sends() bool { return e.call.Operation == driver.Send }
 
 // Expect notes a Recv of a graph before the graph is queued.
 func (e *End) Expect() { e.of.expect(e) }

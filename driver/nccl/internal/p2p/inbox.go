@@ -188,13 +188,13 @@ func (in *inbox) post(e *End) (now bool, err error) {
 	return now, err
 }
 
-// expect notes receives before their waits are queued: from then on they are given their messages,
-// and are released when the group ends. A call to CUDA behind such a wait may not return before the
+// expect notes a Recv before its wait is queued: from then on it is given its message, and is
+// released when the group ends. A call to CUDA behind such a wait may not return before the
 // wait has ended: some other thread may be in one that waits for all streams.
-func (in *inbox) expect(ends ...*End) {
+func (in *inbox) expect(e *End) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
-	in.receives = append(in.receives, ends...)
+	in.receives = append(in.receives, e)
 	in.pruneReceives()
 	in.deliver()
 }

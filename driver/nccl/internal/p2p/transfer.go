@@ -37,9 +37,9 @@ func (m *Messages) send(s *stream.Stream, p *Call) error {
 // receive queues a Recv. s.Mu and m.Mu are held.
 func (m *Messages) receive(s *stream.Stream, p *Call) error {
 	e := m.newEnd(p)
-	err := m.Device.GPU.Do(func() (err error) {
-		e.descriptor, err = m.Device.Descriptors.Take(m.Device.GPU.CUDA)
-		return err
+	var err error
+	e.descriptor, err = gpu.Get(m.Device.GPU, func() (*kernels.Message, error) {
+		return m.Device.Descriptors.Take(m.Device.GPU.CUDA)
 	})
 	if err != nil {
 		return m.failUnqueued(s, p, err)
@@ -49,7 +49,9 @@ func (m *Messages) receive(s *stream.Stream, p *Call) error {
 	now, err := m.post(e)
 	if err != nil {
 		m.Device.Descriptors.Put(e.descriptor)
-		return m.differs(s, err)
+		err = m.Plane.Fail(err)
+		s.MarkReported(m.Owner)
+		return err
 	}
 	if now {
 		m.startCopy(e)
@@ -63,13 +65,6 @@ func (m *Messages) receive(s *stream.Stream, p *Call) error {
 		return m.failUnqueued(s, p, err)
 	}
 	return nil
-}
-
-// differs fails the group over messages whose ends differ. s.Mu is held.
-func (m *Messages) differs(s *stream.Stream, err error) error {
-	err = m.Plane.Fail(err)
-	s.MarkReported(m.Owner)
-	return err
 }
 
 // queueCopy queues the wait for a message and its copy, eagerly or in a capture. It is called on a
@@ -93,22 +88,19 @@ func (m *Messages) queueCopy(descriptor *kernels.Message, p *Call, on cuda.Strea
 	return err
 }
 
-// track notes Sends that were queued on a stream, whose lock is held. It is called on a thread of
+// track notes a Send that was queued on a stream, whose lock is held. It is called on a thread of
 // the device.
-func (m *Messages) track(s *stream.Stream, ends ...*End) error {
-	var errs []error
-	for _, e := range ends {
-		e.done = m.Device.Streams.NewEvent()
-		errs = append(errs, e.done.Record(s.CUDA))
-	}
+func (m *Messages) track(s *stream.Stream, e *End) error {
+	e.done = m.Device.Streams.NewEvent()
+	err := e.done.Record(s.CUDA)
 	m.mu.Lock()
-	m.sends = append(m.sends, ends...)
+	m.sends = append(m.sends, e)
 	many := len(m.sends) > 2*m.looked+manySends
 	m.mu.Unlock()
 	if many {
 		m.pruneSends()
 	}
-	return errors.Join(errs...)
+	return err
 }
 
 // manySends is how many are kept before they are looked through.

@@ -157,12 +157,9 @@ func (p *pool) take(d *Streams) (cuda.Event, error) {
 		return handle, nil
 	}
 	p.mu.Unlock()
-	var handle cuda.Event
-	err := d.GPU.Do(func() (err error) {
-		handle, err = d.GPU.CUDA.EventCreate(cuda.EventDisableTiming)
-		return err
+	return gpu.Get(d.GPU, func() (cuda.Event, error) {
+		return d.GPU.CUDA.EventCreate(cuda.EventDisableTiming)
 	})
-	return handle, err
 }
 
 func (p *pool) put(handle cuda.Event) {

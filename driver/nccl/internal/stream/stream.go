@@ -52,15 +52,11 @@ type Stream struct {
 
 // NewStream makes a stream.
 func (d *Streams) NewStream() (*Stream, error) {
-	s := &Stream{streams: d, gpu: d.GPU}
-	err := d.GPU.Do(func() (err error) {
-		s.CUDA, err = d.GPU.CUDA.StreamCreate()
-		return err
-	})
+	handle, err := gpu.Get(d.GPU, d.GPU.CUDA.StreamCreate)
 	if err != nil {
 		return nil, fmt.Errorf("making a stream: %w", err)
 	}
-	return s, nil
+	return &Stream{streams: d, gpu: d.GPU, CUDA: handle}, nil
 }
 
 // Adopt makes a stream of one that another library has made.
@@ -221,10 +217,8 @@ func (s *Stream) Captured() (bool, error) {
 	if s.closed.Load() {
 		return false, nil
 	}
-	var status cuda.CaptureStatus
-	err := s.gpu.Do(func() (err error) {
-		status, err = s.gpu.CUDA.CaptureStatus(s.CUDA)
-		return err
+	status, err := gpu.Get(s.gpu, func() (cuda.CaptureStatus, error) {
+		return s.gpu.CUDA.CaptureStatus(s.CUDA)
 	})
 	if errors.Is(err, cuda.ErrCaptureImplicit) {
 		return true, nil

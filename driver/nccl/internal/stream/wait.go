@@ -260,11 +260,7 @@ func (s *Stream) Leave() error {
 
 // leaveWork is Leave of a stream that is not idle and does not capture. s.Mu is held.
 func (s *Stream) leaveWork() error {
-	var end *Event
-	err := s.gpu.Do(func() (err error) {
-		end, err = s.EventAfter(&Event{}, true)
-		return err
-	})
+	end, err := gpu.Get(s.gpu, func() (*Event, error) { return s.EventAfter(&Event{}, true) })
 	s.gpu.Leave(func() bool { return err == nil && end.Done() })
 	return err
 }
