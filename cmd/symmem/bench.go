@@ -31,6 +31,9 @@ type benchFlags struct {
 	backend string
 }
 
+// maxBatches keeps the times of all batches in memory, and sums of their counts far from overflow.
+const maxBatches = 1_000_000
+
 // planFlags say how long to measure.
 type planFlags struct {
 	quick   bool
@@ -52,6 +55,9 @@ func (f *planFlags) plan() (bench.Plan, error) {
 	if f.batches < 0 || f.batch < 0 {
 		return p, fmt.Errorf("batches is %d and batch is %v, but neither may be negative",
 			f.batches, f.batch)
+	}
+	if f.batches > maxBatches {
+		return p, fmt.Errorf("batches is %d, but must be from 1 to %d", f.batches, maxBatches)
 	}
 	return bench.Plan{
 		Batches: cmp.Or(f.batches, p.Batches), Batch: cmp.Or(f.batch, p.Batch),
