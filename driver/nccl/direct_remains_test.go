@@ -1,6 +1,7 @@
 package nccl
 
 import (
+	"errors"
 	"os"
 	"testing"
 	"time"
@@ -74,4 +75,61 @@ func (w *testGroup) free() []int64 {
 		})
 	})
 	return free
+}
+
+// TestGroupsLeaveNoMessagesBehind ends groups while a message waits that nobody has taken. Its
+// memory goes back with the group where the receiver has mapped it, and in any case after a fault.
+func TestGroupsLeaveNoMessagesBehind(t *testing.T) {
+	t.Run("closed", func(t *testing.T) { endWithMessages(t, 4096, false) })
+	t.Run("failed", func(t *testing.T) { endWithMessages(t, 32<<20, true) })
+}
+
+func endWithMessages(t *testing.T, bytes int64, fails bool) {
+	const groups = 15
+	w := newTestGroup(t, 2, time.Minute)
+	w.regroup(0, 1)
+	var memory [2]uintptr
+	w.must(func(m *testRank) error {
+		s, err := m.grow(bytes)
+		if err == nil {
+			memory[m.rank] = s.segment.Address()
+		}
+		return err
+	})
+	once := func() {
+		w.must(func(m *testRank) error {
+			if m.rank != 0 {
+				return nil
+			}
+			plan, err := prepare(m.group, driver.Call{
+				Operation: driver.Send, DataType: driver.Uint8, Count: bytes, Send: memory[0],
+				Root: 1,
+			})
+			if err != nil {
+				return err
+			}
+			if err := m.group.Launch(m.stream, plan); err != nil {
+				return err
+			}
+			return m.stream.Synchronize(t.Context())
+		})
+		w.must(func(m *testRank) error {
+			if fails {
+				m.group.Abort(errGivenUp)
+			}
+			if err := m.leave(); !errors.As(err, new(*driver.MessageError)) {
+				return err
+			}
+			return nil // the message was not received
+		})
+		w.regroup(0, 1)
+	}
+	once() // what is made once and kept is made now
+	files := open(t)
+	for range groups {
+		once()
+	}
+	if now := open(t); now-files >= groups {
+		t.Errorf("%d descriptors were open, now %d are", files, now)
+	}
 }

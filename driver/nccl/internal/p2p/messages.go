@@ -149,7 +149,9 @@ func (m *Messages) release() error {
 	}
 	m.closed = true
 	errs := []error{m.Withdraw()}
-	needed := m.reclaimAll()
+	// What was not taken by now is taken by nobody if the group has failed.
+	cause := m.Plane.Cause()
+	needed := m.reclaimAll() && (cause == nil || errors.Is(cause, driver.ErrClosed))
 	d := m.Device
 	errs = append(errs, d.GPU.Do(func() error {
 		var errs []error

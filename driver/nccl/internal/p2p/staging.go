@@ -152,8 +152,8 @@ func (s *staging) add(g *Group, bytes int64) error {
 	})
 }
 
-// close gives the segments back. Those who have mapped them keep them; what they have not mapped,
-// and still need, stays shared until the device closes.
+// close gives the segments back. Those who have mapped them keep them, as all have the first one;
+// what they have not mapped, and still need, stays shared until the device closes.
 func (s *staging) close(g *Group, needed bool) error {
 	d := g.Device
 	var errs []error
@@ -161,7 +161,7 @@ func (s *staging) close(g *Group, needed bool) error {
 		withdraw := func() error {
 			return d.Exporter.Withdraw(stagingKey(g.Config.ID, i+1), segment.file)
 		}
-		if needed {
+		if needed && i > 0 {
 			d.atClose(withdraw)
 		} else {
 			errs = append(errs, withdraw())
