@@ -23,9 +23,9 @@ func (p *Pool) blockOf(m Memory) (alloc.Block, error) {
 	return p.core.Live(m.handle)
 }
 
-// usable returns ErrClosed of a pool that is closed. p.mu is held.
+// usable returns ErrClosed of a pool that is closed, or about to be. p.mu is held.
 func (p *Pool) usable() error {
-	if p.closed {
+	if p.closed || p.closing {
 		return fmt.Errorf("pool: %w", ErrClosed)
 	}
 	return nil

@@ -131,8 +131,8 @@ func (g *Graph) Launch(s *Stream) error {
 		return fmt.Errorf("launching a graph: %w", ErrClosed)
 	}
 	for _, p := range g.pools {
-		if p.isClosed() {
-			return fmt.Errorf("launching a graph over a pool that is closed: %w", ErrClosed)
+		if err := p.open(); err != nil {
+			return fmt.Errorf("launching a graph over a pool that is closed: %w", err)
 		}
 	}
 	if err := g.work.Launch(s.queue); err != nil {

@@ -2,6 +2,7 @@ package symmem_test
 
 import (
 	"context"
+	"errors"
 	"testing"
 	"time"
 
@@ -113,6 +114,36 @@ func TestAPoolStaysOpenWhileItsWorkDoesNotEnd(t *testing.T) {
 	})
 }
 
+// TestAPoolThatClosesTakesNoMoreWork: what another goroutine queued while Close waits would run in
+// memory and over windows that are gone.
+func TestAPoolThatClosesTakesNoMoreWork(t *testing.T) {
+	together(t, 1, symmem.Options{Timeout: 20 * time.Second}, func(r *rank) {
+		p := r.pool()
+		b := r.window(p, mib)
+		s := r.stream()
+		r.ok(s.BeginCapture())
+		r.ok(s.Fill(b.Memory(), 3))
+		g, err := s.EndCapture()
+		r.ok(err)
+		r.ok(r.sum(r.World(), b))
+		release := r.hold(s)
+		closed := make(chan error)
+		go func() { closed <- p.Close() }()
+		for begin := time.Now(); !errors.Is(s.Fill(b.Memory(), 3), symmem.ErrClosed); {
+			if time.Since(begin) > 10*time.Second {
+				release()
+				r.failf("work is queued while Close waits for the work before")
+			}
+		}
+		r.is(r.sum(r.World(), b), symmem.ErrClosed)
+		r.is(g.Launch(r.DefaultStream()), symmem.ErrClosed)
+		r.ok(b.Free())
+		release()
+		r.ok(<-closed)
+		r.ok(g.Close())
+	})
+}
+
 // TestClosingAPoolGivesUpWorkThatDoesNotEnd, and the pool can be closed once it has ended.
 func TestClosingAPoolGivesUpWorkThatDoesNotEnd(t *testing.T) {
 	together(t, 1, symmem.Options{Timeout: 100 * time.Millisecond}, func(r *rank) {
@@ -128,7 +159,9 @@ func TestClosingAPoolGivesUpWorkThatDoesNotEnd(t *testing.T) {
 			release()
 			r.failf("Close still waits")
 		}
-		r.is(r.alloc(p, mib).Free(), nil)
+		b := r.alloc(p, mib)
+		r.ok(r.DefaultStream().Fill(b.Memory(), 3))
+		r.ok(b.Free())
 		release()
 		r.ok(s.Synchronize(r.ctx))
 		r.ok(p.Close())

@@ -289,6 +289,13 @@ func (p *Pool) history(pending []*segment) agreement.Ledger {
 	return agreement.Ledger{ID: p.id, Source: history{p}, Site: p.rt.sites.named, Pending: list}
 }
 
+// open returns ErrClosed of a pool that is closed, or about to be.
+func (p *Pool) open() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.usable()
+}
+
 func (p *Pool) isClosed() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
