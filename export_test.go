@@ -82,35 +82,32 @@ func Fail(g *Group, cause error) { g.comm.Abort(cause) }
 
 // HoldConnect has a Runtime call hold whenever its device has joined a group, before it compares
 // anything with the others.
-func HoldConnect(rt *Runtime, hold func()) { rt.device = held{rt.device, hold} }
-
-type held struct {
-	driver.Device
-	hold func()
-}
-
-func (h held) Connect(
-	ctx context.Context, group driver.GroupConfig,
-) (driver.Communicator, error) {
-	c, err := h.Device.Connect(ctx, group)
-	h.hold()
-	return c, err
+func HoldConnect(rt *Runtime, hold func()) {
+	rt.device = joining{rt.device, func(c driver.Communicator) driver.Communicator {
+		hold()
+		return c
+	}}
 }
 
 // HoldRegister has the groups that a Runtime joins from now on call hold whenever the backend has
 // registered a segment, before the pool hears of it.
-func HoldRegister(rt *Runtime, hold func()) { rt.device = registering{rt.device, hold} }
-
-type registering struct {
-	driver.Device
-	hold func()
+func HoldRegister(rt *Runtime, hold func()) {
+	rt.device = joining{rt.device, func(c driver.Communicator) driver.Communicator {
+		return registered{c, hold}
+	}}
 }
 
-func (d registering) Connect(
+// joining is a device whose communicators are seen by a test first.
+type joining struct {
+	driver.Device
+	joined func(driver.Communicator) driver.Communicator
+}
+
+func (d joining) Connect(
 	ctx context.Context, group driver.GroupConfig,
 ) (driver.Communicator, error) {
 	c, err := d.Device.Connect(ctx, group)
-	return registered{c, d.hold}, err
+	return d.joined(c), err
 }
 
 type registered struct {

@@ -42,8 +42,8 @@ func (c *Config) Options() symmem.Options {
 // several segments early.
 const FirstSegment = 2 << 20
 
-// Spread maps 32 parts of so many bytes in six segments that are all registered with a group and
-// free; the first are small, so that blocks of one size soon lie in several. With placement by
+// Spread maps 32 parts, in bytes, in six segments that are all registered with a group and free;
+// the first are small, so that blocks of one size soon lie in several. With placement by
 // address ranks then take blocks of different segments. A rank that mapped where others do not
 // would only have its registration refused, but a placement by address is to show wrong sums.
 func Spread(ctx context.Context, p *symmem.Pool, g *symmem.Group, part int64) error {
