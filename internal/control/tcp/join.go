@@ -100,7 +100,7 @@ func (e *joining) shareToken(ctx context.Context) error {
 // be that of different machines, such as that of a bridge for containers.
 const helloBytes = 8 + tokenHalf + 4 + 4
 
-const helloWord = "symrel01"
+const helloWord = "symrel02"
 
 func (e *joining) hello(to int) []byte {
 	b := append([]byte(helloWord), e.token[:tokenHalf]...)
