@@ -106,8 +106,8 @@ func TestWarningsAreLogged(t *testing.T) {
 		WarnAfter: warnSoon, Logger: slog.New(slog.NewTextHandler(logged, nil)),
 	}
 	together(t, 2, o, func(r *rank) {
-		if r.Rank() == 1 {
-			<-logged.written
+		for r.Rank() == 1 && !strings.Contains(logged.String(), "ranks=[1]") {
+			<-logged.written // on a busy machine this rank may have waited for the other one, too
 		}
 		r.ok(r.World().Check(r.ctx))
 	})

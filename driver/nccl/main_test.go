@@ -1,8 +1,11 @@
 package nccl
 
 import (
+	"flag"
 	"fmt"
 	"os"
+	"runtime"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -35,6 +38,11 @@ func runTests(m *testing.M) int {
 	// A test that runs others in a process of its own hands the software GPU down.
 	if name, err := modelName(); err == nil && isSoft(name) {
 		gpu.EndingTime = 5 * time.Second
+		// Tests that are parallel are processes of their own, which mostly wait.
+		if err := flag.Set("test.parallel", strconv.Itoa(2*runtime.NumCPU())); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			return 1
+		}
 	}
 	return m.Run()
 }
