@@ -31,6 +31,10 @@ func (k key) String() string {
 	return k.pkg + " " + k.test
 }
 
+// begun is the outcome of a test that has no other: of one that passed if it is a benchmark, and of
+// one that ran when its process crashed. What a crash writes is output of one of those.
+const begun = "run"
+
 // tally counts tests that end. A test with subtests is not counted beside them, and subtests
 // without a name, which are trials of one test, count as that one.
 type tally struct {
@@ -65,6 +69,8 @@ func (t *tally) add(e *event) {
 		k.pkg = e.ImportPath
 	}
 	switch e.Action {
+	case "run":
+		t.outcome[k] = begun
 	case "output", "build-output":
 		t.output[k] = append(t.output[k], e.Output...)
 	case "pass", "fail", "skip", "build-fail":
@@ -83,9 +89,12 @@ func (t *tally) report(out io.Writer) (failed bool, err error) {
 		if t.counts(k) {
 			counts[outcome]++
 		}
-		if strings.HasSuffix(outcome, "fail") {
+		switch {
+		case strings.HasSuffix(outcome, "fail"):
 			failed = true
 			fmt.Fprintf(out, "FAILED %v\n%s\n", k, t.output[k])
+		case outcome == begun && t.crashed(k.pkg):
+			fmt.Fprintf(out, "NO END %v\n%s\n", k, t.output[k])
 		}
 	}
 	if len(t.outcome) == 0 {
@@ -98,17 +107,22 @@ func (t *tally) report(out io.Writer) (failed bool, err error) {
 	return failed, err
 }
 
-// counts reports whether an outcome is one of a test: a package is one only if it failed by itself,
-// as by a panic or because it does not build.
+// counts reports whether an outcome is one of a test: a package is one only if it crashed.
 func (t *tally) counts(k key) bool {
-	if k.test != "" {
-		return !t.parents[k] && !trial.MatchString(path.Base(k.test))
+	if k.test == "" {
+		return t.crashed(k.pkg)
 	}
-	if t.outcome[k] != "fail" {
+	return !t.parents[k] && !trial.MatchString(path.Base(k.test))
+}
+
+// crashed reports whether a package failed and none of its tests did: its process crashed, or it
+// does not build.
+func (t *tally) crashed(pkg string) bool {
+	if t.outcome[key{pkg, ""}] != "fail" {
 		return false
 	}
-	for other, outcome := range t.outcome {
-		if other.pkg == k.pkg && other.test != "" && outcome == "fail" {
+	for k, outcome := range t.outcome {
+		if k.pkg == pkg && k.test != "" && outcome == "fail" {
 			return false
 		}
 	}

@@ -41,6 +41,16 @@ func TestTally(t *testing.T) {
 			{"Action":"fail","Package":"p"}`,
 			"FAILED p\nsyntax error\n\n0 passed, 1 failed\n", true,
 		},
+		{
+			"what a crash has written is shown, with the test that ran then",
+			`{"Action":"run","Package":"p","Test":"TestA"}
+			{"Action":"pass","Package":"p","Test":"TestA"}
+			{"Action":"run","Package":"p","Test":"TestB"}
+			{"Action":"output","Package":"p","Test":"TestB","Output":"panic: x\n"}
+			{"Action":"output","Package":"p","Output":"FAIL p\n"}
+			{"Action":"fail","Package":"p"}`,
+			"FAILED p\nFAIL p\n\nNO END p TestB\npanic: x\n\n1 passed, 1 failed\n", true,
+		},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			var out strings.Builder
