@@ -86,6 +86,10 @@ func (a *AdoptedCommunicator) Windows() int {
 // Errors: DivergenceError on every rank, with nothing registered; TimeoutError, where a rank does
 // not come: the communicator is of no use any more then; ErrCapturing before anything happens.
 func (a *AdoptedCommunicator) Register(ctx context.Context, p *Pool) error {
+	if err := p.callers.enter(); err != nil {
+		return fmt.Errorf("registering with communicator %q: %w", a.name, err)
+	}
+	defer p.callers.leave()
 	if a.group != nil {
 		if err := p.Register(ctx, a.group); err != nil {
 			return err
@@ -96,9 +100,9 @@ func (a *AdoptedCommunicator) Register(ctx context.Context, p *Pool) error {
 	if a.failed != nil {
 		return a.failed
 	}
-	pending, err := a.pending(p)
-	if err != nil || len(pending) == 0 {
-		return err
+	pending := a.pending(p)
+	if len(pending) == 0 {
+		return nil
 	}
 	if a.rt.capturing(nil) {
 		return fmt.Errorf("registering with communicator %q: %w", a.name, ErrCapturing)
@@ -118,12 +122,9 @@ func (a *AdoptedCommunicator) Register(ctx context.Context, p *Pool) error {
 
 // pending lists what the communicator has not got: segments that are windows of its group, so that
 // all ranks list the same, or, alone, all that are mapped.
-func (a *AdoptedCommunicator) pending(p *Pool) ([]*segment, error) {
+func (a *AdoptedCommunicator) pending(p *Pool) []*segment {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if err := p.usable(); err != nil {
-		return nil, err
-	}
 	a.windowsMu.Lock()
 	defer a.windowsMu.Unlock()
 	var pending []*segment
@@ -138,7 +139,7 @@ func (a *AdoptedCommunicator) pending(p *Pool) ([]*segment, error) {
 		}
 		pending = append(pending, s)
 	}
-	return pending, nil
+	return pending
 }
 
 // agree makes sure that all ranks are about to register the same.

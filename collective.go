@@ -92,9 +92,25 @@ func (g *Group) Barrier(ctx context.Context, s *Stream) error {
 	return g.run(ctx, s, &request{operation: driver.Barrier, dataType: Uint8}, noExtras)
 }
 
-// run launches a collective. Where the group's fault is why it cannot, the stream fails: what is
-// queued behind may use the result.
+// run launches a collective, unless a pool of its buffers is closed.
 func (g *Group) run(ctx context.Context, s *Stream, r *request, e *extras) error {
+	if err := enter(r.send.pool, r.recv.pool); err != nil {
+		return planner{g}.refused(r, err)
+	}
+	defer leave(r.send.pool, r.recv.pool)
+	if e == noExtras {
+		return g.launch(ctx, s, r, e)
+	}
+	if err := enter(e.others[0].pool, e.others[1].pool); err != nil {
+		return planner{g}.refused(r, err)
+	}
+	defer leave(e.others[0].pool, e.others[1].pool)
+	return g.launch(ctx, s, r, e)
+}
+
+// launch plans a collective and queues it. Where the group's fault is why it cannot, the stream
+// fails: what is queued behind may use the result.
+func (g *Group) launch(ctx context.Context, s *Stream, r *request, e *extras) error {
 	if s == nil {
 		s = g.rt.stream
 	}

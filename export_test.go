@@ -89,6 +89,19 @@ func HoldConnect(rt *Runtime, hold func()) {
 	}}
 }
 
+// HoldFill has a stream call hold before each fill, which has looked at its memory by then.
+func HoldFill(s *Stream, hold func()) { s.queue = filling{s.queue, hold} }
+
+type filling struct {
+	driver.Stream
+	hold func()
+}
+
+func (f filling) Fill(start uintptr, value byte, bytes int64) error {
+	f.hold()
+	return f.Stream.Fill(start, value, bytes)
+}
+
 // HoldRegister has the groups that a Runtime joins from now on call hold whenever the backend has
 // registered a segment, before the pool hears of it.
 func HoldRegister(rt *Runtime, hold func()) {

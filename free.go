@@ -25,8 +25,8 @@ func (p *Pool) blockOf(m Memory) (alloc.Block, error) {
 
 // usable returns ErrClosed of a pool that is closed, or about to be. p.mu is held.
 func (p *Pool) usable() error {
-	if p.closed || p.closing {
-		return fmt.Errorf("pool: %w", ErrClosed)
+	if p.callers.refused() {
+		return errPoolClosed
 	}
 	return nil
 }

@@ -131,9 +131,10 @@ func (g *Graph) Launch(s *Stream) error {
 		return fmt.Errorf("launching a graph: %w", ErrClosed)
 	}
 	for _, p := range g.pools {
-		if err := p.open(); err != nil {
+		if err := p.callers.enter(); err != nil {
 			return fmt.Errorf("launching a graph over a pool that is closed: %w", err)
 		}
+		defer p.callers.leave()
 	}
 	if err := g.work.Launch(s.queue); err != nil {
 		return s.rt.awaitStreamCause(err)

@@ -197,18 +197,18 @@ func (g planner) prepare(ctx context.Context, p *preparedPlan, capturing bool) e
 	}
 	call := p.call()
 	if err := g.check(p, &call); err != nil {
-		return g.refused(p, err)
+		return g.refused(&p.request, err)
 	}
 	if !capturing {
 		if err := g.register(ctx, p); err != nil {
-			return g.refused(p, err)
+			return g.refused(&p.request, err)
 		}
 	}
 	p.revision, p.more = g.revision.Load(), call.Norm != nil
 	at := g.locations(&call)
 	offer, why, err := g.route(p.choice, &call, at.where)
 	if err != nil {
-		return g.refused(p, err)
+		return g.refused(&p.request, err)
 	}
 	p.plan, err = offer.Take(call.Path, digest(g.describe(&call, &at, 0)))
 	if err != nil {
@@ -220,8 +220,8 @@ func (g planner) prepare(ctx context.Context, p *preparedPlan, capturing bool) e
 	return nil
 }
 
-func (g planner) refused(p *preparedPlan, err error) error {
-	return fmt.Errorf("%v on group %s: %w", p.operation, g.id, err)
+func (g planner) refused(r *request, err error) error {
+	return fmt.Errorf("%v on group %s: %w", r.operation, g.id, err)
 }
 
 // check refuses what no rank could do: the call itself, and then its memory.

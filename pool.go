@@ -55,11 +55,11 @@ type Pool struct {
 	next      int64                              // arena offset of the next segment; guarded by mu
 	useEvents map[alloc.StreamPoint]driver.Event // of uses of deferred blocks; guarded by mu
 	members   map[*Group]*membership             // groups that register here; guarded by mu
-	closing   bool                               // while Close waits for work; guarded by mu
 	closed    bool                               // guarded by mu
 	kept      map[*segment]int                   // live buffers after Close; guarded by mu
 	// frees counts the buffers freed; written with mu held, read without.
-	frees atomic.Uint64
+	frees   atomic.Uint64
+	callers callers
 }
 
 // segment is a mapped segment.
@@ -380,10 +380,11 @@ func (p *Pool) Contains(address uintptr) bool {
 	return address-p.arena.Address() < uintptr(p.space)
 }
 
-// Close deregisters everything and unmaps what has no live buffers. It waits for the work that
-// this rank has queued on any stream, and for no other rank; calls of other goroutines with buffers
-// of the pool return ErrClosed meanwhile. Where the work has not ended after twice the timeout
-// Close returns a TimeoutError, and the pool stays open. A second Close does nothing.
+// Close deregisters everything and unmaps what has no live buffers. It waits for calls of other
+// goroutines with buffers of the pool, registrations too, and for the work that this rank has
+// queued on any stream; calls that begin meanwhile return ErrClosed. Where one of them has not
+// ended after twice the timeout Close returns a TimeoutError, and the pool stays open. A second
+// Close does nothing.
 //
 // Who holds a buffer that was not freed may go on to read and write its memory, by a View, by a
 // pointer or in kernels: a segment stays mapped, and is charged to this process, until its last
@@ -396,12 +397,13 @@ func (p *Pool) Close() error {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), p.rt.closingTime())
 	defer cancel()
-	p.setClosing(true)
-	for _, g := range p.rt.allGroups() {
-		g.revision.Add(1) // plans are made anew, and refused
+	err := p.callers.refuse(ctx)
+	if err == nil {
+		if err = p.rt.drain(ctx); err != nil {
+			p.callers.allow()
+		}
 	}
-	if err := p.rt.drain(ctx); err != nil {
-		p.setClosing(false)
+	if err != nil {
 		return fmt.Errorf("closing a pool: %w", p.rt.unended(err))
 	}
 	p.mu.Lock()
@@ -424,12 +426,6 @@ func (p *Pool) Close() error {
 }
 
 // forgetPool drops a pool that is closed.
-func (p *Pool) setClosing(closing bool) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.closing = closing
-}
-
 func (rt *Runtime) forgetPool(p *Pool) {
 	rt.mu.Lock()
 	defer rt.mu.Unlock()

@@ -144,6 +144,38 @@ func TestAPoolThatClosesTakesNoMoreWork(t *testing.T) {
 	})
 }
 
+// TestClosingAPoolWaitsForCalls that have looked at its memory, and work on it next.
+func TestClosingAPoolWaitsForCalls(t *testing.T) {
+	for name, call := range map[string]func(*rank, *symmem.Pool, symmem.Buffer, func()) error{
+		"a fill": func(r *rank, _ *symmem.Pool, b symmem.Buffer, hold func()) error {
+			s := r.stream()
+			symmem.HoldFill(s, hold)
+			return s.Fill(b.Memory(), 3)
+		},
+		"a registration": func(r *rank, p *symmem.Pool, _ symmem.Buffer, hold func()) error {
+			symmem.HoldRegister(r.Runtime, hold)
+			return p.Register(r.ctx, r.split(r.World(), 0))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			together(t, 1, symmem.Options{}, func(r *rank) {
+				p, closed := r.pool(), make(chan error, 1)
+				b := r.alloc(p, mib)
+				r.ok(call(r, p, b, func() {
+					go func() { closed <- p.Close() }()
+					select {
+					case err := <-closed:
+						r.failf("closed meanwhile: %v", err)
+					case <-time.After(50 * time.Millisecond):
+					}
+				}))
+				r.ok(<-closed)
+				r.ok(b.Free())
+			})
+		})
+	}
+}
+
 // TestClosingAPoolGivesUpWorkThatDoesNotEnd, and the pool can be closed once it has ended.
 func TestClosingAPoolGivesUpWorkThatDoesNotEnd(t *testing.T) {
 	together(t, 1, symmem.Options{Timeout: 100 * time.Millisecond}, func(r *rank) {

@@ -88,6 +88,10 @@ func (p *Pool) registerPending(ctx context.Context, g *Group, m *membership) err
 	if p.rt.capturing(nil) {
 		return fmt.Errorf("registering with group %s: %w", g.id, ErrCapturing)
 	}
+	if err := p.callers.enter(); err != nil {
+		return fmt.Errorf("registering with group %s: %w", g.id, err)
+	}
+	defer p.callers.leave()
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if err := g.Err(); err != nil {
@@ -287,13 +291,6 @@ func (p *Pool) history(pending []*segment) agreement.Ledger {
 		list = list.Add(s.ordinal, s.bytes)
 	}
 	return agreement.Ledger{ID: p.id, Source: history{p}, Site: p.rt.sites.named, Pending: list}
-}
-
-// open returns ErrClosed of a pool that is closed, or about to be.
-func (p *Pool) open() error {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.usable()
 }
 
 func (p *Pool) isClosed() bool {

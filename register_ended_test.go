@@ -15,7 +15,6 @@ func TestWhatEndsDuringARegistrationIsNotRegistered(t *testing.T) {
 		"the segment, by Trim": func(ctx context.Context, p *symmem.Pool, _ *symmem.Group) error {
 			return p.Trim(ctx, 0)
 		},
-		"the pool":  func(_ context.Context, p *symmem.Pool, _ *symmem.Group) error { return p.Close() },
 		"the group": func(_ context.Context, _ *symmem.Pool, g *symmem.Group) error { return g.Close() },
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -65,6 +65,10 @@ func (s *Stream) Copy(dst, src Memory) error {
 	if dst.Bytes() != src.Bytes() {
 		return invalid("copying %d bytes into %d", src.Bytes(), dst.Bytes())
 	}
+	if err := enter(dst.pool, src.pool); err != nil {
+		return fmt.Errorf("copying: %w", err)
+	}
+	defer leave(dst.pool, src.pool)
 	if err := s.touches(dst, src); err != nil {
 		return fmt.Errorf("copying: %w", err)
 	}
@@ -76,6 +80,10 @@ func (s *Stream) Copy(dst, src Memory) error {
 
 // Fill sets every byte of dst.
 func (s *Stream) Fill(dst Memory, value byte) error {
+	if err := enter(dst.pool, nil); err != nil {
+		return fmt.Errorf("filling: %w", err)
+	}
+	defer leave(dst.pool, nil)
 	if err := s.touches(dst, dst); err != nil {
 		return fmt.Errorf("filling: %w", err)
 	}
