@@ -52,13 +52,17 @@ const (
 
 // Validate reports the first field that makes no sense.
 func (c *Config) Validate() error {
+	least := int64(1)
+	if c.Deterministic > symmem.AnyFormula {
+		least = 2 // which are one of the largest type
+	}
 	for _, f := range []struct {
 		name             string
 		value, low, high int64
 	}{
 		{"cases", int64(c.Cases), 1, maxCases},
 		{"rounds", int64(c.Rounds), 1, maxRounds},
-		{"size", c.Elements, 1, maxElements},
+		{"size", c.Elements, least, maxElements},
 		{"churn", int64(c.Churn), 0, maxChurn},
 		{"groups", int64(c.Groups), 1, maxGroups},
 	} {
