@@ -97,6 +97,34 @@ func TestMemoryIsUnmappedAfterTheWorkOnIt(t *testing.T) {
 	}
 }
 
+// TestTrimWaitsForWorkThatIsQueuedMeanwhile: here, once it has waited for the default stream, and
+// waits for another one. The buffer is free, so its segment goes.
+func TestTrimWaitsForWorkThatIsQueuedMeanwhile(t *testing.T) {
+	together(t, 1, symmem.Options{}, func(r *rank) {
+		p := r.pool()
+		b := r.alloc(p, 4*mib)
+		release := r.hold(r.stream())
+		trimmed := make(chan error, 1)
+		go func() { trimmed <- p.Trim(r.ctx, 0) }()
+		time.Sleep(50 * time.Millisecond)
+		end := r.hold(r.DefaultStream())
+		r.ok(r.DefaultStream().Fill(b.Memory(), 3))
+		r.ok(b.Free())
+		release()
+		select {
+		case err := <-trimmed:
+			t.Errorf("trimmed under work that was queued: %v", err)
+		case <-time.After(50 * time.Millisecond):
+		}
+		end()
+		r.synchronize()
+		r.ok(<-trimmed)
+		if segments := p.Stats().Segments; segments != 0 {
+			r.failf("%d segments are left", segments)
+		}
+	})
+}
+
 func TestAPoolStaysOpenWhileItsWorkDoesNotEnd(t *testing.T) {
 	together(t, 1, symmem.Options{}, func(r *rank) {
 		p := r.pool()

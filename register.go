@@ -164,7 +164,6 @@ func (p *Pool) registerOne(ctx context.Context, g *Group, m *membership, s *segm
 
 // deregister takes all windows over a segment back. p.mu is held.
 func (p *Pool) deregister(s *segment) error {
-	s.releasing = true
 	errs := []error{deregisterAdopted(p.rt, s)}
 	byKey := func(a, b *membership) int { return cmp.Compare(a.group.key, b.group.key) }
 	for _, m := range slices.SortedFunc(maps.Values(p.members), byKey) {
@@ -222,14 +221,15 @@ func (p *Pool) leave(g *Group) error {
 
 // Trim gives segments without live buffers back to the device, newest first, as long as at least
 // keep bytes stay mapped. It is collective over the domain: the ranks agree, all deregister, and
-// only then does any of them unmap. Before that each rank waits for the work that it has queued. No
-// Graph over the memory may be live; what graphs of other libraries use stays until they are gone.
+// only then does any of them unmap. Before that each rank waits for the work that it has queued;
+// where an error says that it has not ended, the segments stay mapped until Close. No Graph over
+// the memory may be live; what graphs of other libraries use stays until they are gone.
 func (p *Pool) Trim(ctx context.Context, keep int64) error {
 	if err := p.rt.drain(ctx); err != nil {
 		return fmt.Errorf("trimming a pool: %w", err)
 	}
 	if p.domain == nil {
-		return p.trimAlone(keep)
+		return p.trimAlone(ctx, keep)
 	}
 	g := p.domain
 	g.mu.Lock()
@@ -237,8 +237,8 @@ func (p *Pool) Trim(ctx context.Context, keep int64) error {
 	if err := g.agree(ctx, "trim", p.history(nil)); err != nil {
 		return err
 	}
-	idle := p.takeIdle(keep)
-	err := p.retire(idle, (*Pool).deregister)
+	idle, err := p.takeIdle(ctx, keep)
+	err = errors.Join(err, p.retire(idle, (*Pool).deregister))
 	// Peers may read a segment through their windows until they have deregistered it, too.
 	if _, waitErr := g.comm.Exchange(ctx, driver.LaneControl, nil); waitErr != nil {
 		return errors.Join(err, g.awaitCause(waitErr))
@@ -246,13 +246,26 @@ func (p *Pool) Trim(ctx context.Context, keep int64) error {
 	return errors.Join(err, p.retire(idle, (*Pool).unmap))
 }
 
-func (p *Pool) trimAlone(keep int64) error {
-	idle := p.takeIdle(keep)
-	return errors.Join(p.retire(idle, (*Pool).deregister), p.retire(idle, (*Pool).unmap))
+func (p *Pool) trimAlone(ctx context.Context, keep int64) error {
+	idle, err := p.takeIdle(ctx, keep)
+	return errors.Join(err, p.retire(idle, (*Pool).deregister), p.retire(idle, (*Pool).unmap))
 }
 
-// takeIdle takes the idle segments out of the core.
-func (p *Pool) takeIdle(keep int64) []*segment {
+// takeIdle takes the idle segments out of the core, and waits for the work on them: since Trim has
+// waited, other goroutines may have queued some, and freed its buffers.
+func (p *Pool) takeIdle(ctx context.Context, keep int64) ([]*segment, error) {
+	idle := p.removeIdle(keep)
+	if len(idle) == 0 {
+		return nil, nil
+	}
+	if err := p.rt.drain(ctx); err != nil {
+		return nil, fmt.Errorf("trimming a pool: %w", err)
+	}
+	return idle, nil
+}
+
+// removeIdle takes the idle segments out of the core, and lets nobody register them any more.
+func (p *Pool) removeIdle(keep int64) []*segment {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.closed {
@@ -260,6 +273,7 @@ func (p *Pool) takeIdle(keep int64) []*segment {
 	}
 	var idle []*segment
 	for _, s := range p.core.Trim(keep) {
+		p.segments[s.Ordinal].releasing = true
 		idle = append(idle, p.segments[s.Ordinal])
 		p.ledger.Absorb(&ledger.Event{
 			Kind: ledger.KindTrim, Stream: p.segments[s.Ordinal].stream, Segment: s.Ordinal, Size: s.Bytes,
