@@ -127,14 +127,12 @@ func (g *Group) launch(ctx context.Context, s *Stream, r *request, e *extras) er
 		}
 		return err
 	}
-	if s.capturing.Load() ||
+	if s.capturing.Load() || e != noExtras ||
 		r.send.extent.stream() != s.number || r.recv.extent.stream() != s.number {
-		if err := s.uses(r.send, r.recv); err != nil {
-			return err
-		}
-	}
-	if e != noExtras {
-		if err := s.uses(e.others[0], e.others[1]); err != nil {
+		s.borrow()
+		defer s.lent()
+		err := errors.Join(s.uses(r.send, r.recv), s.uses(e.others[0], e.others[1]))
+		if err != nil {
 			return err
 		}
 	}

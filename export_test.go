@@ -90,16 +90,32 @@ func HoldConnect(rt *Runtime, hold func()) {
 }
 
 // HoldFill has a stream call hold before each fill, which has looked at its memory by then.
-func HoldFill(s *Stream, hold func()) { s.queue = filling{s.queue, hold} }
+func HoldFill(s *Stream, hold func()) { s.queue = held{Stream: s.queue, beforeFill: hold} }
 
-type filling struct {
-	driver.Stream
-	hold func()
+// HoldSynchronize has a stream call hold when Synchronize has waited for it.
+func HoldSynchronize(s *Stream, hold func()) {
+	s.queue = held{Stream: s.queue, afterSynchronize: hold}
 }
 
-func (f filling) Fill(start uintptr, value byte, bytes int64) error {
-	f.hold()
-	return f.Stream.Fill(start, value, bytes)
+// held is a stream whose calls a test holds.
+type held struct {
+	driver.Stream
+	beforeFill, afterSynchronize func()
+}
+
+func (h held) Fill(start uintptr, value byte, bytes int64) error {
+	if h.beforeFill != nil {
+		h.beforeFill()
+	}
+	return h.Stream.Fill(start, value, bytes)
+}
+
+func (h held) Synchronize(ctx context.Context) error {
+	err := h.Stream.Synchronize(ctx)
+	if h.afterSynchronize != nil {
+		h.afterSynchronize()
+	}
+	return err
 }
 
 // HoldRegister has the groups that a Runtime joins from now on call hold whenever the backend has

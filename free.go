@@ -111,17 +111,20 @@ func (p *Pool) unpin(m Memory) error {
 	return nil
 }
 
-// recordUses records an event on every stream that used the block that was just deferred. p.mu is
-// held.
+// recordUses records an event on every stream that used the block that was just deferred. One that
+// is closed has no work any more. p.mu is held.
 func (p *Pool) recordUses() error {
+	var errs []error
 	for _, m := range p.core.EventsToRecord() {
 		e, err := p.rt.streamAt(m.Stream).recordEvent()
-		if err != nil {
-			return fmt.Errorf("freeing a buffer that other streams use: %w", err)
+		switch {
+		case err == nil:
+			p.useEvents[m] = e
+		case !errors.Is(err, ErrClosed):
+			errs = append(errs, fmt.Errorf("freeing a buffer that other streams use: %w", err))
 		}
-		p.useEvents[m] = e
 	}
-	return nil
+	return errors.Join(errs...)
 }
 
 // reclaim returns deferred blocks to the pool when memory is short: the stream that gets their
@@ -153,11 +156,12 @@ func (p *Pool) absorbReturns() {
 	}
 }
 
-// reclaimIdle returns the blocks that were deferred because of a stream that is idle now.
-func (p *Pool) reclaimIdle(s *Stream) {
+// reclaimIdle returns the blocks that were deferred because of a stream that is idle now, unless it
+// has borrowed memory since before.
+func (p *Pool) reclaimIdle(s *Stream, before uint64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.closed || len(p.useEvents) == 0 {
+	if p.closed || len(p.useEvents) == 0 || !s.unborrowing(before) {
 		return
 	}
 	p.core.Synced(s.number)

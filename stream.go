@@ -43,6 +43,20 @@ type Stream struct {
 	// adopted is the queue if another library has made it; forgotten ends that.
 	adopted   driver.AdoptedStream
 	forgotten bool // guarded by rt.mu
+	// borrows counts the calls that use memory of other streams: in its lower half those under way,
+	// in the upper one those that have begun. Synchronize gives back nothing of a stream that gets
+	// such a call meanwhile, which may have come too late for the wait.
+	borrows atomic.Uint64
+}
+
+// borrow begins a call that uses memory of other streams, which ends with lent.
+func (s *Stream) borrow() { s.borrows.Add(1<<32 | 1) }
+
+func (s *Stream) lent() { s.borrows.Add(^uint64(0)) }
+
+// unborrowing reports whether no call has used memory of other streams since borrows was before.
+func (s *Stream) unborrowing(before uint64) bool {
+	return uint32(before) == 0 && s.borrows.Load() == before
 }
 
 // NewStream makes a stream. It is closed with the Runtime.
@@ -69,6 +83,8 @@ func (s *Stream) Copy(dst, src Memory) error {
 		return fmt.Errorf("copying: %w", err)
 	}
 	defer leave(dst.pool, src.pool)
+	s.borrow()
+	defer s.lent()
 	if err := s.touches(dst, src); err != nil {
 		return fmt.Errorf("copying: %w", err)
 	}
@@ -84,6 +100,8 @@ func (s *Stream) Fill(dst Memory, value byte) error {
 		return fmt.Errorf("filling: %w", err)
 	}
 	defer leave(dst.pool, nil)
+	s.borrow()
+	defer s.lent()
 	if err := s.touches(dst, dst); err != nil {
 		return fmt.Errorf("filling: %w", err)
 	}
@@ -148,14 +166,16 @@ func (s *Stream) Wait(e *Event) error {
 // captured it returns ErrCapturing. The wait is bounded by ctx alone.
 //
 // It is an event of every pool's history: buffers that were freed while this stream used them come
-// back to their pools here. Ranks of a domain therefore synchronize in the same places.
+// back to their pools here, unless other goroutines give it memory of other streams meanwhile: then
+// later. Ranks of a domain therefore synchronize in the same places.
 func (s *Stream) Synchronize(ctx context.Context) error {
+	before := s.borrows.Load()
 	err := s.queue.Synchronize(ctx)
 	if errors.Is(err, ErrCapturing) || ctx.Err() != nil && errors.Is(err, context.Cause(ctx)) {
 		return err // it has not been waited for
 	}
 	for _, p := range s.rt.allPools() {
-		p.reclaimIdle(s)
+		p.reclaimIdle(s, before)
 	}
 	return s.rt.awaitStreamCause(err)
 }
@@ -238,7 +258,7 @@ func (s *Stream) touches(a, b Memory) error {
 }
 
 // uses notes that this stream works on memory: buffers of other streams are kept until the work
-// is done, and buffers used in a capture are pinned.
+// is done, and buffers used in a capture are pinned. The call is between borrow and lent.
 func (s *Stream) uses(a, b Memory) error {
 	return errors.Join(s.use(a), s.use(b))
 }

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 	"weak"
 
 	"symmem"
@@ -273,4 +274,58 @@ func TestNoStreamAndNoEventAreRefused(t *testing.T) {
 		r.is(g.Launch(nil), symmem.ErrInvalid)
 		r.ok(g.Close())
 	})
+}
+
+// TestMemoryThatAnotherStreamUsesIsNotReused before that use is over: the stream is given the use
+// after its owner has waited for it, or together with a use of a stream that is gone.
+func TestMemoryThatAnotherStreamUsesIsNotReused(t *testing.T) {
+	type use func(r *rank, b symmem.Buffer, s *symmem.Stream, queue func())
+	for name, use := range map[string]use{
+		"by a call during Synchronize, as is Free": func(
+			r *rank, b symmem.Buffer, s *symmem.Stream, queue func(),
+		) {
+			during := sync.OnceFunc(func() {
+				queue()
+				r.ok(b.Free())
+			})
+			symmem.HoldSynchronize(s, during)
+			r.ok(s.Synchronize(r.ctx))
+		},
+		"by a call during Synchronize": func(
+			r *rank, b symmem.Buffer, s *symmem.Stream, queue func(),
+		) {
+			symmem.HoldSynchronize(s, sync.OnceFunc(queue))
+			r.ok(s.Synchronize(r.ctx))
+			r.ok(b.Free())
+		},
+		"and one that is gone": func(r *rank, b symmem.Buffer, _ *symmem.Stream, queue func()) {
+			queue()
+			gone, err := r.Interop().AdoptStream(r.stream().Handle())
+			r.ok(err)
+			r.ok(b.UseOn(gone))
+			r.Interop().ForgetStream(gone)
+			r.ok(b.Free())
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			together(t, 1, symmem.Options{}, func(r *rank) {
+				p := r.poolWith(symmem.PoolOptions{FirstSegment: 4 * mib, Capacity: 4 * mib})
+				waiting := r.alloc(p, 2*mib) // Synchronize looks for memory only where some waits
+				r.ok(waiting.UseOn(r.stream()))
+				r.ok(waiting.Free())
+				b, s := r.alloc(p, 2*mib), r.stream()
+				release := func() {}
+				use(r, b, s, func() {
+					release = r.hold(s)
+					r.ok(s.Fill(b.Memory(), 1))
+				})
+				b = r.alloc(p, 4*mib)
+				r.ok(r.DefaultStream().Fill(b.Memory(), 0))
+				time.Sleep(20 * time.Millisecond)
+				release()
+				r.ok(s.Synchronize(r.ctx))
+				r.holds(b, 0)
+			})
+		})
+	}
 }
