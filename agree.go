@@ -181,7 +181,7 @@ func (g *Group) startBackgroundCheck() {
 	}
 	g.state.Lock()
 	defer g.state.Unlock()
-	if !g.checkingInBackground && g.Err() == nil {
+	if !g.checkingInBackground && g.life.Err() == nil {
 		g.checkingInBackground = true
 		g.background.Go(g.checkInBackground)
 	}

@@ -172,3 +172,14 @@ func TestErrorsNameNoLineUnlessAsked(t *testing.T) {
 		}
 	})
 }
+
+// TestTheCheckLevelChangesWhileAGroupFails: the ranks are about to find out why.
+func TestTheCheckLevelChangesWhileAGroupFails(t *testing.T) {
+	together(t, 2, symmem.Options{Check: symmem.CheckOff}, func(r *rank) {
+		g := r.split(r.World(), 0)
+		if r.Rank() == 0 {
+			symmem.Fail(g, &symmem.DivergenceError{})
+		}
+		r.ok(r.SetCheck(r.ctx, symmem.CheckRegistration))
+	})
+}

@@ -183,7 +183,9 @@ func (g *Group) Close() error {
 			<-g.life.Done() // the ranks find out the cause, which others may wait for
 		}
 		failed := g.life.Err() != nil
+		g.state.Lock() // nothing begins in the background from here on
 		g.end(fmt.Errorf("group %s: %w", g.id, ErrClosed))
+		g.state.Unlock()
 		// The collectives of this rank end before the windows go in which they work.
 		errs := []error{g.comm.Close()}
 		for _, p := range g.rt.allPools() {
