@@ -43,9 +43,10 @@ func (i Interop) AdoptCommunicator(
 	handle uintptr, name string, g *Group,
 ) (*AdoptedCommunicator, error) {
 	rt := i.rt
-	if err := rt.usable(); err != nil {
+	if err := rt.beginMaking(); err != nil {
 		return nil, err
 	}
+	defer rt.making.Done()
 	if err := rt.opts.notDeterministic(fmt.Sprintf("adopting communicator %q", name)); err != nil {
 		return nil, err
 	}

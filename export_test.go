@@ -97,10 +97,21 @@ func HoldSynchronize(s *Stream, hold func()) {
 	s.queue = held{Stream: s.queue, afterSynchronize: hold}
 }
 
+// HoldCopy has a stream call hold when a copy is queued.
+func HoldCopy(s *Stream, hold func()) { s.queue = held{Stream: s.queue, afterCopy: hold} }
+
 // held is a stream whose calls a test holds.
 type held struct {
 	driver.Stream
-	beforeFill, afterSynchronize func()
+	beforeFill, afterSynchronize, afterCopy func()
+}
+
+func (h held) Copy(dst, src uintptr, bytes int64) error {
+	err := h.Stream.Copy(dst, src, bytes)
+	if h.afterCopy != nil {
+		h.afterCopy()
+	}
+	return err
 }
 
 func (h held) Fill(start uintptr, value byte, bytes int64) error {
@@ -124,6 +135,20 @@ func HoldRegister(rt *Runtime, hold func()) {
 	rt.device = joining{rt.device, func(c driver.Communicator) driver.Communicator {
 		return registered{c, hold}
 	}}
+}
+
+// HoldArena has a Runtime call hold whenever a pool that is being made has its addresses.
+func HoldArena(rt *Runtime, hold func()) { rt.device = reserving{rt.device, hold} }
+
+type reserving struct {
+	driver.Device
+	hold func()
+}
+
+func (d reserving) NewArena(bytes int64) (driver.Arena, error) {
+	a, err := d.Device.NewArena(bytes)
+	d.hold()
+	return a, err
 }
 
 // joining is a device whose communicators are seen by a test first.

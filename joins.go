@@ -16,12 +16,12 @@ import (
 	"symmem/internal/tuning"
 )
 
-// awaitJoins waits until no group is being made, at the given time at the latest: a handler of a
+// awaitMaking waits until nothing is being made, at the given time at the latest: a handler of a
 // signal that runs in the making of a group may close the Runtime. No more may begin.
-func (rt *Runtime) awaitJoins(due time.Time) {
+func (rt *Runtime) awaitMaking(due time.Time) {
 	over := make(chan struct{})
 	go func() {
-		rt.joins.Wait()
+		rt.making.Wait()
 		close(over)
 	}()
 	select {
@@ -30,21 +30,29 @@ func (rt *Runtime) awaitJoins(due time.Time) {
 	}
 }
 
+// beginMaking notes that something is being made that Close is to find, until rt.making is done.
+func (rt *Runtime) beginMaking() error {
+	rt.mu.Lock()
+	defer rt.mu.Unlock()
+	if err := rt.usable(); err != nil {
+		return err
+	}
+	rt.making.Add(1)
+	return nil
+}
+
 // beginJoin notes that a group is being made, until done is called. The context ends when the
 // Runtime is closed, and done makes ErrClosed of an error that comes of it.
 func (rt *Runtime) beginJoin(
 	ctx context.Context,
 ) (joining context.Context, done func(error) error, err error) {
-	rt.mu.Lock()
-	defer rt.mu.Unlock()
-	if err := rt.usable(); err != nil {
+	if err := rt.beginMaking(); err != nil {
 		return nil, nil, err
 	}
-	rt.joins.Add(1)
 	joining, cancel := context.WithCancelCause(ctx)
 	stop := context.AfterFunc(rt.life, func() { cancel(context.Cause(rt.life)) })
 	return joining, func(err error) error {
-		defer rt.joins.Done()
+		defer rt.making.Done()
 		stop()
 		cancel(nil)
 		if err != nil {

@@ -98,9 +98,10 @@ func (rt *Runtime) newArena() (arena driver.Arena, bytes int64, err error) {
 // NewPool makes a pool. With a domain it is collective in the sense that every rank of the domain
 // makes its pools in the same order; it waits for nobody.
 func (rt *Runtime) NewPool(o PoolOptions) (*Pool, error) {
-	if err := rt.usable(); err != nil {
+	if err := rt.beginMaking(); err != nil {
 		return nil, err
 	}
+	defer rt.making.Done()
 	if o.Domain != nil && o.Domain.rt != rt {
 		return nil, invalid("making a pool: its domain is a group of another runtime")
 	}

@@ -50,9 +50,10 @@ type Runtime struct {
 	captured []*Stream
 	adopted  []*AdoptedCommunicator // replaced, never changed; guarded by mu
 	// life ends when Close begins, by end, with ErrClosed as its cause.
-	life  context.Context
-	end   context.CancelCauseFunc
-	joins sync.WaitGroup // groups that are being made; one begins with mu held, and before life ends
+	life context.Context
+	end  context.CancelCauseFunc
+	// making counts what is being made; one begins with mu held, and before life ends.
+	making sync.WaitGroup
 }
 
 // Open finds the ranks, opens this rank's device and joins the world. It is collective: it returns
@@ -196,7 +197,7 @@ func (rt *Runtime) Close() error {
 		return nil
 	}
 	due := time.Now().Add(rt.opts.Timeout)
-	rt.awaitJoins(due)
+	rt.awaitMaking(due)
 	rt.mu.Lock()
 	groups, pools, streams := rt.groups, rt.pools, rt.streams
 	rt.mu.Unlock()

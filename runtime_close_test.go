@@ -160,3 +160,27 @@ func TestClosedPoolsAndGroupsAreForgotten(t *testing.T) {
 		}
 	})
 }
+
+// closing begins to close a Runtime, and returns once nothing can be made of it any more.
+func closing(rt *symmem.Runtime) (closed chan error) {
+	closed = make(chan error, 1)
+	go func() { closed <- rt.Close() }()
+	for {
+		if _, err := rt.NewEvent(); err != nil {
+			time.Sleep(20 * time.Millisecond) // for Close to go as far as it can
+			return closed
+		}
+	}
+}
+
+func TestAPoolThatIsBeingMadeIsClosedWithTheRuntime(t *testing.T) {
+	together(t, 1, symmem.Options{}, func(r *rank) {
+		var closed chan error
+		symmem.HoldArena(r.Runtime, func() { closed = closing(r.Runtime) })
+		p, err := r.NewPool(symmem.PoolOptions{})
+		r.ok(err)
+		r.ok(<-closed)
+		_, err = p.Alloc(mib)
+		r.is(err, symmem.ErrClosed)
+	})
+}

@@ -329,9 +329,10 @@ func (rt *Runtime) streamAt(number alloc.Stream) *Stream {
 func (rt *Runtime) addStream(
 	open func() (driver.Stream, driver.AdoptedStream, error),
 ) (*Stream, error) {
-	if err := rt.usable(); err != nil {
+	if err := rt.beginMaking(); err != nil {
 		return nil, err
 	}
+	defer rt.making.Done()
 	queue, adopted, err := open()
 	if err != nil {
 		return nil, fmt.Errorf("making a stream: %w", err)
