@@ -175,29 +175,36 @@ func TestWhatAStreamCannotDoIsRefused(t *testing.T) {
 }
 
 func TestAGoSliceIsKeptWhileWorkOnItIsQueued(t *testing.T) {
-	together(t, 1, symmem.Options{}, func(r *rank) {
-		// Other devices have read pageable memory before the call returns, and may wait for the
-		// stream until then.
-		r.needsAddressable()
-		p := r.pool()
-		b := r.alloc(p, 1<<16)
-		s := r.DefaultStream()
-		release := r.hold(s)
-		copied := func() weak.Pointer[byte] {
-			source := make([]byte, 1<<16)
-			r.ok(s.Copy(b.Memory(), symmem.Host(source)))
-			return weak.Make(&source[0])
-		}
-		kept := copied()
-		runtime.GC()
-		runtime.GC()
-		if kept.Value() == nil {
-			release()
-			r.failf("the slice was collected before it was copied")
-		}
-		release()
-		r.ok(s.Synchronize(r.ctx))
-	})
+	for name, meanwhile := range map[string]func(r *rank){
+		"":                             func(*rank) {},
+		", and the Runtime is closing": func(r *rank) { closing(r.Runtime) },
+	} {
+		t.Run("on a stream"+name, func(t *testing.T) {
+			together(t, 1, symmem.Options{}, func(r *rank) {
+				// Other devices have read pageable memory before the call returns, and may wait for the
+				// stream until then.
+				r.needsAddressable()
+				b := r.alloc(r.pool(), 1<<16)
+				s := r.DefaultStream()
+				release := r.hold(s)
+				symmem.HoldCopy(s, func() { meanwhile(r) })
+				copied := func() weak.Pointer[byte] {
+					source := make([]byte, 1<<16)
+					if err := s.Copy(b.Memory(), symmem.Host(source)); !errors.Is(err, symmem.ErrClosed) {
+						r.ok(err)
+					}
+					return weak.Make(&source[0])
+				}
+				kept := copied()
+				runtime.GC()
+				runtime.GC()
+				if kept.Value() == nil {
+					release()
+					r.failf("the slice was collected before it was copied")
+				}
+			})
+		})
+	}
 }
 
 // TestAStreamThatAPoolDoesNotSeeIsNoDivergence has one rank make streams for a use of its own.

@@ -236,8 +236,9 @@ func (s *stream) Copy(dst, src uintptr, bytes int64) error {
 	if bytes < 0 {
 		return fmt.Errorf("copying %d bytes: %w", bytes, driver.ErrOutOfRange)
 	}
+	to, from := pointer(dst), pointer(src) // which the work keeps reachable, if they are of the heap
 	return s.submit(hostWork(func() {
-		reduce.Copy(pointer(dst), pointer(src), int(bytes), reduce.Hint{Stream: bytes >= streamBytes})
+		reduce.Copy(to, from, int(bytes), reduce.Hint{Stream: bytes >= streamBytes})
 	}), always)
 }
 
