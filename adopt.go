@@ -80,9 +80,6 @@ func (i Interop) ForgetStream(s *Stream) {
 
 // forget is ForgetStream with the first error of the stream's work.
 func (s *Stream) forget(end func(driver.AdoptedStream) error) error {
-	s.rt.mu.Lock()
-	s.forgotten = true
-	s.rt.mu.Unlock()
 	s.rt.noteCapture(s, false)
 	return end(s.adopted)
 }

@@ -392,7 +392,10 @@ func (p *Pool) Contains(address uintptr) bool {
 // buffer is freed, which Free does after Close, too; else until the process ends. Every other call
 // with such a buffer returns ErrClosed. Their addresses, and those between them, are not given to
 // anybody else. On GPUs such memory keeps the GPU's primary context, too.
-func (p *Pool) Close() error {
+func (p *Pool) Close() error { return p.closeAfter(p.rt.drain) }
+
+// closeAfter is Close with another wait for the work of this rank.
+func (p *Pool) closeAfter(wait func(context.Context) error) error {
 	if p.isClosed() {
 		return nil
 	}
@@ -400,7 +403,7 @@ func (p *Pool) Close() error {
 	defer cancel()
 	err := p.callers.refuse(ctx)
 	if err == nil {
-		if err = p.rt.drain(ctx); err != nil {
+		if err = wait(ctx); err != nil {
 			p.callers.allow()
 		}
 	}

@@ -97,6 +97,41 @@ func TestMemoryIsUnmappedAfterTheWorkOnIt(t *testing.T) {
 	}
 }
 
+// TestMemoryIsUnmappedAfterTheWorkOfAStreamThatEnds: ForgetStream waits for that work, too.
+func TestMemoryIsUnmappedAfterTheWorkOfAStreamThatEnds(t *testing.T) {
+	for name, end := range map[string]func(*rank, *symmem.Pool) error{
+		"by Close": func(_ *rank, p *symmem.Pool) error { return p.Close() },
+		"by Trim":  func(r *rank, p *symmem.Pool) error { return p.Trim(r.ctx, 0) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			together(t, 1, symmem.Options{}, func(r *rank) {
+				p := r.pool()
+				s, err := r.Interop().AdoptStream(r.stream().Handle())
+				r.ok(err)
+				b := r.alloc(p, 4*mib)
+				release := r.hold(s)
+				r.ok(s.Fill(b.Memory(), 3))
+				r.ok(b.Free())
+				forgotten, ended := make(chan struct{}), make(chan error, 1)
+				go func() {
+					defer close(forgotten)
+					r.Interop().ForgetStream(s)
+				}()
+				time.Sleep(50 * time.Millisecond)
+				go func() { ended <- end(r, p) }()
+				select {
+				case err := <-ended:
+					t.Errorf("it did not wait: %v", err)
+				case <-time.After(50 * time.Millisecond):
+				}
+				release()
+				<-forgotten
+				r.ok(<-ended)
+			})
+		})
+	}
+}
+
 // TestTrimWaitsForWorkThatIsQueuedMeanwhile: here, once it has waited for the default stream, and
 // waits for another one. The buffer is free, so its segment goes.
 func TestTrimWaitsForWorkThatIsQueuedMeanwhile(t *testing.T) {

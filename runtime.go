@@ -206,7 +206,7 @@ func (rt *Runtime) Close() error {
 		errs = append(errs, g.Close())
 	}
 	for _, p := range pools {
-		errs = append(errs, p.Close())
+		errs = append(errs, p.closeAfter(func(context.Context) error { return nil }))
 	}
 	if rt.device != nil {
 		errs = append(errs, rt.device.Close())

@@ -40,9 +40,8 @@ type Stream struct {
 	// before Pool.mu, which recording comes after.
 	pinning ranked.Mutex[streamPinning]
 	held    []Memory // buffers that the capture under way has used; guarded by pinning
-	// adopted is the queue if another library has made it; forgotten ends that.
-	adopted   driver.AdoptedStream
-	forgotten bool // guarded by rt.mu
+	// adopted is the queue if another library has made it.
+	adopted driver.AdoptedStream
 	// borrows counts the calls that use memory of other streams: in its lower half those under way,
 	// in the upper one those that have begun. Synchronize gives back nothing of a stream that gets
 	// such a call meanwhile, which may have come too late for the wait.
@@ -196,7 +195,7 @@ func (rt *Runtime) drain(ctx context.Context) error {
 }
 
 func (s *Stream) drain(ctx context.Context) error {
-	if s.gone() || s.adopted != nil && s.rt.ownersWait.Load() {
+	if s.adopted != nil && s.rt.ownersWait.Load() {
 		return nil
 	}
 	if s.captured() {
@@ -235,13 +234,6 @@ func (s *Stream) close() error {
 		return nil
 	}
 	return s.forget(driver.AdoptedStream.Close)
-}
-
-// gone reports whether the stream was forgotten.
-func (s *Stream) gone() bool {
-	s.rt.mu.Lock()
-	defer s.rt.mu.Unlock()
-	return s.forgotten
 }
 
 // touches checks that memory is somebody's still, and notes that this stream works on it.

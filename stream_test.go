@@ -283,34 +283,44 @@ func TestNoStreamAndNoEventAreRefused(t *testing.T) {
 	})
 }
 
-// TestMemoryThatAnotherStreamUsesIsNotReused before that use is over: the stream is given the use
-// after its owner has waited for it, or together with a use of a stream that is gone.
+// TestMemoryThatAnotherStreamUsesIsNotReused before that use is over, however it came about.
 func TestMemoryThatAnotherStreamUsesIsNotReused(t *testing.T) {
-	type use func(r *rank, b symmem.Buffer, s *symmem.Stream, queue func())
+	type use func(r *rank, b symmem.Buffer, queue func(*symmem.Stream))
 	for name, use := range map[string]use{
 		"by a call during Synchronize, as is Free": func(
-			r *rank, b symmem.Buffer, s *symmem.Stream, queue func(),
+			r *rank, b symmem.Buffer, queue func(*symmem.Stream),
 		) {
-			during := sync.OnceFunc(func() {
-				queue()
+			s := r.stream()
+			symmem.HoldSynchronize(s, sync.OnceFunc(func() {
+				queue(s)
 				r.ok(b.Free())
-			})
-			symmem.HoldSynchronize(s, during)
+			}))
 			r.ok(s.Synchronize(r.ctx))
 		},
 		"by a call during Synchronize": func(
-			r *rank, b symmem.Buffer, s *symmem.Stream, queue func(),
+			r *rank, b symmem.Buffer, queue func(*symmem.Stream),
 		) {
-			symmem.HoldSynchronize(s, sync.OnceFunc(queue))
+			s := r.stream()
+			symmem.HoldSynchronize(s, sync.OnceFunc(func() { queue(s) }))
 			r.ok(s.Synchronize(r.ctx))
 			r.ok(b.Free())
 		},
-		"and one that is gone": func(r *rank, b symmem.Buffer, _ *symmem.Stream, queue func()) {
-			queue()
+		"and one that is gone": func(r *rank, b symmem.Buffer, queue func(*symmem.Stream)) {
+			queue(r.stream())
 			gone, err := r.Interop().AdoptStream(r.stream().Handle())
 			r.ok(err)
 			r.ok(b.UseOn(gone))
 			r.Interop().ForgetStream(gone)
+			r.ok(b.Free())
+		},
+		"that is ending": func(r *rank, b symmem.Buffer, queue func(*symmem.Stream)) {
+			s, err := r.Interop().AdoptStream(r.stream().Handle())
+			r.ok(err)
+			queue(s)
+			var forgetting sync.WaitGroup
+			forgetting.Go(func() { r.Interop().ForgetStream(s) })
+			r.held = append(r.held, forgetting.Wait)
+			time.Sleep(20 * time.Millisecond)
 			r.ok(b.Free())
 		},
 	} {
@@ -320,9 +330,8 @@ func TestMemoryThatAnotherStreamUsesIsNotReused(t *testing.T) {
 				waiting := r.alloc(p, 2*mib) // Synchronize looks for memory only where some waits
 				r.ok(waiting.UseOn(r.stream()))
 				r.ok(waiting.Free())
-				b, s := r.alloc(p, 2*mib), r.stream()
-				release := func() {}
-				use(r, b, s, func() {
+				b, release := r.alloc(p, 2*mib), func() {}
+				use(r, b, func(s *symmem.Stream) {
 					release = r.hold(s)
 					r.ok(s.Fill(b.Memory(), 1))
 				})
@@ -330,7 +339,7 @@ func TestMemoryThatAnotherStreamUsesIsNotReused(t *testing.T) {
 				r.ok(r.DefaultStream().Fill(b.Memory(), 0))
 				time.Sleep(20 * time.Millisecond)
 				release()
-				r.ok(s.Synchronize(r.ctx))
+				time.Sleep(20 * time.Millisecond)
 				r.holds(b, 0)
 			})
 		})

@@ -80,7 +80,7 @@ func (p *point) skip(cause error) {
 	close(p.reached)
 }
 
-// Record records the event.
+// Record records the event, also on a stream that is being closed and has work still.
 func (s *stream) Record(e driver.Event) error {
 	ev, ok := e.(*event)
 	if !ok {
@@ -88,8 +88,10 @@ func (s *stream) Record(e driver.Event) error {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if err := s.usable(); err != nil {
-		return err
+	if s.idle == nil {
+		if err := s.usable(); err != nil {
+			return err
+		}
 	}
 	if s.capture != nil {
 		s.capture.add(func(on *stream) error { return on.Record(ev) })
