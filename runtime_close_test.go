@@ -161,17 +161,20 @@ func TestClosedPoolsAndGroupsAreForgotten(t *testing.T) {
 	})
 }
 
-// closing begins to close a Runtime, and returns once nothing can be made of it any more.
+// closing begins to close a Runtime, and returns when Close has gone as far as it can.
 func closing(rt *symmem.Runtime) (closed chan error) {
 	closed = make(chan error, 1)
 	go func() { closed <- rt.Close() }()
 	for {
 		if _, err := rt.NewEvent(); err != nil {
-			time.Sleep(20 * time.Millisecond) // for Close to go as far as it can
+			awhile()
 			return closed
 		}
 	}
 }
+
+// awhile gives other goroutines the time to do what they must not, or to come to where they wait.
+func awhile() { <-time.After(50 * time.Millisecond) }
 
 func TestAPoolThatIsBeingMadeIsClosedWithTheRuntime(t *testing.T) {
 	together(t, 1, symmem.Options{}, func(r *rank) {
@@ -182,5 +185,18 @@ func TestAPoolThatIsBeingMadeIsClosedWithTheRuntime(t *testing.T) {
 		r.ok(<-closed)
 		_, err = p.Alloc(mib)
 		r.is(err, symmem.ErrClosed)
+	})
+}
+
+// TestMemoryStaysForWorkThatDoesNotEnd while the Runtime is closed; it goes once the work has
+// ended, which the end of all tests looks at.
+func TestMemoryStaysForWorkThatDoesNotEnd(t *testing.T) {
+	together(t, 1, symmem.Options{Timeout: 200 * time.Millisecond}, func(r *rank) {
+		r.needsAddressable() // a GPU's stays in this process
+		b, s := r.alloc(r.pool(), mib), r.stream()
+		r.hold(s)
+		r.ok(s.Fill(b.Memory(), 1))
+		r.ok(b.Free())
+		r.late(r.Close())
 	})
 }

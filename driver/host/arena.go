@@ -34,7 +34,7 @@ func (d *Device) NewArena(bytes int64) (driver.Arena, error) {
 func (a *arena) Address() uintptr { return a.space.Address() }
 
 // Close gives the addresses back.
-func (a *arena) Close() error { return a.space.Close() }
+func (a *arena) Close() error { return a.device.left.unmap(a.space.Close) }
 
 // Keep gives back the addresses behind those that are used. With Config.Scatter any may be.
 func (a *arena) Keep(bytes int64) error {
@@ -133,7 +133,7 @@ func (s *segment) Unmap() error {
 		return fmt.Errorf("unmapping a segment: %w", driver.ErrClosed)
 	}
 	s.unmapped = true
-	return errors.Join(s.memory.Close(), s.closeFile())
+	return errors.Join(s.device.left.unmap(s.memory.Close), s.closeFile())
 }
 
 // withdraw takes the segment back from the hand-off. s.mu is held.

@@ -26,6 +26,7 @@ type Device struct {
 	scatter *scatter.Scatter
 	// capturing counts the streams that record.
 	capturing atomic.Int32
+	left      leftWork
 }
 
 // open meets the other ranks of the machine.

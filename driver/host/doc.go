@@ -36,6 +36,7 @@
 //	sendPipe.mu
 //	segment.mu
 //	event.mu
+//	leftWork.mu
 //
 // The first two are held while this rank waits for others: a launch holds its stream.mu (and the
 // graph.mu of a graph) as long as the collective runs on the caller's thread. The others are not.

@@ -11,6 +11,7 @@ type (
 	sendPipeMu struct{}
 	segmentMu  struct{}
 	eventMu    struct{}
+	leftMu     struct{}
 )
 
 // Rank is the place of graph.mu.
@@ -30,3 +31,6 @@ func (segmentMu) Rank() ranked.Rank { return ranked.Host.At(5, "host.segment.mu"
 
 // Rank is the place of event.mu.
 func (eventMu) Rank() ranked.Rank { return ranked.Host.At(6, "host.event.mu") }
+
+// Rank is the place of leftWork.mu.
+func (leftMu) Rank() ranked.Rank { return ranked.Host.At(7, "host.leftWork.mu") }

@@ -291,7 +291,7 @@ func (s *stream) finish(ctx context.Context) (reported bool, err error) {
 }
 
 // Close waits for the work, and returns its first error if no call has. Work that has not ended
-// after twice the timeout, such as a function of the user's, is left to itself.
+// after twice the timeout, such as a function of the user's, is left to itself, with all memory.
 func (s *stream) Close() error {
 	s.mu.Lock()
 	if s.closed {
@@ -306,10 +306,12 @@ func (s *stream) Close() error {
 	s.mu.Unlock()
 	ctx, cancel := context.WithTimeout(context.Background(), 2*s.device.cfg.Timeout)
 	defer cancel()
-	if reported, err := s.finish(ctx); !reported {
-		return err
+	reported, err := s.finish(ctx)
+	s.device.left.keepFor(s)
+	if reported {
+		return nil
 	}
-	return nil
+	return err
 }
 
 // own returns the stream behind the interface.
