@@ -129,8 +129,8 @@ func (g *Group) launch(ctx context.Context, s *Stream, r *request, e *extras) er
 	}
 	if s.capturing.Load() || e != noExtras ||
 		r.send.extent.stream() != s.number || r.recv.extent.stream() != s.number {
-		s.borrow()
-		defer s.lent()
+		s.beginBorrow()
+		defer s.endBorrow()
 		err := errors.Join(s.uses(r.send, r.recv), s.uses(e.others[0], e.others[1]))
 		if err != nil {
 			return err

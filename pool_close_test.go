@@ -117,7 +117,7 @@ func TestMemoryIsUnmappedAfterTheWorkOfAStreamThatEnds(t *testing.T) {
 					defer close(forgotten)
 					r.Interop().ForgetStream(s)
 				}()
-				time.Sleep(50 * time.Millisecond)
+				awhile()
 				go func() { ended <- end(r, p) }()
 				select {
 				case err := <-ended:
@@ -141,7 +141,7 @@ func TestTrimWaitsForWorkThatIsQueuedMeanwhile(t *testing.T) {
 		release := r.hold(r.stream())
 		trimmed := make(chan error, 1)
 		go func() { trimmed <- p.Trim(r.ctx, 0) }()
-		time.Sleep(50 * time.Millisecond)
+		awhile()
 		end := r.hold(r.DefaultStream())
 		r.ok(r.DefaultStream().Fill(b.Memory(), 3))
 		r.ok(b.Free())

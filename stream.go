@@ -48,10 +48,10 @@ type Stream struct {
 	borrows atomic.Uint64
 }
 
-// borrow begins a call that uses memory of other streams, which ends with lent.
-func (s *Stream) borrow() { s.borrows.Add(1<<32 | 1) }
+// beginBorrow begins a call that uses memory of other streams, which ends with endBorrow.
+func (s *Stream) beginBorrow() { s.borrows.Add(1<<32 | 1) }
 
-func (s *Stream) lent() { s.borrows.Add(^uint64(0)) }
+func (s *Stream) endBorrow() { s.borrows.Add(^uint64(0)) }
 
 // unborrowing reports whether no call has used memory of other streams since borrows was before.
 func (s *Stream) unborrowing(before uint64) bool {
@@ -82,8 +82,8 @@ func (s *Stream) Copy(dst, src Memory) error {
 		return fmt.Errorf("copying: %w", err)
 	}
 	defer leave(dst.pool, src.pool)
-	s.borrow()
-	defer s.lent()
+	s.beginBorrow()
+	defer s.endBorrow()
 	if err := s.touches(dst, src); err != nil {
 		return fmt.Errorf("copying: %w", err)
 	}
@@ -99,8 +99,8 @@ func (s *Stream) Fill(dst Memory, value byte) error {
 		return fmt.Errorf("filling: %w", err)
 	}
 	defer leave(dst.pool, nil)
-	s.borrow()
-	defer s.lent()
+	s.beginBorrow()
+	defer s.endBorrow()
 	if err := s.touches(dst, dst); err != nil {
 		return fmt.Errorf("filling: %w", err)
 	}
@@ -250,7 +250,8 @@ func (s *Stream) touches(a, b Memory) error {
 }
 
 // uses notes that this stream works on memory: buffers of other streams are kept until the work
-// is done, and buffers used in a capture are pinned. The call is between borrow and lent.
+// is done, and buffers used in a capture are pinned. The call is between beginBorrow and
+// endBorrow.
 func (s *Stream) uses(a, b Memory) error {
 	return errors.Join(s.use(a), s.use(b))
 }

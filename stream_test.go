@@ -7,7 +7,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 	"weak"
 
 	"symmem"
@@ -320,7 +319,7 @@ func TestMemoryThatAnotherStreamUsesIsNotReused(t *testing.T) {
 			var forgetting sync.WaitGroup
 			forgetting.Go(func() { r.Interop().ForgetStream(s) })
 			r.held = append(r.held, forgetting.Wait)
-			time.Sleep(20 * time.Millisecond)
+			awhile()
 			r.ok(b.Free())
 		},
 	} {
@@ -337,9 +336,9 @@ func TestMemoryThatAnotherStreamUsesIsNotReused(t *testing.T) {
 				})
 				b = r.alloc(p, 4*mib)
 				r.ok(r.DefaultStream().Fill(b.Memory(), 0))
-				time.Sleep(20 * time.Millisecond)
+				awhile()
 				release()
-				time.Sleep(20 * time.Millisecond)
+				awhile()
 				r.holds(b, 0)
 			})
 		})
