@@ -102,6 +102,7 @@ func (a *AdoptedCommunicator) Register(ctx context.Context, p *Pool) error {
 		return a.failed
 	}
 	pending := a.pending(p)
+	defer p.registered(pending)
 	if len(pending) == 0 {
 		return nil
 	}
@@ -112,7 +113,7 @@ func (a *AdoptedCommunicator) Register(ctx context.Context, p *Pool) error {
 		return err
 	}
 	for _, s := range pending {
-		if err := a.registerOne(ctx, s); err != nil {
+		if err := a.registerOne(ctx, p, s); err != nil {
 			a.failed = fmt.Errorf("registering segment %d with communicator %q: %w",
 				s.ordinal, a.name, err)
 			return a.failed
@@ -130,7 +131,7 @@ func (a *AdoptedCommunicator) pending(p *Pool) []*segment {
 	defer a.windowsMu.Unlock()
 	var pending []*segment
 	for _, s := range p.segments {
-		if s == nil || a.windows[s] != nil {
+		if !s.registrable() || a.windows[s] != nil {
 			continue
 		}
 		if a.group != nil {
@@ -138,6 +139,7 @@ func (a *AdoptedCommunicator) pending(p *Pool) []*segment {
 				continue
 			}
 		}
+		s.registering++
 		pending = append(pending, s)
 	}
 	return pending
@@ -172,13 +174,18 @@ func (a *AdoptedCommunicator) agree(ctx context.Context, p *Pool, pending []*seg
 	return nil
 }
 
-func (a *AdoptedCommunicator) registerOne(ctx context.Context, s *segment) error {
+func (a *AdoptedCommunicator) registerOne(ctx context.Context, p *Pool, s *segment) error {
 	w, err := a.native.Register(ctx, s.memory)
 	if err != nil {
 		return err
 	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
 	a.windowsMu.Lock()
 	defer a.windowsMu.Unlock()
+	if s.releasing { // Trim has looked at the windows before, or is about to
+		return w.Deregister()
+	}
 	a.windows[s] = w
 	return nil
 }

@@ -73,6 +73,10 @@ type segment struct {
 	// releasing reports whether it is about to be unmapped, so that nobody may register it any more;
 	// guarded by Pool.mu.
 	releasing bool
+	// registering counts the registrations under way that have the segment on their list. One that
+	// Trim is to unmap meanwhile the last of them unmaps: due. Both are guarded by Pool.mu.
+	registering int
+	due         bool
 }
 
 // registrable reports whether a segment of the list of its pool is still there to be registered.

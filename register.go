@@ -101,6 +101,7 @@ func (p *Pool) registerPending(ctx context.Context, g *Group, m *membership) err
 	if len(pending) == 0 {
 		return nil
 	}
+	defer p.registered(pending)
 	if err := p.registerAll(ctx, g, m, pending); err != nil {
 		// What is not registered stays pending, so that the next call returns the fault, too.
 		m.pending.Store(true)
@@ -136,10 +137,31 @@ func (p *Pool) pendingOf(m *membership) []*segment {
 	var pending []*segment
 	for _, s := range p.segments[m.next:] {
 		if s.registrable() {
+			s.registering++
 			pending = append(pending, s)
 		}
 	}
 	return pending
+}
+
+// registered ends the use of a list of segments, of which Trim may have retired some meanwhile.
+func (p *Pool) registered(pending []*segment) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, s := range pending {
+		if s.registering--; s.registering == 0 && s.due {
+			_ = p.unmap(s) // Trim has returned
+		}
+	}
+}
+
+// unmapIdle unmaps a segment that Trim has taken. p.mu is held.
+func (p *Pool) unmapIdle(s *segment) error {
+	if s.registering > 0 {
+		s.due = true
+		return nil
+	}
+	return p.unmap(s)
 }
 
 func (p *Pool) registerOne(ctx context.Context, g *Group, m *membership, s *segment) error {
@@ -243,12 +265,12 @@ func (p *Pool) Trim(ctx context.Context, keep int64) error {
 	if _, waitErr := g.comm.Exchange(ctx, driver.LaneControl, nil); waitErr != nil {
 		return errors.Join(err, g.awaitCause(waitErr))
 	}
-	return errors.Join(err, p.retire(idle, (*Pool).unmap))
+	return errors.Join(err, p.retire(idle, (*Pool).unmapIdle))
 }
 
 func (p *Pool) trimAlone(ctx context.Context, keep int64) error {
 	idle, err := p.takeIdle(ctx, keep)
-	return errors.Join(err, p.retire(idle, (*Pool).deregister), p.retire(idle, (*Pool).unmap))
+	return errors.Join(err, p.retire(idle, (*Pool).deregister), p.retire(idle, (*Pool).unmapIdle))
 }
 
 // takeIdle takes the idle segments out of the core, and waits for the work on them: since Trim has

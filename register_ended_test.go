@@ -9,7 +9,8 @@ import (
 )
 
 // TestWhatEndsDuringARegistrationIsNotRegistered ends the segment or the group between the
-// registration by the backend and the note that the pool makes of it.
+// registration by the backend and the note that the pool makes of it. The segment stays mapped as
+// long as the registration may look at it.
 func TestWhatEndsDuringARegistrationIsNotRegistered(t *testing.T) {
 	for name, end := range map[string]func(context.Context, *symmem.Pool, *symmem.Group) error{
 		"the segment, by Trim": func(ctx context.Context, p *symmem.Pool, _ *symmem.Group) error {
@@ -22,15 +23,26 @@ func TestWhatEndsDuringARegistrationIsNotRegistered(t *testing.T) {
 				p := r.pool()
 				r.ok(r.alloc(p, mib).Free())
 				var g *symmem.Group
+				var unmapped atomic.Int32
+				defer r.Interop().Observe(symmem.Observer{
+					SegmentFree: func(symmem.SegmentEvent) { unmapped.Add(1) },
+				})()
 				symmem.HoldRegister(r.Runtime, func() {
 					ended := make(chan error) // another goroutine's call, which has locks of its own
 					go func() { ended <- end(r.ctx, p, g) }()
 					r.ok(<-ended)
+					if unmapped.Load() != 0 {
+						t.Error("unmapped during its registration")
+					}
 				})
 				g = r.split(r.World(), 0)
 				r.is(p.Register(r.ctx, g), symmem.ErrClosed)
 				if n := g.Stats().Windows; n != 0 || p.Stats().Windows != 0 {
 					r.failf("%d windows, the pool has %d", n, p.Stats().Windows)
+				}
+				r.ok(p.Trim(r.ctx, 0))
+				if unmapped.Load() != 1 {
+					r.failf("unmapped %d times", unmapped.Load())
 				}
 			})
 		})
