@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"sync/atomic"
 	"time"
 
 	"symmem/driver"
@@ -24,7 +25,7 @@ type adopted struct {
 	device     *Device
 	handle     nccl.Comm
 	size, rank int
-	stuck      error
+	stuck      atomic.Pointer[driver.TimeoutError]
 }
 
 // allowEarlyStart is the environment variable by which a user says that no kernel of the program
@@ -68,9 +69,6 @@ func (g *adopted) introduce() (err error) {
 	return err
 }
 
-// usable reports whether no call was given up.
-func (g *adopted) usable() bool { return g.stuck == nil }
-
 // Size is the number of ranks.
 func (g *adopted) Size() int { return g.size }
 
@@ -79,8 +77,8 @@ func (g *adopted) Rank() int { return g.rank }
 
 // within makes a call that waits for other ranks, and gives it up when the context ends.
 func (g *adopted) within(ctx context.Context, doing string, call func() error) error {
-	if g.stuck != nil {
-		return g.stuck
+	if err := g.stuck.Load(); err != nil {
+		return err
 	}
 	ctx, cancel := control.Bounded(ctx, g.device.cfg.Timeout)
 	defer cancel()
@@ -90,11 +88,12 @@ func (g *adopted) within(ctx context.Context, doing string, call func() error) e
 	case err := <-ended:
 		return err
 	case <-ctx.Done():
-		g.stuck = &driver.TimeoutError{
+		err := &driver.TimeoutError{
 			Doing:  fmt.Sprintf("%s on communicator %#x of %d ranks", doing, uintptr(g.handle), g.size),
 			Waited: time.Since(begin).Round(time.Millisecond),
 		}
-		return g.stuck
+		g.stuck.Store(err)
+		return err
 	}
 }
 
@@ -125,7 +124,7 @@ type adoptedWindow struct {
 // Deregister takes the registration back on this rank. The communicator is alive.
 func (w *adoptedWindow) Deregister() error {
 	g := w.of
-	if !g.usable() {
+	if g.stuck.Load() != nil {
 		return nil // it ends with the communicator
 	}
 	return g.device.gpu.Do(func() error { return g.device.nccl.WindowDeregister(g.handle, w.handle) })
