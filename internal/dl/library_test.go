@@ -1,6 +1,7 @@
 package dl_test
 
 import (
+	"crypto/rand"
 	"os"
 	"path/filepath"
 	"strings"
@@ -84,8 +85,9 @@ func TestOpenRefusesWhatNamesNoLibrary(t *testing.T) {
 }
 
 func TestALibraryIsResidentOnceItIsOpened(t *testing.T) {
+	soname := "libsymmem_" + rand.Text() + ".so.1" // of this run: libraries are never unloaded
 	path := dltest.Compile(t, "libresident.so", "int answer(void) { return 42; }",
-		"-Wl,-soname,libsymmem_resident.so.1")
+		"-Wl,-soname,"+soname)
 	if _, ok := dl.Resident(path); ok {
 		t.Fatal("it is resident before anybody opened it")
 	}
@@ -94,7 +96,7 @@ func TestALibraryIsResidentOnceItIsOpened(t *testing.T) {
 		t.Fatal(err)
 	}
 	// Its own name is enough now, which finds nothing on the disk.
-	resident, err := dl.Open("libsymmem_resident.so.1")
+	resident, err := dl.Open(soname)
 	if err != nil {
 		t.Fatal(err)
 	}
