@@ -3,6 +3,10 @@ package symmem_test
 import (
 	"context"
 	"errors"
+	"net"
+	"os"
+	"strings"
+	"sync"
 	"syscall"
 	"testing"
 
@@ -120,10 +124,15 @@ func launchedRound(
 }
 
 // insideRound has another stream of the victim end the process while its kernel waits for those of
-// the others, which are late.
+// the others, which come once it has ended.
 func insideRound(ctx context.Context, rt *symmem.Runtime, p *symmem.Pool) error {
+	if isVictim() {
+		if _, err := victimLives(); err != nil {
+			return err
+		}
+	}
 	if isTime(rt) {
-		end, s := func() { yield(10_000) }, rt.DefaultStream()
+		end, s := awaitVictim, rt.DefaultStream()
 		if isVictim() {
 			other, err := rt.NewStream()
 			if err != nil {
@@ -136,6 +145,25 @@ func insideRound(ctx context.Context, rt *symmem.Runtime, p *symmem.Pool) error 
 		}
 	}
 	return collectiveRound(symmem.PathDirect, few)(ctx, rt, p)
+}
+
+// victimLives has the victim listen, as long as it lives, where the others wait for its end.
+var victimLives = sync.OnceValues(func() (net.Listener, error) {
+	return net.Listen("unix", victimAddress())
+})
+
+func victimAddress() string {
+	return strings.TrimPrefix(os.Getenv(storeVariable), "unix:") + "-victim"
+}
+
+// awaitVictim returns when the victim has ended.
+func awaitVictim() {
+	c, err := net.Dial("unix", victimAddress())
+	if err != nil {
+		return // it has
+	}
+	defer c.Close()
+	_, _ = c.Read(make([]byte, 1))
 }
 
 // afterRound has the victim end when its part is over, which that of the others need not be.
