@@ -8,15 +8,24 @@ import sys
 from pathlib import Path
 
 import pytest
-from processes import HERE, Process, ranks, run, run_ranks
+from processes import HERE, Process, ends, ranks, run, run_ranks
+
+WAITING = """
+def waiting_here():
+    print("here", flush=True)
+    time.sleep(1000)
+
+waiting_here()
+"""
 
 
 def test_a_program_that_hangs_is_ended_and_names_its_line() -> None:
-    program = "import time\ndef waiting_here(): time.sleep(1000)\nwaiting_here()"
-    done = run(sys.executable, "-c", program, limit=2)
+    with Process([sys.executable, "-c", f"import time\n{WAITING}"]) as process:
+        process.await_words("here")
+        done = process.end(0.2)
     assert done.code == -6, done
     assert "in waiting_here" in done.err
-    assert "ended by the test: no end within 2.0 s" in done.err
+    assert "ended by the test: no end within 0.2 s" in done.err
 
 
 def test_what_a_program_leaves_behind_does_not_keep_its_test() -> None:
@@ -61,8 +70,11 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 @pytest.mark.torch
 def test_forked_ranks_that_hang_are_ended_and_name_their_lines(tmp_path: Path) -> None:
-    text = "def waiting_here(): time.sleep(1000)\nwaiting_here()"
-    for done in run_ranks(program_that_forks(tmp_path, text), 2, timeout=1):
+    with ranks(program_that_forks(tmp_path, WAITING), 2) as started:
+        for process in started:
+            process.await_words("here")
+        all_done = ends(started, 0.2)
+    for done in all_done:
         assert done.code == -6, done
         assert "in waiting_here" in done.err
         assert "ended by the test: no end within" in done.err
