@@ -16,20 +16,23 @@ func TestWarningsSayWhomALateRankWaitsFor(t *testing.T) {
 	store := rendezvous.NewLocal()
 	defer store.Close()
 	warnings := make(chan driver.LateWarning, 100)
-	for rank := range 3 {
-		roll := control.JoinList{
+	lists := make([]control.JoinList, 3)
+	for rank := range lists {
+		lists[rank] = control.JoinList{
 			Store: store, Group: driver.GroupConfig{ID: "a", Ranks: []int{0, 1, 2}, Rank: rank},
 		}
-		if err := roll.Add(t.Context()); err != nil {
+		if err := lists[rank].Add(t.Context()); err != nil {
 			t.Fatal(err)
 		}
+	}
+	for rank, list := range lists {
 		late := driver.Late{After: 5 * time.Millisecond, Warn: func(w driver.LateWarning) {
 			if rank == 0 {
 				warnings <- w
 			}
 		}}
 		awaited := map[int][]int{0: {1}, 1: {2}}[rank]
-		defer roll.WarnLate(late, func() []int { return awaited })()
+		defer list.WarnLate(late, func() []int { return awaited })()
 	}
 	for deadline := time.After(10 * time.Second); ; {
 		select {
