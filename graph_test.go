@@ -228,7 +228,7 @@ func TestCapturesAndFreesOfOnePoolGoOnSideBySide(t *testing.T) {
 			select {
 			case err := <-work:
 				r.ok(err)
-			case <-time.After(20 * time.Second):
+			case <-time.After(time.Minute):
 				// The world could not be closed: the process ends here.
 				stacks := make([]byte, 1<<16)
 				panic(fmt.Sprintf("captures and frees wait for each other:\n%s",
