@@ -67,6 +67,9 @@ func TestALateRankIsWarnedOfWhileAGroupIsJoined(t *testing.T) {
 		late := r.Rank() == ranks-1
 		for n := 0; late && n < 4; n++ {
 			w := <-warnings
+			for n == 0 && len(w.Ranks) > 1 {
+				w = <-warnings // on a busy machine another one may have been slow to come, too
+			}
 			if !slices.Equal(w.Ranks, []int{ranks - 1}) || w.Waited < warnSoon {
 				r.failf("the warning is %+v", w)
 			}
