@@ -142,12 +142,24 @@ func (rt *Runtime) connectUnguarded(
 	if err := g.useWindows(ctx); err != nil {
 		return nil, g.discard(err)
 	}
-	g.background.Go(g.watch)
-	g.startBackgroundCheck()
+	if err := rt.addGroup(g); err != nil {
+		return nil, g.discard(err)
+	}
+	return g, nil
+}
+
+// addGroup begins what a group does in the background, unless Close has begun: it may not wait for
+// the making of the group any more.
+func (rt *Runtime) addGroup(g *Group) error {
 	rt.mu.Lock()
 	defer rt.mu.Unlock()
+	if err := rt.usable(); err != nil {
+		return err
+	}
+	g.background.Go(g.watch)
+	g.startBackgroundCheck()
 	rt.groups = append(rt.groups, g)
-	return g, nil
+	return nil
 }
 
 // forgetGroup drops a group that is closed. Failed ones stay, since their streams may still have
