@@ -13,7 +13,7 @@ import (
 // TestClosingAGroupGivesUpWorkThatDoesNotEnd, in front of a collective. What the group maps goes
 // once it has ended, which the end of all tests looks at.
 func TestClosingAGroupGivesUpWorkThatDoesNotEnd(t *testing.T) {
-	together(t, 1, symmem.Options{Timeout: 100 * time.Millisecond}, func(r *rank) {
+	together(t, 1, symmem.Options{Timeout: time.Second}, func(r *rank) {
 		r.drops()
 		g := r.split(r.World(), 0)
 		m, s := r.thousand(g), r.stream()

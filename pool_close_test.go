@@ -241,7 +241,7 @@ func TestClosingAPoolWaitsForCalls(t *testing.T) {
 
 // TestClosingAPoolGivesUpWorkThatDoesNotEnd, and the pool can be closed once it has ended.
 func TestClosingAPoolGivesUpWorkThatDoesNotEnd(t *testing.T) {
-	together(t, 1, symmem.Options{Timeout: 100 * time.Millisecond}, func(r *rank) {
+	together(t, 1, symmem.Options{Timeout: time.Second}, func(r *rank) {
 		p := r.pool()
 		s := r.stream()
 		release := r.hold(s)

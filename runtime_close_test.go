@@ -190,7 +190,7 @@ func TestAPoolThatIsBeingMadeIsClosedWithTheRuntime(t *testing.T) {
 
 // TestAGroupThatComesAfterCloseIsClosed, too: Close has waited for it, and gone on.
 func TestAGroupThatComesAfterCloseIsClosed(t *testing.T) {
-	together(t, 1, symmem.Options{Timeout: 200 * time.Millisecond}, func(r *rank) {
+	together(t, 1, symmem.Options{Timeout: time.Second}, func(r *rank) {
 		symmem.HoldConnect(r.Runtime, func() { r.ok(r.Close()) })
 		_, err := r.Join(r.ctx, "late", []int{0})
 		r.is(err, symmem.ErrClosed)
@@ -200,7 +200,7 @@ func TestAGroupThatComesAfterCloseIsClosed(t *testing.T) {
 // TestMemoryStaysForWorkThatDoesNotEnd while the Runtime is closed; it goes once the work has
 // ended, which the end of all tests looks at.
 func TestMemoryStaysForWorkThatDoesNotEnd(t *testing.T) {
-	together(t, 1, symmem.Options{Timeout: 200 * time.Millisecond}, func(r *rank) {
+	together(t, 1, symmem.Options{Timeout: time.Second}, func(r *rank) {
 		r.needsAddressable() // a GPU's stays in this process
 		b, s := r.alloc(r.pool(), mib), r.stream()
 		r.hold(s)
