@@ -99,8 +99,6 @@ func (b Buffer) UseOn(s *Stream) error {
 	if s == nil || s.rt != b.memory.pool.rt {
 		return invalid("using a buffer on no stream, or on one of another runtime")
 	}
-	s.beginBorrow()
-	defer s.endBorrow()
 	return b.memory.pool.use(b, s)
 }
 

@@ -127,10 +127,9 @@ func (g *Group) launch(ctx context.Context, s *Stream, r *request, e *extras) er
 		}
 		return err
 	}
-	if s.capturing.Load() || e != noExtras ||
-		r.send.extent.stream() != s.number || r.recv.extent.stream() != s.number {
-		s.beginBorrow()
-		defer s.endBorrow()
+	borrows := s.capturing.Load() || e != noExtras ||
+		r.send.extent.stream() != s.number || r.recv.extent.stream() != s.number
+	if borrows {
 		err := errors.Join(s.uses(r.send, r.recv), s.uses(e.others[0], e.others[1]))
 		if err != nil {
 			return err
@@ -140,6 +139,10 @@ func (g *Group) launch(ctx context.Context, s *Stream, r *request, e *extras) er
 		err = g.launchAdopted(s, p)
 	} else {
 		err = g.comm.Launch(s.queue, p.plan)
+	}
+	if borrows {
+		s.usesStill(r.send, r.recv)
+		s.usesStill(e.others[0], e.others[1])
 	}
 	if err != nil {
 		return g.awaitCause(err)

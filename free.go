@@ -79,6 +79,12 @@ func (p *Pool) use(b Buffer, s *Stream) error {
 	return nil
 }
 
+func (p *Pool) useAgain(m Memory, s *Stream) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.core.UseAgain(m.handle, s.number)
+}
+
 func (p *Pool) pin(m Memory) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -156,18 +162,25 @@ func (p *Pool) absorbReturns() {
 	}
 }
 
-// reclaimIdle returns the blocks that were deferred because of a stream that is idle now, unless it
-// has borrowed memory since before.
-func (p *Pool) reclaimIdle(s *Stream, before uint64) {
+// mark is the place behind all uses and frees so far.
+func (p *Pool) mark() alloc.Mark {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.closed || len(p.useEvents) == 0 || !s.unborrowing(before) {
+	return p.core.Mark()
+}
+
+// reclaimIdle returns the blocks that were deferred because of a stream whose work from before a
+// place is done.
+func (p *Pool) reclaimIdle(s *Stream, before alloc.Mark) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closed || len(p.useEvents) == 0 {
 		return
 	}
-	p.core.Synced(s.number)
+	p.core.Synced(s.number, before)
 	p.absorbReturns()
 	for m := range p.useEvents {
-		if m.Stream == s.number {
+		if m.Stream == s.number && before.Covers(m) {
 			delete(p.useEvents, m)
 		}
 	}

@@ -42,20 +42,6 @@ type Stream struct {
 	held    []Memory // buffers that the capture under way has used; guarded by pinning
 	// adopted is the queue if another library has made it.
 	adopted driver.AdoptedStream
-	// borrows counts the calls that use memory of other streams: in its lower half those under way,
-	// in the upper one those that have begun. Synchronize gives back nothing of a stream that gets
-	// such a call meanwhile, which may have come too late for the wait.
-	borrows atomic.Uint64
-}
-
-// beginBorrow begins a call that uses memory of other streams, which ends with endBorrow.
-func (s *Stream) beginBorrow() { s.borrows.Add(1<<32 | 1) }
-
-func (s *Stream) endBorrow() { s.borrows.Add(^uint64(0)) }
-
-// unborrowing reports whether no call has used memory of other streams since borrows was before.
-func (s *Stream) unborrowing(before uint64) bool {
-	return uint32(before) == 0 && s.borrows.Load() == before
 }
 
 // NewStream makes a stream. It is closed with the Runtime.
@@ -82,11 +68,10 @@ func (s *Stream) Copy(dst, src Memory) error {
 		return fmt.Errorf("copying: %w", err)
 	}
 	defer leave(dst.pool, src.pool)
-	s.beginBorrow()
-	defer s.endBorrow()
 	if err := s.touches(dst, src); err != nil {
 		return fmt.Errorf("copying: %w", err)
 	}
+	defer s.usesStill(dst, src)
 	if err := s.queue.Copy(dst.Address(), src.Address(), src.Bytes()); err != nil {
 		return err
 	}
@@ -99,11 +84,10 @@ func (s *Stream) Fill(dst Memory, value byte) error {
 		return fmt.Errorf("filling: %w", err)
 	}
 	defer leave(dst.pool, nil)
-	s.beginBorrow()
-	defer s.endBorrow()
 	if err := s.touches(dst, dst); err != nil {
 		return fmt.Errorf("filling: %w", err)
 	}
+	defer s.usesStill(dst, dst)
 	if err := s.queue.Fill(dst.Address(), value, dst.Bytes()); err != nil {
 		return err
 	}
@@ -164,17 +148,21 @@ func (s *Stream) Wait(e *Event) error {
 // the stream runs again. A fault of a group comes as that group's error. While the stream is
 // captured it returns ErrCapturing. The wait is bounded by ctx alone.
 //
-// It is an event of every pool's history: buffers that were freed while this stream used them come
-// back to their pools here, unless other goroutines give it memory of other streams meanwhile: then
-// later. Ranks of a domain therefore synchronize in the same places.
+// It is an event of every pool's history: buffers that were freed while this stream used them, and
+// before Synchronize was called, come back to their pools here. Ranks of a domain therefore
+// synchronize in the same places.
 func (s *Stream) Synchronize(ctx context.Context) error {
-	before := s.borrows.Load()
+	pools := s.rt.allPools()
+	before := make([]alloc.Mark, len(pools))
+	for i, p := range pools {
+		before[i] = p.mark()
+	}
 	err := s.queue.Synchronize(ctx)
 	if errors.Is(err, ErrCapturing) || ctx.Err() != nil && errors.Is(err, context.Cause(ctx)) {
 		return err // it has not been waited for
 	}
-	for _, p := range s.rt.allPools() {
-		p.reclaimIdle(s, before)
+	for i, p := range pools {
+		p.reclaimIdle(s, before[i])
 	}
 	return s.rt.awaitStreamCause(err)
 }
@@ -250,10 +238,20 @@ func (s *Stream) touches(a, b Memory) error {
 }
 
 // uses notes that this stream works on memory: buffers of other streams are kept until the work
-// is done, and buffers used in a capture are pinned. The call is between beginBorrow and
-// endBorrow.
+// is done, and buffers used in a capture are pinned. Once the work is queued the call notes it
+// again, by usesStill.
 func (s *Stream) uses(a, b Memory) error {
 	return errors.Join(s.use(a), s.use(b))
+}
+
+// usesStill is uses once the work is queued: a Synchronize of another goroutine in between has not
+// waited for it, and ends the use that was noted before.
+func (s *Stream) usesStill(a, b Memory) {
+	for _, m := range [...]Memory{a, b} {
+		if m.pool != nil && m.extent.stream() != s.number {
+			m.pool.useAgain(m, s)
+		}
+	}
 }
 
 func (s *Stream) use(m Memory) error {

@@ -284,38 +284,56 @@ func TestNoStreamAndNoEventAreRefused(t *testing.T) {
 
 // TestMemoryThatAnotherStreamUsesIsNotReused before that use is over, however it came about.
 func TestMemoryThatAnotherStreamUsesIsNotReused(t *testing.T) {
-	type use func(r *rank, b symmem.Buffer, queue func(*symmem.Stream))
+	type use func(r *rank, b symmem.Buffer, hold func(*symmem.Stream))
 	for name, use := range map[string]use{
 		"by a call during Synchronize, as is Free": func(
-			r *rank, b symmem.Buffer, queue func(*symmem.Stream),
+			r *rank, b symmem.Buffer, hold func(*symmem.Stream),
 		) {
 			s := r.stream()
 			symmem.HoldSynchronize(s, sync.OnceFunc(func() {
-				queue(s)
+				hold(s)
+				r.ok(s.Fill(b.Memory(), 1))
 				r.ok(b.Free())
 			}))
 			r.ok(s.Synchronize(r.ctx))
 		},
 		"by a call during Synchronize": func(
-			r *rank, b symmem.Buffer, queue func(*symmem.Stream),
+			r *rank, b symmem.Buffer, hold func(*symmem.Stream),
 		) {
 			s := r.stream()
-			symmem.HoldSynchronize(s, sync.OnceFunc(func() { queue(s) }))
+			symmem.HoldSynchronize(s, sync.OnceFunc(func() {
+				hold(s)
+				r.ok(s.Fill(b.Memory(), 1))
+			}))
 			r.ok(s.Synchronize(r.ctx))
 			r.ok(b.Free())
 		},
-		"and one that is gone": func(r *rank, b symmem.Buffer, queue func(*symmem.Stream)) {
-			queue(r.stream())
+		"by a call that Synchronize comes into": func(
+			r *rank, b symmem.Buffer, hold func(*symmem.Stream),
+		) {
+			s := r.stream()
+			symmem.HoldFill(s, func() {
+				r.ok(s.Synchronize(r.ctx))
+				hold(s)
+			})
+			r.ok(s.Fill(b.Memory(), 1))
+			r.ok(b.Free())
+		},
+		"and one that is gone": func(r *rank, b symmem.Buffer, hold func(*symmem.Stream)) {
+			s := r.stream()
+			hold(s)
+			r.ok(s.Fill(b.Memory(), 1))
 			gone, err := r.Interop().AdoptStream(r.stream().Handle())
 			r.ok(err)
 			r.ok(b.UseOn(gone))
 			r.Interop().ForgetStream(gone)
 			r.ok(b.Free())
 		},
-		"that is ending": func(r *rank, b symmem.Buffer, queue func(*symmem.Stream)) {
+		"that is ending": func(r *rank, b symmem.Buffer, hold func(*symmem.Stream)) {
 			s, err := r.Interop().AdoptStream(r.stream().Handle())
 			r.ok(err)
-			queue(s)
+			hold(s)
+			r.ok(s.Fill(b.Memory(), 1))
 			var forgetting sync.WaitGroup
 			forgetting.Go(func() { r.Interop().ForgetStream(s) })
 			r.held = append(r.held, forgetting.Wait)
@@ -330,16 +348,40 @@ func TestMemoryThatAnotherStreamUsesIsNotReused(t *testing.T) {
 				r.ok(waiting.UseOn(r.stream()))
 				r.ok(waiting.Free())
 				b, release := r.alloc(p, 2*mib), func() {}
-				use(r, b, func(s *symmem.Stream) {
-					release = r.hold(s)
-					r.ok(s.Fill(b.Memory(), 1))
-				})
+				use(r, b, func(s *symmem.Stream) { release = r.hold(s) })
 				b = r.alloc(p, 4*mib)
 				r.ok(r.DefaultStream().Fill(b.Memory(), 0))
 				awhile()
 				release()
 				awhile()
 				r.holds(b, 0)
+			})
+		})
+	}
+}
+
+// TestWhenMemoryComesBackIsAlikeOnAllRanks, whatever their other goroutines do on the stream
+// meanwhile, and whenever they forget a stream.
+func TestWhenMemoryComesBackIsAlikeOnAllRanks(t *testing.T) {
+	for name, run := range map[string]func(*rank, *symmem.Pool){
+		"one has calls during Synchronize": func(r *rank, p *symmem.Pool) {
+			s, own := r.stream(), r.plain(mib)
+			b := r.alloc(p, mib)
+			r.ok(b.UseOn(s))
+			r.ok(b.Free())
+			symmem.HoldSynchronize(s, sync.OnceFunc(func() {
+				if r.Rank() == 1 {
+					r.ok(s.Fill(own, 1))
+				}
+			}))
+			r.ok(s.Synchronize(r.ctx))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			together(t, 2, symmem.Options{}, func(r *rank) {
+				p := r.pool()
+				run(r, p)
+				r.ok(r.World().Check(r.ctx))
 			})
 		})
 	}

@@ -322,7 +322,7 @@ func TestOperationsDoNotAllocateInSteadyState(t *testing.T) {
 		{"uses, deferral and synchronisation", func() {
 			_ = c.Use(step(8192).Handle, 2)
 			_, _ = c.Free(blocks[next])
-			c.Synced(2)
+			c.Synced(2, c.Mark())
 			blocks[next], _, _ = c.Alloc(8192, 1)
 		}},
 		{"pins", func() {

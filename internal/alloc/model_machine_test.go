@@ -14,6 +14,8 @@ import (
 type machine struct {
 	core   *Core
 	model  *model
+	mark   Mark
+	marked modelMark
 	held   []*modelBlock // live or parked
 	stale  []Block       // freed handles
 	addend uint64
@@ -136,10 +138,21 @@ func (m *machine) Use(t *rapid.T) {
 	m.model.use(b, on)
 }
 
+func (m *machine) UseAgain(t *rapid.T) {
+	b, on := m.pick(t, Live), drawStream(t)
+	m.core.UseAgain(b.block().Handle, on)
+	m.model.useAgain(b, on)
+}
+
+func (m *machine) Mark(*rapid.T) { m.mark, m.marked = m.core.Mark(), m.model.mark() }
+
 func (m *machine) Synced(t *rapid.T) {
 	on := drawStream(t)
-	m.core.Synced(on)
-	m.model.sync(on)
+	if rapid.Bool().Draw(t, "all") {
+		m.Mark(t)
+	}
+	m.core.Synced(on, m.mark)
+	m.model.sync(on, m.marked)
 	m.reported(t)
 }
 

@@ -174,22 +174,40 @@ func (m *model) use(b *modelBlock, on Stream) {
 	if on == b.segment.Stream {
 		return
 	}
-	m.marked++
-	i := slices.IndexFunc(b.uses, func(u modelUse) bool { return u.stream == on })
-	if i < 0 {
+	if !m.useAgain(b, on) {
+		m.marked++
 		b.uses = slices.Insert(b.uses, 0, modelUse{on, m.marked})
-		return
 	}
-	b.uses[i].mark = m.marked
 }
 
-func (m *model) sync(on Stream) {
+func (m *model) useAgain(b *modelBlock, on Stream) bool {
+	i := slices.IndexFunc(b.uses, func(u modelUse) bool { return u.stream == on })
+	if i < 0 {
+		return false
+	}
+	m.marked++
+	b.uses[i].mark = m.marked
+	return true
+}
+
+// modelMark is how many uses and deferrals a model had seen.
+type modelMark struct {
+	uses      int
+	deferrals uint64
+}
+
+func (m *model) mark() modelMark { return modelMark{m.marked, m.deferrals} }
+
+func (m *model) sync(on Stream, before modelMark) {
 	m.begin()
 	if slices.Contains(m.met, on) {
-		m.synced[on] = m.marked
+		m.synced[on] = max(m.synced[on], before.uses)
 	}
 	for _, owner := range m.met {
 		for _, b := range m.deferred(owner) {
+			if b.deferral > before.deferrals {
+				continue
+			}
 			b.uses = slices.DeleteFunc(b.uses, func(u modelUse) bool { return u.stream == on })
 			if len(b.uses) == 0 {
 				m.late(b)

@@ -14,7 +14,7 @@ type StreamPoint struct {
 type stream struct {
 	name   Stream
 	number uint32 // see Number
-	synced uint64 // uses up to this Use call are over
+	synced uint64 // uses up to this Use call are over; see Mark
 	first  uint32 // its deferred blocks, oldest first, linked by their side records
 	last   uint32
 }
@@ -97,13 +97,10 @@ func (c *Core) Use(h Handle, on Stream) error {
 	if n == c.homeOf(&c.blocks[id])/2 {
 		return nil
 	}
-	c.marked++
-	for u := side.uses; u != 0; u = c.uses[u].next {
-		if c.uses[u].stream == n {
-			c.uses[u].call = c.marked
-			return nil
-		}
+	if c.useAgain(id, n) {
+		return nil
 	}
+	c.marked++
 	u := c.grabUse()
 	c.uses[u] = use{call: c.marked, stream: n, next: side.uses}
 	side.uses = u
@@ -111,21 +108,53 @@ func (c *Core) Use(h Handle, on Stream) error {
 	return nil
 }
 
-// Synced records that the program waited on the host for all work on a stream. Deferred blocks
-// whose uses are all over come back; see Returned. The order is by owner stream, in the order in
-// which the Core first met them, then by deferral. Time grows with the deferred blocks.
-func (c *Core) Synced(on Stream) {
+// UseAgain notes anew that a block is used on a stream, where Use has noted it and the block is
+// live still: else it does nothing. A Mark in between does not cover the use any more.
+func (c *Core) UseAgain(h Handle, on Stream) {
+	id, err := c.live(h)
+	n, known := c.numbers[on]
+	if err == nil && known {
+		c.useAgain(id, n)
+	}
+}
+
+// useAgain reports whether the use was noted before.
+func (c *Core) useAgain(id, stream uint32) bool {
+	for u := c.sides[id].uses; u != 0; u = c.uses[u].next {
+		if c.uses[u].stream == stream {
+			c.marked++
+			c.uses[u].call = c.marked
+			return true
+		}
+	}
+	return false
+}
+
+// Mark is a place in the calls of a Core.
+type Mark struct{ uses, deferrals uint64 }
+
+// Mark is the place behind all calls so far.
+func (c *Core) Mark() Mark { return Mark{c.marked, c.deferrals} }
+
+// Covers reports whether the event of a deferred block comes before the place.
+func (m Mark) Covers(p StreamPoint) bool { return p.Deferral <= m.deferrals }
+
+// Synced records that the program waited on the host for all work on a stream that it had before a
+// place. Deferred blocks whose uses are all over come back; see Returned. The order is by owner
+// stream, in the order in which the Core first met them, then by deferral. Time grows with the
+// deferred blocks.
+func (c *Core) Synced(on Stream, before Mark) {
 	c.mergeHot()
 	c.reports.clear()
 	n, known := c.numbers[on]
 	if !known {
 		return
 	}
-	c.streams[n].synced = c.marked
+	c.streams[n].synced = max(c.streams[n].synced, before.uses)
 	for s := range c.streams {
 		for id := c.streams[s].first; id != 0; {
 			after := c.sides[id].after
-			if c.endUse(id, n) && c.sides[id].uses == 0 {
+			if c.endUse(id, n, before.deferrals) && c.sides[id].uses == 0 {
 				c.unqueue(id)
 			}
 			id = after
@@ -133,12 +162,12 @@ func (c *Core) Synced(on Stream) {
 	}
 }
 
-// endUse forgets the use of a deferred block on a stream and reports whether there was one. If
-// it was the last, the return of the block is reported.
-func (c *Core) endUse(id, stream uint32) bool {
+// endUse forgets the use on a stream of a block that was deferred by then, and reports whether
+// there was one. If it was the last, the return of the block is reported.
+func (c *Core) endUse(id, stream uint32, then uint64) bool {
 	for link := &c.sides[id].uses; *link != 0; link = &c.uses[*link].next {
 		u := *link
-		if c.uses[u].stream != stream {
+		if c.uses[u].stream != stream || c.uses[u].call > then {
 			continue
 		}
 		*link = c.uses[u].next

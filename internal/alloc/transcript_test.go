@@ -62,7 +62,7 @@ func (s *transcript) run(d *datadriven.TestData) error {
 	case "use":
 		return s.core.Use(s.blocks[name].Handle, stream)
 	case "synced":
-		s.core.Synced(stream)
+		s.core.Synced(stream, s.core.Mark())
 		s.reports()
 	case "pin":
 		_, err := s.core.Pin(s.blocks[name].Handle)
