@@ -117,16 +117,18 @@ func (p *Pool) unpin(m Memory) error {
 	return nil
 }
 
-// recordUses records an event on every stream that used the block that was just deferred. One that
-// is closed has no work any more. p.mu is held.
+// recordUses records an event on every stream that used the block that was just deferred. Of one
+// that is closed, and has no work any more, it notes that there is none: ranks may forget a stream
+// at different times. p.mu is held.
 func (p *Pool) recordUses() error {
 	var errs []error
 	for _, m := range p.core.EventsToRecord() {
 		e, err := p.rt.streamAt(m.Stream).recordEvent()
-		switch {
-		case err == nil:
-			p.useEvents[m] = e
-		case !errors.Is(err, ErrClosed):
+		if err != nil {
+			e = nil
+		}
+		p.useEvents[m] = e
+		if err != nil && !errors.Is(err, ErrClosed) {
 			errs = append(errs, fmt.Errorf("freeing a buffer that other streams use: %w", err))
 		}
 	}
@@ -147,11 +149,11 @@ func (p *Pool) reclaim(s *Stream) error {
 }
 
 func (p *Pool) awaitUse(s *Stream, m alloc.StreamPoint) error {
-	e, ok := p.useEvents[m]
-	if !ok {
+	e := p.useEvents[m]
+	delete(p.useEvents, m)
+	if e == nil {
 		return nil
 	}
-	delete(p.useEvents, m)
 	return s.queue.WaitOnly(e)
 }
 

@@ -53,7 +53,7 @@ type Pool struct {
 	ledger    *ledger.Ledger                     // guarded by mu
 	segments  []*segment                         // by ordinal, nil once trimmed; guarded by mu
 	next      int64                              // arena offset of the next segment; guarded by mu
-	useEvents map[alloc.StreamPoint]driver.Event // of uses of deferred blocks; guarded by mu
+	useEvents map[alloc.StreamPoint]driver.Event // of uses of deferred blocks, or nil; guarded by mu
 	members   map[*Group]*membership             // groups that register here; guarded by mu
 	closed    bool                               // guarded by mu
 	kept      map[*segment]int                   // live buffers after Close; guarded by mu

@@ -376,6 +376,21 @@ func TestWhenMemoryComesBackIsAlikeOnAllRanks(t *testing.T) {
 			}))
 			r.ok(s.Synchronize(r.ctx))
 		},
+		"one forgets a stream before the others do": func(r *rank, p *symmem.Pool) {
+			s := r.stream()
+			gone, err := r.Interop().AdoptStream(r.stream().Handle())
+			r.ok(err)
+			b, live := r.alloc(p, mib), r.alloc(p, mib)
+			r.ok(b.UseOn(gone))
+			r.ok(live.UseOn(s))
+			if r.Rank() == 1 {
+				r.Interop().ForgetStream(gone)
+			}
+			r.ok(b.Free())
+			r.ok(s.Synchronize(r.ctx))
+			r.ok(live.Free())
+			r.alloc(p, mib)
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			together(t, 2, symmem.Options{}, func(r *rank) {
