@@ -1,10 +1,6 @@
 package host
 
-import (
-	"errors"
-
-	"symmem/internal/ranked"
-)
+import "symmem/internal/ranked"
 
 // leftWork is work that has not ended in time, with which streams were closed. It may go on, so the
 // memory of the device stays until it has ended.
@@ -38,20 +34,18 @@ func (l *leftWork) keepFor(s *stream) {
 	l.mu.Unlock()
 	go func() {
 		<-idle.over
-		_ = l.ended() // nobody is there to be told
+		l.ended()
 	}()
 }
 
-func (l *leftWork) ended() error {
+func (l *leftWork) ended() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.streams--; l.streams > 0 {
-		return nil
+		return
 	}
-	var errs []error
 	for _, unmap := range l.unmaps {
-		errs = append(errs, unmap())
+		_ = unmap() // nobody is there to be told
 	}
 	l.unmaps = nil
-	return errors.Join(errs...)
 }

@@ -247,7 +247,8 @@ func (s *stream) Fill(dst uintptr, value byte, bytes int64) error {
 	if bytes < 0 {
 		return fmt.Errorf("filling %d bytes: %w", bytes, driver.ErrOutOfRange)
 	}
-	return s.submit(hostWork(func() { reduce.Fill(pointer(dst), value, int(bytes)) }), always)
+	to := pointer(dst) // as in Copy
+	return s.submit(hostWork(func() { reduce.Fill(to, value, int(bytes)) }), always)
 }
 
 // Host runs a function in stream order.

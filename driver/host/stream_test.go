@@ -1,10 +1,13 @@
 package host
 
 import (
+	"runtime"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
+	"unsafe"
+	"weak"
 )
 
 // TestAllWhoWaitForAStreamLearnOfItsFailure: each of them would take the results for good.
@@ -33,4 +36,39 @@ func TestAllWhoWaitForAStreamLearnOfItsFailure(t *testing.T) {
 		check(t, made.Synchronize(t.Context()))
 		check(t, made.Close())
 	})
+}
+
+// TestQueuedWorkKeepsGoSlicesReachable by itself: a stream that is closed meanwhile takes no more
+// work that would.
+func TestQueuedWorkKeepsGoSlicesReachable(t *testing.T) {
+	const bytes = 1 << 16
+	for name, queue := range map[string]func(s *stream, slice, other uintptr) error{
+		"copied from": func(s *stream, slice, other uintptr) error {
+			return s.Copy(other, slice, bytes)
+		},
+		"copied to": func(s *stream, slice, other uintptr) error {
+			return s.Copy(slice, other, bytes)
+		},
+		"filled": func(s *stream, slice, _ uintptr) error { return s.Fill(slice, 1, bytes) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			s, begin := &stream{device: newDuo(t).devices[0]}, make(chan struct{})
+			other := make([]byte, bytes)
+			check(t, s.Host(func() { <-begin }))
+			kept := func() weak.Pointer[byte] {
+				slice := make([]byte, bytes)
+				check(t, queue(s, uintptr(unsafe.Pointer(&slice[0])), uintptr(unsafe.Pointer(&other[0]))))
+				return weak.Make(&slice[0])
+			}()
+			runtime.GC()
+			runtime.GC()
+			if kept.Value() == nil {
+				t.Error("the slice was collected before the work on it")
+				return // which may be in memory of somebody else
+			}
+			close(begin)
+			check(t, s.Close())
+			runtime.KeepAlive(other)
+		})
+	}
 }
