@@ -139,7 +139,7 @@ func (a *AdoptedCommunicator) pending(p *Pool) []*segment {
 				continue
 			}
 		}
-		s.registering++
+		s.holds++
 		pending = append(pending, s)
 	}
 	return pending

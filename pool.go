@@ -73,10 +73,9 @@ type segment struct {
 	// releasing reports whether it is about to be unmapped, so that nobody may register it any more;
 	// guarded by Pool.mu.
 	releasing bool
-	// registering counts the registrations under way that have the segment on their list. One that
-	// Trim is to unmap meanwhile the last of them unmaps: due. Both are guarded by Pool.mu.
-	registering int
-	due         bool
+	// holds counts who needs it mapped: the pool, until Trim, and registrations under way that have it
+	// on their list; guarded by Pool.mu.
+	holds int
 }
 
 // registrable reports whether a segment of the list of its pool is still there to be registered.
@@ -306,7 +305,7 @@ func (p *Pool) grow(s *Stream, growth alloc.Growth, site uint32) error {
 	address := memory.Address()
 	p.segments = append(p.segments, &segment{
 		memory: memory, start: *(*unsafe.Pointer)(unsafe.Pointer(&address)),
-		ordinal: ordinal, bytes: growth.Bytes, stream: p.core.Number(s.number),
+		ordinal: ordinal, bytes: growth.Bytes, stream: p.core.Number(s.number), holds: 1,
 	})
 	p.ledger.Absorb(&ledger.Event{
 		Kind: ledger.KindSegment, Stream: p.core.Number(s.number), Segment: ordinal,

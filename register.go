@@ -137,7 +137,7 @@ func (p *Pool) pendingOf(m *membership) []*segment {
 	var pending []*segment
 	for _, s := range p.segments[m.next:] {
 		if s.registrable() {
-			s.registering++
+			s.holds++
 			pending = append(pending, s)
 		}
 	}
@@ -149,16 +149,13 @@ func (p *Pool) registered(pending []*segment) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, s := range pending {
-		if s.registering--; s.registering == 0 && s.due {
-			_ = p.unmap(s) // Trim has returned
-		}
+		_ = p.release(s) // an error is that of a Trim that has returned
 	}
 }
 
-// unmapIdle unmaps a segment that Trim has taken. p.mu is held.
-func (p *Pool) unmapIdle(s *segment) error {
-	if s.registering > 0 {
-		s.due = true
+// release ends a hold of a segment. The last one unmaps it. p.mu is held.
+func (p *Pool) release(s *segment) error {
+	if s.holds--; s.holds > 0 {
 		return nil
 	}
 	return p.unmap(s)
@@ -265,12 +262,12 @@ func (p *Pool) Trim(ctx context.Context, keep int64) error {
 	if _, waitErr := g.comm.Exchange(ctx, driver.LaneControl, nil); waitErr != nil {
 		return errors.Join(err, g.awaitCause(waitErr))
 	}
-	return errors.Join(err, p.retire(idle, (*Pool).unmapIdle))
+	return errors.Join(err, p.retire(idle, (*Pool).release))
 }
 
 func (p *Pool) trimAlone(ctx context.Context, keep int64) error {
 	idle, err := p.takeIdle(ctx, keep)
-	return errors.Join(err, p.retire(idle, (*Pool).deregister), p.retire(idle, (*Pool).unmapIdle))
+	return errors.Join(err, p.retire(idle, (*Pool).deregister), p.retire(idle, (*Pool).release))
 }
 
 // takeIdle takes the idle segments out of the core, and waits for the work on them: since Trim has
