@@ -93,7 +93,8 @@ func (t *tally) report(out io.Writer) (failed bool, err error) {
 		case strings.HasSuffix(outcome, "fail"):
 			failed = true
 			fmt.Fprintf(out, "FAILED %v\n%s\n", k, t.output[k])
-		case outcome == begun && t.crashed(k.pkg):
+		case outcome == begun && t.outcome[key{k.pkg, ""}] == "fail" &&
+			!strings.HasPrefix(k.test, "Benchmark"):
 			fmt.Fprintf(out, "NO END %v\n%s\n", k, t.output[k])
 		}
 	}

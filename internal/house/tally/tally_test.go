@@ -51,6 +51,20 @@ func TestTally(t *testing.T) {
 			{"Action":"fail","Package":"p"}`,
 			"FAILED p\nFAIL p\n\nNO END p TestB\npanic: x\n\n1 passed, 1 failed\n", true,
 		},
+		{
+			"so it is after a test that failed, but not where benchmarks passed",
+			`{"Action":"run","Package":"p","Test":"TestA"}
+			{"Action":"fail","Package":"p","Test":"TestA"}
+			{"Action":"run","Package":"p","Test":"TestB"}
+			{"Action":"output","Package":"p","Test":"TestB","Output":"panic: x\n"}
+			{"Action":"fail","Package":"p"}
+			{"Action":"run","Package":"q","Test":"TestC"}
+			{"Action":"fail","Package":"q","Test":"TestC"}
+			{"Action":"run","Package":"q","Test":"BenchmarkD"}
+			{"Action":"fail","Package":"q"}`,
+			"FAILED p\n\nFAILED p TestA\n\nNO END p TestB\npanic: x\n\nFAILED q\n\nFAILED q TestC\n\n" +
+				"0 passed, 2 failed\n", true,
+		},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			var out strings.Builder
