@@ -168,8 +168,8 @@ func (s *Stream) Synchronize(ctx context.Context) error {
 }
 
 // drain waits until no work that was queued so far runs on any stream: what it uses may be unmapped
-// then. The errors of that work stay with their streams. Streams that are closed have no work, and
-// what a capture records uses only memory that the graph pins.
+// then. The errors of that work stay with their streams. Streams that are closed take an event as
+// long as work of them goes on, and what a capture records uses only memory that the graph pins.
 func (rt *Runtime) drain(ctx context.Context) error {
 	rt.mu.Lock()
 	streams := append([]*Stream(nil), rt.streams...)

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 	"weak"
 
 	"symmem"
@@ -360,6 +361,26 @@ func TestMemoryThatAnotherStreamUsesIsNotReused(t *testing.T) {
 	}
 }
 
+// TestMemoryOfAStreamThatIsGivenUpIsNotReused while its work goes on.
+func TestMemoryOfAStreamThatIsGivenUpIsNotReused(t *testing.T) {
+	together(t, 1, symmem.Options{Timeout: time.Second}, func(r *rank) {
+		p := r.poolWith(symmem.PoolOptions{FirstSegment: 2 * mib, Capacity: 2 * mib})
+		s, err := r.Interop().AdoptStream(r.stream().Handle())
+		r.ok(err)
+		b := r.alloc(p, 2*mib)
+		release := r.hold(s)
+		r.ok(s.Fill(b.Memory(), 1))
+		r.Interop().ForgetStream(s)
+		r.ok(b.Free())
+		b = r.alloc(p, 2*mib)
+		r.ok(r.DefaultStream().Fill(b.Memory(), 0))
+		awhile()
+		release()
+		awhile()
+		r.holds(b, 0)
+	})
+}
+
 // TestWhenMemoryComesBackIsAlikeOnAllRanks, whatever their other goroutines do on the stream
 // meanwhile, and whenever they forget a stream.
 func TestWhenMemoryComesBackIsAlikeOnAllRanks(t *testing.T) {
@@ -390,6 +411,7 @@ func TestWhenMemoryComesBackIsAlikeOnAllRanks(t *testing.T) {
 			r.ok(s.Synchronize(r.ctx))
 			r.ok(live.Free())
 			r.alloc(p, mib)
+			r.Interop().ForgetStream(gone)
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

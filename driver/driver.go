@@ -138,7 +138,8 @@ type Stream interface {
 	Fill(dst uintptr, value byte, bytes int64) error
 	// Host runs a function of the host in stream order. It must not call into symmem.
 	Host(work func()) error
-	// Record marks the event's point: after everything queued so far.
+	// Record marks the event's point: after everything queued so far. So it does on a stream that is
+	// closed while work of it goes on; without work it returns ErrClosed.
 	Record(Event) error
 	// Wait makes later work wait for the point that the event marks now. If the work before that
 	// point has failed, this stream fails with the same error. The wait is for this rank's own work

@@ -80,7 +80,7 @@ func (p *point) skip(cause error) {
 	close(p.reached)
 }
 
-// Record records the event, also on a stream that is being closed and has work still.
+// Record records the event, also on a stream that is closed and has work still.
 func (s *stream) Record(e driver.Event) error {
 	ev, ok := e.(*event)
 	if !ok {

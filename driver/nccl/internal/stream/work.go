@@ -126,11 +126,16 @@ func (s *Stream) run(work func(), done *gpu.Word, value uint32) {
 
 // Record records the event. In a capture it does so for each launch of the graph, after all
 // of the graph's work: so the graph has no node for it.
-// On a stream that its owner captures the point is behind what the stream was given here before.
+// On a stream that its owner captures the point is behind what the stream was given here before; so
+// it is on one that was closed before that had ended.
 func (s *Stream) Record(e driver.Event) error {
 	ev, ok := e.(*Event)
 	if !ok || ev.streams != s.streams {
 		return errors.New("recording an event: it is of another device")
+	}
+	if s.adopted && s.left.Load() && !s.queued.Done() {
+		ev.share(&s.queued)
+		return nil
 	}
 	return s.submit(func() error {
 		switch {
