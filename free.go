@@ -23,7 +23,7 @@ func (p *Pool) blockOf(m Memory) (alloc.Block, error) {
 	return p.core.Live(m.handle)
 }
 
-// usable returns ErrClosed of a pool that is closed, or about to be. p.mu is held.
+// usable returns ErrClosed of a pool that is closed, or about to be.
 func (p *Pool) usable() error {
 	if p.callers.refused() {
 		return errPoolClosed
@@ -85,12 +85,10 @@ func (p *Pool) useAgain(m Memory, s *Stream) {
 	p.core.UseAgain(m.handle, s.number)
 }
 
+// pin is called within a call that callers counts, so the pool is not closed.
 func (p *Pool) pin(m Memory) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.closed {
-		return fmt.Errorf("using a buffer in a capture: pool: %w", ErrClosed)
-	}
 	block, err := p.core.Pin(m.handle)
 	if err != nil {
 		return fmt.Errorf("using a buffer in a capture: %w", err)

@@ -235,7 +235,7 @@ func (p *Pool) alloc(s *Stream, bytes int64, site uint32) (Buffer, error) {
 // refuse gives back the lock of a pool that is closed.
 func (p *Pool) refuse() error {
 	p.mu.Unlock()
-	return fmt.Errorf("pool: %w", ErrClosed)
+	return errPoolClosed
 }
 
 func notifyAlloc(b Buffer, block alloc.Block) {

@@ -184,11 +184,11 @@ func (rt *Runtime) Formula() Formula { return rt.opts.Deterministic }
 
 // Close leaves every group and gives back all memory without live buffers; Pool.Close says what
 // becomes of those. It waits for queued work, at most for twice the timeout, and where that does
-// not end as long again for each group with collectives behind it. It waits for no other rank,
-// except that the rank that serves the store waits for the others to leave, until the timeout has
-// passed since the call (and 1 s at least), and that a fault of a group which nobody was told of is
-// found out together. Ranks that have ended are not waited for. The error says it once, however
-// many streams had it. A second Close does nothing.
+// not end as long again for each group with collectives behind it, and for each pool that a call
+// still works with. It waits for no other rank, except that the rank that serves the store waits
+// for the others to leave, until the timeout has passed since the call (and 1 s at least), and that
+// a fault of a group which nobody was told of is found out together. Ranks that have ended are not
+// waited for. The error says it once, however many streams had it. A second Close does nothing.
 func (rt *Runtime) Close() error {
 	rt.mu.Lock()
 	closed := rt.closed()
