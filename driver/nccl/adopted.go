@@ -69,6 +69,9 @@ func (g *adopted) introduce() (err error) {
 	return err
 }
 
+// usable reports whether no call was given up.
+func (g *adopted) usable() bool { return g.stuck.Load() == nil }
+
 // Size is the number of ranks.
 func (g *adopted) Size() int { return g.size }
 
@@ -124,7 +127,7 @@ type adoptedWindow struct {
 // Deregister takes the registration back on this rank. The communicator is alive.
 func (w *adoptedWindow) Deregister() error {
 	g := w.of
-	if g.stuck.Load() != nil {
+	if !g.usable() {
 		return nil // it ends with the communicator
 	}
 	return g.device.gpu.Do(func() error { return g.device.nccl.WindowDeregister(g.handle, w.handle) })
