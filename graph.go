@@ -69,26 +69,38 @@ func (s *Stream) recordNewEvent() (driver.Event, error) {
 	return e, s.queue.Record(e)
 }
 
-// EndCapture stops recording.
+// EndCapture stops recording. Where it returns an error the capture has ended, too, and nothing is
+// left of it.
 func (s *Stream) EndCapture() (*Graph, error) {
 	s.pinning.Lock()
 	defer s.pinning.Unlock()
-	s.recording.Lock()
-	defer s.recording.Unlock()
-	work, err := s.queue.EndCapture()
-	if err != nil {
-		return nil, err
-	}
-	s.rt.countCaptures(-1)
-	s.capturing.Store(false)
+	work, err := s.stopRecording()
 	g := &Graph{rt: s.rt, work: work, pins: s.held}
-	for _, m := range s.held {
+	s.held = nil
+	if err != nil {
+		return nil, errors.Join(err, g.unpin())
+	}
+	for _, m := range g.pins {
 		if !slices.Contains(g.pools, m.pool) {
 			g.pools = append(g.pools, m.pool)
 		}
 	}
-	s.held = nil
 	return g, nil
+}
+
+// stopRecording ends the capture of the backend. s.pinning is held.
+func (s *Stream) stopRecording() (driver.Graph, error) {
+	s.recording.Lock()
+	defer s.recording.Unlock()
+	work, err := s.queue.EndCapture()
+	if s.capturing.Load() {
+		s.rt.countCaptures(-1)
+		s.capturing.Store(false)
+		if errors.Is(err, driver.ErrNotCapturing) {
+			err = fmt.Errorf("ending a capture: the stream has ended: %w", ErrClosed)
+		}
+	}
+	return work, err
 }
 
 // pinned keeps a buffer for the graph that is being captured, once. It reports whether the stream
@@ -155,7 +167,12 @@ func (g *Graph) Close() error {
 		return nil
 	}
 	g.closed = true
-	errs := []error{g.work.Close()}
+	return errors.Join(g.work.Close(), g.unpin())
+}
+
+// unpin gives back the pins. g.mu is held, or nobody else has the graph.
+func (g *Graph) unpin() error {
+	var errs []error
 	for _, m := range g.pins {
 		errs = append(errs, m.pool.unpin(m))
 	}

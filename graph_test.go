@@ -73,6 +73,27 @@ func TestBlocksOfACaptureAreNotHandedOutWhileTheGraphLives(t *testing.T) {
 	})
 }
 
+// TestNothingIsLeftOfACaptureThatFails, here since its stream ends: the rank can register again,
+// and buffers of the capture are pinned no more.
+func TestNothingIsLeftOfACaptureThatFails(t *testing.T) {
+	together(t, 1, symmem.Options{}, func(r *rank) {
+		p := r.pool()
+		b := r.alloc(p, mib)
+		s, err := r.Interop().AdoptStream(r.stream().Handle())
+		r.ok(err)
+		r.ok(s.BeginCapture())
+		r.ok(s.Fill(b.Memory(), 3))
+		r.Interop().ForgetStream(s)
+		_, err = s.EndCapture()
+		r.is(err, symmem.ErrClosed)
+		r.ok(p.Register(r.ctx, r.World()))
+		r.ok(b.Free())
+		if s := p.Stats(); s.Pinned != 0 || s.Used != 0 {
+			r.failf("%+v", s)
+		}
+	})
+}
+
 func TestAGraphIsReplayedAfterItsPoolHasGrown(t *testing.T) {
 	together(t, 2, symmem.Options{}, func(r *rank) {
 		p := r.pool()
