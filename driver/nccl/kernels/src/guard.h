@@ -49,7 +49,7 @@ DEVICE u32 missing(const Call& call, u64 epoch) {
 	return set;
 }
 
-enum { LooksAtOnce = 128, LooksNearby = 8 * LooksAtOnce };
+enum { LooksNearby = 8 * dev::LooksAtOnce };
 
 // ended reports whether the host has ended this rank's kernels, and then writes the fault word.
 DEVICE bool ended(const Call& call, u32 end) {
@@ -61,7 +61,7 @@ DEVICE bool ended(const Call& call, u32 end) {
 // go_on is asked between two looks, and reports whether to look again.
 DEVICE bool go_on(Guard& guard, const Call& call, u64 epoch) {
 	dev::pause();
-	if (++guard.looks % LooksAtOnce != 0) return true;
+	if (++guard.looks % dev::LooksAtOnce != 0) return true;
 	if (dev::load_relaxed(&state(call, dev::block())->fault) != None) return false;
 	if (guard.looks % LooksNearby == 0 && ended(call, dev::load_relaxed(&call.report->end))) return false;
 	u64 now = dev::clock();
