@@ -350,12 +350,7 @@ func TestMemoryThatAnotherStreamUsesIsNotReused(t *testing.T) {
 				r.ok(waiting.Free())
 				b, release := r.alloc(p, 2*mib), func() {}
 				use(r, b, func(s *symmem.Stream) { release = r.hold(s) })
-				b = r.alloc(p, 4*mib)
-				r.ok(r.DefaultStream().Fill(b.Memory(), 0))
-				awhile()
-				release()
-				awhile()
-				r.holds(b, 0)
+				r.keepsReused(p, 4*mib, release)
 			})
 		})
 	}
@@ -372,13 +367,20 @@ func TestMemoryOfAStreamThatIsGivenUpIsNotReused(t *testing.T) {
 		r.ok(s.Fill(b.Memory(), 1))
 		r.Interop().ForgetStream(s)
 		r.ok(b.Free())
-		b = r.alloc(p, 2*mib)
-		r.ok(r.DefaultStream().Fill(b.Memory(), 0))
-		awhile()
-		release()
-		awhile()
-		r.holds(b, 0)
+		r.keepsReused(p, 2*mib, release)
 	})
+}
+
+// keepsReused allocates all of a pool, lets the work go on that another stream has there, and fails
+// if that writes behind the new owner.
+func (r *rank) keepsReused(p *symmem.Pool, bytes int64, release func()) {
+	r.t.Helper()
+	b := r.alloc(p, bytes)
+	r.ok(r.DefaultStream().Fill(b.Memory(), 0))
+	awhile()
+	release()
+	awhile()
+	r.holds(b, 0)
 }
 
 // TestWhenMemoryComesBackIsAlikeOnAllRanks, whatever their other goroutines do on the stream
