@@ -39,7 +39,7 @@ type Server struct {
 	closed          bool
 	// onAcceptError is called, once, with why no connection can be accepted.
 	onAcceptError func(error)
-	// authTimeout is how long a connection may stay new or unauthenticated.
+	// authTimeout is how long a remote connection may stay new or unauthenticated.
 	authTimeout time.Duration
 }
 
@@ -132,9 +132,9 @@ func (s *Server) startSession(conn net.Conn, remote bool) bool {
 	s.last++
 	n := &session{server: s, id: s.last, conn: conn, remote: remote, out: newOutbox()}
 	s.sessions[n.id] = n
-	// One that cannot be set is closed already, which the session will see.
-	_ = conn.SetReadDeadline(time.Now().Add(s.authTimeout))
 	if remote {
+		// A deadline that cannot be set means a closed connection, which the session will see.
+		_ = conn.SetReadDeadline(time.Now().Add(s.authTimeout))
 		s.addUnauthenticated(n)
 	}
 	s.running.Go(n.run)

@@ -24,7 +24,7 @@ type session struct {
 }
 
 const (
-	// authTimeout is how long a connection may stay new or unauthenticated.
+	// authTimeout is how long a remote connection may stay new or unauthenticated.
 	authTimeout = 5 * time.Second
 	// flushTimeout is how long the last replies of a session may take.
 	flushTimeout = time.Second

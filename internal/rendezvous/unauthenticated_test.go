@@ -84,6 +84,18 @@ func TestASilentConnectionIsClosedInTime(t *testing.T) {
 	}
 }
 
+// TestAClientInTheServersProcessIsNoStranger: no deadline ends its handshake, however busy the
+// machine is.
+func TestAClientInTheServersProcessIsNoStranger(t *testing.T) {
+	s, _ := serveOn(t, "127.0.0.1:0", "token")
+	s.mu.Lock()
+	s.authTimeout = -time.Second
+	s.mu.Unlock()
+	if err := s.Client().Set(testContext(t), "key", nil); err != nil {
+		t.Error(err)
+	}
+}
+
 // TestAStrangerDoesNotHoldUpTheEnd of a store.
 func TestAStrangerDoesNotHoldUpTheEnd(t *testing.T) {
 	s, err := Listen("127.0.0.1:0", "token")
