@@ -84,9 +84,9 @@ func TestASilentConnectionIsClosedInTime(t *testing.T) {
 	}
 }
 
-// TestAClientInTheServersProcessIsNoStranger: no deadline ends its handshake, however busy the
+// TestAClientOfTheSameProcessHasNoDeadline: nothing ends its handshake, however busy the
 // machine is.
-func TestAClientInTheServersProcessIsNoStranger(t *testing.T) {
+func TestAClientOfTheSameProcessHasNoDeadline(t *testing.T) {
 	s, _ := serveOn(t, "127.0.0.1:0", "token")
 	s.mu.Lock()
 	s.authTimeout = -time.Second
