@@ -9,8 +9,8 @@ import (
 	"symmem/internal/reduce"
 )
 
-// Reduce is what the ranks of a group get for their inputs, which are of one length and in the
-// order of the group. One rank gets its own. Elements are in the byte order of the machine.
+// Reduce returns what the ranks of a group get for their inputs, which have one length and are in
+// the order of the group. One rank gets its own. Elements are in the byte order of the machine.
 func Reduce(f driver.Formula, op driver.ReduceOp, t driver.DataType, inputs [][]byte) []byte {
 	if len(inputs) == 1 {
 		return bytes.Clone(inputs[0])

@@ -5,6 +5,7 @@ package formula
 
 import (
 	"math"
+	"math/bits"
 
 	"symmem/driver"
 )
@@ -43,14 +44,29 @@ func pair[T number](op driver.ReduceOp, a, b T) T {
 	panic("no formula for " + op.String())
 }
 
-// result is the whole formula, but for the last rounding of 16-bit floats.
+// result computes the whole formula, except for the last rounding of 16-bit floats.
 func result[T number](f driver.Formula, op driver.ReduceOp, x []T, round func(T) T, nan T) T {
 	acc := combine(f, op, x, round)
 	if op == driver.Avg {
-		acc /= T(len(x))
+		acc = average(f, x, acc, round)
 	}
 	if math.IsNaN(float64(acc)) {
 		return nan
 	}
 	return acc
+}
+
+// average divides a sum by the number of ranks. A sum that is not finite is computed once more,
+// from elements that are scaled by a power of two so that no sum of finite ones overflows.
+func average[T number](f driver.Formula, x []T, sum T, round func(T) T) T {
+	n := T(len(x))
+	if !math.IsNaN(float64(sum)) && !math.IsInf(float64(sum), 0) {
+		return sum / n
+	}
+	scale := T(math.Ldexp(1, -bits.Len(uint(len(x)-1)))) // 1/2 for 2 ranks, 1/4 for 3 and 4
+	scaled := make([]T, len(x))
+	for r := range x {
+		scaled[r] = x[r] * scale
+	}
+	return combine(f, driver.Sum, scaled, round) / (n * scale)
 }

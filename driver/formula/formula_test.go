@@ -88,6 +88,66 @@ func TestZerosNaNsAndAveragesAreAsThePageSays(t *testing.T) {
 	}
 }
 
+// TestAveragesDoNotOverflow computes averages by hand whose sums are not finite.
+func TestAveragesDoNotOverflow(t *testing.T) {
+	const huge, most, least = 0x1.8p127, math.MaxFloat32, math.SmallestNonzeroFloat32
+	inf := float32(math.Inf(1))
+	nan := math.Float32frombits(0x7FFFFFFF)
+	for _, c := range []struct {
+		f    driver.Formula
+		x    []float32
+		want float32
+	}{
+		{driver.RankOrder, []float32{3e38, 3e38}, 3e38},
+		{driver.RankOrder, []float32{-huge, -huge, -huge}, -huge},
+		{driver.RankOrder, []float32{huge, huge, -huge, -huge}, 0},
+		{driver.Tree, []float32{huge, huge, -huge, -huge}, 0}, // whose first sum is a NaN
+		{driver.RankOrder, []float32{most, most, most, most}, most},
+		{driver.RankOrder, []float32{huge, huge, -inf}, -inf},
+		{driver.RankOrder, []float32{huge, huge, -inf, inf}, nan},
+		{driver.RankOrder, []float32{huge, nan, huge}, nan},
+		// Products by 1/8: half of the least number, which rounds to zero, and six times it.
+		{driver.RankOrder, []float32{huge, huge, -huge, -huge, 4 * least, 4 * least}, 0},
+		{driver.RankOrder, []float32{huge, huge, -huge, -huge, 48 * least, 48 * least}, 16 * least},
+	} {
+		var inputs [][]byte
+		for _, x := range c.x {
+			inputs = append(inputs, floats(x))
+		}
+		got := formula.Reduce(c.f, driver.Avg, driver.Float32, inputs)
+		if !bytes.Equal(got, floats(c.want)) {
+			t.Errorf("%v average of %v: %x, not %x", c.f, c.x, got, floats(c.want))
+		}
+	}
+}
+
+// TestTheAverageOfTheLargestNumbersIsFinite tries the elements with the greatest sum. Rounding is
+// monotone, so averages of other finite elements are finite, too.
+func TestTheAverageOfTheLargestNumbersIsFinite(t *testing.T) {
+	for dt, largest := range map[driver.DataType]uint64{
+		driver.Float64: 0x7FEFFFFFFFFFFFFF, driver.Float32: 0x7F7FFFFF, driver.Float16: 0x7BFF,
+		driver.BFloat16: 0x7F7F,
+	} {
+		one := formula.AppendBits(nil, dt, largest)
+		infinity := formula.AppendBits(nil, dt, largest+1)
+		for ranks := 2; ranks <= 1024; ranks++ {
+			for _, f := range formulas(ranks) {
+				got := formula.Reduce(f, driver.Avg, dt, slices.Repeat([][]byte{one}, ranks))
+				if bytes.Equal(got, infinity) {
+					t.Fatalf("%v: the %v average of %d is infinite", dt, f, ranks)
+				}
+			}
+		}
+	}
+}
+
+func formulas(ranks int) []driver.Formula {
+	if ranks&(ranks-1) != 0 {
+		return []driver.Formula{driver.RankOrder}
+	}
+	return []driver.Formula{driver.RankOrder, driver.Tree, driver.RoundedTree}
+}
+
 // TestKernelsOfTheHostComputeTheFormula compares it with what runs.
 func TestKernelsOfTheHostComputeTheFormula(t *testing.T) {
 	const count = 5003

@@ -107,6 +107,9 @@ def test_the_numbers_tell_one_formula_from_another() -> None:
         ("ranks", "max", [-0.0, 0.0], 0.0),
         ("ranks", "prod", [float("inf"), 0.0], float("nan")),
         ("ranks", "avg", [1, 2, 4], 7 / 3),
+        ("ranks", "avg", [65504, 65504, 65504], 65504),
+        ("tree", "avg", [65504, 65504, -65504, -65504], 0),
+        ("rounded-tree", "avg", [65504, 65504, -65504, -65504], 0),  # inf - inf, unless scaled
     ],
 )
 def test_the_formula_is_that_of_the_page(

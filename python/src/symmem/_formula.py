@@ -24,13 +24,24 @@ def reduced(formula: str, op: str, parts: list[torch.Tensor]) -> torch.Tensor:
     wide = torch.float32 if floats and dtype.itemsize == 2 else dtype
     total = _combine(formula, op, [p.to(wide) for p in parts], dtype)
     if op == "avg":
-        count = torch.full_like(total, len(parts))  # by a number PyTorch may multiply
-        total = torch.div(total, count, rounding_mode=None if floats else "trunc")
+        total = _average(formula, [p.to(wide) for p in parts], total, dtype)
     result = total.to(dtype)
     if floats:
         bits = BITS[dtype.itemsize]
         result.view(bits)[result.isnan()] = torch.iinfo(bits).max
     return result
+
+
+def _average(
+    formula: str, x: list[torch.Tensor], total: torch.Tensor, dtype: torch.dtype
+) -> torch.Tensor:
+    """Divide by tensors: by a number PyTorch may multiply. What is not finite is added scaled."""
+    count = torch.full_like(total, len(x))
+    if not dtype.is_floating_point:
+        return torch.div(total, count, rounding_mode="trunc")
+    scale = 0.5 ** (len(x) - 1).bit_length()
+    again = _combine(formula, "sum", [part * scale for part in x], dtype) / (count * scale)
+    return torch.where(total.isfinite(), total / count, again)
 
 
 def _combine(formula: str, op: str, x: list[torch.Tensor], dtype: torch.dtype) -> torch.Tensor:
