@@ -15,6 +15,10 @@ var formulaContracts = []contract{
 	{"reductions by the order of ranks have its bits", proveFormula(driver.RankOrder)},
 	{"reductions by a tree have its bits", proveFormula(driver.Tree)},
 	{"reductions by a tree that rounds have its bits", proveFormula(driver.RoundedTree)},
+	{"special values without a formula", proveSpecials(driver.AnyFormula)},
+	{"special values by the order of ranks", proveSpecials(driver.RankOrder)},
+	{"special values by a tree", proveSpecials(driver.Tree)},
+	{"special values by a tree that rounds", proveSpecials(driver.RoundedTree)},
 }
 
 // scope is how many elements of each type and operation are tried, and the size of the largest
@@ -69,6 +73,39 @@ func tryFormula(t *testing.T, h Harness, f driver.Formula, n int, seed uint64) {
 		t.Skipf("no path of the backend takes the formula %v", f)
 	}
 	t.Logf("%d calls", tried)
+}
+
+// proveSpecials reduces NaNs, infinities, zeros, subnormal and the largest numbers of every type,
+// in all combinations of three ranks, on every path that takes the group's formula.
+func proveSpecials(f driver.Formula) func(*testing.T, Harness) {
+	return func(t *testing.T, h Harness) {
+		if f == driver.AnyFormula && h.Unordered {
+			t.Skip("without a formula the backend's library has special values of its own")
+		}
+		for _, n := range []int{2, 3, 4} {
+			if f.Fits(n) == nil {
+				t.Run(fmt.Sprint(n, " ranks"), func(t *testing.T) { trySpecials(t, h, f, n) })
+			}
+		}
+	}
+}
+
+func trySpecials(t *testing.T, h Harness, f driver.Formula, n int) {
+	const combinations = 14 * 14 * 14
+	b := newBench(t, h, n, 8*combinations+4096, options{check: true, formula: f})
+	tried := 0
+	for _, dataType := range dataTypes {
+		for op := range driver.ReduceOp(driver.ReduceOps) {
+			c := trial{
+				operation: driver.AllReduce, dataType: dataType, op: op, count: combinations,
+				formula: f, special: true, inPlace: op%2 == 0,
+			}
+			tried += tryPaths(b, &c)
+		}
+	}
+	if tried == 0 {
+		t.Skipf("no path of the backend takes the formula %v", f)
+	}
 }
 
 // drawReduction draws a reduction. The caller sets type, operation and formula.

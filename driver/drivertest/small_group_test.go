@@ -206,7 +206,7 @@ func (p *smallPlan) reduce(to []byte, parts [][]byte) {
 	}
 	into, count := []unsafe.Pointer{unsafe.Pointer(unsafe.SliceData(to))}, int(p.Count)
 	if p.ReduceOp == driver.Avg {
-		reduce.Average(p.DataType, into, sources, count, int64(len(parts)), reduce.Hint{})
+		reduce.Average(p.DataType, into, sources, count, reduce.Hint{})
 		return
 	}
 	reduce.Reduce(reduce.Op(p.ReduceOp), p.DataType, into, sources, count, reduce.Hint{})

@@ -27,6 +27,8 @@ type trial struct {
 	// then.
 	formula driver.Formula
 	seed    uint64
+	// special means that inputs are special values.
+	special bool
 	// replayed means that the call is made by a graph.
 	replayed bool
 
@@ -55,9 +57,12 @@ func (c *trial) prepare(h Harness, n int) {
 	send, _ := (&driver.Call{Operation: c.operation, Count: c.count, DataType: driver.Int8}).Spans(n)
 	c.inputs, c.wants = nil, make([][]byte, n)
 	for r := range n {
-		if c.formula == driver.AnyFormula {
+		switch {
+		case c.special:
+			c.inputs = append(c.inputs, formula.Specials(c.dataType, r, send))
+		case c.formula == driver.AnyFormula:
 			c.inputs = append(c.inputs, input(h, c.dataType, r, send))
-		} else {
+		default:
 			c.inputs = append(c.inputs, formula.Input(c.dataType, c.seed, r, n, send))
 		}
 	}

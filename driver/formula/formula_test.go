@@ -190,9 +190,9 @@ func checkTrees(
 			copies[i] = bytes.Clone(inputs[i])
 		}
 		srcs := pointers(copies)
-		tree := reduce.Tree{Op: reduce.Op(op), T: dt, Rounded: f == driver.RoundedTree, Divisor: 1}
+		tree := reduce.Tree{Op: reduce.Op(op), T: dt, Rounded: f == driver.RoundedTree}
 		if op == driver.Avg {
-			tree.Op, tree.Divisor = reduce.Sum, int64(len(inputs))
+			tree.Op, tree.Average = reduce.Sum, true
 		}
 		tree.Reduce(srcs[1:2], srcs, len(inputs[0])/dt.Size())
 		if !bytes.Equal(copies[1], formula.Reduce(f, op, dt, inputs)) {
@@ -213,7 +213,7 @@ func kernel(op driver.ReduceOp, dt driver.DataType, inputs [][]byte) []byte {
 	srcs := pointers(inputs)
 	dsts, count := []unsafe.Pointer{unsafe.Pointer(&out[0])}, len(out)/dt.Size()
 	if op == driver.Avg {
-		reduce.Average(dt, dsts, srcs, count, int64(len(inputs)), reduce.Hint{})
+		reduce.Average(dt, dsts, srcs, count, reduce.Hint{})
 	} else {
 		reduce.Reduce(reduce.Op(op), dt, dsts, srcs, count, reduce.Hint{})
 	}

@@ -35,6 +35,20 @@ func Input(t driver.DataType, seed uint64, rank, ranks int, count int64) []byte 
 	return out
 }
 
+// Specials returns what a rank contributes to try special values out, alike in every run: all
+// combinations of three ranks, and then again.
+func Specials(t driver.DataType, rank int, count int64) []byte {
+	values := specials[t]
+	out := make([]byte, 0, count*int64(t.Size()))
+	for i := range count {
+		for range rank % 3 {
+			i /= int64(len(values))
+		}
+		out = AppendBits(out, t, values[(i+int64(rank/3))%int64(len(values))])
+	}
+	return out
+}
+
 // small says how many powers of two the numbers of other ranks are below those that cancel: bits of
 // theirs are lost where they are added to one in the accumulator.
 var small = map[driver.DataType]int{
@@ -86,7 +100,7 @@ func AppendBits(to []byte, t driver.DataType, bits uint64) []byte {
 }
 
 // specials are zeros, the smallest and the largest subnormal and normal numbers, one, infinities,
-// and NaNs, quiet and signalling.
+// and NaNs, quiet and signalling; of integers those where arithmetic wraps.
 var specials = map[driver.DataType][]uint64{
 	driver.Float64: {
 		0, 1 << 63, 1, 1<<63 | 1, 0x000FFFFFFFFFFFFF, 0x0010000000000000, 0x8010000000000001,
@@ -105,4 +119,8 @@ var specials = map[driver.DataType][]uint64{
 		0, 1 << 15, 1, 1<<15 | 1, 0x007F, 0x0080, 0x8081, 0x3F80, 0x7F7F, 0xFF7F, 0x7F80, 0xFF80,
 		0x7FC1, 0xFF81,
 	},
+	driver.Int8:  {0, 1, 0x7F, 0x80, 0x81, 0xFF},
+	driver.Uint8: {0, 1, 0x7F, 0x80, 0x81, 0xFF},
+	driver.Int32: {0, 1, 0x7FFFFFFF, 0x80000000, 0x80000001, 0xFFFFFFFF},
+	driver.Int64: {0, 1, 1<<63 - 1, 1 << 63, 1<<63 | 1, 1<<64 - 1},
 }

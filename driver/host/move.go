@@ -270,8 +270,7 @@ func (c *communicator) reduce(call *plan, sources, destinations int, count, tota
 		return
 	}
 	if call.ReduceOp == driver.Avg {
-		n := int64(c.Size())
-		reduce.Average(call.DataType, dsts, srcs, int(count), n, hint)
+		reduce.Average(call.DataType, dsts, srcs, int(count), hint)
 		return
 	}
 	reduce.Reduce(reduce.Op(call.ReduceOp), call.DataType, dsts, srcs, int(count), hint)
@@ -282,10 +281,9 @@ func (c *communicator) reduce(call *plan, sources, destinations int, count, tota
 func (c *communicator) reduceTree(call *plan, dsts, srcs []unsafe.Pointer, count int) {
 	tree := reduce.Tree{
 		Op: reduce.Op(call.ReduceOp), T: call.DataType, Rounded: c.cfg.Formula == driver.RoundedTree,
-		Divisor: 1,
 	}
 	if call.ReduceOp == driver.Avg {
-		tree.Op, tree.Divisor = reduce.Sum, int64(len(srcs))
+		tree.Op, tree.Average = reduce.Sum, true
 	}
 	tree.Reduce(dsts, srcs, count)
 }

@@ -14,9 +14,8 @@ func TestReduceDoesNotAllocate(t *testing.T) {
 				srcs := [2]unsafe.Pointer{unsafe.Pointer(&a), unsafe.Pointer(&b)}
 				dsts := [1]unsafe.Pointer{unsafe.Pointer(&c)}
 				Reduce(Sum, typ, dsts[:], srcs[:], 600/typ.Size(), Hint{Stream: true})
-				Average(typ, dsts[:], srcs[:], 600/typ.Size(), 3, Hint{})
-				Scale(typ, dsts[0], 600/typ.Size(), 2)
-				Tree{T: typ, Divisor: 2}.Reduce(dsts[:], srcs[:], 600/typ.Size())
+				Average(typ, dsts[:], srcs[:], 600/typ.Size(), Hint{})
+				Tree{T: typ, Average: true}.Reduce(dsts[:], srcs[:], 600/typ.Size())
 			})
 			if allocations != 0 {
 				t.Errorf("%s, %v: %v allocations, want none", name, typ, allocations)
@@ -35,7 +34,9 @@ func TestViolatedPreconditionsPanicBeforeMemoryIsTouched(t *testing.T) {
 		"an unknown operation":  func() { Reduce(OpCount, Float32, one, one, 1, Hint{}) },
 		"an unknown data type":  func() { Reduce(Sum, dataTypes, one, one, 1, Hint{}) },
 		"a negative count":      func() { Reduce(Sum, Float32, one, one, -1, Hint{}) },
-		"a zero divisor":        func() { Average(Float32, one, one, 1, 0, Hint{}) },
+		"an average that is no sum": func() {
+			Tree{T: Float32, Op: Max, Average: true}.Reduce(one, one, 1)
+		},
 	}
 	for name, call := range cases {
 		t.Run(name, func(t *testing.T) {

@@ -11,6 +11,9 @@
 // # Values
 //
 //   - Integers wrap. Average truncates towards zero after a sum that wraps.
+//   - Average divides a sum of floats by the number of sources, with one more rounding. A sum that
+//     is infinite or a NaN is computed once more from scaled elements and so does not overflow, as
+//     docs/reference/deterministic.md states.
 //   - Float32 and Float64 round every operation to nearest, ties to even, and keep subnormal
 //     numbers, on amd64 also where the calling thread flushes them or rounds otherwise: see
 //     Arithmetic.

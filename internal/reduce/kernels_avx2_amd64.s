@@ -2,7 +2,7 @@
 
 #include "textflag.h"
 
-// func reduceAVX2(kernel uint32, dsts *unsafe.Pointer, ndst int, srcs *unsafe.Pointer, nsrc int, from, to int, flags, value uint64)
+// func reduceAVX2(kernel uint32, dsts *unsafe.Pointer, ndst int, srcs *unsafe.Pointer, nsrc int, from, to int, flags uint64, last *final)
 TEXT ·reduceAVX2(SB), NOSPLIT|NOFRAME, $0-72
 	MOVL kernel+0(FP), AX
 	MOVQ dsts+8(FP), DI
@@ -12,7 +12,7 @@ TEXT ·reduceAVX2(SB), NOSPLIT|NOFRAME, $0-72
 	MOVQ from+40(FP), R10
 	MOVQ to+48(FP), R11
 	MOVQ flags+56(FP), BX
-	MOVQ value+64(FP), DX
+	MOVQ last+64(FP), DX
 	LEAQ kernelsAVX2<>(SB), CX
 	MOVQ (CX)(AX*8), AX
 	VMOVUPS trialAVX2<>+0(SB), X0
@@ -45,8 +45,6 @@ DATA trialAVX2<>+44(SB)/4, $0x3f800002
 GLOBL trialAVX2<>(SB), RODATA|NOPTR, $48
 
 TEXT sumFloat32AVX2<>(SB), NOSPLIT|NOFRAME, $0-0
-	VMOVQ DX, X15
-	VPBROADCASTD X15, Y15
 	MOVQ R11, R12
 	SUBQ $256, R12
 	CMPQ R10, R12
@@ -343,6 +341,7 @@ twinNaN:
 	JMP twinClear
 
 blockMultiply:
+	VPBROADCASTD (DX), Y15
 	TESTL $4, BX
 	JNE blockDivide
 	VMULPS Y15, Y0, Y0
@@ -353,7 +352,7 @@ blockMultiply:
 	VMULPS Y15, Y5, Y5
 	VMULPS Y15, Y6, Y6
 	VMULPS Y15, Y7, Y7
-	JMP blockPack
+	JMP blockCheck
 
 blockDivide:
 	VDIVPS Y15, Y0, Y0
@@ -364,7 +363,34 @@ blockDivide:
 	VDIVPS Y15, Y5, Y5
 	VDIVPS Y15, Y6, Y6
 	VDIVPS Y15, Y7, Y7
-	JMP blockPack
+
+blockCheck:
+	TESTL $8, BX
+	JEQ blockPack
+	VSUBPS Y0, Y0, Y8
+	VSUBPS Y1, Y1, Y9
+	VPOR Y9, Y8, Y8
+	VSUBPS Y2, Y2, Y9
+	VPOR Y9, Y8, Y8
+	VSUBPS Y3, Y3, Y9
+	VPOR Y9, Y8, Y8
+	VSUBPS Y4, Y4, Y9
+	VPOR Y9, Y8, Y8
+	VSUBPS Y5, Y5, Y9
+	VPOR Y9, Y8, Y8
+	VSUBPS Y6, Y6, Y9
+	VPOR Y9, Y8, Y8
+	VSUBPS Y7, Y7, Y9
+	VPOR Y9, Y8, Y8
+	VCMPPS $3, Y8, Y8, Y8
+	VPTEST Y8, Y8
+	JNE blockStop
+	JMP blockClear
+
+blockStop:
+	MOVQ R10, 8(DX)
+	VZEROUPPER
+	RET
 
 blockNaN:
 	MOVQ $0x7fffffff, R14
@@ -402,14 +428,28 @@ blockStream:
 	JMP blockNext
 
 restMultiply:
+	VPBROADCASTD (DX), Y15
 	TESTL $4, BX
 	JNE restDivide
 	VMULPS Y15, Y0, Y0
-	JMP restPack
+	JMP restCheck
 
 restDivide:
 	VDIVPS Y15, Y0, Y0
-	JMP restPack
+
+restCheck:
+	TESTL $8, BX
+	JEQ restPack
+	VSUBPS Y0, Y0, Y8
+	VCMPPS $3, Y8, Y8, Y8
+	VPTEST Y8, Y8
+	JNE restStop
+	JMP restClear
+
+restStop:
+	MOVQ R10, 8(DX)
+	VZEROUPPER
+	RET
 
 restNaN:
 	MOVQ $0x7fffffff, R14
@@ -426,8 +466,6 @@ restStream:
 	JMP restNext
 
 TEXT sumFloat64AVX2<>(SB), NOSPLIT|NOFRAME, $0-0
-	VMOVQ DX, X15
-	VPBROADCASTQ X15, Y15
 	MOVQ R11, R12
 	SUBQ $256, R12
 	CMPQ R10, R12
@@ -724,6 +762,7 @@ twinNaN:
 	JMP twinClear
 
 blockMultiply:
+	VPBROADCASTQ (DX), Y15
 	TESTL $4, BX
 	JNE blockDivide
 	VMULPD Y15, Y0, Y0
@@ -734,7 +773,7 @@ blockMultiply:
 	VMULPD Y15, Y5, Y5
 	VMULPD Y15, Y6, Y6
 	VMULPD Y15, Y7, Y7
-	JMP blockPack
+	JMP blockCheck
 
 blockDivide:
 	VDIVPD Y15, Y0, Y0
@@ -745,7 +784,34 @@ blockDivide:
 	VDIVPD Y15, Y5, Y5
 	VDIVPD Y15, Y6, Y6
 	VDIVPD Y15, Y7, Y7
-	JMP blockPack
+
+blockCheck:
+	TESTL $8, BX
+	JEQ blockPack
+	VSUBPD Y0, Y0, Y8
+	VSUBPD Y1, Y1, Y9
+	VPOR Y9, Y8, Y8
+	VSUBPD Y2, Y2, Y9
+	VPOR Y9, Y8, Y8
+	VSUBPD Y3, Y3, Y9
+	VPOR Y9, Y8, Y8
+	VSUBPD Y4, Y4, Y9
+	VPOR Y9, Y8, Y8
+	VSUBPD Y5, Y5, Y9
+	VPOR Y9, Y8, Y8
+	VSUBPD Y6, Y6, Y9
+	VPOR Y9, Y8, Y8
+	VSUBPD Y7, Y7, Y9
+	VPOR Y9, Y8, Y8
+	VCMPPD $3, Y8, Y8, Y8
+	VPTEST Y8, Y8
+	JNE blockStop
+	JMP blockClear
+
+blockStop:
+	MOVQ R10, 8(DX)
+	VZEROUPPER
+	RET
 
 blockNaN:
 	MOVQ $0x7fffffffffffffff, R14
@@ -783,14 +849,28 @@ blockStream:
 	JMP blockNext
 
 restMultiply:
+	VPBROADCASTQ (DX), Y15
 	TESTL $4, BX
 	JNE restDivide
 	VMULPD Y15, Y0, Y0
-	JMP restPack
+	JMP restCheck
 
 restDivide:
 	VDIVPD Y15, Y0, Y0
-	JMP restPack
+
+restCheck:
+	TESTL $8, BX
+	JEQ restPack
+	VSUBPD Y0, Y0, Y8
+	VCMPPD $3, Y8, Y8, Y8
+	VPTEST Y8, Y8
+	JNE restStop
+	JMP restClear
+
+restStop:
+	MOVQ R10, 8(DX)
+	VZEROUPPER
+	RET
 
 restNaN:
 	MOVQ $0x7fffffffffffffff, R14
@@ -807,8 +887,6 @@ restStream:
 	JMP restNext
 
 TEXT sumFloat16AVX2<>(SB), NOSPLIT|NOFRAME, $0-0
-	VMOVQ DX, X15
-	VPBROADCASTD X15, Y15
 	MOVQ R11, R12
 	SUBQ $128, R12
 	CMPQ R10, R12
@@ -1158,6 +1236,7 @@ twinNaN:
 	JMP twinClear
 
 blockMultiply:
+	VPBROADCASTD (DX), Y15
 	TESTL $4, BX
 	JNE blockDivide
 	VMULPS Y15, Y0, Y0
@@ -1168,7 +1247,7 @@ blockMultiply:
 	VMULPS Y15, Y5, Y5
 	VMULPS Y15, Y6, Y6
 	VMULPS Y15, Y7, Y7
-	JMP blockPack
+	JMP blockCheck
 
 blockDivide:
 	VDIVPS Y15, Y0, Y0
@@ -1179,7 +1258,34 @@ blockDivide:
 	VDIVPS Y15, Y5, Y5
 	VDIVPS Y15, Y6, Y6
 	VDIVPS Y15, Y7, Y7
-	JMP blockPack
+
+blockCheck:
+	TESTL $8, BX
+	JEQ blockPack
+	VSUBPS Y0, Y0, Y8
+	VSUBPS Y1, Y1, Y9
+	VPOR Y9, Y8, Y8
+	VSUBPS Y2, Y2, Y9
+	VPOR Y9, Y8, Y8
+	VSUBPS Y3, Y3, Y9
+	VPOR Y9, Y8, Y8
+	VSUBPS Y4, Y4, Y9
+	VPOR Y9, Y8, Y8
+	VSUBPS Y5, Y5, Y9
+	VPOR Y9, Y8, Y8
+	VSUBPS Y6, Y6, Y9
+	VPOR Y9, Y8, Y8
+	VSUBPS Y7, Y7, Y9
+	VPOR Y9, Y8, Y8
+	VCMPPS $3, Y8, Y8, Y8
+	VPTEST Y8, Y8
+	JNE blockStop
+	JMP blockClear
+
+blockStop:
+	MOVQ R10, 8(DX)
+	VZEROUPPER
+	RET
 
 blockNaN:
 	MOVQ $0x7fffffff, R14
@@ -1213,16 +1319,32 @@ blockStream:
 	JMP blockNext
 
 restMultiply:
+	VPBROADCASTD (DX), Y15
 	TESTL $4, BX
 	JNE restDivide
 	VMULPS Y15, Y0, Y0
 	VMULPS Y15, Y1, Y1
-	JMP restPack
+	JMP restCheck
 
 restDivide:
 	VDIVPS Y15, Y0, Y0
 	VDIVPS Y15, Y1, Y1
-	JMP restPack
+
+restCheck:
+	TESTL $8, BX
+	JEQ restPack
+	VSUBPS Y0, Y0, Y8
+	VSUBPS Y1, Y1, Y9
+	VPOR Y9, Y8, Y8
+	VCMPPS $3, Y8, Y8, Y8
+	VPTEST Y8, Y8
+	JNE restStop
+	JMP restClear
+
+restStop:
+	MOVQ R10, 8(DX)
+	VZEROUPPER
+	RET
 
 restNaN:
 	MOVQ $0x7fffffff, R14
@@ -1250,8 +1372,6 @@ TEXT sumBFloat16AVX2<>(SB), NOSPLIT|NOFRAME, $0-0
 	MOVL $0x7fff, AX
 	VMOVD AX, X14
 	VPBROADCASTD X14, Y14
-	VMOVQ DX, X15
-	VPBROADCASTD X15, Y15
 	MOVQ R11, R12
 	SUBQ $128, R12
 	CMPQ R10, R12
@@ -1731,6 +1851,7 @@ twinNaN:
 	JMP twinClear
 
 blockMultiply:
+	VPBROADCASTD (DX), Y15
 	TESTL $4, BX
 	JNE blockDivide
 	VMULPS Y15, Y0, Y0
@@ -1741,7 +1862,7 @@ blockMultiply:
 	VMULPS Y15, Y5, Y5
 	VMULPS Y15, Y6, Y6
 	VMULPS Y15, Y7, Y7
-	JMP blockPack
+	JMP blockCheck
 
 blockDivide:
 	VDIVPS Y15, Y0, Y0
@@ -1752,7 +1873,34 @@ blockDivide:
 	VDIVPS Y15, Y5, Y5
 	VDIVPS Y15, Y6, Y6
 	VDIVPS Y15, Y7, Y7
-	JMP blockPack
+
+blockCheck:
+	TESTL $8, BX
+	JEQ blockPack
+	VSUBPS Y0, Y0, Y8
+	VSUBPS Y1, Y1, Y9
+	VPOR Y9, Y8, Y8
+	VSUBPS Y2, Y2, Y9
+	VPOR Y9, Y8, Y8
+	VSUBPS Y3, Y3, Y9
+	VPOR Y9, Y8, Y8
+	VSUBPS Y4, Y4, Y9
+	VPOR Y9, Y8, Y8
+	VSUBPS Y5, Y5, Y9
+	VPOR Y9, Y8, Y8
+	VSUBPS Y6, Y6, Y9
+	VPOR Y9, Y8, Y8
+	VSUBPS Y7, Y7, Y9
+	VPOR Y9, Y8, Y8
+	VCMPPS $3, Y8, Y8, Y8
+	VPTEST Y8, Y8
+	JNE blockStop
+	JMP blockClear
+
+blockStop:
+	MOVQ R10, 8(DX)
+	VZEROUPPER
+	RET
 
 blockNaN:
 	MOVQ $0x7fff0000, R14
@@ -1786,16 +1934,32 @@ blockStream:
 	JMP blockNext
 
 restMultiply:
+	VPBROADCASTD (DX), Y15
 	TESTL $4, BX
 	JNE restDivide
 	VMULPS Y15, Y0, Y0
 	VMULPS Y15, Y1, Y1
-	JMP restPack
+	JMP restCheck
 
 restDivide:
 	VDIVPS Y15, Y0, Y0
 	VDIVPS Y15, Y1, Y1
-	JMP restPack
+
+restCheck:
+	TESTL $8, BX
+	JEQ restPack
+	VSUBPS Y0, Y0, Y8
+	VSUBPS Y1, Y1, Y9
+	VPOR Y9, Y8, Y8
+	VCMPPS $3, Y8, Y8, Y8
+	VPTEST Y8, Y8
+	JNE restStop
+	JMP restClear
+
+restStop:
+	MOVQ R10, 8(DX)
+	VZEROUPPER
+	RET
 
 restNaN:
 	MOVQ $0x7fff0000, R14

@@ -2,7 +2,7 @@
 
 #include "textflag.h"
 
-// func reduceAVX512(kernel uint32, dsts *unsafe.Pointer, ndst int, srcs *unsafe.Pointer, nsrc int, from, to int, flags, value uint64)
+// func reduceAVX512(kernel uint32, dsts *unsafe.Pointer, ndst int, srcs *unsafe.Pointer, nsrc int, from, to int, flags uint64, last *final)
 TEXT ·reduceAVX512(SB), NOSPLIT|NOFRAME, $0-72
 	MOVL kernel+0(FP), AX
 	MOVQ dsts+8(FP), DI
@@ -12,7 +12,7 @@ TEXT ·reduceAVX512(SB), NOSPLIT|NOFRAME, $0-72
 	MOVQ from+40(FP), R10
 	MOVQ to+48(FP), R11
 	MOVQ flags+56(FP), BX
-	MOVQ value+64(FP), DX
+	MOVQ last+64(FP), DX
 	LEAQ kernelsAVX512<>(SB), CX
 	MOVQ (CX)(AX*8), AX
 	VMOVUPS trialAVX512<>+0(SB), X0
@@ -45,7 +45,6 @@ DATA trialAVX512<>+44(SB)/4, $0x3f800002
 GLOBL trialAVX512<>(SB), RODATA|NOPTR, $48
 
 TEXT sumFloat32AVX512<>(SB), NOSPLIT|NOFRAME, $0-0
-	VPBROADCASTD DX, Z31
 	MOVQ R11, R12
 	SUBQ $512, R12
 	CMPQ R10, R12
@@ -340,6 +339,7 @@ twinNaN:
 	JMP twinClear
 
 blockMultiply:
+	VPBROADCASTD (DX), Z31
 	TESTL $4, BX
 	JNE blockDivide
 	VMULPS Z31, Z16, Z16
@@ -350,7 +350,7 @@ blockMultiply:
 	VMULPS Z31, Z21, Z21
 	VMULPS Z31, Z22, Z22
 	VMULPS Z31, Z23, Z23
-	JMP blockPack
+	JMP blockCheck
 
 blockDivide:
 	VDIVPS Z31, Z16, Z16
@@ -361,7 +361,33 @@ blockDivide:
 	VDIVPS Z31, Z21, Z21
 	VDIVPS Z31, Z22, Z22
 	VDIVPS Z31, Z23, Z23
-	JMP blockPack
+
+blockCheck:
+	TESTL $8, BX
+	JEQ blockPack
+	VSUBPS Z16, Z16, Z24
+	VSUBPS Z17, Z17, Z25
+	VPORD Z25, Z24, Z24
+	VSUBPS Z18, Z18, Z25
+	VPORD Z25, Z24, Z24
+	VSUBPS Z19, Z19, Z25
+	VPORD Z25, Z24, Z24
+	VSUBPS Z20, Z20, Z25
+	VPORD Z25, Z24, Z24
+	VSUBPS Z21, Z21, Z25
+	VPORD Z25, Z24, Z24
+	VSUBPS Z22, Z22, Z25
+	VPORD Z25, Z24, Z24
+	VSUBPS Z23, Z23, Z25
+	VPORD Z25, Z24, Z24
+	VCMPPS $3, Z24, Z24, K2
+	KORTESTW K2, K2
+	JNE blockStop
+	JMP blockClear
+
+blockStop:
+	MOVQ R10, 8(DX)
+	RET
 
 blockNaN:
 	MOVQ $0x7fffffff, R14
@@ -398,14 +424,27 @@ blockStream:
 	JMP blockNext
 
 restMultiply:
+	VPBROADCASTD (DX), Z31
 	TESTL $4, BX
 	JNE restDivide
 	VMULPS Z31, Z16, Z16
-	JMP restPack
+	JMP restCheck
 
 restDivide:
 	VDIVPS Z31, Z16, Z16
-	JMP restPack
+
+restCheck:
+	TESTL $8, BX
+	JEQ restPack
+	VSUBPS Z16, Z16, Z24
+	VCMPPS $3, Z24, Z24, K2
+	KORTESTW K2, K2
+	JNE restStop
+	JMP restClear
+
+restStop:
+	MOVQ R10, 8(DX)
+	RET
 
 restNaN:
 	MOVQ $0x7fffffff, R14
@@ -421,7 +460,6 @@ restStream:
 	JMP restNext
 
 TEXT sumFloat64AVX512<>(SB), NOSPLIT|NOFRAME, $0-0
-	VPBROADCASTQ DX, Z31
 	MOVQ R11, R12
 	SUBQ $512, R12
 	CMPQ R10, R12
@@ -716,6 +754,7 @@ twinNaN:
 	JMP twinClear
 
 blockMultiply:
+	VPBROADCASTQ (DX), Z31
 	TESTL $4, BX
 	JNE blockDivide
 	VMULPD Z31, Z16, Z16
@@ -726,7 +765,7 @@ blockMultiply:
 	VMULPD Z31, Z21, Z21
 	VMULPD Z31, Z22, Z22
 	VMULPD Z31, Z23, Z23
-	JMP blockPack
+	JMP blockCheck
 
 blockDivide:
 	VDIVPD Z31, Z16, Z16
@@ -737,7 +776,33 @@ blockDivide:
 	VDIVPD Z31, Z21, Z21
 	VDIVPD Z31, Z22, Z22
 	VDIVPD Z31, Z23, Z23
-	JMP blockPack
+
+blockCheck:
+	TESTL $8, BX
+	JEQ blockPack
+	VSUBPD Z16, Z16, Z24
+	VSUBPD Z17, Z17, Z25
+	VPORD Z25, Z24, Z24
+	VSUBPD Z18, Z18, Z25
+	VPORD Z25, Z24, Z24
+	VSUBPD Z19, Z19, Z25
+	VPORD Z25, Z24, Z24
+	VSUBPD Z20, Z20, Z25
+	VPORD Z25, Z24, Z24
+	VSUBPD Z21, Z21, Z25
+	VPORD Z25, Z24, Z24
+	VSUBPD Z22, Z22, Z25
+	VPORD Z25, Z24, Z24
+	VSUBPD Z23, Z23, Z25
+	VPORD Z25, Z24, Z24
+	VCMPPD $3, Z24, Z24, K2
+	KORTESTW K2, K2
+	JNE blockStop
+	JMP blockClear
+
+blockStop:
+	MOVQ R10, 8(DX)
+	RET
 
 blockNaN:
 	MOVQ $0x7fffffffffffffff, R14
@@ -774,14 +839,27 @@ blockStream:
 	JMP blockNext
 
 restMultiply:
+	VPBROADCASTQ (DX), Z31
 	TESTL $4, BX
 	JNE restDivide
 	VMULPD Z31, Z16, Z16
-	JMP restPack
+	JMP restCheck
 
 restDivide:
 	VDIVPD Z31, Z16, Z16
-	JMP restPack
+
+restCheck:
+	TESTL $8, BX
+	JEQ restPack
+	VSUBPD Z16, Z16, Z24
+	VCMPPD $3, Z24, Z24, K2
+	KORTESTW K2, K2
+	JNE restStop
+	JMP restClear
+
+restStop:
+	MOVQ R10, 8(DX)
+	RET
 
 restNaN:
 	MOVQ $0x7fffffffffffffff, R14
@@ -797,7 +875,6 @@ restStream:
 	JMP restNext
 
 TEXT sumFloat16AVX512<>(SB), NOSPLIT|NOFRAME, $0-0
-	VPBROADCASTD DX, Z31
 	MOVQ R11, R12
 	SUBQ $256, R12
 	CMPQ R10, R12
@@ -1146,6 +1223,7 @@ twinNaN:
 	JMP twinClear
 
 blockMultiply:
+	VPBROADCASTD (DX), Z31
 	TESTL $4, BX
 	JNE blockDivide
 	VMULPS Z31, Z16, Z16
@@ -1156,7 +1234,7 @@ blockMultiply:
 	VMULPS Z31, Z21, Z21
 	VMULPS Z31, Z22, Z22
 	VMULPS Z31, Z23, Z23
-	JMP blockPack
+	JMP blockCheck
 
 blockDivide:
 	VDIVPS Z31, Z16, Z16
@@ -1167,7 +1245,33 @@ blockDivide:
 	VDIVPS Z31, Z21, Z21
 	VDIVPS Z31, Z22, Z22
 	VDIVPS Z31, Z23, Z23
-	JMP blockPack
+
+blockCheck:
+	TESTL $8, BX
+	JEQ blockPack
+	VSUBPS Z16, Z16, Z24
+	VSUBPS Z17, Z17, Z25
+	VPORD Z25, Z24, Z24
+	VSUBPS Z18, Z18, Z25
+	VPORD Z25, Z24, Z24
+	VSUBPS Z19, Z19, Z25
+	VPORD Z25, Z24, Z24
+	VSUBPS Z20, Z20, Z25
+	VPORD Z25, Z24, Z24
+	VSUBPS Z21, Z21, Z25
+	VPORD Z25, Z24, Z24
+	VSUBPS Z22, Z22, Z25
+	VPORD Z25, Z24, Z24
+	VSUBPS Z23, Z23, Z25
+	VPORD Z25, Z24, Z24
+	VCMPPS $3, Z24, Z24, K2
+	KORTESTW K2, K2
+	JNE blockStop
+	JMP blockClear
+
+blockStop:
+	MOVQ R10, 8(DX)
+	RET
 
 blockNaN:
 	MOVQ $0x7fffffff, R14
@@ -1200,16 +1304,31 @@ blockStream:
 	JMP blockNext
 
 restMultiply:
+	VPBROADCASTD (DX), Z31
 	TESTL $4, BX
 	JNE restDivide
 	VMULPS Z31, Z16, Z16
 	VMULPS Z31, Z17, Z17
-	JMP restPack
+	JMP restCheck
 
 restDivide:
 	VDIVPS Z31, Z16, Z16
 	VDIVPS Z31, Z17, Z17
-	JMP restPack
+
+restCheck:
+	TESTL $8, BX
+	JEQ restPack
+	VSUBPS Z16, Z16, Z24
+	VSUBPS Z17, Z17, Z25
+	VPORD Z25, Z24, Z24
+	VCMPPS $3, Z24, Z24, K2
+	KORTESTW K2, K2
+	JNE restStop
+	JMP restClear
+
+restStop:
+	MOVQ R10, 8(DX)
+	RET
 
 restNaN:
 	MOVQ $0x7fffffff, R14
@@ -1233,7 +1352,6 @@ TEXT sumBFloat16AVX512<>(SB), NOSPLIT|NOFRAME, $0-0
 	VPBROADCASTD AX, Z29
 	MOVL $0x7fff, AX
 	VPBROADCASTD AX, Z30
-	VPBROADCASTD DX, Z31
 	MOVQ R11, R12
 	SUBQ $256, R12
 	CMPQ R10, R12
@@ -1671,6 +1789,7 @@ twinNaN:
 	JMP twinClear
 
 blockMultiply:
+	VPBROADCASTD (DX), Z31
 	TESTL $4, BX
 	JNE blockDivide
 	VMULPS Z31, Z16, Z16
@@ -1681,7 +1800,7 @@ blockMultiply:
 	VMULPS Z31, Z21, Z21
 	VMULPS Z31, Z22, Z22
 	VMULPS Z31, Z23, Z23
-	JMP blockPack
+	JMP blockCheck
 
 blockDivide:
 	VDIVPS Z31, Z16, Z16
@@ -1692,7 +1811,33 @@ blockDivide:
 	VDIVPS Z31, Z21, Z21
 	VDIVPS Z31, Z22, Z22
 	VDIVPS Z31, Z23, Z23
-	JMP blockPack
+
+blockCheck:
+	TESTL $8, BX
+	JEQ blockPack
+	VSUBPS Z16, Z16, Z24
+	VSUBPS Z17, Z17, Z25
+	VPORD Z25, Z24, Z24
+	VSUBPS Z18, Z18, Z25
+	VPORD Z25, Z24, Z24
+	VSUBPS Z19, Z19, Z25
+	VPORD Z25, Z24, Z24
+	VSUBPS Z20, Z20, Z25
+	VPORD Z25, Z24, Z24
+	VSUBPS Z21, Z21, Z25
+	VPORD Z25, Z24, Z24
+	VSUBPS Z22, Z22, Z25
+	VPORD Z25, Z24, Z24
+	VSUBPS Z23, Z23, Z25
+	VPORD Z25, Z24, Z24
+	VCMPPS $3, Z24, Z24, K2
+	KORTESTW K2, K2
+	JNE blockStop
+	JMP blockClear
+
+blockStop:
+	MOVQ R10, 8(DX)
+	RET
 
 blockNaN:
 	MOVQ $0x7fff0000, R14
@@ -1725,16 +1870,31 @@ blockStream:
 	JMP blockNext
 
 restMultiply:
+	VPBROADCASTD (DX), Z31
 	TESTL $4, BX
 	JNE restDivide
 	VMULPS Z31, Z16, Z16
 	VMULPS Z31, Z17, Z17
-	JMP restPack
+	JMP restCheck
 
 restDivide:
 	VDIVPS Z31, Z16, Z16
 	VDIVPS Z31, Z17, Z17
-	JMP restPack
+
+restCheck:
+	TESTL $8, BX
+	JEQ restPack
+	VSUBPS Z16, Z16, Z24
+	VSUBPS Z17, Z17, Z25
+	VPORD Z25, Z24, Z24
+	VCMPPS $3, Z24, Z24, K2
+	KORTESTW K2, K2
+	JNE restStop
+	JMP restClear
+
+restStop:
+	MOVQ R10, 8(DX)
+	RET
 
 restNaN:
 	MOVQ $0x7fff0000, R14

@@ -14,24 +14,48 @@ const (
 // stretch reduces the bytes from..to at the active level. A streamed stretch consists of whole
 // lines of every destination.
 func (j *job) stretch(from, to int, stream bool) {
+	if active == levelPortable {
+		j.portably(from, to)
+		return
+	}
+	whole := to
+	if active == levelAVX2 {
+		whole = from + (to-from)&^(vectorBytes-1)
+	}
+	for from < whole {
+		j.final.stopped = whole
+		j.vectors(from, whole, stream)
+		if from = j.final.stopped; from < whole {
+			from = j.resume(whole)
+		}
+	}
+	if whole < to {
+		j.tail(whole, to)
+	}
+}
+
+// again is how many bytes of a destination are computed by portable code where a kernel stopped.
+const again = 512
+
+// resume computes the block at which a kernel stopped and returns where the kernel goes on.
+func (j *job) resume(to int) int {
+	end := min(j.final.stopped+again, to)
+	j.portably(j.final.stopped, end)
+	return end
+}
+
+// vectors calls a kernel on the bytes from..to.
+func (j *job) vectors(from, to int, stream bool) {
 	flags := uint64(j.final.mode)
 	if stream {
 		flags |= flagStream
 	}
-	switch active {
-	case levelAVX512:
-		reduceAVX512(kernel(j.op, j.t), unsafe.SliceData(j.dsts), len(j.dsts),
-			unsafe.SliceData(j.srcs), len(j.srcs), from, to, flags, j.final.value)
-	case levelAVX2:
-		whole := from + (to-from)&^(vectorBytes-1)
-		reduceAVX2(kernel(j.op, j.t), unsafe.SliceData(j.dsts), len(j.dsts),
-			unsafe.SliceData(j.srcs), len(j.srcs), from, whole, flags, j.final.value)
-		if whole < to {
-			j.tail(whole, to)
-		}
-	case levelPortable:
-		j.portably(from, to)
+	dsts, srcs := unsafe.SliceData(j.dsts), unsafe.SliceData(j.srcs)
+	if active == levelAVX512 {
+		reduceAVX512(kernel(j.op, j.t), dsts, len(j.dsts), srcs, len(j.srcs), from, to, flags, &j.final)
+		return
 	}
+	reduceAVX2(kernel(j.op, j.t), dsts, len(j.dsts), srcs, len(j.srcs), from, to, flags, &j.final)
 }
 
 const vectorBytes = 32 // of AVX2
@@ -62,8 +86,13 @@ func filledUp[
 		srcs[i] = unsafe.Pointer(&room[i])
 	}
 	dst := srcs[0]
+	last := final{value: j.final.value, stopped: vectorBytes}
 	reduceAVX2(kernel(j.op, j.t), &dst, 1, &srcs[0], len(j.srcs), 0, vectorBytes,
-		uint64(j.final.mode), j.final.value)
+		uint64(j.final.mode), &last)
+	if last.stopped < vectorBytes {
+		j.portably(from, to)
+		return
+	}
 	for _, dst := range j.dsts {
 		copy(elements[byte](dst, from, to), room[0][:])
 	}

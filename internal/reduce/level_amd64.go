@@ -10,17 +10,17 @@ import (
 // active is the best level of this processor. Tests lower it; nothing else writes it.
 var active = detect()
 
-// The kernels reduce the bytes from..to. Value is the operand of the final step.
+// The kernels reduce the bytes from..to. last is the final step, nil where flags have none.
 //
 //go:noescape
 func reduceAVX512(kernel uint32, dsts *unsafe.Pointer, ndst int, srcs *unsafe.Pointer, nsrc int,
-	from, to int, flags, value uint64)
+	from, to int, flags uint64, last *final)
 
 // reduceAVX2 needs to-from to be a multiple of 32.
 //
 //go:noescape
 func reduceAVX2(kernel uint32, dsts *unsafe.Pointer, ndst int, srcs *unsafe.Pointer, nsrc int,
-	from, to int, flags, value uint64)
+	from, to int, flags uint64, last *final)
 
 // fence orders streamed stores before all later stores.
 func fence()

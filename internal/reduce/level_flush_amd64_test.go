@@ -16,9 +16,9 @@ func TestSubnormalsAreKeptOnAThreadThatFlushesThem(t *testing.T) {
 	for _, typ := range []DataType{Float32, Float64, Float16, BFloat16} {
 		for _, op := range ops() {
 			sources := randomBuffers(r, typ, 3, 517)
-			want := reference(op, typ, sources, 0)
-			thirds := reference(Sum, typ, sources, 3)
-			halves := reference(Sum, typ, sources[:2], 2)
+			want := reference(op, typ, sources, false)
+			thirds := reference(Sum, typ, sources, true)
+			halves := reference(Sum, typ, sources[:2], true)
 			func() {
 				runtime.LockOSThread()
 				defer runtime.UnlockOSThread()
@@ -26,7 +26,7 @@ func TestSubnormalsAreKeptOnAThreadThatFlushesThem(t *testing.T) {
 				defer setControl(was)
 				tr := trial{op: op, t: typ, sources: sources, dsts: 2, inPlace: 1, staggered: 8}
 				tr.check(t, want)
-				tr.op, tr.divisor = Sum, 3
+				tr.op, tr.average = Sum, true
 				tr.check(t, thirds)
 				checkFlushedTree(t, typ, sources[:2], halves)
 				if now := setControl(flushing); now&^0x3F != flushing {
@@ -44,7 +44,7 @@ func checkFlushedTree(t *testing.T, typ DataType, sources [][]byte, want []byte)
 	srcs := []unsafe.Pointer{unsafe.Pointer(&sources[0][0]), unsafe.Pointer(&sources[1][0])}
 	dsts := []unsafe.Pointer{unsafe.Pointer(&got[0])}
 	eachLevel(func(name string) {
-		Tree{T: typ, Divisor: 2}.Reduce(dsts, srcs, len(got)/typ.Size())
+		Tree{T: typ, Average: true}.Reduce(dsts, srcs, len(got)/typ.Size())
 		if !bytes.Equal(got, want) {
 			t.Errorf("%s: a tree of %v differs", name, typ)
 		}

@@ -7,9 +7,9 @@ import "unsafe"
 // active is a constant here, so that the compiler drops every call to a kernel.
 const active = levelPortable
 
-func reduceAVX512(uint32, *unsafe.Pointer, int, *unsafe.Pointer, int, int, int, uint64, uint64) {}
+func reduceAVX512(uint32, *unsafe.Pointer, int, *unsafe.Pointer, int, int, int, uint64, *final) {}
 
-func reduceAVX2(uint32, *unsafe.Pointer, int, *unsafe.Pointer, int, int, int, uint64, uint64) {}
+func reduceAVX2(uint32, *unsafe.Pointer, int, *unsafe.Pointer, int, int, int, uint64, *final) {}
 
 // portably leaves the thread's arithmetic as it is.
 func (j *job) portably(from, to int) { j.portable(from, to) }

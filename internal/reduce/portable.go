@@ -95,7 +95,7 @@ func foldFloats[T float32 | float64](j *job, from, to int, canonical T) {
 		for _, src := range j.srcs[1:] {
 			combineFloats(j.op, acc, elements[T](src, from, end))
 		}
-		finish(j.final, acc, canonical)
+		finish(j, acc, from/int(unsafe.Sizeof(canonical)), canonical)
 		for _, dst := range j.dsts {
 			copy(elements[T](dst, from, end), acc)
 		}
@@ -114,7 +114,7 @@ func foldHalves(j *job, from, to int) {
 			widen(j.t, next, elements[uint16](src, from, end))
 			combineFloats(j.op, acc, next)
 		}
-		finish(j.final, acc, canonical32)
+		finish(j, acc, from/2, canonical32)
 		round(j.t, out, acc)
 		for _, dst := range j.dsts {
 			copy(elements[uint16](dst, from, end), out)
@@ -165,31 +165,16 @@ func combine[T float32 | float64](op Op, a, b T) T {
 	panic("reduce: invalid operation")
 }
 
-// finish does the final step, and replaces every NaN by the canonical one.
-func finish[T float32 | float64](f final, acc []T, canonical T) {
-	value := T(math.Float32frombits(uint32(f.value)))
-	if unsafe.Sizeof(value) == 8 {
-		value = T(math.Float64frombits(f.value))
-	}
+// finish does the final step, and replaces every NaN by the canonical one. first is the index in
+// the job of the first element.
+func finish[T float32 | float64](j *job, acc []T, first int, canonical T) {
 	for i, a := range acc {
-		switch f.mode {
-		case finalMultiply:
-			a *= value
-		case finalDivide:
-			a /= value
-		case finalNone:
+		if j.final.mode != finalNone {
+			a = mean(&j.terms, a, first+i)
 		}
 		if math.IsNaN(float64(a)) {
 			a = canonical
 		}
 		acc[i] = a
-	}
-}
-
-// divideIntegers truncates in place. No quotient by a positive number overflows.
-func divideIntegers[T integer](p unsafe.Pointer, size int, divisor int64) {
-	all := elements[T](p, 0, size)
-	for i, x := range all {
-		all[i] = T(int64(x) / divisor)
 	}
 }

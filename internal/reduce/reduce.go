@@ -1,10 +1,6 @@
 package reduce
 
-import (
-	"math"
-	"math/bits"
-	"unsafe"
-)
+import "unsafe"
 
 const (
 	// MaxSources bounds the sources of one call; a host has far fewer ranks.
@@ -42,7 +38,7 @@ func Reduce(op Op, t DataType, dsts, srcs []unsafe.Pointer, count int, hint Hint
 	}
 	// One kernel does it all, and making a job takes longer than reducing some hundred bytes.
 	reduceAVX512(kernel(op, t), unsafe.SliceData(dsts), len(dsts), unsafe.SliceData(srcs),
-		len(srcs), 0, size, 0, 0)
+		len(srcs), 0, size, 0, nil)
 }
 
 // reduceAny is Reduce without a short cut. It stays out of line to keep its job out of the frame of
@@ -60,40 +56,35 @@ func reduceAny(op Op, t DataType, dsts, srcs []unsafe.Pointer, size int, hint Hi
 	j.run(size, hint)
 }
 
-// Average stores the sum of the sources divided by divisor into every destination. Floats are
-// divided by the divisor, rounded to their accumulator's type, with one more rounding; halves are
-// rounded once, after the division. Integers are truncated towards zero after a sum that wraps.
+// Average stores the sum of the sources divided by their number into every destination. The package
+// comment states the arithmetic.
 //
-// Preconditions are those of Reduce, and divisor is positive.
-func Average(t DataType, dsts, srcs []unsafe.Pointer, count int, divisor int64, hint Hint) {
+// Preconditions are those of Reduce.
+func Average(t DataType, dsts, srcs []unsafe.Pointer, count int, hint Hint) {
 	check(Sum, t, dsts, srcs, count)
-	if divisor <= 0 {
-		panic("reduce: divisor is not positive")
-	}
-	if divisor == 1 && len(srcs) == 1 {
+	if len(srcs) == 1 {
 		Reduce(Sum, t, dsts, srcs, count, hint)
 		return
 	}
-	j, size := job{op: Sum, t: t, dsts: dsts, srcs: srcs}, count*t.Size()
-	switch t {
-	case Float32, Float64, Float16, BFloat16:
-		j.final = newFinal(t, divisor)
-		j.run(size, hint)
-	case Int8:
-		averageIntegers[int8](j, size, divisor)
-	case Uint8:
-		averageIntegers[uint8](j, size, divisor)
-	case Int32:
-		averageIntegers[int32](j, size, divisor)
-	case Int64:
-		averageIntegers[int64](j, size, divisor)
-	}
+	j := job{op: Sum, t: t, dsts: dsts, srcs: srcs, terms: terms{t: t, srcs: srcs}}
+	j.average(count*t.Size(), hint)
 }
 
-// Scale divides count elements at dst by divisor in place, as Average does with one source.
-func Scale(t DataType, dst unsafe.Pointer, count int, divisor int64) {
-	one := [1]unsafe.Pointer{dst}
-	Average(t, one[:], one[:], count, divisor, Hint{})
+// average divides the sums of size bytes by the number of terms.
+func (j *job) average(size int, hint Hint) {
+	switch j.t {
+	case Float32, Float64, Float16, BFloat16:
+		j.final = newFinal(j.t, &j.terms)
+		j.run(size, hint)
+	case Int8:
+		averageIntegers[int8](*j, size)
+	case Uint8:
+		averageIntegers[uint8](*j, size)
+	case Int32:
+		averageIntegers[int32](*j, size)
+	case Int64:
+		averageIntegers[int64](*j, size)
+	}
 }
 
 func check(op Op, t DataType, dsts, srcs []unsafe.Pointer, count int) {
@@ -115,54 +106,7 @@ type job struct {
 	dsts  []unsafe.Pointer
 	srcs  []unsafe.Pointer
 	final final
-}
-
-// A final is the step between the accumulator and the rounding: nothing, or a multiplication or
-// division by a number.
-type final struct {
-	mode  finalMode
-	value uint64 // bits of a float64 for Float64, else of a float32
-}
-
-type finalMode uint8
-
-// The values are those that the kernels test for.
-const (
-	finalNone     finalMode = 0
-	finalMultiply finalMode = 2
-	finalDivide   finalMode = 4
-)
-
-// newFinal chooses the step for an average. The reciprocal of a power of two is exact, so that
-// multiplying by it rounds like the division and takes a fraction of its time.
-func newFinal(t DataType, divisor int64) final {
-	f, mode := float64(divisor), finalDivide
-	if t != Float64 {
-		f = float64(float32(divisor))
-	}
-	if bits.OnesCount64(uint64(divisor)) == 1 {
-		f, mode = 1/f, finalMultiply
-	}
-	if t == Float64 {
-		return final{mode: mode, value: math.Float64bits(f)}
-	}
-	return final{mode: mode, value: uint64(math.Float32bits(float32(f)))}
-}
-
-// averageIntegers sums stretches that stay in the nearest cache and divides them there.
-func averageIntegers[T integer](j job, size int, divisor int64) {
-	const stretch = 4 << 10
-	dsts := j.dsts
-	j.dsts = dsts[:1]
-	for from := 0; from < size; from += stretch {
-		to := min(from+stretch, size)
-		j.walk(from, to, false)
-		first := unsafe.Add(dsts[0], from)
-		divideIntegers[T](first, to-from, divisor)
-		for _, dst := range dsts[1:] {
-			Copy(unsafe.Add(dst, from), first, to-from, Hint{})
-		}
-	}
+	terms terms // of an average
 }
 
 // run reduces size bytes. With streaming it takes the bytes before the destinations' first line

@@ -11,21 +11,21 @@ import (
 // The reference works on one element at a time, on its bits, and shares no arithmetic with the
 // package: halves are rounded by way of float64, and minimum and maximum are spelt out.
 
-// referenceElement reduces one element of each source. A divisor of 0 means none.
-func referenceElement(op Op, t DataType, sources []uint64, divisor int64) uint64 {
-	if len(sources) == 1 && divisor <= 1 {
+// referenceElement reduces one element of each source.
+func referenceElement(op Op, t DataType, sources []uint64, average bool) uint64 {
+	if len(sources) == 1 {
 		return sources[0]
 	}
 	switch {
 	case t == Float64:
-		return referenceFloat64(op, sources, divisor)
+		return referenceFloat64(op, sources, average)
 	case t.Float():
-		return referenceFloat32(op, t, sources, divisor)
+		return referenceFloat32(op, t, sources, average)
 	}
-	return referenceInteger(op, t, sources, divisor)
+	return referenceInteger(op, t, sources, average)
 }
 
-func referenceInteger(op Op, t DataType, sources []uint64, divisor int64) uint64 {
+func referenceInteger(op Op, t DataType, sources []uint64, average bool) uint64 {
 	acc := extend(t, sources[0])
 	for _, source := range sources[1:] {
 		x := extend(t, source)
@@ -39,8 +39,8 @@ func referenceInteger(op Op, t DataType, sources []uint64, divisor int64) uint64
 		}
 		acc = extend(t, uint64(acc))
 	}
-	if divisor != 0 {
-		acc /= divisor
+	if average {
+		acc /= int64(len(sources))
 	}
 	return uint64(acc)
 }
@@ -56,14 +56,20 @@ func extend(t DataType, v uint64) int64 {
 
 // For one operation on two float32, rounding the float64 result gives the same as rounding the
 // exact one.
-func referenceFloat32(op Op, t DataType, sources []uint64, divisor int64) uint64 {
-	acc := referenceWiden(t, sources[0])
-	for _, source := range sources[1:] {
-		x := referenceWiden(t, source)
-		acc = float32(referenceOperate(op, float64(acc), float64(x)))
+func referenceFloat32(op Op, t DataType, sources []uint64, average bool) uint64 {
+	fold := func(scale float32) float32 {
+		acc := referenceWiden(t, sources[0]) * scale
+		for _, source := range sources[1:] {
+			x := referenceWiden(t, source) * scale
+			acc = float32(referenceOperate(op, float64(acc), float64(x)))
+		}
+		return acc
 	}
-	if divisor != 0 {
-		acc /= float32(divisor)
+	acc, n := fold(1), float32(len(sources))
+	if average && math.Abs(float64(acc)) <= math.MaxFloat32 {
+		acc /= n
+	} else if average {
+		acc = fold(referenceScale(n)) / (n * referenceScale(n))
 	}
 	if math.IsNaN(float64(acc)) {
 		return map[DataType]uint64{Float32: 0x7FFFFFFF, Float16: 0x7FFF, BFloat16: 0x7FFF}[t]
@@ -71,18 +77,34 @@ func referenceFloat32(op Op, t DataType, sources []uint64, divisor int64) uint64
 	return referenceRound(t, acc)
 }
 
-func referenceFloat64(op Op, sources []uint64, divisor int64) uint64 {
-	acc := math.Float64frombits(sources[0])
-	for _, source := range sources[1:] {
-		acc = referenceOperate(op, acc, math.Float64frombits(source))
+func referenceFloat64(op Op, sources []uint64, average bool) uint64 {
+	fold := func(scale float64) float64 {
+		acc := math.Float64frombits(sources[0]) * scale
+		for _, source := range sources[1:] {
+			acc = referenceOperate(op, acc, math.Float64frombits(source)*scale)
+		}
+		return acc
 	}
-	if divisor != 0 {
-		acc /= float64(divisor)
+	acc, n := fold(1), float64(len(sources))
+	if average && math.Abs(acc) <= math.MaxFloat64 {
+		acc /= n
+	} else if average {
+		scale := float64(referenceScale(float32(n)))
+		acc = fold(scale) / (n * scale)
 	}
 	if math.IsNaN(acc) {
 		return 0x7FFFFFFFFFFFFFFF
 	}
 	return math.Float64bits(acc)
+}
+
+// referenceScale returns the greatest power of two that is at most 1/n.
+func referenceScale(n float32) float32 {
+	scale := float32(1)
+	for scale*n > 1 {
+		scale /= 2
+	}
+	return scale
 }
 
 func referenceOperate(op Op, a, b float64) float64 {
@@ -197,13 +219,19 @@ func draw(r *rand.Rand, t DataType) uint64 {
 	case 0:
 		return special[r.IntN(len(special))]
 	case 1:
-		f := math.Ldexp(r.NormFloat64(), r.IntN(12)-6)
-		switch {
-		case t == Float64:
-			return math.Float64bits(f)
-		case t.Float():
-			return referenceRound(t, float32(f))
-		}
+		return near(r, t)
+	}
+	return r.Uint64()
+}
+
+// near returns a float near 1, whose operations round, or an integer of any bits.
+func near(r *rand.Rand, t DataType) uint64 {
+	f := math.Ldexp(r.NormFloat64(), r.IntN(12)-6)
+	switch {
+	case t == Float64:
+		return math.Float64bits(f)
+	case t.Float():
+		return referenceRound(t, float32(f))
 	}
 	return r.Uint64()
 }
@@ -222,14 +250,14 @@ func get(t DataType, buffer []byte, i int) uint64 {
 }
 
 // reference reduces whole buffers.
-func reference(op Op, t DataType, sources [][]byte, divisor int64) []byte {
+func reference(op Op, t DataType, sources [][]byte, average bool) []byte {
 	out := make([]byte, len(sources[0]))
 	elements := make([]uint64, len(sources))
 	for i := range len(out) / t.Size() {
 		for s, source := range sources {
 			elements[s] = get(t, source, i)
 		}
-		put(t, out, i, referenceElement(op, t, elements, divisor))
+		put(t, out, i, referenceElement(op, t, elements, average))
 	}
 	return out
 }

@@ -11,7 +11,7 @@ type trial struct {
 	op        Op
 	t         DataType
 	sources   [][]byte // all of one size
-	divisor   int64    // 0 for Reduce
+	average   bool     // of sums
 	dsts      int
 	inPlace   int // the source that is the first destination, or -1
 	misplaced int // bytes between a line boundary and the destinations
@@ -20,9 +20,9 @@ type trial struct {
 }
 
 func (tr trial) String() string {
-	return fmt.Sprintf("%v %v: %d sources of %d bytes, %d destinations, divisor %d, in place %d, "+
+	return fmt.Sprintf("%v %v: %d sources of %d bytes, %d destinations, average %v, in place %d, "+
 		"%d+%d bytes off a line, %+v", tr.op, tr.t, len(tr.sources), len(tr.sources[0]), tr.dsts,
-		tr.divisor, tr.inPlace, tr.misplaced, tr.staggered, tr.hint)
+		tr.average, tr.inPlace, tr.misplaced, tr.staggered, tr.hint)
 }
 
 // check runs the trial with every instruction set and compares with the wanted bytes.
@@ -54,8 +54,8 @@ func (tr trial) checkActive(t fataler, name string, want []byte) {
 		}
 		outputs, dsts = append(outputs, g), append(dsts, g.pointer())
 	}
-	if tr.divisor != 0 {
-		Average(tr.t, dsts, srcs, size/tr.t.Size(), tr.divisor, tr.hint)
+	if tr.average {
+		Average(tr.t, dsts, srcs, size/tr.t.Size(), tr.hint)
 	} else {
 		Reduce(tr.op, tr.t, dsts, srcs, size/tr.t.Size(), tr.hint)
 	}

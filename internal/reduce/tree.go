@@ -11,8 +11,8 @@ type Tree struct {
 	// Rounded means that each combination of 16-bit floats is rounded to their type; otherwise they
 	// stay float32 until the last rounding.
 	Rounded bool
-	// Divisor divides the result, as in Average; 1 leaves it as it is.
-	Divisor int64
+	// Average divides the result by the number of sources, as Average does. Op is Sum.
+	Average bool
 }
 
 // branch is how many bytes of each source a Tree takes at a time: what it keeps meanwhile stays in
@@ -26,10 +26,10 @@ type room [2 * branch]byte
 // Otherwise values, memory and preconditions are those of the function Reduce.
 func (tr Tree) Reduce(dsts, srcs []unsafe.Pointer, count int) {
 	check(tr.Op, tr.T, dsts, srcs, count)
-	if len(srcs)&(len(srcs)-1) != 0 || tr.Divisor <= 0 {
-		panic("reduce: sources are no power of two, or the divisor is not positive")
+	if len(srcs)&(len(srcs)-1) != 0 || tr.Average && tr.Op != Sum {
+		panic("reduce: sources are no power of two, or an average is no sum")
 	}
-	if len(srcs) == 1 && tr.Divisor == 1 {
+	if len(srcs) == 1 {
 		Reduce(tr.Op, tr.T, dsts, srcs, count, Hint{})
 		return
 	}
@@ -38,7 +38,7 @@ func (tr Tree) Reduce(dsts, srcs []unsafe.Pointer, count int) {
 	for size, from := count*tr.T.Size(), 0; from < size; from += branch {
 		to := min(from+branch, size)
 		tr.combine(at, srcs, from, to)
-		tr.finish(at, to-from)
+		tr.finish(at, srcs, from, to)
 		for _, dst := range dsts {
 			Copy(unsafe.Add(dst, from), at, to-from, Hint{})
 		}
@@ -77,13 +77,17 @@ func (tr *Tree) combine(into unsafe.Pointer, srcs []unsafe.Pointer, from, to int
 	Reduce(tr.Op, t, dsts[:], pair[:], bytes/t.Size(), Hint{})
 }
 
-// finish divides and rounds the size bytes of elements at an address, in place.
-func (tr *Tree) finish(at unsafe.Pointer, size int) {
-	t, bytes := tr.accumulator(size)
-	if tr.Divisor > 1 {
-		Scale(t, at, bytes/t.Size(), tr.Divisor)
+// finish divides and rounds in place what combine made at an address.
+func (tr *Tree) finish(at unsafe.Pointer, srcs []unsafe.Pointer, from, to int) {
+	t, bytes := tr.accumulator(to - from)
+	if tr.Average {
+		one := [1]unsafe.Pointer{at}
+		j := job{op: Sum, t: t, dsts: one[:], srcs: one[:], terms: terms{
+			t: tr.T, srcs: srcs, first: from / tr.T.Size(), tree: true, rounded: tr.Rounded,
+		}}
+		j.average(bytes, Hint{})
 	}
 	if tr.wide() {
-		round(tr.T, elements[uint16](at, 0, size), elements[float32](at, 0, bytes))
+		round(tr.T, elements[uint16](at, 0, to-from), elements[float32](at, 0, bytes))
 	}
 }

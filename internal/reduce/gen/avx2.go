@@ -31,11 +31,27 @@ func (avx2) constants(p *program, k kernel) {
 	case k.op == "Prod" && k.elem.size == 1:
 		constant(p, 0xFF00FF00, 12)
 	}
-	if k.finalStep() {
-		p.op("VMOVQ", "DX", x(15))
-		suffix := map[bool]string{true: "Q", false: "D"}[k.elem.size == 8]
-		p.op("VPBROADCAST"+suffix, x(15), v(15))
+}
+
+func (avx2) operand(p *program, k kernel, address string) {
+	suffix := map[bool]string{true: "Q", false: "D"}[k.elem.size == 8]
+	p.op("VPBROADCAST"+suffix, address, v(15))
+}
+
+// unlessFinite subtracts, as for AVX-512.
+func (avx2) unlessFinite(p *program, k kernel, units int, label string) {
+	const unordered = "$3"
+	for i := range k.registers(units) {
+		if i == 0 {
+			p.op("VSUB"+k.elem.lane, v(i), v(i), v(8))
+			continue
+		}
+		p.op("VSUB"+k.elem.lane, v(i), v(i), v(9))
+		p.op("VPOR", v(9), v(8), v(8))
 	}
+	p.op("VCMP"+k.elem.lane, unordered, v(8), v(8), v(8))
+	p.op("VPTEST", v(8), v(8))
+	p.op("JNE", label)
 }
 
 // widen loads a vector of halves as avx512.widen does.

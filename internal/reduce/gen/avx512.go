@@ -30,11 +30,27 @@ func (avx512) constants(p *program, k kernel) {
 	case k.op == "Prod" && k.elem.size == 1:
 		broadcast(p, "W", 0xFF00, z(12))
 	}
-	if k.finalStep() && k.elem.size == 8 {
-		p.op("VPBROADCASTQ", "DX", z(15))
-	} else if k.finalStep() {
-		p.op("VPBROADCASTD", "DX", z(15))
+}
+
+func (avx512) operand(p *program, k kernel, address string) {
+	suffix := map[bool]string{true: "Q", false: "D"}[k.elem.size == 8]
+	p.op("VPBROADCAST"+suffix, address, z(15))
+}
+
+// unlessFinite subtracts each accumulator from itself: that is zero, or a NaN.
+func (avx512) unlessFinite(p *program, k kernel, units int, label string) {
+	const unordered = "$3"
+	for i := range k.registers(units) {
+		if i == 0 {
+			p.op("VSUB"+k.elem.lane, z(i), z(i), z(8))
+			continue
+		}
+		p.op("VSUB"+k.elem.lane, z(i), z(i), z(9))
+		p.op("VPORD", z(9), z(8), z(8))
 	}
+	p.op("VCMP"+k.elem.lane, unordered, z(8), z(8), "K2")
+	p.op("KORTESTW", "K2", "K2")
+	p.op("JNE", label)
 }
 
 // fetch loads a vector of memory as it is.

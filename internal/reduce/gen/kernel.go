@@ -59,6 +59,10 @@ type vectors interface {
 	constants(p *program, k kernel)
 	load(p *program, k kernel, unit int, address string, how manner)
 	combine(p *program, k kernel, unit int, address string, how manner)
+	// operand loads the operand of the final step into register 15.
+	operand(p *program, k kernel, address string)
+	// unlessFinite jumps to a label if an accumulator of the first units is infinite or a NaN.
+	unlessFinite(p *program, k kernel, units int, label string)
 	// unlessNaN jumps to a label if an accumulator of the first units holds a NaN, and canonical
 	// makes each NaN there the canonical one.
 	unlessNaN(p *program, k kernel, units int, label string)
@@ -152,7 +156,7 @@ func assemble(set vectors) []byte {
 // arguments that have been read is used as scratch.
 func entry(p *program, set vectors) {
 	fmt.Fprintf(p, "// func reduce%s(kernel uint32, dsts *unsafe.Pointer, ndst int, "+
-		"srcs *unsafe.Pointer, nsrc int, from, to int, flags, value uint64)\n", set.name())
+		"srcs *unsafe.Pointer, nsrc int, from, to int, flags uint64, last *final)\n", set.name())
 	fmt.Fprintf(p, "TEXT ·reduce%s(SB), NOSPLIT|NOFRAME, $0-72\n", set.name())
 	p.op("MOVL", "kernel+0(FP)", "AX")
 	arguments := [][2]string{
@@ -163,7 +167,7 @@ func entry(p *program, set vectors) {
 		{"from+40", "R10"},
 		{"to+48", "R11"},
 		{"flags+56", "BX"},
-		{"value+64", "DX"},
+		{"last+64", "DX"},
 	}
 	for _, a := range arguments {
 		p.op("MOVQ", a[0]+"(FP)", a[1])
@@ -405,11 +409,24 @@ func (s *stage) final() {
 
 	late := stage{s.late, s.late, s.set, s.kernel, s.prefix, s.units, s.how}
 	late.label(s.prefix + "Multiply")
+	late.set.operand(s.late, s.kernel, "(DX)")
 	late.op("TESTL", "$4", "BX")
 	late.op("JNE", s.prefix+"Divide")
 	late.finalAll("VMUL")
+	late.op("JMP", s.prefix+"Check")
 	late.label(s.prefix + "Divide")
 	late.finalAll("VDIV")
+	late.label(s.prefix + "Check")
+	late.op("TESTL", "$8", "BX")
+	late.op("JEQ", s.prefix+"Pack")
+	late.set.unlessFinite(s.late, s.kernel, s.units, s.prefix+"Stop")
+	late.op("JMP", s.prefix+"Clear")
+	late.label(s.prefix + "Stop")
+	late.op("MOVQ", "R10", "8(DX)")
+	if s.set.cleanUp() != "" {
+		late.op(s.set.cleanUp())
+	}
+	late.op("RET")
 }
 
 func (s *stage) finalAll(instruction string) {
@@ -417,7 +434,6 @@ func (s *stage) finalAll(instruction string) {
 		acc := s.set.register(i)
 		s.op(instruction+s.kernel.elem.lane, s.set.register(15), acc, acc)
 	}
-	s.op("JMP", s.prefix+"Pack")
 }
 
 // store writes the loop over destinations. A streamed range consists of whole lines, so it needs no

@@ -1,0 +1,134 @@
+package reduce
+
+import (
+	"math"
+	"math/bits"
+	"unsafe"
+)
+
+// A final is the step between the accumulator and the rounding: nothing, or the multiplication or
+// division of an average. Kernels know where its fields lie.
+type final struct {
+	value uint64 // the operand: bits of a float64 for Float64, else of a float32
+	// stopped is the byte offset of a block with a sum that is not finite. A kernel returns there
+	// and stores nothing of the block.
+	stopped int
+	mode    finalMode
+}
+
+type finalMode uint8
+
+// The values are those that the kernels test for. finalCheck has them stop.
+const (
+	finalNone     finalMode = 0
+	finalMultiply finalMode = 2
+	finalDivide   finalMode = 4
+	finalCheck    finalMode = 8
+)
+
+// newFinal returns the step for an average. The reciprocal of a power of two is exact, so that
+// multiplying by it rounds like the division and takes a fraction of its time.
+func newFinal(t DataType, terms *terms) final {
+	n := len(terms.srcs)
+	f, mode := float64(n), finalDivide
+	if n&(n-1) == 0 {
+		f, mode = 1/f, finalMultiply
+	}
+	if t != Float16 || terms.rounded { // else sums, in float32, do not overflow
+		mode |= finalCheck
+	}
+	if t == Float64 {
+		return final{mode: mode, value: math.Float64bits(f)}
+	}
+	return final{mode: mode, value: uint64(math.Float32bits(float32(f)))}
+}
+
+// terms are the elements of the ranks that an average is made of.
+type terms struct {
+	t             DataType
+	srcs          []unsafe.Pointer
+	first         int // the index in srcs of the job's first element
+	tree, rounded bool
+}
+
+// mean divides a sum of the terms with index i. One that is not finite is computed once more from
+// scaled terms, whose sum does not overflow.
+func mean[T float32 | float64](terms *terms, sum T, i int) T {
+	n := T(len(terms.srcs))
+	if sum-sum == 0 { // neither infinite nor a NaN
+		return sum / n
+	}
+	scale := 1 / T(int(1)<<bits.Len(uint(len(terms.srcs)-1)))
+	return scaledSum(terms, terms.srcs, terms.first+i, scale) / (n * scale)
+}
+
+// scaledSum adds element i of the given sources, multiplied by scale.
+func scaledSum[T float32 | float64](terms *terms, srcs []unsafe.Pointer, i int, scale T) T {
+	if half := len(srcs) / 2; terms.tree && half > 0 {
+		left := scaledSum(terms, srcs[:half], i, scale)
+		sum := left + scaledSum(terms, srcs[half:], i, scale)
+		if terms.rounded {
+			return rounded(terms.t, sum)
+		}
+		return sum
+	}
+	var sum T
+	for r, src := range srcs {
+		product := T(value[T](terms.t, src, i) * scale) // the conversion prevents a fused addition
+		if r == 0 {
+			sum = product
+		} else {
+			sum += product
+		}
+	}
+	return sum
+}
+
+// value loads element i of a source.
+func value[T float32 | float64](t DataType, src unsafe.Pointer, i int) T {
+	at := unsafe.Add(src, i*t.Size())
+	switch t {
+	case Float16:
+		return T(Float16Value(*(*uint16)(at)))
+	case BFloat16:
+		return T(BFloat16Value(*(*uint16)(at)))
+	default:
+		return *(*T)(at)
+	}
+}
+
+// rounded rounds v to t if that is a 16-bit type.
+func rounded[T float32 | float64](t DataType, v T) T {
+	switch t {
+	case Float16:
+		return T(Float16Value(Float16Bits(float32(v))))
+	case BFloat16:
+		return T(BFloat16Value(BFloat16Bits(float32(v))))
+	default:
+		return v
+	}
+}
+
+// averageIntegers sums pieces that stay in the nearest cache and divides them there.
+func averageIntegers[T integer](j job, size int) {
+	const piece = 4 << 10
+	dsts := j.dsts
+	j.dsts = dsts[:1]
+	for from := 0; from < size; from += piece {
+		to := min(from+piece, size)
+		j.walk(from, to, false)
+		first := unsafe.Add(dsts[0], from)
+		divideIntegers[T](first, to-from, int64(len(j.terms.srcs)))
+		for _, dst := range dsts[1:] {
+			Copy(unsafe.Add(dst, from), first, to-from, Hint{})
+		}
+	}
+}
+
+// divideIntegers truncates in place. No quotient by a positive number overflows.
+func divideIntegers[T integer](p unsafe.Pointer, size int, divisor int64) {
+	all := elements[T](p, 0, size)
+	for i, x := range all {
+		all[i] = T(int64(x) / divisor)
+	}
+}
