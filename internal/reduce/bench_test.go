@@ -52,6 +52,21 @@ func BenchmarkOperations(b *testing.B) {
 	})
 }
 
+// BenchmarkAverage has finite sources, and one of NaNs, which portable code averages.
+func BenchmarkAverage(b *testing.B) {
+	const size = 16 << 10
+	nan, dsts := lines(size), []unsafe.Pointer{lines(size)}
+	Fill(nan, 0xFF, size)
+	for name, last := range map[string]unsafe.Pointer{"finite": lines(size), "nan": nan} {
+		srcs := []unsafe.Pointer{lines(size), lines(size), last}
+		for _, t := range DataTypes() {
+			benchmark(b, fmt.Sprintf("%s/%v", name, t), size, func() {
+				Average(t, dsts, srcs, size/t.Size(), Hint{})
+			})
+		}
+	}
+}
+
 func BenchmarkCopy(b *testing.B) {
 	for _, size := range []int{1 << 10, 64 << 10, 1 << 20, 8 << 20, 64 << 20} {
 		dst, src := lines(size), lines(size)
