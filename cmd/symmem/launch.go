@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"slices"
+	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -16,7 +17,8 @@ import (
 )
 
 const launchLong = `launch starts N ranks of a program on this machine, with torchrun's variables.
-It waits until the last has ended. Lines of the ranks go out whole, with "[rank] " before them.
+It waits until the last has ended. Lines of the ranks go out whole, with "[rank] " before them. The
+start of a line, such as a prompt or a progress bar, goes out after 0.1 seconds.
 
 When a rank fails the others have 10 seconds to report; then they get SIGTERM, and SIGKILL 5
 seconds later. After 2 seconds standard error says which are awaited, and which of them are stopped.
@@ -25,7 +27,7 @@ to ranks that are stopped. Ranks that have not ended 10 seconds after a TERM (--
 SIGKILL, and a second interrupt ends all at once.
 
 The exit code is that of the first rank that failed, 128 + n for signal n; 2 if nothing could be
-started.
+started. If the output is a pipe whose reader has ended, the ranks get SIGTERM, and the code is 141.
 
 --share-gpus lets ranks of GPU programs share GPUs where there are fewer than ranks: the variables
 that NCCL (2.30 or newer) and CUDA read are set, and a daemon of NVIDIA's Multi-Process Service runs
@@ -139,6 +141,9 @@ func (f *launchFlags) launch(cmd *cobra.Command, args []string) error {
 	}
 	if err := f.summarise(cmd, &result); err != nil {
 		return exitWith(exitUsage, err)
+	}
+	if result.Signal == syscall.SIGPIPE {
+		return exitWith(128+int(syscall.SIGPIPE), nil)
 	}
 	return launchVerdict(&result)
 }

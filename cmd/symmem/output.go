@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"os"
 	"slices"
 
 	"github.com/spf13/cobra"
@@ -43,6 +44,14 @@ func (o *output) Write(b []byte) (int, error) {
 		o.err = err
 	}
 	return n, err
+}
+
+// Stat describes the file, if it is one.
+func (o *output) Stat() (os.FileInfo, error) {
+	if f, ok := o.Writer.(*os.File); ok {
+		return f.Stat()
+	}
+	return nil, os.ErrInvalid
 }
 
 // wantsJSON reports whether the arguments ask for a JSON object, also behind one that is wrong, but

@@ -7,6 +7,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -224,6 +225,8 @@ func verdict(stderr io.Writer, result *launch.Result) error {
 	return exitWith(code, nil)
 }
 
-// interrupted reports whether a signal to this process has ended ranks. How they end by it is
-// theirs: a Go program ends with code 2 by SIGQUIT.
-func interrupted(result *launch.Result) bool { return result.Signal != 0 && result.First >= 0 }
+// interrupted reports whether a signal to this process has ended ranks, or standard output has lost
+// its reader. How ranks end by a signal is theirs: a Go program ends with code 2 by SIGQUIT.
+func interrupted(result *launch.Result) bool {
+	return result.Signal == syscall.SIGPIPE || result.Signal != 0 && result.First >= 0
+}

@@ -78,7 +78,11 @@ func runRanks(ctx context.Context, spec launch.Spec, s *sharing) (launch.Result,
 	if s == nil {
 		return launch.Run(ctx, spec)
 	}
-	// From here on a signal may not end this process, which has to end the daemon.
+	// From here on a signal may not end this process, which has to end the daemon; nor SIGPIPE, whose
+	// write fails.
+	pipes := make(chan os.Signal, 1)
+	signal.Notify(pipes, syscall.SIGPIPE)
+	defer signal.Stop(pipes)
 	signals := make(chan os.Signal, 8)
 	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT)
 	defer signal.Stop(signals)

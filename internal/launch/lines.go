@@ -3,75 +3,195 @@ package launch
 import (
 	"bytes"
 	"io"
+	"os"
 	"sync"
+	"time"
 )
 
-// maxLine is where a line without end is cut. The rest goes on as a line of its own.
-const maxLine = 64 << 10
+const (
+	// maxLine is where a line without end is cut. The rest goes on as a line of its own.
+	maxLine = 64 << 10
+	// partialDelay is after what time the start of a line is written without its end, so that a
+	// person sees prompts and progress bars. It exceeds the time between the writes of a program
+	// that prints a line in pieces.
+	partialDelay = 100 * time.Millisecond
+)
 
-// sink is where the lines of all ranks meet. After its first error it drops what comes, so that
-// no rank is killed by a pipe that nobody reads.
+// sink is one destination of the output of all ranks. After its first error it drops what comes, so
+// that ranks do not fail because their output cannot be written.
 type sink struct {
 	// mu is shared by the sinks of one Run, as both may be the same terminal.
 	mu *sync.Mutex
-	// w and err are guarded by mu.
-	w   io.Writer
-	err error
+	// delay is how long the start of a line waits for its end.
+	delay time.Duration
+	// failed gets the first error.
+	failed chan<- error
+	// w, err and open are guarded by mu. open is the output whose unfinished line was written last,
+	// or nil.
+	w    io.Writer
+	err  error
+	open *lines
 }
 
 func (s *sink) write(b []byte) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.err == nil {
-		_, s.err = s.w.Write(b)
+	s.finishLine(nil, b)
+	s.put(b)
+}
+
+// failure returns the first error.
+func (s *sink) failure() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.err
+}
+
+// put writes b. s.mu is held.
+func (s *sink) put(b []byte) {
+	if s.err != nil {
+		return
+	}
+	if _, s.err = s.w.Write(b); s.err != nil {
+		s.failed <- s.err
 	}
 }
 
-// lines cuts what one rank writes to one of its outputs into whole lines. It is used by one
-// goroutine at a time, and never fails.
+// finishLine ends the unfinished line of another output before next is written, unless both are
+// progress bars: a carriage return at the start of next takes the place of the newline. s.mu is
+// held.
+func (s *sink) finishLine(by *lines, next []byte) {
+	last := s.open
+	if last == nil || last == by {
+		return
+	}
+	s.open = nil
+	if !last.bar || next[0] != '\r' {
+		last.bar = false
+		s.put([]byte{'\n'})
+	}
+}
+
+// sameFile reports whether two writers are one file, such as a terminal.
+func sameFile(a, b io.Writer) bool {
+	f, ok := a.(interface{ Stat() (os.FileInfo, error) })
+	g, also := b.(interface{ Stat() (os.FileInfo, error) })
+	if !ok || !also {
+		return false
+	}
+	first, err := f.Stat()
+	second, otherErr := g.Stat()
+	return err == nil && otherErr == nil && os.SameFile(first, second)
+}
+
+// lines passes on what one rank writes to one of its outputs: whole lines at once, and the start of
+// a line after a delay. It is safe for concurrent use and never fails.
 type lines struct {
 	sink   *sink
 	prefix string
-	// partial is the start of a line whose end has not come.
-	partial []byte
-	// whole is a buffer for what one Write hands on.
-	whole []byte
+	// The rest is guarded by sink.mu. pending is a part of a line that was not written yet, perhaps
+	// with a carriage return before or after it. If sink.open is this output, the line was written
+	// up to pending.
+	pending []byte
+	// bar is set once a carriage return was written in the current line.
+	bar bool
+	// timer runs while something is pending.
+	timer *time.Timer
+	// piece is a buffer for what goes out in one write.
+	piece []byte
 }
 
-// Write implements io.Writer. All lines that end in b go out in one piece.
+// Write implements io.Writer. All lines that end in b are written in one piece.
 func (l *lines) Write(b []byte) (int, error) {
-	l.whole = l.whole[:0]
+	l.sink.mu.Lock()
+	defer l.sink.mu.Unlock()
 	for rest := b; len(rest) > 0; {
 		text, after, whole := bytes.Cut(rest, []byte{'\n'})
-		if room := maxLine - len(l.partial); len(text) > room {
+		if room := maxLine - len(l.pending); len(text) > room {
 			text, after, whole = rest[:room], rest[room:], true
 		}
-		l.partial = append(l.partial, text...)
+		l.pending = append(l.pending, text...)
 		if whole {
-			l.end()
+			l.endLine()
 		}
 		rest = after
 	}
-	if len(l.whole) > 0 {
-		l.sink.write(l.whole)
+	l.writePiece()
+	if len(l.pending) > 0 && l.timer == nil {
+		l.timer = time.AfterFunc(l.sink.delay, l.writePartial)
 	}
 	return len(b), nil
 }
 
-// end moves the partial line to those that are whole.
-func (l *lines) end() {
-	l.whole = append(l.whole, l.prefix...)
-	l.whole = append(l.whole, l.partial...)
-	l.whole = append(l.whole, '\n')
-	l.partial = l.partial[:0]
-}
-
-// flush hands on a last line without an end, and gives it one.
-func (l *lines) flush() {
-	if len(l.partial) == 0 {
+// writePartial writes the pending part of a line, but for a carriage return at its end, which may
+// belong to a newline.
+func (l *lines) writePartial() {
+	l.sink.mu.Lock()
+	defer l.sink.mu.Unlock()
+	l.stopTimer()
+	text := bytes.TrimSuffix(l.pending, []byte{'\r'})
+	if len(text) == 0 {
 		return
 	}
-	l.whole = l.whole[:0]
-	l.end()
-	l.sink.write(l.whole)
+	l.add(text)
+	l.pending = l.pending[:copy(l.pending, l.pending[len(text):])]
+	l.writePiece()
+	l.sink.open = l
+}
+
+// endLine moves the pending part of a line to the piece and ends the line. sink.mu is held.
+func (l *lines) endLine() {
+	text := bytes.TrimSuffix(l.pending, []byte{'\r'})
+	l.add(text)
+	l.piece = append(l.piece, l.pending[len(text):]...)
+	l.piece = append(l.piece, '\n')
+	l.pending, l.bar = l.pending[:0], false
+	l.stopTimer()
+	if l.sink.open == l {
+		l.sink.open = nil
+	}
+}
+
+// add adds a part of a line to the piece, with the prefix at the start of the line and after each
+// carriage return. sink.mu is held.
+func (l *lines) add(text []byte) {
+	first, rest, returns := bytes.Cut(text, []byte{'\r'})
+	if l.sink.open != l && (len(first) > 0 || !returns) {
+		l.piece = append(l.piece, l.prefix...)
+	}
+	l.piece = append(l.piece, first...)
+	for returns {
+		l.bar = true
+		first, rest, returns = bytes.Cut(rest, []byte{'\r'})
+		l.piece = append(l.piece, '\r')
+		l.piece = append(l.piece, l.prefix...)
+		l.piece = append(l.piece, first...)
+	}
+}
+
+// writePiece writes the piece. sink.mu is held.
+func (l *lines) writePiece() {
+	if len(l.piece) > 0 {
+		l.sink.finishLine(l, l.piece)
+		l.sink.put(l.piece)
+		l.piece = l.piece[:0]
+	}
+}
+
+// stopTimer stops the timer, if it runs. sink.mu is held.
+func (l *lines) stopTimer() {
+	if l.timer != nil {
+		l.timer.Stop()
+		l.timer = nil
+	}
+}
+
+// flush writes a last line without an end, and ends it.
+func (l *lines) flush() {
+	l.sink.mu.Lock()
+	defer l.sink.mu.Unlock()
+	if len(l.pending) > 0 || l.sink.open == l {
+		l.endLine()
+		l.writePiece()
+	}
 }

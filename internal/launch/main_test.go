@@ -35,19 +35,22 @@ func TestMain(m *testing.M) {
 
 // roles are what a rank can do. Each gets its rank and returns its exit code.
 var roles = map[string]func(rank string) int{
-	"environ":       roleEnviron,
-	"meet":          roleMeet,
-	"fail one":      roleFailOne,
-	"patient":       rolePatient,
-	"stubborn":      roleStubborn,
-	"parent":        roleParent,
-	"quitter":       roleQuitter,
-	"lines":         roleLines,
-	"cat":           roleCat,
-	"launch":        roleLaunch,
-	"narrow launch": func(string) int { return launchWith(32) },
-	"narrow start":  func(string) int { return launchWith(16) },
-	"lose rank":     roleLoseRank,
+	"environ":        roleEnviron,
+	"meet":           roleMeet,
+	"fail one":       roleFailOne,
+	"patient":        rolePatient,
+	"stubborn":       roleStubborn,
+	"parent":         roleParent,
+	"quitter":        roleQuitter,
+	"lines":          roleLines,
+	"cat":            roleCat,
+	"ask":            roleAsk,
+	"launch":         roleLaunch,
+	"talker":         roleTalker,
+	"launch talkers": roleLaunchTalkers,
+	"narrow launch":  func(string) int { return launchWith(32) },
+	"narrow start":   func(string) int { return launchWith(16) },
+	"lose rank":      roleLoseRank,
 }
 
 // patience bounds what a test waits for; passing tests never come near it.
@@ -174,12 +177,47 @@ func roleCat(string) int {
 	return 0
 }
 
+// roleAsk prints a question without a newline on rank 0, and waits for an answer.
+func roleAsk(rank string) int {
+	if rank != "0" {
+		return 0
+	}
+	fmt.Print("go on? ")
+	if answer, err := bufio.NewReader(os.Stdin).ReadString('\n'); err != nil || answer != "yes\n" {
+		return 1
+	}
+	return 0
+}
+
 // roleLaunch is a launcher, to be killed.
 func roleLaunch(string) int {
 	spec := specOf("patient", 2, os.Stdout)
 	if _, err := Run(context.Background(), spec); err != nil {
 		fmt.Println(err)
 	}
+	return 0
+}
+
+// roleTalker has a child and prints until it is ended.
+func roleTalker(string) int {
+	pid, err := child()
+	if err != nil {
+		return 1
+	}
+	for {
+		fmt.Println("ready", os.Getpid(), pid)
+	}
+}
+
+// roleLaunchTalkers is a launcher whose standard output loses its reader.
+func roleLaunchTalkers(string) int {
+	spec := specOf("talker", 2, os.Stdout)
+	spec.Stderr = os.Stderr
+	result, err := Run(context.Background(), spec)
+	if err != nil {
+		return 1
+	}
+	fmt.Fprintln(os.Stderr, "passed on", result.Signal)
 	return 0
 }
 

@@ -2,7 +2,6 @@ package launch
 
 import (
 	"bytes"
-	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -75,12 +74,11 @@ func (r *rank) end(turn int) Exit {
 	r.mu.Lock()
 	r.reaped = true
 	r.mu.Unlock()
-	// The state is read below; other errors are those of outputs, which the sinks keep.
-	err := r.cmd.Wait()
-	if !errors.Is(err, exec.ErrWaitDelay) {
-		r.out.flush()
-		r.err.flush()
-	}
+	// The state is read below; other errors are those of outputs, which the sinks keep. No goroutine
+	// copies output any more, also where a process outside the group holds it open.
+	_ = r.cmd.Wait()
+	r.out.flush()
+	r.err.flush()
 	e := r.exit()
 	e.turn = turn
 	return e

@@ -13,7 +13,8 @@ type Result struct {
 	First int `json:"first_failed"`
 	// Exits are the ends of all ranks, by rank.
 	Exits []Exit `json:"ranks"`
-	// Signal is the first signal that came from outside and was passed on, or 0.
+	// Signal is the first signal that came from outside and was passed on, SIGPIPE if the output of
+	// the ranks has lost its reader, or 0.
 	Signal syscall.Signal `json:"-"`
 }
 

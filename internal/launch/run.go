@@ -1,6 +1,7 @@
 package launch
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -21,7 +22,8 @@ import (
 // Run starts the ranks and returns when the last has ended. Failed ranks are no error: they are
 // in the Result. An error without ranks in the Result means that nothing runs. The end of the
 // context kills all ranks and is an error next to a whole Result, as is output that could not
-// be written.
+// be written. Where a pipe for the output has lost its reader the ranks get SIGTERM, and the Result
+// has SIGPIPE.
 func Run(ctx context.Context, spec Spec) (Result, error) {
 	path, err := spec.prepare()
 	if err != nil {
@@ -60,7 +62,8 @@ type job struct {
 	spec        *Spec
 	ranks       []*rank
 	stdout      *sink
-	stderr      *sink
+	stderr      *sink // stdout, if both are one file
+	failed      <-chan error
 	exits       chan Exit
 	store       *rendezvous.Server
 	supervisor  *supervisor
@@ -68,12 +71,18 @@ type job struct {
 }
 
 func newJob(s *Spec, store *rendezvous.Server) *job {
-	terminal := &sync.Mutex{}
+	failed := make(chan error, 2) // one of each sink
+	stdout := &sink{mu: &sync.Mutex{}, delay: partialDelay, failed: failed, w: s.Stdout}
+	stderr := stdout
+	if !sameFile(s.Stdout, s.Stderr) {
+		stderr = &sink{mu: stdout.mu, delay: partialDelay, failed: failed, w: s.Stderr}
+	}
 	return &job{
 		store:       store,
 		spec:        s,
-		stdout:      &sink{mu: terminal, w: s.Stdout},
-		stderr:      &sink{mu: terminal, w: s.Stderr},
+		stdout:      stdout,
+		stderr:      stderr,
+		failed:      failed,
 		exits:       make(chan Exit, s.Ranks),
 		supervisor:  newSupervisor(s),
 		releaseFork: make(chan struct{}),
@@ -102,6 +111,11 @@ func (j *job) run(ctx context.Context) (Result, error) {
 		defer signal.Stop(mine)
 		signals = mine
 	}
+	// Without this a write to a pipe that has no reader would end the launcher, and leave what the
+	// ranks have started.
+	pipes := make(chan os.Signal, 1)
+	signal.Notify(pipes, syscall.SIGPIPE)
+	defer signal.Stop(pipes)
 	defer close(j.releaseFork)
 	if err := j.start(); err != nil {
 		if errors.Is(err, syscall.EMFILE) {
@@ -110,12 +124,24 @@ func (j *job) run(ctx context.Context) (Result, error) {
 		return Result{First: -1}, fmt.Errorf("launching: %w", err)
 	}
 	err := j.watch(ctx, signals)
-	for _, s := range []*sink{j.stdout, j.stderr} {
-		if s.err != nil {
-			err = errors.Join(err, fmt.Errorf("writing the output of the ranks: %w", s.err))
+	result := j.supervisor.result()
+	for _, s := range j.sinks() {
+		switch failure := s.failure(); {
+		case errors.Is(failure, syscall.EPIPE):
+			result.Signal = cmp.Or(result.Signal, syscall.SIGPIPE)
+		case failure != nil:
+			err = errors.Join(err, fmt.Errorf("writing the output of the ranks: %w", failure))
 		}
 	}
-	return j.supervisor.result(), err
+	return result, err
+}
+
+// sinks are the destinations of the output of the ranks.
+func (j *job) sinks() []*sink {
+	if j.stdout == j.stderr {
+		return []*sink{j.stdout}
+	}
+	return []*sink{j.stdout, j.stderr}
 }
 
 // start starts all ranks, or none. They are forked by a thread that lives until run returns,
@@ -198,6 +224,10 @@ func (j *job) watch(ctx context.Context, signals <-chan os.Signal) error {
 		case s := <-signals:
 			if s, ok := s.(syscall.Signal); ok {
 				o = j.supervisor.signaled(s)
+			}
+		case failure := <-j.failed:
+			if errors.Is(failure, syscall.EPIPE) {
+				o = j.supervisor.signaled(syscall.SIGPIPE)
 			}
 		case <-timer.C:
 			o = j.supervisor.expired()

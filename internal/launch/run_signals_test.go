@@ -1,6 +1,7 @@
 package launch
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"fmt"
@@ -217,3 +218,37 @@ func TestOutputThatCannotBeWrittenIsAnError(t *testing.T) {
 type writerFunc func([]byte) (int, error)
 
 func (f writerFunc) Write(b []byte) (int, error) { return f(b) }
+
+// TestOutputWithoutAReaderEndsTheRanks: a launcher that was ended by SIGPIPE would leave the
+// children of ranks behind, and ranks that went on would print for nobody.
+func TestOutputWithoutAReaderEndsTheRanks(t *testing.T) {
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out := newTranscript() // of what the launcher says
+	cmd := systest.Command(t, systest.Patience, "/proc/self/exe")
+	cmd.Env = append(os.Environ(), roleVariable+"=launch talkers")
+	cmd.Stdout, cmd.Stderr = w, out
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	w.Close()
+	ready := bufio.NewScanner(r)
+	var all []int
+	for len(all) < 4 && ready.Scan() {
+		all = append(all, pids(t, ready.Text())...)
+	}
+	r.Close()
+	if err := cmd.Wait(); err != nil {
+		t.Fatalf("the launcher: %v; it says %v", err, out.text.String())
+	}
+	if len(all) != 4 {
+		t.Fatalf("processes %v", all)
+	}
+	for _, pid := range all {
+		awaitGone(t, pid)
+	}
+	out.await(t, 1, "their output has no reader any more: SIGTERM")
+	out.await(t, 1, "passed on broken pipe")
+}

@@ -23,9 +23,10 @@ type Spec struct {
 	// blocks after the ranks have ended keeps one goroutine.
 	Stdin io.Reader
 	// Stdout and Stderr take the output of the ranks, one Write a line or more, never two at
-	// the same time; nil means our own.
+	// the same time; nil means our own. The start of a line is written without its end if that
+	// takes longer than 100 ms; a line of another rank goes on a line of its own all the same.
 	Stdout, Stderr io.Writer
-	// Plain passes whole lines on as they are. Without it, "[rank] " is put before each.
+	// Plain passes lines on as they are. Without it, "[rank] " is put before each.
 	Plain bool
 	// MasterPort is the value of MASTER_PORT; 0 picks a port that is free at the moment.
 	MasterPort int

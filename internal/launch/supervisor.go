@@ -131,13 +131,19 @@ func (v *supervisor) after(wait time.Duration) order {
 	return order{wait: wait}
 }
 
-// signaled takes in a signal from outside.
+// signaled takes in a signal from outside, or SIGPIPE if the output of the ranks has lost its
+// reader. That reaches the ranks as SIGTERM: their own pipes still have one.
 func (v *supervisor) signaled(s syscall.Signal) order {
 	if v.outside == 0 {
 		v.outside = s
 	}
-	if s == syscall.SIGINT {
+	switch s {
+	case syscall.SIGINT:
 		v.interrupts++
+	case syscall.SIGPIPE:
+		o := v.signaled(syscall.SIGTERM)
+		o.message = "their output has no reader any more: SIGTERM"
+		return o
 	}
 	if v.interrupts > 1 {
 		return v.kill()

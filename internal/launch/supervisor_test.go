@@ -187,7 +187,7 @@ func TestLinesLoseNothing(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		length := rapid.SampledFrom([]int{0, 1, 2, maxLine / 2, maxLine - 1, maxLine, maxLine + 1})
 		m, text := &memory{}, ""
-		l := &lines{sink: &sink{mu: &sync.Mutex{}, w: m}, prefix: "> "}
+		l := &lines{sink: &sink{mu: &sync.Mutex{}, delay: patience, w: m}, prefix: "> "}
 		for range rapid.IntRange(0, 4).Draw(t, "pieces") {
 			piece := strings.Repeat("y", length.Draw(t, "length")) +
 				rapid.SampledFrom([]string{"", "\n", "\n\n", "\r\nx"}).Draw(t, "end")

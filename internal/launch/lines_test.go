@@ -1,0 +1,137 @@
+package launch
+
+import (
+	"io"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+)
+
+// step is a write of one output, the end of the delay of one ("after"), or the end of its rank.
+type step struct {
+	output int
+	text   string
+}
+
+const (
+	after = "\x00after"
+	end   = "\x00end"
+)
+
+func TestPartialLinesArePassedOn(t *testing.T) {
+	rows := map[string]struct {
+		steps []step
+		want  string
+	}{
+		"a prompt": {
+			[]step{{0, "go on? "}, {0, after}, {0, "yes\n"}, {0, "next\n"}},
+			"[0] go on? |yes\n|[0] next\n|",
+		},
+		"a line in pieces stays whole": {
+			[]step{{0, "a"}, {1, "one\n"}, {0, "b\n"}},
+			"[1] one\n|[0] ab\n|",
+		},
+		"the line of another rank ends an unfinished one": {
+			[]step{{0, "a"}, {0, after}, {1, "one\n"}, {0, "b\nc\n"}},
+			"[0] a|\n|[1] one\n|[0] b\n[0] c\n|",
+		},
+		"a progress bar keeps its prefix": {
+			[]step{{0, "\r1/2"}, {0, after}, {0, "\r2/2"}, {0, after}, {0, "\n"}},
+			"\r[0] 1/2|\r[0] 2/2|\n|",
+		},
+		"a progress bar whose carriage return comes last": {
+			[]step{{0, "1/2\r"}, {0, after}, {0, "2/2\r"}, {0, after}, {0, "\n"}},
+			"[0] 1/2|\r[0] 2/2|\r\n|",
+		},
+		"two progress bars overwrite each other": {
+			[]step{
+				{0, "\r1/2"}, {0, after}, {1, "\r1/2"}, {1, after}, {0, "\r2/2\n"}, {1, "\n"},
+			},
+			"\r[0] 1/2|\r[1] 1/2|\r[0] 2/2\n|[1] \n|",
+		},
+		"a progress bar does not overwrite a prompt": {
+			[]step{{0, "go on? "}, {0, after}, {1, "\r1/2"}, {1, after}},
+			"[0] go on? |\n|\r[1] 1/2|",
+		},
+		"the end of a rank ends its line": {
+			[]step{{0, "a"}, {0, after}, {0, end}, {1, "b"}, {1, end}, {1, end}},
+			"[0] a|\n|[1] b\n|",
+		},
+		"a newline of two characters in two writes": {
+			[]step{{0, "a\r"}, {0, after}, {0, "\nb\n"}},
+			"[0] a|\r\n[0] b\n|",
+		},
+	}
+	for name, r := range rows {
+		t.Run(name, func(t *testing.T) {
+			if got := played(r.steps); got != r.want {
+				t.Errorf("got  %q\nwant %q", got, r.want)
+			}
+		})
+	}
+}
+
+// played returns what two outputs write to one sink, with a | after each write.
+func played(steps []step) string {
+	var got strings.Builder
+	s := &sink{mu: &sync.Mutex{}, delay: patience, w: writerFunc(func(b []byte) (int, error) {
+		got.Write(b)
+		got.WriteByte('|')
+		return len(b), nil
+	})}
+	outputs := []*lines{{sink: s, prefix: "[0] "}, {sink: s, prefix: "[1] "}}
+	for _, step := range steps {
+		l := outputs[step.output]
+		switch step.text {
+		case after:
+			l.writePartial()
+		case end:
+			l.flush()
+		default:
+			_, _ = l.Write([]byte(step.text))
+		}
+	}
+	for _, l := range outputs {
+		l.stopTimer()
+	}
+	return got.String()
+}
+
+// TestAPromptIsSeenBeforeItIsAnswered: the rank waits for the answer, which waits for the prompt.
+func TestAPromptIsSeenBeforeItIsAnswered(t *testing.T) {
+	for name, plain := range map[string]bool{"prefixed": false, "plain": true} {
+		t.Run(name, func(t *testing.T) {
+			out := newTranscript()
+			spec := specOf("ask", 2, out)
+			stdin, answer, err := os.Pipe()
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer stdin.Close()
+			defer answer.Close()
+			spec.Stdin, spec.Plain = stdin, plain
+			done := begin(testContext(t), spec)
+			out.await(t, 1, "go on? ")
+			if _, err := io.WriteString(answer, "yes\n"); err != nil {
+				t.Fatal(err)
+			}
+			if end := <-done; end.err != nil || end.Code != 0 {
+				t.Fatalf("%+v", end)
+			}
+		})
+	}
+}
+
+func TestOneFileForBothOutputsIsFound(t *testing.T) {
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	defer w.Close()
+	discard := writerFunc(io.Discard.Write)
+	if !sameFile(w, w) || sameFile(w, os.Stderr) || sameFile(discard, discard) {
+		t.Error("files are not told apart")
+	}
+}
