@@ -17,14 +17,20 @@ import (
 	"os"
 	"unsafe"
 
+	"symmem/internal/sys"
 	"symmem/internal/torch"
 )
 
 // library is the one of the process.
-var library = torch.New(
-	(*torch.Words)(unsafe.Pointer(&C.symmem_words)),
-	func(text string) { fmt.Fprintln(os.Stderr, text) },
-)
+var library = newLibrary()
+
+func newLibrary() *torch.Library {
+	sys.ShareSockets(unsafe.Slice((*uint64)(&C.symmem_sockets[0]), C.SYMMEM_SOCKETS))
+	return torch.New(
+		(*torch.Words)(unsafe.Pointer(&C.symmem_words)),
+		func(text string) { fmt.Fprintln(os.Stderr, text) },
+	)
+}
 
 // main is never called: a shared library has none.
 func main() {}

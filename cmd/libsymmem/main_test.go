@@ -3,6 +3,7 @@
 package main_test
 
 import (
+	"crypto/rand"
 	"fmt"
 	"os"
 	"os/exec"
@@ -152,6 +153,34 @@ func TestAProgramInC(t *testing.T) {
 					t.Errorf("%d ranks came to the end, want %d:\n%s", got, s.done(ranks), out)
 				}
 			})
+		}
+	}
+}
+
+// TestAChildOfForkKeepsNoConnection: where it kept that of rank 1 to the store, rank 0 would wait in
+// its close for as long as the child lives.
+func TestAChildOfForkKeepsNoConnection(t *testing.T) {
+	b := build(t)
+	input, child, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer child.Close() // which ends the child
+	store := "DRIVE_STORE=unix:@drive-" + rand.Text()
+	ranks := make([]*exec.Cmd, 2)
+	for rank := range ranks {
+		c := systest.Command(t, deadline, b.drive, "left-child")
+		c.Env = append(os.Environ(), store, fmt.Sprintf("RANK=%d", rank), "WORLD_SIZE=2")
+		c.Stdin, c.Stdout, c.Stderr = input, os.Stdout, os.Stderr
+		if err := c.Start(); err != nil {
+			t.Fatal(err)
+		}
+		ranks[rank] = c
+	}
+	input.Close()
+	for rank, c := range ranks {
+		if err := c.Wait(); err != nil {
+			t.Errorf("rank %d: %v", rank, err)
 		}
 	}
 }

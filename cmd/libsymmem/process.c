@@ -1,6 +1,9 @@
 /* What belongs to the process: the words, forks, the end. */
+#define _DEFAULT_SOURCE /* S_ISSOCK */
 #include <pthread.h>
 #include <stdlib.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include "shim.h"
 #include "state.h"
@@ -12,7 +15,24 @@ volatile int symmem_forked;
 volatile int symmem_unusual;
 volatile int symmem_exiting;
 
-static void in_child(void) { symmem_forked = symmem_unusual = 1; }
+uint64_t symmem_sockets[SYMMEM_SOCKETS];
+
+/* Closes the sockets of the parent that are in the table. While the child held them the other ranks
+ * would not see the end of the parent. */
+static void close_sockets(void) {
+	for (int fd = 0; fd < SYMMEM_SOCKETS; fd++) {
+		uint64_t inode = __atomic_load_n(&symmem_sockets[fd], __ATOMIC_RELAXED);
+		struct stat is;
+		if (inode && fstat(fd, &is) == 0 && S_ISSOCK(is.st_mode) && is.st_ino == inode) {
+			(void)close(fd);
+		}
+	}
+}
+
+static void in_child(void) {
+	if (!symmem_forked) close_sockets();
+	symmem_forked = symmem_unusual = 1;
+}
 
 /* Registered when the library is loaded, so that no fork is missed. It calls no Go. */
 __attribute__((constructor)) static void watch_forks(void) {

@@ -7,6 +7,10 @@
 /* The words of symmem_generation. */
 extern int64_t symmem_words[SYMMEM_WORDS];
 
+/* The inodes of the sockets that a child of fork closes, by descriptor. */
+enum { SYMMEM_SOCKETS = 1 << 14 };
+extern uint64_t symmem_sockets[SYMMEM_SOCKETS];
+
 /* Notes the latest error of the calling thread; the texts are copied. */
 void symmem_note_error(int code, size_t text_length, const char *text, size_t detail_length,
                        const char *detail);

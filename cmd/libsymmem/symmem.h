@@ -27,7 +27,8 @@
  *   Waiting    Functions marked "collective" wait for other ranks, up to the timeout of
  *              symmem_open; no other function waits for another rank.
  *   Forks      In a child of fork() every function returns SYMMEM_ERR_FORKED, or null, and does
- *              nothing. The parent goes on. Start workers by spawn or forkserver.
+ *              nothing. The parent goes on. The child closes the sockets of symmem. Start workers
+ *              by spawn or forkserver.
  *   Panics     A mistake inside symmem becomes SYMMEM_ERR_PANIC, with the place in the message.
  *   Streams    are CUstream or cudaStream_t values as numbers; 0 is CUDA's default stream. They
  *              are numbered in the order of their first use here, and ranks must use theirs in the

@@ -50,6 +50,7 @@ func connect(ctx context.Context, address string) (*net.UnixConn, int, error) {
 	if err != nil {
 		return nil, 0, fmt.Errorf("connecting to a rank of this machine: %w", err)
 	}
+	sys.CloseInForks(c)
 	conn := c.(*net.UnixConn)
 	who, err := sys.PeerOf(conn)
 	if err == nil && who.UID != os.Getuid() {

@@ -42,6 +42,7 @@ func Listen(token Token) (*Server, error) {
 	if err != nil {
 		return nil, fmt.Errorf("opening the hand-off socket: %w", err)
 	}
+	sys.CloseInForks(listener)
 	s := &Server{
 		token: token, listener: listener,
 		exports: map[Key]*os.File{}, open: map[*net.UnixConn]bool{},
@@ -92,6 +93,7 @@ func (s *Server) accept() {
 			time.Sleep(acceptPause)
 			continue
 		}
+		sys.CloseInForks(c)
 		if s.admit(c) {
 			s.serving.Go(func() { s.serve(c) })
 		}

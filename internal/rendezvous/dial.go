@@ -9,6 +9,8 @@ import (
 	"os"
 	"syscall"
 	"time"
+
+	"symmem/internal/sys"
 )
 
 // Endpoint is a server and what it takes to be let in.
@@ -49,6 +51,7 @@ func dial(ctx context.Context, to Endpoint, uid uint32) (*Client, error) {
 		if err != nil {
 			return nil, err
 		}
+		sys.CloseInForks(conn)
 		if err := checkPeer(conn, to.Address, uid); err != nil {
 			return nil, errors.Join(err, conn.Close())
 		}

@@ -8,6 +8,8 @@ import (
 	"os"
 	"sync"
 	"time"
+
+	"symmem/internal/sys"
 )
 
 // Server serves one store to clients that speak the protocol of PyTorch's TCPStore: ours and
@@ -62,6 +64,7 @@ func Listen(address string, token Token) (*Server, error) {
 	if err != nil {
 		return nil, fmt.Errorf("serving a store: %w", err)
 	}
+	sys.CloseInForks(listener)
 	s := newServer(address, token)
 	s.listener = listener
 	if network == "tcp" {
@@ -113,6 +116,7 @@ func (s *Server) accept() {
 			time.Sleep(acceptPause)
 			continue
 		}
+		sys.CloseInForks(conn)
 		if checkPeer(conn, s.address, s.uid) != nil || !s.startSession(conn, true) {
 			conn.Close()
 		}

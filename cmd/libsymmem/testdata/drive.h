@@ -63,6 +63,7 @@ void late(void);
 void mismatch(void);
 void lost(void);
 void forks(void);
+void left_child(void);
 void in_child(uint64_t world, void *at);
 void locked(void);
 void threads(void);

@@ -28,6 +28,28 @@ void forks(void) {
 	DO(symmem_close(0));
 }
 
+/* Rank 1 ends as if killed while a child of fork lives, which the reader of standard input ends.
+ * The ranks are started without a launcher, which would tell that rank 1 has ended. */
+void left_child(void) {
+	char options[256];
+	snprintf(options, sizeof options,
+	         "{\"rank\": %d, \"size\": %d, \"store\": \"%s\", \"timeout_ms\": 3600000}", rank, size,
+	         getenv("DRIVE_STORE"));
+	uint64_t world = open_with(options);
+	DO(symmem_barrier(world, 0));
+	DO(symmem_stream_synchronize(0));
+	if (rank == 1) {
+		if (fork() == 0) {
+			char c;
+			while (read(0, &c, 1) > 0) {
+			}
+			_exit(0);
+		}
+		_exit(0);
+	}
+	DO(symmem_close(1));
+}
+
 static pthread_mutex_t own = PTHREAD_MUTEX_INITIALIZER;
 static sem_t holding; /* raised once it is held */
 

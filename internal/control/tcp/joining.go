@@ -19,6 +19,7 @@ import (
 	"symmem/driver"
 	"symmem/internal/control"
 	"symmem/internal/rendezvous"
+	"symmem/internal/sys"
 )
 
 const (
@@ -232,6 +233,7 @@ func (e *joining) listen(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	sys.CloseInForks(e.listener)
 	addresses, err := e.addresses()
 	if err != nil {
 		return err
@@ -327,6 +329,7 @@ func (e *joining) tryAddress(ctx context.Context, r int, address string) (*link,
 	if err != nil {
 		return nil, err
 	}
+	sys.CloseInForks(conn)
 	l := newLink(r, conn.(*net.TCPConn))
 	if err := e.handshake(ctx, l); err != nil {
 		return nil, errors.Join(err, conn.Close())
@@ -362,6 +365,7 @@ func (e *joining) accept(ctx context.Context) {
 		if err != nil {
 			return
 		}
+		sys.CloseInForks(conn)
 		select {
 		case e.unauthenticated <- struct{}{}:
 		case <-ctx.Done():

@@ -1,0 +1,36 @@
+package sys
+
+import (
+	"net"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+func TestSocketsThatForksCloseAreInTheTable(t *testing.T) {
+	l, err := net.Listen("unix", "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	CloseInForks(l) // without a table nothing happens
+	table := make([]uint64, 1<<14)
+	ShareSockets(table)
+	defer ShareSockets(nil)
+	CloseInForks(l)
+	found := 0
+	for fd, inode := range table {
+		if inode == 0 {
+			continue
+		}
+		found++
+		var stat unix.Stat_t
+		if err := unix.Fstat(fd, &stat); err != nil || stat.Ino != inode ||
+			stat.Mode&unix.S_IFMT != unix.S_IFSOCK {
+			t.Errorf("descriptor %d has inode %d, not %d: %v", fd, stat.Ino, inode, err)
+		}
+	}
+	if found != 1 {
+		t.Errorf("the table has %d sockets", found)
+	}
+}
