@@ -42,16 +42,19 @@ func (o Options) logLate(w LateWarning) {
 		"ranks", w.Ranks, "activity", w.Activity)
 }
 
-// lateToMeet warns of ranks that have not come to Open, and returns when to ask again.
-func (o Options) lateToMeet(missing []int, waited time.Duration) time.Duration {
+// lateTo returns a function that warns of ranks that have not come to Open, or not left, and returns
+// when to ask again.
+func (o Options) lateTo(doing string) func(missing []int, waited time.Duration) time.Duration {
 	late := o.late()
-	if len(missing) > 0 {
-		late.Warn(LateWarning{
-			Doing: "meeting all ranks", Waited: waited.Round(time.Millisecond), Ranks: missing,
-		})
+	return func(missing []int, waited time.Duration) time.Duration {
+		if len(missing) > 0 {
+			late.Warn(LateWarning{
+				Doing: doing, Waited: waited.Round(time.Millisecond), Ranks: missing,
+			})
+		}
+		if waited == 0 {
+			return late.Next(0, -1)
+		}
+		return late.Next(waited, 0)
 	}
-	if waited == 0 {
-		return late.Next(0, -1)
-	}
-	return late.Next(waited, 0)
 }

@@ -39,14 +39,17 @@ const (
 	endDelay = time.Second
 )
 
-// leaveWorld leaves the world, at the given time at the latest, but for a short grace.
-func (rt *Runtime) leaveWorld(due time.Time) error {
-	if soonest := time.Now().Add(leaveTimeout); due.Before(soonest) {
+// leaveWorld leaves the world, at the given time at the latest, or when the context ends, but for
+// leaveTimeout in any case.
+func (rt *Runtime) leaveWorld(ctx context.Context, due time.Time) error {
+	soonest := time.Now().Add(leaveTimeout)
+	if due.Before(soonest) {
 		due = soonest
 	}
-	ctx, cancel := context.WithDeadline(context.Background(), due)
+	waiting, cancel := context.WithDeadline(context.WithoutCancel(ctx), due)
 	defer cancel()
-	return rt.watcher.Leave(ctx, rt.leaveReason())
+	defer context.AfterFunc(ctx, func() { time.AfterFunc(time.Until(soonest), cancel) })()
+	return rt.watcher.Leave(waiting, rt.leaveReason())
 }
 
 // withRanks runs a step that needs some ranks of the world, such as the joining of a group. Soon

@@ -69,7 +69,8 @@ func Open(ctx context.Context, opts Options) (*Runtime, error) {
 	}
 	ctx, cancel := opts.bound(ctx)
 	defer cancel()
-	w.Late = opts.lateToMeet
+	w.Late, w.LateToLeave = opts.lateTo("meeting all ranks"), opts.lateTo("leaving, with the store "+
+		"that this rank serves for the others")
 	store, member, err := rendezvous.Connect(ctx, w)
 	if err != nil {
 		return nil, fmt.Errorf("opening symmem: %w", asRankError(err))
@@ -189,7 +190,10 @@ func (rt *Runtime) Formula() Formula { return rt.opts.Deterministic }
 // for the others to leave, until the timeout has passed since the call (and 1 s at least), and that
 // a fault of a group which nobody was told of is found out together. Ranks that have ended are not
 // waited for. The error says it once, however many streams had it. A second Close does nothing.
-func (rt *Runtime) Close() error {
+func (rt *Runtime) Close() error { return rt.close(context.Background()) }
+
+// close is Close. The end of the context ends the wait for other ranks to leave.
+func (rt *Runtime) close(ctx context.Context) error {
 	rt.mu.Lock()
 	closed := rt.closed()
 	rt.end(fmt.Errorf("runtime: %w", ErrClosed))
@@ -212,7 +216,7 @@ func (rt *Runtime) Close() error {
 	if rt.device != nil {
 		errs = append(errs, rt.device.Close())
 	}
-	errs = append(errs, rt.leaveWorld(due))
+	errs = append(errs, rt.leaveWorld(ctx, due))
 	return once(errs...)
 }
 

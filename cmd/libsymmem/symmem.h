@@ -199,7 +199,8 @@ int symmem_last_error_json(size_t size, char *text, size_t *length);
 int symmem_open(size_t options_length, const char *options);
 
 /* Closes this rank: leaves all groups and gives all memory back. It waits for work that is queued
- * and for no other rank. With live buffers it is SYMMEM_ERR_LIVE and does nothing, unless force is
+ * and, on the rank that serves the store, for the others to close or end, up to the timeout of
+ * symmem_open; with force for a second at most. With live buffers it is SYMMEM_ERR_LIVE and does nothing, unless force is
  * not 0: then no rank reaches them any more, but their memory stays mapped, for this process to read
  * and write, until symmem_free has freed the last buffer of a segment, which it does after the close,
  * too. Does nothing if symmem is not open.

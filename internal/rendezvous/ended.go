@@ -104,6 +104,19 @@ func (s *Server) handleGreeting(from clientID, r *request) bool {
 	return true
 }
 
+// greeted returns the ranks of a world that have a connection.
+func (s *Server) greeted(world string) (ranks []int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, n := range s.sessions {
+		if n.greeting != nil && n.greeting.World == world {
+			ranks = append(ranks, n.greeting.Rank)
+		}
+	}
+	slices.Sort(ranks)
+	return ranks
+}
+
 // recordSessionEnd records the end of a rank whose session has ended. s.mu is held.
 func (s *Server) recordSessionEnd(n *session) {
 	g := n.greeting

@@ -9,19 +9,27 @@ import (
 func (m *Member) warnLate(
 	ctx context.Context, absent func(context.Context) []int,
 ) (stop func()) {
-	if m.world.Late == nil {
+	return warnOf(ctx, m.world.Late, absent)
+}
+
+// warnOf calls late with the ranks that keep this one waiting, until stop is called.
+func warnOf(
+	ctx context.Context, late func([]int, time.Duration) time.Duration,
+	missing func(context.Context) []int,
+) (stop func()) {
+	if late == nil {
 		return func() {}
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	done, begin := make(chan struct{}), time.Now()
 	go func() {
 		defer close(done)
-		for next := m.world.Late(nil, 0); next >= 0 && sleep(ctx, next); {
-			missing, waited := absent(ctx), time.Since(begin)
+		for next := late(nil, 0); next >= 0 && sleep(ctx, next); {
+			ranks, waited := missing(ctx), time.Since(begin)
 			if ctx.Err() != nil {
 				return
 			}
-			next = m.world.Late(missing, waited)
+			next = late(ranks, waited)
 		}
 	}()
 	return func() { cancel(); <-done }

@@ -49,7 +49,7 @@ func TestRanksThatHaveNotComeAreToldOf(t *testing.T) {
 	}
 }
 
-// awaitTold waits until one rank alone is told of.
+// awaitReported waits until one rank alone is reported.
 func awaitReported(t *testing.T, reported <-chan []int, want int) {
 	t.Helper()
 	for end := time.After(patience); ; {
@@ -61,5 +61,34 @@ func awaitReported(t *testing.T, reported <-chan []int, want int) {
 		case <-end:
 			t.Fatalf("rank %d is not told of", want)
 		}
+	}
+}
+
+// TestRanksThatHaveNotLeftAreReported to rank 0, which serves the store for them.
+func TestRanksThatHaveNotLeftAreReported(t *testing.T) {
+	ctx := testContext(t)
+	worlds := worldsOf(3, Route{Kind: RouteServe, Endpoint: Endpoint{Address: privateName()}})
+	reported := make(chan []int, 1)
+	worlds[0].LateToLeave = func(missing []int, waited time.Duration) time.Duration {
+		if waited > 0 {
+			select {
+			case reported <- missing:
+			default: // the one before has not been read
+			}
+		}
+		return time.Millisecond
+	}
+	members := connectAll(ctx, t, worlds)
+	if err := members[1].Close(); err != nil {
+		t.Fatal(err)
+	}
+	left := make(chan error, 1)
+	go func() { left <- members[0].Leave(ctx, "") }()
+	awaitReported(t, reported, 2)
+	if err := members[2].Close(); err != nil {
+		t.Error(err)
+	}
+	if err := <-left; err != nil {
+		t.Error(err)
 	}
 }

@@ -216,6 +216,9 @@ func (m *Member) serveUntilLeft(ctx context.Context) error {
 		return m.client.Close()
 	}
 	ctx, cancel := context.WithCancel(ctx)
+	defer warnOf(ctx, m.world.LateToLeave, func(context.Context) []int {
+		return m.service.server.greeted(m.base)
+	})()
 	var watch sync.WaitGroup
 	watch.Go(func() {
 		if m.allLeft(ctx, left) {

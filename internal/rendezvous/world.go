@@ -26,6 +26,9 @@ type World struct {
 	// time if it is not. It is first called with no ranks and no time. It is called on one goroutine
 	// at a time, and not after Connect has returned.
 	Late func(missing []int, waited time.Duration) time.Duration
+	// LateToLeave is called in the same way while the rank that serves the store waits for others to
+	// leave, with the ranks of this world that are still there.
+	LateToLeave func(missing []int, waited time.Duration) time.Duration
 }
 
 // Source is where ranks come from.

@@ -138,7 +138,8 @@ func (r *rank) observe() {
 }
 
 // Close leaves the job and gives back all memory without live buffers. It refuses while there are
-// some, unless forced: they are the callers' still, to use on the host and to free.
+// some, unless forced: they are the callers' still, to use on the host and to free. A forced Close
+// waits for other ranks for a second at most.
 func (l *Library) Close(force bool) error {
 	l.opening.Lock()
 	defer l.opening.Unlock()
@@ -168,9 +169,14 @@ func (l *Library) Close(force bool) error {
 		g.Forget()
 	}
 	err := l.apart("closing symmem", func(ctx context.Context) error {
-		// Who is interrupted does not wait for the work of others.
+		// An interrupted call does not wait for the work of other ranks.
 		defer context.AfterFunc(ctx, r.abort)()
-		err := r.rt.Close()
+		leaving, cancel := context.WithCancel(ctx)
+		defer cancel()
+		if force {
+			cancel()
+		}
+		err := r.rt.Interop().Close(leaving)
 		r.watchers.Wait()
 		return err
 	})

@@ -1,7 +1,9 @@
 package torch
 
 import (
+	"crypto/rand"
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 
@@ -190,5 +192,30 @@ func TestAllocationMakesNoGarbage(t *testing.T) {
 	pair()
 	if n := testing.AllocsPerRun(100, pair); n > 0 {
 		t.Errorf("%v allocations", n)
+	}
+}
+
+// TestAForcedCloseDoesNotWaitForOtherRanks, on the rank that serves the store, while the timeout is
+// an hour.
+func TestAForcedCloseDoesNotWaitForOtherRanks(t *testing.T) {
+	ranks := make([]*Library, 2)
+	opened := make(chan error, len(ranks))
+	store := "unix:@torch-" + rand.Text()
+	for rank := range ranks {
+		ranks[rank] = New(&Words{}, func(text string) { t.Error(text) })
+		go func() {
+			opened <- ranks[rank].Open(fmt.Appendf(nil, `{"backend": "host", "rank": %d, "size": 2,
+				"store": %q, "timeout_ms": 3600000}`, rank, store))
+		}()
+	}
+	for range ranks {
+		if err := <-opened; err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, l := range ranks {
+		if err := l.Close(true); err != nil {
+			t.Error(err)
+		}
 	}
 }

@@ -253,11 +253,13 @@ def init(
 def finalize(*, force: bool = False) -> None:
     """Close this rank: leave all groups and give all memory back. Does nothing if not open.
 
-    It waits for work that is queued and for no other rank. A program need not call it before it
-    exits.
+    It waits for work that is queued. Rank 0 also waits for the others to close or end, up to the
+    timeout of `init`, if it serves their store (no launcher of symmem does). A program need not
+    call it before it exits.
 
     Args:
-        force: close although tensors are live. Their memory stays mapped until they are freed.
+        force: close although tensors are live, and wait for other ranks for a second at most. The
+            memory of live tensors stays mapped until they are freed.
             The device is waited for, for two seconds at most: one may have a kernel that hangs.
 
     Raises:
