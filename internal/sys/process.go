@@ -58,11 +58,12 @@ func BootID() (string, error) {
 	return string(b[:len(b)-1]), nil
 }
 
-// Namespace names the network namespace of this process; abstract sockets do not cross it.
-func Namespace() (string, error) {
-	s, err := os.Readlink("/proc/self/ns/net")
+// Namespace names a namespace of this process. Abstract sockets do not cross "net", and a process
+// can be watched only from the same "pid" or one around it.
+func Namespace(kind string) (string, error) {
+	s, err := os.Readlink("/proc/self/ns/" + kind)
 	if err != nil {
-		return "", fmt.Errorf("reading the network namespace: %w", err)
+		return "", fmt.Errorf("reading the %s namespace: %w", kind, err)
 	}
 	return s, nil
 }

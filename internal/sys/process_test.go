@@ -60,10 +60,12 @@ func TestMachineHasAnIdentity(t *testing.T) {
 	if len(boot) != 36 || strings.Count(boot, "-") != 4 {
 		t.Errorf("the boot id is %q", boot)
 	}
-	namespace, err := Namespace()
-	check(t, err)
-	if !strings.HasPrefix(namespace, "net:[") {
-		t.Errorf("the network namespace is %q", namespace)
+	for _, kind := range []string{"net", "pid"} {
+		namespace, err := Namespace(kind)
+		check(t, err)
+		if !strings.HasPrefix(namespace, kind+":[") {
+			t.Errorf("the %s namespace is %q", kind, namespace)
+		}
 	}
 }
 

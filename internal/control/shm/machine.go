@@ -79,17 +79,31 @@ func (m *Machine) shareToken(ctx context.Context) error {
 
 func rankKey(rank int) string { return fmt.Sprintf("shm/rank/%d", rank) }
 
-// machineID names what ranks must have in common to share memory by descriptors.
+// machineID names what ranks must have in common to share memory by descriptors and to watch each
+// other's processes: the boot of the machine, the network and the PID namespace.
 func machineID() (string, error) {
 	boot, err := sys.BootID()
-	if err != nil {
+	network, netErr := sys.Namespace("net")
+	processes, pidErr := sys.Namespace("pid")
+	if err := errors.Join(err, netErr, pidErr); err != nil {
 		return "", err
 	}
-	namespace, err := sys.Namespace()
-	if err != nil {
-		return "", err
+	return boot + " " + network + " " + processes, nil
+}
+
+// whyApart says why ranks whose machineIDs differ cannot share memory.
+func whyApart(ours, theirs string) error {
+	our, their := strings.Fields(ours), strings.Fields(theirs)
+	switch {
+	case len(our) != 3 || len(their) != 3 || our[0] != their[0]:
+		return errors.New("it is on another machine: ranks share memory of one machine only")
+	case our[1] != their[1]:
+		return errors.New("it is in another network namespace of this machine: run all ranks in one " +
+			"container, or with the network of the host (hostNetwork: true; docker run --network host)")
 	}
-	return boot + " " + namespace, nil
+	return errors.New("it is in another PID namespace of this machine, such as another container " +
+		"of the pod: run all ranks in one container, or let the containers share one " +
+		"(shareProcessNamespace: true in the pod; docker run --pid host or --pid container:NAME)")
 }
 
 // peerOf connects to another rank, once.
@@ -127,8 +141,7 @@ func (m *Machine) dial(ctx context.Context, rank int) (*peer, error) {
 		return nil, err
 	}
 	if theirs != ours {
-		return nil, errors.New("it is on another machine or in another container: " +
-			"ranks share memory of one machine only")
+		return nil, whyApart(ours, theirs)
 	}
 	h, err := handoff.Dial(ctx, address, m.identity)
 	if err != nil {

@@ -129,3 +129,17 @@ func TestAGroupThatNoRegionHoldsIsAnError(t *testing.T) {
 		}
 	}
 }
+
+func TestRanksThatCannotShareMemoryAreToldWhy(t *testing.T) {
+	const ours = "boot net:[1] pid:[1]"
+	for theirs, want := range map[string]string{
+		"other net:[1] pid:[1]": "another machine",
+		"boot net:[2] pid:[1]":  "hostNetwork: true",
+		"boot net:[1] pid:[2]":  "shareProcessNamespace: true",
+		"boot net:[1]":          "another machine",
+	} {
+		if got := whyApart(ours, theirs); !strings.Contains(got.Error(), want) {
+			t.Errorf("%s: %v", theirs, got)
+		}
+	}
+}

@@ -49,6 +49,7 @@ ncclResult_t shared_name(ncclUniqueId *id);
 ncclResult_t shared_open(struct comm *c, const ncclUniqueId *id);
 void shared_forget(const ncclUniqueId *id);
 void shared_close(struct comm *c);
+int number_in_proc(void); /* of this process */
 void flag_raise(struct flag *f);
 bool kernels_are_deaf(void); /* whether those over windows do not hear of aborts, as NCCL's */
 extern _Thread_local bool deaf; /* while set, this thread's waits do not look for an abort */

@@ -67,6 +67,14 @@ static bool write_token(int fd, uint64_t token) {
     return ftruncate(fd, HEADER_BYTES) == 0 && pwrite(fd, &token, sizeof token, 0) == sizeof token;
 }
 
+/* In a PID namespace /proc may be that of one around it, where this process has another number. */
+int number_in_proc(void) {
+    char text[16];
+    ssize_t n = readlink("/proc/self", text, sizeof text - 1);
+    text[n < 0 ? 0 : n] = 0;
+    return atoi(text);
+}
+
 ncclResult_t shared_name(ncclUniqueId *id) {
     struct kept *k = calloc(1, sizeof *k);
     int fd = memfd_create("softgpu-comm", MFD_CLOEXEC);
@@ -78,7 +86,7 @@ ncclResult_t shared_name(ncclUniqueId *id) {
         return report(ncclSystemError, "making the shared memory: %s", strerror(errno));
     }
     memcpy(k->name.magic, "softgpu", 8);
-    k->name.pid = (int)getpid();
+    k->name.pid = number_in_proc();
     k->name.fd = fd;
     memset(id, 0, sizeof *id);
     memcpy(id->internal, &k->name, sizeof k->name);

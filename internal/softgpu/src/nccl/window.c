@@ -116,7 +116,7 @@ static ncclResult_t prepare(struct window *w, struct offer *o) {
     cuMemRelease(handle);
     if (exported != CUDA_SUCCESS)
         return report(ncclUnhandledCudaError, "exporting the window's memory: %d", (int)exported);
-    o->pid = (int)getpid();
+    o->pid = number_in_proc();
     o->allocation = mapped;
     o->window = w->bytes;
     int version = nccl_version();

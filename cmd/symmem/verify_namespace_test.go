@@ -1,0 +1,65 @@
+package main
+
+import (
+	"bytes"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"strings"
+	"syscall"
+	"testing"
+
+	"symmem"
+	"symmem/internal/sys/systest"
+)
+
+// inNamespaces runs verify as two ranks with a network in common, each in a PID namespace of its
+// own: containers of one pod. It returns their exit codes and what they have written.
+func inNamespaces(t *testing.T, args ...string) (codes [2]int, out [2]string) {
+	t.Helper()
+	var ranks [2]*exec.Cmd
+	var written [2]bytes.Buffer
+	run := rand.Text()
+	for rank := range ranks {
+		c := systest.Command(t, systest.Patience, command(t),
+			append([]string{"verify", "--cases=1", "--rounds=1", "--size=1Ki"}, args...)...)
+		c.Env = append(os.Environ(), fmt.Sprint("RANK=", rank),
+			fmt.Sprint("LOCAL_RANK=", rank), "WORLD_SIZE=2", "LOCAL_WORLD_SIZE=2",
+			"MASTER_ADDR=127.0.0.1", "MASTER_PORT=1", "TORCHELASTIC_RUN_ID="+run)
+		c.Stdout, c.Stderr = &written[rank], &written[rank]
+		c.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWPID}
+		if err := c.Start(); errors.Is(err, syscall.EPERM) {
+			t.Skip(fmt.Errorf("making PID namespaces: %w", errors.Join(err, symmem.ErrUnsupported)))
+		} else if err != nil {
+			t.Fatal(err)
+		}
+		ranks[rank] = c
+	}
+	for rank, c := range ranks {
+		_ = c.Wait() // the code says it
+		codes[rank], out[rank] = c.ProcessState.ExitCode(), written[rank].String()
+	}
+	return codes, out
+}
+
+func TestRanksInOtherPIDNamespacesAreToldWhatToSet(t *testing.T) {
+	codes, out := inNamespaces(t, "--backend=host")
+	for rank := range out {
+		if codes[rank] != exitUsage || !strings.Contains(out[rank], "shareProcessNamespace: true") ||
+			strings.Contains(out[rank], "lost") {
+			t.Errorf("rank %d: exit code %d\n%s", rank, codes[rank], out[rank])
+		}
+	}
+}
+
+func TestRanksInOtherPIDNamespacesWorkOnGPUs(t *testing.T) {
+	softly(t)
+	codes, out := inNamespaces(t, "--backend=nccl")
+	for rank := range out {
+		if codes[rank] != exitOK {
+			t.Errorf("rank %d: exit code %d\n%s", rank, codes[rank], out[rank])
+		}
+	}
+}
