@@ -111,7 +111,7 @@ func (g *Group) Split(ctx context.Context, color, key int) (*Group, error) {
 		return nil, err
 	}
 	ranks, rank := subgroup(all, g.ranks, g.rank, int64(color))
-	id := fmt.Sprintf("%s/%d.%d", g.full, g.splits, color)
+	id := fmt.Sprintf("%s%s/%d.%d", splitPrefix, g.full, g.splits, color)
 	sub, err := g.rt.connect(ctx, id, ranks, rank)
 	if err != nil {
 		return nil, fmt.Errorf("splitting group %s: %w", g.id, err)

@@ -3,7 +3,9 @@ package symmem_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -173,6 +175,43 @@ func TestACancelledContextEndsAWait(t *testing.T) {
 		cancel()
 		if err := r.World().Check(ctx); err == nil {
 			r.failf("a check of one rank alone succeeded")
+		}
+	})
+}
+
+func TestRanksThatJoinWithOtherListsAreTold(t *testing.T) {
+	for name, lists := range map[string][][]int{
+		"another order":           {{0, 1, 2}, {1, 0, 2}, {0, 1, 2}},
+		"one of them knows fewer": {{0, 1}, {0, 1, 2}, {0, 1, 2}},
+		"one of them knows more":  {{0, 1, 2}, {0, 1}, {0, 1, 2}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			together(t, 3, symmem.Options{}, func(r *rank) {
+				err := r.within(5*time.Second, func(ctx context.Context) error {
+					_, err := r.Join(ctx, "g", lists[r.Rank()])
+					return err
+				})
+				r.is(err, symmem.ErrInvalid)
+				if !strings.Contains(err.Error(), fmt.Sprintf("this rank %v", lists[r.Rank()])) {
+					r.failf("%v", err)
+				}
+			})
+		})
+	}
+}
+
+func TestNamesOfSplitGroupsAreFreeForOthers(t *testing.T) {
+	together(t, 2, symmem.Options{}, func(r *rank) {
+		joined, err := r.Join(r.ctx, "a", []int{0, 1})
+		r.ok(err)
+		half := r.split(joined, 0)
+		other, err := r.Join(r.ctx, half.ID(), []int{1, 0})
+		r.ok(err)
+		quarter := r.split(other, 0)
+		b := r.window(r.pool(), 4096)
+		for _, g := range []*symmem.Group{half, other, quarter} {
+			r.sums(g, b)
 		}
 	})
 }

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"io/fs"
 	"slices"
-	"strings"
 	"time"
 
 	"symmem/driver"
@@ -85,12 +84,64 @@ func (rt *Runtime) Join(ctx context.Context, id string, ranks []int) (*Group, er
 	if sorted[0] < 0 || sorted[len(sorted)-1] >= rt.size || len(slices.Compact(sorted)) != len(ranks) {
 		return nil, invalid("joining group %q: ranks %v of a world of %d", id, ranks, rt.size)
 	}
-	// Ids of our own have no blank in front.
-	g, err := rt.connect(ctx, " "+id, slices.Clone(ranks), rank)
+	full := joinedPrefix + id
+	err := rt.announceRanks(ctx, full, ranks)
+	var g *Group
+	if err == nil {
+		g, err = rt.connect(ctx, full, slices.Clone(ranks), rank)
+	}
+	if err != nil && !isCause(err) {
+		err = cmp.Or(rt.rankListsDiffer(full, ranks), err)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("joining group %q: %w", id, err)
 	}
 	return g, nil
+}
+
+// joinedPrefix begins the full ids of groups that were joined, so that they differ from "world" and
+// from those of groups that were split, which begin with splitPrefix.
+const (
+	joinedPrefix = " "
+	splitPrefix  = "/"
+)
+
+// ranksKey is where a rank stores with which ranks it joins a group.
+func ranksKey(id string, rank int) string {
+	return fmt.Sprintf("ranks/%q/%d", id, rank)
+}
+
+// announceRanks stores with which ranks this rank joins a group, and compares the list with that of
+// the lowest of them, if it is there.
+func (rt *Runtime) announceRanks(ctx context.Context, id string, ranks []int) error {
+	err := rt.store.Set(ctx, ranksKey(id, rt.rank), []byte(fmt.Sprint(ranks)))
+	if err != nil {
+		return nil // the joining finds out why
+	}
+	return rt.compareRanks(ctx, id, ranks, slices.Min(ranks))
+}
+
+// rankListsDiffer returns an error if any rank has joined a group with another list of ranks than
+// this one, which the backend may take for any failure.
+func (rt *Runtime) rankListsDiffer(id string, ranks []int) error {
+	ctx, cancel := context.WithTimeout(context.Background(), endDelay/2)
+	defer cancel()
+	for rank := range rt.size {
+		if err := rt.compareRanks(ctx, id, ranks, rank); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// compareRanks compares with the list of one rank, if it is there.
+func (rt *Runtime) compareRanks(ctx context.Context, id string, ranks []int, rank int) error {
+	theirs, there, err := rt.store.Peek(ctx, ranksKey(id, rank))
+	if ours := fmt.Sprint(ranks); err == nil && there && string(theirs) != ours {
+		return invalid("rank %d gives the ranks %.1000s, this rank %s: all give the same, in the same "+
+			"order", rank, theirs, ours)
+	}
+	return nil
 }
 
 // connect joins a group of world ranks. If one of them ends meanwhile it returns a RankLostError.
@@ -105,7 +156,7 @@ func (rt *Runtime) connect(
 		err = done(err)
 		rt.noteFailure(err)
 	}()
-	doing := "joining group " + strings.TrimSpace(id)
+	doing := "meeting the ranks of group " + driver.GroupConfig{ID: id}.Name()
 	err = rt.withRanks(ctx, doing, ranks, func(ctx context.Context) (err error) {
 		g, err = rt.connectUnguarded(ctx, id, ranks, rank)
 		return err

@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -87,4 +88,35 @@ func meetOnly(
 		}()
 	}()
 	return over
+}
+
+// TestARankThatHasClosedIsNotSaidToHaveEnded: its process lives.
+func TestARankThatHasClosedIsNotSaidToHaveEnded(t *testing.T) {
+	t.Parallel()
+	needs(t, 2)
+	store := "unix:@symmem-test-" + rand.Text()
+	runtimes, errs := make([]*symmem.Runtime, 2), make([]error, 2)
+	var opening sync.WaitGroup
+	for r := range runtimes {
+		opening.Go(func() {
+			o := symmem.Options{Store: store, Rank: r, Size: 2, Timeout: killTimeout}
+			runtimes[r], errs[r] = symmem.Open(t.Context(), on(o))
+		})
+	}
+	opening.Wait()
+	if err := errors.Join(errs...); err != nil {
+		t.Fatal(err)
+	}
+	if err := runtimes[1].Close(); err != nil {
+		t.Error(err)
+	}
+	_, err := runtimes[0].Join(t.Context(), "g", []int{0, 1})
+	var lost *symmem.RankLostError
+	if !errors.As(err, &lost) || !lost.Left || !slices.Equal(lost.Ranks, []int{1}) ||
+		strings.Contains(err.Error(), "has ended") || strings.Contains(err.Error(), "lost") {
+		t.Errorf("got %v", err)
+	}
+	if err := runtimes[0].Close(); err != nil {
+		t.Error(err)
+	}
 }

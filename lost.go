@@ -156,7 +156,10 @@ func lostError(doing string, ended []*rendezvous.EndedError) *RankLostError {
 	for _, e := range ended {
 		ranks, how = append(ranks, e.Rank), append(how, e.How)
 	}
-	return &RankLostError{Ranks: ranks, Doing: fmt.Sprintf("%s (%s)", doing, strings.Join(how, "; "))}
+	return &RankLostError{
+		Ranks: ranks, Doing: fmt.Sprintf("%s (%s)", doing, strings.Join(how, "; ")),
+		Left: len(died(ended)) == 0,
+	}
 }
 
 // mayBeRankLoss reports whether an error may be the consequence of the end of another rank, which

@@ -25,9 +25,9 @@ type GroupConfig struct {
 	Formula Formula
 }
 
-// Name is the group's id as people know it: the blank in front of the ids of groups that were
-// joined under a name of their own only keeps them apart from ours.
-func (g GroupConfig) Name() string { return strings.TrimPrefix(g.ID, " ") }
+// Name returns the group's id as people know it, without the slashes and the blank in front, which
+// only keep groups that were split and groups that were joined apart from each other.
+func (g GroupConfig) Name() string { return strings.TrimPrefix(strings.TrimLeft(g.ID, "/"), " ") }
 
 // World returns the world ranks of ranks of the group.
 func (g GroupConfig) World(ranks []int) []int {

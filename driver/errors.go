@@ -119,7 +119,7 @@ func (e *AbsentError) As(target any) bool {
 }
 
 // RankLostError says that the processes of ranks have ended, or, between machines, the connections
-// to them, by which this rank knows.
+// to them, by which this rank knows; or that the ranks have closed symmem.
 type RankLostError struct {
 	// Ranks lists the world ranks that are lost.
 	Ranks []int
@@ -127,9 +127,15 @@ type RankLostError struct {
 	Doing string
 	// Members lists the world ranks of the group in group order; empty if no group was concerned.
 	Members []int
+	// Left is set if all of them have closed symmem in order. Their processes may live.
+	Left bool
 }
 
 func (e *RankLostError) Error() string {
+	if e.Left {
+		return fmt.Sprintf("%s: %s left: a rank that has closed symmem takes part in nothing more",
+			e.Doing, RanksOf(e.Ranks, e.Members))
+	}
 	return fmt.Sprintf("%s: %s lost: the process, or the connection to it, has ended",
 		e.Doing, RanksOf(e.Ranks, e.Members))
 }
