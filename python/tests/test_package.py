@@ -8,7 +8,6 @@ import re
 import socket
 import sys
 import threading
-from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -180,25 +179,18 @@ class PaperStore:
 
     def __init__(self) -> None:
         self.values: dict[str, bytes] = {}
-        self.changed = threading.Condition()
+        self.lock = threading.Lock()
 
     def set(self, key: str, value: str) -> None:
-        with self.changed:
+        with self.lock:
             self.values[key] = value.encode()
-            self.changed.notify_all()
 
     def get(self, key: str) -> bytes:
-        with self.changed:
+        with self.lock:
             return self.values[key]
 
-    def wait(self, keys: list[str], timeout: timedelta) -> None:
-        with self.changed:
-            there = lambda: all(key in self.values for key in keys)  # noqa: E731
-            if not self.changed.wait_for(there, timeout.total_seconds()):
-                raise builtins.TimeoutError("wait timeout")
-
     def check(self, keys: list[str]) -> bool:
-        with self.changed:
+        with self.lock:
             return all(key in self.values for key in keys)
 
 
@@ -264,10 +256,10 @@ def test_the_timeout_is(
 
 def test_a_store_that_fails_is_no_late_rank() -> None:
     class Broken(PaperStore):
-        def wait(self, keys: list[str], timeout: timedelta) -> None:
+        def check(self, keys: list[str]) -> bool:
             raise RuntimeError("connection reset")
 
-    with pytest.raises(errors.SymmemError, match="by which symmem's ranks meet: connection reset"):
+    with pytest.raises(errors.SymmemError, match="ranks meet: connection reset"):
         _rendezvous.options(Broken(), 0, 2, 20)
 
 

@@ -9,10 +9,12 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import queue
 import secrets
 import socket
+import threading
 import time
-from datetime import timedelta
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -56,12 +58,19 @@ def address(world: list[str]) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-SLICE = 0.5
-"""How many seconds a wait for the store goes on before Python sees to its signals."""
+FIRST_PAUSE, LONGEST_PAUSE = 0.001, 0.1
+"""Bounds, in seconds, of the pause between two questions whether other ranks have come."""
+
+GRACE = 1.0
+"""How many seconds the store has to answer a question that is asked at the deadline."""
 
 
 class Meeting:
-    """The ranks' words to each other in a store of torch.distributed, with a deadline for all."""
+    """The words that ranks leave for each other in a store of torch.distributed.
+
+    It polls with `check`, which all stores of PyTorch have: their waits end in different errors at
+    a timeout, and that of a TCPStore prints warnings.
+    """
 
     def __init__(self, store: Any, size: int, timeout: float):
         self._store = store
@@ -72,40 +81,62 @@ class Meeting:
 
     def say(self, key: str, value: str) -> None:
         """Write a value that the other ranks read."""
-        self._store.set(f"{self._prefix}/{key}", value)
+        self._ask(self._store.set, f"{self._prefix}/{key}", value)
 
-    def hear(self, key: str, speaker: int, asked: str) -> str:
-        """Wait for what a rank says.
+    def hear(self, *keys: str) -> list[str]:
+        """Wait until all keys have values, and return these.
 
-        Args:
-            key: what it is about.
-            speaker: the rank.
-            asked: the key of what each rank has said by then, with its number between braces.
+        Raises:
+            AbsentError: not all came before the deadline; it names the ranks that are not here.
         """
-        name = f"{self._prefix}/{key}"
-        while not self._comes(name):
-            if time.monotonic() - self._begin >= self._timeout:
-                raise self._absence(speaker, asked)
-        said: str = self._store.get(name).decode()
-        return said
+        names = [f"{self._prefix}/{key}" for key in keys]
+        pause = FIRST_PAUSE
+        while not self._ask(self._store.check, names):
+            if (left := self._left()) <= 0:
+                raise self._absence()
+            time.sleep(min(pause, left))
+            pause = min(2 * pause, LONGEST_PAUSE)
+        return [str(self._ask(self._store.get, name).decode()) for name in names]
 
-    def _comes(self, name: str) -> bool:
-        left = self._timeout - (time.monotonic() - self._begin)
+    def _left(self) -> float:
+        return self._timeout - (time.monotonic() - self._begin)
+
+    def _ask(self, question: Callable[..., Any], *arguments: Any) -> Any:
+        """Call a method of the store, at most until the deadline.
+
+        The call runs on another thread: no signal interrupts a store whose server hangs, and most
+        of its methods have no timeout.
+        """
+        answers: queue.SimpleQueue[tuple[Any, Exception | None]] = queue.SimpleQueue()
+
+        def call() -> None:
+            try:
+                answers.put((question(*arguments), None))
+            except Exception as e:
+                answers.put((None, e))
+
+        threading.Thread(target=call, name="symmem-store", daemon=True).start()
+        limit = max(GRACE, self._left())
         try:
-            self._store.wait([name], timedelta(seconds=max(0.001, min(SLICE, left))))
-        except Exception as e:
-            # Without PyTorch there is no class to ask for, and a store may be of another kind.
-            if type(e).__name__ != "DistStoreError" and not isinstance(e, TimeoutError):
-                raise errors.SymmemError(
-                    f"the store of torch.distributed, by which symmem's ranks meet: {e}"
-                ) from e
-            return False
-        return True
+            found, error = answers.get(timeout=limit)
+        except queue.Empty:
+            raise errors.TimeoutError(
+                f"opening symmem: the store of torch.distributed did not answer within "
+                f"{limit:.1f} s; is the process that serves it, as a rule rank 0, stopped?"
+            ) from None
+        if error is not None:
+            raise errors.SymmemError(
+                f"the store of torch.distributed, through which symmem's ranks meet: {error}"
+            ) from error
+        return found
 
-    def _absence(self, speaker: int, asked: str) -> errors.AbsentError:
-        """Name all ranks that have not come."""
-        names = [f"{self._prefix}/{asked.format(rank)}" for rank in range(self._size)]
-        missing = [r for r, name in enumerate(names) if not self._store.check([name])] or [speaker]
+    def _absence(self) -> errors.AbsentError:
+        """Make the error that names all ranks that have not come."""
+        missing = [
+            rank
+            for rank in range(self._size)
+            if not self._ask(self._store.check, [f"{self._prefix}/{machine_key(rank)}"])
+        ] or [0]  # All have come, but rank 0 has not said where to meet.
         waited = time.monotonic() - self._begin
         words = f"{'rank' if len(missing) == 1 else 'ranks'} {', '.join(map(str, missing))}"
         return errors.AbsentError(
@@ -122,19 +153,36 @@ class Meeting:
         )
 
 
+def machine_key(rank: int) -> str:
+    """Return the key under which a rank names its machine, which is the first thing it says."""
+    return f"machine/{rank}"
+
+
 def options(store: Any, rank: int, size: int, timeout: float) -> dict[str, Any]:
     """Find this rank's options for the library. Collective over the ranks of the store.
 
     Raises:
         AbsentError: ranks did not come within so many seconds; it names them.
     """
+    if store is None:
+        raise errors.UnsupportedError(
+            "the process group has no store through which symmem's ranks could meet (its backend "
+            "needs none, such as mpi): call symmem.init before init_process_group, or give "
+            "symmem.init a process group of gloo or nccl"
+        )
     meeting = Meeting(store, size, timeout)
-    meeting.say(f"machine/{rank}", machine())
-    world = [meeting.hear(f"machine/{r}", r, "machine/{}") for r in range(size)]
+    here = machine()
+    meeting.say(machine_key(rank), here)
+    world = meeting.hear(*[machine_key(r) for r in range(size)])
+    if world[rank] != here:
+        raise errors.UnsupportedError(
+            "the store of torch.distributed does not return what is put into it: is the process "
+            'group one of PyTorch\'s "fake" backend?'
+        )
     if rank == 0:
         where = {"store": address(world), "token": secrets.token_hex(16)}
         meeting.say("meeting", json.dumps(where))
-    found: dict[str, Any] = json.loads(meeting.hear("meeting", 0, "machine/{}"))
+    found: dict[str, Any] = json.loads(meeting.hear("meeting")[0])
     mine = [r for r in range(size) if world[r] == world[rank]]
     return {
         **found,

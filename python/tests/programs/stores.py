@@ -1,0 +1,86 @@
+"""Opening symmem over each kind of PyTorch's stores: stores.py KIND FOLDER."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from datetime import timedelta
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from harness import RANK, SIZE, raises
+
+import symmem
+
+LATE = 1.5
+"""How many seconds the last rank is late, which is longer than any single wait for a store."""
+
+
+def tcp(port: int) -> dist.Store:
+    """Connect to a TCPStore of rank 0."""
+    return dist.TCPStore("127.0.0.1", port, SIZE, RANK == 0, timedelta(seconds=30))
+
+
+def store_of(kind: str, folder: Path) -> dist.Store:
+    """Make the store of a kind."""
+    if kind == "file":
+        return dist.FileStore(str(folder / "store"), SIZE)
+    if kind == "hash":
+        return dist.HashStore()
+    port = int(os.environ["MASTER_PORT"])
+    if kind == "tcp":
+        return tcp(port)
+    if kind == "prefix of file":
+        return dist.PrefixStore("a", dist.PrefixStore("b", store_of("file", folder)))
+    raise SystemExit(f"no kind of store is called {kind!r}")
+
+
+def late(kind: str, folder: Path) -> None:
+    """Rank 0 comes long before the last rank."""
+    store = store_of(kind, folder)
+    timeout = timedelta(seconds=30)
+    dist.init_process_group("gloo", store=store, rank=RANK, world_size=SIZE, timeout=timeout)
+    if RANK == SIZE - 1:
+        time.sleep(LATE)
+    symmem.init(backend="host", timeout=30)
+    symmem.all_reduce(x := torch.ones(3))
+    print("SUM", x[0].item())
+
+
+def stopped(folder: Path) -> None:
+    """Rank 0 serves the store and is stopped; rank 1 opens symmem meanwhile."""
+    pid = folder / "pid"
+    if RANK == 0:
+        pid.write_text(str(os.getpid()))
+    dist.init_process_group("gloo", timeout=timedelta(seconds=30))
+    if RANK == 0:
+        time.sleep(60)
+    os.kill(server := int(pid.read_text()), signal.SIGSTOP)
+    begin = time.monotonic()
+    try:
+        error = raises(symmem.TimeoutError, lambda: symmem.init(backend="host", timeout=1))
+    finally:
+        os.kill(server, signal.SIGKILL)
+    print("END", time.monotonic() - begin < 20, error, flush=True)
+    os._exit(0)  # PyTorch waits for the server at its own end.
+
+
+def fake() -> None:
+    """A process group of one process that pretends to be many has no store to meet in."""
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=4)
+    print("END", raises(symmem.SymmemError, lambda: symmem.init(backend="host", timeout=1)))
+
+
+if __name__ == "__main__":
+    what, where = sys.argv[1], Path(sys.argv[2])
+    if what == "stopped":
+        stopped(where)
+    elif what == "fake":
+        fake()
+    else:
+        late(what, where)
