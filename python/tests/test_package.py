@@ -9,14 +9,13 @@ import socket
 import sys
 import threading
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from processes import SOURCE, run
 
 import symmem
-from symmem import _library, _rendezvous, _session, errors
+from symmem import _library, _origin, _rendezvous, errors
 from symmem._constants import Code, check_level, path_choice
 
 DOCS = SOURCE.parent / "docs"
@@ -189,6 +188,12 @@ class PaperStore:
         with self.lock:
             return self.values[key]
 
+    def add(self, key: str, amount: int) -> int:
+        with self.lock:
+            found = int(self.values.get(key, b"0")) + amount
+            self.values[key] = str(found).encode()
+            return found
+
     def check(self, keys: list[str]) -> bool:
         with self.lock:
             return all(key in self.values for key in keys)
@@ -198,7 +203,6 @@ def meet(machines: list[str], monkeypatch: pytest.MonkeyPatch) -> list[dict[str,
     store, found = PaperStore(), {}
     local = threading.local()
     monkeypatch.setattr(_rendezvous, "machine", lambda: local.machine)
-    monkeypatch.setattr(_rendezvous, "_rounds", iter([0] * len(machines)))
 
     def rank(number: int) -> None:
         local.machine = machines[number]
@@ -237,20 +241,9 @@ def test_ranks_that_do_not_come_to_the_meeting_are_named() -> None:
     [({}, 90.0, 90_000), ({}, None, 600_000), ({"timeout_ms": 5000}, 90.0, 5000)],
     ids=["of the process group", "ten minutes", "given"],
 )
-def test_the_timeout_is(
-    monkeypatch: pytest.MonkeyPatch, given: dict[str, int], of_the_group: float | None, want: int
-) -> None:
-    monkeypatch.setattr(_rendezvous, "_rounds", iter([0]))
-    group, options = object(), dict(given)
-    found = SimpleNamespace(
-        distributed=SimpleNamespace(
-            get_process_group_ranks=lambda _: [0],
-            get_rank=lambda _: 0,
-            distributed_c10d=SimpleNamespace(_get_process_group_store=lambda _: PaperStore()),
-        ),
-        timeout_of=lambda _: of_the_group,
-    )
-    _session._meet(found, group, options)
+def test_the_timeout_is(given: dict[str, int], of_the_group: float | None, want: int) -> None:
+    options = dict(given)
+    _origin.meet(_origin.Origin((0,), 0, PaperStore(), of_the_group), options)
     assert options["timeout_ms"] == want
 
 

@@ -22,7 +22,7 @@ The guides are in `docs` next to the sources. `import symmem` imports neither to
 #   PyTorch: _torch, _routing, _cuda
 #   how ranks meet: _launch, _rendezvous
 #   this rank: _streams, _work, _attach, _places, _runtime
-#   its groups: _group, _scope, _groups, _session
+#   its groups: _group, _scope, _groups, _origin, _session
 #   calls: _terms, _memory, _call, _collectives, _messages, _ops, _values
 #   what is public: _make, _questions, _api, _version, __init__
 #   programs: _workload, _formula, _report, verify, bench
@@ -32,7 +32,7 @@ from __future__ import annotations
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
-from symmem import _ops, _session
+from symmem import _ops, _origin, _session
 from symmem._api import (
     all_gather_into_tensor,
     all_reduce,
@@ -84,7 +84,7 @@ from symmem.errors import (
 )
 
 if TYPE_CHECKING:
-    from symmem._terms import Backend, CheckLevel, Deterministic, GroupLike, PathChoice
+    from symmem._terms import Backend, CheckLevel, Deterministic, GroupLike, PathChoice, WorldLike
 
 __all__ = [
     "AbortedError",
@@ -172,7 +172,7 @@ def __dir__() -> list[str]:
 
 
 def init(
-    process_group: GroupLike = None,
+    process_group: WorldLike = None,
     *,
     device: Any = None,
     backend: Backend = "auto",
@@ -196,7 +196,9 @@ def init(
     torchrun, Open MPI, MPICH, Slurm or `symmem launch`.
 
     Args:
-        process_group: a process group of PyTorch whose ranks are to be symmem's world.
+        process_group: the ranks of torch.distributed that are to be symmem's world, all of them
+            unless given: a process group, a mesh of one dimension such as `mesh["tp"]`, a mesh and
+            a dimension, a sequence of ranks, or PyTorch's name of a process group.
         device: the CUDA device; PyTorch's current one unless given.
         backend: "auto", "nccl" or "host".
         check: how much ranks compare: "off", "registration" or "every". The default is "every"
@@ -218,7 +220,8 @@ def init(
         first_segment: the bytes of the first segment; each further one doubles the memory.
         callsites: note the lines of Python that make tensors, for error messages, as
             SYMMEM_CALLSITES=1 does, too.
-        options: further options of `symmem_open`, as symmem.h lists them.
+        options: further options of `symmem_open`, as symmem.h lists them. With "rank" and "size"
+            the ranks are not those of torch.distributed, and meet in the "store" of the options.
 
     Raises:
         LibraryError: libsymmem.so cannot be loaded.
@@ -226,23 +229,25 @@ def init(
         UnsupportedError: the backend cannot work here, as "nccl" without a GPU.
         InvalidError: symmem is open already, with other options, or the timeout is none.
     """
-    given: dict[str, Any] = {"backend": backend, "tuning": tuning, "callsites": callsites}
-    if path is not None:
-        given["path"] = path_choice(path).name.lower()
-    if deterministic is not None:
-        given["deterministic"] = formula(deterministic)
-    if check is not None:
-        given["check"] = check_level(check).name.lower()
+    pool = {"capacity": capacity, "first_segment": first_segment}
+    given: dict[str, Any] = {
+        "device": device,
+        "backend": None if backend == "auto" else backend,
+        "path": None if path is None else path_choice(path).name.lower(),
+        "deterministic": None if deterministic is None else formula(deterministic),
+        "tuning": tuning,
+        "check": None if check is None else check_level(check).name.lower(),
+        "callsites": callsites,
+        "pool": {k: v for k, v in pool.items() if v} or None,
+    }
     if timeout is not None:
-        if not 0 < timeout <= _session.LONGEST_TIMEOUT:
+        if not 0 < timeout <= _origin.LONGEST_TIMEOUT:
             raise InvalidError(f"timeout {timeout!r} is no number of seconds above 0, up to a day")
         given["timeout_ms"] = max(1, round(timeout * 1000))
-    pool = {"capacity": capacity, "first_segment": first_segment}
-    given["pool"] = {k: v for k, v in pool.items() if v} or None
-    asked = {"process_group": process_group, "device": device, **given, **(options or {})}
-    if (already := _session.opened_alike(asked)) is not None:
+    asked = _origin.merged(given, options or {})
+    if (already := _session.opened_alike(process_group, asked)) is not None:
         return already
-    world = _session.open_rank(process_group, device, {**given, **(options or {})}, asked)
+    world = _session.open_rank(process_group, asked)
     if loaded():
         _ops.register()
     if reserve:

@@ -42,10 +42,10 @@ class Groups:
             return which or self.world
         if isinstance(which, str):
             named = self._get(which)
-            return named or self._from_torch(process_group_of(which, self._names()), domain)
+            return named or self._from_torch(self._process_group(which), domain)
         if known := self._process_groups.get(id(which)):
             return known[1]
-        found = process_group_of(which, self._names())
+        found = process_group_of(which)
         if found is not None:
             return self._from_torch(found, domain)
         ranks = ranks_of(which)
@@ -56,8 +56,16 @@ class Groups:
         self.runtime.require()
         if (known := self._get(name)) is not None:
             return known.size
-        found = process_group_of(name, self._names())
-        return len(pytorch().distributed.get_process_group_ranks(found))
+        found = self._process_group(name)
+        return len(pytorch().ranks_of(found))
+
+    def _process_group(self, name: str) -> Any:
+        """Find the process group of a name; the error lists the names that symmem knows."""
+        try:
+            return process_group_of(name)
+        except errors.InvalidError as e:
+            names = sorted(n for n, group in list(self._named.items()) if not group.closed)
+            raise errors.InvalidError(f"{e}, nor is a group of symmem's: {names}") from None
 
     def _from_torch(self, process_group: Any, domain: Group | None) -> Group:
         torch_ranks = self.runtime.torch_ranks
@@ -69,10 +77,13 @@ class Groups:
         dist = pytorch().distributed
         if process_group is dist.GroupMember.NON_GROUP_MEMBER:
             raise NotAMemberError("this rank is not in the process group")
-        members = dist.get_process_group_ranks(process_group)
+        members = pytorch().ranks_of(process_group)
         missing = [r for r in members if r not in torch_ranks]
         if missing:
-            raise errors.InvalidError(f"ranks {missing} of the process group are not in symmem's")
+            raise errors.InvalidError(
+                f"ranks {missing} of the process group are not in symmem's world, "
+                f"{list(torch_ranks)}: call symmem.init with a process group that has them all"
+            )
         ranks = tuple(torch_ranks.index(r) for r in members)
         if process_group is dist.group.WORLD and ranks == self.world.ranks:
             found = self.world
@@ -110,9 +121,6 @@ class Groups:
         found = self._named.get(name)
         return None if found is None or found.closed else found
 
-    def _names(self) -> list[str]:
-        return sorted(n for n, group in list(self._named.items()) if not group.closed)
-
     def _pool(self, handle: int, ranks: tuple[int, ...], domain: Group | None) -> int:
         """Find the pool that a group's scopes use: its domain's, or one of its own."""
         if domain is not None:
@@ -136,12 +144,12 @@ class Groups:
             group.stop_diverting()
 
 
-def process_group_of(which: Any, names: list[str]) -> Any:
-    """Find PyTorch's process group for what `symmem.group` was given; None if that is ranks."""
+def process_group_of(which: Any) -> Any:
+    """Find PyTorch's process group for a mesh or a name; None for a sequence of ranks."""
     if isinstance(which, str):
         found = _resolved(which)
         if found is None:
-            raise errors.InvalidError(f"no group is named {which!r}: {names}")
+            raise errors.InvalidError(f"no process group of PyTorch's is named {which!r}")
         return found
     dist = pytorch().distributed if loaded() else None
     if dist is None:
@@ -158,7 +166,10 @@ def process_group_of(which: Any, names: list[str]) -> Any:
         )
     if mesh.get_coordinate() is None:
         raise NotAMemberError(f"this rank is not in {mesh}")
-    return mesh.get_group(dimension or 0)
+    try:
+        return mesh.get_group(dimension or 0)
+    except (LookupError, ValueError, RuntimeError) as e:
+        raise errors.InvalidError(f"{mesh} has no dimension {dimension!r}: {e}") from None
 
 
 def _resolved(name: str) -> Any:

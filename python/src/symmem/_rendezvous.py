@@ -6,7 +6,6 @@ initialised its own store carries the address and a token, so nothing has to be 
 
 from __future__ import annotations
 
-import itertools
 import json
 import os
 import queue
@@ -19,8 +18,6 @@ from pathlib import Path
 from typing import Any
 
 from symmem import _launch, errors
-
-_rounds = itertools.count()
 
 
 def machine() -> str:
@@ -72,12 +69,13 @@ class Meeting:
     a timeout, and that of a TCPStore prints warnings.
     """
 
-    def __init__(self, store: Any, size: int, timeout: float):
+    def __init__(self, store: Any, rank: int, size: int, timeout: float):
         self._store = store
         self._size = size
         self._begin = time.monotonic()
         self._timeout = timeout
-        self._prefix = f"symmem/{next(_rounds)}"
+        # A count of the process would differ where one of the ranks has met others before.
+        self._prefix = f"symmem/{self._ask(store.add, f'symmem/met/{rank}', 1)}"
 
     def say(self, key: str, value: str) -> None:
         """Write a value that the other ranks read."""
@@ -170,7 +168,7 @@ def options(store: Any, rank: int, size: int, timeout: float) -> dict[str, Any]:
             "needs none, such as mpi): call symmem.init before init_process_group, or give "
             "symmem.init a process group of gloo or nccl"
         )
-    meeting = Meeting(store, size, timeout)
+    meeting = Meeting(store, rank, size, timeout)
     here = machine()
     meeting.say(machine_key(rank), here)
     world = meeting.hear(*[machine_key(r) for r in range(size)])

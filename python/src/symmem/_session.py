@@ -6,19 +6,13 @@ import json
 import os
 from typing import Any
 
-from symmem import _rendezvous, errors
+from symmem import _origin, errors
 from symmem._cuda import CudaPools
 from symmem._group import Group
 from symmem._groups import Groups
 from symmem._library import Library, library
 from symmem._runtime import Runtime
 from symmem._torch import Torch, loaded, pytorch
-
-DEFAULT_TIMEOUT = 600.0
-"""How many seconds a rank waits for others where neither the caller nor a process group says."""
-
-LONGEST_TIMEOUT = 24 * 60 * 60.0
-"""The longest that the library takes, a day."""
 
 _VARIABLES = ("SYMMEM_", "NCCL_", "CUDA_", "XDG_", "HOME", "MASTER_", "TORCHELASTIC_")
 
@@ -66,10 +60,14 @@ def _in_child() -> None:
 os.register_at_fork(after_in_child=_in_child)
 
 
-def opened_alike(asked: dict[str, Any]) -> Group | None:
+def opened_alike(process_group: Any, asked: dict[str, Any]) -> Group | None:
     """Return the world of the open rank, or None; raise where other things were asked of it.
 
     What is not asked for agrees with anything, so that several libraries of a process share a rank.
+
+    Args:
+        process_group: as `symmem.init` takes it.
+        asked: what else it was given.
     """
     if not is_open():
         return None
@@ -82,19 +80,24 @@ def opened_alike(asked: dict[str, Any]) -> Group | None:
                 f"symmem is open already, with {name} {had.get(name)!r} instead of {want!r}; "
                 "symmem.finalize closes it"
             )
+    if process_group is not None and process_group is not groups().world:
+        ranks = _origin.origin(pytorch(), process_group).ranks
+        if ranks != runtime.torch_ranks:
+            have = "those of the launcher" if runtime.torch_ranks is None else runtime.torch_ranks
+            raise errors.InvalidError(
+                f"symmem is open already, on the ranks {have} instead of {ranks}: open it once, "
+                "on all ranks that work together, and pass process groups of these to "
+                "symmem.group; symmem.finalize closes it"
+            )
     return groups().world
 
 
-def open_rank(
-    process_group: Any, device: Any, options: dict[str, Any], asked: dict[str, Any]
-) -> Group:
+def open_rank(process_group: Any, asked: dict[str, Any]) -> Group:
     """Open this rank and return its world: see `symmem.init`.
 
     Args:
         process_group: as `symmem.init` takes it.
-        device: as `symmem.init` takes it.
-        options: those of `symmem_open`, which this completes.
-        asked: what `opened_alike` compares with from now on.
+        asked: what else it was given: the device, and options of `symmem_open`.
     """
     global _opened, _world
     if _opened is not None and not _opened.runtime.closed:
@@ -103,18 +106,25 @@ def open_rank(
     lib = library()
     lib.answers.from_main()
     found = pytorch() if process_group is not None or loaded() else None
+    initialized = found is not None and found.initialized()
+    options = {k: v for k, v in asked.items() if k != "device"}
     ranks: tuple[int, ...] | None = None
-    if found is not None and (process_group is not None or found.initialized()):
-        ranks = _meet(found, process_group, options)
-    options.setdefault("timeout_ms", round(1000 * DEFAULT_TIMEOUT))
-    ordinal = _ordinal(found, device, options)
+    named = _origin.names_ranks(options, process_group, initialized)
+    if found is not None and not named and (process_group is not None or initialized):
+        origin = _origin.origin(found, process_group)
+        _origin.meet(origin, options)
+        ranks = origin.ranks
+    options.setdefault("backend", "auto")
+    options.setdefault("timeout_ms", round(1000 * _origin.DEFAULT_TIMEOUT))
+    ordinal = _ordinal(found, asked.get("device"), options["backend"])
     if ordinal is not None:
-        options.setdefault("device", ordinal)
-    if options.get("check") is None and _on_one_machine(options):
+        options["device"] = ordinal
+    if options.get("check") is None and _origin.on_one_machine(options):
         options["check"] = "every"
     # The library freezes what the environment was when it was loaded.
-    options["environment"] = {k: v for k, v in os.environ.items() if k.startswith(_VARIABLES)}
-    text = json.dumps({k: v for k, v in options.items() if v is not None}).encode()
+    variables = {k: v for k, v in os.environ.items() if k.startswith(_VARIABLES)}
+    options["environment"] = {**variables, **options.get("environment", {})}
+    text = json.dumps(options).encode()
     lib.call("symmem_open", len(text), text)
     try:
         _opened = Groups(Runtime(lib, _pools(found, lib, ordinal), ranks, asked))
@@ -125,30 +135,9 @@ def open_rank(
     return _world
 
 
-def _meet(found: Torch, process_group: Any, options: dict[str, Any]) -> tuple[int, ...]:
-    """Take ranks and a meeting place from torch.distributed."""
-    dist = found.distributed
-    group = process_group if process_group is not None else dist.group.WORLD
-    ranks = tuple(dist.get_process_group_ranks(group))
-    store = dist.distributed_c10d._get_process_group_store(group)
-    if "timeout_ms" not in options:
-        seconds = found.timeout_of(group) or DEFAULT_TIMEOUT
-        options["timeout_ms"] = round(1000 * min(seconds, LONGEST_TIMEOUT))
-    timeout = options["timeout_ms"] / 1000
-    options.update(_rendezvous.options(store, dist.get_rank(group), len(ranks), timeout))
-    return ranks
-
-
-def _on_one_machine(options: dict[str, Any]) -> bool:
-    """Report whether all ranks are known to be on one machine."""
-    size = options.get("size") or os.environ.get("WORLD_SIZE")
-    local = options.get("local_size") or os.environ.get("LOCAL_WORLD_SIZE")
-    return size is not None and str(size) == str(local)
-
-
-def _ordinal(found: Torch | None, device: Any, options: dict[str, Any]) -> int | None:
+def _ordinal(found: Torch | None, device: Any, backend: str) -> int | None:
     """Choose the CUDA device: PyTorch's current one unless the caller names one."""
-    if options.get("backend") == "host" or found is None:
+    if backend == "host" or found is None:
         return None
     cuda = found.module.cuda
     if not cuda.is_available():

@@ -19,12 +19,7 @@ if TYPE_CHECKING:
     from symmem._group import Group
 
     OpLike: TypeAlias = ReduceOp | ReduceOp.RedOpType | Op | None
-    GroupLike: TypeAlias = (
-        Group
-        | ProcessGroup
-        | DeviceMesh
-        | tuple[DeviceMesh, int | str]
-        | Sequence[int]
-        | str
-        | None
+    WorldLike: TypeAlias = (
+        ProcessGroup | DeviceMesh | tuple[DeviceMesh, int | str] | Sequence[int] | str | None
     )
+    GroupLike: TypeAlias = Group | WorldLike

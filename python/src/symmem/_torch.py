@@ -77,14 +77,24 @@ class Torch:
         """Report whether torch.distributed has a default process group."""
         return self.distributed is not None and self.distributed.is_initialized()
 
+    def ranks_of(self, process_group: Any) -> tuple[int, ...]:
+        """List the ranks of a process group."""
+        try:
+            return tuple(self.distributed.get_process_group_ranks(process_group))
+        except (KeyError, ValueError):
+            raise errors.InvalidError(
+                f"torch.distributed does not know {process_group!r}: it was destroyed, or was not "
+                "made by new_group, init_device_mesh or their like"
+            ) from None
+
     def timeout_of(self, process_group: Any) -> float | None:
         """Find how long a process group waits, in seconds; None where its backend does not say."""
         for device in process_group._device_types:
             try:
                 options = process_group._get_backend(device).options
+                found: float = options._timeout.total_seconds()
             except (AttributeError, RuntimeError):
-                continue  # Before PyTorch 2.9, or not of this process group.
-            found: float = options._timeout.total_seconds()
+                continue  # Before PyTorch 2.9, a backend without options, or not of this group.
             return found
         return None
 

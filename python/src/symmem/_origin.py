@@ -1,0 +1,136 @@
+"""Which ranks open symmem together: those of torch.distributed, or those that options name."""
+
+from __future__ import annotations
+
+import os
+from typing import Any, NamedTuple
+
+from symmem import _rendezvous, errors
+from symmem._group import Group
+from symmem._groups import NotAMemberError, process_group_of, ranks_of
+from symmem._torch import Torch
+
+DEFAULT_TIMEOUT = 600.0
+"""How many seconds a rank waits for others where neither the caller nor a process group says."""
+
+LONGEST_TIMEOUT = 24 * 60 * 60.0
+"""The longest that the library takes, a day."""
+
+
+class Origin(NamedTuple):
+    """The ranks of torch.distributed that become symmem's world.
+
+    Attributes:
+        ranks: their numbers in torch.distributed, in the order of symmem's ranks.
+        rank: this process among them.
+        store: what they have in common, to find each other.
+        timeout: how many seconds torch.distributed lets them wait, None where it does not say.
+    """
+
+    ranks: tuple[int, ...]
+    rank: int
+    store: Any
+    timeout: float | None
+
+
+def merged(given: dict[str, Any], options: dict[str, Any]) -> dict[str, Any]:
+    """Join the arguments of `symmem.init` with its `options`; refuse contradictions."""
+    found = {name: value for name, value in given.items() if value is not None}
+    for name, value in options.items():
+        had = found.get(name)
+        if isinstance(had, dict) and isinstance(value, dict):
+            found[name] = merged(had, value)
+        elif had is not None and value is not None and had != value:
+            raise errors.InvalidError(
+                f"the arguments of symmem.init say {name} {had!r}, its options {value!r}: give one"
+            )
+        elif value is not None:
+            found[name] = value
+    return found
+
+
+def origin(found: Torch, which: Any) -> Origin:
+    """Find the ranks that a process group, a mesh, a sequence of ranks or a name stands for.
+
+    None is the default process group.
+    """
+    if not found.initialized():
+        raise errors.InvalidError(
+            f"process_group {which!r} names ranks of torch.distributed, which is not initialised: "
+            "call init_process_group before symmem.init, or leave process_group out where a "
+            "launcher has set RANK and WORLD_SIZE"
+        )
+    if isinstance(which, Group):
+        raise errors.InvalidError(
+            f"{which!r} is a group of symmem's: symmem.init takes a process group or a mesh of "
+            "PyTorch, or a sequence of ranks"
+        )
+    dist = found.distributed
+    group = dist.group.WORLD if which is None else process_group_of(which)
+    if group is None:
+        return _of_ranks(found, ranks_of(which))
+    if group is dist.GroupMember.NON_GROUP_MEMBER:
+        raise NotAMemberError("this rank is not in the process group")
+    ranks = found.ranks_of(group)
+    store = dist.distributed_c10d._get_process_group_store(group)
+    return Origin(ranks, dist.get_rank(group), store, found.timeout_of(group))
+
+
+def _of_ranks(found: Torch, ranks: tuple[int, ...]) -> Origin:
+    """Have ranks meet in the store of all ranks, under a prefix of their own."""
+    dist = found.distributed
+    size, mine = dist.get_world_size(), dist.get_rank()
+    if not ranks or len(set(ranks)) < len(ranks) or not set(ranks) <= set(range(size)):
+        raise errors.InvalidError(
+            f"process_group {list(ranks)}: not different ranks of the {size} of torch.distributed"
+        )
+    if mine not in ranks:
+        raise NotAMemberError(f"this rank, {mine}, is not in process_group {list(ranks)}")
+    world = dist.group.WORLD
+    store = dist.distributed_c10d._get_process_group_store(world)
+    store = store and dist.PrefixStore(f"symmem ranks {','.join(map(str, ranks))}", store)
+    return Origin(ranks, ranks.index(mine), store, found.timeout_of(world))
+
+
+def meet(of: Origin, options: dict[str, Any]) -> None:
+    """Complete the options with what the ranks of an origin tell each other. Collective."""
+    if "timeout_ms" not in options:
+        seconds = of.timeout or DEFAULT_TIMEOUT
+        options["timeout_ms"] = round(1000 * min(seconds, LONGEST_TIMEOUT))
+    timeout = options["timeout_ms"] / 1000
+    told = _rendezvous.options(of.store, of.rank, len(of.ranks), timeout)
+    options.update({**told, **options})
+
+
+def names_ranks(options: dict[str, Any], which: Any, initialized: bool) -> bool:
+    """Report whether options say which rank this is; refuse them where they cannot be followed.
+
+    Args:
+        options: those of `symmem_open`.
+        which: the process group that `symmem.init` was given.
+        initialized: whether torch.distributed is.
+    """
+    rank, size = options.get("rank"), options.get("size")
+    if rank is None and size is None:
+        return False
+    if which is not None:
+        raise errors.InvalidError(
+            f"options name rank {rank} of {size}, and process_group names ranks, too: give one"
+        )
+    if size is None or (rank is None and size != 1):
+        raise errors.InvalidError(f"options name rank {rank} of {size}: give both rank and size")
+    if initialized and size != 1 and not options.get("store"):
+        raise errors.InvalidError(
+            f"options name rank {rank} of {size} and no store in which these ranks meet, which is "
+            "not that of torch.distributed: pass process_group, such as the list of their ranks "
+            "in torch.distributed, instead of options; or add a store and a token"
+        )
+    return True
+
+
+def on_one_machine(options: dict[str, Any]) -> bool:
+    """Report whether all ranks are known to be on one machine."""
+    if (size := options.get("size")) is not None:
+        return bool(options.get("local_size", size) == size)
+    count = os.environ.get("WORLD_SIZE")
+    return count is not None and count == os.environ.get("LOCAL_WORLD_SIZE")
