@@ -19,7 +19,7 @@ The guides are in `docs` next to the sources. `import symmem` imports neither to
 # types and inside functions.
 #
 #   the C library: errors, _constants, _interrupt, _library
-#   PyTorch: _torch, _routing, _cuda
+#   PyTorch: _torch, _tensors, _routing, _cuda
 #   how ranks meet: _launch, _rendezvous
 #   this rank: _streams, _work, _attach, _places, _runtime
 #   its groups: _group, _scope, _groups, _origin, _session

@@ -11,6 +11,7 @@ from symmem._group import Group
 from symmem._groups import NotAMemberError
 from symmem._runtime import Runtime
 from symmem._streams import give_back, span_of
+from symmem._tensors import require_memory
 from symmem._torch import pytorch
 from symmem._work import FinishedWork, HostWork, SideStream, Work, of_torch
 
@@ -39,19 +40,12 @@ def checked(group: Group, name: str, tensor: torch.Tensor) -> bool:
     try:
         plain = tensor.is_contiguous() and not tensor.is_neg() and not tensor.is_conj()
         # get_device is -1 for the processor's tensors, and cheap.
-        if plain and tensor.get_device() == (-1 if device is None else device):
+        ours = plain and tensor.get_device() == (-1 if device is None else device)
+        if ours and (tensor.data_ptr() or not tensor.numel()):
             return True
-    except (AttributeError, RuntimeError):
+    except (AttributeError, RuntimeError, ValueError):
         plain = False
-    if not isinstance(tensor, pytorch().tensor):
-        raise errors.InvalidError(f"{name} is a {type(tensor).__name__}, not a torch.Tensor")
-    if tensor.layout is not pytorch().strided:
-        raise errors.UnsupportedError(
-            f"{name} is sparse ({tensor.layout}): pass {name}.to_dense(), or its values and indices"
-        )
-    if tensor.get_device() != (-1 if device is None else device):
-        ours = "the host" if device is None else f"cuda:{device}"
-        raise errors.InvalidError(f"{name} is on {tensor.device}, symmem was opened on {ours}")
+    require_memory(name, tensor, device)
     return plain
 
 

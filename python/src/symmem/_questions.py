@@ -10,6 +10,7 @@ from symmem import _session
 from symmem._constants import Operation, check_level
 from symmem._group import Group
 from symmem._places import note_blocks
+from symmem._tensors import has_memory, require_memory
 from symmem._torch import pytorch
 from symmem.errors import InvalidError
 
@@ -66,6 +67,9 @@ def explain(
     if code is Operation.ALL_TO_ALL and found.runtime.device is None:
         code = Operation.ALL_TO_ALL_V
     target = input if output is None else output
+    for what, tensor in {"input": input, "output": target}.items():
+        if not has_memory(tensor):
+            require_memory(what, tensor, found.runtime.device)
     count = {
         Operation.REDUCE_SCATTER: target.numel(),
         Operation.ALL_TO_ALL: input.numel() // found.size,
@@ -114,11 +118,17 @@ def set_check(level: CheckLevel) -> None:
 
 def is_symmetric(tensor: torch.Tensor, group: GroupLike = None) -> bool:
     """Report whether a tensor lies in a window of the group. It asks nobody and makes no call."""
-    table = (group if group.__class__ is Group else _session.find(group)).windows
+    found = group if group.__class__ is Group else _session.find(group)
+    table = found.windows
     seen, starts, ends = table.copy
     if table.words[1] != seen:  # Word.WINDOWS
         _, starts, ends = table.refresh()
-    address = tensor.data_ptr()
+    try:
+        address = tensor.data_ptr()
+    except (RuntimeError, ValueError):
+        address = 0
+    if not address and not has_memory(tensor):
+        require_memory("tensor", tensor, found.runtime.device)
     i = bisect_right(starts, address)
     # What PyTorch's allocator hands out never crosses the end of a window, so the bytes of a tensor
     # with gaps between its elements may be counted without the gaps.

@@ -130,7 +130,6 @@ def what_is_no_tensor_of_ours_is_refused() -> None:
         (symmem.InvalidError, torch.zeros(1).expand(4), "share memory"),
         (symmem.UnsupportedError, dense.to_sparse(), "to_dense"),
         (symmem.UnsupportedError, dense.to_sparse_csr(), "to_dense"),
-        (symmem.SymmemError, torch.empty(4, device="meta"), ""),
     ]
     for kind, tensor, words in wrong:
         e = raises(kind, lambda t=tensor: symmem.all_reduce(t))
@@ -138,6 +137,79 @@ def what_is_no_tensor_of_ours_is_refused() -> None:
     raises(symmem.InvalidError, lambda: symmem.all_gather_into_tensor(dense, [dense]))
     raises(symmem.InvalidError, lambda: symmem.broadcast([dense], src=0))
     symmem.barrier()
+
+
+class Wrapper(torch.Tensor):
+    """A tensor that has another one and no memory of its own."""
+
+    @staticmethod
+    def __new__(cls, inner: torch.Tensor) -> Wrapper:
+        return torch.Tensor._make_wrapper_subclass(cls, inner.shape, dtype=inner.dtype)
+
+    @classmethod
+    def __torch_dispatch__(cls, f: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        raise NotImplementedError(f"{f} of a wrapper")
+
+
+def without_memory() -> list[tuple[torch.Tensor, str]]:
+    from torch._subclasses.fake_tensor import FakeTensorMode
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import DTensor, Replicate, Shard
+
+    mesh = init_device_mesh("cpu", (SIZE,))
+    whole, part = torch.ones(4, 4), torch.ones(4)
+    freed = torch.ones(4)
+    freed.untyped_storage().resize_(0)
+    with FakeTensorMode():
+        fake = torch.ones(4)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # The interface of nested tensors may change.
+        jagged = torch.nested.nested_tensor([part, part[1:]], layout=torch.jagged)
+    return [
+        (DTensor.from_local(part, mesh, [Replicate()]), ".to_local()"),
+        (DTensor.from_local(whole, mesh, [Shard(0)]).t(), ".to_local()"),
+        (torch.empty(4, device="meta"), "meta device"),
+        (torch.empty(4, 4, device="meta").t(), "meta device"),
+        (fake, "FakeTensorMode"),
+        (jagged, ".values()"),
+        (part.to_mkldnn(), ".to_dense()"),
+        (whole.to_sparse(), ".to_dense()"),
+        (Wrapper(part), "Wrapper, a tensor without memory"),
+        (torch.nn.UninitializedParameter(), "lazy parameter"),
+        (freed, "memory freed"),
+    ]
+
+
+@check
+def a_tensor_without_memory_is_named_with_what_to_pass() -> None:
+    out = torch.zeros(4 * SIZE)
+    for tensor, words in without_memory():
+        calls: list[Callable[[], Any]] = [
+            lambda t=tensor: symmem.all_reduce(t),
+            lambda t=tensor: symmem.all_reduce(t, async_op=True),
+            lambda t=tensor: symmem.all_gather_into_tensor(out, t),
+            lambda t=tensor: symmem.broadcast(t, group_src=0),
+            lambda t=tensor: symmem.send(t, group_dst=0),
+            lambda t=tensor: symmem.irecv(t, group_src=0),
+            lambda t=tensor: symmem.explain("all_reduce", t),
+            lambda t=tensor: symmem.is_symmetric(t),
+        ]
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # PyTorch warns of the address of a fake tensor.
+            for call in calls:
+                error = raises(symmem.UnsupportedError, call)
+                assert words in str(error), (words, error)
+    torch.func.vmap(in_a_transform)(torch.ones(2, 3))
+    symmem.all_reduce(torch.nn.Parameter(torch.ones(3)))
+    symmem.all_reduce(torch.empty(0))
+    assert not symmem.is_symmetric(torch.empty(0))
+    symmem.barrier()
+
+
+def in_a_transform(x: torch.Tensor) -> torch.Tensor:
+    error = raises(symmem.UnsupportedError, lambda: symmem.all_reduce(x))
+    assert "torch.func" in str(error), error
+    return x
 
 
 @check

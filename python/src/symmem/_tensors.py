@@ -1,0 +1,89 @@
+"""Tensors that a collective cannot use, and what to pass instead.
+
+Many classes of tensors have a shape and no memory: they wrap others, or stand for some that are
+made later.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from symmem import errors
+from symmem._torch import modules, pytorch
+
+
+def require_memory(name: str, tensor: Any, device: int | None) -> None:
+    """Raise unless a tensor is dense, on the rank's device and has memory.
+
+    Args:
+        name: what the caller calls it.
+        tensor: what was passed as one.
+        device: the ordinal of the rank's CUDA device, None on the host backend.
+    """
+    if not isinstance(tensor, pytorch().tensor):
+        raise errors.InvalidError(f"{name} is a {type(tensor).__name__}, not a torch.Tensor")
+    if (reason := _stand_in(name, tensor)) is not None:
+        raise errors.UnsupportedError(f"{name} {reason}")
+    if tensor.layout is not pytorch().strided:
+        raise errors.UnsupportedError(f"{name} {_layout(name, tensor)}")
+    if tensor.get_device() != (-1 if device is None else device):
+        ours = "the host" if device is None else f"cuda:{device}"
+        raise errors.InvalidError(f"{name} is on {tensor.device}, symmem was opened on {ours}")
+    if not has_memory(tensor):
+        raise errors.UnsupportedError(f"{name} {_empty(name, tensor)}")
+
+
+def has_memory(tensor: Any) -> bool:
+    """Report whether a tensor has an address, or no elements."""
+    try:
+        return bool(tensor.data_ptr() or not tensor.numel())
+    except (RuntimeError, ValueError):
+        return False
+
+
+def _stand_in(name: str, tensor: Any) -> str | None:
+    """Say what a tensor stands for, if that is all it does; other questions to it may fail."""
+    torch = pytorch().module
+    distributed = modules.get("torch.distributed.tensor")
+    fake = modules.get("torch._subclasses.fake_tensor")
+    if distributed is not None and isinstance(tensor, distributed.DTensor):
+        return f"is a DTensor: pass its part on this rank, {name}.to_local()"
+    if fake is not None and isinstance(tensor, fake.FakeTensor):
+        return "is a fake tensor, which has a shape and no data: run without FakeTensorMode"
+    if torch.nn.parameter.is_lazy(tensor):
+        return "is a lazy parameter without a shape yet: call its module once before"
+    if torch._C._functorch.is_functorch_wrapped_tensor(tensor):
+        return (
+            "is inside of a transform of torch.func, such as vmap or grad: call the collective "
+            "outside of it"
+        )
+    if tensor.is_meta:
+        return (
+            "is on the meta device, which has no memory: make it on the rank's device before, as "
+            "torch.nn.Module.to_empty does with the parameters of a module"
+        )
+    return None
+
+
+def _layout(name: str, tensor: Any) -> str:
+    torch = pytorch().module
+    if tensor.layout is torch.jagged:
+        return f"is a nested tensor whose rows differ in length: pass {name}.values()"
+    if tensor.layout is torch._mkldnn:
+        return f"has the layout of mkldnn: pass {name}.to_dense()"
+    return f"is sparse ({tensor.layout}): pass {name}.to_dense(), or its values and indices"
+
+
+def _empty(name: str, tensor: Any) -> str:
+    """Say why a dense tensor on the rank's device has no address."""
+    torch = pytorch().module
+    kind = type(tensor)
+    if kind not in (torch.Tensor, torch.nn.Parameter):
+        return (
+            f"is a {kind.__module__}.{kind.__qualname__}, a tensor without memory of its own: pass "
+            "the tensors that it wraps, one by one"
+        )
+    return (
+        "has had its memory freed (its storage has 0 bytes), as FSDP does between the uses of a "
+        "parameter: pass it while it has data"
+    )
