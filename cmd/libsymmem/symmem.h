@@ -186,7 +186,8 @@ int symmem_last_error_json(size_t size, char *text, size_t *length);
  *   ordered_messages  true numbers messages (symmem_send) together with collectives: one that is
  *                  sent between other collectives than it is received between is an error, and a
  *                  forgotten one is found at the next collective; default: false
- *   callsites      true notes a call site with every allocation; default: SYMMEM_CALLSITES=1
+ *   callsites      true notes a call site with every allocation; default: whether SYMMEM_CALLSITES
+ *                  is true or a number above 0
  *   scatter        number; segments land at drawn addresses, which shows mistakes
  *   gomaxprocs     threads that symmem's own work may use at a time; SYMMEM_GOMAXPROCS, else 2
  *   pool           {"capacity", "first_segment"} in bytes and {"placement": "creation"|"address"}

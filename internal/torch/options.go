@@ -111,12 +111,17 @@ func (o PoolOptions) pool(domain *symmem.Group) (symmem.PoolOptions, error) {
 	return out, err
 }
 
-// callSites reports whether call sites are wanted.
+// callSites reports whether call sites are wanted. The variable may be a number of lines, which a
+// binding that sees its callers notes of each call.
 func (o *Options) callSites() bool {
 	if o.CallSites != nil {
 		return *o.CallSites
 	}
-	wanted, err := strconv.ParseBool(os.Getenv("SYMMEM_CALLSITES"))
+	text := os.Getenv("SYMMEM_CALLSITES")
+	if lines, err := strconv.Atoi(text); err == nil {
+		return lines > 0
+	}
+	wanted, err := strconv.ParseBool(text)
 	return err == nil && wanted
 }
 

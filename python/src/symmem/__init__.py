@@ -18,7 +18,7 @@ The guides are in `docs` next to the sources. `import symmem` imports neither to
 # The modules, from below to above: each imports those alone that stand before it here, also for
 # types and inside functions.
 #
-#   the C library: errors, _constants, _interrupt, _library
+#   the C library: errors, _constants, _sites, _interrupt, _library
 #   PyTorch: _torch, _tensors, _routing, _cuda
 #   how ranks meet: _launch, _rendezvous
 #   this rank: _streams, _work, _attach, _places, _runtime
@@ -184,7 +184,7 @@ def init(
     reserve: int = 0,
     capacity: int = 0,
     first_segment: int = 0,
-    callsites: bool | None = None,
+    callsites: bool | int | None = None,
     options: dict[str, Any] | None = None,
 ) -> Group:
     """Open this process as one rank, and return the group of all ranks. Collective.
@@ -218,8 +218,9 @@ def init(
         reserve: bytes of the world's memory to make and register now, as `symmem.reserve` does.
         capacity: the most bytes that the world's memory may grow to; 0 is no limit.
         first_segment: the bytes of the first segment; each further one doubles the memory.
-        callsites: note the lines of Python that make tensors, for error messages, as
-            SYMMEM_CALLSITES=1 does, too.
+        callsites: note the lines of Python that make tensors and call collectives, for errors, as
+            SYMMEM_CALLSITES=1 does. A number up to 8 notes as many lines of each call, so that a
+            helper does not hide its callers.
         options: further options of `symmem_open`, as symmem.h lists them. With "rank" and "size"
             the ranks are not those of torch.distributed, and meet in the "store" of the options.
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +9,7 @@ from symmem import _session, errors
 from symmem._group import Group
 from symmem._groups import NotAMemberError
 from symmem._runtime import Runtime
+from symmem._sites import warn
 from symmem._streams import give_back, span_of
 from symmem._tensors import require_memory
 from symmem._torch import pytorch
@@ -25,7 +25,7 @@ def member(group: Any, name: str) -> Group | None:
         return _session.find(group)
     except NotAMemberError as e:
         # As torch.distributed does: ranks outside may make the call, too.
-        warnings.warn(f"{name} does nothing: {e}", UserWarning, stacklevel=4)
+        warn(UserWarning(f"{name} does nothing: {e}"))
         return None
 
 

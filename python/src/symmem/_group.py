@@ -85,7 +85,7 @@ class Group:
         rank: this rank's number in the group.
         ranks: the numbers in the world, in group order.
         pool: the number of the pool that its scopes allocate from, as `stats` lists them.
-        values: what calls of values pass to the library, by instruction, name and operation.
+        values: what calls of values pass to the library, by instruction, name, operation and site.
         agreed: that of the latest `agree` under a name, with its instruction: most names have one.
     """
 
@@ -110,7 +110,7 @@ class Group:
         self.windows = WindowTable(self.library, handle)
         self.router = runtime.router(pool)
         self.lanes = Lanes(handle, name == "world")
-        self.values: dict[tuple[int, int, str, int], tuple[bytes, CodeType]] = {}
+        self.values: dict[tuple[int, int, str, int, int], tuple[bytes, CodeType]] = {}
         self.agreed: dict[str, tuple[bytes, CodeType | None, int]] = {}
         self.closed = False
         self.scopes = scopes_of(self)

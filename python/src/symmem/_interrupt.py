@@ -8,16 +8,13 @@ from __future__ import annotations
 
 import atexit
 import ctypes as c
-import os
-import sys
 import threading
-import warnings
 from collections.abc import Callable, Generator
 from typing import Any
 
 from symmem import errors
+from symmem._sites import warn
 
-_PACKAGE = os.path.dirname(os.path.abspath(__file__)) + os.sep
 _POLL = c.CFUNCTYPE(c.c_int)
 _GO_ON, _END = 0, 1
 
@@ -77,22 +74,8 @@ class Answers:
         """Pass on the library's warnings, on any thread."""
         try:
             while (found := self._take_warning()) is not None:
-                _warn(errors.LateWarning(found.get("message", ""), data=found))
+                warn(errors.LateWarning(found.get("message", ""), data=found), again=True)
         except Exception as e:  # A filter has made an error of the warning.
             self._raised[threading.get_ident()] = e
             return _END
         return _GO_ON
-
-
-def _warn(warning: Warning) -> None:
-    """Warn at the line that called symmem."""
-    frame = sys._getframe(1)
-    while frame.f_back is not None and frame.f_code.co_filename.startswith(_PACKAGE):
-        frame = frame.f_back
-    warnings.warn_explicit(
-        warning,
-        type(warning),
-        frame.f_code.co_filename,
-        frame.f_lineno,
-        module=frame.f_globals.get("__name__"),
-    )

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import threading
+from types import FrameType
 from typing import Any
 
 from symmem import errors
@@ -13,13 +13,12 @@ from symmem._constants import Word
 from symmem._cuda import FORCED_WAIT, CudaPools, ends_within
 from symmem._library import Library
 from symmem._routing import Router
+from symmem._sites import program, text, wanted
 from symmem._streams import HostStreams
 from symmem._work import SideStream
 
 ORDINARY = -1
 """In place of a pool's number: memory that is not symmetric."""
-
-_PACKAGE = os.path.dirname(os.path.abspath(__file__)) + os.sep
 
 
 class Current(threading.local):
@@ -45,13 +44,13 @@ class Runtime:
         device: the ordinal of the CUDA device, None on the host backend.
         faults: the shared word that counts groups that have failed, as it was before.
         streams: the host backend's.
-        callsites: whether lines of Python are noted with what they do.
+        callsites: how many lines of Python are noted with what they do, 0 if none.
         current: what this thread's scopes allocate from.
         attachments: communicators of PyTorch's that get windows, too.
         torch_ranks: the numbers that torch.distributed gives the ranks of the world, None where
             symmem was not opened from it.
         asked: what `symmem.init` was given.
-        sites: the numbers of call sites, by file and line: see `site`.
+        sites: the numbers of call sites, by files and lines: see `site`.
         closed, forked: why nothing of this rank can be used, if it cannot: see `require`.
     """
 
@@ -70,7 +69,7 @@ class Runtime:
         self.backend: str = described["backend"]
         self.cuda = cuda if self.backend == "nccl" else None
         self.device = self.cuda.device if self.cuda else None
-        self.callsites = bool(lib.raw.symmem_callsites())
+        self.callsites = wanted(asked.get("callsites")) if lib.raw.symmem_callsites() else 0
         self.current = Current()
         self.streams = HostStreams(lib)
         self.attachments = Attachments(lib)
@@ -78,7 +77,7 @@ class Runtime:
         self.asked = asked
         self.closed = False
         self.forked = False
-        self.sites: dict[tuple[str, int], int] = {}
+        self.sites: dict[tuple[tuple[str, int], ...], int] = {}
         self._sides: dict[tuple[int, str], SideStream] = {}
 
     def require(self) -> None:
@@ -118,19 +117,17 @@ class Runtime:
 
     def set_site(self) -> int:
         """Make the caller's line the site of what this thread does, and return the one before."""
-        frame = sys._getframe(1)
-        while frame.f_back is not None and frame.f_code.co_filename.startswith(_PACKAGE):
-            frame = frame.f_back
-        site = self.site(frame.f_code.co_filename, frame.f_lineno)
-        return int(self.library.raw.symmem_set_site(site))
+        return int(self.library.raw.symmem_set_site(self.site(sys._getframe(1))))
 
-    def site(self, file: str, line: int) -> int:
-        """Number a call site."""
-        found = self.sites.get((file, line))
+    def site(self, frame: FrameType) -> int:
+        """Number the line of the program that leads to a frame, with its callers if wanted."""
+        frames = program(frame, max(1, self.callsites))
+        lines = tuple((f.f_code.co_filename, f.f_lineno) for f in frames)
+        found = self.sites.get(lines)
         if found is None:
-            data = f"{file}:{line}".encode()
+            data = text(frames).encode()
             found = self.library.number("symmem_site", len(data), data)
-            self.sites[file, line] = found
+            self.sites[lines] = found
         return found
 
     def close(self, force: bool) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from types import TracebackType
 
 from symmem import errors
@@ -10,6 +9,7 @@ from symmem._group import Group, Scopes
 from symmem._places import note_layout
 from symmem._routing import Router
 from symmem._runtime import ORDINARY
+from symmem._sites import warn
 
 
 class Scope:
@@ -214,11 +214,11 @@ def _warn_of_growth(group: Group) -> None:
     if group.warned == word:
         return
     group.warned = word
-    warnings.warn(
-        f"memory of {group!r} had to grow while a CUDA graph was captured. It cannot be registered "
-        "now, so the collectives captured over it take the path that ordinary tensors of their "
-        "size take (direct or plain), on every rank alike, and none that needs windows. "
-        "Reserve more before the capture: symmem.reserve(bytes, group)",
-        errors.GrowthInCaptureWarning,
-        stacklevel=4,
+    warn(
+        errors.GrowthInCaptureWarning(
+            f"memory of {group!r} had to grow while a CUDA graph was captured. It cannot be "
+            "registered now, so the collectives captured over it take the path that ordinary "
+            "tensors of their size take (direct or plain), on every rank alike, and none that "
+            "needs windows. Reserve more before the capture: symmem.reserve(bytes, group)"
+        )
     )

@@ -121,6 +121,8 @@ def open_rank(process_group: Any, asked: dict[str, Any]) -> Group:
         options["device"] = ordinal
     if options.get("check") is None and _origin.on_one_machine(options):
         options["check"] = "every"
+    if "callsites" in options:
+        options["callsites"] = bool(options["callsites"])
     # The library freezes what the environment was when it was loaded.
     variables = {k: v for k, v in os.environ.items() if k.startswith(_VARIABLES)}
     options["environment"] = {**variables, **options.get("environment", {})}

@@ -60,7 +60,8 @@ def agree(value: SupportsIndex, name: str, group: GroupLike = None) -> None:
         of, code, at = b"", None, 0
     if code is not frame.f_code or at != frame.f_lasti:
         of = _packed(found, frame, name, _AGREE)
-        found.agreed[name] = (of, frame.f_code, frame.f_lasti)
+        code = None if found.runtime.callsites > 1 else frame.f_code
+        found.agreed[name] = (of, code, frame.f_lasti)
     try:
         number = _number(value)
     except struct.error:
@@ -112,7 +113,7 @@ class Step:
             what += f"({', '.join(f'{k}={_said(v)}' for k, v in self._arguments.items())})"
         text = what.encode()
         frame = _frame(1)
-        site = found.runtime.site(frame.f_code.co_filename, frame.f_lineno)
+        site = found.runtime.site(frame)
         found.library.call("symmem_step", found.handle, len(text), text, site)
 
     def __exit__(self, *_: object) -> None:
@@ -157,11 +158,14 @@ def _checked(value: SupportsIndex) -> int:
 
 def _packed(found: Group, frame: FrameType, name: str, operation: int) -> bytes:
     """Pack what the calls of one instruction have in common, once."""
-    key = (id(frame.f_code), frame.f_lasti, name, operation)
+    runtime = found.runtime
+    # An instruction has one line, and many callers.
+    site = runtime.site(frame) if runtime.callsites > 1 else 0
+    key = (id(frame.f_code), frame.f_lasti, name, operation, site)
     if kept := found.values.get(key):
         return kept[0]
     text = name.encode()
-    site = found.runtime.site(frame.f_code.co_filename, frame.f_lineno)
+    site = site or runtime.site(frame)
     of = _value(found.handle, operation, site, len(text), text)
     if len(found.values) >= _MOST_LINES:
         found.values.clear()

@@ -48,8 +48,9 @@ class Side(NamedTuple):
     Attributes:
         ranks: their numbers in the world.
         event: what they did.
-        site: the line of Python that did it, "file:line"; for `symmem.agree` and its like always,
-            else empty without SYMMEM_CALLSITES=1.
+        site: the line of Python that did it, "file:line", without lines of PyTorch; for
+            `symmem.agree` and its like always, else empty without SYMMEM_CALLSITES=1. With a larger
+            number its callers stand in front of it, joined by " > ".
         before: for `symmem.agree` and its like, the last ten values before, the latest first, each
             in words with its line.
     """

@@ -1,0 +1,143 @@
+"""The lines of Python in errors: of a call, of a helper's callers, of operators of PyTorch."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Callable
+from datetime import timedelta
+from functools import partial
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from harness import RANK, SIZE, check, main, raises
+
+import symmem
+
+LINES = int(os.environ["SYMMEM_CALLSITES"])
+HERE = os.path.abspath(__file__)
+
+
+@check
+def symmem_opens() -> None:
+    dist.init_process_group("gloo", timeout=timedelta(seconds=60))
+
+
+def line_of(marker: str) -> int:
+    """Find the line of this file that ends with a comment."""
+    with open(__file__, encoding="utf-8") as file:
+        return next(n for n, line in enumerate(file, 1) if line.endswith(f"# {marker}\n"))
+
+
+def sites(call: Callable[[torch.Tensor], Any]) -> dict[int, list[str]]:
+    """Make calls that differ, in a world of their own, and return the lines of each rank."""
+    symmem.init(backend="host", timeout=20, check="every")
+    x = symmem.full((8,), 1.0)
+    part = x[: 8 - RANK]
+    error = raises(symmem.DivergenceError, partial(call, part))
+    del x, part
+    symmem.finalize(force=True)
+    return {rank: s.site.split(" > ") for s in error.sides for rank in s.ranks}
+
+
+def helper(x: torch.Tensor) -> None:
+    symmem.all_reduce(x)  # the helper
+
+
+def operator(x: torch.Tensor) -> None:
+    torch.ops.symmem.all_reduce_(x, "sum", "world")  # the operator
+
+
+class Layer(torch.nn.Module):
+    """A layer, whose frames alternate with PyTorch's."""
+
+    def forward(self, x: torch.Tensor) -> None:
+        helper(x)  # the layer
+
+
+def one_caller(x: torch.Tensor) -> None:
+    helper(x)  # one caller
+
+
+def another_caller(x: torch.Tensor) -> None:
+    helper(x)  # another caller
+
+
+def verify(found: dict[int, list[str]], *lines: str) -> None:
+    """Expect that the last frames of all ranks are these, as many as are noted."""
+    want = [f"{os.path.basename(HERE)}:{line_of(line)}" for line in lines]
+    for rank in range(SIZE):
+        assert len(found[rank]) <= LINES, found
+        have = [os.path.basename(site) for site in found[rank]]
+        assert have[-len(want) :] == want[-LINES:], (rank, found, want)
+        assert found[rank][-1].startswith(HERE), found
+
+
+@check
+def a_helper_is_the_last_of_its_callers() -> None:
+    verify(sites(one_caller), "one caller", "the helper")
+    verify(sites(another_caller), "another caller", "the helper")
+
+
+@check
+def frames_of_pytorch_are_left_out() -> None:
+    verify(sites(operator), "the operator")
+    verify(sites(Layer()), "the layer", "the helper")
+
+
+@check
+def a_compiled_function_has_its_first_line() -> None:
+    def twice(x: torch.Tensor) -> None:  # the compiled function
+        symmem.all_reduce(x)
+        symmem.all_reduce(x)
+
+    compiled = torch.compile(twice, backend="aot_eager", fullgraph=True)
+
+    def call(x: torch.Tensor) -> None:
+        compiled(x)  # the compiled call
+
+    verify(sites(call), "the compiled call", "the compiled function")
+
+
+@check
+def tensors_and_values_have_lines_too() -> None:
+    def differ(_: torch.Tensor) -> None:
+        made(1 << (10 + RANK))  # the tensor
+        symmem.check()
+
+    verify(sites(differ), "the tensor", "what makes it")
+
+    def disagree(_: torch.Tensor) -> None:
+        for i in range(2):
+            agreed(i)
+        agreed(RANK)  # the value
+
+    verify(sites(disagree), "the value", "the comparison")
+
+
+def made(size: int) -> torch.Tensor:
+    return symmem.empty(size)  # what makes it
+
+
+def agreed(value: int) -> None:
+    symmem.agree(value, "a value")  # the comparison
+
+
+@check
+def warnings_are_given_at_the_line_of_the_program() -> None:
+    symmem.init(backend="host", timeout=20)
+    inside = symmem.group([0]) if RANK == 0 else [0]
+    x = torch.ones(3)
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("default")
+        for _ in range(3):
+            symmem.all_reduce(x, group=inside)  # a rank outside
+    assert len(seen) == (RANK > 0), [str(w.message) for w in seen]
+    for one in seen:
+        assert (one.filename, one.lineno) == (__file__, line_of("a rank outside"))
+    symmem.finalize()
+
+
+if __name__ == "__main__":
+    main()
