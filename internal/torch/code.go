@@ -117,9 +117,10 @@ var hints = map[Code]string{
 	DoubleFree:  "this pointer was freed before, or never handed out",
 	Capturing:   "register or reserve before the capture begins",
 	Divergence:  "ranks must make the same allocations and calls in the same order",
-	Timeout:     "find out why those ranks did not come, or raise timeout_ms",
-	RankLost:    "look at the output of those ranks; the groups that they were in are over",
-	Panic:       "please report this, with the text",
+	Timeout: "find out why those ranks did not come, or raise the timeout: " +
+		"symmem.init(timeout=...) in Python, timeout_ms of symmem_open in C",
+	RankLost: "look at the output of those ranks; the groups that they were in are over",
+	Panic:    "please report this, with the text",
 }
 
 // Words returns the text of an error, with what to do about it.

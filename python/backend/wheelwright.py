@@ -1,9 +1,9 @@
 """The build backend of the wheel (PEP 517), with nothing but the standard library.
 
-A wheel of symmem is the package's files and one shared library, so zipping them needs no build
-tool, and the wheel builds without the network. What takes care is the platform tag: it is read off
-the library itself, the newest glibc symbol that it asks for and what else it links, so a wheel
-never promises more than its library keeps.
+A wheel of symmem is the package's files, one shared library and the symmem command, so zipping them
+needs no build tool, and the wheel builds without the network. What takes care is the platform tag:
+it is read off the two binaries, the newest glibc symbol that they ask for and what else they link,
+so a wheel never promises more than they keep.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import base64
 import hashlib
 import os
 import re
+import stat
 import subprocess
 import sys
 import sysconfig
@@ -27,6 +28,7 @@ else:  # Python 3.10 has no reader of TOML; the few fields that are needed have 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "src" / "symmem"
 LIBRARY = PACKAGE / "libsymmem.so"
+COMMAND = ROOT / ".build" / "symmem"
 
 # What PEP 600 lets a manylinux library link without carrying it.
 ALLOWED = {
@@ -76,23 +78,25 @@ def linkage(library: Path) -> tuple[set[str], tuple[int, int]]:
 
 
 def platform_tag() -> str:
-    """Name the platforms that the library runs on: manylinux, by what it links."""
-    needed, glibc = linkage(LIBRARY)
-    if strange := needed - ALLOWED:
-        raise WheelError(f"{LIBRARY.name} links {sorted(strange)}, which manylinux does not allow")
+    """Name the platforms that the binaries run on: manylinux, by what they link."""
+    newest = (2, 17)
+    for binary in (LIBRARY, COMMAND):
+        needed, glibc = linkage(binary)
+        if strange := needed - ALLOWED:
+            raise WheelError(f"{binary.name} links {sorted(strange)}, not allowed by manylinux")
+        newest = max(newest, glibc)
     machine = sysconfig.get_platform().rsplit("-", 1)[-1].replace("-", "_")
-    newest = max(glibc, (2, 17))
     return f"manylinux_{newest[0]}_{newest[1]}_{machine}"
 
 
-def build_library() -> None:
-    """Build libsymmem.so, unless it is there: pip builds from a copy without the Go sources."""
-    if LIBRARY.exists():
-        return
-    script = ROOT / "scripts" / "library.sh"
-    if not (ROOT.parent / "cmd" / "libsymmem").is_dir():
-        raise WheelError("libsymmem.so is not built, and there are no Go sources: make lib")
-    subprocess.run([str(script)], check=True)
+def build_binaries() -> None:
+    """Build what is not there: pip builds from a copy without the Go sources."""
+    for binary, script in ((LIBRARY, "library.sh"), (COMMAND, "command.sh")):
+        if binary.exists():
+            continue
+        if not (ROOT.parent / "cmd").is_dir():
+            raise WheelError(f"{binary.name} is not built, and there are no Go sources: make wheel")
+        subprocess.run([str(ROOT / "scripts" / script)], check=True)
 
 
 def metadata(p: dict[str, Any]) -> str:
@@ -119,6 +123,8 @@ def members(p: dict[str, Any], tag: str, info: str) -> dict[str, bytes]:
     for path in sorted(PACKAGE.rglob("*")):
         if path.is_file() and path.suffix in {".py", ".so", ".typed", ".pyi"}:
             files[f"symmem/{path.relative_to(PACKAGE).as_posix()}"] = path.read_bytes()
+    # Installers put what is in this folder next to the interpreter, and make it executable.
+    files[f"{info.removesuffix('.dist-info')}.data/scripts/symmem"] = COMMAND.read_bytes()
     scripts = "".join(f"{name} = {where}\n" for name, where in p.get("scripts", {}).items())
     wheel = f"Wheel-Version: 1.0\nGenerator: wheelwright\nRoot-Is-Purelib: false\nTag: {tag}\n"
     files[f"{info}/METADATA"] = metadata(p).encode()
@@ -146,20 +152,22 @@ def write(path: Path, files: dict[str, bytes]) -> None:
         for name, data in files.items():
             entry = zipfile.ZipInfo(name, stamp)
             entry.compress_type = zipfile.ZIP_DEFLATED
-            entry.external_attr = (0o755 if name.endswith(".so") else 0o644) << 16
+            runs = name.endswith(".so") or ".data/scripts/" in name
+            # pip looks for the type of the file before it makes a program executable.
+            entry.external_attr = (stat.S_IFREG | (0o755 if runs else 0o644)) << 16
             z.writestr(entry, data)
 
 
 def pack(directory: str, editable: bool) -> str:
     """Build a wheel into a directory and return its file name."""
-    build_library()
+    build_binaries()
     p = project()
     tag = f"py3-none-{platform_tag()}"
     stem = f"{p['name']}-{p['version']}"
     info = f"{stem}.dist-info"
     files = members(p, tag, info)
     if editable:
-        files = {n: d for n, d in files.items() if n.startswith(info)}
+        files = {n: d for n, d in files.items() if n.startswith(stem)}
         files["symmem.pth"] = f"{PACKAGE.parent}\n".encode()
     files[f"{info}/RECORD"] = record(files, info)
     name = f"{stem}-{tag}.whl"

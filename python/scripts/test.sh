@@ -5,6 +5,6 @@ set -euo pipefail
 cd "$(dirname "$0")/../.."
 python=${PYTHON:-python3}
 python/scripts/library.sh
-go build -o python/.build/symmem ./cmd/symmem
+python/scripts/command.sh
 cd python
 SYMMEM_COMMAND=$PWD/.build/symmem exec "$python" -m pytest -q "$@"

@@ -4,6 +4,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 python/scripts/library.sh
+python/scripts/command.sh
 mkdir -p dist
 rm -f dist/symmem-*.whl
 cd python

@@ -1,4 +1,4 @@
-"""The wheel: what it carries, what its library links, and that it runs where it is installed."""
+"""The wheel: what it carries, what its binaries link, and that it runs where it is installed."""
 
 from __future__ import annotations
 
@@ -33,15 +33,17 @@ symmem.finalize(force=True)
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    if not wheelwright.LIBRARY.exists():
-        pytest.skip(f"LibraryError: {wheelwright.LIBRARY} is not built (make lib)")
+    for binary in (wheelwright.LIBRARY, wheelwright.COMMAND):
+        if not binary.exists():
+            pytest.skip(f"LibraryError: {binary} is not built (make wheel)")
     folder = tmp_path_factory.mktemp("wheel")
     return folder / wheelwright.build_wheel(str(folder))
 
 
-def test_the_tag_promises_what_the_library_keeps(wheel: Path) -> None:
+def test_the_tag_promises_what_the_binaries_keep(wheel: Path) -> None:
     needed, glibc = wheelwright.linkage(LIBRARY)
     assert needed <= wheelwright.ALLOWED
+    assert wheelwright.linkage(wheelwright.COMMAND)[1] <= glibc
     assert glibc <= (2, 34), "the library needs a newer glibc than manylinux_2_34"
     assert f"manylinux_{max(glibc, (2, 17))[0]}_" in wheel.name
 
@@ -65,6 +67,7 @@ def test_every_member_is_recorded(wheel: Path) -> None:
             assert int(size) == len(data)
     assert "symmem/libsymmem.so" in names
     assert "symmem/py.typed" in names
+    assert f"symmem-{wheelwright.project()['version']}.data/scripts/symmem" in names
     assert not [n for n in names if n.endswith((".h", ".pyc"))]
 
 
@@ -88,3 +91,9 @@ def test_it_runs_in_a_clean_environment(wheel: Path, tmp_path: Path) -> None:
     help_text = run(str(clean / "bin" / "symmem-verify"), "--help", env=env)
     assert help_text.code == 0, help_text
     assert "--placement" in help_text.out
+    # What errors say to run is there.
+    env["PATH"] = f"{clean / 'bin'}:/usr/bin:/bin"
+    version = run(str(clean / "bin" / "symmem"), "version", env=env)
+    assert (version.code, version.out[:7]) == (0, "symmem "), version
+    started = run("symmem", "launch", "-n", "2", "--", python, "-c", PROGRAM, env=env, cwd=tmp_path)
+    assert started.code == 0, started

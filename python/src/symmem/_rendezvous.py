@@ -139,7 +139,7 @@ class Meeting:
         words = f"{'rank' if len(missing) == 1 else 'ranks'} {', '.join(map(str, missing))}"
         return errors.AbsentError(
             f"opening symmem: waited {waited:.1f} s for {words} of {self._size}, which did not "
-            "call symmem.init; find out why, or raise its timeout",
+            "call symmem.init; find out why, or raise the timeout: symmem.init(timeout=...)",
             data={
                 "timeout": {
                     "doing": "opening symmem",

@@ -1,0 +1,253 @@
+package house
+
+import (
+	"go/ast"
+	"go/token"
+	"os"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+// advice says how messages name one kind of thing that a user may be sent to.
+type advice struct {
+	kind string
+	// named finds it in a message; its last group is the name.
+	named *regexp.Regexp
+	// exists lists what there is. others belong to other programs, or are words of a sentence.
+	exists func(*testing.T, []*file) []string
+	others []string
+}
+
+var advices = []advice{
+	{
+		kind:   "command",
+		named:  regexp.MustCompile(`\bsymmem ([a-z][a-z-]+)`),
+		exists: func(_ *testing.T, files []*file) []string { return commandsOf(files) },
+		// Verbs, in sentences about symmem.
+		others: []string{
+			"against", "completion", "deregisters", "does", "finds", "instead", "is", "keeps",
+			"never", "puts", "run", "sets", "starts", "takes",
+		},
+	},
+	{
+		kind:   "flag",
+		named:  regexp.MustCompile(`(?:^|[^\w-])--([a-z][a-z-]+)`),
+		exists: func(_ *testing.T, files []*file) []string { return flagsOf(files) },
+		// Of cobra, torchrun, nvidia-smi and docker.
+		others: []string{"help", "no-python", "nproc-per-node", "status", "ulimit"},
+	},
+	{
+		kind:  "variable",
+		named: regexp.MustCompile(`\b(SYMMEM_[A-Z_]+)\b`),
+		exists: func(t *testing.T, _ []*file) []string {
+			return regexp.MustCompile(`SYMMEM_[A-Z_]+`).FindAllString(read(t, environmentPage), -1)
+		},
+	},
+	{
+		kind:  "function of C",
+		named: regexp.MustCompile(`\b(symmem_\w+)\b`),
+		exists: func(t *testing.T, _ []*file) []string {
+			return regexp.MustCompile(`symmem_\w+`).FindAllString(
+				read(t, "cmd/libsymmem/symmem.h"), -1)
+		},
+	},
+	{
+		kind:   "name of Go",
+		named:  regexp.MustCompile(`\b([A-Z][a-z]\w*\.[A-Z]\w*|symmem\.[A-Z]\w*)\b`),
+		exists: func(_ *testing.T, files []*file) []string { return exportsOf(files) },
+	},
+	{
+		kind:  "name of Python",
+		named: regexp.MustCompile(`\bsymmem\.([a-z]\w*)\b`),
+		exists: func(t *testing.T, _ []*file) []string {
+			_, list, _ := strings.Cut(read(t, "python/src/symmem/__init__.py"), "__all__ = [")
+			list, _, _ = strings.Cut(list, "]")
+			var names []string
+			for _, m := range regexp.MustCompile(`"(\w+)"`).FindAllStringSubmatch(list, -1) {
+				names = append(names, m[1])
+			}
+			return names
+		},
+	},
+	{
+		kind:  "argument of symmem.init in Python",
+		named: regexp.MustCompile(`\bsymmem\.init\((\w+)=`),
+		exists: func(t *testing.T, _ []*file) []string {
+			_, list, _ := strings.Cut(read(t, "python/src/symmem/__init__.py"), "\ndef init(")
+			list, _, _ = strings.Cut(list, ")")
+			var names []string
+			for _, m := range regexp.MustCompile(`\n    (\w+):`).FindAllStringSubmatch(list, -1) {
+				names = append(names, m[1])
+			}
+			return names
+		},
+	},
+}
+
+// TestWhatMessagesAdviseExists reads the string literals of several words in Go code: errors,
+// reports and help. Literals in Python have a test in Python (test_advice.py).
+func TestWhatMessagesAdviseExists(t *testing.T) {
+	files := load(t)
+	texts := literals(files)
+	for _, a := range advices {
+		t.Run(a.kind, func(t *testing.T) {
+			known := append(a.exists(t, files), a.others...)
+			seen := 0
+			for _, l := range texts {
+				for _, m := range a.named.FindAllStringSubmatch(l.what, -1) {
+					seen++
+					if name := m[len(m)-1]; !slices.Contains(known, name) {
+						t.Errorf("%s:%d: there is no %s %s", l.path, l.line, a.kind, name)
+					}
+				}
+			}
+			if seen == 0 {
+				t.Error("no message names one")
+			}
+		})
+	}
+}
+
+// literals lists the string literals of several words outside of tests, as findings.
+func literals(files []*file) []finding {
+	var all []finding
+	for _, f := range files {
+		if f.test() || strings.HasPrefix(f.path, "examples/") || strings.HasPrefix(f.path, "bench/") {
+			continue
+		}
+		ast.Inspect(f.syntax, func(n ast.Node) bool {
+			l, ok := n.(*ast.BasicLit)
+			if !ok || l.Kind != token.STRING {
+				return true
+			}
+			if text, err := strconv.Unquote(l.Value); err == nil && strings.Contains(text, " ") {
+				all = append(all, f.find(l.Pos(), "%s", text))
+			}
+			return true
+		})
+	}
+	return all
+}
+
+// commandsOf lists the first words of the Use of all commands.
+func commandsOf(files []*file) []string {
+	use := regexp.MustCompile(`\bUse: +"(\w+)`)
+	var names []string
+	for _, f := range files {
+		if f.folder() != "cmd/symmem" || f.test() {
+			continue
+		}
+		for _, m := range use.FindAllStringSubmatch(f.source, -1) {
+			names = append(names, m[1])
+		}
+	}
+	return names
+}
+
+var (
+	definesFlag = regexp.MustCompile(`VarP?$|^(Bool|String|Int|Duration)P?$`)
+	flagName    = regexp.MustCompile(`^"[a-z][a-z-]+"$`)
+)
+
+// flagsOf lists the names that the commands give to flags.
+func flagsOf(files []*file) []string {
+	var names []string
+	for _, f := range files {
+		if f.folder() != "cmd/symmem" || f.test() {
+			continue
+		}
+		ast.Inspect(f.syntax, func(n ast.Node) bool {
+			call, ok := n.(*ast.CallExpr)
+			if !ok {
+				return true
+			}
+			method, ok := call.Fun.(*ast.SelectorExpr)
+			if !ok || !definesFlag.MatchString(method.Sel.Name) {
+				return true
+			}
+			for _, argument := range call.Args {
+				if l, ok := argument.(*ast.BasicLit); ok && flagName.MatchString(l.Value) {
+					names = append(names, strings.Trim(l.Value, `"`))
+				}
+			}
+			return true
+		})
+	}
+	return names
+}
+
+// exportsOf lists what users can name of the root and of driver: "symmem.Function", "Type.Method"
+// and "Type.Field".
+func exportsOf(files []*file) []string {
+	var names []string
+	for _, f := range files {
+		if f.folder() != "" && f.folder() != "driver" || f.test() {
+			continue
+		}
+		for _, d := range f.syntax.Decls {
+			switch d := d.(type) {
+			case *ast.FuncDecl:
+				if d.Recv == nil {
+					names = append(names, "symmem."+d.Name.Name)
+				} else {
+					names = append(names, strings.Trim(f.cut(d.Recv.List[0].Type), "*")+"."+d.Name.Name)
+				}
+			case *ast.GenDecl:
+				names = append(names, specsOf(d)...)
+			}
+		}
+	}
+	return names
+}
+
+func specsOf(d *ast.GenDecl) (names []string) {
+	for _, spec := range d.Specs {
+		switch spec := spec.(type) {
+		case *ast.ValueSpec:
+			for _, name := range spec.Names {
+				names = append(names, "symmem."+name.Name)
+			}
+		case *ast.TypeSpec:
+			names = append(names, "symmem."+spec.Name.Name)
+			body, ok := spec.Type.(*ast.StructType)
+			if !ok {
+				continue
+			}
+			for _, field := range body.Fields.List {
+				for _, name := range field.Names {
+					names = append(names, spec.Name.Name+"."+name.Name)
+				}
+			}
+		}
+	}
+	return names
+}
+
+func read(t *testing.T, name string) string {
+	t.Helper()
+	text, err := os.ReadFile("../../" + name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
+// TestAdviceToTakeWhatIsNotThereIsFound gives each kind a message with a name that nothing has.
+func TestAdviceToTakeWhatIsNotThereIsFound(t *testing.T) {
+	files := load(t)
+	for kind, message := range map[string]string{
+		"command": "run symmem diagnose", "flag": "use --no-such", "variable": "set SYMMEM_NONE",
+		"function of C": "call symmem_none", "name of Go": "see Options.None",
+		"name of Python":                    "call symmem.none",
+		"argument of symmem.init in Python": "raise symmem.init(timeout_ms=5)",
+	} {
+		a := advices[slices.IndexFunc(advices, func(a advice) bool { return a.kind == kind })]
+		m := a.named.FindStringSubmatch(message)
+		if m == nil || slices.Contains(append(a.exists(t, files), a.others...), m[len(m)-1]) {
+			t.Errorf("%s: %q is not found", kind, message)
+		}
+	}
+}

@@ -1,0 +1,102 @@
+"""What messages of the package advise exists: functions, arguments, flags, variables, methods."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import inspect
+import re
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from conftest import torch_is_here
+from processes import HERE, SOURCE
+
+import symmem
+
+ENVIRONMENT = HERE.parent.parent / "docs" / "reference" / "environment.md"
+
+
+def messages() -> Iterator[tuple[str, str]]:
+    """List the strings of several words that are no documentation, each with its place."""
+    for path in sorted((SOURCE / "symmem").glob("*.py")):
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        documentation = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+        inside: set[int] = set()
+        for node in ast.walk(tree):
+            text = None
+            if isinstance(node, ast.JoinedStr):
+                inside |= {id(part) for part in node.values}
+                parts = [p.value if isinstance(p, ast.Constant) else "{}" for p in node.values]
+                text = "".join(map(str, parts))
+            elif isinstance(node, ast.Constant) and id(node) not in inside | documentation:
+                text = node.value
+            if isinstance(text, str) and " " in text:
+                yield f"{path.name}:{node.lineno}", text
+
+
+def flags() -> set[str]:
+    """List the flags of the programs."""
+    text = "".join(path.read_text() for path in (SOURCE / "symmem").glob("*.py"))
+    return set(re.findall(r'add_argument\(\s*"(--[\w-]+)"', text))
+
+
+def has(path: str) -> bool:
+    """Report whether a dotted name leads to something, such as "symmem.group"."""
+    module, *names = path.split(".")
+    found: Any = importlib.import_module(module)
+    for name in names:
+        if not hasattr(found, name):
+            try:
+                found = importlib.import_module(f"{found.__name__}.{name}")
+                continue
+            except (ImportError, AttributeError):
+                return False
+        found = getattr(found, name)
+    return True
+
+
+def takes(call: str) -> bool:
+    """Report whether a function has an argument, such as "symmem.init(timeout="."""
+    function, _, argument = call.rstrip("=").partition("(")
+    return (
+        argument in inspect.signature(getattr(symmem, function.removeprefix("symmem."))).parameters
+    )
+
+
+def of_torch(method: str) -> bool:
+    """Report whether something of PyTorch's that messages name in passing has a method."""
+    import torch
+    from torch.distributed.device_mesh import DeviceMesh
+    from torch.distributed.tensor import DTensor
+
+    return any(hasattr(kind, method) for kind in (torch.Tensor, DTensor, DeviceMesh))
+
+
+KINDS: dict[str, tuple[str, Callable[[str], bool], bool]] = {
+    "function": (r"\bsymmem\.[a-z_]+(?:\.[a-z_]+)*", has, False),
+    "class": (r"\bsymmem\.[A-Z]\w+", has, False),
+    "argument": (r"\bsymmem\.[a-z_]+\(\w+=", takes, False),
+    "flag": (r"(?<![\w-])--[a-z][a-z-]+", lambda name: name in flags(), False),
+    "variable": (r"\bSYMMEM_[A-Z_]+", lambda name: f"`{name}`" in ENVIRONMENT.read_text(), False),
+    "function of PyTorch": (r"\btorch\.[a-zA-Z_]+(?:\.[a-zA-Z_]+)*", has, True),
+    "method": (r"(?<=\.)([a-z_]+)(?=\(\))", of_torch, True),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_messages_advise_exists(kind: str) -> None:
+    pattern, exists, needs_torch = KINDS[kind]
+    if needs_torch and not torch_is_here():
+        pytest.skip("NoTorchError: PyTorch is not installed")
+    named = [(place, name) for place, text in messages() for name in re.findall(pattern, text)]
+    missing = [(place, name) for place, name in named if not exists(name)]
+    assert named, "no message names one"
+    assert not missing
+
+
+def test_advice_to_use_what_does_not_exist_is_found() -> None:
+    assert not has("symmem.nothing")
+    assert not takes("symmem.init(timeout_ms=")
+    assert "--nothing" not in flags()
