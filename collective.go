@@ -201,9 +201,9 @@ func (g *Group) AllToAllV(
 //
 // It takes the direct path or none: ErrUnsupported says why there is none, on all ranks alike, and
 // callers then take the three steps. Reasons are a backend without kernels, ranks that cannot
-// reach each other's memory, more rows than fit into exchange memory, or a path that Options.Path
-// or SetPath has chosen. Other errors are those of all collectives; after a fault Residual and
-// Output are undefined.
+// reach each other's memory, more rows than fit into exchange memory whose Input or Output is not
+// symmetric, or a path that Options.Path or SetPath has chosen. Other errors are those of all
+// collectives; after a fault Residual and Output are undefined.
 func (g *Group) AllReduceRMSNorm(ctx context.Context, a NormArgs, s *Stream) error {
 	return g.normalize(ctx, a, s, 0)
 }

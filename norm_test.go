@@ -197,3 +197,52 @@ func TestARowOfANormDoesNotDependOnHowManyThereAre(t *testing.T) {
 		}
 	})
 }
+
+// TestANormOfManyRowsReadsPeersBuffers takes more rows than fit into exchange memory, which need
+// symmetric buffers: the call registers them.
+func TestANormOfManyRowsReadsPeersBuffers(t *testing.T) {
+	norms(t, func(r *normRank) {
+		const rows, hidden = 512, 8192
+		a, symmetric := &r.args, r.rank.pool()
+		a.Rows, a.Hidden = rows, hidden
+		a.Input = r.alloc(symmetric, 2*rows*hidden).Memory()
+		a.Output = r.alloc(symmetric, 2*rows*hidden).Memory()
+		a.Residual = r.alloc(r.pool, 2*rows*hidden).Memory()
+		a.Weight = r.alloc(r.pool, 2*hidden).Memory()
+		r.fill(a.Input, func(i int) float32 { return float32(i%7 + r.Rank()) })
+		r.fill(a.Residual, func(i int) float32 { return float32(i % 5) })
+		r.fill(a.Weight, func(i int) float32 { return 1 })
+		r.ok(r.World().AllReduceRMSNorm(r.ctx, *a, nil))
+		for i, got := range r.numbers(a.Residual) {
+			if want := float32(2*(i%7) + 1 + i%5); got != want {
+				r.failf("residual %d is %g, want %g", i, got, want)
+			}
+		}
+		squares := float32(0)
+		for _, v := range r.numbers(a.Output)[:hidden] {
+			squares += v * v
+		}
+		if mean := squares / hidden; math.Abs(float64(mean)-1) > 0.01 {
+			r.failf("the mean of the squares of row 0 is %g, want 1", mean)
+		}
+	})
+}
+
+func TestANormOfBuffersAtDifferentPlacesIsADivergence(t *testing.T) {
+	norms(t, func(r *normRank) {
+		symmetric := r.rank.pool()
+		input := r.alloc(symmetric, 2*r.args.Input.Bytes()).Memory()
+		r.args.Output = r.alloc(symmetric, r.args.Output.Bytes()).Memory()
+		var err error
+		r.args.Input, err = input.Slice(16*int64(r.Rank()), r.args.Input.Bytes())
+		r.ok(err)
+		err = r.World().AllReduceRMSNorm(r.ctx, r.args, nil)
+		if err == nil {
+			err = r.DefaultStream().Synchronize(r.ctx)
+		}
+		var diverged *symmem.DivergenceError
+		if !errors.As(err, &diverged) {
+			r.failf("got %v, want a DivergenceError", err)
+		}
+	})
+}

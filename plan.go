@@ -345,21 +345,27 @@ func (g planner) describe(
 		// What a norm has in addition, in the words that there are.
 		c.DataType = fmt.Sprintf("%s[%d]", c.DataType, call.Norm.Hidden)
 		c.ReduceOp = fmt.Sprintf("%s, epsilon %g", c.ReduceOp, call.Norm.Epsilon)
-	case call.Path != driver.PathPlain && at.send != nil:
-		send, recv, sendAt, recvAt := at.send, at.recv, call.Send, call.Recv
-		// Work in place uses this rank's own part of the larger buffer as the smaller one, so the
-		// larger one stands for both.
-		switch {
-		case !call.InPlace(g.rank):
-		case op == driver.AllGather:
-			send, sendAt = recv, recvAt
-		default:
-			recv, recvAt = send, sendAt
-		}
-		c.SendPool, c.SendSegment, c.SendOffset = send.position(sendAt)
-		c.RecvPool, c.RecvSegment, c.RecvOffset = recv.position(recvAt)
+	}
+	if call.Path != driver.PathPlain && at.send != nil {
+		g.place(c, call, at)
 	}
 	return c
+}
+
+// place says where the buffers of a call lie in windows.
+func (g planner) place(c *agreement.CollectiveCall, call *driver.Call, at *locations) {
+	send, recv, sendAt, recvAt := at.send, at.recv, call.Send, call.Recv
+	// Work in place uses this rank's own part of the larger buffer as the smaller one, so the
+	// larger one stands for both.
+	switch {
+	case !call.InPlace(g.rank):
+	case call.Operation == driver.AllGather:
+		send, sendAt = recv, recvAt
+	default:
+		recv, recvAt = send, sendAt
+	}
+	c.SendPool, c.SendSegment, c.SendOffset = send.position(sendAt)
+	c.RecvPool, c.RecvSegment, c.RecvOffset = recv.position(recvAt)
 }
 
 // digest condenses a description to the word that ranks compare.

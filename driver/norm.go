@@ -5,9 +5,10 @@ package driver
 // its squares and multiplied by weights.
 //
 // The Call's Count is Rows*Hidden, its DataType BFloat16, its ReduceOp Sum and its Path
-// PathDirect; Send is the input, Recv the output, which may be the input. It needs no windows.
-// It is two kernels, the second of which does what is left after an all-reduce into Recv: measured
-// faster than one. The second writes nothing on a rank whose all-reduce has failed.
+// PathDirect; Send is the input, Recv the output, which may be the input. Both lie in windows where
+// the rows do not fit into exchange memory: the all-reduce then reads peers' buffers. It is two
+// kernels, the second of which does what is left after an all-reduce into Recv: measured faster
+// than one. The second writes nothing on a rank whose all-reduce has failed.
 // Residual, Rows * Hidden elements, and Weight, Hidden elements, overlap nothing. All lie on
 // addresses of NormAlign.
 type Norm struct {

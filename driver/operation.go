@@ -38,17 +38,19 @@ type traits struct {
 
 // operationTraits has a row for each operation.
 var operationTraits = [operations]traits{
-	AllReduce:        {name: "AllReduce", reduces: true, windows: true, paths: anyPath},
-	AllGather:        {name: "AllGather", windows: true, paths: anyPath},
-	ReduceScatter:    {name: "ReduceScatter", reduces: true, windows: true, paths: anyPath},
-	Broadcast:        {name: "Broadcast", rooted: true, windows: true, paths: anyPath},
-	Reduce:           {name: "Reduce", reduces: true, rooted: true, windows: true, paths: anyPath},
-	AllToAll:         {name: "AllToAll", windows: true, paths: anyPath},
-	Send:             {name: "Send", pair: true, paths: []Path{PathPlain}},
-	Recv:             {name: "Recv", pair: true, paths: []Path{PathPlain}},
-	Barrier:          {name: "Barrier", paths: []Path{PathPlain, PathDirect}},
-	AllReduceRMSNorm: {name: "AllReduceRMSNorm", reduces: true, paths: []Path{PathDirect}},
-	AllToAllV:        {name: "AllToAllV", paths: []Path{PathPlain}},
+	AllReduce:     {name: "AllReduce", reduces: true, windows: true, paths: anyPath},
+	AllGather:     {name: "AllGather", windows: true, paths: anyPath},
+	ReduceScatter: {name: "ReduceScatter", reduces: true, windows: true, paths: anyPath},
+	Broadcast:     {name: "Broadcast", rooted: true, windows: true, paths: anyPath},
+	Reduce:        {name: "Reduce", reduces: true, rooted: true, windows: true, paths: anyPath},
+	AllToAll:      {name: "AllToAll", windows: true, paths: anyPath},
+	Send:          {name: "Send", pair: true, paths: []Path{PathPlain}},
+	Recv:          {name: "Recv", pair: true, paths: []Path{PathPlain}},
+	Barrier:       {name: "Barrier", paths: []Path{PathPlain, PathDirect}},
+	AllReduceRMSNorm: {
+		name: "AllReduceRMSNorm", reduces: true, windows: true, paths: []Path{PathDirect},
+	},
+	AllToAllV: {name: "AllToAllV", paths: []Path{PathPlain}},
 }
 
 var anyPath = []Path{PathPlain, PathWindow, PathDirect}

@@ -562,9 +562,9 @@ int symmem_recv(uint64_t group, int64_t count, int type, int source, int tag, vo
  *   output = residual / sqrt(mean(residual * residual) + epsilon) * weight
  * each rounded to bfloat16, the mean over a row of `hidden` elements, a multiple of 8 up to 16384.
  * input, residual and output are rows * hidden elements, weight is hidden; output may be input,
- * nothing else overlaps. All ranks give the same residual, and get the same bits. It needs no
- * windows, but the direct path: SYMMEM_ERR_UNSUPPORTED, on all ranks alike, where there is none or
- * the rows do not fit; callers then do the three steps. */
+ * nothing else overlaps. All ranks give the same residual, and get the same bits. It needs the
+ * direct path and, for more than about 7 MiB of rows, an input and an output that are symmetric:
+ * SYMMEM_ERR_UNSUPPORTED, on all ranks alike, where they are not; callers then do the three steps. */
 int symmem_all_reduce_rms_norm(uint64_t group, int64_t rows, int64_t hidden, float epsilon,
                                const void *input, void *residual, const void *weight, void *output,
                                uint64_t stream);

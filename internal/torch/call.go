@@ -199,7 +199,7 @@ type Norm struct {
 	Site uint32
 }
 
-// Norm queues one on a foreign stream. It works on any memory, so nothing is registered.
+// Norm queues one on a foreign stream, and registers the pools of its input and output before.
 func (l *Library) Norm(handle uint64, n *Norm) error {
 	r, g, err := l.find(handle)
 	if err != nil {
@@ -214,6 +214,9 @@ func (l *Library) Norm(handle uint64, n *Norm) error {
 		return err
 	}
 	if err := r.covered(args.Input, args.Output, args.Residual, args.Weight); err != nil {
+		return err
+	}
+	if err := r.takeOver(g, n.Stream, args.Input, args.Output); err != nil {
 		return err
 	}
 	return r.rt.Interop().At(n.Site).AllReduceRMSNorm(context.Background(), g.Group, args, s)

@@ -105,8 +105,8 @@ def all_reduce_rms_norm(
         out: where the result goes, which may be `tensor`; a new tensor unless given.
 
     Raises:
-        UnsupportedError: on all ranks alike, where there is no direct path or there are more rows
-            than it takes in one call: then these lines are the way.
+        UnsupportedError: on all ranks alike, where there is no direct path, or where more than
+            about 7 MiB of rows are not symmetric, both `tensor` and `out`: then take these lines.
     """
     if compiling():
         output = modules["torch"].empty_like(tensor) if out is None else out

@@ -20,6 +20,9 @@ API CUresult softgpu_capturing(CUstream stream, int *capturing);
 /* Says that this thread is about to make a call that captures forbid. If one does, it is lost. */
 API CUresult softgpu_guard(void);
 
+/* Counts how often a kernel of that name has begun in this process, on all devices. Tests ask. */
+API unsigned long softgpu_runs(const char *kernel);
+
 /* Waits for all that the device of this thread does, as the driver does before it frees memory.
  * Other calls of that context wait meanwhile, except for queries and calls about the context (seen on
  * an H100, below ncclCommAbort). */

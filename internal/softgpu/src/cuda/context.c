@@ -17,7 +17,8 @@ static void make_contexts(void) {
         pthread_cond_init(&contexts[i].still, NULL);
         pthread_cond_init(&contexts[i].freed, NULL);
         contexts[i].loaded = calloc(gpu_kernel_count, sizeof(bool));
-        if (contexts[i].loaded == NULL)
+        contexts[i].runs = calloc(gpu_kernel_count, sizeof(unsigned long));
+        if (contexts[i].loaded == NULL || contexts[i].runs == NULL)
             abort();
     }
 }

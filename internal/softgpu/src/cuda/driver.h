@@ -48,6 +48,7 @@ struct context {
     long running;            /* kernels; guarded by lock */
     _Atomic int freeing;     /* calls that free memory; written with lock */
     bool *loaded;            /* by the number of a kernel in the table; guarded by lock */
+    unsigned long *runs;     /* how often each kernel has begun; guarded by lock */
     pthread_mutex_t lock;
     pthread_cond_t idle, still, freed;
 };

@@ -1,5 +1,7 @@
 /* Loading. A kernel comes to a device at its first launch there, unless it is brought before. While
  * other kernels run CUDA may keep that waiting (CUDA_MODULE_LOADING=LAZY); here it always does. */
+#include <string.h>
+
 #include "driver.h"
 #include "launch.h"
 
@@ -17,7 +19,23 @@ void kernel_begin(int device, CUfunction function) {
     pthread_mutex_lock(&c->lock);
     load_locked(c, function);
     c->running++;
+    c->runs[function - gpu_kernels]++;
     pthread_mutex_unlock(&c->lock);
+}
+
+unsigned long softgpu_runs(const char *kernel) {
+    unsigned long runs = 0;
+    for (size_t i = 0; i < gpu_kernel_count; i++) {
+        if (strcmp(gpu_kernels[i].name, kernel) != 0)
+            continue;
+        for (int device = 0; device < MAX_DEVICES; device++) {
+            struct context *c = context_of(device);
+            pthread_mutex_lock(&c->lock);
+            runs += c->runs[i];
+            pthread_mutex_unlock(&c->lock);
+        }
+    }
+    return runs;
 }
 
 void softgpu_running(int device, int kernels) {
