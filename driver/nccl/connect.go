@@ -189,7 +189,7 @@ func (c joining) makeFirstSum(handle nccl.Comm, gone <-chan struct{}) error {
 	if err != nil {
 		return err
 	}
-	at, err := d.gpu.CUDA.MemAllocAsync(1, on)
+	at, err := d.gpu.CUDA.MemAllocAsync(wholeReads(1), on)
 	if err != nil {
 		return errors.Join(err, d.gpu.CUDA.StreamDestroy(on))
 	}
@@ -207,6 +207,10 @@ func (c joining) makeFirstSum(handle nccl.Comm, gone <-chan struct{}) error {
 	}
 	return errors.Join(err, d.gpu.CUDA.MemFreeAsync(at, on), d.gpu.CUDA.StreamDestroy(on))
 }
+
+// wholeReads rounds the size of memory up that is allocated for NCCL, which reads at least whole
+// words of 4 bytes, at most 16 bytes at once.
+func wholeReads(bytes int64) int64 { return (bytes + 15) &^ 15 }
 
 // firstSums is false in tests of calls that wait for a rank themselves, as the first all-to-all of
 // a communicator does still.

@@ -70,7 +70,7 @@ func (p *plan) queueParts(on cuda.Stream) error {
 		if p.send != p.recv || bytes == 0 {
 			return p.exchange(p.send, on)
 		}
-		source, err := d.gpu.CUDA.MemAllocAsync(bytes, on)
+		source, err := d.gpu.CUDA.MemAllocAsync(wholeReads(bytes), on)
 		if err != nil {
 			return err
 		}

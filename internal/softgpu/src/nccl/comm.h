@@ -136,6 +136,7 @@ struct call {
     struct window *send_window, *recv_window; /* on the window path; each holds a reference */
     size_t send_offset, recv_offset;
 };
+bool plain_reads_within(const struct comm *c, const struct call *call);
 bool plain_run(struct comm *c, const struct call *call);
 bool windowed_run(struct comm *c, const struct call *call, int device);
 bool pairs_run(struct comm *c, const struct call *calls);

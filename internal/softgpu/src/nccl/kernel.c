@@ -31,8 +31,10 @@ static void run(struct comm *c, const struct call *calls, int device) {
         pairs_run(c, calls);
     else if (calls->send_window != NULL || calls->recv_window != NULL)
         windowed_run(c, calls, device);
-    else
+    else if (plain_reads_within(c, calls))
         plain_run(c, calls);
+    else
+        softgpu_fault(device, CUDA_ERROR_ILLEGAL_ADDRESS);
 }
 
 static void kernel_run(void *arg, int device) {

@@ -79,6 +79,18 @@ static void get(struct comm *c, const struct call *call, const struct chunk *k) 
     }
 }
 
+/* Reports whether the allocation under the send buffer holds what NCCL reads of it: whole words of 4
+ * bytes (seen with memcheck). */
+bool plain_reads_within(const struct comm *c, const struct call *call) {
+    bool many = call->operation == REDUCE_SCATTER || call->operation == ALL_TO_ALL;
+    size_t parts = many ? (size_t)c->nranks : 1, bytes = 0;
+    uintptr_t from = (uintptr_t)call->send, base = 0;
+    uintptr_t end = (from + parts * call->count * type_bytes(call->type) + 3) & ~(uintptr_t)3;
+    if (cuMemGetAddressRange_v2((CUdeviceptr *)&base, &bytes, (CUdeviceptr)from) != CUDA_SUCCESS)
+        return true;
+    return end <= base + bytes;
+}
+
 /* Runs a call; false when the communicator was aborted. */
 bool plain_run(struct comm *c, const struct call *call) {
     bool many = call->operation == REDUCE_SCATTER || call->operation == ALL_TO_ALL;
