@@ -4,7 +4,7 @@
 # take hours; sanitize the tool that sanitizer-build.sh carries, torch PyTorch (torch-build.sh), fabric root.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
-all="contract verify faults submit windows paths direct norm machines fabric kill torch sanitize soak"
+all="contract verify faults submit windows paths plain direct norm machines fabric kill torch sanitize soak"
 read -ra scripts <<<"${SCRIPTS:-$all}"
 out=${OUT:-}
 failed=()

@@ -34,7 +34,8 @@ path of that name is taken wherever it can be; calls that cannot take it take wh
 their rows say so at the end. --buffers any puts them into no window on any path: small messages can
 go direct all the same. --compare measures auto, plain, window and direct in turns on the same
 buffers, as far as calls can take them, and prints the best over auto: 1 says that auto has chosen
-it. --check both measures every against off in turns, and prints the ratio: that is what checking
+it. With --enforce it fails where auto has chosen another path than plain, and that takes more than 2
+percent longer than plain. --check both measures every against off in turns, and prints the ratio: that is what checking
 costs. #wrong counts elements that are wrong on any rank.
 
 --graph captures calls into a graph, 20 or as many as it is given, and times replays; what a call
@@ -48,6 +49,7 @@ const benchCollectiveExample = `  symmem bench collective --ranks 2
   symmem bench collective --ops all --path plain --dtype bfloat16 --redop avg
   symmem bench collective --check both -e 64K --json
   symmem bench collective --compare --graph -b 1K -e 256M --ranks 4
+  symmem bench collective --compare --graph --worlds 5 --buffers any --enforce --ranks 4
   symmem bench collective --path direct --buffers any --graph -b 1K -e 1M --ranks 4
   symmem bench collective --backend host --tuning table.json --graph=50
   symmem bench collective --backend nccl --ranks 4 --prove -b 4K -e 16M
@@ -273,6 +275,9 @@ func (f *collectiveFlags) rank(
 	}
 	if wrong > 0 && world.Rank == 0 {
 		return exitWith(exitWrong, fmt.Errorf("%g elements were wrong", wrong))
+	}
+	if missed := report.Missed(); f.enforce && len(missed) > 0 && world.Rank == 0 {
+		return exitWith(exitWrong, errors.New(strings.Join(missed, "; ")))
 	}
 	return nil
 }

@@ -74,7 +74,14 @@ func (r *Result) compare(ours []float64, perPath map[symmem.PathChoice][]float64
 	r.Params["better"] = better.String()
 	r.against("the best path", Summarize(perPath[better]))
 	r.Ratio = new(Summarize(ratios(perPath[better], ours)).Median)
+	if plain := perPath[symmem.PathPlain]; r.Params["took"] != symmem.PathPlain.String() {
+		r.Bar = SlowerThanPlain * r.Median * Summarize(ratios(plain, ours)).Median
+	}
 }
+
+// SlowerThanPlain times what the plain path takes is the most that a path may take that the table
+// chooses instead.
+const SlowerThanPlain = 1.02
 
 // half names the half of a row that a result is of.
 func (r *Result) half() string {
