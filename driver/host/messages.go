@@ -20,6 +20,8 @@ type messages struct {
 	sendPipes []sendPipe // by group rank
 	recvPipes []recvPipe // by group rank
 
+	closing atomic.Bool // whether the group closes
+
 	matcher message.Matcher[*receive] // guarded by Counts.Mu
 	open    map[*receive]struct{}     // receives that have no message yet; guarded by Counts.Mu
 }
@@ -128,10 +130,11 @@ func (m *messages) errUnmatched(c *communicator) error {
 	return control.Unmatched(&c.cfg, unclaimed, awaited, untaken)
 }
 
-// flush waits until what Sends have left in memory of the heap is on its way. The wait for each
-// peer is that of the goroutine which pushes it. It returns the fault of the group if that came
-// meanwhile: then some of it was not delivered.
+// flush waits until what Sends have left in memory of the heap is on its way. The goroutine that
+// pushes it waits for the timeout at most from now on, or twice if it waits already. flush returns
+// the fault of the group if that came meanwhile: then some of it was not delivered.
 func (m *messages) flush(c *communicator) error {
+	m.closing.Store(true)
 	before, waited := c.Cause(), false
 	for i := range m.sendPipes {
 		for {

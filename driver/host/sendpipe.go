@@ -1,6 +1,7 @@
 package host
 
 import (
+	"errors"
 	"time"
 	"unsafe"
 
@@ -17,6 +18,8 @@ type sendPipe struct {
 	mu      ranked.Mutex[sendPipeMu]
 	frame   uint64             // frames posted; guarded by mu
 	inPipe  [pairFrames]posted // what they hold; guarded by mu
+	taken   uint64             // frames that the receiver had taken at stalled; guarded by mu
+	stalled uint64             // when a Send first found no room after that; guarded by mu
 	backlog []*send            // what Sends have left to push; guarded by mu
 	bytes   int64              // of backlog; guarded by mu
 	idle    chan struct{}      // closed when backlog is empty; nil while it is; guarded by mu
@@ -112,12 +115,11 @@ func (s *send) run() error {
 	}
 	box := s.box()
 	for !s.advance(box) {
-		full := s.lastFrame()
-		if s.c.PollSoon(&box.taken, full+1-pairFrames) {
+		if !s.impatient(box, 0) && s.c.PollSoon(&box.taken, s.lastFrame()+1-pairFrames) {
 			continue
 		}
-		limit := sys.Monotonic() + uint64(s.waitTime())
-		if err := s.await(box, func() bool { return sys.Monotonic() >= limit }); err != nil {
+		begin := sys.Monotonic()
+		if err := s.await(box, func() bool { return s.impatient(box, begin) }); err != nil {
 			return s.c.failed(err)
 		}
 		if !s.room(box) {
@@ -127,7 +129,17 @@ func (s *send) run() error {
 	return nil
 }
 
-// lastFrame is the number of the last frame that was posted.
+// impatient reports whether a Send that waits since begin, if it is not 0, leaves what does not fit
+// to push.
+func (s *send) impatient(box *pair, begin uint64) bool {
+	now, timeout := sys.Monotonic(), s.c.device.cfg.Timeout
+	if begin != 0 && now-begin > uint64(timeout/4) {
+		return true
+	}
+	return now >= s.out.patience(spin.LoadAcquire64(&box.taken), now, timeout)
+}
+
+// lastFrame returns the number of the last frame that was posted.
 func (s *send) lastFrame() uint64 {
 	s.out.mu.Lock()
 	defer s.out.mu.Unlock()
@@ -140,20 +152,27 @@ func (s *send) await(box *pair, enough func() bool) error {
 }
 
 const (
-	// sendWait is how long a Send waits for a receiver that takes nothing.
+	// sendWait is how long Sends wait for a receiver that takes nothing: all of them together, from
+	// the first one that finds the pipe full until the receiver takes a frame. So two ranks that
+	// send each other any number of messages before they receive lose this time once.
 	sendWait = time.Millisecond
+	// longestSendWait bounds that time, as does a part of the timeout: other ranks may wait for this
+	// rank's stream meanwhile.
+	longestSendWait = time.Second
 	// backlogUnit is how much may lie in memory of the heap for one peer before that time doubles, so
 	// that a sender which is always ahead is slowed down.
 	backlogUnit = 64 << 20
 )
 
-// waitTime is how long the Send waits now. It stays well below the timeout, since the receiver may
-// be unable to go on before this rank's stream does.
-func (s *send) waitTime() time.Duration {
-	s.out.mu.Lock()
-	defer s.out.mu.Unlock()
-	doublings := min(s.out.bytes/backlogUnit, 20)
-	return min(sendWait<<doublings, s.c.device.cfg.Timeout/4)
+// patience returns until when a Send waits for a receiver that has taken a number of frames.
+func (o *sendPipe) patience(taken, now uint64, timeout time.Duration) uint64 {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if taken != o.taken || o.stalled == 0 {
+		o.taken, o.stalled = taken, now
+	}
+	wait := sendWait << min(o.bytes/backlogUnit, 20)
+	return o.stalled + uint64(min(wait, longestSendWait, timeout/16))
 }
 
 // deferRest copies what is left of the message and gives it to push, so that the stream goes on.
@@ -204,11 +223,14 @@ func (o *sendPipe) push() {
 	}
 }
 
-// finish posts the rest of the message. A wait that fails fails the group.
+// finish posts the rest of the message. A wait that fails fails the group. No stream waits for it,
+// so the receiver may be late, as for messages that fit into the pipe, until the group closes.
 func (s *send) finish() {
 	box := s.box()
 	for !s.advance(box) {
-		if err := s.await(box, func() bool { return false }); err != nil {
+		closing := s.c.messages.closing.Load()
+		err := s.await(box, func() bool { return false })
+		if err != nil && (closing || !errors.As(err, new(*driver.TimeoutError))) {
 			_ = s.c.Fail(err)
 			return
 		}

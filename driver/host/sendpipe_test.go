@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"symmem/driver"
+	"symmem/driver/drivertest"
 )
 
 // The stream of a Send that nobody receives goes on, the buffer may change, and what was sent comes
@@ -99,20 +100,76 @@ func TestACloseWaitsForWhatIsOnItsWay(t *testing.T) {
 	}
 }
 
-func TestASendIsMorePatientTheMoreIsKept(t *testing.T) {
+func TestPatienceStartsAnewWhereTheReceiverTakesAFrame(t *testing.T) {
+	const ms = uint64(time.Millisecond)
+	o := &sendPipe{}
+	for _, c := range []struct {
+		taken, now uint64
+		kept       int64
+		timeout    time.Duration
+		want       uint64
+	}{
+		{0, 100 * ms, 0, time.Minute, 101 * ms},
+		{0, 500 * ms, 0, time.Minute, 101 * ms}, // nothing was taken since
+		{0, 500 * ms, 5 * backlogUnit, time.Minute, 132 * ms},
+		{1, 500 * ms, 5 * backlogUnit, time.Minute, 532 * ms},
+		{1, 800 * ms, 1 << 50, time.Minute, 1500 * ms},
+		{1, 800 * ms, 1 << 50, 160 * time.Millisecond, 510 * ms},
+	} {
+		o.bytes = c.kept
+		if got := o.patience(c.taken, c.now, c.timeout); got != c.want {
+			t.Errorf("%+v: until %d us", c, got/1000)
+		}
+	}
+}
+
+// TestSendsInVainDoNotUseUpTheTimeoutOfOthers has rank 0 send far ahead, with much in memory
+// already, while rank 1 waits for it in a collective.
+func TestSendsInVainDoNotUseUpTheTimeoutOfOthers(t *testing.T) {
+	const messages, size = 100, 1 << 18
 	d := newDuo(t)
 	d.connect()
-	c := d.groups[0].(*communicator)
-	s := &send{messageCall: messageCall{c: c}, out: &sendPipe{}}
-	if got := s.waitTime(); got != sendWait {
-		t.Errorf("with nothing kept it is %v", got)
+	o := &d.groups[0].(*communicator).messages.sendPipes[1]
+	o.bytes = 1 << 50
+	data, got := bytes.Repeat([]byte{7}, size), make([]byte, size)
+	for _, err := range d.both(func(rank int) error {
+		if rank == 0 {
+			for range messages {
+				check(t, d.send(0, driver.Call{Count: size}, data))
+			}
+		}
+		return d.message(rank, driver.Call{Operation: driver.Barrier})
+	}) {
+		check(t, err)
 	}
-	s.out.bytes = 5 * backlogUnit
-	if got := s.waitTime(); got != 32*sendWait {
-		t.Errorf("with five units it is %v", got)
+	for range messages {
+		check(t, d.receive(1, driver.Call{Count: size}, got))
 	}
-	s.out.bytes = 1 << 50
-	if got := s.waitTime(); got != c.device.cfg.Timeout/4 {
-		t.Errorf("with a lot it is %v", got)
+}
+
+// TestAMessageThatIsKeptIsNotLate closes a group whose rank has waited longer than the timeout.
+func TestAMessageThatIsKeptIsNotLate(t *testing.T) {
+	d := &duo{t: t, ctx: t.Context(), store: &drivertest.Store{}}
+	const timeout = 2 * time.Second
+	for rank := range d.devices {
+		device, err := Backend{}.Open(d.ctx, driver.Config{
+			Rank: rank, Size: 2, Store: d.store, Timeout: timeout,
+		})
+		check(t, err)
+		d.devices[rank] = device.(*Device)
+	}
+	d.connect()
+	const size = 1 << 20
+	data, got := bytes.Repeat([]byte{7}, size), make([]byte, size)
+	check(t, d.send(0, driver.Call{Count: size}, data))
+	select {
+	case <-d.groups[0].Failed():
+		t.Fatal(d.groups[0].Cause())
+	case <-time.After(timeout + timeout/4):
+	}
+	check(t, d.receive(1, driver.Call{Count: size}, got))
+	for rank := range d.groups {
+		check(t, d.groups[rank].Close())
+		check(t, d.devices[rank].Close())
 	}
 }
