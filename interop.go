@@ -138,7 +138,8 @@ type Call struct {
 	// Splits is what AllToAllV has in addition.
 	Splits *Splits
 	// Arrived, if set, is called when a Recv has its message, with the rank of the group that sent
-	// it. It runs on the way of the stream's work: it returns soon and does not call into symmem.
+	// it, while the stream waits: it returns soon and does not call into symmem. A panic in it fails
+	// the group.
 	Arrived func(source int)
 	// Send and Recv are this rank's buffers.
 	Send, Recv Memory

@@ -28,17 +28,26 @@ const defaultWarnAfter = 30 * time.Second
 func (o Options) late() driver.Late {
 	tell := o.logLate
 	if o.OnLate != nil {
-		tell = func(w LateWarning) { go o.OnLate(w) }
+		tell = func(w LateWarning) { go o.callOnLate(w) }
 	}
 	return driver.Late{After: max(0, o.WarnAfter), Warn: tell}
 }
 
-func (o Options) logLate(w LateWarning) {
-	logger := o.Logger
-	if logger == nil {
-		logger = slog.Default()
+func (o Options) callOnLate(w LateWarning) {
+	if err := driver.Guard("Options.OnLate", func() { o.OnLate(w) }); err != nil {
+		o.logger().Error("symmem: " + err.Error())
 	}
-	logger.Warn("symmem: "+w.String(), "group", w.Group, "doing", w.Doing, "waited", w.Waited,
+}
+
+func (o Options) logger() *slog.Logger {
+	if o.Logger != nil {
+		return o.Logger
+	}
+	return slog.Default()
+}
+
+func (o Options) logLate(w LateWarning) {
+	o.logger().Warn("symmem: "+w.String(), "group", w.Group, "doing", w.Doing, "waited", w.Waited,
 		"ranks", w.Ranks, "activity", w.Activity)
 }
 

@@ -3,11 +3,14 @@ package symmem
 import (
 	"slices"
 	"sync/atomic"
+
+	"symmem/driver"
 )
 
-// Observer is told what happens to memory. Its functions are called in the order of events, by the
-// thread that causes them, with the pool locked: they return soon and do not call into symmem. A
-// nil function is skipped.
+// Observer is told what happens to memory. Its functions are called in the order of events, each on
+// a goroutine for which the one that causes the event waits with the pool locked: they return soon
+// and do not call into symmem. A panic in one is logged (Options.Logger), and what was observed
+// goes on. A nil function is skipped.
 type Observer struct {
 	// SegmentAlloc is called after a segment was mapped, SegmentFree before it is unmapped, when
 	// all its windows are deregistered.
@@ -95,7 +98,9 @@ func notify[E any](rt *Runtime, which func(*Observer) func(E), event E) {
 	}
 	for _, o := range *list {
 		if f := which(o); f != nil {
-			f(event)
+			if err := driver.Guard("a function of an Observer", func() { f(event) }); err != nil {
+				rt.opts.logger().Error("symmem: " + err.Error())
+			}
 		}
 	}
 }

@@ -97,7 +97,8 @@ type Options struct {
 	// Further warnings follow every 2*WarnAfter, one at a time for each group. 0 means 30 s, and a
 	// negative value never.
 	WarnAfter time.Duration
-	// Logger gets these warnings; nil is slog.Default().
+	// Logger gets these warnings, and panics in functions of the user's that no call returns; nil is
+	// slog.Default().
 	Logger *slog.Logger
 	// OnLate, if set, gets them instead of the Logger, each on a goroutine of its own.
 	OnLate func(LateWarning)
@@ -116,8 +117,8 @@ type Options struct {
 	Scatter uint64
 	// Interrupted, if set, is asked some hundred times a second by collectives that wait for other
 	// ranks on their caller's goroutine, where no context ends them. An error ends the wait, and
-	// the group with it; it has to wrap driver.ErrInterrupted. It must be quick, and call nothing
-	// here.
+	// the group with it; it has to wrap driver.ErrInterrupted. A panic counts as an error. It must
+	// be quick, and call nothing here.
 	Interrupted func() error
 }
 

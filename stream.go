@@ -117,9 +117,10 @@ func (s *Stream) keep(a, b Memory) error {
 	})
 }
 
-// Host runs a function of the host in stream order. It must not call into symmem. A panic in it
-// becomes the stream's error. In a capture of another library it is ErrUnsupported, and so are
-// Copy and Fill of memory that is a Go slice.
+// Host runs a function of the host in stream order. It must not call into symmem. If it panics or
+// calls runtime.Goexit, as testing.T.FailNow does, that is the stream's error. In a
+// capture of another library it is ErrUnsupported, and so are Copy and Fill of memory that is a Go
+// slice.
 func (s *Stream) Host(work func()) error { return s.queue.Host(work) }
 
 // Record marks the event's point: after everything queued so far. In a capture of another library

@@ -55,7 +55,8 @@ type Call struct {
 	// Splits is what AllToAllV has in addition; nil for others.
 	Splits *Splits
 	// Arrived, if set, is called when a Recv has its message, with the group rank that sent it, on
-	// the way of the stream's work: it must return soon and call nothing of the backend.
+	// the way of the stream's work: it must return soon and call nothing of the backend. A panic in
+	// it fails the group.
 	Arrived func(source int) `json:"-"`
 	// Send and Recv are this rank's buffers; Send may equal Recv (in place, as NCCL defines it).
 	Send, Recv uintptr

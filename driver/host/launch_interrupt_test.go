@@ -12,13 +12,23 @@ import (
 // TestACallerIsInterruptedInTheMiddleOfACollective lets rank 1 come to a collective and stop there,
 // so that rank 0 waits for it on the thread of its caller.
 func TestACallerIsInterruptedInTheMiddleOfACollective(t *testing.T) {
+	for name, end := range map[string]func() error{
+		"an error": func() error { return fmt.Errorf("the test: %w", driver.ErrInterrupted) },
+		"a panic":  func() error { panic("on purpose") },
+	} {
+		t.Run(name, func(t *testing.T) { interruptCaller(t, end) })
+	}
+}
+
+func interruptCaller(t *testing.T, end func() error) {
+	t.Helper()
 	var begun atomic.Bool // the two also wait for each other while they connect
 	var asked atomic.Int32
 	d := newDuoThatAsks(t, func() error {
 		if !begun.Load() || asked.Add(1) < 3 {
 			return nil
 		}
-		return fmt.Errorf("the test: %w", driver.ErrInterrupted)
+		return end()
 	})
 	d.connect()
 	var plans [2]*plan

@@ -138,7 +138,7 @@ func (r *receive) end() (done bool, err error) {
 	delete(r.c.messages.open, r)
 	r.c.Counts.Mu.Unlock()
 	if r.err == nil && r.plan.Arrived != nil {
-		r.plan.Arrived(r.source)
+		return true, driver.Guard("Call.Arrived", func() { r.plan.Arrived(r.source) })
 	}
 	return true, r.err
 }

@@ -237,7 +237,7 @@ func (s *stream) Copy(dst, src uintptr, bytes int64) error {
 		return fmt.Errorf("copying %d bytes: %w", bytes, driver.ErrOutOfRange)
 	}
 	to, from := pointer(dst), pointer(src) // which the work keeps reachable, if they are of the heap
-	return s.submit(hostWork(func() {
+	return s.submit(memoryWork(func() {
 		reduce.Copy(to, from, int(bytes), reduce.Hint{Stream: bytes >= streamBytes})
 	}), always)
 }
@@ -248,7 +248,7 @@ func (s *stream) Fill(dst uintptr, value byte, bytes int64) error {
 		return fmt.Errorf("filling %d bytes: %w", bytes, driver.ErrOutOfRange)
 	}
 	to := pointer(dst) // as in Copy
-	return s.submit(hostWork(func() { reduce.Fill(to, value, int(bytes)) }), always)
+	return s.submit(memoryWork(func() { reduce.Fill(to, value, int(bytes)) }), always)
 }
 
 // Host runs a function in stream order.

@@ -1,6 +1,6 @@
 package host
 
-import "fmt"
+import "symmem/driver"
 
 // work is something that a stream does.
 type work interface {
@@ -17,18 +17,20 @@ func (f failure) run() error { return f.cause }
 
 func (f failure) skip(error) {}
 
-// hostWork is a function of the host; a panic in it becomes the stream's error.
-type hostWork func()
+// memoryWork copies or fills memory.
+type memoryWork func()
 
-func (f hostWork) run() (err error) {
-	defer func() {
-		if r := recover(); r != nil {
-			err = fmt.Errorf("work on a stream panicked: %v", r)
-		}
-	}()
+func (f memoryWork) run() error {
 	f()
 	return nil
 }
+
+func (f memoryWork) skip(error) {}
+
+// hostWork is a function of the user's. If it does not return, that is the stream's error.
+type hostWork func()
+
+func (f hostWork) run() error { return driver.Guard("work on a stream", f) }
 
 func (f hostWork) skip(error) {}
 

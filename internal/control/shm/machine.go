@@ -193,3 +193,18 @@ func (m *Machine) yield() {
 	}
 	sys.Yield()
 }
+
+// interrupted asks whether this rank's waits end. The function runs on the goroutine that waits, so
+// a panic in it, which might leave locks taken, becomes its error.
+func (m *Machine) interrupted() (err error) {
+	ask := m.cfg.Interrupted
+	if ask == nil {
+		return nil
+	}
+	defer func() {
+		if r := recover(); r != nil {
+			err = fmt.Errorf("Options.Interrupted panicked: %v: %w", r, driver.ErrInterrupted)
+		}
+	}()
+	return ask()
+}

@@ -125,10 +125,8 @@ func (g *Group) waitSlowly(ctx context.Context, w *waiting) error {
 				wakePoller()
 			}
 			g.sleep(w, turn-g.budget.yields)
-			if ask := g.machine.cfg.Interrupted; ask != nil {
-				if err := ask(); err != nil {
-					return fmt.Errorf("%s: %w", w.doing(), err)
-				}
+			if err := g.machine.interrupted(); err != nil {
+				return fmt.Errorf("%s: %w", w.doing(), err)
 			}
 		}
 		if err := g.checkWait(ctx, w); err != nil {

@@ -5,6 +5,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"symmem/driver"
 	"symmem/driver/nccl/internal/gpu"
 	"symmem/internal/ranked"
 	"symmem/internal/sys"
@@ -157,7 +158,9 @@ func (in *inbox) claim(l *announcement) bool {
 // startCopy lets the stream of a Recv that has its message go on.
 func (in *inbox) startCopy(e *End) {
 	if arrived := e.call.Arrived; arrived != nil {
-		arrived(e.source)
+		if err := driver.Guard("Call.Arrived", func() { arrived(e.source) }); err != nil {
+			_ = in.Plane.Fail(err)
+		}
 		in.Device.Streams.Order.Add(1)
 	}
 	atomic.StoreUint32(&e.descriptor.Go, 1)

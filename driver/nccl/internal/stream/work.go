@@ -114,14 +114,11 @@ func (s *Stream) captureHost(work func()) error {
 // run does the work of a host function and lets its stream go on.
 func (s *Stream) run(work func(), done *gpu.Word, value uint32) {
 	s.streams.Order.Load()
-	defer func() {
-		if r := recover(); r != nil {
-			s.faults.add(fmt.Errorf("work on a stream panicked: %v", r))
-		}
-		s.streams.Order.Add(1)
-		done.Set(value)
-	}()
-	work()
+	if err := driver.Guard("work on a stream", work); err != nil {
+		s.faults.add(err)
+	}
+	s.streams.Order.Add(1)
+	done.Set(value)
 }
 
 // Record records the event. In a capture it does so for each launch of the graph, after all

@@ -1,0 +1,22 @@
+package driver
+
+import "fmt"
+
+// Guard calls a function of the user's on a goroutine of its own and waits for it. A panic in the
+// function, or the end of its goroutine by runtime.Goexit, as testing.T.FailNow has it, is an error
+// and does not reach the caller, who may hold locks. what names the function.
+func Guard(what string, f func()) error {
+	ended := make(chan error)
+	go func() {
+		err := fmt.Errorf("%s called runtime.Goexit", what)
+		defer func() {
+			if r := recover(); r != nil {
+				err = fmt.Errorf("%s panicked: %v", what, r)
+			}
+			ended <- err
+		}()
+		f()
+		err = nil
+	}()
+	return <-ended
+}

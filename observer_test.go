@@ -1,0 +1,129 @@
+package symmem_test
+
+import (
+	"bytes"
+	"log/slog"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"symmem"
+)
+
+// badly are functions of the user's that do not return.
+var badly = map[string]func(){
+	"panicked":              func() { panic("on purpose") },
+	"called runtime.Goexit": runtime.Goexit,
+}
+
+func TestAnObserverThatPanicsLeavesThePoolUsable(t *testing.T) {
+	for what, end := range badly {
+		t.Run(what, func(t *testing.T) {
+			var log bytes.Buffer
+			o := symmem.Options{Logger: slog.New(slog.NewTextHandler(&log, nil))}
+			together(t, 1, o, func(r *rank) {
+				remove := r.Interop().Observe(symmem.Observer{
+					SegmentAlloc: func(symmem.SegmentEvent) { end() },
+					SegmentFree:  func(symmem.SegmentEvent) { end() },
+					Register:     func(symmem.WindowEvent) { end() },
+					Deregister:   func(symmem.WindowEvent) { end() },
+					Alloc:        func(symmem.BlockEvent) { end() },
+					Free:         func(symmem.BlockEvent) { end() },
+				})
+				p := r.pool()
+				b := r.window(p, 4096)
+				r.ok(b.Free())
+				r.ok(p.Trim(r.ctx, 0))
+				remove()
+				r.ok(r.alloc(p, 4096).Free())
+			})
+			if n := strings.Count(log.String(), "a function of an Observer "+what); n != 6 {
+				t.Errorf("%d of 6 functions are in the log:\n%s", n, log.String())
+			}
+		})
+	}
+}
+
+func TestAHostFunctionThatDoesNotReturnFailsItsStream(t *testing.T) {
+	for what, end := range badly {
+		t.Run(what, func(t *testing.T) {
+			together(t, 2, symmem.Options{}, func(r *rank) {
+				s := r.stream()
+				b := r.window(r.pool(), 4096)
+				r.fill(b, 1)
+				r.ok(s.Host(end))
+				ran := false
+				r.ok(s.Host(func() { ran = true }))
+				err := s.Synchronize(r.ctx)
+				if err == nil || !strings.Contains(err.Error(), "work on a stream "+what) {
+					r.failf("the stream says %v", err)
+				}
+				r.ok(s.Host(func() { ran = true }))
+				r.ok(s.Synchronize(r.ctx))
+				if !ran {
+					r.failf("the stream runs nothing any more")
+				}
+				r.ok(r.sum(r.World(), b))
+			})
+		})
+	}
+}
+
+func TestAFunctionForArrivalsThatDoesNotReturnFailsItsGroup(t *testing.T) {
+	for what, end := range badly {
+		t.Run(what, func(t *testing.T) {
+			together(t, 2, symmem.Options{UnorderedMessages: true}, func(r *rank) {
+				b := r.window(r.pool(), 4096)
+				s := r.stream()
+				g := r.split(r.World(), 0)
+				if r.Rank() == 1 {
+					r.ok(g.Send(r.ctx, b.Memory(), 4, symmem.Int32, 0, s))
+				} else {
+					_ = r.Interop().Do(r.ctx, g, symmem.Call{
+						Operation: symmem.OpRecv, Type: symmem.Int32, Root: symmem.AnySource, Count: 4,
+						Recv: b.Memory(), Arrived: func(int) { end() },
+					}, s)
+				}
+				select {
+				case <-g.Ended():
+				case <-time.After(20 * time.Second):
+					r.failf("the group goes on")
+				}
+				if err := g.Err(); r.Rank() == 0 && !strings.Contains(err.Error(), "Call.Arrived "+what) {
+					r.failf("the group says %v", err)
+				}
+				_ = s.Synchronize(r.ctx)
+				r.fill(b, 1)
+				r.ok(r.sum(r.World(), b))
+			})
+		})
+	}
+}
+
+func TestALateHookThatDoesNotReturnIsLogged(t *testing.T) {
+	for what, end := range badly {
+		t.Run(what, func(t *testing.T) {
+			logged := make(chan string, 1000)
+			o := symmem.Options{
+				WarnAfter: warnSoon, OnLate: func(symmem.LateWarning) { end() },
+				Logger: slog.New(slog.NewTextHandler(lines(logged), nil)),
+			}
+			together(t, 2, o, func(r *rank) {
+				if r.Rank() == 0 {
+					for !strings.Contains(<-logged, "Options.OnLate "+what) {
+					}
+				}
+				r.ok(r.World().Check(r.ctx))
+			})
+		})
+	}
+}
+
+// lines is a writer to a channel.
+type lines chan string
+
+func (l lines) Write(p []byte) (int, error) {
+	l <- string(p)
+	return len(p), nil
+}
