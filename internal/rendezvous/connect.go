@@ -108,7 +108,7 @@ func (m *Member) open(ctx context.Context) (err error) {
 		m.client = NewLocal()
 		return nil
 	case route.Kind == RouteServe && m.world.Rank == 0:
-		if m.service, err = serve(ctx, route.Endpoint); err == nil {
+		if m.service, err = serve(ctx, route.Endpoint, &m.world); err == nil {
 			m.client = m.service.server.Client()
 		}
 		return err

@@ -121,25 +121,36 @@ func TestAStoreThatIsAboutToCloseIsNotBelieved(t *testing.T) {
 	}
 }
 
-// hangUp greets the first client, and closes when that asks for something.
+// hangUp greets all clients, and closes when one of them asks for something.
 func hangUp(l net.Listener) error {
-	conn, err := l.Accept()
-	if err != nil {
-		return err
+	var serving sync.WaitGroup
+	var conns []net.Conn
+	for {
+		conn, err := l.Accept()
+		if err != nil {
+			break // it was closed
+		}
+		conns = append(conns, conn)
+		serving.Go(func() {
+			greeting := make([]byte, 10) // VALIDATE and PING, each with 4 bytes
+			_, err := io.ReadFull(conn, greeting)
+			if err == nil {
+				_, err = conn.Write(greeting[6:])
+			}
+			if err == nil {
+				_, err = io.ReadFull(conn, greeting[:1])
+			}
+			if err == nil {
+				_ = l.Close()
+			}
+		})
 	}
-	greeting := make([]byte, 10) // VALIDATE and PING, each with 4 bytes
-	_, err = io.ReadFull(conn, greeting)
-	if errors.Is(err, io.EOF) {
-		// Rank 0 has looked whose address it is.
-		return errors.Join(conn.Close(), hangUp(l))
+	var errs []error
+	for _, conn := range conns {
+		errs = append(errs, conn.Close())
 	}
-	if err == nil {
-		_, err = conn.Write(greeting[6:])
-	}
-	if err == nil {
-		_, err = io.ReadFull(conn, greeting[:1])
-	}
-	return errors.Join(err, conn.Close(), l.Close())
+	serving.Wait()
+	return errors.Join(errs...)
 }
 
 // port finds an address that is free, on a server that is closed again.

@@ -29,10 +29,15 @@ const (
 // maxGreetingBytes bounds what a connection may say of its rank, in bytes.
 const maxGreetingBytes = 4 << 10
 
-// greeting says for which rank a connection stands. The world is the prefix of its keys.
+// greeting says for which rank a connection stands. The world is the prefix of its keys, and empty
+// before the rank has one. Job, Process and Place let the server refuse a second process that is the
+// same rank of the same job.
 type greeting struct {
-	World string `json:"world"`
-	Rank  int    `json:"rank"`
+	World   string `json:"world"`
+	Rank    int    `json:"rank"`
+	Job     string `json:"job,omitempty"`
+	Process string `json:"process,omitempty"`
+	Place   string `json:"place,omitempty"`
 }
 
 // rankEnd is the value of a key of endsKey. World is empty where a launcher reports its process,
@@ -99,7 +104,15 @@ func (s *Server) handleGreeting(from clientID, r *request) bool {
 	if len(r.values[0]) > maxGreetingBytes || json.Unmarshal(r.values[0], g) != nil {
 		return false
 	}
+	key := claimed{job: g.Job, rank: g.Rank}
+	if other := s.sessions[s.claims[key]]; other != nil && other.greeting.Process != g.Process {
+		n.out.post(appendField(nil, takenAnswer+other.greeting.Place))
+		return true
+	}
 	n.greeting = g
+	if g.Job != "" {
+		s.claims[key] = n.id
+	}
 	n.out.post(appendField(nil, greetAnswer))
 	return true
 }
@@ -121,6 +134,12 @@ func (s *Server) greeted(world string) (ranks []int) {
 func (s *Server) recordSessionEnd(n *session) {
 	g := n.greeting
 	if g == nil || s.closed {
+		return
+	}
+	if key := (claimed{job: g.Job, rank: g.Rank}); s.claims[key] == n.id {
+		delete(s.claims, key)
+	}
+	if g.World == "" {
 		return
 	}
 	e := rankEnd{World: g.World, Rank: g.Rank}

@@ -235,7 +235,7 @@ func TestAStoreThatTellsNoEndsIsAsGood(t *testing.T) {
 	}
 	m := &Member{world: worldsOf(2, Route{Kind: RouteJoin})[1], client: client, base: "base"}
 	m.base = strings.Repeat("x", maxGreetingBytes)
-	w, err := startWatch(testContext(t), m)
+	w, err := startWatch(testContext(t), m, newClient(client.addr, client.dial))
 	if w != nil || err != nil {
 		t.Errorf("got %v, %v, want no watch where the greeting was not understood", w, err)
 	}

@@ -43,7 +43,10 @@ func (m *Member) joinAll(ctx context.Context) error {
 	}
 	if err != nil && ctx.Err() != nil && m.store != nil && !errors.As(err, new(*EndedError)) {
 		if absent := m.absent(ctx); len(absent) > 0 {
-			err = &AbsentError{Ranks: absent, Size: m.world.Size, Err: context.Cause(ctx)}
+			err = &AbsentError{
+				Ranks: absent, Size: m.world.Size,
+				Err: fmt.Errorf("%w%s", context.Cause(ctx), m.otherSize(ctx, absent)),
+			}
 		}
 	}
 	var missing *AbsentError
@@ -85,20 +88,30 @@ func (m *Member) join(ctx context.Context) error {
 	}
 	ctx, cancel := outlasting(ctx, leaveTimeout)
 	defer cancel()
-	run := m.world.RunID
-	if run == "" {
-		run = "none"
+	base := m.world.job()
+	var watching *Client
+	if m.world.Size > 1 {
+		var err error
+		if watching, err = m.claim(ctx, base); err != nil {
+			return err
+		}
 	}
-	base := fmt.Sprintf("symmem/%s/%d/%d", run, m.world.Restart, m.world.Size)
 	// Each rank counts its calls by itself. As all call equally often, the counts agree.
 	turn, err := m.client.Add(ctx, fmt.Sprintf("%s/turn/%d", base, m.world.Rank), 1)
 	if err != nil {
+		if watching != nil {
+			err = errors.Join(err, watching.Close())
+		}
 		return err
 	}
 	m.base = fmt.Sprintf("%s/%d", base, turn)
 	m.store = WithPrefix(m.client, m.base)
-	if m.world.Size > 1 {
-		if m.watch, err = startWatch(ctx, m); err != nil {
+	if watching != nil {
+		if m.watch, err = startWatch(ctx, m, watching); err != nil {
+			return err
+		}
+		size := strconv.Itoa(m.world.Size)
+		if err := m.client.Set(ctx, m.world.sizeKey(m.world.Rank), []byte(size)); err != nil {
 			return err
 		}
 	}

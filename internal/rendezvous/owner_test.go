@@ -57,7 +57,7 @@ func TestRankZeroAdvisesPyTorchsStoreOnAPortOnly(t *testing.T) {
 		if network == "tcp" {
 			cancel()
 		}
-		_, err = serve(ctx, Endpoint{Address: address, Token: "token"})
+		_, err = serve(ctx, Endpoint{Address: address, Token: "token"}, &World{Size: 1})
 		cancel()
 		if err == nil || strings.Contains(err.Error(), EnvStore) != advised {
 			t.Errorf("%s: %v", address, err)

@@ -28,11 +28,12 @@ type Server struct {
 	running sync.WaitGroup
 
 	mu sync.Mutex
-	// All below is guarded by mu. remote counts the open sessions that came in by the listener; left
+	// All below is guarded by mu. claims has the session that stands for a rank. remote counts the open sessions that came in by the listener; left
 	// is closed and replaced whenever one ends. ends counts those that were recorded. unauthenticated
 	// are the sessions that came in by the listener and are not open yet, the oldest first.
 	table           *table
 	sessions        map[clientID]*session
+	claims          map[claimed]clientID
 	last            clientID
 	remote          int
 	ends            int
@@ -81,6 +82,7 @@ func newServer(address string, token Token) *Server {
 		uid:           uint32(os.Geteuid()),
 		table:         newTable(),
 		sessions:      map[clientID]*session{},
+		claims:        map[claimed]clientID{},
 		left:          make(chan struct{}),
 		onAcceptError: warn,
 

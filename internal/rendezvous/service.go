@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"sync"
 	"syscall"
@@ -31,16 +32,26 @@ var services = struct {
 
 // serve makes this rank a member of the service at an endpoint, which it opens if need be. An
 // address that is in use may be that of our predecessor: the rank 0 of an earlier attempt, which
-// waits for its last clients.
-func serve(ctx context.Context, at Endpoint) (*service, error) {
+// waits for its last clients. Others are reported at once, and waited for if they are not rank 0 of
+// the same job.
+func serve(ctx context.Context, at Endpoint, w *World) (*service, error) {
+	reported := false
 	for pause := firstBackoff; ; pause = min(2*pause, maxBackoff) {
 		s, err := enter(at)
 		if err == nil || !errors.Is(err, syscall.EADDRINUSE) {
 			return s, err
 		}
 		advice, foreign := addressInUse(ctx, at, uint32(os.Geteuid()))
+		if foreign == nil && !reported {
+			foreign = takenBy(ctx, at, w)
+		}
 		if foreign != nil {
 			return nil, foreign
+		}
+		if !reported {
+			reported = true
+			slog.Warn("symmem: the address of the store is taken; this rank tries again until its "+
+				"timeout: "+advice, "address", at.Address, "error", err)
 		}
 		if !sleepAround(ctx, pause) {
 			return nil, fmt.Errorf("%w: %w; %s", context.Cause(ctx), err, advice)

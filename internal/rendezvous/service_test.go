@@ -38,13 +38,13 @@ func TestRanksMayBeInSeveralWorldsAtOnce(t *testing.T) {
 // TestAnotherTokenAtAnAddressThatThisProcessServes is an error at once, and not an address in use.
 func TestAnotherTokenAtAnAddressThatThisProcessServes(t *testing.T) {
 	at := Endpoint{Address: privateName(), Token: "one"}
-	s, err := serve(testContext(t), at)
+	s, err := serve(testContext(t), at, &World{Size: 1})
 	if err != nil {
 		t.Fatal(err)
 	}
 	closeLater(t, s.server)
 	at.Token = "another"
-	if _, err := serve(testContext(t), at); err == nil ||
+	if _, err := serve(testContext(t), at, &World{Size: 1}); err == nil ||
 		!strings.Contains(err.Error(), "with another token") {
 		t.Errorf("got %v, want that the token is another one", err)
 	}

@@ -40,22 +40,19 @@ type knownEnd struct {
 	fromLauncher bool
 }
 
-// startWatch sends the greeting of this rank. It returns nil where the server records no ends.
-func startWatch(ctx context.Context, m *Member) (*endWatcher, error) {
+// startWatch sends the greeting of this rank over its connection, which it closes where the server
+// records no ends: then it returns nil.
+func startWatch(ctx context.Context, m *Member, c *Client) (*endWatcher, error) {
 	w := &endWatcher{
-		client: newClient(m.client.addr, m.client.dial), world: m.base, rank: m.world.Rank,
+		client: c, world: m.base, rank: m.world.Rank,
 		storeRank: -1, ends: map[int]*knownEnd{}, changed: make(chan struct{}), done: make(chan struct{}),
 	}
 	if k := m.world.Route.Kind; k == RouteServe || k == RoutePMI {
 		w.storeRank = 0
 	}
-	words, err := json.Marshal(greeting{World: m.base, Rank: m.world.Rank})
-	if err != nil {
-		return nil, err
-	}
-	answer, err := w.client.CompareSet(ctx, greetKey, words, words)
-	if err != nil || string(answer) != greetAnswer {
-		return nil, errors.Join(err, w.client.Close())
+	records, err := greet(ctx, c, m.greeting(m.world.job(), m.base))
+	if err != nil || !records {
+		return nil, errors.Join(err, c.Close())
 	}
 	ctx, w.end = context.WithDeadline(context.Background(), time.Now().Add(noDeadline))
 	waiting, cancel := context.WithCancel(ctx)

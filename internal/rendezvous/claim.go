@@ -1,0 +1,138 @@
+package rendezvous
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// process tells this process from all others.
+var process = rand.Text()
+
+// TakenError means that another process is connected to the store as the same rank of the job.
+type TakenError struct {
+	// Rank is the rank, and By names the other process.
+	Rank int
+	By   string
+}
+
+// Error says what may be wrong.
+func (e *TakenError) Error() string {
+	return fmt.Sprintf("rank %d of this job is connected already, from %s: it was started twice, or "+
+		"two jobs have the same MASTER_ADDR and MASTER_PORT, or run id", e.Rank, e.By)
+}
+
+// takenAnswer begins the answer to a greeting of a rank that another process has. The name of that
+// process follows.
+const takenAnswer = "the rank is taken: "
+
+// claimTime is how long a process that has ended may seem to be connected.
+const claimTime = 2 * time.Second
+
+// claimed is a rank of a job, which one process at a time can be.
+type claimed struct {
+	job  string
+	rank int
+}
+
+// place names this process for people.
+func place() string {
+	name, err := os.Hostname()
+	if err != nil {
+		name = "an unknown machine"
+	}
+	return fmt.Sprintf("process %d on %s", os.Getpid(), name)
+}
+
+// greet sends a greeting, and again for claimTime if another process has the rank. It reports
+// whether the server records the ends of ranks.
+func greet(ctx context.Context, c *Client, g greeting) (records bool, err error) {
+	words, err := json.Marshal(g)
+	if err != nil {
+		return false, err
+	}
+	for end := time.Now().Add(claimTime); ; {
+		answer, err := c.CompareSet(ctx, greetKey, words, words)
+		if err != nil {
+			return false, err
+		}
+		by, taken := strings.CutPrefix(string(answer), takenAnswer)
+		if !taken {
+			return string(answer) == greetAnswer, nil
+		}
+		if time.Now().After(end) || !sleepAround(ctx, maxBackoff/10) {
+			return false, &TakenError{Rank: g.Rank, By: by}
+		}
+	}
+}
+
+// claim makes this process the rank of the job, before it counts a call of Connect: that of another
+// process must not be disturbed. It returns the connection, which holds the claim.
+func (m *Member) claim(ctx context.Context, job string) (*Client, error) {
+	c := newClient(m.client.addr, m.client.dial)
+	_, err := greet(ctx, c, m.greeting(job, ""))
+	if err != nil {
+		return nil, errors.Join(err, c.Close())
+	}
+	return c, nil
+}
+
+// greeting is that of this rank.
+func (m *Member) greeting(job, world string) greeting {
+	return greeting{
+		World: world, Rank: m.world.Rank, Job: job, Process: process, Place: place(),
+	}
+}
+
+// takenBy returns a TakenError if another process serves a store at an endpoint as the same rank of
+// the same job.
+func takenBy(ctx context.Context, at Endpoint, w *World) error {
+	ctx, cancel := context.WithTimeout(ctx, claimTime+time.Second)
+	defer cancel()
+	c, err := Dial(ctx, at)
+	if err != nil {
+		return nil // whatever it is, it is no store of this job
+	}
+	m := &Member{world: *w}
+	_, err = greet(ctx, c, m.greeting(w.job(), ""))
+	var taken *TakenError
+	if errors.As(errors.Join(err, c.Close()), &taken) {
+		return taken
+	}
+	return nil
+}
+
+// job is the prefix of the keys of all ranks that a launcher has started together.
+func (w *World) job() string {
+	run := w.RunID
+	if run == "" {
+		run = "none"
+	}
+	return fmt.Sprintf("symmem/%s/%d/%d", run, w.Restart, w.Size)
+}
+
+// sizeKey is where a rank stores how many ranks it was told that there are.
+func (w *World) sizeKey(rank int) string {
+	return fmt.Sprintf("symmem/%s/%d/size of %d", w.RunID, w.Restart, rank)
+}
+
+// otherSize says which of the absent ranks have come with another number of ranks.
+func (m *Member) otherSize(ctx context.Context, absent []int) string {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), leaveTimeout)
+	defer cancel()
+	own := strconv.Itoa(m.world.Size)
+	for _, rank := range absent {
+		size, there, err := m.client.Peek(ctx, m.world.sizeKey(rank))
+		if err == nil && there && string(size) != own {
+			return fmt.Sprintf("; rank %d was told that there are %s ranks (WORLD_SIZE), this rank "+
+				"that there are %s", rank, size, own)
+		}
+	}
+	return ""
+}

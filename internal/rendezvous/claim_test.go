@@ -1,0 +1,94 @@
+package rendezvous
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"strings"
+	"testing"
+)
+
+// otherProcess connects to a store as a rank of a world, as another process does.
+func otherProcess(ctx context.Context, t *testing.T, w World, at Endpoint) *Client {
+	t.Helper()
+	c, err := Dial(ctx, at)
+	if err != nil {
+		t.Fatal(err)
+	}
+	closeLater(t, c)
+	words, err := json.Marshal(greeting{
+		Rank: w.Rank, Job: w.job(), Process: "another", Place: "process 1 on another machine",
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if answer, err := c.CompareSet(ctx, greetKey, words, words); string(answer) != greetAnswer {
+		t.Fatalf("%q, %v", answer, err)
+	}
+	return c
+}
+
+// TestARankThatIsStartedTwiceIsRefused, and counts no call: once the other process has ended, the
+// ranks meet.
+func TestARankThatIsStartedTwiceIsRefused(t *testing.T) {
+	ctx := testContext(t)
+	server, _ := serveOn(t, privateName(), "token")
+	at := Endpoint{Address: server.Address(), Token: "token"}
+	worlds := worldsOf(2, Route{Kind: RouteJoin, Endpoint: at})
+	other := otherProcess(ctx, t, worlds[1], at)
+	_, _, err := Connect(ctx, worlds[1])
+	var taken *TakenError
+	if !errors.As(err, &taken) || taken.Rank != 1 ||
+		!strings.Contains(err.Error(), "from process 1 on another machine: it was started twice") {
+		t.Fatalf("got %v", err)
+	}
+	if err := other.Close(); err != nil {
+		t.Fatal(err)
+	}
+	for _, m := range connectAll(ctx, t, worlds) {
+		closeLater(t, m)
+	}
+}
+
+// TestASecondRankZeroAtOneAddressIsRefused: it does not wait until the first has left.
+func TestASecondRankZeroAtOneAddressIsRefused(t *testing.T) {
+	ctx := testContext(t)
+	server, _ := serveOn(t, privateName(), "")
+	at := Endpoint{Address: server.Address()}
+	worlds := worldsOf(2, Route{Kind: RouteServe, Endpoint: at})
+	otherProcess(ctx, t, worlds[0], at)
+	if _, _, err := Connect(ctx, worlds[0]); !errors.As(err, new(*TakenError)) {
+		t.Fatalf("got %v", err)
+	}
+}
+
+// TestRanksOfAnotherSizeAreNamed: rank 1 waits for rank 2, and rank 0 for a rank 1 of its world.
+func TestRanksOfAnotherSizeAreNamed(t *testing.T) {
+	ctx, cancel := context.WithCancel(testContext(t))
+	defer cancel()
+	route := Route{Kind: RouteServe, Endpoint: Endpoint{Address: privateName()}}
+	small, large := worldsOf(2, route), worldsOf(3, route)
+	failed := [2]chan error{make(chan error, 1), make(chan error, 1)}
+	for i, w := range []World{small[0], large[1]} {
+		go func() {
+			_, _, err := Connect(ctx, w)
+			failed[i] <- err
+		}()
+	}
+	c, err := Dial(ctx, route.Endpoint)
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = c.Wait(ctx, large[1].sizeKey(1), small[0].sizeKey(0))
+	if err = errors.Join(err, c.Close()); err != nil {
+		t.Fatal(err)
+	}
+	cancel()
+	if err := <-failed[1]; err == nil {
+		t.Error("rank 1 of 3 has met ranks that have not come")
+	}
+	if err := <-failed[0]; err == nil || !strings.Contains(err.Error(),
+		"rank 1 was told that there are 3 ranks (WORLD_SIZE), this rank that there are 2") {
+		t.Errorf("got %v", err)
+	}
+}
