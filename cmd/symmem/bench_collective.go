@@ -265,7 +265,8 @@ func (f *collectiveFlags) rank(
 		world.Size, f.config.Path, f.check, before)
 	report, wrong, err := f.rows(ctx, text)
 	if err != nil {
-		return err
+		report.Error, report.RoundTrip = err.Error(), bench.NewTrips(before, before)
+		return errors.Join(err, f.finish(out, text, report))
 	}
 	after, err := p.RoundTrip()
 	report.RoundTrip = bench.NewTrips(before, after)

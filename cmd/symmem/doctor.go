@@ -149,18 +149,20 @@ func (f *doctorFlags) join(cmd *cobra.Command, world rendezvous.World) error {
 // examine looks at this machine, has the trial run, and reports.
 func (f *doctorFlags) examine(
 	cmd *cobra.Command, trial func(*cobra.Command, *doctor.Facts) (*doctor.Trial, error),
-) (err error) {
+) error {
 	facts := f.look()
 	broken := facts.Backend == "nccl" && (facts.Driver.Error != "" || facts.Library.Error != "")
+	var interrupted error
 	if f.trial && !broken && facts.Launcher.Error == "" {
-		if facts.Trial, err = trial(cmd, facts); err != nil {
-			return err
-		}
+		facts.Trial, interrupted = trial(cmd, facts)
 	}
 	facts.Tuning = f.table(facts)
 	report := doctor.Examine(facts)
 	if err := writeReport(cmd.OutOrStdout(), f.json, report, report.WriteText); err != nil {
 		return exitWith(exitUsage, err)
+	}
+	if interrupted != nil {
+		return interrupted
 	}
 	if report.Verdict == doctor.Fail {
 		return exitWith(exitWrong, nil)

@@ -17,7 +17,7 @@ import (
 )
 
 // startTrial starts the ranks of a trial and collects what they tell. A signal that ends them is an
-// error: then there is nothing to report about this machine.
+// error, next to a trial that says so.
 func (f *doctorFlags) startTrial(
 	cmd *cobra.Command, facts *doctor.Facts,
 ) (*doctor.Trial, error) {
@@ -51,7 +51,8 @@ func (f *doctorFlags) startTrial(
 		Stdout: &output, Stderr: cmd.ErrOrStderr(),
 	}, shared)
 	if interrupted(&result) {
-		return nil, exitWith(128+int(result.Signal), nil)
+		return doctor.Join(ranks, nil, fmt.Errorf("the trial was ended by a signal: %v", result.Signal)),
+			exitWith(128+int(result.Signal), nil)
 	}
 	if errors.Is(err, context.DeadlineExceeded) {
 		err = errors.New("the trial took too long, and its ranks were killed")

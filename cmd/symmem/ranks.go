@@ -1,10 +1,12 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
 	"os"
+	"os/signal"
 	"slices"
 	"strings"
 	"syscall"
@@ -117,6 +119,7 @@ func (f *rankFlags) asRanks(cmd *cobra.Command, rank func(rendezvous.World) erro
 	if world.Source == rendezvous.SourceAlone {
 		return startRanks(cmd, f.ranks)
 	}
+	defer untilSignal(cmd)()
 	if err := rank(world); err != nil {
 		if errors.As(err, new(*exitError)) {
 			return err
@@ -124,6 +127,15 @@ func (f *rankFlags) asRanks(cmd *cobra.Command, rank func(rendezvous.World) erro
 		return exitWith(exitUsage, fmt.Errorf("rank %d: %w", world.Rank, err))
 	}
 	return nil
+}
+
+// untilSignal ends the context of a command at the first signal, so that the command can report what
+// it has done so far. A second signal ends the process.
+func untilSignal(cmd *cobra.Command) (stop func()) {
+	ctx, stop := signal.NotifyContext(cmd.Context(), syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
+	context.AfterFunc(ctx, stop)
+	cmd.SetContext(ctx)
+	return stop
 }
 
 // discover returns which rank this process is, if a launcher has started it. A rank keeps standard

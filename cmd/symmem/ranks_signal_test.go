@@ -209,3 +209,69 @@ func TestRanksDoNotOutliveALauncherThatIsKilled(t *testing.T) {
 	}
 	r.end()
 }
+
+// interruptedAt starts a command, interrupts it once a line of its output has a text, and returns
+// the whole output.
+func interruptedAt(t *testing.T, text string, args ...string) (output string) {
+	t.Helper()
+	cmd := systest.Command(t, systest.Patience, command(t), args...)
+	cmd.Env = append(os.Environ(), envProgress+"=lines")
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd.Stderr = cmd.Stdout
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	lines, sent := bufio.NewReader(out), false
+	for {
+		line, err := lines.ReadString('\n')
+		if output += line; err != nil {
+			break
+		}
+		if !sent && strings.Contains(line, text) {
+			sent = true
+			if err := cmd.Process.Signal(syscall.SIGINT); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+	_ = cmd.Wait() // the code says it
+	if code := cmd.ProcessState.ExitCode(); !sent || code != 128+int(syscall.SIGINT) {
+		t.Errorf("interrupted %v, exit code %d", sent, code)
+	}
+	return output
+}
+
+func TestAnInterruptReportsWhatIsDone(t *testing.T) {
+	for _, c := range []struct{ name, command, at, want string }{
+		{
+			"random programs", "verify --for=10m --max-bytes=64K", "round 3: ", "no wrong element",
+		},
+		{
+			"random programs for machines", "verify --for=10m --json --max-bytes=64K", "round 3: ",
+			`"wrong":0,`,
+		},
+		{
+			"cases", "verify --cases=1 --size=1Mi --rounds=2000", progressPrefix,
+			"The run ended early: ",
+		},
+		{
+			"a bench", "bench collective --quick --unbound --ops=all_reduce,all_gather",
+			"all_reduce", "# round trip: ",
+		},
+		{
+			"a table of paths",
+			"tune --dry-run --quick --unbound --ops=all_reduce,all_gather --max=4K",
+			"measuring all_gather", "written: nothing",
+		},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			args := append(strings.Fields(c.command), "--backend=host", "--ranks=2")
+			if out := interruptedAt(t, c.at, args...); !strings.Contains(out, c.want) {
+				t.Errorf("%q is not in\n%.3000s", c.want, out)
+			}
+		})
+	}
+}

@@ -5,7 +5,8 @@ import "github.com/spf13/cobra"
 const rootLong = `symmem keeps buffers of collectives at one place on all ranks, and proves it.
 
 Exit codes: 0 all is well; 1 a sum was wrong or ranks differ; 2 the command could not run, or not
-to its end; 128 + n it was ended by signal n. With --json a command that could not run, and has
+to its end; 128 + n it was ended by signal n. A command that measures or verifies reports what it
+has done when it is interrupted. With --json a command that could not run, and has
 printed nothing else, prints {"error", "code"}.
 
 Environment variables, which flags and options of programs override: SYMMEM_BACKEND, where memory

@@ -191,7 +191,12 @@ func (f *tuneFlags) rank(cmd *cobra.Command, world rendezvous.World) error {
 	}
 	tuned, err := c.Run(cmd.Context())
 	if err != nil {
-		return err
+		if tuned == nil || len(tuned.Rules) == 0 || world.Rank != 0 {
+			return err
+		}
+		// What was measured until then is shown, and not written.
+		file, _ := f.file(tuned.Device, tuned.Ranks)
+		return errors.Join(err, f.print(cmd.OutOrStdout(), tuned, file, false))
 	}
 	file, err := f.file(tuned.Device, tuned.Ranks)
 	if err != nil {

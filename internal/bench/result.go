@@ -66,6 +66,8 @@ type Report struct {
 	Worst *Worst `json:"worst,omitempty"`
 	// RoundTrip is the round trip between two cores around the run; nil where it plays no part.
 	RoundTrip *Trips `json:"round_trip,omitempty"`
+	// Error is why the bench has not come to its end; the results are those from before.
+	Error string `json:"error,omitempty"`
 }
 
 // Worst is the result with the least ratio.

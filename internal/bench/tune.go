@@ -66,7 +66,8 @@ func (o *Tune) Run(ctx context.Context) (tuned *Tuned, err error) {
 	}
 	for _, dataType := range o.DataTypes {
 		if err := t.run(ctx, dataType); err != nil {
-			return nil, err
+			t.found.Table = t.describe()
+			return &t.found, err
 		}
 	}
 	t.found.Table = t.describe()

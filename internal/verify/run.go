@@ -51,7 +51,11 @@ func Run(
 	accounts, err := share(ctx, gatherer, mine)
 	if err != nil {
 		alone := merge(blank(rt, &c), r.program, []account{mine})
-		return alone, errors.Join(ownError(mine), err)
+		err = errors.Join(ownError(mine), err)
+		if alone.Fault == "" && alone.Divergence == nil {
+			alone.Fault = err.Error()
+		}
+		return alone, err
 	}
 	report := merge(blank(rt, &c), r.program, accounts)
 	report.ElapsedMS = float64(time.Since(start).Microseconds()) / 1000
