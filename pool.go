@@ -267,17 +267,24 @@ func (p *Pool) allocSlowly(
 			return alloc.Block{}, backErr
 		}
 		if err != nil {
-			return alloc.Block{}, fmt.Errorf("allocating %d bytes: %w", bytes, exhausted(err, nil))
+			return alloc.Block{}, sizeError("allocating", bytes, exhausted(err, nil))
 		}
 		if growth.Bytes == 0 {
 			return block, nil
 		}
 		if err := p.grow(s, growth, site); err != nil {
-			return alloc.Block{}, fmt.Errorf("allocating %d bytes: %w", bytes,
-				p.growFailed(s, bytes, err))
+			return alloc.Block{}, sizeError("allocating", bytes, p.growFailed(s, bytes, err))
 		}
 		block, growth, err = p.core.Alloc(bytes, s.number)
 	}
+}
+
+// sizeError says for how many bytes a call has failed, unless the core has said it.
+func sizeError(doing string, bytes int64, err error) error {
+	if errors.Is(err, alloc.ErrSize) {
+		return err
+	}
+	return fmt.Errorf("%s %s: %w", doing, driver.Plural(bytes, "byte"), err)
 }
 
 // growFailed says what the pool has when the device has no more.
@@ -348,7 +355,7 @@ func (p *Pool) reserveFor(
 		return invalid("reserving memory on a stream of another runtime")
 	}
 	if err := p.reserve(s, bytes, site); err != nil {
-		return fmt.Errorf("reserving %d bytes: %w", bytes, err)
+		return sizeError("reserving", bytes, err)
 	}
 	if g == nil {
 		return nil

@@ -62,7 +62,8 @@ func (s *Stream) Number() int { return int(s.number) }
 // Copy copies the bytes of src to dst, which must be as long.
 func (s *Stream) Copy(dst, src Memory) error {
 	if dst.Bytes() != src.Bytes() {
-		return invalid("copying %d bytes into %d", src.Bytes(), dst.Bytes())
+		return invalid("copying %s into %d: Memory.Slice makes them equally long",
+			driver.Plural(src.Bytes(), "byte"), dst.Bytes())
 	}
 	if err := enter(dst.pool, src.pool); err != nil {
 		return fmt.Errorf("copying: %w", err)

@@ -139,7 +139,7 @@ func (c *valueCall) words() driver.Words {
 // event says in words what this rank has given.
 func (c *valueCall) event() string {
 	if c.operation == valueStep {
-		return fmt.Sprintf("%s, after %d collectives", c.what, c.launched)
+		return c.what + ", after " + driver.Plural(c.launched, "collective")
 	}
 	return eventOf(c.words())
 }

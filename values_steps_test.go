@@ -31,10 +31,10 @@ func TestStepsThatDifferAreNamed(t *testing.T) {
 		line := here()
 		d := r.diverged(err)
 		if !slices.Equal(d.Deviant, []int{1}) || !near(d.Ranks()[1].Site, line) ||
-			d.Ranks()[1].Event != "prefill(tokens=100), after 1 collectives" ||
-			d.Ranks()[2].Event != "decode(batch=8), after 1 collectives" ||
+			d.Ranks()[1].Event != "prefill(tokens=100), after 1 collective" ||
+			d.Ranks()[2].Event != "decode(batch=8), after 1 collective" ||
 			!strings.Contains(err.Error(), "ranks differ in step 4: ranks 0,2 have decode(batch=8)") ||
-			!strings.HasPrefix(d.Ranks()[0].Before[0], "step decode(batch=8), after 1 collectives at ") {
+			!strings.HasPrefix(d.Ranks()[0].Before[0], "step decode(batch=8), after 1 collective at ") {
 			r.failf("got %v: %+v", err, d)
 		}
 		r.ok(g.Step(r.ctx, "decode(batch=8)"))

@@ -102,8 +102,8 @@ func (m MessageEnds) describe(fault MessageFault) string {
 	case MessagesUnmatched:
 		return fmt.Sprintf("%s: %d sent and %d received", pair, m.Sent, m.Received)
 	case MessagesOutOfStep:
-		return fmt.Sprintf("%s: sent after %d collectives and received after %d", pair, m.Sent,
-			m.Received)
+		return fmt.Sprintf("%s: sent after %s and received after %d", pair,
+			Plural(m.Sent, "collective"), m.Received)
 	case MessageTypesDiffer:
 		return fmt.Sprintf("%s: sent as %v and received as %v", pair, DataType(m.Sent),
 			DataType(m.Received))

@@ -20,6 +20,9 @@ func Spans(numbers []int) string { return ranklist.Spans(numbers) }
 // group has one number in both, or there are no members, it is Ranks.
 func RanksOf(world, members []int) string { return ranklist.RanksOf(world, members) }
 
+// Plural returns how many there are of something, such as "1 rank" and "2 ranks".
+func Plural[N int | int64 | uint64](n N, noun string) string { return ranklist.Plural(n, noun) }
+
 // NumberedAsWorld reports whether every rank of a group has the same number there as in the world.
 func NumberedAsWorld(members []int) bool { return ranklist.NumberedAsWorld(members) }
 

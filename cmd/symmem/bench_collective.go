@@ -275,7 +275,7 @@ func (f *collectiveFlags) rank(
 		return err
 	}
 	if wrong > 0 && world.Rank == 0 {
-		return exitWith(exitWrong, fmt.Errorf("%g elements were wrong", wrong))
+		return exitWith(exitWrong, fmt.Errorf("wrong elements: %.0f", wrong))
 	}
 	if missed := report.Missed(); f.enforce && len(missed) > 0 && world.Rank == 0 {
 		return exitWith(exitWrong, errors.New(strings.Join(missed, "; ")))

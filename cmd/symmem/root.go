@@ -28,6 +28,8 @@ func newRootCommand() *cobra.Command {
 		SilenceUsage:  true,
 		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
+	root.Version = versionText(thisBuild())
+	root.SetVersionTemplate("{{.Version}}\n")
 	root.AddCommand(
 		newVerifyCommand(),
 		newDoctorCommand(),

@@ -225,8 +225,12 @@ func (f *tuneFlags) print(w io.Writer, t *bench.Tuned, file string, written bool
 	if err := t.Text(w); err != nil {
 		return err
 	}
-	if !written {
+	switch {
+	case written:
+	case exists(file):
 		file = "nothing: " + file + " is as it was"
+	default:
+		file = "nothing: the table belongs into " + file
 	}
 	_, err := fmt.Fprintf(w, "written: %s\n", file)
 	return err

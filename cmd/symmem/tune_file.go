@@ -54,6 +54,11 @@ func tryFile(file string) error {
 	return err
 }
 
+func exists(file string) bool {
+	_, err := os.Stat(file)
+	return err == nil
+}
+
 // file is where the table goes.
 func (f *tuneFlags) file(device string, ranks int) (string, error) {
 	if f.output != "" {

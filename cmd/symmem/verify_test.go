@@ -92,7 +92,7 @@ func TestTheReportOfARunThatPassesNamesItsOptions(t *testing.T) {
 	}
 	report.ElapsedMS, report.Cases = 0, nil
 	want := verify.Report{
-		Backend: "host", Source: "torchrun", Ranks: 2, Passed: 4, Check: "every",
+		Backend: "host", Source: "symmem launch", Ranks: 2, Passed: 4, Check: "every",
 		Placement: "creation", Path: "window", Took: "window", Churn: 16, Seed: 9, Rounds: 1, Groups: 1,
 	}
 	if diff := cmp.Diff(want, report); diff != "" {

@@ -40,6 +40,12 @@ func writeVersion(w io.Writer, b build, asJSON bool) error {
 	if asJSON {
 		return writeJSON(w, b)
 	}
+	_, err := fmt.Fprintln(w, versionText(b))
+	return err
+}
+
+// versionText is a line for people.
+func versionText(b build) string {
 	text := "symmem " + b.Version
 	if b.Revision != "" {
 		text += " (" + b.Revision[:min(len(b.Revision), 12)]
@@ -48,8 +54,7 @@ func writeVersion(w io.Writer, b build, asJSON bool) error {
 		}
 		text += ")"
 	}
-	_, err := fmt.Fprintf(w, "%s, %s, %s\n", text, b.Go, b.Platform)
-	return err
+	return fmt.Sprintf("%s, %s, %s", text, b.Go, b.Platform)
 }
 
 // thisBuild reads what the Go tool noted in the binary.

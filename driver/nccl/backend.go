@@ -48,11 +48,11 @@ func (Backend) Available() error {
 
 // LocalRanks is the number of GPUs that this process may see.
 func (Backend) LocalRanks() (int, error) {
-	driver, err := loadDriver()
+	library, err := loadDriver()
 	if err != nil {
-		return 0, err
+		return 0, withAdvice(err)
 	}
-	return driver.DeviceCount()
+	return library.DeviceCount()
 }
 
 // loadDriver opens CUDA, with the variables set that it and NCCL read.

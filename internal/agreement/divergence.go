@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"symmem/internal/ledger"
+	"symmem/internal/ranklist"
 )
 
 // Kind says what the ranks differ in.
@@ -230,13 +231,6 @@ func (m *Machine) idsText(value []byte) (string, error) {
 
 func pendingText(value []byte) (string, error) {
 	count := binary.LittleEndian.Uint64(value)
-	return fmt.Sprintf("%d %s pending, digest %016x", count, plural(int(count), "segment"),
+	return fmt.Sprintf("%s pending, digest %016x", ranklist.Plural(count, "segment"),
 		binary.LittleEndian.Uint64(value[8:])), nil
-}
-
-func plural(n int, noun string) string {
-	if n == 1 {
-		return noun
-	}
-	return noun + "s"
 }

@@ -53,13 +53,16 @@ func (r *RankState) String() string {
 	case r.InCollective != 0:
 		return fmt.Sprintf("in %v %d for %v", r.Operation, r.InCollective, waited)
 	case r.InExchange != 0:
-		return fmt.Sprintf("in an agreement for %v, after %d collectives", waited, r.Submitted)
+		return fmt.Sprintf("in an agreement for %v, after %s", waited, r.launched())
 	case r.Message != "":
-		return fmt.Sprintf("%s, after %d collectives", r.Message, r.Submitted)
+		return fmt.Sprintf("%s, after %s", r.Message, r.launched())
 	default:
-		return fmt.Sprintf("in no call of this group, after %d collectives", r.Submitted)
+		return "in no call of this group, after " + r.launched()
 	}
 }
+
+// launched says how many collectives the rank has launched.
+func (r *RankState) launched() string { return driver.Plural(r.Submitted, "collective") }
 
 // WaitStatus describes a wait of this rank. Judge decides whether the wait can go on.
 type WaitStatus struct {

@@ -11,6 +11,7 @@ import (
 	"syscall"
 	"unsafe"
 
+	"symmem/internal/ranklist"
 	"symmem/internal/sys"
 )
 
@@ -173,8 +174,8 @@ func (h *Host) judgePages(f *Facts, s *Section) {
 			"segments cost 512 times more page faults when they are first touched")
 	}
 	if f.Trial != nil && f.Trial.Ranks > h.Cores {
-		s.add(Warn, "start as many ranks as there are processors", "%d ranks share %d processors: "+
-			"they wait for each other's turns", f.Trial.Ranks, h.Cores)
+		s.add(Warn, "start as many ranks as there are processors", "%d ranks share %s: "+
+			"they wait for each other's turns", f.Trial.Ranks, ranklist.Plural(h.Cores, "processor"))
 	}
 }
 

@@ -3,6 +3,7 @@ package doctor
 import (
 	"slices"
 
+	"symmem/internal/ranklist"
 	"symmem/internal/rendezvous"
 )
 
@@ -65,7 +66,7 @@ func judgeLauncher(f *Facts, s *Section) {
 	if n := len(f.GPUs); f.nccl() && n > 1 && l.LocalSize > n && !f.shares() {
 		s.add(Fail, "start fewer ranks on a machine, show them more GPUs (CUDA_VISIBLE_DEVICES), or "+
 			"let them share GPUs ("+SharingVariable+"=1, with NCCL 2.30 or newer)",
-			"%d ranks on this machine, but only %d GPUs", l.LocalSize, n)
+			"%d ranks on this machine, but only %s", l.LocalSize, ranklist.Plural(n, "GPU"))
 	}
 }
 

@@ -6,6 +6,8 @@ import (
 	"io"
 	"slices"
 	"strings"
+
+	"symmem/internal/ranklist"
 )
 
 // Level says how well something is. A section is as well as its worst finding.
@@ -93,9 +95,9 @@ func indented(text string) string { return strings.ReplaceAll(text, "\n", "\n   
 func summary(failed, warned int) string {
 	switch {
 	case failed > 0:
-		return fmt.Sprintf("%d failed, %d warned", failed, warned)
+		return fmt.Sprintf("%d failed, %s", failed, ranklist.Plural(warned, "warning"))
 	case warned > 0:
-		return fmt.Sprintf("it works, with %d warned", warned)
+		return "it works, with " + ranklist.Plural(warned, "warning")
 	}
 	return "all is well"
 }

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"symmem/internal/ranklist"
 )
 
 // Trial is what ranks found that opened the backend and all-reduced windows.
@@ -104,8 +106,8 @@ func judgeTrial(f *Facts, s *Section) {
 	if f.nccl() {
 		library = " with NCCL " + f.Library.Text
 	}
-	s.ok("%s (%s) on %s%s, %s", plural(t.Ranks, "rank"), t.Source, t.Device, library,
-		plural(first.Windows, "window"))
+	s.ok("%s (%s) on %s%s, %s", ranklist.Plural(t.Ranks, "rank"), t.Source, t.Device, library,
+		ranklist.Plural(first.Windows, "window"))
 	for i := range first.Calls {
 		t.judgeCall(f, s, i)
 	}
@@ -119,17 +121,22 @@ func judgeTrial(f *Facts, s *Section) {
 	}
 }
 
-func plural(n int, noun string) string {
-	if n == 1 {
-		return "1 " + noun
+// microseconds writes a time of any length.
+func microseconds(us float64) string {
+	switch {
+	case us >= 1e6:
+		return fmt.Sprintf("%.4g s", us/1e6)
+	case us >= 1e3:
+		return fmt.Sprintf("%.4g ms", us/1e3)
 	}
-	return fmt.Sprintf("%d %ss", n, noun)
+	return fmt.Sprintf("%.4g us", us)
 }
 
 // judgeCall looks at the i-th call of all ranks.
 func (t *Trial) judgeCall(f *Facts, s *Section, i int) {
 	c := &t.Accounts[0].Calls[i]
-	text := fmt.Sprintf("%s of %s: %s path, %.4g us", c.Operation, size(c.Bytes), c.Path, c.MicroS)
+	text := fmt.Sprintf("%s of %s: %s path, %s", c.Operation, size(c.Bytes), c.Path,
+		microseconds(c.MicroS))
 	if c.Kernel != "" {
 		text += ", " + c.Kernel
 	}

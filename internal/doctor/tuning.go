@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 
+	"symmem/internal/ranklist"
 	"symmem/internal/tuning"
 )
 
@@ -90,10 +91,11 @@ func judgeTuning(f *Facts, s *Section) {
 		s.add(Warn, fmt.Sprintf("symmem tune --ranks %d", t.Ranks), "it has no rule for %d ranks%s: "+
 			"%s", t.Ranks, t.butTyped(), t.without())
 	case t.Library != "" && t.Library != ours:
-		s.add(Warn, fmt.Sprintf("symmem tune --ranks %d", t.Ranks), "its %d rules for %d ranks%s "+
-			"were measured with %s, and this is %s", t.Rules, t.Ranks, t.butTyped(), t.Library, ours)
+		s.add(Warn, fmt.Sprintf("symmem tune --ranks %d", t.Ranks), "its %s for %d ranks%s "+
+			"were measured with %s, and this is %s", ranklist.Plural(t.Rules, "rule"), t.Ranks,
+			t.butTyped(), t.Library, ours)
 	default:
-		s.ok("%d rules for %d ranks%s", t.Rules, t.Ranks, t.butTyped())
+		s.ok("%s for %d ranks%s", ranklist.Plural(t.Rules, "rule"), t.Ranks, t.butTyped())
 	}
 	if t.Rules > 0 && !t.Direct {
 		s.add(Warn, fmt.Sprintf("symmem tune --ranks %d", t.Ranks),

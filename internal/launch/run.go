@@ -33,7 +33,7 @@ func Run(ctx context.Context, spec Spec) (Result, error) {
 		spec.RunID = rand.Text()
 	}
 	token := rendezvous.NewToken()
-	store, err := rendezvous.Listen("unix:@symmem-run-"+rand.Text(), token)
+	store, err := rendezvous.Listen(rendezvous.LaunchStore+rand.Text(), token)
 	if err != nil {
 		return Result{First: -1}, fmt.Errorf("launching: %w", err)
 	}

@@ -95,9 +95,9 @@ func TestThreadsOfTheUserStay(t *testing.T) {
 func TestRanksMeetInTheLaunchersStore(t *testing.T) {
 	result, lines := finish(t, specOf("meet", 3, nil))
 	want := []string{
-		"[0] 0 3 torchrun served by the launcher\n",
-		"[1] 1 3 torchrun served by the launcher\n",
-		"[2] 2 3 torchrun served by the launcher\n",
+		"[0] 0 3 symmem launch served by the launcher\n",
+		"[1] 1 3 symmem launch served by the launcher\n",
+		"[2] 2 3 symmem launch served by the launcher\n",
 	}
 	if !slices.Equal(lines, want) || result.Code != 0 {
 		t.Fatalf("%q, %+v", lines, result)

@@ -35,6 +35,9 @@ func route(e *environment, o Options, w *World) error {
 			return e.wrong("%v", err)
 		}
 		w.Route = Route{Kind: RouteJoin, Endpoint: Endpoint{Address: address, Token: token}}
+		if strings.HasPrefix(address, LaunchStore) {
+			w.Source = SourceLaunch
+		}
 		return nil
 	}
 	if w.Source == SourceTorchrun && e.value("TORCHELASTIC_USE_AGENT_STORE") == "True" {

@@ -28,9 +28,10 @@ type Server struct {
 	running sync.WaitGroup
 
 	mu sync.Mutex
-	// All below is guarded by mu. claims has the session that stands for a rank. remote counts the open sessions that came in by the listener; left
-	// is closed and replaced whenever one ends. ends counts those that were recorded. unauthenticated
-	// are the sessions that came in by the listener and are not open yet, the oldest first.
+	// All below is guarded by mu. claims has the session that stands for a rank. remote counts the
+	// open sessions that came in by the listener; left is closed and replaced whenever one ends. ends
+	// counts those that were recorded. unauthenticated are the sessions that came in by the listener
+	// and are not open yet, the oldest first.
 	table           *table
 	sessions        map[clientID]*session
 	claims          map[claimed]clientID
@@ -199,7 +200,8 @@ func (s *Server) Drain(ctx context.Context) error {
 		select {
 		case <-left:
 		case <-ctx.Done():
-			return fmt.Errorf("waiting for %d clients to leave: %w", remote, context.Cause(ctx))
+			return fmt.Errorf("waiting for clients to leave, of which there are %d: %w", remote,
+				context.Cause(ctx))
 		}
 	}
 }

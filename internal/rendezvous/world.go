@@ -42,7 +42,12 @@ const (
 	SourceMPICH    Source = "MPICH"
 	SourceSlurm    Source = "Slurm"
 	SourceAlone    Source = "one process"
+	// SourceLaunch is a launcher of symmem. Its ranks have the variables of torchrun.
+	SourceLaunch Source = "symmem launch"
 )
+
+// LaunchStore begins the addresses of the stores that launchers of symmem serve.
+const LaunchStore = unixScheme + "@symmem-run-"
 
 // Route is the way to the store.
 type Route struct {

@@ -8,13 +8,14 @@ import (
 	"text/tabwriter"
 
 	"symmem/driver"
+	"symmem/internal/ranklist"
 )
 
 // WriteText writes the report for people: the table, its sums, and what ended the run early.
 func (r *Report) WriteText(w io.Writer) error {
 	var b bytes.Buffer
 	fmt.Fprintf(&b, "%s on the %s backend; check %s, placement %s, path %s\n",
-		plural(r.Ranks, "rank"), r.Backend, r.Check, r.Placement, r.Path)
+		ranklist.Plural(r.Ranks, "rank"), r.Backend, r.Check, r.Placement, r.Path)
 	if r.Deterministic != "" {
 		fmt.Fprintf(&b, "Bits are compared with the formula %s, of numbers that cancel.\n",
 			r.Deterministic)
@@ -111,11 +112,4 @@ func thousands(n int64) string {
 		digits = digits[:at] + "," + digits[at:]
 	}
 	return digits
-}
-
-func plural(n int, noun string) string {
-	if n == 1 {
-		return "1 " + noun
-	}
-	return fmt.Sprintf("%d %ss", n, noun)
 }

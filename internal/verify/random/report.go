@@ -5,6 +5,7 @@ import (
 	"io"
 
 	"symmem"
+	"symmem/internal/ranklist"
 )
 
 // Report is what a run has found: alike on all ranks, but for Findings, which are a rank's own.
@@ -54,11 +55,13 @@ func (r *Report) OK() bool { return r.Wrong == 0 && !r.Differs && len(r.Lost()) 
 // WriteText writes the report for people. Of the resources it shows rank 0's and those that are
 // lost.
 func (r *Report) WriteText(w io.Writer) error {
-	text := fmt.Sprintf("%d rounds from %d, seed %d, %d ranks, backend %s, %.1f s\n"+
-		"%d steps, %d checked calls, %d replays of %d graphs, %d groups, %d aborts, %s checked, "+
-		"%s mapped at most\n", r.Rounds, r.From, r.Seed, r.Ranks, r.Backend, r.ElapsedMS/1000,
-		r.Steps, r.Calls, r.Replays, r.Graphs, r.Groups, r.Aborts, bytesText(r.Bytes),
-		bytesText(r.Peak))
+	count := ranklist.Plural[int64]
+	text := fmt.Sprintf("%s from %d, seed %d, %s, backend %s, %.1f s\n"+
+		"%s, %s, %s of %s, %s, %s, %s checked, %s mapped at most\n",
+		count(int64(r.Rounds), "round"), r.From, r.Seed, count(int64(r.Ranks), "rank"), r.Backend,
+		r.ElapsedMS/1000, count(r.Steps, "step"), count(r.Calls, "checked call"),
+		count(r.Replays, "replay"), count(r.Graphs, "graph"), count(r.Groups, "group"),
+		count(r.Aborts, "abort"), bytesText(r.Bytes), bytesText(r.Peak))
 	for _, resource := range r.Resources {
 		if resource.Rank == 0 || resource.Lost() {
 			text += resource.String() + "\n"
@@ -91,12 +94,13 @@ func (r *Report) verdict() string {
 	case len(r.Resources) == 0:
 		lost = "too few rounds to see what comes back"
 	case n > 0:
-		lost = fmt.Sprintf("%d resources are lost", n)
+		lost = "lost: " + ranklist.Plural(n, "resource")
 	}
 	if r.Wrong == 0 {
 		return "no wrong element, " + lost
 	}
-	return fmt.Sprintf("%d wrong elements, the first in round %d, %s", r.Wrong, r.FirstWrong, lost)
+	return fmt.Sprintf("%s, the first in round %d, %s", ranklist.Plural(r.Wrong, "wrong element"),
+		r.FirstWrong, lost)
 }
 
 func bytesText(n int64) string { return fmt.Sprintf("%.1f MiB", float64(n)/(1<<20)) }

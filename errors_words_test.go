@@ -1,0 +1,56 @@
+package symmem_test
+
+import (
+	"strings"
+	"testing"
+
+	"symmem"
+)
+
+// TestErrorsSayNothingTwice: the layers of a call each add what they know, such as "copying 4 bytes".
+func TestErrorsSayNothingTwice(t *testing.T) {
+	together(t, 1, symmem.Options{}, func(r *rank) {
+		p := r.pool()
+		m := r.alloc(p, 1<<20).Memory()
+		four := symmem.Host(make([]byte, 4))
+		s := r.DefaultStream()
+		_, tooLittle := p.Alloc(-5)
+		_, tooMuch := p.Alloc(1 << 60)
+		_, beyond := m.Slice(8, 1<<20)
+		_, ranks := r.Join(r.ctx, "g", []int{0, 0})
+		_, color := r.World().Split(r.ctx, -1, 0)
+		_, pool := r.NewPool(symmem.PoolOptions{Capacity: -1})
+		for name, err := range map[string]error{
+			"an allocation of a negative size": tooLittle, "one that is too large": tooMuch,
+			"a reservation of a negative size": p.Reserve(r.ctx, -5, nil),
+			"one that is larger than memory":   p.Reserve(r.ctx, 1<<60, nil),
+			"a copy of another size":           s.Copy(m, four), "a slice": beyond, "a group": ranks,
+			"a color": color, "a pool": pool,
+			"a sum": r.World().AllReduce(r.ctx, four, four, 4, symmem.Float32, symmem.Sum, s),
+		} {
+			if err == nil {
+				r.t.Errorf("%s is no error", name)
+				continue
+			}
+			if twice := repeated(err.Error()); twice != "" {
+				r.t.Errorf("%s: %q is said twice in %q", name, twice, err)
+			}
+		}
+		if err := s.Copy(m, four); !strings.Contains(err.Error(), "Slice") {
+			r.t.Errorf("%v does not say how to copy less", err)
+		}
+	})
+}
+
+// repeated returns a part of an error, or its verb, that the next part repeats.
+func repeated(text string) string {
+	parts := strings.Split(text, ": ")
+	for i, part := range parts[1:] {
+		verb, _, _ := strings.Cut(parts[i], " ")
+		next, _, _ := strings.Cut(part, " ")
+		if part == parts[i] || verb == next && strings.HasSuffix(verb, "ing") {
+			return next
+		}
+	}
+	return ""
+}
