@@ -13,7 +13,8 @@ import (
 //
 // States: capturing (between Stream.BeginCapture and Stream.EndCapture), ready, closed. Buffers
 // that the capture used are pinned until Close: freed meanwhile, they come back to their pool only
-// then. Windows outlive the graphs captured over them: Group.Close and Pool.Trim come after Close.
+// then, and Pool.Trim keeps their segments. Group.Close comes after Close: the windows of the group
+// go with it.
 type Graph struct {
 	rt   *Runtime
 	work driver.Graph

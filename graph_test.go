@@ -73,6 +73,45 @@ func TestBlocksOfACaptureAreNotHandedOutWhileTheGraphLives(t *testing.T) {
 	})
 }
 
+// TestTrimKeepsFreedMemoryOfALiveGraph: the replay after it is right, and the segment goes with the
+// Trim after the graph.
+func TestTrimKeepsFreedMemoryOfALiveGraph(t *testing.T) {
+	together(t, 2, symmem.Options{}, func(r *rank) {
+		p := r.pool()
+		b := r.window(p, mib)
+		m, err := b.Memory().Slice(0, 4)
+		r.ok(err)
+		given, got := r.alloc(r.pool(), 4), r.alloc(r.pool(), 4)
+		from, err := given.Memory().Slice(0, 4)
+		r.ok(err)
+		to, err := got.Memory().Slice(0, 4)
+		r.ok(err)
+		g := r.capture(func(s *symmem.Stream) {
+			r.ok(s.Copy(m, from))
+			r.ok(r.World().AllReduce(r.ctx, m, m, 1, symmem.Int32, symmem.Sum, s))
+			r.ok(s.Copy(to, m))
+		})
+		r.ok(b.Free())
+		r.ok(p.Trim(r.ctx, 0))
+		if s := p.Stats(); s.Pinned != mib || s.Segments != 1 || s.Windows != 1 {
+			r.failf("after a trim beside the graph: %+v", s)
+		}
+		s, sum := r.DefaultStream(), []int32{1}
+		r.ok(s.Copy(from, symmem.Host(sum)))
+		r.ok(g.Launch(s))
+		r.ok(s.Copy(symmem.Host(sum), to))
+		r.synchronize()
+		if sum[0] != 2 {
+			r.failf("the replay after the trim gives %d, not 2", sum[0])
+		}
+		r.ok(g.Close())
+		r.ok(p.Trim(r.ctx, 0))
+		if s := p.Stats(); s.Pinned != 0 || s.Segments != 0 || s.Windows != 0 {
+			r.failf("after the graph: %+v", s)
+		}
+	})
+}
+
 // TestNothingIsLeftOfACaptureThatFails, here since its stream ends: the rank can register again,
 // and buffers of the capture are pinned no more.
 func TestNothingIsLeftOfACaptureThatFails(t *testing.T) {

@@ -241,8 +241,9 @@ func (p *Pool) leave(g *Group) error {
 // Trim gives segments without live buffers back to the device, newest first, as long as at least
 // keep bytes stay mapped. It is collective over the domain: the ranks agree, all deregister, and
 // only then does any of them unmap. Before that each rank waits for the work that it has queued;
-// where an error says that it has not ended, the segments stay mapped until Close. No Graph over
-// the memory may be live; what graphs of other libraries use stays until they are gone.
+// where an error says that it has not ended, the segments stay mapped until Close. Segments with
+// buffers that a Graph, or a graph of another library, uses are kept until it is gone, also where the
+// buffers were freed.
 func (p *Pool) Trim(ctx context.Context, keep int64) error {
 	if err := p.rt.drain(ctx); err != nil {
 		return fmt.Errorf("trimming a pool: %w", err)
