@@ -134,10 +134,21 @@ func (d *DivergenceError) closing() string {
 		out = fmt.Sprintf("; %s %s from the majority",
 			d.Names.short(d.Deviant), verb(d.Deviant, "deviates", "deviate"))
 	}
+	if d.freed() {
+		out += "; if garbage collection makes that free, it comes at another time on each rank: " +
+			"free the buffer by a call, at the same place of the program on all ranks"
+	}
 	if len(d.Absent) > 0 {
 		out += fmt.Sprintf("; %s did not take part", d.Names.ranks(d.Absent))
 	}
 	return out
+}
+
+// freed reports whether some ranks have a free where others have something else.
+func (d *DivergenceError) freed() bool {
+	return d.Kind == KindPlacement && slices.ContainsFunc(d.Variants, func(v Variant) bool {
+		return v.HasEvent && v.Event.Kind == ledger.KindFree
+	})
 }
 
 // alike returns the ranks that have what variant i has, whatever their call sites.

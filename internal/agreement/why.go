@@ -85,6 +85,9 @@ func explain(d *DivergenceError, w variants) Why {
 	case !u.HasEvent:
 		return WhyUnknown
 	case u.Event.SameRequest(v.Event):
+		if u.Event.Kind == ledger.KindFree { // of different blocks
+			return WhyEvent
+		}
 		return WhyPlace
 	}
 	return shift(u.Event, v.Event, words(w.list[usual].note), words(w.list[deviant].note))

@@ -67,6 +67,11 @@ def test_a_tensor_too_many_is_a_divergence_that_names_the_lines(
         assert "END DivergenceError True" in result.out, result
 
 
+def test_a_free_by_the_garbage_collector_is_named(start: Start) -> None:
+    for result in start(PROGRAM, 2, "collected"):
+        assert result.out == "END DivergenceError True\n", result
+
+
 def test_workers_of_a_data_loader_are_told(start: Start) -> None:
     for result in start(PROGRAM, 2, "loader"):
         assert (result.code, result.out) == (0, "END True True\n"), result

@@ -158,6 +158,9 @@ def test_notes_about_tensors_are_written_out() -> None:
     assert 'rank 0 has "a tensor of PyTorch\'s at segment 3 offset 0x200"' in found
     assert 'rank 1 has "note 7 of kind 8"' in found
     assert "4096 bytes" in _library.readable(f"note 4096 of kind {0x70530004}")
+    both = f"note {place} of kind {0x70530001}; note {place} of kind {0x70530003}"
+    assert "garbage collection" in _library.readable(both)
+    assert "garbage collection" not in found
     assert "way ffff" in _library.readable(f"note -1 of kind {0x70530005}")
 
 

@@ -282,7 +282,13 @@ def readable(message: str) -> str:
         place = f"segment {segment} offset {offset:#x}"
         return _NOTES[Note(kind)].format(value=value & (1 << 64) - 1, place=place)
 
-    return _NOTE.sub(words, message)
+    found = _NOTE.sub(words, message)
+    if "a tensor of PyTorch's at" in found and "free memory of PyTorch's cache at" in found:
+        found += (
+            "; if garbage collection frees that tensor, it comes at another time on each rank: "
+            "drop the last reference at the same line on all ranks, or call gc.collect() there"
+        )
+    return found
 
 
 _lock = threading.Lock()

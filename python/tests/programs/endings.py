@@ -149,6 +149,23 @@ def diverge(level: str, scoped: str) -> None:
         print("END DivergenceError", found == lines, found, lines)
 
 
+def collected() -> None:
+    """A tensor in a cycle of references is freed when the collector comes, on rank 1 first."""
+    gc.disable()
+    world = opened()
+    try:
+        with symmem.use(world):
+            cycle: list[Any] = [symmem.empty(1 << 18)]
+            cycle.append(cycle)
+            del cycle
+            if RANK == 1:
+                gc.collect()
+            x = symmem.empty(1 << 20)
+        symmem.all_reduce(x)
+    except symmem.DivergenceError as e:
+        print("END DivergenceError", "garbage collection" in str(e))
+
+
 class Squares(torch.utils.data.Dataset[int]):
     """A data set whose items are made in worker processes, which try symmem."""
 
