@@ -208,11 +208,25 @@ func (g *Group) names() agreement.Names {
 // for each other. It works on the host alone: it uses no stream and no GPU, and orders nothing that
 // streams run. The end of the context is final for the group, too.
 //
-// Agree, Any, All, Min, Max and Sum share their names. Ranks that make different ones of them under
-// one name get the DivergenceError, too.
+// Agree, AgreeFloat, AgreeString, Any, All, Min, Max and Sum share their names. Ranks that make
+// different ones of them under one name get the DivergenceError, too.
 func (g *Group) Agree(ctx context.Context, name string, value int64) error {
 	_, err := g.values.combine(ctx, valueCall{operation: valueAgree, name: name, value: value})
 	return err
+}
+
+// AgreeFloat compares a number with a fraction: see Agree. Values are alike if their bits are, and
+// every NaN is like every other.
+func (g *Group) AgreeFloat(ctx context.Context, name string, value float64) error {
+	c := valueCall{operation: valueAgreeFloat, name: name, value: floatBits(value)}
+	_, err := g.values.combine(ctx, c)
+	return err
+}
+
+// AgreeString compares a text of any length, such as a configuration: see Agree. Ranks exchange its
+// digest; where they differ, the error quotes the beginning of each text.
+func (g *Group) AgreeString(ctx context.Context, name, value string) error {
+	return g.values.agreeString(ctx, name, value, 0)
 }
 
 // Step compares which step of the program begins on each rank, such as "decode(batch=8)": a text

@@ -2,6 +2,7 @@ package symmem
 
 import (
 	"context"
+	"math"
 	"slices"
 	"unsafe"
 
@@ -51,22 +52,30 @@ func (i Interop) Reserve(
 	return p.reserveFor(ctx, s, bytes, g, i.site)
 }
 
-// Value is Group.Agree (operation 1), Any (2), All (3), Min (4), Max (5) or Sum (6), as symmem.h
-// numbers them. Any and All take 0 for false and anything else for true, and return 0 or 1. Agree
-// returns the value.
+// Value is Group.Agree (operation 1), Any (2), All (3), Min (4), Max (5), Sum (6) or AgreeFloat
+// (8), as symmem.h numbers them. Any and All take 0 for false and anything else for true, and
+// return 0 or 1. AgreeFloat takes the bits of a float64. It and Agree return the value.
 func (i Interop) Value(
 	ctx context.Context, g *Group, operation int, name string, value int64,
 ) (int64, error) {
 	o := valueOperation(operation)
-	if !o.known() || o == valueStep {
+	if !o.known() || o.hasText() {
 		return 0, invalid("operation %d on value %q", operation, name)
 	}
 	if o == valueAny || o == valueAll {
 		value = truth(value != 0)
 	}
+	if o == valueAgreeFloat {
+		value = floatBits(math.Float64frombits(uint64(value)))
+	}
 	return g.values.combine(ctx, valueCall{
 		operation: o, name: name, value: value, site: i.site,
 	})
+}
+
+// AgreeString is Group.AgreeString.
+func (i Interop) AgreeString(ctx context.Context, g *Group, name, value string) error {
+	return g.values.agreeString(ctx, name, value, i.site)
 }
 
 // Step is Group.Step.

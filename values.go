@@ -2,9 +2,14 @@ package symmem
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/binary"
 	"fmt"
 	"hash/fnv"
 	"maps"
+	"math"
+	"strconv"
+	"strings"
 	"sync/atomic"
 
 	"symmem/driver"
@@ -33,6 +38,8 @@ const (
 	valueMax
 	valueSum
 	valueStep // Group.Step; the value is a digest
+	valueAgreeFloat
+	valueAgreeString
 	valueOperations
 	// valueReports is no operation: a step that carries the size of a report.
 	valueReports
@@ -41,7 +48,7 @@ const (
 var valueOperationNames = [valueOperations]string{
 	valueAgree: "Agree", valueAny: "Any", valueAll: "All",
 	valueMin: "Min", valueMax: "Max", valueSum: "Sum",
-	valueStep: "Step",
+	valueStep: "Step", valueAgreeFloat: "Agree", valueAgreeString: "Agree",
 }
 
 // String returns the operation's name.
@@ -53,6 +60,14 @@ func (o valueOperation) String() string {
 }
 
 func (o valueOperation) known() bool { return o > 0 && o < valueOperations }
+
+// compares reports whether all that ranks give has to be alike.
+func (o valueOperation) compares() bool {
+	return o == valueAgree || o == valueStep || o == valueAgreeFloat || o == valueAgreeString
+}
+
+// hasText reports whether ranks give the digest of a text, which only their reports contain.
+func (o valueOperation) hasText() bool { return o == valueStep || o == valueAgreeString }
 
 // values are the numbers that the ranks of a group compare on the host.
 type values struct {
@@ -126,8 +141,9 @@ type valueCall struct {
 	name      string
 	value     int64
 	site      uint32
-	// what says which step begins, and launched is how many collectives this rank has launched since
-	// the step before.
+	// what names the step that begins, and launched counts the collectives that this rank has
+	// launched since the step before. For valueAgreeString they are the text, quoted and cut, and
+	// the second half of its digest.
 	what     string
 	launched uint64
 }
@@ -138,10 +154,14 @@ func (c *valueCall) words() driver.Words {
 
 // event says in words what this rank has given.
 func (c *valueCall) event() string {
-	if c.operation == valueStep {
+	switch c.operation {
+	case valueStep:
 		return c.what + ", after " + driver.Plural(c.launched, "collective")
+	case valueAgreeString:
+		return fmt.Sprintf("%v of %s", c.operation, c.what)
+	default:
+		return eventOf(c.words())
 	}
-	return eventOf(c.words())
 }
 
 // text is event with the name of the value.
@@ -155,10 +175,31 @@ func (c *valueCall) text() string {
 // eventOf says in words what a rank has given.
 func eventOf(w driver.Words) string {
 	o, value := valueOperation(w[0]), int64(w[1])
-	if o == valueAny || o == valueAll {
+	switch o {
+	case valueAny, valueAll:
 		return fmt.Sprintf("%v of %v", o, value != 0)
+	case valueAgreeFloat:
+		return fmt.Sprintf("%v of %s", o, floatText(math.Float64frombits(w[1])))
+	default:
+		return fmt.Sprintf("%v of %d", o, value)
 	}
-	return fmt.Sprintf("%v of %d", o, value)
+}
+
+// floatBits returns the bits by which floats are compared: those of one NaN for all.
+func floatBits(value float64) int64 {
+	if math.IsNaN(value) {
+		value = math.NaN()
+	}
+	return int64(math.Float64bits(value))
+}
+
+// floatText writes a float so that it reads unlike an integer.
+func floatText(value float64) string {
+	text := strconv.FormatFloat(value, 'g', -1, 64)
+	if !strings.ContainsAny(text, ".eIN") {
+		text += ".0"
+	}
+	return text
 }
 
 // fold makes the result of what all ranks have given. It reports whether their calls go together:
@@ -172,7 +213,7 @@ func fold(all []driver.Words) (result int64, same bool, err error) {
 			return 0, false, fmt.Errorf("rank %d of the group gave operation %d, which there is none of",
 				r, w[0])
 		}
-		same = same && w[0] == first[0] && (o != valueAgree && o != valueStep || w == first)
+		same = same && w[0] == first[0] && (!o.compares() || w == first)
 		if r > 0 {
 			result = o.join(result, int64(w[1]))
 		}
@@ -217,6 +258,24 @@ func (v *values) step(ctx context.Context, what string, site uint32) error {
 	_, err := v.combine(ctx, valueCall{
 		operation: valueStep, name: stepName, value: int64(digest.Sum64()), site: site,
 		what: what,
+	})
+	return err
+}
+
+// maxQuoted is the most bytes of a text that an error quotes.
+const maxQuoted = 120
+
+// agreeString compares a text by its digest.
+func (v *values) agreeString(ctx context.Context, name, text string, site uint32) error {
+	digest := sha256.Sum256([]byte(text))
+	low, high := binary.LittleEndian.Uint64(digest[:]), binary.LittleEndian.Uint64(digest[8:])
+	what := strconv.Quote(text[:min(len(text), maxQuoted)])
+	if len(text) > maxQuoted {
+		what += fmt.Sprintf("... (%d bytes, digest %016x)", len(text), low)
+	}
+	_, err := v.combine(ctx, valueCall{
+		operation: valueAgreeString, name: name, value: int64(low), launched: high, what: what,
+		site: site,
 	})
 	return err
 }

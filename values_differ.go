@@ -154,7 +154,7 @@ func (v *values) divergence(
 	}
 	for r, w := range given {
 		side := Side{Event: eventOf(w), Site: reports[r].Site, Before: reports[r].Before}
-		if valueOperation(w[0]) == valueStep {
+		if valueOperation(w[0]).hasText() {
 			side.Event = reports[r].Event
 		}
 		at := slices.IndexFunc(d.Sides, func(s Side) bool {

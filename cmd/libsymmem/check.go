@@ -53,10 +53,29 @@ func goValue(of *C.struct_symmem_value, site C.uint32_t, number *C.int64_t) C.in
 		name := C.GoStringN(&of.name[0], C.int(of.name_length))
 		got, err := library.Value(uint64(of.group), int(of.operation), name, int64(*number),
 			uint32(site))
-		if err == nil && of.operation != C.SYMMEM_VALUE_AGREE {
+		agree := of.operation == C.SYMMEM_VALUE_AGREE || of.operation == C.SYMMEM_VALUE_AGREE_FLOAT
+		if err == nil && !agree {
 			*number = C.int64_t(got)
 		}
 		return err
+	})
+}
+
+//export goAgreeString
+func goAgreeString(
+	group C.uint64_t, nameLength C.size_t, name *C.char, length C.size_t, text *C.char,
+	site C.uint32_t,
+) C.int {
+	return guarded(func() error {
+		called, err := textOf(nameLength, name)
+		if err != nil {
+			return err
+		}
+		value, err := textOf(length, text)
+		if err != nil {
+			return err
+		}
+		return library.AgreeString(uint64(group), called, value, uint32(site))
 	})
 }
 

@@ -118,6 +118,12 @@ API int symmem_value(const struct symmem_value *of, int64_t *number) {
 	return WAITING(goValue((struct symmem_value *)of, symmem_current_site(), number));
 }
 
+API int symmem_agree_string(uint64_t group, size_t name_n, const char *name, size_t n,
+                            const char *text, uint32_t site) {
+	if (site == 0) site = symmem_current_site();
+	return WAITING(goAgreeString(group, name_n, (char *)name, n, (char *)text, site));
+}
+
 API int symmem_step(uint64_t group, size_t n, const char *what, uint32_t site) {
 	return WAITING(goStep(group, n, (char *)what, site != 0 ? site : symmem_current_site()));
 }

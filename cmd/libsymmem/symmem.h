@@ -47,7 +47,7 @@ extern "C" {
 
 /* The version of this interface. It grows when functions are added; nothing is renamed or removed
  * within one major version (the part above 1000). */
-#define SYMMEM_ABI_VERSION 1002
+#define SYMMEM_ABI_VERSION 1003
 
 /* Codes. After each stands what makes it come and what the caller does about it. */
 enum {
@@ -115,7 +115,8 @@ enum {
 	SYMMEM_VALUE_ALL = 3,   /* 1 if none is 0, else 0 */
 	SYMMEM_VALUE_MIN = 4,   /* the least */
 	SYMMEM_VALUE_MAX = 5,   /* the greatest */
-	SYMMEM_VALUE_SUM = 6    /* their sum, which wraps around */
+	SYMMEM_VALUE_SUM = 6,   /* their sum, which wraps around */
+	SYMMEM_VALUE_AGREE_FLOAT = 8 /* compares the bits of a double; all NaNs are alike */
 };
 
 /* Who chooses the path of a collective. */
@@ -448,7 +449,7 @@ enum { SYMMEM_VALUE_NAME = 128 };
 /* What is gathered and where: the same for many calls, so that a binding packs it once. */
 struct symmem_value {
 	uint64_t group;
-	int32_t operation; /* SYMMEM_VALUE_AGREE to SYMMEM_VALUE_SUM */
+	int32_t operation; /* SYMMEM_VALUE_AGREE to SYMMEM_VALUE_AGREE_FLOAT */
 	uint32_t site;     /* the line that calls; that of symmem_set_site where it is 0 */
 	size_t name_length;
 	char name[SYMMEM_VALUE_NAME];
@@ -456,14 +457,19 @@ struct symmem_value {
 
 /* Gathers a number of every rank of the group under a name, on the host: no stream and no GPU takes
  * part. It waits for the n-th call under the name of every rank. *number is this rank's, and becomes
- * what the operation makes of all; SYMMEM_VALUE_AGREE only reads it. That one gives
- * SYMMEM_ERR_DIVERGENCE on all ranks where they differ, and so do other operations where ranks make
+ * what the operation makes of all; SYMMEM_VALUE_AGREE and SYMMEM_VALUE_AGREE_FLOAT only read it. These
+ * give SYMMEM_ERR_DIVERGENCE on all ranks where they differ, and so do others where ranks make
  * different ones; symmem_last_error_json has each rank's number, call site and last ten numbers, and
  * the group goes on. A rank that does not come is final for the group, as everywhere.
  *
  * Names have 1 to SYMMEM_VALUE_NAME bytes; a group has 256 at most. They do not wait for each other,
  * and calls under one name come one after the other; any thread may call. */
 int symmem_value(const struct symmem_value *of, int64_t *number);
+
+/* Compares a text of up to 1 MiB under a name, as SYMMEM_VALUE_AGREE compares a number. Errors quote
+ * the beginning of each text. */
+int symmem_agree_string(uint64_t group, size_t name_length, const char *name, size_t length,
+                        const char *text, uint32_t site);
 
 /* Compares which step of the program begins on each rank of the group, a text of 1 to 1024 bytes
  * such as "decode(batch=8)", and how many collectives of the group each rank has launched since its

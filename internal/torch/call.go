@@ -264,18 +264,35 @@ func (l *Library) Value(
 	return got, nil
 }
 
+// AgreeString compares a text on the ranks of a group, and waits as Value does: see
+// symmem.Interop.AgreeString.
+func (l *Library) AgreeString(handle uint64, name, value string, site uint32) error {
+	return l.compared(handle, site, func(ctx context.Context, i symmem.Interop, g *group) error {
+		return i.AgreeString(ctx, g.Group, name, value)
+	})
+}
+
 // Step compares which step begins on the ranks of a group, and waits as Value does: see
 // symmem.Interop.Step.
 func (l *Library) Step(handle uint64, what string, site uint32) error {
+	return l.compared(handle, site, func(ctx context.Context, i symmem.Interop, g *group) error {
+		return i.Step(ctx, g.Group, what)
+	})
+}
+
+// compared makes a comparison in a group, on a thread of its own where the group spans machines.
+func (l *Library) compared(
+	handle uint64, site uint32, do func(context.Context, symmem.Interop, *group) error,
+) error {
 	r, g, err := l.find(handle)
 	if err != nil {
 		return err
 	}
 	interop := r.rt.Interop().At(site)
 	if g.machines <= 1 {
-		return interop.Step(context.Background(), g.Group, what)
+		return do(context.Background(), interop, g)
 	}
 	return l.apart("comparing values", func(ctx context.Context) error {
-		return interop.Step(ctx, g.Group, what)
+		return do(ctx, interop, g)
 	})
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import gc
 import importlib
 import inspect
 import re
@@ -65,13 +66,13 @@ def takes(call: str) -> bool:
     )
 
 
-def of_torch(method: str) -> bool:
-    """Report whether something of PyTorch's that messages name in passing has a method."""
+def called(method: str) -> bool:
+    """Report whether something that messages name in passing has a method."""
     import torch
     from torch.distributed.device_mesh import DeviceMesh
     from torch.distributed.tensor import DTensor
 
-    return any(hasattr(kind, method) for kind in (torch.Tensor, DTensor, DeviceMesh))
+    return any(hasattr(kind, method) for kind in (torch.Tensor, DTensor, DeviceMesh, gc))
 
 
 KINDS: dict[str, tuple[str, Callable[[str], bool], bool]] = {
@@ -81,7 +82,7 @@ KINDS: dict[str, tuple[str, Callable[[str], bool], bool]] = {
     "flag": (r"(?<![\w-])--[a-z][a-z-]+", lambda name: name in flags(), False),
     "variable": (r"\bSYMMEM_[A-Z_]+", lambda name: f"`{name}`" in ENVIRONMENT.read_text(), False),
     "function of PyTorch": (r"\btorch\.[a-zA-Z_]+(?:\.[a-zA-Z_]+)*", has, True),
-    "method": (r"(?<=\.)([a-z_]+)(?=\(\))", of_torch, True),
+    "method": (r"(?<=\.)([a-z_]+)(?=\(\))", called, True),
 }
 
 

@@ -137,6 +137,16 @@ void diverge(void) {
 	WANT(SYMMEM_ERR_INVALID, symmem_value(&batch, &number));
 	WANT(SYMMEM_ERR_INVALID, symmem_value(&summed, NULL));
 	WANT(SYMMEM_ERR_INVALID, symmem_value(NULL, &number));
+	union { double value; int64_t bits; } rate = {0.5};
+	batch = (struct symmem_value){world, SYMMEM_VALUE_AGREE_FLOAT, 0, 4, "rate"};
+	DO(symmem_value(&batch, &rate.bits));
+	rate.value += rank;
+	WANT(SYMMEM_ERR_DIVERGENCE, symmem_value(&batch, &rate.bits));
+	CONTAINS("Agree of 1.5 at model.py:10", symmem_last_error(sizeof text_, text_, &length_));
+	DO(symmem_agree_string(world, 4, "name", 4, "adam", 0));
+	WANT(SYMMEM_ERR_DIVERGENCE, symmem_agree_string(world, 4, "name", 1, rank ? "b" : "a", 0));
+	CONTAINS("Agree of \"b\" at model.py:10", symmem_last_error(sizeof text_, text_, &length_));
+	WANT(SYMMEM_ERR_INVALID, symmem_agree_string(world, 4, "name", 1, NULL, 0));
 	DO(symmem_step(world, 6, "decode", 0));
 	WANT(SYMMEM_ERR_DIVERGENCE, symmem_step(world, 7, rank ? "prefill" : "sample ", 0));
 	CONTAINS("prefill, after 0 collectives", symmem_last_error(sizeof text_, text_, &length_));

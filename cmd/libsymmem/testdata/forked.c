@@ -44,6 +44,7 @@ static void opening(uint64_t world, void *at) {
 	REFUSED(symmem_step(world, 1, "s", 0));
 	const struct symmem_value of = {world, SYMMEM_VALUE_AGREE, 0, 1, "n"};
 	REFUSED(symmem_value(&of, &out.seen));
+	REFUSED(symmem_agree_string(world, 1, "n", 1, "s", 0));
 	REFUSED(symmem_note(0, 1, 1));
 	REFUSED(symmem_site(1, "s", &out.site));
 }

@@ -23,7 +23,7 @@ The guides are in `docs` next to the sources. `import symmem` imports neither to
 #   how ranks meet: _launch, _rendezvous
 #   this rank: _streams, _work, _attach, _places, _runtime
 #   its groups: _group, _scope, _groups, _origin, _session
-#   calls: _terms, _memory, _call, _collectives, _messages, _ops, _values
+#   calls: _terms, _memory, _call, _collectives, _messages, _ops, _values, _stop
 #   what is public: _make, _questions, _api, _version, __init__
 #   programs: _workload, _formula, _report, verify, bench
 
@@ -52,6 +52,7 @@ from symmem._memory import Block
 from symmem._messages import irecv, isend, recv, send
 from symmem._questions import Explanation, check, explain, is_symmetric, set_check, stats
 from symmem._scope import Nothing
+from symmem._stop import request_stop, should_stop
 from symmem._torch import compiling, loaded, modules, pytorch
 from symmem._values import agree, all_, any_, max_, min_, step, sum_
 from symmem._version import __version__
@@ -148,10 +149,12 @@ __all__ = [
     "ones",
     "recv",
     "reduce_scatter_tensor",
+    "request_stop",
     "reserve",
     "send",
     "set_check",
     "set_path",
+    "should_stop",
     "stats",
     "step",
     "sum_",

@@ -97,6 +97,7 @@ class Value(IntEnum):
     MIN = 4
     MAX = 5
     SUM = 6
+    AGREE_FLOAT = 8
 
 
 ANY_SOURCE = -1

@@ -91,6 +91,7 @@ _STATUS: dict[str, list[Any]] = {
     "symmem_set_check": [_int],
     "symmem_note": [_int, _i64, _i64],
     "symmem_value": [c.c_char_p, c.POINTER(_i64)],
+    "symmem_agree_string": [_u64, *_text_in, *_text_in, c.c_uint32],
     "symmem_step": [_u64, *_text_in, c.c_uint32],
     "symmem_callsites": [],
     "symmem_site": [*_text_in, c.POINTER(c.c_uint32)],

@@ -1,4 +1,4 @@
-"""Numbers that ranks compare on the host: no stream and no GPU takes part.
+"""Values that ranks compare on the host: no stream and no GPU takes part.
 
 The names end in an underscore where Python has a function of that name, so that
 `from symmem import *` hides none.
@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes as c
 import struct
 import sys
+from numbers import Integral, Real
 from operator import index
 from typing import TYPE_CHECKING
 
@@ -23,9 +24,10 @@ if TYPE_CHECKING:
     from symmem._group import Group
     from symmem._terms import GroupLike
 
-_AGREE = int(Value.AGREE)
+_AGREE, _AGREE_FLOAT = int(Value.AGREE), int(Value.AGREE_FLOAT)
 _frame = sys._getframe
 _number = struct.Struct("q").pack
+_float = struct.Struct("d").pack
 _value = struct.Struct("QiIN128s").pack
 """Packs struct symmem_value."""
 
@@ -34,15 +36,18 @@ _MOST_LINES = 4096
 of them."""
 
 
-def agree(value: SupportsIndex, name: str, group: GroupLike = None) -> None:
-    """Compare a number across all ranks, on the host, in a microsecond or two.
+def agree(value: SupportsIndex | float | str, name: str, group: GroupLike = None) -> None:
+    """Compare a value across all ranks, on the host, in a microsecond or two.
 
-    Call it where ranks must take the same branch: with the size of a batch, a choice, a digest. It
-    uses no stream and no GPU, may be called between replays of graphs and from any thread, and
-    waits for the n-th call under the name on every rank; names do not wait for each other.
+    Call it where ranks must take the same branch: with the size of a batch, a learning rate, a
+    choice, a configuration. It uses no stream and no GPU, may be called between replays of graphs
+    and from any thread, and waits for the n-th call under the name on every rank; names do not wait
+    for each other.
 
     Args:
-        value: an integer of 64 bits, or a bool.
+        value: an integer of 64 bits, a bool, a float or a text. Floats are alike if their bits are,
+            and every NaN is like every other; an integer is not like a float. Of a text of more
+            than 120 bytes errors quote the beginning.
         name: what the value is, such as "batch size": 1 to 128 bytes, at most 256 in a group.
         group: as `symmem.group` takes it; the world unless given.
 
@@ -51,7 +56,7 @@ def agree(value: SupportsIndex, name: str, group: GroupLike = None) -> None:
             and last ten values. The group goes on.
         TimeoutError: a rank does not come. This is final for the group, as is `RankLostError`.
     """
-    # As _combine does, but for what this can do without: it is called in every step of a program.
+    # As combine does, but for what this can do without: it is called in every step of a program.
     found = find(group)
     frame = _frame(1)
     try:
@@ -65,34 +70,49 @@ def agree(value: SupportsIndex, name: str, group: GroupLike = None) -> None:
     try:
         number = _number(value)
     except struct.error:
-        number = _number(_checked(value))
+        if isinstance(value, str):
+            _agree_on_text(found, frame, value, name)
+            return
+        if isinstance(value, Integral) or not isinstance(value, Real):
+            number = _number(_checked(value))
+        else:
+            of = _packed(found, frame, name, _AGREE_FLOAT)
+            number = _float(value)
     if failed := found.library.value(of, number):
         raise found.library.error(failed)
 
 
+def _agree_on_text(found: Group, frame: FrameType, value: str, name: str) -> None:
+    text, called = value.encode("utf-8", "surrogatepass"), name.encode()
+    site = found.runtime.site(frame)
+    found.library.call(
+        "symmem_agree_string", found.handle, len(called), called, len(text), text, site
+    )
+
+
 def any_(value: object, name: str, group: GroupLike = None) -> bool:
     """Report whether the value is true on any rank: see `symmem.agree`."""
-    return _combine(Value.ANY, bool(value), name, group) != 0
+    return combine(Value.ANY, bool(value), name, group) != 0
 
 
 def all_(value: object, name: str, group: GroupLike = None) -> bool:
     """Report whether the value is true on all ranks: see `symmem.agree`."""
-    return _combine(Value.ALL, bool(value), name, group) != 0
+    return combine(Value.ALL, bool(value), name, group) != 0
 
 
 def min_(value: SupportsIndex, name: str, group: GroupLike = None) -> int:
     """Return the least value of all ranks: see `symmem.agree`."""
-    return _combine(Value.MIN, value, name, group)
+    return combine(Value.MIN, value, name, group)
 
 
 def max_(value: SupportsIndex, name: str, group: GroupLike = None) -> int:
     """Return the greatest value of all ranks: see `symmem.agree`."""
-    return _combine(Value.MAX, value, name, group)
+    return combine(Value.MAX, value, name, group)
 
 
 def sum_(value: SupportsIndex, name: str, group: GroupLike = None) -> int:
     """Return the sum of all ranks' values, which wraps around at 64 bits: see `symmem.agree`."""
-    return _combine(Value.SUM, value, name, group)
+    return combine(Value.SUM, value, name, group)
 
 
 class Step:
@@ -148,9 +168,15 @@ def _said(value: object) -> str:
     raise errors.InvalidError(f"an argument of a step is a {type(value).__name__}, not a number")
 
 
-def _checked(value: SupportsIndex) -> int:
-    """Refuse what has more than 64 bits, which ctypes would cut off."""
-    number = index(value)
+def _checked(value: object) -> int:
+    """Refuse what is no integer, or has more than 64 bits, which ctypes would cut off."""
+    try:
+        number = index(value)  # type: ignore[arg-type]
+    except TypeError:
+        raise errors.InvalidError(
+            f"the value is a {type(value).__name__}: an integer is needed, and agree also takes a "
+            "float or a text"
+        ) from None
     if -(1 << 63) <= number < 1 << 63:
         return number
     raise errors.InvalidError(f"the value {number} has more than 64 bits")
@@ -175,7 +201,7 @@ def _packed(found: Group, frame: FrameType, name: str, operation: int) -> bytes:
     return of
 
 
-def _combine(operation: int, value: SupportsIndex, name: str, group: GroupLike) -> int:
+def combine(operation: int, value: SupportsIndex, name: str, group: GroupLike) -> int:
     """Make one call for the line that called the caller."""
     found = find(group)
     frame = _frame(2)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import sys
 import threading
+from functools import partial
+from typing import Any
 
 from harness import RANK, SIZE, check, main, raises
 
@@ -37,6 +39,37 @@ def values_are_folded_over_all_ranks() -> None:
 
 
 @check
+def floats_and_texts_are_compared_too() -> None:
+    words = "configuration" * 1000
+    for _ in range(3):
+        symmem.agree(0.1, "rate")
+        symmem.agree(float("nan"), "rate")
+        symmem.agree(words, "configuration")
+        symmem.agree("\udcff\0", "configuration")
+    odd: list[tuple[Any, Any, str]] = [
+        (0.5, 0.25, "Agree of 0.25"),
+        (1.0, 1, "Agree of 1"),
+        (1.0, True, "Agree of 1"),
+        ("adam", "sgd", 'Agree of "sgd"'),
+        (words, words + "b", 'Agree of "configuration'),
+        ("1", 1.0, "Agree of 1.0"),
+    ]
+    for usual, other, event in odd:
+        value = usual if RANK else other
+        error = raises(symmem.DivergenceError, lambda value=value: symmem.agree(value, "rate"))
+        side = next(s for s in error.sides if 0 in s.ranks)
+        assert side.event.startswith(event), error.sides
+        assert side.site.startswith(__file__), error.sides
+        assert len(error.sides) == 2, error.sides
+    wrong: list[Any] = [None, [1], b"1", 1j]
+    for value in wrong:
+        raises(symmem.InvalidError, partial(symmem.agree, value, "rate"))
+    not_whole: Any = 0.5
+    raises(symmem.InvalidError, partial(symmem.sum_, not_whole, "rate"))
+    symmem.agree(0.5, "rate")
+
+
+@check
 def values_that_differ_are_named_and_the_group_goes_on() -> None:
     for step in range(11):
         symmem.agree(step, "step")
@@ -65,13 +98,12 @@ def values_that_differ_are_named_and_the_group_goes_on() -> None:
 def what_is_no_value_is_refused() -> None:
     for value in (1 << 63, -(1 << 63) - 1):
         raises(symmem.InvalidError, lambda value=value: symmem.agree(value, "batch size"))
-    raises(TypeError, lambda: symmem.agree(1.5, "batch size"))  # type: ignore[arg-type]
     for name in ("", "n" * 129):
         raises(symmem.InvalidError, lambda name=name: symmem.agree(1, name))
     for operation in (0, max(Value) + 1, -1):
         raises(
             symmem.InvalidError,
-            lambda operation=operation: _values._combine(operation, 1, "n", None),
+            lambda operation=operation: _values.combine(operation, 1, "n", None),
         )
     symmem.agree(8, "batch size")
 

@@ -1,0 +1,90 @@
+package symmem_test
+
+import (
+	"math"
+	"slices"
+	"strings"
+	"testing"
+
+	"symmem"
+)
+
+// TestFloatsThatDifferAreNamed compares bits: zeros of different signs differ, and NaNs do not.
+func TestFloatsThatDifferAreNamed(t *testing.T) {
+	together(t, 3, symmem.Options{}, func(r *rank) {
+		g := r.World()
+		for _, value := range []float64{0.1, -1e300, math.Inf(1), math.SmallestNonzeroFloat64} {
+			r.ok(g.AgreeFloat(r.ctx, "rate", value))
+		}
+		r.ok(g.AgreeFloat(r.ctx, "loss", math.Copysign(math.NaN(), float64(r.Rank()-1))))
+		odd := r.Rank() == 2
+		for _, c := range []struct {
+			usual, odd float64
+			events     [2]string
+		}{
+			{0.1, math.Nextafter(0.1, 1), [2]string{"Agree of 0.1", "Agree of 0.10000000000000002"}},
+			{0, math.Copysign(0, -1), [2]string{"Agree of 0.0", "Agree of -0.0"}},
+			{1e300, math.NaN(), [2]string{"Agree of 1e+300", "Agree of NaN"}},
+		} {
+			d := r.diverged(g.AgreeFloat(r.ctx, "rate", map[bool]float64{false: c.usual, true: c.odd}[odd]))
+			if !slices.Equal(d.Deviant, []int{2}) || d.Sides[0].Event != c.events[0] ||
+				d.Sides[1].Event != c.events[1] {
+				r.failf("got %+v, want %q", d.Sides, c.events)
+			}
+		}
+		var err error
+		if odd {
+			err = g.Agree(r.ctx, "rate", 3)
+		} else {
+			err = g.AgreeFloat(r.ctx, "rate", 3)
+		}
+		if d := r.diverged(err); d.Sides[0].Event != "Agree of 3.0" || d.Sides[1].Event != "Agree of 3" {
+			r.failf("got %+v", d.Sides)
+		}
+		r.ok(g.AgreeFloat(r.ctx, "rate", 3))
+	})
+}
+
+// TestStringsThatDifferAreNamed has strings that are quoted whole, and some whose first difference
+// lies behind what is quoted.
+func TestStringsThatDifferAreNamed(t *testing.T) {
+	together(t, 3, symmem.Options{}, func(r *rank) {
+		g := r.World()
+		long := strings.Repeat("configuration\n", 1000)
+		for _, text := range []string{"", "adam", "\x00\xff", long} {
+			r.ok(g.AgreeString(r.ctx, "optimizer", text))
+		}
+		for _, c := range []struct{ usual, odd, event string }{
+			{"adam", "sgd\n", `Agree of "sgd\n"`},
+			{"", "\x00", `Agree of "\x00"`},
+			{long + "a", long + "b", `Agree of "configuration\n`},
+			{"1", "1 ", `Agree of "1 "`},
+		} {
+			text := c.usual
+			if r.Rank() == 1 {
+				text = c.odd
+			}
+			d := r.diverged(g.AgreeString(r.ctx, "optimizer", text))
+			if !slices.Equal(d.Deviant, []int{1}) || len(d.Sides) != 2 ||
+				d.Sides[0].Event == d.Sides[1].Event || !strings.HasPrefix(d.Sides[1].Event, c.event) ||
+				len(d.Sides[1].Event) > 400 {
+				r.failf("got %+v, want %s", d.Sides, c.event)
+			}
+		}
+		var err error
+		if r.Rank() == 1 {
+			err = g.AgreeFloat(r.ctx, "optimizer", 3)
+		} else {
+			err = g.AgreeString(r.ctx, "optimizer", "3")
+		}
+		d := r.diverged(err)
+		if d.Sides[0].Event != `Agree of "3"` || d.Sides[1].Event != "Agree of 3.0" {
+			r.failf("got %+v", d.Sides)
+		}
+		if before := d.Sides[0].Before[0]; !strings.HasPrefix(before, `"optimizer": Agree of "1"`) {
+			r.failf("before it: %q", before)
+		}
+		r.ok(g.AgreeString(r.ctx, "optimizer", "3"))
+		r.is(g.AgreeString(r.ctx, "", "3"), symmem.ErrInvalid)
+	})
+}
