@@ -179,13 +179,14 @@ const (
 	SplitsDiffer       = driver.SplitsDiffer
 )
 
-// RankLostError says which ranks' processes have ended.
+// RankLostError says which ranks' processes have ended, or which ranks have closed symmem.
 //
 // Its fields, which "go doc symmem/driver.RankLostError" explains:
 //
 //	Ranks   []int
 //	Doing   string
 //	Members []int
+//	Left    bool
 type RankLostError = driver.RankLostError
 
 // PriorError says that a collective or a message was not run on some rank, because work before it

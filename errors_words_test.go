@@ -7,7 +7,7 @@ import (
 	"symmem"
 )
 
-// TestErrorsSayNothingTwice: the layers of a call each add what they know, such as "copying 4 bytes".
+// TestErrorsSayNothingTwice: each layer of a call adds what it knows, such as "copying 4 bytes".
 func TestErrorsSayNothingTwice(t *testing.T) {
 	together(t, 1, symmem.Options{}, func(r *rank) {
 		p := r.pool()

@@ -94,7 +94,7 @@ func TestTrimKeepsFreedMemoryOfALiveGraph(t *testing.T) {
 		r.ok(b.Free())
 		r.ok(p.Trim(r.ctx, 0))
 		if s := p.Stats(); s.Pinned != mib || s.Segments != 1 || s.Windows != 1 {
-			r.failf("after a trim beside the graph: %+v", s)
+			r.failf("after a trim while the graph lives: %+v", s)
 		}
 		s, sum := r.DefaultStream(), []int32{1}
 		r.ok(s.Copy(from, symmem.Host(sum)))

@@ -27,8 +27,8 @@ type Interop struct {
 }
 
 // Close is Runtime.Close, whose wait for other ranks to leave ends with the context, but after a
-// second at the earliest. It is for a rank that has failed, or whose user does not want to wait: the
-// others cannot open groups any more if this rank served the store.
+// second at the earliest. It is for a rank that has failed, or whose user does not want to wait:
+// the others cannot open groups any more if this rank served the store.
 func (i Interop) Close(ctx context.Context) error { return i.rt.close(ctx) }
 
 // Site returns the number of a place in a program that is not Go's, such as "model.py:120", for At:

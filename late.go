@@ -51,8 +51,8 @@ func (o Options) logLate(w LateWarning) {
 		"ranks", w.Ranks, "activity", w.Activity)
 }
 
-// lateTo returns a function that warns of ranks that have not come to Open, or not left, and returns
-// when to ask again.
+// lateTo returns a function that warns of ranks that have not come to Open, or not left, and
+// returns when to ask again.
 func (o Options) lateTo(doing string) func(missing []int, waited time.Duration) time.Duration {
 	late := o.late()
 	return func(missing []int, waited time.Duration) time.Duration {

@@ -157,8 +157,8 @@ func TestAProgramInC(t *testing.T) {
 	}
 }
 
-// TestAChildOfForkKeepsNoConnection: where it kept that of rank 1 to the store, rank 0 would wait in
-// its close for as long as the child lives.
+// TestAChildOfForkKeepsNoConnection: where it kept that of rank 1 to the store, rank 0 would wait
+// in its close for as long as the child lives.
 func TestAChildOfForkKeepsNoConnection(t *testing.T) {
 	b := build(t)
 	input, child, err := os.Pipe()

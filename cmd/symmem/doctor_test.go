@@ -16,8 +16,8 @@ import (
 	"symmem/internal/sys/systest"
 )
 
-// TestADoctorThatIsInterruptedReportsAndLeavesNothing: its ranks make NCCL log, and are in the midst
-// of that.
+// TestADoctorThatIsInterruptedReportsAndLeavesNothing: its ranks make NCCL log, and are in the
+// midst of that.
 func TestADoctorThatIsInterruptedReportsAndLeavesNothing(t *testing.T) {
 	if testing.Short() {
 		t.Skip("compiles the software GPU")

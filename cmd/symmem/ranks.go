@@ -129,8 +129,8 @@ func (f *rankFlags) asRanks(cmd *cobra.Command, rank func(rendezvous.World) erro
 	return nil
 }
 
-// untilSignal ends the context of a command at the first signal, so that the command can report what
-// it has done so far. A second signal ends the process.
+// untilSignal ends the context of a command at the first signal, so that the command can report
+// what it has done so far. A second signal ends the process.
 func untilSignal(cmd *cobra.Command) (stop func()) {
 	ctx, stop := signal.NotifyContext(cmd.Context(), syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
 	context.AfterFunc(ctx, stop)

@@ -267,6 +267,47 @@ func TestEveryBackendKeepsTheContract(t *testing.T) {
 	}
 }
 
+// TestTheBackendPageListsWhatKnowsABackendByName, and nothing else.
+func TestTheBackendPageListsWhatKnowsABackendByName(t *testing.T) {
+	page := loadPages(t)["docs/extending/backend.md"]
+	for _, f := range load(t) {
+		if f.test() || f.path == "backend.go" || strings.HasPrefix(f.path, "driver/") ||
+			strings.HasPrefix(f.path, "bench/") {
+			continue
+		}
+		knows := false
+		ast.Inspect(f.syntax, func(n ast.Node) bool {
+			knows = knows || namesBackend(n)
+			return true
+		})
+		if listed := strings.Contains(page, "`"+f.path+"`"); knows != listed {
+			t.Errorf("%s: it names a backend: %v; docs/extending/backend.md lists it: %v", f.path,
+				knows, listed)
+		}
+	}
+}
+
+// namesBackend reports whether a node compares with the name of a backend, or passes it on.
+func namesBackend(n ast.Node) bool {
+	switch n := n.(type) {
+	case *ast.BinaryExpr:
+		return isBackend(n.X) || isBackend(n.Y)
+	case *ast.CallExpr:
+		s, ok := n.Fun.(*ast.SelectorExpr)
+		return ok && s.Sel.Name == "LocalRanks" && slices.ContainsFunc(n.Args, isBackend)
+	case *ast.KeyValueExpr:
+		key, ok := n.Key.(*ast.Ident)
+		return ok && key.Name == "Backend" && isBackend(n.Value)
+	}
+	return false
+}
+
+// isBackend reports whether an expression is the name of a backend.
+func isBackend(e ast.Expr) bool {
+	literal, ok := e.(*ast.BasicLit)
+	return ok && (literal.Value == `"host"` || literal.Value == `"nccl"`)
+}
+
 // known lists the entries of an extension point.
 func (p *point) known(t *testing.T, files []*file) []string {
 	t.Helper()

@@ -30,8 +30,8 @@ const (
 const maxGreetingBytes = 4 << 10
 
 // greeting says for which rank a connection stands. The world is the prefix of its keys, and empty
-// before the rank has one. Job, Process and Place let the server refuse a second process that is the
-// same rank of the same job.
+// before the rank has one. Job, Process and Place let the server refuse a second process that is
+// the same rank of the same job.
 type greeting struct {
 	World   string `json:"world"`
 	Rank    int    `json:"rank"`
