@@ -23,6 +23,13 @@ def test_a_late_rank_is_waited_for_in_silence(
         assert result.err == "", result
 
 
+def test_a_late_rank_is_warned_of(start: Start, tmp_path: Path) -> None:
+    *others, last = start(PROGRAM, 3, "warned", str(tmp_path))
+    assert (last.code, last.out) == (0, "END\n"), last
+    for result in others:
+        assert "END [2] True opening symmem: still waiting for rank 2 of 3 after" in result.out, result
+
+
 def test_a_store_that_does_not_answer_is_named_at_the_timeout(start: Start, tmp_path: Path) -> None:
     _, second = start(PROGRAM, 2, "stopped", str(tmp_path))
     assert "END True" in second.out, second

@@ -105,7 +105,12 @@ def all_gather_into_tensor(
     source, target = call.read("input", tensor), call.write("output", output)
     _same(tensor, output)
     count = source.numel()
-    _sized("output", target, count * g.size)
+    if target.numel() != count * g.size:
+        raise errors.InvalidError(
+            f"output has {target.numel()} elements, {count * g.size} are needed: {g.size} parts of "
+            f"{count}, as long as this rank's; parts of different lengths are gathered by "
+            "symmem.all_to_all_single with split sizes"
+        )
     return call.run(
         "symmem_all_gather",
         count,

@@ -98,7 +98,8 @@ def meet(of: Origin, options: dict[str, Any]) -> None:
         seconds = of.timeout or DEFAULT_TIMEOUT
         options["timeout_ms"] = round(1000 * min(seconds, LONGEST_TIMEOUT))
     timeout = options["timeout_ms"] / 1000
-    told = _rendezvous.options(of.store, of.rank, len(of.ranks), timeout)
+    warn_after = options.get("warn_after_ms", 0) / 1000 or _rendezvous.WARN_AFTER
+    told = _rendezvous.options(of.store, of.rank, len(of.ranks), timeout, warn_after)
     options.update({**told, **options})
 
 

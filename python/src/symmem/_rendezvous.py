@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from symmem import _launch, errors
+from symmem._sites import warn
 
 
 def machine() -> str:
@@ -58,6 +59,9 @@ def address(world: list[str]) -> str:
 FIRST_PAUSE, LONGEST_PAUSE = 0.001, 0.1
 """Bounds, in seconds, of the pause between two questions whether other ranks have come."""
 
+WARN_AFTER = 30.0
+"""How many seconds a rank waits, unless told otherwise, before it warns of those that are late."""
+
 GRACE = 1.0
 """How many seconds the store has to answer a question that is asked at the deadline."""
 
@@ -69,11 +73,13 @@ class Meeting:
     a timeout, and that of a TCPStore prints warnings.
     """
 
-    def __init__(self, store: Any, rank: int, size: int, timeout: float):
+    def __init__(self, store: Any, rank: int, size: int, timeout: float, warn_after: float):
         self._store = store
         self._size = size
         self._begin = time.monotonic()
         self._timeout = timeout
+        self._warn_after = warn_after
+        self._warn_at = warn_after if warn_after > 0 else timeout + 1
         # A count of the process would differ where one of the ranks has met others before.
         self._prefix = f"symmem/{self._ask(store.add, f'symmem/met/{rank}', 1)}"
 
@@ -92,6 +98,8 @@ class Meeting:
         while not self._ask(self._store.check, names):
             if (left := self._left()) <= 0:
                 raise self._absence()
+            if self._timeout - left >= self._warn_at:
+                self._warn()
             time.sleep(min(pause, left))
             pause = min(2 * pause, LONGEST_PAUSE)
         return [str(self._ask(self._store.get, name).decode()) for name in names]
@@ -128,17 +136,38 @@ class Meeting:
             ) from error
         return found
 
-    def _absence(self) -> errors.AbsentError:
-        """Make the error that names all ranks that have not come."""
+    def _missing(self) -> tuple[list[int], str]:
+        """List the ranks that have not come, also in words."""
         missing = [
             rank
             for rank in range(self._size)
             if not self._ask(self._store.check, [f"{self._prefix}/{machine_key(rank)}"])
         ] or [0]  # All have come, but rank 0 has not said where to meet.
+        noun = "rank" if len(missing) == 1 else "ranks"
+        return missing, f"{noun} {', '.join(map(str, missing))} of {self._size}"
+
+    def _warn(self) -> None:
+        missing, words = self._missing()
+        waited = self._timeout - self._left()
+        self._warn_at = waited + 2 * self._warn_after
+        warning = errors.LateWarning(
+            f"opening symmem: still waiting for {words} after {waited:.1f} s",
+            data={
+                "group": "",
+                "doing": "opening symmem",
+                "waited_ms": round(waited * 1000),
+                "ranks": missing,
+                "activity": {},
+            },
+        )
+        warn(warning, again=True)
+
+    def _absence(self) -> errors.AbsentError:
+        """Make the error that names all ranks that have not come."""
+        missing, words = self._missing()
         waited = time.monotonic() - self._begin
-        words = f"{'rank' if len(missing) == 1 else 'ranks'} {', '.join(map(str, missing))}"
         return errors.AbsentError(
-            f"opening symmem: waited {waited:.1f} s for {words} of {self._size}, which did not "
+            f"opening symmem: waited {waited:.1f} s for {words}, which did not "
             "call symmem.init; find out why, or raise the timeout: symmem.init(timeout=...)",
             data={
                 "timeout": {
@@ -156,8 +185,17 @@ def machine_key(rank: int) -> str:
     return f"machine/{rank}"
 
 
-def options(store: Any, rank: int, size: int, timeout: float) -> dict[str, Any]:
+def options(
+    store: Any, rank: int, size: int, timeout: float, warn_after: float = WARN_AFTER
+) -> dict[str, Any]:
     """Find this rank's options for the library. Collective over the ranks of the store.
+
+    Args:
+        store: a store of torch.distributed.
+        rank: this rank.
+        size: how many ranks there are.
+        timeout: how many seconds to wait for others.
+        warn_after: how many seconds to wait before ranks are warned of; never if negative.
 
     Raises:
         AbsentError: ranks did not come within so many seconds; it names them.
@@ -168,7 +206,7 @@ def options(store: Any, rank: int, size: int, timeout: float) -> dict[str, Any]:
             "needs none, such as mpi): call symmem.init before init_process_group, or give "
             "symmem.init a process group of gloo or nccl"
         )
-    meeting = Meeting(store, rank, size, timeout)
+    meeting = Meeting(store, rank, size, timeout, warn_after)
     here = machine()
     meeting.say(machine_key(rank), here)
     world = meeting.hear(*[machine_key(r) for r in range(size)])

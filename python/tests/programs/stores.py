@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 import time
+import warnings
 from datetime import timedelta
 from pathlib import Path
 
@@ -50,6 +51,28 @@ def late(kind: str, folder: Path) -> None:
     print("SUM", x[0].item())
 
 
+def warned(folder: Path) -> None:
+    """The last rank comes when the others have been warned of it."""
+    dist.init_process_group("gloo", timeout=timedelta(seconds=30))
+    store = dist.distributed_c10d._get_default_store()
+    others = [f"warned/{rank}" for rank in range(SIZE - 1)]
+    if RANK == SIZE - 1:
+        store.wait(others, timedelta(seconds=60))
+        symmem.init(backend="host", timeout=60)
+        print("END")
+        return
+    seen: list[symmem.LateWarning] = []
+
+    def show(message: Warning | str, *_: object) -> None:
+        assert isinstance(message, symmem.LateWarning)
+        seen.append(message)
+        store.set(others[RANK], "yes")
+
+    warnings.showwarning = show
+    symmem.init(backend="host", timeout=60, options={"warn_after_ms": 50})
+    print("END", seen[0].ranks, seen[0].waited > 0, seen[0])
+
+
 def stopped(folder: Path) -> None:
     """Rank 0 serves the store and is stopped; rank 1 opens symmem meanwhile."""
     pid = folder / "pid"
@@ -80,6 +103,8 @@ if __name__ == "__main__":
     what, where = sys.argv[1], Path(sys.argv[2])
     if what == "stopped":
         stopped(where)
+    elif what == "warned":
+        warned(where)
     elif what == "fake":
         fake()
     else:
