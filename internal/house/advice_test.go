@@ -60,6 +60,18 @@ var advices = []advice{
 		exists: func(_ *testing.T, files []*file) []string { return exportsOf(files) },
 	},
 	{
+		kind:  "name of Go without its type",
+		named: regexp.MustCompile(`\b(?:see|call|use) ([A-Z][a-z]\w*)\b`),
+		exists: func(_ *testing.T, files []*file) []string {
+			var names []string
+			for _, name := range exportsOf(files) {
+				names = append(names, name[strings.IndexByte(name, '.')+1:])
+			}
+			return names
+		},
+		others: []string{"Linux"},
+	},
+	{
 		kind:  "name of Python",
 		named: regexp.MustCompile(`\bsymmem\.([a-z]\w*)\b`),
 		exists: func(t *testing.T, _ []*file) []string {
@@ -241,6 +253,7 @@ func TestAdviceToTakeWhatIsNotThereIsFound(t *testing.T) {
 	for kind, message := range map[string]string{
 		"command": "run symmem diagnose", "flag": "use --no-such", "variable": "set SYMMEM_NONE",
 		"function of C": "call symmem_none", "name of Go": "see Options.None",
+		"name of Go without its type":       "see Nothing",
 		"name of Python":                    "call symmem.none",
 		"argument of symmem.init in Python": "raise symmem.init(timeout_ms=5)",
 	} {

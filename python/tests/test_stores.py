@@ -27,7 +27,9 @@ def test_a_late_rank_is_warned_of(start: Start, tmp_path: Path) -> None:
     *others, last = start(PROGRAM, 3, "warned", str(tmp_path))
     assert (last.code, last.out) == (0, "END\n"), last
     for result in others:
-        assert "END [2] True opening symmem: still waiting for rank 2 of 3 after" in result.out, result
+        assert "END [2] True opening symmem: still waiting for rank 2 of 3 after" in result.out, (
+            result
+        )
 
 
 def test_a_store_that_does_not_answer_is_named_at_the_timeout(start: Start, tmp_path: Path) -> None:

@@ -72,8 +72,7 @@ def origin(found: Torch, which: Any) -> Origin:
     if group is dist.GroupMember.NON_GROUP_MEMBER:
         raise NotAMemberError("this rank is not in the process group")
     ranks = found.ranks_of(group)
-    store = dist.distributed_c10d._get_process_group_store(group)
-    return Origin(ranks, dist.get_rank(group), store, found.timeout_of(group))
+    return Origin(ranks, dist.get_rank(group), found.store_of(group), found.timeout_of(group))
 
 
 def _of_ranks(found: Torch, ranks: tuple[int, ...]) -> Origin:
@@ -87,8 +86,8 @@ def _of_ranks(found: Torch, ranks: tuple[int, ...]) -> Origin:
     if mine not in ranks:
         raise NotAMemberError(f"this rank, {mine}, is not in process_group {list(ranks)}")
     world = dist.group.WORLD
-    store = dist.distributed_c10d._get_process_group_store(world)
-    store = store and dist.PrefixStore(f"symmem ranks {','.join(map(str, ranks))}", store)
+    if (store := found.store_of(world)) is not None:
+        store = dist.PrefixStore(f"symmem ranks {','.join(map(str, ranks))}", store)
     return Origin(ranks, ranks.index(mine), store, found.timeout_of(world))
 
 

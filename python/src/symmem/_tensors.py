@@ -45,14 +45,13 @@ def _stand_in(name: str, tensor: Any) -> str | None:
     """Say what a tensor stands for, if that is all it does; other questions to it may fail."""
     torch = pytorch().module
     distributed = modules.get("torch.distributed.tensor")
-    fake = modules.get("torch._subclasses.fake_tensor")
     if distributed is not None and isinstance(tensor, distributed.DTensor):
         return f"is a DTensor: pass its part on this rank, {name}.to_local()"
-    if fake is not None and isinstance(tensor, fake.FakeTensor):
+    if pytorch().is_fake(tensor):
         return "is a fake tensor, which has a shape and no data: run without FakeTensorMode"
     if torch.nn.parameter.is_lazy(tensor):
         return "is a lazy parameter without a shape yet: call its module once before"
-    if torch._C._functorch.is_functorch_wrapped_tensor(tensor):
+    if pytorch().in_transform(tensor):
         return (
             "is inside of a transform of torch.func, such as vmap or grad: call the collective "
             "outside of it"
@@ -69,7 +68,7 @@ def _layout(name: str, tensor: Any) -> str:
     torch = pytorch().module
     if tensor.layout is torch.jagged:
         return f"is a nested tensor whose rows differ in length: pass {name}.values()"
-    if tensor.layout is torch._mkldnn:
+    if tensor.layout is pytorch().mkldnn:
         return f"has the layout of mkldnn: pass {name}.to_dense()"
     return f"is sparse ({tensor.layout}): pass {name}.to_dense(), or its values and indices"
 

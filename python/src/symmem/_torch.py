@@ -41,6 +41,8 @@ class Torch:
         module: torch itself.
         tensor: the class of tensors.
         strided: the layout of tensors that are not sparse.
+        mkldnn: the layout of tensors whose memory is mkldnn's.
+        in_transform: whether a tensor stands for others in a transform of torch.func.
         distributed: torch.distributed, or None where PyTorch was built without it.
         types: the element types that can be reduced.
         raw_stream: the current stream of a device, as a number.
@@ -62,9 +64,11 @@ class Torch:
         self.module: Any = torch
         self.tensor: type[torch.Tensor] = torch.Tensor
         self.strided = torch.strided
+        self.mkldnn = torch._mkldnn  # type: ignore[attr-defined]
         self.distributed: Any = dist if dist.is_available() else None
         self.types = {getattr(torch, name): t for name, t in TYPES.items()}
         c: Any = torch._C
+        self.in_transform: Any = c._functorch.is_functorch_wrapped_tensor
         self.raw_stream: Any = getattr(c, "_cuda_getCurrentRawStream", None)
         self.is_capturing: Any = getattr(c, "_cuda_isCurrentStreamCapturing", None)
         self.begin: Any = getattr(c, "_cuda_beginAllocateCurrentThreadToPool", None)
@@ -86,6 +90,15 @@ class Torch:
                 f"torch.distributed does not know {process_group!r}: it was destroyed, or was not "
                 "made by new_group, init_device_mesh or their like"
             ) from None
+
+    def is_fake(self, tensor: Any) -> bool:
+        """Report whether a tensor is of FakeTensorMode."""
+        module = modules.get("torch._subclasses.fake_tensor")
+        return module is not None and isinstance(tensor, module.FakeTensor)
+
+    def store_of(self, process_group: Any) -> Any:
+        """Find the store in which a process group has met; None where its backend needs none."""
+        return self.distributed.distributed_c10d._get_process_group_store(process_group)
 
     def timeout_of(self, process_group: Any) -> float | None:
         """Find how long a process group waits, in seconds; None where its backend does not say."""
