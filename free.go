@@ -4,13 +4,14 @@ import (
 	"errors"
 	"fmt"
 
+	"symmem/driver"
 	"symmem/internal/alloc"
 	"symmem/internal/ledger"
 )
 
-// absorb notes an event about a block. p.mu is held.
+// absorb notes an event about the block of the latest call of the core. p.mu is held.
 func (p *Pool) absorb(kind ledger.Kind, b alloc.Block) {
-	p.ledger.Note(kind, p.segments[b.Segment].stream, b.Segment, b.Offset, b.Size, 0)
+	p.ledger.Note(kind, p.core.Owner(), b.Segment, b.Offset, b.Size, 0)
 }
 
 // blockOf finds the live block of a buffer.
@@ -146,6 +147,40 @@ func (p *Pool) reclaim(s *Stream) error {
 	return nil
 }
 
+// seize gives a stream free memory of other streams, whose work so far it then waits for on the
+// device, and reports whether there was enough. Streams that are captured neither get nor lose any:
+// the wait would be part of the graph. p.mu is held.
+func (p *Pool) seize(s *Stream, bytes int64) bool {
+	if s.capturing.Load() || s.captured() {
+		return false
+	}
+	events := map[alloc.Stream]driver.Event{}
+	owners := p.core.Seize(bytes, s.number, func(number alloc.Stream) bool {
+		owner := p.rt.streamAt(number)
+		if _, recorded := events[number]; recorded {
+			return true
+		}
+		if owner.capturing.Load() || owner.captured() {
+			return false
+		}
+		e, err := owner.recordEvent()
+		if errors.Is(err, ErrClosed) {
+			e, err = nil, nil // It has no work any more.
+		}
+		if err == nil {
+			events[number] = e
+		}
+		return err == nil
+	})
+	for _, number := range owners {
+		if e := events[number]; e != nil {
+			// It fails only on a device that runs nothing any more.
+			_ = s.queue.WaitOnly(e)
+		}
+	}
+	return len(owners) > 0
+}
+
 func (p *Pool) awaitUse(s *Stream, m alloc.StreamPoint) error {
 	e := p.useEvents[m]
 	delete(p.useEvents, m)
@@ -158,7 +193,7 @@ func (p *Pool) awaitUse(s *Stream, m alloc.StreamPoint) error {
 // absorbReturns notes the blocks that came back in the latest call of the core. p.mu is held.
 func (p *Pool) absorbReturns() {
 	for _, b := range p.core.Returned() {
-		p.absorb(ledger.KindReturn, b)
+		p.ledger.Note(ledger.KindReturn, b.Owner, b.Segment, b.Offset, b.Size, 0)
 	}
 }
 
@@ -170,11 +205,11 @@ func (p *Pool) mark() alloc.Mark {
 }
 
 // reclaimIdle returns the blocks that were deferred because of a stream whose work from before a
-// place is done.
+// place is done, and lets other streams have the memory that it is done with.
 func (p *Pool) reclaimIdle(s *Stream, before alloc.Mark) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.closed || len(p.useEvents) == 0 {
+	if p.closed {
 		return
 	}
 	p.core.Synced(s.number, before)

@@ -69,7 +69,7 @@ type segment struct {
 	// ordinal numbers the segments of the pool from 0. None is given out again.
 	ordinal int32
 	bytes   int64
-	stream  uint32 // number, in the pool, of the stream whose blocks it holds
+	stream  uint32 // number, in the pool, of the stream that it was mapped for
 	// releasing reports whether it is about to be unmapped, so that nobody may register it any more;
 	// guarded by Pool.mu.
 	releasing bool
@@ -221,7 +221,7 @@ func (p *Pool) alloc(s *Stream, bytes int64, site uint32) (Buffer, error) {
 		start: unsafe.Add(in.start, block.Offset),
 	}}
 	if site == 0 {
-		p.ledger.Note(ledger.KindAlloc, in.stream, block.Segment, block.Offset, block.Size, bytes)
+		p.ledger.Note(ledger.KindAlloc, p.core.Owner(), block.Segment, block.Offset, block.Size, bytes)
 	} else {
 		p.absorbAt(block, bytes, site)
 	}
@@ -252,13 +252,13 @@ func blockEvent(b Buffer, block alloc.Block) BlockEvent {
 // absorbAt notes an allocation with its call site. p.mu is held.
 func (p *Pool) absorbAt(block alloc.Block, bytes int64, site uint32) {
 	p.ledger.Absorb(&ledger.Event{
-		Kind: ledger.KindAlloc, Stream: p.segments[block.Segment].stream, Segment: block.Segment,
+		Kind: ledger.KindAlloc, Stream: p.core.Owner(), Segment: block.Segment,
 		Offset: block.Offset, Size: block.Size, Requested: bytes, Site: site,
 	})
 }
 
 // allocSlowly completes an allocation that needs more than a free block: blocks that come back
-// under pressure, or a new segment. p.mu is held.
+// under pressure, a new segment, or what is free on other streams. p.mu is held.
 func (p *Pool) allocSlowly(
 	s *Stream, bytes int64, block alloc.Block, growth alloc.Growth, err error, site uint32,
 ) (alloc.Block, error) {
@@ -266,14 +266,16 @@ func (p *Pool) allocSlowly(
 		if backErr := p.reclaim(s); backErr != nil {
 			return alloc.Block{}, backErr
 		}
-		if err != nil {
-			return alloc.Block{}, sizeError("allocating", bytes, exhausted(err, nil))
-		}
-		if growth.Bytes == 0 {
+		if err == nil && growth.Bytes == 0 {
 			return block, nil
 		}
-		if err := p.grow(s, growth, site); err != nil {
-			return alloc.Block{}, sizeError("allocating", bytes, p.growFailed(s, bytes, err))
+		if err != nil {
+			err = exhausted(err, nil)
+		} else if err = p.grow(s, growth, site); err != nil {
+			err = p.growFailed(s, bytes, err)
+		}
+		if err != nil && (!errors.Is(err, ErrOutOfMemory) || !p.seize(s, bytes)) {
+			return alloc.Block{}, sizeError("allocating", bytes, err)
 		}
 		block, growth, err = p.core.Alloc(bytes, s.number)
 	}
@@ -338,7 +340,7 @@ func (p *Pool) Reserve(ctx context.Context, bytes int64, g *Group) error {
 	return p.ReserveOn(ctx, p.rt.stream, bytes, g)
 }
 
-// ReserveOn is Reserve for a given stream: free memory serves the stream that it was mapped for.
+// ReserveOn is Reserve for a given stream. No other stream gets any of that memory.
 func (p *Pool) ReserveOn(ctx context.Context, s *Stream, bytes int64, g *Group) error {
 	var site uint32
 	if p.rt.opts.CallSites {

@@ -44,7 +44,7 @@ func (s State) String() string {
 }
 
 // Records are numbered by 26 bits, so that numbers share words with
-// positions and sizes. Record 0 is no block; segments are numbered alike.
+// positions and sizes. Record 0 is no block; regions are numbered alike.
 const (
 	idBits    = 26
 	idMask    = 1<<idBits - 1
@@ -59,9 +59,9 @@ const atLimit = uint64(1) << (64 - idBits)
 // pointers, so the garbage collector never scans it. All fields are guarded by whoever guards the
 // Core.
 type block struct {
-	place      uint64 // position in the arena in units, see segment.base; below, the segment
-	span       uint64 // size in units; below, the block before it in the segment
-	next       uint32 // block after it in the segment, or next vacant record
+	place      uint64 // position in the arena in units, see segment.base; below, the region
+	span       uint64 // size in units; below, the block before it in the region, see region.ring
+	next       uint32 // block after it in the region, or next vacant record
 	generation uint32 // raised when the block returns
 	// rest has the state in its lowest bits, then one that says whether the side record matters.
 	// Above are, if the block is free, its slot in the bag of its size, and otherwise the bytes
@@ -85,7 +85,7 @@ type side struct {
 }
 
 func (b *block) position() uint64  { return b.place >> idBits }
-func (b *block) segment() uint32   { return uint32(b.place & idMask) }
+func (b *block) region() uint32    { return uint32(b.place & idMask) }
 func (b *block) units() uint64     { return b.span >> idBits }
 func (b *block) size() int64       { return int64(b.span>>idBits) << unitShift }
 func (b *block) prev() uint32      { return uint32(b.span & idMask) }
@@ -102,7 +102,7 @@ func (b *block) slot() uint32 { return uint32(b.rest >> slotShift) }
 // key orders blocks by position and names them.
 func (b *block) key(id uint32) uint64 { return b.place&^idMask | uint64(id) }
 
-// moveTo gives a block the start and segment of a place, and a size.
+// moveTo gives a block the start and region of a place, and a size.
 func (b *block) moveTo(place, units uint64) {
 	b.place, b.span = place, units<<idBits|b.span&idMask
 }
@@ -132,23 +132,23 @@ func (s *slab) drop(b *block, id uint32) {
 	s.vacant = id
 }
 
-// segmentOf returns the record of the segment that a block lies in.
-func (c *Core) segmentOf(b *block) *segment { return &c.segments[b.segment()] }
+// regionOf returns the record of the region that a block lies in.
+func (l *layout) regionOf(b *block) *region { return &l.regions[b.region()] }
 
 // homeOf returns the number of the index that a block belongs to.
-func (c *Core) homeOf(b *block) uint32 { return c.segmentOf(b).home }
+func (l *layout) homeOf(b *block) uint32 { return l.regionOf(b).home }
 
 // view returns the block as callers know it.
-func (c *Core) view(id uint32) Block {
-	b := &c.blocks[id]
-	return c.segmentOf(b).view(b, id)
+func (l *layout) view(id uint32) Block {
+	b := &l.blocks[id]
+	return l.regionOf(b).view(b, id)
 }
 
-// view returns a block of the segment as callers know it.
-func (s *segment) view(b *block, id uint32) Block {
+// view returns a block of the region as callers know it.
+func (r *region) view(b *block, id uint32) Block {
 	return Block{
-		Segment: int32(b.segment()),
-		Offset:  int64(b.position()-s.base) << unitShift,
+		Segment: r.ordinal,
+		Offset:  int64(b.position()-r.origin) << unitShift,
 		Size:    b.size(),
 		Handle:  makeHandle(id, b.generation),
 	}

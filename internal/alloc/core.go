@@ -10,18 +10,18 @@ import "fmt"
 type Core struct {
 	config Config
 	plain  bool // requests are rounded to Unit and all that remains of a block is split off
-	freeBlocks
-	segments   []segment
-	homes      []*index // large, then small index of each stream, by number; nil until wanted
+	layout
 	streams    []stream
 	numbers    map[Stream]uint32 // index of each stream's record
 	asking     uint32            // streams but 0 that have asked for memory
 	recent     Stream            // stream of the latest request
 	current    uint32            // its large index
 	uses       []use             // by number; 0 is no use
-	spare      uint32            // first spare use
+	spareUse   uint32            // first spare use
 	marked     uint64            // Use calls so far
 	deferrals  uint64            // number of the latest deferral
+	ended      uint64            // blocks that became free so far
+	owner      uint32            // see Owner
 	tail       uint64            // first unused arena position, in units
 	last       uint32            // block of the latest call if that was an Alloc, else 0; see keep
 	asked      uint64            // units of that Alloc
@@ -44,10 +44,13 @@ func New(config Config) (*Core, error) {
 	c := &Core{
 		config: config,
 		plain:  config.Sizing == Geometric,
-		freeBlocks: freeBlocks{
-			slab:    slab{blocks: make([]block, 1, 64), sides: make([]side, 1, 64)},
-			keys:    make([]uint64, 1, 64),
-			classes: make([]class, 1, 64),
+		layout: layout{
+			freeBlocks: freeBlocks{
+				slab:    slab{blocks: make([]block, 1, 64), sides: make([]side, 1, 64)},
+				keys:    make([]uint64, 1, 64),
+				classes: make([]class, 1, 64),
+			},
+			regions: make([]region, 1),
 		},
 		uses:    make([]use, 1),
 		numbers: map[Stream]uint32{},
@@ -59,15 +62,17 @@ func New(config Config) (*Core, error) {
 // Growth asks for a segment. The caller maps one and hands both to AddSegment; it may raise
 // Bytes if the backend has only larger ones.
 type Growth struct {
-	Bytes int64  // size of the segment; 0 means that none is wanted
-	home  uint32 // whose free memory the segment becomes
+	Bytes    int64  // size of the segment; 0 means that none is wanted
+	home     uint32 // whose free memory the segment becomes
+	reserved bool   // no other stream may have any of it before
 }
 
 // Alloc places size bytes for a stream. If the growth asks for a segment, nothing was placed:
 // the caller maps it, calls AddSegment (or GrowFailed) and then Alloc again.
 //
 // Before it grows or fails, Alloc takes back deferred blocks of the stream, oldest first, until
-// one fits. Then, whatever the outcome, Waits and Returned say what the caller has to do.
+// one fits, and then takes clean memory of other streams. Whatever the outcome, Waits and Returned
+// then say what the caller has to do.
 //
 // Errors: ErrSize, *OutOfMemoryError when Capacity leaves no room, ErrExhausted.
 func (c *Core) Alloc(size int64, stream Stream) (Block, Growth, error) {
@@ -107,7 +112,12 @@ func (c *Core) Alloc(size int64, stream Stream) (Block, Growth, error) {
 func (c *Core) hand(id uint32, size int64) Block {
 	b := &c.blocks[id]
 	b.rest = uint64(Live) | uint64(size)<<askedShift
-	v := c.segmentOf(b).view(b, id)
+	r := c.regionOf(b)
+	v := r.view(b, id)
+	c.owner = r.owner
+	if end := b.position() + b.units(); end > r.high {
+		r.high = end
+	}
 	c.counts.live++
 	c.counts.requested += size
 	used := c.counts.used + v.Size
@@ -174,7 +184,7 @@ func (c *Core) cut(x *index, id uint32, units, found uint64) uint32 {
 	b, f := &c.blocks[id], &c.blocks[front]
 	prev, place := b.prev(), b.place
 	f.place, f.span, f.next = place, units<<idBits, id
-	c.follow(f, place, prev, front)
+	c.follow(f, prev, front)
 	b.setPrev(front)
 	place += units << idBits
 	if found > exactBins && c.stretch(x, b, id, place, rest) {
@@ -192,6 +202,16 @@ func (c *Core) press(size int64, units uint64, home uint32) (Block, Growth, erro
 	for s := &c.streams[home/2]; s.first != 0; {
 		c.takeBack(s.first)
 		if id, found := c.fit(c.homes[home], units, home); id != 0 {
+			return c.hand(c.cut(c.homes[home], id, units, found), size), Growth{}, nil
+		}
+	}
+	if c.plain {
+		c.absorb()
+		id, found := c.fit(c.homes[home], units, home)
+		if id == 0 && c.take(units, home, c.streams[home/2].number) {
+			id, found = c.fit(c.homes[home], units, home)
+		}
+		if id != 0 {
 			return c.hand(c.cut(c.homes[home], id, units, found), size), Growth{}, nil
 		}
 	}
@@ -238,8 +258,8 @@ func (c *Core) outOfMemory(size int64, home uint32) error {
 
 // Reserve asks for the segment after which so many more bytes can be placed for a stream
 // without growing: any requests whose block sizes sum to at most bytes. It asks for nothing if
-// one free block of the stream is that large already. The segment serves that stream alone, as
-// every segment does; under Stepped sizing it serves requests above 1 MiB only.
+// one free block of the stream is that large already. No other stream gets any of that memory;
+// under Stepped sizing it serves requests above 1 MiB only.
 //
 // Errors: ErrSize, *OutOfMemoryError when Capacity leaves no room.
 func (c *Core) Reserve(bytes int64, stream Stream) (Growth, error) {
@@ -249,7 +269,10 @@ func (c *Core) Reserve(bytes int64, stream Stream) (Growth, error) {
 		return Growth{}, badSize("reserving", bytes)
 	}
 	home := c.homeFor(stream, MaxSize)
-	if x := c.homes[home]; x != nil && c.largest(x) >= roundUp(bytes, Unit) {
+	units := uint64(roundUp(bytes, Unit)) >> unitShift
+	if id, _ := c.fit(c.homes[home], units, home); id != 0 {
+		b := &c.blocks[id]
+		c.regionOf(b).reserve(b.position() + units)
 		return Growth{}, nil
 	}
 	need := roundUp(bytes, c.config.Granularity)
@@ -258,7 +281,31 @@ func (c *Core) Reserve(bytes int64, stream Stream) (Growth, error) {
 			return Growth{}, c.outOfMemory(bytes, home)
 		}
 	}
-	return Growth{Bytes: need, home: home}, nil
+	return Growth{Bytes: need, home: home, reserved: true}, nil
+}
+
+// Seize gives a stream free memory of other streams for a request, although their work may still
+// use it: the last resort where nothing more can be mapped. It returns the streams whose work so
+// far the stream must wait for, on the device, before what the next Alloc places is used; none
+// means that there is no such memory. Only streams for which may is true lose any, and none loses
+// what it has reserved.
+func (c *Core) Seize(size int64, stream Stream, may func(Stream) bool) (owners []Stream) {
+	c.mergeHot()
+	c.reports.clear()
+	if !c.plain || size <= 0 || size > MaxSize || c.crowded() {
+		return nil
+	}
+	units, home := uint64(roundUp(size, Unit))>>unitShift, c.homeFor(stream, MaxSize)
+	best := c.bestGap(units, func(h uint32) bool { return h == home || may(c.streamOf(h)) })
+	if best.region == 0 {
+		return nil
+	}
+	c.ended++ // A Mark from before does not cover the wait.
+	for _, had := range c.move(best, home, c.streams[home/2].number) {
+		owners = append(owners, c.streamOf(had))
+	}
+	c.absorb()
+	return owners
 }
 
 // Stats returns the counters. Its time grows with the number of streams.

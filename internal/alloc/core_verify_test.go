@@ -49,28 +49,55 @@ func (a *audit) verifySegment(ordinal int32) error {
 	}
 	a.bytes += s.bytes
 	a.found.segments++
-	at, prev := s.base, uint32(0)
-	for id := s.first; id != 0; id = a.blocks[id].next {
-		b := &a.blocks[id]
-		switch {
-		case b.position() != at || b.units() == 0:
-			return fmt.Errorf("block %d at unit %d, size %d, want it at %d",
-				id, b.position(), b.size(), at)
-		case int32(b.segment()) != ordinal || b.prev() != prev:
-			return fmt.Errorf("block %d has segment %d, previous block %d",
-				id, b.segment(), b.prev())
-		case b.state() == Free && prev != 0 && a.blocks[prev].state() == Free:
-			return fmt.Errorf("free blocks %d and %d are neighbours", prev, id)
+	at := s.base
+	for r := s.first; r != 0; r = a.regions[r].next {
+		g := &a.regions[r]
+		if g.ordinal != ordinal || g.origin != s.base || g.owner != a.streams[g.home/2].number ||
+			(at-s.base)%spanUnits != 0 {
+			return fmt.Errorf("region %d at unit %d of segment %d: %+v", r, at-s.base, ordinal, *g)
 		}
-		if err := a.note(b, &a.sides[id], id); err != nil {
-			return err
+		var err error
+		if at, err = a.verifyRegion(r, at); err != nil {
+			return fmt.Errorf("region %d: %w", r, err)
 		}
-		at, prev = at+b.units(), id
 	}
 	if end := s.base + uint64(s.bytes)>>unitShift; at != end {
 		return fmt.Errorf("blocks end at unit %d, the segment at %d", at, end)
 	}
 	return nil
+}
+
+// verifyRegion returns where a region ends that should begin at a position.
+func (a *audit) verifyRegion(r uint32, at uint64) (uint64, error) {
+	g := &a.regions[r]
+	prev := g.ring
+	for id := a.blocks[g.ring].next; id != g.ring; id = a.blocks[id].next {
+		b := &a.blocks[id]
+		switch {
+		case b.position() != at || b.units() == 0:
+			return at, fmt.Errorf("block %d at unit %d, size %d, want it at %d",
+				id, b.position(), b.size(), at)
+		case b.region() != r || b.prev() != prev:
+			return at, fmt.Errorf("block %d has region %d, previous block %d",
+				id, b.region(), b.prev())
+		case b.state() == Free && prev != g.ring && a.blocks[prev].state() == Free:
+			return at, fmt.Errorf("free blocks %d and %d are neighbours", prev, id)
+		case b.state() != Free && at+b.units() > g.high:
+			return at, fmt.Errorf("block %d ends above the mark at %d", id, g.high)
+		}
+		if err := a.note(b, &a.sides[id], id); err != nil {
+			return at, err
+		}
+		at, prev = at+b.units(), id
+	}
+	ring := &a.blocks[g.ring]
+	if ring.prev() != prev || ring.units() != 0 || ring.state() != vacant {
+		return at, fmt.Errorf("ring %d is %+v, last block %d", g.ring, *ring, prev)
+	}
+	if g.floor > g.high || g.high > at {
+		return at, fmt.Errorf("floor %d, mark %d, end %d", g.floor, g.high, at)
+	}
+	return at, nil
 }
 
 // note counts a block.
@@ -214,6 +241,14 @@ func TestVerifyNamesWhatIsBroken(t *testing.T) {
 			c.blocks[free].span += 1 << idBits
 		}, "blocks end at"},
 		{"a broken link", func(c *Core, _, free uint32) { c.blocks[free].setPrev(0) }, "previous block"},
+		{"a mark below a block", func(c *Core, _, _ uint32) { c.regions[1].high = 0 }, "the mark"},
+		{"a floor above the mark", func(c *Core, _, _ uint32) { c.regions[1].floor = 99 }, "floor"},
+		{"a ring that misses a block", func(c *Core, live, _ uint32) {
+			c.blocks[c.regions[1].ring].setPrev(live)
+		}, "last block"},
+		{"a region of another segment", func(c *Core, _, _ uint32) {
+			c.regions[1].ordinal++
+		}, "region 1"},
 		{"free neighbours", func(c *Core, live, _ uint32) {
 			c.blocks[live].setState(Free)
 		}, "neighbours"},

@@ -19,6 +19,16 @@
 // Capacity takes what is left of it. Without a Capacity doubling maps ahead of need, at most as
 // much again.
 //
+// # Streams share segments
+//
+// A free block serves one stream, since work of that stream may still use its memory. But a segment
+// is not one stream's: streams own regions of it, which are multiples of 2 MiB. Memory of a region
+// that was not handed out since the stream's work was last known to be over (see Synced) is clean.
+// A stream that needs more gets the end of the smallest clean run that is large enough, and the
+// pool grows only if there is none. So mapped memory doubles only when every clean run is too small
+// for a request; see TestGrowthIsBounded for what follows. Where nothing more can be mapped, Seize
+// takes free memory that is not clean, and the stream waits on the device.
+//
 // # True best fit at the price of a good fit
 //
 // TLSF finds a block in constant time by rounding the request up to the next of some size

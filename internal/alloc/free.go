@@ -46,81 +46,78 @@ func (c *Core) giveBack(b *block, id uint32) {
 func (c *Core) expire(b *block) {
 	c.counts.used -= b.size()
 	c.counts.requested -= b.requested()
+	c.ended++
 	b.generation++
 	b.rest = uint64(vacant)
 }
 
 // merge puts an expired block among the free ones of its index, joined with free neighbours, and
 // returns how many units that makes.
-func (c *Core) merge(x *index, b *block, id uint32, free neighbours) uint64 {
+func (l *layout) merge(x *index, b *block, id uint32, free neighbours) uint64 {
 	prev, next, units := b.prev(), b.next, b.units()
-	p, n := &c.blocks[prev], &c.blocks[next]
+	p, n := &l.blocks[prev], &l.blocks[next]
 	if (p.span|n.span)>>idBits > exactBins { // Either has more, or, seldom, both together do.
-		return c.mergeLarge(x, b, id, free)
+		return l.mergeLarge(x, b, id, free)
 	}
 	if free.next {
 		more := n.units()
-		c.remove(x, n, more)
+		l.remove(x, n, more)
 		units += more
 		after := n.next
-		c.drop(n, next)
+		l.drop(n, next)
 		b.next = after
-		c.blocks[after].setPrev(id)
+		l.blocks[after].setPrev(id)
 	}
 	if free.prev {
 		more := p.units()
-		c.remove(x, p, more)
+		l.remove(x, p, more)
 		units += more
 		after := b.next
 		p.next = after
-		c.blocks[after].setPrev(prev)
-		c.drop(b, id)
+		l.blocks[after].setPrev(prev)
+		l.drop(b, id)
 		b, id = p, prev
 	}
 	b.span = units<<idBits | b.span&idMask
-	c.insert(x, b, id, units)
+	l.insert(x, b, id, units)
 	return units
 }
 
 // mergeLarge is merge for any neighbours. The record of a free one survives, so that its place in
 // the index moves as little as possible.
-func (c *Core) mergeLarge(x *index, b *block, id uint32, free neighbours) uint64 {
+func (l *layout) mergeLarge(x *index, b *block, id uint32, free neighbours) uint64 {
 	prev, next, units := b.prev(), b.next, b.units()
-	p, n := &c.blocks[prev], &c.blocks[next]
+	p, n := &l.blocks[prev], &l.blocks[next]
 	switch {
 	case free.prev:
 		units += p.units()
 		after := next
 		if free.next {
 			more := n.units()
-			c.remove(x, n, more)
+			l.remove(x, n, more)
 			units += more
 			after = n.next
-			c.drop(n, next)
+			l.drop(n, next)
 		}
 		p.next = after
-		c.blocks[after].setPrev(prev)
-		c.drop(b, id)
-		c.refile(x, p, prev, p.place, units)
+		l.blocks[after].setPrev(prev)
+		l.drop(b, id)
+		l.refile(x, p, prev, p.place, units)
 	case free.next:
 		units += n.units()
-		c.follow(n, b.place, prev, next)
-		c.drop(b, id)
-		c.refile(x, n, next, b.place, units)
+		l.follow(n, prev, next)
+		l.drop(b, id)
+		l.refile(x, n, next, b.place, units)
 	default:
-		c.insert(x, b, id, units)
+		l.insert(x, b, id, units)
 	}
 	return units
 }
 
-// follow makes a block the one after prev, or the first at a place. Record 0 stands for no
-// neighbour and takes what is written to it.
-func (c *Core) follow(b *block, place uint64, prev, id uint32) {
+// follow makes a block the one after prev, which may be the ring of the region.
+func (l *layout) follow(b *block, prev, id uint32) {
 	b.setPrev(prev)
-	c.blocks[prev].next = id
-	if prev == 0 {
-		c.segments[place&idMask].first = id
-	}
+	l.blocks[prev].next = id
 }
 
 // Live returns the live block of a handle. Errors: ErrFreed, ErrForeign.
@@ -142,8 +139,9 @@ func (c *Core) FreeHandle(h Handle) (Block, State, error) {
 	if uint64(id) < uint64(len(c.blocks)) {
 		b := &c.blocks[id]
 		if b.generation == uint32(h>>32) && b.state() == Live {
-			s := c.segmentOf(b)
-			v := s.view(b, id)
+			r := c.regionOf(b)
+			v := r.view(b, id)
+			c.owner = r.owner
 			// Nearly all blocks are plain: no graph and no other stream has to do with them.
 			if b.rest&sided != 0 {
 				c.beforeFree()
@@ -155,7 +153,7 @@ func (c *Core) FreeHandle(h Handle) (Block, State, error) {
 				c.beforeFree()
 			}
 			c.neighbours = c.freeNeighbours(b)
-			c.keep(b, id, s.home)
+			c.keep(b, id, r.home)
 			return v, Free, nil
 		}
 	}
@@ -197,7 +195,7 @@ func (c *Core) cool(x *index) uint64 {
 	return c.merge(x, &c.blocks[id], id, c.neighbours)
 }
 
-// neighbours returns which neighbours of a block in its segment are free.
+// neighbours says which neighbours of a block in its region are free.
 type neighbours struct{ prev, next bool }
 
 func (c *Core) freeNeighbours(b *block) neighbours {

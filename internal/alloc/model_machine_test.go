@@ -94,7 +94,7 @@ func (m *machine) grown(t *rapid.T, grow Growth, small bool) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	m.model.add(grow.Bytes, address, m.core.streamOf(grow.home), small, ordinal)
+	m.model.add(grow, address, m.core.streamOf(grow.home), small, ordinal)
 }
 
 func (m *machine) Free(t *rapid.T) {
@@ -191,7 +191,7 @@ func (m *machine) Trim(t *rapid.T) {
 
 func (m *machine) Reserve(t *rapid.T) {
 	bytes, stream := drawSize(t), drawStream(t)
-	m.model.meet(stream)
+	m.model.ask(stream)
 	grow, err := m.core.Reserve(bytes, stream)
 	if err != nil {
 		if !errors.Is(err, ErrOutOfMemory) || m.model.grow(roundUp(bytes, Unit)) != 0 &&
@@ -202,13 +202,25 @@ func (m *machine) Reserve(t *rapid.T) {
 	}
 	if grow.Bytes > 0 {
 		m.grown(t, grow, false)
+	} else {
+		m.model.reserve(roundUp(bytes, Unit), stream)
 	}
 	large := slices.ContainsFunc(m.model.each(), func(b *modelBlock) bool {
-		return b.state == Free && b.size >= bytes && b.segment.Stream == stream
+		return b.state == Free && b.size >= bytes && b.region.stream == stream
 	})
 	if !large {
 		t.Fatalf("no free block of %d bytes after Reserve grew by %d", bytes, grow.Bytes)
 	}
+}
+
+func (m *machine) Seize(t *rapid.T) {
+	size, stream, spared := drawSize(t), drawStream(t), drawStream(t)
+	got := m.core.Seize(size, stream, func(s Stream) bool { return s != spared })
+	want := m.model.seize(roundUp(size, Unit), stream, spared)
+	if !slices.Equal(got, want) {
+		t.Fatalf("took memory of streams %v, model wants %v", got, want)
+	}
+	m.reported(t)
 }
 
 // reported compares what the latest call told beyond its result.

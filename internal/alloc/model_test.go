@@ -13,20 +13,30 @@ type model struct {
 	met       []Stream // in the order in which they were first named
 	synced    map[Stream]int
 	marked    int
+	ended     int      // blocks that became free
+	asked     []Stream // those but 0 that asked for memory, in that order
 	deferrals uint64
 	marks     []StreamPoint
 	waits     []StreamPoint
-	returned  []Block
+	returned  []Return
 }
 
 type modelSegment struct {
 	Segment
-	small  bool
 	blocks []*modelBlock
+}
+
+// modelRegion is what blocks that lie together have in common.
+type modelRegion struct {
+	stream Stream
+	small  bool
+	high   int64 // offsets
+	floor  int64
 }
 
 type modelBlock struct {
 	segment   *modelSegment
+	region    *modelRegion
 	offset    int64
 	size      int64
 	requested int64
@@ -73,7 +83,7 @@ func (m *model) best(rounded int64, stream Stream) *modelBlock {
 	small := m.rules.config.smallBit(rounded) == 1
 	var free []*modelBlock
 	for _, b := range m.each() {
-		if b.state == Free && b.segment.Stream == stream && b.segment.small == small &&
+		if b.state == Free && b.region.stream == stream && b.region.small == small &&
 			b.size >= rounded {
 			free = append(free, b)
 		}
@@ -96,7 +106,7 @@ func (m *model) compare(a, b *modelBlock) int {
 // alloc returns a block, or nil and the bytes to grow by, which are 0 when out of memory.
 func (m *model) alloc(size int64, stream Stream) (*modelBlock, int64) {
 	m.begin()
-	m.meet(stream)
+	m.ask(stream)
 	rounded := roundUp(size, Unit)
 	for {
 		if b := m.best(rounded, stream); b != nil {
@@ -104,6 +114,9 @@ func (m *model) alloc(size int64, stream Stream) (*modelBlock, int64) {
 		}
 		queue := m.deferred(stream)
 		if len(queue) == 0 {
+			if b := m.take(rounded, stream); b != nil {
+				return m.place(b, size, rounded), 0
+			}
 			return nil, m.grow(rounded)
 		}
 		for _, u := range queue[0].uses {
@@ -124,22 +137,28 @@ func (m *model) grow(rounded int64) int64 {
 	return bytes
 }
 
-func (m *model) add(bytes int64, address uint64, stream Stream, small bool, ordinal int32) {
-	s := &modelSegment{Segment: Segment{ordinal, bytes, address, stream}, small: small}
-	s.blocks = []*modelBlock{{segment: s, size: bytes, state: Free}}
+func (m *model) add(grow Growth, address uint64, stream Stream, small bool, ordinal int32) {
+	s := &modelSegment{Segment: Segment{ordinal, grow.Bytes, address, stream}}
+	r := &modelRegion{stream: stream, small: small}
+	if grow.reserved {
+		r.high, r.floor = grow.Bytes, grow.Bytes
+	}
+	s.blocks = []*modelBlock{{segment: s, region: r, size: grow.Bytes, state: Free}}
 	m.segments = append(m.segments, s)
 }
 
 func (m *model) place(b *modelBlock, size, rounded int64) *modelBlock {
 	if rest := b.size - rounded; m.rules.config.splits(rounded, rest) {
 		tail := &modelBlock{
-			segment: b.segment, offset: b.offset + rounded, size: rest, state: Free,
+			segment: b.segment, region: b.region, offset: b.offset + rounded, size: rest,
+			state: Free,
 		}
 		b.size = rounded
 		s := b.segment
 		s.blocks = slices.Insert(s.blocks, slices.Index(s.blocks, b)+1, tail)
 	}
 	b.state, b.requested = Live, size
+	b.region.high = max(b.region.high, b.offset+b.size)
 	return b
 }
 
@@ -171,7 +190,7 @@ func (m *model) release(b *modelBlock) State {
 func (m *model) use(b *modelBlock, on Stream) {
 	m.begin()
 	m.meet(on)
-	if on == b.segment.Stream {
+	if on == b.region.stream {
 		return
 	}
 	if !m.useAgain(b, on) {
@@ -194,14 +213,18 @@ func (m *model) useAgain(b *modelBlock, on Stream) bool {
 type modelMark struct {
 	uses      int
 	deferrals uint64
+	ended     int
 }
 
-func (m *model) mark() modelMark { return modelMark{m.marked, m.deferrals} }
+func (m *model) mark() modelMark { return modelMark{m.marked, m.deferrals, m.ended} }
 
 func (m *model) sync(on Stream, before modelMark) {
 	m.begin()
 	if slices.Contains(m.met, on) {
 		m.synced[on] = max(m.synced[on], before.uses)
+	}
+	if m.ended == before.ended {
+		m.clean(on)
 	}
 	for _, owner := range m.met {
 		for _, b := range m.deferred(owner) {
@@ -221,7 +244,7 @@ func (m *model) unpin(b *modelBlock) State {
 	if b.pins--; b.pins > 0 || b.state == Live {
 		return b.state
 	}
-	late := b.block()
+	late := m.comesBack(b)
 	state := m.release(b)
 	if state == Free {
 		m.returned = append(m.returned, late)
@@ -232,7 +255,7 @@ func (m *model) unpin(b *modelBlock) State {
 // deferred returns the deferred blocks of a stream, oldest first.
 func (m *model) deferred(stream Stream) (queue []*modelBlock) {
 	for _, b := range m.each() {
-		if b.state == Deferred && b.segment.Stream == stream {
+		if b.state == Deferred && b.region.stream == stream {
 			queue = append(queue, b)
 		}
 	}
@@ -241,22 +264,25 @@ func (m *model) deferred(stream Stream) (queue []*modelBlock) {
 }
 
 func (m *model) late(b *modelBlock) {
-	m.returned = append(m.returned, b.block())
+	m.returned = append(m.returned, m.comesBack(b))
 	m.merge(b)
 }
 
 // merge frees a block and joins it with free neighbours.
 func (m *model) merge(b *modelBlock) {
 	b.state, b.uses, b.requested, b.handle = Free, nil, 0, 0
-	s := b.segment
-	i := slices.Index(s.blocks, b)
-	if i+1 < len(s.blocks) && s.blocks[i+1].state == Free {
-		b.size += s.blocks[i+1].size
-		s.blocks = slices.Delete(s.blocks, i+1, i+2)
-	}
-	if i > 0 && s.blocks[i-1].state == Free {
-		s.blocks[i-1].size += b.size
-		s.blocks = slices.Delete(s.blocks, i, i+1)
+	m.ended++
+	b.segment.heal()
+}
+
+// heal joins free neighbours.
+func (s *modelSegment) heal() {
+	for i := len(s.blocks) - 1; i > 0; i-- {
+		low, b := s.blocks[i-1], s.blocks[i]
+		if low.region == b.region && low.state == Free && b.state == Free {
+			low.size += b.size
+			s.blocks = slices.Delete(s.blocks, i, i+1)
+		}
 	}
 }
 
@@ -264,7 +290,7 @@ func (m *model) trim(keep int64) (gone []Segment) {
 	m.begin()
 	for i := len(m.segments) - 1; i >= 0; i-- {
 		s := m.segments[i]
-		whole := len(s.blocks) == 1 && s.blocks[0].state == Free
+		whole := !slices.ContainsFunc(s.blocks, func(b *modelBlock) bool { return b.state != Free })
 		if whole && m.mapped()-s.Bytes >= keep {
 			gone = append(gone, s.Segment)
 			m.segments = slices.Delete(m.segments, i, i+1)
@@ -282,7 +308,7 @@ func (m *model) views() (all []View) {
 	for _, b := range m.each() {
 		all = append(all, View{
 			Block: b.block(), State: b.state,
-			Stream: b.segment.Stream, Pins: b.pins,
+			Stream: b.region.stream, Pins: b.pins,
 		})
 	}
 	return all

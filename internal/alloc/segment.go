@@ -10,7 +10,7 @@ type Segment struct {
 	Ordinal int32  // number in order of creation from 0, never given out again
 	Bytes   int64  // size
 	Address uint64 // where the caller said that it lies
-	Stream  Stream // the one stream whose blocks it holds
+	Stream  Stream // stream that it was mapped for
 }
 
 // segment is the record of a segment. A trimmed one keeps its ordinal and nothing else.
@@ -19,7 +19,7 @@ type segment struct {
 	bytes   int64  // 0 once trimmed
 	address uint64
 	home    uint32
-	first   uint32 // block at offset 0
+	first   uint32 // region at offset 0; 0 once trimmed
 }
 
 // AddSegment adds a mapped segment of growth.Bytes at an address and returns its ordinal, which
@@ -45,27 +45,39 @@ func (c *Core) AddSegment(growth Growth, address uint64) (int32, error) {
 	c.mapped += bytes
 	c.counts.segments++
 	c.counts.peakMapped = max(c.counts.peakMapped, c.mapped)
-	id := c.grab()
+	r := c.cover(base, uint64(bytes)>>unitShift, growth.home, ordinal)
+	if growth.reserved {
+		_, end := c.extent(r)
+		c.regions[r].reserve(end)
+	}
 	c.segments = append(c.segments, segment{
-		base: base, bytes: bytes, address: address, home: growth.home, first: id,
+		base: base, bytes: bytes, address: address, home: growth.home, first: r,
 	})
-	if c.homes[growth.home] == nil {
-		c.homes[growth.home] = new(index)
-	}
-	b := &c.blocks[id]
-	*b = block{
-		place: base<<idBits | uint64(ordinal), span: uint64(bytes) >> unitShift << idBits,
-		generation: b.generation,
-	}
-	c.insert(c.homes[growth.home], b, id, b.units())
 	return ordinal, nil
+}
+
+// cover makes the region that is all of a new segment, and returns it.
+func (c *Core) cover(base, units uint64, home uint32, ordinal int32) uint32 {
+	r, id, ring := c.grabRegion(), c.grab(), c.grab()
+	c.regions[r] = region{
+		origin: base, high: base, floor: base, ordinal: ordinal, home: home, ring: ring,
+		owner: c.streams[home/2].number,
+	}
+	if c.homes[home] == nil {
+		c.homes[home] = new(index)
+	}
+	b, around := &c.blocks[id], &c.blocks[ring]
+	b.place, b.span, b.next = base<<idBits|uint64(r), units<<idBits|uint64(ring), ring
+	around.rest, around.span, around.next = uint64(vacant), uint64(id), id
+	c.insert(c.homes[home], b, id, units)
+	return r
 }
 
 // baseFor returns the position of a new segment in the order of the policy.
 func (c *Core) baseFor(bytes int64, address uint64) (uint64, error) {
 	units := uint64(bytes) >> unitShift
 	switch {
-	case c.tail+units > atLimit || len(c.blocks) >= maxBlocks || len(c.segments) >= maxBlocks:
+	case c.tail+units > atLimit || len(c.blocks)+1 >= maxBlocks || len(c.regions) >= maxBlocks:
 		return 0, fmt.Errorf("adding a segment of %d bytes: %w", bytes, ErrExhausted)
 	case c.config.Policy == Creation:
 		return c.tail, nil
@@ -108,9 +120,12 @@ func (c *Core) Blocks(ordinal int32) iter.Seq[View] {
 		if ordinal < 0 || int(ordinal) >= len(c.segments) {
 			return
 		}
-		for id := c.segments[ordinal].first; id != 0; id = c.blocks[id].next {
-			if !yield(c.viewOf(id)) {
-				return
+		for r := c.segments[ordinal].first; r != 0; r = c.regions[r].next {
+			ring := c.regions[r].ring
+			for id := c.blocks[ring].next; id != ring; id = c.blocks[id].next {
+				if !yield(c.viewOf(id)) {
+					return
+				}
 			}
 		}
 	}
@@ -129,9 +144,7 @@ func (c *Core) Trim(keep int64) []Segment {
 		}
 		c.reports.filled = true
 		c.reports.trimmed = append(c.reports.trimmed, c.segmentView(int32(ordinal)))
-		b := &c.blocks[s.first]
-		c.remove(c.homes[s.home], b, b.units())
-		c.drop(b, s.first)
+		c.vacate(s.first)
 		c.mapped -= s.bytes
 		c.counts.segments--
 		*s = segment{home: s.home}
@@ -139,8 +152,25 @@ func (c *Core) Trim(keep int64) []Segment {
 	return c.reports.trimmed
 }
 
-// whollyFree reports whether one free block covers a segment.
+// whollyFree reports whether one free block covers each region of a segment.
 func (c *Core) whollyFree(s *segment) bool {
-	b := &c.blocks[s.first]
-	return b.state() == Free && b.size() == s.bytes
+	for r := s.first; r != 0; r = c.regions[r].next {
+		if _, free := c.single(r); !free {
+			return false
+		}
+	}
+	return true
+}
+
+// vacate drops the regions of a segment that is wholly free.
+func (c *Core) vacate(r uint32) {
+	for r != 0 {
+		g := c.regions[r]
+		id, _ := c.single(r)
+		c.remove(c.homes[g.home], &c.blocks[id], c.blocks[id].units())
+		c.drop(&c.blocks[id], id)
+		c.drop(&c.blocks[g.ring], g.ring)
+		c.dropRegion(r)
+		r = g.next
+	}
 }

@@ -31,8 +31,14 @@ type reports struct {
 	filled   bool
 	toRecord []StreamPoint
 	waits    []StreamPoint
-	returned []Block
+	returned []Return
 	trimmed  []Segment
+}
+
+// Return is a block that came back later than its Free.
+type Return struct {
+	Block
+	Owner uint32 // number of the stream that it served
 }
 
 func (r *reports) clear() {
@@ -54,7 +60,7 @@ func (c *Core) Waits() []StreamPoint { return c.reports.waits }
 
 // Returned lists the blocks that came back, later than their Free, during the latest Alloc, Synced
 // or Unpin, in the order in which they did. Valid until the next change.
-func (c *Core) Returned() []Block { return c.reports.returned }
+func (c *Core) Returned() []Return { return c.reports.returned }
 
 // Number is the number of a stream as histories have it: 0 for stream 0, and for the others their
 // place, from 1, in the order in which they first asked for memory, by Alloc or Reserve. So it
@@ -67,6 +73,10 @@ func (c *Core) Number(name Stream) uint32 {
 	}
 	return c.streams[n].number
 }
+
+// Owner is the Number of the stream that the block of the latest Alloc, FreeHandle, Pin or Unpin
+// serves.
+func (c *Core) Owner() uint32 { return c.owner }
 
 // record returns the index of the record of a stream, which it makes if need be.
 func (c *Core) record(name Stream) uint32 {
@@ -131,10 +141,10 @@ func (c *Core) useAgain(id, stream uint32) bool {
 }
 
 // Mark is a place in the calls of a Core.
-type Mark struct{ uses, deferrals uint64 }
+type Mark struct{ uses, deferrals, ended uint64 }
 
 // Mark is the place behind all calls so far.
-func (c *Core) Mark() Mark { return Mark{c.marked, c.deferrals} }
+func (c *Core) Mark() Mark { return Mark{c.marked, c.deferrals, c.ended} }
 
 // Covers reports whether the event of a deferred block comes before the place.
 func (m Mark) Covers(p StreamPoint) bool { return p.Deferral <= m.deferrals }
@@ -151,6 +161,9 @@ func (c *Core) Synced(on Stream, before Mark) {
 		return
 	}
 	c.streams[n].synced = max(c.streams[n].synced, before.uses)
+	if before.ended == c.ended {
+		c.clean(n)
+	}
 	for s := range c.streams {
 		for id := c.streams[s].first; id != 0; {
 			after := c.sides[id].after
@@ -251,12 +264,13 @@ func (c *Core) takeBack(id uint32) {
 // report notes a late return. It must precede giveBack, which may end the record.
 func (c *Core) report(id uint32) {
 	c.reports.filled = true
-	c.reports.returned = append(c.reports.returned, c.view(id))
+	r := c.regionOf(&c.blocks[id])
+	c.reports.returned = append(c.reports.returned, Return{c.view(id), r.owner})
 }
 
 func (c *Core) grabUse() uint32 {
-	if u := c.spare; u != 0 {
-		c.spare = c.uses[u].next
+	if u := c.spareUse; u != 0 {
+		c.spareUse = c.uses[u].next
 		return u
 	}
 	c.uses = append(c.uses, use{})
@@ -264,8 +278,8 @@ func (c *Core) grabUse() uint32 {
 }
 
 func (c *Core) dropUse(u uint32) {
-	c.uses[u].next = c.spare
-	c.spare = u
+	c.uses[u].next = c.spareUse
+	c.spareUse = u
 }
 
 // Pin makes a block outlive its Free until as many Unpins followed: a captured graph refers to
@@ -282,6 +296,7 @@ func (c *Core) Pin(h Handle) (Block, error) {
 	}
 	c.sides[id].pins++
 	c.blocks[id].rest |= sided
+	c.owner = c.regionOf(&c.blocks[id]).owner
 	return c.view(id), nil
 }
 
@@ -301,6 +316,7 @@ func (c *Core) Unpin(h Handle) (Block, State, error) {
 		return Block{}, vacant, fmt.Errorf("unpinning a block: %w", err)
 	}
 	v, b, side := c.view(id), &c.blocks[id], &c.sides[id]
+	c.owner = c.regionOf(b).owner
 	if side.pins--; side.pins > 0 {
 		return v, b.state(), nil
 	}
@@ -312,7 +328,7 @@ func (c *Core) Unpin(h Handle) (Block, State, error) {
 	state := c.release(id)
 	if state == Free {
 		c.reports.filled = true
-		c.reports.returned = append(c.reports.returned, v)
+		c.reports.returned = append(c.reports.returned, Return{v, c.owner})
 	}
 	return v, state, nil
 }

@@ -18,6 +18,7 @@ import (
 //	alloc NAME SIZE [stream=N]
 //	free NAME, pin NAME, unpin NAME, use NAME stream=N, synced stream=N
 //	trim [keep=N], reserve SIZE [stream=N], stats, map [width=N]
+//	seize SIZE [stream=N] [except=N]     where nothing more can be mapped
 type transcript struct {
 	core   *Core
 	blocks map[string]Block
@@ -76,6 +77,13 @@ func (s *transcript) run(d *datadriven.TestData) error {
 		}
 	case "reserve":
 		return s.reserve(parseBytes(name), stream)
+	case "seize":
+		spared := Stream(option(d, "except"))
+		for _, owner := range s.core.Seize(parseBytes(name), stream, func(o Stream) bool {
+			return !d.HasArg("except") || o != spared
+		}) {
+			s.say("wait for stream %d", owner)
+		}
 	case "stats":
 		s.stats()
 	case "map":

@@ -1,0 +1,235 @@
+package alloc
+
+import (
+	"cmp"
+	"slices"
+)
+
+// ask notes that a stream asks for memory.
+func (m *model) ask(s Stream) {
+	m.meet(s)
+	if s != 0 && !slices.Contains(m.asked, s) {
+		m.asked = append(m.asked, s)
+	}
+}
+
+func (m *model) comesBack(b *modelBlock) Return {
+	return Return{b.block(), uint32(slices.Index(m.asked, b.region.stream) + 1)}
+}
+
+func (m *model) reserve(rounded int64, stream Stream) {
+	if m.rules.config.Sizing == Stepped {
+		return // where no stream gives anything away
+	}
+	b := m.best(rounded, stream)
+	b.region.floor = max(b.region.floor, b.offset+rounded)
+	b.region.high = max(b.region.high, b.offset+rounded)
+}
+
+// clean lowers the marks of a stream to what is in use.
+func (m *model) clean(stream Stream) {
+	for _, r := range m.regions() {
+		if r.stream == stream {
+			r.high = r.floor
+		}
+	}
+	for _, b := range m.each() {
+		if b.region.stream == stream && b.state != Free {
+			b.region.high = max(b.region.high, b.offset+b.size)
+		}
+	}
+}
+
+func (m *model) regions() (all []*modelRegion) {
+	for _, b := range m.each() {
+		if len(all) == 0 || all[len(all)-1] != b.region {
+			all = append(all, b.region)
+		}
+	}
+	return all
+}
+
+// tails lists the clean memory of each region as offsets.
+func (s *modelSegment) tails() (all []modelTail) {
+	for i, b := range s.blocks {
+		if i == 0 || s.blocks[i-1].region != b.region {
+			all = append(all, modelTail{s, b.region, max(b.offset, b.region.high), b.offset + b.size})
+		}
+		all[len(all)-1].end = b.offset + b.size
+	}
+	return all
+}
+
+type modelTail struct {
+	segment  *modelSegment
+	region   *modelRegion
+	low, end int64
+}
+
+func compareTails(a, b modelTail) int {
+	return cmp.Or(cmp.Compare(a.end-a.low, b.end-b.low),
+		cmp.Compare(a.segment.Ordinal, b.segment.Ordinal), cmp.Compare(a.low, b.low))
+}
+
+// from returns where the last 2 MiB pieces begin that hold a request, or a place below the tail.
+func (t modelTail) from(rounded int64) int64 {
+	if t.end < rounded {
+		return -1
+	}
+	return (t.end - rounded) / (2 * mib) * (2 * mib)
+}
+
+// absorb dissolves regions that are wholly clean, and joins neighbours of one stream.
+func (m *model) absorb() {
+	for _, s := range m.segments {
+		for i := 1; i < len(s.blocks); i++ {
+			low, b := s.blocks[i-1], s.blocks[i]
+			switch {
+			case low.region == b.region:
+				continue
+			case b.region.high <= b.offset:
+				s.relabel(b.region, low.region)
+			case low.region.stream == b.region.stream:
+				low.region.high = b.region.high
+				low.region.floor = max(low.region.floor, b.region.floor)
+				s.relabel(b.region, low.region)
+			}
+		}
+		s.heal()
+	}
+}
+
+func (s *modelSegment) relabel(from, to *modelRegion) {
+	for _, b := range s.blocks {
+		if b.region == from {
+			b.region = to
+		}
+	}
+}
+
+// take returns a block of clean memory that becomes a stream's, or nil.
+func (m *model) take(rounded int64, stream Stream) *modelBlock {
+	if m.rules.config.Sizing == Stepped {
+		return nil
+	}
+	m.absorb()
+	if b := m.best(rounded, stream); b != nil {
+		return b
+	}
+	var able []modelTail
+	for _, s := range m.segments {
+		for _, t := range s.tails() {
+			if t.from(rounded) >= t.low {
+				able = append(able, t)
+			}
+		}
+	}
+	if len(able) == 0 {
+		return nil
+	}
+	t := slices.MinFunc(able, compareTails)
+	at := t.from(rounded)
+	t.segment.cut(at)
+	mine := &modelRegion{stream: stream, high: at}
+	for _, b := range t.segment.blocks {
+		if b.offset >= at && b.offset < t.end {
+			b.region = mine
+		}
+		if b.offset == t.end && b.region.stream == stream {
+			t.segment.relabel(mine, b.region)
+		}
+	}
+	t.segment.heal()
+	return m.best(rounded, stream)
+}
+
+// seize gives a stream free memory of others, and returns who had it.
+func (m *model) seize(rounded int64, stream, spared Stream) (owners []Stream) {
+	m.begin()
+	if m.rules.config.Sizing == Stepped {
+		return nil
+	}
+	m.ask(stream)
+	var able []modelTail
+	for _, s := range m.segments {
+		for _, t := range s.gaps(stream, spared) {
+			if t.end < s.Bytes {
+				t.end = t.end / (2 * mib) * (2 * mib)
+			}
+			if t.from(rounded) >= t.low {
+				able = append(able, t)
+			}
+		}
+	}
+	if len(able) == 0 {
+		return nil
+	}
+	t := slices.MinFunc(able, compareTails)
+	t.low = t.from(rounded)
+	t.segment.divide(t.low)
+	t.segment.divide(t.end)
+	m.ended++
+	for _, b := range t.segment.blocks {
+		if b.offset < t.low || b.offset >= t.end {
+			continue
+		}
+		if b.region.stream != stream {
+			owners = append(owners, b.region.stream)
+			b.region.stream, b.region.floor = stream, 0
+		}
+		b.region.high = b.offset + b.size
+	}
+	m.absorb()
+	return owners
+}
+
+// gaps lists the free memory that a stream may get.
+func (s *modelSegment) gaps(stream, spared Stream) (all []modelTail) {
+	end := int64(-1)
+	for _, b := range s.blocks {
+		from := max(b.offset, b.region.floor)
+		mine := b.region.stream == stream || b.region.stream != spared
+		if b.state != Free || !mine || from >= b.offset+b.size {
+			continue
+		}
+		if from != end {
+			all = append(all, modelTail{segment: s, low: from})
+		}
+		end = b.offset + b.size
+		all[len(all)-1].end = end
+	}
+	return all
+}
+
+// divide makes an offset a boundary of regions.
+func (s *modelSegment) divide(at int64) {
+	s.cut(at)
+	for i, b := range s.blocks {
+		if i == 0 || b.offset != at || s.blocks[i-1].region != b.region {
+			continue
+		}
+		low, upper := b.region, *b.region
+		low.high, low.floor = min(low.high, at), min(low.floor, at)
+		if upper.floor <= at {
+			upper.floor = 0
+		}
+		for _, b := range s.blocks[i:] {
+			if b.region == low {
+				b.region = &upper
+			}
+		}
+	}
+}
+
+// cut makes an offset a boundary of blocks.
+func (s *modelSegment) cut(at int64) {
+	for i, b := range s.blocks {
+		if b.offset < at && at < b.offset+b.size {
+			rest := *b
+			rest.offset, rest.size = at, b.offset+b.size-at
+			b.size = at - b.offset
+			s.blocks = slices.Insert(s.blocks, i+1, &rest)
+			return
+		}
+	}
+}

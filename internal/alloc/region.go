@@ -1,0 +1,281 @@
+package alloc
+
+// region is the record of a range of one segment whose blocks serve one stream. The regions of a
+// segment cover it without a gap, and blocks link and merge inside one region only.
+//
+// Memory above the high-water mark of a region is clean: no work can be under way on it, since none
+// of it was handed out since the work of the owner was last known to be over. So any stream can
+// have it without waiting for another.
+type region struct {
+	origin  uint64 // position of the first unit of the segment
+	high    uint64 // high-water mark; at or below the first unit if the whole region is clean
+	ordinal int32  // of the segment
+	home    uint32 // index that has its free blocks
+	owner   uint32 // number of its stream, see Number
+	ring    uint32 // vacant block record between the last block and the first; 0 if unused
+	floor   uint64 // below it memory is reserved: the mark does not fall lower
+	next    uint32 // region above it in the segment, or next unused record; 0 if there is none
+}
+
+// spanUnits is what regions are a multiple of, in units: 2 MiB. Only the end of a segment that is
+// no multiple of it may cut one short.
+const spanUnits = uint64(2*mib) >> unitShift
+
+// layout has the segments of a Core, their regions and the blocks of those.
+type layout struct {
+	freeBlocks
+	segments    []segment
+	regions     []region // by number; 0 is no region
+	spareRegion uint32   // first unused record
+	homes       []*index // large, then small index of each stream, by number; nil until wanted
+}
+
+// grabRegion returns the number of an unused record. It may move the records.
+func (l *layout) grabRegion() uint32 {
+	if r := l.spareRegion; r != 0 {
+		l.spareRegion = l.regions[r].next
+		return r
+	}
+	l.regions = append(l.regions, region{})
+	return uint32(len(l.regions) - 1)
+}
+
+func (l *layout) dropRegion(r uint32) {
+	l.regions[r] = region{next: l.spareRegion}
+	l.spareRegion = r
+}
+
+// extent returns where a region begins and ends.
+func (l *layout) extent(r uint32) (base, end uint64) {
+	ring := &l.blocks[l.regions[r].ring]
+	last := &l.blocks[ring.prev()]
+	return l.blocks[ring.next].position(), last.position() + last.units()
+}
+
+// inUse returns where the last block of a region that is not free ends.
+func (l *layout) inUse(r uint32) uint64 {
+	last := &l.blocks[l.blocks[l.regions[r].ring].prev()]
+	if last.state() == Free {
+		return last.position()
+	}
+	return last.position() + last.units()
+}
+
+// single reports whether one free block covers a region, and returns it.
+func (l *layout) single(r uint32) (id uint32, free bool) {
+	ring := &l.blocks[l.regions[r].ring]
+	id = ring.next
+	return id, id == ring.prev() && l.blocks[id].state() == Free
+}
+
+// clean lowers the marks of a stream whose work so far is over.
+func (l *layout) clean(stream uint32) {
+	for r := range l.regions {
+		if g := &l.regions[r]; g.ring != 0 && g.home/2 == stream {
+			g.high = max(l.inUse(uint32(r)), g.floor)
+		}
+	}
+}
+
+// reserve keeps memory of a region below a position for its stream.
+func (r *region) reserve(end uint64) {
+	r.floor = max(r.floor, end)
+	r.high = max(r.high, end)
+}
+
+// absorb dissolves each region that is wholly clean in the one before it, and joins neighbours of
+// one stream, so that memory that lies together can be taken together.
+func (l *layout) absorb() {
+	for i := range l.segments {
+		for r := l.segments[i].first; r != 0; {
+			next := l.regions[r].next
+			switch {
+			case next == 0:
+				r = 0
+			case l.whollyClean(next):
+				l.give(next, l.regions[r].home, l.regions[r].owner)
+				l.join(r, r)
+			case l.regions[next].home == l.regions[r].home:
+				l.join(r, r)
+			default:
+				r = next
+			}
+		}
+	}
+}
+
+func (l *layout) whollyClean(r uint32) bool {
+	base, _ := l.extent(r)
+	return l.regions[r].high <= base
+}
+
+// take gives a stream clean memory for a request that none of its free blocks holds, and reports
+// whether there is any: the end of the smallest clean run that is large enough, of equal ones the
+// first by segment and offset.
+func (l *layout) take(units uint64, home, owner uint32) bool {
+	if l.crowded() {
+		return false
+	}
+	best, least, from := uint32(0), ^uint64(0), uint64(0)
+	for i := range l.segments {
+		for r := l.segments[i].first; r != 0; r = l.regions[r].next {
+			g := &l.regions[r]
+			base, end := l.extent(r)
+			low := max(g.high, base)
+			if at, fits := g.lastSpan(low, end, units); fits && end-low < least {
+				best, least, from = r, end-low, at
+			}
+		}
+	}
+	if best == 0 {
+		return false
+	}
+	l.pass(best, from, home, owner)
+	return true
+}
+
+// crowded reports whether there may be too few numbers left for what take and move make.
+func (l *layout) crowded() bool {
+	return len(l.blocks)+len(l.segments)+len(l.regions) > maxBlocks/2
+}
+
+// lastSpan returns where the last spans of a range begin that hold so many units.
+func (r *region) lastSpan(low, end, units uint64) (at uint64, fits bool) {
+	if end < low || end-low < units {
+		return 0, false
+	}
+	at = r.origin + (end-units-r.origin)&^(spanUnits-1)
+	return at, at >= low
+}
+
+// pass gives a stream what a region has from a position on, which is free. If the region above is
+// that stream's, the two become one.
+func (l *layout) pass(r uint32, from uint64, home, owner uint32) {
+	if base, _ := l.extent(r); from > base {
+		r = l.split(r, from)
+	}
+	l.give(r, home, owner)
+	if above := l.regions[r].next; above != 0 && l.regions[above].home == home {
+		l.join(r, above)
+	}
+}
+
+// give makes a region that is one free block a stream's.
+func (l *layout) give(r, home, owner uint32) {
+	g := &l.regions[r]
+	if l.homes[home] == nil {
+		l.homes[home] = new(index)
+	}
+	id, _ := l.single(r)
+	b := &l.blocks[id]
+	l.remove(l.homes[g.home], b, b.units())
+	g.home, g.owner, g.floor = home, owner, g.origin
+	l.insert(l.homes[home], b, id, b.units())
+}
+
+// split makes what a region has from a position on a region of the same stream, and returns it. The
+// position is a boundary of blocks, or inside a free one.
+func (l *layout) split(r uint32, at uint64) uint32 {
+	first := l.boundary(r, at)
+	upper, ring := l.grabRegion(), l.grab()
+	g, u := &l.regions[r], &l.regions[upper]
+	*u = *g
+	u.ring = ring
+	g.next, g.high, g.floor = upper, min(g.high, at), min(g.floor, at)
+	if u.floor <= at {
+		u.floor = u.origin
+	}
+	lowRing, b := &l.blocks[g.ring], &l.blocks[first]
+	last, before := lowRing.prev(), b.prev()
+	l.blocks[ring].rest = uint64(vacant)
+	l.blocks[ring].span = uint64(last)
+	l.blocks[ring].next = first
+	l.blocks[last].next = ring
+	b.setPrev(ring)
+	lowRing.setPrev(before)
+	l.blocks[before].next = g.ring
+	l.label(first, ring, upper)
+	return upper
+}
+
+// boundary returns the block of a region that begins at a position, above the first one. A free
+// block that lies across is cut in two.
+func (l *layout) boundary(r uint32, at uint64) uint32 {
+	g := &l.regions[r]
+	id := l.blocks[g.ring].prev()
+	for l.blocks[id].position() > at {
+		id = l.blocks[id].prev()
+	}
+	if l.blocks[id].position() == at {
+		return id
+	}
+	rest := l.grab()
+	b, f, x := &l.blocks[id], &l.blocks[rest], l.homes[g.home]
+	units, after := b.units(), b.next
+	front := at - b.position()
+	l.remove(x, b, units)
+	f.place, f.span, f.next = b.place+front<<idBits, (units-front)<<idBits|uint64(id), after
+	b.span, b.next = front<<idBits|b.span&idMask, rest
+	l.blocks[after].setPrev(rest)
+	l.insert(x, b, id, front)
+	l.insert(x, f, rest, units-front)
+	return rest
+}
+
+// label makes the blocks from one to before another those of a region.
+func (l *layout) label(from, until, r uint32) {
+	for id := from; id != until; id = l.blocks[id].next {
+		b := &l.blocks[id]
+		b.place = b.place&^idMask | uint64(r)
+	}
+}
+
+// join makes one of a region and the one above it, both of one stream. The record that is kept is
+// the one of the two whose blocks are many, as the blocks of the other get a new label.
+func (l *layout) join(r, kept uint32) {
+	above := l.regions[r].next
+	g, u := &l.regions[r], &l.regions[above]
+	home, low, up, next := g.home, g.ring, u.ring, u.next
+	mark, floor := g.high, g.floor
+	if base, _ := l.extent(above); u.high > base {
+		mark, floor = u.high, max(floor, u.floor)
+	}
+	ring, upRing := &l.blocks[low], &l.blocks[up]
+	last, first, end := ring.prev(), upRing.next, upRing.prev()
+	if kept == r {
+		l.label(first, up, r)
+		l.dropRegion(above)
+	} else {
+		l.label(ring.next, low, above)
+		*l.linkTo(r) = above
+		u.ring = low
+		l.dropRegion(r)
+	}
+	l.regions[kept].next, l.regions[kept].high, l.regions[kept].floor = next, mark, floor
+	l.blocks[last].next = first
+	l.blocks[first].setPrev(last)
+	l.blocks[end].next = low
+	ring.setPrev(end)
+	l.drop(upRing, up)
+	l.heal(l.homes[home], last)
+}
+
+// heal merges a block with the one after it if both are free.
+func (l *layout) heal(x *index, id uint32) {
+	b := &l.blocks[id]
+	if b.state() != Free || l.blocks[b.next].state() != Free {
+		return
+	}
+	l.remove(x, b, b.units())
+	b.rest = uint64(vacant)
+	l.merge(x, b, id, neighbours{next: true})
+}
+
+// linkTo returns what refers to a region in the list of its segment.
+func (l *layout) linkTo(r uint32) *uint32 {
+	link := &l.segments[l.regions[r].ordinal].first
+	for *link != r {
+		link = &l.regions[*link].next
+	}
+	return link
+}

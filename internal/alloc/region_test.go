@@ -1,0 +1,158 @@
+package alloc
+
+import (
+	"fmt"
+	"math/bits"
+	"testing"
+
+	"pgregory.net/rapid"
+)
+
+// footprints sums what the regions of each stream cover up to their marks, in whole spans.
+func (c *Core) footprints() (bytes int64) {
+	c.mergeHot()
+	for r := range c.regions {
+		if g := &c.regions[r]; g.ring != 0 {
+			base, end := c.extent(uint32(r))
+			used := uint64(roundUp(int64(max(g.high, base)-base), int64(spanUnits)))
+			bytes += int64(min(used, end-base)) << unitShift
+		}
+	}
+	return bytes
+}
+
+// mostSegments is how many segments a pool may have that maps so many bytes.
+func mostSegments(mapped, first int64) int { return bits.Len64(uint64(mapped/first)-1) + 2 }
+
+func TestMappedMemoryFollowsTheStreams(t *testing.T) {
+	for _, row := range []struct {
+		streams int
+		size    func(stream int) int64
+	}{
+		{1, func(int) int64 { return mib }},
+		{10, func(int) int64 { return mib }},
+		{100, func(int) int64 { return mib }},
+		{1000, func(int) int64 { return mib }},
+		{1000, func(s int) int64 { return int64(1+s%40) * mib / 2 }},
+		{1000, func(s int) int64 { return int64(1+s*s%97) * mib / 8 }},
+	} {
+		t.Run(fmt.Sprint(row.streams), func(t *testing.T) {
+			c, needed := newCore(t, Default()), int64(0)
+			for s := range row.streams {
+				demand(t, c, row.size(s), Stream(s))
+				needed += row.size(s)
+			}
+			n := c.Stats()
+			most := max(64*mib, 2*needed+int64(row.streams)*2*mib)
+			t.Logf("%d MiB of %d streams: %d MiB mapped in %d segments",
+				needed/mib, row.streams, n.Mapped/mib, n.Segments)
+			if n.Mapped > most || n.Segments > mostSegments(n.Mapped, 64*mib) {
+				t.Errorf("mapped %d bytes of at most %d, in %d segments", n.Mapped, most, n.Segments)
+			}
+			if err := c.Verify(); err != nil {
+				t.Fatal(err)
+			}
+		})
+	}
+}
+
+// TestMemoryOfStreamsThatAreDoneServesOthers takes and frees memory on one stream after another.
+func TestMemoryOfStreamsThatAreDoneServesOthers(t *testing.T) {
+	c := newCore(t, Default())
+	for s := range Stream(1000) {
+		a, b := demand(t, c, 20*mib, s), demand(t, c, mib, s)
+		for _, v := range []Block{a, b} {
+			if _, err := c.Free(v); err != nil {
+				t.Fatal(err)
+			}
+		}
+		c.Synced(s, c.Mark())
+	}
+	if n := c.Stats(); n.Segments != 1 {
+		t.Errorf("1000 streams in turn need %d segments, %d bytes", n.Segments, n.Mapped)
+	}
+}
+
+func TestWhatIsFreedWhileTheProgramWaitsIsNotClean(t *testing.T) {
+	c := newCore(t, Config{First: 4 * mib})
+	a := demand(t, c, 4*mib, 1)
+	mark := c.Mark()
+	if _, err := c.Free(a); err != nil {
+		t.Fatal(err)
+	}
+	c.Synced(1, mark)
+	if _, growth, _ := c.Alloc(mib, 2); growth.Bytes == 0 {
+		t.Error("a stream got memory that another may use still")
+	}
+	c.Synced(1, c.Mark())
+	if _, growth, _ := c.Alloc(mib, 2); growth.Bytes != 0 {
+		t.Errorf("a stream that wants clean memory grows by %d bytes", growth.Bytes)
+	}
+}
+
+// TestGrowthIsBounded plays random requests of many streams. Whenever the pool grows, no clean
+// memory that lies together holds the request; and as long as no stream gives any back, at most
+// three times the footprints are mapped.
+func TestGrowthIsBounded(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		first := rapid.SampledFrom([]int64{2 * mib, 8 * mib, 64 * mib}).Draw(t, "first")
+		c, err := New(Config{First: first})
+		if err != nil {
+			t.Fatal(err)
+		}
+		gives := rapid.Bool().Draw(t, "streams give memory back")
+		streams := rapid.IntRange(1, 40).Draw(t, "streams")
+		var live []Block
+		for range rapid.IntRange(1, 200).Draw(t, "steps") {
+			s := Stream(rapid.IntRange(0, streams-1).Draw(t, "stream"))
+			switch what := rapid.IntRange(0, 9).Draw(t, "what"); {
+			case what < 3 && len(live) > 0:
+				i := rapid.IntRange(0, len(live)-1).Draw(t, "block")
+				if _, err := c.Free(live[i]); err != nil {
+					t.Fatal(err)
+				}
+				live[i] = live[len(live)-1]
+				live = live[:len(live)-1]
+			case what == 3 && gives:
+				c.Synced(s, c.Mark())
+			default:
+				live = append(live, bounded(t, c, drawSize(t), s))
+			}
+			n := c.Stats()
+			if most := max(first, 3*c.footprints()); n.Mapped > most && !gives {
+				t.Fatalf("mapped %d bytes, %d in use", n.Mapped, c.footprints())
+			}
+			if n.Mapped > 0 && n.Segments > mostSegments(n.Mapped, first) {
+				t.Fatalf("mapped %d bytes in %d segments", n.Mapped, n.Segments)
+			}
+		}
+	})
+}
+
+// bounded allocates, and checks a growth.
+func bounded(t *rapid.T, c *Core, size int64, s Stream) Block {
+	mapped := c.Stats().Mapped
+	v, growth, err := c.Alloc(size, s)
+	if err == nil && growth.Bytes != 0 {
+		if most := max(mapped, c.config.First, roundUp(size, 2*mib)); growth.Bytes > most {
+			t.Fatalf("grew by %d bytes from %d for %d", growth.Bytes, mapped, size)
+		}
+		need := uint64(roundUp(size, 2*mib)) >> unitShift
+		for r := range c.regions {
+			if g := &c.regions[r]; g.ring != 0 {
+				base, end := c.extent(uint32(r))
+				low := uint64(roundUp(int64(max(g.high, base)-g.origin), int64(spanUnits))) + g.origin
+				if low < end && end-low >= need {
+					t.Fatalf("grew for %d bytes, region %d has %d clean", size, r, end-low)
+				}
+			}
+		}
+		if _, err = c.AddSegment(growth, 0); err == nil {
+			v, _, err = c.Alloc(size, s)
+		}
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return v
+}
