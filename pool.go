@@ -26,7 +26,8 @@ type PoolOptions struct {
 	// Placement is the order among equally large free blocks.
 	Placement Placement
 	// FirstSegment is the size of the first segment in bytes; 0 means 64 MiB. Each further one is
-	// as large as all before it together, so that n bytes make O(log n) segments.
+	// as large as all before it together, so that n bytes make O(log n) segments. Streams share
+	// them; docs/design/placement.md has the most that is mapped.
 	FirstSegment int64
 	// Sizing is how large segments are, and how blocks are cut from them.
 	Sizing Sizing
@@ -271,7 +272,7 @@ func (p *Pool) allocSlowly(
 		}
 		if err != nil {
 			err = exhausted(err, nil)
-		} else if err = p.grow(s, growth, site); err != nil {
+		} else if err = p.growOrLess(s, growth, site); err != nil {
 			err = p.growFailed(s, bytes, err)
 		}
 		if err != nil && (!errors.Is(err, ErrOutOfMemory) || !p.seize(s, bytes)) {
@@ -287,6 +288,17 @@ func sizeError(doing string, bytes int64, err error) error {
 		return err
 	}
 	return fmt.Errorf("%s %s: %w", doing, driver.Plural(bytes, "byte"), err)
+}
+
+// growOrLess maps a segment, or a smaller one that holds the request where the device has no more.
+// p.mu is held.
+func (p *Pool) growOrLess(s *Stream, growth alloc.Growth, site uint32) error {
+	for {
+		err := p.grow(s, growth, site)
+		if !errors.Is(err, driver.ErrOutOfMemory) || !p.core.Shrink(&growth) {
+			return err
+		}
+	}
 }
 
 // growFailed says what the pool has when the device has no more.

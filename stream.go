@@ -151,8 +151,8 @@ func (s *Stream) Wait(e *Event) error {
 // captured it returns ErrCapturing. The wait is bounded by ctx alone.
 //
 // It is an event of every pool's history: buffers that were freed while this stream used them, and
-// before Synchronize was called, come back to their pools here. Ranks of a domain therefore
-// synchronize in the same places.
+// before Synchronize was called, come back to their pools here, and other streams may have memory
+// that this stream is done with. Ranks of a domain therefore synchronize in the same places.
 func (s *Stream) Synchronize(ctx context.Context) error {
 	pools := s.rt.allPools()
 	before := make([]alloc.Mark, len(pools))

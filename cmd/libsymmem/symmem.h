@@ -367,7 +367,7 @@ int symmem_select(int pool);
  * Every rank of the pool's domain reserves alike. */
 int symmem_reserve(int pool, size_t bytes, uint64_t group);
 
-/* The same for a stream: free memory serves the stream that it was mapped for. */
+/* The same for a stream. No other stream gets any of that memory. */
 int symmem_reserve_on(int pool, size_t bytes, uint64_t stream, uint64_t group);
 
 /* Gives segments without live buffers back to the device, newest first, as long as at least `keep`

@@ -63,6 +63,7 @@ func New(config Config) (*Core, error) {
 // Bytes if the backend has only larger ones.
 type Growth struct {
 	Bytes    int64  // size of the segment; 0 means that none is wanted
+	least    int64  // what the request needs
 	home     uint32 // whose free memory the segment becomes
 	reserved bool   // no other stream may have any of it before
 }
@@ -222,7 +223,8 @@ func (c *Core) press(size int64, units uint64, home uint32) (Block, Growth, erro
 	if bytes == 0 {
 		return Block{}, Growth{}, c.outOfMemory(size, home)
 	}
-	return Block{}, Growth{Bytes: bytes, home: home}, nil
+	least := min(bytes, roundUp(rounded, c.config.Granularity))
+	return Block{}, Growth{Bytes: bytes, least: least, home: home}, nil
 }
 
 // remains returns the largest segment that the capacity still allows, or 0 if it could not
@@ -233,6 +235,16 @@ func (c *Core) remains(rounded int64) int64 {
 		return 0
 	}
 	return left
+}
+
+// Shrink halves the segment of a growth that the backend cannot map, down to what the request
+// needs, and reports false where it asks for no more than that.
+func (c *Core) Shrink(g *Growth) bool {
+	if g.Bytes <= g.least {
+		return false
+	}
+	g.Bytes = max(g.least, roundUp(g.Bytes/2, c.config.Granularity))
+	return true
 }
 
 // GrowFailed returns the *OutOfMemoryError for a request whose segment the backend could not
@@ -281,7 +293,7 @@ func (c *Core) Reserve(bytes int64, stream Stream) (Growth, error) {
 			return Growth{}, c.outOfMemory(bytes, home)
 		}
 	}
-	return Growth{Bytes: need, home: home, reserved: true}, nil
+	return Growth{Bytes: need, least: need, home: home, reserved: true}, nil
 }
 
 // Seize gives a stream free memory of other streams for a request, although their work may still

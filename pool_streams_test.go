@@ -1,0 +1,140 @@
+package symmem_test
+
+import (
+	"errors"
+	"testing"
+
+	"symmem"
+)
+
+// TestStreamsShareSegments allocates on many streams, each of which had a segment of its own once,
+// as large as all before together.
+func TestStreamsShareSegments(t *testing.T) {
+	together(t, 2, symmem.Options{}, func(r *rank) {
+		p := r.poolWith(symmem.PoolOptions{Domain: r.World(), FirstSegment: 64 * mib})
+		var last symmem.Buffer
+		for range 40 {
+			b, err := p.AllocOn(r.stream(), mib)
+			r.ok(err)
+			last = b
+		}
+		r.ok(p.Register(r.ctx, r.World()))
+		if n := p.Stats(); n.Used+n.Cached != 128*mib || n.Segments != 2 {
+			r.failf("40 streams of 1 MiB map %d bytes in %d segments", n.Used+n.Cached, n.Segments)
+		}
+		r.fill(last, float32(r.Rank()+1))
+		r.sums(r.World(), last)
+		r.holds(last, 3)
+	})
+}
+
+// TestMemoryIsSharedAfterASynchronize allocates on one stream after another. A stream that was
+// synchronized leaves its memory to the next.
+func TestMemoryIsSharedAfterASynchronize(t *testing.T) {
+	together(t, 2, symmem.Options{}, func(r *rank) {
+		p := r.poolWith(symmem.PoolOptions{Domain: r.World(), FirstSegment: 8 * mib})
+		for range 10 {
+			s := r.stream()
+			b, err := p.AllocOn(s, 6*mib)
+			r.ok(err)
+			r.ok(s.Fill(b.Memory(), 1))
+			r.ok(b.Free())
+			r.ok(s.Synchronize(r.ctx))
+		}
+		if n := p.Stats(); n.Segments != 1 {
+			r.failf("10 streams in turn map %d segments", n.Segments)
+		}
+		r.ok(r.World().Check(r.ctx))
+	})
+}
+
+// TestFreeMemoryOfOtherStreamsIsTheLastResort fills a pool on one stream and allocates on another,
+// which waits for the first on the device.
+func TestFreeMemoryOfOtherStreamsIsTheLastResort(t *testing.T) {
+	var said answers
+	together(t, 2, symmem.Options{}, func(r *rank) {
+		p := r.poolWith(symmem.PoolOptions{
+			Domain: r.World(), FirstSegment: 4 * mib, Capacity: 4 * mib,
+		})
+		other := r.stream()
+		b, err := p.AllocOn(other, 4*mib)
+		r.ok(err)
+		r.ok(p.Register(r.ctx, r.World()))
+		release := r.hold(other)
+		if r.Rank() == 1 {
+			release() // This rank's other stream is done long before.
+		}
+		r.ok(other.Fill(b.Memory(), 7))
+		r.ok(b.Free())
+		c := r.alloc(p, 2*mib)
+		r.ok(r.DefaultStream().Fill(c.Memory(), 9))
+		if r.Rank() == 0 {
+			release()
+		}
+		r.synchronize()
+		v := read[uint8](r, c.Memory())
+		if v[0] != 9 || v[len(v)-1] != 9 {
+			r.failf("the new owner holds %d: the old use came later", v[0])
+		}
+		said.give(r, errors.New(place(c)))
+		r.ok(r.World().Check(r.ctx))
+	})
+	said.alike(t, 2)
+}
+
+// TestACaptureTakesNoMemoryThatIsInUse fills a pool on one stream. While that or another stream is
+// captured, the other gets none of it: the graph would have the wait.
+func TestACaptureTakesNoMemoryThatIsInUse(t *testing.T) {
+	together(t, 1, symmem.Options{}, func(r *rank) {
+		p := r.poolWith(symmem.PoolOptions{FirstSegment: 4 * mib, Capacity: 4 * mib})
+		other := r.stream()
+		b, err := p.AllocOn(other, 4*mib)
+		r.ok(err)
+		r.ok(b.Free())
+		for _, s := range []*symmem.Stream{other, r.DefaultStream()} {
+			r.ok(s.BeginCapture())
+			_, err = p.Alloc(mib)
+			r.is(err, symmem.ErrOutOfMemory)
+			graph, err := s.EndCapture()
+			r.ok(err)
+			r.ok(graph.Close())
+		}
+		r.alloc(p, mib)
+	})
+}
+
+// TestASegmentThatTheDeviceCannotMapIsMadeSmaller down to what the request needs.
+func TestASegmentThatTheDeviceCannotMapIsMadeSmaller(t *testing.T) {
+	together(t, 1, symmem.Options{}, func(r *rank) {
+		p := r.poolWith(symmem.PoolOptions{FirstSegment: 1 << 40})
+		r.alloc(p, mib)
+		if n := p.Stats(); n.Segments != 1 || n.Used+n.Cached >= 1<<40 {
+			r.failf("%+v", n)
+		}
+	})
+}
+
+// TestShortCapturesOnNewStreams maps what their tensors need, not a segment for each.
+func TestShortCapturesOnNewStreams(t *testing.T) {
+	const captures = 1000
+	together(t, 2, symmem.Options{}, func(r *rank) {
+		p := r.poolWith(symmem.PoolOptions{Domain: r.World(), FirstSegment: 64 * mib})
+		for range captures {
+			s := r.stream()
+			r.ok(s.BeginCapture())
+			b, err := p.AllocOn(s, mib)
+			r.ok(err)
+			m := b.Memory()
+			r.ok(r.World().AllReduce(r.ctx, m, m, 100, symmem.Float32, symmem.Sum, s))
+			graph, err := s.EndCapture()
+			r.ok(err)
+			r.ok(b.Free())
+			r.ok(graph.Close())
+		}
+		n := p.Stats()
+		r.t.Logf("%d captures map %d MiB in %d segments", captures, (n.Used+n.Cached)/mib, n.Segments)
+		if n.Used+n.Cached > 2048*mib || n.Segments > 6 {
+			r.failf("%d captures map %+v", captures, n)
+		}
+	})
+}
