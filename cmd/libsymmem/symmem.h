@@ -58,7 +58,7 @@ enum {
 	SYMMEM_ERR_OUT_OF_MEMORY = 4, /* neither the pool nor the device has the bytes */
 	SYMMEM_ERR_SIZE = 5,          /* a size that is not positive, or absurd */
 	SYMMEM_ERR_DOUBLE_FREE = 6,   /* the pointer was freed before */
-	SYMMEM_ERR_FREED = 7,         /* memory of a buffer that was freed */
+	SYMMEM_ERR_FREED = 7,         /* memory of a buffer that was freed, or of a closed pool */
 	SYMMEM_ERR_FOREIGN = 8,       /* a pointer that symmem did not hand out */
 	SYMMEM_ERR_CAPTURING = 9,     /* not while a stream is captured; the capture is still good */
 	SYMMEM_ERR_OUT_OF_RANGE = 10, /* a buffer is too short for the call; nothing was launched */

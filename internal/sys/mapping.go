@@ -152,3 +152,13 @@ func unmap(base unsafe.Pointer, bytes int64) error {
 	}
 	return nil
 }
+
+// Readable reports whether this process can read the byte at an address. Where the system does not
+// say it is taken to be.
+func Readable(address uintptr) bool {
+	var b [1]byte
+	to := []unix.Iovec{{Base: &b[0], Len: 1}}
+	from := []unix.RemoteIovec{{Base: address, Len: 1}}
+	_, err := unix.ProcessVMReadv(unix.Getpid(), to, from, 0)
+	return !errors.Is(err, unix.EFAULT)
+}

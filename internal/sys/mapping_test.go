@@ -207,3 +207,24 @@ func touch(bytes int64) error {
 	}
 	return m.Close()
 }
+
+func TestReservedAndUnmappedMemoryIsNotReadable(t *testing.T) {
+	m, err := Reserve(1<<20, 1<<12)
+	if err != nil {
+		t.Fatal(err)
+	}
+	at := m.Address()
+	if Readable(at) {
+		t.Error("reserved addresses are readable")
+	}
+	if err := m.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if Readable(at) {
+		t.Error("addresses that were given back are readable")
+	}
+	var own byte
+	if !Readable(uintptr(unsafe.Pointer(&own))) {
+		t.Error("this process's own memory is not readable")
+	}
+}

@@ -125,16 +125,21 @@ func foreign(address uintptr, bytes int64) symmem.Memory {
 	return symmem.Interop{}.Memory(address, bytes)
 }
 
-// covered refuses buffers that lie in pools but not in what was handed out.
+// covered refuses buffers that lie in pools but not in what was handed out, also in pools that are
+// closed.
 func (r *rank) covered(memory ...symmem.Memory) error {
 	for _, m := range memory {
 		if m.Bytes() == 0 {
 			continue
 		}
+		covers := func(m symmem.Memory) error {
+			return r.library.kept.covers(m, r.rt.Interop().Ordinal() < 0)
+		}
 		if p := r.owner(m.Address()); p != nil {
-			if err := p.covers(m); err != nil {
-				return err
-			}
+			covers = p.covers
+		}
+		if err := covers(m); err != nil {
+			return err
 		}
 	}
 	return nil

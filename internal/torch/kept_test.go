@@ -1,6 +1,7 @@
 package torch
 
 import (
+	"errors"
 	"testing"
 	"unsafe"
 
@@ -54,5 +55,64 @@ func TestMemoryOutlivesAForcedClose(t *testing.T) {
 		if err := l.Free(address, false); CodeOf(err) != CodeOf(symmem.ErrForeign) {
 			t.Errorf("freeing it twice: %v", err)
 		}
+	}
+}
+
+// TestFreedMemoryOfClosedPoolsIsRefused makes collectives on what is left of pools that were closed.
+func TestFreedMemoryOfClosedPoolsIsRefused(t *testing.T) {
+	l, _ := alone(t, host)
+	sum := func(at uintptr) error {
+		world, err := l.World()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return l.Do(world, &Call{Operation: int(symmem.OpAllReduce), Count: 4, Send: at, Recv: at})
+	}
+	take := func(pool int, bytes uint64) uintptr {
+		t.Helper()
+		at, err := l.Alloc(pool, bytes, 0, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return at
+	}
+	check := func(what string, at uintptr, want Code) {
+		t.Helper()
+		if err := sum(at); CodeOf(err) != want {
+			t.Errorf("a call on %s: %v", what, err)
+		}
+	}
+	for _, reopen := range []bool{false, true} {
+		world, err := l.World()
+		if err != nil {
+			t.Fatal(err)
+		}
+		pool, err := l.OpenPool(world, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		freed, live := take(pool, 4096), take(pool, 4096)
+		alone := take(pool, 64<<20) // in a segment of its own
+		for _, at := range []uintptr{freed, alone} {
+			if err := l.Free(at, false); err != nil {
+				t.Fatal(err)
+			}
+		}
+		check("freed memory", freed, CodeOf(symmem.ErrFreed))
+		if err := l.ClosePool(pool, true); err != nil {
+			t.Fatal(err)
+		}
+		if reopen {
+			if err := errors.Join(l.Close(true), l.Open([]byte(host))); err != nil {
+				t.Fatal(err)
+			}
+		}
+		check("live memory of a closed pool", live, OK)
+		check("freed memory of a segment that is kept", freed, CodeOf(symmem.ErrFreed))
+		check("freed memory of a segment that is unmapped", alone, CodeOf(symmem.ErrFreed))
+		if err := l.Free(live, false); err != nil {
+			t.Fatal(err)
+		}
+		check("memory that was freed after the close", live, CodeOf(symmem.ErrFreed))
 	}
 }

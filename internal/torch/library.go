@@ -131,9 +131,12 @@ func (r *rank) observe() {
 	w := r.library.words
 	r.rt.Interop().Observe(symmem.Observer{
 		SegmentAlloc: func(symmem.SegmentEvent) { w.Pending.Add(1) },
-		SegmentFree:  func(symmem.SegmentEvent) { w.Windows.Add(1) },
-		Register:     func(symmem.WindowEvent) { w.Windows.Add(1) },
-		Deregister:   func(symmem.WindowEvent) { w.Windows.Add(1) },
+		SegmentFree: func(e symmem.SegmentEvent) {
+			w.Windows.Add(1)
+			r.library.kept.unmapped(e)
+		},
+		Register:   func(symmem.WindowEvent) { w.Windows.Add(1) },
+		Deregister: func(symmem.WindowEvent) { w.Windows.Add(1) },
 	})
 }
 

@@ -27,6 +27,7 @@ type pool struct {
 	mu    sync.Mutex
 	live  live            // guarded by mu
 	freed []symmem.Buffer // frees that have not taken effect; guarded by mu
+	kept  []span          // segments with live buffers at the close; guarded by keeping.mu
 }
 
 func (r *rank) newPool(o symmem.PoolOptions) (*pool, error) {
