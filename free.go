@@ -212,6 +212,10 @@ func (p *Pool) reclaimIdle(s *Stream, before alloc.Mark) {
 	if p.closed {
 		return
 	}
+	if len(p.useEvents) == 0 {
+		p.core.Idle(s.number, before)
+		return
+	}
 	p.core.Synced(s.number, before)
 	p.absorbReturns()
 	for m := range p.useEvents {

@@ -156,6 +156,14 @@ func (m *machine) Synced(t *rapid.T) {
 	m.reported(t)
 }
 
+func (m *machine) Idle(t *rapid.T) {
+	on := drawStream(t)
+	m.core.Idle(on, m.mark)
+	if m.model.ended == m.marked.ended {
+		m.model.clean(on)
+	}
+}
+
 func (m *machine) Pin(t *rapid.T) {
 	b := m.pick(t, Live)
 	if _, err := m.core.Pin(b.block().Handle); err != nil {

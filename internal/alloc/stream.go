@@ -150,9 +150,9 @@ func (c *Core) Mark() Mark { return Mark{c.marked, c.deferrals, c.ended} }
 func (m Mark) Covers(p StreamPoint) bool { return p.Deferral <= m.deferrals }
 
 // Synced records that the program waited on the host for all work on a stream that it had before a
-// place. Deferred blocks whose uses are all over come back; see Returned. The order is by owner
-// stream, in the order in which the Core first met them, then by deferral. Time grows with the
-// deferred blocks.
+// place, and does what Idle does. Deferred blocks whose uses are all over come back; see Returned.
+// The order is by owner stream, in the order in which the Core first met them, then by deferral.
+// Time grows with the deferred blocks.
 func (c *Core) Synced(on Stream, before Mark) {
 	c.mergeHot()
 	c.reports.clear()
@@ -161,9 +161,7 @@ func (c *Core) Synced(on Stream, before Mark) {
 		return
 	}
 	c.streams[n].synced = max(c.streams[n].synced, before.uses)
-	if before.ended == c.ended {
-		c.clean(n)
-	}
+	c.Idle(on, before)
 	for s := range c.streams {
 		for id := c.streams[s].first; id != 0; {
 			after := c.sides[id].after
@@ -172,6 +170,16 @@ func (c *Core) Synced(on Stream, before Mark) {
 			}
 			id = after
 		}
+	}
+}
+
+// Idle is Synced for the memory of the stream itself: what is free of it is clean now, unless any
+// block has become free since the place.
+func (c *Core) Idle(on Stream, before Mark) {
+	n, known := c.numbers[on]
+	if known && before.ended == c.ended {
+		c.mergeHot()
+		c.clean(n)
 	}
 }
 
