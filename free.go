@@ -7,6 +7,7 @@ import (
 	"symmem/driver"
 	"symmem/internal/alloc"
 	"symmem/internal/ledger"
+	"symmem/internal/spin"
 )
 
 // absorb notes an event about the block of the latest call of the core. p.mu is held.
@@ -46,7 +47,7 @@ func (p *Pool) free(b Buffer) error {
 		return p.freeSlowly(b, block, state, err)
 	}
 	p.absorb(ledger.KindFree, block)
-	p.frees.Add(1)
+	spin.Publish64(&p.frees, p.frees.Load()+1)
 	p.mu.Unlock()
 	return nil
 }
@@ -59,7 +60,7 @@ func (p *Pool) freeSlowly(b Buffer, block alloc.Block, state alloc.State, err er
 		return fmt.Errorf("freeing a buffer: %w", err)
 	}
 	p.absorb(ledger.KindFree, block)
-	p.frees.Add(1)
+	spin.Publish64(&p.frees, p.frees.Load()+1)
 	notify(p.rt, func(o *Observer) func(BlockEvent) { return o.Free }, blockEvent(b, block))
 	if state == alloc.Deferred {
 		return p.recordUses()
