@@ -121,7 +121,8 @@ func only(offer driver.Offer, choice PathChoice, who string) error {
 // calls that move nothing have no direct path.
 //
 // A barrier goes wherever it can: it has no size for a table to look at, and a kernel of our own
-// waits for the peers alone, where NCCL adds up bytes.
+// waits for the peers alone, where NCCL adds up bytes. So do minimum and maximum of floats, of
+// which NCCL drops NaNs.
 func (g planner) direct(
 	choice PathChoice, call *driver.Call, offer driver.Offer, who string,
 ) (bool, *reason) {
@@ -135,6 +136,11 @@ func (g planner) direct(
 	case choice == PathDirect:
 	case call.Operation == driver.Barrier:
 		why.text = "and barriers go direct wherever they can"
+		if refusal != nil {
+			return false, nil
+		}
+	case call.ComparesFloats():
+		why.text = "and minimum and maximum of floats go direct wherever they can, where a NaN wins"
 		if refusal != nil {
 			return false, nil
 		}

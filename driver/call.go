@@ -117,6 +117,12 @@ func (c *Call) InPlace(rank int) bool {
 	}
 }
 
+// ComparesFloats reports whether the call takes the minimum or maximum of floats, where a NaN of
+// any rank wins. NCCL drops it if another rank has a number.
+func (c *Call) ComparesFloats() bool {
+	return c.Operation.Reduces() && c.DataType.Float() && (c.ReduceOp == Min || c.ReduceOp == Max)
+}
+
 // SetPath is what Offer.Take does to the call: it has a path and a digest, and no windows where
 // they play no part.
 func (c *Call) SetPath(path Path, digest uint64) {

@@ -114,6 +114,8 @@ func (p *plan) Remark(path driver.Path) string {
 			"may begin too early (right from %s on)", text, nccl.VersionText(nccl.EarlyStart.Below))
 	case path == driver.PathDirect:
 		return p.remarkDirect()
+	case p.ComparesFloats() && len(p.c.cfg.Ranks) > 1:
+		return "NCCL drops a NaN where another rank has a number"
 	}
 	return ""
 }

@@ -39,8 +39,10 @@
 // types in float32, all others in their own type. Every step is rounded to nearest even, nothing is
 // fused into a multiply-add, and the result of a 16-bit type is rounded once. So every rank gets
 // the same bits, in every run, from every kernel. An average is the sum divided by the number of
-// ranks (IEEE division; integers wrap and truncate towards zero). Subnormal numbers are kept.
-// Minimum and maximum are those of IEEE 754-2019. A NaN in a result has all bits set but the sign.
+// ranks (IEEE division; integers wrap and truncate towards zero). If the sum of floats is not
+// finite it is computed once more, from scaled numbers, by a function that common calls do not
+// load. Subnormal numbers are kept. Minimum and maximum are those of IEEE 754-2019. A NaN in a
+// result has all bits set but the sign.
 //
 // # Calls
 //

@@ -64,6 +64,10 @@ DEVICE double times(double a, double b) { return a * b; }
 DEVICE int times(int a, int b) { return (int)((u32)a * (u32)b); }
 DEVICE long long times(long long a, long long b) { return (long long)((u64)a * (u64)b); }
 
+// whole says of which numbers all orders give the same.
+template <class N>
+constexpr bool whole = (typename N::Value)0.5 == 0;
+
 // join combines the numbers of two sets of ranks, the first before the second.
 template <class N>
 DEVICE void join(Total<N>& t, u32 op, const Total<N>& o) {
@@ -73,13 +77,22 @@ DEVICE void join(Total<N>& t, u32 op, const Total<N>& o) {
 			: op == Min ? minimum(t.v[i], o.v[i]) : maximum(t.v[i], o.v[i]);
 }
 
+// scaled is first, of numbers that are scaled if they are floats: by 1, or by less where an average is computed once more.
+template <class N>
+DEVICE void scaled(Total<N>& t, u64 word, typename N::Value scale) {
+	first(t, word);
+	if constexpr (!whole<N>)
+#pragma unroll
+		for (int i = 0; i < N::Values; i++) t.v[i] = dev::multiply(t.v[i], scale);
+}
+
 // as_tree combines neighbours, then pairs of them, of 2, 4 or 8 ranks.
 template <class N, int W>
-DEVICE void as_tree(Total<N>& t, const Call& call, const u64* words) {
+DEVICE void as_tree(Total<N>& t, const Call& call, const u64* words, typename N::Value scale) {
 	Total<N> all[W];
 #pragma unroll
 	for (int r = 0; r < W; r++)
-		if (r < call.ranks) first(all[r], words[r]);
+		if (r < call.ranks) scaled(all[r], words[r], scale);
 #pragma unroll
 	for (int step = 1; step < W; step *= 2)
 #pragma unroll
@@ -94,13 +107,13 @@ DEVICE void as_tree(Total<N>& t, const Call& call, const u64* words) {
 
 // in_order combines one rank after the other.
 template <class N, int W>
-DEVICE void in_order(Total<N>& t, const Call& call, const u64* words) {
-	first(t, words[0]);
+DEVICE void in_order(Total<N>& t, const Call& call, const u64* words, typename N::Value scale) {
+	scaled(t, words[0], scale);
 #pragma unroll
 	for (int r = 1; r < W; r++) {
 		if (r >= call.ranks) break;
 		Total<N> o;
-		first(o, words[r]);
+		scaled(o, words[r], scale);
 		u32 op = call.op % Tree;
 		if (op == Sum) join(t, Sum, o);
 		else if (op == Prod) join(t, Prod, o);
@@ -109,14 +122,28 @@ DEVICE void in_order(Total<N>& t, const Call& call, const u64* words) {
 	}
 }
 
-// combined makes one word of those of all ranks. All threads take the same branches.
+// combined makes one word of those of all ranks. All threads take the same branches, but where an average
+// overflows.
 template <class N, int W>
 DEVICE u64 combined(const Call& call, const u64* words) {
-	enum { Whole = (typename N::Value)0.5 == 0 };  // numbers of which all orders give the same
+	typedef typename N::Value V;
 	Total<N> t;
-	if (!Whole && (call.op & Tree) != 0) as_tree<N, W>(t, call, words);
-	else in_order<N, W>(t, call, words);
-	if (Whole && call.divisor != 1) first(t, N::pack(t.v));  // bytes wrap before they are divided
+	if constexpr (whole<N>) {
+		in_order<N, W>(t, call, words, 1);
+		if (call.divisor != 1) first(t, N::pack(t.v));  // bytes wrap before they are divided
+	} else {
+		Total<N> sum;
+		V scale = 1;
+#pragma unroll 1
+		for (bool again = false;; again = true) {
+			if ((call.op & Tree) != 0) as_tree<N, W>(t, call, words, scale);
+			else in_order<N, W>(t, call, words, scale);
+			if (again) return choose(sum, t, call.ranks);
+			if (call.divisor == 1 || finite(t)) break;
+			sum = t;
+			scale = scale_of<V>(call.ranks);
+		}
+	}
 	return result(t, call.divisor);
 }
 

@@ -109,6 +109,15 @@ DEVICE u64 element_total(const Bulk& call, u64 offset) {
 			if (r == 0) first(t, word);
 			else next(t, call.op, word);
 		}
+		if constexpr (overflows<N>) {
+			if (call.divisor != 1 && !finite(t)) {
+				Words<MaxRanks> words;
+#pragma unroll
+				for (u32 r = 0; r < MaxRanks; r++)
+					if (r < call.ranks) words.of[r] = *(const volatile typename N::Element*)(call.sendAt[r] + offset);
+				return average_again<N, MaxRanks>(words, call.ranks);
+			}
+		}
 		return result(t, call.divisor);
 	}
 }
@@ -171,6 +180,20 @@ DEVICE Pack reduce_any(const Bulk& call, const Pack* got) {
 }
 
 template <class N, int W>
+DEVICE Pack average_pack_again(const Bulk& call, const Pack* got) {
+	Words<W> a, b;
+#pragma unroll
+	for (int r = 0; r < W; r++) {
+		if (r >= call.ranks) break;
+		Pack p;
+		pulled<W>(call, got, r, p);
+		a.of[r] = p.a;
+		b.of[r] = p.b;
+	}
+	return {average_again<N, W>(a, call.ranks), average_again<N, W>(b, call.ranks)};
+}
+
+template <class N, int W>
 DEVICE Pack reduce(const Bulk& call, const Pack* got) {
 	if constexpr (is_any<N>) {
 		return reduce_any<W>(call, got);
@@ -189,6 +212,8 @@ DEVICE Pack reduce(const Bulk& call, const Pack* got) {
 				next(b, call.op, p.b);
 			}
 		}
+		if constexpr (overflows<N>)
+			if (call.divisor != 1 && !(finite(a) && finite(b))) return average_pack_again<N, W>(call, got);
 		return pack_total(a, b, call.divisor);
 	}
 }

@@ -138,6 +138,10 @@ DEVICE u32 to_bits(float f) { return __float_as_uint(f); }
 DEVICE double double_of(u64 bits) { return __longlong_as_double((long long)bits); }
 DEVICE u64 bits_of(double d) { return (u64)__double_as_longlong(d); }
 
+// multiply rounds the product: it is not fused with an addition.
+DEVICE float multiply(float a, float b) { return __fmul_rn(a, b); }
+DEVICE double multiply(double a, double b) { return __dmul_rn(a, b); }
+
 DEVICE float minimum(float a, float b) {
 	float r;
 	asm("min.NaN.f32 %0,%1,%2;" : "=f"(r) : "f"(a), "f"(b));

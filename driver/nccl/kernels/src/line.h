@@ -232,6 +232,14 @@ DEVICE u64 reduce(const Call& call, T mine, const T* got, int i) {
 			if (r == 0) first(t, one);
 			else next(t, call.op, one);
 		}
+		if constexpr (overflows<N>) {
+			if (call.divisor != 1 && !finite(t)) {
+				Words<W> words;
+#pragma unroll
+				for (int r = 0; r < W; r++) words.of[r] = word(r == call.rank ? mine : got[r], i);
+				return average_again<N, W>(words, call.ranks);
+			}
+		}
 		return result(t, call.divisor);
 	}
 }

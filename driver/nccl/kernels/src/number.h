@@ -97,3 +97,66 @@ DEVICE u64 result(Total<N>& t, u32 divisor) {
 		for (int i = 0; i < N::Values; i++) t.v[i] = t.v[i] / (typename N::Value)(int)divisor;
 	return N::pack(t.v);
 }
+
+// An average whose sum is infinite or not a number is computed once more, from numbers that are scaled by a
+// power of two, so that no sum of finite ones overflows: docs/reference/deterministic.md. Others keep their
+// bits. Integers wrap, and sums of halves do not overflow in float32, but where they are rounded.
+template <class N>
+constexpr bool overflows = false;
+template <>
+constexpr bool overflows<F32> = true;
+template <>
+constexpr bool overflows<BF16> = true;
+
+DEVICE bool finite(float v) { return (dev::to_bits(v) & 0x7f800000) != 0x7f800000; }
+DEVICE bool finite(double v) { return (dev::bits_of(v) >> 52 & 0x7ff) != 0x7ff; }
+
+template <class N>
+DEVICE bool finite(const Total<N>& t) {
+	bool all = true;
+#pragma unroll
+	for (int i = 0; i < N::Values; i++) all = all && finite(t.v[i]);
+	return all;
+}
+
+// scale_of is the largest power of two of which n do not exceed 1.
+template <class V>
+DEVICE V scale_of(u32 n) {
+	V scale = 1;
+	for (u32 i = 1; i < n; i *= 2) scale /= 2;
+	return scale;
+}
+
+// choose replaces the averages whose sums are not finite by those of scaled numbers.
+template <class N>
+DEVICE u64 choose(const Total<N>& sum, const Total<N>& scaled, u32 ranks) {
+	typedef typename N::Value V;
+	V n = (V)(int)ranks, rest = n * scale_of<V>(ranks), v[N::Values];
+	for (int i = 0; i < N::Values; i++) v[i] = finite(sum.v[i]) ? sum.v[i] / n : scaled.v[i] / rest;
+	return N::pack(v);
+}
+
+template <int W>
+struct Words {
+	u64 of[W];
+};
+
+// average_again makes a word of averages of those of all ranks, in their order. It is apart, so that the
+// common case is short.
+template <class N, int W>
+NOINLINE u64 average_again(Words<W> words, u32 ranks) {
+	typedef typename N::Value V;
+	V scale = scale_of<V>(ranks), v[N::Values];
+	Total<N> sum, scaled;
+#pragma unroll
+	for (int r = 0; r < W; r++) {
+		if (r >= ranks) break;
+		N::unpack(words.of[r], v);
+		for (int i = 0; i < N::Values; i++) {
+			V less = dev::multiply(v[i], scale);
+			sum.v[i] = r == 0 ? v[i] : add(sum.v[i], v[i]);
+			scaled.v[i] = r == 0 ? less : add(scaled.v[i], less);
+		}
+	}
+	return choose(sum, scaled, ranks);
+}

@@ -123,6 +123,9 @@ DEVICE u64 bits_of(double d) {
 	return bits;
 }
 
+DEVICE float multiply(float a, float b) { return a * b; }
+DEVICE double multiply(double a, double b) { return a * b; }
+
 // minimum and maximum are those of IEEE 754-2019: a NaN wins, and -0 is less than 0.
 DEVICE float minimum(float a, float b) {
 	if (is_nan(a) || is_nan(b)) return nan();

@@ -127,8 +127,8 @@ static void store_unsigned(void *out, size_t at, const uint64_t *in, size_t n,
 }
 
 /* Defines the reduction in one accumulator. Sums of signed numbers wrap round, as on a GPU. An
- * average scales floating-point numbers before it adds them, and divides the sum of integers, as
- * NCCL does. */
+ * average scales floating-point numbers before it adds them, and divides the sum of integers, which
+ * has wrapped in their type; minimum and maximum drop a NaN where there is a number: as NCCL does. */
 #define REDUCTION(name, number, wrapping, floating)                                                \
     static void scale_##name(number *some, size_t n, int ranks) {                                  \
         for (size_t i = 0; i < n; i++)                                                             \
@@ -141,10 +141,10 @@ static void store_unsigned(void *out, size_t at, const uint64_t *in, size_t n,
                 sum[i] = (number)((wrapping)sum[i] * (wrapping)next[i]);                           \
         else if (op == ncclMax)                                                                    \
             for (size_t i = 0; i < n; i++)                                                         \
-                sum[i] = sum[i] < next[i] ? next[i] : sum[i];                                      \
+                sum[i] = sum[i] < next[i] || sum[i] != sum[i] ? next[i] : sum[i];                  \
         else if (op == ncclMin)                                                                    \
             for (size_t i = 0; i < n; i++)                                                         \
-                sum[i] = next[i] < sum[i] ? next[i] : sum[i];                                      \
+                sum[i] = next[i] < sum[i] || sum[i] != sum[i] ? next[i] : sum[i];                  \
         else                                                                                       \
             for (size_t i = 0; i < n; i++)                                                         \
                 sum[i] = (number)((wrapping)sum[i] + (wrapping)next[i]);                           \
@@ -164,8 +164,11 @@ static void store_unsigned(void *out, size_t at, const uint64_t *in, size_t n,
                     scale_##name(next, n, ranks);                                                  \
                 combine_##name(sum, next, n, op);                                                  \
             }                                                                                      \
-            if (op == ncclAvg && !(floating))                                                      \
+            if (op == ncclAvg && !(floating)) {                                                    \
+                store_##name(dst, at, sum, n, type);                                               \
+                load_##name(sum, dst, at, n, type);                                                \
                 scale_##name(sum, n, ranks);                                                       \
+            }                                                                                      \
             store_##name(dst, at, sum, n, type);                                                   \
         }                                                                                          \
     }

@@ -1,0 +1,126 @@
+package symmem_test
+
+import (
+	"bytes"
+	"encoding/binary"
+	"math"
+	"testing"
+
+	"symmem"
+	"symmem/driver"
+	"symmem/driver/formula"
+	bits "symmem/internal/reduce"
+)
+
+// TestEveryPathGivesTheSameAnswers reduces each pair of special numbers of each type on every path
+// that the backend has, and in both memories, and compares with the formula: kernels of symmem bit
+// by bit, NCCL's as far as docs/reference/deterministic.md says.
+func TestEveryPathGivesTheSameAnswers(t *testing.T) {
+	together(t, 2, symmem.Options{Path: symmem.PathAuto}, func(r *rank) {
+		c := answer{rank: r}
+		symmetric := r.pool()
+		c.places = [][2]symmem.Memory{
+			{r.alloc(symmetric, mib).Memory(), r.alloc(symmetric, mib).Memory()},
+		}
+		s := symmetric.BeginDisabled()
+		defer s.Abandon()
+		from, err := s.Alloc(mib)
+		r.ok(err)
+		to, err := s.Alloc(mib)
+		r.ok(err)
+		c.places = append(c.places, [2]symmem.Memory{from.Memory(), to.Memory()})
+		for _, choice := range []symmem.PathChoice{
+			symmem.PathDirect, symmem.PathAuto, symmem.PathPlain, symmem.PathWindow,
+		} {
+			r.ok(r.World().SetPath(r.ctx, choice))
+			for _, c.dataType = range bits.DataTypes() {
+				for c.op = range symmem.ReduceOp(driver.ReduceOps) {
+					for _, place := range c.places {
+						c.compare(choice, place[0], place[1])
+					}
+				}
+			}
+		}
+	})
+}
+
+// answer is what a rank reduces and compares.
+type answer struct {
+	*rank
+	places   [][2]symmem.Memory
+	dataType symmem.DataType
+	op       symmem.ReduceOp
+	// direct reports whether calls have gone direct.
+	direct bool
+}
+
+// compare reduces the pairs once.
+func (c *answer) compare(choice symmem.PathChoice, send, recv symmem.Memory) {
+	const pairs = 14 * 14
+	in, size := make([][]byte, 2), c.dataType.Size()
+	for r := range in {
+		in[r] = formula.Specials(c.dataType, r, pairs)
+	}
+	got, before := make([]byte, len(in[0])), c.World().Stats().Paths
+	send, err := send.Slice(0, int64(len(got)))
+	c.ok(err)
+	recv, err = recv.Slice(0, int64(len(got)))
+	c.ok(err)
+	s := c.DefaultStream()
+	c.ok(s.Copy(send, symmem.Host(in[c.Rank()])))
+	c.ok(c.World().AllReduce(c.ctx, send, recv, int64(len(got)/size), c.dataType, c.op, s))
+	c.ok(s.Copy(symmem.Host(got), recv))
+	c.synchronize()
+	took := ""
+	for path, n := range c.World().Stats().Paths {
+		if n > before[path] {
+			took = path
+		}
+	}
+	call := driver.Call{Operation: driver.AllReduce, DataType: c.dataType, ReduceOp: c.op}
+	if took == "direct" {
+		c.direct = true
+	} else if c.direct && choice == symmem.PathAuto && call.ComparesFloats() {
+		c.failf("%v of %v took the path %s, and can go direct", c.op, c.dataType, took)
+	}
+	byNCCL := c.Device().Backend == "nccl" && took != "direct"
+	want := formula.Reduce(driver.RankOrder, c.op, c.dataType, in)
+	for at := 0; at < len(got); at += size {
+		a, b, g, w := in[0][at:at+size], in[1][at:at+size], got[at:at+size], want[at:at+size]
+		if bytes.Equal(g, w) || byNCCL && c.dataType.Float() && c.allowed(a, b, g, w) {
+			continue
+		}
+		c.failf("%s: %v of %v %x and %x is %x, want %x", took, c.op, c.dataType, a, b, g, w)
+	}
+}
+
+// allowed reports whether a result of NCCL differs from what is wanted only as the page says: in
+// the bits of a NaN, in the sign of a zero and without a NaN of minimum and maximum, and in the last
+// bits of an average, which it divides before it adds.
+func (c *answer) allowed(a, b, got, want []byte) bool {
+	x, y, g, w := c.value(a), c.value(b), c.value(got), c.value(want)
+	switch {
+	case math.IsNaN(g) || math.IsNaN(w):
+		compares := c.op == symmem.Min || c.op == symmem.Max
+		return math.IsNaN(g) && math.IsNaN(w) ||
+			compares && (math.IsNaN(x) && g == y || math.IsNaN(y) && g == x)
+	case c.op == symmem.Avg:
+		least := c.value(formula.AppendBits(nil, c.dataType, 1))
+		return math.Abs(g-w) <= least
+	}
+	return g == w
+}
+
+// value is the number of an element of floats.
+func (c *answer) value(element []byte) float64 {
+	switch c.dataType {
+	case symmem.Float64:
+		return math.Float64frombits(binary.NativeEndian.Uint64(element))
+	case symmem.Float32:
+		return float64(math.Float32frombits(binary.NativeEndian.Uint32(element)))
+	case symmem.Float16:
+		return float64(bits.Float16Value(binary.NativeEndian.Uint16(element)))
+	default:
+		return float64(bits.BFloat16Value(binary.NativeEndian.Uint16(element)))
+	}
+}
