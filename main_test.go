@@ -18,6 +18,9 @@ func TestMain(m *testing.M) {
 	if os.Getenv(anywhereVariable) != "" {
 		os.Exit(beAnywhere())
 	}
+	if os.Getenv(firstVariable) != "" {
+		os.Exit(beFirst())
+	}
 	if os.Getenv(agreeingVariable) != "" {
 		os.Exit(beAgreeing())
 	}

@@ -95,8 +95,8 @@ func (c *answer) compare(choice symmem.PathChoice, send, recv symmem.Memory) {
 }
 
 // allowed reports whether a result of NCCL differs from what is wanted only as the page says: in
-// the bits of a NaN, in the sign of a zero and without a NaN of minimum and maximum, and in the last
-// bits of an average, which it divides before it adds.
+// the bits of a NaN, in the sign of a zero and without a NaN of minimum and maximum, and in the
+// last bits of an average, which it divides before it adds.
 func (c *answer) allowed(a, b, got, want []byte) bool {
 	x, y, g, w := c.value(a), c.value(b), c.value(got), c.value(want)
 	switch {

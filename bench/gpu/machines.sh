@@ -11,4 +11,6 @@ expect 0 300 "${spread[@]}" symmem verify --backend "$BACKEND" --from-round 1 --
 	--max-bytes 1M
 expect 0 180 "${spread[@]}" symmem bench collective --backend "$BACKEND" --path auto \
 	--sizes 1K,64K,1M,16M
+SYMMEM_TEST_BACKEND=$BACKEND expect 0 180 "$BUILD/symmem.test" -test.v -test.timeout 180s \
+	-test.run '^TestFirstCallsAreCapturedBetweenMachines$'
 finish

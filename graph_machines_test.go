@@ -1,0 +1,117 @@
+package symmem_test
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"symmem"
+	"symmem/internal/sys/systest"
+)
+
+// firstVariable is set for the ranks of TestFirstCallsAreCapturedBetweenMachines, which have the
+// others of lost_test.go, too.
+const firstVariable = "SYMMEM_TEST_FIRST"
+
+// TestFirstCallsAreCapturedBetweenMachines captures the first call of each operation in a new group
+// of ranks on two machines, which are one by NCCL_HOSTID: a capture must not be lost because NCCL
+// connects and allocates there.
+func TestFirstCallsAreCapturedBetweenMachines(t *testing.T) {
+	if os.Getenv(backendVariable) != "nccl" {
+		t.Skip(fmt.Errorf("groups of the host are of one machine: %w", symmem.ErrUnsupported))
+	}
+	store, ranks := "unix:@symmem-test-"+rand.Text(), min(4, localRanks(t))
+	needs(t, ranks)
+	var all []*exec.Cmd
+	for number := range ranks {
+		c := systest.Command(t, systest.Patience, os.Args[0])
+		c.Env = append(os.Environ(), firstVariable+"=1", storeVariable+"="+store,
+			rankVariable+"="+strconv.Itoa(number), sizeVariable+"="+strconv.Itoa(ranks),
+			fmt.Sprintf("NCCL_HOSTID=machine-%d", 2*number/ranks), "NCCL_NET=Socket")
+		c.Stdout, c.Stderr = &strings.Builder{}, os.Stderr
+		if err := c.Start(); err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, c)
+	}
+	for number, c := range all {
+		if err := c.Wait(); err != nil {
+			t.Errorf("rank %d: %v\n%s", number, err, c.Stdout)
+		}
+	}
+}
+
+// beFirst is a rank of the test.
+func beFirst() int {
+	number, _ := strconv.Atoi(os.Getenv(rankVariable))
+	size, _ := strconv.Atoi(os.Getenv(sizeVariable))
+	ctx := context.Background()
+	rt, err := symmem.Open(ctx, on(symmem.Options{
+		Rank: number, Size: size, Store: os.Getenv(storeVariable), Path: symmem.PathPlain,
+		Timeout: time.Minute,
+	}))
+	if err == nil {
+		err = errors.Join(captureFirst(ctx, rt), rt.Close())
+	}
+	if err != nil {
+		fmt.Println(err)
+		return 1
+	}
+	return 0
+}
+
+// captureFirst captures and replays the first call of each operation, in a group of its own.
+func captureFirst(ctx context.Context, rt *symmem.Runtime) error {
+	pool, err := rt.NewPool(symmem.PoolOptions{})
+	if err != nil {
+		return err
+	}
+	const count = 1 << 16
+	bytes := int64(4 * count * rt.Size())
+	send, err := pool.Alloc(bytes)
+	if err != nil {
+		return err
+	}
+	recv, err := pool.Alloc(bytes)
+	if err != nil {
+		return errors.Join(err, send.Free())
+	}
+	var errs []error
+	for _, operation := range []symmem.Operation{
+		symmem.OpAllReduce, symmem.OpAllGather, symmem.OpReduceScatter, symmem.OpBroadcast,
+		symmem.OpReduce, symmem.OpAllToAll,
+	} {
+		call := symmem.Call{
+			Operation: operation, Type: symmem.Float32, Count: count, Send: send.Memory(),
+			Recv: recv.Memory(),
+		}
+		if err := captureOne(ctx, rt, call); err != nil {
+			errs = append(errs, fmt.Errorf("%v: %w", operation, err))
+		}
+	}
+	return errors.Join(append(errs, send.Free(), recv.Free())...)
+}
+
+func captureOne(ctx context.Context, rt *symmem.Runtime, call symmem.Call) error {
+	g, err := rt.World().Split(ctx, 0, rt.Rank())
+	if err != nil {
+		return err
+	}
+	s := rt.DefaultStream()
+	if err := s.BeginCapture(); err != nil {
+		return errors.Join(err, g.Close())
+	}
+	queued := rt.Interop().Do(ctx, g, call, s)
+	graph, err := s.EndCapture()
+	if err = errors.Join(queued, err); err == nil {
+		err = errors.Join(graph.Launch(s), s.Synchronize(ctx), graph.Close())
+	}
+	return errors.Join(err, g.Close())
+}
