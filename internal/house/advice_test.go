@@ -29,7 +29,7 @@ var advices = []advice{
 		// Verbs, in sentences about symmem.
 		others: []string{
 			"against", "completion", "deregisters", "does", "finds", "instead", "is", "keeps",
-			"never", "puts", "run", "sets", "starts", "takes",
+			"makes", "never", "puts", "run", "sets", "starts", "takes",
 		},
 	},
 	{
@@ -37,7 +37,9 @@ var advices = []advice{
 		named:  regexp.MustCompile(`(?:^|[^\w-])--([a-z][a-z-]+)`),
 		exists: func(_ *testing.T, files []*file) []string { return flagsOf(files) },
 		// Of cobra, torchrun, nvidia-smi and docker.
-		others: []string{"help", "no-python", "nproc-per-node", "status", "ulimit"},
+		others: []string{
+			"help", "network", "no-python", "nproc-per-node", "pid", "status", "ulimit",
+		},
 	},
 	{
 		kind:  "variable",

@@ -58,7 +58,7 @@ func TestMemoryOutlivesAForcedClose(t *testing.T) {
 	}
 }
 
-// TestFreedMemoryOfClosedPoolsIsRefused makes collectives on what is left of pools that were closed.
+// TestFreedMemoryOfClosedPoolsIsRefused makes collectives on buffers of pools that were closed.
 func TestFreedMemoryOfClosedPoolsIsRefused(t *testing.T) {
 	l, _ := alone(t, host)
 	sum := func(at uintptr) error {
