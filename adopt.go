@@ -73,7 +73,7 @@ func (i Interop) Captured(handle uintptr) bool {
 // what is kept for them is some hundred bytes in the Runtime and in each pool that it has used.
 // Free memory that pools have mapped for it goes with Pool.Trim.
 func (i Interop) ForgetStream(s *Stream) {
-	if s.adopted != nil {
+	if s != nil && s.adopted != nil {
 		_ = s.forget(driver.AdoptedStream.Close) // a fault of its work is its group's, which tells it
 	}
 }

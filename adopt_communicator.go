@@ -87,6 +87,7 @@ func (a *AdoptedCommunicator) Windows() int {
 // Errors: DivergenceError on every rank, with nothing registered; TimeoutError, where a rank does
 // not come: the communicator is of no use any more then; ErrCapturing before anything happens.
 func (a *AdoptedCommunicator) Register(ctx context.Context, p *Pool) error {
+	ctx = orBackground(ctx)
 	if err := p.callers.enter(); err != nil {
 		return fmt.Errorf("registering with communicator %q: %w", a.name, err)
 	}

@@ -79,6 +79,7 @@ func (g *Group) sharedHistories(
 // histories have equal lengths, too. At any level it returns the fault of a group that has failed,
 // also one that a kernel has reported and no call has returned yet.
 func (g *Group) Check(ctx context.Context) error {
+	ctx = orBackground(ctx)
 	if g.rt.Check() == CheckOff {
 		g.comm.CheckPeers()
 		return g.Err()

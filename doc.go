@@ -28,7 +28,7 @@
 //
 // A call may first register memory of a pool that the group has not registered yet, which waits for
 // the other ranks. The context bounds that alone: a call that is queued ends by itself, or by
-// [Options].Timeout.
+// [Options].Timeout. A nil context is context.Background, here and in every call that takes one.
 //
 // A call returns [ErrOutOfRange], [ErrInvalid] or [ErrUnsupported] before anything is queued: the
 // buffers are untouched, and the group goes on. [ErrClosed] says that the group or its

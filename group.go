@@ -100,6 +100,7 @@ func (g *Group) contains(other *Group) bool {
 // collective over g; a rank that is to be in no group calls SkipSplit instead. A color is not
 // negative.
 func (g *Group) Split(ctx context.Context, color, key int) (*Group, error) {
+	ctx = orBackground(ctx)
 	if color < 0 {
 		return nil, invalid("splitting group %s: color %d is negative; SkipSplit joins no group", g.id,
 			color)
@@ -121,6 +122,7 @@ func (g *Group) Split(ctx context.Context, color, key int) (*Group, error) {
 
 // SkipSplit takes part in a Split of the other ranks of g, but joins no group.
 func (g *Group) SkipSplit(ctx context.Context) error {
+	ctx = orBackground(ctx)
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	_, err := g.exchangeColors(ctx, noColor, 0)
@@ -270,6 +272,7 @@ func (g *Group) latestSite() string { return g.rt.sites.named(g.site.Load()) }
 // for finding out what is slow; Options.Path is what a group starts with. Graphs that were captured
 // before keep their paths. It is collective over the group, and every rank gives the same choice.
 func (g *Group) SetPath(ctx context.Context, c PathChoice) error {
+	ctx = orBackground(ctx)
 	if c <= PathDefault || c > PathDirect {
 		return invalid("path choice %v on group %s", c, g.id)
 	}

@@ -49,6 +49,7 @@ func (i Interop) Alloc(p *Pool, s *Stream, bytes int64) (Buffer, error) {
 func (i Interop) Reserve(
 	ctx context.Context, p *Pool, s *Stream, bytes int64, g *Group,
 ) error {
+	ctx = orBackground(ctx)
 	return p.reserveFor(ctx, s, bytes, g, i.site)
 }
 
@@ -59,7 +60,7 @@ func (i Interop) Value(
 	ctx context.Context, g *Group, operation int, name string, value int64,
 ) (int64, error) {
 	o := valueOperation(operation)
-	if !o.known() || o.hasText() {
+	if g == nil || !o.known() || o.hasText() {
 		return 0, invalid("operation %d on value %q", operation, name)
 	}
 	if o == valueAny || o == valueAll {
@@ -75,11 +76,17 @@ func (i Interop) Value(
 
 // AgreeString is Group.AgreeString.
 func (i Interop) AgreeString(ctx context.Context, g *Group, name, value string) error {
+	if g == nil {
+		return invalid("agreeing on value %q of no group", name)
+	}
 	return g.values.agreeString(ctx, name, value, i.site)
 }
 
 // Step is Group.Step.
 func (i Interop) Step(ctx context.Context, g *Group, what string) error {
+	if g == nil {
+		return invalid("a step of no group")
+	}
 	return g.values.step(ctx, what, i.site)
 }
 
@@ -87,7 +94,7 @@ func (i Interop) Step(ctx context.Context, g *Group, what string) error {
 // what the pool does itself: two numbers, not negative, that mean what the caller wants. The next
 // comparison that finds a difference names it, with its place. It waits for nobody.
 func (i Interop) Note(p *Pool, kind, value int64) error {
-	if kind < 0 || value < 0 {
+	if p == nil || kind < 0 || value < 0 {
 		return invalid("noting %d of kind %d", value, kind)
 	}
 	p.mu.Lock()
@@ -113,12 +120,15 @@ func (i Interop) Memory(address uintptr, bytes int64) Memory {
 
 // IsSymmetric is Group.IsSymmetric for a range of addresses.
 func (Interop) IsSymmetric(g *Group, address uintptr, bytes int64) bool {
-	return g.holdsWindow(address, bytes)
+	return g != nil && g.holdsWindow(address, bytes)
 }
 
 // Pending reports whether Pool.Register would register memory of a pool with a group, which it
 // would not where the group has ranks outside the pool's domain. It asks nobody.
 func (Interop) Pending(p *Pool, g *Group) bool {
+	if p == nil || g == nil {
+		return false
+	}
 	from, m := int32(0), g.memberOf(p)
 	if m == nil && !(planner{g}).serves(p) || m != nil && !m.pending.Load() {
 		return false
@@ -159,6 +169,9 @@ type Call struct {
 
 // Do queues a collective of a group, as the method of Group for its operation does.
 func (i Interop) Do(ctx context.Context, g *Group, c Call, s *Stream) error {
+	if g == nil {
+		return invalid("%v on no group", c.Operation)
+	}
 	if c.Path < PathDefault || c.Path > PathDirect {
 		return invalid("%v on group %s: path choice %d", c.Operation, g.id, c.Path)
 	}
@@ -173,6 +186,9 @@ func (i Interop) Do(ctx context.Context, g *Group, c Call, s *Stream) error {
 
 // AllReduceRMSNorm is Group.AllReduceRMSNorm.
 func (i Interop) AllReduceRMSNorm(ctx context.Context, g *Group, a NormArgs, s *Stream) error {
+	if g == nil {
+		return invalid("%v on no group", driver.AllReduceRMSNorm)
+	}
 	return g.normalize(ctx, a, s, i.site)
 }
 

@@ -69,6 +69,7 @@ const MaxGroupID = 1024
 // never used for another group, and has at most MaxGroupID bytes; ranks are in group order. Groups
 // that have ranks in common are joined in the same order there.
 func (rt *Runtime) Join(ctx context.Context, id string, ranks []int) (*Group, error) {
+	ctx = orBackground(ctx)
 	if err := rt.usable(); err != nil {
 		return nil, err
 	}

@@ -220,6 +220,14 @@ func fromEnvironment[T ~int](
 	return cmp.Or(option, usual), nil
 }
 
+// orBackground returns the background context in place of nil.
+func orBackground(ctx context.Context) context.Context {
+	if ctx == nil {
+		return context.Background()
+	}
+	return ctx
+}
+
 // bound gives a context without a deadline the one of the options.
 func (o Options) bound(ctx context.Context) (context.Context, context.CancelFunc) {
 	if _, ok := ctx.Deadline(); ok {

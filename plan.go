@@ -192,6 +192,7 @@ func (p *preparedPlan) call() driver.Call {
 // plan. During a capture nothing is registered, and the call takes a path that needs no windows, on
 // all ranks alike.
 func (g planner) prepare(ctx context.Context, p *preparedPlan, capturing bool) error {
+	ctx = orBackground(ctx)
 	if p.splits != nil {
 		p.splits = cloneSplits(p.splits)
 	}

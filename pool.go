@@ -349,11 +349,13 @@ func (p *Pool) segmentEvent(s *segment) SegmentEvent {
 // Reserve makes and maps memory so that so many more bytes can be handed out on the default stream
 // without growing, and registers it with the group if that is not nil. It is collective then.
 func (p *Pool) Reserve(ctx context.Context, bytes int64, g *Group) error {
+	ctx = orBackground(ctx)
 	return p.ReserveOn(ctx, p.rt.stream, bytes, g)
 }
 
 // ReserveOn is Reserve for a given stream. No other stream gets any of that memory.
 func (p *Pool) ReserveOn(ctx context.Context, s *Stream, bytes int64, g *Group) error {
+	ctx = orBackground(ctx)
 	var site uint32
 	if p.rt.opts.CallSites {
 		site = p.rt.sites.ofCaller()

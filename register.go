@@ -55,6 +55,7 @@ func (p *Pool) joined(g *Group) (*membership, error) {
 // return the same error, and windows that were made before are closed with the group.
 // ErrCapturing, before anything happens.
 func (p *Pool) Register(ctx context.Context, g *Group) error {
+	ctx = orBackground(ctx)
 	m, err := p.member(g)
 	if err != nil {
 		return fmt.Errorf("registering: %w", err)
@@ -245,6 +246,7 @@ func (p *Pool) leave(g *Group) error {
 // buffers that a Graph, or a graph of another library, uses are kept until it is gone, also where
 // the buffers were freed.
 func (p *Pool) Trim(ctx context.Context, keep int64) error {
+	ctx = orBackground(ctx)
 	if err := p.rt.drain(ctx); err != nil {
 		return fmt.Errorf("trimming a pool: %w", err)
 	}

@@ -59,6 +59,7 @@ type Runtime struct {
 // Open finds the ranks, opens this rank's device and joins the world. It is collective: it returns
 // when all ranks have called it, or with an error that names those that have not.
 func Open(ctx context.Context, opts Options) (*Runtime, error) {
+	ctx = orBackground(ctx)
 	opts, err := opts.withDefaults()
 	if err != nil {
 		return nil, fmt.Errorf("opening symmem: %w", err)
@@ -85,6 +86,7 @@ func Open(ctx context.Context, opts Options) (*Runtime, error) {
 // OpenLocal opens a world of n ranks inside this process, for tests and examples: each Runtime is
 // to be driven by a goroutine of its own. They meet as processes do, and are as strict.
 func OpenLocal(ctx context.Context, n int, opts Options) ([]*Runtime, error) {
+	ctx = orBackground(ctx)
 	opts, err := opts.withDefaults()
 	if err != nil || n < 1 {
 		return nil, errors.Join(err, invalid("opening %d local ranks", n))
@@ -279,6 +281,7 @@ func (rt *Runtime) Stats() Stats {
 // world, and every rank gives the same level, in the same place among the collectives of each
 // group. What was not compared before stays so until the next comparison of histories.
 func (rt *Runtime) SetCheck(ctx context.Context, l CheckLevel) error {
+	ctx = orBackground(ctx)
 	if l <= CheckDefault || l > CheckEvery {
 		return invalid("check level %d", l)
 	}

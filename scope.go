@@ -72,6 +72,7 @@ func (s *Scope) usable() error {
 // is; with nothing new it costs some nanoseconds and asks nobody. See Pool.Register for errors. A
 // scope that has ended returns ErrClosed.
 func (s *Scope) End(ctx context.Context) error {
+	ctx = orBackground(ctx)
 	if err := s.usable(); err != nil {
 		return err
 	}
@@ -88,6 +89,7 @@ func (s *Scope) Abandon() { s.ended = true }
 // With runs a function in a scope of the group and ends it: registers what is new if the function
 // returns nil, and abandons the scope if it returns an error or panics.
 func (p *Pool) With(ctx context.Context, g *Group, f func(*Scope) error) error {
+	ctx = orBackground(ctx)
 	if f == nil {
 		return invalid("a scope with no function to run in it")
 	}

@@ -154,6 +154,7 @@ func (s *Stream) Wait(e *Event) error {
 // before Synchronize was called, come back to their pools here, and other streams may have memory
 // that this stream is done with. Ranks of a domain therefore synchronize in the same places.
 func (s *Stream) Synchronize(ctx context.Context) error {
+	ctx = orBackground(ctx)
 	pools := s.rt.allPools()
 	before := make([]alloc.Mark, len(pools))
 	for i, p := range pools {
@@ -306,6 +307,7 @@ func (e *Event) Done() bool { return e.made() && e.mark.Done() }
 // Synchronize waits until the last recorded point has been reached, and returns the first error of
 // the stream's work before that point, as often as it is called.
 func (e *Event) Synchronize(ctx context.Context) error {
+	ctx = orBackground(ctx)
 	if !e.made() {
 		return invalid("waiting for no event")
 	}

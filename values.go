@@ -105,6 +105,7 @@ const lastValues = 10
 
 // combine makes one call: it gathers what all ranks have under the name, compares, and folds.
 func (v *values) combine(ctx context.Context, c valueCall) (int64, error) {
+	ctx = orBackground(ctx)
 	g := v.g
 	if c.site == 0 && (g.rt.opts.CallSites || c.operation == valueStep) {
 		c.site = g.rt.sites.ofCaller()
@@ -247,6 +248,7 @@ const stepName = " step"
 
 // step compares which step begins, and how many collectives the one before has launched.
 func (v *values) step(ctx context.Context, what string, site uint32) error {
+	ctx = orBackground(ctx)
 	if !v.g.rt.stepGuard {
 		return v.g.Err()
 	}

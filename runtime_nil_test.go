@@ -1,0 +1,74 @@
+package symmem_test
+
+import (
+	"context"
+	"fmt"
+	"reflect"
+	"slices"
+	"testing"
+	"time"
+
+	"symmem"
+)
+
+// ending are methods that end what they are called on, and one of the tests.
+var ending = []string{"Close", "Abort", "End", "Forget", "Free", "Map"}
+
+// TestNilArgumentsDoNotPanic calls every method of the public types with zero values: a nil context
+// is context.Background, and another nil pointer is an error where it is needed.
+func TestNilArgumentsDoNotPanic(t *testing.T) {
+	o := symmem.Options{Timeout: 2 * time.Second}
+	together(t, 1, o, func(r *rank) {
+		p := r.pool()
+		b := r.window(p, 4096)
+		s := r.stream()
+		e, err := r.NewEvent()
+		r.ok(err)
+		r.ok(s.BeginCapture())
+		graph, err := s.EndCapture()
+		r.ok(err)
+		scope := p.Begin(r.World())
+		for _, on := range []any{
+			r.Runtime, r.World(), p, &b, s, e, graph, scope, b.Memory(), r.Interop(),
+		} {
+			v := reflect.ValueOf(on)
+			for i := range v.NumMethod() {
+				if m := v.Type().Method(i); !slices.Contains(ending, m.Name) {
+					callWithZeros(t, fmt.Sprintf("%v.%s", v.Type(), m.Name), v.Method(i))
+				}
+			}
+		}
+		_ = r.DefaultStream().Synchronize(r.ctx)
+		_ = s.Synchronize(r.ctx)
+		callWithZeros(t, "Scope.End", reflect.ValueOf(scope.End))
+	})
+}
+
+func callWithZeros(t *testing.T, name string, f reflect.Value) {
+	t.Helper()
+	defer func() {
+		if p := recover(); p != nil {
+			t.Errorf("%s panics: %v", name, p)
+		}
+	}()
+	args := make([]reflect.Value, f.Type().NumIn())
+	for i := range args {
+		args[i] = reflect.Zero(f.Type().In(i))
+	}
+	if f.Type().IsVariadic() {
+		args = args[:len(args)-1]
+	}
+	f.Call(args)
+}
+
+// TestACallWithoutAContextIsMade has no context where a wait for other ranks needs one.
+func TestACallWithoutAContextIsMade(t *testing.T) {
+	var none context.Context
+	together(t, 2, symmem.Options{}, func(r *rank) {
+		b := r.alloc(r.pool(), 4096)
+		r.ok(r.World().Check(none))
+		r.ok(r.World().AllReduce(none, b.Memory(), b.Memory(), 4, symmem.Float32, symmem.Sum, nil))
+		r.ok(r.World().Agree(none, "a value", 1))
+		r.ok(r.DefaultStream().Synchronize(none))
+	})
+}
