@@ -99,7 +99,8 @@ func TestRankOfAnotherMachineIsAnError(t *testing.T) {
 	d := newDuo(t)
 	value, err := d.store.Get(d.ctx, rankKey(1))
 	check(t, err)
-	check(t, d.store.Set(d.ctx, rankKey(1), append(value, "elsewhere"...)))
+	address, _, _ := strings.Cut(string(value), " ")
+	check(t, d.store.Set(d.ctx, rankKey(1), []byte(address+" elsewhere net:[1] pid:[1]")))
 	_, err = d.machines[0].Join(d.ctx, duoGroup(0))
 	if err == nil || !strings.Contains(err.Error(), "another machine") {
 		t.Errorf("got %v, want an error about another machine", err)
