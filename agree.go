@@ -216,8 +216,8 @@ func (g *Group) Agree(ctx context.Context, name string, value int64) error {
 	return err
 }
 
-// AgreeFloat compares a number with a fraction: see Agree. Values are alike if their bits are, and
-// every NaN is like every other.
+// AgreeFloat compares a floating-point number: see Agree. Values are equal if their bits are equal,
+// and all NaNs are equal.
 func (g *Group) AgreeFloat(ctx context.Context, name string, value float64) error {
 	c := valueCall{operation: valueAgreeFloat, name: name, value: floatBits(value)}
 	_, err := g.values.combine(ctx, c)

@@ -61,7 +61,7 @@ func (o valueOperation) String() string {
 
 func (o valueOperation) known() bool { return o > 0 && o < valueOperations }
 
-// compares reports whether all that ranks give has to be alike.
+// compares reports whether the operation needs equal words from all ranks.
 func (o valueOperation) compares() bool {
 	return o == valueAgree || o == valueStep || o == valueAgreeFloat || o == valueAgreeString
 }

@@ -116,7 +116,7 @@ enum {
 	SYMMEM_VALUE_MIN = 4,   /* the least */
 	SYMMEM_VALUE_MAX = 5,   /* the greatest */
 	SYMMEM_VALUE_SUM = 6,   /* their sum, which wraps around */
-	SYMMEM_VALUE_AGREE_FLOAT = 8 /* compares the bits of a double; all NaNs are alike */
+	SYMMEM_VALUE_AGREE_FLOAT = 8 /* compares the bits of a double; all NaNs are equal */
 };
 
 /* Who chooses the path of a collective. */

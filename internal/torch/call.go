@@ -285,7 +285,7 @@ func (l *Library) Step(handle uint64, what string, site uint32) error {
 	})
 }
 
-// compared makes a comparison in a group, on a thread of its own where the group spans machines.
+// compared makes a comparison in a group, on a separate thread where the group spans machines.
 func (l *Library) compared(
 	handle uint64, site uint32, do func(context.Context, symmem.Interop, *group) error,
 ) error {

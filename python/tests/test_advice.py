@@ -1,4 +1,4 @@
-"""What messages of the package advise exists: functions, arguments, flags, variables, methods."""
+"""Messages of the package advise only functions, arguments, flags and variables that exist."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How `symmem.init` is told which ranks are its world, on four processes of the host backend."""
+"""The ways to name the ranks that are the world of `symmem.init`, on the host backend."""
 
 from __future__ import annotations
 

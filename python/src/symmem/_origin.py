@@ -76,7 +76,7 @@ def origin(found: Torch, which: Any) -> Origin:
 
 
 def _of_ranks(found: Torch, ranks: tuple[int, ...]) -> Origin:
-    """Have ranks meet in the store of all ranks, under a prefix of their own."""
+    """Have some ranks meet in the store of all ranks, under a separate prefix."""
     dist = found.distributed
     size, mine = dist.get_world_size(), dist.get_rank()
     if not ranks or len(set(ranks)) < len(ranks) or not set(ranks) <= set(range(size)):
@@ -92,14 +92,14 @@ def _of_ranks(found: Torch, ranks: tuple[int, ...]) -> Origin:
 
 
 def meet(of: Origin, options: dict[str, Any]) -> None:
-    """Complete the options with what the ranks of an origin tell each other. Collective."""
+    """Complete the options with what the ranks of an origin find out together. Collective."""
     if "timeout_ms" not in options:
         seconds = of.timeout or DEFAULT_TIMEOUT
         options["timeout_ms"] = round(1000 * min(seconds, LONGEST_TIMEOUT))
     timeout = options["timeout_ms"] / 1000
     warn_after = options.get("warn_after_ms", 0) / 1000 or _rendezvous.WARN_AFTER
-    told = _rendezvous.options(of.store, of.rank, len(of.ranks), timeout, warn_after)
-    options.update({**told, **options})
+    found = _rendezvous.options(of.store, of.rank, len(of.ranks), timeout, warn_after)
+    options.update({**found, **options})
 
 
 def names_ranks(options: dict[str, Any], which: Any, initialized: bool) -> bool:

@@ -60,7 +60,7 @@ FIRST_PAUSE, LONGEST_PAUSE = 0.001, 0.1
 """Bounds, in seconds, of the pause between two questions whether other ranks have come."""
 
 WARN_AFTER = 30.0
-"""How many seconds a rank waits, unless told otherwise, before it warns of those that are late."""
+"""How many seconds a rank waits before it warns of late ranks, without "warn_after_ms"."""
 
 GRACE = 1.0
 """How many seconds the store has to answer a question that is asked at the deadline."""

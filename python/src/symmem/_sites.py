@@ -11,11 +11,11 @@ MOST = 8
 """The most lines that are noted of one call."""
 
 _SKIPPED = ("symmem", "torch")
-"""The packages whose frames are not the program's. PyTorch runs the code that inductor generates as
-modules of its own."""
+"""The packages whose frames are not the program's. The code that inductor generates runs in modules
+below torch."""
 
 _GENERATED = "<eval_with_key>"
-"""What the names of files begin with that torch.fx makes up for generated code."""
+"""The prefix of the file names that torch.fx gives to generated code."""
 
 
 def program(start: FrameType, most: int = 1) -> list[FrameType]:

@@ -19,9 +19,9 @@ _watched = False
 
 
 def should_stop(group: GroupLike = None) -> bool:
-    """Report whether any rank has been asked to stop: the same answer on all ranks. Collective.
+    """Report whether any rank has been asked to stop, with the same answer on all ranks.
 
-    Call it once in each step of a loop, on all ranks, and write a checkpoint where it is true:
+    It is collective: call it once in each step of a loop, on all ranks.
 
         for batch in batches:
             train(batch)
@@ -29,11 +29,12 @@ def should_stop(group: GroupLike = None) -> bool:
                 save()
                 break
 
-    A rank is asked by `symmem.request_stop`, or by SIGTERM, which schedulers send before they take
-    a machine away. It costs what `symmem.agree` does, and stays true once it was.
+    A stop is requested with `symmem.request_stop`, or with SIGTERM, which schedulers send before
+    they take a machine away. The call costs what `symmem.agree` does. Once true, it stays true in
+    this process.
 
-    The first call on the main thread makes SIGTERM such a request, unless the program has a handler
-    of its own, which can call `symmem.request_stop`. A second SIGTERM ends the process as before.
+    Unless the program handles SIGTERM, the first call on the main thread makes it such a request,
+    and a second SIGTERM ends the process. A handler of the program can call `symmem.request_stop`.
 
     Args:
         group: as `symmem.group` takes it; the world unless given.

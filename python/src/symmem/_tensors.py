@@ -79,8 +79,8 @@ def _empty(name: str, tensor: Any) -> str:
     kind = type(tensor)
     if kind not in (torch.Tensor, torch.nn.Parameter):
         return (
-            f"is a {kind.__module__}.{kind.__qualname__}, a tensor without memory of its own: pass "
-            "the tensors that it wraps, one by one"
+            f"is a {kind.__module__}.{kind.__qualname__}, which has no memory: pass the tensors "
+            "that it wraps, one by one"
         )
     return (
         "has had its memory freed (its storage has 0 bytes), as FSDP does between the uses of a "

@@ -45,9 +45,9 @@ def agree(value: SupportsIndex | float | str, name: str, group: GroupLike = None
     for each other.
 
     Args:
-        value: an integer of 64 bits, a bool, a float or a text. Floats are alike if their bits are,
-            and every NaN is like every other; an integer is not like a float. Of a text of more
-            than 120 bytes errors quote the beginning.
+        value: an integer of 64 bits, a bool, a float or a text of up to 1 MiB. Floats are equal if
+            their bits are equal, and all NaNs are equal; an integer never equals a float. Errors
+            quote the first 120 bytes of a text.
         name: what the value is, such as "batch size": 1 to 128 bytes, at most 256 in a group.
         group: as `symmem.group` takes it; the world unless given.
 

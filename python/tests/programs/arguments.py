@@ -140,7 +140,7 @@ def what_is_no_tensor_of_ours_is_refused() -> None:
 
 
 class Wrapper(torch.Tensor):
-    """A tensor that has another one and no memory of its own."""
+    """A tensor that wraps another one and has no memory."""
 
     @staticmethod
     def __new__(cls, inner: torch.Tensor) -> Wrapper:
@@ -174,7 +174,7 @@ def without_memory() -> list[tuple[torch.Tensor, str]]:
         (jagged, ".values()"),
         (part.to_mkldnn(), ".to_dense()"),
         (whole.to_sparse(), ".to_dense()"),
-        (Wrapper(part), "Wrapper, a tensor without memory"),
+        (Wrapper(part), "Wrapper, which has no memory"),
         (torch.nn.UninitializedParameter(), "lazy parameter"),
         (freed, "memory freed"),
     ]

@@ -31,7 +31,7 @@ def line_of(marker: str) -> int:
 
 
 def sites(call: Callable[[torch.Tensor], Any]) -> dict[int, list[str]]:
-    """Make calls that differ, in a world of their own, and return the lines of each rank."""
+    """Make calls that differ, in a new world, and return the lines of each rank."""
     symmem.init(backend="host", timeout=20, check="every")
     x = symmem.full((8,), 1.0)
     part = x[: 8 - RANK]

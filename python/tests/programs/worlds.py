@@ -1,4 +1,4 @@
-"""How `symmem.init` is told which ranks are its world."""
+"""The ways to name the ranks that are the world of `symmem.init`."""
 
 from __future__ import annotations
 
