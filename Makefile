@@ -12,7 +12,7 @@ setup: ## what development on Debian needs: compilers, PyTorch, linters
 lib: ## libsymmem.so, next to the Python package
 	python/scripts/library.sh
 
-wheel: ## dist/symmem-*.whl, with the library inside; it needs Go and gcc, and no network
+wheel: ## dist/symmem-*.whl, with the library and the command inside; it needs Go and gcc, and no network
 	python/scripts/wheel.sh
 
 python-lint: ## ruff and mypy --strict
