@@ -11,7 +11,7 @@ pytestmark = [pytest.mark.library, pytest.mark.torch]
 
 @pytest.fixture(scope="module", params=["1", "3"], ids=["one line", "three lines"])
 def checks(request: pytest.FixtureRequest) -> Checks:
-    return run_checks("sites.py", 2, env={"SYMMEM_CALLSITES": request.param})
+    return run_checks("sites.py", 2, env={"SYMMEM_CALLSITES": request.param}, timeout=250)
 
 
 @pytest.mark.parametrize("name", names("sites.py"))

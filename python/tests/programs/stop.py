@@ -20,7 +20,7 @@ LAST = SIZE - 1
 
 def steps(ask: Callable[[], None]) -> None:
     """Run a loop until all ranks stop, and print after which step."""
-    symmem.init(backend="host", timeout=20)
+    symmem.init(backend="host", timeout=60)
     step = 0
     while not symmem.should_stop():
         step += 1
@@ -68,7 +68,7 @@ def own_handler() -> None:
 
 def child() -> None:
     """A child of fork ends at the first signal."""
-    symmem.init(backend="host", timeout=20)
+    symmem.init(backend="host", timeout=60)
     assert not symmem.should_stop()
     pid = os.fork()
     if pid == 0:

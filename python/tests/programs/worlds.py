@@ -16,7 +16,7 @@ EVERYONE = list(range(SIZE))
 
 
 def opened(which: Any = None, **options: Any) -> symmem.Group:
-    return symmem.init(which, **{"backend": "host", "timeout": 20, **options})
+    return symmem.init(which, **{"backend": "host", "timeout": 60, **options})
 
 
 def total(which: Any = None, **options: Any) -> float:
@@ -36,7 +36,7 @@ def a_world_is_named_in_each_way_that_the_annotation_allows() -> None:
 
     refused = raises(symmem.InvalidError, lambda: opened(EVERYONE))
     assert "call init_process_group before symmem.init" in str(refused)
-    dist.init_process_group("gloo", timeout=timedelta(seconds=30))
+    dist.init_process_group("gloo", timeout=timedelta(seconds=60))
     grid = init_device_mesh("cpu", (1, SIZE), mesh_dim_names=("dp", "tp"))
     ways: list[Any] = [
         None,
@@ -123,7 +123,7 @@ def options_are_followed_or_refused() -> None:
         (lambda: opened(EVERYONE, options=options), "give one"),
         (lambda: opened(options={"size": 2}), "give both rank and size"),
         (lambda: opened(options={"rank": 0}), "give both rank and size"),
-        (lambda: opened(options={"timeout_ms": 5}), "timeout_ms 20000, its options 5"),
+        (lambda: opened(options={"timeout_ms": 5}), "timeout_ms 60000, its options 5"),
         (lambda: opened(options={"backend": "nccl"}), "backend 'host', its options 'nccl'"),
         (lambda: opened(capacity=5, options={"pool": {"capacity": 6}}), "capacity 5"),
         (lambda: opened(options={"no_such": 5}), "no_such"),
@@ -134,7 +134,7 @@ def options_are_followed_or_refused() -> None:
     store = f"unix:@symmem-{dist.get_world_size()}-{pair}-{options_token()}"
     assert total(options={**options, "store": store}) == 4 * pair + 1
     assert total(options={"rank": 0, "size": 1}) == RANK
-    assert total(backend="auto", options={"backend": "host", "timeout_ms": 20000}) == sum(EVERYONE)
+    assert total(backend="auto", options={"backend": "host", "timeout_ms": 60000}) == sum(EVERYONE)
 
 
 def options_token() -> str:
