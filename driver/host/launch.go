@@ -11,7 +11,7 @@ import (
 
 // Offer resolves nothing: the window path takes what the plain one does, and nothing goes direct.
 func (c *communicator) Offer(call driver.Call) driver.Offer {
-	return &plan{Call: call, c: c, parts: 1}
+	return &plan{Call: call, c: c, parts: 1, pair: call.Operation.PointToPoint()}
 }
 
 // Launch queues a prepared collective on a stream.
@@ -50,14 +50,14 @@ type issued struct {
 	balance uint64
 }
 
-// issue gives a collective its ticket. c.Mu is held.
-func (c *communicator) issue(p *plan) issued {
+// issue gives a collective its ticket, and returns what an issued keeps of it: as results, which
+// stay in registers. c.Mu is held.
+func (c *communicator) issue(p *plan) (ticket uint64, check bool, balance uint64) {
 	c.launched[p.Path]++
-	i := issued{plan: p, ticket: c.Ticket(), check: c.check.Load()}
-	if i.check {
-		i.balance = c.Counts.Balance()
+	if check = c.check.Load(); check {
+		balance = c.Counts.Balance()
 	}
-	return i
+	return c.Ticket(), check, balance
 }
 
 // issueQueued is issue for a collective that is to be queued.
@@ -67,8 +67,8 @@ func (c *communicator) issueQueued(p *plan) (*issued, error) {
 	if c.Closed() {
 		return nil, c.Cause()
 	}
-	i := c.issue(p)
-	return &i, nil
+	ticket, check, balance := c.issue(p)
+	return &issued{plan: p, ticket: ticket, check: check, balance: balance}, nil
 }
 
 // attempt runs a collective on the caller's thread if it is its turn and the peers come soon;
@@ -80,25 +80,23 @@ func (c *communicator) attempt(p *plan) (work, error) {
 		c.Mu.Unlock()
 		return nil, c.Cause()
 	}
-	i := c.issue(p)
+	ticket, check, balance := c.issue(p)
 	c.Mu.Unlock()
-	if atomic.LoadUint64(&c.completed) != i.ticket-1 {
-		queued := i
-		return &queued, nil
+	if atomic.LoadUint64(&c.completed) != ticket-1 {
+		return &issued{plan: p, ticket: ticket, check: check, balance: balance}, nil
 	}
-	c.Begin(i.check, i.balance)
+	c.Begin(check, balance)
 	c.begin(p)
 	if !c.ArriveBriefly(!p.yields) {
-		queued := i
-		queued.posted = true
-		return &queued, nil
+		i := issued{plan: p, ticket: ticket, check: check, balance: balance, posted: true}
+		return &i, nil
 	}
 	c.prefetchStage()
-	err := c.finish(p, i.ticket)
+	err := c.finish(p, ticket)
 	if err != nil {
 		err = c.failed(err)
 	}
-	c.pass(i.ticket)
+	c.pass(ticket)
 	return nil, err
 }
 

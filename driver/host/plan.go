@@ -22,6 +22,7 @@ type plan struct {
 	windowed, oneShot bool
 	// yields reports whether its first barrier does not poll.
 	yields bool
+	pair   bool // a message
 }
 
 // errNoKernels is why nothing goes direct.

@@ -132,8 +132,7 @@ func (s *stream) launch(p *plan) error {
 	if s.idle != nil && s.capture == nil {
 		s.awaitIdleBriefly()
 	}
-	if s.idle != nil || s.capture != nil || s.closed || s.err != nil ||
-		p.Operation.PointToPoint() {
+	if s.idle != nil || s.capture != nil || s.closed || s.err != nil || p.pair {
 		s.mu.Unlock()
 		return s.launchLater(p)
 	}
