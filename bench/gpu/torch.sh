@@ -88,6 +88,7 @@ run_part() {
 	decode) part 75 "$here/decode.py" ;;
 	model) part 75 "$here/model.py" ;;
 	parallel) part 120 "$here/parallel.py" ;;
+	streams) part 150 "$here/streams.py" ;;
 	turns) part 60 "$here/turns.py" ;;
 	attach) part 40 "$here/attach.py" ;;
 	guard) part 60 "$here/guard.py" ;;
@@ -117,7 +118,7 @@ run_part() {
 	esac
 }
 
-for name in ${PARTS:-rounds skew stock churn diverge ops messages norms graph overlap graph_life cost peers decode model parallel turns attach aborted faults endings sglang}; do
+for name in ${PARTS:-rounds skew stock churn diverge ops messages norms graph overlap graph_life cost peers decode model parallel streams turns attach aborted faults endings sglang}; do
 	begin=$SECONDS
 	run_part "$name"
 	echo "# part $name took $((SECONDS - begin)) s"
