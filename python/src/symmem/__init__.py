@@ -231,7 +231,8 @@ def init(
         LibraryError: libsymmem.so cannot be loaded.
         AbsentError: ranks did not come; it names them, and is a TimeoutError.
         UnsupportedError: the backend cannot work here, as "nccl" without a GPU.
-        InvalidError: symmem is open already, with other options, or the timeout is none.
+        InvalidError: symmem is open already, with other ranks or options; this rank is not in the
+            process group; or an argument is none of those above.
     """
     pool = {"capacity": capacity, "first_segment": first_segment}
     given: dict[str, Any] = {

@@ -71,7 +71,7 @@ def wanted(given: int | None) -> int:
 
     SYMMEM_CALLSITES is their number; the library reads as no what is neither a number nor true.
     """
-    if given is None:
+    if given is None or given is True:
         words = os.environ.get("SYMMEM_CALLSITES", "")
         given = int(words) if words.isdigit() else 1
-    return min(int(given), MOST)
+    return max(1, min(int(given), MOST))

@@ -65,8 +65,9 @@ def warned(folder: Path) -> None:
 
     def show(message: Warning | str, *_: object) -> None:
         assert isinstance(message, symmem.LateWarning)
-        seen.append(message)
-        store.set(others[RANK], "yes")
+        if message.ranks == [SIZE - 1]:  # The others start at different times, too.
+            seen.append(message)
+            store.set(others[RANK], "yes")
 
     warnings.showwarning = show
     symmem.init(backend="host", timeout=60, options={"warn_after_ms": 50})

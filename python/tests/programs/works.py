@@ -172,13 +172,13 @@ def a_future_is_done_when_the_collective_is() -> None:
 
 @check
 def a_warning_that_is_an_error_ends_no_wait_for_a_future() -> None:
-    seen, warn = threading.Event(), _interrupt._warn
+    seen, warn = threading.Event(), _interrupt.warn
 
-    def fail(warning: Warning) -> None:
+    def fail(warning: Warning, *, again: bool) -> None:
         seen.set()
         raise warning
 
-    _interrupt._warn = fail
+    _interrupt.warn = fail
     try:
         work = late(
             lambda: symmem.all_reduce(ones(), async_op=True).get_future(),
@@ -186,7 +186,7 @@ def a_warning_that_is_an_error_ends_no_wait_for_a_future() -> None:
         )
         until(work.done)
     finally:
-        _interrupt._warn = warn
+        _interrupt.warn = warn
     assert work.value()[0].eq(TOTAL).all()
 
 
