@@ -144,7 +144,7 @@ DEVICE u64 combined(const Call& call, const u64* words) {
 			scale = scale_of<V>(call.ranks);
 		}
 	}
-	return result(t, call.divisor);
+	return result<N, W>(t, call.divisor);
 }
 
 // combined_any is combined for the type of the call.

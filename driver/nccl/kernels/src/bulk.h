@@ -80,11 +80,11 @@ DEVICE Span span_of(u64 bytes, u64 a, u64 b) {
 	return s;
 }
 
-template <class N>
+template <class N, int W>
 DEVICE Pack pack_total(Total<N>& a, Total<N>& b, u32 divisor) {
 	Pack p;
-	p.a = result(a, divisor);
-	p.b = result(b, divisor);
+	p.a = result<N, W>(a, divisor);
+	p.b = result<N, W>(b, divisor);
 	return p;
 }
 
@@ -118,7 +118,7 @@ DEVICE u64 element_total(const Bulk& call, u64 offset) {
 				return average_again<N, MaxRanks>(words, call.ranks);
 			}
 		}
-		return result(t, call.divisor);
+		return result<N, MaxRanks>(t, call.divisor);
 	}
 }
 
@@ -214,7 +214,7 @@ DEVICE Pack reduce(const Bulk& call, const Pack* got) {
 		}
 		if constexpr (overflows<N>)
 			if (call.divisor != 1 && !(finite(a) && finite(b))) return average_pack_again<N, W>(call, got);
-		return pack_total(a, b, call.divisor);
+		return pack_total<N, W>(a, b, call.divisor);
 	}
 }
 

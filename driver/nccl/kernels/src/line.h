@@ -240,7 +240,7 @@ DEVICE u64 reduce(const Call& call, T mine, const T* got, int i) {
 				return average_again<N, W>(words, call.ranks);
 			}
 		}
-		return result(t, call.divisor);
+		return result<N, W>(t, call.divisor);
 	}
 }
 

@@ -90,11 +90,26 @@ DEVICE void next(Total<N>& t, u32 op, u64 word) {
 		for (int i = 0; i < N::Values; i++) t.v[i] = maximum(t.v[i], w[i]);
 }
 
-template <class N>
+// quotient divides by a number of ranks. In kernels for W of them, and no other number, that is W. A product
+// with the reciprocal of a power of two is rounded as the quotient is, and takes a tenth of the time.
+template <int W>
+DEVICE float quotient(float v, u32 n) {
+	return W < MaxRanks || n == W ? dev::multiply(v, 1.0f / W) : v / (float)(int)n;
+}
+template <int W>
+DEVICE double quotient(double v, u32 n) {
+	return W < MaxRanks || n == W ? dev::multiply(v, 1.0 / W) : v / (double)(int)n;
+}
+template <int W>
+DEVICE int quotient(int v, u32 n) { return v / (W < MaxRanks ? W : (int)n); }
+template <int W>
+DEVICE long long quotient(long long v, u32 n) { return v / (W < MaxRanks ? W : (int)n); }
+
+template <class N, int W>
 DEVICE u64 result(Total<N>& t, u32 divisor) {
 	if (divisor != 1)
 #pragma unroll
-		for (int i = 0; i < N::Values; i++) t.v[i] = t.v[i] / (typename N::Value)(int)divisor;
+		for (int i = 0; i < N::Values; i++) t.v[i] = quotient<W>(t.v[i], divisor);
 	return N::pack(t.v);
 }
 
