@@ -85,7 +85,8 @@ func (a *AdoptedCommunicator) Windows() int {
 // is. In a group it registers with the group first.
 //
 // Errors: DivergenceError on every rank, with nothing registered; TimeoutError, where a rank does
-// not come: the communicator is of no use any more then; ErrCapturing before anything happens.
+// not come: the communicator is of no use any more then; ErrCapturing, on every rank, where a stream
+// of one of them captures.
 func (a *AdoptedCommunicator) Register(ctx context.Context, p *Pool) error {
 	ctx = orBackground(ctx)
 	if err := p.callers.enter(); err != nil {
@@ -107,12 +108,28 @@ func (a *AdoptedCommunicator) Register(ctx context.Context, p *Pool) error {
 	if len(pending) == 0 {
 		return nil
 	}
-	if a.rt.capturing(nil) {
-		return fmt.Errorf("registering with communicator %q: %w", a.name, ErrCapturing)
+	exchange := a.native.Exchange
+	if g := a.group; g != nil {
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		exchange = g.lane(driver.LaneControl)
 	}
 	if err := a.agree(ctx, p, pending); err != nil {
 		return err
 	}
+	err := a.rt.apartFromCaptures(ctx, exchange, func() error {
+		return a.registerAll(ctx, p, pending)
+	})
+	if err != nil && a.failed == nil {
+		return fmt.Errorf("registering with communicator %q: %w", a.name, err)
+	}
+	return err
+}
+
+// registerAll registers segments. a.mu is held.
+func (a *AdoptedCommunicator) registerAll(
+	ctx context.Context, p *Pool, pending []*segment,
+) error {
 	for _, s := range pending {
 		if err := a.registerOne(ctx, p, s); err != nil {
 			a.failed = fmt.Errorf("registering segment %d with communicator %q: %w",
@@ -146,7 +163,7 @@ func (a *AdoptedCommunicator) pending(p *Pool) []*segment {
 	return pending
 }
 
-// agree makes sure that all ranks are about to register the same.
+// agree makes sure that all ranks are about to register the same. The group's lock is held.
 func (a *AdoptedCommunicator) agree(ctx context.Context, p *Pool, pending []*segment) error {
 	if a.rt.Check() == CheckOff {
 		return nil
@@ -154,8 +171,6 @@ func (a *AdoptedCommunicator) agree(ctx context.Context, p *Pool, pending []*seg
 	tag := "communicator " + a.name
 	tag = tag[:min(len(tag), agreement.MaxTag)]
 	if g := a.group; g != nil {
-		g.mu.Lock()
-		defer g.mu.Unlock()
 		return g.agree(ctx, tag, p.history(pending))
 	}
 	machine, err := agreement.New(agreement.Config{

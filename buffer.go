@@ -86,12 +86,13 @@ func (b Buffer) Free() error {
 }
 
 // UseOn notes that another stream uses the buffer: after Free the memory is kept until that use is
-// done. Collectives, Copy and Fill note it by themselves, on the ranks that call them.
+// done. While the stream captures, the memory is kept until the graph is closed instead.
+// Collectives, Copy and Fill note it by themselves, on the ranks that call them.
 //
 // When the memory comes back decides where later buffers lie, so all ranks of the pool's domain
-// note the same uses: where only some of them work on a buffer on another stream, as in a
-// collective of a smaller group, the others call UseOn for it, and Synchronize their stream in the
-// same places.
+// note the same uses: where only some of them work on a buffer on another stream or in a capture,
+// as in a collective of a smaller group or a message, the others call UseOn for it, and Synchronize
+// their stream or close their graph in the same places.
 func (b Buffer) UseOn(s *Stream) error {
 	if b.memory.pool == nil {
 		return fmt.Errorf("using the zero buffer: %w", ErrForeign)
@@ -99,7 +100,11 @@ func (b Buffer) UseOn(s *Stream) error {
 	if s == nil || s.rt != b.memory.pool.rt {
 		return invalid("using a buffer on no stream, or on one of another runtime")
 	}
-	return b.memory.pool.use(b, s)
+	if err := enter(b.memory.pool, nil); err != nil {
+		return fmt.Errorf("using a buffer on stream %d: %w", s.number, err)
+	}
+	defer leave(b.memory.pool, nil)
+	return s.use(b.memory)
 }
 
 // Host is the memory of a Go slice: something to copy from and to, and, on backends whose device is

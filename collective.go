@@ -108,8 +108,8 @@ func (g *Group) run(ctx context.Context, s *Stream, r *request, e *extras) error
 	return g.launch(ctx, s, r, e)
 }
 
-// launch plans a collective and queues it. Where the group's fault is why it cannot, the stream
-// fails: what is queued behind may use the result.
+// launch plans a collective and queues it. A call that no rank could make leaves no trace. Any
+// other one is noted in the histories of its buffers, also where it is refused.
 func (g *Group) launch(ctx context.Context, s *Stream, r *request, e *extras) error {
 	if s == nil {
 		s = g.rt.stream
@@ -120,19 +120,22 @@ func (g *Group) launch(ctx context.Context, s *Stream, r *request, e *extras) er
 	if g.site.Load() != e.site {
 		g.site.Store(e.site)
 	}
-	p, err := planner{g}.plan(ctx, r, e, s)
+	p, err := planner{g}.valid(r, e)
 	if err != nil {
-		if cause := g.comm.Cause(); cause != nil && !errors.Is(cause, ErrClosed) {
-			s.queue.Fail(cause)
-		}
 		return err
 	}
 	borrows := s.capturing.Load() || e != noExtras ||
 		r.send.extent.stream() != s.number || r.recv.extent.stream() != s.number
 	if borrows {
+		// Before the call can be refused for what another rank has done: it may have been queued there.
 		err := errors.Join(s.uses(r.send, r.recv), s.uses(e.others[0], e.others[1]))
 		if err != nil {
 			return err
+		}
+	}
+	if p.plan == nil {
+		if err := (planner{g}).prepare(ctx, p, s); err != nil {
+			return g.failStream(s, err)
 		}
 	}
 	if s.adopted != nil {
@@ -148,6 +151,15 @@ func (g *Group) launch(ctx context.Context, s *Stream, r *request, e *extras) er
 		return g.awaitCause(err)
 	}
 	return nil
+}
+
+// failStream fails a stream where the group's fault is why a call of it is refused: what is queued
+// behind may use the result. It returns the error.
+func (g *Group) failStream(s *Stream, err error) error {
+	if cause := g.comm.Cause(); cause != nil && !errors.Is(cause, ErrClosed) {
+		s.queue.Fail(cause)
+	}
+	return err
 }
 
 // SendTagged sends count elements to a peer of the group, which calls RecvTagged with the same tag,
@@ -227,7 +239,7 @@ func (g *Group) launchAdopted(s *Stream, p *preparedPlan) error {
 	if !ok {
 		return fmt.Errorf("%v in a capture of another library: %w", p.operation, ErrUnsupported)
 	}
-	g.rt.noteCapture(s, true)
+	g.rt.betweenRegistrations(func() { g.rt.setCaptured(s, true) })
 	return recorder.Record(s.queue, p.plan)
 }
 

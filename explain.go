@@ -1,6 +1,7 @@
 package symmem
 
 import (
+	"cmp"
 	"fmt"
 
 	"symmem/driver"
@@ -41,7 +42,7 @@ func (g planner) explain(
 		p.root = (g.rank + 1) % len(g.ranks)
 	}
 	call := p.call()
-	if err := g.check(p, &call); err != nil {
+	if err := cmp.Or(g.Err(), g.check(p, &call)); err != nil {
 		return Explanation{}, err
 	}
 	where, e := g.locations(&call).where, Explanation{Operation: op.String()}

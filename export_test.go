@@ -179,14 +179,22 @@ func (c registered) Register(
 
 // ColdPlan plans a call as if the group had kept none of its plans.
 func ColdPlan(ctx context.Context, g *Group, c Call) error {
-	return planner{g}.prepare(ctx, &preparedPlan{request: requestOf(&c)}, g.rt.capturing(g.rt.stream))
+	p := &preparedPlan{request: requestOf(&c)}
+	call := p.call()
+	if err := (planner{g}).check(p, &call); err != nil {
+		return err
+	}
+	return planner{g}.prepare(ctx, p, g.rt.stream)
 }
 
 // WarmPlan plans a call, or finds the plan that the group has kept.
 func WarmPlan(ctx context.Context, g *Group, c Call) error {
 	r := requestOf(&c)
-	_, err := planner{g}.plan(ctx, &r, noExtras, g.rt.stream)
-	return err
+	p, err := planner{g}.valid(&r, noExtras)
+	if err != nil || p.plan != nil {
+		return err
+	}
+	return planner{g}.prepare(ctx, p, g.rt.stream)
 }
 
 // requestOf is the request for a call that has no extras.

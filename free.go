@@ -43,7 +43,7 @@ func (p *Pool) free(b Buffer) error {
 		return p.freeAfterClose(b)
 	}
 	block, state, err := p.core.FreeHandle(b.memory.handle)
-	if err != nil || state == alloc.Deferred || p.rt.observers.any() {
+	if err != nil || state != alloc.Free || p.rt.observers.any() {
 		return p.freeSlowly(b, block, state, err)
 	}
 	p.absorb(ledger.KindFree, block)
@@ -52,20 +52,26 @@ func (p *Pool) free(b Buffer) error {
 	return nil
 }
 
-// freeSlowly completes a free that failed, that somebody watches, or that other streams put off,
-// and gives back the lock.
+// freeSlowly completes a free that failed, that an observer is told of, or that a graph or other
+// streams put off, and gives back the lock.
 func (p *Pool) freeSlowly(b Buffer, block alloc.Block, state alloc.State, err error) error {
 	defer p.mu.Unlock()
 	if err != nil {
 		return fmt.Errorf("freeing a buffer: %w", err)
 	}
-	p.absorb(ledger.KindFree, block)
+	p.absorb(freeKinds[state], block)
 	spin.Publish64(&p.frees, p.frees.Load()+1)
 	notify(p.rt, func(o *Observer) func(BlockEvent) { return o.Free }, blockEvent(b, block))
 	if state == alloc.Deferred {
 		return p.recordUses()
 	}
 	return nil
+}
+
+// freeKinds are the events of frees, by where the block stands then. A pin alone is no event: it
+// changes where later blocks lie only once the block is freed.
+var freeKinds = map[alloc.State]ledger.Kind{
+	alloc.Free: ledger.KindFree, alloc.Parked: ledger.KindPark, alloc.Deferred: ledger.KindDefer,
 }
 
 func (p *Pool) use(b Buffer, s *Stream) error {
@@ -91,11 +97,9 @@ func (p *Pool) useAgain(m Memory, s *Stream) {
 func (p *Pool) pin(m Memory) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	block, err := p.core.Pin(m.handle)
-	if err != nil {
+	if _, err := p.core.Pin(m.handle); err != nil {
 		return fmt.Errorf("using a buffer in a capture: %w", err)
 	}
-	p.absorb(ledger.KindPin, block)
 	return nil
 }
 
@@ -109,8 +113,8 @@ func (p *Pool) unpin(m Memory) error {
 	if err != nil {
 		return fmt.Errorf("closing a graph: %w", err)
 	}
-	p.absorb(ledger.KindUnpin, block)
 	if state == alloc.Deferred {
+		p.absorb(ledger.KindDefer, block)
 		return p.recordUses()
 	}
 	p.absorbReturns()

@@ -27,9 +27,22 @@ type Graph struct {
 }
 
 // BeginCapture starts to record the stream's work instead of running it. Until EndCapture nothing
-// can be registered on this rank: what would register returns ErrCapturing and leaves the capture
-// good. Memory that is not registered yet takes a path that needs no windows.
+// can be registered with groups of this rank: what would register returns ErrCapturing, on all
+// ranks of the group, and leaves the capture good. Calls on memory that is not registered yet take
+// a path that needs no windows.
+//
+// It waits for registrations of this rank that are under way.
 func (s *Stream) BeginCapture() error {
+	s.rt.betweenRegistrations(func() { s.rt.captures++ })
+	err := s.beginCapture()
+	if err != nil {
+		s.rt.endCapture()
+	}
+	return err
+}
+
+// beginCapture is BeginCapture of a capture that is counted already.
+func (s *Stream) beginCapture() error {
 	s.pinning.Lock()
 	defer s.pinning.Unlock()
 	s.recording.Lock()
@@ -45,7 +58,6 @@ func (s *Stream) BeginCapture() error {
 		return err
 	}
 	s.captureStart, s.held = begun, nil
-	s.rt.countCaptures(1)
 	s.capturing.Store(true)
 	return nil
 }
@@ -95,7 +107,7 @@ func (s *Stream) stopRecording() (driver.Graph, error) {
 	defer s.recording.Unlock()
 	work, err := s.queue.EndCapture()
 	if s.capturing.Load() {
-		s.rt.countCaptures(-1)
+		s.rt.endCapture()
 		s.capturing.Store(false)
 		if errors.Is(err, driver.ErrNotCapturing) {
 			err = fmt.Errorf("ending a capture: the stream has ended: %w", ErrClosed)
@@ -105,8 +117,7 @@ func (s *Stream) stopRecording() (driver.Graph, error) {
 }
 
 // pinned keeps a buffer for the graph that is being captured, once. It reports whether the stream
-// still captures. Look-up and pin are one step: a pin that is taken back would be in the pool's
-// history, and only on ranks whose goroutines have met.
+// still captures.
 func (s *Stream) pinned(m Memory) (bool, error) {
 	s.pinning.Lock()
 	defer s.pinning.Unlock()
@@ -155,8 +166,9 @@ func (g *Graph) Launch(s *Stream) error {
 	return nil
 }
 
-// Close forgets the work and unpins its buffers. The unpinning is an event of the pools'
-// histories, so ranks of a domain close graphs in the same places. No launch may be queued still.
+// Close forgets the work and unpins its buffers. Buffers that were freed meanwhile come back to
+// their pools here, which is an event of the pools' histories, so ranks of a domain close graphs in
+// the same places. No launch may be queued still.
 // A second Close does nothing.
 func (g *Graph) Close() error {
 	if g == nil || g.work == nil {

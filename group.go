@@ -282,7 +282,10 @@ func (g *Group) SetPath(ctx context.Context, c PathChoice) error {
 		return fmt.Errorf("setting the path of group %s: %w", g.id, err)
 	}
 	g.choice.Store(int32(c))
-	if err := g.useWindows(ctx); err != nil {
+	err := g.rt.apartFromCaptures(ctx, g.lane(driver.LaneControl), func() error {
+		return g.useWindows(ctx)
+	})
+	if err != nil {
 		return fmt.Errorf("setting the path of group %s: %w", g.id, g.awaitCause(err))
 	}
 	g.state.Lock()

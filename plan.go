@@ -128,33 +128,30 @@ func (m Memory) stillAlive(frees *atomic.Uint64) error {
 func (r *request) slot(e *extras) uint64 {
 	h := uint64(r.send.Address())>>6 ^ uint64(r.recv.Address())>>8 ^
 		uint64(r.count)<<2 ^ uint64(r.operation)
-	if e != noExtras {
+	if e.norm.Weight != 0 {
 		h ^= uint64(e.norm.Weight) >> 5
 	}
 	return (h * 0x9e3779b97f4a7c15) >> 56 & (planSlots - 1)
 }
 
-// plan finds or makes the plan of a request on a stream.
-func (g planner) plan(
-	ctx context.Context, r *request, e *extras, s *Stream,
-) (*preparedPlan, error) {
-	slot := &g.plans[r.slot(e)]
+// valid finds the plan of a request, or begins one, which prepare completes. It refuses what no rank
+// could do.
+func (g planner) valid(r *request, e *extras) (*preparedPlan, error) {
 	// Which plans are kept depends on addresses, and so on the rank; what is registered must not.
-	if p := slot.Load(); p != nil && p.same(r, g.revision.Load()) &&
+	if p := g.plans[r.slot(e)].Load(); p != nil && p.same(r, g.revision.Load()) &&
 		(r.operation <= driver.AllToAll || p.sameExtras(e)) && !p.hasPending() {
 		if p.fresh() {
 			return p, nil
 		}
 		return p, p.alive()
 	}
-	p, capturing := &preparedPlan{request: *r, extras: *e}, g.rt.capturing(s)
-	if err := g.prepare(ctx, p, capturing); err != nil {
-		return nil, err
+	p := &preparedPlan{request: *r, extras: *e}
+	if p.splits != nil {
+		p.splits = cloneSplits(p.splits)
 	}
-	// One made during a capture may take a path without windows, for memory that the next call
-	// registers.
-	if !capturing && p.keepable() {
-		slot.Store(p)
+	call := p.call()
+	if err := g.check(p, &call); err != nil {
+		return nil, g.refused(r, err)
 	}
 	return p, nil
 }
@@ -188,23 +185,19 @@ func (p *preparedPlan) call() driver.Call {
 	return call
 }
 
-// prepare checks a request, registers what it needs, chooses its path and has the backend make the
-// plan. During a capture nothing is registered, and the call takes a path that needs no windows, on
-// all ranks alike.
-func (g planner) prepare(ctx context.Context, p *preparedPlan, capturing bool) error {
+// prepare registers what a valid request on a stream needs, chooses its path and has the backend
+// make the plan. Memory that cannot be registered now, since a stream of some rank captures, takes a
+// path that needs no windows, on all ranks alike.
+func (g planner) prepare(ctx context.Context, p *preparedPlan, s *Stream) error {
 	ctx = orBackground(ctx)
-	if p.splits != nil {
-		p.splits = cloneSplits(p.splits)
-	}
-	call := p.call()
-	if err := g.check(p, &call); err != nil {
+	if err := g.Err(); err != nil {
 		return g.refused(&p.request, err)
 	}
-	if !capturing {
-		if err := g.register(ctx, p); err != nil {
-			return g.refused(&p.request, err)
-		}
+	registered, err := g.register(ctx, p, s)
+	if err != nil {
+		return g.refused(&p.request, err)
 	}
+	call := p.call()
 	p.revision, p.more = g.revision.Load(), call.Norm != nil
 	at := g.locations(&call)
 	offer, why, err := g.route(p.choice, &call, at.where)
@@ -218,6 +211,10 @@ func (g planner) prepare(ctx context.Context, p *preparedPlan, capturing bool) e
 	if p.operation.UsesWindows() {
 		p.members = [2]*membership{g.memberOf(p.send.pool), g.memberOf(p.recv.pool)}
 	}
+	// The next call may register memory for which this one takes a path without windows.
+	if registered && p.keepable() {
+		g.plans[p.slot(&p.extras)].Store(p)
+	}
 	return nil
 }
 
@@ -227,9 +224,6 @@ func (g planner) refused(r *request, err error) error {
 
 // check refuses what no rank could do: the call itself, and then its memory.
 func (g planner) check(p *preparedPlan, call *driver.Call) error {
-	if err := g.Err(); err != nil {
-		return err
-	}
 	if err := call.Validate(len(g.ranks), g.rank); err != nil {
 		return err
 	}
@@ -273,20 +267,31 @@ func (g planner) checkMemory(what string, m Memory, bytes int64, t DataType) err
 }
 
 // register registers the pools of a request's buffers where this group has not: its first
-// collective on their memory.
-func (g planner) register(ctx context.Context, p *preparedPlan) error {
+// collective on their memory. It reports whether all is registered then: nothing is while the stream
+// of the call captures, which is so on all ranks, or, by agreement, while another stream of some
+// rank does.
+func (g planner) register(
+	ctx context.Context, p *preparedPlan, s *Stream,
+) (registered bool, err error) {
 	if !p.operation.UsesWindows() {
-		return nil
+		return true, nil
+	}
+	if s.records() {
+		return false, nil
 	}
 	for _, pool := range [...]*Pool{p.send.pool, p.recv.pool} {
 		if !g.serves(pool) {
 			continue
 		}
-		if err := pool.Register(ctx, g.Group); err != nil {
-			return err
+		err := pool.Register(ctx, g.Group)
+		if errors.Is(err, ErrCapturing) {
+			return false, nil
+		}
+		if err != nil {
+			return false, err
 		}
 	}
-	return nil
+	return true, nil
 }
 
 // locations are the windows in which the buffers of a call lie, and where says so, or why both are

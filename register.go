@@ -53,7 +53,8 @@ func (p *Pool) joined(g *Group) (*membership, error) {
 //
 // Errors: DivergenceError, TimeoutError, RankLostError, on every rank of the group; further calls
 // return the same error, and windows that were made before are closed with the group.
-// ErrCapturing, before anything happens.
+// ErrCapturing, on every rank, where a stream of one of them captures: nothing was registered then,
+// and the group is good.
 func (p *Pool) Register(ctx context.Context, g *Group) error {
 	ctx = orBackground(ctx)
 	m, err := p.member(g)
@@ -86,9 +87,6 @@ func (p *Pool) member(g *Group) (*membership, error) {
 }
 
 func (p *Pool) registerPending(ctx context.Context, g *Group, m *membership) error {
-	if p.rt.capturing(nil) {
-		return fmt.Errorf("registering with group %s: %w", g.id, ErrCapturing)
-	}
 	if err := p.callers.enter(); err != nil {
 		return fmt.Errorf("registering with group %s: %w", g.id, err)
 	}
@@ -121,12 +119,42 @@ func (p *Pool) registerAll(
 			return err
 		}
 	}
-	for _, s := range pending {
-		if err := p.registerOne(ctx, g, m, s); err != nil {
-			return g.awaitCause(err)
+	err := p.rt.apartFromCaptures(ctx, g.lane(driver.LaneControl), func() error {
+		for _, s := range pending {
+			if err := p.registerOne(ctx, g, m, s); err != nil {
+				return err
+			}
 		}
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("registering with group %s: %w", g.id, g.awaitCause(err))
 	}
 	return nil
+}
+
+// apartFromCaptures takes a step that no rank may take while one of its streams captures. All ranks
+// come here together; where one of them captures, all get ErrCapturing. Captures that would begin
+// meanwhile wait.
+func (rt *Runtime) apartFromCaptures(
+	ctx context.Context, exchange agreement.Exchange, step func() error,
+) error {
+	capturing, release := rt.holdCaptures()
+	defer release()
+	mine := []byte{0}
+	if capturing {
+		mine[0] = 1
+	}
+	got, err := exchange(ctx, mine)
+	if err != nil {
+		return err
+	}
+	for _, theirs := range got {
+		if len(theirs) == 1 && theirs[0] == 1 {
+			return ErrCapturing
+		}
+	}
+	return step()
 }
 
 // pendingOf copies the pending list, so that no lock is held while ranks wait for each other. What

@@ -41,8 +41,12 @@ type Runtime struct {
 	groups   []*Group  // guarded by mu
 	pools    []*Pool   // guarded by mu
 	streams  []*Stream // by number; guarded by mu
-	captures int       // streams that capture; guarded by mu
+	captures int       // streams that capture, or are about to; guarded by mu
 	failure  error     // of the latest making of a group; guarded by mu
+	// registering counts registrations under way, which captures wait for before they begin, until
+	// registered is closed; both guarded by mu.
+	registering int
+	registered  chan struct{}
 	// ownersWait is what SetIdle was told.
 	ownersWait atomic.Bool
 	// captured are adopted streams in whose captures calls of ours are, until they are found to have

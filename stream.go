@@ -227,6 +227,9 @@ func (s *Stream) close() error {
 	return s.forget(driver.AdoptedStream.Close)
 }
 
+// records reports whether what is queued on the stream now becomes a part of a capture.
+func (s *Stream) records() bool { return s.capturing.Load() || s.captured() }
+
 // touches checks that memory is somebody's still, and notes that this stream works on it.
 func (s *Stream) touches(a, b Memory) error {
 	for _, m := range [...]Memory{a, b} {
@@ -351,6 +354,11 @@ func (rt *Runtime) addStream(
 func (rt *Runtime) noteCapture(s *Stream, may bool) {
 	rt.mu.Lock()
 	defer rt.mu.Unlock()
+	rt.setCaptured(s, may)
+}
+
+// setCaptured is noteCapture with rt.mu held.
+func (rt *Runtime) setCaptured(s *Stream, may bool) {
 	if slices.Contains(rt.captured, s) == may {
 		return
 	}
@@ -361,11 +369,45 @@ func (rt *Runtime) noteCapture(s *Stream, may bool) {
 	rt.captured = others
 }
 
-// countCaptures notes that streams have begun or ended to capture.
-func (rt *Runtime) countCaptures(more int) {
+// endCapture notes that a stream captures no more.
+func (rt *Runtime) endCapture() {
 	rt.mu.Lock()
 	defer rt.mu.Unlock()
-	rt.captures += more
+	rt.captures--
+}
+
+// betweenRegistrations takes a step, with rt.mu held, while nothing is being registered.
+func (rt *Runtime) betweenRegistrations(step func()) {
+	for {
+		rt.mu.Lock()
+		over := rt.registered
+		if over == nil {
+			step()
+		}
+		rt.mu.Unlock()
+		if over == nil {
+			return
+		}
+		<-over
+	}
+}
+
+// holdCaptures reports whether a stream of this rank captures, and lets no other one begin until
+// release is called.
+func (rt *Runtime) holdCaptures() (capturing bool, release func()) {
+	rt.mu.Lock()
+	if rt.registering++; rt.registering == 1 {
+		rt.registered = make(chan struct{})
+	}
+	rt.mu.Unlock()
+	return rt.capturing(nil), func() {
+		rt.mu.Lock()
+		defer rt.mu.Unlock()
+		if rt.registering--; rt.registering == 0 {
+			close(rt.registered)
+			rt.registered = nil
+		}
+	}
 }
 
 // capturing reports whether a stream of this rank records: one of our own, the one of a call, or

@@ -109,9 +109,16 @@ func (c registrar) registered(key driver.SegmentKey) bool {
 	return c.windows[key] != nil
 }
 
+// empty reports whether there are no windows.
+func (c registrar) empty() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return len(c.windows) == 0
+}
+
 // useAll has NCCL make the windows of a group that could do without them so far.
 func (c registrar) useAll(ctx context.Context) error {
-	if c.device.streams.Capturing.Load() > 0 {
+	if c.device.streams.Capturing.Load() > 0 && !c.empty() {
 		return driver.ErrCapturing
 	}
 	ctx, cancel := control.Bounded(ctx, c.device.cfg.Timeout)

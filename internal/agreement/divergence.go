@@ -128,13 +128,15 @@ func (d *DivergenceError) Pool() string {
 // closing says who deviates and how, as far as that can be told.
 func (d *DivergenceError) closing() string {
 	out := ""
-	if usual, deviant := d.sides(); usual >= 0 && deviant >= 0 && d.Why != WhyUnknown {
+	if d.Why == WhyHeld {
+		out = "; " + d.Why.sentence(d.Names, nil, nil)
+	} else if usual, deviant := d.sides(); usual >= 0 && deviant >= 0 && d.Why != WhyUnknown {
 		out = "; " + d.Why.sentence(d.Names, d.alike(deviant), d.alike(usual))
 	} else if len(d.Deviant) > 0 {
 		out = fmt.Sprintf("; %s %s from the majority",
 			d.Names.short(d.Deviant), verb(d.Deviant, "deviates", "deviate"))
 	}
-	if d.freed() {
+	if d.Why != WhyHeld && d.freed() {
 		out += "; if garbage collection makes that free, it comes at another time on each rank: " +
 			"free the buffer by a call, at the same place of the program on all ranks"
 	}

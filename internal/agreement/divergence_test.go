@@ -141,7 +141,7 @@ func parseRank(t *testing.T, line string, kept int) Config {
 
 var kinds = map[string]ledger.Kind{
 	"segment": ledger.KindSegment, "alloc": ledger.KindAlloc, "free": ledger.KindFree,
-	"pin": ledger.KindPin,
+	"park": ledger.KindPark,
 }
 
 func parseEvent(t *testing.T, kind, place string, sites *ledger.Sites) ledger.Event {

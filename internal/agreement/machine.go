@@ -88,6 +88,9 @@ type Config struct {
 	// Tag says what this agreement is for, in at most [MaxTag] bytes. Ranks with different tags
 	// are at different places of their program.
 	Tag string
+	// Flags are what this rank has to say before anything is compared. If any rank has a flag the
+	// agreement ends with those of all ranks, and compares nothing but tags.
+	Flags uint64
 	// Ledgers are compared in the order of their ids.
 	Ledgers []Ledger
 	// Call, if set, is compared once the ledgers agree.
@@ -162,7 +165,7 @@ func New(c Config) (*Machine, error) {
 func (m *Machine) Start() []byte {
 	msg := message{
 		phase: m.phase, value: append([]byte{byte(m.config.Mode)}, m.config.Tag...),
-		call: m.config.Call.Encode(), note: m.config.note(),
+		call: m.config.Call.Encode(), note: m.config.note(), flags: m.config.Flags,
 	}
 	for i, l := range m.ledgers {
 		v := vote{ID: l.ID, Snapshot: l.Source.Snapshot()}
@@ -210,6 +213,9 @@ func (m *Machine) step(s *Summary) ([]byte, *Outcome, error) {
 func (m *Machine) afterVote(s *Summary) ([]byte, *Outcome, error) {
 	if !s.tags.equal() {
 		return m.differ(KindTag, 0, s.tags, tagText)
+	}
+	if s.flags != 0 {
+		return nil, &Outcome{Flags: s.flags, Absent: m.absent}, nil
 	}
 	if !s.ids.equal() {
 		return m.differ(KindLedgers, 0, s.ids, m.idsText)

@@ -28,7 +28,7 @@ var changes = map[string]func([]ledger.Event, int) []ledger.Event{
 		return h
 	},
 	"one event more": func(h []ledger.Event, p int) []ledger.Event {
-		return slices.Insert(h, p, ledger.Event{Kind: ledger.KindPin, Size: 1, Requested: 1})
+		return slices.Insert(h, p, ledger.Event{Kind: ledger.KindPark, Size: 1, Requested: 1})
 	},
 	"one event fewer": func(h []ledger.Event, p int) []ledger.Event {
 		return slices.Delete(h, p, p+1)

@@ -23,13 +23,14 @@ type message struct {
 	// a position of a ledger. call is that of a vote, and note rides along with a call or an event.
 	value, call, note []byte
 	ledger, position  uint64
+	flags             uint64 // of a vote
 
 	votes   []vote   // in a vote: of each ledger, by id
 	answers []answer // in a probe: digests of the undecided ledgers
 }
 
 func (m *message) encode() []byte {
-	b := appendWords(nil, wireVersion, uint64(m.phase), m.round, m.ledger, m.position)
+	b := appendWords(nil, wireVersion, uint64(m.phase), m.round, m.ledger, m.position, m.flags)
 	for _, part := range [][]byte{m.value, m.call, m.note} {
 		b = appendBytes(b, part)
 	}
@@ -45,6 +46,7 @@ func decode(b []byte) (*message, error) {
 	}
 	m := &message{phase: phase(r.u64("phase")), round: r.u64("round")}
 	m.ledger, m.position = r.u64("ledger"), r.u64("position")
+	m.flags = r.u64("flags")
 	m.value, m.call = r.bytes(maxValue, "value"), r.bytes(maxValue, "call")
 	m.note = r.bytes(maxNote, "note")
 	switch m.phase {
@@ -74,6 +76,7 @@ type Summary struct {
 	ledger, position uint64
 	ranks, absent    []int
 
+	flags            uint64   // in a vote
 	tags, ids, calls variants // in a vote
 	votes            []tally
 	findings         []finding // in a probe
@@ -126,6 +129,7 @@ func (s *Summary) add(rank int, m *message) error {
 
 // addVotes leaves the ledgers out once the ranks do not even have the same ones.
 func (s *Summary) addVotes(rank int, m *message, first bool) {
+	s.flags |= m.flags
 	s.tags.add(rank, m.value, nil)
 	s.calls.add(rank, m.call, m.note)
 	var ids []byte

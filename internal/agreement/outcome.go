@@ -10,6 +10,8 @@ type AgreedPrefix struct {
 type Outcome struct {
 	// Agreed has one entry for each ledger, by id, if the ranks agreed.
 	Agreed []AgreedPrefix
+	// Flags are those of all ranks together. Where there are any, nothing was compared.
+	Flags uint64
 	// Absent are the ranks that did not take part in every round. The outcome is about the
 	// others; whether it counts without them is for the caller to say.
 	Absent []int

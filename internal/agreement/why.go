@@ -29,11 +29,13 @@ const (
 	WhyStream
 	// WhyEvent: another event altogether.
 	WhyEvent
+	// WhyHeld: the same block was given back, and not all ranks could take it again at once.
+	WhyHeld
 )
 
 var whyNames = [...]string{
 	"unknown", "extra event", "missing event", "different size", "different place",
-	"different order", "different stream", "different event",
+	"different order", "different stream", "different event", "held block",
 }
 
 // String returns the words for w.
@@ -65,6 +67,10 @@ func (w Why) sentence(n Names, deviant, usual []int) string {
 			"their first allocation there, from 1; 0 is the default stream)", a, have, b)
 	case WhyEvent:
 		return fmt.Sprintf("%s %s another event than %s", a, have, b)
+	case WhyHeld:
+		return "all have freed the same block, but only some ranks hold it for a graph (parked) or for " +
+			"another stream (deferred): where a call uses a buffer on some ranks alone, also in a " +
+			"capture, the others call UseOn for it"
 	case WhyUnknown:
 	}
 	return ""
@@ -72,6 +78,9 @@ func (w Why) sentence(n Names, deviant, usual []int) string {
 
 // explain compares the first deviating variant with the usual one.
 func explain(d *DivergenceError, w variants) Why {
+	if d.sameFree() {
+		return WhyHeld
+	}
 	usual, deviant := d.sides()
 	if usual < 0 || deviant < 0 {
 		return WhyUnknown
@@ -91,6 +100,16 @@ func explain(d *DivergenceError, w variants) Why {
 		return WhyPlace
 	}
 	return shift(u.Event, v.Event, words(w.list[usual].note), words(w.list[deviant].note))
+}
+
+// sameFree reports whether all ranks have given the same block back.
+func (d *DivergenceError) sameFree() bool {
+	for _, v := range d.Variants {
+		if !v.HasEvent || !v.Event.SameFree(d.Variants[0].Event) {
+			return false
+		}
+	}
+	return len(d.Variants) > 1
 }
 
 // shift lines the requests up in the four ways in which one slip explains them, and takes the way

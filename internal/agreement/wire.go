@@ -11,7 +11,7 @@ var ErrProtocol = errors.New("agreement protocol violated")
 
 const (
 	// wireVersion changes whenever the encoding does; mixed versions must not guess.
-	wireVersion = 2
+	wireVersion = 3
 
 	// MaxLedgers bounds the ledgers of one agreement: pools are few.
 	MaxLedgers = 64

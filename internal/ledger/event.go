@@ -11,14 +11,15 @@ const (
 	KindSegment Kind = iota + 1
 	// KindAlloc: a block was given to a caller.
 	KindAlloc
-	// KindFree: a caller gave a block back.
+	// KindFree: a caller gave a block back, and it can be taken again at once.
 	KindFree
-	// KindReturn: a block whose free had been put off, by another stream or by a pin, came back.
+	// KindReturn: a block whose free was deferred or parked came back.
 	KindReturn
-	// KindPin: a block must outlive a captured graph.
-	KindPin
-	// KindUnpin: the graph that pinned a block was closed.
-	KindUnpin
+	// KindPark: a caller gave a block back that a graph holds.
+	KindPark
+	// KindDefer: a block that other streams may still use was given back, by its caller or by the
+	// last graph that held it.
+	KindDefer
 	// KindTrim: a segment left the pool.
 	KindTrim
 	// KindReserve: memory was made up front.
@@ -34,8 +35,8 @@ var kindNames = [kindEnd]string{
 	KindAlloc:   "alloc",
 	KindFree:    "free",
 	KindReturn:  "return",
-	KindPin:     "pin",
-	KindUnpin:   "unpin",
+	KindPark:    "parked free",
+	KindDefer:   "deferred free",
 	KindTrim:    "trim",
 	KindReserve: "reserve",
 	KindNote:    "note",
@@ -102,6 +103,15 @@ func (e Event) String() string {
 		place = ""
 	}
 	return fmt.Sprintf("%s %d B (%sstream %d)%s", e.Kind, e.Size, asked, e.Stream, place)
+}
+
+// frees reports whether an event of kind k gives a block back.
+func (k Kind) frees() bool { return k == KindFree || k == KindPark || k == KindDefer }
+
+// SameFree reports whether e and o give the same block back, however it was left.
+func (e Event) SameFree(o Event) bool {
+	return e.Kind.frees() && o.Kind.frees() && e.Segment == o.Segment &&
+		e.Offset == o.Offset && e.Size == o.Size
 }
 
 // SameRequest reports whether e and o ask for the same thing, wherever it was placed.
