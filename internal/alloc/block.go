@@ -82,6 +82,7 @@ type side struct {
 	pins          int32  // graphs that hold it
 	uses          uint32 // first of its uses on other streams
 	before, after uint32 // neighbours in the queue of deferred blocks
+	kept          bool   // does not become free before the next Rebuild
 }
 
 func (b *block) position() uint64  { return b.place >> idBits }

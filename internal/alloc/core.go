@@ -30,6 +30,9 @@ type Core struct {
 	hotOf      uint32            // its index
 	undone     bool              // that Free undid the call before it
 	neighbours neighbours        // its neighbours
+	owners     []uint32          // of deferred blocks, for Synced
+	keeps      bool              // see Keeps
+	whole      map[uint32]Range  // extents of parked blocks that a rebuild has cut
 	mapped     int64
 	counts     counts
 	reports    reports

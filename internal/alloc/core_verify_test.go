@@ -47,8 +47,15 @@ func (a *audit) verifySegment(ordinal int32) error {
 	if s.bytes == 0 {
 		return nil
 	}
-	a.bytes += s.bytes
-	a.found.segments++
+	if s.retired {
+		defer func(before counts) {
+			before.pinned = a.found.pinned
+			a.found = before
+		}(a.found)
+	} else {
+		a.bytes += s.bytes
+		a.found.segments++
+	}
 	at := s.base
 	for r := s.first; r != 0; r = a.regions[r].next {
 		g := &a.regions[r]

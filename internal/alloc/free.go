@@ -17,7 +17,7 @@ func (c *Core) beforeFree() {
 
 // freeHeld is free for a block that a graph or another stream may hold.
 func (c *Core) freeHeld(b *block, id uint32) State {
-	if c.sides[id].pins > 0 {
+	if c.sides[id].pins > 0 || c.sides[id].kept {
 		b.setState(Parked)
 		c.counts.parked += b.size()
 		return Parked

@@ -10,7 +10,7 @@ import (
 type model struct {
 	rules     *Core
 	segments  []*modelSegment
-	met       []Stream // in the order in which they were first named
+	met       []Stream // in the order in which they first asked for memory
 	synced    map[Stream]int
 	marked    int
 	ended     int      // blocks that became free
@@ -189,7 +189,6 @@ func (m *model) release(b *modelBlock) State {
 
 func (m *model) use(b *modelBlock, on Stream) {
 	m.begin()
-	m.meet(on)
 	if on == b.region.stream {
 		return
 	}
@@ -220,9 +219,7 @@ func (m *model) mark() modelMark { return modelMark{m.marked, m.deferrals, m.end
 
 func (m *model) sync(on Stream, before modelMark) {
 	m.begin()
-	if slices.Contains(m.met, on) {
-		m.synced[on] = max(m.synced[on], before.uses)
-	}
+	m.synced[on] = max(m.synced[on], before.uses)
 	if m.ended == before.ended {
 		m.clean(on)
 	}

@@ -20,6 +20,7 @@ type segment struct {
 	address uint64
 	home    uint32
 	first   uint32 // region at offset 0; 0 once trimmed
+	retired bool   // see Rebuild
 }
 
 // AddSegment adds a mapped segment of growth.Bytes at an address and returns its ordinal, which
@@ -174,3 +175,24 @@ func (c *Core) vacate(r uint32) {
 		r = g.next
 	}
 }
+
+// Held returns the segments, and the blocks that are not free. What is kept for the sake of other
+// ranks alone counts as free. Error: ErrDeferred.
+func (c *Core) Held() (Inventory, error) { return rebuilder{c}.held() }
+
+// Rebuild places the free space of a Core anew, from an arrangement that Union has found for Cores
+// that hold what this one does. What is held keeps its place and its handle. Memory in the spans of
+// live blocks belongs to their stream, and all other to stream 0, as clean memory; streams are
+// numbered as [Held] says, and others when they next ask. Where the Cores of several ranks are
+// rebuilt to one arrangement, the same calls have the same results on all of them from then on.
+//
+// The caller has waited for all streams, and has called Synced for each. It returns the
+// segments that are retired and hold nothing, for the caller to unmap. What is retired and held
+// partly is used no more, and is returned by the Rebuild that finds it free.
+//
+// Error: ErrDeferred, and nothing was changed.
+func (c *Core) Rebuild(l Arrangement) ([]Segment, error) { return rebuilder{c}.rebuild(l) }
+
+// Keeps reports whether something is kept, or retired and held, since the latest Rebuild: another
+// one may find it free.
+func (c *Core) Keeps() bool { return c.keeps }

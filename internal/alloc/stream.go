@@ -1,6 +1,10 @@
 package alloc
 
-import "fmt"
+import (
+	"cmp"
+	"fmt"
+	"slices"
+)
 
 // StreamPoint is a point on a stream: where the caller records the event of a deferred block, or
 // what the owner stream must wait for.
@@ -151,8 +155,8 @@ func (m Mark) Covers(p StreamPoint) bool { return p.Deferral <= m.deferrals }
 
 // Synced records that the program waited on the host for all work on a stream that it had before a
 // place, and does what Idle does. Deferred blocks whose uses are all over come back; see Returned.
-// The order is by owner stream, in the order in which the Core first met them, then by deferral.
-// Time grows with the deferred blocks.
+// The order is by the number of the owner stream, then by deferral. Time grows with the deferred
+// blocks.
 func (c *Core) Synced(on Stream, before Mark) {
 	c.mergeHot()
 	c.reports.clear()
@@ -162,7 +166,7 @@ func (c *Core) Synced(on Stream, before Mark) {
 	}
 	c.streams[n].synced = max(c.streams[n].synced, before.uses)
 	c.Idle(on, before)
-	for s := range c.streams {
+	for _, s := range c.deferring() {
 		for id := c.streams[s].first; id != 0; {
 			after := c.sides[id].after
 			if c.endUse(id, n, before.deferrals) && c.sides[id].uses == 0 {
@@ -181,6 +185,20 @@ func (c *Core) Idle(on Stream, before Mark) {
 		c.mergeHot()
 		c.clean(n)
 	}
+}
+
+// deferring lists the streams that own deferred blocks, by number.
+func (c *Core) deferring() []uint32 {
+	c.owners = c.owners[:0]
+	for s := range c.streams {
+		if c.streams[s].first != 0 {
+			c.owners = append(c.owners, uint32(s))
+		}
+	}
+	slices.SortFunc(c.owners, func(a, b uint32) int {
+		return cmp.Compare(c.streams[a].number, c.streams[b].number)
+	})
+	return c.owners
 }
 
 // endUse forgets the use on a stream of a block that was deferred by then, and reports whether
@@ -329,8 +347,8 @@ func (c *Core) Unpin(h Handle) (Block, State, error) {
 		return v, b.state(), nil
 	}
 	c.counts.pinned -= b.size()
-	if b.state() == Live {
-		return v, Live, nil
+	if b.state() == Live || side.kept {
+		return v, b.state(), nil
 	}
 	c.counts.parked -= b.size()
 	state := c.release(id)

@@ -30,6 +30,8 @@ const (
 type Ledger struct {
 	position uint64
 	digest   uint64
+	// start is the position of the latest Restart, of whose past nothing is known.
+	start uint64
 	// ring holds a power of two of entries; it doubles until it has kept entries, so that a small
 	// pool stays small. Event p is in ring[p mod len].
 	ring []entry
@@ -113,7 +115,7 @@ func (l *Ledger) append(where uint64, offset, size, requested int64, what uint64
 // turn grows the ring if it is full and may grow, and notes a checkpoint if one is due. Both happen
 // only at multiples of turn, because capacities and strides are powers of two from turn upwards.
 func (l *Ledger) turn() {
-	if n := uint64(len(l.ring)); l.position == n && n < l.kept {
+	if n := uint64(len(l.ring)); l.position-l.start == n && n < l.kept {
 		grown := make([]entry, max(2*n, turn))
 		copy(grown, l.ring)
 		l.ring = grown
@@ -144,10 +146,20 @@ func (l *Ledger) Position() uint64 { return l.position }
 
 // Floor returns the first position whose event is still kept.
 func (l *Ledger) Floor() uint64 {
-	if n := uint64(len(l.ring)); l.position > n {
-		return l.position - n
-	}
-	return 0
+	return max(l.start, l.position-min(l.position, uint64(len(l.ring))))
+}
+
+// NextStart returns the least position after all events at which Restart may begin.
+func (l *Ledger) NextStart() uint64 { return (l.position/l.kept + 1) * l.kept }
+
+// Restart replaces the history by an agreed one of so many events, with a digest, of which nothing
+// else is known. The position is the NextStart of the rank with the longest history. A rank that
+// has not restarted yet is not at a position from there on, so the two are never found to differ.
+func (l *Ledger) Restart(position, digest uint64) {
+	l.position, l.digest, l.start = position, digest, position
+	l.agreed, l.agreedDigest = position, digest
+	l.ring = nil
+	l.stride, l.checkpoints = 1<<bits.Len64(position-1), []uint64{Empty}
 }
 
 // DigestAt returns the digest of the first position events, and whether it is still known.

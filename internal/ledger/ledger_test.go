@@ -229,3 +229,40 @@ func BenchmarkAbsorb(b *testing.B) {
 		})
 	}
 }
+
+func TestALedgerThatIsRestarted(t *testing.T) {
+	a, b := New(turn), New(turn)
+	for i := range 3*turn + 5 {
+		a.Note(KindAlloc, 0, 0, int64(i), 1, 1)
+	}
+	b.Note(KindFree, 1, 2, 3, 4, 5)
+	start := max(a.NextStart(), b.NextStart())
+	for _, l := range []*Ledger{a, b} {
+		l.Restart(start, 77)
+		if s := l.Snapshot(); s.Position != start || s.Digest != 77 || s.Floor != start ||
+			s.Agreed != start || s.Stride < start {
+			t.Fatalf("restarted as %+v", s)
+		}
+	}
+	for i := range 100 * turn {
+		a.Note(KindAlloc, 0, 0, int64(i), 1, 1)
+		b.Note(KindAlloc, 0, 0, int64(i), 1, 1)
+		if a.Snapshot() != b.Snapshot() {
+			t.Fatalf("%+v and %+v", a.Snapshot(), b.Snapshot())
+		}
+		s := a.Snapshot()
+		for p := s.Floor; p < s.Position; p++ {
+			if e, ok := a.EventAt(p); !ok || e.Offset != int64(p-start) {
+				t.Fatalf("event %d is %v", p, e)
+			}
+		}
+		for p := uint64(0); p < s.Position; p += s.Stride {
+			if _, known := a.DigestAt(p); !known {
+				t.Fatalf("the digest at %d is not known, with stride %d", p, s.Stride)
+			}
+		}
+	}
+	if _, known := a.DigestAt(start - 1); known {
+		t.Fatal("the past is known")
+	}
+}
