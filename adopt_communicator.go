@@ -85,8 +85,8 @@ func (a *AdoptedCommunicator) Windows() int {
 // is. In a group it registers with the group first.
 //
 // Errors: DivergenceError on every rank, with nothing registered; TimeoutError, where a rank does
-// not come: the communicator is of no use any more then; ErrCapturing, on every rank, where a stream
-// of one of them captures.
+// not come: the communicator is of no use any more then; ErrCapturing, on every rank, where a
+// stream of one of them captures.
 func (a *AdoptedCommunicator) Register(ctx context.Context, p *Pool) error {
 	ctx = orBackground(ctx)
 	if err := p.callers.enter(); err != nil {
@@ -165,23 +165,35 @@ func (a *AdoptedCommunicator) pending(p *Pool) []*segment {
 
 // agree makes sure that all ranks are about to register the same. The group's lock is held.
 func (a *AdoptedCommunicator) agree(ctx context.Context, p *Pool, pending []*segment) error {
-	if a.rt.Check() == CheckOff {
-		return nil
-	}
 	tag := "communicator " + a.name
 	tag = tag[:min(len(tag), agreement.MaxTag)]
 	if g := a.group; g != nil {
+		if a.rt.Check() == CheckOff {
+			return nil
+		}
 		return g.agree(ctx, tag, p.history(pending))
 	}
-	machine, err := agreement.New(agreement.Config{
+	c := agreement.Config{
 		Rank: a.native.Rank(), Ranks: a.native.Size(), Mode: agreement.Exact, Group: a.name,
-		Tag: "communicator", Ledgers: []agreement.Ledger{p.history(pending)},
-	})
+		Tag: "communicator",
+	}
+	if a.rt.Check() != CheckOff {
+		c.Ledgers = []agreement.Ledger{p.history(pending)}
+	}
+	if (suspectPool{p}).suspectAnywhere() {
+		c.Flags = flagAlign
+	}
+	machine, err := agreement.New(c)
 	if err != nil {
 		return err
 	}
 	outcome, err := agreement.Run(ctx, a.native.Exchange, machine)
-	if err == nil {
+	switch {
+	case err != nil:
+	case outcome.Flags != 0:
+		err = invalid("after a fault a pool is made alike on all ranks of its domain first, as by " +
+			"Group.Check")
+	default:
 		err = divergenceOf(outcome, a.name, nil)
 	}
 	if err != nil {

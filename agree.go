@@ -33,15 +33,24 @@ func (h history) EventAt(position uint64) (ledger.Event, bool) {
 	return h.pool.ledger.EventAt(position)
 }
 
-// histories are those of all pools whose domain holds the group.
-func (g *Group) histories() []agreement.Ledger {
-	var all []agreement.Ledger
+// pools are those whose domain holds the group, by id.
+func (g *Group) pools() []*Pool {
+	var all []*Pool
 	for _, p := range g.rt.allPools() {
 		if p.domain != nil && p.domain.contains(g) && !p.isClosed() {
-			all = append(all, p.history(nil))
+			all = append(all, p)
 		}
 	}
-	slices.SortFunc(all, func(a, b agreement.Ledger) int { return cmp.Compare(a.ID, b.ID) })
+	slices.SortFunc(all, func(a, b *Pool) int { return cmp.Compare(a.id, b.id) })
+	return all
+}
+
+// histories are those of the group's pools.
+func (g *Group) histories() []agreement.Ledger {
+	var all []agreement.Ledger
+	for _, p := range g.pools() {
+		all = append(all, p.history(nil))
+	}
 	return all
 }
 
@@ -51,7 +60,12 @@ func (g *Group) histories() []agreement.Ledger {
 func (g *Group) sharedHistories(
 	ctx context.Context, exchange agreement.Exchange,
 ) ([]agreement.Ledger, error) {
-	mine := g.histories()
+	var mine []agreement.Ledger
+	for _, p := range g.pools() {
+		if !(suspectPool{p}).suspect(g) {
+			mine = append(mine, p.history(nil))
+		}
+	}
 	payload := make([]byte, 0, 8*len(mine))
 	for _, l := range mine {
 		payload = binary.LittleEndian.AppendUint64(payload, l.ID)
@@ -86,7 +100,7 @@ func (g *Group) Check(ctx context.Context) error {
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return g.agree(ctx, "check", g.histories()...)
+	return aligner{g}.meet(ctx, &meeting{tag: "check", pools: g.pools(), ledgers: g.histories})
 }
 
 // agree compares ledgers over the control lane, at a point that all ranks reach in the same place
@@ -131,11 +145,16 @@ func (g *Group) noteOutcome(v *agreement.Outcome) error {
 		g.comm.Abort(err)
 		return g.awaitCause(g.comm.Cause())
 	}
+	g.noteAgreed(v)
+	return nil
+}
+
+// noteAgreed notes what was agreed.
+func (g *Group) noteAgreed(v *agreement.Outcome) {
 	g.agreed.Add(1)
 	for _, p := range g.rt.allPools() {
 		p.noteAgreed(v.Agreed, g)
 	}
-	return nil
 }
 
 // checkInBackground compares histories in the background, so that a divergence is reported even if
@@ -170,7 +189,12 @@ func (g *Group) compareInBackground() error {
 	if g.rt.Check() == CheckOff {
 		return nil
 	}
-	return g.noteOutcome(outcome)
+	if err := g.divergence(outcome); err != nil {
+		g.comm.Abort(err) // the program is told by its next call
+		return err
+	}
+	g.noteAgreed(outcome)
+	return nil
 }
 
 // startBackgroundCheck begins the comparison in the background where the level asks for it. Once

@@ -126,7 +126,7 @@ func (g *Group) launch(ctx context.Context, s *Stream, r *request, e *extras) er
 	}
 	borrows := s.capturing.Load() || e != noExtras ||
 		r.send.extent.stream() != s.number || r.recv.extent.stream() != s.number
-	if borrows {
+	if borrows && g.fault.Load() != resolved {
 		// Before the call can be refused for what another rank has done: it may have been queued there.
 		err := errors.Join(s.uses(r.send, r.recv), s.uses(e.others[0], e.others[1]))
 		if err != nil {
@@ -158,6 +158,7 @@ func (g *Group) launch(ctx context.Context, s *Stream, r *request, e *extras) er
 func (g *Group) failStream(s *Stream, err error) error {
 	if cause := g.comm.Cause(); cause != nil && !errors.Is(cause, ErrClosed) {
 		s.queue.Fail(cause)
+		_ = aligner{g}.see(cause)
 	}
 	return err
 }

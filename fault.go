@@ -19,7 +19,7 @@ import (
 // fault it waits, for seconds at most, until the ranks have found out the cause together.
 func (g *Group) Err() error {
 	if err := context.Cause(g.life); err != nil {
-		return err
+		return aligner{g}.see(err)
 	}
 	if g.comm.Cause() == nil {
 		return nil
@@ -65,7 +65,7 @@ func (g *Group) awaitCause(err error) error {
 func (g *Group) await() error {
 	ranked.Waiting()
 	<-g.life.Done()
-	return context.Cause(g.life)
+	return aligner{g}.see(context.Cause(g.life))
 }
 
 // isOwnFault reports whether an error is the communicator's fault.
@@ -96,6 +96,7 @@ func (g *Group) findCause() error {
 func (g *Group) agreeOnCause(cause error) error {
 	for round := 0; ; round++ {
 		mine := g.makeReport(cause, time.Duration(min(round, 1))*reportTimeout/4)
+		mine.Suspect = aligner{g}.suspectsPools()
 		message, err := json.Marshal(mine)
 		if err != nil {
 			return errors.Join(cause, err)
@@ -141,6 +142,7 @@ type reports struct {
 	of           map[string][]report
 	pending      bool  // some rank does not know its cause yet
 	placeUnknown bool  // some rank does not say in which call it was
+	suspect      bool  // some rank holds a pool suspect since a fault of another group
 	missing      []int // world ranks that have not reported
 }
 
@@ -155,6 +157,7 @@ func (g *Group) decodeReports(got [][]byte) reports {
 		}
 		all.of[r.Kind] = append(all.of[r.Kind], r)
 		all.pending = all.pending || r.Pending
+		all.suspect = all.suspect || r.Suspect
 		all.placeUnknown = all.placeUnknown || r.Doing == ""
 	}
 	return all
@@ -189,8 +192,8 @@ func (g *Group) firstCause(cause error, all reports) error {
 		}
 	case len(of[kindDiverged]) > 0:
 		everywhere := !all.placeUnknown && len(all.missing) == 0
-		if err := g.explainDivergence(cause, everywhere); !errors.Is(err, cause) {
-			return err
+		if err := g.explainDivergence(cause, everywhere, all.suspect); !errors.Is(err, cause) {
+			return all.advise(err)
 		}
 		// The histories are equal, as when a rank has left the group: then where each rank is.
 		elsewhere := map[int]string{}
@@ -200,14 +203,14 @@ func (g *Group) firstCause(cause error, all reports) error {
 			}
 		}
 		if len(elsewhere) > 0 {
-			return &DeadlockError{
+			return all.advise(&DeadlockError{
 				Doing: of[kindDiverged][0].Doing, Elsewhere: elsewhere, Members: g.ranks,
-			}
+			})
 		}
 	case len(of[kindMessages]) > 0:
 		return g.messageCause(of[kindMessages])
 	case len(of[kindLate]) > 0:
-		return g.late(of[kindLate])
+		return all.advise(g.late(of[kindLate]))
 	case len(of[kindAborted]) > 0:
 		return g.aborted(of[kindAborted])
 	case len(of[kindOther]) > 0:
@@ -223,6 +226,16 @@ func (g *Group) firstCause(cause error, all reports) error {
 		}
 	}
 	return cause
+}
+
+// advise adds what to do where ranks have met a pool at different points after a fault.
+func (all *reports) advise(err error) error {
+	if !all.suspect {
+		return err
+	}
+	return fmt.Errorf("%w; a rank has seen the fault of another group, after which pools are "+
+		"realigned at the next call that uses them: let all ranks of a pool see the fault first "+
+		"(Synchronize, Err or Close of the failed group), or call Check or Split on a group of them", err)
 }
 
 // late joins the reports of ranks that others were late for. What is one text comes from the first
@@ -274,8 +287,12 @@ func (g *Group) aborted(reports []report) error {
 }
 
 // comparable are the histories that ranks compare after a fault. Ranks that were at different
-// points of their programs may have made different pools.
-func (g *Group) comparable(mode agreement.Mode) ([]agreement.Ledger, error) {
+// points of their programs may have made different pools. Where a rank holds a pool suspect
+// histories may differ without a mistake.
+func (g *Group) comparable(mode agreement.Mode, suspect bool) ([]agreement.Ledger, error) {
+	if suspect {
+		return nil, nil
+	}
 	if mode == agreement.Prefix {
 		return g.sharedHistories(context.Background(), g.exchangeReports)
 	}
@@ -285,7 +302,7 @@ func (g *Group) comparable(mode agreement.Mode) ([]agreement.Ledger, error) {
 // explainDivergence finds the first differing event of the pools' histories, or, where these are
 // equal, the collective in which the ranks differ, or at least, if every rank has reported it, in
 // which call each of them is: if one has not reported, the others may differ because of it.
-func (g *Group) explainDivergence(cause error, everywhere bool) error {
+func (g *Group) explainDivergence(cause error, everywhere, suspect bool) error {
 	comparisons := []agreement.Config{
 		{Mode: agreement.Prefix, Call: planner{g}.callOf(cause), Site: g.latestSite()},
 		// Ranks that wait for each other in different places have stopped, so what one of them
@@ -298,7 +315,7 @@ func (g *Group) explainDivergence(cause error, everywhere bool) error {
 	}
 	var err error
 	for _, c := range comparisons {
-		if c.Ledgers, err = g.comparable(c.Mode); err != nil {
+		if c.Ledgers, err = g.comparable(c.Mode, suspect); err != nil {
 			return errors.Join(cause, err)
 		}
 		outcome, err := g.compare(context.Background(), g.exchangeReports, c)

@@ -221,6 +221,11 @@ func (p *Pool) reclaimIdle(s *Stream, before alloc.Mark) {
 		p.core.Idle(s.number, before)
 		return
 	}
+	p.synced(s, before)
+}
+
+// synced ends the uses of a stream from before a place. p.mu is held.
+func (p *Pool) synced(s *Stream, before alloc.Mark) {
 	p.core.Synced(s.number, before)
 	p.absorbReturns()
 	for m := range p.useEvents {

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/binary"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -54,11 +55,13 @@ type Group struct {
 	members  atomic.Pointer[[]*membership]
 	table    atomic.Pointer[windowTable]
 	revision atomic.Uint64 // counts changes that make prepared plans stale
-	// checkingInBackground reports whether histories are compared in the background; guarded by state.
+	// checkingInBackground reports whether histories are compared in the background; guarded by
+	// state.
 	checkingInBackground bool
 	values               values
 	plans                [planSlots]atomic.Pointer[preparedPlan]
 
+	fault      atomic.Int32 // unseen, seen or resolved
 	registered atomic.Uint64
 	site       atomic.Uint32 // the place of the latest call, or 0; see Interop.At
 	agreed     atomic.Uint64
@@ -71,6 +74,45 @@ func (g *Group) discard(err error) error {
 		err = g.agreeOnCause(g.comm.Cause())
 	}
 	return errors.Join(err, g.comm.Close())
+}
+
+// agreeOnSettings compares the settings of all ranks, and sets what follows from them. It reports
+// whether some rank holds a pool of the group suspect. It is collective; every rank gets the same
+// error.
+func (g *Group) agreeOnSettings(ctx context.Context) (suspect bool, err error) {
+	rt := g.rt
+	mine := settings{Machine: machineName(), Suspect: aligner{g}.suspectsPools(), Terms: []term{
+		{What: "check level", Value: rt.Check().String()},
+		{What: "path choice", Value: rt.opts.Path.String()},
+		{What: "formula of reductions", Value: rt.opts.Deterministic.String()},
+		{What: "order of messages", Value: rt.opts.messages()},
+	}}
+	table, err := rt.tableFor(len(g.ranks))
+	if err != nil {
+		mine.TableError = err.Error()
+	} else {
+		digest := digestText(table)
+		mine.Terms = append(mine.Terms, term{
+			"tuning table", digest, fmt.Sprintf("%s (digest %s)", table.Name(), digest),
+		})
+	}
+	encoded, err := json.Marshal(mine)
+	if err != nil {
+		return false, fmt.Errorf("encoding the settings of this rank: %w", err)
+	}
+	got, err := g.comm.Exchange(ctx, driver.LaneControl, encoded)
+	if err != nil {
+		return false, err
+	}
+	all := make([]settings, len(got))
+	for r := range got {
+		if err := json.Unmarshal(got[r], &all[r]); err != nil {
+			return false, invalid("settings of rank %d are %.40q", g.ranks[r], got[r])
+		}
+		suspect = suspect || all[r].Suspect
+	}
+	g.tuning, g.shape = table, shapeOf(all)
+	return suspect, compareSettings(all, g.ranks)
 }
 
 // ID names the group: as Join was told, else after the group that was split. It is the same on all
@@ -135,7 +177,11 @@ const noColor = -1
 // exchangeColors gathers color and key of every rank for a Split. g.mu is held.
 func (g *Group) exchangeColors(ctx context.Context, color, key int64) ([][2]int64, error) {
 	// A rank that is in another operation would send something else, and no group would be right.
-	if err := g.agree(ctx, "split"); err != nil {
+	err := aligner{g}.meet(ctx, &meeting{tag: "split", pools: g.pools()})
+	if errors.As(err, new(*unalignedError)) {
+		err = g.agree(ctx, "split") // the pools are for the first call that uses them
+	}
+	if err != nil {
 		return nil, fmt.Errorf("splitting group %s: %w", g.id, err)
 	}
 	mine, _ := binary.Append(nil, binary.LittleEndian, [2]int64{color, key}) // which cannot fail
@@ -174,6 +220,7 @@ func subgroup(all [][2]int64, parent []int, me int, color int64) (ranks []int, r
 func (g *Group) Abort() {
 	// The error is this group's own, so that groupOf tells it from those of other groups.
 	g.comm.Abort(fmt.Errorf("group %s: %w", g.id, ErrAborted))
+	_ = aligner{g}.see(g.comm.Cause())
 }
 
 // Close leaves the group: its windows are deregistered on this rank. Close the graphs captured
@@ -183,6 +230,7 @@ func (g *Group) Close() error {
 	g.closing.Do(func() {
 		if cause := g.comm.Cause(); cause != nil && !errors.Is(cause, ErrClosed) {
 			<-g.life.Done() // the ranks find out the cause, which others may wait for
+			_ = aligner{g}.see(cause)
 		}
 		failed := g.life.Err() != nil
 		g.state.Lock() // nothing begins in the background from here on

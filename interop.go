@@ -123,13 +123,17 @@ func (Interop) IsSymmetric(g *Group, address uintptr, bytes int64) bool {
 	return g != nil && g.holdsWindow(address, bytes)
 }
 
-// Pending reports whether Pool.Register would register memory of a pool with a group, which it
-// would not where the group has ranks outside the pool's domain. It asks nobody.
+// Pending reports whether Pool.Register would register memory of a pool with a group, or realign
+// it after a fault, which it would not where the group has ranks outside the pool's domain. It
+// asks no other rank.
 func (Interop) Pending(p *Pool, g *Group) bool {
 	if p == nil || g == nil {
 		return false
 	}
 	from, m := int32(0), g.memberOf(p)
+	if (planner{g}).serves(p) && (suspectPool{p}).suspect(g) {
+		return true
+	}
 	if m == nil && !(planner{g}).serves(p) || m != nil && !m.pending.Load() {
 		return false
 	}

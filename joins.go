@@ -3,7 +3,6 @@ package symmem
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -181,7 +180,8 @@ func (rt *Runtime) connectUnguarded(
 		failing: make(chan struct{}), key: handoff.Space("group/" + id),
 	}
 	g.life, g.end = context.WithCancelCause(context.Background())
-	if g.tuning, g.shape, err = rt.agreeOnSettings(ctx, comm, ranks); err != nil {
+	suspect, err := g.agreeOnSettings(ctx)
+	if err != nil {
 		return nil, g.discard(err)
 	}
 	if err := computable(rt.opts.Deterministic, comm, len(ranks)); err != nil {
@@ -192,6 +192,9 @@ func (rt *Runtime) connectUnguarded(
 	g.table.Store(&windowTable{})
 	g.members.Store(&[]*membership{})
 	if err := g.useWindows(ctx); err != nil {
+		return nil, g.discard(err)
+	}
+	if err := (aligner{g}).alignFirst(ctx, suspect); err != nil {
 		return nil, g.discard(err)
 	}
 	if err := rt.addGroup(g); err != nil {
@@ -248,43 +251,6 @@ func (rt *Runtime) groupOf(err error) *Group {
 		return other
 	}
 	return best
-}
-
-// agreeOnSettings compares the settings of all ranks. It is collective; every rank gets the same
-// error.
-func (rt *Runtime) agreeOnSettings(
-	ctx context.Context, comm driver.Communicator, ranks []int,
-) (*tuning.Table, tuning.Shape, error) {
-	mine := settings{Machine: machineName(), Terms: []term{
-		{What: "check level", Value: rt.Check().String()},
-		{What: "path choice", Value: rt.opts.Path.String()},
-		{What: "formula of reductions", Value: rt.opts.Deterministic.String()},
-		{What: "order of messages", Value: rt.opts.messages()},
-	}}
-	table, err := rt.tableFor(len(ranks))
-	if err != nil {
-		mine.TableError = err.Error()
-	} else {
-		digest := digestText(table)
-		mine.Terms = append(mine.Terms, term{
-			"tuning table", digest, fmt.Sprintf("%s (digest %s)", table.Name(), digest),
-		})
-	}
-	encoded, err := json.Marshal(mine)
-	if err != nil {
-		return nil, tuning.Shape{}, fmt.Errorf("encoding the settings of this rank: %w", err)
-	}
-	got, err := comm.Exchange(ctx, driver.LaneControl, encoded)
-	if err != nil {
-		return nil, tuning.Shape{}, err
-	}
-	all := make([]settings, len(got))
-	for r := range got {
-		if err := json.Unmarshal(got[r], &all[r]); err != nil {
-			return nil, tuning.Shape{}, invalid("settings of rank %d are %.40q", ranks[r], got[r])
-		}
-	}
-	return table, shapeOf(all), compareSettings(all, ranks)
 }
 
 // tableFor finds the table of groups with so many ranks: that of the options, else the file that

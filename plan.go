@@ -134,8 +134,8 @@ func (r *request) slot(e *extras) uint64 {
 	return (h * 0x9e3779b97f4a7c15) >> 56 & (planSlots - 1)
 }
 
-// valid finds the plan of a request, or begins one, which prepare completes. It refuses what no rank
-// could do.
+// valid finds the plan of a request, or begins one, which prepare completes. It refuses what no
+// rank could do.
 func (g planner) valid(r *request, e *extras) (*preparedPlan, error) {
 	// Which plans are kept depends on addresses, and so on the rank; what is registered must not.
 	if p := g.plans[r.slot(e)].Load(); p != nil && p.same(r, g.revision.Load()) &&
@@ -186,15 +186,21 @@ func (p *preparedPlan) call() driver.Call {
 }
 
 // prepare registers what a valid request on a stream needs, chooses its path and has the backend
-// make the plan. Memory that cannot be registered now, since a stream of some rank captures, takes a
-// path that needs no windows, on all ranks alike.
+// make the plan. Memory that cannot be registered now, since a stream of some rank captures, takes
+// a path that needs no windows, on all ranks alike.
 func (g planner) prepare(ctx context.Context, p *preparedPlan, s *Stream) error {
 	ctx = orBackground(ctx)
 	if err := g.Err(); err != nil {
 		return g.refused(&p.request, err)
 	}
+	for _, m := range [...]Memory{p.send, p.recv, p.others[0], p.others[1]} {
+		suspectPool{m.pool}.usedBy(g.Group)
+	}
 	registered, err := g.register(ctx, p, s)
 	if err != nil {
+		return g.refused(&p.request, err)
+	}
+	if err := g.alignWindows(ctx, p.call(), registered); err != nil {
 		return g.refused(&p.request, err)
 	}
 	call := p.call()
@@ -214,6 +220,28 @@ func (g planner) prepare(ctx context.Context, p *preparedPlan, s *Stream) error 
 	// The next call may register memory for which this one takes a path without windows.
 	if registered && p.keepable() {
 		g.plans[p.slot(&p.extras)].Store(p)
+	}
+	return nil
+}
+
+// alignWindows realigns the pools in whose windows buffers lie, which may be named by their
+// addresses alone. That is not possible while the call is captured.
+func (g planner) alignWindows(ctx context.Context, call driver.Call, registered bool) error {
+	at := g.locations(&call)
+	if at.send == nil {
+		return nil
+	}
+	for _, pool := range [...]*Pool{at.send.pool, at.recv.pool} {
+		if !(suspectPool{pool}).suspect(g.Group) {
+			continue
+		}
+		if !registered {
+			return fmt.Errorf("after a fault ranks first realign a pool outside of captures, as by "+
+				"Pool.Register: %w", ErrCapturing)
+		}
+		if err := pool.Register(ctx, g.Group); err != nil {
+			return err
+		}
 	}
 	return nil
 }
@@ -267,9 +295,9 @@ func (g planner) checkMemory(what string, m Memory, bytes int64, t DataType) err
 }
 
 // register registers the pools of a request's buffers where this group has not: its first
-// collective on their memory. It reports whether all is registered then: nothing is while the stream
-// of the call captures, which is so on all ranks, or, by agreement, while another stream of some
-// rank does.
+// collective on their memory. It reports whether all is registered then: nothing is while the
+// stream of the call captures, which is so on all ranks, or, by agreement, while another stream of
+// some rank does.
 func (g planner) register(
 	ctx context.Context, p *preparedPlan, s *Stream,
 ) (registered bool, err error) {

@@ -57,6 +57,7 @@ type Pool struct {
 	useEvents map[alloc.StreamPoint]driver.Event // of uses of deferred blocks, or nil; guarded by mu
 	members   map[*Group]*membership             // groups that register here; guarded by mu
 	closed    bool                               // guarded by mu
+	suspicion suspicion                          // guarded by mu
 	kept      map[*segment]int                   // live buffers after Close; guarded by mu
 	// frees counts the buffers freed; written with mu held, read without.
 	frees   atomic.Uint64

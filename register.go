@@ -42,7 +42,7 @@ func (p *Pool) joined(g *Group) (*membership, error) {
 		return nil, invalid("group %s has ranks outside the pool's domain %s", g.id, p.domain.id)
 	}
 	m := &membership{pool: p, group: g, windows: map[*segment]driver.Window{}}
-	m.pending.Store(slices.ContainsFunc(p.segments, (*segment).registrable))
+	m.pending.Store(p.suspicion.of(g) || slices.ContainsFunc(p.segments, (*segment).registrable))
 	p.members[g] = m
 	return m, nil
 }
@@ -97,28 +97,35 @@ func (p *Pool) registerPending(ctx context.Context, g *Group, m *membership) err
 		return err
 	}
 	pending := p.pendingOf(m)
-	if len(pending) == 0 {
+	defer func() { p.registered(pending) }()
+	if len(pending) == 0 && !(suspectPool{p}).suspect(g) {
 		return nil
 	}
-	defer p.registered(pending)
-	if err := p.registerAll(ctx, g, m, pending); err != nil {
+	err := aligner{g}.meet(ctx, &meeting{
+		tag: "registration", pools: []*Pool{p},
+		ledgers: func() []agreement.Ledger {
+			p.registered(pending) // what is listed now may be others
+			if pending = p.pendingOf(m); g.rt.Check() == CheckOff {
+				return nil
+			}
+			return []agreement.Ledger{p.history(pending)}
+		},
+	})
+	if err == nil && len(pending) > 0 {
+		err = p.registerAll(ctx, g, m, pending)
+	}
+	if err != nil {
 		// What is not registered stays pending, so that the next call returns the fault, too.
 		m.pending.Store(true)
 		return err
 	}
-	g.registered.Add(1)
 	return nil
 }
 
-// registerAll agrees and registers. g.mu is held.
+// registerAll registers what was agreed on. g.mu is held.
 func (p *Pool) registerAll(
 	ctx context.Context, g *Group, m *membership, pending []*segment,
 ) error {
-	if g.rt.Check() != CheckOff {
-		if err := g.agree(ctx, "registration", p.history(pending)); err != nil {
-			return err
-		}
-	}
 	err := p.rt.apartFromCaptures(ctx, g.lane(driver.LaneControl), func() error {
 		for _, s := range pending {
 			if err := p.registerOne(ctx, g, m, s); err != nil {
@@ -130,31 +137,8 @@ func (p *Pool) registerAll(
 	if err != nil {
 		return fmt.Errorf("registering with group %s: %w", g.id, g.awaitCause(err))
 	}
+	g.registered.Add(1)
 	return nil
-}
-
-// apartFromCaptures takes a step that no rank may take while one of its streams captures. All ranks
-// come here together; where one of them captures, all get ErrCapturing. Captures that would begin
-// meanwhile wait.
-func (rt *Runtime) apartFromCaptures(
-	ctx context.Context, exchange agreement.Exchange, step func() error,
-) error {
-	capturing, release := rt.holdCaptures()
-	defer release()
-	mine := []byte{0}
-	if capturing {
-		mine[0] = 1
-	}
-	got, err := exchange(ctx, mine)
-	if err != nil {
-		return err
-	}
-	for _, theirs := range got {
-		if len(theirs) == 1 && theirs[0] == 1 {
-			return ErrCapturing
-		}
-	}
-	return step()
 }
 
 // pendingOf copies the pending list, so that no lock is held while ranks wait for each other. What
@@ -253,6 +237,7 @@ func closedOnce(err error) error {
 func (p *Pool) leave(g *Group) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	delete(p.suspicion.guests, g)
 	m := p.members[g]
 	if m == nil || p.closed {
 		return nil
@@ -284,7 +269,11 @@ func (p *Pool) Trim(ctx context.Context, keep int64) error {
 	g := p.domain
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if err := g.agree(ctx, "trim", p.history(nil)); err != nil {
+	err := aligner{g}.meet(ctx, &meeting{
+		tag: "trim", pools: []*Pool{p}, reason: keepsMemory,
+		ledgers: func() []agreement.Ledger { return []agreement.Ledger{p.history(nil)} },
+	})
+	if err != nil {
 		return err
 	}
 	idle, err := p.takeIdle(ctx, keep)

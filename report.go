@@ -27,7 +27,9 @@ type report struct {
 	Rank    int     `json:"rank"`
 	Cause   *report `json:"cause,omitempty"`
 	Pending bool    `json:"pending,omitempty"`
-	from    int     // the world rank whose report it is
+	// Suspect reports whether the rank holds a pool suspect since a fault of another group.
+	Suspect bool `json:"suspect,omitempty"`
+	from    int  // the world rank whose report it is
 }
 
 // The kinds of a report, in the order in which one explains the others: a rank that is lost makes

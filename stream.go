@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 
 	"symmem/driver"
+	"symmem/internal/agreement"
 	"symmem/internal/alloc"
 	"symmem/internal/ranked"
 )
@@ -348,6 +349,30 @@ func (rt *Runtime) addStream(
 	s := &Stream{rt: rt, number: alloc.Stream(len(rt.streams)), queue: queue, adopted: adopted}
 	rt.streams = append(rt.streams, s)
 	return s, nil
+}
+
+// apartFromCaptures takes a step that no rank may take while one of its streams captures. All ranks
+// come here together; where one of them captures, all get ErrCapturing. Captures that would begin
+// meanwhile wait.
+func (rt *Runtime) apartFromCaptures(
+	ctx context.Context, exchange agreement.Exchange, step func() error,
+) error {
+	capturing, release := rt.holdCaptures()
+	defer release()
+	mine := []byte{0}
+	if capturing {
+		mine[0] = 1
+	}
+	got, err := exchange(ctx, mine)
+	if err != nil {
+		return err
+	}
+	for _, theirs := range got {
+		if len(theirs) == 1 && theirs[0] == 1 {
+			return ErrCapturing
+		}
+	}
+	return step()
 }
 
 // noteCapture notes whether an adopted stream may be captured, with calls of ours in the capture.

@@ -69,6 +69,9 @@ type settings struct {
 	Machine string `json:"machine"`
 	// TableError is why this rank has no table.
 	TableError string `json:"table_error,omitempty"`
+	// Suspect reports whether this rank holds a pool of the group suspect; it is no setting, and may
+	// differ.
+	Suspect bool `json:"suspect,omitempty"`
 }
 
 // term is one of the settings that ranks must have in common.

@@ -2,12 +2,23 @@ package symmem_test
 
 import (
 	"errors"
+	"fmt"
+	"os"
 	"strings"
 	"sync/atomic"
 	"testing"
 
 	"symmem"
 )
+
+// faultPath is the path of groups that fail with calls under way: on GPUs a window kernel of NCCL's
+// that was aborted keeps its memory until the process ends.
+func faultPath() symmem.PathChoice {
+	if os.Getenv(backendVariable) == "nccl" {
+		return symmem.PathPlain
+	}
+	return symmem.PathWindow
+}
 
 // fault has a group fail on rank 1 before it makes a call that rank 0 has queued on a stream, and
 // waits until both ranks know. On GPUs rank 0 may wait for rank 1 inside the call.
@@ -36,7 +47,9 @@ func TestARefusedCallLeavesThePoolsAlike(t *testing.T) {
 		symmem.CheckOff, symmem.CheckRegistration, symmem.CheckEvery,
 	} {
 		t.Run(level.String(), func(t *testing.T) {
-			together(t, 2, symmem.Options{Check: level, CheckInterval: -1}, func(r *rank) {
+			together(t, 2, symmem.Options{
+				Check: level, CheckInterval: -1, Path: faultPath(),
+			}, func(r *rank) {
 				p := r.pool()
 				a := r.window(p, 4096)
 				g := r.split(r.World(), 0)
@@ -53,6 +66,43 @@ func TestARefusedCallLeavesThePoolsAlike(t *testing.T) {
 				r.ok(r.World().Check(r.ctx))
 				g = r.split(r.World(), 0)
 				r.sums(g, r.window(p, 8*mib))
+			})
+		})
+	}
+}
+
+// TestACallThatWasNeverMadeLeavesThePoolsAlike has the fault come before one rank makes the call.
+func TestACallThatWasNeverMadeLeavesThePoolsAlike(t *testing.T) {
+	for _, captured := range []bool{false, true} {
+		t.Run(fmt.Sprintf("captured=%v", captured), func(t *testing.T) {
+			together(t, 2, symmem.Options{Path: faultPath()}, func(r *rank) {
+				p := r.pool()
+				a := r.window(p, 4096)
+				g := r.split(r.World(), 0)
+				r.ok(p.Register(r.ctx, g))
+				s, err := r.NewStream()
+				r.ok(err)
+				m := a.Memory()
+				if captured {
+					r.ok(s.BeginCapture())
+				}
+				if r.Rank() == 0 {
+					r.ok(a.UseOn(s)) // as the call does
+					_ = g.AllReduce(r.ctx, m, m, 100, symmem.Int32, symmem.Sum, s)
+				}
+				g.Abort()
+				if captured {
+					graph, err := s.EndCapture()
+					r.ok(err)
+					defer func() { r.ok(graph.Close()) }()
+				}
+				_ = s.Synchronize(r.ctx)
+				r.ok(g.Close())
+				r.ok(a.Free())
+				g = r.split(r.World(), 0)
+				r.sums(g, r.window(p, 4096))
+				r.sums(r.World(), r.window(p, 8*mib))
+				r.ok(r.World().Check(r.ctx))
 			})
 		})
 	}
@@ -197,6 +247,147 @@ func TestABufferIsHeldOnAllRanksByUseOn(t *testing.T) {
 			r.failf("the block did not come back")
 		}
 		r.sums(r.World(), c)
+		r.ok(r.World().Check(r.ctx))
+	})
+}
+
+// TestABufferThatOneRankHasAfterAFaultIsNamed has rank 1 allocate a buffer before it sees the
+// fault.
+func TestABufferThatOneRankHasAfterAFaultIsNamed(t *testing.T) {
+	together(t, 2, symmem.Options{}, func(r *rank) {
+		p := r.pool()
+		a := r.window(p, 4096)
+		g := r.split(r.World(), 0)
+		r.ok(p.Register(r.ctx, g))
+		var odd symmem.Buffer
+		if r.Rank() == 1 {
+			odd = r.alloc(p, 4096)
+		}
+		g.Abort()
+		r.is(g.Err(), symmem.ErrAborted)
+		r.ok(g.Close())
+		g = r.split(r.World(), 0)
+		for range 2 {
+			d := r.diverged(r.sum(g, a))
+			if !strings.Contains(d.Message, "live block of 4096 B") || len(d.Sides) != 2 {
+				r.failf("%+v", d)
+			}
+		}
+		if r.Rank() == 1 {
+			r.ok(odd.Free())
+		}
+		r.sums(g, a)
+		r.sums(r.World(), r.window(p, mib))
+	})
+}
+
+// TestARankThatHasNotSeenTheFault: rank 0 knows of the fault of a group when both ranks use the
+// pool in another one, and rank 1 does not.
+func TestARankThatHasNotSeenTheFault(t *testing.T) {
+	var said answers
+	together(t, 2, symmem.Options{CheckInterval: -1, Path: faultPath()}, func(r *rank) {
+		p := r.pool()
+		a := r.window(p, 4096)
+		g, h := r.split(r.World(), 0), r.split(r.World(), 0)
+		r.ok(p.Register(r.ctx, g))
+		r.sums(h, a)
+		if r.Rank() == 0 {
+			g.Abort()
+		}
+		err := r.sum(h, a)
+		if err == nil || !strings.Contains(err.Error(), "let all ranks of a pool see the fault") {
+			r.failf("got %v", err)
+		}
+		said.give(r, h.Err())
+		<-g.Ended()
+		r.is(g.Err(), symmem.ErrAborted)
+		h = r.split(r.World(), 0)
+		r.sums(h, a)
+	})
+	said.alike(t, 2)
+}
+
+// TestAPoolThatOneRankHasNotUsed has rank 0 alone allocate before the fault.
+func TestAPoolThatOneRankHasNotUsed(t *testing.T) {
+	together(t, 2, symmem.Options{}, func(r *rank) {
+		p := r.pool()
+		g := r.split(r.World(), 0)
+		if r.Rank() == 0 {
+			r.ok(r.alloc(p, mib).Free())
+		}
+		g.Abort()
+		r.is(g.Err(), symmem.ErrAborted)
+		r.ok(p.Register(r.ctx, r.World()))
+		r.sums(r.World(), r.window(p, mib))
+		r.ok(r.World().Check(r.ctx))
+	})
+}
+
+// TestMemoryThatIsNamedByItsAddress: a group has kept the plan of a call on such memory when
+// another group fails.
+func TestMemoryThatIsNamedByItsAddress(t *testing.T) {
+	together(t, 2, symmem.Options{Check: symmem.CheckRegistration}, func(r *rank) {
+		p := r.pool()
+		a := r.window(p, 4096)
+		g := r.split(r.World(), 0)
+		m := r.Interop().Memory(a.Memory().Address(), 4096)
+		add := func() error {
+			return r.World().AllReduce(r.ctx, m, m, 1024, symmem.Float32, symmem.Sum, nil)
+		}
+		r.ok(add())
+		r.synchronize()
+		var odd symmem.Buffer
+		if r.Rank() == 1 {
+			odd = r.alloc(p, 4096)
+		}
+		g.Abort()
+		r.is(g.Err(), symmem.ErrAborted)
+		r.diverged(add())
+		s, err := r.NewStream()
+		r.ok(err)
+		r.ok(s.BeginCapture())
+		r.is(r.World().AllReduce(r.ctx, m, m, 1024, symmem.Float32, symmem.Sum, s), symmem.ErrCapturing)
+		graph, err := s.EndCapture()
+		r.ok(err)
+		r.ok(graph.Close())
+		if r.Rank() == 1 {
+			r.ok(odd.Free())
+		}
+		r.ok(add())
+		r.synchronize()
+		r.ok(r.World().Check(r.ctx))
+	})
+}
+
+// TestMemoryOfAGraphComesBackWithTrim: a graph holds a freed buffer on rank 0 when the pools are
+// realigned.
+func TestMemoryOfAGraphComesBackWithTrim(t *testing.T) {
+	together(t, 2, symmem.Options{}, func(r *rank) {
+		p := r.pool()
+		a := r.window(p, 4096)
+		g := r.split(r.World(), 0)
+		var graph *symmem.Graph
+		if r.Rank() == 0 {
+			graph = r.capture(func(s *symmem.Stream) { r.ok(a.UseOn(s)) })
+		}
+		r.ok(a.Free())
+		g.Abort()
+		r.is(g.Err(), symmem.ErrAborted)
+		g = r.split(r.World(), 0)
+		if graph != nil {
+			r.ok(graph.Close())
+		}
+		b := r.window(p, 4096)
+		r.sums(g, b)
+		r.ok(b.Free())
+		if s := p.Stats(); s.Used == 0 {
+			r.failf("what a graph had held came back: %+v", s)
+		}
+		r.ok(p.Trim(r.ctx, 0))
+		if s := p.Stats(); s.Used != 0 || s.Segments != 0 {
+			r.failf("after Trim: %+v", s)
+		}
+		r.sums(r.World(), r.window(p, 4096))
 		r.ok(r.World().Check(r.ctx))
 	})
 }

@@ -1,0 +1,371 @@
+package symmem
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"symmem/driver"
+	"symmem/internal/agreement"
+	"symmem/internal/alloc"
+	"symmem/internal/ledger"
+)
+
+// stocktaking is what a rank says of its pools.
+type stocktaking struct {
+	// Capturing reports whether a stream of the rank captures, and Trouble what else keeps its pools
+	// from being changed.
+	Capturing bool
+	Trouble   string
+	// Faults are the keys of groups whose faults the rank has seen.
+	Faults []uint64
+	Pools  []stock
+}
+
+// stock is what a rank has in a pool.
+type stock struct {
+	Pool     uint64
+	Wanted   bool   // to be realigned
+	Position uint64 // of its ledger
+	Start    uint64 // where that can restart
+	alloc.Inventory
+}
+
+// align realigns the pools of a meeting on all ranks of the group. All ranks return the same
+// error; one that is no unalignedError is that of the exchange.
+func (g aligner) align(ctx context.Context, m *meeting) error {
+	mine := g.takeStock(ctx, m)
+	payload, err := json.Marshal(mine)
+	if err != nil {
+		return fmt.Errorf("encoding what pools hold: %w", err)
+	}
+	got, err := exchangeLong(ctx, g.lane(driver.LaneControl), payload)
+	if err != nil {
+		return err
+	}
+	all := make([]stocktaking, len(got))
+	for r := range got {
+		if err := json.Unmarshal(got[r], &all[r]); err != nil {
+			return fmt.Errorf("reading what pools of rank %d hold: %w", g.ranks[r], err)
+		}
+	}
+	return g.alignAs(ctx, all, m.pools)
+}
+
+// exchangeLong is an exchange of payloads of any length.
+func exchangeLong(
+	ctx context.Context, exchange agreement.Exchange, payload []byte,
+) (whole [][]byte, err error) {
+	for more := true; more; {
+		part := payload[:min(len(payload), driver.MaxPayload-1)]
+		payload = payload[len(part):]
+		head := []byte{0}
+		if len(payload) > 0 {
+			head[0] = 1
+		}
+		got, err := exchange(ctx, append(head, part...))
+		if err != nil {
+			return nil, err
+		}
+		more = false
+		whole = append(whole, make([][]byte, len(got)-len(whole))...)
+		for r, theirs := range got {
+			if len(theirs) == 0 {
+				return nil, invalid("a part of nothing")
+			}
+			more = more || theirs[0] == 1
+			whole[r] = append(whole[r], theirs[1:]...)
+		}
+	}
+	return whole, nil
+}
+
+// takeStock waits for the work of this rank, which ends all uses of memory by streams, and lists
+// what its pools hold.
+func (g aligner) takeStock(ctx context.Context, m *meeting) stocktaking {
+	ctx, cancel := context.WithTimeout(ctx, g.rt.opts.Timeout)
+	defer cancel()
+	mine := stocktaking{Capturing: g.rt.capturing(nil)}
+	marks := make([]alloc.Mark, len(m.pools))
+	for i, p := range m.pools {
+		marks[i] = p.mark()
+	}
+	switch err := g.rt.drain(ctx); {
+	case errors.Is(err, ErrCapturing):
+		mine.Capturing = true
+	case err != nil:
+		mine.Trouble = err.Error()
+	}
+	for _, other := range g.rt.allGroups() {
+		if other.fault.Load() == seen {
+			mine.Faults = append(mine.Faults, other.key)
+		}
+	}
+	if mine.Capturing || mine.Trouble != "" {
+		return mine
+	}
+	for i, p := range m.pools {
+		s, err := suspectPool{p}.takeStock(marks[i])
+		if errors.Is(err, ErrClosed) {
+			continue
+		}
+		if err != nil {
+			mine.Trouble = err.Error()
+		}
+		s.Wanted = m.wants(g.Group, p)
+		mine.Pools = append(mine.Pools, s)
+	}
+	return mine
+}
+
+// takeStock ends the uses from before a mark, which have been waited for, and lists what is held.
+func (p suspectPool) takeStock(before alloc.Mark) (stock, error) {
+	p.rt.mu.Lock()
+	streams := slices.Clone(p.rt.streams)
+	p.rt.mu.Unlock()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if err := p.usable(); err != nil {
+		return stock{}, err
+	}
+	for _, s := range streams {
+		p.synced(s, before)
+	}
+	held, err := p.core.Held()
+	if err != nil {
+		err = fmt.Errorf("%w: another goroutine has freed a buffer meanwhile", err)
+	}
+	return stock{
+		Pool: p.id, Position: p.ledger.Position(), Start: p.ledger.NextStart(), Inventory: held,
+	}, err
+}
+
+// alignAs realigns pools, from what all ranks have said.
+func (g aligner) alignAs(ctx context.Context, all []stocktaking, pools []*Pool) error {
+	if err := g.unready(all); err != nil {
+		for _, p := range pools {
+			suspectPool{p}.raise(nil) // on all ranks, until it is realigned
+		}
+		return err
+	}
+	g.resolveFaults(all)
+	var errs []error
+	var changed []*Pool
+	gone := map[*Pool][]*segment{}
+	for _, p := range pools {
+		stocks := stocksOf(p.id, all)
+		if stocks == nil {
+			continue
+		}
+		suspectPool{p}.raise(nil)
+		layout, conflict := alloc.Union(inventoriesOf(stocks))
+		if conflict != nil {
+			errs = append(errs, &unalignedError{g.conflict(p, conflict)})
+			continue
+		}
+		gone[p] = suspectPool{p}.rebuild(g.Group, layout, stocks)
+		if retires(layout, stocks) {
+			changed = append(changed, p)
+		}
+	}
+	if len(changed) == 0 {
+		return errors.Join(errs...)
+	}
+	return errors.Join(append(errs, g.unmapRetired(ctx, changed, gone))...)
+}
+
+// unready returns why the pools of some rank cannot be changed now.
+func (g aligner) unready(all []stocktaking) error {
+	for r, one := range all {
+		switch {
+		case one.Capturing:
+			return &unalignedError{fmt.Errorf("realigning pools after a fault: rank %d: %w",
+				g.ranks[r], ErrCapturing)}
+		case one.Trouble != "":
+			return &unalignedError{fmt.Errorf("realigning pools after a fault: rank %d: %s",
+				g.ranks[r], one.Trouble)}
+		}
+	}
+	return nil
+}
+
+// resolveFaults ends what this rank does with groups whose faults some rank has seen.
+func (g aligner) resolveFaults(all []stocktaking) {
+	for _, failed := range g.rt.allGroups() {
+		for _, one := range all {
+			if failed != g.Group && slices.Contains(one.Faults, failed.key) {
+				aligner{failed}.resolve()
+			}
+		}
+	}
+}
+
+// stocksOf collects what all ranks have in a pool, if some rank wants it realigned; nil
+// where not all ranks have it.
+func stocksOf(pool uint64, all []stocktaking) []stock {
+	var stocks []stock
+	wanted := false
+	for _, one := range all {
+		i := slices.IndexFunc(one.Pools, func(s stock) bool { return s.Pool == pool })
+		if i < 0 {
+			return nil
+		}
+		stocks = append(stocks, one.Pools[i])
+		wanted = wanted || one.Pools[i].Wanted
+	}
+	if !wanted {
+		return nil
+	}
+	return stocks
+}
+
+func inventoriesOf(stocks []stock) []alloc.Inventory {
+	var all []alloc.Inventory
+	for _, s := range stocks {
+		all = append(all, s.Inventory)
+	}
+	return all
+}
+
+// retires reports whether a layout lacks a segment that some rank has.
+func retires(l alloc.Arrangement, stocks []stock) bool {
+	for _, s := range stocks {
+		for ordinal, extent := range s.Segments {
+			if extent.Bytes > 0 && l.Segments[ordinal].Bytes == 0 {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// rebuild places the free space of the pool anew and restarts its history, unless another goroutine
+// has changed it meanwhile: then it stays suspect. It returns the segments that are to be unmapped.
+func (p suspectPool) rebuild(g *Group, l alloc.Arrangement, stocks []stock) []*segment {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closed || p.ledger.Position() != stocks[g.rank].Position {
+		return nil
+	}
+	gone, err := p.core.Rebuild(l)
+	if err != nil {
+		return nil
+	}
+	for len(p.segments) < len(l.Segments) {
+		p.segments = append(p.segments, nil)
+	}
+	for ordinal, s := range p.segments {
+		if s == nil {
+			continue
+		}
+		s.stream = 0
+		s.releasing = s.releasing || l.Segments[ordinal].Bytes == 0
+	}
+	clear(p.useEvents)
+	start := uint64(0)
+	for _, s := range stocks {
+		start = max(start, s.Start)
+	}
+	p.ledger.Restart(start, digestOf(l, stocks[0]))
+	p.trust(g)
+	var segments []*segment
+	for _, s := range gone {
+		segments = append(segments, p.segments[s.Ordinal])
+	}
+	slices.SortFunc(segments, byOrdinal)
+	return segments
+}
+
+// trust notes that the ranks of a group have realigned the pool. p.mu is held.
+func (p suspectPool) trust(g *Group) {
+	d := &p.suspicion
+	for failed := range d.faults {
+		if failed.fault.Load() == resolved {
+			delete(d.faults, failed)
+		}
+	}
+	switch {
+	case len(d.faults) > 0: // seen meanwhile
+	case g.contains(p.domain):
+		d.raised, d.aligned = false, nil
+	default:
+		d.aligned = slices.Clone(g.ranks)
+	}
+}
+
+// digestOf stands for what a pool holds once it is realigned.
+func digestOf(l alloc.Arrangement, s stock) uint64 {
+	d := ledger.Empty
+	for _, extent := range l.Segments {
+		d = ledger.Mix(d, uint64(extent.Bytes), 1)
+	}
+	for _, r := range l.Kept {
+		d = ledger.Mix(ledger.Mix(d, uint64(r.Segment), uint64(r.Offset)), uint64(r.Size), 2)
+	}
+	for _, b := range s.Blocks {
+		if b.Live {
+			d = ledger.Mix(ledger.Mix(d, uint64(b.Segment), uint64(b.Offset)), uint64(b.Size),
+				uint64(b.Stream)<<8|3)
+		}
+	}
+	return d
+}
+
+// unmapRetired gives back segments that are not the same on all ranks. Peers may read a segment
+// through their windows until they have deregistered it, too.
+func (g aligner) unmapRetired(
+	ctx context.Context, pools []*Pool, gone map[*Pool][]*segment,
+) error {
+	var errs []error
+	for _, p := range pools {
+		errs = append(errs, suspectPool{p}.deregisterReleasing())
+	}
+	if _, err := g.comm.Exchange(ctx, driver.LaneControl, nil); err != nil {
+		return errors.Join(append(errs, err)...)
+	}
+	for _, p := range pools {
+		errs = append(errs, p.retire(gone[p], (*Pool).release))
+	}
+	return errors.Join(errs...)
+}
+
+// deregisterReleasing takes the windows of all segments back that are used no more.
+func (p suspectPool) deregisterReleasing() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	var errs []error
+	for _, s := range p.segments {
+		if s != nil && s.releasing {
+			errs = append(errs, p.deregister(s))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// conflict is the error of a live block that not all ranks have.
+func (g aligner) conflict(p *Pool, c *alloc.Conflict) error {
+	d := &DivergenceError{
+		Group: g.id, Members: slices.Clone(g.ranks), Kind: DivergedPlacement, Pool: p.rt.poolName(p.id),
+		PoolID: p.id, Deviant: []int{}, Why: "live block",
+	}
+	for r, has := range c.Has {
+		i := slices.IndexFunc(d.Sides, func(s Side) bool { return s.Event == has })
+		if i < 0 {
+			i = len(d.Sides)
+			d.Sides = append(d.Sides, Side{Event: has})
+		}
+		d.Sides[i].Ranks = append(d.Sides[i].Ranks, g.ranks[r])
+	}
+	var b strings.Builder
+	fmt.Fprintf(&b, "group %s: after a fault ranks have different live buffers in %s", g.id, d.Pool)
+	for i := range d.Sides {
+		slices.Sort(d.Sides[i].Ranks)
+		fmt.Fprintf(&b, "; %s: %q", driver.RanksOf(d.Sides[i].Ranks, g.ranks), d.Sides[i].Event)
+	}
+	b.WriteString("; free what is not live on all ranks, and call again: the group goes on")
+	d.Message = b.String()
+	return d
+}
