@@ -28,13 +28,14 @@ const (
 // roles are what a rank can be. Each gets its task as JSON, and an error is that of a program that
 // could not be run: what symmem got wrong is in what the rank writes.
 var roles = map[string]func(task []byte) error{
-	"erring":   erringRank,
-	"graphs":   graphsRank,
-	"kills":    killsRank,
-	"messages": messagesRank,
-	"page":     pageRankMain,
-	"stops":    stopsRank,
-	"uneven":   unevenRank,
+	"erring":     erringRank,
+	"graphs":     graphsRank,
+	"recoveries": recoveriesRank,
+	"kills":      killsRank,
+	"messages":   messagesRank,
+	"page":       pageRankMain,
+	"stops":      stopsRank,
+	"uneven":     unevenRank,
 }
 
 // beRank is the main function of a rank.

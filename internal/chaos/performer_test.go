@@ -75,9 +75,8 @@ func (r *performer) makeStreams() (err error) {
 	return nil
 }
 
-// makeBuffers makes and fills the buffers. In half of the programs without graphs they are
-// registered by the collectives that come first, else with all groups at once: a graph pins what it
-// uses, on the ranks alone that capture something, and a registration behind that would compare it.
+// makeBuffers makes and fills the buffers. In half of the programs they are registered by the
+// collectives that come first, else with all groups at once.
 func (r *performer) makeBuffers() error {
 	pool, err := r.rt.NewPool(symmem.PoolOptions{
 		Domain: r.rt.World(), FirstSegment: 2 << 20,
@@ -104,7 +103,7 @@ func (r *performer) makeBuffers() error {
 		copy(data, initial(r.seed, r.rt.Rank(), b, r.p.elements))
 		r.data, r.memory = append(r.data, data), append(r.memory, memory)
 	}
-	if r.seed%2 == 0 && len(r.p.graphs) == 0 {
+	if r.seed%2 == 0 {
 		return nil
 	}
 	for _, g := range r.groups {
