@@ -3,7 +3,7 @@
 #
 #   RANKS   ranks that share the GPU (4)
 #   SEED    where random programs come from (1)
-#   PARTS   what to try (churn messages uneven gpu gpu_window verify)
+#   PARTS   what to try (churn messages uneven recoveries gpu gpu_window verify)
 # shellcheck source-path=SCRIPTDIR source=machine.sh
 CUDA_VISIBLE_DEVICES=${CUDA_VISIBLE_DEVICES-0}
 . "$(dirname "$0")/machine.sh"
@@ -26,6 +26,7 @@ run_part() {
 	messages) expect 0 280 "${random[@]}" -test.run MessagesOn ;;
 	# These have up to 8 ranks, whose queues have to do.
 	uneven) expect 0 280 env CUDA_DEVICE_MAX_CONNECTIONS=8 "${random[@]}" -test.run UnevenOn ;;
+	recoveries) expect 0 280 "${random[@]}" -programs 200 -test.run 'TestRecoveriesOnAGPU$' ;;
 	gpu) expect 0 600 "${cells[@]}" 'TestPageOnAGPU/.*/.*/gpu$' ;;
 	# Without the service: NCCL's window kernels are left waiting there, and the end of a process with
 	# one is a fault for all clients of the service.
@@ -37,7 +38,7 @@ run_part() {
 	esac
 }
 
-for name in ${PARTS:-churn messages uneven gpu gpu_window verify}; do
+for name in ${PARTS:-churn messages uneven recoveries gpu gpu_window verify}; do
 	begin=$SECONDS
 	run_part "$name"
 	echo "# part $name took $((SECONDS - begin)) s"
