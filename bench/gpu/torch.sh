@@ -90,6 +90,7 @@ run_part() {
 	parallel) part 120 "$here/parallel.py" ;;
 	streams) part 150 "$here/streams.py" ;;
 	turns) part 60 "$here/turns.py" ;;
+	first_calls) part 90 "$here/first_calls.py" ;;
 	attach) part 40 "$here/attach.py" ;;
 	guard) part 60 "$here/guard.py" ;;
 	graph_life) part 150 "$here/graph_life.py" ;;

@@ -16,7 +16,6 @@ import (
 	"symmem/driver/nccl/kernels"
 	"symmem/internal/control"
 	"symmem/internal/control/tcp"
-	"symmem/internal/cuda"
 	"symmem/internal/nccl"
 	"symmem/internal/ras"
 )
@@ -190,15 +189,12 @@ func (c joining) makeFirstSum(handle nccl.Comm, gone <-chan struct{}) error {
 	if err != nil {
 		return err
 	}
-	at, err := d.gpu.CUDA.MemAllocAsync(wholeReads(1+int64(len(c.cfg.Ranks))), on)
+	at, err := d.gpu.CUDA.MemAllocAsync(wholeReads(1), on)
 	if err != nil {
 		return errors.Join(err, d.gpu.CUDA.StreamDestroy(on))
 	}
 	call := d.anywhere.AllReduce(at, at, 1, nccl.Uint8, nccl.Sum, handle)
 	err = call.On(on)
-	if err == nil && c.exchangesLate() {
-		err = c.makeFirstExchange(handle, at, on)
-	}
 	for done := false; !done && err == nil; {
 		if done, err = d.gpu.CUDA.StreamQuery(on); done || err != nil {
 			break
@@ -210,36 +206,6 @@ func (c joining) makeFirstSum(handle nccl.Comm, gone <-chan struct{}) error {
 		}
 	}
 	return errors.Join(err, d.gpu.CUDA.MemFreeAsync(at, on), d.gpu.CUDA.StreamDestroy(on))
-}
-
-// mostExchanging is the size of the largest group for which makeFirstExchange is worth its time.
-const mostExchanging = 64
-
-// exchangesLate reports whether NCCL would connect at the first exchange between machines so that a
-// capture is lost.
-func (c joining) exchangesLate() bool {
-	code, _ := c.device.nccl.Version()
-	return machines(c.members) > 1 && len(c.cfg.Ranks) <= mostExchanging &&
-		nccl.LateExchange.In(code, c.device.gpu.Major)
-}
-
-// makeFirstExchange sends each other rank a byte and receives one, which connects what an
-// all-to-all uses. There is a byte for each rank behind the address. It is called on a thread of
-// the device, to which NCCL's groups belong.
-func (c joining) makeFirstExchange(handle nccl.Comm, at uintptr, on cuda.Stream) error {
-	n := c.device.anywhere
-	if err := n.GroupStart(); err != nil {
-		return err
-	}
-	var err error
-	for r := range c.cfg.Ranks {
-		if r != c.cfg.Rank && err == nil {
-			send := n.Send(at, 1, nccl.Uint8, r, handle)
-			recv := n.Recv(at+1+uintptr(r), 1, nccl.Uint8, r, handle)
-			err = errors.Join(send.On(on), recv.On(on))
-		}
-	}
-	return errors.Join(err, n.GroupEnd())
 }
 
 // wholeReads rounds the size of memory up that is allocated for NCCL, which reads at least whole

@@ -51,16 +51,6 @@ var (
 			"communicators of other libraries",
 		Source: "sglang #37768; the wait is in 2.27.7, and in 2.30.7 again",
 	}
-	// LateExchange: connections for sends between machines are made at the first one, whatever
-	// NCCL_RUNTIME_CONNECT says, and transport/net.cc allocates for them.
-	LateExchange = &Defect{
-		Below: 23203,
-		What: "the first all-to-all between machines connects and allocates, and if it is captured " +
-			"the capture is lost (cuStreamEndCapture: CUDA_ERROR_STREAM_CAPTURE_INVALIDATED)",
-		Instead: "symmem makes such connections when it makes a group of up to 64 ranks; in a larger " +
-			"one make an all-to-all before the first capture",
-		Source: "captures of 4 ranks on two machines with 2.28.9, not with 2.32.3",
-	}
 	// KeptByAbort: the memory of windows is not given back.
 	KeptByAbort = &Defect{
 		Below: 22907,
@@ -73,8 +63,7 @@ var (
 
 // Defects are all that are known, in the order of what they cost.
 var Defects = []*Defect{
-	EarlyStart, ShiftedLoads, MachinesWithoutWindows, AverageWithoutKernel, LateExchange,
-	KeptByAbort,
+	EarlyStart, ShiftedLoads, MachinesWithoutWindows, AverageWithoutKernel, KeptByAbort,
 }
 
 // In reports whether a version has the defect on GPUs of a major compute capability.

@@ -20,9 +20,6 @@ API CUresult softgpu_capturing(CUstream stream, int *capturing);
 /* Says that this thread is about to make a call that captures forbid. If one does, it is lost. */
 API CUresult softgpu_guard(void);
 
-/* Loses the capture that a stream is in, if it is in one. */
-API void softgpu_lose(CUstream stream);
-
 /* Counts how often a kernel of that name has begun in this process, on all devices. Tests ask. */
 API unsigned long softgpu_runs(const char *kernel);
 

@@ -50,13 +50,6 @@ CUresult softgpu_guard(void) {
     return capture_forbids() ? CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED : CUDA_SUCCESS;
 }
 
-void softgpu_lose(CUstream stream) {
-    pthread_mutex_lock(&capture_lock);
-    if (stream != NULL && stream->capture != NULL)
-        stream->capture->spoiled = true;
-    pthread_mutex_unlock(&capture_lock);
-}
-
 static void join_locked(struct capture *c, struct stream *s) {
     s->capture = c;
     s->lane = c->lanes;

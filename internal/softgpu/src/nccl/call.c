@@ -66,9 +66,6 @@ static struct flag *end_of(struct channel *channel, bool sender) {
     return sender ? &channel->sender : &channel->receiver;
 }
 
-/* The first version of which a connection to a peer on another machine loses no capture. */
-enum { CONNECTS_IN_CAPTURES = 23203 };
-
 /* Says that this rank is at its end of a channel, or waits for the peer to be at the other. */
 static bool meet_peer(struct comm *c, const struct call *call, bool wait) {
     bool sends = call->operation == SEND;
@@ -77,30 +74,16 @@ static bool meet_peer(struct comm *c, const struct call *call, bool wait) {
     struct channel *channel = shared_channel(c, from, to);
     if (wait)
         return flag_await(c, end_of(channel, !sends), 1);
-    if (!*met && c->several_nodes && nccl_version() < CONNECTS_IN_CAPTURES)
-        softgpu_lose(call->stream);
     if (!*met)
         flag_raise(end_of(channel, sends));
     *met = true;
     return true;
 }
 
-/* Does that for an all-to-all, which is a send to each peer and a receive from each. */
-static bool meet_all(struct comm *c, CUstream stream, bool wait) {
-    for (int r = 0; r < c->nranks; r++) {
-        struct call send = {.operation = SEND, .root = r, .stream = stream};
-        struct call recv = {.operation = RECV, .root = r, .stream = stream};
-        if (r != c->rank && !(meet_peer(c, &send, wait) && meet_peer(c, &recv, wait)))
-            return false;
-    }
-    return true;
-}
-
 static bool connect_pairs(struct comm *c, const struct call *calls) {
     for (int wait = 0; wait < 2; wait++)
         for (const struct call *call = calls; call != NULL; call = call->next)
-            if ((call->operation >= SEND && !meet_peer(c, call, wait)) ||
-                (call->operation == ALL_TO_ALL && !meet_all(c, call->stream, wait)))
+            if (call->operation >= SEND && !meet_peer(c, call, wait))
                 return false;
     return true;
 }
