@@ -8,6 +8,7 @@ import (
 
 	"symmem/driver"
 	"symmem/internal/agreement"
+	"symmem/internal/alloc"
 )
 
 // A fault leaves ranks at different points of their programs: one has queued a call that another
@@ -30,6 +31,9 @@ type suspicion struct {
 	faults map[*Group]bool
 	// aligned are world ranks that have realigned the pool together with this one.
 	aligned []int
+	// before lists the blocks that were live when the suspicion was raised. This rank made them while
+	// it had seen no fault, so they lie where they do on every other rank that made them then.
+	before []alloc.View
 	// guests are groups with ranks outside of the domain that have used buffers of the pool.
 	guests map[*Group]bool
 }
@@ -56,6 +60,9 @@ func (p suspectPool) raise(because *Group) {
 		}
 		p.suspicion.faults[because] = true
 	}
+	if !p.suspicion.raised {
+		p.suspicion.before = p.liveBlocks()
+	}
 	p.suspicion.raised, p.suspicion.aligned = true, nil
 	for _, m := range p.members {
 		m.pending.Store(true)
@@ -67,6 +74,47 @@ func (p suspectPool) suspect(g *Group) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.suspicion.of(g)
+}
+
+// mustAlign reports whether a collective of a group on memory of the pool realigns it first. A
+// buffer from before the fault needs nothing: ranks that have not seen the fault yet do not wait for
+// those that have.
+func (p suspectPool) mustAlign(g *Group, address uintptr, bytes int64) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.suspicion.of(g) && !p.fromBefore(address, bytes)
+}
+
+// fromBefore reports whether memory lies in a block that was live when the suspicion was raised, and
+// is live still. p.mu is held.
+func (p suspectPool) fromBefore(address uintptr, bytes int64) bool {
+	return slices.ContainsFunc(p.suspicion.before, func(b alloc.View) bool {
+		s := p.segments[b.Segment]
+		if s == nil {
+			return false
+		}
+		at := address - uintptr(s.start) - uintptr(b.Offset)
+		if at >= uintptr(b.Size) || bytes > b.Size-int64(at) {
+			return false
+		}
+		_, err := p.core.Live(b.Handle)
+		return err == nil
+	})
+}
+
+// liveBlocks lists the live blocks by place. p.mu is held.
+func (p *Pool) liveBlocks() (live []alloc.View) {
+	for _, s := range p.segments {
+		if s == nil {
+			continue
+		}
+		for b := range p.core.Blocks(s.ordinal) {
+			if b.State == alloc.Live {
+				live = append(live, b)
+			}
+		}
+	}
+	return live
 }
 
 // suspectAnywhere reports whether the pool may differ from that of some rank of its domain.

@@ -290,7 +290,7 @@ func (p suspectPool) trust(g *Group) {
 	switch {
 	case len(d.faults) > 0: // seen meanwhile
 	case g.contains(p.domain):
-		d.raised, d.aligned = false, nil
+		d.raised, d.aligned, d.before = false, nil, nil
 	default:
 		d.aligned = slices.Clone(g.ranks)
 	}

@@ -123,24 +123,24 @@ func (Interop) IsSymmetric(g *Group, address uintptr, bytes int64) bool {
 	return g != nil && g.holdsWindow(address, bytes)
 }
 
-// Pending reports whether Pool.Register would register memory of a pool with a group, or realign
-// it after a fault, which it would not where the group has ranks outside the pool's domain. It
-// asks no other rank.
-func (Interop) Pending(p *Pool, g *Group) bool {
+// Pending reports whether a collective on memory of a pool would register some with a group, or
+// realign the pool after a fault, which it would not where the group has ranks outside the pool's
+// domain. Without memory it answers for Pool.Register. It asks no other rank.
+func (Interop) Pending(p *Pool, g *Group, m Memory) bool {
 	if p == nil || g == nil {
 		return false
 	}
-	from, m := int32(0), g.memberOf(p)
-	if (planner{g}).serves(p) && (suspectPool{p}).suspect(g) {
+	from, member := int32(0), g.memberOf(p)
+	if (planner{g}).serves(p) && (suspectPool{p}).mustAlign(g, m.Address(), m.Bytes()) {
 		return true
 	}
-	if m == nil && !(planner{g}).serves(p) || m != nil && !m.pending.Load() {
+	if member == nil && !(planner{g}).serves(p) || member != nil && !member.pending.Load() {
 		return false
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if m != nil {
-		from = m.next
+	if member != nil {
+		from = member.next
 	}
 	return slices.ContainsFunc(p.segments[from:], (*segment).registrable)
 }

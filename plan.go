@@ -231,15 +231,20 @@ func (g planner) alignWindows(ctx context.Context, call driver.Call, registered 
 	if at.send == nil {
 		return nil
 	}
-	for _, pool := range [...]*Pool{at.send.pool, at.recv.pool} {
-		if !(suspectPool{pool}).suspect(g.Group) {
+	sendBytes, recvBytes := call.Spans(len(g.ranks))
+	for _, m := range [...]struct {
+		pool    *Pool
+		address uintptr
+		bytes   int64
+	}{{at.send.pool, call.Send, sendBytes}, {at.recv.pool, call.Recv, recvBytes}} {
+		if !(suspectPool{m.pool}).mustAlign(g.Group, m.address, m.bytes) {
 			continue
 		}
 		if !registered {
 			return fmt.Errorf("after a fault ranks first realign a pool outside of captures, as by "+
 				"Pool.Register: %w", ErrCapturing)
 		}
-		if err := pool.Register(ctx, g.Group); err != nil {
+		if err := m.pool.Register(ctx, g.Group); err != nil {
 			return err
 		}
 	}
@@ -307,11 +312,11 @@ func (g planner) register(
 	if s.records() {
 		return false, nil
 	}
-	for _, pool := range [...]*Pool{p.send.pool, p.recv.pool} {
-		if !g.serves(pool) {
+	for _, m := range [...]Memory{p.send, p.recv} {
+		if !g.serves(m.pool) || !g.rt.Interop().Pending(m.pool, g.Group, m) {
 			continue
 		}
-		err := pool.Register(ctx, g.Group)
+		err := m.pool.Register(ctx, g.Group)
 		if errors.Is(err, ErrCapturing) {
 			return false, nil
 		}

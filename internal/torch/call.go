@@ -158,7 +158,7 @@ func (r *rank) takeOver(g *group, stream uintptr, memory ...symmem.Memory) error
 	interop := r.rt.Interop()
 	for _, m := range memory {
 		p := r.owner(m.Address())
-		if m.Bytes() == 0 || p == nil || !interop.Pending(p.Pool, g.Group) ||
+		if m.Bytes() == 0 || p == nil || !interop.Pending(p.Pool, g.Group, m) ||
 			interop.Captured(stream) {
 			continue
 		}
@@ -186,8 +186,9 @@ func (l *Library) Explain(handle uint64, c *Call) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	for _, address := range [...]uintptr{c.Send, c.Recv} {
-		if p := r.owner(address); p != nil && r.rt.Interop().Pending(p.Pool, g.Group) {
+	for _, m := range [...]symmem.Memory{call.Send, call.Recv} {
+		p := r.owner(m.Address())
+		if p != nil && r.rt.Interop().Pending(p.Pool, g.Group, m) {
 			e.Registers = true
 		}
 	}
