@@ -131,13 +131,13 @@ func (p suspectPool) takeStock(before alloc.Mark) (stock, error) {
 	if err := p.usable(); err != nil {
 		return stock{}, err
 	}
+	if !p.core.QuietSince(before) {
+		return stock{}, errors.New("another goroutine has used or freed a buffer meanwhile")
+	}
 	for _, s := range streams {
 		p.synced(s, before)
 	}
 	held, err := p.core.Held()
-	if err != nil {
-		err = fmt.Errorf("%w: another goroutine has freed a buffer meanwhile", err)
-	}
 	return stock{
 		Pool: p.id, Position: p.ledger.Position(), Start: p.ledger.NextStart(), Inventory: held,
 	}, err

@@ -400,3 +400,24 @@ func TestMemoryOfAGraphComesBackWithTrim(t *testing.T) {
 		r.ok(r.World().Check(r.ctx))
 	})
 }
+
+// TestAPoolThatChangesIsNotRealigned: another goroutine frees or uses a buffer after a realignment
+// has waited for the stream. The stream may still work on it, so it is not free for others.
+func TestAPoolThatChangesIsNotRealigned(t *testing.T) {
+	together(t, 1, symmem.Options{}, func(r *rank) {
+		p := r.pool()
+		a, b := r.alloc(p, 4096), r.alloc(p, 4096)
+		s, err := r.NewStream()
+		r.ok(err)
+		r.ok(p.StockSince(func() { r.alloc(p, 4096) }))
+		for name, change := range map[string]func() error{
+			"free": a.Free,
+			"use":  func() error { return b.UseOn(s) },
+		} {
+			if err := p.StockSince(func() { r.ok(change()) }); err == nil {
+				r.failf("%s: the pool is realigned", name)
+			}
+		}
+		r.ok(p.StockSince(func() {}))
+	})
+}

@@ -204,3 +204,12 @@ func requestOf(c *Call) request {
 		send: c.Send, recv: c.Recv, choice: c.Path,
 	}
 }
+
+// StockSince lists what the pool holds, as a realignment does after it has waited for the streams;
+// meanwhile is what other goroutines do during the wait.
+func (p *Pool) StockSince(meanwhile func()) error {
+	before := p.mark()
+	meanwhile()
+	_, err := suspectPool{p}.takeStock(before)
+	return err
+}

@@ -147,6 +147,10 @@ func (c *Core) useAgain(id, stream uint32) bool {
 // Mark is a place in the calls of a Core.
 type Mark struct{ uses, deferrals, ended uint64 }
 
+// QuietSince reports whether no block has become free, and no stream was noted to use one, since a
+// place: then whatever waited for the streams' work from before it has waited for all of it.
+func (c *Core) QuietSince(m Mark) bool { return m.ended == c.ended && m.uses == c.marked }
+
 // Mark is the place behind all calls so far.
 func (c *Core) Mark() Mark { return Mark{c.marked, c.deferrals, c.ended} }
 
