@@ -33,8 +33,9 @@ def should_stop(group: GroupLike = None) -> bool:
     they take a machine away. The call costs what `symmem.agree` does. Once true, it stays true in
     this process.
 
-    Unless the program handles SIGTERM, the first call on the main thread makes it such a request,
-    and a second SIGTERM ends the process. A handler of the program can call `symmem.request_stop`.
+    Unless the program handles SIGTERM, the first call on the main thread makes it such a request.
+    Further signals change nothing, since both a scheduler and a launcher may send one to the same
+    process; SIGKILL ends it. A handler of the program can call `symmem.request_stop`.
 
     Args:
         group: as `symmem.group` takes it; the world unless given.
@@ -62,9 +63,8 @@ def _watch() -> None:
         signal.signal(signal.SIGTERM, _on_signal)
 
 
-def _on_signal(number: int, _: FrameType | None) -> None:
+def _on_signal(_number: int, _frame: FrameType | None) -> None:
     request_stop()
-    signal.signal(number, signal.SIG_DFL)
 
 
 class _Masks(threading.local):

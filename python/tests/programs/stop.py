@@ -49,7 +49,7 @@ def terminated() -> None:
 
 
 def terminated_twice() -> None:
-    """The second signal ends the process, as it does by default."""
+    """A scheduler and a launcher may both send the signal."""
     steps(lambda: [os.kill(os.getpid(), signal.SIGTERM) for _ in range(2)] and None)
 
 
