@@ -185,7 +185,7 @@ type meeting struct {
 	tag string
 	// pools are those that are realigned first where a rank holds one suspect, or for another reason.
 	pools  []*Pool
-	reason func(*Pool) bool
+	reason func(*Pool) bool // which holds for the first time only
 	// ledgers are compared then.
 	ledgers func() []agreement.Ledger
 }
@@ -220,6 +220,7 @@ func (g aligner) meet(ctx context.Context, m *meeting) error {
 		if err := g.align(ctx, m); err != nil {
 			return g.awaitCause(err)
 		}
+		m.reason = nil // it may hold as before, where a graph still has the memory
 	}
 	if err := g.agree(ctx, m.tag, m.compared()...); err != nil {
 		return err // not all ranks have the pool

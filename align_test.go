@@ -421,3 +421,29 @@ func TestAPoolThatChangesIsNotRealigned(t *testing.T) {
 		r.ok(p.StockSince(func() {}))
 	})
 }
+
+// TestTrimWhileAGraphHoldsMemory: Trim goes on where a graph still holds on one rank what was freed
+// before the pools were realigned.
+func TestTrimWhileAGraphHoldsMemory(t *testing.T) {
+	together(t, 2, symmem.Options{}, func(r *rank) {
+		p := r.pool()
+		a := r.window(p, 4096)
+		g := r.split(r.World(), 0)
+		var graph *symmem.Graph
+		if r.Rank() == 0 {
+			graph = r.capture(func(s *symmem.Stream) { r.ok(a.UseOn(s)) })
+		}
+		r.ok(a.Free())
+		g.Abort()
+		r.is(g.Err(), symmem.ErrAborted)
+		r.split(r.World(), 0)
+		for range 2 {
+			r.ok(p.Trim(r.ctx, 0))
+			r.sums(r.World(), r.window(p, 4096))
+		}
+		if graph != nil {
+			r.ok(graph.Close())
+		}
+		r.ok(r.World().Check(r.ctx))
+	})
+}
