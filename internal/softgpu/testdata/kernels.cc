@@ -167,6 +167,17 @@ int reduce_ints(u32 op, int a, int b) {
 	return (a < b) == (op == Min) ? a : b;
 }
 
+// scaled_average computes the average of element i from scaled numbers, whose sum does not overflow.
+float scaled_average(const Case& c, u32 ranks, u64 i) {
+	float scale = 1, sum = 0;
+	while (scale * (float)ranks > 1) scale /= 2;
+	for (u32 r = 0; r < ranks; r++) {
+		float number = number_of(c, element_bits(c, r, i) & (type_bytes[c.type] == 2 ? 0xffff : ~0u)) * scale;
+		sum = r == 0 ? number : sum + number;
+	}
+	return sum / ((float)ranks * scale);
+}
+
 // reduced is element i of the reduction over all ranks.
 u32 reduced(const Case& c, u32 ranks, u64 i) {
 	u32 mask = type_bytes[c.type] == 2 ? 0xffff : ~0u;
@@ -179,6 +190,7 @@ u32 reduced(const Case& c, u32 ranks, u64 i) {
 		else number = reduce_floats(c.op, number, number_of(c, bits));
 	}
 	if (c.type == Int) return (u32)(whole / (int)c.divisor);
+	if (c.divisor > 1 && !__builtin_isfinite(number)) return bits_of(c, scaled_average(c, ranks, i)) & mask;
 	return bits_of(c, number / (float)c.divisor) & mask;
 }
 
@@ -257,8 +269,8 @@ void call_case(const Case& c, const Shared& s, u32 rank, u32 ranks, Bulk& call) 
 
 CUfunction function_of(CUmodule module, const Case& c, u32 ranks) {
 	char name[64];
-	u32 most = ranks <= 2 ? 2 : ranks <= 4 ? 4 : 8;
-	if (most == 2 && two_steps(c) && !bulk(c)) most = 4;  // none is for two
+	u32 most = ranks == 2 || ranks == 4 ? ranks : 8;
+	if (most == 2 && two_steps(c) && !bulk(c)) most = 8;  // none is for two
 	if (c.copies) snprintf(name, sizeof name, "%s_%u", c.kernel, most);
 	else snprintf(name, sizeof name, "%s_%s_%u", c.kernel, type_names[c.type], most);
 	CUfunction function;
