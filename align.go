@@ -34,6 +34,8 @@ type suspicion struct {
 	// before lists the blocks that were live when the suspicion was raised. This rank made them while
 	// it had seen no fault, so they lie where they do on every other rank that made them then.
 	before []alloc.View
+	// rebuilds counts how often the pool was realigned: what was reserved before is reserved no more.
+	rebuilds int
 	// guests are groups with ranks outside of the domain that have used buffers of the pool.
 	guests map[*Group]bool
 }
@@ -115,6 +117,12 @@ func (p *Pool) liveBlocks() (live []alloc.View) {
 		}
 	}
 	return live
+}
+
+func (p suspectPool) rebuilds() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.suspicion.rebuilds
 }
 
 // suspectAnywhere reports whether the pool may differ from that of some rank of its domain.

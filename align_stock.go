@@ -270,6 +270,7 @@ func (p suspectPool) rebuild(g *Group, l alloc.Arrangement, stocks []stock) []*s
 		start = max(start, s.Start)
 	}
 	p.ledger.Restart(start, digestOf(l, stocks[0]))
+	p.suspicion.rebuilds++
 	p.trust(g)
 	var segments []*segment
 	for _, s := range gone {

@@ -447,3 +447,46 @@ func TestTrimWhileAGraphHoldsMemory(t *testing.T) {
 		r.ok(r.World().Check(r.ctx))
 	})
 }
+
+// TestReserveAfterAFault: pools hold other segments on each rank when the ranks reserve memory, and
+// what is reserved then is kept for its stream.
+func TestReserveAfterAFault(t *testing.T) {
+	const size = 8 << 20
+	for _, unaware := range []bool{false, true} {
+		capacity := int64(2 * size)
+		if unaware {
+			capacity += size // what rank 1 reserves first is not reserved once pools are realigned
+		}
+		together(t, 2, symmem.Options{}, func(r *rank) {
+			p, err := r.NewPool(symmem.PoolOptions{
+				Domain: r.World(), FirstSegment: size, Capacity: capacity,
+			})
+			r.ok(err)
+			a := r.window(p, size)
+			g := r.split(r.World(), 0)
+			if r.Rank() == 0 {
+				b, err := p.Alloc(size)
+				r.ok(err)
+				r.ok(b.Free())
+			}
+			r.ok(a.Free())
+			if r.Rank() == 0 || !unaware {
+				g.Abort()
+				r.is(g.Err(), symmem.ErrAborted)
+			}
+			s, err := r.NewStream()
+			r.ok(err)
+			r.ok(p.ReserveOn(r.ctx, s, size, r.World()))
+			other, err := r.NewStream()
+			r.ok(err)
+			for err == nil {
+				_, err = p.AllocOn(other, size/2)
+			}
+			r.is(err, symmem.ErrOutOfMemory)
+			c, err := p.AllocOn(s, size)
+			r.ok(err)
+			r.sums(r.World(), c)
+			r.ok(r.World().Check(r.ctx))
+		})
+	}
+}

@@ -354,7 +354,8 @@ func (p *Pool) Reserve(ctx context.Context, bytes int64, g *Group) error {
 	return p.ReserveOn(ctx, p.rt.stream, bytes, g)
 }
 
-// ReserveOn is Reserve for a given stream. No other stream gets any of that memory.
+// ReserveOn is Reserve for a given stream. No other stream gets any of that memory, until a fault
+// has the pool realigned.
 func (p *Pool) ReserveOn(ctx context.Context, s *Stream, bytes int64, g *Group) error {
 	ctx = orBackground(ctx)
 	var site uint32
@@ -371,13 +372,24 @@ func (p *Pool) reserveFor(
 	if s == nil || s.rt != p.rt {
 		return invalid("reserving memory on a stream of another runtime")
 	}
-	if err := p.reserve(s, bytes, site); err != nil {
-		return sizeError("reserving", bytes, err)
+	if g != nil && g.rt == p.rt && (suspectPool{p}).suspect(g) {
+		if err := p.Register(ctx, g); err != nil {
+			return err
+		}
 	}
-	if g == nil {
-		return nil
+	for { // again where pools were realigned since, which ends reservations
+		before := suspectPool{p}.rebuilds()
+		if err := p.reserve(s, bytes, site); err != nil {
+			return sizeError("reserving", bytes, err)
+		}
+		if g == nil {
+			return nil
+		}
+		err := p.Register(ctx, g)
+		if err != nil || before == (suspectPool{p}).rebuilds() {
+			return err
+		}
 	}
-	return p.Register(ctx, g)
 }
 
 func (p *Pool) reserve(s *Stream, bytes int64, site uint32) error {
