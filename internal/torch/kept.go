@@ -14,7 +14,10 @@ import (
 type keeping struct {
 	mu    sync.Mutex
 	pools []*pool // guarded by mu
-	gone  []span  // the latest segments that were unmapped; guarded by mu
+
+	// goneMu is a leaf: pools call unmapped with their lock held, while mu is held around those locks.
+	goneMu sync.Mutex
+	gone   []span // the latest segments that were unmapped; guarded by goneMu
 }
 
 // span is a range of addresses.
@@ -28,28 +31,25 @@ func (s span) holds(address uintptr) bool { return address-s.start < uintptr(s.b
 // mostGone is how many segments that were unmapped are remembered.
 const mostGone = 1024
 
-// keep notes pools that are closed, if buffers of theirs are live.
+// keep notes pools that are closed, if buffers of theirs are live. It lists their segments without
+// holding mu, as a pool may be locked for as long as a call waits for other ranks.
 func (k *keeping) keep(pools ...*pool) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
 	for _, p := range pools {
-		if count, _ := p.held(); count == 0 {
+		segments := p.liveSegments()
+		if len(segments) == 0 {
 			continue
 		}
-		p.kept = p.kept[:0]
-		for s := range p.Segments() {
-			if at := (span{s.Address, s.Bytes}); p.holdsLive(at) {
-				p.kept = append(p.kept, at)
-			}
-		}
+		k.mu.Lock()
+		p.kept = segments
 		k.pools = append(k.pools, p)
+		k.mu.Unlock()
 	}
 }
 
-// unmapped notes the end of a segment.
+// unmapped notes the end of a segment. Its caller holds the lock of a pool.
 func (k *keeping) unmapped(e symmem.SegmentEvent) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
+	k.goneMu.Lock()
+	defer k.goneMu.Unlock()
 	k.gone = slices.DeleteFunc(k.gone, func(s span) bool { return s.start == e.Address })
 	if len(k.gone) == mostGone {
 		k.gone = slices.Delete(k.gone, 0, 1)
@@ -57,21 +57,48 @@ func (k *keeping) unmapped(e symmem.SegmentEvent) {
 	k.gone = append(k.gone, span{e.Address, e.Bytes})
 }
 
+// unmappedAt reports whether the latest segment at an address was unmapped.
+func (k *keeping) unmappedAt(address uintptr) bool {
+	k.goneMu.Lock()
+	defer k.goneMu.Unlock()
+	return slices.ContainsFunc(k.gone, func(s span) bool { return s.holds(address) })
+}
+
 // covers refuses memory of buffers that were freed, in pools that are closed. With onHost the
 // memory is the host's: something else may be mapped there by now, which is not refused.
 func (k *keeping) covers(m symmem.Memory, onHost bool) error {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	within := func(s span) bool { return s.holds(m.Address()) }
-	for _, p := range k.pools {
-		if slices.ContainsFunc(p.kept, within) {
-			return p.covers(m)
-		}
+	if p := k.keeper(m.Address()); p != nil {
+		return p.covers(m)
 	}
-	if slices.ContainsFunc(k.gone, within) && onHost && !sys.Readable(m.Address()) {
+	if onHost && k.unmappedAt(m.Address()) && !sys.Readable(m.Address()) {
 		return fmt.Errorf("memory at %#x: %w", m.Address(), symmem.ErrFreed)
 	}
 	return nil
+}
+
+// keeper finds the closed pool in whose segments an address lies.
+func (k *keeping) keeper(address uintptr) *pool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for _, p := range k.pools {
+		if slices.ContainsFunc(p.kept, func(s span) bool { return s.holds(address) }) {
+			return p
+		}
+	}
+	return nil
+}
+
+// liveSegments lists the segments that have buffers which callers hold.
+func (p *pool) liveSegments() (all []span) {
+	if count, _ := p.held(); count == 0 {
+		return nil
+	}
+	for s := range p.Segments() {
+		if at := (span{s.Address, s.Bytes}); p.holdsLive(at) {
+			all = append(all, at)
+		}
+	}
+	return all
 }
 
 // holdsLive reports whether a buffer that callers hold lies in a segment.

@@ -3,6 +3,7 @@ package torch
 import (
 	"errors"
 	"testing"
+	"time"
 	"unsafe"
 
 	"symmem"
@@ -114,5 +115,30 @@ func TestFreedMemoryOfClosedPoolsIsRefused(t *testing.T) {
 			t.Fatal(err)
 		}
 		check("memory that was freed after the close", live, CodeOf(symmem.ErrFreed))
+	}
+}
+
+// TestSegmentsEndWhileClosedPoolsAreNoted trims a pool, whose lock is held when it notes what it
+// unmaps, while another goroutine notes a pool that is closed.
+func TestSegmentsEndWhileClosedPoolsAreNoted(t *testing.T) {
+	l, _ := alone(t, host)
+	at, err := l.Alloc(0, 100<<20, 0, 0)
+	if err := errors.Join(err, l.Free(at, false)); err != nil {
+		t.Fatal(err)
+	}
+	trimmed := make(chan error, 1)
+	l.kept.mu.Lock()
+	go func() { trimmed <- l.Trim(0, 0) }()
+	select {
+	case err = <-trimmed:
+	case <-time.After(time.Minute):
+		err = errors.New("Trim waits for the goroutine that notes a pool")
+	}
+	l.kept.mu.Unlock()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !l.kept.unmappedAt(at) {
+		t.Error("the segment is not known to be unmapped")
 	}
 }
