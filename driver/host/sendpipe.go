@@ -224,13 +224,15 @@ func (o *sendPipe) push() {
 }
 
 // finish posts the rest of the message. A wait that fails fails the group. No stream waits for it,
-// so the receiver may be late, as for messages that fit into the pipe, until the group closes.
+// so the receiver may be late, as for messages that fit into the pipe, until the group closes or
+// fails, perhaps over the timeout of another wait.
 func (s *send) finish() {
 	box := s.box()
 	for !s.advance(box) {
 		closing := s.c.messages.closing.Load()
 		err := s.await(box, func() bool { return false })
-		if err != nil && (closing || !errors.As(err, new(*driver.TimeoutError))) {
+		late := errors.As(err, new(*driver.TimeoutError)) && !closing && !s.c.HasFailed()
+		if err != nil && !late {
 			_ = s.c.Fail(err)
 			return
 		}

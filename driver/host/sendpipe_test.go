@@ -4,11 +4,11 @@ import (
 	"bytes"
 	"errors"
 	"runtime"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"symmem/driver"
-	"symmem/driver/drivertest"
 )
 
 // The stream of a Send that nobody receives goes on, the buffer may change, and what was sent comes
@@ -147,29 +147,57 @@ func TestSendsInVainDoNotUseUpTheTimeoutOfOthers(t *testing.T) {
 	}
 }
 
-// TestAMessageThatIsKeptIsNotLate closes a group whose rank has waited longer than the timeout.
+// TestAMessageThatIsKeptIsNotLate receives a message after its sender has waited in vain once.
 func TestAMessageThatIsKeptIsNotLate(t *testing.T) {
-	d := &duo{t: t, ctx: t.Context(), store: &drivertest.Store{}}
-	const timeout = 2 * time.Second
-	for rank := range d.devices {
-		device, err := Backend{}.Open(d.ctx, driver.Config{
-			Rank: rank, Size: 2, Store: d.store, Timeout: timeout,
-		})
-		check(t, err)
-		d.devices[rank] = device.(*Device)
-	}
+	var pushing atomic.Bool
+	var turns atomic.Int32
+	again := make(chan struct{})
+	d := newDuoThatAsks(t, func() error {
+		if !pushing.Load() {
+			return nil
+		}
+		switch turns.Add(1) {
+		case 1: // the wait ends as if its timeout were over
+			return &driver.TimeoutError{Doing: "pushing"}
+		case 2:
+			close(again)
+		}
+		return nil
+	})
 	d.connect()
 	const size = 1 << 20
 	data, got := bytes.Repeat([]byte{7}, size), make([]byte, size)
 	check(t, d.send(0, driver.Call{Count: size}, data))
+	pushing.Store(true)
 	select {
+	case <-again:
 	case <-d.groups[0].Failed():
 		t.Fatal(d.groups[0].Cause())
-	case <-time.After(timeout + timeout/4):
+	case <-d.ctx.Done():
+		t.Fatal("the sender does not wait again")
 	}
 	check(t, d.receive(1, driver.Call{Count: size}, got))
-	for rank := range d.groups {
-		check(t, d.groups[rank].Close())
-		check(t, d.devices[rank].Close())
+	if !bytes.Equal(got, data) {
+		t.Error("other bytes came")
 	}
+}
+
+// TestPushingEndsWithTheTimeoutOfTheGroup fails a group with the timeout of a collective while a
+// message is kept for its receiver.
+func TestPushingEndsWithTheTimeoutOfTheGroup(t *testing.T) {
+	d := newDuo(t)
+	d.connect()
+	const size = 1 << 20
+	check(t, d.send(0, driver.Call{Count: size}, make([]byte, size)))
+	idle := d.groups[0].(*communicator).messages.sendPipes[1].pushing()
+	if idle == nil {
+		t.Fatal("nothing is kept for the receiver")
+	}
+	d.groups[0].Abort(&driver.TimeoutError{Doing: "AllReduce 12"})
+	select {
+	case <-idle:
+	case <-d.ctx.Done():
+		t.Error("the message is pushed still")
+	}
+	d.groups[1].(*communicator).CheckPeers()
 }
