@@ -76,22 +76,20 @@ func greet(ctx context.Context, c *Client, g greeting) (records bool, err error)
 // process must not be disturbed. It returns the connection, which holds the claim.
 func (m *Member) claim(ctx context.Context, job string) (*Client, error) {
 	c := newClient(m.client.addr, m.client.dial)
-	_, err := greet(ctx, c, m.greeting(job, ""))
+	_, err := greet(ctx, c, m.world.greeting(job, ""))
 	if err != nil {
 		return nil, errors.Join(err, c.Close())
 	}
 	return c, nil
 }
 
-// greeting is that of this rank.
-func (m *Member) greeting(job, world string) greeting {
-	return greeting{
-		World: world, Rank: m.world.Rank, Job: job, Process: process, Place: place(),
-	}
+// greeting returns the greeting of this rank.
+func (w *World) greeting(job, world string) greeting {
+	return greeting{World: world, Rank: w.Rank, Job: job, Process: process, Place: place()}
 }
 
 // takenBy returns a TakenError if another process serves a store at an endpoint as the same rank of
-// the same job.
+// the same job. It claims nothing.
 func takenBy(ctx context.Context, at Endpoint, w *World) error {
 	ctx, cancel := context.WithTimeout(ctx, claimTime+time.Second)
 	defer cancel()
@@ -99,13 +97,19 @@ func takenBy(ctx context.Context, at Endpoint, w *World) error {
 	if err != nil {
 		return nil // whatever it is, it is no store of this job
 	}
-	m := &Member{world: *w}
-	_, err = greet(ctx, c, m.greeting(w.job(), ""))
+	_, err = greet(ctx, c, w.probe())
 	var taken *TakenError
 	if errors.As(errors.Join(err, c.Close()), &taken) {
 		return taken
 	}
 	return nil
+}
+
+// probe returns a greeting that asks whether another process is this rank.
+func (w *World) probe() greeting {
+	g := w.greeting(w.job(), "")
+	g.Probe = true
+	return g
 }
 
 // job is the prefix of the keys of all ranks that a launcher has started together.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"log/slog"
 	"strings"
 	"testing"
 )
@@ -59,6 +60,58 @@ func TestASecondRankZeroAtOneAddressIsRefused(t *testing.T) {
 	otherProcess(ctx, t, worlds[0], at)
 	if _, _, err := Connect(ctx, worlds[0]); !errors.As(err, new(*TakenError)) {
 		t.Fatalf("got %v", err)
+	}
+}
+
+// TestOfTwoRankZerosStartedTogetherOneIsRefused: the first serves the store, but has not claimed
+// its rank yet when the second asks for the first time.
+func TestOfTwoRankZerosStartedTogetherOneIsRefused(t *testing.T) {
+	ctx := testContext(t)
+	server, _ := serveOn(t, privateName(), "")
+	at := Endpoint{Address: server.Address()}
+	worlds := worldsOf(2, Route{Kind: RouteServe, Endpoint: at})
+	asked := make(warnings, 1)
+	before := slog.Default()
+	slog.SetDefault(slog.New(asked))
+	defer slog.SetDefault(before)
+	refused := make(chan error, 1)
+	go func() {
+		_, err := serve(ctx, at, &worlds[0])
+		refused <- err
+	}()
+	if text := <-asked; !strings.Contains(text, "the address of the store is taken") {
+		t.Errorf("it warns: %s", text)
+	}
+	otherProcess(ctx, t, worlds[0], at)
+	if err := <-refused; !errors.As(err, new(*TakenError)) {
+		t.Errorf("got %v", err)
+	}
+}
+
+// warnings gets the text of what is logged.
+type warnings chan string
+
+func (w warnings) Handle(_ context.Context, r slog.Record) error {
+	w <- r.Message
+	return nil
+}
+
+func (warnings) Enabled(context.Context, slog.Level) bool { return true }
+func (w warnings) WithAttrs([]slog.Attr) slog.Handler     { return w }
+func (w warnings) WithGroup(string) slog.Handler          { return w }
+
+// TestAProbeClaimsNoRank asks for a rank on a connection that stays open, and claims it on another.
+func TestAProbeClaimsNoRank(t *testing.T) {
+	ctx := testContext(t)
+	server, c := serveOn(t, privateName(), "")
+	at := Endpoint{Address: server.Address()}
+	w := worldsOf(2, Route{Kind: RouteServe, Endpoint: at})[0]
+	if _, err := greet(ctx, c, w.probe()); err != nil {
+		t.Fatal(err)
+	}
+	otherProcess(ctx, t, w, at)
+	if _, err := greet(ctx, c, w.probe()); !errors.As(err, new(*TakenError)) {
+		t.Errorf("got %v", err)
 	}
 }
 

@@ -31,13 +31,14 @@ const maxGreetingBytes = 4 << 10
 
 // greeting says for which rank a connection stands. The world is the prefix of its keys, and empty
 // before the rank has one. Job, Process and Place let the server refuse a second process that is
-// the same rank of the same job.
+// the same rank of the same job. With Probe the server only says whether it would.
 type greeting struct {
 	World   string `json:"world"`
 	Rank    int    `json:"rank"`
 	Job     string `json:"job,omitempty"`
 	Process string `json:"process,omitempty"`
 	Place   string `json:"place,omitempty"`
+	Probe   bool   `json:"probe,omitempty"`
 }
 
 // rankEnd is the value of a key of endsKey. World is empty where a launcher reports its process,
@@ -109,9 +110,11 @@ func (s *Server) handleGreeting(from clientID, r *request) bool {
 		n.out.post(appendField(nil, takenAnswer+other.greeting.Place))
 		return true
 	}
-	n.greeting = g
-	if g.Job != "" {
-		s.claims[key] = n.id
+	if !g.Probe {
+		n.greeting = g
+		if g.Job != "" {
+			s.claims[key] = n.id
+		}
 	}
 	n.out.post(appendField(nil, greetAnswer))
 	return true

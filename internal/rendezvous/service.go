@@ -8,6 +8,7 @@ import (
 	"os"
 	"sync"
 	"syscall"
+	"time"
 )
 
 // service is the server at one endpoint, for all members that this process has there: ranks may be
@@ -33,17 +34,19 @@ var services = struct {
 // serve makes this rank a member of the service at an endpoint, which it opens if need be. An
 // address that is in use may be that of our predecessor: the rank 0 of an earlier attempt, which
 // waits for its last clients. Others are reported at once, and waited for if they are not rank 0 of
-// the same job.
+// the same job. That is asked again and again: a rank 0 that has just started claims its rank soon.
 func serve(ctx context.Context, at Endpoint, w *World) (*service, error) {
 	reported := false
+	var asked time.Time
 	for pause := firstBackoff; ; pause = min(2*pause, maxBackoff) {
 		s, err := enter(at)
 		if err == nil || !errors.Is(err, syscall.EADDRINUSE) {
 			return s, err
 		}
 		advice, foreign := addressInUse(ctx, at, uint32(os.Geteuid()))
-		if foreign == nil && !reported {
+		if foreign == nil && time.Since(asked) > claimTime {
 			foreign = takenBy(ctx, at, w)
+			asked = time.Now()
 		}
 		if foreign != nil {
 			return nil, foreign

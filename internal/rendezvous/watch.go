@@ -50,7 +50,7 @@ func startWatch(ctx context.Context, m *Member, c *Client) (*endWatcher, error) 
 	if k := m.world.Route.Kind; k == RouteServe || k == RoutePMI {
 		w.storeRank = 0
 	}
-	records, err := greet(ctx, c, m.greeting(m.world.job(), m.base))
+	records, err := greet(ctx, c, m.world.greeting(m.world.job(), m.base))
 	if err != nil || !records {
 		return nil, errors.Join(err, c.Close())
 	}
