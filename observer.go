@@ -9,8 +9,8 @@ import (
 
 // Observer is told what happens to memory. Its functions are called in the order of events, each on
 // a goroutine for which the one that causes the event waits with the pool locked: they return soon
-// and do not call into symmem. A panic in one is logged (Options.Logger), and what was observed
-// goes on. A nil function is skipped.
+// and do not call into symmem. A panic in one is logged (Options.Logger) with its stack, while the
+// pool is still locked, and what was observed goes on. A nil function is skipped.
 type Observer struct {
 	// SegmentAlloc is called after a segment was mapped, SegmentFree before it is unmapped, when
 	// all its windows are deregistered.

@@ -97,8 +97,9 @@ type Options struct {
 	// Further warnings follow every 2*WarnAfter, one at a time for each group. 0 means 30 s, and a
 	// negative value never.
 	WarnAfter time.Duration
-	// Logger gets these warnings, and panics in functions of the user's that no call returns; nil is
-	// slog.Default().
+	// Logger gets these warnings, and panics in functions of the user's that no call returns, with
+	// their stacks; nil is slog.Default(). Its handler must not call into symmem, which may wait for
+	// what it writes with a pool or a group locked.
 	Logger *slog.Logger
 	// OnLate, if set, gets them instead of the Logger, each on a goroutine of its own.
 	OnLate func(LateWarning)

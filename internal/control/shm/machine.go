@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"runtime"
+	"runtime/debug"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -195,7 +196,7 @@ func (m *Machine) yield() {
 }
 
 // interrupted asks whether this rank's waits end. The function runs on the goroutine that waits, so
-// a panic in it, which might leave locks taken, becomes its error.
+// a panic in it, which might leave locks taken, becomes its error, with the stack.
 func (m *Machine) interrupted() (err error) {
 	ask := m.cfg.Interrupted
 	if ask == nil {
@@ -203,7 +204,8 @@ func (m *Machine) interrupted() (err error) {
 	}
 	defer func() {
 		if r := recover(); r != nil {
-			err = fmt.Errorf("Options.Interrupted panicked: %v: %w", r, driver.ErrInterrupted)
+			err = fmt.Errorf("Options.Interrupted panicked: %v: %w\n\n%s",
+				r, driver.ErrInterrupted, debug.Stack())
 		}
 	}()
 	return ask()

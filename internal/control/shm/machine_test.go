@@ -2,6 +2,7 @@ package shm
 
 import (
 	"context"
+	"errors"
 	"strings"
 	"testing"
 	"time"
@@ -144,3 +145,13 @@ func TestRanksThatCannotShareMemoryAreToldWhy(t *testing.T) {
 		}
 	}
 }
+
+func TestAPanicInInterruptedIsReportedWithItsStack(t *testing.T) {
+	m := &Machine{cfg: driver.Config{Interrupted: panics}}
+	if err := m.interrupted(); !errors.Is(err, driver.ErrInterrupted) ||
+		!strings.Contains(err.Error(), "shm.panics(") {
+		t.Errorf("got %v", err)
+	}
+}
+
+func panics() error { panic("on purpose") }
