@@ -1,6 +1,7 @@
 package rendezvous
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/json"
@@ -112,19 +113,16 @@ func (w *World) probe() greeting {
 	return g
 }
 
-// job is the prefix of the keys of all ranks that a launcher has started together.
-func (w *World) job() string {
-	run := w.RunID
-	if run == "" {
-		run = "none"
-	}
-	return fmt.Sprintf("symmem/%s/%d/%d", run, w.Restart, w.Size)
+// attempt is the prefix of all keys of a job since its last restart.
+func (w *World) attempt() string {
+	return fmt.Sprintf("symmem/%s/%d", cmp.Or(w.RunID, "none"), w.Restart)
 }
 
+// job is the prefix of the keys of all ranks that a launcher has started together.
+func (w *World) job() string { return fmt.Sprintf("%s/%d", w.attempt(), w.Size) }
+
 // sizeKey is where a rank stores how many ranks it was told that there are.
-func (w *World) sizeKey(rank int) string {
-	return fmt.Sprintf("symmem/%s/%d/size of %d", w.RunID, w.Restart, rank)
-}
+func (w *World) sizeKey(rank int) string { return fmt.Sprintf("%s/size of %d", w.attempt(), rank) }
 
 // otherSize says which of the absent ranks have come with another number of ranks.
 func (m *Member) otherSize(ctx context.Context, absent []int) string {

@@ -115,6 +115,17 @@ func TestAProbeClaimsNoRank(t *testing.T) {
 	}
 }
 
+// TestAllKeysOfAJobNameItAlike, also that of a job without a name.
+func TestAllKeysOfAJobNameItAlike(t *testing.T) {
+	for _, run := range []string{"", "none", "run"} {
+		w := World{RunID: run, Restart: 2, Size: 4}
+		key, job := w.sizeKey(1), w.job()
+		if prefix, ok := strings.CutSuffix(key, "size of 1"); !ok || job != prefix+"4" {
+			t.Errorf("run id %q: a key is %q, and the prefix of others %q", run, key, job)
+		}
+	}
+}
+
 // TestRanksOfAnotherSizeAreNamed: rank 1 waits for rank 2, and rank 0 for a rank 1 of its world.
 func TestRanksOfAnotherSizeAreNamed(t *testing.T) {
 	ctx, cancel := context.WithCancel(testContext(t))

@@ -18,8 +18,7 @@ func ShareSockets(table []uint64) { inherited = table }
 
 // CloseInForks makes children of fork close a socket: while one held it, the process at the other
 // end would not see that this process has ended. Other connections than sockets are left alone. The
-// entry stays when the socket is closed, as the
-// number of an inode does not come back.
+// entry stays when the socket is closed, as the number of an inode does not come back.
 func CloseInForks(socket io.Closer) {
 	c, ok := socket.(syscall.Conn)
 	if !ok || inherited == nil {
