@@ -176,9 +176,9 @@ int symmem_last_error_json(size_t size, char *text, size_t *length);
  *   backend        "auto", "host" or "nccl"
  *   tuning         file of a tuning table, or "built-in"
  *   path           "auto", "plain", "window" or "direct"
- *   deterministic  "ranks", "tree" or "rounded-tree": every reduction gives the bits of that formula
- *                  (docs/reference/deterministic.md), or is SYMMEM_ERR_UNSUPPORTED; "any": none. The
- *                  default is SYMMEM_DETERMINISTIC, else "any"
+ *   deterministic  "ranks", "tree" or "rounded-tree": every reduction gives the bits of that
+ *                  formula (docs/reference/deterministic.md), or is SYMMEM_ERR_UNSUPPORTED; "any":
+ *                  none. The default is SYMMEM_DETERMINISTIC, else "any"
  *   check          "off", "registration" or "every"
  *   check_interval_ms   how often registration compares in the background; negative: never
  *   timeout_ms     bounds every wait for other ranks; 30000
@@ -202,10 +202,10 @@ int symmem_open(size_t options_length, const char *options);
 
 /* Closes this rank: leaves all groups and gives all memory back. It waits for work that is queued
  * and, on the rank that serves the store, for the others to close or end, up to the timeout of
- * symmem_open; with force for a second at most. With live buffers it is SYMMEM_ERR_LIVE and does nothing, unless force is
- * not 0: then no rank reaches them any more, but their memory stays mapped, for this process to read
- * and write, until symmem_free has freed the last buffer of a segment, which it does after the close,
- * too. Does nothing if symmem is not open.
+ * symmem_open; with force for a second at most. With live buffers it is SYMMEM_ERR_LIVE and does
+ * nothing, unless force is not 0: then no rank reaches them any more, but their memory stays
+ * mapped, for this process to read and write, until symmem_free has freed the last buffer of a
+ * segment, which it does after the close, too. Does nothing if symmem is not open.
  *
  * A process need not close before it exits. */
 int symmem_close(int force);
@@ -213,11 +213,11 @@ int symmem_close(int force);
 /* 1 if symmem is open, else 0; 0 in forked children. */
 int symmem_is_open(void);
 
-/* Sets the functions that symmem calls while a call waits, ten times a second and on the thread that
- * waits: `poll` on the thread that calls this function, which is to be the main one, and
- * `aside` on all others. Either may be null, as both are at first. Not 0 ends the wait: the function
- * that waits returns SYMMEM_ERR_INTERRUPTED within a second. What it waited for is then as after an
- * error:
+/* Sets the functions that symmem calls while a call waits, ten times a second and on the thread
+ * that waits: `poll` on the thread that calls this function, which is to be the main one, and
+ * `aside` on all others. Either may be null, as both are at first. Not 0 ends the wait: the
+ * function that waits returns SYMMEM_ERR_INTERRUPTED within a second. What it waited for is then as
+ * after an error:
  *
  *   symmem_stream_synchronize   nothing has happened; the work goes on, and may be waited for again
  *   symmem_open                 symmem is not open
@@ -260,9 +260,9 @@ enum {
 const volatile int64_t *symmem_generation(void);
 
 /* Takes the oldest warning that nobody has taken, as JSON; an empty text, of length 0, if there is
- * none. One that does not fit (SYMMEM_ERR_SHORT), or whose length is asked for, stays. Warnings come
- * while calls wait in other threads; the latest 64 are kept, also after symmem_close. Waits for
- * nobody.
+ * none. One that does not fit (SYMMEM_ERR_SHORT), or whose length is asked for, stays. Warnings
+ * come while calls wait in other threads; the latest 64 are kept, also after symmem_close. Waits
+ * for nobody.
  *   {"kind": "late", "message", "group", "doing", "waited_ms", "ranks": [ranks],
  *    "activity": {"rank": text}}: these ranks of the world live and keep this one waiting, which
  *   goes on waiting. */
@@ -456,18 +456,18 @@ struct symmem_value {
 };
 
 /* Gathers a number of every rank of the group under a name, on the host: no stream and no GPU takes
- * part. It waits for the n-th call under the name of every rank. *number is this rank's, and becomes
- * what the operation makes of all; SYMMEM_VALUE_AGREE and SYMMEM_VALUE_AGREE_FLOAT only read it. These
- * give SYMMEM_ERR_DIVERGENCE on all ranks where they differ, and so do others where ranks make
- * different ones; symmem_last_error_json has each rank's number, call site and last ten numbers, and
- * the group goes on. A rank that does not come is final for the group, as everywhere.
+ * part. It waits for the n-th call under the name of every rank. *number is this rank's, and
+ * becomes what the operation makes of all; SYMMEM_VALUE_AGREE and SYMMEM_VALUE_AGREE_FLOAT only
+ * read it. These give SYMMEM_ERR_DIVERGENCE on all ranks where they differ, and so do others where
+ * ranks make different ones; symmem_last_error_json has each rank's number, call site and last ten
+ * numbers, and the group goes on. A rank that does not come is final for the group, as everywhere.
  *
- * Names have 1 to SYMMEM_VALUE_NAME bytes; a group has 256 at most. They do not wait for each other,
- * and calls under one name come one after the other; any thread may call. */
+ * Names have 1 to SYMMEM_VALUE_NAME bytes; a group has 256 at most. They do not wait for each
+ * other, and calls under one name come one after the other; any thread may call. */
 int symmem_value(const struct symmem_value *of, int64_t *number);
 
-/* Compares a text of up to 1 MiB under a name, as SYMMEM_VALUE_AGREE compares a number. Errors quote
- * the beginning of each text. */
+/* Compares a text of up to 1 MiB under a name, as SYMMEM_VALUE_AGREE compares a number. Errors
+ * quote the beginning of each text. */
 int symmem_agree_string(uint64_t group, size_t name_length, const char *name, size_t length,
                         const char *text, uint32_t site);
 
@@ -532,23 +532,23 @@ int symmem_broadcast(uint64_t group, int64_t count, int type, int root, int path
 int symmem_all_to_all(uint64_t group, int64_t count, int type, int path, const void *send,
                       void *recv, uint64_t stream);
 
-/* Sends a part of send to each rank and gathers a part of each into recv. `ranks` is the size of the
- * group; part r of send, of send_counts[r] elements, begins at send_offsets[r] and goes to rank r, and
- * recv_counts[r] elements of rank r go to recv_offsets[r]. Null offsets are parts one behind the
- * other. Counts may be 0 and may differ, but what a rank sends to another is what that one expects
- * of it: else no buffer is written and, with SYMMEM_CHECK_EVERY, all ranks get
- * SYMMEM_ERR_DIVERGENCE, whose detail names the pairs. The lists are copied. send may be recv. It is
- * a collective that registers nothing. */
+/* Sends a part of send to each rank and gathers a part of each into recv. `ranks` is the size of
+ * the group; part r of send, of send_counts[r] elements, begins at send_offsets[r] and goes to rank
+ * r, and recv_counts[r] elements of rank r go to recv_offsets[r]. Null offsets are parts one behind
+ * the other. Counts may be 0 and may differ, but what a rank sends to another is what that one
+ * expects of it: else no buffer is written and, with SYMMEM_CHECK_EVERY, all ranks get
+ * SYMMEM_ERR_DIVERGENCE, whose detail names the pairs. The lists are copied. send may be recv. It
+ * is a collective that registers nothing. */
 int symmem_all_to_all_v(uint64_t group, size_t ranks, const int64_t *send_counts,
                         const int64_t *send_offsets, const int64_t *recv_counts,
                         const int64_t *recv_offsets, int type, const void *send, void *recv,
                         uint64_t stream);
 
-/* Messages between two ranks of a group. The k-th symmem_send of a pair with a tag belongs to the k-th
- * symmem_recv with it, in the order of calls on each rank, whatever the streams. Tags are from 0 to
- * 2^31 - 1. Both directions go at once, at any size: a send whose receiver is not there yet copies
- * what is left of the message, and its stream goes on. Messages and collectives may be mixed freely,
- * unless symmem_open was told "ordered_messages". What is unmatched when a group closes is
+/* Messages between two ranks of a group. The k-th symmem_send of a pair with a tag belongs to the
+ * k-th symmem_recv with it, in the order of calls on each rank, whatever the streams. Tags are from
+ * 0 to 2^31 - 1. Both directions go at once, at any size: a send whose receiver is not there yet
+ * copies what is left of the message, and its stream goes on. Messages and collectives may be mixed
+ * freely, unless symmem_open was told "ordered_messages". What is unmatched when a group closes is
  * SYMMEM_ERR_DIVERGENCE, and so are two ends of different sizes.
  *
  * On GPUs, which need to be of one machine for that, a message waits in memory of the sender's GPU,
@@ -557,8 +557,8 @@ int symmem_send(uint64_t group, int64_t count, int type, int peer, int tag, cons
                 uint64_t stream);
 
 /* Receives from a rank of the group or from SYMMEM_ANY_SOURCE: that takes the message with the tag
- * that arrives first. *from, if it is not null, gets the rank that has sent the message, and must live
- * until the stream has done the work. */
+ * that arrives first. *from, if it is not null, gets the rank that has sent the message, and must
+ * live until the stream has done the work. */
 int symmem_recv(uint64_t group, int64_t count, int type, int source, int tag, void *recv,
                 int32_t *from, uint64_t stream);
 
@@ -570,7 +570,8 @@ int symmem_recv(uint64_t group, int64_t count, int type, int source, int tag, vo
  * input, residual and output are rows * hidden elements, weight is hidden; output may be input,
  * nothing else overlaps. All ranks give the same residual, and get the same bits. It needs the
  * direct path and, for more than about 7 MiB of rows, an input and an output that are symmetric:
- * SYMMEM_ERR_UNSUPPORTED, on all ranks alike, where they are not; callers then do the three steps. */
+ * SYMMEM_ERR_UNSUPPORTED, on all ranks alike, where they are not; callers then do the three
+ * steps. */
 int symmem_all_reduce_rms_norm(uint64_t group, int64_t rows, int64_t hidden, float epsilon,
                                const void *input, void *residual, const void *weight, void *output,
                                uint64_t stream);
