@@ -23,18 +23,22 @@ type LateWarning = driver.LateWarning
 // defaultWarnAfter is how long a wait lasts before ranks are warned of.
 const defaultWarnAfter = 30 * time.Second
 
-// late says when to warn of ranks that are late, and whom to tell. A hook runs on a goroutine of
-// its own, so that it may do as it likes while ranks wait.
+// late returns when to warn of ranks that are late, and the function that warns. OnLate runs on
+// another goroutine, so that it may block while ranks wait.
 func (o Options) late() driver.Late {
-	tell := o.logLate
+	warn := o.logLate
 	if o.OnLate != nil {
-		tell = func(w LateWarning) { go o.callOnLate(w) }
+		warn = func(w LateWarning) {
+			go driver.GuardHere("Options.OnLate", func() { o.OnLate(w) }, o.logFault)
+		}
 	}
-	return driver.Late{After: max(0, o.WarnAfter), Warn: tell}
+	return driver.Late{After: max(0, o.WarnAfter), Warn: warn}
 }
 
-func (o Options) callOnLate(w LateWarning) {
-	if err := driver.Guard("Options.OnLate", func() { o.OnLate(w) }); err != nil {
+// logFault logs that a function of the user's has panicked or has ended its goroutine; err is nil if
+// it has returned.
+func (o Options) logFault(err error) {
+	if err != nil {
 		o.logger().Error("symmem: " + err.Error())
 	}
 }

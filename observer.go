@@ -98,9 +98,7 @@ func notify[E any](rt *Runtime, which func(*Observer) func(E), event E) {
 	}
 	for _, o := range *list {
 		if f := which(o); f != nil {
-			if err := driver.Guard("a function of an Observer", func() { f(event) }); err != nil {
-				rt.opts.logger().Error("symmem: " + err.Error())
-			}
+			rt.opts.logFault(driver.Guard("a function of an Observer", func() { f(event) }))
 		}
 	}
 }

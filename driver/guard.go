@@ -11,16 +11,21 @@ import (
 // has its stack.
 func Guard(what string, f func()) error {
 	ended := make(chan error)
-	go func() {
-		err := fmt.Errorf("%s called runtime.Goexit", what)
-		defer func() {
-			if r := recover(); r != nil {
-				err = fmt.Errorf("%s panicked: %v\n\n%s", what, r, debug.Stack())
-			}
-			ended <- err
-		}()
-		f()
-		err = nil
-	}()
+	go GuardHere(what, f, func(err error) { ended <- err })
 	return <-ended
+}
+
+// GuardHere calls a function of the user's on the caller's goroutine, for callers that have started
+// one for it, and then ended with the error that Guard returns, or nil. runtime.Goexit in the
+// function ends the goroutine after that.
+func GuardHere(what string, f func(), ended func(error)) {
+	err := fmt.Errorf("%s called runtime.Goexit", what)
+	defer func() {
+		if r := recover(); r != nil {
+			err = fmt.Errorf("%s panicked: %v\n\n%s", what, r, debug.Stack())
+		}
+		ended(err)
+	}()
+	f()
+	err = nil
 }

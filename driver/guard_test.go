@@ -1,6 +1,8 @@
 package driver_test
 
 import (
+	"runtime"
+	"runtime/debug"
 	"strings"
 	"testing"
 
@@ -16,3 +18,26 @@ func TestAPanicIsReportedWithItsStack(t *testing.T) {
 }
 
 func panics() { panic("on purpose") }
+
+// TestAGuardedFunctionRunsOnItsCallersGoroutine ends that in each way.
+func TestAGuardedFunctionRunsOnItsCallersGoroutine(t *testing.T) {
+	for what, f := range map[string]func(){
+		"": func() {}, "called runtime.Goexit": runtime.Goexit, "panicked": panics,
+	} {
+		ended := make(chan error)
+		var stack []byte
+		go startsGuarded(func() {
+			stack = debug.Stack()
+			f()
+		}, func(err error) { ended <- err })
+		err := <-ended
+		if (err == nil) != (what == "") || err != nil && !strings.HasPrefix(err.Error(), "work "+what) {
+			t.Errorf("%q: got %v", what, err)
+		}
+		if !strings.Contains(string(stack), "driver_test.startsGuarded(") {
+			t.Errorf("%q: it runs on another goroutine:\n%s", what, stack)
+		}
+	}
+}
+
+func startsGuarded(f func(), ended func(error)) { driver.GuardHere("work", f, ended) }
