@@ -490,3 +490,39 @@ func TestReserveAfterAFault(t *testing.T) {
 		})
 	}
 }
+
+// TestAGroupThatIsMadeBesideACapture: its Register tells all ranks that the pools are not realigned
+// yet.
+func TestAGroupThatIsMadeBesideACapture(t *testing.T) {
+	together(t, 2, symmem.Options{}, func(r *rank) {
+		p := r.pool()
+		a := r.window(p, 4096)
+		g := r.split(r.World(), 0)
+		r.ok(a.Free())
+		if r.Rank() == 0 {
+			b, err := p.Alloc(1 << 20) // which rank 1 never makes
+			r.ok(err)
+			r.ok(b.Free())
+		}
+		g.Abort()
+		r.is(g.Err(), symmem.ErrAborted)
+		s, err := r.NewStream()
+		r.ok(err)
+		if r.Rank() == 0 {
+			r.ok(s.BeginCapture())
+		}
+		g = r.split(r.World(), 0)
+		for range 2 {
+			r.is(p.Register(r.ctx, g), symmem.ErrCapturing)
+		}
+		if r.Rank() == 0 {
+			graph, err := s.EndCapture()
+			r.ok(err)
+			r.ok(graph.Close())
+		}
+		r.ok(r.World().Agree(r.ctx, "the capture has ended", 1))
+		r.ok(p.Register(r.ctx, g))
+		r.sums(g, r.window(p, 4096))
+		r.ok(r.World().Check(r.ctx))
+	})
+}
