@@ -191,8 +191,8 @@ func (a *AdoptedCommunicator) agree(ctx context.Context, p *Pool, pending []*seg
 	switch {
 	case err != nil:
 	case outcome.Flags != 0:
-		err = invalid("after a fault a pool is made alike on all ranks of its domain first, as by " +
-			"Group.Check")
+		err = invalid("a pool must be realigned after a fault: call Group.Check on all ranks of its " +
+			"domain first")
 	default:
 		err = divergenceOf(outcome, a.name, nil)
 	}

@@ -12,31 +12,29 @@ import (
 )
 
 // A fault leaves ranks at different points of their programs: one has queued a call that another
-// has never made. So a rank that sees the fault of a group holds its pools suspect from then on,
-// and where the ranks of any group next meet on such a pool they realign it:
-// docs/design/faults.md.
+// has never made. So a rank that sees the fault of a group marks its pools suspect. The ranks of
+// any group realign a suspect pool the next time they synchronize on it; see docs/design/faults.md.
 
-// aligner realigns the pools of its group. It holds nothing but the group.
+// aligner realigns the pools of its group. It has no state besides the group.
 type aligner struct{ *Group }
 
-// suspectPool is a pool as an aligner sees it. It holds nothing but the pool.
+// suspectPool adds the methods that an aligner needs to a pool. It has no state besides the pool.
 type suspectPool struct{ *Pool }
 
-// suspicion is what a rank knows of whether a pool places as those of other ranks do.
+// suspicion records whether a rank's pool may place buffers differently from other ranks' pools.
 type suspicion struct {
-	// raised reports whether there was a fault since which not all ranks of the domain have realigned
-	// the pool.
+	// raised is set by a fault and cleared once all ranks of the domain have realigned the pool.
 	raised bool
-	// faults are groups whose faults have raised the suspicion since.
+	// faults contains the groups whose faults have raised the suspicion.
 	faults map[*Group]bool
-	// aligned are world ranks that have realigned the pool together with this one.
+	// aligned lists the world ranks that have realigned the pool together with this rank.
 	aligned []int
-	// before lists the blocks that were live when the suspicion was raised. This rank made them while
-	// it had seen no fault, so they lie where they do on every other rank that made them then.
+	// before lists the blocks that were live when the suspicion was raised. This rank allocated them
+	// before it had seen a fault, so they lie at the same places as on other ranks.
 	before []alloc.View
-	// rebuilds counts how often the pool was realigned: what was reserved before is reserved no more.
+	// rebuilds counts realignments of the pool, each of which drops all reservations.
 	rebuilds int
-	// guests are groups with ranks outside of the domain that have used buffers of the pool.
+	// guests contains groups that have used the pool and have ranks outside its domain.
 	guests map[*Group]bool
 }
 
@@ -47,9 +45,9 @@ func (d *suspicion) of(g *Group) bool {
 	})
 }
 
-// raise notes that the pool may differ from that of any other rank, because of the fault of a group
-// or, where that is nil, because another rank says so. What all groups do next with it begins with
-// a registration.
+// raise marks the pool suspect because of the fault of a group or, if because is nil, because
+// another rank reports one. The next use of the pool in every group then starts with a
+// registration.
 func (p suspectPool) raise(because *Group) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -68,7 +66,7 @@ func (p suspectPool) raise(because *Group) {
 	p.suspicion.raised, p.suspicion.aligned = true, nil
 	for _, m := range p.members {
 		m.pending.Store(true)
-		m.group.revision.Add(1) // plans of memory that is named by its address alone
+		m.group.revision.Add(1) // invalidates plans that refer to memory by address only
 	}
 }
 
@@ -132,7 +130,7 @@ func (p suspectPool) suspectAnywhere() bool {
 	return p.suspicion.raised
 }
 
-// usedBy notes that a group works with buffers of the pool, which may be nil.
+// usedBy records that a group uses buffers of the pool. The pool may be nil.
 func (p suspectPool) usedBy(g *Group) {
 	if p.Pool == nil || p.domain == nil || p.domain.contains(g) {
 		return
@@ -145,7 +143,7 @@ func (p suspectPool) usedBy(g *Group) {
 	p.suspicion.guests[g] = true
 }
 
-// concerns reports whether a fault of a group may leave the pool different.
+// concerns reports whether a fault of a group may leave the pool different between ranks.
 func (p suspectPool) concerns(g *Group) bool {
 	if p.domain == nil {
 		return false
@@ -158,15 +156,15 @@ func (p suspectPool) concerns(g *Group) bool {
 // The states of a group's fault on this rank.
 const (
 	unseen int32 = iota
-	// seen: the program was told of the fault. Calls still note what they use: other ranks may have
-	// queued them.
+	// seen: a call has returned the fault to the program. Calls still record the buffers they use,
+	// since other ranks may have queued the same calls.
 	seen
-	// resolved: the pools were realigned since. Calls are refused, and note nothing.
+	// resolved: the pools have been realigned since. Calls are refused and record nothing.
 	resolved
 )
 
-// see notes that the program is told of an error of the group. From the first fault on its pools
-// are suspect. It returns the error.
+// see records that err is about to be returned to the program. The first fault of the group marks
+// its pools suspect. see returns err.
 func (g aligner) see(err error) error {
 	if err == nil || errors.Is(err, ErrClosed) || g.fault.Load() != unseen {
 		return err
@@ -180,31 +178,34 @@ func (g aligner) see(err error) error {
 	return err
 }
 
-// resolve ends the suspicion about a group whose fault some rank has seen: it has failed here, too.
+// resolve fails the group on this rank, too, and marks its fault resolved. Some rank has seen it.
 func (g aligner) resolve() {
 	g.comm.Abort(fmt.Errorf("group %s: %w", g.id, ErrAborted))
 	_ = g.see(ErrAborted)
 	g.fault.Store(resolved)
 }
 
-// meeting is a comparison of histories at a point that all ranks reach in the same place of their
-// program.
+// meeting describes a comparison of histories that all ranks make at the same point of their
+// programs.
 type meeting struct {
 	tag string
-	// pools are those that are realigned first where a rank holds one suspect, or for another reason.
+	// pools are realigned before the comparison if some rank has marked one suspect, or if reason
+	// returns true for one.
 	pools  []*Pool
-	reason func(*Pool) bool // which holds for the first time only
-	// ledgers are compared then.
+	reason func(*Pool) bool // true for the first time only
+	// ledgers returns the histories to compare.
 	ledgers func() []agreement.Ledger
 }
 
-// maxRealignments is how often a meeting realigns pools: once, unless other goroutines use them.
+// maxRealignments limits the realignments of a meeting. One is enough unless other goroutines
+// change the pools meanwhile.
 const maxRealignments = 3
 
 // The flags of an agreement.
 const flagAlign = 1
 
-// meet realigns pools where a rank holds one suspect, and then compares histories. g.mu is held.
+// meet realigns the pools if some rank has marked one suspect, and then compares histories. g.mu is
+// held.
 func (g aligner) meet(ctx context.Context, m *meeting) error {
 	for range maxRealignments {
 		if err := g.Err(); err != nil {
@@ -244,34 +245,34 @@ func (m *meeting) compared() []agreement.Ledger {
 	return m.ledgers()
 }
 
-// wants reports whether a pool is to be realigned.
+// wants reports whether this rank requests a realignment of the pool.
 func (m *meeting) wants(g *Group, p *Pool) bool {
 	return suspectPool{p}.suspect(g) || m.reason != nil && m.reason(p)
 }
 
-// unalignedError is why pools could not be realigned: the same on all ranks, and no fault of the
-// group.
+// unalignedError says why pools could not be realigned. All ranks get the same one, and it does not
+// fail the group.
 type unalignedError struct{ error }
 
 func (e *unalignedError) Unwrap() error { return e.error }
 
-// keepsMemory reports whether a pool holds memory back for what only some ranks had held when it
-// was realigned.
+// keepsMemory reports whether a pool withholds memory that only some ranks held when it was
+// realigned.
 func keepsMemory(p *Pool) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.core.Keeps()
 }
 
-// suspectsPools reports whether this rank holds a pool of the group suspect.
+// suspectsPools reports whether this rank has marked a pool of the group suspect.
 func (g aligner) suspectsPools() bool {
 	return slices.ContainsFunc(g.pools(), func(p *Pool) bool {
 		return suspectPool{p}.suspect(g.Group)
 	})
 }
 
-// alignFirst realigns the pools of a group that is being made, if a rank holds one suspect. Where
-// that is not possible now, it is for the first call that uses them.
+// alignFirst realigns the pools of a new group if some rank has marked one suspect. If that is not
+// possible now, the first call that uses them does it.
 func (g aligner) alignFirst(ctx context.Context, suspect bool) error {
 	if !suspect {
 		return nil

@@ -14,33 +14,33 @@ import (
 	"symmem/internal/ledger"
 )
 
-// stocktaking is what a rank says of its pools.
+// stocktaking is the report of a rank about its pools.
 type stocktaking struct {
-	// Capturing reports whether a stream of the rank captures, and Trouble what else keeps its pools
-	// from being changed.
+	// Capturing reports whether a stream of the rank captures. Trouble describes any other reason why
+	// its pools cannot be changed.
 	Capturing bool
 	Trouble   string
-	// Faults are the keys of groups whose faults the rank has seen.
+	// Faults lists the keys of groups whose faults the rank has seen.
 	Faults []uint64
 	Pools  []stock
 }
 
-// stock is what a rank has in a pool.
+// stock is the inventory of a rank's pool.
 type stock struct {
 	Pool     uint64
-	Wanted   bool   // to be realigned
-	Position uint64 // of its ledger
-	Start    uint64 // where that can restart
+	Wanted   bool   // whether the rank requests a realignment
+	Position uint64 // current position of the ledger
+	Start    uint64 // least position at which the ledger can restart
 	alloc.Inventory
 }
 
-// align realigns the pools of a meeting on all ranks of the group. All ranks return the same
-// error; one that is no unalignedError is that of the exchange.
+// align realigns the pools of a meeting on all ranks of the group. Every rank returns the same
+// error: an unalignedError, or the error of a failed exchange.
 func (g aligner) align(ctx context.Context, m *meeting) error {
 	mine := g.takeStock(ctx, m)
 	payload, err := json.Marshal(mine)
 	if err != nil {
-		return fmt.Errorf("encoding what pools hold: %w", err)
+		return fmt.Errorf("encoding the pool inventory: %w", err)
 	}
 	got, err := exchangeLong(ctx, g.lane(driver.LaneControl), payload)
 	if err != nil {
@@ -49,13 +49,13 @@ func (g aligner) align(ctx context.Context, m *meeting) error {
 	all := make([]stocktaking, len(got))
 	for r := range got {
 		if err := json.Unmarshal(got[r], &all[r]); err != nil {
-			return fmt.Errorf("reading what pools of rank %d hold: %w", g.ranks[r], err)
+			return fmt.Errorf("decoding the pool inventory of rank %d: %w", g.ranks[r], err)
 		}
 	}
 	return g.alignAs(ctx, all, m.pools)
 }
 
-// exchangeLong is an exchange of payloads of any length.
+// exchangeLong exchanges payloads of any length by splitting them into parts.
 func exchangeLong(
 	ctx context.Context, exchange agreement.Exchange, payload []byte,
 ) (whole [][]byte, err error) {
@@ -74,7 +74,7 @@ func exchangeLong(
 		whole = append(whole, make([][]byte, len(got)-len(whole))...)
 		for r, theirs := range got {
 			if len(theirs) == 0 {
-				return nil, invalid("a part of nothing")
+				return nil, invalid("rank %d of the group sent an empty part of a payload", r)
 			}
 			more = more || theirs[0] == 1
 			whole[r] = append(whole[r], theirs[1:]...)
@@ -83,8 +83,8 @@ func exchangeLong(
 	return whole, nil
 }
 
-// takeStock waits for the work of this rank, which ends all uses of memory by streams, and lists
-// what its pools hold.
+// takeStock waits for the work of this rank, which ends all uses of memory by streams, and returns
+// the inventories of its pools.
 func (g aligner) takeStock(ctx context.Context, m *meeting) stocktaking {
 	ctx, cancel := context.WithTimeout(ctx, g.rt.opts.Timeout)
 	defer cancel()
@@ -121,7 +121,8 @@ func (g aligner) takeStock(ctx context.Context, m *meeting) stocktaking {
 	return mine
 }
 
-// takeStock ends the uses from before a mark, which have been waited for, and lists what is held.
+// takeStock ends the uses from before a mark and returns the inventory of the pool. The caller has
+// waited for the work before the mark.
 func (p suspectPool) takeStock(before alloc.Mark) (stock, error) {
 	p.rt.mu.Lock()
 	streams := slices.Clone(p.rt.streams)
@@ -132,7 +133,7 @@ func (p suspectPool) takeStock(before alloc.Mark) (stock, error) {
 		return stock{}, err
 	}
 	if !p.core.QuietSince(before) {
-		return stock{}, errors.New("another goroutine has used or freed a buffer meanwhile")
+		return stock{}, errors.New("another goroutine used or freed a buffer during the realignment")
 	}
 	for _, s := range streams {
 		p.synced(s, before)
@@ -143,7 +144,7 @@ func (p suspectPool) takeStock(before alloc.Mark) (stock, error) {
 	}, err
 }
 
-// alignAs realigns pools, from what all ranks have said.
+// alignAs realigns pools from the reports of all ranks.
 func (g aligner) alignAs(ctx context.Context, all []stocktaking, pools []*Pool) error {
 	if err := g.unready(all); err != nil {
 		for _, p := range pools {
@@ -177,7 +178,7 @@ func (g aligner) alignAs(ctx context.Context, all []stocktaking, pools []*Pool) 
 	return errors.Join(append(errs, g.unmapRetired(ctx, changed, gone))...)
 }
 
-// unready returns why the pools of some rank cannot be changed now.
+// unready returns an error if the pools of some rank cannot be changed now.
 func (g aligner) unready(all []stocktaking) error {
 	for r, one := range all {
 		switch {
@@ -192,7 +193,7 @@ func (g aligner) unready(all []stocktaking) error {
 	return nil
 }
 
-// resolveFaults ends what this rank does with groups whose faults some rank has seen.
+// resolveFaults resolves the groups of this rank whose faults some rank has seen.
 func (g aligner) resolveFaults(all []stocktaking) {
 	for _, failed := range g.rt.allGroups() {
 		for _, one := range all {
@@ -203,8 +204,8 @@ func (g aligner) resolveFaults(all []stocktaking) {
 	}
 }
 
-// stocksOf collects what all ranks have in a pool, if some rank wants it realigned; nil
-// where not all ranks have it.
+// stocksOf returns the inventories of a pool on all ranks. It returns nil if no rank requests a
+// realignment of the pool, or if some rank does not have it.
 func stocksOf(pool uint64, all []stocktaking) []stock {
 	var stocks []stock
 	wanted := false
@@ -242,8 +243,8 @@ func retires(l alloc.Arrangement, stocks []stock) bool {
 	return false
 }
 
-// rebuild places the free space of the pool anew and restarts its history, unless another goroutine
-// has changed it meanwhile: then it stays suspect. It returns the segments that are to be unmapped.
+// rebuild rebuilds the free space of the pool and restarts its history. If another goroutine has
+// changed the pool meanwhile, it stays suspect. rebuild returns the segments to unmap.
 func (p suspectPool) rebuild(g *Group, l alloc.Arrangement, stocks []stock) []*segment {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -280,7 +281,7 @@ func (p suspectPool) rebuild(g *Group, l alloc.Arrangement, stocks []stock) []*s
 	return segments
 }
 
-// trust notes that the ranks of a group have realigned the pool. p.mu is held.
+// trust records that the ranks of a group have realigned the pool. p.mu is held.
 func (p suspectPool) trust(g *Group) {
 	d := &p.suspicion
 	for failed := range d.faults {
@@ -297,7 +298,7 @@ func (p suspectPool) trust(g *Group) {
 	}
 }
 
-// digestOf stands for what a pool holds once it is realigned.
+// digestOf returns a digest of the contents of a realigned pool.
 func digestOf(l alloc.Arrangement, s stock) uint64 {
 	d := ledger.Empty
 	for _, extent := range l.Segments {
@@ -315,8 +316,8 @@ func digestOf(l alloc.Arrangement, s stock) uint64 {
 	return d
 }
 
-// unmapRetired gives back segments that are not the same on all ranks. Peers may read a segment
-// through their windows until they have deregistered it, too.
+// unmapRetired unmaps segments that differ between ranks. It first waits until all ranks have
+// deregistered them, since peers may read a segment through their windows until then.
 func (g aligner) unmapRetired(
 	ctx context.Context, pools []*Pool, gone map[*Pool][]*segment,
 ) error {
@@ -333,7 +334,7 @@ func (g aligner) unmapRetired(
 	return errors.Join(errs...)
 }
 
-// deregisterReleasing takes the windows of all segments back that are used no more.
+// deregisterReleasing deregisters all segments that are being released.
 func (p suspectPool) deregisterReleasing() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -346,7 +347,7 @@ func (p suspectPool) deregisterReleasing() error {
 	return errors.Join(errs...)
 }
 
-// conflict is the error of a live block that not all ranks have.
+// conflict returns the error for a live block that differs between ranks.
 func (g aligner) conflict(p *Pool, c *alloc.Conflict) error {
 	d := &DivergenceError{
 		Group: g.id, Members: slices.Clone(g.ranks), Kind: DivergedPlacement, Pool: p.rt.poolName(p.id),
@@ -366,7 +367,8 @@ func (g aligner) conflict(p *Pool, c *alloc.Conflict) error {
 		slices.Sort(d.Sides[i].Ranks)
 		fmt.Fprintf(&b, "; %s: %q", driver.RanksOf(d.Sides[i].Ranks, g.ranks), d.Sides[i].Event)
 	}
-	b.WriteString("; free what is not live on all ranks, and call again: the group goes on")
+	b.WriteString("; free the buffers that are not live on all ranks and call again: the group " +
+		"stays usable")
 	d.Message = b.String()
 	return d
 }

@@ -233,9 +233,9 @@ func (all *reports) advise(err error) error {
 	if !all.suspect {
 		return err
 	}
-	return fmt.Errorf("%w; a rank has seen the fault of another group, after which pools are "+
-		"realigned at the next call that uses them: let all ranks of a pool see the fault first "+
-		"(Synchronize, Err or Close of the failed group), or call Check or Split on a group of them", err)
+	return fmt.Errorf("%w; a rank has seen the fault of another group and realigns the pools at the "+
+		"next call that uses them: let all ranks of a pool see the fault first (Synchronize, Err or "+
+		"Close of the failed group), or call Check or Split on a group of these ranks", err)
 }
 
 // late joins the reports of ranks that others were late for. What is one text comes from the first

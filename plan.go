@@ -134,8 +134,8 @@ func (r *request) slot(e *extras) uint64 {
 	return (h * 0x9e3779b97f4a7c15) >> 56 & (planSlots - 1)
 }
 
-// valid finds the plan of a request, or begins one, which prepare completes. It refuses what no
-// rank could do.
+// valid returns the cached plan of a request, or a new one for prepare to complete. It refuses
+// requests that are invalid on every rank.
 func (g planner) valid(r *request, e *extras) (*preparedPlan, error) {
 	// Which plans are kept depends on addresses, and so on the rank; what is registered must not.
 	if p := g.plans[r.slot(e)].Load(); p != nil && p.same(r, g.revision.Load()) &&
@@ -241,8 +241,8 @@ func (g planner) alignWindows(ctx context.Context, call driver.Call, registered 
 			continue
 		}
 		if !registered {
-			return fmt.Errorf("after a fault ranks first realign a pool outside of captures, as by "+
-				"Pool.Register: %w", ErrCapturing)
+			return fmt.Errorf("a pool must be realigned after a fault, which a capture cannot do: call "+
+				"Pool.Register before the capture: %w", ErrCapturing)
 		}
 		if err := m.pool.Register(ctx, g.Group); err != nil {
 			return err
