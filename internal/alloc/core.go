@@ -67,8 +67,8 @@ func New(config Config) (*Core, error) {
 type Growth struct {
 	Bytes    int64  // size of the segment; 0 means that none is wanted
 	least    int64  // what the request needs
-	home     uint32 // whose free memory the segment becomes
-	reserved bool   // no other stream may have any of it before
+	home     uint32 // number of the index that gets the segment's free memory
+	reserved bool   // other streams may not take its memory
 }
 
 // Alloc places size bytes for a stream. If the growth asks for a segment, nothing was placed:
@@ -300,10 +300,10 @@ func (c *Core) Reserve(bytes int64, stream Stream) (Growth, error) {
 }
 
 // Seize gives a stream free memory of other streams for a request, although their work may still
-// use it: the last resort where nothing more can be mapped. It returns the streams whose work so
-// far the stream must wait for, on the device, before what the next Alloc places is used; none
-// means that there is no such memory. Only streams for which may is true lose any, and none loses
-// what it has reserved.
+// use it. It is the last resort when nothing more can be mapped. The stream must wait, on the
+// device, for the queued work of the returned streams before it uses the block of the next Alloc.
+// No streams mean that there is no such memory. Only streams for which may returns true lose
+// memory, and reserved memory is never taken.
 func (c *Core) Seize(size int64, stream Stream, may func(Stream) bool) (owners []Stream) {
 	c.mergeHot()
 	c.reports.clear()

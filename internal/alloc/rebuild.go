@@ -10,10 +10,10 @@ import (
 // ErrDeferred means that a Core cannot be rebuilt while blocks are deferred.
 var ErrDeferred = errors.New("a freed block waits for a stream")
 
-// Extent is a segment as Cores of several ranks compare it. One that is trimmed has no bytes.
+// Extent describes a segment in an Inventory. A trimmed segment has 0 bytes.
 type Extent struct {
 	Bytes int64
-	Small bool // of small blocks, under Stepped sizing
+	Small bool // whether it holds small blocks, under Stepped sizing
 }
 
 // Range is a part of a segment.
@@ -22,7 +22,7 @@ type Range struct {
 	Offset, Size int64
 }
 
-// end is where the range ends in its segment.
+// end returns the offset in the segment at which the range ends.
 func (r Range) end() int64 { return r.Offset + r.Size }
 
 func (r Range) compare(o Range) int {
@@ -33,33 +33,34 @@ func (r Range) compare(o Range) int {
 // Held is a block that is not free.
 type Held struct {
 	Range
-	// Live blocks are in the hands of a caller; others are parked.
+	// Live reports whether a caller owns the block; other blocks are parked.
 	Live bool
 	// Pinned reports whether a graph holds it.
 	Pinned bool
-	// Stream numbers the streams of live blocks in the order of their places, from 1; stream 0 is 0.
+	// Stream is the number of the block's stream. The streams of live blocks are numbered from 1, in
+	// the order of their first blocks by place; stream 0 keeps 0.
 	Stream uint32
 }
 
-// Inventory is what a Core has that Cores of several ranks compare before they are rebuilt.
+// Inventory lists the segments and blocks of a Core, for comparison between ranks.
 type Inventory struct {
 	Segments []Extent // by ordinal
 	Blocks   []Held   // by place
 }
 
-// Arrangement is what a Core is rebuilt to.
+// Arrangement is the layout to which a Core is rebuilt.
 type Arrangement struct {
-	// Segments are those that stay, by ordinal. A segment that has no bytes here is retired.
+	// Segments lists the segments by ordinal. A segment with 0 bytes is retired.
 	Segments []Extent
-	// Kept are ranges that do not become free before the next Rebuild, by place: where a graph holds
-	// a block that was freed, or on some ranks only one that is live.
+	// Kept lists, by place, the ranges that do not become free before the next Rebuild: freed blocks
+	// that a graph holds, and live blocks that graphs hold on some ranks only.
 	Kept []Range
 }
 
-// rebuilder lists what a Core holds and places its free space anew. It has nothing but the Core.
+// rebuilder takes the inventory of a Core and rebuilds its free space.
 type rebuilder struct{ *Core }
 
-// held is Core.Held.
+// held implements Core.Held.
 func (c rebuilder) held() (Inventory, error) {
 	c.mergeHot()
 	var all Inventory
@@ -91,7 +92,7 @@ func (c rebuilder) held() (Inventory, error) {
 	return all, nil
 }
 
-// extentOf returns where a block that is not free lies, also if a rebuild has cut its record.
+// extentOf returns the range of a block that is not free, even if a rebuild has cut its record.
 func (c rebuilder) extentOf(v View) Range {
 	if r, cut := c.whole[uint32(v.Handle)]; cut {
 		return r
@@ -99,17 +100,17 @@ func (c rebuilder) extentOf(v View) Range {
 	return Range{v.Segment, v.Offset, v.Size}
 }
 
-// Conflict is a difference between live blocks, or between segments that hold some.
+// Conflict describes a difference between live blocks, or between segments that hold live blocks.
 type Conflict struct {
 	Range
-	// Has says what each rank has there.
+	// Has describes the block, or its absence, on each rank.
 	Has []string
 }
 
-// Union finds the arrangement in which the Cores of several ranks place the same from then on, or
-// the first live block that keeps them from it. It is a pure function of the inventories.
+// Union returns the arrangement with which the Cores of several ranks place blocks identically from
+// then on, or the first live block that prevents it. It is a pure function of the inventories.
 //
-// Segments that differ are retired: where a graph holds a part of one, that rank alone keeps it.
+// Segments that differ are retired. A rank on which a graph holds a part of one keeps it mapped.
 func Union(ranks []Inventory) (Arrangement, *Conflict) {
 	if c := differing(ranks); c != nil {
 		return Arrangement{}, c
@@ -149,7 +150,7 @@ func Union(ranks []Inventory) (Arrangement, *Conflict) {
 	return l, nil
 }
 
-// span names the memory that regions are made of: which of a segment.
+// span identifies a unit of memory of which regions consist, by its segment and index.
 type span struct {
 	segment int32
 	number  int64
@@ -165,8 +166,8 @@ func (r Range) eachSpan(f func(span)) {
 	}
 }
 
-// widened returns what is kept for the sake of a parked block. A span without live blocks is kept
-// as a whole: which stream it belongs to may differ between ranks.
+// widened returns the range to keep for a parked block. A span without live blocks is kept whole,
+// since ranks may disagree about the stream that owns it.
 func (r Range) widened(live map[span]bool, bytes int64) (kept []Range) {
 	r.eachSpan(func(s span) {
 		from, end := s.number*spanBytes, min((s.number+1)*spanBytes, bytes)
@@ -178,7 +179,7 @@ func (r Range) widened(live map[span]bool, bytes int64) (kept []Range) {
 	return kept
 }
 
-// common returns the segment of an ordinal if all ranks have the same one.
+// common returns the segment with an ordinal if it is the same on all ranks.
 func common(ranks []Inventory, ordinal int) Extent {
 	for _, r := range ranks {
 		if ordinal >= len(r.Segments) || r.Segments[ordinal] != ranks[0].Segments[ordinal] {
@@ -188,7 +189,7 @@ func common(ranks []Inventory, ordinal int) Extent {
 	return ranks[0].Segments[ordinal]
 }
 
-// disjoint orders ranges and joins those that overlap.
+// disjoint sorts ranges and merges those that overlap.
 func disjoint(ranges []Range) []Range {
 	slices.SortFunc(ranges, Range.compare)
 	var out []Range
@@ -232,7 +233,7 @@ func differing(ranks []Inventory) *Conflict {
 	return nil
 }
 
-// conflict says what ranks have at the place of a block that is live on some.
+// conflict describes what each rank has at the place of a block that is live on some ranks.
 func conflict(ranks []Inventory, r Range) *Conflict {
 	c := &Conflict{Range: r}
 	for _, of := range ranks {
@@ -241,7 +242,7 @@ func conflict(ranks []Inventory, r Range) *Conflict {
 	return c
 }
 
-// at says in words what is live at a place.
+// at describes the live block at a place, for an error.
 func (v Inventory) at(r Range) string {
 	segment := "no segment"
 	if int(r.Segment) < len(v.Segments) && v.Segments[r.Segment].Bytes > 0 {
@@ -256,7 +257,7 @@ func (v Inventory) at(r Range) string {
 	return fmt.Sprintf("no live block at segment %d offset %#x, %s", r.Segment, r.Offset, segment)
 }
 
-// heldBlock is a block that stays when a Core is rebuilt.
+// heldBlock is a block that a rebuild leaves in place.
 type heldBlock struct {
 	id     uint32
 	stream uint32 // index of the record of its stream
@@ -264,7 +265,7 @@ type heldBlock struct {
 	Range
 }
 
-// rebuild is Core.Rebuild.
+// rebuild implements Core.Rebuild.
 func (c rebuilder) rebuild(l Arrangement) ([]Segment, error) {
 	c.mergeHot()
 	c.reports.clear()
@@ -314,7 +315,7 @@ func (c rebuilder) heldOf(ordinal int32) (held []heldBlock) {
 	return held
 }
 
-// empty forgets all blocks but some, all regions, all that is free and all numbers of streams.
+// empty drops all regions, free lists, numbers of streams and all blocks except the given ones.
 func (c rebuilder) empty(but [][]heldBlock) {
 	stays := make([]bool, len(c.blocks))
 	for _, h := range slices.Concat(but...) {
@@ -349,8 +350,7 @@ func (c rebuilder) forgetUses(id uint32) {
 	}
 }
 
-// lay makes the regions and blocks of a segment: those that are held, what is kept, and what is
-// free between them.
+// lay creates the regions of a segment and its blocks: held, kept, and the free ones between them.
 func (c rebuilder) lay(ordinal int32, held []heldBlock, kept []Range) {
 	s := &c.segments[ordinal]
 	s.home &= 1 // stream 0
@@ -392,7 +392,7 @@ func (c rebuilder) ownersOf(s *segment, held []heldBlock) []uint32 {
 	return owners
 }
 
-// open makes an empty region of a segment for a stream.
+// open creates an empty region of a segment for a stream.
 func (c rebuilder) open(ordinal int32, owner uint32) uint32 {
 	s, r, ring := &c.segments[ordinal], c.grabRegion(), c.grab()
 	home := 2*owner + s.home&1
@@ -408,7 +408,7 @@ func (c rebuilder) open(ordinal int32, owner uint32) uint32 {
 	return r
 }
 
-// fill makes the blocks of a region in a range, and returns what is held behind it.
+// fill creates the blocks of a region in a range, and returns the held blocks after the range.
 func (c rebuilder) fill(r uint32, in Range, held []heldBlock, kept []Range) []heldBlock {
 	for at := in.Offset; at < in.end(); {
 		end, id := in.end(), uint32(0)
@@ -429,8 +429,8 @@ func (c rebuilder) fill(r uint32, in Range, held []heldBlock, kept []Range) []he
 	return held
 }
 
-// cut returns where the record of a block ends. That of a parked block ends with its span, since
-// the span above may be another stream's; what is behind it is kept.
+// cut returns where the record of a block ends. The record of a parked block ends with its span,
+// since another stream may own the span above. The rest of the block is kept.
 func (c rebuilder) cut(h heldBlock) int64 {
 	end := min(h.end(), (h.Offset/spanBytes+1)*spanBytes)
 	if h.live || end == h.end() {
@@ -440,7 +440,7 @@ func (c rebuilder) cut(h heldBlock) int64 {
 	return end
 }
 
-// within reports whether a place is in one of some ranges, and how far that goes.
+// within reports whether a place lies in one of the ranges, and where that range ends.
 func within(ranges []Range, ordinal int32, at int64) (in bool, until int64) {
 	for _, r := range ranges {
 		switch {
@@ -454,8 +454,7 @@ func within(ranges []Range, ordinal int32, at int64) (in bool, until int64) {
 	return false, MaxSize
 }
 
-// put makes a record the last block of a region. One that describes no block becomes a free one, or
-// one that is kept.
+// put appends a record to a region. A record without a block becomes a free or a kept block.
 func (c rebuilder) put(r, id uint32, in Range, keep bool) {
 	g, b, h := &c.regions[r], &c.blocks[id], &c.sides[id]
 	ring := &c.blocks[g.ring]
@@ -480,7 +479,8 @@ func (c rebuilder) put(r, id uint32, in Range, keep bool) {
 	c.count(in.Segment, b, h)
 }
 
-// count counts a block that is not free. Of those of retired segments only pins count.
+// count adds a block that is not free to the statistics. Blocks of retired segments count only as
+// pinned.
 func (c rebuilder) count(ordinal int32, b *block, h *side) {
 	if h.pins > 0 {
 		c.counts.pinned += b.size()

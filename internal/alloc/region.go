@@ -3,25 +3,25 @@ package alloc
 // region is the record of a range of one segment whose blocks serve one stream. The regions of a
 // segment cover it without a gap, and blocks link and merge inside one region only.
 //
-// Memory above the high-water mark of a region is clean: no work can be under way on it, since none
-// of it was handed out since the work of the owner was last known to be over. So any stream can
-// have it without waiting for another.
+// Memory above the high-water mark of a region is clean: no queued work can use it, since none of
+// it has been allocated since the owner's work was last known to be complete. So any stream can
+// take it without waiting for another.
 type region struct {
 	origin  uint64 // position of the first unit of the segment
 	high    uint64 // high-water mark; at or below the first unit if the whole region is clean
-	ordinal int32  // of the segment
-	home    uint32 // index that has its free blocks
+	ordinal int32  // ordinal of the segment
+	home    uint32 // number of the index that holds its free blocks
 	owner   uint32 // number of its stream, see Number
 	ring    uint32 // vacant block record between the last block and the first; 0 if unused
-	floor   uint64 // below it memory is reserved: the mark does not fall lower
+	floor   uint64 // memory below it is reserved: clean does not lower the mark further
 	next    uint32 // region above it in the segment, or next unused record; 0 if there is none
 }
 
-// spanUnits is what regions are a multiple of, in units: 2 MiB. Only the end of a segment that is
-// no multiple of it may cut one short.
+// spanUnits is the granularity of regions in units, 2 MiB. Only the last region of a segment may
+// have another size, if the size of the segment is not a multiple of it.
 const spanUnits = uint64(2*mib) >> unitShift
 
-// layout has the segments of a Core, their regions and the blocks of those.
+// layout holds the segments of a Core, their regions, and the blocks in these.
 type layout struct {
 	freeBlocks
 	segments    []segment
@@ -52,7 +52,7 @@ func (l *layout) extent(r uint32) (base, end uint64) {
 	return l.blocks[ring.next].position(), last.position() + last.units()
 }
 
-// inUse returns where the last block of a region that is not free ends.
+// inUse returns the end of the last block of a region that is not free.
 func (l *layout) inUse(r uint32) uint64 {
 	last := &l.blocks[l.blocks[l.regions[r].ring].prev()]
 	if last.state() == Free {
@@ -68,7 +68,7 @@ func (l *layout) single(r uint32) (id uint32, free bool) {
 	return id, id == ring.prev() && l.blocks[id].state() == Free
 }
 
-// clean lowers the marks of a stream whose work so far is over.
+// clean lowers the marks of a stream whose queued work is complete.
 func (l *layout) clean(stream uint32) {
 	for r := range l.regions {
 		if g := &l.regions[r]; g.ring != 0 && g.home/2 == stream {
@@ -83,8 +83,8 @@ func (r *region) reserve(end uint64) {
 	r.high = max(r.high, end)
 }
 
-// absorb dissolves each region that is wholly clean in the one before it, and joins neighbours of
-// one stream, so that memory that lies together can be taken together.
+// absorb merges each wholly clean region into the one before it, and joins neighbouring regions of
+// the same stream, so that take can use adjacent memory as one run.
 func (l *layout) absorb() {
 	for i := range l.segments {
 		for r := l.segments[i].first; r != 0; {
@@ -109,9 +109,9 @@ func (l *layout) whollyClean(r uint32) bool {
 	return l.regions[r].high <= base
 }
 
-// take gives a stream clean memory for a request that none of its free blocks holds, and reports
-// whether there is any: the end of the smallest clean run that is large enough, of equal ones the
-// first by segment and offset.
+// take gives a stream clean memory for a request that fits into none of its free blocks, and
+// reports whether it found any. It takes the end of the smallest clean run that is large enough; of
+// equal runs, the first by segment and offset.
 func (l *layout) take(units uint64, home, owner uint32) bool {
 	if l.crowded() {
 		return false
@@ -134,12 +134,13 @@ func (l *layout) take(units uint64, home, owner uint32) bool {
 	return true
 }
 
-// crowded reports whether there may be too few numbers left for what take and move make.
+// crowded reports whether too few record numbers may be left for the regions and blocks that take
+// and move create.
 func (l *layout) crowded() bool {
 	return len(l.blocks)+len(l.segments)+len(l.regions) > maxBlocks/2
 }
 
-// lastSpan returns where the last spans of a range begin that hold so many units.
+// lastSpan returns the start of the last whole spans of a range that hold the given units.
 func (r *region) lastSpan(low, end, units uint64) (at uint64, fits bool) {
 	if end < low || end-low < units {
 		return 0, false
@@ -148,8 +149,8 @@ func (r *region) lastSpan(low, end, units uint64) (at uint64, fits bool) {
 	return at, at >= low
 }
 
-// pass gives a stream what a region has from a position on, which is free. If the region above is
-// that stream's, the two become one.
+// pass gives a stream the free memory of a region from a position on. If the stream owns the region
+// above, the memory is merged into it.
 func (l *layout) pass(r uint32, from uint64, home, owner uint32) {
 	if base, _ := l.extent(r); from > base {
 		r = l.split(r, from)
@@ -160,7 +161,7 @@ func (l *layout) pass(r uint32, from uint64, home, owner uint32) {
 	}
 }
 
-// give makes a region that is one free block a stream's.
+// give transfers a region that is one free block to a stream.
 func (l *layout) give(r, home, owner uint32) {
 	g := &l.regions[r]
 	if l.homes[home] == nil {
@@ -173,8 +174,8 @@ func (l *layout) give(r, home, owner uint32) {
 	l.insert(l.homes[home], b, id, b.units())
 }
 
-// split makes what a region has from a position on a region of the same stream, and returns it. The
-// position is a boundary of blocks, or inside a free one.
+// split cuts a region at a position, and returns the upper part, which is a region of the same
+// stream. The position is a boundary of blocks or lies inside a free one.
 func (l *layout) split(r uint32, at uint64) uint32 {
 	first := l.boundary(r, at)
 	upper, ring := l.grabRegion(), l.grab()
@@ -222,7 +223,7 @@ func (l *layout) boundary(r uint32, at uint64) uint32 {
 	return rest
 }
 
-// label makes the blocks from one to before another those of a region.
+// label assigns a half-open run of blocks to a region.
 func (l *layout) label(from, until, r uint32) {
 	for id := from; id != until; id = l.blocks[id].next {
 		b := &l.blocks[id]
@@ -230,8 +231,8 @@ func (l *layout) label(from, until, r uint32) {
 	}
 }
 
-// join makes one of a region and the one above it, both of one stream. The record that is kept is
-// the one of the two whose blocks are many, as the blocks of the other get a new label.
+// join merges a region with the one above it; both belong to the same stream. It keeps the record
+// of the region with more blocks, since the blocks of the other are relabelled.
 func (l *layout) join(r, kept uint32) {
 	above := l.regions[r].next
 	g, u := &l.regions[r], &l.regions[above]
@@ -260,7 +261,7 @@ func (l *layout) join(r, kept uint32) {
 	l.heal(l.homes[home], last)
 }
 
-// heal merges a block with the one after it if both are free.
+// heal merges a block with its successor if both are free.
 func (l *layout) heal(x *index, id uint32) {
 	b := &l.blocks[id]
 	if b.state() != Free || l.blocks[b.next].state() != Free {

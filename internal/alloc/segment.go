@@ -176,23 +176,23 @@ func (c *Core) vacate(r uint32) {
 	}
 }
 
-// Held returns the segments, and the blocks that are not free. What is kept for the sake of other
-// ranks alone counts as free. Error: ErrDeferred.
+// Held returns the segments and the blocks that are not free. Memory that is kept only because
+// other ranks hold it counts as free. Error: ErrDeferred.
 func (c *Core) Held() (Inventory, error) { return rebuilder{c}.held() }
 
-// Rebuild places the free space of a Core anew, from an arrangement that Union has found for Cores
-// that hold what this one does. What is held keeps its place and its handle. Memory in the spans of
-// live blocks belongs to their stream, and all other to stream 0, as clean memory; streams are
-// numbered as [Held] says, and others when they next ask. Where the Cores of several ranks are
-// rebuilt to one arrangement, the same calls have the same results on all of them from then on.
+// Rebuild replaces the free space of a Core by that of an arrangement that Union has computed from
+// inventories including this Core's. Held blocks keep their places and handles. Memory in the spans
+// of live blocks belongs to their stream, and all other memory to stream 0, as clean memory. The
+// streams of live blocks are numbered as in [Held], others at their next use. Once the Cores of
+// several ranks are rebuilt to the same arrangement, the same calls have the same results on all.
 //
 // The caller has waited for all streams, and has called Synced for each. It returns the
-// segments that are retired and hold nothing, for the caller to unmap. What is retired and held
-// partly is used no more, and is returned by the Rebuild that finds it free.
+// retired segments without held blocks, for the caller to unmap. Nothing is allocated from the
+// other retired segments; the Rebuild that finds one free returns it.
 //
 // Error: ErrDeferred, and nothing was changed.
 func (c *Core) Rebuild(l Arrangement) ([]Segment, error) { return rebuilder{c}.rebuild(l) }
 
-// Keeps reports whether something is kept, or retired and held, since the latest Rebuild: another
-// one may find it free.
+// Keeps reports whether the latest Rebuild left ranges kept or retired segments mapped, which
+// another Rebuild may free.
 func (c *Core) Keeps() bool { return c.keeps }

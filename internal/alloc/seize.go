@@ -1,14 +1,13 @@
 package alloc
 
-// gap is free memory without a gap: from a position in a region, up to another that may lie in a
-// region above.
+// gap is a contiguous run of free memory. It may extend over several regions.
 type gap struct {
 	region      uint32
 	from, until uint64
 }
 
-// bestGap returns the end of the smallest free memory that holds a request, of equal ones the first
-// by segment and offset, and region 0 if there is none. Only indexes that may lose some count.
+// bestGap returns the end of the smallest gap that holds a request; of equal gaps, the first by
+// segment and offset. It considers only indexes that may lose memory. Region 0 means none.
 func (l *layout) bestGap(units uint64, may func(home uint32) bool) gap {
 	best, least := gap{}, ^uint64(0)
 	for i := range l.segments {
@@ -26,7 +25,7 @@ func (l *layout) bestGap(units uint64, may func(home uint32) bool) gap {
 	return best
 }
 
-// gaps lists the free memory of indexes that may lose some, from a region on upwards.
+// gaps lists the free memory, from a region upwards, of the indexes that may lose memory.
 func (l *layout) gaps(first uint32, may func(home uint32) bool) (gaps []gap) {
 	open := false
 	for r := first; r != 0; r = l.regions[r].next {
@@ -48,7 +47,7 @@ func (l *layout) gaps(first uint32, may func(home uint32) bool) (gaps []gap) {
 	return gaps
 }
 
-// move gives free memory to an index, and returns the others that had it.
+// move gives free memory to an index, and returns the indexes that held it before.
 func (l *layout) move(free gap, home, owner uint32) (had []uint32) {
 	for r := free.region; free.from < free.until; r = l.regions[r].next {
 		base, end := l.extent(r)

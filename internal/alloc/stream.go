@@ -39,10 +39,10 @@ type reports struct {
 	trimmed  []Segment
 }
 
-// Return is a block that came back later than its Free.
+// Return is a block that became free after its Free: it was deferred or parked.
 type Return struct {
 	Block
-	Owner uint32 // number of the stream that it served
+	Owner uint32 // number of the stream that owned it
 }
 
 func (r *reports) clear() {
