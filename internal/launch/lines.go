@@ -9,22 +9,22 @@ import (
 )
 
 const (
-	// maxLine is where a line without end is cut. The rest goes on as a line of its own.
+	// maxLine is the length at which an unterminated line is cut. The rest becomes a separate line.
 	maxLine = 64 << 10
-	// partialDelay is after what time the start of a line is written without its end, so that a
-	// person sees prompts and progress bars. It exceeds the time between the writes of a program
-	// that prints a line in pieces.
+	// partialDelay is the time after which an unterminated line is written, so that prompts and
+	// progress bars appear. It exceeds the time between the writes of a program that prints a line
+	// in pieces.
 	partialDelay = 100 * time.Millisecond
 )
 
-// sink is one destination of the output of all ranks. After its first error it drops what comes, so
-// that ranks do not fail because their output cannot be written.
+// sink is a destination of the output of all ranks. After its first error it discards all output,
+// so that ranks do not fail because their output cannot be written.
 type sink struct {
 	// mu is shared by the sinks of one Run, as both may be the same terminal.
 	mu *sync.Mutex
-	// delay is how long the start of a line waits for its end.
+	// delay is the time after which an unterminated line is written.
 	delay time.Duration
-	// failed gets the first error.
+	// failed receives the first error.
 	failed chan<- error
 	// w, err and open are guarded by mu. open is the output whose unfinished line was written last,
 	// or nil.
@@ -72,7 +72,7 @@ func (s *sink) finishLine(by *lines, next []byte) {
 	}
 }
 
-// sameFile reports whether two writers are one file, such as a terminal.
+// sameFile reports whether two writers refer to the same file, such as a terminal.
 func sameFile(a, b io.Writer) bool {
 	f, ok := a.(interface{ Stat() (os.FileInfo, error) })
 	g, also := b.(interface{ Stat() (os.FileInfo, error) })
@@ -84,8 +84,8 @@ func sameFile(a, b io.Writer) bool {
 	return err == nil && otherErr == nil && os.SameFile(first, second)
 }
 
-// lines passes on what one rank writes to one of its outputs: whole lines at once, and the start of
-// a line after a delay. It is safe for concurrent use and never fails.
+// lines forwards one output of one rank: complete lines at once, and an unterminated line after a
+// delay. It is safe for concurrent use and never fails.
 type lines struct {
 	sink   *sink
 	prefix string
@@ -97,11 +97,11 @@ type lines struct {
 	bar bool
 	// timer runs while something is pending.
 	timer *time.Timer
-	// piece is a buffer for what goes out in one write.
+	// piece buffers the bytes of one write.
 	piece []byte
 }
 
-// Write implements io.Writer. All lines that end in b are written in one piece.
+// Write implements io.Writer. It writes all lines that end in b with one write.
 func (l *lines) Write(b []byte) (int, error) {
 	l.sink.mu.Lock()
 	defer l.sink.mu.Unlock()
@@ -123,7 +123,7 @@ func (l *lines) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// writePartial writes the pending part of a line, but for a carriage return at its end, which may
+// writePartial writes the pending part of a line, except a trailing carriage return, which may
 // belong to a newline.
 func (l *lines) writePartial() {
 	l.sink.mu.Lock()
@@ -186,7 +186,7 @@ func (l *lines) stopTimer() {
 	}
 }
 
-// flush writes a last line without an end, and ends it.
+// flush writes and terminates an unterminated last line.
 func (l *lines) flush() {
 	l.sink.mu.Lock()
 	defer l.sink.mu.Unlock()

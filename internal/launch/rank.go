@@ -74,8 +74,8 @@ func (r *rank) end(turn int) Exit {
 	r.mu.Lock()
 	r.reaped = true
 	r.mu.Unlock()
-	// The state is read below; other errors are those of outputs, which the sinks keep. No goroutine
-	// copies output any more, also where a process outside the group holds it open.
+	// The state is read below. Other errors come from outputs, and the sinks keep these. No goroutine
+	// copies output after Wait, even if a process outside the group still holds the pipe open.
 	_ = r.cmd.Wait()
 	r.out.flush()
 	r.err.flush()

@@ -71,7 +71,7 @@ type job struct {
 }
 
 func newJob(s *Spec, store *rendezvous.Server) *job {
-	failed := make(chan error, 2) // one of each sink
+	failed := make(chan error, 2) // one error per sink
 	stdout := &sink{mu: &sync.Mutex{}, delay: partialDelay, failed: failed, w: s.Stdout}
 	stderr := stdout
 	if !sameFile(s.Stdout, s.Stderr) {
@@ -111,8 +111,7 @@ func (j *job) run(ctx context.Context) (Result, error) {
 		defer signal.Stop(mine)
 		signals = mine
 	}
-	// Without this a write to a pipe that has no reader would end the launcher, and leave what the
-	// ranks have started.
+	// Otherwise SIGPIPE would end the launcher but not the processes that the ranks have started.
 	pipes := make(chan os.Signal, 1)
 	signal.Notify(pipes, syscall.SIGPIPE)
 	defer signal.Stop(pipes)

@@ -131,8 +131,8 @@ func (v *supervisor) after(wait time.Duration) order {
 	return order{wait: wait}
 }
 
-// signaled takes in a signal from outside, or SIGPIPE if the output of the ranks has lost its
-// reader. That reaches the ranks as SIGTERM: their own pipes still have one.
+// signaled handles a signal from outside, or SIGPIPE if the output of the ranks has lost its
+// reader. It forwards SIGPIPE as SIGTERM, since the pipes of the ranks still have a reader.
 func (v *supervisor) signaled(s syscall.Signal) order {
 	if v.outside == 0 {
 		v.outside = s

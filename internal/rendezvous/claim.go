@@ -13,36 +13,35 @@ import (
 	"time"
 )
 
-// process tells this process from all others.
+// process is a random ID that distinguishes this process from all others.
 var process = rand.Text()
 
 // TakenError means that another process is connected to the store as the same rank of the job.
 type TakenError struct {
-	// Rank is the rank, and By names the other process.
 	Rank int
-	By   string
+	By   string // describes the other process
 }
 
-// Error says what may be wrong.
+// Error names the other process and the likely causes.
 func (e *TakenError) Error() string {
 	return fmt.Sprintf("rank %d of this job is connected already, from %s: it was started twice, or "+
 		"two jobs have the same MASTER_ADDR and MASTER_PORT, or run id", e.Rank, e.By)
 }
 
-// takenAnswer begins the answer to a greeting of a rank that another process has. The name of that
-// process follows.
+// takenAnswer is the prefix of the answer to a greeting if another process has claimed the rank.
+// The description of that process follows.
 const takenAnswer = "the rank is taken: "
 
-// claimTime is how long a process that has ended may seem to be connected.
+// claimTime is the time for which a process that has ended may still seem to be connected.
 const claimTime = 2 * time.Second
 
-// claimed is a rank of a job, which one process at a time can be.
+// claimed identifies a rank of a job. At most one process at a time can claim it.
 type claimed struct {
 	job  string
 	rank int
 }
 
-// place names this process for people.
+// place returns a description of this process for errors.
 func place() string {
 	name, err := os.Hostname()
 	if err != nil {
@@ -51,8 +50,8 @@ func place() string {
 	return fmt.Sprintf("process %d on %s", os.Getpid(), name)
 }
 
-// greet sends a greeting, and again for claimTime if another process has the rank. It reports
-// whether the server records the ends of ranks.
+// greet sends a greeting. If another process has claimed the rank, it retries for claimTime. It
+// reports whether the server records the ends of ranks.
 func greet(ctx context.Context, c *Client, g greeting) (records bool, err error) {
 	words, err := json.Marshal(g)
 	if err != nil {
@@ -73,8 +72,9 @@ func greet(ctx context.Context, c *Client, g greeting) (records bool, err error)
 	}
 }
 
-// claim makes this process the rank of the job, before it counts a call of Connect: that of another
-// process must not be disturbed. It returns the connection, which holds the claim.
+// claim claims the rank of the job for this process. It comes before this process counts a call of
+// Connect, so as not to disturb another process with the claim. The claim lasts as long as the
+// returned connection.
 func (m *Member) claim(ctx context.Context, job string) (*Client, error) {
 	c := newClient(m.client.addr, m.client.dial)
 	_, err := greet(ctx, c, m.world.greeting(job, ""))
@@ -96,7 +96,7 @@ func takenBy(ctx context.Context, at Endpoint, w *World) error {
 	defer cancel()
 	c, err := Dial(ctx, at)
 	if err != nil {
-		return nil // whatever it is, it is no store of this job
+		return nil // not a store of this job
 	}
 	_, err = greet(ctx, c, w.probe())
 	var taken *TakenError
@@ -113,18 +113,19 @@ func (w *World) probe() greeting {
 	return g
 }
 
-// attempt is the prefix of all keys of a job since its last restart.
+// attempt returns the key prefix of a job since its last restart.
 func (w *World) attempt() string {
 	return fmt.Sprintf("symmem/%s/%d", cmp.Or(w.RunID, "none"), w.Restart)
 }
 
-// job is the prefix of the keys of all ranks that a launcher has started together.
+// job returns the key prefix of all ranks that a launcher has started together.
 func (w *World) job() string { return fmt.Sprintf("%s/%d", w.attempt(), w.Size) }
 
-// sizeKey is where a rank stores how many ranks it was told that there are.
+// sizeKey returns the key under which a rank stores its number of ranks (WORLD_SIZE).
 func (w *World) sizeKey(rank int) string { return fmt.Sprintf("%s/size of %d", w.attempt(), rank) }
 
-// otherSize says which of the absent ranks have come with another number of ranks.
+// otherSize describes, for an error, the first absent rank whose WORLD_SIZE differs from this
+// rank's.
 func (m *Member) otherSize(ctx context.Context, absent []int) string {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), leaveTimeout)
 	defer cancel()

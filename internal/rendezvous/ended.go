@@ -29,9 +29,9 @@ const (
 // maxGreetingBytes bounds what a connection may say of its rank, in bytes.
 const maxGreetingBytes = 4 << 10
 
-// greeting says for which rank a connection stands. The world is the prefix of its keys, and empty
-// before the rank has one. Job, Process and Place let the server refuse a second process that is
-// the same rank of the same job. With Probe the server only says whether it would.
+// greeting identifies the rank that a connection represents. World is the prefix of the rank's
+// keys, and empty before the rank has one. Job, Process and Place let the server refuse a second
+// process that is the same rank of the same job. With Probe the server only says whether it would.
 type greeting struct {
 	World   string `json:"world"`
 	Rank    int    `json:"rank"`

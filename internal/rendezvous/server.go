@@ -200,7 +200,7 @@ func (s *Server) Drain(ctx context.Context) error {
 		select {
 		case <-left:
 		case <-ctx.Done():
-			return fmt.Errorf("waiting for clients to leave, of which there are %d: %w", remote,
+			return fmt.Errorf("waiting for %d clients to leave: %w", remote,
 				context.Cause(ctx))
 		}
 	}

@@ -46,7 +46,7 @@ const (
 	SourceLaunch Source = "symmem launch"
 )
 
-// LaunchStore begins the addresses of the stores that launchers of symmem serve.
+// LaunchStore is the prefix of the addresses of stores that symmem launch serves.
 const LaunchStore = unixScheme + "@symmem-run-"
 
 // Route is the way to the store.
