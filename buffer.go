@@ -87,12 +87,12 @@ func (b Buffer) Free() error {
 
 // UseOn notes that another stream uses the buffer: after Free the memory is kept until that use is
 // done. While the stream captures, the memory is kept until the graph is closed instead.
-// Collectives, Copy and Fill note it by themselves, on the ranks that call them.
+// Collectives, Copy and Fill call UseOn implicitly, on the ranks that call them.
 //
-// When the memory comes back decides where later buffers lie, so all ranks of the pool's domain
-// note the same uses: where only some of them work on a buffer on another stream or in a capture,
-// as in a collective of a smaller group or a message, the others call UseOn for it, and Synchronize
-// their stream or close their graph in the same places.
+// The time at which memory comes back decides where later buffers lie, so all ranks of the pool's
+// domain must record the same uses. If only some of them use a buffer on another stream or in a
+// capture, as in a message or a collective of a smaller group, the others call UseOn for it, and
+// synchronize their stream or close their graph at the same points.
 func (b Buffer) UseOn(s *Stream) error {
 	if b.memory.pool == nil {
 		return fmt.Errorf("using the zero buffer: %w", ErrForeign)

@@ -108,8 +108,8 @@ func (g *Group) run(ctx context.Context, s *Stream, r *request, e *extras) error
 	return g.launch(ctx, s, r, e)
 }
 
-// launch plans a collective and queues it. A call that no rank could make leaves no trace. Any
-// other one is noted in the histories of its buffers, also where it is refused.
+// launch plans a collective and queues it. It records the call in the histories of its buffers,
+// even if it then refuses it, unless the call is invalid on every rank.
 func (g *Group) launch(ctx context.Context, s *Stream, r *request, e *extras) error {
 	if s == nil {
 		s = g.rt.stream

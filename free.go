@@ -52,8 +52,8 @@ func (p *Pool) free(b Buffer) error {
 	return nil
 }
 
-// freeSlowly completes a free that failed, that an observer is told of, or that a graph or other
-// streams put off, and gives back the lock.
+// freeSlowly completes a free that failed, that an observer must see, or that a graph or other
+// streams defer. It unlocks p.mu.
 func (p *Pool) freeSlowly(b Buffer, block alloc.Block, state alloc.State, err error) error {
 	defer p.mu.Unlock()
 	if err != nil {
@@ -209,8 +209,8 @@ func (p *Pool) mark() alloc.Mark {
 	return p.core.Mark()
 }
 
-// reclaimIdle returns the blocks that were deferred because of a stream whose work from before a
-// place is done, and lets other streams have the memory that it is done with.
+// reclaimIdle frees the blocks that were deferred because of a stream whose work before a mark is
+// complete, and makes the stream's unused memory available to other streams.
 func (p *Pool) reclaimIdle(s *Stream, before alloc.Mark) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -27,11 +27,11 @@ type Graph struct {
 }
 
 // BeginCapture starts to record the stream's work instead of running it. Until EndCapture nothing
-// can be registered with groups of this rank: what would register returns ErrCapturing, on all
-// ranks of the group, and leaves the capture good. Calls on memory that is not registered yet take
-// a path that needs no windows.
+// can be registered with groups of this rank: registrations return ErrCapturing on all ranks of the
+// group and leave the capture valid. Calls on memory that is not registered yet take a path that
+// needs no windows.
 //
-// It waits for registrations of this rank that are under way.
+// It waits for registrations in progress on this rank.
 func (s *Stream) BeginCapture() error {
 	s.rt.betweenRegistrations(func() { s.rt.captures++ })
 	err := s.beginCapture()
@@ -166,9 +166,9 @@ func (g *Graph) Launch(s *Stream) error {
 	return nil
 }
 
-// Close forgets the work and unpins its buffers. Buffers that were freed meanwhile come back to
-// their pools here, which is an event of the pools' histories, so ranks of a domain close graphs in
-// the same places. No launch may be queued still.
+// Close drops the recorded work and unpins its buffers. Buffers that were freed meanwhile return to
+// their pools, which is an event of the pools' histories, so all ranks of a domain must close
+// graphs at the same points. No launch may still be queued.
 // A second Close does nothing.
 func (g *Graph) Close() error {
 	if g == nil || g.work == nil {

@@ -26,9 +26,9 @@ type Interop struct {
 	site uint32 // see At
 }
 
-// Close is Runtime.Close, whose wait for other ranks to leave ends with the context, but after a
-// second at the earliest. It is for a rank that has failed, or whose user does not want to wait:
-// the others cannot open groups any more if this rank served the store.
+// Close is like Runtime.Close, but the end of the context also ends the wait for other ranks to
+// leave, after a second at the earliest. Use it for a rank that has failed or should not wait. If
+// this rank served the store, the others cannot open groups afterwards.
 func (i Interop) Close(ctx context.Context) error { return i.rt.close(ctx) }
 
 // Site returns the number of a place in a program that is not Go's, such as "model.py:120", for At:

@@ -106,23 +106,23 @@ const (
 	splitPrefix  = "/"
 )
 
-// ranksKey is where a rank stores with which ranks it joins a group.
+// ranksKey returns the key under which a rank stores the list of ranks of a group that it joins.
 func ranksKey(id string, rank int) string {
 	return fmt.Sprintf("ranks/%q/%d", id, rank)
 }
 
-// announceRanks stores with which ranks this rank joins a group, and compares the list with that of
-// the lowest of them, if it is there.
+// announceRanks stores the list of ranks with which this rank joins a group, and compares it with
+// the list of the lowest of these ranks, if that is present.
 func (rt *Runtime) announceRanks(ctx context.Context, id string, ranks []int) error {
 	err := rt.store.Set(ctx, ranksKey(id, rt.rank), []byte(fmt.Sprint(ranks)))
 	if err != nil {
-		return nil // the joining finds out why
+		return nil // joining the group reports the cause
 	}
 	return rt.compareRanks(ctx, id, ranks, slices.Min(ranks))
 }
 
-// rankListsDiffer returns an error if any rank has joined a group with another list of ranks than
-// this one, which the backend may take for any failure.
+// rankListsDiffer returns an error if another rank has joined the group with a different list of
+// ranks. The backend may report that as some other failure.
 func (rt *Runtime) rankListsDiffer(id string, ranks []int) error {
 	ctx, cancel := context.WithTimeout(context.Background(), endDelay/2)
 	defer cancel()

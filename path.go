@@ -121,8 +121,8 @@ func only(offer driver.Offer, choice PathChoice, who string) error {
 // calls that move nothing have no direct path.
 //
 // A barrier goes wherever it can: it has no size for a table to look at, and a kernel of our own
-// waits for the peers alone, where NCCL adds up bytes. So do minimum and maximum of floats, of
-// which NCCL drops NaNs.
+// only waits for its peers, where NCCL reduces bytes. The same holds for minimum and maximum of
+// floats, since NCCL drops NaNs.
 func (g planner) direct(
 	choice PathChoice, call *driver.Call, offer driver.Offer, who string,
 ) (bool, *reason) {

@@ -256,8 +256,8 @@ func (p *Pool) leave(g *Group) error {
 // keep bytes stay mapped. It is collective over the domain: the ranks agree, all deregister, and
 // only then does any of them unmap. Before that each rank waits for the work that it has queued;
 // where an error says that it has not ended, the segments stay mapped until Close. Segments with
-// buffers that a Graph, or a graph of another library, uses are kept until it is gone, also where
-// the buffers were freed.
+// buffers that a Graph or a graph of another library uses are kept until the graph is closed, even
+// if the buffers were freed.
 func (p *Pool) Trim(ctx context.Context, keep int64) error {
 	ctx = orBackground(ctx)
 	if err := p.rt.drain(ctx); err != nil {

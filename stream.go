@@ -120,9 +120,8 @@ func (s *Stream) keep(a, b Memory) error {
 }
 
 // Host runs a function of the host in stream order. It must not call into symmem. If it panics or
-// calls runtime.Goexit, as testing.T.FailNow does, that is the stream's error. In a
-// capture of another library it is ErrUnsupported, and so are Copy and Fill of memory that is a Go
-// slice.
+// calls runtime.Goexit, as testing.T.FailNow does, the stream fails. In a capture of another
+// library Host returns ErrUnsupported, as do Copy and Fill of memory that is a Go slice.
 func (s *Stream) Host(work func()) error { return s.queue.Host(work) }
 
 // Record marks the event's point: after everything queued so far. In a capture of another library
@@ -351,9 +350,9 @@ func (rt *Runtime) addStream(
 	return s, nil
 }
 
-// apartFromCaptures takes a step that no rank may take while one of its streams captures. All ranks
-// come here together; where one of them captures, all get ErrCapturing. Captures that would begin
-// meanwhile wait.
+// apartFromCaptures runs a step that is not allowed on a rank with a capturing stream. It is
+// collective: if any rank captures, all return ErrCapturing without running the step. New captures
+// wait until it returns.
 func (rt *Runtime) apartFromCaptures(
 	ctx context.Context, exchange agreement.Exchange, step func() error,
 ) error {

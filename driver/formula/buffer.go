@@ -9,8 +9,9 @@ import (
 	"symmem/internal/reduce"
 )
 
-// Reduce returns what the ranks of a group get for their inputs, which have one length and are in
-// the order of the group. One rank gets its own. Elements are in the byte order of the machine.
+// Reduce returns the result that the ranks of a group get for their inputs. All inputs have the
+// same length and are in the order of the group. A single rank gets its own input. Elements are in
+// the byte order of the machine.
 func Reduce(f driver.Formula, op driver.ReduceOp, t driver.DataType, inputs [][]byte) []byte {
 	if len(inputs) == 1 {
 		return bytes.Clone(inputs[0])

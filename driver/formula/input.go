@@ -35,8 +35,8 @@ func Input(t driver.DataType, seed uint64, rank, ranks int, count int64) []byte 
 	return out
 }
 
-// Specials returns what a rank contributes to try special values out, alike in every run: all
-// combinations of three ranks, and then again.
+// Specials returns a rank's input for tests of special values, the same in every run: all
+// combinations of special values on three ranks, repeated.
 func Specials(t driver.DataType, rank int, count int64) []byte {
 	values := specials[t]
 	out := make([]byte, 0, count*int64(t.Size()))

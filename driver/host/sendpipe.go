@@ -129,8 +129,8 @@ func (s *send) run() error {
 	return nil
 }
 
-// impatient reports whether a Send that waits since begin, if it is not 0, leaves what does not fit
-// to push.
+// impatient reports whether a Send that has waited since begin hands the rest of its message to
+// push. A begin of 0 means that it has not waited.
 func (s *send) impatient(box *pair, begin uint64) bool {
 	now, timeout := sys.Monotonic(), s.c.device.cfg.Timeout
 	if begin != 0 && now-begin > uint64(timeout/4) {
@@ -139,7 +139,7 @@ func (s *send) impatient(box *pair, begin uint64) bool {
 	return now >= s.out.patience(spin.LoadAcquire64(&box.taken), now, timeout)
 }
 
-// lastFrame returns the number of the last frame that was posted.
+// lastFrame returns the number of the last posted frame.
 func (s *send) lastFrame() uint64 {
 	s.out.mu.Lock()
 	defer s.out.mu.Unlock()
@@ -164,7 +164,7 @@ const (
 	backlogUnit = 64 << 20
 )
 
-// patience returns until when a Send waits for a receiver that has taken a number of frames.
+// patience returns the deadline of a Send for a receiver that has taken the given number of frames.
 func (o *sendPipe) patience(taken, now uint64, timeout time.Duration) uint64 {
 	o.mu.Lock()
 	defer o.mu.Unlock()

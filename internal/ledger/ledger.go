@@ -152,9 +152,9 @@ func (l *Ledger) Floor() uint64 {
 // NextStart returns the least position after all events at which Restart may begin.
 func (l *Ledger) NextStart() uint64 { return (l.position/l.kept + 1) * l.kept }
 
-// Restart replaces the history by an agreed one of so many events, with a digest, of which nothing
-// else is known. The position is the NextStart of the rank with the longest history. A rank that
-// has not restarted yet is not at a position from there on, so the two are never found to differ.
+// Restart replaces the history by an agreed one, of which only its length and digest are known.
+// position is the NextStart of the rank with the longest history. A rank that has not restarted yet
+// has not reached that position, so comparing the two histories never reports a difference.
 func (l *Ledger) Restart(position, digest uint64) {
 	l.position, l.digest, l.start = position, digest, position
 	l.agreed, l.agreedDigest = position, digest

@@ -6,8 +6,8 @@ import (
 	"unsafe"
 )
 
-// A final is the step between the accumulator and the rounding: nothing, or the multiplication or
-// division of an average. Kernels know where its fields lie.
+// A final is the step between accumulation and rounding: none, or the multiplication or division of
+// an average. Kernels depend on the layout of its fields.
 type final struct {
 	value uint64 // the operand: bits of a float64 for Float64, else of a float32
 	// stopped is the byte offset of a block with a sum that is not finite. A kernel returns there

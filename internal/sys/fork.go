@@ -8,8 +8,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// inherited has, for each number of a descriptor, the inode of the socket that a child of fork must
-// close, or 0. It is nil in programs that do not fork.
+// inherited maps a file descriptor to the inode of the socket that a forked child must close, or to
+// 0. It is nil in programs that do not fork.
 var inherited []uint64
 
 // ShareSockets sets the table for CloseInForks, which the handler of forks reads. It must be called

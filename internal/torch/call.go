@@ -125,8 +125,8 @@ func foreign(address uintptr, bytes int64) symmem.Memory {
 	return symmem.Interop{}.Memory(address, bytes)
 }
 
-// covered refuses buffers that lie in pools but not in what was handed out, also in pools that are
-// closed.
+// covered returns an error for memory of open or closed pools that is not part of an allocated
+// buffer.
 func (r *rank) covered(memory ...symmem.Memory) error {
 	for _, m := range memory {
 		if m.Bytes() == 0 {

@@ -9,8 +9,8 @@ import (
 	"symmem/internal/sys"
 )
 
-// keeping knows memory that was handed out and is in no open pool: that of pools which were closed
-// over live buffers, which callers may still use and free, and segments that were unmapped.
+// keeping tracks memory that was allocated from pools and is in no open pool: buffers that were
+// live when their pool was closed, which callers may still use and free, and unmapped segments.
 type keeping struct {
 	mu    sync.Mutex
 	pools []*pool // guarded by mu
