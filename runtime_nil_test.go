@@ -72,3 +72,12 @@ func TestACallWithoutAContextIsMade(t *testing.T) {
 		r.ok(r.DefaultStream().Synchronize(none))
 	})
 }
+
+// TestNoFunctionIsQueued: Host without a function is refused, and the stream is good.
+func TestNoFunctionIsQueued(t *testing.T) {
+	together(t, 1, symmem.Options{}, func(r *rank) {
+		s := r.stream()
+		r.is(s.Host(nil), symmem.ErrInvalid)
+		r.ok(s.Synchronize(r.ctx))
+	})
+}

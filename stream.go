@@ -122,7 +122,12 @@ func (s *Stream) keep(a, b Memory) error {
 // Host runs a function of the host in stream order. It must not call into symmem. If it panics or
 // calls runtime.Goexit, as testing.T.FailNow does, the stream fails. In a capture of another
 // library Host returns ErrUnsupported, as do Copy and Fill of memory that is a Go slice.
-func (s *Stream) Host(work func()) error { return s.queue.Host(work) }
+func (s *Stream) Host(work func()) error {
+	if work == nil {
+		return invalid("queueing no function")
+	}
+	return s.queue.Host(work)
+}
 
 // Record marks the event's point: after everything queued so far. In a capture of another library
 // it is ErrCapturing: the event would order nothing there.
