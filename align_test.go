@@ -137,8 +137,8 @@ func TestACaptureOfOneRankIsNamedToAll(t *testing.T) {
 	})
 }
 
-// TestCapturesBesideRegistrations has a goroutine of rank 0 capture all the time.
-func TestCapturesBesideRegistrations(t *testing.T) {
+// TestCapturesDuringRegistrations has a goroutine of rank 0 capture all the time.
+func TestCapturesDuringRegistrations(t *testing.T) {
 	for _, level := range []symmem.CheckLevel{symmem.CheckOff, symmem.CheckRegistration} {
 		t.Run(level.String(), func(t *testing.T) {
 			together(t, 2, symmem.Options{Check: level}, func(r *rank) {

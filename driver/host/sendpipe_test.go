@@ -100,7 +100,7 @@ func TestACloseWaitsForWhatIsOnItsWay(t *testing.T) {
 	}
 }
 
-func TestPatienceStartsAnewWhereTheReceiverTakesAFrame(t *testing.T) {
+func TestPatienceRestartsWhenTheReceiverTakesAFrame(t *testing.T) {
 	const ms = uint64(time.Millisecond)
 	o := &sendPipe{}
 	for _, c := range []struct {

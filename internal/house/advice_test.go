@@ -249,8 +249,8 @@ func read(t *testing.T, name string) string {
 	return string(text)
 }
 
-// TestAdviceToTakeWhatIsNotThereIsFound gives each kind a message with a name that nothing has.
-func TestAdviceToTakeWhatIsNotThereIsFound(t *testing.T) {
+// TestMissingAdviceIsFound gives each kind a message with a name that nothing has.
+func TestMissingAdviceIsFound(t *testing.T) {
 	files := load(t)
 	for kind, message := range map[string]string{
 		"command": "run symmem diagnose", "flag": "use --no-such", "variable": "set SYMMEM_NONE",
