@@ -53,7 +53,8 @@ type DivergenceError struct {
 	// Others are ranks whose observations exceed that number.
 	Others []int `json:"others,omitempty"`
 	// Deviant are the ranks that differ from more than half of those that took part. It is empty if
-	// there is no such majority: no rank is right because of its number.
+	// there is no such majority: no rank is right because of its number. Ranks that report no call,
+	// where others report different ones, are not counted and do not deviate.
 	Deviant []int `json:"deviant"`
 	// Absent are the ranks that did not take part.
 	Absent []int `json:"absent,omitempty"`

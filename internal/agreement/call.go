@@ -116,13 +116,16 @@ func DecodeCall(value []byte) (*CollectiveCall, error) {
 	return c, nil
 }
 
+// noCall stands for the call of a rank that reports none.
+const noCall = "no collective"
+
 func (m *Machine) callText(value []byte) (string, error) {
 	c, err := DecodeCall(value)
 	if err != nil {
 		return "", err
 	}
 	if c == nil {
-		return "no collective", nil
+		return noCall, nil
 	}
 	return c.words(m.config.Names), nil
 }

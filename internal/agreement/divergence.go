@@ -67,7 +67,8 @@ type DivergenceError struct {
 	// Others are ranks whose observations exceed that number.
 	Others []int
 	// Deviant are the ranks that differ from more than half of those that took part. It is empty
-	// if there is no such majority: no rank is right because of its number.
+	// if there is no such majority: no rank is right because of its number. Ranks that report no
+	// call, where others report different ones, are not counted and do not deviate.
 	Deviant []int
 	// Why is a hint at the kind of difference, for KindPlacement.
 	Why Why
@@ -170,28 +171,39 @@ func (d *DivergenceError) alike(i int) []int {
 func (d *DivergenceError) sides() (usual, deviant int) {
 	usual, deviant = -1, -1
 	most := 0
-	for i := range d.Variants {
-		if n := len(d.alike(i)); n > most {
+	for i, v := range d.Variants {
+		if n := len(d.alike(i)); n > most && !d.abstains(v) {
 			usual, most = i, n
 		}
 	}
-	for i := range d.Variants {
-		if d.Variants[i].What != d.Variants[usual].What {
+	for i, v := range d.Variants {
+		if v.What != d.Variants[usual].What && !d.abstains(v) {
 			return usual, i
 		}
 	}
 	return usual, deviant
 }
 
+// abstains reports whether ranks report no call where others report different ones: a rank that was
+// stopped by the fault of another one knows no call in which it differs.
+func (d *DivergenceError) abstains(v Variant) bool {
+	return d.Kind == KindCollective && v.What == noCall && len(d.Variants) > 2
+}
+
 // conclude fills in who deviates among the given number of ranks.
 func (d *DivergenceError) conclude(ranks int) {
 	usual, _ := d.sides()
+	for _, v := range d.Variants {
+		if d.abstains(v) {
+			ranks -= len(v.Ranks)
+		}
+	}
 	if usual < 0 || 2*len(d.alike(usual)) <= ranks {
 		return
 	}
-	for i := range d.Variants {
-		if d.Variants[i].What != d.Variants[usual].What {
-			d.Deviant = append(d.Deviant, d.Variants[i].Ranks...)
+	for _, v := range d.Variants {
+		if v.What != d.Variants[usual].What && !d.abstains(v) {
+			d.Deviant = append(d.Deviant, v.Ranks...)
 		}
 	}
 	d.Deviant = append(d.Deviant, d.Others...)
