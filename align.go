@@ -77,16 +77,16 @@ func (p suspectPool) suspect(g *Group) bool {
 }
 
 // mustAlign reports whether a collective of a group on memory of the pool realigns it first. A
-// buffer from before the fault needs nothing: ranks that have not seen the fault yet do not wait for
-// those that have.
+// buffer from before the fault needs nothing, so ranks that have seen the fault and ranks that have
+// not can go on together.
 func (p suspectPool) mustAlign(g *Group, address uintptr, bytes int64) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.suspicion.of(g) && !p.fromBefore(address, bytes)
 }
 
-// fromBefore reports whether memory lies in a block that was live when the suspicion was raised, and
-// is live still. p.mu is held.
+// fromBefore reports whether memory lies in a block that was live when the suspicion was raised
+// and still is. p.mu is held.
 func (p suspectPool) fromBefore(address uintptr, bytes int64) bool {
 	return slices.ContainsFunc(p.suspicion.before, func(b alloc.View) bool {
 		s := p.segments[b.Segment]
@@ -103,7 +103,7 @@ func (p suspectPool) fromBefore(address uintptr, bytes int64) bool {
 }
 
 // liveBlocks lists the live blocks by place. p.mu is held.
-func (p *Pool) liveBlocks() (live []alloc.View) {
+func (p suspectPool) liveBlocks() (live []alloc.View) {
 	for _, s := range p.segments {
 		if s == nil {
 			continue

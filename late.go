@@ -35,8 +35,8 @@ func (o Options) late() driver.Late {
 	return driver.Late{After: max(0, o.WarnAfter), Warn: warn}
 }
 
-// logFault logs that a function of the user's has panicked or has ended its goroutine; err is nil if
-// it has returned.
+// logFault logs that a function of the user has panicked or ended its goroutine. err is nil if it
+// returned.
 func (o Options) logFault(err error) {
 	if err != nil {
 		o.logger().Error("symmem: " + err.Error())

@@ -147,7 +147,7 @@ func TestSendsInVainDoNotUseUpTheTimeoutOfOthers(t *testing.T) {
 	}
 }
 
-// TestAMessageThatIsKeptIsNotLate receives a message after its sender has waited in vain once.
+// TestAMessageThatIsKeptIsNotLate receives a message after its sender has given up waiting once.
 func TestAMessageThatIsKeptIsNotLate(t *testing.T) {
 	var pushing atomic.Bool
 	var turns atomic.Int32

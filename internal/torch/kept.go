@@ -67,7 +67,7 @@ func (k *keeping) unmappedAt(address uintptr) bool {
 // covers refuses memory of buffers that were freed, in pools that are closed. With onHost the
 // memory is the host's: something else may be mapped there by now, which is not refused.
 func (k *keeping) covers(m symmem.Memory, onHost bool) error {
-	if p := k.keeper(m.Address()); p != nil {
+	if p := k.closedPoolOf(m.Address()); p != nil {
 		return p.covers(m)
 	}
 	if onHost && k.unmappedAt(m.Address()) && !sys.Readable(m.Address()) {
@@ -76,8 +76,8 @@ func (k *keeping) covers(m symmem.Memory, onHost bool) error {
 	return nil
 }
 
-// keeper finds the closed pool in whose segments an address lies.
-func (k *keeping) keeper(address uintptr) *pool {
+// closedPoolOf finds the closed pool in whose segments an address lies.
+func (k *keeping) closedPoolOf(address uintptr) *pool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	for _, p := range k.pools {

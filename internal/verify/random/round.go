@@ -265,8 +265,8 @@ func (r *round) reserve(ctx context.Context) error {
 	return p.Reserve(ctx, bytes, r.rt.World())
 }
 
-// showsTheBug reports whether a run places by address, to show wrong sums or how they are caught. It
-// has no faults, since ranks compare their buffers after one at every level.
+// showsTheBug reports whether a run places by address, to show wrong sums or how they are caught.
+// It has no faults, since ranks compare their buffers after one at every level.
 func (r *round) showsTheBug() bool { return r.config.Placement == symmem.PlaceByAddress }
 
 // trim gives idle segments back. No graph may be over them. It compares at every level, so that a

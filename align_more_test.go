@@ -1,0 +1,133 @@
+package symmem_test
+
+import (
+	"testing"
+
+	"symmem"
+)
+
+// TestAPoolThatChangesIsNotRealigned: another goroutine frees or uses a buffer after a realignment
+// has waited for the stream. The stream may still work on it, so it is not free for others.
+func TestAPoolThatChangesIsNotRealigned(t *testing.T) {
+	together(t, 1, symmem.Options{}, func(r *rank) {
+		p := r.pool()
+		a, b := r.alloc(p, 4096), r.alloc(p, 4096)
+		s, err := r.NewStream()
+		r.ok(err)
+		r.ok(p.StockSince(func() { r.alloc(p, 4096) }))
+		for name, change := range map[string]func() error{
+			"free": a.Free,
+			"use":  func() error { return b.UseOn(s) },
+		} {
+			if err := p.StockSince(func() { r.ok(change()) }); err == nil {
+				r.failf("%s: the pool is realigned", name)
+			}
+		}
+		r.ok(p.StockSince(func() {}))
+	})
+}
+
+// TestTrimWhileAGraphHoldsMemory: Trim goes on where a graph still holds on one rank what was freed
+// before the pools were realigned.
+func TestTrimWhileAGraphHoldsMemory(t *testing.T) {
+	together(t, 2, symmem.Options{}, func(r *rank) {
+		p := r.pool()
+		a := r.window(p, 4096)
+		g := r.split(r.World(), 0)
+		var graph *symmem.Graph
+		if r.Rank() == 0 {
+			graph = r.capture(func(s *symmem.Stream) { r.ok(a.UseOn(s)) })
+		}
+		r.ok(a.Free())
+		g.Abort()
+		r.is(g.Err(), symmem.ErrAborted)
+		r.split(r.World(), 0)
+		for range 2 {
+			r.ok(p.Trim(r.ctx, 0))
+			r.sums(r.World(), r.window(p, 4096))
+		}
+		if graph != nil {
+			r.ok(graph.Close())
+		}
+		r.ok(r.World().Check(r.ctx))
+	})
+}
+
+// TestReserveAfterAFault: pools hold other segments on each rank when the ranks reserve memory, and
+// what is reserved then is kept for its stream.
+func TestReserveAfterAFault(t *testing.T) {
+	const size = 8 << 20
+	for _, unaware := range []bool{false, true} {
+		capacity := int64(2 * size)
+		if unaware {
+			capacity += size // what rank 1 reserves first is not reserved once pools are realigned
+		}
+		together(t, 2, symmem.Options{}, func(r *rank) {
+			p, err := r.NewPool(symmem.PoolOptions{
+				Domain: r.World(), FirstSegment: size, Capacity: capacity,
+			})
+			r.ok(err)
+			a := r.window(p, size)
+			g := r.split(r.World(), 0)
+			if r.Rank() == 0 {
+				b, err := p.Alloc(size)
+				r.ok(err)
+				r.ok(b.Free())
+			}
+			r.ok(a.Free())
+			if r.Rank() == 0 || !unaware {
+				g.Abort()
+				r.is(g.Err(), symmem.ErrAborted)
+			}
+			s, err := r.NewStream()
+			r.ok(err)
+			r.ok(p.ReserveOn(r.ctx, s, size, r.World()))
+			other, err := r.NewStream()
+			r.ok(err)
+			for err == nil {
+				_, err = p.AllocOn(other, size/2)
+			}
+			r.is(err, symmem.ErrOutOfMemory)
+			c, err := p.AllocOn(s, size)
+			r.ok(err)
+			r.sums(r.World(), c)
+			r.ok(r.World().Check(r.ctx))
+		})
+	}
+}
+
+// TestAGroupThatIsMadeBesideACapture: its Register tells all ranks that the pools are not realigned
+// yet.
+func TestAGroupThatIsMadeBesideACapture(t *testing.T) {
+	together(t, 2, symmem.Options{}, func(r *rank) {
+		p := r.pool()
+		a := r.window(p, 4096)
+		g := r.split(r.World(), 0)
+		r.ok(a.Free())
+		if r.Rank() == 0 {
+			b, err := p.Alloc(1 << 20) // which rank 1 never makes
+			r.ok(err)
+			r.ok(b.Free())
+		}
+		g.Abort()
+		r.is(g.Err(), symmem.ErrAborted)
+		s, err := r.NewStream()
+		r.ok(err)
+		if r.Rank() == 0 {
+			r.ok(s.BeginCapture())
+		}
+		g = r.split(r.World(), 0)
+		for range 2 {
+			r.is(p.Register(r.ctx, g), symmem.ErrCapturing)
+		}
+		if r.Rank() == 0 {
+			graph, err := s.EndCapture()
+			r.ok(err)
+			r.ok(graph.Close())
+		}
+		r.ok(r.World().Agree(r.ctx, "the capture has ended", 1))
+		r.ok(p.Register(r.ctx, g))
+		r.sums(g, r.window(p, 4096))
+		r.ok(r.World().Check(r.ctx))
+	})
+}
