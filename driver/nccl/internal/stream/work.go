@@ -111,14 +111,17 @@ func (s *Stream) captureHost(work func()) error {
 	return s.gpu.CUDA.StreamWaitValue(s.CUDA, word.Address(), 1, cuda.WaitEqual)
 }
 
-// run does the work of a host function and lets its stream go on.
+// run does the work of a host function, on a goroutine that was started for it, and then lets the
+// stream continue.
 func (s *Stream) run(work func(), done *gpu.Word, value uint32) {
 	s.streams.Order.Load()
-	if err := driver.Guard("work on a stream", work); err != nil {
-		s.faults.add(err)
-	}
-	s.streams.Order.Add(1)
-	done.Set(value)
+	driver.GuardHere("work on a stream", work, func(err error) {
+		if err != nil {
+			s.faults.add(err)
+		}
+		s.streams.Order.Add(1)
+		done.Set(value)
+	})
 }
 
 // Record records the event. In a capture it does so for each launch of the graph, after all
