@@ -14,16 +14,16 @@ func TestAPoolThatChangesIsNotRealigned(t *testing.T) {
 		a, b := r.alloc(p, 4096), r.alloc(p, 4096)
 		s, err := r.NewStream()
 		r.ok(err)
-		r.ok(p.StockSince(func() { r.alloc(p, 4096) }))
+		r.ok(symmem.StockSince(p, func() { r.alloc(p, 4096) }))
 		for name, change := range map[string]func() error{
 			"free": a.Free,
 			"use":  func() error { return b.UseOn(s) },
 		} {
-			if err := p.StockSince(func() { r.ok(change()) }); err == nil {
+			if err := symmem.StockSince(p, func() { r.ok(change()) }); err == nil {
 				r.failf("%s: the pool is realigned", name)
 			}
 		}
-		r.ok(p.StockSince(func() {}))
+		r.ok(symmem.StockSince(p, func() {}))
 	})
 }
 

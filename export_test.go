@@ -207,7 +207,7 @@ func requestOf(c *Call) request {
 
 // StockSince lists what the pool holds, as a realignment does after it has waited for the streams;
 // meanwhile is what other goroutines do during the wait.
-func (p *Pool) StockSince(meanwhile func()) error {
+func StockSince(p *Pool, meanwhile func()) error {
 	before := p.mark()
 	meanwhile()
 	_, err := suspectPool{p}.takeStock(before)
