@@ -180,6 +180,7 @@ func TestACancelledContextEndsAWait(t *testing.T) {
 }
 
 func TestRanksThatJoinWithOtherListsGetAnError(t *testing.T) {
+	t.Parallel()
 	for name, lists := range map[string][][]int{
 		"another order":           {{0, 1, 2}, {1, 0, 2}, {0, 1, 2}},
 		"one of them knows fewer": {{0, 1}, {0, 1, 2}, {0, 1, 2}},

@@ -116,7 +116,7 @@ func ranksKey(id string, rank int) string {
 func (rt *Runtime) announceRanks(ctx context.Context, id string, ranks []int) error {
 	err := rt.store.Set(ctx, ranksKey(id, rt.rank), []byte(fmt.Sprint(ranks)))
 	if err != nil {
-		return nil // joining the group reports the cause
+		return nil //nolint:nilerr // Joining the group reports the cause.
 	}
 	return rt.compareRanks(ctx, id, ranks, slices.Min(ranks))
 }

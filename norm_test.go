@@ -211,7 +211,7 @@ func TestANormOfManyRowsReadsPeersBuffers(t *testing.T) {
 		a.Weight = r.alloc(r.pool, 2*hidden).Memory()
 		r.fill(a.Input, func(i int) float32 { return float32(i%7 + r.Rank()) })
 		r.fill(a.Residual, func(i int) float32 { return float32(i % 5) })
-		r.fill(a.Weight, func(i int) float32 { return 1 })
+		r.fill(a.Weight, func(int) float32 { return 1 })
 		r.ok(r.World().AllReduceRMSNorm(r.ctx, *a, nil))
 		for i, got := range r.numbers(a.Residual) {
 			if want := float32(2*(i%7) + 1 + i%5); got != want {

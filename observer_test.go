@@ -111,7 +111,9 @@ func TestALateHookThatDoesNotReturnIsLogged(t *testing.T) {
 			}
 			together(t, 2, o, func(r *rank) {
 				if r.Rank() == 0 {
-					for !strings.Contains(<-logged, "Options.OnLate "+what) {
+					text := ""
+					for !strings.Contains(text, "Options.OnLate "+what) {
+						text = <-logged
 					}
 				}
 				r.ok(r.World().Check(r.ctx))

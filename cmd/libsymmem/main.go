@@ -25,7 +25,8 @@ import (
 var library = newLibrary()
 
 func newLibrary() *torch.Library {
-	sys.ShareSockets(unsafe.Slice((*uint64)(&C.symmem_sockets[0]), C.SYMMEM_SOCKETS))
+	sockets := (*uint64)(unsafe.Pointer(&C.symmem_sockets))
+	sys.ShareSockets(unsafe.Slice(sockets, C.SYMMEM_SOCKETS))
 	return torch.New(
 		(*torch.Words)(unsafe.Pointer(&C.symmem_words)),
 		func(text string) { fmt.Fprintln(os.Stderr, text) },

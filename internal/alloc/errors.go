@@ -28,6 +28,8 @@ var (
 	ErrFreed = errors.New("block was freed")
 	// ErrNotPinned means an Unpin without a Pin.
 	ErrNotPinned = errors.New("block is not pinned")
+	// ErrDeferred means that a Core cannot be rebuilt while blocks are deferred.
+	ErrDeferred = errors.New("a freed block waits for a stream")
 )
 
 // OutOfMemoryError says that a request fits neither the free memory of its stream nor what may

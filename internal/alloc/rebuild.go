@@ -2,13 +2,9 @@ package alloc
 
 import (
 	"cmp"
-	"errors"
 	"fmt"
 	"slices"
 )
-
-// ErrDeferred means that a Core cannot be rebuilt while blocks are deferred.
-var ErrDeferred = errors.New("a freed block waits for a stream")
 
 // Extent describes a segment in an Inventory. A trimmed segment has 0 bytes.
 type Extent struct {
@@ -356,8 +352,10 @@ func (c rebuilder) lay(ordinal int32, held []heldBlock, kept []Range) {
 	s.home &= 1 // stream 0
 	owners := c.ownersOf(s, held)
 	below := uint32(0)
-	for first, end := 0, 0; first < len(owners); first = end {
-		for end = first; end < len(owners) && owners[end] == owners[first]; end++ {
+	for first := 0; first < len(owners); {
+		end := first + 1
+		for end < len(owners) && owners[end] == owners[first] {
+			end++
 		}
 		r := c.open(ordinal, owners[first])
 		if below == 0 {
@@ -369,7 +367,7 @@ func (c rebuilder) lay(ordinal int32, held []heldBlock, kept []Range) {
 			ordinal, int64(first) * spanBytes,
 			min(int64(end)*spanBytes, s.bytes) - int64(first)*spanBytes,
 		}, held, kept)
-		below = r
+		below, first = r, end
 	}
 }
 
@@ -411,11 +409,12 @@ func (c rebuilder) open(ordinal int32, owner uint32) uint32 {
 // fill creates the blocks of a region in a range, and returns the held blocks after the range.
 func (c rebuilder) fill(r uint32, in Range, held []heldBlock, kept []Range) []heldBlock {
 	for at := in.Offset; at < in.end(); {
-		end, id := in.end(), uint32(0)
+		end := in.end()
 		if len(held) > 0 {
 			end = min(end, held[0].Offset)
 		}
 		keep, until := within(kept, in.Segment, at)
+		var id uint32
 		if end == at {
 			id, end, held = held[0].id, c.cut(held[0]), held[1:]
 		} else {

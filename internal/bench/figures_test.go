@@ -18,7 +18,9 @@ func TestAPathThatIsSlowerThanPlainMissesItsBar(t *testing.T) {
 		{"slower", symmem.PathDirect, []float64{100, 100, 100}, []float64{103, 103, 103}, true},
 		{
 			"slower in two of three neighbours while the machine became faster", symmem.PathWindow,
-			[]float64{300, 200, 100}, []float64{310, 150, 110}, true,
+			[]float64{300, 200, 100},
+			[]float64{310, 150, 110},
+			true,
 		},
 		{"plain itself", symmem.PathPlain, []float64{100, 100, 100}, []float64{110, 110, 110}, false},
 	} {

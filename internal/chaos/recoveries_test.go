@@ -37,7 +37,7 @@ type recoveryFault int
 
 const (
 	// aborted: a rank aborts the group instead of a call, and makes no more.
-	aborted recoveryFault = iota
+	aborted recoveryFault = iota //nolint:unused // It is the zero value.
 	// abortedSoon: it aborts the group at some time after that, from another goroutine.
 	abortedSoon
 	// cancelled: its context ends while it registers memory.

@@ -137,13 +137,13 @@ func (v *supervisor) signaled(s syscall.Signal) order {
 	if v.outside == 0 {
 		v.outside = s
 	}
-	switch s {
-	case syscall.SIGINT:
-		v.interrupts++
-	case syscall.SIGPIPE:
+	if s == syscall.SIGPIPE {
 		o := v.signaled(syscall.SIGTERM)
 		o.message = "their output has no reader any more: SIGTERM"
 		return o
+	}
+	if s == syscall.SIGINT {
+		v.interrupts++
 	}
 	if v.interrupts > 1 {
 		return v.kill()

@@ -55,7 +55,7 @@ type terms struct {
 // scaled terms, whose sum does not overflow.
 func mean[T float32 | float64](terms *terms, sum T, i int) T {
 	n := T(len(terms.srcs))
-	if sum-sum == 0 { // neither infinite nor a NaN
+	if difference := sum - sum; difference == 0 { //nolint:gocritic // Not so if infinite or NaN.
 		return sum / n
 	}
 	scale := 1 / T(int(1)<<bits.Len(uint(len(terms.srcs)-1)))
@@ -74,7 +74,8 @@ func scaledSum[T float32 | float64](terms *terms, srcs []unsafe.Pointer, i int, 
 	}
 	var sum T
 	for r, src := range srcs {
-		product := T(value[T](terms.t, src, i) * scale) // the conversion prevents a fused addition
+		// The conversion prevents a fused addition.
+		product := T(value[T](terms.t, src, i) * scale) //nolint:unconvert // See above.
 		if r == 0 {
 			sum = product
 		} else {

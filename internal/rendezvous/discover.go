@@ -180,7 +180,7 @@ func identify(e *environment, w *World) (err error) {
 		if w.RunID = e.value("PMIX_NAMESPACE"); w.RunID == "" {
 			w.RunID = e.value("OMPI_MCA_ess_base_jobid")
 		}
-	case SourceOptions, SourceMPICH, SourceSlurm, SourceAlone:
+	case SourceLaunch, SourceOptions, SourceMPICH, SourceSlurm, SourceAlone:
 	}
 	return err
 }
