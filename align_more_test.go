@@ -96,8 +96,8 @@ func TestReserveAfterAFault(t *testing.T) {
 	}
 }
 
-// TestAGroupThatIsMadeBesideACapture: its Register tells all ranks that the pools are not realigned
-// yet.
+// TestAGroupThatIsMadeBesideACapture expects ErrCapturing from Register on all ranks until the
+// capture ends and the pools can be realigned.
 func TestAGroupThatIsMadeBesideACapture(t *testing.T) {
 	together(t, 2, symmem.Options{}, func(r *rank) {
 		p := r.pool()

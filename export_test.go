@@ -206,7 +206,7 @@ func requestOf(c *Call) request {
 }
 
 // StockSince lists what the pool holds, as a realignment does after it has waited for the streams;
-// meanwhile is what other goroutines do during the wait.
+// meanwhile stands for calls of other goroutines during the wait.
 func StockSince(p *Pool, meanwhile func()) error {
 	before := p.mark()
 	meanwhile()

@@ -67,7 +67,7 @@ func beFirst() int {
 	return 0
 }
 
-// captureFirst captures and replays the first call of each operation, in a group of its own.
+// captureFirst makes a new group for each operation, and captures and replays its first call there.
 func captureFirst(ctx context.Context, rt *symmem.Runtime) error {
 	pool, err := rt.NewPool(symmem.PoolOptions{})
 	if err != nil {

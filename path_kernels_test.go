@@ -1,6 +1,7 @@
 package symmem_test
 
 import (
+	"fmt"
 	"maps"
 	"os"
 	"slices"
@@ -60,7 +61,7 @@ func softGPURuns(t *testing.T) func(kernel string) uint64 {
 		count, found = library.Find("softgpu_runs")
 	}
 	if !found {
-		t.Skip("not supported here: only the software GPU counts launches by name")
+		t.Skip(fmt.Errorf("counting launches by name, on a real GPU: %w", symmem.ErrUnsupported))
 	}
 	return func(kernel string) uint64 {
 		name := append([]byte(kernel), 0)

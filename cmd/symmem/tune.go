@@ -194,7 +194,7 @@ func (f *tuneFlags) rank(cmd *cobra.Command, world rendezvous.World) error {
 		if tuned == nil || len(tuned.Rules) == 0 || world.Rank != 0 {
 			return err
 		}
-		// What was measured until then is shown, and not written.
+		// Print the times measured before the interrupt, but write no table.
 		file, _ := f.file(tuned.Device, tuned.Ranks)
 		return errors.Join(err, f.print(cmd.OutOrStdout(), tuned, file, false))
 	}
