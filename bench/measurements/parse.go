@@ -10,8 +10,8 @@ import (
 	"strconv"
 	"strings"
 
+	"symmem/bench/report"
 	"symmem/bench/results"
-	"symmem/internal/bench"
 )
 
 // parse makes a table of what "symmem bench --json" or "go test -bench" has printed.
@@ -52,13 +52,13 @@ func (t *table) result() (*results.Result, error) {
 
 // ofReport makes a row of each result of a report.
 func ofReport(text []byte) (*results.Result, error) {
-	var report bench.Report
-	if err := json.Unmarshal(text, &report); err != nil {
+	var decoded report.Report
+	if err := json.Unmarshal(text, &decoded); err != nil {
 		return nil, fmt.Errorf("decoding a report of symmem bench: %w", err)
 	}
 	t := &table{}
-	for i := range report.Results {
-		r := &report.Results[i]
+	for i := range decoded.Results {
+		r := &decoded.Results[i]
 		t.rows = append(t.rows, map[string]any{})
 		t.set("name", r.Name)
 		for _, name := range slices.Sorted(maps.Keys(r.Params)) {

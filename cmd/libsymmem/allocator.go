@@ -8,7 +8,7 @@ import (
 	"os"
 	"unsafe"
 
-	"symmem/internal/torch"
+	"symmem/cmd/libsymmem/internal/binding"
 )
 
 // allocated returns what an allocator function returns: null for a failure.
@@ -31,7 +31,7 @@ func goTorchAlloc(
 
 //export goTorchFree
 func goTorchFree(address unsafe.Pointer) {
-	err := torch.Recovering(func() error {
+	err := binding.Recovering(func() error {
 		if !library.IsOpen() {
 			return nil // the memory went with Close
 		}
@@ -39,7 +39,7 @@ func goTorchFree(address unsafe.Pointer) {
 	})
 	if err != nil {
 		result(err)
-		(*torch.Words)(unsafe.Pointer(&C.symmem_words)).Refused.Add(1)
+		(*binding.Words)(unsafe.Pointer(&C.symmem_words)).Refused.Add(1)
 	}
 }
 
@@ -60,12 +60,12 @@ func goPlugAlloc(
 
 //export goPlugRegister
 func goPlugRegister(comm C.uintptr_t) C.int {
-	err := torch.Recovering(func() error { return library.PlugRegister(uintptr(comm)) })
+	err := binding.Recovering(func() error { return library.PlugRegister(uintptr(comm)) })
 	if err != nil {
 		result(err)
 		fmt.Fprintf(os.Stderr, "symmem: registering with communicator %#x: %v\n", comm, err)
 	}
-	return C.int(torch.PlugResult(err))
+	return C.int(binding.PlugResult(err))
 }
 
 //export goPlugForget

@@ -8,12 +8,12 @@ import (
 	"unsafe"
 
 	"symmem"
-	"symmem/internal/torch"
+	"symmem/cmd/libsymmem/internal/binding"
 )
 
 // guarded makes a call and notes its error for the thread. A panic must not cross into C.
 func guarded(call func() error) C.int {
-	return result(torch.Recovering(call))
+	return result(binding.Recovering(call))
 }
 
 type integer interface {
@@ -39,8 +39,8 @@ func result(err error) C.int {
 	if err == nil {
 		return C.SYMMEM_OK
 	}
-	code := torch.CodeOf(err)
-	text, detail := code.Words(err), torch.Detail(code, err)
+	code := binding.CodeOf(err)
+	text, detail := code.Words(err), binding.Detail(code, err)
 	C.symmem_note_error(C.int(code),
 		C.size_t(len(text)), (*C.char)(unsafe.Pointer(unsafe.StringData(text))),
 		C.size_t(len(detail)), (*C.char)(unsafe.Pointer(unsafe.StringData(detail))))

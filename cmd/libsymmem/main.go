@@ -17,18 +17,18 @@ import (
 	"os"
 	"unsafe"
 
+	"symmem/cmd/libsymmem/internal/binding"
 	"symmem/internal/sys"
-	"symmem/internal/torch"
 )
 
 // library is the one of the process.
 var library = newLibrary()
 
-func newLibrary() *torch.Library {
+func newLibrary() *binding.Library {
 	sockets := (*uint64)(unsafe.Pointer(&C.symmem_sockets))
 	sys.ShareSockets(unsafe.Slice(sockets, C.SYMMEM_SOCKETS))
-	return torch.New(
-		(*torch.Words)(unsafe.Pointer(&C.symmem_words)),
+	return binding.New(
+		(*binding.Words)(unsafe.Pointer(&C.symmem_words)),
 		func(text string) { fmt.Fprintln(os.Stderr, text) },
 	)
 }

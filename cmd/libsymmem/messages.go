@@ -8,7 +8,7 @@ import (
 	"unsafe"
 
 	"symmem"
-	"symmem/internal/torch"
+	"symmem/cmd/libsymmem/internal/binding"
 )
 
 //export goMessage
@@ -17,7 +17,7 @@ func goMessage(
 	buffer unsafe.Pointer, from *C.int32_t, stream C.uint64_t, site C.uint32_t,
 ) C.int {
 	return guarded(func() error {
-		c := &torch.Call{
+		c := &binding.Call{
 			Operation: int(operation), Count: int64(count), Type: int(dataType), Root: int(peer),
 			Tag: int(tag), Stream: uintptr(stream), Site: uint32(site),
 			// The operation uses one of them.
@@ -42,7 +42,7 @@ func goAllToAllV(
 		if ranks == 0 || ranks > maxRanks {
 			return fmt.Errorf("splits for %d ranks: %w", ranks, symmem.ErrInvalid)
 		}
-		return library.Do(uint64(group), &torch.Call{
+		return library.Do(uint64(group), &binding.Call{
 			Operation: C.SYMMEM_ALL_TO_ALL_V, Type: int(dataType), Send: uintptr(send),
 			Recv: uintptr(recv), Stream: uintptr(stream), Site: uint32(site),
 			Splits: &symmem.Splits{

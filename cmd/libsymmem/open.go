@@ -8,7 +8,7 @@ import (
 	"strings"
 	"unsafe"
 
-	"symmem/internal/torch"
+	"symmem/cmd/libsymmem/internal/binding"
 )
 
 //export goOpen
@@ -55,7 +55,7 @@ func goCallSites() C.int { return truth(library.CallSites) }
 // truth is 1 or 0.
 func truth(ask func() bool) C.int {
 	answer := false
-	if torch.Recovering(func() error { answer = ask(); return nil }) != nil || !answer {
+	if binding.Recovering(func() error { answer = ask(); return nil }) != nil || !answer {
 		return 0
 	}
 	return 1

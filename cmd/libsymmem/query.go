@@ -6,7 +6,7 @@ import "C"
 import (
 	"unsafe"
 
-	"symmem/internal/torch"
+	"symmem/cmd/libsymmem/internal/binding"
 )
 
 //export goIsSymmetric
@@ -30,7 +30,7 @@ func goWindows(
 		}
 		fits := min(len(windows), int(min(capacity, 1<<30)))
 		if fits > 0 {
-			copy(unsafe.Slice((*torch.Window)(unsafe.Pointer(pairs)), fits), windows)
+			copy(unsafe.Slice((*binding.Window)(unsafe.Pointer(pairs)), fits), windows)
 		}
 		*count = C.size_t(len(windows))
 		return nil
@@ -50,7 +50,7 @@ func goExplain(
 	size C.size_t, text *C.char, length *C.size_t,
 ) C.int {
 	return give(size, text, length, func() (string, error) {
-		return library.Explain(uint64(group), &torch.Call{
+		return library.Explain(uint64(group), &binding.Call{
 			Operation: int(operation), Count: int64(count), Type: int(dataType),
 			Send: uintptr(send), Recv: uintptr(recv),
 		})

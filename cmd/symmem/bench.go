@@ -8,7 +8,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"symmem/internal/bench"
+	"symmem/cmd/symmem/internal/bench"
 )
 
 const benchLong = `bench measures symmem against baselines that run in turns with it.

@@ -12,12 +12,12 @@ import (
 	"github.com/spf13/pflag"
 
 	"symmem"
-	"symmem/internal/bench"
-	"symmem/internal/proof"
+	"symmem/bench/report"
+	"symmem/cmd/symmem/internal/bench"
+	"symmem/cmd/symmem/internal/proof"
+	"symmem/driver"
 	"symmem/internal/reduce"
 	"symmem/internal/rendezvous"
-
-	"symmem/driver"
 )
 
 const benchCollectiveLong = `collective measures collectives between processes, as nccl-tests does.
@@ -264,21 +264,21 @@ func (f *collectiveFlags) rank(
 	}
 	fmt.Fprintf(text.W, "# symmem bench collective: %d ranks, %s path, check %s, round trip %.0f ns\n",
 		world.Size, f.config.Path, f.check, before)
-	report, wrong, err := f.rows(ctx, text)
+	rep, wrong, err := f.rows(ctx, text)
 	if err != nil {
-		report.Error, report.RoundTrip = err.Error(), bench.NewTrips(before, before)
-		return errors.Join(err, f.finish(out, text, report))
+		rep.Error, rep.RoundTrip = err.Error(), report.NewTrips(before, before)
+		return errors.Join(err, f.finish(out, text, rep))
 	}
 	after, err := p.RoundTrip()
-	report.RoundTrip = bench.NewTrips(before, after)
+	rep.RoundTrip = report.NewTrips(before, after)
 	err = errors.Join(err, f.prove.Write(text.W, "# "))
-	if err := errors.Join(err, f.finish(out, text, report)); err != nil {
+	if err := errors.Join(err, f.finish(out, text, rep)); err != nil {
 		return err
 	}
 	if wrong > 0 && world.Rank == 0 {
 		return exitWith(exitWrong, fmt.Errorf("wrong elements: %.0f", wrong))
 	}
-	if missed := report.Missed(); f.enforce && len(missed) > 0 && world.Rank == 0 {
+	if missed := rep.Missed(); f.enforce && len(missed) > 0 && world.Rank == 0 {
 		return exitWith(exitWrong, errors.New(strings.Join(missed, "; ")))
 	}
 	return nil
@@ -287,13 +287,13 @@ func (f *collectiveFlags) rank(
 // rows measures and writes the rows, and counts what was wrong.
 func (f *collectiveFlags) rows(
 	ctx context.Context, text *bench.NCCLTests,
-) (report *bench.Report, wrong float64, err error) {
+) (rep *report.Report, wrong float64, err error) {
 	c := &f.config
-	report = bench.NewReport("collective")
+	rep = bench.NewReport("collective")
 	err = c.Run(ctx, func(r *bench.Row) error {
 		for _, half := range r.Halves {
 			if half != nil {
-				report.Results = append(report.Results, *half)
+				rep.Results = append(rep.Results, *half)
 				wrong += half.Counts["wrong"]
 			}
 		}
@@ -301,13 +301,13 @@ func (f *collectiveFlags) rows(
 		return text.Row(c, r)
 	})
 	if c.Compare {
-		report.NoteWorst()
+		rep.NoteWorst()
 	}
-	return report, wrong, err
+	return rep, wrong, err
 }
 
 // finish writes what comes after the rows.
-func (f *collectiveFlags) finish(out io.Writer, text *bench.NCCLTests, r *bench.Report) error {
+func (f *collectiveFlags) finish(out io.Writer, text *bench.NCCLTests, r *report.Report) error {
 	if f.json {
 		return writeJSON(out, r)
 	}
@@ -315,12 +315,12 @@ func (f *collectiveFlags) finish(out io.Writer, text *bench.NCCLTests, r *bench.
 		return err
 	}
 	if f.config.Compare {
-		if err := r.PathTable(out); err != nil {
+		if err := bench.PathTable(out, r); err != nil {
 			return err
 		}
 	}
 	if len(f.config.Checks) > 1 {
-		if err := r.CheckTable(out); err != nil {
+		if err := bench.CheckTable(out, r); err != nil {
 			return err
 		}
 	}

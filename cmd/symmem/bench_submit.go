@@ -3,12 +3,13 @@ package main
 import (
 	"errors"
 	"fmt"
+	"io"
 	"strings"
 
 	"github.com/spf13/cobra"
 
 	"symmem"
-	"symmem/internal/bench"
+	"symmem/cmd/symmem/internal/bench"
 	"symmem/internal/rendezvous"
 )
 
@@ -106,7 +107,9 @@ func (f *submitFlags) rank(cmd *cobra.Command, w rendezvous.World) error {
 	if err != nil {
 		return exitWith(exitUsage, fmt.Errorf("measuring: %w", err))
 	}
-	if err := writeReport(cmd.OutOrStdout(), f.json, report, report.SubmitTable); err != nil {
+	if err := writeReport(cmd.OutOrStdout(), f.json, report, func(w io.Writer) error {
+		return bench.SubmitTable(w, report)
+	}); err != nil {
 		return exitWith(exitUsage, err)
 	}
 	if missed := report.Missed(); f.enforce && len(missed) > 0 {

@@ -11,7 +11,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"symmem"
-	"symmem/internal/doctor"
+	"symmem/cmd/symmem/internal/doctor"
 	"symmem/internal/nccl"
 	"symmem/internal/rendezvous"
 )

@@ -11,7 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"symmem/internal/doctor"
+	"symmem/cmd/symmem/internal/doctor"
 	"symmem/internal/launch"
 	"symmem/internal/rendezvous"
 )

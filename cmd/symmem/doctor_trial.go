@@ -6,10 +6,10 @@ import (
 	"time"
 
 	"symmem"
-	"symmem/internal/doctor"
-	"symmem/internal/proof"
+	"symmem/cmd/symmem/internal/doctor"
+	"symmem/cmd/symmem/internal/proof"
+	"symmem/cmd/symmem/internal/workload"
 	"symmem/internal/rendezvous"
-	"symmem/internal/workload"
 )
 
 // trialSizes are the sizes of the trial in bytes, for latency and for bandwidth, and how many

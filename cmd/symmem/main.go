@@ -29,15 +29,15 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 	if err == nil && out.err != nil {
 		err = fmt.Errorf("writing to standard output: %w", out.err)
 	}
-	code := report(stderr, cmd, err)
+	code := reportError(stderr, cmd, err)
 	if code == exitUsage && err != nil && !out.written && wantsJSON(cmd, args) {
 		writeFailure(stdout, code, err)
 	}
 	return code
 }
 
-// report prints an error that was not printed where it arose, and returns its exit code.
-func report(stderr io.Writer, cmd *cobra.Command, err error) int {
+// reportError prints an error that was not printed where it arose, and returns its exit code.
+func reportError(stderr io.Writer, cmd *cobra.Command, err error) int {
 	if err == nil {
 		return exitOK
 	}

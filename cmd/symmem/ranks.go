@@ -16,7 +16,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"symmem"
-	"symmem/internal/bench"
+	"symmem/cmd/symmem/internal/bench"
 	"symmem/internal/launch"
 	"symmem/internal/rendezvous"
 	"symmem/internal/sys"

@@ -13,7 +13,7 @@ import (
 	"syscall"
 
 	"symmem"
-	"symmem/internal/doctor"
+	"symmem/cmd/symmem/internal/doctor"
 	"symmem/internal/launch"
 	"symmem/internal/mps"
 )

@@ -7,7 +7,7 @@ import (
 	"syscall"
 	"testing"
 
-	"symmem/internal/doctor"
+	"symmem/cmd/symmem/internal/doctor"
 	"symmem/internal/mps/mpstest"
 	"symmem/internal/sys/systest"
 )

@@ -11,7 +11,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"symmem/internal/bench"
+	"symmem/cmd/symmem/internal/bench"
 	"symmem/internal/reduce"
 	"symmem/internal/rendezvous"
 )

@@ -8,10 +8,10 @@ import (
 	"github.com/spf13/pflag"
 
 	"symmem"
-	"symmem/internal/proof"
+	"symmem/cmd/symmem/internal/proof"
+	"symmem/cmd/symmem/internal/verify"
+	"symmem/cmd/symmem/internal/verify/random"
 	"symmem/internal/rendezvous"
-	"symmem/internal/verify"
-	"symmem/internal/verify/random"
 )
 
 const verifyLong = "" +

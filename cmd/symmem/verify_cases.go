@@ -11,8 +11,8 @@ import (
 	"github.com/spf13/pflag"
 
 	"symmem"
+	"symmem/cmd/symmem/internal/verify"
 	"symmem/internal/rendezvous"
-	"symmem/internal/verify"
 )
 
 // parseCases checks the flags of the cases.

@@ -10,9 +10,9 @@ import (
 	"github.com/spf13/pflag"
 
 	"symmem"
-	"symmem/internal/doctor"
+	"symmem/cmd/symmem/internal/doctor"
+	"symmem/cmd/symmem/internal/verify/random"
 	"symmem/internal/rendezvous"
-	"symmem/internal/verify/random"
 )
 
 // parseRandom checks the flags of random programs.

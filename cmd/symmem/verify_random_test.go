@@ -6,9 +6,9 @@ import (
 	"strings"
 	"testing"
 
-	"symmem/internal/bench"
+	"symmem/bench/report"
+	"symmem/cmd/symmem/internal/verify/random"
 	"symmem/internal/softgpu"
-	"symmem/internal/verify/random"
 )
 
 // softly lets the commands of a test find the software GPU.
@@ -95,15 +95,15 @@ func TestOnTheSoftwareGPU(t *testing.T) {
 }
 
 // measured runs a bench on two ranks of the nccl backend and reads its report.
-func measured(t *testing.T, args ...string) (report bench.Report) {
+func measured(t *testing.T, args ...string) (decoded report.Report) {
 	t.Helper()
 	args = append([]string{"bench"}, args...)
 	code, stdout, stderr := symmemRun(t, append(args, "--backend=nccl", "--quick", "--json")...)
 	if code != exitOK {
 		t.Fatalf("exit code %d\n%s", code, stderr)
 	}
-	if err := json.Unmarshal([]byte(stdout), &report); err != nil {
+	if err := json.Unmarshal([]byte(stdout), &decoded); err != nil {
 		t.Fatalf("%v:\n%s", err, stdout)
 	}
-	return report
+	return decoded
 }

@@ -13,9 +13,9 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"symmem/cmd/symmem/internal/verify"
 	"symmem/internal/launch"
 	"symmem/internal/sys/systest"
-	"symmem/internal/verify"
 )
 
 // symmemRun runs the command and returns its exit code.
@@ -73,7 +73,7 @@ func TestEveryLevelThatChecksReportsTheSameFirstEvent(t *testing.T) {
 	if diff := cmp.Diff(every.Divergence, late.Divergence); diff != "" {
 		t.Error(diff)
 	}
-	if everyText != lateText || !strings.Contains(everyText, "internal/verify/run.go:") {
+	if everyText != lateText || !strings.Contains(everyText, "cmd/symmem/internal/verify/run.go:") {
 		t.Errorf("texts:\n%s\n%s", everyText, lateText)
 	}
 }

@@ -12,6 +12,9 @@ import (
 	"testing"
 )
 
+// binding implements the C interface.
+const binding = "cmd/libsymmem/internal/binding"
+
 // place is one that has to know every entry of an extension point: a declaration of a package, or a
 // whole file that is not Go.
 type place struct {
@@ -81,7 +84,7 @@ var points = []point{
 			{in: "internal/nccl", name: "Int8"},
 			{in: "driver/nccl", name: "dataTypes"},
 			{in: "driver/nccl/kernels", name: "types"},
-			{in: "internal/torch", name: "types"},
+			{in: binding, name: "types"},
 			{in: "cmd/libsymmem/symmem.h", spelled: upper},
 			{in: "python/src/symmem/_constants.py", spelled: upper},
 		},
@@ -114,7 +117,7 @@ var points = []point{
 				"Send": "has one path", "Recv": "has one path", "Barrier": "has no size",
 				"AllReduceRMSNorm": "has one path", "AllToAllV": "has one path",
 			}},
-			{in: "internal/torch", name: "operations", spelled: withOp, exempt: map[string]string{
+			{in: binding, name: "operations", spelled: withOp, exempt: map[string]string{
 				"AllReduceRMSNorm": byNorm,
 			}},
 			{in: "cmd/libsymmem/symmem.h", spelled: screaming, exempt: map[string]string{
@@ -150,8 +153,8 @@ var points = []point{
 				"Sum": byKind,
 			}},
 			{in: ".", name: "Sum"},
-			{in: "internal/workload", name: "Pattern.reduced"},
-			{in: "internal/torch", name: "reductions"},
+			{in: "cmd/symmem/internal/workload", name: "Pattern.reduced"},
+			{in: binding, name: "reductions"},
 			{in: "cmd/libsymmem/symmem.h", spelled: upper},
 			{in: "python/src/symmem/_constants.py", spelled: upper},
 			{in: "python/src/symmem/_torch.py", spelled: upper},

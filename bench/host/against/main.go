@@ -21,7 +21,7 @@ import (
 	"path/filepath"
 	"strconv"
 
-	"symmem/internal/bench"
+	"symmem/bench/report"
 )
 
 // config says what is compared.
@@ -132,26 +132,26 @@ func (c *config) measure(ctx context.Context, program string, which int, t *tabl
 		{"submit", "--ranks", ranks, "--check", "every"},
 	} {
 		args = append(args, "--batches", batches, "--backend", "host", "--json")
-		report, err := report(ctx, program, args)
+		r, err := runBench(ctx, program, args)
 		if err != nil {
 			return err
 		}
-		for i := range report.Results {
-			t.add(which, &report.Results[i])
+		for i := range r.Results {
+			t.add(which, &r.Results[i])
 		}
 	}
 	return nil
 }
 
-// report runs one bench.
-func report(ctx context.Context, program string, args []string) (*bench.Report, error) {
+// runBench runs one benchmark and decodes its report.
+func runBench(ctx context.Context, program string, args []string) (*report.Report, error) {
 	cmd := exec.CommandContext(ctx, program, append([]string{"bench"}, args...)...)
 	var out, errs bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &errs
 	if err := cmd.Run(); err != nil {
 		return nil, fmt.Errorf("%v: %w\n%s", cmd.Args, err, &errs)
 	}
-	r := &bench.Report{}
+	r := &report.Report{}
 	if err := json.Unmarshal(out.Bytes(), r); err != nil {
 		return nil, fmt.Errorf("%v: decoding the report: %w", cmd.Args, err)
 	}

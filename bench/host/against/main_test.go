@@ -6,19 +6,19 @@ import (
 	"slices"
 	"testing"
 
-	"symmem/internal/bench"
+	"symmem/bench/report"
 )
 
 func TestRatiosAreThoseOfNeighbours(t *testing.T) {
 	all := newTable()
 	for pair, ns := range [][2]float64{{100, 100}, {400, 200}, {90, 100}} {
 		for which := range ns {
-			collective := &bench.Result{
+			collective := &report.Result{
 				Name: "all_reduce", Params: map[string]any{"bytes": float64(8), "path": "window"},
 			}
 			collective.Median = ns[which]
 			all.add(which, collective)
-			submit := &bench.Result{Name: "submit", Params: map[string]any{"path": "plain"}}
+			submit := &report.Result{Name: "submit", Params: map[string]any{"path": "plain"}}
 			submit.Median = float64(10 + pair - which)
 			all.add(which, submit)
 		}

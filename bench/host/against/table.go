@@ -4,8 +4,8 @@ import (
 	"fmt"
 	"io"
 
+	"symmem/bench/report"
 	"symmem/bench/results"
-	"symmem/internal/bench"
 )
 
 // table has the figures of both programs, in the order in which they first came.
@@ -20,7 +20,7 @@ type times [2][]float64
 func newTable() *table { return &table{times: map[string]*times{}} }
 
 // add adds a figure of one run of a program; 0 is the old one, 1 the new.
-func (t *table) add(which int, r *bench.Result) {
+func (t *table) add(which int, r *report.Result) {
 	name := fmt.Sprintf("%s, %v path", r.Name, r.Params["path"])
 	if bytes, ok := r.Params["bytes"].(float64); ok {
 		name = fmt.Sprintf("%s, %.0f bytes", r.Name, bytes)
@@ -49,10 +49,10 @@ func (t *table) write(out io.Writer) error {
 	}}
 	for _, name := range t.names {
 		both := t.times[name]
-		ratios := bench.Summarize(both.ratios())
+		ratios := report.Summarize(both.ratios())
 		r.Rows = append(r.Rows, []any{
-			name, fmt.Sprintf("%.1f", bench.Summarize(both[0]).Median),
-			fmt.Sprintf("%.1f", bench.Summarize(both[1]).Median), fmt.Sprintf("%.3f", ratios.Median),
+			name, fmt.Sprintf("%.1f", report.Summarize(both[0]).Median),
+			fmt.Sprintf("%.1f", report.Summarize(both[1]).Median), fmt.Sprintf("%.3f", ratios.Median),
 			fmt.Sprintf("%.3f to %.3f", ratios.P10, ratios.P90), float64(ratios.Batches),
 		})
 	}
@@ -67,7 +67,7 @@ func (t *table) write(out io.Writer) error {
 // below lists the figures whose ratio is below a bar.
 func (t *table) below(bar float64) (slow []string) {
 	for _, name := range t.names {
-		if ratio := bench.Summarize(t.times[name].ratios()).Median; ratio < bar {
+		if ratio := report.Summarize(t.times[name].ratios()).Median; ratio < bar {
 			slow = append(slow, fmt.Sprintf("%s: %.3f", name, ratio))
 		}
 	}

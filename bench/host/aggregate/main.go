@@ -18,8 +18,8 @@ import (
 	"io"
 	"os"
 
+	"symmem/bench/report"
 	"symmem/bench/results"
-	"symmem/internal/bench"
 )
 
 var errUsage = errors.New(
@@ -71,11 +71,11 @@ func open(file string) (*launches, error) {
 
 // rows writes a report as rows.
 func rows(label string, in io.Reader, out io.Writer) error {
-	var report bench.Report
-	if err := json.NewDecoder(in).Decode(&report); err != nil {
+	var decoded report.Report
+	if err := json.NewDecoder(in).Decode(&decoded); err != nil {
 		return fmt.Errorf("decoding a report: %w", err)
 	}
-	for _, r := range report.Results {
+	for _, r := range decoded.Results {
 		if r.Params["in_place"] == true {
 			continue
 		}

@@ -12,8 +12,8 @@ import (
 	"strconv"
 	"strings"
 
+	"symmem/bench/report"
 	"symmem/bench/results"
-	"symmem/internal/bench"
 )
 
 const (
@@ -71,7 +71,7 @@ func (l *launches) add(record []string) error {
 		}
 		numbers[i] = n
 	}
-	trips := bench.NewTrips(numbers[7], numbers[8])
+	trips := report.NewTrips(numbers[7], numbers[8])
 	if trips.Mode == "mixed" || trips.Mode == "busy" {
 		l.dropped++
 		return nil
@@ -166,7 +166,7 @@ func (l *launches) labels(section place) []string {
 func row(p place, labels []string, times map[string][]float64) []any {
 	medians := map[string]float64{}
 	for label, all := range times {
-		medians[label] = bench.Summarize(all).Median
+		medians[label] = report.Summarize(all).Median
 	}
 	cells := []any{float64(p.bytes)}
 	for _, label := range labels {

@@ -1,0 +1,158 @@
+// Package report is the JSON form of what symmem bench measures: figures against baselines, and the
+// machine they are of. Programs that compare such reports read them with it.
+package report
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// Summary condenses the batches of one variant, in nanoseconds per operation.
+type Summary struct {
+	Median  float64 `json:"ns_per_op"`
+	Min     float64 `json:"min_ns"`
+	P10     float64 `json:"p10_ns"`
+	P90     float64 `json:"p90_ns"`
+	Batches int     `json:"batches"`
+}
+
+// Summarize condenses batches, given in nanoseconds per operation.
+func Summarize(perOp []float64) Summary {
+	sorted := slices.Sorted(slices.Values(perOp))
+	n := len(sorted)
+	if n == 0 {
+		return Summary{}
+	}
+	return Summary{
+		Median: sorted[n/2], Min: sorted[0], P10: sorted[n/10], P90: sorted[n-1-n/10], Batches: n,
+	}
+}
+
+// Result holds one figure and, where there is one, the baseline it is compared with.
+type Result struct {
+	Name   string         `json:"name"`
+	Params map[string]any `json:"params"`
+	Summary
+	AllocsPerOp float64 `json:"allocs_per_op"`
+	// Baseline names what Ratio compares with; the three are nil where there is none.
+	Baseline       *string  `json:"baseline"`
+	BaselineMedian *float64 `json:"baseline_ns_per_op"`
+	// Ratio is the baseline over ours: above 1 is faster.
+	Ratio *float64 `json:"ratio"`
+	// Bar is the most nanoseconds allowed, or 0.
+	Bar float64 `json:"bar_ns,omitempty"`
+	// Counts are other things that were counted, by name.
+	Counts map[string]float64 `json:"counts,omitempty"`
+}
+
+// Against sets the baseline and the ratio to it.
+func (r *Result) Against(name string, s Summary) {
+	ratio := 0.0
+	if r.Median > 0 {
+		ratio = s.Median / r.Median
+	}
+	r.Baseline, r.BaselineMedian, r.Ratio = &name, &s.Median, &ratio
+}
+
+// Missed reports whether the figure is over its bar.
+func (r *Result) Missed() bool { return r.Bar > 0 && r.Median > r.Bar }
+
+// Machine describes where figures were measured.
+type Machine struct {
+	Go         string `json:"go"`
+	Arch       string `json:"arch"`
+	Processors int    `json:"processors"`
+}
+
+// Report holds everything that one bench measured.
+type Report struct {
+	Bench   string   `json:"bench"`
+	Machine Machine  `json:"machine"`
+	Results []Result `json:"results"`
+	// Worst is the least ratio of a comparison of paths; nil where there is none.
+	Worst *Worst `json:"worst,omitempty"`
+	// RoundTrip is the round trip between two cores around the run; nil where it plays no part.
+	RoundTrip *Trips `json:"round_trip,omitempty"`
+	// Error says why the bench stopped early; the results are those measured before.
+	Error string `json:"error,omitempty"`
+}
+
+// Worst is the result with the least ratio.
+type Worst struct {
+	Ratio float64 `json:"ratio"`
+	// Name says which result it is.
+	Name string `json:"name"`
+}
+
+// New returns an empty report of the bench named.
+func New(name string, m Machine) *Report {
+	return &Report{Bench: name, Machine: m, Results: []Result{}}
+}
+
+// NoteWorst finds the least ratio among the results that have one.
+func (r *Report) NoteWorst() {
+	for i := range r.Results {
+		result := &r.Results[i]
+		if result.Ratio != nil && (r.Worst == nil || *result.Ratio < r.Worst.Ratio) {
+			r.Worst = &Worst{Ratio: *result.Ratio, Name: fmt.Sprintf("%s of %v bytes %s",
+				result.Name, result.Params["bytes"], result.Half())}
+		}
+	}
+}
+
+// Half names the half of a row of nccl-tests that the result belongs to.
+func (r *Result) Half() string {
+	if r.Params["in_place"] == true {
+		return "in-place"
+	}
+	return "out-of-place"
+}
+
+// Missed lists the results that are over their bars.
+func (r *Report) Missed() []string {
+	var missed []string
+	for i := range r.Results {
+		if result := &r.Results[i]; result.Missed() {
+			missed = append(missed, fmt.Sprintf("%s: %s, the bar is %s",
+				result.Label(), Duration(result.Median), Duration(result.Bar)))
+		}
+	}
+	return missed
+}
+
+// Label returns the name with the parameters.
+func (r *Result) Label() string {
+	var b strings.Builder
+	b.WriteString(r.Name)
+	for _, key := range slices.Sorted(maps.Keys(r.Params)) {
+		fmt.Fprintf(&b, " %s=%v", key, r.Params[key])
+	}
+	return b.String()
+}
+
+// Duration writes nanoseconds with three digits and a unit.
+func Duration(ns float64) string {
+	for _, unit := range []struct {
+		ns   float64
+		name string
+	}{{1e9, "s"}, {1e6, "ms"}, {1e3, "us"}} {
+		if ns >= unit.ns {
+			return digits(ns/unit.ns) + " " + unit.name
+		}
+	}
+	return digits(ns) + " ns"
+}
+
+func digits(v float64) string {
+	switch {
+	case v >= 99.95:
+		return strconv.FormatFloat(v, 'f', 0, 64)
+	case v >= 9.995:
+		return strconv.FormatFloat(v, 'f', 1, 64)
+	default:
+		return strconv.FormatFloat(v, 'f', 2, 64)
+	}
+}

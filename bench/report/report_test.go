@@ -1,0 +1,72 @@
+package report
+
+import (
+	"encoding/json"
+	"testing"
+)
+
+func TestTheJSONOfAReportHasTheFieldsThatToolsRead(t *testing.T) {
+	report := New("test", Machine{})
+	report.Results = []Result{{Name: "compared"}, {Name: "alone"}}
+	report.Results[0].Against("the other", Summary{Median: 1})
+	out, err := json.Marshal(report)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var decoded struct {
+		Bench   string
+		Results []map[string]any
+	}
+	if err := json.Unmarshal(out, &decoded); err != nil {
+		t.Fatal(err)
+	}
+	for _, r := range decoded.Results {
+		for _, key := range []string{
+			"name", "params", "ns_per_op", "allocs_per_op", "baseline", "baseline_ns_per_op",
+			"ratio", "min_ns", "p10_ns", "p90_ns",
+		} {
+			if _, has := r[key]; !has {
+				t.Errorf("%s has no %s", r["name"], key)
+			}
+		}
+	}
+	if last := decoded.Results[1]; last["ratio"] != nil || last["baseline"] != nil {
+		t.Errorf("a result without a baseline: %v", last)
+	}
+}
+
+func TestSummaryIsTheMedianTheLeastAndTwoPercentiles(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		perOp []float64
+		want  Summary
+	}{
+		{"nothing was measured", nil, Summary{}},
+		{"one batch is everything", []float64{7}, Summary{7, 7, 7, 7, 1}},
+		{"order does not matter", []float64{3, 1, 2}, Summary{2, 1, 1, 3, 3}},
+		{
+			"one of eleven is beyond each percentile",
+			[]float64{11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1},
+			Summary{6, 1, 2, 10, 11},
+		},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			if got := Summarize(c.perOp); got != c.want {
+				t.Errorf("got %+v, want %+v", got, c.want)
+			}
+		})
+	}
+}
+
+func TestABarIsMissedAboveIt(t *testing.T) {
+	r := New("test", Machine{})
+	r.Results = []Result{
+		{Name: "on it", Summary: Summary{Median: 40}, Bar: 40},
+		{Name: "over it", Summary: Summary{Median: 41}, Bar: 40},
+		{Name: "without one", Summary: Summary{Median: 1e9}},
+	}
+	got := r.Missed()
+	if len(got) != 1 || got[0] != "over it: 41.0 ns, the bar is 40.0 ns" {
+		t.Errorf("missed %q", got)
+	}
+}

@@ -1,0 +1,161 @@
+package binding
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"symmem"
+	"symmem/driver"
+)
+
+// Code is the result of a call as C has it: SYMMEM_... of symmem.h.
+type Code int
+
+// The codes. Their values are part of the interface.
+const (
+	OK Code = iota
+	Invalid
+	Closed
+	Unsupported
+	OutOfMemory
+	Size
+	DoubleFree
+	Freed
+	Foreign
+	Capturing
+	OutOfRange
+	Aborted
+	Divergence
+	Timeout
+	RankLost
+	Forked
+	NotOpen
+	Live
+	Short
+	Panic
+	Failed
+	Interrupted
+	codes
+)
+
+var codeNames = [codes]string{
+	"OK", "INVALID", "CLOSED", "UNSUPPORTED", "OUT_OF_MEMORY", "SIZE", "DOUBLE_FREE", "FREED",
+	"FOREIGN", "CAPTURING", "OUT_OF_RANGE", "ABORTED", "DIVERGENCE", "TIMEOUT", "RANK_LOST",
+	"FORKED", "NOT_OPEN", "LIVE", "SHORT", "PANIC", "FAILED",
+	"INTERRUPTED",
+}
+
+// String returns the code's name without its prefix.
+func (c Code) String() string {
+	if c >= 0 && c < codes {
+		return codeNames[c]
+	}
+	return fmt.Sprintf("code %d", int(c))
+}
+
+// Errors of this package. They are wrapped; use errors.Is.
+var (
+	// ErrNotOpen is returned before Open and after Close.
+	ErrNotOpen = errors.New("symmem is not open: call symmem_open (symmem.init in Python) first")
+	// ErrLive is returned by what would end memory that is in use.
+	ErrLive = errors.New("buffers are live still: free them first, or force it")
+	// ErrPanic is a mistake inside symmem.
+	ErrPanic = errors.New("mistake inside symmem")
+)
+
+// sentinels are the errors that stand for codes, in the order in which they are asked for: the
+// cause of a fault before what came of it.
+var sentinels = []struct {
+	err  error
+	code Code
+}{
+	{ErrPanic, Panic},
+	{ErrNotOpen, NotOpen},
+	{ErrLive, Live},
+	{symmem.ErrCapturing, Capturing},
+	{symmem.ErrOutOfMemory, OutOfMemory},
+	{symmem.ErrSize, Size},
+	{symmem.ErrDoubleFree, DoubleFree},
+	{symmem.ErrFreed, Freed},
+	{symmem.ErrForeign, Foreign},
+	{symmem.ErrOutOfRange, OutOfRange},
+	{symmem.ErrAborted, Aborted},
+	{symmem.ErrClosed, Closed},
+	{symmem.ErrUnsupported, Unsupported},
+	{symmem.ErrInvalid, Invalid},
+	{context.DeadlineExceeded, Timeout},
+}
+
+// CodeOf returns the code of an error.
+func CodeOf(err error) Code {
+	if err == nil {
+		return OK
+	}
+	switch {
+	case errors.Is(err, driver.ErrInterrupted):
+		return Interrupted
+	case errors.As(err, new(*symmem.DivergenceError)), errors.As(err, new(*symmem.MismatchError)),
+		errors.As(err, new(*symmem.DeadlockError)), aboutMessages(err):
+		return Divergence
+	case errors.As(err, new(*symmem.RankLostError)):
+		return RankLost
+	case errors.As(err, new(*symmem.TimeoutError)):
+		return Timeout
+	}
+	for _, s := range sentinels {
+		if errors.Is(err, s.err) {
+			return s.code
+		}
+	}
+	return Failed
+}
+
+// hints say what to do about an error, where its own words do not.
+var hints = map[Code]string{
+	OutOfMemory: "free memory, give the pool more capacity, or reserve it before others take it",
+	DoubleFree:  "this pointer was freed before, or never handed out",
+	Capturing:   "register or reserve before the capture begins",
+	Divergence:  "ranks must make the same allocations and calls in the same order",
+	Timeout: "find out why those ranks did not come, or raise the timeout: " +
+		"symmem.init(timeout=...) in Python, timeout_ms of symmem_open in C",
+	RankLost: "look at the output of those ranks; the groups that they were in are over",
+	Panic:    "please report this, with the text",
+}
+
+// Words returns the text of an error, with what to do about it.
+func (c Code) Words(err error) string {
+	text := err.Error()
+	if hint := hints[c]; hint != "" && !aboutValues(err) {
+		text += "; " + hint
+	}
+	if c == Divergence && !aboutMessages(err) && !hasSites(err) {
+		text += "; set SYMMEM_CALLSITES=1 to see the lines"
+	}
+	return text
+}
+
+// aboutMessages reports whether an error is about the ends of messages, which have no call sites.
+func aboutMessages(err error) bool {
+	return errors.As(err, new(*symmem.MessageError))
+}
+
+// aboutValues reports whether an error is about values, after which a group goes on.
+func aboutValues(err error) bool {
+	var d *symmem.DivergenceError
+	return errors.As(err, &d) && d.Kind == symmem.DivergedValue
+}
+
+// hasSites reports whether a divergence has the call sites of its ranks.
+func hasSites(err error) bool {
+	d, ok := errors.AsType[*symmem.DivergenceError](err)
+	if !ok {
+		return false
+	}
+	for _, side := range d.Sides {
+		if side.Site != "" {
+			return true
+		}
+	}
+	return false
+}

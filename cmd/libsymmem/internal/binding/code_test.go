@@ -1,0 +1,151 @@
+package binding
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+
+	"symmem"
+)
+
+// header returns the enumerators of symmem.h by name.
+func header(t *testing.T) map[string]int {
+	t.Helper()
+	text, err := os.ReadFile("../../symmem.h")
+	if err != nil {
+		t.Fatal(err)
+	}
+	names := map[string]int{}
+	pairs := regexp.MustCompile(`SYMMEM_(\w+) = (-?\d+)`)
+	for _, m := range pairs.FindAllStringSubmatch(string(text), -1) {
+		if names[m[1]], err = strconv.Atoi(m[2]); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return names
+}
+
+func TestTheCodesAreThoseOfTheHeader(t *testing.T) {
+	names := header(t)
+	for c := Invalid; c < codes; c++ {
+		if got, ok := names["ERR_"+c.String()]; !ok || got != int(c) {
+			t.Errorf("%v is %d, in the header %d", c, c, got)
+		}
+	}
+	if names["POOLS"] != Pools {
+		t.Errorf("%d pools, in the header %d", Pools, names["POOLS"])
+	}
+}
+
+func TestTheTermsAreThoseOfTheHeader(t *testing.T) {
+	names := header(t)
+	same := func(name string, number int) {
+		if got, ok := names[strings.ToUpper(name)]; !ok || got != number {
+			t.Errorf("%s is %d, in the header %d", name, number, got)
+		}
+	}
+	for i, v := range types {
+		same(v.String(), i)
+	}
+	for i, v := range paths {
+		same("PATH_"+v.String(), i)
+	}
+	for i, v := range levels {
+		same("CHECK_"+v.String(), i)
+	}
+	camel := regexp.MustCompile(`([a-z]|All)([A-Z])`)
+	for i, v := range operations {
+		same(camel.ReplaceAllString(v.String(), "${1}_$2"), i)
+	}
+}
+
+func TestErrorsHaveCodes(t *testing.T) {
+	for _, row := range []struct {
+		name string
+		err  error
+		code Code
+		json string
+	}{
+		{"nothing is fine", nil, OK, ""},
+		{
+			"a divergence names both sides", &symmem.DivergenceError{Group: "world"}, Divergence,
+			`"divergence":{"group":"world"`,
+		},
+		{
+			"ranks in different places diverge, too",
+			&symmem.DeadlockError{Elsewhere: map[int]string{1: "a check"}}, Divergence,
+			`"elsewhere":{"1":"a check"}`,
+		},
+		{
+			"two ends of a message that differ diverge, too",
+			&symmem.MismatchError{Group: "pair", Others: []int{1}}, Divergence, `"group":"pair"`,
+		},
+		{
+			"memory of the device is memory", fmt.Errorf("mapping: %w", symmem.ErrOutOfMemory),
+			OutOfMemory, "mapping",
+		},
+		{"a late rank is named", &symmem.TimeoutError{Missing: []int{3}}, Timeout, `"missing":[3]`},
+		{
+			"an absent rank is named", &symmem.AbsentError{Ranks: []int{2}}, Timeout,
+			`"missing":[2]`,
+		},
+		{"a lost rank is named", &symmem.RankLostError{Ranks: []int{1}}, RankLost, `"ranks":[1]`},
+		{
+			"what a lost rank broke is about that rank",
+			errors.Join(symmem.ErrClosed, &symmem.RankLostError{}), RankLost, `"ranks":[]`,
+		},
+		{
+			"memory says how much", &symmem.OutOfMemoryError{Requested: 7}, OutOfMemory,
+			`"requested":7`,
+		},
+		{
+			"a panic is one whatever it wraps", fmt.Errorf("%w: %w", ErrPanic, symmem.ErrClosed), Panic,
+			`"name":"PANIC"`,
+		},
+		{"what was closed is closed", symmem.ErrClosed, Closed, ""},
+		{"what has no code has failed", errors.New("cuda error 999"), Failed, "cuda error 999"},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			if got := CodeOf(row.err); got != row.code {
+				t.Errorf("%v, want %v", got, row.code)
+			}
+			if row.err == nil {
+				return
+			}
+			text := Detail(row.code, row.err)
+			if !json.Valid([]byte(text)) || !strings.Contains(text, row.json) {
+				t.Errorf("%s, want %s", text, row.json)
+			}
+		})
+	}
+}
+
+func TestADivergenceAsksForCallSitesOnlyIfItHasNone(t *testing.T) {
+	d := symmem.DivergenceError{Sides: []symmem.Side{
+		{Ranks: []int{0}, Event: "this"}, {Ranks: []int{1}, Event: "that"},
+	}}
+	const asks = "SYMMEM_CALLSITES=1"
+	if text := Divergence.Words(&d); !strings.Contains(text, asks) {
+		t.Errorf("without sites: %s", text)
+	}
+	d.Sides[0].Site = "model.py:7"
+	if text := Divergence.Words(&d); strings.Contains(text, asks) {
+		t.Errorf("with a site: %s", text)
+	}
+}
+
+func TestNCCLResultsOfErrors(t *testing.T) {
+	for err, want := range map[error]int{
+		nil: 0, ErrPanic: 3, symmem.ErrInvalid: 4, ErrNotOpen: 5, symmem.ErrAborted: 6,
+		&symmem.DivergenceError{}: 5, errors.New("else"): 2,
+	} {
+		if got := PlugResult(err); got != want {
+			t.Errorf("%v is %d, want %d", err, got, want)
+		}
+	}
+}

@@ -1,0 +1,131 @@
+package binding
+
+import (
+	"encoding/json"
+	"errors"
+
+	"symmem"
+)
+
+// detail is an error as JSON has it.
+type detail struct {
+	Code       int               `json:"code"`
+	Name       string            `json:"name"`
+	Message    string            `json:"message"`
+	Divergence *divergenceDetail `json:"divergence,omitempty"`
+	Timeout    *timeoutDetail    `json:"timeout,omitempty"`
+	RankLost   *lostDetail       `json:"rank_lost,omitempty"`
+	Memory     *memoryDetail     `json:"memory,omitempty"`
+}
+
+type divergenceDetail struct {
+	Group    string          `json:"group"`
+	Kind     string          `json:"kind"`
+	Members  []int           `json:"members,omitempty"`
+	Pool     uint64          `json:"pool"`
+	PoolName string          `json:"pool_name,omitempty"`
+	Position uint64          `json:"position"`
+	Last     uint64          `json:"last"`
+	Deviant  []int           `json:"deviant"`
+	Absent   []int           `json:"absent"`
+	Why      string          `json:"why"`
+	Variants []variantDetail `json:"variants"`
+	// Elsewhere says where ranks wait, if they wait for each other in different places.
+	Elsewhere map[int]string `json:"elsewhere,omitempty"`
+	// Messages are those whose ends do not fit together; Why says in what.
+	Messages []symmem.MessageEnds `json:"messages,omitempty"`
+}
+
+type variantDetail struct {
+	Ranks  []int    `json:"ranks"`
+	Event  string   `json:"event"`
+	Site   string   `json:"site"`
+	Before []string `json:"before,omitempty"`
+}
+
+type timeoutDetail struct {
+	Doing    string         `json:"doing"`
+	WaitedMS int64          `json:"waited_ms"`
+	Missing  []int          `json:"missing"`
+	Activity map[int]string `json:"activity"`
+	// Counts is what NCCL has counted, where ranks differ.
+	Counts string `json:"counts,omitempty"`
+	// Absent reports whether these ranks have not come to make a group.
+	Absent bool `json:"absent,omitempty"`
+}
+
+type lostDetail struct {
+	Doing string `json:"doing"`
+	Ranks []int  `json:"ranks"`
+}
+
+type memoryDetail struct {
+	Requested int64 `json:"requested"`
+}
+
+// Detail returns an error as JSON: the code, its name, the words and what is known of it.
+func Detail(code Code, err error) string {
+	d := detail{Code: int(code), Name: code.String(), Message: code.Words(err)}
+	d.fill(err)
+	text, err := json.Marshal(d)
+	if err != nil {
+		return "{}"
+	}
+	return string(text)
+}
+
+func (d *detail) fill(err error) {
+	var diverged *symmem.DivergenceError
+	var differs *symmem.MismatchError
+	var deadlock *symmem.DeadlockError
+	var lost *symmem.RankLostError
+	var late *symmem.TimeoutError
+	var memory *symmem.OutOfMemoryError
+	var messages *symmem.MessageError
+	switch {
+	case errors.As(err, &diverged):
+		d.Divergence = divergenceOf(diverged)
+	case errors.As(err, &differs):
+		d.Divergence = elsewhere("call", differs.Group, nil)
+		d.Divergence.Deviant = ranks(differs.Others)
+	case errors.As(err, &deadlock):
+		d.Divergence = elsewhere("place", "", deadlock.Elsewhere)
+	case errors.As(err, &messages):
+		d.Divergence = elsewhere("messages", messages.Group, nil)
+		d.Divergence.Position, d.Divergence.Last = messages.Number, messages.Number
+		d.Divergence.Why, d.Divergence.Messages = string(messages.Fault), messages.Ends
+	case errors.As(err, &lost):
+		d.RankLost = &lostDetail{Doing: lost.Doing, Ranks: ranks(lost.Ranks)}
+	case errors.As(err, &late):
+		d.Timeout = &timeoutDetail{
+			Doing: late.Doing, WaitedMS: late.Waited.Milliseconds(), Missing: ranks(late.Missing),
+			Activity: late.Activity, Counts: late.Counts,
+			Absent: errors.As(err, new(*symmem.AbsentError)),
+		}
+	case errors.As(err, &memory):
+		d.Memory = &memoryDetail{Requested: memory.Requested}
+	}
+}
+
+// elsewhere is a divergence that has no sides.
+func elsewhere(kind, group string, where map[int]string) *divergenceDetail {
+	return &divergenceDetail{
+		Group: group, Kind: kind, Elsewhere: where, Deviant: []int{}, Absent: []int{},
+		Variants: []variantDetail{},
+	}
+}
+
+func divergenceOf(e *symmem.DivergenceError) *divergenceDetail {
+	d := &divergenceDetail{
+		Group: e.Group, Kind: string(e.Kind), Pool: e.PoolID, PoolName: e.Pool,
+		Position: e.Position, Last: max(e.Position, e.Last), Why: e.Why,
+		Deviant: ranks(e.Deviant), Absent: ranks(e.Absent), Members: ranks(e.Members),
+	}
+	for _, side := range e.Sides {
+		d.Variants = append(d.Variants, variantDetail(side))
+	}
+	return d
+}
+
+// ranks makes an empty list of no list, as JSON tells the two apart.
+func ranks(list []int) []int { return append([]int{}, list...) }

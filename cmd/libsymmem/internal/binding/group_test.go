@@ -1,0 +1,26 @@
+package binding
+
+import (
+	"strings"
+	"testing"
+
+	"symmem"
+)
+
+func TestLongNamesAndManyRanksMakeIDsThatJoinTakes(t *testing.T) {
+	many := make([]int, 10_000)
+	ids := map[string]bool{}
+	for _, id := range []string{
+		groupID("pair", []int{0, 1}), groupID("pair", []int{0, 2}),
+		groupID("many", many), groupID("many", many[1:]),
+		groupID(strings.Repeat("n", 1<<20), many), groupID(strings.Repeat("n", 1<<20), nil),
+	} {
+		if len(id) > symmem.MaxGroupID/2 || ids[id] {
+			t.Errorf("an id of %d bytes, there before: %v", len(id), ids[id])
+		}
+		ids[id] = true
+	}
+	if id := groupID("pair", []int{0, 1}); id != "pair [0 1]" {
+		t.Errorf("a short id is %q", id)
+	}
+}

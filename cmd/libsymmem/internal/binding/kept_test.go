@@ -1,0 +1,144 @@
+package binding
+
+import (
+	"errors"
+	"testing"
+	"time"
+	"unsafe"
+
+	"symmem"
+)
+
+// TestMemoryOutlivesAForcedClose closes a pool, and then the library, over buffers that are in use.
+func TestMemoryOutlivesAForcedClose(t *testing.T) {
+	l, _ := alone(t, host)
+	world, err := l.World()
+	if err != nil {
+		t.Fatal(err)
+	}
+	number, err := l.OpenPool(world, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	words := map[int]*uint64{}
+	for _, pool := range []int{0, number, Local} {
+		at, err := l.Alloc(pool, 4096, 0, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		words[pool] = *(**uint64)(unsafe.Pointer(&at))
+		*words[pool] = uint64(pool + 10)
+	}
+	if err := l.Close(false); CodeOf(err) != Live {
+		t.Errorf("closing over live buffers: %v", err)
+	}
+	for _, end := range []func() error{
+		func() error { return l.ClosePool(number, true) },
+		func() error { return l.Close(true) },
+	} {
+		if err := end(); err != nil {
+			t.Fatal(err)
+		}
+		for pool, word := range words {
+			if *word != uint64(pool+10) {
+				t.Errorf("a buffer of pool %d holds %d", pool, *word)
+			}
+		}
+	}
+	if err := l.Open([]byte(host)); err != nil {
+		t.Fatal(err)
+	}
+	for pool, word := range words {
+		address := uintptr(unsafe.Pointer(word))
+		if err := l.Free(address, true); err != nil {
+			t.Errorf("freeing a buffer of pool %d: %v", pool, err)
+		}
+		if err := l.Free(address, false); CodeOf(err) != CodeOf(symmem.ErrForeign) {
+			t.Errorf("freeing it twice: %v", err)
+		}
+	}
+}
+
+// TestFreedMemoryOfClosedPoolsIsRefused makes collectives on buffers of pools that were closed.
+func TestFreedMemoryOfClosedPoolsIsRefused(t *testing.T) {
+	l, _ := alone(t, host)
+	sum := func(at uintptr) error {
+		world, err := l.World()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return l.Do(world, &Call{Operation: int(symmem.OpAllReduce), Count: 4, Send: at, Recv: at})
+	}
+	take := func(pool int, bytes uint64) uintptr {
+		t.Helper()
+		at, err := l.Alloc(pool, bytes, 0, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return at
+	}
+	check := func(what string, at uintptr, want Code) {
+		t.Helper()
+		if err := sum(at); CodeOf(err) != want {
+			t.Errorf("a call on %s: %v", what, err)
+		}
+	}
+	for _, reopen := range []bool{false, true} {
+		world, err := l.World()
+		if err != nil {
+			t.Fatal(err)
+		}
+		pool, err := l.OpenPool(world, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		freed, live := take(pool, 4096), take(pool, 4096)
+		alone := take(pool, 64<<20) // in a segment of its own
+		for _, at := range []uintptr{freed, alone} {
+			if err := l.Free(at, false); err != nil {
+				t.Fatal(err)
+			}
+		}
+		check("freed memory", freed, CodeOf(symmem.ErrFreed))
+		if err := l.ClosePool(pool, true); err != nil {
+			t.Fatal(err)
+		}
+		if reopen {
+			if err := errors.Join(l.Close(true), l.Open([]byte(host))); err != nil {
+				t.Fatal(err)
+			}
+		}
+		check("live memory of a closed pool", live, OK)
+		check("freed memory of a segment that is kept", freed, CodeOf(symmem.ErrFreed))
+		check("freed memory of a segment that is unmapped", alone, CodeOf(symmem.ErrFreed))
+		if err := l.Free(live, false); err != nil {
+			t.Fatal(err)
+		}
+		check("memory that was freed after the close", live, CodeOf(symmem.ErrFreed))
+	}
+}
+
+// TestSegmentsEndWhileClosedPoolsAreNoted trims a pool, whose lock is held when it notes what it
+// unmaps, while another goroutine notes a pool that is closed.
+func TestSegmentsEndWhileClosedPoolsAreNoted(t *testing.T) {
+	l, _ := alone(t, host)
+	at, err := l.Alloc(0, 100<<20, 0, 0)
+	if err := errors.Join(err, l.Free(at, false)); err != nil {
+		t.Fatal(err)
+	}
+	trimmed := make(chan error, 1)
+	l.kept.mu.Lock()
+	go func() { trimmed <- l.Trim(0, 0) }()
+	select {
+	case err = <-trimmed:
+	case <-time.After(time.Minute):
+		err = errors.New("Trim waits for the goroutine that notes a pool")
+	}
+	l.kept.mu.Unlock()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !l.kept.unmappedAt(at) {
+		t.Error("the segment is not known to be unmapped")
+	}
+}

@@ -1,0 +1,152 @@
+package binding
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"runtime"
+	"strconv"
+	"time"
+
+	"symmem"
+)
+
+// Options are what Open reads from JSON; symmem.h says what they mean.
+type Options struct {
+	Rank            int               `json:"rank"`
+	Size            int               `json:"size"`
+	LocalRank       int               `json:"local_rank"`
+	LocalSize       int               `json:"local_size"`
+	Device          *int              `json:"device"`
+	Store           string            `json:"store"`
+	Token           string            `json:"token"`
+	Backend         string            `json:"backend"`
+	Tuning          string            `json:"tuning"`
+	Path            string            `json:"path"`
+	Deterministic   string            `json:"deterministic"`
+	Check           string            `json:"check"`
+	CheckIntervalMS int64             `json:"check_interval_ms"`
+	TimeoutMS       int64             `json:"timeout_ms"`
+	WarnAfterMS     int64             `json:"warn_after_ms"`
+	CallSites       *bool             `json:"callsites"`
+	OrderedMessages bool              `json:"ordered_messages"`
+	Scatter         uint64            `json:"scatter"`
+	GoMaxProcs      int               `json:"gomaxprocs"`
+	Pool            PoolOptions       `json:"pool"`
+	Environment     map[string]string `json:"environment"`
+}
+
+// PoolOptions are those of one pool.
+type PoolOptions struct {
+	Capacity     int64  `json:"capacity"`
+	FirstSegment int64  `json:"first_segment"`
+	Placement    string `json:"placement"`
+}
+
+// decode reads one JSON object, and refuses names that it does not know. No text is no object.
+func decode(text []byte, into any) error {
+	if len(bytes.TrimSpace(text)) == 0 {
+		return nil
+	}
+	d := json.NewDecoder(bytes.NewReader(text))
+	d.DisallowUnknownFields()
+	if err := d.Decode(into); err != nil {
+		return fmt.Errorf("reading the options: %w: %w", err, symmem.ErrInvalid)
+	}
+	if _, err := d.Token(); err != io.EOF {
+		return fmt.Errorf("reading the options: more than one object: %w", symmem.ErrInvalid)
+	}
+	return nil
+}
+
+// runtime translates the options.
+func (o *Options) runtime() (symmem.Options, error) {
+	out := symmem.Options{
+		Rank: o.Rank, Size: o.Size, LocalRank: o.LocalRank, LocalSize: o.LocalSize,
+		Store: o.Store, Token: o.Token, Backend: o.Backend, Tuning: o.Tuning, Scatter: o.Scatter,
+		CheckInterval:     time.Duration(o.CheckIntervalMS) * time.Millisecond,
+		Timeout:           time.Duration(o.TimeoutMS) * time.Millisecond,
+		WarnAfter:         time.Duration(o.WarnAfterMS) * time.Millisecond,
+		UnorderedMessages: !o.OrderedMessages,
+	}
+	const day = 24 * 60 * 60 * 1000
+	if o.TimeoutMS < 0 || o.TimeoutMS > day || o.CheckIntervalMS > day || o.WarnAfterMS > day {
+		return out, fmt.Errorf("timeout_ms %d, check_interval_ms %d, warn_after_ms %d: %w",
+			o.TimeoutMS, o.CheckIntervalMS, o.WarnAfterMS, symmem.ErrInvalid)
+	}
+	if o.Device != nil {
+		if *o.Device < 0 {
+			return out, fmt.Errorf("device %d: %w", *o.Device, symmem.ErrInvalid)
+		}
+		out.Device = symmem.DeviceNumber(*o.Device)
+	}
+	var err error
+	if o.Path != "" {
+		if out.Path, err = symmem.ParsePathChoice(o.Path); err != nil {
+			return out, err
+		}
+	}
+	if o.Deterministic != "" {
+		if out.Deterministic, err = symmem.ParseFormula(o.Deterministic); err != nil {
+			return out, err
+		}
+	}
+	if o.Check != "" {
+		out.Check, err = symmem.ParseCheckLevel(o.Check)
+	}
+	return out, err
+}
+
+func (o PoolOptions) pool(domain *symmem.Group) (symmem.PoolOptions, error) {
+	out := symmem.PoolOptions{
+		Domain: domain, Capacity: o.Capacity, FirstSegment: o.FirstSegment,
+	}
+	if o.Placement == "" {
+		return out, nil
+	}
+	var err error
+	out.Placement, err = symmem.ParsePlacement(o.Placement)
+	return out, err
+}
+
+// callSites reports whether call sites are wanted. The variable may be a number of lines, which a
+// binding that sees its callers notes of each call.
+func (o *Options) callSites() bool {
+	if o.CallSites != nil {
+		return *o.CallSites
+	}
+	text := os.Getenv("SYMMEM_CALLSITES")
+	if lines, err := strconv.Atoi(text); err == nil {
+		return lines > 0
+	}
+	wanted, err := strconv.ParseBool(text)
+	return err == nil && wanted
+}
+
+// defaultProcs is how many threads run symmem's own work at a time. Many ranks share a machine, and
+// the process has its own threads, too.
+const defaultProcs = 2
+
+// limit bounds the threads of the Go scheduler.
+func (o *Options) limit() {
+	procs := o.GoMaxProcs
+	if procs <= 0 {
+		procs, _ = strconv.Atoi(os.Getenv("SYMMEM_GOMAXPROCS"))
+	}
+	if procs <= 0 {
+		procs = min(defaultProcs, runtime.NumCPU())
+	}
+	runtime.GOMAXPROCS(procs)
+}
+
+// setEnvironment sets the variables that the options carry.
+func (o *Options) setEnvironment() error {
+	for name, value := range o.Environment {
+		if err := os.Setenv(name, value); err != nil {
+			return fmt.Errorf("setting %q: %w: %w", name, err, symmem.ErrInvalid)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,124 @@
+package binding
+
+import (
+	"errors"
+	"runtime"
+	"testing"
+
+	"symmem"
+)
+
+// TestAStreamIsForgottenWithoutHoldingUpOthers forgets a stream whose work is not done yet: what
+// that work waits for may be on other streams, which are looked up meanwhile.
+func TestAStreamIsForgottenWithoutHoldingUpOthers(t *testing.T) {
+	l, _ := alone(t, host)
+	r, err := l.current()
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := r.stream(1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	gate, forgotten := make(chan struct{}), make(chan error)
+	if err := s.Host(func() { <-gate }); err != nil {
+		t.Fatal(err)
+	}
+	go func() { forgotten <- l.Forget(1) }()
+	for !errors.Is(s.Host(func() {}), symmem.ErrClosed) {
+		runtime.Gosched()
+	}
+	if !r.mu.TryRLock() {
+		t.Error("no stream can be looked up while one is forgotten")
+	} else {
+		r.mu.RUnlock()
+	}
+	close(gate)
+	if err := <-forgotten; err != nil {
+		t.Error(err)
+	}
+}
+
+func TestEventsAreReachedInStreamOrder(t *testing.T) {
+	l, _ := alone(t, host)
+	r, err := l.current()
+	if err != nil {
+		t.Fatal(err)
+	}
+	slow, err := r.stream(1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	gate := make(chan struct{})
+	if err := slow.Host(func() { <-gate }); err != nil {
+		t.Fatal(err)
+	}
+	first, err := l.Record(1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := l.StreamWait(2, first); err != nil {
+		t.Fatal(err)
+	}
+	second, err := l.Record(2)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range []uint64{first, second} {
+		if l.Reached(e) {
+			t.Errorf("event %d is reached, with work before it", e)
+		}
+	}
+	// What waits for an event goes on to wait when the event is closed.
+	if err := l.CloseEvent(first); err != nil {
+		t.Error(err)
+	}
+	if l.Reached(second) {
+		t.Error("closing an event let through what waits for it")
+	}
+	close(gate)
+	if err := l.Await(second); err != nil {
+		t.Error(err)
+	}
+	if !l.Reached(second) {
+		t.Error("it is not reached, after waiting for it")
+	}
+}
+
+func TestHandlesOfEventsAreChecked(t *testing.T) {
+	l, _ := alone(t, host)
+	e, err := l.Record(0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := l.CloseEvent(e); err != nil {
+		t.Fatal(err)
+	}
+	for _, row := range []struct {
+		name   string
+		handle uint64
+		want   Code
+	}{
+		{"an event that was closed", e, Closed},
+		{"an event that never was", e + 1000, Invalid},
+		{"no event", 0, Invalid},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			if !l.Reached(row.handle) {
+				t.Error("it is not done")
+			}
+			for _, err := range []error{
+				l.Await(row.handle), l.CloseEvent(row.handle), l.StreamWait(0, row.handle),
+			} {
+				if CodeOf(err) != row.want {
+					t.Errorf("%v: code %v, not %v", err, CodeOf(err), row.want)
+				}
+			}
+		})
+	}
+	words := &Words{}
+	closed := New(words, func(text string) { t.Error(text) })
+	if _, err := closed.Record(0); CodeOf(err) != NotOpen {
+		t.Errorf("recording before symmem is open: %v", err)
+	}
+}

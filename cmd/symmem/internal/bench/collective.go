@@ -1,0 +1,182 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"symmem"
+	"symmem/bench/report"
+)
+
+// Collective says what bench collective measures. Every rank runs the same one.
+type Collective struct {
+	Operations []Operation
+	// Sizes are in bytes.
+	Sizes    []int64
+	DataType symmem.DataType
+	ReduceOp symmem.ReduceOp
+	Path     symmem.PathChoice
+	// Apart puts the buffers into no window on any path. Path Plain does that anyway.
+	Apart bool
+	// Compare measures the path that is chosen against all paths forced that the call can take, in
+	// turns on the same buffers. It needs Path Auto and one check level.
+	Compare bool
+	// GraphOps, if not 0, is how many calls are captured into a graph, whose replays are timed.
+	GraphOps int
+	// fitGraphs captures fewer calls where GraphOps of them would take longer than a batch.
+	fitGraphs bool
+	// Backend and Tuning are those of symmem.Options.
+	Backend, Tuning string
+	// Checks are the check levels that take turns. With two, the last is ours and the first its
+	// baseline.
+	Checks []symmem.CheckLevel
+	// Worlds is how many worlds are opened at each level, with their batches taken together: where
+	// the memory of a world happens to lie changes what small messages cost by a tenth.
+	Worlds int
+	// InPlace adds the in-place half where the operation has one.
+	InPlace bool
+	// Iters is the number of calls, or of replays, in a batch; 0 makes batches as long as the plan
+	// says.
+	Iters int
+	// Timeout bounds every wait for another rank.
+	Timeout time.Duration
+	Plan    Plan
+	// warm reports whether something was measured before, so that the machine is up to its clock.
+	warm bool
+}
+
+// room is what a buffer needs for the largest size, rounded up to whole elements of all ranks.
+func (o *Collective) room(largest int64, ranks int) int64 {
+	return largest + int64(ranks*o.DataType.Size())
+}
+
+// sizesOf are those of one operation: a barrier has none.
+func (o *Collective) sizesOf(op *Operation) []int64 {
+	if op.kind == symmem.OpBarrier {
+		return []int64{0}
+	}
+	return o.Sizes
+}
+
+// Row is one operation at one size.
+type Row struct {
+	Operation *Operation
+	Bytes     int64
+	Count     int64
+	Ranks     int
+	// Halves are out of place and, unless it is nil, in place.
+	Halves [2]*report.Result
+}
+
+// Run measures as one rank of a world that a launcher has started, and gives each row to emit, on
+// every rank. The sink of rank 0 is the one to write.
+func (o *Collective) Run(ctx context.Context, emit func(*Row) error) error {
+	var lanes []*lane
+	var err error
+	for i := range o.Worlds * len(o.Checks) {
+		var l *lane
+		if l, err = openLane(ctx, o, i%len(o.Checks)); err != nil {
+			err = fmt.Errorf("opening world %d: %w", i, err)
+			break
+		}
+		lanes = append(lanes, l)
+	}
+	if err == nil {
+		err = o.run(ctx, lanes, emit)
+	}
+	for _, l := range lanes {
+		err = errors.Join(err, l.rt.Close())
+	}
+	return err
+}
+
+func (o *Collective) run(ctx context.Context, lanes []*lane, emit func(*Row) error) error {
+	for i := range o.Operations {
+		op := &o.Operations[i]
+		if op.kind == symmem.OpSend && lanes[0].rt.Size() == 1 {
+			// A rank alone has no neighbour.
+			continue
+		}
+		for _, size := range o.sizesOf(op) {
+			row, err := o.row(ctx, lanes, op, size)
+			if err != nil {
+				return fmt.Errorf("measuring %s of %d bytes: %w", op.Name, size, err)
+			}
+			if err := emit(row); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func (o *Collective) row(
+	ctx context.Context, lanes []*lane, op *Operation, size int64,
+) (row *Row, err error) {
+	ranks := lanes[0].rt.Size()
+	row = &Row{Operation: op, Ranks: ranks}
+	row.Count, row.Bytes = op.sized(size, ranks, o.DataType)
+	if row.Halves[0], err = o.half(ctx, lanes, row, false); err != nil {
+		return nil, err
+	}
+	if o.InPlace && op.inPlace {
+		row.Halves[1], err = o.half(ctx, lanes, row, true)
+	}
+	return row, err
+}
+
+// half measures one half of a row: all path choices at all check levels, in turns.
+func (o *Collective) half(
+	ctx context.Context, lanes []*lane, row *Row, inPlace bool,
+) (*report.Result, error) {
+	refused := ""
+	var ways []way
+	for _, l := range lanes {
+		choices, why, err := o.choices(ctx, l, row, inPlace)
+		if err != nil {
+			return nil, err
+		}
+		refused = why
+		for _, c := range choices {
+			ways = append(ways, way{lane: l, choice: c})
+		}
+	}
+	runners, err := o.race(ctx, row, inPlace, ways)
+	if err != nil {
+		return nil, err
+	}
+	return o.result(row, inPlace, refused, runners), nil
+}
+
+// choices are the path choices that take turns in a half: with Compare auto and the paths that the
+// call can take, if there are several. A call that cannot take the path that was asked for takes
+// the one that auto chooses, so that one operation without a kernel of that kind does not end the
+// measurement of the others; refused says why it cannot.
+func (o *Collective) choices(
+	ctx context.Context, l *lane, row *Row, inPlace bool,
+) (choices []symmem.PathChoice, refused string, err error) {
+	switch {
+	case o.Compare:
+		paths, err := l.paths(ctx, o, row, inPlace)
+		if len(paths) == 1 {
+			paths = nil
+		}
+		return append([]symmem.PathChoice{symmem.PathAuto}, paths...), "", err
+	case o.Path != symmem.PathAuto && o.Path != symmem.PathPlain:
+		if refused, err = l.refusal(ctx, o, row, inPlace, o.Path); refused != "" {
+			return []symmem.PathChoice{symmem.PathAuto}, refused, err
+		}
+	}
+	return []symmem.PathChoice{o.Path}, "", err
+}
+
+// ratios divides the batches of one runner by those of another, turn by turn.
+func ratios(over, under []float64) []float64 {
+	all := make([]float64, min(len(over), len(under)))
+	for i := range all {
+		all[i] = over[i] / under[i]
+	}
+	return all
+}

@@ -1,0 +1,91 @@
+package bench
+
+import (
+	"symmem"
+	"symmem/bench/report"
+	"symmem/driver"
+)
+
+// result joins the batches of runners that measured the same, on the slowest rank each. With
+// several check levels the last is ours.
+func (o *Collective) result(
+	row *Row, inPlace bool, refused string, runners []*runner,
+) *report.Result {
+	perLevel, perPath := make([][]float64, len(o.Checks)), map[symmem.PathChoice][]float64{}
+	took, wrong := "", int64(0)
+	for _, r := range runners {
+		wrong += r.wrongs
+		if !o.Compare || r.choice == symmem.PathAuto {
+			perLevel[r.level] = append(perLevel[r.level], r.perOp...)
+			took = r.took
+		} else {
+			perPath[r.choice] = append(perPath[r.choice], r.perOp...)
+		}
+	}
+	last := len(o.Checks) - 1
+	result := &report.Result{
+		Name: row.Operation.Name,
+		Params: map[string]any{
+			"bytes": row.Bytes, "count": row.Count, "type": TypeName(o.DataType), "ranks": row.Ranks,
+			"path": o.Path.String(), "took": took, "check": o.Checks[last].String(),
+			"in_place": inPlace,
+		},
+		Summary: report.Summarize(perLevel[last]),
+	}
+	algorithm, bus := row.bandwidths(result.Median)
+	result.Counts = map[string]float64{
+		"algbw_gbps": algorithm, "busbw_gbps": bus, "wrong": float64(wrong),
+	}
+	if o.Apart {
+		result.Params["buffers"] = "any"
+	}
+	if row.Operation.reduces {
+		result.Params["redop"] = o.ReduceOp.String()
+	}
+	if refused != "" {
+		result.Params["refused"] = refused
+	}
+	if o.GraphOps > 0 {
+		result.Params["graph_ops"] = o.GraphOps
+	}
+	if last > 0 {
+		result.Against("check "+o.Checks[0].String(), report.Summarize(perLevel[0]))
+	}
+	if len(perPath) > 0 {
+		call := driver.Call{
+			Operation: row.Operation.kind, DataType: o.DataType, ReduceOp: o.ReduceOp,
+		}
+		if compare(result, perLevel[0], perPath); call.ComparesFloats() {
+			result.Bar = 0 // its path is not chosen for speed
+		}
+	}
+	return result
+}
+
+// compare makes the fastest of the paths the baseline. The ratio is the median of the ratios of
+// batches that were neighbours, which drift does not move.
+func compare(r *report.Result, ours []float64, perPath map[symmem.PathChoice][]float64) {
+	better := symmem.PathPlain
+	for _, path := range []symmem.PathChoice{
+		symmem.PathPlain, symmem.PathWindow, symmem.PathDirect,
+	} {
+		perOp, has := perPath[path]
+		if !has {
+			continue
+		}
+		median := report.Summarize(perOp).Median
+		if r.Counts[path.String()+"_ns"] = median; median < r.Counts[better.String()+"_ns"] {
+			better = path
+		}
+	}
+	r.Params["better"] = better.String()
+	r.Against("the best path", report.Summarize(perPath[better]))
+	r.Ratio = new(report.Summarize(ratios(perPath[better], ours)).Median)
+	if plain := perPath[symmem.PathPlain]; r.Params["took"] != symmem.PathPlain.String() {
+		r.Bar = SlowerThanPlain * r.Median * report.Summarize(ratios(plain, ours)).Median
+	}
+}
+
+// SlowerThanPlain times what the plain path takes is the most that a path may take that the table
+// chooses instead.
+const SlowerThanPlain = 1.02

@@ -1,0 +1,37 @@
+package bench
+
+import (
+	"testing"
+
+	"symmem"
+	"symmem/bench/report"
+)
+
+func TestAPathThatIsSlowerThanPlainMissesItsBar(t *testing.T) {
+	for _, c := range []struct {
+		name        string
+		took        symmem.PathChoice
+		plain, ours []float64
+		missed      bool
+	}{
+		{"faster", symmem.PathDirect, []float64{100, 100, 100}, []float64{50, 50, 50}, false},
+		{"slower by less", symmem.PathDirect, []float64{100, 100, 100}, []float64{101, 101, 101}, false},
+		{"slower", symmem.PathDirect, []float64{100, 100, 100}, []float64{103, 103, 103}, true},
+		{
+			"slower in two of three neighbours while the machine became faster", symmem.PathWindow,
+			[]float64{300, 200, 100},
+			[]float64{310, 150, 110},
+			true,
+		},
+		{"plain itself", symmem.PathPlain, []float64{100, 100, 100}, []float64{110, 110, 110}, false},
+	} {
+		r := report.Result{
+			Summary: report.Summarize(c.ours), Counts: map[string]float64{},
+			Params: map[string]any{"took": c.took.String()},
+		}
+		compare(&r, c.ours, map[symmem.PathChoice][]float64{symmem.PathPlain: c.plain})
+		if r.Missed() != c.missed {
+			t.Errorf("%s: missed is %v, want %v (bar %g)", c.name, r.Missed(), c.missed, r.Bar)
+		}
+	}
+}

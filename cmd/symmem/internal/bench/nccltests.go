@@ -1,0 +1,147 @@
+package bench
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"math"
+	"slices"
+	"strconv"
+
+	"symmem"
+	"symmem/bench/report"
+)
+
+// NCCLTests writes rows in the columns of nccl-tests, so that what reads its output reads ours. The
+// zero value with a writer is ready; W may be io.Discard.
+type NCCLTests struct {
+	W io.Writer
+	// last is the operation whose table is open.
+	last *Operation
+	// busSum and busCount make the average of the footer; wrong counts wrong elements.
+	busSum, wrong float64
+	busCount      int
+	// refused are the reasons of rows that did not take the path that was asked for.
+	refused []string
+}
+
+// ncclNames are the types as nccl-tests writes them, where that differs.
+var ncclNames = map[symmem.DataType]string{
+	symmem.Float64: "double", symmem.Float32: "float", symmem.Float16: "half",
+	symmem.BFloat16: "bfloat16",
+}
+
+// TypeName is the name of a type in nccl-tests.
+func TypeName(t symmem.DataType) string {
+	if name, ok := ncclNames[t]; ok {
+		return name
+	}
+	return t.String()
+}
+
+const ncclHeader = `#
+#%s out-of-place %s in-place
+#       size         count      type   redop    root` +
+	"     time   algbw   busbw  #wrong     time   algbw   busbw  #wrong" + `
+#        (B)    (elements)                          ` +
+	"     (us)  (GB/s)  (GB/s)              (us)  (GB/s)  (GB/s)" + `
+`
+
+// Row writes one row, and before the first of an operation the header.
+func (n *NCCLTests) Row(o *Collective, r *Row) error {
+	var b bytes.Buffer
+	if n.last != r.Operation {
+		if err := n.Footer(); err != nil {
+			return err
+		}
+		n.last = r.Operation
+		fmt.Fprintf(&b, "# %s\n"+ncclHeader, r.Operation.Name,
+			fmt.Sprintf("%*s", 61, ""), fmt.Sprintf("%*s", 21, ""))
+	}
+	redop, root := "none", -1
+	if r.Operation.reduces {
+		redop = o.ReduceOp.String()
+	}
+	if r.Operation.rooted {
+		root = 0
+	}
+	fmt.Fprintf(&b, "%12d  %12d  %8s  %6s  %6d%s%s%s\n", r.Bytes, r.Count,
+		TypeName(o.DataType), redop, root, n.half(r, r.Halves[0]), n.half(r, r.Halves[1]),
+		n.instead(r))
+	_, err := n.W.Write(b.Bytes())
+	return err
+}
+
+// instead is a comment at the end of a row whose halves did not take the path that was asked for.
+func (n *NCCLTests) instead(r *Row) string {
+	var took [2]string
+	for i, h := range r.Halves {
+		if h == nil || h.Params["refused"] == nil {
+			continue
+		}
+		took[i] = fmt.Sprint(h.Params["took"])
+		if why := fmt.Sprint(h.Params["refused"]); !slices.Contains(n.refused, why) {
+			n.refused = append(n.refused, why)
+		}
+	}
+	switch {
+	case took == [2]string{}:
+		return ""
+	case took[0] == took[1] || r.Halves[1] == nil:
+		return "  # took " + took[0]
+	case took[0] == "":
+		return "  # took " + took[1] + " in place"
+	case took[1] == "":
+		return "  # took " + took[0] + " out of place"
+	}
+	return "  # took " + took[0] + ", in place " + took[1]
+}
+
+func (n *NCCLTests) half(r *Row, h *report.Result) string {
+	if h == nil {
+		return fmt.Sprintf("  %7s  %6s  %6s  %6s", "N/A", "N/A", "N/A", "N/A")
+	}
+	algorithm, bus := r.bandwidths(h.Median)
+	wrong := h.Counts["wrong"]
+	n.busSum, n.wrong = n.busSum+bus, n.wrong+wrong
+	n.busCount++
+	return fmt.Sprintf("  %7s  %6s  %6s  %6.6g", fitted(h.Median/1e3, 7), fitted(algorithm, 6),
+		fitted(bus, 6), wrong)
+}
+
+// bandwidths returns those of the algorithm and of the bus in GB/s.
+func (r *Row) bandwidths(ns float64) (algorithm, bus float64) {
+	algorithm = float64(r.Bytes) / max(ns, 1e-3)
+	return algorithm, algorithm * r.Operation.factor(float64(r.Ranks))
+}
+
+// fitted writes a number with two decimals, or with fewer where they would run over the width.
+func fitted(v float64, width int) string {
+	power := 0
+	if v >= 1 {
+		power = int(math.Log10(v)) + 1
+	}
+	decimals := min(max(width-1-power, 0), 2)
+	return strconv.FormatFloat(v, 'f', decimals, 64)
+}
+
+// Footer closes the table of an operation.
+func (n *NCCLTests) Footer() error {
+	if n.last == nil {
+		return nil
+	}
+	verdict := "OK"
+	if n.wrong > 0 {
+		verdict = "FAILED"
+	}
+	var b bytes.Buffer
+	fmt.Fprintf(&b,
+		"# Out of bounds values : %.6g %s\n# Avg bus bandwidth    : %.6g\n#\n",
+		n.wrong, verdict, n.busSum/float64(max(n.busCount, 1)))
+	for _, why := range n.refused {
+		fmt.Fprintf(&b, "# not on the path that was asked for: %s\n#\n", why)
+	}
+	*n = NCCLTests{W: n.W}
+	_, err := n.W.Write(b.Bytes())
+	return err
+}

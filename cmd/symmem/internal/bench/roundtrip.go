@@ -1,0 +1,96 @@
+package bench
+
+import (
+	"errors"
+	"fmt"
+	"runtime"
+	"time"
+	"unsafe"
+
+	"symmem/bench/report"
+	"symmem/internal/spin"
+	"symmem/internal/sys"
+)
+
+const (
+	tripsPerBatch = 4000
+	tripBatches   = 31
+	// farEnough keeps two words out of one another's pair of cache lines.
+	farEnough = 256
+)
+
+// Probe measures the round trip between two processors.
+type Probe struct{ ping, pong int }
+
+// NewProbe chooses the first two processors that this process may use. It is made before the
+// process is bound to one of them. It is nil where there is one processor.
+func NewProbe() *Probe {
+	processors, err := sys.Affinity()
+	// Both sides spin, so each needs a P of its own, too.
+	if err != nil || len(processors) < 2 || runtime.GOMAXPROCS(0) < 2 {
+		return nil
+	}
+	return &Probe{ping: processors[0], pong: processors[1]}
+}
+
+// RoundTrip returns the median time in nanoseconds in which a word goes from one processor to the
+// other and back; 0 means unknown. It takes some 20 ms.
+func (p *Probe) RoundTrip() (float64, error) {
+	if p == nil {
+		return 0, nil
+	}
+	// The runtime may have taken Ps away since NewProbe has looked: it has one for each processor that
+	// the process may use, and a rank that is bound may use one. One that was set stays.
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(max(2, runtime.GOMAXPROCS(0))))
+	words := make([]uint64, 3*farEnough/8)
+	base := unsafe.Pointer(unsafe.SliceData(words))
+	ping, pong := (*uint64)(base), (*uint64)(unsafe.Add(base, farEnough))
+	echoed := make(chan error, 1)
+	var batches []float64
+	go func() {
+		echoed <- onProcessor(p.pong, func() error {
+			echo(ping, pong)
+			return nil
+		})
+	}()
+	err := onProcessor(p.ping, func() error {
+		batches = drive(ping, pong)
+		return nil
+	})
+	err = errors.Join(err, <-echoed)
+	runtime.KeepAlive(words)
+	if err != nil {
+		return 0, fmt.Errorf("measuring the round trip: %w", err)
+	}
+	return report.Summarize(batches).Median, nil
+}
+
+func echo(ping, pong *uint64) {
+	for i := uint64(1); i <= tripsPerBatch*tripBatches; i++ {
+		await(ping, i)
+		spin.StoreRelease64(pong, i)
+	}
+}
+
+func drive(ping, pong *uint64) []float64 {
+	var batches []float64
+	next := uint64(0)
+	for range tripBatches {
+		begin := time.Now()
+		for range tripsPerBatch {
+			next++
+			spin.StoreRelease64(ping, next)
+			await(pong, next)
+		}
+		batches = append(batches, float64(time.Since(begin).Nanoseconds())/tripsPerBatch)
+	}
+	return batches
+}
+
+// await polls with a PAUSE between looks, for as long as the other side takes.
+func await(word *uint64, want uint64) {
+	for !spin.Until64(word, want, 0, 4000) {
+		sys.Yield()
+		runtime.Gosched()
+	}
+}

@@ -1,0 +1,122 @@
+package bench
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"slices"
+	"strconv"
+	"strings"
+	"text/tabwriter"
+
+	"symmem"
+	"symmem/bench/report"
+)
+
+// writeTable aligns rows to the right, with a prefix before each line.
+func writeTable(w io.Writer, prefix string, rows [][]string) error {
+	var aligned bytes.Buffer
+	out := tabwriter.NewWriter(&aligned, 0, 0, 2, ' ', tabwriter.AlignRight)
+	for _, cells := range rows {
+		fmt.Fprintf(out, "%s\t\n", strings.Join(cells, "\t"))
+	}
+	if err := out.Flush(); err != nil {
+		return err
+	}
+	for line := range bytes.Lines(aligned.Bytes()) {
+		if _, err := fmt.Fprintf(w, "%s%s", prefix, line); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// SubmitTable writes what submissions cost.
+func SubmitTable(w io.Writer, r *report.Report) error {
+	counts := []string{nsOver, nsOverNoise, nsOverLeast, nsOverAll}
+	head := slices.Concat([]string{"what", "median", "min", "p10", "p90", "allocs"}, counts,
+		[]string{"bar", "baseline", "its median", "ratio"})
+	rows := [][]string{head}
+	for i := range r.Results {
+		result := &r.Results[i]
+		row := []string{
+			result.Label(), report.Duration(result.Median), report.Duration(result.Min),
+			report.Duration(result.P10), report.Duration(result.P90), number(result.AllocsPerOp),
+		}
+		for _, name := range counts {
+			row = append(row, number(result.Counts[name]))
+		}
+		rows = append(rows, append(row, barText(result), *result.Baseline,
+			report.Duration(*result.BaselineMedian), ratio(*result.Ratio)))
+	}
+	return writeTable(w, "", rows)
+}
+
+// PathTable writes what the choice of paths wins and costs: the times on the path that was chosen
+// and on each, as comments behind the columns of nccl-tests.
+func PathTable(w io.Writer, r *report.Report) error {
+	rows := [][]string{
+		{"operation", "size", "", "auto", "plain", "window", "direct", "took", "ratio"},
+	}
+	for i := range r.Results {
+		result := &r.Results[i]
+		if result.Baseline == nil {
+			continue
+		}
+		row := append(callCells(result), report.Duration(result.Median))
+		for _, path := range []symmem.PathChoice{
+			symmem.PathPlain, symmem.PathWindow, symmem.PathDirect,
+		} {
+			forced := "none"
+			if ns, has := result.Counts[path.String()+"_ns"]; has {
+				forced = report.Duration(ns)
+			}
+			row = append(row, forced)
+		}
+		rows = append(rows, append(row, fmt.Sprint(result.Params["took"]), ratio(*result.Ratio)))
+	}
+	if err := writeTable(w, "#", rows); err != nil || r.Worst == nil {
+		return err
+	}
+	_, err := fmt.Fprintf(w, "# worst ratio: %.3f, %s\n", r.Worst.Ratio, r.Worst.Name)
+	return err
+}
+
+// CheckTable writes what checking costs: the times of a run at two check levels, as comments behind
+// the columns of nccl-tests.
+func CheckTable(w io.Writer, r *report.Report) error {
+	rows := [][]string{{"operation", "size", "", "unchecked", "checked", "ratio"}}
+	for i := range r.Results {
+		if result := &r.Results[i]; result.Baseline != nil {
+			rows = append(rows, append(callCells(result), report.Duration(*result.BaselineMedian),
+				report.Duration(result.Median), ratio(*result.Ratio)))
+		}
+	}
+	return writeTable(w, "#", rows)
+}
+
+// callCells names what was measured: the operation, its size, and the half.
+func callCells(r *report.Result) []string {
+	return []string{r.Name, fmt.Sprint(r.Params["bytes"]), r.Half()}
+}
+
+func barText(r *report.Result) string {
+	switch {
+	case r.Bar == 0:
+		return ""
+	case r.Missed():
+		return report.Duration(r.Bar) + " missed"
+	default:
+		return report.Duration(r.Bar) + " met"
+	}
+}
+
+func ratio(v float64) string { return strconv.FormatFloat(v, 'f', 2, 64) + "x" }
+
+// number writes a count without needless digits.
+func number(v float64) string {
+	if v == float64(int64(v)) {
+		return strconv.FormatInt(int64(v), 10)
+	}
+	return strconv.FormatFloat(v, 'f', 1, 64)
+}

@@ -1,0 +1,282 @@
+package bench
+
+import (
+	"encoding/json"
+	"math"
+	"math/rand/v2"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"symmem"
+	"symmem/bench/report"
+	"symmem/internal/tuning"
+)
+
+func TestNoiseIsThatOfTheMedian(t *testing.T) {
+	if n := noise([]float64{2, 2, 2, 2}); n != 0 {
+		t.Errorf("equal ratios have %v percent of noise", n)
+	}
+	if n := noise(nil); n != 0 {
+		t.Errorf("no ratios have %v percent of noise", n)
+	}
+	// The median of n draws from a normal distribution is off by 1.253 deviations over the root of
+	// n, which is what noise must find from one sample, and its double covers 95 of 100 medians.
+	random := rand.New(rand.NewPCG(1, 2))
+	const trials, draws, deviation = 2000, 41, 0.05
+	covered, sum := 0, 0.0
+	for range trials {
+		sample := make([]float64, draws)
+		for i := range sample {
+			sample[i] = 1 + deviation*random.NormFloat64()
+		}
+		n := noise(sample)
+		sum += n
+		if 100*math.Abs(report.Summarize(sample).Median-1) <= n {
+			covered++
+		}
+	}
+	want := 100 * 2 * 1.253 * deviation / math.Sqrt(draws)
+	if mean := sum / trials; math.Abs(mean/want-1) > 0.1 {
+		t.Errorf("noise is %.3f percent, want %.3f", mean, want)
+	}
+	if share := float64(covered) / trials; share < 0.9 {
+		t.Errorf("%.3f of all medians lie within the noise", share)
+	}
+}
+
+func TestOutliersAreNoNoise(t *testing.T) {
+	sample := make([]float64, 21)
+	for i := range sample {
+		sample[i] = 1
+	}
+	sample[3], sample[17] = 50, 0.01
+	if n := noise(sample); n != 0 {
+		t.Errorf("two of 21 batches make %v percent", n)
+	}
+}
+
+func TestPointsPairTheBatchesOfOneTurn(t *testing.T) {
+	// Both paths drift by a factor of ten together, which their ratios do not show.
+	plain := []float64{2000, 4000, 8000, 20000, 2000}
+	window := []float64{1000, 2000, 4000, 10000, 1000}
+	direct := []float64{500, 1000, 2000, 5000, 500}
+	noisy := []float64{3000, 9000, 40000, 8000, 4000}
+	steady := []float64{2000, 2000, 2000, 2000, 2000}
+	for _, row := range []struct {
+		name                  string
+		plain, window, direct []float64
+		want                  tuning.Point
+	}{
+		{"plain and window", plain, window, nil, tuning.Point{PlainUS: 4, WindowUS: 2}},
+		{
+			"direct against both", plain, window, direct,
+			tuning.Point{PlainUS: 4, WindowUS: 2, DirectUS: 1},
+		},
+		{"direct against plain", plain, nil, direct, tuning.Point{PlainUS: 4, DirectUS: 1}},
+		{
+			"the noise of a path that does not decide is none", noisy, steady, steady,
+			tuning.Point{PlainUS: 8, WindowUS: 2, DirectUS: 2},
+		},
+	} {
+		row.want.Bytes = 4096
+		if got := newPoint(4096, row.plain, row.window, row.direct); got != row.want {
+			t.Errorf("%s: %+v", row.name, got)
+		}
+	}
+	if p := newPoint(1, []float64{0.1}, []float64{0.1}, nil); p.PlainUS <= 0 || p.WindowUS <= 0 {
+		t.Errorf("times that no table takes: %+v", p)
+	}
+}
+
+// found is what a tune may find: halves that agree, and halves that do not.
+func found() *Tuned {
+	points := []tuning.Point{
+		{Bytes: 1 << 10, PlainUS: 13, WindowUS: 7.4, NoisePercent: 1.5},
+		{Bytes: 128 << 10, PlainUS: 14.8, WindowUS: 17, NoisePercent: 0.4},
+	}
+	inPlace := []tuning.Point{{Bytes: 128 << 10, PlainUS: 15, WindowUS: 17, NoisePercent: 0.5}}
+	apart := []tuning.Point{{Bytes: 128 << 10, PlainUS: 15, WindowUS: 14, NoisePercent: 0.5}}
+	group := tuning.Shape{Ranks: 4, Machines: 1}
+	reduce := tuning.Rule{Calls: tuning.Calls{Operation: "AllReduce", Shape: group}}
+	gather := tuning.Rule{Calls: tuning.Calls{Operation: "AllGather", Shape: group}}
+	bytes := tuning.Rule{Calls: tuning.Calls{
+		Operation: "AllReduce", DataType: "uint8", Shape: group,
+	}}
+	direct := []tuning.Point{
+		{Bytes: 1 << 10, PlainUS: 13, WindowUS: 7.4, DirectUS: 3.1, NoisePercent: 1.5},
+		{Bytes: 1 << 20, PlainUS: 20, WindowUS: 18, DirectUS: 24, NoisePercent: 0.4},
+	}
+	anywhere := []tuning.Point{{Bytes: 1 << 10, PlainUS: 13, DirectUS: 6.5, NoisePercent: 1.5}}
+	rules := slices.Concat(
+		tuning.DeriveRules(tuning.Plain, reduce, points, inPlace),
+		tuning.DeriveRules(tuning.Plain, gather, points, apart),
+		tuning.DeriveDirect(reduce, tuning.Symmetric, direct, nil),
+		tuning.DeriveDirect(reduce, tuning.Anywhere, anywhere, nil),
+		tuning.DeriveDirect(bytes, tuning.Anywhere, anywhere, nil))
+	return &Tuned{
+		DataType: symmem.BFloat16,
+		Table:    &tuning.Table{Device: "box", Otherwise: tuning.Plain, Rules: rules},
+		Rules:    rules, Skipped: []string{"broadcast: there is no window path"},
+		Device: "box", Ranks: 4,
+	}
+}
+
+func TestWhatWasChosenIsPrintedWithWhatItWins(t *testing.T) {
+	var out strings.Builder
+	if err := found().Text(&out); err != nil {
+		t.Fatal(err)
+	}
+	want := `operation type size buffers plain window direct noise chosen wins
+AllReduce bfloat16 1KiB out of place symmetric 13.0 us 7.40 us - 1.5 % window +75.7 %
+AllReduce bfloat16 128KiB out of place symmetric 14.8 us 17.0 us - 0.4 % plain +14.9 %
+AllReduce bfloat16 128KiB in place symmetric 15.0 us 17.0 us - 0.5 % plain +13.3 %
+AllGather bfloat16 1KiB out of place symmetric 13.0 us 7.40 us - 1.5 % window +75.7 %
+AllGather bfloat16 128KiB out of place symmetric 14.8 us 17.0 us - 0.4 % plain +14.9 %
+AllGather bfloat16 128KiB in place symmetric 15.0 us 14.0 us - 0.5 % window +7.1 %
+AllReduce bfloat16 1KiB out of place symmetric 13.0 us 7.40 us 3.10 us 1.5 % direct +138.7 %
+AllReduce bfloat16 1MiB out of place symmetric 20.0 us 18.0 us 24.0 us 0.4 % other +33.3 %
+AllReduce bfloat16 1KiB out of place any 13.0 us - 6.50 us 1.5 % direct +100.0 %
+AllReduce uint8 1KiB out of place any 13.0 us - 6.50 us 1.5 % direct +100.0 %
+AllReduce on 4 ranks: window up to 48KiB, plain above 48KiB
+AllGather out of place on 4 ranks: window up to 48KiB, plain above 48KiB
+AllGather in place on 4 ranks: window at every size
+AllReduce out of place on 4 ranks, symmetric buffers: direct up to 160KiB, ` +
+		`another path than direct above 160KiB
+AllReduce on 4 ranks, any buffers: direct at every size
+AllReduce of uint8 on 4 ranks, any buffers: direct at every size
+broadcast: there is no window path
+`
+	// How wide columns are is nobody's matter.
+	got := regexp.MustCompile(`(?m)^ +| +( )`).ReplaceAllString(out.String(), "$1")
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+func TestTheJSONOfATuneHoldsTheTable(t *testing.T) {
+	tuned := found()
+	document, err := tuned.Document("t.json", true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := json.Marshal(document)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got struct {
+		File    string          `json:"file"`
+		Written bool            `json:"written"`
+		Skipped []string        `json:"skipped"`
+		Table   json.RawMessage `json:"table"`
+	}
+	if err := json.Unmarshal(out, &got); err != nil {
+		t.Fatal(err)
+	}
+	table, err := tuning.Decode(got.Table)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got.File != "t.json" || !got.Written || len(got.Skipped) != 1 ||
+		table.Digest() != tuned.Table.Digest() {
+		t.Errorf("%s", out)
+	}
+}
+
+func TestWhatASizeDecidesGoesByWhatWasMeasured(t *testing.T) {
+	some := []float64{1000}
+	at := []tuning.Point{{Bytes: 64, PlainUS: 1, WindowUS: 1}}
+	direct := []tuning.Point{{Bytes: 64, PlainUS: 1, WindowUS: 1, DirectUS: 1}}
+	alone := []tuning.Point{{Bytes: 64, PlainUS: 1, DirectUS: 1}}
+	for _, row := range []struct {
+		name string
+		all  batches
+		want points
+	}{
+		{"plain alone decides nothing", batches{plain: some}, points{}},
+		{
+			"both old paths",
+			batches{plain: some, window: some},
+			points{windows: [2][]tuning.Point{1: at}},
+		},
+		{
+			"direct without a window path",
+			batches{plain: some, direct: some},
+			points{direct: [2][]tuning.Point{1: alone}},
+		},
+		{
+			"everything",
+			batches{some, some, some, some},
+			points{
+				windows: [2][]tuning.Point{1: at}, direct: [2][]tuning.Point{1: direct}, anywhere: alone,
+			},
+		},
+	} {
+		var got points
+		got.add(64, 1, row.all)
+		if diff := cmp.Diff(row.want, got, cmp.AllowUnexported(points{})); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", row.name, diff)
+		}
+	}
+}
+
+func TestRatiosAreOfTheSameTurn(t *testing.T) {
+	r := &report.Result{Params: map[string]any{}, Counts: map[string]float64{}}
+	compare(r, []float64{10, 20, 40}, map[symmem.PathChoice][]float64{
+		symmem.PathPlain: {12, 22, 44}, symmem.PathWindow: {9, 19, 39},
+	})
+	if r.Params["better"] != "window" || *r.Ratio != 0.95 || r.Counts["plain_ns"] != 22 {
+		t.Errorf("%+v", r)
+	}
+	compare(r, []float64{10, 20, 40}, map[symmem.PathChoice][]float64{
+		symmem.PathPlain: {12, 22, 44}, symmem.PathWindow: {9, 19, 39}, symmem.PathDirect: {5, 10, 20},
+	})
+	if r.Params["better"] != "direct" || *r.Ratio != 0.5 {
+		t.Errorf("with direct: %+v", r)
+	}
+}
+
+func TestEveryRunnerIsFirstLastAndAfterEachOtherEquallyOften(t *testing.T) {
+	for n := 1; n <= 5; n++ {
+		first, last, after := make([]int, n), make([]int, n), map[[2]int]int{}
+		for round := range 2 * n {
+			order := turns(n, round)
+			if slices.Compare(slices.Sorted(slices.Values(order)), []int{0, 1, 2, 3, 4}[:n]) != 0 {
+				t.Fatalf("round %d of %d runners is %v", round, n, order)
+			}
+			first[order[0]]++
+			last[order[n-1]]++
+			for i := 1; i < n; i++ {
+				after[[2]int{order[i-1], order[i]}]++
+			}
+		}
+		for i := range n {
+			if first[i] != 2 || last[i] != 2 {
+				t.Errorf("%d runners: first %v, last %v", n, first, last)
+			}
+			for j := range n {
+				if want := after[[2]int{0, 1}]; i != j && after[[2]int{i, j}] != want {
+					t.Errorf("%d runners: %v, want %d each", n, after, want)
+				}
+			}
+		}
+	}
+}
+
+func TestOldTimesStayAroundNewOnes(t *testing.T) {
+	sizes := func(bytes ...tuning.Size) (points []tuning.Point) {
+		for _, b := range bytes {
+			points = append(points, tuning.Point{Bytes: b})
+		}
+		return points
+	}
+	got := around([2][]tuning.Point{sizes(1, 2, 4, 8, 16), sizes(1, 2)},
+		[2][]tuning.Point{sizes(2, 3, 8), nil})
+	want := [2][]tuning.Point{sizes(1, 2, 3, 8, 16), nil}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Error(diff)
+	}
+}

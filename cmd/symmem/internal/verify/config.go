@@ -1,0 +1,88 @@
+package verify
+
+import (
+	"fmt"
+
+	"symmem"
+	"symmem/cmd/symmem/internal/workload"
+)
+
+// Config says what to run. Every rank needs the same.
+type Config struct {
+	workload.Config
+	// Cases is the number of buffers that are live at once, and Rounds how often they are made,
+	// reduced and freed, so that later rounds reuse memory.
+	Cases, Rounds int
+	// Elements is the length of each case in float32 elements.
+	Elements int64
+	// Churn is the number of random allocations and frees that come before the cases of each
+	// round, the same on every rank. Some live blocks are reduced and checked along the way.
+	Churn int
+	// Groups is the number of groups over the one pool. The first is the world; with more than
+	// one, the others overlap. Each runs all cases.
+	Groups int
+	// Path is how the path of collectives is chosen. Only PathWindow shows that memory is
+	// symmetric: the plain path is right wherever buffers lie.
+	Path symmem.PathChoice
+	// If Deterministic is a formula, cases have all types and reductions, with numbers that cancel,
+	// and their bits are compared with what the formula gives.
+	Deterministic symmem.Formula
+	// CallSites is that of symmem.Options.
+	CallSites bool
+}
+
+// Default is 2 rounds of 8 cases of 1 MiB.
+func Default() Config {
+	return Config{
+		Config: workload.Default(), Cases: 8, Rounds: 2, Elements: 256 << 10, Groups: 1,
+		Path: symmem.PathWindow,
+	}
+}
+
+// The limits of a Config. They keep a program's list of steps and a report's rows small enough to
+// be held and sent.
+const (
+	maxCases    = 1024
+	maxRounds   = 100_000
+	maxChurn    = 1_000_000
+	maxGroups   = 64
+	maxRows     = 1_000_000
+	maxElements = int64(1) << 32
+)
+
+// Validate reports the first field that makes no sense.
+func (c *Config) Validate() error {
+	least := int64(1)
+	if c.Deterministic > symmem.AnyFormula {
+		least = 2 // which are one of the largest type
+	}
+	for _, f := range []struct {
+		name             string
+		value, low, high int64
+	}{
+		{"cases", int64(c.Cases), 1, maxCases},
+		{"rounds", int64(c.Rounds), 1, maxRounds},
+		{"size", c.Elements, least, maxElements},
+		{"churn", int64(c.Churn), 0, maxChurn},
+		{"groups", int64(c.Groups), 1, maxGroups},
+	} {
+		if f.value < f.low || f.value > f.high {
+			return fmt.Errorf("%s is %d, but must be from %d to %d", f.name, f.value, f.low, f.high)
+		}
+	}
+	if rows := c.Cases * c.Rounds * c.Groups; rows > maxRows {
+		return fmt.Errorf("cases x rounds x groups is %d, but may be %d at most", rows, maxRows)
+	}
+	if c.Timeout <= 0 {
+		return fmt.Errorf("timeout is %v, but must be positive", c.Timeout)
+	}
+	return nil
+}
+
+// Options are what a rank opens its Runtime with. There is no comparison in the background: ranks
+// compare where the program registers and at its end, so that equal runs report alike.
+func (c *Config) Options() symmem.Options {
+	o := c.Config.Options()
+	o.CheckInterval, o.CallSites, o.Path, o.Deterministic = -1, c.CallSites, c.Path, c.Deterministic
+	return o
+}

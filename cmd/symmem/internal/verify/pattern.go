@@ -1,0 +1,99 @@
+package verify
+
+import (
+	"bytes"
+	"math"
+
+	"symmem"
+	"symmem/cmd/symmem/internal/workload"
+	"symmem/driver"
+	"symmem/driver/formula"
+	"symmem/internal/reduce"
+)
+
+// finding is what one rank found in one all-reduce.
+type finding struct {
+	// Ran is whether the all-reduce was done and its result read.
+	Ran bool `json:"ran"`
+	// Symmetric is whether the buffer lay in a window of the group.
+	Symmetric bool `json:"symmetric"`
+	// Wrong is the number of elements that are not as expected.
+	Wrong int64 `json:"wrong"`
+	// MaxDiff and MeanDiff are the largest and the mean distance from the expected value.
+	MaxDiff  float64 `json:"max_diff"`
+	MeanDiff float64 `json:"mean_diff"`
+}
+
+// tolerance is the relative error that is no mistake: sums over very many ranks round. Where there
+// is a formula every bit counts.
+const tolerance = 1e-5
+
+// exactly gives a row the type and the reduction whose turn it is, if there is a formula.
+func (c *Config) exactly(w *row, at int) {
+	if c.Deterministic <= symmem.AnyFormula {
+		return
+	}
+	types := reduce.DataTypes()
+	w.formula = driver.Formula(c.Deterministic - symmem.AnyFormula)
+	w.dataType = types[at%len(types)]
+	w.reduceOp = symmem.ReduceOp(at / len(types) % driver.ReduceOps)
+	w.seed, w.value = c.Seed<<20+uint64(at), 0
+	w.name += " " + w.reduceOp.String() + " " + w.dataType.String()
+	w.elements = w.elements * elementBytes / int64(w.dataType.Size())
+}
+
+// input is what a rank of a group contributes.
+func (w *row) input(rank, ranks int) []byte {
+	if w.formula != driver.AnyFormula {
+		return formula.Input(w.dataType, w.seed, rank, ranks, w.elements)
+	}
+	part := workload.Encode(nil, w.dataType, w.value*float64(rank+1))
+	return bytes.Repeat(part, int(w.elements))
+}
+
+// expected is the sum of what n ranks contribute.
+func expected(value float64, n int) float64 { return value * float64(n) * float64(n+1) / 2 }
+
+// compare checks every element of a row's result.
+func (w *row) compare(got []byte, ranks int) finding {
+	if w.formula == driver.AnyFormula {
+		want := workload.Encode(nil, w.dataType, expected(w.value, ranks))
+		return w.compareWith(got, want, tolerance)
+	}
+	var inputs [][]byte
+	for rank := range ranks {
+		inputs = append(inputs, w.input(rank, ranks))
+	}
+	return w.compareWith(got, formula.Reduce(w.formula, w.reduceOp, w.dataType, inputs), 0)
+}
+
+// compareWith compares elements with those that are wanted, which begin again at their end.
+func (w *row) compareWith(got, wanted []byte, tolerance float64) finding {
+	f := finding{Ran: true}
+	sum, size := 0.0, w.dataType.Size()
+	for at := 0; at < len(got); at += size {
+		is, want := got[at:at+size], wanted[at%len(wanted):][:size]
+		if bytes.Equal(is, want) {
+			continue
+		}
+		value := workload.Decode(want, w.dataType)
+		diff := distance(workload.Decode(is, w.dataType), value)
+		if tolerance == 0 || diff > tolerance*max(value, 1) {
+			f.Wrong++
+		}
+		f.MaxDiff = max(f.MaxDiff, diff)
+		sum += diff
+	}
+	f.MeanDiff = sum / float64(max(len(got)/size, 1))
+	return f
+}
+
+// distance is |v - want|, or a large number where that is infinite or a NaN, which JSON does not
+// have.
+func distance(v, want float64) float64 {
+	d := math.Abs(v - want)
+	if math.IsNaN(d) || d > math.MaxFloat32 {
+		return math.MaxFloat32
+	}
+	return d
+}

@@ -1,0 +1,85 @@
+package verify
+
+import (
+	"math"
+	"testing"
+
+	"symmem"
+	"symmem/cmd/symmem/internal/workload"
+)
+
+func TestCompareCountsWrongElements(t *testing.T) {
+	nan := float32(math.NaN())
+	for _, c := range []struct {
+		name      string
+		data      []float32
+		want      float64
+		wrong     int64
+		max, mean float64
+	}{
+		{"equal elements are right", []float32{10, 10, 10}, 10, 0, 0, 0},
+		{"one wrong element is found", []float32{10, 10, 7, 10}, 10, 1, 3, 0.75},
+		{"a small rounding is no mistake", []float32{1e6 + 1}, 1e6, 0, 1, 1},
+		{"a sum above is as wrong as one below", []float32{12, 8}, 10, 2, 2, 2},
+		{"not a number is far off", []float32{nan}, 1, 1, math.MaxFloat32, math.MaxFloat32},
+		{
+			"infinity is far off",
+			[]float32{float32(math.Inf(-1))},
+			1, 1,
+			math.MaxFloat32, math.MaxFloat32,
+		},
+		{"zeros of fresh memory are wrong", []float32{0, 0}, 1, 2, 1, 1},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			want := finding{Ran: true, Wrong: c.wrong, MaxDiff: c.max, MeanDiff: c.mean}
+			if got := compared(c.want, c.data...); got != want {
+				t.Fatalf("got %+v, want %+v", got, want)
+			}
+		})
+	}
+}
+
+// compared compares elements with one number.
+func compared(want float64, data ...float32) finding {
+	got := make([]byte, 0, 4*len(data))
+	for _, v := range data {
+		got = workload.Encode(got, symmem.Float32, float64(v))
+	}
+	w := &row{dataType: symmem.Float32}
+	return w.compareWith(got, workload.Encode(nil, symmem.Float32, want), tolerance)
+}
+
+// filled is the element that a rank contributes to a row.
+func filled(value float64, rank int) float64 {
+	w := &row{dataType: symmem.Float32, value: value, elements: 1}
+	return workload.Decode(w.input(rank, 0), symmem.Float32)
+}
+
+// A sum that takes one rank's part from another case or another rank must not be the expected one.
+func TestEveryExchangeOfPartsChangesTheSum(t *testing.T) {
+	const ranks = 8
+	for value := 1.0; value < 20; value++ {
+		for rank := range ranks {
+			for other := 0.0; other < 20; other++ {
+				sum := expected(value, ranks) - filled(value, rank) + filled(other, rank)
+				wrong := compared(expected(value, ranks), float32(sum)).Wrong > 0
+				if wrong == (other == value) {
+					t.Fatalf("value %v for %v on rank %d: found wrong is %v",
+						other, value, rank, wrong)
+				}
+			}
+		}
+	}
+}
+
+func TestExpectedIsTheSumOfWhatRanksFill(t *testing.T) {
+	for ranks := 1; ranks < 20; ranks++ {
+		sum := 0.0
+		for rank := range ranks {
+			sum += filled(7, rank)
+		}
+		if sum != expected(7, ranks) {
+			t.Fatalf("%d ranks: %v, expected %v", ranks, sum, expected(7, ranks))
+		}
+	}
+}

@@ -1,0 +1,249 @@
+package random
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"time"
+
+	"symmem"
+	"symmem/cmd/symmem/internal/workload"
+)
+
+// Rank is this rank's surroundings.
+type Rank struct {
+	// Open opens its Runtimes, one for each check level.
+	Open Open
+	// Local is its number among the ranks of its machine.
+	Local int
+	// Shared is whether other ranks are in this process, too, so that what it holds says nothing
+	// about this one.
+	Shared bool
+	// Progress, if set, is told about each round.
+	Progress func(line string)
+	// Hang is called when a round goes on long after its deadline, or after the world has failed: a
+	// call that should have returned has not. stacks says where all goroutines are.
+	Hang func(round int, stacks []byte)
+}
+
+// runner runs the rounds of one rank.
+type runner struct {
+	config Config
+	rank   Rank
+	worlds []*world
+	report *Report
+	tally  Tally
+	begun  time.Time
+	// start is what the process held after the rounds that warm up, warm whether that was measured.
+	start usage
+	warm  bool
+	done  int
+}
+
+// warming is how many rounds warm up: each check level has had one then, and what libraries make at
+// its first use is there.
+const warming = 3
+
+// RoundError is a round that could not run to its end.
+type RoundError struct {
+	// Round is its number, Seed what it was drawn from.
+	Round int
+	Seed  uint64
+	Cause error
+}
+
+// Error says which round it was.
+func (e *RoundError) Error() string {
+	return fmt.Sprintf("round %d of seed %d: %v", e.Round, e.Seed, e.Cause)
+}
+
+// Unwrap gives the cause.
+func (e *RoundError) Unwrap() error { return e.Cause }
+
+// Run runs random programs as one rank. It is collective over the world. It ends early at the first
+// wrong result. An error, which may be a *RoundError, means that it did not run to its end; the
+// Report, if not nil, has what was found before.
+func Run(ctx context.Context, c Config, rank Rank) (report *Report, err error) {
+	if err := c.Validate(); err != nil {
+		return nil, err
+	}
+	p := &runner{config: c, rank: rank, begun: time.Now()}
+	defer func() {
+		for _, w := range p.worlds {
+			if closing := w.close(); err == nil {
+				// After a failure it would repeat that.
+				err = closing
+			}
+		}
+	}()
+	for _, level := range c.levels() {
+		w, err := newWorld(ctx, rank.Open, &c, level)
+		if err != nil {
+			return nil, fmt.Errorf("opening the world that compares %v: %w", level, err)
+		}
+		p.worlds = append(p.worlds, w)
+	}
+	p.report = newReport(p.worlds[0].rt, &c)
+	return p.report, p.play(ctx)
+}
+
+func (p *runner) backend() string { return p.worlds[0].rt.Device().Backend }
+
+// play runs rounds until there are no more, or a result is wrong.
+func (p *runner) play(ctx context.Context) error {
+	for more := true; more; {
+		number := p.config.From + p.done
+		w := p.worlds[number%len(p.worlds)]
+		if err := p.guarded(ctx, w, number); err != nil {
+			return &RoundError{number, p.config.Seed, p.broken(ctx, w, number, err)}
+		}
+		var err error
+		if more, err = p.after(ctx, w, number); err != nil {
+			return &RoundError{number, p.config.Seed, err}
+		}
+	}
+	return p.compare(ctx)
+}
+
+// broken tells the ranks what each of them has ended a round with: a rank that was not in the group
+// that failed has found only that others have left. It returns this rank's error.
+func (p *runner) broken(ctx context.Context, w *world, number int, failed error) error {
+	p.report.Differs = errors.As(failed, new(*symmem.DivergenceError)) || errors.Is(failed, ErrInUse)
+	p.report.Findings = append(p.report.Findings, p.tally.findings...)
+	p.report.Wrong, p.report.Broke = p.tally.Wrong, number
+	all, err := workload.Gather(ctx, w.gatherer, p.report)
+	if err != nil {
+		return errors.Join(failed, err)
+	}
+	p.report.Wrong = 0
+	for _, theirs := range all {
+		p.report.Differs = p.report.Differs || theirs.Differs
+		p.report.Wrong += theirs.Wrong
+	}
+	if p.report.Wrong > 0 {
+		p.report.FirstWrong = number
+	}
+	return failed
+}
+
+// overtime is how long after its deadline a round counts as hanging, afterFault how long after a
+// fault of the world, which ends all waits. That is less than other ranks wait before they leave.
+const (
+	overtime   = 30 * time.Second
+	afterFault = 15 * time.Second
+)
+
+// watch calls Hang if a round does not end in time. stop, which it returns, is called at its end.
+func (p *runner) watch(w *world, number int) (stop func()) {
+	over := make(chan struct{})
+	if p.rank.Hang == nil {
+		return func() {}
+	}
+	go func() {
+		late := time.After(p.config.RoundTimeout + overtime)
+		for failed := w.rt.World().Ended(); ; {
+			select {
+			case <-over:
+				return
+			case <-failed:
+				failed, late = nil, time.After(min(afterFault, p.config.Timeout/2))
+			case <-late:
+				stacks := make([]byte, 1<<20)
+				p.rank.Hang(number, stacks[:runtime.Stack(stacks, true)])
+				return
+			}
+		}
+	}()
+	return func() { close(over) }
+}
+
+// guarded runs a round under its deadline.
+func (p *runner) guarded(ctx context.Context, w *world, number int) error {
+	ctx, cancel := context.WithTimeout(ctx, p.config.RoundTimeout)
+	defer cancel()
+	defer p.watch(w, number)()
+	r := newRound(w, &p.config, number, &p.tally)
+	err := r.run(ctx)
+	if err != nil {
+		workload.Abort(r.groups...) // so that no rank waits for this one
+	}
+	return err
+}
+
+// after tells the ranks what each has found in a round, and decides whether another comes: rank 0's
+// clock does.
+func (p *runner) after(ctx context.Context, w *world, number int) (more bool, err error) {
+	p.done++
+	all, err := workload.Gather(ctx, w.gatherer, ended{
+		More: p.config.more(p.done, time.Since(p.begun)), Tally: p.tally,
+	})
+	if err != nil {
+		return false, err
+	}
+	more = all[0].More
+	p.report.Tally = merged(all)
+	p.report.Rounds = p.done
+	p.report.ElapsedMS = float64(time.Since(p.begun).Microseconds()) / 1000
+	if p.report.Wrong > 0 {
+		p.report.FirstWrong = number
+		p.report.Findings = append(p.report.Findings, p.tally.findings...)
+		more = false
+	}
+	return more, p.note(w, number, more)
+}
+
+// note measures, while rounds warm up, and reports the round.
+func (p *runner) note(w *world, number int, more bool) error {
+	now, err := p.measure()
+	if err != nil {
+		return err
+	}
+	if more && p.done <= warming && !p.rank.Shared {
+		p.start, p.warm = now, true
+	}
+	if p.rank.Progress != nil {
+		r := p.report
+		p.rank.Progress(fmt.Sprintf("round %d: seed %d, check %v, %d steps, %d calls, %d replays, "+
+			"%d wrong, %s checked, %s mapped at most, %s in pools, %s of the device, %.0f s", number,
+			r.Seed, w.rt.Check(), r.Steps, r.Calls, r.Replays, r.Wrong, bytesText(r.Bytes),
+			bytesText(r.Peak), bytesText(now[poolBytes]), bytesText(now[deviceBytes]),
+			r.ElapsedMS/1000))
+	}
+	return nil
+}
+
+// compare tells the ranks what each has left over.
+func (p *runner) compare(ctx context.Context) error {
+	if !p.warm || p.done <= warming || p.report.Wrong > 0 {
+		return nil
+	}
+	end, err := p.usageAfterWork(ctx)
+	if err != nil {
+		return err
+	}
+	all, err := workload.Gather(ctx, p.worlds[0].gatherer, [2]usage{p.start, end})
+	if err != nil {
+		return err
+	}
+	for rank, held := range all {
+		p.report.Resources = append(p.report.Resources, p.compared(rank, held[0], held[1])...)
+	}
+	return nil
+}
+
+// Reproduce is the part of a command line that runs one round again, with as many ranks.
+func Reproduce(c *Config, round int) string {
+	text := fmt.Sprintf("--seed %d --from-round %d --rounds 1 --steps %d --max-bytes %d",
+		c.Seed, round, c.Steps, c.MaxBytes)
+	if c.Placement == symmem.PlaceByAddress {
+		text += " --placement address"
+	}
+	if c.Check != symmem.CheckDefault {
+		text += " --check " + c.Check.String()
+	}
+	if !c.Skew {
+		text += " --skew=false"
+	}
+	return text
+}

@@ -1,0 +1,117 @@
+package random
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"symmem"
+	"symmem/cmd/symmem/internal/workload"
+)
+
+// Open opens a Runtime of this rank: symmem.Open, or a rank of a test's own world.
+type Open func(ctx context.Context, o symmem.Options) (*symmem.Runtime, error)
+
+// world is what lasts over all rounds at one check level.
+type world struct {
+	rt      *symmem.Runtime
+	streams []*symmem.Stream // the default one first, the owner's last
+	events  []*symmem.Event  // one for each stream
+	// adopted are the streams of the owner, which there is on GPUs alone.
+	owner   *owner
+	adopted []*symmem.Stream
+	// gatherer is where ranks tell each other what they have found.
+	gatherer *workload.Gatherer
+}
+
+// streams is how many streams of its own a world has. They end with it only.
+const streams = 3
+
+func newWorld(ctx context.Context, open Open, c *Config, level symmem.CheckLevel) (*world, error) {
+	options := c.Options()
+	options.Check = level
+	rt, err := open(ctx, options)
+	if err != nil {
+		return nil, err
+	}
+	w := &world{rt: rt, streams: []*symmem.Stream{rt.DefaultStream()}}
+	if err = w.equip(); err == nil {
+		w.gatherer, err = workload.OpenGatherer(ctx, rt)
+	}
+	if err == nil {
+		err = w.warm(2 * liveMessages * c.MaxBytes)
+	}
+	if err != nil {
+		return nil, errors.Join(err, w.close())
+	}
+	return w, nil
+}
+
+// warm makes the memory of disabled scopes as large as rounds may need it: it is given back with
+// the Runtime only.
+func (w *world) warm(bytes int64) error {
+	p, err := w.rt.NewPool(symmem.PoolOptions{})
+	if err != nil {
+		return err
+	}
+	s := p.BeginDisabled()
+	defer s.Abandon()
+	b, err := s.Alloc(bytes)
+	if err != nil {
+		return err
+	}
+	return errors.Join(b.Free(), p.Close())
+}
+
+func (w *world) equip() error {
+	for len(w.streams) < streams {
+		s, err := w.rt.NewStream()
+		if err != nil {
+			return err
+		}
+		w.streams = append(w.streams, s)
+	}
+	if err := w.adopt(); err != nil {
+		return err
+	}
+	for range w.streams {
+		e, err := w.rt.NewEvent()
+		if err != nil {
+			return err
+		}
+		w.events = append(w.events, e)
+	}
+	return nil
+}
+
+// machines is how many machines the ranks of the world are on.
+func (w *world) machines() int { return w.rt.World().Stats().Tuning.Machines }
+
+// synchronize waits for all streams, in their order, which is an event of every pool's history.
+func (w *world) synchronize(ctx context.Context) error {
+	for _, s := range w.streams {
+		if err := s.Synchronize(ctx); err != nil {
+			return fmt.Errorf("synchronizing stream %d: %w", s.Number(), err)
+		}
+	}
+	return nil
+}
+
+// meet returns when all ranks have come and all their work is done.
+func (w *world) meet(ctx context.Context) error {
+	if err := w.synchronize(ctx); err != nil {
+		return err
+	}
+	if err := w.rt.World().Barrier(ctx, nil); err != nil {
+		return err
+	}
+	return w.rt.DefaultStream().Synchronize(ctx)
+}
+
+// mapped is how many bytes the pools of the world have.
+func (w *world) mapped() (bytes int64) {
+	for _, p := range w.rt.Stats().Pools {
+		bytes += p.Used + p.Cached
+	}
+	return bytes
+}

@@ -1,0 +1,218 @@
+package verify
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"symmem"
+	"symmem/cmd/symmem/internal/workload"
+)
+
+// runner carries a program out on one rank.
+type runner struct {
+	rt       *symmem.Runtime
+	config   Config
+	program  *program
+	pool     *symmem.Pool
+	scope    symmem.Scope
+	groups   []*symmem.Group // nil where this rank is no member
+	slots    []symmem.Buffer
+	noise    *workload.Noise
+	findings []finding
+	paths    map[string]string // see account
+	// progress, if set, is called with how many steps are done, and of how many.
+	progress func(done, all int)
+}
+
+// Run carries the workload out on this rank and returns the same Report on every rank. It is
+// collective over the world.
+//
+// A fault of the workload is in the Report. An error means that there is no Report of all ranks: it
+// is this rank's own reason, and the Report, if not nil, has this rank's findings alone.
+func Run(
+	ctx context.Context, rt *symmem.Runtime, c Config, progress func(done, all int),
+) (*Report, error) {
+	start := time.Now()
+	if err := c.Validate(); err != nil {
+		return nil, err
+	}
+	gatherer, err := workload.OpenGatherer(ctx, rt)
+	if err != nil {
+		return nil, err
+	}
+	r := &runner{
+		rt: rt, config: c, program: compose(c), progress: progress, paths: map[string]string{},
+	}
+	r.slots = make([]symmem.Buffer, r.program.slots)
+	r.findings = make([]finding, len(r.program.rows))
+	mine := r.account(ctx)
+	accounts, err := share(ctx, gatherer, mine)
+	if err != nil {
+		alone := merge(blank(rt, &c), r.program, []account{mine})
+		err = errors.Join(ownError(mine), err)
+		if alone.Fault == "" && alone.Divergence == nil {
+			alone.Fault = err.Error()
+		}
+		return alone, err
+	}
+	report := merge(blank(rt, &c), r.program, accounts)
+	report.ElapsedMS = float64(time.Since(start).Microseconds()) / 1000
+	return report, nil
+}
+
+// ownError is what the workload itself ended with, if it has not ended well.
+func ownError(a account) error {
+	if a.Ending == endedWell {
+		return nil
+	}
+	return errors.New(a.Text)
+}
+
+// share gathers all ranks' accounts.
+func share(ctx context.Context, d *workload.Gatherer, mine account) ([]account, error) {
+	accounts, err := workload.Gather(ctx, d, mine)
+	if err != nil {
+		return nil, err
+	}
+	for r := range accounts {
+		if len(accounts[r].Findings) != len(mine.Findings) {
+			return nil, fmt.Errorf("rank %d reports %d cases, this rank has %d: "+
+				"start all ranks with the same options", r, len(accounts[r].Findings),
+				len(mine.Findings))
+		}
+	}
+	return accounts, nil
+}
+
+// account runs the program and says how it ended.
+func (r *runner) account(ctx context.Context) account {
+	a := account{Rank: r.rt.Rank()}
+	err := r.run(ctx)
+	a.end(err)
+	a.Findings, a.Paths = r.findings, r.paths
+	if err != nil {
+		// Ranks outside a failed group do not wait for this one.
+		workload.Abort(append(r.groups, r.rt.World())...)
+	}
+	return a
+}
+
+func (r *runner) run(ctx context.Context) error {
+	if err := r.prepare(ctx); err != nil {
+		return err
+	}
+	for i := range r.program.steps {
+		if err := r.step(ctx, &r.program.steps[i]); err != nil {
+			return err
+		}
+		if r.progress != nil {
+			r.progress(i+1, len(r.program.steps))
+		}
+	}
+	return r.rt.World().Check(ctx)
+}
+
+func (r *runner) prepare(ctx context.Context) (err error) {
+	r.groups, err = overlapping(ctx, r.rt.World(), r.config.Groups)
+	if err != nil {
+		return err
+	}
+	if r.noise, err = workload.NewNoise(r.rt, &r.config.Config, 0); err != nil {
+		return err
+	}
+	r.pool, err = r.rt.NewPool(symmem.PoolOptions{
+		Domain: r.rt.World(), Placement: r.config.Placement, FirstSegment: r.program.first,
+	})
+	if err != nil || !r.program.spread {
+		return err
+	}
+	return workload.Spread(ctx, r.pool, r.rt.World(), r.program.first)
+}
+
+func (r *runner) step(ctx context.Context, s *step) (err error) {
+	switch s.action {
+	case doOpen:
+		r.scope = r.pool.Begin(r.rt.World())
+		return nil
+	case doEnd:
+		return r.scope.End(ctx)
+	case doAlloc:
+		r.slots[s.slot], err = r.scope.Alloc(s.elements * elementBytes)
+		return err
+	case doFree:
+		return r.slots[s.slot].Free()
+	case doNoise:
+		return r.noise.Step()
+	case doFill:
+		return r.fill(ctx, s)
+	case doReduce:
+		return r.reduce(ctx, s)
+	}
+	return fmt.Errorf("step %d is unknown", s.action)
+}
+
+// fill writes this rank's values. Ranks outside the group have no part in the row.
+func (r *runner) fill(ctx context.Context, s *step) error {
+	what := &r.program.rows[s.row]
+	g := r.groups[what.group]
+	if g == nil {
+		return nil
+	}
+	memory, err := r.memory(s, what)
+	if err != nil {
+		return err
+	}
+	return r.copy(ctx, memory, symmem.Host(what.input(g.Rank(), g.Size())))
+}
+
+// copy copies now.
+func (r *runner) copy(ctx context.Context, to, from symmem.Memory) error {
+	if err := r.rt.DefaultStream().Copy(to, from); err != nil {
+		return err
+	}
+	return r.rt.DefaultStream().Synchronize(ctx)
+}
+
+// reduce does a row's all-reduce in place and checks every element.
+func (r *runner) reduce(ctx context.Context, s *step) error {
+	what := &r.program.rows[s.row]
+	g := r.groups[what.group]
+	if g == nil {
+		return nil
+	}
+	memory, err := r.memory(s, what)
+	if err != nil {
+		return err
+	}
+	stream := r.rt.DefaultStream()
+	err = g.AllReduce(ctx, memory, memory, what.elements, what.dataType, what.reduceOp, stream)
+	if err != nil {
+		return err
+	}
+	got := make([]byte, memory.Bytes())
+	if err := r.copy(ctx, symmem.Host(got), memory); err != nil {
+		return err
+	}
+	r.findings[s.row] = what.compare(got, g.Size())
+	r.findings[s.row].Symmetric = g.IsSymmetric(memory)
+	return r.notePath(g, memory, what)
+}
+
+// notePath notes which path an all-reduce takes.
+func (r *runner) notePath(g *symmem.Group, m symmem.Memory, what *row) error {
+	e, err := g.Explain(symmem.OpAllReduce, m, m, what.elements, what.dataType)
+	if err != nil {
+		return err
+	}
+	if _, known := r.paths[e.Path]; !known {
+		r.paths[e.Path] = e.Why
+	}
+	return nil
+}
+
+// memory is the slot's buffer, as far as the elements of a row fill it.
+func (r *runner) memory(s *step, what *row) (symmem.Memory, error) {
+	return r.slots[s.slot].Memory().Slice(0, what.elements*int64(what.dataType.Size()))
+}
