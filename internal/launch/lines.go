@@ -9,8 +9,9 @@ import (
 )
 
 const (
-	// maxLine is the length at which an unterminated line is cut. The rest becomes a separate line.
-	maxLine = 64 << 10
+	// maxPending bounds how much of an unterminated line is held back: a longer line is written in
+	// parts, between which another rank may end it.
+	maxPending = 1 << 20
 	// partialDelay is the time after which an unterminated line is written, so that prompts and
 	// progress bars appear. It exceeds the time between the writes of a program that prints a line
 	// in pieces.
@@ -107,12 +108,15 @@ func (l *lines) Write(b []byte) (int, error) {
 	defer l.sink.mu.Unlock()
 	for rest := b; len(rest) > 0; {
 		text, after, whole := bytes.Cut(rest, []byte{'\n'})
-		if room := maxLine - len(l.pending); len(text) > room {
-			text, after, whole = rest[:room], rest[room:], true
+		if room := maxPending - len(l.pending); len(text) > room {
+			text, after, whole = rest[:room], rest[room:], false
 		}
 		l.pending = append(l.pending, text...)
-		if whole {
+		switch {
+		case whole:
 			l.endLine()
+		case len(after) > 0:
+			l.endPart()
 		}
 		rest = after
 	}
@@ -129,6 +133,11 @@ func (l *lines) writePartial() {
 	l.sink.mu.Lock()
 	defer l.sink.mu.Unlock()
 	l.stopTimer()
+	l.endPart()
+}
+
+// endPart writes the pending part of a line and leaves the line open. sink.mu is held.
+func (l *lines) endPart() {
 	text := bytes.TrimSuffix(l.pending, []byte{'\r'})
 	if len(text) == 0 {
 		return

@@ -164,8 +164,11 @@ func child() (int, error) {
 	return cmd.Process.Pid, nil
 }
 
+// longLine exceeds what a pipe holds at a time.
+var longLine = strings.Repeat("x", 100_000)
+
 func roleLines(rank string) int {
-	fmt.Print("one of "+rank+"\ntwo\r\n\n", strings.Repeat("x", maxLine+3), "\nno end")
+	fmt.Print("one of "+rank+"\ntwo\r\n\n", longLine, "\nno end")
 	fmt.Fprint(os.Stderr, "error of "+rank+"\n")
 	return 0
 }

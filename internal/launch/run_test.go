@@ -105,11 +105,10 @@ func TestRanksMeetInTheLaunchersStore(t *testing.T) {
 }
 
 func TestLinesAreWholeAndPrefixed(t *testing.T) {
-	long := strings.Repeat("x", maxLine)
 	of := func(rank int, prefix string) []string {
 		return []string{
 			fmt.Sprintf("%sone of %d\n", prefix, rank), prefix + "two\r\n", prefix + "\n",
-			prefix + long + "\n", prefix + "xxx\n", prefix + "no end\n",
+			prefix + longLine + "\n", prefix + "no end\n",
 		}
 	}
 	errorOf := func(rank int, prefix string) string {
