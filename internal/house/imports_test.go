@@ -149,26 +149,6 @@ var importRules = []rule{
 		good: []map[string]string{source("internal/alloc/a_test.go", "time")},
 	},
 	{
-		name: "only internal/sys imports x/sys",
-		why:  "system calls are in one package, which owns every descriptor and mapping",
-		check: forbid(func(l link) bool {
-			return strings.HasPrefix(l.path, "golang.org/x/sys") && l.file.folder() != "internal/sys"
-		}),
-		bad:  []map[string]string{source("driver/host/a.go", "golang.org/x/sys/unix")},
-		good: []map[string]string{source("internal/sys/a.go", "golang.org/x/sys/unix")},
-	},
-	{
-		name: "only internal/dl imports purego",
-		why:  "one package calls foreign code, and knows what may not be moved meanwhile",
-		check: forbid(func(l link) bool {
-			return below(l.path, purego) && l.file.folder() != "internal/dl"
-		}),
-		bad: []map[string]string{
-			source("internal/cuda/a.go", purego), source("driver/nccl/a_test.go", purego),
-		},
-		good: []map[string]string{source("internal/dl/a.go", purego)},
-	},
-	{
 		name: "bindings import internal/dl and the standard library alone (NCCL's also CUDA's types)",
 		why:  "bindings say what a library's functions are called, not what they are used for",
 		check: forbid(func(l link) bool {

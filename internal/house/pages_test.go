@@ -326,7 +326,7 @@ func wideProse(all pages) []finding {
 			continue
 		}
 		prose(text, func(number int, line string) {
-			wide := utf8.RuneCountInString(line) > maxColumns
+			wide := utf8.RuneCountInString(line) > 100
 			if wide && !strings.HasPrefix(strings.TrimSpace(line), "|") && !oneLink.MatchString(line) {
 				found = append(found, finding{name, number, "the line is too long"})
 			}
