@@ -32,7 +32,8 @@ func TestTheGPUBackendOnASoftwareGPU(t *testing.T) {
 		t.Fatal(err)
 	}
 	c := systest.Command(t, 6*time.Minute, unraced(t),
-		"-test.short", "-test.timeout=5m", "-rapid.checks=20", "-rapid.nofailfile")
+		"-test.short", "-test.timeout=5m", "-rapid.checks=20", "-rapid.nofailfile",
+		"-test.bench=Submit", "-test.benchtime=1x")
 	c.Env = append(os.Environ(), backendVariable+"=nccl", "SYMMEM_CUDA="+cuda, "SYMMEM_NCCL="+nccl,
 		"SOFTGPU_FABRIC=1")
 	if said, err := c.CombinedOutput(); err != nil {

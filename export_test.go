@@ -43,6 +43,25 @@ func ForgetPlans(g *Group) {
 	}
 }
 
+// LaunchPlanned returns a function that launches the plan that the group keeps, below the checks of
+// Group. It returns nil unless there is exactly one.
+func LaunchPlanned(g *Group, s *Stream) func() error {
+	var kept driver.Plan
+	for i := range g.plans {
+		switch p := g.plans[i].Load(); {
+		case p == nil:
+		case kept != nil:
+			return nil
+		default:
+			kept = p.plan
+		}
+	}
+	if kept == nil {
+		return nil
+	}
+	return func() error { return g.comm.Launch(s.queue, kept) }
+}
+
 // FreeLive frees the live buffers of all pools that are open, so that nothing outlives the Runtime.
 func FreeLive(rt *Runtime) {
 	for _, p := range rt.allPools() {

@@ -5,11 +5,10 @@
 . "$(dirname "$0")/machine.sh"
 needs_gpus "times of submissions"
 
-submit=(symmem bench submit --backend "$BACKEND" --ranks "$RANKS")
-expect 0 300 "${submit[@]}" --enforce
-expect 0 300 "${submit[@]}" --check off
-# Wherever the system puts the ranks.
-expect 0 300 "${submit[@]}" --check off --unbound
-expect 0 300 env SYMMEM_TEST_BACKEND="$BACKEND" SYMMEM_TEST_BARS=1 "$BUILD/symmem.test" -test.short \
-	-test.run '^$' -test.bench 'BenchmarkScope/.*/.*/by=scope'
+bench() {
+	expect 0 300 env SYMMEM_TEST_BACKEND="$BACKEND" SYMMEM_TEST_BARS=1 "$BUILD/symmem.test" \
+		-test.short -test.run '^$' -test.bench "$@"
+}
+bench BenchmarkSubmit -test.benchtime 200x -test.count 3
+bench 'BenchmarkScope/.*/.*/by=scope'
 finish

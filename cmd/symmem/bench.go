@@ -21,7 +21,7 @@ allows itself; with --enforce a figure over its bar ends the command with code 1
 docs/reference/json.md lists.`
 
 const benchExample = `  symmem bench collective --ranks 2 -b 8 -e 64M -f 2
-  symmem bench submit --backend host --json`
+  symmem bench collective --backend host --json`
 
 // benchFlags are the flags of all benches.
 type benchFlags struct {
@@ -68,7 +68,7 @@ func newBenchCommand() *cobra.Command {
 	f := &benchFlags{}
 	cmd := &cobra.Command{
 		Use:     "bench",
-		Short:   "Measure collectives, and what submitting one costs",
+		Short:   "Measure collectives",
 		Long:    benchLong,
 		Example: benchExample,
 		Args:    cobra.NoArgs,
@@ -81,7 +81,6 @@ func newBenchCommand() *cobra.Command {
 	backendFlag(flags, &f.backend)
 	cmd.AddCommand(
 		newBenchCollectiveCommand(f),
-		newBenchSubmitCommand(f),
 	)
 	complete(cmd, "backend", backendNames()...)
 	return cmd

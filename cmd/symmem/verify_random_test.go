@@ -2,11 +2,9 @@ package main
 
 import (
 	"encoding/json"
-	"fmt"
 	"strings"
 	"testing"
 
-	"symmem/bench/report"
 	"symmem/cmd/symmem/internal/verify/random"
 	"symmem/internal/softgpu"
 )
@@ -81,29 +79,4 @@ func TestOnTheSoftwareGPU(t *testing.T) {
 		code, report, stderr := drawn(t, "--backend=nccl", "--rounds=5", "--steps=100", "--seed=1")
 		back(t, code, report, stderr)
 	})
-	t.Run("a submission is compared with NCCL's own", func(t *testing.T) {
-		r := measured(t, "submit", "--calls=50")
-		var paths []any
-		for _, one := range r.Results {
-			paths = append(paths, one.Params["path"])
-		}
-		if got := fmt.Sprint(paths); got != "[plain window]" && got != "[plain window direct]" ||
-			*r.Results[0].Baseline != "ncclAllReduce" {
-			t.Errorf("results %+v", r.Results)
-		}
-	})
-}
-
-// measured runs a bench on two ranks of the nccl backend and reads its report.
-func measured(t *testing.T, args ...string) (decoded report.Report) {
-	t.Helper()
-	args = append([]string{"bench"}, args...)
-	code, stdout, stderr := symmemRun(t, append(args, "--backend=nccl", "--quick", "--json")...)
-	if code != exitOK {
-		t.Fatalf("exit code %d\n%s", code, stderr)
-	}
-	if err := json.Unmarshal([]byte(stdout), &decoded); err != nil {
-		t.Fatalf("%v:\n%s", err, stdout)
-	}
-	return decoded
 }

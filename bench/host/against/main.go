@@ -121,24 +121,18 @@ func build(ctx context.Context, source, program string) error {
 	return nil
 }
 
-// measure runs both benches of one program.
+// measure runs the benchmark of one program.
 func (c *config) measure(ctx context.Context, program string, which int, t *table) error {
-	ranks, batches := strconv.Itoa(c.ranks), strconv.Itoa(c.batches)
-	for _, args := range [][]string{
-		{
-			"collective", "--ranks", ranks, "--ops", c.ops, "--sizes", c.sizes, "--in-place=false",
-			"--check", "every",
-		},
-		{"submit", "--ranks", ranks, "--check", "every"},
-	} {
-		args = append(args, "--batches", batches, "--backend", "host", "--json")
-		r, err := runBench(ctx, program, args)
-		if err != nil {
-			return err
-		}
-		for i := range r.Results {
-			t.add(which, &r.Results[i])
-		}
+	r, err := runBench(ctx, program, []string{
+		"collective", "--ranks", strconv.Itoa(c.ranks), "--ops", c.ops, "--sizes", c.sizes,
+		"--in-place=false", "--check", "every", "--batches", strconv.Itoa(c.batches),
+		"--backend", "host", "--json",
+	})
+	if err != nil {
+		return err
+	}
+	for i := range r.Results {
+		t.add(which, &r.Results[i])
 	}
 	return nil
 }

@@ -18,9 +18,11 @@ func TestRatiosAreThoseOfNeighbours(t *testing.T) {
 			}
 			collective.Median = ns[which]
 			all.add(which, collective)
-			submit := &report.Result{Name: "submit", Params: map[string]any{"path": "plain"}}
-			submit.Median = float64(10 + pair - which)
-			all.add(which, submit)
+			gather := &report.Result{
+				Name: "all_gather", Params: map[string]any{"bytes": float64(8)},
+			}
+			gather.Median = float64(10 + pair - which)
+			all.add(which, gather)
 		}
 	}
 	var out bytes.Buffer
@@ -30,7 +32,7 @@ func TestRatiosAreThoseOfNeighbours(t *testing.T) {
 	const want = "| figure | old, ns | new, ns | old over new | 10th to 90th percentile | pairs |\n" +
 		"|---|---|---|---|---|---|\n" +
 		"| all_reduce, 8 bytes | 100.0 | 100.0 | 1.000 | 0.900 to 2.000 | 3 |\n" +
-		"| submit, plain path | 11.0 | 10.0 | 1.100 | 1.091 to 1.111 | 3 |\n"
+		"| all_gather, 8 bytes | 11.0 | 10.0 | 1.100 | 1.091 to 1.111 | 3 |\n"
 	if out.String() != want {
 		t.Errorf("got\n%s\nwant\n%s", &out, want)
 	}

@@ -21,10 +21,7 @@ func newTable() *table { return &table{times: map[string]*times{}} }
 
 // add adds a figure of one run of a program; 0 is the old one, 1 the new.
 func (t *table) add(which int, r *report.Result) {
-	name := fmt.Sprintf("%s, %v path", r.Name, r.Params["path"])
-	if bytes, ok := r.Params["bytes"].(float64); ok {
-		name = fmt.Sprintf("%s, %.0f bytes", r.Name, bytes)
-	}
+	name := fmt.Sprintf("%s, %v bytes", r.Name, r.Params["bytes"])
 	if t.times[name] == nil {
 		t.names, t.times[name] = append(t.names, name), &times{}
 	}

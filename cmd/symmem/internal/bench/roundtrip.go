@@ -94,3 +94,15 @@ func await(word *uint64, want uint64) {
 		runtime.Gosched()
 	}
 }
+
+// onProcessor runs f on an OS thread bound to a processor. The thread ends with f. If it cannot be
+// bound, f still runs, since other ranks wait for it.
+func onProcessor(processor int, f func() error) error {
+	done := make(chan error)
+	go func() {
+		runtime.LockOSThread()
+		err := sys.SetAffinity(processor)
+		done <- errors.Join(err, f())
+	}()
+	return <-done
+}

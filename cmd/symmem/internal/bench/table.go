@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"fmt"
 	"io"
-	"slices"
 	"strconv"
 	"strings"
 	"text/tabwriter"
@@ -29,27 +28,6 @@ func writeTable(w io.Writer, prefix string, rows [][]string) error {
 		}
 	}
 	return nil
-}
-
-// SubmitTable writes what submissions cost.
-func SubmitTable(w io.Writer, r *report.Report) error {
-	counts := []string{nsOver, nsOverNoise, nsOverLeast, nsOverAll}
-	head := slices.Concat([]string{"what", "median", "min", "p10", "p90", "allocs"}, counts,
-		[]string{"bar", "baseline", "its median", "ratio"})
-	rows := [][]string{head}
-	for i := range r.Results {
-		result := &r.Results[i]
-		row := []string{
-			result.Label(), report.Duration(result.Median), report.Duration(result.Min),
-			report.Duration(result.P10), report.Duration(result.P90), number(result.AllocsPerOp),
-		}
-		for _, name := range counts {
-			row = append(row, number(result.Counts[name]))
-		}
-		rows = append(rows, append(row, barText(result), *result.Baseline,
-			report.Duration(*result.BaselineMedian), ratio(*result.Ratio)))
-	}
-	return writeTable(w, "", rows)
 }
 
 // PathTable writes what the choice of paths wins and costs: the times on the path that was chosen
@@ -100,23 +78,4 @@ func callCells(r *report.Result) []string {
 	return []string{r.Name, fmt.Sprint(r.Params["bytes"]), r.Half()}
 }
 
-func barText(r *report.Result) string {
-	switch {
-	case r.Bar == 0:
-		return ""
-	case r.Missed():
-		return report.Duration(r.Bar) + " missed"
-	default:
-		return report.Duration(r.Bar) + " met"
-	}
-}
-
 func ratio(v float64) string { return strconv.FormatFloat(v, 'f', 2, 64) + "x" }
-
-// number writes a count without needless digits.
-func number(v float64) string {
-	if v == float64(int64(v)) {
-		return strconv.FormatInt(int64(v), 10)
-	}
-	return strconv.FormatFloat(v, 'f', 1, 64)
-}
