@@ -163,13 +163,10 @@ func (g planner) direct(
 	return false, nil
 }
 
-// asked is what tables go by in a call.
+// asked describes a call to the tuning table.
 func (g planner) asked(call *driver.Call) tuning.Call {
 	send, recv := call.Spans(len(g.ranks))
-	return tuning.Call{
-		Operation: call.Operation.String(), DataType: call.DataType.String(),
-		InPlace: call.InPlace(g.rank), Bytes: max(send, recv),
-	}
+	return tuning.Call{Operation: call.Operation.String(), Bytes: max(send, recv)}
 }
 
 // windowed chooses between the plain and the window path for a call whose buffers lie in windows.

@@ -16,7 +16,7 @@ import (
 func directTable(t *testing.T) string {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "direct.json")
-	text := `{"version": 3, "device": "box", "otherwise": "plain", "rules": [
+	text := `{"version": 4, "device": "box", "otherwise": "plain", "rules": [
 		{"operation": "AllReduce", "ranks": 2, "machines": 1, "memory": "symmetric", "steps": [
 			{"up_to": "16KiB", "path": "direct"}, {"path": "other"}]},
 		{"memory": "any", "steps": [{"up_to": "4KiB", "path": "direct"}, {"path": "other"}]},

@@ -23,37 +23,10 @@ func tableOf(t *testing.T, upTo string) string {
 	return file
 }
 
-// typedTable writes a table that sends sums of elements of a type over windows, and no others.
-func typedTable(t *testing.T, dataType string) string {
-	t.Helper()
-	file := filepath.Join(t.TempDir(), "typed.json")
-	text := fmt.Sprintf(`{"version": 3, "device": "box", "otherwise": "plain", "rules": [
-		{"operation": "AllReduce", "data_type": %q, "ranks": 2, "machines": 1, "steps": [
-			{"path": "window"}]}]}`, dataType)
-	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	return file
-}
-
-func TestATableMaySayAnotherPathForEachType(t *testing.T) {
-	o := symmem.Options{Tuning: typedTable(t, "float16"), Path: symmem.PathAuto}
-	together(t, 2, o, func(r *rank) {
-		m := r.window(r.pool(), 64<<10).Memory()
-		for dataType, want := range map[symmem.DataType]string{
-			symmem.Float16: "window", symmem.Float32: "plain", symmem.BFloat16: "plain",
-		} {
-			e, err := r.World().Explain(symmem.OpAllReduce, m, m, 64, dataType)
-			if r.ok(err); e.Path != want {
-				r.failf("%v: %v, want the %s path", dataType, e, want)
-			}
-		}
-	})
-}
-
+// writeTable writes a table in which sums take the window path up to a limit.
 func writeTable(t *testing.T, file, upTo string) {
 	t.Helper()
-	text := fmt.Sprintf(`{"version": 3, "device": "box", "otherwise": "plain", "rules": [
+	text := fmt.Sprintf(`{"version": 4, "device": "box", "otherwise": "plain", "rules": [
 		{"operation": "AllReduce", "ranks": 2, "machines": 1, "steps": [
 			{"up_to": %q, "path": "window"}, {"path": "plain"}]}]}`, upTo)
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
@@ -127,7 +100,7 @@ func TestPathsFollowTheTable(t *testing.T) {
 
 func TestTheLargerBufferIsWhatTheTableLooksAt(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "table.json")
-	err := os.WriteFile(file, []byte(`{"version": 3, "device": "box", "otherwise": "plain", "rules": [
+	err := os.WriteFile(file, []byte(`{"version": 4, "device": "box", "otherwise": "plain", "rules": [
 		{"operation": "AllGather", "ranks": 2, "machines": 1, "steps": [
 			{"up_to": "8KiB", "path": "plain"}, {"path": "window"}]}]}`), 0o600)
 	if err != nil {
@@ -142,61 +115,6 @@ func TestTheLargerBufferIsWhatTheTableLooksAt(t *testing.T) {
 			if e.Path != want {
 				r.failf("a part of %d elements takes the %s path: %s", count, e.Path, e.Why)
 			}
-		}
-	})
-}
-
-func TestWorkInPlaceFollowsARuleOfItsOwn(t *testing.T) {
-	file := filepath.Join(t.TempDir(), "table.json")
-	rules := ""
-	for _, operation := range []string{"AllReduce", "AllGather", "ReduceScatter"} {
-		for _, half := range []string{
-			`false, "steps": [{"path": "window"}]`,
-			`true, "steps": [{"up_to": "4KiB", "path": "window"}, {"path": "plain"}]`,
-		} {
-			rules += fmt.Sprintf(`, {"operation": %q, "ranks": 2, "machines": 1, "in_place": %s}`,
-				operation, half)
-		}
-	}
-	text := `{"version": 3, "device": "box", "otherwise": "plain", "rules": [` + rules[1:] + `]}`
-	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	together(t, 2, symmem.Options{Tuning: file}, func(r *rank) {
-		p := r.pool()
-		all, other := r.window(p, 64<<10).Memory(), r.window(p, 64<<10).Memory()
-		const count = 4096 // of 4 bytes, in each rank's part
-		own, err := all.Slice(int64(r.Rank())*4*count, 4*count)
-		r.ok(err)
-		for _, row := range []struct {
-			operation  symmem.Operation
-			send, recv symmem.Memory
-			want       string
-		}{
-			{symmem.OpAllReduce, all, all, "plain above 4KiB for AllReduce in place on 2 ranks"},
-			{symmem.OpAllReduce, all, other, "window at every size for AllReduce out of place on 2 ranks"},
-			{symmem.OpAllGather, own, all, "plain above 4KiB for AllGather in place on 2 ranks"},
-			{symmem.OpAllGather, other, all, "window at every size for AllGather out of place on 2 ranks"},
-			{symmem.OpReduceScatter, all, own, "plain above 4KiB for ReduceScatter in place on 2 ranks"},
-			{
-				symmem.OpReduceScatter, all, other,
-				"window at every size for ReduceScatter out of place on 2 ranks",
-			},
-		} {
-			e, err := r.World().Explain(row.operation, row.send, row.recv, count, symmem.Float32)
-			r.ok(err)
-			why := undirected(e.Why)
-			if !strings.HasSuffix(why, " says "+row.want) || e.Path != strings.Fields(row.want)[0] {
-				r.failf("%v, want %s", e, row.want)
-			}
-		}
-		before := r.World().Stats().Paths
-		r.ok(r.World().AllGather(r.ctx, own, all, count, symmem.Float32, nil))
-		r.ok(r.World().AllGather(r.ctx, other, all, count, symmem.Float32, nil))
-		r.synchronize()
-		after := r.World().Stats().Paths
-		if after["plain"] != before["plain"]+1 || after["window"] != before["window"]+1 {
-			r.failf("before %v, after %v", before, after)
 		}
 	})
 }

@@ -4,8 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"slices"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -32,15 +30,13 @@ noise; it starts with plain, on the host backend with window, and without direct
 with the better of the others. The noise is twice the standard error of the median of the ratios of
 neighbouring batches, from the quartiles of their logarithms. The limit between two sizes lies where
 the line between the logarithms of their ratios crosses 1. Out of place and in place share a rule,
-unless they differ by that much about the faster path at some size: then each has one.
+and where they disagree about the faster path, plain beats window and the others beat direct.
 
 --factor 4 halves the time. Results of 256 MiB take longest to check: --max 64M halves it again.
-The first type of --dtype decides for all types that have no rules of their own, so take one that
-can go all paths: sums of int8, say, have only the plain one on GPUs. Each further one gets rules of
-its own. Rules about a type that is not measured stay; those of another first type do not, so name
-that type further back to keep what is known of it. Times outside of --min and --max that the
-present table has of this device, library and type stay, and decide there; else sizes outside take
-the path of the nearest one inside.
+--dtype is the type of the elements that are measured; the table applies to all types. Take one that
+all paths support: sums of int8, for example, only have the plain path on GPUs. Times outside of
+--min and --max that the present table has of this device, library and type stay; without any, sizes
+outside take the path of the nearest measured size.
 
 The table is for this device and number of ranks. It goes where every program with them finds it,
 $XDG_CONFIG_HOME/symmem/tuning-DEVICE-RANKS.json (.config in the home directory without the
@@ -54,7 +50,7 @@ tune starts the ranks itself, or, started by a launcher, is one of them. --json 
 const tuneExample = `  symmem tune --ranks 4
   symmem tune --ranks 4 --ops all_reduce,all_gather,reduce_scatter --factor 4
   symmem tune --ranks 2 --max 16M --dry-run
-  symmem tune --ranks 4 --dtype bfloat16,float32,int32 --ops all_reduce
+  symmem tune --ranks 4 --dtype float32 --ops all_reduce
   symmem tune --ops all_reduce,all_gather --output table.json
   SYMMEM_TUNING=table.json symmem bench collective --compare --ranks 2
   torchrun --nproc-per-node 8 --no-python symmem tune`
@@ -66,7 +62,6 @@ type tuneFlags struct {
 	config bench.Tune
 	sizeFlags
 	operations []string
-	dataTypes  []string
 	output     string
 	json       bool
 	dryRun     bool
@@ -113,8 +108,8 @@ func (f *tuneFlags) register(flags *pflag.FlagSet) {
 	flags.VarP(&f.first, "min", "b", "smallest size, such as 1K")
 	flags.VarP(&f.last, "max", "e", "largest size (quick 1M)")
 	flags.Int64VarP(&f.factor, "factor", "f", 2, "each size is so many times the one before")
-	flags.StringSliceVar(&f.dataTypes, "dtype", []string{"bfloat16"},
-		"types of elements; the first decides for all others")
+	c.DataType = reduce.BFloat16
+	flags.Var(named(&c.DataType, reduce.ParseDataType), "dtype", "type of elements")
 	flags.IntVar(&c.GraphOps, "graph", 20, "calls that are captured into a graph")
 	flags.BoolVar(&f.eager, "eager", false, "time calls one by one, not replays of graphs")
 	f.registerPlan(flags)
@@ -147,10 +142,8 @@ func (f *tuneFlags) parse(flags *pflag.FlagSet) (err error) {
 	if err := chooseBackend(&c.Backend); err != nil {
 		return err
 	}
-	if c.Operations, err = bench.ParseOperations(f.operations); err != nil {
-		return err
-	}
-	return f.parseTypes()
+	c.Operations, err = bench.ParseOperations(f.operations)
+	return err
 }
 
 func dataTypeNames() (names []string) {
@@ -158,24 +151,6 @@ func dataTypeNames() (names []string) {
 		names = append(names, t.String())
 	}
 	return names
-}
-
-// parseTypes checks the types of elements.
-func (f *tuneFlags) parseTypes() error {
-	if len(f.dataTypes) == 0 {
-		return errors.New("dtype names no type of elements")
-	}
-	for _, name := range f.dataTypes {
-		t, err := reduce.ParseDataType(strings.TrimSpace(name))
-		if err != nil {
-			return err
-		}
-		if slices.Contains(f.config.DataTypes, t) {
-			return fmt.Errorf("dtype names %v twice", t)
-		}
-		f.config.DataTypes = append(f.config.DataTypes, t)
-	}
-	return nil
 }
 
 // rank measures as one rank. Rank 0 prints, and the first rank of each machine writes.

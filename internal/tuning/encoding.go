@@ -8,33 +8,29 @@ import (
 	"regexp"
 )
 
-// meaning is written into every table, for who opens it.
+// meaning explains the format to a reader of the file.
 const meaning = "A collective whose larger buffer has up to up_to bytes takes the path of that " +
-	"step, the last step holds all larger sizes, and otherwise is the path where there is no rule. " +
-	"Rules with memory are asked first, whether a call on symmetric or on any buffers goes direct, " +
-	"if it can; one without operation is about all that have none of their own, and other leaves " +
-	"it to the rules without memory. " +
-	"A rule with data_type is about elements of that type, one without about all types that have " +
-	"none of their own. " +
-	"A rule with in_place is only about calls that work in place (true) or only about the others " +
-	"(false). Only these decide; measured says why, and measured_type with which type where the " +
-	"rule has none. All ranks need the same table."
+	"step; the last step covers all larger sizes. otherwise is the path of calls without a rule. " +
+	"Rules with memory decide first, whether a call on symmetric or on any buffers takes the direct " +
+	"path if it can; one without operation covers all operations without a rule of their own, and " +
+	"other leaves the choice to the rules without memory. Everything else, such as the measured " +
+	"times, explains the rules. All ranks need the same table."
 
-// file is what is in a file: a table, after what says how to read it.
+// file is the content of a file: a table after a description of the format.
 type file struct {
 	Version int    `json:"version"`
 	About   string `json:"about"`
 	*Table
 }
 
-// flat is an object that holds no other one, over several lines. Strings of JSON have no ends of
-// lines.
+// flat matches an object over several lines without another one inside. Strings in JSON contain no
+// newlines.
 var flat = regexp.MustCompile(`\{\n[^{}\[\]]*\n\s*\}`)
 
 var lineEnd = regexp.MustCompile(`\n\s*`)
 
-// Encode writes the table as JSON with one measured size a line. The rules are sorted, so equal
-// tables are written alike.
+// Encode writes the table as JSON with one measured size per line. It sorts the rules, so equal
+// tables have equal encodings.
 func (t *Table) Encode() ([]byte, error) {
 	if err := t.Validate(); err != nil {
 		return nil, fmt.Errorf("encoding a tuning table: %w", err)
@@ -51,12 +47,12 @@ func (t *Table) Encode() ([]byte, error) {
 	return append(folded, '\n'), nil
 }
 
-// version is read first: the other fields depend on it.
+// version holds the field that Decode reads first, since it decides about the others.
 type version struct {
 	Version *int `json:"version"`
 }
 
-// Decode reads a table. It refuses fields that it does not know, and what Validate refuses.
+// Decode reads a table. It refuses unknown fields and tables that Validate refuses.
 func Decode(encoded []byte) (*Table, error) {
 	var format version
 	if err := json.Unmarshal(encoded, &format); err != nil {
@@ -64,9 +60,10 @@ func Decode(encoded []byte) (*Table, error) {
 	}
 	switch {
 	case format.Version == nil:
-		return nil, errors.New("no version is given, so this is no tuning table")
+		return nil, errors.New("this is no tuning table: it has no version")
 	case *format.Version != Version:
-		return nil, fmt.Errorf("version is %d, but this program reads %d", *format.Version, Version)
+		return nil, fmt.Errorf("version is %d, but this program reads %d: run symmem tune again",
+			*format.Version, Version)
 	}
 	decoder := json.NewDecoder(bytes.NewReader(encoded))
 	decoder.DisallowUnknownFields()
@@ -80,8 +77,8 @@ func Decode(encoded []byte) (*Table, error) {
 	return read.Table, nil
 }
 
-// at puts the line in front of an error of decoding that says where it arose; offset is used for
-// one that does not, unless it is negative.
+// at puts the line number before a decoding error. Errors without a position get offset, unless it
+// is negative.
 func at(encoded []byte, offset int64, err error) error {
 	var syntax *json.SyntaxError
 	var wrongType *json.UnmarshalTypeError

@@ -14,13 +14,12 @@ import (
 //	builtin backend=NAME device=(NAME)     use a built-in table
 //	decode                                 use the table of the input, or say why not
 //	encode                                 write the table
-//	choose OPERATION ranks=N [machines=N] [in-place] [type=TYPE]
-//	                                       choose for each size of the input
-//	direct OPERATION ranks=N [machines=N] [in-place] [symmetric] [type=TYPE]
-//	                                       whether each size of the input goes direct
-//	derive [otherwise=PATH] [memory=MEMORY] [type=TYPE]
-//	                                       rules from lines of bytes, plain, window, with a memory
-//	                                       direct, noise, and in-place where it is so
+//	choose OPERATION ranks=N [machines=N]  choose for each size of the input
+//	direct OPERATION ranks=N [machines=N] [symmetric]
+//	                                       whether each size of the input takes the direct path
+//	derive [otherwise=PATH] [memory=MEMORY]
+//	                                       a rule from lines of bytes, plain, window, direct with a
+//	                                       memory, noise, and "in-place" if the call was
 func TestTranscripts(t *testing.T) {
 	datadriven.Walk(t, "testdata/transcripts", func(t *testing.T, path string) {
 		var table *Table
@@ -75,10 +74,7 @@ func chosen(t *testing.T, table *Table, d *datadriven.TestData) string {
 		if err != nil {
 			t.Fatal(err)
 		}
-		call := Call{
-			Operation: d.CmdArgs[0].Key, DataType: argument(d, "type"), InPlace: d.HasArg("in-place"),
-			Bytes: int64(size),
-		}
+		call := Call{Operation: d.CmdArgs[0].Key, Bytes: int64(size)}
 		var answer any
 		var why Reason
 		if d.Cmd == "choose" {
@@ -94,11 +90,11 @@ func chosen(t *testing.T, table *Table, d *datadriven.TestData) string {
 func derived(t *testing.T, d *datadriven.TestData) string {
 	t.Helper()
 	memory := Memory(argument(d, "memory"))
-	var halves [2][]Point
+	var points []Point
 	for line := range strings.Lines(d.Input) {
 		var p Point
 		var size string
-		line, inPlace := strings.CutSuffix(strings.TrimSpace(line), " in-place")
+		line, p.InPlace = strings.CutSuffix(strings.TrimSpace(line), " in-place")
 		fields := []any{&size, &p.PlainUS, &p.WindowUS, &p.DirectUS, &p.NoisePercent}
 		if memory == "" {
 			fields = slices.Delete(fields, 3, 4)
@@ -110,26 +106,19 @@ func derived(t *testing.T, d *datadriven.TestData) string {
 		if p.Bytes, err = ParseSize(size); err != nil {
 			t.Fatal(err)
 		}
-		h := halfOf(inPlace) - OutOfPlace
-		halves[h] = append(halves[h], p)
+		points = append(points, p)
 	}
 	otherwise := Plain
 	if path := argument(d, "otherwise"); path != "" {
 		otherwise = Path(path)
 	}
-	about := Rule{Calls: Calls{
-		Operation: "AllGather", DataType: argument(d, "type"), Shape: Shape{Ranks: 4, Machines: 1},
-	}}
-	rules := DeriveRules(otherwise, about, halves[0], halves[1])
-	if memory != "" {
-		rules = DeriveDirect(about, memory, halves[0], halves[1])
-	}
+	r := Derive(Calls{
+		Operation: "AllGather", Shape: Shape{Ranks: 4, Machines: 1}, Memory: memory,
+	}, otherwise, points)
 	var out strings.Builder
-	for _, r := range rules {
-		fmt.Fprintf(&out, "%v:\n", r.Calls)
-		for i, s := range r.Steps {
-			fmt.Fprintf(&out, "  %s %s (%d measured)\n", s.Path, r.reach(i), len(s.Measured))
-		}
+	fmt.Fprintf(&out, "%v:\n", r.Calls)
+	for i, s := range r.Steps {
+		fmt.Fprintf(&out, "  %s %s (%d measured)\n", s.Path, r.reach(i), len(s.Measured))
 	}
 	return out.String()
 }

@@ -2,31 +2,26 @@ package tuning
 
 import "slices"
 
-// TakesWindows reports whether some call of a group on symmetric buffers takes the window path.
-// direct reports whether calls of the group can go direct.
+// TakesWindows reports whether the table sends any call of a group on symmetric buffers to the
+// window path. direct reports whether the group has a direct path.
 func (t *Table) TakesWindows(group Shape, direct bool) bool {
-	sizes := t.sizes(group)
-	for _, call := range t.kinds(group) {
-		for _, call.Bytes = range sizes {
-			for _, call.InPlace = range []bool{false, true} {
-				if t.takesWindow(call, group, direct) {
-					return true
-				}
+	sizes := t.thresholds(group)
+	for _, operation := range operations {
+		for _, bytes := range sizes {
+			if t.takesWindow(Call{Operation: operation, Bytes: bytes}, group, direct) {
+				return true
 			}
 		}
 	}
 	return false
 }
 
-// concerns reports whether a rule may decide about calls of a group.
-func (r *Rule) concerns(group Shape) bool { return r.Shape == group || r.general() }
-
-// sizes are some between which all sizes are chosen alike: a choice changes behind the end of a
-// step alone.
-func (t *Table) sizes(group Shape) []int64 {
+// thresholds returns sizes that cover every choice for a group: the choice only changes after the
+// end of a step.
+func (t *Table) thresholds(group Shape) []int64 {
 	sizes := []int64{1}
 	for i := range t.Rules {
-		if !t.Rules[i].concerns(group) {
+		if r := &t.Rules[i]; r.Shape != group && !r.general() {
 			continue
 		}
 		for _, s := range t.Rules[i].Steps {
@@ -37,21 +32,6 @@ func (t *Table) sizes(group Shape) []int64 {
 	}
 	slices.Sort(sizes)
 	return slices.Compact(sizes)
-}
-
-// kinds are a call of each operation for a type that no rule names, and for each that one does.
-func (t *Table) kinds(group Shape) (all []Call) {
-	for _, operation := range operations {
-		all = append(all, Call{Operation: operation})
-	}
-	for i := range t.Rules {
-		r := &t.Rules[i]
-		named := Call{Operation: r.Operation, DataType: r.DataType}
-		if r.concerns(group) && r.DataType != "" && !slices.Contains(all, named) {
-			all = append(all, named)
-		}
-	}
-	return all
 }
 
 func (t *Table) takesWindow(call Call, group Shape, direct bool) bool {

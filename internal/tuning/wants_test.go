@@ -7,9 +7,7 @@ func TestTakesWindows(t *testing.T) {
 	windows := Rule{Calls: Calls{Operation: "AllReduce", Shape: four}, Steps: []Step{
 		{UpTo: 1 << 20, Path: Window}, {Path: Plain},
 	}}
-	typed := windows
-	typed.DataType = "int8"
-	elsewhere := typed
+	elsewhere := windows
 	elsewhere.Ranks = 2
 	upTo := func(bytes Size) Rule {
 		return Rule{
@@ -22,14 +20,12 @@ func TestTakesWindows(t *testing.T) {
 		direct bool
 		want   bool
 	}{
-		"a rule says window":                               {[]Rule{windows}, false, true},
-		"direct goes before it at every such size":         {[]Rule{windows, upTo(1 << 20)}, true, false},
-		"direct ends below the end of the window's":        {[]Rule{windows, upTo(1 << 19)}, true, true},
-		"direct would go before it, but does not exist":    {[]Rule{windows, upTo(1 << 20)}, false, true},
-		"a rule about one type says window":                {[]Rule{typed}, false, true},
-		"direct goes before that for all types":            {[]Rule{typed, upTo(1 << 20)}, true, false},
-		"a rule about one type on other ranks says window": {[]Rule{elsewhere}, false, false},
-		"no rule": {nil, true, false},
+		"a rule says window":                            {[]Rule{windows}, false, true},
+		"direct goes before it at every such size":      {[]Rule{windows, upTo(1 << 20)}, true, false},
+		"direct ends below the end of the window's":     {[]Rule{windows, upTo(1 << 19)}, true, true},
+		"direct would go before it, but does not exist": {[]Rule{windows, upTo(1 << 20)}, false, true},
+		"a rule about other ranks says window":          {[]Rule{elsewhere}, false, false},
+		"no rule":                                       {nil, true, false},
 	} {
 		table := &Table{Device: "x", Otherwise: Plain, Rules: row.rules}
 		if got := table.TakesWindows(four, row.direct); got != row.want {

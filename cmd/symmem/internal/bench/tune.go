@@ -1,28 +1,23 @@
 package bench
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"math"
 	"slices"
-	"strings"
 
 	"symmem"
 	"symmem/cmd/symmem/internal/workload"
 	"symmem/internal/tuning"
 )
 
-// Tune says what to measure for a tuning table. Every rank runs the same one.
+// Tune measures the times for a tuning table. Every rank runs the same one.
 type Tune struct {
-	// Collective has the operations, the sizes, the backend and how long to measure. Graphs have as
-	// many calls as fit into a batch, GraphOps at most, where the backend can capture; without
-	// GraphOps calls are measured one by one. Run sets the rest.
+	// Collective holds the operations, the sizes, the element type, the backend and how long to
+	// measure. Graphs hold as many calls as fit into a batch, at most GraphOps, if the backend can
+	// capture; without GraphOps calls are measured one by one. Run sets the other fields.
 	Collective
-	// DataTypes are measured one after the other. The first decides for all types that have no rules
-	// of their own, which each of the others gets.
-	DataTypes []symmem.DataType
 	// Date is when rank 0 measures, and Base gives the table that it begins with, or nil for the
 	// built-in one. Those of the other ranks are not used. Its times of sizes below and above Sizes
 	// stay, if they are of the same device and library.
@@ -32,15 +27,12 @@ type Tune struct {
 	Progress func(text string)
 }
 
-// Tuned is what a Tune has found: alike on all ranks.
+// Tuned is the result of a Tune, the same on all ranks.
 type Tuned struct {
-	// Table is the base with the new rules instead of its own for the same operations, types and
-	// ranks.
+	// Table is the base with the new rules in place of its own for the same operations and ranks.
 	Table *tuning.Table
-	// DataType is that of rules without one.
-	DataType symmem.DataType
-	// Rules are the new ones, in the order of measurement, and Skipped says which operations have
-	// none and why.
+	// Rules holds the new rules in the order of measurement. Skipped names the operations without
+	// one, with the reason.
 	Rules   []tuning.Rule
 	Skipped []string
 	// Device and Ranks are what the table's file is named by.
@@ -52,10 +44,6 @@ type Tuned struct {
 func (o *Tune) Run(ctx context.Context) (tuned *Tuned, err error) {
 	o.ReduceOp, o.Path, o.Tuning, o.fitGraphs = symmem.Sum, symmem.PathAuto, symmem.BuiltInTuning, true
 	o.Checks = []symmem.CheckLevel{symmem.CheckDefault}
-	// Buffers are made for the largest type.
-	o.DataType = slices.MaxFunc(o.DataTypes, func(a, b symmem.DataType) int {
-		return cmp.Compare(a.Size(), b.Size())
-	})
 	t := &tuner{Tune: o}
 	if t.in, err = openLane(ctx, &o.Collective, 0); err != nil {
 		return nil, fmt.Errorf("opening the world: %w", err)
@@ -64,13 +52,10 @@ func (o *Tune) Run(ctx context.Context) (tuned *Tuned, err error) {
 	if err := t.prepare(ctx); err != nil {
 		return nil, err
 	}
-	for _, dataType := range o.DataTypes {
-		if err := t.run(ctx, dataType); err != nil {
-			t.found.Table = t.describe()
-			return &t.found, err
-		}
+	err = t.run(ctx)
+	if t.found.Table = t.describe(); err != nil {
+		return &t.found, err
 	}
-	t.found.Table = t.describe()
 	return &t.found, t.found.Table.Validate()
 }
 
@@ -82,24 +67,17 @@ func skipped(op *Operation, t symmem.DataType) string {
 	return fmt.Sprintf("%s of %v has one path here, so there is nothing to choose", op.Name, t)
 }
 
-// around puts old times around new ones of both halves: those of sizes that are smaller or larger
-// than what was measured. Where nothing was measured there is nothing to decide.
-func around(old, fresh [2][]tuning.Point) (all [2][]tuning.Point) {
-	for i, points := range fresh {
-		if len(points) == 0 {
-			continue
-		}
-		first, last := points[0].Bytes, points[len(points)-1].Bytes
-		for _, p := range old[i] {
-			if p.Bytes < first {
-				all[i] = append(all[i], p)
-			}
-		}
-		all[i] = append(all[i], points...)
-		for _, p := range old[i] {
-			if p.Bytes > last {
-				all[i] = append(all[i], p)
-			}
+// around joins new times, ascending in size, with those old ones that are of smaller or larger
+// sizes.
+func around(old, fresh []tuning.Point) []tuning.Point {
+	if len(fresh) == 0 {
+		return nil
+	}
+	first, last := fresh[0].Bytes, fresh[len(fresh)-1].Bytes
+	all := slices.Clone(fresh)
+	for _, p := range old {
+		if p.Bytes < first || p.Bytes > last {
+			all = append(all, p)
 		}
 	}
 	return all
@@ -184,13 +162,4 @@ func (o *Tune) present(rt *symmem.Runtime) *tuning.Table {
 		}
 	}
 	return tuning.Builtin(info.Backend, info.Name)
-}
-
-// types names what was measured.
-func (o *Tune) types() string {
-	var names []string
-	for _, t := range o.DataTypes {
-		names = append(names, t.String())
-	}
-	return strings.Join(names, ", ")
 }

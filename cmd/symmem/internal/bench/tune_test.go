@@ -92,35 +92,32 @@ func TestPointsPairTheBatchesOfOneTurn(t *testing.T) {
 	}
 }
 
-// found is what a tune may find: halves that agree, and halves that do not.
+// found returns the result of a tune: halves that agree, and halves that do not.
 func found() *Tuned {
 	points := []tuning.Point{
 		{Bytes: 1 << 10, PlainUS: 13, WindowUS: 7.4, NoisePercent: 1.5},
 		{Bytes: 128 << 10, PlainUS: 14.8, WindowUS: 17, NoisePercent: 0.4},
 	}
-	inPlace := []tuning.Point{{Bytes: 128 << 10, PlainUS: 15, WindowUS: 17, NoisePercent: 0.5}}
-	apart := []tuning.Point{{Bytes: 128 << 10, PlainUS: 15, WindowUS: 14, NoisePercent: 0.5}}
-	group := tuning.Shape{Ranks: 4, Machines: 1}
-	reduce := tuning.Rule{Calls: tuning.Calls{Operation: "AllReduce", Shape: group}}
-	gather := tuning.Rule{Calls: tuning.Calls{Operation: "AllGather", Shape: group}}
-	bytes := tuning.Rule{Calls: tuning.Calls{
-		Operation: "AllReduce", DataType: "uint8", Shape: group,
-	}}
+	inPlace := tuning.Point{
+		Bytes: 128 << 10, InPlace: true, PlainUS: 15, WindowUS: 17, NoisePercent: 0.5,
+	}
 	direct := []tuning.Point{
 		{Bytes: 1 << 10, PlainUS: 13, WindowUS: 7.4, DirectUS: 3.1, NoisePercent: 1.5},
 		{Bytes: 1 << 20, PlainUS: 20, WindowUS: 18, DirectUS: 24, NoisePercent: 0.4},
 	}
 	anywhere := []tuning.Point{{Bytes: 1 << 10, PlainUS: 13, DirectUS: 6.5, NoisePercent: 1.5}}
-	rules := slices.Concat(
-		tuning.DeriveRules(tuning.Plain, reduce, points, inPlace),
-		tuning.DeriveRules(tuning.Plain, gather, points, apart),
-		tuning.DeriveDirect(reduce, tuning.Symmetric, direct, nil),
-		tuning.DeriveDirect(reduce, tuning.Anywhere, anywhere, nil),
-		tuning.DeriveDirect(bytes, tuning.Anywhere, anywhere, nil))
+	var rules []tuning.Rule
+	for _, of := range []struct {
+		memory tuning.Memory
+		points []tuning.Point
+	}{{"", append(points, inPlace)}, {tuning.Symmetric, direct}, {tuning.Anywhere, anywhere}} {
+		rules = append(rules, tuning.Derive(tuning.Calls{
+			Operation: "AllReduce", Shape: tuning.Shape{Ranks: 4, Machines: 1}, Memory: of.memory,
+		}, tuning.Plain, of.points))
+	}
 	return &Tuned{
-		DataType: symmem.BFloat16,
-		Table:    &tuning.Table{Device: "box", Otherwise: tuning.Plain, Rules: rules},
-		Rules:    rules, Skipped: []string{"broadcast: there is no window path"},
+		Table: &tuning.Table{Device: "box", Otherwise: tuning.Plain, Rules: rules},
+		Rules: rules, Skipped: []string{"broadcast: there is no window path"},
 		Device: "box", Ranks: 4,
 	}
 }
@@ -130,27 +127,19 @@ func TestWhatWasChosenIsPrintedWithWhatItWins(t *testing.T) {
 	if err := found().Text(&out); err != nil {
 		t.Fatal(err)
 	}
-	want := `operation type size buffers plain window direct noise chosen wins
-AllReduce bfloat16 1KiB out of place symmetric 13.0 us 7.40 us - 1.5 % window +75.7 %
-AllReduce bfloat16 128KiB out of place symmetric 14.8 us 17.0 us - 0.4 % plain +14.9 %
-AllReduce bfloat16 128KiB in place symmetric 15.0 us 17.0 us - 0.5 % plain +13.3 %
-AllGather bfloat16 1KiB out of place symmetric 13.0 us 7.40 us - 1.5 % window +75.7 %
-AllGather bfloat16 128KiB out of place symmetric 14.8 us 17.0 us - 0.4 % plain +14.9 %
-AllGather bfloat16 128KiB in place symmetric 15.0 us 14.0 us - 0.5 % window +7.1 %
-AllReduce bfloat16 1KiB out of place symmetric 13.0 us 7.40 us 3.10 us 1.5 % direct +138.7 %
-AllReduce bfloat16 1MiB out of place symmetric 20.0 us 18.0 us 24.0 us 0.4 % other +33.3 %
-AllReduce bfloat16 1KiB out of place any 13.0 us - 6.50 us 1.5 % direct +100.0 %
-AllReduce uint8 1KiB out of place any 13.0 us - 6.50 us 1.5 % direct +100.0 %
+	want := `operation size buffers plain window direct noise chosen wins
+AllReduce 1KiB out of place symmetric 13.0 us 7.40 us - 1.5 % window +75.7 %
+AllReduce 128KiB out of place symmetric 14.8 us 17.0 us - 0.4 % plain +14.9 %
+AllReduce 128KiB in place symmetric 15.0 us 17.0 us - 0.5 % plain +13.3 %
+AllReduce 1KiB out of place symmetric 13.0 us 7.40 us 3.10 us 1.5 % direct +138.7 %
+AllReduce 1MiB out of place symmetric 20.0 us 18.0 us 24.0 us 0.4 % other +33.3 %
+AllReduce 1KiB out of place any 13.0 us - 6.50 us 1.5 % direct +100.0 %
 AllReduce on 4 ranks: window up to 48KiB, plain above 48KiB
-AllGather out of place on 4 ranks: window up to 48KiB, plain above 48KiB
-AllGather in place on 4 ranks: window at every size
-AllReduce out of place on 4 ranks, symmetric buffers: direct up to 160KiB, ` +
-		`another path than direct above 160KiB
+AllReduce on 4 ranks, symmetric buffers: direct up to 160KiB, another path than direct above 160KiB
 AllReduce on 4 ranks, any buffers: direct at every size
-AllReduce of uint8 on 4 ranks, any buffers: direct at every size
 broadcast: there is no window path
 `
-	// How wide columns are is nobody's matter.
+	// The widths of columns do not matter.
 	got := regexp.MustCompile(`(?m)^ +| +( )`).ReplaceAllString(out.String(), "$1")
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
@@ -188,9 +177,9 @@ func TestTheJSONOfATuneHoldsTheTable(t *testing.T) {
 
 func TestWhatASizeDecidesGoesByWhatWasMeasured(t *testing.T) {
 	some := []float64{1000}
-	at := []tuning.Point{{Bytes: 64, PlainUS: 1, WindowUS: 1}}
-	direct := []tuning.Point{{Bytes: 64, PlainUS: 1, WindowUS: 1, DirectUS: 1}}
-	alone := []tuning.Point{{Bytes: 64, PlainUS: 1, DirectUS: 1}}
+	at := []tuning.Point{{Bytes: 64, InPlace: true, PlainUS: 1, WindowUS: 1}}
+	direct := []tuning.Point{{Bytes: 64, InPlace: true, PlainUS: 1, WindowUS: 1, DirectUS: 1}}
+	alone := []tuning.Point{{Bytes: 64, InPlace: true, PlainUS: 1, DirectUS: 1}}
 	for _, row := range []struct {
 		name string
 		all  batches
@@ -200,23 +189,21 @@ func TestWhatASizeDecidesGoesByWhatWasMeasured(t *testing.T) {
 		{
 			"both old paths",
 			batches{plain: some, window: some},
-			points{windows: [2][]tuning.Point{1: at}},
+			points{windows: at},
 		},
 		{
 			"direct without a window path",
 			batches{plain: some, direct: some},
-			points{direct: [2][]tuning.Point{1: alone}},
+			points{direct: alone},
 		},
 		{
 			"everything",
 			batches{some, some, some, some},
-			points{
-				windows: [2][]tuning.Point{1: at}, direct: [2][]tuning.Point{1: direct}, anywhere: alone,
-			},
+			points{windows: at, direct: direct, anywhere: alone},
 		},
 	} {
 		var got points
-		got.add(64, 1, row.all)
+		got.add(64, true, row.all)
 		if diff := cmp.Diff(row.want, got, cmp.AllowUnexported(points{})); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", row.name, diff)
 		}
@@ -273,10 +260,11 @@ func TestOldTimesStayAroundNewOnes(t *testing.T) {
 		}
 		return points
 	}
-	got := around([2][]tuning.Point{sizes(1, 2, 4, 8, 16), sizes(1, 2)},
-		[2][]tuning.Point{sizes(2, 3, 8), nil})
-	want := [2][]tuning.Point{sizes(1, 2, 3, 8, 16), nil}
-	if diff := cmp.Diff(want, got); diff != "" {
+	got := around(sizes(1, 2, 4, 8, 16), sizes(2, 3, 8))
+	if diff := cmp.Diff(sizes(2, 3, 8, 1, 16), got); diff != "" {
 		t.Error(diff)
+	}
+	if got := around(sizes(1, 2), nil); got != nil {
+		t.Errorf("old times alone made %v", got)
 	}
 }

@@ -12,19 +12,19 @@ import (
 	"symmem/internal/tuning"
 )
 
-// Text writes what was measured and chosen for people: a line for each size and half, with how much
-// faster the chosen path is than the other one, and a line for each rule.
+// Text writes a line for each measured size, with how much faster the chosen path is than the other
+// one, and a line for each rule.
 func (t *Tuned) Text(w io.Writer) error {
 	rows := [][]string{{
-		"operation", "type", "size", "", "buffers", "plain", "window", "direct", "noise", "chosen",
+		"operation", "size", "", "buffers", "plain", "window", "direct", "noise", "chosen",
 		"wins",
 	}}
 	for _, r := range t.Rules {
 		for _, s := range r.Steps {
 			for _, p := range s.Measured {
 				rows = append(rows, []string{
-					r.Operation, cmp.Or(r.DataType, t.DataType.String()), p.Bytes.String(),
-					r.HalfOf(p).String(), string(cmp.Or(r.Memory, tuning.Symmetric)),
+					r.Operation, p.Bytes.String(), half(p.InPlace),
+					string(cmp.Or(r.Memory, tuning.Symmetric)),
 					measured(p.PlainUS), measured(p.WindowUS), measured(p.DirectUS),
 					fmt.Sprintf("%.1f %%", p.NoisePercent), string(s.Path),
 					fmt.Sprintf("%+.1f %%", 100*(wins(s.Path, p)-1)),

@@ -10,8 +10,7 @@ import (
 	"symmem/internal/tuning"
 )
 
-// tuner measures the paths of one operation after the other, on elements of one type after the
-// other.
+// tuner measures the paths of one operation after the other.
 type tuner struct {
 	*Tune
 	// in has buffers of a pool, which are registered, and out others; it is nil where no call can go
@@ -24,7 +23,7 @@ type tuner struct {
 	found  Tuned
 }
 
-// prepare makes ready what is alike for all types.
+// prepare opens what all measurements share.
 func (t *tuner) prepare(ctx context.Context) (err error) {
 	if err := t.in.withoutGraphs(&t.Collective); err != nil {
 		return err
@@ -36,16 +35,16 @@ func (t *tuner) prepare(ctx context.Context) (err error) {
 		return err
 	}
 	rt := t.in.rt
-	t.found = Tuned{DataType: t.DataTypes[0], Device: rt.Device().Name, Ranks: rt.Size()}
-	if t.base.Device != t.found.Device || t.base.Library != rt.Library() {
-		t.base = t.base.WithoutTimes() // which say nothing here
+	t.found = Tuned{Device: rt.Device().Name, Ranks: rt.Size()}
+	if t.base.Device != t.found.Device || t.base.Library != rt.Library() ||
+		t.base.DataType != t.DataType.String() {
+		t.base = t.base.WithoutTimes() // they do not compare with the new ones
 	}
 	return nil
 }
 
-// run measures all operations on elements of one type, and makes their rules.
-func (t *tuner) run(ctx context.Context, dataType symmem.DataType) error {
-	t.DataType = dataType
+// run measures all operations and makes their rules.
+func (t *tuner) run(ctx context.Context) error {
 	for i := range t.Operations {
 		op := &t.Operations[i]
 		found, err := t.measure(ctx, op)
@@ -53,69 +52,63 @@ func (t *tuner) run(ctx context.Context, dataType symmem.DataType) error {
 			return fmt.Errorf("tuning %s: %w", op.Name, err)
 		}
 		fresh := t.rules(op, found)
-		if len(fresh) == 0 && (op.buffered() || dataType == t.found.DataType) {
-			t.found.Skipped = append(t.found.Skipped, skipped(op, dataType))
+		if len(fresh) == 0 {
+			t.found.Skipped = append(t.found.Skipped, skipped(op, t.DataType))
 		}
 		t.found.Rules = append(t.found.Rules, fresh...)
 	}
 	return nil
 }
 
-// rules derives the rules of an operation from new times, and from those of the base of other
-// sizes. What the measurement does not decide stays as the built-in table has it.
-func (t *tuner) rules(op *Operation, found *points) []tuning.Rule {
-	rt, dataType := t.in.rt, t.DataType.String()
-	about := tuning.Rule{Calls: tuning.Calls{
-		Operation: op.kind.String(), DataType: dataType, Shape: tuning.Shape{
-			Ranks: rt.Size(), Machines: rt.World().Stats().Tuning.Machines,
-		},
-	}}
-	if t.DataType == t.found.DataType {
-		about.DataType, about.MeasuredType = "", dataType
-	}
-	all := func(m tuning.Memory, fresh [2][]tuning.Point) [2][]tuning.Point {
-		about.Memory = m
-		with := around(t.base.Measured(about, dataType), fresh)
-		t.reused = t.reused || len(with[0])+len(with[1]) > len(fresh[0])+len(fresh[1])
-		return with
-	}
-	w, d := all("", found.windows), all(tuning.Symmetric, found.direct)
-	anywhere := all(tuning.Anywhere, [2][]tuning.Point{found.anywhere})
+// rules derives the rules of an operation from new times, joined with those of the base of other
+// sizes. A choice that was not measured gets no rule.
+func (t *tuner) rules(op *Operation, found *points) (rules []tuning.Rule) {
+	rt := t.in.rt
 	info := rt.Device()
-	return slices.Concat(
-		tuning.DeriveRules(tuning.Builtin(info.Backend, info.Name).Otherwise, about, w[0], w[1]),
-		tuning.DeriveDirect(about, tuning.Symmetric, d[0], d[1]),
-		tuning.DeriveDirect(about, tuning.Anywhere, anywhere[0], nil))
+	otherwise := tuning.Builtin(info.Backend, info.Name).Otherwise
+	for _, measured := range []struct {
+		memory tuning.Memory
+		points []tuning.Point
+	}{{"", found.windows}, {tuning.Symmetric, found.direct}, {tuning.Anywhere, found.anywhere}} {
+		if len(measured.points) == 0 {
+			continue
+		}
+		about := tuning.Calls{
+			Operation: op.kind.String(), Memory: measured.memory, Shape: tuning.Shape{
+				Ranks: rt.Size(), Machines: rt.World().Stats().Tuning.Machines,
+			},
+		}
+		all := around(t.base.Measured(about), measured.points)
+		t.reused = t.reused || len(all) > len(measured.points)
+		rules = append(rules, tuning.Derive(about, otherwise, all))
+	}
+	return rules
 }
 
-// describe puts the new rules into the base. Rules that the base has about the type which decides
-// for all others would hide the new ones.
+// describe puts the new rules into the base.
 func (t *tuner) describe() *tuning.Table {
 	how := "calls one by one"
 	if t.GraphOps > 0 {
 		how = fmt.Sprintf("replays of graphs of up to %d calls", t.GraphOps)
 	}
 	rt, rules := t.in.rt, t.found.Rules
-	table := t.base.Without(t.found.DataType.String(), rules).Replace(rules...)
+	table := t.base.Replace(rules...)
 	table.Device, table.Library, table.Date = rt.Device().Name, rt.Library(), t.Date
-	table.Source = fmt.Sprintf("symmem tune: %d batches of %v on each path in turns, %s, %s, medians "+
-		"of the slowest rank; %s; %s", t.Plan.Batches, t.Plan.Batch, t.types(), how,
+	table.DataType = t.DataType.String()
+	table.Source = fmt.Sprintf("symmem tune: %d batches of %v on each path in turns, %v, %s, medians "+
+		"of the slowest rank; %s; %s", t.Plan.Batches, t.Plan.Batch, t.DataType, how,
 		tuning.RuleOfDerive, RuleOfNoise)
 	if t.reused || len(table.Rules) > len(rules)+len(table.General()) {
-		table.Source += "; rules of other operations, types and ranks, and times of other sizes, were " +
-			"there before"
+		table.Source += "; rules of other operations and ranks, and times of other sizes, were there " +
+			"before"
 	}
 	return table
 }
 
-// points are the times of one operation at all sizes, by what they decide.
-type points struct {
-	// windows compare the plain and the window path, direct the direct path with the better of them,
-	// out of place and in place.
-	windows, direct [2][]tuning.Point
-	// anywhere compares the direct path with the plain one on buffers in no window.
-	anywhere []tuning.Point
-}
+// points holds the times of one operation at ascending sizes: windows compares the plain and the
+// window path, direct the direct path with the better of them, and anywhere the direct with the
+// plain path on buffers in no window.
+type points struct{ windows, direct, anywhere []tuning.Point }
 
 // outsideBytes is more than the exchange memory of any group holds, through which calls on buffers
 // in no window go direct.
@@ -147,23 +140,23 @@ func (t *tuner) measure(ctx context.Context, op *Operation) (*points, error) {
 			continue
 		}
 		last = row.Bytes
-		for i := range found.windows {
-			if i == 1 && !op.inPlace {
+		for _, inPlace := range []bool{false, true} {
+			if inPlace && !op.inPlace {
 				continue
 			}
-			all, err := t.ways(ctx, row, i == 1)
+			all, err := t.ways(ctx, row, inPlace)
 			if err != nil {
 				return nil, err
 			}
 			if len(all) == 1 {
 				continue
 			}
-			t.tell("%s of %v %v %s", op.Name, tuning.Size(row.Bytes), t.DataType, half(i == 1))
-			perOp, err := t.times(ctx, row, i == 1, all)
+			t.tell("%s of %v %v %s", op.Name, tuning.Size(row.Bytes), t.DataType, half(inPlace))
+			perOp, err := t.times(ctx, row, inPlace, all)
 			if err != nil {
 				return nil, err
 			}
-			found.add(row.Bytes, i, batches{
+			found.add(row.Bytes, inPlace, batches{
 				plain:    perOp[way{t.in, symmem.PathPlain}],
 				window:   perOp[way{t.in, symmem.PathWindow}],
 				direct:   perOp[way{t.in, symmem.PathDirect}],
@@ -174,12 +167,12 @@ func (t *tuner) measure(ctx context.Context, op *Operation) (*points, error) {
 	return found, nil
 }
 
-// half names a half of the calls of an operation.
-func half(inPlace bool) tuning.Half {
+// half names the calls that were measured.
+func half(inPlace bool) string {
 	if inPlace {
-		return tuning.InPlace
+		return "in place"
 	}
-	return tuning.OutOfPlace
+	return "out of place"
 }
 
 // ways are those that a call can go. The first is the plain path.
@@ -191,7 +184,7 @@ func (t *tuner) ways(ctx context.Context, row *Row, inPlace bool) (all []way, er
 	for _, path := range paths {
 		all = append(all, way{t.in, path})
 	}
-	// In place is a matter of each rank alone where buffers are not symmetric, so nothing goes by it.
+	// Buffers that are not symmetric may be in place on one rank alone.
 	if t.out == nil || inPlace || row.Bytes > outsideBytes {
 		return all, nil
 	}
@@ -225,16 +218,21 @@ func (t *tuner) times(
 // others. A way that was not measured has none.
 type batches struct{ plain, window, direct, anywhere []float64 }
 
-// add notes what the batches of a size decide.
-func (p *points) add(bytes int64, half int, b batches) {
+// add adds the batches of one size to the choices that they decide.
+func (p *points) add(bytes int64, inPlace bool, b batches) {
+	note := func(to *[]tuning.Point, window, direct []float64) {
+		point := newPoint(bytes, b.plain, window, direct)
+		point.InPlace = inPlace
+		*to = append(*to, point)
+	}
 	if b.window != nil {
-		p.windows[half] = append(p.windows[half], newPoint(bytes, b.plain, b.window, nil))
+		note(&p.windows, b.window, nil)
 	}
 	if b.direct != nil {
-		p.direct[half] = append(p.direct[half], newPoint(bytes, b.plain, b.window, b.direct))
+		note(&p.direct, b.window, b.direct)
 	}
 	if b.anywhere != nil {
-		p.anywhere = append(p.anywhere, newPoint(bytes, b.plain, nil, b.anywhere))
+		note(&p.anywhere, nil, b.anywhere)
 	}
 }
 

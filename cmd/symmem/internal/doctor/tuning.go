@@ -15,13 +15,10 @@ type Tuning struct {
 	Digest string `json:"digest"`
 	// File is where a table of this machine's own is looked for.
 	File string `json:"file"`
-	// Rules counts the rules for so many ranks of one machine, Ranks, and Typed those besides that are
-	// about one type of elements alone. Measured is when it was made, with Library; empty if it was
-	// not.
+	// Rules counts the rules for Ranks ranks of one machine. Measured is the date of its times, with
+	// Library; it is empty if there are none.
 	Rules int `json:"rules"`
-	Typed int `json:"typed"`
-	// Direct reports whether some rule for so many ranks, or for all operations, is about the direct
-	// path and all types.
+	// Direct reports whether a rule for these ranks, or a general one, is about the direct path.
 	Direct   bool   `json:"direct"`
 	Ranks    int    `json:"ranks"`
 	Measured string `json:"measured,omitempty"`
@@ -51,14 +48,11 @@ func LookAtTuning(backend, device string, ranks int, file string, required bool)
 	t.Measured, t.Library = table.Date, table.Library
 	for i := range table.Rules {
 		r := &table.Rules[i]
-		ours, all := r.Ranks == ranks && r.Machines == 1, r.DataType == ""
-		if ours && all {
+		ours := r.Ranks == ranks && r.Machines == 1
+		if ours {
 			t.Rules++
 		}
-		if ours && !all {
-			t.Typed++
-		}
-		if all && r.Memory != "" && (ours || r.Ranks == 0) {
+		if r.Memory != "" && (ours || r.Ranks == 0) {
 			t.Direct = true
 		}
 	}
@@ -88,27 +82,19 @@ func judgeTuning(f *Facts, s *Section) {
 	ours := "NCCL " + f.Library.Text
 	switch {
 	case t.Rules == 0:
-		s.add(Warn, fmt.Sprintf("symmem tune --ranks %d", t.Ranks), "it has no rule for %d ranks%s: "+
-			"%s", t.Ranks, t.butTyped(), t.without())
+		s.add(Warn, fmt.Sprintf("symmem tune --ranks %d", t.Ranks), "it has no rule for %d ranks: %s",
+			t.Ranks, t.without())
 	case t.Library != "" && t.Library != ours:
-		s.add(Warn, fmt.Sprintf("symmem tune --ranks %d", t.Ranks), "its %s for %d ranks%s "+
+		s.add(Warn, fmt.Sprintf("symmem tune --ranks %d", t.Ranks), "its %s for %d ranks "+
 			"were measured with %s, and this is %s", ranklist.Plural(t.Rules, "rule"), t.Ranks,
-			t.butTyped(), t.Library, ours)
+			t.Library, ours)
 	default:
-		s.ok("%s for %d ranks%s", ranklist.Plural(t.Rules, "rule"), t.Ranks, t.butTyped())
+		s.ok("%s for %d ranks", ranklist.Plural(t.Rules, "rule"), t.Ranks)
 	}
 	if t.Rules > 0 && !t.Direct {
 		s.add(Warn, fmt.Sprintf("symmem tune --ranks %d", t.Ranks),
 			"it says nothing about the direct path, which no collective but a barrier takes therefore")
 	}
-}
-
-// butTyped tells of rules about one type.
-func (t *Tuning) butTyped() string {
-	if t.Typed == 0 {
-		return ""
-	}
-	return fmt.Sprintf(" (and %d about one type of elements)", t.Typed)
 }
 
 // without says what collectives without a rule of their own do.
