@@ -1,0 +1,136 @@
+// Command idiom lists the words and pairs of words that set the comments of one tree of Go code
+// apart from those of others, by the z-score of their log-odds ratio. It helps to find private
+// idiom: a word at the top of the list belongs into the glossary of ARCHITECTURE.md, or has a
+// plainer synonym.
+//
+//	go run ./internal/house/idiom [-n 50] [-tests] FOLDER OTHER...
+//
+// FOLDER is the tree to judge, OTHER are checkouts of well-known projects to compare it with. The
+// columns are the z-score, the counts in FOLDER and in all OTHER, and the word.
+package main
+
+import (
+	"cmp"
+	"flag"
+	"fmt"
+	"go/parser"
+	"go/token"
+	"io"
+	"io/fs"
+	"math"
+	"os"
+	"path"
+	"regexp"
+	"slices"
+	"strings"
+)
+
+func main() {
+	n := flag.Int("n", 50, "number of words and pairs")
+	tests := flag.Bool("tests", false, "read test files, too")
+	flag.Parse()
+	if flag.NArg() < 2 {
+		flag.Usage()
+		os.Exit(2)
+	}
+	if err := run(os.Stdout, *n, *tests, flag.Arg(0), flag.Args()[1:]); err != nil {
+		fmt.Fprintln(os.Stderr, "idiom:", err)
+		os.Exit(1)
+	}
+}
+
+func run(out io.Writer, n int, tests bool, folder string, others []string) error {
+	ours, theirs := counts{}, counts{}
+	if err := ours.read(os.DirFS(folder), tests); err != nil {
+		return err
+	}
+	for _, other := range others {
+		if err := theirs.read(os.DirFS(other), tests); err != nil {
+			return err
+		}
+	}
+	for _, w := range compare(ours, theirs, n) {
+		fmt.Fprintf(out, "%7.1f %6d %6d  %s\n", w.score, w.ours, w.theirs, w.text)
+	}
+	return nil
+}
+
+// counts holds how often words, and pairs of adjacent words, occur in comments.
+type counts map[string]int
+
+// word matches a word of a comment. Names in code have capitals or digits inside and do not match.
+var word = regexp.MustCompile(`\b[A-Za-z][a-z]*(?:'[a-z]+)?\b`)
+
+// read counts the words in the comments of all Go files of a tree.
+func (c counts) read(tree fs.FS, tests bool) error {
+	return fs.WalkDir(tree, ".", func(name string, d fs.DirEntry, err error) error {
+		switch {
+		case err != nil:
+			return err
+		case d.IsDir() && name != "." && (strings.HasPrefix(d.Name(), ".") || d.Name() == "testdata"):
+			return fs.SkipDir
+		case d.IsDir() || path.Ext(name) != ".go" || strings.HasSuffix(name, "_test.go") && !tests:
+			return nil
+		}
+		source, err := fs.ReadFile(tree, name)
+		if err != nil {
+			return err
+		}
+		file, err := parser.ParseFile(token.NewFileSet(), name, source, parser.ParseComments)
+		if err != nil {
+			return err
+		}
+		for _, group := range file.Comments {
+			c.add(group.Text())
+		}
+		return nil
+	})
+}
+
+// add counts the words of a text, and the pairs within its sentences.
+func (c counts) add(text string) {
+	for sentence := range strings.FieldsFuncSeq(text, func(r rune) bool {
+		return strings.ContainsRune(".,:;()[]`\"", r)
+	}) {
+		last := ""
+		for _, w := range word.FindAllString(sentence, -1) {
+			w = strings.ToLower(w)
+			c[w]++
+			if last != "" {
+				c[last+" "+w]++
+			}
+			last = w
+		}
+	}
+}
+
+// scored is a word or pair with its counts and its score.
+type scored struct {
+	text         string
+	score        float64
+	ours, theirs int
+}
+
+// compare returns the n words that are most typical of ours. The score is the log-odds ratio with a
+// prior of half an occurrence, over its standard error, so that a rare word needs a larger ratio.
+func compare(ours, theirs counts, n int) []scored {
+	var all []scored
+	total, other := ours.total(), theirs.total()
+	for text, count := range ours {
+		a, b := float64(count)+0.5, float64(theirs[text])+0.5
+		odds := math.Log(a/(total-a)) - math.Log(b/(other-b))
+		all = append(all, scored{text, odds / math.Sqrt(1/a+1/b), count, theirs[text]})
+	}
+	slices.SortFunc(all, func(a, b scored) int {
+		return cmp.Or(cmp.Compare(b.score, a.score), strings.Compare(a.text, b.text))
+	})
+	return all[:min(n, len(all))]
+}
+
+func (c counts) total() float64 {
+	sum := 0
+	for _, n := range c {
+		sum += n
+	}
+	return float64(sum) + 1
+}

@@ -1,0 +1,31 @@
+package main
+
+import (
+	"testing"
+	"testing/fstest"
+)
+
+func TestWordsOfOneTreeComeFirst(t *testing.T) {
+	tree := func(comment string) fstest.MapFS {
+		return fstest.MapFS{
+			"a.go":          {Data: []byte("// Package a " + comment + ".\npackage a\n")},
+			"a_test.go":     {Data: []byte("// Testing words are left out.\npackage a\n")},
+			"testdata/b.go": {Data: []byte("not Go")},
+		}
+	}
+	ours, theirs := counts{}, counts{}
+	if err := ours.read(tree("tells nobody of the file, tells nobody of the size"), false); err != nil {
+		t.Fatal(err)
+	}
+	if err := theirs.read(tree("returns the size of the file of the user"), false); err != nil {
+		t.Fatal(err)
+	}
+	if ours["tells nobody"] != 2 || ours["file tells"] != 0 || ours["testing"] != 0 {
+		t.Errorf("counted %v", ours)
+	}
+	for i, w := range compare(ours, theirs, 3) {
+		if w.ours != 2 || w.theirs != 0 {
+			t.Errorf("%d: %+v", i, w)
+		}
+	}
+}
