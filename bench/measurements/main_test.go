@@ -64,11 +64,9 @@ func TestWhatDoesNotAgreeIsNamed(t *testing.T) {
 	}
 	for want, files := range map[string]map[string]string{
 		"no result file results/r.json":          {"p.md": markers},
-		"no page of":                             {"results/r.json": result, "p.md": "\n"},
 		"unknown field \"when\"":                 {"results/r.json": `{"when": 1}`},
 		"run 0 lacks a machine":                  without(`"machine": "m", `),
 		"row 0 has 2 cells, there are 1 columns": without(`"a", `),
-		"p.md has a table without a result file": {"p.md": "\n| a |\n|---|\n"},
 		"must not be empty":                      {"results/r.json": "{}"},
 		"p.md is not what its result files say":  {"p.md": markers, "results/r.json": result},
 		"a number, a text, null or a list of": {

@@ -8,7 +8,7 @@ import (
 
 // tuning holds the sizes at which algorithms change, in bytes that a rank contributes. It depends
 // on the number of ranks and of the processors that they have between them, so that all ranks
-// choose alike. docs/measurements/host-2026-11.md has the measurements.
+// choose the same. Times in the comments below were measured on 2 processors (Xeon, 2.3 GHz).
 type tuning struct {
 	// eager is the largest message that goes through staging although windows are there: that
 	// saves the second barrier of the windowed algorithms, at the price of a copy. Where every rank
