@@ -8,91 +8,89 @@ import (
 	"testing"
 )
 
-// capabilitiesPage lists what users are promised.
-const capabilitiesPage = "docs/reference/capabilities.md"
-
-// promise says how to find, in the sources, names that users are promised.
-type promise struct {
-	what, files string
-	within      *regexp.Regexp // if set, names count within its match alone
-	name        *regexp.Regexp // its first group is the name
-	shown       string         // put before the name where the page has it
+// capabilities describes one kind of name that users depend on, where it is declared, and which
+// tests must use each name.
+type capabilities struct {
+	kind     string
+	declared string         // the files that declare the names
+	within   *regexp.Regexp // if set, only its match declares names
+	name     *regexp.Regexp // its first group is the name
+	tests    []string
+	prefix   string // precedes the name in tests
 }
 
-var promises = []promise{
+var allCapabilities = []capabilities{
 	{
-		what: "command", files: "cmd/symmem/*.go",
-		name: regexp.MustCompile(`\bUse:\s+"([a-z]+)`),
+		kind: "command", declared: "cmd/symmem/*.go",
+		name:  regexp.MustCompile(`\bUse:\s+"([a-z]+)`),
+		tests: []string{"cmd/symmem/*_test.go", "cmd/symmem/testdata/*/*", "bench/gpu/*.sh"},
 	},
 	{
-		what: "flag", files: "cmd/symmem/*.go", shown: "--",
-		name: regexp.MustCompile(`lags(?:\(\))?\.\w*VarP?\([^"]*"([a-z-]+)"`),
+		kind: "flag", declared: "cmd/symmem/*.go", prefix: "--",
+		name:  regexp.MustCompile(`lags(?:\(\))?\.\w*VarP?\([^"]*"([a-z-]+)"`),
+		tests: []string{"cmd/symmem/*_test.go", "cmd/symmem/testdata/*/*", "bench/gpu/*.sh"},
 	},
 	{
-		what: "C function", files: "cmd/libsymmem/symmem.h",
-		name: regexp.MustCompile(`(?m)^[a-z][\w ]* \*?((?:symmem|nccl)_\w+)\(`),
+		kind: "C function", declared: "cmd/libsymmem/symmem.h",
+		name:  regexp.MustCompile(`(?m)^[a-z][\w ]* \*?((?:symmem|nccl)_\w+)\(`),
+		tests: []string{"cmd/libsymmem/testdata/*"},
 	},
 	{
-		what: "Python name", files: "python/src/symmem/__init__.py",
+		kind: "Python name", declared: "python/src/symmem/__init__.py",
 		within: regexp.MustCompile(`(?s)__all__ = \[.*?\]`),
 		name:   regexp.MustCompile(`"(\w+)"`),
+		tests:  []string{"python/tests/*.py", "python/tests/programs/*.py"},
 	},
 }
 
-// notInTable are the root command, and what symmem itself uses to start ranks, which help hides.
-var notInTable = map[string]bool{"symmem": true, "pin": true, "--started": true}
+// untested are the root command, names that symmem itself uses to start ranks, and flags whose
+// defaults and values are tested without the command.
+var untested = map[string]bool{
+	"symmem": true, "pin": true, "started": true,
+	"in-place": true, "min-bytes": true, "nccl": true, "prove": true, "redop": true,
+	"round-timeout": true,
+}
 
-func TestEveryCapabilityIsInTheTable(t *testing.T) {
-	page, err := os.ReadFile(filepath.Join("..", "..", capabilitiesPage))
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, p := range promises {
-		names := p.names(t)
-		if len(names) == 0 {
-			t.Errorf("no %s was found", p.what)
+func TestEveryCapabilityIsUsedByATest(t *testing.T) {
+	for _, c := range allCapabilities {
+		var tests strings.Builder
+		for _, pattern := range c.tests {
+			tests.WriteString(textOf(t, pattern))
 		}
-		for _, name := range names {
-			if !notInTable[name] && !strings.Contains(string(page), "`"+name+"`") {
-				t.Errorf("%s %s is missing from %s", p.what, name, capabilitiesPage)
+		declared := textOf(t, c.declared)
+		if c.within != nil {
+			declared = c.within.FindString(declared)
+		}
+		names := c.name.FindAllStringSubmatch(declared, -1)
+		if len(names) == 0 {
+			t.Errorf("found no %s in %s", c.kind, c.declared)
+		}
+		for _, m := range names {
+			used := regexp.MustCompile(`(^|\W)` + c.prefix + m[1] + `\b`)
+			if !untested[m[1]] && !used.MatchString(tests.String()) {
+				t.Errorf("no test in %v uses the %s %s%s", c.tests, c.kind, c.prefix, m[1])
 			}
 		}
 	}
-	for _, row := range shown.FindAllStringSubmatch(string(page), -1) {
-		text, err := os.ReadFile(filepath.Join("..", "..", row[2]))
-		if err != nil {
-			t.Errorf("%s is shown by: %v", row[1], err)
-		} else if !regexp.MustCompile(`\b` + row[1] + `\b`).Match(text) {
-			t.Errorf("%s does not use %s", row[2], row[1])
-		}
-	}
 }
 
-// shown is a row of a function of C or a name of Python, and the file that shows it.
-var shown = regexp.MustCompile("(?m)^\\| `(\\w+)` \\| `(\\S+)` \\|$")
-
-// names finds the names of one kind in the sources.
-func (p promise) names(t *testing.T) []string {
+// textOf joins the files that match a pattern, without Go tests unless the pattern names them.
+func textOf(t *testing.T, pattern string) string {
 	t.Helper()
-	files, err := filepath.Glob(filepath.Join("..", "..", filepath.FromSlash(p.files)))
+	files, err := filepath.Glob(filepath.Join("..", "..", filepath.FromSlash(pattern)))
 	if err != nil {
 		t.Fatal(err)
 	}
-	var names []string
+	var all strings.Builder
 	for _, file := range files {
-		if strings.HasSuffix(file, "_test.go") {
+		if strings.HasSuffix(file, "_test.go") != strings.HasSuffix(pattern, "_test.go") {
 			continue
 		}
 		text, err := os.ReadFile(file)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if p.within != nil {
-			text = p.within.Find(text)
-		}
-		for _, match := range p.name.FindAllSubmatch(text, -1) {
-			names = append(names, p.shown+string(match[1]))
-		}
+		all.Write(text)
 	}
-	return names
+	return all.String()
 }

@@ -155,22 +155,6 @@ func TestTheProgramsOfTheReadmeAreThoseOfTheExamples(t *testing.T) {
 	}
 }
 
-// TestSentencesOfTheReadmeAreQuotedAsTheyStand holds the page that says which test guards which.
-func TestSentencesOfTheReadmeAreQuotedAsTheyStand(t *testing.T) {
-	all := loadPages(t)
-	readme := strings.Join(strings.Fields(strings.ReplaceAll(all["README.md"], "**", "")), " ")
-	quotes := regexp.MustCompile(`(?m)^\| "(.*?)" \|`).FindAllStringSubmatch(
-		all["docs/reference/promises.md"], -1)
-	if len(quotes) < 4 {
-		t.Errorf("found %d quotes", len(quotes))
-	}
-	for _, q := range quotes {
-		if !strings.Contains(readme, q[1]) {
-			t.Errorf("README does not say %q", q[1])
-		}
-	}
-}
-
 func TestPagesKeepTheirRules(t *testing.T) {
 	all := loadPages(t)
 	for _, r := range pageRules {

@@ -1,0 +1,83 @@
+package house
+
+import (
+	"regexp"
+	"strings"
+	"testing"
+)
+
+// readmePromises are sentences of the README and the test that fails if one stops being true.
+// Commands other than "go test" run where they are called: on a GPU, or in .ci/run.
+var readmePromises = []struct{ quote, test string }{
+	{
+		"When a tensor lies elsewhere on one rank, they return wrong sums",
+		"go test ./driver/host ./driver/nccl -run TestContract/mistakes/unchecked_buffers",
+	},
+	{
+		"places tensors alike on every rank",
+		"go test . -run 'TestBuffersLieAtTheSamePlaceOnEveryRank|TestBlocksComeBackUnderPressure'",
+	},
+	{
+		"by rules that do not look at addresses",
+		"go test ./internal/alloc -run TestAddressOrderDiverges",
+	},
+	{
+		"names the first call or allocation that differs",
+		"go test . -run 'TestCollectivesThatDiffer|TestCheckFinds'",
+	},
+	{
+		"bounds every wait for another rank",
+		"go test . -run 'TestARankThatDoesNotReach|TestARankThatIsKilledIsNamed'",
+	},
+	{
+		"bounds every wait for another rank",
+		"go test ./internal/chaos -run 'TestPage|TestPageOnAGPU'",
+	},
+	{
+		"four processes, sixteen all-reduces, all checked",
+		"go run ./cmd/symmem verify --backend host",
+	},
+	{
+		"Without `--backend`, `verify` uses the NVIDIA GPUs of the machine",
+		"go test ./cmd/symmem/internal/doctor -run TestTheBackendIsChosen",
+	},
+	{
+		"with NCCL 2.27.3 or later",
+		"go test ./internal/nccl -run TestVersionsDecide",
+	},
+	{
+		"PyTorch's caching allocator, and others, take the one at the lowest *address*",
+		"bench/gpu/torch/churn.py stock",
+	},
+	{
+		"[show the bug, and how it is caught]",
+		"go test ./cmd/symmem -run 'TestScripts/address|TestEveryLevel'",
+	},
+}
+
+func TestSentencesOfTheReadmeHaveATest(t *testing.T) {
+	readme := strings.ReplaceAll(loadPages(t)["README.md"], "**", "")
+	readme = strings.Join(strings.Fields(readme), " ")
+	names := functionsOfTests(load(t))
+	for _, p := range readmePromises {
+		if !strings.Contains(readme, p.quote) {
+			t.Errorf("README does not say %q", p.quote)
+		}
+		if m := goTest.FindStringSubmatch(p.test); m != nil {
+			for _, lost := range lostTests(m[1], names) {
+				t.Errorf("%q: no test matches %s", p.quote, lost)
+			}
+		}
+	}
+}
+
+// TestGoCommandsOfPromisesAreRead fails if the command of a promise has a form that lostTests does
+// not read.
+func TestGoCommandsOfPromisesAreRead(t *testing.T) {
+	run := regexp.MustCompile(`^go test (\./?\S* )+-run \S`)
+	for _, p := range readmePromises {
+		if strings.HasPrefix(p.test, "go test") && !run.MatchString(p.test) {
+			t.Errorf("%s names no package or test", p.test)
+		}
+	}
+}
