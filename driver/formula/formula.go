@@ -1,6 +1,6 @@
-// Package formula defines what a reduction of a deterministic group computes, one element at a time.
-// Tests and symmem verify --deterministic compare results with it, so it is written to be read, not
-// to be fast. docs/reference/deterministic.md describes it.
+// Package formula defines what a reduction of a deterministic group computes, one element at a
+// time. Tests and symmem verify --deterministic compare results with it, so it is written to be
+// read, not to be fast. docs/reference/deterministic.md describes it.
 package formula
 
 import (

@@ -6,8 +6,8 @@
 // It is a test double. It behaves as the real libraries do, mistakes included: streams are
 // asynchronous, a collective over windows adds a peer's base and this rank's own offset, a missing
 // rank is waited for forever. That a program works on it is no evidence about GPUs, and its speed
-// is no evidence about anything; only tests may import this package. README.md lists the entry
-// points, the variables of the environment, and what is not emulated.
+// is no evidence about anything; only tests may import this package. README.md describes its
+// behavior, the variables of the environment, and what is not emulated.
 //
 // Device memory is a memfd for each allocation, mapped where the program says. Each stream is a
 // thread with a queue; captured work becomes a graph of the same units of work. Kernels are the

@@ -1,11 +1,9 @@
 package softgpu
 
 import (
-	"debug/elf"
 	"embed"
 	"errors"
 	"fmt"
-	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -265,66 +263,6 @@ func TestLog(t *testing.T) {
 	if strings.Contains(string(log), "[1] NCCL INFO") {
 		t.Error("rank 1 has written too")
 	}
-}
-
-// TestDocumentedEntryPoints compares README.md with what the libraries export.
-func TestDocumentedEntryPoints(t *testing.T) {
-	readme, err := os.ReadFile("README.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	documented := map[string]bool{}
-	for _, name := range regexp.MustCompile(`\b(cu|nccl)[A-Z]\w+`).FindAllString(
-		section(t, string(readme), "## Entry points"), -1) {
-		documented[name] = true
-	}
-	exported := map[string]bool{}
-	for _, library := range []string{cudaName, ncclName} {
-		maps.Copy(exported, exports(t, filepath.Join(plain.dir, library)))
-	}
-	for name := range exported {
-		if !documented[name] {
-			t.Errorf("README.md does not list %s", name)
-		}
-	}
-	for name := range documented {
-		if !exported[name] {
-			t.Errorf("README.md lists %s, which no library exports", name)
-		}
-	}
-}
-
-// section returns the text between a heading and the next.
-func section(t *testing.T, text, heading string) string {
-	t.Helper()
-	_, rest, found := strings.Cut(text, heading+"\n")
-	if !found {
-		t.Fatalf("there is no %q", heading)
-	}
-	rest, _, _ = strings.Cut(rest, "\n## ")
-	return rest
-}
-
-// exports lists the functions of a library that have names of CUDA's or NCCL's.
-func exports(t *testing.T, library string) map[string]bool {
-	t.Helper()
-	f, err := elf.Open(library)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer f.Close()
-	symbols, err := f.DynamicSymbols()
-	if err != nil {
-		t.Fatal(err)
-	}
-	names := map[string]bool{}
-	for _, s := range symbols {
-		own := strings.HasPrefix(s.Name, "cu") || strings.HasPrefix(s.Name, "nccl")
-		if own && s.Section != elf.SHN_UNDEF {
-			names[s.Name] = true
-		}
-	}
-	return names
 }
 
 func TestBuildTellsWhatGccSaid(t *testing.T) {
