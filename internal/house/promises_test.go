@@ -10,19 +10,19 @@ import (
 // Commands other than "go test" run where they are called: on a GPU, or in .ci/run.
 var readmePromises = []struct{ quote, test string }{
 	{
-		"When a tensor lies elsewhere on one rank, they return wrong sums",
+		"If a tensor lies elsewhere on one rank, they return wrong sums",
 		"go test ./driver/host ./driver/nccl -run TestContract/mistakes/unchecked_buffers",
 	},
 	{
-		"places tensors alike on every rank",
+		"places tensors at the same offset on every rank",
 		"go test . -run 'TestBuffersLieAtTheSamePlaceOnEveryRank|TestBlocksComeBackUnderPressure'",
 	},
 	{
-		"by rules that do not look at addresses",
+		"by rules that do not depend on addresses",
 		"go test ./internal/alloc -run TestAddressOrderDiverges",
 	},
 	{
-		"names the first call or allocation that differs",
+		"reports the first call or allocation that differs",
 		"go test . -run 'TestCollectivesThatDiffer|TestCheckFinds'",
 	},
 	{
@@ -46,7 +46,7 @@ var readmePromises = []struct{ quote, test string }{
 		"go test ./internal/nccl -run TestVersionsDecide",
 	},
 	{
-		"PyTorch's caching allocator, and others, take the one at the lowest *address*",
+		"PyTorch's caching allocator takes the one at the lowest *address*",
 		"bench/gpu/torch/churn.py stock",
 	},
 	{
