@@ -11,8 +11,8 @@ type AdoptedStream interface {
 	// Recorder.Record puts work into it. Events may be recorded, and mark what the stream was given
 	// here before; Synchronize returns ErrCapturing. It may be asked during any capture.
 	Captured() (bool, error)
-	// Drop is Close of a stream that its owner may have destroyed: nobody is asked about it. It
-	// waits for what the stream was given here.
+	// Drop closes a stream that its owner may have destroyed already, so it makes no call on the
+	// stream. It waits for the work queued on it here.
 	Drop() error
 }
 

@@ -7,16 +7,15 @@ type Plan interface {
 	Prepared() *Call
 }
 
-// Offer is a call that a communicator has resolved once. What a path alone needs is worked out when
-// that path is asked for, and then kept: Take does not choose again what Refusal has chosen. It
-// belongs to one goroutine.
+// Offer is a call that a communicator has resolved. Details of a path are computed when that path
+// is first asked for, and then kept: Take reuses the choices of Refusal. An Offer belongs to one
+// goroutine.
 type Offer interface {
-	// Refusal is why the call cannot take a path that its operation has: an error that matches
-	// ErrUnsupported. It is nil if the call can. It goes by the operation, type, reduction and
-	// count, by whether the call names windows, and by how places in windows are aligned: all ranks
-	// with alike calls get the same answer. That of PathWindow supposes that the call names
-	// windows. A path on which a reduction would not give the bits of the group's Formula refuses
-	// it.
+	// Refusal returns nil if the call can take a path, else an error that matches ErrUnsupported. The
+	// answer depends on the operation, type, reduction and count, on whether the call names windows,
+	// and on the alignment of its offsets in them, so all ranks that make the same call get the same
+	// answer. For PathWindow it assumes that the call names windows. A path is refused if its
+	// reduction would not give the bits of the group's Formula.
 	Refusal(path Path) error
 	// Take makes the plan of a path that does not refuse the call; digest becomes the plan's. It is
 	// called once, and the offer is used up. It returns ErrOutOfRange where the path is PathWindow
@@ -39,8 +38,8 @@ type Call struct {
 	Operation Operation
 	DataType  DataType
 	ReduceOp  ReduceOp
-	// Path says how, and Digest stands for everything that must be alike on all ranks. Both are set
-	// by Offer.Take.
+	// Path is how the call runs. Digest covers everything that must be equal on all ranks. Offer.Take
+	// sets both.
 	Path   Path
 	Digest uint64
 	// Root is the group rank of the root of Broadcast and Reduce, or the peer of Send and Recv; for
@@ -52,7 +51,7 @@ type Call struct {
 	Tag int
 	// Count is in elements, not negative; 0 for AllToAllV.
 	Count int64
-	// Splits is what AllToAllV has in addition; nil for others.
+	// Splits holds the counts and offsets of AllToAllV; nil for other operations.
 	Splits *Splits
 	// Arrived, if set, is called when a Recv has its message, with the group rank that sent it, on
 	// the way of the stream's work: it must return soon and call nothing of the backend. A panic in
@@ -64,7 +63,7 @@ type Call struct {
 	// both are nil. A plan of PathPlain has none. SendWindow may hold the buffer of AllToAllV, on
 	// some ranks alone: peers then read it there.
 	SendWindow, RecvWindow Window `json:"-"`
-	// Norm is what AllReduceRMSNorm has in addition; nil for others.
+	// Norm holds the additional arguments of AllReduceRMSNorm; nil for other operations.
 	Norm *Norm `json:"-"`
 	// Recorded is where in a capture the call was put, see RecordedAs.
 	Recorded Recorded
@@ -123,8 +122,8 @@ func (c *Call) ComparesFloats() bool {
 	return c.Operation.Reduces() && c.DataType.Float() && (c.ReduceOp == Min || c.ReduceOp == Max)
 }
 
-// SetPath is what Offer.Take does to the call: it has a path and a digest, and no windows where
-// they play no part.
+// SetPath sets the path and the digest, and removes windows from paths that do not use them.
+// Offer.Take calls it.
 func (c *Call) SetPath(path Path, digest uint64) {
 	c.Path, c.Digest = path, digest
 	if path == PathPlain && c.Operation.UsesWindows() {

@@ -21,7 +21,7 @@ type GroupConfig struct {
 	// are compared each collective also compares how many messages the ranks have sent and
 	// received. It is the same on every rank.
 	Strict bool
-	// Formula is what every reduction of the group computes, whatever its path.
+	// Formula selects the order of additions in every reduction of the group, on every path.
 	Formula Formula
 }
 
@@ -54,7 +54,7 @@ type Lane int
 const (
 	// LaneControl carries agreements that the caller waits for.
 	LaneControl Lane = iota
-	// LaneBackground carries agreements that nobody waits for.
+	// LaneBackground carries agreements that no call waits for.
 	LaneBackground
 	// LaneCalls carries what calls compare besides their digests, in the order of calls.
 	LaneCalls
@@ -104,8 +104,8 @@ type Communicator interface {
 	Failed() <-chan struct{}
 	// Cause returns the fault that this rank saw first, or nil.
 	Cause() error
-	// CheckPeers fails the communicator if a peer has failed or is lost, which a rank that is in no
-	// call does not see by itself. It waits for nothing.
+	// CheckPeers fails the communicator if a peer has failed or is lost, which a rank without a call
+	// under way does not notice otherwise. It does not wait.
 	CheckPeers()
 	// Abort fails the communicator for all its ranks. Waits on this rank end with the given cause
 	// (nil means ErrAborted), those of others with ErrFault.

@@ -23,9 +23,9 @@ const (
 	Uint8    = reduce.Uint8
 )
 
-// ReduceOp is what a reduction applies to elements. Ranks are always combined in the order of the
-// group, so that every rank gets the same bits and so does every run. Float16 and BFloat16
-// accumulate in float32 and round once.
+// ReduceOp is the function of a reduction. Ranks are always combined in the order of the group, so
+// that every rank and every run gets the same bits. Float16 and BFloat16 accumulate in float32 and
+// round once.
 type ReduceOp uint8
 
 // The reduce operations. Those of package reduce come first, in its order.

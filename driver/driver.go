@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// Backend opens devices. It has no state of its own.
+// Backend opens devices. It is stateless.
 type Backend interface {
 	// Name is the word users write to choose the backend, such as "host".
 	Name() string
@@ -27,9 +27,9 @@ type Config struct {
 	Device int
 	// Store is shared by all ranks. It is used to get to know each other, never on a hot path.
 	Store Store
-	// Timeout bounds every wait for a peer that has no deadline of its own. It is positive.
+	// Timeout bounds every wait for a peer that has no other deadline. It is positive.
 	Timeout time.Duration
-	// Late says when to warn of ranks that are late. The wait for them goes on.
+	// Late says when to warn about late ranks. A warning does not end the wait.
 	Late Late
 	// Scatter, if not 0, makes segments land at addresses drawn from this number instead of one
 	// after the other, as a GPU driver does. It shows mistakes; it never cures one. A backend without
@@ -138,8 +138,8 @@ type Stream interface {
 	Fill(dst uintptr, value byte, bytes int64) error
 	// Host runs a function of the host in stream order. It must not call into symmem.
 	Host(work func()) error
-	// Record marks the event's point: after everything queued so far. So it does on a stream that is
-	// closed while work of it goes on; without work it returns ErrClosed.
+	// Record marks a point in the stream: after everything queued before. It also works on a closed
+	// stream while its work is running; a closed stream without work returns ErrClosed.
 	Record(Event) error
 	// Wait makes later work wait for the point that the event marks now. If the work before that
 	// point has failed, this stream fails with the same error. The wait is for this rank's own work

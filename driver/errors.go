@@ -20,7 +20,7 @@ var (
 	ErrOutOfRange = errors.New("buffer runs past its window")
 	// ErrClosed is returned by everything that was closed.
 	ErrClosed = errors.New("closed")
-	// ErrFault matches every PeerError: a peer has failed; LaneFault tells why.
+	// ErrFault matches every PeerError: a peer has failed. Its cause is on LaneFault.
 	ErrFault = errors.New("a peer has failed")
 	// ErrAborted is returned after Abort.
 	ErrAborted = errors.New("aborted")
@@ -46,8 +46,8 @@ type TimeoutError struct {
 	Missing []int
 	// Activity says what ranks were doing, by world rank, as far as it is known.
 	Activity map[int]string
-	// Counts says how many collectives of which kind ranks have launched by the library's own
-	// counts, where these differ and the library tells of them; else it is empty.
+	// Counts lists how many collectives of which kind the ranks have launched according to the
+	// library, if it counts them and the counts differ; else it is empty.
 	Counts string
 	// Members lists the world ranks of the group in group order; empty if the wait was in none.
 	Members []int
@@ -82,7 +82,7 @@ type AbsentError struct {
 	Activity map[int]string
 	// Members lists the world ranks of the group in group order; empty if it is the world.
 	Members []int
-	// Err is what ended the wait. It may be nil, and is not encoded as JSON.
+	// Err is the error that ended the wait. It may be nil, and is not encoded as JSON.
 	Err error `json:"-"`
 }
 
@@ -175,9 +175,8 @@ type MismatchError struct {
 	// Number is that of the call in its group, or of the message among those from one rank to the
 	// other, from 1.
 	Number uint64
-	// Launch reports whether Number is the number of a launch among those of the group's kernels
-	// instead: a call in a capture of another library has no number of its own, nor has one that is
-	// too long ago.
+	// Launch reports that Number counts the launches of the group's kernels instead of its calls: a
+	// call captured by another library has no number, and old numbers are forgotten.
 	Launch bool
 	// Call is this rank's call.
 	Call *Call
@@ -268,7 +267,7 @@ func (e *OutOfMemoryError) Is(target error) bool { return target == ErrOutOfMemo
 // Unwrap returns the system's error.
 func (e *OutOfMemoryError) Unwrap() error { return e.Cause }
 
-// outOfMemory is what ErrOutOfMemory is.
+// outOfMemory is the type of ErrOutOfMemory.
 type outOfMemory struct{}
 
 func (outOfMemory) Error() string { return "out of memory" }

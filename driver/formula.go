@@ -34,7 +34,7 @@ func (f Formula) String() string {
 	return "Formula(?)"
 }
 
-// Fits refuses groups of so many ranks that the formula is not for.
+// Fits returns an error if the formula does not support groups of this size.
 func (f Formula) Fits(ranks int) error {
 	if (f == Tree || f == RoundedTree) && ranks&(ranks-1) != 0 {
 		return fmt.Errorf("the formula %v of reductions is for 2, 4, 8, ... ranks, and the group has %d",

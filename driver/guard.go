@@ -5,10 +5,10 @@ import (
 	"runtime/debug"
 )
 
-// Guard calls a function of the user's on another goroutine and waits for it. A panic in the
-// function, or the end of its goroutine by runtime.Goexit, as testing.T.FailNow has it, is an error
-// and does not reach the caller, who may hold locks. what names the function. The error of a panic
-// has its stack.
+// Guard calls a function of the user on another goroutine and waits for it. It turns a panic in the
+// function, or runtime.Goexit as called by testing.T.FailNow, into an error, so that it does not
+// reach a caller that holds locks. what names the function. The error of a panic contains its
+// stack.
 func Guard(what string, f func()) error {
 	ended := make(chan error)
 	go GuardHere(what, f, func(err error) { ended <- err })

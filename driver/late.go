@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// LateWarning says that ranks which live keep this rank waiting. The wait goes on.
+// LateWarning reports that live ranks keep this rank waiting. The wait continues.
 type LateWarning struct {
 	// Group names the group; empty where none has been made yet.
 	Group string
@@ -31,7 +31,7 @@ func (w *LateWarning) String() string {
 	return b.String()
 }
 
-// Late says when to warn of ranks that are late, and whom to tell. The zero value never warns.
+// Late says when to warn about late ranks, and which function to call. The zero value never warns.
 type Late struct {
 	// After is how long a wait lasts before the first warning. Further ones follow every 2*After: at
 	// 30 s, once a minute. 0 means no warnings.

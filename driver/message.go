@@ -53,7 +53,7 @@ type MessageEnds struct {
 	Tag int `json:"tag"`
 	// Number is which message of the pair and the tag it is, from 1, or 0 for all of them.
 	Number uint64 `json:"number,omitempty"`
-	// Sent and Received are what the sender and the receiver have: see MessageFault.
+	// Sent and Received describe the message on the sender and on the receiver: see MessageFault.
 	Sent     uint64 `json:"sent"`
 	Received uint64 `json:"received"`
 }

@@ -1,16 +1,16 @@
 package driver
 
-// Norm is what AllReduceRMSNorm has in addition a Call: the sum of all ranks' rows is added to a
-// residual, which all ranks keep, and each row of the result is divided by the root of the mean of
-// its squares and multiplied by weights.
+// Norm holds the arguments of AllReduceRMSNorm beside those of a Call. The operation adds the sum
+// of all ranks' input rows to a residual, which every rank keeps, divides each row of the result by
+// the root of the mean of its squares, and multiplies it by the weights.
 //
-// The Call's Count is Rows*Hidden, its DataType BFloat16, its ReduceOp Sum and its Path
-// PathDirect; Send is the input, Recv the output, which may be the input. Both lie in windows where
-// the rows do not fit into exchange memory: the all-reduce then reads peers' buffers. It is two
-// kernels, the second of which does what is left after an all-reduce into Recv: measured faster
-// than one. The second writes nothing on a rank whose all-reduce has failed.
-// Residual, Rows * Hidden elements, and Weight, Hidden elements, overlap nothing. All lie on
-// addresses of NormAlign.
+// The Call has Count Rows*Hidden, DataType BFloat16, ReduceOp Sum and Path PathDirect. Send is the
+// input and Recv the output, which may be the same memory. Both lie in windows if the rows do not
+// fit into exchange memory, because the all-reduce then reads the peers' buffers. There are two
+// kernels: an all-reduce into Recv, and one that adds the residual and normalizes; a single fused
+// kernel was slower. The second kernel writes nothing on a rank whose all-reduce has failed.
+// Residual (Rows*Hidden elements) and Weight (Hidden elements) must not overlap other buffers. All
+// addresses are multiples of NormAlign.
 type Norm struct {
 	// Rows and Hidden are the number of rows and of elements in each, a multiple of NormUnit.
 	Rows, Hidden int64

@@ -24,7 +24,7 @@ const (
 	operations
 )
 
-// traits are what sets an operation apart from others for those who plan calls.
+// traits describe an operation to the code that plans calls.
 type traits struct {
 	name string
 	// reduces reports whether Call.ReduceOp matters, rooted whether Call.Root does as the root, pair

@@ -2,23 +2,22 @@ package driver
 
 import "context"
 
-// What a backend may offer besides what it must. Who asks for one of these does without where a
-// value does not have it:
+// Optional interfaces of a backend's values. A caller that finds one missing does without:
 //
 //	interface      of             without it
 //	Availability   Backend        the backend is available everywhere
 //	RankLimit      Backend        a machine has room for any number of ranks
 //	Numbered       Device         devices have no numbers
 //	Versioned      Device         no library runs the collectives
-//	Adopter        Device         streams and communicators of others are refused
-//	Native         Stream,        there is no handle to give to other libraries
+//	Adopter        Device         streams and communicators of other libraries are refused
+//	Native         Stream,        there is no handle to pass to other libraries
 //	               Communicator
 //	Recorder       Communicator   calls on adopted streams that capture are refused
-//	LazyWindows    Communicator   registration makes all the windows that there are
+//	LazyWindows    Communicator   registration makes all windows at once
 //	MessageCounts  Communicator   a MessageError lists no messages
-//	Remarker       Offer          there is nothing to remark
-//	EndObserver    Communicator   ends of processes are found out by those who wait
-//	Values         Communicator   Group.Agree and its kin are refused
+//	Remarker       Offer          there are no remarks
+//	EndObserver    Communicator   ranks that wait find out about ended processes
+//	Values         Communicator   Group.Agree and related calls are refused
 
 // Availability is a Backend that does not work on every machine.
 type Availability interface {
@@ -26,7 +25,7 @@ type Availability interface {
 	Available() error
 }
 
-// RankLimit is a Backend that has room for so many ranks on a machine.
+// RankLimit is implemented by a Backend that limits the number of ranks on a machine.
 type RankLimit interface {
 	// LocalRanks is how many ranks this machine has room for; 0 is any number.
 	LocalRanks() (int, error)
@@ -51,8 +50,9 @@ type Native interface {
 	Handle() uintptr
 }
 
-// Adopter is what a device offers on which symmem works in one process with other libraries: it
-// takes over what they have made. What is adopted stays theirs, and is never destroyed here.
+// Adopter is implemented by a device that can share a process with other libraries: it uses streams
+// and communicators that they have made. Adopted objects remain theirs and are never destroyed
+// here.
 type Adopter interface {
 	// AdoptStream makes a Stream of one that another library has made, by its handle: a CUstream,
 	// which is also a cudaStream_t. Handle 0 is CUDA's default stream. The owner keeps it until the
@@ -65,11 +65,11 @@ type Adopter interface {
 
 // Recorder is a Communicator that can put collectives into captures of adopted streams.
 type Recorder interface {
-	// Record puts a prepared collective into the capture that the owner of the stream makes. Where
-	// calls are compared this one is, once; replays of the owner's graph are neither compared nor
-	// counted, since nobody tells of them. What the call uses, the windows and segments that it
-	// names included, stays until the graph and all that was made of it are gone, also where it is
-	// given back or closed meanwhile; replays then end without a result.
+	// Record adds a prepared collective to the capture that the owner of the stream has begun. At a
+	// level that compares calls it is compared once; replays of the owner's graph are neither compared
+	// nor counted, since the owner does not report them. Everything the call uses, windows and
+	// segments included, stays mapped until the graph and its executables are gone, even if it is
+	// freed or closed meanwhile; replays after that end without a result.
 	Record(stream Stream, plan Plan) error
 }
 
@@ -83,7 +83,7 @@ type LazyWindows interface {
 	UseWindows(ctx context.Context) error
 }
 
-// MessageCounts is what a Communicator may also do: it counts the messages of its rank.
+// MessageCounts is implemented by a Communicator that counts the messages of its rank.
 type MessageCounts interface {
 	// MessagesBefore lists what this rank has sent and received before it called a collective, whose
 	// number counts from 1 and which is not done: for each pair and tag, with this rank's end alone.
@@ -97,7 +97,7 @@ type Remarker interface {
 	Remark(path Path) string
 }
 
-// EndObserver is a Communicator that sees by itself when processes of its ranks end.
+// EndObserver is implemented by a Communicator that notices the end of its ranks' processes.
 type EndObserver interface {
 	// EndedRanks lists the world ranks whose processes have ended before they left the group. It waits
 	// for nothing.

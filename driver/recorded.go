@@ -5,8 +5,8 @@ import "fmt"
 // Recorded is the place of a call that was put into a capture. The zero value is that of a call
 // which was not.
 type Recorded struct {
-	// Capture is the number of the capture among those that hold calls of the group, Call that of the
-	// call among the group's in the capture. Both begin with 1, and are alike on all ranks.
+	// Capture numbers the captures that hold calls of the group, Call the group's calls within one.
+	// Both start at 1 and are equal on all ranks.
 	Capture, Call uint64
 }
 
@@ -18,8 +18,8 @@ func (r Recorded) String() string {
 	return fmt.Sprintf("call %d of capture %d", r.Call, r.Capture)
 }
 
-// RecordedAs returns the call as it is in a capture. Its Digest stands for the place, too: ranks
-// that replay different captures, or make alike calls outside of one, differ.
+// RecordedAs returns the call at its position in a capture. Its Digest covers the position, so that
+// ranks which replay different captures, or make the same call outside of one, differ.
 func (c Call) RecordedAs(at Recorded) Call {
 	c.Recorded = at
 	c.Digest = scatter(scatter(c.Digest^scatter(at.Capture)) + at.Call)

@@ -5,8 +5,8 @@ package driver
 type Splits struct {
 	// SendCounts and SendOffsets cut Call.Send: part r goes to rank r.
 	SendCounts, SendOffsets []int64
-	// RecvCounts and RecvOffsets cut Call.Recv: part r comes from rank r. Its count is what rank r
-	// has in SendCounts for this rank.
+	// RecvCounts and RecvOffsets divide Call.Recv: part r comes from rank r and has as many elements
+	// as rank r's SendCounts lists for this rank.
 	RecvCounts, RecvOffsets []int64
 }
 

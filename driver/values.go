@@ -6,16 +6,16 @@ import (
 	"strings"
 )
 
-// Values is what a Communicator may also do: its ranks gather numbers under names, on the host,
-// apart from streams, lanes and collectives.
+// Values is implemented by a Communicator whose ranks can gather numbers under names, on the host,
+// independent of streams, lanes and collectives.
 type Values interface {
-	// Named returns this rank's end of a name. It asks nobody: ranks may come to names in any order.
-	// A name has 1 to MaxValueName bytes; others, and more than MaxValueNames names in a group, are
-	// ErrInvalid. It is safe for use by several goroutines; the same name gives the same end.
+	// Named returns this rank's end of a name. It does not communicate: ranks may come to names in any
+	// order. A name has 1 to MaxValueName bytes; other names, and more than MaxValueNames names in a
+	// group, are ErrInvalid. It is safe for concurrent use; the same name gives the same end.
 	//
-	// Ranks that wait under an ordered name launch no collective meanwhile, so one that is in a
-	// collective which they have not launched never comes: that is a DeadlockError at once. It is the
-	// same on all ranks, and the first call for a name decides.
+	// Ranks that wait under an ordered name launch no collectives. A rank that is inside a collective
+	// which they have not launched can therefore never arrive: that is a DeadlockError at once.
+	// ordered must be the same on all ranks; the first call for a name decides.
 	Named(name string, ordered bool) (Named, error)
 	// Collectives is how many collectives this rank has launched, those of replays included.
 	Collectives() uint64
@@ -31,7 +31,7 @@ type Named interface {
 	Gather(ctx context.Context, mine Words, all []Words) error
 }
 
-// Words are what a rank gives in one Gather: what fits into one line of a cache.
+// Words holds what one rank contributes to a Gather. It fits into a cache line.
 type Words [6]uint64
 
 // Bounds of names.
@@ -48,7 +48,7 @@ func ValueText(name string) string {
 	return fmt.Sprintf("value %q", name)
 }
 
-// CheckValueName refuses a name that no group can have, which has so many already.
+// CheckValueName returns an error for an invalid name, or if the group has too many names already.
 func CheckValueName(name string, names int) error {
 	switch {
 	case name == "" || len(name) > MaxValueName:

@@ -61,7 +61,7 @@ func (c *Client) Get(ctx context.Context, key string) (value []byte, err error) 
 	return value, err
 }
 
-// readField reads one value of a reply. What came before it costs it no budget.
+// readField reads one value of a reply. Earlier values do not count against its size limit.
 func readField(d *decoder) ([]byte, error) {
 	d.budget = maxRequestBytes
 	return d.field("value", maxValueBytes)
@@ -118,7 +118,7 @@ func (c *Client) wait(ctx context.Context, keys []string) error {
 
 // Peek returns the value of a key if it is there, without waiting for it.
 func (c *Client) Peek(ctx context.Context, key string) (value []byte, there bool, err error) {
-	// A comparison that stores nothing tells a missing key from an empty value.
+	// A comparison that stores nothing distinguishes a missing key from an empty value.
 	probe := []byte("?")
 	value, err = c.CompareSet(ctx, key, probe, probe)
 	return value, err == nil && string(value) != string(probe), err

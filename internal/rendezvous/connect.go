@@ -16,7 +16,7 @@ type AbsentError struct {
 	Ranks []int
 	// Size is how many ranks the job has.
 	Size int
-	// Err is what ended the wait.
+	// Err is the error that ended the wait.
 	Err error
 }
 
@@ -126,9 +126,9 @@ func (m *Member) open(ctx context.Context) (err error) {
 	return err
 }
 
-// listenAddress is where to listen for clients of a TCP address. The name by which others reach
-// this machine need not be one of its own (in Kubernetes it is not), so unless it is the
-// loopback the server listens on all interfaces; the token keeps others out.
+// listenAddress returns the address to listen on for clients of a TCP address. The name that others
+// use for this machine need not resolve to one of its interfaces (in Kubernetes it does not), so
+// unless it is the loopback the server listens on all interfaces. The token keeps others out.
 func listenAddress(address string) string {
 	host, port, err := net.SplitHostPort(address)
 	if err != nil || strings.HasPrefix(address, unixScheme) {

@@ -49,8 +49,8 @@ func (e *environment) number(name string) (int, error) {
 	return n, nil
 }
 
-// family names the variables in which one launcher tells a process its ranks: rank, size, local
-// rank, local size. Launchers set all of them or none.
+// family holds the names of the variables in which one launcher passes rank, size, local rank and
+// local size to a process. Launchers set all of them or none.
 type family struct {
 	source Source
 	names  [4]string
@@ -79,9 +79,9 @@ var families = []family{
 	},
 }
 
-// Discover returns which rank this process is and where the store is, from options and the
-// environment (os.LookupEnv). It opens nothing and talks to nobody. Its errors are
-// EnvironmentErrors, or say which option is wrong.
+// Discover returns the rank of this process and the location of the store, from options and the
+// environment (os.LookupEnv). It opens nothing and does not communicate. Its errors are
+// EnvironmentErrors, or name the invalid option.
 func Discover(lookup func(string) (string, bool), o Options) (World, error) {
 	w, err := ranks(lookup, o)
 	if err != nil {

@@ -9,11 +9,10 @@ import (
 	"time"
 )
 
-// Our server stores which ranks have ended, so that the others need not wait for them until their
-// time is up. It learns that in two ways: a launcher that serves the store calls Ended for each of
-// its processes, and each rank keeps a connection on which it has sent its greeting, whose end is
-// that of the rank. Each end has a key of its own, by number. These keys have another prefix than
-// those of ranks.
+// Our server stores which ranks have ended, so that others need not wait until their timeout. It
+// learns of an end in two ways: a launcher that serves the store calls Ended for each of its
+// processes, and each rank keeps a connection on which it has sent its greeting, which ends with
+// the rank. Each end has a numbered key. These keys have another prefix than those of ranks.
 const endsKey = "symmem-ends"
 
 func endKey(n int) string { return endsKey + "/" + strconv.Itoa(n) }
@@ -47,7 +46,7 @@ type rankEnd struct {
 	World string `json:"world,omitempty"`
 	Rank  int    `json:"rank"`
 	How   string `json:"how"`
-	// Left is set if the rank has said that it leaves, and Why is what it has said of its reason.
+	// Left is set if the rank has announced that it leaves; Why is the reason it gave.
 	Left bool   `json:"left,omitempty"`
 	Why  string `json:"why,omitempty"`
 	// Closing is set, and nothing else, if the store is about to be closed in order: whoever has
@@ -62,7 +61,7 @@ type EndedError struct {
 	How  string
 	// Left is set if the rank has left the job in order.
 	Left bool
-	// Why is what it gave to Leave; empty if it had done its work.
+	// Why is the reason it gave to Leave; empty if it had finished its work.
 	Why string
 }
 
@@ -174,8 +173,8 @@ const (
 	// launcherDelay is how long after the end of a connection the launcher may report how the process
 	// has ended.
 	launcherDelay = 200 * time.Millisecond
-	// graceAfterEnd is how long Guard goes on after the end of a rank: what that has left behind
-	// may be all that is needed, and be on its way.
+	// graceAfterEnd is the time that Guard continues after the end of a rank: data that the rank has
+	// sent before may still arrive, and may suffice.
 	graceAfterEnd = time.Second
 )
 

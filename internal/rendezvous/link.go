@@ -46,8 +46,8 @@ func (l *link) guard(ctx context.Context) (release func()) {
 	}
 }
 
-// exchange sends bytes and reads the reply. It returns the context's cause if that was what
-// ended it, ErrLost if the server went away, and otherwise what read returns.
+// exchange sends bytes and reads the reply. It returns the context's cause if the context ended,
+// ErrLost if the server went away, and otherwise the result of read.
 func (l *link) exchange(ctx context.Context, b []byte, read func(*decoder) error) error {
 	release := l.guard(ctx)
 	defer release()

@@ -79,9 +79,9 @@ func (m *Member) awaitRanks(ctx context.Context) (err error) {
 	return m.addEnd(err)
 }
 
-// join finds this call's keys, and says that this rank is there. What has begun in time it ends,
-// for at most leaveTimeout after the deadline: to be cut off costs the connection, and once no rank
-// has one, rank 0 closes the store that could tell who is absent.
+// join finds the keys of this call and announces this rank. An exchange that began in time
+// continues for at most leaveTimeout after the deadline: to cut it off would cost the connection,
+// and once no rank has one, rank 0 closes the store that could say which rank is absent.
 func (m *Member) join(ctx context.Context) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
@@ -96,7 +96,7 @@ func (m *Member) join(ctx context.Context) error {
 			return err
 		}
 	}
-	// Each rank counts its calls by itself. As all call equally often, the counts agree.
+	// Each rank counts its own calls. As all ranks call equally often, the counts agree.
 	turn, err := m.client.Add(ctx, fmt.Sprintf("%s/turn/%d", base, m.world.Rank), 1)
 	if err != nil {
 		if watching != nil {
@@ -182,11 +182,11 @@ func (m *Member) Close() error {
 const MaxWhy = 64 << 10
 
 // Leave leaves the job. On the rank that serves the store the last Member waits until the others
-// have left, too, or the context ends: the others' store is lost after that. It may be called more
-// than once, and by several goroutines; the first call counts.
+// have left, too, or the context ends, since the others lose their store after that. It may be
+// called more than once and by several goroutines; the first call counts.
 //
-// A rank that leaves because something has failed says why: the others find it in their
-// EndedError, as it is. What is longer than MaxWhy is left out.
+// A rank that leaves because of a failure passes the reason, which the others find unchanged in
+// their EndedError. Text beyond MaxWhy bytes is cut off.
 func (m *Member) Leave(ctx context.Context, why string) error {
 	if len(why) > MaxWhy {
 		why = ""
@@ -208,10 +208,10 @@ func (m *Member) leaveWorld(ctx context.Context, why string) error {
 	return errors.Join(err, m.client.Close())
 }
 
-// publishLeft stores that this rank leaves. It does so over the connection of its watch: the server
-// takes the end of that for the end of the process unless the key is there, and once rank 0 drains
-// the server there are no other connections for a rank that has lost the one it had. Without a
-// store there is nobody left to tell.
+// publishLeft stores that this rank leaves. It uses the connection of its watch: the server takes
+// the end of that connection for the end of the process unless the key is there, and once rank 0
+// drains the server, a rank that has lost its other connection cannot open a new one. Without a
+// store no rank is left that could read the key.
 func (m *Member) publishLeft(ctx context.Context, why []byte) {
 	if m.watch != nil && m.watch.leave(ctx, why) == nil {
 		return
@@ -245,7 +245,7 @@ func (m *Member) serveUntilLeft(ctx context.Context) error {
 	return errors.Join(m.client.Close(), m.service.server.Close())
 }
 
-// allLeft waits until all keys are there. Where no world was entered nobody will say that it
+// allLeft waits until all keys are there. If no world was entered, no rank will announce that it
 // leaves.
 func (m *Member) allLeft(ctx context.Context, left [][]string) bool {
 	for _, keys := range left {

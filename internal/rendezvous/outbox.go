@@ -9,8 +9,8 @@ import (
 // reply may exceed it.
 const outboxRoom = 1 << 20
 
-// outbox holds the replies that a client has not taken yet. Post never blocks, so that a slow
-// client holds up nobody else.
+// outbox holds the replies that a client has not read yet. Post never blocks, so a slow client does
+// not delay others.
 type outbox struct {
 	mu      sync.Mutex
 	changed sync.Cond

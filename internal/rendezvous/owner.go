@@ -10,8 +10,8 @@ import (
 	"strings"
 )
 
-// addressInUse says what is at an address that is in use: an error if it is another user's, for
-// whom nobody waits, or else what may help if it stays in use.
+// addressInUse examines an address that is in use. It returns an error if another user owns it,
+// since waiting would not help, and else advice for the case that it stays in use.
 func addressInUse(ctx context.Context, at Endpoint, uid uint32) (advice string, err error) {
 	network, addr, err := split(at.Address)
 	if err != nil {

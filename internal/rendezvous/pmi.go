@@ -23,7 +23,7 @@ type pmi struct {
 	r    *bufio.Reader
 }
 
-// errPMI is what a process manager that breaks the protocol, or refuses a request, causes.
+// errPMI is the error of a process manager that breaks the protocol or refuses a request.
 var errPMI = errors.New("PMI failed")
 
 const (

@@ -42,7 +42,7 @@ const (
 	maxRequestBytes = 256 << 20
 )
 
-// magic is what the first request of a connection carries.
+// magic is sent in the first request of a connection.
 const magic uint32 = 0x3C85F7CE
 
 // Answers of one byte.

@@ -17,8 +17,9 @@ const (
 	EnvToken = "SYMMEM_TOKEN"
 )
 
-// route chooses the way to the store. Every rank chooses alike, because the choice depends only
-// on what the launcher tells all of them, and on whether all ranks are on one machine.
+// route chooses how to reach the store. All ranks choose the same way, because the choice depends
+// only on variables that the launcher gives to all of them and on whether all ranks run on one
+// machine.
 func route(e *environment, o Options, w *World) error {
 	if w.Size == 1 {
 		return nil
@@ -64,8 +65,8 @@ func serveAt(address string, token Token, w *World) error {
 	return nil
 }
 
-// oneMachine uses a private socket, which needs neither a port nor a token. Where the ranks have
-// no name for their job in common, only PMI can tell them the socket's.
+// oneMachine uses a private socket, which needs neither a port nor a token. If the ranks share no
+// name for their job, only PMI can give them the name of the socket.
 func oneMachine(e *environment, token Token, w *World) error {
 	if w.Source == SourceMPICH {
 		fd, err := e.number("PMI_FD")
@@ -75,7 +76,7 @@ func oneMachine(e *environment, token Token, w *World) error {
 	identity := []string{w.RunID, strconv.Itoa(w.Restart)}
 	if w.Source == SourceTorchrun || w.Source == SourceOptions {
 		port := e.value("MASTER_PORT")
-		// "none" is torchrun's name for a job to which nobody gave one.
+		// "none" is torchrun's name for a job without a name.
 		if port == "" && (w.RunID == "" || w.RunID == "none") {
 			return e.wrong("the ranks of this job have no name in common for their store: "+
 				"set MASTER_PORT, a run id, or %s", EnvStore)

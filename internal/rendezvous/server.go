@@ -222,7 +222,7 @@ func (s *Server) Close() error {
 	already := s.closed
 	s.closed = true
 	for _, n := range s.sessions {
-		// What is in the outbox goes out, and closes the connection behind itself.
+		// The outbox is flushed and then closes the connection.
 		_ = n.conn.SetDeadline(pastDeadline)
 		_ = n.conn.SetWriteDeadline(time.Now().Add(flushTimeout))
 		n.out.close()

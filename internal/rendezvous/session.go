@@ -42,8 +42,8 @@ var (
 func (n *session) run() {
 	_ = n.serve(newDecoder(n.conn, n.conn.RemoteAddr().String()))
 	n.server.endSession(n)
-	// What is still in the outbox goes out, but not to a client that does not take it: Close
-	// no longer knows this session and waits for its goroutines.
+	// The rest of the outbox is flushed, but with a limit for a client that does not read it: Close no
+	// longer knows this session and waits for its goroutines.
 	_ = n.conn.SetWriteDeadline(time.Now().Add(flushTimeout))
 	n.out.close()
 }

@@ -18,14 +18,14 @@ type reply struct {
 	bytes []byte
 }
 
-// table is the state of a store without its connections: requests in, replies out. It does no
-// I/O, takes no lock and starts nothing; the Server calls it under its lock.
+// table is the state of a store without its connections: requests in, replies out. It does no I/O,
+// takes no lock and starts no goroutine; the Server calls it under its lock.
 //
-// A client is in one of two states. Ready: it may send any query. Waiting: it sent WAIT for keys
-// that are not all there, or BARRIER before the others. A waiting client becomes ready when its
-// last key appears (by whatever query of any client), when the barrier is full, by its own
-// CANCEL_WAIT, or by leave. Other queries of a waiting client are answered at once, as the LibUV
-// server does; only a second wait is an error, as no client could tell the answers apart.
+// A client is ready, and may send any query, or waiting, after a WAIT for keys that are not all
+// there or a BARRIER before the others. A waiting client becomes ready when its last key appears
+// (by a query of any client), when the barrier is full, by its CANCEL_WAIT, or by leave. Other
+// queries of a waiting client are answered at once, as the LibUV server does; a second wait is an
+// error, because the client could not tell the two answers apart.
 type table struct {
 	values map[string][]byte
 	// queues holds no empty queue.
@@ -46,8 +46,8 @@ type waiter struct {
 	barrier *barrier
 }
 
-// barrier counts arrivals forever: a barrier that was full stays open, so each use needs a key
-// of its own.
+// barrier counts arrivals and never resets: a barrier that was full stays open, so each use needs a
+// new key.
 type barrier struct {
 	arrived int64
 	held    []clientID

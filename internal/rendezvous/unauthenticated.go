@@ -21,8 +21,8 @@ func unauthenticatedAllowed() int {
 	return unauthenticatedFor(limit.Cur)
 }
 
-// unauthenticatedFor is how many unauthenticated connections a process takes that may open so many
-// descriptors: a quarter of them.
+// unauthenticatedFor returns how many unauthenticated connections a process accepts: a quarter of
+// the descriptors that it may open.
 func unauthenticatedFor(descriptors uint64) int {
 	return int(min(maxUnauthenticated, max(4, descriptors/4)))
 }

@@ -22,7 +22,7 @@ func (t *table) wait(from clientID, keys []string) error {
 	return nil
 }
 
-// appeared tells all who wait for key that it is there.
+// appeared wakes all clients that wait for key.
 func (t *table) appeared(key string) {
 	watching := t.watched[key]
 	delete(t.watched, key)

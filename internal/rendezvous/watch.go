@@ -10,9 +10,9 @@ import (
 	"time"
 )
 
-// endWatcher is what a member knows of the ends of other ranks. It has a connection of its own to
-// the store. When that connection ends the server records the end of this rank, and on it the
-// watcher waits for the ends of others.
+// endWatcher tracks the ends of other ranks for a member, over a separate connection to the store.
+// When that connection ends, the server records the end of this rank; the watcher waits on it for
+// the ends of others.
 type endWatcher struct {
 	client *Client
 	world  string
@@ -104,8 +104,8 @@ func (w *endWatcher) run(ctx, waiting context.Context) {
 	}
 }
 
-// recordEnd notes an end. What a launcher reports replaces what the server has seen, and nothing
-// else does.
+// recordEnd notes an end. The report of a launcher replaces what the server has seen; nothing else
+// does.
 func (w *endWatcher) recordEnd(e rankEnd) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -136,7 +136,7 @@ func (w *endWatcher) markStoreLost() {
 	w.mu.Lock()
 	w.lost = true
 	closing := w.closing
-	w.notify() // who knows of the end of rank 0 already waits for whether the store is lost with it
+	w.notify() // a waiter for the end of rank 0 also waits for the loss of the store
 	w.mu.Unlock()
 	how := "rank 0, which served the store, has ended"
 	if closing {
@@ -186,7 +186,7 @@ func (w *endWatcher) await(
 	}
 }
 
-// latest is what is known of the end of a rank by now.
+// latest returns what is known about the end of a rank.
 func (w *endWatcher) latest(rank int) *EndedError {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -219,8 +219,8 @@ func (w *endWatcher) leave(ctx context.Context, why []byte) error {
 	return WithPrefix(w.client, w.world).Set(ctx, leftKey(w.rank), why)
 }
 
-// close ends the connection, which ends this rank as far as others can tell. It may be called for
-// a watch that is nil.
+// close closes the connection, which others see as the end of this rank. It may be called on a nil
+// watcher.
 func (w *endWatcher) close() error {
 	if w == nil {
 		return nil

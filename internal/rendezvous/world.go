@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// World is what a process knows about its job before it has talked to anybody. It is plain
-// data: Discover makes it, Connect uses it.
+// World describes a job as far as a process knows it before it communicates. Discover makes it,
+// Connect uses it.
 type World struct {
 	// Rank is this process, from 0 to Size-1.
 	Rank, Size int
@@ -88,8 +88,8 @@ func (k RouteKind) String() string {
 	return fmt.Sprintf("route %d", int(k))
 }
 
-// Options are what a program or its user says about the ranks; they go before the environment.
-// The zero value leaves all to the environment.
+// Options describe the ranks and override the environment. The zero value leaves everything to the
+// environment.
 type Options struct {
 	// Size is the number of ranks; 0 means that the ranks come from the environment, and then
 	// Rank, LocalRank and LocalSize must be 0 too.
