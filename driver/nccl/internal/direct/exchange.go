@@ -35,8 +35,8 @@ type Exchange struct {
 	group Group
 
 	mu ranked.Mutex[exchangeMu]
-	// report is which kernels and the host write; once it is given back, last is what it said. Both
-	// are guarded by mu.
+	// report is the memory in which kernels and the host report to each other; once it is freed, last
+	// keeps its contents. Both are guarded by mu.
 	report *kernels.Report
 	last   kernels.Report
 	// stopping is Stop's copy to the GPU.
@@ -64,7 +64,7 @@ func (x *Exchange) Places() (kernels.Places, error) {
 	return kernels.Places{Exchange: x.at, Report: dl.AddressOf(x.report)}, nil
 }
 
-// capabilities is what a rank sends to the others before a group gets its exchange memory.
+// capabilities is the message that ranks exchange before a group gets its exchange memory.
 type capabilities struct {
 	// Why says why the rank has none; empty if it has.
 	Why string `json:"why,omitempty"`
@@ -74,7 +74,7 @@ type capabilities struct {
 	Fabric []byte `json:"fabric,omitempty"`
 }
 
-// Group is what an exchange knows of its group.
+// Group describes the group of an exchange.
 type Group struct {
 	Config  *driver.GroupConfig
 	Plane   control.Plane
@@ -84,16 +84,16 @@ type Group struct {
 	Code    *gpu.Code
 	// Sharers is how many ranks of this process have its GPU, this one among them.
 	Sharers int
-	// NoFabric says why ranks that are apart cannot map each other's memory, alike on all ranks; it
-	// is empty if they may be able to.
+	// NoFabric is the reason why ranks in different places cannot map each other's memory, equal on
+	// all ranks; it is empty if they may be able to.
 	NoFabric string
 	// Linked returns an error unless the GPUs of the group are joined as kernels need it.
 	Linked func() error
 }
 
-// Open makes the exchange memory of the group: on all ranks or on none. It returns an error only if
-// the ranks could not agree; a group without has its reason. Groups that cannot have any for
-// reasons that all ranks know alike skip the exchanges.
+// Open allocates the exchange memory of the group, on all ranks or on none. It returns an error
+// only if the ranks could not agree; none is the reason why the group has no exchange memory. If
+// all ranks know such a reason beforehand, they skip the exchange of messages.
 func (x *Exchange) Open(ctx context.Context, g Group) (none string, err error) {
 	x.group = g
 	ranks := len(g.Config.Ranks)

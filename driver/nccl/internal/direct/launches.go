@@ -31,7 +31,7 @@ type launched struct {
 	ticket uint64
 }
 
-// Note remembers the launches of a call, which goes in so many pieces.
+// Note records the launches of a call that was split into pieces.
 func (l *Launches) Note(call *driver.Call, ticket uint64, pieces int) {
 	l.mu.Lock()
 	l.count += uint64(pieces)

@@ -11,7 +11,7 @@ import (
 // Recordings are the captures that hold calls of a group. Methods are called with the
 // communicator's mu held.
 type Recordings struct {
-	// count is how many there have been: they are numbered from 1, alike on all ranks.
+	// count is the number of captures so far, equal on all ranks; they are numbered from 1.
 	count uint64
 	// open are those of other libraries that may go on. When one ends is not seen, so the latest
 	// are kept.

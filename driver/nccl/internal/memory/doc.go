@@ -1,46 +1,45 @@
-// Package memory is the memory of a rank's GPU: arenas and segments, what graphs of other libraries
-// keep of them, and what ranks share with each other.
+// Package memory manages the memory of a rank's GPU: arenas and segments, the use counts that keep
+// them alive for graphs of other libraries, and the memory that ranks share.
 //
 // # Arenas and segments
 //
-// An Arena is two reserved ranges of addresses of the same size. A Segment is one physical
-// allocation that is mapped whole into both, at the same offset. Windows are registered over the
-// first mapping only, and callers hold addresses of the first; Memory.AliasOf gives those of the
-// second.
+// An Arena is two reserved address ranges of the same size. A Segment is one physical allocation,
+// mapped whole into both at the same offset. Windows are registered over the first mapping only,
+// and callers hold addresses of the first; Memory.AliasOf returns those of the second.
 //
-// An arena is open from Memory.NewArena on and then closed (Arena.Close), a segment mapped from
-// Arena.Map on and then unmapped (Segment.Unmap); neither comes back. Memory.mu guards which arenas
-// are open and which segments are known, Segment.mu whether a segment is unmapped. Callers unmap
-// the segments of an arena before they close it.
+// An arena is open from Memory.NewArena until Arena.Close, a segment mapped from Arena.Map until
+// Segment.Unmap; neither can be reopened. Memory.mu guards which arenas are open and which segments
+// are known, Segment.mu whether a segment is unmapped. Callers unmap the segments of an arena
+// before they close it.
 //
-// What is closed or unmapped is given back at once, unless a hold uses it (below): then when the
-// last one ends. If a kernel may still use it by then it is given back later (gpu.GPU.GiveBack). An
-// arena that was kept (Arena.Keep), or that is in use when it is closed, keeps the GPU's context
-// until its addresses are given back.
+// A closed arena or an unmapped segment is freed at once, unless a hold uses it (see below): then
+// when the last hold ends. If a kernel may still use it, it is freed later (gpu.GPU.GiveBack). An
+// arena that was kept (Arena.Keep), or is in use when it is closed, keeps the GPU's context alive
+// until its addresses are freed.
 //
 // # Use counts and holds
 //
-// A UseCount counts who uses a thing: holds, and what lies in it and is still to be given back, as
-// a window in its segment and a segment in its arena. What gives the thing back asks first
-// (UseCounts.DeferUntilUnused): while it is used that is deferred, and done by a goroutine once the
-// last user has gone. A Hold is what a graph of another library has of a group, from the first call
-// that is put into its capture until nothing is left of the graph, its clones and launches. The
-// destructor that reports that runs on a thread of CUDA's, so it drops counts alone. Where the
-// driver does not report it the hold ends with the device (UseCounts.End). Whether a group is held
-// (Holds.Any) and the counts of what it holds change under one lock, so what is not held any more
-// is not deferred any more.
+// A UseCount counts the users of an object: holds, and objects inside it that are still to be
+// freed, as a window in its segment and a segment in its arena. Code that frees the object first
+// calls UseCounts.DeferUntilUnused: if the object is in use, the free is deferred to a goroutine
+// that runs when the last user has gone. A Hold stands for the use of a group by a graph of another
+// library, from the first call in its capture until the graph, its clones and its launches are
+// gone. The destructor that reports this runs on a CUDA thread, so it only decrements counts. If
+// the driver does not report it, the hold ends with the device (UseCounts.End). One lock guards
+// both whether a group is held (Holds.Any) and the counts of the objects it holds, so a free is
+// never deferred after the hold has ended.
 //
 // # Shared memory
 //
-// Ranks of one machine give each other memory by descriptors, which go over the private socket of
+// Ranks of one machine share memory by descriptors, which they send over the private socket of
 // package control/shm. Where those do not reach, in another container or on another machine of an
-// NVLink fabric, they are fabric handles: bytes that go over the plane. Who has mapped memory keeps
-// it when the rank that gave it ends.
+// NVLink fabric, they exchange fabric handles over the control plane. A rank that has mapped memory
+// keeps it when the rank that shared it ends.
 //
 // # Lock order
 //
-// The order is that of all packages of the backend: see package nccl. No lock is held while another
-// rank is waited for.
+// Package nccl documents the order of all locks of the backend. No lock is held while another rank
+// is waited for.
 //
 //	Scratch.mu
 //	Segment.mu

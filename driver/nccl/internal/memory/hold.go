@@ -8,10 +8,10 @@ import (
 	"symmem/internal/cuda"
 )
 
-// Hold is what a graph of another library has of a group, from the first call that is put into the
-// capture until nothing is left of the graph: its group's exchange memory, report, kernels and
-// communicator, and the windows and segments that its calls use. Where the driver does not say that
-// a graph has ended, the hold ends with the device.
+// Hold stands for the use of a group by a graph of another library, from the first call in its
+// capture until the graph is gone: the group's exchange memory, report, kernels and communicator,
+// and the windows and segments of its calls. If the driver does not report the end of a graph, the
+// hold ends with the device.
 type Hold struct {
 	of *Holds
 	// capture is CUDA's number of the capture.

@@ -7,7 +7,7 @@ import (
 	"symmem/internal/ranked"
 )
 
-// Scratch is a little memory of a device that barriers add up. What is in it never matters.
+// Scratch is a small buffer of a device that barriers sum. Its contents never matter.
 type Scratch struct {
 	mu      ranked.Mutex[scratchMu]
 	arena   driver.Arena   // guarded by mu

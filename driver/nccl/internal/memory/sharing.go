@@ -68,7 +68,7 @@ type Shared struct {
 	exporter *Exporter
 	key      handoff.Key
 	file     *os.File
-	// Fabric is the handle to tell them, for a group whose ranks are apart, or nil.
+	// Fabric is the handle to send to the other ranks of a group that spans machines, or nil.
 	Fabric []byte
 }
 
@@ -89,7 +89,7 @@ func (l *Sharing) Share(key handoff.Key, handle cuda.Handle) (Shared, error) {
 	return Shared{exporter: l.Exporter, key: key, file: file}, nil
 }
 
-// Encode is what the other ranks need to map it: nothing if there is none.
+// Encode returns the bytes that other ranks need to map it, or nothing if there is none.
 func (l *Shared) Encode() []byte {
 	if l.exporter == nil {
 		return nil

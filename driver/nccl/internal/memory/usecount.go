@@ -11,13 +11,13 @@ import (
 // zero value is ready.
 type UseCount struct {
 	users int // guarded by UseCounts.mu
-	// deferred is what is deferred until nobody uses it, which itself uses dependsOn, or nil; guarded
-	// by UseCounts.mu.
+	// deferred is the function to run once the object is unused. It uses dependsOn, which may be nil,
+	// until then. Both are guarded by UseCounts.mu.
 	deferred  func()
 	dependsOn *UseCount
 }
 
-// UseCounts is what the use counts and holds of a device share: their lock.
+// UseCounts holds the lock that the use counts and holds of a device share.
 type UseCounts struct {
 	gpu *gpu.GPU
 
@@ -25,9 +25,9 @@ type UseCounts struct {
 	withoutEnd []*Hold // of which the driver does not say when they end; guarded by mu
 }
 
-// DeferUntilUnused has a function called once no hold uses k, and counts a use of dependsOn until
-// then, unless that is nil. It returns false where nobody uses k: then the caller calls it. What
-// was deferred before stays.
+// DeferUntilUnused runs a function once no hold uses k, and until then counts a use of dependsOn,
+// unless that is nil. If k is unused it returns false, and the caller runs the function. An earlier
+// deferred function stays.
 func (uc *UseCounts) DeferUntilUnused(k, upon *UseCount, due func()) bool {
 	uc.mu.Lock()
 	defer uc.mu.Unlock()
@@ -59,7 +59,7 @@ func release(used []*UseCount) (due []*UseCount) {
 	})
 }
 
-// runDeferred does what was deferred, if nobody uses the thing still.
+// runDeferred runs the deferred function if the object is still unused.
 func (uc *UseCounts) runDeferred(k *UseCount) {
 	for k != nil {
 		uc.mu.Lock()

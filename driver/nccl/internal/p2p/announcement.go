@@ -32,8 +32,8 @@ func (l *announcement) address() address { return address{l.source, int(l.tag), 
 // next reports whether the flags of the slot are those of its message.
 func (l *announcement) next() bool { return l.before == nil || l.before.handled }
 
-// valid reports whether a peer may have announced a message. What it says of its segment is
-// compared with what is mapped, once that is.
+// valid reports whether a peer may have announced a message. Its segment is compared with the
+// mapped one later, once that is mapped.
 func (l *announcement) valid() bool {
 	return l.tag <= driver.MaxTag && l.number > 0 && l.slot < Slots &&
 		l.segment <= math.MaxUint32 && l.size <= math.MaxInt64 &&

@@ -35,7 +35,7 @@ func (m *Messages) Record(s *stream.Stream, p *Call, keep func(*Captured)) error
 		} else if err != nil {
 			return m.Owner.FailUnqueued(p.Call, err)
 		}
-		// Nobody has to take anything before the first launch.
+		// Before the first launch there is no message to take.
 		atomic.StoreUint32(&m.flagsTo(p.Root).taken[k.staged.slot], 1)
 	}
 	keep(k)

@@ -149,7 +149,7 @@ func (in *inbox) claim(l *announcement) bool {
 		return false
 	}
 	if in.released(l) {
-		atomic.StoreUint32(full, 1) // so that release goes on
+		atomic.StoreUint32(full, 1) // so that release continues
 		return false
 	}
 	return true

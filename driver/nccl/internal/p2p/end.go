@@ -30,13 +30,13 @@ type End struct {
 	// releasing is since when a Send is to go on although the group has ended; guarded by
 	// inbox.mu
 	releasing time.Time
-	// before is the end that has the same words of a graph before this one, or nil. handled tells
-	// that a Recv has been given its message, or refused, or that the stream is known to be past a
-	// Send. Both are guarded by inbox.mu.
+	// before is the previous end that uses the same words of a graph, or nil. handled reports that a
+	// Recv has got its message or was refused, or that the stream is known to have passed a Send. Both
+	// are guarded by inbox.mu.
 	before  *End
 	handled bool
 
-	// What follows is of a Recv, and guarded by inbox.mu.
+	// The following fields belong to a Recv and are guarded by inbox.mu.
 
 	descriptor *kernels.Message
 	// source and number name the message, once it is claimed; announced is its header, once that has

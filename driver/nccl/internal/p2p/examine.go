@@ -65,7 +65,7 @@ func (m *Messages) examineMessage(e *End) error {
 	if err == nil {
 		return nil
 	}
-	// What the rank has announced and done before it came to that is seen by now.
+	// Everything that the rank announced and did before is visible by now.
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	failed := m.readHeaders()

@@ -27,7 +27,7 @@ type Owner interface {
 	AfterPeerFault(call *driver.Call) error
 }
 
-// Group is what messages know of their group.
+// Group describes the group of the messages.
 type Group struct {
 	Owner  Owner
 	Device *Device
@@ -47,7 +47,7 @@ type Group struct {
 	counts control.Messages // nil if the ranks cannot send messages to each other
 }
 
-// Device is what the messages of all groups of a device have in common.
+// Device holds the state that the messages of all groups of a device share.
 type Device struct {
 	GPU      *gpu.GPU
 	Streams  *stream.Streams
@@ -69,7 +69,7 @@ func (d *Device) atClose(end func() error) {
 	d.closers = append(d.closers, end)
 }
 
-// Closers are what is to be called when the device closes, once.
+// Closers returns the functions to call once when the device closes.
 func (d *Device) Closers() []func() error {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -92,10 +92,9 @@ func (in *inbox) addAnnouncement(l *announcement) error {
 	return nil
 }
 
-// arrive tells the matcher of the messages that are there by now, in the order in which this rank
-// knows them, or, with all, of those that have yet to come, too. Receives from any source
-// take what is there: a message that is not may never come before they have another one. in.mu is
-// held.
+// arrive passes to the matcher the messages that are there, in the order in which this rank knows
+// them, or, with all, announced ones that have yet to arrive, too. Receives from any source take a
+// message that is there: another one may never arrive before they have one. in.mu is held.
 func (in *inbox) arrive(all bool) error {
 	unmatched := in.unmatched
 	in.unmatched = nil
@@ -124,16 +123,16 @@ func (in *inbox) mayArrive(e *End) bool {
 	})
 }
 
-// errInvalid is about a message that no peer that is in order tells of.
+// errInvalid returns the error about a message that no correct peer announces.
 func (in *inbox) errInvalid(l *announcement) error {
 	return fmt.Errorf("rank %d of the world tells of message %d with tag %d of %d bytes in group "+
 		"%s, which cannot be", in.Config.Ranks[l.source], l.number, l.tag, l.bytes, in.Config.Name())
 }
 
-// part is what the matcher knows of a message that was called behind so many collectives.
+// part returns the matcher's segment of a message that was called after a number of collectives.
 func (in *inbox) part(after uint64) uint64 { return control.MessageSegment(in.Config, after) }
 
-// hand tells receives which messages are theirs. in.mu is held.
+// hand passes claimed messages to their receives. in.mu is held.
 func (in *inbox) hand(claims []message.Claim[*End]) error {
 	var errs []error
 	for _, claim := range slices.Clone(claims) {

@@ -51,7 +51,7 @@ type headerRing struct {
 	// write over these. Nothing that a graph sends can be taken then.
 	released uint32
 	_        [ringPage - 12]byte
-	read     uint64 // of which the receiver has read so many
+	read     uint64 // the number of them that the receiver has read
 	_        [ringPage - 8]byte
 	// headers holds the n-th, from 1, at n % Places.
 	headers [Slots]header

@@ -142,14 +142,14 @@ func (m *Messages) Close() error {
 }
 
 func (m *Messages) release() error {
-	m.Mu.Lock() // a message may be on its way into a stream
+	m.Mu.Lock() // a call may be queueing a message
 	defer m.Mu.Unlock()
 	if m.counts == nil || m.closed || m.InFlight() {
 		return nil
 	}
 	m.closed = true
 	errs := []error{m.Withdraw()}
-	// What was not taken by now is taken by nobody if the group has failed.
+	// Messages that were not taken by now stay untaken if the group has failed.
 	cause := m.Plane.Cause()
 	needed := m.reclaimAll() && (cause == nil || errors.Is(cause, driver.ErrClosed))
 	d := m.Device

@@ -14,14 +14,14 @@ import (
 	"symmem/internal/spin"
 )
 
-// outbox is what this rank has for messages to its peers. The owner's lock guards it.
+// outbox holds the sending side of this rank's messages. The owner's lock guards it.
 type outbox struct {
 	*Group
 	peers   []peerOutbox // by group rank
 	staging staging
 }
 
-// peerOutbox is what this rank has for messages to a peer.
+// peerOutbox holds the sending side of the messages to one peer.
 type peerOutbox struct {
 	mailbox *mailbox   // the peer's
 	next    uint64     // slots handed out that were never used before
@@ -29,7 +29,7 @@ type peerOutbox struct {
 	staged  []outgoing // messages that the peer has not taken, in the order of calls
 }
 
-// outgoing is what a message to a peer occupies: its slot among the words, and its block.
+// outgoing holds the slot and the block that a message to a peer occupies.
 type outgoing struct {
 	slot  uint64
 	block block

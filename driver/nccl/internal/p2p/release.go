@@ -25,8 +25,8 @@ func (m *Messages) Release() {
 	}
 }
 
-// ReleaseLate is Release again and again, until no stream has yet to come past a message of
-// a group that has ended. What they use stays until then, and with it the device.
+// ReleaseLate repeats Release until all streams have passed the messages of a group that has ended.
+// The memory of these messages, and with it the device, stays until then.
 func (m *Messages) ReleaseLate() {
 	if m.counts == nil || m.late {
 		return

@@ -37,7 +37,7 @@ type block struct {
 }
 
 const (
-	// blockUnit is what sizes of blocks are multiples of.
+	// blockUnit is the granularity of block sizes in bytes.
 	blockUnit = 512
 	// perPeer is how much staging begins with for each rank of a group.
 	perPeer = 2 << 20
@@ -111,8 +111,8 @@ func (g *Group) FirstStaging() int64 {
 	return roundUp(int64(len(g.Config.Ranks))*perPeer, g.Device.GPU.Granularity)
 }
 
-// grow makes a segment that a block of so many bytes fits into: as large as all others together, or
-// as it must be if the device has no memory for that.
+// grow maps a segment that fits a block of this size: as large as all others together, or just
+// large enough if the device has no memory for that.
 func (s *staging) grow(g *Group, bytes int64) error {
 	d := g.Device
 	least := roundUp(bytes, d.GPU.Granularity)
@@ -152,8 +152,8 @@ func (s *staging) add(g *Group, bytes int64) error {
 	})
 }
 
-// close gives the segments back. Those who have mapped them keep them, as all have the first one;
-// what they have not mapped, and still need, stays shared until the device closes.
+// close frees the segments. Ranks that have mapped them keep them, as all have the first one;
+// segments that they have not mapped, and still need, stay shared until the device closes.
 func (s *staging) close(g *Group, needed bool) error {
 	d := g.Device
 	var errs []error

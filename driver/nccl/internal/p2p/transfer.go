@@ -10,7 +10,7 @@ import (
 	"symmem/internal/cuda"
 )
 
-// send queues a Send, whose stream goes on whether or not the peer receives. s.Mu and m.Mu are
+// send queues a Send. Its stream continues whether or not the peer receives. s.Mu and m.Mu are
 // held.
 func (m *Messages) send(s *stream.Stream, p *Call) error {
 	st, err := m.stage(p)

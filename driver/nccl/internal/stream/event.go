@@ -68,7 +68,7 @@ func (e *Event) Record(on cuda.Stream) (err error) {
 	return nil
 }
 
-// set makes a point the event's. Nobody else records it.
+// set replaces the point of the event. No other event may be recording it.
 func (e *Event) set(at *Point) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -104,7 +104,7 @@ type Point struct {
 	Handle  cuda.Event
 }
 
-// NewPoint takes a point that nobody uses, or makes one.
+// NewPoint returns an unused point, or makes one.
 func (d *Streams) NewPoint() (*Point, error) {
 	handle, err := d.pool.take(d)
 	if err != nil {
@@ -142,7 +142,7 @@ func (p *Point) reached() (done bool, err error) {
 	return done, err
 }
 
-// pool keeps CUDA events that nobody uses.
+// pool holds unused CUDA events.
 type pool struct {
 	mu   ranked.Mutex[poolMu]
 	free []cuda.Event // guarded by mu
@@ -168,7 +168,7 @@ func (p *pool) put(handle cuda.Event) {
 	p.free = append(p.free, handle)
 }
 
-// drain destroys the events that nobody uses. Those that are still held end with the context.
+// drain destroys the unused events. Events in use end with the context.
 func (p *pool) drain(driver *cuda.Driver) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()

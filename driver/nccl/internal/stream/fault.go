@@ -6,7 +6,7 @@ import (
 	"symmem/internal/ranked"
 )
 
-// faults are what the next Synchronize of a stream is to return.
+// faults holds the errors that the next Synchronize of a stream returns.
 type faults struct {
 	mu    ranked.Mutex[faultsMu]
 	first error // since the last take; guarded by mu

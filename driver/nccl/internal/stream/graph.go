@@ -18,11 +18,11 @@ import (
 // States: capturing (a stream writes to it); open; closed.
 type Graph struct {
 	streams *Streams
-	// Calls are what groups have in it; each launch gives them new tickets and numbers.
+	// Calls holds the calls of groups in the graph; each launch gives them new tickets and numbers.
 	Calls Calls
 	// before marks the end of what the stream had to do when the capture began; nil if nothing.
 	before *Event
-	// events are recorded after each launch; points are what captured waits wait for.
+	// events are recorded after each launch. points are the points that captured waits wait for.
 	events    []*Event
 	points    []*Point
 	functions []cuda.HostFunc
@@ -38,7 +38,7 @@ type Graph struct {
 	closed bool           // guarded by mu
 }
 
-// Calls are what a graph has of groups.
+// Calls holds the calls of groups in a graph.
 type Calls interface {
 	// Record puts a call of a group into the capture of a stream. The locks of stream and group are
 	// held.
@@ -103,7 +103,7 @@ func (s *Stream) EndCapture() (driver.Graph, error) {
 	return g, nil
 }
 
-// finish ends CUDA's capture and makes the graph launchable. Until then nobody else has it.
+// finish ends CUDA's capture and instantiates the graph. Until then no other goroutine has it.
 func (g *Graph) finish(s *Stream) error {
 	d := g.streams
 	var err error

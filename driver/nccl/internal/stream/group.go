@@ -6,7 +6,8 @@ import (
 	"symmem/driver"
 )
 
-// Group is what streams know of a group whose collectives they have. A group is one pointer.
+// Group is the interface of a group to the streams that run its collectives. A group is identified
+// by one pointer.
 type Group interface {
 	// Await waits until a stream is idle whose last collective is that of the given ticket, and looks
 	// whether the ranks of the group have failed meanwhile.
@@ -14,7 +15,7 @@ type Group interface {
 	// KernelsEnded is closed when the group has failed or ended, and its kernels have, or are given
 	// up.
 	KernelsEnded() <-chan struct{}
-	// Reported fails the group if a kernel of its own has reported a fault, which it returns.
+	// Reported returns the fault that a kernel of the group has reported, if any, and fails the group.
 	Reported() error
 	// ReplayFault is why the group has failed, if another library may replay its calls, or nil.
 	ReplayFault() error

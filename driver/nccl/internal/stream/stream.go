@@ -31,7 +31,7 @@ type Stream struct {
 	last      Group            // guarded by Mu
 	ticket    uint64           // guarded by Mu
 	operation driver.Operation // guarded by Mu
-	// functions counts the host functions; word is what the last one that has run wrote.
+	// functions counts the host functions; word holds the number of the last one that has run.
 	functions uint32    // guarded by Mu
 	word      *gpu.Word // guarded by Mu; made at the first use
 	// groups are the groups whose kernels were launched here.
@@ -117,8 +117,8 @@ func (s *Stream) submitWork(calls func() error) error {
 	})
 }
 
-// BusyAgain notes that the stream gets work that nobody has waited for. s.Mu is held. The load
-// spares most launches a locked instruction.
+// BusyAgain notes that the stream gets work without a wait for it. s.Mu is held. The load spares
+// most launches a locked instruction.
 func (s *Stream) BusyAgain() {
 	if s.waited.Load() {
 		s.waited.Store(false)
@@ -200,8 +200,8 @@ func (s *Stream) RecordGroups(but Group) error {
 // Adopted reports whether another library made the stream.
 func (s *Stream) Adopted() bool { return s.adopted }
 
-// forgetGroups is RecordGroups for a CUDA stream that is given up with its work, for which nobody
-// waits then.
+// forgetGroups does the work of RecordGroups for a CUDA stream that is abandoned with its work, so
+// that no launch waits for it.
 func (s *Stream) forgetGroups() {
 	for _, g := range s.groups {
 		_ = g.RecordEvent(s, true)

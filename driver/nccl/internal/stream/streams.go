@@ -51,5 +51,5 @@ func (d *Streams) CloseGraphs() error {
 	return errors.Join(errs...)
 }
 
-// Close destroys the events that nobody uses. It is called on a thread of the context.
+// Close destroys the unused events. It is called on a thread of the context.
 func (d *Streams) Close() error { return d.pool.drain(d.GPU.CUDA) }

@@ -107,9 +107,9 @@ func (s *Stream) await(
 	if err := c.Await(ctx, s, ticket, operation); err == nil || ctx.Err() != nil {
 		return err
 	}
-	// The communicator has failed, and its kernels are being ended. A stream with one that does not
-	// end is given up with all that is queued, so the caller, who will queue more, is told after
-	// that. The fault is told even if the stream has other work that goes on.
+	// The communicator has failed, and its kernels are being ended. A stream with a kernel that does
+	// not end is abandoned with everything queued on it, so the caller, who will queue more, gets the
+	// fault after that. It gets the fault even if the stream has other work under way.
 	select {
 	case <-c.KernelsEnded():
 	case <-ctx.Done():
@@ -120,8 +120,8 @@ func (s *Stream) await(
 	return gpu.Poll(ended, s.Idle)
 }
 
-// Abandon goes on with another CUDA stream, if the present one has a kernel that does not end. What
-// is queued there is given up, with the kernel; so are the events that were recorded after it.
+// Abandon switches to another CUDA stream if the present one has a kernel that does not end. It
+// drops the work queued there with the kernel, and the events that were recorded after it.
 func (s *Stream) Abandon() {
 	s.Mu.Lock()
 	defer s.Mu.Unlock()
@@ -133,7 +133,7 @@ func (s *Stream) Abandon() {
 	// hangs.
 	gpu.Stuck.Store(true)
 	if s.adopted {
-		return // what becomes of a stream of another library is not ours to say
+		return // streams of other libraries are not ours to replace
 	}
 	err := s.gpu.Do(func() error {
 		handle, err := s.gpu.CUDA.StreamCreate()

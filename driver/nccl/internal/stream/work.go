@@ -27,7 +27,7 @@ func (s *Stream) Copy(dst, src uintptr, bytes int64) error {
 	})
 }
 
-// staged is what CUDA copies from pageable memory of the host without a wait for the stream.
+// staged is the largest copy from pageable host memory for which CUDA does not wait for the stream.
 const staged = 64 << 10
 
 // pageable reports whether CUDA would keep a copy waiting for the stream.
