@@ -1,8 +1,8 @@
 package driver
 
-// Norm holds the arguments of AllReduceRMSNorm beside those of a Call. The operation adds the sum
-// of all ranks' input rows to a residual, which every rank keeps, divides each row of the result by
-// the root of the mean of its squares, and multiplies it by the weights.
+// Norm holds the arguments of AllReduceRMSNorm in addition to those of a Call. The operation adds
+// the sum of all ranks' input rows to a residual, which every rank keeps, divides each row of the
+// result by the root of the mean of its squares, and multiplies it by the weights.
 //
 // The Call has Count Rows*Hidden, DataType BFloat16, ReduceOp Sum and Path PathDirect. Send is the
 // input and Recv the output, which may be the same memory. Both lie in windows if the rows do not
