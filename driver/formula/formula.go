@@ -10,7 +10,8 @@ import (
 	"symmem/driver"
 )
 
-// number is what elements are combined in: their own type, but float32 for 16-bit floats.
+// number is the type in which elements are combined: their element type, but float32 for 16-bit
+// floats.
 type number interface {
 	~int8 | ~uint8 | ~int32 | ~int64 | ~float32 | ~float64
 }

@@ -9,9 +9,9 @@ import (
 	"symmem/internal/reduce"
 )
 
-// Input is what a rank of a group contributes to try a formula out, alike in every run: of most
-// elements two ranks have opposite numbers and the others so small ones that the sum depends on
-// when the two cancel; the rest are numbers of any size and bit pattern, and special ones.
+// Input returns the input of a rank for trying out a formula, identical in every run. For most
+// elements two ranks have opposite numbers and the others numbers so small that the sum depends on
+// when the two cancel; the rest are numbers of any size and bit pattern, and special values.
 func Input(t driver.DataType, seed uint64, rank, ranks int, count int64) []byte {
 	common := rand.New(rand.NewPCG(seed, uint64(t)))
 	own := rand.New(rand.NewPCG(seed, uint64(t)<<32|uint64(rank)+1))

@@ -66,11 +66,11 @@ func (a *arena) Map(offset, bytes int64) (driver.Segment, error) {
 	return &segment{device: a.device, file: file, memory: memory}, nil
 }
 
-// segmentFile makes the memory of a segment, of huge pages where the system has some to spare: a
-// fresh 64 MiB segment costs 16,384 page faults without them, 32 with.
+// segmentFile makes the memory of a segment, of huge pages if the system has free ones: a new 64
+// MiB segment costs 16,384 page faults without them, 32 with them.
 //
-// Shared files are sparse, so the system would agree to any size and end the process when the last
-// page of the machine is touched. What the machine can never hold is refused here.
+// Shared files are sparse, so the system would accept any size and kill the process when the last
+// page of the machine is touched. Sizes that the machine can never hold are refused here.
 func segmentFile(bytes int64) (*os.File, error) {
 	if total, err := sys.Memory(); err != nil || bytes > total {
 		return nil, errors.Join(err, fmt.Errorf("the machine has %d bytes", total))

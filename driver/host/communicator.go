@@ -18,7 +18,7 @@ import (
 type communicator struct {
 	shm.Group
 
-	// What every launch looks at comes first.
+	// Fields that every launch reads come first.
 
 	check     atomic.Bool
 	waiters   atomic.Int32         // for a turn

@@ -49,7 +49,7 @@ func (c *communicator) Close() error {
 	}
 	go func() {
 		c.awaitTurn(last + 1)
-		_ = c.release() // nobody is there to be told
+		_ = c.release() // no caller is left to return it to
 	}()
 	return errors.Join(lost, unmatched, &driver.TimeoutError{
 		Doing: "closing group " + c.cfg.Name() + ": work of this rank on a stream, in front of a " +

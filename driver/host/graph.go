@@ -38,7 +38,7 @@ func (g *graph) record(p *plan) {
 	g.add(recorded.queue)
 }
 
-// add records a step. The mu of the stream that captures is held: nobody else has the graph yet.
+// add records a step. The mu of the capturing stream is held; no other goroutine has the graph yet.
 func (g *graph) add(q step) { g.steps = append(g.steps, q) }
 
 // queue is the step of a plan.

@@ -46,7 +46,7 @@ type issued struct {
 	plan          *plan
 	ticket        uint64
 	check, posted bool
-	// balance is what this rank's messages weighed at the call, 0 if that is not compared.
+	// balance is this rank's balance of messages at the call, or 0 if balances are not compared.
 	balance uint64
 }
 
@@ -100,8 +100,8 @@ func (c *communicator) attempt(p *plan) (work, error) {
 	return nil, err
 }
 
-// failed is Fail for the error of a call. It returns the communicator's first fault, which is what
-// the call failed of where another call was quicker to say so.
+// failed is Fail for the error of a call. It returns the communicator's first fault, which may have
+// come from another call.
 func (c *communicator) failed(err error) error {
 	c.Fail(err)
 	return c.Cause()
@@ -169,7 +169,7 @@ func (i *issued) skip(cause error) {
 	})
 }
 
-// complete runs a collective whose turn it is. c.mu is not held: nobody else has the turn.
+// complete runs a collective whose turn has come. c.mu is not held: no other call has the turn.
 func (c *communicator) complete(i *issued) error {
 	if c.HasFailed() {
 		return c.Cause()

@@ -7,7 +7,7 @@ import "symmem/internal/ranked"
 type leftWork struct {
 	mu      ranked.Mutex[leftMu]
 	streams int            // guarded by mu
-	unmaps  []func() error // what is due then, in order; guarded by mu
+	unmaps  []func() error // called then, in order; guarded by mu
 }
 
 // unmap gives memory or addresses back, now or once the work has ended.
@@ -45,7 +45,7 @@ func (l *leftWork) ended() {
 		return
 	}
 	for _, unmap := range l.unmaps {
-		_ = unmap() // nobody is there to be told
+		_ = unmap() // no caller is left to return it to
 	}
 	l.unmaps = nil
 }

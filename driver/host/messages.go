@@ -10,12 +10,11 @@ import (
 	"symmem/internal/spin"
 )
 
-// messages is what a communicator knows of messages besides their counts: which receive gets which
-// message.
+// messages matches the messages of a communicator with receives.
 //
-// Frames for a receive that does not run yet are kept in memory of the heap, and a Send whose
-// frames are not taken leaves the rest there for a goroutine of the group. So no stream waits for a
-// receive that is queued behind something else.
+// Frames for a receive that is not running yet are kept on the heap. A Send whose frames are not
+// taken leaves the rest there for a goroutine of the group. So no stream waits for a receive that
+// is queued behind other work.
 type messages struct {
 	sendPipes []sendPipe // by group rank
 	recvPipes []recvPipe // by group rank
@@ -95,7 +94,7 @@ func (m *messages) newReceive(l messageCall) *receive {
 	return r
 }
 
-// claimed tells receives which messages are theirs. Counts.Mu is held.
+// claimed passes claimed messages to their receives. Counts.Mu is held.
 func claimed(claims []message.Claim[*receive]) {
 	for _, claim := range claims {
 		claim.Receive.source, claim.Receive.number = claim.Source, claim.Number
@@ -103,9 +102,9 @@ func claimed(claims []message.Claim[*receive]) {
 	}
 }
 
-// errUnmatched says which messages end with the group: those that have come and that nobody has
-// received, receives that have no message, and what a rank that has left did not take. It is called
-// once the others can see that this rank has left: a message that comes later its sender finds.
+// errUnmatched lists the messages that end with the group: arrived ones without a receive, receives
+// without a message, and messages that a rank did not take before it left. It is called once the
+// others can see that this rank has left; the sender of a later message finds out by then.
 func (m *messages) errUnmatched(c *communicator) error {
 	for source := range m.recvPipes {
 		if err := m.recvPipes[source].drain(nil); err != nil {
@@ -130,9 +129,9 @@ func (m *messages) errUnmatched(c *communicator) error {
 	return control.Unmatched(&c.cfg, unclaimed, awaited, untaken)
 }
 
-// flush waits until what Sends have left in memory of the heap is on its way. The goroutine that
-// pushes it waits for the timeout at most from now on, or twice if it waits already. flush returns
-// the fault of the group if that came meanwhile: then some of it was not delivered.
+// flush waits until the data that Sends have left on the heap is pushed. The pushing goroutine
+// waits for at most the timeout from now on, or twice that if it is waiting already. flush returns
+// the fault of the group if one occurs meanwhile: then some data was not delivered.
 func (m *messages) flush(c *communicator) error {
 	m.closing.Store(true)
 	before, waited := c.Cause(), false

@@ -8,10 +8,10 @@ import (
 	"symmem/internal/spin"
 )
 
-// Collectives through staging work on any memory. In each step every rank copies one chunk of
-// what it contributes into its staging buffer of that step (or, when it is small, into its line),
-// posts, waits for the others, and takes what it needs from their buffers. Two buffers in turn
-// make one barrier per step enough.
+// Collectives through staging work on any memory. In each step every rank copies one chunk of its
+// input into its staging buffer of that step (or into its line, if it is small), posts, waits for
+// the others, and reads its share from their buffers. With two alternating buffers one barrier per
+// step suffices.
 
 // contributes reports whether this rank has anything to give.
 func (c *communicator) contributes(call *plan) bool {
@@ -74,9 +74,9 @@ func (c *communicator) staged(call *plan, rank int) unsafe.Pointer {
 	}
 }
 
-// unpack copies the peers' payloads out of their lines. Kernels read whole vectors, and from a
-// line one would reach into the next, which its owner's processor may hold. This rank's own line
-// is never read back: the store to it is still on its way to the peers, and the load would wait.
+// unpack copies the peers' payloads out of their lines. Kernels read whole vectors, and from a line
+// one would reach into the next, which may be in its owner's cache. This rank's own line is never
+// read back: the store to it is still propagating to the peers, and the load would wait for it.
 func (c *communicator) unpack() {
 	for r := range c.Size() {
 		if r != c.cfg.Rank {
@@ -132,7 +132,7 @@ func (c *communicator) takeReduced(
 }
 
 // Collectives over windows read and write the buffers of peers directly, between two barriers:
-// after the first everybody's input is ready, after the second nobody touches anybody's memory.
+// after the first every rank's input is ready, after the second no rank accesses another's memory.
 
 // move does the work between the barriers.
 func (c *communicator) move(call *plan) {
@@ -190,8 +190,8 @@ func (c *communicator) pull(call *plan, r int, from, to, bytes, total int64) {
 }
 
 // reduceSlice reduces this rank's slice of the buffer from all windows and stores it into the
-// receive buffers of all ranks, or of the root only. In place is fine: nobody else reads or
-// writes this slice.
+// receive buffers of all ranks, or of the root only. It works in place, because no other rank
+// accesses this slice.
 func (c *communicator) reduceSlice(call *plan, receivers int) {
 	from, count := c.slice(call)
 	if count == 0 {
@@ -220,7 +220,7 @@ func (c *communicator) reduceAll(call *plan) {
 	c.reduce(call, c.Size(), 1, call.Count, 0)
 }
 
-// sliceBytes is what slices are cut to: two cache lines, so that ranks never write to one line.
+// sliceBytes is the granularity of slices: two cache lines, so that no two ranks write to one line.
 const sliceBytes = 128
 
 // slice returns the elements that this rank reduces.
@@ -276,7 +276,7 @@ func (c *communicator) reduce(call *plan, sources, destinations int, count, tota
 	reduce.Reduce(reduce.Op(call.ReduceOp), call.DataType, dsts, srcs, int(count), hint)
 }
 
-// reduceTree is reduce where the group's formula is a tree. Integers are what they are in any
+// reduceTree is reduce for a group whose formula is a tree. Integers give the same result in any
 // order.
 func (c *communicator) reduceTree(call *plan, dsts, srcs []unsafe.Pointer, count int) {
 	tree := reduce.Tree{

@@ -15,8 +15,8 @@ import (
 	"symmem/internal/spin"
 )
 
-// recvPipe is this rank's end of the pipe from a peer. Whoever waits for a message takes the frames
-// that have come, also those of messages that others wait for, or will wait for.
+// recvPipe is this rank's end of the pipe from a peer. A goroutine that waits for a message takes
+// all frames that have come, including those of messages that others wait for.
 type recvPipe struct {
 	c      *communicator
 	source int // the peer, a group rank
@@ -40,7 +40,7 @@ type incoming struct {
 	header frameHeader // of the first frame, if one has come
 	come   bool
 	got    int64
-	heap   []byte   // what came before the Recv ran
+	heap   []byte   // frames that came before the Recv ran
 	to     *receive // which runs, or nil
 }
 
@@ -163,7 +163,7 @@ func (r *receive) attach() {
 	in.finish(at, p)
 }
 
-// detach makes sure that nobody writes to the Recv's buffer any more.
+// detach ensures that no goroutine writes to the Recv's buffer any more.
 func (r *receive) detach() {
 	if !r.attached {
 		return
@@ -229,7 +229,7 @@ func (in *recvPipe) box() *pair { return in.c.pipe(in.source, in.c.cfg.Rank) }
 // at is where a frame lies.
 func (in *recvPipe) at(frame uint64) *frame { return &in.box().frames[frame%pairFrames] }
 
-// arrived reports whether a frame has come that nobody has taken.
+// arrived reports whether an untaken frame has arrived.
 func (in *recvPipe) arrived() bool {
 	if in.source == in.c.cfg.Rank {
 		return false
@@ -294,7 +294,7 @@ func (in *recvPipe) take(f *frame) error {
 	return nil
 }
 
-// matchArrival tells the Recv of a message that it has begun to come, or has it claimed.
+// matchArrival assigns a message whose first frame has arrived to its Recv, or has it claimed.
 func (in *recvPipe) matchArrival(at address, p *incoming) {
 	if p.to != nil {
 		p.to.fits(p)

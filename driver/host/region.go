@@ -60,7 +60,7 @@ type frameHeader struct {
 const (
 	// pairFrames is how many frames a pipe holds, so that both ends work at the same time.
 	pairFrames = 4
-	// frameBytes is what a frame holds of a message: several frames stay in the second-level cache.
+	// frameBytes is the payload of a frame: several frames stay in the second-level cache.
 	frameBytes = 32 << 10
 	// frameHeaderBytes is the size of a header.
 	frameHeaderBytes = 7 * 8

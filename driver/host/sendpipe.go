@@ -12,15 +12,15 @@ import (
 	"symmem/internal/sys"
 )
 
-// sendPipe is this rank's end of the pipe to a peer. Sends of several streams put their frames in
-// as they come: the receiver tells them apart.
+// sendPipe is this rank's end of the pipe to a peer. Sends of several streams put in their frames
+// in any order; the receiver sorts them.
 type sendPipe struct {
 	mu      ranked.Mutex[sendPipeMu]
 	frame   uint64             // frames posted; guarded by mu
-	inPipe  [pairFrames]posted // what they hold; guarded by mu
+	inPipe  [pairFrames]posted // their contents; guarded by mu
 	taken   uint64             // frames that the receiver had taken at stalled; guarded by mu
 	stalled uint64             // when a Send first found no room after that; guarded by mu
-	backlog []*send            // what Sends have left to push; guarded by mu
+	backlog []*send            // Sends with frames left to push; guarded by mu
 	bytes   int64              // of backlog; guarded by mu
 	idle    chan struct{}      // closed when backlog is empty; nil while it is; guarded by mu
 }
@@ -175,7 +175,7 @@ func (o *sendPipe) patience(taken, now uint64, timeout time.Duration) uint64 {
 	return o.stalled + uint64(min(wait, longestSendWait, timeout/16))
 }
 
-// deferRest copies what is left of the message and gives it to push, so that the stream goes on.
+// deferRest copies the rest of the message and leaves it to push, so that the stream can continue.
 func (s *send) deferRest() error {
 	left := s.plan.bytes - s.moved
 	s.copied = make([]byte, max(1, left))

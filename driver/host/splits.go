@@ -9,12 +9,13 @@ import (
 	"symmem/internal/spin"
 )
 
-// An AllToAllV moves in steps, as other collectives through staging do. In the first one every rank
-// also shows how it cuts its buffers, so that all know all splits: they compare them, and work out
-// alike what each rank puts into its staging in each step, and where. A rank whose send buffer lies
-// in a window says so instead, and the others read their parts there.
+// An AllToAllV proceeds in steps, like other collectives through staging. In the first one every
+// rank also publishes how it divides its buffers, so that all ranks know all splits: they compare
+// them, and compute identically which data each rank puts into its staging in each step, and where.
+// A rank whose send buffer lies in a window publishes that instead, and the others read their parts
+// there.
 
-// splitTable is what a rank shows at the beginning of its staging.
+// splitTable is the table that a rank publishes at the start of its staging buffer.
 type splitTable struct {
 	// direct is 1 if the others read the send buffer where it lies: in the window of the segment, at
 	// the offset.
@@ -24,8 +25,8 @@ type splitTable struct {
 	rows          [maxRanks]splitRow // by group rank
 }
 
-// splitRow are what a rank sends to another and expects of it, in elements, and where in its send
-// buffer the part begins.
+// splitRow holds the elements that a rank sends to another and expects from it, and the offset of
+// the sent part in its send buffer.
 type splitRow struct{ send, recv, at uint64 }
 
 // splitExchange is the AllToAllV that runs.
@@ -39,7 +40,7 @@ type splitExchange struct {
 	data int64
 }
 
-// tableBytes is what the tables of a group take in staging.
+// tableBytes returns the size of the tables of a group in staging.
 func tableBytes(ranks int) int64 {
 	const line = lineStride
 	bytes := int64(unsafe.Offsetof(splitTable{}.rows)) +
@@ -47,7 +48,7 @@ func tableBytes(ranks int) int64 {
 	return (bytes + line - 1) / line * line
 }
 
-// table is what a rank has shown in the current step.
+// table returns the table that a rank has published in the current step.
 func (d *splitExchange) table(rank int, step uint64) *splitTable {
 	return (*splitTable)(d.c.stage(rank, step))
 }

@@ -14,12 +14,12 @@ import (
 // stream is an ordered queue of work.
 //
 // States: idle (nothing queued, no worker), busy (a worker goroutine runs the queue), capturing
-// (work is recorded; a busy stream may capture, its queue goes on). An idle stream does its work
-// on the caller's thread, so that small messages cost no hand-over; work that would have to wait
-// for peers for long is queued instead. The worker ends when the queue is empty.
+// (work is recorded; a busy stream may capture, and its queue continues). An idle stream does its
+// work on the caller's thread, so that small messages cost no hand-over; work that would have to
+// wait for peers for long is queued instead. The worker ends when the queue is empty.
 //
-// In each of these states the stream may have failed: err is set, by the first work that fails, and
-// taken by Synchronize. Work is skipped meanwhile.
+// In each of these states the stream may have failed: err is set by the first work that fails and
+// taken by Synchronize. Until then work is skipped.
 type stream struct {
 	device *Device
 
@@ -152,7 +152,7 @@ const patience = time.Millisecond
 
 // awaitIdleBriefly gives the worker a moment to finish. A caller launches faster than a worker
 // completes, so without it a stream that was late once would keep its worker, and its growing
-// queue, for as long as the caller goes on. s.mu is held, but not during the wait.
+// queue, as long as the caller keeps launching. s.mu is held, but not during the wait.
 func (s *stream) awaitIdleBriefly() {
 	idle := s.idle.over
 	s.mu.Unlock()
@@ -202,8 +202,9 @@ func (s *stream) message(p *plan) error {
 	return nil
 }
 
-// refuse fails the stream by the fault of a group, for which a call on it is refused. A group that
-// this rank has closed is a mistake of the caller, and the stream goes on. s.mu is held.
+// refuse fails the stream by the fault of a group, for which a call on it is refused. If this rank
+// has closed the group, the call is a mistake of the caller, and the stream stays usable. s.mu is
+// held.
 func (s *stream) refuse(err error) error {
 	if !errors.Is(err, driver.ErrClosed) {
 		s.fail(err)

@@ -28,7 +28,7 @@ type tuning struct {
 // streamBytes is where results no longer fit into caches, so that stores go past them.
 const streamBytes = 8 << 20
 
-// newTuning chooses by whether every rank has a processor of its own. Where ranks take turns a
+// newTuning chooses by whether every rank has its own processor. If ranks share processors, a
 // barrier costs as much as copying some ten thousand bytes.
 func newTuning(ranks, processors int) tuning {
 	if ranks > processors {

@@ -8,8 +8,8 @@ import (
 	"symmem/internal/ranked"
 )
 
-// Code is what a GPU has loaded of one object of kernels. Load and Unload are called on a thread of
-// the context.
+// Code holds the kernels of one object that a GPU has loaded. Load and Unload are called on a
+// thread of the context.
 type Code struct {
 	// Object gives the object for a GPU of a compute capability.
 	Object func(major, minor int) ([]byte, error)

@@ -27,15 +27,15 @@ type GPU struct {
 	Timeout time.Duration
 	// Aside is the stream for that.
 	Aside Aside
-	// Words are what streams wait for.
+	// Words holds the words that streams wait for.
 	Words Pinned[Word]
 	Properties
 
 	mu      ranked.Mutex[gpuMu]
 	holders int     // guarded by mu
 	left    []*left // guarded by mu
-	// kept is what gives back what work has kept; guarded by mu. Reclaiming reports whether the first
-	// of it is being called; guarded by mu.
+	// kept holds the functions that free what unfinished work has kept. Reclaiming reports whether the
+	// first of them is being called. Both are guarded by mu.
 	kept       []func() error
 	reclaiming bool
 }
@@ -105,7 +105,7 @@ func (g *GPU) Held() bool {
 	return g.holders > 0
 }
 
-// With makes CUDA calls, each of which may be on a thread of its own, for less than Do takes.
+// With makes CUDA calls, possibly on a different thread each, at a lower cost than Do.
 func (g *GPU) With(calls func(gpu *cuda.Driver) error) error {
 	if !g.Adopted.Load() {
 		return calls(g.anywhere)

@@ -5,7 +5,7 @@ import (
 	"slices"
 )
 
-// left is work that goes on though its stream was closed, or its group has ended.
+// left is unfinished work of a closed stream or an ended group.
 type left struct{ ended func() bool }
 
 // Leave notes such work, and how to ask whether it has ended: from any goroutine, any number of
@@ -16,9 +16,9 @@ func (g *GPU) Leave(ended func() bool) {
 	g.left = append(g.left, &left{ended})
 }
 
-// Keeps reports whether what kernels may use stays mapped: as long as work goes on that was left
-// (Leave), and for good where a kernel is stuck. CUDA may unmap memory under a kernel, which then
-// costs the process its context, or wait for the whole device first.
+// Keeps reports whether memory that kernels may use stays mapped: while work that was left (Leave)
+// is unfinished, and for good if a kernel is stuck. CUDA may unmap memory under a kernel, which
+// then costs the process its context, or wait for the whole device first.
 func (g *GPU) Keeps() bool {
 	if Stuck.Load() {
 		return true
@@ -34,7 +34,7 @@ func (g *GPU) Keeps() bool {
 		if !work.ended() {
 			return true
 		}
-		// What ended by being left in another way is in the list by now, so look there again.
+		// Work that was left in another way and has ended is in the list by now, so look again.
 		g.mu.Lock()
 		g.left = slices.DeleteFunc(g.left, func(l *left) bool { return l == work })
 		g.mu.Unlock()

@@ -9,8 +9,8 @@ import (
 // Release gives up a handle whose memory is kept by mappings, or not wanted.
 func (g *GPU) Release(handle cuda.Handle) { _ = g.CUDA.Release(handle) }
 
-// Map maps an allocation for this GPU alone, at addresses of its own. It is called on a thread of
-// the context.
+// Map maps an allocation for this GPU alone, at new addresses. It is called on a thread of the
+// context.
 func (g *GPU) Map(handle cuda.Handle, bytes int64) (uintptr, error) {
 	at, err := g.CUDA.AddressReserve(bytes, g.Granularity)
 	if err != nil {

@@ -17,7 +17,7 @@ type Pinned[T any] struct {
 	free  []*T      // guarded by Mu
 }
 
-// pageBytes is what is asked of the host at once.
+// pageBytes is the unit in which host memory is allocated.
 const pageBytes = 4096
 
 // Take hands out a value that is zero. It is called on a thread of the context.

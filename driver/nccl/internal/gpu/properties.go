@@ -8,9 +8,9 @@ import (
 	"symmem/internal/cuda"
 )
 
-// Properties are what does not change of a GPU.
+// Properties holds the constant properties of a GPU.
 type Properties struct {
-	// Model is what the vendor calls the GPU.
+	// Model is the vendor's name for the GPU.
 	Model string
 	// Major is the GPU's compute capability.
 	Major int
@@ -18,7 +18,7 @@ type Properties struct {
 	Prop cuda.AllocationProp
 	// NoFabric says why Prop asks for no fabric handles; empty if it does.
 	NoFabric string
-	// Granularity is what sizes and offsets of segments are multiples of.
+	// Granularity is the unit of sizes and offsets of segments, in bytes.
 	Granularity int64
 	// Reach lists the GPUs that get access to this one's memory: itself and its peers.
 	Reach []cuda.Device
@@ -92,7 +92,7 @@ func (g *GPU) has(attribute cuda.Attribute) bool {
 	return err == nil && value != 0
 }
 
-// minGranularity is what windows need: NCCL 2.27 wants multiples of 2 MiB.
+// minGranularity is the unit that windows need: NCCL 2.27 wants multiples of 2 MiB.
 const minGranularity = 2 << 20
 
 // peersOfMemory lists the GPUs in this process's view that can reach this one's memory. Ranks of
