@@ -19,7 +19,8 @@ type Result struct {
 	Rows [][]any `json:"rows"`
 }
 
-// Run is where figures come from. What is not known is left out, but for machine and date.
+// Run describes the run that figures come from. Unknown fields are left out, except machine and
+// date.
 type Run struct {
 	// Part says which part of the table is of this run, where not all of it is.
 	Part    string `json:"part,omitempty"`

@@ -1,9 +1,10 @@
-// Command libsymmem is the C interface of symmem, for programs that are not written in Go: it is
-// built with -buildmode=c-shared, and symmem.h says what it offers. README.md says how to build it
-// and what Go in a foreign process takes care of.
+// Command libsymmem is the C interface of symmem, for programs that are not written in Go. It is
+// built with -buildmode=c-shared; symmem.h declares and documents it, and README.md says how to
+// build it and what the Go runtime means for the process.
 //
-// The C files have what must work without Go: the look for forks, the state of threads, the shared
-// words. Functions in Go decode their arguments, call package torch, and encode the result.
+// The C files hold the code that must work without Go: the check for forks, the state of threads,
+// the shared words. Functions in Go decode their arguments, call package binding, and encode the
+// result.
 package main
 
 /*

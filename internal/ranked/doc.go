@@ -1,19 +1,19 @@
-// Package ranked holds locks that know their place in the order in which locks are taken.
+// Package ranked provides locks that check the order in which they are taken.
 //
-// A lock is a Mutex, an RWMutex or a Spin of a Class: a type without a value, whose Rank says what
-// the lock is called and where it stands. A goroutine takes locks in rising order. Each package
-// lists its classes in one file, and its documentation names them in the same order.
+// A lock is a Mutex, an RWMutex or a Spin of a Class: a type without a value, whose Rank gives the
+// lock a name and a position. A goroutine takes locks in rising order. Each package lists its
+// classes in one file, and its documentation names them in the same order.
 //
-// In builds with the tag invariants every Lock looks at what its goroutine holds and panics where
-// the order is broken, whether or not anybody else is there to wait for. The message has the stack
-// that took the first lock, the stack that asks for the second, and, where one was seen, the stack
-// of a goroutine that took the two in the right order. Waiting panics where a lock is held that is
-// not one that may be held while ranks wait for each other. TryLock never waits, so it may be
-// called in any order; what it has taken counts as held.
+// In builds with the tag invariants every Lock checks the locks that its goroutine holds and panics
+// if the order is broken, whether or not the lock is contended. The message contains the stack that
+// took the first lock, the stack that asks for the second, and, if one was seen, the stack of a
+// goroutine that took the two in the right order. Waiting panics if the goroutine holds a lock that
+// must not be held while ranks wait for each other. TryLock never waits, so it may be called in any
+// order; a lock that it has taken counts as held.
 //
 // In other builds the three are sync.Mutex, sync.RWMutex and spin.Lock, and Waiting does nothing.
 //
-// The zero value of each is a free lock. None may be copied after its first use.
+// The zero value of each is an unlocked lock. None may be copied after its first use.
 package ranked
 
 // Rank is the place of a lock in the order.
@@ -25,14 +25,15 @@ type Rank struct {
 	Name string
 	// Waits says that the lock may be held while this rank waits for another one.
 	Waits bool
-	// Many says that a goroutine may hold several of the class, in an order of their own.
+	// Many reports that a goroutine may hold several locks of the class, in an order that its package
+	// defines.
 	Many bool
 }
 
 // MaxOrder is the highest Order.
 const MaxOrder = 127
 
-// Base is what the orders of a package's locks begin behind.
+// Base is the position after which the locks of a package start.
 type Base int
 
 // The bases: callers before those they call.

@@ -28,14 +28,14 @@ const (
 	begun = "begun-"
 	// complete is the last file of a folder.
 	complete = "complete"
-	// unused is how long a folder stays that nobody asks for.
+	// unused is the time after which a folder without uses is removed.
 	unused = 7 * 24 * time.Hour
 	// making bounds the wait for another process that compiles.
 	making = 10 * time.Minute
 )
 
-// userCache is the cache of this user. One without a home, or whose home is read-only, has it among
-// temporary files, where nobody else may have made it.
+// userCache returns the cache of this user. A user without a home, or with a read-only one, has it
+// among temporary files, if no other user has made it.
 func userCache() (cache, error) {
 	if dir, err := os.UserCacheDir(); err == nil {
 		c := cache{filepath.Join(dir, "symmem-softgpu")}
@@ -61,7 +61,7 @@ func userCache() (cache, error) {
 // writable is W_OK of access(2).
 const writable = 2
 
-// take returns the folder of a key, and fills it first if nobody has.
+// take returns the folder of a key, and fills it first if it is missing.
 func (c cache) take(key string, fill func(dir string) error) (string, error) {
 	unlock, err := c.lock()
 	if err != nil {
@@ -116,8 +116,8 @@ func flock(f *os.File) error {
 	}
 }
 
-// clean removes what nobody has asked for in a while, and what processes that were killed have
-// begun. What a compiler still writes to goes another time.
+// clean removes folders without recent uses, and unfinished ones of processes that were killed.
+// Folders that a compiler still writes to are left for another time.
 func (c cache) clean() {
 	entries, _ := os.ReadDir(c.dir)
 	for _, e := range entries {

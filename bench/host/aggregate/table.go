@@ -23,7 +23,7 @@ const (
 	limit = "limit"
 )
 
-// place is what rows must share to be compared.
+// place holds the values that rows must share to be compared.
 type place struct {
 	ranks, bytes int
 	mode, op     string

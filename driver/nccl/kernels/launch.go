@@ -50,7 +50,7 @@ func (l *Launch) Overlaps() bool { return !l.Bulk && !l.any }
 // Launch is a call and what matters of its group, and how to run it once Choose has worked that
 // out.
 type Launch struct {
-	// What Choose looks at is alike on all ranks, except for Rank.
+	// All fields that Choose reads are equal on all ranks, except for Rank.
 	*driver.Call
 	// Rank is this rank of the group, Ranks their number.
 	Rank, Ranks int
@@ -164,7 +164,7 @@ func (l *Launch) parts() error {
 // would send as much. On 4 H200 one step is faster up to 192 KiB, and two steps are faster than
 // symmetric buffers for all that fits into exchange memory. So is the one step of 2 ranks.
 const (
-	oneStep  = 640 << 10 // of what a rank sends
+	oneStep  = 640 << 10 // bytes that a rank sends
 	twoSteps = 9 << 20   // the same
 	pairSum  = 7 << 20
 )
@@ -254,7 +254,7 @@ func twoStepLimit(ranks int) int64 {
 	return int64(ranks) * each * lineLines * lineData
 }
 
-// chunks is how many chunks of so many lines hold a part.
+// chunks returns the number of chunks of this many lines that a part needs.
 func chunks(bytes, lines int64) int64 { return (bytes + lines*lineData - 1) / (lines * lineData) }
 
 // room is the largest grid of a kernel: how many blocks, and of how many threads. Every rank's GPU

@@ -43,7 +43,7 @@ const (
 	// messageThreads and messageBlocks are the most of a launch: 2 MiB are in flight then, more
 	// than a link between GPUs holds.
 	messageThreads, messageBlocks = 512, 64
-	// threadBytes is what a thread copies at once.
+	// threadBytes is the number of bytes that a thread copies at a time.
 	threadBytes = 64
 )
 

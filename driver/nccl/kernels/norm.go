@@ -5,8 +5,8 @@ import (
 	"symmem/internal/cuda"
 )
 
-// Local is what is left to do after an all-reduce, on one GPU: the residual gets the sums added,
-// and is normalized. Buffers lie on addresses of driver.NormAlign.
+// Local is the part of a norm that follows the all-reduce, on one GPU: it adds the sums to the
+// residual and normalizes the result. Addresses of buffers are multiples of driver.NormAlign.
 type Local struct {
 	driver.Norm
 	// Send are the sums, Recv is the output, which may be the sums.

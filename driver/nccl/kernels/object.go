@@ -9,7 +9,7 @@ import (
 	"sync"
 )
 
-// objects are what make.sh made of each source, by architecture.
+// objects holds the objects that make.sh compiled from each source, by architecture.
 //
 //go:embed objects
 var objects embed.FS

@@ -6,8 +6,8 @@ import "symmem/driver"
 // buffer is.
 const pieceUnit = 512
 
-// cut splits a reduction that does not fit into exchange memory into pieces that do, alike on all
-// ranks. To the kernels each piece is a call of its own, with its own number.
+// cut splits a reduction that does not fit into exchange memory into pieces that do, identically on
+// all ranks. To the kernels each piece is a separate call with its own number.
 func (l *Launch) cut() {
 	most := oneStepLimit(l.Ranks)
 	if l.Operation == driver.AllReduce {

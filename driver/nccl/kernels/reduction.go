@@ -6,9 +6,9 @@ import (
 	"symmem/driver"
 )
 
-// types are the types that kernels reduce. Each has its number in kernels of any reduction. Those
-// with kernels of their own also have their name in these kernels, which reduce in the order of
-// ranks, with all operations but Prod.
+// types lists the types that kernels reduce. Each has a number in kernels of any reduction. Types
+// with specialized kernels also have a name in these kernels, which reduce in the order of ranks,
+// with all operations but Prod.
 var types = map[driver.DataType]struct {
 	number uint32
 	name   string
@@ -31,7 +31,7 @@ const (
 	typeUnit     = 32
 )
 
-// reductions are what the kernels do for each reduction; for an average they also divide.
+// reductions maps each reduction to the operation of the kernels; for an average they also divide.
 var reductions = map[driver.ReduceOp]uint32{
 	driver.Sum: opSum, driver.Avg: opSum, driver.Prod: opProd, driver.Min: opMin, driver.Max: opMax,
 }
@@ -56,8 +56,8 @@ func (l *Launch) reduction() (err error) {
 	return err
 }
 
-// tree is what is added to that word if a tree gives other bits than the order of ranks. With two
-// ranks it gives the same.
+// tree returns the bit to add to that word if a tree gives other bits than the order of ranks. With
+// two ranks it gives the same.
 func (l *Launch) tree() (uint32, error) {
 	if l.Ranks&(l.Ranks-1) != 0 {
 		return 0, fmt.Errorf("%w for the formula %v of %d ranks: a power of two is wanted", errNone,

@@ -2,7 +2,7 @@ package kernels
 
 import "embed"
 
-// Sources are the kernels as they are written; Object is what was made of them.
+// Sources holds the sources of the kernels; Object returns what they were compiled to.
 //
 //go:embed src
 var Sources embed.FS

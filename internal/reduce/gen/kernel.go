@@ -89,7 +89,8 @@ func fileName(set vectors) string {
 	return "kernels_" + strings.ToLower(set.name()) + "_amd64.s"
 }
 
-// symbol names the kernel's text. Sums and products of bytes wrap alike with and without sign.
+// symbol returns the name of the kernel's function. Sums and products of bytes wrap the same way
+// with and without a sign.
 func (k kernel) symbol(set vectors) string {
 	name := k.elem.name
 	if name == "Uint8" && (k.op == "Sum" || k.op == "Prod") {
@@ -98,7 +99,7 @@ func (k kernel) symbol(set vectors) string {
 	return strings.ToLower(k.op) + name + set.name() + "<>(SB)"
 }
 
-// registers is the number of accumulators of so many units.
+// registers returns the number of accumulators for a number of units.
 func (k kernel) registers(units int) int {
 	if k.elem.half {
 		return 2 * units
@@ -182,7 +183,7 @@ func entry(p *program, set vectors) {
 	p.op("JMP", "AX")
 	p.label("own")
 	p.op("STMXCSR", "kernel+0(FP)")
-	p.op("MOVQ", "$0x1F80", "dsts+8(FP)") // what a processor starts with
+	p.op("MOVQ", "$0x1F80", "dsts+8(FP)") // the value after a reset
 	p.op("LDMXCSR", "dsts+8(FP)")
 	p.op("CALL", "AX")
 	p.op("LDMXCSR", "kernel+0(FP)")
@@ -267,7 +268,7 @@ func lastLanes(p *program, set vectors, k kernel) {
 // A stage is the text that takes some units from all sources to all destinations.
 type stage struct {
 	*program
-	late   *program // what goes behind the return
+	late   *program // the code after the return
 	set    vectors
 	kernel kernel
 	prefix string // of labels
@@ -390,9 +391,9 @@ func (s *stage) clear(label string, results []string) {
 	s.late.op("JMP", label+"Clear")
 }
 
-// ahead fetches a line that a later block will load. Halves take so many instructions that the
-// processor does not look far enough ahead by itself; for other types it does, and a prefetch would
-// cost.
+// ahead prefetches a line that a later block will load. Kernels of 16-bit floats take so many
+// instructions that the processor does not look far enough ahead; for other types it does, and a
+// prefetch would cost.
 func (s *stage) ahead(address string) {
 	const distance = 1024
 	if s.kernel.elem.half && s.how == whole {
