@@ -86,7 +86,7 @@ var points = []point{
 			{in: "driver/nccl/kernels", name: "types"},
 			{in: binding, name: "types"},
 			{in: "cmd/libsymmem/symmem.h", spelled: upper},
-			{in: "python/src/symmem/_constants.py", spelled: upper},
+			{in: "python/src/symmem/_c/constants.py", spelled: upper},
 		},
 	},
 	{
@@ -123,7 +123,7 @@ var points = []point{
 			{in: "cmd/libsymmem/symmem.h", spelled: screaming, exempt: map[string]string{
 				"AllReduceRMSNorm": byNorm,
 			}},
-			{in: "python/src/symmem/_constants.py", spelled: screaming, exempt: map[string]string{
+			{in: "python/src/symmem/_c/constants.py", spelled: screaming, exempt: map[string]string{
 				"AllReduceRMSNorm": byNorm,
 			}},
 		},
@@ -156,9 +156,9 @@ var points = []point{
 			{in: "cmd/symmem/internal/workload", name: "Pattern.reduced"},
 			{in: binding, name: "reductions"},
 			{in: "cmd/libsymmem/symmem.h", spelled: upper},
-			{in: "python/src/symmem/_constants.py", spelled: upper},
-			{in: "python/src/symmem/_torch.py", spelled: upper},
-			{in: "python/src/symmem/_terms.py", spelled: lower},
+			{in: "python/src/symmem/_c/constants.py", spelled: upper},
+			{in: "python/src/symmem/_torch/pytorch.py", spelled: upper},
+			{in: "python/src/symmem/_api/terms.py", spelled: lower},
 			{in: "python/src/symmem/_formula.py", spelled: lower},
 		},
 	},

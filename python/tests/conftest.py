@@ -19,9 +19,9 @@ from processes import SOURCE, Result, run_ranks
 
 sys.path.insert(0, str(SOURCE))
 
-from symmem import _library
+from symmem._c import library
 
-LIBRARY = _library.where()
+LIBRARY = library.where()
 
 DEADLINE = int(os.environ.get("SYMMEM_TEST_DEADLINE", "300"))
 """How many seconds the set-up, the call and the tear-down of a test may take each. What tests wait

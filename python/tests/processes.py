@@ -163,10 +163,10 @@ def run(
 
 
 def _variables(rank: int, size: int, port: int) -> dict[str, str]:
-    from symmem import _launch
+    from symmem._rank import launch
 
     path = os.pathsep.join([str(SOURCE), str(PROGRAMS)])
-    return {**_launch.environment(rank, size, port), "PYTHONPATH": path}
+    return {**launch.environment(rank, size, port), "PYTHONPATH": path}
 
 
 @functools.cache
@@ -196,9 +196,9 @@ def ranks(
     Those that import PyTorch are forked from processes that have done that, unless they are to have
     a fresh interpreter.
     """
-    from symmem import _launch
+    from symmem._rank import launch
 
-    port, env = _launch.free_port(), env or {}
+    port, env = launch.free_port(), env or {}
     servers: list[Server | None] = [None] * size
     if not fresh and forks(program, env):
         servers = [server(rank) for rank in range(size)]

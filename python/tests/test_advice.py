@@ -21,7 +21,7 @@ ENVIRONMENT = HERE.parent.parent / "docs" / "reference" / "environment.md"
 
 def messages() -> Iterator[tuple[str, str]]:
     """List the strings of several words that are no documentation, each with its place."""
-    for path in sorted((SOURCE / "symmem").glob("*.py")):
+    for path in sorted((SOURCE / "symmem").rglob("*.py")):
         tree = ast.parse(path.read_text(encoding="utf-8"))
         documentation = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
         inside: set[int] = set()
@@ -39,7 +39,7 @@ def messages() -> Iterator[tuple[str, str]]:
 
 def flags() -> set[str]:
     """List the flags of the programs."""
-    text = "".join(path.read_text() for path in (SOURCE / "symmem").glob("*.py"))
+    text = "".join(path.read_text() for path in (SOURCE / "symmem").rglob("*.py"))
     return set(re.findall(r'add_argument\(\s*"(--[\w-]+)"', text))
 
 

@@ -9,9 +9,12 @@ from typing import Any, cast
 
 import pytest
 
-from symmem import _attach, _cuda, _places, errors
-from symmem._constants import Note
-from symmem._routing import EAGER
+from symmem import errors
+from symmem._c.constants import Note
+from symmem._torch import places
+from symmem._torch.attach import Attachments, communicator
+from symmem._torch.cuda import NO_POOL, Captures, CudaPools, TorchHooks, ends_within, live_pools
+from symmem._torch.routing import EAGER
 
 
 def segment(address: int, size: int, pool: tuple[int, int], *blocks: tuple[int, str]) -> Any:
@@ -71,8 +74,8 @@ class PaperTorch:
         return 100 + device
 
 
-def pools(paper: PaperTorch) -> _cuda.CudaPools:
-    return _cuda.CudaPools(cast(Any, paper), cast(Any, SimpleNamespace(path="/lib.so")), 3)
+def pools(paper: PaperTorch) -> CudaPools:
+    return CudaPools(cast(Any, paper), cast(Any, SimpleNamespace(path="/lib.so")), 3)
 
 
 def test_a_lane_calls_pytorch_with_its_device_and_pool() -> None:
@@ -106,8 +109,8 @@ def test_each_pool_has_its_own_allocator() -> None:
     ("name", "landed", "key"),
     [
         ("in the graph's pool", 4096 + 512, (9, 0)),
-        ("in no private pool", 100, (_cuda.NO_POOL, 5)),
-        ("nowhere that is listed", 1 << 40, (_cuda.NO_POOL, 5)),
+        ("in no private pool", 100, (NO_POOL, 5)),
+        ("nowhere that is listed", 1 << 40, (NO_POOL, 5)),
     ],
 )
 def test_a_capture_is_known_by_where_an_element_lands(
@@ -116,8 +119,8 @@ def test_a_capture_is_known_by_where_an_element_lands(
     paper = PaperTorch(landed=landed)
     paper.segments = [segment(0, 4096, (0, 0)), segment(4096, 4096, (9, 0))]
     numbers = iter([5, 5, 6])
-    monkeypatch.setattr(_cuda, "capture_id", lambda stream: next(numbers))
-    hooks = _cuda.TorchHooks(cast(Any, paper), 0, None, _cuda.Captures())
+    monkeypatch.setattr("symmem._torch.cuda.capture_id", lambda stream: next(numbers))
+    hooks = TorchHooks(cast(Any, paper), 0, None, Captures())
     assert hooks.capture_key() == key, name
     assert hooks.capture_key() == key
     assert paper.calls == [("snapshot", False)], "one look for a capture, without the history"
@@ -130,7 +133,7 @@ def test_a_scope_inside_of_another_domains_knows_the_graph(
 ) -> None:
     paper = PaperTorch(landed=4096)
     paper.segments = [segment(4096, 4096, (9, 0)), segment(8192, 4096, (0, 7))]
-    monkeypatch.setattr(_cuda, "capture_id", lambda stream: 5)
+    monkeypatch.setattr("symmem._torch.cuda.capture_id", lambda stream: 5)
     found = pools(paper)
     outer, inner = (found.router(n).hooks for n in (0, 1))
     assert outer.capture_key() == (9, 0)
@@ -141,7 +144,7 @@ def test_a_scope_inside_of_another_domains_knows_the_graph(
 def test_the_graph_is_paused_only_where_it_would_win() -> None:
     for nested in (True, False):
         paper = PaperTorch(nested_pools=nested)
-        hooks = _cuda.TorchHooks(cast(Any, paper), 0, None, _cuda.Captures())
+        hooks = TorchHooks(cast(Any, paper), 0, None, Captures())
         hooks.pause_graph((9, 0))
         hooks.resume_graph((9, 0))
         again = [("end", 0, (9, 0)), ("begin", 0, (9, 0)), ("release", 0, (9, 0))]
@@ -150,7 +153,7 @@ def test_the_graph_is_paused_only_where_it_would_win() -> None:
 
 def test_pools_that_have_memory_are_alive() -> None:
     paper = PaperTorch(segments=[segment(0, 1, (0, 0)), segment(1, 1, (4, 0))])
-    assert _cuda.live_pools(cast(Any, paper)) == {(0, 0), (4, 0)}
+    assert live_pools(cast(Any, paper)) == {(0, 0), (4, 0)}
     assert paper.calls[0] == "empty_cache"
 
 
@@ -179,8 +182,8 @@ def layout(*addresses: int) -> list[tuple[int, int]]:
         blocks = [(512, "active_allocated"), (512, "inactive")]
         paper.segments.append(segment(address, 1024, (0, 7), *blocks))
     library = PaperLibrary()
-    _places.note_blocks(found, cast(Any, library), 0)
-    _places.note_layout(found, cast(Any, library), 0)
+    places.note_blocks(found, cast(Any, library), 0)
+    places.note_layout(found, cast(Any, library), 0)
     return library.notes
 
 
@@ -260,8 +263,8 @@ def test_a_communicator_is_attached_once_and_forgotten_when_it_is_gone(
 ) -> None:
     world, first, second = PaperWorld(), Unhashed("tp"), Unhashed("dp", 0xDEF)
     world.pg_map = {first: 1, second: 1}
-    monkeypatch.setattr(_attach, "pytorch", world.torch)
-    attachments = _attach.Attachments(cast(Any, world))
+    monkeypatch.setattr("symmem._torch.attach.pytorch", world.torch)
+    attachments = Attachments(cast(Any, world))
     made = attachments.attach(first, 42, 0)
     assert attachments.attach(first, 42, 0) is made
     attachments.attach(second, 42, 0)
@@ -286,8 +289,8 @@ def test_a_communicator_that_was_aborted_is_not_touched(
 ) -> None:
     world, aborted, other = PaperWorld(), Unhashed("tp", 0xABC), Unhashed("dp", 0xDEF)
     world.pg_map = {aborted: 1, other: 1}
-    monkeypatch.setattr(_attach, "pytorch", world.torch)
-    attachments = _attach.Attachments(cast(Any, world))
+    monkeypatch.setattr("symmem._torch.attach.pytorch", world.torch)
+    attachments = Attachments(cast(Any, world))
     attachments.attach(aborted, 42, 0)
     attachments.attach(other, 42, 0)
     # The process group stays, without a communicator or with another one.
@@ -307,10 +310,10 @@ def test_a_communicator_that_was_aborted_is_not_touched(
 
 
 def test_a_backend_without_a_communicator_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_attach, "pytorch", PaperWorld().torch)
+    monkeypatch.setattr("symmem._torch.attach.pytorch", PaperWorld().torch)
     gloo = SimpleNamespace(_get_backend=lambda device: SimpleNamespace())
     with pytest.raises(errors.TorchError, match="does not tell its communicator"):
-        _attach.communicator(gloo, 0)
+        communicator(gloo, 0)
 
 
 def test_a_forced_close_waits_for_the_device_but_not_for_long() -> None:
@@ -319,7 +322,7 @@ def test_a_forced_close_waits_for_the_device_but_not_for_long() -> None:
     def fails() -> None:
         raise RuntimeError("an illegal memory access was encountered")
 
-    assert _cuda.ends_within(60, lambda: None)
-    assert _cuda.ends_within(60, fails), "a device that has failed has nothing under way"
-    assert not _cuda.ends_within(0.01, hangs.wait)
+    assert ends_within(60, lambda: None)
+    assert ends_within(60, fails), "a device that has failed has nothing under way"
+    assert not ends_within(0.01, hangs.wait)
     hangs.set()

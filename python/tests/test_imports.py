@@ -17,8 +17,9 @@ Graph = dict[str, dict[str, str]]
 
 
 def imports_of(folder: Path) -> Graph:
-    modules = {path.stem for path in folder.glob("*.py")}
-    return {m: _Imports(modules, m).of((folder / f"{m}.py").read_text()) for m in sorted(modules)}
+    """Read the imports of all modules below a folder, which holds a package named symmem."""
+    files = {".".join(f.relative_to(folder).with_suffix("").parts): f for f in folder.rglob("*.py")}
+    return {m: _Imports(set(files), m).of(files[m].read_text()) for m in sorted(files)}
 
 
 class _Imports(ast.NodeVisitor):
@@ -45,26 +46,30 @@ class _Imports(ast.NodeVisitor):
     def visit_Import(self, node: ast.Import) -> None:
         for name in (alias.name for alias in node.names):
             if name.split(".")[0] == "symmem":
-                self._add(([*name.split("."), "__init__"])[1])
+                self._add(name.split(".")[1:])
 
     def visit_ImportFrom(self, node: ast.ImportFrom) -> None:
-        names = (node.module or "").split(".")
+        names = (node.module or "").split(".") if node.module else []
         if node.level:
-            names.insert(0, "symmem")
-        names = [name for name in names if name]
-        if names[:1] != ["symmem"]:
-            return
-        for alias in node.names:
-            self._add(([*names[1:], alias.name if alias.name in self.modules else "__init__"])[0])
+            above = ["symmem", *self.own.split(".")][: -node.level]
+            names = [*above, *names]
+        if names[:1] == ["symmem"]:
+            for alias in node.names:
+                self._add([*names[1:], alias.name])
 
     def _inside(self, node: ast.AST, how: str) -> None:
         before, self.how = self.how, how
         self.generic_visit(node)
         self.how = before
 
-    def _add(self, name: str) -> None:
-        if name in self.modules and name != self.own:
-            self.found.setdefault(name, self.how)
+    def _add(self, path: list[str]) -> None:
+        """Note the longest part of a dotted path that is a module, or a package by its own file."""
+        for end in range(len(path), -1, -1):
+            for name in (".".join(path[:end]), ".".join([*path[:end], "__init__"])):
+                if name in self.modules:
+                    if name != self.own:
+                        self.found.setdefault(name, self.how)
+                    return
 
 
 def circle_in(graph: Graph) -> str:
@@ -86,45 +91,78 @@ def circle_in(graph: Graph) -> str:
     return next((found for found in (walk([name]) for name in graph) if found), "")
 
 
+def out_of_order(graph: Graph, order: list[str]) -> list[str]:
+    """List the imports between packages that go against their order, from below to above."""
+    place = {name: number for number, name in enumerate(order)}
+    return [
+        f"{name} imports {other} {how}"
+        for name, others in graph.items()
+        for other, how in others.items()
+        if place[layer(other)] > place[layer(name)]
+    ]
+
+
+def layer(module: str) -> str:
+    """Name the package that a module is in, or a module that is in none."""
+    return module.partition(".")[0]
+
+
 def test_no_modules_import_each_other_in_a_circle() -> None:
     assert circle_in(imports_of(PACKAGE)) == ""
 
 
-def test_each_module_imports_those_alone_that_stand_before_it() -> None:
-    """The comment at the top of the package names all modules in order."""
-    lines = re.findall(r"^#   [\w ]+: ([\w, ]+)$", (PACKAGE / "__init__.py").read_text(), re.M)
-    order = [name.strip() for line in lines for name in line.split(",")]
+def test_each_package_imports_those_alone_that_stand_before_it() -> None:
+    """The comment at the top of the package names all packages in order."""
+    lines = re.findall(r"^#   (\w+): .+$", (PACKAGE / "__init__.py").read_text(), re.M)
     graph = imports_of(PACKAGE)
-    assert sorted(order) == sorted(graph)
-    place = {name: number for number, name in enumerate(order)}
-    wrong = [
-        f"{name} imports {other} {how}"
-        for name, others in graph.items()
-        for other, how in others.items()
-        if place[other] > place[name]
+    assert sorted(lines) == sorted({layer(m) for m in graph})
+    assert out_of_order(graph, lines) == []
+
+
+def test_an_import_against_the_order_is_found(tmp_path: Path) -> None:
+    for name, text in {
+        "__init__": "",
+        "_a.__init__": "",
+        "_a.one": "from symmem._a import two",
+        "_a.two": "def f():\n    from symmem._b.one import thing",
+        "_b.__init__": "",
+        "_b.one": "from symmem import errors\nfrom symmem._a import one",
+        "errors": "",
+    }.items():
+        file = tmp_path / (name.replace(".", "/") + ".py")
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(text)
+    graph = imports_of(tmp_path)
+    found = out_of_order(graph, ["errors", "_a", "_b", "__init__"])
+    assert found == ["_a.two imports _b.one in a function"]
+    assert out_of_order(graph, ["errors", "_b", "_a", "__init__"]) == [
+        "_b.one imports _a.one at the top"
     ]
-    assert wrong == []
 
 
 @pytest.mark.parametrize(
     ("text", "how"),
     [
-        ("from symmem._b import thing", "at the top"),
-        ("from symmem import _b", "at the top"),
-        ("from . import _b", "at the top"),
-        ("from ._b import thing", "at the top"),
-        ("import symmem._b", "at the top"),
-        ("if TYPE_CHECKING:\n    from symmem._b import thing", "for types"),
-        ("def f():\n    from symmem import _b", "in a function"),
-        ("class C:\n    async def f(self):\n        import symmem._b", "in a function"),
+        ("from symmem._p.b import thing", "at the top"),
+        ("from symmem._p import b", "at the top"),
+        ("from . import b", "at the top"),
+        ("from .b import thing", "at the top"),
+        ("from .._p.b import thing", "at the top"),
+        ("import symmem._p.b", "at the top"),
+        ("if TYPE_CHECKING:\n    from symmem._p.b import thing", "for types"),
+        ("def f():\n    from symmem._p import b", "in a function"),
+        ("class C:\n    async def f(self):\n        import symmem._p.b", "in a function"),
     ],
 )
 def test_every_way_to_import_counts(tmp_path: Path, text: str, how: str) -> None:
-    (tmp_path / "__init__.py").write_text("from symmem import _a\n")
-    (tmp_path / "_a.py").write_text(text)
-    (tmp_path / "_b.py").write_text("import sys\nfrom symmem import _c\n")
-    (tmp_path / "_c.py").write_text("from symmem._a import thing\n")
-    want = f"_a imports _b ({how}) imports _c (at the top) imports _a (at the top)"
+    inner = tmp_path / "_p"
+    inner.mkdir()
+    (tmp_path / "__init__.py").write_text("from symmem._p import a\n")
+    (inner / "__init__.py").write_text("")
+    (inner / "a.py").write_text(text)
+    (inner / "b.py").write_text("import sys\nfrom symmem import _c\n")
+    (tmp_path / "_c.py").write_text("from symmem._p.a import thing\n")
+    want = f"_p.a imports _p.b ({how}) imports _c (at the top) imports _p.a (at the top)"
     assert circle_in(imports_of(tmp_path)) == want
 
 

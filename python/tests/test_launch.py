@@ -13,10 +13,10 @@ RANKS = 2
 PROGRAM = f"""
 import signal
 import sys
-from symmem import _launch
+from symmem._rank import launch
 # A shell's background jobs, such as these tests may be, ignore it, and so would the ranks.
 signal.signal(signal.SIGINT, signal.default_int_handler)
-sys.exit(_launch.start(sys.argv[1], sys.argv[2:], {RANKS}))
+sys.exit(launch.start(sys.argv[1], sys.argv[2:], {RANKS}))
 """
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(SOURCE), "PYTHONUNBUFFERED": "1"}
 
@@ -43,8 +43,8 @@ def test_a_rank_that_could_not_run_counts_as_such() -> None:
 def test_a_report_has_standard_output_alone() -> None:
     program = """
 import os
-from symmem import _launch
-with _launch.take_stdout() as out:
+from symmem._rank import launch
+with launch.take_stdout() as out:
     os.write(1, b"a library\\n")
     print("the program")
     out.write("the report\\n")

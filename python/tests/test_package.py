@@ -15,17 +15,19 @@ import pytest
 from processes import SOURCE, run
 
 import symmem
-from symmem import _library, _origin, _rendezvous, errors
-from symmem._constants import Code, check_level, path_choice
+from symmem import errors
+from symmem._c import library
+from symmem._c.constants import Code, check_level, path_choice
+from symmem._rank import origin, rendezvous
 
 DOCS = SOURCE.parent / "docs"
 HEADER = SOURCE.parent.parent / "cmd" / "libsymmem" / "symmem.h"
 
 
 def test_importing_loads_neither_torch_nor_the_library() -> None:
-    words = "import sys, symmem; from symmem import _library; print('torch' in sys.modules, "
+    words = "import sys, symmem; from symmem._c import library; print('torch' in sys.modules, "
     env = {"PYTHONPATH": str(SOURCE), "SYMMEM_LIBRARY": "/nowhere"}
-    done = run(sys.executable, "-c", words + "_library._loaded)", env=env)
+    done = run(sys.executable, "-c", words + "library._loaded)", env=env)
     assert (done.code, done.out) == (0, "False None\n"), done
 
 
@@ -43,11 +45,11 @@ def test_the_guides_link_only_what_there_is() -> None:
 
 def test_a_missing_library_says_what_to_do(tmp_path: Path) -> None:
     with pytest.raises(errors.LibraryError, match="make lib"):
-        _library.Library(tmp_path / "libsymmem.so")
+        library.Library(tmp_path / "libsymmem.so")
     broken = tmp_path / "broken.so"
     broken.write_bytes(b"not a library")
     with pytest.raises(errors.LibraryError, match="glibc"):
-        _library.Library(broken)
+        library.Library(broken)
 
 
 @pytest.mark.parametrize(
@@ -111,17 +113,17 @@ def test_errors_carry_what_the_library_knows() -> None:
 def test_classes_say_what_is_known_beyond_the_code(
     code: Code, data: dict[str, Any], kind: type[errors.SymmemError]
 ) -> None:
-    assert _library._class_of(code, data) is kind
+    assert library._class_of(code, data) is kind
 
 
 def test_every_code_has_a_class() -> None:
     general = {Code.SHORT, Code.FAILED}
-    assert set(_library._CLASSES) == set(Code) - general
+    assert set(library._CLASSES) == set(Code) - general
 
 
 @pytest.mark.skipif(not HEADER.exists(), reason="the header is not next to the package")
 def test_numbers_are_those_of_the_header() -> None:
-    from symmem import _constants as k
+    from symmem._c import constants as k
 
     text = HEADER.read_text()
     numbers = {n: int(v) for n, v in re.findall(r"SYMMEM_(\w+) = (\d+)", text)}
@@ -138,7 +140,7 @@ def test_numbers_are_those_of_the_header() -> None:
         for member in kind:
             assert numbers[prefix + member.name] == member, member
     functions = set(re.findall(r"\b(symmem_\w+|nccl_\w+)\(", text))
-    missing = {f for f in _library._STATUS if f not in functions}
+    missing = {f for f in library._STATUS if f not in functions}
     assert not missing
 
 
@@ -154,14 +156,14 @@ def test_levels_and_paths_are_read_by_name() -> None:
 def test_notes_about_tensors_are_written_out() -> None:
     place = (3 << 44) + 512
     text = f'rank 0 has "note {place} of kind {0x70530001}"; rank 1 has "note 7 of kind 8"'
-    found = _library.readable(text)
+    found = library.readable(text)
     assert 'rank 0 has "a tensor of PyTorch\'s at segment 3 offset 0x200"' in found
     assert 'rank 1 has "note 7 of kind 8"' in found
-    assert "4096 bytes" in _library.readable(f"note 4096 of kind {0x70530004}")
+    assert "4096 bytes" in library.readable(f"note 4096 of kind {0x70530004}")
     both = f"note {place} of kind {0x70530001}; note {place} of kind {0x70530003}"
-    assert "garbage collection" in _library.readable(both)
+    assert "garbage collection" in library.readable(both)
     assert "garbage collection" not in found
-    assert "way ffff" in _library.readable(f"note -1 of kind {0x70530005}")
+    assert "way ffff" in library.readable(f"note -1 of kind {0x70530005}")
 
 
 @pytest.mark.library
@@ -205,11 +207,11 @@ class PaperStore:
 def meet(machines: list[str], monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     store, found = PaperStore(), {}
     local = threading.local()
-    monkeypatch.setattr(_rendezvous, "machine", lambda: local.machine)
+    monkeypatch.setattr(rendezvous, "machine", lambda: local.machine)
 
     def rank(number: int) -> None:
         local.machine = machines[number]
-        found[number] = _rendezvous.options(store, number, len(machines), 20)
+        found[number] = rendezvous.options(store, number, len(machines), 20)
 
     threads = [threading.Thread(target=rank, args=(r,), daemon=True) for r in range(len(machines))]
     for t in threads:
@@ -227,7 +229,7 @@ def test_ranks_of_one_machine_meet_on_it(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_ranks_of_two_machines_meet_at_a_port(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_rendezvous, "reachable", lambda: "10.1.2.3")
+    monkeypatch.setattr(rendezvous, "reachable", lambda: "10.1.2.3")
     found = meet(["a", "b", "a", "b"], monkeypatch)
     assert found[0]["store"].startswith("10.1.2.3:")
     assert [(f["local_rank"], f["local_size"]) for f in found] == [(0, 2), (0, 2), (1, 2), (1, 2)]
@@ -235,7 +237,7 @@ def test_ranks_of_two_machines_meet_at_a_port(monkeypatch: pytest.MonkeyPatch) -
 
 def test_ranks_that_do_not_come_to_the_meeting_are_named() -> None:
     with pytest.raises(errors.TimeoutError, match="ranks 0, 2 of 3") as raised:
-        _rendezvous.options(PaperStore(), 1, 3, 0.01)
+        rendezvous.options(PaperStore(), 1, 3, 0.01)
     assert raised.value.missing == [0, 2]
 
 
@@ -246,7 +248,7 @@ def test_ranks_that_do_not_come_to_the_meeting_are_named() -> None:
 )
 def test_the_timeout_is(given: dict[str, int], of_the_group: float | None, want: int) -> None:
     options = dict(given)
-    _origin.meet(_origin.Origin((0,), 0, PaperStore(), of_the_group), options)
+    origin.meet(origin.Origin((0,), 0, PaperStore(), of_the_group), options)
     assert options["timeout_ms"] == want
 
 
@@ -256,13 +258,13 @@ def test_a_store_that_fails_is_no_late_rank() -> None:
             raise RuntimeError("connection reset")
 
     with pytest.raises(errors.SymmemError, match="ranks meet: connection reset"):
-        _rendezvous.options(Broken(), 0, 2, 20)
+        rendezvous.options(Broken(), 0, 2, 20)
 
 
 def test_a_machine_is_reached_by_its_address_towards_the_master(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
-    assert _rendezvous.reachable() == "127.0.0.1"
+    assert rendezvous.reachable() == "127.0.0.1"
     monkeypatch.setenv("MASTER_ADDR", "no such machine")
-    assert _rendezvous.reachable() == socket.gethostname()
+    assert rendezvous.reachable() == socket.gethostname()

@@ -12,7 +12,7 @@ import pytest
 from processes import SOURCE
 
 import symmem
-from symmem import _ops
+from symmem._api import operators
 
 ROOT = SOURCE.parent.parent
 PAGES = sorted(
@@ -38,7 +38,7 @@ def snippets(text: str) -> Iterator[str]:
 def signature(name: str) -> inspect.Signature:
     """Find what a dotted name takes; raise AttributeError where there is none."""
     if name.startswith(OPERATORS):
-        schema = _ops._SCHEMAS.get(name.removeprefix(OPERATORS))
+        schema = operators._SCHEMAS.get(name.removeprefix(OPERATORS))
         if schema is None:
             raise AttributeError(f"{name} is no operator")
         kind = inspect.Parameter.POSITIONAL_OR_KEYWORD

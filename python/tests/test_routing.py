@@ -9,9 +9,10 @@ from typing import Any, cast
 
 import pytest
 
-from symmem import _runtime, _scope, errors
-from symmem._routing import EAGER, Calls, Key, Lane, Nesting, Router
-from symmem._scope import scopes_of
+from symmem import errors
+from symmem._rank.runtime import Current
+from symmem._rank.scope import scopes_of
+from symmem._torch.routing import EAGER, Calls, Key, Lane, Nesting, Router
 
 GRAPH: Key = (7, 0)
 
@@ -331,10 +332,10 @@ def test_scopes_with_sites_note_where_tensors_lie_unless_they_are_disabled(
 ) -> None:
     noted: list[Any] = []
     monkeypatch.setattr(
-        _scope, "note_layout", lambda cuda, library, pool: noted.append(paper.target())
+        "symmem._rank.scope.note_layout", lambda cuda, library, pool: noted.append(paper.target())
     )
     group = cast(Any, PaperGroup(router, callsites=True))
-    group.current, group.cuda = _runtime.Current(), "cuda"
+    group.current, group.cuda = Current(), "cuda"
     group.set_site = lambda: 0
     group.raw = group
     group.symmem_set_site = lambda site: site

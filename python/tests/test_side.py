@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from symmem import _work
+from symmem._rank.work import MOST_KEPT, SideStream
 
 
 @dataclass(frozen=True)
@@ -54,10 +54,10 @@ def side(monkeypatch: pytest.MonkeyPatch) -> Any:
         current_stream=lambda: None,
     )
     paper = SimpleNamespace(module=SimpleNamespace(cuda=cuda), is_capturing=lambda: state.capturing)
-    monkeypatch.setattr(_work, "pytorch", lambda: paper)
-    monkeypatch.setattr(_work, "of_torch", lambda kind: kind)
+    monkeypatch.setattr("symmem._rank.work.pytorch", lambda: paper)
+    monkeypatch.setattr("symmem._rank.work.of_torch", lambda kind: kind)
     library: Any = SimpleNamespace(in_pool=lambda address: address == SYMMETRIC.data_ptr())
-    made = _work.SideStream(library, 1, 0)
+    made = SideStream(library, 1, 0)
     return SimpleNamespace(stream=made, state=state, events=PaperEvent.made)
 
 
@@ -67,19 +67,19 @@ def held(works: list[Any]) -> int:
 
 def test_works_that_nobody_waits_for_keep_few_symmetric_tensors(side: Any) -> None:
     works = []
-    for _ in range(10 * _work.MOST_KEPT):
+    for _ in range(10 * MOST_KEPT):
         works.append(side.stream.work([SYMMETRIC], []))
         side.events[-1].done = True
-    assert held(works) <= _work.MOST_KEPT
+    assert held(works) <= MOST_KEPT
     waits = [e.waits for e in side.events]
-    assert 0 < sum(waits) <= len(waits) // (_work.MOST_KEPT // 2)
+    assert 0 < sum(waits) <= len(waits) // (MOST_KEPT // 2)
 
 
 def test_when_symmetric_tensors_are_let_go_of_does_not_depend_on_the_clock(side: Any) -> None:
     """None of these is done, as on a slow rank, and the same waits are made."""
-    works = [side.stream.work([SYMMETRIC], []) for _ in range(10 * _work.MOST_KEPT)]
-    assert held(works) <= _work.MOST_KEPT
-    assert side.events[_work.MOST_KEPT // 2].waits == 1
+    works = [side.stream.work([SYMMETRIC], []) for _ in range(10 * MOST_KEPT)]
+    assert held(works) <= MOST_KEPT
+    assert side.events[MOST_KEPT // 2].waits == 1
 
 
 def test_other_tensors_are_let_go_of_when_they_are_done(side: Any) -> None:

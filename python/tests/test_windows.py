@@ -9,8 +9,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import symmem
-from symmem._constants import Word
-from symmem._group import Group, WindowTable
+from symmem._c.constants import Word
+from symmem._rank.group import Group, WindowTable
 
 SIZE = 4096
 

@@ -10,8 +10,8 @@ import torch.distributed as dist
 from common import DEVICE, MIB, alone, attempt, gather, say, settle, verdict
 
 import symmem
-from symmem._cuda import snapshot
-from symmem._torch import pytorch
+from symmem._torch.cuda import snapshot
+from symmem._torch.pytorch import pytorch
 from symmem.bench import best
 
 BAR = 0.5

@@ -17,7 +17,7 @@ import tempfile
 import time
 from typing import IO
 
-from symmem import _launch
+from symmem._rank import launch
 
 GRACE = 12.0
 """How long the other ranks may go on after one has failed, in seconds."""
@@ -65,7 +65,7 @@ def main() -> int:
     """Run the program."""
     ranks, seconds = int(sys.argv[1]), float(sys.argv[2])
     command = [sys.executable, "-u", *sys.argv[3:]]
-    port = _launch.free_port()
+    port = launch.free_port()
     with contextlib.ExitStack() as stack:
         outputs = [stack.enter_context(tempfile.TemporaryFile()) for _ in range(ranks)]
         return watch(command, ranks, seconds, port, outputs)
@@ -78,7 +78,7 @@ def watch(
     children = [
         subprocess.Popen(
             command,
-            env=_launch.environment(rank, ranks, port),
+            env=launch.environment(rank, ranks, port),
             stdout=outputs[rank],
             stderr=subprocess.STDOUT,
             start_new_session=True,

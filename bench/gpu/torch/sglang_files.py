@@ -19,7 +19,7 @@ import torch.distributed as dist
 from common import DEVICE, MIB, RANK, SIZE, SUM, attempt, is_symmetric_kernel, kernels, verdict
 from torch.utils import cpp_extension
 
-from symmem import _library
+from symmem._c import library
 
 FILES = "python/sglang/srt/distributed"
 
@@ -123,7 +123,7 @@ def instead(*_: Any, name: str, build_directory: str, **__: Any) -> str:
     target = Path(build_directory) / f"{name}.so"
     own = target.with_suffix(f".{RANK}")
     own.unlink(missing_ok=True)
-    own.symlink_to(_library.where().resolve())
+    own.symlink_to(library.where().resolve())
     own.replace(target)
     return str(target)
 
@@ -145,7 +145,7 @@ def run(checkout: Path) -> None:
             right.append(bool((x == SUM).all()))
             del x
     verdict("SGLang's files on our library", all(right), f"{sum(right)} of {len(right)} right")
-    raw = _library.library().raw
+    raw = library.library().raw
     again = [
         raw.nccl_allocator_register_segments_with_comm(g.pynccl_comm.comm.value) for g in groups
     ]

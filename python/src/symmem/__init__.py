@@ -15,25 +15,32 @@ that says where, instead of wrong sums or a hang.
 The guides are in `docs` next to the sources. `import symmem` imports neither torch nor the library.
 """
 
-# The modules, from below to above: each imports those alone that stand before it here, also for
+# The packages, from below to above: each imports those alone that stand before it here, also for
 # types and inside functions.
 #
-#   the C library: errors, _constants, _sites, _interrupt, _library
-#   PyTorch: _torch, _tensors, _routing, _cuda
-#   how ranks meet: _launch, _rendezvous
-#   this rank: _streams, _work, _attach, _places, _runtime
-#   its groups: _group, _scope, _groups, _origin, _session
-#   calls: _terms, _memory, _call, _collectives, _messages, _ops, _values, _stop
-#   what is public: _make, _questions, _api, _version, __init__
-#   programs: _workload, _formula, _report, verify, bench
+#   errors: what symmem raises
+#   _c: the C library
+#   _torch: PyTorch and its CUDA allocator
+#   _rank: this process as a rank, with its groups
+#   _api: what programs call
+#   _version: the version
+#   __init__: the names that are public
+#   _workload: a part of verify
+#   _formula: a part of verify
+#   _report: a part of verify
+#   verify: a program
+#   bench: a program
 
 from __future__ import annotations
 
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
-from symmem import _ops, _origin, _session
-from symmem._api import (
+from symmem._api import operators
+from symmem._api.make import alloc, empty, empty_like, full, ones, zeros
+from symmem._api.memory import Block
+from symmem._api.messages import irecv, isend, recv, send
+from symmem._api.public import (
     all_gather_into_tensor,
     all_reduce,
     all_reduce_rms_norm,
@@ -43,20 +50,18 @@ from symmem._api import (
     reduce_scatter_tensor,
     synchronize,
 )
-from symmem._constants import check_level, formula, path_choice
-from symmem._cuda import NO_POOL, live_pools
-from symmem._group import Group
-from symmem._library import where
-from symmem._make import alloc, empty, empty_like, full, ones, zeros
-from symmem._memory import Block
-from symmem._messages import irecv, isend, recv, send
-from symmem._questions import Explanation, check, explain, is_symmetric, set_check, stats
-from symmem._scope import Nothing
-from symmem._stop import request_stop, should_stop
-from symmem._torch import compiling, loaded, modules, pytorch
-from symmem._values import agree, all_, any_, max_, min_, step, sum_
+from symmem._api.questions import Explanation, check, explain, is_symmetric, set_check, stats
+from symmem._api.stop import request_stop, should_stop
+from symmem._api.values import agree, all_, any_, max_, min_, step, sum_
+from symmem._c.constants import check_level, formula, path_choice
+from symmem._c.library import where
+from symmem._rank import origin, session
+from symmem._rank.group import Group
+from symmem._rank.scope import Nothing
+from symmem._rank.work import Work
+from symmem._torch.cuda import NO_POOL, live_pools
+from symmem._torch.pytorch import compiling, loaded, modules, pytorch
 from symmem._version import __version__
-from symmem._work import Work
 from symmem.errors import (
     AbortedError,
     AbsentError,
@@ -85,7 +90,14 @@ from symmem.errors import (
 )
 
 if TYPE_CHECKING:
-    from symmem._terms import Backend, CheckLevel, Deterministic, GroupLike, PathChoice, WorldLike
+    from symmem._api.terms import (
+        Backend,
+        CheckLevel,
+        Deterministic,
+        GroupLike,
+        PathChoice,
+        WorldLike,
+    )
 
 __all__ = [
     "AbortedError",
@@ -246,15 +258,15 @@ def init(
         "pool": {k: v for k, v in pool.items() if v} or None,
     }
     if timeout is not None:
-        if not 0 < timeout <= _origin.LONGEST_TIMEOUT:
+        if not 0 < timeout <= origin.LONGEST_TIMEOUT:
             raise InvalidError(f"timeout {timeout!r} is no number of seconds above 0, up to a day")
         given["timeout_ms"] = max(1, round(timeout * 1000))
-    asked = _origin.merged(given, options or {})
-    if (already := _session.opened_alike(process_group, asked)) is not None:
+    asked = origin.merged(given, options or {})
+    if (already := session.opened_alike(process_group, asked)) is not None:
         return already
-    world = _session.open_rank(process_group, asked)
+    world = session.open_rank(process_group, asked)
     if loaded():
-        _ops.register()
+        operators.register()
     if reserve:
         world.reserve(reserve, world.runtime.stream())
     return world
@@ -275,12 +287,12 @@ def finalize(*, force: bool = False) -> None:
     Raises:
         InvalidError: tensors are live still.
     """
-    _session.close_rank(force)
+    session.close_rank(force)
 
 
 def is_initialized() -> bool:
     """Report whether symmem is open in this process."""
-    return _session.is_open()
+    return session.is_open()
 
 
 def library_path() -> str:
@@ -294,7 +306,7 @@ def library_path() -> str:
 
 def world() -> Group:
     """Return the group of all ranks."""
-    return _session.groups().find()
+    return session.groups().find()
 
 
 def group(
@@ -313,7 +325,7 @@ def group(
             the same ranks, and has memory of its own otherwise.
         name: the name of a group that is given by ranks, where there are several with these ranks.
     """
-    return _session.groups().find(which, domain=domain, name=name)
+    return session.groups().find(which, domain=domain, name=name)
 
 
 # ---- Memory ----------------------------------------------------------------------------------
@@ -342,7 +354,7 @@ def use(
     """
     if "torch._dynamo" in modules and compiling():
         return Nothing()
-    found = group if group.__class__ is Group else _session.find(group)
+    found = group if group.__class__ is Group else session.find(group)
     if disabled:
         return found.scopes.disabled
     return found.scopes.threads if all_threads else found.scope
@@ -361,7 +373,7 @@ def reserve(nbytes: int, group: GroupLike = None, *, stream: Any = None) -> None
         group: whose memory; the world's unless given.
         stream: a CUDA stream; the current one unless given.
     """
-    found = _session.find(group)
+    found = session.find(group)
     runtime = found.runtime
     runtime.require()
     runtime.attachments.wait_idle(found.handle)
@@ -384,7 +396,7 @@ def trim(keep: int = 0, group: GroupLike = None) -> None:
         keep: the bytes that stay mapped at least.
         group: whose memory; the world's unless given.
     """
-    found = _session.find(group)
+    found = session.find(group)
     runtime = found.runtime
     if runtime.cuda is not None and found.router is not None:
         runtime.cuda.torch.module.cuda.synchronize()
@@ -415,7 +427,7 @@ def failed() -> bool:
     word changes within 50 ms of what a kernel reports. `check`, `synchronize` or the next call on
     the group raises the fault.
     """
-    runtime = _session.current()
+    runtime = session.current()
     return bool(runtime.library.words[2] != runtime.faults)  # Word.FAULTS
 
 
@@ -428,7 +440,7 @@ def forget_stream(stream: Any) -> None:
     Args:
         stream: a CUDA stream, or its address as a number.
     """
-    runtime = _session.current()
+    runtime = session.current()
     runtime.require()
     if runtime.device is None:
         raise UnsupportedError("the host backend has no streams of others that could be forgotten")
@@ -438,7 +450,7 @@ def forget_stream(stream: Any) -> None:
 
 def set_path(path: PathChoice, group: GroupLike = None) -> None:
     """Set who chooses a group's paths: auto, plain, window or direct. Collective."""
-    _session.find(group).set_path(path_choice(path))
+    session.find(group).set_path(path_choice(path))
 
 
 # ---- PyTorch's own communicators -------------------------------------------------------------
@@ -454,12 +466,12 @@ def attach(process_group: GroupLike = None) -> Group:
     The process group is on the "nccl" backend of PyTorch, and nothing is under way on it on other
     streams. Detach it before it is destroyed.
     """
-    runtime = _session.current()
+    runtime = session.current()
     runtime.require()
     if runtime.device is None:
         raise UnsupportedError("attach is for NCCL communicators; symmem runs on the host backend")
     pg = pytorch().distributed.group.WORLD if process_group is None else process_group
-    found = _session.find(pg)
+    found = session.find(pg)
     runtime.attachments.attach(pg, found.handle, runtime.device)
     return found
 
@@ -467,4 +479,4 @@ def attach(process_group: GroupLike = None) -> Group:
 def detach(process_group: GroupLike = None) -> bool:
     """Undo `attach` on this rank, and report whether there was anything to undo."""
     pg = pytorch().distributed.group.WORLD if process_group is None else process_group
-    return _session.current().attachments.detach(pg)
+    return session.current().attachments.detach(pg)

@@ -10,7 +10,7 @@ import random
 from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 
-from symmem._constants import TYPES, Reduction
+from symmem._c.constants import TYPES, Reduction
 
 CHURN_BLOCKS = 12
 CHURN_UNIT = 256 << 10

@@ -22,9 +22,9 @@ from functools import partial
 from typing import Any
 
 import symmem
-from symmem import _launch
-from symmem._cuda import snapshot
-from symmem._torch import pytorch
+from symmem._rank import launch
+from symmem._torch.cuda import snapshot
+from symmem._torch.pytorch import pytorch
 
 PARTS = ("scope", "query", "windows", "collective")
 
@@ -51,7 +51,7 @@ class Bench:
         self.torch: Any = torch
         self.dist: Any = dist
         self.flags = flags
-        self.out = _launch.take_stdout()
+        self.out = launch.take_stdout()
         gpu = None
         if flags.backend != "host" and torch.cuda.is_available():
             gpu = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
@@ -230,17 +230,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if unknown := set(flags.parts) - {*PARTS, "all"}:
         parser().error(f"no such part: {', '.join(sorted(unknown))}")
     try:
-        if _launch.launched():
+        if launch.launched():
             return run(flags)
         import torch
 
         gpus = torch.cuda.device_count() if flags.backend != "host" else 0
-        return _launch.start("symmem.bench", given, flags.ranks or gpus or 2)
+        return launch.start("symmem.bench", given, flags.ranks or gpus or 2)
     except KeyboardInterrupt:
         return 130
     except (symmem.SymmemError, ImportError, RuntimeError) as e:
         print(f"symmem.bench: {e}", file=sys.stderr)
-        return _launch.CANNOT_RUN
+        return launch.CANNOT_RUN
 
 
 if __name__ == "__main__":

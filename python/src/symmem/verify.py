@@ -22,8 +22,9 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import symmem
-from symmem import _launch, _report
-from symmem._constants import FORMULAS
+from symmem import _report
+from symmem._c.constants import FORMULAS
+from symmem._rank import launch
 from symmem._workload import Action, Config, Program, Row, expected, members
 
 if TYPE_CHECKING:
@@ -269,7 +270,7 @@ def run(flags: argparse.Namespace) -> int:
     """Be one rank, and return its exit code."""
     import torch.distributed as dist
 
-    out = _launch.take_stdout()
+    out = launch.take_stdout()
     config = Config(
         cases=flags.cases,
         rounds=flags.rounds,
@@ -316,15 +317,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     flags.path = flags.path or os.environ.get("SYMMEM_PATH")
     flags.path = flags.path or ("auto" if flags.deterministic else "window")
     try:
-        if not _launch.launched():
-            return _launch.start("symmem.verify", given, ranks_to_start(flags))
+        if not launch.launched():
+            return launch.start("symmem.verify", given, ranks_to_start(flags))
         return run(flags)
     except KeyboardInterrupt:
         return 130
     except (symmem.SymmemError, ImportError, RuntimeError, ValueError) as e:
         rank = os.environ.get("RANK")
         print(f"[rank {rank}] {e}" if rank else f"symmem.verify: {e}", file=sys.stderr)
-        return _launch.CANNOT_RUN
+        return launch.CANNOT_RUN
 
 
 if __name__ == "__main__":

@@ -16,8 +16,8 @@ from types import FrameType
 from harness import RANK, SIZE
 
 import symmem
-from symmem._constants import Path as Way
-from symmem._constants import Reduction, Type
+from symmem._c.constants import Path as Way
+from symmem._c.constants import Reduction, Type
 
 WHERE, WHO, FOLDER = sys.argv[1], int(sys.argv[2]), Path(sys.argv[3])
 PATIENCE = 60
@@ -85,7 +85,7 @@ def when_waiting(number: int) -> list[float]:
         while True:
             assert main is not None
             frame = sys._current_frames().get(main)
-            if frame is not None and frame.f_code.co_filename.endswith("_library.py"):
+            if frame is not None and frame.f_code.co_filename.endswith("_c/library.py"):
                 break
             time.sleep(0.01)
         time.sleep(0.2)  # Until it sleeps there; any other moment is right, too.

@@ -13,7 +13,7 @@ from functools import partial
 from harness import RANK, SIZE, check, main, raises
 
 import symmem
-from symmem._constants import Path, Reduction, Type
+from symmem._c.constants import Path, Reduction, Type
 
 COUNT = 1 << 14
 

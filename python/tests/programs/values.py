@@ -10,8 +10,8 @@ from typing import Any
 from harness import RANK, SIZE, check, main, raises
 
 import symmem
-from symmem import _values
-from symmem._constants import Value
+from symmem._api import values
+from symmem._c.constants import Value
 
 
 def here() -> str:
@@ -103,7 +103,7 @@ def what_is_no_value_is_refused() -> None:
     for operation in (0, max(Value) + 1, -1):
         raises(
             symmem.InvalidError,
-            lambda operation=operation: _values.combine(operation, 1, "n", None),
+            lambda operation=operation: values.combine(operation, 1, "n", None),
         )
     symmem.agree(8, "batch size")
 

@@ -15,7 +15,7 @@ import torch.distributed as dist
 from harness import RANK, SIZE, check, main, raises
 
 import symmem
-from symmem import _interrupt
+from symmem._c import interrupt
 
 TOTAL = SIZE * (SIZE + 1) / 2
 LONGEST = 20.0
@@ -172,13 +172,13 @@ def a_future_is_done_when_the_collective_is() -> None:
 
 @check
 def a_warning_that_is_an_error_ends_no_wait_for_a_future() -> None:
-    seen, warn = threading.Event(), _interrupt.warn
+    seen, warn = threading.Event(), interrupt.warn
 
     def fail(warning: Warning, *, again: bool) -> None:
         seen.set()
         raise warning
 
-    _interrupt.warn = fail
+    interrupt.warn = fail
     try:
         work = late(
             lambda: symmem.all_reduce(ones(), async_op=True).get_future(),
@@ -186,7 +186,7 @@ def a_warning_that_is_an_error_ends_no_wait_for_a_future() -> None:
         )
         until(work.done)
     finally:
-        _interrupt.warn = warn
+        interrupt.warn = warn
     assert work.value()[0].eq(TOTAL).all()
 
 

@@ -10,9 +10,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from symmem import _collectives, _memory, _session, errors
-from symmem._torch import modules, pytorch
-from symmem._work import FinishedWork, Work
+from symmem import errors
+from symmem._api import collectives, memory
+from symmem._rank import session
+from symmem._rank.work import FinishedWork, Work
+from symmem._torch.pytorch import modules, pytorch
 
 if TYPE_CHECKING:
     import torch
@@ -43,14 +45,14 @@ _GRADIENT_SCHEMA = "(Tensor gradient, SymInt[] shape, str operator) -> Tensor"
 
 def _size_of(name: str) -> int:
     """Count the ranks of a group, which need not be open: shapes are asked for while compiling."""
-    return _session.groups().count(name)
+    return session.groups().count(name)
 
 
 def _like(tensor: torch.Tensor, rows: int, group: str) -> torch.Tensor:
     """Make a symmetric tensor that differs from another in its first length alone."""
     shape = (rows, *tensor.shape[1:]) if tensor.dim() else ()
-    found = _session.find(group)
-    return _memory.empty(found.runtime, shape, tensor.dtype, found)
+    found = session.find(group)
+    return memory.empty(found.runtime, shape, tensor.dtype, found)
 
 
 def _rows(tensor: torch.Tensor) -> int:
@@ -63,13 +65,13 @@ class Eager:
     @staticmethod
     def all_reduce_(tensor: torch.Tensor, op: str, group: str) -> None:
         """Combine in place."""
-        _collectives.all_reduce(tensor, op, group)
+        collectives.all_reduce(tensor, op, group)
 
     @staticmethod
     def all_reduce(tensor: torch.Tensor, op: str, group: str) -> torch.Tensor:
         """Combine into a new tensor."""
         output = _like(tensor, _rows(tensor), group)
-        _collectives.all_reduce_out(output, tensor.contiguous(), op, group)
+        collectives.all_reduce_out(output, tensor.contiguous(), op, group)
         return output
 
     @staticmethod
@@ -82,18 +84,18 @@ class Eager:
         group: str,
     ) -> None:
         """Combine, add and normalize."""
-        _collectives.all_reduce_rms_norm(input, residual, weight, eps, group, output)
+        collectives.all_reduce_rms_norm(input, residual, weight, eps, group, output)
 
     @staticmethod
     def all_gather_into_tensor_(output: torch.Tensor, input: torch.Tensor, group: str) -> None:
         """Gather into a given tensor."""
-        _collectives.all_gather_into_tensor(output, input, group)
+        collectives.all_gather_into_tensor(output, input, group)
 
     @staticmethod
     def all_gather_into_tensor(input: torch.Tensor, group: str) -> torch.Tensor:
         """Gather along the first dimension into a new tensor."""
-        output = _like(input, _rows(input) * _session.find(group).size, group)
-        _collectives.all_gather_into_tensor(output, input.contiguous(), group)
+        output = _like(input, _rows(input) * session.find(group).size, group)
+        collectives.all_gather_into_tensor(output, input.contiguous(), group)
         return output
 
     @staticmethod
@@ -101,13 +103,13 @@ class Eager:
         output: torch.Tensor, input: torch.Tensor, op: str, group: str
     ) -> None:
         """Combine and scatter into a given tensor."""
-        _collectives.reduce_scatter_tensor(output, input, op, group)
+        collectives.reduce_scatter_tensor(output, input, op, group)
 
     @staticmethod
     def reduce_scatter_tensor(input: torch.Tensor, op: str, group: str) -> torch.Tensor:
         """Combine and scatter along the first dimension into a new tensor."""
-        output = _like(input, _divided(input, _session.find(group).size), group)
-        _collectives.reduce_scatter_tensor(output, input.contiguous(), op, group)
+        output = _like(input, _divided(input, session.find(group).size), group)
+        collectives.reduce_scatter_tensor(output, input.contiguous(), op, group)
         return output
 
     @staticmethod
@@ -121,7 +123,7 @@ class Eager:
     @staticmethod
     def broadcast_(tensor: torch.Tensor, group_src: int, group: str) -> None:
         """Copy the root's tensor."""
-        _collectives.broadcast(tensor, None, group, False, group_src)
+        collectives.broadcast(tensor, None, group, False, group_src)
 
     @staticmethod
     def all_to_all_single_(
@@ -133,7 +135,7 @@ class Eager:
         equal_splits: bool = False,
     ) -> None:
         """Exchange parts."""
-        _collectives.all_to_all_single(
+        collectives.all_to_all_single(
             output, input, output_split_sizes, input_split_sizes, group, False, equal_splits
         )
 
@@ -237,7 +239,7 @@ def _name_of(group: Any) -> str:
         return group
     if _is_process_group(group):
         return str(group.group_name)
-    return _session.find(group).name
+    return session.find(group).name
 
 
 def _is_process_group(group: Any) -> bool:
@@ -296,7 +298,7 @@ def broadcast_(
     elif _is_process_group(group) and src is None and group_src is not None:
         root = group_src
     else:
-        root = _session.find(group).root(src, group_src)
+        root = session.find(group).root(src, group_src)
     _operators().broadcast_(tensor, root, _name_of(group))
     return _finished(async_op, tensor)
 

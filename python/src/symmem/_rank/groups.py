@@ -7,10 +7,10 @@ import operator
 from typing import Any
 
 from symmem import errors
-from symmem._group import Group
-from symmem._runtime import Runtime
-from symmem._scope import scopes_of
-from symmem._torch import loaded, pytorch
+from symmem._rank.group import Group
+from symmem._rank.runtime import Runtime
+from symmem._rank.scope import scopes_of
+from symmem._torch.pytorch import loaded, pytorch
 
 
 class NotAMemberError(errors.InvalidError):

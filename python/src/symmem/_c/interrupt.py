@@ -13,7 +13,7 @@ from collections.abc import Callable, Generator
 from typing import Any
 
 from symmem import errors
-from symmem._sites import warn
+from symmem._c.sites import warn
 
 _POLL = c.CFUNCTYPE(c.c_int)
 _GO_ON, _END = 0, 1

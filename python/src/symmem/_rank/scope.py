@@ -5,11 +5,11 @@ from __future__ import annotations
 from types import TracebackType
 
 from symmem import errors
-from symmem._group import Group, Scopes
-from symmem._places import note_layout
-from symmem._routing import Router
-from symmem._runtime import ORDINARY
-from symmem._sites import warn
+from symmem._c.sites import warn
+from symmem._rank.group import Group, Scopes
+from symmem._rank.runtime import ORDINARY
+from symmem._torch.places import note_layout
+from symmem._torch.routing import Router
 
 
 class Scope:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 from typing import Any, NamedTuple
 
-from symmem import _rendezvous, errors
-from symmem._group import Group
-from symmem._groups import NotAMemberError, process_group_of, ranks_of
-from symmem._torch import Torch
+from symmem import errors
+from symmem._rank import rendezvous
+from symmem._rank.group import Group
+from symmem._rank.groups import NotAMemberError, process_group_of, ranks_of
+from symmem._torch.pytorch import Torch
 
 DEFAULT_TIMEOUT = 600.0
 """How many seconds a rank waits for others where neither the caller nor a process group says."""
@@ -97,8 +98,8 @@ def meet(of: Origin, options: dict[str, Any]) -> None:
         seconds = of.timeout or DEFAULT_TIMEOUT
         options["timeout_ms"] = round(1000 * min(seconds, LONGEST_TIMEOUT))
     timeout = options["timeout_ms"] / 1000
-    warn_after = options.get("warn_after_ms", 0) / 1000 or _rendezvous.WARN_AFTER
-    found = _rendezvous.options(of.store, of.rank, len(of.ranks), timeout, warn_after)
+    warn_after = options.get("warn_after_ms", 0) / 1000 or rendezvous.WARN_AFTER
+    found = rendezvous.options(of.store, of.rank, len(of.ranks), timeout, warn_after)
     options.update({**found, **options})
 
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from symmem import errors
-from symmem._library import Library
-from symmem._torch import pytorch
+from symmem._c.library import Library
+from symmem._torch.pytorch import pytorch
 
 
 @dataclass

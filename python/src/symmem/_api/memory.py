@@ -7,9 +7,9 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from symmem import errors
-from symmem._group import Group
-from symmem._runtime import ORDINARY, Runtime
-from symmem._torch import pytorch
+from symmem._rank.group import Group
+from symmem._rank.runtime import ORDINARY, Runtime
+from symmem._torch.pytorch import pytorch
 
 if TYPE_CHECKING:
     import torch

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from symmem import errors
-from symmem._torch import modules, pytorch
+from symmem._torch.pytorch import modules, pytorch
 
 
 def require_memory(name: str, tensor: Any, device: int | None) -> None:

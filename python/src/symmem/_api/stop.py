@@ -8,11 +8,11 @@ import threading
 from types import FrameType
 from typing import TYPE_CHECKING
 
-from symmem._constants import Value
-from symmem._values import combine
+from symmem._api.values import combine
+from symmem._c.constants import Value
 
 if TYPE_CHECKING:
-    from symmem._terms import GroupLike
+    from symmem._api.terms import GroupLike
 
 _requested = False
 _watched = False

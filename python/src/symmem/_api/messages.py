@@ -10,16 +10,16 @@ import ctypes as c
 from typing import TYPE_CHECKING
 
 from symmem import errors
-from symmem._call import Call, checked, member, nothing
-from symmem._constants import ANY_SOURCE
-from symmem._group import Group
-from symmem._torch import pytorch
-from symmem._work import Work
+from symmem._api.call import Call, checked, member, nothing
+from symmem._c.constants import ANY_SOURCE
+from symmem._rank.group import Group
+from symmem._rank.work import Work
+from symmem._torch.pytorch import pytorch
 
 if TYPE_CHECKING:
     import torch
 
-    from symmem._terms import GroupLike
+    from symmem._api.terms import GroupLike
 
 
 def send(

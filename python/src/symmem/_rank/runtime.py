@@ -8,14 +8,14 @@ from types import FrameType
 from typing import Any
 
 from symmem import errors
-from symmem._attach import Attachments
-from symmem._constants import Word
-from symmem._cuda import FORCED_WAIT, CudaPools, ends_within
-from symmem._library import Library
-from symmem._routing import Router
-from symmem._sites import program, text, wanted
-from symmem._streams import HostStreams
-from symmem._work import SideStream
+from symmem._c.constants import Word
+from symmem._c.library import Library
+from symmem._c.sites import program, text, wanted
+from symmem._rank.streams import HostStreams
+from symmem._rank.work import SideStream
+from symmem._torch.attach import Attachments
+from symmem._torch.cuda import FORCED_WAIT, CudaPools, ends_within
+from symmem._torch.routing import Router
 
 ORDINARY = -1
 """In place of a pool's number: memory that is not symmetric."""

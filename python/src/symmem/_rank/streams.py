@@ -20,8 +20,8 @@ from contextlib import suppress
 from typing import Any
 
 from symmem import errors
-from symmem._constants import Code
-from symmem._library import Library
+from symmem._c.constants import Code
+from symmem._c.library import Library
 
 Span = tuple[int, int]
 """The addresses from the first of a tensor up to the one behind its last."""

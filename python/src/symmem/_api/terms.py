@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from torch.distributed import ProcessGroup, ReduceOp
     from torch.distributed.device_mesh import DeviceMesh
 
-    from symmem._group import Group
+    from symmem._rank.group import Group
 
     OpLike: TypeAlias = ReduceOp | ReduceOp.RedOpType | Op | None
     WorldLike: TypeAlias = (

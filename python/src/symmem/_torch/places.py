@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from symmem._constants import SEGMENT_SHIFT, Note
-from symmem._cuda import CudaPools
-from symmem._library import Library
+from symmem._c.constants import SEGMENT_SHIFT, Note
+from symmem._c.library import Library
+from symmem._torch.cuda import CudaPools
 
 
 def places(cuda: CudaPools, library: Library, pool: int) -> list[tuple[int, int, bool]]:

@@ -10,7 +10,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from symmem import errors
-from symmem._constants import BYTES, REDUCTIONS, TYPES, Reduction, Type
+from symmem._c.constants import BYTES, REDUCTIONS, TYPES, Reduction, Type
 
 if TYPE_CHECKING:
     import torch

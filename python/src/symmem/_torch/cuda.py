@@ -11,9 +11,9 @@ from functools import cache, partial
 from typing import Any
 
 from symmem import errors
-from symmem._library import POOLS, Library
-from symmem._routing import Calls, Key, Nesting, Router
-from symmem._torch import Torch
+from symmem._c.library import POOLS, Library
+from symmem._torch.pytorch import Torch
+from symmem._torch.routing import Calls, Key, Nesting, Router
 
 NO_POOL = -2
 """In place of a private pool's first number: a capture that has none of its own."""

@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal, overload
 
-from symmem import _collectives, _ops
-from symmem._torch import compiling, modules
-from symmem._work import Work
+from symmem._api import collectives, operators
+from symmem._rank.work import Work
+from symmem._torch.pytorch import compiling, modules
 
 if TYPE_CHECKING:
     import torch
 
-    from symmem._terms import GroupLike, OpLike
+    from symmem._api.terms import GroupLike, OpLike
 
 
 @overload
@@ -73,8 +73,8 @@ def all_reduce(
         async_op: return at once, with a Work to wait for; in compiled code one that is done.
     """
     if compiling():
-        return _ops.all_reduce_(tensor, op, group, async_op)
-    return _collectives.all_reduce(tensor, op, group, async_op)
+        return operators.all_reduce_(tensor, op, group, async_op)
+    return collectives.all_reduce(tensor, op, group, async_op)
 
 
 def all_reduce_rms_norm(
@@ -110,9 +110,9 @@ def all_reduce_rms_norm(
     """
     if compiling():
         output = modules["torch"].empty_like(tensor) if out is None else out
-        _ops.all_reduce_rms_norm_(output, residual, tensor, weight, eps, group)
+        operators.all_reduce_rms_norm_(output, residual, tensor, weight, eps, group)
         return output
-    return _collectives.all_reduce_rms_norm(tensor, residual, weight, eps, group, out)
+    return collectives.all_reduce_rms_norm(tensor, residual, weight, eps, group, out)
 
 
 @overload
@@ -160,8 +160,8 @@ def all_gather_into_tensor(
 ) -> Work | None:
     """Gather a tensor of each rank: `torch.distributed.all_gather_into_tensor`."""
     if compiling():
-        return _ops.all_gather_into_tensor_(output_tensor, input_tensor, group, async_op)
-    return _collectives.all_gather_into_tensor(output_tensor, input_tensor, group, async_op)
+        return operators.all_gather_into_tensor_(output_tensor, input_tensor, group, async_op)
+    return collectives.all_gather_into_tensor(output_tensor, input_tensor, group, async_op)
 
 
 @overload
@@ -214,8 +214,8 @@ def reduce_scatter_tensor(
 ) -> Work | None:
     """Combine and keep this rank's part: `torch.distributed.reduce_scatter_tensor`."""
     if compiling():
-        return _ops.reduce_scatter_tensor_(output, input, op, group, async_op)
-    return _collectives.reduce_scatter_tensor(output, input, op, group, async_op)
+        return operators.reduce_scatter_tensor_(output, input, op, group, async_op)
+    return collectives.reduce_scatter_tensor(output, input, op, group, async_op)
 
 
 @overload
@@ -276,8 +276,8 @@ def broadcast(
         group_src: the root, by its number in the group; instead of src.
     """
     if compiling():
-        return _ops.broadcast_(tensor, src, group, group_src, async_op)
-    return _collectives.broadcast(tensor, src, group, async_op, group_src)
+        return operators.broadcast_(tensor, src, group, group_src, async_op)
+    return collectives.broadcast(tensor, src, group, async_op, group_src)
 
 
 @overload
@@ -358,10 +358,10 @@ def all_to_all_single(
         equal_splits: all ranks pass this, and no split sizes. On GPUs the exchange is faster then.
     """
     if compiling():
-        return _ops.all_to_all_single_(
+        return operators.all_to_all_single_(
             output, input, output_split_sizes, input_split_sizes, group, async_op, equal_splits
         )
-    return _collectives.all_to_all_single(
+    return collectives.all_to_all_single(
         output, input, output_split_sizes, input_split_sizes, group, async_op, equal_splits
     )
 
@@ -405,7 +405,7 @@ def barrier(
         async_op: return at once, with a Work to wait for.
         device_ids: the rank's own device, as torch.distributed takes it, or None.
     """
-    return _collectives.barrier(group, async_op, device_ids)
+    return collectives.barrier(group, async_op, device_ids)
 
 
 def synchronize() -> None:
@@ -413,4 +413,4 @@ def synchronize() -> None:
 
     On the host backend, where tensors have no stream, it waits for the work of all groups.
     """
-    _collectives.synchronize()
+    collectives.synchronize()

@@ -17,8 +17,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from symmem import _launch, errors
-from symmem._sites import warn
+from symmem import errors
+from symmem._c.sites import warn
+from symmem._rank import launch
 
 
 def machine() -> str:
@@ -52,7 +53,7 @@ def address(world: list[str]) -> str:
     if len(set(world)) == 1:
         return f"unix:@symmem-{secrets.token_hex(12)}"
     host = reachable()
-    port = _launch.free_port("::" if ":" in host else "0.0.0.0")
+    port = launch.free_port("::" if ":" in host else "0.0.0.0")
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 

@@ -6,13 +6,14 @@ import json
 import os
 from typing import Any
 
-from symmem import _origin, errors
-from symmem._cuda import CudaPools
-from symmem._group import Group
-from symmem._groups import Groups
-from symmem._library import Library, library
-from symmem._runtime import Runtime
-from symmem._torch import Torch, loaded, pytorch
+from symmem import errors
+from symmem._c.library import Library, library
+from symmem._rank import origin
+from symmem._rank.group import Group
+from symmem._rank.groups import Groups
+from symmem._rank.runtime import Runtime
+from symmem._torch.cuda import CudaPools
+from symmem._torch.pytorch import Torch, loaded, pytorch
 
 _VARIABLES = ("SYMMEM_", "NCCL_", "CUDA_", "XDG_", "HOME", "MASTER_", "TORCHELASTIC_")
 
@@ -81,7 +82,7 @@ def opened_alike(process_group: Any, asked: dict[str, Any]) -> Group | None:
                 "symmem.finalize closes it"
             )
     if process_group is not None and process_group is not groups().world:
-        ranks = _origin.origin(pytorch(), process_group).ranks
+        ranks = origin.origin(pytorch(), process_group).ranks
         if ranks != runtime.torch_ranks:
             have = "those of the launcher" if runtime.torch_ranks is None else runtime.torch_ranks
             raise errors.InvalidError(
@@ -109,17 +110,17 @@ def open_rank(process_group: Any, asked: dict[str, Any]) -> Group:
     initialized = found is not None and found.initialized()
     options = {k: v for k, v in asked.items() if k != "device"}
     ranks: tuple[int, ...] | None = None
-    named = _origin.names_ranks(options, process_group, initialized)
+    named = origin.names_ranks(options, process_group, initialized)
     if found is not None and not named and (process_group is not None or initialized):
-        origin = _origin.origin(found, process_group)
-        _origin.meet(origin, options)
-        ranks = origin.ranks
+        of = origin.origin(found, process_group)
+        origin.meet(of, options)
+        ranks = of.ranks
     options.setdefault("backend", "auto")
-    options.setdefault("timeout_ms", round(1000 * _origin.DEFAULT_TIMEOUT))
+    options.setdefault("timeout_ms", round(1000 * origin.DEFAULT_TIMEOUT))
     ordinal = _ordinal(found, asked.get("device"), options["backend"])
     if ordinal is not None:
         options["device"] = ordinal
-    if options.get("check") is None and _origin.on_one_machine(options):
+    if options.get("check") is None and origin.on_one_machine(options):
         options["check"] = "every"
     if "callsites" in options:
         options["callsites"] = bool(options["callsites"])

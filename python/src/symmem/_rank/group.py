@@ -9,10 +9,10 @@ from types import CodeType
 from typing import Any, NamedTuple
 
 from symmem import errors
-from symmem._constants import NEVER_SEEN, Word
-from symmem._library import Library
-from symmem._runtime import Runtime
-from symmem._streams import Lanes
+from symmem._c.constants import NEVER_SEEN, Word
+from symmem._c.library import Library
+from symmem._rank.runtime import Runtime
+from symmem._rank.streams import Lanes
 
 _PUBLIC = (
     "abort",

@@ -6,15 +6,17 @@ import operator
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from symmem import _memory, _session, errors
-from symmem._memory import Block
-from symmem._runtime import Runtime
-from symmem._torch import pytorch
+from symmem import errors
+from symmem._api import memory
+from symmem._api.memory import Block
+from symmem._rank import session
+from symmem._rank.runtime import Runtime
+from symmem._torch.pytorch import pytorch
 
 if TYPE_CHECKING:
     import torch
 
-    from symmem._terms import GroupLike
+    from symmem._api.terms import GroupLike
 
 
 def empty(
@@ -35,12 +37,12 @@ def empty(
         device: the rank's own, which it is unless given; any other is refused.
         group: whose memory; that of the innermost scope, else the world's.
     """
-    runtime = _session.current()
+    runtime = session.current()
     lengths = _lengths(shape, size)
     _own(runtime, device)
     scopes = runtime.current.pools or runtime.diverted()
-    found = None if group is None and scopes else _session.find(group)
-    return _memory.empty(runtime, lengths, dtype, found)
+    found = None if group is None and scopes else session.find(group)
+    return memory.empty(runtime, lengths, dtype, found)
 
 
 def zeros(
@@ -93,9 +95,9 @@ def empty_like(tensor: torch.Tensor, *, group: GroupLike = None) -> torch.Tensor
 
 def alloc(nbytes: int, group: GroupLike = None) -> Block:
     """Allocate symmetric bytes on the host backend, without PyTorch."""
-    runtime = _session.current()
-    found = None if group is None and runtime.current.pools else _session.find(group)
-    return _memory.allocate(runtime, found, _length(nbytes))
+    runtime = session.current()
+    found = None if group is None and runtime.current.pools else session.find(group)
+    return memory.allocate(runtime, found, _length(nbytes))
 
 
 def _lengths(shape: tuple[Any, ...], size: Any) -> tuple[int, ...]:

@@ -14,15 +14,15 @@ from operator import index
 from typing import TYPE_CHECKING
 
 from symmem import errors
-from symmem._constants import Value
-from symmem._session import find
+from symmem._c.constants import Value
+from symmem._rank.session import find
 
 if TYPE_CHECKING:
     from types import FrameType
     from typing import SupportsIndex
 
-    from symmem._group import Group
-    from symmem._terms import GroupLike
+    from symmem._api.terms import GroupLike
+    from symmem._rank.group import Group
 
 _AGREE, _AGREE_FLOAT = int(Value.AGREE), int(Value.AGREE_FLOAT)
 _frame = sys._getframe

@@ -10,9 +10,9 @@ from functools import lru_cache
 from typing import Any
 
 from symmem import errors
-from symmem._library import Library
-from symmem._streams import HostStream, HostStreams
-from symmem._torch import pytorch
+from symmem._c.library import Library
+from symmem._rank.streams import HostStream, HostStreams
+from symmem._torch.pytorch import pytorch
 
 
 class Work:

@@ -1,7 +1,7 @@
 """libsymmem.so, loaded by ctypes: one method for each function of symmem.h.
 
-The library is found in SYMMEM_LIBRARY, else next to this file. It is loaded on first use, once in a
-process, and stays until the process ends.
+The library is the file that SYMMEM_LIBRARY names, else the one in the folder of the package. It is
+loaded on first use, once in a process, and stays until the process ends.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from symmem import errors
-from symmem._constants import ABI_MAJOR, OK, SEGMENT_SHIFT, SHORT, Code, Note, Word
-from symmem._interrupt import Answers
+from symmem._c.constants import ABI_MAJOR, OK, SEGMENT_SHIFT, SHORT, Code, Note, Word
+from symmem._c.interrupt import Answers
 
 ENV_LIBRARY = "SYMMEM_LIBRARY"
 POOLS = 16
@@ -131,7 +131,7 @@ def _class_of(code: int, data: dict[str, Any]) -> type[errors.SymmemError]:
 def where() -> Path:
     """Return where the library is looked for."""
     chosen = os.environ.get(ENV_LIBRARY)
-    return Path(chosen) if chosen else Path(__file__).with_name("libsymmem.so")
+    return Path(chosen) if chosen else Path(__file__).parent.with_name("libsymmem.so")
 
 
 def _open(path: Path) -> c.CDLL:

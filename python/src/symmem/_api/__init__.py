@@ -1,0 +1,1 @@
+"""What programs call, a module for each subject, and what becomes of a call."""

@@ -1,0 +1,1 @@
+"""libsymmem.so: its numbers, its functions, and what Python does while they wait."""

@@ -1,0 +1,1 @@
+"""PyTorch: what symmem uses of it, its CUDA allocator, and its communicators."""
