@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import builtins
 import importlib.util
+import re
 import sys
 
 import pytest
@@ -28,6 +30,17 @@ def test_mistakes_are_found_by_mypy_and_programs_pass() -> None:
 
 
 def test_only_what_is_public_is_listed() -> None:
-    assert dir(symmem) == sorted(symmem.__all__)
-    for name in symmem.__all__:
+    assert {*dir(symmem)} == {*symmem.__all__, "InterruptedError", "TimeoutError"}
+    for name in dir(symmem):
         assert getattr(symmem, name).__doc__ is not None
+
+
+def test_importing_everything_hides_no_name_of_python() -> None:
+    assert {*symmem.__all__} & {*dir(builtins)} == set()
+    assert issubclass(symmem.TimeoutError, TimeoutError)
+    assert issubclass(symmem.InterruptedError, InterruptedError)
+
+
+def test_no_name_ends_in_an_underscore() -> None:
+    """In PyTorch that stands for a function that works in place."""
+    assert [name for name in dir(symmem) if re.search(r"[a-z]_$", name)] == []

@@ -52,7 +52,7 @@ from symmem._api.public import (
 )
 from symmem._api.questions import Explanation, check, explain, is_symmetric, set_check, stats
 from symmem._api.stop import request_stop, should_stop
-from symmem._api.values import agree, all_, any_, max_, min_, step, sum_
+from symmem._api.values import agree, combine, step
 from symmem._c.constants import check_level, formula, path_choice
 from symmem._c.library import where
 from symmem._rank import origin, session
@@ -72,7 +72,6 @@ from symmem.errors import (
     ForkedError,
     GrowthInCaptureWarning,
     InternalError,
-    InterruptedError,
     InvalidError,
     LateWarning,
     LibraryError,
@@ -84,10 +83,11 @@ from symmem.errors import (
     OutOfRangeError,
     RankLostError,
     SymmemError,
-    TimeoutError,
     TorchError,
     UnsupportedError,
 )
+from symmem.errors import InterruptedError as InterruptedError
+from symmem.errors import TimeoutError as TimeoutError
 
 if TYPE_CHECKING:
     from symmem._api.terms import (
@@ -112,7 +112,6 @@ __all__ = [
     "Group",
     "GrowthInCaptureWarning",
     "InternalError",
-    "InterruptedError",
     "InvalidError",
     "LateWarning",
     "LibraryError",
@@ -124,23 +123,21 @@ __all__ = [
     "OutOfRangeError",
     "RankLostError",
     "SymmemError",
-    "TimeoutError",
     "TorchError",
     "UnsupportedError",
     "Work",
     "__version__",
     "agree",
-    "all_",
     "all_gather_into_tensor",
     "all_reduce",
     "all_reduce_rms_norm",
     "all_to_all_single",
     "alloc",
-    "any_",
     "attach",
     "barrier",
     "broadcast",
     "check",
+    "combine",
     "detach",
     "empty",
     "empty_like",
@@ -156,8 +153,6 @@ __all__ = [
     "is_symmetric",
     "isend",
     "library_path",
-    "max_",
-    "min_",
     "ones",
     "recv",
     "reduce_scatter_tensor",
@@ -169,7 +164,6 @@ __all__ = [
     "should_stop",
     "stats",
     "step",
-    "sum_",
     "synchronize",
     "trim",
     "use",
@@ -178,9 +172,13 @@ __all__ = [
 ]
 
 
+_SHADOWING = ["InterruptedError", "TimeoutError"]
+"""Public names that Python has, too, so `from symmem import *` leaves them out."""
+
+
 def __dir__() -> list[str]:
     """List what is public."""
-    return sorted(__all__)
+    return sorted([*__all__, *_SHADOWING])
 
 
 # ---- Opening and closing ---------------------------------------------------------------------

@@ -28,6 +28,12 @@ def calls(x: torch.Tensor, out: torch.Tensor, mesh: DeviceMesh, wanted: bool) ->
     symmem.all_reduce(x, async_op=wanted).wait()  # type: ignore[union-attr]
 
 
+def values(x: torch.Tensor) -> tuple[bool, int]:
+    symmem.combine(0.5, "rate", "sum")  # type: ignore[call-overload]
+    symmem.combine(1, "rate", "mean")  # type: ignore[call-overload]
+    return symmem.combine([x], "tensors", "all"), symmem.combine(3, "batch size", op="max")
+
+
 def mistakes(x: torch.Tensor) -> None:
     symmem.all_reduce(x, op=3)  # type: ignore[call-overload]
     symmem.all_reduce(x, op="sums")  # type: ignore[call-overload]

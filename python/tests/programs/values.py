@@ -27,15 +27,15 @@ def ranks_open() -> None:
 
 
 @check
-def values_are_folded_over_all_ranks() -> None:
+def values_are_combined_over_all_ranks() -> None:
     symmem.agree(7, "batch size")
     symmem.agree(-(1 << 63), "batch size", symmem.world())
-    assert symmem.min_(RANK, "rank") == 0
-    assert symmem.max_(RANK, "rank") == SIZE - 1
-    assert symmem.sum_(RANK + 1, "rank") == SIZE * (SIZE + 1) // 2
-    assert symmem.any_(RANK == 0, "first") is True
-    assert symmem.all_(RANK == 0, "first") is False
-    assert symmem.all_([RANK], "not empty") is True
+    assert symmem.combine(RANK, "rank", "min") == 0
+    assert symmem.combine(RANK, "rank", "max") == SIZE - 1
+    assert symmem.combine(RANK + 1, "rank", "sum") == SIZE * (SIZE + 1) // 2
+    assert symmem.combine(RANK == 0, "first", "any") is True
+    assert symmem.combine(RANK == 0, "first", "all") is False
+    assert symmem.combine([RANK], "not empty", op="all") is True
 
 
 @check
@@ -65,7 +65,10 @@ def floats_and_texts_are_compared_too() -> None:
     for value in wrong:
         raises(symmem.InvalidError, partial(symmem.agree, value, "rate"))
     not_whole: Any = 0.5
-    raises(symmem.InvalidError, partial(symmem.sum_, not_whole, "rate"))
+    raises(symmem.InvalidError, partial(symmem.combine, not_whole, "rate", "sum"))
+    unknown: Any = "mean"
+    error = raises(symmem.InvalidError, partial(symmem.combine, 1, "rate", unknown))
+    assert str(error) == "op 'mean': one of any, all, min, max, sum"
     symmem.agree(0.5, "rate")
 
 
@@ -103,7 +106,7 @@ def what_is_no_value_is_refused() -> None:
     for operation in (0, max(Value) + 1, -1):
         raises(
             symmem.InvalidError,
-            lambda operation=operation: values.combine(operation, 1, "n", None),
+            lambda operation=operation: values.combined(operation, 1, "n", None),
         )
     symmem.agree(8, "batch size")
 

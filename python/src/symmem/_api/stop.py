@@ -8,7 +8,7 @@ import threading
 from types import FrameType
 from typing import TYPE_CHECKING
 
-from symmem._api.values import combine
+from symmem._api.values import combined
 from symmem._c.constants import Value
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def should_stop(group: GroupLike = None) -> bool:
         group: as `symmem.group` takes it; the world unless given.
     """
     _watch()
-    return combine(Value.ANY, _requested, "should stop", group) != 0
+    return combined(Value.ANY, _requested, "should stop", group) != 0
 
 
 def request_stop() -> None:

@@ -9,6 +9,7 @@ CheckLevel: TypeAlias = Literal["off", "registration", "every", "default"]
 Deterministic: TypeAlias = Literal["any", "ranks", "tree", "rounded-tree"] | bool
 PathChoice: TypeAlias = Literal["auto", "plain", "window", "direct", "default"]
 Backend: TypeAlias = Literal["auto", "nccl", "host"]
+ValueOp: TypeAlias = Literal["any", "all", "min", "max", "sum"]
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -1,8 +1,4 @@
-"""Values that ranks compare on the host: no stream and no GPU takes part.
-
-The names end in an underscore where Python has a function of that name, so that
-`from symmem import *` hides none.
-"""
+"""Values that ranks compare or combine on the host: no stream and no GPU takes part."""
 
 from __future__ import annotations
 
@@ -11,7 +7,7 @@ import struct
 import sys
 from numbers import Integral, Real
 from operator import index
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 from symmem import errors
 from symmem._c.constants import Value
@@ -21,9 +17,16 @@ if TYPE_CHECKING:
     from types import FrameType
     from typing import SupportsIndex
 
-    from symmem._api.terms import GroupLike
+    from symmem._api.terms import GroupLike, ValueOp
     from symmem._rank.group import Group
 
+_OPERATIONS = {
+    "any": Value.ANY,
+    "all": Value.ALL,
+    "min": Value.MIN,
+    "max": Value.MAX,
+    "sum": Value.SUM,
+}
 _AGREE, _AGREE_FLOAT = int(Value.AGREE), int(Value.AGREE_FLOAT)
 _frame = sys._getframe
 _number = struct.Struct("q").pack
@@ -56,7 +59,7 @@ def agree(value: SupportsIndex | float | str, name: str, group: GroupLike = None
             and last ten values. The group goes on.
         TimeoutError: a rank does not come. This is final for the group, as is `RankLostError`.
     """
-    # As combine does, but for what this can do without: it is called in every step of a program.
+    # As combined does, but for what this can do without: it is called in every step of a program.
     found = find(group)
     frame = _frame(1)
     try:
@@ -90,29 +93,34 @@ def _agree_on_text(found: Group, frame: FrameType, value: str, name: str) -> Non
     )
 
 
-def any_(value: object, name: str, group: GroupLike = None) -> bool:
-    """Report whether the value is true on any rank: see `symmem.agree`."""
-    return combine(Value.ANY, bool(value), name, group) != 0
+@overload
+def combine(
+    value: object, name: str, op: Literal["any", "all"], group: GroupLike = ...
+) -> bool: ...
 
 
-def all_(value: object, name: str, group: GroupLike = None) -> bool:
-    """Report whether the value is true on all ranks: see `symmem.agree`."""
-    return combine(Value.ALL, bool(value), name, group) != 0
+@overload
+def combine(
+    value: SupportsIndex, name: str, op: Literal["min", "max", "sum"], group: GroupLike = ...
+) -> int: ...
 
 
-def min_(value: SupportsIndex, name: str, group: GroupLike = None) -> int:
-    """Return the least value of all ranks: see `symmem.agree`."""
-    return combine(Value.MIN, value, name, group)
+def combine(value: Any, name: str, op: ValueOp, group: GroupLike = None) -> bool | int:
+    """Combine a value of each rank, on the host, and return the result: see `symmem.agree`.
 
-
-def max_(value: SupportsIndex, name: str, group: GroupLike = None) -> int:
-    """Return the greatest value of all ranks: see `symmem.agree`."""
-    return combine(Value.MAX, value, name, group)
-
-
-def sum_(value: SupportsIndex, name: str, group: GroupLike = None) -> int:
-    """Return the sum of all ranks' values, which wraps around at 64 bits: see `symmem.agree`."""
-    return combine(Value.SUM, value, name, group)
+    Args:
+        value: an integer of 64 bits; for "any" and "all" anything that is true or false.
+        name: what the value is, as `symmem.agree` takes it.
+        op: "any" or "all" reports whether the value is true on any rank or on all; "min", "max" and
+            "sum" are numbers, and the sum wraps around at 64 bits.
+        group: as `symmem.group` takes it; the world unless given.
+    """
+    operation = _OPERATIONS.get(op)
+    if operation is None:
+        raise errors.InvalidError(f"op {op!r}: one of {', '.join(_OPERATIONS)}")
+    if operation is Value.ANY or operation is Value.ALL:
+        return combined(operation, bool(value), name, group) != 0
+    return combined(operation, value, name, group)
 
 
 class Step:
@@ -201,7 +209,7 @@ def _packed(found: Group, frame: FrameType, name: str, operation: int) -> bytes:
     return of
 
 
-def combine(operation: int, value: SupportsIndex, name: str, group: GroupLike) -> int:
+def combined(operation: int, value: SupportsIndex, name: str, group: GroupLike) -> int:
     """Make one call for the line that called the caller."""
     found = find(group)
     frame = _frame(2)
