@@ -159,7 +159,7 @@ var points = []point{
 			{in: "python/src/symmem/_c/constants.py", spelled: upper},
 			{in: "python/src/symmem/_torch/pytorch.py", spelled: upper},
 			{in: "python/src/symmem/_api/terms.py", spelled: lower},
-			{in: "python/src/symmem/_formula.py", spelled: lower},
+			{in: "python/tests/programs/formula.py", spelled: lower},
 		},
 	},
 	{

@@ -15,9 +15,10 @@ from pathlib import Path
 from types import FrameType
 
 import pytest
-from processes import SOURCE, Result, run_ranks
+from processes import PROGRAMS, SOURCE, Result, run_ranks
 
 sys.path.insert(0, str(SOURCE))
+sys.path.append(str(PROGRAMS))
 
 from symmem._c import library
 

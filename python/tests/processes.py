@@ -163,10 +163,19 @@ def run(
 
 
 def _variables(rank: int, size: int, port: int) -> dict[str, str]:
-    from symmem._rank import launch
-
-    path = os.pathsep.join([str(SOURCE), str(PROGRAMS)])
-    return {**launch.environment(rank, size, port), "PYTHONPATH": path}
+    """Set what torchrun would set."""
+    return {
+        **os.environ,
+        "RANK": str(rank),
+        "LOCAL_RANK": str(rank),
+        "WORLD_SIZE": str(size),
+        "LOCAL_WORLD_SIZE": str(size),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+        "TORCHELASTIC_USE_AGENT_STORE": "False",
+        "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"),
+        "PYTHONPATH": os.pathsep.join([str(SOURCE), str(PROGRAMS)]),
+    }
 
 
 @functools.cache
@@ -196,9 +205,9 @@ def ranks(
     Those that import PyTorch are forked from processes that have done that, unless they are to have
     a fresh interpreter.
     """
-    from symmem._rank import launch
+    from symmem._rank.rendezvous import free_port
 
-    port, env = launch.free_port(), env or {}
+    port, env = free_port(), env or {}
     servers: list[Server | None] = [None] * size
     if not fresh and forks(program, env):
         servers = [server(rank) for rank in range(size)]

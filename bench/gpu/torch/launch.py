@@ -17,10 +17,25 @@ import tempfile
 import time
 from typing import IO
 
-from symmem._rank import launch
+from symmem._rank.rendezvous import free_port
 
 GRACE = 12.0
 """How long the other ranks may go on after one has failed, in seconds."""
+
+
+def environment(rank: int, ranks: int, port: int) -> dict[str, str]:
+    """Set what torchrun would set."""
+    return {
+        **os.environ,
+        "RANK": str(rank),
+        "LOCAL_RANK": str(rank),
+        "WORLD_SIZE": str(ranks),
+        "LOCAL_WORLD_SIZE": str(ranks),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+        "TORCHELASTIC_USE_AGENT_STORE": "False",
+        "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"),
+    }
 
 
 def ended(children: list[subprocess.Popen[bytes]], seconds: float) -> bool:
@@ -65,7 +80,7 @@ def main() -> int:
     """Run the program."""
     ranks, seconds = int(sys.argv[1]), float(sys.argv[2])
     command = [sys.executable, "-u", *sys.argv[3:]]
-    port = launch.free_port()
+    port = free_port()
     with contextlib.ExitStack() as stack:
         outputs = [stack.enter_context(tempfile.TemporaryFile()) for _ in range(ranks)]
         return watch(command, ranks, seconds, port, outputs)
@@ -78,7 +93,7 @@ def watch(
     children = [
         subprocess.Popen(
             command,
-            env=launch.environment(rank, ranks, port),
+            env=environment(rank, ranks, port),
             stdout=outputs[rank],
             stderr=subprocess.STDOUT,
             start_new_session=True,

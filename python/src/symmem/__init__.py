@@ -25,11 +25,7 @@ The guides are in `docs` next to the sources. `import symmem` imports neither to
 #   _api: what programs call
 #   _version: the version
 #   __init__: the names that are public
-#   _workload: a part of verify
-#   _formula: a part of verify
-#   _report: a part of verify
 #   verify: a program
-#   bench: a program
 
 from __future__ import annotations
 

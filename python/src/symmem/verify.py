@@ -1,331 +1,188 @@
-"""Proves that collectives over symmetric tensors of PyTorch give right sums.
+"""Checks sums of symmetric tensors that PyTorch allocates, on ranks that a launcher starts.
 
-    python -m symmem.verify                     # starts the ranks itself
-    torchrun --nproc-per-node 4 -m symmem.verify --churn 200 --skew
-    python -m symmem.verify --deterministic --cases 40
+    symmem launch -n 2 -- python -m symmem.verify
+    torchrun --nproc-per-node 4 -m symmem.verify --rounds 10
 
-The table, the JSON and the exit codes are those of the command `symmem verify`: 0 every case
-passed; 1 a sum was wrong or ranks differ; 2 it could not run, or not to its end; 128 + n it was
-ended by signal n.
+The command `symmem verify` checks more of a machine, without PyTorch. Here memory comes from
+PyTorch's allocator: ranks make and drop the same tensors in scopes, make and drop other tensors
+that differ between ranks, and sum what is live over overlapping groups.
+
+Exit codes: 0 all sums were right; 1 a sum was wrong or ranks differ; 2 it could not run to its end.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import random
 import sys
-import time
 from collections.abc import Sequence
-from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import symmem
-from symmem import _report
-from symmem._c.constants import FORMULAS
-from symmem._rank import launch
-from symmem._workload import Action, Config, Program, Row, expected, members
 
 if TYPE_CHECKING:
     import torch
 
-NOISE_BLOCKS = 16
-NOISE_BYTES = 3 << 20
+STEPS = 200
+"""How many tensors a round makes or drops."""
+
+SUM_EVERY = 4
+"""After how many of these steps a tensor is summed."""
+
+LIVE = 16
+SIZES = (64 << 10, 128 << 10, 256 << 10)
+"""How many tensors are live at most, and their lengths."""
+
+OWN_LIVE, OWN_BYTES = 16, 3 << 20
+"""How many ordinary tensors a rank has at most, and their size."""
+
+LARGEST_VALUE = 997
+"""Sums of values up to here over some hundred ranks are exact in float32."""
 
 
 def parser() -> argparse.ArgumentParser:
     """Describe the flags."""
-    p = argparse.ArgumentParser(prog="python -m symmem.verify", description=__doc__)
-    p.formatter_class = argparse.RawDescriptionHelpFormatter
-    p.add_argument("--ranks", type=_from(1), default=0, help="processes to start (4, or as GPUs)")
-    p.add_argument("--cases", type=_from(1), default=8, help="tensors that are live at once")
-    p.add_argument("--rounds", type=_from(1), default=2, help="how often the cases are made")
-    p.add_argument("--size", type=_size, default=256 << 10, help="float32 elements of a case")
-    p.add_argument("--churn", type=_from(0), default=0, help="tensors made and dropped before")
-    p.add_argument("--groups", type=_from(1), default=1, help="overlapping groups over one pool")
-    p.add_argument("--seed", type=_from(0), default=1, help="where churn and skew draw from")
-    p.add_argument(
-        "--skew",
-        action="store_true",
-        help="each rank has tensors of its own, too; with address, drawn segments",
+    p = argparse.ArgumentParser(
+        prog="python -m symmem.verify",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     p.add_argument("--backend", default="auto", choices=["auto", "nccl", "host"])
-    p.add_argument("--placement", default="creation", choices=["creation", "address"])
-    p.add_argument(
-        "--check", default="default", choices=["default", "off", "registration", "every"]
-    )
+    p.add_argument("--check", choices=["off", "registration", "every"], help="what ranks compare")
     p.add_argument("--path", help="path of collectives (default $SYMMEM_PATH, else window)")
-    p.add_argument(
-        "--deterministic",
-        nargs="?",
-        const="ranks",
-        choices=FORMULAS,
-        help="compare bits with a formula of reductions, of every type; --path is then auto "
-        "unless it is given",
-    )
+    p.add_argument("--rounds", type=int, default=2, help="how many rounds to run")
+    p.add_argument("--seed", type=int, default=1, help="where all draws come from")
     p.add_argument("--timeout", type=float, default=30.0, help="longest wait for a rank, seconds")
     p.add_argument("--callsites", action="store_true", help="note the lines that make tensors")
-    p.add_argument("--json", action="store_true", help="print one JSON object")
     return p
 
 
-def _from(low: int) -> Any:
-    def number(text: str) -> int:
-        n = int(text, 0)
-        if n < low:
-            raise argparse.ArgumentTypeError(f"{n} is below {low}")
-        return n
-
-    return number
-
-
-def _size(text: str) -> int:
-    units = {"Ki": 1 << 10, "Mi": 1 << 20, "Gi": 1 << 30, "K": 1000, "M": 1000**2, "G": 1000**3}
-    for unit, factor in units.items():
-        if text.endswith(unit):
-            count: int = _from(1)(text[: -len(unit)])
-            return count * factor
-    plain: int = _from(1)(text)
-    return plain
-
-
 class Rank:
-    """One rank of a verify."""
+    """One rank: its groups, its tensors, and what it has found.
 
-    def __init__(self, flags: argparse.Namespace, config: Config):
+    Attributes:
+        sums: how many sums this rank has checked.
+        wrong: descriptions of those that were wrong.
+        paths: the paths that they took.
+    """
+
+    def __init__(self, world: symmem.Group, seed: int):
         import torch
 
         self.torch: Any = torch
-        self.flags = flags
-        self.program = Program.compose(config)
-        self.account: dict[str, Any] = {"divergence": None, "fault": None, "paths": []}
-        self.findings: list[dict[str, Any] | None] = [None] * len(self.program.rows)
-        self.live: dict[int, torch.Tensor] = {}
-        self.noise: list[torch.Tensor] = []
-        self.groups: list[symmem.Group | None] = []
-
-    def open(self) -> None:
-        """Open symmem, and the overlapping groups over the world's memory."""
-        flags = self.flags
-        pool: dict[str, Any] = {"placement": flags.placement, "first_segment": 2 << 20}
-        options: dict[str, Any] = {"check_interval_ms": -1, "pool": pool}
-        if flags.skew and flags.placement == "address":
-            # PyTorch orders its memory by addresses. With ours these are in order; scattered they
-            # lie as a driver puts segments, which is what "creation" is the cure for.
-            options["scatter"] = flags.seed << 1 | 1
-        world = symmem.init(
-            backend=flags.backend,
-            check=None if flags.check == "default" else flags.check,
-            path=flags.path,
-            timeout=flags.timeout,
-            callsites=flags.callsites or None,
-            deterministic=flags.deterministic,
-            options=options,
-        )
-        self.draws = random.Random(f"noise {flags.seed} {world.rank}")
         self.world = world
-        for k in range(flags.groups):
-            ranks = members(k, world.size)
-            inside = world.rank in ranks
-            name = f"verify {k}"
-            made = symmem.group(ranks, domain=world, name=name) if inside and k else None
-            self.groups.append(world if k == 0 else made)
+        self.groups = overlapping(world)
+        self.common = random.Random(f"all {seed}")
+        self.own = random.Random(f"rank {world.rank} {seed}")
+        self.live: list[torch.Tensor] = []
+        self.noise: list[torch.Tensor] = []
+        self.drawn = 0
+        self.sums = 0
+        self.wrong: list[str] = []
+        self.paths: set[str] = set()
 
-    def run(self) -> None:
-        """Do all steps, and note how that ended."""
-        try:
-            for step in self.program.steps:
-                self._step(step.action, step.slot, step.elements, step.row)
-            symmem.check()
-        except symmem.DivergenceError as e:
-            self.account["divergence"] = {**e.data.get("divergence", {}), "message": str(e)}
-        except symmem.SymmemError as e:
-            self.account["fault"] = str(e)
-        self.account["findings"] = self.findings
-
-    def _step(self, action: Action, slot: int, elements: int, row: int) -> None:
-        if action is Action.MAKE:
-            with symmem.use(self.world):
-                self.live[slot] = symmem.empty(elements, dtype=self.torch.float32)
-        elif action is Action.DROP:
-            del self.live[slot]
-        elif action is Action.NOISE:
+    def round(self) -> None:
+        """Make and drop tensors, sum some of them, and drop what is left."""
+        for step in range(STEPS):
             self._make_noise()
-        else:
-            at = self.program.rows[row]
-            group = self.groups[at.group]
-            if group is not None and action is Action.FILL:
-                self._fill(self.live[slot], group, at)
-            elif group is not None:
-                self._reduce(self.live[slot], group, at, row)
-
-    def _fill(self, tensor: torch.Tensor, group: symmem.Group, at: Row) -> None:
-        if at.dtype:
-            self._typed(tensor, at).copy_(self._part(group, at, group.rank))
-        else:
-            tensor.fill_(at.value * (group.rank + 1))
-
-    def _typed(self, tensor: torch.Tensor, at: Row) -> torch.Tensor:
-        """View as many bytes of a case as its elements take."""
-        dtype = getattr(self.torch, at.dtype)
-        raw = tensor.view(self.torch.uint8)[: at.elements * dtype.itemsize]
-        typed: torch.Tensor = raw.view(dtype)
-        return typed
-
-    def _part(self, group: symmem.Group, at: Row, rank: int) -> torch.Tensor:
-        """Make what a rank of a group contributes where bits are compared."""
-        from symmem import _formula
-
-        dtype = getattr(self.torch, at.dtype)
-        return _formula.contributed(dtype, at.seed, rank, group.size, at.elements)
-
-    def _reduce(self, tensor: torch.Tensor, group: symmem.Group, at: Row, row: int) -> None:
-        if at.dtype:
-            tensor = self._typed(tensor, at)
-        path = symmem.explain("all_reduce", tensor, group=group).path
-        op: Any = at.op or None
-        symmem.all_reduce(tensor, op=op, group=group)
-        wrong, most, mean = self._compare(tensor, group, at)
-        if path not in self.account["paths"]:
-            self.account["paths"].append(path)
-        self.findings[row] = {
-            "symmetric": symmem.is_symmetric(tensor, group),
-            "wrong": wrong,
-            "max_diff": most,
-            "mean_diff": mean,
-        }
-
-    def _compare(
-        self, tensor: torch.Tensor, group: symmem.Group, at: Row
-    ) -> tuple[int, float, float]:
-        """Count wrong elements, and say how far they are off: at most and on average."""
-        if at.dtype:
-            from symmem import _formula
-
-            parts = [self._part(group, at, rank) for rank in range(group.size)]
-            want = _formula.reduced(self.flags.deterministic, at.op, parts)
-            return _formula.compared(tensor.cpu(), want)
-        value = expected(at.value, group.size)
-        wrong = (tensor.double() - value).abs()
-        far = int((wrong > 1e-5 * max(value, 1)).sum())
-        return far, float(wrong.max()), float(wrong.mean())
+            if not self.live or (len(self.live) < LIVE and self.common.random() < 0.6):
+                with symmem.use(self.world):
+                    made = symmem.empty(self.common.choice(SIZES), dtype=self.torch.float32)
+                self.live.append(made)
+            else:
+                self.live.pop(self.common.randrange(len(self.live)))
+            if step % SUM_EVERY == 0 and self.live:
+                self._sum(self.common.choice(self.live))
+        self.live.clear()
 
     def _make_noise(self) -> None:
-        """Make and drop ordinary tensors, in sizes and numbers that no other rank has."""
-        if not self.flags.skew:
+        """Make or drop an ordinary tensor, of which each rank has others."""
+        if len(self.noise) < OWN_LIVE and self.own.random() < 0.5:
+            size = 1 + self.own.randrange(OWN_BYTES)
+            device = "cpu" if self.world.runtime.device is None else "cuda"
+            self.noise.append(self.torch.empty(size, dtype=self.torch.uint8, device=device))
+        elif self.noise:
+            self.noise.pop(self.own.randrange(len(self.noise)))
+
+    def _sum(self, tensor: torch.Tensor) -> None:
+        """Sum a tensor over the group whose turn it is, and check every element."""
+        self.drawn += 1
+        group = self.groups[self.drawn % len(self.groups)]
+        if group is None:
             return
-        for _ in range(self.draws.randrange(4)):
-            if len(self.noise) < NOISE_BLOCKS and self.draws.random() < 0.5:
-                size = 1 + self.draws.randrange(NOISE_BYTES)
-                device = "cpu" if self.world.runtime.device is None else "cuda"
-                self.noise.append(self.torch.empty(size, dtype=self.torch.uint8, device=device))
-            elif self.noise:
-                self.noise.pop(self.draws.randrange(len(self.noise)))
-
-    def head(self, elapsed: float) -> dict[str, Any]:
-        """Write what the report begins with."""
-        flags = self.flags
-        described = symmem.stats()
-        return {
-            "backend": described["backend"],
-            "source": "torch",
-            "ranks": described["size"],
-            "check": described["check"],
-            "placement": flags.placement,
-            "path": flags.path,
-            "skew": flags.skew,
-            "churn": flags.churn,
-            "seed": flags.seed,
-            "rounds": flags.rounds,
-            "groups": flags.groups,
-            "elapsed_ms": round(elapsed * 1000, 3),
-            **({"deterministic": flags.deterministic} if flags.deterministic else {}),
-        }
+        value = 1 + self.drawn % LARGEST_VALUE
+        tensor.fill_(value * (group.rank + 1))
+        symmem.all_reduce(tensor, group=group)
+        self.paths.add(symmem.explain("all_reduce", tensor, group=group).path)
+        want = value * group.size * (group.size + 1) // 2
+        self.sums += 1
+        if wrong := int(tensor.ne(want).sum()):
+            got = tensor[tensor.ne(want)][0].item()
+            self.wrong.append(
+                f"sum {self.drawn}, {group.name}: {wrong} of {tensor.numel()} elements are wrong, "
+                f"the first is {got} instead of {want}"
+            )
 
 
-def gather(account: dict[str, Any], rank: int, ranks: int) -> list[dict[str, Any]]:
-    """Exchange accounts through the store of torch.distributed, which outlives every fault."""
-    import torch.distributed as dist
-
-    store: Any = dist.distributed_c10d._get_default_store()
-    store.set(f"verify/{rank}", json.dumps(account))
-    keys = [f"verify/{r}" for r in range(ranks)]
-    store.wait(keys, timedelta(seconds=60))
-    return [json.loads(store.get(k).decode()) for k in keys]
-
-
-def leave(rank: int, ranks: int) -> None:
-    """Make rank 0 the last one to leave, since it may serve the store."""
-    import torch.distributed as dist
-
-    store: Any = dist.distributed_c10d._get_default_store()
-    if rank:
-        store.set(f"verify/left/{rank}", "yes")
-    elif ranks > 1:
-        store.wait([f"verify/left/{r}" for r in range(1, ranks)], timedelta(seconds=60))
+def overlapping(world: symmem.Group) -> list[symmem.Group | None]:
+    """Open groups of more than half of the ranks over the world's memory; None without this one."""
+    groups: list[symmem.Group | None] = [world]
+    many = world.size // 2 + 1
+    for name, ranks in (("first", world.ranks[:many]), ("last", world.ranks[-many:])):
+        inside = world.rank in ranks
+        made = symmem.group(ranks, domain=world, name=f"verify {name}") if inside else None
+        groups.append(made)
+    return groups
 
 
 def run(flags: argparse.Namespace) -> int:
-    """Be one rank, and return its exit code."""
+    """Be one rank, and return its exit code, which is that of all."""
     import torch.distributed as dist
 
-    out = launch.take_stdout()
-    config = Config(
-        cases=flags.cases,
-        rounds=flags.rounds,
-        elements=flags.size,
-        churn=flags.churn,
-        groups=flags.groups,
-        seed=flags.seed,
-        skew=flags.skew,
-        exact=bool(flags.deterministic),
+    dist.init_process_group("gloo")
+    path: Any = flags.path or os.environ.get("SYMMEM_PATH") or "window"
+    world = symmem.init(
+        backend=flags.backend,
+        check=flags.check,
+        path=path,
+        timeout=flags.timeout,
+        callsites=flags.callsites or None,
     )
-    dist.init_process_group("gloo", timeout=timedelta(seconds=max(60, flags.timeout)))
-    rank, ranks = dist.get_rank(), dist.get_world_size()
-    me = Rank(flags, config)
-    me.open()
-    begin = time.monotonic()
-    me.run()
-    head = me.head(time.monotonic() - begin)
-    accounts = gather(me.account, rank, ranks)
-    report = _report.merge(head, me.program.rows, accounts)
-    if rank == 0:
-        out.write(_report.as_json(report) + "\n" if flags.json else _report.as_text(report))
-        out.flush()
-    leave(rank, ranks)
-    me.live.clear()
+    rank = Rank(world, flags.seed)
+    for _ in range(flags.rounds):
+        rank.round()
+    symmem.check()
+    for line in rank.wrong:
+        print(f"[rank {world.rank}] {line}", file=sys.stderr)
+    wrong = symmem.combine(len(rank.wrong), "wrong sums", "sum")
+    if world.rank == 0:
+        print(
+            f"{world.size} ranks on the {world.runtime.backend} backend, "
+            f"path {', '.join(sorted(rank.paths))}: {rank.sums} sums on rank 0, "
+            f"{wrong} wrong on all ranks",
+            flush=True,
+        )
     symmem.finalize(force=True)
-    return _report.exit_code(report)
-
-
-def ranks_to_start(flags: argparse.Namespace) -> int:
-    """Choose how many ranks to start: as many as GPUs where there are some, else 4."""
-    if flags.ranks:
-        return int(flags.ranks)
-    import torch
-
-    if flags.backend != "host" and torch.cuda.is_available():
-        return int(torch.cuda.device_count())
-    return 4
+    dist.destroy_process_group()
+    return 1 if wrong else 0
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the program and return its exit code."""
-    given = list(sys.argv[1:] if arguments is None else arguments)
-    flags = parser().parse_args(given)
-    flags.path = flags.path or os.environ.get("SYMMEM_PATH")
-    flags.path = flags.path or ("auto" if flags.deterministic else "window")
+    flags = parser().parse_args(arguments)
+    if "RANK" not in os.environ:
+        print(
+            "symmem.verify: no launcher has started this rank: run\n"
+            f"    symmem launch -n 2 -- {os.path.basename(sys.executable)} -m symmem.verify",
+            file=sys.stderr,
+        )
+        return 2
     try:
-        if not launch.launched():
-            return launch.start("symmem.verify", given, ranks_to_start(flags))
         return run(flags)
-    except KeyboardInterrupt:
-        return 130
     except (symmem.SymmemError, ImportError, RuntimeError, ValueError) as e:
-        rank = os.environ.get("RANK")
-        print(f"[rank {rank}] {e}" if rank else f"symmem.verify: {e}", file=sys.stderr)
-        return launch.CANNOT_RUN
+        print(f"[rank {os.environ['RANK']}] {e}", file=sys.stderr)
+        return 1 if isinstance(e, symmem.DivergenceError) else 2
 
 
 if __name__ == "__main__":

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from typing import Any
 
 import torch
+from formula import compared, contributed, reduced
 from harness import RANK, SIZE, check, main, raises
 
 import symmem
-from symmem._formula import reduced
+from symmem._c.constants import TYPES, Reduction
 
 FLOATS = {
     torch.float64: torch.int64,
@@ -72,6 +74,20 @@ def sums_have_the_bits_of_the_formula_at_every_size() -> None:
                 got = summed(parts[RANK], symmetric)
                 want = reduced(formula, "sum", parts)
                 assert same(got, want), (dtype, count, symmetric)
+
+
+@check
+def all_types_and_reductions_have_the_bits_of_the_formula() -> None:
+    formula = symmem.stats()["formula"]
+    for seed, (name, reduction) in enumerate(itertools.product(TYPES, Reduction)):
+        op: Any = reduction.name.lower()
+        parts = [contributed(getattr(torch, name), seed, r, SIZE, 5000) for r in range(SIZE)]
+        with symmem.use():
+            tensor = symmem.empty(5000, dtype=parts[0].dtype)
+        tensor.copy_(parts[RANK])
+        symmem.all_reduce(tensor, op)
+        wrong, most, _ = compared(tensor, reduced(formula, op, parts))
+        assert wrong == 0, (name, op, wrong, most)
 
 
 @check

@@ -6,9 +6,11 @@ initialised its own store carries the address and a token, so nothing has to be 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import queue
+import random
 import secrets
 import socket
 import threading
@@ -19,7 +21,6 @@ from typing import Any
 
 from symmem import errors
 from symmem._c.sites import warn
-from symmem._rank import launch
 
 
 def machine() -> str:
@@ -53,8 +54,23 @@ def address(world: list[str]) -> str:
     if len(set(world)) == 1:
         return f"unix:@symmem-{secrets.token_hex(12)}"
     host = reachable()
-    port = launch.free_port("::" if ":" in host else "0.0.0.0")
+    port = free_port("::" if ":" in host else "0.0.0.0")
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def free_port(host: str = "127.0.0.1") -> int:
+    """Find a port on which nothing listens now.
+
+    Ports from 32768 are left out, since the system gives them to connections of other programs
+    before rank 0 listens, and those from 30000, which Kubernetes uses for its nodes. The program's
+    own random numbers are left alone.
+    """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    for port in random.SystemRandom().sample(range(20000, 30000), 100):
+        with socket.socket(family) as s, contextlib.suppress(OSError):
+            s.bind((host, port))
+            return port
+    raise OSError(f"none of 100 ports of {host} from 20000 to 29999 is free")
 
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.001, 0.1

@@ -1,7 +1,6 @@
-"""What deterministic reductions give, in PyTorch's arithmetic on processors.
+"""Deterministic reductions, computed in PyTorch's arithmetic on processors.
 
-`python -m symmem.verify --deterministic` compares bits with it. The formula is that of
-docs/reference/deterministic.md.
+The formula is that of docs/reference/deterministic.md.
 """
 
 from __future__ import annotations
