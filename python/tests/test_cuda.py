@@ -263,6 +263,7 @@ def test_a_communicator_is_attached_once_and_forgotten_when_it_is_gone(
 ) -> None:
     world, first, second = PaperWorld(), Unhashed("tp"), Unhashed("dp", 0xDEF)
     world.pg_map = {first: 1, second: 1}
+    monkeypatch.setattr("symmem._torch.pytorch.pytorch", world.torch)
     monkeypatch.setattr("symmem._torch.attach.pytorch", world.torch)
     attachments = Attachments(cast(Any, world))
     made = attachments.attach(first, 42, 0)
@@ -289,6 +290,7 @@ def test_a_communicator_that_was_aborted_is_not_touched(
 ) -> None:
     world, aborted, other = PaperWorld(), Unhashed("tp", 0xABC), Unhashed("dp", 0xDEF)
     world.pg_map = {aborted: 1, other: 1}
+    monkeypatch.setattr("symmem._torch.pytorch.pytorch", world.torch)
     monkeypatch.setattr("symmem._torch.attach.pytorch", world.torch)
     attachments = Attachments(cast(Any, world))
     attachments.attach(aborted, 42, 0)
@@ -310,9 +312,9 @@ def test_a_communicator_that_was_aborted_is_not_touched(
 
 
 def test_a_backend_without_a_communicator_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("symmem._torch.attach.pytorch", PaperWorld().torch)
+    monkeypatch.setattr("symmem._torch.pytorch.pytorch", PaperWorld().torch)
     gloo = SimpleNamespace(_get_backend=lambda device: SimpleNamespace())
-    with pytest.raises(errors.TorchError, match="does not tell its communicator"):
+    with pytest.raises(errors.TorchError, match="no function that returns its communicator"):
         communicator(gloo, 0)
 
 

@@ -56,7 +56,7 @@ from symmem._rank.group import Group
 from symmem._rank.scope import Nothing
 from symmem._rank.work import Work
 from symmem._torch.cuda import NO_POOL, live_pools
-from symmem._torch.pytorch import compiling, loaded, modules, pytorch
+from symmem._torch.pytorch import DYNAMO, compiling, loaded, modules, pytorch
 from symmem._version import __version__
 from symmem.errors import (
     AbortedError,
@@ -346,7 +346,7 @@ def use(
         all_threads: also for tensors that other threads make meanwhile, as `backward()` does. No
             thread but one allocates at a time then, or the order differs between ranks.
     """
-    if "torch._dynamo" in modules and compiling():
+    if DYNAMO in modules and compiling():
         return Nothing()
     found = group if group.__class__ is Group else session.find(group)
     if disabled:

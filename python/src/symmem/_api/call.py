@@ -115,7 +115,7 @@ class Call:
         self._output.append(tensor)
         flat = tensor
         if not checked(self.group, name, tensor):
-            if pytorch().module._debug_has_internal_overlap(tensor) == 1:
+            if pytorch().overlaps_itself(tensor):
                 raise errors.InvalidError(
                     f"{name} has elements that share memory, which cannot be written: pass "
                     f"{name}.contiguous()"

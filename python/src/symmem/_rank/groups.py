@@ -147,7 +147,7 @@ class Groups:
 def process_group_of(which: Any) -> Any:
     """Find PyTorch's process group for a mesh or a name; None for a sequence of ranks."""
     if isinstance(which, str):
-        found = _resolved(which)
+        found = pytorch().group_named(which) if loaded() else None
         if found is None:
             raise errors.InvalidError(f"no process group of PyTorch's is named {which!r}")
         return found
@@ -170,17 +170,6 @@ def process_group_of(which: Any) -> Any:
         return mesh.get_group(dimension or 0)
     except (LookupError, ValueError, RuntimeError) as e:
         raise errors.InvalidError(f"{mesh} has no dimension {dimension!r}: {e}") from None
-
-
-def _resolved(name: str) -> Any:
-    """Find a process group by the name that PyTorch gave it, such as "0"."""
-    dist = pytorch().distributed if loaded() else None
-    if dist is None or not dist.is_initialized():
-        return None
-    try:
-        return dist.distributed_c10d._resolve_process_group(name)
-    except (LookupError, ValueError, RuntimeError):
-        return None
 
 
 def ranks_of(which: Any) -> tuple[int, ...]:

@@ -8,7 +8,7 @@ from typing import Any
 
 from symmem import errors
 from symmem._c.library import Library
-from symmem._torch.pytorch import pytorch
+from symmem._torch.pytorch import communicator_of, is_known, pytorch
 
 
 @dataclass
@@ -35,41 +35,26 @@ class Attachment:
         torch.distributed keeps a process group whose communicator was aborted, and frees that. So
         this is asked right before each use.
         """
-        found = pytorch()
-        if self.process_group not in found.distributed.distributed_c10d._world.pg_map:
+        if not is_known(self.process_group):
             return False
         try:
-            backend = self.process_group._get_backend(found.module.device("cuda", self.device))
+            return communicator_of(self.process_group, self.device) == self.address
         except RuntimeError:
             return False
-        return _pointer(backend) == self.address
 
 
 def communicator(process_group: Any, device: int) -> int:
-    """Find the ncclComm_t of a process group, and have PyTorch make it if it has not yet."""
-    found = pytorch().module
-    backend = process_group._get_backend(found.device("cuda", device))
-    if not hasattr(backend, "_comm_ptr"):
-        raise errors.TorchError(
-            f"{type(backend).__name__} of PyTorch {found.__version__} does not tell its "
-            "communicator: attach needs the nccl backend of PyTorch 2.9 or newer"
-        )
-    address = _pointer(backend)
+    """Return the address of a process group's ncclComm_t; PyTorch makes one if there is none."""
+    address = communicator_of(process_group, device)
     if not address:
-        pytorch().distributed.all_reduce(
-            found.zeros(1, device=f"cuda:{device}"), group=process_group
+        found = pytorch()
+        found.distributed.all_reduce(
+            found.module.zeros(1, device=f"cuda:{device}"), group=process_group
         )
-        address = _pointer(backend)
+        address = communicator_of(process_group, device)
     if not address:
         raise errors.UnsupportedError(f"{process_group!r} has no communicator on cuda:{device}")
     return address
-
-
-def _pointer(backend: Any) -> int:
-    try:
-        return int(backend._comm_ptr() or 0)
-    except RuntimeError:
-        return 0  # PyTorch raises before the communicator is made, and once it was aborted.
 
 
 @dataclass

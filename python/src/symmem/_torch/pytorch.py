@@ -1,7 +1,7 @@
-"""What symmem uses of PyTorch, looked up once, when it is first needed.
+"""PyTorch's functions and tables, looked up when they are first needed.
 
-Importing symmem does not import torch. The names with an underscore in front are PyTorch's own
-unofficial ones; all of them are here, so that a new release of PyTorch means one file to read.
+Importing symmem does not import torch. This is the only module that uses private names of PyTorch,
+those with an underscore in front: they may change in any release.
 """
 
 from __future__ import annotations
@@ -20,6 +20,9 @@ OLDEST = (2, 8)
 
 modules = sys.modules
 
+DYNAMO = "torch._dynamo"
+"""The module that compiles, in `modules` once a program has used torch.compile."""
+
 
 def loaded() -> bool:
     """Report whether the program has imported torch."""
@@ -31,7 +34,7 @@ def compiling() -> bool:
 
     A program that never compiles pays for one look into a dictionary.
     """
-    return "torch._dynamo" in modules and bool(modules["torch"].compiler.is_compiling())
+    return DYNAMO in modules and bool(modules["torch"].compiler.is_compiling())
 
 
 class Torch:
@@ -100,6 +103,15 @@ class Torch:
         """Find the store in which a process group has met; None where its backend needs none."""
         return self.distributed.distributed_c10d._get_process_group_store(process_group)
 
+    def group_named(self, name: str) -> Any:
+        """Find a process group by the name that PyTorch gave it, such as "0", or return None."""
+        if not self.initialized():
+            return None
+        try:
+            return self.distributed.distributed_c10d._resolve_process_group(name)
+        except (LookupError, ValueError, RuntimeError):
+            return None
+
     def timeout_of(self, process_group: Any) -> float | None:
         """Find how long a process group waits, in seconds; None where its backend does not say."""
         for device in process_group._device_types:
@@ -110,6 +122,10 @@ class Torch:
                 continue  # Before PyTorch 2.9, a backend without options, or not of this group.
             return found
         return None
+
+    def overlaps_itself(self, tensor: torch.Tensor) -> bool:
+        """Report whether elements of a tensor share memory, where PyTorch can decide that."""
+        return bool(self.module._debug_has_internal_overlap(tensor) == 1)
 
     def element(self, dtype: torch.dtype) -> Type:
         """Find the type by which elements are moved when nothing is computed."""
@@ -190,3 +206,26 @@ def pytorch() -> Torch:
     if _found is None:
         _found = Torch()
     return _found
+
+
+def is_known(process_group: Any) -> bool:
+    """Report whether torch.distributed still has a process group, which was not destroyed."""
+    return process_group in pytorch().distributed.distributed_c10d._world.pg_map
+
+
+def communicator_of(process_group: Any, device: int) -> int:
+    """Return the address of a process group's ncclComm_t on a CUDA device.
+
+    It is 0 before the communicator is made, and after it was aborted.
+    """
+    found = pytorch().module
+    backend = process_group._get_backend(found.device("cuda", device))
+    if not hasattr(backend, "_comm_ptr"):
+        raise errors.TorchError(
+            f"{type(backend).__name__} of PyTorch {found.__version__} has no function that returns "
+            "its communicator: attach needs the nccl backend of PyTorch 2.9 or newer"
+        )
+    try:
+        return int(backend._comm_ptr() or 0)
+    except RuntimeError:
+        return 0
