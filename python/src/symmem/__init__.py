@@ -51,9 +51,10 @@ from symmem._api.stop import request_stop, should_stop
 from symmem._api.values import agree, combine, step
 from symmem._c.constants import check_level, formula, path_choice
 from symmem._c.library import where
-from symmem._rank import origin, session
+from symmem._rank import origin
 from symmem._rank.group import Group
 from symmem._rank.scope import Nothing
+from symmem._rank.session import find, session
 from symmem._rank.work import Work
 from symmem._torch.cuda import NO_POOL, live_pools
 from symmem._torch.pytorch import DYNAMO, compiling, loaded, modules, pytorch
@@ -258,7 +259,7 @@ def init(
     asked = origin.merged(given, options or {})
     if (already := session.opened_alike(process_group, asked)) is not None:
         return already
-    world = session.open_rank(process_group, asked)
+    world = session.open(process_group, asked)
     if loaded():
         operators.register()
     if reserve:
@@ -281,12 +282,12 @@ def finalize(*, force: bool = False) -> None:
     Raises:
         InvalidError: tensors are live still.
     """
-    session.close_rank(force)
+    session.close(force)
 
 
 def is_initialized() -> bool:
     """Report whether symmem is open in this process."""
-    return session.is_open()
+    return session.is_open
 
 
 def library_path() -> str:
@@ -300,7 +301,7 @@ def library_path() -> str:
 
 def world() -> Group:
     """Return the group of all ranks."""
-    return session.groups().find()
+    return session.groups.find()
 
 
 def group(
@@ -319,7 +320,7 @@ def group(
             the same ranks, and has memory of its own otherwise.
         name: the name of a group that is given by ranks, where there are several with these ranks.
     """
-    return session.groups().find(which, domain=domain, name=name)
+    return session.groups.find(which, domain=domain, name=name)
 
 
 # ---- Memory ----------------------------------------------------------------------------------
@@ -348,7 +349,7 @@ def use(
     """
     if DYNAMO in modules and compiling():
         return Nothing()
-    found = group if group.__class__ is Group else session.find(group)
+    found = group if group.__class__ is Group else find(group)
     if disabled:
         return found.scopes.disabled
     return found.scopes.threads if all_threads else found.scope
@@ -367,7 +368,7 @@ def reserve(nbytes: int, group: GroupLike = None, *, stream: Any = None) -> None
         group: whose memory; the world's unless given.
         stream: a CUDA stream; the current one unless given.
     """
-    found = session.find(group)
+    found = find(group)
     runtime = found.runtime
     runtime.require()
     runtime.attachments.wait_idle(found.handle)
@@ -390,7 +391,7 @@ def trim(keep: int = 0, group: GroupLike = None) -> None:
         keep: the bytes that stay mapped at least.
         group: whose memory; the world's unless given.
     """
-    found = session.find(group)
+    found = find(group)
     runtime = found.runtime
     if runtime.cuda is not None and found.router is not None:
         runtime.cuda.torch.module.cuda.synchronize()
@@ -421,7 +422,7 @@ def failed() -> bool:
     word changes within 50 ms of what a kernel reports. `check`, `synchronize` or the next call on
     the group raises the fault.
     """
-    runtime = session.current()
+    runtime = session.runtime
     return bool(runtime.library.words[2] != runtime.faults)  # Word.FAULTS
 
 
@@ -434,7 +435,7 @@ def forget_stream(stream: Any) -> None:
     Args:
         stream: a CUDA stream, or its address as a number.
     """
-    runtime = session.current()
+    runtime = session.runtime
     runtime.require()
     if runtime.device is None:
         raise UnsupportedError("the host backend has no streams of others that could be forgotten")
@@ -444,7 +445,7 @@ def forget_stream(stream: Any) -> None:
 
 def set_path(path: PathChoice, group: GroupLike = None) -> None:
     """Set who chooses a group's paths: auto, plain, window or direct. Collective."""
-    session.find(group).set_path(path_choice(path))
+    find(group).set_path(path_choice(path))
 
 
 # ---- PyTorch's own communicators -------------------------------------------------------------
@@ -460,12 +461,12 @@ def attach(process_group: GroupLike = None) -> Group:
     The process group is on the "nccl" backend of PyTorch, and nothing is under way on it on other
     streams. Detach it before it is destroyed.
     """
-    runtime = session.current()
+    runtime = session.runtime
     runtime.require()
     if runtime.device is None:
         raise UnsupportedError("attach is for NCCL communicators; symmem runs on the host backend")
     pg = pytorch().distributed.group.WORLD if process_group is None else process_group
-    found = session.find(pg)
+    found = find(pg)
     runtime.attachments.attach(pg, found.handle, runtime.device)
     return found
 
@@ -473,4 +474,4 @@ def attach(process_group: GroupLike = None) -> Group:
 def detach(process_group: GroupLike = None) -> bool:
     """Undo `attach` on this rank, and report whether there was anything to undo."""
     pg = pytorch().distributed.group.WORLD if process_group is None else process_group
-    return session.current().attachments.detach(pg)
+    return session.runtime.attachments.detach(pg)

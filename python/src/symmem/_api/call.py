@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from symmem import errors
 from symmem._c.sites import warn
-from symmem._rank import session
 from symmem._rank.group import Group
 from symmem._rank.groups import NotAMemberError
 from symmem._rank.runtime import Runtime
+from symmem._rank.session import find
 from symmem._rank.streams import give_back, span_of
 from symmem._rank.work import FinishedWork, HostWork, SideStream, Work, of_torch
 from symmem._torch.pytorch import pytorch
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 def member(group: Any, name: str) -> Group | None:
     """Find the group of a call; None, with a warning, if this rank is not in it."""
     try:
-        return session.find(group)
+        return find(group)
     except NotAMemberError as e:
         # As torch.distributed does: ranks outside may make the call, too.
         warn(UserWarning(f"{name} does nothing: {e}"))

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 from symmem import errors
 from symmem._api.call import Call, checked, member, nothing
 from symmem._c.constants import Path
-from symmem._rank import session
 from symmem._rank.group import Group
+from symmem._rank.session import find, session
 from symmem._rank.work import Work
 from symmem._torch.pytorch import pytorch
 
@@ -36,7 +36,7 @@ def all_reduce(
 
 def all_reduce_out(output: torch.Tensor, tensor: torch.Tensor, op: Any, group: Any) -> None:
     """Combine a tensor over all ranks into another one."""
-    call = Call(session.find(group), False)
+    call = Call(find(group), False)
     source, target = call.read("input", tensor), call.write("output", output)
     _same(tensor, output)
     _sized("output", target, source.numel())
@@ -61,7 +61,7 @@ def all_reduce_rms_norm(
     out: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """Combine rows, add them to a residual and normalize it, in two kernels."""
-    g = session.find(group)
+    g = find(group)
     output = pytorch().module.empty_like(tensor) if out is None else out
     named = {"tensor": tensor, "residual": residual, "weight": weight, "out": output}
     bfloat16 = pytorch().module.bfloat16
@@ -225,7 +225,7 @@ def barrier(
 
 def synchronize() -> None:
     """Wait for the current stream; on the host backend for those of all groups."""
-    world = session.groups().world
+    world = session.groups.world
     runtime = world.runtime
     runtime.require()
     if runtime.device is not None:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 from symmem import errors
 from symmem._api import memory
 from symmem._api.memory import Block
-from symmem._rank import session
 from symmem._rank.runtime import Runtime
+from symmem._rank.session import find, session
 from symmem._torch.pytorch import pytorch
 
 if TYPE_CHECKING:
@@ -37,11 +37,11 @@ def empty(
         device: the rank's own, which it is unless given; any other is refused.
         group: whose memory; that of the innermost scope, else the world's.
     """
-    runtime = session.current()
+    runtime = session.runtime
     lengths = _lengths(shape, size)
     _own(runtime, device)
     scopes = runtime.current.pools or runtime.diverted()
-    found = None if group is None and scopes else session.find(group)
+    found = None if group is None and scopes else find(group)
     return memory.empty(runtime, lengths, dtype, found)
 
 
@@ -95,8 +95,8 @@ def empty_like(tensor: torch.Tensor, *, group: GroupLike = None) -> torch.Tensor
 
 def alloc(nbytes: int, group: GroupLike = None) -> Block:
     """Allocate symmetric bytes on the host backend, without PyTorch."""
-    runtime = session.current()
-    found = None if group is None and runtime.current.pools else session.find(group)
+    runtime = session.runtime
+    found = None if group is None and runtime.current.pools else find(group)
     return memory.allocate(runtime, found, _length(nbytes))
 
 

@@ -8,11 +8,12 @@ their names, which are the same on all ranks.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from symmem import errors
 from symmem._api import collectives, memory
-from symmem._rank import session
+from symmem._rank.session import find, session
 from symmem._rank.work import FinishedWork, Work
 from symmem._torch.pytorch import modules, pytorch
 
@@ -45,13 +46,13 @@ _GRADIENT_SCHEMA = "(Tensor gradient, SymInt[] shape, str operator) -> Tensor"
 
 def _size_of(name: str) -> int:
     """Count the ranks of a group, which need not be open: shapes are asked for while compiling."""
-    return session.groups().count(name)
+    return session.groups.count(name)
 
 
 def _like(tensor: torch.Tensor, rows: int, group: str) -> torch.Tensor:
     """Make a symmetric tensor that differs from another in its first length alone."""
     shape = (rows, *tensor.shape[1:]) if tensor.dim() else ()
-    found = session.find(group)
+    found = find(group)
     return memory.empty(found.runtime, shape, tensor.dtype, found)
 
 
@@ -94,7 +95,7 @@ class Eager:
     @staticmethod
     def all_gather_into_tensor(input: torch.Tensor, group: str) -> torch.Tensor:
         """Gather along the first dimension into a new tensor."""
-        output = _like(input, _rows(input) * session.find(group).size, group)
+        output = _like(input, _rows(input) * find(group).size, group)
         collectives.all_gather_into_tensor(output, input.contiguous(), group)
         return output
 
@@ -108,7 +109,7 @@ class Eager:
     @staticmethod
     def reduce_scatter_tensor(input: torch.Tensor, op: str, group: str) -> torch.Tensor:
         """Combine and scatter along the first dimension into a new tensor."""
-        output = _like(input, _divided(input, session.find(group).size), group)
+        output = _like(input, _divided(input, find(group).size), group)
         collectives.reduce_scatter_tensor(output, input.contiguous(), op, group)
         return output
 
@@ -170,23 +171,18 @@ def _divided(tensor: torch.Tensor, size: int) -> int:
     return int(tensor.shape[0]) // size
 
 
-_library: Any = None
-
-
+@cache
 def register() -> Any:
-    """Define the operators, once, and return torch.ops.symmem."""
-    global _library
+    """Define the operators, once; they exist as long as what this returns."""
     module = pytorch().module
-    if _library is None:
-        made = module.library.Library("symmem", "DEF")
-        for name, schema in {**_SCHEMAS, _NO_GRADIENT: _GRADIENT_SCHEMA}.items():
-            made.define(name + schema)
-            made.impl(name, getattr(Eager, name), "CompositeExplicitAutograd")
-            fake = getattr(Fake, name, _nothing)
-            module.library.register_fake(f"symmem::{name}", fake, lib=made)
-            _refuse_gradients(module, made, name)
-        _library = made
-    return module.ops.symmem
+    made = module.library.Library("symmem", "DEF")
+    for name, schema in {**_SCHEMAS, _NO_GRADIENT: _GRADIENT_SCHEMA}.items():
+        made.define(name + schema)
+        made.impl(name, getattr(Eager, name), "CompositeExplicitAutograd")
+        fake = getattr(Fake, name, _nothing)
+        module.library.register_fake(f"symmem::{name}", fake, lib=made)
+        _refuse_gradients(module, made, name)
+    return made
 
 
 def _refuse_gradients(module: Any, made: Any, name: str) -> None:
@@ -239,7 +235,7 @@ def _name_of(group: Any) -> str:
         return group
     if _is_process_group(group):
         return str(group.group_name)
-    return session.find(group).name
+    return find(group).name
 
 
 def _is_process_group(group: Any) -> bool:
@@ -298,7 +294,7 @@ def broadcast_(
     elif _is_process_group(group) and src is None and group_src is not None:
         root = group_src
     else:
-        root = session.find(group).root(src, group_src)
+        root = find(group).root(src, group_src)
     _operators().broadcast_(tensor, root, _name_of(group))
     return _finished(async_op, tensor)
 

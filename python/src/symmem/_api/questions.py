@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from symmem._c.constants import Operation, check_level
-from symmem._rank import session
 from symmem._rank.group import Group
+from symmem._rank.session import find, session
 from symmem._torch.places import note_blocks
 from symmem._torch.pytorch import pytorch
 from symmem._torch.tensors import has_memory, require_memory
@@ -57,7 +57,7 @@ def explain(
         output: what is written; the input unless given.
         group: as `symmem.group` takes it; the world unless given.
     """
-    found = session.find(group)
+    found = find(group)
     name = operation.upper().removesuffix("_INTO_TENSOR").removesuffix("_TENSOR")
     name = name.removesuffix("_SINGLE")
     try:
@@ -83,7 +83,7 @@ def explain(
 
 def stats() -> dict[str, Any]:
     """Count everything: pools with their bytes and windows, groups with paths, streams."""
-    runtime = session.current()
+    runtime = session.runtime
     runtime.require()
     found = runtime.library.json("symmem_stats")
     if runtime.cuda is not None:
@@ -102,7 +102,7 @@ def check(group: GroupLike = None) -> None:
     Raises:
         DivergenceError: ranks differ, with the first difference and both sides of it.
     """
-    found = session.find(group)
+    found = find(group)
     runtime = found.runtime
     if runtime.cuda is not None:
         note_blocks(runtime.cuda, found.library, found.pool)
@@ -111,14 +111,14 @@ def check(group: GroupLike = None) -> None:
 
 def set_check(level: CheckLevel) -> None:
     """Change how much ranks compare: off, registration or every. Collective over the world."""
-    runtime = session.current()
+    runtime = session.runtime
     runtime.require()
     runtime.library.call("symmem_set_check", check_level(level))
 
 
 def is_symmetric(tensor: torch.Tensor, group: GroupLike = None) -> bool:
     """Report whether a tensor lies in a window of the group. It asks nobody and makes no call."""
-    found = group if group.__class__ is Group else session.find(group)
+    found = group if group.__class__ is Group else find(group)
     table = found.windows
     seen, starts, ends = table.copy
     if table.words[1] != seen:  # Word.WINDOWS

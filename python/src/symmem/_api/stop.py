@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import threading
-from types import FrameType
 from typing import TYPE_CHECKING
 
 from symmem._api.values import combined
@@ -14,8 +13,65 @@ from symmem._c.constants import Value
 if TYPE_CHECKING:
     from symmem._api.terms import GroupLike
 
-_requested = False
-_watched = False
+
+class _Masks(threading.local):
+    """The signals that a thread had blocked when it began to fork."""
+
+    before: set[int | signal.Signals] | None = None
+
+
+class _Stop:
+    """Records whether this process was asked to stop, by a call or by SIGTERM.
+
+    A child of fork, which has no steps, begins anew: SIGTERM ends it.
+    """
+
+    def __init__(self) -> None:
+        self.requested = False
+        self._watching = False
+        self._masks = _Masks()
+
+    def request(self, *_: object) -> None:
+        """Record a request; it is also the handler of SIGTERM."""
+        self.requested = True
+
+    def watch(self) -> None:
+        """Handle SIGTERM, if this is the main thread and nothing else handles it."""
+        if self._watching or threading.current_thread() is not threading.main_thread():
+            return
+        self._watching = True
+        if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+            signal.signal(signal.SIGTERM, self.request)
+
+    def before_fork(self) -> None:
+        """Hold SIGTERM back from a child while it has the handler, which would lose it."""
+        if self._handles():
+            self._masks.before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
+
+    def after_fork(self) -> None:
+        """Undo `before_fork`."""
+        if self._masks.before is not None:
+            signal.pthread_sigmask(signal.SIG_SETMASK, self._masks.before)
+            self._masks.before = None
+
+    def in_child(self) -> None:
+        """Begin anew."""
+        self.requested = self._watching = False
+        if self._handles():
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        self.after_fork()
+
+    def _handles(self) -> bool:
+        return signal.getsignal(signal.SIGTERM) == self.request
+
+
+_stop = _Stop()
+
+os.register_at_fork(
+    before=_stop.before_fork,
+    after_in_parent=_stop.after_fork,
+    after_in_child=_stop.in_child,
+)
 
 
 def should_stop(group: GroupLike = None) -> bool:
@@ -40,8 +96,8 @@ def should_stop(group: GroupLike = None) -> bool:
     Args:
         group: as `symmem.group` takes it; the world unless given.
     """
-    _watch()
-    return combined(Value.ANY, _requested, "should stop", group) != 0
+    _stop.watch()
+    return combined(Value.ANY, _stop.requested, "should stop", group) != 0
 
 
 def request_stop() -> None:
@@ -49,52 +105,4 @@ def request_stop() -> None:
 
     It waits for nothing, and may be called on any thread and in handlers of signals.
     """
-    global _requested
-    _requested = True
-
-
-def _watch() -> None:
-    """Take SIGTERM as a request, where nothing else does."""
-    global _watched
-    if _watched or threading.current_thread() is not threading.main_thread():
-        return
-    _watched = True
-    if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
-        signal.signal(signal.SIGTERM, _on_signal)
-
-
-def _on_signal(_number: int, _frame: FrameType | None) -> None:
-    request_stop()
-
-
-class _Masks(threading.local):
-    """The signals that this thread had blocked when it began to fork."""
-
-    before: set[int | signal.Signals] | None = None
-
-
-_masks = _Masks()
-
-
-def _before_fork() -> None:
-    """Hold SIGTERM back from a child while it has the handler, which would lose it."""
-    if signal.getsignal(signal.SIGTERM) is _on_signal:
-        _masks.before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
-
-
-def _after_fork() -> None:
-    if _masks.before is not None:
-        signal.pthread_sigmask(signal.SIG_SETMASK, _masks.before)
-        _masks.before = None
-
-
-def _in_child() -> None:
-    """Let SIGTERM end a child of fork, which has no steps."""
-    global _requested, _watched
-    _requested = _watched = False
-    if signal.getsignal(signal.SIGTERM) is _on_signal:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    _after_fork()
-
-
-os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_in_child)
+    _stop.request()

@@ -12,6 +12,7 @@ import os
 import re
 import threading
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -293,14 +294,14 @@ def readable(message: str) -> str:
 
 
 _lock = threading.Lock()
-_loaded: Library | None = None
+
+
+@cache
+def _loaded() -> Library:
+    return Library(where())
 
 
 def library() -> Library:
     """Load the library, once."""
-    global _loaded
-    if _loaded is None:
-        with _lock:
-            if _loaded is None:
-                _loaded = Library(where())
-    return _loaded
+    with _lock:
+        return _loaded()

@@ -7,6 +7,7 @@ those with an underscore in front: they may change in any release.
 from __future__ import annotations
 
 import sys
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from symmem import errors
@@ -197,15 +198,10 @@ def _release(version: str) -> tuple[int, int]:
     return int(major), int(digits or 0)
 
 
-_found: Torch | None = None
-
-
+@cache
 def pytorch() -> Torch:
     """Look PyTorch up, once; `TorchError` where there is none or it is too old."""
-    global _found
-    if _found is None:
-        _found = Torch()
-    return _found
+    return Torch()
 
 
 def is_known(process_group: Any) -> bool:
