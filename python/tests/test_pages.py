@@ -38,8 +38,8 @@ def snippets(text: str) -> Iterator[str]:
 def signature(name: str) -> inspect.Signature:
     """Find what a dotted name takes; raise AttributeError where there is none."""
     if name.startswith(OPERATORS):
-        schema = operators._SCHEMAS.get(name.removeprefix(OPERATORS))
-        if schema is None:
+        operator = operators.OPERATORS.get(name.removeprefix(OPERATORS))
+        if operator is None:
             raise AttributeError(f"{name} is no operator")
         kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
         return inspect.Signature(
@@ -49,7 +49,7 @@ def signature(name: str) -> inspect.Signature:
                     kind,
                     default=None if "=" in p else inspect.Parameter.empty,
                 )
-                for p in schema.partition(" ->")[0].strip("()").split(", ")
+                for p in operator.schema.partition(" ->")[0].strip("()").split(", ")
             ]
         )
     found: object = symmem

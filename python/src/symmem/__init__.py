@@ -33,19 +33,18 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 from symmem._api import operators
+from symmem._api.barriers import barrier, synchronize
+from symmem._api.collectives import (
+    all_gather_into_tensor,
+    all_reduce,
+    all_to_all_single,
+    broadcast,
+    reduce_scatter_tensor,
+)
 from symmem._api.make import alloc, empty, empty_like, full, ones, zeros
 from symmem._api.memory import Block
 from symmem._api.messages import irecv, isend, recv, send
-from symmem._api.public import (
-    all_gather_into_tensor,
-    all_reduce,
-    all_reduce_rms_norm,
-    all_to_all_single,
-    barrier,
-    broadcast,
-    reduce_scatter_tensor,
-    synchronize,
-)
+from symmem._api.norms import all_reduce_rms_norm
 from symmem._api.questions import Explanation, check, explain, is_symmetric, set_check, stats
 from symmem._api.stop import request_stop, should_stop
 from symmem._api.values import agree, combine, step

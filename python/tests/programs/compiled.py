@@ -70,6 +70,22 @@ def operators_refuse_to_be_differentiated() -> None:
 
 
 @check
+def one_compilation_serves_all_lengths() -> None:
+    for name, operator in FUNCTIONAL.items():
+        torch._dynamo.reset()
+        run = torch.compile(
+            lambda x, operator=operator: operator(x + 1),
+            backend="aot_eager",
+            dynamic=True,
+            fullgraph=True,
+        )
+        with torch._dynamo.config.patch(error_on_recompile=True):
+            for rows in (2 * SIZE, 3 * SIZE, 4 * SIZE):
+                x = torch.full((rows, 3), float(RANK))
+                assert run(x).eq(operator(x + 1)).all(), (name, rows)
+
+
+@check
 def in_place_operators_are_not_seen_by_autograd() -> None:
     def layer(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
         y = x @ w

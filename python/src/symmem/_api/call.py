@@ -30,9 +30,9 @@ def member(group: Any, name: str) -> Group | None:
         return None
 
 
-def nothing() -> Work:
-    """Make the work of an asynchronous call that did nothing."""
-    return FinishedWork([])
+def outside(async_op: bool) -> Work | None:
+    """Return what a call returns on a rank that is not in the group."""
+    return FinishedWork([]) if async_op else None
 
 
 def checked(group: Group, name: str, tensor: torch.Tensor) -> bool:

@@ -1,32 +1,68 @@
-"""Collectives on tensors, with the arguments of `torch.distributed`."""
+"""Collectives on tensors, with the arguments of `torch.distributed`.
+
+Each function runs its collective at once, except where torch.compile traces the caller: there it
+calls the operator of the same name. Autograd does not see collectives, as it does not see those of
+torch.distributed.
+"""
 
 from __future__ import annotations
 
 import ctypes as c
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 from symmem import errors
-from symmem._api.call import Call, checked, member, nothing
+from symmem._api import compiled
+from symmem._api.call import Call, member, outside
 from symmem._c.constants import Path
-from symmem._rank.group import Group
-from symmem._rank.session import find, session
+from symmem._rank.session import find
 from symmem._rank.work import Work
-from symmem._torch.pytorch import pytorch
+from symmem._torch.pytorch import compiling, pytorch
 
 if TYPE_CHECKING:
     import torch
 
+    from symmem._api.terms import GroupLike, OpLike
+
 _AUTO = int(Path.DEFAULT)
 
 
+@overload
 def all_reduce(
-    tensor: torch.Tensor, op: Any = None, group: Any = None, async_op: bool = False
+    tensor: torch.Tensor, op: OpLike = ..., group: GroupLike = ..., async_op: Literal[False] = ...
+) -> None: ...
+
+
+@overload
+def all_reduce(
+    tensor: torch.Tensor, op: OpLike = ..., group: GroupLike = ..., async_op: Literal[True] = ...
+) -> Work: ...
+
+
+@overload
+def all_reduce(
+    tensor: torch.Tensor, op: OpLike = ..., group: GroupLike = ..., async_op: bool = ...
+) -> Work | None: ...
+
+
+def all_reduce(
+    tensor: torch.Tensor, op: OpLike = None, group: GroupLike = None, async_op: bool = False
 ) -> Work | None:
-    """Combine a tensor over all ranks, in place."""
-    g = member(group, "all_reduce")
-    if g is None:
-        return nothing() if async_op else None
+    """Combine a tensor over all ranks, in place: `torch.distributed.all_reduce`.
+
+    Args:
+        tensor: on the rank's device; symmetric or not, which affects its speed alone. One whose
+            elements do not lie side by side is copied before and after.
+        op: a ReduceOp of torch.distributed, or its name; the sum unless given.
+        group: as `symmem.group` takes it; the world unless given. A rank that is not in it is
+            warned and does nothing.
+        async_op: return at once, with a Work to wait for; in compiled code one that is done.
+    """
+    if compiling():
+        compiled.operators().all_reduce_(tensor, compiled.op_name(op), compiled.group_name(group))
+        return compiled.finished(async_op, tensor)
+    if (g := member(group, "all_reduce")) is None:
+        return outside(async_op)
     call = Call(g, async_op)
     flat = call.write("tensor", tensor, reads=True)
     kind, reduction = pytorch().reduction(tensor.dtype, op)
@@ -34,212 +70,273 @@ def all_reduce(
     return call.run("symmem_all_reduce", flat.numel(), kind, reduction, _AUTO, address, address)
 
 
-def all_reduce_out(output: torch.Tensor, tensor: torch.Tensor, op: Any, group: Any) -> None:
+def all_reduce_into(output: torch.Tensor, tensor: torch.Tensor, op: Any, group: Any) -> None:
     """Combine a tensor over all ranks into another one."""
     call = Call(find(group), False)
     source, target = call.read("input", tensor), call.write("output", output)
     _same(tensor, output)
     _sized("output", target, source.numel())
     kind, reduction = pytorch().reduction(tensor.dtype, op)
-    call.run(
-        "symmem_all_reduce",
-        source.numel(),
-        kind,
-        reduction,
-        _AUTO,
-        source.data_ptr(),
-        target.data_ptr(),
-    )
+    places = source.data_ptr(), target.data_ptr()
+    call.run("symmem_all_reduce", source.numel(), kind, reduction, _AUTO, *places)
 
 
-def all_reduce_rms_norm(
-    tensor: torch.Tensor,
-    residual: torch.Tensor,
-    weight: torch.Tensor,
-    eps: float,
-    group: Any = None,
-    out: torch.Tensor | None = None,
-) -> torch.Tensor:
-    """Combine rows, add them to a residual and normalize it, in two kernels."""
-    g = find(group)
-    output = pytorch().module.empty_like(tensor) if out is None else out
-    named = {"tensor": tensor, "residual": residual, "weight": weight, "out": output}
-    bfloat16 = pytorch().module.bfloat16
-    call = Call(g, False)
-    for name, each in named.items():
-        if not checked(g, name, each):
-            raise errors.InvalidError(f"{name} is not contiguous: pass {name}.contiguous()")
-        call.read(name, each)
-        if each.dtype is not bfloat16:
-            raise errors.InvalidError(f"{name} is of {each.dtype}: only bfloat16 can be normalized")
-    hidden = weight.numel()
-    if tensor.dim() == 0 or tensor.shape[-1] != hidden or weight.dim() != 1:
-        raise errors.InvalidError(
-            f"weight is {tuple(weight.shape)}, which are no rows of {tuple(tensor.shape)}"
-        )
-    for name in ("residual", "out"):
-        if named[name].shape != tensor.shape:
-            raise errors.InvalidError(
-                f"{name} is {tuple(named[name].shape)}, tensor is {tuple(tensor.shape)}"
-            )
-    call.run(
-        "symmem_all_reduce_rms_norm",
-        tensor.numel() // max(hidden, 1),
-        hidden,
-        eps,
-        tensor.data_ptr(),
-        residual.data_ptr(),
-        weight.data_ptr(),
-        output.data_ptr(),
-    )
-    return output
+@overload
+def all_gather_into_tensor(
+    output_tensor: torch.Tensor,
+    input_tensor: torch.Tensor,
+    group: GroupLike = ...,
+    async_op: Literal[False] = ...,
+) -> None: ...
+
+
+@overload
+def all_gather_into_tensor(
+    output_tensor: torch.Tensor,
+    input_tensor: torch.Tensor,
+    group: GroupLike = ...,
+    async_op: Literal[True] = ...,
+) -> Work: ...
+
+
+@overload
+def all_gather_into_tensor(
+    output_tensor: torch.Tensor,
+    input_tensor: torch.Tensor,
+    group: GroupLike = ...,
+    async_op: bool = ...,
+) -> Work | None: ...
 
 
 def all_gather_into_tensor(
-    output: torch.Tensor, tensor: torch.Tensor, group: Any = None, async_op: bool = False
+    output_tensor: torch.Tensor,
+    input_tensor: torch.Tensor,
+    group: GroupLike = None,
+    async_op: bool = False,
 ) -> Work | None:
-    """Gather a tensor of each rank into one."""
-    g = member(group, "all_gather_into_tensor")
-    if g is None:
-        return nothing() if async_op else None
+    """Gather a tensor of each rank: `torch.distributed.all_gather_into_tensor`."""
+    if compiling():
+        name = compiled.group_name(group)
+        compiled.operators().all_gather_into_tensor_(output_tensor, input_tensor, name)
+        return compiled.finished(async_op, output_tensor)
+    if (g := member(group, "all_gather_into_tensor")) is None:
+        return outside(async_op)
     call = Call(g, async_op)
-    source, target = call.read("input", tensor), call.write("output", output)
-    _same(tensor, output)
-    count = source.numel()
-    if target.numel() != count * g.size:
+    source, target = call.read("input", input_tensor), call.write("output", output_tensor)
+    _same(input_tensor, output_tensor)
+    count, size = source.numel(), g.size
+    if target.numel() != count * size:
         raise errors.InvalidError(
-            f"output has {target.numel()} elements, {count * g.size} are needed: {g.size} parts of "
+            f"output has {target.numel()} elements, {count * size} are needed: {size} parts of "
             f"{count}, as long as this rank's; parts of different lengths are gathered by "
             "symmem.all_to_all_single with split sizes"
         )
-    return call.run(
-        "symmem_all_gather",
-        count,
-        pytorch().element(source.dtype),
-        _AUTO,
-        source.data_ptr(),
-        target.data_ptr(),
-    )
+    kind = pytorch().element(source.dtype)
+    return call.run("symmem_all_gather", count, kind, _AUTO, source.data_ptr(), target.data_ptr())
+
+
+@overload
+def reduce_scatter_tensor(
+    output: torch.Tensor,
+    input: torch.Tensor,
+    op: OpLike = ...,
+    group: GroupLike = ...,
+    async_op: Literal[False] = ...,
+) -> None: ...
+
+
+@overload
+def reduce_scatter_tensor(
+    output: torch.Tensor,
+    input: torch.Tensor,
+    op: OpLike = ...,
+    group: GroupLike = ...,
+    async_op: Literal[True] = ...,
+) -> Work: ...
+
+
+@overload
+def reduce_scatter_tensor(
+    output: torch.Tensor,
+    input: torch.Tensor,
+    op: OpLike = ...,
+    group: GroupLike = ...,
+    async_op: bool = ...,
+) -> Work | None: ...
 
 
 def reduce_scatter_tensor(
     output: torch.Tensor,
-    tensor: torch.Tensor,
-    op: Any = None,
-    group: Any = None,
+    input: torch.Tensor,
+    op: OpLike = None,
+    group: GroupLike = None,
     async_op: bool = False,
 ) -> Work | None:
-    """Combine a tensor over all ranks and keep this rank's part."""
-    g = member(group, "reduce_scatter_tensor")
-    if g is None:
-        return nothing() if async_op else None
+    """Combine and keep this rank's part: `torch.distributed.reduce_scatter_tensor`."""
+    if compiling():
+        names = compiled.op_name(op), compiled.group_name(group)
+        compiled.operators().reduce_scatter_tensor_(output, input, *names)
+        return compiled.finished(async_op, output)
+    if (g := member(group, "reduce_scatter_tensor")) is None:
+        return outside(async_op)
     call = Call(g, async_op)
-    source, target = call.read("input", tensor), call.write("output", output)
-    _same(tensor, output)
+    source, target = call.read("input", input), call.write("output", output)
+    _same(input, output)
     count = target.numel()
     _sized("input", source, count * g.size)
-    kind, reduction = pytorch().reduction(tensor.dtype, op)
-    return call.run(
-        "symmem_reduce_scatter",
-        count,
-        kind,
-        reduction,
-        _AUTO,
-        source.data_ptr(),
-        target.data_ptr(),
-    )
+    kind, reduction = pytorch().reduction(input.dtype, op)
+    places = source.data_ptr(), target.data_ptr()
+    return call.run("symmem_reduce_scatter", count, kind, reduction, _AUTO, *places)
+
+
+@overload
+def broadcast(
+    tensor: torch.Tensor,
+    src: int | None = ...,
+    group: GroupLike = ...,
+    async_op: Literal[False] = ...,
+    group_src: int | None = ...,
+) -> None: ...
+
+
+@overload
+def broadcast(
+    tensor: torch.Tensor,
+    src: int | None = ...,
+    group: GroupLike = ...,
+    async_op: Literal[True] = ...,
+    group_src: int | None = ...,
+) -> Work: ...
+
+
+@overload
+def broadcast(
+    tensor: torch.Tensor,
+    src: int | None = ...,
+    group: GroupLike = ...,
+    async_op: bool = ...,
+    group_src: int | None = ...,
+) -> Work | None: ...
 
 
 def broadcast(
     tensor: torch.Tensor,
     src: int | None = None,
-    group: Any = None,
+    group: GroupLike = None,
     async_op: bool = False,
     group_src: int | None = None,
 ) -> Work | None:
-    """Copy a tensor of one rank to all."""
-    g = member(group, "broadcast")
-    if g is None:
-        return nothing() if async_op else None
+    """Copy one rank's tensor to all: `torch.distributed.broadcast`.
+
+    Args:
+        tensor: read on the root, written on the other ranks.
+        src: the root, by its number in torch.distributed.
+        group: as `symmem.group` takes it; the world unless given.
+        async_op: return at once, with a Work to wait for.
+        group_src: the root, by its number in the group; instead of src.
+    """
+    if compiling():
+        root = compiled.root_in(group, src, group_src)
+        compiled.operators().broadcast_(tensor, root, compiled.group_name(group))
+        return compiled.finished(async_op, tensor)
+    if (g := member(group, "broadcast")) is None:
+        return outside(async_op)
     root = g.root(src, group_src)
     call = Call(g, async_op)
     flat = call.write("tensor", tensor, reads=True)
-    address = flat.data_ptr()
-    return call.run(
-        "symmem_broadcast",
-        flat.numel(),
-        pytorch().element(flat.dtype),
-        root,
-        _AUTO,
-        address,
-        address,
-    )
+    kind, address = pytorch().element(flat.dtype), flat.data_ptr()
+    return call.run("symmem_broadcast", flat.numel(), kind, root, _AUTO, address, address)
+
+
+@overload
+def all_to_all_single(
+    output: torch.Tensor,
+    input: torch.Tensor,
+    output_split_sizes: Sequence[int] | None = ...,
+    input_split_sizes: Sequence[int] | None = ...,
+    group: GroupLike = ...,
+    async_op: Literal[False] = ...,
+    *,
+    equal_splits: bool = ...,
+) -> None: ...
+
+
+@overload
+def all_to_all_single(
+    output: torch.Tensor,
+    input: torch.Tensor,
+    output_split_sizes: Sequence[int] | None = ...,
+    input_split_sizes: Sequence[int] | None = ...,
+    group: GroupLike = ...,
+    async_op: Literal[True] = ...,
+    *,
+    equal_splits: bool = ...,
+) -> Work: ...
+
+
+@overload
+def all_to_all_single(
+    output: torch.Tensor,
+    input: torch.Tensor,
+    output_split_sizes: Sequence[int] | None = ...,
+    input_split_sizes: Sequence[int] | None = ...,
+    group: GroupLike = ...,
+    async_op: bool = ...,
+    *,
+    equal_splits: bool = ...,
+) -> Work | None: ...
 
 
 def all_to_all_single(
     output: torch.Tensor,
-    tensor: torch.Tensor,
+    input: torch.Tensor,
     output_split_sizes: Sequence[int] | None = None,
     input_split_sizes: Sequence[int] | None = None,
-    group: Any = None,
+    group: GroupLike = None,
     async_op: bool = False,
+    *,
     equal_splits: bool = False,
 ) -> Work | None:
-    """Send a part of a tensor to each rank, and gather the parts of all."""
-    g = member(group, "all_to_all_single")
-    if g is None:
-        return nothing() if async_op else None
+    """Send a part to each rank and gather the parts: `torch.distributed.all_to_all_single`.
+
+    Parts may have any length, also none, and splits may be given on some ranks and not on others,
+    as long as each rank sends what the receiver expects. Otherwise no tensor is written, and the
+    ranks get a `DivergenceError` that names the pair.
+
+    Args:
+        output: the parts of all ranks, in their order.
+        input: the parts for all ranks, in their order.
+        output_split_sizes: how many rows each rank sends; the same number unless given.
+        input_split_sizes: how many rows go to each rank; the same number unless given.
+        group: as `symmem.group` takes it; the world unless given.
+        async_op: return at once, with a Work to wait for; in compiled code one that is done.
+        equal_splits: all ranks pass this, and no split sizes. On GPUs the exchange is faster then.
+    """
+    splits = output_split_sizes, input_split_sizes
+    if compiling():
+        name = compiled.group_name(group)
+        compiled.operators().all_to_all_single_(output, input, *splits, name, equal_splits)
+        return compiled.finished(async_op, output)
+    if (g := member(group, "all_to_all_single")) is None:
+        return outside(async_op)
     call = Call(g, async_op)
-    source, target = call.read("input", tensor), call.write("output", output)
-    _same(tensor, output)
-    sends = _counts(g, source, input_split_sizes)
-    receives = _counts(g, target, output_split_sizes)
-    if sends[g.rank] != receives[g.rank]:
+    source, target = call.read("input", input), call.write("output", output)
+    _same(input, output)
+    size, rank = g.size, g.rank
+    receives, sends = _counts(size, target, splits[0]), _counts(size, source, splits[1])
+    if sends[rank] != receives[rank]:
         raise errors.InvalidError(
-            f"this rank sends itself {sends[g.rank]} elements, expects {receives[g.rank]}"
+            f"this rank sends itself {sends[rank]} elements, expects {receives[rank]}"
         )
     kind = pytorch().element(source.dtype)
     places = source.data_ptr(), target.data_ptr()
     if equal_splits:
         if output_split_sizes or input_split_sizes:
             raise errors.InvalidError("equal_splits is for calls without split sizes on any rank")
-        return call.run("symmem_all_to_all", sends[g.rank], kind, _AUTO, *places)
+        return call.run("symmem_all_to_all", sends[rank], kind, _AUTO, *places)
     # No rank knows whether others were given splits.
     lists = (_numbers(sends), None, _numbers(receives), None)
-    return call.run("symmem_all_to_all_v", g.size, *lists, kind, *places)
-
-
-def barrier(
-    group: Any = None, async_op: bool = False, device_ids: Sequence[int] | None = None
-) -> Work | None:
-    """Wait on the current stream until all ranks have come; on the host backend, here."""
-    g = member(group, "barrier")
-    if g is None:
-        return nothing() if async_op else None
-    device = g.runtime.device
-    if device_ids is not None and list(device_ids) != [device]:
-        ours = "the host" if device is None else f"device {device}"
-        raise errors.InvalidError(f"device_ids {device_ids!r}: symmem was opened on {ours}")
-    return Call(g, async_op).run("symmem_barrier")
-
-
-def synchronize() -> None:
-    """Wait for the current stream; on the host backend for those of all groups."""
-    world = session.groups.world
-    runtime = world.runtime
-    runtime.require()
-    if runtime.device is not None:
-        runtime.library.call("symmem_stream_synchronize", runtime.stream())
-        return
-    failed = None
-    # Calls without async_op have waited.
-    for stream in {world.lanes.main, *runtime.streams.busy}:
-        try:
-            runtime.streams.synchronize(stream)
-        except errors.SymmemError as e:
-            failed = failed or e
-    if failed is not None:
-        raise failed
+    return call.run("symmem_all_to_all_v", size, *lists, kind, *places)
 
 
 def _same(source: torch.Tensor, target: torch.Tensor) -> None:
@@ -252,17 +349,15 @@ def _sized(name: str, tensor: torch.Tensor, want: int) -> None:
         raise errors.InvalidError(f"{name} has {tensor.numel()} elements, {want} are needed")
 
 
-def _counts(group: Group, tensor: torch.Tensor, splits: Sequence[int] | None) -> list[int]:
+def _counts(size: int, tensor: torch.Tensor, splits: Sequence[int] | None) -> list[int]:
     """Turn the parts of a tensor, which are counted in rows, into numbers of elements."""
     if not splits:
-        if tensor.numel() % group.size:
-            raise errors.InvalidError(
-                f"{tensor.numel()} elements cannot be split for {group.size} ranks"
-            )
-        return [tensor.numel() // group.size] * group.size
+        if tensor.numel() % size:
+            raise errors.InvalidError(f"{tensor.numel()} elements cannot be split for {size} ranks")
+        return [tensor.numel() // size] * size
     rows = tensor.shape[0] if tensor.dim() else 0
-    if len(splits) != group.size or sum(splits) != rows or min(splits) < 0:
-        raise errors.InvalidError(f"{splits} does not split {rows} rows for {group.size} ranks")
+    if len(splits) != size or sum(splits) != rows or min(splits) < 0:
+        raise errors.InvalidError(f"{splits} does not split {rows} rows for {size} ranks")
     row = tensor.numel() // max(rows, 1)
     return [int(n) * row for n in splits]
 

@@ -10,10 +10,10 @@ import ctypes as c
 from typing import TYPE_CHECKING
 
 from symmem import errors
-from symmem._api.call import Call, checked, member, nothing
+from symmem._api.call import Call, checked, member
 from symmem._c.constants import ANY_SOURCE
 from symmem._rank.group import Group
-from symmem._rank.work import Work
+from symmem._rank.work import FinishedWork, Work
 from symmem._torch.pytorch import pytorch
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ def isend(
     """Send a tensor without waiting: `torch.distributed.isend`. Arguments are those of `send`."""
     found = member(group, "isend")
     if found is None:
-        return nothing()
+        return FinishedWork([])
     work = _send(found, tensor, found.root(dst, group_dst), tag, True)
     assert work is not None
     return work
@@ -105,7 +105,7 @@ def irecv(
     """
     found = member(group, "irecv")
     if found is None:
-        return nothing()
+        return FinishedWork([])
     if not checked(found, "tensor", tensor):
         raise errors.InvalidError("tensor is not contiguous: irecv cannot write it; recv can")
     call = Call(found, True, "receives")
