@@ -90,7 +90,7 @@ var advices = []advice{
 		kind:  "argument of symmem.init in Python",
 		named: regexp.MustCompile(`\bsymmem\.init\((\w+)=`),
 		exists: func(t *testing.T, _ []*file) []string {
-			_, list, _ := strings.Cut(read(t, "python/src/symmem/__init__.py"), "\ndef init(")
+			_, list, _ := strings.Cut(read(t, "python/src/symmem/_api/opening.py"), "\ndef init(")
 			list, _, _ = strings.Cut(list, ")")
 			var names []string
 			for _, m := range regexp.MustCompile(`\n    (\w+):`).FindAllStringSubmatch(list, -1) {

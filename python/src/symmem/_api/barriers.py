@@ -1,9 +1,9 @@
-"""Waiting for ranks, and for what a stream has been given."""
+"""Waiting for ranks and for streams."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Literal, overload
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 from symmem import errors
 from symmem._api.call import Call, member, outside
@@ -75,3 +75,22 @@ def synchronize() -> None:
             failed = failed or e
     if failed is not None:
         raise failed
+
+
+def forget_stream(stream: Any) -> None:
+    """Let go of a CUDA stream that is about to be destroyed, when its work is done.
+
+    symmem keeps what it knows of each stream that it was used on until symmem is closed. Streams of
+    PyTorch's own come from a few that live as long as the process, and need not be forgotten.
+
+    Args:
+        stream: a CUDA stream, or its address as a number.
+    """
+    runtime = session.runtime
+    runtime.require()
+    if runtime.device is None:
+        raise errors.UnsupportedError(
+            "the host backend has no streams of others that could be forgotten"
+        )
+    number = int(getattr(stream, "cuda_stream", stream))
+    runtime.library.call("symmem_stream_forget", number)

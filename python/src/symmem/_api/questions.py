@@ -1,4 +1,4 @@
-"""What a program may ask: which path a call takes, what is counted, whether ranks are alike."""
+"""Queries and settings: paths of calls, statistics, comparisons of ranks, faults."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from bisect import bisect_right
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from symmem._c.constants import Operation, check_level
+from symmem._c.constants import Operation, check_level, path_choice
 from symmem._rank.group import Group
 from symmem._rank.session import find, session
 from symmem._torch.places import note_blocks
@@ -17,7 +17,7 @@ from symmem.errors import InvalidError
 if TYPE_CHECKING:
     import torch
 
-    from symmem._api.terms import CheckLevel, GroupLike
+    from symmem._api.terms import CheckLevel, GroupLike, PathChoice
 
 
 @dataclass(frozen=True)
@@ -133,3 +133,19 @@ def is_symmetric(tensor: torch.Tensor, group: GroupLike = None) -> bool:
     # What PyTorch's allocator hands out never crosses the end of a window, so the bytes of a tensor
     # with gaps between its elements may be counted without the gaps.
     return i > 0 and address + tensor.nbytes <= ends[i - 1]
+
+
+def failed() -> bool:
+    """Report whether a group of this rank has failed since `init`: its last results are none.
+
+    It reads a word and calls nothing, so a loop that replays graphs can ask in every round. The
+    word changes within 50 ms of what a kernel reports. `check`, `synchronize` or the next call on
+    the group raises the fault.
+    """
+    runtime = session.runtime
+    return bool(runtime.library.words[2] != runtime.faults)  # Word.FAULTS
+
+
+def set_path(path: PathChoice, group: GroupLike = None) -> None:
+    """Set who chooses a group's paths: auto, plain, window or direct. Collective."""
+    find(group).set_path(path_choice(path))

@@ -1,0 +1,101 @@
+"""Sections of code whose tensors are symmetric, and the memory behind them."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any
+
+from symmem._rank.group import Group
+from symmem._rank.scope import Nothing
+from symmem._rank.session import find
+from symmem._torch.cuda import NO_POOL, live_pools
+from symmem._torch.pytorch import DYNAMO, compiling, modules
+
+if TYPE_CHECKING:
+    from symmem._api.terms import GroupLike
+
+
+def use(
+    group: GroupLike = None, disabled: bool = False, *, all_threads: bool = False
+) -> AbstractContextManager[Group | None]:
+    """Open a scope: tensors that are made inside are symmetric among the ranks of the group.
+
+    All ranks of the group's domain make the same tensors inside, in the same order. The end of the
+    scope registers memory that is new; that is collective over the group, rare, and costs nothing
+    when nothing is new. A scope that is left by an exception registers nothing.
+
+    Scopes nest, of one group or several; the innermost counts. In the capture of a CUDA graph
+    tensors come from memory that belongs to the graph. On GPUs every tensor that PyTorch allocates
+    on this thread is meant; on the host backend those of `symmem.empty`, since PyTorch lets nobody
+    divert tensors of the processor.
+
+    Args:
+        group: as `symmem.group` takes it; the world unless given.
+        disabled: make ordinary tensors, even inside another scope. For code whose ranks have
+            tensors of different shapes on some calls.
+        all_threads: also for tensors that other threads make meanwhile, as `backward()` does. No
+            thread but one allocates at a time then, or the order differs between ranks.
+    """
+    if DYNAMO in modules and compiling():
+        return Nothing()
+    found = group if group.__class__ is Group else find(group)
+    if disabled:
+        return found.scopes.disabled
+    return found.scopes.threads if all_threads else found.scope
+
+
+def reserve(nbytes: int, group: GroupLike = None, *, stream: Any = None) -> None:
+    """Make and register memory, so that so many more bytes need no growth. Collective.
+
+    Memory belongs to a stream, as PyTorch's does, so this is for tensors that are made on that
+    stream. What a CUDA graph needs is reserved before its capture, on the stream of the capture,
+    because nothing can be registered meanwhile. Graphs with private pools of their own need memory
+    for each. PyTorch asks for 2 MiB for tensors up to 1 MiB, 20 MiB for those up to 10 MiB.
+
+    Args:
+        nbytes: how many more bytes.
+        group: whose memory; the world's unless given.
+        stream: a CUDA stream; the current one unless given.
+    """
+    found = find(group)
+    runtime = found.runtime
+    runtime.require()
+    runtime.attachments.wait_idle(found.handle)
+    number = runtime.stream() if stream is None else int(stream.cuda_stream)
+    previous = runtime.set_site() if runtime.callsites else None
+    try:
+        found.reserve(nbytes, number)
+    finally:
+        if previous is not None:
+            runtime.library.raw.symmem_set_site(previous)
+
+
+def trim(keep: int = 0, group: GroupLike = None) -> None:
+    """Give memory without tensors back to the device. Collective over the group's domain.
+
+    It waits for the device, and PyTorch's cache of the group's memory is emptied. What CUDA graphs
+    use of it goes with the graphs.
+
+    Args:
+        keep: the bytes that stay mapped at least.
+        group: whose memory; the world's unless given.
+    """
+    found = find(group)
+    runtime = found.runtime
+    if runtime.cuda is not None and found.router is not None:
+        runtime.cuda.torch.module.cuda.synchronize()
+        alive = live_pools(runtime.cuda.torch)
+        # Whether a graph without a private pool lives cannot be seen, so it is taken to.
+        found.router.forget(lambda key: key in alive or key[0] == NO_POOL)
+        found.router.reset()
+        runtime.cuda.torch.module.cuda.empty_cache()
+    runtime.attachments.wait_idle(found.handle)
+    if runtime.cuda is None:
+        found.library.call("symmem_trim", found.pool, keep)
+        return
+    # PyTorch has waited for the device, so no stream is asked about: one may be destroyed.
+    found.library.call("symmem_streams_idle", 1)
+    try:
+        found.library.call("symmem_trim", found.pool, keep)
+    finally:
+        found.library.call("symmem_streams_idle", 0)
