@@ -1,8 +1,8 @@
 """Symmetric GPU memory for collectives, for programs that use PyTorch.
 
-Tensors that are made in a scope lie at the same place on every rank, in memory that is registered
-with NCCL, so collectives on them read and write peers directly; and ranks that differ get an error
-that says where, instead of wrong sums or a hang.
+Tensors made in a scope lie at the same place on every rank, in memory that is registered with NCCL,
+so collectives on them read and write the memory of peers directly. If ranks differ, all of them get
+an error that names the first difference, instead of wrong sums or a hang.
 
     import symmem
 
@@ -15,14 +15,14 @@ that says where, instead of wrong sums or a hang.
 The guides are in `docs` next to the sources. `import symmem` imports neither torch nor the library.
 """
 
-# The packages, from below to above: each imports those alone that stand before it here, also for
+# The packages, from below to above: each imports only those above it in this list, also for
 # types and inside functions.
 #
-#   errors: what symmem raises
+#   errors: exceptions and warnings
 #   _c: the C library
 #   _torch: PyTorch and its CUDA allocator
 #   _rank: this process as a rank, with its groups
-#   _api: what programs call
+#   _api: the functions that programs call
 #   _version: the version
 #   __init__: the names that are public
 #   verify: a program

@@ -1,7 +1,7 @@
-"""What symmem raises.
+"""The exceptions and warnings of symmem.
 
-Every error is a `SymmemError`; many are an error of Python's own, too, so that code which knows
-nothing of symmem does right by them. `code` is the number that the C library gave.
+Every error is a `SymmemError`. Many are also an exception of Python, so that code which does not
+know symmem can handle them. `code` is the number that the C library gave.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from typing import Any, NamedTuple
 
 
 class SymmemError(RuntimeError):
-    """The base of everything that symmem raises.
+    """The base class of all errors.
 
     Attributes:
-        code: the status of the C library, 0 where the error is of the Python package itself.
-        data: what the library knows beyond the message, such as both sides of a divergence.
+        code: the status of the C library, 0 for errors of the Python package.
+        data: details beyond the message, such as both sides of a divergence.
     """
 
     code: int = 0
@@ -27,7 +27,7 @@ class SymmemError(RuntimeError):
 
 
 class InvalidError(SymmemError, ValueError):
-    """An argument that no state would make right."""
+    """An argument that is wrong in every state."""
 
 
 class UnsupportedError(SymmemError, NotImplementedError):
@@ -43,16 +43,16 @@ class OutOfMemoryError(SymmemError, MemoryError):
 
 
 class Side(NamedTuple):
-    """What some ranks have where others have something else.
+    """One side of a divergence: the ranks that have the same event.
 
     Attributes:
         ranks: their numbers in the world.
         event: what they did.
-        site: the line of Python that did it, "file:line", without lines of PyTorch; for
-            `symmem.agree` and its like always, else empty without SYMMEM_CALLSITES=1. With a larger
-            number its callers stand in front of it, joined by " > ".
-        before: for `symmem.agree` and its like, the last ten values before, the latest first, each
-            in words with its line.
+        site: the line of Python that did it, "file:line", without lines of PyTorch; always set
+            for `symmem.agree`, `combine` and `step`, otherwise empty without SYMMEM_CALLSITES=1.
+            With a larger number it begins with the callers, joined by " > ".
+        before: for `symmem.agree`, `combine` and `step` the last ten values, the latest first, each
+            with its line.
     """
 
     ranks: tuple[int, ...]
@@ -62,19 +62,19 @@ class Side(NamedTuple):
 
 
 class DivergenceError(SymmemError):
-    """Ranks that should be alike are not.
+    """Ranks did different things where they must do the same.
 
     `MismatchError`, `DeadlockError` and `MessageError` are kinds of it.
 
     Every rank of the group gets the same error, before any wrong sum. It is final for the group,
-    but where values differ that `symmem.agree` or its like compares. The message names the first
-    event at which they differ, with what each rank has there, and the lines of Python that made
-    it when SYMMEM_CALLSITES=1.
+    except for values and steps that `symmem.agree` and `symmem.step` compare. The message names the
+    first event at which they differ, with what each rank has there, and with SYMMEM_CALLSITES=1
+    the lines of Python.
     """
 
     @property
     def sides(self) -> list[Side]:
-        """What each side has at the first difference."""
+        """The sides at the first difference."""
         found = self.data.get("divergence", {}).get("variants") or []
         return [
             Side(tuple(v["ranks"]), v["event"], v.get("site") or "", tuple(v.get("before") or ()))
@@ -95,7 +95,7 @@ class MismatchError(DivergenceError):
 
 
 class DeadlockError(DivergenceError):
-    """Ranks wait for each other in different places, or have left the group: none can go on."""
+    """Ranks wait for each other in different places, or have left the group."""
 
     @property
     def elsewhere(self) -> dict[int, str]:
@@ -186,7 +186,7 @@ class AbortedError(SymmemError):
 
 
 class InterruptedError(SymmemError, builtins.InterruptedError):
-    """A wait was ended from outside. Where a handler of a signal did it, its exception comes."""
+    """A wait was interrupted. If a handler of a signal did it, its exception is raised instead."""
 
 
 class ForkedError(SymmemError):
@@ -206,17 +206,17 @@ class LibraryError(SymmemError, ImportError):
 
 
 class TorchError(SymmemError, ImportError):
-    """What was asked for needs PyTorch, or a newer one."""
+    """A function needs PyTorch, or a newer version of it."""
 
 
 class LateWarning(UserWarning):
-    """Ranks that live keep this one waiting, which goes on waiting.
+    """This rank has waited long for ranks that are alive, and continues to wait.
 
     The first comes after half a minute and further ones once a minute, while Python waits in a call
     of symmem's. If the ranks do not come within the timeout, `TimeoutError` is raised.
 
     Attributes:
-        data: what the library knows: "group", "doing", "waited_ms", "ranks" and "activity".
+        data: details: "group", "doing", "waited_ms", "ranks" and "activity".
     """
 
     def __init__(self, message: str, *, data: dict[str, Any] | None = None):
@@ -230,7 +230,7 @@ class LateWarning(UserWarning):
 
     @property
     def waited(self) -> float:
-        """How many seconds this rank has waited by then."""
+        """How many seconds this rank has waited."""
         return float(self.data.get("waited_ms") or 0) / 1000
 
 
@@ -238,6 +238,6 @@ class GrowthInCaptureWarning(UserWarning):
     """Memory had to grow while a CUDA graph was captured, so it is not in windows yet.
 
     The collectives that were captured over it take the path that ordinary tensors of their size
-    take (direct or plain), on every rank alike, and none that needs windows. Reserve more memory
-    before the capture.
+    take (direct or plain) on every rank, and none that needs windows. Reserve more memory before
+    the capture.
     """

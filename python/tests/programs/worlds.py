@@ -78,11 +78,11 @@ def what_names_no_world_is_refused() -> None:
     closed = opened()
     symmem.finalize()
     wrong: list[tuple[Any, str]] = [
-        (7, "is no group"),
-        (object(), "is no group"),
-        (b"0", "is no group"),
-        ({"a": 1}, "is no group"),
-        ([0.5], "is no group"),
+        (7, "is not a group"),
+        (object(), "is not a group"),
+        (b"0", "is not a group"),
+        ({"a": 1}, "is not a group"),
+        ([0.5], "is not a group"),
         ([], "not different ranks"),
         ([0, 0], "not different ranks"),
         ([0, SIZE], "not different ranks"),
@@ -123,8 +123,8 @@ def options_are_followed_or_refused() -> None:
         (lambda: opened(EVERYONE, options=options), "give one"),
         (lambda: opened(options={"size": 2}), "give both rank and size"),
         (lambda: opened(options={"rank": 0}), "give both rank and size"),
-        (lambda: opened(options={"timeout_ms": 5}), "timeout_ms 60000, its options 5"),
-        (lambda: opened(options={"backend": "nccl"}), "backend 'host', its options 'nccl'"),
+        (lambda: opened(options={"timeout_ms": 5}), "timeout_ms 60000, and 5 in its options"),
+        (lambda: opened(options={"backend": "nccl"}), "backend 'host', and 'nccl' in its options"),
         (lambda: opened(capacity=5, options={"pool": {"capacity": 6}}), "capacity 5"),
         (lambda: opened(options={"no_such": 5}), "no_such"),
     ]

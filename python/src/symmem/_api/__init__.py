@@ -1,1 +1,1 @@
-"""What programs call, a module for each subject, and what becomes of a call."""
+"""The functions that programs call, a module for each subject."""

@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 def attach(process_group: GroupLike = None) -> Group:
     """Register the group's memory with PyTorch's own communicator, too. Collective.
 
-    Calls of torch.distributed on this process group then run on windows wherever their tensors were
-    made in scopes of the group that is returned, without a change. NCCL decides by itself then:
-    symmem's tuning table and its comparison of calls do not apply.
+    Calls of torch.distributed on this process group then run on windows, without a change in the
+    program, if their tensors were made in scopes of the group that is returned. NCCL alone chooses
+    the kernel: symmem's tuning table and its comparison of calls do not apply.
 
     The process group is on the "nccl" backend of PyTorch, and nothing is under way on it on other
     streams. Detach it before it is destroyed.

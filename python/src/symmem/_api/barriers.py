@@ -78,10 +78,10 @@ def synchronize() -> None:
 
 
 def forget_stream(stream: Any) -> None:
-    """Let go of a CUDA stream that is about to be destroyed, when its work is done.
+    """Release what symmem keeps for a CUDA stream that is about to be destroyed, once it is idle.
 
-    symmem keeps what it knows of each stream that it was used on until symmem is closed. Streams of
-    PyTorch's own come from a few that live as long as the process, and need not be forgotten.
+    Otherwise symmem keeps it until it is closed. PyTorch's streams come from a fixed set that lives
+    as long as the process, so they need not be forgotten.
 
     Args:
         stream: a CUDA stream, or its address as a number.
@@ -89,8 +89,6 @@ def forget_stream(stream: Any) -> None:
     runtime = session.runtime
     runtime.require()
     if runtime.device is None:
-        raise errors.UnsupportedError(
-            "the host backend has no streams of others that could be forgotten"
-        )
+        raise errors.UnsupportedError("the host backend has no CUDA streams to forget")
     number = int(getattr(stream, "cuda_stream", stream))
     runtime.library.call("symmem_stream_forget", number)

@@ -1,4 +1,4 @@
-"""One call of a collective: its group, its tensors, its stream, and what becomes of it."""
+"""One call of a collective: its group, tensors and stream, from its arguments to its work."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def member(group: Any, name: str) -> Group | None:
 
 
 def outside(async_op: bool) -> Work | None:
-    """Return what a call returns on a rank that is not in the group."""
+    """Return the result of a call on a rank that is not in the group."""
     return FinishedWork([]) if async_op else None
 
 
@@ -51,7 +51,7 @@ def checked(group: Group, name: str, tensor: torch.Tensor) -> bool:
 
 
 def _plain(tensor: torch.Tensor) -> torch.Tensor:
-    """Copy a tensor so that its elements lie side by side, with their true values."""
+    """Copy a tensor into a contiguous one, with conjugation and negation applied."""
     module = pytorch().module
     made: torch.Tensor = module.empty(tensor.shape, dtype=tensor.dtype, device=tensor.device)
     made.copy_(tensor.detach())
@@ -59,9 +59,9 @@ def _plain(tensor: torch.Tensor) -> torch.Tensor:
 
 
 class Call:
-    """One collective on its way: where it runs, and what becomes of it.
+    """Prepares one collective, queues it, and returns its work or waits for it.
 
-    Tensors whose elements do not lie side by side are copied, before and after.
+    Tensors that are not contiguous are copied before and after.
     """
 
     __slots__ = (
@@ -84,11 +84,11 @@ class Call:
         self._runtime: Runtime = runtime
         self._asynchronous = async_op
         self._side: SideStream | None = None
-        # What is read and written, and the results that the caller gave.
+        # The tensors that the collective uses, and those that the caller gave for results.
         self._used: list[Any] = []
         self._output: list[Any] = []
         self._back: list[tuple[Any, Any]] = []
-        # Whose message came, for what receives one.
+        # The rank that sent the message, for calls that receive one.
         self.source: Any = None
         self._lane = lane
         self._host = group.lanes.main
@@ -111,7 +111,7 @@ class Call:
         return pytorch().module.view_as_real(tensor) if tensor.is_complex() else tensor
 
     def write(self, name: str, tensor: torch.Tensor, reads: bool = False) -> torch.Tensor:
-        """Take a tensor that is written, and read before if that is said."""
+        """Take a tensor that is written, and with `reads` also read."""
         self._output.append(tensor)
         flat = tensor
         if not checked(self.group, name, tensor):
@@ -156,7 +156,7 @@ class Call:
         self.stream = self._host.number
 
     def order(self) -> None:
-        """Come after what works of other groups may still do with the same memory."""
+        """Wait on the stream for unfinished work of other groups on the same memory."""
         streams = self._runtime.streams
         if streams.busy:
             streams.order(self._host, [span_of(t) for t in self._used])
@@ -190,7 +190,7 @@ class Call:
         try:
             self._runtime.streams.synchronize(self._host)
         except BaseException as e:
-            # A wait that was broken off leaves the tensors in use.
+            # The collective may still use the tensors after an interrupted wait.
             group.broken_off(e)
             with suppress(errors.SymmemError):
                 left = self._runtime.streams.add(self._host, self._used, self.source)
@@ -202,10 +202,10 @@ class Call:
 
     def _copy_back(self) -> None:
         for tensor, flat in self._back:
-            # As where nothing is copied, autograd does not see it.
+            # Autograd sees no collective, so it must not see this copy.
             tensor.data.copy_(flat)
 
     def _wait_for(self, tensor: torch.Tensor) -> None:
-        """Let works end that use a tensor which the host is about to read."""
+        """Wait for unfinished work on a tensor that the host is about to read."""
         if self._runtime.streams.busy:
             self._runtime.streams.wait_for([span_of(tensor)])

@@ -51,8 +51,8 @@ def all_reduce(
     """Combine a tensor over all ranks, in place: `torch.distributed.all_reduce`.
 
     Args:
-        tensor: on the rank's device; symmetric or not, which affects its speed alone. One whose
-            elements do not lie side by side is copied before and after.
+        tensor: on the rank's device; symmetric or not, which affects its speed alone. One
+            that is not contiguous is copied before and after.
         op: a ReduceOp of torch.distributed, or its name; the sum unless given.
         group: as `symmem.group` takes it; the world unless given. A rank that is not in it is
             warned and does nothing.

@@ -40,7 +40,7 @@ class Block:
 
 
 class _Owner:
-    """Frees a block when nobody refers to it any more."""
+    """Frees a block when the last reference to it is gone."""
 
     __slots__ = ("_address", "_runtime")
 
@@ -50,8 +50,8 @@ class _Owner:
 
     def __del__(self) -> None:
         if not self._runtime.forked:
-            # Memory that lived through a forced close is freed, too. At the end of the interpreter
-            # nothing is left that could hear of a failure.
+            # This includes memory that outlived a forced close. A failure is ignored, since the
+            # interpreter may be ending.
             self._runtime.library.raw.symmem_free(self._address)
 
 

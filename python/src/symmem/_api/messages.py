@@ -1,7 +1,7 @@
 """Messages between two ranks, with the arguments of `torch.distributed`.
 
-The k-th message of a pair of ranks with a tag goes to the k-th receive with it, in the order of the
-calls. Messages need not come in one order with collectives, nor with messages of other ranks.
+Messages of a pair of ranks with one tag are received in the order in which they are sent. There is
+no order between messages and collectives, nor between messages of different ranks.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ def send(
 ) -> None:
     """Send a tensor to one rank: `torch.distributed.send`.
 
-    It does not wait for the receiver: what does not fit under way is copied.
+    It does not wait for the receiver: data beyond the size of the channel is copied.
 
     Args:
         tensor: what is sent.
         dst: the receiver, by its number in torch.distributed.
         group: as `symmem.group` takes it; the world unless given.
-        tag: tells messages apart, from 0 to 2**31 - 1.
+        tag: a number from 0 to 2**31 - 1; the receive must have the same.
         group_dst: the receiver, by its number in the group; instead of dst.
     """
     found = member(group, "send")

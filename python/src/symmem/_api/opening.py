@@ -42,11 +42,11 @@ def init(
 ) -> Group:
     """Open this process as one rank, and return the group of all ranks. Collective.
 
-    If symmem is open already, with all that is given here, nothing is done and the world returned.
+    If symmem is open already with the same arguments, nothing is done and the world is returned.
 
-    Where torch.distributed is initialised ranks and their meeting place come from it: from its
-    default process group, or from the one that is given. Else they come from the environment:
-    torchrun, Open MPI, MPICH, Slurm or `symmem launch`.
+    If torch.distributed is initialised, the ranks and the store in which they meet come from the
+    process group that is given, or from the default one. Otherwise they come from the environment
+    of the launcher: torchrun, Open MPI, MPICH, Slurm or `symmem launch`.
 
     Args:
         process_group: the ranks of torch.distributed that are to be symmem's world, all of them
@@ -55,19 +55,19 @@ def init(
         device: the CUDA device; PyTorch's current one unless given.
         backend: "auto", "nccl" or "host".
         check: how much ranks compare: "off", "registration" or "every". The default is "every"
-            where all ranks are on one machine, since PyTorch divides up our memory on its own: a
-            tensor too many on one rank moves tensors without our seeing it, until a collective on
-            them is compared. Elsewhere it is what the backend finds cheap.
+            if all ranks are on one machine: symmem does not see how PyTorch divides segments, so an
+            extra tensor on one rank moves others, and only a comparison of collectives finds it.
+            Otherwise the backend chooses a cheap level.
         path: who chooses the path of collectives: "auto" (the tuning table), or one of "plain",
             "window" and "direct", to be taken wherever it can be.
         deterministic: every reduction gives the bits of one formula, whatever the size, the memory
             and the path, or raises UnsupportedError: True or "ranks" adds in the order of ranks,
             "tree" and "rounded-tree" in pairs (docs/reference/deterministic.md). False or "any" is
-            none, also where SYMMEM_DETERMINISTIC says otherwise. All ranks give the same.
+            none, and overrides SYMMEM_DETERMINISTIC. All ranks pass the same.
         tuning: the file of a tuning table, as `symmem tune` writes it, or "built-in".
         timeout: the longest wait for another rank, in seconds, in this call and in all others; that
-            of the process group unless given, else 10 minutes. A rank that lives and does not come
-            is warned of much earlier.
+            of the process group unless given, else 10 minutes. A warning
+            names a late rank much earlier.
         reserve: bytes of the world's memory to make and register now, as `symmem.reserve` does.
         capacity: the most bytes that the world's memory may grow to; 0 is no limit.
         first_segment: the bytes of the first segment; each further one doubles the memory.
@@ -98,7 +98,7 @@ def init(
     if timeout is not None:
         if not 0 < timeout <= origin.LONGEST_TIMEOUT:
             raise errors.InvalidError(
-                f"timeout {timeout!r} is no number of seconds above 0, up to a day"
+                f"timeout {timeout!r} is not a number of seconds above 0, up to a day"
             )
         given["timeout_ms"] = max(1, round(timeout * 1000))
     asked = origin.merged(given, options or {})
@@ -161,8 +161,8 @@ def group(
         which: a process group of PyTorch, a sequence of world ranks, the name of a group that is
             open, a group, or None for the world.
         domain: the group whose memory its scopes use: it promises that all ranks of the domain make
-            the same tensors in these scopes. Unless given, a group shares the memory of groups with
-            the same ranks, and has memory of its own otherwise.
+            the same tensors in these scopes. Unless given, a group shares memory with groups of the
+            same ranks only.
         name: the name of a group that is given by ranks, where there are several with these ranks.
     """
     return session.groups.find(which, domain=domain, name=name)

@@ -48,7 +48,7 @@ def explain(
     output: torch.Tensor | None = None,
     group: GroupLike = None,
 ) -> Explanation:
-    """Report which path a collective on these tensors would take now. It does nothing, asks nobody.
+    """Report which path a collective on these tensors would take now. It does not communicate.
 
     Args:
         operation: all_reduce, all_gather, reduce_scatter, broadcast or all_to_all, with or without
@@ -117,7 +117,7 @@ def set_check(level: CheckLevel) -> None:
 
 
 def is_symmetric(tensor: torch.Tensor, group: GroupLike = None) -> bool:
-    """Report whether a tensor lies in a window of the group. It asks nobody and makes no call."""
+    """Report whether a tensor lies in a window of the group. It does not communicate."""
     found = group if group.__class__ is Group else find(group)
     table = found.windows
     seen, starts, ends = table.copy
@@ -130,17 +130,17 @@ def is_symmetric(tensor: torch.Tensor, group: GroupLike = None) -> bool:
     if not address and not has_memory(tensor):
         require_memory("tensor", tensor, found.runtime.device)
     i = bisect_right(starts, address)
-    # What PyTorch's allocator hands out never crosses the end of a window, so the bytes of a tensor
-    # with gaps between its elements may be counted without the gaps.
+    # No allocation of PyTorch crosses the end of a window, so gaps between the elements of a tensor
+    # need not be counted.
     return i > 0 and address + tensor.nbytes <= ends[i - 1]
 
 
 def failed() -> bool:
-    """Report whether a group of this rank has failed since `init`: its last results are none.
+    """Report whether a group of this rank has failed since `init`.
 
-    It reads a word and calls nothing, so a loop that replays graphs can ask in every round. The
-    word changes within 50 ms of what a kernel reports. `check`, `synchronize` or the next call on
-    the group raises the fault.
+    The last results of such a group are invalid. The function reads one word, so a loop that
+    replays graphs can call it in every round. The word changes within 50 ms of a report by a
+    kernel. `check`, `synchronize` or the next call on the group raises the fault.
     """
     runtime = session.runtime
     return bool(runtime.library.words[2] != runtime.faults)  # Word.FAULTS

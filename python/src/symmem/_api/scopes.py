@@ -25,9 +25,9 @@ def use(
     when nothing is new. A scope that is left by an exception registers nothing.
 
     Scopes nest, of one group or several; the innermost counts. In the capture of a CUDA graph
-    tensors come from memory that belongs to the graph. On GPUs every tensor that PyTorch allocates
-    on this thread is meant; on the host backend those of `symmem.empty`, since PyTorch lets nobody
-    divert tensors of the processor.
+    tensors come from memory that belongs to the graph. On GPUs this applies to every tensor that
+    PyTorch allocates on this thread; on the host backend to those of `symmem.empty`, since PyTorch
+    has no hook to redirect CPU allocations.
 
     Args:
         group: as `symmem.group` takes it; the world unless given.
@@ -45,15 +45,15 @@ def use(
 
 
 def reserve(nbytes: int, group: GroupLike = None, *, stream: Any = None) -> None:
-    """Make and register memory, so that so many more bytes need no growth. Collective.
+    """Allocate and register memory in advance. Collective.
 
     Memory belongs to a stream, as PyTorch's does, so this is for tensors that are made on that
-    stream. What a CUDA graph needs is reserved before its capture, on the stream of the capture,
-    because nothing can be registered meanwhile. Graphs with private pools of their own need memory
-    for each. PyTorch asks for 2 MiB for tensors up to 1 MiB, 20 MiB for those up to 10 MiB.
+    stream. Reserve the memory of a CUDA graph before its capture, on the stream of the capture,
+    since nothing can be registered during a capture. Graphs with private pools need
+    memory for each. PyTorch asks for 2 MiB for tensors up to 1 MiB, 20 MiB for those up to 10 MiB.
 
     Args:
-        nbytes: how many more bytes.
+        nbytes: how many bytes, beyond those in use.
         group: whose memory; the world's unless given.
         stream: a CUDA stream; the current one unless given.
     """
@@ -73,8 +73,8 @@ def reserve(nbytes: int, group: GroupLike = None, *, stream: Any = None) -> None
 def trim(keep: int = 0, group: GroupLike = None) -> None:
     """Give memory without tensors back to the device. Collective over the group's domain.
 
-    It waits for the device, and PyTorch's cache of the group's memory is emptied. What CUDA graphs
-    use of it goes with the graphs.
+    It waits for the device, and PyTorch's cache of the group's memory is emptied. Memory that
+    a CUDA graph uses stays until the graph is destroyed.
 
     Args:
         keep: the bytes that stay mapped at least.

@@ -1,4 +1,4 @@
-"""What type checkers are told of arguments."""
+"""Types of arguments, for type checkers."""
 
 from __future__ import annotations
 

@@ -35,8 +35,8 @@ _value = struct.Struct("QiIN128s").pack
 """Packs struct symmem_value."""
 
 _MOST_LINES = 4096
-"""How many callers of values a group keeps: a program that compiles code again and again has no end
-of them."""
+"""How many callers of values a group keeps: a program that keeps
+compiling code has ever more."""
 
 
 def agree(value: SupportsIndex | float | str, name: str, group: GroupLike = None) -> None:
@@ -51,15 +51,15 @@ def agree(value: SupportsIndex | float | str, name: str, group: GroupLike = None
         value: an integer of 64 bits, a bool, a float or a text of up to 1 MiB. Floats are equal if
             their bits are equal, and all NaNs are equal; an integer never equals a float. Errors
             quote the first 120 bytes of a text.
-        name: what the value is, such as "batch size": 1 to 128 bytes, at most 256 in a group.
+        name: a name for the value, such as "batch size": 1 to 128 bytes, at most 256 in a group.
         group: as `symmem.group` takes it; the world unless given.
 
     Raises:
         DivergenceError: on all ranks, where the values differ; `sides` has each rank's value, line
-            and last ten values. The group goes on.
+            and last ten values. The group stays usable.
         TimeoutError: a rank does not come. This is final for the group, as is `RankLostError`.
     """
-    # As combined does, but for what this can do without: it is called in every step of a program.
+    # Like combined, with fewer steps, since programs call it very often.
     found = find(group)
     frame = _frame(1)
     try:
@@ -110,7 +110,7 @@ def combine(value: Any, name: str, op: ValueOp, group: GroupLike = None) -> bool
 
     Args:
         value: an integer of 64 bits; for "any" and "all" anything that is true or false.
-        name: what the value is, as `symmem.agree` takes it.
+        name: a name for the value, as `symmem.agree` takes it.
         op: "any" or "all" reports whether the value is true on any rank or on all; "min", "max" and
             "sum" are numbers, and the sum wraps around at 64 bits.
         group: as `symmem.group` takes it; the world unless given.
@@ -124,7 +124,7 @@ def combine(value: Any, name: str, op: ValueOp, group: GroupLike = None) -> bool
 
 
 class Step:
-    """What `symmem.step` returns, for `with`."""
+    """The context manager that `symmem.step` returns."""
 
     __slots__ = ("_arguments", "_group", "_name")
 
@@ -154,8 +154,7 @@ def step(name: str, group: GroupLike = None, **arguments: object) -> Step:
     At its begin the ranks compare the name and the arguments, and how many collectives of the group
     each of them has launched since the step before. Where they differ all get the `DivergenceError`
     of `symmem.agree`, and a rank that is in a collective which the others have not launched is
-    named at once. Collectives in replays of PyTorch's graphs are not counted, since nobody tells of
-    them.
+    named at once. Collectives in replays of PyTorch's graphs are not counted.
     SYMMEM_STEP_GUARD=0 in the environment of all ranks turns it off.
 
     Args:
@@ -168,7 +167,7 @@ def step(name: str, group: GroupLike = None, **arguments: object) -> Step:
 
 
 def _said(value: object) -> str:
-    """Write an argument of a step; a tensor would wait for the GPU."""
+    """Format an argument of a step. Tensors are refused, since formatting one waits for the GPU."""
     if value is None or isinstance(value, (bool, int, float, str)):
         return repr(value)
     if isinstance(value, (tuple, list)):
@@ -177,7 +176,7 @@ def _said(value: object) -> str:
 
 
 def _checked(value: object) -> int:
-    """Refuse what is no integer, or has more than 64 bits, which ctypes would cut off."""
+    """Return an integer of 64 bits, or raise: ctypes would truncate a longer one."""
     try:
         number = index(value)  # type: ignore[arg-type]
     except TypeError:
@@ -191,7 +190,7 @@ def _checked(value: object) -> int:
 
 
 def _packed(found: Group, frame: FrameType, name: str, operation: int) -> bytes:
-    """Pack what the calls of one instruction have in common, once."""
+    """Pack the arguments that all calls of one instruction share, once."""
     runtime = found.runtime
     # An instruction has one line, and many callers.
     site = runtime.site(frame) if runtime.callsites > 1 else 0
@@ -210,7 +209,7 @@ def _packed(found: Group, frame: FrameType, name: str, operation: int) -> bytes:
 
 
 def combined(operation: int, value: SupportsIndex, name: str, group: GroupLike) -> int:
-    """Make one call for the line that called the caller."""
+    """Combine a value, with the line that called the caller as call site."""
     found = find(group)
     frame = _frame(2)
     of = _packed(found, frame, name, operation)

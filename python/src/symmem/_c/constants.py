@@ -1,4 +1,4 @@
-"""The numbers of symmem.h, and what PyTorch calls the same things."""
+"""The constants of symmem.h, and PyTorch's names for the same things."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Code(IntEnum):
 
 
 class Word(IntEnum):
-    """The places of the shared words."""
+    """Indices of the shared words."""
 
     PENDING = 0
     WINDOWS = 1
@@ -64,7 +64,7 @@ class Type(IntEnum):
 
 
 class Reduction(IntEnum):
-    """What a reduction applies."""
+    """Reductions."""
 
     SUM = 0
     PROD = 1
@@ -89,7 +89,7 @@ class Operation(IntEnum):
 
 
 class Value(IntEnum):
-    """What is made of the numbers of all ranks."""
+    """Operations on a number of each rank."""
 
     AGREE = 1
     ANY = 2
@@ -105,7 +105,7 @@ ANY_SOURCE = -1
 
 
 class Path(IntEnum):
-    """Who chooses the path of a collective."""
+    """Paths of a collective, and who chooses: DEFAULT is the group's choice, AUTO the table."""
 
     DEFAULT = 0
     AUTO = 1
@@ -115,7 +115,7 @@ class Path(IntEnum):
 
 
 class Check(IntEnum):
-    """How much ranks compare."""
+    """Check levels: how much ranks compare."""
 
     DEFAULT = 0
     OFF = 1
@@ -124,7 +124,7 @@ class Check(IntEnum):
 
 
 class Note(IntEnum):
-    """Kinds of notes about PyTorch's tensors, which are no events of the library's by themselves.
+    """Kinds of notes about PyTorch's tensors, which the library does not see.
 
     A place is one number: the ordinal of a segment, above SEGMENT_SHIFT bits of offset. Free memory
     in PyTorch's cache is noted, too, since it decides where the next tensor goes.
@@ -152,7 +152,7 @@ TYPES: dict[str, Type] = {
 """The types that can be reduced, by PyTorch's names without the module."""
 
 BYTES = {1: Type.UINT8, 2: Type.FLOAT16, 4: Type.INT32, 8: Type.INT64}
-"""The types by which elements of so many bytes are moved when nothing is computed."""
+"""The types that move elements without computing, by the size of an element in bytes."""
 
 REDUCTIONS: dict[str, Reduction] = {
     "sum": Reduction.SUM,
@@ -186,7 +186,7 @@ def path_choice(name: str) -> Path:
 
 
 def formula(deterministic: object) -> str:
-    """Read what `symmem.init` is given as deterministic: a formula's name, or yes or no."""
+    """Return the name of the formula for the argument `deterministic` of `symmem.init`."""
     name = deterministic
     if isinstance(deterministic, bool):
         name = "ranks" if deterministic else "any"

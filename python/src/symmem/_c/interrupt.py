@@ -1,7 +1,7 @@
-"""What Python does while the library waits: it runs handlers of signals and passes on warnings.
+"""Runs handlers of signals and issues warnings while the library waits in a call.
 
-A handler that raises, as that of SIGINT does, ends the wait, and its exception comes out of the
-call. One that returns does not. So it is with warnings that filters make errors of.
+If a handler raises, as that of SIGINT does, or a filter turns a warning into an error, the wait
+ends and the call raises the exception. Otherwise the wait continues.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from symmem import errors
 from symmem._c.sites import warn
 
 _POLL = c.CFUNCTYPE(c.c_int)
-_GO_ON, _END = 0, 1
+_CONTINUE, _END = 0, 1
 
 TakeWarning = Callable[[], dict[str, Any] | None]
 
 
 class Answers:
-    """The functions by which the library asks threads that wait in it, and what came of them.
+    """Holds the callbacks that the library polls while a thread waits in it, and what they raised.
 
     Args:
         set_poll: symmem_set_poll.
@@ -36,7 +36,7 @@ class Answers:
         self._main: Any = None
         self._aside = _POLL(self._answer)
         set_poll(None, self._aside)
-        # Who waits longer than the interpreter lives is not asked any more.
+        # A thread that still waits when the interpreter ends must not be polled.
         atexit.register(set_poll, None, None)
 
     def from_main(self) -> None:
@@ -49,17 +49,16 @@ class Answers:
         self._set_poll(self._main, self._aside)
 
     def take(self) -> BaseException | None:
-        """Return what has ended this thread's wait, once."""
+        """Return the exception that ended this thread's wait, once."""
         return self._raised.pop(threading.get_ident(), None)
 
     def _questions(self) -> Generator[int]:
         """Answer, each time the library asks the main thread, whether to end the wait.
 
-        Python runs handlers as soon as it executes anything, such as the first instruction of a
-        function that ctypes calls, whose exceptions are lost. A generator goes on behind its
-        `yield`, inside of the `try`.
+        Python runs handlers before the first instruction of a function that ctypes calls, where
+        their exceptions are lost. A generator resumes after its `yield`, inside the `try`.
         """
-        answer = _GO_ON
+        answer = _CONTINUE
         while True:
             try:
                 yield answer
@@ -71,11 +70,11 @@ class Answers:
                 answer = _END
 
     def _answer(self) -> int:
-        """Pass on the library's warnings, on any thread."""
+        """Issue the library's warnings, on any thread."""
         try:
             while (found := self._take_warning()) is not None:
                 warn(errors.LateWarning(found.get("message", ""), data=found), again=True)
         except Exception as e:  # A filter has made an error of the warning.
             self._raised[threading.get_ident()] = e
             return _END
-        return _GO_ON
+        return _CONTINUE

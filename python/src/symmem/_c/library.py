@@ -120,7 +120,7 @@ _STATUS: dict[str, list[Any]] = {
 
 
 def _class_of(code: int, data: dict[str, Any]) -> type[errors.SymmemError]:
-    """Choose the class for a code, and for what is known beyond it."""
+    """Choose the class for a code and the data of the error."""
     kind = (data.get("divergence") or {}).get("kind")
     if code == Code.DIVERGENCE and kind in _DIVERGENCES:
         return _DIVERGENCES[kind]
@@ -130,7 +130,7 @@ def _class_of(code: int, data: dict[str, Any]) -> type[errors.SymmemError]:
 
 
 def where() -> Path:
-    """Return where the library is looked for."""
+    """Return the path of the library."""
     chosen = os.environ.get(ENV_LIBRARY)
     return Path(chosen) if chosen else Path(__file__).parent.with_name("libsymmem.so")
 
@@ -151,17 +151,17 @@ def _open(path: Path) -> c.CDLL:
 
 
 class Library:
-    """The loaded library. Methods raise what the result code stands for.
+    """The loaded library. Methods raise the exception for a result code.
 
-    It is safe for concurrent use, as the library is; blocking calls let other Python threads run.
+    It is safe for concurrent use; other Python threads run during blocking calls.
     """
 
     def __init__(self, path: Path):
         self.path = path
         self.raw = _open(path)
         self._prepare()
-        # What compares values pays for every conversion: it gives bytes, which are pointers as they
-        # are, to a function of its own that converts nothing.
+        # This function has no argument types, so ctypes converts nothing: values are passed as
+        # bytes, which are pointers already.
         self.value: Callable[..., int] = self.raw["symmem_value"]
         self.words = self._shared_words()
         self._warnings = self.words[Word.WARNINGS]
@@ -192,7 +192,7 @@ class Library:
     def error(self, code: int) -> errors.SymmemError:
         """Make the exception for a code that a call of this thread has just returned.
 
-        Where a handler of a signal has ended the call, raise what the handler has raised.
+        If a handler of a signal ended the call, raise the handler's exception.
         """
         if code == Code.INTERRUPTED and (raised := self.answers.take()) is not None:
             raise raised
@@ -207,7 +207,7 @@ class Library:
         return _class_of(code, data)(message, code=code, data=data)
 
     def in_pool(self, address: int) -> bool:
-        """Report whether an address lies in a pool of symmem's, of any group."""
+        """Report whether an address lies in a pool of any group."""
         length = _size(0)
         return not self.raw.symmem_locate(address, 0, None, c.byref(length))
 
@@ -217,7 +217,7 @@ class Library:
         return self.error(code) if code else None
 
     def warning(self) -> dict[str, Any] | None:
-        """Take a warning of the library's, if there is one; if not, it costs no call."""
+        """Take a warning of the library, or return None, which costs no call."""
         if self.words[Word.WARNINGS] == self._warnings:
             return None
         seen = self.words[Word.WARNINGS]
@@ -229,7 +229,7 @@ class Library:
         return found
 
     def call(self, name: str, *arguments: Any) -> None:
-        """Call a function that returns a code, and raise if it is one of failure."""
+        """Call a function that returns a code, and raise its exception."""
         if code := getattr(self.raw, name)(*arguments):
             raise self.error(code)
 
@@ -274,7 +274,7 @@ _NOTES = {
 
 
 def readable(message: str) -> str:
-    """Say what the notes are that a message names, where they are this package's."""
+    """Describe the notes of this package that a message of the library names by number."""
 
     def words(found: re.Match[str]) -> str:
         value, kind = int(found[1]), int(found[2])
@@ -287,7 +287,7 @@ def readable(message: str) -> str:
     found = _NOTE.sub(words, message)
     if "a tensor of PyTorch's at" in found and "free memory of PyTorch's cache at" in found:
         found += (
-            "; if garbage collection frees that tensor, it comes at another time on each rank: "
+            "; garbage collection frees tensors at another time on each rank: "
             "drop the last reference at the same line on all ranks, or call gc.collect() there"
         )
     return found

@@ -51,8 +51,8 @@ def warn(warning: Warning, *, again: bool = False) -> None:
     """Warn at the line of the program that called symmem.
 
     Args:
-        warning: what to say.
-        again: by default also what was said at the line before; a filter may decide otherwise.
+        warning: the warning.
+        again: whether the default filter shows it even if the line has had the same warning.
     """
     frame = program(sys._getframe(1))[0]
     seen = None if again else frame.f_globals.setdefault("__warningregistry__", {})
@@ -67,9 +67,9 @@ def warn(warning: Warning, *, again: bool = False) -> None:
 
 
 def wanted(given: int | None) -> int:
-    """Return how many lines of each call to note: what `symmem.init` was given, or the environment.
+    """Return how many lines of each call to note, from `symmem.init` or the environment.
 
-    SYMMEM_CALLSITES is their number; the library reads as no what is neither a number nor true.
+    SYMMEM_CALLSITES is their number. The library decides whether any are noted.
     """
     if given is None or given is True:
         words = os.environ.get("SYMMEM_CALLSITES", "")

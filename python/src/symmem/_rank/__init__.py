@@ -1,1 +1,1 @@
-"""This process as a rank: how ranks meet, its groups with their scopes, and its streams."""
+"""This process as a rank: rendezvous, groups with their scopes, and streams."""

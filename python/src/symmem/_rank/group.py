@@ -1,4 +1,4 @@
-"""A group: ranks that communicate, and the memory that they share."""
+"""Groups: ranks that communicate, with a pool of memory."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class WindowTable:
         self.copy: tuple[int, list[int], list[int]] = (NEVER_SEEN, [], [])
 
     def refresh(self) -> tuple[int, list[int], list[int]]:
-        """Copy the windows anew."""
+        """Copy the windows again."""
         seen = self.words[Word.WINDOWS]
         pairs = self._read()
         fresh = (seen, [a for a, _ in pairs], [a + n for a, n in pairs])
@@ -66,7 +66,7 @@ class WindowTable:
 
 
 class Scopes(NamedTuple):
-    """The scopes of a group, by what `symmem.use` is asked for."""
+    """The scopes of a group, by the arguments of `symmem.use`."""
 
     plain: AbstractContextManager[Group]
     disabled: AbstractContextManager[Group]
@@ -76,17 +76,16 @@ class Scopes(NamedTuple):
 class Group:
     """Ranks that communicate; rank numbers count within the group.
 
-    Groups come from `symmem.init` and `symmem.group`, never from calling the class. A group whose
-    ranks are those of another group shares that one's memory; any other has memory of its own
-    unless it was given a `domain`.
+    Groups come from `symmem.init` and `symmem.group`, never from calling the class. Groups with the
+    same ranks share memory; others do not, unless they were given a `domain`.
 
     Attributes:
         name: the same on all of its ranks.
         rank: this rank's number in the group.
         ranks: the numbers in the world, in group order.
         pool: the number of the pool that its scopes allocate from, as `stats` lists them.
-        values: what calls of values pass to the library, by instruction, name, operation and site.
-        agreed: that of the latest `agree` under a name, with its instruction: most names have one.
+        values: packed arguments of calls of values, by instruction, name, operation and site.
+        agreed: those of the latest `agree` under a name, with its instruction: most names have one.
     """
 
     def __init__(
@@ -122,7 +121,7 @@ class Group:
         return len(self.ranks)
 
     def __dir__(self) -> list[str]:
-        """List what is public; the rest is the package's own."""
+        """List the public names; the others are for the package."""
         return [*_PUBLIC, *(n for n in object.__dir__(self) if n.startswith("__"))]
 
     def __repr__(self) -> str:
@@ -146,7 +145,7 @@ class Group:
             return group_src
         world, numbers = src, self.runtime.torch_ranks
         if numbers is not None:
-            # A number of torch.distributed's is none of ours, though one of ours may look like it.
+            # A number of torch.distributed is not one of symmem, even if both exist.
             world = numbers.index(src) if src in numbers else -1
         if world not in self.ranks:
             raise errors.InvalidError(f"rank {src} is not in {self!r}")
@@ -160,7 +159,7 @@ class Group:
         self.end_scope(stream)
 
     def end_scope(self, stream: int) -> None:
-        """Register what is new. Collective, if something is."""
+        """Register new segments. Collective if there are any."""
         self.seen = self.library.number("symmem_scope_end", self.handle, stream)
 
     def pending(self) -> bool:
@@ -176,10 +175,9 @@ class Group:
         self.library.call("symmem_group_abort", self.handle)
 
     def broken_off(self, error: BaseException) -> None:
-        """Fail the group where a handler of a signal has ended the wait for a collective of it.
+        """Fail the group if a handler of a signal ended the wait for one of its collectives.
 
-        The collective would go on without its caller, and the other ranks with what this one may
-        never take part in.
+        Otherwise the other ranks could wait for calls that this rank never makes.
         """
         if not isinstance(error, Exception) or not isinstance(error, errors.SymmemError):
             self.library.raw.symmem_group_abort(self.handle)
@@ -193,7 +191,7 @@ class Group:
         return self.library.json("symmem_group_describe", self.handle)
 
     def close(self) -> None:
-        """Leave the group. Waits for nobody. CUDA graphs over it end without a result then."""
+        """Leave the group without waiting for others. CUDA graphs over it have no results then."""
         if not self.closed:
             self.library.call("symmem_group_close", self.handle)
             if self.runtime.device is None:

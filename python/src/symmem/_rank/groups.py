@@ -71,7 +71,7 @@ class Groups:
         torch_ranks = self.runtime.torch_ranks
         if torch_ranks is None:
             raise errors.InvalidError(
-                f"{process_group!r} is no group of symmem's, and symmem was not opened from "
+                f"{process_group!r} is not a group of symmem, and symmem was not opened from "
                 "torch.distributed: call symmem.init after init_process_group"
             )
         dist = pytorch().distributed
@@ -89,7 +89,7 @@ class Groups:
             found = self.world
         else:
             found = self._open(f"torch {process_group.group_name} {ranks}", ranks, domain)
-        # The process group is kept so that its id stays its own.
+        # A reference to the process group keeps its id from being used again.
         self._process_groups[id(process_group)] = (process_group, found)
         return found
 
@@ -122,7 +122,7 @@ class Groups:
         return None if found is None or found.closed else found
 
     def _pool(self, handle: int, ranks: tuple[int, ...], domain: Group | None) -> int:
-        """Find the pool that a group's scopes use: its domain's, or one of its own."""
+        """Return the pool of a group's scopes: its domain's, or that of groups with its ranks."""
         if domain is not None:
             if not set(ranks) <= set(domain.ranks):
                 raise errors.InvalidError(f"the domain {domain!r} does not hold the ranks {ranks}")
@@ -180,6 +180,6 @@ def ranks_of(which: Any) -> tuple[int, ...]:
         raise TypeError
     except TypeError:
         raise errors.InvalidError(
-            f"{which!r} is no group: pass a process group or a mesh of PyTorch, a sequence of "
+            f"{which!r} is not a group: pass a process group or a mesh of PyTorch, a sequence of "
             "ranks, the name of a group that is open, or a symmem.Group"
         ) from None

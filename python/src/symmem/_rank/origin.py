@@ -12,7 +12,7 @@ from symmem._rank.groups import NotAMemberError, process_group_of, ranks_of
 from symmem._torch.pytorch import Torch
 
 DEFAULT_TIMEOUT = 600.0
-"""How many seconds a rank waits for others where neither the caller nor a process group says."""
+"""The default timeout in seconds, where neither the caller nor a process group has one."""
 
 LONGEST_TIMEOUT = 24 * 60 * 60.0
 """The longest that the library takes, a day."""
@@ -25,7 +25,7 @@ class Origin(NamedTuple):
         ranks: their numbers in torch.distributed, in the order of symmem's ranks.
         rank: this process among them.
         store: what they have in common, to find each other.
-        timeout: how many seconds torch.distributed lets them wait, None where it does not say.
+        timeout: their timeout in torch.distributed, in seconds, or None.
     """
 
     ranks: tuple[int, ...]
@@ -35,7 +35,7 @@ class Origin(NamedTuple):
 
 
 def merged(given: dict[str, Any], options: dict[str, Any]) -> dict[str, Any]:
-    """Join the arguments of `symmem.init` with its `options`; refuse contradictions."""
+    """Join the arguments of `symmem.init` with its `options`, or raise if they contradict."""
     found = {name: value for name, value in given.items() if value is not None}
     for name, value in options.items():
         had = found.get(name)
@@ -43,7 +43,7 @@ def merged(given: dict[str, Any], options: dict[str, Any]) -> dict[str, Any]:
             found[name] = merged(had, value)
         elif had is not None and value is not None and had != value:
             raise errors.InvalidError(
-                f"the arguments of symmem.init say {name} {had!r}, its options {value!r}: give one"
+                f"symmem.init was given {name} {had!r}, and {value!r} in its options: give one"
             )
         elif value is not None:
             found[name] = value
@@ -93,7 +93,7 @@ def _of_ranks(found: Torch, ranks: tuple[int, ...]) -> Origin:
 
 
 def meet(of: Origin, options: dict[str, Any]) -> None:
-    """Complete the options with what the ranks of an origin find out together. Collective."""
+    """Complete the options with the store and token on which the ranks agree. Collective."""
     if "timeout_ms" not in options:
         seconds = of.timeout or DEFAULT_TIMEOUT
         options["timeout_ms"] = round(1000 * min(seconds, LONGEST_TIMEOUT))
@@ -104,7 +104,7 @@ def meet(of: Origin, options: dict[str, Any]) -> None:
 
 
 def names_ranks(options: dict[str, Any], which: Any, initialized: bool) -> bool:
-    """Report whether options say which rank this is; refuse them where they cannot be followed.
+    """Report whether the options name this rank, or raise if they are incomplete or ambiguous.
 
     Args:
         options: those of `symmem_open`.

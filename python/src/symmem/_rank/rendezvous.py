@@ -1,4 +1,4 @@
-"""How the ranks of an initialised torch.distributed tell symmem where they are.
+"""The rendezvous of ranks that torch.distributed has started.
 
 symmem's ranks find each other through a store that rank 0 serves. Where torch.distributed is
 initialised its own store carries the address and a token, so nothing has to be configured.
@@ -24,7 +24,7 @@ from symmem._c.sites import warn
 
 
 def machine() -> str:
-    """Name what ranks must share to meet in memory: the boot of a machine, and its network."""
+    """Return an identifier of this machine: its boot and its network namespace."""
     boot = Path("/proc/sys/kernel/random/boot_id")
     text = boot.read_text().strip() if boot.exists() else socket.gethostname()
     try:
@@ -34,7 +34,7 @@ def machine() -> str:
 
 
 def reachable() -> str:
-    """Name this machine as others reach it: by the address that it has towards MASTER_ADDR.
+    """Return the address of this machine on the route to MASTER_ADDR.
 
     Rank 0 of a process group need not be on the machine of MASTER_ADDR.
     """
@@ -74,17 +74,17 @@ def free_port(host: str = "127.0.0.1") -> int:
 
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.001, 0.1
-"""Bounds, in seconds, of the pause between two questions whether other ranks have come."""
+"""Bounds, in seconds, of the pause between two polls for other ranks."""
 
 WARN_AFTER = 30.0
 """How many seconds a rank waits before it warns of late ranks, without "warn_after_ms"."""
 
 GRACE = 1.0
-"""How many seconds the store has to answer a question that is asked at the deadline."""
+"""How many seconds a call of the store may take beyond the deadline."""
 
 
 class Meeting:
-    """The words that ranks leave for each other in a store of torch.distributed.
+    """Exchanges values between ranks through a store of torch.distributed.
 
     It polls with `check`, which all stores of PyTorch have: their waits end in different errors at
     a timeout, and that of a TCPStore prints warnings.
@@ -100,11 +100,11 @@ class Meeting:
         # A count of the process would differ where one of the ranks has met others before.
         self._prefix = f"symmem/{self._ask(store.add, f'symmem/met/{rank}', 1)}"
 
-    def say(self, key: str, value: str) -> None:
+    def publish(self, key: str, value: str) -> None:
         """Write a value that the other ranks read."""
         self._ask(self._store.set, f"{self._prefix}/{key}", value)
 
-    def hear(self, *keys: str) -> list[str]:
+    def await_values(self, *keys: str) -> list[str]:
         """Wait until all keys have values, and return these.
 
         Raises:
@@ -159,7 +159,7 @@ class Meeting:
             rank
             for rank in range(self._size)
             if not self._ask(self._store.check, [f"{self._prefix}/{machine_key(rank)}"])
-        ] or [0]  # All have come, but rank 0 has not said where to meet.
+        ] or [0]  # All have come, but rank 0 has not published the address.
         noun = "rank" if len(missing) == 1 else "ranks"
         return missing, f"{noun} {', '.join(map(str, missing))} of {self._size}"
 
@@ -198,7 +198,7 @@ class Meeting:
 
 
 def machine_key(rank: int) -> str:
-    """Return the key under which a rank names its machine, which is the first thing it says."""
+    """Return the key under which a rank publishes its machine, before anything else."""
     return f"machine/{rank}"
 
 
@@ -215,7 +215,7 @@ def options(
         warn_after: how many seconds to wait before ranks are warned of; never if negative.
 
     Raises:
-        AbsentError: ranks did not come within so many seconds; it names them.
+        AbsentError: ranks did not come within the timeout; it names them.
     """
     if store is None:
         raise errors.UnsupportedError(
@@ -225,8 +225,8 @@ def options(
         )
     meeting = Meeting(store, rank, size, timeout, warn_after)
     here = machine()
-    meeting.say(machine_key(rank), here)
-    world = meeting.hear(*[machine_key(r) for r in range(size)])
+    meeting.publish(machine_key(rank), here)
+    world = meeting.await_values(*[machine_key(r) for r in range(size)])
     if world[rank] != here:
         raise errors.UnsupportedError(
             "the store of torch.distributed does not return what is put into it: is the process "
@@ -234,8 +234,8 @@ def options(
         )
     if rank == 0:
         where = {"store": address(world), "token": secrets.token_hex(16)}
-        meeting.say("meeting", json.dumps(where))
-    found: dict[str, Any] = json.loads(meeting.hear("meeting")[0])
+        meeting.publish("meeting", json.dumps(where))
+    found: dict[str, Any] = json.loads(meeting.await_values("meeting")[0])
     mine = [r for r in range(size) if world[r] == world[rank]]
     return {
         **found,

@@ -1,4 +1,4 @@
-"""This process as one rank: what its groups, scopes and calls use of it."""
+"""The open rank, as its groups, scopes and calls use it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ORDINARY = -1
 
 
 class Current(threading.local):
-    """What this thread's open scopes on the host backend allocate from, innermost last.
+    """The pools that this thread's open scopes on the host backend allocate from, innermost last.
 
     `pools` are numbers of pools, or ORDINARY for a disabled scope. `sites` are the call sites that
     scopes will restore, on any backend.
@@ -51,7 +51,7 @@ class Runtime:
             symmem was not opened from it.
         asked: what `symmem.init` was given.
         sites: the numbers of call sites, by files and lines: see `site`.
-        closed, forked: why nothing of this rank can be used, if it cannot: see `require`.
+        closed, forked: whether the rank was closed, and whether this is a child of fork.
     """
 
     def __init__(

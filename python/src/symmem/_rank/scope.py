@@ -13,7 +13,7 @@ from symmem._torch.routing import Router
 
 
 class Scope:
-    """A scope of a group, on GPUs. What is open is kept for each thread, so one object serves all.
+    """A scope of a group, on GPUs. Open scopes are kept for each thread, so one object serves all.
 
     Entering and leaving are written out here, rather than in Router, because they are on the path
     of every layer of a model.
@@ -156,10 +156,10 @@ class Sited:
     ) -> None:
         runtime = self._group.runtime
         try:
-            # Ranks need not share disabled scopes, so these leave no trace.
+            # Ranks need not share disabled scopes, so these are not noted.
             if kind is None and runtime.cuda is not None and isinstance(self._inner, Scope):
-                # PyTorch's tensors are no events of ours. Who wants to know the line at which ranks
-                # begin to differ pays for a look at all of them after every scope.
+                # The library does not see PyTorch's tensors. To find the line at which ranks begin
+                # to differ, their places are noted after every scope.
                 note_layout(runtime.cuda, runtime.library, self._group.pool)
             self._inner.__exit__(kind, error, trace)
         finally:
@@ -181,7 +181,7 @@ def scopes_of(group: Group) -> Scopes:
 
 
 class Nothing:
-    """A scope while PyTorch compiles: what compiled code allocates is the compiler's affair."""
+    """A scope without effect, while PyTorch compiles: the compiler places allocations itself."""
 
     __slots__ = ()
 
@@ -198,7 +198,7 @@ class Nothing:
 
 
 def end(group: Group) -> None:
-    """End a scope where something is new: register it, or say why that has to wait."""
+    """Register new segments at the end of a scope, or warn that a capture prevents it."""
     runtime = group.runtime
     runtime.require()
     runtime.attachments.wait_idle(group.handle)
@@ -209,7 +209,7 @@ def end(group: Group) -> None:
 
 
 def _warn_of_growth(group: Group) -> None:
-    """Say once for each number of pending segments that a capture has met memory that is new."""
+    """Warn of unregistered memory in a capture, once for each number of pending segments."""
     word = group.library.words[0]
     if group.warned == word:
         return
@@ -218,7 +218,7 @@ def _warn_of_growth(group: Group) -> None:
         errors.GrowthInCaptureWarning(
             f"memory of {group!r} had to grow while a CUDA graph was captured. It cannot be "
             "registered now, so the collectives captured over it take the path that ordinary "
-            "tensors of their size take (direct or plain), on every rank alike, and none that "
+            "tensors of their size take (direct or plain) on every rank, and none that "
             "needs windows. Reserve more before the capture: symmem.reserve(bytes, group)"
         )
     )

@@ -1,12 +1,12 @@
 """The streams of the host backend, and the asynchronous work on them.
 
-Every group has a stream of its own, so that groups, and threads that use different groups, do not
+Each group has a separate stream, so that groups, and threads that use different groups, do not
 wait for each other. Every message has one while it is under way, since messages need not come in
 one order with collectives, nor those of different ranks with each other. Calls whose tensors
-overlap those of unfinished work of another stream come after that work, so what one thread does is
-ordered as it was written.
+overlap those of unfinished work of another stream come after that work, so the calls
+of one thread on the same memory keep their order.
 
-Asynchronous work keeps its tensors until it is done, whether or not anybody keeps the `Work`.
+Asynchronous work keeps its tensors until it is done, even if the `Work` is dropped.
 """
 
 from __future__ import annotations
@@ -59,18 +59,18 @@ class HostEvent:
         self._library.call("symmem_event_synchronize", self.handle)
 
     def __del__(self) -> None:
-        # Without symmem, in a forked child and after the interpreter there is nothing to close.
+        # The library ignores the call when it is closed, and in a child of fork.
         if hasattr(self, "handle"):
             self._library.raw.symmem_event_close(self.handle)
 
 
 class Queued:
-    """Work that was queued on a stream, with what it reads and writes.
+    """Work that was queued on a stream, with its tensors.
 
-    States: under way; ended, from when somebody has seen that its event is reached.
+    States: running; ended, once a call has found that its event is reached.
 
     Attributes:
-        order: how much work its stream had got when this was queued.
+        order: its number on its stream.
         event: is reached when the work has ended.
         error: what it has failed with, once it has ended.
         reported: the caller knows the error.
@@ -84,7 +84,7 @@ class Queued:
         self.error: BaseException | None = None
         self.reported = False
         self._tensors = tensors
-        # The library writes to it whose message has come.
+        # The library writes the sender of a message here.
         self._source = source
         self._spans: list[Span] | None = None
         self._ended = False
@@ -183,7 +183,7 @@ class HostStreams:
         self._library = library
         self._lock = threading.Lock()
         self.busy: set[HostStream] = set()
-        # Work may go on while the interpreter ends, so what it writes to is never freed then.
+        # Work may still run while the interpreter ends, so its tensors are never freed then.
         c.pythonapi.Py_IncRef(c.py_object(self.busy))
 
     def add(self, stream: HostStream, tensors: list[Any], source: Any = None) -> Queued:
@@ -215,9 +215,9 @@ class HostStreams:
                 last.event.wait()
 
     def covered(self, stream: HostStream, until: int) -> None:
-        """Let go of the tensors of work that was waited for: all up to one, by its order.
+        """Release the tensors of work that was waited for: all up to one, by its order.
 
-        Ranks do that in the same places.
+        Ranks call it at the same points.
         """
         if stream not in self.busy:
             return
@@ -253,14 +253,14 @@ class HostStreams:
         return next((w for w in reversed(works) if overlap(w.spans(), spans)), None)
 
     def prune(self) -> None:
-        """Let go of all work that is done."""
+        """Release all work that is done."""
         for stream in list(self.busy):
             self._prune(stream)
 
     def _prune(self, stream: HostStream) -> list[Queued]:
-        """Let go of what is done, and return it. Symmetric tensors stay.
+        """Release finished work and return it. Work with symmetric tensors stays.
 
-        When symmetric memory is freed is alike on all ranks; when work is done is not.
+        All ranks must free symmetric memory at the same point, and work is done at different times.
         """
         gone = []
         with self._lock:
@@ -285,7 +285,7 @@ def give_back(stream: HostStream) -> None:
 
 
 def _done(works: deque[Queued]) -> Iterator[Queued]:
-    """Take the work from the front that is done. What has failed stays until somebody knows."""
+    """Take finished work from the front. Failed work stays until its error was reported."""
     while works and works[0].is_resolved():
         yield works.popleft()
 

@@ -1,4 +1,4 @@
-"""What collectives with async_op=True return."""
+"""The works that collectives with async_op=True return."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from symmem._torch.pytorch import pytorch
 class Work:
     """A collective under way: a `torch.distributed.Work`, with the methods of one.
 
-    On GPUs it runs on a stream of its own, concurrently with the current stream, until `wait` makes
-    the current stream wait for it; the processor does not. On the host backend `wait` waits.
+    On GPUs it runs on a side stream, concurrently with the current stream, until `wait` makes the
+    current stream wait for it; the caller does not wait. On the host backend the caller does.
 
-    Tensors are kept alive until the collective is done, also if nobody keeps the work. Symmetric
-    ones are kept until a call that waits for it, or for a later one of the group, rather than by
-    `record_stream`: otherwise the place of the next tensor would depend on the clock, and so on
-    the rank. Of works that nobody waits for the last 64 keep theirs; a stream waits for the rest.
+    Tensors are kept alive until the collective is done, even if the work is dropped. Symmetric
+    tensors are kept until a call waits for it or for a later one of the group. With `record_stream`
+    the place of the next tensor would depend on timing, and so differ between ranks. If more than
+    64 such works were not waited for, the current stream waits for the older half.
     """
 
     _output: list[Any]
@@ -33,7 +33,7 @@ class Work:
         """Make what follows wait for the collective, and raise its error.
 
         Args:
-            timeout: how long to wait on the host backend, where the collective goes on after
+            timeout: how long to wait on the host backend. The collective keeps running after a
                 `symmem.TimeoutError`. Unless given, symmem.init's bounds the wait for other ranks.
         """
         raise NotImplementedError
@@ -47,7 +47,7 @@ class Work:
         self.wait()
 
     def is_completed(self) -> bool:
-        """Report whether the collective is done or has failed. It waits for nobody."""
+        """Report whether the collective is done or has failed. It does not wait."""
         raise NotImplementedError
 
     def is_success(self) -> bool:
@@ -148,7 +148,7 @@ class HostWork(Work):
         if not done.wait(seconds):
             raise errors.TimeoutError(
                 f"the collective was not done within the {seconds} s that wait() was given; it "
-                "goes on"
+                "is still running"
             )
 
     def is_completed(self) -> bool:
@@ -193,7 +193,7 @@ class HostWork(Work):
 
 
 MOST_KEPT = 64
-"""How many works with symmetric tensors that nobody waits for are kept at once."""
+"""How many works with symmetric tensors are kept without a wait."""
 
 
 class SideStream:
@@ -209,7 +209,7 @@ class SideStream:
         self.number: int = self.stream.cuda_stream
         self._lock = threading.Lock()
         self._queued = 0
-        # What may be under way, oldest first; and what is done, with symmetric tensors.
+        # Works that may be running, oldest first; and finished ones with symmetric tensors.
         self._unwaited: deque[CudaWork] = deque()
         self._kept: list[CudaWork] = []
         # All with symmetric tensors that no wait covers, but for those of captures, oldest first.
@@ -220,7 +220,7 @@ class SideStream:
         self.stream.wait_stream(self._cuda.current_stream())
 
     def work(self, tensors: list[Any], output: list[Any], source: Any = None) -> CudaWork:
-        """Mark what has just been queued, and let go of what is done though nobody waited."""
+        """Return the work for what was just queued, and release finished works without a wait."""
         # Events of a capture cannot be asked, and asking others may spoil the capture.
         gone = [] if self.capturing() else self._prune()
         made: CudaWork = of_torch(CudaWork)(self, tensors, output, source)
@@ -231,14 +231,14 @@ class SideStream:
             many = self._symmetric(made)
         del gone  # Outside of the lock: this may free tensors.
         if many is not None and not self.capturing():
-            # Nobody has waited for it, and its tensors would stay forever.
+            # Without a wait its tensors would stay forever.
             many.wait()
         return made
 
     def _symmetric(self, made: CudaWork) -> CudaWork | None:
         """Count a work with symmetric tensors. Of too many, return the middle one, to wait for.
 
-        That depends on what was queued alone, and is alike on all ranks. The lock is held.
+        That depends only on the calls so far, so all ranks agree. The lock is held.
         """
         if made.captured or not self._any_symmetric(made):
             return None
@@ -256,10 +256,13 @@ class SideStream:
             one.tensors = []
 
     def _prune(self) -> list[CudaWork]:
-        """Take what is done. Symmetric tensors stay: their end is to be alike on all ranks."""
+        """Take finished works, except those with symmetric tensors.
+
+        All ranks must free symmetric tensors at the same point.
+        """
         gone: list[CudaWork] = []
         with self._lock:
-            # One of a capture that nobody has waited for has spoiled that, and is not in its graph.
+            # A work of a capture without a wait has invalidated the capture, and is in no graph.
             while self._unwaited and self._unwaited[0].pruned():
                 work = self._unwaited.popleft()
                 (self._kept if self._any_symmetric(work) else gone).append(work)

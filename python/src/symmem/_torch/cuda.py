@@ -16,14 +16,14 @@ from symmem._torch.pytorch import Torch
 from symmem._torch.routing import Calls, Key, Nesting, Router
 
 NO_POOL = -2
-"""In place of a private pool's first number: a capture that has none of its own."""
+"""In place of a private pool's first number: a capture without a private pool."""
 
 FORCED_WAIT = 2.0
 """How many seconds a forced close waits for the device, which may have a kernel that hangs."""
 
 
 def ends_within(seconds: float, wait: Callable[[], object]) -> bool:
-    """Wait on a thread of its own, and report whether that has ended in time, well or not."""
+    """Wait on another thread, and report whether that ended in time, with or without an error."""
     ended = threading.Event()
 
     def run() -> None:
@@ -94,8 +94,8 @@ class TorchHooks:
     def capture_key(self) -> Key:
         """Name the private pool of the capture that is under way.
 
-        PyTorch tells nobody, so the first scope of a capture allocates one element and looks in
-        which pool it has landed. That element also keeps the private pool's first segment in use,
+        PyTorch has no query for it, so the first scope of a capture allocates one element and finds
+        the pool that holds it. That element also keeps the private pool's first segment in use,
         by which `live_pools` sees that the graph lives.
         """
         number = capture_id(self.torch.raw_stream(self.device))

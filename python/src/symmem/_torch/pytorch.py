@@ -46,7 +46,7 @@ class Torch:
         tensor: the class of tensors.
         strided: the layout of tensors that are not sparse.
         mkldnn: the layout of tensors whose memory is mkldnn's.
-        in_transform: whether a tensor stands for others in a transform of torch.func.
+        in_transform: reports whether a tensor is a wrapper in a transform of torch.func.
         distributed: torch.distributed, or None where PyTorch was built without it.
         types: the element types that can be reduced.
         raw_stream: the current stream of a device, as a number.
@@ -114,7 +114,7 @@ class Torch:
             return None
 
     def timeout_of(self, process_group: Any) -> float | None:
-        """Find how long a process group waits, in seconds; None where its backend does not say."""
+        """Return the timeout of a process group in seconds, or None if its backend has none."""
         for device in process_group._device_types:
             try:
                 options = process_group._get_backend(device).options

@@ -8,8 +8,8 @@ and a thread takes the lowest lane that no other thread holds. Which one that is
 is inside a scope at that point of the program, which ranks share.
 
 While a CUDA graph is captured allocations go to lanes that belong to the graph's own private pool
-and serve nobody else. So what a graph writes when it is replayed is never handed to anyone while
-the graph lives, and graphs share memory exactly where the caller made them share PyTorch's.
+and no others. So memory that a replay writes is not allocated again while the graph lives, and
+graphs share memory exactly if the caller made them share PyTorch's pool.
 
 Nothing here calls the C library: entering and leaving a scope costs calls into PyTorch alone.
 """
@@ -27,7 +27,7 @@ EAGER: Key = (-1, -1)
 
 
 class Hooks(Protocol):
-    """What routing needs of PyTorch. Tests give their own."""
+    """The functions of PyTorch that routing uses. Tests replace them."""
 
     capturing: Callable[[], Any]
     """Reports whether this thread's current stream is being captured."""
@@ -113,7 +113,7 @@ class Lane:
 
 
 class Nesting(threading.local):
-    """What this thread's open scopes divert to, outermost first; None is ordinary memory.
+    """The lanes that this thread's open scopes divert to, outermost first; None is ordinary memory.
 
     A lane that stands directly above itself was diverted to already, so that leaving the upper one
     changes nothing. All domains of a device share one nesting, since a thread diverts to one pool

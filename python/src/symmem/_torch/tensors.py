@@ -42,7 +42,7 @@ def has_memory(tensor: Any) -> bool:
 
 
 def _stand_in(name: str, tensor: Any) -> str | None:
-    """Say what a tensor stands for, if that is all it does; other questions to it may fail."""
+    """Describe a tensor that only stands for others, or return None; other queries may fail."""
     torch = pytorch().module
     distributed = modules.get("torch.distributed.tensor")
     if distributed is not None and isinstance(tensor, distributed.DTensor):
@@ -74,7 +74,7 @@ def _layout(name: str, tensor: Any) -> str:
 
 
 def _empty(name: str, tensor: Any) -> str:
-    """Say why a dense tensor on the rank's device has no address."""
+    """Describe why a dense tensor on the rank's device has no address."""
     torch = pytorch().module
     kind = type(tensor)
     if kind not in (torch.Tensor, torch.nn.Parameter):
