@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync/atomic"
 	"time"
 
 	"symmem/driver"
@@ -29,116 +30,172 @@ func (d *Device) Connect(
 	}
 	ctx, cancel := control.Bounded(ctx, d.cfg.Timeout)
 	defer cancel()
-	c := &communicator{
-		device: d, cfg: group, number: communicators.Add(1),
-		sharing:  memory.Sharing{Exporter: &d.exporter},
-		captures: memory.Holds{UseCounts: &d.memory.UseCounts},
-		windows:  map[driver.SegmentKey]*window{},
-		busy:     stream.BusyStreams{Wake: make(chan struct{}, 1)},
-		ended:    make(chan struct{}), kernelsEnded: make(chan struct{}),
-		released: make(chan struct{}), tornDown: make(chan struct{}),
-	}
-	c.group = &owner{c}
-	c.check.Store(group.Check)
-	c.direct.choose = (*kernels.Launch).Choose
-	if err := (joining{c}).join(ctx); err != nil {
+	j := &joining{device: d, cfg: group, comm: &ncclComm{gpu: d.gpu, library: d.nccl}}
+	if err := j.join(ctx); err != nil {
 		err = fmt.Errorf("connecting group %s: %w", group.Name(), err)
-		return nil, errors.Join(err, joining{c}.discard())
+		return nil, errors.Join(err, j.discard())
 	}
-	c.watcher.Go(watcher{c}.watch)
-	return c, nil
+	j.made.watcher.running.Go(j.made.watcher.watch)
+	return j.made, nil
 }
 
-// joining is a communicator that is being made.
-type joining struct{ *communicator }
+// communicators numbers the communicators of this process.
+var communicators atomic.Uint64
 
-func (c joining) join(ctx context.Context) error {
+// joining makes a communicator.
+type joining struct {
+	device  *Device
+	cfg     driver.GroupConfig
+	members []*member
+	plane   control.Plane
+	apart   bool // whether the ranks share no memory of the host
+	comm    *ncclComm
+	unique  string        // how NCCL's RAS names the communicator
+	made    *communicator // once NCCL has connected the ranks
+}
+
+func (j *joining) join(ctx context.Context) error {
 	var err error
-	if c.members, err = c.device.members.awaitMembers(ctx, c.cfg.Ranks); err != nil {
+	if j.members, err = j.device.members.awaitMembers(ctx, j.cfg.Ranks); err != nil {
 		return err
 	}
-	if c.plane, err = c.joinPlane(ctx); err != nil {
+	if j.plane, err = j.joinPlane(ctx); err != nil {
 		return err
 	}
-	c.direct.announcements, _ = c.plane.(control.Announcements)
-	id, err := c.shareID(ctx)
+	id, err := j.shareID(ctx)
 	if err != nil {
 		return err
 	}
-	c.unique = ras.ID(id[:])
-	// What ranks map of each other has been made by all of them, then.
-	if err := c.agree(ctx, c.equip(ctx, id)); err != nil {
+	j.unique = ras.ID(id[:])
+	if err := j.agree(ctx, j.equip(ctx, id)); err != nil {
 		return err
 	}
-	if err := c.agree(ctx, c.messages.Map(ctx)); err != nil {
+	// All ranks have made by now what the others map.
+	if err := j.agree(ctx, j.made.messages.Map(ctx)); err != nil {
 		return err
 	}
-	return c.messages.Withdraw()
+	return j.made.messages.Withdraw()
 }
 
 // equip makes this rank's part of the communicator.
-func (c joining) equip(ctx context.Context, id nccl.UniqueID) error {
-	if err := c.connect(ctx, id); err != nil {
+func (j *joining) equip(ctx context.Context, id nccl.UniqueID) error {
+	if err := j.connect(ctx, id); err != nil {
 		return err
 	}
+	j.made = newCommunicator(j)
+	if err := j.openMessages(); err != nil {
+		return err
+	}
+	// Known first, so no segment that comes or goes meanwhile is missed.
+	j.device.remember(j.made)
+	return j.openExchange(ctx)
+}
+
+// newCommunicator makes the communicator of a group whose ranks have joined.
+func newCommunicator(j *joining) *communicator {
+	d := j.device
+	c := &communicator{
+		device: d, plane: j.plane, cfg: j.cfg, number: communicators.Add(1), members: j.members,
+		comm: j.comm, busy: stream.BusyStreams{Wake: make(chan struct{}, 1)},
+		direct: directPath{
+			choose:  (*kernels.Launch).Choose,
+			sharing: memory.Sharing{Exporter: &d.exporter, Apart: j.apart},
+		},
+	}
+	c.group = &c.owner
+	c.check.Store(j.cfg.Check)
+	c.direct.announcements, _ = j.plane.(control.Announcements)
+	c.makeParts(j)
+	return c
+}
+
+// makeParts makes the parts that do the other jobs.
+func (c *communicator) makeParts(j *joining) {
 	d := c.device
-	c.supported = newSupport(d.nccl, d.gpu.Major, &c.cfg, machines(c.members))
-	if err := c.openMessages(); err != nil {
-		return err
+	c.stages = newStages(d.gpu, &c.cfg, c.plane, d.cfg.Timeout)
+	c.faults = faults{
+		cfg: &c.cfg, plane: c.plane, check: &c.check, closing: &c.closing, history: &c.history,
+		messages: &c.messages, direct: &c.direct, timeout: d.cfg.Timeout, unique: j.unique,
 	}
-	// Known first: so no segment that comes or goes meanwhile is missed.
-	c.device.mu.Lock()
-	c.device.communicators[c.communicator] = struct{}{}
-	c.device.mu.Unlock()
-	return c.openExchange(ctx)
+	c.comparer = comparer{
+		cfg: &c.cfg, plane: c.plane, timeout: d.cfg.Timeout, direct: &c.direct, faults: &c.faults,
+	}
+	c.registrar = registrar{
+		gpu: d.gpu, memory: d.memory, streams: d.streams, timeout: d.cfg.Timeout,
+		cfg: &c.cfg, plane: c.plane, mu: &c.mu, busy: &c.busy, comm: c.comm,
+		direct: &c.direct, stages: &c.stages, windows: map[driver.SegmentKey]*window{},
+		supported: newSupport(d.nccl, d.gpu.Major, &c.cfg, machines(c.members)),
+	}
+	c.recorder = recorder{
+		gpu: d.gpu, cfg: &c.cfg, plane: c.plane, check: &c.check, history: &c.history,
+		direct: &c.direct, busy: &c.busy, faults: &c.faults, comparer: &c.comparer,
+		captures: memory.Holds{UseCounts: &d.memory.UseCounts},
+	}
+	c.owner = owner{
+		gpu: d.gpu, cfg: &c.cfg, plane: c.plane, history: &c.history, direct: &c.direct,
+		faults: &c.faults, stages: &c.stages, recorder: &c.recorder, teardown: &c.teardown,
+	}
+	c.watcher = watcher{
+		cfg: &c.cfg, plane: c.plane, mu: &c.mu, busy: &c.busy, history: &c.history, comm: c.comm,
+		messages: &c.messages, faults: &c.faults, comparer: &c.comparer, recorder: &c.recorder,
+		stages: &c.stages, teardown: &c.teardown,
+	}
+	c.teardown = teardown{
+		gpu: d.gpu, cfg: &c.cfg, plane: c.plane, mu: &c.mu, busy: &c.busy, group: c.group,
+		comm: c.comm, exchange: &c.direct.exchange, messages: &c.messages,
+		registrar: &c.registrar, recorder: &c.recorder, stages: &c.stages, graphs: &c.graphs,
+		watching:          &c.watcher.running,
+		othersHaveWindows: func() bool { return d.othersHaveWindows(c) },
+		forget:            func() { d.forget(c) },
+	}
 }
 
 // joinPlane finds the way in which the ranks talk: shared memory on one machine, else TCP.
-func (c joining) joinPlane(ctx context.Context) (control.Plane, error) {
-	if machines(c.members) == 1 {
-		together, err := c.device.machine.SameMachine(ctx, c.cfg.Ranks)
+func (j *joining) joinPlane(ctx context.Context) (control.Plane, error) {
+	if machines(j.members) == 1 {
+		together, err := j.device.machine.SameMachine(ctx, j.cfg.Ranks)
 		if err != nil {
 			return nil, err
 		}
 		if together {
-			return c.device.machine.Join(ctx, c.cfg)
+			return j.device.machine.Join(ctx, j.cfg)
 		}
 	}
-	c.sharing.Apart = true
+	j.apart = true
 	p, err := tcp.Join(ctx, tcp.Config{
-		Store: c.device.cfg.Store, Group: c.cfg, Timeout: c.device.cfg.Timeout,
-		Late: c.device.cfg.Late,
+		Store: j.device.cfg.Store, Group: j.cfg, Timeout: j.device.cfg.Timeout,
+		Late: j.device.cfg.Late,
 	})
 	if err != nil {
-		return nil, err // p is a nil of a type of its own, which would pass for a plane
+		return nil, err // not p, which is a typed nil
 	}
 	return p, nil
 }
 
 // shareID has the first rank of the group make NCCL's unique id, and hands it to the others.
-func (c joining) shareID(ctx context.Context) (nccl.UniqueID, error) {
+func (j *joining) shareID(ctx context.Context) (nccl.UniqueID, error) {
 	var id nccl.UniqueID
 	var mine []byte
 	var failed error
-	if c.cfg.Rank == 0 {
-		if id, failed = gpu.Get(c.device.gpu, c.device.nccl.UniqueID); failed == nil {
+	if j.cfg.Rank == 0 {
+		if id, failed = gpu.Get(j.device.gpu, j.device.nccl.UniqueID); failed == nil {
 			mine = id[:]
 		}
 	}
-	all, err := c.plane.Exchange(ctx, driver.LaneControl, mine)
+	all, err := j.plane.Exchange(ctx, driver.LaneControl, mine)
 	if err = errors.Join(failed, err); err != nil {
 		return id, err
 	}
 	if copy(id[:], all[0]) != len(id) {
-		return id, fmt.Errorf("rank %d made no NCCL id", c.cfg.Ranks[0])
+		return id, fmt.Errorf("rank %d made no NCCL id", j.cfg.Ranks[0])
 	}
 	return id, nil
 }
 
-// connect makes NCCL's communicator. NCCL waits for all ranks without a deadline, so it does that
-// on a goroutine of its own, which a rank that never comes leaves behind. A communicator that is
-// made too late is given back there.
-func (c joining) connect(ctx context.Context, id nccl.UniqueID) error {
+// connect makes NCCL's communicator. NCCL waits for all ranks without a deadline, so the call gets
+// a goroutine, which stays if a rank never comes. It gives back a communicator that is made too
+// late.
+func (j *joining) connect(ctx context.Context, id nccl.UniqueID) error {
 	type outcome struct {
 		handle nccl.Comm
 		err    error
@@ -147,18 +204,18 @@ func (c joining) connect(ctx context.Context, id nccl.UniqueID) error {
 	defer close(gone)
 	go func() {
 		var o outcome
-		o.err = c.device.gpu.Do(func() (err error) {
-			o.handle, err = c.device.nccl.CommInitRank(len(c.cfg.Ranks), c.cfg.Rank, id)
-			if err != nil || len(c.cfg.Ranks) == 1 || !firstSums {
+		o.err = j.device.gpu.Do(func() (err error) {
+			o.handle, err = j.device.nccl.CommInitRank(len(j.cfg.Ranks), j.cfg.Rank, id)
+			if err != nil || len(j.cfg.Ranks) == 1 || !firstSums {
 				return err
 			}
-			return c.makeFirstSum(o.handle, gone)
+			return j.makeFirstSum(o.handle, gone)
 		})
 		select {
 		case done <- o:
 		case <-gone:
 			if o.handle != 0 && !gpu.Stuck.Load() {
-				_ = c.device.gpu.Do(func() error { return c.device.nccl.CommAbort(o.handle) })
+				_ = j.device.gpu.Do(func() error { return j.device.nccl.CommAbort(o.handle) })
 			}
 		}
 	}()
@@ -167,14 +224,14 @@ func (c joining) connect(ctx context.Context, id nccl.UniqueID) error {
 	for {
 		select {
 		case o := <-done:
-			c.handle = o.handle
+			j.comm.handle = o.handle
 			return o.err
 		case <-look.C:
-			if c.plane.PeerFailed() {
-				return c.plane.PeerFault("connecting NCCL's communicator of group " + c.cfg.Name())
+			if j.plane.PeerFailed() {
+				return j.plane.PeerFault("connecting NCCL's communicator of group " + j.cfg.Name())
 			}
 		case <-ctx.Done():
-			return overdue(ctx, "connecting NCCL's communicator of group "+c.cfg.Name(), begin)
+			return overdue(ctx, "connecting NCCL's communicator of group "+j.cfg.Name(), begin)
 		}
 	}
 }
@@ -183,8 +240,8 @@ func (c joining) connect(ctx context.Context, id nccl.UniqueID) error {
 // all streams of the GPU and for the other ranks, so it would never end while a stream waits for a
 // message that another rank sends behind its own first collective. It is called on a thread of the
 // device, and given up when gone is closed.
-func (c joining) makeFirstSum(handle nccl.Comm, gone <-chan struct{}) error {
-	d := c.device
+func (j *joining) makeFirstSum(handle nccl.Comm, gone <-chan struct{}) error {
+	d := j.device
 	on, err := d.gpu.CUDA.StreamCreate()
 	if err != nil {
 		return err
@@ -201,7 +258,7 @@ func (c joining) makeFirstSum(handle nccl.Comm, gone <-chan struct{}) error {
 		}
 		select {
 		case <-gone:
-			return errors.New("nobody waits for the group any more")
+			return errors.New("connecting the group was given up")
 		case <-time.After(firstSumLook):
 		}
 	}
@@ -219,85 +276,73 @@ var firstSums = true
 // firstSumLook is how often makeFirstSum looks.
 const firstSumLook = 50 * time.Microsecond
 
-// failureExchangeTimeout bounds how long ranks tell each other why a group could not be made.
+// failureExchangeTimeout bounds the exchange of the reasons for which a group could not be made.
 const failureExchangeTimeout = 2 * time.Second
 
-// agree makes a step all or nothing: it returns an error unless the step went well on all ranks. A
-// rank on which it failed does not let the others wait, and tells them why.
-func (c joining) agree(ctx context.Context, mine error) error {
+// agree makes a step all or nothing: it returns an error unless the step has succeeded on all
+// ranks. A rank on which it failed reports the reason, so the others need not wait.
+func (j *joining) agree(ctx context.Context, mine error) error {
 	if mine == nil {
-		_, mine = c.plane.Exchange(ctx, driver.LaneControl, nil)
+		_, mine = j.plane.Exchange(ctx, driver.LaneControl, nil)
 	}
 	if mine == nil {
 		return nil
 	}
-	_ = c.plane.Fail(mine)
+	_ = j.plane.Fail(mine)
 	var report []byte
 	if !errors.Is(mine, driver.ErrFault) {
 		report = control.EncodeFailure(mine)
 	}
 	reporting, cancel := context.WithTimeout(context.WithoutCancel(ctx), failureExchangeTimeout)
 	defer cancel()
-	all, err := c.plane.Exchange(reporting, driver.LaneFault, report)
+	all, err := j.plane.Exchange(reporting, driver.LaneFault, report)
 	if report != nil || err != nil {
 		return mine
 	}
-	return cmp.Or(control.DecodeFailures(c.cfg.Ranks, all, "connecting"), mine)
+	return cmp.Or(control.DecodeFailures(j.cfg.Ranks, all, "connecting"), mine)
 }
 
-// discard takes back what a failed Connect has made. NCCL's part stays where a kernel does not end,
-// as it does in tearDown.
-func (c joining) discard() error {
-	c.forget()
-	defer close(c.kernelsEnded)
+// discard takes back whatever a failed Connect has made. NCCL's communicator stays where a kernel
+// never ends, as in a teardown.
+func (j *joining) discard() error {
 	var errs []error
-	if c.plane != nil {
-		errs = append(errs, c.plane.Close())
+	if j.plane != nil {
+		errs = append(errs, j.plane.Close())
 	}
-	errs = append(errs, c.messages.Close())
-	c.mu.Lock() // a segment may be registering with it
-	defer c.mu.Unlock()
-	errs = append(errs, c.direct.exchange.Close())
-	if c.handle != 0 && !gpu.Stuck.Load() {
-		errs = append(errs, c.device.gpu.Do(func() error { return c.device.nccl.CommAbort(c.handle) }))
+	if c := j.made; c != nil {
+		j.device.forget(c)
+		defer close(c.stages.kernelsEnded)
+		errs = append(errs, c.messages.Close())
+		c.mu.Lock() // a segment may be registering with it
+		defer c.mu.Unlock()
+		errs = append(errs, c.direct.exchange.Close())
+	}
+	if j.comm.handle != 0 && !gpu.Stuck.Load() {
+		errs = append(errs, j.comm.abort())
 	}
 	return errors.Join(errs...)
 }
 
-// openExchange makes what kernels of our own need in the group.
-func (c joining) openExchange(ctx context.Context) (err error) {
+// openExchange makes the memory that kernels of our own need in the group.
+func (j *joining) openExchange(ctx context.Context) (err error) {
+	d, c := j.device, j.made
 	c.direct.unavailable, err = c.direct.exchange.Open(ctx, direct.Group{
-		Config: &c.cfg, Plane: c.plane, Sharing: &c.sharing, Reports: &c.device.reports,
-		Code: &c.device.collectives, Sharers: sharers(c.members, &c.device.self),
-		NoFabric: c.withoutFabric(),
-		Linked:   func() error { return linked(c.device.gpu, &c.device.self, c.members) },
+		Config: &c.cfg, Plane: c.plane, Sharing: &c.direct.sharing, Reports: &d.reports,
+		Code: &d.collectives, Sharers: sharers(c.members, &d.self),
+		NoFabric: withoutFabric(&c.cfg, c.members),
+		Linked:   func() error { return linked(d.gpu, &d.self, c.members) },
 	})
 	return err
 }
 
-// withoutFabric says why ranks that are apart cannot map each other's memory; it is empty if they
-// may be able to. All ranks say the same.
-func (c joining) withoutFabric() string {
-	where := "in several containers"
-	if m := machines(c.members); m > 1 {
-		where = fmt.Sprintf("on %d machines", m)
-	}
-	for i, m := range c.members {
-		if m.NoFabric != "" {
-			return fmt.Sprintf("the ranks are %s, and rank %d has no fabric handles: %s", where,
-				c.cfg.Ranks[i], control.Printable(m.NoFabric))
-		}
-	}
-	return ""
-}
-
 // openMessages makes messages possible where the ranks have GPUs that run their kernels.
-func (c joining) openMessages() error {
-	if c.withoutKernels() != "" {
+func (j *joining) openMessages() error {
+	c := j.made
+	if withoutKernels(&c.cfg, c.members) != "" {
 		return nil
 	}
 	return c.messages.Open(p2p.Group{
-		Owner: c.group.(*owner), Device: &c.device.messages, Config: &c.cfg, Plane: c.plane,
-		Busy: &c.busy, Check: &c.check, Ended: c.ended, Mu: &c.mu,
+		Owner: &c.owner, Device: &j.device.messages, Config: &c.cfg, Plane: c.plane,
+		Busy: &c.busy, Check: &c.check, Ended: c.stages.ended, Mu: &c.mu,
 	})
 }

@@ -1,6 +1,8 @@
 package nccl
 
 import (
+	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -16,6 +18,8 @@ import (
 	"symmem/internal/cuda"
 	"symmem/internal/nccl"
 	"symmem/internal/ranked"
+	"symmem/internal/scatter"
+	"symmem/internal/sys"
 )
 
 // Device is one rank's GPU.
@@ -45,6 +49,74 @@ type Device struct {
 	mu            ranked.Mutex[deviceMu]
 	ended         bool                       // the device has given up its GPU; guarded by mu
 	communicators map[*communicator]struct{} // open ones and those being torn down; guarded by mu
+}
+
+// open opens the GPU and the libraries.
+func (d *Device) open(ctx context.Context) error {
+	// This comes first, since ranks wait in it for rank 0, whose GPU may be the one that fails.
+	var err error
+	if d.machine, err = shm.Open(ctx, d.cfg); err != nil {
+		return err
+	}
+	library, err := loadDriver()
+	if err != nil {
+		return withAdvice(err)
+	}
+	if d.nccl, err = nccl.Load(); err != nil {
+		return withAdvice(err)
+	}
+	device, err := choose(library, &d.cfg)
+	if err != nil {
+		return err
+	}
+	if d.gpu, err = gpu.Open(library, device, d.cfg.Timeout); err != nil {
+		return err
+	}
+	d.anywhere = d.nccl.After(d.gpu.Entry())
+	d.info = driver.Info{Backend: "nccl", Name: d.gpu.Model, Granularity: d.gpu.Granularity}
+	d.exporter = memory.Exporter{GPU: d.gpu, Machine: d.machine}
+	d.memory = memory.New(d.gpu, scatter.New(d.cfg.Scatter, d.cfg.Rank, d.gpu.Granularity))
+	d.streams = &stream.Streams{
+		GPU: d.gpu, Groups: d.groups, NewCalls: func() stream.Calls { return newCalls(d.gpu) },
+	}
+	d.messages.GPU, d.messages.Streams, d.messages.Exporter = d.gpu, d.streams, &d.exporter
+	d.messages.Copies.Object = kernels.MessageObject
+	return d.publishMember(ctx)
+}
+
+// publishMember publishes what the other ranks need to know of this one.
+func (d *Device) publishMember(ctx context.Context) error {
+	boot, err := sys.BootID()
+	if err != nil {
+		return err
+	}
+	machine, err := machineOf(d.cfg.Rank, boot)
+	if err != nil {
+		return err
+	}
+	uuid, err := d.gpu.UUID()
+	if err != nil {
+		return err
+	}
+	code, _ := d.nccl.Version()
+	d.self = member{
+		Machine: machine, Boot: boot, GPU: uuid, Process: process, Name: d.info.Name, NCCL: code,
+		NoFabric: d.gpu.NoFabric,
+	}
+	// Now, since CUDA may wait for streams to load a kernel, which may wait for messages.
+	if err := d.gpu.Do(func() error { return d.messages.Copies.Load(d.gpu) }); err != nil {
+		d.self.NoKernels = err.Error()
+	}
+	return d.publish(ctx, &d.self)
+}
+
+// publish stores the member of this rank for the others.
+func (d *Device) publish(ctx context.Context, m *member) error {
+	value, err := json.Marshal(m)
+	if err != nil {
+		return err
+	}
+	return d.cfg.Store.Set(ctx, memberKey(d.cfg.Rank), value)
 }
 
 // Info describes the device.
@@ -141,7 +213,7 @@ func (d *Device) Close() error {
 	if len(held) > 0 {
 		go func() {
 			for _, c := range held {
-				<-c.tornDown
+				<-c.stages.tornDown
 			}
 			if reclaimed, _ := d.gpu.Reclaim(); reclaimed {
 				_ = d.end()
@@ -159,10 +231,10 @@ func (d *Device) closeCommunicators() (held []*communicator, err error) {
 	late := false // a group that waits for work which was left; all wait for the same
 	for _, c := range d.openCommunicators() {
 		errs = append(errs, c.Close())
-		ended := c.awaitEnd(c.released, late || gpu.Stuck.Load())
+		ended := c.stages.await(c.stages.released, late || gpu.Stuck.Load())
 		select {
-		case <-c.tornDown:
-			ended = c.tearing
+		case <-c.stages.tornDown:
+			ended = c.teardown.err
 		default:
 			held = append(held, c)
 			if late {
@@ -217,6 +289,32 @@ func (d *Device) groups() []stream.Group {
 		all = append(all, c.group)
 	}
 	return all
+}
+
+// othersHaveWindows reports whether another group may have a window kernel under way.
+func (d *Device) othersHaveWindows(than *communicator) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for o := range d.communicators {
+		if o != than && o.busy.Windows.Load() {
+			return true
+		}
+	}
+	return false
+}
+
+// remember puts a communicator on the device's list.
+func (d *Device) remember(c *communicator) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.communicators[c] = struct{}{}
+}
+
+// forget takes a communicator off the device's list.
+func (d *Device) forget(c *communicator) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	delete(d.communicators, c)
 }
 
 // startsEarly reports whether NCCL's window kernels may begin before the work ahead of them has

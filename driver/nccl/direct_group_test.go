@@ -166,10 +166,10 @@ func (m *testRank) leave() error {
 	c := m.group.(*communicator)
 	m.group = nil
 	errs = append(errs, c.Close())
-	if overdue := c.awaitEnd(c.tornDown, false); overdue != nil {
+	if overdue := c.stages.await(c.stages.tornDown, false); overdue != nil {
 		return errors.Join(append(errs, overdue)...)
 	}
-	return errors.Join(append(errs, c.tearing)...)
+	return errors.Join(append(errs, c.teardown.err)...)
 }
 
 // each runs a function for every rank of the group at once, and returns the errors by group rank.

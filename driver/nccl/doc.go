@@ -13,7 +13,7 @@
 //
 // # Control plane
 //
-// NCCL has no deadlines, compares nothing, and says nothing about who is missing. So every group
+// NCCL has no deadlines, compares nothing, and does not report the missing ranks. So every group
 // has a control.Plane in addition to its NCCL communicator: shared memory where all of its ranks
 // are on one machine, TCP where they are not. Ranks agree there, compare calls there (CheckEvery:
 // before the collective is given to NCCL, so no buffer of a mismatched call is ever written), and
@@ -66,10 +66,9 @@
 // messages, internal/direct what kernels of the direct path share. Each says in its documentation
 // which states, locks and invariants it has. This package has the groups.
 //
-// A communicator has its state in one struct, and a type for each of its jobs, which is a view of
-// it: joining makes it, registrar its windows, recorder puts calls into captures of other
-// libraries, watcher looks after its work, ending takes it down, owner is what streams and messages
-// know of it.
+// A communicator launches calls, and has a type with the fields it needs for each other job:
+// registrar, recorder, comparer, faults, watcher, owner and teardown. joining makes it. They share
+// its lock, its plane and its history. decide says in which steps it ends.
 //
 // # Locks of the parts
 //
@@ -85,22 +84,21 @@
 //	 7 stream.BusyStreams.mu
 //	 8 direct.Launches.mu
 //	 9 direct.Exchange.mu
-//	10 peers.unmapMu
-//	11 gpu.Aside.mu
-//	12 gpu.Code.Mu
-//	13 direct.LaunchOrder.mu
-//	14 stream.Event.mu
-//	15 stream.pool.mu
-//	16 stream.Stream.queryMu
-//	17 stream.faults.mu
-//	18 gpu.Pinned.Mu
-//	19 memory.Memory.mu
-//	20 stream.Streams.mu
-//	21 memory.UseCounts.mu
-//	22 Device.mu
-//	23 gpu.GPU.mu
-//	24 p2p.Device.mu
-//	25 members.mu
+//	10 gpu.Aside.mu
+//	11 gpu.Code.Mu
+//	12 direct.LaunchOrder.mu
+//	13 stream.Event.mu
+//	14 stream.pool.mu
+//	15 stream.Stream.queryMu
+//	16 stream.faults.mu
+//	17 gpu.Pinned.Mu
+//	18 memory.Memory.mu
+//	19 stream.Streams.mu
+//	20 memory.UseCounts.mu
+//	21 Device.mu
+//	22 gpu.GPU.mu
+//	23 p2p.Device.mu
+//	24 members.mu
 //
 // A goroutine may have communicator.mu of several groups, taken in the order of their numbers.
 //
@@ -115,7 +113,6 @@
 // Those of this package:
 //
 //	communicator.mu
-//	peers.unmapMu
 //	Device.mu
 //	members.mu
 package nccl

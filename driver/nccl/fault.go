@@ -2,72 +2,86 @@ package nccl
 
 import (
 	"cmp"
-	"context"
 	"fmt"
 	"math/bits"
+	"sync/atomic"
 	"time"
 
 	"symmem/driver"
+	"symmem/driver/nccl/internal/p2p"
 	"symmem/driver/nccl/kernels"
 	"symmem/internal/control"
 )
 
+// faults finds the cause of a failure, and fails the group with it.
+type faults struct {
+	cfg      *driver.GroupConfig
+	plane    control.Plane
+	check    *atomic.Bool
+	closing  *atomic.Bool
+	history  *history
+	messages *p2p.Messages
+	direct   *directPath
+	timeout  time.Duration
+	unique   string // how NCCL's RAS names the communicator
+}
+
 // differing returns the error of a call that other ranks have launched otherwise, or nil.
-func (c *communicator) differing(call *driver.Call, ticket uint64) error {
-	if c.direct.announcements == nil {
+func (f *faults) differing(call *driver.Call, ticket uint64) error {
+	if f.direct.announcements == nil {
 		return nil
 	}
-	ranks := c.direct.announcements.Differing(ticket, call.Digest)
+	ranks := f.direct.announcements.Differing(ticket, call.Digest)
 	if len(ranks) == 0 {
 		return nil
 	}
-	return c.cfg.Mismatch(ticket, call, ranks...)
+	return f.cfg.Mismatch(ticket, call, ranks...)
 }
 
 // launchedOtherwise reports whether other ranks have launched something else under a ticket of this
 // rank.
-func (c *communicator) launchedOtherwise(ticket uint64) error {
-	p := c.history.of(ticket)
-	if p == nil || !c.check.Load() {
+func (f *faults) launchedOtherwise(ticket uint64) error {
+	p := f.history.of(ticket)
+	if p == nil || !f.check.Load() {
 		return nil
 	}
-	return c.differing(p, ticket)
+	return f.differing(p, ticket)
 }
 
-// checkKernels fails the communicator if a kernel has reported a fault, and returns the first one.
-func (c *communicator) checkKernels() error {
-	err := c.kernelFault()
+// checkKernels fails the group if a kernel has reported a fault, and returns the first one.
+func (f *faults) checkKernels() error {
+	err := f.kernelFault()
 	if err == nil {
 		return nil
 	}
-	_ = c.plane.Fail(err)
-	return c.plane.Cause()
+	_ = f.plane.Fail(err)
+	return f.plane.Cause()
 }
 
-// kernelFault returns what a kernel has reported, as an error, or nil.
-func (c *communicator) kernelFault() error {
-	report, found := c.direct.exchange.Reported()
+// kernelFault returns the fault that a kernel has reported, or nil.
+func (f *faults) kernelFault() error {
+	report, found := f.direct.exchange.Reported()
 	if !found {
 		return nil
 	}
-	call, ticket := c.history.launches.CallOf(&report)
-	doing := c.doing(call, ticket, report.Epoch)
+	call, ticket := f.history.launches.CallOf(&report)
+	doing := f.doing(call, ticket, report.Epoch)
 	switch report.Fault() {
 	case kernels.Diverged:
 		if ticket != 0 {
-			if err := c.differing(call, ticket); err != nil {
+			if err := f.differing(call, ticket); err != nil {
 				return err // it names all ranks
 			}
 		}
-		differs := c.cfg.Mismatch(cmp.Or(ticket, report.Epoch), call, int(report.Ranks))
+		differs := f.cfg.Mismatch(cmp.Or(ticket, report.Epoch), call, int(report.Ranks))
 		differs.Launch = ticket == 0
 		return differs
 	case kernels.TimedOut:
 		e := &driver.TimeoutError{
-			Doing: doing, Waited: c.device.cfg.Timeout, Members: c.cfg.Ranks,
+			Doing: doing, Waited: f.timeout, Members: f.cfg.Ranks,
 		}
 		for set := report.Ranks; set != 0; set &= set - 1 {
-			e.Missing = append(e.Missing, c.cfg.Ranks[bits.TrailingZeros32(set)])
+			e.Missing = append(e.Missing, f.cfg.Ranks[bits.TrailingZeros32(set)])
 		}
 		return e
 	default:
@@ -76,10 +90,10 @@ func (c *communicator) kernelFault() error {
 }
 
 // doing names a call by its ticket, or, where that is not known, by the launch of the kernel.
-func (c *communicator) doing(call *driver.Call, ticket, launch uint64) string {
-	text := fmt.Sprintf("%v %d of group %s", call.Operation, ticket, c.cfg.Name())
+func (f *faults) doing(call *driver.Call, ticket, launch uint64) string {
+	text := fmt.Sprintf("%v %d of group %s", call.Operation, ticket, f.cfg.Name())
 	if ticket == 0 {
-		text = fmt.Sprintf("%v, launch %d of group %s", call.Operation, launch, c.cfg.Name())
+		text = fmt.Sprintf("%v, launch %d of group %s", call.Operation, launch, f.cfg.Name())
 	}
 	if at := call.Recorded.String(); at != "" {
 		text += ", " + at
@@ -87,82 +101,71 @@ func (c *communicator) doing(call *driver.Call, ticket, launch uint64) string {
 	return text
 }
 
-// CheckPeers fails the communicator if a kernel has reported a fault, or a peer has failed or is
+// checkPeers fails the group if a kernel has reported a fault, or a peer has failed or is
 // lost.
-func (c *communicator) CheckPeers() {
-	if c.closing.Load() || c.plane.Cause() != nil || c.checkKernels() != nil || !c.plane.PeerFailed() {
+func (f *faults) checkPeers() {
+	if f.closing.Load() || f.plane.Cause() != nil || f.checkKernels() != nil || !f.plane.PeerFailed() {
 		return
 	}
-	_ = c.plane.Fail(c.plane.PeerFault("between calls of group " + c.cfg.Name()))
-}
-
-// Exchange sends payload to every rank and returns everybody's.
-func (c *communicator) Exchange(
-	ctx context.Context, lane driver.Lane, payload []byte,
-) ([][]byte, error) {
-	if lane != driver.LaneFault {
-		_ = c.checkKernels() // what a kernel has reported ends the exchange
-	}
-	return c.plane.Exchange(ctx, lane, payload)
+	_ = f.plane.Fail(f.plane.PeerFault("between calls of group " + f.cfg.Name()))
 }
 
 // waitFor describes the wait for a collective.
-func (c *communicator) waitFor(ticket uint64, operation driver.Operation) control.Wait {
+func (f *faults) waitFor(ticket uint64, operation driver.Operation) control.Wait {
 	return control.Wait{
 		Ticket: ticket, Operation: operation,
-		Doing: func() string { return fmt.Sprintf("%v %d of group %s", operation, ticket, c.cfg.Name()) },
+		Doing: func() string { return fmt.Sprintf("%v %d of group %s", operation, ticket, f.cfg.Name()) },
 		Why: func() error {
 			// Reports come first: they end what waits.
-			if err := c.kernelFault(); err != nil {
+			if err := f.kernelFault(); err != nil {
 				return err
 			}
-			if err := c.messages.Examine(); err != nil {
+			if err := f.messages.Examine(); err != nil {
 				return err
 			}
-			return c.launchedOtherwise(ticket)
+			return f.launchedOtherwise(ticket)
 		},
 		Counts: func() string {
-			if c.plane.Cause() != nil {
+			if f.plane.Cause() != nil {
 				return "" // it was asked before
 			}
-			return countsOf(c.unique, &c.cfg, c.device.cfg.Timeout)
+			return countsOf(f.unique, f.cfg, f.timeout)
 		},
 	}
 }
 
-// complete reports whether every rank has launched a collective, and nothing keeps it from its end.
-func (c *communicator) complete(ticket uint64) bool {
-	return c.plane.Diagnose(c.waitFor(ticket, driver.Barrier), time.Time{}) == nil
+// complete reports whether every rank has launched a collective, and nothing keeps it from ending.
+func (f *faults) complete(ticket uint64) bool {
+	return f.plane.Diagnose(f.waitFor(ticket, driver.Barrier), time.Time{}) == nil
 }
 
 // afterPeerFault is afterPeerFaultAt for a call that has no ticket.
-func (c *communicator) afterPeerFault(p *driver.Call) error {
-	ticket, _ := c.history.last()
-	return c.afterPeerFaultAt(p, ticket+1)
+func (f *faults) afterPeerFault(p *driver.Call) error {
+	ticket, _ := f.history.last()
+	return f.afterPeerFaultAt(p, ticket+1)
 }
 
-// afterPeerFaultAt fails the communicator after a peer has failed, and says why this rank cannot go
-// on.
-func (c *communicator) afterPeerFaultAt(p *driver.Call, ticket uint64) error {
-	if err := c.plane.Cause(); err != nil {
+// afterPeerFaultAt fails the group after a peer has failed, and returns the cause.
+func (f *faults) afterPeerFaultAt(p *driver.Call, ticket uint64) error {
+	if err := f.plane.Cause(); err != nil {
 		return err
 	}
 	// Worded as the wait for it would be: ranks compare where each of them is.
-	wait := c.waitFor(ticket, p.Operation)
-	if err := c.plane.Diagnose(wait, time.Now()); err != nil {
-		return c.plane.Fail(err)
+	wait := f.waitFor(ticket, p.Operation)
+	if err := f.plane.Diagnose(wait, time.Now()); err != nil {
+		return f.plane.Fail(err)
 	}
-	return c.plane.Fail(c.plane.PeerFault(wait.Doing()))
+	return f.plane.Fail(f.plane.PeerFault(wait.Doing()))
 }
 
-// failUnqueued fails the communicator over a call that others take for launched, and which this
-// rank could not queue: nothing else would end their waits for it.
-func (c *communicator) failUnqueued(p *driver.Call, err error) error {
-	if cause := c.plane.Cause(); cause != nil {
-		return cause // by which NCCL's call was ended, too
+// failUnqueued fails the group over a call that other ranks take for launched and this rank could
+// not queue: nothing else would end their waits for it.
+func (f *faults) failUnqueued(p *driver.Call, err error) error {
+	if cause := f.plane.Cause(); cause != nil {
+		return cause // which has ended NCCL's call, too
 	}
-	if c.plane.PeerFailed() {
-		return c.afterPeerFault(p) // a peer that has failed hands out no memory any more
+	if f.plane.PeerFailed() {
+		return f.afterPeerFault(p) // a peer that has failed hands out no memory any more
 	}
-	return c.plane.Fail(fmt.Errorf("%v on group %s: %w", p.Operation, c.cfg.Name(), err))
+	return f.plane.Fail(fmt.Errorf("%v on group %s: %w", p.Operation, f.cfg.Name(), err))
 }

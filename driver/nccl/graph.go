@@ -7,6 +7,7 @@ import (
 
 	"symmem/driver"
 	"symmem/driver/nccl/internal/direct"
+	"symmem/driver/nccl/internal/gpu"
 	"symmem/driver/nccl/internal/p2p"
 	"symmem/driver/nccl/internal/stream"
 	"symmem/internal/cuda"
@@ -14,7 +15,7 @@ import (
 
 // calls are what a graph has of groups: each launch gives them new tickets and numbers.
 type calls struct {
-	device *Device
+	gpu *gpu.GPU
 	// all are the collectives and messages, in the order of capture.
 	all []*captured
 	// users are their communicators, each once, in the order of their numbers; recordings are the
@@ -31,8 +32,8 @@ type captured struct {
 }
 
 // newCalls makes the calls of a graph.
-func newCalls(d *Device) stream.Calls {
-	return &calls{device: d, recordings: map[*communicator]*direct.Recording{}}
+func newCalls(g *gpu.GPU) stream.Calls {
+	return &calls{gpu: g, recordings: map[*communicator]*direct.Recording{}}
 }
 
 // Record puts a call into the capture. It gets its ticket when the graph is launched. The locks of
@@ -78,7 +79,7 @@ func byNumber(a, b *communicator) int { return cmp.Compare(a.number, b.number) }
 func (g *calls) next(c *communicator) driver.Recorded {
 	r := g.recordings[c]
 	if r == nil {
-		r = c.recordings.Begin(0)
+		r = c.recorder.recordings.Begin(0)
 		g.recordings[c] = r
 	}
 	return r.Next()
@@ -119,7 +120,7 @@ func (g *calls) Launch(graph *stream.Graph, s *stream.Stream) error {
 		e.Expect()
 	}
 	launched := false
-	gpu := g.device.gpu
+	gpu := g.gpu
 	err := gpu.Do(func() (err error) {
 		if launched, err = g.queue(graph, s, gpu.CUDA); err == nil {
 			err = errors.Join(g.follow(graph, s, gpu.CUDA, sent), s.RecordQueued())
@@ -173,7 +174,7 @@ func (g *calls) follow(
 // failUnqueued fails the communicators of the first n calls, which others take for launched.
 func (g *calls) failUnqueued(n int, err error) {
 	for _, k := range g.all[:n] {
-		_ = k.plan.c.failUnqueued(&k.plan.Call, err)
+		_ = k.plan.c.faults.failUnqueued(&k.plan.Call, err)
 	}
 }
 

@@ -11,10 +11,10 @@ import (
 // history knows what a group has launched: how much, and the latest calls, so that faults find
 // theirs. Each launch notes itself. The zero value is ready.
 //
-// Who notes holds the lock of the communicator, so there is one at a time; who reads may not wait
-// for that lock, which a launch holds as long as NCCL makes it wait. So a ticket's call is stored
-// first and latest after it: a reader takes the call, and believes it if its place was not to be
-// written anew up to then.
+// Writers hold the lock of the communicator, so there is one at a time. Readers may not wait for
+// that lock, which a launch holds as long as NCCL makes it wait. So a ticket's call is stored first
+// and latest after it: a reader takes the call, and believes it if its place was not to be written
+// anew up to then.
 type history struct {
 	// latest is the ticket of the last collective, above operationBits of what it does, or a
 	// message since then.
@@ -27,14 +27,15 @@ type history struct {
 	launches direct.Launches
 }
 
-// operationBits is how many bits of latest an operation has.
+// operationBits is the number of bits of latest that hold an operation.
 const operationBits = 8
 
-// remembered is how many calls back are known, a power of two.
+// remembered is the number of the latest calls that are known, a power of two.
 const remembered = 256
 
-// note remembers the launch of a collective, of which so many kernels of our own meet the other
-// ranks. Ticket 0 is a call in a capture of another library. The communicator's lock is held.
+// note remembers the launch of a collective. Meetings is the number of its kernels of our own that
+// meet the other ranks. Ticket 0 is a call in a capture of another library. The communicator's lock
+// is held.
 func (h *history) note(p *driver.Call, ticket uint64, meetings int) {
 	spin.Publish64(&h.counts[p.Path], h.counts[p.Path].Load()+1)
 	if ticket != 0 {

@@ -1,7 +1,7 @@
 package nccl
 
 import (
-	"context"
+	"cmp"
 	"errors"
 	"fmt"
 
@@ -37,15 +37,15 @@ func (c *communicator) Launch(on driver.Stream, p driver.Plan) error {
 		s.Mu.Unlock()
 		return c.launch(s, prepared)
 	}
-	// What launch comes to then, with less on the way.
+	// The short way through launch.
 	if ticket, ok := c.plane.TrySubmit(); ok {
 		c.note(s, prepared, ticket)
 		c.direct.order.ByNCCL = true
 		if err = prepared.ready.On(s.CUDA); err != nil {
-			err = s.Refuse(c.group, c.failUnqueued(&prepared.Call, err))
+			err = s.Refuse(c.group, c.faults.failUnqueued(&prepared.Call, err))
 		}
 	} else {
-		err = s.Refuse(c.group, c.afterPeerFault(&prepared.Call))
+		err = s.Refuse(c.group, c.faults.afterPeerFault(&prepared.Call))
 	}
 	c.mu.Unlock()
 	s.Mu.Unlock()
@@ -71,8 +71,8 @@ func (c *communicator) launch(s *stream.Stream, p *plan) error {
 		c.busy.Windows.Store(false) // else this call would pass for one that does not hear of an abort
 	}
 	var err error
-	if c.replayed.Load() {
-		err = c.checkKernels()
+	if c.recorder.replayed.Load() {
+		err = c.faults.checkKernels()
 	}
 	if err == nil {
 		err = c.admit(s, p)
@@ -129,7 +129,7 @@ func (c *communicator) open() error {
 }
 
 // admit gives a collective its ticket and, with the check on, compares it across ranks. s.Mu and
-// c.mu are held. A peer that has failed may have done so over this very call, which Compare tells.
+// c.mu are held. A peer may have failed over this very call: Compare finds that out.
 // A call that is not compared is refused then: NCCL may connect to the ranks, and wait for one that
 // is gone forever.
 func (c *communicator) admit(s *stream.Stream, p *plan) error {
@@ -140,12 +140,12 @@ func (c *communicator) admit(s *stream.Stream, p *plan) error {
 	} else {
 		var ok bool
 		if ticket, ok = c.plane.TrySubmit(); !ok {
-			return c.afterPeerFault(&p.Call)
+			return c.faults.afterPeerFault(&p.Call)
 		}
 	}
 	c.note(s, p, ticket)
 	if check {
-		return c.compare(p, ticket)
+		return c.comparer.compare(&p.Call, ticket, p.kernel != nil)
 	}
 	return nil
 }
@@ -166,59 +166,6 @@ func (c *communicator) note(s *stream.Stream, p *plan, ticket uint64) {
 	s.Note(c.group, ticket, p.Operation)
 }
 
-// compare makes sure that all ranks launch the same call. Kernels of our own do that
-// themselves, but a rank whose call is another one may take another path, so all show what they
-// launch. Ranks without shared memory cannot show it, and compare as on the other paths.
-func (c *communicator) compare(p *plan, ticket uint64) error {
-	if c.direct.announcements != nil {
-		c.direct.announcements.Announce(ticket, p.Digest)
-		if p.kernel != nil {
-			return c.goesOn(p, ticket)
-		}
-	}
-	return c.compareNow(p, ticket)
-}
-
-// compareNow is compare before the call reaches the GPU.
-func (c *communicator) compareNow(p *plan, ticket uint64) error {
-	c.comparing.Store(&p.Call)
-	defer c.comparing.Store(nil)
-	err := c.plane.Compare(ticket, &p.Call)
-	if err == nil && p.Splits != nil {
-		err = c.compareSplits(&p.Call, ticket)
-	}
-	return err
-}
-
-// compareSplits compares what ranks send with what their peers expect: NCCL would wait forever for
-// what nobody sends. All ranks know all splits then, and get one error.
-func (c *communicator) compareSplits(p *driver.Call, ticket uint64) error {
-	ctx, cancel := context.WithTimeout(context.Background(), c.device.cfg.Timeout)
-	defer cancel()
-	all, err := c.plane.Exchange(ctx, driver.LaneCalls, encodeSplits(p.Splits))
-	if err != nil {
-		err = fmt.Errorf("%v %d of group %s: %w", p.Operation, ticket, c.cfg.Name(), err)
-	} else {
-		err = differingSplits(&c.cfg, ticket, all)
-	}
-	if err != nil {
-		return c.plane.Fail(err)
-	}
-	return nil
-}
-
-// goesOn refuses a call that kernels would compare, if a peer has failed. They might still find all
-// that they wait for, and nobody would say that the group is no more.
-func (c *communicator) goesOn(p *plan, ticket uint64) error {
-	if err := c.plane.Cause(); err != nil || !c.plane.PeerFailed() {
-		return err
-	}
-	if err := c.differing(&p.Call, ticket); err != nil {
-		return c.plane.Fail(err) // which may be why the peer has failed
-	}
-	return c.afterPeerFaultAt(&p.Call, ticket)
-}
-
 // call gives a collective to NCCL, or queues kernels. s.Mu and c.mu are held.
 func (c *communicator) call(p *plan, s *stream.Stream) error {
 	if p.nothing() {
@@ -228,7 +175,7 @@ func (c *communicator) call(p *plan, s *stream.Stream) error {
 		return errors.Join(c.run(p, s, gpu), s.RecordQueued())
 	})
 	if err != nil {
-		return c.failUnqueued(&p.Call, err)
+		return c.faults.failUnqueued(&p.Call, err)
 	}
 	return nil
 }
@@ -255,10 +202,52 @@ func (c *communicator) run(p *plan, s *stream.Stream, gpu *cuda.Driver) error {
 	return err
 }
 
+// Record puts a collective into a capture of the stream's owner.
+func (c *communicator) Record(on driver.Stream, p driver.Plan) error {
+	s, err := c.device.streams.Own(on)
+	if err != nil {
+		return err
+	}
+	prepared, ok := p.(*plan)
+	if !ok || prepared.c != c {
+		return errors.New("recording a collective: the plan is of another group")
+	}
+	if prepared.Operation.PointToPoint() {
+		return fmt.Errorf("recording %v in a capture of another library: %w", prepared.Operation,
+			driver.ErrUnsupported)
+	}
+	s.Mu.Lock()
+	defer s.Mu.Unlock()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	err = cmp.Or(c.recorder.noteReplays(), errors.Join(s.Usable(), c.Cause(), c.open()))
+	if err != nil {
+		return err
+	}
+	recording, err := c.recorder.recordingOf(s)
+	if err != nil {
+		return err
+	}
+	prepared = prepared.recordedAs(recording.Next())
+	if err := c.recorder.compare(&prepared.Call, prepared.kernel != nil); err != nil {
+		return err
+	}
+	if err := c.device.gpu.Do(func() error {
+		return c.recorder.countUses(s, prepared.useCounts(), prepared.Path, prepared.byNCCL())
+	}); err != nil {
+		return fmt.Errorf("keeping the memory of a graph of another library: %w", err)
+	}
+	c.history.note(&prepared.Call, 0, prepared.meetings)
+	s.AddGroup(c.group)
+	s.Recording, c.recorder.current = true, recording
+	defer func() { s.Recording, c.recorder.current = false, nil }()
+	return c.call(prepared, s)
+}
+
 // queueRecorded puts a call into a capture of the stream's owner, behind those of the group that
 // are there. s.Mu and c.mu are held.
 func (c *communicator) queueRecorded(p *plan, s *stream.Stream, gpu *cuda.Driver) error {
-	return c.recording.Launch(&c.direct.order, s, c.device.streams, func() error {
+	return c.recorder.current.Launch(&c.direct.order, s, c.device.streams, func() error {
 		return p.queue(s, gpu)
 	})
 }

@@ -82,7 +82,7 @@ func (m *testRank) meanwhile(
 ) error {
 	launched, used := make(chan error, 1), make(chan error, 1)
 	go func() { launched <- p.raise(m.group, m.stream, driver.PathPlain) }()
-	compares := func() bool { return m.group.(*communicator).comparing.Load() != nil }
+	compares := func() bool { return m.group.(*communicator).comparer.call.Load() != nil }
 	if err := gpu.Poll(w.t.Context(), compares); err != nil {
 		return err
 	}

@@ -6,7 +6,6 @@ import "symmem/internal/ranked"
 // them in the same order.
 type (
 	communicatorMu struct{}
-	peersUnmap     struct{}
 	deviceMu       struct{}
 	membersMu      struct{}
 )
@@ -19,11 +18,11 @@ func (communicatorMu) Rank() ranked.Rank {
 	return r
 }
 
-// Rank is the place of peers.unmapMu.
-func (peersUnmap) Rank() ranked.Rank { return ranked.NCCL.At(10, "nccl.peers.unmapMu") }
-
 // Rank is the place of Device.mu.
-func (deviceMu) Rank() ranked.Rank { return ranked.NCCL.At(22, "nccl.Device.mu") }
+func (deviceMu) Rank() ranked.Rank { return ranked.NCCL.At(21, "nccl.Device.mu") }
 
 // Rank is the place of members.mu.
-func (membersMu) Rank() ranked.Rank { return ranked.NCCL.At(25, "nccl.members.mu") }
+func (membersMu) Rank() ranked.Rank { return ranked.NCCL.At(24, "nccl.members.mu") }
+
+// groupLock is communicator.mu, which the parts of a communicator share.
+type groupLock = ranked.Spin[communicatorMu]

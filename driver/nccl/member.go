@@ -15,12 +15,12 @@ import (
 	"symmem/internal/ranked"
 )
 
-// member is what a rank tells the others of itself, through the store.
+// member describes a rank to the others, through the store.
 type member struct {
-	// Machine is what NCCL tells machines apart by: the host's name and the number of its boot, or
+	// Machine distinguishes machines as NCCL does: the host's name and the number of its boot, or
 	// NCCL_HOSTID, with which ranks of one machine pass for ranks of several.
 	Machine string `json:"machine"`
-	// Boot is the number of this boot of the kernel: alike in all containers of one box.
+	// Boot is the number of this boot of the kernel: the same in all containers of one box.
 	Boot string `json:"boot"`
 	// GPU is the unique number of the rank's GPU.
 	GPU string `json:"gpu"`
@@ -112,7 +112,7 @@ func (d *members) of(ctx context.Context, rank int) (*member, error) {
 	return m, nil
 }
 
-// compatible refuses what NCCL would answer with an error that names nobody, or a hang: different
+// compatible refuses what NCCL would answer with an error that names no rank, or a hang: different
 // versions, and two ranks on one GPU.
 func compatible(ranks []int, all []*member) error {
 	users := map[string]int{}
@@ -177,4 +177,38 @@ func machines(all []*member) int {
 		names[m.Machine] = true
 	}
 	return len(names)
+}
+
+// withoutMessages says why ranks of a group cannot send messages to each other.
+func withoutMessages(group *driver.GroupConfig, all []*member) error {
+	if why := withoutKernels(group, all); why != "" {
+		return fmt.Errorf("messages: %s: %w", why, driver.ErrUnsupported)
+	}
+	return fmt.Errorf("messages between ranks of several machines: %w", driver.ErrUnsupported)
+}
+
+// withoutKernels says why some rank of a group runs no kernels of our own, or is empty.
+func withoutKernels(group *driver.GroupConfig, all []*member) string {
+	for i, m := range all {
+		if m.NoKernels != "" {
+			return fmt.Sprintf("rank %d of the world: %s", group.Ranks[i], control.Printable(m.NoKernels))
+		}
+	}
+	return ""
+}
+
+// withoutFabric says why ranks that are apart cannot map each other's memory; it is empty if they
+// may be able to. It is the same on all ranks.
+func withoutFabric(group *driver.GroupConfig, all []*member) string {
+	where := "in several containers"
+	if m := machines(all); m > 1 {
+		where = fmt.Sprintf("on %d machines", m)
+	}
+	for i, m := range all {
+		if m.NoFabric != "" {
+			return fmt.Sprintf("the ranks are %s, and rank %d has no fabric handles: %s", where,
+				group.Ranks[i], control.Printable(m.NoFabric))
+		}
+	}
+	return ""
 }

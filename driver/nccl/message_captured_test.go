@@ -31,7 +31,7 @@ func TestAStreamThatComesLateToAMessageOfAFailedGroupGoesOn(t *testing.T) {
 	}
 	p[0].group.Abort(nil)
 	for r := range p {
-		<-p[r].group.(*communicator).kernelsEnded // which gives the streams gpu.EndingTime
+		<-p[r].group.(*communicator).stages.kernelsEnded // which gives the streams gpu.EndingTime
 	}
 	close(gate)
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
@@ -216,7 +216,7 @@ func TestAMessageOfAGraphOutlivesTheGroupOfItsSender(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	<-p[0].group.(*communicator).tornDown
+	<-p[0].group.(*communicator).stages.tornDown
 	err = errors.Join(p.message(1, driver.Recv, at[1], large, 0),
 		p[1].stream.Synchronize(t.Context()))
 	if err != nil {

@@ -412,7 +412,7 @@ func TestARecvThatIsQueuedWhileItsGroupFailsEnds(t *testing.T) {
 	}
 	c.Abort(nil)
 	select {
-	case <-c.kernelsEnded: // nothing of the group runs any more, it says
+	case <-c.stages.kernelsEnded: // nothing of the group runs any more, it says
 	case <-time.After(gpu.EndingTime / 2):
 	}
 	close(goOn)

@@ -10,10 +10,21 @@ import (
 	"symmem/driver/nccl/internal/gpu"
 	"symmem/driver/nccl/internal/p2p"
 	"symmem/driver/nccl/internal/stream"
+	"symmem/internal/control"
 )
 
-// owner is a communicator as its streams and its messages know it.
-type owner struct{ *communicator }
+// owner is a group as its streams and its messages see it.
+type owner struct {
+	gpu      *gpu.GPU
+	cfg      *driver.GroupConfig
+	plane    control.Plane
+	history  *history
+	direct   *directPath
+	faults   *faults
+	stages   *stages
+	recorder *recorder
+	teardown *teardown
+}
 
 var (
 	_ stream.Group = (*owner)(nil)
@@ -21,46 +32,46 @@ var (
 )
 
 // Await waits for a stream whose last collective is the given one.
-func (c *owner) Await(
+func (o *owner) Await(
 	ctx context.Context, s *stream.Stream, ticket uint64, operation driver.Operation,
 ) error {
-	w := c.waitFor(ticket, operation)
+	w := o.faults.waitFor(ticket, operation)
 	w.Done = s.Idle
-	err := c.plane.Await(ctx, w)
-	if err != nil && c.plane.Cause() != nil {
-		c.end()
+	err := o.plane.Await(ctx, w)
+	if err != nil && o.plane.Cause() != nil {
+		o.teardown.begin()
 	}
 	return err
 }
 
-// KernelsEnded is closed when the communicator's kernels have ended, or are given up.
-func (c *owner) KernelsEnded() <-chan struct{} { return c.kernelsEnded }
+// KernelsEnded is closed when the group's kernels have ended, or are given up.
+func (o *owner) KernelsEnded() <-chan struct{} { return o.stages.kernelsEnded }
 
-// Reported fails the communicator if a kernel has reported a fault.
-func (c *owner) Reported() error {
-	err := c.checkKernels()
+// Reported fails the group if a kernel has reported a fault, which it returns.
+func (o *owner) Reported() error {
+	err := o.faults.checkKernels()
 	if err != nil {
-		c.end()
+		o.teardown.begin()
 	}
 	return err
 }
 
-// ReplayFault is why a communicator has failed that another library has captured calls of.
-func (c *owner) ReplayFault() error {
-	if !c.replayed.Load() {
+// ReplayFault returns the fault of a group whose calls another library has captured, or nil.
+func (o *owner) ReplayFault() error {
+	if !o.recorder.replayed.Load() {
 		return nil
 	}
-	_ = c.checkKernels()
-	if cause := c.plane.Cause(); !errors.Is(cause, driver.ErrClosed) {
+	_ = o.faults.checkKernels()
+	if cause := o.plane.Cause(); !errors.Is(cause, driver.ErrClosed) {
 		return cause
 	}
 	return nil
 }
 
-// RecordEvent records the event of the group's latest launch after the work queued on a stream, if
-// the latest is there.
-func (c *owner) RecordEvent(s *stream.Stream, forget bool) error {
-	t := &c.direct.order
+// RecordEvent records the event of the group's latest launch behind the work queued on a stream, if
+// the latest launch is there.
+func (o *owner) RecordEvent(s *stream.Stream, forget bool) error {
+	t := &o.direct.order
 	if t.Latest() != s {
 		return nil // nor will it be, while its lock is held
 	}
@@ -68,31 +79,31 @@ func (c *owner) RecordEvent(s *stream.Stream, forget bool) error {
 		t.ForgetLatest(s)
 		return nil
 	}
-	return c.device.gpu.Do(func() error { return t.RecordLatest(s) })
+	return o.gpu.Do(func() error { return t.RecordLatest(s) })
 }
 
-// EndedEarly fails the group of a collective that is done and cannot have gone well: it needs data
+// EndedEarly fails the group of a collective that is done and cannot have succeeded: it needs data
 // of all ranks, and some rank has yet to launch it. On a GPU that ranks share under CUDA's MPS a
 // kernel of NCCL's may end when the process of another rank does. It waits for the cause, but not
 // for long.
-func (c *owner) EndedEarly(ticket uint64) error {
-	p := c.history.of(ticket)
-	shown := c.direct.announcements
+func (o *owner) EndedEarly(ticket uint64) error {
+	p := o.history.of(ticket)
+	shown := o.direct.announcements
 	if p == nil || !needsAll(p) || shown == nil || shown.Submitted(ticket) {
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), causeTime)
 	defer cancel()
 	_ = gpu.Poll(ctx, func() bool {
-		c.CheckPeers()
-		return c.plane.Cause() != nil
+		o.faults.checkPeers()
+		return o.plane.Cause() != nil
 	})
-	if c.plane.Cause() == nil {
-		_ = c.plane.Fail(fmt.Errorf("collective %d of group %s has ended before all ranks have "+
-			"launched it", ticket, c.cfg.Name()))
+	if o.plane.Cause() == nil {
+		_ = o.plane.Fail(fmt.Errorf("collective %d of group %s has ended before all ranks have "+
+			"launched it", ticket, o.cfg.Name()))
 	}
-	c.end()
-	return c.plane.Cause()
+	o.teardown.begin()
+	return o.plane.Cause()
 }
 
 // needsAll reports whether no rank can end a collective before all have begun it.
@@ -108,18 +119,19 @@ func needsAll(p *driver.Call) bool {
 	}
 }
 
-// causeTime is how long EndedEarly waits: the end of a process is known sooner.
+// causeTime bounds the wait of EndedEarly: the end of a process is known sooner.
 const causeTime = 3 * time.Second
 
-// NoteMessage remembers a message that is about to be queued. s.Mu and c.mu are held.
-func (c *owner) NoteMessage(s *stream.Stream, call *driver.Call) {
-	s.Note(c.group, c.history.message(call), call.Operation)
+// NoteMessage remembers a message that is about to be queued. The locks of stream and group are
+// held.
+func (o *owner) NoteMessage(s *stream.Stream, call *driver.Call) {
+	s.Note(o, o.history.message(call), call.Operation)
 }
 
-// FailUnqueued fails the communicator over a message that could not be queued.
-func (c *owner) FailUnqueued(call *driver.Call, err error) error {
-	return c.failUnqueued(call, err)
+// FailUnqueued fails the group over a message that could not be queued.
+func (o *owner) FailUnqueued(call *driver.Call, err error) error {
+	return o.faults.failUnqueued(call, err)
 }
 
-// AfterPeerFault fails the communicator after a peer has failed.
-func (c *owner) AfterPeerFault(call *driver.Call) error { return c.afterPeerFault(call) }
+// AfterPeerFault fails the group after a peer has failed.
+func (o *owner) AfterPeerFault(call *driver.Call) error { return o.faults.afterPeerFault(call) }

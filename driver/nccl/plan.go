@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"symmem/driver"
+	"symmem/driver/nccl/internal/memory"
 	"symmem/driver/nccl/internal/p2p"
 	"symmem/driver/nccl/internal/stream"
 	"symmem/driver/nccl/kernels"
@@ -74,7 +75,7 @@ func (p *plan) Refusal(path driver.Path) error {
 	case path == driver.PathWindow:
 		return p.refuseWindow()
 	case p.Operation.PointToPoint() && !p.c.messages.Known():
-		return p.c.withoutMessages()
+		return withoutMessages(&p.c.cfg, p.c.members)
 	}
 	return nil
 }
@@ -200,7 +201,7 @@ func (p *plan) partsOf() *driver.Splits {
 
 // collective is NCCL's call.
 func (p *plan) collective() nccl.Call {
-	n, c, root := p.c.device.anywhere, p.c.handle, p.Root
+	n, c, root := p.c.device.anywhere, p.c.comm.handle, p.Root
 	switch p.Operation {
 	case driver.AllReduce, driver.Barrier:
 		return n.AllReduce(p.send, p.recv, p.count, p.dataType, p.reduceOp, c)
@@ -313,10 +314,8 @@ func (p *plan) choose() (*kernels.Launch, error) {
 
 // refuseWindow says why NCCL has no window kernel for a call, if it has none.
 func (p *plan) refuseWindow() error {
-	p.c.mu.Lock()
-	kinds := p.c.supported
-	p.c.mu.Unlock()
-	if kinds.none == "" && p.c.skipsWindows() {
+	kinds := p.c.registrar.support()
+	if kinds.none == "" && p.c.registrar.skipsWindows() {
 		return fmt.Errorf("the group has no windows of NCCL's, since its table takes none (setting "+
 			"it to the window path makes them): %w", driver.ErrUnsupported)
 	}
@@ -328,7 +327,7 @@ func (p *plan) refuseWindow() error {
 
 // in is the window of the group that a buffer lies in, or nil.
 func (p *plan) in(of driver.Window) *window {
-	if w, ok := of.(*window); ok && w != nil && w.c == p.c {
+	if w, ok := of.(*window); ok && w != nil && w.of == &p.c.registrar {
 		return w
 	}
 	return nil
@@ -410,4 +409,23 @@ func (p *plan) recordedAs(at driver.Recorded) *plan {
 		*to = &k
 	}
 	return &recorded
+}
+
+// useCounts returns the use counts of the windows and segments that the call touches.
+func (p *plan) useCounts() (used []*memory.UseCount) {
+	for _, in := range []driver.Window{p.SendWindow, p.RecvWindow} {
+		if w, ok := in.(*window); ok && w != nil {
+			used = append(used, &w.uses)
+		}
+	}
+	at := []uintptr{p.Send, p.Recv}
+	if p.Norm != nil {
+		at = append(at, p.Norm.Residual, p.Norm.Weight)
+	}
+	for _, address := range at {
+		if s := p.c.device.memory.SegmentAt(address); s != nil {
+			used = append(used, &s.Uses)
+		}
+	}
+	return used
 }

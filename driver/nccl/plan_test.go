@@ -84,14 +84,14 @@ func prepare(c driver.Communicator, call driver.Call) (driver.Plan, error) {
 
 // TestACallOfUnknownTicketIsNamedByItsLaunch: kernels of replays know no tickets.
 func TestACallOfUnknownTicketIsNamedByItsLaunch(t *testing.T) {
-	c := &communicator{}
-	c.cfg.ID = "g"
+	f := faults{cfg: &driver.GroupConfig{ID: "g"}}
 	call := driver.Call{Operation: driver.AllGather}
-	if got := c.doing(&call, 12, 63); got != "AllGather 12 of group g" {
+	if got := f.doing(&call, 12, 63); got != "AllGather 12 of group g" {
 		t.Errorf("got %q", got)
 	}
 	call.Recorded = driver.Recorded{Capture: 4, Call: 1}
-	if got := c.doing(&call, 0, 63); got != "AllGather, launch 63 of group g, call 1 of capture 4" {
+	got := f.doing(&call, 0, 63)
+	if got != "AllGather, launch 63 of group g, call 1 of capture 4" {
 		t.Errorf("got %q", got)
 	}
 }

@@ -1,67 +1,48 @@
 package nccl
 
 import (
-	"cmp"
-	"errors"
 	"fmt"
+	"sync/atomic"
 
 	"symmem/driver"
 	"symmem/driver/nccl/internal/direct"
+	"symmem/driver/nccl/internal/gpu"
 	"symmem/driver/nccl/internal/memory"
 	"symmem/driver/nccl/internal/stream"
+	"symmem/internal/control"
 	"symmem/internal/cuda"
 )
 
-// recorder puts collectives of a communicator into captures of other libraries.
-type recorder struct{ *communicator }
+// recorder puts calls of a group into captures of other libraries. Its methods are called with the
+// group's lock held, and that of the stream.
+type recorder struct {
+	gpu      *gpu.GPU
+	cfg      *driver.GroupConfig
+	plane    control.Plane
+	check    *atomic.Bool
+	history  *history
+	direct   *directPath
+	busy     *stream.BusyStreams
+	faults   *faults
+	comparer *comparer
 
-// Record puts a collective into a capture of the stream's owner.
-func (c *communicator) Record(on driver.Stream, p driver.Plan) error {
-	return recorder{c}.record(on, p)
-}
-
-// record puts a collective into a capture of the stream's owner.
-func (c recorder) record(on driver.Stream, p driver.Plan) error {
-	s, err := c.device.streams.Own(on)
-	if err != nil {
-		return err
-	}
-	prepared, ok := p.(*plan)
-	if !ok || prepared.c != c.communicator {
-		return errors.New("recording a collective: the plan is of another group")
-	}
-	if prepared.Operation.PointToPoint() {
-		return unrecordable(prepared)
-	}
-	s.Mu.Lock()
-	defer s.Mu.Unlock()
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if err := cmp.Or(c.noteReplays(), errors.Join(s.Usable(), c.Cause(), c.open())); err != nil {
-		return err
-	}
-	r, err := c.recordingOf(s)
-	if err != nil {
-		return err
-	}
-	prepared = prepared.recordedAs(r.Next())
-	if err := c.compareRecorded(prepared); err != nil {
-		return err
-	}
-	if err := c.device.gpu.Do(func() error { return c.countUses(prepared, s) }); err != nil {
-		return fmt.Errorf("keeping what a graph of another library uses: %w", err)
-	}
-	c.history.note(&prepared.Call, 0, prepared.meetings)
-	s.AddGroup(c.group)
-	s.Recording, c.recording = true, r
-	defer func() { s.Recording, c.recording = false, nil }()
-	return c.call(prepared, s)
+	// replayed reports whether another library has captured calls of the group. It may replay them
+	// at any time, unseen.
+	replayed atomic.Bool
+	captures memory.Holds
+	// plain and windows report whether captures have had such kernels of NCCL's; guarded by the
+	// group's lock.
+	plain, windows bool
+	// recordings are those of this device and of other libraries, and current the one that the call
+	// under way is put into; both are guarded by the group's lock.
+	recordings direct.Recordings
+	current    *direct.Recording
 }
 
 // recordingOf finds the capture that an adopted stream is in.
-func (c recorder) recordingOf(s *stream.Stream) (*direct.Recording, error) {
+func (r *recorder) recordingOf(s *stream.Stream) (*direct.Recording, error) {
 	var at cuda.Capture
-	err := c.device.gpu.With(func(gpu *cuda.Driver) (err error) {
+	err := r.gpu.With(func(gpu *cuda.Driver) (err error) {
 		at, err = gpu.CaptureInfo(s.CUDA)
 		return err
 	})
@@ -72,69 +53,47 @@ func (c recorder) recordingOf(s *stream.Stream) (*direct.Recording, error) {
 		return nil, fmt.Errorf("recording a collective: %w", driver.ErrNotCapturing)
 	case at.Status == cuda.CaptureInvalidated:
 		return nil, fmt.Errorf("recording a collective: %w", cuda.ErrCaptureInvalidated)
-	case !c.recordings.Has(at.ID) && c.captures.Has(at.ID):
+	case !r.recordings.Has(at.ID) && r.captures.Has(at.ID):
 		return nil, fmt.Errorf("recording a collective: group %s has come to %d captures since its last "+
-			"call in this one: %w", c.cfg.Name(), direct.OpenRecordings, driver.ErrUnsupported)
+			"call in this one: %w", r.cfg.Name(), direct.OpenRecordings, driver.ErrUnsupported)
 	}
-	return c.recordings.Of(at.ID), nil
+	return r.recordings.Of(at.ID), nil
 }
 
 // noteReplays notes that another library captures calls of the group: from then on the watcher
-// looks at what replays report. It also asks what they have reported so far. c.mu is held.
-func (c recorder) noteReplays() error {
-	if !c.replayed.Swap(true) {
-		c.busy.WakeWatcher()
+// looks for reports of replays. It returns the fault that kernels have reported so far.
+func (r *recorder) noteReplays() error {
+	if !r.replayed.Swap(true) {
+		r.busy.WakeWatcher()
 	}
-	return c.checkKernels()
+	return r.faults.checkKernels()
 }
 
-// compareRecorded compares a call that is put into a capture. No stream is noted as having work:
-// nothing runs, and CUDA must not be asked about a stream that is captured. c.mu is held.
-func (c recorder) compareRecorded(p *plan) error {
-	if !c.check.Load() || p.kernel != nil && c.direct.announcements != nil {
+// compare compares a call that is put into a capture with those of other ranks, unless its kernels
+// do. No stream is noted as having work: nothing runs, and CUDA must not be asked about a stream
+// that is captured.
+func (r *recorder) compare(call *driver.Call, kernels bool) error {
+	if !r.check.Load() || kernels && r.direct.announcements != nil {
 		return nil
 	}
-	ticket := c.plane.Submit()
-	c.history.reach(ticket)
-	return c.compareNow(p, ticket)
+	ticket := r.plane.Submit()
+	r.history.reach(ticket)
+	return r.comparer.compareNow(call, ticket)
 }
 
-// unrecordable refuses a message.
-func unrecordable(p *plan) error {
-	return fmt.Errorf("recording %v in a capture of another library: %w", p.Operation,
-		driver.ErrUnsupported)
-}
-
-// countUses has what a call uses live as long as the graph that it is put into. s.Mu and c.mu
-// are held.
-func (c recorder) countUses(p *plan, s *stream.Stream) error {
-	h, err := c.captures.For(s.CUDA)
+// countUses keeps what a call uses as long as the graph that it is put into. The call has kernels
+// of NCCL's if nccl is set.
+func (r *recorder) countUses(
+	s *stream.Stream, used []*memory.UseCount, path driver.Path, nccl bool,
+) error {
+	h, err := r.captures.For(s.CUDA)
 	if h == nil || err != nil {
 		return err
 	}
-	h.Use(useCountsOf(p))
-	if p.byNCCL() {
-		c.recorded.plain = c.recorded.plain || p.Path != driver.PathWindow
-		c.recorded.windows = c.recorded.windows || p.Path == driver.PathWindow
+	h.Use(used)
+	if nccl {
+		r.plain = r.plain || path != driver.PathWindow
+		r.windows = r.windows || path == driver.PathWindow
 	}
 	return nil
-}
-
-// useCountsOf are those of what a call touches.
-func useCountsOf(p *plan) (used []*memory.UseCount) {
-	for _, in := range []driver.Window{p.SendWindow, p.RecvWindow} {
-		if w, ok := in.(*window); ok && w != nil {
-			used = append(used, &w.uses)
-		}
-	}
-	at := []uintptr{p.Send, p.Recv}
-	if p.Norm != nil {
-		at = append(at, p.Norm.Residual, p.Norm.Weight)
-	}
-	for _, address := range at {
-		if s := p.c.device.memory.SegmentAt(address); s != nil {
-			used = append(used, &s.Uses)
-		}
-	}
-	return used
 }

@@ -15,8 +15,8 @@ import (
 // torn waits until the teardown of a communicator has come to an end.
 func torn(c *communicator) error {
 	select {
-	case <-c.tornDown:
-		return c.tearing
+	case <-c.stages.tornDown:
+		return c.teardown.err
 	case <-time.After(time.Minute):
 		return errors.New("the group is not torn down a minute after its last graph")
 	}
@@ -49,7 +49,7 @@ func replayAfterAFault(t *testing.T, count int64) {
 		if err != nil {
 			return err
 		}
-		<-c.released
+		<-c.stages.released
 		before, open := c.direct.exchange.Places()
 		for range 3 {
 			took, err := g.ends()
@@ -151,7 +151,7 @@ func TestALostCaptureHoldsNothing(t *testing.T) {
 		}
 		_, err = m.device.recordBy(theirs, func() error {
 			err := m.group.(driver.Recorder).Record(s, plan)
-			if !m.group.(*communicator).captures.Any() {
+			if !m.group.(*communicator).recorder.captures.Any() {
 				err = errors.Join(err, errors.New("the capture holds nothing"))
 			}
 			// CUDA loses the capture of a stream that is asked.

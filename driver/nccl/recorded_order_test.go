@@ -21,7 +21,7 @@ func (m *testRank) fault(w *testGroup) error {
 	}
 	var found error
 	err := gpu.Within(within, func() (bool, error) {
-		found = c.kernelFault()
+		found = c.faults.kernelFault()
 		return found != nil, nil
 	})
 	if err != nil {

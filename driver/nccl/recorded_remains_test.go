@@ -99,7 +99,7 @@ func (w *testGroup) captureAndEnd(powers [2]*power, i int) {
 		if closed := c.Close(); !fails {
 			err = errors.Join(err, closed)
 		}
-		<-c.released
+		<-c.stages.released
 		for _, g := range graphs[m.rank] {
 			err = errors.Join(err, g.replay())
 		}

@@ -104,11 +104,11 @@ func (p *plan) exchange(source uintptr, on cuda.Stream) error {
 			continue
 		}
 		if count := s.SendCounts[r]; count > 0 && err == nil {
-			call := n.Send(source+uintptr(s.SendOffsets[r]*size), count, p.dataType, r, p.c.handle)
+			call := n.Send(source+uintptr(s.SendOffsets[r]*size), count, p.dataType, r, p.c.comm.handle)
 			err = call.On(on)
 		}
 		if count := s.RecvCounts[r]; count > 0 && err == nil {
-			call := n.Recv(p.recv+uintptr(s.RecvOffsets[r]*size), count, p.dataType, r, p.c.handle)
+			call := n.Recv(p.recv+uintptr(s.RecvOffsets[r]*size), count, p.dataType, r, p.c.comm.handle)
 			err = call.On(on)
 		}
 	}

@@ -101,7 +101,7 @@ func TestACommunicatorWhoseKernelsStartEarlyIsNotAdopted(t *testing.T) {
 		t.Errorf("error %v", err)
 	}
 	t.Setenv(allowEarlyStart, "1")
-	adopted, err := m.device.AdoptCommunicator(uintptr(m.group.(*communicator).handle))
+	adopted, err := m.device.AdoptCommunicator(uintptr(m.group.(*communicator).comm.handle))
 	if err != nil || adopted.Size() != 1 {
 		t.Errorf("a user who says that it is well gets %v, %v", adopted, err)
 	}

@@ -62,7 +62,7 @@ func TestACallThatWaitsForARankEndsWhereWindowKernelsWere(t *testing.T) {
 				t.Fatal("the call does not end")
 			}
 			select {
-			case <-c.kernelsEnded:
+			case <-c.stages.kernelsEnded:
 			case <-ctx.Done():
 				t.Fatal("the end of the group does not come")
 			}

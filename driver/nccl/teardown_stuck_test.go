@@ -266,7 +266,7 @@ func TestAGroupIsClosedBesideAKernelThatDoesNotEnd(t *testing.T) {
 		t.Errorf("got %v, want a TimeoutError", err)
 	}
 	select {
-	case <-first[0].(*communicator).tornDown:
+	case <-first[0].(*communicator).stages.tornDown:
 	case <-time.After(20 * time.Second):
 		t.Error("NCCL waits for the kernel of the other group")
 	}

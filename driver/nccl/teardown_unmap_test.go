@@ -143,7 +143,7 @@ func TestMemoryComesBackOnceTheWorkOfAClosedStreamHasEnded(t *testing.T) {
 func tornDown(c *communicator) error {
 	return gpu.Within(20*time.Second, func() (bool, error) {
 		select {
-		case <-c.tornDown:
+		case <-c.stages.tornDown:
 			return true, nil
 		default:
 			return false, nil
@@ -210,7 +210,7 @@ func TestWhatNCCLHasOnAClosedStreamEndsWithItsGroup(t *testing.T) {
 	c := late.group.(*communicator)
 	closed := make(chan error, 1)
 	go func() { closed <- c.Close() }()
-	<-c.ended
+	<-c.stages.ended
 	h.release(0)
 	if err := tornDown(c); err != nil {
 		t.Errorf("rank 0 does not leave: %v", err)
@@ -231,7 +231,7 @@ func TestPeersStayMappedUnderWorkThatOutlivesItsGroup(t *testing.T) {
 	if err := early.stream.Synchronize(t.Context()); !errors.Is(err, errGivenUp) {
 		t.Fatalf("got %v, want what the rank has given up with", err)
 	}
-	<-late.group.(*communicator).kernelsEnded
+	<-late.group.(*communicator).stages.kernelsEnded
 	if err := w.Deregister(); err != nil {
 		t.Error(err)
 	}
@@ -262,7 +262,7 @@ func TestOwnMemoryStaysMappedUnderWorkThatOutlivesItsGroup(t *testing.T) {
 	if err := early.stream.Synchronize(t.Context()); !errors.Is(err, errGivenUp) {
 		t.Fatalf("got %v, want what the rank has given up with", err)
 	}
-	<-late.group.(*communicator).kernelsEnded
+	<-late.group.(*communicator).stages.kernelsEnded
 	own := late.owned[0]
 	bytes := own.segment.Bytes()
 	if err := errors.Join(own.window.Deregister(), own.segment.Unmap()); err != nil {

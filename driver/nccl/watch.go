@@ -2,89 +2,103 @@ package nccl
 
 import (
 	"cmp"
-	"errors"
-	"fmt"
+	"sync"
 	"time"
 
 	"symmem/driver"
+	"symmem/driver/nccl/internal/p2p"
+	"symmem/driver/nccl/internal/stream"
 	"symmem/internal/control"
-	"symmem/internal/nccl"
 )
 
 // checkInterval is how often the watcher looks while work is under way.
 const checkInterval = 2 * time.Millisecond
 
-// fullCheckEvery is every how many checks a group that goes on launching is examined in full. Each
-// of its launches finds by itself that a peer has failed, and reports of kernels are looked for at
-// each check.
+// fullCheckEvery is the number of checks per full examination of a group that keeps launching. Each
+// of its launches notices a peer that has failed, and each check looks for reports of kernels.
 const fullCheckEvery = 16
 
 // replayCheckInterval is how often the watcher of a group that another library replays looks while
 // nothing is launched here.
 const replayCheckInterval = 20 * time.Millisecond
 
-// watcher looks after the work of a communicator.
-type watcher struct{ *communicator }
+// watcher looks for faults while a group has work under way.
+type watcher struct {
+	cfg      *driver.GroupConfig
+	plane    control.Plane
+	mu       *groupLock
+	busy     *stream.BusyStreams
+	history  *history
+	comm     *ncclComm
+	messages *p2p.Messages
+	faults   *faults
+	comparer *comparer
+	recorder *recorder
+	stages   *stages
+	teardown *teardown
 
-// watch looks after work that is under way until the communicator ends: nobody may be waiting for
-// it, and whoever is may be waiting in CUDA.
-func (c watcher) watch() {
+	running sync.WaitGroup // the goroutine of watch
+}
+
+// watch looks for faults until the group ends. The program may not wait for its work at all, or
+// wait in CUDA, which knows no deadline.
+func (w *watcher) watch() {
 	var look <-chan time.Time
 	var grace control.GraceTimer
 	for {
-		if look == nil && c.replayed.Load() {
+		if look == nil && w.recorder.replayed.Load() {
 			ticker := time.NewTicker(replayCheckInterval)
 			defer ticker.Stop()
 			look = ticker.C
 		}
 		select {
-		case <-c.ended:
+		case <-w.stages.ended:
 			return
-		case <-c.plane.Failed():
-			c.end()
+		case <-w.plane.Failed():
+			w.teardown.begin()
 			return
-		case <-c.busy.Wake:
-			c.watchWork()
+		case <-w.busy.Wake:
+			w.watchWork()
 		case <-look:
-			// Kernels here get time to report what they find out, which may be more than that a
-			// peer has failed.
-			if c.checkKernels() == nil && grace.Expired(c.plane.PeerFailed()) {
-				c.CheckPeers()
+			// Kernels of this rank get time to report their findings, which may say more than that
+			// a peer has failed.
+			if w.faults.checkKernels() == nil && grace.Expired(w.plane.PeerFailed()) {
+				w.faults.checkPeers()
 			}
 		}
 	}
 }
 
 // watchWork looks again and again until nothing is under way or the plane has failed.
-func (c watcher) watchWork() {
+func (w *watcher) watchWork() {
 	look := time.NewTicker(checkInterval)
 	defer look.Stop()
-	probe := c.newProbe()
-	seen, _ := c.history.last()
+	probe := w.newProbe()
+	seen, _ := w.history.last()
 	for checks := 1; ; checks++ {
 		select {
-		case <-c.ended:
+		case <-w.stages.ended:
 			return
-		case <-c.plane.Failed():
+		case <-w.plane.Failed():
 			return
 		case <-look.C:
 		}
-		// A program that goes on launching is left alone, since asking takes its locks.
-		now, _ := c.history.last()
-		goesOn := now != seen
+		// A program that keeps launching is left alone, since asking takes its locks.
+		now, _ := w.history.last()
+		launching := now != seen
 		seen = now
-		resting := !goesOn && c.mayStop()
+		resting := !launching && w.mayStop()
 		var err error
 		switch {
-		case resting: // a last look at what the work has left
-			err = cmp.Or(c.kernelFault(), c.asyncError())
-		case goesOn && checks%fullCheckEvery != 0:
-			err = c.kernelFault()
+		case resting: // a last look at the reports of its work
+			err = cmp.Or(w.faults.kernelFault(), w.comm.asyncError(w.cfg.Name()))
+		case launching && checks%fullCheckEvery != 0:
+			err = w.faults.kernelFault()
 		default:
-			err = c.examine(&probe)
+			err = w.examine(&probe)
 		}
 		if err != nil {
-			_ = c.plane.Fail(err)
+			_ = w.plane.Fail(err)
 			return
 		}
 		if resting {
@@ -95,24 +109,24 @@ func (c watcher) watchWork() {
 
 // mayStop reports whether the watcher may sleep. A launch that comes meanwhile wakes it again,
 // since it is not awake.
-func (c watcher) mayStop() bool {
-	c.busy.Watching.Store(false)
-	if c.idle() {
+func (w *watcher) mayStop() bool {
+	w.busy.Watching.Store(false)
+	if idle(w.mu, w.busy) {
 		return true
 	}
-	c.busy.Watching.Store(true)
+	w.busy.Watching.Store(true)
 	return false
 }
 
-// probe is a collective that was the last one launched when the watcher looked, and since when.
-// Once every rank has launched it the next one is looked at.
+// probe is the collective that the watcher examines: the last one launched when it looked. Once
+// every rank has launched it, the watcher takes the next one.
 type probe struct {
 	grace     control.GraceTimer
 	ticket    uint64
 	operation driver.Operation
 	since     time.Time
-	// differsSince is since when a call that is being compared is known to differ from others; else
-	// zero.
+	// differsSince is the time at which a call that is being compared was found to differ from
+	// others; else zero.
 	differsSince time.Time
 }
 
@@ -120,6 +134,7 @@ type probe struct {
 // those that are known.
 const differGrace = 100 * time.Millisecond
 
+// afterGrace returns the error of a comparison once it has had its grace.
 func (p *probe) afterGrace(err error) error {
 	switch {
 	case err == nil:
@@ -132,47 +147,47 @@ func (p *probe) afterGrace(err error) error {
 	return nil
 }
 
-func (c watcher) newProbe() probe {
-	ticket, operation := c.history.last()
+func (w *watcher) newProbe() probe {
+	ticket, operation := w.history.last()
 	return probe{ticket: ticket, operation: operation, since: time.Now()}
 }
 
 // examine asks why the probe may never end.
-func (c watcher) examine(p *probe) error {
-	if err := c.kernelFault(); err != nil {
+func (w *watcher) examine(p *probe) error {
+	if err := w.faults.kernelFault(); err != nil {
 		return err
 	}
-	if call := c.comparing.Load(); call != nil {
-		latest, _ := c.history.last()
-		return p.afterGrace(c.differing(call, latest))
+	if call := w.comparer.call.Load(); call != nil {
+		latest, _ := w.history.last()
+		return p.afterGrace(w.faults.differing(call, latest))
 	}
-	if err := c.messages.Examine(); err != nil {
+	if err := w.messages.Examine(); err != nil {
 		return err
 	}
-	if err := c.launchedOtherwise(p.ticket); err != nil {
+	if err := w.faults.launchedOtherwise(p.ticket); err != nil {
 		return err
 	}
-	w := c.waitFor(p.ticket, p.operation)
-	if p.grace.Expired(c.plane.PeerFailed()) {
-		return c.plane.PeerFault(w.Doing())
+	wait := w.faults.waitFor(p.ticket, p.operation)
+	if p.grace.Expired(w.plane.PeerFailed()) {
+		return w.plane.PeerFault(wait.Doing())
 	}
-	if err := c.plane.Diagnose(w, p.since); err != nil {
+	if err := w.plane.Diagnose(wait, p.since); err != nil {
 		return err
 	}
-	if err := c.asyncError(); err != nil {
+	if err := w.comm.asyncError(w.cfg.Name()); err != nil {
 		return err
 	}
-	if latest, _ := c.history.last(); latest != p.ticket && c.complete(p.ticket) {
-		*p = c.newProbe()
+	if latest, _ := w.history.last(); latest != p.ticket && w.faults.complete(p.ticket) {
+		*p = w.newProbe()
 	}
 	return nil
 }
 
-// asyncError asks NCCL whether something went wrong behind its calls.
-func (c watcher) asyncError() error {
-	err := c.device.nccl.AsyncError(c.handle)
-	if err == nil || errors.Is(err, nccl.ErrInProgress) {
-		return nil
+// idle reports whether no stream of a group has work and no call is being made.
+func idle(mu *groupLock, busy *stream.BusyStreams) bool {
+	if !mu.TryLock() {
+		return false
 	}
-	return fmt.Errorf("group %s: %w", c.cfg.Name(), err)
+	mu.Unlock()
+	return busy.AllIdle()
 }

@@ -64,7 +64,7 @@ func pauses(t *testing.T, o driver.Operation, knows bool) {
 		if m.rank == 0 {
 			return nil
 		}
-		<-m.group.(*communicator).kernelsEnded // its kernels have been told to end
+		<-m.group.(*communicator).stages.kernelsEnded // its kernels have been told to end
 		if !knows {
 			at, err := m.group.(*communicator).direct.exchange.Places()
 			if err != nil {

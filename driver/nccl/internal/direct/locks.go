@@ -17,4 +17,4 @@ func (launchesMu) Rank() ranked.Rank { return ranked.NCCL.At(8, "direct.Launches
 func (exchangeMu) Rank() ranked.Rank { return ranked.NCCL.At(9, "direct.Exchange.mu") }
 
 // Rank is the place of LaunchOrder.mu.
-func (orderMu) Rank() ranked.Rank { return ranked.NCCL.At(13, "direct.LaunchOrder.mu") }
+func (orderMu) Rank() ranked.Rank { return ranked.NCCL.At(12, "direct.LaunchOrder.mu") }

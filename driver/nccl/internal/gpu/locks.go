@@ -12,13 +12,13 @@ type (
 )
 
 // Rank is the place of Aside.mu.
-func (asideMu) Rank() ranked.Rank { return ranked.NCCL.At(11, "gpu.Aside.mu") }
+func (asideMu) Rank() ranked.Rank { return ranked.NCCL.At(10, "gpu.Aside.mu") }
 
 // Rank is the place of Code.Mu.
-func (codeMu) Rank() ranked.Rank { return ranked.NCCL.At(12, "gpu.Code.Mu") }
+func (codeMu) Rank() ranked.Rank { return ranked.NCCL.At(11, "gpu.Code.Mu") }
 
 // Rank is the place of Pinned.Mu.
-func (pinnedMu) Rank() ranked.Rank { return ranked.NCCL.At(18, "gpu.Pinned.Mu") }
+func (pinnedMu) Rank() ranked.Rank { return ranked.NCCL.At(17, "gpu.Pinned.Mu") }
 
 // Rank is the place of GPU.mu.
-func (gpuMu) Rank() ranked.Rank { return ranked.NCCL.At(23, "gpu.GPU.mu") }
+func (gpuMu) Rank() ranked.Rank { return ranked.NCCL.At(22, "gpu.GPU.mu") }

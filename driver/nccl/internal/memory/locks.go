@@ -18,7 +18,7 @@ func (scratchMu) Rank() ranked.Rank { return ranked.NCCL.At(3, "memory.Scratch.m
 func (segmentMu) Rank() ranked.Rank { return ranked.NCCL.At(4, "memory.Segment.mu") }
 
 // Rank is the place of Memory.mu.
-func (memoryMu) Rank() ranked.Rank { return ranked.NCCL.At(19, "memory.Memory.mu") }
+func (memoryMu) Rank() ranked.Rank { return ranked.NCCL.At(18, "memory.Memory.mu") }
 
 // Rank is the place of UseCounts.mu.
-func (useCountsMu) Rank() ranked.Rank { return ranked.NCCL.At(21, "memory.UseCounts.mu") }
+func (useCountsMu) Rank() ranked.Rank { return ranked.NCCL.At(20, "memory.UseCounts.mu") }

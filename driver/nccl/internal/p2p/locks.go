@@ -13,4 +13,4 @@ type (
 func (inboxMu) Rank() ranked.Rank { return ranked.NCCL.At(6, "p2p.inbox.mu") }
 
 // Rank is the place of Device.mu.
-func (deviceMu) Rank() ranked.Rank { return ranked.NCCL.At(24, "p2p.Device.mu") }
+func (deviceMu) Rank() ranked.Rank { return ranked.NCCL.At(23, "p2p.Device.mu") }

@@ -26,16 +26,16 @@ func (streamMu) Rank() ranked.Rank { return ranked.NCCL.Waiting(2, "stream.Strea
 func (busyMu) Rank() ranked.Rank { return ranked.NCCL.At(7, "stream.BusyStreams.mu") }
 
 // Rank is the place of Event.mu.
-func (eventMu) Rank() ranked.Rank { return ranked.NCCL.At(14, "stream.Event.mu") }
+func (eventMu) Rank() ranked.Rank { return ranked.NCCL.At(13, "stream.Event.mu") }
 
 // Rank is the place of pool.mu.
-func (poolMu) Rank() ranked.Rank { return ranked.NCCL.At(15, "stream.pool.mu") }
+func (poolMu) Rank() ranked.Rank { return ranked.NCCL.At(14, "stream.pool.mu") }
 
 // Rank is the place of Stream.queryMu.
-func (streamQuery) Rank() ranked.Rank { return ranked.NCCL.At(16, "stream.Stream.queryMu") }
+func (streamQuery) Rank() ranked.Rank { return ranked.NCCL.At(15, "stream.Stream.queryMu") }
 
 // Rank is the place of faults.mu.
-func (faultsMu) Rank() ranked.Rank { return ranked.NCCL.At(17, "stream.faults.mu") }
+func (faultsMu) Rank() ranked.Rank { return ranked.NCCL.At(16, "stream.faults.mu") }
 
 // Rank is the place of Streams.mu.
-func (streamsMu) Rank() ranked.Rank { return ranked.NCCL.At(20, "stream.Streams.mu") }
+func (streamsMu) Rank() ranked.Rank { return ranked.NCCL.At(19, "stream.Streams.mu") }

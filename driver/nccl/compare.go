@@ -1,0 +1,75 @@
+package nccl
+
+import (
+	"context"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"symmem/driver"
+	"symmem/internal/control"
+)
+
+// comparer makes sure that all ranks launch the same calls.
+type comparer struct {
+	cfg     *driver.GroupConfig
+	plane   control.Plane
+	timeout time.Duration
+	direct  *directPath
+	faults  *faults
+	// call is the one that a launch compares, which checks the peers itself, or nil.
+	call atomic.Pointer[driver.Call]
+}
+
+// compare makes sure that all ranks launch the same call. Kernels of our own compare it themselves,
+// but a rank whose call is another one may take another path, so all ranks show which call they
+// launch. Ranks without shared memory cannot show it, and compare as on the other paths.
+func (c *comparer) compare(p *driver.Call, ticket uint64, kernels bool) error {
+	if c.direct.announcements != nil {
+		c.direct.announcements.Announce(ticket, p.Digest)
+		if kernels {
+			return c.admitKernels(p, ticket)
+		}
+	}
+	return c.compareNow(p, ticket)
+}
+
+// compareNow is compare before the call reaches the GPU.
+func (c *comparer) compareNow(p *driver.Call, ticket uint64) error {
+	c.call.Store(p)
+	defer c.call.Store(nil)
+	err := c.plane.Compare(ticket, p)
+	if err == nil && p.Splits != nil {
+		err = c.compareSplits(p, ticket)
+	}
+	return err
+}
+
+// compareSplits compares the parts that ranks send with those that their peers expect: NCCL would
+// wait forever for a part that is not sent. All ranks know all splits then, and get one error.
+func (c *comparer) compareSplits(p *driver.Call, ticket uint64) error {
+	ctx, cancel := context.WithTimeout(context.Background(), c.timeout)
+	defer cancel()
+	all, err := c.plane.Exchange(ctx, driver.LaneCalls, encodeSplits(p.Splits))
+	if err != nil {
+		err = fmt.Errorf("%v %d of group %s: %w", p.Operation, ticket, c.cfg.Name(), err)
+	} else {
+		err = differingSplits(c.cfg, ticket, all)
+	}
+	if err != nil {
+		return c.plane.Fail(err)
+	}
+	return nil
+}
+
+// admitKernels refuses a call that kernels would compare, if a peer has failed. They might still
+// find all that they wait for, and then no rank would learn that the group has failed.
+func (c *comparer) admitKernels(p *driver.Call, ticket uint64) error {
+	if err := c.plane.Cause(); err != nil || !c.plane.PeerFailed() {
+		return err
+	}
+	if err := c.faults.differing(p, ticket); err != nil {
+		return c.plane.Fail(err) // which may be why the peer has failed
+	}
+	return c.faults.afterPeerFaultAt(p, ticket)
+}

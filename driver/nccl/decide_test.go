@@ -1,0 +1,268 @@
+package nccl
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+)
+
+// factsOf returns the facts that a list of words names, and those that follow from them.
+func factsOf(words string) (f facts) {
+	for word := range strings.FieldsSeq(words) {
+		for _, n := range f.named() {
+			if n.name == word {
+				*n.fact = true
+			}
+		}
+	}
+	f.held = f.held || f.heldPlain || f.heldWindows
+	f.keeps = f.keeps || f.stuck
+	f.quiet = !f.keeps && !strings.Contains(words, "noisy")
+	return f
+}
+
+// namedFact is one of facts.
+type namedFact struct {
+	name string
+	fact *bool
+}
+
+// named returns the facts that do not follow from steps.
+func (f *facts) named() []namedFact {
+	return []namedFact{
+		{"stuck", &f.stuck},
+		{"calling", &f.calling},
+		{"idle", &f.idle},
+		{"windows", &f.windows},
+		{"plain", &f.plain},
+		{"keeps", &f.keeps},
+		{"held", &f.held},
+		{"held-plain", &f.heldPlain},
+		{"held-windows", &f.heldWindows},
+		{"quiet", &f.quiet},
+	}
+}
+
+func (f *facts) String() string { return fmt.Sprintf("%+v", *f) }
+
+// possible reports whether the facts can occur together.
+func (f *facts) possible() bool {
+	switch {
+	case f.idle && f.windows,
+		(f.heldPlain || f.heldWindows) && (!f.held || f.calling),
+		f.stuck && !f.keeps, f.keeps && f.quiet:
+		return false
+	}
+	return true
+}
+
+// after lists the facts that a step can lead to. Work may end during any step.
+func (f *facts) after(s step) (all []facts) {
+	next := *f
+	idle := *f
+	idle.idle, idle.windows, idle.calling = true, false, false
+	switch s {
+	case stepDrain:
+		left := *f
+		left.late, left.keeps, left.quiet = true, true, false
+		return []facts{left, idle}
+	case stepAbort:
+		next.aborted, idle.aborted = true, true
+		if !f.kernelsEnded {
+			next.late, idle.late = false, false
+		}
+		ended := next
+		ended.calling = false
+		return []facts{next, ended, idle}
+	case stepDeregister:
+		next.deregistered = true
+	case stepAwaitGraphs:
+		next.kernelsEnded, idle.kernelsEnded = true, true
+		return []facts{next, idle}
+	case stepAwaitCaptures:
+		next.held, next.heldPlain, next.heldWindows = false, false, false
+	case stepAwaitDevice:
+		stuck := *f
+		stuck.stuck = true
+		next.keeps, next.quiet = f.stuck, !f.stuck
+		return []facts{next, stuck}
+	case stepFinish, stepAbandon, stepLeave:
+	}
+	return []facts{next}
+}
+
+// endingCase is a communicator that ends. Drains are late "before" the abort and "after" it.
+type endingCase struct{ name, facts, late, want string }
+
+// outcome returns the facts that a step leads to: nothing ends unless something waits for it.
+func (c *endingCase) outcome(f *facts, s step) facts {
+	all, when := f.after(s), "before"
+	if f.aborted {
+		when = "after"
+	}
+	if s == stepAbort || s == stepDrain && !strings.Contains(c.late, when) {
+		return all[1]
+	}
+	return all[0]
+}
+
+const usualEnd = "deregister, await graphs, abort, finish"
+
+// endings lists typical ones.
+var endings = []endingCase{
+	{"nothing runs", "idle", "", usualEnd},
+	{
+		"the device has other work", "idle noisy", "",
+		"deregister, await graphs, await device, abort, finish",
+	},
+	{
+		"a stream was closed over a kernel that the abort ends", "idle plain keeps", "",
+		"abort, await graphs, finish",
+	},
+	{
+		"such a kernel has ended", "idle plain", "", usualEnd,
+	},
+	{"kernels of our own run", "", "", "drain, " + usualEnd},
+	{
+		"kernels of our own are held up", "", "before",
+		"drain, await graphs, await device, abort, finish",
+	},
+	{"a plain kernel runs", "plain", "", "abort, drain, await graphs, finish"},
+	{"a plain kernel does not end", "plain", "after", "abort, drain, await graphs, finish"},
+	{"a call waits for a rank", "calling", "", "abort, drain, await graphs, finish"},
+	{"a registration waits for a rank", "idle calling", "", "abort, await graphs, finish"},
+	{"a window kernel ends", "windows", "", "drain, " + usualEnd},
+	{"a window kernel does not end", "windows", "before", "drain, abandon"},
+	{
+		"a call waits behind window kernels", "calling windows", "",
+		"abort, drain, await graphs, finish",
+	},
+	{
+		"a call waits behind a window kernel that does not end", "calling windows", "after",
+		"abort, drain, abandon",
+	},
+	{
+		"graphs of other libraries have our kernels", "idle held", "",
+		"deregister, await graphs, await captures, abort, finish",
+	},
+	{
+		"graphs of other libraries have window kernels", "idle held-windows held-plain", "",
+		"deregister, await graphs, await captures, abort, finish",
+	},
+	{
+		"graphs of other libraries have plain kernels", "idle held-plain", "",
+		"deregister, await graphs, abort, await captures, finish",
+	},
+	{
+		"graphs of other libraries have plain kernels, and work runs", "held-plain", "",
+		"abort, drain, await graphs, await captures, finish",
+	},
+	{
+		"graphs of other libraries have window kernels, and work ends", "held-windows", "",
+		"drain, deregister, await graphs, await captures, abort, finish",
+	},
+	{
+		"graphs of other libraries have window kernels, and work is held up", "held-windows", "before",
+		"drain, abort, drain, await graphs, await captures, finish",
+	},
+	{"a kernel of another group never ends", "stuck idle", "", "leave"},
+	{"and a registration waits for a rank", "stuck idle calling", "", "abort, leave"},
+	{"a kernel of another group never ends, and work ends", "stuck", "", "drain, leave"},
+	{"and work does not end", "stuck", "before", "drain, abandon"},
+	{"and a call ends", "stuck calling", "before", "drain, abort, drain, leave"},
+	{"and a call does not end", "stuck calling", "before after", "drain, abort, drain, abandon"},
+}
+
+// TestTheEndOfACommunicatorInSteps lists the steps of typical ends.
+func TestTheEndOfACommunicatorInSteps(t *testing.T) {
+	for _, c := range endings {
+		t.Run(c.name, func(t *testing.T) {
+			f := factsOf(c.facts)
+			if !f.possible() {
+				t.Fatal("these facts cannot occur")
+			}
+			var steps []string
+			for next := decide(&f); ; next = decide(&f) {
+				steps = append(steps, string(next))
+				if next.last() || len(steps) > maxSteps {
+					break
+				}
+				f = c.outcome(&f, next)
+			}
+			if got := strings.Join(steps, ", "); got != c.want {
+				t.Errorf("got  %s\nwant %s", got, c.want)
+			}
+		})
+	}
+}
+
+const maxSteps = 12
+
+// TestEveryEndOfACommunicatorIsSafe begins with each set of facts that can occur together, and goes
+// through all outcomes of the steps.
+func TestEveryEndOfACommunicatorIsSafe(t *testing.T) {
+	begun := 0
+	var f facts
+	for bits := range 1 << len(f.named()) {
+		f = facts{}
+		for i, n := range f.named() {
+			*n.fact = bits>>i&1 == 1
+		}
+		if f.possible() {
+			begun++
+			endSafely(t, f, nil)
+		}
+	}
+	if begun < 100 {
+		t.Errorf("%d beginnings: those are not all", begun)
+	}
+}
+
+// endSafely takes all ways from given facts, which the steps so far have led to.
+func endSafely(t *testing.T, f facts, steps []step) {
+	t.Helper()
+	next := decide(&f)
+	steps = append(steps[:len(steps):len(steps)], next)
+	if why := danger(&f, next); why != "" {
+		t.Fatalf("%s: after %v, %v", why, steps, &f)
+	}
+	if next.last() {
+		return
+	}
+	if len(steps) == maxSteps {
+		t.Fatalf("no end: %v", steps)
+	}
+	for _, to := range f.after(next) {
+		endSafely(t, to, steps)
+		if !to.stuck { // a kernel of another group turns out not to end
+			to.stuck, to.keeps, to.quiet = true, true, false
+			endSafely(t, to, steps)
+		}
+	}
+}
+
+// danger says why a step must not be taken, or is empty.
+func danger(f *facts, s step) string {
+	for why, is := range map[string]bool{
+		"aborted twice":       s == stepAbort && f.aborted,
+		"ended kernels twice": s == stepAwaitGraphs && f.kernelsEnded,
+		"abandoned work that may end": s == stepAbandon &&
+			(f.idle || !f.late || f.calling && !f.aborted),
+		"abandoned after its end":                s == stepAbandon && f.kernelsEnded,
+		"deregistered under kernels":             s == stepDeregister && !f.idle,
+		"deregistered twice, or after the abort": s == stepDeregister && (f.deregistered || f.aborted),
+		"NCCL waits for a window kernel":         s == stepAbort && f.windows && !f.calling,
+		"NCCL waits for a window kernel of a graph, which no work needs": s == stepAbort &&
+			f.heldWindows && f.idle && !(f.plain && f.keeps),
+		"NCCL waits for a kernel of another group": s == stepAbort && f.stuck && !f.calling,
+		"waits for NCCL, which has nothing to do":  s == stepFinish && !f.aborted,
+		"given back under graphs":                  s == stepFinish && f.held,
+		"given back under kernels":                 s == stepFinish && !f.kernelsEnded,
+		"left though NCCL ends it":                 s == stepLeave && !f.stuck,
+	} {
+		if is {
+			return why
+		}
+	}
+	return ""
+}

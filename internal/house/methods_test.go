@@ -1,0 +1,178 @@
+package house
+
+import (
+	"fmt"
+	"go/ast"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// size is how much of a type may be: the number of its methods, and of the files that have them.
+type size struct{ methods, files int }
+
+// stillLarge lists the types that are larger than a type may be, with their sizes. They may not
+// grow. An entry goes when its type is small enough.
+var stillLarge = map[string]size{
+	".Group":                                 {115, 5},
+	".Interop":                               {21, 4},
+	".Options":                               {10, 4},
+	".Pool":                                  {76, 5},
+	".Runtime":                               {61, 5},
+	"cmd/libsymmem/internal/binding.Library": {44, 5},
+	"cmd/libsymmem/internal/binding.rank":    {18, 5},
+	"cmd/symmem/internal/bench.lane":         {27, 4},
+	"cmd/symmem/internal/verify/random.round": {51, 5},
+	"cmd/symmem/internal/verify/random.world": {59, 2},
+	"driver/drivertest.bench":                 {18, 4},
+	"driver/drivertest.rank":                  {26, 5},
+	"driver/host.Device":                      {8, 5},
+	"driver/host.communicator":                {44, 5},
+	"driver/nccl/internal/gpu.GPU":            {20, 4},
+	"driver/nccl/internal/p2p.Group":          {36, 2},
+	"driver/nccl/internal/p2p.Messages":       {25, 5},
+	"driver/nccl/internal/stream.Stream":      {53, 4},
+	"driver/nccl/kernels.Launch":              {17, 4},
+	"internal/agreement.Machine":              {15, 4},
+	"internal/alloc.Core":                     {79, 4},
+	"internal/alloc.layout":                   {27, 4},
+	"internal/control/shm.Group":              {77, 5},
+	"internal/control/tcp.Plane":              {54, 5},
+	"internal/cuda.Driver":                    {74, 5},
+	"internal/nccl.Library":                   {33, 4},
+	"internal/reduce.job":                     {11, 5},
+	"internal/rendezvous.Member":              {24, 5},
+	"internal/tuning.Table":                   {14, 4},
+}
+
+// methods are those of a type.
+type methods struct {
+	name  string // the folder, a point, the type
+	count int
+	files []string
+	// views are the types of the package that embed a pointer to the type. Their methods count as
+	// its own, since they have all of its fields.
+	views []string
+	last  finding // at the last method
+}
+
+// methodsOf finds the methods of all types, by name. Methods in tests do not count.
+func methodsOf(files []*file) map[string]*methods {
+	all := map[string]*methods{}
+	of := func(name string) *methods {
+		if all[name] == nil {
+			all[name] = &methods{name: name}
+		}
+		return all[name]
+	}
+	for _, f := range files {
+		if f.test() {
+			continue
+		}
+		for _, d := range f.syntax.Decls {
+			switch d := d.(type) {
+			case *ast.FuncDecl:
+				if d.Recv == nil {
+					continue
+				}
+				m := of(f.folder() + "." + receiverName(d.Recv.List[0].Type))
+				m.count++
+				m.last = f.find(d.Pos(), "")
+				if !slices.Contains(m.files, f.path) {
+					m.files = append(m.files, f.path)
+				}
+			case *ast.GenDecl:
+				for _, s := range d.Specs {
+					noteViews(f, s, of)
+				}
+			}
+		}
+	}
+	return all
+}
+
+// noteViews notes the types of which a type is a view.
+func noteViews(f *file, s ast.Spec, of func(string) *methods) {
+	declared, ok := s.(*ast.TypeSpec)
+	if !ok {
+		return
+	}
+	body, ok := declared.Type.(*ast.StructType)
+	if !ok {
+		return
+	}
+	view := f.folder() + "." + declared.Name.Name
+	for _, field := range body.Fields.List {
+		name := receiverName(field.Type)
+		if _, pointer := field.Type.(*ast.StarExpr); pointer && len(field.Names) == 0 && name != "" {
+			viewed := of(f.folder() + "." + name)
+			viewed.views = append(viewed.views, view)
+		}
+	}
+}
+
+// sizeOf returns the size of a type, with its views.
+func sizeOf(all map[string]*methods, m *methods) size {
+	s := size{m.count, len(m.files)}
+	for _, view := range m.views {
+		if v := all[view]; v != nil {
+			s.methods += v.count
+		}
+	}
+	return s
+}
+
+// within reports whether a type of a size may have that of another.
+func (s size) within(most size) bool { return s.methods <= most.methods && s.files <= most.files }
+
+// allowed returns how large a type may be.
+func allowed(name string) size {
+	if s, listed := stillLarge[name]; listed {
+		return s
+	}
+	return size{maxMethods, maxMethodFiles}
+}
+
+// largeTypes finds the types with too many methods, and those with methods in too many files.
+func largeTypes(files []*file) (found []finding) {
+	all := methodsOf(files)
+	for name, m := range all {
+		s, most := sizeOf(all, m), allowed(name)
+		if m.count == 0 || s.within(most) {
+			continue
+		}
+		slices.Sort(m.files)
+		m.last.what = fmt.Sprintf("%s has %d methods with those of its views, of which %d are "+
+			"allowed, in %d files, of which %d are: %s", name, s.methods, most.methods, s.files, most.files,
+			strings.Join(m.files, ", "))
+		found = append(found, m.last)
+	}
+	return found
+}
+
+func TestTypesOnTheListAreLarge(t *testing.T) {
+	all := methodsOf(load(t))
+	for name := range stillLarge {
+		switch m := all[name]; {
+		case m == nil:
+			t.Errorf("there is no type %s", name)
+		case sizeOf(all, m).within(size{maxMethods, maxMethodFiles}):
+			t.Errorf("%s is small enough: take it off the list", name)
+		}
+	}
+}
+
+// receiverName is the name of a receiver's type, without its star and its parameters.
+func receiverName(t ast.Expr) string {
+	switch t := t.(type) {
+	case *ast.StarExpr:
+		return receiverName(t.X)
+	case *ast.IndexExpr:
+		return receiverName(t.X)
+	case *ast.IndexListExpr:
+		return receiverName(t.X)
+	case *ast.Ident:
+		return t.Name
+	}
+	return ""
+}
