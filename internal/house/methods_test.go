@@ -36,7 +36,6 @@ var stillLarge = map[string]size{
 	"internal/agreement.Machine":              {15, 4},
 	"internal/alloc.Core":                     {79, 4},
 	"internal/alloc.layout":                   {27, 4},
-	"internal/control/shm.Group":              {77, 5},
 	"internal/control/tcp.Plane":              {54, 5},
 	"internal/cuda.Driver":                    {74, 5},
 	"internal/nccl.Library":                   {33, 4},

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"unsafe"
@@ -28,56 +27,45 @@ import (
 //
 // Collectives run one at a time, in the order of their tickets, and only the one that runs makes
 // steps. The caller ensures that.
+//
+// Its parts have only the fields they need: ranks has the blocks and processes of the ranks, fault
+// the cause of a failure, steps makes the steps of collectives, waits the waits for other ranks,
+// Counts has the numbers of messages.
+//
+// Locks: Mu guards the tickets, the names and the list of waits, and is held briefly. It comes
+// after Counts.Mu and the locks of lanes, and before Machine.mu.
 type Group struct {
-	// What a ticket needs comes first, side by side: few lines of a cache.
+	// The fields that a ticket needs come first, together in few cache lines.
 
 	machine *Machine
-	me      *block
-	fault   fault
+	ranks
+	fault
 	// Mu also guards what a communicator notes together with its tickets.
 	Mu        ranked.Spin[groupMu]
 	submitted uint64 // tickets handed out; guarded by Mu
 	withdrawn bool   // those from now on are not published; guarded by Mu
 	closed    bool   // guarded by Mu
 
-	checking         bool   // the collective that runs is compared
-	peerFailedBefore bool   // a peer had failed before the collective began
-	step             uint64 // last step posted
-	// balance is this rank's balance of messages when the collective was called, 0 if that is not
-	// compared; postedBalances are those next to its two lines.
-	balance        uint64
-	postedBalances [2]uint64
-	others         []*block // blocks without me, in group order
-	blocks         []*block // by group rank
-	budget         budget
+	steps
+	waits
 
 	Counts
 
 	cfg        driver.GroupConfig
-	peers      []*peer // by group rank; nil at this rank's own place
 	region     *sys.Mapping
 	processors int    // of all ranks
 	space      uint64 // keys of this group's exports
 
 	lanes [driver.Lanes]lane
 
-	named     []*named      // by number; guarded by Mu
-	usersDone sync.Cond     // Mu; signalled when users falls
-	users     int           // exchanges and transfers under way; guarded by Mu
-	warned    atomic.Uint64 // when ranks were last warned of, by the monotonic clock, or 0
-	waits     []*waiting    // slow waits in collectives; guarded by Mu
-}
-
-// fault is why a group failed.
-type fault struct {
-	set   atomic.Bool
-	ended chan struct{}
-	cause error // written before ended is closed
+	named     []*named  // by number; guarded by Mu
+	usersDone sync.Cond // Mu; signalled when users falls
+	users     int       // exchanges and transfers under way; guarded by Mu
 }
 
 // Join meets the ranks of a group. It is collective, and needs all of them on this machine. Behind
-// the region's own parts lie so many bytes of Data, alike on all ranks. The machine must be closed
-// after the group.
+// the region's own parts lie dataBytes of Data, the same number on all ranks. The machine must be
+// closed after the group.
 func (g *Group) Join(
 	ctx context.Context, m *Machine, cfg driver.GroupConfig, dataBytes int64,
 ) error {
@@ -88,7 +76,10 @@ func (g *Group) Join(
 	}
 	ctx, cancel := m.Bounded(ctx)
 	defer cancel()
-	g.machine, g.cfg, g.peers = m, cfg, make([]*peer, n)
+	g.machine, g.cfg = m, cfg
+	g.ranks.cfg, g.ranks.peers = &g.cfg, make([]*peer, n)
+	g.steps.of, g.steps.waits, g.steps.counts = &g.ranks, &g.waits, &g.Counts
+	g.waits.of, g.waits.fault, g.waits.machine, g.waits.mu = &g.ranks, &g.fault, m, &g.Mu
 	g.Counts.group = &g.cfg
 	g.space = handoff.Space("group/" + cfg.ID)
 	g.fault.ended = make(chan struct{})
@@ -102,14 +93,11 @@ func (g *Group) Join(
 	return nil
 }
 
-// Size is how many ranks the group has.
-func (g *Group) Size() int { return len(g.blocks) }
-
-// Processors is how many processors the ranks have between them.
+// Processors returns the number of processors that the ranks have between them.
 func (g *Group) Processors() int { return g.processors }
 
-// Data is the memory of the region that Join was asked for. Whoever uses it has called BeginUse
-// or waits for Release.
+// Data returns the memory of the region that Join was asked for. It may be used after BeginUse, and
+// otherwise until Release.
 func (g *Group) Data() unsafe.Pointer {
 	return unsafe.Add(g.region.Base(), blocksBytes(len(g.blocks)))
 }
@@ -125,21 +113,6 @@ func (g *Group) Fetch(
 		return nil, &driver.RankLostError{Ranks: []int{p.rank}, Doing: doing}
 	}
 	return f, err
-}
-
-// Failed is closed when the group fails.
-func (g *Group) Failed() <-chan struct{} { return g.fault.ended }
-
-// HasFailed reports whether Cause has an error.
-func (g *Group) HasFailed() bool { return g.fault.set.Load() }
-
-// Cause returns the first fault.
-func (g *Group) Cause() error {
-	if !g.fault.set.Load() {
-		return nil
-	}
-	<-g.fault.ended
-	return g.fault.cause
 }
 
 // Abort fails the group for all its ranks.
@@ -166,10 +139,7 @@ func (g *Group) CheckPeers() {
 	}
 }
 
-// lostPeers lists the group ranks whose processes have ended before they left the group.
-func (g *Group) lostPeers() []int { return slices.DeleteFunc(g.lost(g.Others()), g.HasLeft) }
-
-// Fail records the first fault, tells the peers and returns the error it was given.
+// Fail records the first fault, notifies the peers and returns err.
 func (g *Group) Fail(err error) error {
 	if g.BeginUse() != nil {
 		return err
@@ -180,58 +150,11 @@ func (g *Group) Fail(err error) error {
 
 // fail is Fail for a caller that has called BeginUse.
 func (g *Group) fail(err error) error {
-	if g.end(err) {
+	if g.fault.end(err) {
 		atomic.StoreUint32(&g.me.wakeup.failed, uint32(control.ReasonOf(err)))
 		g.wakeAll()
 	}
 	return err
-}
-
-// end moves the group out of its open state, once.
-func (g *Group) end(err error) bool {
-	if !g.fault.set.CompareAndSwap(false, true) {
-		return false
-	}
-	g.fault.cause = err
-	close(g.fault.ended)
-	return true
-}
-
-// wakeAll wakes all ranks, this rank's own threads included. It increments every futex word,
-// whether a thread sleeps there or not: planes take an unchanged word to mean that no peer has
-// failed.
-func (g *Group) wakeAll() {
-	for _, b := range g.blocks {
-		b.wakeup.wake()
-	}
-}
-
-// peerFailed reports whether a peer has failed. One that has before this rank posts a step did not
-// wait for it; one that fails afterwards may have completed the step.
-func (g *Group) peerFailed() bool {
-	for _, b := range g.others {
-		if atomic.LoadUint32(&b.wakeup.failed) != 0 {
-			return true
-		}
-	}
-	return false
-}
-
-// wakeSleepers wakes the peers that sleep. It is called after every post: see the package comment
-// for why no fence is needed in front of the load.
-func (g *Group) wakeSleepers() {
-	for _, b := range g.others {
-		if atomic.LoadInt32(&b.wakeup.sleeping) != 0 {
-			b.wakeup.wake()
-		}
-	}
-}
-
-// Wake wakes the threads of a rank, which may be this one, if they sleep.
-func (g *Group) Wake(rank int) {
-	if g.Asleep(rank) {
-		g.blocks[rank].wakeup.wake()
-	}
 }
 
 // BeginUse counts a user of the region, until EndUse. LeaveGroup waits for all users.
@@ -265,7 +188,7 @@ func (g *Group) LeaveGroup() (last uint64, left bool) {
 		return 0, false
 	}
 	g.closed = true
-	g.end(fmt.Errorf("group %s: %w", g.cfg.Name(), driver.ErrClosed))
+	g.fault.end(fmt.Errorf("group %s: %w", g.cfg.Name(), driver.ErrClosed))
 	spin.StoreRelease64(&g.me.status.closed, 1)
 	g.wakeAll()
 	for g.users > 0 {
@@ -274,7 +197,7 @@ func (g *Group) LeaveGroup() (last uint64, left bool) {
 	return g.submitted, true
 }
 
-// Release unmaps the region. Nobody uses it any more.
+// Release unmaps the region, which must not be in use.
 func (g *Group) Release() error {
 	g.Mu.Lock()
 	defer g.Mu.Unlock()
@@ -284,35 +207,6 @@ func (g *Group) Release() error {
 	err := g.region.Close()
 	g.region = nil
 	return err
-}
-
-// TicketsOf is how many tickets a rank of the group has published.
-func (g *Group) TicketsOf(rank int) uint64 {
-	return spin.LoadAcquire64(&g.blocks[rank].status.submitted)
-}
-
-// HasLeft reports whether a rank has left the group.
-func (g *Group) HasLeft(rank int) bool {
-	return spin.LoadAcquire64(&g.blocks[rank].status.closed) != 0
-}
-
-// Others lists the other ranks of the group.
-func (g *Group) Others() []int {
-	var ranks []int
-	for r := range g.blocks {
-		if r != g.cfg.Rank {
-			ranks = append(ranks, r)
-		}
-	}
-	return ranks
-}
-
-// Present lists the other ranks that have not left the group.
-func (g *Group) Present() []int { return slices.DeleteFunc(g.Others(), g.HasLeft) }
-
-// Asleep reports whether a thread of a rank sleeps in a wait.
-func (g *Group) Asleep(rank int) bool {
-	return atomic.LoadInt32(&g.blocks[rank].wakeup.sleeping) != 0
 }
 
 // Named returns this rank's values under a name.
@@ -336,9 +230,30 @@ func (g *Group) Named(name string, ordered bool) (driver.Named, error) {
 	return n, nil
 }
 
-// Collectives is how many tickets were handed out.
+// Collectives returns the number of tickets that were handed out.
 func (g *Group) Collectives() uint64 {
 	g.Mu.Lock()
 	defer g.Mu.Unlock()
 	return g.submitted
+}
+
+// Ticket hands out the next number in the order of collectives, and publishes it. Mu is held.
+func (g *Group) Ticket() uint64 {
+	g.submitted++
+	spin.StoreRelease64(&g.me.status.submitted, g.submitted)
+	return g.submitted
+}
+
+// Tickets is Collectives with Mu held.
+func (g *Group) Tickets() uint64 { return g.submitted }
+
+var _ driver.EndObserver = (*Group)(nil)
+
+// EndedRanks lists the world ranks whose processes have ended before they left the group.
+func (g *Group) EndedRanks() []int {
+	if g.BeginUse() != nil {
+		return nil
+	}
+	defer g.EndUse()
+	return g.cfg.World(g.lostPeers())
 }

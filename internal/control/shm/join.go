@@ -18,7 +18,7 @@ import (
 // joining is the state of one Join. Its waits end when the process of a rank of the group has
 // ended. When its time is up, its error names the ranks that have not come.
 type joining struct {
-	*Group
+	g     *Group
 	begin time.Time
 	list  control.JoinList
 	// end cancels the Join because a rank is lost.
@@ -37,9 +37,9 @@ func (j *joining) waitsFor() (ranks []int) {
 	if !j.exchanging.Load() {
 		return nil
 	}
-	for i, b := range j.blocks {
+	for i, b := range j.g.blocks {
 		if spin.LoadAcquire64(&b.status.exchanges) == 0 {
-			ranks = append(ranks, j.cfg.Ranks[i])
+			ranks = append(ranks, j.g.cfg.Ranks[i])
 		}
 	}
 	return ranks
@@ -50,7 +50,7 @@ func (g *Group) join(ctx context.Context, dataBytes int64) error {
 	ctx, end := context.WithCancelCause(ctx)
 	defer end(nil)
 	j := &joining{
-		Group: g, begin: time.Now(), end: end,
+		g: g, begin: time.Now(), end: end,
 		list: control.JoinList{Store: g.machine.cfg.Store, Group: g.cfg},
 	}
 	j.awaited.Store(-1)
@@ -61,25 +61,25 @@ func (g *Group) join(ctx context.Context, dataBytes int64) error {
 }
 
 func (j *joining) run(ctx context.Context, dataBytes int64) error {
-	defer j.list.WarnLate(j.machine.cfg.Late, j.waitsFor)()
+	defer j.list.WarnLate(j.g.machine.cfg.Late, j.waitsFor)()
 	if err := j.list.Add(ctx); err != nil {
 		return err
 	}
 	if err := j.connectPeers(ctx); err != nil {
 		return err
 	}
-	withdraw, err := j.mapRegion(ctx, pages(blocksBytes(len(j.cfg.Ranks))+dataBytes))
+	withdraw, err := j.mapRegion(ctx, pages(blocksBytes(len(j.g.cfg.Ranks))+dataBytes))
 	if err != nil {
 		return err
 	}
-	// After the exchange everybody has mapped the region.
+	// After the exchange all ranks have mapped the region.
 	defer withdraw()
 	j.awaited.Store(-1)
 	j.exchanging.Store(true)
-	if j.processors, err = j.countProcessors(ctx); err != nil {
+	if j.g.processors, err = j.countProcessors(ctx); err != nil {
 		return err
 	}
-	j.budget = newBudget(j.machine, len(j.blocks), j.processors)
+	j.g.budget = newBudget(j.g.machine, len(j.g.blocks), j.g.processors)
 	return nil
 }
 
@@ -112,47 +112,47 @@ func (j *joining) explain(ctx context.Context, err error) error {
 // connectPeers connects to all other ranks of the group. From then on the end of one of their
 // processes ends Join.
 func (j *joining) connectPeers(ctx context.Context) error {
-	for i, rank := range j.cfg.Ranks {
-		if i == j.cfg.Rank {
+	for i, rank := range j.g.cfg.Ranks {
+		if i == j.g.cfg.Rank {
 			continue
 		}
 		j.awaited.Store(int64(rank))
-		p, err := j.machine.peerOf(ctx, rank)
+		p, err := j.g.machine.peerOf(ctx, rank)
 		if err != nil {
 			return err
 		}
-		j.peers[i] = p
+		j.g.peers[i] = p
 		p.onEnd(ctx, func() {
-			j.end(&driver.RankLostError{Ranks: []int{rank}, Doing: j.doing(), Members: j.cfg.Ranks})
+			j.end(&driver.RankLostError{Ranks: []int{rank}, Doing: j.doing(), Members: j.g.cfg.Ranks})
 		})
 	}
 	return nil
 }
 
-func (j *joining) doing() string { return "meeting the ranks of group " + j.cfg.Name() }
+func (j *joining) doing() string { return "meeting the ranks of group " + j.g.cfg.Name() }
 
 // mapRegion makes the control region on the first rank, which offers it until withdraw is called,
 // and fetches it on the others.
 func (j *joining) mapRegion(
 	ctx context.Context, bytes int64,
 ) (withdraw func(), err error) {
-	key := handoff.Key{Space: j.space}
-	ready := "shm/group/" + j.cfg.ID
-	if j.cfg.Rank == 0 {
+	key := handoff.Key{Space: j.g.space}
+	ready := "shm/group/" + j.g.cfg.ID
+	if j.g.cfg.Rank == 0 {
 		return j.offerRegion(ctx, key, ready, bytes)
 	}
-	j.awaited.Store(int64(j.cfg.Ranks[0]))
-	if _, err := j.machine.cfg.Store.Get(ctx, ready); err != nil {
+	j.awaited.Store(int64(j.g.cfg.Ranks[0]))
+	if _, err := j.g.machine.cfg.Store.Get(ctx, ready); err != nil {
 		return nil, err
 	}
-	f, err := j.peers[0].fetch(ctx, key)
+	f, err := j.g.peers[0].fetch(ctx, key)
 	if errors.Is(err, handoff.ErrUnknownKey) {
 		// Mostly because another rank is lost, which this one sees in a moment.
 		select {
 		case <-ctx.Done():
 		case <-time.After(exitDelay):
 		}
-		err = fmt.Errorf("rank %d has given up joining this group: %w", j.cfg.Ranks[0], err)
+		err = fmt.Errorf("rank %d has given up joining this group: %w", j.g.cfg.Ranks[0], err)
 	}
 	if err != nil {
 		return nil, err
@@ -162,7 +162,7 @@ func (j *joining) mapRegion(
 		return nil, errors.Join(err, fmt.Errorf("the control region has %d bytes instead of %d: "+
 			"ranks run different versions of symmem", size, bytes))
 	}
-	return func() {}, j.useRegion(sys.Map(f, 0, bytes))
+	return func() {}, j.g.useRegion(sys.Map(f, 0, bytes))
 }
 
 func (j *joining) offerRegion(
@@ -172,15 +172,15 @@ func (j *joining) offerRegion(
 	if err != nil {
 		return nil, err
 	}
-	if err := j.useRegion(sys.Map(f, 0, bytes)); err != nil {
+	if err := j.g.useRegion(sys.Map(f, 0, bytes)); err != nil {
 		return nil, errors.Join(err, f.Close())
 	}
-	j.machine.Export(key, f)
+	j.g.machine.Export(key, f)
 	withdraw = func() {
-		j.machine.Withdraw(key)
+		j.g.machine.Withdraw(key)
 		f.Close()
 	}
-	if err := j.machine.cfg.Store.Set(ctx, ready, nil); err != nil {
+	if err := j.g.machine.cfg.Store.Set(ctx, ready, nil); err != nil {
 		withdraw()
 		return nil, err
 	}
@@ -202,11 +202,11 @@ func (g *Group) useRegion(m *sys.Mapping, err error) error {
 	return nil
 }
 
-// countProcessors agrees on how many processors the ranks have between them: those that any of
-// them may run on, which also holds for ranks that are bound to one each. After this exchange
-// everybody has mapped the region.
+// countProcessors agrees on the number of processors that the ranks have between them: those that
+// any of them may run on, which also holds for ranks that are bound to one each. After this
+// exchange all ranks have mapped the region.
 func (j *joining) countProcessors(ctx context.Context) (int, error) {
-	j.budget = newBudget(j.machine, len(j.blocks), 1)
+	j.g.budget = newBudget(j.g.machine, len(j.g.blocks), 1)
 	own, err := sys.Processors()
 	if err != nil {
 		return 0, err
@@ -219,7 +219,7 @@ func (j *joining) countProcessors(ctx context.Context) (int, error) {
 	for r, mask := range all {
 		if len(mask) != len(union) {
 			return 0, fmt.Errorf("rank %d lists its processors in %d bytes instead of %d",
-				j.cfg.Ranks[r], len(mask), len(union))
+				j.g.cfg.Ranks[r], len(mask), len(union))
 		}
 		for i := range union {
 			union[i] |= mask[i]
@@ -233,13 +233,13 @@ func (j *joining) countProcessors(ctx context.Context) (int, error) {
 }
 
 // exchangeAlone is the first exchange of the group. A rank that could not join does not end it:
-// each finds out by itself which rank is lost or late.
+// each finds out itself which rank is lost or late.
 func (j *joining) exchangeAlone(ctx context.Context, payload []byte) ([][]byte, error) {
-	l := &j.lanes[driver.LaneControl]
+	l := &j.g.lanes[driver.LaneControl]
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	x := exchange{
-		g: j.Group, id: driver.LaneControl, lane: l, payload: payload, ignoreFaults: true,
+		g: j.g, id: driver.LaneControl, lane: l, payload: payload, ignoreFaults: true,
 	}
 	return x.run(ctx)
 }

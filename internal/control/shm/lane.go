@@ -23,7 +23,7 @@ type lane struct {
 	read map[*block]uint64
 }
 
-// Exchange sends payload to every rank and returns everybody's.
+// Exchange sends payload to every rank and returns the payloads of all.
 func (g *Group) Exchange(
 	ctx context.Context, id driver.Lane, payload []byte,
 ) ([][]byte, error) {
@@ -106,7 +106,7 @@ func (x *exchange) doing() string { return control.ExchangeName(x.g.cfg, x.id) }
 // slot returns a rank's slot for the current step.
 func (x *exchange) slot(b *block) *slot { return &b.lanes[x.id][x.lane.step&1] }
 
-// collect waits for this step of everybody and takes what came.
+// collect waits for this step of all ranks and takes their payloads.
 func (x *exchange) collect(ctx context.Context, first bool) error {
 	err := x.g.waitSlowly(ctx, &waiting{
 		word: func(b *block) *uint64 { return &x.slot(b).step }, want: x.lane.step,

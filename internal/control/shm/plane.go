@@ -21,8 +21,8 @@ import (
 // tied to each other, since calls may be launched without one.
 type plane struct {
 	Group
-	// seen is what changes had counted when no peer had failed at the latest check, final the least
-	// of the last tickets of those peers that had left the group then. Both are guarded by Mu.
+	// seen holds the changes of the latest check that found no failed peer, and final the least of
+	// the last tickets of the peers that had left the group by then. Both are guarded by Mu.
 	seen  changes
 	final uint64
 }
@@ -48,7 +48,7 @@ const (
 
 // Join joins a group for everything but data. It is collective, and needs all ranks of the group on
 // this machine. The machine must be closed after the plane. GroupConfig.Check is not looked at: the
-// caller chooses which calls it compares, alike on all ranks.
+// caller chooses which calls it compares, the same on all ranks.
 func (m *Machine) Join(ctx context.Context, group driver.GroupConfig) (control.Plane, error) {
 	p := &plane{final: math.MaxUint64}
 	if err := p.Group.Join(ctx, m, group, 0); err != nil {
@@ -139,7 +139,7 @@ func (p *plane) refine(err error, ticket uint64, call *driver.Call) error {
 	return err
 }
 
-// compareLines waits for everybody's line and compares.
+// compareLines waits for the lines of all ranks and compares them.
 func (p *plane) compareLines(ticket uint64, call *driver.Call) error {
 	if err := p.arrive(call, ticket); err != nil {
 		return err

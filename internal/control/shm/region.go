@@ -34,7 +34,7 @@ type line struct {
 	digest  uint64
 	payload [spin.LinePayload]byte
 	// balance is the rank's balance of messages. It lies in a line of its own, which nobody reads
-	// as long as no rank has messages: see Group.compareBalances.
+	// as long as no rank has messages: see steps.compareBalances.
 	balance uint64
 	_       [lineStride - spin.LineBytes - 8]byte
 }

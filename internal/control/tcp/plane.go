@@ -266,7 +266,7 @@ func (p *Plane) statusChanged() bool {
 }
 
 // status is what this rank is doing. Of several collectives that it waits for it has the last, as
-// shm.Group.publishLatest explains. p.mu is held.
+// publishLatest of package shm explains. p.mu is held.
 func (p *Plane) status() status {
 	b := status{submitted: min(p.submitted.Load(), p.limit)}
 	for _, w := range p.waits {

@@ -1,0 +1,102 @@
+package shm
+
+import (
+	"slices"
+	"sync/atomic"
+
+	"symmem/driver"
+	"symmem/internal/spin"
+)
+
+// ranks are the ranks of a group, as this one sees them: their blocks of the control region, and
+// their processes. They are set by Group.Join.
+type ranks struct {
+	me     *block
+	others []*block // without me, in group order
+	blocks []*block // by group rank
+	peers  []*peer  // by group rank; nil at this rank's own place
+	cfg    *driver.GroupConfig
+}
+
+// Size returns the number of ranks of the group.
+func (r *ranks) Size() int { return len(r.blocks) }
+
+// lostPeers lists the group ranks whose processes have ended before they left the group.
+func (r *ranks) lostPeers() []int { return slices.DeleteFunc(r.lost(r.Others()), r.HasLeft) }
+
+// wakeAll wakes all ranks, this rank's own threads included. It increments every futex word,
+// whether a thread sleeps there or not: planes take an unchanged word to mean that no peer has
+// failed.
+func (r *ranks) wakeAll() {
+	for _, b := range r.blocks {
+		b.wakeup.wake()
+	}
+}
+
+// peerFailed reports whether a peer has failed. One that has before this rank posts a step did not
+// wait for it; one that fails afterwards may have completed the step.
+func (r *ranks) peerFailed() bool {
+	for _, b := range r.others {
+		if atomic.LoadUint32(&b.wakeup.failed) != 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// wakeSleepers wakes the peers that sleep. It is called after every post: see the package comment
+// for why no fence is needed in front of the load.
+func (r *ranks) wakeSleepers() {
+	for _, b := range r.others {
+		if atomic.LoadInt32(&b.wakeup.sleeping) != 0 {
+			b.wakeup.wake()
+		}
+	}
+}
+
+// Wake wakes the threads of a rank, which may be this one, if they sleep.
+func (r *ranks) Wake(rank int) {
+	if r.Asleep(rank) {
+		r.blocks[rank].wakeup.wake()
+	}
+}
+
+// TicketsOf returns the number of tickets that a rank of the group has published.
+func (r *ranks) TicketsOf(rank int) uint64 {
+	return spin.LoadAcquire64(&r.blocks[rank].status.submitted)
+}
+
+// HasLeft reports whether a rank has left the group.
+func (r *ranks) HasLeft(rank int) bool {
+	return spin.LoadAcquire64(&r.blocks[rank].status.closed) != 0
+}
+
+// Others lists the other ranks of the group.
+func (r *ranks) Others() []int {
+	var ranks []int
+	for rank := range r.blocks {
+		if rank != r.cfg.Rank {
+			ranks = append(ranks, rank)
+		}
+	}
+	return ranks
+}
+
+// Present lists the other ranks that have not left the group.
+func (r *ranks) Present() []int { return slices.DeleteFunc(r.Others(), r.HasLeft) }
+
+// Asleep reports whether a thread of a rank sleeps in a wait.
+func (r *ranks) Asleep(rank int) bool {
+	return atomic.LoadInt32(&r.blocks[rank].wakeup.sleeping) != 0
+}
+
+// lost lists those of the given group ranks whose processes have ended.
+func (r *ranks) lost(ranks []int) []int {
+	var lost []int
+	for _, rank := range ranks {
+		if p := r.peers[rank]; p != nil && p.lost.Load() {
+			lost = append(lost, rank)
+		}
+	}
+	return lost
+}
