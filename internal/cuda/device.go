@@ -17,7 +17,7 @@ type Device struct {
 // Ordinal is the device's number.
 func (v Device) Ordinal() int { return int(v.ordinal) }
 
-// Name is what the vendor calls the device.
+// Name returns the vendor's name of the device.
 func (v Device) Name() (string, error) {
 	text := dl.NewCell([128]byte{})
 	err := v.driver.call(deviceGetName, text.Address(), 128, uintptr(v.handle))
@@ -51,7 +51,7 @@ func (v Device) UUID() (string, error) {
 
 // TotalMem is the size of the device's memory in bytes.
 func (v Device) TotalMem() (int64, error) {
-	return made[int64](v.driver, deviceTotalMem, uintptr(v.handle))
+	return made[int64](&v.driver.table, deviceTotalMem, uintptr(v.handle))
 }
 
 // Attribute is a property of a device: CUdevice_attribute of cuda.h.
@@ -72,11 +72,12 @@ const (
 
 // Attribute reads a property. A driver that does not know it gives ErrInvalidValue.
 func (v Device) Attribute(attribute Attribute) (int, error) {
-	value, err := made[int32](v.driver, deviceGetAttribute, uintptr(attribute), uintptr(v.handle))
+	value, err := made[int32](&v.driver.table, deviceGetAttribute, uintptr(attribute),
+		uintptr(v.handle))
 	return int(value), err
 }
 
-// ComputeCapability is what code for the device has to be of, such as 9 and 0.
+// ComputeCapability returns the architecture that code for the device needs, such as 9 and 0.
 func (v Device) ComputeCapability() (major, minor int, err error) {
 	if major, err = v.Attribute(AttributeComputeCapabilityMajor); err != nil {
 		return 0, 0, err
@@ -87,7 +88,8 @@ func (v Device) ComputeCapability() (major, minor int, err error) {
 
 // CanAccessPeer reports whether kernels and copies of this device can reach the memory of another.
 func (v Device) CanAccessPeer(other Device) (bool, error) {
-	can, err := made[int32](v.driver, deviceCanAccessPeer, uintptr(v.handle), uintptr(other.handle))
+	can, err := made[int32](&v.driver.table, deviceCanAccessPeer, uintptr(v.handle),
+		uintptr(other.handle))
 	return can != 0, err
 }
 
@@ -102,7 +104,7 @@ const (
 
 // P2PAttribute reads a property of the link from this device to another.
 func (v Device) P2PAttribute(attribute P2PAttribute, other Device) (int, error) {
-	value, err := made[int32](v.driver, deviceGetP2PAttribute, uintptr(attribute),
+	value, err := made[int32](&v.driver.table, deviceGetP2PAttribute, uintptr(attribute),
 		uintptr(v.handle), uintptr(other.handle))
 	return int(value), err
 }
@@ -111,7 +113,7 @@ func (v Device) P2PAttribute(attribute P2PAttribute, other Device) (int, error) 
 // NCCL use, and makes it if there is none yet, which takes a good part of a second. It does not
 // make it current. Each RetainPrimary is paired with one ReleasePrimary.
 func (v Device) RetainPrimary() (Context, error) {
-	return made[Context](v.driver, devicePrimaryCtxRetain, uintptr(v.handle))
+	return made[Context](&v.driver.table, devicePrimaryCtxRetain, uintptr(v.handle))
 }
 
 // ReleasePrimary takes one RetainPrimary back. The last one destroys the context and all that is

@@ -1,7 +1,6 @@
 package cuda
 
 import (
-	"errors"
 	"fmt"
 	"os"
 
@@ -12,12 +11,19 @@ import (
 // the system's.
 const PathVariable = "SYMMEM_CUDA"
 
-// Driver is an initialised libcuda. It is immutable and safe for use by several goroutines.
+// Driver is an initialised libcuda. Each part has the functions of one kind. It is immutable and
+// safe for use by several goroutines.
 type Driver struct {
-	library *dl.Library
-	symbols []dl.Symbol // of names
-	// first is made right before each call; the zero value is none.
-	first dl.Step
+	table
+	memory
+	streams
+	graphs
+	modules
+}
+
+// newDriver returns a driver all of whose parts call the functions of a table.
+func newDriver(t table) *Driver {
+	return &Driver{t, memory{t}, streams{t}, graphs{t}, modules{t}}
 }
 
 // Load opens libcuda and initialises it. Without paths it opens the file that SYMMEM_CUDA names,
@@ -37,104 +43,35 @@ func Load(paths ...string) (*Driver, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrNoDriver, err)
 	}
-	d := &Driver{library: library}
-	if err := d.find(); err != nil {
+	functions := table{library: library}
+	if err := functions.find(); err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrNoDriver, err)
 	}
+	d := newDriver(functions)
 	if err := d.call(initialize, 0); err != nil {
 		return nil, err
 	}
 	return d, nil
 }
 
-// find fills the table of functions, and reports all that are missing.
-func (d *Driver) find() error {
-	var all []error
-	for f, name := range names {
-		symbol, ok := d.library.Find(name)
-		if !ok && f < int(optional) {
-			all = append(all, &MissingError{name, d.library.Path()})
-		}
-		d.symbols = append(d.symbols, symbol)
-	}
-	return errors.Join(all...)
-}
-
-// call calls a function and turns its result into an error. It does not allocate unless the
-// function refuses.
-func (d *Driver) call(f function, args ...uintptr) error {
-	if status, ok := d.symbols[f].StatusAfter(&d.first, args...); !ok || Code(status) != Success {
-		return d.failure(f, status, ok)
-	}
-	return nil
-}
-
-// made calls a function that leaves a value at the address that is its first argument.
-func made[T any](d *Driver, f function, others ...uintptr) (T, error) {
-	var none T
-	cell := dl.NewCell(none)
-	args := append(make([]uintptr, 0, 8), cell.Address())
-	err := d.call(f, append(args, others...)...)
-	return cell.Take(), err
-}
-
-// failure is the error of a call, or of the step before it if that is what did not go well.
-func (d *Driver) failure(f function, status int32, ok bool) error {
-	if !ok {
-		return d.first.Refused(status)
-	}
-	return d.newError(f, Code(status))
-}
-
-// query calls a function whose answer "not ready" is no failure.
-func (d *Driver) query(f function, handle uintptr) (done bool, err error) {
-	status, ok := d.symbols[f].StatusAfter(&d.first, handle)
-	switch {
-	case ok && Code(status) == Success:
-		return true, nil
-	case ok && Code(status) == ErrNotReady:
-		return false, nil
-	default:
-		return false, d.failure(f, status, ok)
-	}
-}
-
-// Path is the file of the library.
+// Path returns the file of the library.
 func (d *Driver) Path() string { return d.library.Path() }
 
-// Version is the newest version of CUDA that the driver supports, such as 12090 for 12.9.
+// Version returns the newest version of CUDA that the driver supports, such as 12090 for 12.9.
 func (d *Driver) Version() (int, error) {
-	version, err := made[int32](d, driverGetVersion)
+	version, err := made[int32](&d.table, driverGetVersion)
 	return int(version), err
 }
 
-// newError asks the driver what it calls a result. Both functions work without a context.
-func (d *Driver) newError(f function, code Code) error {
-	return &Error{
-		Call: names[f], Code: code,
-		Name: d.describe(getErrorName, code), Text: d.describe(getErrorString, code),
-	}
-}
-
-func (d *Driver) describe(f function, code Code) string {
-	text := dl.NewCell(uintptr(0))
-	result := Code(d.symbols[f].Call(uintptr(code), text.Address()))
-	at := text.Take()
-	if result != Success {
-		return ""
-	}
-	return dl.GoString(at)
-}
-
-// DeviceCount is the number of GPUs that the process may see (CUDA_VISIBLE_DEVICES).
+// DeviceCount returns the number of GPUs that the process may see (CUDA_VISIBLE_DEVICES).
 func (d *Driver) DeviceCount() (int, error) {
-	count, err := made[int32](d, deviceGetCount)
+	count, err := made[int32](&d.table, deviceGetCount)
 	return int(count), err
 }
 
 // Device returns the GPU of the given number, counted among those that the process may see.
 func (d *Driver) Device(ordinal int) (Device, error) {
-	handle, err := made[int32](d, deviceGet, uintptr(ordinal))
+	handle, err := made[int32](&d.table, deviceGet, uintptr(ordinal))
 	return Device{d, int32(ordinal), handle}, err
 }
 
@@ -146,16 +83,16 @@ func (d *Driver) SetCurrent(context Context) error {
 	return d.call(ctxSetCurrent, uintptr(context))
 }
 
-// In is the driver for use on any thread, which need not be locked for it: each call makes a
+// In returns the driver for use on any thread, which need not be locked for it: each call makes a
 // context current on its thread first. C is entered once for both, so that costs much less than
 // SetCurrent. Calls that rely on being on the thread of the one before do not go through it.
 func (d *Driver) In(context Context) *Driver {
-	in := *d
-	in.first = d.Entry(context)
-	return &in
+	functions := d.table
+	functions.first = d.Entry(context)
+	return newDriver(functions)
 }
 
-// Entry is the step that makes a context current, for calls of libraries that work in one.
+// Entry returns the step that makes a context current, for calls of libraries that work in one.
 func (d *Driver) Entry(context Context) dl.Step {
 	return dl.Step{
 		Function: d.symbols[ctxSetCurrent], Argument: uintptr(context),
@@ -165,11 +102,11 @@ func (d *Driver) Entry(context Context) dl.Step {
 
 // Current returns the context of the calling thread, or 0.
 func (d *Driver) Current() (Context, error) {
-	return made[Context](d, ctxGetCurrent)
+	return made[Context](&d.table, ctxGetCurrent)
 }
 
-// MemGetInfo returns how many bytes of the current device's memory are free, and how many it has.
-// Other processes' memory counts as used.
+// MemGetInfo returns the free and total bytes of the current device's memory. Other processes'
+// memory counts as used.
 func (d *Driver) MemGetInfo() (free, total int64, err error) {
 	f, t := dl.NewCell(int64(0)), dl.NewCell(int64(0))
 	err = d.call(memGetInfo, f.Address(), t.Address())

@@ -15,28 +15,31 @@ type GraphExec uintptr
 // Node is a piece of work of a graph: CUgraphNode. It ends with the graph.
 type Node uintptr
 
+// graphs has the functions of the driver for graphs.
+type graphs struct{ table }
+
 // GraphInstantiate makes a graph runnable. The result does not depend on the graph any more.
-func (d *Driver) GraphInstantiate(graph Graph) (GraphExec, error) {
-	return made[GraphExec](d, graphInstantiate, uintptr(graph), 0)
+func (g *graphs) GraphInstantiate(graph Graph) (GraphExec, error) {
+	return made[GraphExec](&g.table, graphInstantiate, uintptr(graph), 0)
 }
 
 // GraphLaunch queues the work of a graph. Launches of one GraphExec never overlap.
-func (d *Driver) GraphLaunch(exec GraphExec, stream Stream) error {
-	return d.call(graphLaunch, uintptr(exec), uintptr(stream))
+func (g *graphs) GraphLaunch(exec GraphExec, stream Stream) error {
+	return g.call(graphLaunch, uintptr(exec), uintptr(stream))
 }
 
 // GraphExecDestroy gives a runnable graph back; a launch that is under way still finishes.
-func (d *Driver) GraphExecDestroy(exec GraphExec) error {
-	return d.call(graphExecDestroy, uintptr(exec))
+func (g *graphs) GraphExecDestroy(exec GraphExec) error {
+	return g.call(graphExecDestroy, uintptr(exec))
 }
 
 // GraphDestroy gives a graph back.
-func (d *Driver) GraphDestroy(graph Graph) error { return d.call(graphDestroy, uintptr(graph)) }
+func (g *graphs) GraphDestroy(graph Graph) error { return g.call(graphDestroy, uintptr(graph)) }
 
 // GraphAddEventRecord adds a node that records an event in each launch, behind the given nodes. A
 // launch makes the event mark that point at once: who waits for it from then on waits for the node.
-func (d *Driver) GraphAddEventRecord(graph Graph, behind []Node, event Event) (Node, error) {
-	node, err := made[Node](d, graphAddEventRecord, uintptr(graph), addressOf(behind),
+func (g *graphs) GraphAddEventRecord(graph Graph, behind []Node, event Event) (Node, error) {
+	node, err := made[Node](&g.table, graphAddEventRecord, uintptr(graph), addressOf(behind),
 		uintptr(len(behind)), uintptr(event))
 	runtime.KeepAlive(behind)
 	return node, err
@@ -51,25 +54,25 @@ func addressOf(nodes []Node) uintptr {
 }
 
 // GraphAddDependencies makes each node of to depend on that of from with the same index.
-func (d *Driver) GraphAddDependencies(graph Graph, from, to []Node) error {
-	return d.dependencies(graphAddDependencies, graphAddDependencies2, graph, from, to)
+func (g *graphs) GraphAddDependencies(graph Graph, from, to []Node) error {
+	return g.dependencies(graphAddDependencies, graphAddDependencies2, graph, from, to)
 }
 
 // GraphRemoveDependencies takes back what GraphAddDependencies, or the making of a node, has done.
-func (d *Driver) GraphRemoveDependencies(graph Graph, from, to []Node) error {
-	return d.dependencies(graphRemoveDependencies, graphRemoveDependencies2, graph, from, to)
+func (g *graphs) GraphRemoveDependencies(graph Graph, from, to []Node) error {
+	return g.dependencies(graphRemoveDependencies, graphRemoveDependencies2, graph, from, to)
 }
 
 // dependencies calls the older function, or the newer one where there is one, which also takes data
 // of edges.
-func (d *Driver) dependencies(older, newer function, graph Graph, from, to []Node) error {
+func (g *graphs) dependencies(older, newer function, graph Graph, from, to []Node) error {
 	defer runtime.KeepAlive(from)
 	defer runtime.KeepAlive(to)
 	n := uintptr(min(len(from), len(to)))
-	if d.symbols[newer] != 0 {
-		return d.call(newer, uintptr(graph), addressOf(from), addressOf(to), 0, n)
+	if g.symbols[newer] != 0 {
+		return g.call(newer, uintptr(graph), addressOf(from), addressOf(to), 0, n)
 	}
-	return d.call(older, uintptr(graph), addressOf(from), addressOf(to), n)
+	return g.call(older, uintptr(graph), addressOf(from), addressOf(to), n)
 }
 
 // userObject is a CUuserObject: a count of references with a destructor.
@@ -88,24 +91,24 @@ const (
 // or NCCL, must not wait for what does, and must not panic. After an error it is not called.
 //
 // A driver that has no user objects (before CUDA 11.3) gives a *MissingError.
-func (d *Driver) AtGraphEnd(graph Graph, end func()) error {
+func (g *graphs) AtGraphEnd(graph Graph, end func()) error {
 	for _, f := range []function{userObjectCreate, userObjectRelease, graphRetainUserObject} {
-		if d.symbols[f] == 0 {
-			return &MissingError{names[f], d.library.Path()}
+		if g.symbols[f] == 0 {
+			return &MissingError{names[f], g.library.Path()}
 		}
 	}
 	work := NewHostFuncOnce(end)
 	cell := dl.NewCell(userObject(0))
-	err := d.call(userObjectCreate, cell.Address(), uintptr(work), runHost(), 1, noDestructorSync)
+	err := g.call(userObjectCreate, cell.Address(), uintptr(work), runHost(), 1, noDestructorSync)
 	object := cell.Take()
 	if err != nil {
 		work.Release()
 		return err
 	}
-	err = d.call(graphRetainUserObject, uintptr(graph), uintptr(object), 1, moveReferences)
+	err = g.call(graphRetainUserObject, uintptr(graph), uintptr(object), 1, moveReferences)
 	if err != nil {
 		work.Release() // so that the destructor does nothing
-		_ = d.call(userObjectRelease, uintptr(object), 1)
+		_ = g.call(userObjectRelease, uintptr(object), 1)
 	}
 	return err
 }

@@ -62,58 +62,61 @@ func PinnedMemory(device Device, handles HandleTypes, rdma bool) AllocationProp 
 	return p
 }
 
+// memory has the functions of the driver for memory and its addresses.
+type memory struct{ table }
+
 // Granularity is the unit of the sizes and addresses of such allocations in bytes: the smallest
 // one that works, or the one that the driver recommends for speed. It needs no context.
-func (d *Driver) Granularity(prop AllocationProp, recommended bool) (int64, error) {
+func (m *memory) Granularity(prop AllocationProp, recommended bool) (int64, error) {
 	size, cell := dl.NewCell(int64(0)), dl.NewCell(prop)
 	option := uintptr(0) // CU_MEM_ALLOC_GRANULARITY_MINIMUM
 	if recommended {
 		option = 1
 	}
-	err := d.call(memGetAllocationGranularity, size.Address(), cell.Address(), option)
+	err := m.call(memGetAllocationGranularity, size.Address(), cell.Address(), option)
 	cell.Take()
 	return size.Take(), err
 }
 
 // AddressReserve sets aside a range of addresses without memory. The range belongs to no device
 // and is the same for all. align is a power of two, or 0 for the driver's choice.
-func (d *Driver) AddressReserve(bytes, align int64) (uintptr, error) {
-	return made[uintptr](d, memAddressReserve, uintptr(bytes), uintptr(align), 0, 0)
+func (m *memory) AddressReserve(bytes, align int64) (uintptr, error) {
+	return made[uintptr](&m.table, memAddressReserve, uintptr(bytes), uintptr(align), 0, 0)
 }
 
 // AddressFree gives a range back, as it was reserved.
 //
 // Preconditions: nothing is mapped in it.
-func (d *Driver) AddressFree(address uintptr, bytes int64) error {
-	return d.call(memAddressFree, address, uintptr(bytes))
+func (m *memory) AddressFree(address uintptr, bytes int64) error {
+	return m.call(memAddressFree, address, uintptr(bytes))
 }
 
 // Create allocates physical memory; bytes is a multiple of the granularity. ErrOutOfMemory says
 // that the device has no more.
-func (d *Driver) Create(bytes int64, prop AllocationProp) (Handle, error) {
+func (m *memory) Create(bytes int64, prop AllocationProp) (Handle, error) {
 	handle, cell := dl.NewCell(Handle(0)), dl.NewCell(prop)
-	err := d.call(memCreate, handle.Address(), uintptr(bytes), cell.Address(), 0)
+	err := m.call(memCreate, handle.Address(), uintptr(bytes), cell.Address(), 0)
 	cell.Take()
 	return handle.Take(), err
 }
 
 // Release gives a handle back. Mappings stay, and the memory with them.
-func (d *Driver) Release(handle Handle) error { return d.call(memRelease, uintptr(handle)) }
+func (m *memory) Release(handle Handle) error { return m.call(memRelease, uintptr(handle)) }
 
 // Retain returns one more handle of the allocation that is mapped at an address. Release ends it.
-func (d *Driver) Retain(address uintptr) (Handle, error) {
-	return made[Handle](d, memRetainAllocationHandle, address)
+func (m *memory) Retain(address uintptr) (Handle, error) {
+	return made[Handle](&m.table, memRetainAllocationHandle, address)
 }
 
 // Map puts a whole allocation at a reserved address. Nobody may use it before SetAccess.
-func (d *Driver) Map(address uintptr, bytes int64, handle Handle) error {
-	return d.call(memMap, address, uintptr(bytes), 0, uintptr(handle), 0)
+func (m *memory) Map(address uintptr, bytes int64, handle Handle) error {
+	return m.call(memMap, address, uintptr(bytes), 0, uintptr(handle), 0)
 }
 
 // Unmap takes a mapping back; the addresses stay reserved. It waits for no work: that of all
 // streams on this memory is finished before.
-func (d *Driver) Unmap(address uintptr, bytes int64) error {
-	return d.call(memUnmap, address, uintptr(bytes))
+func (m *memory) Unmap(address uintptr, bytes int64) error {
+	return m.call(memUnmap, address, uintptr(bytes))
 }
 
 // access is CUmemAccessDesc, 12 bytes.
@@ -127,7 +130,7 @@ const readWrite = 3
 
 // SetAccess lets devices read and write a mapped range. It fails for a device that has no peer
 // access to where the memory is.
-func (d *Driver) SetAccess(address uintptr, bytes int64, devices ...Device) error {
+func (m *memory) SetAccess(address uintptr, bytes int64, devices ...Device) error {
 	if len(devices) == 0 {
 		return nil
 	}
@@ -135,7 +138,7 @@ func (d *Driver) SetAccess(address uintptr, bytes int64, devices ...Device) erro
 	for i, v := range devices {
 		grants[i] = access{Location{locationDevice, v.handle}, readWrite}
 	}
-	err := d.call(memSetAccess, address, uintptr(bytes), dl.AddressOf(&grants[0]),
+	err := m.call(memSetAccess, address, uintptr(bytes), dl.AddressOf(&grants[0]),
 		uintptr(len(grants)))
 	runtime.KeepAlive(grants)
 	return err
@@ -143,33 +146,34 @@ func (d *Driver) SetAccess(address uintptr, bytes int64, devices ...Device) erro
 
 // ExportFD makes a file descriptor of an allocation, for another process of this machine. The
 // caller owns it and closes it; it keeps the memory.
-func (d *Driver) ExportFD(handle Handle) (int, error) {
+func (m *memory) ExportFD(handle Handle) (int, error) {
 	fd := dl.NewCell(int32(-1))
-	err := d.call(memExportToShareableHandle,
+	err := m.call(memExportToShareableHandle,
 		fd.Address(), uintptr(handle), uintptr(HandlePosixFD), 0)
 	return int(fd.Take()), err
 }
 
 // ImportFD makes a handle of a file descriptor that another process exported. The descriptor stays
 // the caller's, who may close it afterwards.
-func (d *Driver) ImportFD(fd int) (Handle, error) {
-	return d.importHandle(uintptr(fd), HandlePosixFD)
+func (m *memory) ImportFD(fd int) (Handle, error) {
+	return m.importHandle(uintptr(fd), HandlePosixFD)
 }
 
 // ExportFabric makes bytes of an allocation, for another process on the same NVLink fabric.
-func (d *Driver) ExportFabric(handle Handle) (FabricHandle, error) {
-	return made[FabricHandle](d, memExportToShareableHandle, uintptr(handle), uintptr(HandleFabric), 0)
+func (m *memory) ExportFabric(handle Handle) (FabricHandle, error) {
+	return made[FabricHandle](&m.table, memExportToShareableHandle, uintptr(handle),
+		uintptr(HandleFabric), 0)
 }
 
 // ImportFabric makes a handle of bytes that another process exported.
-func (d *Driver) ImportFabric(fabric FabricHandle) (Handle, error) {
+func (m *memory) ImportFabric(fabric FabricHandle) (Handle, error) {
 	cell := dl.NewCell(fabric)
 	defer cell.Take()
-	return d.importHandle(cell.Address(), HandleFabric)
+	return m.importHandle(cell.Address(), HandleFabric)
 }
 
-func (d *Driver) importHandle(shared uintptr, kind HandleTypes) (Handle, error) {
-	return made[Handle](d, memImportFromShareableHandle, shared, uintptr(kind))
+func (m *memory) importHandle(shared uintptr, kind HandleTypes) (Handle, error) {
+	return made[Handle](&m.table, memImportFromShareableHandle, shared, uintptr(kind))
 }
 
 // The layouts are those of cuda.h, or this does not compile.
@@ -180,56 +184,56 @@ var (
 
 // MemcpyAsync queues a copy. Addresses are of device or host memory, told apart by their value;
 // host memory that is not registered makes the call wait for the copy.
-func (d *Driver) MemcpyAsync(dst, src uintptr, bytes int64, stream Stream) error {
-	return d.call(memcpyAsync, dst, src, uintptr(bytes), uintptr(stream))
+func (m *memory) MemcpyAsync(dst, src uintptr, bytes int64, stream Stream) error {
+	return m.call(memcpyAsync, dst, src, uintptr(bytes), uintptr(stream))
 }
 
 // MemRange returns an error unless an address is of memory that the driver has mapped: of a
 // device, or of the host and registered.
-func (d *Driver) MemRange(address uintptr) error {
+func (m *memory) MemRange(address uintptr) error {
 	base := dl.NewCell(uintptr(0))
 	defer base.Take()
-	return d.call(memGetAddressRange, base.Address(), 0, address)
+	return m.call(memGetAddressRange, base.Address(), 0, address)
 }
 
 // MemsetD8Async queues the filling of device memory with a byte.
-func (d *Driver) MemsetD8Async(dst uintptr, value byte, bytes int64, stream Stream) error {
-	return d.call(memsetD8Async, dst, uintptr(value), uintptr(bytes), uintptr(stream))
+func (m *memory) MemsetD8Async(dst uintptr, value byte, bytes int64, stream Stream) error {
+	return m.call(memsetD8Async, dst, uintptr(value), uintptr(bytes), uintptr(stream))
 }
 
 // MemAllocHost allocates memory of the host that devices reach directly, at the same address.
-func (d *Driver) MemAllocHost(bytes int64) (uintptr, error) {
-	return made[uintptr](d, memAllocHost, uintptr(bytes))
+func (m *memory) MemAllocHost(bytes int64) (uintptr, error) {
+	return made[uintptr](&m.table, memAllocHost, uintptr(bytes))
 }
 
 // MemFreeHost gives back what MemAllocHost returned. It waits for queued work.
-func (d *Driver) MemFreeHost(address uintptr) error { return d.call(memFreeHost, address) }
+func (m *memory) MemFreeHost(address uintptr) error { return m.call(memFreeHost, address) }
 
 // MemHostRegister pins memory of the host, so that copies to and from it run asynchronously, and
 // kernels of all contexts reach it. It must not be memory of Go's heap.
-func (d *Driver) MemHostRegister(address uintptr, bytes int64) error {
+func (m *memory) MemHostRegister(address uintptr, bytes int64) error {
 	const portable, deviceMap = 1, 2 // CU_MEMHOSTREGISTER_...
-	return d.call(memHostRegister, address, uintptr(bytes), portable|deviceMap)
+	return m.call(memHostRegister, address, uintptr(bytes), portable|deviceMap)
 }
 
 // MemHostUnregister takes MemHostRegister back, by the address given there.
-func (d *Driver) MemHostUnregister(address uintptr) error {
-	return d.call(memHostUnregister, address)
+func (m *memory) MemHostUnregister(address uintptr) error {
+	return m.call(memHostUnregister, address)
 }
 
 // MemHostDevice is where devices find memory of the host that was registered, or is inside of such:
 // at the same address on most machines.
-func (d *Driver) MemHostDevice(address uintptr) (uintptr, error) {
-	return made[uintptr](d, memHostGetDevicePointer, address, 0)
+func (m *memory) MemHostDevice(address uintptr) (uintptr, error) {
+	return made[uintptr](&m.table, memHostGetDevicePointer, address, 0)
 }
 
 // MemAllocAsync allocates memory in stream order, from the pool of the current device: work that
 // the stream is given later may use it. In a capture it becomes a part of the graph.
-func (d *Driver) MemAllocAsync(bytes int64, stream Stream) (uintptr, error) {
-	return made[uintptr](d, memAllocAsync, uintptr(bytes), uintptr(stream))
+func (m *memory) MemAllocAsync(bytes int64, stream Stream) (uintptr, error) {
+	return made[uintptr](&m.table, memAllocAsync, uintptr(bytes), uintptr(stream))
 }
 
 // MemFreeAsync gives such memory back in stream order.
-func (d *Driver) MemFreeAsync(address uintptr, stream Stream) error {
-	return d.call(memFreeAsync, address, uintptr(stream))
+func (m *memory) MemFreeAsync(address uintptr, stream Stream) error {
+	return m.call(memFreeAsync, address, uintptr(stream))
 }

@@ -17,22 +17,25 @@ type Module uintptr
 // Function is a kernel of a module: CUfunction. It is valid as long as the module is.
 type Function uintptr
 
+// modules has the functions of the driver for modules and their kernels.
+type modules struct{ table }
+
 // ModuleLoadData loads code into the current context: the text of PTX, which the driver compiles,
 // or a binary for the device. A zero ends either: PTX would go on without it, a binary knows its
 // size.
-func (d *Driver) ModuleLoadData(image []byte) (Module, error) {
+func (m *modules) ModuleLoadData(image []byte) (Module, error) {
 	if len(image) == 0 || image[len(image)-1] != 0 {
 		return 0, errors.New("loading a module: no zero ends the code")
 	}
-	module, err := made[Module](d, moduleLoadData, dl.AddressOf(&image[0]))
+	module, err := made[Module](&m.table, moduleLoadData, dl.AddressOf(&image[0]))
 	runtime.KeepAlive(image)
 	return module, err
 }
 
 // ModuleGetFunction finds a kernel by the name that the code gives it.
-func (d *Driver) ModuleGetFunction(module Module, name string) (Function, error) {
+func (m *modules) ModuleGetFunction(module Module, name string) (Function, error) {
 	text := dl.CString(name)
-	function, err := made[Function](d, moduleGetFunction, uintptr(module), dl.AddressOf(text))
+	function, err := made[Function](&m.table, moduleGetFunction, uintptr(module), dl.AddressOf(text))
 	runtime.KeepAlive(text)
 	return function, err
 }
@@ -41,20 +44,20 @@ func (d *Driver) ModuleGetFunction(module Module, name string) (Function, error)
 // launch (CUDA_MODULE_LOADING=LAZY, the default since CUDA 12.2), and may wait there for all that
 // runs in the context: forever, if a kernel does not end (CUDA C++ Programming Guide,
 // "Lazy Loading"). So may this call. With a driver before CUDA 12.4, which cannot, it does nothing.
-func (d *Driver) ModuleLoadFunctions(module Module) error {
+func (m *modules) ModuleLoadFunctions(module Module) error {
 	for _, f := range []function{moduleGetFunctionCount, moduleEnumerateFunctions, funcLoad} {
-		if d.symbols[f] == 0 {
+		if m.symbols[f] == 0 {
 			return nil
 		}
 	}
-	n, err := made[uint32](d, moduleGetFunctionCount, uintptr(module))
+	n, err := made[uint32](&m.table, moduleGetFunctionCount, uintptr(module))
 	if err != nil || n == 0 {
 		return err
 	}
 	kernels := make([]Function, n)
-	err = d.call(moduleEnumerateFunctions, dl.AddressOf(&kernels[0]), uintptr(n), uintptr(module))
+	err = m.call(moduleEnumerateFunctions, dl.AddressOf(&kernels[0]), uintptr(n), uintptr(module))
 	for i := 0; i < len(kernels) && err == nil; i++ {
-		err = d.call(funcLoad, uintptr(kernels[i]))
+		err = m.call(funcLoad, uintptr(kernels[i]))
 	}
 	return err
 }
@@ -62,7 +65,7 @@ func (d *Driver) ModuleLoadFunctions(module Module) error {
 // ModuleUnload gives code back.
 //
 // Preconditions: no queued work and no graph uses it.
-func (d *Driver) ModuleUnload(module Module) error { return d.call(moduleUnload, uintptr(module)) }
+func (m *modules) ModuleUnload(module Module) error { return m.call(moduleUnload, uintptr(module)) }
 
 // Params are the arguments of a kernel: the bytes of a structure. The zero value is a kernel
 // without arguments.
@@ -85,7 +88,7 @@ func (p *Params) With(at int, v uint64) Params {
 // MaxParams is the largest number of bytes of a kernel's arguments: what every device takes.
 const MaxParams = 4096
 
-// launch is what cuLaunchKernel reads: a list of options with their values.
+// launch holds the arguments of cuLaunchKernel: a list of options with their values.
 type launch struct {
 	options [5]uintptr
 	size    uint64
@@ -153,9 +156,9 @@ func (v Device) LaunchesOverlap() (bool, error) {
 }
 
 // LaunchOverlapping is LaunchKernel for a kernel that may be started before the kernels ahead of it
-// in the stream have ended, and waits for their end by itself (griddepcontrol.wait of PTX). It
-// takes what LaunchesOverlap tells of.
-func (d *Driver) LaunchOverlapping(
+// in the stream have ended, and waits for their end itself (griddepcontrol.wait of PTX). It needs
+// a device for which LaunchesOverlap returns true.
+func (m *modules) LaunchOverlapping(
 	f Function, blocks, threads int, stream Stream, params *Params,
 ) error {
 	l := launches.Get().(*launch)
@@ -166,18 +169,18 @@ func (d *Driver) LaunchOverlapping(
 		grid: [3]uint32{uint32(blocks), 1, 1}, block: [3]uint32{uint32(threads), 1, 1},
 		stream: stream, attributes: dl.AddressOf(&l.attribute), count: 1,
 	}
-	return d.call(launchKernelEx, dl.AddressOf(&l.config), uintptr(f), 0, dl.AddressOf(&l.options))
+	return m.call(launchKernelEx, dl.AddressOf(&l.config), uintptr(f), 0, dl.AddressOf(&l.options))
 }
 
 // LaunchKernel queues a kernel: a row of blocks, each a row of threads, without dynamic shared
 // memory. The arguments are copied before it returns. It panics if they have more than MaxParams
 // bytes.
-func (d *Driver) LaunchKernel(
+func (m *modules) LaunchKernel(
 	f Function, blocks, threads int, stream Stream, params *Params,
 ) error {
 	l := launches.Get().(*launch)
 	defer launches.Put(l)
 	l.pack(params)
-	return d.call(launchKernel, uintptr(f), uintptr(blocks), 1, 1, uintptr(threads), 1, 1, 0,
+	return m.call(launchKernel, uintptr(f), uintptr(blocks), 1, 1, uintptr(threads), 1, 1, 0,
 		uintptr(stream), 0, dl.AddressOf(&l.options))
 }

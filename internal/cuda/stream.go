@@ -12,32 +12,35 @@ import (
 // legacy default stream, which others wait for unless they were made non-blocking.
 type Stream uintptr
 
+// streams has the functions of the driver for streams, events and captures.
+type streams struct{ table }
+
 // StreamCreate makes a stream of the current context, which does not wait for the default stream.
-func (d *Driver) StreamCreate() (Stream, error) {
+func (s *streams) StreamCreate() (Stream, error) {
 	const nonBlocking = 1 // CU_STREAM_NON_BLOCKING
-	return made[Stream](d, streamCreate, nonBlocking)
+	return made[Stream](&s.table, streamCreate, nonBlocking)
 }
 
 // StreamDestroy gives a stream back. Queued work still runs; the call does not wait for it.
-func (d *Driver) StreamDestroy(stream Stream) error {
-	return d.call(streamDestroy, uintptr(stream))
+func (s *streams) StreamDestroy(stream Stream) error {
+	return s.call(streamDestroy, uintptr(stream))
 }
 
 // StreamQuery reports whether all queued work has run. It does not block or allocate.
-func (d *Driver) StreamQuery(stream Stream) (done bool, err error) {
-	return d.query(streamQuery, uintptr(stream))
+func (s *streams) StreamQuery(stream Stream) (done bool, err error) {
+	return s.query(streamQuery, uintptr(stream))
 }
 
 // StreamSynchronize blocks the thread until all queued work has run. There is no deadline: a
 // caller that needs one records an event and asks for that.
-func (d *Driver) StreamSynchronize(stream Stream) error {
-	return d.call(streamSynchronize, uintptr(stream))
+func (s *streams) StreamSynchronize(stream Stream) error {
+	return s.call(streamSynchronize, uintptr(stream))
 }
 
 // StreamWaitEvent makes later work of a stream wait for the point that an event marks now. The
 // caller is not blocked.
-func (d *Driver) StreamWaitEvent(stream Stream, event Event) error {
-	return d.call(streamWaitEvent, uintptr(stream), uintptr(event), 0)
+func (s *streams) StreamWaitEvent(stream Stream, event Event) error {
+	return s.call(streamWaitEvent, uintptr(stream), uintptr(event), 0)
 }
 
 // waitExternal is CU_EVENT_WAIT_EXTERNAL.
@@ -45,8 +48,8 @@ const waitExternal = 1
 
 // StreamWaitEventExternal makes a stream that is captured wait, in each launch of the graph, for an
 // event from outside of the capture: for the point that it marks at the launch.
-func (d *Driver) StreamWaitEventExternal(stream Stream, event Event) error {
-	return d.call(streamWaitEvent, uintptr(stream), uintptr(event), waitExternal)
+func (s *streams) StreamWaitEventExternal(stream Stream, event Event) error {
+	return s.call(streamWaitEvent, uintptr(stream), uintptr(event), waitExternal)
 }
 
 // WaitFlags say for what StreamWaitValue waits: CUstreamWaitValue_flags.
@@ -62,21 +65,21 @@ const (
 
 // StreamWaitValue makes later work of a stream wait for a word of device memory, or of host memory
 // that MemAllocHost made. The stream looks at the word again and again; the caller is not blocked.
-func (d *Driver) StreamWaitValue(
+func (s *streams) StreamWaitValue(
 	stream Stream, word uintptr, value uint32, flags WaitFlags,
 ) error {
-	return d.call(streamWaitValue32, uintptr(stream), word, uintptr(value), uintptr(flags))
+	return s.call(streamWaitValue32, uintptr(stream), word, uintptr(value), uintptr(flags))
 }
 
 // StreamWriteValue makes a stream write a word of memory that it can reach, of a peer device too,
 // after all work queued before, whose writes are seen by whoever sees the word.
-func (d *Driver) StreamWriteValue(stream Stream, word uintptr, value uint32) error {
-	return d.call(streamWriteValue32, uintptr(stream), word, uintptr(value), 0)
+func (s *streams) StreamWriteValue(stream Stream, word uintptr, value uint32) error {
+	return s.call(streamWriteValue32, uintptr(stream), word, uintptr(value), 0)
 }
 
 // LaunchHostFunc queues work of the host. It costs the stream tens of microseconds.
-func (d *Driver) LaunchHostFunc(stream Stream, work HostFunc) error {
-	return d.call(launchHostFunc, uintptr(stream), runHost(), uintptr(work))
+func (s *streams) LaunchHostFunc(stream Stream, work HostFunc) error {
+	return s.call(launchHostFunc, uintptr(stream), runHost(), uintptr(work))
 }
 
 // Event marks a point in a stream: CUevent.
@@ -89,30 +92,30 @@ type EventFlags uint32
 const EventDisableTiming EventFlags = 2
 
 // EventCreate makes an event of the current context. One that was never recorded is done.
-func (d *Driver) EventCreate(flags EventFlags) (Event, error) {
-	return made[Event](d, eventCreate, uintptr(flags))
+func (s *streams) EventCreate(flags EventFlags) (Event, error) {
+	return made[Event](&s.table, eventCreate, uintptr(flags))
 }
 
 // EventRecord marks the point after everything queued on a stream so far.
-func (d *Driver) EventRecord(event Event, stream Stream) error {
-	return d.call(eventRecord, uintptr(event), uintptr(stream))
+func (s *streams) EventRecord(event Event, stream Stream) error {
+	return s.call(eventRecord, uintptr(event), uintptr(stream))
 }
 
 // EventQuery reports whether the point has been reached. It does not block or allocate. While a
 // stream is captured in the global mode it is an ErrCaptureUnsupported and loses the capture,
 // unless the thread has exchanged its mode.
-func (d *Driver) EventQuery(event Event) (done bool, err error) {
-	return d.query(eventQuery, uintptr(event))
+func (s *streams) EventQuery(event Event) (done bool, err error) {
+	return s.query(eventQuery, uintptr(event))
 }
 
 // EventDestroy gives an event back. Waits that it is part of still happen.
-func (d *Driver) EventDestroy(event Event) error { return d.call(eventDestroy, uintptr(event)) }
+func (s *streams) EventDestroy(event Event) error { return s.call(eventDestroy, uintptr(event)) }
 
 // EventElapsedTime is the time between two points, to about half a microsecond. Both events were
 // made with timing, and have been reached: ErrNotReady otherwise.
-func (d *Driver) EventElapsedTime(start, end Event) (time.Duration, error) {
+func (s *streams) EventElapsedTime(start, end Event) (time.Duration, error) {
 	milliseconds := dl.NewCell(float32(0))
-	err := d.call(eventElapsedTime, milliseconds.Address(), uintptr(start), uintptr(end))
+	err := s.call(eventElapsedTime, milliseconds.Address(), uintptr(start), uintptr(end))
 	return time.Duration(float64(milliseconds.Take()) * float64(time.Millisecond)), err
 }
 
@@ -141,28 +144,28 @@ const (
 
 // BeginCapture makes a stream note down work for a graph instead of running it. With other modes
 // than CaptureRelaxed the same thread calls EndCapture.
-func (d *Driver) BeginCapture(stream Stream, mode CaptureMode) error {
-	return d.call(streamBeginCapture, uintptr(stream), uintptr(mode))
+func (s *streams) BeginCapture(stream Stream, mode CaptureMode) error {
+	return s.call(streamBeginCapture, uintptr(stream), uintptr(mode))
 }
 
 // EndCapture ends the capture and returns the graph, which the caller owns. An error that matches
 // ErrCaptureInvalidated, or another of its kind, comes without one, and ends the capture as well.
-func (d *Driver) EndCapture(stream Stream) (Graph, error) {
+func (s *streams) EndCapture(stream Stream) (Graph, error) {
 	graph := dl.NewCell(Graph(0))
-	err := d.call(streamEndCapture, uintptr(stream), graph.Address())
+	err := s.call(streamEndCapture, uintptr(stream), graph.Address())
 	return graph.Take(), err
 }
 
 // CaptureStatus reports whether a stream is captured. It may be called during any capture, and does
 // not block or allocate. Asking about the default stream while another is captured is an
 // ErrCaptureImplicit.
-func (d *Driver) CaptureStatus(stream Stream) (CaptureStatus, error) {
+func (s *streams) CaptureStatus(stream Stream) (CaptureStatus, error) {
 	status := dl.NewCell(CaptureNone)
-	err := d.call(streamIsCapturing, uintptr(stream), status.Address())
+	err := s.call(streamIsCapturing, uintptr(stream), status.Address())
 	return status.Take(), err
 }
 
-// Capture is what CUDA says of the capture that a stream is in.
+// Capture describes the capture that a stream is in.
 type Capture struct {
 	Status CaptureStatus
 	// ID is unlike that of any other capture of the process; 0 without one.
@@ -175,17 +178,17 @@ type Capture struct {
 }
 
 // CaptureInfo is CaptureStatus with the graph under capture and the place of the stream in it.
-func (d *Driver) CaptureInfo(stream Stream) (Capture, error) {
+func (s *streams) CaptureInfo(stream Stream) (Capture, error) {
 	status, id := dl.NewCell(CaptureNone), dl.NewCell(uint64(0))
 	graph, tips := dl.NewCell(Graph(0)), dl.NewCell(uintptr(0))
 	count, edges := dl.NewCell(uint64(0)), dl.NewCell(uintptr(0))
 	var err error
-	if d.symbols[streamGetCaptureInfo3] != 0 {
+	if s.symbols[streamGetCaptureInfo3] != 0 {
 		// Without a place for the data of the edges CUDA refuses where there are some.
-		err = d.call(streamGetCaptureInfo3, uintptr(stream), status.Address(), id.Address(),
+		err = s.call(streamGetCaptureInfo3, uintptr(stream), status.Address(), id.Address(),
 			graph.Address(), tips.Address(), edges.Address(), count.Address())
 	} else {
-		err = d.call(streamGetCaptureInfo, uintptr(stream), status.Address(), id.Address(),
+		err = s.call(streamGetCaptureInfo, uintptr(stream), status.Address(), id.Address(),
 			graph.Address(), tips.Address(), count.Address())
 	}
 	edges.Take()
@@ -210,21 +213,21 @@ func (d *Driver) CaptureInfo(stream Stream) (Capture, error) {
 
 // CaptureAfter makes the next work of a stream that is captured depend on nodes of the capture,
 // too.
-func (d *Driver) CaptureAfter(stream Stream, nodes []Node) error {
+func (s *streams) CaptureAfter(stream Stream, nodes []Node) error {
 	const add = 0 // CU_STREAM_ADD_CAPTURE_DEPENDENCIES
 	at, n := addressOf(nodes), uintptr(len(nodes))
 	defer runtime.KeepAlive(nodes)
-	if d.symbols[streamUpdateCapture2] != 0 {
-		return d.call(streamUpdateCapture2, uintptr(stream), at, 0, n, add)
+	if s.symbols[streamUpdateCapture2] != 0 {
+		return s.call(streamUpdateCapture2, uintptr(stream), at, 0, n, add)
 	}
-	return d.call(streamUpdateCapture, uintptr(stream), at, n, add)
+	return s.call(streamUpdateCapture, uintptr(stream), at, n, add)
 }
 
 // ThreadExchangeCaptureMode sets what captures of other threads, or its own, refuse to the calling
 // thread, and returns what it was. Setting CaptureRelaxed around calls that a capture would refuse
 // lets them through; the old mode is set again afterwards, on the same thread.
-func (d *Driver) ThreadExchangeCaptureMode(mode CaptureMode) (CaptureMode, error) {
+func (s *streams) ThreadExchangeCaptureMode(mode CaptureMode) (CaptureMode, error) {
 	cell := dl.NewCell(mode)
-	err := d.call(threadExchangeStreamCaptureMode, cell.Address())
+	err := s.call(threadExchangeStreamCaptureMode, cell.Address())
 	return cell.Take(), err
 }

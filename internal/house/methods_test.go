@@ -37,7 +37,6 @@ var stillLarge = map[string]size{
 	"internal/alloc.Core":                     {79, 4},
 	"internal/alloc.layout":                   {27, 4},
 	"internal/control/tcp.Plane":              {54, 5},
-	"internal/cuda.Driver":                    {74, 5},
 	"internal/nccl.Library":                   {33, 4},
 	"internal/reduce.job":                     {11, 5},
 	"internal/rendezvous.Member":              {24, 5},
