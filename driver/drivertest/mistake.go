@@ -57,7 +57,7 @@ func proveUncheckedBuffers(t *testing.T, h Harness) {
 
 // mismatch runs different calls on the ranks, after two good ones, and checks that every rank has a
 // MismatchError for the third and that no receive buffer was touched. Kernels of the direct path
-// find the mismatch themselves, and may mark what they were to write: all bits are set.
+// find the mismatch themselves, and may poison their output: all bits are set.
 func mismatch(
 	t *testing.T, h Harness, ranks int, call func(b *bench, r *rank) driver.Call,
 ) []*driver.MismatchError {
@@ -94,16 +94,16 @@ func mismatch(
 }
 
 // expectNoResult makes sure that the output of a call on a path is what it was, or that a kernel
-// has marked all of it.
+// has poisoned all of it.
 func expectNoResult(r *rank, path driver.Path, at uintptr, before byte, bytes int64) {
-	if bytes > 0 && path == driver.PathDirect && r.read(at, 1)[0] == mark {
-		before = mark
+	if bytes > 0 && path == driver.PathDirect && r.read(at, 1)[0] == poison {
+		before = poison
 	}
 	r.expectAll(at, before, bytes)
 }
 
-// mark is each byte of an output whose kernel has ended early.
-const mark = 0xff
+// poison is each byte of the output of a kernel that ended early.
+const poison = 0xff
 
 // some is the number of ranks of most mistakes: three, so that one of them has no part in it, or
 // two if there are no more. A single rank differs from nobody: its test is skipped.

@@ -20,8 +20,8 @@ var breaks = []string{
 }
 
 // TestABrokenCallLeavesNoResult breaks calls of every family of kernels, and looks at every element
-// that they were to write, and at those around. Each element is right, or a mark (all bits are
-// set), or another NaN. If the call cannot have succeeded, at least one is a mark. A call that was
+// that they were to write, and at those around. Each element is right, or poison (all bits are
+// set), or another NaN. If the call cannot have succeeded, at least one is poison. A call that was
 // refused has written nothing.
 func TestABrokenCallLeavesNoResult(t *testing.T) {
 	draws := drawing(t)
@@ -41,7 +41,7 @@ func TestABrokenCallLeavesNoResult(t *testing.T) {
 				bytes = min(bytes, pinnedBytes/int64(len(members))-1<<16)
 			}
 			if c.inPlace && bytes > 1<<20 && c.dataType == driver.Int32 {
-				c.dataType = driver.Float32 // a late peer may add marks up, which shows in floats only
+				c.dataType = driver.Float32 // a late peer may add poison up, which shows in floats only
 			}
 			c.count = max(1, bytes/int64(c.dataType.Size())-draws.Int64N(3))
 			c.loose = bytes < 1<<19 && draws.IntN(2) == 0
@@ -70,7 +70,7 @@ func TestABrokenCallLeavesNoResult(t *testing.T) {
 	t.Logf("broken: %v", ran)
 }
 
-// isNaN reports whether an element is a NaN, as sums are if a mark is added up.
+// isNaN reports whether an element is a NaN, as sums are if poison is added up.
 func isNaN(t driver.DataType, element []byte) bool {
 	if t == driver.Int32 {
 		return false
@@ -82,7 +82,7 @@ func isNaN(t driver.DataType, element []byte) bool {
 // familyOf is the family of a kernel that moves data between ranks, or "".
 func familyOf(name string) string {
 	for _, family := range []string{
-		"line_sum", "line_copy", "line_two_shot", "twin_sum", "wide_sum", "wide_copy", "bulk_sum",
+		"line_sum", "line_copy", "line_two_shot", "unrolled_sum", "wide_sum", "wide_copy", "bulk_sum",
 		"bulk_copy", "bulk_two_shot",
 	} {
 		if strings.HasPrefix(name, family+"_") {
@@ -195,42 +195,42 @@ func (p *pitch) judgeBroken(m *testRank, b *batch, part broken) error {
 		left = &batch{way: b.way} // what was there before
 	}
 	p.draw(m, left, recv, 0, want)
-	marks := 0
+	poisoned := 0
 	for _, w := range outputs {
 		if begin, end := recv.base+w.to*size, recv.base+(w.to+w.count)*size; part.launched {
-			marks += allowMarks(b.dataType, got[begin:end], want[begin:end])
+			poisoned += allowPoison(b.dataType, got[begin:end], want[begin:end])
 		}
 	}
 	if !bytes.Equal(got, want) {
 		return p.differ(m, b, recv, 0, got, want)
 	}
-	if part.launched && part.unfinished && marks == 0 && len(outputs) > 0 {
-		return fmt.Errorf("%v on %d ranks: group rank %d has no mark", c, len(p.ranks), m.rank)
+	if part.launched && part.unfinished && poisoned == 0 && len(outputs) > 0 {
+		return fmt.Errorf("%v on %d ranks: group rank %d has no poison", c, len(p.ranks), m.rank)
 	}
 	return nil
 }
 
-// allowMarks writes the marks and other NaNs of a result over what was wanted, and counts them.
-// Most of a result is right or marked for long stretches, which are not looked at one by one.
-func allowMarks(t driver.DataType, got, want []byte) (marks int) {
+// allowPoison writes the poison and other NaNs of a result over what was wanted, and counts them.
+// Most of a result is right or poison for long stretches, which are not looked at one by one.
+func allowPoison(t driver.DataType, got, want []byte) (poisoned int) {
 	const stretch = 4 << 10
 	size := t.Size()
 	for len(got) > 0 {
 		n := min(stretch, len(got))
 		switch {
 		case bytes.Equal(got[:n], want[:n]):
-		case marked(got[:n]):
-			marks += n / size
+		case isPoison(got[:n]):
+			poisoned += n / size
 			copy(want, got[:n])
 		default:
 			for i := 0; i < n; i += size {
-				if element := got[i : i+size]; marked(element) || isNaN(t, element) {
-					marks++
+				if element := got[i : i+size]; isPoison(element) || isNaN(t, element) {
+					poisoned++
 					copy(want[i:], element)
 				}
 			}
 		}
 		got, want = got[n:], want[n:]
 	}
-	return marks
+	return poisoned
 }

@@ -20,7 +20,7 @@ type kernel struct {
 }
 
 // normKernel is what a norm has to do after the all-reduce, whose output it works on. It writes
-// marks if the all-reduce has failed, as the word at fault says.
+// poison if the all-reduce has failed, as the word at fault says.
 func (p *plan) normKernel(fault uintptr, overlaps bool) (*kernel, error) {
 	c, l := p.c, kernels.Local{Norm: *p.Norm, Send: p.Recv, Recv: p.Recv, Fault: fault}
 	k := &kernel{

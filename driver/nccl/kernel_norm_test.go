@@ -275,7 +275,7 @@ func TestNormsAreCaptured(t *testing.T) {
 }
 
 // TestNormsThatDifferFail launches other shapes on the ranks, under the digests that stand for
-// them, after a norm that is alike. A rank whose call was let in has marks. One that hears of the
+// them, after a norm that is alike. A rank whose call was let in has poison. One that hears of the
 // fault just before that is refused, and has what it had.
 func TestNormsThatDifferFail(t *testing.T) {
 	draws := drawing(t)
@@ -354,8 +354,8 @@ func (w *testGroup) differ(buffers []normBuffers, pair [2]*normCase) (launched [
 	w.must(func(m *testRank) error {
 		d, s := &buffers[m.number], pair[m.rank]
 		out, err := m.copied(w, d.recv, int64(2*len(s.residual))) // filled with ones before the call
-		if err == nil && !marked(out) {
-			err = fmt.Errorf("%v: the output has other values than marks", s)
+		if err == nil && !isPoison(out) {
+			err = fmt.Errorf("%v: the output has values other than poison", s)
 		}
 		if launched[m.rank] {
 			return errors.Join(err, d.spoiled(w, m, s))
@@ -374,17 +374,17 @@ func (d *normBuffers) kept(w *testGroup, m *testRank, s *normCase) error {
 	return err
 }
 
-// spoiled makes sure that a call which failed has left nothing but marks in the residual.
+// spoiled makes sure that a call which failed has left nothing but poison in the residual.
 func (d *normBuffers) spoiled(w *testGroup, m *testRank, s *normCase) error {
 	got, err := m.copied(w, d.residual, int64(2*len(s.residual)))
-	if err == nil && !marked(got) {
-		err = fmt.Errorf("%v: the residual is no mark", s)
+	if err == nil && !isPoison(got) {
+		err = fmt.Errorf("%v: the residual is not poison", s)
 	}
 	return err
 }
 
-// marked reports whether all bits are ones.
-func marked(b []byte) bool { return bytes.Count(b, []byte{0xff}) == len(b) }
+// isPoison reports whether all bits are ones.
+func isPoison(b []byte) bool { return bytes.Count(b, []byte{0xff}) == len(b) }
 
 func TestANormThatWaitsInVainEnds(t *testing.T) {
 	draws := drawing(t)

@@ -250,7 +250,7 @@ func TestPeersStayMappedUnderWorkThatOutlivesItsGroup(t *testing.T) {
 	}
 }
 
-// TestOwnMemoryStaysMappedUnderWorkThatOutlivesItsGroup: such a kernel reads and marks the memory
+// TestOwnMemoryStaysMappedUnderWorkThatOutlivesItsGroup: such a kernel reads and poisons the memory
 // of its own rank, too.
 func TestOwnMemoryStaysMappedUnderWorkThatOutlivesItsGroup(t *testing.T) {
 	if !apart(t, "") {

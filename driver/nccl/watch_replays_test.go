@@ -29,26 +29,26 @@ func (m *testRank) known(within time.Duration) error {
 	}
 }
 
-// marksIn reads the numbers of a power, each of which is want or a mark, and counts the marks.
-func (m *testRank) marksIn(w *testGroup, p *power, want uint32) (marks int, err error) {
+// poisonIn reads the numbers of a power, each of which is want or a mark, and counts the poisoned.
+func (m *testRank) poisonIn(w *testGroup, p *power, want uint32) (poisoned int, err error) {
 	got, err := m.copied(w, p.segment.Address(), 4*p.count)
 	for i := range p.count {
 		switch v := binary.LittleEndian.Uint32(got[4*i:]); v {
 		case ^uint32(0):
-			marks++
+			poisoned++
 		case want:
 		default:
-			return marks, errors.Join(err, fmt.Errorf("number %d is %d, want %d or a mark", i, v, want))
+			return poisoned, errors.Join(err, fmt.Errorf("number %d is %d, want %d or poison", i, v, want))
 		}
 	}
-	return marks, err
+	return poisoned, err
 }
 
-// allMarked makes sure that a power holds nothing but marks.
+// allMarked makes sure that a power holds nothing but poisoned.
 func (m *testRank) allMarked(w *testGroup, p *power) error {
-	marks, err := m.marksIn(w, p, ^uint32(0))
-	if err == nil && int64(marks) != p.count {
-		err = fmt.Errorf("%d of %d numbers are marks", marks, p.count)
+	poisoned, err := m.poisonIn(w, p, ^uint32(0))
+	if err == nil && int64(poisoned) != p.count {
+		err = fmt.Errorf("%d of %d numbers are poisoned", poisoned, p.count)
 	}
 	return err
 }
@@ -56,7 +56,7 @@ func (m *testRank) allMarked(w *testGroup, p *power) error {
 // TestAFaultInAReplayIsTold replays a graph on one rank alone. Nothing else is launched there, and
 // still the groups of all ranks fail once its kernel has given up, and whoever asks is told:
 // exchanges, launches, recordings, and a wait for any stream of the owner's. Replays after that end
-// at once, and leave marks.
+// at once, and leave poisoned.
 func TestAFaultInAReplayIsTold(t *testing.T) {
 	for kind, count := range sizes {
 		t.Run(kind, func(t *testing.T) { replayAlone(t, count) })
@@ -123,8 +123,8 @@ func failsEverywhere(t *testing.T, m *testRank, g *owned, p *power, cause error)
 }
 
 // launchMarked replays a graph of a group that has failed, which ends at once. The others may find
-// what rank 0 has given before it failed, and then have sums besides marks. Where peers read and
-// write the buffers, in place, they may take marks for numbers: of integers nothing is promised.
+// what rank 0 has given before it failed, and then have sums besides poisoned. Where peers read and
+// write the buffers, in place, they may take poison for numbers: of integers nothing is promised.
 func (g *owned) launchMarked(w *testGroup, m *testRank, p *power) error {
 	if err := g.replay(); err != nil {
 		return err
@@ -136,22 +136,22 @@ func (g *owned) launchMarked(w *testGroup, m *testRank, p *power) error {
 	if p.count == sizes["buffers"] {
 		got, err := m.copied(w, p.segment.Address(), 4*p.count)
 		if !bytes.Contains(got, []byte{0xff, 0xff, 0xff, 0xff}) {
-			err = errors.Join(err, errors.New("no number is a mark"))
+			err = errors.Join(err, errors.New("no number is poisoned"))
 		}
 		return err
 	}
 	if m.rank == 0 {
 		return m.allMarked(w, p)
 	}
-	marks, err := m.marksIn(w, p, uint32(len(w.ranks)))
-	if err == nil && marks == 0 {
-		err = errors.New("no number is a mark")
+	poisoned, err := m.poisonIn(w, p, uint32(len(w.ranks)))
+	if err == nil && poisoned == 0 {
+		err = errors.New("no number is poisoned")
 	}
 	return err
 }
 
 // TestARankThatPausesInReplays has one rank come to a replay long after the others have given up.
-// It may have its sum, and all later replays leave marks, on all ranks: never another number.
+// It may have its sum, and all later replays leave poison, on all ranks: never another number.
 func TestARankThatPausesInReplays(t *testing.T) {
 	w := newGroup(t, 2, time.Second)
 	w.withPower(1000, func(m *testRank, p *power) error {
@@ -166,12 +166,12 @@ func TestARankThatPausesInReplays(t *testing.T) {
 			if err := g.replayed(p); err != nil {
 				return err
 			}
-			marks, err := m.marksIn(w, p, p.want)
-			switch whole := int64(marks) == p.count; {
+			poisoned, err := m.poisonIn(w, p, p.want)
+			switch whole := int64(poisoned) == p.count; {
 			case err != nil:
 				return fmt.Errorf("after replay %d: %w", round, err)
-			case round == 0 && marks > 0, round == 1 && m.rank == 0 && marks == 0, round > 1 && !whole:
-				return fmt.Errorf("%d of %d numbers are marks after replay %d", marks, p.count, round)
+			case round == 0 && poisoned > 0, round == 1 && m.rank == 0 && poisoned == 0, round > 1 && !whole:
+				return fmt.Errorf("%d of %d numbers are poisoned after replay %d", poisoned, p.count, round)
 			}
 		}
 		cause, got := m.known(unknownFor), g.stream.Synchronize(t.Context())

@@ -75,13 +75,13 @@ func pauses(t *testing.T, o driver.Operation, knows bool) {
 		return errors.Join(graphs[1].replayed(), m.allMarked(w, powers[1]))
 	})
 	w.must(func(m *testRank) error {
-		marks := 0
+		poisoned := 0
 		var err error
 		if m.rank == 0 {
-			marks, err = m.marksIn(w, powers[0], reused)
+			poisoned, err = m.poisonIn(w, powers[0], reused)
 		}
-		if err == nil && marks > 0 {
-			err = fmt.Errorf("%d numbers of a buffer that was used again are marks", marks)
+		if err == nil && poisoned > 0 {
+			err = fmt.Errorf("%d numbers of a buffer that was used again are poisoned", poisoned)
 		}
 		g := graphs[m.rank]
 		if fault := g.stream.Synchronize(t.Context()); fault == nil {

@@ -35,7 +35,7 @@ const (
 )
 
 // A line of 128 bytes has 120 bytes of data. A warp moves a chunk of lines at once, 8 bytes a
-// thread in line kernels and 16 in wide and twin ones.
+// thread in line kernels and 16 in wide and unrolled ones.
 const (
 	lineBytes = 128
 	lineData  = 120
@@ -211,20 +211,20 @@ func (l *Launch) lines() bool {
 	return true
 }
 
-// packs chooses the kernels of a call that has more chunks of words than the grid has warps. With
-// sums of 2 ranks twice as many chunks as warps need no loop.
+// packs chooses the family of a call that has more chunks of words than the grid has warps. Sums of
+// 2 ranks need no loop for up to two chunks per warp.
 func (l *Launch) packs() (family string) {
 	all, most := chunks(l.bytes, wideLines), l.resident("wide")
 	if l.grid(all, noSmall, most); all <= l.warps() || !l.Operation.Reduces() || l.Ranks != 2 {
 		return "wide"
 	}
 	if l.grid((all+1)/2, most.blocks, most); all <= 2*l.warps() {
-		return "twin"
+		return "unrolled"
 	}
 	return "wide"
 }
 
-// inTwoSteps chooses the kernel that sums up in two steps, if the call fits.
+// inTwoSteps chooses the two-shot kernel, if the call fits.
 func (l *Launch) inTwoSteps() bool {
 	if l.bytes > twoStepLimit(l.Ranks) {
 		return false
@@ -242,13 +242,13 @@ func (l *Launch) inTwoSteps() bool {
 	return true
 }
 
-// oneStepLimit is the largest part that goes in one step, in bytes.
+// oneStepLimit returns the largest part of a one-shot call, in bytes.
 func oneStepLimit(ranks int) int64 {
 	return halfBytes / int64(ranks) / wideLines / lineBytes * wideLines * lineData
 }
 
-// twoStepLimit is the largest sum of two steps, in bytes: each takes a half of the lines, in which
-// every rank has a part. For 2 ranks it is that of one step, too.
+// twoStepLimit returns the largest two-shot sum, in bytes: each step uses half of the lines, in which
+// every rank has a part. With 2 ranks it equals the limit of one-shot calls.
 func twoStepLimit(ranks int) int64 {
 	each := halfBytes / 2 / lineLines / lineBytes / int64(ranks)
 	return int64(ranks) * each * lineLines * lineData
@@ -257,13 +257,12 @@ func twoStepLimit(ranks int) int64 {
 // chunks returns the number of chunks of this many lines that a part needs.
 func chunks(bytes, lines int64) int64 { return (bytes + lines*lineData - 1) / (lines * lineData) }
 
-// room is the largest grid of a kernel: how many blocks, and of how many threads. Every rank's GPU
-// holds all of it at once.
+// room is the largest grid of a kernel: a number of blocks and of threads in each. Every rank's GPU
+// holds the whole grid at once.
 type room struct{ blocks, threads int }
 
-// resident is the room of a family. Some kernels have registers for two blocks on a multiprocessor
-// (KERNEL_OF of src/collectives.cu), the others for one. Grids do not take all of it, so that a
-// small call of another group finds room.
+// resident returns the room of a family. Two blocks of some kernels fit on a multiprocessor (KERNEL_OF
+// in src/collectives.cu), one of the others. Grids leave some space for a small call of another group.
 func (l *Launch) resident(family string) room {
 	switch {
 	case strings.HasSuffix(family, "_any"):

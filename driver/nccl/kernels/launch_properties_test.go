@@ -96,7 +96,7 @@ func TestLinesFitIntoExchangeMemory(t *testing.T) {
 			switch {
 			case l.Bulk:
 				continue
-			case strings.HasPrefix(l.Kernel, "wide"), strings.HasPrefix(l.Kernel, "twin"):
+			case strings.HasPrefix(l.Kernel, "wide"), strings.HasPrefix(l.Kernel, "unrolled"):
 				lines = wideLines
 			case strings.HasPrefix(l.Kernel, "line_two_shot"):
 				room, part = halfBytes/2, l.sendStride

@@ -51,7 +51,7 @@ var choices = []struct {
 	},
 	{
 		"two for each warp if that is enough", driver.AllReduce, driver.Float32, driver.Sum, 2,
-		3 * mib, true, false, "twin_sum_f32_2",
+		3 * mib, true, false, "unrolled_sum_f32_2",
 	},
 	{
 		"but with more ranks there is none", driver.ReduceScatter, driver.Float32, driver.Sum, 8, mib,

@@ -12,7 +12,7 @@ type Local struct {
 	// Send are the sums, Recv is the output, which may be the sums.
 	Send, Recv uintptr
 	// Fault is where the fault word of the all-reduce lies: at FaultOffset of this rank's exchange
-	// memory. If it is set, Kernel writes marks; AddKernel and NormKernel do not read it.
+	// memory. If it is set, Kernel writes poison; AddKernel and NormKernel do not read it.
 	Fault uintptr
 }
 

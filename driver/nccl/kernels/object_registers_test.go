@@ -15,7 +15,7 @@ func familyOf(kernel string) string {
 	if strings.HasSuffix(kernel, "_any") && !strings.HasPrefix(kernel, "bulk") {
 		return kernel
 	}
-	for _, family := range []string{"line_two_shot", "line", "wide", "twin"} {
+	for _, family := range []string{"line_two_shot", "line", "wide", "unrolled"} {
 		if strings.HasPrefix(kernel, family+"_") {
 			return family
 		}

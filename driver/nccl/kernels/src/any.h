@@ -1,8 +1,8 @@
-// What kernels of any reduction do with the words of all ranks: every operation, in every order.
+// Reductions for kernels of any type: every operation, in every order, over the words of all ranks.
 #pragma once
 #include <number.h>
 
-// Any stands for all types: the call says which one it is.
+// Any selects the type at run time: the call names it.
 struct Any {};
 
 template <class N>
@@ -10,8 +10,8 @@ constexpr bool is_any = false;
 template <>
 constexpr bool is_any<Any> = true;
 
-// F64 packs every NaN as one with all bits set but the sign, as float32 has it. The device would keep the
-// NaN of an operand.
+// F64 packs every NaN as the one with all bits set but the sign, as the device does for float32. The
+// device would keep the NaN of an operand.
 struct F64 {
 	typedef double Value;
 	typedef u64 Element;
@@ -28,7 +28,7 @@ struct I64 {
 	DEVICE u64 pack(const long long* v) { return (u64)v[0]; }
 };
 
-// Bytes are numbers of 32 bits until they are packed.
+// Bytes are computed as 32-bit integers until they are packed.
 template <class Byte>
 struct Bytes {
 	typedef int Value;
@@ -64,11 +64,11 @@ DEVICE double times(double a, double b) { return a * b; }
 DEVICE int times(int a, int b) { return (int)((u32)a * (u32)b); }
 DEVICE long long times(long long a, long long b) { return (long long)((u64)a * (u64)b); }
 
-// whole says of which numbers all orders give the same.
+// whole reports whether all orders of a reduction give the same result.
 template <class N>
 constexpr bool whole = (typename N::Value)0.5 == 0;
 
-// join combines the numbers of two sets of ranks, the first before the second.
+// join combines the totals of two sets of ranks, the first before the second.
 template <class N>
 DEVICE void join(Total<N>& t, u32 op, const Total<N>& o) {
 #pragma unroll
@@ -77,7 +77,8 @@ DEVICE void join(Total<N>& t, u32 op, const Total<N>& o) {
 			: op == Min ? minimum(t.v[i], o.v[i]) : maximum(t.v[i], o.v[i]);
 }
 
-// scaled is first, of numbers that are scaled if they are floats: by 1, or by less where an average is computed once more.
+// scaled is first for elements that are scaled, if they are floats: by 1, or by less if an average is
+// computed again.
 template <class N>
 DEVICE void scaled(Total<N>& t, u64 word, typename N::Value scale) {
 	first(t, word);
@@ -86,7 +87,7 @@ DEVICE void scaled(Total<N>& t, u64 word, typename N::Value scale) {
 		for (int i = 0; i < N::Values; i++) t.v[i] = dev::multiply(t.v[i], scale);
 }
 
-// as_tree combines neighbours, then pairs of them, of 2, 4 or 8 ranks.
+// as_tree combines neighbours, then pairs of them, for 2, 4 or 8 ranks.
 template <class N, int W>
 DEVICE void as_tree(Total<N>& t, const Call& call, const u64* words, typename N::Value scale) {
 	Total<N> all[W];
@@ -122,7 +123,7 @@ DEVICE void in_order(Total<N>& t, const Call& call, const u64* words, typename N
 	}
 }
 
-// combined makes one word of those of all ranks. All threads take the same branches, but where an average
+// combined reduces one word over all ranks. All threads take the same branches, unless an average
 // overflows.
 template <class N, int W>
 DEVICE u64 combined(const Call& call, const u64* words) {

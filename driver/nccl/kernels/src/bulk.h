@@ -1,47 +1,48 @@
-// Kernels for large messages. Peers read and write the buffers themselves, which are symmetric: nothing
-// is copied, and ranks meet before and after. Parts of the work that are not multiples of 16 bytes, or
-// buffers that are not aligned to 16 bytes, go element by element.
+// Bulk kernels implement collectives on large symmetric buffers. Ranks read and write their peers'
+// buffers in place, between two barriers. Data that does not fill 16-byte packs, and buffers that are not
+// aligned to 16 bytes, are handled element by element.
 #pragma once
 #include <any.h>
 #include <guard.h>
 
-// enter waits until all ranks have come: their input is there and their output may be written. All threads
-// of all blocks call it. After a fault it tells no peer that this rank has come. If the host has ended the
-// kernels, which it writes to the first state, no memory of peers is read or written: they may have given
-// up this call, and use their buffers again.
-DEVICE bool enter(const Bulk& call, const Begun& begun) {
+// await_peers waits until all ranks have arrived: their input is ready and their output may be written.
+// All threads of all blocks call it. After a fault it does not announce this rank to its peers. If the
+// host has ended the kernels, which it does in the first state, no memory of peers is accessed: they may
+// have given up this call, and use their buffers again.
+DEVICE bool await_peers(const Bulk& call, const Prologue& prologue) {
 	u32 r = dev::thread(), end = 0;
-	u64 epoch = begun.epoch();
-	bool well = begun.well();
-	if (well && r == call.rank) end = dev::load_relaxed(&state(call, 0)->fault);
-	bool peer = well && r < call.ranks && r != call.rank;
+	u64 epoch = prologue.epoch();
+	bool ok = prologue.ok();
+	if (ok && r == call.rank) end = dev::load_relaxed(&state(call, 0)->fault);
+	bool peer = ok && r < call.ranks && r != call.rank;
 	if (peer && dev::block() == 0) {
 		Header* h = &of(call, r)->headers[epoch & 1][call.rank];
 		dev::release(&h->low, half(call.digest, epoch));
 		dev::store_relaxed(&h->high, half(call.digest >> 32, epoch));
 	}
-	return dev::all_block(well && (!peer || meet<true>(call, r, epoch)) && !ended(call, end));
+	return dev::all_block(ok && (!peer || await_header<true>(call, r, epoch)) && !ended(call, end));
 }
 
-// withdraw takes back what enter has told the others, on the same threads. A peer that comes after this
-// rank has given up, and may use its buffers again, must not go on. The half that missing reads stays.
-DEVICE void withdraw(const Bulk& call, const Begun& begun) {
+// retract_header takes back the header that await_peers has sent, on the same threads. A peer that
+// arrives later must not continue, since this rank has given up and may use its buffers again. The half
+// that missing reads stays.
+DEVICE void retract_header(const Bulk& call, const Prologue& prologue) {
 	u32 r = dev::thread();
-	if (!begun.well() || dev::block() != 0 || r >= call.ranks || r == call.rank) return;
-	dev::store_relaxed(&of(call, r)->headers[begun.epoch() & 1][call.rank].low, half(0, ~begun.epoch()));
+	if (!prologue.ok() || dev::block() != 0 || r >= call.ranks || r == call.rank) return;
+	dev::store_relaxed(&of(call, r)->headers[prologue.epoch() & 1][call.rank].low, half(0, ~prologue.epoch()));
 }
 
-// done waits until the block of the rank that a thread stands for is done.
+// done waits for the end of the same block on rank r.
 DEVICE bool done(const Bulk& call, u32 r, u64 epoch) {
 	Guard guard;
 	while (dev::acquire(&own(call)->done[dev::block()][r]) < epoch)
-		if (!go_on(guard, call, epoch)) return false;
+		if (!keep_waiting(guard, call, epoch)) return false;
 	return true;
 }
 
-// leave waits until no rank needs this rank's memory any more: until the same block of every rank is done.
-// It returns false if one is not.
-DEVICE bool leave(const Bulk& call, u64 epoch) {
+// await_done waits until no rank needs this rank's memory any more: until the same block of every rank is
+// done. It returns false if one does not end.
+DEVICE bool await_done(const Bulk& call, u64 epoch) {
 	dev::sync_block();
 	u32 r = dev::thread();
 	bool came = true;
@@ -52,24 +53,25 @@ DEVICE bool leave(const Bulk& call, u64 epoch) {
 	return dev::all_block(came);
 }
 
-// A block that fails marks what it, and the same block of every other rank, was to write to the output of
-// this rank. Other ranks may still write correct data over marks, and if the output is the input they may
-// read marks, and get NaNs. But no other rank reads or writes the part of this rank: so some marks stay.
-// Every block has numbers there, since what bulk kernels serve has more than a pack for each thread. Only a
+// A block that fails poisons the output of this rank that it, and the same block of every other rank, was
+// to write. Other ranks may still write correct data over poison, and if the output is the input they may
+// read poison and get NaNs. But no other rank writes the part of this rank, so some poison stays. Every
+// block has elements there, since bulk kernels only run with more than a pack per thread. Only a
 // broadcast has no such part.
 DEVICE u64 index() { return (u64)dev::block() * dev::threads() + dev::thread(); }
 DEVICE u64 stride() { return (u64)dev::blocks() * dev::threads(); }
 
-// Span is where packs begin and end in a buffer of elements.
+// Span locates the packs in a buffer of elements.
 struct Span {
 	u64 head, packs, bytes;
 
-	// rest is how many bytes are not in packs, and beyond where the i-th of them lies.
+	// rest returns the number of bytes outside packs, and beyond the offset of the i-th of them.
 	MEMBER u64 rest() const { return bytes - 16 * packs; }
 	MEMBER u64 beyond(u64 i) const { return i < head ? i : i + 16 * packs; }
 };
 
-// span_of finds the packs of two buffers. There are none if the buffers differ modulo 16.
+// span_of returns the packs that two buffers have in common. There are none if the addresses differ
+// modulo 16.
 DEVICE Span span_of(u64 bytes, u64 a, u64 b) {
 	Span s = {bytes, 0, bytes};
 	if (a % 16 != b % 16) return s;
@@ -88,12 +90,12 @@ DEVICE Pack pack_total(Total<N>& a, Total<N>& b, u32 divisor) {
 	return p;
 }
 
-DEVICE void mark_packs(char* at, u64 packs) {
+DEVICE void poison_packs(char* at, u64 packs) {
 #pragma unroll 1
-	for (u64 i = index(); i < packs; i += stride()) dev::store_once((Pack*)at + i, Pack{Mark, Mark});
+	for (u64 i = index(); i < packs; i += stride()) dev::store_once((Pack*)at + i, Pack{Poison, Poison});
 }
 
-// element_total is the reduction of one element over ranks, which push_element and put_element write.
+// element_total reduces one element over all ranks.
 template <class N>
 DEVICE u64 element_total(const Bulk& call, u64 offset) {
 	if constexpr (is_any<N>) {
@@ -128,7 +130,7 @@ DEVICE void put_element(const Bulk& call, char* at, u64 word) {
 	else *(volatile typename N::Element*)at = (typename N::Element)word;
 }
 
-// put_own is put_element for what only this rank writes.
+// put_own is put_element for output that no other rank writes.
 template <class N>
 DEVICE void put_own(const Bulk& call, u64 at, u64 word) {
 	if constexpr (is_any<N>) put_element_at(call, call.recv + at, word);
@@ -141,8 +143,8 @@ DEVICE u64 element_bytes(const Bulk& call) {
 	else return sizeof(typename N::Element);
 }
 
-// pull reads a pack of each rank and reduces them in the order of ranks. Each rank reads the peers in
-// another order, so that not all ranks read from one at once.
+// pull loads a pack of each rank. Each rank starts with another peer, so that not all ranks read from one
+// at once.
 template <int W>
 DEVICE void pull(const Bulk& call, u64 offset, Pack* got) {
 #pragma unroll
@@ -152,7 +154,7 @@ DEVICE void pull(const Bulk& call, u64 offset, Pack* got) {
 	}
 }
 
-// pulled is the pack of a rank among those that pull has read.
+// pulled returns the pack of rank r among those that pull has loaded.
 template <int W>
 DEVICE void pulled(const Bulk& call, const Pack* got, int r, Pack& p) {
 	int at = r - (int)call.rank;
@@ -223,11 +225,12 @@ DEVICE void push_element(const Bulk& call, u64 offset, u64 word) {
 	for (u32 r = 0; r < call.ranks; r++) put_element<N>(call, call.recvAt[r] + offset, word);
 }
 
-// rounds is how many packs of each rank a thread has under way: as many as registers hold.
+// rounds returns the number of packs of each rank that a thread keeps in flight: as many as registers
+// hold.
 DEVICE constexpr int rounds(int ranks) { return ranks > 4 ? 1 : 2; }
 
-// reduce_part pulls a part of every input, reduces it and stores it. Both begin so many bytes from the
-// inputs and the output of this rank.
+// reduce_part loads a part of every input, reduces it and stores it. from and to are its offsets in the
+// inputs and in the output of this rank.
 template <class N, int W, int U>
 DEVICE void reduce_part(const Bulk& call, u64 from, u64 to, u64 packs) {
 	for (u64 i = index(); i < packs; i += stride() * U) {
@@ -242,7 +245,8 @@ DEVICE void reduce_part(const Bulk& call, u64 from, u64 to, u64 packs) {
 	}
 }
 
-// share_part pushes a part of this rank's output to the others. A thread pushes what it has stored.
+// share_part pushes a part of this rank's output to the others. A thread pushes the packs that it has
+// stored.
 template <int W, int U>
 DEVICE void share_part(const Bulk& call, u64 at, u64 packs) {
 	for (u64 i = index(); i < packs; i += stride() * U) {
@@ -261,8 +265,8 @@ DEVICE void share_part(const Bulk& call, u64 at, u64 packs) {
 	}
 }
 
-// Share is what a rank reduces in two steps: packs, the first at a distance in bytes. Elements that are not
-// in packs are dealt out in turn.
+// Share is the part of a rank in a two-shot call: a number of packs and the offset of the first. Elements
+// outside packs are assigned round robin.
 struct Share {
 	u64 at, packs;
 };
@@ -273,23 +277,23 @@ DEVICE Share share_of(const Bulk& call, const Span& s, u32 r) {
 }
 
 template <class N>
-DEVICE void mark_share(const Bulk& call, u32 r) {
+DEVICE void poison_share(const Bulk& call, u32 r) {
 	Span s = span_of(call.bytes, (u64)call.sendAt[r], (u64)call.recvAt[r]);
 	Share share = share_of(call, s, r);
-	mark_packs(call.recv + share.at, share.packs);
+	poison_packs(call.recv + share.at, share.packs);
 	u64 size = element_bytes<N>(call);
 	for (u64 i = (index() * call.ranks + r) * size; i < s.rest(); i += stride() * call.ranks * size)
-		put_element<N>(call, call.recvAt[call.rank] + s.beyond(i), Mark);
+		put_element<N>(call, call.recvAt[call.rank] + s.beyond(i), Poison);
 }
 
-// bulk_two_shot is AllReduce in two steps: each rank reduces one part, and then pushes it to all. That is
-// faster than pushing each pack as soon as it is reduced: links carry reads and writes better one after the
-// other.
+// bulk_two_shot implements two-shot AllReduce: each rank reduces one part, and then pushes it to all.
+// Pushing each pack as soon as it is reduced was slower: links carry reads and writes better one after
+// the other.
 template <class N, int W>
 DEVICE void bulk_two_shot(const Bulk& call) {
-	Begun begun = begin(call);
-	bool well = enter(call, begun);
-	if (well) {
+	Prologue prologue = begin(call);
+	bool ok = await_peers(call, prologue);
+	if (ok) {
 		Span s = span_of(call.bytes, (u64)call.send, (u64)call.recv);
 		Share share = share_of(call, s, call.rank);
 		reduce_part<N, W, rounds(W)>(call, share.at, share.at, share.packs);
@@ -297,37 +301,39 @@ DEVICE void bulk_two_shot(const Bulk& call) {
 		u64 size = element_bytes<N>(call);
 		for (u64 i = (index() * call.ranks + call.rank) * size; i < s.rest(); i += stride() * call.ranks * size)
 			push_element<N>(call, s.beyond(i), element_total<N>(call, s.beyond(i)));
-		well = leave(call, begun.epoch());
+		ok = await_done(call, prologue.epoch());
 	}
-	if (!well) withdraw(call, begun);
-	for (u32 r = 0; !well && r < call.ranks; r++) mark_share<N>(call, r);
-	count(call, begun.epoch());
+	if (!ok) retract_header(call, prologue);
+	for (u32 r = 0; !ok && r < call.ranks; r++) poison_share<N>(call, r);
+	count(call, prologue.epoch());
 }
 
-// bulk_sum is ReduceScatter and Reduce: each rank, or the root alone, pulls its part of every input.
+// bulk_sum implements ReduceScatter and Reduce: each rank, or the root alone, reads its part of every
+// input.
 template <class N, int W>
 DEVICE void bulk_sum(const Bulk& call) {
-	Begun begun = begin(call);
+	Prologue prologue = begin(call);
 	u64 part = call.rank * call.sendStride, size = element_bytes<N>(call);
 	Span s = span_of(call.recvFrom == 0 ? 0 : call.bytes, (u64)call.send + part, (u64)call.recv);
-	bool well = enter(call, begun);
-	if (well) {
+	bool ok = await_peers(call, prologue);
+	if (ok) {
 		reduce_part<N, W, rounds(W)>(call, part + s.head, s.head, s.packs);
 		for (u64 i = index() * size; i < s.rest(); i += stride() * size)
 			put_own<N>(call, s.beyond(i), element_total<N>(call, part + s.beyond(i)));
-		well = leave(call, begun.epoch());
+		ok = await_done(call, prologue.epoch());
 	}
-	if (!well) {
-		withdraw(call, begun);
-		mark_packs(call.recv + s.head, s.packs);
+	if (!ok) {
+		retract_header(call, prologue);
+		poison_packs(call.recv + s.head, s.packs);
 		for (u64 i = index() * size; i < s.rest(); i += stride() * size)
-			put_own<N>(call, s.beyond(i), Mark);
+			put_own<N>(call, s.beyond(i), Poison);
 	}
-	count(call, begun.epoch());
+	count(call, prologue.epoch());
 }
 
-// unit_of is the largest power of two, up to 8, that the places and the size of a part are multiples of. What
-// is not in packs is pushed and marked by it: so no element is half a mark, whose type is not known.
+// unit_of returns the largest power of two, at most 8, that divides the addresses and the size of a part.
+// Data outside packs is pushed and poisoned in this unit, so no element is half poison, although its type
+// is not known.
 DEVICE u32 unit_of(const char* from, const char* to, u64 bytes) {
 	u64 all = (u64)from | (u64)to | bytes | 8;
 	return (u32)(all & (~all + 1));
@@ -342,9 +348,9 @@ DEVICE void push_rest(const Bulk& call, const Span& s, const char* from, u64 to,
 }
 
 template <class E>
-DEVICE void mark_rest(const Span& s, char* at) {
+DEVICE void poison_rest(const Span& s, char* at) {
 #pragma unroll 1
-	for (u64 i = index() * sizeof(E); i < s.rest(); i += stride() * sizeof(E)) *(volatile E*)(at + s.beyond(i)) = (E)Mark;
+	for (u64 i = index() * sizeof(E); i < s.rest(); i += stride() * sizeof(E)) *(volatile E*)(at + s.beyond(i)) = (E)Poison;
 }
 
 // push_part copies a part into the outputs of a set of ranks.
@@ -373,30 +379,30 @@ DEVICE void push_part(const Bulk& call, const char* from, u64 to, u32 set) {
 	else push_rest<u8>(call, s, from, to, set);
 }
 
-// mark_part marks the part that rank r pushes to this one, pack by pack as that rank pushes it: each block
-// what the same block of r does. In place, a rank pushes from where its part lies in its output, which is
-// another place on every rank; else inputs lie alike.
-DEVICE void mark_part(const Bulk& call, u32 r) {
+// poison_part poisons the part that rank r pushes to this rank, with the packs and blocks that r would
+// use. In place, a rank pushes from its part of its own output, at another offset on every rank;
+// otherwise the input has the same offset on all.
+DEVICE void poison_part(const Bulk& call, u32 r) {
 	u64 to = r * call.recvStride;
 	bool inPlace = call.sendStride == 0 && call.send == call.recv + call.rank * call.recvStride;
 	const char* from = inPlace ? call.recvAt[r] + to : call.sendAt[r] + call.rank * call.sendStride;
 	Span s = span_of(call.bytes, (u64)from, (u64)call.recvAt[r] + to);
 	char* at = call.recv + to;
-	mark_packs(at + s.head, s.packs);
+	poison_packs(at + s.head, s.packs);
 	u32 unit = unit_of(from, call.recvAt[r] + to, call.bytes);
-	if (unit == 8) mark_rest<u64>(s, at);
-	else if (unit == 4) mark_rest<u32>(s, at);
-	else if (unit == 2) mark_rest<u16>(s, at);
-	else mark_rest<u8>(s, at);
+	if (unit == 8) poison_rest<u64>(s, at);
+	else if (unit == 4) poison_rest<u32>(s, at);
+	else if (unit == 2) poison_rest<u16>(s, at);
+	else poison_rest<u8>(s, at);
 }
 
-// bulk_copy is AllGather, Broadcast and AllToAll: each rank pushes its parts. In place, what a rank
-// would push to itself is there already.
+// bulk_copy implements AllGather, Broadcast and AllToAll: each rank pushes its parts. In place, the part
+// that a rank would push to itself is there already.
 template <int W>
 DEVICE void bulk_copy(const Bulk& call) {
-	Begun begun = begin(call);
-	bool well = enter(call, begun);
-	if (well) {
+	Prologue prologue = begin(call);
+	bool ok = await_peers(call, prologue);
+	if (ok) {
 		u64 to = call.rank * call.recvStride;
 		if (call.sendStride == 0) {
 			u32 set = call.sendTo;
@@ -408,10 +414,10 @@ DEVICE void bulk_copy(const Bulk& call) {
 				push_part<W, 4>(call, call.send + r * call.sendStride, to, 1u << r);
 			}
 		}
-		well = leave(call, begun.epoch());
+		ok = await_done(call, prologue.epoch());
 	}
-	if (!well) withdraw(call, begun);
-	for (u32 r = 0; !well && r < call.ranks; r++)
-		if (call.recvFrom >> r & 1) mark_part(call, r);
-	count(call, begun.epoch());
+	if (!ok) retract_header(call, prologue);
+	for (u32 r = 0; !ok && r < call.ranks; r++)
+		if (call.recvFrom >> r & 1) poison_part(call, r);
+	count(call, prologue.epoch());
 }

@@ -1,9 +1,9 @@
-// What kernels ask of the device: inline PTX for compute_80 and later. A processor that plays a GPU
-// has a header of the same name before this one on its path (internal/softgpu).
+// Device functions of the kernels: inline PTX for compute_80 and later. The software GPU has a header of
+// the same name before this one on its include path (internal/softgpu).
 #pragma once
 
-// KERNEL_OF bounds the threads of a block and says how many blocks fit on a multiprocessor, which bounds
-// the registers of a thread. Registers are allocated in units of eight.
+// KERNEL_OF bounds the threads of a block and names the number of blocks that fit on a multiprocessor,
+// which bounds the registers of a thread. Registers are allocated in units of eight.
 #define KERNEL KERNEL_OF(512, 1)
 #define KERNEL_OF(threads, blocks) extern "C" __global__ void __launch_bounds__(threads, blocks)
 #define DEVICE static __device__ __forceinline__
@@ -15,7 +15,7 @@ typedef unsigned short u16;
 typedef unsigned int u32;
 typedef unsigned long long u64;
 
-// Pack is 16 bytes, which move at once.
+// Pack is a 16-byte vector, loaded and stored in one instruction.
 struct alignas(16) Pack {
 	u64 a, b;
 };
@@ -27,16 +27,16 @@ DEVICE u32 threads() { return blockDim.x; }
 DEVICE u32 block() { return blockIdx.x; }
 DEVICE u32 blocks() { return gridDim.x; }
 
-// sync_block and all_block are called by every thread of a block; sync_warp, all_warp, any_warp, load_line
-// and store_line by every thread of a warp.
+// All threads of a block call sync_block and all_block; all threads of a warp call sync_warp, all_warp,
+// any_warp, load_line and store_line.
 DEVICE void sync_block() { __syncthreads(); }
 DEVICE bool all_block(bool mine) { return __syncthreads_and(mine) != 0; }
-// sync_warp has the threads of a warp come together: what they move next is one transaction then.
+// sync_warp converges the threads of a warp, so that their next access is one transaction.
 DEVICE void sync_warp() { __syncwarp(); }
 DEVICE bool all_warp(bool mine) { return __all_sync(~0u, mine) != 0; }
 DEVICE bool any_warp(bool mine) { return __any_sync(~0u, mine) != 0; }
 
-// sum_block adds up a number over a block, in one order always. Only kernels of whole warps use it.
+// sum_block adds up a value over a block, always in the same order. Only kernels of whole warps use it.
 DEVICE float sum_block(float mine) {
 	__shared__ float sums[32];
 	for (int step = 16; step > 0; step /= 2) mine += __shfl_xor_sync(~0u, mine, step);
@@ -48,7 +48,7 @@ DEVICE float sum_block(float mine) {
 	return all;
 }
 
-// load_line and store_line move lines of 128 bytes, 8 or 16 bytes a thread. Neighbouring threads move a
+// load_line and store_line move lines of 128 bytes, 8 or 16 bytes per thread. Neighbouring threads move a
 // line in one transaction, so a reader that sees the last word of a line has the others.
 DEVICE u64 load_line(const u64* at) {
 	u64 word;
@@ -67,7 +67,7 @@ DEVICE void store_line(Pack* at, Pack p) {
 	asm volatile("st.volatile.global.v2.u64 [%0],{%1,%2};" ::"l"(at), "l"(p.a), "l"(p.b) : "memory");
 }
 
-// load_once and store_once move data of this GPU or of a peer that is not read again soon.
+// load_once and store_once access memory of this GPU or of a peer that is not used again soon.
 DEVICE Pack load_once(const Pack* at) {
 	Pack p;
 	asm volatile("ld.global.L1::no_allocate.v2.u64 {%0,%1},[%2];" : "=l"(p.a), "=l"(p.b) : "l"(at) : "memory");
@@ -77,7 +77,7 @@ DEVICE void store_once(Pack* at, Pack p) {
 	asm volatile("st.global.v2.u64 [%0],{%1,%2};" ::"l"(at), "l"(p.a), "l"(p.b) : "memory");
 }
 
-// release makes everything before it visible to a thread that reads the value by acquire, on any GPU.
+// release makes all earlier writes visible to a thread that reads the value by acquire, on any GPU.
 DEVICE void release(u64* at, u64 value) {
 	asm volatile("st.release.sys.global.u64 [%0],%1;" ::"l"(at), "l"(value) : "memory");
 }
@@ -87,7 +87,7 @@ DEVICE u64 acquire(const u64* at) {
 	return value;
 }
 
-// relaxed reads and writes words that others change, in no order. A Pack is two words in one load.
+// relaxed accesses words that others change, without ordering. A Pack is two words in one load.
 DEVICE u64 load_relaxed(const u64* at) { return *(const volatile u64*)at; }
 DEVICE u32 load_relaxed(const u32* at) { return *(const volatile u32*)at; }
 DEVICE Pack load_relaxed(const Pack* at) {
@@ -98,13 +98,13 @@ DEVICE Pack load_relaxed(const Pack* at) {
 DEVICE void store_relaxed(u64* at, u64 value) { *(volatile u64*)at = value; }
 DEVICE void store_relaxed(u32* at, u32 value) { *(volatile u32*)at = value; }
 
-// swap_if puts next where expected was, and returns what was there.
+// swap_if stores next if the word is expected, and returns its previous value.
 DEVICE u32 swap_if(u32* at, u32 expected, u32 next) { return atomicCAS(at, expected, next); }
 DEVICE void fence() { __threadfence_system(); }
 
-// next_may_launch lets the blocks of the stream's next kernel come while this one still runs, if that was
-// launched to overlap; await_previous waits until the kernels before have ended and their writes are
-// visible: nothing is read or written before it. GPUs before 9.0 overlap nothing.
+// next_may_launch lets blocks of the stream's next kernel start while this one still runs, if that kernel
+// was launched to overlap. await_previous waits until the previous kernels have ended and their writes
+// are visible: nothing is read or written before it. GPUs before 9.0 do not overlap kernels.
 DEVICE void next_may_launch() {
 #if __CUDA_ARCH__ >= 900
 	asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
@@ -116,22 +116,21 @@ DEVICE void await_previous() {
 #endif
 }
 
-// fetch brings what lies at an address into the L2 cache of this GPU. Before await_previous it costs no time:
-// the address is in a register then, and so are the arguments that it is made of in the cache of arguments.
-// What a kernel before writes there later is what is read behind await_previous.
+// fetch prefetches an address into the L2 cache of this GPU. Before await_previous it takes no time,
+// since the address is in a register and its arguments in the constant cache. A later write by a previous
+// kernel is still visible after await_previous.
 DEVICE void fetch(const void* at) { asm volatile("prefetch.global.L2 [%0];" ::"l"(at)); }
 
-// clock is in nanoseconds.
+// clock returns nanoseconds.
 DEVICE u64 clock() {
 	u64 now;
 	asm volatile("mov.u64 %0,%globaltimer;" : "=l"(now));
 	return now;
 }
 
-// pause is called between two looks at something that others change. So many of them take about as long
-// as a look at the clock.
+// pause is called between two polls. PollsAtOnce of them take about as long as reading the clock.
 DEVICE void pause() {}
-enum { LooksAtOnce = 128 };
+enum { PollsAtOnce = 128 };
 
 DEVICE float from_bits(u32 bits) { return __uint_as_float(bits); }
 DEVICE u32 to_bits(float f) { return __float_as_uint(f); }
@@ -162,7 +161,7 @@ DEVICE u16 to_half(float f) {
 	asm("cvt.rn.f16.f32 %0,%1;" : "=h"(r) : "f"(f));
 	return r;
 }
-// to_bfloats rounds two numbers to nearest even; the first is the lower one.
+// to_bfloats rounds two values to nearest even; the first is the lower one.
 DEVICE u32 to_bfloats(float low, float high) {
 	u32 r;
 	asm("cvt.rn.bf16x2.f32 %0,%1,%2;" : "=r"(r) : "f"(high), "f"(low));

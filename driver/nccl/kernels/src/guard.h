@@ -1,20 +1,19 @@
-// Nothing waits forever, and nothing that differs is taken for equal.
+// Bounded waits, and comparison of calls.
 #pragma once
 #include <call.h>
 
-// Guard bounds the waits of one thread. It looks at the fault word of its rank, which other threads set,
-// and at the clock. It looks less often at the word by which the host ends kernels, since that lies in host
-// memory.
+// Guard bounds the waits of one thread. It polls the fault word of its rank, which other threads set, and
+// the clock. It polls the word by which the host ends kernels less often, since that lies in host memory.
 struct Guard {
-	u32 looks = 0;
+	u32 polls = 0;
 	u64 since = 0;
 };
 
 DEVICE State* state(const Call& call, u32 block) { return &own(call)->control.states[block]; }
 
-// fail writes a fault to all states of a rank, and reports whether it was the first: the host, which writes
-// to the first state only, may have been earlier. That ends the waits of the rank's other threads, and
-// later kernels send and take nothing.
+// fail writes a fault to all states of a rank, and reports whether it was the first one: the host, which
+// writes to the first state only, may have been earlier. This ends the waits of the rank's other threads
+// and keeps later kernels from sending and receiving.
 NOINLINE bool fail(State* states, u32 fault) {
 	bool first = dev::swap_if(&states[0].fault, None, fault) == None;
 #pragma unroll 1
@@ -22,7 +21,7 @@ NOINLINE bool fail(State* states, u32 fault) {
 	return first;
 }
 
-// raise writes the fault word, and reports to the host if this was the first fault.
+// raise writes the fault word, and reports the fault to the host if it is the first.
 DEVICE void raise(const Call& call, u64 epoch, Fault fault, u32 ranks, u64 theirs) {
 	if (!fail(state(call, 0), fault)) return;
 	Report* report = call.report;
@@ -37,33 +36,33 @@ DEVICE void raise(const Call& call, u64 epoch, Fault fault, u32 ranks, u64 their
 
 DEVICE u64 half(u64 digest, u64 epoch) { return digest << 32 | (epoch & 0xffffffff); }
 
-// came looks at one half: the other one may still be in flight, or taken back by a rank that came and gave
-// up.
-DEVICE bool came(const Header* h, u64 epoch) { return (u32)dev::load_relaxed(&h->high) == (u32)epoch; }
+// header_arrived tests one half of a header: the other half may be in flight, or retracted by a rank that
+// arrived and gave up.
+DEVICE bool header_arrived(const Header* h, u64 epoch) { return (u32)dev::load_relaxed(&h->high) == (u32)epoch; }
 
-// missing is the set of ranks whose header has not come.
+// missing returns the set of ranks whose header has not arrived.
 DEVICE u32 missing(const Call& call, u64 epoch) {
 	u32 set = 0;
 	for (u32 r = 0; r < call.ranks; r++)
-		if (r != call.rank && !came(&own(call)->headers[epoch & 1][r], epoch)) set |= 1u << r;
+		if (r != call.rank && !header_arrived(&own(call)->headers[epoch & 1][r], epoch)) set |= 1u << r;
 	return set;
 }
 
-enum { LooksNearby = 8 * dev::LooksAtOnce };
+enum { PollsOfDevice = 8 * dev::PollsAtOnce };
 
-// ended reports whether the host has ended this rank's kernels, and then writes the fault word.
+// ended reports whether the host has ended this rank's kernels, and sets the fault word if so.
 DEVICE bool ended(const Call& call, u32 end) {
 	if (end == 0) return false;
 	fail(state(call, 0), Aborted);
 	return true;
 }
 
-// go_on is asked between two looks, and reports whether to look again.
-DEVICE bool go_on(Guard& guard, const Call& call, u64 epoch) {
+// keep_waiting is called between two polls, and reports whether to poll again.
+DEVICE bool keep_waiting(Guard& guard, const Call& call, u64 epoch) {
 	dev::pause();
-	if (++guard.looks % dev::LooksAtOnce != 0) return true;
+	if (++guard.polls % dev::PollsAtOnce != 0) return true;
 	if (dev::load_relaxed(&state(call, dev::block())->fault) != None) return false;
-	if (guard.looks % LooksNearby == 0 && ended(call, dev::load_relaxed(&call.report->end))) return false;
+	if (guard.polls % PollsOfDevice == 0 && ended(call, dev::load_relaxed(&call.report->end))) return false;
 	u64 now = dev::clock();
 	if (guard.since == 0) guard.since = now;
 	if (now - guard.since < call.timeout) return true;
@@ -71,17 +70,17 @@ DEVICE bool go_on(Guard& guard, const Call& call, u64 epoch) {
 	return false;
 }
 
-// greet tells rank r which call this is.
-DEVICE void greet(const Call& call, u32 r, u64 epoch) {
+// post_header sends rank r the epoch and digest of this call.
+DEVICE void post_header(const Call& call, u32 r, u64 epoch) {
 	Header* h = &of(call, r)->headers[epoch & 1][call.rank];
 	dev::store_relaxed(&h->low, half(call.digest, epoch));
 	dev::store_relaxed(&h->high, half(call.digest >> 32, epoch));
 }
 
-// meet waits until rank r has come to this call, and compares. It returns false if it has not, or
-// came to another call. With Acquire, what r wrote before it came can be read then.
+// await_header waits for the header of rank r and compares it. It returns false if the header does not
+// arrive or belongs to another call. With Acquire, writes of r before its header are visible afterwards.
 template <bool Acquire>
-DEVICE bool meet(const Call& call, u32 r, u64 epoch) {
+DEVICE bool await_header(const Call& call, u32 r, u64 epoch) {
 	const Header* h = &own(call)->headers[epoch & 1][r];
 	Guard guard;
 	u64 low, high;
@@ -94,24 +93,25 @@ DEVICE bool meet(const Call& call, u32 r, u64 epoch) {
 			raise(call, epoch, Diverged, r, theirs);
 			return false;
 		}
-	} while (go_on(guard, call, epoch));
+	} while (keep_waiting(guard, call, epoch));
 	return false;
 }
 
-// Begun is what the threads of a block find: the epoch of the call before, and the first fault of all
-// before. The load is still in flight when begin returns, and the first use of either waits for it: so
-// input is loaded first.
-struct Begun {
+// Prologue holds the state at the start of a call: the epoch of the previous call, and the first fault so
+// far. The load is still in flight when begin returns, and the first use of either field waits for it, so
+// load the input first.
+struct Prologue {
 	u64 last;
 	u32 fault;
 
 	MEMBER u64 epoch() const { return last + 1; }
-	MEMBER bool well() const { return fault == None; }
+	MEMBER bool ok() const { return fault == None; }
 };
 
-// begin waits for the work before. All threads call it first. Every warp asks the L2 cache for its block's
-// state, and eight states share a line: so both words are one load, and one thread of a block has it fetched.
-DEVICE Begun begin(const Call& call) {
+// begin waits for previous work on the stream. All threads call it first. Every warp loads its block's
+// state from the L2 cache, and eight states share a line; both fields are one load, which one thread of
+// the block prefetches.
+DEVICE Prologue begin(const Call& call) {
 	const State* e = state(call, dev::block());
 	if (dev::thread() == 0) dev::fetch(e);
 	dev::await_previous();
@@ -119,7 +119,7 @@ DEVICE Begun begin(const Call& call) {
 	return {both.a, (u32)both.b};
 }
 
-// count notes that a block has ended, all of whose threads have read the epoch.
+// count counts the call for a block all of whose threads have read the epoch.
 DEVICE void count(const Call& call, u64 epoch) {
 	for (u32 i = dev::block() + dev::thread() * dev::blocks(); i < MaxBlocks; i += dev::threads() * dev::blocks())
 		dev::store_relaxed(&state(call, i)->epoch, epoch);
@@ -130,6 +130,6 @@ DEVICE void finish(const Call& call, u64 epoch) {
 	count(call, epoch);
 }
 
-// What a call that fails leaves undone is marked by bits that are all 1: a NaN of any floating type, a -1
-// of others. So it is not taken for a result, and no type needs to be known.
-enum : u64 { Mark = ~0ull };
+// Poison fills the output of a call that fails: all bits set, which is NaN in every floating-point type
+// and -1 in others. So it is not taken for a result, and the type need not be known.
+enum : u64 { Poison = ~0ull };

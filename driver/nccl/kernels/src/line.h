@@ -1,10 +1,11 @@
-// Kernels whose data carry their own flags. A rank writes lines of 128 bytes into the exchange memory of
-// its peers: 120 bytes of data and a flag, which stands for the call. A rank that sees the flag has the
-// data, so a message crosses the link once and needs no barrier; and data of another call are never taken.
-// Buffers may be any memory: peers never touch them.
+// Line kernels implement collectives over NCCL's LL128 protocol. A rank writes lines of 128 bytes into
+// the exchange memory of its peers: 120 bytes of data and a flag that identifies the call. A rank that
+// sees the flag has the data, so a message crosses the link once without a barrier, and data of another
+// call is never taken for this one's. Buffers may be any memory: peers never access them.
 //
-// A warp moves a chunk at once, a T a thread: words, so that small messages have many warps, or packs, so
-// that large ones take few instructions. It reads before it writes, so the output may be the input.
+// A warp moves a chunk at a time, with one T per thread: words, so that small messages spread over many
+// warps, or packs, so that large ones take few instructions. It reads before it writes, so the output may
+// be the input.
 #pragma once
 #include <any.h>
 #include <guard.h>
@@ -12,8 +13,9 @@
 
 enum : u32 { LineBytes = 128, LineData = 120 };
 
-// Chunk is what a warp moves at once. The last thread of a line has the flag, and of packs a word of data,
-// which lies behind those of the others: so all of them are aligned.
+// Chunk describes the unit that a warp moves at a time. The last thread of a line holds the flag and, in
+// lines of packs, one word of data, which comes after the data of the other threads so that all of them
+// stay aligned.
 template <class T>
 struct Chunk {
 	enum : u32 {
@@ -21,44 +23,44 @@ struct Chunk {
 		Lines = Bytes / LineBytes,
 		Data = Lines * LineData,
 		Threads = 32 / Lines,  // of a line
-		Behind = (32 - Lines) * sizeof(T),
+		Tail = (32 - Lines) * sizeof(T),
 		Rest = sizeof(T) - 8,
 	};
 };
 
-// The sizes of messages of these kernels fit in 32 bits.
+// Message sizes of these kernels fit in 32 bits.
 template <class T>
 DEVICE u32 chunks_of(u32 bytes) {
 	return (bytes + Chunk<T>::Data - 1) / Chunk<T>::Data;
 }
 
-// The first warp of the grid has no data: it exchanges headers with the other ranks. Its block has room
-// before any other one, and blocks that wait for lines of another call do not end before it has told the
-// calls apart. The others are numbered from 0. Nothing but a subtraction comes of it: what a kernel does
-// before it lets the next one start is time of every call.
-enum : u32 { Speaker = ~0u };
+// The first warp of the grid moves no data: it exchanges headers with the other ranks. Its block gets a
+// multiprocessor before any other block, and it detects a mismatch between calls, in which the other
+// blocks would wait for lines of another call. Data warps are numbered from 0. Computing the index must
+// stay one subtraction: work before next_may_launch delays every dependent launch.
+enum : u32 { HeaderWarp = ~0u };
 
-// Worker is what a thread knows of its place.
+// Worker holds the position of a thread in the grid and in its lines.
 template <class T>
 struct Worker {
 	u32 lane;
-	u32 warp, warps;  // its number, and how many have data
-	bool flagged;  // this thread moves the flag of a line
-	u32 at;        // of the thread's T in a chunk of lines
-	u32 offset;    // of the thread's data in a chunk of data
-	u32 size;      // of them, in bytes
-	Begun begun;
+	u32 warp, warps;  // index of the warp, and number of data warps
+	bool flagged;     // this thread moves the flag of a line
+	u32 at;           // offset of the thread's T in a chunk of lines
+	u32 offset;       // offset of the thread's data in a chunk of data
+	u32 size;         // size of that data in bytes
+	Prologue prologue;
 
-	MEMBER u64 epoch() const { return begun.last + 1; }
-	MEMBER bool speaks() const { return warp == Speaker; }
+	MEMBER u64 epoch() const { return prologue.last + 1; }
+	MEMBER bool sends_headers() const { return warp == HeaderWarp; }
 };
 
-// flag_of tells calls apart by 40 bits of the epoch and 24 of the digest. A line with the same flag from an
-// earlier call was overwritten long ago, or is 38 days old at 3 us a call. Flags of words and of packs have
-// the same places in lines.
+// flag_of combines 40 bits of the epoch with 24 bits of the digest. A line with the same flag from an
+// earlier call was overwritten long ago, or is 38 days old at 3 us per call. The flag has the same place
+// in lines of words and of packs.
 DEVICE u64 flag_of(u64 epoch, u64 digest) { return (epoch & 0xffffffffff) | digest << 40; }
 
-// worker begins the call. A part is what the threads read first.
+// worker starts the call. part is the address that the threads read first.
 template <class T>
 DEVICE Worker<T> worker(const Call& call, const char* part) {
 	typedef Chunk<T> C;
@@ -70,57 +72,57 @@ DEVICE Worker<T> worker(const Call& call, const char* part) {
 	u32 line = w.lane / C::Threads;
 	w.flagged = w.lane % C::Threads == C::Threads - 1;
 	w.at = w.lane * sizeof(T);
-	w.offset = w.flagged ? C::Behind + line * C::Rest : (w.lane - line) * sizeof(T);
+	w.offset = w.flagged ? C::Tail + line * C::Rest : (w.lane - line) * sizeof(T);
 	w.size = w.flagged ? C::Rest : sizeof(T);
 	u32 offset = w.warp * C::Data + w.offset;
-	// Wide kernels have no registers left for it.
+	// Wide kernels have no free registers for the prefetch.
 	if (sizeof(T) == 8 && offset < call.bytes) dev::fetch(part + offset);
-	w.begun = begin(call);
+	w.prologue = begin(call);
 	return w;
 }
 
-// well reports whether no earlier call has failed, alike for all threads of a warp, which may have read
-// different values. It waits for what begin loads, so input is loaded first.
+// ok reports whether no earlier call has failed, with one answer for all threads of a warp, which may
+// have read different values. It waits for the load in begin, so load the input first.
 template <class T>
-DEVICE bool well(const Worker<T>& w) {
-	return dev::all_warp(w.begun.well());
+DEVICE bool ok(const Worker<T>& w) {
+	return dev::all_warp(w.prologue.ok());
 }
 
-// speak is the work of the warp without data: it returns false if a rank does not come, or to another call,
-// or if the host has ended the kernels, which it writes to the first state. That load is issued first and
+// exchange_headers runs on the header warp. It returns false if a rank is missing or made another call,
+// or if the host has ended the kernels, which it does in the first state. That load is issued first and
 // used last.
 template <class T>
-DEVICE bool speak(const Call& call, const Worker<T>& w) {
-	if (!well(w)) return false;  // all have begun before one of them may set the fault
+DEVICE bool exchange_headers(const Call& call, const Worker<T>& w) {
+	if (!ok(w)) return false;  // after all threads have read the fault word
 	u32 end = dev::load_relaxed(&state(call, 0)->fault);
 	bool met = true;
 	if (w.lane < call.ranks && w.lane != call.rank) {
-		greet(call, w.lane, w.epoch());
-		met = meet<false>(call, w.lane, w.epoch());
+		post_header(call, w.lane, w.epoch());
+		met = await_header<false>(call, w.lane, w.epoch());
 	}
 	return dev::all_warp(met && !ended(call, end));
 }
 
-// mark writes marks to what a warp was to write itself: the parts of a set of ranks, stride bytes apart,
-// and in each the chunks of data bytes from the given one on, step chunks apart.
-NOINLINE void mark(char* at, u64 stride, u32 set, u32 bytes, u32 data, u32 chunk, u32 step) {
+// poison_chunks poisons the output of a warp: the parts of a set of ranks, stride bytes apart, and in
+// each part the chunks of data bytes from the given one on, step chunks apart.
+NOINLINE void poison_chunks(char* at, u64 stride, u32 set, u32 bytes, u32 data, u32 chunk, u32 step) {
 	dev::sync_warp();
 	for (; set != 0; set >>= 1, at += stride) {
 		if ((set & 1) == 0) continue;
 #pragma unroll 1
 		for (u32 begin = chunk * data; begin < bytes; begin += step * data)
 #pragma unroll 1
-			for (u32 i = begin + dev::thread() % 32; i < bytes && i < begin + data; i += 32) at[i] = (char)Mark;
+			for (u32 i = begin + dev::thread() % 32; i < bytes && i < begin + data; i += 32) at[i] = (char)Poison;
 	}
 }
 
-// slot is where lines of one rank lie in the exchange memory of another.
+// slot returns the address of a rank's lines in the exchange memory of another rank.
 template <class T>
 DEVICE char* slot(const Call& call, u32 rank, const Worker<T>& w, u32 offset) {
 	return call.exchange[rank] + sizeof(Exchange) + (w.epoch() & 1) * HalfBytes + offset + w.at;
 }
 
-// holds reports whether so many bytes have a chunk.
+// holds reports whether a part of this many bytes has the chunk.
 template <class T>
 DEVICE bool holds(u32 bytes, u32 chunk) {
 	return chunk * Chunk<T>::Data < bytes;
@@ -132,8 +134,8 @@ DEVICE u64 flag_in(Pack pack) { return pack.b; }
 DEVICE void put_flag(u64& word, u64 flag) { word = flag; }
 DEVICE void put_flag(Pack& pack, u64 flag) { pack.b = flag; }
 
-// take and put move the data of a thread that lie whole and aligned, take_odd and put_odd those that need
-// not, or of which only some are there.
+// take and put move a thread's data if all of it is present and aligned, load_tail and store_tail
+// otherwise.
 DEVICE void take(u64& word, const char* at, bool flagged) {
 	if (!flagged) word = *(const u64*)at;
 }
@@ -141,10 +143,10 @@ DEVICE void take(Pack& pack, const char* at, bool flagged) {
 	if (flagged) pack.a = *(const u64*)at;
 	else pack = *(const Pack*)at;
 }
-DEVICE void take_odd(u64& word, const char* at, u32 left, u32 unit, bool flagged) {
+DEVICE void load_tail(u64& word, const char* at, u32 left, u32 unit, bool flagged) {
 	if (!flagged) word = load_odd(at, left, unit);
 }
-DEVICE void take_odd(Pack& pack, const char* at, u32 left, u32 unit, bool flagged) {
+DEVICE void load_tail(Pack& pack, const char* at, u32 left, u32 unit, bool flagged) {
 	pack.a = load_odd(at, left, unit);
 	if (!flagged && left > 8) pack.b = load_odd(at + 8, left - 8, unit);
 }
@@ -155,22 +157,22 @@ DEVICE void put(Pack pack, char* at, bool flagged) {
 	if (flagged) *(u64*)at = pack.a;
 	else *(Pack*)at = pack;
 }
-DEVICE void put_odd(u64 word, char* at, u32 left, u32 unit, bool flagged) {
+DEVICE void store_tail(u64 word, char* at, u32 left, u32 unit, bool flagged) {
 	if (!flagged) store_odd(at, word, left, unit);
 }
-DEVICE void put_odd(Pack pack, char* at, u32 left, u32 unit, bool flagged) {
+DEVICE void store_tail(Pack pack, char* at, u32 left, u32 unit, bool flagged) {
 	store_odd(at, pack.a, left, unit);
 	if (!flagged && left > 8) store_odd(at + 8, pack.b, left - 8, unit);
 }
 
-// read fetches a thread's part of a chunk.
+// read loads a thread's share of a chunk.
 template <class T>
 DEVICE T read(const char* buffer, u32 bytes, u32 unit, const Worker<T>& w, u32 chunk) {
 	u32 offset = chunk * Chunk<T>::Data + w.offset;
 	bool whole = unit == sizeof(T) && offset + w.size <= bytes;
 	T part = {};
 	if (whole) take(part, buffer + offset, w.flagged);
-	else if (offset < bytes) take_odd(part, buffer + offset, bytes - offset, unit, w.flagged);
+	else if (offset < bytes) load_tail(part, buffer + offset, bytes - offset, unit, w.flagged);
 	return part;
 }
 
@@ -178,19 +180,19 @@ template <class T>
 DEVICE void write(char* buffer, u32 bytes, u32 unit, const Worker<T>& w, u32 chunk, T part) {
 	u32 offset = chunk * Chunk<T>::Data + w.offset;
 	if (unit == sizeof(T) && offset + w.size <= bytes) put(part, buffer + offset, w.flagged);
-	else if (offset < bytes) put_odd(part, buffer + offset, bytes - offset, unit, w.flagged);
+	else if (offset < bytes) store_tail(part, buffer + offset, bytes - offset, unit, w.flagged);
 }
 
-// give puts a chunk into the exchange memory of a rank.
+// send writes a chunk into the exchange memory of a rank.
 template <class T>
-DEVICE void give(const Call& call, const Worker<T>& w, u32 rank, u32 offset, u32 chunk, T part) {
+DEVICE void send(const Call& call, const Worker<T>& w, u32 rank, u32 offset, u32 chunk, T part) {
 	if (w.flagged) put_flag(part, flag_of(w.epoch(), call.digest));
 	dev::sync_warp();
 	dev::store_line((T*)(slot(call, rank, w, offset) + chunk * Chunk<T>::Bytes), part);
 }
 
-// collect waits for the chunks of a set of ranks. The lines of rank r lie r * stride from the first. It
-// returns false if the wait is to end.
+// collect waits for the chunks of a set of ranks. The lines of rank r start r * stride bytes after the
+// first. It returns false if the wait must end.
 template <class T, int W>
 DEVICE bool collect(const Call& call, const Worker<T>& w, u32 from, const char* lines, u32 stride, T* got) {
 	u64 flag = flag_of(w.epoch(), call.digest);
@@ -204,17 +206,17 @@ DEVICE bool collect(const Call& call, const Worker<T>& w, u32 from, const char* 
 		for (int r = 0; r < W; r++)
 			if (from >> r & 1) ready = ready && (!w.flagged || flag_in(got[r]) == flag);
 		if (dev::all_warp(ready)) return true;
-		if (dev::any_warp(!go_on(guard, call, w.epoch()))) return false;
+		if (dev::any_warp(!keep_waiting(guard, call, w.epoch()))) return false;
 	}
 }
 
-// peers is a set of ranks without this one.
+// peers returns a set of ranks without this rank.
 DEVICE u32 peers(const Call& call, u32 set) { return set & ~(1u << call.rank); }
 
 DEVICE u64 word(u64 part, int) { return part; }
 DEVICE u64 word(Pack part, int i) { return i == 0 ? part.a : part.b; }
 
-// reduce makes the i-th word of what came and this rank's own, in the order of ranks.
+// reduce combines the i-th word of the received data and of this rank's, in the order of ranks.
 template <class N, class T, int W>
 DEVICE u64 reduce(const Call& call, T mine, const T* got, int i) {
 	if constexpr (is_any<N>) {
@@ -260,25 +262,25 @@ DEVICE Pack total(const Call& call, Pack mine, const Pack* got) {
 	return sum;
 }
 
-// send_same gives each rank of sendTo a chunk of so many bytes.
+// send_same sends a chunk of a part of this many bytes to each rank of sendTo.
 template <class T, int W>
 DEVICE void send_same(const Call& call, const Worker<T>& w, u32 bytes, u32 chunk, u32 offset, T part) {
 #pragma unroll
 	for (int k = 1; k < W; k++) {
 		u32 r = (call.rank + k) % W;
-		if (holds<T>(bytes, chunk) && call.sendTo >> r & 1) give(call, w, r, offset, chunk, part);
+		if (holds<T>(bytes, chunk) && call.sendTo >> r & 1) send(call, w, r, offset, chunk, part);
 	}
 }
 
-// part_bytes is the size of the part of a rank in two steps; the last ones may be short or empty.
+// part_bytes returns the size of a rank's part in a two-shot call; the last parts may be short or empty.
 DEVICE u32 part_bytes(const Call& call, u32 r) {
 	u32 part = (u32)call.sendStride, begin = r * part, bytes = (u32)call.bytes;
 	return begin >= bytes ? 0 : bytes - begin < part ? bytes - begin : part;
 }
 
-// send_parts gives each rank of sendTo a chunk of its part, which has so many bytes, or what it has in two
-// steps. All are read before the first is stored, since no load overtakes a store. With Ask it sends
-// nothing after a fault.
+// send_parts sends to each rank of sendTo a chunk of its part, which has this many bytes or, in a
+// two-shot call, part_bytes. It loads all parts before the first store, since no load overtakes a store.
+// With Ask it sends nothing after a fault.
 template <class T, int W, bool TwoSteps, bool Ask>
 DEVICE void send_parts(const Call& call, const Worker<T>& w, u32 bytes, u32 chunk, u32 stride) {
 	u32 align = unit<T>((const void*)((u64)call.send | call.sendStride)), has[W];
@@ -289,14 +291,14 @@ DEVICE void send_parts(const Call& call, const Worker<T>& w, u32 bytes, u32 chun
 		has[k] = !(call.sendTo >> r & 1) ? 0 : TwoSteps ? part_bytes(call, r) : bytes;
 		parts[k] = read(call.send + r * call.sendStride, has[k], align, w, chunk);
 	}
-	if (Ask && !well(w)) return;
+	if (Ask && !ok(w)) return;
 #pragma unroll
 	for (int k = 1; k < W; k++)
-		if (holds<T>(has[k], chunk)) give(call, w, (call.rank + k) % W, call.rank * stride, chunk, parts[k]);
+		if (holds<T>(has[k], chunk)) send(call, w, (call.rank + k) % W, call.rank * stride, chunk, parts[k]);
 }
 
-// Steps are what a warp does with a chunk in a call of one step: it gives its part away, then takes
-// those of others.
+// Steps handles the chunks of a warp in a one-shot call: it sends this rank's data, then receives that of
+// others.
 template <class T, int W>
 struct Steps {
 	typedef T Part;
@@ -313,24 +315,24 @@ struct Steps {
 
 	MEMBER bool has(u32 chunk) const { return holds<T>(bytes, chunk); }
 
-	// start fetches this rank's own part, if it is needed, and gives each rank what it needs. After a fault it
-	// gives nothing. Whether there is one is known no sooner than the input, so it asks after that is on its way.
+	// start loads this rank's part, if it is needed, and sends each rank its data, unless there was a fault.
+	// The fault is known no sooner than the input, so it is checked after the load of the input was issued.
 	template <bool Ask>
 	MEMBER T start(u32 chunk, bool needed) const {
 		T mine = read(part, needed ? bytes : 0, align, w, chunk);
 		if (call.sendStride != 0) send_parts<T, W, false, Ask>(call, w, bytes, chunk, stride);
-		else if (!Ask || well(w)) send_same<T, W>(call, w, bytes, chunk, call.rank * stride, mine);
+		else if (!Ask || ok(w)) send_same<T, W>(call, w, bytes, chunk, call.rank * stride, mine);
 		return mine;
 	}
 
-	// await returns false if the wait is to end.
+	// await returns false if the wait must end.
 	MEMBER bool await(u32 chunk, T* got) const {
 		const char* lines = slot(call, call.rank, w, 0) + chunk * Chunk<T>::Bytes;
 		return collect<T, W>(call, w, peers(call, call.recvFrom), lines, stride, got);
 	}
 };
 
-// SumSteps are those of AllReduce in one step, ReduceScatter and Reduce.
+// SumSteps implements one-shot AllReduce, ReduceScatter and Reduce.
 template <class N, class T, int W>
 struct SumSteps : Steps<T, W> {
 	u32 to;
@@ -338,10 +340,10 @@ struct SumSteps : Steps<T, W> {
 	MEMBER SumSteps(const Call& call) : Steps<T, W>(call), to(unit<T>(call.recv)) {}
 
 	template <bool Ask>
-	MEMBER T give(u32 chunk) const {
+	MEMBER T send(u32 chunk) const {
 		return this->template start<Ask>(chunk, true);
 	}
-	MEMBER bool take(u32 chunk, T mine) const {
+	MEMBER bool recv(u32 chunk, T mine) const {
 		const Call& call = this->call;
 		T got[W];
 		if (call.recvFrom == 0) return true;
@@ -349,12 +351,12 @@ struct SumSteps : Steps<T, W> {
 		write(call.recv, this->bytes, to, this->w, chunk, total<N, W>(call, mine, got));
 		return true;
 	}
-	MEMBER void spoil(u32 chunk, u32 step, u32 most) const {
-		mark(this->call.recv, 0, this->call.recvFrom != 0, most, Chunk<T>::Data, chunk, step);
+	MEMBER void poison(u32 chunk, u32 step, u32 most) const {
+		poison_chunks(this->call.recv, 0, this->call.recvFrom != 0, most, Chunk<T>::Data, chunk, step);
 	}
 };
 
-// CopySteps are those of AllGather, Broadcast, AllToAll and Barrier.
+// CopySteps implements AllGather, Broadcast, AllToAll and Barrier.
 template <class T, int W>
 struct CopySteps : Steps<T, W> {
 	u32 to;
@@ -366,10 +368,10 @@ struct CopySteps : Steps<T, W> {
 	}
 
 	template <bool Ask>
-	MEMBER T give(u32 chunk) const {
+	MEMBER T send(u32 chunk) const {
 		return this->template start<Ask>(chunk, needed);
 	}
-	MEMBER bool take(u32 chunk, T mine) const {
+	MEMBER bool recv(u32 chunk, T mine) const {
 		const Call& call = this->call;
 		T got[W];
 		if (!this->await(chunk, got)) return false;
@@ -379,84 +381,84 @@ struct CopySteps : Steps<T, W> {
 				write(call.recv + r * call.recvStride, this->bytes, to, this->w, chunk, r == call.rank ? mine : got[r]);
 		return true;
 	}
-	MEMBER void spoil(u32 chunk, u32 step, u32 most) const {
+	MEMBER void poison(u32 chunk, u32 step, u32 most) const {
 		const Call& call = this->call;
-		mark(call.recv, call.recvStride, call.recvFrom, most, Chunk<T>::Data, chunk, step);
+		poison_chunks(call.recv, call.recvStride, call.recvFrom, most, Chunk<T>::Data, chunk, step);
 	}
 };
 
-// end counts the call. A warp for which it did not go well leaves marks in place of all that it was to
-// write. The warp without data writes none, so if it fails all data may be there: then it marks the first
-// number of each part, after the warp of its block that writes it.
+// end counts the call. A warp that failed poisons all of its output. The header warp has no output, so if
+// it fails, all data may have arrived: then it poisons the first elements of each part, after the warp of
+// its block that writes them.
 template <class S>
 DEVICE void end(const Call& call, const S& s, bool done) {
-	bool speaks = s.w.speaks(), well = dev::all_warp(done && s.w.begun.well());
-	if (!well && !speaks) s.spoil(s.w.warp, s.w.warps, s.bytes);
+	bool sends_headers = s.w.sends_headers(), ok = dev::all_warp(done && s.w.prologue.ok());
+	if (!ok && !sends_headers) s.poison(s.w.warp, s.w.warps, s.bytes);
 	finish(call, s.w.epoch());
-	if (!well && speaks) s.spoil(0, 1, s.bytes < 8 ? s.bytes : 8);
+	if (!ok && sends_headers) s.poison(0, 1, s.bytes < 8 ? s.bytes : 8);
 }
 
-// line is a call whose warps have a chunk each. There is no loop, since code is fetched anew in every
-// launch. After a fault nothing is given and nothing taken.
+// line runs a call with at most one chunk per warp. It has no loop, because each launch fetches its code
+// anew. After a fault it neither sends nor receives.
 template <class S>
 DEVICE void line(const Call& call) {
 	S s(call);
 	u32 chunk = s.w.warp;
 	bool done = true;
-	if (s.w.speaks()) {
-		done = speak(call, s.w);
+	if (s.w.sends_headers()) {
+		done = exchange_headers(call, s.w);
 	} else if (s.has(chunk)) {
-		typename S::Part mine = s.template give<true>(chunk);
-		done = well(s.w) && s.take(chunk, mine);
+		typename S::Part mine = s.template send<true>(chunk);
+		done = ok(s.w) && s.recv(chunk, mine);
 	}
 	end(call, s, done);
 }
 
-// twin is a call with up to two chunks for each warp, w.warps apart. It gives both before it waits.
+// unrolled runs a call with up to two chunks per warp, w.warps apart. It sends both before it waits.
 template <class S>
-DEVICE void twin(const Call& call) {
+DEVICE void unrolled(const Call& call) {
 	S s(call);
-	u32 chunk = s.w.warp, behind = chunk + s.w.warps;
+	u32 chunk = s.w.warp, after = chunk + s.w.warps;
 	bool done = true;
-	if (s.w.speaks()) {
-		done = speak(call, s.w);
+	if (s.w.sends_headers()) {
+		done = exchange_headers(call, s.w);
 	} else if (s.has(chunk)) {
-		bool two = s.has(behind);
-		typename S::Part mine = s.template give<true>(chunk), next;
-		done = well(s.w);
-		if (two && done) next = s.template give<false>(behind);
-		done = done && s.take(chunk, mine);
-		if (two && done) done = s.take(behind, next);
+		bool two = s.has(after);
+		typename S::Part mine = s.template send<true>(chunk), next;
+		done = ok(s.w);
+		if (two && done) next = s.template send<false>(after);
+		done = done && s.recv(chunk, mine);
+		if (two && done) done = s.recv(after, next);
 	}
 	end(call, s, done);
 }
 
-// wide is a call with more chunks than warps: those of a warp are w.warps apart. A warp gives a chunk
-// before it waits for the one before, so that the link is not idle meanwhile.
+// wide runs a call with more chunks than warps; the chunks of a warp are w.warps apart. A warp sends a
+// chunk before it waits for the previous one, to keep the link busy.
 template <class S>
 DEVICE void wide(const Call& call) {
 	S s(call);
 	u32 chunk = s.w.warp;
 	bool done = true;
-	if (s.w.speaks()) {
-		done = speak(call, s.w);
+	if (s.w.sends_headers()) {
+		done = exchange_headers(call, s.w);
 	} else if (s.has(chunk)) {
-		typename S::Part mine = s.template give<true>(chunk), next;
-		done = well(s.w);
+		typename S::Part mine = s.template send<true>(chunk), next;
+		done = ok(s.w);
 		while (done) {
-			u32 behind = chunk + s.w.warps;
-			bool more = s.has(behind);
-			if (more) next = s.template give<false>(behind);
-			done = s.take(chunk, mine);
+			u32 after = chunk + s.w.warps;
+			bool more = s.has(after);
+			if (more) next = s.template send<false>(after);
+			done = s.recv(chunk, mine);
 			if (!more) break;
 			mine = next;
-			chunk = behind;
+			chunk = after;
 		}
 	}
 	end(call, s, done);
 }
 
-// share is the second of two steps: each rank reduces its part and gives it to the others.
+// share runs the second step of a two-shot call: each rank reduces its part and sends it to the others.
 template <class N, class T, int W>
 DEVICE bool share(const Call& call, const Worker<T>& w, u32 stride, u32 second) {
 	u32 bytes = part_bytes(call, call.rank), begin = call.rank * (u32)call.sendStride;
@@ -472,7 +474,7 @@ DEVICE bool share(const Call& call, const Worker<T>& w, u32 stride, u32 second) 
 	return true;
 }
 
-// gather is the last step: each rank takes the parts of the others.
+// gather runs the last step: each rank receives the parts of the others.
 template <class T, int W>
 DEVICE bool gather(const Call& call, const Worker<T>& w, u32 chunks, u32 stride, u32 second) {
 	u32 to = unit<T>(call.recv), part = (u32)call.sendStride;
@@ -491,33 +493,33 @@ DEVICE bool gather(const Call& call, const Worker<T>& w, u32 chunks, u32 stride,
 	return true;
 }
 
-// TwoShot says how a warp marks what it has in a call of two steps.
+// TwoShot poisons the output of a warp in a two-shot call.
 template <class T>
 struct TwoShot {
 	const Call& call;
 	Worker<T> w;
 	u32 bytes;
 
-	MEMBER void spoil(u32 chunk, u32 step, u32 most) const {
+	MEMBER void poison(u32 chunk, u32 step, u32 most) const {
 		u32 part = (u32)call.sendStride;
 		for (u32 r = 0, first = 0; r < call.ranks && first < most; r++, first += part)
-			mark(call.recv + first, 0, 1, most - first < part ? most - first : part, Chunk<T>::Data, chunk, step);
+			poison_chunks(call.recv + first, 0, 1, most - first < part ? most - first : part, Chunk<T>::Data, chunk, step);
 	}
 };
 
-// line_two_shot is AllReduce in two steps, over parts of sendStride bytes, a multiple of those of a T.
-// In the first each rank gets the others' inputs of its part. A warp has the same chunks in all steps; the
-// steps of other warps are between.
+// line_two_shot implements two-shot AllReduce over parts of sendStride bytes, a multiple of sizeof(T). In
+// the first step each rank receives the others' inputs for its part. A warp has the same chunks in all
+// steps, interleaved with those of other warps.
 template <class N, class T, int W>
 DEVICE void line_two_shot(const Call& call) {
 	Worker<T> w = worker<T>(call, call.send);
 	u32 chunks = chunks_of<T>((u32)call.sendStride), stride = chunks * Chunk<T>::Bytes, second = HalfBytes / 2;
 	bool done;
-	if (w.speaks()) {
-		done = speak(call, w);
+	if (w.sends_headers()) {
+		done = exchange_headers(call, w);
 	} else {
 		for (u32 chunk = w.warp; chunk < chunks; chunk += w.warps) send_parts<T, W, true, true>(call, w, 0, chunk, stride);
-		done = well(w) && share<N, T, W>(call, w, stride, second) && gather<T, W>(call, w, chunks, stride, second);
+		done = ok(w) && share<N, T, W>(call, w, stride, second) && gather<T, W>(call, w, chunks, stride, second);
 	}
 	end(call, TwoShot<T>{call, w, (u32)call.bytes}, done);
 }

@@ -1,27 +1,26 @@
-// What is left to do after an all-reduce: residual and RMSNorm of rows of bfloat16, on one GPU. The residual
-// gets the sums added and is rounded; its norm times the weights is rounded. In between numbers are
-// float32.
+// The part of a norm after its all-reduce, on one GPU, for rows of bfloat16: add the sums to the
+// residual, round, normalize, multiply by the weights, round. Intermediate values are float32.
 #pragma once
 #include <guard.h>
 #include <number.h>
 
-// Local are rows of sums, and what becomes of them. All buffers lie on addresses of 16, and rows are
-// multiples of 8 elements. The output may be the sums.
+// Local holds rows of sums and the buffers of a norm. All addresses are multiples of 16, and rows of 8
+// elements. The output may be the sums.
 struct Local {
 	const char* send;
 	char* residual;
 	const char* weight;
 	char* recv;
-	// The word that says whether the all-reduce has failed: Control.fault.
+	// The word that reports whether the all-reduce has failed: Control.fault.
 	const u32* fault;
 	u32 rows, hidden;
 	float epsilon;
 	u32 unused;
 };
 
-// A thread has at most so many packs of a row, in registers. With those of MaxHidden 512 threads have
-// registers for one block on a multiprocessor, with half of them for two, so that twice as many rows are
-// under way.
+// Rounds bounds the packs of a row that a thread keeps in registers. With LongRounds, enough for
+// MaxHidden, blocks of 512 threads fit once on a multiprocessor; with ShortRounds they fit twice, so that
+// twice as many rows are in flight.
 enum : u32 { ShortRounds = 2, LongRounds = 4 };
 
 DEVICE u64 add_words(u64 a, u64 b) {
@@ -50,12 +49,12 @@ DEVICE u64 scale_word(u64 word, u64 weights, float scale) {
 
 // The order in which the squares of a row are added depends only on its length, from which Local.Grid
 // computes the number of threads. Each thread adds the squares of its packs to 0, one after the other by
-// fused multiply-add. Then threads 16, 8, 4, 2 and 1 apart are added, and then the warps. Kernels for short
-// and for long rows do it alike.
+// fused multiply-add. Then values of threads 16, 8, 4, 2 and 1 apart are added, and then those of warps.
+// Kernels for short and for long rows use the same order.
 
-// norm_rows normalizes the rows of the residual. With Adds the sums are added first, unless the all-reduce
-// has failed: then marks are written in place of all numbers. Threads that read different fault words still
-// take part in the same reductions of a block.
+// norm_rows normalizes the rows of the residual. With Adds it adds the sums first, unless the all-reduce
+// has failed: then it poisons all outputs. Threads that read different fault words still take part in the
+// same block-wide reductions.
 template <bool Adds, u32 Rounds>
 DEVICE void norm_rows(const Local& call) {
 	dev::next_may_launch();
@@ -81,7 +80,7 @@ DEVICE void norm_rows(const Local& call) {
 			if (Adds) kept[k] = add_packs(sums[k], kept[k]);
 			add_squares(kept[k].a, squares);
 			add_squares(kept[k].b, squares);
-			if (Adds) ((Pack*)call.residual)[from + i] = failed ? Pack{Mark, Mark} : kept[k];
+			if (Adds) ((Pack*)call.residual)[from + i] = failed ? Pack{Poison, Poison} : kept[k];
 		}
 		float scale = dev::inverse_root(dev::sum_block(squares) / (float)call.hidden + call.epsilon);
 #pragma unroll
@@ -90,13 +89,12 @@ DEVICE void norm_rows(const Local& call) {
 			if (i >= packs) break;
 			kept[k].a = scale_word(kept[k].a, weights[k].a, scale);
 			kept[k].b = scale_word(kept[k].b, weights[k].b, scale);
-			((Pack*)call.recv)[from + i] = failed ? Pack{Mark, Mark} : kept[k];
+			((Pack*)call.recv)[from + i] = failed ? Pack{Poison, Poison} : kept[k];
 		}
 	}
 }
 
-// norm_local is all that is left to do. add_local and rms_local are the two halves of it: what
-// norm_local is measured against.
+// norm_local does all of it. add_local and rms_local are its two halves, for comparison.
 template <u32 Rounds>
 DEVICE void norm_local(const Local& call) { norm_rows<true, Rounds>(call); }
 DEVICE void rms_local(const Local& call) { norm_rows<false, LongRounds>(call); }

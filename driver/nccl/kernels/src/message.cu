@@ -1,5 +1,5 @@
-// What a Recv queues behind its wait: one block that copies a small message and says so, or a grid that
-// copies a large one and then a thread that says so.
+// The kernels that a Recv queues after its wait: one block that copies a small message and reports it, or
+// a grid that copies a large one and then a thread that reports it.
 #include <message.h>
 
 KERNEL message_small(Message* m) {

@@ -1,6 +1,6 @@
-// How words of 8 bytes are added up. Sums of 16-bit types are made in float32, in the order of ranks.
-// Nothing is multiplied and added in one step. A NaN in a result is the device's own, whichever NaN it came
-// from: in float32 it has all bits set but the sign, and so it has when it is rounded to 16 bits.
+// Reductions of words of 8 bytes. Sums of 16-bit types are computed in float32, in the order of ranks. No
+// multiplication is fused with an addition. A NaN in a result is the device's own, whatever NaN caused
+// it: in float32 it has all bits set but the sign, and so it has when it is rounded to 16 bits.
 #pragma once
 #include <call.h>
 
@@ -63,7 +63,7 @@ DEVICE int add(int a, int b) { return (int)((u32)a + (u32)b); }
 DEVICE int minimum(int a, int b) { return a < b ? a : b; }
 DEVICE int maximum(int a, int b) { return a > b ? a : b; }
 
-// Total is the reduction of one word over ranks. Words come in the order of ranks.
+// Total accumulates one word over ranks, in the order of ranks.
 template <class N>
 struct Total {
 	typename N::Value v[N::Values];
@@ -90,8 +90,8 @@ DEVICE void next(Total<N>& t, u32 op, u64 word) {
 		for (int i = 0; i < N::Values; i++) t.v[i] = maximum(t.v[i], w[i]);
 }
 
-// quotient divides by a number of ranks. In kernels for W of them, and no other number, that is W. A product
-// with the reciprocal of a power of two is rounded as the quotient is, and takes a tenth of the time.
+// quotient divides by the number of ranks. Kernels for exactly W ranks divide by W: a product with the
+// reciprocal of a power of two rounds to the same result, in a tenth of the time.
 template <int W>
 DEVICE float quotient(float v, u32 n) {
 	return W < MaxRanks || n == W ? dev::multiply(v, 1.0f / W) : v / (float)(int)n;
@@ -113,9 +113,9 @@ DEVICE u64 result(Total<N>& t, u32 divisor) {
 	return N::pack(t.v);
 }
 
-// An average whose sum is infinite or not a number is computed once more, from numbers that are scaled by a
-// power of two, so that no sum of finite ones overflows: docs/reference/deterministic.md. Others keep their
-// bits. Integers wrap, and sums of halves do not overflow in float32, but where they are rounded.
+// An average whose sum is infinite or NaN is computed again, from elements scaled by a power of two so
+// that no sum of finite ones overflows: docs/reference/deterministic.md. Other averages keep their bits.
+// Integers wrap, and sums of 16-bit floats do not overflow in float32, unless each step is rounded.
 template <class N>
 constexpr bool overflows = false;
 template <>
@@ -134,7 +134,7 @@ DEVICE bool finite(const Total<N>& t) {
 	return all;
 }
 
-// scale_of is the largest power of two of which n do not exceed 1.
+// scale_of returns the largest power of two of which n do not exceed 1.
 template <class V>
 DEVICE V scale_of(u32 n) {
 	V scale = 1;
@@ -142,7 +142,7 @@ DEVICE V scale_of(u32 n) {
 	return scale;
 }
 
-// choose replaces the averages whose sums are not finite by those of scaled numbers.
+// choose replaces the averages whose sums are not finite by those of scaled elements.
 template <class N>
 DEVICE u64 choose(const Total<N>& sum, const Total<N>& scaled, u32 ranks) {
 	typedef typename N::Value V;
@@ -156,8 +156,8 @@ struct Words {
 	u64 of[W];
 };
 
-// average_again makes a word of averages of those of all ranks, in their order. It is apart, so that the
-// common case is short.
+// average_again computes a word of averages over all ranks, in their order. It is not inlined, to keep
+// the common case short.
 template <class N, int W>
 NOINLINE u64 average_again(Words<W> words, u32 ranks) {
 	typedef typename N::Value V;

@@ -2,7 +2,7 @@
 #pragma once
 #include <device.h>
 
-// unit is the largest power of two up to the size of T that an address is a multiple of.
+// unit returns the largest power of two, at most sizeof(T), that divides an address.
 template <class T>
 DEVICE u32 unit(const void* at) {
 	u64 a = (u64)at | sizeof(T);
@@ -25,9 +25,8 @@ DEVICE void store_parts(char* at, u64 word, u32 bytes) {
 		if ((i + 1) * sizeof(E) <= bytes) ((E*)at)[i] = (E)(word >> 8 * sizeof(E) * i);
 }
 
-// load_odd and store_odd are for what does not lie on an address of 8 or at the end of a buffer, though
-// all words may be read so. What lies behind the buffer is 0. They are apart, so that the common case is
-// short.
+// load_odd and store_odd handle words that are not aligned to 8 bytes or reach beyond the end of a
+// buffer. They read bytes beyond the end as 0. They are not inlined, to keep the common case short.
 NOINLINE u64 load_odd(const char* at, u64 left, u32 unit) {
 	if (left >= 8 && unit >= 8) return *(const u64*)at;
 	if (left >= 8 && unit == 4) return load_parts<u32>(at, 8);

@@ -95,7 +95,7 @@ DEVICE void fence() { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
 
 DEVICE u64 clock() { return gpu_clock(); }
 DEVICE void pause() { gpu_pause(); }
-enum { LooksAtOnce = 8 }; // a round of a grid and a nap lie between two, which take milliseconds
+enum { PollsAtOnce = 8 }; // a round of a grid and a nap lie between two, which take milliseconds
 
 DEVICE float from_bits(u32 bits) {
 	float f;
