@@ -2,6 +2,7 @@ package symmem
 
 import (
 	"fmt"
+	"reflect"
 	"runtime"
 	"strings"
 
@@ -56,8 +57,12 @@ func caller() uintptr {
 	return 0
 }
 
+// inPackage is the prefix of the names of this package's functions: its import path and a dot.
+var inPackage = strings.TrimSuffix(
+	runtime.FuncForPC(reflect.ValueOf((*callSites).named).Pointer()).Name(), "(*callSites).named")
+
 // ours reports whether a function belongs to this package, and not to its tests or examples.
 func ours(function string) bool {
-	rest, ok := strings.CutPrefix(function, "symmem.")
+	rest, ok := strings.CutPrefix(function, inPackage)
 	return ok && !strings.HasPrefix(rest, "Test") && !strings.HasPrefix(rest, "Example")
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"runtime"
@@ -9,7 +10,14 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// build says which build of symmem this is.
+// What scripts/release.sh writes into the sources of a release. The version of the Python package is
+// read from here, too. A checkout has no commit here: see thisBuild.
+const (
+	release = "0.0.0-dev"
+	commit  = ""
+)
+
+// build identifies a build of the command.
 type build struct {
 	Version  string `json:"version"`
 	Revision string `json:"revision"`
@@ -25,7 +33,7 @@ func newVersionCommand() *cobra.Command {
 	var asJSON bool
 	cmd := &cobra.Command{
 		Use:     "version",
-		Short:   "Say which build this is",
+		Short:   "Print the version, the commit and the version of Go",
 		Example: versionExample,
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -44,7 +52,7 @@ func writeVersion(w io.Writer, b build, asJSON bool) error {
 	return err
 }
 
-// versionText is a line for people.
+// versionText formats b as one line.
 func versionText(b build) string {
 	text := "symmem " + b.Version
 	if b.Revision != "" {
@@ -57,17 +65,25 @@ func versionText(b build) string {
 	return fmt.Sprintf("%s, %s, %s", text, b.Go, b.Platform)
 }
 
-// thisBuild reads what the Go tool noted in the binary.
+// thisBuild identifies the running command: a release by its constants, any other build by what the
+// Go tool recorded in it.
 func thisBuild() build {
-	b := build{
-		Version: "(devel)", Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH,
-	}
 	info, ok := debug.ReadBuildInfo()
 	if !ok {
-		return b
+		info = &debug.BuildInfo{}
 	}
-	if info.Main.Version != "" {
-		b.Version = info.Main.Version
+	return buildOf(release, commit, info)
+}
+
+// buildOf returns the build with these constants and this record of the Go tool.
+func buildOf(release, commit string, info *debug.BuildInfo) build {
+	b := build{
+		Version: cmp.Or(info.Main.Version, "(devel)"), Go: runtime.Version(),
+		Platform: runtime.GOOS + "/" + runtime.GOARCH,
+	}
+	if commit != "" {
+		b.Version, b.Revision = "v"+release, commit
+		return b
 	}
 	for _, s := range info.Settings {
 		switch s.Key {
