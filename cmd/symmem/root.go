@@ -38,6 +38,7 @@ func newRootCommand() *cobra.Command {
 		newTuneCommand(),
 		newVersionCommand(),
 		newPinCommand(),
+		newManCommand(),
 	)
 	return root
 }

@@ -1,0 +1,38 @@
+package main
+
+import (
+	"fmt"
+	"os"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/cobra/doc"
+)
+
+// newManCommand makes the hidden command that writes the manual pages of a release.
+func newManCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:    "man directory",
+		Short:  "Write the manual pages into a directory",
+		Hidden: true,
+		Args:   cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return writeManual(cmd.Root(), args[0])
+		},
+	}
+}
+
+// writeManual writes a page for each command. Their date is $SOURCE_DATE_EPOCH, if that is set.
+func writeManual(root *cobra.Command, directory string) error {
+	if err := os.MkdirAll(directory, 0o755); err != nil {
+		return fmt.Errorf("making the directory of the manual pages: %w", err)
+	}
+	root.DisableAutoGenTag = true
+	root.InitDefaultVersionFlag()
+	header := &doc.GenManHeader{
+		Section: "1", Source: "symmem " + thisBuild().Version, Manual: "symmem",
+	}
+	if err := doc.GenManTree(root, header, directory); err != nil {
+		return fmt.Errorf("writing the manual pages: %w", err)
+	}
+	return nil
+}
