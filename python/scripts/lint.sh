@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # ruff over the package, its tests, the GPU scripts and the examples; mypy --strict over the package
-# and its build backend, as pyproject.toml says. What is not installed is said and left out.
+# and its build hook, as pyproject.toml configures them. Tools that are not installed are left out,
+# with a message.
 set -euo pipefail
-cd "$(dirname "$0")/.."
+cd "$(dirname "$0")/../.."
 python=${PYTHON:-python3}
 failed=0
 check() {
@@ -14,7 +15,8 @@ check() {
 	fi
 	"$python" -m "$name" "$@" || failed=1
 }
-check ruff check --config pyproject.toml . ../bench/gpu/torch ../bench/host/agree.py ../examples
-check ruff format --check --config pyproject.toml . ../bench/gpu/torch ../bench/host/agree.py ../examples
+sources=(python bench/gpu/torch bench/host/agree.py examples)
+check ruff check "${sources[@]}"
+check ruff format --check "${sources[@]}"
 check mypy
 exit "$failed"

@@ -1,10 +1,9 @@
 #!/usr/bin/env bash
-# The tests of the Python package, on the host backend. Without PyTorch the tests that need it are
-# skipped, with the reason; the layer below it is tested all the same.
+# Runs the tests of the Python package on the host backend. Tests that need PyTorch are skipped, with
+# the reason, where it is not installed.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 python=${PYTHON:-python3}
 python/scripts/library.sh
 python/scripts/command.sh
-cd python
-SYMMEM_COMMAND=$PWD/.build/symmem exec "$python" -m pytest -q "$@"
+SYMMEM_COMMAND=$PWD/python/.build/symmem exec "$python" -m pytest -q "$@"

@@ -1,14 +1,10 @@
 #!/usr/bin/env bash
-# Builds the wheel into dist. The backend is python/backend/wheelwright.py, which needs nothing but
-# Python's standard library, so neither pip nor the network is needed.
+# Builds the wheel into dist, by hatchling: that of $PYTHON, or else one that pip downloads.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
-python/scripts/library.sh
-python/scripts/command.sh
-mkdir -p dist
+python=${PYTHON:-python3}
+isolation=()
+if "$python" -c 'import hatchling' 2>/dev/null; then isolation=(--no-build-isolation); fi
 rm -f dist/symmem-*.whl
-cd python
-python3 -c 'import sys
-sys.path.insert(0, "backend")
-import wheelwright
-print("dist/" + wheelwright.build_wheel("../dist"))'
+"$python" -m pip wheel -q --no-deps --disable-pip-version-check "${isolation[@]}" -w dist .
+ls dist/symmem-*.whl

@@ -8,7 +8,7 @@ import re
 import sys
 
 import pytest
-from processes import PROGRAMS, SOURCE, run
+from processes import HERE, PROGRAMS, run
 
 import symmem
 
@@ -25,7 +25,7 @@ class NoCheckerError(Exception):
 def test_mistakes_are_found_by_mypy_and_programs_pass() -> None:
     # By the configuration of scripts/lint.sh, so that PyTorch, which takes a minute, is read once.
     program = str(PROGRAMS / "typed.py")
-    found = run(sys.executable, "-m", "mypy", program, limit=200, cwd=SOURCE.parent)
+    found = run(sys.executable, "-m", "mypy", program, limit=200, cwd=HERE.parents[1])
     assert found.code == 0, found.out + found.err
 
 

@@ -1,3 +1,8 @@
-"""The version of the package."""
+"""The version of the installed package."""
 
-__version__ = "0.4.0"
+from importlib.metadata import PackageNotFoundError, version
+
+try:
+    __version__ = version("symmem")
+except PackageNotFoundError:
+    __version__ = "0+checkout"  # run from its sources

@@ -1,0 +1,80 @@
+"""Builds the binaries that the wheel carries, and computes its platform tag (a hook of hatchling).
+
+The tag is derived from the binaries: from the newest version of glibc that they need, and from what
+else they link. So pip installs the wheel only where they run.
+"""
+
+from __future__ import annotations
+
+import platform
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+from hatchling.builders.config import BuilderConfig
+from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+
+BINARIES = {
+    "library.sh": "python/src/symmem/libsymmem.so",
+    "command.sh": "python/.build/symmem",
+}
+
+# Libraries that every manylinux system has, by PEP 600.
+ALLOWED = {
+    "libc.so.6",
+    "libpthread.so.0",
+    "libdl.so.2",
+    "libm.so.6",
+    "librt.so.1",
+    "libresolv.so.2",
+    "ld-linux-x86-64.so.2",
+    "ld-linux-aarch64.so.1",
+}
+
+
+class BinaryError(Exception):
+    """A binary cannot be built, or would not run on every system of its tag."""
+
+
+def oldest_glibc(tables: str) -> tuple[int, int]:
+    """Return the oldest glibc that a binary runs with, from the output of readelf."""
+    needed = set(re.findall(r"\(NEEDED\).*\[(.+?)\]", tables))
+    if strange := needed - ALLOWED:
+        raise BinaryError(f"links {sorted(strange)}, which manylinux does not allow")
+    versions = [(int(a), int(b)) for a, b in re.findall(r"GLIBC_(\d+)\.(\d+)", tables)]
+    return max(versions, default=(2, 17))
+
+
+def platform_tag(root: Path) -> str:
+    """Return the tag of the systems that all binaries run on."""
+    oldest = (2, 17)
+    for binary in BINARIES.values():
+        command = ["readelf", "--dynamic", "--version-info", "--wide", str(root / binary)]
+        tables = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+        try:
+            oldest = max(oldest, oldest_glibc(tables))
+        except BinaryError as e:
+            raise BinaryError(f"{binary} {e}") from None
+    return f"manylinux_{oldest[0]}_{oldest[1]}_{platform.machine()}"
+
+
+def build(root: Path) -> None:
+    """Build the binaries from the sources in Go."""
+    for tool in ("go", "gcc"):
+        if not shutil.which(tool):
+            raise BinaryError(f"building symmem from its sources needs {tool}: install it")
+    for script in BINARIES:
+        subprocess.run(["bash", str(root / "python" / "scripts" / script)], check=True)
+
+
+class BuildHook(BuildHookInterface[BuilderConfig]):
+    """Hooks into hatchling's builder of wheels."""
+
+    def initialize(self, version: str, build_data: dict[str, Any]) -> None:
+        """Build the binaries and set the tag, before the files are collected."""
+        root = Path(self.root)
+        build(root)
+        build_data["pure_python"] = False
+        build_data["tag"] = f"py3-none-{platform_tag(root)}"

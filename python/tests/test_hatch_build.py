@@ -1,0 +1,42 @@
+"""The build hook: which platform tag it gives the wheel. scripts/release_check.sh installs one."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+from processes import HERE
+
+
+class NoHatchlingError(Exception):
+    """hatchling is not installed."""
+
+
+sys.path.insert(0, str(HERE.parent))
+hatch_build = pytest.importorskip(
+    "hatch_build", reason=f"{NoHatchlingError.__name__}: hatchling is not installed"
+)
+ROOT = HERE.parents[1]
+
+
+def tables(binary: str) -> str:
+    if not (ROOT / binary).exists():
+        pytest.skip(f"LibraryError: {binary} is not built (make wheel)")
+    command = ["readelf", "--dynamic", "--version-info", "--wide", str(ROOT / binary)]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+
+
+@pytest.mark.parametrize("binary", hatch_build.BINARIES.values())
+def test_the_binaries_run_with_glibc_2_34(binary: str) -> None:
+    assert hatch_build.oldest_glibc(tables(binary)) <= (2, 34)
+
+
+def test_the_tag_names_the_newest_version_that_a_binary_needs() -> None:
+    assert hatch_build.oldest_glibc("(NEEDED) [libc.so.6] GLIBC_2.2.5 GLIBC_2.38") == (2, 38)
+    assert hatch_build.oldest_glibc("GLIBC_2.2.5") == (2, 2)
+
+
+def test_a_binary_that_links_another_library_is_refused() -> None:
+    with pytest.raises(hatch_build.BinaryError, match=r"libssl\.so\.3"):
+        hatch_build.oldest_glibc("(NEEDED) Shared library: [libssl.so.3]")
