@@ -2,7 +2,7 @@
 # Sets up a Debian machine for development. What is installed already stays.
 #
 #   scripts/setup.sh              all of these; fails if Go is missing
-#   scripts/setup.sh compilers    gcc, g++, make and python3-venv, by apt-get
+#   scripts/setup.sh compilers    gcc, g++, make, pkg-config and python3-venv, by apt-get
 #   scripts/setup.sh python [DIR] a virtual environment with PyTorch, pytest, linters and hatchling;
 #                                 DIR, or build/venv, is a link to it
 #   scripts/setup.sh linter       golangci-lint
@@ -24,7 +24,7 @@ go_itself() {
 
 compilers() {
 	local missing=() root=()
-	for one in gcc g++ make; do
+	for one in gcc g++ make pkg-config; do
 		command -v "$one" >/dev/null || missing+=("$one")
 	done
 	python3 -c 'import ensurepip' 2>/dev/null || missing+=(python3-venv)

@@ -6,12 +6,14 @@ import (
 	"io"
 	"runtime"
 	"runtime/debug"
+	"strings"
 
 	"github.com/spf13/cobra"
 )
 
-// What scripts/release.sh writes into the sources of a release. The version of the Python package is
-// read from here, too. A checkout has no commit here: see thisBuild.
+// The constants of a release, which scripts/release.sh sets in the sources that it publishes. In a
+// checkout there is no commit, and no version has been released. pyproject.toml reads the version
+// from this file.
 const (
 	release = "0.0.0-dev"
 	commit  = ""
@@ -82,7 +84,8 @@ func buildOf(release, commit string, info *debug.BuildInfo) build {
 		Platform: runtime.GOOS + "/" + runtime.GOARCH,
 	}
 	if commit != "" {
-		b.Version, b.Revision = "v"+release, commit
+		b.Version = "v" + release
+		b.Revision, b.Modified = strings.CutSuffix(commit, "-modified")
 		return b
 	}
 	for _, s := range info.Settings {

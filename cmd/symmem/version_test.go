@@ -20,6 +20,9 @@ func TestVersionNamesTheSourcesOfABuild(t *testing.T) {
 		want   string
 	}{
 		"a release": {"fedcba9876543210", checkout, "symmem v1.2.3 (fedcba987654)"},
+		"a release of modified sources": {
+			"fedcba9876543210-modified", checkout, "symmem v1.2.3 (fedcba987654, modified)",
+		},
 		"a checkout": {
 			"", checkout,
 			"symmem v0.0.0-20260102030405-0123456789ab+dirty (0123456789ab, modified)",

@@ -244,7 +244,7 @@ var importRules = []rule{
 			return ok && below(folder, "cmd") && !below(l.file.folder(), "cmd")
 		}),
 		bad:  []map[string]string{source("internal/sim/a.go", "symmem/cmd/symmem")},
-		good: []map[string]string{source("cmd/symmem/a.go", "symmem")},
+		good: []map[string]string{source("cmd/symmem/a.go", module)},
 	},
 	{
 		name: "the root imports cores and the seam, and backends only in backend.go",
@@ -284,7 +284,7 @@ var importRules = []rule{
 			return !contract && !part && !spelt && folder != "driver" && !below(folder, "internal")
 		}),
 		bad: []map[string]string{
-			source("driver/host/a.go", "symmem"), source("driver/host/a.go", "symmem/driver/nccl"),
+			source("driver/host/a.go", module), source("driver/host/a.go", "symmem/driver/nccl"),
 			source("driver/a.go", "symmem/driver/host"),
 			source("driver/nccl/a.go", "symmem/driver/host"),
 			source("driver/nccl/a_test.go", "symmem/driver/host"),
@@ -311,13 +311,13 @@ var importRules = []rule{
 				(folder == "" || below(folder, "driver") && !speaks && !compiles)
 		}),
 		bad: []map[string]string{
-			source("internal/sim/a.go", "symmem"), source("internal/sys/a.go", "symmem/driver"),
+			source("internal/sim/a.go", module), source("internal/sys/a.go", "symmem/driver"),
 			source("internal/control/tcp/a.go", "symmem/driver/host"),
 			source("internal/control/shm/a.go", "symmem/driver/host"),
 			source("internal/softgpu/a.go", "symmem/driver/nccl"),
 		},
 		good: []map[string]string{
-			source("internal/chaos/a.go", "symmem"),
+			source("internal/chaos/a.go", module),
 			source("internal/control/tcp/a.go", "symmem/driver"),
 			source("internal/softgpu/a.go", "symmem/driver/nccl/kernels"),
 		},
