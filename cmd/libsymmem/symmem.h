@@ -46,7 +46,8 @@ extern "C" {
 #endif
 
 /* The version of this interface. It grows when functions are added; nothing is renamed or removed
- * within one major version (the part above 1000). */
+ * within one major version (the part above 1000). The header of a release also defines
+ * SYMMEM_VERSION, the version of the release as text. */
 #define SYMMEM_ABI_VERSION 1003
 
 /* Codes. After each stands what makes it come and what the caller does about it. */

@@ -130,13 +130,13 @@ var pageRules = []pageRule{
 		check: longPages,
 		bad: []pages{
 			{"README.md": strings.Repeat("word ", 701)},
-			{"README.md": lines(101, "word")},
+			{"README.md": lines(111, "word")},
 			{"ARCHITECTURE.md": lines(201, "")},
 		},
 		good: []pages{
 			{"README.md": strings.Repeat("word ", 700)},
 			{"docs/a.md": strings.Repeat("word ", 701)},
-			{"README.md": lines(100, "word"), "ARCHITECTURE.md": lines(200, "word")},
+			{"README.md": lines(110, "word"), "ARCHITECTURE.md": lines(200, "word")},
 		},
 	},
 }
@@ -396,7 +396,7 @@ func unknownVariables(all pages) []finding {
 func longPages(all pages) []finding {
 	var found []finding
 	for name, most := range map[string]struct{ words, lines int }{
-		"README.md": {700, 100}, "ARCHITECTURE.md": {1700, 200},
+		"README.md": {700, 110}, "ARCHITECTURE.md": {1700, 200},
 	} {
 		if n := len(strings.Fields(all[name])); n > most.words {
 			found = append(found, finding{name, 1, fmt.Sprintf("%d words", n)})
