@@ -24,6 +24,9 @@ func TestTheGPUBackendOnASoftwareGPU(t *testing.T) {
 	if os.Getenv(backendVariable) != "" {
 		t.Skipf("%s has chosen the backend of this run", backendVariable)
 	}
+	if testing.Short() {
+		t.Skip("runs all tests of this package again")
+	}
 	if _, err := exec.LookPath("gcc"); err != nil {
 		t.Skipf("the software GPU is compiled: %v", err)
 	}

@@ -13,6 +13,9 @@ import (
 // that has no assembly of ours, with the portable kernels. To compile it would compile the standard
 // library, too, which takes ten times as long.
 func TestTheHouseBuildsOnOtherProcessors(t *testing.T) {
+	if testing.Short() {
+		t.Skip("checks the types of the standard library, too")
+	}
 	all, err := packages.Load(&packages.Config{
 		Mode: packages.LoadAllSyntax, Context: t.Context(), Dir: "../..", Tests: true,
 		Env: append(os.Environ(), "GOARCH=arm64", "CGO_ENABLED=0"),
