@@ -1,16 +1,20 @@
-// Package chaos holds tests alone: random programs of several processes in which things go wrong,
-// or of which nothing may go wrong, and which are compared with arithmetic of their own. They use
-// the public package symmem as any program does, and nothing of what is behind it; those of graphs
-// call CUDA, as another library in the process would.
+// Package chaos tests random programs of several processes, with and without faults, through the
+// public package symmem.
 //
-// Without flags each test runs a few dozen programs. The whole of one, which goes on for minutes or
-// hours, says how far it is:
+// A program is a list of ops that all ranks share: allocations, frees, collectives, messages,
+// copies, events, graphs. A generator draws it, orders its accesses to buffers by events, and may
+// draw a mistake of one rank. A model predicts the contents of all buffers and the errors that must
+// be reported. A player performs the program on one rank, and a verdict compares. The kinds of
+// programs (erring, messages, uneven, graphs, recoveries) differ in their draws. Kills and stops
+// have a simpler program, and the page of failures has a table.
+//
+// Without flags each test runs a few dozen programs. Longer runs print their progress:
 //
 //	go test ./internal/chaos -v -timeout 4h -run Erring -programs=1000 -seed=7
 //
-// The programs of a seed are numbered from 1, and each is drawn from the seed and its number alone.
-// The first that goes wrong ends the test and is named with the line that runs it again; its draws
-// are the same then, the processes' timing is not. With -all the test goes on, and counts.
+// The programs of a seed are numbered from 1. Each is drawn from the seed and its number alone. The
+// first failure ends the test and prints the command that repeats the program; its draws are the
+// same then, the timing of the processes is not. With -all the test continues, and counts failures.
 package chaos
 
 import (
@@ -28,11 +32,11 @@ import (
 )
 
 var (
-	seedFlag     = flag.Uint64("seed", 1, "where all draws come from")
+	seedFlag     = flag.Uint64("seed", 1, "seed of all draws")
 	programsFlag = flag.Int("programs", 0, "how many programs to run; 0 is a few dozen")
 	fromFlag     = flag.Int("from", 1, "number of the first program")
 	atOnceFlag   = flag.Int("at-once", 2, "how many programs run at the same time")
-	allFlag      = flag.Bool("all", false, "go on after a program that went wrong, and count them")
+	allFlag      = flag.Bool("all", false, "continue after a failure, and count failures")
 )
 
 // racing reports whether this run has the race detector.
@@ -47,22 +51,23 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-// bar is a kind of programs, and how many of them a test without flags runs.
-type bar struct {
+// batch is the programs of a test.
+type batch struct {
+	// programs is how many run without flags.
 	programs int
 	// each is how many programs the same processes run, one after the other.
 	each int
-	// run runs programs from a number on, and returns what went wrong.
+	// run runs some programs from a number on, and returns their failures.
 	run func(ctx context.Context, first, programs int) error
 }
 
-// newDraws are the draws of a program.
+// newDraws returns the draws of a program.
 func newDraws(seed uint64, number int) *rand.Rand {
 	return rand.New(rand.NewPCG(seed, uint64(number)))
 }
 
-// meet runs the programs.
-func (b bar) meet(t *testing.T) {
+// test runs the programs.
+func (b batch) test(t *testing.T) {
 	t.Helper()
 	programs := *programsFlag
 	if programs == 0 {
@@ -73,7 +78,7 @@ func (b bar) meet(t *testing.T) {
 	defer cancel()
 	var next, done, failed atomic.Int64
 	var slowest longest
-	defer say(t.Name(), programs, &done, &failed)()
+	defer progress(t.Name(), programs, &done, &failed)()
 	var workers sync.WaitGroup
 	for range min(*atOnceFlag, programs) {
 		workers.Go(func() {
@@ -94,7 +99,7 @@ func (b bar) meet(t *testing.T) {
 					continue
 				}
 				failed.Add(1)
-				t.Errorf("seed %d: %v\nrun it again: %s", *seedFlag, err, again(t, first, n))
+				t.Errorf("seed %d: %v\nto repeat it: %s", *seedFlag, err, again(t, first, n))
 				if !*allFlag {
 					cancel()
 				}
@@ -104,27 +109,27 @@ func (b bar) meet(t *testing.T) {
 	workers.Wait()
 	t.Logf("%v", &slowest)
 	if n := failed.Load(); n > 0 {
-		t.Errorf("%d of %d programs went wrong", n, done.Load())
+		t.Errorf("%d of %d programs failed", n, done.Load())
 	}
 }
 
-// again is the command that runs programs once more.
+// again returns the command that repeats programs.
 func again(t *testing.T, first, programs int) string {
 	return fmt.Sprintf("go test ./internal/chaos -v -count=1 -run '^%s$' "+
 		"-seed=%d -from=%d -programs=%d", t.Name(), *seedFlag, first, programs)
 }
 
-// progressEvery is how often a line says how far a verbose test is.
+// progressEvery is the interval between the lines of progress.
 const progressEvery = 5 * time.Second
 
-// say writes such lines until the function is called that it returns, and then a last one.
-func say(name string, programs int, done, failed *atomic.Int64) (stop func()) {
+// progress prints lines about a verbose test until stop is called, and then a last one.
+func progress(name string, programs int, done, failed *atomic.Int64) (stop func()) {
 	if !testing.Verbose() {
 		return func() {}
 	}
 	start := time.Now()
 	line := func() {
-		fmt.Printf("%s: %d of %d programs, %d went wrong, %v\n", name, done.Load(), programs,
+		fmt.Printf("%s: %d of %d programs, %d failed, %v\n", name, done.Load(), programs,
 			failed.Load(), time.Since(start).Round(time.Second))
 	}
 	ended, silent := make(chan struct{}), make(chan struct{})
@@ -148,7 +153,7 @@ func say(name string, programs int, done, failed *atomic.Int64) (stop func()) {
 	}
 }
 
-// longest is the program that took the most time.
+// longest records the program that took the most time.
 type longest struct {
 	mu     sync.Mutex
 	number int           // guarded by mu

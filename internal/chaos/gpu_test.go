@@ -11,9 +11,18 @@ import (
 	"symmem/internal/softgpu"
 )
 
-// gpuVariables returns the variables of ranks that have GPUs: those of the machine where the
-// variable SYMMEM_TEST_BACKEND is nccl, else GPUs of software, for which it adds more variables. A
-// test that can have neither is skipped.
+// skipSlow skips a test of random programs on the software GPU under the race detector.
+func skipSlow(t *testing.T) {
+	t.Helper()
+	if racing && os.Getenv("SYMMEM_TEST_BACKEND") != "nccl" {
+		t.Skip(fmt.Errorf("the software GPU takes minutes under the race detector: %w",
+			symmem.ErrUnsupported))
+	}
+}
+
+// gpuVariables returns the environment variables of ranks with GPUs: those of the machine if the
+// variable SYMMEM_TEST_BACKEND is nccl, else software GPUs, for which it adds more variables. It
+// skips the test if there is no compiler for software GPUs.
 func gpuVariables(t *testing.T, more ...string) []string {
 	t.Helper()
 	if os.Getenv("SYMMEM_TEST_BACKEND") == "nccl" {

@@ -1,11 +1,7 @@
 package chaos
 
 import (
-	"context"
-	"encoding/json"
-	"errors"
 	"fmt"
-	"math/rand/v2"
 	"os"
 	"testing"
 	"time"
@@ -13,192 +9,82 @@ import (
 	"symmem"
 )
 
-// graphsTask is what a rank is told: to run some programs.
-type graphsTask struct {
-	Seed            uint64
-	First, Programs int
-	// Most is the largest sum, in bytes.
-	Most int64
+// graphs are programs that replay graphs, of symmem and of another library.
+var graphs = kind{
+	each: 5, limit: 5 * time.Minute,
+	world: func(t *task) (int, symmem.Options) {
+		return t.graphsRanks(), symmem.Options{Check: symmem.CheckEvery, Timeout: time.Minute}
+	},
+	open: openPlayer((*task).graphs),
+	show: func(t *task, number int) fmt.Stringer {
+		p, _ := t.graphs(number)
+		return p
+	},
 }
 
-// graphsWorld is how many programs one world of processes runs, and graphsLimit how long they may
-// take together.
-const (
-	graphsWorld = 5
-	graphsLimit = 5 * time.Minute
-)
+func (t *task) graphsRanks() int { return 2 + t.worldDraws().IntN(3) }
 
-// Streams of a program: those of another library come first.
-const (
-	theirStreams = 3
-	graphStreams = 5
-)
-
-// tally is memory of which each rank has its own part, and what the other ranks have there, which
-// stays as it was. A call adds theirs to the rank's own, in place, so a call that was wrong, was
-// left out or ran twice shows at the end.
-type tally struct {
-	// count is how many numbers a part has.
-	count int64
-	unit  int32
-	// foreign reports whether it is memory of another library.
-	foreign bool
-}
-
-// recordedCall adds to a tally, on a stream.
-type recordedCall struct{ stream, tally int }
-
-// capturedGraph has calls on several branches: one on each stream of those, of which the first one
-// begins the capture. Or it is one of symmem's own, on one stream.
-type capturedGraph struct {
-	own   bool
-	calls []recordedCall
-}
-
-// graphsAct launches a graph, or makes a call that is in none.
-type graphsAct struct {
-	graph int // or -1
-	recordedCall
-}
-
-// graphsProgram is what all ranks do.
-type graphsProgram struct {
-	path    symmem.PathChoice
-	tallies []tally
-	graphs  []capturedGraph
-	acts    []graphsAct
-}
-
-// ranks is how many ranks the world has in which the programs run.
-func (t *graphsTask) ranks() int {
-	return 2 + newDraws(t.Seed, -1-(t.First-1)/graphsWorld).IntN(3)
-}
-
-func (t *graphsTask) program(number int) *graphsProgram {
+// graphs draws a program of tallies, which no events order. Its first streams are those of another
+// library.
+func (t *task) graphs(number int) (*program, mistake) {
 	d := newDraws(t.Seed, number)
+	g := newGenerator(d, newLayout(t.graphsRanks()))
 	paths := []symmem.PathChoice{symmem.PathPlain, symmem.PathWindow, symmem.PathDirect}
-	p := &graphsProgram{path: paths[min(d.IntN(5), 2)]}
-	alike := d.IntN(2) == 0
-	for range 1 + d.IntN(4) {
-		one := tally{unit: 1 + d.Int32N(1000), foreign: d.IntN(2) == 0}
-		// As many small ones as large ones.
-		one.count = max(1, d.Int64N(1+(t.Most/4)>>d.IntN(14)))
-		if alike && len(p.tallies) > 0 {
-			one.count, one.foreign = p.tallies[0].count, p.tallies[0].foreign
+	g.p.path = paths[min(d.IntN(5), 2)]
+	equal := d.IntN(2) == 0
+	var counts []int
+	for i := range 1 + d.IntN(4) {
+		// As many short ones as long ones.
+		count := int(max(1, d.Int64N(1+(t.Most/4)>>d.IntN(14))))
+		foreign := d.IntN(2) == 0
+		if equal && i > 0 {
+			count, foreign = counts[0], g.p.buffers[0].foreign
 		}
-		p.tallies = append(p.tallies, one)
+		counts = append(counts, count)
+		g.buffer(4*count*g.p.ranks, foreign)
+		g.tally(libraryStreams, i)
+		g.add(op{kind: await, stream: libraryStreams, on: libraryStreams})
 	}
-	for range 2 + d.IntN(3) {
-		g := capturedGraph{own: d.IntN(4) == 0}
-		branches := 1 + d.IntN(theirStreams)
-		for range 1 + d.IntN(6) {
-			g.calls = append(g.calls, recordedCall{d.IntN(branches), d.IntN(len(p.tallies))})
+	for i := range 2 + d.IntN(3) {
+		drawn := graph{stream: libraryStreams, late: true, branches: 1 + d.IntN(libraryStreams)}
+		if d.IntN(4) == 0 {
+			drawn.branches = 0
 		}
-		p.graphs = append(p.graphs, g)
+		for range 1 + d.IntN(6) {
+			buffer := d.IntN(len(counts))
+			drawn.body = append(drawn.body, op{
+				kind: tally, stream: d.IntN(max(1, drawn.branches)), send: buffer, recv: buffer,
+			})
+		}
+		g.p.graphs = append(g.p.graphs, drawn)
+		g.add(op{kind: captureGraph, graph: i})
 	}
 	for range 10 + d.IntN(40) {
-		p.acts = append(p.acts, p.act(d))
-	}
-	return p
-}
-
-func (p *graphsProgram) act(d *rand.Rand) graphsAct {
-	if d.IntN(3) == 0 {
-		return graphsAct{-1, recordedCall{d.IntN(graphStreams), d.IntN(len(p.tallies))}}
-	}
-	a := graphsAct{graph: d.IntN(len(p.graphs))}
-	a.stream = d.IntN(theirStreams)
-	if p.graphs[a.graph].own {
-		a.stream = d.IntN(graphStreams)
-	}
-	return a
-}
-
-// calls is how often each tally was added to when the program has run.
-func (p *graphsProgram) calls() []int32 {
-	n := make([]int32, len(p.tallies))
-	for _, a := range p.acts {
-		if a.graph < 0 {
-			n[a.tally]++
+		if d.IntN(3) == 0 {
+			g.tally(d.IntN(maxStreams), d.IntN(len(counts)))
 			continue
 		}
-		for _, c := range p.graphs[a.graph].calls {
-			n[c.tally]++
+		o := op{kind: launchGraph, graph: d.IntN(len(g.p.graphs)), stream: d.IntN(maxStreams)}
+		if g.p.graphs[o.graph].branches > 0 {
+			o.stream %= libraryStreams
 		}
+		o.on = o.stream
+		g.add(o)
 	}
-	for i := range n {
-		n[i]++ // before the captures
-	}
-	return n
+	return &g.p, mistake{}
 }
 
-func (p *graphsProgram) String() string {
-	return fmt.Sprintf("path %v, tallies %+v\ngraphs %+v\nacts %+v", p.path, p.tallies, p.graphs,
-		p.acts)
+func (g *generator) tally(stream, buffer int) {
+	g.add(op{kind: tally, stream: stream, on: stream, send: buffer, recv: buffer})
 }
 
-// TestGraphsOnAGPU replays several graphs, of another library and of symmem, on several streams,
-// with other calls between, and without anything that keeps them apart. Sums have up to 64 MiB on
-// the GPUs of the machine, where the variable SYMMEM_TEST_BACKEND is nccl, and less on a GPU of
-// software.
+// TestGraphsOnAGPU replays graphs of symmem and of another library on several streams, between
+// other calls, without events that order them. Sums have up to 64 MiB on GPUs, and less on the
+// software GPU.
 func TestGraphsOnAGPU(t *testing.T) {
-	most := int64(64 << 20)
+	what := task{Kind: "graphs", Most: 64 << 20}
 	if os.Getenv("SYMMEM_TEST_BACKEND") != "nccl" {
-		most = 256 << 10
-		if racing {
-			t.Skip(fmt.Errorf("the software GPU takes minutes under the race detector: %w",
-				symmem.ErrUnsupported))
-		}
+		what.Most = 256 << 10
 	}
-	env := gpuVariables(t)
-	bar{programs: 20, each: graphsWorld, run: func(ctx context.Context, first, programs int) error {
-		return graphs(ctx, graphsTask{
-			Seed: *seedFlag, First: first, Programs: programs, Most: most,
-		}, env)
-	}}.meet(t)
-}
-
-func graphs(ctx context.Context, task graphsTask, env []string) error {
-	var said messagesReports
-	j := job{
-		role: "graphs", ranks: task.ranks(), task: task, limit: graphsLimit, variables: env,
-		hear: said.hear,
-	}
-	_, err := j.run(ctx)
-	for _, r := range said.inOrder() {
-		if len(r.Bad) > 0 {
-			return errors.Join(fmt.Errorf("program %d on rank %d: %q\n%v", r.Program, r.Rank, r.Bad,
-				task.program(r.Program)), err)
-		}
-	}
-	if err == nil {
-		err = said.complete(j.ranks)
-	}
-	if err != nil {
-		return fmt.Errorf("programs %d to %d: %w", task.First, task.First+task.Programs-1, err)
-	}
-	return nil
-}
-
-// graphsRank is the main function of a rank.
-func graphsRank(text []byte) error {
-	var task graphsTask
-	if err := json.Unmarshal(text, &task); err != nil {
-		return err
-	}
-	p, err := openReplayer(context.Background())
-	if err != nil {
-		return err
-	}
-	report := messagesReport{Rank: p.rt.Rank(), Program: task.First}
-	for ; report.Program < task.First+task.Programs; report.Program++ {
-		if err := p.run(task.program(report.Program)); err != nil {
-			report.Bad = append(report.Bad, err.Error())
-			break
-		}
-	}
-	if err := p.close(); err != nil && len(report.Bad) == 0 {
-		report.Bad = append(report.Bad, fmt.Sprintf("closing: %v", err))
-	}
-	return json.NewEncoder(os.Stdout).Encode(report)
+	graphs.testOnAGPU(t, 20, what)
 }

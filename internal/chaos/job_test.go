@@ -8,37 +8,33 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
 	"time"
 
+	"symmem"
 	"symmem/internal/launch"
+	"symmem/internal/rendezvous"
 )
 
-// Variables by which a test tells a process that it is a rank, what of, and, without the launcher,
-// which one.
+// Environment variables that make a process a rank: its role, its task as JSON, and its job.
 const (
-	roleVariable  = "SYMMEM_CHAOS_ROLE"
-	taskVariable  = "SYMMEM_CHAOS_TASK"
-	placeVariable = "SYMMEM_CHAOS_PLACE"
-	jobVariable   = "SYMMEM_CHAOS_JOB"
+	roleVariable = "SYMMEM_CHAOS_ROLE"
+	taskVariable = "SYMMEM_CHAOS_TASK"
+	jobVariable  = "SYMMEM_CHAOS_JOB"
 )
 
-// roles are what a rank can be. Each gets its task as JSON, and an error is that of a program that
-// could not be run: what symmem got wrong is in what the rank writes.
+// roles lists the main functions of ranks. An error means that the program could not be run;
+// failures of symmem are in what the rank writes.
 var roles = map[string]func(task []byte) error{
-	"erring":     erringRank,
-	"graphs":     graphsRank,
-	"recoveries": recoveriesRank,
-	"kills":      killsRank,
-	"messages":   messagesRank,
-	"page":       pageRankMain,
-	"stops":      stopsRank,
-	"uneven":     unevenRank,
+	"page":     pageRankMain,
+	"programs": programsRank,
+	"signals":  signalsRank,
 }
 
-// beRank is the main function of a rank.
+// beRank runs a role and returns the exit code.
 func beRank(role string) int {
 	if err := roles[role]([]byte(os.Getenv(taskVariable))); err != nil {
 		fmt.Fprintf(os.Stderr, "rank %s: %v\n", os.Getenv("RANK"), err)
@@ -47,31 +43,28 @@ func beRank(role string) int {
 	return 0
 }
 
-// job is the ranks of a program.
+// job starts the ranks of a program.
 type job struct {
 	role  string
 	ranks int
 	task  any
-	// limit is how long the program may take. It is a hang then, and the ranks write where their
-	// goroutines are.
+	// limit is how long the program may take. After that it counts as a hang, and the ranks print
+	// their goroutines.
 	limit time.Duration
 	// variables are added to the environment of the ranks.
 	variables []string
-	// hear is given every line that ranks write to standard output, one at a time.
+	// hear gets every line that ranks write to standard output, one at a time.
 	hear func(line string)
-	// bare has the ranks started without the launcher, with a store that rank 0 serves.
-	bare bool
-	// id is in the environment of all processes of the job, and in the name of the store that rank
-	// 0 serves.
+	// id marks the environment of all processes of the job, and the store that rank 0 serves.
 	id string
-	// folder is where the ranks have their temporary files, if not where all have them.
+	// folder is for temporary files of the ranks; empty is the default one.
 	folder string
 }
 
-// errHang is a program that did not end.
+// errHang means that a program did not end.
 var errHang = errors.New("a hang")
 
-// environment is that of the ranks.
+// environment returns the environment of the ranks.
 func (j *job) environment() ([]string, error) {
 	task, err := json.Marshal(j.task)
 	if err != nil {
@@ -79,7 +72,7 @@ func (j *job) environment() ([]string, error) {
 	}
 	env := os.Environ()
 	if os.Getenv("GORACE") == "" {
-		// The race detector would have each process wait for a second at its end.
+		// The race detector would delay the end of each process by a second.
 		env = append(env, "GORACE=atexit_sleep_ms=10")
 	}
 	env = append(env, j.variables...)
@@ -104,11 +97,7 @@ func (j *job) run(ctx context.Context) (launch.Result, error) {
 	var hung bool
 	watch.Go(func() { hung = j.watch(ended, signals, cancel) })
 	stderr := &bytes.Buffer{}
-	start := launch.Run
-	if j.bare {
-		start = j.runBare
-	}
-	result, err := start(ctx, launch.Spec{
+	result, err := launch.Run(ctx, launch.Spec{
 		Ranks: j.ranks, Command: []string{os.Args[0]}, Env: env, Plain: true,
 		Stdout: hearing(j.hear), Stderr: stderr, Signals: signals, Grace: j.limit,
 	})
@@ -128,7 +117,23 @@ func (j *job) run(ctx context.Context) (launch.Result, error) {
 	return result, nil
 }
 
-// dumpTime is how long ranks have to write where their goroutines are.
+// withoutLauncher returns the options of a rank that does not use the launcher's store: rank 0
+// serves one, and no launcher reports that a rank has ended.
+func withoutLauncher(o symmem.Options) (_ symmem.Options, err error) {
+	if o.Rank, err = strconv.Atoi(os.Getenv("RANK")); err != nil {
+		return o, err
+	}
+	if o.Size, err = strconv.Atoi(os.Getenv("WORLD_SIZE")); err != nil {
+		return o, err
+	}
+	o.Store = "unix:@" + store(os.Getenv(jobVariable))
+	return o, errors.Join(os.Unsetenv(rendezvous.EnvStore), os.Unsetenv(rendezvous.EnvToken))
+}
+
+// store returns the name of the socket of the store that rank 0 serves.
+func store(job string) string { return "symmem-chaos-" + job }
+
+// dumpTime is how long ranks have to print their goroutines.
 const dumpTime = 5 * time.Second
 
 // watch waits for the end of a job, and ends one that hangs.
@@ -147,7 +152,7 @@ func (j *job) watch(ended chan struct{}, signals chan<- os.Signal, kill func()) 
 	return true
 }
 
-// stateTime is how long a process has to get a signal.
+// stateTime bounds the delivery of a signal.
 const stateTime = 30 * time.Second
 
 // awaitStopped waits until the state of a process is that of one that a signal has stopped.
@@ -157,7 +162,7 @@ func awaitStopped(pid int) error {
 		if err != nil {
 			return err
 		}
-		// The state is the field behind the name, which is in parentheses.
+		// The state is the field after the name, which is in parentheses.
 		if _, state, ok := strings.Cut(string(stat), ") "); ok && strings.HasPrefix(state, "T") {
 			return nil
 		}
@@ -166,7 +171,7 @@ func awaitStopped(pid int) error {
 	return fmt.Errorf("process %d has not stopped within %v", pid, stateTime)
 }
 
-// hearing passes lines on. The launcher writes whole ones, one Write at a time.
+// hearing is a writer that passes lines on. The launcher writes whole lines.
 type hearing func(line string)
 
 func (h hearing) Write(text []byte) (int, error) {

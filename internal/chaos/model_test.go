@@ -1,182 +1,116 @@
 package chaos
 
 import (
+	"encoding/binary"
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"sync"
 
 	"symmem"
 )
 
-// mistake is what one rank does differently from the others.
-type mistake struct {
-	kind mistakeKind
-	rank int
-	// at is the op at which it is made; body is the place of the call in the graph that the op
-	// launches, else 0.
-	at, body int
-}
+// contents computes a part of a buffer on a rank: len(dst) bytes from an offset on. It is lazy,
+// since a rank needs few of the bytes of other ranks.
+type contents func(dst []byte, from int)
 
-type mistakeKind int
-
-const (
-	// none is a program without a mistake, all of whose results must come.
-	none mistakeKind = iota
-	// killed ends the process instead of the call.
-	killed
-	// killedSoon ends it at some time after that.
-	killedSoon
-	// aborts aborts the group instead of the call.
-	aborts
-	// otherCount and otherType make the call with another count or type.
-	otherCount
-	otherType
-	// skips leaves it out.
-	skips
-	mistakeKinds
-)
-
-var mistakeNames = [...]string{
-	"none", "killed", "killed soon", "aborts", "other count", "other type", "skips",
-}
-
-func (m mistake) String() string {
-	if m.kind == none {
-		return "no mistake"
-	}
-	return fmt.Sprintf("%s on rank %d at op %d.%d", mistakeNames[m.kind], m.rank, m.at, m.body)
-}
-
-// drawMistake draws a mistake in some call of the program. It is found out in any case: a rank that
-// skips a call comes to none that looks like it.
-func drawMistake(d *rand.Rand, p *program) mistake {
-	for range 100 {
-		m := mistake{kind: mistakeKind(d.IntN(int(mistakeKinds))), rank: d.IntN(p.ranks)}
-		if m.kind == none {
-			return m
-		}
-		m.at = d.IntN(len(p.ops))
-		body := p.body(&p.ops[m.at])
-		m.body = d.IntN(len(body))
-		o := &body[m.body]
-		if !o.kind.collective() || !p.member(m.rank, o) {
-			continue
-		}
-		switch m.kind {
-		case otherCount:
-			if o.count == 1 {
-				continue
-			}
-		case skips:
-			if p.looksAlike(&m) {
-				continue
-			}
-		default:
-		}
-		if m.kind == otherCount || m.kind == otherType {
-			m.at = p.firstLaunch(m.at)
-		}
-		return m
-	}
-	return mistake{}
-}
-
-// firstLaunch is the first op that launches the same graph as this one, if it launches any: a graph
-// is captured once.
-func (p *program) firstLaunch(at int) int {
-	if o := &p.ops[at]; o.kind == launchGraph {
-		for i := range p.ops {
-			if p.ops[i].kind == launchGraph && p.ops[i].graph == o.graph {
-				return i
-			}
+// initial returns the contents of a buffer before the first op: noise, in chunks that are drawn
+// separately.
+func initial(seed uint64, rank, buffer int) contents {
+	const chunk = 4096
+	return func(dst []byte, from int) {
+		var key [32]byte
+		binary.LittleEndian.PutUint64(key[:], seed)
+		binary.LittleEndian.PutUint64(key[8:], uint64(rank)<<32|uint64(buffer))
+		noise := make([]byte, chunk)
+		for len(dst) > 0 {
+			binary.LittleEndian.PutUint64(key[16:], uint64(from/chunk))
+			// It never fails.
+			_, _ = rand.NewChaCha8(key).Read(noise)
+			n := copy(dst, noise[from%chunk:])
+			dst, from = dst[n:], from+n
 		}
 	}
-	return at
 }
 
-// looksAlike reports whether a rank that skips an op comes to a call instead that looks, in its
-// group, like the one that it has skipped.
-func (p *program) looksAlike(m *mistake) bool {
-	for g := range p.groups {
-		if !slices.Contains(p.groups[g], m.rank) {
-			continue
+// with returns the contents after a write of n bytes at an offset.
+func (c contents) with(at, n int, write func() []byte) contents {
+	written := sync.OnceValue(write)
+	return func(dst []byte, from int) {
+		low, high := max(from, at), min(from+len(dst), at+n)
+		if high-low < len(dst) {
+			c(dst, from)
 		}
-		all, own := p.calls(g, m.at, len(p.ops)), p.calls(g, m.at+1, len(p.ops))
-		if len(all) > len(own) && len(own) > 0 && all[0].kind == own[0].kind &&
-			all[0].count == own[0].count {
-			return true
+		if low < high {
+			copy(dst[low-from:high-from], written()[low-at:])
 		}
 	}
-	return false
 }
 
-// calls are those of a group from one op to another.
-func (p *program) calls(group, from, to int) (calls []op) {
-	for i := from; i < to; i++ {
-		for _, o := range p.body(&p.ops[i]) {
-			if o.kind.collective() && o.group == group {
-				calls = append(calls, o)
-			}
-		}
-	}
-	return calls
+// part computes n bytes from an offset on.
+func (c contents) part(from, n int) []byte {
+	b := make([]byte, n)
+	c(b, from)
+	return b
 }
 
-// never is the place of an op that is not in the program.
+// never is the index of an op that is not in the program.
 const never = 1 << 30
 
-// model is what must come of a program and a mistake: the contents of all buffers, and what must
-// report an error, since it could not be right. What may report one is not said.
+// model predicts the outcome of a program and a mistake: the contents of all buffers, and the
+// streams, events and groups that must report an error. Others may report one as well.
 type model struct {
-	p *program
-	m mistake
-	// data are the buffers by rank, and lost tells of each whether its contents are undefined.
-	data [][][]int32
+	seed uint64
+	p    *program
+	m    mistake
+	// data has the buffers by rank. lost marks those whose contents are undefined.
+	data [][]contents
 	lost [][]bool
-	// wrote is the op that wrote a buffer last, by rank, and -1 before the first.
+	// wrote is the last op that wrote each buffer, by rank; -1 before the first.
 	wrote [][]int
-	// failed is the first op of a stream that must fail, by rank; never if there is none.
-	failed [][streams]int
-	// recorded is the op that recorded an event, and marred reports whether it must carry an error, by
-	// rank.
+	// failed is the first op of each stream that must fail, by rank.
+	failed [][maxStreams]int
+	// recorded is the op that recorded each event, and marred, by rank, whether it must carry an
+	// error.
 	recorded []int
 	marred   [][]bool
-	// broken is the first op that must fail in a group, by rank.
+	// broken is the first op that must fail in each group, by rank.
 	broken [][]int
 	ended  []bool // groups that have failed
+	// unsure marks a program with a mistake and messages. A Send may succeed although its receiver
+	// has failed, so nothing is predicted about messages then.
+	unsure bool
+	// tallies counts the tallies of each buffer.
+	tallies []int32
+	// sources are the senders of messages that rank received from AnySource, by op: ranks of the
+	// group. taken counts these messages by group and world rank.
+	rank    int
+	sources map[int]int
+	taken   map[[2]int]int
 }
 
 func newModel(seed uint64, p *program, m mistake) *model {
 	v := &model{
-		p: p, m: m, recorded: make([]int, p.events), ended: make([]bool, len(p.groups)),
-		failed: make([][streams]int, p.ranks),
+		seed: seed, p: p, m: m, recorded: make([]int, p.events), ended: make([]bool, len(p.groups)),
+		failed: make([][maxStreams]int, p.ranks), tallies: make([]int32, len(p.buffers)),
+		taken: map[[2]int]int{},
 	}
 	for r := range p.ranks {
-		data := make([][]int32, p.buffers)
+		data := make([]contents, len(p.buffers))
 		for b := range data {
-			data[b] = initial(seed, r, b, p.elements)
+			data[b] = initial(seed, r, b)
 		}
 		v.data = append(v.data, data)
-		v.lost = append(v.lost, make([]bool, p.buffers))
-		v.wrote = append(v.wrote, slices.Repeat([]int{-1}, p.buffers))
-		v.failed[r] = [streams]int(slices.Repeat([]int{never}, streams))
+		v.lost = append(v.lost, make([]bool, len(p.buffers)))
+		v.wrote = append(v.wrote, slices.Repeat([]int{-1}, len(p.buffers)))
+		v.failed[r] = [maxStreams]int(slices.Repeat([]int{never}, maxStreams))
 		v.marred = append(v.marred, make([]bool, p.events))
 		v.broken = append(v.broken, slices.Repeat([]int{never}, len(p.groups)))
 	}
 	return v
 }
 
-// initial is what a buffer holds at first.
-func initial(seed uint64, rank, buffer, elements int) []int32 {
-	d := rand.New(rand.NewPCG(seed, uint64(rank)<<32|uint64(buffer)))
-	data := make([]int32, elements)
-	for i := range data {
-		data[i] = int32(d.Uint32())
-	}
-	return data
-}
-
-// run takes all ops before a place.
+// run performs all ops before an index.
 func (v *model) run(before int) {
 	for i := range v.p.ops[:before] {
 		o := &v.p.ops[i]
@@ -192,9 +126,17 @@ func (v *model) run(before int) {
 					v.fail(r, o.stream, i)
 				}
 			}
+		case take:
+			for r := range v.p.ranks {
+				v.wrote[r][o.recv], v.lost[r][o.recv] = i, v.failed[r][o.stream] < never
+			}
+		case drop, captureGraph, await, closeLate:
 		default:
 			for n, work := range v.p.body(o) {
-				v.work(i, n, o.stream, &work)
+				if o.kind == launchGraph {
+					work.stream, work.on = o.stream, o.stream
+				}
+				v.work(i, n, &work)
 			}
 		}
 	}
@@ -204,7 +146,7 @@ func (v *model) fail(rank, stream, at int) {
 	v.failed[rank][stream] = min(v.failed[rank][stream], at)
 }
 
-// makes reports whether a rank does an op.
+// makes reports whether a rank performs an op.
 func (v *model) makes(rank, at int) bool {
 	if rank != v.m.rank {
 		return true
@@ -212,37 +154,42 @@ func (v *model) makes(rank, at int) bool {
 	switch v.m.kind {
 	case killed:
 		return at < v.m.at
-	case aborts, skips:
+	case aborts, cancels, skips:
 		return at != v.m.at
 	default:
 		return true
 	}
 }
 
-// work takes a collective or a copy, which is a part of an op.
-func (v *model) work(at, n, stream int, o *op) {
+// work performs a call or a copy; n is its index in a graph.
+func (v *model) work(at, n int, o *op) {
 	if o.kind == cp {
 		for r := range v.p.ranks {
 			if v.makes(r, at) {
-				v.copy(r, at, stream, o)
+				v.copy(r, at, o)
 			}
 		}
 		return
 	}
-	members := v.p.groups[o.group]
+	if o.kind == send && v.m.kind != none {
+		to := o.message.to
+		v.wrote[to][o.recv], v.lost[to][o.recv], v.unsure = at, true, true
+		return
+	}
+	members := v.p.parties(o)
 	differs := (v.m.kind == otherCount || v.m.kind == otherType) && at == v.m.at && n == v.m.body
 	fails := v.ended[o.group] || differs
 	for _, r := range members {
-		fails = fails || !v.makes(r, at) || v.failed[r][stream] < never
+		fails = fails || !v.makes(r, at) || v.failed[r][o.streamOf(r)] < never
 	}
 	if !fails {
-		v.collect(at, o)
+		v.call(at, o)
 		return
 	}
 	v.ended[o.group] = true
 	for _, r := range members {
 		if v.makes(r, at) {
-			v.fail(r, stream, at)
+			v.fail(r, o.streamOf(r), at)
 			v.broken[r][o.group] = min(v.broken[r][o.group], at)
 			v.lost[r][o.recv] = true
 			v.wrote[r][o.recv] = at
@@ -250,82 +197,174 @@ func (v *model) work(at, n, stream int, o *op) {
 	}
 }
 
-func (v *model) copy(rank, at, stream int, o *op) {
-	v.wrote[rank][o.recv] = at
-	v.lost[rank][o.recv] = v.failed[rank][stream] < never
-	if !v.lost[rank][o.recv] {
-		v.read(rank, o.send)
-		copy(v.data[rank][o.recv], v.data[rank][o.send])
+func (v *model) copy(rank, at int, o *op) {
+	if v.failed[rank][o.stream] < never {
+		v.wrote[rank][o.recv], v.lost[rank][o.recv] = at, true
+		return
 	}
+	from, n := v.read(rank, o.send), 4*o.count
+	v.write(rank, at, o.recv, 0, n, func() []byte { return from.part(0, n) })
+	v.lost[rank][o.recv] = v.lost[rank][o.recv] || v.lost[rank][o.send]
 }
 
-// read checks the model itself: what is undefined is read by nothing that may go well.
-func (v *model) read(rank, buffer int) []int32 {
-	if v.lost[rank][buffer] {
-		panic("the model is wrong: an op that may go well reads a buffer that is undefined")
+// read returns the contents of a buffer for an op that may succeed. They are undefined only after a
+// message of a program with a mistake; otherwise the model is wrong.
+func (v *model) read(rank, buffer int) contents {
+	if v.lost[rank][buffer] && !v.unsure {
+		panic("the model is wrong: an op that may succeed reads a buffer that is undefined")
 	}
 	return v.data[rank][buffer]
 }
 
-// collect does a collective on all ranks of its group.
-func (v *model) collect(at int, o *op) {
-	members := v.p.groups[o.group]
-	inputs := make([][]int32, len(members))
+// call performs a call on all its ranks.
+func (v *model) call(at int, o *op) {
+	members := v.p.parties(o)
+	inputs, lost := make([]contents, len(members)), false
 	for i, r := range members {
-		inputs[i] = slices.Clone(v.read(r, o.send))
+		if o.kind != send || i == 0 {
+			inputs[i] = v.read(r, o.send)
+			lost = lost || v.lost[r][o.send]
+		}
 	}
-	for i, r := range members {
-		if o.kind == reduce && i != o.root {
-			continue
+	defer func() {
+		for _, r := range members {
+			v.lost[r][o.recv] = v.lost[r][o.recv] || lost
 		}
-		v.wrote[r][o.recv] = at
-		// What the call does not write stays undefined if it was.
-		result := results(o, i, inputs)
-		if v.lost[r][o.recv] && len(result) == v.p.elements {
-			v.lost[r][o.recv] = false
+	}()
+	switch o.kind {
+	case send:
+		v.deliver(at, o, inputs[0])
+	case tally:
+		v.tallies[o.recv]++
+		for r := range members {
+			v.wrote[r][o.recv] = at
+			v.data[r][o.recv] = v.tallied(r, o.recv)
 		}
-		copy(v.data[r][o.recv], result)
+	case allToAllV:
+		x := o.parts
+		for r := range members {
+			for from, place := range x.ins[r] {
+				n, out := x.counts[from][r]*x.bytes(), x.outs[from][r]*x.bytes()
+				v.write(r, at, o.recv, int(place*x.bytes()), int(n), func() []byte {
+					return inputs[from].part(int(out), int(n))
+				})
+			}
+		}
+	default:
+		for i, r := range members {
+			if o.kind == reduce && i != o.root {
+				continue
+			}
+			n := 4 * o.count
+			if o.kind == allGather || o.kind == allToAll {
+				n *= len(members)
+			}
+			v.write(r, at, o.recv, 0, n, func() []byte { return result(o, i, inputs) })
+		}
 	}
 }
 
-// results are what a rank of a group receives.
-func results(o *op, rank int, inputs [][]int32) []int32 {
-	n := o.count
-	var all []int32
+// tallied returns the contents of a buffer after its tallies so far.
+func (v *model) tallied(rank, buffer int) contents {
+	n, times := v.p.buffers[buffer].bytes/v.p.ranks, v.tallies[buffer]
+	own := initial(v.seed, rank, buffer)
+	return own.with(rank*n, n, func() []byte {
+		order, sum := binary.NativeEndian, own.part(rank*n, n)
+		for other := range v.p.ranks {
+			if other == rank {
+				continue
+			}
+			theirs := initial(v.seed, other, buffer).part(rank*n, n)
+			for i := 0; i < n; i += 4 {
+				order.PutUint32(sum[i:], order.Uint32(sum[i:])+uint32(times)*order.Uint32(theirs[i:]))
+			}
+		}
+		return sum
+	})
+}
+
+// write records a write of an op. A buffer that was undefined stays so unless all of it is written.
+func (v *model) write(rank, op, buffer, at, n int, result func() []byte) {
+	v.wrote[rank][buffer] = op
+	if n == v.p.buffers[buffer].bytes {
+		v.lost[rank][buffer] = false
+	}
+	v.data[rank][buffer] = v.data[rank][buffer].with(at, n, result)
+}
+
+// deliver writes a message into its receiver's buffer. From AnySource it is the next message of the
+// rank that was reported as its source.
+func (v *model) deliver(at int, o *op, from contents) {
+	to := o.message.to
+	if source, known := v.sources[at]; known || o.message.any && to == v.rank {
+		from = func(dst []byte, _ int) { clear(dst) } // no rank has sent it
+		if known && source >= 0 && source < len(v.p.groups[o.group]) {
+			from = v.nextOf(o, v.p.groups[o.group][source], from)
+		}
+	}
+	v.write(to, at, o.recv, 0, o.count, func() []byte { return from.part(0, o.count) })
+}
+
+// nextOf returns the contents of the first message of a rank to the receiver of another one, from
+// AnySource too, that was not taken.
+func (v *model) nextOf(o *op, from int, none contents) contents {
+	left := v.taken[[2]int{o.group, from}]
+	v.taken[[2]int{o.group, from}]++
+	for i := range v.p.ops {
+		s := &v.p.ops[i]
+		candidate := s.kind == send && s.message.any && s.group == o.group &&
+			s.message.from == from && s.message.to == o.message.to
+		if candidate && left == 0 {
+			return v.data[from][s.send]
+		}
+		if candidate {
+			left--
+		}
+	}
+	return none
+}
+
+// result returns what a rank of a group receives from a dense collective.
+func result(o *op, rank int, inputs []contents) (all []byte) {
+	n := 4 * o.count
 	switch o.kind {
 	case allReduce, reduce:
 		return reduced(o, inputs, 0)
 	case reduceScatter:
 		return reduced(o, inputs, rank*n)
 	case broadcast:
-		return inputs[o.root][:n]
+		return inputs[o.root].part(0, n)
 	case allGather:
 		for _, in := range inputs {
-			all = append(all, in[:n]...)
+			all = append(all, in.part(0, n)...)
 		}
 	case allToAll:
 		for _, in := range inputs {
-			all = append(all, in[rank*n:(rank+1)*n]...)
+			all = append(all, in.part(rank*n, n)...)
 		}
 	default:
-		panic("no collective")
+		panic(fmt.Sprintf("%v has no result here", o))
 	}
 	return all
 }
 
-// reduced combines the elements of all ranks from a place on.
-func reduced(o *op, inputs [][]int32, from int) []int32 {
-	result := slices.Clone(inputs[0][from : from+o.count])
+// reduced combines the elements of all ranks from an offset on.
+func reduced(o *op, inputs []contents, from int) []byte {
+	order := binary.NativeEndian
+	result := inputs[0].part(from, 4*o.count)
 	for _, in := range inputs[1:] {
-		for i := range result {
-			switch x := in[from+i]; o.reduce {
+		theirs := in.part(from, 4*o.count)
+		for i := 0; i < len(result); i += 4 {
+			a, b := int32(order.Uint32(result[i:])), int32(order.Uint32(theirs[i:]))
+			switch o.reduce {
 			case symmem.Min:
-				result[i] = min(result[i], x)
+				a = min(a, b)
 			case symmem.Max:
-				result[i] = max(result[i], x)
+				a = max(a, b)
 			default:
-				result[i] += x
+				a += b
 			}
+			order.PutUint32(result[i:], uint32(a))
 		}
 	}
 	return result

@@ -2,26 +2,39 @@ package chaos
 
 import (
 	"fmt"
-	"math/rand/v2"
 	"slices"
+	"strings"
 
 	"symmem"
 )
 
-// op is a statement of a program, which all ranks have alike.
+// op is a statement of a program, the same on all ranks.
 type op struct {
 	kind opKind
-	// stream is where it is queued.
-	stream int
-	// group is the place of a collective's group in program.groups. Only its ranks make the call.
+	// stream is where it is queued and reads, on where it writes. They differ for messages only: the
+	// sender queues on stream, the receiver on on.
+	stream, on int
+	// group is the index of a call's group in layout.groups.
 	group int
-	// send and recv are places of buffers; a copy is from send to recv.
+	// send and recv are indices of buffers; a copy is from send to recv.
 	send, recv int
-	// count is in elements, as the call has it; root is a rank of the group.
+	// count is the call's number of elements; root is a rank of the group.
 	count, root int
 	reduce      symmem.ReduceOp
-	// event is what is recorded or waited for; graph is what is launched.
+	// message and parts belong to send and allToAllV.
+	message message
+	parts   *parts
+	// event is the event to record or wait for, graph the graph to capture or launch.
 	event, graph int
+}
+
+// message goes from one world rank to another. The count of its op is in bytes.
+type message struct {
+	from, to, tag int
+	// any makes the receiver use AnySource.
+	any bool
+	// wide makes the call use int32 instead of bytes.
+	wide bool
 }
 
 type opKind int
@@ -33,225 +46,175 @@ const (
 	broadcast
 	reduce
 	allToAll
+	allToAllV
+	// tally is a ReduceScatter in place: each rank adds the other ranks' values to its own part of a
+	// buffer. Those values never change, so the result shows how many calls were made, in any order.
+	tally
+	// send is a Send and its Recv.
+	send
+	// cp copies one buffer to another.
 	cp
+	// take allocates a buffer and fills it, drop frees it; recv is the buffer.
+	take
+	drop
 	record
 	wait
+	captureGraph
 	launchGraph
+	// await synchronizes a stream.
+	await
+	// closeLate closes the graphs that earlier programs have left open.
+	closeLate
 )
 
-const collectives = 6 // the kinds that are collectives come first
+const (
+	dense       = 6 // the first kinds are collectives whose parts have one length
+	collectives = 8 // including the other collectives
+)
 
 func (k opKind) collective() bool { return k < collectives }
 
-// program is what the ranks of a world do.
-type program struct {
+// call reports whether an op is a collective or a message.
+func (k opKind) call() bool { return k <= send }
+
+// buffer is memory that each rank has.
+type buffer struct {
+	bytes int
+	// foreign marks memory outside the pool: a Go slice, or, on a GPU, memory of another library.
+	foreign bool
+	// taken marks a buffer that an op allocates; others exist before the first op.
+	taken bool
+}
+
+// graph is a graph of collectives and copies.
+type graph struct {
+	body []op
+	// stream captures it, in an op if late is set, else before the first op.
+	stream int
+	late   bool
+	// branches is the number of streams on which another library captures it; 0 is a graph of symmem.
+	branches int
+}
+
+// layout describes the ranks and groups that the programs of a world share.
+type layout struct {
 	ranks  int
 	groups [][]int // world ranks in group order; the first is the world
-	// colors are what ranks give to the splits that make the other groups.
+	// colors are the colors of ranks in the splits that make the other groups, two in each split. A
+	// group may have one rank, or none.
 	colors [][]int
-	// elements is the length of each of the buffers, which hold int32. Those from foreign on are
-	// slices of Go, outside of the pool.
-	elements, buffers, foreign int
-	events                     int
-	graphs                     [][]op
-	// captured are the streams on which graphs are captured.
-	captured []int
-	ops      []op
+	// unordered is Options.UnorderedMessages.
+	unordered bool
 }
 
-const streams = 3
-
-// member reports whether a rank makes the call of an op.
-func (p *program) member(rank int, o *op) bool {
-	return !o.kind.collective() || slices.Contains(p.groups[o.group], rank)
+// program lists the ops of the ranks of a world.
+type program struct {
+	layout
+	buffers []buffer
+	events  int
+	graphs  []graph
+	ops     []op
+	// orders holds the order of ops by rank; nil is the order of the program.
+	orders [][]int
+	// register registers the pool before the first call. places makes the ranks compare the places of
+	// buffers that ops allocate.
+	register, places bool
+	// keep is how many buffers of this program and earlier ones stay allocated at its end.
+	keep int
+	// path is the path of the world.
+	path symmem.PathChoice
 }
 
-// body lists what an op does: itself, or what the graph holds that it launches.
+const (
+	// streams is how many streams most programs use.
+	streams = 3
+	// maxStreams is how many programs with graphs use, the first libraryStreams of another library.
+	maxStreams     = 5
+	libraryStreams = 3
+)
+
+// newLayout returns the layout of a world with groups by colors.
+func newLayout(ranks int, colors ...[]int) layout {
+	l := layout{ranks: ranks, groups: make([][]int, 1+2*len(colors)), colors: colors}
+	for r := range ranks {
+		l.groups[0] = append(l.groups[0], r)
+		for i, of := range colors {
+			at := 1 + 2*i + of[r]
+			l.groups[at] = append(l.groups[at], r)
+		}
+	}
+	return l
+}
+
+// parties returns the ranks that take part in an op.
+func (p *program) parties(o *op) []int {
+	switch {
+	case o.kind == send:
+		return []int{o.message.from, o.message.to}
+	case o.kind.collective():
+		return p.groups[o.group]
+	default:
+		return p.groups[0]
+	}
+}
+
+func (p *program) member(rank int, o *op) bool { return slices.Contains(p.parties(o), rank) }
+
+// streamOf returns the stream on which a rank queues an op.
+func (o *op) streamOf(rank int) int {
+	if o.kind == send && rank == o.message.to {
+		return o.on
+	}
+	return o.stream
+}
+
+// body returns the ops of the graph that an op launches, or the op itself.
 func (p *program) body(o *op) []op {
 	if o.kind == launchGraph {
-		return p.graphs[o.graph]
+		return p.graphs[o.graph].body
 	}
 	return []op{*o}
 }
 
-// generator draws a program and keeps what it must know to order the accesses to buffers.
-type generator struct {
-	*rand.Rand
-	p program
-	// at counts the ops of each stream, and seen[s][t] is how far stream s has waited for stream t.
-	at   [streams]int
-	seen [streams][streams]int
-	// wrote is the last write of a buffer, and read the last reads by stream.
-	wrote []access
-	read  [][streams]int
-	// marks are the points of events.
-	marks []mark
-}
-
-type access struct{ stream, at int }
-
-type mark struct {
-	stream int
-	seen   [streams]int
-}
-
-// drawProgram draws a program of a number of ops, and adds those that order them.
-func drawProgram(d *rand.Rand, ops int) *program {
-	g := &generator{Rand: d}
-	g.p.ranks = 2 + g.IntN(3)
-	g.p.elements = 12 * []int{1, 10, 300, 4000}[g.IntN(4)]
-	g.p.buffers = 4 + g.IntN(5)
-	g.p.foreign = g.p.buffers - g.IntN(3)
-	g.wrote, g.read = make([]access, g.p.buffers), make([][streams]int, g.p.buffers)
-	g.drawGroups()
-	for range g.IntN(3) {
-		g.drawGraph()
+// order returns the ops that a rank queues, in order.
+func (p *program) order(rank int) []int {
+	if p.orders != nil {
+		return p.orders[rank]
 	}
-	for range ops {
-		g.drawOp()
+	order := make([]int, len(p.ops))
+	for i := range order {
+		order[i] = i
 	}
-	return &g.p
-}
-
-func (g *generator) drawGroups() {
-	world := make([]int, g.p.ranks)
-	for r := range world {
-		world[r] = r
-	}
-	g.p.groups = [][]int{world}
-	for range g.IntN(3) {
-		colors := make([]int, g.p.ranks)
-		byColor := map[int][]int{}
-		for r := range colors {
-			colors[r] = g.IntN(2)
-			byColor[colors[r]] = append(byColor[colors[r]], r)
-		}
-		g.p.colors = append(g.p.colors, colors)
-		for c := range 2 {
-			// A group may have one rank, or none, of which nothing is asked.
-			g.p.groups = append(g.p.groups, byColor[c])
-		}
-	}
-}
-
-func (g *generator) drawGraph() {
-	body := make([]op, 1+g.IntN(3))
-	for i := range body {
-		body[i] = g.drawWork()
-	}
-	g.p.graphs = append(g.p.graphs, body)
-	g.p.captured = append(g.p.captured, g.IntN(streams))
-}
-
-// drawOp draws one op, puts it behind those that it must wait for, and often records an event
-// behind it.
-func (g *generator) drawOp() {
-	o := op{kind: launchGraph}
-	if len(g.p.graphs) > 0 && g.IntN(5) == 0 {
-		o.graph = g.IntN(len(g.p.graphs))
-	} else {
-		o = g.drawWork()
-	}
-	o.stream = g.IntN(streams)
-	body := g.p.body(&o)
-	for i := range body {
-		g.orderReads(o.stream, body[i].send)
-		g.orderWrites(o.stream, body[i].recv)
-	}
-	g.add(o)
-	for i := range body {
-		g.read[body[i].send][o.stream] = g.at[o.stream]
-		g.wrote[body[i].recv] = access{o.stream, g.at[o.stream]}
-	}
-	if g.IntN(3) == 0 {
-		g.record(o.stream)
-	}
-}
-
-// drawWork draws a collective or a copy.
-func (g *generator) drawWork() op {
-	o := op{
-		kind: opKind(g.IntN(collectives + 1)), send: g.IntN(g.p.buffers), count: g.p.elements,
-		reduce: []symmem.ReduceOp{symmem.Sum, symmem.Sum, symmem.Min, symmem.Max}[g.IntN(4)],
-	}
-	for o.group = g.IntN(len(g.p.groups)); len(g.p.groups[o.group]) < 2; {
-		o.group = g.IntN(len(g.p.groups))
-	}
-	size := len(g.p.groups[o.group])
-	o.root = g.IntN(size)
-	o.recv = (o.send + 1 + g.IntN(g.p.buffers-1)) % g.p.buffers
-	switch o.kind {
-	case allGather, reduceScatter, allToAll:
-		o.count /= size
-	case allReduce, broadcast:
-		if g.IntN(2) == 0 {
-			o.recv = o.send
-		}
-	case cp:
-		return o
-	default:
-	}
-	o.count = 1 + g.IntN(o.count)
-	return o
-}
-
-func (g *generator) add(o op) {
-	g.at[o.stream]++
-	g.seen[o.stream][o.stream] = g.at[o.stream]
-	g.p.ops = append(g.p.ops, o)
-}
-
-// orderReads makes a stream wait for what wrote a buffer.
-func (g *generator) orderReads(stream, buffer int) {
-	g.order(stream, g.wrote[buffer])
-}
-
-// orderWrites makes a stream wait for what wrote or read a buffer.
-func (g *generator) orderWrites(stream, buffer int) {
-	g.order(stream, g.wrote[buffer])
-	for other, at := range g.read[buffer] {
-		g.order(stream, access{other, at})
-	}
-}
-
-// order makes a stream wait for a point of another, by an event that is there or a new one.
-func (g *generator) order(stream int, behind access) {
-	if g.seen[stream][behind.stream] >= behind.at {
-		return
-	}
-	event := -1
-	for e, m := range g.marks {
-		if m.seen[behind.stream] >= behind.at && g.IntN(2) == 0 {
-			event = e
-		}
-	}
-	if event < 0 {
-		event = g.record(behind.stream)
-	}
-	g.add(op{kind: wait, stream: stream, event: event})
-	for t, at := range g.marks[event].seen {
-		g.seen[stream][t] = max(g.seen[stream][t], at)
-	}
-}
-
-// record records a new event.
-func (g *generator) record(stream int) int {
-	g.marks = append(g.marks, mark{stream, g.seen[stream]})
-	g.add(op{kind: record, stream: stream, event: g.p.events})
-	g.p.events++
-	return g.p.events - 1
+	return order
 }
 
 func (o *op) String() string {
 	switch o.kind {
 	case cp:
 		return fmt.Sprintf("stream %d: copy of buffer %d to %d", o.stream, o.send, o.recv)
+	case take, drop:
+		return fmt.Sprintf("stream %d: %v of buffer %d", o.stream,
+			map[opKind]string{take: "allocation", drop: "free"}[o.kind], o.recv)
 	case record:
 		return fmt.Sprintf("stream %d: event %d is recorded", o.stream, o.event)
 	case wait:
 		return fmt.Sprintf("stream %d: waits for event %d", o.stream, o.event)
+	case captureGraph:
+		return fmt.Sprintf("stream %d: graph %d is captured", o.stream, o.graph)
 	case launchGraph:
 		return fmt.Sprintf("stream %d: graph %d", o.stream, o.graph)
+	case await:
+		return fmt.Sprintf("stream %d: the program waits", o.stream)
+	case closeLate:
+		return "graphs of earlier programs are closed"
+	case tally:
+		return fmt.Sprintf("stream %d: tally of buffer %d", o.stream, o.recv)
+	case send:
+		return fmt.Sprintf("stream %d: message %+v of %d bytes on group %d, buffer %d to %d on stream %d",
+			o.stream, o.message, o.count, o.group, o.send, o.recv, o.on)
+	case allToAllV:
+		return fmt.Sprintf("stream %d: AllToAllV, buffer %d to %d, %v", o.stream, o.send, o.recv,
+			o.parts)
 	default:
 		name := [...]string{
 			"AllReduce", "AllGather", "ReduceScatter", "Broadcast", "Reduce", "AllToAll",
@@ -259,4 +222,26 @@ func (o *op) String() string {
 		return fmt.Sprintf("stream %d: %s of %d on group %d, buffer %d to %d, root %d, op %v", o.stream,
 			name, o.count, o.group, o.send, o.recv, o.root, o.reduce)
 	}
+}
+
+// String lists the program.
+func (p *program) String() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%d ranks, groups %v, path %v, buffers %+v\n", p.ranks, p.groups, p.path,
+		p.buffers)
+	for g, graph := range p.graphs {
+		for _, o := range graph.body {
+			if graph.branches == 0 {
+				o.stream = graph.stream
+			}
+			fmt.Fprintf(&b, "graph %d of %d branches, %v\n", g, graph.branches, &o)
+		}
+	}
+	for i := range p.ops {
+		fmt.Fprintf(&b, "%4d  %v\n", i, &p.ops[i])
+	}
+	for r, order := range p.orders {
+		fmt.Fprintf(&b, "rank %d queues %v\n", r, order)
+	}
+	return b.String()
 }

@@ -2,56 +2,33 @@ package chaos
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
-	"os"
 	"slices"
-	"strings"
 	"testing"
 	"time"
 
 	"symmem"
 )
 
-// recoveriesTask is what a rank is told: which programs one world runs, one after the other.
-type recoveriesTask struct {
-	Seed            uint64
-	First, Programs int
-	// Paths are those that groups may take.
-	Paths   []symmem.PathChoice
-	Backend string
+// recoveriesTimeout is Options.Timeout.
+const recoveriesTimeout = 20 * time.Second
+
+// recoveries are programs in which a group fails, and the ranks continue with another one.
+var recoveries = kind{
+	each: 20, limit: 3 * time.Minute,
+	world: (*task).recoveringWorld,
+	open: func(ctx context.Context, rt *symmem.Runtime, t *task) (performer, error) {
+		p, err := newPlayer(ctx, rt, t)
+		return &recoverer{player: p}, err
+	},
+	show:  func(t *task, number int) fmt.Stringer { return t.recovery(number) },
+	kills: func(t *task) bool { return t.recovery(t.last()).mistake.kind == killed },
 }
 
-const (
-	// recoveriesWorld is how many programs one world of processes runs; recoveriesLimit is how long
-	// they may take together, and recoveriesTimeout is Options.Timeout.
-	recoveriesWorld   = 20
-	recoveriesLimit   = 3 * time.Minute
-	recoveriesTimeout = 20 * time.Second
-)
-
-// recoveryFault is what ends the group of a program.
-type recoveryFault int
-
-const (
-	// aborted: a rank aborts the group instead of a call, and makes no more.
-	aborted recoveryFault = iota //nolint:unused // It is the zero value.
-	// abortedSoon: it aborts the group at some time after that, from another goroutine.
-	abortedSoon
-	// cancelled: its context ends while it registers memory.
-	cancelled
-	// died: its process ends. It is the last program of its world.
-	died
-	recoveryFaults
-)
-
-func (f recoveryFault) String() string {
-	return [...]string{"aborts", "aborts soon", "cancels", "dies"}[f]
-}
-
-// recoveryWay is how ranks go on.
+// recoveryWay selects how ranks continue after a failure.
 type recoveryWay int
 
 const (
@@ -63,195 +40,241 @@ const (
 
 func (w recoveryWay) String() string { return [...]string{"Split", "Join", "the world"}[w] }
 
-// recoveryKind is what a step does.
-type recoveryKind int
-
-const (
-	takeBuffer recoveryKind = iota
-	dropBuffer
-	addUp
-	copyOver
-	captureCalls
-	launchCaptured
-	waitForStream
-	sendAlong
-	recoveryKinds
-)
-
-// recoveryStep is what all ranks do, as long as the group is good. Of which is meant which of the
-// buffers or graphs of the program, modulo their number.
-type recoveryStep struct {
-	kind          recoveryKind
-	stream, which int
-	bytes         int64
-}
-
-// recovery is a program: steps in a group until that fails, and what the ranks do then.
+// recovery is a program with a mistake that ends its group, and a second program over the same
+// pool, of another group, whose results must be right.
 type recovery struct {
-	steps  []recoveryStep
-	fault  recoveryFault
-	victim int
-	at     int // the step of the fault
-	// outsider is a rank that is not in the group, or none. It notes the uses that the others make.
+	before, after *program
+	mistake       mistake
+	// outsider is a rank outside the first group, or -1.
 	outsider int
 	way      recoveryWay
-	// after are steps of the group with which the ranks go on, of which all must be right.
-	after []recoveryStep
 }
 
-func (t *recoveriesTask) world() (ranks int, o symmem.Options) {
-	d := newDraws(t.Seed, -t.First)
+func (t *task) recoveringWorld() (ranks int, o symmem.Options) {
+	d := t.worldDraws()
+	paths := []symmem.PathChoice{symmem.PathWindow, symmem.PathAuto, symmem.PathPlain}
+	if t.GPU {
+		// NCCL's window kernels that were aborted run until their process ends.
+		paths = []symmem.PathChoice{symmem.PathDirect, symmem.PathPlain}
+	}
 	return 2 + d.IntN(3), symmem.Options{
-		Backend: t.Backend, Timeout: recoveriesTimeout, CheckInterval: -1,
+		Timeout: recoveriesTimeout, CheckInterval: -1,
 		Check: []symmem.CheckLevel{
 			symmem.CheckOff, symmem.CheckRegistration, symmem.CheckEvery, symmem.CheckEvery,
 		}[d.IntN(4)],
-		Path: t.Paths[d.IntN(len(t.Paths))],
+		Path: paths[d.IntN(len(paths))],
 	}
 }
 
-// program draws a program. A rank may die in the last one of a world.
-func (t *recoveriesTask) program(number int) *recovery {
-	ranks, _ := t.world()
+// recovery draws a program. A rank may die in the last one of a world.
+func (t *task) recovery(number int) *recovery {
+	ranks, _ := t.recoveringWorld()
 	d := newDraws(t.Seed, number)
-	p := &recovery{
-		steps: drawSteps(d, 4+d.IntN(16)), victim: d.IntN(ranks),
-		way:   recoveryWay(d.IntN(int(recoveryWays))),
-		after: drawSteps(d, 2+d.IntN(10)),
-	}
-	p.at, p.outsider = d.IntN(len(p.steps)), -1
-	p.fault = recoveryFault(d.IntN(int(died)))
-	if other := d.IntN(4 * ranks); ranks > 2 && other < ranks && other != p.victim {
+	p := &recovery{way: recoveryWay(d.IntN(int(recoveryWays))), outsider: -1}
+	if other := d.IntN(4 * ranks); ranks > 2 && other < ranks {
 		p.outsider, p.way = other, recoveryWay(d.IntN(int(byWorld)))
 	}
-	if last := t.First + t.Programs - 1; number == last && ranks > 2 && d.IntN(2) == 0 {
-		p.fault, p.way = died, byJoin
+	l := newLayout(ranks)
+	l.groups = append(l.groups, slices.DeleteFunc(slices.Clone(l.groups[0]), func(r int) bool {
+		return r == p.outsider
+	}))
+	faults := []mistakeKind{aborts, abortsSoon, cancels}
+	if number == t.last() && ranks > 2 && d.IntN(2) == 0 {
+		faults, p.way = []mistakeKind{killed}, byJoin
 	}
+	for p.mistake.kind == none {
+		p.before = drawSteps(d, l, 1, 8+d.IntN(24))
+		p.mistake = drawMistake(d, p.before, faults...)
+	}
+	l = newLayout(ranks)
+	if p.mistake.kind == killed {
+		l.groups[0] = slices.Delete(l.groups[0], p.mistake.rank, p.mistake.rank+1)
+	}
+	p.after = drawSteps(d, l, 0, 4+d.IntN(16))
+	p.after.ops = append(p.after.ops, op{kind: closeLate})
+	p.after.places, p.after.keep = true, 8
 	return p
 }
 
-func drawSteps(d *rand.Rand, n int) (steps []recoveryStep) {
+// drawSteps draws a program of one group that allocates and frees buffers between its calls.
+func drawSteps(d *rand.Rand, l layout, group, n int) *program {
+	g := newGenerator(d, l)
+	g.groups = []int{group}
 	for range n {
-		steps = append(steps, recoveryStep{
-			kind: recoveryKind(d.IntN(int(recoveryKinds))), stream: d.IntN(streams), which: d.IntN(1000),
-			bytes: 4 * (1 + d.Int64N(1<<(10+d.IntN(10)))),
-		})
+		switch kind := d.IntN(10); {
+		case len(g.live) < 2 || kind < 2:
+			g.take(4 * (len(l.groups[group]) + d.IntN(1<<(10+d.IntN(10)))))
+		case kind == 2:
+			g.drop()
+		case kind == 3:
+			g.drawGraph(true)
+		case kind == 4:
+			g.add(op{kind: []opKind{await, closeLate}[d.IntN(2)], stream: d.IntN(streams)})
+		case kind == 5:
+			g.ring()
+		default:
+			g.drawOp()
+		}
 	}
-	return steps
+	return &g.p
+}
+
+// ring adds a message from each rank of the group to the next one.
+func (g *generator) ring() {
+	o := op{kind: send, group: g.groups[0], stream: g.IntN(streams)}
+	for at := range 2 {
+		i := g.IntN(len(g.live) - at)
+		g.live[at], g.live[at+i] = g.live[at+i], g.live[at]
+	}
+	o.on, o.send, o.recv = o.stream, g.live[0], g.live[1]
+	o.count = min(g.p.buffers[o.send].bytes, g.p.buffers[o.recv].bytes)
+	members := g.p.groups[o.group]
+	for i, from := range members {
+		o.message = message{from: from, to: members[(i+1)%len(members)]}
+		g.put(o)
+	}
 }
 
 func (p *recovery) String() string {
-	return fmt.Sprintf("without rank %d, rank %d %v at step %d of %+v, then by %v %+v", p.outsider,
-		p.victim, p.fault, p.at, p.steps, p.way, p.after)
+	return fmt.Sprintf("without rank %d, %v\n%vthen by %v\n%v", p.outsider, p.mistake, p.before, p.way,
+		p.after)
 }
 
-// recoveriesReport is what a rank has found.
-type recoveriesReport struct {
-	Rank, Program int
-	Bad           []string
-}
+// TestRecoveries runs programs whose ranks allocate, free, capture, and call on several streams in
+// a group that fails at any moment, at a different op on each rank. They free what they have
+// allocated, close the group, and continue with another one over the same pool: buffers must then
+// have the same places on all ranks, results must be right, and nothing may be refused.
+func TestRecoveries(t *testing.T) { recoveries.test(t, 200, task{Kind: "recoveries"}, nil) }
 
-// TestRecoveries has ranks allocate, free, capture, and call on several streams in a group that
-// fails at any moment, at a different place of the program on each rank. They free what they have
-// allocated, close the group, and go on with another one over the same pool: buffers then lie at
-// the same places on all ranks, sums are right, and nothing is refused.
-func TestRecoveries(t *testing.T) {
-	bar{programs: 200, each: recoveriesWorld, run: func(ctx context.Context, first, n int) error {
-		return recoveries(ctx, recoveriesTask{
-			Seed: *seedFlag, First: first, Programs: n, Backend: "host",
-			Paths: []symmem.PathChoice{symmem.PathWindow, symmem.PathAuto, symmem.PathPlain},
-		}, nil)
-	}}.meet(t)
-}
-
-// TestRecoveriesOnAGPU is TestRecoveries without the window path: NCCL's window kernels that were
-// aborted run until their process ends.
+// TestRecoveriesOnAGPU runs such programs on the GPU backend, without the window path.
 func TestRecoveriesOnAGPU(t *testing.T) {
-	if racing {
-		t.Skip(fmt.Errorf("the software GPU takes minutes under the race detector: %w",
-			symmem.ErrUnsupported))
-	}
-	env := gpuVariables(t)
-	bar{programs: 40, each: recoveriesWorld, run: func(ctx context.Context, first, n int) error {
-		return recoveries(ctx, recoveriesTask{
-			Seed: *seedFlag, First: first, Programs: n, Backend: "nccl",
-			Paths: []symmem.PathChoice{symmem.PathDirect, symmem.PathPlain},
-		}, env)
-	}}.meet(t)
+	recoveries.testOnAGPU(t, 40, task{Kind: "recoveries"})
 }
 
-func recoveries(ctx context.Context, task recoveriesTask, env []string) error {
-	ranks, o := task.world()
-	var reports []recoveriesReport
-	var other []string
-	j := job{
-		role: "recoveries", ranks: ranks, task: task, limit: recoveriesLimit, variables: env,
-		hear: func(line string) {
-			var r recoveriesReport
-			if err := json.Unmarshal([]byte(line), &r); err != nil {
-				other = append(other, line)
-				return
-			}
-			reports = append(reports, r)
-		},
+// recoverer runs recoveries as one rank.
+type recoverer struct{ *player }
+
+func (r *recoverer) run(number int) (reported, bad []string) {
+	p := r.task.recovery(number)
+	g, err := r.split(p)
+	if err != nil {
+		return nil, []string{fmt.Sprintf("making a group: %v", err)}
 	}
-	_, err := j.run(ctx)
-	last := task.First + task.Programs - 1
-	want := ranks
-	if task.program(last).fault == died {
-		want--
+	r.groups = []*symmem.Group{r.rt.World(), g}
+	v, err := r.play(number, p.before, p.mistake)
+	if err != nil {
+		return nil, []string{err.Error()}
 	}
-	bad := []error{err}
-	for _, r := range reports {
-		if len(r.Bad) > 0 {
-			bad = append(bad, fmt.Errorf("program %d, rank %d: %s\n%v", r.Program, r.Rank,
-				strings.Join(r.Bad, "; "), task.program(r.Program)))
+	if err := r.end(g, v); err != nil {
+		v.add("%v", err)
+	}
+	if len(v.bad) > 0 {
+		return v.reported, v.bad
+	}
+	after, err := r.proceed(number, g, p)
+	if err != nil {
+		return v.reported, []string{fmt.Sprintf("continuing by %v: %v", p.way, err)}
+	}
+	return v.reported, after
+}
+
+// split makes the first group, which is nil on a rank outside it.
+func (r *recoverer) split(p *recovery) (*symmem.Group, error) {
+	if r.rt.Rank() == p.outsider {
+		return nil, r.rt.World().SkipSplit(r.ctx)
+	}
+	return r.rt.World().Split(r.ctx, 0, 0)
+}
+
+// end waits for the end of the group, and frees buffers and graphs in an order that each rank
+// draws. It compares the results on the host, where a failure flows forward, unless buffers go
+// first.
+func (r *recoverer) end(g *symmem.Group, v *verdict) error {
+	if g != nil {
+		if r.rt.Rank() == r.m.rank {
+			g.Abort() // in case it has not failed
+		} else if r.noise.IntN(4) > 0 {
+			// A rank in a call of the group notices the fault at once, others within a second.
+			_ = g.Barrier(r.ctx, r.streams[0])
+		}
+		select {
+		case <-g.Ended():
+		case <-time.After(recoveriesTimeout):
+			return errors.New("the group has not failed")
+		}
+		if g.Err() == nil {
+			return errors.New("the group has ended without an error")
 		}
 	}
-	if err == nil && len(bad) == 1 && (len(reports) != want || len(other) > 0) {
-		bad = append(bad, fmt.Errorf("%d of %d ranks have reported; %q", len(reports), want, other))
+	if r.noise.IntN(2) == 0 {
+		r.free()
+	} else if !r.task.GPU {
+		v.judge()
 	}
-	if err := errors.Join(bad...); err != nil {
-		return fmt.Errorf("programs %d to %d, %d ranks, level %v, path %v: %w", task.First, last, ranks,
-			o.Check, o.Path, err)
+	for _, s := range r.streams {
+		_ = s.Synchronize(r.ctx) // returns the fault
 	}
+	for _, graph := range r.graphs {
+		if graph == nil {
+			continue
+		}
+		if r.noise.IntN(3) == 0 {
+			r.late = append(r.late, graph)
+		} else {
+			_ = graph.Close()
+		}
+	}
+	r.free()
 	return nil
 }
 
-// recoveriesRank is the main function of a rank.
-func recoveriesRank(text []byte) error {
-	var task recoveriesTask
-	if err := json.Unmarshal(text, &task); err != nil {
-		return err
+// free frees the buffers of a program.
+func (r *recoverer) free() {
+	for _, b := range slices.Sorted(maps.Keys(r.buffers)) {
+		_ = r.buffers[b].Free() // fails if a use cannot be recorded on a failed stream
 	}
-	_, o := task.world()
-	r, err := openRecoverer(context.Background(), o)
-	if err != nil {
-		return err
-	}
-	report := recoveriesReport{Rank: r.rt.Rank(), Program: task.First}
-	for ; report.Program < task.First+task.Programs; report.Program++ {
-		r.noise = newDraws(task.Seed<<20+uint64(report.Program), r.rt.Rank())
-		p := task.program(report.Program)
-		if err := r.run(report.Program, p); err != nil {
-			report.Bad = append(report.Bad, err.Error())
-			break
-		}
-	}
-	if err := r.close(); err != nil && len(report.Bad) == 0 {
-		report.Bad = append(report.Bad, fmt.Sprintf("closing: %v", err))
-	}
-	report.Program = min(report.Program, task.First+task.Programs-1)
-	return json.NewEncoder(os.Stdout).Encode(report)
+	clear(r.buffers)
 }
 
-// survivors are the world ranks that live after a program.
-func (p *recovery) survivors(ranks int) (all []int) {
-	for r := range ranks {
-		all = append(all, r)
+// proceed runs the second program.
+func (r *recoverer) proceed(
+	number int, failed *symmem.Group, p *recovery,
+) (bad []string, err error) {
+	early := r.noise.IntN(2) == 0
+	if failed != nil && early {
+		_ = failed.Close() // returns the fault
 	}
-	if p.fault == died {
-		all = slices.Delete(all, p.victim, p.victim+1)
+	next, err := r.next(number, p)
+	if err != nil {
+		return nil, err
 	}
-	return all
+	if failed != nil && !early {
+		_ = failed.Close()
+	}
+	r.groups = []*symmem.Group{next}
+	v, err := r.play(number, p.after, mistake{})
+	if err != nil {
+		return nil, err
+	}
+	v.judge()
+	v.finish()
+	if len(v.bad) > 0 {
+		return v.bad, nil
+	}
+	if err := next.Check(r.ctx); err != nil || next == r.rt.World() {
+		return nil, err
+	}
+	return nil, next.Close()
+}
+
+// next returns the second group.
+func (r *recoverer) next(number int, p *recovery) (*symmem.Group, error) {
+	switch p.way {
+	case byWorld:
+		return r.rt.World(), r.pool.Register(r.ctx, r.rt.World())
+	case byJoin:
+		return r.rt.Join(r.ctx, fmt.Sprintf("recovery %d", number), p.after.groups[0])
+	default:
+		return r.rt.World().Split(r.ctx, 0, 0)
+	}
 }

@@ -10,11 +10,11 @@ import (
 	"time"
 )
 
-// remainsTime is how long what has ended may take to go.
+// remainsTime bounds the clean-up after the last process.
 const remainsTime = time.Second
 
-// remains lists what a job has left behind: processes, files in its folder for temporary files, and
-// files of symmem's in shared memory that were not there before.
+// remains lists what a job has left behind: processes, its socket, temporary files, and new files
+// of symmem in shared memory.
 func (j *job) remains(before []string) (left string) {
 	end := time.Now().Add(remainsTime)
 	for {
@@ -32,7 +32,7 @@ func (j *job) look(before []string) string {
 		return err.Error()
 	}
 	for _, p := range processes {
-		// One that has ended meanwhile, or is another user's, cannot be read.
+		// The process may have ended, or belong to another user.
 		text, err := os.ReadFile(p)
 		if err == nil && bytes.Contains(text, []byte(jobVariable+"="+j.id)) {
 			left = append(left, "process "+filepath.Base(filepath.Dir(p)))
@@ -54,15 +54,15 @@ func (j *job) look(before []string) string {
 	if err != nil {
 		return err.Error()
 	}
-	if strings.Contains(string(sockets), j.store()) {
-		left = append(left, "socket "+j.store())
+	if strings.Contains(string(sockets), store(j.id)) {
+		left = append(left, "socket "+store(j.id))
 	}
 	return strings.Join(left, ", ")
 }
 
-// sharedMemory lists symmem's files in shared memory.
+// sharedMemory lists the files of symmem in shared memory.
 func sharedMemory() (names []string) {
-	// Without such a folder there are none.
+	// It may not exist.
 	entries, _ := os.ReadDir("/dev/shm")
 	for _, e := range entries {
 		if strings.Contains(e.Name(), "symmem") {

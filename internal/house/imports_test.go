@@ -58,7 +58,7 @@ var cores = []string{
 }
 
 // above are the parts of internal that use the root package.
-var above = []string{"internal/chaos"}
+var above = []string{"internal/chaos", "internal/program"}
 
 // joining are the layers that join ranks for a backend, in the words of the seam.
 var joining = []string{"internal/control"}

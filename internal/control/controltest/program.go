@@ -15,11 +15,11 @@ import (
 	"symmem/internal/rendezvous"
 )
 
-// programVariable is set for a process that a test has started to run one rank: it holds what the
-// rank does.
+// programVariable is the environment variable that holds the program of a rank, as JSON.
 const programVariable = "SYMMEM_CONTROL_TEST_PROGRAM"
 
-// program is what one rank does: the wait of this name, again and again, until a fault ends it.
+// program is the task of one rank: to repeat the wait of this name until a fault ends it. It is not
+// random and has no data, so it shares nothing with the programs of internal/chaos.
 type program struct {
 	WaitName, Store string
 	Rank, Size      int

@@ -149,7 +149,7 @@ func (r *round) broken(
 	case <-time.After(2 * r.config.Timeout):
 		return fmt.Errorf("a fault in replays was not reported on rank %d", r.rt.Rank())
 	}
-	// The owner may have replayed a graph on each of its streams, so each returns the fault, once.
+	// The library may have replayed a graph on each of its streams, so each returns the fault, once.
 	for range 2 {
 		for _, s := range r.streams {
 			_ = s.Synchronize(ctx)

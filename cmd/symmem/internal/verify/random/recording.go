@@ -15,8 +15,8 @@ import (
 // while the graph lives, and nobody else may get them until it is closed.
 type recording struct {
 	graph graph
-	// owned is whether the owner of adopted streams has captured it. Such a graph is launched on
-	// those streams, and pins no buffers.
+	// owned is whether the library has captured it. Such a graph is launched on the library's streams,
+	// and pins no buffers.
 	owned bool
 	// number is that of the group, calls what is captured, outs where the results go.
 	number int
@@ -25,7 +25,7 @@ type recording struct {
 	held   []symmem.Buffer
 }
 
-// graph is one of symmem's or of an owner of streams.
+// graph is one of symmem's or of the library's.
 type graph interface {
 	Launch(s *symmem.Stream) error
 	Close() error
@@ -189,7 +189,7 @@ func (r *round) replayOf(ctx context.Context, rec *recording, times int) error {
 // streamFor draws a stream on which a graph can be launched.
 func (r *round) streamFor(rec *recording) *symmem.Stream {
 	if rec.owned {
-		return one(r, r.adopted)
+		return one(r, r.library.Streams)
 	}
 	return one(r, r.streams)
 }
@@ -312,11 +312,14 @@ func (rec *recording) close() error {
 	return errors.Join(errs...)
 }
 
-// recordOn captures on a stream: by its owner if it has one.
+// recordOn captures on a stream: by the library on one of the library's.
 func (r *round) recordOn(ctx context.Context, rec *recording, s *symmem.Stream) error {
 	var err error
-	if rec.owned = slices.Contains(r.adopted, s); rec.owned {
-		rec.graph, err = r.owner.capture(s, func() error { return rec.queue(ctx, s) })
+	rec.owned = r.library != nil && slices.Contains(r.library.Streams, s)
+	if rec.owned {
+		rec.graph, err = r.library.Capture([]*symmem.Stream{s}, func() error {
+			return rec.queue(ctx, s)
+		})
 	} else {
 		rec.graph, err = rec.record(ctx, s)
 	}

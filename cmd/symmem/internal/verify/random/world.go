@@ -7,6 +7,7 @@ import (
 
 	"symmem"
 	"symmem/cmd/symmem/internal/workload"
+	"symmem/internal/program"
 )
 
 // Open opens a Runtime of this rank: symmem.Open, or a rank of a test's own world.
@@ -15,17 +16,20 @@ type Open func(ctx context.Context, o symmem.Options) (*symmem.Runtime, error)
 // world is what lasts over all rounds at one check level.
 type world struct {
 	rt      *symmem.Runtime
-	streams []*symmem.Stream // the default one first, the owner's last
+	streams []*symmem.Stream // the default one first, the library's last
 	events  []*symmem.Event  // one for each stream
-	// adopted are the streams of the owner, which there is on GPUs alone.
-	owner   *owner
-	adopted []*symmem.Stream
+	// library has streams, too. It is nil on the host.
+	library *program.Library
 	// gatherer is where ranks tell each other what they have found.
 	gatherer *workload.Gatherer
 }
 
-// streams is how many streams of its own a world has. They end with it only.
-const streams = 3
+// streams is how many streams a world has without those of the library, of which there are
+// libraryStreams. They end with it only.
+const (
+	streams        = 3
+	libraryStreams = 2
+)
 
 func newWorld(ctx context.Context, open Open, c *Config, level symmem.CheckLevel) (*world, error) {
 	options := c.Options()
@@ -71,8 +75,12 @@ func (w *world) equip() error {
 		}
 		w.streams = append(w.streams, s)
 	}
-	if err := w.adopt(); err != nil {
-		return err
+	if w.rt.Device().Backend == "nccl" {
+		var err error
+		if w.library, err = program.NewLibrary(w.rt, libraryStreams); err != nil {
+			return err
+		}
+		w.streams = append(w.streams, w.library.Streams...)
 	}
 	for range w.streams {
 		e, err := w.rt.NewEvent()
@@ -82,6 +90,15 @@ func (w *world) equip() error {
 		w.events = append(w.events, e)
 	}
 	return nil
+}
+
+// close closes the Runtime, and ends the streams that it had adopted.
+func (w *world) close() error {
+	err := w.rt.Close()
+	if w.library != nil {
+		err = errors.Join(err, w.library.Close())
+	}
+	return err
 }
 
 // machines is how many machines the ranks of the world are on.

@@ -1,0 +1,290 @@
+package chaos
+
+import (
+	"math/rand/v2"
+	"slices"
+
+	"symmem"
+)
+
+// generator draws a program and tracks accesses to buffers, to order them by events.
+type generator struct {
+	*rand.Rand
+	p program
+	// at counts the ops of each stream, and seen[s][t] is how far stream s has waited for stream t.
+	at   [maxStreams]int
+	seen [maxStreams][maxStreams]int
+	// wrote is the last write of each buffer, and read its last reads by stream.
+	wrote []access
+	read  [][maxStreams]int
+	// marks holds by event how far its stream had waited for the others.
+	marks [][maxStreams]int
+	// live are the buffers that calls may use, groups the groups that may make them.
+	live, groups []int
+}
+
+type access struct{ stream, at int }
+
+func newGenerator(d *rand.Rand, l layout) *generator {
+	return &generator{Rand: d, p: program{layout: l}}
+}
+
+// buffer adds a buffer that exists before the first op, and returns its index.
+func (g *generator) buffer(bytes int, foreign bool) int {
+	at := len(g.p.buffers)
+	g.p.buffers = append(g.p.buffers, buffer{bytes: bytes, foreign: foreign})
+	g.wrote, g.read = append(g.wrote, access{}), append(g.read, [maxStreams]int{})
+	g.live = append(g.live, at)
+	return at
+}
+
+// take adds an op that allocates a buffer.
+func (g *generator) take(bytes int) {
+	at, s := g.buffer(bytes, false), g.IntN(streams)
+	g.p.buffers[at].taken = true
+	g.add(op{kind: take, stream: s, on: s, recv: at})
+	g.wrote[at] = access{s, g.at[s]}
+}
+
+// drop adds an op that frees a buffer.
+func (g *generator) drop() {
+	i := g.IntN(len(g.live))
+	g.add(op{kind: drop, recv: g.live[i]})
+	g.live = slices.Delete(g.live, i, i+1)
+}
+
+// drawWork draws a collective or a copy.
+func (g *generator) drawWork() op {
+	o := op{
+		kind: opKind(g.IntN(dense + 1)), send: g.live[g.IntN(len(g.live))],
+		reduce: []symmem.ReduceOp{symmem.Sum, symmem.Sum, symmem.Min, symmem.Max}[g.IntN(4)],
+		group:  g.groups[g.IntN(len(g.groups))],
+	}
+	size := len(g.p.groups[o.group])
+	o.root = g.IntN(size)
+	for o.recv = o.send; o.recv == o.send; {
+		o.recv = g.live[g.IntN(len(g.live))]
+	}
+	if inPlace := o.kind == allReduce || o.kind == broadcast; inPlace && g.IntN(2) == 0 {
+		o.recv = o.send
+	}
+	o.count = min(g.p.buffers[o.send].bytes, g.p.buffers[o.recv].bytes) / 4
+	switch o.kind {
+	case allGather, reduceScatter, allToAll:
+		o.count /= size
+	case dense:
+		o.kind = cp
+		return o
+	default:
+	}
+	o.count = 1 + g.IntN(o.count)
+	return o
+}
+
+// drawGraph draws a graph of some collectives and copies.
+func (g *generator) drawGraph(late bool) {
+	drawn := graph{stream: g.IntN(streams), late: late, body: make([]op, 1+g.IntN(3))}
+	for i := range drawn.body {
+		drawn.body[i] = g.drawWork()
+	}
+	g.p.graphs = append(g.p.graphs, drawn)
+	if late {
+		s := drawn.stream
+		g.add(op{kind: captureGraph, stream: s, on: s, graph: len(g.p.graphs) - 1})
+	}
+}
+
+// drawOp draws a collective, a copy or the launch of a graph, and often an event after it.
+func (g *generator) drawOp() {
+	o := op{kind: launchGraph}
+	if len(g.p.graphs) > 0 && g.IntN(5) == 0 {
+		o.graph = g.IntN(len(g.p.graphs))
+	} else {
+		o = g.drawWork()
+	}
+	o.stream = g.IntN(streams)
+	o.on = o.stream
+	g.put(o)
+	if g.IntN(3) == 0 {
+		g.record(o.stream)
+	}
+}
+
+// put adds an op, after the waits that order its accesses to buffers.
+func (g *generator) put(o op) {
+	body := g.p.body(&o)
+	for i := range body {
+		g.order(o.stream, g.wrote[body[i].send])
+		g.order(o.on, g.wrote[body[i].recv])
+		for other, at := range g.read[body[i].recv] {
+			g.order(o.on, access{other, at})
+		}
+	}
+	g.add(o)
+	for i := range body {
+		g.read[body[i].send][o.stream] = g.at[o.stream]
+		g.wrote[body[i].recv] = access{o.on, g.at[o.on]}
+	}
+}
+
+func (g *generator) add(o op) {
+	g.at[o.stream]++
+	if o.on != o.stream {
+		g.at[o.on]++
+	}
+	for _, s := range []int{o.stream, o.on} {
+		g.seen[s][s] = g.at[s]
+	}
+	g.p.ops = append(g.p.ops, o)
+}
+
+// order makes a stream wait for an access, by an event that exists or a new one.
+func (g *generator) order(stream int, behind access) {
+	if g.seen[stream][behind.stream] >= behind.at {
+		return
+	}
+	event := -1
+	for e, seen := range g.marks {
+		if seen[behind.stream] >= behind.at && g.IntN(2) == 0 {
+			event = e
+		}
+	}
+	if event < 0 {
+		event = g.record(behind.stream)
+	}
+	g.add(op{kind: wait, stream: stream, on: stream, event: event})
+	for t, at := range g.marks[event] {
+		g.seen[stream][t] = max(g.seen[stream][t], at)
+	}
+}
+
+// record records a new event.
+func (g *generator) record(stream int) int {
+	g.marks = append(g.marks, g.seen[stream])
+	g.add(op{kind: record, stream: stream, on: stream, event: g.p.events})
+	g.p.events++
+	return g.p.events - 1
+}
+
+// shuffle draws an order of ops for each rank, which swaps some neighbours on different streams.
+func (g *generator) shuffle() {
+	for r := range g.p.ranks {
+		order := []int{}
+		for i := range g.p.ops {
+			if g.p.member(r, &g.p.ops[i]) {
+				order = append(order, i)
+			}
+		}
+		for i := 1; i < len(order); i++ {
+			a, b := &g.p.ops[order[i-1]], &g.p.ops[order[i]]
+			if g.IntN(3) == 0 && a.streamOf(r) != b.streamOf(r) && !a.before(b, g.p.unordered) {
+				order[i-1], order[i] = order[i], order[i-1]
+			}
+		}
+		g.p.orders = append(g.p.orders, order)
+	}
+}
+
+// before reports whether no rank may swap two neighbours: two collectives, messages of one pair
+// with one tag in one group, a message and a collective unless these are unordered, and ops that
+// are no calls.
+func (o *op) before(next *op, unordered bool) bool {
+	if !o.kind.call() || !next.kind.call() {
+		return true
+	}
+	if o.kind.collective() || next.kind.collective() {
+		return o.kind.collective() && next.kind.collective() || !unordered
+	}
+	a, b := o.message, next.message
+	return o.group == next.group && a.tag == b.tag && a.to == b.to && (a.from == b.from || a.any)
+}
+
+// parts are the counts and offsets of an AllToAllV.
+type parts struct {
+	// counts[a][b] is how many elements rank a sends to rank b.
+	counts [][]int64
+	// outs and ins are the offsets of parts in the send and receive buffers of each rank, in
+	// elements.
+	outs, ins [][]int64
+	wide      bool
+}
+
+// pairBytes is the most that one rank sends to another.
+const pairBytes = 64 << 20
+
+// drawParts draws parts for some ranks. They have one length on all ranks, on some, or on none.
+func drawParts(d *rand.Rand, ranks int, large bool) *parts {
+	x := &parts{wide: d.IntN(2) == 0}
+	most := []int64{1, 20, 1000, 1000, 60_000}[d.IntN(5)]
+	even := d.IntN(3) // how many thirds of the ranks have parts of one length
+	for range ranks {
+		row := make([]int64, ranks)
+		for b := range row {
+			row[b] = d.Int64N(most + 1)
+			if d.IntN(5) == 0 {
+				row[b] = 0
+			}
+			if d.IntN(3) < even {
+				row[b] = most / 2
+			}
+		}
+		if d.IntN(3) < even {
+			row = slices.Repeat([]int64{most / 2}, ranks)
+		}
+		x.counts = append(x.counts, row)
+	}
+	if large {
+		n := pairBytes / x.bytes()
+		x.counts[d.IntN(ranks)][d.IntN(ranks)] = n - d.Int64N(n/2)
+	}
+	for r := range ranks {
+		x.outs = append(x.outs, lay(d, x.counts[r]))
+		x.ins = append(x.ins, lay(d, x.received(r)))
+	}
+	return x
+}
+
+// received returns the number of elements that a rank gets from each.
+func (x *parts) received(rank int) []int64 {
+	counts := make([]int64, len(x.counts))
+	for from := range counts {
+		counts[from] = x.counts[from][rank]
+	}
+	return counts
+}
+
+// lay draws the offsets of parts: in any order, with gaps.
+func lay(d *rand.Rand, counts []int64) []int64 {
+	offsets, at := make([]int64, len(counts)), int64(0)
+	order, gaps := d.Perm(len(counts)), d.IntN(2) == 0
+	if d.IntN(2) == 0 {
+		slices.Sort(order)
+	}
+	for _, i := range order {
+		if gaps {
+			at += d.Int64N(20)
+		}
+		offsets[i] = at
+		at += counts[i]
+	}
+	return offsets
+}
+
+// bytes returns the size of an element.
+func (x *parts) bytes() int64 {
+	if x.wide {
+		return 8
+	}
+	return 1
+}
+
+// room returns the size of each buffer in bytes, the same on all ranks.
+func (x *parts) room() int {
+	elements := int64(1)
+	for a, row := range x.counts {
+		for b := range row {
+			elements = max(elements, x.outs[a][b]+row[b], x.ins[b][a]+row[b])
+		}
+	}
+	return int(elements * x.bytes())
+}

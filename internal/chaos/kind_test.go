@@ -1,0 +1,181 @@
+package chaos
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"symmem"
+)
+
+// kind is a kind of random programs. The ranks of one world run several of them, one after the
+// other, and each rank judges its own results.
+type kind struct {
+	// each is how many programs one world runs, and limit how long they may take together.
+	each  int
+	limit time.Duration
+	// world draws the size of a world and the options of its ranks.
+	world func(*task) (ranks int, o symmem.Options)
+	// open prepares a rank of a world that is open.
+	open func(context.Context, *symmem.Runtime, *task) (performer, error)
+	// show returns a program to be printed with its failure.
+	show func(*task, int) fmt.Stringer
+	// kills reports whether a rank is killed in the last program of a world; nil means never.
+	kills func(*task) bool
+}
+
+// kinds lists them by name.
+var kinds = map[string]*kind{
+	"erring": &erring, "graphs": &graphs, "messages": &messages, "recoveries": &recoveries,
+	"uneven": &uneven,
+}
+
+// task is the programs that one world runs.
+type task struct {
+	Kind            string
+	Seed            uint64
+	First, Programs int
+	// Each is kind.each.
+	Each int
+	// GPU selects the GPU backend.
+	GPU bool
+	// Most is the longest sum of a program with graphs, in bytes.
+	Most int64
+}
+
+func (t *task) last() int { return t.First + t.Programs - 1 }
+
+// worldDraws returns the draws of the world, which its programs share.
+func (t *task) worldDraws() *rand.Rand { return newDraws(t.Seed, -1-(t.First-1)/t.Each) }
+
+// performer is a rank that runs programs.
+type performer interface {
+	// run runs a program. It returns the errors that symmem has reported, and what is wrong with the
+	// program's results and with these errors.
+	run(number int) (reported, bad []string)
+	// close closes the Runtime and releases everything else.
+	close() error
+}
+
+// report is the line that a rank writes at its end.
+type report struct {
+	Rank int
+	// Program is the last program of the rank, with the errors that symmem has reported there and
+	// what was wrong.
+	Program       int
+	Reported, Bad []string
+}
+
+// test runs programs of a kind in worlds of new processes.
+func (k *kind) test(t *testing.T, programs int, what task, env []string) {
+	t.Helper()
+	batch{programs: programs, each: k.each, run: func(ctx context.Context, first, n int) error {
+		what := what
+		what.Seed, what.First, what.Programs, what.Each = *seedFlag, first, n, k.each
+		return k.run(ctx, &what, env)
+	}}.test(t)
+}
+
+// testOnAGPU does so on the GPU backend: on a software GPU, or on the GPUs of the machine if the
+// variable SYMMEM_TEST_BACKEND is nccl.
+func (k *kind) testOnAGPU(t *testing.T, programs int, what task) {
+	t.Helper()
+	skipSlow(t)
+	what.GPU = true
+	k.test(t, programs, what, gpuVariables(t))
+}
+
+// run runs the programs of a task in new processes.
+func (k *kind) run(ctx context.Context, t *task, env []string) error {
+	ranks, _ := k.world(t)
+	var reports []report
+	var other []string // lines that are not reports
+	j := job{
+		role: "programs", ranks: ranks, task: t, limit: k.limit, variables: env,
+		hear: func(line string) {
+			var r report
+			if err := json.Unmarshal([]byte(line), &r); err != nil {
+				other = append(other, line)
+				return
+			}
+			reports = append(reports, r)
+		},
+	}
+	_, err := j.run(ctx)
+	if k.kills != nil && k.kills(t) {
+		ranks--
+	}
+	bad := k.verdict(t, reports)
+	if err != nil {
+		bad = append(bad, err)
+	} else if len(bad) == 0 && (len(reports) != ranks || len(other) > 0) {
+		bad = append(bad, fmt.Errorf("%d of %d ranks have reported; %q", len(reports), ranks, other))
+	}
+	if len(bad) == 0 {
+		return nil
+	}
+	return fmt.Errorf("programs %d to %d: %w", t.First, t.last(), errors.Join(bad...))
+}
+
+// verdict returns what the ranks found wrong, with the first program in which they did.
+func (k *kind) verdict(t *task, reports []report) (bad []error) {
+	slices.SortStableFunc(reports, func(a, b report) int { return a.Program - b.Program })
+	first := 0
+	for _, r := range reports {
+		if len(r.Bad) == 0 {
+			continue
+		}
+		if first == 0 {
+			first = r.Program
+		}
+		bad = append(bad, fmt.Errorf("program %d, rank %d: %s", r.Program, r.Rank,
+			strings.Join(r.Bad, "; ")))
+	}
+	if first == 0 {
+		return nil
+	}
+	for _, r := range reports {
+		for _, text := range r.Reported {
+			bad = append(bad, fmt.Errorf("reported to rank %d: %.300s", r.Rank, text))
+		}
+	}
+	return append(bad, fmt.Errorf("program %d: %v", first, k.show(t, first)))
+}
+
+// programsRank is the main function of a rank.
+func programsRank(text []byte) error {
+	var t task
+	if err := json.Unmarshal(text, &t); err != nil {
+		return err
+	}
+	k, ctx := kinds[t.Kind], context.Background()
+	_, o := k.world(&t)
+	o.Backend = "host"
+	if t.GPU {
+		o.Backend = "nccl"
+	}
+	rt, err := symmem.Open(ctx, o)
+	if err != nil {
+		return err
+	}
+	p, err := k.open(ctx, rt, &t)
+	if err != nil {
+		return err
+	}
+	r := report{Rank: rt.Rank()}
+	for n := t.First; n <= t.last() && len(r.Bad) == 0; n++ {
+		r.Program = n
+		r.Reported, r.Bad = p.run(n)
+	}
+	if err := p.close(); err != nil && len(r.Bad) == 0 {
+		r.Bad = append(r.Bad, fmt.Sprintf("closing: %v", err))
+	}
+	return json.NewEncoder(os.Stdout).Encode(r)
+}

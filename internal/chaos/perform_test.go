@@ -1,0 +1,160 @@
+package chaos
+
+import (
+	"errors"
+	"slices"
+
+	"symmem"
+)
+
+// queue queues one op.
+func (r *player) queue(i int, o *op) error {
+	s := r.streams[o.streamOf(r.rt.Rank())]
+	switch o.kind {
+	case take:
+		return r.take(o.recv, s)
+	case drop:
+		b := r.buffers[o.recv]
+		delete(r.buffers, o.recv)
+		r.memory[o.recv] = symmem.Memory{}
+		return b.Free()
+	case captureGraph:
+		return r.capture(o.graph)
+	case await:
+		return s.Synchronize(r.ctx)
+	case closeLate:
+		for _, g := range r.late {
+			_ = g.Close() // returns the fault that the streams have reported
+		}
+		r.late = nil
+		return nil
+	case record:
+		return s.Record(r.events[o.event])
+	case wait:
+		return s.Wait(r.events[o.event])
+	case launchGraph:
+		return r.graphs[o.graph].Launch(s)
+	case send:
+		return r.send(i, o, s)
+	default:
+		return r.work(o, s, r.deviates() && i == r.m.at)
+	}
+}
+
+// take allocates a buffer, and compares its place between ranks.
+func (r *player) take(number int, s *symmem.Stream) error {
+	if err := r.makeBuffer(number, s); err != nil || !r.p.places {
+		return err
+	}
+	b := r.buffers[number]
+	return r.groups[0].Agree(r.ctx, "place", int64(b.Segment())<<40|b.Offset())
+}
+
+// recordUses records the uses of an op's buffers on a rank that does not make its call.
+func (r *player) recordUses(o *op, reads, writes *symmem.Stream) error {
+	var errs []error
+	if b, pooled := r.buffers[o.send]; pooled && r.p.orders == nil {
+		errs = append(errs, b.UseOn(reads))
+	}
+	if b, pooled := r.buffers[o.recv]; pooled && r.p.orders == nil {
+		errs = append(errs, b.UseOn(writes))
+	}
+	return errors.Join(errs...)
+}
+
+// work queues a collective or a copy, with the arguments of a mistake if differs is set.
+func (r *player) work(o *op, s *symmem.Stream, differs bool) error {
+	if !r.p.member(r.rt.Rank(), o) {
+		return r.recordUses(o, s, s)
+	}
+	send, recv := r.memory[o.send], r.memory[o.recv]
+	n, t := int64(o.count), symmem.Int32
+	if differs && r.m.kind == otherCount {
+		n--
+	} else if differs {
+		t = symmem.Float32
+	}
+	g := r.groups[o.group]
+	switch o.kind {
+	case cp:
+		return r.copy(recv, send, 4*n, s)
+	case allReduce:
+		return g.AllReduce(r.ctx, send, recv, n, t, o.reduce, s)
+	case allGather:
+		return g.AllGather(r.ctx, send, recv, n, t, s)
+	case reduceScatter:
+		return g.ReduceScatter(r.ctx, send, recv, n, t, o.reduce, s)
+	case broadcast:
+		return g.Broadcast(r.ctx, send, recv, n, t, o.root, s)
+	case reduce:
+		return g.Reduce(r.ctx, send, recv, n, t, o.reduce, o.root, s)
+	case tally:
+		n = send.Bytes() / 4 / int64(g.Size())
+		own, err := send.Slice(4*n*int64(g.Rank()), 4*n)
+		if err != nil {
+			return err
+		}
+		return g.ReduceScatter(r.ctx, send, own, n, t, symmem.Sum, s)
+	case allToAllV:
+		return g.AllToAllV(r.ctx, send, recv, o.parts.splits(r.rt.Rank()), o.parts.dataType(), s)
+	default:
+		return g.AllToAll(r.ctx, send, recv, n, t, s)
+	}
+}
+
+func (r *player) copy(to, from symmem.Memory, bytes int64, s *symmem.Stream) error {
+	from, err := from.Slice(0, bytes)
+	if err != nil {
+		return err
+	}
+	if to, err = to.Slice(0, bytes); err != nil {
+		return err
+	}
+	return s.Copy(to, from)
+}
+
+// splits returns the arguments of a rank.
+func (x *parts) splits(rank int) symmem.Splits {
+	return symmem.Splits{
+		SendCounts: x.counts[rank], SendOffsets: x.outs[rank], RecvCounts: x.received(rank),
+		RecvOffsets: x.ins[rank],
+	}
+}
+
+func (x *parts) dataType() symmem.DataType {
+	if x.wide {
+		return symmem.Int64
+	}
+	return symmem.Uint8
+}
+
+// send queues this rank's half of a message.
+func (r *player) send(i int, o *op, s *symmem.Stream) error {
+	me, members, m := r.rt.Rank(), r.p.groups[o.group], o.message
+	if err := r.recordUses(o, r.streams[o.stream], r.streams[o.on]); err != nil {
+		return err
+	}
+	if me != m.from && me != m.to {
+		return nil
+	}
+	count, t := int64(o.count), symmem.Uint8
+	if m.wide {
+		count, t = count/4, symmem.Int32
+	}
+	if me == m.from {
+		return r.groups[o.group].SendTagged(r.ctx, r.memory[o.send], count, t,
+			slices.Index(members, m.to), m.tag, s)
+	}
+	call := symmem.Call{
+		Operation: symmem.OpRecv, Type: t, Root: slices.Index(members, m.from), Tag: m.tag,
+		Count: count, Recv: r.memory[o.recv],
+	}
+	if m.any {
+		call.Root, call.Arrived = symmem.AnySource, func(source int) {
+			r.mu.Lock()
+			defer r.mu.Unlock()
+			r.sources[i] = source
+		}
+	}
+	return r.rt.Interop().Do(r.ctx, r.groups[o.group], call, s)
+}

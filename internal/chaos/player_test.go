@@ -1,0 +1,392 @@
+package chaos
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"os"
+	"slices"
+	"sync"
+	"syscall"
+	"time"
+
+	"symmem"
+	programs "symmem/internal/program"
+)
+
+// player runs programs as one rank.
+type player struct {
+	ctx    context.Context
+	rt     *symmem.Runtime
+	task   *task
+	draw   func(*task, int) (*program, mistake)
+	pool   *symmem.Pool
+	groups []*symmem.Group // as in layout.groups; nil if this rank is not in it
+	// library is the other library of programs with graphs, else nil.
+	library *programs.Library
+	streams []*symmem.Stream
+	// aside is a stream that only writes and reads whole buffers.
+	aside *symmem.Stream
+
+	// The rest belongs to the current program.
+	p      *program
+	m      mistake
+	seed   uint64
+	events []*symmem.Event
+	graphs []launchable
+	// buffers has the buffers of the pool, memory the memory of all, zero for freed ones.
+	buffers map[int]symmem.Buffer
+	memory  []symmem.Memory
+	// free frees memory of the library.
+	free []func() error
+	// noise draws delays and orders of this rank.
+	noise *rand.Rand
+	// base are buffers, and late graphs, that earlier programs have left.
+	base []symmem.Buffer
+	late []launchable
+
+	mu sync.Mutex
+	// sources are the senders of messages from AnySource, by op: ranks of the group.
+	sources map[int]int // guarded by mu
+}
+
+// launchable is a graph of symmem or of another library.
+type launchable interface {
+	Launch(*symmem.Stream) error
+	Close() error
+}
+
+// openPlayer returns a function that prepares a rank for programs drawn by draw.
+func openPlayer(
+	draw func(*task, int) (*program, mistake),
+) func(context.Context, *symmem.Runtime, *task) (performer, error) {
+	return func(ctx context.Context, rt *symmem.Runtime, t *task) (performer, error) {
+		r, err := newPlayer(ctx, rt, t)
+		if err != nil {
+			return nil, err
+		}
+		r.draw = draw
+		p, _ := draw(t, t.First)
+		r.groups = make([]*symmem.Group, len(p.groups))
+		r.groups[0] = rt.World()
+		for i, colors := range p.colors {
+			mine := colors[rt.Rank()]
+			g, err := rt.World().Split(ctx, mine, 0)
+			if err != nil {
+				return nil, err
+			}
+			r.groups[1+2*i+mine] = g
+		}
+		return r, nil
+	}
+}
+
+// newPlayer prepares a rank without groups.
+func newPlayer(ctx context.Context, rt *symmem.Runtime, t *task) (r *player, err error) {
+	r = &player{ctx: ctx, rt: rt, task: t}
+	n := streams
+	if t.Most > 0 {
+		if r.library, err = programs.NewLibrary(rt, libraryStreams); err != nil {
+			return nil, err
+		}
+		r.streams, n = slices.Clone(r.library.Streams), maxStreams
+	}
+	for len(r.streams) < n {
+		s, err := rt.NewStream()
+		if err != nil {
+			return nil, err
+		}
+		r.streams = append(r.streams, s)
+	}
+	if r.aside, err = rt.NewStream(); err != nil {
+		return nil, err
+	}
+	r.pool, err = rt.NewPool(symmem.PoolOptions{Domain: rt.World(), FirstSegment: 2 << 20})
+	return r, err
+}
+
+// close frees buffers and closes the Runtime, which after a mistake reports the failure again.
+func (r *player) close() error {
+	var errs []error
+	for _, b := range r.base {
+		errs = append(errs, b.Free())
+	}
+	if err := r.rt.Close(); r.m.kind == none {
+		errs = append(errs, err)
+	}
+	if r.library != nil {
+		errs = append(errs, r.library.Close())
+	}
+	return errors.Join(errs...)
+}
+
+func (r *player) run(number int) (reported, bad []string) {
+	p, m := r.draw(r.task, number)
+	v, err := r.play(number, p, m)
+	if err != nil {
+		return nil, []string{err.Error()}
+	}
+	v.judge()
+	if m.kind == none {
+		v.finish()
+	}
+	return v.reported, v.bad
+}
+
+// play prepares a program and queues its ops.
+func (r *player) play(number int, p *program, m mistake) (*verdict, error) {
+	r.p, r.m = p, m
+	r.seed = r.task.Seed<<20 + uint64(number)
+	r.noise = newDraws(r.seed, r.rt.Rank())
+	if err := r.prepare(); err != nil {
+		return nil, fmt.Errorf("preparing: %w", err)
+	}
+	v := &verdict{player: r, model: newModel(r.seed, p, m), awaited: map[int]error{}}
+	v.stopped = r.queueAll(v)
+	return v, nil
+}
+
+// prepare allocates buffers, captures graphs, and waits for the other ranks.
+func (r *player) prepare() error {
+	if r.library != nil {
+		if err := r.rt.World().SetPath(r.ctx, r.p.path); err != nil {
+			return err
+		}
+	}
+	r.buffers, r.memory = map[int]symmem.Buffer{}, make([]symmem.Memory, len(r.p.buffers))
+	r.mu.Lock()
+	r.sources = map[int]int{}
+	r.mu.Unlock()
+	r.events = make([]*symmem.Event, r.p.events)
+	var err error
+	for i := range r.events {
+		if r.events[i], err = r.rt.NewEvent(); err != nil {
+			return err
+		}
+	}
+	for b := range r.p.buffers {
+		if r.p.buffers[b].taken {
+			continue
+		}
+		if err := r.makeBuffer(b, r.aside); err != nil {
+			return err
+		}
+	}
+	if err := r.aside.Synchronize(r.ctx); err != nil {
+		return err
+	}
+	for _, g := range r.groups {
+		if g == nil || g.Size() < 2 || !r.p.register {
+			continue
+		}
+		if err := r.pool.Register(r.ctx, g); err != nil {
+			return err
+		}
+	}
+	r.graphs = make([]launchable, len(r.p.graphs))
+	for g := range r.p.graphs {
+		if r.p.graphs[g].late {
+			continue
+		}
+		if err := r.capture(g); err != nil {
+			return err
+		}
+	}
+	if r.p.places {
+		return nil // the world may have lost a rank
+	}
+	if err := r.rt.World().Barrier(r.ctx, nil); err != nil {
+		return err
+	}
+	return r.rt.DefaultStream().Synchronize(r.ctx)
+}
+
+// makeBuffer allocates a buffer, and fills it on a stream.
+func (r *player) makeBuffer(number int, on *symmem.Stream) error {
+	b := r.p.buffers[number]
+	var m symmem.Memory
+	switch {
+	case b.foreign && r.library != nil:
+		memory, free, err := r.library.Memory(int64(b.bytes))
+		if err != nil {
+			return err
+		}
+		m, r.free = memory, append(r.free, free)
+	case b.foreign:
+		m = symmem.Host(make([]byte, b.bytes))
+	default:
+		buffer, err := r.pool.AllocOn(on, int64(b.bytes))
+		if err != nil {
+			return err
+		}
+		r.buffers[number] = buffer
+		// The histories of a pool must be equal. Ranks that queue ops in different orders record all
+		// possible uses at the beginning.
+		for _, s := range r.streams {
+			if r.p.orders == nil {
+				break
+			}
+			if err := buffer.UseOn(s); err != nil {
+				return err
+			}
+		}
+		if m, err = buffer.Memory().Slice(0, int64(b.bytes)); err != nil {
+			return err
+		}
+	}
+	r.memory[number] = m
+	return on.Copy(m, symmem.Host(initial(r.seed, r.rt.Rank(), number).part(0, b.bytes)))
+}
+
+// release closes the graphs and frees the buffers of a program, except for those that are kept.
+func (r *player) release() error {
+	var errs []error
+	for _, g := range r.graphs {
+		errs = append(errs, g.Close())
+	}
+	for _, free := range r.free {
+		errs = append(errs, free())
+	}
+	for _, b := range slices.Sorted(maps.Keys(r.buffers)) {
+		r.base = append(r.base, r.buffers[b])
+	}
+	for len(r.base) > r.p.keep {
+		errs = append(errs, r.base[0].Free())
+		r.base = r.base[1:]
+	}
+	r.graphs, r.buffers, r.free = nil, nil, nil
+	return errors.Join(errs...)
+}
+
+// capture captures a graph. It keeps the graph even if a call was refused.
+func (r *player) capture(number int) error {
+	g := &r.p.graphs[number]
+	if g.branches > 0 {
+		graph, err := r.library.Capture(r.library.Streams[:g.branches], func() error {
+			return r.record(number, nil)
+		})
+		if err == nil {
+			r.graphs[number] = graph
+		}
+		return err
+	}
+	s := r.streams[g.stream]
+	if err := s.BeginCapture(); err != nil {
+		return err
+	}
+	refused := r.record(number, s)
+	graph, err := s.EndCapture()
+	if err == nil {
+		r.graphs[number] = graph
+	}
+	return errors.Join(refused, err)
+}
+
+// record queues the ops of a graph on a stream, or on the streams of its branches if on is nil.
+func (r *player) record(number int, on *symmem.Stream) error {
+	at, body := &r.p.ops[r.m.at], r.p.graphs[number].body
+	for n := range body {
+		s := on
+		if s == nil {
+			s = r.streams[body[n].stream]
+		}
+		differs := r.deviates() && at.kind == launchGraph && at.graph == number && n == r.m.body
+		if err := r.work(&body[n], s, differs); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// deviates reports whether this rank makes a call with other arguments.
+func (r *player) deviates() bool {
+	return r.rt.Rank() == r.m.rank && (r.m.kind == otherCount || r.m.kind == otherType)
+}
+
+// queueAll queues all ops until one returns an error. It returns the index of that op, or the
+// number of ops.
+func (r *player) queueAll(v *verdict) int {
+	for _, i := range r.p.order(r.rt.Rank()) {
+		o := &r.p.ops[i]
+		r.disturb(o.streamOf(r.rt.Rank()))
+		if r.m.kind != none && r.rt.Rank() == r.m.rank && i == r.m.at && r.deviate(o) {
+			continue
+		}
+		if err := r.queue(i, o); err != nil {
+			if o.kind == await {
+				v.awaited[o.stream] = err
+			}
+			v.reported = append(v.reported, fmt.Sprintf("launching op %d: %v", i, err))
+			return i
+		}
+	}
+	if r.m.kind == killedSoon && r.rt.Rank() == r.m.rank {
+		select {} // until it is killed
+	}
+	return len(r.p.ops)
+}
+
+// deviate makes the mistake, and reports whether it replaces the op.
+func (r *player) deviate(o *op) (instead bool) {
+	group := r.groups[r.p.body(o)[r.m.body].group]
+	switch r.m.kind {
+	case killed:
+		die()
+	case killedSoon:
+		r.soon(die)
+	case abortsSoon:
+		r.soon(group.Abort)
+	case aborts:
+		group.Abort()
+		return true
+	case cancels:
+		r.cancel(group)
+		return true
+	case skips:
+		return true
+	default:
+	}
+	return false
+}
+
+// soon makes a call after some milliseconds, on another goroutine.
+func (r *player) soon(call func()) {
+	after := time.Duration(r.noise.IntN(int(5 * time.Millisecond)))
+	go func() {
+		<-time.After(after)
+		call()
+	}()
+}
+
+// cancel cancels the registration of a buffer that no other rank has, and aborts the group, as a
+// program does that cannot continue.
+func (r *player) cancel(g *symmem.Group) {
+	ctx, cancel := context.WithCancel(r.ctx)
+	cancel()
+	b, err := r.pool.Alloc(1 << (20 + r.noise.IntN(3)))
+	if err == nil {
+		r.buffers[len(r.p.buffers)] = b
+		_ = r.pool.Register(ctx, g)
+	}
+	g.Abort()
+}
+
+// die kills this process.
+func die() {
+	syscall.Kill(os.Getpid(), syscall.SIGKILL)
+	select {}
+}
+
+// disturb sometimes delays this rank's program or one of its streams, differently on each rank.
+func (r *player) disturb(stream int) {
+	if r.noise.IntN(8) == 0 {
+		<-time.After(time.Duration(r.noise.IntN(int(time.Millisecond))))
+	}
+	if r.noise.IntN(8) == 0 {
+		pause := time.Duration(r.noise.IntN(int(3 * time.Millisecond)))
+		// The next op on the stream returns the same error.
+		_ = r.streams[stream].Host(func() { <-time.After(pause) })
+	}
+}

@@ -1,0 +1,180 @@
+package chaos
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"symmem"
+)
+
+// verdict compares the results of a rank with the model.
+type verdict struct {
+	*player
+	*model
+	// stopped is the op that returned an error, which ended the program, or the number of ops.
+	stopped int
+	// reported are the errors of symmem. bad are wrong results without an error, and missing errors.
+	reported, bad []string
+	// awaited are errors of streams that the program has awaited: a stream returns an error once.
+	awaited map[int]error
+}
+
+// groupsTime bounds the end of groups that must fail, after their streams have ended.
+const groupsTime = 3 * time.Second
+
+func (v *verdict) add(format string, args ...any) {
+	v.bad = append(v.bad, fmt.Sprintf(format, args...))
+}
+
+// judge waits for all work, and compares errors and results with the model.
+func (v *verdict) judge() {
+	onStream, onEvent := v.synchronize()
+	v.mu.Lock()
+	v.model.sources, v.model.rank = v.player.sources, v.rt.Rank()
+	v.mu.Unlock()
+	v.model.run(v.stopped)
+	me := v.rt.Rank()
+	for s, err := range onStream {
+		if at := v.failed[me][s]; at < never && err == nil {
+			v.add("no error: stream %d, whose op %d must fail", s, at)
+		}
+	}
+	for e, err := range onEvent {
+		if v.marred[me][e] && err == nil {
+			v.add("no error: event %d, recorded after a failure", e)
+		}
+	}
+	ctx, cancel := context.WithTimeout(v.ctx, groupsTime)
+	defer cancel()
+	for g, at := range v.broken[me] {
+		if at < never && !groupEnds(ctx, v.groups[g]) {
+			v.add("no error: group %d, whose call at op %d must fail", g, at)
+		}
+	}
+	for b := range v.data[me] {
+		none := v.memory[b] == (symmem.Memory{})
+		if !none && !v.lost[me][b] && v.covered(me, b, onStream, onEvent) && !v.torn(b) {
+			v.compare(b)
+		}
+	}
+}
+
+// finish adds unexpected errors of a program without a mistake, and releases the program.
+func (v *verdict) finish() {
+	if len(v.reported) > 0 {
+		v.add("an error without a mistake: %q", v.reported)
+	}
+	if len(v.bad) > 0 {
+		return
+	}
+	if err := v.release(); err != nil {
+		v.add("releasing: %v", err)
+	}
+}
+
+// compare compares every byte of a buffer.
+func (v *verdict) compare(b int) {
+	me, n := v.rt.Rank(), v.model.p.buffers[b].bytes
+	got := make([]byte, n)
+	s := v.aside
+	err := s.Copy(symmem.Host(got), v.memory[b])
+	if err == nil {
+		err = s.Synchronize(v.ctx)
+	}
+	if err != nil {
+		v.add("reading buffer %d: %v", b, err)
+		return
+	}
+	if want := v.data[me][b].part(0, n); !bytes.Equal(got, want) {
+		at := differs(got, want)
+		v.add("wrong without an error: buffer %d has %x at byte %d, want %x; written by op %d", b,
+			got[at:min(at+8, n)], at, want[at:min(at+8, n)], v.wrote[me][b])
+	}
+}
+
+// differs returns the first index at which two slices differ, or -1.
+func differs[T byte | float32](got, want []T) int {
+	for i := range want {
+		if got[i] != want[i] {
+			return i
+		}
+	}
+	return -1
+}
+
+// synchronize waits for all streams and recorded events, and returns their errors. The order is
+// random if this is the only program of the world: else it is a part of the history of the pool,
+// which must be the same on all ranks.
+func (v *verdict) synchronize() (onStream, onEvent map[int]error) {
+	onStream, onEvent = map[int]error{}, map[int]error{}
+	order := v.noise.Perm(len(v.streams) + len(v.events))
+	if v.task.Each > 1 {
+		slices.Sort(order)
+	}
+	for _, i := range order {
+		e := i - len(v.streams)
+		if e < 0 {
+			onStream[i] = cmp.Or(v.awaited[i], v.streams[i].Synchronize(v.ctx))
+			v.note("stream", i, onStream[i])
+		} else if v.wasRecorded(e) {
+			onEvent[e] = v.events[e].Synchronize(v.ctx)
+			v.note("event", e, onEvent[e])
+		}
+	}
+	return onStream, onEvent
+}
+
+func (v *verdict) note(what string, i int, err error) {
+	if err != nil {
+		v.reported = append(v.reported, fmt.Sprintf("%s %d: %v", what, i, err))
+	}
+}
+
+// wasRecorded reports whether an event was recorded before the rank stopped.
+func (v *verdict) wasRecorded(event int) bool {
+	return slices.ContainsFunc(v.player.p.ops[:v.stopped], func(o op) bool {
+		return o.kind == record && o.event == event
+	})
+}
+
+// groupEnds reports whether a group fails before the context ends.
+func groupEnds(ctx context.Context, g *symmem.Group) bool {
+	select {
+	case <-g.Ended():
+		return g.Err() != nil
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// torn reports whether the op that ended the program would have written a buffer.
+func (v *verdict) torn(buffer int) bool {
+	p := v.player.p
+	return v.stopped < len(p.ops) && slices.ContainsFunc(p.body(&p.ops[v.stopped]), func(o op) bool {
+		return o.kind <= take && o.recv == buffer
+	})
+}
+
+// covered reports whether the last write of a buffer was reported to be complete: by its stream, or
+// by an event that was recorded there after the write.
+func (v *model) covered(rank, buffer int, onStream, onEvent map[int]error) bool {
+	at := v.wrote[rank][buffer]
+	if at < 0 {
+		return true
+	}
+	stream := v.p.ops[at].on
+	if err, asked := onStream[stream]; asked && err == nil {
+		return true
+	}
+	for e, err := range onEvent {
+		i := v.recorded[e]
+		if err == nil && i > at && v.p.ops[i].stream == stream {
+			return true
+		}
+	}
+	return false
+}

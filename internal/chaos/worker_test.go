@@ -1,0 +1,337 @@
+package chaos
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"symmem"
+)
+
+// signalsRank is the main function of a rank.
+func signalsRank(text []byte) error {
+	var task signalTask
+	if err := json.Unmarshal(text, &task); err != nil {
+		return err
+	}
+	w := &worker{
+		ctx: context.Background(), plan: task.plan(), seed: task.Seed + uint64(task.Program)<<32,
+	}
+	var log logged
+	o := symmem.Options{
+		Backend: "host", Timeout: w.plan.timeout(), WarnAfter: warnAfter,
+		Logger: slog.New(slog.NewTextHandler(&log, nil)),
+	}
+	if task.GPU {
+		o.Backend, o.Path = "nccl", w.plan.path
+	}
+	var err error
+	if w.plan.apart {
+		if err = os.Setenv("NCCL_HOSTID", "machine-"+os.Getenv("RANK")); err != nil {
+			return err
+		}
+	}
+	if w.plan.bare {
+		if o, err = withoutLauncher(o); err != nil {
+			return err
+		}
+	}
+	if w.rank, err = strconv.Atoi(os.Getenv("RANK")); err != nil {
+		return err
+	}
+	err = w.work(o)
+	line := signalLine{
+		Rank: w.rank, At: time.Now().UnixNano(), Call: w.call, Log: log.lines(),
+		Slowest: fmt.Sprintf("%s took %v", w.slowest, w.took),
+	}
+	if err != nil {
+		line.Text = err.Error()
+		var lost *symmem.RankLostError
+		if errors.As(err, &lost) {
+			line.Lost = lost.Ranks
+		}
+		if w.rt != nil {
+			_ = w.rt.Close() // returns the same error
+		}
+	}
+	return json.NewEncoder(os.Stdout).Encode(line)
+}
+
+// warnAfter is Options.WarnAfter.
+const warnAfter = 200 * time.Millisecond
+
+// logged keeps the output of a logger.
+type logged struct {
+	mu   sync.Mutex
+	text bytes.Buffer // guarded by mu
+}
+
+func (l *logged) Write(text []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(text)
+}
+
+func (l *logged) lines() []string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return strings.Split(strings.TrimSpace(l.text.String()), "\n")
+}
+
+// worker is a rank that works until a rank is killed, or for some time after one was stopped.
+type worker struct {
+	ctx  context.Context
+	plan *signalPlan
+	seed uint64
+	rank int
+	rt   *symmem.Runtime
+	// call is the current call, which began at begun. slowest is the longest one, which took took.
+	call, slowest string
+	begun         time.Time
+	took          time.Duration
+	// ends is the time at which rank 0 ends the program if no rank is killed.
+	ends time.Time
+	// own is this rank's part of a sum, received a message. memory holds the three.
+	own, sum, received []int32
+	memory             [3]symmem.Memory
+}
+
+// joinedRounds is the number of rounds before Runtime.Close if a rank is killed there.
+const joinedRounds = 2
+
+// stopRest is how long the ranks continue after a stop.
+const stopRest = 200 * time.Millisecond
+
+// work opens the world and runs rounds until one fails.
+func (w *worker) work(o symmem.Options) (err error) {
+	w.come(inOpen, w.plan.round)
+	if w.rt, err = symmem.Open(w.ctx, o); err != nil {
+		return err
+	}
+	if w.rt.Rank() != w.rank {
+		return fmt.Errorf("opened as rank %d", w.rt.Rank())
+	}
+	if err := w.allocate(); err != nil {
+		return err
+	}
+	if w.plan.also >= 0 {
+		return w.joins()
+	}
+	w.come(anywhere, w.plan.round)
+	w.ends = time.Now().Add(w.plan.after + w.plan.stop + stopRest)
+	for round := 0; ; round++ {
+		if w.plan.in == inClose && round == joinedRounds {
+			break
+		}
+		if over, err := w.round(round); over || err != nil {
+			if err != nil {
+				return err
+			}
+			break
+		}
+	}
+	w.come(inClose, w.plan.round)
+	return w.rt.Close()
+}
+
+func (w *worker) allocate() error {
+	w.own, w.sum = make([]int32, workElements), make([]int32, workElements)
+	w.received = make([]int32, workElements)
+	if w.rt.Device().Backend == "host" {
+		for i := range w.memory {
+			w.memory[i] = symmem.Host(make([]int32, workElements))
+		}
+		return nil
+	}
+	pool, err := w.rt.NewPool(symmem.PoolOptions{Domain: w.rt.World()})
+	if err != nil {
+		return err
+	}
+	for i := range w.memory {
+		b, err := pool.Alloc(4 * workElements)
+		if err != nil {
+			return err
+		}
+		if w.memory[i], err = b.Memory().Slice(0, 4*workElements); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// begin records the beginning of a call, and the duration of the one before it.
+func (w *worker) begin(format string, args ...any) {
+	if took := time.Since(w.begun); w.call != "" && took > w.took {
+		w.slowest, w.took = w.call, took
+	}
+	w.call, w.begun = fmt.Sprintf(format, args...), time.Now()
+}
+
+// come begins a call. The victim announces the call in which it gets the signal, and the other
+// ranks delay it.
+func (w *worker) come(call string, round int) {
+	w.begin("%s of round %d", call, round)
+	if call != w.plan.in || round != w.plan.round {
+		return
+	}
+	if w.rank == w.plan.victim || w.rank == w.plan.also {
+		// If this fails no rank gets a signal, and the program counts as a hang.
+		_ = json.NewEncoder(os.Stdout).Encode(signalLine{
+			Rank: w.rank, PID: os.Getpid(), Announces: true,
+		})
+		return
+	}
+	<-time.After(w.plan.late[w.rank])
+}
+
+// round makes collectives in the world, and in groups that it makes and closes. It reports whether
+// it was the last round.
+func (w *worker) round(round int) (over bool, err error) {
+	d := newDraws(w.seed, round)
+	world := w.rt.World()
+	if over, err = w.sums("world", world, round); over || err != nil {
+		return over, err
+	}
+	w.come(inSplit, round)
+	sub, err := world.Split(w.ctx, w.rank%(1+d.IntN(2)), 0)
+	if err != nil {
+		return false, err
+	}
+	if err := w.use("the split", sub, round); err != nil {
+		return false, err
+	}
+	ranks := drawRanks(d, w.plan.ranks, w.plan.victim)
+	// Join does not warn of rank 0 if rank 0 serves the store and is stopped.
+	silent := w.plan.stop > 0 && w.plan.in == anywhere
+	if !slices.Contains(ranks, w.rank) || silent {
+		return false, nil
+	}
+	w.come(inJoin, round)
+	joined, err := w.rt.Join(w.ctx, fmt.Sprintf("join%d", round), ranks)
+	if err != nil {
+		return false, err
+	}
+	return false, w.use("the joined", joined, round)
+}
+
+// joins makes and closes groups of all ranks until one fails.
+func (w *worker) joins() error {
+	for round := 0; ; round++ {
+		w.come(inJoin, round)
+		g, err := w.rt.Join(w.ctx, fmt.Sprintf("join%d", round), w.rt.World().Ranks())
+		if err != nil {
+			return err
+		}
+		if err := g.Close(); err != nil {
+			return err
+		}
+	}
+}
+
+// drawRanks draws some ranks, including a given one.
+func drawRanks(d *rand.Rand, n, among int) []int {
+	ranks := []int{among}
+	for _, r := range d.Perm(n)[:1+d.IntN(n)] {
+		if r != among {
+			ranks = append(ranks, r)
+		}
+	}
+	return ranks
+}
+
+// use makes collectives of a group and closes it.
+func (w *worker) use(name string, g *symmem.Group, round int) error {
+	if _, err := w.sums(name, g, round); err != nil {
+		return err
+	}
+	w.come(inLeave, round)
+	return g.Close()
+}
+
+// sums makes some collectives and messages, and checks their results. It reports whether rank 0 has
+// ended the program.
+func (w *worker) sums(name string, g *symmem.Group, round int) (over bool, err error) {
+	w.begin("collectives of %s of round %d", name, round)
+	n := int64(workElements)
+	for turn := range 3 {
+		for i := range w.own {
+			w.own[i] = part(w.rank, round+turn, i)
+		}
+		if w.own[n-1] = 0; w.rank == 0 && w.plan.stop > 0 && time.Now().After(w.ends) {
+			w.own[n-1] = 1
+		}
+		if err := w.collect(g); err != nil {
+			return false, err
+		}
+		if err := w.check(g, round+turn); err != nil {
+			return false, err
+		}
+		over = over || w.sum[n-1] > 0
+	}
+	return over, nil
+}
+
+// collect makes a sum, a barrier and a message from the first rank of a group to its second, and
+// waits for them.
+func (w *worker) collect(g *symmem.Group) error {
+	s, n := w.rt.DefaultStream(), int64(workElements)
+	own, sum, received := w.memory[0], w.memory[1], w.memory[2]
+	for _, step := range []func() error{
+		func() error { return s.Copy(own, symmem.Host(w.own)) },
+		func() error { return g.AllReduce(w.ctx, own, sum, n, symmem.Int32, symmem.Sum, s) },
+		func() error { return g.Barrier(w.ctx, s) },
+		func() error {
+			switch {
+			case g.Rank() == 0 && g.Size() > 1 && w.messages():
+				return g.Send(w.ctx, own, n, symmem.Int32, 1, s)
+			case g.Rank() == 1 && w.messages():
+				return g.Recv(w.ctx, received, n, symmem.Int32, 0, s)
+			}
+			return nil
+		},
+		func() error { return s.Copy(symmem.Host(w.sum), sum) },
+		func() error { return s.Copy(symmem.Host(w.received), received) },
+		func() error { return s.Synchronize(w.ctx) },
+	} {
+		if err := step(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// messages reports whether messages are supported: between machines they are not.
+func (w *worker) messages() bool { return !w.plan.apart }
+
+// workElements is the length of a sum. In the last element rank 0 ends the program.
+const workElements = 1500
+
+// part returns a rank's part of an element of a sum.
+func part(rank, round, i int) int32 { return int32((rank+1)*100_003 + round*1_009 + i) }
+
+// check checks the results of a sum and of a message.
+func (w *worker) check(g *symmem.Group, round int) error {
+	for i := range workElements - 1 {
+		want := int32(0)
+		for _, r := range g.Ranks() {
+			want += part(r, round, i)
+		}
+		if w.sum[i] != want {
+			return fmt.Errorf("wrong: element %d of a sum is %d, want %d", i, w.sum[i], want)
+		}
+		if want = part(g.Ranks()[0], round, i); g.Rank() == 1 && w.messages() && w.received[i] != want {
+			return fmt.Errorf("wrong: element %d of a message is %d, want %d", i, w.received[i], want)
+		}
+	}
+	return nil
+}

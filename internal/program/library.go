@@ -1,0 +1,144 @@
+package program
+
+import (
+	"errors"
+	"fmt"
+	"runtime"
+
+	"symmem"
+	"symmem/internal/cuda"
+)
+
+// Library plays another library in the process that uses a GPU, as PyTorch does: it makes streams,
+// graphs and memory by CUDA's calls, which symmem does not see.
+type Library struct {
+	// Streams are its streams, which a Runtime has adopted.
+	Streams []*symmem.Stream
+
+	// gpu makes the context current in each call.
+	gpu     *cuda.Driver
+	device  cuda.Device
+	handles []cuda.Stream
+}
+
+// NewLibrary makes a library with some streams on the GPU of a Runtime.
+func NewLibrary(rt *symmem.Runtime, streams int) (l *Library, err error) {
+	gpu, err := cuda.Load()
+	if err != nil {
+		return nil, err
+	}
+	l = &Library{}
+	if l.device, err = gpu.Device(rt.Interop().Ordinal()); err != nil {
+		return nil, err
+	}
+	primary, err := l.device.RetainPrimary()
+	if err != nil {
+		return nil, err
+	}
+	l.gpu = gpu.In(primary)
+	for range streams {
+		if err := l.addStream(rt); err != nil {
+			return nil, errors.Join(fmt.Errorf("making streams of another library: %w", err), l.Close())
+		}
+	}
+	return l, nil
+}
+
+func (l *Library) addStream(rt *symmem.Runtime) error {
+	handle, err := l.gpu.StreamCreate()
+	if err != nil {
+		return err
+	}
+	l.handles = append(l.handles, handle)
+	s, err := rt.Interop().AdoptStream(uintptr(handle))
+	if err != nil {
+		return err
+	}
+	l.Streams = append(l.Streams, s)
+	return nil
+}
+
+// Close destroys the streams, once the Runtime that has adopted them is closed.
+func (l *Library) Close() error {
+	var errs []error
+	for _, handle := range l.handles {
+		errs = append(errs, l.gpu.StreamDestroy(handle))
+	}
+	return errors.Join(append(errs, l.device.ReleasePrimary())...)
+}
+
+// Memory allocates memory in the order of the first stream's work. free gives it back.
+func (l *Library) Memory(bytes int64) (m symmem.Memory, free func() error, err error) {
+	on := l.handles[0]
+	at, err := l.gpu.MemAllocAsync(bytes, on)
+	if err != nil {
+		return m, nil, err
+	}
+	free = func() error { return l.gpu.MemFreeAsync(at, on) }
+	return symmem.Interop{}.Memory(at, bytes), free, l.gpu.StreamSynchronize(on)
+}
+
+// LibraryGraph is a graph that the library has captured.
+type LibraryGraph struct {
+	library *Library
+	source  cuda.Graph
+	exec    cuda.GraphExec
+}
+
+// Capture captures what record queues on the first of some of the library's streams, and on the
+// others, which branch off there and join at the end. It uses the mode that PyTorch does, in which
+// a capture ends on the thread where it has begun.
+func (l *Library) Capture(on []*symmem.Stream, record func() error) (*LibraryGraph, error) {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	first := cuda.Stream(on[0].Handle())
+	if err := l.gpu.BeginCapture(first, cuda.CaptureGlobal); err != nil {
+		return nil, err
+	}
+	var failed error
+	for _, s := range on[1:] {
+		failed = errors.Join(failed, l.follow(cuda.Stream(s.Handle()), first))
+	}
+	if failed == nil {
+		failed = record()
+	}
+	for _, s := range on[1:] {
+		failed = errors.Join(failed, l.follow(first, cuda.Stream(s.Handle())))
+	}
+	source, err := l.gpu.EndCapture(first)
+	g := &LibraryGraph{library: l, source: source}
+	if err == nil && failed == nil {
+		g.exec, err = l.gpu.GraphInstantiate(source)
+	}
+	if err := errors.Join(failed, err); err != nil {
+		return nil, errors.Join(err, g.Close())
+	}
+	return g, nil
+}
+
+// follow makes a stream wait for what another one has.
+func (l *Library) follow(waits, ahead cuda.Stream) error {
+	e, err := l.gpu.EventCreate(cuda.EventDisableTiming)
+	if err != nil {
+		return err
+	}
+	return errors.Join(l.gpu.EventRecord(e, ahead), l.gpu.StreamWaitEvent(waits, e),
+		l.gpu.EventDestroy(e))
+}
+
+// Launch queues the graph on a stream of the library.
+func (g *LibraryGraph) Launch(s *symmem.Stream) error {
+	return g.library.gpu.GraphLaunch(g.exec, cuda.Stream(s.Handle()))
+}
+
+// Close destroys the graph.
+func (g *LibraryGraph) Close() error {
+	var errs []error
+	if g.exec != 0 {
+		errs = append(errs, g.library.gpu.GraphExecDestroy(g.exec))
+	}
+	if g.source != 0 {
+		errs = append(errs, g.library.gpu.GraphDestroy(g.source))
+	}
+	return errors.Join(errs...)
+}
