@@ -14,6 +14,9 @@ import (
 	"symmem/internal/rendezvous"
 )
 
+// leavingTimeout is the timeout of ranks that no other rank keeps waiting for as long.
+const leavingTimeout = time.Minute
+
 // TestWhoLeavesForAnAbsentRankIsNotBlamedForIt: rank 2 has greeted and does nothing more, like a
 // process that is stopped. One of the others gives up first, and leaves.
 func TestWhoLeavesForAnAbsentRankIsNotBlamedForIt(t *testing.T) {
@@ -29,7 +32,7 @@ func TestWhoLeavesForAnAbsentRankIsNotBlamedForIt(t *testing.T) {
 			var opening sync.WaitGroup
 			begun := time.Now()
 			for r := range errs {
-				o := symmem.Options{Store: store, Rank: r, Size: 3, Timeout: killTimeout}
+				o := symmem.Options{Store: store, Rank: r, Size: 3, Timeout: leavingTimeout}
 				if r == first {
 					o.Timeout = time.Second
 				}
@@ -44,7 +47,7 @@ func TestWhoLeavesForAnAbsentRankIsNotBlamedForIt(t *testing.T) {
 				})
 			}
 			opening.Wait()
-			if took := time.Since(begun); took > killTimeout/2 {
+			if took := time.Since(begun); took > leavingTimeout/2 {
 				t.Errorf("it took %v", took)
 			}
 			for r, err := range errs {
@@ -81,7 +84,7 @@ func meetOnly(
 				return err
 			}
 			<-after
-			ctx, cancel := context.WithTimeout(context.Background(), killTimeout)
+			ctx, cancel := context.WithTimeout(context.Background(), leavingTimeout)
 			defer cancel()
 			m.Ended(ctx, []int{0}, func(known []*rendezvous.EndedError) bool { return len(known) > 0 })
 			return m.Close()
@@ -99,7 +102,7 @@ func TestARankThatHasClosedIsNotSaidToHaveEnded(t *testing.T) {
 	var opening sync.WaitGroup
 	for r := range runtimes {
 		opening.Go(func() {
-			o := symmem.Options{Store: store, Rank: r, Size: 2, Timeout: killTimeout}
+			o := symmem.Options{Store: store, Rank: r, Size: 2, Timeout: leavingTimeout}
 			runtimes[r], errs[r] = symmem.Open(t.Context(), on(o))
 		})
 	}

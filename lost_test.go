@@ -19,8 +19,6 @@ import (
 	"time"
 
 	"symmem"
-	"symmem/driver"
-	"symmem/internal/sys"
 	"symmem/internal/sys/systest"
 )
 
@@ -163,40 +161,6 @@ func TestARankThatIsKilledIsNamedWithinSeconds(t *testing.T) {
 }
 
 // TestOnlyWhoHasNotComeToAJoinIsNamed, and not who waits for it, too.
-// TestTheRankThatDiedFirstIsNamedToo where the one that serves the store ends because of it, before
-// it has passed on the news.
-func TestTheRankThatDiedFirstIsNamedToo(t *testing.T) {
-	if on(symmem.Options{}).Backend != "host" {
-		t.Skipf("knowing of ends without the store: %v", driver.ErrUnsupported)
-	}
-	ctx, cancel := context.WithTimeout(t.Context(), 2*killTimeout)
-	defer cancel()
-	p, wait := kill{place: "join", ranks: 3, victim: 2, also: []int{0}}.begin(ctx, t)
-	p.signal(ctx, 0, syscall.SIGSTOP) // it tells nobody of the death
-	watch, err := sys.Pidfd(p.pid(ctx, 2))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer watch.Close()
-	p.signal(ctx, 2, syscall.SIGKILL)
-	if err := sys.AwaitEnd(watch); err != nil {
-		t.Fatal(err)
-	}
-	p.signal(ctx, 0, syscall.SIGKILL)
-	if s, _ := p.await(ctx, 1, "failed"); !slices.Contains(s.Lost, 2) {
-		t.Errorf("rank 1 has lost %v: %s", s.Lost, s.Text)
-	}
-	wait()
-	p.wantNothingLeft()
-}
-
-func (p *party) signal(ctx context.Context, number int, s syscall.Signal) {
-	p.t.Helper()
-	if err := syscall.Kill(p.pid(ctx, number), s); err != nil {
-		p.t.Fatal(err)
-	}
-}
-
 func TestOnlyWhoHasNotComeToAJoinIsNamed(t *testing.T) {
 	ranks := min(4, localRanks(t))
 	all := newGate(ranks)

@@ -15,9 +15,6 @@ func TestMain(m *testing.M) {
 	if os.Getenv(aloneVariable) != "" {
 		os.Exit(beAlone())
 	}
-	if os.Getenv(anywhereVariable) != "" {
-		os.Exit(beAnywhere())
-	}
 	if os.Getenv(firstVariable) != "" {
 		os.Exit(beFirst())
 	}
