@@ -12,18 +12,18 @@ import (
 	"symmem/cmd/symmem/internal/workload"
 )
 
-// misdeed is what a drawn rank does when graphs of a group are replayed.
+// misdeed is the mistake of a rank when graphs of a group are replayed.
 type misdeed int
 
-// The misdeeds: it aborts the group, or launches the graphs in another order than the others.
+// aborts aborts the group, swaps launches the graphs in another order.
 const (
 	aborts misdeed = iota
 	swaps
 	misdeeds
 )
 
-// faulty makes a group of all ranks, has a fault end it, which leaves a buffer, and shows that a
-// new group works on that.
+// faulty makes a group of all ranks, calls fault, which ends the group and returns a buffer, and
+// checks a call of a new group on that buffer.
 func (r *round) faulty(
 	ctx context.Context, s *symmem.Stream, bytes int64, tag uint64,
 	fault func(*symmem.Group) (symmem.Buffer, error),
@@ -55,9 +55,9 @@ func (r *round) faulty(
 	return errors.Join(g.Close(), b.Free())
 }
 
-// breakReplays captures two graphs of the same sum over a group of all ranks, has a drawn rank do
-// something else than the others when they are replayed, and shows that all ranks get an error,
-// that no wrong result is taken for a sum, and that a new group works on the same memory.
+// breakReplays captures two graphs of the same sum over a group of all ranks, and makes one rank
+// commit a misdeed when they are replayed. All ranks must get an error, each result must be right
+// or marked, and a new group must work on the same memory.
 func (r *round) breakReplays(ctx context.Context) error {
 	if r.showsTheBug() {
 		return nil
@@ -68,8 +68,7 @@ func (r *round) breakReplays(ctx context.Context) error {
 		return err
 	}
 	return r.faulty(ctx, s, bytes, tag, func(g *symmem.Group) (b symmem.Buffer, err error) {
-		// NCCL's kernels promise nothing about what they leave when they are ended, and do not compare
-		// replays.
+		// NCCL's kernels leave anything when they are aborted, and do not compare replays.
 		if err := g.SetPath(ctx, symmem.PathDirect); err != nil {
 			return b, err
 		}
@@ -99,13 +98,13 @@ func (r *round) breakReplays(ctx context.Context) error {
 	})
 }
 
-// goesDirect reports whether a call is made by a kernel that marks what it could not finish.
+// goesDirect reports whether a call takes the direct path, whose kernels mark unfinished results.
 func goesDirect(e *exchange) (bool, error) {
 	x, err := e.Group.Explain(e.Operation, e.Send, e.Recv, e.Count, e.DataType)
 	return x.Path == "direct", err
 }
 
-// sumGraph captures a sum of float32 and the copy of its result.
+// sumGraph captures a sum of float32 with the copy of its result.
 func (r *round) sumGraph(
 	ctx context.Context, g *symmem.Group, s *symmem.Stream, p *symmem.Pool, bytes int64, tag uint64,
 ) (*recording, error) {
@@ -119,8 +118,7 @@ func (r *round) sumGraph(
 	return rec, r.recordOn(ctx, rec, s)
 }
 
-// broken replays the graphs until the fault is reported, looks at what they have left, and closes
-// all.
+// broken replays the graphs, waits for the fault, checks the results, and closes graphs and group.
 func (r *round) broken(
 	ctx context.Context, g *symmem.Group, recs [2]*recording, deed misdeed, mine, direct bool,
 ) error {
@@ -138,7 +136,7 @@ func (r *round) broken(
 		g.Abort()
 	} else {
 		for _, i := range order {
-			// A launch that comes after the fault is refused.
+			// A launch after the fault is refused.
 			if err := ignoreFault(recs[i].graph.Launch(s)); err != nil {
 				return err
 			}
@@ -171,7 +169,7 @@ func (r *round) broken(
 	return errors.Join(recs[0].close(), recs[1].close(), ignoreFault(g.Close()))
 }
 
-// ignoreFault drops the fault that a group was broken with.
+// ignoreFault returns nil for the fault that was provoked, else err.
 func ignoreFault(err error) error {
 	if errors.Is(err, symmem.ErrAborted) || errors.As(err, new(*symmem.DivergenceError)) ||
 		errors.As(err, new(*symmem.MismatchError)) {
@@ -180,8 +178,8 @@ func ignoreFault(err error) error {
 	return err
 }
 
-// verifyBroken looks at the result of a call that a fault may have ended: it is what was there
-// before, or each element is right or not a number.
+// verifyBroken checks the result of a call that a fault may have ended: all elements are unchanged,
+// or each is right or NaN.
 func (r *round) verifyBroken(e *exchange) {
 	order := binary.NativeEndian
 	r.tally.Calls++
@@ -205,7 +203,7 @@ func (r *round) verifyBroken(e *exchange) {
 		right, all, none, old))
 }
 
-// abort has a drawn rank abort a group of all ranks while the others are in a collective, and shows
+// abort makes one rank abort a group of all ranks while the others are in a collective, and checks
 // that a new group works on the same memory.
 func (r *round) abort(ctx context.Context) error {
 	if r.showsTheBug() {
@@ -214,7 +212,7 @@ func (r *round) abort(ctx context.Context) error {
 	who, s, p := r.draws.IntN(r.rt.Size()), one(r, r.streams), one(r, r.pools)
 	before, bytes, tag := r.draws.IntN(3), r.size(), r.draws.Uint64()
 	return r.faulty(ctx, s, bytes, tag, func(g *symmem.Group) (symmem.Buffer, error) {
-		// Only its own stream uses the buffer, so that its way back does not depend on the rank.
+		// Only one stream uses the buffer, so that it returns to the pool in the same way on all ranks.
 		b, err := p.AllocOn(s, bytes)
 		if err != nil {
 			return b, err
@@ -225,8 +223,8 @@ func (r *round) abort(ctx context.Context) error {
 			}
 		}
 		if r.rt.Device().Backend == "nccl" {
-			// NCCL's window kernels do not look for an abort: one that waits for a rank which has
-			// aborted instead runs until the process ends.
+			// NCCL's window kernels do not check for an abort: one that waits for the rank that has
+			// aborted runs until the process ends.
 			if err := g.SetPath(ctx, symmem.PathPlain); err != nil {
 				return b, err
 			}
@@ -235,7 +233,7 @@ func (r *round) abort(ctx context.Context) error {
 	})
 }
 
-// aborted aborts the group or waits for that, and closes it.
+// aborted aborts the group, or makes calls until another rank has, and closes the group.
 func (r *round) aborted(
 	ctx context.Context, g *symmem.Group, s *symmem.Stream, b symmem.Buffer, mine bool,
 ) error {
@@ -251,7 +249,7 @@ func (r *round) aborted(
 		}
 	}
 	if !errors.Is(err, symmem.ErrAborted) {
-		return fmt.Errorf("the group was aborted, but this rank does not say so: %w", err)
+		return fmt.Errorf("waiting for the abort of the group: want ErrAborted, got %w", err)
 	}
 	// The stream may still return the fault, once.
 	if err := s.Synchronize(ctx); err != nil && !errors.Is(err, symmem.ErrAborted) {

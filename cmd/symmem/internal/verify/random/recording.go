@@ -11,21 +11,20 @@ import (
 )
 
 // recording is a graph of calls. Each call reads memory that was written before the capture, and
-// its result is copied where the program finds it: the buffers of the calls themselves may be freed
-// while the graph lives, and nobody else may get them until it is closed.
+// its result is copied to another buffer. The buffers of the calls may be freed while the graph
+// lives; they must not be allocated again until it is closed.
 type recording struct {
 	graph graph
-	// owned is whether the library has captured it. Such a graph is launched on the library's streams,
-	// and pins no buffers.
+	// owned marks a graph of the library, which is launched on its streams and pins no buffers.
 	owned bool
-	// number is that of the group, calls what is captured, outs where the results go.
+	// number is the index of the group, calls are the captured calls, outs the buffers of results.
 	number int
 	calls  []*exchange
 	outs   []symmem.Buffer
 	held   []symmem.Buffer
 }
 
-// graph is one of symmem's or of the library's.
+// graph is a graph of symmem or of the library.
 type graph interface {
 	Launch(s *symmem.Stream) error
 	Close() error
@@ -60,7 +59,7 @@ func (r *round) capture(ctx context.Context) error {
 	return r.release(rec)
 }
 
-// stage draws a call, makes its buffers and writes its input.
+// stage draws a call, allocates its buffers and writes its input.
 func (r *round) stage(rec *recording, s *symmem.Stream, p *symmem.Pool) error {
 	bytes := r.size()
 	e := r.drawCall(rec.number, bytes)
@@ -70,7 +69,7 @@ func (r *round) stage(rec *recording, s *symmem.Stream, p *symmem.Pool) error {
 	return rec.add(e, s, p, bytes)
 }
 
-// add makes the buffers of a call and writes its input.
+// add allocates the buffers of a call and writes its input.
 func (rec *recording) add(
 	e *exchange, s *symmem.Stream, p *symmem.Pool, bytes int64,
 ) error {
@@ -103,7 +102,7 @@ func (rec *recording) record(ctx context.Context, s *symmem.Stream) (graph, erro
 	return g, nil
 }
 
-// queue makes the calls on a stream that is captured.
+// queue makes the calls on a stream in capture.
 func (rec *recording) queue(ctx context.Context, s *symmem.Stream) error {
 	for i, e := range rec.calls {
 		if err := rec.call(ctx, e, rec.outs[i], s); err != nil {
@@ -130,8 +129,8 @@ func (rec *recording) call(
 	return s.Copy(to, e.Recv)
 }
 
-// touch spoils the output, and copies a byte of the input over what the result replaces: so the
-// graph pins the same buffers, in the same order, on ranks that are no members.
+// touch overwrites the output, and copies a byte of the input into the buffer of the result. So the
+// graph pins the same buffers in the same order on ranks outside the group.
 func (e *exchange) touch(to symmem.Memory, s *symmem.Stream) error {
 	from, fromErr := e.Send.Slice(0, 1)
 	to, toErr := to.Slice(0, 1)
@@ -141,7 +140,7 @@ func (e *exchange) touch(to symmem.Memory, s *symmem.Stream) error {
 	return errors.Join(s.Fill(e.Recv, workload.Junk), s.Copy(to, from))
 }
 
-// release frees some of the buffers that the graph pins.
+// release frees some buffers that the graph pins.
 func (r *round) release(rec *recording) error {
 	if rec.owned {
 		return nil
@@ -194,7 +193,7 @@ func (r *round) streamFor(rec *recording) *symmem.Stream {
 	return one(r, r.streams)
 }
 
-// spoil writes over the results of earlier launches.
+// spoil overwrites the results of earlier launches.
 func (rec *recording) spoil(s *symmem.Stream) error {
 	var errs []error
 	for _, out := range rec.outs {
@@ -225,8 +224,8 @@ func (r *round) verifyReplayed(rec *recording, times int, how string) {
 	r.tally.Replays += int64(times)
 }
 
-// overlap launches several graphs, each on a stream of its own, and a call, before it waits for
-// any: the calls of a group take their turns, whatever stream or graph they are on.
+// overlap launches several graphs on drawn streams, and a call, before it waits for any. The calls
+// of a group must run one after the other.
 func (r *round) overlap(ctx context.Context) error {
 	if len(r.graphs) == 0 {
 		return nil
@@ -287,7 +286,7 @@ func (r *round) closeGraph(ctx context.Context) error {
 	return r.closeGraphs(ctx, func(rec *recording) bool { return rec == drawn })
 }
 
-// closeGraphs closes those that are chosen, or all, and frees their buffers.
+// closeGraphs closes the chosen graphs, or all if chosen is nil, and frees their buffers.
 func (r *round) closeGraphs(ctx context.Context, chosen func(*recording) bool) error {
 	if err := r.synchronize(ctx); err != nil {
 		return err
@@ -312,7 +311,7 @@ func (rec *recording) close() error {
 	return errors.Join(errs...)
 }
 
-// recordOn captures on a stream: by the library on one of the library's.
+// recordOn captures on a stream. The library captures on its own streams.
 func (r *round) recordOn(ctx context.Context, rec *recording, s *symmem.Stream) error {
 	var err error
 	rec.owned = r.library != nil && slices.Contains(r.library.Streams, s)

@@ -10,22 +10,22 @@ import (
 	"symmem/internal/program"
 )
 
-// Open opens a Runtime of this rank: symmem.Open, or a rank of a test's own world.
+// Open opens a Runtime of this rank. It is symmem.Open, except in tests.
 type Open func(ctx context.Context, o symmem.Options) (*symmem.Runtime, error)
 
-// world is what lasts over all rounds at one check level.
+// world holds the Runtime of a check level, which all its rounds use.
 type world struct {
 	rt      *symmem.Runtime
 	streams []*symmem.Stream // the default one first, the library's last
 	events  []*symmem.Event  // one for each stream
 	// library has streams, too. It is nil on the host.
 	library *program.Library
-	// gatherer is where ranks tell each other what they have found.
+	// gatherer exchanges findings between ranks.
 	gatherer *workload.Gatherer
 }
 
-// streams is how many streams a world has without those of the library, of which there are
-// libraryStreams. They end with it only.
+// streams is the number of streams of a world, libraryStreams that of the library. All of them live
+// as long as the world.
 const (
 	streams        = 3
 	libraryStreams = 2
@@ -51,8 +51,8 @@ func newWorld(ctx context.Context, open Open, c *Config, level symmem.CheckLevel
 	return w, nil
 }
 
-// warm makes the memory of disabled scopes as large as rounds may need it: it is given back with
-// the Runtime only.
+// warm grows the memory of disabled scopes to what rounds may need. It is freed with the Runtime
+// only.
 func (w *world) warm(bytes int64) error {
 	p, err := w.rt.NewPool(symmem.PoolOptions{})
 	if err != nil {
@@ -92,7 +92,7 @@ func (w *world) equip() error {
 	return nil
 }
 
-// close closes the Runtime, and ends the streams that it had adopted.
+// close closes the Runtime, and then the library.
 func (w *world) close() error {
 	err := w.rt.Close()
 	if w.library != nil {
@@ -101,10 +101,11 @@ func (w *world) close() error {
 	return err
 }
 
-// machines is how many machines the ranks of the world are on.
+// machines returns the number of machines of the world.
 func (w *world) machines() int { return w.rt.World().Stats().Tuning.Machines }
 
-// synchronize waits for all streams, in their order, which is an event of every pool's history.
+// synchronize waits for all streams. The order is a part of the history of pools, so it is the same
+// on all ranks.
 func (w *world) synchronize(ctx context.Context) error {
 	for _, s := range w.streams {
 		if err := s.Synchronize(ctx); err != nil {
@@ -114,7 +115,7 @@ func (w *world) synchronize(ctx context.Context) error {
 	return nil
 }
 
-// meet returns when all ranks have come and all their work is done.
+// meet waits for the work of all ranks.
 func (w *world) meet(ctx context.Context) error {
 	if err := w.synchronize(ctx); err != nil {
 		return err
@@ -125,7 +126,7 @@ func (w *world) meet(ctx context.Context) error {
 	return w.rt.DefaultStream().Synchronize(ctx)
 }
 
-// mapped is how many bytes the pools of the world have.
+// mapped returns the number of bytes in the pools of the world.
 func (w *world) mapped() (bytes int64) {
 	for _, p := range w.rt.Stats().Pools {
 		bytes += p.Used + p.Cached
