@@ -112,13 +112,25 @@ func ranksKey(id string, rank int) string {
 }
 
 // announceRanks stores the list of ranks with which this rank joins a group, and compares it with
-// the list of the lowest of these ranks, if that is present.
+// the list of the lowest of these ranks, if that is present. Where the store does not answer in time
+// it names the rank that serves it.
 func (rt *Runtime) announceRanks(ctx context.Context, id string, ranks []int) error {
+	begun := time.Now()
+	ctx, cancel := context.WithTimeout(ctx, rt.opts.Timeout)
+	defer cancel()
 	err := rt.store.Set(ctx, ranksKey(id, rt.rank), []byte(fmt.Sprint(ranks)))
-	if err != nil {
-		return nil //nolint:nilerr // Joining the group reports the cause.
+	if err == nil {
+		return rt.compareRanks(ctx, id, ranks, slices.Min(ranks))
 	}
-	return rt.compareRanks(ctx, id, ranks, slices.Min(ranks))
+	server := rt.store.ServedBy()
+	if server < 0 || !errors.Is(err, context.DeadlineExceeded) {
+		return nil // Joining the group reports the cause.
+	}
+	return &AbsentError{
+		Doing: "storing which ranks join", Waited: time.Since(begun).Round(time.Millisecond),
+		Ranks: []int{server}, Members: ranks, Err: err,
+		Activity: map[int]string{server: "serves the store, which does not answer"},
+	}
 }
 
 // rankListsDiffer returns an error if another rank has joined the group with a different list of

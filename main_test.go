@@ -21,6 +21,9 @@ func TestMain(m *testing.M) {
 	if os.Getenv(agreeingVariable) != "" {
 		os.Exit(beAgreeing())
 	}
+	if os.Getenv(stoppedVariable) != "" {
+		os.Exit(beStopped())
+	}
 	if os.Getenv(victimVariable) != "" {
 		os.Exit(beRank())
 	}

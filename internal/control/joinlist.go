@@ -3,9 +3,9 @@ package control
 import (
 	"context"
 	"fmt"
-	"maps"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"symmem/driver"
@@ -73,14 +73,58 @@ func readAbsent(
 	return absent, said
 }
 
-// AbsentError is the error of a joining whose time is up: it names the ranks that have not come,
-// or, if all have, those that this rank has waited for.
+// AbsentError returns the error of a joining whose time is up: it names the ranks that have not
+// come, or, if all have, the ranks that hold up those that this rank has waited for.
 func (r JoinList) AbsentError(waited time.Duration, awaited []int, err error) error {
-	return AbsentError("meeting the ranks of group "+r.Group.Name(), r.Group.Ranks, waited, r.Absent(),
+	absent := r.Absent()
+	if len(absent) == 0 && len(awaited) > 0 {
+		awaited = r.Blockers(awaited)
+	}
+	return AbsentError("meeting the ranks of group "+r.Group.Name(), r.Group.Ranks, waited, absent,
 		awaited, err)
 }
 
-// AbsentError is the error of a wait whose time is up: it names the ranks that are known to be
+// Blockers follows the waits that ranks have stored from some ranks to those that wait for no
+// other: these hold up the rest. Where ranks wait for each other it returns the ranks it was given.
+// It first stores that this rank waits for them, and waits a moment for them to do the same, since
+// the time of all of them is up at about once.
+func (r JoinList) Blockers(awaited []int) []int {
+	r.publishAwaited(awaited)
+	deadline := time.Now().Add(lookupTimeout)
+	for {
+		_, said := readAbsent(r.Store, r.others(), r.key)
+		silent := func(rank int) bool { return len(r.waitsIn(said[rank])) == 0 }
+		if !slices.ContainsFunc(awaited, silent) || time.Now().After(deadline) {
+			return r.follow(awaited, said)
+		}
+		time.Sleep(lookupTimeout / 20)
+	}
+}
+
+// follow returns the ranks at the ends of the waits that begin at some ranks.
+func (r JoinList) follow(from []int, said map[int]string) []int {
+	var ends []int
+	seen := map[int]bool{r.Group.Ranks[r.Group.Rank]: true}
+	for next := slices.Clone(from); len(next) > 0; next = next[1:] {
+		rank := next[0]
+		if seen[rank] {
+			continue
+		}
+		seen[rank] = true
+		waits := r.waitsIn(said[rank])
+		if len(waits) == 0 {
+			ends = append(ends, rank)
+		}
+		next = append(next, waits...)
+	}
+	if len(ends) == 0 {
+		return from
+	}
+	slices.Sort(ends)
+	return ends
+}
+
+// AbsentError returns the error of a wait whose time is up: it names the ranks that are known to be
 // absent, or, if none is, those that were waited for.
 func AbsentError(
 	doing string, members []int, waited time.Duration, absent, awaited []int, err error,
@@ -98,19 +142,16 @@ func AbsentError(
 
 // WarnLate warns, at the times that late gives, of the ranks of the group that have not come. If
 // all have, it warns of those that awaited returns, for which this rank waits. Before a warning it
-// stores for which ranks it waits, so that the warnings of others can say that. It goes on until
-// stop is called, which waits for a warning that is under way.
+// stores for which ranks it waits, so that the warnings of others can say that. It warns until stop
+// is called, which waits for a warning that is under way.
 func (r JoinList) WarnLate(late driver.Late, awaited func() []int) (stop func()) {
 	find := func() ([]int, map[int]string) {
 		absent, said := readAbsent(r.Store, r.others(), r.key)
 		if len(absent) == 0 {
 			absent = awaited()
 		}
-		maps.DeleteFunc(said, func(rank int, text string) bool {
-			return text == "" || !slices.Contains(absent, rank)
-		})
 		r.publishAwaited(absent)
-		return absent, said
+		return absent, r.activities(absent, said)
 	}
 	early := driver.Late{After: late.After / 2, Warn: func(driver.LateWarning) {}}
 	warning := driver.LateWarning{
@@ -122,15 +163,37 @@ func (r JoinList) WarnLate(late driver.Late, awaited func() []int) (stop func())
 	return func() { stopEarly(); stopLate() }
 }
 
-// publishAwaited stores for which ranks this rank waits.
-func (r JoinList) publishAwaited(ranks []int) {
-	text := ""
-	if len(ranks) > 0 {
-		text = "is joining the group, and waits for " + driver.RanksOf(ranks, r.Group.Ranks)
+// activities returns what absent ranks have stored about their own waits, in words.
+func (r JoinList) activities(absent []int, said map[int]string) map[int]string {
+	doing := map[int]string{}
+	for _, rank := range absent {
+		if waits := r.waitsIn(said[rank]); len(waits) > 0 {
+			doing[rank] = "is joining the group, and waits for " +
+				driver.RanksOf(waits, r.Group.Ranks)
+		} else if rank == r.Store.ServedBy() && said[rank] != "" {
+			doing[rank] = said[rank]
+		}
 	}
+	return doing
+}
+
+// publishAwaited stores for which ranks this rank waits, as their numbers with spaces in between.
+func (r JoinList) publishAwaited(ranks []int) {
 	ctx, cancel := context.WithTimeout(context.Background(), lookupTimeout)
 	defer cancel()
+	text := strings.Trim(fmt.Sprint(ranks), "[]")
 	_ = r.Store.Set(ctx, r.key(r.Group.Ranks[r.Group.Rank]), []byte(text))
+}
+
+// waitsIn reads what publishAwaited has stored. It skips what is no rank of the group.
+func (r JoinList) waitsIn(text string) (ranks []int) {
+	for _, field := range strings.Fields(text) {
+		rank, err := strconv.Atoi(field)
+		if err == nil && slices.Contains(r.Group.Ranks, rank) {
+			ranks = append(ranks, rank)
+		}
+	}
+	return ranks
 }
 
 // WarnLate is JoinList.WarnLate for ranks that are found in another way, with what they are doing.

@@ -1,6 +1,7 @@
 package control_test
 
 import (
+	"errors"
 	"slices"
 	"strings"
 	"testing"
@@ -46,5 +47,46 @@ func TestWarningsSayWhomALateRankWaitsFor(t *testing.T) {
 		case <-deadline:
 			t.Fatal("no warning says that rank 1 waits for rank 2")
 		}
+	}
+}
+
+func TestBlockersAreAtTheEndsOfWaits(t *testing.T) {
+	t.Parallel()
+	for row, c := range map[string]struct {
+		waits   map[int][]int // of ranks other than 1, whose time is up
+		awaited []int
+		want    []int
+	}{
+		"a rank that waits for none":       {nil, []int{3}, []int{3}},
+		"two ranks that wait for a third":  {map[int][]int{2: {0}, 3: {0}}, []int{2, 3}, []int{0}},
+		"a chain":                          {map[int][]int{3: {2}, 2: {0}}, []int{3}, []int{0}},
+		"a rank that waits for this one":   {map[int][]int{0: {1}}, []int{0}, []int{0}},
+		"ranks that wait for each other":   {map[int][]int{0: {2}, 2: {0}}, []int{0}, []int{0}},
+		"one of them waits, one does not":  {map[int][]int{2: {0}}, []int{2, 3}, []int{0, 3}},
+		"a rank that is not in the group":  {map[int][]int{2: {7}}, []int{2}, []int{2}},
+		"ranks that wait for two, and one": {map[int][]int{0: {2, 3}, 2: {3}}, []int{0}, []int{3}},
+	} {
+		t.Run(row, func(t *testing.T) {
+			t.Parallel()
+			store := rendezvous.NewLocal()
+			defer store.Close()
+			group := driver.GroupConfig{ID: "a", Ranks: []int{0, 1, 2, 3}, Rank: 1}
+			list := control.JoinList{Store: store, Group: group}
+			for rank := range group.Ranks {
+				of := list
+				of.Group.Rank = rank
+				if err := of.Add(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+				if waits := c.waits[rank]; len(waits) > 0 {
+					of.Blockers(waits) // which stores them
+				}
+			}
+			var absent *driver.AbsentError
+			err := list.AbsentError(time.Second, c.awaited, nil)
+			if !errors.As(err, &absent) || !slices.Equal(absent.Ranks, c.want) {
+				t.Errorf("got %v, want ranks %v", err, c.want)
+			}
+		})
 	}
 }

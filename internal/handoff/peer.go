@@ -1,6 +1,7 @@
 package handoff
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -124,12 +125,20 @@ func (p *Peer) hangUp() error {
 }
 
 // ask sends a request and fills in the response. The descriptor that came with it, if one did, is
-// the caller's.
-func ask(ctx context.Context, c *net.UnixConn, request, response []byte) (*os.File, error) {
+// the caller's. An error after the end of the context is that of the context: the deadline of the
+// connection is the same, and may be noticed first.
+func ask(
+	ctx context.Context, c *net.UnixConn, request, response []byte,
+) (f *os.File, err error) {
 	deadline, _ := ctx.Deadline()
 	if err := c.SetDeadline(deadline); err != nil {
 		return nil, err
 	}
+	defer func() {
+		if errors.Is(err, os.ErrDeadlineExceeded) {
+			err = cmp.Or(ctx.Err(), context.DeadlineExceeded)
+		}
+	}()
 	// The error is that of a connection that was closed, which needs no deadline.
 	stop := context.AfterFunc(ctx, func() { _ = c.SetDeadline(time.Unix(1, 0)) })
 	defer stop()

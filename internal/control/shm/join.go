@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/bits"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -92,10 +93,9 @@ func (j *joining) explain(ctx context.Context, err error) error {
 		return lost
 	}
 	if errors.Is(err, handoff.ErrUnknownKey) {
-		// Group rank 0 has given up because a rank has not come: its call began a little earlier.
-		return j.list.AbsentError(time.Since(j.begin), nil, err)
+		return j.explainWithdrawn(err)
 	}
-	if !errors.Is(ctx.Err(), context.DeadlineExceeded) {
+	if !errors.Is(ctx.Err(), context.DeadlineExceeded) && !errors.Is(err, context.DeadlineExceeded) {
 		return err
 	}
 	var late *driver.TimeoutError
@@ -107,6 +107,20 @@ func (j *joining) explain(ctx context.Context, err error) error {
 		awaited = []int{int(j.awaited.Load())}
 	}
 	return j.list.AbsentError(time.Since(j.begin), awaited, err)
+}
+
+// explainWithdrawn returns why group rank 0 has given up: mostly its call began a little earlier
+// than that of this rank, and its time is up because of a third one.
+func (j *joining) explainWithdrawn(err error) error {
+	first := []int{j.g.cfg.Ranks[0]}
+	absent := j.list.Absent()
+	if len(absent) == 0 {
+		absent = j.list.Blockers(first)
+	}
+	if slices.Equal(absent, first) {
+		return err // not because of another rank
+	}
+	return control.AbsentError(j.doing(), j.g.cfg.Ranks, time.Since(j.begin), absent, nil, err)
 }
 
 // connectPeers connects to all other ranks of the group. From then on the end of one of their

@@ -1,0 +1,99 @@
+package symmem_test
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"errors"
+	"fmt"
+	random "math/rand/v2"
+	"os"
+	"os/exec"
+	"slices"
+	"strconv"
+	"syscall"
+	"testing"
+	"time"
+
+	"symmem"
+)
+
+// stoppedVariable makes a process a rank of TestARankThatIsStoppedIsNamed. It says which call the
+// ranks repeat: "join" or "split".
+const stoppedVariable = "SYMMEM_TEST_STOPPED"
+
+// beStopped is the main function of such a rank. The victim stops itself at a random moment of the
+// first calls; another rank writes which ranks its error names.
+func beStopped() int {
+	number, _ := strconv.Atoi(os.Getenv(rankVariable))
+	size, _ := strconv.Atoi(os.Getenv(sizeVariable))
+	ctx := context.Background()
+	rt, err := symmem.Open(ctx, on(symmem.Options{
+		Rank: number, Size: size, Store: os.Getenv(storeVariable), Timeout: 2 * time.Second,
+	}))
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	if isVictim() {
+		time.AfterFunc(random.N(60*time.Millisecond), func() {
+			_ = syscall.Kill(os.Getpid(), syscall.SIGSTOP)
+		})
+	}
+	for n := 0; err == nil; n++ {
+		var g *symmem.Group
+		if os.Getenv(stoppedVariable) == "join" {
+			g, err = rt.Join(ctx, fmt.Sprintf("group %d", n), rt.World().Ranks())
+		} else {
+			g, err = rt.World().Split(ctx, 0, 0)
+		}
+		if err == nil {
+			err = g.Close()
+		}
+	}
+	said := seen{Text: err.Error()}
+	var late *symmem.TimeoutError // also of an AbsentError
+	if errors.As(err, &late) {
+		said.Lost = late.Missing
+	}
+	_ = json.NewEncoder(os.Stdout).Encode(said)
+	rt.Close()
+	return 0
+}
+
+// TestARankThatIsStoppedIsNamed by all others when their time is up, although some of these wait
+// for a rank that waits for the stopped one; and although the store does not answer where rank 0 is
+// stopped.
+func TestARankThatIsStoppedIsNamed(t *testing.T) {
+	t.Parallel()
+	if on(symmem.Options{}).Backend != "host" {
+		t.Skipf("naming ranks that NCCL waits for: %v", symmem.ErrUnsupported)
+	}
+	for _, call := range []string{"join", "split"} {
+		for _, victim := range []int{0, 2} {
+			t.Run(fmt.Sprintf("rank %d in %s", victim, call), func(t *testing.T) {
+				t.Parallel()
+				store := "unix:@symmem-test-" + rand.Text()
+				var all []*exec.Cmd
+				for number := range 4 {
+					all = append(all, startRank(t, store, "", number, 4, victim, stoppedVariable+"="+call))
+				}
+				for number, c := range all {
+					if number == victim {
+						continue
+					}
+					err := c.Wait()
+					out := c.Stdout.(*bytes.Buffer).Bytes()
+					var said seen
+					if err = errors.Join(err, json.Unmarshal(out, &said)); err != nil ||
+						!slices.Contains(said.Lost, victim) {
+						t.Errorf("rank %d: %v: %s", number, err, out)
+					}
+				}
+				_ = all[victim].Process.Kill()
+				_ = all[victim].Wait()
+			})
+		}
+	}
+}
