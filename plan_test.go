@@ -35,6 +35,12 @@ func TestBuffersThatOverlapAreRefusedUnlessInPlace(t *testing.T) {
 			symmem.ErrInvalid)
 		r.is(w.AllGather(r.ctx, part(8, 400), part(0, 800), 100, symmem.Float32, nil),
 			symmem.ErrInvalid)
+		for root := range r.Size() { // and on the others, of which only the send buffer is used
+			r.is(w.Reduce(r.ctx, part(0, 400), part(4, 400), 100, symmem.Float32, symmem.Sum, root, nil),
+				symmem.ErrInvalid)
+			r.is(w.Broadcast(r.ctx, part(4, 400), part(0, 400), 100, symmem.Float32, root, nil),
+				symmem.ErrInvalid)
+		}
 		r.ok(w.AllGather(r.ctx, part(own, 400), part(0, 800), 100, symmem.Float32, nil))
 		r.ok(w.ReduceScatter(
 			r.ctx, part(0, 800), part(own, 400), 100, symmem.Float32, symmem.Sum, nil))
