@@ -31,8 +31,8 @@ func (s span) holds(address uintptr) bool { return address-s.start < uintptr(s.b
 // mostGone is how many segments that were unmapped are remembered.
 const mostGone = 1024
 
-// keep notes pools that are closed, if buffers of theirs are live. It lists their segments without
-// holding mu, as a pool may be locked for as long as a call waits for other ranks.
+// keep notes pools that are closed and have live buffers, each once. It lists their segments
+// without holding mu, as a pool may be locked for as long as a call waits for other ranks.
 func (k *keeping) keep(pools ...*pool) {
 	for _, p := range pools {
 		segments := p.liveSegments()
@@ -40,8 +40,11 @@ func (k *keeping) keep(pools ...*pool) {
 			continue
 		}
 		k.mu.Lock()
-		p.kept = segments
-		k.pools = append(k.pools, p)
+		// Another close of the pool may have noted it, and its buffers may have been freed since.
+		if count, _ := p.held(); count > 0 && !slices.Contains(k.pools, p) {
+			p.kept = segments
+			k.pools = append(k.pools, p)
+		}
 		k.mu.Unlock()
 	}
 }

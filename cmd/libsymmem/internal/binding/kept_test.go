@@ -2,6 +2,7 @@ package binding
 
 import (
 	"errors"
+	"sync"
 	"testing"
 	"time"
 	"unsafe"
@@ -115,6 +116,44 @@ func TestFreedMemoryOfClosedPoolsIsRefused(t *testing.T) {
 			t.Fatal(err)
 		}
 		check("memory that was freed after the close", live, CodeOf(symmem.ErrFreed))
+	}
+}
+
+// TestAPoolThatIsClosedTwiceAtOnceIsKeptOnce has buffers outlive a pool that several goroutines
+// close. Freeing the only buffer ends what the library remembers of the pool.
+func TestAPoolThatIsClosedTwiceAtOnceIsKeptOnce(t *testing.T) {
+	l, _ := alone(t, host)
+	world, err := l.World()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 50 {
+		number, err := l.OpenPool(world, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		at, err := l.Alloc(number, 4096, 0, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		begin := make(chan struct{})
+		var closing sync.WaitGroup
+		for range 4 {
+			closing.Go(func() {
+				<-begin
+				if err := l.ClosePool(number, true); err != nil && CodeOf(err) != CodeOf(symmem.ErrClosed) {
+					t.Errorf("closing a pool: %v", err)
+				}
+			})
+		}
+		close(begin)
+		closing.Wait()
+		if n := len(l.kept.pools); n != 1 {
+			t.Fatalf("the library keeps %d pools, want 1", n)
+		}
+		if err := l.Free(at, false); err != nil || len(l.kept.pools) != 0 {
+			t.Fatalf("freeing the last buffer: %v, and %d pools are kept", err, len(l.kept.pools))
+		}
 	}
 }
 

@@ -155,7 +155,9 @@ func (l *Library) ClosePool(number int, force bool) error {
 	err = p.flush()
 	l.kept.keep(p)
 	r.mu.Lock()
-	r.pools[number] = nil
+	if r.pools[number] == p { // it may be another one, after another close
+		r.pools[number] = nil
+	}
 	r.mu.Unlock()
 	return errors.Join(err, p.Close())
 }
