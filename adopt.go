@@ -18,14 +18,15 @@ import (
 // serve others all the same, as in PyTorch: the owner keeps those that its graphs use.
 //
 // The stream must live until ForgetStream, or until the Runtime is closed: Pool.Trim and
-// Runtime.Close wait for what its owner has queued there, but see SetIdle. Else it is asked
-// about where it is named in a call, and where a registration or a new call may meet a capture of
-// it that has calls.
+// Runtime.Close wait for what its owner has queued there, and Pool.Alloc of another stream asks
+// about it where it needs free memory of this one; but see SetIdle. Else it is asked about where it
+// is named in a call, and where a registration or a new call may meet a capture of it that has
+// calls.
 //
 // No capture is lost to what symmem does in the background. What is called on the stream, or waits
 // for it (Synchronize, ForgetStream, Pool.Trim, Pool.Close, Free of a Buffer of another stream that
-// was used on it), is not called while another thread is inside CUDA's call that begins or ends a
-// capture of the stream: CUDA's driver may crash there (580.159.04).
+// was used on it, Alloc where memory is short), is not called while another thread is inside CUDA's
+// call that begins or ends a capture of the stream: CUDA's driver may crash there (580.159.04).
 func (i Interop) AdoptStream(handle uintptr) (*Stream, error) {
 	rt := i.rt
 	adopter, ok := rt.device.(driver.Adopter)
@@ -40,7 +41,8 @@ func (i Interop) AdoptStream(handle uintptr) (*Stream, error) {
 
 // SetIdle says whether the owners of adopted streams have waited for all that they have queued
 // there, for the Pool.Trim and Runtime.Close that follow: these then ask about no adopted stream,
-// so that owners may have destroyed some without ForgetStream.
+// so that owners may have destroyed some without ForgetStream. Meanwhile no other stream gets free
+// memory of adopted ones.
 func (i Interop) SetIdle(yes bool) {
 	rt := i.rt
 	rt.ownersWait.Store(yes)
@@ -71,7 +73,8 @@ func (i Interop) Captured(handle uintptr) bool {
 // Calls on the stream return ErrClosed from then on. Other streams it leaves alone. Its numbers, in
 // the Runtime and in pools, are not used again, since ranks may forget streams at different times;
 // what is kept for them is some hundred bytes in the Runtime and in each pool that it has used.
-// Free memory that pools have mapped for it goes with Pool.Trim.
+// Free memory of pools that was allocated on it last goes to other streams where memory is short,
+// and leaves the process with Pool.Trim.
 func (i Interop) ForgetStream(s *Stream) {
 	if s != nil && s.adopted != nil {
 		_ = s.forget(driver.AdoptedStream.Close) // a fault of its work is its group's, which tells it

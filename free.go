@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 
-	"symmem/driver"
 	"symmem/internal/alloc"
 	"symmem/internal/ledger"
 	"symmem/internal/spin"
@@ -152,38 +151,40 @@ func (p *Pool) reclaim(s *Stream) error {
 	return nil
 }
 
-// seize gives a stream free memory of other streams, whose work so far it then waits for on the
-// device, and reports whether there was enough. Streams that are captured neither get nor lose any:
-// the wait would be part of the graph. p.mu is held.
-func (p *Pool) seize(s *Stream, bytes int64) bool {
-	if s.capturing.Load() || s.captured() {
-		return false
+// seize gives a stream free memory of other streams where err says that no more can be mapped, and
+// returns err if there is none. The stream waits for their work so far on the device. Streams that
+// are captured neither get nor lose any: the wait would be part of the graph. Nor do adopted streams
+// lose any while their owners may have destroyed them. p.mu is held.
+func (p *Pool) seize(s *Stream, bytes int64, err error) error {
+	if !errors.Is(err, ErrOutOfMemory) || s.records() {
+		return err
 	}
-	events := map[alloc.Stream]driver.Event{}
-	owners := p.core.Seize(bytes, s.number, func(number alloc.Stream) bool {
+	may := func(number alloc.Stream) bool {
 		owner := p.rt.streamAt(number)
-		if _, recorded := events[number]; recorded {
-			return true
-		}
-		if owner.capturing.Load() || owner.captured() {
-			return false
-		}
-		e, err := owner.recordEvent()
-		if errors.Is(err, ErrClosed) {
-			e, err = nil, nil // It has no work any more.
-		}
-		if err == nil {
-			events[number] = e
-		}
-		return err == nil
-	})
-	for _, number := range owners {
-		if e := events[number]; e != nil {
-			// It fails only on a device that runs nothing any more.
-			_ = s.queue.WaitOnly(e)
-		}
+		return !owner.mayBeGone() && !owner.records()
 	}
-	return len(owners) > 0
+	waited := map[alloc.Stream]bool{}
+	taken, failure := p.core.Seize(bytes, s.number, may, func(number alloc.Stream) error {
+		if waited[number] {
+			return nil
+		}
+		waited[number] = true
+		e, err := p.rt.streamAt(number).recordEvent()
+		switch {
+		case errors.Is(err, ErrClosed):
+			return nil // It has no work any more.
+		case err != nil:
+			return err
+		}
+		return s.queue.WaitOnly(e)
+	})
+	switch {
+	case taken:
+		return nil
+	case failure != nil:
+		return errors.Join(err, fmt.Errorf("taking free memory of other streams: %w", failure))
+	}
+	return err
 }
 
 func (p *Pool) awaitUse(s *Stream, m alloc.StreamPoint) error {

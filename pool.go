@@ -276,7 +276,7 @@ func (p *Pool) allocSlowly(
 		} else if err = p.growOrLess(s, growth, site); err != nil {
 			err = p.growFailed(s, bytes, err)
 		}
-		if err != nil && (!errors.Is(err, ErrOutOfMemory) || !p.seize(s, bytes)) {
+		if err = p.seize(s, bytes, err); err != nil {
 			return alloc.Block{}, sizeError("allocating", bytes, err)
 		}
 		block, growth, err = p.core.Alloc(bytes, s.number)

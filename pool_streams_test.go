@@ -103,6 +103,26 @@ func TestACaptureTakesNoMemoryThatIsInUse(t *testing.T) {
 	})
 }
 
+// TestMemoryOfAStreamThatMayBeGoneIsNotTaken: symmem would have to ask about the stream. It is taken
+// once the stream was forgotten.
+func TestMemoryOfAStreamThatMayBeGoneIsNotTaken(t *testing.T) {
+	together(t, 1, symmem.Options{}, func(r *rank) {
+		p := r.poolWith(symmem.PoolOptions{FirstSegment: 4 * mib, Capacity: 4 * mib})
+		theirs, err := r.Interop().AdoptStream(r.stream().Handle())
+		r.ok(err)
+		b, err := p.AllocOn(theirs, 4*mib)
+		r.ok(err)
+		r.ok(b.Free())
+		r.Interop().SetIdle(true)
+		_, err = p.Alloc(mib)
+		r.is(err, symmem.ErrOutOfMemory)
+		r.Interop().SetIdle(false)
+		r.alloc(p, mib)
+		r.Interop().ForgetStream(theirs)
+		r.alloc(p, mib)
+	})
+}
+
 // TestASegmentThatTheDeviceCannotMapIsMadeSmaller down to what the request needs.
 func TestASegmentThatTheDeviceCannotMapIsMadeSmaller(t *testing.T) {
 	together(t, 1, symmem.Options{}, func(r *rank) {

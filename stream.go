@@ -191,7 +191,7 @@ func (rt *Runtime) drain(ctx context.Context) error {
 }
 
 func (s *Stream) drain(ctx context.Context) error {
-	if s.adopted != nil && s.rt.ownersWait.Load() {
+	if s.mayBeGone() {
 		return nil
 	}
 	if s.captured() {
@@ -213,6 +213,10 @@ func (s *Stream) drain(ctx context.Context) error {
 	return nil
 }
 
+// mayBeGone reports whether the owner of an adopted stream may have destroyed it, so that it must
+// not be asked about. Its work is done then.
+func (s *Stream) mayBeGone() bool { return s.adopted != nil && s.rt.ownersWait.Load() }
+
 // close ends a stream. One of another library is its owner's to destroy.
 func (s *Stream) close() error {
 	if s.adopted == nil {
@@ -222,7 +226,7 @@ func (s *Stream) close() error {
 		}
 		return err
 	}
-	if s.rt.ownersWait.Load() {
+	if s.mayBeGone() {
 		return s.forget(driver.AdoptedStream.Drop)
 	}
 	if s.captured() {

@@ -300,27 +300,34 @@ func (c *Core) Reserve(bytes int64, stream Stream) (Growth, error) {
 }
 
 // Seize gives a stream free memory of other streams for a request, although their work may still
-// use it. It is the last resort when nothing more can be mapped. The stream must wait, on the
-// device, for the queued work of the returned streams before it uses the block of the next Alloc.
-// No streams mean that there is no such memory. Only streams for which may returns true lose
-// memory, and reserved memory is never taken.
-func (c *Core) Seize(size int64, stream Stream, may func(Stream) bool) (owners []Stream) {
+// use it, and reports whether there was such memory. It is the last resort when nothing more can be
+// mapped. Before it moves any memory it calls wait for each stream that loses some: the stream must
+// wait, on the device, for the queued work of these before it uses the block of the next Alloc. If
+// wait fails, Seize changes nothing and returns its error. Only streams for which may returns true
+// lose memory, and reserved memory is never taken.
+func (c *Core) Seize(
+	size int64, stream Stream, may func(Stream) bool, wait func(owner Stream) error,
+) (taken bool, err error) {
 	c.mergeHot()
 	c.reports.clear()
 	if !c.plain || size <= 0 || size > MaxSize || c.crowded() {
-		return nil
+		return false, nil
 	}
 	units, home := uint64(roundUp(size, Unit))>>unitShift, c.homeFor(stream, MaxSize)
 	best := c.bestGap(units, func(h uint32) bool { return h == home || may(c.streamOf(h)) })
 	if best.region == 0 {
-		return nil
+		return false, nil
+	}
+	losers := c.holders(best, home)
+	for _, h := range losers {
+		if err := wait(c.streamOf(h)); err != nil {
+			return false, err
+		}
 	}
 	c.ended++ // A Mark from before does not cover the wait.
-	for _, had := range c.move(best, home, c.streams[home/2].number) {
-		owners = append(owners, c.streamOf(had))
-	}
+	c.move(best, home, c.streams[home/2].number)
 	c.absorb()
-	return owners
+	return len(losers) > 0, nil
 }
 
 // Stats returns the counters. Its time grows with the number of streams.

@@ -223,10 +223,24 @@ func (m *machine) Reserve(t *rapid.T) {
 
 func (m *machine) Seize(t *rapid.T) {
 	size, stream, spared := drawSize(t), drawStream(t), drawStream(t)
-	got := m.core.Seize(size, stream, func(s Stream) bool { return s != spared })
+	may := func(s Stream) bool { return s != spared }
+	var got []Stream
+	var failure error
+	if rapid.Bool().Draw(t, "the wait fails") {
+		failure = errors.New("no event")
+	}
+	taken, err := m.core.Seize(size, stream, may, func(owner Stream) error {
+		got = append(got, owner)
+		return failure
+	})
+	if err != nil && errors.Is(err, failure) && !taken && len(got) == 1 {
+		m.model.begin()
+		m.model.ask(stream)
+		return // and nothing has changed
+	}
 	want := m.model.seize(roundUp(size, Unit), stream, spared)
-	if !slices.Equal(got, want) {
-		t.Fatalf("took memory of streams %v, model wants %v", got, want)
+	if err != nil || taken != (len(want) > 0) || !slices.Equal(got, want) {
+		t.Fatalf("took memory of streams %v, %v, model wants %v", got, err, want)
 	}
 	m.reported(t)
 }

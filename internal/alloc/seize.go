@@ -47,8 +47,24 @@ func (l *layout) gaps(first uint32, may func(home uint32) bool) (gaps []gap) {
 	return gaps
 }
 
-// move gives free memory to an index, and returns the indexes that held it before.
-func (l *layout) move(free gap, home, owner uint32) (had []uint32) {
+// holders returns the indexes, other than a given one, that hold memory of a gap.
+func (l *layout) holders(free gap, home uint32) (others []uint32) {
+	for r := free.region; ; r = l.regions[r].next {
+		base, end := l.extent(r)
+		if base >= free.until {
+			return others
+		}
+		if h := l.regions[r].home; h != home && end > free.from {
+			others = append(others, h)
+		}
+		if l.regions[r].next == 0 {
+			return others
+		}
+	}
+}
+
+// move gives free memory to an index.
+func (l *layout) move(free gap, home, owner uint32) {
 	for r := free.region; free.from < free.until; r = l.regions[r].next {
 		base, end := l.extent(r)
 		if end <= free.from {
@@ -61,12 +77,10 @@ func (l *layout) move(free gap, home, owner uint32) (had []uint32) {
 			l.split(r, free.until)
 			end = free.until
 		}
-		if h := l.regions[r].home; h != home {
-			had = append(had, h)
+		if l.regions[r].home != home {
 			l.give(r, home, owner)
 		}
 		l.regions[r].high = end
 		free.from = end
 	}
-	return had
 }

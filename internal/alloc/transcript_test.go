@@ -79,11 +79,13 @@ func (s *transcript) run(d *datadriven.TestData) error {
 		return s.reserve(parseBytes(name), stream)
 	case "seize":
 		spared := Stream(option(d, "except"))
-		for _, owner := range s.core.Seize(parseBytes(name), stream, func(o Stream) bool {
+		_, err := s.core.Seize(parseBytes(name), stream, func(o Stream) bool {
 			return !d.HasArg("except") || o != spared
-		}) {
+		}, func(owner Stream) error {
 			s.say("wait for stream %d", owner)
-		}
+			return nil
+		})
+		return err
 	case "stats":
 		s.stats()
 	case "map":
