@@ -110,6 +110,19 @@ func TestAJoinedGroupHasNoBlankInItsName(t *testing.T) {
 	})
 }
 
+// TestSegmentsThatDifferMayBeForWantOfMemory: rank 1 maps a smaller segment for the same request, as
+// on a device that has less memory.
+func TestSegmentsThatDifferMayBeForWantOfMemory(t *testing.T) {
+	surviving(t, 2, symmem.Options{}, func(r *rank) {
+		p := r.poolWith(symmem.PoolOptions{Domain: r.World(), FirstSegment: 64 * mib >> r.Rank()})
+		r.alloc(p, mib)
+		d := r.diverged(p.Register(r.ctx, r.World()))
+		if !strings.Contains(d.Error(), "a device has less memory") || d.Why != "different size" {
+			r.failf("got %v", d)
+		}
+	})
+}
+
 func TestDivergencesSurviveJSON(t *testing.T) {
 	want := &symmem.DivergenceError{
 		Group: "world/1.0", Members: []int{0, 2}, Kind: symmem.DivergedPlacement,

@@ -350,7 +350,6 @@ func (p *Pool) segmentEvent(s *segment) SegmentEvent {
 // Reserve makes and maps memory so that so many more bytes can be handed out on the default stream
 // without growing, and registers it with the group if that is not nil. It is collective then.
 func (p *Pool) Reserve(ctx context.Context, bytes int64, g *Group) error {
-	ctx = orBackground(ctx)
 	return p.ReserveOn(ctx, p.rt.stream, bytes, g)
 }
 
@@ -409,10 +408,11 @@ func (p *Pool) reserve(s *Stream, bytes int64, site uint32) error {
 	if growth.Bytes == 0 {
 		return nil
 	}
-	if err := p.grow(s, growth, site); err != nil {
-		return p.growFailed(s, bytes, err)
+	err = p.grow(s, growth, site)
+	if errors.Is(err, driver.ErrOutOfMemory) && p.core.ReserveClean(bytes, s.number) {
+		return nil
 	}
-	return nil
+	return p.growFailed(s, bytes, err)
 }
 
 // Contains reports whether an address lies in the range that the pool maps its segments in.

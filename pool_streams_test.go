@@ -123,6 +123,31 @@ func TestMemoryOfAStreamThatMayBeGoneIsNotTaken(t *testing.T) {
 	})
 }
 
+// TestAReservationTakesCleanMemory of other streams where the capacity leaves no room, or the device
+// has no more.
+func TestAReservationTakesCleanMemory(t *testing.T) {
+	for name, o := range map[string]symmem.PoolOptions{
+		"capacity": {FirstSegment: 8 * mib, Capacity: 8 * mib},
+		"device":   {FirstSegment: 1 << 39},
+	} {
+		t.Run(name, func(t *testing.T) {
+			together(t, 1, symmem.Options{}, func(r *rank) {
+				p := r.poolWith(o)
+				r.alloc(p, mib)
+				mapped, other := p.Stats(), r.stream()
+				bytes := (mapped.Used + mapped.Cached) / 2
+				r.ok(p.ReserveOn(r.ctx, other, bytes, nil))
+				b, err := p.AllocOn(other, bytes)
+				r.ok(err)
+				r.ok(b.Free())
+				if now := p.Stats(); o.Capacity > 0 && now.Segments != mapped.Segments {
+					r.failf("%d segments instead of %d", now.Segments, mapped.Segments)
+				}
+			})
+		})
+	}
+}
+
 // TestASegmentThatTheDeviceCannotMapIsMadeSmaller down to what the request needs.
 func TestASegmentThatTheDeviceCannotMapIsMadeSmaller(t *testing.T) {
 	together(t, 1, symmem.Options{}, func(r *rank) {

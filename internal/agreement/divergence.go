@@ -137,9 +137,13 @@ func (d *DivergenceError) closing() string {
 		out = fmt.Sprintf("; %s %s from the majority",
 			d.Names.short(d.Deviant), verb(d.Deviant, "deviates", "deviate"))
 	}
-	if d.Why != WhyHeld && d.freed() {
+	if d.Why != WhyHeld && d.has(ledger.KindFree) {
 		out += "; if garbage collection makes that free, it comes at another time on each rank: " +
 			"free the buffer by a call, at the same place of the program on all ranks"
+	}
+	if d.has(ledger.KindSegment) {
+		out += "; segments differ where ranks request different sizes, or where a device has less " +
+			"memory: then bound the pool by a capacity that every device has"
 	}
 	if len(d.Absent) > 0 {
 		out += fmt.Sprintf("; %s did not take part", d.Names.ranks(d.Absent))
@@ -147,10 +151,10 @@ func (d *DivergenceError) closing() string {
 	return out
 }
 
-// freed reports whether some ranks have a free where others have something else.
-func (d *DivergenceError) freed() bool {
+// has reports whether some ranks have an event of a kind where others have something else.
+func (d *DivergenceError) has(kind ledger.Kind) bool {
 	return d.Kind == KindPlacement && slices.ContainsFunc(d.Variants, func(v Variant) bool {
-		return v.HasEvent && v.Event.Kind == ledger.KindFree
+		return v.HasEvent && v.Event.Kind == kind
 	})
 }
 

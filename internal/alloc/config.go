@@ -105,3 +105,13 @@ func (c Config) Validate() error {
 	}
 	return nil
 }
+
+// remains returns the largest segment that the capacity still allows with so much mapped, or 0 if
+// it could not hold rounded bytes. Stepped sizes are not shrunk.
+func (c *Config) remains(rounded, mapped int64) int64 {
+	left := (c.Capacity - mapped) &^ (c.Granularity - 1)
+	if left < rounded || c.Sizing == Stepped {
+		return 0
+	}
+	return left
+}

@@ -221,23 +221,13 @@ func (c *Core) press(size int64, units uint64, home uint32) (Block, Growth, erro
 	}
 	bytes := c.config.segmentSize(rounded, c.mapped)
 	if limit := c.config.Capacity; limit > 0 && bytes > limit-c.mapped {
-		bytes = c.remains(rounded)
+		bytes = c.config.remains(rounded, c.mapped)
 	}
 	if bytes == 0 {
 		return Block{}, Growth{}, c.outOfMemory(size, home)
 	}
 	least := min(bytes, roundUp(rounded, c.config.Granularity))
 	return Block{}, Growth{Bytes: bytes, least: least, home: home}, nil
-}
-
-// remains returns the largest segment that the capacity still allows, or 0 if it could not
-// hold rounded bytes. Stepped sizes are not shrunk.
-func (c *Core) remains(rounded int64) int64 {
-	left := (c.config.Capacity - c.mapped) &^ (c.config.Granularity - 1)
-	if left < rounded || c.config.Sizing == Stepped {
-		return 0
-	}
-	return left
 }
 
 // Shrink halves the segment of a growth that the backend cannot map, down to what the request
@@ -274,7 +264,8 @@ func (c *Core) outOfMemory(size int64, home uint32) error {
 // Reserve asks for the segment after which so many more bytes can be placed for a stream
 // without growing: any requests whose block sizes sum to at most bytes. It asks for nothing if
 // one free block of the stream is that large already. No other stream gets any of that memory;
-// under Stepped sizing it serves requests above 1 MiB only.
+// under Stepped sizing it serves requests above 1 MiB only. Where Capacity leaves no room for a
+// segment, clean memory of other streams is reserved.
 //
 // Errors: ErrSize, *OutOfMemoryError when Capacity leaves no room.
 func (c *Core) Reserve(bytes int64, stream Stream) (Growth, error) {
@@ -285,18 +276,43 @@ func (c *Core) Reserve(bytes int64, stream Stream) (Growth, error) {
 	}
 	home := c.homeFor(stream, MaxSize)
 	units := uint64(roundUp(bytes, Unit)) >> unitShift
-	if id, _ := c.fit(c.homes[home], units, home); id != 0 {
-		b := &c.blocks[id]
-		c.regionOf(b).reserve(b.position() + units)
+	if hold(c, units, home) {
 		return Growth{}, nil
 	}
 	need := roundUp(bytes, c.config.Granularity)
 	if limit := c.config.Capacity; limit > 0 && need > limit-c.mapped {
-		if need = c.remains(roundUp(bytes, Unit)); need == 0 {
+		if need = c.config.remains(roundUp(bytes, Unit), c.mapped); need == 0 {
+			if c.ReserveClean(bytes, stream) {
+				return Growth{}, nil
+			}
 			return Growth{}, c.outOfMemory(bytes, home)
 		}
 	}
 	return Growth{Bytes: need, least: need, home: home, reserved: true}, nil
+}
+
+// hold reserves the front of a free block that serves a request, if there is one.
+func hold(c *Core, units uint64, home uint32) bool {
+	id, _ := c.fit(c.homes[home], units, home)
+	if id == 0 {
+		return false
+	}
+	b := &c.blocks[id]
+	c.regionOf(b).reserve(b.position() + units)
+	return true
+}
+
+// ReserveClean reserves clean memory of other streams, and reports whether there was enough: for a
+// Reserve whose segment cannot be mapped.
+func (c *Core) ReserveClean(bytes int64, stream Stream) bool {
+	if !c.plain {
+		return false
+	}
+	c.mergeHot()
+	units, home := uint64(roundUp(bytes, Unit))>>unitShift, c.homeFor(stream, MaxSize)
+	c.absorb()
+	return hold(c, units, home) ||
+		c.take(units, home, c.streams[home/2].number) && hold(c, units, home)
 }
 
 // Seize gives a stream free memory of other streams for a request, although their work may still
@@ -318,7 +334,7 @@ func (c *Core) Seize(
 	if best.region == 0 {
 		return false, nil
 	}
-	losers := c.holders(best, home)
+	losers := holders(&c.layout, best, home)
 	for _, h := range losers {
 		if err := wait(c.streamOf(h)); err != nil {
 			return false, err

@@ -201,17 +201,21 @@ func (m *machine) Reserve(t *rapid.T) {
 	bytes, stream := drawSize(t), drawStream(t)
 	m.model.ask(stream)
 	grow, err := m.core.Reserve(bytes, stream)
+	rounded, geometric := roundUp(bytes, Unit), m.core.config.Sizing == Geometric
 	if err != nil {
-		if !errors.Is(err, ErrOutOfMemory) || m.model.grow(roundUp(bytes, Unit)) != 0 &&
-			m.core.config.Sizing == Geometric {
+		if !errors.Is(err, ErrOutOfMemory) || geometric &&
+			(m.model.grow(rounded) != 0 || m.model.take(rounded, stream) != nil) {
 			t.Fatal(err)
 		}
 		return
 	}
-	if grow.Bytes > 0 {
+	switch {
+	case grow.Bytes > 0:
 		m.grown(t, grow, false)
-	} else {
-		m.model.reserve(roundUp(bytes, Unit), stream)
+	case geometric && m.model.best(rounded, stream) == nil && m.model.take(rounded, stream) == nil:
+		t.Fatalf("reserved %d bytes where there is no memory", bytes)
+	default:
+		m.model.reserve(rounded, stream)
 	}
 	large := slices.ContainsFunc(m.model.each(), func(b *modelBlock) bool {
 		return b.state == Free && b.size >= bytes && b.region.stream == stream

@@ -47,8 +47,8 @@ func (l *layout) gaps(first uint32, may func(home uint32) bool) (gaps []gap) {
 	return gaps
 }
 
-// holders returns the indexes, other than a given one, that hold memory of a gap.
-func (l *layout) holders(free gap, home uint32) (others []uint32) {
+// holders returns the indexes of a layout, other than a given one, that hold memory of a gap.
+func holders(l *layout, free gap, home uint32) (others []uint32) {
 	for r := free.region; ; r = l.regions[r].next {
 		base, end := l.extent(r)
 		if base >= free.until {
