@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"symmem"
 )
@@ -101,6 +102,40 @@ func TestCollectivesBecomePartOfTheCaptureOfAnotherLibrary(t *testing.T) {
 		r.ok(graph.Close())
 		r.ok(p.Register(r.ctx, r.World()))
 		r.Interop().ForgetStream(s)
+	})
+}
+
+// TestATrimBesideACaptureOfAnotherLibraryIsRefusedOnAllRanks, and the group is good afterwards.
+func TestATrimBesideACaptureOfAnotherLibraryIsRefusedOnAllRanks(t *testing.T) {
+	together(t, 2, symmem.Options{Timeout: 10 * time.Second}, func(r *rank) {
+		p := r.pool()
+		r.ok(r.alloc(p, mib).Free())
+		owner := r.stream()
+		theirs, err := r.Interop().AdoptStream(owner.Handle())
+		r.ok(err)
+		if r.Device().Addressable {
+			owner = theirs // The host has no other library that captures.
+		}
+		for capturing := range r.Size() {
+			if r.Rank() == capturing {
+				r.ok(owner.BeginCapture())
+			}
+			err := p.Trim(r.ctx, 0)
+			r.is(err, symmem.ErrCapturing)
+			if want := fmt.Sprintf("rank %d", capturing); !strings.Contains(err.Error(), want) {
+				r.failf("%v does not name %s", err, want)
+			}
+			if r.Rank() == capturing {
+				graph, err := owner.EndCapture()
+				r.ok(err)
+				r.ok(graph.Close())
+			}
+		}
+		r.ok(p.Trim(r.ctx, 0))
+		if n := p.Stats(); n.Segments != 0 {
+			r.failf("%d segments are mapped", n.Segments)
+		}
+		r.Interop().ForgetStream(theirs)
 	})
 }
 

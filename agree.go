@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/binary"
+	"fmt"
 	"slices"
 	"time"
 
@@ -292,4 +293,27 @@ func (g *Group) Max(ctx context.Context, name string, value int64) (int64, error
 // Sum returns the sum of the values of all ranks, which wraps around as int64 does. See Agree.
 func (g *Group) Sum(ctx context.Context, name string, value int64) (int64, error) {
 	return g.values.combine(ctx, valueCall{operation: valueSum, name: name, value: value})
+}
+
+// agreeOnCaptures returns, on all ranks, an ErrCapturing that names the ranks on which a step was
+// refused because a stream is captured. g.mu is held.
+func agreeOnCaptures(ctx context.Context, g *Group, refused error) error {
+	var mine []byte
+	if refused != nil {
+		mine = []byte{1}
+	}
+	got, err := g.comm.Exchange(ctx, driver.LaneControl, mine)
+	if err != nil {
+		return g.awaitCause(err)
+	}
+	var capturing []int
+	for r, theirs := range got {
+		if len(theirs) > 0 {
+			capturing = append(capturing, g.ranks[r])
+		}
+	}
+	if len(capturing) > 0 {
+		return fmt.Errorf("%s: %w", driver.RanksOf(capturing, g.ranks), ErrCapturing)
+	}
+	return nil
 }

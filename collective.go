@@ -240,7 +240,11 @@ func (g *Group) launchAdopted(s *Stream, p *preparedPlan) error {
 	if !ok {
 		return fmt.Errorf("%v in a capture of another library: %w", p.operation, ErrUnsupported)
 	}
-	g.rt.betweenRegistrations(func() { g.rt.setCaptured(s, true) })
+	err := g.rt.betweenRegistrations(fmt.Sprintf("%v in a capture of another library", p.operation),
+		func() { g.rt.setCaptured(s, true) })
+	if err != nil {
+		return err
+	}
 	return recorder.Record(s.queue, p.plan)
 }
 

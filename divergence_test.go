@@ -110,9 +110,9 @@ func TestAJoinedGroupHasNoBlankInItsName(t *testing.T) {
 	})
 }
 
-// TestSegmentsThatDifferMayBeForWantOfMemory: rank 1 maps a smaller segment for the same request, as
-// on a device that has less memory.
-func TestSegmentsThatDifferMayBeForWantOfMemory(t *testing.T) {
+// TestSegmentsOfADeviceWithLessMemoryDiffer: rank 1 maps a smaller segment for the same request, as
+// on a device that is nearly full.
+func TestSegmentsOfADeviceWithLessMemoryDiffer(t *testing.T) {
 	surviving(t, 2, symmem.Options{}, func(r *rank) {
 		p := r.poolWith(symmem.PoolOptions{Domain: r.World(), FirstSegment: 64 * mib >> r.Rank()})
 		r.alloc(p, mib)

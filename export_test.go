@@ -36,6 +36,13 @@ func (p *Pool) Map(w io.Writer) {
 	}
 }
 
+// HoldRegistration acts as a registration of another goroutine that does not end until release is
+// called.
+func HoldRegistration(rt *Runtime) (release func()) {
+	_, release = rt.holdCaptures()
+	return release
+}
+
 // ForgetPlans empties the cache of plans, as other calls do in time.
 func ForgetPlans(g *Group) {
 	for i := range g.plans {

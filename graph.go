@@ -31,11 +31,14 @@ type Graph struct {
 // group and leave the capture valid. Calls on memory that is not registered yet take a path that
 // needs no windows.
 //
-// It waits for registrations in progress on this rank.
+// It waits for registrations in progress on this rank, and returns a TimeoutError if they take more
+// than twice the timeout.
 func (s *Stream) BeginCapture() error {
-	s.rt.betweenRegistrations(func() { s.rt.captures++ })
-	err := s.beginCapture()
+	err := s.rt.betweenRegistrations("beginning a capture", func() { s.rt.captures++ })
 	if err != nil {
+		return err
+	}
+	if err = s.beginCapture(); err != nil {
 		s.rt.endCapture()
 	}
 	return err

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -241,6 +242,24 @@ func TestCapturesThatCannotBe(t *testing.T) {
 		r.ok(g.Launch(s))
 		r.synchronize()
 		r.ok(g.Close())
+	})
+}
+
+// TestACaptureWaitsForARegistration that does not end for a bounded time, and can begin after it.
+func TestACaptureWaitsForARegistration(t *testing.T) {
+	together(t, 1, symmem.Options{Timeout: 50 * time.Millisecond}, func(r *rank) {
+		s := r.DefaultStream()
+		release := symmem.HoldRegistration(r.Runtime)
+		var late *symmem.TimeoutError
+		if err := s.BeginCapture(); !errors.As(err, &late) ||
+			!strings.Contains(err.Error(), "beginning a capture: a registration") {
+			r.failf("got %v", err)
+		}
+		release()
+		r.ok(s.BeginCapture())
+		graph, err := s.EndCapture()
+		r.ok(err)
+		r.ok(graph.Close())
 	})
 }
 

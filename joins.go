@@ -112,8 +112,8 @@ func ranksKey(id string, rank int) string {
 }
 
 // announceRanks stores the list of ranks with which this rank joins a group, and compares it with
-// the list of the lowest of these ranks, if that is present. Where the store does not answer in time
-// it names the rank that serves it.
+// the list of the lowest of these ranks, if that is present. If the store does not answer in time,
+// the error names the rank that serves it.
 func (rt *Runtime) announceRanks(ctx context.Context, id string, ranks []int) error {
 	begun := time.Now()
 	ctx, cancel := context.WithTimeout(ctx, rt.opts.Timeout)

@@ -103,8 +103,8 @@ func TestACaptureTakesNoMemoryThatIsInUse(t *testing.T) {
 	})
 }
 
-// TestMemoryOfAStreamThatMayBeGoneIsNotTaken: symmem would have to ask about the stream. It is taken
-// once the stream was forgotten.
+// TestMemoryOfAStreamThatMayBeGoneIsNotTaken: symmem would have to ask about the stream. It is
+// taken once the stream was forgotten.
 func TestMemoryOfAStreamThatMayBeGoneIsNotTaken(t *testing.T) {
 	together(t, 1, symmem.Options{}, func(r *rank) {
 		p := r.poolWith(symmem.PoolOptions{FirstSegment: 4 * mib, Capacity: 4 * mib})
@@ -123,8 +123,8 @@ func TestMemoryOfAStreamThatMayBeGoneIsNotTaken(t *testing.T) {
 	})
 }
 
-// TestAReservationTakesCleanMemory of other streams where the capacity leaves no room, or the device
-// has no more.
+// TestAReservationTakesCleanMemory of other streams where the capacity leaves no room, or where
+// the device has no more.
 func TestAReservationTakesCleanMemory(t *testing.T) {
 	for name, o := range map[string]symmem.PoolOptions{
 		"capacity": {FirstSegment: 8 * mib, Capacity: 8 * mib},

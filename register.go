@@ -257,11 +257,13 @@ func (p *Pool) leave(g *Group) error {
 // only then does any of them unmap. Before that each rank waits for the work that it has queued;
 // where an error says that it has not ended, the segments stay mapped until Close. Segments with
 // buffers that a Graph or a graph of another library uses are kept until the graph is closed, even
-// if the buffers were freed.
+// if the buffers were freed. While another library captures an adopted stream of some rank, Trim
+// returns ErrCapturing on all ranks and changes nothing.
 func (p *Pool) Trim(ctx context.Context, keep int64) error {
 	ctx = orBackground(ctx)
-	if err := p.rt.drain(ctx); err != nil {
-		return fmt.Errorf("trimming a pool: %w", err)
+	drained := p.rt.drain(ctx)
+	if drained != nil && (p.domain == nil || !errors.Is(drained, ErrCapturing)) {
+		return fmt.Errorf("trimming a pool: %w", drained)
 	}
 	if p.domain == nil {
 		return p.trimAlone(ctx, keep)
@@ -275,6 +277,9 @@ func (p *Pool) Trim(ctx context.Context, keep int64) error {
 	})
 	if err != nil {
 		return err
+	}
+	if err := agreeOnCaptures(ctx, g, drained); err != nil {
+		return fmt.Errorf("trimming a pool: %w", err)
 	}
 	idle, err := p.takeIdle(ctx, keep)
 	err = errors.Join(err, p.retire(idle, (*Pool).deregister))

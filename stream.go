@@ -7,6 +7,7 @@ import (
 	"runtime"
 	"slices"
 	"sync/atomic"
+	"time"
 
 	"symmem/driver"
 	"symmem/internal/agreement"
@@ -409,8 +410,10 @@ func (rt *Runtime) endCapture() {
 	rt.captures--
 }
 
-// betweenRegistrations takes a step, with rt.mu held, while nothing is being registered.
-func (rt *Runtime) betweenRegistrations(step func()) {
+// betweenRegistrations takes a step, with rt.mu held, while nothing is being registered. It waits
+// for registrations of other goroutines, twice the timeout at most.
+func (rt *Runtime) betweenRegistrations(doing string, step func()) error {
+	var expired <-chan time.Time
 	for {
 		rt.mu.Lock()
 		over := rt.registered
@@ -419,9 +422,19 @@ func (rt *Runtime) betweenRegistrations(step func()) {
 		}
 		rt.mu.Unlock()
 		if over == nil {
-			return
+			return nil
 		}
-		<-over
+		if expired == nil {
+			expired = time.After(rt.closingTime())
+		}
+		select {
+		case <-over:
+		case <-expired:
+			return &TimeoutError{
+				Doing:  doing + ": a registration of another goroutine of this rank has not ended",
+				Waited: rt.closingTime(),
+			}
+		}
 	}
 }
 
