@@ -12,6 +12,25 @@ import (
 
 // TestClosingAGroupGivesUpWorkThatDoesNotEnd, in front of a collective. What the group maps goes
 // once it has ended, which the end of all tests looks at.
+// TestAGroupThatIsClosedAfterAPeerHasFailedNamesIt instead of the message of that peer that the
+// rank has not received.
+func TestAGroupThatIsClosedAfterAPeerHasFailedNamesIt(t *testing.T) {
+	aborted := make(chan struct{})
+	surviving(t, 2, symmem.Options{}, func(r *rank) {
+		g := r.split(r.World(), 0)
+		m := r.alloc(r.pool(), 4096).Memory()
+		if r.Rank() == 1 {
+			r.ok(g.Send(r.ctx, m, 16, symmem.Int8, 0, nil))
+			r.synchronize()
+			g.Abort()
+			close(aborted)
+			return
+		}
+		<-aborted
+		r.is(g.Close(), symmem.ErrAborted)
+	})
+}
+
 func TestClosingAGroupGivesUpWorkThatDoesNotEnd(t *testing.T) {
 	together(t, 1, symmem.Options{Timeout: time.Second}, func(r *rank) {
 		r.drops()

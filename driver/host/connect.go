@@ -32,14 +32,19 @@ func (d *Device) Connect(
 // collective behind work that does not end keeps the memory of the group mapped until it has.
 func (c *communicator) Close() error {
 	lost := c.messages.flush(c)
-	failed := c.Cause() != nil
+	known := c.Cause() != nil
+	c.CheckPeers()
+	fault := c.Cause()
 	last, left := c.LeaveGroup()
 	if !left {
 		return nil
 	}
 	var unmatched error
-	if !failed {
+	if !known {
 		unmatched = c.messages.errUnmatched(c)
+	}
+	if unmatched != nil && fault != nil {
+		unmatched = fault // which is why messages have no other end
 	}
 	patience := 2 * c.device.cfg.Timeout
 	ctx, cancel := context.WithTimeout(context.Background(), patience)

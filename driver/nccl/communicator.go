@@ -148,6 +148,10 @@ func (c *communicator) Close() error {
 		}
 	}
 	unmatched := c.messages.Unmatched()
+	if unmatched != nil && c.plane.PeerFailed() {
+		// The fault is why messages have no other end.
+		unmatched = c.plane.PeerFault("closing group " + c.cfg.Name())
+	}
 	err := c.plane.Close()
 	c.teardown.begin()
 	c.watcher.running.Wait()
