@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import re
+import threading
 from pathlib import Path
 
 import pytest
 from conftest import Start
+
+from symmem import _rendezvous
 
 pytestmark = [pytest.mark.library, pytest.mark.torch]
 
@@ -44,3 +47,30 @@ def test_a_store_that_holds_nothing_is_named(start: Start, tmp_path: Path) -> No
     (only,) = start(PROGRAM, 1, "fake", str(tmp_path))
     assert only.code == 0, only
     assert "END the store of torch.distributed" in only.out, only
+
+
+class Slow:
+    """A store in which a key is there at the tenth question. It notes the threads that ask."""
+
+    def __init__(self) -> None:
+        self.threads: list[threading.Thread] = []
+
+    def add(self, _key: str, amount: int) -> int:
+        self.threads.append(threading.current_thread())
+        return amount
+
+    def check(self, _keys: list[str]) -> bool:
+        self.threads.append(threading.current_thread())
+        return len(self.threads) >= 10
+
+    def get(self, _key: str) -> bytes:
+        return b"here"
+
+
+def test_a_store_is_polled_by_one_thread() -> None:
+    store = Slow()
+    with _rendezvous.Meeting(store, rank=0, size=1, timeout=60, warn_after=-1) as meeting:
+        assert meeting.hear("key") == ["here"]
+    assert len(set(store.threads)) == 1
+    store.threads[0].join(timeout=60)
+    assert not store.threads[0].is_alive()

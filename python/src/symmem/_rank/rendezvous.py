@@ -83,11 +83,16 @@ GRACE = 1.0
 """How many seconds a call of the store may take beyond the deadline."""
 
 
+Question = tuple[Callable[..., Any], tuple[Any, ...]]
+"""A method of the store, and its arguments."""
+
+
 class Meeting:
     """Exchanges values between ranks through a store of torch.distributed.
 
     It polls with `check`, which all stores of PyTorch have: their waits end in different errors at
-    a timeout, and that of a TCPStore prints warnings.
+    a timeout, and that of a TCPStore prints warnings. A thread asks the store, from `with` to its
+    end: no signal interrupts a store whose server hangs, and most methods have no timeout.
     """
 
     def __init__(self, store: Any, rank: int, size: int, timeout: float, warn_after: float):
@@ -97,8 +102,27 @@ class Meeting:
         self._timeout = timeout
         self._warn_after = warn_after
         self._warn_at = warn_after if warn_after > 0 else timeout + 1
+        self._questions: queue.SimpleQueue[Question | None] = queue.SimpleQueue()
+        self._answers: queue.SimpleQueue[tuple[Any, Exception | None]] = queue.SimpleQueue()
+        self._rank = rank
+
+    def __enter__(self) -> Meeting:
+        threading.Thread(target=self._work, name="symmem-store", daemon=True).start()
         # A count of the process would differ where one of the ranks has met others before.
-        self._prefix = f"symmem/{self._ask(store.add, f'symmem/met/{rank}', 1)}"
+        self._prefix = f"symmem/{self._ask(self._store.add, f'symmem/met/{self._rank}', 1)}"
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._questions.put(None)
+
+    def _work(self) -> None:
+        """Ask the store until the end."""
+        while (asked := self._questions.get()) is not None:
+            question, arguments = asked
+            try:
+                self._answers.put((question(*arguments), None))
+            except Exception as e:
+                self._answers.put((None, e))
 
     def publish(self, key: str, value: str) -> None:
         """Write a value that the other ranks read."""
@@ -125,23 +149,11 @@ class Meeting:
         return self._timeout - (time.monotonic() - self._begin)
 
     def _ask(self, question: Callable[..., Any], *arguments: Any) -> Any:
-        """Call a method of the store, at most until the deadline.
-
-        The call runs on another thread: no signal interrupts a store whose server hangs, and most
-        of its methods have no timeout.
-        """
-        answers: queue.SimpleQueue[tuple[Any, Exception | None]] = queue.SimpleQueue()
-
-        def call() -> None:
-            try:
-                answers.put((question(*arguments), None))
-            except Exception as e:
-                answers.put((None, e))
-
-        threading.Thread(target=call, name="symmem-store", daemon=True).start()
+        """Call a method of the store, at most until the deadline."""
+        self._questions.put((question, arguments))
         limit = max(GRACE, self._left())
         try:
-            found, error = answers.get(timeout=limit)
+            found, error = self._answers.get(timeout=limit)
         except queue.Empty:
             raise errors.TimeoutError(
                 f"opening symmem: the store of torch.distributed did not answer within "
@@ -223,7 +235,12 @@ def options(
             "needs none, such as mpi): call symmem.init before init_process_group, or give "
             "symmem.init a process group of gloo or nccl"
         )
-    meeting = Meeting(store, rank, size, timeout, warn_after)
+    with Meeting(store, rank, size, timeout, warn_after) as meeting:
+        return _meet(meeting, rank, size)
+
+
+def _meet(meeting: Meeting, rank: int, size: int) -> dict[str, Any]:
+    """Find this rank's options at a meeting."""
     here = machine()
     meeting.publish(machine_key(rank), here)
     world = meeting.await_values(*[machine_key(r) for r in range(size)])
