@@ -1,0 +1,119 @@
+//go:build !race && linux && amd64
+
+package spin
+
+import (
+	"sync"
+	"sync/atomic"
+)
+
+// Gate counts the calls inside a section, so that whoever closes the section can wait for them. Any
+// number of goroutines may be inside. Close lets no more calls in; Empty then reports when those
+// inside have left. The zero Gate is open.
+//
+// It is biased like a Lock: the goroutine that enters most counts itself in a word that only it
+// writes, by plain stores. All others count in an atomic word. Close withdraws the bias and makes
+// every processor pass a memory barrier: after that the owner either has seen the withdrawal or its
+// count is visible.
+//
+// A Gate must not be copied after first use.
+type Gate struct {
+	bias   atomic.Pointer[bias]
+	shared atomic.Int64 // calls inside that entered without the bias, plus closed per Close
+	last   atomic.Uintptr
+	streak atomic.Int32 // calls of goroutine last in a row that entered without the bias
+
+	moving sync.Mutex // held while the bias moves; nothing is locked under it
+	owned  *bias      // the latest bias, also while it is withdrawn; guarded by moving
+}
+
+// Pass is returned by Gate.Enter, for Gate.Leave.
+type Pass struct{ bias *bias }
+
+const (
+	closed = 1 << 32
+	// moveAfter is the number of calls in a row after which another goroutine gets the bias: enough
+	// to pay for the barrier, a few microseconds.
+	moveAfter = 1000
+)
+
+// Enter begins a call, which ends with Leave on the same goroutine, or returns false if the gate is
+// closed. Calls may be nested. As in Lock, the compiler keeps the store and the load in order.
+func (g *Gate) Enter() (Pass, bool) {
+	if b := g.bias.Load(); b != nil && b.owner == goroutine() {
+		b.busy++
+		if g.bias.Load() == b {
+			return Pass{b}, true
+		}
+		b.busy--
+	}
+	return g.enterShared()
+}
+
+// Leave ends a call.
+func (g *Gate) Leave(p Pass) {
+	if p.bias != nil {
+		p.bias.busy--
+		return
+	}
+	g.shared.Add(-1)
+}
+
+func (g *Gate) enterShared() (Pass, bool) {
+	if g.shared.Add(1) >= closed {
+		g.shared.Add(-1)
+		return Pass{}, false
+	}
+	if me := goroutine(); me != g.last.Load() {
+		g.last.Store(me)
+		g.streak.Store(0)
+	} else if g.streak.Add(1) == moveAfter {
+		g.streak.Store(0)
+		g.moveTo(me)
+	}
+	return Pass{}, true
+}
+
+// moveTo gives the bias to a goroutine, unless the owner is inside.
+func (g *Gate) moveTo(owner uintptr) {
+	if !barriers() || !g.moving.TryLock() {
+		return
+	}
+	defer g.moving.Unlock()
+	if g.Closed() {
+		return
+	}
+	if g.withdraw(); g.owned == nil || atomic.LoadUint32(&g.owned.busy) == 0 {
+		g.owned = &bias{owner: owner}
+	}
+	g.bias.Store(g.owned)
+}
+
+// withdraw takes the bias back. Afterwards the count of owned is exact. moving is held.
+func (g *Gate) withdraw() {
+	if g.bias.Load() != nil {
+		g.bias.Store(nil)
+		barrier()
+	}
+}
+
+// Close lets no more calls in until Open is called as often.
+func (g *Gate) Close() {
+	g.shared.Add(closed)
+	g.moving.Lock()
+	defer g.moving.Unlock()
+	g.withdraw()
+}
+
+// Open undoes one Close.
+func (g *Gate) Open() { g.shared.Add(-closed) }
+
+// Closed reports whether calls are refused.
+func (g *Gate) Closed() bool { return g.shared.Load() >= closed }
+
+// Empty reports whether no call is inside. The gate is closed.
+func (g *Gate) Empty() bool {
+	g.moving.Lock()
+	defer g.moving.Unlock()
+	return g.shared.Load()%closed == 0 && (g.owned == nil || atomic.LoadUint32(&g.owned.busy) == 0)
+}

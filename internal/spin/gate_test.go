@@ -1,0 +1,137 @@
+package spin
+
+import (
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"testing"
+)
+
+// TestAClosedGateHasNobodyInside closes a gate under goroutines that enter again and again, so that
+// one of them owns the bias at times.
+func TestAClosedGateHasNobodyInside(t *testing.T) {
+	var gate Gate
+	var open atomic.Bool // what calls inside rely on
+	var stop atomic.Bool
+	var entered atomic.Int64
+	var all sync.WaitGroup
+	open.Store(true)
+	for range 3 {
+		all.Go(func() {
+			for turn := 0; !stop.Load(); turn++ {
+				if pass, ok := gate.Enter(); ok {
+					if !open.Load() {
+						t.Error("a call is inside a gate that is closed and empty")
+					}
+					entered.Add(1)
+					gate.Leave(pass)
+				}
+				if turn%(2*turnsPerBias) == 0 {
+					runtime.Gosched()
+				}
+			}
+		})
+	}
+	for range 300 {
+		for begin := entered.Load(); entered.Load() < begin+3*turnsPerBias; {
+			runtime.Gosched()
+		}
+		gate.Close()
+		for !gate.Empty() {
+			runtime.Gosched()
+		}
+		open.Store(false)
+		runtime.Gosched()
+		open.Store(true)
+		gate.Open()
+	}
+	stop.Store(true)
+	all.Wait()
+}
+
+// turnsPerBias is the number of calls in a row that make a goroutine the owner, where there is one.
+const turnsPerBias = 1000
+
+func TestAGateIsEmptyOnceAllCallsHaveLeft(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		turns int // by which the goroutine may own the bias
+	}{{"that entered first", 0}, {"that enter often", 3 * turnsPerBias}} {
+		t.Run(c.name, func(t *testing.T) {
+			var gate Gate
+			enter := func() Pass {
+				pass, ok := gate.Enter()
+				if !ok {
+					t.Fatal("an open gate refuses a call")
+				}
+				return pass
+			}
+			early := enter()
+			for range c.turns {
+				gate.Leave(enter())
+			}
+			outer, inner := enter(), enter()
+			gate.Close()
+			for name, pass := range map[string]Pass{"early": early, "outer": outer, "inner": inner} {
+				if gate.Empty() {
+					t.Errorf("the gate is empty before the %s call leaves", name)
+				}
+				gate.Leave(pass)
+			}
+			if !gate.Empty() {
+				t.Error("the gate is not empty")
+			}
+			if _, ok := gate.Enter(); ok || !gate.Closed() {
+				t.Error("a closed gate lets a call in")
+			}
+			gate.Open()
+			gate.Leave(enter())
+		})
+	}
+}
+
+// TestACallThatOutlastsACloseIsSeenByTheNext: the first Close gives up on it, and opens the gate.
+func TestACallThatOutlastsACloseIsSeenByTheNext(t *testing.T) {
+	var gate Gate
+	entered, leave, left := make(chan bool), make(chan bool), make(chan bool)
+	go func() {
+		for range 3 * turnsPerBias {
+			pass, _ := gate.Enter()
+			gate.Leave(pass)
+		}
+		pass, _ := gate.Enter()
+		close(entered)
+		<-leave
+		gate.Leave(pass)
+		close(left)
+	}()
+	<-entered
+	gate.Close()
+	gate.Open()
+	for range 3 * turnsPerBias { // the bias must not move from a goroutine that is inside
+		pass, ok := gate.Enter()
+		if !ok {
+			t.Fatal("the gate is open and refuses a call")
+		}
+		gate.Leave(pass)
+	}
+	gate.Close()
+	gate.Close()
+	if gate.Empty() {
+		t.Error("the call inside is forgotten")
+	}
+	gate.Open()
+	close(leave)
+	<-left
+	if !gate.Empty() {
+		t.Error("the gate is not empty")
+	}
+}
+
+func BenchmarkGateOfOneGoroutine(b *testing.B) {
+	var gate Gate
+	for b.Loop() {
+		pass, _ := gate.Enter()
+		gate.Leave(pass)
+	}
+}
