@@ -89,10 +89,11 @@ func (a *AdoptedCommunicator) Windows() int {
 // stream of one of them captures.
 func (a *AdoptedCommunicator) Register(ctx context.Context, p *Pool) error {
 	ctx = orBackground(ctx)
-	if err := p.callers.enter(); err != nil {
+	in, err := enter(p, nil)
+	if err != nil {
 		return fmt.Errorf("registering with communicator %q: %w", a.name, err)
 	}
-	defer p.callers.leave()
+	defer in.leave(p, nil)
 	if a.group != nil {
 		if err := p.Register(ctx, a.group); err != nil {
 			return err
@@ -117,7 +118,7 @@ func (a *AdoptedCommunicator) Register(ctx context.Context, p *Pool) error {
 	if err := a.agree(ctx, p, pending); err != nil {
 		return err
 	}
-	err := a.rt.apartFromCaptures(ctx, exchange, func() error {
+	err = a.rt.apartFromCaptures(ctx, exchange, func() error {
 		return a.registerAll(ctx, p, pending)
 	})
 	if err != nil && a.failed == nil {

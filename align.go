@@ -65,8 +65,7 @@ func (p suspectPool) raise(because *Group) {
 	}
 	p.suspicion.raised, p.suspicion.aligned = true, nil
 	for _, m := range p.members {
-		m.pending.Store(true)
-		m.group.revision.Add(1) // invalidates plans that refer to memory by address only
+		m.due() // also invalidates plans that refer to memory by address only
 	}
 }
 

@@ -100,10 +100,11 @@ func (b Buffer) UseOn(s *Stream) error {
 	if s == nil || s.rt != b.memory.pool.rt {
 		return invalid("using a buffer on no stream, or on one of another runtime")
 	}
-	if err := enter(b.memory.pool, nil); err != nil {
+	in, err := enter(b.memory.pool, nil)
+	if err != nil {
 		return fmt.Errorf("using a buffer on stream %d: %w", s.number, err)
 	}
-	defer leave(b.memory.pool, nil)
+	defer in.leave(b.memory.pool, nil)
 	return s.use(b.memory)
 }
 

@@ -32,17 +32,15 @@ func (e Explanation) String() string {
 func (g planner) explain(
 	op Operation, send, recv Memory, count int64, t DataType,
 ) (Explanation, error) {
-	p := &preparedPlan{request: request{
-		operation: op, send: send, recv: recv, count: count, dataType: t,
-	}}
+	c := &collective{operation: op, send: send, recv: recv, count: count, dataType: t}
 	switch {
 	case op == OpAllToAllV:
-		p.splits, p.count = evenSplits(count, len(g.ranks)), 0
+		c.splits, c.count = evenSplits(count, len(g.ranks)), 0
 	case op.PointToPoint():
-		p.root = (g.rank + 1) % len(g.ranks)
+		c.root = (g.rank + 1) % len(g.ranks)
 	}
-	call := p.call()
-	if err := cmp.Or(g.Err(), g.check(p, &call)); err != nil {
+	call := c.call()
+	if err := cmp.Or(g.Err(), g.validate(c, &call)); err != nil {
 		return Explanation{}, err
 	}
 	where, e := g.locations(&call).where, Explanation{Operation: op.String()}
@@ -54,13 +52,13 @@ func (g planner) explain(
 			where = "both buffers are of pools that the group can register"
 		}
 	}
-	offer, why, err := g.route(p.choice, &call, where)
+	offer, why, err := g.route(c.choice, &call, where)
 	if err != nil {
 		return Explanation{}, err
 	}
 	e.Path, e.Why = call.Path.String(), why.String()
-	if c, ok := offer.(driver.Remarker); ok {
-		if text := c.Remark(call.Path); text != "" {
+	if r, ok := offer.(driver.Remarker); ok {
+		if text := r.Remark(call.Path); text != "" {
 			e.Why += "; " + text
 		}
 	}

@@ -205,9 +205,8 @@ func (c registered) Register(
 
 // ColdPlan plans a call as if the group had kept none of its plans.
 func ColdPlan(ctx context.Context, g *Group, c Call) error {
-	p := &preparedPlan{request: requestOf(&c)}
-	call := p.call()
-	if err := (planner{g}).check(p, &call); err != nil {
+	p, err := planner{g}.check(collectiveOf(&c))
+	if err != nil {
 		return err
 	}
 	return planner{g}.prepare(ctx, p, g.rt.stream)
@@ -215,17 +214,15 @@ func ColdPlan(ctx context.Context, g *Group, c Call) error {
 
 // WarmPlan plans a call, or finds the plan that the group has kept.
 func WarmPlan(ctx context.Context, g *Group, c Call) error {
-	r := requestOf(&c)
-	p, err := planner{g}.valid(&r, noExtras)
-	if err != nil || p.plan != nil {
-		return err
+	if p := (planner{g}).kept(collectiveOf(&c)); p != nil {
+		return nil
 	}
-	return planner{g}.prepare(ctx, p, g.rt.stream)
+	return ColdPlan(ctx, g, c)
 }
 
-// requestOf is the request for a call that has no extras.
-func requestOf(c *Call) request {
-	return request{
+// collectiveOf returns the collective that a call without tag and splits asks for.
+func collectiveOf(c *Call) *collective {
+	return &collective{
 		operation: c.Operation, dataType: c.Type, reduceOp: c.Op, root: c.Root, count: c.Count,
 		send: c.Send, recv: c.Recv, choice: c.Path,
 	}

@@ -26,7 +26,7 @@ func (p *Pool) blockOf(m Memory) (alloc.Block, error) {
 
 // usable returns ErrClosed of a pool that is closed, or about to be.
 func (p *Pool) usable() error {
-	if p.callers.refused() {
+	if p.calls.Closed() {
 		return errPoolClosed
 	}
 	return nil
@@ -92,7 +92,7 @@ func (p *Pool) useAgain(m Memory, s *Stream) {
 	p.core.UseAgain(m.handle, s.number)
 }
 
-// pin is called within a call that callers counts, so the pool is not closed.
+// pin is called within a visit, so the pool is not closed.
 func (p *Pool) pin(m Memory) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()

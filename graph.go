@@ -158,10 +158,11 @@ func (g *Graph) Launch(s *Stream) error {
 		return fmt.Errorf("launching a graph: %w", ErrClosed)
 	}
 	for _, p := range g.pools {
-		if err := p.callers.enter(); err != nil {
+		in, err := enter(p, nil)
+		if err != nil {
 			return fmt.Errorf("launching a graph over a pool that is closed: %w", err)
 		}
-		defer p.callers.leave()
+		defer in.leave(p, nil)
 	}
 	if err := g.work.Launch(s.queue); err != nil {
 		return s.rt.awaitStreamCause(err)

@@ -59,7 +59,7 @@ type Group struct {
 	// state.
 	checkingInBackground bool
 	values               values
-	plans                [planSlots]atomic.Pointer[preparedPlan]
+	plans                [planSlots]atomic.Pointer[collective]
 
 	fault      atomic.Int32 // unseen, seen or resolved
 	registered atomic.Uint64

@@ -182,10 +182,11 @@ func (i Interop) Do(ctx context.Context, g *Group, c Call, s *Stream) error {
 	if c.Path == PathAuto {
 		c.Path = PathDefault
 	}
-	return g.run(ctx, s, &request{
+	return g.run(ctx, s, &collective{
 		operation: c.Operation, dataType: c.Type, reduceOp: c.Op, root: c.Root, count: c.Count,
-		send: c.Send, recv: c.Recv, choice: c.Path,
-	}, &extras{tag: c.Tag, splits: c.Splits, arrived: c.Arrived, site: i.site})
+		send: c.Send, recv: c.Recv, choice: c.Path, tag: c.Tag, splits: c.Splits, arrived: c.Arrived,
+		site: i.site,
+	})
 }
 
 // AllReduceRMSNorm is Group.AllReduceRMSNorm.

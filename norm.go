@@ -19,13 +19,10 @@ type NormArgs struct {
 	Epsilon float32
 }
 
-// extras are all but the input and the output.
-func (a *NormArgs) extras() extras {
-	return extras{
-		norm: driver.Norm{
-			Rows: a.Rows, Hidden: a.Hidden, Epsilon: a.Epsilon,
-			Residual: a.Residual.Address(), Weight: a.Weight.Address(),
-		},
-		others: [2]Memory{a.Residual, a.Weight},
+// norm describes the norm for the backend.
+func (a *NormArgs) norm() *driver.Norm {
+	return &driver.Norm{
+		Rows: a.Rows, Hidden: a.Hidden, Epsilon: a.Epsilon,
+		Residual: a.Residual.Address(), Weight: a.Weight.Address(),
 	}
 }

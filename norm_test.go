@@ -163,12 +163,30 @@ func TestNormsThatDifferAreADivergence(t *testing.T) {
 
 func TestANormOnAFreedResidualIsRefused(t *testing.T) {
 	norms(t, func(r *normRank) {
-		b := r.alloc(r.pool, r.args.Residual.Bytes())
+		b := r.alloc(r.rank.pool(), r.args.Residual.Bytes()) // in a pool without other frees
 		r.args.Residual = b.Memory()
 		r.ok(r.World().AllReduceRMSNorm(r.ctx, r.args, nil))
 		r.ok(r.DefaultStream().Synchronize(r.ctx))
 		r.ok(b.Free())
 		r.is(r.World().AllReduceRMSNorm(r.ctx, r.args, nil), symmem.ErrFreed)
+	})
+}
+
+func TestARepeatedNormDoesNotAllocate(t *testing.T) {
+	norms(t, func(r *normRank) {
+		const runs = 100
+		call := func() { r.ok(r.World().AllReduceRMSNorm(r.ctx, r.args, nil)) }
+		call()
+		if r.Rank() == 0 { // counts the allocations of both ranks
+			if n := testing.AllocsPerRun(runs, call); n != 0 {
+				r.failf("a norm makes %v allocations", n)
+			}
+		} else {
+			for range 1 + runs {
+				call()
+			}
+		}
+		r.ok(r.DefaultStream().Synchronize(r.ctx))
 	})
 }
 

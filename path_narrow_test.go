@@ -58,7 +58,7 @@ func NarrowedTo(g *Group, plain, windowed, direct func(*driver.Call) error) *Gro
 
 // Route is the path of a call, and why, and the digest that ranks compare.
 func Route(g *Group, c Call) (path, why string, compared uint64) {
-	call := (&preparedPlan{request: requestOf(&c)}).call()
+	call := collectiveOf(&c).call()
 	at := planner{g}.locations(&call)
 	offer, reason, err := planner{g}.route(c.Path, &call, at.where)
 	if err != nil {

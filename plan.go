@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"sync/atomic"
 	"unsafe"
@@ -14,218 +15,219 @@ import (
 	"symmem/internal/ledger"
 )
 
-// request is what a caller asks of any collective. It is small: each call makes one.
-type request struct {
+// collective is a call of a group: what its caller asks for and, once prepare has run, how the
+// backend does it. Programs make the same calls on the same buffers again and again, so each group
+// keeps the latest ones.
+type collective struct {
+	send, recv Memory
+	count      int64
+	root, tag  int
 	operation  driver.Operation
 	dataType   DataType
 	reduceOp   ReduceOp
-	root       int
-	count      int64
-	send, recv Memory
-	// choice is who chooses the path of this call alone; PathDefault leaves it to the group.
-	choice PathChoice
-}
+	choice     PathChoice // chooses the path of this call alone, unless it is PathDefault
+	site       uint32     // the place in the program, see Interop.At; not a part of what is asked
+	arrived    func(source int)
+	splits     *Splits
+	norm       *NormArgs // on the heap; see planner.normOf
 
-// extras is what messages, norms and uneven exchanges have in addition; others have noExtras.
-type extras struct {
-	// tag is that of a message, arrived what is called when a Recv has one.
-	tag     int
-	arrived func(source int)
-	splits  *Splits
-	norm    driver.Norm
-	// others are the buffers of a norm besides send and recv: its residual and its weight.
-	others [2]Memory
-	// site is the place that makes the call, see Interop.At. Calls of several places are the same.
-	site uint32
-}
-
-// noExtras is shared by all calls that have no extras.
-var noExtras = &extras{}
-
-// planner works out what a call of its group does: whether it is right, in which windows its memory
-// lies, what is registered first, and which path it takes. It holds nothing but the group.
-type planner struct{ *Group }
-
-// preparedPlan is a request and what prepare has worked out for it. Engines make the same calls on
-// the same buffers again and again, so each group keeps the latest plans; a change of its windows
-// makes them stale.
-type preparedPlan struct {
-	request
-	extras
+	plan driver.Plan // nil until prepare has run
+	// revision is the group's revision that the plan was made for.
 	revision uint64
-	plan     driver.Plan
-	// more reports whether the call has other buffers besides send and recv.
-	more bool
-	// members are those of the group in the buffers' pools, or nil: what they have not registered
-	// is due before the call. A pool that the group joins later makes the plan stale.
-	members [2]*membership
-	// sendFrees and recvFrees are the counts of frees in the buffers' pools when the buffers were
-	// last found alive. While they stand nothing was freed, so nothing needs to be looked up.
-	sendFrees, recvFrees atomic.Uint64
-	otherFrees           [2]atomic.Uint64
+	// frees is the result of freed when the buffers were last found alive, or unknownFrees.
+	frees uint64 // atomic
 }
+
+// unknownFrees is more frees than there ever are.
+const unknownFrees = math.MaxUint64
+
+// planner resolves the calls of a group into plans and keeps them.
+type planner struct{ *Group }
 
 // planSlots is the number of plans that a group keeps, a power of two.
 const planSlots = 256
 
-// same reports whether a plan answers a request, if sameExtras does, too. Go inlines it.
-func (p *preparedPlan) same(r *request, revision uint64) bool {
-	q := &p.request
-	return p.revision == revision && q.send == r.send && q.recv == r.recv && q.count == r.count &&
-		q.operation == r.operation && q.dataType == r.dataType && q.reduceOp == r.reduceOp &&
-		q.root == r.root && q.choice == r.choice
-}
-
-// sameExtras is same of what few operations have.
-func (p *preparedPlan) sameExtras(e *extras) bool {
-	q := &p.extras
-	return q.tag == e.tag && e.arrived == nil && sameSplits(q.splits, e.splits) &&
-		q.norm == e.norm && q.others == e.others
-}
-
-// hasPending reports whether memory of the buffers' pools waits to be registered. It takes no lock.
-func (p *preparedPlan) hasPending() bool {
-	send, recv := p.members[0], p.members[1]
-	return send != nil && send.pending.Load() || recv != send && recv != nil && recv.pending.Load()
-}
-
-// fresh reports whether nothing was freed in the pools of the buffers, so that alive has nothing to
-// do. Calls with other buffers are never fresh.
-func (p *preparedPlan) fresh() bool {
-	send, recv := p.send.pool, p.recv.pool
-	return !p.more &&
-		(send == nil || send.frees.Load() == p.sendFrees.Load()) &&
-		(recv == nil || recv.frees.Load() == p.recvFrees.Load())
-}
-
-// alive refuses buffers that were freed since the plan was made. A new plan would refuse them, and
-// which plans are kept depends on the rank.
-func (p *preparedPlan) alive() error {
-	err := errors.Join(p.send.stillAlive(&p.sendFrees), p.recv.stillAlive(&p.recvFrees),
-		p.others[0].stillAlive(&p.otherFrees[0]), p.others[1].stillAlive(&p.otherFrees[1]))
-	if err != nil {
-		return fmt.Errorf("%v: %w", p.operation, err)
-	}
-	return nil
-}
-
-// stillAlive looks a buffer up if its pool has seen a free since the count.
-func (m Memory) stillAlive(frees *atomic.Uint64) error {
-	if m.pool == nil {
-		return nil
-	}
-	now := m.pool.frees.Load()
-	if now == frees.Load() {
-		return nil
-	}
-	_, err := m.pool.blockOf(m)
-	if err == nil {
-		frees.Store(now)
-	}
-	return err
-}
-
-func (r *request) slot(e *extras) uint64 {
-	h := uint64(r.send.Address())>>6 ^ uint64(r.recv.Address())>>8 ^
-		uint64(r.count)<<2 ^ uint64(r.operation)
-	if e.norm.Weight != 0 {
-		h ^= uint64(e.norm.Weight) >> 5
-	}
+// slot returns where the group keeps the plan of a call; weight is the address of a norm's weight.
+func (c *collective) slot(weight uintptr) uint64 {
+	h := uint64(c.send.Address())>>6 ^ uint64(c.recv.Address())>>8 ^ uint64(weight)>>5 ^
+		uint64(c.count)<<2 ^ uint64(c.operation)
 	return (h * 0x9e3779b97f4a7c15) >> 56 & (planSlots - 1)
 }
 
-// valid returns the cached plan of a request, or a new one for prepare to complete. It refuses
-// requests that are invalid on every rank.
-func (g planner) valid(r *request, e *extras) (*preparedPlan, error) {
-	// Which plans are kept depends on addresses, and so on the rank; what is registered must not.
-	if p := g.plans[r.slot(e)].Load(); p != nil && p.same(r, g.revision.Load()) &&
-		(r.operation <= driver.AllToAll || p.sameExtras(e)) && !p.hasPending() {
-		if p.fresh() {
-			return p, nil
-		}
-		return p, p.alive()
+// weight returns the address of a norm's weight, or 0.
+func (c *collective) weight() uintptr {
+	if c.norm == nil {
+		return 0
 	}
-	p := &preparedPlan{request: *r, extras: *e}
-	if p.splits != nil {
-		p.splits = cloneSplits(p.splits)
+	return c.norm.Weight.Address()
+}
+
+// normOf returns arguments of a norm for a call to point at: those of the plan that the group
+// keeps, if they are equal, so that a call like one before allocates nothing.
+func (g planner) normOf(c *collective, a *NormArgs) *NormArgs {
+	p := g.plans[c.slot(a.Weight.Address())].Load()
+	if p != nil && p.norm != nil && *p.norm == *a {
+		return p.norm
+	}
+	norm := *a
+	return &norm
+}
+
+// kept returns the equal call whose plan the group keeps, or nil if there is none that is up to
+// date. Which plans are kept depends on addresses, and so on the rank; what a call registers, and
+// whether it is refused, must not.
+func (g planner) kept(c *collective) *collective {
+	p := g.plans[c.slot(c.weight())].Load()
+	if p == nil || p.revision != g.revision.Load() || !p.same(c) ||
+		(c.splits != p.splits || c.norm != p.norm) && !p.sameExtras(c) {
+		return nil
+	}
+	if frees := c.freed(); frees != atomic.LoadUint64(&p.frees) && !p.alive(frees) {
+		return nil
+	}
+	return p
+}
+
+// same reports whether two calls are equal, if sameExtras reports it, too. Go inlines it.
+func (c *collective) same(as *collective) bool {
+	return c.send == as.send && c.recv == as.recv && c.count == as.count &&
+		c.operation == as.operation && c.dataType == as.dataType && c.reduceOp == as.reduceOp &&
+		c.root == as.root && c.tag == as.tag && c.choice == as.choice && as.arrived == nil
+}
+
+// sameExtras compares the fields that few operations have.
+func (c *collective) sameExtras(as *collective) bool {
+	return sameSplits(c.splits, as.splits) && c.norm == as.norm
+}
+
+// freed counts the frees in the pools of send and recv. While the count stays, neither was freed.
+func (c *collective) freed() (frees uint64) {
+	if c.send.pool != nil {
+		frees = c.send.pool.frees.Load()
+	}
+	if c.recv.pool != nil {
+		frees += c.recv.pool.frees.Load()
+	}
+	return frees
+}
+
+// alive reports whether no buffer of the call was freed, and remembers up to which frees.
+func (c *collective) alive(frees uint64) bool {
+	residual, weight := c.others()
+	for _, m := range [...]Memory{c.send, c.recv, residual, weight} {
+		if m.pool == nil {
+			continue
+		}
+		if _, err := m.pool.blockOf(m); err != nil {
+			return false
+		}
+	}
+	if c.norm == nil { // freed does not count the frees of the other buffers of a norm
+		atomic.StoreUint64(&c.frees, frees)
+	}
+	return true
+}
+
+// others returns the buffers of a norm besides send and recv.
+func (c *collective) others() (residual, weight Memory) {
+	if c.norm == nil {
+		return Memory{}, Memory{}
+	}
+	return c.norm.Residual, c.norm.Weight
+}
+
+// check returns a copy of a call for prepare. It refuses a call that is invalid on every rank.
+func (g planner) check(c *collective) (*collective, error) {
+	p := new(collective)
+	*p = *c
+	p.frees = unknownFrees
+	if c.splits != nil {
+		p.splits = cloneSplits(c.splits)
 	}
 	call := p.call()
-	if err := g.check(p, &call); err != nil {
-		return nil, g.refused(r, err)
+	if err := g.validate(p, &call); err != nil {
+		return nil, g.refused(c, err)
 	}
 	return p, nil
 }
 
-// keepable reports whether the plan may be kept: it would keep a Go slice reachable.
-func (p *preparedPlan) keepable() bool {
-	if p.arrived != nil {
+// keepable reports whether the group may keep the plan, which keeps Go slices of it reachable.
+func (c *collective) keepable() bool {
+	if c.arrived != nil {
 		return false
 	}
-	if p.splits != nil {
-		return (p.send.extent|p.recv.extent)&ofHost == 0
+	if c.splits != nil {
+		return (c.send.extent|c.recv.extent)&ofHost == 0
 	}
-	return p.count == 0 || p.send.pool != nil || p.recv.pool != nil ||
-		(p.send.extent|p.recv.extent)&ofHost == 0
+	return c.count == 0 || c.send.pool != nil || c.recv.pool != nil ||
+		(c.send.extent|c.recv.extent)&ofHost == 0
 }
 
-// call is what the backend is told of it, but for windows, path and digest.
-func (p *preparedPlan) call() driver.Call {
+// call describes the call for the backend, without windows, path and digest.
+func (c *collective) call() driver.Call {
 	call := driver.Call{
-		Operation: p.operation, DataType: p.dataType, ReduceOp: p.reduceOp, Root: p.root,
-		Count: p.count, Send: p.send.Address(), Recv: p.recv.Address(),
-		Tag: p.tag, Arrived: p.arrived, Splits: p.splits,
+		Operation: c.operation, DataType: c.dataType, ReduceOp: c.reduceOp, Root: c.root,
+		Count: c.count, Send: c.send.Address(), Recv: c.recv.Address(),
+		Tag: c.tag, Arrived: c.arrived, Splits: c.splits,
 	}
-	if (p.send.extent|p.recv.extent)&ofHost != 0 {
-		call.Keep = [2]unsafe.Pointer{p.send.start, p.recv.start}
+	if (c.send.extent|c.recv.extent)&ofHost != 0 {
+		call.Keep = [2]unsafe.Pointer{c.send.start, c.recv.start}
 	}
-	if p.norm != (driver.Norm{}) {
-		norm := p.norm
-		call.Norm = &norm
+	if c.norm != nil {
+		call.Norm = c.norm.norm()
 	}
 	return call
 }
 
-// prepare registers what a valid request on a stream needs, chooses its path and has the backend
-// make the plan. Memory that cannot be registered now, since a stream of some rank captures, takes
-// a path that needs no windows, on all ranks alike.
-func (g planner) prepare(ctx context.Context, p *preparedPlan, s *Stream) error {
+// prepare registers what a valid call on a stream needs, chooses its path and has the backend make
+// the plan. If memory cannot be registered now, because a stream of some rank captures, the call
+// takes a path that needs no windows, on all ranks.
+func (g planner) prepare(ctx context.Context, c *collective, s *Stream) error {
 	ctx = orBackground(ctx)
 	if err := g.Err(); err != nil {
-		return g.refused(&p.request, err)
+		return g.refused(c, err)
 	}
-	for _, m := range [...]Memory{p.send, p.recv, p.others[0], p.others[1]} {
+	residual, weight := c.others()
+	for _, m := range [...]Memory{c.send, c.recv, residual, weight} {
 		suspectPool{m.pool}.usedBy(g.Group)
 	}
-	registered, err := g.register(ctx, p, s)
+	registered, err := g.register(ctx, c, s)
 	if err != nil {
-		return g.refused(&p.request, err)
+		return g.refused(c, err)
 	}
-	if err := g.alignWindows(ctx, p.call(), registered); err != nil {
-		return g.refused(&p.request, err)
+	if err := g.alignWindows(ctx, c.call(), registered); err != nil {
+		return g.refused(c, err)
 	}
-	call := p.call()
-	p.revision, p.more = g.revision.Load(), call.Norm != nil
+	call := c.call()
+	c.revision = g.revision.Load()
 	at := g.locations(&call)
-	offer, why, err := g.route(p.choice, &call, at.where)
+	offer, why, err := g.route(c.choice, &call, at.where)
 	if err != nil {
-		return g.refused(&p.request, err)
+		return g.refused(c, err)
 	}
-	p.plan, err = offer.Take(call.Path, digest(g.describe(&call, &at, 0)))
+	c.plan, err = offer.Take(call.Path, digest(g.describe(&call, &at, 0)))
 	if err != nil {
 		return fmt.Errorf("%w (%v)", g.awaitCause(err), why)
 	}
-	if p.operation.UsesWindows() {
-		p.members = [2]*membership{g.memberOf(p.send.pool), g.memberOf(p.recv.pool)}
-	}
-	// The next call may register memory for which this one takes a path without windows.
-	if registered && p.keepable() {
-		g.plans[p.slot(&p.extras)].Store(p)
+	// Otherwise the next call may register memory and take another path.
+	if registered && c.keepable() && !g.hasPending(c) {
+		g.plans[c.slot(c.weight())].Store(c)
 	}
 	return nil
 }
 
-// alignWindows realigns the pools in whose windows buffers lie, which may be named by their
-// addresses alone. That is not possible while the call is captured.
+// hasPending reports whether a pool of the call has memory that the next call registers. It is
+// called after the revision is read: memory that is mapped later changes that.
+func (g planner) hasPending(c *collective) bool {
+	if !c.operation.UsesWindows() {
+		return false
+	}
+	send, recv := g.memberOf(c.send.pool), g.memberOf(c.recv.pool)
+	return send != nil && send.pending.Load() || recv != nil && recv.pending.Load()
+}
+
+// alignWindows realigns the pools in whose windows the buffers lie, also buffers that are named by
+// their addresses alone. That is not possible while the call is captured.
 func (g planner) alignWindows(ctx context.Context, call driver.Call, registered bool) error {
 	at := g.locations(&call)
 	if at.send == nil {
@@ -251,22 +253,23 @@ func (g planner) alignWindows(ctx context.Context, call driver.Call, registered 
 	return nil
 }
 
-func (g planner) refused(r *request, err error) error {
-	return fmt.Errorf("%v on group %s: %w", r.operation, g.id, err)
+func (g planner) refused(c *collective, err error) error {
+	return fmt.Errorf("%v on group %s: %w", c.operation, g.id, err)
 }
 
-// check refuses what no rank could do: the call itself, and then its memory.
-func (g planner) check(p *preparedPlan, call *driver.Call) error {
+// validate refuses what no rank could do: the call itself, and then its memory.
+func (g planner) validate(c *collective, call *driver.Call) error {
 	if err := call.Validate(len(g.ranks), g.rank); err != nil {
 		return err
 	}
 	send, recv := call.Spans(len(g.ranks))
 	residual, weight := call.Norm.Spans()
+	second, third := c.others()
 	return errors.Join(
-		g.checkMemory("send", p.send, send, p.dataType),
-		g.checkMemory("receive", p.recv, recv, p.dataType),
-		g.checkMemory("residual", p.others[0], residual, p.dataType),
-		g.checkMemory("weight", p.others[1], weight, p.dataType))
+		g.checkMemory("send", c.send, send, c.dataType),
+		g.checkMemory("receive", c.recv, recv, c.dataType),
+		g.checkMemory("residual", second, residual, c.dataType),
+		g.checkMemory("weight", third, weight, c.dataType))
 }
 
 func (g planner) checkMemory(what string, m Memory, bytes int64, t DataType) error {
@@ -299,20 +302,20 @@ func (g planner) checkMemory(what string, m Memory, bytes int64, t DataType) err
 	return nil
 }
 
-// register registers the pools of a request's buffers where this group has not: its first
-// collective on their memory. It reports whether all is registered then: nothing is while the
-// stream of the call captures, which is so on all ranks, or, by agreement, while another stream of
-// some rank does.
+// register registers the pools of a call's buffers with the group, unless they are: its first
+// collective on their memory. It reports whether they are registered then. Nothing is registered
+// while the stream of the call captures, which it does on all ranks, or, by agreement, while
+// another stream of some rank does.
 func (g planner) register(
-	ctx context.Context, p *preparedPlan, s *Stream,
+	ctx context.Context, c *collective, s *Stream,
 ) (registered bool, err error) {
-	if !p.operation.UsesWindows() {
+	if !c.operation.UsesWindows() {
 		return true, nil
 	}
 	if s.records() {
 		return false, nil
 	}
-	for _, m := range [...]Memory{p.send, p.recv} {
+	for _, m := range [...]Memory{c.send, c.recv} {
 		if !g.serves(m.pool) || !g.rt.Interop().Pending(m.pool, g.Group, m) {
 			continue
 		}
@@ -327,14 +330,14 @@ func (g planner) register(
 	return true, nil
 }
 
-// locations are the windows in which the buffers of a call lie, and where says so, or why both are
-// nil.
+// locations holds the windows in which the buffers of a call lie. where is text for people: that
+// they do, or why both are nil.
 type locations struct {
 	send, recv *windowEntry
 	where      string
 }
 
-// locations looks up the windows of a call's buffers, once, and gives them to the call.
+// locations looks up the windows of a call's buffers and sets them in the call.
 func (g planner) locations(call *driver.Call) locations {
 	table := g.table.Load()
 	sendBytes, recvBytes := call.Spans(len(g.ranks))
@@ -356,8 +359,8 @@ func (g planner) locations(call *driver.Call) locations {
 	return locations{send, recv, "both buffers lie in windows of the group"}
 }
 
-// describe says what must be alike on all ranks: over windows also where the buffers lie. On the
-// direct path the ranks that have no windows lie nowhere, so that they differ from those that have.
+// describe collects what must be the same on all ranks: over windows also where the buffers lie. On
+// the direct path a rank without windows has no places, so that it differs from ranks with windows.
 func (g planner) describe(
 	call *driver.Call, at *locations, ticket uint64,
 ) *agreement.CollectiveCall {
@@ -378,10 +381,10 @@ func (g planner) describe(
 	case op == driver.Barrier:
 		c.DataType, c.Count = "", 0
 	case op.PointToPoint():
-		// The two ends differ in operation, peer and place, and may.
+		// The two ends may differ in operation, peer and place.
 		c.Operation = "SendRecv"
 	case call.Norm != nil:
-		// What a norm has in addition, in the words that there are.
+		// The arguments of a norm go into the fields that exist.
 		c.DataType = fmt.Sprintf("%s[%d]", c.DataType, call.Norm.Hidden)
 		c.ReduceOp = fmt.Sprintf("%s, epsilon %g", c.ReduceOp, call.Norm.Epsilon)
 	}
@@ -391,11 +394,10 @@ func (g planner) describe(
 	return c
 }
 
-// place says where the buffers of a call lie in windows.
+// place describes where the buffers of a call lie in windows.
 func (g planner) place(c *agreement.CollectiveCall, call *driver.Call, at *locations) {
 	send, recv, sendAt, recvAt := at.send, at.recv, call.Send, call.Recv
-	// Work in place uses this rank's own part of the larger buffer as the smaller one, so the
-	// larger one stands for both.
+	// In place, the smaller buffer is this rank's part of the larger one, which stands for both.
 	switch {
 	case !call.InPlace(g.rank):
 	case call.Operation == driver.AllGather:
@@ -407,7 +409,7 @@ func (g planner) place(c *agreement.CollectiveCall, call *driver.Call, at *locat
 	c.RecvPool, c.RecvSegment, c.RecvOffset = recv.position(recvAt)
 }
 
-// digest condenses a description to the word that ranks compare.
+// digest condenses a description into the word that ranks compare.
 func digest(c *agreement.CollectiveCall) uint64 {
 	d := ledger.Empty
 	for words := range slices.Chunk(c.Encode(), 16) {
@@ -418,8 +420,8 @@ func digest(c *agreement.CollectiveCall) uint64 {
 	return d
 }
 
-// callOf describes the call in which this rank differs from others, if that is what happened. It
-// looks for the windows again: the backend knows only its own.
+// callOf describes the call in which this rank differs from others, or returns nil if a mismatch
+// was not the cause. It looks up the windows again: the backend knows only its own.
 func (g planner) callOf(cause error) *agreement.CollectiveCall {
 	var mismatch *driver.MismatchError
 	if !errors.As(cause, &mismatch) {
@@ -427,7 +429,7 @@ func (g planner) callOf(cause error) *agreement.CollectiveCall {
 	}
 	call, ticket := *mismatch.Call, mismatch.Number
 	if mismatch.Launch {
-		ticket = 0 // the call has no number that all ranks would know it by
+		ticket = 0 // the call has no number that all ranks know
 	}
 	at := g.locations(&call)
 	return g.describe(&call, &at, ticket)

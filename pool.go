@@ -14,6 +14,7 @@ import (
 	"symmem/internal/alloc"
 	"symmem/internal/ledger"
 	"symmem/internal/ranked"
+	"symmem/internal/spin"
 )
 
 // PoolOptions adjust NewPool. The zero value makes a pool of this rank's own.
@@ -60,8 +61,8 @@ type Pool struct {
 	suspicion suspicion                          // guarded by mu
 	kept      map[*segment]int                   // live buffers after Close; guarded by mu
 	// frees counts the buffers freed; written with mu held, read without.
-	frees   atomic.Uint64
-	callers callers
+	frees atomic.Uint64
+	calls spin.Gate // counts the calls under way with the pool's memory; shut once Close begins
 }
 
 // segment is a mapped segment.
@@ -334,7 +335,7 @@ func (p *Pool) grow(s *Stream, growth alloc.Growth, site uint32) error {
 		Size: growth.Bytes, Requested: growth.Bytes, Site: site,
 	})
 	for _, m := range p.members {
-		m.pending.Store(true)
+		m.due()
 	}
 	notify(p.rt, func(o *Observer) func(SegmentEvent) { return o.SegmentAlloc },
 		p.segmentEvent(p.segments[ordinal]))
@@ -440,10 +441,10 @@ func (p *Pool) closeAfter(wait func(context.Context) error) error {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), p.rt.closingTime())
 	defer cancel()
-	err := p.callers.refuse(ctx)
+	err := refuse(ctx, &p.calls)
 	if err == nil {
 		if err = wait(ctx); err != nil {
-			p.callers.allow()
+			p.calls.Open()
 		}
 	}
 	if err != nil {

@@ -28,6 +28,12 @@ type membership struct {
 	pending atomic.Bool
 }
 
+// due notes that memory waits to be registered: a plan that was made before would not see to it.
+func (m *membership) due() {
+	m.pending.Store(true)
+	m.group.revision.Add(1)
+}
+
 // joined returns the group's membership, and makes it at the group's first use of the pool. A new
 // member has all live segments pending. p.mu is held.
 func (p *Pool) joined(g *Group) (*membership, error) {
@@ -87,10 +93,11 @@ func (p *Pool) member(g *Group) (*membership, error) {
 }
 
 func (p *Pool) registerPending(ctx context.Context, g *Group, m *membership) error {
-	if err := p.callers.enter(); err != nil {
+	in, err := enter(p, nil)
+	if err != nil {
 		return fmt.Errorf("registering with group %s: %w", g.id, err)
 	}
-	defer p.callers.leave()
+	defer in.leave(p, nil)
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if err := g.Err(); err != nil {
@@ -101,7 +108,7 @@ func (p *Pool) registerPending(ctx context.Context, g *Group, m *membership) err
 	if len(pending) == 0 && !(suspectPool{p}).suspect(g) {
 		return nil
 	}
-	err := aligner{g}.meet(ctx, &meeting{
+	err = aligner{g}.meet(ctx, &meeting{
 		tag: "registration", pools: []*Pool{p},
 		ledgers: func() []agreement.Ledger {
 			p.registered(pending) // what is listed now may be others
@@ -116,7 +123,7 @@ func (p *Pool) registerPending(ctx context.Context, g *Group, m *membership) err
 	}
 	if err != nil {
 		// What is not registered stays pending, so that the next call returns the fault, too.
-		m.pending.Store(true)
+		m.due()
 		return err
 	}
 	return nil
@@ -248,7 +255,7 @@ func (p *Pool) leave(g *Group) error {
 	}
 	delete(p.members, g)
 	// Who asks for a registration from now on finds something pending, and then a closed group.
-	m.pending.Store(true)
+	m.due()
 	return errors.Join(errs...)
 }
 

@@ -67,10 +67,11 @@ func (s *Stream) Copy(dst, src Memory) error {
 		return invalid("copying %s into %d: Memory.Slice makes them equally long",
 			driver.Plural(src.Bytes(), "byte"), dst.Bytes())
 	}
-	if err := enter(dst.pool, src.pool); err != nil {
+	in, err := enter(dst.pool, src.pool)
+	if err != nil {
 		return fmt.Errorf("copying: %w", err)
 	}
-	defer leave(dst.pool, src.pool)
+	defer in.leave(dst.pool, src.pool)
 	if err := s.touches(dst, src); err != nil {
 		return fmt.Errorf("copying: %w", err)
 	}
@@ -83,10 +84,11 @@ func (s *Stream) Copy(dst, src Memory) error {
 
 // Fill sets every byte of dst.
 func (s *Stream) Fill(dst Memory, value byte) error {
-	if err := enter(dst.pool, nil); err != nil {
+	in, err := enter(dst.pool, nil)
+	if err != nil {
 		return fmt.Errorf("filling: %w", err)
 	}
-	defer leave(dst.pool, nil)
+	defer in.leave(dst.pool, nil)
 	if err := s.touches(dst, dst); err != nil {
 		return fmt.Errorf("filling: %w", err)
 	}
@@ -251,6 +253,13 @@ func (s *Stream) touches(a, b Memory) error {
 		}
 	}
 	return s.uses(a, b)
+}
+
+// borrows reports whether the use of a call's buffers is recorded: they are of other streams, or
+// the call is captured.
+func (s *Stream) borrows(c *collective) bool {
+	return s.capturing.Load() || c.norm != nil ||
+		c.send.extent.stream() != s.number || c.recv.extent.stream() != s.number
 }
 
 // uses notes that this stream works on memory: buffers of other streams are kept until the work

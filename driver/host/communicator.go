@@ -22,7 +22,7 @@ type communicator struct {
 
 	check     atomic.Bool
 	waiters   atomic.Int32         // for a turn
-	completed uint64               // tickets done; written by who has the turn
+	completed atomic.Uint64        // tickets done; written by who has the turn
 	launched  [driver.Paths]uint64 // guarded by Mu
 	// passed is closed when completed moves and somebody waits; guarded by Mu.
 	passed   chan struct{}

@@ -2,7 +2,6 @@ package host
 
 import (
 	"errors"
-	"sync/atomic"
 	"time"
 
 	"symmem/driver"
@@ -82,7 +81,7 @@ func (c *communicator) attempt(p *plan) (work, error) {
 	}
 	ticket, check, balance := c.issue(p)
 	c.Mu.Unlock()
-	if atomic.LoadUint64(&c.completed) != ticket-1 {
+	if c.completed.Load() != ticket-1 {
 		return &issued{plan: p, ticket: ticket, check: check, balance: balance}, nil
 	}
 	c.Begin(check, balance)
@@ -110,10 +109,14 @@ func (c *communicator) failed(err error) error {
 // pass ends the turn of a ticket. It is a plain store, since a locked instruction would wait for
 // the post before it to reach the other ranks; turnSlice makes up for a waiter that it misses.
 func (c *communicator) pass(ticket uint64) {
-	spin.StoreRelease64(&c.completed, ticket)
-	if c.waiters.Load() == 0 {
-		return
+	spin.Publish64(&c.completed, ticket)
+	if c.waiters.Load() != 0 {
+		c.wakeWaiters()
 	}
+}
+
+// wakeWaiters has those that wait for a turn look again.
+func (c *communicator) wakeWaiters() {
 	c.Mu.Lock()
 	close(c.passed)
 	c.passed = make(chan struct{})
@@ -136,7 +139,7 @@ func (c *communicator) awaitTurnUntil(ticket uint64, end <-chan struct{}) bool {
 		c.Mu.Lock()
 		passed := c.passed
 		c.Mu.Unlock()
-		if atomic.LoadUint64(&c.completed) == ticket-1 {
+		if c.completed.Load() == ticket-1 {
 			return true
 		}
 		select {
@@ -151,7 +154,7 @@ func (c *communicator) awaitTurnUntil(ticket uint64, end <-chan struct{}) bool {
 // run waits for the collective's turn and completes it.
 func (i *issued) run() error {
 	c := i.plan.c
-	if atomic.LoadUint64(&c.completed) != i.ticket-1 {
+	if c.completed.Load() != i.ticket-1 {
 		c.awaitTurn(i.ticket)
 	}
 	defer c.pass(i.ticket)

@@ -77,7 +77,7 @@ type transfer interface {
 func (m *messages) newSend(l messageCall) *send {
 	p := l.plan
 	l.c.Counts.Mu.Lock()
-	number := l.c.CountMessage(&p.Call, l.after, atomic.LoadUint64(&l.c.completed))
+	number := l.c.CountMessage(&p.Call, l.after, l.c.completed.Load())
 	l.c.Counts.Mu.Unlock()
 	return &send{messageCall: l, out: &m.sendPipes[p.Root], number: number, data: pointer(p.Send)}
 }
@@ -87,7 +87,7 @@ func (m *messages) newReceive(l messageCall) *receive {
 	p := l.plan
 	r := &receive{messageCall: l}
 	l.c.Counts.Mu.Lock()
-	l.c.CountMessage(&p.Call, l.after, atomic.LoadUint64(&l.c.completed))
+	l.c.CountMessage(&p.Call, l.after, l.c.completed.Load())
 	m.open[r] = struct{}{}
 	claimed(m.matcher.Post(r, p.Tag, p.Root, control.MessageSegment(&l.c.cfg, l.after)))
 	l.c.Counts.Mu.Unlock()

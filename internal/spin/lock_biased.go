@@ -67,8 +67,10 @@ func goroutine() uintptr
 // compiler keeps stores in program order, no load moves past a store behind it, and neither past an
 // atomic load or a call; amd64 makes stores visible in that order, after all loads before them.
 func (l *Lock) Lock() {
-	if b := l.bias.Load(); b != nil && b.owner == goroutine() && l.lockBiased(b) {
-		return
+	if b := l.bias.Load(); b != nil {
+		if b.owner == goroutine() && l.lockBiased(b) {
+			return
+		}
 	}
 	l.lockHeld()
 }

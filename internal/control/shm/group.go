@@ -240,7 +240,7 @@ func (g *Group) Collectives() uint64 {
 // Ticket hands out the next number in the order of collectives, and publishes it. Mu is held.
 func (g *Group) Ticket() uint64 {
 	g.submitted++
-	spin.StoreRelease64(&g.me.status.submitted, g.submitted)
+	spin.Publish64((*atomic.Uint64)(unsafe.Pointer(&g.me.status.submitted)), g.submitted)
 	return g.submitted
 }
 
