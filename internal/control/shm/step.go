@@ -121,23 +121,28 @@ func (s *steps) PeerFailedBeforeError(call *driver.Call, ticket uint64) error {
 	return s.waits.peerFault(func() string { return s.CallName(call.Operation, ticket) })
 }
 
-// CompareStep checks the digests of the current step. Every rank sees every line, so if two differ
-// then every rank differs from somebody, and all of them stop here before anything is written.
+// CompareStep compares the calls of the current step. Every rank sees every line, so if two differ
+// then every rank differs from another, and all of them stop here before anything is written.
 func (s *steps) CompareStep(call *driver.Call, ticket uint64) error {
-	slot := s.step & 1
-	differ := s.balance
-	for _, b := range s.of.others {
-		differ |= b.lines[slot].digest ^ call.Digest
-	}
-	if differ == 0 || !s.checking {
+	if !s.MayDiffer(call.Digest) || !s.checking {
 		return nil
 	}
 	return s.compareBalances(call, ticket)
 }
 
-// compareBalances is CompareStep where a line has not the digest of this rank's call: because the
-// call is another one, or because its rank has a balance of messages. If this rank's own is 0 and
-// all lines have its digest then all balances are 0.
+// MayDiffer reports whether CompareStep has to look closer: a line of the current step has another
+// digest than this rank's call, or this rank has a balance of messages. Go inlines it.
+func (s *steps) MayDiffer(digest uint64) bool {
+	differ := s.balance
+	for _, b := range s.of.others {
+		differ |= b.lines[s.step&1].digest ^ digest
+	}
+	return differ != 0
+}
+
+// compareBalances is CompareStep where a line has another digest: the call of its rank is another
+// one, or its rank has a balance of messages. If the balance of this rank is 0 and all lines have
+// its digest then all balances are 0.
 func (s *steps) compareBalances(call *driver.Call, ticket uint64) error {
 	var others []int
 	var sum uint64
