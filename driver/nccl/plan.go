@@ -26,7 +26,7 @@ type plan struct {
 	// count is Count, but 1 for a barrier, which is a sum of one element.
 	count int64
 	// ready is NCCL's call, if it is a single one.
-	ready nccl.Call
+	ready nccl.Invocation
 	// parts are what the ranks send each other if it is a group of NCCL's Send and Recv.
 	parts *driver.Splits
 	// kernel is our own, the first of those of the call, or nil for NCCL's. Meetings is how many of
@@ -36,7 +36,7 @@ type plan struct {
 	// guard queues what goes before NCCL's call (guarded), so that this begins when all that is ahead
 	// of it has ended; nil for calls that begin so by themselves (nccl.EarlyStart).
 	guard   func(on cuda.Stream, gpu *cuda.Driver) error
-	guarded nccl.Call
+	guarded nccl.Invocation
 	// chosen is how a kernel of our own runs the call, or refused why there is none. One of them is
 	// set once the direct path is asked about, until a path is taken.
 	chosen  *kernels.Launch
@@ -200,7 +200,7 @@ func (p *plan) partsOf() *driver.Splits {
 }
 
 // collective is NCCL's call.
-func (p *plan) collective() nccl.Call {
+func (p *plan) collective() nccl.Invocation {
 	n, c, root := p.c.device.anywhere, p.c.comm.handle, p.Root
 	switch p.Operation {
 	case driver.AllReduce, driver.Barrier:
@@ -251,12 +251,12 @@ func (p *plan) byNCCL() bool { return p.kernel == nil && !p.nothing() && len(p.c
 func (p *plan) ordered() bool { return p.kernel == nil && p.Splits == nil }
 
 // message is the plan of a message, as package p2p knows it.
-func (p *plan) message() *p2p.Call {
+func (p *plan) message() *p2p.Plan {
 	at := p.send
 	if p.Operation == driver.Recv {
 		at = p.recv
 	}
-	return &p2p.Call{Call: &p.Call, Address: at}
+	return &p2p.Plan{Call: &p.Call, Address: at}
 }
 
 // queue is run when it is the plan's turn.

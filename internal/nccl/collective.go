@@ -5,29 +5,29 @@ import (
 	"symmem/internal/dl"
 )
 
-// Call is a collective, or one end of a message, that can be queued again and again. It is made
-// without a call of the library, which On makes, and is used by one goroutine at a time.
-type Call struct {
+// Invocation is a collective, or one end of a message, that can be queued again and again. Making
+// it calls nothing; On calls the library. One goroutine at a time may use it.
+type Invocation struct {
 	library    *Library
 	function   function
 	stream     int // the argument that is the stream, always the last one
 	invocation dl.Invocation
 }
 
-// prepare makes a call of its arguments but the stream.
-func (l *Library) prepare(f function, args ...uintptr) Call {
-	c := Call{library: l, function: f, stream: len(args)}
+// prepare makes an invocation of all arguments but the stream.
+func (l *Library) prepare(f function, args ...uintptr) Invocation {
+	c := Invocation{library: l, function: f, stream: len(args)}
 	if symbol := l.symbols[f]; symbol != 0 {
 		c.invocation = symbol.Prepare(&l.first, args...)
 	}
 	return c
 }
 
-// Prepared tells a call from the zero value.
-func (c *Call) Prepared() bool { return c.library != nil }
+// Prepared reports whether the invocation is not the zero one.
+func (c *Invocation) Prepared() bool { return c.library != nil }
 
-// On queues the call on a stream. It does not allocate unless the library refuses the call.
-func (c *Call) On(stream cuda.Stream) error {
+// On queues the invocation on a stream. It does not allocate unless the library returns an error.
+func (c *Invocation) On(stream cuda.Stream) error {
 	if !c.invocation.Ready() {
 		return c.library.missing(c.function)
 	}
@@ -42,7 +42,7 @@ func (c *Call) On(stream cuda.Stream) error {
 // AllReduce reduces count elements of all ranks into recv on every rank; recv may be send.
 func (l *Library) AllReduce(
 	sendAt, recvAt uintptr, count int64, t DataType, op ReduceOp, comm Comm,
-) Call {
+) Invocation {
 	return l.prepare(allReduce, sendAt, recvAt, uintptr(count), uintptr(t), uintptr(op),
 		uintptr(comm))
 }
@@ -51,7 +51,7 @@ func (l *Library) AllReduce(
 // place, send is this rank's part of recv.
 func (l *Library) AllGather(
 	sendAt, recvAt uintptr, count int64, t DataType, comm Comm,
-) Call {
+) Invocation {
 	return l.prepare(allGather, sendAt, recvAt, uintptr(count), uintptr(t), uintptr(comm))
 }
 
@@ -59,7 +59,7 @@ func (l *Library) AllGather(
 // its own. In place, recv is this rank's part of send.
 func (l *Library) ReduceScatter(
 	sendAt, recvAt uintptr, count int64, t DataType, op ReduceOp, comm Comm,
-) Call {
+) Invocation {
 	return l.prepare(reduceScatter, sendAt, recvAt, uintptr(count), uintptr(t), uintptr(op),
 		uintptr(comm))
 }
@@ -67,7 +67,7 @@ func (l *Library) ReduceScatter(
 // Broadcast copies count elements of the root's send into recv on every rank.
 func (l *Library) Broadcast(
 	sendAt, recvAt uintptr, count int64, t DataType, root int, comm Comm,
-) Call {
+) Invocation {
 	return l.prepare(broadcast, sendAt, recvAt, uintptr(count), uintptr(t), uintptr(root),
 		uintptr(comm))
 }
@@ -75,7 +75,7 @@ func (l *Library) Broadcast(
 // Reduce reduces count elements of all ranks into the root's recv.
 func (l *Library) Reduce(
 	sendAt, recvAt uintptr, count int64, t DataType, op ReduceOp, root int, comm Comm,
-) Call {
+) Invocation {
 	return l.prepare(reduce, sendAt, recvAt, uintptr(count), uintptr(t), uintptr(op), uintptr(root),
 		uintptr(comm))
 }
@@ -84,7 +84,7 @@ func (l *Library) Reduce(
 // place and needs NCCL 2.28.3; a group of Send and Recv does the same everywhere.
 func (l *Library) AlltoAll(
 	sendAt, recvAt uintptr, count int64, t DataType, comm Comm,
-) Call {
+) Invocation {
 	return l.prepare(alltoAll, sendAt, recvAt, uintptr(count), uintptr(t), uintptr(comm))
 }
 
@@ -92,13 +92,13 @@ func (l *Library) AlltoAll(
 // need each other to go on are put in one group.
 func (l *Library) Send(
 	at uintptr, count int64, t DataType, peer int, comm Comm,
-) Call {
+) Invocation {
 	return l.prepare(send, at, uintptr(count), uintptr(t), uintptr(peer), uintptr(comm))
 }
 
 // Recv receives count elements from a peer.
 func (l *Library) Recv(
 	at uintptr, count int64, t DataType, peer int, comm Comm,
-) Call {
+) Invocation {
 	return l.prepare(recv, at, uintptr(count), uintptr(t), uintptr(peer), uintptr(comm))
 }

@@ -98,7 +98,7 @@ const (
 )
 
 // queue queues a call.
-func queue(c Call) error { return c.On(stream) }
+func queue(c Invocation) error { return c.On(stream) }
 
 // calls are what each method is to pass.
 var calls = map[string]struct {

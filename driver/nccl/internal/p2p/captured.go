@@ -15,7 +15,7 @@ import (
 // the graph.
 type Captured struct {
 	of     *Messages
-	call   *Call
+	plan   *Plan
 	staged outgoing
 	// descriptor is a Recv's; state is that of its ends, or nil.
 	descriptor *kernels.Message
@@ -26,8 +26,8 @@ type Captured struct {
 
 // Record puts a message into the capture of a stream, and hands it to keep, which keeps it as long
 // as the graph. s.Mu and m.Mu are held.
-func (m *Messages) Record(s *stream.Stream, p *Call, keep func(*Captured)) error {
-	k := &Captured{of: m, call: p}
+func (m *Messages) Record(s *stream.Stream, p *Plan, keep func(*Captured)) error {
+	k := &Captured{of: m, plan: p}
 	if p.Operation == driver.Send {
 		var err error
 		if k.staged, err = m.stage(p); isOutOfRoom(err) {
@@ -50,17 +50,17 @@ func (k *Captured) record(s *stream.Stream) (err error) {
 	m, on := k.of, s.CUDA
 	d := m.Device
 	api := d.GPU.CUDA
-	if k.call.Operation == driver.Recv {
+	if k.plan.Operation == driver.Recv {
 		if k.descriptor, err = d.Descriptors.Take(api); err != nil {
 			return err
 		}
 		k.state = (*gpu.Word)(&k.descriptor.State)
-		return m.queueCopy(k.descriptor, k.call, on)
+		return m.queueCopy(k.descriptor, k.plan, on)
 	}
 	if k.state, err = d.GPU.Words.Take(api); err != nil {
 		return err
 	}
-	to := m.peers[k.call.Root].mailbox
+	to := m.peers[k.plan.Root].mailbox
 	word := to.at(&to.flags(m.Config.Rank).taken[k.staged.slot])
 	if err = api.StreamWriteValue(on, k.state.Address(), kernels.MessageWaits); err != nil {
 		return err
@@ -71,13 +71,13 @@ func (k *Captured) record(s *stream.Stream) (err error) {
 	if err = api.StreamWriteValue(on, k.state.Address(), 0); err != nil {
 		return err
 	}
-	return m.queueSend(k.call, k.staged, on)
+	return m.queueSend(k.plan, k.staged, on)
 }
 
 // Launch numbers a message of a launch, and announces it to the peer or waits for it. s.Mu and m.Mu
 // are held.
 func (k *Captured) Launch(s *stream.Stream) (*End, error) {
-	m, p := k.of, k.call
+	m, p := k.of, k.plan
 	if err := m.mayMessage(s, p); err != nil {
 		return nil, err
 	}
@@ -143,8 +143,8 @@ func (k *Captured) release() {
 	case k.state != nil:
 		m.Device.GPU.Words.Put(k.state)
 	}
-	if k.call.Operation == driver.Send && !m.closed {
-		out := &m.peers[k.call.Root]
+	if k.plan.Operation == driver.Send && !m.closed {
+		out := &m.peers[k.plan.Root]
 		out.staged = append(out.staged, k.staged)
 		m.reclaim(out, true)
 	}

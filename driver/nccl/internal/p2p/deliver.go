@@ -124,7 +124,7 @@ func (in *inbox) take(e *End) (can bool, err error) {
 	if !in.claim(l) {
 		return false, nil
 	}
-	e.descriptor.To, e.descriptor.Bytes = uint64(e.call.Address), l.bytes
+	e.descriptor.To, e.descriptor.Bytes = uint64(e.plan.Address), l.bytes
 	e.descriptor.Taken = uint64(in.own.at(&in.own.flags(l.source).taken[l.slot]))
 	e.handle()
 	l.handled, l.before = true, nil
@@ -157,7 +157,7 @@ func (in *inbox) claim(l *announcement) bool {
 
 // startCopy lets the stream of a Recv that has its message go on.
 func (in *inbox) startCopy(e *End) {
-	if arrived := e.call.Arrived; arrived != nil {
+	if arrived := e.plan.Arrived; arrived != nil {
 		if err := driver.Guard("Call.Arrived", func() { arrived(e.source) }); err != nil {
 			_ = in.Plane.Fail(err)
 		}

@@ -13,7 +13,7 @@ import (
 // End is one end of a message that is under way.
 type End struct {
 	of   *Messages
-	call *Call
+	plan *Plan
 	control.Message
 	check bool
 	// captured reports whether the words are a graph's.

@@ -47,7 +47,7 @@ func (m *Messages) Examine() error {
 // examineMessage asks why a message may never come, or, for a Send of a graph, why the one before
 // may never be taken.
 func (m *Messages) examineMessage(e *End) error {
-	p := e.call
+	p := e.plan
 	var err error
 	m.mu.Lock()
 	missing := e.taken == nil && m.Config.Strict && e.announced == nil && !m.mayArrive(e)
@@ -100,7 +100,7 @@ func (m *Messages) Unmatched() error {
 	atomic.StoreUint32(&m.own.wakeup().closed, 1)
 	var awaited []control.Awaited
 	for _, e := range m.open {
-		a := control.Awaited{Source: e.call.Root, Tag: e.call.Tag, Number: e.number}
+		a := control.Awaited{Source: e.plan.Root, Tag: e.plan.Tag, Number: e.number}
 		if e.claimed {
 			a.Source = e.source
 		}

@@ -78,15 +78,15 @@ func (d *Device) Closers() []func() error {
 	return closers
 }
 
-// Call is one end of a message that was prepared.
-type Call struct {
+// Plan is a prepared Send or Recv: one end of a message.
+type Plan struct {
 	*driver.Call
 	// Address is where NCCL would be told that the buffer lies: in no window.
 	Address uintptr
 }
 
 // bytes is the size of a message.
-func (p *Call) bytes() int64 { return p.Count * int64(p.DataType.Size()) }
+func (p *Plan) bytes() int64 { return p.Count * int64(p.DataType.Size()) }
 
 // take makes a stream wait until a word is 1, and takes it back to 0.
 func take(gpu *cuda.Driver, word uintptr, on cuda.Stream) error {

@@ -118,7 +118,7 @@ func (in *inbox) arrive(all bool) error {
 // in.mu is held.
 func (in *inbox) mayArrive(e *End) bool {
 	return slices.ContainsFunc(in.unmatched, func(l *announcement) bool {
-		return int(l.tag) == e.call.Tag && in.part(l.after) == in.part(e.After) &&
+		return int(l.tag) == e.plan.Tag && in.part(l.after) == in.part(e.After) &&
 			in.announced[l.address()] == l
 	})
 }
@@ -138,7 +138,7 @@ func (in *inbox) hand(claims []message.Claim[*End]) error {
 	for _, claim := range slices.Clone(claims) {
 		e := claim.Receive
 		e.source, e.number, e.claimed = claim.Source, claim.Number, true
-		if e.call.Root == driver.AnySource {
+		if e.plan.Root == driver.AnySource {
 			in.anywhere--
 		}
 		errs = append(errs, in.match(e))
@@ -149,7 +149,7 @@ func (in *inbox) hand(claims []message.Claim[*End]) error {
 // match gives a Recv what it knows its message, if it was, and compares the two ends. in.mu
 // is held.
 func (in *inbox) match(e *End) error {
-	p := e.call
+	p := e.plan
 	at := address{e.source, p.Tag, e.number}
 	l := in.announced[at]
 	if l == nil {
@@ -169,7 +169,7 @@ func (in *inbox) match(e *End) error {
 // post puts a Recv in its slot among those of its tag, and reports whether it is given its message
 // now. It returns an error if two ends differ.
 func (in *inbox) post(e *End) (now bool, err error) {
-	p := e.call
+	p := e.plan
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	if p.Root == driver.AnySource {

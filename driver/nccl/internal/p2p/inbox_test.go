@@ -108,5 +108,5 @@ func (in *inbox) hear(h *header) {
 // newRecv is a Recv from rank 0, with its size in bytes.
 func newRecv(bytes int64) *End {
 	call := &driver.Call{Operation: driver.Recv, Count: bytes, DataType: driver.Uint8}
-	return &End{call: &Call{Call: call}, descriptor: &kernels.Message{}}
+	return &End{plan: &Plan{Call: call}, descriptor: &kernels.Message{}}
 }

@@ -46,14 +46,14 @@ func (m *Messages) Open(g Group) error {
 func (m *Messages) Known() bool { return m.counts != nil }
 
 // newEnd counts a message at its call. m.Mu is held.
-func (m *Messages) newEnd(p *Call) *End {
-	return &End{of: m, call: p, Message: m.counts.Count(p.Call), check: m.Check.Load()}
+func (m *Messages) newEnd(p *Plan) *End {
+	return &End{of: m, plan: p, Message: m.counts.Count(p.Call), check: m.Check.Load()}
 }
 
 // mayMessage refuses a message for a stream when the group has failed. The stream counts as busy
 // before that, so the end of a group that fails from now on waits for the message and ends it. s.Mu
 // and m.Mu are held.
-func (m *Messages) mayMessage(s *stream.Stream, p *Call) error {
+func (m *Messages) mayMessage(s *stream.Stream, p *Plan) error {
 	m.Busy.Note(s)
 	err := m.Plane.Cause()
 	if m.Plane.PeerFailed() {
@@ -66,7 +66,7 @@ func (m *Messages) mayMessage(s *stream.Stream, p *Call) error {
 }
 
 // Transfer queues one end of a message. s.Mu and m.Mu are held.
-func (m *Messages) Transfer(s *stream.Stream, p *Call) error {
+func (m *Messages) Transfer(s *stream.Stream, p *Plan) error {
 	if err := m.mayMessage(s, p); err != nil {
 		return err
 	}
@@ -77,7 +77,7 @@ func (m *Messages) Transfer(s *stream.Stream, p *Call) error {
 }
 
 // failUnqueued fails the group over a message that could not be queued. s.Mu is held.
-func (m *Messages) failUnqueued(s *stream.Stream, p *Call, err error) error {
+func (m *Messages) failUnqueued(s *stream.Stream, p *Plan, err error) error {
 	err = m.Owner.FailUnqueued(p.Call, err)
 	s.MarkReported(m.Owner)
 	return err

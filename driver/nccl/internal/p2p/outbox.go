@@ -79,7 +79,7 @@ func isOutOfRoom(err error) bool {
 // stage finds a slot and a block for a message. If there are none it waits until peers have taken
 // some, for as long as is left of the timeout; for memory less long, since a peer may be unable to
 // go on before this rank does. o.Mu is held.
-func (o *outbox) stage(p *Call) (st outgoing, err error) {
+func (o *outbox) stage(p *Plan) (st outgoing, err error) {
 	out := &o.peers[p.Root]
 	o.reclaim(out, false)
 	if err := o.awaitRoom(p, true); err != nil {
@@ -101,7 +101,7 @@ func (o *outbox) stage(p *Call) (st outgoing, err error) {
 
 // awaitRoom waits until the peer has room for the header of a message, and, if it needs one, until
 // there is a slot for it.
-func (o *outbox) awaitRoom(p *Call, place bool) error {
+func (o *outbox) awaitRoom(p *Plan, place bool) error {
 	out := &o.peers[p.Root]
 	box := out.mailbox.ring(o.Config.Rank)
 	begin := time.Now()
@@ -185,7 +185,7 @@ func pause(turn int) {
 
 // queueSend queues the copy of a message to its block, and the word that says so. It is called on a
 // thread of the device.
-func (o *outbox) queueSend(p *Call, st outgoing, on cuda.Stream) error {
+func (o *outbox) queueSend(p *Plan, st outgoing, on cuda.Stream) error {
 	gpu := o.Device.GPU.CUDA
 	to := o.peers[p.Root].mailbox
 	if err := move(gpu, o.staging.address(st.block), p.Address, p.bytes(), on); err != nil {
@@ -196,7 +196,7 @@ func (o *outbox) queueSend(p *Call, st outgoing, on cuda.Stream) error {
 
 // announce writes the header of a message for the peer. o.Mu is held.
 func (o *outbox) announce(e *End, st outgoing, again uint64) {
-	p := e.call
+	p := e.plan
 	h := header{
 		tag: uint64(p.Tag), number: e.Number, bytes: uint64(p.bytes()), digest: p.Digest,
 		after: e.After, slot: st.slot, segment: uint64(st.block.segment),

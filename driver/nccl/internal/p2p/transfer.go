@@ -12,7 +12,7 @@ import (
 
 // send queues a Send. Its stream continues whether or not the peer receives. s.Mu and m.Mu are
 // held.
-func (m *Messages) send(s *stream.Stream, p *Call) error {
+func (m *Messages) send(s *stream.Stream, p *Plan) error {
 	st, err := m.stage(p)
 	if isOutOfRoom(err) {
 		return err // before anything has happened
@@ -35,7 +35,7 @@ func (m *Messages) send(s *stream.Stream, p *Call) error {
 }
 
 // receive queues a Recv. s.Mu and m.Mu are held.
-func (m *Messages) receive(s *stream.Stream, p *Call) error {
+func (m *Messages) receive(s *stream.Stream, p *Plan) error {
 	e := m.newEnd(p)
 	var err error
 	e.descriptor, err = gpu.Get(m.Device.GPU, func() (*kernels.Message, error) {
@@ -69,7 +69,7 @@ func (m *Messages) receive(s *stream.Stream, p *Call) error {
 
 // queueCopy queues the wait for a message and its copy, eagerly or in a capture. It is called on a
 // thread of the device.
-func (m *Messages) queueCopy(descriptor *kernels.Message, p *Call, on cuda.Stream) error {
+func (m *Messages) queueCopy(descriptor *kernels.Message, p *Plan, on cuda.Stream) error {
 	api := m.Device.GPU.CUDA
 	err := api.StreamWriteValue(on, gpu.AddressOf(&descriptor.State), kernels.MessageWaits)
 	if err == nil {
