@@ -148,7 +148,8 @@ func (g planner) direct(
 		why.text = "and no other path can take the call"
 	default:
 		var table tuning.Reason
-		wanted, table = g.tuning.ChooseDirect(g.asked(call), call.SendWindow != nil, g.shape)
+		wanted, table = g.tuning.ChooseDirect(
+			call.Operation.String(), g.bytes(call), call.SendWindow != nil, g.shape)
 		why = &reason{text: "and ", table: &table}
 	}
 	switch {
@@ -163,10 +164,10 @@ func (g planner) direct(
 	return false, nil
 }
 
-// asked describes a call to the tuning table.
-func (g planner) asked(call *driver.Call) tuning.Call {
+// bytes returns the size of a call's larger buffer, by which the tuning table chooses.
+func (g planner) bytes(call *driver.Call) int64 {
 	send, recv := call.Spans(len(g.ranks))
-	return tuning.Call{Operation: call.Operation.String(), Bytes: max(send, recv)}
+	return max(send, recv)
 }
 
 // windowed chooses between the plain and the window path for a call whose buffers lie in windows.
@@ -182,7 +183,7 @@ func (g planner) windowed(
 	if choice == PathWindow {
 		return driver.PathWindow, reason{text: "and " + who + " the window path"}
 	}
-	path, why := g.tuning.Choose(g.asked(call), g.shape)
+	path, why := g.tuning.Choose(call.Operation.String(), g.bytes(call), g.shape)
 	if path == tuning.Window {
 		return driver.PathWindow, reason{text: "and ", table: &why}
 	}

@@ -30,14 +30,6 @@ var operations = []string{
 	"AllReduce", "AllGather", "ReduceScatter", "Broadcast", "Reduce", "AllToAll",
 }
 
-// Call describes a collective. All ranks of a group describe it identically.
-type Call struct {
-	// Operation has the name of a driver.Operation, such as "AllReduce".
-	Operation string
-	// Bytes is the size of the larger buffer.
-	Bytes int64
-}
-
 // Shape describes a group.
 type Shape struct {
 	// Ranks is the number of ranks, Machines the number of machines that they run on.
@@ -125,8 +117,8 @@ func (t *Table) Measured(about Calls) (points []Point) {
 }
 
 // Choose returns whether a call takes the plain or the window path, and why. It does not allocate.
-func (t *Table) Choose(call Call, group Shape) (Path, Reason) {
-	why := t.find(Calls{Operation: call.Operation, Shape: group}, call.Bytes)
+func (t *Table) Choose(operation string, bytes int64, group Shape) (Path, Reason) {
+	why := t.find(Calls{Operation: operation, Shape: group}, bytes)
 	if why.step < 0 {
 		return t.Otherwise, why
 	}
@@ -136,14 +128,16 @@ func (t *Table) Choose(call Call, group Shape) (Path, Reason) {
 // ChooseDirect reports whether a call takes the direct path if it can, and why: the rule of its
 // operation and shape decides, else the general rule, else the answer is no. symmetric reports
 // whether both buffers lie in windows. It does not allocate.
-func (t *Table) ChooseDirect(call Call, symmetric bool, group Shape) (bool, Reason) {
-	asked := Calls{Operation: call.Operation, Memory: Anywhere, Shape: group}
+func (t *Table) ChooseDirect(
+	operation string, bytes int64, symmetric bool, group Shape,
+) (bool, Reason) {
+	asked := Calls{Operation: operation, Memory: Anywhere, Shape: group}
 	if symmetric {
 		asked.Memory = Symmetric
 	}
-	why := t.find(asked, call.Bytes)
+	why := t.find(asked, bytes)
 	if why.step < 0 {
-		general := t.find(Calls{Memory: asked.Memory}, call.Bytes)
+		general := t.find(Calls{Memory: asked.Memory}, bytes)
 		why.rule, why.step = general.rule, general.step
 	}
 	return why.step >= 0 && why.rule.Steps[why.step].Path == Direct, why

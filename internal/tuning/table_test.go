@@ -120,8 +120,8 @@ func TestEveryMeasuredSizeTakesThePathOfItsStep(t *testing.T) {
 			}
 			for _, p := range s.Measured {
 				seen++
-				call := Call{Operation: "AllReduce", Bytes: int64(p.Bytes)}
-				if path, _ := table.Choose(call, reduces.Shape); path != s.Path {
+				path, _ := table.Choose("AllReduce", int64(p.Bytes), reduces.Shape)
+				if path != s.Path {
 					t.Fatalf("%v was put with %s, but takes %s", p.Bytes, s.Path, path)
 				}
 			}
@@ -168,12 +168,12 @@ func TestDirectIsTakenOnlyWhereNoOtherPathIsSurelyFaster(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, p := range points {
-			call := Call{Operation: "AllReduce", Bytes: int64(p.Bytes)}
-			direct, why := table.ChooseDirect(call, true, reduces.Shape)
+			bytes := int64(p.Bytes)
+			direct, why := table.ChooseDirect("AllReduce", bytes, true, reduces.Shape)
 			if !why.Ruled() || direct && p.DirectUS/p.OtherUS() > 1.00001*p.counts() {
 				t.Fatalf("%+v: direct %v, as %v", p, direct, why)
 			}
-			if direct, _ := table.ChooseDirect(call, false, reduces.Shape); direct {
+			if direct, _ := table.ChooseDirect("AllReduce", bytes, false, reduces.Shape); direct {
 				t.Fatal("a rule about symmetric buffers sends others direct")
 			}
 		}
@@ -274,16 +274,16 @@ func TestRulesReplaceThoseOfTheSameOperationAndShape(t *testing.T) {
 	if len(got.Rules) != len(table.Rules)+1 {
 		t.Errorf("%d rules", len(got.Rules))
 	}
-	call := Call{Operation: "AllReduce", Bytes: 256 << 10}
+	const bytes = 256 << 10
 	for _, c := range []struct {
 		group Shape
 		want  Path
 	}{{Shape{2, 1}, Window}, {Shape{4, 1}, Plain}, {Shape{4, 2}, Window}} {
-		if path, _ := got.Choose(call, c.group); path != c.want {
+		if path, _ := got.Choose("AllReduce", bytes, c.group); path != c.want {
 			t.Errorf("%v takes %s", c.group, path)
 		}
 	}
-	if path, _ := table.Choose(call, Shape{2, 1}); path != Plain {
+	if path, _ := table.Choose("AllReduce", bytes, Shape{2, 1}); path != Plain {
 		t.Error("the old table has changed")
 	}
 }
@@ -291,13 +291,11 @@ func TestRulesReplaceThoseOfTheSameOperationAndShape(t *testing.T) {
 func TestAChoiceAllocatesNothing(t *testing.T) {
 	table := Builtin("nccl", "NVIDIA H200")
 	group := Shape{Ranks: 4, Machines: 1}
-	scatter := Call{Operation: "ReduceScatter", Bytes: 1 << 26}
-	barrier := Call{Operation: "Barrier", Bytes: 1 << 26}
 	n := testing.AllocsPerRun(100, func() {
-		if path, _ := table.Choose(scatter, group); path != Plain {
+		if path, _ := table.Choose("ReduceScatter", 1<<26, group); path != Plain {
 			t.Error(path)
 		}
-		if direct, _ := table.ChooseDirect(barrier, true, group); !direct {
+		if direct, _ := table.ChooseDirect("Barrier", 1<<26, true, group); !direct {
 			t.Error("not direct")
 		}
 	})
@@ -340,9 +338,8 @@ func FuzzDecode(f *testing.F) {
 func BenchmarkChoose(b *testing.B) {
 	table := Builtin("nccl", "NVIDIA H200")
 	group := Shape{Ranks: 4, Machines: 1}
-	call := Call{Operation: "ReduceScatter", Bytes: 1 << 26}
 	b.ReportAllocs()
 	for b.Loop() {
-		table.Choose(call, group)
+		table.Choose("ReduceScatter", 1<<26, group)
 	}
 }

@@ -74,13 +74,13 @@ func chosen(t *testing.T, table *Table, d *datadriven.TestData) string {
 		if err != nil {
 			t.Fatal(err)
 		}
-		call := Call{Operation: d.CmdArgs[0].Key, Bytes: int64(size)}
+		operation, bytes := d.CmdArgs[0].Key, int64(size)
 		var answer any
 		var why Reason
 		if d.Cmd == "choose" {
-			answer, why = table.Choose(call, group)
+			answer, why = table.Choose(operation, bytes, group)
 		} else {
-			answer, why = table.ChooseDirect(call, d.HasArg("symmetric"), group)
+			answer, why = table.ChooseDirect(operation, bytes, d.HasArg("symmetric"), group)
 		}
 		fmt.Fprintf(&out, "%v: %v, as %v\n", size, answer, why)
 	}

@@ -8,7 +8,7 @@ func (t *Table) TakesWindows(group Shape, direct bool) bool {
 	sizes := t.thresholds(group)
 	for _, operation := range operations {
 		for _, bytes := range sizes {
-			if t.takesWindow(Call{Operation: operation, Bytes: bytes}, group, direct) {
+			if t.takesWindow(operation, bytes, group, direct) {
 				return true
 			}
 		}
@@ -34,12 +34,12 @@ func (t *Table) thresholds(group Shape) []int64 {
 	return slices.Compact(sizes)
 }
 
-func (t *Table) takesWindow(call Call, group Shape, direct bool) bool {
+func (t *Table) takesWindow(operation string, bytes int64, group Shape, direct bool) bool {
 	if direct {
-		if goes, _ := t.ChooseDirect(call, true, group); goes {
+		if goes, _ := t.ChooseDirect(operation, bytes, true, group); goes {
 			return false
 		}
 	}
-	path, _ := t.Choose(call, group)
+	path, _ := t.Choose(operation, bytes, group)
 	return path == Window
 }
