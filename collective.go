@@ -236,7 +236,7 @@ func (g *Group) normalize(ctx context.Context, a NormArgs, s *Stream, site uint3
 		operation: driver.AllReduceRMSNorm, dataType: BFloat16, reduceOp: Sum,
 		send: a.Input, recv: a.Output, count: a.Rows * a.Hidden, site: site,
 	}
-	c.norm = planner{g}.normOf(c, &a)
+	c.norm = normLike(g.plans[c.slot(a.Weight.Address())].Load(), &a)
 	return g.run(ctx, s, c)
 }
 

@@ -149,7 +149,7 @@ func (g planner) direct(
 	default:
 		var table tuning.Reason
 		wanted, table = g.tuning.ChooseDirect(
-			call.Operation.String(), g.bytes(call), call.SendWindow != nil, g.shape)
+			call.Operation.String(), bytesOf(call, len(g.ranks)), call.SendWindow != nil, g.shape)
 		why = &reason{text: "and ", table: &table}
 	}
 	switch {
@@ -164,9 +164,9 @@ func (g planner) direct(
 	return false, nil
 }
 
-// bytes returns the size of a call's larger buffer, by which the tuning table chooses.
-func (g planner) bytes(call *driver.Call) int64 {
-	send, recv := call.Spans(len(g.ranks))
+// bytesOf returns the size of a call's larger buffer, by which the tuning table chooses.
+func bytesOf(call *driver.Call, ranks int) int64 {
+	send, recv := call.Spans(ranks)
 	return max(send, recv)
 }
 
@@ -183,7 +183,7 @@ func (g planner) windowed(
 	if choice == PathWindow {
 		return driver.PathWindow, reason{text: "and " + who + " the window path"}
 	}
-	path, why := g.tuning.Choose(call.Operation.String(), g.bytes(call), g.shape)
+	path, why := g.tuning.Choose(call.Operation.String(), bytesOf(call, len(g.ranks)), g.shape)
 	if path == tuning.Window {
 		return driver.PathWindow, reason{text: "and ", table: &why}
 	}

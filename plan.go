@@ -29,7 +29,7 @@ type collective struct {
 	site       uint32     // the place in the program, see Interop.At; not a part of what is asked
 	arrived    func(source int)
 	splits     *Splits
-	norm       *NormArgs // on the heap; see planner.normOf
+	norm       *NormArgs // on the heap; see normLike
 
 	plan driver.Plan // nil until prepare has run
 	// revision is the group's revision that the plan was made for.
@@ -62,10 +62,9 @@ func (c *collective) weight() uintptr {
 	return c.norm.Weight.Address()
 }
 
-// normOf returns arguments of a norm for a call to point at: those of the plan that the group
-// keeps, if they are equal, so that a call like one before allocates nothing.
-func (g planner) normOf(c *collective, a *NormArgs) *NormArgs {
-	p := g.plans[c.slot(a.Weight.Address())].Load()
+// normLike returns arguments of a norm for a call to point at: those of a kept plan, if they are
+// equal, so that a repeated call allocates nothing.
+func normLike(p *collective, a *NormArgs) *NormArgs {
 	if p != nil && p.norm != nil && *p.norm == *a {
 		return p.norm
 	}
@@ -210,7 +209,7 @@ func (g planner) prepare(ctx context.Context, c *collective, s *Stream) error {
 		return fmt.Errorf("%w (%v)", g.awaitCause(err), why)
 	}
 	// Otherwise the next call may register memory and take another path.
-	if registered && c.keepable() && !g.hasPending(c) {
+	if registered && c.keepable() && !c.hasPending(g.Group) {
 		g.plans[c.slot(c.weight())].Store(c)
 	}
 	return nil
@@ -218,7 +217,7 @@ func (g planner) prepare(ctx context.Context, c *collective, s *Stream) error {
 
 // hasPending reports whether a pool of the call has memory that the next call registers. It is
 // called after the revision is read: memory that is mapped later changes that.
-func (g planner) hasPending(c *collective) bool {
+func (c *collective) hasPending(g *Group) bool {
 	if !c.operation.UsesWindows() {
 		return false
 	}

@@ -24,13 +24,13 @@ func (c *communicator) Launch(s driver.Stream, p driver.Plan) error {
 	if !c.HasFailed() {
 		return st.launch(prepared)
 	}
-	return c.refuse(st)
+	return refuse(c, st)
 }
 
 // refuse is a launch after the communicator has failed: the stream fails, too, since what is queued
 // behind may use the result. A group that this rank has closed is a mistake of the caller, and
 // nothing happens.
-func (c *communicator) refuse(s *stream) error {
+func refuse(c *communicator, s *stream) error {
 	cause := c.Cause()
 	if !errors.Is(cause, driver.ErrClosed) {
 		s.Fail(cause)
