@@ -149,8 +149,9 @@ func (c *communicator) Close() error {
 	}
 	unmatched := c.messages.Unmatched()
 	if unmatched != nil && c.plane.PeerFailed() {
-		// The fault is why messages have no other end.
-		unmatched = c.plane.PeerFault("closing group " + c.cfg.Name())
+		// Either may explain the other: a peer that failed leaves messages without their other end, and
+		// one may have failed because this rank did not receive.
+		unmatched = errors.Join(c.plane.PeerFault("closing group "+c.cfg.Name()), unmatched)
 	}
 	err := c.plane.Close()
 	c.teardown.begin()
