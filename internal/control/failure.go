@@ -9,15 +9,15 @@ import (
 	"symmem/driver"
 )
 
-// failureReport is what a rank sends to the others when a collective step has failed on it.
+// failureReport is the message with which a rank reports a failed collective step to the others.
 type failureReport struct {
 	Why string `json:"why"`
-	// Lost are the world ranks that it has found lost: the others may not have noticed yet.
+	// Lost holds the world ranks that it considers lost. The others may not have noticed yet.
 	Lost []int `json:"lost,omitempty"`
 }
 
-// EncodeFailure encodes why a step failed on this rank, for DecodeFailures on the others. It is
-// empty for nil.
+// EncodeFailure encodes the reason a step failed on this rank, for DecodeFailures on the others.
+// The encoding of nil is empty.
 func EncodeFailure(err error) []byte {
 	if err == nil {
 		return nil
@@ -26,13 +26,13 @@ func EncodeFailure(err error) []byte {
 	if lost := (*driver.RankLostError)(nil); errors.As(err, &lost) {
 		c.Lost = lost.Ranks
 	}
-	encoded, _ := json.Marshal(c) // of strings and numbers, which cannot fail
+	encoded, _ := json.Marshal(c) // cannot fail: only strings and numbers
 	return encoded
 }
 
-// DecodeFailures returns the error of a step from the reports of the ranks of a group, in group
-// order: that of the first rank which reports a failure, or nil. Ranks are those of the world. A
-// rank that another one has found lost is lost for this one, too.
+// DecodeFailures decodes the reports of a group's ranks, in group order, and returns the first
+// failure, or nil. ranks are world ranks. A rank that a peer reports as lost is lost for this rank,
+// too.
 func DecodeFailures(ranks []int, reports [][]byte, doing string) error {
 	for r, encoded := range reports {
 		if len(encoded) == 0 {
@@ -42,12 +42,12 @@ func DecodeFailures(ranks []int, reports [][]byte, doing string) error {
 		if err := json.Unmarshal(encoded, &c); err != nil {
 			return fmt.Errorf("reading why rank %d could not: %w", ranks[r], err)
 		}
-		said := fmt.Sprintf("rank %d could not: %s", ranks[r], Printable(c.Why))
+		text := fmt.Sprintf("rank %d could not: %s", ranks[r], Printable(c.Why))
 		foreign := func(lost int) bool { return !slices.Contains(ranks, lost) }
 		if len(c.Lost) > 0 && !slices.ContainsFunc(c.Lost, foreign) {
-			return &driver.RankLostError{Ranks: c.Lost, Doing: doing + ": " + said}
+			return &driver.RankLostError{Ranks: c.Lost, Doing: doing + ": " + text}
 		}
-		return errors.New(said)
+		return errors.New(text)
 	}
 	return nil
 }

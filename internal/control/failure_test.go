@@ -10,7 +10,7 @@ import (
 	"symmem/driver"
 )
 
-func TestWhatOneRankComplainsOfIsAnErrorOnTheOthers(t *testing.T) {
+func TestFailureOfOneRankIsAnErrorOnTheOthers(t *testing.T) {
 	group := []int{4, 7, 9}
 	lost := fmt.Errorf("mapping: %w", &driver.RankLostError{Ranks: []int{7}, Doing: "mapping"})
 	for name, c := range map[string]struct {
@@ -40,10 +40,10 @@ func TestWhatOneRankComplainsOfIsAnErrorOnTheOthers(t *testing.T) {
 			if (err == nil) != (c.text == "") || err != nil && !strings.Contains(err.Error(), c.text) {
 				t.Fatalf("the error is %v, want %q", err, c.text)
 			}
-			var found *driver.RankLostError
-			if errors.As(err, &found) != (c.lost != nil) ||
-				found != nil && !slices.Equal(found.Ranks, c.lost) {
-				t.Errorf("the error is %#v, want one that names %v", err, c.lost)
+			var lost *driver.RankLostError
+			if errors.As(err, &lost) != (c.lost != nil) ||
+				lost != nil && !slices.Equal(lost.Ranks, c.lost) {
+				t.Errorf("the error is %#v, want a RankLostError of %v", err, c.lost)
 			}
 		})
 	}

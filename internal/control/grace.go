@@ -7,14 +7,14 @@ import (
 	"symmem/driver"
 )
 
-// Grace is how long work that all ranks have submitted gets to end after one of them has failed.
+// Grace is the time that work submitted by all ranks still has after one of them has failed.
 const Grace = 100 * time.Millisecond
 
-// GraceTimer measures Grace. The zero value is ready to use, by one goroutine.
+// GraceTimer measures Grace. The zero value is ready to use. It must not be used concurrently.
 type GraceTimer struct{ since time.Time }
 
-// Elapsed is called again and again with whether a peer has failed. It returns for how long one is
-// known to have failed, negative if none has.
+// Elapsed returns the time since the first call with failed set, or a negative duration if failed
+// is false. Callers poll it with the current state of their peers.
 func (t *GraceTimer) Elapsed(failed bool) time.Duration {
 	switch {
 	case !failed:
@@ -28,23 +28,23 @@ func (t *GraceTimer) Elapsed(failed bool) time.Duration {
 // Expired reports whether Grace is over; it calls Elapsed.
 func (t *GraceTimer) Expired(failed bool) bool { return t.Elapsed(failed) >= Grace }
 
-// Reason says how a rank has failed, as far as the others need to know before reports are exchanged
-// on the fault lane. Its values are shared between processes.
+// Reason classifies a rank's failure for the other ranks, before reports are exchanged on the fault
+// lane. Its values are shared between processes.
 type Reason uint32
 
 // The reasons.
 const (
-	// NotFailed: the rank has not failed.
+	// NotFailed means that the rank has not failed.
 	NotFailed Reason = iota
-	// FailedItself: it has seen or caused a fault.
+	// FailedItself means that the rank has observed or caused a fault.
 	FailedItself
-	// Aborted: it was told to abort the group.
+	// Aborted means that the rank was told to abort the group.
 	Aborted
-	// FailedAfterPeer: it ended only because another rank had failed.
+	// FailedAfterPeer means that the rank ended only because another rank had failed.
 	FailedAfterPeer
 )
 
-// ReasonOf is the reason for which a rank fails by an error.
+// ReasonOf classifies the error with which a rank fails.
 func ReasonOf(err error) Reason {
 	switch {
 	case err == nil:

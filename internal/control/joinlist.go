@@ -11,23 +11,23 @@ import (
 	"symmem/driver"
 )
 
-// JoinList is the list, in the store, of the ranks that have begun to join a group. With it a rank
-// that waits for a second one, which waits for a third, can name the third alone.
+// JoinList records in the store which ranks have begun to join a group. If rank 0 waits for rank 1,
+// which waits for rank 2, it lets rank 0 name rank 2 alone.
 type JoinList struct {
 	// Store is shared by all ranks of the group.
 	Store driver.Store
-	// Group is the group.
+	// Group is the group to join.
 	Group driver.GroupConfig
 }
 
-// lookupTimeout bounds how long it may take to look who has come.
+// lookupTimeout bounds one look at the store for the ranks that have joined.
 const lookupTimeout = 500 * time.Millisecond
 
 func (r JoinList) key(rank int) string {
 	return "joining/" + strconv.Quote(r.Group.ID) + "/" + strconv.Itoa(rank)
 }
 
-// Add stores that this rank has begun to join. It is called before the rank waits for others.
+// Add records that this rank has begun to join. Call it before waiting for other ranks.
 func (r JoinList) Add(ctx context.Context) error {
 	if err := r.Store.Set(ctx, r.key(r.Group.Ranks[r.Group.Rank]), nil); err != nil {
 		return fmt.Errorf("storing that this rank joins group %s: %w", r.Group.Name(), err)
@@ -35,46 +35,46 @@ func (r JoinList) Add(ctx context.Context) error {
 	return nil
 }
 
-// Absent lists the other world ranks of the group that have not come. It waits for none. Where the
-// store does not answer it lists the rank that serves it, if one does.
+// Absent lists the other world ranks of the group that are not in the store yet, without waiting.
+// If the store does not answer, it lists the rank that serves the store, if there is one.
 func (r JoinList) Absent() []int { return Absent(r.Store, r.others(), r.key) }
 
 func (r JoinList) others() []int {
 	return slices.Delete(slices.Clone(r.Group.Ranks), r.Group.Rank, r.Group.Rank+1)
 }
 
-// Absent lists those of some ranks whose keys are not in the store, or, where it does not answer,
-// the rank that serves it, if one does. It waits for none.
+// Absent lists the ranks whose keys are not in the store, without waiting. If the store does not
+// answer, it lists the rank that serves the store, if there is one.
 func Absent(store driver.Store, ranks []int, key func(rank int) string) []int {
 	absent, _ := readAbsent(store, ranks, key)
 	return absent
 }
 
-// readAbsent is Absent, and returns the values of the keys of the others, too.
+// readAbsent does the work of Absent and also returns the values of the keys that exist.
 func readAbsent(
 	store driver.Store, ranks []int, key func(rank int) string,
-) (absent []int, said map[int]string) {
+) (absent []int, stored map[int]string) {
 	ctx, cancel := context.WithTimeout(context.Background(), lookupTimeout)
 	defer cancel()
-	said = map[int]string{}
+	stored = map[int]string{}
 	for _, rank := range ranks {
 		value, there, err := store.Peek(ctx, key(rank))
 		switch server := store.ServedBy(); {
 		case err != nil && server >= 0:
 			return []int{server}, map[int]string{server: "serves the store, which does not answer"}
 		case err != nil:
-			return absent, said
+			return absent, stored
 		case there:
-			said[rank] = Printable(string(value))
+			stored[rank] = Printable(string(value))
 		default:
 			absent = append(absent, rank)
 		}
 	}
-	return absent, said
+	return absent, stored
 }
 
-// AbsentError returns the error of a joining whose time is up: it names the ranks that have not
-// come, or, if all have, the ranks that hold up those that this rank has waited for.
+// AbsentError returns the error of a join that timed out. It names the ranks that have not joined,
+// or, if all have, the ranks that block those in awaited.
 func (r JoinList) AbsentError(waited time.Duration, awaited []int, err error) error {
 	absent := r.Absent()
 	if len(absent) == 0 && len(awaited) > 0 {
@@ -84,25 +84,25 @@ func (r JoinList) AbsentError(waited time.Duration, awaited []int, err error) er
 		awaited, err)
 }
 
-// Blockers follows the waits that ranks have stored from some ranks to those that wait for no
-// other: these hold up the rest. Where ranks wait for each other it returns the ranks it was given.
-// It first stores that this rank waits for them, and waits a moment for them to do the same, since
-// the time of all of them is up at about once.
+// Blockers follows the waits that ranks have stored, from the awaited ranks to those that wait for
+// no other: these block the rest. If ranks wait for each other it returns awaited. It first stores
+// this rank's wait, and waits briefly for the awaited ranks to do the same, since all of them time
+// out at about the same time.
 func (r JoinList) Blockers(awaited []int) []int {
 	r.publishAwaited(awaited)
 	deadline := time.Now().Add(lookupTimeout)
 	for {
-		_, said := readAbsent(r.Store, r.others(), r.key)
-		silent := func(rank int) bool { return len(r.waitsIn(said[rank])) == 0 }
+		_, stored := readAbsent(r.Store, r.others(), r.key)
+		silent := func(rank int) bool { return len(r.waitsIn(stored[rank])) == 0 }
 		if !slices.ContainsFunc(awaited, silent) || time.Now().After(deadline) {
-			return r.follow(awaited, said)
+			return r.follow(awaited, stored)
 		}
 		time.Sleep(lookupTimeout / 20)
 	}
 }
 
-// follow returns the ranks at the ends of the waits that begin at some ranks.
-func (r JoinList) follow(from []int, said map[int]string) []int {
+// follow returns the ranks at the ends of the chains of waits that begin at from.
+func (r JoinList) follow(from []int, stored map[int]string) []int {
 	var ends []int
 	seen := map[int]bool{r.Group.Ranks[r.Group.Rank]: true}
 	for next := slices.Clone(from); len(next) > 0; next = next[1:] {
@@ -111,7 +111,7 @@ func (r JoinList) follow(from []int, said map[int]string) []int {
 			continue
 		}
 		seen[rank] = true
-		waits := r.waitsIn(said[rank])
+		waits := r.waitsIn(stored[rank])
 		if len(waits) == 0 {
 			ends = append(ends, rank)
 		}
@@ -124,8 +124,8 @@ func (r JoinList) follow(from []int, said map[int]string) []int {
 	return ends
 }
 
-// AbsentError returns the error of a wait whose time is up: it names the ranks that are known to be
-// absent, or, if none is, those that were waited for.
+// AbsentError returns the error of a wait that timed out. It names the absent ranks, or, if there
+// are none, the awaited ones.
 func AbsentError(
 	doing string, members []int, waited time.Duration, absent, awaited []int, err error,
 ) error {
@@ -140,18 +140,18 @@ func AbsentError(
 	}
 }
 
-// WarnLate warns, at the times that late gives, of the ranks of the group that have not come. If
-// all have, it warns of those that awaited returns, for which this rank waits. Before a warning it
-// stores for which ranks it waits, so that the warnings of others can say that. It warns until stop
-// is called, which waits for a warning that is under way.
+// WarnLate warns, at the times that late sets, of the ranks of the group that have not joined. If
+// all have, it warns of the ranks that awaited returns. Before each warning it stores the list of
+// ranks that this rank waits for, so that the warnings of other ranks can include it. The returned
+// stop ends the warnings and waits for one in progress.
 func (r JoinList) WarnLate(late driver.Late, awaited func() []int) (stop func()) {
 	find := func() ([]int, map[int]string) {
-		absent, said := readAbsent(r.Store, r.others(), r.key)
+		absent, stored := readAbsent(r.Store, r.others(), r.key)
 		if len(absent) == 0 {
 			absent = awaited()
 		}
 		r.publishAwaited(absent)
-		return absent, r.activities(absent, said)
+		return absent, r.activities(absent, stored)
 	}
 	early := driver.Late{After: late.After / 2, Warn: func(driver.LateWarning) {}}
 	warning := driver.LateWarning{
@@ -163,21 +163,21 @@ func (r JoinList) WarnLate(late driver.Late, awaited func() []int) (stop func())
 	return func() { stopEarly(); stopLate() }
 }
 
-// activities returns what absent ranks have stored about their own waits, in words.
-func (r JoinList) activities(absent []int, said map[int]string) map[int]string {
+// activities describes the waits that absent ranks have stored.
+func (r JoinList) activities(absent []int, stored map[int]string) map[int]string {
 	doing := map[int]string{}
 	for _, rank := range absent {
-		if waits := r.waitsIn(said[rank]); len(waits) > 0 {
+		if waits := r.waitsIn(stored[rank]); len(waits) > 0 {
 			doing[rank] = "is joining the group, and waits for " +
 				driver.RanksOf(waits, r.Group.Ranks)
-		} else if rank == r.Store.ServedBy() && said[rank] != "" {
-			doing[rank] = said[rank]
+		} else if rank == r.Store.ServedBy() && stored[rank] != "" {
+			doing[rank] = stored[rank]
 		}
 	}
 	return doing
 }
 
-// publishAwaited stores for which ranks this rank waits, as their numbers with spaces in between.
+// publishAwaited stores the numbers of the ranks that this rank waits for, separated by spaces.
 func (r JoinList) publishAwaited(ranks []int) {
 	ctx, cancel := context.WithTimeout(context.Background(), lookupTimeout)
 	defer cancel()
@@ -185,7 +185,7 @@ func (r JoinList) publishAwaited(ranks []int) {
 	_ = r.Store.Set(ctx, r.key(r.Group.Ranks[r.Group.Rank]), []byte(text))
 }
 
-// waitsIn reads what publishAwaited has stored. It skips what is no rank of the group.
+// waitsIn parses a value stored by publishAwaited. It skips fields that are not ranks of the group.
 func (r JoinList) waitsIn(text string) (ranks []int) {
 	for _, field := range strings.Fields(text) {
 		rank, err := strconv.Atoi(field)
@@ -196,8 +196,8 @@ func (r JoinList) waitsIn(text string) (ranks []int) {
 	return ranks
 }
 
-// WarnLate is JoinList.WarnLate for ranks that are found in another way, with what they are doing.
-// The warning gets the time and the ranks.
+// WarnLate warns as JoinList.WarnLate does, of the ranks that find returns together with their
+// activity. It fills in the time and the ranks of the warning.
 func WarnLate(
 	late driver.Late, warning driver.LateWarning, find func() ([]int, map[int]string),
 ) (stop func()) {

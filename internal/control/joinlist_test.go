@@ -12,8 +12,8 @@ import (
 	"symmem/internal/rendezvous"
 )
 
-// TestWarningsSayWhomALateRankWaitsFor has rank 0 wait for rank 1, which waits for rank 2.
-func TestWarningsSayWhomALateRankWaitsFor(t *testing.T) {
+// TestWarningNamesTheRanksThatALateRankWaitsFor has rank 0 wait for rank 1, which waits for rank 2.
+func TestWarningNamesTheRanksThatALateRankWaitsFor(t *testing.T) {
 	store := rendezvous.NewLocal()
 	defer store.Close()
 	warnings := make(chan driver.LateWarning, 100)

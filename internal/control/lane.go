@@ -12,12 +12,12 @@ var laneNames = [driver.Lanes]string{
 	"agreement", "background agreement", "comparison of splits", "fault report",
 }
 
-// ExchangeName says what a rank does that exchanges payloads on a lane.
+// ExchangeName describes an exchange of payloads on a lane, for messages.
 func ExchangeName(group driver.GroupConfig, lane driver.Lane) string {
 	return laneNames[lane] + " of group " + group.Name()
 }
 
-// CheckExchange refuses a lane that does not exist and a payload that is too large.
+// CheckExchange rejects a lane that does not exist and a payload that is too large.
 func CheckExchange(lane driver.Lane, payload []byte) error {
 	if lane < 0 || lane >= driver.Lanes || len(payload) > driver.MaxPayload {
 		return fmt.Errorf("exchanging %d bytes on lane %d: at most %d bytes on %d lanes",
@@ -26,7 +26,7 @@ func CheckExchange(lane driver.Lane, payload []byte) error {
 	return nil
 }
 
-// Bounded gives a context a deadline if it has none.
+// Bounded adds a deadline to a context that has none.
 func Bounded(ctx context.Context, d time.Duration) (context.Context, context.CancelFunc) {
 	if _, has := ctx.Deadline(); has {
 		return context.WithCancel(ctx)

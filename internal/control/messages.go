@@ -8,45 +8,46 @@ import (
 	"symmem/internal/message"
 )
 
-// Messages is what a Plane can do in addition if its ranks are on one machine: it counts the
-// messages of its rank, and knows what a message that does not come is waiting for. The data moves
-// elsewhere, as that of collectives does. Compare also compares the counts of all ranks, in strict
-// groups.
+// Messages is an optional interface of a Plane whose ranks are on one machine. It counts this
+// rank's messages and diagnoses messages that do not arrive. Like the data of collectives, the data
+// of messages does not pass through the plane. In strict groups Compare also compares the counts of
+// all ranks.
 type Messages interface {
 	driver.MessageCounts
-	// Count numbers a Send or Recv at its call. Calls with one peer are made one at a time.
+	// Count numbers a Send or Recv when it is called. Calls with the same peer must be serialized.
 	Count(call *driver.Call) Message
-	// DiagnoseMessage says why a message for which this rank waits since a given time may never
-	// come, or nil: a RankLostError, TimeoutError, DeadlockError or PeerError. It warns of ranks that
-	// are late. The peer may be AnySource.
+	// DiagnoseMessage returns the reason why a message that this rank has awaited since the given
+	// time may never come, or nil. The error is a RankLostError, TimeoutError, DeadlockError or
+	// PeerError. It also warns of late ranks. peer may be AnySource.
 	DiagnoseMessage(peer int, since time.Time, doing func() string) error
-	// CalledMore reports whether a rank of the group, or all others for AnySource, have called more
-	// collectives than that. What they had announced of messages before can be read then.
+	// CalledMore reports whether the peer, or all others for AnySource, has called more than the
+	// given number of collectives. After that, all messages it announced earlier are readable.
 	CalledMore(peer int, collectives uint64) bool
-	// Lost reports whether the process of a rank of the group has ended.
+	// Lost reports whether the process of a group rank has ended.
 	Lost(peer int) bool
 }
 
-// Message is what is known of one end of a message at its call.
+// Message identifies one end of a message at the time of its call.
 type Message struct {
 	// Number counts the calls with this peer and tag, from 1.
 	Number uint64
-	// After is how many collectives this rank had called before.
+	// After is the number of collectives that this rank had called before.
 	After uint64
 }
 
-// End is one end of a message whose other end is known.
+// End describes one end of a message whose other end is known.
 type End struct {
-	// Digest is that of the call, After how many collectives its rank had called before.
+	// Digest is the digest of the call. After is the number of collectives its rank had called
+	// before.
 	Digest, After uint64
 	// Bytes is the size of the message.
 	Bytes uint64
-	// Type is that of the elements; 0 at both ends where it is not known.
+	// Type is the element type; 0 at both ends if it is not known.
 	Type driver.DataType
 }
 
-// Differ compares the two ends of a message, of which the given call receives, and check reports
-// whether digests are compared. The number is that of the message.
+// Differ compares the two ends of message number from source and returns an error if they do not
+// match. call is the receive. With check set, types and digests are compared, too.
 func Differ(
 	g *driver.GroupConfig, sent, received End, call *driver.Call, source int, number uint64,
 	check bool,
@@ -72,7 +73,7 @@ func Differ(
 	return e
 }
 
-// DescribeMessage names one end of a message in errors; the number is 0 if it has none.
+// DescribeMessage describes one end of a message for errors; number is 0 if it has none.
 func DescribeMessage(g *driver.GroupConfig, call *driver.Call, number uint64) string {
 	preposition, peer, which := "to", "any rank", ""
 	if call.Operation == driver.Recv {
@@ -88,7 +89,8 @@ func DescribeMessage(g *driver.GroupConfig, call *driver.Call, number uint64) st
 		call.Count*int64(call.DataType.Size()), call.Tag, preposition, peer, g.Name())
 }
 
-// MessageSegment is what a Matcher is told of a message that was called behind so many collectives.
+// MessageSegment returns the segment that a Matcher gets for a message called after the given
+// number of collectives. Only strict groups have more than one segment.
 func MessageSegment(g *driver.GroupConfig, after uint64) uint64 {
 	if !g.Strict {
 		return 0
@@ -96,15 +98,16 @@ func MessageSegment(g *driver.GroupConfig, after uint64) uint64 {
 	return after
 }
 
-// Awaited is a Recv that has no message. Number is 0 unless it is known which one would be its.
+// Awaited describes a Recv without a message. Number is 0 unless the number of its message is
+// known.
 type Awaited struct {
 	Source, Tag int
 	Number      uint64
 }
 
-// Unmatched says which messages end with a group: those that have come and that nobody has
-// received, receives that have none, and what ranks that have left did not take. It is nil if there
-// are none.
+// Unmatched returns an error that lists the messages left over at the end of a group, or nil:
+// messages that arrived and were not received, receives without a message, and messages that ranks
+// did not take before they left.
 func Unmatched(
 	g *driver.GroupConfig, unclaimed []message.Arrival, awaited []Awaited,
 	untaken []driver.MessageEnds,

@@ -1,10 +1,10 @@
-// Package control joins the ranks of a group for everything but their data.
+// Package control connects the ranks of a group for everything except the transfer of data.
 //
-// A backend that hands its data to somebody else, as the GPU backend does with NCCL, still has to
-// agree with the other ranks, compare calls with them, notice those that are lost and find out
-// together with them why they failed. It does that on a Plane. Two packages make planes: shm over
-// shared memory, for ranks of one machine, and tcp for ranks of several. Package controltest holds
-// the contract that both pass.
+// A backend that leaves data transfer to a library, as the GPU backend does with NCCL, still has to
+// agree with the other ranks, compare calls with them, detect lost ranks, and exchange the causes
+// of failures. It uses a Plane for that. Two packages implement planes: shm over shared memory, for
+// ranks of one machine, and tcp for ranks on several machines. Package controltest tests the
+// contract that both satisfy.
 package control
 
 import (
@@ -16,102 +16,102 @@ import (
 )
 
 // Plane is a control plane: it connects the ranks of a group. States: open; failed, after the first
-// fault that this rank sees or causes, when only exchanges on LaneFault still work; closed.
+// fault that this rank observes or causes, when only exchanges on LaneFault still work; closed.
 // Transitions go one way only.
 //
-// Collectives are known by tickets: the n-th that a rank launches has ticket n, on every rank. The
-// data moves elsewhere. The plane knows which tickets each rank has submitted and which it waits
-// for. From that it finds out which ranks are missing and which can never meet.
+// Collectives are identified by tickets: the n-th collective that a rank launches has ticket n, on
+// every rank. The data does not pass through the plane. The plane records which tickets each rank
+// has submitted and which one it waits for, and derives from that which ranks are missing and which
+// can never meet.
 //
-// Methods are safe for use by several goroutines at once unless they say otherwise.
+// Methods are safe for concurrent use unless they state otherwise.
 type Plane interface {
-	// Exchange is that of driver.Communicator.
+	// Exchange implements driver.Communicator.
 	Exchange(ctx context.Context, lane driver.Lane, payload []byte) ([][]byte, error)
-	// Values are those of driver.Communicator.
+	// Values implements driver.Communicator.
 	driver.Values
-	// Submit takes the next ticket and publishes it to the others. It costs a few nanoseconds,
-	// since launches pay for it. The caller makes its calls one at a time.
+	// Submit takes the next ticket and publishes it to the others. Every launch calls it, so it
+	// takes only a few nanoseconds. Calls must be serialized.
 	Submit() uint64
-	// TrySubmit is Submit as long as the plane has not failed and is not PeerFailed, and no peer
-	// has left without the next ticket, as far as is known here; else it takes none.
+	// TrySubmit calls Submit unless the plane or a peer is known to have failed, or a peer to have
+	// left without the next ticket. In these cases it takes no ticket and returns false.
 	TrySubmit() (ticket uint64, ok bool)
-	// Compare waits until every rank has come to its n-th Compare, and compares the digests of
+	// Compare waits until every rank has made its n-th call of Compare, and compares the digests of
 	// the calls. If they differ, every rank gets a driver.MismatchError with the ticket as its
-	// Number. The wait is bounded by the device's timeout and ends as that of an exchange does.
-	// An error fails the plane. The caller makes its calls one at a time.
+	// Number. The wait is bounded by the device's timeout and fails like the wait of an exchange.
+	// An error fails the plane. Calls must be serialized.
 	Compare(ticket uint64, call *driver.Call) error
-	// Await waits until w.Done returns true; this rank counts meanwhile as being in the collective
-	// w.Ticket, and a rank that has submitted fewer tickets is missing. The wait as such is
-	// bounded by ctx alone, since work that all ranks have submitted may take long; missing ranks
-	// have the device's timeout to come.
+	// Await waits until w.Done returns true. Meanwhile this rank counts as being in collective
+	// w.Ticket, and ranks that have submitted fewer tickets are missing. The wait is bounded only
+	// by ctx, since work that all ranks have submitted may take long; missing ranks have the
+	// device's timeout to arrive.
 	//
-	// A peer that has failed without the ticket ends the wait at once; else the work still has
-	// Grace to end, since ranks mostly fail over the call that comes next.
+	// If a peer has failed without submitting the ticket, the wait ends at once. Otherwise the work
+	// has Grace to finish, since ranks mostly fail in the call that follows.
 	//
-	// If ctx ends first the result is its cause, and the plane has not failed. Any other error is
-	// a RankLostError, TimeoutError, DeadlockError or ErrFault of package driver, or the Cause, and
+	// If ctx ends first, the result is its cause and the plane has not failed. Any other error is a
+	// RankLostError, TimeoutError, DeadlockError or ErrFault of package driver, or the Cause, and
 	// the plane has failed with it.
 	Await(ctx context.Context, w Wait) error
-	// Diagnose returns at once why the work of w, for which a caller has waited since the given
-	// time, may never end: an error as Await returns it, or nil. It does not fail the plane. A peer
-	// that has failed after it submitted the ticket is no error here yet; PeerFailed reports it.
+	// Diagnose returns, without waiting, the reason why the work of w, awaited since the given
+	// time, may never end: an error as Await returns it, or nil. It does not fail the plane. The
+	// failure of a peer that had submitted the ticket is not an error here; PeerFailed reports it.
 	Diagnose(w Wait, since time.Time) error
 	// PeerFailed reports whether a peer has failed or is lost, or this plane was closed. TrySubmit
-	// asks it at every launch, since work that needs a rank which is lost may hold up a GPU for
-	// ever, so it costs a few nanoseconds as long as nothing has changed.
+	// calls it for every launch, since work that needs a lost rank may block a GPU forever. It
+	// takes a few nanoseconds while nothing has changed.
 	PeerFailed() bool
-	// PeerFault returns a driver.PeerError that names the peers which have failed, or are lost, as
-	// far as is known here: what a caller that asked PeerFailed goes on with.
+	// PeerFault returns a driver.PeerError that names the peers known to have failed or to be lost.
+	// Call it after PeerFailed has returned true.
 	PeerFault(doing string) error
-	// Fail records the first fault of this rank, takes the others out of their waits, which end
-	// with ErrFault, and returns err.
+	// Fail records the first fault of this rank and returns err. The waits of other ranks end with
+	// ErrFault.
 	Fail(err error) error
-	// Failed is closed when the plane fails; Cause then says why on this rank.
+	// Failed returns a channel that is closed when the plane fails. Cause then returns the reason.
 	Failed() <-chan struct{}
-	// Cause returns the fault that this rank saw first, or nil.
+	// Cause returns the first fault that this rank observed, or nil.
 	Cause() error
 	// Abort fails the plane for all its ranks. Waits on this rank end with the given cause (nil
 	// means driver.ErrAborted), those of others with driver.ErrFault.
 	Abort(cause error)
-	// Withdraw takes back the tickets that, as far as is known here, some rank has not submitted:
-	// this rank's part in them ends unfinished, and who submits them later finds it missing instead
-	// of waiting forever. Only Close follows; tickets that are taken meanwhile are not published.
-	// It returns false, and has changed nothing, if all ranks have submitted all tickets of this
-	// one.
+	// Withdraw takes back the tickets that some rank is not known to have submitted. This rank's
+	// part in them stays unfinished, and ranks that submit them later find it missing instead of
+	// waiting forever. Only Close may follow; tickets taken in between are not published. If all
+	// ranks have submitted all tickets of this rank, Withdraw changes nothing and returns false.
 	Withdraw() bool
-	// Close ends the waits of this rank and leaves the group. It waits for no other rank. The
-	// others are told that this one has left.
+	// Close ends the waits of this rank and leaves the group, without waiting for other ranks. The
+	// others are notified.
 	Close() error
 }
 
-// Wait describes a wait of this rank for its own work.
+// Wait describes a wait of this rank for work that it has launched.
 type Wait struct {
-	// Ticket is that of the last collective which the work needs; 0 is work that needs no other
-	// rank, which then only a fault of this rank ends.
+	// Ticket is the ticket of the last collective that the work needs. It is 0 if the work needs no
+	// other rank; then only a fault of this rank ends the wait.
 	Ticket uint64
-	// Operation is what that collective does, for the messages of others.
+	// Operation is the operation of that collective, for messages on other ranks.
 	Operation driver.Operation
-	// Doing says what this rank waits for, in its own messages, such as "AllReduce 12 of group world".
+	// Doing describes the wait in this rank's messages, such as "AllReduce 12 of group world".
 	Doing func() string
-	// Why, if set, is asked before the fault of another rank is given as the reason that the
-	// work will not end: this rank may know a better one.
+	// Why, if set, is called before a wait ends with the fault of another rank. This rank may know
+	// a more precise reason.
 	Why func() error
-	// Counts, if set, is asked for TimeoutError.Counts before a timeout ends the wait.
+	// Counts, if set, returns TimeoutError.Counts for a wait that ends with a timeout.
 	Counts func() string
-	// Done reports whether the work has ended. It is called again and again, from one goroutine,
-	// and may be nil for Diagnose.
+	// Done reports whether the work has ended. It is polled from one goroutine. It may be nil for
+	// Diagnose.
 	Done func() bool
 }
 
 // Ended reports whether the work is known to have ended.
 func (w *Wait) Ended() bool { return w.Done != nil && w.Done() }
 
-// Refine replaces the fault of another rank by what Why returns, if that knows better, and adds to
-// a TimeoutError what Counts returns.
+// Refine replaces the fault of another rank by the result of Why, if that is not nil, and adds the
+// result of Counts to a TimeoutError.
 func (w *Wait) Refine(err error) error {
 	var late *driver.TimeoutError
 	if w.Counts != nil && errors.As(err, &late) {
-		counted := *late // others may read the error of a plane that has failed
+		counted := *late // copied: others may read the error of a failed plane
 		counted.Counts = w.Counts()
 		return &counted
 	}

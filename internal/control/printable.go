@@ -6,11 +6,11 @@ import (
 	"unicode/utf8"
 )
 
-// maxPrintable is how many bytes of a text another rank may have in a report.
+// maxPrintable bounds the bytes of another rank's text in a report.
 const maxPrintable = 1000
 
-// Printable makes a text of another rank fit for a report: it keeps its beginning, and replaces
-// what would garble a terminal.
+// Printable makes another rank's text safe to print: it truncates the text and replaces characters
+// that would garble a terminal.
 func Printable(text string) string {
 	if len(text) > maxPrintable {
 		text = text[:maxPrintable]

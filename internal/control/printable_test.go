@@ -8,7 +8,7 @@ import (
 func TestTextsOfOtherRanksAreFitForReports(t *testing.T) {
 	for _, c := range []struct{ name, text, want string }{
 		{"plain text stays", "out of memory: größer\nthan that", "out of memory: größer\nthan that"},
-		{"a terminal is not told anything", "\x1b[2Jall is well\r", "?[2Jall is well?"},
+		{"terminal escapes are replaced", "\x1b[2Jall is well\r", "?[2Jall is well?"},
 		{"bytes that are no text are replaced", "a\xffb", "a?b"},
 		{"the beginning of a long text stays", strings.Repeat("x", 5000), strings.Repeat("x", 1000)},
 		{"a letter is not cut in two", strings.Repeat("x", 999) + "ö", strings.Repeat("x", 999) + "?"},

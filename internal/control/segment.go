@@ -10,10 +10,9 @@ import (
 	"symmem/driver"
 )
 
-// CompareSegments compares which segment, of which size, the ranks of a group are about to
-// register, whatever they agreed before: a window never has memory of different segments or sizes.
-// In the same exchange, which is that of a plane, each rank sends more; the result is what all have
-// sent, by group rank.
+// CompareSegments checks that all ranks of a group are about to register the same segment with the
+// same size, whatever they agreed on before. The same exchange carries more, and the result holds
+// what all ranks passed as more, by group rank. exchange is the method of a plane.
 func CompareSegments(
 	ctx context.Context,
 	exchange func(context.Context, driver.Lane, []byte) ([][]byte, error),

@@ -8,7 +8,7 @@ import (
 	"symmem/driver"
 )
 
-// ShareToken makes a secret on the rank that leads, and leaves it in the store for the others.
+// ShareToken generates a secret on the leading rank and passes it to the others through the store.
 func ShareToken(
 	ctx context.Context, store driver.Store, key string, leads bool, token []byte,
 ) error {

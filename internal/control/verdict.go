@@ -9,42 +9,42 @@ import (
 	"symmem/driver"
 )
 
-// RankState is what is known of one rank of a group at one moment.
+// RankState is a snapshot of what is known about one rank of a group.
 //
-// Where it is read from shared memory the order matters: Lost of all ranks first, then Failed and
-// Left, then what each rank is doing, and Missing last. So what a rank did before it failed, left
-// or ended is seen.
+// When it is read from shared memory the order matters: first Lost of all ranks, then Failed and
+// Left, then the activity of each rank, and Missing last. Then everything that a rank did before it
+// failed, left or ended is included.
 type RankState struct {
-	// Missing reports whether the rank has not come to what is waited for.
+	// Missing reports whether the rank has not reached the awaited step.
 	Missing bool
-	// Failed says how the rank has failed, if it has.
+	// Failed classifies the failure of the rank, if it has failed.
 	Failed Reason
-	// Completed reports whether the rank, before it failed, had seen complete what is waited for:
-	// what is missing here is on its way.
+	// Completed reports whether the rank had seen the awaited step complete before it failed. The
+	// messages that this rank still misses are then in transit.
 	Completed bool
 	// Left reports whether the rank has left the group, and Lost whether its process, or the
 	// connection to it, has ended.
 	Left, Lost bool
 	// Submitted counts the collectives that the rank has launched.
 	Submitted uint64
-	// InCollective is the ticket that the rank waits for, or 0, and Operation what that one does.
+	// InCollective is the ticket that the rank waits for, or 0; Operation is its operation.
 	InCollective uint64
 	Operation    driver.Operation
-	// Exchanges counts the steps of the control lane to which the rank has come. InExchange is the
+	// Exchanges counts the steps of the control lane that the rank has reached. InExchange is the
 	// step in which it waits, or 0.
 	Exchanges, InExchange uint64
-	// Waited is how long it has been in that wait.
+	// Waited is the time that the rank has spent in that wait.
 	Waited time.Duration
-	// Message says for which message or value the rank waits, if it is in none of these waits, or
-	// is empty.
+	// Message describes the message or value that the rank waits for if it is in no other wait. It
+	// is empty otherwise.
 	Message string
 }
 
-// dead reports whether the process of the rank has ended, and the rank had neither left nor
+// dead reports whether the process of the rank has ended although the rank had neither left nor
 // aborted.
 func (r *RankState) dead() bool { return r.Lost && !r.Left && r.Failed != Aborted }
 
-// String says what the rank is doing.
+// String describes the activity of the rank.
 func (r *RankState) String() string {
 	waited := r.Waited.Round(time.Millisecond)
 	switch {
@@ -61,71 +61,71 @@ func (r *RankState) String() string {
 	}
 }
 
-// launched says how many collectives the rank has launched.
+// launched describes the number of collectives that the rank has launched.
 func (r *RankState) launched() string { return driver.Plural(r.Submitted, "collective") }
 
-// WaitStatus describes a wait of this rank. Judge decides whether the wait can go on.
+// WaitStatus describes a wait of this rank. Judge decides from it whether the wait continues.
 type WaitStatus struct {
-	// Group is the group, with this rank in it.
+	// Group is the group of the wait, with this rank as Group.Rank.
 	Group driver.GroupConfig
-	// Doing says what this rank waits for, such as "AllReduce 12 of group world".
+	// Doing describes what this rank waits for, such as "AllReduce 12 of group world".
 	Doing func() string
-	// Collective is the ticket of the collective that waits, or 0. Exchange reports whether the
-	// wait is a step of the control lane, or for values that are ordered with collectives. By these
-	// two Judge finds ranks that wait for each other in different calls.
+	// Collective is the ticket of the collective that waits, or 0. Exchange is set for a step of
+	// the control lane and for values that are ordered with collectives. Judge uses both to detect
+	// ranks that wait for each other in different calls.
 	Collective uint64
 	Exchange   bool
-	// Work reports whether all ranks may have come and what they have launched is waited for:
-	// then every rank that is lost counts, since its part of the work may be lost with it. Work of
-	// ticket 0 needs no other rank.
+	// Work is set for waits that do not end when all ranks have arrived, but when the work that
+	// they launched has ended. Any lost rank then ends the wait, since its part of the work may be
+	// lost, too. Work with ticket 0 needs no other rank.
 	Work bool
-	// IgnoreFaults is set for waits that go on after faults, of this rank and of others.
+	// IgnoreFaults is set for waits that continue after faults of this rank and of others.
 	IgnoreFaults bool
-	// Cause is why this rank has failed, or nil.
+	// Cause is the fault of this rank, or nil.
 	Cause error
 	// Closed reports whether this rank has left the group itself.
 	Closed bool
-	// Waited is how long the wait has lasted, and Timeout how long it may.
+	// Waited is the time waited so far, and Timeout its limit.
 	Waited, Timeout time.Duration
 	// DeadlinePassed reports whether a deadline other than Timeout has passed.
 	DeadlinePassed bool
-	// Stale reports whether messages of other ranks may have come that were not read yet. Then no
-	// rank is taken to be late.
+	// Stale is set while messages of other ranks may have arrived without being read. No rank is
+	// considered late then.
 	Stale bool
-	// FailedFor is how long a peer has been known to have failed while work went on, negative if it
-	// has not: after Grace that is why the work ends.
+	// FailedFor is the time for which a peer has been known to have failed while work continued,
+	// negative if none has. After Grace, that ends the wait.
 	FailedFor time.Duration
-	// Late says when to warn, and Warned is the time since the group's last warning, negative if
+	// Late configures warnings, and Warned is the time since the group's last warning, negative if
 	// there was none.
 	Late   driver.Late
 	Warned time.Duration
 }
 
-// Verdict is what Judge decides.
+// Verdict is the decision of Judge.
 type Verdict struct {
-	// Err is why the wait ends without success, or nil: WaitStatus.Cause, a RankLostError,
-	// PeerError, DeadlockError or TimeoutError of package driver.
+	// Err is the error that ends the wait, or nil: WaitStatus.Cause, or a RankLostError, PeerError,
+	// DeadlockError or TimeoutError of package driver.
 	Err error
-	// Left reports whether Err is a DeadlockError about ranks that have left. They may have left
-	// because the process of another rank has ended, which this rank sees within Grace: a caller
-	// that can call Judge again finds the better reason then.
+	// Left is set if Err is a DeadlockError about ranks that have left. They may have left because
+	// the process of another rank has ended, which this rank detects within Grace. A caller that
+	// can call Judge again gets the root cause then.
 	Left bool
-	// Warning is what to warn of, or nil; the wait goes on.
+	// Warning is the warning to issue, or nil. The wait continues after it.
 	Warning *driver.LateWarning
 }
 
-// Judge decides whether a wait can go on, from what is known of the ranks of the group, in group
-// order. The rules are the same for ranks of one machine and of several. It returns the first that
-// holds, since each may be the cause of those below it:
+// Judge decides whether a wait continues, from the states of the group's ranks in group order. The
+// rules are the same for ranks of one machine and of several. They are tried in this order, since
+// each condition may be the cause of those below it:
 //
 //	this rank's own fault  q.Cause
-//	a rank is lost         RankLostError: its process has ended, and it had not left the group
-//	a peer has failed      PeerError: it does not come any more
+//	a rank is lost         RankLostError: its process has ended and it had not left the group
+//	a peer has failed      PeerError: it will not arrive
 //	a rank is elsewhere    DeadlockError: it has left the group, or waits for us in another call
-//	a rank is late         TimeoutError: it lives and has not come in time
+//	a rank is late         TimeoutError: it is alive and has not arrived in time
 //
-// A rank that left the group without coming is elsewhere and not lost, even if its process has
-// ended since. A rank that aborted the group before its process ended is not lost either.
+// A rank that left the group without arriving is elsewhere and not lost, even if its process has
+// ended since. Neither is a rank lost that aborted the group before its process ended.
 func Judge(q *WaitStatus, states []RankState) Verdict {
 	completed := false
 	for i := range states {
@@ -160,7 +160,7 @@ func Judge(q *WaitStatus, states []RankState) Verdict {
 	return q.late(states, missing)
 }
 
-// ranksWhere lists the group ranks of the other ranks for which holds returns true.
+// ranksWhere lists the other group ranks for which holds returns true.
 func (q *WaitStatus) ranksWhere(states []RankState, holds func(*RankState) bool) []int {
 	var ranks []int
 	for r := range states {
@@ -171,7 +171,7 @@ func (q *WaitStatus) ranksWhere(states []RankState, holds func(*RankState) bool)
 	return ranks
 }
 
-// deadlock returns a DeadlockError that names the missing ranks that can never come, or nil.
+// deadlock returns a DeadlockError that names the missing ranks that can never arrive, or nil.
 func (q *WaitStatus) deadlock(states []RankState) error {
 	elsewhere := q.ranksWhere(states, func(r *RankState) bool {
 		return r.Missing && q.cannotCome(&states[q.Group.Rank], r)
@@ -184,9 +184,9 @@ func (q *WaitStatus) deadlock(states []RankState) error {
 	}
 }
 
-// cannotCome reports whether a rank can never come to the wait. A rank that waits in an exchange
-// launches nothing before this rank comes to it. So if it has launched fewer collectives than the
-// one in which this rank waits, neither can go on; and the same the other way round.
+// cannotCome reports whether a rank can never reach this wait. A rank that waits in an exchange
+// launches nothing before this rank joins it. So if it has launched fewer collectives than the one
+// in which this rank waits, neither can proceed; the same holds with the roles swapped.
 func (q *WaitStatus) cannotCome(me, r *RankState) bool {
 	switch {
 	case r.Left:
@@ -199,7 +199,7 @@ func (q *WaitStatus) cannotCome(me, r *RankState) bool {
 	return false
 }
 
-// late decides about ranks that live and have not come.
+// late decides about ranks that are alive and have not arrived.
 func (q *WaitStatus) late(states []RankState, missing []int) Verdict {
 	if len(missing) == 0 || q.Stale {
 		return Verdict{}
@@ -211,7 +211,7 @@ func (q *WaitStatus) late(states []RankState, missing []int) Verdict {
 			Activity: q.activity(states, missing), Members: q.Group.Ranks,
 		}}
 	}
-	// Where faults are ignored ranks may stay away: only the caller knows whether they are late.
+	// Where faults are ignored, ranks may be absent: only the caller knows whether they are late.
 	if q.IgnoreFaults || q.Late.Next(q.Waited, q.Warned) != 0 {
 		return Verdict{}
 	}
@@ -221,7 +221,7 @@ func (q *WaitStatus) late(states []RankState, missing []int) Verdict {
 	}}
 }
 
-// activity says what ranks are doing, by world rank.
+// activity describes what the given ranks are doing, by world rank.
 func (q *WaitStatus) activity(states []RankState, ranks []int) map[int]string {
 	all := map[int]string{}
 	for _, r := range ranks {
@@ -230,8 +230,8 @@ func (q *WaitStatus) activity(states []RankState, ranks []int) map[int]string {
 	return all
 }
 
-// PeerFailure says why a group cannot go on of which a peer is lost, has failed or has left: a
-// RankLostError, PeerError or DeadlockError.
+// PeerFailure returns the reason why a group cannot continue after a peer was lost, failed or left:
+// a RankLostError, PeerError or DeadlockError.
 func PeerFailure(group driver.GroupConfig, states []RankState, doing string) error {
 	q := WaitStatus{Group: group}
 	if lost := q.ranksWhere(states, (*RankState).dead); len(lost) > 0 {
@@ -250,8 +250,8 @@ func PeerFailure(group driver.GroupConfig, states []RankState, doing string) err
 	return &driver.PeerError{Doing: doing, Members: group.Ranks}
 }
 
-// SomePeerFault is PeerFault where a peer is known to have failed, although no state may say so
-// yet.
+// SomePeerFault returns the result of PeerFault for a caller that knows of a failed peer, even if
+// no state shows the failure yet.
 func SomePeerFault(group driver.GroupConfig, states []RankState, doing func() string) error {
 	if err := PeerFault(group, states, doing); err != nil {
 		return err
@@ -259,8 +259,8 @@ func SomePeerFault(group driver.GroupConfig, states []RankState, doing func() st
 	return &driver.PeerError{Doing: doing(), Members: group.Ranks}
 }
 
-// PeerFault returns a PeerError that names the other ranks which have failed, without those that
-// failed only because others had, or nil if none has.
+// PeerFault returns a PeerError that names the other ranks that have failed, except those that
+// failed only because others had. It returns nil if no rank has failed.
 func PeerFault(group driver.GroupConfig, states []RankState, doing func() string) error {
 	var first, followed []int
 	aborted := false
@@ -283,8 +283,8 @@ func PeerFault(group driver.GroupConfig, states []RankState, doing func() string
 	return &driver.PeerError{Doing: doing(), Ranks: first, Aborted: aborted, Members: group.Ranks}
 }
 
-// Interrupted is the error of a wait whose context has ended: it names the ranks that had not come
-// by then. It wraps the context's cause.
+// Interrupted returns the error of a wait whose context has ended. It names the ranks that had not
+// arrived and wraps the context's cause.
 func Interrupted(q *WaitStatus, states []RankState, cause error) error {
 	missing := q.ranksWhere(states, func(r *RankState) bool { return r.Missing })
 	if len(missing) == 0 {

@@ -11,10 +11,10 @@ import (
 	"symmem/driver"
 )
 
-// ours is a group in which this rank is the first, and whose ranks have other numbers in the world.
+// ours is a group in which this rank is the first. World ranks differ from group ranks.
 var ours = driver.GroupConfig{ID: " ours", Ranks: []int{7, 5, 3}}
 
-// verdict is what a case wants: the world ranks that an error of a type names.
+// verdict is the expected error of a case: its kind, and the world ranks that it names.
 type verdict struct {
 	kind  string
 	ranks []int
@@ -54,11 +54,11 @@ const (
 	tooFar = time.Minute
 )
 
-// judged is one case of TestVerdicts: a wait in collective 3, unless it says otherwise.
+// judged is one case of TestVerdicts: a wait in collective 3, unless the case sets another.
 type judged struct {
 	name      string
 	question  WaitStatus
-	me, b, c  RankState // c has come unless it says otherwise
+	me, b, c  RankState // c has arrived unless a case changes it
 	want      verdict
 	elsewhere string
 }
@@ -98,7 +98,7 @@ var verdicts = []judged{
 		want:     none,
 	},
 	{
-		name:     "what others have said lies unread",
+		name:     "messages of others are unread",
 		question: WaitStatus{Waited: tooFar, Stale: true},
 		b:        RankState{Missing: true}, want: none,
 	},
@@ -149,7 +149,7 @@ var verdicts = []judged{
 		c:    RankState{Missing: true, Failed: FailedItself}, want: verdict{"peer", []int{3}},
 	},
 	{
-		name: "whose fault was first is not known",
+		name: "the first fault is not known",
 		b:    RankState{Missing: true, Failed: FailedAfterPeer},
 		want: verdict{"peer", []int{5}},
 	},
@@ -175,13 +175,13 @@ var verdicts = []judged{
 		b: RankState{Missing: true, Lost: true}, want: verdict{kind: "ours"},
 	},
 	{
-		name:     "this rank has failed over what another had seen complete",
+		name:     "this rank failed in a step that another had seen complete",
 		question: WaitStatus{Cause: errors.New("ours")},
 		b:        RankState{Failed: FailedItself, Completed: true}, c: RankState{Missing: true},
 		want: none,
 	},
 	{
-		name:     "this rank has left over what another had seen complete",
+		name:     "this rank left in a step that another had seen complete",
 		question: WaitStatus{Cause: errors.New("ours"), Closed: true},
 		b:        RankState{Failed: FailedItself, Completed: true}, c: RankState{Missing: true},
 		want: verdict{kind: "ours"},
@@ -212,7 +212,7 @@ var verdicts = []judged{
 		me: RankState{Submitted: 4}, b: RankState{Missing: true, InCollective: 4}, want: none,
 	},
 	{
-		name:     "a tolerant wait goes on after faults",
+		name:     "a tolerant wait continues after faults",
 		question: WaitStatus{IgnoreFaults: true, Cause: errors.New("ours")},
 		b:        RankState{Missing: true, Failed: FailedItself}, want: none,
 	},
@@ -277,7 +277,7 @@ func TestVerdicts(t *testing.T) {
 	}
 }
 
-// TestLateRanksAreWarnedOf asks at times that nobody waits for.
+// TestLateRanksAreWarnedOf calls Judge with given times instead of waiting.
 func TestLateRanksAreWarnedOf(t *testing.T) {
 	tell := driver.Late{After: 30 * time.Second, Warn: func(driver.LateWarning) {}}
 	missing, minute := RankState{Missing: true}, time.Minute
@@ -294,8 +294,8 @@ func TestLateRanksAreWarnedOf(t *testing.T) {
 		{"not within a minute", 89 * time.Second, 59 * time.Second, tell, missing, false, false},
 		{"a minute later", 90 * time.Second, minute, tell, missing, false, true},
 		{"a wait before was warned of", 30 * time.Second, minute, tell, missing, false, true},
-		{"not if nobody is missing", minute, -1, tell, RankState{}, false, false},
-		{"not if nobody listens", minute, -1, driver.Late{After: 1}, missing, false, false},
+		{"not if no rank is missing", minute, -1, tell, RankState{}, false, false},
+		{"not without a callback", minute, -1, driver.Late{After: 1}, missing, false, false},
 		{"not if it is switched off", minute, -1, driver.Late{Warn: tell.Warn}, missing, false, false},
 		{"not where ranks may be absent", minute, -1, tell, missing, true, false},
 	} {
@@ -359,7 +359,7 @@ func TestActivities(t *testing.T) {
 	}
 }
 
-func TestAnInterruptedWaitNamesWhoIsMissing(t *testing.T) {
+func TestInterruptedWaitNamesMissingRanks(t *testing.T) {
 	q := WaitStatus{Group: ours, Doing: func() string { return "work" }, Waited: early}
 	states := []RankState{{}, {Missing: true}, {}}
 	err := Interrupted(&q, states, context.DeadlineExceeded)
@@ -374,7 +374,7 @@ func TestAnInterruptedWaitNamesWhoIsMissing(t *testing.T) {
 	}
 	err = Interrupted(&q, make([]RankState, 3), context.Canceled)
 	if err.Error() != "work: context canceled" {
-		t.Errorf("with nobody missing: %v", err)
+		t.Errorf("with no rank missing: %v", err)
 	}
 }
 

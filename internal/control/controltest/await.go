@@ -14,12 +14,12 @@ import (
 var awaitContracts = []contract{
 	{"work that has ended is not waited for", proveAwaitEnded},
 	{"a wait ends with its work", proveAwaitEnds},
-	{"a wait ends with its context, and the plane goes on", proveAwaitCancelled},
+	{"a wait ends with its context, and the plane stays open", proveAwaitCancelled},
 	{"work that all ranks have submitted may take longer than the timeout", proveLongWork},
 	{"work that needs no other rank waits for none", proveOwnWork},
 	{"Diagnose returns at once, and does not fail the plane", proveDiagnose},
 	{"work that a peer had submitted before it failed may still end", proveGrace},
-	{"what this rank knows better goes before the fault of a peer", proveWhy},
+	{"a reason that this rank knows replaces the fault of a peer", proveWhy},
 }
 
 func proveAwaitEnded(t *testing.T, join Join) {
@@ -31,7 +31,7 @@ func proveAwaitEnded(t *testing.T, join Join) {
 	must(t, w.planes[0].Await(ctx, ended))
 }
 
-// proveAwaitEnds lets work end after so many looks at it that the wait has gone to sleep.
+// proveAwaitEnds lets work end after enough polls that the wait sleeps between them.
 func proveAwaitEnds(t *testing.T, join Join) {
 	w := newWorld(t, join, 2, patience)
 	w.each(t, func(_ int, p control.Plane) error {
@@ -75,7 +75,7 @@ func proveLongWork(t *testing.T, join Join) {
 	})
 }
 
-// proveOwnWork waits for work of this rank's own until its peer has failed, and beyond.
+// proveOwnWork waits for work that needs no peer until after the peer has failed.
 func proveOwnWork(t *testing.T, join Join) {
 	w := newWorld(t, join, 2, patience)
 	ended := atomic.Bool{}
@@ -86,17 +86,17 @@ func proveOwnWork(t *testing.T, join Join) {
 	w.planes[1].Abort(nil)
 	awaitPeerFailed(w.planes[0])
 	if ticket, ok := w.planes[0].TrySubmit(); ok {
-		t.Errorf("a plane whose peer failed gives ticket %d", ticket)
+		t.Errorf("TrySubmit after a peer's fault returned ticket %d", ticket)
 	}
 	ended.Store(true)
 	must(t, <-result)
 	must(t, wantOpen(w.planes[0]))
 }
 
-// awaitPeerFailed waits until a plane knows of a peer's fault.
+// awaitPeerFailed polls a plane until it has detected a peer's fault.
 func awaitPeerFailed(p control.Plane) {
 	for !p.PeerFailed() {
-		// One look at a plane is a wait for nothing, which lets others run.
+		// Diagnose lets other goroutines run.
 		_ = p.Diagnose(never(0), time.Now())
 	}
 }
@@ -124,7 +124,7 @@ func proveDiagnose(t *testing.T, join Join) {
 	wantError(t, "after our own fault", p.Diagnose(never(1), time.Now()), cause)
 }
 
-// proveGrace lets a peer fail after it has submitted what is waited for.
+// proveGrace lets a peer fail after it has submitted the awaited ticket.
 func proveGrace(t *testing.T, join Join) {
 	w := newWorld(t, join, 2, patience)
 	p := w.planes[0]
@@ -140,7 +140,7 @@ func proveGrace(t *testing.T, join Join) {
 	wantError(t, "the cause", p.Cause(), driver.ErrFault)
 }
 
-// proveWhy waits for work of which this rank knows why it does not end, after a peer has failed.
+// proveWhy waits, after a peer has failed, for work whose Why returns a better reason.
 func proveWhy(t *testing.T, join Join) {
 	w := newWorld(t, join, 2, patience)
 	p := w.planes[0]
@@ -148,7 +148,7 @@ func proveWhy(t *testing.T, join Join) {
 	wait.Why = func() error { return nil }
 	w.planes[1].Abort(nil)
 	awaitPeerFailed(p)
-	wantError(t, "without a reason of its own", p.Diagnose(wait, time.Now()), driver.ErrFault)
+	wantError(t, "without Why", p.Diagnose(wait, time.Now()), driver.ErrFault)
 	wait.Why = func() error { return better }
 	wantError(t, "Diagnose", p.Diagnose(wait, time.Now()), better)
 	wantError(t, "the wait", p.Await(w.ctx, wait), better)

@@ -6,8 +6,8 @@ import (
 	"symmem/internal/control"
 )
 
-// Bench measures what a launch pays for. In "crowded" the two ranks are goroutines of one process,
-// so that figures hold the Go scheduler's part, too; elsewhere the other is a process.
+// Bench measures the operations on the launch path. In "crowded" the two ranks are goroutines of
+// one process, so results include the Go scheduler; in the others the second rank is a process.
 func Bench(b *testing.B, join Join) {
 	b.Helper()
 	b.Run("submit", func(b *testing.B) {
@@ -50,7 +50,7 @@ func benchShared(b *testing.B, join Join, once func(control.Plane) error) {
 	})
 }
 
-// benchProcesses measures a wait that another process makes again and again, too.
+// benchProcesses measures a wait that another process makes repeatedly, too.
 func benchProcesses(b *testing.B, join Join, waitName string) {
 	s := program{WaitName: waitName, Store: openStore(b), Rank: 1, Size: 2, Timeout: patience}
 	other := startProcess(b, 1, s)

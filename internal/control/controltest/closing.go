@@ -13,9 +13,9 @@ import (
 var closingContracts = []contract{
 	{"a closed plane returns ErrClosed", proveClosed},
 	{"closing ends the waits of the rank", proveCloseEndsWaits},
-	{"a ticket that a rank which left has not got is not given", proveLeftWithoutTicket},
+	{"no ticket is handed out that a rank did not have when it left", proveLeftWithoutTicket},
 	{"a rank that has left after it had submitted all is not missed", proveLeftAfterwards},
-	{"a rank that has left and withdrawn what it had submitted is missed", proveWithdrawn},
+	{"a rank that left and withdrew its submissions is missing", proveWithdrawn},
 	{"ranks close in any order, again and again", proveCloseOrder},
 }
 
@@ -36,7 +36,7 @@ func proveClosed(t *testing.T, join Join) {
 		t.Error("a closed plane does not report PeerFailed")
 	}
 	if ticket, ok := p.TrySubmit(); ok {
-		t.Errorf("a closed plane gives ticket %d", ticket)
+		t.Errorf("TrySubmit of a closed plane returned ticket %d", ticket)
 	}
 	cause := errors.New("late")
 	wantError(t, "Fail", p.Fail(cause), cause)
@@ -51,7 +51,7 @@ func proveLeftWithoutTicket(t *testing.T, join Join) {
 	there.Submit()
 	there.Submit()
 	must(t, there.Close())
-	// One look at a plane is a wait for nothing, which lets others run.
+	// Diagnose lets other goroutines run.
 	for here.Diagnose(never(3), time.Now()) == nil {
 		_ = here.Diagnose(never(0), time.Now())
 	}
@@ -95,8 +95,8 @@ func proveCloseOrder(t *testing.T, join Join) {
 	}
 }
 
-// proveWithdrawn has a rank leave whose second collective the other one had not submitted: the
-// first has ended, and the second can never end.
+// proveWithdrawn has a rank leave after two collectives, of which the other rank submitted only the
+// first. The first can end, and the second never can.
 func proveWithdrawn(t *testing.T, join Join) {
 	w := newWorld(t, join, 2, patience)
 	here, there := w.planes[0], w.planes[1]
@@ -104,7 +104,7 @@ func proveWithdrawn(t *testing.T, join Join) {
 	first := never(here.Submit())
 	first.Done = func() bool { return true }
 	must(t, here.Await(w.ctx, first))
-	// The exchange tells each of them what the other has submitted.
+	// After the exchange each rank knows what the other has submitted.
 	w.outcomes(func(_ int, p control.Plane) error {
 		_, err := p.Exchange(w.ctx, driver.LaneControl, nil)
 		return err
@@ -128,7 +128,7 @@ func proveLeftAfterwards(t *testing.T, join Join) {
 	wait := never(p.Submit())
 	ctx, cancel := context.WithCancel(w.ctx)
 	looks := 0
-	// By then the wait has looked for trouble again and again.
+	// By then the wait has checked for faults repeatedly.
 	wait.Done = func() bool {
 		if looks++; looks == 5000 {
 			cancel()

@@ -12,7 +12,7 @@ import (
 
 var compareContracts = []contract{
 	{"tickets count from 1, are counted and cost no allocation", proveTickets},
-	{"calls that are alike compare equal, again and again", proveAlike},
+	{"equal calls compare equal, repeatedly", proveAlike},
 	{"calls that differ are an error on every rank, which names the others", proveDiffering},
 	{"ranks may launch without comparing", proveUncompared},
 	{"a difference wins over the fault that it makes of the plane", proveDifferingInHaste},
@@ -77,7 +77,7 @@ func proveDiffering(t *testing.T, join Join) {
 	}
 }
 
-// wantMismatch judges the error of the call with ticket 3.
+// wantMismatch checks the error of the call with ticket 3.
 func wantMismatch(p control.Plane, err error, call *driver.Call, others []int) error {
 	m, ok := errors.AsType[*driver.MismatchError](err)
 	if !ok {
@@ -109,8 +109,8 @@ func proveUncompared(t *testing.T, join Join) {
 	})
 }
 
-// proveDifferingInHaste has every rank fail its plane as soon as it knows: those that know later
-// must still get the difference.
+// proveDifferingInHaste has every rank fail its plane as soon as it gets the mismatch. Ranks that
+// get it later must still see the mismatch rather than the fault.
 func proveDifferingInHaste(t *testing.T, join Join) {
 	for range 20 {
 		w := newWorld(t, join, 3, patience)

@@ -9,10 +9,10 @@ import (
 
 var exchangeContracts = []contract{
 	{"an exchange ends with its context, and the plane with it", proveExchangeCancelled},
-	{"a rank alone gets what it says", proveAlone},
+	{"a group of one gets its own payload", proveAlone},
 }
 
-// swap exchanges payloads of the given sizes by group rank and checks what comes.
+// swap exchanges payloads of the given sizes, by group rank, and checks the results.
 func (w *world) swap(i int, lane driver.Lane, round int, sizes []int) error {
 	return Swap(func(payload []byte) ([][]byte, error) {
 		return w.planes[i].Exchange(w.ctx, lane, payload)
@@ -39,5 +39,5 @@ func proveAlone(t *testing.T, join Join) {
 	}
 	w = newWorld(t, join, 1, patience)
 	must(t, w.planes[0].Compare(w.planes[0].Submit(), &driver.Call{Digest: 7}))
-	must(t, w.tell(0, "alone", 1))
+	must(t, w.gatherAndCheck(0, "alone", 1))
 }

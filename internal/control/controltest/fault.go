@@ -16,8 +16,8 @@ var faultContracts = []contract{
 	{"a rank that has left does not hold up the fault lane", proveFaultLaneLeft},
 }
 
-// takenOut has rank 0 cause a fault while the others wait in all ways.
-func takenOut(t *testing.T, join Join, cause func(p control.Plane) error) {
+// proveWaitsEnd has rank 0 cause a fault while each of the others waits in a different way.
+func proveWaitsEnd(t *testing.T, join Join, cause func(p control.Plane) error) {
 	t.Helper()
 	w := newWorld(t, join, 4, patience)
 	names := []string{"", "a comparison", "a wait for work", "an exchange"}
@@ -25,7 +25,7 @@ func takenOut(t *testing.T, join Join, cause func(p control.Plane) error) {
 		if i == 0 {
 			return cause(p)
 		}
-		// Waits in different places may find that out first.
+		// Waits in different calls may detect their deadlock first.
 		err := waits[names[i]](p)
 		if !errors.Is(err, driver.ErrFault) && !errors.As(err, new(*driver.DeadlockError)) {
 			return fmt.Errorf("%s: got %w, want ErrFault", names[i], err)
@@ -41,11 +41,11 @@ func proveAbort(t *testing.T, join Join) {
 		if cause == nil {
 			want = driver.ErrAborted
 		}
-		takenOut(t, join, func(p control.Plane) error {
+		proveWaitsEnd(t, join, func(p control.Plane) error {
 			p.Abort(cause)
 			<-p.Failed()
 			if ticket, ok := p.TrySubmit(); ok {
-				return fmt.Errorf("a plane that has failed gives ticket %d", ticket)
+				return fmt.Errorf("TrySubmit of a failed plane returned ticket %d", ticket)
 			}
 			for name, wait := range waits {
 				if err := wait(p); !errors.Is(err, want) {
@@ -59,7 +59,7 @@ func proveAbort(t *testing.T, join Join) {
 
 func proveFail(t *testing.T, join Join) {
 	cause := errors.New("a GPU has fallen off the bus")
-	takenOut(t, join, func(p control.Plane) error {
+	proveWaitsEnd(t, join, func(p control.Plane) error {
 		if err := p.Fail(cause); !errors.Is(err, cause) {
 			return fmt.Errorf("got %w, want the error itself", err)
 		}

@@ -1,8 +1,8 @@
-// Package controltest proves that planes keep the contract of package control.
+// Package controltest tests that planes satisfy the contract of package control.
 //
-// Run proves it with the ranks of one process, and with processes that it starts from the test's
-// own program to kill them. A package that uses it calls Main from its TestMain, which runs a rank
-// in such a process and never runs tests there.
+// Run tests it with ranks in one process, and with processes started from the test binary that it
+// kills. A package that uses it calls Main from its TestMain. In a started process Main runs a rank
+// and never runs tests.
 package controltest
 
 import (
@@ -14,37 +14,37 @@ import (
 	"symmem/internal/control"
 )
 
-// Member says which rank joins what.
+// Member describes how one rank joins a group.
 type Member struct {
 	// Store is shared by all ranks of the group, which are all ranks of the world.
 	Store driver.Store
-	// Group is what to join.
+	// Group is the group to join.
 	Group driver.GroupConfig
-	// Timeout bounds waits for ranks that do not come.
+	// Timeout bounds waits for ranks that do not arrive.
 	Timeout time.Duration
-	// Late says when to warn of ranks that are late.
+	// Late configures warnings of late ranks.
 	Late driver.Late
 }
 
-// Rank is the member's rank in the world.
+// Rank returns the member's world rank.
 func (m Member) Rank() int { return m.Group.Ranks[m.Group.Rank] }
 
-// Join joins a group. Closing the plane gives back everything that was opened for it.
+// Join joins a group. Closing the plane releases everything that was opened for it.
 type Join func(ctx context.Context, m Member) (control.Plane, error)
 
-// chapter is a part of the contract.
+// chapter is a section of the contract.
 type chapter struct {
 	name  string
 	tests []contract
 }
 
-// contract is one sentence of the contract and its proof.
+// contract is one statement of the contract and the function that tests it.
 type contract struct {
 	sentence string
 	prove    func(t *testing.T, join Join)
 }
 
-// Run proves the whole contract.
+// Run tests the whole contract.
 func Run(t *testing.T, join Join) {
 	t.Helper()
 	for _, c := range []chapter{

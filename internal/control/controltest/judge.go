@@ -10,7 +10,7 @@ import (
 	"symmem/driver"
 )
 
-// Payload is what a rank of a group sends in a round: different bytes for each.
+// Payload returns the payload of a rank in a round. It differs for each rank and round.
 func Payload(rank, round, size int) []byte {
 	p := make([]byte, size)
 	for at := range p {
@@ -19,7 +19,7 @@ func Payload(rank, round, size int) []byte {
 	return p
 }
 
-// Swap sends the payload of a rank, and wants those of all, whose sizes are given by rank.
+// Swap exchanges the payload of a rank and checks the payloads of all ranks. sizes are by rank.
 func Swap(
 	exchange func(payload []byte) ([][]byte, error), rank, round int, sizes []int,
 ) error {
@@ -39,8 +39,8 @@ func Swap(
 	return nil
 }
 
-// WantReports checks what a rank got on the fault lane: the payloads of round 1 of all that are
-// present, and nothing of the others.
+// WantReports checks the payloads that a rank got on the fault lane: those of round 1 from all
+// present ranks, and none from the others.
 func WantReports(got [][]byte, rank, size int, present []bool) error {
 	for from, came := range present {
 		if !came && got[from] != nil {
@@ -54,7 +54,8 @@ func WantReports(got [][]byte, rank, size int, present []bool) error {
 	return nil
 }
 
-// WantAbsence checks the error of a rank that has waited, and returns 1 if it names the late one.
+// WantAbsence checks the error of a rank that has waited. It returns 1 if the error names the late
+// rank, else 0.
 func WantAbsence(t testing.TB, err error, late int) int {
 	t.Helper()
 	if missed, ok := errors.AsType[*driver.TimeoutError](err); ok {
@@ -69,23 +70,23 @@ func WantAbsence(t testing.TB, err error, late int) int {
 	return 0
 }
 
-// WantDeadlock checks the errors of ranks that were in different places: one at least says who is
-// where, and the others that a peer has failed. Nothing but the proof that they can never meet ends
-// such waits before the test gives up.
+// WantDeadlock checks the errors of ranks that waited in different calls: at least one is a
+// DeadlockError that locates the others, and the rest are peer faults. Only the detection of the
+// deadlock ends such waits before the test times out.
 func WantDeadlock(t testing.TB, errs []error) {
 	t.Helper()
-	found := 0
+	deadlocks := 0
 	for _, err := range errs {
 		if deadlock, ok := errors.AsType[*driver.DeadlockError](err); ok {
-			found++
+			deadlocks++
 			if len(deadlock.Elsewhere) == 0 || deadlock.Doing == "" {
-				t.Errorf("%#v does not say who is where", deadlock)
+				t.Errorf("%#v does not locate the other ranks", deadlock)
 			}
 		} else if !errors.Is(err, driver.ErrFault) {
 			t.Errorf("got %v, want a DeadlockError or ErrFault", err)
 		}
 	}
-	if found == 0 {
+	if deadlocks == 0 {
 		t.Error("no rank has a DeadlockError")
 	}
 }

@@ -9,11 +9,11 @@ import (
 )
 
 var lostContracts = []contract{
-	{"a rank that is killed is named by the others, who go on without it", proveKilled},
-	{"a rank that is killed while nobody waits is known before the next launch", proveKilledIdle},
+	{"a killed rank is named by the others, which continue without it", proveKilled},
+	{"a rank killed while no rank waits is detected before the next launch", proveKilledIdle},
 	{"a rank that is stopped is missing", proveStopped},
-	{"a rank that goes on after the timeout names no rank that has come", proveGoingOn},
-	{"a rank whose process ends after it has left is not lost", proveEnded},
+	{"a rank that resumes after the timeout names no rank that has arrived", proveResumed},
+	{"a rank whose process ends after leaving is not lost", proveEnded},
 }
 
 func proveKilled(t *testing.T, _ Join) {
@@ -42,9 +42,9 @@ func proveStopped(t *testing.T, _ Join) {
 	c[2].wantFault()
 }
 
-// proveGoingOn has a rank go on while the others, which miss it, wait for its report. By then it
-// has not read their messages, nor that they had come.
-func proveGoingOn(t *testing.T, _ Join) {
+// proveResumed resumes a stopped rank while the others, which have timed out, wait for its report.
+// At that time it has not read their messages yet, nor that they had arrived.
+func proveResumed(t *testing.T, _ Join) {
 	for _, name := range []string{"a comparison", "an exchange"} {
 		t.Run("in "+name, func(t *testing.T) {
 			c := startProcesses(t, 3, name, short)
@@ -57,7 +57,7 @@ func proveGoingOn(t *testing.T, _ Join) {
 	}
 }
 
-// wantFault reads the outcome of a rank for which others have failed: it has no rank to name.
+// wantFault reads the outcome of a rank after the others have failed. It must not name a rank.
 func (a *process) wantFault() {
 	a.t.Helper()
 	if o := a.await("outcome"); o.Kind != "fault" {
@@ -66,7 +66,7 @@ func (a *process) wantFault() {
 	}
 }
 
-// proveEnded waits for work that a rank had submitted before its process ended in good order.
+// proveEnded waits for work that a rank had submitted before its process exited normally.
 func proveEnded(t *testing.T, _ Join) {
 	c := startProcesses(t, 2, leaving, patience)
 	if err := c[1].command.Wait(); err != nil {
@@ -77,11 +77,11 @@ func proveEnded(t *testing.T, _ Join) {
 	}
 }
 
-// wantNamed reads the outcomes of all ranks but one. At least one must name it with an error of
-// the given kind; the others may have heard of the fault before they noticed themselves. All must
-// have met on the fault lane without it. A rank that is stopped may have told one of the others
-// alone that it has come, even to two steps, who is a step ahead then, and waits for the third
-// rank, too, or for that one alone.
+// wantNamed reads the outcomes of all ranks except the victim. At least one must name the victim
+// with an error of the given kind. The others may have received the fault before they detected
+// anything. All must have met on the fault lane without the victim. A stopped victim may have sent
+// its arrival to only one of the others, even for two steps. That rank is then one step ahead, and
+// waits for the third rank, alone or together with the victim.
 func (c processes) wantNamed(kind string, victim int) {
 	named := 0
 	for _, a := range c {

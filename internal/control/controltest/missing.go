@@ -13,12 +13,12 @@ import (
 
 var missingContracts = []contract{
 	{"a rank that does not come is named", proveAbsent},
-	{"the error about a missing rank says in which work that rank is", proveActivity},
+	{"the error about a missing rank describes the work that it is in", proveActivity},
 }
 
-// proveAbsent lets all ranks but the last wait for it. The first that notices names it; others may
-// get the fault of the first before that. The late rank, once it knows of the fault, must not
-// find complete what the others have given up.
+// proveAbsent lets all ranks but the last wait for the last one. The first to time out names it;
+// others may get the fault of the first before that. Once the late rank has seen the fault, it must
+// not find a step complete that the others have given up.
 func proveAbsent(t *testing.T, join Join) {
 	for name, wait := range waits {
 		t.Run("from "+name, func(t *testing.T) {
@@ -43,7 +43,7 @@ func proveAbsent(t *testing.T, join Join) {
 	}
 }
 
-// proveActivity lets rank 1 be behind, in work of its own.
+// proveActivity delays rank 1 in work that needs no other rank.
 func proveActivity(t *testing.T, join Join) {
 	w := newWorld(t, join, 2, short)
 	errs := w.outcomes(func(i int, p control.Plane) error {

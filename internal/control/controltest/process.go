@@ -15,10 +15,10 @@ import (
 	"symmem/internal/rendezvous"
 )
 
-// processes is a group of ranks that are processes of their own; each runs the same program.
+// processes is a group of ranks that each run the same program in a separate process.
 type processes []*process
 
-// process is one rank of processes, as its test sees it.
+// process is the handle of a test on one rank.
 type process struct {
 	t       testing.TB
 	rank    int
@@ -52,8 +52,7 @@ func openStore(t testing.TB) (address string) {
 	return address
 }
 
-// startProcess runs this test's program as a rank. It is killed at the end of the test at the
-// latest.
+// startProcess runs the test binary as a rank. It is killed at the end of the test at the latest.
 func startProcess(t testing.TB, rank int, s program) *process {
 	t.Helper()
 	text, err := json.Marshal(s)
@@ -77,13 +76,13 @@ func startProcess(t testing.TB, rank int, s program) *process {
 	return &process{t: t, rank: rank, command: command, lines: bufio.NewScanner(output)}
 }
 
-// await reads outputs up to one with the given event.
+// await reads outputs up to and including one with the given event.
 func (a *process) await(event string) output {
 	a.t.Helper()
 	for a.lines.Scan() {
 		var n output
 		if err := json.Unmarshal(a.lines.Bytes(), &n); err != nil {
-			a.t.Fatalf("rank %d says %q: %v", a.rank, a.lines.Text(), err)
+			a.t.Fatalf("rank %d wrote %q: %v", a.rank, a.lines.Text(), err)
 		}
 		if n.Event == event {
 			return n

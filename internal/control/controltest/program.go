@@ -31,11 +31,11 @@ type output struct {
 	// Event is "running" once all ranks have made some rounds, "failed" once a fault has ended
 	// them, and "outcome" at the end.
 	Event string
-	// Kind is how the last wait ended; Ranks are those that the error names.
+	// Kind classifies the end of the last wait; Ranks are the ranks that the error names.
 	Kind  string
 	Ranks []int
 	Text  string
-	// Present holds by rank whether it came to the fault lane afterwards.
+	// Present reports by rank whether it reached the fault lane afterwards.
 	Present []bool
 }
 
@@ -45,14 +45,14 @@ func (n output) write() {
 	}
 }
 
-// Main is called at the begin of TestMain. In a process that a test has started as a rank it runs
-// the rank and ends the process, so that no test ever runs there; elsewhere it does nothing.
+// Main is called at the beginning of TestMain. In a process that a test has started as a rank it
+// runs the rank and exits, so that no test runs there. In other processes it does nothing.
 func Main(join Join) {
 	text := os.Getenv(programVariable)
 	if text == "" {
 		return
 	}
-	// The test holds the other end of standard input: when it is gone, so is this process.
+	// The test holds the other end of standard input. When the test ends, so does this process.
 	go func() {
 		_, _ = io.Copy(io.Discard, os.Stdin)
 		os.Exit(3)
@@ -68,12 +68,12 @@ func Main(join Join) {
 	os.Exit(0)
 }
 
-// roundsToRun is how many rounds a rank takes part in before it says that it is running.
+// roundsToRun is the number of rounds that a rank makes before it reports that it is running.
 const roundsToRun = 10
 
-// run joins the others and makes round after round until a fault ends it.
+// run joins the others and makes rounds until a fault ends them.
 func (s program) run(join Join) output {
-	p, _, err := s.join(join) // the process ends with what it has open
+	p, _, err := s.join(join) // closed by the exit of the process
 	if err != nil {
 		return output{Event: "outcome", Kind: "start", Text: err.Error()}
 	}
@@ -90,7 +90,7 @@ func (s program) run(join Join) output {
 	return s.explain(p, err)
 }
 
-// join joins with a deadline that no test waits for. leave gives everything back.
+// join joins with a deadline longer than any test waits. leave releases everything.
 func (s program) join(join Join) (p control.Plane, leave func() error, err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
@@ -112,7 +112,7 @@ func (s program) join(join Join) (p control.Plane, leave func() error, err error
 	return p, func() error { return errors.Join(p.Close(), store.Close()) }, nil
 }
 
-// round makes one round. Work is only waited for once all ranks are running: it never ends.
+// round makes one round. Work that never ends is awaited only once all ranks are running.
 func (s program) round(p control.Plane, round int) error {
 	switch {
 	case s.WaitName == "a wait for work" && round < roundsToRun:
@@ -124,8 +124,8 @@ func (s program) round(p control.Plane, round int) error {
 	}
 }
 
-// idling is the program whose ranks are in no wait, and check before each launch whether all are
-// there.
+// idling is a program without waits. Its ranks check before each launch whether all ranks are
+// present.
 const idling = "idling"
 
 func (s program) runIdle(p control.Plane, round int) error {
@@ -140,8 +140,8 @@ func (s program) runIdle(p control.Plane, round int) error {
 	return p.Fail(err)
 }
 
-// leaving is the program in which rank 1 submits work and leaves, and rank 0 waits for work of that
-// ticket, which takes longer than anybody needs to notice the end of a process.
+// leaving is a program in which rank 1 submits work and leaves, and rank 0 waits for work of that
+// ticket. The wait lasts longer than it takes to detect the end of a process.
 const leaving = "leaving"
 
 func (s program) leave(p control.Plane) output {
@@ -163,12 +163,12 @@ func (s program) leave(p control.Plane) output {
 	return s.close(p, "cancelled")
 }
 
-// leavingEarly is the program in which rank 1 leaves without the ticket of the work that rank 0
-// waits for, which calls Diagnose until the end of rank 1's process is known for long.
+// leavingEarly is a program in which rank 1 leaves without the ticket that rank 0 waits for. Rank 0
+// calls Diagnose until well after the end of rank 1's process must be known.
 const leavingEarly = "leaving early"
 
-// diagnoseLeft asks about work until something other than a DeadlockError is the answer, or the end
-// of the process that has left must be known.
+// diagnoseLeft calls Diagnose until it returns something other than a DeadlockError, or until the
+// end of the process that has left must be known.
 func (s program) diagnoseLeft(p control.Plane, ticket uint64) error {
 	var err error
 	for begin := time.Now(); time.Since(begin) < longWork; {
@@ -192,7 +192,7 @@ func (program) close(p control.Plane, kind string) output {
 	return n
 }
 
-// longWork is how long the work of rank 0 takes.
+// longWork is the duration of rank 0's work.
 const longWork = time.Second
 
 // explain reports an error, exchanges reports with the others on the fault lane, and leaves.
@@ -215,7 +215,7 @@ func (s program) explain(p control.Plane, err error) output {
 	return n
 }
 
-// KindOf names the kind of a fault in one word, with the ranks that the error names.
+// KindOf names the kind of a fault in one word, and returns the ranks that the error names.
 func KindOf(err error) (kind string, ranks []int) {
 	var lost *driver.RankLostError
 	var late *driver.TimeoutError
@@ -233,5 +233,5 @@ func KindOf(err error) (kind string, ranks []int) {
 	return "other", nil
 }
 
-// reportTimeout bounds the wait on the fault lane for a rank that is stopped.
+// reportTimeout bounds the wait on the fault lane for a stopped rank.
 const reportTimeout = 2 * time.Second

@@ -12,13 +12,13 @@ import (
 )
 
 var valueContracts = []contract{
-	{"every rank gets everybody's words, step by step", proveWords},
+	{"every rank gets the words of all ranks, step by step", proveWords},
 	{"names do not wait for each other", proveNames},
-	{"ranks come to names in any order", proveOrderOfNames},
-	{"names that cannot be are refused, and harm nothing", proveBadNames},
+	{"ranks use names in any order", proveOrderOfNames},
+	{"invalid names are rejected without side effects", proveBadNames},
 	{"a value ends with its context, and the plane with it", proveValueCancelled},
-	{"a plane that is closed has no values", proveValueClosed},
-	{"under an ordered name a rank in a collective is elsewhere", proveOrdered},
+	{"a closed plane has no values", proveValueClosed},
+	{"a rank in a collective is elsewhere for an ordered name", proveOrdered},
 }
 
 // gather makes one step under a name.
@@ -33,9 +33,9 @@ func gather(
 	return all, n.Gather(ctx, driver.Words{first, 1, 2, 3, 4, ^first}, all)
 }
 
-// tell makes one step under a name, in which every rank has a value of its own, and checks what
-// comes.
-func (w *world) tell(i int, name string, round int) error {
+// gatherAndCheck makes one step under a name, in which every rank contributes a different value,
+// and checks the results.
+func (w *world) gatherAndCheck(i int, name string, round int) error {
 	value := func(rank int) uint64 { return uint64(1000*round + rank) }
 	all, err := gather(w.ctx, w.planes[i], name, value(i))
 	if err != nil {
@@ -53,10 +53,10 @@ func proveWords(t *testing.T, join Join) {
 	w := newWorld(t, join, 3, patience)
 	w.each(t, func(i int, p control.Plane) error {
 		for round := range 100 {
-			if err := w.tell(i, "one", round); err != nil {
+			if err := w.gatherAndCheck(i, "one", round); err != nil {
 				return err
 			}
-			if err := w.tell(i, "two", round); err != nil {
+			if err := w.gatherAndCheck(i, "two", round); err != nil {
 				return err
 			}
 		}
@@ -65,7 +65,7 @@ func proveWords(t *testing.T, join Join) {
 }
 
 // proveNames lets rank 0 wait under one name until steps under another, exchanges and comparisons
-// are over.
+// have ended.
 func proveNames(t *testing.T, join Join) {
 	w := newWorld(t, join, 2, patience)
 	over := make(chan struct{})
@@ -75,10 +75,10 @@ func proveNames(t *testing.T, join Join) {
 			if i == 1 {
 				<-over
 			}
-			result <- w.tell(i, "slow", 1)
+			result <- w.gatherAndCheck(i, "slow", 1)
 		}()
 		for round := range 20 {
-			err := errors.Join(w.tell(i, "quick", round), waits["a comparison"](p),
+			err := errors.Join(w.gatherAndCheck(i, "quick", round), waits["a comparison"](p),
 				w.swap(i, driver.LaneControl, round, []int{20, 3}))
 			if err != nil {
 				return err
@@ -91,8 +91,8 @@ func proveNames(t *testing.T, join Join) {
 	})
 }
 
-// proveOrderOfNames has two goroutines of each rank come to two names, on one rank in the order in
-// which the other does not.
+// proveOrderOfNames has two goroutines of each rank use two names, in opposite orders on the two
+// ranks.
 func proveOrderOfNames(t *testing.T, join Join) {
 	w := newWorld(t, join, 2, patience)
 	names := []string{"first", "second"}
@@ -105,7 +105,7 @@ func proveOrderOfNames(t *testing.T, join Join) {
 			}
 			go func() {
 				for round := range 50 {
-					if err := w.tell(i, name, round); err != nil {
+					if err := w.gatherAndCheck(i, name, round); err != nil {
 						results <- err
 						return
 					}
@@ -127,17 +127,17 @@ func proveBadNames(t *testing.T, join Join) {
 			}
 		}
 		for k := range driver.MaxValueNames - 1 {
-			if _, err := p.Named(fmt.Sprint(k+i), false); err != nil { // other ones on each rank
+			if _, err := p.Named(fmt.Sprint(k+i), false); err != nil { // differs by rank
 				return err
 			}
 		}
-		if err := w.tell(i, longest, 1); err != nil {
+		if err := w.gatherAndCheck(i, longest, 1); err != nil {
 			return err
 		}
 		if _, err := p.Named("one more", false); !errors.Is(err, driver.ErrInvalid) {
-			return fmt.Errorf("one name more than there may be: got %w", err)
+			return fmt.Errorf("one name above the limit: got %w", err)
 		}
-		return errors.Join(w.tell(i, "7", 1), wantOpen(p))
+		return errors.Join(w.gatherAndCheck(i, "7", 1), wantOpen(p))
 	})
 }
 

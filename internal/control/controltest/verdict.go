@@ -14,21 +14,21 @@ import (
 	"symmem/internal/control"
 )
 
-// verdictContracts are cases in which all planes must decide alike: the same type of error, and the
-// same ranks in it.
+// verdictContracts are cases in which all planes must reach the same verdict: the same type of
+// error, with the same ranks.
 var verdictContracts = []contract{
-	{"a rank that has failed is named, and not one that is late", proveFailedIsNamed},
-	{"a rank that has failed over another one's fault is not named", proveFollowerIsNotNamed},
-	{"who aborts is named, and it is known for an abort", proveAbortIsNamed},
-	{"a rank that has left is named, and not one that is late", proveLeftIsNamed},
-	{"two ranks that wait for each other in different places name each other", proveDeadlockNames},
-	{"a rank that leaves without coming and then ends is elsewhere, not lost", proveLeftAndEnded},
-	{"a wait whose context ends names who is missing", proveInterrupted},
-	{"a rank that is late is warned of while the wait goes on", proveWarning},
-	{"nobody is warned of while work takes long that all have submitted", proveNoWarning},
+	{"a failed rank is named, and not a late one", proveFailedIsNamed},
+	{"a rank that failed after another rank's fault is not named", proveFollowerIsNotNamed},
+	{"an aborting rank is named, and its error is an abort", proveAbortIsNamed},
+	{"a rank that has left is named, and not a late one", proveLeftIsNamed},
+	{"two ranks that wait for each other in different calls name each other", proveDeadlockNames},
+	{"a rank that leaves without arriving and then ends is elsewhere, not lost", proveLeftAndEnded},
+	{"a wait whose context ends names the missing ranks", proveInterrupted},
+	{"a late rank causes warnings while the wait continues", proveWarning},
+	{"long work that all ranks have submitted causes no warning", proveNoWarning},
 }
 
-// inAllWays has a rank wait in all ways, each in a world of its own, after a call of before.
+// inAllWays tests each kind of wait in a new world, after calling before.
 func inAllWays(
 	t *testing.T, join Join, n int, before func(t *testing.T, w *world),
 	judge func(t *testing.T, err error),
@@ -43,7 +43,7 @@ func inAllWays(
 	}
 }
 
-// wantPeer wants a PeerError that names one rank.
+// wantPeer checks for a PeerError that names exactly one rank.
 func wantPeer(t *testing.T, err error, rank int) {
 	t.Helper()
 	var peer *driver.PeerError
@@ -60,7 +60,7 @@ func proveFailedIsNamed(t *testing.T, join Join) {
 	}, func(t *testing.T, err error) {
 		wantPeer(t, err, ranksOf(3)[1])
 		if errors.Is(err, driver.ErrAborted) {
-			t.Errorf("%v is taken for an abort", err)
+			t.Errorf("%v matches ErrAborted", err)
 		}
 	})
 }
@@ -68,7 +68,7 @@ func proveFailedIsNamed(t *testing.T, join Join) {
 func proveFollowerIsNotNamed(t *testing.T, join Join) {
 	inAllWays(t, join, 3, func(t *testing.T, w *world) {
 		_ = w.planes[1].Fail(errors.New("a GPU has fallen off the bus"))
-		awaitPeerFailed(w.planes[0]) // before it knows of the rank that fails after it
+		awaitPeerFailed(w.planes[0]) // before it learns of the rank that fails next
 		awaitPeerFailed(w.planes[2])
 		wantError(t, "the rank that follows", waits["a wait for work"](w.planes[2]), driver.ErrFault)
 	}, func(t *testing.T, err error) { wantPeer(t, err, ranksOf(3)[1]) })
@@ -85,7 +85,7 @@ func proveAbortIsNamed(t *testing.T, join Join) {
 	})
 }
 
-// wantDeadlock wants a DeadlockError that names exactly these ranks.
+// wantDeadlock checks for a DeadlockError that names exactly these ranks.
 func wantDeadlock(t *testing.T, err error, ranks ...int) {
 	t.Helper()
 	deadlock, ok := errors.AsType[*driver.DeadlockError](err)
@@ -131,8 +131,8 @@ func proveDeadlockNames(t *testing.T, join Join) {
 	}
 }
 
-// proveLeftAndEnded waits for work of a ticket that a rank has not submitted when it left; by the
-// end of the wait its process has ended for long.
+// proveLeftAndEnded waits for work of a ticket that a rank had not submitted when it left. The
+// process of that rank ends long before the wait does.
 func proveLeftAndEnded(t *testing.T, _ Join) {
 	c := startProcesses(t, 2, leavingEarly, patience)
 	if err := c[1].command.Wait(); err != nil {
@@ -156,10 +156,10 @@ func proveInterrupted(t *testing.T, join Join) {
 	must(t, wantOpen(p))
 }
 
-// soon is after how long tests have ranks warned of.
+// soon is the delay after which tests warn of late ranks.
 const soon = 20 * time.Millisecond
 
-// proveWarning has rank 1 come, or the wait end, when rank 0 has warned of it twice.
+// proveWarning has rank 1 arrive, or the wait end, after rank 0 has warned twice.
 func proveWarning(t *testing.T, join Join) {
 	ways := map[string]func(ctx context.Context, p control.Plane) error{
 		"a comparison": func(_ context.Context, p control.Plane) error {
@@ -185,7 +185,7 @@ func proveWarning(t *testing.T, join Join) {
 				After: soon, Warn: func(l driver.LateWarning) { warnings <- l },
 			})
 			for len(warnings) > 0 {
-				<-warnings // of ranks that took long to join, on a machine with other work
+				<-warnings // of ranks that joined late, on a busy machine
 			}
 			ctx, cancel := context.WithCancel(w.ctx)
 			defer cancel()
@@ -215,7 +215,7 @@ func wantWarning(t *testing.T, l driver.LateWarning, waited time.Duration) {
 }
 
 func proveNoWarning(t *testing.T, join Join) {
-	var submitted atomic.Bool // on a busy machine ranks are late before that
+	var submitted atomic.Bool // ranks may be late before that on a busy machine
 	w := newWarningWorld(t, join, 2, driver.Late{
 		After: soon, Warn: func(l driver.LateWarning) {
 			if submitted.Load() {
@@ -226,7 +226,7 @@ func proveNoWarning(t *testing.T, join Join) {
 	for _, p := range w.planes {
 		p.Submit()
 	}
-	// The exchange tells each of them what the other has submitted.
+	// After the exchange each rank knows what the other has submitted.
 	w.each(t, func(_ int, p control.Plane) error {
 		_, err := p.Exchange(w.ctx, driver.LaneControl, nil)
 		return err

@@ -14,9 +14,9 @@ import (
 )
 
 const (
-	// patience bounds what should not take long at all; it is reached only when something hangs.
+	// patience bounds waits that should be short. It expires only if something hangs.
 	patience = 60 * time.Second
-	// short is a deadline that tests let pass.
+	// short is a deadline that tests let expire.
 	short = 300 * time.Millisecond
 )
 
@@ -62,8 +62,8 @@ func newWorldOf(t testing.TB, join Join, n int, m Member) *world {
 	return w
 }
 
-// ranksOf gives the world ranks of a group of n: each is another than its group rank, so that no
-// test takes the one for the other.
+// ranksOf returns the world ranks of a group of n. Each differs from its group rank, so that tests
+// detect when one is used for the other.
 func ranksOf(n int) []int {
 	ranks := make([]int, n)
 	for i := range ranks {
@@ -72,18 +72,18 @@ func ranksOf(n int) []int {
 	return ranks
 }
 
-// outcomes runs a function on every rank at once and returns the errors by group rank.
+// outcomes runs a function on every rank concurrently and returns the errors by group rank.
 func (w *world) outcomes(f func(i int, p control.Plane) error) []error {
 	return ranktest.Outcomes(len(w.planes), func(i int) error { return f(i, w.planes[i]) })
 }
 
-// each runs a function on every rank at once, and fails the test on an error.
+// each runs a function on every rank concurrently, and fails the test on an error.
 func (w *world) each(t testing.TB, f func(i int, p control.Plane) error) {
 	t.Helper()
 	must(t, errors.Join(w.outcomes(f)...))
 }
 
-// never is work that does not end.
+// never returns a wait for work that does not end.
 func never(ticket uint64) control.Wait {
 	return control.Wait{
 		Ticket: ticket, Operation: driver.AllGather,
@@ -99,7 +99,7 @@ func must(t testing.TB, err error) {
 	}
 }
 
-// wantError fails the test unless err is the target.
+// wantError fails the test unless err wraps target.
 func wantError(t *testing.T, what string, err, target error) {
 	t.Helper()
 	if !errors.Is(err, target) {
@@ -107,7 +107,7 @@ func wantError(t *testing.T, what string, err, target error) {
 	}
 }
 
-// wantOpen says how a plane that must not have failed has.
+// wantOpen returns the cause of a plane that must not have failed, or nil.
 func wantOpen(p control.Plane) error {
 	select {
 	case <-p.Failed():
@@ -117,10 +117,10 @@ func wantOpen(p control.Plane) error {
 	}
 }
 
-// barrier is what every rank compares.
+// barrier is the call that every rank compares.
 var barrier = driver.Call{Operation: driver.Barrier, Digest: 1}
 
-// waits are the ways in which a rank waits for the others. Nothing but the timeout bounds them.
+// waits maps names to the ways in which a rank waits for others. Only the timeout bounds them.
 var waits = map[string]func(p control.Plane) error{
 	"a comparison": func(p control.Plane) error {
 		return p.Compare(p.Submit(), &barrier)
