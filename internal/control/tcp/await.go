@@ -11,15 +11,15 @@ import (
 )
 
 const (
-	// spinBudget is how long Await polls without a pause: the time of a small collective, so that
-	// the end of one is seen at once. Until yieldTime it yields, then it sleeps.
+	// spinBudget is the time for which Await polls without pausing, so that it returns from small
+	// collectives without delay. It then yields until yieldTime, and sleeps after that.
 	spinBudget = 50 * time.Microsecond
 	yieldTime  = 500 * time.Microsecond
-	// pollSleep is what the end of a longer wait may be late by.
+	// pollSleep bounds how late Await detects the end of a longer wait.
 	pollSleep = 100 * time.Microsecond
 )
 
-// Await waits until the work has ended.
+// Await waits until the work of w has ended.
 func (p *Plane) Await(ctx context.Context, w control.Wait) error {
 	begin := time.Now()
 	for waited := time.Duration(0); waited < spinBudget; waited = time.Since(begin) {
@@ -50,7 +50,7 @@ func (p *Plane) Await(ctx context.Context, w control.Wait) error {
 	return nil
 }
 
-// interrupted is the error of a wait whose context has ended.
+// interrupted returns the error of a wait whose context has ended.
 func (p *Plane) interrupted(ctx context.Context, w *waiting) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -58,10 +58,11 @@ func (p *Plane) interrupted(ctx context.Context, w *waiting) error {
 	return control.Interrupted(&q, p.rankStates(w), context.Cause(ctx))
 }
 
-// statusDelay is how late others may know what a rank has submitted.
+// statusDelay bounds the delay with which others learn of a submission.
 const statusDelay = 2 * statusInterval
 
-// waitFor is a wait for work. What a rank has submitted in time may be known here a little later.
+// waitFor describes a wait for work. Its timeout allows for the delay with which submissions of
+// other ranks become known here.
 func (p *Plane) waitFor(w control.Wait, begin time.Time) *waiting {
 	return &waiting{
 		doing: w.Doing, collective: w.Ticket, operation: w.Operation, begin: begin,
@@ -85,7 +86,7 @@ func (p *Plane) endWait(w *waiting) {
 	p.unpublish(w)
 }
 
-// Diagnose returns at once why work may never end, or nil.
+// Diagnose returns the reason why work may never end, or nil, without waiting.
 func (p *Plane) Diagnose(w control.Wait, since time.Time) error {
 	err := p.checkWait(p.waitFor(w, since))
 	if err != nil && !errors.Is(err, driver.ErrClosed) && w.Ended() {
@@ -94,15 +95,15 @@ func (p *Plane) Diagnose(w control.Wait, since time.Time) error {
 	return w.Refine(err)
 }
 
-// checkWait is verdict where p.mu is not held.
+// checkWait calls verdict with p.mu held.
 func (p *Plane) checkWait(w *waiting) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.verdict(w, time.Now())
 }
 
-// verdict says why the work may never end, or nil, and warns of ranks that are late. p.mu is held,
-// and given up for a warning.
+// verdict returns the reason why the work may never end, or nil, and warns of late ranks. p.mu is
+// held, except during a warning.
 func (p *Plane) verdict(w *waiting, now time.Time) error {
 	q := p.waitStatus(w, now)
 	v := control.Judge(&q, p.rankStates(w))
@@ -112,7 +113,7 @@ func (p *Plane) verdict(w *waiting, now time.Time) error {
 	return v.Err
 }
 
-// PeerFault names the peers that have failed, or are lost.
+// PeerFault returns a PeerError that names the peers that have failed or are lost.
 func (p *Plane) PeerFault(doing string) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -10,7 +10,7 @@ import (
 	"symmem/internal/control"
 )
 
-// Exchange sends payload to every rank and returns everybody's.
+// Exchange sends payload to every rank and returns the payloads of all ranks.
 func (p *Plane) Exchange(
 	ctx context.Context, lane driver.Lane, payload []byte,
 ) ([][]byte, error) {
@@ -43,7 +43,7 @@ func (p *Plane) Exchange(
 	return got, nil
 }
 
-// breakLane ends the use of a lane that is out of step. p.mu is held.
+// breakLane disables a lane that is out of step. p.mu is held.
 func (p *Plane) breakLane(lane driver.Lane, err error) error {
 	p.broken[lane] = err
 	if lane == driver.LaneControl {
@@ -52,8 +52,8 @@ func (p *Plane) breakLane(lane driver.Lane, err error) error {
 	return err
 }
 
-// failAndNotify fails the plane and waits until the others know: a rank that comes to the
-// step after this one has given up must not find it complete. p.mu is held, and given up meanwhile.
+// failAndNotify fails the plane and waits until the others know. Otherwise a rank that reaches the
+// step which this rank has given up could find it complete. p.mu is held, except while waiting.
 func (p *Plane) failAndNotify(err error) error {
 	_ = p.fail(err)
 	for begin := time.Now(); !p.closed && p.unacknowledged(); {
@@ -66,7 +66,8 @@ func (p *Plane) failAndNotify(err error) error {
 	return err
 }
 
-// unacknowledged reports whether a rank that goes on may not know of this rank's fault yet.
+// unacknowledged reports whether a rank that is still in the group may not know of this rank's
+// fault.
 func (p *Plane) unacknowledged() bool {
 	for rank := range p.records {
 		r := &p.records[rank]
@@ -77,8 +78,8 @@ func (p *Plane) unacknowledged() bool {
 	return false
 }
 
-// exchangeStep makes one step of a track: it posts this rank's payload, waits for everybody's and
-// takes them. p.mu is held.
+// exchangeStep makes one step of a track: it posts this rank's payload, waits for the payloads of
+// all ranks and returns them. p.mu is held.
 func (p *Plane) exchangeStep(ctx context.Context, payload []byte, w *waiting) ([][]byte, error) {
 	own, err := p.records[p.me].on(w.track)
 	if err != nil {
@@ -118,7 +119,7 @@ func (p *Plane) Named(name string, ordered bool) (driver.Named, error) {
 	return named{p, name}, nil
 }
 
-// Collectives is how many tickets were handed out.
+// Collectives returns the number of tickets handed out.
 func (p *Plane) Collectives() uint64 { return p.submitted.Load() }
 
 // Compare compares the digests of a call.
@@ -155,8 +156,8 @@ func (p *Plane) Compare(ticket uint64, call *driver.Call) error {
 	return nil
 }
 
-// exchangeReports writes this rank's payload to its log and reads the next report of everybody
-// else. p.mu is held.
+// exchangeReports appends this rank's payload to its log and reads the next report of every other
+// rank. p.mu is held.
 func (p *Plane) exchangeReports(ctx context.Context, payload []byte, w *waiting) ([][]byte, error) {
 	_ = p.fail(&driver.PeerError{Doing: w.doing()})
 	own := &p.records[p.me]
@@ -177,8 +178,8 @@ func (p *Plane) exchangeReports(ctx context.Context, payload []byte, w *waiting)
 	return got, nil
 }
 
-// awaitReports waits for the next report of all ranks that are not absent. A rank that does not
-// come in time, is lost or has left the group becomes absent.
+// awaitReports waits for the next report of all ranks that are not absent. A rank becomes absent if
+// it does not report in time, is lost or has left the group.
 func (p *Plane) awaitReports(ctx context.Context, w *waiting) error {
 	ctx, cancel := control.Bounded(ctx, p.cfg.Timeout)
 	defer cancel()
@@ -206,8 +207,8 @@ func (p *Plane) awaitReports(ctx context.Context, w *waiting) error {
 	}
 }
 
-// unreported lists the ranks whose next report has not come. It marks those that can send none as
-// absent.
+// unreported lists the ranks whose next report has not arrived. It marks ranks that can no longer
+// send one as absent.
 func (p *Plane) unreported() []int {
 	var ranks []int
 	for r := range p.records {

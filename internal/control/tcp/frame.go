@@ -13,45 +13,47 @@ import (
 	"symmem/driver"
 )
 
-// ErrProtocol is returned when the other side does not speak this protocol, or another version.
-var ErrProtocol = errors.New("the rank does not speak symmem's protocol of control planes")
+// ErrProtocol is returned when the other end does not use this protocol, or this version of it.
+var ErrProtocol = errors.New("the rank does not use this version of symmem's control protocol")
 
-// kind says what a frame is.
+// kind is the type of a frame.
 type kind uint8
 
 const (
 	kindPost kind = iota + 1 // one step of a track
-	// kindComplete: a step of a track that a rank which is about to fail had seen complete.
+	// kindComplete reports a step of a track that the sender, which is about to fail, had seen
+	// complete.
 	kindComplete
 	kindReport // a report on the fault lane
 	kindStatus // what the rank is doing
-	// kindFail: the rank has failed; its step is the control.Reason, and it holds the rank's status.
+	// kindFail reports that the sender has failed. Its step is the control.Reason; the payload is
+	// the sender's status.
 	kindFail
-	kindFailAck // the rank knows that the other has failed
-	kindLeave   // the rank leaves; holds its last status
+	kindFailAck // the sender knows that the receiver has failed
+	kindLeave   // the sender leaves; the payload is its last status
 )
 
-// track names a sequence of steps that all ranks make together: those of a lane, the comparisons of
-// calls, or those under one name of values.
+// track identifies a sequence of steps that all ranks make together: the exchanges of a lane, the
+// comparisons of calls, or the gathers of one named value.
 type track string
 
 const (
 	trackControl    track = "control"
 	trackBackground track = "background"
 	trackCalls      track = "calls"
-	// trackCompare carries the digests of calls that are compared.
+	// trackCompare carries the digests of compared calls.
 	trackCompare track = "compare"
-	// valuePrefix begins the tracks of values.
+	// valuePrefix begins the tracks of named values.
 	valuePrefix = "value "
 )
 
-// laneTracks are the tracks of the lanes.
+// laneTracks maps lanes to their tracks.
 var laneTracks = [driver.LaneFault]track{
 	driver.LaneControl: trackControl, driver.LaneBackground: trackBackground,
 	driver.LaneCalls: trackCalls,
 }
 
-// bounds gives the least and the greatest size of what a rank posts in a step.
+// bounds returns the minimum and maximum size of a payload posted in a step.
 func (t track) bounds() (least, most int, ok bool) {
 	switch {
 	case t == trackCompare:
@@ -64,8 +66,9 @@ func (t track) bounds() (least, most int, ok bool) {
 }
 
 const (
-	// headerBytes is a frame without its track and its payload: kind, the size of the track's name,
-	// two zeros, the payload's size in four bytes, the step in eight. All integers are little-endian.
+	// headerBytes is the size of the fixed part of a frame: kind, size of the track's name, two
+	// zeros, the payload's size in four bytes, and the step in eight. The name of the track and the
+	// payload follow. All integers are little-endian.
 	headerBytes = 16
 	wordBytes   = 8
 	statusBytes = 5 * wordBytes
@@ -76,12 +79,11 @@ type message struct {
 	kind  kind
 	track track
 	step  uint64
-	// payload holds what the kind says; it is owned by the message.
+	// payload is owned by the message. Its format depends on the kind.
 	payload []byte
 }
 
-// fits reports whether a message of the kind and of the track, if it has one, may have a payload of
-// that size.
+// fits reports whether a payload of the given size is valid for the message's kind and track.
 func (m *message) fits(size int) bool {
 	least, most, ok := 0, 0, m.track == ""
 	switch m.kind {
@@ -100,7 +102,7 @@ func (m *message) fits(size int) bool {
 	return ok && least <= size && size <= most
 }
 
-// encode makes the frame of a message.
+// encode returns the frame of a message.
 func (m *message) encode() []byte {
 	b := make([]byte, 0, headerBytes+len(m.track)+len(m.payload))
 	b = append(b, byte(m.kind), byte(len(m.track)), 0, 0)
@@ -110,7 +112,7 @@ func (m *message) encode() []byte {
 	return append(b, m.payload...)
 }
 
-// receive reads one frame. It checks each part before it reads the next.
+// receive reads one frame. It validates each part before it reads the next.
 func receive(r io.Reader) (message, error) {
 	var b [headerBytes + math.MaxUint8]byte
 	if _, err := io.ReadFull(r, b[:headerBytes]); err != nil {
@@ -136,30 +138,30 @@ func receive(r io.Reader) (message, error) {
 	return m, nil
 }
 
-// encodeWords writes numbers, and decodeWords reads as many as there is room for.
+// encodeWords encodes numbers. decodeWords fills words from their encoding.
 func encodeWords(words ...uint64) []byte {
-	b, _ := binary.Append(nil, binary.LittleEndian, words) // of fixed size, which cannot fail
+	b, _ := binary.Append(nil, binary.LittleEndian, words) // cannot fail: the size is fixed
 	return b
 }
 
 func decodeWords(b []byte, words []uint64) {
-	_, _ = binary.Decode(b, binary.LittleEndian, words) // of the right size, which was checked
+	_, _ = binary.Decode(b, binary.LittleEndian, words) // cannot fail: the size was checked
 }
 
-// status says what a rank is doing.
+// status describes the activity of a rank.
 type status struct {
 	// submitted counts the collectives that the rank has launched.
 	submitted uint64
-	// inCollective is the ticket that the rank waits for, or 0; operation is what that one does.
+	// inCollective is the ticket that the rank waits for, or 0; operation is its operation.
 	inCollective uint64
 	operation    driver.Operation
-	// inExchange is the step on the control lane while the rank waits in it, or 0.
+	// inExchange is the step on the control lane in which the rank waits, or 0.
 	inExchange uint64
-	// since is when the wait began, by the clock of the rank that has this status.
+	// since is the begin of the wait on the clock of the rank that holds this status.
 	since time.Time
 }
 
-// encode writes times as ages, since clocks of machines differ.
+// encode encodes times as ages, since the clocks of machines differ.
 func (b *status) encode(now time.Time) []byte {
 	age := uint64(0)
 	if b.inCollective != 0 || b.inExchange != 0 {
@@ -168,7 +170,7 @@ func (b *status) encode(now time.Time) []byte {
 	return encodeWords(b.submitted, b.inCollective, uint64(b.operation), b.inExchange, age)
 }
 
-// decodeStatus reads a status of the right size.
+// decodeStatus decodes a status of the right size.
 func decodeStatus(p []byte, now time.Time) status {
 	var w [statusBytes / wordBytes]uint64
 	decodeWords(p, w[:])

@@ -13,40 +13,40 @@ import (
 	"symmem/driver"
 )
 
-// frame is that of a message which says "here".
+// frame returns a frame with the payload "here".
 func frame(k kind, on track) []byte {
 	m := message{kind: k, track: on, step: 3, payload: []byte("here")}
 	return m.encode()
 }
 
-// spoilt is a good frame with other bytes at a place.
-func spoilt(at int, with ...byte) []byte {
+// corrupted returns a valid frame with some bytes replaced.
+func corrupted(at int, with ...byte) []byte {
 	b := frame(kindPost, trackControl)
 	copy(b[at:], with)
 	return b
 }
 
-func TestHeadersThatLieAreErrors(t *testing.T) {
-	if _, err := receive(bytes.NewReader(spoilt(0))); err != nil {
-		t.Fatalf("a frame that is not spoilt: %v", err)
+func TestInvalidHeadersAreErrors(t *testing.T) {
+	if _, err := receive(bytes.NewReader(corrupted(0))); err != nil {
+		t.Fatalf("an intact frame: %v", err)
 	}
 	for row, b := range map[string][]byte{
-		"no kind":                       frame(0, trackControl),
-		"a kind of another version":     frame(kindLeave+1, trackControl),
-		"no track":                      frame(kindPost, ""),
-		"a track of another version":    frame(kindPost, "other"),
-		"something in the first gap":    spoilt(2, 1),
-		"something in the second gap":   spoilt(3, 1),
-		"a payload that is too large":   spoilt(4, 1, 0, 0x10, 0),
-		"four gigabytes":                spoilt(4, 255, 255, 255, 255),
-		"a digest of four bytes":        frame(kindPost, trackCompare),
-		"words of four bytes":           frame(kindPost, value("a")),
-		"a status of four bytes":        frame(kindStatus, ""),
-		"a goodbye of four bytes":       frame(kindLeave, ""),
-		"a fault of four bytes":         frame(kindFail, ""),
-		"an answer that says something": frame(kindFailAck, ""),
-		"an end that says something":    frame(kindComplete, trackControl),
-		"a report on a track":           frame(kindReport, trackControl),
+		"no kind":                         frame(0, trackControl),
+		"a kind of another version":       frame(kindLeave+1, trackControl),
+		"no track":                        frame(kindPost, ""),
+		"a track of another version":      frame(kindPost, "other"),
+		"something in the first gap":      corrupted(2, 1),
+		"something in the second gap":     corrupted(3, 1),
+		"a payload that is too large":     corrupted(4, 1, 0, 0x10, 0),
+		"four gigabytes":                  corrupted(4, 255, 255, 255, 255),
+		"a digest of four bytes":          frame(kindPost, trackCompare),
+		"words of four bytes":             frame(kindPost, value("a")),
+		"a status of four bytes":          frame(kindStatus, ""),
+		"a goodbye of four bytes":         frame(kindLeave, ""),
+		"a fault of four bytes":           frame(kindFail, ""),
+		"an acknowledgement with payload": frame(kindFailAck, ""),
+		"a completion with payload":       frame(kindComplete, trackControl),
+		"a report on a track":             frame(kindReport, trackControl),
 	} {
 		t.Run(row, func(t *testing.T) {
 			if _, err := receive(bytes.NewReader(b)); !errors.Is(err, ErrProtocol) {
@@ -57,15 +57,15 @@ func TestHeadersThatLieAreErrors(t *testing.T) {
 }
 
 func TestFramesThatEndEarlyAreErrors(t *testing.T) {
-	for n := range spoilt(0) {
-		_, err := receive(bytes.NewReader(spoilt(0)[:n]))
+	for n := range corrupted(0) {
+		_, err := receive(bytes.NewReader(corrupted(0)[:n]))
 		if !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF) {
 			t.Errorf("after %d bytes: got %v, want the end", n, err)
 		}
 	}
 }
 
-// FuzzReceive reads frames out of anything: what is taken is what would have been sent.
+// FuzzReceive checks that every message that receive accepts encodes to the bytes that were read.
 func FuzzReceive(f *testing.F) {
 	for _, m := range []message{
 		{kind: kindPost, track: trackBackground, step: 1 << 40, payload: []byte("here")},
@@ -89,7 +89,7 @@ func FuzzReceive(f *testing.F) {
 				return
 			}
 			if !bytes.Equal(m.encode(), data[len(data)-before:len(data)-r.Len()]) {
-				t.Fatalf("%+v is not what was sent", m)
+				t.Fatalf("%+v does not encode to the bytes read", m)
 			}
 			if rows.apply(m, time.Now()) != nil {
 				return
@@ -100,7 +100,7 @@ func FuzzReceive(f *testing.F) {
 	})
 }
 
-func TestBoardsComeAsTheyWere(t *testing.T) {
+func TestStatusSurvivesEncoding(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		now := time.Unix(1_000_000, 0)
 		want := status{

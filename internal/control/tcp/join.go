@@ -13,24 +13,24 @@ import (
 	"symmem/internal/control"
 )
 
-// Config says what to join.
+// Config describes the group to join and this rank's end of it.
 type Config struct {
 	// Store is shared by all ranks of the group.
 	Store driver.Store
-	// Group is the group; Check is not looked at.
+	// Group is the group to join. Its field Check is ignored.
 	Group driver.GroupConfig
-	// Timeout bounds waits for ranks that do not come. It is positive.
+	// Timeout bounds waits for ranks that do not arrive. It must be positive.
 	Timeout time.Duration
-	// Late says when to warn of ranks that are late.
+	// Late configures warnings of late ranks.
 	Late driver.Late
-	// Host is the address of this machine at which to listen; empty means all of its addresses,
-	// which the others try one after the other.
+	// Host is the address of this machine on which to listen. If it is empty, Join listens on all
+	// addresses, and the others try them one after the other.
 	Host string
 }
 
-// Join joins a group. It is collective, bounded by ctx or else by the timeout; a TimeoutError names
-// the ranks that did not come. A rank that cannot join stores why, and the others fail with that.
-// On an error no plane is left on this rank, and nobody can join a group of this id any more.
+// Join joins a group. It is collective, and bounded by ctx or else by the timeout. A TimeoutError
+// names the ranks that did not arrive. A rank that cannot join stores the reason, and the others
+// fail with it. After an error this rank has no plane, and the group's id cannot be joined again.
 func Join(ctx context.Context, cfg Config) (*Plane, error) {
 	if g := cfg.Group; len(g.Ranks) < 1 || g.Rank < 0 || g.Rank >= len(g.Ranks) ||
 		cfg.Timeout <= 0 || cfg.Store == nil {
@@ -45,16 +45,15 @@ func Join(ctx context.Context, cfg Config) (*Plane, error) {
 		return nil, fmt.Errorf("joining group %s: %w", cfg.Group.Name(), err)
 	}
 	p := newPlane(cfg, links)
-	if err := p.greet(ctx); err != nil {
+	if err := p.connectAndCompare(ctx); err != nil {
 		err = e.peerFailureOr(ctx, err)
 		return nil, errors.Join(fmt.Errorf("joining group %s: %w", cfg.Group.Name(), err), p.Close())
 	}
 	return p, nil
 }
 
-// greet meets the others once. After it everybody is connected to everybody, and means the same
-// group.
-func (p *Plane) greet(ctx context.Context) error {
+// connectAndCompare connects this rank to all others and checks that all ranks have the same view of the group.
+func (p *Plane) connectAndCompare(ctx context.Context) error {
 	mine := fingerprint(p.cfg.Group)
 	all, err := p.Exchange(ctx, driver.LaneControl, mine)
 	if err != nil {
@@ -72,13 +71,13 @@ func (p *Plane) greet(ctx context.Context) error {
 	return nil
 }
 
-// fingerprint stands for everything that must be alike on all ranks.
+// fingerprint encodes everything that must be equal on all ranks.
 func fingerprint(g driver.GroupConfig) []byte {
 	return fmt.Appendf(nil, "%q %v", g.ID, g.Ranks)
 }
 
-// token is the secret of a group. The end that connects sends the first half, the other end the
-// second, so that each has authenticated the other before anything else is sent.
+// token is the secret of a group. The connecting end sends the first half, the other end the
+// second, so that both are authenticated before anything else is sent.
 type token [32]byte
 
 const tokenHalf = len(token{}) / 2
@@ -89,15 +88,16 @@ func (e *joining) key(name string) string {
 
 func (e *joining) addressKey(r int) string { return e.key(strconv.Itoa(r)) }
 
-// shareToken makes the token on the first rank and fetches it on the others.
+// shareToken generates the token on the first rank and fetches it on the others.
 func (e *joining) shareToken(ctx context.Context) error {
 	leads := e.cfg.Group.Rank == 0
 	return control.ShareToken(ctx, e.cfg.Store, e.key("token"), leads, e.token[:])
 }
 
-// hello is what the connecting end sends first: a word that names protocol and version, the first
-// half of the token, its own group rank and that of whom it wants to reach. The same address can
-// be that of different machines, such as that of a bridge for containers.
+// helloBytes is the size of the first message of the connecting end: a word for protocol and
+// version, the first half of the token, its group rank and the group rank that it wants to reach.
+// The latter detects wrong machines, since one address can belong to several, such as that of a
+// container bridge.
 const helloBytes = 8 + tokenHalf + 4 + 4
 
 const helloWord = "symrel02"
@@ -108,7 +108,7 @@ func (e *joining) hello(to int) []byte {
 	return binary.LittleEndian.AppendUint32(b, uint32(to))
 }
 
-// decodeHello returns the group rank of who is at the other end.
+// decodeHello returns the group rank of the other end.
 func (e *joining) decodeHello(b [helloBytes]byte) (int, error) {
 	shown := b[len(helloWord) : len(helloWord)+tokenHalf]
 	known := subtle.ConstantTimeCompare(shown, e.token[:tokenHalf]) == 1

@@ -18,7 +18,7 @@ import (
 	"symmem/internal/rendezvous"
 )
 
-// joinAll joins ranks of a group of the given size, those that come, and closes what they get.
+// joinAll joins the given ranks of a group of the given size, and closes their planes.
 func joinAll(
 	ctx context.Context, t *testing.T, size int, came []int, timeout time.Duration,
 ) []error {
@@ -58,8 +58,9 @@ func TestFirstRankThatDoesNotJoinIsNamed(t *testing.T) {
 	}
 }
 
-// TestARankThatCannotJoinTellsTheOthers why, so that nobody waits for it.
-func TestARankThatCannotJoinTellsTheOthers(t *testing.T) {
+// TestRankThatCannotJoinInformsTheOthers checks that the others fail with its reason instead of
+// waiting.
+func TestRankThatCannotJoinInformsTheOthers(t *testing.T) {
 	for failing := range 3 {
 		t.Run(fmt.Sprintf("rank %d", failing), func(t *testing.T) {
 			store := rendezvous.NewLocal()
@@ -89,8 +90,9 @@ func TestARankThatCannotJoinTellsTheOthers(t *testing.T) {
 	}
 }
 
-// TestARankThatIsLostBehindTheJoiningIsExplained by what it tells a moment later.
-func TestARankThatIsLostBehindTheJoiningIsExplained(t *testing.T) {
+// TestRankLostWhileJoiningIsExplained checks that the reason replaces the loss if it is stored
+// shortly after.
+func TestRankLostWhileJoiningIsExplained(t *testing.T) {
 	store := rendezvous.NewLocal()
 	defer func() { check(t, store.Close()) }()
 	group := driver.GroupConfig{ID: "duo", Ranks: []int{0, 1}}
@@ -101,18 +103,18 @@ func TestARankThatIsLostBehindTheJoiningIsExplained(t *testing.T) {
 	}
 	lost := &driver.RankLostError{Ranks: []int{1}}
 	if err := e.peerFailureOr(t.Context(), lost); !errors.Is(err, lost) {
-		t.Errorf("got %v where nobody tells anything, want %v", err, lost)
+		t.Errorf("got %v without a stored reason, want %v", err, lost)
 	}
 	group.Rank = 1
 	failed := &joining{cfg: Config{Store: store, Group: group}}
 	go failed.publishFailure(t.Context(), errors.New("no port"))
 	if err := e.peerFailureOr(t.Context(), lost); err.Error() != "rank 1 could not: no port" {
-		t.Errorf("got %v, want what rank 1 tells", err)
+		t.Errorf("got %v, want the reason of rank 1", err)
 	}
 }
 
-// TestOnlyWhoHasNotComeIsNamed, and not those who wait for the first rank, too.
-func TestOnlyWhoHasNotComeIsNamed(t *testing.T) {
+// TestOnlyMissingRanksAreNamed has ranks wait for rank 0, which must be the only one named.
+func TestOnlyMissingRanksAreNamed(t *testing.T) {
 	store := rendezvous.NewLocal()
 	defer func() { check(t, store.Close()) }()
 	var all sync.WaitGroup
@@ -131,8 +133,8 @@ func TestOnlyWhoHasNotComeIsNamed(t *testing.T) {
 	all.Wait()
 }
 
-// prompt is a store whose Get returns as soon as its context has ended, which may be before those
-// contexts have that were made of it.
+// prompt is a store whose Get returns as soon as its context has ended. Contexts derived from that
+// one may not have ended yet then.
 type prompt struct{ *rendezvous.Client }
 
 func (s prompt) Get(ctx context.Context, key string) ([]byte, error) {
@@ -146,8 +148,8 @@ func (s prompt) Get(ctx context.Context, key string) ([]byte, error) {
 	return nil, ctx.Err()
 }
 
-// TestWhoHasNotComeIsNamedHoweverSoonTheStoreGivesUp at the deadline.
-func TestWhoHasNotComeIsNamedHoweverSoonTheStoreGivesUp(t *testing.T) {
+// TestMissingRanksAreNamedWhenTheStoreReturnsFirst uses a store that returns at the deadline.
+func TestMissingRanksAreNamedWhenTheStoreReturnsFirst(t *testing.T) {
 	local := rendezvous.NewLocal()
 	defer func() { check(t, local.Close()) }()
 	var all sync.WaitGroup
@@ -168,8 +170,9 @@ func TestWhoHasNotComeIsNamedHoweverSoonTheStoreGivesUp(t *testing.T) {
 	all.Wait()
 }
 
-// TestARankThatHasGoneIsNamedByAll, although only one of them has found nobody at its address.
-func TestARankThatHasGoneIsNamedByAll(t *testing.T) {
+// TestLostRankIsNamedByAll has one rank find the address of rank 1 unused. The other rank, which
+// does not connect to rank 1, must name it, too.
+func TestLostRankIsNamedByAll(t *testing.T) {
 	store := rendezvous.NewLocal()
 	defer func() { check(t, store.Close()) }()
 	gone, err := net.Listen("tcp", "127.0.0.1:0")
@@ -258,7 +261,7 @@ func TestStoreOfSomebodyElseIsAnError(t *testing.T) {
 	}
 }
 
-func TestAddressIsTheOneThatIsChosenOrElseAny(t *testing.T) {
+func TestAddressIsTheConfiguredOneOrElseAny(t *testing.T) {
 	listen := func(host string) []string {
 		i := newImpostor(t)
 		e := &joining{cfg: i.config()}
@@ -288,8 +291,8 @@ func TestAddressIsTheOneThatIsChosenOrElseAny(t *testing.T) {
 	}
 }
 
-// TestRankIsFoundAtAnyOfItsAddresses puts addresses before the right one at which there is nobody,
-// and at which there is somebody else.
+// TestRankIsFoundAtAnyOfItsAddresses puts unused addresses and an address of another rank before
+// the right one.
 func TestRankIsFoundAtAnyOfItsAddresses(t *testing.T) {
 	i := newImpostor(t)
 	other, err := net.Listen("tcp", "127.0.0.1:0")
@@ -322,7 +325,7 @@ func TestRankIsFoundAtAnyOfItsAddresses(t *testing.T) {
 	check(t, other.Close())
 }
 
-// TestKernelWatchesTheOtherMachine reads back what the kernel was told.
+// TestKernelWatchesTheOtherMachine reads the socket options back from the kernel.
 func TestKernelWatchesTheOtherMachine(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	check(t, err)

@@ -23,14 +23,14 @@ import (
 )
 
 const (
-	// handshakeTimeout bounds how long a new connection may take to authenticate.
+	// handshakeTimeout bounds the authentication of a new connection.
 	handshakeTimeout = 5 * time.Second
-	// maxUnauthenticated is how many connections may be in their handshake at once, in addition to
-	// those of the group.
+	// maxUnauthenticated bounds the connections, beyond those of the group, that may be in their
+	// handshake at once.
 	maxUnauthenticated = 64
 )
 
-// joining is the state of one Join, until this rank is connected to all others.
+// joining holds the state of one Join until this rank is connected to all others.
 type joining struct {
 	cfg      Config
 	begin    time.Time
@@ -38,16 +38,16 @@ type joining struct {
 	token    token
 	listener net.Listener
 	tasks    sync.WaitGroup
-	// unauthenticated has an entry for every connection that has not shown its token yet.
+	// unauthenticated has an entry for every connection that has not presented its token yet.
 	unauthenticated chan struct{}
 
 	mu        sync.Mutex
 	links     []*link       // by group rank; guarded by mu
-	remaining int           // how many are still to come; guarded by mu
-	done      chan struct{} // closed when nobody is to come
+	remaining int           // ranks still to be connected; guarded by mu
+	done      chan struct{} // closed when remaining is 0
 }
 
-// connect connects this rank to all others. A rank that fails here stores why, for the others.
+// connect connects this rank to all others. If it fails, it stores the reason for the others.
 func (e *joining) connect(ctx context.Context) ([]*link, error) {
 	n := len(e.cfg.Group.Ranks)
 	e.links, e.remaining, e.done = make([]*link, n), n-1, make(chan struct{})
@@ -61,7 +61,8 @@ func (e *joining) connect(ctx context.Context) ([]*link, error) {
 	}
 	defer e.list.WarnLate(e.cfg.Late, func() []int { return nil })()
 	working, stop := context.WithCancel(ctx)
-	// The reason is stored before connections are closed, so that ranks which find that know why.
+	// The reason is stored before connections are closed, so that ranks that see them close can
+	// read it.
 	err := e.joinError(ctx, e.connectAll(working))
 	stop()
 	if e.listener != nil {
@@ -75,8 +76,8 @@ func (e *joining) connect(ctx context.Context) ([]*link, error) {
 	return e.links, nil
 }
 
-// connectAll waits until this rank is connected to all others, or for the first error. What it has
-// started ends with the context.
+// connectAll waits until this rank is connected to all others, or for the first error. The
+// goroutines that it starts end with the context.
 func (e *joining) connectAll(ctx context.Context) error {
 	joining, end := context.WithCancelCause(ctx)
 	defer end(nil)
@@ -102,41 +103,43 @@ func (e *joining) connectAll(ctx context.Context) error {
 	case <-e.done:
 		return nil
 	case <-joining.Done():
-		// What was started ends with ctx, too: its end may come here as an error of theirs.
+		// The goroutines end with ctx, too, so the cause may be an error that one of them returned
+		// for that.
 		return e.absentError(ctx, context.Cause(joining))
 	}
 }
 
-// failedError is why another rank could not join: a RankLostError, or the text of its error.
+// failedError is the error of another rank that could not join: a RankLostError, or the text of its
+// error.
 type failedError struct{ error }
 
-// Unwrap returns why.
+// Unwrap returns the error of the other rank.
 func (e *failedError) Unwrap() error { return e.error }
 
-// publishFailure leaves in the store why this rank could not join.
+// publishFailure stores the reason why this rank could not join.
 func (e *joining) publishFailure(ctx context.Context, err error) {
 	value := append([]byte(strconv.Itoa(e.cfg.Group.Rank)+" "), control.EncodeFailure(err)...)
-	// Where that fails the others wait until their time is up.
+	// If that fails, the others wait until their timeout.
 	_ = e.cfg.Store.Set(ctx, e.key("failed"), value)
 }
 
-// decodeFailure reads what publishFailure has stored.
+// decodeFailure decodes a value that publishFailure has stored.
 func (e *joining) decodeFailure(value []byte) *failedError {
 	from, report, _ := bytes.Cut(value, []byte(" "))
 	all := make([][]byte, len(e.cfg.Group.Ranks))
 	r, err := strconv.Atoi(string(from))
 	if err != nil || r < 0 || r >= len(all) {
-		return &failedError{fmt.Errorf("another rank could not, for a reason that is not understood: "+
+		return &failedError{fmt.Errorf("another rank could not join, for an unreadable reason: "+
 			"%s", control.Printable(string(value)))}
 	}
 	all[r] = report
 	return &failedError{cmp.Or(control.DecodeFailures(e.cfg.Group.Ranks, all, "meeting the ranks"),
-		fmt.Errorf("rank %d could not", e.cfg.Group.Ranks[r]))}
+		fmt.Errorf("rank %d could not join", e.cfg.Group.Ranks[r]))}
 }
 
-// joinError is the error with which this rank ends the joining: that of another one, if it has
-// failed first, or else its own, which it leaves in the store. Who is missing when the time is up
-// every rank finds by itself.
+// joinError returns the error with which this rank fails to join. If another rank has failed first,
+// it is that rank's error. Otherwise it is err, which joinError stores for the others. The error of
+// a timeout is not stored, since every rank finds the missing ranks on its own.
 func (e *joining) joinError(ctx context.Context, err error) error {
 	if err == nil || errors.Is(ctx.Err(), context.DeadlineExceeded) ||
 		errors.As(err, new(*failedError)) {
@@ -145,7 +148,7 @@ func (e *joining) joinError(ctx context.Context, err error) error {
 	if ended, ok := errors.AsType[*rendezvous.EndedError](err); ok {
 		err = e.lost(ended.Rank, ended.How)
 	}
-	// This error may be the consequence of that of another rank, which may store it a moment later.
+	// This error may be a consequence of another rank's, which may be stored a moment later.
 	waiting, cancel := context.WithTimeout(ctx, ackTimeout)
 	defer cancel()
 	if failed := e.peerFailure(waiting); failed != nil {
@@ -154,13 +157,13 @@ func (e *joining) joinError(ctx context.Context, err error) error {
 	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
 		return e.absentError(ctx, err)
 	}
-	telling, cancel := context.WithTimeout(context.WithoutCancel(ctx), leaveTimeout)
+	storing, cancel := context.WithTimeout(context.WithoutCancel(ctx), leaveTimeout)
 	defer cancel()
-	e.publishFailure(telling, err)
+	e.publishFailure(storing, err)
 	return err
 }
 
-// lost is the error that names a rank of the world which has ended.
+// lost returns an error that names a world rank which has ended.
 func (e *joining) lost(rank int, how string) error {
 	return &driver.RankLostError{
 		Ranks: []int{rank}, Members: e.cfg.Group.Ranks,
@@ -168,8 +171,8 @@ func (e *joining) lost(rank int, how string) error {
 	}
 }
 
-// peerFailureOr is why a rank was lost behind the joining: it may be one that could not join, and
-// tells so a moment after it has closed its connections.
+// peerFailureOr returns the reason why a rank was lost while joining, or err if none is stored in
+// time. A rank that cannot join stores its reason shortly after it has closed its connections.
 func (e *joining) peerFailureOr(ctx context.Context, err error) error {
 	if !errors.As(err, new(*driver.RankLostError)) && !errors.Is(err, driver.ErrFault) {
 		return err
@@ -182,8 +185,8 @@ func (e *joining) peerFailureOr(ctx context.Context, err error) error {
 	return err
 }
 
-// peerFailure waits until another rank has stored why it could not join, or is nil when the context
-// ends.
+// peerFailure waits until another rank has stored the reason why it could not join. It returns nil
+// if the context ends first.
 func (e *joining) peerFailure(ctx context.Context) *failedError {
 	if encoded, err := e.cfg.Store.Get(ctx, e.key("failed")); err == nil {
 		return e.decodeFailure(encoded)
@@ -191,8 +194,8 @@ func (e *joining) peerFailure(ctx context.Context) *failedError {
 	return nil
 }
 
-// absentError turns the end of the time into an AbsentError that names who did not come, or, if all
-// have, to whom there is no connection.
+// absentError turns a timeout into an AbsentError that names the ranks that have not joined, or, if
+// all have, the ranks without a connection.
 func (e *joining) absentError(ctx context.Context, err error) error {
 	if !errors.Is(ctx.Err(), context.DeadlineExceeded) {
 		if cause := context.Cause(ctx); cause != nil && !errors.Is(err, cause) {
@@ -209,7 +212,7 @@ func (e *joining) absentError(ctx context.Context, err error) error {
 	}
 	e.mu.Unlock()
 	if len(awaited) == 0 {
-		return nil // the last one has come at the last moment
+		return nil // the last rank connected just in time
 	}
 	return e.list.AbsentError(time.Since(e.begin), awaited, err)
 }
@@ -222,7 +225,7 @@ func (e *joining) discard() {
 	}
 }
 
-// listen opens a port and leaves its addresses in the store.
+// listen opens a port and stores its addresses.
 func (e *joining) listen(ctx context.Context) error {
 	if err := e.shareToken(ctx); err != nil {
 		return err
@@ -242,8 +245,8 @@ func (e *joining) listen(ctx context.Context) error {
 	return e.cfg.Store.Set(ctx, e.addressKey(e.cfg.Group.Rank), value)
 }
 
-// addresses lists where others can reach the listener, the likeliest first: the loopback is for
-// machines that have nothing else.
+// addresses lists the addresses of the listener, the one most likely to be reachable first.
+// Loopback addresses serve only machines without any other.
 func (e *joining) addresses() ([]string, error) {
 	at := e.listener.Addr().(*net.TCPAddr)
 	if !at.IP.IsUnspecified() {
@@ -267,7 +270,7 @@ func (e *joining) addresses() ([]string, error) {
 	return list, nil
 }
 
-// likelihood ranks addresses by how likely another machine is to reach them.
+// likelihood orders addresses by the likelihood that another machine can reach them.
 func likelihood(ip net.IP) int {
 	switch {
 	case ip.IsLoopback():
@@ -279,7 +282,7 @@ func likelihood(ip net.IP) int {
 	}
 }
 
-// addLink notes a connection.
+// addLink records a connection.
 func (e *joining) addLink(l *link) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -293,7 +296,7 @@ func (e *joining) addLink(l *link) {
 	}
 }
 
-// dial connects to a rank before this one, at the first of its addresses where it is.
+// dial connects to a rank before this one, at the first of its addresses that answers.
 func (e *joining) dial(ctx context.Context, r int) (*link, error) {
 	value, err := e.cfg.Store.Get(ctx, e.addressKey(r))
 	if err != nil {
@@ -309,12 +312,12 @@ func (e *joining) dial(ctx context.Context, r int) (*link, error) {
 	}
 	rank := e.cfg.Group.Ranks[r]
 	if !slices.ContainsFunc(errs, func(err error) bool { return !refused(err) }) {
-		return nil, e.lost(rank, fmt.Sprintf("nobody is at %q any more", value))
+		return nil, e.lost(rank, fmt.Sprintf("its addresses %q refuse connections", value))
 	}
 	return nil, fmt.Errorf("connecting to rank %d at %q: %w", rank, value, errors.Join(errs...))
 }
 
-// refused reports whether nobody is at an address, or somebody has left it meanwhile.
+// refused reports whether the address has no listener, or its process closed the connection.
 func refused(err error) bool {
 	return errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, syscall.ECONNRESET) ||
 		errors.Is(err, syscall.EPIPE)
@@ -337,7 +340,7 @@ func (e *joining) tryAddress(ctx context.Context, r int, address string) (*link,
 	return l, nil
 }
 
-// handshake sends our half of the token and checks the other.
+// handshake sends our half of the token and verifies the other.
 func (e *joining) handshake(ctx context.Context, l *link) error {
 	stop := context.AfterFunc(ctx, func() { _ = l.conn.SetDeadline(time.Now()) })
 	defer stop()
@@ -357,8 +360,8 @@ func (e *joining) handshake(ctx context.Context, l *link) error {
 	return nil
 }
 
-// accept accepts connections of the ranks after this one, until the listener is closed. Connections
-// without the token are closed, and do not fail the joining.
+// accept accepts connections of the ranks after this one until the listener is closed. Connections
+// without the token are closed and do not affect the join.
 func (e *joining) accept(ctx context.Context) {
 	for {
 		conn, err := e.listener.Accept()
@@ -383,7 +386,8 @@ func (e *joining) accept(ctx context.Context) {
 	}
 }
 
-// acceptPeer checks the other end's half of the token and sends ours, or returns nil.
+// acceptPeer verifies the other end's half of the token and sends ours. It returns nil if that
+// fails.
 func (e *joining) acceptPeer(ctx context.Context, conn *net.TCPConn) *link {
 	stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Now()) })
 	defer stop()

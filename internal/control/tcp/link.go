@@ -9,27 +9,27 @@ import (
 )
 
 const (
-	// keepAliveTimeout is how long a machine may leave what was sent to it, or a probe, unanswered.
-	// It is the kernel that answers, also for a process that is stopped.
+	// keepAliveTimeout is the time for which a machine may leave data or a probe unacknowledged.
+	// The kernel acknowledges, even for a stopped process.
 	keepAliveTimeout = 5 * time.Second
-	// tcpUserTimeout is the option that says so, TCP_USER_TIMEOUT of linux/tcp.h.
+	// tcpUserTimeout is the socket option TCP_USER_TIMEOUT of linux/tcp.h, which sets that time.
 	tcpUserTimeout = 0x12
 )
 
 // link is a connection to one rank.
 //
-// What is to be sent is queued, so that nobody waits for a rank that does not read. The queue is
-// short by itself: no rank is more than a step ahead of another, and a status is made when it is
-// sent.
+// Frames are queued, so that no sender waits for a rank that does not read. The queue stays short
+// without a limit: no rank is more than a step ahead of another, and a status is encoded only when
+// it is sent.
 type link struct {
 	rank int // group rank of the other end
 	conn *net.TCPConn
 
 	mu     sync.Mutex
 	queue  [][]byte      // guarded by mu
-	status bool          // a status must be sent; guarded by mu
-	last   bool          // nothing follows; guarded by mu
-	wake   chan struct{} // has an entry when there is something to send
+	status bool          // a status is to be sent; guarded by mu
+	last   bool          // no frames may follow; guarded by mu
+	wake   chan struct{} // holds an entry when there is something to send
 	closed chan struct{} // closed when the reader has ended
 }
 
@@ -39,7 +39,8 @@ func newLink(rank int, conn *net.TCPConn) *link {
 	}
 }
 
-// setKeepAlive makes the kernel notice within seconds that the other machine no longer answers.
+// setKeepAlive configures the kernel to detect within seconds that the other machine no longer
+// answers.
 func setKeepAlive(conn *net.TCPConn) error {
 	if err := conn.SetKeepAliveConfig(net.KeepAliveConfig{
 		Enable: true, Idle: time.Second, Interval: time.Second,
@@ -59,7 +60,7 @@ func setKeepAlive(conn *net.TCPConn) error {
 	return errors.Join(err, failed)
 }
 
-// send queues a frame. Nothing is queued after the last.
+// send queues a frame. Frames after the last one are dropped.
 func (l *link) send(frame []byte, last bool) {
 	l.mu.Lock()
 	if !l.last {
@@ -69,7 +70,7 @@ func (l *link) send(frame []byte, last bool) {
 	l.wakeWriter()
 }
 
-// sendStatus has the writer send a status.
+// sendStatus makes the writer send a status.
 func (l *link) sendStatus() {
 	l.mu.Lock()
 	l.status = true
@@ -93,8 +94,8 @@ func (l *link) take() (frames net.Buffers, status, last bool) {
 	return frames, status, last
 }
 
-// write sends what is queued until the last frame or the end of the connection. Its errors are
-// those of the connection, which the reader gets too.
+// write sends queued frames until the last frame or the end of the connection. It drops errors of
+// the connection, since the reader gets them, too.
 func (l *link) write(status func() []byte) {
 	for {
 		select {

@@ -15,13 +15,12 @@ import (
 )
 
 const (
-	// statusInterval is how old what others know of a rank can be, apart from the time of a
-	// message.
+	// statusInterval bounds the age of a rank's status on other ranks, not counting the transfer.
 	statusInterval = 100 * time.Millisecond
-	// ackTimeout bounds how long a rank that has failed waits until the others know. While a group
-	// is joined it bounds the wait for the message of a rank that failed before.
+	// ackTimeout bounds the time that a failed rank waits for acknowledgements. While joining, it
+	// bounds the wait for the reason of a rank that failed first.
 	ackTimeout = 250 * time.Millisecond
-	// leaveTimeout bounds how long Close waits until its last message is sent.
+	// leaveTimeout bounds the time that Close waits for its last message to be sent.
 	leaveTimeout = time.Second
 )
 
@@ -29,28 +28,28 @@ const (
 type Plane struct {
 	cfg     Config
 	me      int     // group rank
-	links   []*link // by group rank; nil at this rank's own place
+	links   []*link // by group rank; the entry of this rank is nil
 	quit    chan struct{}
 	tasks   sync.WaitGroup
-	running [driver.Lanes]sync.Mutex // one exchange at a time on each lane
+	running [driver.Lanes]sync.Mutex // serializes the exchanges of each lane
 
 	submitted atomic.Uint64
-	// final is the least of the last tickets of the peers that have left the group.
+	// final is the smallest last ticket of the peers that have left the group.
 	final    atomic.Uint64
 	peerGone atomic.Bool   // a peer has failed or is lost, or this plane was closed
 	ended    chan struct{} // closed when cause is known
 
 	mu         sync.Mutex
-	cause      error                   // why this rank failed; guarded by mu
+	cause      error                   // fault of this rank; guarded by mu
 	closed     bool                    // guarded by mu
 	records    []rankRecord            // by group rank; guarded by mu
-	waits      []*waiting              // those that others are told of; guarded by mu
-	sentStatus status                  // the status that was sent last; guarded by mu
-	limit      uint64                  // the last ticket that is sent to others; guarded by mu
-	broken     [driver.LaneFault]error // why a lane is out of step; guarded by mu
+	waits      []*waiting              // waits in this rank's status; guarded by mu
+	sentStatus status                  // status that was sent last; guarded by mu
+	limit      uint64                  // highest ticket sent to others; guarded by mu
+	broken     [driver.LaneFault]error // error of a lane that is out of step; guarded by mu
 	changed    chan struct{}           // closed when records change, or nil; guarded by mu
 	stalls     stallDetector           // of this process; guarded by mu
-	warned     time.Time               // when ranks were last warned of; guarded by mu
+	warned     time.Time               // time of the last warning; guarded by mu
 }
 
 var _ control.Plane = (*Plane)(nil)
@@ -117,7 +116,7 @@ func (p *Plane) Fail(err error) error {
 	return p.fail(err)
 }
 
-// fail is Fail where p.mu is held.
+// fail does the work of Fail. p.mu is held.
 func (p *Plane) fail(err error) error {
 	if p.end(err) {
 		b := p.status()
@@ -130,7 +129,7 @@ func (p *Plane) fail(err error) error {
 	return err
 }
 
-// end moves the plane out of its open state, once. p.mu is held.
+// end leaves the open state, and returns false if the plane has left it before. p.mu is held.
 func (p *Plane) end(err error) bool {
 	if p.cause != nil {
 		return false
@@ -141,7 +140,7 @@ func (p *Plane) end(err error) bool {
 	return true
 }
 
-// usable returns why the plane can no longer be used, or nil. p.mu is held.
+// usable returns the reason why a lane can no longer be used, or nil. p.mu is held.
 func (p *Plane) usable(lane driver.Lane) error {
 	if p.closed {
 		return fmt.Errorf("group %s: %w", p.cfg.Group.Name(), driver.ErrClosed)
@@ -152,7 +151,8 @@ func (p *Plane) usable(lane driver.Lane) error {
 	return p.cause
 }
 
-// broadcast sends a message to all others. p.mu is held, so that all get it in the same order.
+// broadcast sends a message to all others. p.mu is held, so that all ranks get messages in the same
+// order.
 func (p *Plane) broadcast(m message, last bool) {
 	frame := m.encode()
 	for _, l := range p.links {
@@ -162,7 +162,7 @@ func (p *Plane) broadcast(m message, last bool) {
 	}
 }
 
-// wakeAll wakes all waits of this rank, which check again. p.mu is held.
+// wakeAll wakes all waits of this rank, which check their condition again. p.mu is held.
 func (p *Plane) wakeAll() {
 	if p.changed != nil {
 		close(p.changed)
@@ -170,7 +170,7 @@ func (p *Plane) wakeAll() {
 	}
 }
 
-// change is closed when the records change. p.mu is held.
+// change returns a channel that is closed when the records change. p.mu is held.
 func (p *Plane) change() <-chan struct{} {
 	if p.changed == nil {
 		p.changed = make(chan struct{})
@@ -178,7 +178,7 @@ func (p *Plane) change() <-chan struct{} {
 	return p.changed
 }
 
-// read handles what a rank sends until its connection ends.
+// read handles the messages of a rank until its connection ends.
 func (p *Plane) read(l *link) {
 	defer close(l.closed)
 	var err error
@@ -202,7 +202,7 @@ func (p *Plane) read(l *link) {
 	p.wakeAll()
 }
 
-// handle applies a message to the sender's record, and reports whether it was its last.
+// handle applies a message to the sender's record, and reports whether the sender has left.
 func (p *Plane) handle(rank int, m message) (left bool, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -222,7 +222,7 @@ func (p *Plane) handle(rank int, m message) (left bool, err error) {
 	return r.left, nil
 }
 
-// sendStatuses has this rank's status sent when it has changed, and ticks the stall detector.
+// sendStatuses triggers a status message when the status has changed, and ticks the stall detector.
 func (p *Plane) sendStatuses() {
 	ticker := time.NewTicker(statusInterval)
 	defer ticker.Stop()
@@ -244,8 +244,8 @@ func (p *Plane) sendStatuses() {
 	}
 }
 
-// tick wakes the waits as soon as the messages of others are read after a stall. Waits that are due
-// then end at once: this process may be stopped again.
+// tick wakes the waits once the messages of others have been read after a stall. Waits that are due
+// end right then, since this process may be stopped again.
 func (p *Plane) tick(now time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -254,8 +254,7 @@ func (p *Plane) tick(now time.Time) {
 	}
 }
 
-// statusChanged reports whether this rank's status has changed since the last call, and must be
-// sent.
+// statusChanged reports whether this rank's status has changed since the last call.
 func (p *Plane) statusChanged() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -265,8 +264,8 @@ func (p *Plane) statusChanged() bool {
 	return changed
 }
 
-// status is what this rank is doing. Of several collectives that it waits for it has the last, as
-// publishLatest of package shm explains. p.mu is held.
+// status returns the current activity of this rank. Of several awaited collectives it contains the
+// last, for the reason given at publishLatest of package shm. p.mu is held.
 func (p *Plane) status() status {
 	b := status{submitted: min(p.submitted.Load(), p.limit)}
 	for _, w := range p.waits {
@@ -282,7 +281,7 @@ func (p *Plane) status() status {
 	return b
 }
 
-// statusFrame is the status as it is sent.
+// statusFrame encodes the current status for sending.
 func (p *Plane) statusFrame() []byte {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -291,7 +290,7 @@ func (p *Plane) statusFrame() []byte {
 	return m.encode()
 }
 
-// publish and unpublish put a wait into this rank's status and take it out. p.mu is held.
+// publish and unpublish add a wait to this rank's status and remove it. p.mu is held.
 func (p *Plane) publish(w *waiting) { p.waits = append(p.waits, w) }
 
 func (p *Plane) unpublish(w *waiting) {
@@ -299,7 +298,7 @@ func (p *Plane) unpublish(w *waiting) {
 }
 
 // Withdraw takes back the tickets that some rank is not known to have submitted, if there are any.
-// The others are told with kindLeave.
+// kindLeave reports that to the others.
 func (p *Plane) Withdraw() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -317,8 +316,8 @@ func (p *Plane) Withdraw() bool {
 	return true
 }
 
-// Close sends kindLeave and leaves the group. A rank that does not read it, because it is stopped
-// or gone, delays Close by leaveTimeout at most.
+// Close sends kindLeave and leaves the group. Peers that do not read it, because they are stopped
+// or gone, delay Close by leaveTimeout at most.
 func (p *Plane) Close() error {
 	if !p.leave() {
 		return nil
@@ -333,7 +332,7 @@ func (p *Plane) Close() error {
 	return nil
 }
 
-// leave ends the waits of this rank and queues kindLeave, once.
+// leave ends the waits of this rank and queues kindLeave. It does so only once.
 func (p *Plane) leave() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()

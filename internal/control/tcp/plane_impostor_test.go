@@ -14,11 +14,11 @@ import (
 	"symmem/internal/rendezvous"
 )
 
-// patience bounds what should not take long at all; it is reached only when something hangs.
+// patience bounds waits that should be short. It expires only if something hangs.
 const patience = 60 * time.Second
 
-// impostor is group rank 1 of a group of two, by hand. It knows the token and speaks the protocol
-// as far as a test makes it.
+// impostor plays group rank 1 of a group of two. It knows the token and follows the protocol only
+// as far as the test makes it.
 type impostor struct {
 	t     *testing.T
 	ctx   context.Context
@@ -33,7 +33,7 @@ func check(t *testing.T, err error) {
 	}
 }
 
-// duo is the group that an impostor joins.
+// duo returns the group that an impostor joins.
 func duo(rank int) driver.GroupConfig {
 	return driver.GroupConfig{ID: "duo", Ranks: []int{4, 7}, Rank: rank}
 }
@@ -49,7 +49,7 @@ func newImpostor(t *testing.T) *impostor {
 	return &impostor{t: t, ctx: ctx, store: store}
 }
 
-// config is that of the rank whom the impostor deceives.
+// config returns the configuration of the rank that the impostor deceives.
 func (i *impostor) config() Config {
 	return Config{Store: i.store, Group: duo(0), Timeout: patience}
 }
@@ -73,12 +73,12 @@ func (i *impostor) victim() *Plane {
 		check(i.t, p.Close())
 	})
 	if m := i.await(kindPost); string(m.payload) != string(fingerprint(duo(0))) {
-		i.t.Errorf("rank 0 introduces itself by %x", m.payload)
+		i.t.Errorf("rank 0 sent the fingerprint %x", m.payload)
 	}
 	return p
 }
 
-// entry knows the token that rank 0 has left.
+// entry returns a joining with the token that rank 0 has stored.
 func (i *impostor) entry() *joining {
 	i.t.Helper()
 	e := &joining{cfg: Config{Store: i.store, Group: duo(1)}}
@@ -95,7 +95,7 @@ func (i *impostor) dial() {
 	check(i.t, i.conn.SetDeadline(time.Now().Add(patience)))
 }
 
-// introduce shows the token and looks at the answer.
+// introduce sends the token and checks the answer.
 func (i *impostor) introduce(secret token) {
 	i.t.Helper()
 	_, err := i.conn.Write(i.entry().hello(0))
@@ -115,7 +115,7 @@ func (i *impostor) send(k kind, t track, step uint64, payload []byte) {
 	check(i.t, err)
 }
 
-// await reads frames up to one of a kind.
+// await reads frames up to and including one of a kind.
 func (i *impostor) await(k kind) message {
 	i.t.Helper()
 	for {
@@ -127,7 +127,7 @@ func (i *impostor) await(k kind) message {
 	}
 }
 
-// wantSentAway says that the other end closes the connection without a word.
+// wantSentAway checks that the other end closes the connection without an answer.
 func (i *impostor) wantSentAway(who string) {
 	i.t.Helper()
 	if n, err := i.conn.Read(make([]byte, 1)); n != 0 || err == nil {
@@ -136,7 +136,7 @@ func (i *impostor) wantSentAway(who string) {
 	check(i.t, i.conn.Close())
 }
 
-func TestStrangersGetNothingAndHoldUpNobody(t *testing.T) {
+func TestStrangersGetNoAnswerAndDoNotBlockRanks(t *testing.T) {
 	i := newImpostor(t)
 	joined := make(chan error, 1)
 	go func() {
@@ -163,11 +163,11 @@ func TestStrangersGetNothingAndHoldUpNobody(t *testing.T) {
 	wrong := known
 	wrong[tokenHalf-1] ^= 1
 	strange("a browser", []byte(strings.Repeat("GET / HTTP/1.1\r\n", 2)[:helloBytes]))
-	strange("one with another token", hello(wrong, 1, 0))
-	strange("one that is rank 0 itself", hello(known, 0, 0))
-	strange("one that is no rank of the group", hello(known, 2, 0))
-	strange("one that is no rank at all", hello(known, -1, 0))
-	strange("one that wants to reach somebody else", hello(known, 1, 1))
+	strange("with another token", hello(wrong, 1, 0))
+	strange("with the rank of the listener", hello(known, 0, 0))
+	strange("with a rank above the group's", hello(known, 2, 0))
+	strange("with a negative rank", hello(known, -1, 0))
+	strange("for another rank", hello(known, 1, 1))
 	p, err := Join(i.ctx, Config{Store: i.store, Group: duo(1), Timeout: patience})
 	check(t, err)
 	check(t, p.Close())
@@ -197,7 +197,7 @@ func TestServerThatDoesNotKnowTheTokenIsAnError(t *testing.T) {
 	}
 }
 
-func TestRankThatSaysNonsenseIsAnErrorWithItsName(t *testing.T) {
+func TestInvalidMessageIsAnErrorThatNamesItsRank(t *testing.T) {
 	for row, say := range map[string]func(i *impostor){
 		"no frame": func(i *impostor) {
 			_, err := i.conn.Write([]byte(strings.Repeat("x", headerBytes)))
@@ -218,7 +218,7 @@ func TestRankThatSaysNonsenseIsAnErrorWithItsName(t *testing.T) {
 	}
 }
 
-func TestEndOfTheConnectionIsALostRankUnlessItSaysGoodbye(t *testing.T) {
+func TestEndOfConnectionWithoutLeavingIsALostRank(t *testing.T) {
 	exchange := func(i *impostor, p *Plane) error {
 		_, err := p.Exchange(i.ctx, driver.LaneControl, nil)
 		return err
@@ -241,14 +241,14 @@ func TestEndOfTheConnectionIsALostRankUnlessItSaysGoodbye(t *testing.T) {
 	}
 }
 
-// anyStatus is the status of a rank that has submitted a collective.
+// anyStatus encodes the status of a rank that has submitted a collective.
 func anyStatus() []byte {
 	b := status{submitted: 1}
 	return b.encode(time.Now())
 }
 
-// TestStepThatWasCompleteForAPeerIsComplete lets the fault of a rank overtake what others have
-// sent before.
+// TestStepThatWasCompleteForAPeerIsComplete lets the fault of a rank overtake messages that others
+// have sent before.
 func TestStepThatWasCompleteForAPeerIsComplete(t *testing.T) {
 	for row, c := range map[string]struct {
 		completed uint64
@@ -278,7 +278,7 @@ func TestStepThatWasCompleteForAPeerIsComplete(t *testing.T) {
 	}
 }
 
-// TestOneStatusProvesThatRanksAreElsewhere tells each side alone where the other is.
+// TestOneStatusProvesThatRanksAreElsewhere gives the status of the other rank to only one side.
 func TestOneStatusProvesThatRanksAreElsewhere(t *testing.T) {
 	exchange := func(i *impostor, p *Plane) error {
 		_, err := p.Exchange(i.ctx, driver.LaneControl, nil)
@@ -325,7 +325,7 @@ func TestStatusShowsBothWaitsOfARank(t *testing.T) {
 	}
 }
 
-func TestSubmissionsAreTold(t *testing.T) {
+func TestSubmissionsAreSent(t *testing.T) {
 	i := newImpostor(t)
 	p := i.victim()
 	for range 3 {
@@ -337,8 +337,8 @@ func TestSubmissionsAreTold(t *testing.T) {
 	}
 }
 
-// TestRankIsMissedOnlyWhenItsSubmissionWouldHaveBeenTold asks about times that nobody waits for.
-func TestRankIsMissedOnlyWhenItsSubmissionWouldHaveBeenTold(t *testing.T) {
+// TestRankIsMissedOnlyAfterStatusDelay checks verdicts at given times instead of waiting.
+func TestRankIsMissedOnlyAfterStatusDelay(t *testing.T) {
 	i := newImpostor(t)
 	p := i.victim()
 	begin := time.Now()
@@ -369,8 +369,8 @@ func TestRankIsMissedOnlyWhenItsSubmissionWouldHaveBeenTold(t *testing.T) {
 	}
 }
 
-// TestARankThatWasStoppedListensBeforeItAccuses anybody.
-func TestARankThatWasStoppedListensBeforeItAccuses(t *testing.T) {
+// TestStoppedRankReadsMessagesBeforeItReportsTimeouts stops for an hour and then ticks.
+func TestStoppedRankReadsMessagesBeforeItReportsTimeouts(t *testing.T) {
 	begin := time.Now()
 	p := Plane{records: make([]rankRecord, 2), stalls: stallDetector{last: begin}}
 	p.cfg.Group.Ranks, p.cfg.Timeout = []int{0, 1}, patience
@@ -395,7 +395,7 @@ func TestMuteRankDoesNotHoldUpClosing(t *testing.T) {
 	large := make([]byte, driver.MaxPayload)
 	ctx, cancel := context.WithCancel(i.ctx)
 	cancel()
-	// These never fit into the buffers of the connection: the other end does not read.
+	// These do not fit into the buffers of the connection, and the other end does not read.
 	for range maxReportBytes / driver.MaxPayload {
 		_, err := p.Exchange(ctx, driver.LaneFault, large)
 		if !errors.Is(err, context.Canceled) {

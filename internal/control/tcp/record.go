@@ -10,51 +10,53 @@ import (
 )
 
 const (
-	// maxPosts is how many steps of a track can have come from a rank and not be taken yet: the
-	// one that this rank waits in, and the next, of a rank that has seen it complete.
+	// maxPosts bounds the posts of a track that a rank can have sent and that are not consumed yet:
+	// one for the step in which this rank waits, and one for the next, if the other rank has seen
+	// the first complete.
 	maxPosts = 2
-	// maxReports and maxReportBytes bound what a rank can send on the fault lane, in reports and in
-	// bytes: room for the largest payload and for a hundred small ones.
+	// maxReports and maxReportBytes bound the reports that a rank can send on the fault lane: they
+	// allow for the largest payload and a hundred small ones.
 	maxReports     = 128
 	maxReportBytes = 2 * driver.MaxPayload
 )
 
-// rankRecord is what this rank knows of one rank. It is pure: messages go in, answers come out.
+// rankRecord holds what this rank knows about one rank. It does no I/O: messages go in, state comes
+// out.
 //
-// States of the rank: present; failed; then left, after kindLeave, or lost, after the end of its
-// connection without kindLeave. Transitions go one way only. Messages of a rank that has left are
-// not read.
+// States of the rank: present; failed; then left, after kindLeave, or lost, if its connection ends
+// without kindLeave. Transitions go one way only. Messages after kindLeave are not read.
 type rankRecord struct {
 	status
-	// tracks are those to which the rank has come; names counts those of values among them.
+	// tracks holds the tracks that the rank has used; names counts the tracks of values among them.
 	tracks map[track]*steps
 	names  int
-	// reports is the log of the fault lane, reportBytes its size, and readReports how many of them
-	// this rank has read; absent ranks are no longer waited for there.
+	// reports is the log of the fault lane, reportBytes its size, and readReports the number of
+	// reports that this rank has read. Reports of absent ranks are no longer awaited.
 	reports                  [][]byte
 	reportBytes, readReports int
 	absent                   bool
 
-	// failed says how the rank has failed, if it has.
+	// failed classifies the failure of the rank, if it has failed.
 	failed     control.Reason
 	left, lost bool
-	// failAcked reports whether the rank knows of this rank's fault.
+	// failAcked reports whether the rank has acknowledged this rank's fault.
 	failAcked bool
 }
 
-// steps is what is known of a rank's steps on one track.
+// steps holds what is known about a rank's steps on one track.
 type steps struct {
-	// received is the last step that has come; posts are those not taken yet.
+	// received is the last step that has arrived; posts holds the payloads not consumed yet.
 	received uint64
 	posts    [][]byte
-	// completed is the last step that the rank had seen complete: this rank at any time, another one
-	// when it failed.
+	// completed is the last step that the rank had seen complete. It is current for this rank; for
+	// others it is set only when they fail.
 	completed uint64
-	// ordered is set, of this rank, if it launches no collective in a wait on the track.
+	// ordered is set, in this rank's record, if the rank launches no collective during a wait on
+	// the track.
 	ordered bool
 }
 
-// on returns the rank's steps on a track, for which it must have room.
+// on returns the rank's steps on a track. It adds the track if the rank has not used it yet.
 func (r *rankRecord) on(t track) (*steps, error) {
 	if s := r.tracks[t]; s != nil {
 		return s, nil
@@ -73,7 +75,7 @@ func (r *rankRecord) on(t track) (*steps, error) {
 	return s, nil
 }
 
-// at is what is known of the rank's steps on a track, to which it may not have come.
+// at returns a copy of the rank's steps on a track, or the zero value if the rank has not used it.
 func (r *rankRecord) at(t track) steps {
 	if s := r.tracks[t]; s != nil {
 		return *s
@@ -81,7 +83,7 @@ func (r *rankRecord) at(t track) steps {
 	return steps{}
 }
 
-// apply takes a message from the rank.
+// apply updates the record with a message from the rank.
 func (r *rankRecord) apply(m message, now time.Time) error {
 	switch m.kind {
 	case kindPost:
@@ -110,14 +112,14 @@ func (r *rankRecord) apply(m message, now time.Time) error {
 	return nil
 }
 
-// addPost takes one step of a track.
+// addPost applies a post, one step of a track.
 func (r *rankRecord) addPost(m message) error {
 	s, err := r.on(m.track)
 	switch {
 	case err != nil:
 		return fmt.Errorf("%w: %w", ErrProtocol, err)
 	case r.failed != control.NotFailed && m.step > s.completed:
-		return nil // the rank had given the step up when it failed
+		return nil // the rank had given up the step when it failed
 	case m.step != s.received+1 || len(s.posts) == maxPosts:
 		return fmt.Errorf("step %d of track %q after step %d, of which %d are not taken: %w",
 			m.step, m.track, s.received, len(s.posts), ErrProtocol)
@@ -127,14 +129,14 @@ func (r *rankRecord) addPost(m message) error {
 	return nil
 }
 
-// take returns the oldest post, which must be there.
+// take removes and returns the oldest post. There must be one.
 func (s *steps) take() []byte {
 	first := s.posts[0]
 	s.posts = s.posts[1:]
 	return first
 }
 
-// addReport takes a report on the fault lane.
+// addReport applies a report on the fault lane.
 func (r *rankRecord) addReport(payload []byte) error {
 	if !r.hasRoom(len(payload)) {
 		return fmt.Errorf("the log of faults is full after %d reports of %d bytes: %w",
@@ -158,7 +160,7 @@ func (r *rankRecord) nextReport() ([]byte, bool) {
 	return r.reports[r.readReports-1], true
 }
 
-// state is what is known of the rank, but for whether it is missing.
+// state returns the state of the rank for control.Judge, without Missing.
 func (r *rankRecord) state(w *waiting, now time.Time) control.RankState {
 	return control.RankState{
 		Failed: r.failed, Completed: w.step != 0 && r.at(w.track).completed >= w.step,

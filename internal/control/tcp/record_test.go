@@ -14,10 +14,10 @@ func post(track track, step uint64) message {
 	return message{kind: kindPost, track: track, step: step, payload: []byte{byte(step)}}
 }
 
-// value is the track of a name.
+// value returns the track of a name.
 func value(name string) track { return valuePrefix + track(name) }
 
-func TestStepsComeOneAfterTheOther(t *testing.T) {
+func TestStepsArriveInOrder(t *testing.T) {
 	tooMany := []message{}
 	for i := range driver.MaxValueNames + 1 {
 		tooMany = append(tooMany, post(value(fmt.Sprint(i)), 1))
@@ -25,7 +25,7 @@ func TestStepsComeOneAfterTheOther(t *testing.T) {
 	fault := message{kind: kindFail, step: 1, payload: anyStatus()}
 	for name, c := range map[string]struct {
 		messages []message
-		good     int // how many are taken
+		good     int // number of accepted messages
 	}{
 		"in order on every track": {[]message{
 			post(trackControl, 1), post(trackCompare, 1), post(trackControl, 2),
@@ -47,7 +47,7 @@ func TestStepsComeOneAfterTheOther(t *testing.T) {
 	}
 }
 
-// takes checks that a row takes so many messages, and refuses those behind them.
+// takes checks that a record accepts the first messages, and rejects the rest.
 func takes(t *testing.T, messages []message, good int) {
 	t.Helper()
 	r := rankRecord{}
@@ -105,7 +105,7 @@ func TestLogOfFaultsIsBounded(t *testing.T) {
 	}
 }
 
-func TestARecordSaysHowARankHasFailed(t *testing.T) {
+func TestRecordHoldsTheReasonOfAFailure(t *testing.T) {
 	for step, want := range map[uint64]control.Reason{
 		0: control.FailedItself, 1: control.FailedItself, 2: control.Aborted,
 		3: control.FailedAfterPeer,
@@ -123,8 +123,9 @@ func TestARecordSaysHowARankHasFailed(t *testing.T) {
 	}
 }
 
-// TestWhatARankHadSeenCompleteIsKnownAfterItsFault: who misses a third rank waits on for it then.
-func TestWhatARankHadSeenCompleteIsKnownAfterItsFault(t *testing.T) {
+// TestCompletedStepsAreKnownAfterAFault checks that ranks keep waiting for a third rank in such a
+// step.
+func TestCompletedStepsAreKnownAfterAFault(t *testing.T) {
 	r := rankRecord{}
 	for _, m := range []message{
 		post(trackControl, 1), post(value("a"), 1),

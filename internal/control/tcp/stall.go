@@ -3,25 +3,25 @@ package tcp
 import "time"
 
 const (
-	// stallThreshold is how much time between two ticks of statusInterval means that this process
-	// was stopped, or had no processor.
+	// stallThreshold is the time between two ticks of statusInterval after which this process is
+	// considered to have been stopped, or to have had no CPU.
 	stallThreshold = 3 * statusInterval
-	// catchUpTicks is how many ticks a process has then to read the messages of others.
+	// catchUpTicks is the number of ticks that a process then has to read the messages of others.
 	catchUpTicks = 3
 )
 
-// stallDetector knows from ticks whether this process has run lately. If it has not, messages of
-// others may have come that were not read yet, and it is this rank that is late. Its zero value has
-// never run.
+// stallDetector detects from ticks whether this process has been running. If it has not, messages
+// of others may have arrived without being read, and this rank is the late one. The zero value
+// represents a process that has never run.
 //
-// A process that is stopped again and again, so that no tick comes in time, still counts as caught
-// up at every fourth tick: it cannot put off a timeout forever.
+// A process that is stopped repeatedly, so that no tick is in time, still counts as caught up at
+// every fourth tick. So it cannot postpone a timeout forever.
 type stallDetector struct {
 	last      time.Time // when it last ticked
-	ticksLeft int       // until the messages of others are taken to be read
+	ticksLeft int       // until the messages of others count as read
 }
 
-// tick notes that the process runs, and reports whether it has just caught up after a stall.
+// tick records that the process runs, and reports whether it has just caught up after a stall.
 func (r *stallDetector) tick(now time.Time) (caughtUp bool) {
 	late := now.Sub(r.last) > stallThreshold
 	r.last = now
@@ -35,7 +35,7 @@ func (r *stallDetector) tick(now time.Time) (caughtUp bool) {
 	return false
 }
 
-// mayBeStale reports whether messages of others may not be read yet.
+// mayBeStale reports whether messages of others may be unread.
 func (r *stallDetector) mayBeStale(now time.Time) bool {
 	return r.ticksLeft > 0 || now.Sub(r.last) > stallThreshold
 }

@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// TestStallDetector has, for each tick, how long after the one before it comes, and whether the
-// process is deaf behind it.
+// TestStallDetector specifies, for each tick, the time since the previous one, and whether messages
+// may be stale after it.
 func TestStallDetector(t *testing.T) {
 	const on, stop = statusInterval, 5 * statusInterval
 	type step struct {
@@ -15,10 +15,10 @@ func TestStallDetector(t *testing.T) {
 	}
 	for name, steps := range map[string][]step{
 		"a process that runs hears": {{on, false}, {on, false}, {stallThreshold, false}},
-		"one that was stopped listens for three ticks": {
+		"a stopped process catches up for three ticks": {
 			{on, false}, {stop, true}, {on, true}, {on, true}, {on, false}, {on, false},
 		},
-		"one that is stopped again and again hears at every fourth": {
+		"a process stopped repeatedly has caught up at every fourth tick": {
 			{stop, true},
 			{stop, true},
 			{stop, true},
@@ -39,7 +39,7 @@ func TestStallDetector(t *testing.T) {
 				}
 				was := r.ticksLeft
 				if caughtUp := r.tick(now); caughtUp != (was == 1) {
-					t.Errorf("tick %d tells %v", i, caughtUp)
+					t.Errorf("tick %d returned %v", i, caughtUp)
 				}
 				if got := r.mayBeStale(now); got != s.stale {
 					t.Errorf("after tick %d deaf is %v, want %v", i, got, s.stale)

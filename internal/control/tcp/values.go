@@ -7,7 +7,7 @@ import (
 	"symmem/driver"
 )
 
-// named is this rank's values under one name.
+// named gathers this rank's values under one name.
 type named struct {
 	p    *Plane
 	name string

@@ -10,29 +10,29 @@ import (
 	"symmem/internal/control"
 )
 
-// waiting describes a wait: for a step of a track, or for work.
+// waiting describes a wait for a step of a track, or for work.
 type waiting struct {
 	doing func() string
-	// track and step are what every rank must have posted; step is 0 in a wait for work.
+	// track and step identify the post that every rank must have sent; step is 0 in a wait for
+	// work.
 	track track
 	step  uint64
-	// ordered reports whether this rank launches no collective in the wait.
+	// ordered is set if this rank launches no collective during the wait.
 	ordered bool
-	// exchange reports whether the step is one of the control lane, and collective is the ticket of
-	// the collective that waits, or 0. They are what others need to know to prove that two ranks
-	// will never meet.
+	// exchange is set if the step is one of the control lane, and collective is the ticket of the
+	// collective that waits, or 0. Other ranks need them to prove that two ranks will never meet.
 	exchange   bool
 	collective uint64
 	operation  driver.Operation
 	begin      time.Time
 	timeout    time.Duration
-	// work reports whether what was launched is waited for, and failedFor is how long a peer has
+	// work is set in a wait for launched work to end. failedFor is the time for which a peer has
 	// been known to have failed meanwhile; it is negative if none has.
 	work      bool
 	failedFor time.Duration
 }
 
-// missing lists the group ranks that have not come. p.mu is held.
+// missing lists the group ranks that have not reached the step. p.mu is held.
 func (p *Plane) missing(w *waiting) []int {
 	var ranks []int
 	for r := range p.records {
@@ -48,8 +48,8 @@ func (p *Plane) missing(w *waiting) []int {
 	return ranks
 }
 
-// wait waits until nobody is missing. It has the context's deadline, or else the timeout. p.mu is
-// held, and given up meanwhile.
+// wait waits until no rank is missing. It is bounded by the context's deadline, or else by the
+// timeout. p.mu is held, except while waiting.
 func (p *Plane) wait(ctx context.Context, w *waiting) error {
 	w.begin, w.timeout = time.Now(), p.cfg.Timeout
 	if deadline, has := ctx.Deadline(); has {
@@ -72,7 +72,7 @@ func (p *Plane) wait(ctx context.Context, w *waiting) error {
 			return control.Interrupted(&q, states, context.Cause(ctx))
 		case v.Warning != nil:
 			p.warn(v.Warning)
-		case q.DeadlinePassed || q.Waited >= q.Timeout: // but messages of others may not be read yet
+		case q.DeadlinePassed || q.Waited >= q.Timeout: // but messages of others may be unread
 			p.pause(nil, statusInterval)
 		default:
 			p.pause(ctx.Done(), q.Timeout-q.Waited, q.Late.Next(q.Waited, q.Warned))
@@ -80,8 +80,8 @@ func (p *Plane) wait(ctx context.Context, w *waiting) error {
 	}
 }
 
-// pause waits until something has changed, the least of the times that are not negative is over, or
-// the caller is done. p.mu is held, and given up meanwhile.
+// pause waits until a record changes, the shortest of the nonnegative times has passed, or done is
+// closed. p.mu is held, except while waiting.
 func (p *Plane) pause(done <-chan struct{}, times ...time.Duration) {
 	changed := p.change()
 	var over <-chan time.Time
@@ -99,7 +99,7 @@ func (p *Plane) pause(done <-chan struct{}, times ...time.Duration) {
 	}
 }
 
-// warn tells of ranks that are late. p.mu is held, and given up meanwhile.
+// warn issues a warning of late ranks. p.mu is held, except during the call.
 func (p *Plane) warn(late *driver.LateWarning) {
 	p.warned = time.Now()
 	p.mu.Unlock()
@@ -125,8 +125,8 @@ func (p *Plane) waitStatus(w *waiting, now time.Time) control.WaitStatus {
 	return q
 }
 
-// rankStates returns what is known of every rank. What a rank waits for may be out of date, but not
-// as to whether it waits for this one. p.mu is held.
+// rankStates returns the states of all ranks for a wait. The activity of a rank may be out of date,
+// but Missing is not. p.mu is held.
 func (p *Plane) rankStates(w *waiting) []control.RankState {
 	states, now := make([]control.RankState, len(p.records)), time.Now()
 	for r := range p.records {
@@ -139,7 +139,7 @@ func (p *Plane) rankStates(w *waiting) []control.RankState {
 	return states
 }
 
-// peerFault names the peers that have failed; it is called when one has. p.mu is held.
+// peerFault returns a PeerError that names the failed peers. There must be one. p.mu is held.
 func (p *Plane) peerFault(doing func() string) error {
 	return control.SomePeerFault(p.cfg.Group, p.rankStates(&waiting{}), doing)
 }
