@@ -9,7 +9,7 @@ import (
 	"symmem/driver"
 )
 
-// buffer is a segment, and its window if it is registered.
+// buffer is a segment and, if it is registered, its window.
 type buffer struct {
 	segment driver.Segment
 	window  driver.Window
@@ -36,20 +36,21 @@ func (r *rank) newWindow(atLeast int64) buffer {
 	return b
 }
 
-// register makes a window of a buffer.
+// register registers a buffer's segment and returns the window.
 func (r *rank) register(c driver.Communicator, key driver.SegmentKey, b buffer) driver.Window {
 	w, err := c.Register(r.world.ctx, key, b.segment)
 	r.ok(err)
 	return w
 }
 
-// nextKey names the next segment, alike on all ranks that map in the same order.
+// nextKey returns the key of the next segment. It is the same on all ranks that map in the same
+// order.
 func (r *rank) nextKey() driver.SegmentKey {
 	r.windows++
 	return driver.SegmentKey{Pool: 7, Ordinal: r.windows}
 }
 
-// write copies bytes of the host to the device.
+// write copies bytes from the host to the device.
 func (r *rank) write(at uintptr, data []byte) {
 	if len(data) == 0 {
 		return
@@ -61,8 +62,8 @@ func (r *rank) write(at uintptr, data []byte) {
 	runtime.KeepAlive(staging)
 }
 
-// stage returns host memory for a copy. It is reused: under the race detector new memory costs more
-// than everything else that is done with it.
+// stage returns host memory for a copy. It is reused, because under the race detector allocating it
+// costs more than the test itself.
 func (r *rank) stage(n int) []byte {
 	if len(r.staging) < n {
 		r.staging = r.world.harness.Host(n)
@@ -70,7 +71,8 @@ func (r *rank) stage(n int) []byte {
 	return r.staging[:n]
 }
 
-// read copies bytes of the device to the host. They are valid until the rank next reads or writes.
+// read copies bytes from the device to the host. They are valid until the rank's next read or
+// write.
 func (r *rank) read(at uintptr, n int64) []byte {
 	if n == 0 {
 		return nil
@@ -83,13 +85,13 @@ func (r *rank) read(at uintptr, n int64) []byte {
 
 func address(b []byte) uintptr { return uintptr(unsafe.Pointer(unsafe.SliceData(b))) }
 
-// expect compares device memory with what should be there.
+// expect compares device memory with the expected bytes.
 func (r *rank) expect(at uintptr, want []byte) {
 	r.world.t.Helper()
 	r.ok(difference(r.read(at, int64(len(want))), want))
 }
 
-// expectAll compares device memory with one byte repeated.
+// expectAll checks that n bytes of device memory all have the same value.
 func (r *rank) expectAll(at uintptr, value byte, n int64) {
 	r.world.t.Helper()
 	got := r.read(at, n)

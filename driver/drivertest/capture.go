@@ -9,11 +9,11 @@ import (
 
 var captureContracts = []contract{
 	{"captures neither nest nor end twice", proveCaptureStates},
-	{"a stream that captures is neither waited for nor given a graph", proveRefusedInCapture},
+	{"a capturing stream rejects waits and graph launches", proveRefusedInCapture},
 	{"captured work is not done before its graph is launched", proveCapturedWaits},
 	{"a graph runs on any stream of its device, in stream order", proveGraphStreams},
 	{"an event in a graph is recorded by each launch", proveGraphEvents},
-	{"replays and eager calls of one group keep one order, 1,000 times", proveReplays},
+	{"replays and eager calls of one group share one order, 1,000 times", proveReplays},
 	{"registration gives ErrCapturing, and the capture is still good", proveRegisterCapturing},
 	{"closing a stream ends its capture", proveCloseCapturing},
 	{"a closed graph gives ErrClosed", proveGraphClosed},
@@ -117,8 +117,8 @@ func proveGraphEvents(t *testing.T, h Harness) {
 	}
 }
 
-// proveReplays sums a counter of each rank in a graph and, eagerly between replays, that sum again
-// over the other path.
+// proveReplays sums a counter of each rank in a graph and, eagerly between replays, reduces that
+// sum again over the other path.
 func proveReplays(t *testing.T, h Harness) {
 	b := newBench(t, h, 3, 1<<20, options{check: true})
 	b.each(func(r *rank) { replay(b, r) })
@@ -151,7 +151,7 @@ func replay(b *bench, r *rank) {
 }
 
 // replayStep changes the input, launches the graph, makes the eager call every third time and
-// checks both results now and then.
+// checks both results at some steps.
 func replayStep(b *bench, r *rank, g driver.Graph, eager driver.Call, i int) {
 	value := byte(i%20 + r.number)
 	r.ok(r.stream.Fill(b.send[r.number].at(0), value, 16000))

@@ -12,10 +12,10 @@ import (
 var closingContracts = []contract{
 	{"a closed group gives ErrClosed", proveGroupClosed},
 	{"windows end with their group", proveWindowsEnd},
-	{"Close ends the waits of its own rank", proveCloseOwnWaits},
+	{"Close ends the waits of its rank", proveCloseOwnWaits},
 	{"Close ends the waits of other ranks", proveCloseOthersWaits},
 	{"Close and Abort may come while anything is under way", proveCloseAnytime},
-	{"a device can be opened and closed again and again", proveReopen},
+	{"a device can be opened and closed repeatedly", proveReopen},
 }
 
 func proveGroupClosed(t *testing.T, h Harness) {
@@ -48,13 +48,13 @@ func proveWindowsEnd(t *testing.T, h Harness) {
 		b := r.newBuffer(1)
 		first := r.register(c, r.nextKey(), b)
 		r.ok(errors.Join(c.Close(), first.Deregister()))
-		// The segment is as good as before.
+		// The segment must still be usable.
 		b.window = r.register(r.group, r.nextKey(), b)
 		r.sumOver(r.group, b, 5)
 	})
 }
 
-// waits are the calls in which a rank can wait for others; one registers the buffer.
+// waits holds the calls in which a rank can wait for others. One of them registers the buffer.
 var waits = map[string]func(r *rank, b buffer) error{
 	"a collective": func(r *rank, _ buffer) error { return r.launch(r.group, r.stream, barrier) },
 	"an agreement": func(r *rank, _ buffer) error {
@@ -74,7 +74,7 @@ var waits = map[string]func(r *rank, b buffer) error{
 func proveCloseOwnWaits(t *testing.T, h Harness) {
 	for name, wait := range waits {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(t, h, 2, options{spoilt: true})
+			w := newWorld(t, h, 2, options{faulty: true})
 			r, ended := w.ranks[0], make(chan error)
 			b := r.newBuffer(1)
 			go func() { ended <- wait(r, b) }()
@@ -87,7 +87,7 @@ func proveCloseOwnWaits(t *testing.T, h Harness) {
 func proveCloseOthersWaits(t *testing.T, h Harness) {
 	for name, wait := range waits {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(t, h, 2, options{spoilt: true})
+			w := newWorld(t, h, 2, options{faulty: true})
 			w.each(func(r *rank) {
 				if r.number == 1 {
 					r.ok(r.group.Close())
@@ -102,11 +102,11 @@ func proveCloseOthersWaits(t *testing.T, h Harness) {
 	}
 }
 
-// proveCloseAnytime breaks groups at points that the scheduler chooses. All that counts is that
-// everything ends, and ends with an error.
+// proveCloseAnytime breaks groups at points that the scheduler chooses. It checks only that every
+// call ends, and ends with an error.
 func proveCloseAnytime(t *testing.T, h Harness) {
 	h.need(t, Anytime)
-	w := newWorld(t, h, 2, options{apart: true, spoilt: true})
+	w := newWorld(t, h, 2, options{apart: true, faulty: true})
 	for round := range 60 {
 		w.each(func(r *rank) { breakGroup(r, fmt.Sprint("round ", round), round) })
 	}

@@ -12,7 +12,7 @@ import (
 )
 
 var collectiveContracts = []contract{
-	{"one rank alone gets the same results", covers(1)},
+	{"a single rank gets the same results", covers(1)},
 	{"two ranks get the sums of the reference", covers(2)},
 	{"three ranks get the sums of the reference", covers(3)},
 	{"four ranks get the sums of the reference", covers(4)},
@@ -21,14 +21,14 @@ var collectiveContracts = []contract{
 	{"buffers need no alignment but that of their elements", proveSkew},
 	{"no rank leaves a barrier before all have entered it", proveBarrier},
 	{"several streams share one group", proveStreams},
-	{"a path refuses a call or has a plan for it, on all ranks alike", proveOffers},
+	{"a path refuses a call or plans it, consistently on all ranks", proveOffers},
 }
 
-// counts lie on both sides of each size at which an algorithm may change: nothing, one line, one
+// counts lie on both sides of each size at which an algorithm may change: empty, one line, one
 // slice, one small message, and several steps.
 var counts = []int64{0, 1, 2, 3, 7, 12, 13, 47, 100, 1023, 4097, 70001}
 
-// dataTypes are the types of trials that try all of them.
+// dataTypes holds all data types.
 var dataTypes = reduce.DataTypes()
 
 // bench is a world with a send and a receive buffer on every rank.
@@ -48,7 +48,7 @@ func newBench(t *testing.T, h Harness, n int, bytes int64, o options) *bench {
 	return b
 }
 
-// try performs a trial on all ranks. Its inputs are prepared.
+// try runs a trial on all ranks, after preparing its inputs.
 func (b *bench) try(c *trial) {
 	b.t.Helper()
 	if !b.attempt(func(r *rank) { c.perform(r, b.send[r.number], b.recv[r.number]) }) {
@@ -56,8 +56,8 @@ func (b *bench) try(c *trial) {
 	}
 }
 
-// tryWays performs a trial in every way that the backend has: each path, in and out of place, and
-// direct also outside of windows.
+// tryWays runs a trial in every way that the backend supports: on each path, in and out of place,
+// and on the direct path also outside of windows.
 func (b *bench) tryWays(c trial) {
 	b.t.Helper()
 	if !b.harness.has(c.operation) || !b.exact(&c) {
@@ -75,8 +75,8 @@ func (b *bench) tryWays(c trial) {
 	}
 }
 
-// worthwhile reports whether a trial shows anything: its call must be able to take its path, and
-// buffers outside of windows are tried on the direct path only.
+// worthwhile reports whether a trial tests anything: its path must support the call, and buffers
+// outside of windows are tested on the direct path only.
 func (b *bench) worthwhile(c *trial) bool {
 	if c.loose && c.path != driver.PathDirect {
 		return false
@@ -90,8 +90,8 @@ func (b *bench) exact(c *trial) bool {
 	return !b.harness.Unordered || c.op != driver.Avg || n&(n-1) == 0
 }
 
-// covers proves all operations on n ranks: AllReduce thoroughly for three types, everything else
-// with every type, every count, and reduce operations in turn.
+// covers tests all operations on n ranks: AllReduce thoroughly for three types, everything else
+// with every type and count, rotating through the reductions.
 func covers(n int) func(*testing.T, Harness) {
 	return func(t *testing.T, h Harness) {
 		b := newBench(t, h, n, 4<<20, options{check: true})
@@ -107,7 +107,7 @@ func covers(n int) func(*testing.T, Harness) {
 	}
 }
 
-// coverReduce tries AllReduce of a type and count.
+// coverReduce tries AllReduce with a type and count.
 func (b *bench) coverReduce(dataType driver.DataType, count int64, turn int) {
 	b.t.Helper()
 	for op := range driver.ReduceOp(driver.ReduceOps) {
@@ -122,8 +122,8 @@ func (b *bench) coverReduce(dataType driver.DataType, count int64, turn int) {
 	}
 }
 
-// coverOthers tries the other operations, the large count only with the largest type and the
-// smallest one.
+// coverOthers tries the other operations. It uses the large count only with the largest and the
+// smallest type.
 func (b *bench) coverOthers(dataType driver.DataType, count int64, turn int) {
 	b.t.Helper()
 	op := driver.ReduceOp((turn + int(dataType)) % driver.ReduceOps)
@@ -168,7 +168,8 @@ func proveSkew(t *testing.T, h Harness) {
 	}
 }
 
-// proveBarrier lets every rank say that it has entered, and look for the others afterwards.
+// proveBarrier lets every rank record that it has entered, and check afterwards that all others
+// have.
 func proveBarrier(t *testing.T, h Harness) {
 	const n, rounds = 4, 200
 	b := newBench(t, h, n, 1<<20, options{check: true})
@@ -187,8 +188,8 @@ func proveBarrier(t *testing.T, h Harness) {
 	})
 }
 
-// proveStreams launches on two streams in turn. What one stream sends is what the other has
-// received, so their order must be that of the launches where events say so.
+// proveStreams launches on two streams in turn. Each sends what the other has received, so events
+// must order the streams as the launches are ordered.
 func proveStreams(t *testing.T, h Harness) {
 	const n, count, rounds = 3, 3000, 20
 	b := newBench(t, h, n, 1<<20, options{check: true})
@@ -197,7 +198,7 @@ func proveStreams(t *testing.T, h Harness) {
 	})
 }
 
-// alternate doubles a buffer's numbers by maxima and sums in turn, each on another stream.
+// alternate applies maxima and sums to a buffer in turn, each on the other stream.
 func (b *bench) alternate(r *rank, streams [2]driver.Stream, count int64, rounds int) {
 	bufs := [2]buffer{b.send[r.number], b.recv[r.number]}
 	r.write(bufs[0].at(0), repeated(1, count))
@@ -216,7 +217,7 @@ func (b *bench) alternate(r *rank, streams [2]driver.Stream, count int64, rounds
 	b.powers(r, bufs[rounds%2], streams, count, rounds)
 }
 
-// powers waits for both streams and looks for n to the power of the rounds.
+// powers waits for both streams and checks for n to the power of the rounds.
 func (b *bench) powers(
 	r *rank, at buffer, streams [2]driver.Stream, count int64, rounds int,
 ) {
@@ -226,7 +227,7 @@ func (b *bench) powers(
 	r.expect(at.at(0), repeated(math.Pow(float64(len(b.ranks)), float64(rounds)), count))
 }
 
-// repeated is a float64 so many times.
+// repeated encodes a float64 count times.
 func repeated(value float64, count int64) []byte {
 	return bytes.Repeat(formula.AppendFloat(nil, driver.Float64, value), int(count))
 }

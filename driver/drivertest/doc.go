@@ -1,14 +1,14 @@
-// Package drivertest is the contract that every backend passes: the interfaces of package driver,
-// written as tests.
+// Package drivertest tests the contract that every backend must satisfy: the documentation of the
+// interfaces in package driver, as tests.
 //
-// A backend's own tests call Run with a Harness, which says how to open the device of a rank and
-// what the backend can do. Ranks are goroutines of the test's process; the suite brings the store
-// that they share. Device memory is touched through Stream.Copy and Stream.Fill alone, so the
-// suite runs unchanged where the host cannot see it.
+// The tests of a backend call Run with a Harness, which opens the device of a rank and lists the
+// backend's capabilities. Ranks are goroutines in the test process; the suite supplies the store
+// that they share. It accesses device memory only through Stream.Copy and Stream.Fill, so it also
+// runs where the host cannot access that memory.
 //
-// The smallest backend that passes is in this package's own tests, as an example.
+// The tests of this package contain the smallest backend that passes, as an example.
 //
-// A test never waits for time to pass. Where a deadline has to end a wait, the test lets it, and
-// judges the error; where something has to happen at once, the deadline is far away, so that a
-// wait which only the deadline ends shows as an error of the wrong kind.
+// Tests never wait for time to pass. If a wait must end by a deadline, the test lets it expire and
+// checks the error. If a wait must end at once, the deadline is far away, so that a wait which only
+// the deadline ends fails with the wrong kind of error.
 package drivertest

@@ -9,15 +9,15 @@ import (
 )
 
 var exchangeContracts = []contract{
-	{"every rank gets everybody's payload, by group rank", provePayloads},
+	{"every rank gets the payloads of all ranks, by group rank", provePayloads},
 	{"payloads may differ in size", provePayloadSizes},
-	{"a payload that is too large is an error and harms nothing", provePayloadTooLarge},
+	{"a payload that is too large is an error without side effects", provePayloadTooLarge},
 	{"lanes do not wait for each other", proveLanes},
 	{"exchanges and collectives mix", proveMixed},
 	{"an exchange ends with its context, and the group with it", proveExchangeCancelled},
 }
 
-// swap exchanges payloads of the given sizes by rank and checks what comes.
+// swap exchanges payloads of the given sizes by rank and checks the results.
 func (r *rank) swap(lane driver.Lane, round int, sizes []int) error {
 	return controltest.Swap(func(payload []byte) ([][]byte, error) {
 		return r.group.Exchange(r.world.ctx, lane, payload)
@@ -34,7 +34,7 @@ func provePayloads(t *testing.T, h Harness) {
 		})
 	}
 	fault := newWorld(t, h, 3, options{})
-	fault.spoilt = true
+	fault.faulty = true
 	fault.each(func(r *rank) {
 		for round, n := range []int{1, 8<<10 + 1} {
 			r.ok(r.swap(driver.LaneFault, round, []int{n, n, n}))
@@ -67,7 +67,7 @@ func provePayloadTooLarge(t *testing.T, h Harness) {
 }
 
 // proveLanes lets rank 0 wait on the background lane until an exchange on the control lane and a
-// collective are over.
+// collective have ended.
 func proveLanes(t *testing.T, h Harness) {
 	w := newWorld(t, h, 2, options{check: true})
 	over := make(chan struct{})
@@ -102,11 +102,11 @@ func proveMixed(t *testing.T, h Harness) {
 	})
 }
 
-// proveExchangeCancelled cancels an exchange to which rank 1 has not come. When rank 1 comes, it
-// must not take the exchange for a success.
+// proveExchangeCancelled cancels an exchange that rank 1 has not joined. When rank 1 joins later,
+// its exchange must not succeed.
 func proveExchangeCancelled(t *testing.T, h Harness) {
 	w := newWorld(t, h, 2, options{})
-	w.spoilt = true
+	w.faulty = true
 	ctx, cancel := context.WithCancel(w.ctx)
 	cancel()
 	_, err := w.ranks[0].group.Exchange(ctx, driver.LaneControl, nil)

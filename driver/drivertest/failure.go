@@ -9,19 +9,19 @@ import (
 
 var failureContracts = []contract{
 	{"a failed stream drops its work until Synchronize", proveDropped},
-	{"a point behind a failure carries the error, as often as it is asked", provePointFails},
-	{"Wait hands a failure on, WaitOnly does not", proveWaitFails},
-	{"a collective that is dropped fails its group with a PriorError", proveDroppedCollective},
+	{"a point behind a failure returns the error, repeatedly", provePointFails},
+	{"Wait propagates a failure, WaitOnly does not", proveWaitFails},
+	{"a dropped collective fails its group with a PriorError", proveDroppedCollective},
 	{"a collective refused by a failed group fails the stream", proveRefusedCollective},
 	{"a failure in a capture fails each launch", proveCapturedFailure},
 	{"a graph whose collective is refused records its events, with the error", proveRefusedGraph},
 	{"a graph that waits does not keep its launch", proveLaunchDoesNotWait},
 }
 
-// errPurpose is a failure that a test makes.
+// errPurpose is a failure that a test causes.
 var errPurpose = errors.New("a failure on purpose")
 
-// broken returns a busy stream that fails once the gate is open.
+// broken returns a blocked stream that fails once the gate is opened.
 func broken(r *rank) (driver.Stream, *gate) {
 	s := r.newStream()
 	g := r.hold(s)
@@ -87,7 +87,7 @@ func proveWaitFails(t *testing.T, h Harness) {
 }
 
 func proveDroppedCollective(t *testing.T, h Harness) {
-	w := newWorld(t, h, 2, options{spoilt: true})
+	w := newWorld(t, h, 2, options{faulty: true})
 	w.each(func(r *rank) {
 		s := r.stream
 		if r.number == 0 {
@@ -107,7 +107,7 @@ func proveDroppedCollective(t *testing.T, h Harness) {
 }
 
 func proveRefusedCollective(t *testing.T, h Harness) {
-	w := newWorld(t, h, 1, options{spoilt: true})
+	w := newWorld(t, h, 1, options{faulty: true})
 	r := w.ranks[0]
 	r.group.Abort(nil)
 	wantError(t, "launching", r.queue(r.group, r.stream, driver.Call{Operation: driver.Barrier}),
@@ -127,10 +127,10 @@ func proveCapturedFailure(t *testing.T, h Harness) {
 	}
 }
 
-// proveRefusedGraph replays a graph once before its group fails: its event must not keep the point
+// proveRefusedGraph replays a graph once before its group fails. The event must not keep the point
 // of that replay.
 func proveRefusedGraph(t *testing.T, h Harness) {
-	w := newWorld(t, h, 1, options{spoilt: true})
+	w := newWorld(t, h, 1, options{faulty: true})
 	r := w.ranks[0]
 	e := r.newEvent()
 	g := r.captured(func() {
@@ -156,7 +156,7 @@ func proveLaunchDoesNotWait(t *testing.T, h Harness) {
 		must(t, r.stream.Wait(e))
 		must(t, r.stream.Host(func() { close(ran) }))
 	})
-	must(t, g.Launch(r.stream)) // while the event's stream is busy
+	must(t, g.Launch(r.stream)) // while the event's stream is blocked
 	select {
 	case <-ran:
 		t.Error("work behind the wait has run")

@@ -12,26 +12,26 @@ import (
 
 var faultContracts = []contract{
 	{"Abort ends the waits of all ranks", proveAbort},
-	{"a rank that does not come to a collective is named", proveAbsentCollective},
-	{"a rank that does not come to an exchange is named", proveAbsentExchange},
-	{"a rank that does not come to a registration is named", proveAbsentRegister},
-	{"a background agreement that fails ends the use of its lane alone", proveAbsentBackground},
-	{"a sender without a receiver that answers names it", proveAbsentReceiver},
-	{"ranks in different places of the program find out at once", proveDeadlock},
-	{"ranks in different places find out while other lanes are busy", proveDeadlockBesideLane},
-	{"a rank that meets a fault on its own takes the others out of their waits", proveFaultLaneCalls},
+	{"a rank that does not join a collective is named", proveAbsentCollective},
+	{"a rank that does not join an exchange is named", proveAbsentExchange},
+	{"a rank that does not join a registration is named", proveAbsentRegister},
+	{"a failed background agreement disables only its lane", proveAbsentBackground},
+	{"a sender names a receiver that does not answer", proveAbsentReceiver},
+	{"ranks in different calls are detected at once", proveDeadlock},
+	{"ranks in different calls are detected while other lanes are busy", proveDeadlockWithBusyLane},
+	{"a rank that fails alone ends the waits of the others", proveFaultLaneCalls},
 	{
 		"ranks that do not come to the fault lane have no entry, and can read it later",
 		proveFaultLaneAbsent,
 	},
-	{"a failed group says why, and a new one works", proveNewGroup},
+	{"a failed group reports its cause, and a new one works", proveNewGroup},
 }
 
-// barrier is a call that needs everybody.
+// barrier is a call that needs all ranks.
 var barrier = driver.Call{Operation: driver.Barrier, Digest: 1}
 
 func proveAbort(t *testing.T, h Harness) {
-	w := newWorld(t, h, 3, options{spoilt: true})
+	w := newWorld(t, h, 3, options{faulty: true})
 	w.each(func(r *rank) {
 		if r.number == 0 {
 			r.group.Abort(nil)
@@ -50,9 +50,9 @@ func proveAbort(t *testing.T, h Harness) {
 	})
 }
 
-// absence runs something on all ranks but the last and then on the last. The first rank that
-// notices names the last one; others may hear of the fault before they notice themselves. The late
-// rank may still find everything that it needs, but then its next call must fail.
+// absence runs call on all ranks but the last and then on the last. The first rank to time out
+// names the last one; others may get the fault before they time out. The first call of the late
+// rank may still succeed with data that is already there, but then its next one must fail.
 func absence(t *testing.T, w *world, call func(r *rank) error) {
 	t.Helper()
 	late := len(w.ranks) - 1
@@ -79,12 +79,12 @@ func absence(t *testing.T, w *world, call func(r *rank) error) {
 }
 
 // proveAbsentCollective also checks that a late rank has not written to the windows of the others,
-// which may use that memory for something else by then.
+// which may have reused that memory by then.
 func proveAbsentCollective(t *testing.T, h Harness) {
 	for _, path := range h.Paths {
 		for _, count := range []int64{0, 5, 1 << 14} {
 			t.Run(fmt.Sprint(path, " ", count), func(t *testing.T) {
-				b := newBench(t, h, 3, 1<<20, options{timeout: short, check: true, spoilt: true})
+				b := newBench(t, h, 3, 1<<20, options{timeout: short, check: true, faulty: true})
 				c := trial{operation: driver.AllReduce, count: count, path: path}
 				absence(t, b.world, func(r *rank) error {
 					return r.launch(r.group, r.stream, c.call(r, b.send[r.number], b.recv[r.number]))
@@ -137,7 +137,7 @@ func proveAbsentBackground(t *testing.T, h Harness) {
 }
 
 func proveAbsentRegister(t *testing.T, h Harness) {
-	w := newWorld(t, h, 3, options{timeout: short, spoilt: true})
+	w := newWorld(t, h, 3, options{timeout: short, faulty: true})
 	absence(t, w, func(r *rank) error {
 		b := r.newBuffer(1)
 		_, err := r.group.Register(context.Background(), r.nextKey(), b.segment)
@@ -147,31 +147,31 @@ func proveAbsentRegister(t *testing.T, h Harness) {
 
 func proveAbsentReceiver(t *testing.T, h Harness) {
 	h.need(t, Messages)
-	b := newBench(t, h, 2, 4<<20, options{timeout: short, spoilt: true})
+	b := newBench(t, h, 2, 4<<20, options{timeout: short, faulty: true})
 	absence(t, b.world, func(r *rank) error {
 		call := p2pCall(driver.Send, 1-r.number, 0, b.send[r.number], 0, 3<<20)
 		if err := r.launch(r.group, r.stream, call); err != nil {
 			return err
 		}
-		// The Send may be done without its receiver. The answer is what has to wait for it.
+		// The Send may complete without its receiver. The answer cannot.
 		answer := p2pCall(driver.Recv, 1-r.number, 0, b.recv[r.number], 0, 8)
 		return r.launch(r.group, r.stream, answer)
 	})
 }
 
-// proveDeadlock has rank 0 in an exchange while the others are in a collective. Nothing but the
-// proof that they can never meet ends these waits before the test gives up.
+// proveDeadlock has rank 0 in an exchange while the others are in a collective. Only the detection
+// of the deadlock ends these waits before the test times out.
 func proveDeadlock(t *testing.T, h Harness) {
 	for _, alone := range []int{0, 2} {
 		t.Run(fmt.Sprint("rank ", alone), func(t *testing.T) {
-			w := newWorld(t, h, 3, options{spoilt: true})
+			w := newWorld(t, h, 3, options{faulty: true})
 			errs := w.outcomes(func(r *rank) error { return inDifferentCalls(r, alone) })
 			controltest.WantDeadlock(t, errs)
 		})
 	}
 }
 
-// inDifferentCalls puts one rank into an exchange and the others into a collective.
+// inDifferentCalls runs an exchange on one rank and a collective on the others.
 func inDifferentCalls(r *rank, alone int) error {
 	if r.number == alone {
 		_, err := r.group.Exchange(r.world.ctx, driver.LaneControl, nil)
@@ -180,10 +180,10 @@ func inDifferentCalls(r *rank, alone int) error {
 	return r.launch(r.group, r.stream, barrier)
 }
 
-// proveDeadlockBesideLane has waits on the background lane begin and end all the while, so that
-// what a rank says of one wait must not be lost with another.
-func proveDeadlockBesideLane(t *testing.T, h Harness) {
-	w := newWorld(t, h, 2, options{spoilt: true})
+// proveDeadlockWithBusyLane keeps starting and ending waits on the background lane. The status of
+// the other wait must not get lost between them.
+func proveDeadlockWithBusyLane(t *testing.T, h Harness) {
+	w := newWorld(t, h, 2, options{faulty: true})
 	controltest.WantDeadlock(t, w.outcomes(func(r *rank) error {
 		ended := make(chan error, 1)
 		go func() { ended <- inDifferentCalls(r, 0) }()
@@ -195,9 +195,9 @@ func proveDeadlockBesideLane(t *testing.T, h Harness) {
 	}))
 }
 
-// proveFaultLaneCalls lets rank 0 go to the fault lane while the others wait elsewhere.
+// proveFaultLaneCalls lets rank 0 exchange on the fault lane while the others wait elsewhere.
 func proveFaultLaneCalls(t *testing.T, h Harness) {
-	w := newWorld(t, h, 3, options{spoilt: true})
+	w := newWorld(t, h, 3, options{faulty: true})
 	w.each(func(r *rank) {
 		var err error
 		switch r.number {
@@ -219,7 +219,7 @@ func proveFaultLaneAbsent(t *testing.T, h Harness) {
 	for _, size := range []int{7, 20000} {
 		t.Run(fmt.Sprint(size, " bytes"), func(t *testing.T) {
 			w := newWorld(t, h, 3, options{})
-			w.spoilt = true
+			w.faulty = true
 			report := func(r *rank, present ...bool) {
 				ctx, cancel := context.WithTimeout(w.ctx, short)
 				defer cancel()
@@ -239,7 +239,7 @@ func proveFaultLaneAbsent(t *testing.T, h Harness) {
 }
 
 func proveNewGroup(t *testing.T, h Harness) {
-	w := newWorld(t, h, 2, options{spoilt: true})
+	w := newWorld(t, h, 2, options{faulty: true})
 	w.each(func(r *rank) {
 		r.ok(r.group.Cause())
 		select {
@@ -254,7 +254,7 @@ func proveNewGroup(t *testing.T, h Harness) {
 		}
 		<-r.group.Failed()
 		if r.group.Cause() == nil {
-			r.failf("the group does not say why it failed")
+			r.failf("the group does not report its cause")
 		}
 		b := r.newBuffer(1)
 		c := r.connect("anew", numbers(2), true)

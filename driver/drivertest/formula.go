@@ -12,17 +12,17 @@ import (
 )
 
 var formulaContracts = []contract{
-	{"reductions by the order of ranks have its bits", proveFormula(driver.RankOrder)},
-	{"reductions by a tree have its bits", proveFormula(driver.Tree)},
-	{"reductions by a tree that rounds have its bits", proveFormula(driver.RoundedTree)},
+	{"reductions in rank order match bit by bit", proveFormula(driver.RankOrder)},
+	{"reductions by a tree match bit by bit", proveFormula(driver.Tree)},
+	{"reductions by a rounding tree match bit by bit", proveFormula(driver.RoundedTree)},
 	{"special values without a formula", proveSpecials(driver.AnyFormula)},
-	{"special values by the order of ranks", proveSpecials(driver.RankOrder)},
+	{"special values in rank order", proveSpecials(driver.RankOrder)},
 	{"special values by a tree", proveSpecials(driver.Tree)},
-	{"special values by a tree that rounds", proveSpecials(driver.RoundedTree)},
+	{"special values by a rounding tree", proveSpecials(driver.RoundedTree)},
 }
 
-// scope is how many elements of each type and operation are tried, and the size of the largest
-// call.
+// scope returns the number of elements to try of each type and operation, and the size of the
+// largest call.
 func (h Harness) scope() (elements, largest int64) {
 	switch {
 	case os.Getenv("SYMMEM_TEST_FULL") == "1":
@@ -35,8 +35,8 @@ func (h Harness) scope() (elements, largest int64) {
 }
 
 // proveFormula tries every type and reduction on several numbers of ranks, with random operations,
-// sizes, roots and offsets, in place or not, in windows or not, eager or replayed. A path that
-// refuses the group's formula is not tried.
+// sizes, roots and offsets, in and out of place, in and outside of windows, eager and replayed. It
+// skips paths that refuse the group's formula.
 func proveFormula(f driver.Formula) func(*testing.T, Harness) {
 	return func(t *testing.T, h Harness) {
 		seed := uint64(time.Now().UnixNano())
@@ -75,8 +75,8 @@ func tryFormula(t *testing.T, h Harness, f driver.Formula, n int, seed uint64) {
 	t.Logf("%d calls", tried)
 }
 
-// proveSpecials reduces NaNs, infinities, zeros, subnormal and the largest numbers of every type,
-// in all combinations of three ranks, on every path that takes the group's formula.
+// proveSpecials reduces NaNs, infinities, zeros, subnormal and maximal numbers of every type, in
+// all combinations on three ranks, on every path that supports the group's formula.
 func proveSpecials(f driver.Formula) func(*testing.T, Harness) {
 	return func(t *testing.T, h Harness) {
 		if f == driver.AnyFormula && h.Unordered {
@@ -108,7 +108,7 @@ func trySpecials(t *testing.T, h Harness, f driver.Formula, n int) {
 	}
 }
 
-// drawReduction draws a reduction. The caller sets type, operation and formula.
+// drawReduction draws a random reduction. The caller sets type, operation and formula.
 func drawReduction(draws *rand.Rand, n int, largest int64) trial {
 	operations := []driver.Operation{driver.AllReduce, driver.ReduceScatter, driver.Reduce}
 	c := trial{
@@ -123,7 +123,7 @@ func drawReduction(draws *rand.Rand, n int, largest int64) trial {
 	return c
 }
 
-// tryPaths tries a reduction on every path that takes it, and counts them.
+// tryPaths tries a reduction on every path that supports it, and returns their number.
 func tryPaths(b *bench, c *trial) (tried int) {
 	b.t.Helper()
 	c.prepare(b.harness, len(b.ranks))

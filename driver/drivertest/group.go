@@ -14,7 +14,7 @@ var groupContracts = []contract{
 	{"a group without this rank is an error", proveNotMember},
 }
 
-// gatherBytes makes a rank contribute its world number to an AllGather, and checks what comes.
+// gatherBytes makes a rank contribute its world rank to an AllGather, and checks the result.
 func gatherBytes(r *rank, c driver.Communicator, members []int, b buffer) {
 	r.write(b.at(0), []byte{byte(r.number)})
 	call := driver.Call{
@@ -30,8 +30,8 @@ func gatherBytes(r *rank, c driver.Communicator, members []int, b buffer) {
 	r.expect(b.at(64), want)
 }
 
-// proveSubgroups has every rank in one of two halves and in the group of all. The groups of a
-// rank are used in turn, those of different ranks at the same time.
+// proveSubgroups puts every rank into one of two halves and into the group of all. A rank uses its
+// groups in turn, and different ranks run concurrently.
 func proveSubgroups(t *testing.T, h Harness) {
 	w := newWorld(t, h, 4, options{check: true})
 	halves := [][]int{{0, 2}, {1, 3}}

@@ -7,55 +7,53 @@ import (
 	"symmem/driver"
 )
 
-// Part is a part of the contract that a backend may leave out. All else it must pass.
+// Part is an optional part of the contract. Backends must satisfy the rest.
 type Part string
 
-// The parts that may be left out, and what that means for users of the backend. Paths are left out
-// by Harness.Paths, numbers of ranks by Harness.Ranks; what an interface of driver/optional.go
-// offers is not in the contract.
+// The optional parts, and the consequences for users of a backend that lacks them. Harness.Paths
+// and Harness.Ranks limit paths and numbers of ranks. The interfaces in driver/optional.go are not
+// part of the contract.
 const (
-	// Messages are Send and Recv. A backend without them refuses them in offers, and pipelines need
-	// another way to send.
+	// Messages covers Send and Recv. A backend without it refuses them when they are offered, and
+	// pipelines need another way to send.
 	Messages Part = "messages"
-	// Splits is AllToAllV. A backend without it refuses it in offers, and callers take an AllToAll
-	// of the largest part.
+	// Splits covers AllToAllV. A backend without it refuses the operation when it is offered, and
+	// callers use AllToAll with the size of the largest part.
 	Splits Part = "splits"
-	// Scatter is Config.Scatter, which shows mistakes that only paths over windows can make.
+	// Scatter covers Config.Scatter, which reveals mistakes that only paths over windows can make.
 	Scatter Part = "scatter"
-	// Failures means that a failed stream drops its work, as driver.Stream says, and that events
-	// carry the failure. A backend without it cannot stop kernels that the GPU already has: work
-	// behind a failure uses data that was never computed, until the stream is synchronized.
+	// Failures means that a failed stream drops its work, as driver.Stream specifies, and that
+	// events carry the failure. A backend without it cannot stop kernels that the GPU already has:
+	// work behind a failure uses data that was never computed, until the stream is synchronized.
 	Failures Part = "failures"
 	// Anytime means that Close and Abort return while other groups connect and wait. It cannot hold
-	// where the ranks of a test share a CUDA context: a context frees memory only once all its
-	// kernels have ended, and launches none in the meantime, not even those that other ranks wait
-	// for.
+	// if the ranks of a test share a CUDA context: a context frees memory only once all its kernels
+	// have ended, and launches none in the meantime, not even those that other ranks wait for.
 	Anytime Part = "closing at any time"
 )
 
-// Harness says how to open a backend and what it can do.
+// Harness opens a backend and describes its capabilities.
 type Harness struct {
-	// Open opens the device of one rank, as driver.Backend does.
+	// Open opens the device of one rank, like driver.Backend.
 	Open func(ctx context.Context, cfg driver.Config) (driver.Device, error)
-	// Host makes zeroed memory of the host that Stream.Copy reads and writes; nil means Go memory.
+	// Host allocates zeroed host memory that Stream.Copy can access; nil means Go memory.
 	Host func(bytes int) []byte
-	// Ranks is the size of the largest world that can be opened. Tests that need more are skipped.
+	// Ranks is the size of the largest world that can be opened. Larger tests are skipped.
 	Ranks int
-	// Paths lists the paths that collectives can take; nil means plain and window. A call that its
-	// path refuses takes the first one in most tests.
+	// Paths lists the paths that collectives can take; nil means plain and window. In most tests, a
+	// call that its path refuses takes the first one.
 	Paths []driver.Path
-	// Without are the parts of the contract that the backend leaves out, with the reason, which
-	// skipped tests print.
+	// Without maps the parts that the backend lacks to the reason, which skipped tests print.
 	Without map[Part]string
-	// Unordered means that reductions combine ranks in an order of the backend's own. Tests then
-	// use numbers whose sums and products are exact in every order.
+	// Unordered means that reductions combine ranks in an unspecified order. Tests then use numbers
+	// whose sums and products are exact in every order.
 	Unordered bool
-	// Slow means that calls take much longer than elsewhere, as on the software GPU. Tests then try
+	// Slow means that calls take much longer than usual, as on the software GPU. Tests then try
 	// only a third of all pairs of type and count: every count, with every third type.
 	Slow bool
 }
 
-// spares reports whether a trial is left out.
+// spares reports whether a trial is skipped.
 func (h Harness) spares(turn int) bool { return h.Slow && turn%3 != 0 }
 
 func (h Harness) withDefaults() Harness {
@@ -68,7 +66,7 @@ func (h Harness) withDefaults() Harness {
 	return h
 }
 
-// need skips a test of a part that the backend leaves out.
+// need skips a test if the backend lacks the part.
 func (h Harness) need(t *testing.T, part Part) {
 	t.Helper()
 	if why, without := h.Without[part]; without {
@@ -76,7 +74,7 @@ func (h Harness) need(t *testing.T, part Part) {
 	}
 }
 
-// has reports whether the backend has an operation.
+// has reports whether the backend supports an operation.
 func (h Harness) has(o driver.Operation) bool {
 	part := map[driver.Operation]Part{
 		driver.Send: Messages, driver.Recv: Messages, driver.AllToAllV: Splits,
@@ -85,21 +83,21 @@ func (h Harness) has(o driver.Operation) bool {
 	return !without
 }
 
-// chapter is a part of the contract.
+// chapter is a section of the contract.
 type chapter struct {
 	name  string
 	tests []contract
-	// part is empty if the chapter may not be left out.
+	// part is set for optional chapters.
 	part Part
 }
 
-// contract is one sentence of the contract and its proof.
+// contract is one statement of the contract and the function that tests it.
 type contract struct {
 	sentence string
 	prove    func(t *testing.T, h Harness)
 }
 
-// Run proves the whole contract.
+// Run tests the whole contract.
 func Run(t *testing.T, h Harness) {
 	t.Helper()
 	h = h.withDefaults()

@@ -10,9 +10,9 @@ import (
 var memoryContracts = []contract{
 	{"a new segment reads as zeros, also where one was before", proveZeros},
 	{"a segment lies at its offset of the arena", proveAddresses},
-	{"an offset or a size that is no multiple of the granularity is an error", proveAlignment},
+	{"an offset or a size must be a multiple of the granularity", proveAlignment},
 	{"unmapping twice gives ErrClosed", proveUnmapTwice},
-	{"more memory than there is gives an OutOfMemoryError and harms nothing", proveOutOfMemory},
+	{"running out of memory gives an OutOfMemoryError without side effects", proveOutOfMemory},
 	{"scattered segments lie in the arena and apart from each other", proveScatter},
 }
 
@@ -77,7 +77,7 @@ func proveUnmapTwice(t *testing.T, h Harness) {
 	wantError(t, "unmapping again", s.Unmap(), driver.ErrClosed)
 }
 
-// absurd is more memory than any machine has, and still fits into the addresses of a process.
+// absurd is more memory than any machine has, but fits into the address space of a process.
 const absurd = 32 << 40
 
 func proveOutOfMemory(t *testing.T, h Harness) {
@@ -111,7 +111,7 @@ func proveScatter(t *testing.T, h Harness) {
 			if a := b.segment.Address(); a < low || a+uintptr(2*g) > high {
 				t.Errorf("rank %d: segment %d lies outside the arena", r.number, i)
 			}
-			// A segment on top of another one would not read as zeros.
+			// A segment mapped over another one would not read as zeros.
 			r.expectAll(b.at(0), 0, 2*g)
 			r.ok(r.stream.Fill(b.at(0), 0xEE, 2*g))
 		}

@@ -10,22 +10,22 @@ import (
 )
 
 var messageContracts = []contract{
-	{"messages keep the order of the calls, whatever the streams", proveCallOrder},
+	{"messages keep the order of the calls on any streams", proveCallOrder},
 	{"ranks that first send and then receive, on one stream each, do not wait forever", proveSwap},
 	{"a message is received only into a buffer of its size", proveSizes},
-	{"tags set messages apart", proveTags},
-	{"a Recv from any source takes the messages of all, and says whose", proveAnySource},
-	{"a Recv from any source does not wait for a Send that has yet to come", proveAnyOfThose},
-	{"what is unmatched when a group closes is an error", proveUnmatchedClose},
-	{"in strict groups a forgotten Recv is found at the next collective", proveForgotten},
-	{"in strict groups a Recv whose Send is left out does not wait for it", proveMissingSend},
+	{"tags separate messages", proveTags},
+	{"a Recv from any source takes messages of all ranks and reports the source", proveAnySource},
+	{"a Recv from any source does not wait for a later Send", proveAnySourceOrder},
+	{"closing a group with unmatched messages is an error", proveUnmatchedClose},
+	{"in strict groups a forgotten Recv is detected at the next collective", proveForgotten},
+	{"in strict groups a Recv does not wait for a missing Send", proveMissingSend},
 	{"in strict groups a message between other collectives is refused", proveOutOfStep},
 	{"in other groups messages may pass collectives", proveLoose},
 	{"captured messages are numbered when the graph is launched", proveCapturedMessages},
-	{"random messages on random streams arrive where they belong", proveRandomMessages},
+	{"random messages on random streams arrive at the right place", proveRandomMessages},
 }
 
-// p2pCall makes a Send or Recv of bytes at an offset of a buffer.
+// p2pCall returns a Send or Recv of bytes at an offset of a buffer.
 func p2pCall(o driver.Operation, peer, tag int, b buffer, at, bytes int64) driver.Call {
 	c := driver.Call{
 		Operation: o, DataType: driver.Uint8, Count: bytes, Root: peer, Tag: tag, Digest: 77,
@@ -38,7 +38,8 @@ func p2pCall(o driver.Operation, peer, tag int, b buffer, at, bytes int64) drive
 	return c
 }
 
-// proveCallOrder has two messages on two streams of each rank, whose first is late on one of them.
+// proveCallOrder sends two messages on two streams of each rank. The stream of the first one is
+// delayed on one rank.
 func proveCallOrder(t *testing.T, h Harness) {
 	for late := range 2 {
 		for _, sizes := range [][2]int64{{1000, 1000}, {1000, 500}, {3 << 20, 100}} {
@@ -88,8 +89,8 @@ func proveSwap(t *testing.T, h Harness) {
 	}
 }
 
-// swap has every rank send to the next one and receive from the one before, several times, on one
-// stream or on two.
+// swap has every rank send to the next rank and receive from the previous one, several times, on
+// one stream or on two.
 func (b *bench) swap(bytes int64, streams int) {
 	b.t.Helper()
 	n := len(b.ranks)
@@ -113,7 +114,7 @@ func (b *bench) swap(bytes int64, streams int) {
 func proveSizes(t *testing.T, h Harness) {
 	for _, sizes := range [][2]int64{{100, 99}, {99, 100}, {0, 1}, {1 << 20, 1}} {
 		t.Run(fmt.Sprint(sizes), func(t *testing.T) {
-			b := newBench(t, h, 2, 2<<20, options{spoilt: true})
+			b := newBench(t, h, 2, 2<<20, options{faulty: true})
 			recv := b.recv[1]
 			must(t, b.ranks[1].stream.Fill(recv.at(0), canary, 2<<20))
 			errs := b.outcomes(func(r *rank) error {
@@ -130,14 +131,14 @@ func proveSizes(t *testing.T, h Harness) {
 				From: 0, To: 1, Tag: 5, Number: 1, Sent: uint64(sizes[0]), Received: uint64(sizes[1]),
 			})
 			if errs[0] == nil {
-				t.Error("the sender's group goes on")
+				t.Error("the sender's group has not failed")
 			}
 			b.ranks[1].expectAll(recv.at(0), canary, 2<<20)
 		})
 	}
 }
 
-// wantEnds fails the test unless an error is a MessageError about these messages.
+// wantEnds checks for a MessageError about exactly these messages.
 func wantEnds(t *testing.T, err error, fault driver.MessageFault, ends ...driver.MessageEnds) {
 	t.Helper()
 	e, ok := errors.AsType[*driver.MessageError](err)
@@ -146,9 +147,9 @@ func wantEnds(t *testing.T, err error, fault driver.MessageFault, ends ...driver
 	}
 }
 
-// found is the error of the end that was the first to find the mistake. The other end gets an error
-// that a peer has failed, unless it found the same mistake.
-func found(ends ...[]error) error {
+// firstMessageError returns the MessageError of the end that detected the mistake first. The other
+// end gets a peer error, unless it detected the same mistake.
+func firstMessageError(ends ...[]error) error {
 	errs := slices.Concat(ends...)
 	for _, err := range errs {
 		if errors.As(err, new(*driver.MessageError)) {
@@ -158,8 +159,8 @@ func found(ends ...[]error) error {
 	return errors.Join(errs...)
 }
 
-// untouched checks that a rank has received nothing. It reads on a stream of its own: the stream of
-// the message may still return the failure.
+// untouched checks that a rank has received nothing. It reads on another stream, since the stream
+// of the message may still return the failure.
 func (b *bench) untouched(number int) {
 	r := *b.ranks[number]
 	r.stream = b.ranks[number].newStream()
@@ -195,8 +196,8 @@ func proveTags(t *testing.T, h Harness) {
 	}
 }
 
-// proveAnySource has rank 0 receive from any source and, in between, from one given rank, while two
-// of its receives are on streams that are late.
+// proveAnySource has rank 0 receive from any source and, in between, from a specific rank, while
+// two of its receives are on delayed streams.
 func proveAnySource(t *testing.T, h Harness) {
 	const n, each = 4, 5
 	b := newBench(t, h, n, 1<<20, options{check: true})
@@ -209,7 +210,7 @@ func proveAnySource(t *testing.T, h Harness) {
 	})
 }
 
-// sendNumbers sends messages of two bytes to rank 0: this rank, and which message it is.
+// sendNumbers sends messages of two bytes to rank 0: this rank, and the number of the message.
 func (b *bench) sendNumbers(r *rank, messages int) {
 	send := b.send[r.number]
 	for i := range messages {
@@ -219,8 +220,8 @@ func (b *bench) sendNumbers(r *rank, messages int) {
 	}
 }
 
-// receiveNumbers receives what the others send: each third message from rank 1, as long as that has
-// some, and the others from any rank.
+// receiveNumbers receives the messages of the others, the first two from rank 1 and the rest from
+// any rank.
 func (b *bench) receiveNumbers(r *rank, messages int) {
 	sources, from, recv := make([]int, messages), make([]int, messages), b.recv[0]
 	streams := []driver.Stream{r.stream, r.newStream(), r.newStream()}
@@ -243,7 +244,7 @@ func (b *bench) receiveNumbers(r *rank, messages int) {
 	for i := range messages {
 		source, number := got[2*i], got[2*i+1]
 		if int(source) != sources[i] || from[i] >= 0 && int(source) != from[i] {
-			r.failf("message %d is from rank %d, Recv says %d, asked for %d", i, source,
+			r.failf("message %d is from rank %d, Recv reported %d, want %d", i, source,
 				sources[i], from[i])
 		}
 		if number != next[source] {
@@ -254,9 +255,9 @@ func (b *bench) receiveNumbers(r *rank, messages int) {
 	}
 }
 
-// proveAnyOfThose has rank 1 call its Send first, on a stream that goes on only when rank 0 has the
-// message of rank 2.
-func proveAnyOfThose(t *testing.T, h Harness) {
+// proveAnySourceOrder has rank 1 call its Send first, on a stream that is blocked until rank 0 has
+// the message of rank 2.
+func proveAnySourceOrder(t *testing.T, h Harness) {
 	b := newBench(t, h, 3, 1<<20, options{check: true})
 	first := b.ranks[1]
 	g := first.hold(first.stream)
@@ -275,7 +276,8 @@ func proveAnyOfThose(t *testing.T, h Harness) {
 	}
 }
 
-// proveUnmatchedClose closes a group in which a message was not received, in both orders.
+// proveUnmatchedClose closes a group in which a message was not received, in both orders of
+// closing.
 func proveUnmatchedClose(t *testing.T, h Harness) {
 	for first := range 2 {
 		t.Run(fmt.Sprint("rank ", first, " first"), func(t *testing.T) {
@@ -302,7 +304,7 @@ func proveUnmatchedClose(t *testing.T, h Harness) {
 	}
 }
 
-// proveCapturedMessages mixes replays of a graph that holds a message with eager messages.
+// proveCapturedMessages alternates replays of a graph with a message and eager messages.
 func proveCapturedMessages(t *testing.T, h Harness) {
 	const rounds = 20
 	b := newBench(t, h, 2, 1<<20, options{check: true, strict: true})

@@ -19,10 +19,10 @@ var mistakeContracts = []contract{
 	{"without the check digests are ignored", proveCheckOff},
 	{"the check is switched in the order of calls", proveCheckOrder},
 	{"a receiver that expects another message gets an error and no byte", provePairMismatch},
-	{"after a mismatch the group is of no use", proveMismatchFinal},
+	{"after a mismatch the group is unusable", proveMismatchFinal},
 }
 
-// misplaced is a sum whose buffers lie at another offset on every rank.
+// misplaced returns a sum whose buffers lie at a different offset on every rank.
 func misplaced(b *bench, r *rank, path driver.Path, count int64) driver.Call {
 	at := int64(r.number) << 17
 	send, recv := b.send[r.number], b.recv[r.number]
@@ -33,7 +33,7 @@ func misplaced(b *bench, r *rank, path driver.Path, count int64) driver.Call {
 	})
 }
 
-// proveUncheckedBuffers fills each rank's window with numbers that depend on their place.
+// proveUncheckedBuffers fills each rank's window with numbers that depend on their offset.
 func proveUncheckedBuffers(t *testing.T, h Harness) {
 	if !slices.Contains(h.Paths, driver.PathWindow) {
 		t.Skip("the backend has no window path")
@@ -55,14 +55,14 @@ func proveUncheckedBuffers(t *testing.T, h Harness) {
 	})
 }
 
-// mismatch runs different calls on the ranks, after two good ones, and checks that every rank has a
-// MismatchError for the third and that no receive buffer was touched. Kernels of the direct path
-// find the mismatch themselves, and may poison their output: all bits are set.
+// mismatch runs different calls on the ranks, after two valid ones, and checks that every rank gets
+// a MismatchError for the third and that no receive buffer was written. Kernels of the direct path
+// detect the mismatch themselves and may poison their output by setting all bits.
 func mismatch(
 	t *testing.T, h Harness, ranks int, call func(b *bench, r *rank) driver.Call,
 ) []*driver.MismatchError {
 	t.Helper()
-	b := newBench(t, h, ranks, 1<<20, options{check: true, spoilt: true})
+	b := newBench(t, h, ranks, 1<<20, options{check: true, faulty: true})
 	found := make([]*driver.MismatchError, len(b.ranks))
 	calls := make([]driver.Call, len(b.ranks))
 	b.each(func(r *rank) {
@@ -93,8 +93,8 @@ func mismatch(
 	return found
 }
 
-// expectNoResult makes sure that the output of a call on a path is what it was, or that a kernel
-// has poisoned all of it.
+// expectNoResult checks that the output of a call on a path is unchanged, or that a kernel has
+// poisoned all of it.
 func expectNoResult(r *rank, path driver.Path, at uintptr, before byte, bytes int64) {
 	if bytes > 0 && path == driver.PathDirect && r.read(at, 1)[0] == poison {
 		before = poison
@@ -105,8 +105,8 @@ func expectNoResult(r *rank, path driver.Path, at uintptr, before byte, bytes in
 // poison is each byte of the output of a kernel that ended early.
 const poison = 0xff
 
-// some is the number of ranks of most mistakes: three, so that one of them has no part in it, or
-// two if there are no more. A single rank differs from nobody: its test is skipped.
+// some returns the number of ranks for most mismatch tests: three, so that one takes no part in the
+// mistake, or two if the backend supports no more. With one rank the test is skipped.
 func some(h Harness) int { return max(2, min(3, h.Ranks)) }
 
 func proveCheckedMistake(t *testing.T, h Harness) {
@@ -179,9 +179,9 @@ func proveCheckOff(t *testing.T, h Harness) {
 	})
 }
 
-// proveCheckOrder switches the check off while a call that was launched before is still queued.
+// proveCheckOrder disables the check while a call that was launched before is still queued.
 func proveCheckOrder(t *testing.T, h Harness) {
-	b := newBench(t, h, 2, 1<<20, options{check: true, spoilt: true})
+	b := newBench(t, h, 2, 1<<20, options{check: true, faulty: true})
 	b.each(func(r *rank) {
 		g := r.hold(r.stream)
 		barrier := driver.Call{Operation: driver.Barrier, Digest: uint64(r.number)}
@@ -196,7 +196,7 @@ func proveCheckOrder(t *testing.T, h Harness) {
 
 func provePairMismatch(t *testing.T, h Harness) {
 	h.need(t, Messages)
-	b := newBench(t, h, 2, 1<<20, options{check: true, spoilt: true})
+	b := newBench(t, h, 2, 1<<20, options{check: true, faulty: true})
 	must(t, b.ranks[1].stream.Fill(b.recv[1].at(0), canary, 256))
 	err := b.outcomes(func(r *rank) error {
 		call := p2pCall(driver.Send, 1, 0, b.send[0], 0, 100)
@@ -213,7 +213,7 @@ func provePairMismatch(t *testing.T, h Harness) {
 }
 
 func proveMismatchFinal(t *testing.T, h Harness) {
-	b := newBench(t, h, 2, 1<<20, options{check: true, spoilt: true})
+	b := newBench(t, h, 2, 1<<20, options{check: true, faulty: true})
 	b.each(func(r *rank) {
 		call := driver.Call{Operation: driver.Barrier, Digest: uint64(r.number)}
 		first := r.launch(r.group, r.stream, call)

@@ -10,8 +10,8 @@ import (
 	"symmem/internal/reduce"
 )
 
-// proveOffers asks of every operation, type, reduction and some counts, over windows and outside of
-// them, which paths refuse it, and takes those that do not.
+// proveOffers offers every operation, type and reduction with some counts, in and outside of
+// windows, to every path, and plans the calls that are not refused.
 func proveOffers(t *testing.T, h Harness) {
 	b := newBench(t, h, 2, 4<<20, options{})
 	answers := make([]string, 2)
@@ -25,7 +25,7 @@ func proveOffers(t *testing.T, h Harness) {
 	}
 }
 
-// askAll asks about all calls as one rank, and notes the answers.
+// askAll offers all calls as one rank, and passes the answers to note.
 func (b *bench) askAll(r *rank, note func(c *trial, refusal error)) {
 	for o := range driver.Barrier + 1 {
 		for _, dataType := range reduce.DataTypes() {
@@ -41,7 +41,7 @@ func (b *bench) askAll(r *rank, note func(c *trial, refusal error)) {
 	}
 }
 
-// ask asks about the paths of one call, as far as its operation has them.
+// ask offers one call to the paths, as far as its operation has them.
 func (b *bench) ask(r *rank, c *trial, note func(c *trial, refusal error)) {
 	for c.path = range driver.Paths {
 		if !c.operation.Takes(c.path) || c.loose && c.path == driver.PathWindow {
@@ -51,7 +51,7 @@ func (b *bench) ask(r *rank, c *trial, note func(c *trial, refusal error)) {
 	}
 }
 
-// take makes the plan of a call on the trial's path, if that does not refuse it.
+// take plans a call on the trial's path, unless the path refuses it.
 func (b *bench) take(r *rank, c *trial) (refusal error) {
 	call := c.laid(r, b.send[r.number], b.recv[r.number])
 	if call.Operation.PointToPoint() {

@@ -7,12 +7,12 @@ import (
 )
 
 var pairContracts = []contract{
-	{"messages of every size arrive whole and in order", provePairSizes},
+	{"messages of every size arrive intact and in order", provePairSizes},
 	{"ranks can send to each other at the same time on two streams", proveBothWays},
-	{"messages go round a ring", proveRing},
+	{"messages travel around a ring", proveRing},
 }
 
-// messages are sizes around those at which a backend may split a message.
+// messages holds sizes around those at which a backend may split a message.
 var messages = []int64{1, 0, 48, 49, 8 << 10, 64 << 10, 64<<10 + 1, 5, 3<<20 + 7, 1}
 
 func provePairSizes(t *testing.T, h Harness) {

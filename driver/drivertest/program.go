@@ -14,8 +14,8 @@ type planned struct {
 	sendStream, recvStream, fill int
 }
 
-// proveRandomMessages has all ranks call the ends of one list of messages, in its order, on streams
-// that are drawn.
+// proveRandomMessages has all ranks call their ends of one list of messages, in list order, on
+// randomly drawn streams.
 func proveRandomMessages(t *testing.T, h Harness) {
 	seed := rand.Uint64()
 	draw := rand.New(rand.NewPCG(seed, 1))
@@ -40,7 +40,7 @@ func proveRandomMessages(t *testing.T, h Harness) {
 	}
 }
 
-// room is the space of one message of a random program in the buffers.
+// room is the space for one message of a random program in the buffers.
 const room = 64 << 10
 
 func play(b *bench, r *rank, program []planned, streams int) {

@@ -9,16 +9,17 @@ import (
 	"symmem/driver/formula"
 )
 
-// period is after how many numbers inputs repeat, since drawing them takes longer than what is
-// tested, most of all under the race detector. It is a prime, so that what is moved by a round
-// number of bytes never lies on its own copy.
+// period is the number of elements after which inputs repeat. Drawing more would take longer than
+// the test, especially under the race detector. It is prime, so that data moved by a round number
+// of bytes never matches its own copy.
 const period = 65521
 
-// made holds what input has made, by what that depends on: trials of all operations and paths take
-// the same numbers.
+// made caches the results of input by their parameters, since trials of all operations and paths
+// use the same numbers.
 var made sync.Map
 
-// input makes the numbers that a rank contributes, alike in every run. Callers do not change them.
+// input returns the numbers that a rank contributes, the same in every run. Callers must not change
+// them.
 func input(h Harness, t driver.DataType, rank int, count int64) []byte {
 	key := struct {
 		unordered bool
@@ -43,7 +44,7 @@ func newInput(h Harness, t driver.DataType, rank int, count int64) []byte {
 	return bytes.Repeat(one, int(count/period)+1)[:count*int64(t.Size())]
 }
 
-// inputs draws so many numbers: of integers all bits, or, where sums must be exact, from 0 to 3.
+// inputs draws n numbers. Integers use all bits, or values from 0 to 3 where sums must be exact.
 func inputs(h Harness, t driver.DataType, n int, draws *rand.Rand) []byte {
 	out := make([]byte, 0, n*t.Size())
 	for range n {

@@ -14,8 +14,8 @@ import (
 	"symmem/internal/reduce"
 )
 
-// smallGroup is a communicator. The plane does all that is about ranks: it compares calls, ends
-// waits, and names who does not come.
+// smallGroup is a communicator. The plane handles everything about ranks: it compares calls, ends
+// waits, and names missing ranks.
 type smallGroup struct {
 	device *smallDevice
 	cfg    driver.GroupConfig
@@ -24,7 +24,7 @@ type smallGroup struct {
 
 	running sync.Mutex // held while a collective runs
 
-	// What follows is guarded by mu; tail is closed when the last collective is done.
+	// The fields below are guarded by mu; tail is closed when the last collective is done.
 	mu       sync.Mutex
 	tail     chan struct{}
 	launched [driver.Paths]uint64
@@ -115,8 +115,8 @@ func (c *smallGroup) Launch(on driver.Stream, p driver.Plan) error {
 	return on.(*smallStream).queue(plan.launch)
 }
 
-// launch takes a ticket, in the order of calls. Work of other streams may reach its turn first, and
-// waits for the ones before.
+// launch takes a ticket, in the order of calls. Work of other streams may be started first, and
+// waits for the tickets before.
 func (p *smallPlan) launch() (smallWork, error) {
 	c := p.c
 	c.mu.Lock()
@@ -144,7 +144,7 @@ func (p *smallPlan) launch() (smallWork, error) {
 	}, nil
 }
 
-// run meets the other ranks, gets their input from them, and makes the output of it.
+// run meets the other ranks, gets their inputs, and computes the output.
 func (p *smallPlan) run(ticket uint64, check bool) error {
 	c, call := p.c, p.Call
 	c.running.Lock()
@@ -176,10 +176,10 @@ func (p *smallPlan) run(ticket uint64, check bool) error {
 	return nil
 }
 
-// put makes the output of the ranks' inputs.
+// put computes the output from the ranks' inputs.
 func (p *smallPlan) put(to []byte, inputs [][]byte) {
 	me, part := p.c.cfg.Rank, int(p.Count)*p.DataType.Size()
-	parts := make([][]byte, len(inputs)) // of each input, what is for this rank
+	parts := make([][]byte, len(inputs)) // the part of each input for this rank
 	for r, in := range inputs {
 		switch p.Operation {
 		case driver.ReduceScatter, driver.AllToAll:
@@ -241,7 +241,7 @@ func (c *smallGroup) Close() error {
 	}
 	c.mu.Unlock()
 	err := c.plane.Close()
-	c.running.Lock() // until the collective that runs has ended
+	c.running.Lock() // until the running collective has ended
 	defer c.running.Unlock()
 	return err
 }

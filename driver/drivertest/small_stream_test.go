@@ -10,30 +10,30 @@ import (
 	"symmem/driver"
 )
 
-// reached is the end of work that was never queued.
+// reached is a closed channel, the tail of a stream without work.
 var reached = func() chan struct{} { c := make(chan struct{}); close(c); return c }()
 
-// smallWork is done in stream order; failed is why the stream drops it, or nil. What it returns
-// fails the stream.
+// smallWork is executed in stream order; failed is the reason to drop it, or nil. An error that it
+// returns fails the stream.
 type smallWork func(failed error) error
 
-// smallStep makes the work of one call: at once, or, in a capture, at each launch of the graph. An
-// error is returned to the caller; without work nothing is queued.
+// smallStep creates the work of one call: at once, or, in a capture, at each launch of the graph.
+// Its error is returned to the caller; nil work queues nothing.
 type smallStep func() (smallWork, error)
 
-// smallStream runs each work in a goroutine that waits for the one before.
+// smallStream runs each work in a goroutine that waits for the previous one.
 type smallStream struct {
 	device *smallDevice
 
 	mu      sync.Mutex
 	tail    chan struct{} // closed when all work is done; guarded by mu
-	err     error         // why work is dropped, until Synchronize returns it; guarded by mu
-	known   bool          // the caller knows err, by Fail; guarded by mu
+	err     error         // reason to drop work, until Synchronize returns it; guarded by mu
+	known   bool          // Fail has returned err to the caller; guarded by mu
 	capture *smallGraph   // guarded by mu
 	closed  bool          // guarded by mu
 }
 
-// queue makes work now, or records how.
+// queue creates and queues work, or records the step in a capture.
 func (s *smallStream) queue(step smallStep) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -47,7 +47,7 @@ func (s *smallStream) queue(step smallStep) error {
 	return s.take(step)
 }
 
-// take makes and queues work. s.mu is held.
+// take creates and queues work. s.mu is held.
 func (s *smallStream) take(step smallStep) error {
 	work, err := step()
 	if work == nil {
@@ -70,7 +70,7 @@ func (s *smallStream) take(step smallStep) error {
 	return err
 }
 
-// do queues work that a failed stream leaves out.
+// do queues work that a failed stream drops.
 func (s *smallStream) do(work func() error) error {
 	return s.queue(func() (smallWork, error) {
 		return func(failed error) (err error) {
@@ -186,7 +186,7 @@ func (s *smallStream) Capturing() bool {
 }
 
 func (s *smallStream) Close() error {
-	_, _ = s.EndCapture() // which a stream that does not capture refuses
+	_, _ = s.EndCapture() // refused by a stream that does not capture
 	s.mu.Lock()
 	s.closed = true
 	known := s.known
@@ -199,7 +199,7 @@ func (s *smallStream) Close() error {
 	return nil
 }
 
-// smallGraph is what a capture has recorded.
+// smallGraph holds the recorded steps of a capture.
 type smallGraph struct {
 	steps  []smallStep
 	closed atomic.Bool
@@ -233,7 +233,7 @@ type smallPoint struct {
 	err  error
 }
 
-// smallEvent marks the latest point that was recorded.
+// smallEvent marks the latest recorded point.
 type smallEvent struct{ point atomic.Pointer[smallPoint] }
 
 func (e *smallEvent) Done() bool {

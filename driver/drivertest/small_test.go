@@ -14,10 +14,10 @@ import (
 	"symmem/internal/sys"
 )
 
-// The small backend is the least that passes the contract, and the example for a new backend: its
-// memory is that of one process, its ranks are goroutines, and all data goes through the control
-// plane. This file has its device and memory, small_stream_test.go its streams, small_group_test.go
-// its communicators.
+// The small backend is the smallest that passes the contract, and the example for new backends: it
+// uses the memory of one process, its ranks are goroutines, and all data passes through the control
+// plane. This file contains its device and memory, small_stream_test.go its streams, and
+// small_group_test.go its communicators.
 
 func TestASmallBackendPassesTheContract(t *testing.T) {
 	drivertest.Run(t, drivertest.Harness{
@@ -33,7 +33,7 @@ func TestASmallBackendPassesTheContract(t *testing.T) {
 // smallDevice is one rank.
 type smallDevice struct {
 	cfg driver.Config
-	// capturing counts the streams that capture, during which nothing is registered.
+	// capturing counts the streams in capture. Nothing may be registered during a capture.
 	capturing atomic.Int32
 }
 
@@ -41,7 +41,7 @@ func openSmall(_ context.Context, cfg driver.Config) (driver.Device, error) {
 	return &smallDevice{cfg: cfg}, nil
 }
 
-// smallGranule is the unit of segments.
+// smallGranule is the granularity of segments.
 const smallGranule = 256 << 10
 
 func (d *smallDevice) Info() driver.Info {
@@ -117,7 +117,7 @@ func (a *smallArena) Keep(bytes int64) error { return a.space.Shrink(bytes) }
 
 func (a *smallArena) Close() error { return a.space.Close() }
 
-// smallSegment is one mapping. Peers see none of it, so there is nothing to keep from them.
+// smallSegment is one mapping. Peers have no access to it, so there is nothing to revoke.
 type smallSegment struct {
 	*sys.Mapping
 	unmapped atomic.Bool
@@ -132,7 +132,7 @@ func (s *smallSegment) Unmap() error {
 	return s.Close()
 }
 
-// at is memory at an address that a caller has given.
+// at returns the memory at an address that a caller has passed.
 func at(address uintptr, bytes int64) []byte {
 	return unsafe.Slice(*(**byte)(unsafe.Pointer(&address)), bytes)
 }

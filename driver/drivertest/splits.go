@@ -10,22 +10,22 @@ import (
 )
 
 var splitContracts = []contract{
-	{"any splits arrive where they belong, and write nothing else", proveSplits},
+	{"any splits arrive at the right place, and nothing else is written", proveSplits},
 	{"a captured exchange with splits can be replayed", proveCapturedSplits},
-	{"splits that differ give one MessageError, and nothing is written", proveSplitsDiffer},
+	{"inconsistent splits give one MessageError, and nothing is written", proveSplitsDiffer},
 	{"an AllToAll on one rank and an AllToAllV on another differ", proveOtherExchange},
 }
 
-// exchange is an AllToAllV of n ranks: how many elements each sends to each, by sender, and where
-// in the buffers of each rank the parts lie.
+// exchange is an AllToAllV of n ranks. It holds the number of elements that each rank sends to each
+// other, by sender, and the offsets of the parts in the buffers of each rank.
 type exchange struct {
 	counts       [][]int64
 	sends, recvs [][]int64 // offsets by rank and peer
 	dataType     driver.DataType
 }
 
-// newExchange draws an exchange of at most so many elements for each pair; some pairs get none. The
-// parts lie in a random order, with gaps.
+// newExchange draws an exchange with up to most elements for each pair of ranks; some pairs get
+// none. The parts lie in random order, with gaps.
 func newExchange(draw *rand.Rand, n int, most int64, t driver.DataType) *exchange {
 	x := &exchange{dataType: t}
 	for range n {
@@ -48,7 +48,7 @@ func newExchange(draw *rand.Rand, n int, most int64, t driver.DataType) *exchang
 	return x
 }
 
-// scattered puts parts one behind the other in a random order, with gaps of 0 or 3 elements.
+// scattered places parts in random order, with gaps of 0 or 3 elements.
 func scattered(draw *rand.Rand, counts []int64) []int64 {
 	offsets, at := make([]int64, len(counts)), int64(0)
 	for _, i := range draw.Perm(len(counts)) {
@@ -59,7 +59,7 @@ func scattered(draw *rand.Rand, counts []int64) []int64 {
 	return offsets
 }
 
-// splits are those of a rank.
+// splits returns the splits of a rank.
 func (x *exchange) splits(rank int) *driver.Splits {
 	s := &driver.Splits{
 		SendCounts: slices.Clone(x.counts[rank]), SendOffsets: x.sends[rank],
@@ -71,12 +71,12 @@ func (x *exchange) splits(rank int) *driver.Splits {
 	return s
 }
 
-// part is what one rank sends to another.
+// part returns the data that one rank sends to another.
 func (x *exchange) part(h Harness, from, to int) []byte {
 	return input(h, x.dataType, 100+len(x.counts)*from+to, x.counts[from][to])
 }
 
-// call is the exchange on one rank, with its send buffer in a window or not.
+// call returns the call of one rank, with its send buffer in or outside of a window.
 func (x *exchange) call(r *rank, send, recv buffer, windowed bool) driver.Call {
 	call := driver.Call{
 		Operation: driver.AllToAllV, DataType: x.dataType, Splits: x.splits(r.number),
@@ -88,7 +88,7 @@ func (x *exchange) call(r *rank, send, recv buffer, windowed bool) driver.Call {
 	return call
 }
 
-// fill writes what a rank sends, and canaries into its receive buffer.
+// fill writes the data that a rank sends, and canaries into its receive buffer.
 func (x *exchange) fill(h Harness, r *rank, send, recv buffer) {
 	size := int64(x.dataType.Size())
 	for to := range x.counts {
@@ -97,7 +97,7 @@ func (x *exchange) fill(h Harness, r *rank, send, recv buffer) {
 	r.ok(r.stream.Fill(recv.at(0), canary, recv.segment.Bytes()))
 }
 
-// judge compares the whole receive buffer.
+// judge checks the whole receive buffer.
 func (x *exchange) judge(h Harness, r *rank, recv buffer) {
 	size := int64(x.dataType.Size())
 	want := bytes.Repeat([]byte{canary}, int(recv.segment.Bytes()))
@@ -153,7 +153,7 @@ func proveCapturedSplits(t *testing.T, h Harness) {
 
 func proveSplitsDiffer(t *testing.T, h Harness) {
 	n := some(h)
-	b := newBench(t, h, n, 1<<20, options{check: true, spoilt: true})
+	b := newBench(t, h, n, 1<<20, options{check: true, faulty: true})
 	x := newExchange(rand.New(rand.NewPCG(7, 7)), n, 20<<10, driver.Int32)
 	expected := uint64(x.counts[0][1] + 1)
 	errs := b.outcomes(func(r *rank) error {

@@ -6,15 +6,15 @@ import (
 	"sync"
 )
 
-// Store is a store in the memory of one process. The zero value is empty and ready for use by
-// several goroutines.
+// Store is a store in the memory of one process. The zero value is empty and ready to use. It is
+// safe for concurrent use.
 type Store struct {
 	mu      sync.Mutex
 	values  map[string][]byte // guarded by mu
-	changed chan struct{}     // closed by the next Set; guarded by mu; nil if nobody waits
+	changed chan struct{}     // closed by the next Set; guarded by mu; nil without waiters
 }
 
-// Set writes a value and wakes everybody who waits.
+// Set writes a value and wakes all waiters.
 func (s *Store) Set(_ context.Context, key string, value []byte) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -29,7 +29,7 @@ func (s *Store) Set(_ context.Context, key string, value []byte) error {
 	return nil
 }
 
-// Get returns a value as soon as it is there, or the reason why the context has ended.
+// Get waits for a value and returns it, or the cause of the context's end.
 func (s *Store) Get(ctx context.Context, key string) ([]byte, error) {
 	for {
 		value, found, changed := s.look(key)
@@ -44,13 +44,13 @@ func (s *Store) Get(ctx context.Context, key string) ([]byte, error) {
 	}
 }
 
-// Peek returns a value if it is there.
+// Peek returns a value if it exists.
 func (s *Store) Peek(_ context.Context, key string) (value []byte, there bool, err error) {
 	value, there, _ = s.look(key)
 	return value, there, nil
 }
 
-// ServedBy is -1: the store does not end with any rank.
+// ServedBy returns -1: the store does not end with any rank.
 func (s *Store) ServedBy() int { return -1 }
 
 func (s *Store) look(key string) (value []byte, found bool, changed chan struct{}) {

@@ -10,9 +10,9 @@ import (
 
 var streamContracts = []contract{
 	{"work is done in the order in which it was queued", proveStreamOrder},
-	{"functions of the host run in order, whatever the stream is doing", proveHostOrder},
+	{"host functions run in order, even on a busy stream", proveHostOrder},
 	{"an error of queued work is returned by Synchronize, once", proveErrorOnce},
-	{"Synchronize ends with its context and the work goes on", proveSynchronizeContext},
+	{"Synchronize ends with its context and the work continues", proveSynchronizeContext},
 	{"Close waits for queued work", proveStreamClose},
 	{"a closed stream takes no work", proveStreamClosed},
 	{"a negative size is an error", proveNegativeSize},
@@ -50,9 +50,9 @@ func proveHostOrder(t *testing.T, h Harness) {
 	}
 }
 
-// proveErrorOnce spoils a collective that is queued already.
+// proveErrorOnce causes a collective to fail that is already queued.
 func proveErrorOnce(t *testing.T, h Harness) {
-	w := newWorld(t, h, 1, options{spoilt: true})
+	w := newWorld(t, h, 1, options{faulty: true})
 	r := w.ranks[0]
 	g := r.hold(r.stream)
 	must(t, r.queue(r.group, r.stream, driver.Call{Operation: driver.Barrier}))

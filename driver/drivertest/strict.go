@@ -8,11 +8,11 @@ import (
 	"symmem/driver"
 )
 
-// proveForgotten leaves one Recv out, of several, and has one Recv too many.
+// proveForgotten leaves out one of several Recvs, and adds one that has no Send.
 func proveForgotten(t *testing.T, h Harness) {
 	for _, forgotten := range []driver.Operation{driver.Send, driver.Recv} {
 		t.Run(forgotten.String(), func(t *testing.T) {
-			b := newBench(t, h, 3, 1<<20, options{check: true, strict: true, spoilt: true})
+			b := newBench(t, h, 3, 1<<20, options{check: true, strict: true, faulty: true})
 			errs := b.outcomes(func(r *rank) error {
 				for step := range 4 {
 					if err := b.forget(r, step, forgotten); err != nil {
@@ -24,7 +24,7 @@ func proveForgotten(t *testing.T, h Harness) {
 			for number, err := range errs {
 				var e *driver.MessageError
 				if forgotten == driver.Send && errors.Is(err, driver.ErrFault) {
-					continue // the Recv of rank 2 and the barriers notice at once: others may be first
+					continue // the Recv of rank 2 and the barriers race to detect it
 				}
 				if !errors.As(err, &e) || e.Fault != driver.MessagesUnmatched || e.Number != 3 {
 					t.Errorf("rank %d got %v, want a MessageError at collective 3", number, err)
@@ -34,7 +34,7 @@ func proveForgotten(t *testing.T, h Harness) {
 	}
 }
 
-// forget is a message from rank 0 to rank 2 and a barrier. In step 2 one end is left out.
+// forget sends a message from rank 0 to rank 2 and enters a barrier. In step 2 one end is left out.
 func (b *bench) forget(r *rank, step int, forgotten driver.Operation) error {
 	var call driver.Call
 	switch r.number {
@@ -45,7 +45,7 @@ func (b *bench) forget(r *rank, step int, forgotten driver.Operation) error {
 	}
 	stream := r.stream
 	if step == 2 && r.number == 2 {
-		stream = r.newStream() // one Recv too many would block the rank's
+		stream = r.newStream() // the extra Recv would block the rank's stream
 	}
 	if r.number != 1 && !(step == 2 && call.Operation == forgotten) {
 		if err := r.queue(r.group, stream, call); err != nil {
@@ -55,13 +55,13 @@ func (b *bench) forget(r *rank, step int, forgotten driver.Operation) error {
 	return r.launch(r.group, r.stream, driver.Call{Operation: driver.Barrier, Digest: 1})
 }
 
-// proveMissingSend leaves out a Send whose Recv blocks the stream of the next collective: no rank
-// ever has all ends. Rank 0 sends a message that nobody receives, so that the counts alone are
-// equal.
+// proveMissingSend leaves out a Send whose Recv blocks the stream of the next collective, so no
+// rank ever sees both ends. Rank 0 sends a message that is never received, so that the total counts
+// are equal.
 func proveMissingSend(t *testing.T, h Harness) {
 	for _, source := range []int{0, driver.AnySource} {
 		t.Run(fmt.Sprint("from ", source), func(t *testing.T) {
-			b := newBench(t, h, 3, 1<<20, options{strict: true, spoilt: true})
+			b := newBench(t, h, 3, 1<<20, options{strict: true, faulty: true})
 			errs := b.outcomes(func(r *rank) error {
 				var call driver.Call
 				switch r.number {
@@ -87,16 +87,16 @@ func proveMissingSend(t *testing.T, h Harness) {
 }
 
 func proveOutOfStep(t *testing.T, h Harness) {
-	b := newBench(t, h, 2, 1<<20, options{strict: true, spoilt: true})
+	b := newBench(t, h, 2, 1<<20, options{strict: true, faulty: true})
 	must(t, b.ranks[1].stream.Fill(b.recv[1].at(0), canary, 256))
 	errs := b.outcomes(func(r *rank) error { return b.passBarrier(r) })
-	wantEnds(t, found(errs), driver.MessagesOutOfStep, driver.MessageEnds{
+	wantEnds(t, firstMessageError(errs), driver.MessagesOutOfStep, driver.MessageEnds{
 		From: 0, To: 1, Tag: 6, Number: 1, Sent: 0, Received: 1,
 	})
 	b.untouched(1)
 }
 
-// passBarrier sends before a barrier and receives behind it.
+// passBarrier sends before a barrier and receives after it.
 func (b *bench) passBarrier(r *rank) error {
 	if r.number == 0 {
 		call := p2pCall(driver.Send, 1, 6, b.send[0], 0, 10)

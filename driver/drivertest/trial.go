@@ -10,7 +10,7 @@ import (
 	"symmem/driver/formula"
 )
 
-// trial is one collective with the result that it must have.
+// trial is one collective with its expected result.
 type trial struct {
 	operation driver.Operation
 	dataType  driver.DataType
@@ -21,10 +21,11 @@ type trial struct {
 	inPlace   bool
 	// loose means that the buffers are not in windows.
 	loose bool
-	// skew moves all buffers by so many elements, away from every alignment but that of an element.
+	// skew offsets all buffers by a number of elements, so that they are aligned only to an
+	// element.
 	skew int64
-	// formula is that of the group, if it has one. Inputs that show it are drawn from the seed
-	// then.
+	// formula is the formula of the group, if it has one. Inputs that distinguish formulas are then
+	// drawn from the seed.
 	formula driver.Formula
 	seed    uint64
 	// special means that inputs are special values.
@@ -32,8 +33,8 @@ type trial struct {
 	// replayed means that the call is made by a graph.
 	replayed bool
 
-	// inputs and wants are by rank: what is contributed, and what must be in the receive buffer.
-	// A nil want is a buffer that must not be written.
+	// inputs and wants are by rank: the contribution, and the expected content of the receive
+	// buffer. A nil want means that the buffer must not be written.
 	inputs, wants [][]byte
 }
 
@@ -52,7 +53,7 @@ func (c *trial) String() string {
 		c.op, c.count, c.root, c.path, place, c.skew)
 }
 
-// prepare makes inputs and results for n ranks.
+// prepare computes inputs and expected results for n ranks.
 func (c *trial) prepare(h Harness, n int) {
 	send, _ := (&driver.Call{Operation: c.operation, Count: c.count, DataType: driver.Int8}).Spans(n)
 	c.inputs, c.wants = nil, make([][]byte, n)
@@ -93,7 +94,7 @@ func (c *trial) prepare(h Harness, n int) {
 	}
 }
 
-// combined is what the ranks' inputs come to.
+// combined returns the reduction of the ranks' inputs.
 func (c *trial) combined() []byte { return formula.Reduce(c.formula, c.op, c.dataType, c.inputs) }
 
 func (c *trial) share(want func(r int) []byte) {
@@ -102,20 +103,20 @@ func (c *trial) share(want func(r int) []byte) {
 	}
 }
 
-// canary is what receive buffers hold before, and what must be around them afterwards.
+// canary fills receive buffers before a call, and must still surround the result afterwards.
 const (
 	canary = 0xA5
 	margin = 64
 )
 
-// call is the trial in two buffers of a rank, on a path that it can take.
+// call returns the trial's call on two buffers of a rank, on a path that supports it.
 func (c *trial) call(r *rank, send, recv buffer) driver.Call {
 	call := r.able(r.group, c.laid(r, send, recv))
 	call.Digest = digest(&call)
 	return call
 }
 
-// laid lays the trial into two buffers of a rank.
+// laid returns the trial's call on two buffers of a rank.
 func (c *trial) laid(r *rank, send, recv buffer) driver.Call {
 	size := int64(c.dataType.Size())
 	part := c.count * size
@@ -140,7 +141,7 @@ func (c *trial) laid(r *rank, send, recv buffer) driver.Call {
 	return call
 }
 
-// able is a call on a path that it can take: on the first one if its own refuses it.
+// able returns the call on its path, or on the first path if its own refuses it.
 func (r *rank) able(c driver.Communicator, call driver.Call) driver.Call {
 	if !call.Operation.Takes(call.Path) || c.Offer(call).Refusal(call.Path) != nil {
 		call.Path = r.world.harness.Paths[0]
@@ -148,7 +149,7 @@ func (r *rank) able(c driver.Communicator, call driver.Call) driver.Call {
 	return call
 }
 
-// digest stands for what must be alike on all ranks.
+// digest returns a digest of everything that must be the same on all ranks.
 func digest(c *driver.Call) uint64 {
 	h := fnv.New64a()
 	fmt.Fprint(h, c.Operation, c.DataType, c.ReduceOp, c.Path, c.Count)
@@ -172,7 +173,7 @@ func (c *trial) perform(r *rank, send, recv buffer) {
 	c.judge(r, call, before)
 }
 
-// launch makes the call, by a graph if the trial says so.
+// launch makes the call, through a graph if the trial is replayed.
 func (c *trial) launch(r *rank, call driver.Call) {
 	if !c.replayed {
 		r.ok(r.launch(r.group, r.stream, call))
@@ -183,8 +184,8 @@ func (c *trial) launch(r *rank, call driver.Call) {
 	r.ok(errors.Join(err, r.stream.Synchronize(r.world.ctx), graph.Close()))
 }
 
-// judge compares the receive buffer, and what is around it, with what must be there: what was there
-// before where a rank gets nothing, which are canaries unless the call works in place.
+// judge checks the receive buffer and its surroundings. If a rank gets no result, the buffer must
+// be unchanged: it holds canaries, unless the call works in place.
 func (c *trial) judge(r *rank, call driver.Call, before []byte) {
 	want := c.wants[r.number]
 	switch _, span := call.Spans(len(r.world.ranks)); {
@@ -201,7 +202,8 @@ func (c *trial) judge(r *rank, call driver.Call, before []byte) {
 	}
 }
 
-// launch prepares and launches a call and waits for its end. The stream runs again after an error.
+// launch prepares and launches a call and waits for its end. After an error the stream is usable
+// again.
 func (r *rank) launch(c driver.Communicator, s driver.Stream, call driver.Call) error {
 	if err := r.queue(c, s, call); err != nil {
 		_ = s.Synchronize(r.world.ctx) // clears the failure, and returns the same error

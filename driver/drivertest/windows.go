@@ -10,14 +10,14 @@ import (
 var windowContracts = []contract{
 	{"a segment can be registered, deregistered and registered again", proveReregister},
 	{"deregistering twice gives ErrClosed", proveDeregisterTwice},
-	{"registering a name twice is an error and harms nothing", proveRegisterTwice},
+	{"registering a name twice is an error without side effects", proveRegisterTwice},
 	{"a buffer without a window gives ErrOutOfRange before launch", proveNoWindow},
 	{"segments of different size are an error on all ranks", proveSizesDiffer},
 	{"a segment can be registered with several groups", proveTwoGroups},
 	{"a group can have many windows", proveManyWindows},
 }
 
-// sumOver runs an AllReduce of one byte value over a window and checks it.
+// sumOver runs an AllReduce of one byte over a window and checks the result.
 func (r *rank) sumOver(c driver.Communicator, b buffer, value byte) {
 	const count = 20000
 	if !slices.Contains(r.world.harness.Paths, driver.PathWindow) {
@@ -88,7 +88,7 @@ func proveNoWindow(t *testing.T, h Harness) {
 	}
 }
 
-// proveSizesDiffer registers segments of different size, and then equal ones under the same name.
+// proveSizesDiffer registers segments of different sizes, and then equal ones under the same name.
 func proveSizesDiffer(t *testing.T, h Harness) {
 	w := newWorld(t, h, 3, options{check: true})
 	w.each(func(r *rank) {

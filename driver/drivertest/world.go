@@ -16,15 +16,15 @@ import (
 )
 
 const (
-	// patience bounds what should not take long at all; it is reached only when something hangs.
+	// patience bounds waits that should be short. It expires only if something hangs.
 	patience = 2 * time.Minute
-	// short is a deadline that tests let pass.
+	// short is a deadline that tests let expire.
 	short = 500 * time.Millisecond
 	// arenaGranules is the size of a rank's arena in granules.
 	arenaGranules = 256
 )
 
-// world is a set of ranks, each with a device, an arena, a stream and a communicator of all.
+// world is a set of ranks, each with a device, an arena, a stream and a communicator of all ranks.
 type world struct {
 	options
 	t       *testing.T
@@ -33,40 +33,40 @@ type world struct {
 	ranks   []*rank
 }
 
-// options choose the kind of a world.
+// options configures a world.
 type options struct {
 	timeout time.Duration // zero means patience
-	bound   time.Duration // of all that the world does; zero means patience
+	bound   time.Duration // bounds the life of the world; zero means patience
 	scatter uint64
 	check   bool
-	// strict and formula are those of all groups that the ranks connect.
+	// strict and formula apply to all groups that the ranks connect.
 	strict  bool
 	formula driver.Formula
 	// apart leaves the ranks without a communicator.
 	apart bool
-	// spoilt means that closing may report faults, because the test causes some.
-	spoilt bool
+	// faulty means that closing may report faults, because the test causes some.
+	faulty bool
 }
 
-// rank is one rank of a world. Its methods that return no error end the rank, and fail the test,
-// where a call that must succeed does not.
+// rank is one rank of a world. Methods that return no error fail the test and end the rank if an
+// operation that must succeed fails.
 type rank struct {
 	world   *world
 	number  int
-	running bool   // in a goroutine of its own
-	doing   string // what failures say, after the rank
+	running bool   // runs in a goroutine
+	doing   string // suffix of the rank in failure messages
 	device  driver.Device
 	arena   driver.Arena
 	stream  driver.Stream
 	group   driver.Communicator
-	mapped  int64  // bytes of the arena that are handed out
-	windows uint32 // ordinals that are used
-	staging []byte // of the host, for copies
+	mapped  int64  // bytes of the arena in use
+	windows uint32 // number of ordinals in use
+	staging []byte // host memory for copies
 	closers []func() error
 }
 
-// newWorld opens n ranks and closes them when the test ends. What breaks a world is a test of its
-// own, so that its groups are torn down before the next world connects: see Anytime.
+// newWorld opens n ranks and closes them when the test ends. A case that breaks its world must be a
+// separate test, so that its groups are closed before the next world connects: see Anytime.
 func newWorld(t *testing.T, h Harness, n int, o options) *world {
 	t.Helper()
 	if n > h.Ranks {
@@ -80,7 +80,7 @@ func newWorld(t *testing.T, h Harness, n int, o options) *world {
 	t.Cleanup(func() {
 		defer cancel()
 		err := errors.Join(w.outcomes(func(r *rank) error { return r.close() })...)
-		if err != nil && !w.spoilt {
+		if err != nil && !w.faulty {
 			t.Errorf("closing the world: %v", err)
 		}
 	})
@@ -89,7 +89,7 @@ func newWorld(t *testing.T, h Harness, n int, o options) *world {
 	return w
 }
 
-// each runs a function on every rank at once. The test ends if a rank has failed.
+// each runs a function on every rank concurrently, and ends the test if a rank has failed.
 func (w *world) each(f func(r *rank)) {
 	w.t.Helper()
 	if !w.attempt(f) {
@@ -97,7 +97,8 @@ func (w *world) each(f func(r *rank)) {
 	}
 }
 
-// attempt is each, but returns false if a rank has failed: its caller says more.
+// attempt runs a function like each, but returns false if a rank has failed, so that the caller can
+// add details.
 func (w *world) attempt(f func(r *rank)) bool {
 	var running sync.WaitGroup
 	var ended atomic.Int32
@@ -113,7 +114,7 @@ func (w *world) attempt(f func(r *rank)) bool {
 	return int(ended.Load()) == len(w.ranks)
 }
 
-// outcomes is each for a function that returns an error. It returns those by rank.
+// outcomes runs a function like each, and returns its errors by rank.
 func (w *world) outcomes(f func(r *rank) error) []error {
 	w.t.Helper()
 	errs := make([]error, len(w.ranks))
@@ -133,7 +134,7 @@ func (r *rank) ok(err error) {
 	}
 }
 
-// failf fails the test and ends the rank, or, of a rank that does not run, the test.
+// failf fails the test and ends the rank, or the test if the rank is not running.
 func (r *rank) failf(format string, args ...any) {
 	r.world.t.Helper()
 	r.world.t.Errorf("rank %d%s: "+format, append([]any{r.number, r.doing}, args...)...)
@@ -143,7 +144,7 @@ func (r *rank) failf(format string, args ...any) {
 	r.world.t.FailNow()
 }
 
-// at says what the rank comes to, for failures there.
+// at sets the step that failure messages mention.
 func (r *rank) at(format string, args ...any) { r.doing = ", " + fmt.Sprintf(format, args...) }
 
 // numbers lists the ranks from 0 to n-1.
@@ -203,7 +204,7 @@ func (r *rank) newEvent() driver.Event {
 
 func (r *rank) granularity() int64 { return r.device.Info().Granularity }
 
-// captured records what a function queues on the rank's stream.
+// captured captures the work that a function queues on the rank's stream.
 func (r *rank) captured(queue func()) driver.Graph {
 	r.ok(r.stream.BeginCapture())
 	queue()
@@ -213,7 +214,7 @@ func (r *rank) captured(queue func()) driver.Graph {
 	return g
 }
 
-// later closes something when the world ends, the last first.
+// later registers a function to call when the world ends, in reverse order.
 func (r *rank) later(f func() error) { r.closers = append(r.closers, f) }
 
 func (r *rank) close() error {
@@ -224,13 +225,13 @@ func (r *rank) close() error {
 	return errors.Join(errs...)
 }
 
-// gate holds a stream until it is opened.
+// gate blocks a stream until it is opened.
 type gate struct {
 	opened chan struct{}
 	once   sync.Once
 }
 
-// hold queues a gate on a stream. The world opens it at its end if nobody has.
+// hold queues a gate on a stream. The world opens it at its end, if the test has not.
 func (r *rank) hold(s driver.Stream) *gate {
 	g := &gate{opened: make(chan struct{})}
 	r.later(func() error { g.open(); return nil })
@@ -247,7 +248,7 @@ func must(t *testing.T, err error) {
 	}
 }
 
-// wantError fails the test unless err is the target.
+// wantError fails the test unless err wraps target.
 func wantError(t *testing.T, what string, err, target error) {
 	t.Helper()
 	if !errors.Is(err, target) {
