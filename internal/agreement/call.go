@@ -10,30 +10,30 @@ import (
 // maxCallName bounds each of the names in a call, in bytes.
 const maxCallName = 32
 
-// CollectiveCall is what a rank asks of a collective: everything that must be the same on all
-// ranks. A field that ranks may choose for themselves, such as the place of a buffer on the plain
-// path, stays at its zero value.
+// CollectiveCall describes a rank's call of a collective by everything that must be the same on all
+// ranks. A field that ranks may choose freely, such as the place of a buffer on the plain path,
+// keeps its zero value.
 type CollectiveCall struct {
 	// Operation, Path, DataType and ReduceOp are names of at most 32 bytes.
 	Operation, Path, DataType, ReduceOp string
-	// Root is the root as a rank of the group, -1 where the operation has none. ReduceOp and
-	// DataType are empty where it has none.
+	// Root is a rank of the group, or -1 if the operation has no root. DataType and ReduceOp are
+	// empty if the operation has none.
 	Root int
 	// Count is the number of elements.
 	Count uint64
-	// SendPool and RecvPool are ids of pools. SendSegment and RecvSegment are segment ordinals
-	// there, -1 outside of windows; the offsets are in bytes from the start of the segment.
+	// SendPool and RecvPool are ids of pools. SendSegment and RecvSegment are segment ordinals in
+	// these pools, -1 outside of windows. The offsets are in bytes from the start of the segment.
 	SendPool, RecvPool       uint64
 	SendSegment, RecvSegment int32
 	SendOffset, RecvOffset   int64
-	// Ticket is the number of the call in the group, from 1; 0 if it has none.
+	// Ticket is the number of the call in the group, from 1, or 0 if it has none.
 	Ticket uint64
-	// Capture and CaptureCall are the numbers of the capture that the call is in, and of the call
-	// there, from 1; 0 if it is in none.
+	// Capture is the number of the capture that contains the call, and CaptureCall the number of
+	// the call in it. Both count from 1, and are 0 outside of captures.
 	Capture, CaptureCall uint64
 }
 
-// String says the call in words, without what it has not.
+// String describes the call without its empty fields.
 func (c CollectiveCall) String() string { return c.words(Names{}) }
 
 func (c CollectiveCall) words(n Names) string {
@@ -75,8 +75,8 @@ func (c CollectiveCall) words(n Names) string {
 	return b.String()
 }
 
-// Encode returns the call as bytes that are equal exactly for equal calls, names being cut to 32
-// bytes. A nil call gives no bytes.
+// Encode encodes the call. Encodings are equal exactly for equal calls, except that names are cut
+// to 32 bytes. The encoding of nil is empty.
 func (c *CollectiveCall) Encode() []byte {
 	if c == nil {
 		return nil
@@ -90,8 +90,8 @@ func (c *CollectiveCall) Encode() []byte {
 	return appendWords(b, c.SendPool, c.RecvPool, c.Ticket, c.Capture, c.CaptureCall)
 }
 
-// DecodeCall reads what [CollectiveCall.Encode] wrote and nothing else. No bytes give a nil call.
-// An error wraps [ErrProtocol].
+// DecodeCall decodes the output of [CollectiveCall.Encode]. Empty input gives a nil call. Errors
+// wrap [ErrProtocol].
 func DecodeCall(value []byte) (*CollectiveCall, error) {
 	if len(value) == 0 {
 		return nil, nil
@@ -116,7 +116,7 @@ func DecodeCall(value []byte) (*CollectiveCall, error) {
 	return c, nil
 }
 
-// noCall stands for the call of a rank that reports none.
+// noCall is the text for a rank that reports no call.
 const noCall = "no collective"
 
 func (m *Machine) callText(value []byte) (string, error) {

@@ -10,26 +10,26 @@ import (
 	"symmem/internal/ranklist"
 )
 
-// Kind says what the ranks differ in.
+// Kind classifies a divergence.
 type Kind uint8
 
-// The kinds of divergence, in the order in which they are looked for.
+// The kinds of divergence, in the order in which they are checked.
 const (
-	// KindTag: the ranks are in different operations.
+	// KindTag means that the ranks are in different operations.
 	KindTag Kind = iota + 1
-	// KindLedgers: the ranks compare different pools.
+	// KindLedgers means that the ranks compare different pools.
 	KindLedgers
-	// KindPlacement: the histories of a pool differ.
+	// KindPlacement means that the histories of a pool differ.
 	KindPlacement
-	// KindPending: the histories agree, but not what is about to be registered.
+	// KindPending means that the histories agree but the segments to be registered differ.
 	KindPending
-	// KindCollective: the histories agree, but not the collective that is being called.
+	// KindCollective means that the histories agree but the collectives being called differ.
 	KindCollective
 )
 
 var kindNames = [...]string{"", "operation", "pools", "placement", "pending", "collective"}
 
-// String returns the word for k.
+// String returns the name of k.
 func (k Kind) String() string {
 	if k == 0 || int(k) >= len(kindNames) {
 		return fmt.Sprintf("kind %d", uint8(k))
@@ -37,48 +37,48 @@ func (k Kind) String() string {
 	return kindNames[k]
 }
 
-// Variant is what some ranks have alike.
+// Variant is an observation that some ranks share.
 type Variant struct {
-	// Ranks are those that have it.
+	// Ranks lists the ranks that share it.
 	Ranks []int
-	// What says it in words; for an event it is [ledger.Event.String].
+	// What describes it; for an event it is [ledger.Event.String].
 	What string
-	// Site is where it came from, as file:line, or "".
+	// Site is its call site as file:line, or "".
 	Site string
-	// Event is the event itself, if HasEvent.
+	// Event is the event, if HasEvent is set.
 	Event    ledger.Event
 	HasEvent bool
 }
 
-// DivergenceError says that ranks which should be alike are not, and where. Its text is the same on
-// every rank of the agreement.
+// DivergenceError reports how ranks that should agree differ. Its text is the same on every rank of
+// the agreement.
 type DivergenceError struct {
 	// Group names the group whose ranks differ.
 	Group string
-	// Kind says what they differ in.
+	// Kind classifies the difference.
 	Kind Kind
 	// Ledger is the id of the pool, for KindPlacement and KindPending.
 	Ledger uint64
-	// Position is that of the first differing event, for KindPlacement. If Last is greater, that
-	// part of the history is no longer kept and the event stands from Position to Last.
+	// Position is the position of the first differing event, for KindPlacement. If Last is greater,
+	// that part of the history is no longer kept and the event lies between Position and Last.
 	Position, Last uint64
-	// Variants has one entry for each different observation, ordered by lowest rank; at most 16.
+	// Variants lists the different observations, ordered by lowest rank; at most 16.
 	Variants []Variant
-	// Others are ranks whose observations exceed that number.
+	// Others lists the ranks whose observations exceed that limit.
 	Others []int
-	// Deviant are the ranks that differ from more than half of those that took part. It is empty
-	// if there is no such majority: no rank is right because of its number. Ranks that report no
-	// call, where others report different ones, are not counted and do not deviate.
+	// Deviant lists the ranks that differ from a majority of the ranks that took part. Without such
+	// a majority it is empty: a low rank is not presumed right. Ranks that report no call while
+	// others report different ones are neither counted nor deviant.
 	Deviant []int
-	// Why is a hint at the kind of difference, for KindPlacement.
+	// Why guesses the kind of difference, for KindPlacement.
 	Why Why
-	// Absent are the ranks that did not take part in every round.
+	// Absent lists the ranks that did not take part in every round.
 	Absent []int
-	// Names are the words of the report. Ranks in the other fields are those of the group.
+	// Names names ranks and pools in the report. Ranks in the other fields are group ranks.
 	Names Names
 }
 
-// Error says everything in one paragraph.
+// Error returns the whole report as one paragraph.
 func (d *DivergenceError) Error() string {
 	var b strings.Builder
 	b.WriteString(d.heading())
@@ -90,7 +90,7 @@ func (d *DivergenceError) Error() string {
 		}
 	}
 	if len(d.Others) > 0 {
-		fmt.Fprintf(&b, "; %s %s something else again",
+		fmt.Fprintf(&b, "; %s %s another observation",
 			d.Names.ranks(d.Others), verb(d.Others, "has", "have"))
 	}
 	b.WriteString(d.closing())
@@ -126,13 +126,13 @@ func (d *DivergenceError) Pool() string {
 	return d.Names.pool(d.Ledger)
 }
 
-// closing says who deviates and how, as far as that can be told.
+// closing describes the deviating ranks and the kind of deviation, as far as they are known.
 func (d *DivergenceError) closing() string {
 	out := ""
 	if d.Why == WhyHeld {
 		out = "; " + d.Why.sentence(d.Names, nil, nil)
-	} else if usual, deviant := d.sides(); usual >= 0 && deviant >= 0 && d.Why != WhyUnknown {
-		out = "; " + d.Why.sentence(d.Names, d.alike(deviant), d.alike(usual))
+	} else if usual, deviant := d.contrast(); usual >= 0 && deviant >= 0 && d.Why != WhyUnknown {
+		out = "; " + d.Why.sentence(d.Names, d.ranksLike(deviant), d.ranksLike(usual))
 	} else if len(d.Deviant) > 0 {
 		out = fmt.Sprintf("; %s %s from the majority",
 			d.Names.short(d.Deviant), verb(d.Deviant, "deviates", "deviate"))
@@ -158,8 +158,8 @@ func (d *DivergenceError) has(kind ledger.Kind) bool {
 	})
 }
 
-// alike returns the ranks that have what variant i has, whatever their call sites.
-func (d *DivergenceError) alike(i int) []int {
+// ranksLike returns the ranks with the same observation as variant i, whatever their call sites.
+func (d *DivergenceError) ranksLike(i int) []int {
 	var out []int
 	for _, v := range d.Variants {
 		if v.What == d.Variants[i].What {
@@ -170,13 +170,14 @@ func (d *DivergenceError) alike(i int) []int {
 	return out
 }
 
-// sides returns the variant of the most ranks and the first one unlike it, or -1. Equally many
-// ranks are no majority; then the lower rank comes first, which only orders the words.
-func (d *DivergenceError) sides() (usual, deviant int) {
+// contrast returns the variant of the most ranks and the first variant that differs from it, or -1
+// for a missing one. A tie is no majority; the lower rank then comes first, which only affects the
+// wording.
+func (d *DivergenceError) contrast() (usual, deviant int) {
 	usual, deviant = -1, -1
 	most := 0
 	for i, v := range d.Variants {
-		if n := len(d.alike(i)); n > most && !d.abstains(v) {
+		if n := len(d.ranksLike(i)); n > most && !d.abstains(v) {
 			usual, most = i, n
 		}
 	}
@@ -188,21 +189,22 @@ func (d *DivergenceError) sides() (usual, deviant int) {
 	return usual, deviant
 }
 
-// abstains reports whether ranks report no call where others report different ones: a rank that was
-// stopped by the fault of another one knows no call in which it differs.
+// abstains reports whether a variant stands for ranks that report no call while others report
+// different ones. A rank that was stopped by another rank's fault knows of no call in which it
+// differs.
 func (d *DivergenceError) abstains(v Variant) bool {
 	return d.Kind == KindCollective && v.What == noCall && len(d.Variants) > 2
 }
 
-// conclude fills in who deviates among the given number of ranks.
+// conclude sets Deviant, given the number of ranks.
 func (d *DivergenceError) conclude(ranks int) {
-	usual, _ := d.sides()
+	usual, _ := d.contrast()
 	for _, v := range d.Variants {
 		if d.abstains(v) {
 			ranks -= len(v.Ranks)
 		}
 	}
-	if usual < 0 || 2*len(d.alike(usual)) <= ranks {
+	if usual < 0 || 2*len(d.ranksLike(usual)) <= ranks {
 		return
 	}
 	for _, v := range d.Variants {
@@ -220,7 +222,7 @@ func (m *Machine) newDivergence(kind Kind, id uint64) *DivergenceError {
 	}
 }
 
-// differ ends the agreement over contributions that the vote already showed to differ.
+// differ ends the agreement with a divergence in contributions to the vote.
 func (m *Machine) differ(
 	kind Kind, id uint64, v variants, text func([]byte) (string, error),
 ) ([]byte, *Outcome, error) {

@@ -11,15 +11,16 @@ import (
 	"symmem/internal/ranklist"
 )
 
-// TestReports holds the words of every report. Each case is a group; every line is one rank:
+// TestReports checks the text of every kind of report. Each case is a group; every line is one
+// rank:
 //
 //	agree mode=exact
 //	alloc 512@0+0 free 512@0+0
 //	alloc 512@0+0
 //
-// An event is kind, size@segment+offset, with /stream and #site if need be. A line may begin with
-// tag=..., pending=n, pool=n, call=count, cast=root; the word absent makes the rank stay away. The
-// argument members=(...) makes the ranks those of a group: they are its world ranks.
+// An event is written as kind, size@segment+offset, and optional /stream and #site. A line may
+// begin with tag=..., pending=n, pool=n, call=count or cast=root. A rank whose line is absent does
+// not take part. The argument members=(...) lists the world ranks of the group.
 func TestReports(t *testing.T) {
 	datadriven.RunTest(t, "testdata/reports", func(t *testing.T, d *datadriven.TestData) string {
 		mode := Exact
@@ -44,7 +45,7 @@ func TestReports(t *testing.T) {
 	})
 }
 
-// report prints the outcome, having checked that all ranks have the same text.
+// report returns the outcome as text, after checking that all ranks have the same text.
 func report(t *testing.T, outcomes []*Outcome, rounds int) string {
 	t.Helper()
 	var first *Outcome
@@ -70,7 +71,7 @@ func report(t *testing.T, outcomes []*Outcome, rounds int) string {
 	return out + first.Divergence.Error() + "\n"
 }
 
-// namesOf names the ranks of a group by members=(...), and its pools after it.
+// namesOf names the group's ranks according to members=(...), and pools by their ids.
 func namesOf(t *testing.T, d *datadriven.TestData) Names {
 	t.Helper()
 	if !d.HasArg("members") {

@@ -1,11 +1,12 @@
-// Package agreement compares the ledgers of a group's ranks and names the first event at which
-// they differ.
+// Package agreement compares the ledgers of a group's ranks and finds the first event at which they
+// differ.
 //
-// An agreement is a sequence of rounds. In a round every rank contributes a payload and reads those
-// of all ([Exchange]). [Merge] sums them up, and every rank steps its [Machine] with the summary,
-// which yields the payload of the next round or the [Outcome]. [Run] does all of it.
+// An agreement is a sequence of rounds. In a round every rank contributes a payload and reads the
+// payloads of all ranks ([Exchange]). [Merge] summarizes them, and every rank advances its
+// [Machine] with the summary, which yields the payload of the next round or the [Outcome]. [Run]
+// combines these steps.
 //
-//	vote     position, digest, agreed prefix, pending segments of each ledger; what it is for
+//	vote     position, digest, agreed prefix and pending segments of each ledger; the tag
 //	  |
 //	  +-- all equal ------------------------------------------------> agreed
 //	  +-- different operation or different pools -------------------> divergence
@@ -16,14 +17,14 @@
 //	  |
 //	events   the event of each rank at the first differing position --> divergence
 //
-// A history of n events that may differ takes at most 1 + ceil(log16(n+1)) + 1 rounds. Agreed
-// ledgers take one. Where a history is no longer kept in full, the outcome gives a range instead of
+// For a history of n events, an agreement takes at most 1 + ceil(log16(n+1)) + 1 rounds. Equal
+// ledgers take one. If a history is no longer kept in full, the outcome contains a range instead of
 // a position.
 //
-// All ranks that got the same payloads reach the same outcome, word for word. Everything that came
-// from a peer is decoded strictly: a payload that is truncated, oversized, of another version or at
-// odds with the round is an error that wraps [ErrProtocol], and never a panic.
+// All ranks that got the same payloads reach the same outcome with the same text. Everything that
+// comes from a peer is decoded strictly: a payload that is truncated, oversized, of another version
+// or inconsistent with the round is an error that wraps [ErrProtocol], and never causes a panic.
 //
-// The package is pure: it exchanges nothing itself and has no clock. Whoever does the exchange sets
-// the deadline, and stands a nil payload in for a rank that did not come.
+// The package does no I/O and has no clock. The caller exchanges the payloads, sets the deadline,
+// and passes a nil payload for a rank that did not take part.
 package agreement

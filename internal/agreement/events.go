@@ -7,23 +7,23 @@ import (
 	"symmem/internal/ledger"
 )
 
-// maxFollowing is how many events from the first difference on are compared to say what kind of
-// difference it is.
+// maxFollowing is the number of events from the first difference on that are compared to classify
+// the difference.
 const maxFollowing = 9
 
-// maxNote bounds a note: the digests of some requests, or the site of a call.
+// maxNote bounds a note, which holds the digests of some requests or the site of a call.
 const maxNote = max(8*maxFollowing, ledger.MaxSiteBytes)
 
-// The kinds of answers, as the first byte of one.
+// The kinds of answers; the first byte of an answer.
 const (
 	answerEvent     byte = iota + 1 // the event at the position, with its site
 	answerEnd                       // the history ends there
-	answerDigest                    // the digest there: the event is no longer kept
-	answerForgotten                 // not even that
+	answerDigest                    // the digest there; the event is no longer kept
+	answerForgotten                 // the digest is no longer kept either
 )
 
-// askEvents asks for what every rank has at the first difference. Where only a range is known, the
-// digests at its end tell at least which ranks go together.
+// askEvents asks every rank for its event at the first difference. If only a range is known, the
+// digests at its end still show which ranks agree with each other.
 func (m *Machine) askEvents() ([]byte, *Outcome, error) {
 	m.phase = phaseEvents
 	in := m.undecided[0]
@@ -59,7 +59,7 @@ func digestAnswer(source snapshotSource, at uint64) []byte {
 	return []byte{answerForgotten}
 }
 
-// followingRequests lists what is requested from position at on.
+// followingRequests returns the digests of the requests from position at on.
 func followingRequests(source snapshotSource, at uint64) []byte {
 	var out []byte
 	for i := range uint64(maxFollowing) {

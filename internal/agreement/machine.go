@@ -9,22 +9,22 @@ import (
 	"symmem/internal/ranklist"
 )
 
-// Mode says how histories are compared.
+// Mode selects how histories are compared.
 type Mode uint8
 
 const (
-	// Exact asks for equal positions, digests and pending segments of every ledger. It is for
-	// points that all ranks reach in the same place of their program: registration, Check.
+	// Exact requires equal positions, digests and pending segments of every ledger. It is for calls
+	// that all ranks make at the same place in their program: registration, Check.
 	Exact Mode = iota
-	// Prefix compares histories up to the least position among the ranks. It is for comparisons
-	// that run during the program, and after a collective whose digests did not fit.
+	// Prefix compares histories up to the smallest position among the ranks. It is for comparisons
+	// that run concurrently with the program, and after a collective with mismatched digests.
 	Prefix
 )
 
-// Source is a history that an agreement reads. A [ledger.Ledger] is one; where a pool goes on
-// allocating meanwhile, its owner wraps the ledger with its lock.
+// Source is a history that an agreement reads, such as a [ledger.Ledger]. If a pool allocates
+// during the agreement, its owner wraps the ledger with its lock.
 type Source interface {
-	// Snapshot returns the state of the history now.
+	// Snapshot returns the current state of the history.
 	Snapshot() ledger.Snapshot
 	// DigestAt returns the digest of the first position events, if it is known.
 	DigestAt(position uint64) (uint64, bool)
@@ -32,15 +32,15 @@ type Source interface {
 	EventAt(position uint64) (ledger.Event, bool)
 }
 
-// snapshotSource hides what a history gains after the agreement began, so that a rank which goes on
-// allocating answers no more than it voted for.
+// snapshotSource hides events that are added after the agreement began, so that the answers of a
+// rank stay consistent with its vote.
 type snapshotSource struct {
 	Source
 	end  uint64
 	site func(number uint32) string
 }
 
-// EventAt returns an event that was there at the start.
+// EventAt returns an event that existed when the agreement began.
 func (f snapshotSource) EventAt(position uint64) (ledger.Event, bool) {
 	if position >= f.end {
 		return ledger.Event{}, false
@@ -48,8 +48,8 @@ func (f snapshotSource) EventAt(position uint64) (ledger.Event, bool) {
 	return f.Source.EventAt(position)
 }
 
-// Pending is what a rank is about to register from one pool, as a count and a digest. The zero
-// value is the empty list.
+// Pending describes the segments of one pool that a rank is about to register, as a count and a
+// digest. The zero value is the empty list.
 type Pending struct {
 	Count  uint32
 	Digest uint64
@@ -64,42 +64,42 @@ func (p Pending) Add(ordinal int32, bytes int64) Pending {
 
 // Ledger is one history in an agreement.
 type Ledger struct {
-	// ID is the number of the pool; it is the same on all ranks.
+	// ID identifies the pool. It is the same on all ranks.
 	ID uint64
 	// Source is the history.
 	Source Source
-	// Site resolves the call sites of its events; nil leaves them unknown.
+	// Site resolves the call sites of events; nil leaves them unknown.
 	Site func(number uint32) string
-	// Pending is what is about to be registered. It is compared in mode [Exact] only.
+	// Pending describes the segments to be registered. It is compared in mode [Exact] only.
 	Pending Pending
 }
 
-// Config describes one rank's part in an agreement. All but Rank, and what the sources hold, must
-// be the same on all ranks; what is not is found and reported, except Group and Names, which only
-// word the report.
+// Config configures one rank's part in an agreement. Except for Rank and the content of the
+// sources, it must be the same on all ranks. The agreement detects and reports differences, except
+// in Group and Names, which only affect the text of the report.
 type Config struct {
 	// Rank is this rank, from 0 to Ranks-1.
 	Rank, Ranks int
-	// Mode says how histories are compared.
+	// Mode selects how histories are compared.
 	Mode Mode
 	// Group names the group in reports, and Names its ranks and pools.
 	Group string
 	Names Names
-	// Tag says what this agreement is for, in at most [MaxTag] bytes. Ranks with different tags
-	// are at different places of their program.
+	// Tag identifies the purpose of this agreement, in at most [MaxTag] bytes. Ranks with different
+	// tags are at different places in their program.
 	Tag string
-	// Flags are what this rank has to say before anything is compared. If any rank has a flag the
-	// agreement ends with those of all ranks, and compares nothing but tags.
+	// Flags are combined over all ranks before anything is compared. If any rank has set a flag,
+	// the agreement ends with the combined flags, and only tags are compared.
 	Flags uint64
 	// Ledgers are compared in the order of their ids.
 	Ledgers []Ledger
-	// Call, if set, is compared once the ledgers agree.
+	// Call, if set, is compared if the ledgers agree.
 	Call *CollectiveCall
 	// Site is the call site in the program, or "". It is not compared.
 	Site string
 }
 
-// note is the call site as it rides along with the call, cut to what a ledger keeps of one.
+// note returns the call site that accompanies the call, cut to the size that a ledger keeps.
 func (c Config) note() []byte {
 	if c.Call == nil {
 		return nil
@@ -126,9 +126,9 @@ func (c Config) validate() error {
 	return nil
 }
 
-// Machine is one rank's side of one agreement. It goes through the phases of the package comment,
-// from vote over probe and events to done; a phase may be skipped but none is returned to. It
-// is not safe for concurrent use.
+// Machine runs one rank's part of one agreement. It goes through the phases in the package comment:
+// vote, probe, events, done. It may skip phases but never returns to one. It is not safe for
+// concurrent use.
 type Machine struct {
 	config  Config
 	ledgers []Ledger // sorted by id
@@ -137,9 +137,9 @@ type Machine struct {
 	round  uint64
 	absent []int
 
-	// undecided holds the ledgers still in question, by id. At most the last one is known to differ.
+	// undecided holds the ledgers that may differ, by id. At most the last one is known to differ.
 	undecided []interval
-	asked     []answer // what this rank answers in the round in progress
+	asked     []answer // answers of this rank in the current round
 	votes     []tally  // kept until the ledgers are known to agree
 	calls     variants
 	agreed    []AgreedPrefix
@@ -160,8 +160,8 @@ func New(c Config) (*Machine, error) {
 	return m, nil
 }
 
-// Start returns the payload of the first round. Histories may grow from here on: what is compared
-// is what they were at this call.
+// Start returns the payload of the first round. Histories may grow afterwards: the agreement
+// compares their state at this call.
 func (m *Machine) Start() []byte {
 	msg := message{
 		phase: m.phase, value: append([]byte{byte(m.config.Mode)}, m.config.Tag...),
@@ -178,7 +178,7 @@ func (m *Machine) Start() []byte {
 	return msg.encode()
 }
 
-// Step takes the summary of the round and returns either the payload of the next round or the
+// Step processes the summary of a round and returns either the payload of the next round or the
 // outcome. Every error wraps [ErrProtocol] and ends the agreement.
 func (m *Machine) Step(s *Summary) (next []byte, outcome *Outcome, err error) {
 	next, outcome, err = m.step(s)
@@ -209,7 +209,7 @@ func (m *Machine) step(s *Summary) ([]byte, *Outcome, error) {
 	return nil, nil, protocolError("stepping an agreement that is over")
 }
 
-// afterVote notes the ledgers with equal votes as agreed, and the rest as undecided.
+// afterVote records ledgers with equal votes as agreed, and the rest as undecided.
 func (m *Machine) afterVote(s *Summary) ([]byte, *Outcome, error) {
 	if !s.tags.equal() {
 		return m.differ(KindTag, 0, s.tags, tagText)
@@ -242,7 +242,7 @@ func (m *Machine) afterVote(s *Summary) ([]byte, *Outcome, error) {
 	return m.advance()
 }
 
-// advance notes the ledgers that need no further digests as agreed, and asks for those of the rest.
+// advance records ledgers that need no more digests as agreed, and asks for digests of the rest.
 func (m *Machine) advance() ([]byte, *Outcome, error) {
 	kept := m.undecided[:0]
 	m.asked = m.asked[:0]
@@ -280,7 +280,7 @@ func (m *Machine) answer(id, at uint64) answer {
 	return answer{Ledger: id, Position: at, Digest: digest, Known: known}
 }
 
-// history returns the history of a ledger as it was at the start.
+// history returns the history of a ledger as of the start.
 func (m *Machine) history(id uint64) snapshotSource {
 	i := slices.IndexFunc(m.ledgers, func(l Ledger) bool { return l.ID == id })
 	return m.ledgers[i].Source.(snapshotSource)
@@ -302,7 +302,7 @@ func (m *Machine) afterProbe(s *Summary) ([]byte, *Outcome, error) {
 	return m.advance()
 }
 
-// agree ends an agreement over equal ledgers: what is left to compare are lists and calls.
+// agree ends an agreement over equal ledgers, after comparing pending segments and calls.
 func (m *Machine) agree() ([]byte, *Outcome, error) {
 	for i := range m.votes {
 		if v := &m.votes[i]; !v.pending.equal() {

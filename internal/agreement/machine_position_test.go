@@ -11,8 +11,8 @@ import (
 	"symmem/internal/ledger"
 )
 
-// rounds is the most that a history of n events may take: a vote, the search among n+1 outcomes,
-// and the events.
+// rounds returns the maximum number of rounds for a history of n events: a vote, the search among
+// n+1 outcomes, and the events.
 func rounds(n int) int {
 	k := 0
 	for left := n + 1; left > 1; left = (left + maxProbes) / (maxProbes + 1) {
@@ -21,7 +21,7 @@ func rounds(n int) int {
 	return 1 + k + 1
 }
 
-// changes are the ways in which a history can differ from event p on.
+// changes holds the ways in which a history can differ from event p on.
 var changes = map[string]func([]ledger.Event, int) []ledger.Event{
 	"another size": func(h []ledger.Event, p int) []ledger.Event {
 		h[p].Size += 512
@@ -36,7 +36,7 @@ var changes = map[string]func([]ledger.Event, int) []ledger.Event{
 	"nothing more": func(h []ledger.Event, p int) []ledger.Event { return h[:p] },
 }
 
-// firstDifference is the obvious way to find it.
+// firstDifference finds the first difference by comparing events one by one.
 func firstDifference(a, b []ledger.Event) int {
 	for i := range min(len(a), len(b)) {
 		if a[i] != b[i] {
@@ -116,7 +116,7 @@ func checkFirst(
 				h = other
 			}
 			if v.What != want(h) {
-				rt.Fatalf("rank %d is said to have %q, want %q", r, v.What, want(h))
+				rt.Fatalf("the report gives rank %d %q, want %q", r, v.What, want(h))
 			}
 		}
 	}
@@ -179,7 +179,7 @@ func TestAForgottenDifferenceGivesARangeThatHoldsIt(t *testing.T) {
 
 func TestMarksOfOtherGroupsAreNotTrusted(t *testing.T) {
 	// Ranks 0 and 1 agreed with each other, and so did ranks 2 and 3, at the same position of
-	// different histories. The difference lies before the mark.
+	// different histories. The difference lies before that position.
 	base := history(random(7), 500)
 	other := slices.Clone(base)
 	other[10].Size++

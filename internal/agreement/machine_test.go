@@ -35,7 +35,7 @@ func TestConfigurationsThatCannotWorkAreRefused(t *testing.T) {
 	}
 }
 
-// restless absorbs an event whenever it is asked, as a pool does that goes on allocating.
+// restless absorbs an event whenever it is read, like a pool that allocates concurrently.
 type restless struct{ *ledger.Ledger }
 
 func (r restless) DigestAt(position uint64) (uint64, bool) {
@@ -65,7 +65,7 @@ func TestHistoriesThatGrowMeanwhileAreComparedAsTheyWere(t *testing.T) {
 	}
 }
 
-// forgetful loses what it kept as soon as the search begins.
+// forgetful drops its events as soon as the search begins.
 type forgetful struct{ *ledger.Ledger }
 
 func (forgetful) DigestAt(uint64) (uint64, bool) { return 0, false }
@@ -156,8 +156,8 @@ func TestPendingListsDifferByOrderAndContent(t *testing.T) {
 	}
 }
 
-// drive takes the machines of all ranks through an agreement and returns the outcome of each and
-// the number of rounds. Ranks for which absent is true contribute nothing.
+// drive takes the machines of all ranks through an agreement and returns their outcomes and the
+// number of rounds. Ranks in absent contribute nothing.
 func drive(t testing.TB, machines []*Machine, absent map[int]bool) ([]*Outcome, int) {
 	t.Helper()
 	payloads := make([][]byte, len(machines))
@@ -204,7 +204,7 @@ func machineOf(t testing.TB, c Config) *Machine {
 	return m
 }
 
-// group makes one machine a rank over one pool, numbered 1.
+// group returns one machine per rank over one pool with id 1.
 func group(t testing.TB, mode Mode, ledgers []*ledger.Ledger) []*Machine {
 	t.Helper()
 	out := make([]*Machine, len(ledgers))
@@ -217,7 +217,7 @@ func group(t testing.TB, mode Mode, ledgers []*ledger.Ledger) []*Machine {
 	return out
 }
 
-// history returns n events as a pool makes them, from a given random source.
+// history returns n events as a pool would record them, from the given random source.
 func history(r *rand.Rand, n int) []ledger.Event {
 	out := make([]ledger.Event, n)
 	for i := range out {

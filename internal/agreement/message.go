@@ -5,7 +5,7 @@ import (
 	"fmt"
 )
 
-// phase is the kind of a round.
+// phase identifies the kind of a round.
 type phase uint64
 
 const (
@@ -15,12 +15,12 @@ const (
 	phaseDone
 )
 
-// message is what one rank contributes to a round.
+// message is the payload of one rank in a round.
 type message struct {
 	phase phase
 	round uint64
-	// value is what the agreement is for, in a vote, and in the phase of events what the rank has at
-	// a position of a ledger. call is that of a vote, and note rides along with a call or an event.
+	// In a vote, value is the tag and call the encoded call. In the phase of events, value is the
+	// rank's answer for a position of a ledger. note accompanies a call or an event.
 	value, call, note []byte
 	ledger, position  uint64
 	flags             uint64 // of a vote
@@ -34,7 +34,7 @@ func (m *message) encode() []byte {
 	for _, part := range [][]byte{m.value, m.call, m.note} {
 		b = appendBytes(b, part)
 	}
-	b, _ = binary.Append(b, binary.LittleEndian, m.votes) // of a fixed size, which cannot fail
+	b, _ = binary.Append(b, binary.LittleEndian, m.votes) // cannot fail: the size is fixed
 	b, _ = binary.Append(b, binary.LittleEndian, m.answers)
 	return b
 }
@@ -69,7 +69,7 @@ func decode(b []byte) (*message, error) {
 	return m, r.err
 }
 
-// Summary is what the ranks that came have contributed to a round.
+// Summary combines the contributions of the ranks that took part in a round.
 type Summary struct {
 	phase            phase
 	round            uint64
@@ -83,8 +83,8 @@ type Summary struct {
 	events           variants  // in the phase of events
 }
 
-// Merge joins the payloads of a round, of which payloads[i] came from rank i; nil stands for a rank
-// that did not come. An error wraps [ErrProtocol].
+// Merge combines the payloads of a round, where payloads[i] is from rank i and nil stands for a
+// rank that did not take part. Errors wrap [ErrProtocol].
 func Merge(payloads [][]byte) (*Summary, error) {
 	s := &Summary{}
 	for rank, p := range payloads {
@@ -127,7 +127,7 @@ func (s *Summary) add(rank int, m *message) error {
 	return nil
 }
 
-// addVotes leaves the ledgers out once the ranks do not even have the same ones.
+// addVotes drops the votes once the ranks have different ledgers.
 func (s *Summary) addVotes(rank int, m *message, first bool) {
 	s.flags |= m.flags
 	s.tags.add(rank, m.value, nil)

@@ -9,7 +9,7 @@ import (
 	"symmem/internal/ledger"
 )
 
-// payloadsOf collects every payload of an agreement that goes through all phases, by round.
+// payloadsOf collects all payloads, by round, of an agreement that goes through all phases.
 func payloadsOf(t testing.TB, machines []*Machine) [][][]byte {
 	t.Helper()
 	payloads := make([][]byte, len(machines))
@@ -119,7 +119,7 @@ func merged(t testing.TB, payloads [][]byte) *Summary {
 	return s
 }
 
-// FuzzMergeAndStep hands garbage of two ranks to machines in any round.
+// FuzzMergeAndStep passes arbitrary payloads of two ranks to machines in any round.
 func FuzzMergeAndStep(f *testing.F) {
 	rounds := payloadsOf(f, sixRanks(f))
 	for i, payloads := range rounds {
@@ -146,7 +146,7 @@ func FuzzMergeAndStep(f *testing.F) {
 		if err == nil && (next == nil) == (outcome == nil) {
 			t.Fatal("a step must give a payload or an outcome, and not both")
 		}
-		if outcome != nil && outcome.Divergence != nil { // what is not there does not differ
+		if outcome != nil && outcome.Divergence != nil { // every difference has a text
 			_ = outcome.Divergence.Error()
 		}
 	})

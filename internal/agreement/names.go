@@ -7,20 +7,19 @@ import (
 	"symmem/internal/ranklist"
 )
 
-// Names are the words of reports for what an agreement knows by number. They must be the same on
-// all ranks. The zero value gives ranks as the group numbers them, and pools by their ids.
+// Names names ranks and pools in reports. It must be the same on all ranks. The zero value prints
+// group ranks and ids of pools.
 type Names struct {
-	// Members lists the world ranks of the group in group order: all of them, or none.
+	// Members lists the world ranks of the group in group order. It may be empty.
 	Members []int
 	// Pool names a pool by its id, such as "pool 1".
 	Pool func(id uint64) string
 }
 
-// ranks names ranks of the group by their numbers in the world, in the order of the group, adding
-// their own where they differ.
+// ranks formats group ranks by their world ranks, and adds the group ranks where they differ.
 func (n Names) ranks(own []int) string { return ranklist.RanksOf(n.world(own), n.Members) }
 
-// short is ranks for those that were named before.
+// short formats ranks that the report has named before.
 func (n Names) short(own []int) string {
 	if ranklist.NumberedAsWorld(n.Members) {
 		return ranklist.Ranks(own)
@@ -28,7 +27,7 @@ func (n Names) short(own []int) string {
 	return "world " + ranklist.Ranks(slices.Sorted(slices.Values(n.world(own))))
 }
 
-// world returns the numbers in the world of ranks of the group.
+// world converts group ranks to world ranks.
 func (n Names) world(own []int) []int {
 	if len(n.Members) == 0 {
 		return own
@@ -48,7 +47,7 @@ func (n Names) pool(id uint64) string {
 	return n.Pool(id)
 }
 
-// verb picks the form of a verb that goes with the number of ranks.
+// verb returns the form of a verb that fits the number of ranks.
 func verb(ranks []int, one, many string) string {
 	if len(ranks) == 1 {
 		return one

@@ -1,10 +1,10 @@
 package agreement
 
-// maxProbes is how many positions of a ledger a round asks for: 15 cut what is left to a
-// sixteenth, for a payload of a few hundred bytes.
+// maxProbes is the maximum number of positions of a ledger in one round: 15 positions reduce the
+// interval to a sixteenth, with a payload of a few hundred bytes.
 const maxProbes = 15
 
-// answer is the digest that a rank has of a ledger at a position, if it is known there; else 0.
+// answer is a rank's digest of a ledger at one position, or 0 if it is not known.
 type answer struct {
 	Ledger, Position, Digest uint64
 	Known                    bool
@@ -14,8 +14,8 @@ func (a answer) sameQuestion(o answer) bool {
 	return a.Ledger == o.Ledger && a.Position == o.Position
 }
 
-// finding is what the answers of all ranks to a question come to: the first known digest, whether
-// any two known ones differ, and whether some rank does not know.
+// finding combines the answers of all ranks for one position: the first known digest, whether any
+// two known digests differ, and whether some rank does not know its digest.
 type finding struct {
 	answer
 	differs, unknown bool
@@ -29,9 +29,9 @@ func (f *finding) add(a answer) {
 	}
 }
 
-// question picks the positions that cut what is left into equal parts. Only positions count whose
-// digest every rank knows: multiples of the stride below the floor, and all from the floor on. It
-// is empty if there is nothing left to ask.
+// question picks the positions that divide the interval into equal parts, among those whose digest
+// every rank knows: multiples of the stride below the floor, and all from the floor on. It is empty
+// if there are none left.
 func (in interval) question() []uint64 {
 	coarse, dense, fine := in.candidates()
 	n := coarse + fine
@@ -67,8 +67,8 @@ func cut(n, i, parts uint64) uint64 {
 	return whole*i + (rest*i+parts-1)/parts
 }
 
-// narrow applies what was found at one position. Where a rank has forgotten what it still knew when
-// the agreement began the search ends: what it forgets meanwhile is not worth another round.
+// narrow applies the finding at one position. If a rank no longer knows a digest that it knew when
+// the agreement began, the search ends: another round would not find more.
 func (in *interval) narrow(f finding) error {
 	switch {
 	case f.differs:

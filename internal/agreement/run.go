@@ -5,13 +5,13 @@ import (
 	"fmt"
 )
 
-// Exchange contributes a payload to a round and returns those of all ranks, by rank. A nil entry
-// stands for a rank that did not come; its own entry is never nil. It must honour the deadline of
-// ctx. The payloads are read only, until the next call.
+// Exchange contributes a payload to a round and returns the payloads of all ranks, by rank. A nil
+// entry stands for a rank that did not take part; this rank's entry is never nil. It must honour
+// the deadline of ctx. The payloads must not be modified, and are valid until the next call.
 type Exchange func(ctx context.Context, payload []byte) ([][]byte, error)
 
-// Run takes m through its rounds over an exchange. The error is about the exchange itself; that
-// ranks differ is in the outcome.
+// Run takes m through its rounds, using exchange. The error is about the exchange; differences
+// between ranks are in the outcome.
 func Run(ctx context.Context, exchange Exchange, m *Machine) (*Outcome, error) {
 	payload := m.Start()
 	for {

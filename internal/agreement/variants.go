@@ -5,25 +5,25 @@ import (
 	"slices"
 )
 
-// maxVariants is how many different contributions a report lists; a larger group in which nothing
-// fits anything is not understood better for seeing them all.
+// maxVariants is the number of different contributions that a report lists. A longer list would not
+// explain more.
 const maxVariants = 16
 
-// variant is one contribution and the ranks that made it, ascending. The note rides along without
-// being compared: it is that of the lowest rank.
+// variant is one contribution and its ranks in ascending order. The note is not compared; it is
+// that of the lowest rank.
 type variant struct {
 	value, note []byte
 	ranks       []int
 }
 
-// variants is a set of distinct contributions, ordered by their lowest rank. What exceeds
-// maxVariants is kept as ranks alone.
+// variants is a set of distinct contributions, ordered by their lowest rank. For contributions
+// above maxVariants it keeps only the ranks.
 type variants struct {
 	list   []variant
 	others []int
 }
 
-// add adds the contribution of a rank. Ranks come in ascending order.
+// add adds the contribution of a rank. Calls must be in ascending order of ranks.
 func (v *variants) add(rank int, value, note []byte) {
 	i := slices.IndexFunc(v.list, func(own variant) bool { return bytes.Equal(own.value, value) })
 	switch {
@@ -32,7 +32,7 @@ func (v *variants) add(rank int, value, note []byte) {
 	case len(v.list) == maxVariants:
 		v.others = append(v.others, rank)
 	default:
-		// The payload is the exchange's again at its next call.
+		// Cloned, since the exchange reuses payloads in its next call.
 		v.list = append(v.list, variant{bytes.Clone(value), bytes.Clone(note), []int{rank}})
 	}
 }

@@ -2,27 +2,27 @@ package agreement
 
 import "symmem/internal/ledger"
 
-// vote is what a rank says of one ledger in the first round.
+// vote is a rank's state of one ledger, sent in the first round.
 type vote struct {
 	ID uint64
 	ledger.Snapshot
 	Pending Pending
 }
 
-// valid reports whether a ledger can be in such a state.
+// valid reports whether a ledger can be in this state.
 func (v vote) valid() bool {
 	stride := v.Stride > 0 && v.Stride&(v.Stride-1) == 0
 	return stride && max(v.Agreed, v.Floor) <= v.Position && max(v.Position, v.Stride) <= maxPosition
 }
 
-// tally is what all ranks say of one ledger.
+// tally combines the votes of all ranks on one ledger.
 type tally struct {
-	// vote is that of the first rank, but has the greatest floor and stride of all: what every rank
-	// still keeps.
+	// vote is the vote of the first rank, with the greatest floor and stride of all ranks: the part
+	// of the history that every rank still keeps.
 	vote
-	low, high  uint64 // least and greatest position
-	same       bool   // position and digest are the same on all ranks
-	agreedSame bool   // so are the agreed prefix and its digest
+	low, high  uint64 // smallest and greatest position
+	same       bool   // position and digest are equal on all ranks
+	agreedSame bool   // the agreed prefix and its digest are equal, too
 	pending    variants
 }
 
@@ -38,16 +38,15 @@ func (t *tally) add(rank int, v vote) {
 	t.pending.add(rank, appendWords(nil, uint64(v.Pending.Count), v.Pending.Digest), nil)
 }
 
-// interval is where a ledger may first differ: at a position from lo to top, both included. If
-// differs is not set, no difference has been seen and top may as well be the end of what is
-// compared.
+// interval bounds the first difference in a ledger: it is at a position from lo to top, inclusive.
+// If differs is not set, no difference has been seen, and top may be the end of the compared part.
 type interval struct {
 	id, lo, loDigest, top uint64
 	floor, stride         uint64
 	differs               bool
 }
 
-// interval turns what is said of an undecided ledger into the positions to search.
+// interval returns the positions to search in an undecided ledger.
 func (t *tally) interval(mode Mode) (interval, error) {
 	in := interval{
 		id: t.ID, loDigest: ledger.Empty, top: t.low,
@@ -57,9 +56,9 @@ func (t *tally) interval(mode Mode) (interval, error) {
 		in.lo, in.loDigest = t.Agreed, t.AgreedDigest
 	}
 	if t.low == t.high {
-		// Everybody is at the same position and the digests there differ.
+		// All ranks are at the same position and the digests there differ.
 		if in.top <= in.lo {
-			return in, protocolError("ledger %d differs at or before what was agreed", t.ID)
+			return in, protocolError("ledger %d differs at or before the agreed position", t.ID)
 		}
 		in.top--
 		in.differs = true

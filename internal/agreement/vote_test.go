@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// A rank that another rank's fault has stopped knows no call in which it differs.
+// A rank stopped by another rank's fault knows of no call in which it differs.
 func TestRanksThatReportNoCallHaveNoVoteOnTheCall(t *testing.T) {
 	sum, greatest := &CollectiveCall{ReduceOp: "Sum"}, &CollectiveCall{ReduceOp: "Max"}
 	for name, c := range map[string]struct {

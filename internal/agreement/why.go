@@ -7,29 +7,29 @@ import (
 	"symmem/internal/ledger"
 )
 
-// Why is the kind of difference at the first differing event: a hint for whoever reads the report,
-// not part of what was agreed.
+// Why classifies the difference at the first differing event. It is a hint for the reader of a
+// report and not part of what was agreed.
 type Why uint8
 
 // The kinds of difference.
 const (
-	// WhyUnknown: there is nothing to tell it by.
+	// WhyUnknown means that the difference could not be classified.
 	WhyUnknown Why = iota
-	// WhyExtra: an event that the other ranks do not have.
+	// WhyExtra means an event that the other ranks do not have.
 	WhyExtra
-	// WhyMissing: an event of the other ranks is not there.
+	// WhyMissing means that an event of the other ranks is missing.
 	WhyMissing
-	// WhySize: the same event with another size.
+	// WhySize means the same event with another size.
 	WhySize
-	// WhyPlace: the same request at another segment or offset.
+	// WhyPlace means the same request, placed at another segment or offset.
 	WhyPlace
-	// WhyOrder: two events in the other order.
+	// WhyOrder means two events in the opposite order.
 	WhyOrder
-	// WhyStream: the same event on another stream.
+	// WhyStream means the same event on another stream.
 	WhyStream
-	// WhyEvent: another event altogether.
+	// WhyEvent means an unrelated event.
 	WhyEvent
-	// WhyHeld: the same block was given back, and not all ranks could take it again at once.
+	// WhyHeld means that the same block was freed, and not all ranks could reuse it at once.
 	WhyHeld
 )
 
@@ -38,7 +38,7 @@ var whyNames = [...]string{
 	"different order", "different stream", "different event", "held block",
 }
 
-// String returns the words for w.
+// String returns the name of w.
 func (w Why) String() string {
 	if int(w) >= len(whyNames) {
 		return fmt.Sprintf("why %d", uint8(w))
@@ -46,7 +46,7 @@ func (w Why) String() string {
 	return whyNames[w]
 }
 
-// sentence says w of the deviating ranks as against the others.
+// sentence describes w for a report, comparing the deviant ranks with the usual ones.
 func (w Why) sentence(n Names, deviant, usual []int) string {
 	have := verb(deviant, "has", "have")
 	a, b := n.short(deviant), n.short(usual)
@@ -76,12 +76,12 @@ func (w Why) sentence(n Names, deviant, usual []int) string {
 	return ""
 }
 
-// explain compares the first deviating variant with the usual one.
+// explain classifies the difference between the usual variant and the first deviating one.
 func explain(d *DivergenceError, w variants) Why {
 	if d.sameFree() {
 		return WhyHeld
 	}
-	usual, deviant := d.sides()
+	usual, deviant := d.contrast()
 	if usual < 0 || deviant < 0 {
 		return WhyUnknown
 	}
@@ -102,7 +102,7 @@ func explain(d *DivergenceError, w variants) Why {
 	return shift(u.Event, v.Event, words(w.list[usual].note), words(w.list[deviant].note))
 }
 
-// sameFree reports whether all ranks have given the same block back.
+// sameFree reports whether all ranks have freed the same block.
 func (d *DivergenceError) sameFree() bool {
 	for _, v := range d.Variants {
 		if !v.HasEvent || !v.Event.SameFree(d.Variants[0].Event) {
@@ -112,8 +112,8 @@ func (d *DivergenceError) sameFree() bool {
 	return len(d.Variants) > 1
 }
 
-// shift lines the requests up in the four ways in which one slip explains them, and takes the way
-// with the most events that fit. A substitution wins ties: it claims least.
+// shift aligns the requests in the four ways that a single slip can explain, and picks the one with
+// the most matching events. A substitution wins ties, since it assumes least.
 func shift(u, v ledger.Event, usual, deviant []uint64) Why {
 	best, why := matches(usual, deviant, 1, 1), substitution(u, v)
 	if n := matches(usual, deviant, 0, 1); n > best {
@@ -142,7 +142,7 @@ func substitution(u, v ledger.Event) Why {
 	return WhyEvent
 }
 
-// matches counts the equal events of two lists of requests from the given starts on.
+// matches counts the equal events of two lists of requests, beginning at the given indices.
 func matches(a, b []uint64, fromA, fromB int) int {
 	n := 0
 	for fromA < len(a) && fromB < len(b) {

@@ -6,20 +6,21 @@ import (
 	"fmt"
 )
 
-// ErrProtocol is wrapped by every error about bytes that came from a peer.
+// ErrProtocol is wrapped by every error about bytes from a peer.
 var ErrProtocol = errors.New("agreement protocol violated")
 
 const (
-	// wireVersion changes whenever the encoding does; mixed versions must not guess.
+	// wireVersion is incremented with every change of the encoding, so that different versions do
+	// not misread each other.
 	wireVersion = 3
 
-	// MaxLedgers bounds the ledgers of one agreement: pools are few.
+	// MaxLedgers bounds the ledgers of one agreement.
 	MaxLedgers = 64
 
 	// MaxTag bounds a tag, in bytes.
 	MaxTag = 200
 
-	// maxPosition leaves room to compute with positions. No ledger gets there: at an event a
+	// maxPosition leaves room for arithmetic on positions. No ledger reaches it: at an event per
 	// nanosecond it takes a century.
 	maxPosition = 1 << 62
 
@@ -31,7 +32,7 @@ func protocolError(format string, args ...any) error {
 	return fmt.Errorf(format+": %w", append(args, ErrProtocol)...)
 }
 
-// reader decodes a payload. The first violation sticks; what is read after it is zero.
+// reader decodes a payload. It keeps the first error and returns zeros after it.
 type reader struct {
 	b   []byte
 	err error
@@ -86,7 +87,7 @@ func appendBytes(dst, v []byte) []byte {
 	return append(appendWords(dst, uint64(len(v))), v...)
 }
 
-// appendWords encodes whole numbers as a value that compares by its bytes.
+// appendWords encodes integers such that encodings can be compared bytewise.
 func appendWords(dst []byte, words ...uint64) []byte {
 	for _, w := range words {
 		dst = binary.LittleEndian.AppendUint64(dst, w)

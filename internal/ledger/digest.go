@@ -3,8 +3,8 @@ package ledger
 import "math/bits"
 
 // Constants with about as many ones as zeros: the leading bits of the fractional parts of the
-// square roots of the first six primes. They keep zero fields from meeting zero fields, which a
-// product would swallow.
+// square roots of the first six primes. They prevent zero fields from being multiplied by zero,
+// which would lose the other factor.
 const (
 	keyPlace   = 0x6a09e667f3bcc908
 	keyOffset  = 0xbb67ae8584caa73b
@@ -17,23 +17,23 @@ const (
 // Empty is the digest of a history without events.
 const Empty uint64 = keyRoll
 
-// fold multiplies to 128 bits and folds the halves: every input bit reaches every output bit
-// through the carries, for the price of one multiplication.
+// fold multiplies to 128 bits and combines the halves. Through the carries every input bit affects
+// every output bit, for the cost of one multiplication.
 func fold(a, b uint64) uint64 {
 	hi, lo := bits.Mul64(a, b)
 	return hi ^ lo
 }
 
-// Mix absorbs two words into digest. It is what the digests of everything that ranks compare
-// other than events are made of, such as lists of segments.
+// Mix absorbs two words into digest. It is for digests of things other than events that ranks
+// compare, such as lists of segments.
 func Mix(digest, a, b uint64) uint64 {
 	return fold(digest^fold(a^keyPlace, b^keyOffset), keyRoll)
 }
 
 // absorb returns the digest after e. The products of place and amount do not depend on the digest,
-// so a run of events is bounded by one multiplication each.
+// so a sequence of events is limited by the latency of one multiplication each.
 func absorb(digest uint64, e *Event) uint64 {
-	return roll(digest, place(where(e.Stream, e.Segment), e.Offset),
+	return roll(digest, place(packPlace(e.Stream, e.Segment), e.Offset),
 		amount(e.Size, e.Requested, e.Kind))
 }
 
@@ -41,17 +41,17 @@ func roll(digest, place, amount uint64) uint64 {
 	return fold(digest^place, amount^keyRoll)
 }
 
-func place(where uint64, offset int64) uint64 {
-	return fold(where^keyPlace, uint64(offset)^keyOffset)
+func place(streamSegment uint64, offset int64) uint64 {
+	return fold(streamSegment^keyPlace, uint64(offset)^keyOffset)
 }
 
 func amount(size, requested int64, kind Kind) uint64 {
-	what := uint64(requested) ^ uint64(kind)*keyKind
-	return fold(uint64(size)^keySize, what^keyRequest)
+	request := uint64(requested) ^ uint64(kind)*keyKind
+	return fold(uint64(size)^keySize, request^keyRequest)
 }
 
-// RequestDigest covers what an event asks for and leaves out where it was placed, so that a later
-// event is recognised although an earlier difference has moved it.
+// RequestDigest covers what an event requests and not where it was placed, so that it matches later
+// events although an earlier difference has moved them.
 func (e Event) RequestDigest() uint64 {
 	e.Segment, e.Offset = 0, 0
 	return absorb(Empty, &e)

@@ -2,29 +2,29 @@ package ledger
 
 import "fmt"
 
-// Kind says what happened to a block or a segment.
+// Kind is the kind of an event.
 type Kind uint8
 
-// The kinds of events. The values go over the wire and never change their meaning.
+// The kinds of events. Their values are part of the wire format and must not change.
 const (
-	// KindSegment: a segment was mapped at the next offset of the arena.
+	// KindSegment means that a segment was mapped at the next offset of the arena.
 	KindSegment Kind = iota + 1
-	// KindAlloc: a block was given to a caller.
+	// KindAlloc means that a block was allocated.
 	KindAlloc
-	// KindFree: a caller gave a block back, and it can be taken again at once.
+	// KindFree means that a block was freed and can be reused at once.
 	KindFree
-	// KindReturn: a block whose free was deferred or parked came back.
+	// KindReturn means that a block whose free was deferred or parked became free.
 	KindReturn
-	// KindPark: a caller gave a block back that a graph holds.
+	// KindPark means that a block was freed while a graph holds it.
 	KindPark
-	// KindDefer: a block that other streams may still use was given back, by its caller or by the
-	// last graph that held it.
+	// KindDefer means that a block that other streams may still use was freed, by its caller or by
+	// the last graph that held it.
 	KindDefer
-	// KindTrim: a segment left the pool.
+	// KindTrim means that a segment was removed from the pool.
 	KindTrim
-	// KindReserve: memory was made up front.
+	// KindReserve means that memory was reserved.
 	KindReserve
-	// KindNote: the caller put a number of its own into the history.
+	// KindNote means that the caller recorded a number in the history.
 	KindNote
 
 	kindEnd
@@ -42,7 +42,7 @@ var kindNames = [kindEnd]string{
 	KindNote:    "note",
 }
 
-// String returns the word for k, as it stands in reports.
+// String returns the name of k that reports use.
 func (k Kind) String() string {
 	if !k.valid() {
 		return fmt.Sprintf("kind %d", uint8(k))
@@ -52,33 +52,34 @@ func (k Kind) String() string {
 
 func (k Kind) valid() bool { return k > 0 && k < kindEnd }
 
-// places reports whether an event of kind k gives a place, rather than names one given before.
+// places reports whether an event of kind k assigns a place, rather than referring to one.
 func (k Kind) places() bool {
 	return k == KindSegment || k == KindAlloc || k == KindReserve
 }
 
-// Event is one decision about placement. It holds no pointer and has a fixed size, so that a ring
-// of events costs the garbage collector nothing.
+// Event is one decision about placement. It contains no pointers and has a fixed size, so that the
+// garbage collector need not scan a ring of events.
 type Event struct {
 	// Offset is the distance in bytes from the start of the segment.
 	Offset int64
-	// Size is what the block or segment occupies, in bytes.
+	// Size is the size that the block or segment occupies, in bytes.
 	Size int64
-	// Requested is what the caller asked for, in bytes.
+	// Requested is the size that the caller requested, in bytes.
 	Requested int64
-	// Stream numbers the stream on whose behalf it happened.
+	// Stream is the number of the stream for which it happened.
 	Stream uint32
-	// Segment is the ordinal of the segment, or -1 where the event concerns none.
+	// Segment is the ordinal of the segment, or -1 if the event concerns none.
 	Segment int32
-	// Site is the index of the call site in a [Sites] table, 0 if unknown. It is no part of the
+	// Site is the index of the call site in a [Sites] table, 0 if unknown. It is not part of the
 	// digest: ranks may reach the same placement from different lines.
 	Site uint32
-	// Kind says what happened.
+	// Kind is the kind of the event.
 	Kind Kind
 }
 
-// String gives every field that the digest covers, so that different events read differently. What
-// an event does not have, as a free has no request and a reservation no segment, is left out:
+// String formats every field that the digest covers, so that different events have different texts.
+// Fields that do not apply are omitted, such as the request of a free or the segment of a
+// reservation:
 //
 //	alloc 1048576 B (stream 0) -> segment 2 offset 0x100000
 //	free 1048576 B (asked 1000000 B, stream 0) at segment 2 offset 0x100000
@@ -105,16 +106,16 @@ func (e Event) String() string {
 	return fmt.Sprintf("%s %d B (%sstream %d)%s", e.Kind, e.Size, asked, e.Stream, place)
 }
 
-// frees reports whether an event of kind k gives a block back.
+// frees reports whether an event of kind k frees a block.
 func (k Kind) frees() bool { return k == KindFree || k == KindPark || k == KindDefer }
 
-// SameFree reports whether e and o give the same block back, however it was left.
+// SameFree reports whether e and o free the same block, whether or not it was parked or deferred.
 func (e Event) SameFree(o Event) bool {
 	return e.Kind.frees() && o.Kind.frees() && e.Segment == o.Segment &&
 		e.Offset == o.Offset && e.Size == o.Size
 }
 
-// SameRequest reports whether e and o ask for the same thing, wherever it was placed.
+// SameRequest reports whether e and o request the same, wherever it was placed.
 func (e Event) SameRequest(o Event) bool {
 	return e.Kind == o.Kind && e.Stream == o.Stream &&
 		e.Requested == o.Requested && e.Size == o.Size

@@ -5,21 +5,20 @@ import (
 )
 
 const (
-	// DefaultKept is how many events a ledger keeps unless told otherwise. A decoding step of a
-	// large model makes some thousand events, so this is the last tens of steps, in 3 MiB.
+	// DefaultKept is the default number of events that a ledger keeps. A decoding step of a large
+	// model makes some thousand events, so this covers the last tens of steps, in 3 MiB.
 	DefaultKept = 1 << 16
 
-	// turn is how many events pass between two looks at growth and checkpoints. It is the least
-	// capacity of the ring and the first stride.
-	turn = 64
+	// upkeepInterval is the number of events between two checks for growth and checkpoints. It is
+	// the minimum capacity of the ring and the first stride.
+	upkeepInterval = 64
 
-	// maxCheckpoints bounds the table of older digests, at 8 KiB. After a doubling of the stride
-	// it is half full, so a history has between 512 and 1024 checkpoints.
+	// maxCheckpoints bounds the table of older digests, at 8 KiB. After the stride doubles it is
+	// half full, so a history has between 512 and 1024 checkpoints.
 	maxCheckpoints = 1024
 )
 
-// Ledger is the history of one pool. It only ever grows; its states are how much of the history is
-// still known:
+// Ledger is the history of one pool. It only grows. The position determines what is still known:
 //
 //	position in [Floor, Position]    event and digest are kept exactly
 //	multiples of Stride below Floor  the digest is kept
@@ -30,10 +29,10 @@ const (
 type Ledger struct {
 	position uint64
 	digest   uint64
-	// start is the position of the latest Restart, of whose past nothing is known.
+	// start is the position of the latest Restart. Nothing before it is known.
 	start uint64
-	// ring holds a power of two of entries; it doubles until it has kept entries, so that a small
-	// pool stays small. Event p is in ring[p mod len].
+	// ring has a power of two of entries. It doubles until it has kept entries, so that small pools
+	// need little memory. Event p is in ring[p mod len].
 	ring []entry
 	kept uint64
 
@@ -44,17 +43,17 @@ type Ledger struct {
 	agreedDigest uint64
 }
 
-// entry is an event as the ring keeps it, in 48 bytes, with the digest before it: so every kept
-// event has both ends, since the digest after it stands in the next entry or is the current one.
+// entry holds an event in 48 bytes, with the digest before it. The digest after it is in the next
+// entry, or is the current one.
 type entry struct {
-	where                   uint64 // stream above, segment below
+	streamSegment           uint64 // stream in the upper half, segment in the lower
 	offset, size, requested int64
-	what                    uint64 // call site above, kind below
+	siteKind                uint64 // call site above siteShift, kind below
 	before                  uint64
 }
 
-// where packs the stream and the segment of an event.
-func where(stream uint32, segment int32) uint64 {
+// packPlace packs the stream and the segment of an event.
+func packPlace(stream uint32, segment int32) uint64 {
 	return uint64(stream)<<32 | uint64(uint32(segment))
 }
 
@@ -63,60 +62,62 @@ const siteShift = 8
 func (s *entry) event() Event {
 	return Event{
 		Offset: s.offset, Size: s.size, Requested: s.requested,
-		Stream: uint32(s.where >> 32), Segment: int32(uint32(s.where)),
-		Site: uint32(s.what >> siteShift), Kind: Kind(s.what & (1<<siteShift - 1)),
+		Stream: uint32(s.streamSegment >> 32), Segment: int32(uint32(s.streamSegment)),
+		Site: uint32(s.siteKind >> siteShift), Kind: Kind(s.siteKind & (1<<siteShift - 1)),
 	}
 }
 
-// New returns an empty ledger that keeps so many events exactly, rounded up to a power of two; 0 is
-// DefaultKept.
+// New returns an empty ledger that keeps the given number of events exactly, rounded up to a power
+// of two; 0 means DefaultKept.
 func New(kept int) *Ledger {
 	if kept <= 0 {
 		kept = DefaultKept
 	}
-	kept = max(kept, turn)
+	kept = max(kept, upkeepInterval)
 	return &Ledger{
 		digest:       Empty,
 		agreedDigest: Empty,
 		kept:         1 << bits.Len64(uint64(kept-1)),
-		stride:       turn,
+		stride:       upkeepInterval,
 	}
 }
 
-// Absorb appends a copy of e and returns its position. It allocates only while the ring still
-// grows.
+// Absorb appends a copy of e and returns its position. It allocates only while the ring grows.
 func (l *Ledger) Absorb(e *Event) uint64 {
-	return l.append(where(e.Stream, e.Segment), e.Offset, e.Size, e.Requested,
+	return l.append(packPlace(e.Stream, e.Segment), e.Offset, e.Size, e.Requested,
 		uint64(e.Site)<<siteShift|uint64(e.Kind))
 }
 
-// Note is Absorb of an event whose call site is unknown, given in words, which the compiler keeps
-// in registers.
+// Note appends an event with unknown call site like Absorb. Its fields are passed as words, which
+// the compiler keeps in registers.
 func (l *Ledger) Note(
 	kind Kind, stream uint32, segment int32, offset, size, requested int64,
 ) uint64 {
-	return l.append(where(stream, segment), offset, size, requested, uint64(kind))
+	return l.append(packPlace(stream, segment), offset, size, requested, uint64(kind))
 }
 
-func (l *Ledger) append(where uint64, offset, size, requested int64, what uint64) uint64 {
+func (l *Ledger) append(
+	streamSegment uint64, offset, size, requested int64, siteKind uint64,
+) uint64 {
 	p := l.position
-	if p%turn == 0 {
-		l.turn()
+	if p%upkeepInterval == 0 {
+		l.upkeep()
 	}
 	before := l.digest
-	l.digest = roll(before, place(where, offset), amount(size, requested, Kind(what)))
+	l.digest = roll(before, place(streamSegment, offset), amount(size, requested, Kind(siteKind)))
 	l.position = p + 1
 	s := &l.ring[p&uint64(len(l.ring)-1)]
-	s.where, s.offset, s.size, s.requested = where, offset, size, requested
-	s.what, s.before = what, before
+	s.streamSegment, s.offset, s.size, s.requested = streamSegment, offset, size, requested
+	s.siteKind, s.before = siteKind, before
 	return p
 }
 
-// turn grows the ring if it is full and may grow, and notes a checkpoint if one is due. Both happen
-// only at multiples of turn, because capacities and strides are powers of two from turn upwards.
-func (l *Ledger) turn() {
+// upkeep grows the ring if it is full and may grow, and records a checkpoint if one is due. Both
+// happen only at multiples of upkeepInterval, since capacities and strides are powers of two from
+// upkeepInterval upwards.
+func (l *Ledger) upkeep() {
 	if n := uint64(len(l.ring)); l.position-l.start == n && n < l.kept {
-		grown := make([]entry, max(2*n, turn))
+		grown := make([]entry, max(2*n, upkeepInterval))
 		copy(grown, l.ring)
 		l.ring = grown
 	}
@@ -149,12 +150,12 @@ func (l *Ledger) Floor() uint64 {
 	return max(l.start, l.position-min(l.position, uint64(len(l.ring))))
 }
 
-// NextStart returns the least position after all events at which Restart may begin.
+// NextStart returns the smallest position after all events at which Restart may begin.
 func (l *Ledger) NextStart() uint64 { return (l.position/l.kept + 1) * l.kept }
 
-// Restart replaces the history by an agreed one, of which only its length and digest are known.
-// position is the NextStart of the rank with the longest history. A rank that has not restarted yet
-// has not reached that position, so comparing the two histories never reports a difference.
+// Restart replaces the history by an agreed one of which only length and digest are known. position
+// is the NextStart of the rank with the longest history. A rank that has not restarted yet has not
+// reached that position, so comparing the two histories never reports a difference.
 func (l *Ledger) Restart(position, digest uint64) {
 	l.position, l.digest, l.start = position, digest, position
 	l.agreed, l.agreedDigest = position, digest
@@ -187,10 +188,9 @@ func (l *Ledger) EventAt(position uint64) (Event, bool) {
 	return l.ring[position&uint64(len(l.ring)-1)].event(), true
 }
 
-// Agree notes that the first position events, with the given digest, were found equal on all ranks
-// of an agreement. What is agreed needs never be compared again. The agreed position only rises.
-// Agree reports whether the digest fits this history; a position whose digest does not fit is
-// refused.
+// Agree records that the first position events, with the given digest, are equal on all ranks of an
+// agreement. They need not be compared again. The agreed position never decreases. Agree returns
+// false, and changes nothing, if the digest does not match this history.
 func (l *Ledger) Agree(position, digest uint64) bool {
 	if position > l.position {
 		return false
@@ -204,18 +204,18 @@ func (l *Ledger) Agree(position, digest uint64) bool {
 	return true
 }
 
-// Snapshot is what an agreement needs to know of a ledger at one instant.
+// Snapshot is the state of a ledger that an agreement needs.
 type Snapshot struct {
 	// Position and Digest describe the whole history.
 	Position, Digest uint64
-	// Agreed and AgreedDigest are what [Ledger.Agree] set.
+	// Agreed and AgreedDigest are the values set by [Ledger.Agree].
 	Agreed, AgreedDigest uint64
-	// Floor is the first position whose event is kept. Below it only the digests at multiples
-	// of Stride are known.
+	// Floor is the first position whose event is kept. Below it only the digests at multiples of
+	// Stride are known.
 	Floor, Stride uint64
 }
 
-// Snapshot returns the state of l now.
+// Snapshot returns the current state of l.
 func (l *Ledger) Snapshot() Snapshot {
 	return Snapshot{
 		Position: l.position, Digest: l.digest,

@@ -18,16 +18,16 @@ func drawEvent(t *rapid.T) Event {
 	}
 }
 
-// model remembers everything.
+// model keeps all events and digests.
 type model struct {
 	events  []Event
 	digests []uint64 // digests[p] covers the first p events
 	agreed  uint64
 }
 
-// TestLedgerKnowsWhatItPromises runs a ledger and a list of everything: what is kept is right,
-// what must be kept is there, and nothing else is answered.
-func TestLedgerKnowsWhatItPromises(t *testing.T) {
+// TestLedgerMatchesModel compares a ledger with a list of all events: everything that must be kept
+// is there and correct, and nothing else is returned.
+func TestLedgerMatchesModel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		kept := rapid.SampledFrom([]int{1, 64, 100, 1024}).Draw(t, "kept")
 		l := New(kept)
@@ -89,13 +89,13 @@ func TestAWrongMarkIsRefused(t *testing.T) {
 
 func TestTheStrideDoublesAndTheTableStaysBounded(t *testing.T) {
 	l := New(64)
-	for range maxCheckpoints * turn * 5 {
+	for range maxCheckpoints * upkeepInterval * 5 {
 		l.Absorb(&Event{Kind: KindAlloc})
 	}
 	if n := len(l.checkpoints); n > maxCheckpoints || n < maxCheckpoints/2 {
 		t.Errorf("%d checkpoints", n)
 	}
-	if l.stride != 8*turn || cap(l.checkpoints) > 2*maxCheckpoints || len(l.ring) != 64 {
+	if l.stride != 8*upkeepInterval || cap(l.checkpoints) > 2*maxCheckpoints || len(l.ring) != 64 {
 		t.Errorf("stride %d, table of %d, ring of %d", l.stride, cap(l.checkpoints), len(l.ring))
 	}
 }
@@ -115,7 +115,7 @@ func TestASmallPoolStaysSmall(t *testing.T) {
 
 func TestAbsorbDoesNotAllocateOnceTheRingIsFull(t *testing.T) {
 	l := New(1024)
-	for range maxCheckpoints * turn * 2 {
+	for range maxCheckpoints * upkeepInterval * 2 {
 		l.Absorb(&Event{Kind: KindAlloc})
 	}
 	n := testing.AllocsPerRun(10, func() {
@@ -177,9 +177,9 @@ func TestOrderIsInTheDigest(t *testing.T) {
 	})
 }
 
-// TestDigestsSpread absorbs events that differ as little as those of a real pool do and looks for
-// collisions in the low and high 32 bits, of which chance allows a few: 2^17 digests make 2^33
-// pairs, so 2 collisions are expected in each half and 20 would be a flaw.
+// TestDigestsSpread absorbs events that differ as little as those of a real pool and counts
+// collisions in the low and high 32 bits. 2^17 digests make 2^33 pairs, so 2 collisions are
+// expected in each half and 20 would indicate a defect.
 func TestDigestsSpread(t *testing.T) {
 	low, high := map[uint32]bool{}, map[uint32]bool{}
 	const n = 1 << 17
@@ -231,8 +231,8 @@ func BenchmarkAbsorb(b *testing.B) {
 }
 
 func TestALedgerThatIsRestarted(t *testing.T) {
-	a, b := New(turn), New(turn)
-	for i := range 3*turn + 5 {
+	a, b := New(upkeepInterval), New(upkeepInterval)
+	for i := range 3*upkeepInterval + 5 {
 		a.Note(KindAlloc, 0, 0, int64(i), 1, 1)
 	}
 	b.Note(KindFree, 1, 2, 3, 4, 5)
@@ -244,7 +244,7 @@ func TestALedgerThatIsRestarted(t *testing.T) {
 			t.Fatalf("restarted as %+v", s)
 		}
 	}
-	for i := range 100 * turn {
+	for i := range 100 * upkeepInterval {
 		a.Note(KindAlloc, 0, 0, int64(i), 1, 1)
 		b.Note(KindAlloc, 0, 0, int64(i), 1, 1)
 		if a.Snapshot() != b.Snapshot() {

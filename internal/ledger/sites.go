@@ -1,13 +1,14 @@
 package ledger
 
-// MaxSites bounds a [Sites] table. A program has some thousand places that allocate; a caller that
-// makes up new names for each call must not eat the memory.
+// MaxSites bounds a [Sites] table. A program has a few thousand places that allocate; a caller that
+// invents names must not exhaust memory.
 const MaxSites = 1 << 16
 
-// Sites interns the call sites of events. Index 0 stands for an unknown site.
+// Sites interns the call sites of events. Index 0 is the unknown site.
 //
-// The caller finds the program counter, with runtime.Callers, and resolves it once; from then on
-// [Sites.Index] answers without an allocation. Sites is guarded by its owner, as a [Ledger] is.
+// The caller obtains a program counter with runtime.Callers and resolves it once; from then on
+// [Sites.Index] returns its index without allocating. The owner of Sites guards it, as for a
+// [Ledger].
 type Sites struct {
 	names  []string          // names[i-1] belongs to index i
 	byName map[string]uint32 // two program counters of one line share an index
@@ -19,15 +20,15 @@ func NewSites() *Sites {
 	return &Sites{byName: make(map[string]uint32), byPC: make(map[uintptr]uint32)}
 }
 
-// Index returns the index of a program counter interned before.
+// Index returns the index of an interned program counter.
 func (s *Sites) Index(pc uintptr) (uint32, bool) {
 	i, ok := s.byPC[pc]
 	return i, ok
 }
 
-// Intern notes that pc lies at site (file:line, capped to [MaxSiteBytes]) and returns its index.
-// A pc of 0 interns the name alone, for callers whose frames are not Go's. A full table
-// answers 0, the unknown site.
+// Intern records that pc lies at site (file:line, cut to [MaxSiteBytes]) and returns its index. A
+// pc of 0 interns the name only, for callers with frames outside of Go. If the table is full,
+// Intern returns 0, the unknown site.
 func (s *Sites) Intern(pc uintptr, site string) uint32 {
 	i := s.name(capSite(site))
 	if pc != 0 && len(s.byPC) < MaxSites {

@@ -9,23 +9,23 @@ import (
 	"unicode/utf8"
 )
 
-// ErrMalformed is returned for bytes that are no encoded event.
+// ErrMalformed is returned for bytes that do not encode an event.
 var ErrMalformed = errors.New("malformed event")
 
 const (
-	// MaxSiteBytes caps a call site in a table and on the wire.
+	// MaxSiteBytes bounds a call site in a table and on the wire.
 	MaxSiteBytes = 160
 
 	// eventBytes is the encoded size of an event without its site: kind, stream, segment,
 	// offset, size, requested.
 	eventBytes = 1 + 4 + 4 + 8 + 8 + 8
 
-	// MaxEventBytes is the most that [AppendEvent] appends.
+	// MaxEventBytes is the maximum number of bytes that [AppendEvent] appends.
 	MaxEventBytes = eventBytes + MaxSiteBytes
 )
 
-// AppendEvent appends the encoding of e and its resolved call site to dst. The index of the site is
-// left out: it means nothing on another rank.
+// AppendEvent appends the encoding of e and its resolved call site to dst. It omits the index of
+// the site, which has no meaning on other ranks.
 func AppendEvent(dst []byte, e Event, site string) []byte {
 	dst = append(dst, byte(e.Kind))
 	dst = binary.LittleEndian.AppendUint32(dst, e.Stream)
@@ -36,8 +36,8 @@ func AppendEvent(dst []byte, e Event, site string) []byte {
 	return append(dst, capSite(site)...)
 }
 
-// DecodeEvent reads what [AppendEvent] wrote and nothing else: b must be exactly one event. The
-// event's Site is 0. Every error wraps [ErrMalformed].
+// DecodeEvent decodes the output of [AppendEvent]: b must be exactly one event. The event's Site is
+// 0. Errors wrap [ErrMalformed].
 func DecodeEvent(b []byte) (Event, string, error) {
 	if len(b) < eventBytes || len(b) > MaxEventBytes {
 		return Event{}, "", fmt.Errorf("decoding event of %d bytes: %w", len(b), ErrMalformed)
@@ -60,8 +60,8 @@ func DecodeEvent(b []byte) (Event, string, error) {
 	return e, site, nil
 }
 
-// capSite keeps the end of a site, where the file's name and the line stand, and replaces what
-// would garble a terminal: sites come from peers and end up in reports.
+// capSite keeps the end of a site, with the file name and line, and replaces characters that would
+// garble a terminal: sites come from peers and are printed in reports.
 func capSite(site string) string {
 	clean := func(r rune) rune {
 		if r == utf8.RuneError || !unicode.IsPrint(r) {

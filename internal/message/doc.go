@@ -1,15 +1,14 @@
-// Package message decides which Send of one rank belongs to which Recv of another.
+// Package message matches the Sends of one rank with the Recvs of another.
 //
-// A Matcher is the receiving side of a rank. Messages are numbered at the call: the k-th Send of a
-// pair of ranks with a tag has number k, and belongs to the k-th Recv that takes from that rank
-// with that tag. The receives of a tag claim in the order of their calls. One for a certain source
-// claims that source's next number at once, whether it has arrived or not. One for any source
-// claims the message that has arrived first of those whose turn it is, and the later receives of
-// its tag wait until it has. So what a receive gets depends on the order of calls, and for any
-// source on the order of arrivals, and never on the order in which streams come to their work.
+// A Matcher is the receiving end of a rank. Messages are numbered when they are called: for each
+// pair of ranks and tag, the k-th Send has number k and matches the k-th Recv from that rank with
+// that tag. The receives of a tag claim messages in the order of their calls. A receive from a
+// specific source claims that source's next number at once, whether or not it has arrived. A
+// receive from any source claims the message that arrived first among the next ones of all sources,
+// and later receives of its tag wait for it. So the match depends on the order of calls, and for
+// any source on the order of arrivals, but never on the order in which streams execute the work.
 //
-// A Tally counts the calls of a rank, and knows how many of them came before a given collective.
+// A Tally counts the calls of a rank and how many of them preceded a given collective.
 //
-// Both are pure: events in, decisions out, without clock, lock or I/O. Their callers serialise the
-// calls.
+// Both are pure state machines without clock, lock or I/O. Callers must serialize the calls.
 package message

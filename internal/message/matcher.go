@@ -5,19 +5,19 @@ import (
 	"slices"
 )
 
-// Any is the source of a receive that takes from whichever rank sends first.
+// Any is the source of a receive that accepts messages of all ranks.
 const Any = -1
 
-// Matcher claims messages for the receives R of one rank. The zero value is ready.
+// Matcher claims messages for the receives R of one rank. The zero value is ready to use.
 type Matcher[R any] struct {
 	tags   map[int]*queue[R]
-	claims []Claim[R] // what the latest call has returned
+	claims []Claim[R] // result of the latest call
 }
 
-// Claim says which message a receive gets.
+// Claim assigns a message to a receive.
 type Claim[R any] struct {
 	Receive R
-	// Source is the rank that sends it; Number is its number among those of the source with the tag.
+	// Source is the rank that sends it. Number counts the messages of the source with the tag.
 	Source int
 	Number uint64
 }
@@ -26,28 +26,28 @@ type Claim[R any] struct {
 type Arrival struct {
 	Source, Tag int
 	Number      uint64
-	// Segment is how many collectives the source had called before, where messages and collectives
-	// are numbered together; else 0.
+	// Segment is the number of collectives that the source had called before, if messages and
+	// collectives are ordered with each other; else 0.
 	Segment uint64
 }
 
-// queue is what a tag has.
+// queue holds the state of a tag.
 type queue[R any] struct {
-	claimed map[int]uint64 // how many numbers of each source are claimed
-	waiting []waiting[R]   // receives that have claimed nothing, in the order of calls
-	// arrived are messages in the order of arrival; those that were claimed since are dropped when
-	// they are more than the others, which present holds.
+	claimed map[int]uint64 // number of claimed messages by source
+	waiting []waiting[R]   // receives without a claim, in the order of calls
+	// arrived holds messages in the order of arrival. Claimed messages are removed once they
+	// outnumber the others, which present holds.
 	arrived []Arrival
 	present map[place]struct{}
 }
 
-// place is a message of a tag.
+// place identifies a message of a tag.
 type place struct {
 	source int
 	number uint64
 }
 
-// waiting is a receive that has claimed nothing yet.
+// waiting is a receive that has no claim yet.
 type waiting[R any] struct {
 	receive R
 	source  int
@@ -66,17 +66,17 @@ func (m *Matcher[R]) queue(tag int) *queue[R] {
 	return q
 }
 
-// Post tells of the call of a receive from a source, or from Any, in a segment. One from Any takes
-// messages of its own segment alone: a rank that is ahead may have sent one of a later segment
-// already. It returns what is claimed by that, in order; the slice is valid until the next call.
+// Post records a receive from a source, or from Any, in a segment. A receive from Any accepts
+// messages of its segment only, since a rank that is ahead may already have sent one of a later
+// segment. Post returns the resulting claims, in order; the slice is valid until the next call.
 func (m *Matcher[R]) Post(r R, tag, source int, segment uint64) []Claim[R] {
 	q := m.queue(tag)
 	q.waiting = append(q.waiting, waiting[R]{r, source, segment})
 	return m.claim(q)
 }
 
-// Arrive notes that a message has arrived, or has begun to. It returns what is claimed by that. A
-// message that is claimed already, or has arrived before, changes nothing.
+// Arrive records that a message has arrived or begun to arrive, and returns the resulting claims. A
+// message that is already claimed or has arrived before has no effect.
 func (m *Matcher[R]) Arrive(a Arrival) []Claim[R] {
 	q := m.queue(a.Tag)
 	at := place{a.Source, a.Number}
@@ -88,7 +88,7 @@ func (m *Matcher[R]) Arrive(a Arrival) []Claim[R] {
 	return m.claim(q)
 }
 
-// claim hands out messages as long as the first receive that waits can have one.
+// claim assigns messages to the waiting receives, in order, as long as the first can have one.
 func (m *Matcher[R]) claim(q *queue[R]) []Claim[R] {
 	m.claims = m.claims[:0]
 	done := 0
@@ -109,7 +109,7 @@ func (m *Matcher[R]) claim(q *queue[R]) []Claim[R] {
 	return m.claims
 }
 
-// drop forgets a message that is claimed now.
+// drop removes a message that is now claimed.
 func (q *queue[R]) drop(at place) {
 	delete(q.present, at)
 	if len(q.arrived) > 2*len(q.present) {
@@ -119,8 +119,7 @@ func (q *queue[R]) drop(at place) {
 
 func (q *queue[R]) isClaimed(a Arrival) bool { return a.Number <= q.claimed[a.Source] }
 
-// first returns the source of the message that has arrived first of those of a segment whose turn
-// it is.
+// first returns the source of the earliest message of a segment among the next ones of all sources.
 func (q *queue[R]) first(segment uint64) (source int) {
 	for _, a := range q.arrived {
 		if a.Segment == segment && a.Number == q.claimed[a.Source]+1 {
@@ -130,8 +129,7 @@ func (q *queue[R]) first(segment uint64) (source int) {
 	return Any
 }
 
-// Unclaimed lists the messages that have arrived and that no receive has claimed, by tag, source
-// and number.
+// Unclaimed lists the messages that have arrived without being claimed, by tag, source and number.
 func (m *Matcher[R]) Unclaimed() []Arrival {
 	var all []Arrival
 	for _, q := range m.tags {

@@ -8,7 +8,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// step is one event and what it makes the matcher claim.
+// step is one event and the expected claims.
 type step struct {
 	event  string
 	happen func(m *Matcher[string]) []Claim[string]
@@ -49,10 +49,10 @@ func TestMessagesAreClaimedInTheOrderOfCalls(t *testing.T) {
 			post("a", 0, 3, "a=3:1 "), post("b", 0, 3, "b=3:2 "), arrive(3, 0, 1, ""),
 			arrive(3, 0, 2, ""), arrive(3, 0, 3, ""), post("c", 0, 3, "c=3:3 "),
 		}, "[]"},
-		{"tags and sources have numbers of their own", []step{
+		{"tags and sources are numbered separately", []step{
 			post("a", 0, 1, "a=1:1 "), post("b", 7, 1, "b=1:1 "), post("c", 0, 2, "c=2:1 "),
 		}, "[]"},
-		{"a receive from any source takes what has arrived first", []step{
+		{"a receive from any source takes the first arrival", []step{
 			arrive(2, 0, 1, ""), arrive(1, 0, 1, ""), post("a", 0, Any, "a=2:1 "),
 			post("b", 0, Any, "b=1:1 "),
 		}, "[]"},
@@ -71,7 +71,7 @@ func TestMessagesAreClaimedInTheOrderOfCalls(t *testing.T) {
 			post("a", 0, Any, ""), post("b", 0, 2, ""), post("c", 0, Any, ""), arrive(1, 0, 2, ""),
 			arrive(1, 0, 1, "a=1:1 b=2:1 c=1:2 "),
 		}, "[]"},
-		{"what arrives twice is there once", []step{
+		{"a message that arrives twice counts once", []step{
 			arrive(1, 0, 1, ""), arrive(1, 0, 1, ""), post("a", 0, 1, "a=1:1 "), arrive(1, 0, 1, ""),
 		}, "[]"},
 	} {
@@ -89,8 +89,7 @@ func TestMessagesAreClaimedInTheOrderOfCalls(t *testing.T) {
 	}
 }
 
-// model says the same with lists that are gone through from their beginnings: it knows all events,
-// and starts anew after each.
+// model is a simple matcher that keeps all events and scans them from the beginning after each.
 type model struct {
 	posts []Claim[int] // Number is the tag
 	came  []Arrival
@@ -121,10 +120,9 @@ func (m *model) claims() (claims []Claim[int]) {
 	return claims
 }
 
-// Claims are final: what the model would claim by all that it knows must agree with what was
-// claimed step by step. That holds as long as an arrival never changes a claim made before it, so
-// the model keeps the claims that it has seen.
-func TestTheMatcherClaimsWhatASimpleModelClaims(t *testing.T) {
+// TestMatcherMatchesModel compares the claims with those of the model. Claims are final: an arrival
+// never changes an earlier claim, so the model keeps the claims that it has seen.
+func TestMatcherMatchesModel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var m Matcher[int]
 		var simple model
@@ -171,8 +169,8 @@ func BenchmarkPostAndArrive(b *testing.B) {
 	}
 }
 
-// TestAnySourceTakesMessagesOfItsSegment: rank 2 is behind a collective already, for which rank 1
-// has not sent yet.
+// TestAnySourceTakesMessagesOfItsSegment has rank 2 send after a collective that rank 1 has not
+// reached.
 func TestAnySourceTakesMessagesOfItsSegment(t *testing.T) {
 	var m Matcher[string]
 	if claims := m.Post("first", 0, Any, 1); len(claims) != 0 {

@@ -5,29 +5,29 @@ import (
 	"slices"
 )
 
-// Tally counts the calls of a rank by peer and tag. The zero value is ready.
+// Tally counts the calls of a rank by peer and tag. The zero value is ready to use.
 type Tally struct{ records map[Key]*record }
 
-// Key is what calls are counted by. The peer of a receive from any rank is Any.
+// Key identifies a counter. The peer of a receive from any rank is Any.
 type Key struct{ Peer, Tag int }
 
-// record is what is known of one key. earlier holds the count after the last call that was made
-// between two collectives, in the order of collectives.
+// record holds the counts of one key. earlier holds the count after the last call between two
+// consecutive collectives, in the order of collectives.
 type record struct {
 	count   uint64
 	earlier []earlierCount
-	// limit is how long earlier may get before counts that nobody asks for are dropped.
+	// limit is the length of earlier at which counts that are no longer needed are dropped.
 	limit int
 }
 
-// earlierCount is a count and the number of collectives that were called before.
+// earlierCount is a count and the number of collectives that were called before it.
 type earlierCount struct{ after, count uint64 }
 
-// minLimit is how long a list of earlier counts gets before it is pruned.
+// minLimit is the minimum length of a list of earlier counts before it is pruned.
 const minLimit = 32
 
-// Count counts a call that is made after so many collectives, of which the given number is done: no
-// question will be asked about those. It returns the number of the call, from 1.
+// Count counts a call made after the given number of collectives and returns its number, from 1.
+// The first done collectives have completed, and Before is not called for them any more.
 func (t *Tally) Count(k Key, after, done uint64) uint64 {
 	r := t.records[k]
 	if r == nil {
@@ -49,7 +49,7 @@ func (t *Tally) Count(k Key, after, done uint64) uint64 {
 	return r.count
 }
 
-// prune drops counts that a later one replaces, now that so many collectives are done.
+// prune drops counts that are superseded by later ones, given the number of completed collectives.
 func (r *record) prune(done uint64) {
 	keep := 0
 	for keep+1 < len(r.earlier) && r.earlier[keep+1].after <= done {
@@ -59,14 +59,14 @@ func (r *record) prune(done uint64) {
 	r.limit = max(minLimit, 2*len(r.earlier))
 }
 
-// Counted is how many calls a key has.
+// Counted is the number of calls for a key.
 type Counted struct {
 	Key
 	Calls uint64
 }
 
-// Before lists how many calls came before a collective, whose number counts from 1 and is not done,
-// by peer and tag. Keys without calls are left out.
+// Before lists the number of calls before a collective, by peer and tag. Collectives are numbered
+// from 1, and this one has not completed. Keys without calls are omitted.
 func (t *Tally) Before(collective uint64) []Counted {
 	var all []Counted
 	for k, r := range t.records {
@@ -86,9 +86,9 @@ func (t *Tally) Before(collective uint64) []Counted {
 	return all
 }
 
-// Weight is what a message to a rank with a tag adds to the balance of its sender and takes from
-// that of its receiver: if the balances of all ranks add up to 0, as many messages were sent to
-// each rank with each tag as were received there, but for an accident of one in 2^64.
+// Weight returns the value that a message to a rank with a tag adds to the balance of its sender
+// and subtracts from that of its receiver. If the balances of all ranks add up to 0, each rank
+// received as many messages with each tag as were sent to it, except with a probability of 2^-64.
 func Weight(to, tag int) uint64 {
 	x := uint64(to)<<32 ^ uint64(tag) + 0x9e3779b97f4a7c15
 	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9

@@ -7,7 +7,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-func TestATallyKnowsWhatCameBeforeACollective(t *testing.T) {
+func TestTallyCountsCallsBeforeACollective(t *testing.T) {
 	var tally Tally
 	for i, call := range []struct {
 		key   Key
@@ -26,7 +26,7 @@ func TestATallyKnowsWhatCameBeforeACollective(t *testing.T) {
 	}
 }
 
-func TestAPrunedTallyAnswersAsAnEndlessOne(t *testing.T) {
+func TestPruningDoesNotChangeCounts(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var tally Tally
 		var calls []uint64
@@ -57,7 +57,7 @@ func TestAPrunedTallyAnswersAsAnEndlessOne(t *testing.T) {
 	})
 }
 
-func TestWeightsTellRanksAndTagsApart(t *testing.T) {
+func TestWeightsDifferByRankAndTag(t *testing.T) {
 	seen := map[uint64]bool{}
 	for to := range 64 {
 		for tag := range 100 {
