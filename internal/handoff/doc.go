@@ -1,12 +1,12 @@
-// Package handoff hands file descriptors of shared memory to the other ranks of a machine.
+// Package handoff passes file descriptors of shared memory to the other ranks of a machine.
 //
-// Every process runs one Server on a Unix socket in the abstract name space, so that nothing is
-// left in a file system when it is killed. Peers connect with a Peer and ask for what the owner
+// Every process runs one Server on a Unix socket in the abstract name space, so a killed process
+// leaves nothing in a file system. Peers connect with a Peer and request the file that the owner
 // has exported under a Key; the answer carries the descriptor. Frames have a fixed size, so no
-// length that a peer sends is ever believed.
+// length from a peer is trusted.
 //
-// Who may ask: processes of the same user (the kernel tells the user id; it cannot be forged)
-// that know the world's token, which travels through the store that the ranks share.
+// The server answers only processes of the same user (as reported by the kernel, so it cannot be
+// forged) that know the world's token, which the ranks share through the store.
 //
-// A Peer also stands for the life of the other process: Lost is closed when it ends.
+// A Peer also monitors the other process: Watch becomes readable when it ends.
 package handoff

@@ -10,11 +10,11 @@ import (
 // Token is the secret that all ranks of one world share.
 type Token [sha256.Size]byte
 
-// Key names an exported descriptor: the name of a group or pool, hashed, and a number.
+// Key names an exported descriptor by the hash of a group's or pool's name, and a number.
 type Key struct {
-	// Space keeps the keys of different owners apart; make it with Space.
+	// Space separates the keys of different owners. The function Space computes it.
 	Space uint64
-	// Number names one thing of that owner.
+	// Number identifies an export of that owner.
 	Number uint32
 }
 
@@ -24,13 +24,13 @@ func Space(name string) uint64 {
 	return binary.LittleEndian.Uint64(sum[:])
 }
 
-// ErrProtocol is returned when the other side does not speak this protocol.
+// ErrProtocol is returned when the other end does not use this protocol.
 var ErrProtocol = errors.New("peer does not speak symmem's hand-off protocol")
 
-// ErrUnknownKey is returned when the peer has exported nothing under a key.
+// ErrUnknownKey is returned when the peer has no export under a key.
 var ErrUnknownKey = errors.New("peer has exported nothing under this key")
 
-// ErrRefused is returned when a peer is of another user or does not know the token.
+// ErrRefused is returned to a peer of another user or without the token.
 var ErrRefused = errors.New("peer refused")
 
 const (

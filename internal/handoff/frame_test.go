@@ -22,7 +22,7 @@ func TestRequestsSurviveEncoding(t *testing.T) {
 	})
 }
 
-func TestResponsesSayWhatTheStatusMeans(t *testing.T) {
+func TestResponsesAreErrorsOfTheirStatus(t *testing.T) {
 	for row, c := range map[string]struct {
 		frame []byte
 		want  error

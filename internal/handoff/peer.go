@@ -13,20 +13,20 @@ import (
 	"symmem/internal/sys"
 )
 
-// Peer is a connection to another process's Server. It is safe for use by several goroutines.
+// Peer is a connection to another process's Server. It is safe for concurrent use.
 //
-// A request that ends without its answer, as by a deadline, ends the connection with it: the answer
-// may come yet, and must not be taken for that of the next request, which connects anew.
+// A request that ends without its answer, as by a deadline, also closes the connection. Otherwise a
+// late answer could be taken for the answer to the next request. The next request reconnects.
 type Peer struct {
 	address string
 	token   Token
 	pid     int
 	watch   *os.File // pidfd of the process; becomes readable when it ends
 
-	turn sync.Mutex // one request at a time
+	turn sync.Mutex // serializes requests
 
 	mu     sync.Mutex
-	conn   *net.UnixConn // nil between two connections; guarded by mu
+	conn   *net.UnixConn // nil while disconnected; guarded by mu
 	closed bool          // guarded by mu
 }
 
@@ -36,7 +36,7 @@ func Dial(ctx context.Context, address string, token Token) (*Peer, error) {
 	if err != nil {
 		return nil, err
 	}
-	// The connection is open, so the process lives and the number is still its own.
+	// The connection is open, so the process is alive and its id has not been reused.
 	watch, err := sys.Pidfd(pid)
 	if err != nil {
 		conn.Close()
@@ -45,7 +45,7 @@ func Dial(ctx context.Context, address string, token Token) (*Peer, error) {
 	return &Peer{address: address, token: token, pid: pid, watch: watch, conn: conn}, nil
 }
 
-// connect opens a connection and returns the process at its other end, which is of the same user.
+// connect opens a connection to a process of the same user, and returns its process id.
 func connect(ctx context.Context, address string) (*net.UnixConn, int, error) {
 	c, err := new(net.Dialer).DialContext(ctx, "unix", address)
 	if err != nil {
@@ -64,13 +64,13 @@ func connect(ctx context.Context, address string) (*net.UnixConn, int, error) {
 	return conn, who.PID, nil
 }
 
-// PID is the process id of the peer, as the kernel says.
+// PID returns the process id of the peer, as reported by the kernel.
 func (p *Peer) PID() int { return p.pid }
 
-// Watch is a descriptor that becomes readable when the process ends. It stays the Peer's.
+// Watch returns a descriptor that becomes readable when the process ends. The Peer owns it.
 func (p *Peer) Watch() *os.File { return p.watch }
 
-// Fetch asks for what the peer has exported under the key. The file is the caller's.
+// Fetch requests the file that the peer has exported under the key. The caller owns the file.
 func (p *Peer) Fetch(ctx context.Context, key Key) (*os.File, error) {
 	p.turn.Lock()
 	defer p.turn.Unlock()
@@ -81,14 +81,14 @@ func (p *Peer) Fetch(ctx context.Context, key Key) (*os.File, error) {
 	response := make([]byte, responseSize)
 	f, err := ask(ctx, conn, encodeRequest(p.token, key), response)
 	if err != nil {
-		// Nothing can be done about a connection that does not even close.
+		// A failing close cannot be handled.
 		_ = p.hangUp()
 		return nil, fmt.Errorf("asking process %d for shared memory: %w", p.pid, err)
 	}
 	return p.accept(f, response)
 }
 
-// connection returns the connection, or a new one to the same process. It is this caller's turn.
+// connection returns the connection, or a new one to the same process. The caller holds turn.
 func (p *Peer) connection(ctx context.Context) (*net.UnixConn, error) {
 	p.mu.Lock()
 	conn, closed := p.conn, p.closed
@@ -162,7 +162,7 @@ func (p *Peer) accept(f *os.File, response []byte) (*os.File, error) {
 	return nil, fmt.Errorf("getting shared memory from process %d: %w", p.pid, err)
 }
 
-// Close ends the connection, and with it a request that is under way.
+// Close closes the connection, which ends a pending request.
 func (p *Peer) Close() error {
 	p.mu.Lock()
 	p.closed = true

@@ -15,25 +15,25 @@ import (
 	"symmem/internal/sys"
 )
 
-// idleLimit is how long a connection may take to finish a request that it has begun.
+// idleLimit bounds the time to finish a request that has begun.
 const idleLimit = 10 * time.Second
 
-// acceptPause keeps a server without descriptors from spinning.
+// acceptPause keeps a server without free descriptors from spinning.
 const acceptPause = 10 * time.Millisecond
 
-// Server hands out what its process exports. It is safe for use by several goroutines.
+// Server passes out the exported files of its process. It is safe for concurrent use.
 type Server struct {
 	token    Token
 	listener *net.UnixListener
 	serving  sync.WaitGroup
 
 	mu      sync.Mutex
-	exports map[Key]*os.File       // guarded by mu; the files stay their exporters'
+	exports map[Key]*os.File       // guarded by mu; the exporters own the files
 	open    map[*net.UnixConn]bool // guarded by mu
 	closed  bool                   // guarded by mu
 }
 
-// Listen starts a server on a fresh abstract socket.
+// Listen starts a server on a new abstract socket.
 func Listen(token Token) (*Server, error) {
 	var name [16]byte
 	rand.Read(name[:])
@@ -51,11 +51,11 @@ func Listen(token Token) (*Server, error) {
 	return s, nil
 }
 
-// Address is what peers dial.
+// Address returns the address for peers.
 func (s *Server) Address() string { return s.listener.Addr().String() }
 
-// Export offers a file under a key until Withdraw. The file stays the caller's, who keeps it open
-// for as long.
+// Export offers a file under a key until Withdraw. The caller keeps ownership, and must keep the
+// file open until then.
 func (s *Server) Export(key Key, f *os.File) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -89,7 +89,7 @@ func (s *Server) accept() {
 			return
 		}
 		if err != nil {
-			// Out of descriptors, or a client that left again: both pass.
+			// Out of descriptors, or the client has disconnected: both are temporary.
 			time.Sleep(acceptPause)
 			continue
 		}
@@ -116,8 +116,8 @@ func (s *Server) serve(c *net.UnixConn) {
 	defer s.dismiss(c)
 	request := make([]byte, requestSize)
 	for {
-		// A peer may keep its connection for hours between requests: its end is how the other
-		// side sees this process die. Only a request that has begun is bounded.
+		// A peer may keep its connection open for hours between requests, to detect the death of
+		// this process. Only a request that has begun is bounded.
 		c.SetReadDeadline(time.Time{})
 		if _, err := io.ReadFull(c, request[:1]); err != nil {
 			return
@@ -138,12 +138,12 @@ func (s *Server) answer(c *net.UnixConn, request []byte) bool {
 		return false
 	}
 	if subtle.ConstantTimeCompare(token[:], s.token[:]) != 1 {
-		// The connection ends whether or not the stranger reads this.
+		// The connection is closed whether or not the peer reads this.
 		_ = sys.SendFile(c, encodeResponse(statusRefused), nil)
 		return false
 	}
-	// The lock is held while sending, so that a file is not closed by Withdraw's caller between
-	// the look-up and the moment the kernel has taken its own reference.
+	// The lock is held while sending, so that the caller of Withdraw does not close the file before
+	// the kernel has taken a reference.
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	f, ok := s.exports[key]

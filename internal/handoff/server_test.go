@@ -15,7 +15,7 @@ import (
 	"symmem/internal/sys"
 )
 
-// patience bounds what should not take long at all.
+// patience bounds waits that should be short.
 const patience = 30 * time.Second
 
 var token = Token{1, 2, 3}
@@ -36,7 +36,7 @@ func newPeerOf(t *testing.T, s *Server, token Token) *Peer {
 	return p
 }
 
-// newMemory makes a shared file whose size tells it from others.
+// newMemory returns a shared file that tests recognize by its size.
 func newMemory(t *testing.T, bytes int64) *os.File {
 	t.Helper()
 	f, err := sys.Memfd("test", bytes)
@@ -45,7 +45,7 @@ func newMemory(t *testing.T, bytes int64) *os.File {
 	return f
 }
 
-// export offers a new file of the given size until the test ends.
+// export exports a new file of the given size until the test ends.
 func export(t *testing.T, s *Server, key Key, bytes int64) *os.File {
 	t.Helper()
 	f := newMemory(t, bytes)
@@ -61,7 +61,7 @@ func check(t *testing.T, err error) {
 	}
 }
 
-// socketName is an address of this process's own.
+// socketName returns an address that contains the process id.
 func socketName(name string) *net.UnixAddr {
 	return &net.UnixAddr{Net: "unix", Name: fmt.Sprintf("@symmem-test-%d-%s", os.Getpid(), name)}
 }
@@ -175,7 +175,7 @@ func TestCloseEndsConnectionsThatAreOpenAndRequestsThatHaveBegun(t *testing.T) {
 }
 
 func TestFetchEndsWithItsContext(t *testing.T) {
-	// Nobody accepts here, so that no answer can come.
+	// This socket is never accepted from, so no answer can arrive.
 	silent, err := net.ListenUnix("unix", socketName("silent"))
 	check(t, err)
 	defer silent.Close()
@@ -189,7 +189,7 @@ func TestFetchEndsWithItsContext(t *testing.T) {
 	}
 }
 
-func TestAnswersThatAreNoneAreErrors(t *testing.T) {
+func TestInvalidAnswersAreErrors(t *testing.T) {
 	memory := newMemory(t, 4096)
 	for row, c := range map[string]struct {
 		answer []byte
@@ -257,9 +257,9 @@ func TestManyPeersFetchAtOnceWhileExportsChange(t *testing.T) {
 	all.Wait()
 }
 
-// A late answer is one to a question that nobody asks any more. Taken for the answer to the next
-// one it would put the wrong memory behind a window.
-func TestAnAnswerThatComesTooLateIsNotTakenForTheNext(t *testing.T) {
+// If a late answer were taken for the answer to the next request, a window would get the wrong
+// memory.
+func TestALateAnswerIsNotTakenForTheNext(t *testing.T) {
 	server, err := net.ListenUnix("unix", socketName("late"))
 	check(t, err)
 	p, err := Dial(t.Context(), server.Addr().String(), token)
@@ -271,7 +271,7 @@ func TestAnAnswerThatComesTooLateIsNotTakenForTheNext(t *testing.T) {
 	if _, err := p.Fetch(ended, Key{Number: 1}); err == nil {
 		t.Fatal("an answer came from nowhere")
 	}
-	// The peer may have hung up by now; if not, this answer waits for the next request.
+	// The peer may have disconnected by now; if not, this answer precedes the next request.
 	_ = sys.SendFile(first, encodeResponse(statusFound), newMemory(t, 4096))
 	right := newMemory(t, 8192)
 	var answering sync.WaitGroup

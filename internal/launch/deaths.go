@@ -8,13 +8,13 @@ import (
 	"symmem/internal/sys"
 )
 
-// deaths tells in which order ranks end. It matters: when one rank is lost the others fail within
-// a millisecond, and the one that was lost must be named. A goroutine for each rank would report
-// them in the order in which the scheduler wakes it; the kernel's list of descriptors that have
-// become ready keeps the order of the events. It is used by one goroutine at a time.
+// deaths reports the ends of ranks in their order. When one rank is lost the others fail within a
+// millisecond, so the order is needed to name the lost one. One goroutine per rank would report the
+// ends in the order in which the scheduler wakes it, while the ready list of an epoll descriptor
+// keeps the order of the events. It must not be used concurrently.
 type deaths struct {
 	epoll int
-	// watched maps the number of a rank to the descriptor of its process.
+	// watched maps the number of a rank to the pidfd of its process.
 	watched map[int]*os.File
 }
 
@@ -26,8 +26,8 @@ func newDeaths() (*deaths, error) {
 	return &deaths{epoll: epoll, watched: map[int]*os.File{}}, nil
 }
 
-// add watches the process of a rank, which must not be reaped before its death was told. Such a
-// descriptor becomes ready when the process has ended.
+// add watches the process of a rank. The process must not be reaped before each has reported its
+// end. Its pidfd becomes readable when the process has ended.
 func (d *deaths) add(number, pid int) error {
 	process, err := sys.Pidfd(pid)
 	if err != nil {
@@ -41,7 +41,7 @@ func (d *deaths) add(number, pid int) error {
 	return nil
 }
 
-// each calls died for every rank that was added, as they end.
+// each calls died for every watched rank, in the order in which they end.
 func (d *deaths) each(died func(number int)) error {
 	for len(d.watched) > 0 {
 		var events [64]syscall.EpollEvent
@@ -57,15 +57,15 @@ func (d *deaths) each(died func(number int)) error {
 	return nil
 }
 
-// forget ends the watch of a rank and closes its descriptor. To close it is not enough: a child
-// that was just forked may hold it, too, and the kernel then goes on to report it.
+// forget stops watching a rank and closes its pidfd. Closing alone is not sufficient: a child that
+// was just forked may hold the descriptor, too, and the kernel would keep reporting it.
 func (d *deaths) forget(number int) {
 	_ = syscall.EpollCtl(d.epoll, syscall.EPOLL_CTL_DEL, int(d.watched[number].Fd()), nil)
 	_ = d.watched[number].Close()
 	delete(d.watched, number)
 }
 
-// close gives all descriptors back.
+// close closes all descriptors.
 func (d *deaths) close() {
 	for number := range d.watched {
 		d.forget(number)

@@ -7,9 +7,9 @@ import (
 	"testing"
 )
 
-// TestADeathIsToldOnce has the description of a watched process open a second time, as it is in a
-// child that another launch of this program has forked and that has not come to its program yet.
-func TestADeathIsToldOnce(t *testing.T) {
+// TestADeathIsReportedOnce duplicates the pidfd of a watched process, like a child that another
+// launch of this program has forked and that has not called exec yet.
+func TestADeathIsReportedOnce(t *testing.T) {
 	d, err := newDeaths()
 	if err != nil {
 		t.Fatal(err)
@@ -47,7 +47,7 @@ func TestADeathIsToldOnce(t *testing.T) {
 		}
 	})
 	if err != nil || !slices.Equal(ended, []int{0, 1}) {
-		t.Errorf("told of the ends of %v: %v", ended, err)
+		t.Errorf("reported the ends of %v: %v", ended, err)
 	}
 	for _, c := range processes {
 		_ = c.Wait()

@@ -9,8 +9,8 @@ import (
 	"symmem/internal/rendezvous"
 )
 
-// environ is the environment of one rank: base, in which the variables of a rank replace those
-// of the same name. A launcher inside another one's rank must leave nothing of that.
+// environ returns the environment of one rank: base with the variables of the rank, which replace
+// all variables of the same name. So nothing is left of another launcher around this one.
 func (s *Spec) environ(rank int, store rendezvous.Endpoint) []string {
 	own := s.variables(rank, store)
 	env := slices.DeleteFunc(slices.Clone(s.Env), func(entry string) bool {
@@ -18,7 +18,7 @@ func (s *Spec) environ(rank int, store rendezvous.Endpoint) []string {
 		_, ours := own[name]
 		return ours || name == "TORCHELASTIC_ERROR_FILE"
 	})
-	// OpenMP would start a thread for each core in each rank.
+	// Without it OpenMP starts a thread per core in each rank.
 	threads := func(entry string) bool { return strings.HasPrefix(entry, "OMP_NUM_THREADS=") }
 	if s.Ranks > 1 && !slices.ContainsFunc(env, threads) {
 		env = append(env, "OMP_NUM_THREADS=1")
@@ -30,9 +30,9 @@ func (s *Spec) environ(rank int, store rendezvous.Endpoint) []string {
 	return env
 }
 
-// variables are those that torchrun sets for one machine, and the two of our store.
-// TORCHELASTIC_USE_AGENT_STORE is False, as no store of torchrun's listens on MASTER_PORT: rank
-// 0 of a PyTorch program opens its own there.
+// variables returns the variables that torchrun sets for one machine, and the two of our store.
+// TORCHELASTIC_USE_AGENT_STORE is False since no store of torchrun listens on MASTER_PORT: rank 0
+// of a PyTorch program opens one there.
 func (s *Spec) variables(rank int, store rendezvous.Endpoint) map[string]string {
 	size := strconv.Itoa(s.Ranks)
 	return map[string]string{
@@ -56,5 +56,5 @@ func (s *Spec) variables(rank int, store rendezvous.Endpoint) map[string]string 
 	}
 }
 
-// prefix is what goes before the lines of a rank.
+// prefix returns the prefix of a rank's lines.
 func prefix(rank int) string { return fmt.Sprintf("[%d] ", rank) }

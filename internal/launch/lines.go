@@ -9,8 +9,8 @@ import (
 )
 
 const (
-	// maxPending bounds how much of an unterminated line is held back: a longer line is written in
-	// parts, between which another rank may end it.
+	// maxPending bounds the buffered part of an unterminated line. Longer lines are written in
+	// parts, and the output of another rank may separate them.
 	maxPending = 1 << 20
 	// partialDelay is the time after which an unterminated line is written, so that prompts and
 	// progress bars appear. It exceeds the time between the writes of a program that prints a line

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// step is a write of one output, the end of the delay of one ("after"), or the end of its rank.
+// step is a write to one output, the end of its delay ("after"), or the end of its rank.
 type step struct {
 	output int
 	text   string
@@ -72,7 +72,7 @@ func TestPartialLinesArePassedOn(t *testing.T) {
 	}
 }
 
-// played returns what two outputs write to one sink, with a | after each write.
+// played returns the output of two ranks to one sink, with a | after each write.
 func played(steps []step) string {
 	var got strings.Builder
 	s := &sink{mu: &sync.Mutex{}, delay: patience, w: writerFunc(func(b []byte) (int, error) {
@@ -98,7 +98,7 @@ func played(steps []step) string {
 	return got.String()
 }
 
-// TestAPromptIsSeenBeforeItIsAnswered: the rank waits for the answer, which waits for the prompt.
+// TestAPromptIsSeenBeforeItIsAnswered answers a rank only after its prompt has been written.
 func TestAPromptIsSeenBeforeItIsAnswered(t *testing.T) {
 	for name, plain := range map[string]bool{"prefixed": false, "plain": true} {
 		t.Run(name, func(t *testing.T) {
@@ -123,7 +123,7 @@ func TestAPromptIsSeenBeforeItIsAnswered(t *testing.T) {
 	}
 }
 
-func TestOneFileForBothOutputsIsFound(t *testing.T) {
+func TestOneFileForBothOutputsIsDetected(t *testing.T) {
 	r, w, err := os.Pipe()
 	if err != nil {
 		t.Fatal(err)
@@ -132,6 +132,6 @@ func TestOneFileForBothOutputsIsFound(t *testing.T) {
 	defer w.Close()
 	discard := writerFunc(io.Discard.Write)
 	if !sameFile(w, w) || sameFile(w, os.Stderr) || sameFile(discard, discard) {
-		t.Error("files are not told apart")
+		t.Error("different files are considered the same")
 	}
 }

@@ -23,7 +23,7 @@ import (
 	"symmem/internal/sys"
 )
 
-// roleVariable makes this test binary behave as one of the roles below instead.
+// roleVariable makes this test binary play one of the roles below.
 const roleVariable = "SYMMEM_TEST_ROLE"
 
 func TestMain(m *testing.M) {
@@ -33,7 +33,8 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-// roles are what a rank can do. Each gets its rank and returns its exit code.
+// roles maps names to the programs that ranks can run. Each gets its rank and returns its exit
+// code.
 var roles = map[string]func(rank string) int{
 	"environ":        roleEnviron,
 	"meet":           roleMeet,
@@ -53,7 +54,7 @@ var roles = map[string]func(rank string) int{
 	"lose rank":      roleLoseRank,
 }
 
-// patience bounds what a test waits for; passing tests never come near it.
+// patience bounds waits of tests. Passing tests stay far below it.
 const patience = 60 * time.Second
 
 // forever blocks until the process is killed.
@@ -96,7 +97,7 @@ func roleMeet(string) int {
 	return 0
 }
 
-// roleFailOne lets rank 1 fail once rank 0 has its handler, and rank 0 report what it gets.
+// roleFailOne lets rank 1 fail once rank 0 has its handler, and rank 0 report the signal it gets.
 func roleFailOne(rank string) int {
 	signals := make(chan os.Signal, 1)
 	signal.Notify(signals, syscall.SIGTERM)
@@ -111,13 +112,13 @@ func roleFailOne(rank string) int {
 	return 3
 }
 
-// rolePatient says that it is ready, and what signals come, until SIGTERM.
+// rolePatient reports that it is ready, and then all signals until SIGTERM.
 func rolePatient(string) int {
 	signals := make(chan os.Signal, 8)
 	signal.Notify(signals)
 	fmt.Println("ready", os.Getpid())
 	for s := range signals {
-		if s == syscall.SIGURG { // The Go runtime sends these to itself.
+		if s == syscall.SIGURG { // The Go runtime sends these to its threads.
 			continue
 		}
 		fmt.Println("got", s)
@@ -128,14 +129,14 @@ func rolePatient(string) int {
 	return 0
 }
 
-// roleStubborn ignores all that can be ignored.
+// roleStubborn ignores all signals that can be ignored.
 func roleStubborn(string) int {
 	signal.Ignore(syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT)
 	fmt.Println("ready", os.Getpid())
 	return forever()
 }
 
-// roleParent has a child of its own and waits forever.
+// roleParent starts a child and waits forever.
 func roleParent(string) int {
 	if pid, err := child(); err == nil {
 		fmt.Println("ready", os.Getpid(), pid)
@@ -143,7 +144,7 @@ func roleParent(string) int {
 	return forever()
 }
 
-// roleQuitter leaves its child behind.
+// roleQuitter exits and leaves its child running.
 func roleQuitter(string) int {
 	pid, err := child()
 	fmt.Println("ready", os.Getpid(), pid)
@@ -153,7 +154,7 @@ func roleQuitter(string) int {
 	return 0
 }
 
-// child starts a process that never ends by itself and holds our output open.
+// child starts a process that runs until it is killed and holds our output open.
 func child() (int, error) {
 	cmd := exec.Command("/proc/self/exe")
 	cmd.Env = append(os.Environ(), roleVariable+"=stubborn")
@@ -164,7 +165,7 @@ func child() (int, error) {
 	return cmd.Process.Pid, nil
 }
 
-// longLine exceeds what a pipe holds at a time.
+// longLine exceeds the capacity of a pipe.
 var longLine = strings.Repeat("x", 100_000)
 
 func roleLines(rank string) int {
@@ -192,7 +193,7 @@ func roleAsk(rank string) int {
 	return 0
 }
 
-// roleLaunch is a launcher, to be killed.
+// roleLaunch is a launcher that the test kills.
 func roleLaunch(string) int {
 	spec := specOf("patient", 2, os.Stdout)
 	if _, err := Run(context.Background(), spec); err != nil {
@@ -201,7 +202,7 @@ func roleLaunch(string) int {
 	return 0
 }
 
-// roleTalker has a child and prints until it is ended.
+// roleTalker starts a child and prints until it is killed.
 func roleTalker(string) int {
 	pid, err := child()
 	if err != nil {
@@ -224,14 +225,14 @@ func roleLaunchTalkers(string) int {
 	return 0
 }
 
-// launchWith is a launcher that may open so many descriptors.
+// launchWith runs a launcher with a limit on open descriptors.
 func launchWith(descriptors uint64) int {
 	few := syscall.Rlimit{Cur: descriptors, Max: descriptors}
 	if err := syscall.Setrlimit(syscall.RLIMIT_NOFILE, &few); err != nil {
 		fmt.Println(err)
 		return 1
 	}
-	// The ranks must not be launchers, too: of two values of one variable the last counts.
+	// The ranks must not be launchers, too: of two values of one variable the last one is used.
 	if err := os.Unsetenv(roleVariable); err != nil {
 		fmt.Println(err)
 		return 1
@@ -252,7 +253,7 @@ func roleLoseRank(rank string) int {
 	if rank == "1" {
 		return forever()
 	}
-	// The test sets this after its kill; a real program has a heartbeat.
+	// The test writes this line after it has killed rank 1; a real program has a heartbeat.
 	line, err := bufio.NewReader(os.Stdin).ReadString('\n')
 	if err != nil || store == nil {
 		return 8
@@ -261,10 +262,10 @@ func roleLoseRank(rank string) int {
 	return 5
 }
 
-// specOf starts ranks in a role, with all output in w.
+// specOf returns a Spec that starts ranks in a role, with all output going to w.
 func specOf(role string, ranks int, w io.Writer) Spec {
-	// A process that has a role starts ranks of another one: of two values of a variable, Go's
-	// programs take the first.
+	// If this process has a role, the ranks need another one: of two values of a variable, Go
+	// programs use the first.
 	env := slices.DeleteFunc(os.Environ(), func(entry string) bool {
 		return strings.HasPrefix(entry, roleVariable+"=")
 	})
@@ -275,7 +276,7 @@ func specOf(role string, ranks int, w io.Writer) Spec {
 	}
 }
 
-// transcript is the output of a job: a writer that tests wait on.
+// transcript collects the output of a job and lets tests wait for parts of it.
 type transcript struct {
 	mu      sync.Mutex
 	text    strings.Builder
@@ -298,7 +299,7 @@ func (p *transcript) read() (string, <-chan struct{}) {
 	return p.text.String(), p.changed
 }
 
-// await returns the output once it has n lines that contain part.
+// await waits for n lines that contain part, and returns the output.
 func (p *transcript) await(t *testing.T, n int, part string) string {
 	t.Helper()
 	deadline := time.After(patience)
@@ -315,7 +316,7 @@ func (p *transcript) await(t *testing.T, n int, part string) string {
 	}
 }
 
-// pids are the numbers behind "ready" in all lines.
+// pids returns the numbers after "ready" in all lines.
 func pids(t *testing.T, text string) (all []int) {
 	t.Helper()
 	for line := range strings.Lines(text) {
@@ -334,7 +335,7 @@ func pids(t *testing.T, text string) (all []int) {
 	return all
 }
 
-// awaitGone returns when no process has the number, or only a zombie that others must reap.
+// awaitGone waits until the process does not exist, or is a zombie that others must reap.
 func awaitGone(t *testing.T, pid int) {
 	t.Helper()
 	process, err := sys.Pidfd(pid)

@@ -12,18 +12,18 @@ import (
 	"time"
 )
 
-// orphanWait is how long output is awaited that processes outside the rank's group hold open.
+// orphanWait bounds the wait for output that processes outside the rank's group hold open.
 const orphanWait = 2 * time.Second
 
-// rank is one started process. It runs until end has returned.
+// rank is one started process. It is running until end has returned.
 type rank struct {
-	// Immutable once started.
+	// Immutable after start.
 	number   int
 	cmd      *exec.Cmd
 	out, err *lines
 
 	mu sync.Mutex
-	// reaped is guarded by mu: after it the number of the process may belong to another.
+	// reaped is guarded by mu. Once it is set, the process id may be reused.
 	reaped bool
 }
 
@@ -46,7 +46,7 @@ func (r *rank) start(stdin io.Reader) error {
 		return fmt.Errorf("starting rank %d: %w", r.number, err)
 	}
 	if feed != nil {
-		// Nobody waits for this: the reader may block for good, and the end of the rank
+		// This goroutine is not awaited: the reader may block for good, and the end of the rank
 		// closes the pipe.
 		go func() {
 			_, _ = io.Copy(feed, stdin)
@@ -56,26 +56,27 @@ func (r *rank) start(stdin io.Reader) error {
 	return nil
 }
 
-// signal sends to the whole group, unless the rank has ended.
+// signal sends a signal to the whole group, unless the rank has been reaped.
 func (r *rank) signal(s syscall.Signal) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if !r.reaped {
-		// It fails only for a group that is empty already.
+		// It fails only if the group is empty already.
 		_ = syscall.Kill(-r.cmd.Process.Pid, s)
 	}
 }
 
-// end kills what is left of the group of a rank that has ended, and returns how it ended once
-// all of its output is out. Turn is the place of this rank in the order of ends. The rank is not
-// reaped before the kill: until then its number, and with it that of its group, stays taken.
+// end kills the rest of the group of a rank that has ended, waits for all of its output, and
+// returns its Exit. turn is the rank's position in the order of ends. The rank is reaped after the
+// kill, since its process id and the group id cannot be reused before.
 func (r *rank) end(turn int) Exit {
 	r.signal(syscall.SIGKILL)
 	r.mu.Lock()
 	r.reaped = true
 	r.mu.Unlock()
-	// The state is read below. Other errors come from outputs, and the sinks keep these. No goroutine
-	// copies output after Wait, even if a process outside the group still holds the pipe open.
+	// The state is read below. Other errors come from outputs, and the sinks keep them. No
+	// goroutine copies output after Wait, even if a process outside the group still holds the pipe
+	// open.
 	_ = r.cmd.Wait()
 	r.out.flush()
 	r.err.flush()
@@ -84,12 +85,12 @@ func (r *rank) end(turn int) Exit {
 	return e
 }
 
-// describe names the rank and its process, and says so if that is stopped, as by SIGSTOP: it can
-// neither work nor end then.
+// describe names the rank and its process, and mentions if it is stopped, as by SIGSTOP: then it
+// can neither work nor end.
 func (r *rank) describe() string {
 	pid := r.cmd.Process.Pid
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-	// The name in parentheses may hold anything; the state comes after it.
+	// The name in parentheses may contain anything; the state follows it.
 	_, state, _ := strings.Cut(string(stat[bytes.LastIndexByte(stat, ')')+1:]), " ")
 	if err == nil && strings.HasPrefix(state, "T") {
 		return fmt.Sprintf("rank %d, process %d, stopped", r.number, pid)

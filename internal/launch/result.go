@@ -5,33 +5,33 @@ import (
 	"syscall"
 )
 
-// Result is how a job ended.
+// Result describes the end of a job.
 type Result struct {
-	// Code is the exit code of the job: that of the first rank that failed, or 0.
+	// Code is the exit code of the job: the code of the first rank that failed, or 0.
 	Code int `json:"code"`
 	// First is the rank that failed first, or -1 if none did.
 	First int `json:"first_failed"`
-	// Exits are the ends of all ranks, by rank.
+	// Exits holds the ends of all ranks, by rank.
 	Exits []Exit `json:"ranks"`
-	// Signal is the first signal that came from outside and was passed on, SIGPIPE if the output of
-	// the ranks has lost its reader, or 0.
+	// Signal is the first signal from outside that was passed on, SIGPIPE if the reader of the
+	// ranks' output was closed, or 0.
 	Signal syscall.Signal `json:"-"`
 }
 
-// Exit is how one rank ended.
+// Exit describes the end of one rank.
 type Exit struct {
 	Rank int `json:"rank"`
 	PID  int `json:"pid"`
-	// Code is the exit code, or 128 + Signal as shells have it.
+	// Code is the exit code, or 128 + Signal as in shells.
 	Code int `json:"code"`
-	// Signal is what ended the rank, or 0.
+	// Signal is the signal that ended the rank, or 0.
 	Signal syscall.Signal `json:"signal,omitempty"`
-	// turn counts the ends of ranks as they came. Exits arrive in another order, as the output
-	// of one rank takes longer than that of another.
+	// turn is the rank's position in the order of ends. Exits arrive in a different order, since
+	// draining the output takes longer for some ranks.
 	turn int
 }
 
-// String says in words how the rank ended.
+// String describes how the rank ended.
 func (e Exit) String() string {
 	switch {
 	case e.Signal != 0:

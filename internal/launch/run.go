@@ -19,11 +19,11 @@ import (
 	"symmem/internal/rendezvous"
 )
 
-// Run starts the ranks and returns when the last has ended. Failed ranks are no error: they are
-// in the Result. An error without ranks in the Result means that nothing runs. The end of the
-// context kills all ranks and is an error next to a whole Result, as is output that could not
-// be written. Where a pipe for the output has lost its reader the ranks get SIGTERM, and the Result
-// has SIGPIPE.
+// Run starts the ranks and returns when the last has ended. Failed ranks are not an error; the
+// Result reports them. An error without ranks in the Result means that no process is running. The
+// end of the context kills all ranks and is returned as an error with a complete Result, as are
+// errors of writing the output. If the output is a pipe and its reader is closed, the ranks get
+// SIGTERM and the Result has SIGPIPE.
 func Run(ctx context.Context, spec Spec) (Result, error) {
 	path, err := spec.prepare()
 	if err != nil {
@@ -47,18 +47,18 @@ func Run(ctx context.Context, spec Spec) (Result, error) {
 	return j.run(ctx)
 }
 
-// raiseLimit is what helps where the launcher has too few file descriptors.
+// raiseLimit is the advice for a launcher without free file descriptors.
 const raiseLimit = "raise the limit of open files (ulimit -n)"
 
-// cannotAccept says why ranks cannot meet.
+// cannotAccept reports an error of the store's listener, without which ranks cannot meet.
 func (j *job) cannotAccept(err error) {
 	j.stderr.write(fmt.Appendf(nil, "symmem: the launcher cannot accept the connections of its "+
 		"ranks: %v: %s\n", err, raiseLimit))
 }
 
-// job is the ranks of one Run.
+// job holds the ranks of one Run.
 type job struct {
-	// Immutable once run.
+	// Immutable after run.
 	spec        *Spec
 	ranks       []*rank
 	stdout      *sink
@@ -111,7 +111,7 @@ func (j *job) run(ctx context.Context) (Result, error) {
 		defer signal.Stop(mine)
 		signals = mine
 	}
-	// Otherwise SIGPIPE would end the launcher but not the processes that the ranks have started.
+	// Otherwise SIGPIPE would kill the launcher but not the processes that the ranks have started.
 	pipes := make(chan os.Signal, 1)
 	signal.Notify(pipes, syscall.SIGPIPE)
 	defer signal.Stop(pipes)
@@ -135,7 +135,7 @@ func (j *job) run(ctx context.Context) (Result, error) {
 	return result, err
 }
 
-// sinks are the destinations of the output of the ranks.
+// sinks lists the destinations of the ranks' output.
 func (j *job) sinks() []*sink {
 	if j.stdout == j.stderr {
 		return []*sink{j.stdout}
@@ -143,8 +143,8 @@ func (j *job) sinks() []*sink {
 	return []*sink{j.stdout, j.stderr}
 }
 
-// start starts all ranks, or none. They are forked by a thread that lives until run returns,
-// because the kernel takes the end of that thread for the end of the launcher.
+// start starts all ranks, or none. The current thread forks them and must live until run returns,
+// since the kernel considers the end of that thread the end of the launcher.
 func (j *job) start() error {
 	started := make(chan error)
 	go func() {
@@ -190,8 +190,8 @@ func (j *job) killStarted(n int) {
 	}
 }
 
-// reap reports all ranks as they end. Each has a goroutine of its own from there on, as its
-// output may take longer than that of the next.
+// reap reports all ranks as they end. A goroutine per rank drains its output, which may take longer
+// than that of the next one.
 func (j *job) reap(d *deaths) {
 	defer d.close()
 	turn := 0
@@ -200,14 +200,14 @@ func (j *job) reap(d *deaths) {
 		go func(turn int) { j.exits <- j.ranks[number].end(turn) }(turn)
 	})
 	if err != nil {
-		// Only a broken descriptor table gets here. Without a watch nothing may go on.
+		// Only a broken descriptor table leads here. Without a watch all ranks must end.
 		for number := range d.watched {
 			go func() { j.exits <- j.ranks[number].end(turn + 1) }()
 		}
 	}
 }
 
-// watch feeds the supervisor until all ranks have ended.
+// watch passes events to the supervisor until all ranks have ended.
 func (j *job) watch(ctx context.Context, signals <-chan os.Signal) error {
 	timer := time.NewTimer(time.Hour)
 	timer.Stop()
@@ -252,13 +252,13 @@ func (j *job) apply(o order, timer *time.Timer) {
 	for _, r := range j.ranks {
 		r.signal(o.signal)
 		if o.signal != syscall.SIGKILL {
-			// A process that was stopped takes no other signal before it goes on.
+			// A stopped process handles other signals only after SIGCONT.
 			r.signal(syscall.SIGCONT)
 		}
 	}
 }
 
-// awaited lists the ranks that have not ended, and which of them are stopped.
+// awaited lists the ranks that have not ended, and marks those that are stopped.
 func (j *job) awaited() string {
 	var texts []string
 	for i, r := range j.ranks {

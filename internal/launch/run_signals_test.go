@@ -19,7 +19,7 @@ import (
 func TestSignalsReachAllRanks(t *testing.T) {
 	out := newTranscript()
 	spec := specOf("patient", 3, out)
-	signals := make(chan os.Signal, 2) // a job that has ended takes none
+	signals := make(chan os.Signal, 2) // never read once the job has ended
 	spec.Signals = signals
 	done := begin(testContext(t), spec)
 	out.await(t, 3, "ready")
@@ -49,7 +49,7 @@ func TestOwnSignalsAreTaken(t *testing.T) {
 func TestSecondInterruptKills(t *testing.T) {
 	out := newTranscript()
 	spec := specOf("stubborn", 2, out)
-	signals := make(chan os.Signal, 2) // a job that has ended takes none
+	signals := make(chan os.Signal, 2) // never read once the job has ended
 	spec.Signals = signals
 	done := begin(testContext(t), spec)
 	out.await(t, 2, "ready")
@@ -76,8 +76,9 @@ func TestStubbornRanksAreKilledAfterATerm(t *testing.T) {
 	out.await(t, 1, "they have not ended: SIGKILL")
 }
 
-// TestALauncherWithoutDescriptorsSaysSo: its ranks only see that nobody answers, or do not start.
-func TestALauncherWithoutDescriptorsSaysSo(t *testing.T) {
+// TestALauncherWithoutDescriptorsReportsIt checks the launcher's message. Its ranks only see
+// refused connections, or do not start.
+func TestALauncherWithoutDescriptorsReportsIt(t *testing.T) {
 	for _, role := range []string{"narrow launch", "narrow start"} {
 		t.Run(role, func(t *testing.T) {
 			out := newTranscript()
@@ -107,8 +108,8 @@ func TestStubbornRanksAreKilledAfterAFailure(t *testing.T) {
 	}
 }
 
-// TestAStoppedRankIsNamedAndEnded: it takes SIGTERM once it goes on, and does not cost the time
-// until SIGKILL.
+// TestAStoppedRankIsNamedAndEnded checks that a stopped rank gets SIGCONT with SIGTERM and ends
+// before SIGKILL is due.
 func TestAStoppedRankIsNamedAndEnded(t *testing.T) {
 	out := newTranscript()
 	spec := specOf("patient", 2, out)
@@ -153,7 +154,7 @@ func TestEndOfTheContextKillsGrandchildrenToo(t *testing.T) {
 	}
 }
 
-func TestWhatARankLeavesBehindIsKilled(t *testing.T) {
+func TestProcessesLeftByARankAreKilled(t *testing.T) {
 	out := newTranscript()
 	result, err := Run(testContext(t), specOf("quitter", 2, out))
 	if err != nil || result.Code != 0 {
@@ -169,7 +170,7 @@ func TestWhatARankLeavesBehindIsKilled(t *testing.T) {
 	}
 }
 
-// TestRanksDieWithTheLauncher kills a launcher that can do nothing about it.
+// TestRanksDieWithTheLauncher kills the launcher with SIGKILL.
 func TestRanksDieWithTheLauncher(t *testing.T) {
 	out := newTranscript()
 	r, w, err := os.Pipe()
@@ -214,19 +215,20 @@ func TestOutputThatCannotBeWrittenIsAnError(t *testing.T) {
 	}
 }
 
-// writerFunc is a writer of one function.
+// writerFunc implements io.Writer by a function.
 type writerFunc func([]byte) (int, error)
 
 func (f writerFunc) Write(b []byte) (int, error) { return f(b) }
 
-// TestOutputWithoutAReaderEndsTheRanks: a launcher that was ended by SIGPIPE would leave the
-// children of ranks behind, and ranks that went on would print for nobody.
+// TestOutputWithoutAReaderEndsTheRanks closes the reader of the output. A launcher killed by
+// SIGPIPE would leave the children of ranks running, and ranks that continued would print to a
+// closed pipe.
 func TestOutputWithoutAReaderEndsTheRanks(t *testing.T) {
 	r, w, err := os.Pipe()
 	if err != nil {
 		t.Fatal(err)
 	}
-	out := newTranscript() // of what the launcher says
+	out := newTranscript() // the launcher's messages
 	cmd := systest.Command(t, systest.Patience, "/proc/self/exe")
 	cmd.Env = append(os.Environ(), roleVariable+"=launch talkers")
 	cmd.Stdout, cmd.Stderr = w, out
@@ -241,7 +243,7 @@ func TestOutputWithoutAReaderEndsTheRanks(t *testing.T) {
 	}
 	r.Close()
 	if err := cmd.Wait(); err != nil {
-		t.Fatalf("the launcher: %v; it says %v", err, out.text.String())
+		t.Fatalf("the launcher: %v; it wrote %v", err, out.text.String())
 	}
 	if len(all) != 4 {
 		t.Fatalf("processes %v", all)

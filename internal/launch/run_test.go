@@ -13,7 +13,7 @@ import (
 	"testing"
 )
 
-// outcome is what Run returned.
+// outcome holds the results of Run.
 type outcome struct {
 	Result
 	err error
@@ -36,7 +36,7 @@ func testContext(t *testing.T) context.Context {
 	return ctx
 }
 
-// finish runs a job that must not fail to run, and gives its sorted lines.
+// finish runs a job whose Run must not fail, and returns its sorted lines.
 func finish(t *testing.T, spec Spec) (Result, []string) {
 	t.Helper()
 	out := newTranscript()
@@ -199,7 +199,7 @@ func TestFailureEndsTheOthersByTerm(t *testing.T) {
 	}
 }
 
-// TestOthersReportTheRankThatWasKilled uses the grace for what it is for.
+// TestOthersReportTheRankThatWasKilled lets a rank report a lost one within the grace period.
 func TestOthersReportTheRankThatWasKilled(t *testing.T) {
 	out := newTranscript()
 	spec := specOf("lose rank", 2, out)
@@ -219,7 +219,7 @@ func TestOthersReportTheRankThatWasKilled(t *testing.T) {
 			awaitGone(t, lost)
 		}
 	}
-	// Rank 0 hears of it only now, and is still there to say so.
+	// Rank 0 learns of it only now, and must still be running to report it.
 	if _, err := feed.WriteString("killed\n"); err != nil {
 		t.Fatal(err)
 	}

@@ -11,37 +11,38 @@ import (
 	"time"
 )
 
-// Spec says what to start. The zero value of every field but Ranks and Command is useful.
+// Spec describes a job. All fields except Ranks and Command are optional.
 type Spec struct {
-	// Ranks is how many processes to start, from 1 to 4096.
+	// Ranks is the number of processes to start, from 1 to 4096.
 	Ranks int
 	// Command is the program, looked up in PATH, and its arguments.
 	Command []string
-	// Env is the environment that the variables of the ranks are added to; nil means ours.
+	// Env is the base of the ranks' environment; nil means that of this process.
 	Env []string
-	// Stdin is what rank 0 reads; nil, and all other ranks, read an empty file. A reader that
-	// blocks after the ranks have ended keeps one goroutine.
+	// Stdin is the standard input of rank 0. Without it, and for all other ranks, standard input is
+	// empty. A reader that still blocks after the ranks have ended keeps one goroutine.
 	Stdin io.Reader
-	// Stdout and Stderr take the output of the ranks, one Write a line or more, never two at
-	// the same time; nil means our own. The start of a line is written without its end if that
-	// takes longer than 100 ms; a line of another rank goes on a line of its own all the same.
+	// Stdout and Stderr receive the output of the ranks, one Write per line or group of lines,
+	// never concurrently; nil means the outputs of this process. The beginning of a line that stays
+	// unterminated for 100 ms is written as it is. A line of another rank still begins on a new
+	// line.
 	Stdout, Stderr io.Writer
-	// Plain passes lines on as they are. Without it, "[rank] " is put before each.
+	// Plain passes lines on unchanged. Otherwise each gets the prefix "[rank] ".
 	Plain bool
 	// MasterPort is the value of MASTER_PORT; 0 picks a port that is free at the moment.
 	MasterPort int
 	// RunID names the job; empty picks a random name.
 	RunID string
-	// Grace is how long the other ranks may go on after one has failed, so that they can find
-	// out and report which was lost. 0 means 10 s; less than 0 means no time.
+	// Grace is the time that the other ranks get after one has failed, so that they can detect and
+	// report the lost one. 0 means 10 s; a negative value means none.
 	Grace time.Duration
-	// TermWait is the time between SIGTERM and SIGKILL. 0 means 5 s; less than 0 no time.
+	// TermWait is the time between SIGTERM and SIGKILL. 0 means 5 s; a negative value means none.
 	TermWait time.Duration
-	// KillAfter is the time from a SIGTERM that came from outside and was passed on to SIGKILL for
-	// the ranks that have not ended. 0 means 10 s; less than 0 means that they are waited for.
+	// KillAfter is the time between passing on a SIGTERM from outside and sending SIGKILL to the
+	// ranks that have not ended. 0 means 10 s; a negative value means no SIGKILL.
 	KillAfter time.Duration
-	// Signals are passed on to all ranks; nil means that Run takes SIGINT, SIGTERM, SIGHUP and
-	// SIGQUIT of this process while it runs.
+	// Signals are passed on to all ranks; nil means that Run handles SIGINT, SIGTERM, SIGHUP and
+	// SIGQUIT of this process.
 	Signals <-chan os.Signal
 }
 
@@ -52,15 +53,15 @@ const (
 	defaultKill     = 10 * time.Second
 )
 
-// Errors of a Spec, found before anything starts.
+// Errors of an invalid Spec, returned before any process is started.
 var (
-	// ErrRanks is a number of ranks that cannot be.
+	// ErrRanks is returned for an invalid number of ranks.
 	ErrRanks = errors.New("the number of ranks must be from 1 to 4096")
-	// ErrNoCommand is a Spec without a program.
+	// ErrNoCommand is returned for a Spec without a command.
 	ErrNoCommand = errors.New("no command to start")
 )
 
-// prepare checks a Spec and fills in the defaults. It returns the path of the program.
+// prepare validates a Spec and fills in the defaults. It returns the path of the program.
 func (s *Spec) prepare() (path string, err error) {
 	if s.Ranks < 1 || s.Ranks > maxRanks {
 		return "", fmt.Errorf("%w, not %d", ErrRanks, s.Ranks)
@@ -93,8 +94,8 @@ func (s *Spec) fill() {
 	s.KillAfter = cmp.Or(s.KillAfter, defaultKill)
 }
 
-// port picks a free port unless one is wanted. Another process may take it before a rank does;
-// there is no way to hold it for a program that opens it by itself.
+// port returns want, or a free port if want is 0. Another process may take the port before a rank
+// does; it cannot be reserved for a program that opens it later.
 func port(want int) (int, error) {
 	if want < 0 || want > 65535 {
 		return 0, fmt.Errorf("%d is not a port", want)

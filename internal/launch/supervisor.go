@@ -6,41 +6,41 @@ import (
 	"time"
 )
 
-// supervisor decides what happens to the ranks. It is pure: events in, orders out; Run feeds it
-// and carries the orders out.
+// supervisor decides what happens to the ranks. It is a pure state machine: events in, orders out;
+// Run feeds it and executes the orders.
 //
-// Its phases, and what moves it on:
+// Its phases and transitions:
 //
 //	running      some ranks run, none has failed
 //	grace        a rank has failed; the others may still report. From running, by a failure
-//	announced    the same, and it was said which ranks are awaited. From grace, after notice
+//	announced    the same, after a message that lists the running ranks. From grace, after notice
 //	terminating  SIGTERM was sent. From grace or announced, when the grace is over; from all of
 //	             these by a SIGTERM from outside
 //	killing      SIGKILL was sent. From terminating, when that time is over; from any phase by a
 //	             second SIGINT or the end of the context
 //	done         all ranks have ended. From any phase, by the last exit
 //
-// Other signals are passed on in any phase and move nothing.
+// Other signals are passed on in any phase and cause no transition.
 type supervisor struct {
 	phase phase
 	grace time.Duration
 	term  time.Duration
-	// kills is the time from a SIGTERM from outside to SIGKILL; not positive if there is none.
+	// kills is the time from a SIGTERM from outside to SIGKILL; no SIGKILL if it is not positive.
 	kills time.Duration
-	// remaining is how many ranks run.
+	// remaining is the number of running ranks.
 	remaining int
 	// interrupts counts SIGINT, and outside is the first signal from outside.
 	interrupts int
 	outside    syscall.Signal
-	// exits are the results by rank; ended says which of them are known. First is the rank that
+	// exits holds the results by rank, and ended marks the known ones. first is the rank that
 	// failed first, or -1.
 	exits []Exit
 	ended []bool
 	first int
 }
 
-// announceDelay is how long the others have after a failure before it is said that they are
-// awaited: most ends take less.
+// announceDelay is the time after a failure until a message lists the ranks that still run. Most
+// jobs end faster.
 const announceDelay = 2 * time.Second
 
 type phase int
@@ -54,9 +54,9 @@ const (
 	done
 )
 
-// order is what Run shall do: send a signal to all ranks, and if wait is positive call expired
-// after that time, in place of an earlier wait. The message is printed for users, with the ranks
-// that have not ended.
+// order is an instruction to Run: send a signal to all ranks, and if wait is positive call expired
+// after that time, replacing an earlier wait. The message is printed for users, with the ranks that
+// have not ended.
 type order struct {
 	signal  syscall.Signal
 	wait    time.Duration
@@ -71,7 +71,7 @@ func newSupervisor(s *Spec) *supervisor {
 	}
 }
 
-// exited takes in that a rank has ended.
+// exited handles the end of a rank.
 func (v *supervisor) exited(e Exit) order {
 	v.exits[e.Rank], v.ended[e.Rank] = e, true
 	v.remaining--
@@ -92,16 +92,16 @@ func (v *supervisor) exited(e Exit) order {
 	return order{}
 }
 
-// announce says how long the others have.
+// announce lets the user know how much time the other ranks have.
 func (v *supervisor) announce() order {
 	v.phase = announced
 	rest := v.grace - announceDelay
 	return order{wait: rest, message: fmt.Sprintf(
-		"%v; of the others some still run: they have %v more, then SIGTERM, and SIGKILL %v later",
+		"%v; other ranks still run: they have %v more, then SIGTERM, and SIGKILL %v later",
 		v.exits[v.first], rest, max(v.term, 0))}
 }
 
-// expired takes in that the wait of the last order is over.
+// expired handles the end of the last order's wait.
 func (v *supervisor) expired() order {
 	switch v.phase {
 	case grace, announced:
@@ -123,7 +123,7 @@ func (v *supervisor) expired() order {
 	return order{}
 }
 
-// after waits, or goes on at once where there is no time to wait.
+// after waits, or expires at once if there is no time to wait.
 func (v *supervisor) after(wait time.Duration) order {
 	if wait <= 0 {
 		return v.expired()
@@ -131,8 +131,8 @@ func (v *supervisor) after(wait time.Duration) order {
 	return order{wait: wait}
 }
 
-// signaled handles a signal from outside, or SIGPIPE if the output of the ranks has lost its
-// reader. It forwards SIGPIPE as SIGTERM, since the pipes of the ranks still have a reader.
+// signaled handles a signal from outside, or SIGPIPE if the reader of the ranks' output was closed.
+// It forwards SIGPIPE as SIGTERM, since the pipes of the ranks still have a reader.
 func (v *supervisor) signaled(s syscall.Signal) order {
 	if v.outside == 0 {
 		v.outside = s
@@ -155,7 +155,7 @@ func (v *supervisor) signaled(s syscall.Signal) order {
 	return order{signal: s}
 }
 
-// kill ends all ranks at once.
+// kill sends SIGKILL to all ranks.
 func (v *supervisor) kill() order {
 	if v.phase == done {
 		return order{}
@@ -164,7 +164,7 @@ func (v *supervisor) kill() order {
 	return order{signal: syscall.SIGKILL}
 }
 
-// result sums up after the last exit.
+// result returns the Result after the last exit.
 func (v *supervisor) result() Result {
 	r := Result{Exits: v.exits, First: v.first, Signal: v.outside}
 	if v.first >= 0 {

@@ -22,8 +22,8 @@ func (o order) String() string {
 	return strings.Join(words, ", ")
 }
 
-// TestSupervisor plays events: "e2=1" is the exit of rank 2 with code 1, "x" the end of a wait,
-// "i" and "t" are SIGINT and SIGTERM from outside, "c" is the end of the context.
+// TestSupervisor plays events: "e2=1" is the exit of rank 2 with code 1, "x" the end of a wait, "i"
+// and "t" are SIGINT and SIGTERM from outside, "c" is the end of the context.
 func TestSupervisor(t *testing.T) {
 	rows := []struct {
 		name, events string
@@ -78,7 +78,8 @@ func TestSupervisor(t *testing.T) {
 	}
 }
 
-// TestATermFromOutsideEndsInKill after its time, also where a rank fails meanwhile.
+// TestATermFromOutsideEndsInKill checks that SIGKILL follows after KillAfter, also if a rank fails
+// meanwhile.
 func TestATermFromOutsideEndsInKill(t *testing.T) {
 	for events, want := range map[string][]string{
 		"t e1=143 x e0=137": {"terminated, wait 3s", "", "killed", ""},
@@ -120,15 +121,16 @@ func play(t *testing.T, v *supervisor, event string, turn int) order {
 	return v.exited(e)
 }
 
-// TestPeopleAreToldForWhomALaunchWaits, once they wonder, and with what ends it.
-func TestPeopleAreToldForWhomALaunchWaits(t *testing.T) {
+// TestAwaitedRanksAreAnnounced checks the message about running ranks and the signals that follow
+// it.
+func TestAwaitedRanksAreAnnounced(t *testing.T) {
 	v := newSupervisor(&Spec{Ranks: 3, Grace: 10 * time.Second, TermWait: 5 * time.Second})
 	for i, want := range []order{
 		{wait: announceDelay},
 		{},
 		{
 			wait: 8 * time.Second,
-			message: "rank 1 (process 0) failed with code 7; of the others some still run: they have 8s " +
+			message: "rank 1 (process 0) failed with code 7; other ranks still run: they have 8s " +
 				"more, then SIGTERM, and SIGKILL 5s later",
 		},
 		{signal: syscall.SIGTERM, wait: 5 * time.Second, message: "their time is over: SIGTERM"},
@@ -141,8 +143,8 @@ func TestPeopleAreToldForWhomALaunchWaits(t *testing.T) {
 	}
 }
 
-// TestTheFirstSignalFromOutsideIsNoted, and not those that the launch sends itself.
-func TestTheFirstSignalFromOutsideIsNoted(t *testing.T) {
+// TestTheFirstSignalFromOutsideIsRecorded checks that signals sent by the launcher are not.
+func TestTheFirstSignalFromOutsideIsRecorded(t *testing.T) {
 	v := newSupervisor(&Spec{Ranks: 2, Grace: time.Second, TermWait: time.Second})
 	for i, event := range strings.Fields("e1=7 x") {
 		play(t, v, event, i)
@@ -157,7 +159,7 @@ func TestTheFirstSignalFromOutsideIsNoted(t *testing.T) {
 	}
 }
 
-// TestTheFirstFailureCounts, and not the one whose output was written first.
+// TestTheFirstFailureCounts has a rank that failed later finish its output first.
 func TestTheFirstFailureCounts(t *testing.T) {
 	v := newSupervisor(&Spec{Ranks: 3})
 	v.exited(Exit{Rank: 0, Code: 1, turn: 2})
@@ -168,8 +170,8 @@ func TestTheFirstFailureCounts(t *testing.T) {
 	}
 }
 
-// TestLinesLoseNothing writes pieces of random length, some of which end exactly at the limit of
-// what is held back, and expects the same lines with the prefix.
+// TestLinesLoseNothing writes pieces of random length, some of which end exactly at maxPending, and
+// expects the same lines with the prefix.
 func TestLinesLoseNothing(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		length := rapid.SampledFrom([]int{

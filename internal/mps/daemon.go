@@ -17,31 +17,31 @@ import (
 	"symmem/internal/sys"
 )
 
-// PipeVariable names the folder in which a daemon listens, and logVariable that of its logs. An
-// empty value of the first, or a folder without a daemon, keeps CUDA from the service.
+// PipeVariable names the folder in which a daemon listens, and logVariable the folder of its logs.
+// If the first is empty or names a folder without a daemon, CUDA does not use the service.
 const (
 	PipeVariable = "CUDA_MPS_PIPE_DIRECTORY"
 	logVariable  = "CUDA_MPS_LOG_DIRECTORY"
 )
 
-// devices is what CUDA shows. A daemon that was started with it shows its clients those GPUs alone,
-// counted from 0.
+// devices is the variable that selects the GPUs visible to CUDA. A daemon started with it offers
+// only these GPUs to its clients, numbered from 0.
 const devices = "CUDA_VISIBLE_DEVICES"
 
-// program is NVIDIA's, which comes with the driver.
+// program is NVIDIA's control program, which is part of the driver.
 const program = "nvidia-cuda-mps-control"
 
-// patience bounds the start of a daemon and its end.
+// patience bounds the start and the end of a daemon.
 const patience = 20 * time.Second
 
-// Running reports whether processes with this environment may be clients of a daemon: one has
-// listened there, and may have been killed since.
+// Running reports whether processes with this environment may be clients of a daemon. A daemon has
+// listened there, but may have been killed since.
 func Running(getenv func(string) string) bool {
 	_, err := os.Stat(filepath.Join(cmp.Or(getenv(PipeVariable), "/tmp/nvidia-mps"), "control"))
 	return err == nil
 }
 
-// Find returns the file of the program that runs daemons. The error says that there is none.
+// Find returns the path of the control program, or an error if it is not installed.
 func Find() (string, error) {
 	path, err := exec.LookPath(program)
 	if err != nil {
@@ -50,8 +50,8 @@ func Find() (string, error) {
 	return path, nil
 }
 
-// Daemon is a running daemon, which belongs to who started it. Its methods are not safe for
-// concurrent use.
+// Daemon is a running daemon, owned by the caller of Start. Its methods are not safe for concurrent
+// use.
 type Daemon struct {
 	path   string
 	folder string
@@ -59,8 +59,8 @@ type Daemon struct {
 	shown  bool
 }
 
-// Start starts a daemon in a folder of its own, for the GPUs that the environment shows. The
-// context bounds the start alone.
+// Start starts a daemon in a new folder, for the GPUs visible in the environment. ctx bounds only
+// the start.
 func Start(ctx context.Context, env []string) (*Daemon, error) {
 	path, err := Find()
 	if err != nil {
@@ -81,33 +81,33 @@ func Start(ctx context.Context, env []string) (*Daemon, error) {
 		if d.process() == nil {
 			return nil, errors.Join(err, os.RemoveAll(folder))
 		}
-		return nil, errors.Join(err, d.Close()) // it has started all the same
+		return nil, errors.Join(err, d.Close()) // it is running despite the error
 	}
 	return d, nil
 }
 
-// control runs the program once. A daemon keeps the outputs that it was started with, so they are
-// files and not pipes, which would be read to their ends.
+// control runs the program once. The daemon inherits its outputs and keeps them open, so they are
+// files: reading a pipe would not end.
 func (d *Daemon) control(ctx context.Context, input string, args ...string) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	said, err := os.CreateTemp(d.folder, "said-")
+	output, err := os.CreateTemp(d.folder, "output-")
 	if err != nil {
 		return err
 	}
-	defer said.Close()
+	defer output.Close()
 	cmd := exec.CommandContext(ctx, d.path, args...)
 	cmd.Env, cmd.Stdin = d.env, strings.NewReader(input)
-	cmd.Stdout, cmd.Stderr, cmd.WaitDelay = said, said, time.Second
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // else a ctrl-C would end it, too
+	cmd.Stdout, cmd.Stderr, cmd.WaitDelay = output, output, time.Second
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // else Ctrl-C would end it, too
 	if err := cmd.Run(); err != nil && !errors.Is(err, exec.ErrWaitDelay) {
-		text, _ := os.ReadFile(said.Name()) // what it said is only more than the error
+		text, _ := os.ReadFile(output.Name()) // without it the error is only less detailed
 		return fmt.Errorf("%s: %w: %s", program, err, strings.TrimSpace(string(text)))
 	}
 	return nil
 }
 
-// Variables are those with which a process that sees so many GPUs becomes a client.
+// Variables returns the variables that make a process which sees the given number of GPUs a client.
 func (d *Daemon) Variables(gpus int) map[string]string {
 	all := map[string]string{PipeVariable: d.folder, logVariable: d.folder}
 	if d.shown {
@@ -120,7 +120,7 @@ func (d *Daemon) Variables(gpus int) map[string]string {
 	return all
 }
 
-// Close ends the daemon, whose clients have ended, and removes its folder.
+// Close stops the daemon and removes its folder. All clients must have ended.
 func (d *Daemon) Close() error {
 	process := d.process()
 	if process != nil {
@@ -140,7 +140,7 @@ func (d *Daemon) Close() error {
 	return os.RemoveAll(d.folder)
 }
 
-// process watches the daemon, or is nil if that cannot be or the daemon has ended.
+// process returns a pidfd of the daemon, or nil if it has ended or cannot be watched.
 func (d *Daemon) process() *os.File {
 	text, err := os.ReadFile(filepath.Join(d.folder, program+".pid"))
 	if err != nil {

@@ -35,7 +35,7 @@ func TestADaemonListensUntilItIsClosed(t *testing.T) {
 	}
 }
 
-func TestGPUsThatNobodyHidKeepTheirNumbers(t *testing.T) {
+func TestGPUsKeepTheirNumbersWithoutCUDAVisibleDevices(t *testing.T) {
 	mpstest.Install(t)
 	t.Setenv("CUDA_VISIBLE_DEVICES", "")
 	os.Unsetenv("CUDA_VISIBLE_DEVICES")
@@ -51,7 +51,7 @@ func TestGPUsThatNobodyHidKeepTheirNumbers(t *testing.T) {
 	}
 }
 
-func TestADaemonThatDoesNotStartSaysWhyAndLeavesNothing(t *testing.T) {
+func TestADaemonThatDoesNotStartLeavesNothing(t *testing.T) {
 	mpstest.Install(t)
 	folder := t.TempDir()
 	t.Setenv("TMPDIR", folder)

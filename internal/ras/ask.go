@@ -12,23 +12,24 @@ import (
 	"time"
 )
 
-// Variable names NCCL's address for such questions, and defaultAddress is what it is without.
+// Variable names the variable with NCCL's address for RAS clients; defaultAddress is used without
+// it.
 const (
 	Variable       = "NCCL_RAS_ADDR"
 	defaultAddress = "localhost:28028"
 )
 
-// largestAnswer is how many bytes of an answer are read: about 400 for each rank of each
+// largestAnswer bounds the bytes of an answer that are read. An answer has about 400 per rank and
 // communicator.
 const largestAnswer = 64 << 20
 
-// Address is where NCCL listens, as its own variable says.
+// Address returns the address on which NCCL listens, from NCCL's variable or its default.
 func Address(getenv func(string) string) string {
 	return cmp.Or(getenv(Variable), defaultAddress)
 }
 
-// Ask asks the NCCL that listens at an address about all communicators. The context bounds it. NCCL
-// waits a second at most for processes that do not answer it.
+// Ask requests the state of all communicators from the NCCL that listens at an address. ctx bounds
+// the request. NCCL waits a second at most for processes that do not respond.
 func Ask(ctx context.Context, address string) (*Status, error) {
 	status, err := ask(ctx, address)
 	if err != nil {

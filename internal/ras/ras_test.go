@@ -15,7 +15,7 @@ import (
 
 func named(ranks []int) string { return "rank " + strings.Trim(fmt.Sprint(ranks), "[]") }
 
-// serve answers the questions of one client as NCCL does, the last of them with an answer.
+// serve answers the requests of one client as NCCL does, the last one with answer.
 func serve(t *testing.T, answer string) (address string) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -44,8 +44,8 @@ func serve(t *testing.T, answer string) (address string) {
 	return l.Addr().String()
 }
 
-// TestWhatNCCLAnswersIsRead reads answers that NCCL gave on a GPU (testdata/README.md).
-func TestWhatNCCLAnswersIsRead(t *testing.T) {
+// TestAnswersOfNCCLAreParsed parses answers recorded from NCCL on a GPU (testdata/README.md).
+func TestAnswersOfNCCLAreParsed(t *testing.T) {
 	recorded, err := os.ReadFile("testdata/2.31.2.json")
 	if err != nil {
 		t.Fatal(err)
@@ -72,7 +72,7 @@ func TestWhatNCCLAnswersIsRead(t *testing.T) {
 	}
 }
 
-// TestStrangersAnswersAreRefused has something else listen.
+// TestStrangersAnswersAreRefused queries servers that are not NCCL.
 func TestStrangersAnswersAreRefused(t *testing.T) {
 	for _, answer := range []string{
 		"", "HTTP/1.1 400 Bad Request\n", `{"communicators": 7}`, `{"communicators"`,
@@ -93,8 +93,8 @@ func TestStrangersAnswersAreRefused(t *testing.T) {
 	}
 }
 
-// TestWhoeverDoesNotAnswerIsGivenUp bounds the wait by the context.
-func TestWhoeverDoesNotAnswerIsGivenUp(t *testing.T) {
+// TestSilentServerIsGivenUp bounds the wait by the context.
+func TestSilentServerIsGivenUp(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)

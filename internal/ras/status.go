@@ -8,27 +8,27 @@ import (
 	"strings"
 )
 
-// Status is what NCCL says of all communicators of a job.
+// Status is NCCL's report on all communicators of a job.
 type Status struct {
 	Communicators []Communicator `json:"communicators"`
 }
 
-// Communicator is what NCCL says of one.
+// Communicator is NCCL's report on one communicator.
 type Communicator struct {
-	// Name is NCCL's hash of the communicator's unique id, as ID makes it.
+	// Name is NCCL's hash of the communicator's unique id, as returned by ID.
 	Name string `json:"hash"`
-	// Size is the number of ranks, of which Ranks lists those that have answered.
+	// Size is the number of ranks; Ranks lists the ranks that have answered.
 	Size  int    `json:"size"`
 	Ranks []Rank `json:"ranks"`
 }
 
-// Rank is a rank of a communicator, and how many collectives of each kind it has launched.
+// Rank holds the number of collectives of each kind that a rank has launched.
 type Rank struct {
 	Rank   int               `json:"rank"`
 	Counts map[string]uint64 `json:"collective_counts"`
 }
 
-// ID is how NCCL names the communicator that is made with a unique id.
+// ID returns NCCL's name for the communicator with a unique id.
 func ID(unique []byte) string {
 	a, b := uint64(1)^uint64(len(unique)), uint64(1)
 	for ; len(unique) > 0; unique = unique[min(8, len(unique)):] {
@@ -50,12 +50,12 @@ func ID(unique []byte) string {
 	return fmt.Sprintf("%#x", a)
 }
 
-// collectives are the names that NCCL counts by.
+// collectives lists the names of NCCL's counters.
 var collectives = []string{"Broadcast", "Reduce", "AllGather", "ReduceScatter", "AllReduce"}
 
-// Differences says in words which ranks of a communicator have launched how many collectives of the
-// kinds in which they differ, such as "AllReduce: 3 by rank 1, 4 by ranks 0,2-3". It is empty if
-// they do not differ, or if nothing is known of the communicator. Name writes ranks of it.
+// Differences describes the counters that differ between ranks of a communicator, such as
+// "AllReduce: 3 by rank 1, 4 by ranks 0,2-3". It is empty if none differ or the communicator is
+// unknown. name formats ranks of the communicator.
 func (s *Status) Differences(id string, size int, name func(ranks []int) string) string {
 	at := slices.IndexFunc(s.Communicators, func(c Communicator) bool {
 		return c.Name == id && c.Size == size

@@ -1,6 +1,6 @@
-// Package scatter draws places for segments as a GPU driver would choose addresses: anywhere,
-// differently on every rank, never twice at once. It shows what goes wrong when placement looks at
-// addresses; it is part of the backends for that purpose alone.
+// Package scatter draws random offsets for segments, as a GPU driver would choose addresses:
+// anywhere, differently on every rank, and never the same twice. Backends include it to show what
+// goes wrong when placement depends on addresses.
 package scatter
 
 import (
@@ -9,18 +9,18 @@ import (
 	"sync"
 )
 
-// Scatter draws offsets. The zero value, and New with seed 0, leave segments where the caller wants
-// them. It is safe for concurrent use.
+// Scatter draws offsets. The zero value, and New with seed 0, keep the offsets of the caller. It is
+// safe for concurrent use.
 type Scatter struct {
 	granule int64
 
 	mu    sync.Mutex
 	draws *rand.Rand       // guarded by mu; nil without a seed
-	taken map[uintptr]bool // guarded by mu: granules, by address
+	taken map[uintptr]bool // addresses of granules; guarded by mu
 }
 
-// New makes the scatter of a rank. Offsets are multiples of granule bytes. Ranks with one seed draw
-// different places, and each draws the same in every run.
+// New returns the Scatter of a rank. Offsets are multiples of granule bytes. Ranks with the same
+// seed draw different offsets, and each rank draws the same in every run.
 func New(seed uint64, rank int, granule int64) *Scatter {
 	s := &Scatter{granule: granule}
 	if seed != 0 {
@@ -30,11 +30,11 @@ func New(seed uint64, rank int, granule int64) *Scatter {
 	return s
 }
 
-// tries bounds the search; an arena that is nearly full is no place to scatter in.
+// tries bounds the search. An arena that is nearly full cannot be scattered.
 const tries = 1000
 
-// Draw returns the offset at which a segment of so many bytes goes in an arena of space bytes that
-// begins at address base: the given offset without a seed, else one of its own.
+// Draw returns the offset of a new segment of the given size in an arena of space bytes that begins
+// at address base. Without a seed it returns offset.
 func (s *Scatter) Draw(base uintptr, space, offset, bytes int64) (int64, error) {
 	if s.draws == nil {
 		return offset, nil
@@ -51,8 +51,8 @@ func (s *Scatter) Draw(base uintptr, space, offset, bytes int64) (int64, error) 
 	return 0, fmt.Errorf("no place for a segment of %d bytes in an arena of %d", bytes, space)
 }
 
-// take claims the granules of a range, or none of them. They are not given back: a driver does not
-// hand out an address again soon either.
+// take claims all granules of a range, or none. They are never released: a driver does not reuse an
+// address soon either.
 func (s *Scatter) take(base uintptr, bytes int64) bool {
 	for b := int64(0); b < bytes; b += s.granule {
 		if s.taken[base+uintptr(b)] {

@@ -1,5 +1,5 @@
-// Package mpstest has a program in place of nvidia-cuda-mps-control, for machines without NVIDIA's
-// driver. It starts a process that does nothing, and ends it.
+// Package mpstest provides a replacement for nvidia-cuda-mps-control, for machines without NVIDIA's
+// driver. It starts and stops a process that does nothing.
 package mpstest
 
 import (
@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// Broken is the variable with which the program refuses to start a daemon, with the Complaint.
+// Broken is the variable that makes the program fail to start a daemon, with the Complaint.
 const (
 	Broken    = "SYMMEM_TEST_MPS_BROKEN"
 	Complaint = "An instance of this daemon is already running"
@@ -18,8 +18,8 @@ const (
 //go:embed control.sh
 var control []byte
 
-// Install puts the program first in PATH until the test ends. It returns a file in which the
-// program notes what it was asked for, a line each.
+// Install puts the program first in PATH until the test ends. It returns a file to which the
+// program appends its invocations, one per line.
 func Install(t testing.TB) (log string) {
 	t.Helper()
 	folder := t.TempDir()
