@@ -4,7 +4,7 @@ import "testing"
 
 func TestCallsDoNotAllocate(t *testing.T) {
 	if !pooled {
-		t.Skip("under the race detector sync.Pool drops what it holds")
+		t.Skip("under the race detector sync.Pool drops items")
 	}
 	getpid, _ := Default("getpid")
 	abs, _ := Default("abs")

@@ -7,12 +7,12 @@ import (
 	"runtime"
 )
 
-// Setenv sets a variable in both environments of the process: that of Go and that of libc, which
-// C libraries read. os.Setenv reaches only the first in a program without cgo.
+// Setenv sets a variable in both environments of the process: Go's and libc's, which C libraries
+// read. In a program without cgo os.Setenv only changes the first.
 //
-// It must be called before the library that reads the variable does so (NCCL remembers what it
-// has read), and while no other thread is in a C library that reads its environment, because
-// libc's is not protected by a lock.
+// It must be called before the library reads the variable (NCCL caches values), and while no other
+// thread is in a C library that reads its environment, since libc's environment is not protected by
+// a lock.
 func Setenv(name, value string) error {
 	if err := os.Setenv(name, value); err != nil {
 		return err

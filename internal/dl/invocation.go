@@ -1,31 +1,31 @@
 package dl
 
-// maxPrepared is the largest number of arguments of an Invocation, and of a direct call: six in
+// maxPrepared is the maximum number of arguments of an Invocation, and of a direct call: six in
 // registers, six on the stack.
 const maxPrepared = 12
 
-// frame is a call on its way, as call_amd64.s reads it.
+// frame holds a call in the layout that call_amd64.s reads.
 type frame struct {
 	function  uintptr
 	arguments [maxPrepared]uintptr
-	// first and argument are the call that is made before, if first is not 0.
+	// first and argument describe the call to make before, if first is not 0.
 	first, argument uintptr
-	// result is where all 64 bits of the result go, or 0.
+	// result is the address for all 64 bits of the result, or 0.
 	result uintptr
 }
 
-// Invocation is a StatusAfter that is made again and again with nearly the same arguments. All that
-// is left to do for each is the entry to C, where a list of arguments would go through several
-// functions: of code that is not in a processor's cache, as between two calls of a large library,
-// each costs tens of nanoseconds. The zero value is no call. It is used by one goroutine at a time.
+// Invocation is a prepared StatusAfter for repeated calls with nearly the same arguments. Each call
+// goes straight to the entry to C, while a list of arguments would pass through several functions.
+// With cold instruction caches, as between two calls of a large library, each function costs tens
+// of nanoseconds. The zero value is no call. It must not be used concurrently.
 type Invocation struct {
 	frame frame
 	count int
 }
 
-// Prepare makes an Invocation. It panics if there are more than twelve arguments.
+// Prepare returns an Invocation. It panics if there are more than twelve arguments.
 //
-// Preconditions: those of StatusAfter, at each call.
+// Preconditions: those of StatusAfter, for each call.
 func (s Symbol) Prepare(first *Step, args ...uintptr) Invocation {
 	if len(args) > maxPrepared {
 		panic("dl: too many arguments for an invocation")
@@ -37,10 +37,10 @@ func (s Symbol) Prepare(first *Step, args ...uintptr) Invocation {
 	return i
 }
 
-// Ready reports whether there is a call.
+// Ready reports whether the Invocation is prepared.
 func (i *Invocation) Ready() bool { return i.frame.function != 0 }
 
-// Set changes argument n, counted from 0, or adds it behind the last one.
+// Set changes argument n, counted from 0, or appends it.
 func (i *Invocation) Set(n int, value uintptr) {
 	i.frame.arguments[n] = value
 	i.count = max(i.count, n+1)

@@ -9,26 +9,25 @@ import (
 	"github.com/ebitengine/purego"
 )
 
-// noload makes dlopen find what the process has loaded already, and nothing else. The value is
-// that of RTLD_NOLOAD in glibc's bits/dlfcn.h; musl's is the same.
+// noload makes dlopen return only libraries that the process has loaded. It is RTLD_NOLOAD of
+// glibc's bits/dlfcn.h, with the same value in musl.
 const noload = 0x4
 
-// linkMap is dlinfo's request for the entry of a library in the loader's list: RTLD_DI_LINKMAP of
+// linkMap requests the entry of a library in the loader's list from dlinfo: RTLD_DI_LINKMAP of
 // glibc's dlfcn.h.
 const linkMap = 2
 
-// Library is a shared object of the process. It is immutable, safe for use by several goroutines,
-// and stays loaded until the process ends.
+// Library is a shared object loaded by the process. It is immutable, safe for concurrent use, and
+// stays loaded until the process ends.
 type Library struct {
 	handle uintptr
 	name   string
 	path   string
 }
 
-// Open opens the first of the named shared objects that there is. A name without a slash is
-// searched for by the system's loader. Each name is looked for among what the process has loaded
-// already before it is loaded anew, so that there is one copy of it. The error says what the
-// loader said about each name.
+// Open opens the first of the named shared objects that exists. A name without a slash is searched
+// for by the system's loader. A library that the process has loaded under a name is reused, so that
+// there is one copy of it. The error contains the loader's message for each name.
 func Open(names ...string) (*Library, error) {
 	var all []error
 	for _, name := range names {
@@ -47,7 +46,7 @@ func Open(names ...string) (*Library, error) {
 	return nil, errors.Join(all...)
 }
 
-// Resident finds a shared object that the process has loaded already, and never loads one.
+// Resident returns a shared object that the process has loaded, and never loads one.
 func Resident(name string) (l *Library, ok bool) {
 	handle, err := open(name, purego.RTLD_NOW|noload)
 	if err != nil {
@@ -56,10 +55,10 @@ func Resident(name string) (l *Library, ok bool) {
 	return newLibrary(handle, name), true
 }
 
-// open keeps its thread, because dlerror tells about the last failure of a thread.
+// open keeps its thread, since dlerror returns the last error of the calling thread.
 func open(name string, mode int) (uintptr, error) {
 	if name == "" {
-		return 0, errors.New("the name is empty") // which dlopen takes for the program itself
+		return 0, errors.New("the name is empty") // dlopen would open the program
 	}
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -70,8 +69,8 @@ func newLibrary(handle uintptr, name string) *Library {
 	return &Library{handle: handle, name: name, path: fileOf(handle, name)}
 }
 
-// fileOf asks the loader where a library came from. Links are followed, so that two names of one
-// file give the same answer. Without dlinfo the name has to do.
+// fileOf asks the loader for the file of a library. Links are followed, so that two names of one
+// file give the same result. Without dlinfo it returns the name.
 func fileOf(handle uintptr, name string) string {
 	dlinfo, ok := Default("dlinfo")
 	if !ok {
@@ -94,16 +93,16 @@ func fileOf(handle uintptr, name string) string {
 	return name
 }
 
-// Path is the file that the library was loaded from, absolute and with links followed.
+// Path returns the absolute path of the file that the library was loaded from, with links followed.
 func (l *Library) Path() string { return l.path }
 
-// Name is the name that the library was asked for by.
+// Name returns the name under which the library was opened.
 func (l *Library) Name() string { return l.name }
 
-// Find returns the function of the given name, which the library, or one that it needs, exports.
+// Find returns a function that the library, or one of its dependencies, exports.
 func (l *Library) Find(name string) (Symbol, bool) { return find(l.handle, name) }
 
-// Default returns a function of those libraries that every program has, such as libc's.
+// Default returns a function of the libraries that every program loads, such as libc.
 func Default(name string) (Symbol, bool) { return find(purego.RTLD_DEFAULT, name) }
 
 func find(handle uintptr, name string) (Symbol, bool) {

@@ -72,7 +72,7 @@ func TestTheErrorNamesEverythingThatWasTried(t *testing.T) {
 	}
 }
 
-func TestOpenRefusesWhatNamesNoLibrary(t *testing.T) {
+func TestOpenRefusesNamesOfNoLibrary(t *testing.T) {
 	for name, names := range map[string][]string{
 		"no name at all": nil, "an empty name, which dlopen takes for the program": {""},
 	} {
@@ -85,17 +85,17 @@ func TestOpenRefusesWhatNamesNoLibrary(t *testing.T) {
 }
 
 func TestALibraryIsResidentOnceItIsOpened(t *testing.T) {
-	soname := "libsymmem_" + rand.Text() + ".so.1" // of this run: libraries are never unloaded
+	soname := "libsymmem_" + rand.Text() + ".so.1" // unique, since libraries are never unloaded
 	path := dltest.Compile(t, "libresident.so", "int answer(void) { return 42; }",
 		"-Wl,-soname,"+soname)
 	if _, ok := dl.Resident(path); ok {
-		t.Fatal("it is resident before anybody opened it")
+		t.Fatal("it is resident before it was opened")
 	}
 	opened, err := dl.Open(path)
 	if err != nil {
 		t.Fatal(err)
 	}
-	// Its own name is enough now, which finds nothing on the disk.
+	// The soname is sufficient now, although no file on the disk matches it.
 	resident, err := dl.Open(soname)
 	if err != nil {
 		t.Fatal(err)

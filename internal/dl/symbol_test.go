@@ -86,7 +86,7 @@ void late(unsigned *out, unsigned *other, void (*meanwhile)(void *)) {
 	late, _ := library.Find("late")
 	grown := dl.Callback(func(uintptr) { deepen(500) })
 	done := make(chan [2]uint32)
-	go func() { // a new goroutine, whose stack is small
+	go func() { // a new goroutine has a small stack
 		var other uint32 = 41
 		out := dl.NewCell(uint32(0))
 		late.Call(out.Address(), dl.AddressOf(&other), grown)
@@ -174,7 +174,7 @@ int called(void) { return calls; }`)
 	}
 }
 
-func TestACellHoldsWhatItIsGiven(t *testing.T) {
+func TestACellHoldsItsValue(t *testing.T) {
 	type pair struct {
 		a uint64
 		b int32

@@ -2,9 +2,9 @@ package nccl
 
 import "sync"
 
-// cells are places where NCCL leaves handles. Inside a group, and on communicators that do not
-// block, NCCL fills them after the call has returned, on a thread of its own. So a cell is never
-// used twice and never given back: 8 bytes for each communicator and each window.
+// cells allocates variables for handles that NCCL fills. In a group, and for nonblocking
+// communicators, NCCL fills them after the call has returned, on another thread. So a cell is never
+// reused or freed: 8 bytes for each communicator and each window.
 type cells struct {
 	mu     sync.Mutex
 	blocks [][]uintptr // guarded by mu; only the last one has room

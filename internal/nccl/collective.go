@@ -10,7 +10,7 @@ import (
 type Invocation struct {
 	library    *Library
 	function   function
-	stream     int // the argument that is the stream, always the last one
+	stream     int // index of the stream argument, always the last
 	invocation dl.Invocation
 }
 
@@ -47,16 +47,16 @@ func (l *Library) AllReduce(
 		uintptr(comm))
 }
 
-// AllGather puts count elements of each rank one after the other into recv on every rank. In
-// place, send is this rank's part of recv.
+// AllGather concatenates count elements of each rank in recv on every rank. In place, send is this
+// rank's part of recv.
 func (l *Library) AllGather(
 	sendAt, recvAt uintptr, count int64, t DataType, comm Comm,
 ) Invocation {
 	return l.prepare(allGather, sendAt, recvAt, uintptr(count), uintptr(t), uintptr(comm))
 }
 
-// ReduceScatter reduces as many parts of count elements as there are ranks, and leaves each rank
-// its own. In place, recv is this rank's part of send.
+// ReduceScatter reduces one part of count elements per rank, and stores each rank's part in its
+// recv. In place, recv is this rank's part of send.
 func (l *Library) ReduceScatter(
 	sendAt, recvAt uintptr, count int64, t DataType, op ReduceOp, comm Comm,
 ) Invocation {
@@ -80,16 +80,16 @@ func (l *Library) Reduce(
 		uintptr(comm))
 }
 
-// AlltoAll sends each rank its part of count elements and receives one from each. It is not in
-// place and needs NCCL 2.28.3; a group of Send and Recv does the same everywhere.
+// AlltoAll sends count elements to each rank and receives count elements from each. It is not in
+// place and needs NCCL 2.28.3; a group of Send and Recv is equivalent in all versions.
 func (l *Library) AlltoAll(
 	sendAt, recvAt uintptr, count int64, t DataType, comm Comm,
 ) Invocation {
 	return l.prepare(alltoAll, sendAt, recvAt, uintptr(count), uintptr(t), uintptr(comm))
 }
 
-// Send sends count elements to a peer, whose Recv has the same count and type. Send and Recv that
-// need each other to go on are put in one group.
+// Send sends count elements to a peer, whose Recv must have the same count and type. Send and Recv
+// that depend on each other belong into one group.
 func (l *Library) Send(
 	at uintptr, count int64, t DataType, peer int, comm Comm,
 ) Invocation {

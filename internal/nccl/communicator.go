@@ -4,27 +4,29 @@ import (
 	"symmem/internal/dl"
 )
 
-// UniqueID names a communicator that is to be made: ncclUniqueId. It tells ranks where the process
-// that made it listens, so it is a secret of the job.
+// UniqueID identifies a communicator to be created: ncclUniqueId. It contains the address of the
+// process that created it, so it is a secret of the job.
 type UniqueID [128]byte
 
 // Comm is a communicator of one rank: ncclComm_t. States: open; then finalized (no new work) or
-// aborted; then gone. Once it is gone its number, and those of its windows, mean nothing.
+// aborted; then destroyed. Once it is destroyed, its handle and those of its windows are invalid.
 type Comm uintptr
 
-// UniqueID makes an id. It is not collective: one rank calls it and hands the id to the others,
-// and stays alive until all have made their communicator, which it serves for.
+// UniqueID creates an id. It is not collective: one rank calls it and sends the id to the others.
+// That process must stay alive until all ranks have created their communicators, since it serves
+// them.
 func (l *Library) UniqueID() (UniqueID, error) {
 	id := dl.NewCell(UniqueID{})
 	err := l.call(getUniqueID, id.Address())
 	return id.Take(), err
 }
 
-// CommInitRank makes this rank's communicator on the current device of the calling thread. It is
-// collective and blocks until all ranks have come, without a deadline. All that a configuration
-// could say is left to NCCL. It needs NCCL 2.23.4.
+// CommInitRank creates this rank's communicator on the current device of the calling thread. It is
+// collective and blocks until all ranks have called it, without a deadline. It uses NCCL's default
+// configuration. It needs NCCL 2.23.4.
 func (l *Library) CommInitRank(ranks, rank int, id UniqueID) (Comm, error) {
-	// The older functions take the id by value, on the stack or not as the processor has it.
+	// Older functions take the id by value, on the stack or by reference, depending on the
+	// architecture.
 	ids, comm := dl.NewCell(id), l.cells.take()
 	err := l.call(commInitRankScalable, dl.AddressOf(comm), uintptr(ranks), uintptr(rank), 1,
 		ids.Address(), 0)
@@ -32,13 +34,13 @@ func (l *Library) CommInitRank(ranks, rank int, id UniqueID) (Comm, error) {
 	return Comm(*comm), err
 }
 
-// CommAbort ends a communicator and the work on it without waiting for other ranks, and gives it
-// back. Any thread may call it, also while another one is blocked in a call on the communicator,
-// which then fails.
+// CommAbort aborts a communicator and its work without waiting for other ranks, and frees it. Any
+// thread may call it, even while another thread is blocked in a call on the communicator, which
+// then fails.
 func (l *Library) CommAbort(comm Comm) error { return l.call(commAbort, uintptr(comm)) }
 
-// AsyncError is the state of a communicator: nil, ErrInProgress while a call that does not block is
-// under way, ErrRemote when a peer is lost. Any thread may call it; it does not block.
+// AsyncError returns the state of a communicator: nil, ErrInProgress during a nonblocking call, or
+// ErrRemote after a peer was lost. Any thread may call it; it does not block.
 func (l *Library) AsyncError(comm Comm) error {
 	state := dl.NewCell(Success)
 	err := l.call(commGetAsyncError, uintptr(comm), state.Address())
@@ -48,13 +50,13 @@ func (l *Library) AsyncError(comm Comm) error {
 	return err
 }
 
-// Count is the number of ranks.
+// Count returns the number of ranks.
 func (l *Library) Count(comm Comm) (int, error) { return l.number(commCount, comm) }
 
-// Device is the ordinal of the communicator's device.
+// Device returns the ordinal of the communicator's device.
 func (l *Library) Device(comm Comm) (int, error) { return l.number(commCuDevice, comm) }
 
-// UserRank is this rank's number.
+// UserRank returns the rank of the caller.
 func (l *Library) UserRank(comm Comm) (int, error) { return l.number(commUserRank, comm) }
 
 func (l *Library) number(f function, comm Comm) (int, error) {
@@ -63,10 +65,10 @@ func (l *Library) number(f function, comm Comm) (int, error) {
 	return int(value.Take()), err
 }
 
-// GroupStart opens a group on the calling thread, which it keeps until GroupEnd: calls in between
-// are held back and then done together. Groups nest.
+// GroupStart opens a group on the calling thread, which the caller keeps until GroupEnd. Calls in
+// between are deferred and then executed together. Groups nest.
 func (l *Library) GroupStart() error { return l.call(groupStart) }
 
-// GroupEnd does what was held back, and blocks as those calls do. A failed registration in a group
-// leaves the communicator useless: it is aborted.
+// GroupEnd executes the deferred calls, and blocks like them. After a failed registration in a
+// group the communicator is unusable and must be aborted.
 func (l *Library) GroupEnd() error { return l.call(groupEnd) }

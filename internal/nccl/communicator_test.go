@@ -19,12 +19,12 @@ func TestNumbersOfACommunicator(t *testing.T) {
 	} {
 		n, err := number(comm)
 		if got := recorder.Last(); n != 7 || err != nil || got.Name != name || got.Args[0] != comm {
-			t.Errorf("%s gives %d, %v from %s%v", name, n, err, got.Name, got.Args)
+			t.Errorf("%s returned %d, %v from %s%v", name, n, err, got.Name, got.Args)
 		}
 	}
 }
 
-func TestAnIDComesBackWhole(t *testing.T) {
+func TestAnIDIsReturnedComplete(t *testing.T) {
 	library, recorder := load(t, "22809", declarations+newer)
 	var want UniqueID
 	for i := range want {
@@ -36,7 +36,7 @@ func TestAnIDComesBackWhole(t *testing.T) {
 	}
 }
 
-func TestACommunicatorIsMadeFromOneID(t *testing.T) {
+func TestCommunicatorsOfOneID(t *testing.T) {
 	library, recorder := load(t, "22809", declarations+newer)
 	id := UniqueID{0: 1, 127: 2}
 	recorder.Output(0, word(comm))

@@ -3,7 +3,7 @@ package nccl
 // DataType is the type of elements: ncclDataType_t.
 type DataType int32
 
-// The data types. Values have not changed since 2.10.
+// The data types. Their values have not changed since 2.10.
 const (
 	Int8     DataType = 0
 	Uint8    DataType = 1
@@ -15,7 +15,7 @@ const (
 	BFloat16 DataType = 9
 )
 
-// ReduceOp is what a reduction applies: ncclRedOp_t.
+// ReduceOp is a reduction operation: ncclRedOp_t.
 type ReduceOp int32
 
 // The reduce operations.

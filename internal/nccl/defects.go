@@ -2,22 +2,22 @@ package nccl
 
 import "fmt"
 
-// Defect is a known fault of some versions of NCCL.
+// Defect is a known defect of some versions of NCCL.
 type Defect struct {
-	// From is the first version that has it, Below the first that has it no more.
+	// From is the first version with the defect, Below the first version without it.
 	From, Below int
-	// Major is the least compute capability on which it shows; 0 is any.
+	// Major is the minimum compute capability that is affected; 0 means any.
 	Major int
-	// What goes wrong, and Instead what symmem does about it.
+	// What describes the defect, and Instead how symmem avoids it.
 	What, Instead string
-	// Source says where that is known from.
+	// Source is the evidence.
 	Source string
 }
 
 // The known defects that matter to symmem.
 var (
-	// ShiftedLoads: the function loadPack shifts the last word of a pack by what lies behind the
-	// pack, so that every fourth byte or element is spoiled.
+	// ShiftedLoads: the function loadPack shifts data from beyond a pack into its last word, so
+	// that every fourth byte or element is wrong.
 	ShiftedLoads = &Defect{
 		From: 22703, Below: 23003,
 		What: "kernels over windows give wrong results for inputs that are not aligned to 4 bytes, of " +
@@ -25,14 +25,14 @@ var (
 		Instead: "symmem takes the plain path for them",
 		Source:  "the contract suite on 4 H200, and loadPack in the sources",
 	}
-	// MachinesWithoutWindows: a communicator of several machines gets windows that no kernel uses.
+	// MachinesWithoutWindows: a communicator across machines gets windows that no kernel uses.
 	MachinesWithoutWindows = &Defect{
 		From: 22703, Below: 22902,
 		What:    "ranks of several machines get windows that no kernel uses",
 		Instead: "symmem takes the plain path between machines",
 		Source:  "the sources; later versions answer with a NULL window",
 	}
-	// AverageWithoutKernel: the test whether there is a kernel and the search for it differ.
+	// AverageWithoutKernel: the check for a kernel and the selection of the kernel disagree.
 	AverageWithoutKernel = &Defect{
 		From: 23003, Below: 23008,
 		What:    "AllReduce with avg finds no kernel over windows",
@@ -40,9 +40,9 @@ var (
 		Source:  "the sources of 2.30.3 to 2.30.7",
 	}
 	// EarlyStart: kernels over windows are launched with programmatic stream serialization, and do
-	// not wait for what is before them in the stream (griddepcontrol.wait). Behind a kernel that lets
-	// them begin before its end they read what is not yet written. From outside a stream does not
-	// show whether such a kernel is the last one there.
+	// not wait for earlier work in the stream (griddepcontrol.wait). If the previous kernel lets
+	// them start before its end, they read data that is not yet written. Callers cannot see whether
+	// such a kernel is the last one in a stream.
 	EarlyStart = &Defect{
 		From: 22803, Below: 23007, Major: 9,
 		What: "kernels over windows may begin before the kernel ahead of them in the stream has ended, " +
@@ -51,7 +51,7 @@ var (
 			"communicators of other libraries",
 		Source: "sglang #37768; the wait is in 2.27.7, and in 2.30.7 again",
 	}
-	// KeptByAbort: the memory of windows is not given back.
+	// KeptByAbort: the memory of windows is not freed.
 	KeptByAbort = &Defect{
 		Below: 22907,
 		What: "after a fault that ends kernels, the memory of their windows stays until the process " +
@@ -61,7 +61,7 @@ var (
 	}
 )
 
-// Defects are all that are known, in the order of what they cost.
+// Defects lists all known defects, the most severe first.
 var Defects = []*Defect{
 	EarlyStart, ShiftedLoads, MachinesWithoutWindows, AverageWithoutKernel, KeptByAbort,
 }
@@ -71,7 +71,7 @@ func (d *Defect) In(version, major int) bool {
 	return version >= d.From && version < d.Below && major >= d.Major
 }
 
-// Versions says in words which versions have it.
+// Versions describes the affected versions.
 func (d *Defect) Versions() string {
 	if d.From == 0 {
 		return "right from " + VersionText(d.Below) + " on"

@@ -31,8 +31,8 @@ func TestDefectsHaveTheirVersionsAndGPUs(t *testing.T) {
 	}
 }
 
-// TestThePageOfDefectsIsThatOfTheTable compares docs/reference/nccl-defects.md with the table.
-func TestThePageOfDefectsIsThatOfTheTable(t *testing.T) {
+// TestThePageOfDefectsMatchesTheTable compares docs/reference/nccl-defects.md with the table.
+func TestThePageOfDefectsMatchesTheTable(t *testing.T) {
 	text, err := os.ReadFile("../../docs/reference/nccl-defects.md")
 	if err != nil {
 		t.Fatal(err)

@@ -5,14 +5,14 @@ import (
 	"fmt"
 )
 
-// ErrNoLibrary is returned by Load when there is no libnccl, or it is not NCCL.
+// ErrNoLibrary is returned by Load if there is no libnccl, or it is not NCCL.
 var ErrNoLibrary = errors.New("no NCCL")
 
 // ErrUnsupported is matched by every VersionError.
 var ErrUnsupported = errors.New("not supported by this NCCL")
 
-// Result is the result of a call: ncclResult_t. It is an error so that errors.Is finds it in an
-// *Error.
+// Result is the result of a call: ncclResult_t. It implements error so that errors.Is can match it
+// in an *Error.
 type Result int32
 
 // The results.
@@ -20,20 +20,20 @@ const (
 	Success         Result = 0
 	ErrInvalidUsage Result = 5
 	ErrRemote       Result = 6 // a peer has failed or is gone
-	ErrInProgress   Result = 7 // only of communicators that do not block
+	ErrInProgress   Result = 7 // only for nonblocking communicators
 )
 
 func (r Result) Error() string { return fmt.Sprintf("NCCL result %d", int32(r)) }
 
-// Error is a call that failed.
+// Error is the error of a failed call.
 type Error struct {
 	// Call is the function's name.
 	Call string
-	// Code is its result, and Text what NCCL calls that.
+	// Code is the result, and Text its description by NCCL.
 	Code Result
 	Text string
-	// Last is the last warning that NCCL gave, which mostly says what is wrong. It is the whole
-	// process's, so with several threads it may be another call's.
+	// Last is NCCL's last warning, which usually explains the error. It is kept per process, so
+	// with several threads it may belong to another call.
 	Last string
 }
 
@@ -45,15 +45,16 @@ func (e *Error) Error() string {
 	return text
 }
 
-// Unwrap makes errors.Is find the result.
+// Unwrap lets errors.Is match the result.
 func (e *Error) Unwrap() error { return e.Code }
 
-// VersionError is a call of a function that the library lacks, or has with faults that make it
-// useless here.
+// VersionError is returned for a function that the library lacks, or has with defects that make it
+// unusable.
 type VersionError struct {
 	// Call is the function's name.
 	Call string
-	// Need is the first version that has it, and Have the library's, both as NCCL codes them.
+	// Need is the first version with the function, and Have the library's version, both in NCCL's
+	// encoding.
 	Need, Have int
 	// Path is the library's file.
 	Path string
@@ -67,5 +68,5 @@ func (e *VersionError) Error() string {
 		e.Call, VersionText(e.Need), e.Path, VersionText(e.Have))
 }
 
-// Unwrap makes the error match ErrUnsupported.
+// Unwrap lets the error match ErrUnsupported.
 func (e *VersionError) Unwrap() error { return ErrUnsupported }

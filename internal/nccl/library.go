@@ -6,21 +6,21 @@ import (
 	"symmem/internal/dl"
 )
 
-// Library is a loaded NCCL. Its methods follow the rules on threads in the package's comment; the
-// fields are immutable but for cells.
+// Library is a loaded NCCL. Its methods follow the rules on threads in the package comment. Its
+// fields are immutable except for cells.
 type Library struct {
 	library *dl.Library
 	origin  string
 	symbols []dl.Symbol // of table
 	version int
-	// first is made right before each call; the zero value is none.
+	// first is called right before each call. It may be the zero value.
 	first dl.Step
 
 	cells *cells
 }
 
-// newLibrary probes all functions. Only the version must be there: what else is missing is an
-// error of the method that needs it.
+// newLibrary looks up all functions. Only the version function is required; methods return an error
+// if their function is missing.
 func newLibrary(library *dl.Library, origin string) (*Library, error) {
 	l := &Library{library: library, origin: origin, cells: new(cells)}
 	for _, f := range table {
@@ -39,30 +39,30 @@ func newLibrary(library *dl.Library, origin string) (*Library, error) {
 	return l, nil
 }
 
-// After is the library for use on any thread, which need not be locked for it: a step precedes each
-// call on its thread, such as the one that makes a context current. Groups of calls, which NCCL
-// keeps for each thread, do not go through it.
+// After returns a Library for use on any thread, without locking it. Before each call the step
+// first runs on the same thread, for example to make a context current. Groups, which NCCL keeps
+// per thread, cannot be used with it.
 func (l *Library) After(first dl.Step) *Library {
 	after := *l
 	after.first = first
 	return &after
 }
 
-// Version is the library's version, as a number (22809) and as people write it (2.28.9). Ranks
-// must all have the same.
+// Version returns the library's version as a number (22809) and as text (2.28.9). It must be the
+// same on all ranks.
 func (l *Library) Version() (code int, text string) { return l.version, VersionText(l.version) }
 
-// Path is the file of the library.
+// Path returns the file of the library.
 func (l *Library) Path() string { return l.library.Path() }
 
-// Origin says in words where the search found the library.
+// Origin describes where the library was located.
 func (l *Library) Origin() string { return l.origin }
 
-// Windows reports whether the library can register windows: it is 2.27.3 or newer. Whether a
-// communicator can is another question, to which a registration that gives window 0 is the answer.
+// Windows reports whether the library can register windows: it is 2.27.3 or newer. A communicator
+// may still not support them; then registration returns window 0.
 func (l *Library) Windows() bool { return l.missing(commWindowRegister) == nil }
 
-// HasAlltoAll reports whether AlltoAll can be called: the library is 2.28.3 or newer.
+// HasAlltoAll reports whether the library has AlltoAll: it is 2.28.3 or newer.
 func (l *Library) HasAlltoAll() bool { return l.missing(alltoAll) == nil }
 
 // missing returns an error if the library lacks a function or is older than its first version.
@@ -73,7 +73,7 @@ func (l *Library) missing(f function) error {
 	return nil
 }
 
-// call calls a function and turns its result into an error. It does not allocate unless the
+// call calls a function and converts its result to an error. It does not allocate unless the
 // function fails.
 func (l *Library) call(f function, args ...uintptr) error {
 	symbol := l.symbols[f]
@@ -87,7 +87,7 @@ func (l *Library) call(f function, args ...uintptr) error {
 	return nil
 }
 
-// failure is the error of a call, or of the step before it if that is what did not go well.
+// failure returns the error of a call, or of the step before it if that failed.
 func (l *Library) failure(f function, status int32, ok bool) error {
 	if !ok {
 		return l.first.Refused(status)
@@ -99,7 +99,7 @@ func (l *Library) newError(f function, result Result) error {
 	return &Error{table[f].name, result, l.ErrorString(result), l.LastError()}
 }
 
-// ErrorString is what NCCL calls a result. It may be called by any thread.
+// ErrorString returns NCCL's description of a result. Any thread may call it.
 func (l *Library) ErrorString(result Result) string {
 	symbol := l.symbols[getErrorString]
 	if symbol == 0 {
@@ -108,8 +108,8 @@ func (l *Library) ErrorString(result Result) string {
 	return dl.GoString(symbol.Call(uintptr(result)))
 }
 
-// LastError is the last warning that NCCL gave in this process, or "". It may be called by any
-// thread, but another one's failure may change the text at the same time.
+// LastError returns NCCL's last warning in this process, or "". Any thread may call it, but a
+// failure on another thread may change the text concurrently.
 func (l *Library) LastError() string {
 	symbol := l.symbols[getLastError]
 	if symbol == 0 {

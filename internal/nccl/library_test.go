@@ -9,15 +9,15 @@ import (
 	"symmem/internal/sys/systest"
 )
 
-// TestTheProcessKeepsToOneCopy runs in a process of its own, because a library that is loaded
-// stays, and this one has NCCL's name.
+// TestTheProcessKeepsToOneCopy runs in a separate process, since it loads a library with NCCL's
+// name that cannot be unloaded.
 func TestTheProcessKeepsToOneCopy(t *testing.T) {
 	const inside = "SYMMEM_TEST_OF_COPIES"
 	if os.Getenv(inside) == "" {
 		c := systest.Command(t, systest.Patience, os.Args[0], "-test.run=^"+t.Name()+"$")
 		c.Env = append(os.Environ(), inside+"=1")
 		if output, err := c.CombinedOutput(); err != nil {
-			t.Errorf("in a process of its own: %v\n%s", err, output)
+			t.Errorf("in a separate process: %v\n%s", err, output)
 		}
 		return
 	}

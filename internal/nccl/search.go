@@ -12,13 +12,13 @@ import (
 	"symmem/internal/dl"
 )
 
-// PathVariable names the variable of the environment that says which libnccl to open.
+// PathVariable is the environment variable with the path of the libnccl to open.
 const PathVariable = "SYMMEM_NCCL"
 
-// soname is the name that every NCCL 2 has for the loader.
+// soname is the soname of every NCCL 2.
 const soname = "libnccl.so.2"
 
-// wheels are where pip puts NCCL (package nvidia-nccl-cu12 or -cu13) below an installation's
+// wheels lists where pip installs NCCL (package nvidia-nccl-cu12 or -cu13) below an installation's
 // prefix.
 var wheels = []string{
 	"lib/python3*/site-packages/nvidia/nccl/lib/" + soname,
@@ -27,26 +27,26 @@ var wheels = []string{
 	"lib/python3*/dist-packages/nvidia/nccl/lib/" + soname,
 }
 
-// place is somewhere to look for the library.
+// place is a location to search for the library.
 type place struct {
-	// origin says in words what the place is.
+	// origin describes the location.
 	origin string
-	// resident is for the copy that the process has loaded already.
+	// resident selects the copy that the process has loaded.
 	resident bool
-	// paths are files, or names for the loader, to be tried in this order.
+	// paths lists files, or names for the loader, in the order of attempts.
 	paths []string
 }
 
-// Load opens NCCL. It looks, in this order, at the copy that the process has loaded already (a
-// communicator of one copy crashes in another), the file that SYMMEM_NCCL names, the wheels of the
-// Python environment ($VIRTUAL_ENV, $CONDA_PREFIX, the python3 of $PATH), the system's loader. The
-// first that opens is taken. Variables of the environment that NCCL reads have to be set before.
+// Load opens NCCL. It tries, in this order, the copy that the process has loaded (a communicator of
+// one copy crashes in another), the file named by SYMMEM_NCCL, the wheels of the Python environment
+// ($VIRTUAL_ENV, $CONDA_PREFIX, the python3 in $PATH), and the system's loader. It uses the first
+// that opens. Environment variables that NCCL reads must be set before.
 //
-// The error matches ErrNoLibrary, lists everything that was looked at, and says what to do.
+// The error matches ErrNoLibrary, lists all attempts, and suggests a remedy.
 func Load() (*Library, error) { return open(places(os.Getenv, pythonPrefixes(os.Getenv))) }
 
-// places lists where to look. A file that SYMMEM_NCCL names must be it: nothing else is tried
-// after it, lest a typing error goes unnoticed.
+// places lists the locations to search. If SYMMEM_NCCL is set, only that file is tried, so that a
+// misspelt path is noticed.
 func places(getenv func(string) string, prefixes []prefix) []place {
 	all := []place{{
 		origin: "the copy that this process has loaded", resident: true,
@@ -64,12 +64,12 @@ func places(getenv func(string) string, prefixes []prefix) []place {
 // prefix is the folder of a Python installation.
 type prefix struct{ origin, folder string }
 
-// libraries lists the wheels' libraries below the prefix, those of the newest Python first; or the
-// pattern, for the message, if there are none.
+// libraries lists the libraries of wheels below the prefix, the newest Python first. If there are
+// none, it returns the pattern, for the error message.
 func (p prefix) libraries() []string {
 	var found []string
 	for _, pattern := range wheels {
-		// The only error is one of the pattern.
+		// Glob only fails for an invalid pattern.
 		matches, _ := filepath.Glob(filepath.Join(p.folder, pattern))
 		slices.SortFunc(matches, newestFirst)
 		found = append(found, matches...)
@@ -80,7 +80,7 @@ func (p prefix) libraries() []string {
 	return found
 }
 
-// newestFirst orders python3.9 after python3.12: a longer number is a larger one.
+// newestFirst orders python3.9 after python3.12: a longer number is larger.
 func newestFirst(a, b string) int {
 	if len(a) != len(b) {
 		return len(b) - len(a)
@@ -88,8 +88,8 @@ func newestFirst(a, b string) int {
 	return strings.Compare(b, a)
 }
 
-// pythonPrefixes lists the Python installations that the environment names. The python3 of a
-// virtual environment is a link: both its own folder and that of the file count.
+// pythonPrefixes lists the Python installations of the environment. The python3 of a virtual
+// environment is a link, so both its folder and that of its target are included.
 func pythonPrefixes(getenv func(string) string) []prefix {
 	all := []prefix{}
 	add := func(origin, folder string) {
@@ -109,7 +109,7 @@ func pythonPrefixes(getenv func(string) string) []prefix {
 	return all
 }
 
-// open takes the first library that opens.
+// open opens the first library that loads.
 func open(all []place) (*Library, error) {
 	var tried []error
 	for _, p := range all {

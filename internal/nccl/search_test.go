@@ -16,7 +16,7 @@ func environment(variables map[string]string) func(string) string {
 	return func(name string) string { return variables[name] }
 }
 
-// wheel makes an empty file where pip would put NCCL below a folder.
+// wheel creates an empty file where pip would install NCCL below a folder.
 func wheel(t *testing.T, folder, python string) string {
 	t.Helper()
 	path := filepath.Join(folder, "lib", python, "site-packages/nvidia/nccl/lib", soname)
@@ -29,7 +29,7 @@ func wheel(t *testing.T, folder, python string) string {
 	return path
 }
 
-// interpreter makes a python3 in the folder bin below a prefix, or a link to one.
+// interpreter creates a python3 in the folder bin below a prefix, or a link to one.
 func interpreter(t *testing.T, prefix, target string) string {
 	t.Helper()
 	path := filepath.Join(prefix, "bin/python3")
@@ -115,20 +115,20 @@ func TestPythonIsFoundThroughItsLinks(t *testing.T) {
 	}
 }
 
-func TestTheErrorListsEverythingThatWasLookedAt(t *testing.T) {
+func TestTheErrorListsAllAttempts(t *testing.T) {
 	folder := t.TempDir()
 	broken := wheel(t, folder, "python3.12")
 	_, err := open([]place{
-		{origin: "the copy of nobody", resident: true, paths: []string{"libnobody.so.2"}},
+		{origin: "the resident copy", resident: true, paths: []string{"libabsent.so.2"}},
 		{origin: "a wheel", paths: []string{broken}},
-		{origin: "the loader", paths: []string{"libnobody.so.2"}},
+		{origin: "the loader", paths: []string{"libabsent.so.2"}},
 	})
 	if !errors.Is(err, ErrNoLibrary) {
 		t.Fatalf("the error is %v, want ErrNoLibrary", err)
 	}
 	for _, want := range []string{
-		"the copy of nobody: libnobody.so.2 is not loaded", "a wheel: opening " + broken,
-		"the loader: opening libnobody.so.2", "pip install", "$" + PathVariable,
+		"the resident copy: libabsent.so.2 is not loaded", "a wheel: opening " + broken,
+		"the loader: opening libabsent.so.2", "pip install", "$" + PathVariable,
 	} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("the error is %q, want %q in it", err, want)
@@ -136,7 +136,7 @@ func TestTheErrorListsEverythingThatWasLookedAt(t *testing.T) {
 	}
 }
 
-func TestTheSearchGoesOnPastWhatDoesNotOpen(t *testing.T) {
+func TestTheSearchSkipsLibrariesThatDoNotOpen(t *testing.T) {
 	broken, good := wheel(t, t.TempDir(), "python3.12"), compile(t, "22809", declarations)
 	library, err := open([]place{{origin: "wheels", paths: []string{broken, good}}})
 	if err != nil {
@@ -147,7 +147,7 @@ func TestTheSearchGoesOnPastWhatDoesNotOpen(t *testing.T) {
 	}
 }
 
-func TestWhatIsNotNCCLIsRefused(t *testing.T) {
+func TestOtherLibrariesAreRefused(t *testing.T) {
 	path := dltest.Compile(t, "libother.so", "int other(void) { return 1; }")
 	_, err := open(only(path))
 	if !errors.Is(err, ErrNoLibrary) || !strings.Contains(fmt.Sprint(err), "no ncclGetVersion") {

@@ -1,10 +1,10 @@
 package nccl
 
-// function is a function of libnccl, by its place in table.
+// function identifies a function of libnccl by its index in table.
 type function uint8
 
-// entry is what is known of a function: its name, and the first version that has it. What is older
-// than any NCCL that anybody still runs has version 0.
+// entry holds a function's name and the first version that has it. The version is 0 for functions
+// that all NCCL versions in use have.
 type entry struct {
 	name  string
 	first int

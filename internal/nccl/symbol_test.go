@@ -10,7 +10,7 @@ import (
 	"symmem/internal/dl/dltest"
 )
 
-// prelude holds the types of nccl.h and the functions that return text.
+// prelude contains the types of nccl.h and the functions that return text.
 const prelude = `
 typedef struct ncclComm *ncclComm_t;
 typedef struct ncclWindow_vidmem *ncclWindow_t;
@@ -32,7 +32,7 @@ const char *ncclGetLastError(ncclComm_t comm) {
 }
 `
 
-// declarations are those of nccl.h of 2.29.7.
+// declarations contains declarations from nccl.h 2.29.7.
 const declarations = `
 ncclResult_t ncclGetUniqueId(ncclUniqueId *uniqueId)
 ncclResult_t ncclCommInitRankScalable(ncclComm_t *newcomm, int nranks, int myrank, int nId,
@@ -59,7 +59,7 @@ ncclResult_t ncclSend(const void *sendbuff, size_t count, ncclDataType_t datatyp
 ncclResult_t ncclRecv(void *recvbuff, size_t count, ncclDataType_t datatype, int peer,
 	ncclComm_t comm, cudaStream_t stream)`
 
-// newer are the functions that came with windows, and after them.
+// newer lists the functions that were added with windows and later.
 const newer = `
 ncclResult_t ncclCommWindowRegister(ncclComm_t comm, void *buff, size_t size, ncclWindow_t *win,
 	int winFlags)
@@ -67,7 +67,7 @@ ncclResult_t ncclCommWindowDeregister(ncclComm_t comm, ncclWindow_t win)
 ncclResult_t ncclAlltoAll(const void *sendbuff, void *recvbuff, size_t count,
 	ncclDataType_t datatype, ncclComm_t comm, cudaStream_t stream)`
 
-// compile builds an NCCL of the given version whose functions note down how they are called.
+// compile builds an NCCL of the given version whose functions record their calls.
 func compile(t testing.TB, version, declarations string) string {
 	t.Helper()
 	return dltest.Compile(t, "libnccl_recorder.so", dltest.Source(t, prelude, declarations),
@@ -84,11 +84,11 @@ func load(t testing.TB, version, declarations string) (*Library, *dltest.Recorde
 	return library, dltest.Open(t, path)
 }
 
-// only is a search that looks at one file.
+// only returns a search for a single file.
 func only(path string) []place { return []place{{origin: "the test", paths: []string{path}}} }
 
 const (
-	// The addresses and counts have bits above the 32nd, so that an argument which is cut shows.
+	// Addresses and counts have bits above the 32nd, so that truncated arguments are detected.
 	address = 0x7fab_cdef_0000
 	other   = 0x7012_3456_0000
 	comm    = 0x5500_0000_0100
@@ -100,7 +100,7 @@ const (
 // queue queues a call.
 func queue(c Invocation) error { return c.On(stream) }
 
-// calls are what each method is to pass.
+// calls maps descriptions to calls and their expected arguments.
 var calls = map[string]struct {
 	make func(l *Library) error
 	name string
@@ -132,7 +132,7 @@ var calls = map[string]struct {
 		"ncclBroadcast",
 		[]int64{address, other, many, 8, 3, comm, stream},
 	},
-	"reduce, whose last two arguments are on the stack": {
+	"reduce, with its last two arguments on the stack": {
 		func(l *Library) error {
 			return queue(l.Reduce(address, other, many, Int64, Min, 5, comm))
 		},
@@ -171,7 +171,7 @@ var calls = map[string]struct {
 	},
 }
 
-func TestArgumentsArriveInOrderAndWhole(t *testing.T) {
+func TestArgumentsArriveInOrderAndComplete(t *testing.T) {
 	library, recorder := load(t, "22907", declarations+newer)
 	for name, c := range calls {
 		t.Run(name, func(t *testing.T) {
@@ -209,7 +209,7 @@ func TestEveryFunctionIsTested(t *testing.T) {
 	}
 }
 
-func TestTheLibraryTellsWhatItIs(t *testing.T) {
+func TestTheLibraryReportsItsVersion(t *testing.T) {
 	library, _ := load(t, "22809", declarations+newer)
 	if code, text := library.Version(); code != 22809 || text != "2.28.9" {
 		t.Errorf("the version is %d, %s", code, text)
@@ -221,13 +221,13 @@ func TestTheLibraryTellsWhatItIs(t *testing.T) {
 
 func TestHotCallsDoNotAllocate(t *testing.T) {
 	if !pooled {
-		t.Skip("under the race detector sync.Pool drops what it holds")
+		t.Skip("under the race detector sync.Pool drops items")
 	}
 	library, recorder := load(t, "22907", declarations+newer)
 	recorder.Reset()
 	for _, name := range []string{
 		"all-reduce", "all-gather", "reduce-scatter", "broadcast", "all-to-all", "send", "recv",
-		"reduce, whose last two arguments are on the stack", "starting a group", "ending a group",
+		"reduce, with its last two arguments on the stack", "starting a group", "ending a group",
 		"asking for errors",
 	} {
 		t.Run(name, func(t *testing.T) {

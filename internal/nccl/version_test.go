@@ -11,7 +11,7 @@ func TestVersionsDecideWhatThereIs(t *testing.T) {
 		windows               bool
 		refused               map[string]string
 	}{
-		"2.26 has no windows, and says which version has": {
+		"2.26 has no windows, and the error names the version that has": {
 			"22605", declarations, false, map[string]string{
 				"window":   "ncclCommWindowRegister needs NCCL 2.27.3, and * is 2.26.5",
 				"alltoall": "ncclAlltoAll needs NCCL 2.28.3, and * is 2.26.5",
@@ -23,10 +23,10 @@ func TestVersionsDecideWhatThereIs(t *testing.T) {
 				"deregister": "ncclCommWindowDeregister needs NCCL 2.27.3, and * is 2.27.1",
 			},
 		},
-		"2.28.9 has what it exports": {
+		"2.28.9 has the functions that it exports": {
 			"22809", declarations + newer, true, map[string]string{},
 		},
-		"one that is new enough and lacks a function says so": {
+		"a new version without a function is reported": {
 			"23007", declarations, false, map[string]string{
 				"alltoall": "* (NCCL 2.30.7) has no ncclAlltoAll",
 			},
@@ -38,7 +38,7 @@ func TestVersionsDecideWhatThereIs(t *testing.T) {
 				t.Errorf("windows: %v, want %v", library.Windows(), c.windows)
 			}
 			if err := queue(library.AllReduce(1, 2, 3, Float32, Sum, comm)); err != nil {
-				t.Errorf("the plain path gives %v", err)
+				t.Errorf("the plain path returned %v", err)
 			}
 			recorder.Reset()
 			_, window := library.WindowRegister(comm, address, many)
@@ -57,7 +57,7 @@ func TestVersionsDecideWhatThereIs(t *testing.T) {
 	}
 }
 
-// checkRefused compares a refusal with a text in which * stands for the library's file.
+// checkRefused compares an error with a text in which * stands for the library's file.
 func checkRefused(t *testing.T, l *Library, err error, want string) {
 	t.Helper()
 	var typed *VersionError

@@ -13,7 +13,7 @@ func BenchmarkStoreRelease64(b *testing.B) {
 	}
 }
 
-// BenchmarkAtomicStore is what a release store would cost otherwise.
+// BenchmarkAtomicStore measures the alternative to a release store.
 func BenchmarkAtomicStore(b *testing.B) {
 	var word atomic.Uint64
 	for b.Loop() {

@@ -10,36 +10,36 @@ import (
 	"time"
 )
 
-// Lock is a mutual exclusion lock for sections that one goroutine enters again and again and others
-// seldom, such as those of an allocator or of a stream. They are mostly short; one that takes long
-// after all (mapping a segment, a call that waits for ranks) costs waiters little processor.
+// Lock is a mutual exclusion lock for critical sections that one goroutine enters repeatedly and
+// others rarely, such as those of an allocator or of a stream. They are mostly short. While a long
+// one runs (mapping a segment, a call that waits for ranks), waiters use little CPU.
 //
-// It is biased: the goroutine that has taken it many times in a row takes it from then on by a
-// plain store and a load, without a locked instruction, which would also wait until every store
-// before it has reached the caches.
+// The lock is biased: a goroutine that has acquired it many times in a row acquires it from then on
+// by a plain store and a load, without a locked instruction, which would also wait until every
+// earlier store has reached the caches.
 //
-// States: plain (bias is nil; taken by compare-and-swap of held), biased (bias names the owner,
-// which takes it by busy). Transitions: plain to biased at an Unlock, by its holder, after
-// biasAfter turns of one goroutine; biased to plain by anybody else who takes held: it withdraws
-// the bias, makes every processor that runs a thread of this process pass a memory barrier
-// (membarrier(2)), and waits until the owner is not busy. The owner raises busy first and looks at
-// the bias then, so after the barrier either the owner has seen the withdrawal or the other sees
-// busy. A TryLock that sees busy puts the bias back before it frees held. Each bias is a record of
-// its own, so a late owner cannot disturb the next one.
+// States: plain (bias is nil; acquired by compare-and-swap of held) and biased (bias names the
+// owner, which acquires it by busy). Transitions: plain to biased in an Unlock, by its holder,
+// after biasAfter acquisitions in a row by one goroutine; biased to plain by any other goroutine
+// that sets held. It withdraws the bias, makes every processor that runs a thread of this process
+// execute a memory barrier (membarrier(2)), and waits until the owner is not busy. The owner sets
+// busy first and checks the bias then, so after the barrier either the owner has seen the
+// withdrawal or the other goroutine sees busy. A TryLock that sees busy restores the bias before it
+// clears held. Each bias is a new record, so a late owner cannot interfere with the next one.
 //
-// Where the system has no membarrier the Lock stays plain. Waiters yield, then sleep for moments:
-// nobody is parked who would have to be woken. They get in within some hundred turns of others: by
-// then the lock is biased, and held is free. The zero Lock is free. A Lock must not be copied
-// after first use, and its holder must not take it again.
+// Without membarrier the Lock stays plain. Waiters yield, then sleep briefly; none is parked and
+// has to be woken. They acquire the lock within some hundred acquisitions by others, since by then
+// the lock is biased and held is free. The zero Lock is unlocked. A Lock must not be copied after
+// first use, and its holder must not acquire it again.
 type Lock struct {
 	bias    atomic.Pointer[bias]
-	current *bias // how it was taken last; nil means by held; the holder's
+	current *bias // bias of the holder; nil if it acquired held
 	held    uint32
-	streak  uint32  // turns of last in a row; the holder's
-	last    uintptr // goroutine of the latest turn by held; the holder's
+	streak  uint32  // acquisitions by last in a row; for the holder
+	last    uintptr // goroutine that acquired held last; for the holder
 }
 
-// bias says that one goroutine owns a Lock.
+// bias records that one goroutine owns a Lock.
 type bias struct {
 	owner uintptr
 	busy  uint32
@@ -47,25 +47,25 @@ type bias struct {
 }
 
 const (
-	// biasAfter is how many turns in a row make an owner: enough to pay for withdrawing the bias, a
-	// few microseconds.
+	// biasAfter is the number of acquisitions in a row that make an owner. It outweighs the cost of
+	// withdrawing the bias, a few microseconds.
 	biasAfter = 200
-	// politeRounds is how often a waiter yields before it sleeps, and nap for how long then; twice
-	// as long after every politeNaps, longest times.
+	// politeRounds is the number of times that a waiter yields before it sleeps. It first sleeps
+	// for nap, which doubles after every politeNaps sleeps, up to longest times.
 	politeRounds = 100
 	nap          = 50 * time.Microsecond
 	politeNaps   = 20
 	longest      = 4
 )
 
-// goroutine identifies the running goroutine among those that run.
+// goroutine returns an identifier that is unique among the running goroutines.
 func goroutine() uintptr
 
-// Lock takes the lock.
+// Lock acquires the lock.
 //
-// The busy word is stored plainly, here and in Unlock, which spares two calls into assembly. Go's
-// compiler keeps stores in program order, no load moves past a store behind it, and neither past an
-// atomic load or a call; amd64 makes stores visible in that order, after all loads before them.
+// busy is written by a plain store, here and in Unlock, which saves two calls into assembly. Go's
+// compiler keeps stores in program order, and moves no load past a later store, an atomic load or a
+// call; amd64 makes stores visible in that order, after all earlier loads.
 func (l *Lock) Lock() {
 	if b := l.bias.Load(); b != nil {
 		if b.owner == goroutine() && l.lockBiased(b) {
@@ -75,13 +75,13 @@ func (l *Lock) Lock() {
 	l.lockHeld()
 }
 
-// TryLock takes the lock if it is free, and reports whether it has. It may also fail while another
-// goroutine tries. It never waits, but withdraws the bias of another goroutine to find out, which
-// takes a microsecond or two; if that goroutine is inside, the bias stays.
+// TryLock acquires the lock if it is free, and reports whether it has. It may also fail while
+// another goroutine tries. It never waits, but it withdraws the bias of another goroutine for the
+// check, which takes a microsecond or two. If that goroutine holds the lock, its bias is restored.
 func (l *Lock) TryLock() bool {
 	if b := l.bias.Load(); b != nil && b.owner == goroutine() {
 		if b.busy != 0 {
-			return false // held by the caller itself
+			return false // held by the caller
 		}
 		if l.lockBiased(b) {
 			return true
@@ -95,13 +95,14 @@ func (l *Lock) TryLock() bool {
 		l.current = nil
 		return true
 	}
-	// Its owner has it by the bias, which must stand then: the next to take held looks at it.
+	// Its owner holds the lock by the bias, so the bias must be restored for the next goroutine
+	// that sets held.
 	l.bias.Store(b)
 	StoreRelease32(&l.held, 0)
 	return false
 }
 
-// lockBiased takes the lock for the owner of its bias, unless somebody is withdrawing that.
+// lockBiased acquires the lock for the owner of bias b, unless b is being withdrawn.
 func (l *Lock) lockBiased(b *bias) bool {
 	b.busy = 1
 	if l.bias.Load() != b {
@@ -114,7 +115,7 @@ func (l *Lock) lockBiased(b *bias) bool {
 	return true
 }
 
-// Unlock frees the lock, which the caller holds.
+// Unlock releases the lock, which the caller must hold.
 func (l *Lock) Unlock() {
 	if b := l.current; b != nil {
 		b.busy = 0
@@ -137,8 +138,8 @@ func (l *Lock) lockHeld() {
 	}
 }
 
-// withdraw takes the bias back, which the owner knows by its return: from then on busy tells
-// whether the owner is inside. It returns what was there, or nil. held is taken.
+// withdraw withdraws the bias and returns it, or nil if there was none. The caller has set held.
+// When withdraw returns, the owner has seen the withdrawal, or busy is visible here.
 func (l *Lock) withdraw() *bias {
 	b := l.bias.Load()
 	if b != nil {
@@ -158,7 +159,7 @@ func (l *Lock) unlockHeld() {
 	StoreRelease32(&l.held, 0)
 }
 
-// pause lets others run, and from some round on sleeps, since who is inside may be there for long.
+// pause yields, and sleeps in later rounds, since the holder may keep the lock for long.
 func pause(round int) {
 	if round < politeRounds {
 		runtime.Gosched()
@@ -180,8 +181,8 @@ var barriers = sync.OnceValue(func() bool {
 	return errno == 0
 })
 
-// barrier makes every running thread of this process pass a full memory barrier. It is only used
-// once barriers has said that it works; a failure then would break mutual exclusion silently.
+// barrier makes every running thread of this process execute a full memory barrier. It must only be
+// called if barriers returned true, since a failure would silently break mutual exclusion.
 func barrier() {
 	_, _, errno := syscall.RawSyscall(sysMembarrier, membarrierExpedited, 0, 0)
 	if errno != 0 {

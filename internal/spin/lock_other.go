@@ -4,6 +4,6 @@ package spin
 
 import "sync"
 
-// Lock is a mutual exclusion lock: a sync.Mutex here. The race detector sees no assembly, and other
-// processors order stores in another way.
+// Lock is a mutual exclusion lock, here a sync.Mutex: the race detector does not see assembly, and
+// other processors order stores differently.
 type Lock struct{ sync.Mutex }

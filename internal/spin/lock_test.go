@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// turns is how often each goroutine takes the lock in the tests below.
+// turns is the number of times that each goroutine acquires the lock in the tests below.
 const turns = 60_000
 
 func TestALockAdmitsOneGoroutineAtATime(t *testing.T) {
@@ -47,7 +47,7 @@ func TestALockAdmitsOneGoroutineAtATime(t *testing.T) {
 	}
 }
 
-func TestALockThatIsTriedAdmitsOneGoroutineAtATime(t *testing.T) {
+func TestTryLockAdmitsOneGoroutineAtATime(t *testing.T) {
 	var lock Lock
 	var inside, count, tries int // guarded by lock
 	stop := make(chan struct{})
@@ -94,7 +94,7 @@ func TestALockThatIsTriedAdmitsOneGoroutineAtATime(t *testing.T) {
 	t.Logf("%d tries went well", tries)
 }
 
-func TestALockThatIsTakenCannotBeTaken(t *testing.T) {
+func TestALockThatIsHeldCannotBeAcquired(t *testing.T) {
 	for _, c := range []struct {
 		name  string
 		turns int
@@ -109,12 +109,12 @@ func TestALockThatIsTakenCannotBeTaken(t *testing.T) {
 			tries := make(chan bool)
 			try := func() { tries <- lock.TryLock() }
 			if lock.TryLock() {
-				t.Error("who has it has got it again")
+				t.Error("the holder has acquired it again")
 			}
 			for range 2 {
 				go try()
 				if <-tries {
-					t.Fatal("another goroutine has got it")
+					t.Fatal("another goroutine has acquired it")
 				}
 			}
 			lock.Unlock()

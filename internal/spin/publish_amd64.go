@@ -7,9 +7,10 @@ import (
 	"unsafe"
 )
 
-// Publish64 stores v where one goroutine at a time writes and others of the process load: inlined,
-// and without a locked instruction. Who has loaded v sees all that was stored before.
+// Publish64 stores v for variables with a single writer at a time and concurrent readers in the
+// same process. It is inlined and needs no locked instruction. A reader that loads v sees all
+// earlier stores.
 func Publish64(at *atomic.Uint64, v uint64) { *(*uint64)(unsafe.Pointer(at)) = v }
 
-// Publish is Publish64 for a pointer.
+// Publish stores a pointer in the same way as Publish64.
 func Publish[T any](at *atomic.Pointer[T], v *T) { *(**T)(unsafe.Pointer(at)) = v }

@@ -4,9 +4,9 @@ package spin
 
 import "sync/atomic"
 
-// Publish64 stores v where one goroutine at a time writes and others of the process load. Who has
-// loaded v sees all that was stored before.
+// Publish64 stores v for variables with a single writer at a time and concurrent readers in the
+// same process. A reader that loads v sees all earlier stores.
 func Publish64(at *atomic.Uint64, v uint64) { at.Store(v) }
 
-// Publish is Publish64 for a pointer.
+// Publish stores a pointer in the same way as Publish64.
 func Publish[T any](at *atomic.Pointer[T], v *T) { at.Store(v) }

@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// TestWhoLoadsWhatIsPublishedSeesWhatWasStoredBefore loads in the order against that of the stores.
-func TestWhoLoadsWhatIsPublishedSeesWhatWasStoredBefore(t *testing.T) {
+// TestReadersOfPublishedValuesSeeEarlierStores loads in the reverse order of the stores.
+func TestReadersOfPublishedValuesSeeEarlierStores(t *testing.T) {
 	const last = 100_000
 	var number atomic.Uint64
 	var record atomic.Pointer[uint64]

@@ -7,19 +7,19 @@ import (
 	"unsafe"
 )
 
-// StoreRelease64 stores v; who loads it with acquire order sees all that was stored before.
+// StoreRelease64 stores v. A thread that loads it with acquire order sees all earlier stores.
 func StoreRelease64(p *uint64, v uint64) { atomic.StoreUint64(p, v) }
 
-// StoreRelease32 is StoreRelease64 for 32 bits.
+// StoreRelease32 is the 32-bit version of StoreRelease64.
 func StoreRelease32(p *uint32, v uint32) { atomic.StoreUint32(p, v) }
 
-// LoadAcquire64 loads *p before anything that follows.
+// LoadAcquire64 loads *p before all accesses that follow.
 func LoadAcquire64(p *uint64) uint64 { return atomic.LoadUint64(p) }
 
-// LoadAcquire32 is LoadAcquire64 for 32 bits.
+// LoadAcquire32 is the 32-bit version of LoadAcquire64.
 func LoadAcquire32(p *uint32) uint32 { return atomic.LoadUint32(p) }
 
-// Pause passes a little time, in proportion to n, without touching shared memory.
+// Pause delays for a short time in proportion to n, without accessing shared memory.
 func Pause(n uint32) {
 	const roundsPerPause = 32
 	var local atomic.Uint32
@@ -28,8 +28,8 @@ func Pause(n uint32) {
 	}
 }
 
-// Until64 polls p until it holds want: first tight times in a row, then paused times with a pause
-// in between. It returns false when both are used up. The load that found want has acquire order.
+// Until64 polls p until it holds want: tight times in a row, then paused times with a pause in
+// between. It returns false if p never held want. The load that returned want has acquire order.
 func Until64(p *uint64, want uint64, tight, paused uint32) bool {
 	for range tight {
 		if atomic.LoadUint64(p) == want {
@@ -45,7 +45,7 @@ func Until64(p *uint64, want uint64, tight, paused uint32) bool {
 	return false
 }
 
-// UntilAtLeast64 is Until64 for any value that is want or more, without wrapping around.
+// UntilAtLeast64 polls like Until64 until the value is at least want, without wrapping around.
 func UntilAtLeast64(p *uint64, want uint64, tight, paused uint32) bool {
 	for range tight {
 		if atomic.LoadUint64(p) >= want {
@@ -61,9 +61,9 @@ func UntilAtLeast64(p *uint64, want uint64, tight, paused uint32) bool {
 	return false
 }
 
-// PutLine writes a message into the line at dst: n bytes of payload from src at dst+16, digest at
-// dst+8, and seq at dst last, with release order. Who has loaded seq with acquire order sees the
-// rest. Payload bytes beyond n keep their value.
+// PutLine writes a message into the line at dst: n bytes of payload from src to dst+16, digest to
+// dst+8, and last seq to dst, with release order. A thread that loads seq with acquire order sees
+// the rest. Payload bytes beyond n keep their value.
 //
 // Preconditions: dst is aligned to 64 and n is at most LinePayload; a larger n writes LinePayload
 // bytes.
@@ -76,5 +76,5 @@ func PutLine(dst unsafe.Pointer, seq, digest uint64, src unsafe.Pointer, n int) 
 	atomic.StoreUint64((*uint64)(dst), seq)
 }
 
-// PrefetchWrite tells the processor that a line is about to be written; here it does nothing.
+// PrefetchWrite hints that a line is about to be written. It does nothing on this processor.
 func PrefetchWrite(unsafe.Pointer) {}

@@ -9,7 +9,7 @@ import (
 	"unsafe"
 )
 
-// A mailbox is a line in memory that one goroutine writes and one reads.
+// A mailbox is a line in memory with one writing and one reading goroutine.
 type mailbox struct {
 	room [2 * LineBytes]byte
 }
@@ -20,16 +20,17 @@ func (m *mailbox) line() unsafe.Pointer {
 
 func (m *mailbox) sequence() *uint64 { return (*uint64)(m.line()) }
 
-// await waits for a sequence number, and lets the other side run where there is one processor.
+// await waits for a sequence number, and yields to the other goroutine if there is only one
+// processor.
 func (m *mailbox) await(sequence uint64) {
 	for !UntilAtLeast64(m.sequence(), sequence, 100, 100) {
 		runtime.Gosched()
 	}
 }
 
-// The payload is read after its sequence number, so it must be the one of that number. Between
-// goroutines the detector sees no order here, which is why this file is not built with it.
-func TestWhoSeesASequenceNumberSeesItsDigestAndPayload(t *testing.T) {
+// The payload is read after its sequence number, so it must match that number. The race detector
+// sees no order between the goroutines, so this file is not built with it.
+func TestSequenceNumberPublishesDigestAndPayload(t *testing.T) {
 	const rounds = 20000
 	there, back := new(mailbox), new(mailbox)
 	done := make(chan uint64)

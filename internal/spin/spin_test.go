@@ -28,13 +28,13 @@ func TestWaiting(t *testing.T) {
 	cases := map[string]struct {
 		value, want    uint64
 		tight, paused  uint32
-		exact, atLeast bool // what Until64 and UntilAtLeast64 return
+		exact, atLeast bool // results of Until64 and UntilAtLeast64
 	}{
 		"a word that is there is found by tight polling":  {5, 5, 1, 0, true, true},
 		"a word that is there is found by paused polling": {5, 5, 0, 1, true, true},
 		"without a budget nothing is found":               {5, 5, 0, 0, false, false},
 		"a smaller word uses up both budgets":             {4, 5, 3, 3, false, false},
-		"a larger word is at least what is wanted":        {6, 5, 3, 0, false, true},
+		"a larger word is at least the wanted one":        {6, 5, 3, 0, false, true},
 		"a larger word is found by paused polling":        {6, 5, 0, 3, false, true},
 		"the comparison is without sign":                  {1 << 63, 1, 1, 1, false, true},
 		"nothing wraps around":                            {0, math.MaxUint64, 1, 1, false, false},

@@ -6,7 +6,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Affinity lists the processors on which the calling thread may run, ascending.
+// Affinity lists the processors on which the calling thread may run, in ascending order.
 func Affinity() ([]int, error) {
 	var set unix.CPUSet
 	if err := unix.SchedGetaffinity(0, &set); err != nil {
@@ -21,8 +21,8 @@ func Affinity() ([]int, error) {
 	return processors, nil
 }
 
-// SetAffinity binds the calling thread, and what it starts or becomes, to one processor. The
-// caller locks its goroutine to the thread.
+// SetAffinity binds the calling thread, and its later children, to one processor. The caller must
+// lock its goroutine to the thread.
 func SetAffinity(processor int) error {
 	return bind(unix.Gettid(), processor)
 }
@@ -37,11 +37,11 @@ func bind(thread, processor int) error {
 	return nil
 }
 
-// ProcessorBytes is the length of a mask of processors: one bit for each of 1,024.
+// ProcessorBytes is the length of a processor mask: one bit for each of 1,024 processors.
 const ProcessorBytes = 128
 
-// Processors returns the mask of the processors that this process may run on, bit n of byte n/8
-// for processor n.
+// Processors returns the mask of the processors on which this process may run. Bit n%8 of byte n/8
+// stands for processor n.
 func Processors() ([]byte, error) {
 	allowed, err := Affinity()
 	if err != nil {

@@ -9,9 +9,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// BindProcess binds all threads of this process to one processor, and with them those that they
-// start from now on. Cores keeps its answer as long as GOMAXPROCS was set explicitly before: Go
-// counts processors when a process starts.
+// BindProcess binds all threads of this process, and those that they start later, to one processor.
+// The result of Cores does not change if GOMAXPROCS was set explicitly before, since Go counts
+// processors when a process starts.
 func BindProcess(processor int) error {
 	threads, err := os.ReadDir("/proc/self/task")
 	if err != nil {
@@ -22,7 +22,7 @@ func BindProcess(processor int) error {
 		if err != nil {
 			continue
 		}
-		// A thread may have ended since it was listed.
+		// The thread may have ended since it was listed.
 		if err := bind(id, processor); err != nil && !errors.Is(err, unix.ESRCH) {
 			return err
 		}

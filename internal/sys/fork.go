@@ -12,13 +12,13 @@ import (
 // 0. It is nil in programs that do not fork.
 var inherited []uint64
 
-// ShareSockets sets the table for CloseInForks, which the handler of forks reads. It must be called
+// ShareSockets sets the table that CloseInForks fills and the fork handler reads. It must be called
 // before the first socket is opened.
 func ShareSockets(table []uint64) { inherited = table }
 
-// CloseInForks makes children of fork close a socket: while one held it, the process at the other
-// end would not see that this process has ended. Other connections than sockets are left alone. The
-// entry stays when the socket is closed, as the number of an inode does not come back.
+// CloseInForks makes forked children close a socket. If a child kept it open, the process at the
+// other end would not notice the end of this one. Connections other than sockets are ignored. The
+// entry remains after the socket is closed, since inode numbers are not reused.
 func CloseInForks(socket io.Closer) {
 	c, ok := socket.(syscall.Conn)
 	if !ok || inherited == nil {

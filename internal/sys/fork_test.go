@@ -13,7 +13,7 @@ func TestSocketsThatForksCloseAreInTheTable(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer l.Close()
-	CloseInForks(l) // without a table nothing happens
+	CloseInForks(l) // no effect without a table
 	table := make([]uint64, 1<<14)
 	ShareSockets(table)
 	defer ShareSockets(nil)

@@ -10,22 +10,22 @@ import (
 )
 
 // Mapping is a range of this process's address space: a reservation without memory, or shared
-// memory. It is owned by whoever made it; Close unmaps it, and a second Close returns ErrUnmapped,
-// or panics in builds with the tag invariants.
+// memory. Its creator owns it. Close unmaps it, and a second Close returns ErrUnmapped, or panics
+// in builds with the tag invariants.
 type Mapping struct {
 	base  unsafe.Pointer
 	bytes int64
-	// inside is set for memory mapped over a part of a reservation: closing it gives the range
-	// back to the reservation instead of leaving a hole that others could map into.
+	// inside is set for memory mapped over a part of a reservation. Closing it restores the
+	// reservation instead of leaving a hole that others could map into.
 	inside bool
-	// made is where the mapping comes from, in builds that check themselves.
+	// made holds the stack that created the mapping, in builds with the tag invariants.
 	made origin
 }
 
 // ErrUnmapped is returned by the second Close of a Mapping.
 var ErrUnmapped = errors.New("mapping is closed already")
 
-// Reserve sets aside address space without memory behind it. align is a power of two.
+// Reserve reserves address space without memory. align must be a power of two.
 func Reserve(bytes, align int64) (*Mapping, error) {
 	raw, err := mmap(nil, bytes+align, unix.PROT_NONE,
 		unix.MAP_PRIVATE|unix.MAP_ANONYMOUS|unix.MAP_NORESERVE, -1, 0)
@@ -39,8 +39,8 @@ func Reserve(bytes, align int64) (*Mapping, error) {
 	return newMapping(base, bytes, false), nil
 }
 
-// Map maps bytes of a shared file from offset on, readable and writable, at an address of the
-// kernel's choice aligned to PageSize.
+// Map maps bytes of a shared file from offset on, readable and writable, at an address aligned to
+// PageSize that the kernel chooses.
 func Map(f *os.File, offset, bytes int64) (*Mapping, error) {
 	r, err := Reserve(bytes, PageSize)
 	if err != nil {
@@ -55,7 +55,7 @@ func Map(f *os.File, offset, bytes int64) (*Mapping, error) {
 	return r, nil
 }
 
-// MapAt maps a shared file over a part of the reservation r. The result is closed before r is.
+// MapAt maps a shared file over a part of the reservation m. The result must be closed before m.
 func (m *Mapping) MapAt(at int64, f *os.File, bytes int64) (*Mapping, error) {
 	if at < 0 || bytes <= 0 || at+bytes > m.bytes {
 		return nil, fmt.Errorf("mapping [%d, %d) into a reservation of %d bytes: %w",
@@ -81,16 +81,16 @@ func mapFixed(base unsafe.Pointer, f *os.File, offset, bytes int64) error {
 	if err != nil {
 		return fmt.Errorf("mapping %d bytes of shared memory: %w", bytes, err)
 	}
-	// Where the system offers transparent huge pages for shared memory this makes a fresh
-	// segment cost 512 times fewer page faults; elsewhere the kernel ignores it.
+	// Where transparent huge pages for shared memory are available, a fresh segment causes 512
+	// times fewer page faults. Elsewhere the kernel ignores the advice.
 	_ = unix.Madvise(unsafe.Slice((*byte)(base), bytes), unix.MADV_HUGEPAGE)
 	return nil
 }
 
-// reclaim reserves a range again after a mapping over it has failed, and reports whether it is
-// this caller's for certain. The kernel may have unmapped the range before it failed; another
-// thread may then have mapped something there, which unmapping the range would destroy. A range
-// that is not for certain ours is given up: that costs addresses, not memory.
+// reclaim reserves a range again after mapping over it has failed, and reports whether the range
+// certainly belongs to the caller. The kernel may have unmapped the range before failing. Another
+// thread may have mapped something there since, which unmapping would destroy. An uncertain range
+// is abandoned: that leaks addresses, not memory.
 func reclaim(base unsafe.Pointer, bytes int64) bool {
 	_, err := mmap(base, bytes, unix.PROT_NONE,
 		unix.MAP_PRIVATE|unix.MAP_ANONYMOUS|unix.MAP_NORESERVE|unix.MAP_FIXED_NOREPLACE, -1, 0)
@@ -106,7 +106,7 @@ func (m *Mapping) Address() uintptr { return uintptr(m.base) }
 // Bytes returns the length in bytes.
 func (m *Mapping) Bytes() int64 { return m.bytes }
 
-// Shrink gives back what lies behind the first bytes of a reservation, rounded up to PageSize.
+// Shrink unmaps the part of a reservation after the first bytes, rounded up to PageSize.
 func (m *Mapping) Shrink(bytes int64) error {
 	bytes = (bytes + PageSize - 1) &^ (PageSize - 1)
 	if m.base == nil || bytes >= m.bytes {
@@ -120,7 +120,7 @@ func (m *Mapping) Shrink(bytes int64) error {
 	return unmap(unsafe.Add(m.base, bytes), rest)
 }
 
-// Close unmaps the range; one inside a reservation becomes reserved again.
+// Close unmaps the range. A range inside a reservation becomes reserved again.
 func (m *Mapping) Close() error {
 	if m.base == nil {
 		m.made.closedTwice()
@@ -153,8 +153,8 @@ func unmap(base unsafe.Pointer, bytes int64) error {
 	return nil
 }
 
-// Readable reports whether this process can read the byte at an address. Where the system does not
-// say it is taken to be.
+// Readable reports whether this process can read the byte at an address. It returns true if the
+// system does not provide this information.
 func Readable(address uintptr) bool {
 	var b [1]byte
 	to := []unix.Iovec{{Base: &b[0], Len: 1}}

@@ -21,7 +21,7 @@ func check(t *testing.T, err error) {
 	}
 }
 
-// newMemory makes a shared file that is closed when the test ends.
+// newMemory creates a shared file that is closed when the test ends.
 func newMemory(t *testing.T, bytes int64) *os.File {
 	t.Helper()
 	f, err := Memfd("test", bytes)
@@ -30,11 +30,11 @@ func newMemory(t *testing.T, bytes int64) *os.File {
 	return f
 }
 
-// bytesOf views a mapping.
+// bytesOf returns the memory of a mapping as a slice.
 func bytesOf(m *Mapping) []byte { return unsafe.Slice((*byte)(m.Base()), m.Bytes()) }
 
-// closeAgain closes a mapping that is closed, which is ErrUnmapped, or a panic in builds that check
-// themselves.
+// closeAgain closes a closed mapping and returns ErrUnmapped, also where that panics in builds with
+// the tag invariants.
 func closeAgain(m *Mapping) (err error) {
 	defer func() {
 		if r := recover(); (r != nil) != invariants.Enabled {
@@ -48,7 +48,7 @@ func closeAgain(m *Mapping) (err error) {
 	return err
 }
 
-func TestReservationsAreAlignedAndOwnEveryAddress(t *testing.T) {
+func TestReservationsAreAlignedAndCoverEveryAddress(t *testing.T) {
 	for _, align := range []int64{4096, PageSize, 64 << 20} {
 		for _, bytes := range []int64{4096, PageSize, 3*PageSize + 4096} {
 			r, err := Reserve(bytes, align)
@@ -112,8 +112,8 @@ func TestMappingInsideAReservationGivesItsRangeBack(t *testing.T) {
 	}
 }
 
-// reserved reports whether every address of a reservation is taken: nothing can be mapped there
-// without replacing it.
+// reserved reports whether every address of a reservation is in use, so that nothing can be mapped
+// there without replacing it.
 func reserved(r *Mapping, bytes int64) bool {
 	for at := int64(0); at < bytes; at += PageSize {
 		if reclaim(unsafe.Add(r.base, at), PageSize) {
@@ -142,7 +142,7 @@ func TestMappingOutsideAReservationIsAnError(t *testing.T) {
 	}
 }
 
-// failing is a file whose mapping fails after the kernel has made room for it.
+// failing returns a file whose mapping fails after the kernel has unmapped the range.
 func failing(t *testing.T) *os.File {
 	t.Helper()
 	f, err := memfd("test", 1<<45, unix.MFD_CLOEXEC|unix.MFD_HUGETLB|unix.MFD_HUGE_2MB)
@@ -170,8 +170,9 @@ func TestMappingThatFailsLeavesTheReservationWhole(t *testing.T) {
 	check(t, m.Close())
 }
 
-// TestMappingsSurviveHugePagesThatAreShort maps memory while others ask for huge pages that the
-// system has not got: a mapping that fails must not take the addresses of another with it.
+// TestMappingsSurviveHugePagesThatAreShort maps memory while other goroutines request huge pages
+// that the system does not have. A failing mapping must not remove the mapping of another
+// goroutine.
 func TestMappingsSurviveHugePagesThatAreShort(t *testing.T) {
 	const bytes = 3 << 20
 	var all sync.WaitGroup

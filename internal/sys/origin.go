@@ -2,13 +2,13 @@
 
 package sys
 
-// origin is where a mapping was made; here nobody asks.
+// origin is empty in builds without the tag invariants.
 type origin struct{}
 
 func (origin) note(*Mapping)   {}
 func (origin) forget(*Mapping) {}
 func (origin) closedTwice()    {}
 
-// OpenMappings lists the mappings that are open with the stacks that made them, in builds with the
-// tag invariants.
+// OpenMappings lists the open mappings with the stacks that created them, in builds with the tag
+// invariants.
 func OpenMappings() []string { return nil }

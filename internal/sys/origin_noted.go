@@ -10,18 +10,18 @@ import (
 	"sync"
 )
 
-// origin is where a mapping was made.
+// origin is the stack that created a mapping.
 type origin [24]uintptr
 
-// openMappings are those that are open.
+// openMappings holds all open mappings.
 var openMappings struct {
 	sync.Mutex
 	all map[*Mapping]bool
 }
 
-// note adds a mapping to those that are open.
+// note adds a mapping to the open ones.
 func (o *origin) note(m *Mapping) {
-	runtime.Callers(4, o[:]) // without Callers, note, newMapping and what called it
+	runtime.Callers(4, o[:]) // skips Callers, note, newMapping and its caller
 	openMappings.Lock()
 	defer openMappings.Unlock()
 	if openMappings.all == nil {
@@ -30,14 +30,14 @@ func (o *origin) note(m *Mapping) {
 	openMappings.all[m] = true
 }
 
-// forget takes a mapping that is being closed from those that are open.
+// forget removes a mapping that is being closed.
 func (*origin) forget(m *Mapping) {
 	openMappings.Lock()
 	defer openMappings.Unlock()
 	delete(openMappings.all, m)
 }
 
-// closedTwice ends a program that closes a mapping twice.
+// closedTwice panics because a mapping was closed twice.
 func (o *origin) closedTwice() {
 	panic("sys: a mapping is closed twice; it was made at\n" + o.String())
 }
@@ -57,8 +57,8 @@ func (o *origin) String() string {
 	}
 }
 
-// OpenMappings lists the mappings that are open with the stacks that made them, in builds with the
-// tag invariants.
+// OpenMappings lists the open mappings with the stacks that created them, in builds with the tag
+// invariants.
 func OpenMappings() []string {
 	openMappings.Lock()
 	defer openMappings.Unlock()

@@ -6,17 +6,17 @@ import (
 	"strings"
 )
 
-// HugePages is what the system offers of huge pages for shared memory.
+// HugePages describes the huge pages that the system offers for shared memory.
 type HugePages struct {
-	// SetAside and Free count pages of PageSize (vm.nr_hugepages), for HugeMemfd.
+	// SetAside and Free count reserved pages of PageSize (vm.nr_hugepages), for HugeMemfd.
 	SetAside, Free int
 	// Shared is the policy for other shared files (transparent_hugepage/shmem_enabled): always,
-	// within_size, advise, never, deny or force; empty where the kernel has none.
+	// within_size, advise, never, deny or force; empty if the kernel has none.
 	Shared string
 }
 
-// Transparent reports whether a Memfd that is mapped gets huge pages without having asked for them
-// by name: mappings of this package give the advice that the policy may want.
+// Transparent reports whether the mapping of a Memfd gets huge pages without requesting them
+// explicitly. Mappings of this package give the advice that the policy may require.
 func (h HugePages) Transparent() bool {
 	switch h.Shared {
 	case "always", "within_size", "advise", "force":
@@ -25,7 +25,7 @@ func (h HugePages) Transparent() bool {
 	return false
 }
 
-// LookAtHugePages asks the system. What cannot be read counts as nothing.
+// LookAtHugePages reads the system's settings. Unreadable values count as 0.
 func LookAtHugePages() HugePages { return hugePagesIn("/sys/kernel/mm/") }
 
 func hugePagesIn(mm string) HugePages {
@@ -46,7 +46,7 @@ func chosen(text string) string {
 	return word
 }
 
-// TextIn reads a file of the system's, such as one of /proc. One that cannot be read is empty.
+// TextIn reads a system file, such as one in /proc. It returns "" for an unreadable file.
 func TextIn(file string) string {
 	text, err := os.ReadFile(file)
 	if err != nil {
@@ -55,7 +55,7 @@ func TextIn(file string) string {
 	return strings.TrimSpace(string(text))
 }
 
-// NumberIn reads a file of the system's that has a number. One that cannot be read counts as 0.
+// NumberIn reads a number from a system file. It returns 0 for an unreadable file.
 func NumberIn(file string) int {
 	n, err := strconv.Atoi(TextIn(file))
 	if err != nil {

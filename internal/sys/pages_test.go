@@ -27,8 +27,8 @@ func TestPolicyOfSharedFiles(t *testing.T) {
 	}
 }
 
-// TestHugePagesAreReadFromTheKernelsFiles gives the files as the kernel has them; one that is not
-// there counts as nothing.
+// TestHugePagesAreReadFromTheKernelsFiles writes the files in the kernel's format. Missing files
+// count as 0.
 func TestHugePagesAreReadFromTheKernelsFiles(t *testing.T) {
 	mm := t.TempDir() + "/"
 	if got := hugePagesIn(mm); got != (HugePages{}) {

@@ -7,8 +7,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Pidfd opens a descriptor that becomes readable when the process ends. Unlike a process id it
-// can never come to mean another process.
+// Pidfd opens a descriptor that becomes readable when the process ends. Unlike a process id it can
+// never refer to another process later.
 func Pidfd(pid int) (*os.File, error) {
 	fd, err := unix.PidfdOpen(pid, unix.PIDFD_NONBLOCK)
 	if err != nil {
@@ -17,10 +17,11 @@ func Pidfd(pid int) (*os.File, error) {
 	return os.NewFile(uintptr(fd), "pidfd"), nil
 }
 
-// AwaitEnd blocks until the process of a Pidfd has ended, or the file is closed or its deadline for
-// reads is over, which are errors.
-// The Go runtime's poller does the waiting: a thread in a system call of its own would keep the
-// runtime's monitor awake, some thousand times a second, on the processors that ranks need.
+// AwaitEnd blocks until the process of a Pidfd has ended. It fails if the file is closed or its
+// read deadline passes.
+//
+// The Go runtime's poller does the waiting: a thread blocked in a system call would keep the
+// runtime's monitor busy, some thousand times a second, on the processors that ranks need.
 func AwaitEnd(pidfd *os.File) error {
 	raw, err := pidfd.SyscallConn()
 	if err != nil {
@@ -39,7 +40,7 @@ func AwaitEnd(pidfd *os.File) error {
 	return nil
 }
 
-// Memory returns how many bytes of main memory and swap space the machine has.
+// Memory returns the size of the machine's main memory and swap space in bytes.
 func Memory() (int64, error) {
 	var info unix.Sysinfo_t
 	if err := unix.Sysinfo(&info); err != nil {
@@ -48,8 +49,8 @@ func Memory() (int64, error) {
 	return int64(info.Totalram+info.Totalswap) * int64(info.Unit), nil
 }
 
-// BootID names this boot of this machine's kernel: two processes with the same one run on the
-// same machine, whatever their containers call it.
+// BootID identifies this boot of the machine's kernel. Two processes with the same id run on the
+// same machine, whatever name their containers give it.
 func BootID() (string, error) {
 	b, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	if err != nil {
@@ -58,8 +59,8 @@ func BootID() (string, error) {
 	return string(b[:len(b)-1]), nil
 }
 
-// Namespace names a namespace of this process. Abstract sockets do not cross "net", and a process
-// can be watched only from the same "pid" or one around it.
+// Namespace identifies a namespace of this process. Abstract sockets do not cross "net" namespaces,
+// and a process can be watched only from its "pid" namespace or an enclosing one.
 func Namespace(kind string) (string, error) {
 	s, err := os.Readlink("/proc/self/ns/" + kind)
 	if err != nil {
@@ -68,8 +69,8 @@ func Namespace(kind string) (string, error) {
 	return s, nil
 }
 
-// Monotonic reads the machine's monotonic clock in nanoseconds: alike in all processes of one
-// machine, unlike Go's own readings, which do not leave a process.
+// Monotonic reads the machine's monotonic clock in nanoseconds. Readings are comparable between the
+// processes of a machine, unlike those of package time.
 func Monotonic() uint64 {
 	var ts unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts); err != nil {

@@ -13,7 +13,7 @@ import (
 	"symmem/internal/sys/systest"
 )
 
-// patience bounds what should not take long at all.
+// patience bounds waits that should be short.
 const patience = 30 * time.Second
 
 // newSleeper starts a process that ends when its standard input does.
@@ -30,7 +30,7 @@ func newSleeper(t *testing.T) (*exec.Cmd, io.Closer) {
 	return command, input
 }
 
-func TestPidfdTellsTheEndOfAProcess(t *testing.T) {
+func TestPidfdReportsTheEndOfAProcess(t *testing.T) {
 	command, _ := newSleeper(t)
 	f, err := Pidfd(command.Process.Pid)
 	check(t, err)

@@ -9,13 +9,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Peer is what the kernel says of the process at the other end of a Unix socket.
+// Peer identifies the process at the other end of a Unix socket, as reported by the kernel.
 type Peer struct {
 	PID int
 	UID int
 }
 
-// PeerOf asks the kernel who is at the other end: it cannot be forged.
+// PeerOf returns the process at the other end, as reported by the kernel. It cannot be forged.
 func PeerOf(c *net.UnixConn) (Peer, error) {
 	raw, err := c.SyscallConn()
 	if err != nil {
@@ -32,8 +32,7 @@ func PeerOf(c *net.UnixConn) (Peer, error) {
 	return Peer{PID: int(cred.Pid), UID: int(cred.Uid)}, nil
 }
 
-// SendFile sends one message and, if f is not nil, a descriptor with it. The file stays the
-// caller's.
+// SendFile sends one message and, if f is not nil, a descriptor with it. The caller keeps the file.
 func SendFile(c *net.UnixConn, message []byte, f *os.File) error {
 	var oob []byte
 	if f != nil {
@@ -45,9 +44,9 @@ func SendFile(c *net.UnixConn, message []byte, f *os.File) error {
 	return nil
 }
 
-// ReceiveFile fills message and returns the descriptor that came with it, or nil. A message that
-// carries more than one descriptor is refused, and every one of them is closed. The kernel drops a
-// descriptor for which this process has no number left: that is EMFILE.
+// ReceiveFile fills message and returns the descriptor that came with it, or nil. It rejects a
+// message with more than one descriptor and closes all of them. The kernel drops a descriptor if
+// this process has reached its limit, which gives EMFILE.
 func ReceiveFile(c *net.UnixConn, message []byte) (*os.File, error) {
 	oob := make([]byte, unix.CmsgSpace(4*4))
 	n, oobn, flags, _, err := c.ReadMsgUnix(message, oob)

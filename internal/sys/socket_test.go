@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// newPair makes two ends of a Unix socket.
+// newPair returns two ends of a Unix socket.
 func newPair(t *testing.T) (a, b *net.UnixConn) {
 	t.Helper()
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
@@ -26,7 +26,7 @@ func newPair(t *testing.T) (a, b *net.UnixConn) {
 	return ends[0], ends[1]
 }
 
-func TestKernelTellsWhoIsAtTheOtherEnd(t *testing.T) {
+func TestKernelIdentifiesTheOtherEnd(t *testing.T) {
 	a, _ := newPair(t)
 	who, err := PeerOf(a)
 	check(t, err)

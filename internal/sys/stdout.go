@@ -7,10 +7,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TakeStdout gives standard output to its caller alone: what anything else in this process, or a
-// child that inherits it, writes there from now on goes to standard error. A second call gives
-// standard error, therefore. A writer to the file gets an error when nobody reads any more, but no
-// SIGPIPE, which Go sends for descriptors 1 and 2 only.
+// TakeStdout reserves standard output for its caller. Anything that the rest of this process, or a
+// child that inherits it, writes there afterwards goes to standard error. Therefore a second call
+// returns standard error. Writing to the file after its reader was closed returns an error and does
+// not raise SIGPIPE, which Go raises for descriptors 1 and 2 only.
 func TakeStdout() (*os.File, error) {
 	taken, err := unix.FcntlInt(uintptr(unix.Stdout), unix.F_DUPFD_CLOEXEC, unix.Stderr+1)
 	if err != nil {

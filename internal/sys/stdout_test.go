@@ -15,7 +15,7 @@ import (
 // takeVariable makes TestStdoutIsTaken a process that takes its standard output.
 const takeVariable = "SYS_TEST_TAKE_STDOUT"
 
-// taking writes as a library and a child would, and as the one who has taken standard output.
+// taking writes as a library, as a child, and as the owner of standard output.
 func taking() error {
 	taken, err := TakeStdout()
 	if err != nil {
@@ -44,11 +44,11 @@ func TestStdoutIsTaken(t *testing.T) {
 	}
 }
 
-func TestTakenStdoutThatNobodyReadsIsAnError(t *testing.T) {
+func TestTakenStdoutWithoutAReaderIsAnError(t *testing.T) {
 	if os.Getenv(takeVariable) != "" {
 		taken, err := TakeStdout()
 		check(t, err)
-		if _, err := taken.WriteString("to nobody"); !errors.Is(err, syscall.EPIPE) {
+		if _, err := taken.WriteString("without a reader"); !errors.Is(err, syscall.EPIPE) {
 			t.Errorf("writing to a pipe without a reader: %v", err)
 		}
 		return

@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// Compile builds a shared object of a C source and returns its file, which has the given name in a
-// folder of the test's own. It fails the test where there is no gcc.
+// Compile builds a shared object from C source and returns its file, which has the given name in a
+// temporary folder. It fails the test if there is no gcc.
 func Compile(t testing.TB, name, source string, flags ...string) string {
 	t.Helper()
 	folder := t.TempDir()

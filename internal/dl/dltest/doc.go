@@ -1,4 +1,4 @@
-// Package dltest builds shared objects for tests of bindings. Their functions note down what they
-// are called with, as a C compiler that reads the real declarations passes it, and answer as the
-// test wants. It needs gcc.
+// Package dltest builds shared objects for tests of bindings. Their functions record the arguments
+// that a C compiler passes according to the real declarations, and return results that the test
+// sets. It needs gcc.
 package dltest

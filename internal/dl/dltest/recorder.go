@@ -10,7 +10,7 @@ import (
 	"symmem/internal/dl"
 )
 
-// recorder is the C part: what is noted down of the last call, and what the next one answers.
+// recorder is the C part: it holds the last recorded call and the results of the next one.
 const recorder = `
 #include <stddef.h>
 #include <stdint.h>
@@ -54,9 +54,9 @@ void *recorder_note(void) { return &note; }
 // declaration splits "int f(int a, void *b)" into its parts.
 var declaration = regexp.MustCompile(`^\s*(\w+)\s+(\w+)\s*\((.*)\)$`)
 
-// Source writes the C source of a recorder: prelude holds the types that the declarations use, and
-// functions of the test's own. Declarations are those of the header, each on a line of its own,
-// which goes on in the next one after a comma; the functions return an int.
+// Source returns the C source of a recorder. prelude contains the types that the declarations use,
+// and additional functions of the test. declarations are copied from the header, each on a separate
+// line that may continue after a comma; the functions return an int.
 func Source(t testing.TB, prelude, declarations string) string {
 	t.Helper()
 	var c strings.Builder
@@ -83,7 +83,7 @@ func count(params string) int {
 	return strings.Count(params, ",") + 1
 }
 
-// words casts each parameter to a word: what its type cannot hold is lost on the way.
+// words converts each parameter to a word, after truncation to its type.
 func words(params string) string {
 	if count(params) == 0 {
 		return "0"
@@ -96,13 +96,13 @@ func words(params string) string {
 	return strings.Join(all, ", ")
 }
 
-// Recorder is a shared object that was made from a Source. One test uses it at a time.
+// Recorder is a shared object built from a Source. It must not be used by tests concurrently.
 type Recorder struct {
 	t       testing.TB
 	library *dl.Library
 }
 
-// note mirrors the C structure of that name.
+// note mirrors the C structure of the same name.
 type note struct {
 	name  [64]byte
 	count int64
@@ -110,17 +110,17 @@ type note struct {
 	seen  [16][256]byte
 }
 
-// Call is a call as the C function saw it.
+// Call is a recorded call.
 type Call struct {
-	// Name is the function's.
+	// Name is the name of the function.
 	Name string
-	// Args are the arguments, each cut to the width of its declared type.
+	// Args holds the arguments, each truncated to the width of its declared type.
 	Args []int64
-	// Seen holds what was at the addresses of the arguments that Input named.
+	// Seen holds the memory at the addresses of the arguments selected by Input.
 	Seen [16][256]byte
 }
 
-// Open opens the recorder of a file and forgets what it was told.
+// Open opens the recorder in a file and resets it.
 func Open(t testing.TB, path string) *Recorder {
 	t.Helper()
 	library, err := dl.Open(path)
@@ -141,13 +141,13 @@ func (r *Recorder) call(name string, args ...uintptr) uintptr {
 	return symbol.Call(args...)
 }
 
-// Reset forgets the last call and all answers.
+// Reset clears the last call and all results.
 func (r *Recorder) Reset() { r.t.Helper(); r.call("recorder_reset") }
 
-// Result sets what functions return.
+// Result sets the result of the functions.
 func (r *Recorder) Result(code int) { r.t.Helper(); r.call("recorder_result", uintptr(code)) }
 
-// Output makes functions write bytes to the address in the argument of the given index.
+// Output makes functions write bytes to the address in the argument with the given index.
 func (r *Recorder) Output(index int, bytes []byte) {
 	r.t.Helper()
 	copied := append([]byte(nil), bytes...)
@@ -155,7 +155,7 @@ func (r *Recorder) Output(index int, bytes []byte) {
 	runtime.KeepAlive(copied)
 }
 
-// Input makes functions note down what is at the address in the argument of the given index.
+// Input makes functions record the memory at the address in the argument with the given index.
 func (r *Recorder) Input(index, bytes int) {
 	r.t.Helper()
 	r.call("recorder_input", uintptr(index), uintptr(bytes))

@@ -7,13 +7,13 @@ import (
 	"time"
 )
 
-// insideVariable makes a process of TestWhatHangsSaysWhereItWas the one that hangs.
+// insideVariable makes a process of TestHangingProcessPrintsItsStacks hang.
 const insideVariable = "SYMMEM_TEST_HANG"
 
 // waitHere never ends.
 func waitHere() { select {} }
 
-func TestWhatHangsSaysWhereItWas(t *testing.T) {
+func TestHangingProcessPrintsItsStacks(t *testing.T) {
 	if os.Getenv(insideVariable) != "" {
 		waitHere()
 	}
@@ -28,11 +28,11 @@ func TestWhatHangsSaysWhereItWas(t *testing.T) {
 func TestOutputThatIsHeldOpenDoesNotKeepWait(t *testing.T) {
 	c := Command(t, Patience, "sh", "-c", "sleep 1000 & echo $!")
 	c.WaitDelay = 100 * time.Millisecond
-	said, err := c.Output()
+	output, err := c.Output()
 	if err == nil {
-		t.Error("Wait has not said that the output is still open")
+		t.Error("Wait has not reported that the output is still open")
 	}
-	if kill := Command(t, Patience, "kill", strings.TrimSpace(string(said))); kill.Run() != nil {
-		t.Errorf("process %q has ended by itself", said)
+	if kill := Command(t, Patience, "kill", strings.TrimSpace(string(output))); kill.Run() != nil {
+		t.Errorf("process %q ended without being killed", output)
 	}
 }

@@ -1,3 +1,3 @@
-// Package systest starts processes for tests. Each has a deadline, and one that is over it says
-// where it was.
+// Package systest starts processes for tests. Each has a deadline, and a process that exceeds it
+// prints its stacks.
 package systest
