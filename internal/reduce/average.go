@@ -6,19 +6,19 @@ import (
 	"unsafe"
 )
 
-// A final is the step between accumulation and rounding: none, or the multiplication or division of
-// an average. Kernels depend on the layout of its fields.
-type final struct {
+// A division is the step between accumulation and rounding: none, or the multiplication or division
+// of an average. Kernels depend on the layout of its fields.
+type division struct {
 	value uint64 // the operand: bits of a float64 for Float64, else of a float32
-	// stopped is the byte offset of a block with a sum that is not finite. A kernel returns there
-	// and stores nothing of the block.
+	// stopped is the byte offset of a block with a sum that is infinite or NaN. A kernel returns
+	// there without storing any of the block.
 	stopped int
 	mode    finalMode
 }
 
 type finalMode uint8
 
-// The values are those that the kernels test for. finalCheck has them stop.
+// The modes that the kernels test for. With finalCheck they stop at such a block.
 const (
 	finalNone     finalMode = 0
 	finalMultiply finalMode = 2
@@ -26,33 +26,33 @@ const (
 	finalCheck    finalMode = 8
 )
 
-// newFinal returns the step for an average. The reciprocal of a power of two is exact, so that
+// newDivision returns the step for an average. The reciprocal of a power of two is exact, so
 // multiplying by it rounds like the division and takes a fraction of its time.
-func newFinal(t DataType, terms *terms) final {
+func newDivision(t DataType, terms *terms) division {
 	n := len(terms.srcs)
 	f, mode := float64(n), finalDivide
 	if n&(n-1) == 0 {
 		f, mode = 1/f, finalMultiply
 	}
-	if t != Float16 || terms.rounded { // else sums, in float32, do not overflow
+	if t != Float16 || terms.rounded { // otherwise sums are in float32 and do not overflow
 		mode |= finalCheck
 	}
 	if t == Float64 {
-		return final{mode: mode, value: math.Float64bits(f)}
+		return division{mode: mode, value: math.Float64bits(f)}
 	}
-	return final{mode: mode, value: uint64(math.Float32bits(float32(f)))}
+	return division{mode: mode, value: uint64(math.Float32bits(float32(f)))}
 }
 
-// terms are the elements of the ranks that an average is made of.
+// terms are the elements that an average combines, one per source.
 type terms struct {
 	t             DataType
 	srcs          []unsafe.Pointer
-	first         int // the index in srcs of the job's first element
+	first         int // index in srcs of the job's first element
 	tree, rounded bool
 }
 
-// mean divides a sum of the terms with index i. One that is not finite is computed once more from
-// scaled terms, whose sum does not overflow.
+// mean divides a sum of the terms with index i. If the sum is infinite or NaN, it is computed once
+// more from scaled terms, which do not overflow.
 func mean[T float32 | float64](terms *terms, sum T, i int) T {
 	n := T(len(terms.srcs))
 	if difference := sum - sum; difference == 0 { //nolint:gocritic // Not so if infinite or NaN.
@@ -85,7 +85,7 @@ func scaledSum[T float32 | float64](terms *terms, srcs []unsafe.Pointer, i int, 
 	return sum
 }
 
-// value loads element i of a source.
+// value returns element i of a source.
 func value[T float32 | float64](t DataType, src unsafe.Pointer, i int) T {
 	at := unsafe.Add(src, i*t.Size())
 	switch t {
@@ -110,7 +110,7 @@ func rounded[T float32 | float64](t DataType, v T) T {
 	}
 }
 
-// averageIntegers sums pieces that stay in the nearest cache and divides them there.
+// averageIntegers sums blocks that fit into the L1 cache and divides them there.
 func averageIntegers[T integer](j job, size int) {
 	const piece = 4 << 10
 	dsts := j.dsts
@@ -126,7 +126,7 @@ func averageIntegers[T integer](j job, size int) {
 	}
 }
 
-// divideIntegers truncates in place. No quotient by a positive number overflows.
+// divideIntegers divides in place, truncating. No quotient by a positive number overflows.
 func divideIntegers[T integer](p unsafe.Pointer, size int, divisor int64) {
 	all := elements[T](p, 0, size)
 	for i, x := range all {

@@ -6,7 +6,7 @@ import (
 	"unsafe"
 )
 
-// sizeName prints whole kibibytes and mebibytes as such.
+// sizeName formats a size in kibibytes or mebibytes if it is a whole number of them.
 func sizeName(size int) string {
 	switch {
 	case size >= 1<<20:
@@ -18,7 +18,7 @@ func sizeName(size int) string {
 }
 
 // lines returns size bytes aligned to a page. As floats of any type they are near 1, so that no
-// operation slows down for denormals.
+// operation is slowed down by denormals.
 func lines(size int) unsafe.Pointer {
 	const page = 4096
 	all := make([]byte, size+page)
@@ -52,7 +52,7 @@ func BenchmarkOperations(b *testing.B) {
 	})
 }
 
-// BenchmarkAverage has finite sources, and one of NaNs, which portable code averages.
+// BenchmarkAverage uses finite sources, and NaNs, which portable code averages.
 func BenchmarkAverage(b *testing.B) {
 	const size = 16 << 10
 	nan, dsts := lines(size), []unsafe.Pointer{lines(size)}

@@ -20,7 +20,7 @@ func Copy(dst, src unsafe.Pointer, size int, hint Hint) {
 	}
 	fence()
 	if end < size {
-		// A pointer past the end of a Go slice must not be made, not even to copy nothing.
+		// A pointer past the end of a Go slice must not be formed, not even to copy nothing.
 		copy(elements[byte](dst, end, size), elements[byte](src, end, size))
 	}
 }
@@ -35,8 +35,8 @@ func Fill(dst unsafe.Pointer, value byte, size int) {
 		clear(all)
 		return
 	}
-	// The filled part doubles until it is as large as what the nearest cache holds with room to
-	// spare, and is then the source of all that follows.
+	// The filled part doubles until it has this size, which fits well into the L1 cache, and is
+	// then the source of all further copies.
 	const pattern = 8 << 10
 	all[0] = value
 	for done := 1; done < size; {

@@ -29,9 +29,9 @@ func TestCopyMovesExactlyTheRangeAtEveryMisalignment(t *testing.T) {
 	}
 }
 
-// TestCopyOfAWholeAllocationStaysInIt copies up to the end of a Go slice, behind which another one
-// may lie. Under the race detector a pointer to there ends the program.
-func TestCopyOfAWholeAllocationStaysInIt(t *testing.T) {
+// TestCopyToTheEndOfAnAllocation copies up to the end of a Go slice, where another allocation may
+// follow. Under the race detector a pointer to there ends the program.
+func TestCopyToTheEndOfAnAllocation(t *testing.T) {
 	src, dst := make([]byte, 16<<20), make([]byte, 16<<20)
 	src[len(src)-1] = 7
 	Copy(unsafe.Pointer(&dst[0]), unsafe.Pointer(&src[0]), len(src), Hint{Stream: true})
@@ -40,7 +40,7 @@ func TestCopyOfAWholeAllocationStaysInIt(t *testing.T) {
 	}
 }
 
-func TestCopyOntoItselfChangesNothing(t *testing.T) {
+func TestCopyInPlaceChangesNothing(t *testing.T) {
 	g := newGuarded(500, 5)
 	copy(g.data, "the bytes that stay")
 	want := bytes.Clone(g.data)

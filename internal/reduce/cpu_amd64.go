@@ -1,6 +1,6 @@
 package reduce
 
-// detect asks the processor and the operating system, which must save the wide registers.
+// detect queries the processor, and the operating system, which must save the wide registers.
 func detect() level {
 	const (
 		osSavesRegisters = 1 << 27 // leaf 1, ECX
@@ -28,7 +28,7 @@ func detect() level {
 	return levelPortable
 }
 
-// cpuid returns what the CPUID instruction says about a leaf.
+// cpuid executes the CPUID instruction for a leaf.
 func cpuid(leaf, subleaf uint32) (eax, ebx, ecx, edx uint32)
 
 // xgetbv returns the lower half of XCR0: the register states that the system saves.

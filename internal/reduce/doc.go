@@ -1,5 +1,5 @@
-// Package reduce is the arithmetic of the host backend: element-wise reductions of many sources
-// into many destinations, copies and fills over raw memory.
+// Package reduce implements the arithmetic of the host backend: element-wise reductions of many
+// sources into many destinations, copies and fills of raw memory.
 //
 // # Order
 //

@@ -3,7 +3,7 @@ package reduce
 import "math"
 
 const (
-	quietBit32 = 1 << 22    // tells a quiet float32 NaN from a signalling one
+	quietBit32 = 1 << 22    // distinguishes a quiet float32 NaN from a signalling one
 	infinity32 = 0xFF << 23 // the bits of +inf as a float32
 
 	float16Infinity = 0x7C00
@@ -41,7 +41,7 @@ func Float16Bits(f float32) uint16 {
 		shifted := math.Float32frombits(magnitude) + 0.5
 		return sign | uint16(math.Float32bits(shifted)-math.Float32bits(0.5))
 	}
-	// Rounding may carry into the exponent, which is right, up to and including infinity.
+	// Rounding may carry into the exponent, which is correct, up to and including infinity.
 	rebiased := magnitude - (127-15)<<23
 	return sign | uint16((rebiased+0xFFF+rebiased>>13&1)>>13)
 }

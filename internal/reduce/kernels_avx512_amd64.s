@@ -2,7 +2,7 @@
 
 #include "textflag.h"
 
-// func reduceAVX512(kernel uint32, dsts *unsafe.Pointer, ndst int, srcs *unsafe.Pointer, nsrc int, from, to int, flags uint64, last *final)
+// func reduceAVX512(kernel uint32, dsts *unsafe.Pointer, ndst int, srcs *unsafe.Pointer, nsrc int, from, to int, flags uint64, last *division)
 TEXT ·reduceAVX512(SB), NOSPLIT|NOFRAME, $0-72
 	MOVL kernel+0(FP), AX
 	MOVQ dsts+8(FP), DI

@@ -2,7 +2,7 @@ package reduce
 
 import "unsafe"
 
-// A level is an instruction set to reduce with. Higher levels need more of the processor.
+// A level is an instruction set. Higher levels need more capable processors.
 type level uint8
 
 const (
@@ -11,9 +11,9 @@ const (
 	levelAVX512         // AVX-512 F, BW, VL and DQ, and BMI2
 )
 
-// stretch reduces the bytes from..to at the active level. A streamed stretch consists of whole
+// reduceRange reduces the bytes from..to at the active level. A streamed range consists of whole
 // lines of every destination.
-func (j *job) stretch(from, to int, stream bool) {
+func (j *job) reduceRange(from, to int, stream bool) {
 	if active == levelPortable {
 		j.portably(from, to)
 		return
@@ -23,9 +23,9 @@ func (j *job) stretch(from, to int, stream bool) {
 		whole = from + (to-from)&^(vectorBytes-1)
 	}
 	for from < whole {
-		j.final.stopped = whole
+		j.div.stopped = whole
 		j.vectors(from, whole, stream)
-		if from = j.final.stopped; from < whole {
+		if from = j.div.stopped; from < whole {
 			from = j.resume(whole)
 		}
 	}
@@ -34,72 +34,75 @@ func (j *job) stretch(from, to int, stream bool) {
 	}
 }
 
-// again is how many bytes of a destination are computed by portable code where a kernel stopped.
-const again = 512
+// resumeBytes is the number of bytes of a destination that portable code computes after a kernel
+// stopped.
+const resumeBytes = 512
 
-// resume computes the block at which a kernel stopped and returns where the kernel goes on.
+// resume computes the block at which a kernel stopped and returns the offset at which the kernel
+// continues.
 func (j *job) resume(to int) int {
-	end := min(j.final.stopped+again, to)
-	j.portably(j.final.stopped, end)
+	end := min(j.div.stopped+resumeBytes, to)
+	j.portably(j.div.stopped, end)
 	return end
 }
 
 // vectors calls a kernel on the bytes from..to.
 func (j *job) vectors(from, to int, stream bool) {
-	flags := uint64(j.final.mode)
+	flags := uint64(j.div.mode)
 	if stream {
 		flags |= flagStream
 	}
 	dsts, srcs := unsafe.SliceData(j.dsts), unsafe.SliceData(j.srcs)
 	if active == levelAVX512 {
-		reduceAVX512(kernel(j.op, j.t), dsts, len(j.dsts), srcs, len(j.srcs), from, to, flags, &j.final)
+		reduceAVX512(kernel(j.op, j.t), dsts, len(j.dsts), srcs, len(j.srcs), from, to, flags, &j.div)
 		return
 	}
-	reduceAVX2(kernel(j.op, j.t), dsts, len(j.dsts), srcs, len(j.srcs), from, to, flags, &j.final)
+	reduceAVX2(kernel(j.op, j.t), dsts, len(j.dsts), srcs, len(j.srcs), from, to, flags, &j.div)
 }
 
 const vectorBytes = 32 // of AVX2
 
-// vector is what kernels for AVX2 work on.
+// vector is the unit of AVX2 kernels.
 type vector [vectorBytes]byte
 
-// few is up to how many sources a tail takes the smaller room. Room is cleared first, which takes
-// time.
-const few = 8
+// fewSources is the maximum number of sources for which a tail uses the smaller buffer. Buffers are
+// cleared first, which takes time.
+const fewSources = 8
 
-// tail reduces fewer bytes than an AVX2 vector has, in vectors that are filled up with zeros.
+// tail reduces fewer bytes than an AVX2 vector has, in vectors padded with zeros.
 func (j *job) tail(from, to int) {
-	if len(j.srcs) <= few {
-		filledUp[[few]vector, [few]unsafe.Pointer](j, from, to)
+	if len(j.srcs) <= fewSources {
+		filledUp[[fewSources]vector, [fewSources]unsafe.Pointer](j, from, to)
 	} else {
 		filledUp[[MaxSources]vector, [MaxSources]unsafe.Pointer](j, from, to)
 	}
 }
 
 func filledUp[
-	Room [few]vector | [MaxSources]vector, Sources [few]unsafe.Pointer | [MaxSources]unsafe.Pointer,
+	Buffer [fewSources]vector | [MaxSources]vector,
+	Sources [fewSources]unsafe.Pointer | [MaxSources]unsafe.Pointer,
 ](j *job, from, to int) {
-	var room Room
+	var buffer Buffer
 	var srcs Sources
 	for i, src := range j.srcs {
-		copy(room[i][:], elements[byte](src, from, to))
-		srcs[i] = unsafe.Pointer(&room[i])
+		copy(buffer[i][:], elements[byte](src, from, to))
+		srcs[i] = unsafe.Pointer(&buffer[i])
 	}
 	dst := srcs[0]
-	last := final{value: j.final.value, stopped: vectorBytes}
+	last := division{value: j.div.value, stopped: vectorBytes}
 	reduceAVX2(kernel(j.op, j.t), &dst, 1, &srcs[0], len(j.srcs), 0, vectorBytes,
-		uint64(j.final.mode), &last)
+		uint64(j.div.mode), &last)
 	if last.stopped < vectorBytes {
 		j.portably(from, to)
 		return
 	}
 	for _, dst := range j.dsts {
-		copy(elements[byte](dst, from, to), room[0][:])
+		copy(elements[byte](dst, from, to), buffer[0][:])
 	}
 }
 
-// kernel returns the place of an operation on a type in the tables of kernels.
+// kernel returns the index of an operation on a type in the tables of kernels.
 func kernel(op Op, t DataType) uint32 { return uint32(op)*dataTypes + uint32(t) }
 
-// flagStream asks a kernel for streamed stores; its other flags are those of finalMode.
+// flagStream requests streamed stores from a kernel; its other flags are those of finalMode.
 const flagStream = 1

@@ -7,44 +7,44 @@ import (
 
 //go:generate go run ./gen
 
-// active is the best level of this processor. Tests lower it; nothing else writes it.
+// active is the best level of this processor. Only tests change it.
 var active = detect()
 
-// The kernels reduce the bytes from..to. last is the final step, nil where flags have none.
+// The kernels reduce the bytes from..to. last is the division, nil if flags request none.
 //
 //go:noescape
 func reduceAVX512(kernel uint32, dsts *unsafe.Pointer, ndst int, srcs *unsafe.Pointer, nsrc int,
-	from, to int, flags uint64, last *final)
+	from, to int, flags uint64, last *division)
 
-// reduceAVX2 needs to-from to be a multiple of 32.
+// reduceAVX2 requires to-from to be a multiple of 32.
 //
 //go:noescape
 func reduceAVX2(kernel uint32, dsts *unsafe.Pointer, ndst int, srcs *unsafe.Pointer, nsrc int,
-	from, to int, flags uint64, last *final)
+	from, to int, flags uint64, last *division)
 
 // fence orders streamed stores before all later stores.
 func fence()
 
-// streamLines copies size bytes past the caches; dst is aligned to a line and size consists of
-// whole lines.
+// streamLines copies size bytes, bypassing the caches; dst is aligned to a line and size consists
+// of whole lines.
 //
 //go:noescape
 func streamLines(dst, src unsafe.Pointer, size int)
 
-// portably runs portable with the arithmetic of IEEE 754, and then restores that of the thread: one
-// that is not Go's own may flush subnormal numbers to zero. The kernels do so by themselves.
+// portably runs portable with IEEE 754 arithmetic, and restores the settings of the thread, which
+// may flush subnormal numbers to zero if it was not created by Go. The kernels do that internally.
 func (j *job) portably(from, to int) {
 	if !j.t.Float() {
 		j.portable(from, to)
 		return
 	}
-	const exact = 0x1F80 // what a processor starts with
+	const exact = 0x1F80 // the processor's initial value
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	defer setControl(setControl(exact))
 	j.portable(from, to)
 }
 
-// setControl sets the register that says how floating point numbers are rounded and flushed, MXCSR,
-// and returns what it was.
+// setControl sets MXCSR, the register that controls rounding and flushing of floating-point
+// numbers, and returns its previous value.
 func setControl(to uint32) (was uint32)

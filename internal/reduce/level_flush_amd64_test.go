@@ -8,8 +8,8 @@ import (
 	"unsafe"
 )
 
-// TestSubnormalsAreKeptOnAThreadThatFlushesThem is about torch.set_flush_denormal, which sets bits
-// of MXCSR: flush to zero, and denormals are zero.
+// TestSubnormalsAreKeptOnAThreadThatFlushesThem sets the same bits of MXCSR as
+// torch.set_flush_denormal: flush to zero, and denormals are zero.
 func TestSubnormalsAreKeptOnAThreadThatFlushesThem(t *testing.T) {
 	const flushing = 0x1F80 | 1<<15 | 1<<6
 	r := rand.New(rand.NewPCG(17, 18))
@@ -37,7 +37,7 @@ func TestSubnormalsAreKeptOnAThreadThatFlushesThem(t *testing.T) {
 	}
 }
 
-// checkFlushedTree compares a tree of two sources with what they come to in any order.
+// checkFlushedTree compares a tree of two sources with want, which does not depend on the order.
 func checkFlushedTree(t *testing.T, typ DataType, sources [][]byte, want []byte) {
 	t.Helper()
 	got := make([]byte, len(sources[0]))

@@ -4,20 +4,26 @@ package reduce
 
 import "unsafe"
 
-// active is a constant here, so that the compiler drops every call to a kernel.
+// active is a constant here, so that the compiler removes all calls to kernels.
 const active = levelPortable
 
-func reduceAVX512(uint32, *unsafe.Pointer, int, *unsafe.Pointer, int, int, int, uint64, *final) {}
+func reduceAVX512(
+	uint32, *unsafe.Pointer, int, *unsafe.Pointer, int, int, int, uint64, *division,
+) {
+}
 
-func reduceAVX2(uint32, *unsafe.Pointer, int, *unsafe.Pointer, int, int, int, uint64, *final) {}
+func reduceAVX2(
+	uint32, *unsafe.Pointer, int, *unsafe.Pointer, int, int, int, uint64, *division,
+) {
+}
 
-// portably leaves the thread's arithmetic as it is.
+// portably keeps the thread's arithmetic settings.
 func (j *job) portably(from, to int) { j.portable(from, to) }
 
-// fence has nothing to order where nothing is streamed.
+// fence does nothing: no store is streamed.
 func fence() {}
 
-// streamLines leaves the copy to the runtime.
+// streamLines uses the copy of the runtime.
 func streamLines(dst, src unsafe.Pointer, size int) {
 	copy(elements[byte](dst, 0, size), elements[byte](src, 0, size))
 }

@@ -1,10 +1,10 @@
 package reduce
 
-// Op is the operation that combines two elements. The zero value is Sum. An average is a Sum
-// whose result is divided: see Average.
+// Op is the operation that combines two elements. The zero value is Sum. Average divides the result
+// of a Sum.
 type Op uint8
 
-// The operations that every backend knows. The package comment states what they do with NaNs,
+// The operations that every backend supports. The package comment specifies their results for NaNs,
 // zeros and overflow.
 const (
 	Sum Op = iota

@@ -5,11 +5,12 @@ import (
 	"unsafe"
 )
 
-// gather is how many elements the portable code accumulates at a time. Sources are read before
-// destinations are written, so that a destination may be a source.
-const gather = 64
+// batch is the number of elements that the portable code accumulates at a time. Sources are read
+// before destinations are written, so that a destination may be a source.
+const batch = 64
 
-// Every NaN in a result is this one. Rounded to a 16-bit type it gives that of the type.
+// The canonical NaN, which replaces every NaN in a result. Rounding it to a 16-bit type gives the
+// canonical NaN of that type.
 var (
 	canonical32 = math.Float32frombits(0x7FFFFFFF)
 	canonical64 = math.Float64frombits(0x7FFFFFFFFFFFFFFF)
@@ -19,8 +20,8 @@ type integer interface {
 	~int8 | ~uint8 | ~int32 | ~int64
 }
 
-// portable reduces the bytes from..to without vector instructions. It defines the results: the
-// kernels do the same.
+// portable reduces the bytes from..to without vector instructions. It defines the results; kernels
+// must match it.
 func (j *job) portable(from, to int) {
 	switch j.t {
 	case Float32:
@@ -47,18 +48,18 @@ func elements[T any](p unsafe.Pointer, from, to int) []T {
 	var zero T
 	if from == to {
 		// A pointer to the end of a Go slice may point into unused memory, which the garbage
-		// collector takes for corruption.
+		// collector reports as corruption.
 		return nil
 	}
 	return unsafe.Slice((*T)(unsafe.Add(p, from)), (to-from)/int(unsafe.Sizeof(zero)))
 }
 
 func foldIntegers[T integer](j *job, from, to int) {
-	var room [gather]T
-	step := gather * int(unsafe.Sizeof(room[0]))
+	var buffer [batch]T
+	step := batch * int(unsafe.Sizeof(buffer[0]))
 	for ; from < to; from += step {
 		end := min(from+step, to)
-		acc := room[:copy(room[:], elements[T](j.srcs[0], from, end))]
+		acc := buffer[:copy(buffer[:], elements[T](j.srcs[0], from, end))]
 		for _, src := range j.srcs[1:] {
 			combineIntegers(j.op, acc, elements[T](src, from, end))
 		}
@@ -87,11 +88,11 @@ func combineIntegers[T integer](op Op, acc, src []T) {
 }
 
 func foldFloats[T float32 | float64](j *job, from, to int, canonical T) {
-	var room [gather]T
-	step := gather * int(unsafe.Sizeof(room[0]))
+	var buffer [batch]T
+	step := batch * int(unsafe.Sizeof(buffer[0]))
 	for ; from < to; from += step {
 		end := min(from+step, to)
-		acc := room[:copy(room[:], elements[T](j.srcs[0], from, end))]
+		acc := buffer[:copy(buffer[:], elements[T](j.srcs[0], from, end))]
 		for _, src := range j.srcs[1:] {
 			combineFloats(j.op, acc, elements[T](src, from, end))
 		}
@@ -103,11 +104,11 @@ func foldFloats[T float32 | float64](j *job, from, to int, canonical T) {
 }
 
 func foldHalves(j *job, from, to int) {
-	var room, wide [gather]float32
-	var narrow [gather]uint16
-	for ; from < to; from += 2 * gather {
-		end := min(from+2*gather, to)
-		acc, out := room[:(end-from)/2], narrow[:(end-from)/2]
+	var buffer, wide [batch]float32
+	var narrow [batch]uint16
+	for ; from < to; from += 2 * batch {
+		end := min(from+2*batch, to)
+		acc, out := buffer[:(end-from)/2], narrow[:(end-from)/2]
 		widen(j.t, acc, elements[uint16](j.srcs[0], from, end))
 		for _, src := range j.srcs[1:] {
 			next := wide[:len(acc)]
@@ -149,8 +150,8 @@ func combineFloats[T float32 | float64](op Op, acc, src []T) {
 	}
 }
 
-// combine returns any NaN where doc.go asks for a NaN. The built-in min and max order the zeros
-// and spread NaNs as IEEE 754-2019 does.
+// combine returns any NaN where doc.go requires a NaN. The built-in min and max order zeros and
+// propagate NaNs as IEEE 754-2019 specifies.
 func combine[T float32 | float64](op Op, a, b T) T {
 	switch op {
 	case Sum:
@@ -165,11 +166,11 @@ func combine[T float32 | float64](op Op, a, b T) T {
 	panic("reduce: invalid operation")
 }
 
-// finish does the final step, and replaces every NaN by the canonical one. first is the index in
-// the job of the first element.
+// finish applies the division, and replaces every NaN by the canonical one. first is the index of
+// the first element in the job.
 func finish[T float32 | float64](j *job, acc []T, first int, canonical T) {
 	for i, a := range acc {
-		if j.final.mode != finalNone {
+		if j.div.mode != finalNone {
 			a = mean(&j.terms, a, first+i)
 		}
 		if math.IsNaN(float64(a)) {

@@ -3,32 +3,34 @@ package reduce
 import "unsafe"
 
 const (
-	// MaxSources bounds the sources of one call; a host has far fewer ranks.
+	// MaxSources bounds the sources of one call. Hosts have far fewer ranks.
 	MaxSources = 64
-	// MaxDestinations bounds the destinations of one call in the same way.
+	// MaxDestinations bounds the destinations of one call.
 	MaxDestinations = 64
 
-	// stride is how many bytes of a destination one call into the kernels covers. The runtime
-	// cannot stop a goroutine inside them, so this bounds how late a garbage collection starts: a
-	// stride of 64 cold sources takes milliseconds, one of two sources some tens of microseconds.
+	// stride is the number of bytes of a destination that one call into the kernels covers. The
+	// runtime cannot preempt a goroutine inside them, so this bounds the delay of a garbage
+	// collection: a stride of 64 cold sources takes milliseconds, one of two sources some tens of
+	// microseconds.
 	stride = 256 << 10
 
 	lineBytes = 64 // a cache line, the unit of a streamed store
 )
 
-// Hint says how the destinations will be used. It never changes a value.
+// Hint describes how the destinations will be used. It never changes a value.
 type Hint struct {
-	// Stream writes past the caches. It saves the reading of lines that are overwritten, which pays
-	// for destinations that do not fit into the cache and that nobody reads soon. It takes effect
-	// if all destinations are aligned to their elements and have the same address modulo 64.
+	// Stream bypasses the caches. It avoids reading lines that are overwritten, which pays for
+	// destinations that do not fit into the cache and are not read soon. It takes effect for
+	// destinations of at least 128 bytes that are aligned to their elements and have the same
+	// address modulo 64, except in averages of integers.
 	Stream bool
 }
 
 // Reduce stores src[0][i] op src[1][i] op ... into every destination for each i below count. The
-// package comment states order, values and which overlaps are allowed.
+// package comment specifies order, values and permitted overlaps.
 //
-// Preconditions (a violation panics before memory is touched): op and t are valid; 1 to 64
-// sources and destinations; count is not negative.
+// Preconditions (a violation panics before memory is accessed): op and t are valid; 1 to 64 sources
+// and destinations; count is not negative.
 func Reduce(op Op, t DataType, dsts, srcs []unsafe.Pointer, count int, hint Hint) {
 	check(op, t, dsts, srcs, count)
 	size := count * t.Size()
@@ -36,13 +38,14 @@ func Reduce(op Op, t DataType, dsts, srcs []unsafe.Pointer, count int, hint Hint
 		reduceAny(op, t, dsts, srcs, size, hint)
 		return
 	}
-	// One kernel does it all, and making a job takes longer than reducing some hundred bytes.
+	// A single kernel call is sufficient, and creating a job takes longer than reducing some
+	// hundred bytes.
 	reduceAVX512(kernel(op, t), unsafe.SliceData(dsts), len(dsts), unsafe.SliceData(srcs),
 		len(srcs), 0, size, 0, nil)
 }
 
-// reduceAny is Reduce without a short cut. It stays out of line to keep its job out of the frame of
-// Reduce.
+// reduceAny does the work of Reduce without the short cut. It is not inlined, to keep its job out
+// of the frame of Reduce.
 //
 //go:noinline
 func reduceAny(op Op, t DataType, dsts, srcs []unsafe.Pointer, size int, hint Hint) {
@@ -57,9 +60,9 @@ func reduceAny(op Op, t DataType, dsts, srcs []unsafe.Pointer, size int, hint Hi
 }
 
 // Average stores the sum of the sources divided by their number into every destination. The package
-// comment states the arithmetic.
+// comment specifies the arithmetic.
 //
-// Preconditions are those of Reduce.
+// The preconditions are those of Reduce.
 func Average(t DataType, dsts, srcs []unsafe.Pointer, count int, hint Hint) {
 	check(Sum, t, dsts, srcs, count)
 	if len(srcs) == 1 {
@@ -74,7 +77,7 @@ func Average(t DataType, dsts, srcs []unsafe.Pointer, count int, hint Hint) {
 func (j *job) average(size int, hint Hint) {
 	switch j.t {
 	case Float32, Float64, Float16, BFloat16:
-		j.final = newFinal(j.t, &j.terms)
+		j.div = newDivision(j.t, &j.terms)
 		j.run(size, hint)
 	case Int8:
 		averageIntegers[int8](*j, size)
@@ -99,18 +102,18 @@ func check(op Op, t DataType, dsts, srcs []unsafe.Pointer, count int) {
 	}
 }
 
-// A job is what stays the same while a call walks through its range.
+// A job holds the parameters that are constant over the range of a call.
 type job struct {
 	op    Op
 	t     DataType
 	dsts  []unsafe.Pointer
 	srcs  []unsafe.Pointer
-	final final
+	div   division
 	terms terms // of an average
 }
 
-// run reduces size bytes. With streaming it takes the bytes before the destinations' first line
-// boundary, and those after the last, through the caches.
+// run reduces size bytes. With streaming, the bytes before the destinations' first line boundary
+// and after the last one go through the caches.
 func (j *job) run(size int, hint Hint) {
 	if !hint.Stream || !j.canStream(size) {
 		j.walk(0, size, false)
@@ -138,9 +141,9 @@ func (j *job) canStream(size int) bool {
 // walk reduces the bytes from..to in strides.
 func (j *job) walk(from, to int, stream bool) {
 	for ; to-from > stride; from += stride {
-		j.stretch(from, from+stride, stream)
+		j.reduceRange(from, from+stride, stream)
 	}
 	if from < to {
-		j.stretch(from, to, stream)
+		j.reduceRange(from, to, stream)
 	}
 }

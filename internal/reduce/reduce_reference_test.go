@@ -8,8 +8,8 @@ import (
 	"unsafe"
 )
 
-// The reference works on one element at a time, on its bits, and shares no arithmetic with the
-// package: halves are rounded by way of float64, and minimum and maximum are spelt out.
+// The reference computes one element at a time from its bits, and shares no arithmetic with the
+// package: halves are rounded through float64, and minimum and maximum are written out.
 
 // referenceElement reduces one element of each source.
 func referenceElement(op Op, t DataType, sources []uint64, average bool) uint64 {
@@ -184,7 +184,7 @@ func referenceNarrow(f float32, width, least, most int, payload uint16) uint16 {
 	return sign | uint16(min(rounded, uint64(infinity)))
 }
 
-// specials are bit patterns where arithmetic has edges.
+// specials are bit patterns of edge cases.
 var specials = map[DataType][]uint64{
 	Float32: {
 		0, 0x80000000, 1, 0x80000001, 0x007FFFFF, 0x00800000, 0x3F800000, 0xBF800000, 0x3F800001,
@@ -273,7 +273,7 @@ func randomBuffers(r *rand.Rand, t DataType, number, count int) [][]byte {
 	return buffers
 }
 
-// A guarded buffer lies at a chosen distance from a line boundary between bytes that nothing may
+// A guarded buffer lies at a chosen distance from a line boundary, between bytes that must not
 // change.
 type guarded struct {
 	all  []byte
@@ -291,7 +291,7 @@ func newGuarded(size, misalignment int) guarded {
 
 func (g guarded) pointer() unsafe.Pointer { return unsafe.Pointer(unsafe.SliceData(g.data)) }
 
-// intact reports whether the bytes around the data are as they were.
+// intact reports whether the bytes around the data are unchanged.
 func (g guarded) intact() bool {
 	start := int(uintptr(g.pointer()) - uintptr(unsafe.Pointer(&g.all[0])))
 	before, after := g.all[:start], g.all[start+len(g.data):]

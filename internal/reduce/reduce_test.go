@@ -46,7 +46,7 @@ func TestReduceAgreesWithReferenceAtEverySmallCount(t *testing.T) {
 }
 
 func TestReduceAgreesWithReferenceBeyondOneStride(t *testing.T) {
-	const period = 1021 // elements; no divisor of a stride, so that slices differ
+	const period = 1021 // elements; not a divisor of a stride, so that slices differ
 	r := rand.New(rand.NewPCG(3, 4))
 	eachTypeAndOp(func(typ DataType, op Op) {
 		count := (stride+stride/8)/typ.Size() + 77
@@ -67,7 +67,7 @@ func TestReduceAgreesWithReferenceBeyondOneStride(t *testing.T) {
 	})
 }
 
-// Two sources have loops of their own for one destination and for two.
+// Two sources have separate loops for one destination and for two.
 func TestPairsAgreeWithReference(t *testing.T) {
 	r := rand.New(rand.NewPCG(15, 16))
 	eachTypeAndOp(func(typ DataType, op Op) {
@@ -117,8 +117,8 @@ func TestAverageAgreesWithReference(t *testing.T) {
 	}
 }
 
-// TestAverageStopsWhereASumOverflows places few sums that are not finite, so that kernels stop and
-// go on.
+// TestAverageStopsWhereASumOverflows uses few sums that are infinite or NaN, so that kernels stop
+// and continue.
 func TestAverageStopsWhereASumOverflows(t *testing.T) {
 	largest := map[DataType]uint64{
 		Float32: 0x7F7FFFFF, Float64: 0x7FEFFFFFFFFFFFFF, Float16: 0x7BFF, BFloat16: 0x7F7F,
@@ -148,7 +148,8 @@ func TestAverageStopsWhereASumOverflows(t *testing.T) {
 	}
 }
 
-// Every half meets some special values, so that widening and narrowing see all.
+// Each half is combined with some special values, so that widening and narrowing handle all of
+// them.
 func TestHalvesAgreeWithReferenceForEveryValue(t *testing.T) {
 	for _, typ := range []DataType{Float16, BFloat16} {
 		all := make([]byte, 2<<16)

@@ -13,7 +13,7 @@ type trial struct {
 	sources   [][]byte // all of one size
 	average   bool     // of sums
 	dsts      int
-	inPlace   int // the source that is the first destination, or -1
+	inPlace   int // index of the source that is the first destination, or -1
 	misplaced int // bytes between a line boundary and the destinations
 	staggered int // further bytes between each destination and the next
 	hint      Hint
@@ -25,7 +25,7 @@ func (tr trial) String() string {
 		tr.average, tr.inPlace, tr.misplaced, tr.staggered, tr.hint)
 }
 
-// check runs the trial with every instruction set and compares with the wanted bytes.
+// check runs the trial with every instruction set and compares the result with want.
 func (tr trial) check(t fataler, want []byte) {
 	t.Helper()
 	eachLevel(func(name string) { tr.checkActive(t, name, want) })
@@ -90,7 +90,7 @@ func firstDifference(a, b []byte) int {
 	return len(a)
 }
 
-// shortened cuts sources to a number of elements.
+// shortened truncates sources to a number of elements.
 func shortened(t DataType, sources [][]byte, count int) [][]byte {
 	short := make([][]byte, len(sources))
 	for i, source := range sources {
@@ -99,5 +99,5 @@ func shortened(t DataType, sources [][]byte, count int) [][]byte {
 	return short
 }
 
-// String is the operation's name in the names of tests and benchmarks.
+// String returns the operation's name for tests and benchmarks.
 func (op Op) String() string { return [OpCount]string{"sum", "prod", "min", "max"}[op] }

@@ -2,28 +2,29 @@ package reduce
 
 import "unsafe"
 
-// Tree combines sources as a binary tree: the first half, combined in the same way, op the second
-// half. Integers, minimum and maximum do not depend on the order, and Reduce and Average are
+// Tree combines sources as a binary tree: the first half op the second half, each combined in the
+// same way. For integers, minimum and maximum the order does not matter, and Reduce and Average are
 // faster.
 type Tree struct {
 	Op Op
 	T  DataType
-	// Rounded means that each combination of 16-bit floats is rounded to their type; otherwise they
-	// stay float32 until the last rounding.
+	// Rounded means that each combination of 16-bit floats is rounded to their type. Otherwise they
+	// stay float32 until the final rounding.
 	Rounded bool
-	// Average divides the result by the number of sources, as Average does. Op is Sum.
+	// Average divides the result by the number of sources, like the function Average. Op must be
+	// Sum.
 	Average bool
 }
 
-// branch is how many bytes of each source a Tree takes at a time: what it keeps meanwhile stays in
-// the nearest cache.
-const branch = 2 << 10
+// treeBlock is the number of bytes of each source that a Tree combines at a time, such that
+// intermediate results stay in the L1 cache.
+const treeBlock = 2 << 10
 
-// room is for that many bytes of halves, widened.
-type room [2 * branch]byte
+// scratch holds that many bytes of halves, widened.
+type scratch [2 * treeBlock]byte
 
-// Reduce stores the combined sources, whose number is a power of two, into every destination.
-// Otherwise values, memory and preconditions are those of the function Reduce.
+// Reduce stores the combined sources, whose number must be a power of two, into every destination.
+// Values, memory and other preconditions are those of the function Reduce.
 func (tr Tree) Reduce(dsts, srcs []unsafe.Pointer, count int) {
 	check(tr.Op, tr.T, dsts, srcs, count)
 	if len(srcs)&(len(srcs)-1) != 0 || tr.Average && tr.Op != Sum {
@@ -33,10 +34,10 @@ func (tr Tree) Reduce(dsts, srcs []unsafe.Pointer, count int) {
 		Reduce(tr.Op, tr.T, dsts, srcs, count, Hint{})
 		return
 	}
-	var out room
+	var out scratch
 	at := unsafe.Pointer(&out)
-	for size, from := count*tr.T.Size(), 0; from < size; from += branch {
-		to := min(from+branch, size)
+	for size, from := count*tr.T.Size(), 0; from < size; from += treeBlock {
+		to := min(from+treeBlock, size)
 		tr.combine(at, srcs, from, to)
 		tr.finish(at, srcs, from, to)
 		for _, dst := range dsts {
@@ -48,8 +49,8 @@ func (tr Tree) Reduce(dsts, srcs []unsafe.Pointer, count int) {
 // wide reports whether halves are combined as float32.
 func (tr *Tree) wide() bool { return (tr.T == Float16 || tr.T == BFloat16) && !tr.Rounded }
 
-// accumulator is the type in which elements are combined, and how many bytes the given ones take in
-// it.
+// accumulator returns the type in which elements are combined, and the size of the given bytes in
+// that type.
 func (tr *Tree) accumulator(bytes int) (DataType, int) {
 	if tr.wide() {
 		return Float32, 2 * bytes
@@ -57,7 +58,7 @@ func (tr *Tree) accumulator(bytes int) (DataType, int) {
 	return tr.T, bytes
 }
 
-// combine makes the tree of the bytes from..to of some sources.
+// combine computes the tree over the bytes from..to of some sources.
 func (tr *Tree) combine(into unsafe.Pointer, srcs []unsafe.Pointer, from, to int) {
 	t, bytes := tr.accumulator(to - from)
 	if len(srcs) == 1 {
@@ -69,7 +70,7 @@ func (tr *Tree) combine(into unsafe.Pointer, srcs []unsafe.Pointer, from, to int
 		}
 		return
 	}
-	var right room
+	var right scratch
 	half := len(srcs) / 2
 	tr.combine(into, srcs[:half], from, to)
 	tr.combine(unsafe.Pointer(&right), srcs[half:], from, to)
@@ -77,7 +78,7 @@ func (tr *Tree) combine(into unsafe.Pointer, srcs []unsafe.Pointer, from, to int
 	Reduce(tr.Op, t, dsts[:], pair[:], bytes/t.Size(), Hint{})
 }
 
-// finish divides and rounds in place what combine made at an address.
+// finish divides and rounds the result of combine in place.
 func (tr *Tree) finish(at unsafe.Pointer, srcs []unsafe.Pointer, from, to int) {
 	t, bytes := tr.accumulator(to - from)
 	if tr.Average {

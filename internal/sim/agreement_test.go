@@ -14,21 +14,21 @@ import (
 // ErrSplit means that two ranks of one agreement reached different outcomes, which must not happen.
 var ErrSplit = errors.New("ranks reached different outcomes")
 
-// Change turns the common history into that of a deviating rank.
+// Change returns the history of a deviating rank, given the common one.
 type Change func(history []ledger.Event, position int) []ledger.Event
 
-// Resize gives the event at position another size.
+// Resize changes the size of the event at position.
 func Resize(history []ledger.Event, position int) []ledger.Event {
 	history[position].Size += grain
 	return history
 }
 
-// Drop leaves the event at position out.
+// Drop omits the event at position.
 func Drop(history []ledger.Event, position int) []ledger.Event {
 	return slices.Delete(history, position, position+1)
 }
 
-// Repeat does the event at position twice.
+// Repeat duplicates the event at position.
 func Repeat(history []ledger.Event, position int) []ledger.Event {
 	return slices.Insert(history, position, history[position])
 }
@@ -38,11 +38,11 @@ func Stop(history []ledger.Event, position int) []ledger.Event { return history[
 
 // Deviation makes some ranks differ from the others.
 type Deviation struct {
-	// Ranks are those that deviate. They share one ledger.
+	// Ranks lists the deviating ranks. They share one ledger.
 	Ranks []int
-	// Position is where, as an index into the history.
+	// Position is the index in the history at which they deviate.
 	Position int
-	// Change is how.
+	// Change is the deviation.
 	Change Change
 }
 
@@ -50,30 +50,30 @@ type Deviation struct {
 type Scenario struct {
 	// Ranks is the number of ranks.
 	Ranks int
-	// History is what the ranks have done; it is not modified.
+	// History is the common history of the ranks; it is not modified.
 	History []ledger.Event
-	// Deviations apply to the history one by one, each for its own ranks.
+	// Deviations apply to the history one by one, each for its ranks.
 	Deviations []Deviation
-	// Missing are ranks that do not come.
+	// Missing lists ranks that do not take part.
 	Missing []int
-	// Kept is how many events a ledger keeps; 0 is [ledger.DefaultKept].
+	// Kept is the number of events that a ledger keeps; 0 means [ledger.DefaultKept].
 	Kept int
-	// Mode says how histories are compared.
+	// Mode selects how histories are compared.
 	Mode agreement.Mode
 }
 
-// Result is what an agreement came to and what it cost.
+// Result holds the outcome and the cost of an agreement.
 type Result struct {
 	Ranks, Events, Rounds int
-	// Bytes is what the ranks have contributed, and Largest the largest contribution.
+	// Bytes is the total size of all contributions, and Largest the size of the largest one.
 	Bytes, Largest int
-	// Outcome is that of every rank that came.
+	// Outcome is the outcome of every rank that took part.
 	Outcome *agreement.Outcome
-	// Elapsed is left to the caller, who has a clock.
+	// Elapsed is set by the caller, which has a clock.
 	Elapsed time.Duration
 }
 
-// Agreement runs the scenario to its outcome and checks that all ranks reach the same.
+// Agreement runs the scenario to its outcome and checks that all ranks reach the same one.
 func Agreement(s Scenario) (Result, error) {
 	machines, err := s.machines()
 	if err != nil {
@@ -99,7 +99,7 @@ func Agreement(s Scenario) (Result, error) {
 	return r, nil
 }
 
-// machines makes one machine a rank, nil for a missing one.
+// machines returns one machine per rank, nil for a missing one.
 func (s Scenario) machines() ([]*agreement.Machine, error) {
 	common := s.ledger(s.History)
 	own := make(map[int]*ledger.Ledger)
@@ -142,14 +142,15 @@ func (s Scenario) ledger(events []ledger.Event) *ledger.Ledger {
 	return l
 }
 
-// cluster is the ranks in the middle of an agreement.
+// cluster holds the ranks during an agreement.
 type cluster struct {
-	machines []*agreement.Machine // nil: missing
+	machines []*agreement.Machine // nil for missing ranks
 	payloads [][]byte
 	outcome  *agreement.Outcome
 }
 
-// round exchanges once and steps every rank. Either all ranks go on or all have the same outcome.
+// round exchanges once and steps every rank. Either all ranks continue or all have the same
+// outcome.
 func (c *cluster) round() error {
 	summary, err := agreement.Merge(c.payloads)
 	if err != nil {

@@ -9,15 +9,15 @@ import (
 const (
 	// segmentBytes is the size of the segments of a generated history.
 	segmentBytes = 64 << 20
-	// grain is what sizes are multiples of.
+	// grain is the granularity of sizes.
 	grain = 512
-	// liveBlocks is how many blocks a generated history has live before it frees as often as it
-	// allocates.
+	// liveBlocks is the number of live blocks from which on a generated history frees as often as
+	// it allocates.
 	liveBlocks = 200
 )
 
-// History generates the events of a pool: segments when there is no room, blocks of 512 B to 1 MiB
-// one after the other, and frees of random live ones. The same arguments give the same events.
+// History generates the events of a pool: segments when the pool is full, consecutive blocks of 512
+// B to 1 MiB, and frees of random live blocks. The same arguments give the same events.
 func History(events int, seed uint64) []ledger.Event {
 	h := generator{random: rand.New(rand.NewPCG(seed, 0)), segment: -1, used: segmentBytes}
 	for len(h.events) < events {

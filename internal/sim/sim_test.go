@@ -1,12 +1,12 @@
-// Package sim runs thousands of ranks in one process over the same cores that real ranks run:
-// ledgers and agreements. It answers how rounds and bytes of an agreement grow with ranks and
+// Package sim runs thousands of ranks in one process on the same state machines as real ranks:
+// ledgers and agreements. It shows how rounds and bytes of an agreement grow with ranks and
 // history.
 //
-// Nothing is measured here: the package has no clock and starts no goroutine, so that a run is a
-// function of its scenario. Callers who want times take them around it.
+// It measures no time: the package has no clock and starts no goroutine, so that a run is a
+// function of its scenario. Callers can measure the time of a run.
 //
-// Ranks that did the same share one ledger. A cluster of 4096 ranks with a history of 100,000
-// events takes the memory of the ranks that deviate, plus one.
+// Ranks with equal histories share one ledger. A cluster of 4096 ranks with a history of 100,000
+// events needs memory for the deviating ranks, plus one.
 package sim
 
 import (
@@ -31,7 +31,7 @@ func run(t testing.TB, s Scenario) Result {
 	return r
 }
 
-// maxRounds is a vote, the search among events+1 outcomes and the events themselves.
+// maxRounds is the number of rounds for a vote, the search among events+1 outcomes, and the events.
 func maxRounds(events int) int {
 	n := 2
 	for left := events + 1; left > 1; left = (left + 15) / 16 {
@@ -64,7 +64,8 @@ func TestOneDeviatingRankOfFourThousandIsNamedWithItsEvent(t *testing.T) {
 			if d == nil || d.Kind != agreement.KindPlacement || ranklist.Spans(d.Deviant) != "3001" {
 				t.Fatalf("got %v", r.Outcome.Divergence)
 			}
-			// Repeating an event differs one later, and dropping one of two equal ones does.
+			// A repeated event differs one position later, and so may a dropped one of two equal
+			// events.
 			if at := d.Position; at != d.Last || at < 77_777 || at > 77_778 {
 				t.Fatalf("found at %d to %d", at, d.Last)
 			}
@@ -104,7 +105,7 @@ func TestMissingRanksAreNamed(t *testing.T) {
 func TestABrokenScenarioIsRefused(t *testing.T) {
 	if _, err := Agreement(Scenario{Ranks: 1, Missing: []int{0}}); !errors.Is(
 		err, agreement.ErrProtocol) {
-		t.Errorf("nobody came: got %v", err)
+		t.Errorf("no rank took part: got %v", err)
 	}
 	s := Scenario{Ranks: 1, Deviations: []Deviation{{Position: 1, Change: Drop}}}
 	if _, err := Agreement(s); err == nil {
@@ -112,7 +113,7 @@ func TestABrokenScenarioIsRefused(t *testing.T) {
 	}
 }
 
-// TestAnyDeviationsGiveAllRanksOneVerdict leaves it to Agreement to compare the ranks.
+// TestAnyDeviationsGiveAllRanksOneVerdict relies on Agreement to compare the outcomes.
 func TestAnyDeviationsGiveAllRanksOneVerdict(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		ranks := rapid.IntRange(2, 60).Draw(rt, "ranks")
@@ -138,7 +139,7 @@ func TestAnyDeviationsGiveAllRanksOneVerdict(t *testing.T) {
 			delete(differ, rank)
 		}
 		if len(differ) == 0 && r.Outcome.Divergence != nil {
-			rt.Fatalf("ranks that are alike differ: %v", r.Outcome.Divergence)
+			rt.Fatalf("equal ranks differ: %v", r.Outcome.Divergence)
 		}
 	})
 }

@@ -11,7 +11,7 @@ func (avx2) masks() bool           { return false }
 func (avx2) cleanUp() string       { return "VZEROUPPER" }
 func (avx2) register(i int) string { return v(i) }
 
-// v names register i of the plan in the command's comment, x its lower half.
+// v names register i of the plan in the command's comment; x names its lower half.
 func v(i int) string { return fmt.Sprintf("Y%d", i) }
 func x(i int) string { return fmt.Sprintf("X%d", i) }
 
@@ -54,7 +54,7 @@ func (avx2) unlessFinite(p *program, k kernel, units int, label string) {
 	p.op("JNE", label)
 }
 
-// widen loads a vector of halves as avx512.widen does.
+// widen loads a vector of halves like avx512.widen.
 func (avx2) widen(p *program, k kernel, address string, low, high int) {
 	if k.elem.name == "Float16" {
 		p.op("VCVTPH2PS", address, v(low))
@@ -88,7 +88,7 @@ func (s avx2) combine(p *program, k kernel, unit int, address string, _ manner) 
 	}
 }
 
-// lanes combines an operand with an accumulator, which is the left one.
+// lanes combines an operand with an accumulator, which is the left operand.
 func (s avx2) lanes(p *program, k kernel, operand string, acc int) {
 	switch {
 	case k.elem.float && (k.op == "Min" || k.op == "Max"):
@@ -113,8 +113,8 @@ func (s avx2) lanes(p *program, k kernel, operand string, acc int) {
 	}
 }
 
-// extremes computes both orders, which differ for zeros alone: or gives -0, and gives +0. Lanes
-// with a NaN are added instead, which spreads NaNs.
+// extremes computes both orders, which differ only for zeros: OR gives -0, and AND gives +0. Lanes
+// with a NaN are added instead, which propagates NaNs.
 func (avx2) extremes(p *program, k kernel, operand, acc string) {
 	instruction := map[string]string{"Min": "VMIN", "Max": "VMAX"}[k.op] + k.elem.lane
 	merge := map[string]string{"Min": "VORPS", "Max": "VANDPS"}[k.op]
@@ -138,7 +138,7 @@ func (avx2) longProduct(p *program, operand, acc string) {
 	p.op("VPADDQ", v(10), acc, acc)
 }
 
-// unlessNaN compares accumulators by twos, as for AVX-512.
+// unlessNaN compares accumulators in pairs, as for AVX-512.
 func (avx2) unlessNaN(p *program, k kernel, units int, label string) {
 	const unordered = "$3"
 	n := k.registers(units)

@@ -11,7 +11,7 @@ func (avx512) masks() bool           { return true }
 func (avx512) cleanUp() string       { return "" }
 func (avx512) register(i int) string { return z(i) }
 
-// z names register i of the plan in the command's comment, y its lower half.
+// z names register i of the plan in the command's comment; y names its lower half.
 func z(i int) string { return fmt.Sprintf("Z%d", 16+i) }
 func y(i int) string { return fmt.Sprintf("Y%d", 16+i) }
 
@@ -37,7 +37,7 @@ func (avx512) operand(p *program, k kernel, address string) {
 	p.op("VPBROADCAST"+suffix, address, z(15))
 }
 
-// unlessFinite subtracts each accumulator from itself: that is zero, or a NaN.
+// unlessFinite subtracts each accumulator from itself, which gives zero or a NaN.
 func (avx512) unlessFinite(p *program, k kernel, units int, label string) {
 	const unordered = "$3"
 	for i := range k.registers(units) {
@@ -53,7 +53,7 @@ func (avx512) unlessFinite(p *program, k kernel, units int, label string) {
 	p.op("JNE", label)
 }
 
-// fetch loads a vector of memory as it is.
+// fetch loads a vector of memory without conversion.
 func (avx512) fetch(p *program, k kernel, address, register string, how manner) {
 	move := fmt.Sprintf("VMOVDQU%d", 8*k.elem.size)
 	if how == masked {
@@ -64,7 +64,7 @@ func (avx512) fetch(p *program, k kernel, address, register string, how manner) 
 }
 
 // widen loads a vector of halves into two registers of float32: the lower and upper half of the
-// memory for Float16; the even and odd elements for BFloat16, which need no shuffle that way.
+// memory for Float16; the even and odd elements for BFloat16, which avoids a shuffle.
 func (s avx512) widen(p *program, k kernel, address string, low, high int, how manner) {
 	if how == masked {
 		s.fetch(p, k, address, z(11), how)
@@ -112,12 +112,12 @@ func needsRegister(k kernel) bool {
 	return extreme && k.elem.float || k.op == "Prod" && k.elem.size == 1
 }
 
-// lanes combines an operand with an accumulator, which is the left one.
+// lanes combines an operand with an accumulator, which is the left operand.
 func (avx512) lanes(p *program, k kernel, operand string, acc int) {
 	switch {
 	case k.elem.float && (k.op == "Min" || k.op == "Max"):
 		// Bit 2 takes the sign from the result, which orders the zeros. Lanes with a NaN are added
-		// instead, which spreads NaNs.
+		// instead, which propagates NaNs.
 		choice := map[string]string{"Min": "$4", "Max": "$5"}[k.op]
 		p.op("VCMP"+k.elem.lane, "$3", operand, z(acc), "K2")
 		p.op("VRANGE"+k.elem.lane, choice, operand, z(acc), z(10))
@@ -136,7 +136,7 @@ func (avx512) lanes(p *program, k kernel, operand string, acc int) {
 	}
 }
 
-// simple names the instruction that does the whole operation.
+// simple names the instruction that implements the whole operation.
 func simple(k kernel) string {
 	sign := map[bool]string{true: "U", false: "S"}[k.elem.name == "Uint8"]
 	instructions := map[string]string{
@@ -152,7 +152,7 @@ func simple(k kernel) string {
 	return instruction + k.elem.lane
 }
 
-// unlessNaN compares accumulators by twos: they are unordered if one of the two is a NaN.
+// unlessNaN compares accumulators in pairs: they are unordered if one of the two is a NaN.
 func (avx512) unlessNaN(p *program, k kernel, units int, label string) {
 	const ordered = "$7"
 	n := k.registers(units)
@@ -165,7 +165,7 @@ func (avx512) unlessNaN(p *program, k kernel, units int, label string) {
 			p.op("VCMP"+k.elem.lane, ordered, left, right, "K2", "K2")
 		}
 	}
-	p.op(test, "K2", "K2") // carries if all bits are set
+	p.op(test, "K2", "K2") // carry if all bits are set
 	p.op("JCC", label)
 }
 
@@ -188,7 +188,8 @@ func (avx512) pack(p *program, k kernel, unit int) {
 		p.op("VCVTPS2PH", "$0", z(high), y(high))
 		p.op("VINSERTI64X4", "$1", y(high), z(low), z(low))
 	case "BFloat16":
-		// Rounding to even adds 0x7FFF and the last bit kept. Of the canonical NaN nothing carries.
+		// Rounding to even adds 0x7FFF and the last bit kept. For the canonical NaN nothing
+		// carries.
 		for _, acc := range []int{low, high} {
 			p.op("VPSRLD", "$16", z(acc), z(8))
 			p.op("VPANDD", z(13), z(8), z(8))

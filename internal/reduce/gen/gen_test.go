@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-func TestCommittedKernelsAreWhatTheGeneratorWrites(t *testing.T) {
+func TestCommittedKernelsMatchTheGenerator(t *testing.T) {
 	for _, set := range []vectors{avx512{}, avx2{}} {
 		path := filepath.Join("..", fileName(set))
 		committed, err := os.ReadFile(path)

@@ -18,10 +18,10 @@ type element struct {
 	lane  string // suffix of instructions on accumulator lanes: PS, PD, B, D, Q
 	size  int    // bytes in memory
 	float bool
-	half  bool // two accumulators hold what one vector of memory holds
+	half  bool // one vector of memory needs two accumulators
 }
 
-// The order of elements and operations is the order of the constants of package reduce.
+// Elements and operations are in the order of the constants of package reduce.
 var (
 	operations = []string{"Sum", "Prod", "Min", "Max"}
 	elements   = []element{
@@ -36,16 +36,16 @@ var (
 	}
 )
 
-// accumulators is how many vector registers hold a block.
+// accumulators is the number of vector registers that hold a block.
 const accumulators = 8
 
-// A manner is how a unit reaches memory.
+// A manner is a way of accessing memory.
 type manner int
 
 const (
 	whole    manner = iota
 	masked          // the lanes of K1
-	streamed        // past the caches
+	streamed        // bypassing the caches
 )
 
 // vectors is an instruction set. A unit is one vector of memory; it has one accumulator, or two for
@@ -53,8 +53,8 @@ const (
 type vectors interface {
 	name() string
 	bytes() int      // of a vector
-	masks() bool     // whether the last line is done by masks
-	cleanUp() string // instruction before the return, or nothing
+	masks() bool     // whether the last line is done with masks
+	cleanUp() string // instruction before the return, or empty
 	register(i int) string
 	constants(p *program, k kernel)
 	load(p *program, k kernel, unit int, address string, how manner)
@@ -64,7 +64,7 @@ type vectors interface {
 	// unlessFinite jumps to a label if an accumulator of the first units is infinite or a NaN.
 	unlessFinite(p *program, k kernel, units int, label string)
 	// unlessNaN jumps to a label if an accumulator of the first units holds a NaN, and canonical
-	// makes each NaN there the canonical one.
+	// replaces each NaN there by the canonical one.
 	unlessNaN(p *program, k kernel, units int, label string)
 	canonical(p *program, k kernel, units int)
 	pack(p *program, k kernel, unit int)
@@ -107,8 +107,8 @@ func (k kernel) registers(units int) int {
 	return units
 }
 
-// canonicalNaN is the bits of the NaN that every NaN in an accumulator becomes. That of BFloat16
-// has zeros where it is cut off, so that nothing carries.
+// canonicalNaN returns the bits of the NaN that replaces every NaN in an accumulator. For BFloat16
+// the truncated bits are zero, so that nothing carries.
 func (k kernel) canonicalNaN() uint64 {
 	switch k.elem.name {
 	case "Float64":
@@ -119,7 +119,7 @@ func (k kernel) canonicalNaN() uint64 {
 	return 0x7FFFFFFF
 }
 
-// finalStep reports whether an average may need a step after the accumulation.
+// finalStep reports whether an average may need a division after the accumulation.
 func (k kernel) finalStep() bool { return k.elem.float && k.op == "Sum" }
 
 func (k kernel) units() int {
@@ -152,12 +152,12 @@ func assemble(set vectors) []byte {
 	return p.Bytes()
 }
 
-// entry writes the function that Go calls. It jumps to a kernel, which returns to Go, or, on a
-// thread with other settings of arithmetic, calls the kernel and restores them. The space of
-// arguments that have been read is used as scratch.
+// entry writes the function that Go calls. It jumps to a kernel, which returns to Go. On a thread
+// with other arithmetic settings, it calls the kernel and restores them. It uses the space of
+// arguments that have been read as scratch.
 func entry(p *program, set vectors) {
 	fmt.Fprintf(p, "// func reduce%s(kernel uint32, dsts *unsafe.Pointer, ndst int, "+
-		"srcs *unsafe.Pointer, nsrc int, from, to int, flags uint64, last *final)\n", set.name())
+		"srcs *unsafe.Pointer, nsrc int, from, to int, flags uint64, last *division)\n", set.name())
 	fmt.Fprintf(p, "TEXT ·reduce%s(SB), NOSPLIT|NOFRAME, $0-72\n", set.name())
 	p.op("MOVL", "kernel+0(FP)", "AX")
 	arguments := [][2]string{
@@ -197,8 +197,8 @@ func entry(p *program, set vectors) {
 	fmt.Fprintf(p, "GLOBL trial%s<>(SB), RODATA|NOPTR, $48\n\n", set.name())
 }
 
-// trial is two vectors and their sum as IEEE 754 has it. The first lane finds out whether the
-// thread flushes subnormal operands or results to zero, as torch.set_flush_denormal has it do, the
+// trial is two vectors and their sum according to IEEE 754. The first lane detects whether the
+// thread flushes subnormal operands or results to zero, as after torch.set_flush_denormal, the
 // others whether it rounds to nearest even. Reading MXCSR instead would wait for all earlier
 // arithmetic: some 20 ns, measured.
 var trial = [3][4]uint32{
@@ -265,7 +265,7 @@ func lastLanes(p *program, set vectors, k kernel) {
 	p.op("KMOVQ", "AX", "K1")
 }
 
-// A stage is the text that takes some units from all sources to all destinations.
+// A stage is the text that moves some units from all sources to all destinations.
 type stage struct {
 	*program
 	late   *program // the code after the return
@@ -276,10 +276,10 @@ type stage struct {
 	how    manner
 }
 
-// pairs writes the loops over blocks for two sources and one or two destinations, whose pointers
-// stay in registers: the most common shapes. With one destination that is up to a third faster in
-// the nearest cache; with two, storing vectors in turn is 7 % faster in the next one. It falls
-// through if the shape is another.
+// pairs writes the loops over blocks for two sources and one or two destinations, the most common
+// shapes, with their pointers in registers. With one destination that is up to a third faster in
+// the L1 cache; with two, storing vectors alternately is 7 % faster in the L2 cache. The text falls
+// through for other shapes.
 func (s *stage) pairs() {
 	s.op("CMPQ", "R9", "$2")
 	s.op("JNE", "block")
@@ -302,9 +302,9 @@ func (s *stage) pairs() {
 	s.late.Write(behind.Bytes())
 }
 
-// pair writes one of those loops. Where results are stored as they were accumulated, they are
-// stored before the search for NaNs, and once more if there are any, so that loads and stores take
-// turns.
+// pair writes one of those loops. If results are stored in the type of the accumulators, they are
+// stored before the check for NaNs, and once more if there are any, so that loads and stores
+// alternate.
 func (s *stage) pair(label string, results ...string) {
 	s.label(label)
 	for unit := range s.units {
@@ -338,7 +338,7 @@ func (s *stage) storePair(p *program, unit int, results []string) {
 	}
 }
 
-// indexed returns the address of a unit at R10 bytes beyond a pointer.
+// indexed returns the address of a unit at R10 bytes after a pointer.
 func (s *stage) indexed(unit int, pointer string) string {
 	return fmt.Sprintf("%d(%s)(R10*1)", unit*s.set.bytes(), pointer)
 }
@@ -374,8 +374,8 @@ func (s *stage) write() {
 	s.store()
 }
 
-// clear replaces NaNs by the canonical one, and stores the given results again. One test for NaNs
-// covers the whole block.
+// clear replaces NaNs by the canonical one, and stores the given results again. A single check for
+// NaNs covers the whole block.
 func (s *stage) clear(label string, results []string) {
 	if !s.kernel.elem.float {
 		return
@@ -401,8 +401,8 @@ func (s *stage) ahead(address string) {
 	}
 }
 
-// final writes the step after the accumulation. Rare steps lie behind the return, so that a block
-// without them takes no branch but the one to the next block.
+// final writes the step after the accumulation. Rare steps are placed after the return, so that a
+// block without them takes no branch except the one to the next block.
 func (s *stage) final() {
 	s.op("TESTL", "$6", "BX")
 	s.op("JNE", s.prefix+"Multiply")

@@ -1,7 +1,7 @@
-// Command gen writes the vector kernels of package reduce: for every instruction set one assembly
-// file with a kernel for each operation and element type, a table of them, and the function that
-// Go calls. Run it with "go generate" in the directory of package reduce; a test checks that the
-// files there are what it writes.
+// Command gen generates the vector kernels of package reduce: for every instruction set one
+// assembly file with a kernel for each operation and element type, a table of them, and the
+// function that Go calls. Run it with "go generate" in the directory of package reduce; a test
+// checks that the files there match its output.
 //
 // # Shape of a kernel
 //
