@@ -10,15 +10,14 @@ import (
 )
 
 const (
-	// copyBytes is long enough for the speed of a link, and copies are repeated to fill a
-	// millisecond or so.
+	// copyBytes is large enough to reach the full speed of a link. Copies are repeated to take
+	// about a millisecond.
 	copyBytes = int64(128) << 20
 	copies    = 4
 )
 
-// MeasureCopies copies from the memory of every other GPU that this process sees to that of one
-// GPU, and returns how fast. 128 MiB of both are taken for a moment. Work of others on the GPUs or
-// the links makes it slower.
+// MeasureCopies measures copies from the memory of every other GPU that this process sees to one
+// GPU. It temporarily allocates 128 MiB on both. Other work on the GPUs or links slows it down.
 func MeasureCopies(ordinal int) (all []Copy, err error) {
 	driver, err := cuda.Load()
 	if err != nil {
@@ -59,7 +58,7 @@ func MeasureCopies(ordinal int) (all []Copy, err error) {
 	return all, nil
 }
 
-// undo is what is to be done at the end, the last first.
+// undo holds functions to call at the end, in reverse order.
 type undo []func() error
 
 func (u *undo) later(f func() error) { *u = append(*u, f) }
@@ -72,7 +71,8 @@ func (u *undo) now() error {
 	return errors.Join(errs...)
 }
 
-// measureCopy is one pair, in GB/s. The device that copies is current on the thread.
+// measureCopy measures one pair, in GB/s. The context of the device that copies is current on the
+// thread.
 func measureCopy(driver *cuda.Driver, from, to cuda.Device) (speed float64, err error) {
 	var back undo
 	defer func() { err = errors.Join(err, back.now()) }()
@@ -99,7 +99,7 @@ func measureCopy(driver *cuda.Driver, from, to cuda.Device) (speed float64, err 
 	return timeCopies(driver, target, source, stream, events)
 }
 
-// mapFor maps memory of one GPU for another, until it is given back.
+// mapFor maps memory of one GPU for another, until back is run.
 func mapFor(driver *cuda.Driver, owner, user cuda.Device, back *undo) (address uintptr, err error) {
 	prop := cuda.PinnedMemory(owner, cuda.HandlePosixFD, false)
 	unit, err := driver.Granularity(prop, true)
@@ -118,7 +118,7 @@ func mapFor(driver *cuda.Driver, owner, user cuda.Device, back *undo) (address u
 	if err = driver.Map(address, bytes, handle); err == nil {
 		back.later(func() error { return driver.Unmap(address, bytes) })
 	}
-	// The mapping keeps the memory.
+	// The mapping keeps the memory alive.
 	if err = errors.Join(err, driver.Release(handle)); err != nil {
 		return 0, err
 	}
@@ -128,7 +128,7 @@ func mapFor(driver *cuda.Driver, owner, user cuda.Device, back *undo) (address u
 func timeCopies(
 	driver *cuda.Driver, dst, src uintptr, stream cuda.Stream, events [2]cuda.Event,
 ) (speed float64, err error) {
-	// The first copy is not counted.
+	// The first copy is a warm-up.
 	for i := range copies + 1 {
 		if i == 1 {
 			err = driver.EventRecord(events[0], stream)

@@ -1,9 +1,10 @@
-// Package doctor says what of a machine lets symmem run, what does not, and what to do about it.
+// Package doctor reports whether symmem can run on a machine, what prevents it, and how to fix
+// that.
 //
-// Gathering and judging are apart. Look functions ask the system and return facts, plain data that
-// can be encoded; they report what they could not find out as a fact, too, and never fail. Examine
-// turns Facts into a Report and asks nobody, so that what a machine with eight GPUs would be told
-// can be tested on one without any.
+// Collecting facts and judging them are separate. Look functions query the system and return facts,
+// plain data that can be encoded. They never fail: what they cannot find out is a fact, too.
+// Examine turns Facts into a Report without querying anything, so that the report for a machine
+// with eight GPUs can be tested on a machine without any.
 //
-// NVML is asked where it is there. Its functions and numbers are those of nvml.h of CUDA 12.9.
+// NVML is used if it is installed. Its functions and numbers are those of nvml.h of CUDA 12.9.
 package doctor

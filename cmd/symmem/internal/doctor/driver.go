@@ -10,27 +10,28 @@ import (
 	"symmem/internal/cuda"
 )
 
-// Driver is NVIDIA's driver.
+// Driver describes NVIDIA's driver.
 type Driver struct {
-	// Path is the file of libcuda, and CUDA the newest version of CUDA that it supports, such as
+	// Path is the file of libcuda, and CUDA the newest CUDA version that it supports, such as
 	// 12090.
 	Path string `json:"path,omitempty"`
 	CUDA int    `json:"cuda,omitempty"`
-	// Version is that of the driver, such as 580.159; empty if that is not known.
+	// Version is the version of the driver, such as 580.159, or empty if unknown.
 	Version string `json:"version,omitempty"`
-	// IMEXChannels is how many the process sees: without one GPUs refuse fabric handles.
+	// IMEXChannels is the number of channels that the process sees. Without one, GPUs refuse fabric
+	// handles.
 	IMEXChannels int `json:"imex_channels"`
-	// Error says why there is no driver, or no GPU. None reports whether there is nothing of CUDA at
-	// all, and Code is CUDA's result otherwise.
+	// Error is the reason why there is no driver, or no GPU. None reports whether CUDA is not
+	// installed at all; otherwise Code is CUDA's result.
 	Error string `json:"error,omitempty"`
 	None  bool   `json:"none,omitempty"`
 	Code  int    `json:"code,omitempty"`
 }
 
-// cudaVersion is the first one whose driver NCCL uses virtual memory management with, 12.0.
+// cudaVersion is the first version whose driver NCCL uses virtual memory management with, 12.0.
 const cudaVersion = 12000
 
-// LookAtDriver loads CUDA and lists the GPUs. It makes no context.
+// LookAtDriver loads CUDA and lists the GPUs. It creates no context.
 func LookAtDriver() (Driver, []GPU) {
 	d := Driver{Version: kernelModule()}
 	library, err := cuda.Load()
@@ -60,16 +61,16 @@ func (d *Driver) fail(err error) {
 	}
 }
 
-// channels counts the files of IMEX channels.
+// channels counts the device files of IMEX channels.
 func channels() int {
-	files, _ := filepath.Glob("/dev/nvidia-caps-imex-channels/channel*") // the pattern is a good one
+	files, _ := filepath.Glob("/dev/nvidia-caps-imex-channels/channel*") // the pattern is valid
 	return len(files)
 }
 
-// moduleVersion finds the version in the text of the kernel's module.
+// moduleVersion matches the version in the text of the kernel module.
 var moduleVersion = regexp.MustCompile(`NVRM version:.*?\s(\d+\.\d+(\.\d+)?)\s`)
 
-// kernelModule is the version of the driver as the kernel's module tells it.
+// kernelModule returns the driver's version as reported by the kernel module.
 func kernelModule() string {
 	text, err := os.ReadFile("/proc/driver/nvidia/version")
 	if err != nil {
@@ -82,7 +83,7 @@ func kernelModule() string {
 	return string(found[1])
 }
 
-// nvmlVersion is the version of the driver as NVML tells it, for containers without the kernel's
+// nvmlVersion returns the driver's version as reported by NVML, for containers without the kernel's
 // files.
 func nvmlVersion() string {
 	m, err := openNVML()
@@ -97,15 +98,15 @@ func nvmlVersion() string {
 	return version
 }
 
-// cudaText writes a version as people do: 12090 is 12.9.
+// cudaText formats a version: 12090 is 12.9.
 func cudaText(version int) string {
 	return fmt.Sprintf("%d.%d", version/1000, version%1000/10)
 }
 
-// startingAdvice says what to do about results of cuInit.
+// startingAdvice maps results of cuInit to advice.
 var startingAdvice = map[cuda.Code]string{
 	cuda.ErrNoDevice: "see whether nvidia-smi shows a GPU, whether the container was started with " +
-		"GPUs, and what CUDA_VISIBLE_DEVICES says",
+		"GPUs, and check CUDA_VISIBLE_DEVICES",
 	cuda.ErrSystemNotReady: "start the fabric manager (systemctl start nvidia-fabricmanager), whose " +
 		"version is that of the driver",
 	cuda.ErrSystemDriverMismatch: "libcuda and the kernel's module have different versions: restart " +
@@ -130,7 +131,7 @@ func judgeDriver(f *Facts, s *Section) {
 	case d.Error != "":
 		advice, ok := startingAdvice[cuda.Code(d.Code)]
 		if !ok {
-			advice = "see what nvidia-smi and the kernel's log (dmesg) say about the GPUs"
+			advice = "look for the GPUs in the output of nvidia-smi and the kernel's log (dmesg)"
 		}
 		s.add(level, advice, "the driver shows no GPU that works: %s", d.Error)
 		return

@@ -10,20 +10,20 @@ import (
 	"strings"
 )
 
-// Variable is one that changes what symmem, NCCL or CUDA do.
+// Variable is a variable that affects symmem, NCCL or CUDA.
 type Variable struct {
 	Name string `json:"name"`
-	// Value is what it is set to; that of a secret is hidden.
+	// Value is its value; values of secrets are hidden.
 	Value string `json:"value"`
-	// File is the file of NCCL's that sets it; empty for the environment.
+	// File is the NCCL configuration file that sets it, or empty for the environment.
 	File string `json:"file,omitempty"`
 }
 
-// families are the beginnings of names that matter.
+// families lists the prefixes of relevant names.
 var families = []string{"NCCL_", "CUDA_", "SYMMEM_", "TORCH_", "TORCHELASTIC_", "PYTORCH_"}
 
-// LookAtVariables lists what matters in an environment, as os.Environ gives it, and in NCCL's own
-// files, which count where the environment says nothing.
+// LookAtVariables lists the relevant variables of an environment in the format of os.Environ, and
+// of NCCL's configuration files. The environment takes precedence over the files.
 func LookAtVariables(environ []string) []Variable {
 	all := []Variable{}
 	for _, entry := range environ {
@@ -57,7 +57,8 @@ func shown(name, value string) string {
 	return value
 }
 
-// files are those that NCCL reads variables from, the first one first (src/misc/param.cc).
+// files lists the files from which NCCL reads variables, in order of precedence
+// (src/misc/param.cc).
 func files() []string {
 	first := os.Getenv("NCCL_CONF_FILE")
 	if home, err := os.UserHomeDir(); first == "" && err == nil {
@@ -66,7 +67,7 @@ func files() []string {
 	return []string{first, "/etc/nccl.conf"}
 }
 
-// readFile reads lines of NAME=VALUE as NCCL does. A file that is not there has none.
+// readFile parses lines of NAME=VALUE as NCCL does. It returns nil if the file does not exist.
 func readFile(name string) []Variable {
 	file, err := os.Open(name)
 	if err != nil {
@@ -83,23 +84,23 @@ func readFile(name string) []Variable {
 	return all
 }
 
-// concern is what a value of a variable means.
+// concern describes the effect of a value of a variable.
 type concern struct {
 	name string
-	// values are those that it is about; none means any.
+	// values lists the values with that effect; nil means any.
 	values []string
 	text   string
-	// advice says what to do; without any it is but worth knowing.
+	// advice is what to do about it. Without advice the effect is only worth knowing.
 	advice string
 }
 
-const leaveOut = "leave it out, unless that is what you want"
+const leaveOut = "leave it out, unless you want that"
 
-// off are the values that NCCL reads as 0.
+// off lists the values that NCCL reads as 0.
 var off = []string{"0"}
 
-// concerns are what is known to change whether windows are used, or whether that can be seen, and
-// what is worth knowing of others.
+// concerns lists the variables known to affect whether windows are used or can be observed, and
+// other effects worth knowing.
 var concerns = []concern{
 	{"NCCL_WIN_ENABLE", off, "switches windows off: every collective takes the plain path", leaveOut},
 	{
@@ -139,8 +140,8 @@ var concerns = []concern{
 			"does not expect", "leave it out",
 	},
 	{
-		"NCCL_DEBUG", []string{"VERSION", "WARN", "ABORT"}, "keeps NCCL from saying which kernels it " +
-			"takes: --prove cannot tell", "leave it out, or make it INFO",
+		"NCCL_DEBUG", []string{"VERSION", "WARN", "ABORT"}, "keeps NCCL from logging which kernels it " +
+			"takes, which --prove needs", "leave it out, or make it INFO",
 	},
 	{
 		"NCCL_IPC_USE_ABSTRACT_SOCKET", off, "makes NCCL hand memory over by files in /tmp, which " +
@@ -161,8 +162,8 @@ var concerns = []concern{
 	},
 	{name: "NCCL_DEBUG_FILE", text: "is where --prove and the trial read NCCL's log"},
 	{name: "NCCL_DEBUG_SUBSYS", text: "needs TUNING in it for --prove and the trial"},
-	{name: "NCCL_ALGO", text: "has no say over kernels over windows"},
-	{name: "NCCL_PROTO", text: "has no say over kernels over windows"},
+	{name: "NCCL_ALGO", text: "does not affect kernels over windows"},
+	{name: "NCCL_PROTO", text: "does not affect kernels over windows"},
 	{
 		name: "NCCL_NVLS_ENABLE", values: off,
 		text: "keeps NCCL from NVLink multicast, which symmem does not need",
@@ -190,7 +191,7 @@ func judgeVariables(f *Facts, s *Section) {
 	}
 }
 
-// judge says what a variable means. What is NVIDIA's does not matter to the host backend.
+// judge describes the effect of a variable. Variables of NVIDIA do not affect the host backend.
 func (v *Variable) judge(asked string, s *Section) {
 	setting := fmt.Sprintf("%s=%s", v.Name, v.Value)
 	if v.File != "" {

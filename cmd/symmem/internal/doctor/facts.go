@@ -1,8 +1,8 @@
 package doctor
 
-// Facts are what is known about a machine before anything is judged. Sizes are in bytes.
+// Facts holds what is known about a machine before it is judged. Sizes are in bytes.
 type Facts struct {
-	// Asked is the backend that was asked for, Backend the one that it comes to.
+	// Asked is the requested backend, Backend the resulting one.
 	Asked   string  `json:"asked"`
 	Backend string  `json:"backend"`
 	Driver  Driver  `json:"driver"`
@@ -12,19 +12,19 @@ type Facts struct {
 	Links   Links   `json:"links"`
 	Limits  Limits  `json:"limits"`
 	Host    Host    `json:"host"`
-	// Variables are those of the environment that matter, and of NCCL's own files.
+	// Variables lists the relevant variables of the environment and of NCCL's files.
 	Variables []Variable `json:"environment"`
 	Launcher  Launcher   `json:"launcher"`
 	Tuning    Tuning     `json:"tuning"`
-	// Trial is what ranks found; nil if none ran.
+	// Trial holds the results of the trial, or nil if none was run.
 	Trial *Trial `json:"trial"`
 }
 
-// nccl reports whether the GPU backend is the one to examine.
+// nccl reports whether the GPU backend is examined.
 func (f *Facts) nccl() bool { return f.Backend == "nccl" }
 
-// Choose fills in the backend: the one that was asked for, else GPUs where there are some and NCCL
-// is there, as symmem.Open does.
+// Choose sets the backend as symmem.Open does: the requested one, else GPUs if there are GPUs and
+// NCCL.
 func (f *Facts) Choose() {
 	switch {
 	case f.Asked != "auto":
@@ -44,7 +44,7 @@ func Examine(f *Facts) *Report {
 	}
 	for _, part := range []struct {
 		name  string
-		only  bool // of the GPU backend, or of a machine on which that was to be chosen
+		only  bool // only for the GPU backend, requested or expected
 		judge func(*Facts, *Section)
 	}{
 		{"driver", true, judgeDriver},

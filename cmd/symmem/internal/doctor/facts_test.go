@@ -20,7 +20,7 @@ func TestTheBackendIsChosenAsOpenDoes(t *testing.T) {
 		"GPUs and NCCL":       {Facts{Asked: "auto", GPUs: gpus}, "nccl"},
 		"GPUs without NCCL":   {Facts{Asked: "auto", GPUs: gpus, Library: Library{Error: "x"}}, "host"},
 		"NCCL without GPUs":   {Facts{Asked: "auto"}, "host"},
-		"what was asked for":  {Facts{Asked: "nccl"}, "nccl"},
+		"the requested one":   {Facts{Asked: "nccl"}, "nccl"},
 		"the host in any way": {Facts{Asked: "host", GPUs: gpus}, "host"},
 	} {
 		if tt.facts.Choose(); tt.facts.Backend != tt.want {
@@ -49,7 +49,7 @@ func TestVariablesThatMatterAreListed(t *testing.T) {
 		{Name: "SYMMEM_TOKEN", Value: "(hidden)"},
 		{Name: "TORCH_NCCL_ASYNC_ERROR_HANDLING", Value: "1"},
 	}
-	// The machine may have a file of its own, which comes last.
+	// The machine may have such a file, which comes last.
 	got = withoutFile(got, "/etc/nccl.conf")
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("other variables (-want +got):\n%s", diff)
@@ -83,7 +83,7 @@ func TestTheLauncherIsThatOfDiscover(t *testing.T) {
 	}
 }
 
-func TestTheTableIsThatOfTheFileIfThereIsOne(t *testing.T) {
+func TestTheTableIsReadFromTheFileIfItExists(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "table.json")
 	if got := LookAtTuning("nccl", "NVIDIA H200", 4, file, false); got.Rules == 0 || got.Error != "" ||
 		got.Library != "NCCL 2.28.9" {

@@ -8,7 +8,7 @@ import (
 	"symmem/internal/cuda"
 )
 
-// GPU is a device that the process may see. Attributes that the driver does not know are false.
+// GPU describes a device that the process sees. Attributes that the driver does not know are false.
 type GPU struct {
 	Ordinal int    `json:"ordinal"`
 	Name    string `json:"name"`
@@ -18,15 +18,15 @@ type GPU struct {
 	// Major and Minor are the compute capability.
 	Major int `json:"major"`
 	Minor int `json:"minor"`
-	// VMM is virtual memory management, PosixFD and Fabric the ways of handing memory to other
-	// processes, RDMA that network cards reach such memory. Multicast is only reported: symmem never
-	// uses it.
+	// VMM is virtual memory management, PosixFD and Fabric are ways of sharing memory with other
+	// processes, and RDMA means that network cards can access such memory. Multicast is only
+	// reported: symmem never uses it.
 	VMM       bool `json:"vmm"`
 	PosixFD   bool `json:"posix_fd"`
 	Fabric    bool `json:"fabric"`
 	RDMA      bool `json:"rdma"`
 	Multicast bool `json:"multicast"`
-	// Granularity is the unit of segments, 0 if the driver does not tell.
+	// Granularity is the granularity of segments, or 0 if the driver does not report it.
 	Granularity int64 `json:"granularity"`
 	// Exclusive reports whether only one process may use the GPU, Prohibited whether none may.
 	Exclusive  bool `json:"exclusive,omitempty"`
@@ -94,7 +94,7 @@ func lookAtGPU(driver *cuda.Driver, device cuda.Device) (GPU, error) {
 	return g, nil
 }
 
-// windowCapability is the first compute capability whose kernels for windows NCCL builds, 6.0
+// windowCapability is the lowest compute capability for which NCCL builds kernels over windows, 6.0
 // (src/device/symmetric/generate.py).
 const windowCapability = 6
 
@@ -149,7 +149,7 @@ func has(there bool) string {
 	return "no"
 }
 
-// size writes bytes in the largest unit below them.
+// size formats bytes in the largest suitable unit.
 func size(bytes int64) string {
 	for _, unit := range []struct {
 		name  string

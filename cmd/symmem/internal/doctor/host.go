@@ -15,10 +15,11 @@ import (
 	"symmem/internal/sys"
 )
 
-// Host is the machine itself, as the host backend and the control plane of ranks use it.
+// Host describes the machine, as far as the host backend and the control plane depend on it.
 type Host struct {
 	Kernel string `json:"kernel"`
-	// Cores is how many processors this process may use, Memory that of the machine in bytes.
+	// Cores is the number of processors that this process may use, Memory the machine's memory in
+	// bytes.
 	Cores  int   `json:"cores"`
 	Memory int64 `json:"memory"`
 	// HugePages and HugePagesFree count huge pages of 2 MiB.
@@ -28,7 +29,7 @@ type Host struct {
 	SharedPages string `json:"shmem_enabled,omitempty"`
 	// MaxMaps is vm.max_map_count, the number of mappings that a process may have; 0 if unknown.
 	MaxMaps int `json:"max_map_count"`
-	// The system's calls: empty if they work, else why not.
+	// Errors of the system's calls, empty if they work.
 	Memfd      string `json:"memfd_error,omitempty"`
 	Futex      string `json:"futex_error,omitempty"`
 	Membarrier string `json:"membarrier_error,omitempty"`
@@ -36,7 +37,7 @@ type Host struct {
 	Sockets    string `json:"abstract_sockets_error,omitempty"`
 }
 
-// LookAtHost asks the system, and tries its calls.
+// LookAtHost queries the system, and tries its calls.
 func LookAtHost() Host {
 	h := Host{Kernel: sys.TextIn("/proc/sys/kernel/osrelease"), Cores: sys.Cores()}
 	if bytes, err := sys.Memory(); err == nil {
@@ -80,10 +81,10 @@ func tryFutex() error {
 	return errorOf(errno)
 }
 
-// membarriers are the numbers of membarrier(2), which package syscall does not have.
+// membarriers holds the numbers of membarrier(2), which package syscall does not define.
 var membarriers = map[string]uintptr{"amd64": 324, "arm64": 283}
 
-// tryMembarrier asks which kinds of barriers there are (MEMBARRIER_CMD_QUERY is 0).
+// tryMembarrier queries the supported kinds of barriers (MEMBARRIER_CMD_QUERY is 0).
 func tryMembarrier() error {
 	call, ok := membarriers[runtime.GOARCH]
 	if !ok {
@@ -121,7 +122,8 @@ func trySockets() error {
 	return l.Close()
 }
 
-// fewMaps is what a rank of a large world may need: each segment of each rank is a mapping.
+// fewMaps is a number of mappings that a rank of a large world may exceed: each segment of each
+// rank is a mapping.
 const fewMaps = 65530
 
 func judgeHost(f *Facts, s *Section) {
@@ -158,7 +160,7 @@ func judgeHost(f *Facts, s *Section) {
 	h.judgePages(f, s)
 }
 
-// judgePages looks at huge pages and processors, which only the host backend cares about.
+// judgePages judges huge pages and processors, which affect only the host backend.
 func (h *Host) judgePages(f *Facts, s *Section) {
 	if f.nccl() {
 		return
@@ -167,7 +169,7 @@ func (h *Host) judgePages(f *Facts, s *Section) {
 	case h.HugePages > 0:
 		s.ok("huge pages: %d of %d free", h.HugePagesFree, h.HugePages)
 	case sys.HugePages{Shared: h.SharedPages}.Transparent():
-		s.ok("huge pages: shared memory gets them by itself (shmem_enabled is %s)", h.SharedPages)
+		s.ok("huge pages: shared memory gets them automatically (shmem_enabled is %s)", h.SharedPages)
 	default:
 		s.add(OK, "as root, sysctl -w vm.nr_hugepages=N, one for each 2 MiB of segments; or echo "+
 			"advise > /sys/kernel/mm/transparent_hugepage/shmem_enabled", "huge pages: none; "+

@@ -7,7 +7,7 @@ import (
 	"symmem/internal/rendezvous"
 )
 
-// Launcher is what the environment says about ranks.
+// Launcher describes the ranks according to the environment.
 type Launcher struct {
 	// Source is the launcher, such as "torchrun", or "one process".
 	Source    string `json:"source"`
@@ -15,16 +15,16 @@ type Launcher struct {
 	Size      int    `json:"size"`
 	LocalRank int    `json:"local_rank"`
 	LocalSize int    `json:"local_size"`
-	// Store says who serves the store, Address where, if that is known.
+	// Store is the owner of the store, Address its address if known.
 	Store   string `json:"store"`
 	Address string `json:"address,omitempty"`
-	// Error says why the variables make no sense.
+	// Error is the reason why the variables are invalid.
 	Error string `json:"error,omitempty"`
 	// Index is JOB_COMPLETION_INDEX, which Kubernetes sets for the pods of an indexed job.
 	Index string `json:"job_completion_index,omitempty"`
 }
 
-// LookAtLauncher finds ranks and store as symmem.Open does. It talks to nobody.
+// LookAtLauncher determines ranks and store as symmem.Open does, without connecting to anything.
 func LookAtLauncher(lookup func(string) (string, bool)) Launcher {
 	index, _ := lookup("JOB_COMPLETION_INDEX")
 	w, err := rendezvous.Discover(lookup, rendezvous.Options{})
@@ -49,10 +49,10 @@ func judgeLauncher(f *Facts, s *Section) {
 	case alone && l.Index != "":
 		s.add(Warn, "set RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT "+
 			"and SYMMEM_TOKEN, as examples/kubernetes does", "JOB_COMPLETION_INDEX=%s, but nothing "+
-			"says which rank this is: each pod is a world of its own", l.Index)
+			"says which rank this is: each pod is a separate world", l.Index)
 		return
 	case alone:
-		s.ok("no launcher: this process is a world of its own, and doctor starts ranks by itself")
+		s.ok("no launcher: this process is a world of one rank, and doctor starts the ranks of the trial")
 		return
 	}
 	s.ok("%s: rank %d of %d, local rank %d of %d", l.Source, l.Rank, l.Size, l.LocalRank, l.LocalSize)
@@ -70,7 +70,7 @@ func judgeLauncher(f *Facts, s *Section) {
 	}
 }
 
-// shares reports whether the environment lets ranks share GPUs, and they can.
+// shares reports whether ranks can share GPUs, and the environment allows it.
 func (f *Facts) shares() bool {
 	return f.Sharing.Missing == "" && slices.ContainsFunc(f.Variables, func(v Variable) bool {
 		return v.Name == SharingVariable && v.Value == "1"

@@ -4,16 +4,16 @@ import (
 	"symmem/internal/nccl"
 )
 
-// Library is NCCL.
+// Library describes NCCL.
 type Library struct {
 	Path   string `json:"path,omitempty"`
 	Origin string `json:"origin,omitempty"`
-	// Version is the code, such as 22809, and Text what people write, such as 2.28.9.
+	// Version is the version code, such as 22809, and Text its text, such as 2.28.9.
 	Version int    `json:"version,omitempty"`
 	Text    string `json:"text,omitempty"`
 	// Windows reports whether this version can register windows.
 	Windows bool `json:"windows"`
-	// Error says why there is none, with all places that were looked at.
+	// Error is the reason why there is none, with all places that were searched.
 	Error string `json:"error,omitempty"`
 }
 
@@ -33,7 +33,7 @@ func LookAtLibrary() Library {
 func judgeLibrary(f *Facts, s *Section) {
 	l := &f.Library
 	if f.Asked == "auto" && len(f.GPUs) == 0 {
-		// Without a GPU nobody misses it.
+		// Without a GPU NCCL is not needed.
 		return
 	}
 	if l.Error != "" {

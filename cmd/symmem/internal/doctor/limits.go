@@ -2,7 +2,7 @@ package doctor
 
 import "syscall"
 
-// Limits are what the system lets a process have; -1 means as much as it likes.
+// Limits holds resource limits of the process; -1 means unlimited.
 type Limits struct {
 	// Locked is RLIMIT_MEMLOCK in bytes, Addresses RLIMIT_AS in bytes, and Files RLIMIT_NOFILE.
 	Locked    int64 `json:"memlock"`
@@ -10,7 +10,7 @@ type Limits struct {
 	Files     int64 `json:"files"`
 }
 
-// resourceLocked is RLIMIT_MEMLOCK of Linux, which package syscall does not have.
+// resourceLocked is RLIMIT_MEMLOCK of Linux, which package syscall does not define.
 const resourceLocked = 8
 
 // LookAtLimits reads the limits of this process.
@@ -21,7 +21,7 @@ func LookAtLimits() Limits {
 	}
 }
 
-// limit is the soft limit. One that cannot be read is none.
+// limit returns the soft limit, or -1 if it cannot be read.
 func limit(resource int) int64 {
 	var l syscall.Rlimit
 	if err := syscall.Getrlimit(resource, &l); err != nil || l.Cur > 1<<62 {
@@ -31,10 +31,10 @@ func limit(resource int) int64 {
 }
 
 const (
-	// fewAddresses is what the first choice of an arena reserves (1 TiB), and NCCL its space of
-	// windows as well.
+	// fewAddresses is what the first choice of an arena reserves (1 TiB), plus as much for NCCL's
+	// windows.
 	fewAddresses = int64(2) << 40
-	// fewLocked is less than any network card wants pinned.
+	// fewLocked is less than any network card needs to pin.
 	fewLocked = int64(64) << 20
 	// fewFiles is less than the ranks of a large machine need, with one descriptor for each segment
 	// of each peer.

@@ -9,22 +9,22 @@ import (
 	"symmem/internal/cuda"
 )
 
-// Links are the ways between GPUs.
+// Links describes the connections between GPUs.
 type Links struct {
-	// Up counts the NVLinks of each GPU that are up, by ordinal; nil if that is not known.
+	// Up counts the active NVLinks of each GPU, by ordinal; nil if unknown.
 	Up []int `json:"nvlinks_up"`
-	// Pairs are all ordered pairs of GPUs.
+	// Pairs lists all ordered pairs of GPUs.
 	Pairs []Pair `json:"pairs"`
-	// Error says why NVML tells nothing.
+	// Error is the reason why NVML is not available.
 	Error string `json:"nvml_error,omitempty"`
 }
 
-// Pair is the way from one GPU to the memory of another.
+// Pair describes the access of one GPU to the memory of another.
 type Pair struct {
 	From int `json:"from"`
 	To   int `json:"to"`
-	// Access reports whether kernels reach it, Atomics whether atomic operations do, too. Rank orders
-	// links by speed: 0 is the fastest.
+	// Access reports whether kernels can access it, Atomics whether atomic operations can, too.
+	// Rank orders links by speed: 0 is the fastest.
 	Access  bool `json:"access"`
 	Atomics bool `json:"atomics"`
 	Rank    int  `json:"rank"`
@@ -32,7 +32,7 @@ type Pair struct {
 	NVLink string `json:"nvlink"`
 }
 
-// LookAtLinks asks CUDA about each pair of GPUs, and NVML about NVLink.
+// LookAtLinks queries CUDA about each pair of GPUs, and NVML about NVLink.
 func LookAtLinks(gpus []GPU) Links {
 	l := Links{Pairs: []Pair{}}
 	if len(gpus) < 2 {
@@ -72,7 +72,7 @@ func (l *Links) pairs(driver *cuda.Driver, n int) {
 	}
 }
 
-// askNVML adds what NVML knows of links. What it does not tell stays unknown.
+// askNVML adds NVML's information on links. Fields that it does not provide stay unknown.
 func (l *Links) askNVML(gpus []GPU) error {
 	m, err := openNVML()
 	if err != nil {
@@ -136,12 +136,12 @@ func judgeLinks(f *Facts, s *Section) {
 
 func reasonOf(text string) string {
 	if text == "" {
-		return "NVML does not tell"
+		return "NVML does not report it"
 	}
 	return text
 }
 
-// list names the pairs that are such.
+// list lists the pairs for which such returns true.
 func (l *Links) list(such func(*Pair) bool) []string {
 	var all []string
 	for i := range l.Pairs {
@@ -152,7 +152,7 @@ func (l *Links) list(such func(*Pair) bool) []string {
 	return all
 }
 
-// some shortens a list for people.
+// some shortens a list for display.
 func some(list []string) string {
 	const most = 8
 	if len(list) > most {

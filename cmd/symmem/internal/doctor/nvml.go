@@ -10,7 +10,7 @@ import (
 	"symmem/internal/dl"
 )
 
-// nvmlVariable names the variable of the environment that says which NVML to open.
+// nvmlVariable is the environment variable with the path of the NVML to open.
 const nvmlVariable = "SYMMEM_NVML"
 
 // nvml is NVIDIA's management library. States: open, closed.
@@ -18,10 +18,10 @@ type nvml struct {
 	library *dl.Library
 }
 
-// nvmlDevice is nvmlDevice_t: a pointer of NVML's.
+// nvmlDevice is nvmlDevice_t, an opaque pointer.
 type nvmlDevice uintptr
 
-// Numbers of nvml.h.
+// Constants of nvml.h.
 const (
 	nvmlSuccess      = 0
 	nvmlNotSupported = 3  // NVML_ERROR_NOT_SUPPORTED
@@ -30,7 +30,7 @@ const (
 	nvmlStatusOK     = 0  // NVML_P2P_STATUS_OK
 )
 
-// errNVMLUnsupported is what NVML says of questions that make no sense for a device.
+// errNVMLUnsupported is NVML's result for queries that do not apply to a device.
 var errNVMLUnsupported = errors.New("NVML does not support it")
 
 // openNVML opens and initialises NVML.
@@ -52,7 +52,7 @@ func openNVML() (*nvml, error) {
 
 func (m *nvml) close() { _ = m.call("nvmlShutdown") }
 
-// call calls a function. One that the library lacks is not supported.
+// call calls a function. If the library lacks it, the error is errNVMLUnsupported.
 func (m *nvml) call(name string, args ...uintptr) error {
 	f, ok := m.library.Find(name)
 	if !ok {
@@ -68,7 +68,7 @@ func (m *nvml) call(name string, args ...uintptr) error {
 	}
 }
 
-// device finds a GPU by its place on the bus.
+// device returns a GPU by its PCI bus id.
 func (m *nvml) device(pci string) (nvmlDevice, error) {
 	text, handle := dl.CString(pci), dl.NewCell(uintptr(0))
 	err := m.call("nvmlDeviceGetHandleByPciBusId_v2", dl.AddressOf(text), handle.Address())
@@ -76,7 +76,7 @@ func (m *nvml) device(pci string) (nvmlDevice, error) {
 	return nvmlDevice(handle.Take()), err
 }
 
-// joined reports whether NVLink joins two GPUs.
+// joined reports whether two GPUs are connected by NVLink.
 func (m *nvml) joined(a, b nvmlDevice) (bool, error) {
 	status := dl.NewCell(int32(-1))
 	err := m.call("nvmlDeviceGetP2PStatus", uintptr(a), uintptr(b), nvmlCapsNVLink,
@@ -84,7 +84,7 @@ func (m *nvml) joined(a, b nvmlDevice) (bool, error) {
 	return status.Take() == nvmlStatusOK, err
 }
 
-// linksUp counts the NVLinks of a GPU that are up. Numbers that it does not have count as down.
+// linksUp counts the active NVLinks of a GPU. Link numbers that it does not have count as inactive.
 func (m *nvml) linksUp(d nvmlDevice) int {
 	up := 0
 	for link := range uintptr(nvmlLinks) {
@@ -97,7 +97,7 @@ func (m *nvml) linksUp(d nvmlDevice) int {
 	return up
 }
 
-// driverVersion is that of the driver, such as 580.159.
+// driverVersion returns the version of the driver, such as 580.159.
 func (m *nvml) driverVersion() (string, error) {
 	// NVML_SYSTEM_DRIVER_VERSION_BUFFER_SIZE is 80.
 	text := dl.NewCell([80]byte{})

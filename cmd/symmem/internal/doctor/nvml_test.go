@@ -8,8 +8,8 @@ import (
 	"symmem/internal/dl/dltest"
 )
 
-// management is an NVML of three GPUs: the first two are joined by NVLink, the third has none and
-// does not know the question.
+// management is an NVML of three GPUs: the first two are connected by NVLink, the third has none
+// and does not support the query.
 const management = `
 #include <stdint.h>
 #include <string.h>
@@ -53,7 +53,7 @@ func gpusAt(places ...string) []GPU {
 	return all
 }
 
-func TestNVMLTellsOfLinks(t *testing.T) {
+func TestNVMLReportsLinks(t *testing.T) {
 	t.Setenv(nvmlVariable, dltest.Compile(t, "libnvidia-ml.so.1", management))
 	l := Links{Pairs: []Pair{
 		{From: 0, To: 1, NVLink: "unknown"}, {From: 1, To: 2, NVLink: "unknown"},

@@ -10,59 +10,59 @@ import (
 	"symmem/internal/ranklist"
 )
 
-// Level says how well something is. A section is as well as its worst finding.
+// Level rates a finding. A section has the level of its worst finding.
 type Level string
 
 // The levels, from the best to the worst.
 const (
-	// OK needs nothing done.
+	// OK means that nothing needs to be done.
 	OK Level = "ok"
-	// Warn works, but not as well as it could, or not in every case.
+	// Warn means that it works, but not as well as it could, or not in every case.
 	Warn Level = "warn"
-	// Fail does not work.
+	// Fail means that it does not work.
 	Fail Level = "fail"
 )
 
-// worse returns the worse one of two levels.
+// worse returns the worse of two levels.
 func worse(a, b Level) Level {
 	levels := []Level{OK, Warn, Fail}
 	return levels[max(slices.Index(levels, a), slices.Index(levels, b))]
 }
 
-// Finding is one thing that was looked at.
+// Finding is one judgement.
 type Finding struct {
 	Level Level  `json:"level"`
 	Text  string `json:"text"`
-	// Advice says what to do; findings that are well have none.
+	// Advice is what to do about it; OK findings have none.
 	Advice string `json:"advice,omitempty"`
 }
 
-// Section holds findings about one thing.
+// Section holds the findings on one subject.
 type Section struct {
 	Name     string    `json:"name"`
 	Level    Level     `json:"level"`
 	Findings []Finding `json:"findings"`
 }
 
-// Report is what Examine found. It is immutable.
+// Report is the result of Examine. It is immutable.
 type Report struct {
 	// Verdict is the worst level of all sections.
 	Verdict Level `json:"verdict"`
-	// Backend is the one that was examined, Ranks the number of ranks of the trial; 0 if there was
-	// none.
+	// Backend is the examined backend, Ranks the number of ranks of the trial, or 0 without a
+	// trial.
 	Backend  string    `json:"backend"`
 	Ranks    int       `json:"ranks"`
 	Sections []Section `json:"sections"`
-	// Facts are what the findings are about.
+	// Facts holds the facts that were judged.
 	Facts Facts `json:"facts"`
 }
 
-// ok adds a finding that needs nothing done.
+// ok adds a finding of level OK.
 func (s *Section) ok(format string, args ...any) {
 	s.Findings = append(s.Findings, Finding{Level: OK, Text: fmt.Sprintf(format, args...)})
 }
 
-// add adds a finding with what to do about it.
+// add adds a finding with advice.
 func (s *Section) add(level Level, advice, format string, args ...any) {
 	s.Findings = append(s.Findings, Finding{level, fmt.Sprintf(format, args...), advice})
 	s.Level = worse(s.Level, level)
@@ -88,10 +88,10 @@ func (r *Report) WriteText(w io.Writer) error {
 	return err
 }
 
-// indented moves further lines of a text under its first one.
+// indented indents all lines but the first.
 func indented(text string) string { return strings.ReplaceAll(text, "\n", "\n        ") }
 
-// summary says what is not well.
+// summary counts the findings that are not OK.
 func summary(failed, warned int) string {
 	switch {
 	case failed > 0:

@@ -13,7 +13,7 @@ import (
 )
 
 // The transcripts in testdata judge the facts of testdata/h200.json after a change, and print the
-// whole report or one section; go test -rewrite writes the answers.
+// whole report or one section; go test -rewrite updates the answers.
 //
 //	examine [section=NAME]   judge after the change of the input
 func TestReports(t *testing.T) {
@@ -40,8 +40,8 @@ func TestReports(t *testing.T) {
 	})
 }
 
-// changed are the facts of the file after a change: what it does not name stays, and lists are
-// replaced.
+// changed returns the facts of the file after a change. Fields that the change does not mention
+// stay, and lists are replaced.
 func changed(t *testing.T, change string) *Facts {
 	t.Helper()
 	text, err := os.ReadFile("testdata/h200.json")
@@ -59,7 +59,7 @@ func changed(t *testing.T, change string) *Facts {
 	return facts
 }
 
-// replace forgets the lists that a change names, whose elements would be merged otherwise.
+// replace clears the lists that a change contains, whose elements would be merged otherwise.
 func replace(facts, by *Facts) {
 	if by.GPUs != nil {
 		facts.GPUs = nil
@@ -94,7 +94,7 @@ func TestAVerdictIsThatOfTheWorstFinding(t *testing.T) {
 	}
 }
 
-func TestEveryFindingThatIsNotWellSaysWhatToDo(t *testing.T) {
+func TestEveryFindingThatIsNotOKHasAdvice(t *testing.T) {
 	r := Examine(&Facts{Asked: "nccl", Backend: "nccl", Trial: &Trial{Error: "x"}})
 	all := 0
 	for _, s := range r.Sections {

@@ -7,24 +7,24 @@ import (
 	"symmem/internal/nccl"
 )
 
-// SharingVariable lets ranks share a GPU, as NCCL reads it: 1 does.
+// SharingVariable lets ranks share a GPU if it is 1, as NCCL interprets it.
 const SharingVariable = "NCCL_MULTI_RANK_GPU_ENABLE"
 
 // sharing is the first version of NCCL that lets ranks share a GPU, 2.30.
 const sharing = 23000
 
-// Sharing is whether several ranks can use one GPU.
+// Sharing describes whether several ranks can use one GPU.
 type Sharing struct {
-	// Missing says why they cannot; empty if they can.
+	// Missing is the reason why they cannot, or empty.
 	Missing string `json:"missing,omitempty"`
-	// Service reports whether a daemon of NVIDIA's Multi-Process Service runs, Program is the file
-	// that starts one; empty if there is none.
+	// Service reports whether a daemon of NVIDIA's Multi-Process Service is running. Program is the
+	// file that starts one, or empty.
 	Service bool   `json:"mps_runs"`
 	Program string `json:"mps,omitempty"`
 }
 
-// LookAtSharing looks for what ranks that share GPUs need. A nil library stands for one that the
-// ranks choose by themselves.
+// LookAtSharing checks the requirements of ranks that share GPUs. A nil library stands for one that
+// the ranks choose.
 func LookAtSharing(gpus []GPU, library *Library, getenv func(string) string) Sharing {
 	s := Sharing{Service: mps.Running(getenv)}
 	if path, err := mps.Find(); err == nil {
@@ -34,7 +34,7 @@ func LookAtSharing(gpus []GPU, library *Library, getenv func(string) string) Sha
 	return s
 }
 
-// missing says why ranks cannot share these GPUs, or nothing.
+// missing returns the reason why ranks cannot share these GPUs, or "".
 func (s *Sharing) missing(gpus []GPU, library *Library, getenv func(string) string) string {
 	switch value := getenv(SharingVariable); {
 	case len(gpus) == 0:
@@ -60,7 +60,7 @@ func (s *Sharing) missing(gpus []GPU, library *Library, getenv func(string) stri
 	return ""
 }
 
-// judgeSharing is never more than a remark: most programs have a GPU for each rank.
+// judgeSharing adds only remarks, since most programs have a GPU for each rank.
 func judgeSharing(f *Facts, s *Section) {
 	sharing := &f.Sharing
 	switch {

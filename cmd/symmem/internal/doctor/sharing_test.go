@@ -16,15 +16,15 @@ func TestRanksShareGPUsWhereNCCLAndTheDriverLetThem(t *testing.T) {
 		service bool
 		want    string
 	}{
-		"NCCL 2.30":               {library: &Library{Version: 23003, Text: "2.30.3"}},
-		"an NCCL of their own":    {},
-		"no NCCL":                 {library: &Library{Error: "no NCCL"}, want: "no NCCL"},
-		"the user lets them":      {setting: "1"},
-		"the user does not":       {setting: "0", want: "NCCL_MULTI_RANK_GPU_ENABLE=0 forbids it"},
-		"NCCL 2.29":               {library: &Library{Version: 22907, Text: "2.29"}, want: "NCCL 2.29"},
-		"a GPU of one process":    {gpu: GPU{Exclusive: true}, want: "GPU 0 is exclusive to a process"},
-		"which the service is":    {gpu: GPU{Exclusive: true}, service: true},
-		"a GPU that is forbidden": {gpu: GPU{Prohibited: true}, service: true, want: "prohibited"},
+		"NCCL 2.30":                {library: &Library{Version: 23003, Text: "2.30.3"}},
+		"NCCL chosen by the ranks": {},
+		"no NCCL":                  {library: &Library{Error: "no NCCL"}, want: "no NCCL"},
+		"the user lets them":       {setting: "1"},
+		"the user does not":        {setting: "0", want: "NCCL_MULTI_RANK_GPU_ENABLE=0 forbids it"},
+		"NCCL 2.29":                {library: &Library{Version: 22907, Text: "2.29"}, want: "NCCL 2.29"},
+		"a GPU of one process":     {gpu: GPU{Exclusive: true}, want: "GPU 0 is exclusive to a process"},
+		"which the service is":     {gpu: GPU{Exclusive: true}, service: true},
+		"a GPU that is forbidden":  {gpu: GPU{Prohibited: true}, service: true, want: "prohibited"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Setenv("PATH", none)

@@ -9,39 +9,40 @@ import (
 	"symmem/internal/ranklist"
 )
 
-// Trial is what ranks found that opened the backend and all-reduced windows.
+// Trial holds the results of ranks that opened the backend and all-reduced windows.
 type Trial struct {
 	Ranks int `json:"ranks"`
 	Surroundings
-	// Error says why ranks could not be started, or did not come to an end.
+	// Error is the reason why ranks could not be started, or did not finish.
 	Error string `json:"error,omitempty"`
-	// Accounts are those of ranks that could tell, by rank.
+	// Accounts holds the accounts of the ranks that delivered one, by rank.
 	Accounts []Account `json:"accounts"`
 }
 
-// Surroundings are what one rank tells about a trial as a whole.
+// Surroundings holds the results of a trial that a single rank determines.
 type Surroundings struct {
 	Source string `json:"source"`
 	Device string `json:"device"`
-	// Trouble says why NCCL's log does not say which kernels ran, on the rank that it is asked of;
-	// Logged reports whether it was asked.
+	// Trouble is the reason why NCCL's log does not show which kernels ran, on the rank that logs;
+	// Logged reports whether a log was requested.
 	Logged  bool   `json:"logged"`
 	Trouble string `json:"log_trouble,omitempty"`
-	// Copies are the speeds between GPUs, if they were measured, and CopyTrouble is why not.
+	// Copies holds the copy speeds between GPUs, if they were measured; CopyTrouble is the reason
+	// if not.
 	Copies      []Copy `json:"copies,omitempty"`
 	CopyTrouble string `json:"copy_trouble,omitempty"`
 }
 
-// Account is what one rank tells.
+// Account holds the results of one rank.
 type Account struct {
 	Rank int `json:"rank"`
-	// Error is what ended it early.
+	// Error is the error that ended the trial early.
 	Error string `json:"error,omitempty"`
 	// Windows is the number of windows of the world.
 	Windows int `json:"windows"`
-	// Calls are the collectives of the trial.
+	// Calls holds the collectives of the trial.
 	Calls []TrialCall `json:"calls"`
-	// Rank 0 alone tells these; else they are nil.
+	// Set by rank 0 only; nil on the others.
 	*Surroundings
 }
 
@@ -49,16 +50,17 @@ type Account struct {
 type TrialCall struct {
 	Operation string `json:"operation"`
 	Bytes     int64  `json:"bytes"`
-	// Asked is the path that the group was set to, Path the one that Explain names, and Why its
+	// Asked is the path choice of the group, Path the path that Explain reports, and Why its
 	// reason.
 	Asked string `json:"asked"`
 	Path  string `json:"path"`
 	Why   string `json:"why"`
-	// MicroS is the time of a call in microseconds, launches included.
+	// MicroS is the time of a call in microseconds, including the launch.
 	MicroS float64 `json:"us"`
-	// Wrong counts wrong elements.
+	// Wrong is the number of wrong elements.
 	Wrong int64 `json:"wrong"`
-	// Kernel is what NCCL's log says, and Windowed that it was over windows; empty without a log.
+	// Kernel is the kernel in NCCL's log, and Windowed whether it was over windows; empty without a
+	// log.
 	Kernel   string `json:"kernel,omitempty"`
 	Windowed bool   `json:"windowed"`
 }
@@ -70,7 +72,7 @@ type Copy struct {
 	GBps float64 `json:"gb_per_s"`
 }
 
-// Join makes a trial of the accounts of its ranks.
+// Join combines the accounts of the ranks of a trial.
 func Join(ranks int, accounts []Account, failed error) *Trial {
 	t := &Trial{Ranks: ranks, Accounts: accounts}
 	if failed != nil {
@@ -90,7 +92,7 @@ func judgeTrial(f *Facts, s *Section) {
 		return
 	}
 	if t.Error != "" {
-		s.add(Fail, "see what the ranks say above, and symmem verify", "%s", t.Error)
+		s.add(Fail, "see the messages of the ranks above, and run symmem verify", "%s", t.Error)
 	}
 	for i := range t.Accounts {
 		if a := &t.Accounts[i]; a.Error != "" {
@@ -121,7 +123,7 @@ func judgeTrial(f *Facts, s *Section) {
 	}
 }
 
-// microseconds writes a time of any length.
+// microseconds formats a time.
 func microseconds(us float64) string {
 	switch {
 	case us >= 1e6:
@@ -132,7 +134,7 @@ func microseconds(us float64) string {
 	return fmt.Sprintf("%.4g us", us)
 }
 
-// judgeCall looks at the i-th call of all ranks.
+// judgeCall judges the i-th call of all ranks.
 func (t *Trial) judgeCall(f *Facts, s *Section, i int) {
 	c := &t.Accounts[0].Calls[i]
 	text := fmt.Sprintf("%s of %s: %s path, %s", c.Operation, size(c.Bytes), c.Path,
@@ -147,14 +149,14 @@ func (t *Trial) judgeCall(f *Facts, s *Section, i int) {
 	}
 	switch {
 	case c.Asked == direct && c.Asked != c.Path:
-		// judgeDirect says so once.
+		// judgeDirect reports it once.
 	case c.Asked != c.Path && t.Ranks == 1:
 		s.ok("%s: %s", text, c.Why)
 	case c.Asked != c.Path:
-		s.add(Warn, "look for what stands in the way among the findings above", "%s, although the "+
+		s.add(Warn, "look for the reason among the findings above", "%s, although the "+
 			"%s path was asked for: %s", text, c.Asked, c.Why)
 	case f.nccl() && c.Asked == "window" && c.Kernel != "" && !c.Windowed:
-		s.add(Warn, "look for what stands in the way among the findings above", "%s: the buffers "+
+		s.add(Warn, "look for the reason among the findings above", "%s: the buffers "+
 			"lie in a window, and NCCL took no kernel for windows", text)
 	default:
 		s.ok("%s", text)
@@ -164,7 +166,7 @@ func (t *Trial) judgeCall(f *Facts, s *Section, i int) {
 // direct is the name of the direct path.
 const direct = "direct"
 
-// judgeDirect says why sums did not go direct, if they did not.
+// judgeDirect reports the reason if sums did not take the direct path.
 func (t *Trial) judgeDirect(s *Section) {
 	for _, c := range t.Accounts[0].Calls {
 		switch {
@@ -181,7 +183,7 @@ func (t *Trial) judgeDirect(s *Section) {
 	}
 }
 
-// wrong lists the ranks that saw wrong elements.
+// wrong lists the ranks with wrong elements.
 func (t *Trial) wrong(i int) []string {
 	var ranks []string
 	for a := range t.Accounts {
@@ -193,7 +195,7 @@ func (t *Trial) wrong(i int) []string {
 	return ranks
 }
 
-// judgeLog says whether NCCL's own log has shown what ran.
+// judgeLog reports whether NCCL's log shows which kernels ran.
 func (t *Trial) judgeLog(s *Section) {
 	if !t.Logged || t.Ranks == 1 {
 		return
@@ -204,7 +206,7 @@ func (t *Trial) judgeLog(s *Section) {
 		s.add(Warn, "run doctor without that variable", "which kernels ran is not known: %s", t.Trouble)
 	case slices.ContainsFunc(t.Accounts[0].Calls, silent):
 		s.add(Warn, "run doctor with NCCL_DEBUG=INFO, and look at the log that stays",
-			"which kernels ran is not known: NCCL's log does not tell")
+			"which kernels ran is not known: NCCL's log does not show it")
 	case slices.ContainsFunc(t.Accounts[0].Calls, func(c TrialCall) bool {
 		return c.Asked == "window" && c.Windowed
 	}):

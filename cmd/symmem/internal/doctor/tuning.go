@@ -8,27 +8,27 @@ import (
 	"symmem/internal/tuning"
 )
 
-// Tuning is the table that chooses between the paths.
+// Tuning describes the table that chooses between the paths.
 type Tuning struct {
-	// Name is how reasons and errors call it, and Digest stands for what decides in it.
+	// Name is the table's name in reasons and errors, and Digest the digest of its rules.
 	Name   string `json:"name"`
 	Digest string `json:"digest"`
-	// File is where a table of this machine's own is looked for.
+	// File is the path of a table for this machine.
 	File string `json:"file"`
-	// Rules counts the rules for Ranks ranks of one machine. Measured is the date of its times, with
-	// Library; it is empty if there are none.
+	// Rules is the number of rules for Ranks ranks on one machine. Measured is the date of its
+	// times, and Library the library they were measured with; both are empty without times.
 	Rules int `json:"rules"`
-	// Direct reports whether a rule for these ranks, or a general one, is about the direct path.
+	// Direct reports whether a rule for these ranks, or a general one, concerns the direct path.
 	Direct   bool   `json:"direct"`
 	Ranks    int    `json:"ranks"`
 	Measured string `json:"measured,omitempty"`
 	Library  string `json:"library,omitempty"`
-	// Error says why the file is of no use.
+	// Error is the reason why the file is unusable.
 	Error string `json:"error,omitempty"`
 }
 
-// LookAtTuning reads the table of a device and a number of ranks: the file if there is one, or if
-// it is required, else the built-in one.
+// LookAtTuning reads the table for a device and a number of ranks: the file if it exists or is
+// required, else the built-in table.
 func LookAtTuning(backend, device string, ranks int, file string, required bool) Tuning {
 	t := Tuning{File: file, Ranks: ranks}
 	table, err := tuning.ReadFile(file)
@@ -39,7 +39,7 @@ func LookAtTuning(backend, device string, ranks int, file string, required bool)
 		t.Error = err.Error()
 		return t
 	case device == "" && backend != "host":
-		// There is no device to have a table of.
+		// Without a device there is no table for it.
 		return t
 	default:
 		table = tuning.Builtin(backend, device)
@@ -59,7 +59,8 @@ func LookAtTuning(backend, device string, ranks int, file string, required bool)
 	return t
 }
 
-// exists reports whether symmem.Open takes a file for one: where it may not look there is none.
+// exists reports whether a file exists. Like symmem.Open, it treats an inaccessible file as
+// missing.
 func exists(file string) bool {
 	_, err := os.Stat(file)
 	return err == nil
@@ -93,11 +94,11 @@ func judgeTuning(f *Facts, s *Section) {
 	}
 	if t.Rules > 0 && !t.Direct {
 		s.add(Warn, fmt.Sprintf("symmem tune --ranks %d", t.Ranks),
-			"it says nothing about the direct path, which no collective but a barrier takes therefore")
+			"it has no rule for the direct path, so that only barriers take it")
 	}
 }
 
-// without says what collectives without a rule of their own do.
+// without describes the path of collectives for which the table has no rule.
 func (t *Tuning) without() string {
 	if t.Direct {
 		return "what cannot go direct takes the plain path"

@@ -6,22 +6,22 @@ import (
 	"strings"
 )
 
-// Call is a collective call as NCCL is given it.
+// Call is a collective call as NCCL receives it.
 type Call struct {
-	// Collective is NCCL's name of the operation.
+	// Collective is NCCL's name for the operation.
 	Collective string
-	// Bytes are the count times the size of an element.
+	// Bytes is the count times the size of an element.
 	Bytes int64
 }
 
-// collectives are the operations that NCCL logs, by its names.
+// collectives lists the operations that NCCL logs, by NCCL's names.
 var collectives = []string{
 	"AllGather", "AllReduce", "AlltoAll", "Broadcast", "Reduce", "ReduceScatter",
 }
 
-// Wanted is the call of an operation with a count of elements, as it is given to the operation: one
-// rank's part of an AllGather or a ReduceScatter. The operation is called as symmem does
-// ("AllReduce") or as nccl-tests does ("all_reduce").
+// Wanted returns the NCCL call for an operation and a count of elements, where the count is that of
+// the operation: one rank's part of an AllGather or a ReduceScatter. The operation has its name in
+// symmem ("AllReduce") or in nccl-tests ("all_reduce").
 func Wanted(operation string, count int64, elementBytes int) Call {
 	plain := strings.ReplaceAll(operation, "_", "")
 	i := slices.IndexFunc(collectives, func(name string) bool {
@@ -33,25 +33,25 @@ func Wanted(operation string, count int64, elementBytes int) Call {
 	return Call{Collective: operation, Bytes: count * int64(elementBytes)}
 }
 
-// String names a call for people.
+// String formats a call for display.
 func (c Call) String() string { return fmt.Sprintf("%s %d B", c.Collective, c.Bytes) }
 
-// Answer says what NCCL took for one call, whenever it was made.
+// Answer reports which kernels NCCL chose for all launches of one call.
 type Answer struct {
 	Call
-	// Logged reports whether the log has the call, Windowed whether every launch of it went over
+	// Logged reports whether the log contains the call, Windowed whether all its launches were over
 	// windows.
 	Logged, Windowed bool
-	// What says what was taken, such as "symmetric kernel AllReduce_RSxLD_AGxST"; with how often, if
-	// it was not always the same.
+	// What describes the choice, such as "symmetric kernel AllReduce_RSxLD_AGxST". If there were
+	// several, it includes their counts.
 	What string
 }
 
-// String is one line for people, such as
-// "AllReduce 262144 B: symmetric kernel AllReduce_RSxLD_AGxST".
+// String formats the answer in one line, such as "AllReduce 262144 B: symmetric kernel
+// AllReduce_RSxLD_AGxST".
 func (a Answer) String() string { return a.Call.String() + ": " + a.What }
 
-// Prove answers for a call.
+// Prove returns the answer for a call.
 func (l Log) Prove(c Call) Answer {
 	var different []string // in the order in which they were first chosen
 	times, windowed := map[string]int{}, true

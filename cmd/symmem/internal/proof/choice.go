@@ -5,16 +5,18 @@ import (
 	"strconv"
 )
 
-// Choice is what NCCL chose for one launch.
+// Choice is NCCL's choice for one launch.
 type Choice struct {
-	// Call is the call; its Bytes are those of all calls that the launch joins, whose number is Works.
+	// Call is the call. If the launch combines several calls, Bytes is their sum and Works their
+	// number.
 	Call
 	Works int
-	// What was chosen: "symmetric kernel " and its name, which is one over windows, that reads and
-	// writes peers' memory directly; "copy engine, " and how, which copies over windows without a
-	// kernel; or "plain " with algorithm and protocol, a kernel that goes through NCCL's channels.
+	// What describes the choice. It is "symmetric kernel " and a name for a kernel over windows,
+	// which accesses peers' memory directly; "copy engine, " and a method for copies over windows
+	// without a kernel; or "plain " with algorithm and protocol for a kernel that uses NCCL's
+	// channels.
 	What string
-	// Windowed reports whether the launch went over windows.
+	// Windowed reports whether the launch was over windows.
 	Windowed bool
 }
 
@@ -25,8 +27,7 @@ var (
 	plain     = regexp.MustCompile(`^Algo (\S+) proto (\S+) channel{Lo\.\.Hi}={\d+\.\.\d+}`)
 )
 
-// ParseChoice reads a message of NCCL's log, without its prefix. It is false for a message about
-// something else.
+// ParseChoice parses a message of NCCL's log, without its prefix. ok is false for other messages.
 func ParseChoice(message string) (c Choice, ok bool) {
 	launch := launched.FindStringSubmatch(message)
 	if launch == nil {
@@ -40,7 +41,7 @@ func ParseChoice(message string) (c Choice, ok bool) {
 			return c, false
 		}
 		c.What, c.Windowed = "symmetric kernel "+kernel[1], true
-		if kernel[2] != "" { // 2.27 does not say it
+		if kernel[2] != "" { // absent in 2.27
 			joined = kernel[2]
 		}
 	case "":

@@ -1,10 +1,10 @@
-// Package proof finds out which kernels NCCL took, from NCCL's own log. No call of NCCL's interface
-// says that, and a buffer in a window makes a window kernel possible, no more.
+// Package proof finds out which kernels NCCL used, from NCCL's log. NCCL's interface does not
+// report that, and a buffer in a window only makes a window kernel possible.
 //
-// A Recorder has NCCL write its log into a file, which Read parses; Log.Prove answers for the calls
-// that a program has made. Only rank 0 of a communicator logs (from 2.28 on), so it is the rank to
-// ask. A call is logged when it is queued, so one that a graph was captured with is logged once,
-// not with each replay.
+// A Recorder makes NCCL write its log to a file, which Read parses; Log.Prove returns the choices
+// for the calls that a program has made. Only rank 0 of a communicator logs (from 2.28 on), so it
+// is the rank to ask. A call is logged when it is launched, so a call captured into a graph is
+// logged once, not with each replay.
 //
 // # Lines
 //

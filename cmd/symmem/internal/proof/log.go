@@ -8,11 +8,10 @@ import (
 	"strings"
 )
 
-// Log is what NCCL has said of launches so far, in order.
+// Log lists NCCL's choices so far, in order.
 type Log []Choice
 
-// Parse reads a log. A last line without an end is one that is still being written, and is left
-// out.
+// Parse parses a log. It ignores an unterminated last line, which is still being written.
 func Parse(r io.Reader) (l Log, err error) {
 	for lines := bufio.NewReader(r); ; {
 		line, err := lines.ReadString('\n')

@@ -13,11 +13,11 @@ import (
 	"pgregory.net/rapid"
 )
 
-// The logs in testdata are printed by NCCL's own format strings of each version; go test -rewrite
-// writes the answers.
+// The logs in testdata are printed with NCCL's format strings of each version; go test -rewrite
+// updates the answers.
 //
-//	parse   read the log of the input
-//	prove   answer for lines of a collective and bytes, by the log before
+//	parse   parse the log of the input
+//	prove   answer for lines of a collective and bytes, with the previous log
 func TestLogsOfEachVersion(t *testing.T) {
 	datadriven.Walk(t, "testdata/logs", func(t *testing.T, path string) {
 		var log Log

@@ -7,12 +7,12 @@ import (
 	"slices"
 )
 
-// Usage describes the flag that switches a Prover on.
+// Usage describes the flag that enables a Prover.
 const Usage = "print which kernels NCCL took, from its own log"
 
-// Prover is what --prove of a command does: it notes the calls that are made, and says what NCCL
-// took for each. States: off, where every method does nothing; on, then started, then closed. It is
-// used by one goroutine.
+// Prover implements the flag --prove of commands: it records the calls that are made, and prints
+// which kernels NCCL used for each. States: off, where every method does nothing; on, then started,
+// then closed. It must not be used concurrently.
 type Prover struct {
 	// On is the value of the flag.
 	On       bool
@@ -20,8 +20,8 @@ type Prover struct {
 	calls    []Call
 }
 
-// Start makes NCCL log what it chooses. It comes before symmem.Open; on the host backend the log
-// stays empty.
+// Start makes NCCL log its choices. Call it before symmem.Open. On the host backend the log stays
+// empty.
 func (p *Prover) Start() (err error) {
 	if p.On {
 		p.recorder, err = Start()
@@ -29,15 +29,15 @@ func (p *Prover) Start() (err error) {
 	return err
 }
 
-// Called notes a call, once however often it is made: see Wanted.
+// Called records a call. Repeated calls are recorded once. See Wanted for the arguments.
 func (p *Prover) Called(operation string, count int64, elementBytes int) {
 	if c := Wanted(operation, count, elementBytes); p.On && !slices.Contains(p.calls, c) {
 		p.calls = append(p.calls, c)
 	}
 }
 
-// Write prints a line for each call that was noted, with a prefix, such as "# ". It is for rank 0,
-// since the others have no log.
+// Write prints a line for each recorded call, with a prefix such as "# ". Only rank 0 has a log to
+// print.
 func (p *Prover) Write(w io.Writer, prefix string) error {
 	if p.recorder == nil {
 		return nil
@@ -61,7 +61,7 @@ func (p *Prover) Write(w io.Writer, prefix string) error {
 	return nil
 }
 
-// Close ends it, and adds its error to that of the command.
+// Close closes the recorder, and joins its error to that of the command.
 func (p *Prover) Close(err *error) {
 	if p.recorder != nil {
 		*err = errors.Join(*err, p.recorder.Close())

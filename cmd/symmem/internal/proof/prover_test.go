@@ -48,7 +48,7 @@ func TestAProverAnswersOnceForEachCall(t *testing.T) {
 	}
 }
 
-func TestAProverWithoutALogSaysWhy(t *testing.T) {
+func TestAProverWithoutALogPrintsTheReason(t *testing.T) {
 	clearVariables(t)
 	t.Setenv("TMPDIR", t.TempDir())
 	t.Setenv(levelVariable, "WARN")

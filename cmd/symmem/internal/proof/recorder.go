@@ -11,22 +11,21 @@ import (
 	"symmem/internal/dl"
 )
 
-// Recorder has NCCL write its log into a file. States: started, closed.
+// Recorder makes NCCL write its log to a file. States: started, closed.
 type Recorder struct {
-	// file is the name by which the log is opened. Own reports whether nobody but this process has
-	// asked for it.
+	// file is the path of the log. own is set if the user did not request it.
 	file    string
 	own     bool
 	trouble string
 }
 
-// Start makes NCCL log what it chooses, by the variables of the environment. It is called before
-// NCCL's first call in this process, since NCCL remembers what it has read.
+// Start makes NCCL log its choices, by environment variables. Call it before the first call of NCCL
+// in this process, since NCCL caches the variables.
 //
-// Variables that are set already stay as they are. If they make NCCL write no such log, Trouble
-// says so. Where nothing names a file, it is one that lies in no folder, so that nothing of it is
-// left however the process ends; unless NCCL_DEBUG was set: then it is the log that the user has
-// asked for, in a folder of its own, and stays.
+// Variables that are already set keep their values. If they prevent the log, Trouble returns the
+// reason. Without NCCL_DEBUG_FILE the log is an unnamed file, so that nothing is left however the
+// process ends. However, if NCCL_DEBUG is set, the user has requested a log: it is then written to
+// a new folder and kept.
 func Start() (*Recorder, error) {
 	p := plan(os.Getenv)
 	r := &Recorder{trouble: p.trouble}
@@ -45,7 +44,7 @@ func Start() (*Recorder, error) {
 	return r, nil
 }
 
-// place finds the log's file, and makes it where nothing names one.
+// place determines the log's file, and creates it unless the user has named one.
 func (r *Recorder) place(p *intent) (err error) {
 	host, err := os.Hostname()
 	if err != nil {
@@ -75,11 +74,11 @@ func (r *Recorder) place(p *intent) (err error) {
 // tmpfile is __O_TMPFILE of asm-generic/fcntl.h.
 const tmpfile = 0x400000
 
-// unnamed makes a file on the file system of a folder that lies in no folder. Where the file system
-// cannot, it is one whose name is removed at once.
+// unnamed creates a file without a name on the file system of a folder. If the file system does not
+// support that, it creates a named file and removes the name.
 //
-// The descriptor stays open until the process ends: NCCL may open the log at any time, and empties
-// what it opens, which must not be another file that has got the same number since.
+// The descriptor stays open until the process ends. NCCL may open the log by its number at any
+// time, and truncates what it opens, so the number must not be reused for another file.
 func unnamed(folder string) (fd int, err error) {
 	const flags = syscall.O_RDWR | syscall.O_CLOEXEC
 	fd, err = syscall.Open(folder, flags|tmpfile|syscall.O_DIRECTORY, 0o600)
@@ -94,11 +93,10 @@ func unnamed(folder string) (fd int, err error) {
 	return fd, errors.Join(err, os.Remove(file.Name()), file.Close())
 }
 
-// Trouble says why the log cannot show which kernels ran, and what to do about it; it is empty if
-// the log can.
+// Trouble returns the reason why the log cannot show which kernels ran, with advice, or "".
 func (r *Recorder) Trouble() string { return r.trouble }
 
-// Read parses what NCCL has said so far. A file that is not there is an empty log.
+// Read parses the log so far. A missing file is an empty log.
 func (r *Recorder) Read() (Log, error) {
 	file, err := os.Open(r.file)
 	if errors.Is(err, os.ErrNotExist) {
@@ -111,8 +109,7 @@ func (r *Recorder) Read() (Log, error) {
 	return Parse(file)
 }
 
-// Close empties the log, unless the user has asked for it. NCCL may go on writing into what nobody
-// reads any more.
+// Close truncates the log, unless the user has requested it. NCCL may continue to write to it.
 func (r *Recorder) Close() error {
 	if !r.own {
 		return nil
@@ -123,27 +120,27 @@ func (r *Recorder) Close() error {
 	return nil
 }
 
-// The variables that say what NCCL logs, and where.
+// The variables that control NCCL's log.
 const (
 	levelVariable = "NCCL_DEBUG"
 	partsVariable = "NCCL_DEBUG_SUBSYS"
 	fileVariable  = "NCCL_DEBUG_FILE"
 )
 
-// parts are what is logged if nothing else is asked for: what proves, and what explains.
+// parts lists the default subsystems to log: TUNING for proofs, the others for explanations.
 const parts = "INIT,TUNING,REG,ALLOC"
 
-// intent is what to change in the environment.
+// intent holds the changes to make to the environment.
 type intent struct {
 	set map[string]string
-	// pattern is the file's name as the user has given it, in NCCL_DEBUG_FILE; kept reports whether he
-	// has asked NCCL for a log.
+	// pattern is the user's file name in NCCL_DEBUG_FILE; kept is set if the user has requested a
+	// log.
 	pattern string
 	kept    bool
 	trouble string
 }
 
-// plan decides what to set, given what is set. The file is not among it where the user names none.
+// plan decides which variables to set, given those that are set. It does not choose the file.
 func plan(getenv func(string) string) intent {
 	p := intent{set: map[string]string{}, pattern: getenv(fileVariable)}
 	level, subsystems := getenv(levelVariable), getenv(partsVariable)
@@ -151,7 +148,7 @@ func plan(getenv func(string) string) intent {
 	case level == "":
 		p.set[levelVariable] = "INFO"
 	case !strings.EqualFold(level, "INFO") && !strings.EqualFold(level, "TRACE"):
-		p.trouble = fmt.Sprintf("%s is %s, so NCCL does not say which kernels it takes: leave it "+
+		p.trouble = fmt.Sprintf("%s is %s, so NCCL does not log which kernels it takes: leave it "+
 			"out, or make it INFO", levelVariable, level)
 	default:
 		p.kept = true
@@ -160,13 +157,13 @@ func plan(getenv func(string) string) intent {
 	case subsystems == "":
 		p.set[partsVariable] = parts
 	case !logs(subsystems) && p.trouble == "":
-		p.trouble = fmt.Sprintf("%s is %s, so NCCL does not say which kernels it takes: leave it "+
+		p.trouble = fmt.Sprintf("%s is %s, so NCCL does not log which kernels it takes: leave it "+
 			"out, or add TUNING", partsVariable, subsystems)
 	}
 	return p
 }
 
-// logs reports whether a list of subsystems, or of those to leave out after a ^, has TUNING in.
+// logs reports whether a list of subsystems, or of excluded ones after a ^, enables TUNING.
 func logs(subsystems string) bool {
 	list, inverted := strings.CutPrefix(subsystems, "^")
 	for name := range strings.SplitSeq(list, ",") {
@@ -177,12 +174,12 @@ func logs(subsystems string) bool {
 	return inverted
 }
 
-// escape keeps a file's name as it is when NCCL expands it.
+// escape escapes a file name such that NCCL's expansion returns it.
 func escape(name string) string { return strings.ReplaceAll(name, "%", "%%") }
 
-// expand fills in a file's name as NCCL does (ncclDebugInit in src/debug.cc): %h is the host's name
-// up to the first dot, with dashes for what cannot be in a file's name, %p the process, %% a
-// percent sign, and everything else itself.
+// expand expands a file name as NCCL does (ncclDebugInit in src/debug.cc): %h is the host name up
+// to the first dot, with dashes for characters not allowed in file names, %p the process id, and %%
+// a percent sign. Other text is kept.
 func expand(pattern, host string, pid int) string {
 	host, _, _ = strings.Cut(host, ".")
 	host = strings.NewReplacer("%", "-", "/", "-").Replace(host)

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-func TestWhatUsersHaveSetStays(t *testing.T) {
+func TestVariablesOfTheUserAreKept(t *testing.T) {
 	tests := map[string]struct {
 		env     map[string]string
 		set     string
@@ -86,7 +86,7 @@ func TestNamesExpandAsNCCLHasThem(t *testing.T) {
 	}
 }
 
-// clearVariables makes the variables of the log empty, and as they were after the test.
+// clearVariables clears the variables of the log until the end of the test.
 func clearVariables(t *testing.T) {
 	t.Helper()
 	for _, name := range []string{levelVariable, partsVariable, fileVariable} {
@@ -94,7 +94,7 @@ func clearVariables(t *testing.T) {
 	}
 }
 
-func TestARecorderReadsWhatIsWritten(t *testing.T) {
+func TestARecorderReadsTheLog(t *testing.T) {
 	clearVariables(t)
 	t.Setenv("TMPDIR", t.TempDir())
 	r, err := Start()
@@ -104,7 +104,7 @@ func TestARecorderReadsWhatIsWritten(t *testing.T) {
 	if log, err := r.Read(); err != nil || len(log) != 0 {
 		t.Errorf("before the first line: %+v, %v", log, err)
 	}
-	// A process that is killed here leaves nothing behind.
+	// If the process is killed here, nothing is left.
 	if left, err := os.ReadDir(os.Getenv("TMPDIR")); err != nil || len(left) > 0 {
 		t.Errorf("the folder has %v, %v", left, err)
 	}

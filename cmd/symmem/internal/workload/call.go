@@ -6,18 +6,18 @@ import (
 	"symmem"
 )
 
-// Call is a call of this rank, and where it sends from and receives.
+// Call is a call of this rank, with the memory to send from and to receive into.
 type Call struct {
 	Pattern
-	// Group is nil on ranks that are no members. They place, fill and read the same memory, so that
-	// their pools see the same uses.
+	// Group is nil on ranks that are not members. They place, fill and read the same memory, so
+	// that their pools see the same uses.
 	Group      *symmem.Group
 	Send, Recv symmem.Memory
-	// Got is what Read has found in Recv.
+	// Got is the content of Recv that Read has copied.
 	Got []byte
 }
 
-// rank is this rank's number in the group, or 0 if it is no member.
+// rank returns this rank's number in the group, or 0 if it is not a member.
 func (c *Call) rank() int {
 	if c.Group == nil {
 		return 0
@@ -25,7 +25,7 @@ func (c *Call) rank() int {
 	return c.Group.Rank()
 }
 
-// Place cuts what the rank sends and receives out of memory. Where both are the same memory the
+// Place sets the buffers to the required parts of memory. If from and to are the same memory the
 // call is in place.
 func (c *Call) Place(from, to symmem.Memory) (err error) {
 	size := int64(c.DataType.Size())
@@ -44,10 +44,10 @@ func (c *Call) Place(from, to symmem.Memory) (err error) {
 	return err
 }
 
-// Junk is what memory is spoiled with before a call.
+// Junk fills memory before a call.
 const Junk = 0xa5
 
-// Fill queues writes of what spoils the output, and of the input.
+// Fill queues writes of junk to the output and of the input.
 func (c *Call) Fill(s *symmem.Stream) error {
 	if err := s.Fill(c.Recv, Junk); err != nil {
 		return err
@@ -55,17 +55,17 @@ func (c *Call) Fill(s *symmem.Stream) error {
 	return s.Copy(c.Send, symmem.Host(c.Input(c.rank())))
 }
 
-// Read queues the copy of the output.
+// Read queues a copy of the output.
 func (c *Call) Read(s *symmem.Stream) error {
 	c.Got = make([]byte, c.Recv.Bytes())
 	return s.Copy(symmem.Host(c.Got), c.Recv)
 }
 
 // Launch makes the call on a stream, on a member. OpSend is a ring: a message to the next rank, and
-// one from the rank before, which is received on a stream of its own. Where that is the same one
-// ranks take turns in which comes first: NCCL runs the work of one communicator in the order of
-// calls, so that half a ring that waits on another stream would wait forever, and a graph has one
-// stream alone.
+// one from the previous rank, which is received on a second stream. If both streams are the same,
+// as in a graph, even and odd ranks send and receive in opposite orders. NCCL executes the work of
+// one communicator in the order of calls, so a half ring that waits for another stream would wait
+// forever.
 func (c *Call) Launch(ctx context.Context, s, receiving *symmem.Stream) error {
 	g, send, recv, n, t := c.Group, c.Send, c.Recv, c.Count, c.DataType
 	switch c.Operation {

@@ -8,14 +8,14 @@ import (
 	"symmem"
 )
 
-// Config has the options of every program. Each rank needs the same.
+// Config holds the options of all programs. It must be the same on all ranks.
 type Config struct {
-	// Seed is where all draws come from.
+	// Seed is the seed of all random draws.
 	Seed uint64
-	// Placement is the order among equally large free blocks.
+	// Placement is the order of equally large free blocks.
 	Placement symmem.Placement
-	// Skew makes each rank allocate memory of its own between the steps, at random, and lets
-	// segments land at addresses of the rank's own, as under a GPU driver.
+	// Skew makes each rank allocate unrelated memory between the steps, at random, and lets
+	// segments land at different addresses on each rank, as under a GPU driver.
 	Skew bool
 	// Backend, Check and Timeout are those of symmem.Options.
 	Backend string
@@ -23,29 +23,30 @@ type Config struct {
 	Timeout time.Duration
 }
 
-// Default is the automatic backend with a patience of half a minute.
+// Default returns the automatic backend with a timeout of half a minute.
 func Default() Config {
 	return Config{Seed: 1, Backend: "auto", Timeout: 30 * time.Second}
 }
 
-// Options are what a rank opens its Runtime with.
+// Options returns the options with which a rank opens its Runtime.
 func (c *Config) Options() symmem.Options {
 	o := symmem.Options{Backend: c.Backend, Check: c.Check, Timeout: c.Timeout}
 	if c.Skew {
-		// Zero would turn scattering off.
+		// Zero would disable scattering.
 		o.Scatter = c.Seed<<1 | 1
 	}
 	return o
 }
 
-// FirstSegment is the size of the first segments of pools in bytes: small, so that a pool has
-// several segments early.
+// FirstSegment is the size of the first segments of pools in bytes. It is small, so that a pool
+// soon has several segments.
 const FirstSegment = 2 << 20
 
-// Spread maps 32 parts, in bytes, in six segments that are all registered with a group and free;
-// the first are small, so that blocks of one size soon lie in several. With placement by
-// address ranks then take blocks of different segments. A rank that mapped where others do not
-// would only have its registration refused, but a placement by address is to show wrong sums.
+// Spread maps 32 parts, in bytes, in six segments that are all registered with a group and free.
+// The first ones are small, so that blocks of one size soon lie in several segments. With placement
+// by address ranks then use blocks of different segments. Without Spread a rank that maps a segment
+// while others do not would only get an error when registering, but placement by address is meant
+// to show wrong sums.
 func Spread(ctx context.Context, p *symmem.Pool, g *symmem.Group, part int64) error {
 	var parts []symmem.Buffer
 	for _, n := range []int64{1, 1, 2, 4, 8, 16} {
@@ -62,8 +63,8 @@ func Spread(ctx context.Context, p *symmem.Pool, g *symmem.Group, part int64) er
 	return errors.Join(errs...)
 }
 
-// Abort ends the groups that have not failed, so that no rank waits for this one. A nil group is
-// one that this rank is not in.
+// Abort ends the groups that have not failed, so that no rank waits for this one. Groups without
+// this rank are nil.
 func Abort(groups ...*symmem.Group) {
 	for _, g := range groups {
 		if g != nil && g.Err() == nil {

@@ -1,5 +1,4 @@
-// Package workload has what all programs that test or measure collectives share: what a rank sends
-// and must receive ([Pattern]), memory that each rank allocates for itself meanwhile ([Noise]), a
-// way for ranks to tell each other what they found ([Desk]), and the options that all ranks need
-// alike ([Config]).
+// Package workload contains what all programs that test or measure collectives share: the data that
+// a rank sends and must receive ([Pattern]), unrelated allocations of each rank ([Noise]), a way to
+// exchange results between ranks ([Gatherer]), and the common options ([Config]).
 package workload

@@ -9,7 +9,7 @@ import (
 	"symmem/internal/reduce"
 )
 
-// Encode appends a number as an element. It is one that the type holds.
+// Encode appends a number as an element. The type must be able to represent it.
 func Encode(to []byte, t symmem.DataType, value float64) []byte {
 	order := binary.NativeEndian
 	switch t {
@@ -30,7 +30,7 @@ func Encode(to []byte, t symmem.DataType, value float64) []byte {
 	}
 }
 
-// Decode reads an element.
+// Decode decodes an element.
 func Decode(from []byte, t symmem.DataType) float64 {
 	order := binary.NativeEndian
 	switch t {
@@ -63,20 +63,20 @@ func floating(t symmem.DataType) bool {
 	}
 }
 
-// Difference is what a comparison found.
+// Difference is the result of a comparison.
 type Difference struct {
-	// Wrong is the number of wrong elements, First the index of the first one, Got and Want what
-	// is and should be there.
+	// Wrong is the number of wrong elements. First is the index of the first one, Got its value and
+	// Want the expected value.
 	Wrong, First int64
 	Got, Want    float64
 }
 
-// Compare looks at every element of what a rank has received and should have.
+// Compare compares all elements that a rank has received with the expected ones.
 func (p *Pattern) Compare(got, want []byte) (d Difference) {
 	return compare(got, want, p.DataType, p.Tolerance())
 }
 
-// compare looks at every element. tolerance is the relative error that is no mistake.
+// compare compares all elements. tolerance is the permitted relative error.
 func compare(got, want []byte, t symmem.DataType, tolerance float64) (d Difference) {
 	if bytes.Equal(got, want) {
 		return d

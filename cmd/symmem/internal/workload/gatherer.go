@@ -11,16 +11,16 @@ import (
 	"symmem"
 )
 
-// Gatherer gathers what ranks have found. It works over memory that is never registered, so that it
-// goes on when placements differ; over a group and a stream that the program does not use it goes
-// on when those of the program have failed, too.
+// Gatherer exchanges the results of ranks. It uses memory that is never registered, so that it
+// works when placements differ. With a separate group and stream it also works when those of the
+// program have failed.
 type Gatherer struct {
 	group  *symmem.Group
 	stream *symmem.Stream
 	pool   *symmem.Pool
 }
 
-// OpenGatherer makes a Gatherer with a group and a stream of its own. It is collective over the
+// OpenGatherer returns a Gatherer with a separate group and stream. It is collective over the
 // world.
 func OpenGatherer(ctx context.Context, rt *symmem.Runtime) (*Gatherer, error) {
 	group, err := rt.World().Split(ctx, 0, rt.Rank())
@@ -34,7 +34,7 @@ func OpenGatherer(ctx context.Context, rt *symmem.Runtime) (*Gatherer, error) {
 	return NewGatherer(ctx, rt, group, stream)
 }
 
-// NewGatherer makes a Gatherer over a group, whose calls are on a stream.
+// NewGatherer returns a Gatherer that uses a group and a stream.
 func NewGatherer(
 	ctx context.Context, rt *symmem.Runtime, group *symmem.Group, stream *symmem.Stream,
 ) (*Gatherer, error) {
@@ -42,18 +42,18 @@ func NewGatherer(
 	if err != nil {
 		return nil, fmt.Errorf("making the pool of reports: %w", err)
 	}
-	// The program may take all memory, and what comes of that is to be reported.
+	// The program may use up all memory, and the consequences must still be reported.
 	if err := pool.Reserve(ctx, FirstSegment, nil); err != nil {
 		return nil, fmt.Errorf("reserving memory for reports: %w", err)
 	}
 	return &Gatherer{group, stream, pool}, nil
 }
 
-// Numbers returns every rank's number, by rank. It is collective.
+// Numbers returns the numbers of all ranks, by rank. It is collective.
 func (d *Gatherer) Numbers(ctx context.Context, mine int64) ([]int64, error) {
 	received, err := d.allGather(ctx, binary.NativeEndian.AppendUint64(nil, uint64(mine)))
 	if err != nil {
-		return nil, fmt.Errorf("gathering what ranks have found: %w", err)
+		return nil, fmt.Errorf("gathering results of ranks: %w", err)
 	}
 	all := make([]int64, d.group.Size())
 	for rank := range all {
@@ -62,11 +62,11 @@ func (d *Gatherer) Numbers(ctx context.Context, mine int64) ([]int64, error) {
 	return all, nil
 }
 
-// Gather returns what every rank has found, by rank, as JSON has it. It is collective.
+// Gather returns the values of all ranks, by rank, encoded as JSON. It is collective.
 func Gather[T any](ctx context.Context, d *Gatherer, mine T) ([]T, error) {
 	sent, err := json.Marshal(mine)
 	if err != nil {
-		return nil, fmt.Errorf("encoding what this rank has found: %w", err)
+		return nil, fmt.Errorf("encoding results of this rank: %w", err)
 	}
 	lengths, err := d.Numbers(ctx, int64(len(sent)))
 	if err != nil {
@@ -76,18 +76,18 @@ func Gather[T any](ctx context.Context, d *Gatherer, mine T) ([]T, error) {
 	copy(padded, sent)
 	received, err := d.allGather(ctx, padded)
 	if err != nil {
-		return nil, fmt.Errorf("gathering what ranks have found: %w", err)
+		return nil, fmt.Errorf("gathering results of ranks: %w", err)
 	}
 	all := make([]T, len(lengths))
 	for rank, length := range lengths {
 		if err := json.Unmarshal(received[rank*len(padded):][:length], &all[rank]); err != nil {
-			return nil, fmt.Errorf("decoding what rank %d has found: %w", rank, err)
+			return nil, fmt.Errorf("decoding results of rank %d: %w", rank, err)
 		}
 	}
 	return all, nil
 }
 
-// allGather gathers equally long messages.
+// allGather gathers messages of equal length.
 func (d *Gatherer) allGather(ctx context.Context, mine []byte) (all []byte, err error) {
 	all = make([]byte, len(mine)*d.group.Size())
 	var parts [2]symmem.Memory

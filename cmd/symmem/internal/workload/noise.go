@@ -8,21 +8,21 @@ import (
 	"symmem"
 )
 
-// Noise is what else a rank's program allocates: memory of its own, in sizes and numbers that no
-// other rank has.
+// Noise allocates memory unrelated to the test, with sizes and numbers that differ between ranks.
 type Noise struct {
 	pool  *symmem.Pool
 	draws *rand.Rand
 	live  []symmem.Buffer
 }
 
-// The extent of noise: how many blocks live at most, and the largest, in bytes.
+// The maximum number of live blocks, and of bytes in a block.
 const (
 	noiseBlocks = 16
 	noiseBytes  = 3 << 20
 )
 
-// NewNoise makes the noise of a round on a rank, or none without skew: nil, which does nothing.
+// NewNoise returns the noise of a rank in a round. Without skew it returns nil, whose methods do
+// nothing.
 func NewNoise(rt *symmem.Runtime, c *Config, round int) (*Noise, error) {
 	if !c.Skew {
 		return nil, nil
@@ -64,7 +64,7 @@ func (n *Noise) once() error {
 	return b.Free()
 }
 
-// Close gives all of it back.
+// Close frees all blocks.
 func (n *Noise) Close() error {
 	if n == nil {
 		return nil

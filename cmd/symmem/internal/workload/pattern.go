@@ -6,29 +6,29 @@ import (
 	"symmem"
 )
 
-// Pattern says what every rank of a group sends in one call, and what it must receive: small
-// numbers that every type holds, so that sums are exact, by a hash of the element, the rank and the
-// call, so that memory of another rank, place or call shows.
+// Pattern defines the data that every rank of a group sends in one call, and must receive. Values
+// are small integers that every type represents exactly, so that sums are exact. They are hashes of
+// the element, the rank and the call, so that data of a wrong rank, place or call is detected.
 type Pattern struct {
 	Operation symmem.Operation
 	DataType  symmem.DataType
 	ReduceOp  symmem.ReduceOp
-	// Count is in elements, as the call has it; Root is that of the call.
+	// Count is the count of the call, in elements; Root is its root.
 	Count int64
 	Root  int
 	Ranks int
-	// Tag tells calls apart.
+	// Tag distinguishes calls.
 	Tag uint64
 }
 
-// period is after how many elements values repeat: a prime, so that no distance of two buffers is
-// a multiple of it.
+// period is the number of elements after which values repeat. It is prime, so that the distance of
+// two buffers is never a multiple of it.
 const period = 1021
 
-// most is the largest sum: what an int8 holds, and bfloat16 exactly.
+// most is the largest sum that int8 holds and bfloat16 represents exactly.
 const most = 120
 
-// hash mixes what a value depends on (the finalizer of SplitMix64).
+// hash mixes the inputs of a value (the finalizer of SplitMix64).
 func hash(element, rank, tag uint64) uint64 {
 	x := element*0x9e3779b97f4a7c15 + rank*0xbf58476d1ce4e5b9 + tag*0x94d049bb133111eb
 	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
@@ -36,7 +36,7 @@ func hash(element, rank, tag uint64) uint64 {
 	return x ^ x>>31
 }
 
-// sent is element i of what a rank sends.
+// sent returns element i of a rank's input.
 func (p *Pattern) sent(rank int, i int64) float64 {
 	element := uint64(i % period)
 	if p.Reduces() && p.ReduceOp == symmem.Prod {
@@ -44,13 +44,13 @@ func (p *Pattern) sent(rank int, i int64) float64 {
 	}
 	limit := uint64(most)
 	if p.Reduces() {
-		// With more than 60 ranks a sum may be more than an int8 holds; it is the same modulo 256.
+		// With more than 60 ranks a sum may overflow an int8; it is still equal modulo 256.
 		limit = max(2, uint64(most/p.Ranks))
 	}
 	return float64(1 + hash(element, uint64(rank), p.Tag)%limit)
 }
 
-// factor is 2 on one rank, 3 on another and 1 on the rest, so that products stay small.
+// factor returns 2 on one rank, 3 on another and 1 on the rest, so that products stay small.
 func (p *Pattern) factor(rank int, element uint64) float64 {
 	n := uint64(p.Ranks)
 	two := hash(element, 0, p.Tag) % n
@@ -64,7 +64,7 @@ func (p *Pattern) factor(rank int, element uint64) float64 {
 	}
 }
 
-// Reduces reports whether the operation combines what ranks send.
+// Reduces reports whether the operation is a reduction.
 func (p *Pattern) Reduces() bool {
 	switch p.Operation {
 	case symmem.OpAllReduce, symmem.OpReduceScatter, symmem.OpReduce:
@@ -74,7 +74,7 @@ func (p *Pattern) Reduces() bool {
 	}
 }
 
-// reduced is element i of all ranks' input combined.
+// reduced returns element i of the reduction of all ranks' inputs.
 func (p *Pattern) reduced(i int64) float64 {
 	result := p.sent(0, i)
 	for rank := 1; rank < p.Ranks; rank++ {
@@ -101,7 +101,7 @@ func (p *Pattern) reduced(i int64) float64 {
 	return result
 }
 
-// Tolerance is the relative error that is no mistake: an average may be of rounded parts.
+// Tolerance returns the permitted relative error: an average may be computed from rounded parts.
 func (p *Pattern) Tolerance() float64 {
 	powerOfTwo := p.Ranks&(p.Ranks-1) == 0
 	if p.Reduces() && p.ReduceOp == symmem.Avg && floating(p.DataType) && !powerOfTwo {
@@ -125,13 +125,14 @@ func (p *Pattern) Spans() (send, recv int64) {
 	}
 }
 
-// Input is what a rank sends.
+// Input returns the data that a rank sends.
 func (p *Pattern) Input(rank int) []byte {
 	send, _ := p.Spans()
 	return p.tile(nil, 0, send, func(i int64) float64 { return p.sent(rank, i) })
 }
 
-// Output is what a rank receives, or nil if the call leaves its memory alone.
+// Output returns the data that a rank must receive, or nil if the call does not write to its
+// memory.
 func (p *Pattern) Output(rank int) []byte {
 	part := int64(rank) * p.Count
 	switch p.Operation {
@@ -155,7 +156,7 @@ func (p *Pattern) Output(rank int) []byte {
 	}
 }
 
-// gathered is a part of every rank's input, one after the other.
+// gathered concatenates a part of every rank's input.
 func (p *Pattern) gathered(from int64) (all []byte) {
 	for rank := range p.Ranks {
 		all = p.tile(all, from, p.Count, func(i int64) float64 { return p.sent(rank, i) })
@@ -163,7 +164,7 @@ func (p *Pattern) gathered(from int64) (all []byte) {
 	return all
 }
 
-// tile appends n elements from an index on: one period, which is then repeated.
+// tile appends n elements beginning at an index: one period, which is then repeated.
 func (p *Pattern) tile(to []byte, from, n int64, value func(i int64) float64) []byte {
 	begin, bytes := len(to), int(n)*p.DataType.Size()
 	for i := range min(n, period) {

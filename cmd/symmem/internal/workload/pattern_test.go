@@ -11,7 +11,7 @@ import (
 	"symmem/internal/reduce"
 )
 
-// operations are all that a pattern can be of.
+// operations lists the operations that patterns support.
 var operations = []symmem.Operation{
 	symmem.OpAllReduce, symmem.OpAllGather, symmem.OpReduceScatter, symmem.OpBroadcast,
 	symmem.OpReduce, symmem.OpAllToAll, symmem.OpSend,
@@ -30,7 +30,7 @@ func drawPattern(t *rapid.T) *Pattern {
 	}
 }
 
-// elements reads all elements.
+// elements decodes all elements.
 func elements(b []byte, t symmem.DataType) (all []float64) {
 	for i := 0; i < len(b); i += t.Size() {
 		all = append(all, Decode(b[i:], t))
@@ -78,7 +78,7 @@ func TestSumsAreExactInEveryType(t *testing.T) {
 	})
 }
 
-func TestScatteredAndGatheredPartsAreThoseOfTheWhole(t *testing.T) {
+func TestScatteredAndGatheredPartsMatchTheWhole(t *testing.T) {
 	p := Pattern{
 		Operation: symmem.OpReduceScatter, DataType: symmem.Int32, ReduceOp: symmem.Sum,
 		Count: 2*period + 17, Ranks: 3, Tag: 5,
@@ -124,7 +124,7 @@ func TestAnotherCallRankOrPlaceShows(t *testing.T) {
 	}
 }
 
-func TestCompareSaysWhereAndWhat(t *testing.T) {
+func TestCompareReportsTheFirstDifference(t *testing.T) {
 	p := Pattern{Operation: symmem.OpAllGather, DataType: symmem.Float16, Count: 100, Ranks: 2}
 	want := p.Output(0)
 	got := bytes.Clone(want)
@@ -148,7 +148,7 @@ func TestAveragesOfThreeMayRound(t *testing.T) {
 	far := Encode(nil, symmem.BFloat16, 11)
 	want := Encode(nil, symmem.BFloat16, 10)
 	if d := compare(near, want, p.DataType, p.Tolerance()); d.Wrong != 0 {
-		t.Errorf("what rounding does is an error: %+v", d)
+		t.Errorf("a rounding error is reported: %+v", d)
 	}
 	if d := compare(far, want, p.DataType, p.Tolerance()); d.Wrong != 1 {
 		t.Errorf("a tenth more is no error: %+v", d)
