@@ -10,7 +10,7 @@ import (
 	"symmem/bench/report"
 )
 
-// Collective says what bench collective measures. Every rank runs the same one.
+// Collective configures bench collective. It must be the same on all ranks.
 type Collective struct {
 	Operations []Operation
 	// Sizes are in bytes.
@@ -18,41 +18,41 @@ type Collective struct {
 	DataType symmem.DataType
 	ReduceOp symmem.ReduceOp
 	Path     symmem.PathChoice
-	// Apart puts the buffers into no window on any path. Path Plain does that anyway.
+	// Apart places the buffers outside of windows for every path. Path Plain always does.
 	Apart bool
-	// Compare measures the path that is chosen against all paths forced that the call can take, in
-	// turns on the same buffers. It needs Path Auto and one check level.
+	// Compare measures the chosen path against all paths that the call can take, alternating on the
+	// same buffers. It needs Path Auto and a single check level.
 	Compare bool
-	// GraphOps, if not 0, is how many calls are captured into a graph, whose replays are timed.
+	// GraphOps, if not 0, is the number of calls to capture into a graph, whose replays are timed.
 	GraphOps int
-	// fitGraphs captures fewer calls where GraphOps of them would take longer than a batch.
+	// fitGraphs captures fewer calls if GraphOps of them would take longer than a batch.
 	fitGraphs bool
 	// Backend and Tuning are those of symmem.Options.
 	Backend, Tuning string
-	// Checks are the check levels that take turns. With two, the last is ours and the first its
-	// baseline.
+	// Checks lists the check levels to alternate. With two, the last is measured against the first.
 	Checks []symmem.CheckLevel
-	// Worlds is how many worlds are opened at each level, with their batches taken together: where
-	// the memory of a world happens to lie changes what small messages cost by a tenth.
+	// Worlds is the number of worlds at each level, whose batches are combined. The location of a
+	// world's memory changes the time of small messages by a tenth.
 	Worlds int
-	// InPlace adds the in-place half where the operation has one.
+	// InPlace adds in-place measurements of operations that support them.
 	InPlace bool
 	// Iters is the number of calls, or of replays, in a batch; 0 makes batches as long as the plan
-	// says.
+	// sets.
 	Iters int
 	// Timeout bounds every wait for another rank.
 	Timeout time.Duration
 	Plan    Plan
-	// warm reports whether something was measured before, so that the machine is up to its clock.
+	// warm reports whether something was measured before, so that processors run at full clock.
 	warm bool
 }
 
-// room is what a buffer needs for the largest size, rounded up to whole elements of all ranks.
+// room returns the size of a buffer for the largest size, rounded up to whole elements of all
+// ranks.
 func (o *Collective) room(largest int64, ranks int) int64 {
 	return largest + int64(ranks*o.DataType.Size())
 }
 
-// sizesOf are those of one operation: a barrier has none.
+// sizesOf returns the sizes for one operation. A barrier has no sizes.
 func (o *Collective) sizesOf(op *Operation) []int64 {
 	if op.kind == symmem.OpBarrier {
 		return []int64{0}
@@ -60,18 +60,18 @@ func (o *Collective) sizesOf(op *Operation) []int64 {
 	return o.Sizes
 }
 
-// Row is one operation at one size.
+// Row holds the results of one operation at one size.
 type Row struct {
 	Operation *Operation
 	Bytes     int64
 	Count     int64
 	Ranks     int
-	// Halves are out of place and, unless it is nil, in place.
+	// Halves holds the results out of place and, unless it is nil, in place.
 	Halves [2]*report.Result
 }
 
-// Run measures as one rank of a world that a launcher has started, and gives each row to emit, on
-// every rank. The sink of rank 0 is the one to write.
+// Run measures as one rank of a world that a launcher has started. It passes each row to emit, on
+// every rank; only rank 0 should write it.
 func (o *Collective) Run(ctx context.Context, emit func(*Row) error) error {
 	var lanes []*lane
 	var err error
@@ -96,7 +96,7 @@ func (o *Collective) run(ctx context.Context, lanes []*lane, emit func(*Row) err
 	for i := range o.Operations {
 		op := &o.Operations[i]
 		if op.kind == symmem.OpSend && lanes[0].rt.Size() == 1 {
-			// A rank alone has no neighbour.
+			// A single rank has no neighbour.
 			continue
 		}
 		for _, size := range o.sizesOf(op) {
@@ -127,7 +127,7 @@ func (o *Collective) row(
 	return row, err
 }
 
-// half measures one half of a row: all path choices at all check levels, in turns.
+// half measures one half of a row: all path choices at all check levels, alternating.
 func (o *Collective) half(
 	ctx context.Context, lanes []*lane, row *Row, inPlace bool,
 ) (*report.Result, error) {
@@ -150,10 +150,10 @@ func (o *Collective) half(
 	return o.result(row, inPlace, refused, runners), nil
 }
 
-// choices are the path choices that take turns in a half: with Compare auto and the paths that the
-// call can take, if there are several. A call that cannot take the path that was asked for takes
-// the one that auto chooses, so that one operation without a kernel of that kind does not end the
-// measurement of the others; refused says why it cannot.
+// choices returns the path choices to alternate in a half. With Compare these are auto and, if
+// there are several, the paths that the call can take. If the call cannot take the requested path,
+// it is measured with auto, so that an operation without such a kernel does not end the run;
+// refused is the reason.
 func (o *Collective) choices(
 	ctx context.Context, l *lane, row *Row, inPlace bool,
 ) (choices []symmem.PathChoice, refused string, err error) {
@@ -172,7 +172,7 @@ func (o *Collective) choices(
 	return []symmem.PathChoice{o.Path}, "", err
 }
 
-// ratios divides the batches of one runner by those of another, turn by turn.
+// ratios divides the batches of one runner by those of another, pairwise.
 func ratios(over, under []float64) []float64 {
 	all := make([]float64, min(len(over), len(under)))
 	for i := range all {

@@ -1,16 +1,16 @@
-// Package bench measures symmem against baselines that run in the same process at the same time:
-// collectives, submissions, and the times from which a tuning table is made. What one call
-// costs that meets no other rank is measured by benchmarks of Go next to the code.
+// Package bench measures symmem against baselines in the same process at the same time:
+// collectives, and the times for a tuning table. Calls that involve no other rank are measured by
+// Go benchmarks next to the code.
 //
-// Machines drift: a virtual processor that moves changes every figure by a factor of two to four
-// within seconds. So nothing is compared across runs: batches of all variants take turns. What is
-// reported is the median of the batches with the least and the 10th and 90th percentile, and the
-// ratio of two medians of one run; paths of a collective, whose times differ little, are compared
-// by the median of the ratios of neighbouring batches. Collectives are tagged with the round trip
-// between two cores before and after ([RoundTrip]): two runs compare only if those agree.
+// Machines drift: a virtual processor that is moved changes every time by a factor of two to four
+// within seconds. So results of different runs are not compared: batches of all variants alternate.
+// Reports contain the median of the batches with the minimum and the 10th and 90th percentile, and
+// the ratio of two medians of one run. Paths of a collective, whose times differ little, are
+// compared by the median of the ratios of neighbouring batches. Reports on collectives include the
+// round trip between two cores before and after ([RoundTrip]): two runs are comparable only if
+// those agree.
 //
-// A figure can have a bar: the most nanoseconds that the design allows itself.
+// A result can have a bar, the upper limit in nanoseconds that the design sets.
 //
-// The package prints nothing but tables into writers that it is given, and parses no flags; that is
-// what the commands do.
+// The package only writes tables to writers that it is passed. Commands parse flags and print.
 package bench

@@ -6,8 +6,8 @@ import (
 	"symmem/driver"
 )
 
-// result joins the batches of runners that measured the same, on the slowest rank each. With
-// several check levels the last is ours.
+// result combines the batches of runners with the same measurement, each on the slowest rank. With
+// several check levels the last is measured against the first.
 func (o *Collective) result(
 	row *Row, inPlace bool, refused string, runners []*runner,
 ) *report.Result {
@@ -62,8 +62,8 @@ func (o *Collective) result(
 	return result
 }
 
-// compare makes the fastest of the paths the baseline. The ratio is the median of the ratios of
-// batches that were neighbours, which drift does not move.
+// compare makes the fastest path the baseline. The ratio is the median of the ratios of
+// neighbouring batches, which drift does not affect.
 func compare(r *report.Result, ours []float64, perPath map[symmem.PathChoice][]float64) {
 	better := symmem.PathPlain
 	for _, path := range []symmem.PathChoice{
@@ -86,6 +86,5 @@ func compare(r *report.Result, ours []float64, perPath map[symmem.PathChoice][]f
 	}
 }
 
-// SlowerThanPlain times what the plain path takes is the most that a path may take that the table
-// chooses instead.
+// SlowerThanPlain bounds the time of a path that the table chooses, relative to the plain path.
 const SlowerThanPlain = 1.02

@@ -8,24 +8,24 @@ import (
 	"symmem/internal/sys"
 )
 
-// Plan says how long to measure.
+// Plan sets the duration of measurements.
 type Plan struct {
-	// Batch is how long a batch of a variant should take.
+	// Batch is the target duration of a batch.
 	Batch time.Duration
-	// Batches is how many batches each variant gets.
+	// Batches is the number of batches per variant.
 	Batches int
 }
 
-// Full is the plan for figures that people quote, Quick one for continuous integration.
+// Full is the plan for published results, Quick one for continuous integration.
 var (
 	Full  = Plan{Batch: 5 * time.Millisecond, Batches: 21}
 	Quick = Plan{Batch: time.Millisecond, Batches: 5}
 )
 
-// maxOps bounds a batch of an operation that costs nothing.
+// maxOps bounds a batch of an operation that takes no time.
 const maxOps = 1 << 30
 
-// NewReport returns an empty report of the benchmark named, of this machine.
+// NewReport returns an empty report for this machine.
 func NewReport(name string) *report.Report {
 	return report.New(name, report.Machine{
 		Go: runtime.Version(), Arch: runtime.GOARCH, Processors: sys.Cores(),

@@ -12,26 +12,26 @@ import (
 	"symmem/bench/report"
 )
 
-// NCCLTests writes rows in the columns of nccl-tests, so that what reads its output reads ours. The
-// zero value with a writer is ready; W may be io.Discard.
+// NCCLTests writes rows in the columns of nccl-tests, so that tools for its output work. Only W
+// must be set; it may be io.Discard.
 type NCCLTests struct {
 	W io.Writer
-	// last is the operation whose table is open.
+	// last is the operation of the current table.
 	last *Operation
-	// busSum and busCount make the average of the footer; wrong counts wrong elements.
+	// busSum and busCount are for the average in the footer; wrong counts wrong elements.
 	busSum, wrong float64
 	busCount      int
-	// refused are the reasons of rows that did not take the path that was asked for.
+	// refused lists the reasons of rows that did not take the requested path.
 	refused []string
 }
 
-// ncclNames are the types as nccl-tests writes them, where that differs.
+// ncclNames maps types to their names in nccl-tests, where these differ.
 var ncclNames = map[symmem.DataType]string{
 	symmem.Float64: "double", symmem.Float32: "float", symmem.Float16: "half",
 	symmem.BFloat16: "bfloat16",
 }
 
-// TypeName is the name of a type in nccl-tests.
+// TypeName returns the name of a type in nccl-tests.
 func TypeName(t symmem.DataType) string {
 	if name, ok := ncclNames[t]; ok {
 		return name
@@ -47,7 +47,7 @@ const ncclHeader = `#
 	"     (us)  (GB/s)  (GB/s)              (us)  (GB/s)  (GB/s)" + `
 `
 
-// Row writes one row, and before the first of an operation the header.
+// Row writes one row, after a header if it is the first of an operation.
 func (n *NCCLTests) Row(o *Collective, r *Row) error {
 	var b bytes.Buffer
 	if n.last != r.Operation {
@@ -72,7 +72,7 @@ func (n *NCCLTests) Row(o *Collective, r *Row) error {
 	return err
 }
 
-// instead is a comment at the end of a row whose halves did not take the path that was asked for.
+// instead returns a comment for a row that did not take the requested path.
 func (n *NCCLTests) instead(r *Row) string {
 	var took [2]string
 	for i, h := range r.Halves {
@@ -109,13 +109,13 @@ func (n *NCCLTests) half(r *Row, h *report.Result) string {
 		fitted(bus, 6), wrong)
 }
 
-// bandwidths returns those of the algorithm and of the bus in GB/s.
+// bandwidths returns the algorithm and bus bandwidths in GB/s.
 func (r *Row) bandwidths(ns float64) (algorithm, bus float64) {
 	algorithm = float64(r.Bytes) / max(ns, 1e-3)
 	return algorithm, algorithm * r.Operation.factor(float64(r.Ranks))
 }
 
-// fitted writes a number with two decimals, or with fewer where they would run over the width.
+// fitted formats a number with two decimals, or fewer if they exceed the width.
 func fitted(v float64, width int) string {
 	power := 0
 	if v >= 1 {
@@ -125,7 +125,7 @@ func fitted(v float64, width int) string {
 	return strconv.FormatFloat(v, 'f', decimals, 64)
 }
 
-// Footer closes the table of an operation.
+// Footer ends the table of an operation.
 func (n *NCCLTests) Footer() error {
 	if n.last == nil {
 		return nil

@@ -22,7 +22,7 @@ func TestSizesFollowNCCLTests(t *testing.T) {
 		{"a reduce-scatter counts its input", "reduce_scatter", 1024, 4, 64, 1024},
 		{"a size that does not divide is rounded up", "all_gather", 8, 4, 1, 16},
 		{"a broken element is rounded up", "broadcast", 5, 2, 2, 8},
-		{"a barrier has none", "barrier", 1024, 2, 0, 0},
+		{"a barrier has no bandwidth", "barrier", 1024, 2, 0, 0},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			op := operationNamed(t, c.operation)

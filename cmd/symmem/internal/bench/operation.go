@@ -8,18 +8,19 @@ import (
 	"symmem"
 )
 
-// Operation is a collective as nccl-tests measures it.
+// Operation is a collective as measured by nccl-tests.
 type Operation struct {
-	// Name is what flags and reports call it.
+	// Name is the name in flags and reports.
 	Name string
 	kind symmem.Operation
-	// shared reports whether the size column counts the parts of all ranks together, not one rank's.
+	// shared is set if the size column counts the parts of all ranks together rather than one
+	// rank's.
 	shared bool
-	// inPlace reports whether NCCL defines the operation in place.
+	// inPlace is set if NCCL defines the operation in place.
 	inPlace bool
-	// reduces and rooted say which columns mean something.
+	// reduces and rooted are set if the columns for the reduction and the root apply.
 	reduces, rooted bool
-	// factor turns the bandwidth of the algorithm into that of the bus, for n ranks.
+	// factor converts the algorithm bandwidth to the bus bandwidth, for n ranks.
 	factor func(n float64) float64
 }
 
@@ -27,7 +28,7 @@ func whole(float64) float64     { return 1 }
 func others(n float64) float64  { return (n - 1) / n }
 func twoWays(n float64) float64 { return 2 * (n - 1) / n }
 
-// operations are all that bench collective measures.
+// operations lists the operations of bench collective.
 var operations = []Operation{
 	{
 		Name: "all_reduce", kind: symmem.OpAllReduce, inPlace: true, reduces: true, factor: twoWays,
@@ -56,9 +57,9 @@ func OperationNames() []string {
 	return names
 }
 
-// ParseOperations reads names as OperationNames lists them; "all" means all of them.
+// ParseOperations parses names as listed by OperationNames; "all" stands for all of them.
 func ParseOperations(names []string) ([]Operation, error) {
-	var found []Operation
+	var selected []Operation
 	if len(names) == 0 {
 		return nil, fmt.Errorf("no operation is named: take all, or some of %s",
 			strings.Join(OperationNames(), ", "))
@@ -73,18 +74,17 @@ func ParseOperations(names []string) ([]Operation, error) {
 			return nil, fmt.Errorf("operation %q is none of all, %s",
 				name, strings.Join(OperationNames(), ", "))
 		}
-		if slices.ContainsFunc(found, named) {
+		if slices.ContainsFunc(selected, named) {
 			return nil, fmt.Errorf("operation %s is named twice", name)
 		}
-		found = append(found, operations[at])
+		selected = append(selected, operations[at])
 	}
-	return found, nil
+	return selected, nil
 }
 
-// sized returns the count of a call for a size in bytes, and the size that it really has:
-// nccl-tests counts the output of an all-gather and the input of a reduce-scatter. A size that is
-// no whole number of elements for each rank is rounded up, so that the smallest rows mean
-// something.
+// sized returns the count of a call for a size in bytes, and the actual size. nccl-tests counts the
+// output of an all-gather and the input of a reduce-scatter. A size that is not a whole number of
+// elements for each rank is rounded up, so that the smallest rows are meaningful.
 func (o *Operation) sized(bytes int64, ranks int, t symmem.DataType) (count, size int64) {
 	if o.kind == symmem.OpBarrier {
 		return 0, 0
@@ -97,8 +97,7 @@ func (o *Operation) sized(bytes int64, ranks int, t symmem.DataType) (count, siz
 	return count, count * unit
 }
 
-// buffered reports whether the operation can work over windows at all, and has sizes that tables go
-// by.
+// buffered reports whether the operation can use windows, and has sizes for a table.
 func (o *Operation) buffered() bool {
 	return o.kind != symmem.OpSend && o.kind != symmem.OpBarrier
 }

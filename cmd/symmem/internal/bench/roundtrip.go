@@ -15,32 +15,32 @@ import (
 const (
 	tripsPerBatch = 4000
 	tripBatches   = 31
-	// farEnough keeps two words out of one another's pair of cache lines.
+	// farEnough keeps two words on separate pairs of cache lines.
 	farEnough = 256
 )
 
 // Probe measures the round trip between two processors.
 type Probe struct{ ping, pong int }
 
-// NewProbe chooses the first two processors that this process may use. It is made before the
-// process is bound to one of them. It is nil where there is one processor.
+// NewProbe chooses the first two processors that this process may use. Call it before the process
+// is bound to one of them. It returns nil if there is only one.
 func NewProbe() *Probe {
 	processors, err := sys.Affinity()
-	// Both sides spin, so each needs a P of its own, too.
+	// Both goroutines spin, so each needs a P.
 	if err != nil || len(processors) < 2 || runtime.GOMAXPROCS(0) < 2 {
 		return nil
 	}
 	return &Probe{ping: processors[0], pong: processors[1]}
 }
 
-// RoundTrip returns the median time in nanoseconds in which a word goes from one processor to the
+// RoundTrip returns the median time in nanoseconds for a word to travel from one processor to the
 // other and back; 0 means unknown. It takes some 20 ms.
 func (p *Probe) RoundTrip() (float64, error) {
 	if p == nil {
 		return 0, nil
 	}
-	// The runtime may have taken Ps away since NewProbe has looked: it has one for each processor that
-	// the process may use, and a rank that is bound may use one. One that was set stays.
+	// The runtime may have reduced GOMAXPROCS since NewProbe, to the number of processors that the
+	// process may use, which is one for a bound rank. A value that was set explicitly stays.
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(max(2, runtime.GOMAXPROCS(0))))
 	words := make([]uint64, 3*farEnough/8)
 	base := unsafe.Pointer(unsafe.SliceData(words))
@@ -87,7 +87,7 @@ func drive(ping, pong *uint64) []float64 {
 	return batches
 }
 
-// await polls with a PAUSE between looks, for as long as the other side takes.
+// await polls with a PAUSE between loads, until the other goroutine has written.
 func await(word *uint64, want uint64) {
 	for !spin.Until64(word, want, 0, 4000) {
 		sys.Yield()
@@ -96,7 +96,7 @@ func await(word *uint64, want uint64) {
 }
 
 // onProcessor runs f on an OS thread bound to a processor. The thread ends with f. If it cannot be
-// bound, f still runs, since other ranks wait for it.
+// bound, f runs anyway, since other ranks wait for it.
 func onProcessor(processor int, f func() error) error {
 	done := make(chan error)
 	go func() {

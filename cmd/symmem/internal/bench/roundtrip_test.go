@@ -7,8 +7,8 @@ import (
 	"symmem/internal/sys"
 )
 
-// TestTheRoundTripEndsWithOneP: the runtime takes the others away when a process is bound to one
-// processor. Where there is one from the beginning there is no round trip.
+// TestTheRoundTripEndsWithOneP runs with GOMAXPROCS 1, which the runtime sets when a process is
+// bound to one processor. If there is only one processor there is no round trip.
 func TestTheRoundTripEndsWithOneP(t *testing.T) {
 	allowed, err := sys.Affinity()
 	if err != nil {

@@ -11,25 +11,25 @@ import (
 	"symmem"
 )
 
-// runner measures one call of a lane at one path choice.
+// runner measures one call of a lane with one path choice.
 type runner struct {
 	*lane
 	choice symmem.PathChoice
 	call   *call
-	// took is the path that the call takes, and wrongs the wrong elements on all ranks.
+	// took is the path that the call takes, and wrongs the number of wrong elements on all ranks.
 	took   string
 	wrongs int64
-	// graph holds the captured calls, if they are; opsPerIter is how many.
+	// graph holds the captured calls, if any; opsPerIter is their number.
 	graph      *symmem.Graph
 	opsPerIter int
 	// iters is the number of calls, or of replays, in a batch.
 	iters int
-	// perOp is nanoseconds a call on the slowest rank, a batch each.
+	// perOp holds the nanoseconds per call on the slowest rank, one value per batch.
 	perOp []float64
 }
 
-// runner makes a call ready to be measured: its result is checked, its work is captured if that is
-// wanted, and the length of its batches is found.
+// runner prepares a call for measurements: it checks its result, captures it if requested, and
+// calibrates the length of its batches.
 func (o *Collective) runner(
 	ctx context.Context, l *lane, row *Row, inPlace bool, choice symmem.PathChoice,
 ) (*runner, error) {
@@ -53,7 +53,7 @@ func (o *Collective) runner(
 	return r, nil
 }
 
-// refusal says why a call does not take a path if it is told to. It is empty if it does.
+// refusal returns the reason why a call does not take a forced path, or "".
 func (l *lane) refusal(
 	ctx context.Context, o *Collective, row *Row, inPlace bool, choice symmem.PathChoice,
 ) (string, error) {
@@ -74,7 +74,7 @@ func (l *lane) refusal(
 	return e.Why, nil
 }
 
-// paths are those that a call can take, the plain one first.
+// paths lists the paths that a call can take, the plain one first.
 func (l *lane) paths(
 	ctx context.Context, o *Collective, row *Row, inPlace bool,
 ) ([]symmem.PathChoice, error) {
@@ -91,7 +91,7 @@ func (l *lane) paths(
 	return paths, nil
 }
 
-// check runs the operation once on a known pattern and looks at the path and the result.
+// check runs the operation once on a known pattern and checks the path and the result.
 func (r *runner) check(ctx context.Context, o *Collective) error {
 	if err := r.look(o); err != nil {
 		return err
@@ -119,7 +119,7 @@ func (r *runner) check(ctx context.Context, o *Collective) error {
 	return err
 }
 
-// look notes the path, and refuses to measure another one than what was asked for.
+// look records the path, and returns an error if it is not the requested one.
 func (r *runner) look(o *Collective) error {
 	if r.call.Operation == symmem.OpSend {
 		r.took = symmem.PathPlain.String()
@@ -140,7 +140,7 @@ func (r *runner) launch(ctx context.Context) error {
 	return r.call.Launch(ctx, nil, r.call.second)
 }
 
-// capture records calls into a graph, if that is wanted.
+// capture captures calls into a graph, if requested.
 func (r *runner) capture(ctx context.Context, o *Collective) error {
 	if o.GraphOps == 0 {
 		return nil
@@ -167,7 +167,7 @@ func (r *runner) capture(ctx context.Context, o *Collective) error {
 	return nil
 }
 
-// fitting is how many calls a graph holds. Rank 0 decides.
+// fitting returns the number of calls per graph. Rank 0 decides.
 func (r *runner) fitting(ctx context.Context, o *Collective) (int, error) {
 	if !o.fitGraphs {
 		return o.GraphOps, nil
@@ -191,7 +191,8 @@ func forget(runners []*runner) error {
 	return errors.Join(errs...)
 }
 
-// calibrate finds the number of calls in a batch. Rank 0 decides, so that all make equally many.
+// calibrate sets the number of calls per batch. Rank 0 decides, so that all ranks make the same
+// number.
 func (r *runner) calibrate(ctx context.Context, o *Collective) error {
 	if r.iters = o.Iters; r.iters > 0 {
 		_, err := r.timed(ctx)
@@ -209,12 +210,12 @@ func (r *runner) calibrate(ctx context.Context, o *Collective) error {
 	}
 }
 
-// coldTries is how often a batch is timed to know how long it takes. The first call of an
-// operation, and the first replay of a graph, can take a hundred times as long as others: judged by
-// it alone, a batch would have so few calls that starting and ending it would show in its time.
+// coldTries is the number of batches timed for calibration. The first call of an operation, and the
+// first replay of a graph, can take a hundred times as long as others. Calibrated by that time
+// alone, a batch would have so few calls that its start and end would affect the result.
 const coldTries = 3
 
-// quickest is the time of the quickest of some batches on rank 0: the same on all ranks.
+// quickest returns the shortest time of several batches on rank 0. It is the same on all ranks.
 func (r *runner) quickest(ctx context.Context) (time.Duration, error) {
 	least := time.Duration(math.MaxInt64)
 	for range coldTries {
@@ -231,7 +232,7 @@ func (r *runner) quickest(ctx context.Context) (time.Duration, error) {
 	return time.Duration(all[0]), nil
 }
 
-// timed runs a batch from a common start.
+// timed runs a batch after all ranks have met.
 func (r *runner) timed(ctx context.Context) (time.Duration, error) {
 	if err := r.meet(ctx); err != nil {
 		return 0, err
@@ -254,8 +255,8 @@ func (r *runner) once(ctx context.Context) error {
 	return r.launch(ctx)
 }
 
-// turn makes the path that of this runner. Plans are made anew after a change, by a call that is
-// not timed; graphs keep their paths.
+// turn sets the path of this runner. After a change plans are made again, by an untimed call;
+// graphs keep their paths.
 func (r *runner) turn(ctx context.Context) error {
 	if r.graph != nil || r.choice == *r.set {
 		return nil
@@ -266,7 +267,7 @@ func (r *runner) turn(ctx context.Context) error {
 	return r.once(ctx)
 }
 
-// batch returns nanoseconds a call on the slowest rank.
+// batch returns the nanoseconds per call on the slowest rank.
 func (r *runner) batch(ctx context.Context) (float64, error) {
 	if err := r.turn(ctx); err != nil {
 		return 0, err
@@ -288,7 +289,7 @@ type way struct {
 	choice symmem.PathChoice
 }
 
-// race measures ways of making a call, in turns.
+// race measures several ways of making a call, alternating.
 func (o *Collective) race(
 	ctx context.Context, row *Row, inPlace bool, ways []way,
 ) (runners []*runner, err error) {
@@ -303,9 +304,9 @@ func (o *Collective) race(
 	return runners, o.play(ctx, runners)
 }
 
-// play runs the batches of all runners in turns. Some rounds go before those that are kept: one,
-// which takes the caches back from the row before, and before the first row as many as are kept,
-// since processors that were idle take long to come up to their clock.
+// play runs the batches of all runners, alternating, after some warm-up rounds: one, to refill the
+// caches after the previous row, and before the first row as many as are measured, since idle
+// processors take long to reach full clock.
 func (o *Collective) play(ctx context.Context, runners []*runner) error {
 	lead := 1
 	if !o.warm {
@@ -325,10 +326,9 @@ func (o *Collective) play(ctx context.Context, runners []*runner) error {
 	return nil
 }
 
-// turns is the order of n runners in a round. It begins with another runner each time, and after
-// all have begun it goes backwards for as many rounds: so being first, or after a certain other
-// one, is nobody's advantage. Steps of 1, -2, 3, -4 and so on make each pair of runners neighbours
-// equally often.
+// turns returns the order of n runners in a round. Each round begins with another runner, and after
+// all have begun it is reversed for as many rounds, so that the position in a round favours no
+// runner. Steps of 1, -2, 3, -4 and so on make each pair of runners neighbours equally often.
 func turns(n, round int) []int {
 	order := make([]int, n)
 	for i := range order {

@@ -12,7 +12,7 @@ import (
 	"symmem/bench/report"
 )
 
-// writeTable aligns rows to the right, with a prefix before each line.
+// writeTable writes rows aligned to the right, with a prefix before each line.
 func writeTable(w io.Writer, prefix string, rows [][]string) error {
 	var aligned bytes.Buffer
 	out := tabwriter.NewWriter(&aligned, 0, 0, 2, ' ', tabwriter.AlignRight)
@@ -30,8 +30,8 @@ func writeTable(w io.Writer, prefix string, rows [][]string) error {
 	return nil
 }
 
-// PathTable writes what the choice of paths wins and costs: the times on the path that was chosen
-// and on each, as comments behind the columns of nccl-tests.
+// PathTable writes the gains and costs of the path choice, as comments in the style of nccl-tests:
+// the times on the chosen path and on each path.
 func PathTable(w io.Writer, r *report.Report) error {
 	rows := [][]string{
 		{"operation", "size", "", "auto", "plain", "window", "direct", "took", "ratio"},
@@ -60,8 +60,8 @@ func PathTable(w io.Writer, r *report.Report) error {
 	return err
 }
 
-// CheckTable writes what checking costs: the times of a run at two check levels, as comments behind
-// the columns of nccl-tests.
+// CheckTable writes the cost of checking, as comments in the style of nccl-tests: the times at two
+// check levels.
 func CheckTable(w io.Writer, r *report.Report) error {
 	rows := [][]string{{"operation", "size", "", "unchecked", "checked", "ratio"}}
 	for i := range r.Results {
@@ -73,7 +73,7 @@ func CheckTable(w io.Writer, r *report.Report) error {
 	return writeTable(w, "#", rows)
 }
 
-// callCells names what was measured: the operation, its size, and the half.
+// callCells returns the cells that identify a call: the operation, its size, and the half.
 func callCells(r *report.Result) []string {
 	return []string{r.Name, fmt.Sprint(r.Params["bytes"]), r.Half()}
 }

@@ -12,30 +12,31 @@ import (
 	"symmem/internal/tuning"
 )
 
-// Tune measures the times for a tuning table. Every rank runs the same one.
+// Tune measures the times for a tuning table. It must be the same on all ranks.
 type Tune struct {
-	// Collective holds the operations, the sizes, the element type, the backend and how long to
-	// measure. Graphs hold as many calls as fit into a batch, at most GraphOps, if the backend can
-	// capture; without GraphOps calls are measured one by one. Run sets the other fields.
+	// Collective sets the operations, the sizes, the element type, the backend and the plan. Graphs
+	// hold as many calls as fit into a batch, at most GraphOps, if the backend can capture. Without
+	// GraphOps calls are measured one by one. Run sets the other fields.
 	Collective
-	// Date is when rank 0 measures, and Base gives the table that it begins with, or nil for the
-	// built-in one. Those of the other ranks are not used. Its times of sizes below and above Sizes
-	// stay, if they are of the same device and library.
+	// Date is the date of the measurement, and Base returns the table to begin with, or nil for the
+	// built-in one. Only those of rank 0 are used. The table's times for sizes below and above
+	// Sizes are kept if they are of the same device and library.
 	Date string
 	Base func(device string, ranks int) *tuning.Table
-	// Progress, if set, is told what is measured.
+	// Progress, if set, is called with a description of each measurement.
 	Progress func(text string)
 }
 
 // Tuned is the result of a Tune, the same on all ranks.
 type Tuned struct {
-	// Table is the base with the new rules in place of its own for the same operations and ranks.
+	// Table is the base with the new rules, which replace its rules for the same operations and
+	// ranks.
 	Table *tuning.Table
-	// Rules holds the new rules in the order of measurement. Skipped names the operations without
-	// one, with the reason.
+	// Rules lists the new rules in the order of measurement. Skipped maps the operations without
+	// one to the reason.
 	Rules   []tuning.Rule
 	Skipped []string
-	// Device and Ranks are what the table's file is named by.
+	// Device and Ranks determine the name of the table's file.
 	Device string
 	Ranks  int
 }
@@ -53,13 +54,13 @@ func (o *Tune) Run(ctx context.Context) (tuned *Tuned, err error) {
 		return nil, err
 	}
 	err = t.run(ctx)
-	if t.found.Table = t.describe(); err != nil {
-		return &t.found, err
+	if t.tuned.Table = t.describe(); err != nil {
+		return &t.tuned, err
 	}
-	return &t.found, t.found.Table.Validate()
+	return &t.tuned, t.tuned.Table.Validate()
 }
 
-// skipped says why an operation has no rule from the times of a type.
+// skipped returns the reason why times of a type give no rule for an operation.
 func skipped(op *Operation, t symmem.DataType) string {
 	if !op.buffered() {
 		return op.Name + " has no buffers that peers read, so there is nothing to choose"
@@ -67,8 +68,7 @@ func skipped(op *Operation, t symmem.DataType) string {
 	return fmt.Sprintf("%s of %v has one path here, so there is nothing to choose", op.Name, t)
 }
 
-// around joins new times, ascending in size, with those old ones that are of smaller or larger
-// sizes.
+// around merges new times, ascending in size, with the old ones of smaller and larger sizes.
 func around(old, fresh []tuning.Point) []tuning.Point {
 	if len(fresh) == 0 {
 		return nil
@@ -83,7 +83,7 @@ func around(old, fresh []tuning.Point) []tuning.Point {
 	return all
 }
 
-// withoutGraphs falls back to calls one by one where the backend cannot capture.
+// withoutGraphs switches to single calls if the backend cannot capture.
 func (l *lane) withoutGraphs(c *Collective) error {
 	if c.GraphOps == 0 {
 		return nil
@@ -112,12 +112,12 @@ func (o *Tune) tell(format string, args ...any) {
 	}
 }
 
-// RuleOfNoise is what noise does, for people.
+// RuleOfNoise explains the effect of noise to users.
 const RuleOfNoise = "noise is twice the standard error of the median of the ratios of batches " +
 	"that were neighbours, from the quartiles of their logarithms"
 
-// noise is how far the median of ratios can be off by chance, in percent of it. Logarithms make a
-// path that was held up as far off as the other one would be.
+// noise returns the random error of the median of ratios, in percent. Logarithms weight delays of
+// either path equally.
 func noise(ratios []float64) float64 {
 	if len(ratios) == 0 {
 		return 0
@@ -130,17 +130,17 @@ func noise(ratios []float64) float64 {
 	return 100 * math.Expm1(medianError(logs))
 }
 
-// medianError is how far the median of what is sorted can be off by chance: twice its standard
-// error. For a normal distribution the quartiles lie 1.349 standard deviations apart, and the error
-// of the median is 1.253 deviations over the root of the number. Outliers, such as a processor that
-// was away for a while, do not move quartiles.
+// medianError returns the random error of the median of sorted values: twice its standard error.
+// For a normal distribution the quartiles are 1.349 standard deviations apart, and the error of the
+// median is 1.253 deviations over the root of the number. Outliers, such as a processor that was
+// preempted, do not affect quartiles.
 func medianError(sorted []float64) float64 {
 	n := len(sorted)
 	deviation := (sorted[n-1-n/4] - sorted[n/4]) / 1.349
 	return 2 * 1.253 * deviation / math.Sqrt(float64(n))
 }
 
-// shared is the table that rank 0 begins with, on all ranks.
+// shared returns rank 0's base table on all ranks.
 func (o *Tune) shared(ctx context.Context, l *lane) (*tuning.Table, error) {
 	var mine *tuning.Table
 	if l.rt.Rank() == 0 {
@@ -153,7 +153,7 @@ func (o *Tune) shared(ctx context.Context, l *lane) (*tuning.Table, error) {
 	return all[0], nil
 }
 
-// present is the table that this rank finds.
+// present returns this rank's base table.
 func (o *Tune) present(rt *symmem.Runtime) *tuning.Table {
 	info := rt.Device()
 	if o.Base != nil {

@@ -24,7 +24,7 @@ func TestNoiseIsThatOfTheMedian(t *testing.T) {
 		t.Errorf("no ratios have %v percent of noise", n)
 	}
 	// The median of n draws from a normal distribution is off by 1.253 deviations over the root of
-	// n, which is what noise must find from one sample, and its double covers 95 of 100 medians.
+	// n. noise must estimate that from one sample; twice that covers 95 of 100 medians.
 	random := rand.New(rand.NewPCG(1, 2))
 	const trials, draws, deviation = 2000, 41, 0.05
 	covered, sum := 0, 0.0
@@ -60,7 +60,7 @@ func TestOutliersAreNoNoise(t *testing.T) {
 }
 
 func TestPointsPairTheBatchesOfOneTurn(t *testing.T) {
-	// Both paths drift by a factor of ten together, which their ratios do not show.
+	// Both paths drift by a factor of ten together, which does not affect their ratios.
 	plain := []float64{2000, 4000, 8000, 20000, 2000}
 	window := []float64{1000, 2000, 4000, 10000, 1000}
 	direct := []float64{500, 1000, 2000, 5000, 500}
@@ -92,8 +92,8 @@ func TestPointsPairTheBatchesOfOneTurn(t *testing.T) {
 	}
 }
 
-// found returns the result of a tune: halves that agree, and halves that do not.
-func found() *Tuned {
+// exampleTuned returns the result of a tune: halves that agree, and halves that do not.
+func exampleTuned() *Tuned {
 	points := []tuning.Point{
 		{Bytes: 1 << 10, PlainUS: 13, WindowUS: 7.4, NoisePercent: 1.5},
 		{Bytes: 128 << 10, PlainUS: 14.8, WindowUS: 17, NoisePercent: 0.4},
@@ -122,9 +122,9 @@ func found() *Tuned {
 	}
 }
 
-func TestWhatWasChosenIsPrintedWithWhatItWins(t *testing.T) {
+func TestChosenPathsArePrintedWithTheirGain(t *testing.T) {
 	var out strings.Builder
-	if err := found().Text(&out); err != nil {
+	if err := exampleTuned().Text(&out); err != nil {
 		t.Fatal(err)
 	}
 	want := `operation size buffers plain window direct noise chosen wins
@@ -147,7 +147,7 @@ broadcast: there is no window path
 }
 
 func TestTheJSONOfATuneHoldsTheTable(t *testing.T) {
-	tuned := found()
+	tuned := exampleTuned()
 	document, err := tuned.Document("t.json", true)
 	if err != nil {
 		t.Fatal(err)
@@ -175,7 +175,7 @@ func TestTheJSONOfATuneHoldsTheTable(t *testing.T) {
 	}
 }
 
-func TestWhatASizeDecidesGoesByWhatWasMeasured(t *testing.T) {
+func TestThresholdsFollowTheMeasurements(t *testing.T) {
 	some := []float64{1000}
 	at := []tuning.Point{{Bytes: 64, InPlace: true, PlainUS: 1, WindowUS: 1}}
 	direct := []tuning.Point{{Bytes: 64, InPlace: true, PlainUS: 1, WindowUS: 1, DirectUS: 1}}

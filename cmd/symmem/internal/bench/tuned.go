@@ -12,7 +12,7 @@ import (
 	"symmem/internal/tuning"
 )
 
-// Text writes a line for each measured size, with how much faster the chosen path is than the other
+// Text writes a line for each measured size, with the speed-up of the chosen path over the other
 // one, and a line for each rule.
 func (t *Tuned) Text(w io.Writer) error {
 	rows := [][]string{{
@@ -44,7 +44,7 @@ func (t *Tuned) Text(w io.Writer) error {
 	return errors.Join(err, failed)
 }
 
-// measured writes a time in microseconds; 0 is one that was not measured.
+// measured formats a time in microseconds; 0 means not measured.
 func measured(us float64) string {
 	if us == 0 {
 		return "-"
@@ -52,7 +52,7 @@ func measured(us float64) string {
 	return report.Duration(us * 1e3)
 }
 
-// wins is the time on the path that was not chosen over that on the chosen one.
+// wins returns the ratio of the time on the other path to that on the chosen one.
 func wins(chosen tuning.Path, p tuning.Point) float64 {
 	switch chosen {
 	case tuning.Window:
@@ -66,8 +66,8 @@ func wins(chosen tuning.Path, p tuning.Point) float64 {
 	}
 }
 
-// Document is what there is to tell machines: the table, its file, whether that was written, and
-// what was skipped.
+// Document returns the fields of the JSON output: the table, its file, whether that was written,
+// and the skipped operations.
 func (t *Tuned) Document(file string, written bool) (map[string]any, error) {
 	table, err := t.Table.Encode()
 	if err != nil {

@@ -13,17 +13,16 @@ import (
 // tuner measures the paths of one operation after the other.
 type tuner struct {
 	*Tune
-	// in has buffers of a pool, which are registered, and out others; it is nil where no call can go
-	// direct, which is what it is for.
+	// in has registered buffers of a pool, and out has other buffers, to measure the direct path.
+	// out is nil if no call can take the direct path.
 	in, out *lane
-	// base is the table that it begins with, and reused reports whether some times of it are in rules
-	// again.
+	// base is the table to begin with; reused is set if new rules contain some of its times.
 	base   *tuning.Table
 	reused bool
-	found  Tuned
+	tuned  Tuned
 }
 
-// prepare opens what all measurements share.
+// prepare opens the resources that all measurements share.
 func (t *tuner) prepare(ctx context.Context) (err error) {
 	if err := t.in.withoutGraphs(&t.Collective); err != nil {
 		return err
@@ -35,41 +34,41 @@ func (t *tuner) prepare(ctx context.Context) (err error) {
 		return err
 	}
 	rt := t.in.rt
-	t.found = Tuned{Device: rt.Device().Name, Ranks: rt.Size()}
-	if t.base.Device != t.found.Device || t.base.Library != rt.Library() ||
+	t.tuned = Tuned{Device: rt.Device().Name, Ranks: rt.Size()}
+	if t.base.Device != t.tuned.Device || t.base.Library != rt.Library() ||
 		t.base.DataType != t.DataType.String() {
-		t.base = t.base.WithoutTimes() // they do not compare with the new ones
+		t.base = t.base.WithoutTimes() // not comparable with the new ones
 	}
 	return nil
 }
 
-// run measures all operations and makes their rules.
+// run measures all operations and derives their rules.
 func (t *tuner) run(ctx context.Context) error {
 	for i := range t.Operations {
 		op := &t.Operations[i]
-		found, err := t.measure(ctx, op)
+		times, err := t.measure(ctx, op)
 		if err != nil {
 			return fmt.Errorf("tuning %s: %w", op.Name, err)
 		}
-		fresh := t.rules(op, found)
+		fresh := t.rules(op, times)
 		if len(fresh) == 0 {
-			t.found.Skipped = append(t.found.Skipped, skipped(op, t.DataType))
+			t.tuned.Skipped = append(t.tuned.Skipped, skipped(op, t.DataType))
 		}
-		t.found.Rules = append(t.found.Rules, fresh...)
+		t.tuned.Rules = append(t.tuned.Rules, fresh...)
 	}
 	return nil
 }
 
-// rules derives the rules of an operation from new times, joined with those of the base of other
-// sizes. A choice that was not measured gets no rule.
-func (t *tuner) rules(op *Operation, found *points) (rules []tuning.Rule) {
+// rules derives the rules of an operation from new times, merged with those of the base for other
+// sizes. A choice without measurements gets no rule.
+func (t *tuner) rules(op *Operation, times *points) (rules []tuning.Rule) {
 	rt := t.in.rt
 	info := rt.Device()
 	otherwise := tuning.Builtin(info.Backend, info.Name).Otherwise
 	for _, measured := range []struct {
 		memory tuning.Memory
 		points []tuning.Point
-	}{{"", found.windows}, {tuning.Symmetric, found.direct}, {tuning.Anywhere, found.anywhere}} {
+	}{{"", times.windows}, {tuning.Symmetric, times.direct}, {tuning.Anywhere, times.anywhere}} {
 		if len(measured.points) == 0 {
 			continue
 		}
@@ -85,13 +84,13 @@ func (t *tuner) rules(op *Operation, found *points) (rules []tuning.Rule) {
 	return rules
 }
 
-// describe puts the new rules into the base.
+// describe adds the new rules to the base.
 func (t *tuner) describe() *tuning.Table {
 	how := "calls one by one"
 	if t.GraphOps > 0 {
 		how = fmt.Sprintf("replays of graphs of up to %d calls", t.GraphOps)
 	}
-	rt, rules := t.in.rt, t.found.Rules
+	rt, rules := t.in.rt, t.tuned.Rules
 	table := t.base.Replace(rules...)
 	table.Device, table.Library, table.Date = rt.Device().Name, rt.Library(), t.Date
 	table.DataType = t.DataType.String()
@@ -106,15 +105,16 @@ func (t *tuner) describe() *tuning.Table {
 }
 
 // points holds the times of one operation at ascending sizes: windows compares the plain and the
-// window path, direct the direct path with the better of them, and anywhere the direct with the
-// plain path on buffers in no window.
+// window path, direct compares the direct path with the better of them, and anywhere compares the
+// direct with the plain path on buffers outside of windows.
 type points struct{ windows, direct, anywhere []tuning.Point }
 
-// outsideBytes is more than the exchange memory of any group holds, through which calls on buffers
-// in no window go direct.
+// outsideBytes exceeds any group's exchange memory, which calls on buffers outside of windows need
+// for the direct path.
 const outsideBytes = 64 << 20
 
-// outside is a lane with buffers in no window, or nil where nothing goes direct: not even barriers.
+// outside returns a lane with buffers outside of windows, or nil if no call takes the direct path,
+// not even a barrier.
 func (l *lane) outside(ctx context.Context, o *Collective) (*lane, error) {
 	if err := l.take(ctx, symmem.PathDirect); err != nil {
 		return nil, err
@@ -127,11 +127,11 @@ func (l *lane) outside(ctx context.Context, o *Collective) (*lane, error) {
 	return l.apart(ctx, o, o.room(min(slices.Max(o.Sizes), outsideBytes), l.rt.Size()))
 }
 
-// measure takes the times of one operation, out of place, and in place if it has that half.
+// measure measures one operation out of place and, if it supports that, in place.
 func (t *tuner) measure(ctx context.Context, op *Operation) (*points, error) {
-	found, last := &points{}, int64(0)
+	times, last := &points{}, int64(0)
 	if !op.buffered() {
-		return found, nil
+		return times, nil
 	}
 	for _, size := range t.Sizes {
 		row := &Row{Operation: op, Ranks: t.in.rt.Size()}
@@ -156,7 +156,7 @@ func (t *tuner) measure(ctx context.Context, op *Operation) (*points, error) {
 			if err != nil {
 				return nil, err
 			}
-			found.add(row.Bytes, inPlace, batches{
+			times.add(row.Bytes, inPlace, batches{
 				plain:    perOp[way{t.in, symmem.PathPlain}],
 				window:   perOp[way{t.in, symmem.PathWindow}],
 				direct:   perOp[way{t.in, symmem.PathDirect}],
@@ -164,10 +164,10 @@ func (t *tuner) measure(ctx context.Context, op *Operation) (*points, error) {
 			})
 		}
 	}
-	return found, nil
+	return times, nil
 }
 
-// half names the calls that were measured.
+// half names the half of a measurement.
 func half(inPlace bool) string {
 	if inPlace {
 		return "in place"
@@ -175,7 +175,7 @@ func half(inPlace bool) string {
 	return "out of place"
 }
 
-// ways are those that a call can go. The first is the plain path.
+// ways lists the ways of making a call. The first is the plain path.
 func (t *tuner) ways(ctx context.Context, row *Row, inPlace bool) (all []way, err error) {
 	paths, err := t.in.paths(ctx, &t.Collective, row, inPlace)
 	if err != nil {
@@ -184,7 +184,7 @@ func (t *tuner) ways(ctx context.Context, row *Row, inPlace bool) (all []way, er
 	for _, path := range paths {
 		all = append(all, way{t.in, path})
 	}
-	// Buffers that are not symmetric may be in place on one rank alone.
+	// Unsymmetric buffers may be in place on a single rank.
 	if t.out == nil || inPlace || row.Bytes > outsideBytes {
 		return all, nil
 	}
@@ -214,11 +214,11 @@ func (t *tuner) times(
 	return perOp, nil
 }
 
-// batches are those of all ways at one size: the paths on symmetric buffers, and the direct one on
-// others. A way that was not measured has none.
+// batches holds the batches of all ways at one size: the paths on symmetric buffers, and the direct
+// path on others. Ways that were not measured have none.
 type batches struct{ plain, window, direct, anywhere []float64 }
 
-// add adds the batches of one size to the choices that they decide.
+// add adds the batches of one size to the comparisons that use them.
 func (p *points) add(bytes int64, inPlace bool, b batches) {
 	note := func(to *[]tuning.Point, window, direct []float64) {
 		point := newPoint(bytes, b.plain, window, direct)
@@ -236,9 +236,9 @@ func (p *points) add(bytes int64, inPlace bool, b batches) {
 	}
 }
 
-// newPoint condenses the batches of paths, in nanoseconds, turn by turn: of the plain and the
-// window path, or of the direct one and those of the other two that were measured. The noise is
-// that of the ratio which decides.
+// newPoint condenses the batches of paths, in nanoseconds, pairwise: of the plain and the window
+// path, or of the direct path and those of the other two that were measured. The noise is that of
+// the deciding ratio.
 func newPoint(bytes int64, plain, window, direct []float64) tuning.Point {
 	p := tuning.Point{
 		Bytes: tuning.Size(bytes), PlainUS: microseconds(plain), WindowUS: microseconds(window),
@@ -254,7 +254,7 @@ func newPoint(bytes int64, plain, window, direct []float64) tuning.Point {
 	return p
 }
 
-// microseconds is the median of batches for a table, 0 for none.
+// microseconds returns the median of batches in microseconds, 0 for none.
 func microseconds(perOp []float64) float64 {
 	if perOp == nil {
 		return 0

@@ -12,8 +12,8 @@ import (
 	"symmem/internal/sys"
 )
 
-// registered reports whether a path's buffers are registered before anything is measured: plain
-// ones lie in no window, and where the table chooses the first collective registers them.
+// registered reports whether buffers for a path are registered before measuring. Those of the plain
+// path are outside of windows, and with auto the first collective registers them.
 func registered(path symmem.PathChoice) bool { return path > symmem.PathPlain }
 
 // lane is one rank's world at one check level, with its buffers.
@@ -23,14 +23,14 @@ type lane struct {
 	rt         *symmem.Runtime
 	second     *symmem.Stream
 	send, recv symmem.Buffer
-	// gatherer is where ranks tell each other what they measured.
+	// gatherer exchanges measurements between ranks.
 	gatherer *workload.Gatherer
-	// set is what the world is set to. Lanes over one world share it.
+	// set is the current path choice of the world. Lanes over one world share it.
 	set *symmem.PathChoice
 }
 
-// BindRank binds this process to the processor of a rank, and keeps GOMAXPROCS as it is, so that
-// the host backend still sees the processors that all ranks share.
+// BindRank binds this process to a processor for its rank, and keeps GOMAXPROCS, so that the host
+// backend still counts the processors that all ranks share.
 func BindRank(rank int) error {
 	processors, err := sys.Affinity()
 	if err != nil {
@@ -40,7 +40,7 @@ func BindRank(rank int) error {
 	return sys.BindProcess(processors[rank%len(processors)])
 }
 
-// openLane joins the world once more, at a check level, and makes both buffers.
+// openLane joins the world once more, with a check level, and allocates both buffers.
 func openLane(ctx context.Context, o *Collective, level int) (*lane, error) {
 	options := symmem.Options{
 		Backend: o.Backend, Tuning: o.Tuning, Path: o.Path, Check: o.Checks[level],
@@ -50,7 +50,7 @@ func openLane(ctx context.Context, o *Collective, level int) (*lane, error) {
 	if err != nil {
 		return nil, err
 	}
-	o.Checks[level] = rt.Check() // what the backend's default is
+	o.Checks[level] = rt.Check() // resolves the backend's default
 	l := &lane{level: level, rt: rt, set: &options.Path}
 	if err := l.prepare(ctx, o); err != nil {
 		return nil, errors.Join(err, rt.Close())
@@ -88,7 +88,7 @@ func (l *lane) allocate(ctx context.Context, o *Collective, bytes int64) error {
 	return s.End(ctx)
 }
 
-// apart is a lane over the same world whose buffers lie in no window.
+// apart returns a lane over the same world whose buffers are outside of windows.
 func (l *lane) apart(ctx context.Context, o *Collective, bytes int64) (*lane, error) {
 	own, config := *l, *o
 	config.Apart = true
@@ -114,7 +114,7 @@ func (l *lane) finish(ctx context.Context) error {
 	return l.second.Synchronize(ctx)
 }
 
-// meet returns when all ranks have come.
+// meet waits until all ranks have called it.
 func (l *lane) meet(ctx context.Context) error {
 	if err := l.rt.World().Barrier(ctx, nil); err != nil {
 		return err
@@ -122,12 +122,12 @@ func (l *lane) meet(ctx context.Context) error {
 	return l.finish(ctx)
 }
 
-// gather tells every rank what the others have.
+// gather returns the numbers of all ranks.
 func (l *lane) gather(ctx context.Context, mine int64) ([]int64, error) {
 	return l.gatherer.Numbers(ctx, mine)
 }
 
-// take sets the world to a path choice, if it is not set to it.
+// take sets the path choice of the world, if it differs.
 func (l *lane) take(ctx context.Context, c symmem.PathChoice) error {
 	if c == *l.set {
 		return nil
@@ -142,12 +142,12 @@ func (l *lane) take(ctx context.Context, c symmem.PathChoice) error {
 // call is one collective call on buffers of this rank.
 type call struct {
 	workload.Call
-	// second is the stream of the receiving half of sendrecv; without one both halves are on the
+	// second is the stream of the receiving half of sendrecv. Without it both halves are on the
 	// default stream.
 	second *symmem.Stream
 }
 
-// call describes a collective of so many elements on this rank's buffers.
+// call returns a collective with the given count on this rank's buffers.
 func (l *lane) call(o *Collective, op *Operation, count int64, inPlace bool) (*call, error) {
 	c := &call{Call: workload.Call{
 		Pattern: workload.Pattern{
@@ -170,7 +170,7 @@ func (l *lane) explain(c *call) (symmem.Explanation, error) {
 	return l.rt.World().Explain(c.Operation, c.Send, c.Recv, c.Count, c.DataType)
 }
 
-// fill spoils the output and writes this rank's input, if there is any.
+// fill fills the output with junk and writes this rank's input, if there is any.
 func (r *runner) fill(ctx context.Context) error {
 	if r.call.Count == 0 {
 		return nil

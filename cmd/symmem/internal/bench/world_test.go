@@ -9,11 +9,11 @@ import (
 )
 
 func operationNamed(t rapid.TB, name string) *Operation {
-	found, err := ParseOperations([]string{name})
+	parsed, err := ParseOperations([]string{name})
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &found[0]
+	return &parsed[0]
 }
 
 func TestElementsThatACallHasNotWrittenAreWrong(t *testing.T) {
@@ -31,7 +31,7 @@ func TestElementsThatACallHasNotWrittenAreWrong(t *testing.T) {
 	const count = 3000
 	for _, op := range operations {
 		if op.kind == symmem.OpSend || op.kind == symmem.OpBarrier {
-			continue // a rank alone has no neighbour, and a barrier no elements
+			continue // a single rank has no neighbour, and a barrier no elements
 		}
 		t.Run(op.Name, func(t *testing.T) {
 			c, err := l.call(o, &op, count, false)

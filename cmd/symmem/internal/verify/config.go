@@ -7,31 +7,31 @@ import (
 	"symmem/cmd/symmem/internal/workload"
 )
 
-// Config says what to run. Every rank needs the same.
+// Config configures a run. It must be the same on all ranks.
 type Config struct {
 	workload.Config
-	// Cases is the number of buffers that are live at once, and Rounds how often they are made,
-	// reduced and freed, so that later rounds reuse memory.
+	// Cases is the number of buffers that are live at once, and Rounds the number of times that
+	// they are allocated, reduced and freed, so that later rounds reuse memory.
 	Cases, Rounds int
 	// Elements is the length of each case in float32 elements.
 	Elements int64
-	// Churn is the number of random allocations and frees that come before the cases of each
-	// round, the same on every rank. Some live blocks are reduced and checked along the way.
+	// Churn is the number of random allocations and frees before the cases of each round. They are
+	// the same on every rank. Some of the live blocks are reduced and checked.
 	Churn int
-	// Groups is the number of groups over the one pool. The first is the world; with more than
-	// one, the others overlap. Each runs all cases.
+	// Groups is the number of groups that use the pool. The first is the world; the others overlap.
+	// Each runs all cases.
 	Groups int
-	// Path is how the path of collectives is chosen. Only PathWindow shows that memory is
-	// symmetric: the plain path is right wherever buffers lie.
+	// Path selects the path of collectives. Only PathWindow proves that memory is symmetric: the
+	// plain path is correct wherever buffers lie.
 	Path symmem.PathChoice
-	// If Deterministic is a formula, cases have all types and reductions, with numbers that cancel,
-	// and their bits are compared with what the formula gives.
+	// If Deterministic is a formula, cases use all types and reductions on numbers that cancel, and
+	// their bits are compared with the result of the formula.
 	Deterministic symmem.Formula
 	// CallSites is that of symmem.Options.
 	CallSites bool
 }
 
-// Default is 2 rounds of 8 cases of 1 MiB.
+// Default returns 2 rounds of 8 cases of 1 MiB.
 func Default() Config {
 	return Config{
 		Config: workload.Default(), Cases: 8, Rounds: 2, Elements: 256 << 10, Groups: 1,
@@ -39,8 +39,7 @@ func Default() Config {
 	}
 }
 
-// The limits of a Config. They keep a program's list of steps and a report's rows small enough to
-// be held and sent.
+// The limits of a Config. They bound the memory for a program's steps and the size of reports.
 const (
 	maxCases    = 1024
 	maxRounds   = 100_000
@@ -50,11 +49,11 @@ const (
 	maxElements = int64(1) << 32
 )
 
-// Validate reports the first field that makes no sense.
+// Validate returns an error for the first invalid field.
 func (c *Config) Validate() error {
 	least := int64(1)
 	if c.Deterministic > symmem.AnyFormula {
-		least = 2 // which are one of the largest type
+		least = 2 // which are one element of the largest type
 	}
 	for _, f := range []struct {
 		name             string
@@ -79,8 +78,9 @@ func (c *Config) Validate() error {
 	return nil
 }
 
-// Options are what a rank opens its Runtime with. There is no comparison in the background: ranks
-// compare where the program registers and at its end, so that equal runs report alike.
+// Options returns the options with which a rank opens its Runtime. It disables comparisons in the
+// background: ranks compare where the program registers and at its end, so that equal runs give
+// equal reports.
 func (c *Config) Options() symmem.Options {
 	o := c.Config.Options()
 	o.CheckInterval, o.CallSites, o.Path, o.Deterministic = -1, c.CallSites, c.Path, c.Deterministic

@@ -12,16 +12,16 @@ import (
 	"symmem/driver"
 )
 
-// diagram shows where ranks differ.
+// diagram draws the differences between ranks.
 type diagram struct{ *symmem.DivergenceError }
 
-// side is what some ranks have, by a letter.
+// side is an observation that some ranks share, with its letter.
 type side struct {
 	letter string
 	symmem.Side
 }
 
-// draw writes where ranks differ, with a map of who has what:
+// draw writes the difference, with a map of the ranks' observations:
 //
 //	Divergence in group world, pool 7, at event 9: all before it is the same on every rank.
 //
@@ -57,7 +57,7 @@ func (d diagram) draw(b *bytes.Buffer) {
 	}
 }
 
-// mapRanks is how many ranks fit a map.
+// mapRanks is the maximum number of ranks in a map.
 const mapRanks = 24
 
 func (d diagram) where() string {
@@ -90,10 +90,10 @@ func (d diagram) drawMap(b *bytes.Buffer, sides []side) {
 	b.WriteByte('\n')
 }
 
-// numbers are the ranks that were observed, ascending.
+// numbers lists the observed ranks in ascending order.
 func (d diagram) numbers() []int { return slices.Sorted(maps.Keys(d.Ranks())) }
 
-// sides letters what ranks have in the order of their lowest ranks.
+// sides assigns letters to the observations in the order of their lowest ranks.
 func (d diagram) sides() []side {
 	ordered := slices.Clone(d.Sides)
 	slices.SortFunc(ordered, func(a, b symmem.Side) int { return slices.Compare(a.Ranks, b.Ranks) })
@@ -104,5 +104,5 @@ func (d diagram) sides() []side {
 	return sides
 }
 
-// letter names the sides A to Z; there are never more than a report keeps apart.
+// letter returns the letter of a side, A to Z. Reports keep fewer sides apart.
 func letter(i int) string { return string(rune('A' + i%26)) }

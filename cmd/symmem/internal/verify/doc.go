@@ -1,12 +1,12 @@
-// Package verify is the workload of "symmem verify": all-reduces over symmetric memory whose every
-// element is checked on every rank.
+// Package verify implements the workload of "symmem verify": all-reduces over symmetric memory,
+// with every element checked on every rank.
 //
-// What a run does is worked out before it starts, as a program: a list of steps on numbered slots
-// (allocate, free, fill, reduce) that is the same on every rank because it depends on the Config
-// alone. Rank carries it out, and merge joins what the ranks found to one Report. Only the noise of
-// Config.Skew is a rank's own, and it never touches the symmetric pool.
+// Before a run starts, its Config is compiled to a program: a list of steps on numbered slots
+// (allocate, free, fill, reduce). It depends only on the Config, so it is the same on every rank.
+// Run executes it, and merge combines the results of the ranks in one Report. Only the noise of
+// Config.Skew differs between ranks, and it never uses the symmetric pool.
 //
-// Values are chosen so that a mistake shows: rank r fills a buffer with value * (r + 1), and the
-// value differs from one all-reduce to the next, so that neither another rank's buffer nor another
-// case's, nor what an earlier round left behind, gives the expected sum.
+// Values are chosen to reveal mistakes: rank r fills a buffer with value * (r + 1), and each
+// all-reduce uses a different value. So neither data of another rank or another case nor data left
+// from an earlier round gives the expected sum.
 package verify

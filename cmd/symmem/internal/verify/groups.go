@@ -7,9 +7,10 @@ import (
 	"symmem"
 )
 
-// overlapping makes the groups of a run: the world, and then groups of neighbouring ranks, each a
-// little more than half of the world and one rank further on, so that every two overlap. The entry
-// of a group that this rank is not in is nil. It is collective over the world.
+// overlapping creates the groups of a run: the world, and then groups of neighbouring ranks. Each
+// has a little more than half of the ranks and starts one rank after the previous one, so that
+// every two overlap. The entry of a group without this rank is nil. It is collective over the
+// world.
 func overlapping(
 	ctx context.Context, world *symmem.Group, count int,
 ) ([]*symmem.Group, error) {
@@ -30,7 +31,8 @@ func overlapping(
 	return groups, nil
 }
 
-// inGroup reports whether a rank of n is in group k. Any two groups of more than half overlap.
+// inGroup reports whether a rank of n is in group k. Groups of more than half of the ranks always
+// overlap.
 func inGroup(k, rank, n int) bool {
 	return k == 0 || (rank-(k-1)%n+n)%n < n/2+1
 }

@@ -3,16 +3,16 @@ package verify
 import "math/rand/v2"
 
 // history draws a random sequence of allocations and frees. Sizes come from a small set and frees
-// strike anywhere, so that equally large free blocks lie in several segments: the ties that a
+// are random, so that equally large free blocks lie in several segments: these are the ties that a
 // placement has to break.
 //
-// It is pure: two histories with one seed are the same on every rank.
+// It does no I/O: two histories with the same seed are the same on every rank.
 type history struct {
 	draws *rand.Rand
 	sizes []int64 // in elements
-	most  int64   // elements that may be live at once
+	most  int64   // maximum number of live elements
 	live  []holding
-	total int64 // elements that are live
+	total int64 // number of live elements
 }
 
 // holding is a live block of a history.
@@ -21,9 +21,9 @@ type holding struct {
 	elements int64
 }
 
-// The extent of a history: how many of its largest blocks may be live at once, and the least size
-// of those in elements. Small cases have churn of this size, too: it would fit into one segment
-// otherwise, in which addresses and offsets have the same order.
+// The extent of a history: the maximum number of its largest blocks that may be live at once, and
+// the minimum size of these blocks in elements. Small cases use churn of this size, too. Otherwise
+// it would fit into one segment, in which addresses and offsets have the same order.
 const (
 	churnBlocks = 12
 	churnUnit   = 256 << 10
@@ -38,11 +38,11 @@ func newHistory(seed uint64, elements int64) *history {
 	}
 }
 
-// step draws the next event: the allocation of a block under the given slot, or else the free of a
-// live one, which is returned.
+// step draws the next event. It is either the allocation of a block in the given slot, or the free
+// of a live block, which is returned.
 func (h *history) step(slot int) (block holding, allocated bool) {
 	elements := h.sizes[h.draws.IntN(len(h.sizes))]
-	grow := h.draws.IntN(20) < 11 // Slightly more allocations than frees fill the memory up.
+	grow := h.draws.IntN(20) < 11 // Slightly more allocations than frees fill the memory.
 	if len(h.live) == 0 || grow && h.total+elements <= h.most {
 		block = holding{slot: slot, elements: elements}
 		h.live = append(h.live, block)
@@ -52,8 +52,8 @@ func (h *history) step(slot int) (block holding, allocated bool) {
 	return h.release(h.draws.IntN(len(h.live))), false
 }
 
-// release takes a block out of the live ones. Order among them matters for later draws, and is the
-// same everywhere.
+// release removes a block from the live ones. Their order affects later draws, and must be the same
+// on all ranks.
 func (h *history) release(at int) holding {
 	block := h.live[at]
 	last := len(h.live) - 1

@@ -6,7 +6,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-func TestAHistoryFreesWhatItAllocatedAndStaysWithinItsMost(t *testing.T) {
+func TestAHistoryFreesItsBlocksAndStaysWithinItsLimit(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		elements := rapid.Int64Range(1, 1<<20).Draw(t, "elements")
 		h := newHistory(rapid.Uint64().Draw(t, "seed"), elements)

@@ -8,11 +8,11 @@ import (
 	"symmem"
 )
 
-// ending is why a rank's program ended.
+// ending classifies the end of a rank's program.
 type ending int
 
-// The endings, from the one that explains least to the one that explains the others: a rank that
-// is lost makes others late, and what ends one group makes its ranks abort the others.
+// The endings in ascending order of precedence: a later one explains the earlier ones. A lost rank
+// makes others late, and the failure of one group makes its ranks abort the others.
 const (
 	endedWell ending = iota
 	endAborted
@@ -22,18 +22,18 @@ const (
 	endDiverged
 )
 
-// account is what one rank tells the others at the end.
+// account is the result that one rank sends to the others at the end.
 type account struct {
 	Rank       int                     `json:"rank"`
 	Ending     ending                  `json:"ending"`
 	Text       string                  `json:"text"`
 	Divergence *symmem.DivergenceError `json:"divergence"`
 	Findings   []finding               `json:"findings"`
-	// Paths are the paths that all-reduces took, each with why the first one did.
+	// Paths maps the paths that all-reduces took to the reason of the first one.
 	Paths map[string]string `json:"paths"`
 }
 
-// end notes how the program ended on this rank.
+// end records how the program ended on this rank.
 func (a *account) end(err error) {
 	a.Ending = endingOf(err)
 	if err == nil {
@@ -61,8 +61,8 @@ func endingOf(err error) ending {
 	return endError
 }
 
-// gravest finds the account that explains the others best; the lowest rank's among equals, so that
-// all ranks report the same.
+// gravest returns the account whose ending explains the others. Among equal endings it returns that
+// of the lowest rank, so that all ranks report the same.
 func gravest(accounts []account) *account {
 	worst := slices.MaxFunc(accounts, func(a, b account) int {
 		return cmp.Compare(a.Ending, b.Ending)

@@ -40,13 +40,13 @@ func TestTheGravestAccountExplainsTheOthers(t *testing.T) {
 	}{
 		{"none is grave if all ended well", []ending{endedWell, endedWell}, 0},
 		{
-			"a divergence goes before what it made others abort",
+			"a divergence takes precedence over the aborts that it caused",
 			[]ending{endAborted, endDiverged, endLate},
 			1,
 		},
-		{"a lost rank goes before one that is late", []ending{endLate, endLost}, 1},
+		{"a lost rank takes precedence over a late one", []ending{endLate, endLost}, 1},
 		{"the lowest rank speaks among equals", []ending{endedWell, endLate, endLate}, 1},
-		{"a rank's own error goes before those who waited for it", []ending{endLate, endError}, 1},
+		{"an error takes precedence over the timeouts of other ranks", []ending{endLate, endError}, 1},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			accounts := make([]account, len(c.endings))

@@ -11,24 +11,24 @@ import (
 	"symmem/internal/reduce"
 )
 
-// finding is what one rank found in one all-reduce.
+// finding is the result of one rank in one all-reduce.
 type finding struct {
-	// Ran is whether the all-reduce was done and its result read.
+	// Ran reports whether the all-reduce ended and its result was read.
 	Ran bool `json:"ran"`
-	// Symmetric is whether the buffer lay in a window of the group.
+	// Symmetric reports whether the buffer lay in a window of the group.
 	Symmetric bool `json:"symmetric"`
-	// Wrong is the number of elements that are not as expected.
+	// Wrong is the number of wrong elements.
 	Wrong int64 `json:"wrong"`
 	// MaxDiff and MeanDiff are the largest and the mean distance from the expected value.
 	MaxDiff  float64 `json:"max_diff"`
 	MeanDiff float64 `json:"mean_diff"`
 }
 
-// tolerance is the relative error that is no mistake: sums over very many ranks round. Where there
-// is a formula every bit counts.
+// tolerance is the permitted relative error: sums over very many ranks round. With a formula all
+// bits must match.
 const tolerance = 1e-5
 
-// exactly gives a row the type and the reduction whose turn it is, if there is a formula.
+// exactly assigns a type and a reduction to a row, in turn, if there is a formula.
 func (c *Config) exactly(w *row, at int) {
 	if c.Deterministic <= symmem.AnyFormula {
 		return
@@ -42,7 +42,7 @@ func (c *Config) exactly(w *row, at int) {
 	w.elements = w.elements * elementBytes / int64(w.dataType.Size())
 }
 
-// input is what a rank of a group contributes.
+// input returns the contribution of a group rank.
 func (w *row) input(rank, ranks int) []byte {
 	if w.formula != driver.AnyFormula {
 		return formula.Input(w.dataType, w.seed, rank, ranks, w.elements)
@@ -51,7 +51,7 @@ func (w *row) input(rank, ranks int) []byte {
 	return bytes.Repeat(part, int(w.elements))
 }
 
-// expected is the sum of what n ranks contribute.
+// expected returns the sum of the contributions of n ranks.
 func expected(value float64, n int) float64 { return value * float64(n) * float64(n+1) / 2 }
 
 // compare checks every element of a row's result.
@@ -67,7 +67,7 @@ func (w *row) compare(got []byte, ranks int) finding {
 	return w.compareWith(got, formula.Reduce(w.formula, w.reduceOp, w.dataType, inputs), 0)
 }
 
-// compareWith compares elements with those that are wanted, which begin again at their end.
+// compareWith compares elements with the wanted ones, which repeat.
 func (w *row) compareWith(got, wanted []byte, tolerance float64) finding {
 	f := finding{Ran: true}
 	sum, size := 0.0, w.dataType.Size()
@@ -88,8 +88,8 @@ func (w *row) compareWith(got, wanted []byte, tolerance float64) finding {
 	return f
 }
 
-// distance is |v - want|, or a large number where that is infinite or a NaN, which JSON does not
-// have.
+// distance returns |v - want|. For an infinite or NaN distance it returns a large number, since
+// JSON cannot represent those.
 func distance(v, want float64) float64 {
 	d := math.Abs(v - want)
 	if math.IsNaN(d) || d > math.MaxFloat32 {

@@ -49,13 +49,13 @@ func compared(want float64, data ...float32) finding {
 	return w.compareWith(got, workload.Encode(nil, symmem.Float32, want), tolerance)
 }
 
-// filled is the element that a rank contributes to a row.
+// filled returns the element that a rank contributes to a row.
 func filled(value float64, rank int) float64 {
 	w := &row{dataType: symmem.Float32, value: value, elements: 1}
 	return workload.Decode(w.input(rank, 0), symmem.Float32)
 }
 
-// A sum that takes one rank's part from another case or another rank must not be the expected one.
+// A sum that includes a part of another case or another rank must differ from the expected one.
 func TestEveryExchangeOfPartsChangesTheSum(t *testing.T) {
 	const ranks = 8
 	for value := 1.0; value < 20; value++ {
@@ -72,7 +72,7 @@ func TestEveryExchangeOfPartsChangesTheSum(t *testing.T) {
 	}
 }
 
-func TestExpectedIsTheSumOfWhatRanksFill(t *testing.T) {
+func TestExpectedIsTheSumOfContributions(t *testing.T) {
 	for ranks := 1; ranks < 20; ranks++ {
 		sum := 0.0
 		for rank := range ranks {

@@ -8,20 +8,20 @@ import (
 	"symmem/driver"
 )
 
-// action is what a step does.
+// action is the kind of a step.
 type action uint8
 
 const (
 	doOpen   action = iota // open a scope of the world
-	doEnd                  // end the scope: what is new is registered
+	doEnd                  // end the scope, which registers new segments
 	doAlloc                // allocate the slot's buffer in the scope
 	doFree                 // free the slot's buffer
 	doFill                 // write the row's values to the slot's buffer
 	doReduce               // all-reduce the slot's buffer in the row's group, and check it
-	doNoise                // let the rank allocate memory of its own
+	doNoise                // let the rank make unrelated allocations
 )
 
-// step is one instruction of a program. Slots number buffers, rows number what is reported.
+// step is one instruction of a program. slot numbers buffers, row numbers reported all-reduces.
 type step struct {
 	action   action
 	slot     int
@@ -29,7 +29,7 @@ type step struct {
 	elements int64 // of doAlloc
 }
 
-// row is one all-reduce that is checked and reported.
+// row is one checked and reported all-reduce.
 type row struct {
 	name     string
 	round    int
@@ -39,18 +39,18 @@ type row struct {
 	value    float64
 	dataType symmem.DataType
 	reduceOp symmem.ReduceOp
-	// Where there is a formula, inputs are drawn from the seed, and bits are compared.
+	// If set, inputs are drawn from the seed, and bits are compared.
 	formula driver.Formula
 	seed    uint64
 }
 
-// program is what all ranks do, in order. It is immutable once composed.
+// program is the sequence of steps that all ranks execute. It is immutable once composed.
 type program struct {
 	steps []step
 	rows  []row
-	slots int // one for each buffer that is ever made
-	// first is the size of the pool's first segment in bytes; spread reports whether 32 times as much
-	// is mapped before the first step.
+	slots int // number of buffers over the whole run
+	// first is the size of the pool's first segment in bytes; spread reports whether 32 times as
+	// much is mapped before the first step.
 	first  int64
 	spread bool
 }
@@ -67,7 +67,7 @@ type composer struct {
 	drawn   int // all-reduces of churn so far
 }
 
-// compose works out what a Config means.
+// compose compiles a Config.
 func compose(c Config) *program {
 	w := &composer{config: c, history: newHistory(c.Seed, c.Elements)}
 	w.program.first = workload.FirstSegment
@@ -86,16 +86,16 @@ func compose(c Config) *program {
 
 func (w *composer) emit(s step) { w.program.steps = append(w.program.steps, s) }
 
-// spread is a 32nd of twice the memory that the program needs, in bytes, rounded up to segments.
-// From there on no rank maps any more.
+// spread returns a 32nd of twice the memory that the program needs, in bytes, rounded up to
+// segments. After mapping 32 times that, no rank maps any more.
 func (w *composer) spread() int64 {
 	c := w.config
 	need := (int64(c.Cases)*c.Elements + w.history.most) * elementBytes
 	return (need/16 + workload.FirstSegment - 1) / workload.FirstSegment * workload.FirstSegment
 }
 
-// churnStride is the number of churn steps from one checked all-reduce to the next; longer churns
-// have churnChecks of them in a round.
+// churnStride is the number of churn steps between checked all-reduces; longer churns have
+// churnChecks of them in a round.
 const (
 	churnStride = 8
 	churnChecks = 64
@@ -128,7 +128,7 @@ func (w *composer) churnOnce() {
 	w.emit(step{action: doEnd})
 }
 
-// cases makes the cases of one group in one round. All are live and filled before the first is
+// cases adds the cases of one group in one round. All are allocated and filled before the first is
 // reduced.
 func (w *composer) cases(round, group int) {
 	var blocks []holding
@@ -153,8 +153,8 @@ func (w *composer) cases(round, group int) {
 	}
 }
 
-// maxValue keeps values, and sums over some hundred ranks, exact in float32. Cases have values from
-// 1 to maxValue, churn those above.
+// maxValue bounds values, so that sums over some hundred ranks are exact in float32. Cases use
+// values from 1 to maxValue, churn uses larger ones.
 const maxValue = 997
 
 // reduce fills all blocks and then reduces each.
@@ -171,14 +171,14 @@ func (w *composer) reduce(blocks []holding, rows ...row) {
 	}
 }
 
-// freeRest frees what churn has left, newest first.
+// freeRest frees the remaining blocks of churn, newest first.
 func (w *composer) freeRest() {
 	for len(w.history.live) > 0 {
 		w.emit(step{action: doFree, slot: w.history.release(len(w.history.live) - 1).slot})
 	}
 }
 
-// alloc fills the next slot.
+// alloc allocates a buffer in the next slot.
 func (w *composer) alloc(elements int64) int {
 	slot := w.program.slots
 	w.program.slots++

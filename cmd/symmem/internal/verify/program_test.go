@@ -24,7 +24,7 @@ func anyConfig(t *rapid.T) Config {
 	return c
 }
 
-// walk runs a program over a model that knows only which slots hold a buffer.
+// walk runs a program on a model that only records which slots hold a buffer.
 type walk struct {
 	t       *rapid.T
 	p       *program
@@ -85,7 +85,7 @@ func (w *walk) total() int64 {
 	return sum
 }
 
-func TestAProgramHoldsWhatItUsesAndFreesWhatItHolds(t *testing.T) {
+func TestAProgramUsesLiveBuffersAndFreesAll(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		c := anyConfig(t)
 		p := compose(c)

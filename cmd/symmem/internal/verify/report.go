@@ -9,26 +9,26 @@ import (
 	"symmem"
 )
 
-// Report is what all ranks found.
+// Report combines the results of all ranks.
 type Report struct {
 	Backend string `json:"backend"`
 	Source  string `json:"source"`
 	Ranks   int    `json:"ranks"`
-	// Passed and Failed count cases whose all-reduce was done, NotRun the others.
+	// Passed and Failed count cases whose all-reduce ended, NotRun the others.
 	Passed int `json:"passed"`
 	Failed int `json:"failed"`
 	NotRun int `json:"not_run"`
-	// Cases are the all-reduces in the order in which they were made.
+	// Cases lists the all-reduces in order.
 	Cases []Case `json:"cases"`
-	// Divergence says where ranks differed, or is nil.
+	// Divergence describes the difference between ranks, or is nil.
 	Divergence *symmem.DivergenceError `json:"divergence"`
-	// Fault is what ended the run early, other than a divergence, or "".
+	// Fault is the error that ended the run early, other than a divergence, or "".
 	Fault string `json:"fault,omitempty"`
 
 	Check     string `json:"check"`
 	Placement string `json:"placement"`
-	// Path is the path that was asked for, Took is what the cases took, such as "plain, window",
-	// and Why says why it is not the same.
+	// Path is the requested path, Took lists the paths of the cases, such as "plain, window", and
+	// Why is the reason for a difference.
 	Path      string  `json:"path"`
 	Took      string  `json:"took"`
 	Why       string  `json:"why,omitempty"`
@@ -52,23 +52,23 @@ const (
 
 // Case is one all-reduce.
 type Case struct {
-	// Name is "round.case", or "round.churnN" for a block after N steps of churn; then, where bits
-	// are compared, the reduction and the type.
+	// Name is "round.case", or "round.churnN" for a block after N steps of churn. If bits are
+	// compared, the reduction and the type follow.
 	Name string `json:"name"`
 	// Round counts from 1, Group from 0, the world.
 	Round int  `json:"round"`
 	Group int  `json:"group"`
 	Churn bool `json:"churn"`
-	// Ranks are the group's, by number in the world.
+	// Ranks lists the world ranks of the group.
 	Ranks []int `json:"ranks"`
 	// Size is the number of elements.
 	Size  int64   `json:"size"`
 	Value float64 `json:"value"`
-	// Symmetric is whether the buffer lay in a window of the group on every rank.
+	// Symmetric reports whether the buffer lay in a window of the group on every rank.
 	Symmetric bool    `json:"symmetric"`
 	Expected  float64 `json:"expected"`
-	// MaxDiff and MeanDiff are those of the rank with the largest, WrongRanks the ranks that saw
-	// a wrong element.
+	// MaxDiff and MeanDiff are those of the rank with the largest MaxDiff; WrongRanks lists the
+	// ranks with a wrong element.
 	MaxDiff    float64 `json:"max_diff"`
 	MeanDiff   float64 `json:"mean_diff"`
 	WrongRanks []int   `json:"wrong_ranks,omitempty"`
@@ -80,7 +80,7 @@ func (r *Report) OK() bool {
 	return r.Failed == 0 && r.NotRun == 0 && r.Divergence == nil && r.Fault == ""
 }
 
-// blank is a Report of a run that has found nothing yet.
+// blank returns a Report without results.
 func blank(rt *symmem.Runtime, c *Config) Report {
 	r := Report{
 		Backend: rt.Device().Backend, Source: rt.Source(), Ranks: rt.Size(),
@@ -94,7 +94,7 @@ func blank(rt *symmem.Runtime, c *Config) Report {
 	return r
 }
 
-// merge joins what ranks found. It is pure, so ranks that got the same accounts report the same.
+// merge combines the results of ranks. It is pure, so ranks with the same accounts report the same.
 func merge(r Report, p *program, accounts []account) *Report {
 	worst := gravest(accounts)
 	missing := NotRun
@@ -115,7 +115,8 @@ func merge(r Report, p *program, accounts []account) *Report {
 	return &r
 }
 
-// tookPaths joins the paths that ranks took. A choice such as auto or plain asks for nothing.
+// tookPaths collects the paths that ranks took. Choices such as auto and plain request no
+// particular path.
 func (r *Report) tookPaths(accounts []account) {
 	all := map[string]string{}
 	for i := range accounts {
@@ -134,7 +135,8 @@ func (r *Report) tookPaths(accounts []account) {
 	}
 }
 
-// errorOf says whose error ended the run, unless several ranks have the same one: a group's.
+// errorOf returns the error that ended the run, with its rank unless several ranks have the same
+// error: then it is a group's.
 func errorOf(worst *account, accounts []account) string {
 	others := func(a account) bool { return a.Rank != worst.Rank && a.Text == worst.Text }
 	if len(accounts) == 1 || slices.ContainsFunc(accounts, others) {
@@ -143,7 +145,7 @@ func errorOf(worst *account, accounts []account) string {
 	return fmt.Sprintf("rank %d: %s", worst.Rank, worst.Text)
 }
 
-// add counts a case.
+// add adds a case and counts it.
 func (r *Report) add(c Case, missing string) {
 	switch c.Result {
 	case Passed:
@@ -157,8 +159,8 @@ func (r *Report) add(c Case, missing string) {
 	r.Cases = append(r.Cases, c)
 }
 
-// caseOf joins the findings of one row. A case that one rank has not finished has not run, unless
-// another saw it go wrong.
+// caseOf combines the findings of one row. A case that one rank has not finished counts as not run,
+// unless another rank found a wrong element.
 func caseOf(w *row, at, ranks int, accounts []account) Case {
 	c := Case{
 		Name: w.name, Round: w.round, Group: w.group, Churn: w.churn,

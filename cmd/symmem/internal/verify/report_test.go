@@ -63,7 +63,7 @@ func TestACaseIsAsBadAsItsWorstRank(t *testing.T) {
 	}
 }
 
-func TestARankOutsideTheGroupHasNoSayInItsCases(t *testing.T) {
+func TestRanksOutsideTheGroupDoNotAffectItsCases(t *testing.T) {
 	accounts := []account{
 		{Rank: 0, Findings: []finding{right}},
 		{Rank: 1, Findings: []finding{right}},
@@ -190,7 +190,7 @@ func TestSpansAndThousandsReadWell(t *testing.T) {
 	}
 }
 
-func TestTheErrorOfOneRankAloneIsCalledItsOwn(t *testing.T) {
+func TestTheErrorOfASingleRankNamesTheRank(t *testing.T) {
 	full := account{Rank: 1, Ending: endError, Text: "out of memory"}
 	same := account{Rank: 2, Ending: endError, Text: "out of memory"}
 	late := account{Rank: 0, Ending: endLate, Text: "waited"}
@@ -201,7 +201,7 @@ func TestTheErrorOfOneRankAloneIsCalledItsOwn(t *testing.T) {
 	}{
 		{"a rank of several", []account{late, full}, "rank 1: out of memory"},
 		{"the error of a group", []account{full, same}, "out of memory"},
-		{"what this rank knows alone", []account{full}, "out of memory"},
+		{"an error of a single rank", []account{full}, "out of memory"},
 		{"a late rank, whose error names others", []account{late, late}, "waited"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -212,7 +212,7 @@ func TestTheErrorOfOneRankAloneIsCalledItsOwn(t *testing.T) {
 	}
 }
 
-func TestAReportSaysWhichPathWasTakenAndWhy(t *testing.T) {
+func TestAReportStatesThePathTakenAndTheReason(t *testing.T) {
 	windows := account{Paths: map[string]string{"window": "set to it"}}
 	none := account{Paths: map[string]string{"plain": "there are no windows"}}
 	for _, c := range []struct {
@@ -223,7 +223,7 @@ func TestAReportSaysWhichPathWasTakenAndWhy(t *testing.T) {
 		{"the path that was asked for", "window", []account{windows, windows}, "window", ""},
 		{"another path", "window", []account{none, none}, "plain", "there are no windows"},
 		{"two paths", "window", []account{windows, none}, "plain, window", "there are no windows"},
-		{"nobody asked for one", "auto", []account{none, none}, "plain", ""},
+		{"no path was requested", "auto", []account{none, none}, "plain", ""},
 		{"nothing ran", "window", []account{{}, {}}, "", ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -235,8 +235,8 @@ func TestAReportSaysWhichPathWasTakenAndWhy(t *testing.T) {
 			if err := r.WriteText(&text); err != nil {
 				t.Fatal(err)
 			}
-			said := strings.Contains(text.String(), "The path taken was "+c.took+": "+c.why+".\n")
-			if said != (c.why != "") {
+			printed := strings.Contains(text.String(), "The path taken was "+c.took+": "+c.why+".\n")
+			if printed != (c.why != "") {
 				t.Errorf("wrote\n%s", &text)
 			}
 		})

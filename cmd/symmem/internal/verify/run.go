@@ -10,27 +10,27 @@ import (
 	"symmem/cmd/symmem/internal/workload"
 )
 
-// runner carries a program out on one rank.
+// runner executes a program on one rank.
 type runner struct {
 	rt       *symmem.Runtime
 	config   Config
 	program  *program
 	pool     *symmem.Pool
 	scope    symmem.Scope
-	groups   []*symmem.Group // nil where this rank is no member
+	groups   []*symmem.Group // nil where this rank is not a member
 	slots    []symmem.Buffer
 	noise    *workload.Noise
 	findings []finding
 	paths    map[string]string // see account
-	// progress, if set, is called with how many steps are done, and of how many.
+	// progress, if set, is called with the number of finished steps and of all steps.
 	progress func(done, all int)
 }
 
-// Run carries the workload out on this rank and returns the same Report on every rank. It is
+// Run executes the workload on this rank and returns the same Report on every rank. It is
 // collective over the world.
 //
-// A fault of the workload is in the Report. An error means that there is no Report of all ranks: it
-// is this rank's own reason, and the Report, if not nil, has this rank's findings alone.
+// A fault of the workload is in the Report. An error means that there is no Report of all ranks. It
+// is the cause on this rank, and the Report, if not nil, contains only this rank's findings.
 func Run(
 	ctx context.Context, rt *symmem.Runtime, c Config, progress func(done, all int),
 ) (*Report, error) {
@@ -62,7 +62,7 @@ func Run(
 	return report, nil
 }
 
-// ownError is what the workload itself ended with, if it has not ended well.
+// ownError returns the error that ended the workload on this rank, or nil.
 func ownError(a account) error {
 	if a.Ending == endedWell {
 		return nil
@@ -70,7 +70,7 @@ func ownError(a account) error {
 	return errors.New(a.Text)
 }
 
-// share gathers all ranks' accounts.
+// share exchanges the accounts of all ranks.
 func share(ctx context.Context, d *workload.Gatherer, mine account) ([]account, error) {
 	accounts, err := workload.Gather(ctx, d, mine)
 	if err != nil {
@@ -86,14 +86,14 @@ func share(ctx context.Context, d *workload.Gatherer, mine account) ([]account, 
 	return accounts, nil
 }
 
-// account runs the program and says how it ended.
+// account runs the program and returns its account.
 func (r *runner) account(ctx context.Context) account {
 	a := account{Rank: r.rt.Rank()}
 	err := r.run(ctx)
 	a.end(err)
 	a.Findings, a.Paths = r.findings, r.paths
 	if err != nil {
-		// Ranks outside a failed group do not wait for this one.
+		// Ranks outside a failed group must not wait for this one.
 		workload.Abort(append(r.groups, r.rt.World())...)
 	}
 	return a
@@ -153,21 +153,21 @@ func (r *runner) step(ctx context.Context, s *step) (err error) {
 	return fmt.Errorf("step %d is unknown", s.action)
 }
 
-// fill writes this rank's values. Ranks outside the group have no part in the row.
+// fill writes this rank's values, unless the rank is outside the row's group.
 func (r *runner) fill(ctx context.Context, s *step) error {
-	what := &r.program.rows[s.row]
-	g := r.groups[what.group]
+	w := &r.program.rows[s.row]
+	g := r.groups[w.group]
 	if g == nil {
 		return nil
 	}
-	memory, err := r.memory(s, what)
+	memory, err := r.memory(s, w)
 	if err != nil {
 		return err
 	}
-	return r.copy(ctx, memory, symmem.Host(what.input(g.Rank(), g.Size())))
+	return r.copy(ctx, memory, symmem.Host(w.input(g.Rank(), g.Size())))
 }
 
-// copy copies now.
+// copy copies and waits.
 func (r *runner) copy(ctx context.Context, to, from symmem.Memory) error {
 	if err := r.rt.DefaultStream().Copy(to, from); err != nil {
 		return err
@@ -175,19 +175,19 @@ func (r *runner) copy(ctx context.Context, to, from symmem.Memory) error {
 	return r.rt.DefaultStream().Synchronize(ctx)
 }
 
-// reduce does a row's all-reduce in place and checks every element.
+// reduce makes a row's all-reduce in place and checks every element.
 func (r *runner) reduce(ctx context.Context, s *step) error {
-	what := &r.program.rows[s.row]
-	g := r.groups[what.group]
+	w := &r.program.rows[s.row]
+	g := r.groups[w.group]
 	if g == nil {
 		return nil
 	}
-	memory, err := r.memory(s, what)
+	memory, err := r.memory(s, w)
 	if err != nil {
 		return err
 	}
 	stream := r.rt.DefaultStream()
-	err = g.AllReduce(ctx, memory, memory, what.elements, what.dataType, what.reduceOp, stream)
+	err = g.AllReduce(ctx, memory, memory, w.elements, w.dataType, w.reduceOp, stream)
 	if err != nil {
 		return err
 	}
@@ -195,14 +195,14 @@ func (r *runner) reduce(ctx context.Context, s *step) error {
 	if err := r.copy(ctx, symmem.Host(got), memory); err != nil {
 		return err
 	}
-	r.findings[s.row] = what.compare(got, g.Size())
+	r.findings[s.row] = w.compare(got, g.Size())
 	r.findings[s.row].Symmetric = g.IsSymmetric(memory)
-	return r.notePath(g, memory, what)
+	return r.notePath(g, memory, w)
 }
 
-// notePath notes which path an all-reduce takes.
-func (r *runner) notePath(g *symmem.Group, m symmem.Memory, what *row) error {
-	e, err := g.Explain(symmem.OpAllReduce, m, m, what.elements, what.dataType)
+// notePath records the path of an all-reduce.
+func (r *runner) notePath(g *symmem.Group, m symmem.Memory, w *row) error {
+	e, err := g.Explain(symmem.OpAllReduce, m, m, w.elements, w.dataType)
 	if err != nil {
 		return err
 	}
@@ -212,7 +212,7 @@ func (r *runner) notePath(g *symmem.Group, m symmem.Memory, what *row) error {
 	return nil
 }
 
-// memory is the slot's buffer, as far as the elements of a row fill it.
-func (r *runner) memory(s *step, what *row) (symmem.Memory, error) {
-	return r.slots[s.slot].Memory().Slice(0, what.elements*int64(what.dataType.Size()))
+// memory returns the part of the slot's buffer that the elements of a row fill.
+func (r *runner) memory(s *step, w *row) (symmem.Memory, error) {
+	return r.slots[s.slot].Memory().Slice(0, w.elements*int64(w.dataType.Size()))
 }

@@ -30,7 +30,7 @@ func onAll(t *testing.T, ranks int, c Config) []*Report {
 	return reports
 }
 
-// small is a workload that takes some milliseconds.
+// small returns a workload that takes some milliseconds.
 func small() Config {
 	c := Default()
 	c.Elements, c.Cases, c.Churn, c.Skew = 1<<10, 3, 60, true
@@ -59,7 +59,7 @@ func TestByCreationEveryCasePassesAtEveryLevel(t *testing.T) {
 	}
 }
 
-// diverging has different places on different ranks from its first blocks on.
+// diverging returns a workload that diverges at its first blocks.
 func diverging() Config {
 	c := small()
 	c.Placement = symmem.PlaceByAddress

@@ -11,7 +11,8 @@ import (
 	"symmem/internal/ranklist"
 )
 
-// WriteText writes the report for people: the table, its sums, and what ended the run early.
+// WriteText writes the report as text: the table, its totals, and the error that ended the run
+// early.
 func (r *Report) WriteText(w io.Writer) error {
 	var b bytes.Buffer
 	fmt.Fprintf(&b, "%s on the %s backend; check %s, placement %s, path %s\n",
@@ -33,7 +34,7 @@ func (r *Report) WriteText(w io.Writer) error {
 	}
 	b.WriteByte('\n')
 	if r.Failed > 0 && r.Divergence == nil {
-		b.WriteString("\nSums were wrong, and nothing said so: --check every finds where ranks differ.\n")
+		b.WriteString("\nSums were wrong without an error: --check every finds where ranks differ.\n")
 	}
 	if r.Divergence != nil {
 		b.WriteByte('\n')
@@ -54,16 +55,16 @@ func (r *Report) table(b *bytes.Buffer) error {
 	}
 	fmt.Fprintf(t, "TestCase\t%sSize\tValue\tSym\tExp\tMaxDiff\tMeanDiff\tResult\n", group)
 	for i := 0; i < len(r.Cases); {
-		n := r.alike(i)
+		n := r.foldable(i)
 		r.line(t, r.Cases[i:i+n])
 		i += n
 	}
 	return t.Flush()
 }
 
-// alike counts the blocks of churn from case i on that have the same result. A failure is never
-// folded away, nor are the cases themselves.
-func (r *Report) alike(i int) int {
+// foldable returns the number of consecutive blocks of churn from case i on with the same result.
+// Failures and the cases themselves are never folded.
+func (r *Report) foldable(i int) int {
 	first := &r.Cases[i]
 	if !first.Churn || first.Result == Failed {
 		return 1
@@ -75,7 +76,7 @@ func (r *Report) alike(i int) int {
 	return n
 }
 
-// line writes a case, or many blocks of churn that have the same result.
+// line writes a case, or several blocks of churn with the same result.
 func (r *Report) line(w io.Writer, cases []Case) {
 	first := &cases[0]
 	group, result := driver.Spans(first.Ranks), first.Result
@@ -94,7 +95,7 @@ func (r *Report) line(w io.Writer, cases []Case) {
 	}
 	worst, mean := fmt.Sprintf("%.8f", maxDiff), fmt.Sprintf("%.8f", meanDiff)
 	if first.Result != Passed && first.Result != Failed {
-		symmetric, worst, mean = "-", "-", "-" // which is known only of a case that has run
+		symmetric, worst, mean = "-", "-", "-" // known only for a case that has run
 	}
 	if r.Groups > 1 {
 		group += "\t"
@@ -105,7 +106,7 @@ func (r *Report) line(w io.Writer, cases []Case) {
 		value, symmetric, expected, worst, mean, result)
 }
 
-// thousands writes 262144 as 262,144.
+// thousands formats 262144 as 262,144.
 func thousands(n int64) string {
 	digits := strconv.FormatInt(n, 10)
 	for at := len(digits) - 3; at > 0; at -= 3 {
