@@ -11,11 +11,11 @@ import (
 	"symmem/cmd/symmem/internal/bench"
 )
 
-const benchLong = `bench measures symmem against baselines that run in turns with it.
+const benchLong = `bench measures symmem against baselines that alternate with it.
 
-Each figure is the median of several batches, with the least and the 10th and 90th percentile. A
-ratio is the baseline's median over ours: above 1 is faster. A bar is the most that the design
-allows itself; with --enforce a figure over its bar ends the command with code 1.
+Each result is the median of several batches, with the minimum and the 10th and 90th percentile. A
+ratio is the baseline's median over ours: above 1 is faster. A bar is the upper limit that the
+design sets; with --enforce a result over its bar ends the command with code 1.
 
 --quick makes few short batches, for continuous integration. --json prints one object, whose fields
 docs/reference/json.md lists.`
@@ -23,7 +23,7 @@ docs/reference/json.md lists.`
 const benchExample = `  symmem bench collective --ranks 2 -b 8 -e 64M -f 2
   symmem bench collective --backend host --json`
 
-// benchFlags are the flags of all benches.
+// benchFlags holds the flags of all benchmarks.
 type benchFlags struct {
 	planFlags
 	json    bool
@@ -31,10 +31,11 @@ type benchFlags struct {
 	backend string
 }
 
-// maxBatches keeps the times of all batches in memory, and sums of their counts far from overflow.
+// maxBatches bounds the memory for the times of all batches, and keeps sums of their counts from
+// overflowing.
 const maxBatches = 1_000_000
 
-// planFlags say how long to measure.
+// planFlags sets the duration of measurements.
 type planFlags struct {
 	quick   bool
 	batches int

@@ -22,28 +22,28 @@ import (
 
 const benchCollectiveLong = `collective measures collectives between processes, as nccl-tests does.
 
-It starts the ranks itself, or, started by a launcher (symmem launch, torchrun, mpirun, srun), is
-one of them. Rank r is bound to the r-th processor, modulo their number. A time is that of the
-slowest rank, in the median of several batches. The size counts the output of an all-gather and the
-input of a reduce-scatter, as in nccl-tests; it is rounded up to whole elements for each rank.
-sendrecv goes around a ring, and is left out where there is one rank.
+It starts the ranks, or, started by a launcher (symmem launch, torchrun, mpirun, srun), is one of
+them. Rank r is bound to the r-th processor, modulo their number. Times are those of the slowest
+rank, as the median of several batches. The size counts the output of an all-gather and the input of
+a reduce-scatter, as in nccl-tests; it is rounded up to whole elements for each rank. sendrecv goes
+around a ring, and is left out with one rank.
 
---path says where buffers lie: plain (in no window), auto (of a pool; the first collective registers
-them, and the tuning table chooses the path), or, for window and direct, registered before, and the
-path of that name is taken wherever it can be; calls that cannot take it take what auto would, and
-their rows say so at the end. --buffers any puts them into no window on any path: small messages can
-go direct all the same. --compare measures auto, plain, window and direct in turns on the same
-buffers, as far as calls can take them, and prints the best over auto: 1 says that auto has chosen
-it. With --enforce it fails where auto has chosen another path than plain that takes more than 2
-percent longer, but for minimum and maximum of floats, which do not go by speed. --check both
-measures every against off in turns, and prints the ratio: that is what checking costs. #wrong
-counts elements that are wrong on any rank.
+--path selects the path and the place of buffers: plain (outside of windows), auto (in a pool; the
+first collective registers them, and the tuning table chooses the path), window or direct
+(registered before, and on this path if the call supports it; other calls are measured as with auto,
+and their rows end with a note). --buffers any places buffers outside of windows for every path;
+small messages can take the direct path anyway. --compare alternates auto, plain, window and direct
+on the same buffers, as far as calls support them, and prints the best time over that of auto: 1
+means that auto has chosen the best. With --enforce it fails if auto has chosen a path other than
+plain that takes more than 2 percent longer than the best. Minimum and maximum of floats are exempt,
+since their path is not chosen for speed. --check both alternates the levels every and off, and
+prints their ratio, the cost of checking. #wrong counts elements that are wrong on any rank.
 
---graph captures calls into a graph, 20 or as many as it is given, and times replays; what a call
-costs the processor is not in these times. Without it calls are queued one by one.
+--graph captures calls into a graph, 20 or the given number, and times replays, which excludes the
+time that a call takes on the CPU. Without it calls are launched one by one.
 
-The time of a round trip between two processors is taken before and after. On virtual machines it
-changes with the places of the virtual processors; figures compare only within one mode.`
+The time of a round trip between two processors is measured before and after. On virtual machines
+it changes with the placement of the virtual processors; compare results only if it agrees.`
 
 const benchCollectiveExample = `  symmem bench collective --ranks 2
   symmem bench collective --ops all_reduce -b 8 -e 64M -f 2 --ranks 4
@@ -56,7 +56,7 @@ const benchCollectiveExample = `  symmem bench collective --ranks 2
   symmem bench collective --backend nccl --ranks 4 --prove -b 4K -e 16M
   mpirun -np 2 symmem bench collective --ops all_gather`
 
-// collectiveFlags are the flags of bench collective as they are given.
+// collectiveFlags holds the flags of bench collective as given by the user.
 type collectiveFlags struct {
 	*benchFlags
 	rankFlags
@@ -108,7 +108,7 @@ func (f *collectiveFlags) register(flags *pflag.FlagSet) {
 	flags.BoolVar(&f.prove.On, "prove", false, proof.Usage)
 	f.registerTimed(flags, &c.Timeout)
 	flags.BoolVar(&c.Compare, "compare", false, "measure auto against all paths, in turns")
-	flags.IntVar(&c.GraphOps, "graph", 0, "time replays of graphs of so many calls")
+	flags.IntVar(&c.GraphOps, "graph", 0, "time replays of graphs with this number of calls")
 	flags.Lookup("graph").NoOptDefVal = "20"
 	flags.StringVar(&c.Tuning, "tuning", "",
 		"table that chooses paths: a file, or built-in (default as Open finds it)")
@@ -116,7 +116,7 @@ func (f *collectiveFlags) register(flags *pflag.FlagSet) {
 		[]string{"all_reduce", "all_gather", "reduce_scatter"}, "operations, or all")
 	flags.VarP(&f.first, "min-bytes", "b", "smallest size, such as 8 or 64K")
 	flags.VarP(&f.last, "max-bytes", "e", "largest size (quick 1M)")
-	flags.Int64VarP(&f.factor, "factor", "f", 2, "each size is so many times the one before")
+	flags.Int64VarP(&f.factor, "factor", "f", 2, "ratio of consecutive sizes")
 	flags.StringSliceVar(&f.listed, "sizes", nil, "these sizes instead, such as 8,64K,1M")
 	flags.Var(named(&c.DataType, reduce.ParseDataType), "dtype", "type of elements")
 	flags.Var(named(&c.ReduceOp, driver.ParseReduceOp), "redop",
@@ -125,7 +125,7 @@ func (f *collectiveFlags) register(flags *pflag.FlagSet) {
 		"path of the calls, and with it where buffers lie: "+strings.Join(pathNames, ", ")+
 			"; --compare takes auto")
 	flags.StringVar(&f.buffers, "buffers", buffersNames[0],
-		"where buffers lie: symmetric (in windows, as the path says) or any (in none)")
+		"where buffers lie: symmetric (in windows, depending on the path) or any (in none)")
 	flags.StringVar(&f.check, "check", "default",
 		"what ranks compare: off, registration, every, the backend's default, or both: "+
 			"every against off")
@@ -135,7 +135,7 @@ func (f *collectiveFlags) register(flags *pflag.FlagSet) {
 	flags.BoolVar(&c.InPlace, "in-place", true, "measure the in-place half, too")
 }
 
-// parse checks all flags before anything starts.
+// parse validates all flags before anything starts.
 func (f *collectiveFlags) parse(cmd *cobra.Command) (err error) {
 	c := &f.config
 	if c.Plan, err = f.plan(); err != nil {
@@ -169,13 +169,13 @@ func (f *collectiveFlags) parse(cmd *cobra.Command) (err error) {
 	return f.parsePaths(cmd.Flags().Changed("path"))
 }
 
-// buffersNames are what --buffers takes.
+// buffersNames lists the values of --buffers.
 var buffersNames = []string{"symmetric", "any"}
 
-// maxGraphOps bounds what is captured into one graph.
+// maxGraphOps bounds the calls captured into one graph.
 const maxGraphOps = 10_000
 
-// parsePaths reads what says which path is measured, and how.
+// parsePaths parses the flags that select the measured path.
 func (f *collectiveFlags) parsePaths(pathGiven bool) error {
 	c := &f.config
 	if c.Compare && !pathGiven {
@@ -198,7 +198,7 @@ func (f *collectiveFlags) parsePaths(pathGiven bool) error {
 	return nil
 }
 
-// parseSizes reads a list of sizes, or else takes those of a range.
+// parseSizes parses the list of sizes, or expands the range.
 func (f *collectiveFlags) parseSizes() (err error) {
 	c := &f.config
 	if len(f.listed) == 0 {
@@ -218,7 +218,7 @@ func (f *collectiveFlags) parseSizes() (err error) {
 	return nil
 }
 
-// parseNames reads what is chosen by name. Levels are compared over several worlds.
+// parseNames parses the flags with named values. Check levels are compared over several worlds.
 func (f *collectiveFlags) parseNames(worldsGiven bool) (err error) {
 	c := &f.config
 	if c.Operations, err = bench.ParseOperations(f.operations); err != nil {
@@ -284,7 +284,7 @@ func (f *collectiveFlags) rank(
 	return nil
 }
 
-// rows measures and writes the rows, and counts what was wrong.
+// rows measures and writes the rows, and counts wrong results.
 func (f *collectiveFlags) rows(
 	ctx context.Context, text *bench.NCCLTests,
 ) (rep *report.Report, wrong float64, err error) {
@@ -306,7 +306,7 @@ func (f *collectiveFlags) rows(
 	return rep, wrong, err
 }
 
-// finish writes what comes after the rows.
+// finish writes the output that follows the rows.
 func (f *collectiveFlags) finish(out io.Writer, text *bench.NCCLTests, r *report.Report) error {
 	if f.json {
 		return writeJSON(out, r)

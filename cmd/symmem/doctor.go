@@ -16,25 +16,25 @@ import (
 	"symmem/internal/rendezvous"
 )
 
-const doctorLong = `doctor says what of this machine lets symmem run, what does not, and what to do.
+const doctorLong = `doctor checks whether symmem can run here, and how to fix what prevents it.
 
-It looks at the driver, the GPUs, NCCL and its known defects, whether ranks can share a GPU, the
-links between GPUs, limits, the system's calls, the environment, the launcher's variables and the
-tuning table. Then a trial: it starts ranks that open the backend, register one segment and
-all-reduce 4 KiB and 16 MiB of it on the window path, on the plain one and, on GPUs, on the direct
-one. Sums are checked, and NCCL's own log shows which of its kernels ran.
-Started by a launcher (torchrun, mpirun, srun), it is one rank of the trial, and rank 0 reports
-about its own machine; the other ranks say only what went wrong on them. With --trial=false the
-first rank of each machine reports about it.
+It checks the driver, the GPUs, NCCL and its known defects, whether ranks can share a GPU, the links
+between GPUs, limits, the system's calls, the environment, the launcher's variables and the tuning
+table. Then it runs a trial: it starts ranks that open the backend, register one segment and
+all-reduce 4 KiB and 16 MiB of it on the window path, on the plain path and, on GPUs, on the direct
+path. It checks the sums, and reads from NCCL's log which kernels ran.
+Started by a launcher (torchrun, mpirun, srun), it is one rank of the trial, and rank 0 reports on
+its machine; the other ranks only print their errors. With --trial=false the first rank of each
+machine reports on it.
 
-Each finding is ok, warn (it works, but not as well as it could) or fail, with what to do. Without a
-GPU it says so, and examines the host backend. Multicast is reported, and never used.
+Each finding is ok, warn (it works, but not as well as it could) or fail, with advice. Without a GPU
+it examines the host backend. Multicast is reported, and never used.
 
---json prints one object: the findings by section, and the facts that they are about, whose fields
-docs/reference/json.md lists. Variables that hold secrets are not shown.
+--json prints one object: the findings by section, and the underlying facts. Its fields are listed
+in docs/reference/json.md. Variables that hold secrets are not shown.
 
-Exit codes: 0 nothing failed; 1 something failed; 2 doctor itself could not run; 128 + n it was
-ended by signal n.`
+Exit codes: 0 nothing failed; 1 something failed; 2 doctor could not run; 128 + n it was ended by
+signal n.`
 
 const doctorExample = `  symmem doctor
   symmem doctor --backend nccl --ranks 2 --json
@@ -42,7 +42,7 @@ const doctorExample = `  symmem doctor
   symmem doctor --trial=false
   torchrun --nproc-per-node 4 --no-python symmem doctor`
 
-// doctorFlags are the flags of doctor as they are given.
+// doctorFlags holds the flags of doctor as given by the user.
 type doctorFlags struct {
 	rankFlags
 	backend string
@@ -56,7 +56,7 @@ func newDoctorCommand() *cobra.Command {
 	f := &doctorFlags{}
 	cmd := &cobra.Command{
 		Use:     "doctor",
-		Short:   "Say what lets symmem run here, what does not, and what to do",
+		Short:   "Check whether symmem can run here, and how to fix what prevents it",
 		Long:    doctorLong,
 		Example: doctorExample,
 		Args:    cobra.NoArgs,
@@ -94,7 +94,7 @@ func (f *doctorFlags) parse(flags *pflag.FlagSet) error {
 	if f.library == "" {
 		return nil
 	}
-	// Ranks that are started inherit it.
+	// Ranks started by doctor inherit it.
 	if err := os.Setenv(nccl.PathVariable, f.library); err != nil {
 		return exitWith(exitUsage, fmt.Errorf("setting %s: %w", nccl.PathVariable, err))
 	}
@@ -124,8 +124,8 @@ func (f *doctorFlags) run(cmd *cobra.Command) error {
 	return f.join(cmd, world)
 }
 
-// join takes part in the trial of a launcher's ranks. It comes before anything else is looked at,
-// since that loads NCCL, and rank 0 reports. Without a trial the first rank of each machine does.
+// join takes part in the trial of a launcher's ranks. It comes before all other checks, since those
+// load NCCL, and rank 0 reports. Without a trial the first rank of each machine reports.
 func (f *doctorFlags) join(cmd *cobra.Command, world rendezvous.World) error {
 	if !f.trial {
 		if world.LocalRank != 0 {
@@ -146,7 +146,7 @@ func (f *doctorFlags) join(cmd *cobra.Command, world rendezvous.World) error {
 	return exitWith(exitWrong, nil)
 }
 
-// examine looks at this machine, has the trial run, and reports.
+// examine checks this machine, runs the trial, and reports.
 func (f *doctorFlags) examine(
 	cmd *cobra.Command, trial func(*cobra.Command, *doctor.Facts) (*doctor.Trial, error),
 ) error {
@@ -170,7 +170,7 @@ func (f *doctorFlags) examine(
 	return nil
 }
 
-// look gathers all but the trial and the table.
+// look collects all facts except the trial and the table.
 func (f *doctorFlags) look() *doctor.Facts {
 	facts := &doctor.Facts{
 		Asked: f.backend, GPUs: []doctor.GPU{}, Links: doctor.LookAtLinks(nil),
@@ -188,7 +188,7 @@ func (f *doctorFlags) look() *doctor.Facts {
 	return facts
 }
 
-// table is the tuning table that symmem.Open would take for these ranks.
+// table returns the tuning table that symmem.Open would use for these ranks.
 func (f *doctorFlags) table(facts *doctor.Facts) doctor.Tuning {
 	ranks, device := max(f.ranks, facts.Launcher.Size), ""
 	if t := facts.Trial; t != nil {
@@ -206,12 +206,12 @@ func (f *doctorFlags) table(facts *doctor.Facts) doctor.Tuning {
 	}
 	file, err := symmem.TuningFile(device, ranks)
 	if err != nil {
-		file = "" // without a home there is no table
+		file = "" // without a home directory there is no table
 	}
 	return doctor.LookAtTuning(facts.Backend, device, ranks, file, false)
 }
 
-// patience bounds a whole trial: it has some waits for other ranks, and the start of contexts and
+// patience bounds a whole trial, including waits for other ranks and the creation of contexts and
 // communicators.
 func (f *doctorFlags) patience(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(ctx, 4*f.timeout+time.Minute)

@@ -16,8 +16,8 @@ import (
 	"symmem/internal/rendezvous"
 )
 
-// startTrial starts the ranks of a trial and collects what they tell. A signal that ends them is an
-// error, next to a trial that says so.
+// startTrial starts the ranks of a trial and collects their accounts. A signal that ends them is
+// returned as an error, with a trial that contains it.
 func (f *doctorFlags) startTrial(
 	cmd *cobra.Command, facts *doctor.Facts,
 ) (*doctor.Trial, error) {
@@ -35,7 +35,7 @@ func (f *doctorFlags) startTrial(
 	}
 	var shared *sharing
 	if n := len(facts.GPUs); facts.Backend == "nccl" && ranks > n {
-		if shared, err = lookAtSharing(ranks, &facts.Library, os.Environ()); err != nil {
+		if shared, err = checkSharing(ranks, &facts.Library, os.Environ()); err != nil {
 			return doctor.Join(ranks, nil, err), nil
 		}
 	}
@@ -63,21 +63,21 @@ func (f *doctorFlags) startTrial(
 	return trial, nil
 }
 
-// accountMark begins the lines that are accounts. NCCL may print lines of its own.
+// accountMark begins the lines that contain accounts. NCCL may print other lines.
 const accountMark = "account: "
 
-// writeAccount runs the trial as one rank that startTrial has started.
+// writeAccount runs the trial as a rank started by startTrial.
 func (f *doctorFlags) writeAccount(cmd *cobra.Command, world rendezvous.World) error {
 	account := runTrial(cmd.Context(), world, f.backend, f.timeout)
 	encoded, err := json.Marshal(account)
 	if err != nil {
-		return exitWith(exitUsage, fmt.Errorf("encoding what this rank found: %w", err))
+		return exitWith(exitUsage, fmt.Errorf("encoding the account of this rank: %w", err))
 	}
 	_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s%s\n", accountMark, encoded)
 	return exitWith(exitOK, err)
 }
 
-// collect finds the accounts among what ranks have written.
+// collect extracts the accounts from the output of ranks.
 func collect(written []byte) []doctor.Account {
 	accounts := []doctor.Account{}
 	for line := range bytes.Lines(written) {
@@ -90,7 +90,7 @@ func collect(written []byte) []doctor.Account {
 	return accounts
 }
 
-// withoutAccount names the ranks that ended without an account.
+// withoutAccount returns an error that names the ranks that ended without an account.
 func withoutAccount(result *launch.Result, accounts []doctor.Account) error {
 	var errs []error
 	for _, e := range result.Exits {

@@ -16,8 +16,8 @@ import (
 	"symmem/internal/sys/systest"
 )
 
-// TestADoctorThatIsInterruptedReportsAndLeavesNothing: its ranks make NCCL log, and are in the
-// midst of that.
+// TestADoctorThatIsInterruptedReportsAndLeavesNothing interrupts a doctor whose ranks have opened
+// NCCL's log.
 func TestADoctorThatIsInterruptedReportsAndLeavesNothing(t *testing.T) {
 	if testing.Short() {
 		t.Skip("compiles the software GPU")
@@ -28,7 +28,7 @@ func TestADoctorThatIsInterruptedReportsAndLeavesNothing(t *testing.T) {
 	}
 	folder := t.TempDir()
 	cmd := systest.Command(t, systest.Patience, command(t), "doctor", "--backend=nccl", "--ranks=2")
-	// Work that takes so long keeps the trial from ending.
+	// This delay keeps the trial from ending.
 	cmd.Env = append(os.Environ(), "SYMMEM_CUDA="+cuda, "SYMMEM_NCCL="+nccl, "TMPDIR="+folder,
 		"SOFTGPU_LAG=1000000")
 	var stdout bytes.Buffer
@@ -44,7 +44,7 @@ func TestADoctorThatIsInterruptedReportsAndLeavesNothing(t *testing.T) {
 	if err := cmd.Process.Signal(syscall.SIGINT); err != nil {
 		t.Fatal(err)
 	}
-	_ = cmd.Wait() // The code is what counts.
+	_ = cmd.Wait() // The exit code is checked below.
 	code := cmd.ProcessState.ExitCode()
 	if code != 128+int(syscall.SIGINT) || !strings.Contains(stdout.String(), "ended by a signal") {
 		t.Errorf("exit code %d, standard output %q", code, &stdout)
@@ -54,8 +54,7 @@ func TestADoctorThatIsInterruptedReportsAndLeavesNothing(t *testing.T) {
 	}
 }
 
-// ranksWithLogs counts the children of a process that have opened the log of NCCL: a file without a
-// name.
+// ranksWithLogs counts the children of a process that have opened NCCL's log, an unnamed file.
 func ranksWithLogs(parent int) (n int) {
 	links, _ := filepath.Glob("/proc/[0-9]*/fd/*")
 	children := map[string]bool{}
@@ -71,9 +70,8 @@ func ranksWithLogs(parent int) (n int) {
 	return len(children)
 }
 
-// TestDoctorScripts runs doctor where there is no GPU, and on GPUs of software, which the scripts
-// are given: $CUDA and $NCCL are their libraries. It also starts ranks as the scripts in $EXAMPLES
-// do.
+// TestDoctorScripts runs doctor without a GPU, and on software GPUs: $CUDA and $NCCL are the
+// libraries that implement them. It also starts ranks like the scripts in $EXAMPLES.
 func TestDoctorScripts(t *testing.T) {
 	if testing.Short() {
 		t.Skip("compiles the software GPU")
@@ -103,14 +101,15 @@ func TestDoctorScripts(t *testing.T) {
 	})
 }
 
-// TestDoctorGoesOnWhereThereIsNoHome and says what it says with one, which depends on the machine.
-func TestDoctorGoesOnWhereThereIsNoHome(t *testing.T) {
+// TestDoctorRunsWithoutAHome compares the output with that of a run with a home directory, which
+// depends on the machine.
+func TestDoctorRunsWithoutAHome(t *testing.T) {
 	_, stdout, _ := symmemRun(t, "doctor", "--backend=host")
 	_, verdict, ok := strings.Cut(stdout, "\nhost backend: ")
 	if !ok {
 		t.Fatalf("no verdict: %s", stdout)
 	}
-	for name, home := range map[string]string{"none": "", "one that is no folder": os.DevNull} {
+	for name, home := range map[string]string{"none": "", "not a folder": os.DevNull} {
 		t.Run(name, func(t *testing.T) {
 			t.Setenv("HOME", home)
 			t.Setenv("XDG_CONFIG_HOME", "")

@@ -12,8 +12,8 @@ import (
 	"symmem/internal/rendezvous"
 )
 
-// trialSizes are the sizes of the trial in bytes, for latency and for bandwidth, and how many
-// calls are timed, after as many that are not. The last is that of the segment.
+// trialSizes holds the sizes of the trial in bytes, for latency and for bandwidth, and the number
+// of timed calls, which follow as many untimed ones. The last is the size of the segment.
 var trialSizes = []struct {
 	bytes   int64
 	repeats int
@@ -23,13 +23,13 @@ var trialSizes = []struct {
 type trial struct {
 	rt       *symmem.Runtime
 	buffer   symmem.Buffer
-	recorder *proof.Recorder // nil if nothing is logged
-	// whole is what rank 0 tells of all.
+	recorder *proof.Recorder // nil without a log
+	// whole holds the results that rank 0 determines for all.
 	whole   doctor.Surroundings
 	account doctor.Account
 }
 
-// runTrial is a whole trial on one rank. Errors are in the account.
+// runTrial runs a whole trial on one rank. Its errors are in the account.
 func runTrial(
 	ctx context.Context, world rendezvous.World, backend string, timeout time.Duration,
 ) doctor.Account {
@@ -41,7 +41,7 @@ func runTrial(
 		t.account.Error = err.Error()
 		return t.account
 	}
-	if world.Rank == 0 && t.nccl() { // the ranks' own work has ended
+	if world.Rank == 0 && t.nccl() { // the ranks' other work has ended
 		var err error
 		if t.whole.Copies, err = doctor.MeasureCopies(world.LocalRank); err != nil {
 			t.whole.CopyTrouble = err.Error()
@@ -86,7 +86,7 @@ func (t *trial) run(ctx context.Context, backend string, timeout time.Duration) 
 	return nil
 }
 
-// choices are the paths that are tried. The host has no direct one.
+// choices lists the paths to try. The host backend has no direct path.
 func (t *trial) choices() []symmem.PathChoice {
 	choices := []symmem.PathChoice{symmem.PathWindow, symmem.PathPlain}
 	if t.nccl() {
@@ -95,7 +95,7 @@ func (t *trial) choices() []symmem.PathChoice {
 	return choices
 }
 
-// register makes one segment and registers it.
+// register allocates one segment and registers it.
 func (t *trial) register(ctx context.Context) error {
 	bytes := trialSizes[len(trialSizes)-1].bytes
 	pool, err := t.rt.NewPool(symmem.PoolOptions{Domain: t.rt.World(), FirstSegment: bytes})
@@ -110,7 +110,7 @@ func (t *trial) register(ctx context.Context) error {
 	return err
 }
 
-// call all-reduces a part of the buffer in place, checks it and times it.
+// call all-reduces a part of the buffer in place, checks the result and measures the time.
 func (t *trial) call(
 	ctx context.Context, choice symmem.PathChoice, bytes int64, repeats int,
 ) error {
@@ -149,7 +149,7 @@ func (t *trial) reduce(ctx context.Context, m symmem.Memory, times int) error {
 	return t.rt.DefaultStream().Synchronize(ctx)
 }
 
-// check counts elements of a sum that are wrong.
+// check counts the wrong elements of a sum.
 func (t *trial) check(ctx context.Context, m symmem.Memory, c *doctor.TrialCall) error {
 	sum, stream := workload.Call{
 		Pattern: workload.Pattern{
@@ -172,7 +172,7 @@ func (t *trial) check(ctx context.Context, m symmem.Memory, c *doctor.TrialCall)
 	return err
 }
 
-// time measures calls on zeros, whose sums stay zeros, in microseconds a call.
+// time measures calls on zeros, whose sums stay zero, in microseconds per call.
 func (t *trial) time(ctx context.Context, m symmem.Memory, repeats int) (float64, error) {
 	if err := t.rt.DefaultStream().Fill(m, 0); err != nil {
 		return 0, err
@@ -185,7 +185,7 @@ func (t *trial) time(ctx context.Context, m symmem.Memory, repeats int) (float64
 	return float64(time.Since(start).Nanoseconds()) / 1e3 / float64(repeats), err
 }
 
-// launches is the number of launches that NCCL has logged on this rank.
+// launches returns the number of launches in NCCL's log on this rank.
 func (t *trial) launches() int {
 	if !t.whole.Logged {
 		return 0
@@ -197,7 +197,7 @@ func (t *trial) launches() int {
 	return len(log)
 }
 
-// prove notes what NCCL has logged of the call since so many launches.
+// prove records the kernel of a call from the launches in NCCL's log after the first seen ones.
 func (t *trial) prove(c *doctor.TrialCall, seen int) {
 	if !t.whole.Logged || c.Path == symmem.PathDirect.String() {
 		return

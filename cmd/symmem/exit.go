@@ -2,19 +2,19 @@ package main
 
 import "fmt"
 
-// The exit codes of commands. A command that runs others, such as launch, exits as they do; one
-// that was ended by a signal exits with 128 and the signal's number, as shells have it.
+// The exit codes of commands. A command that runs others, such as launch, exits with their code. A
+// command ended by a signal exits with 128 plus the signal's number, as in shells.
 const (
-	// exitOK: all went well.
+	// exitOK means success.
 	exitOK = 0
-	// exitWrong: ranks computed something wrong, or differ.
+	// exitWrong means that ranks computed a wrong result, or differ.
 	exitWrong = 1
-	// exitUsage: the command could not run, or not to its end: a wrong flag, a rank that was
-	// lost.
+	// exitUsage means that the command could not run or not finish, for example because of an
+	// invalid flag or a lost rank.
 	exitUsage = 2
 )
 
-// exitError ends the command with a code. An error without err was printed already.
+// exitError ends the command with a code. If err is nil, the error was already printed.
 type exitError struct {
 	code int
 	err  error
@@ -29,7 +29,7 @@ func (e *exitError) Error() string {
 
 func (e *exitError) Unwrap() error { return e.err }
 
-// exitWith is an error that ends the command with a code, or nil for code 0 without an error.
+// exitWith returns an error that ends the command with a code, or nil for code 0 without an error.
 func exitWith(code int, err error) error {
 	if code == exitOK && err == nil {
 		return nil

@@ -17,32 +17,32 @@ import (
 )
 
 const launchLong = `launch starts N ranks of a program on this machine, with torchrun's variables.
-It waits until the last has ended. Lines of the ranks go out whole, with "[rank] " before them. The
-start of a line, such as a prompt or a progress bar, goes out after 0.1 seconds.
+It waits until the last has ended. Lines of the ranks are printed whole, with the prefix "[rank] ".
+The beginning of a line, such as a prompt or a progress bar, is printed after 0.1 seconds.
 
 When a rank fails the others have 10 seconds to report; then they get SIGTERM, and SIGKILL 5
-seconds later. After 2 seconds standard error says which are awaited, and which of them are stopped.
-What a rank leaves behind is killed when it ends. Signals (INT, TERM, HUP, QUIT) are passed on, also
-to ranks that are stopped. Ranks that have not ended 10 seconds after a TERM (--kill-after) get
-SIGKILL, and a second interrupt ends all at once.
+seconds later. After 2 seconds a message on standard error lists the ranks that still run, and
+marks stopped ones. Processes that a rank leaves behind are killed when it ends. Signals (INT, TERM,
+HUP, QUIT) are passed on, also to stopped ranks. Ranks that have not ended 10 seconds after a TERM
+(--kill-after) get SIGKILL, and a second interrupt kills all at once.
 
 The exit code is that of the first rank that failed, 128 + n for signal n; 2 if nothing could be
 started. If the output is a pipe whose reader has ended, the ranks get SIGTERM, and the code is 141.
 
---share-gpus lets ranks of GPU programs share GPUs where there are fewer than ranks: the variables
-that NCCL (2.30 or newer) and CUDA read are set, and a daemon of NVIDIA's Multi-Process Service runs
-as long as the ranks do, if there is one. The program takes GPU LOCAL_RANK modulo their number, as
-symmem does. What is set already stays as it is.
+--share-gpus lets ranks of GPU programs share GPUs if there are fewer GPUs than ranks: it sets the
+variables that NCCL (2.30 or newer) and CUDA read, and runs a daemon of NVIDIA's Multi-Process
+Service, if installed, while the ranks run. Programs must use GPU LOCAL_RANK modulo the number of
+GPUs, as symmem does. Variables that are already set keep their values.
 
---json prints an object with each rank's exit code to standard output at the end, and then
-everything that ranks print goes to standard error. --summary writes it to a file instead.`
+--json prints an object with each rank's exit code to standard output at the end; the output of the
+ranks then goes to standard error. --summary writes the object to a file instead.`
 
 const launchExample = `  symmem launch -n 4 -- python train.py --steps 10
   symmem launch -n 8 --pin -- ./bench
   symmem launch -n 2 --no-prefix -- symmem verify
   symmem launch -n 4 --summary exits.json -- ./job`
 
-// maxProcesses is how many ranks a launch takes, of programs that need not use symmem.
+// maxProcesses bounds the ranks of a launch, whose programs need not use symmem.
 const maxProcesses = 4096
 
 type launchFlags struct {
@@ -69,7 +69,7 @@ func newLaunchCommand() *cobra.Command {
 		},
 	}
 	flags := cmd.Flags()
-	// What follows the command's name is the command's own.
+	// Flags after the command's name belong to the command.
 	flags.SetInterspersed(false)
 	flags.IntVarP(&f.ranks, "ranks", "n", 0, "processes to start, up to 4096 (symmem's host backend\n"+
 		"takes 64)")
@@ -84,13 +84,13 @@ func newLaunchCommand() *cobra.Command {
 	return cmd
 }
 
-// parse refuses what can be known to be wrong before anything starts.
+// parse rejects invalid flags before anything starts.
 func (f *launchFlags) parse(args []string) error {
 	switch {
 	case f.ranks < 1 || f.ranks > maxProcesses:
-		return fmt.Errorf("say how many ranks to start, from 1 to %d: -n N", maxProcesses)
+		return fmt.Errorf("set the number of ranks to start, from 1 to %d: -n N", maxProcesses)
 	case len(args) == 0:
-		return fmt.Errorf("say what to start: symmem launch -n %d -- command", f.ranks)
+		return fmt.Errorf("add the command to start: symmem launch -n %d -- command", f.ranks)
 	case f.port < 0 || f.port > 65535:
 		return fmt.Errorf("master-port %d is not a port", f.port)
 	case f.kill < 0:
@@ -128,9 +128,9 @@ func (f *launchFlags) launch(cmd *cobra.Command, args []string) error {
 		spec.Command = slices.Concat([]string{self, pinName, "--"}, args)
 	}
 	var shared *sharing
-	if given := os.Environ(); f.share {
+	if userEnv := os.Environ(); f.share {
 		if room, err := symmem.LocalRanks("nccl"); err != nil || room < f.ranks {
-			if shared, err = lookAtSharing(f.ranks, nil, given); err != nil {
+			if shared, err = checkSharing(f.ranks, nil, userEnv); err != nil {
 				return exitWith(exitUsage, err)
 			}
 		}
@@ -148,7 +148,7 @@ func (f *launchFlags) launch(cmd *cobra.Command, args []string) error {
 	return launchVerdict(&result)
 }
 
-// launchVerdict says how the first rank failed, and exits as it did.
+// launchVerdict reports the failure of the first failed rank, and exits with its code.
 func launchVerdict(result *launch.Result) error {
 	if result.First < 0 {
 		return nil
@@ -156,7 +156,7 @@ func launchVerdict(result *launch.Result) error {
 	return exitWith(result.Code, fmt.Errorf("%v", result.Exits[result.First]))
 }
 
-// summarise tells machines how a launch ended.
+// summarise writes the result of a launch as JSON.
 func (f *launchFlags) summarise(cmd *cobra.Command, result *launch.Result) error {
 	text, err := json.Marshal(result)
 	if err != nil {

@@ -1,5 +1,5 @@
 // Command symmem proves that memory is symmetric across ranks, starts ranks, and measures
-// collectives. "symmem --help" lists what it does.
+// collectives. "symmem --help" lists its commands.
 package main
 
 import (
@@ -17,7 +17,7 @@ func main() {
 	os.Exit(run(context.Background(), os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
 }
 
-// run is the command without the process around it. It returns the exit code.
+// run runs the command and returns its exit code.
 func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	root := newRootCommand()
 	root.SetArgs(args)
@@ -36,7 +36,7 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 	return code
 }
 
-// reportError prints an error that was not printed where it arose, and returns its exit code.
+// reportError prints an error, unless it was printed before, and returns its exit code.
 func reportError(stderr io.Writer, cmd *cobra.Command, err error) int {
 	if err == nil {
 		return exitOK
@@ -49,7 +49,7 @@ func reportError(stderr io.Writer, cmd *cobra.Command, err error) int {
 	}
 	fmt.Fprintf(stderr, "symmem: %v\n", err)
 	if system := syscall.Errno(0); !errors.As(err, &system) {
-		fmt.Fprintf(stderr, "Run '%s --help' for what it takes.\n", cmd.CommandPath())
+		fmt.Fprintf(stderr, "Run '%s --help' for its arguments.\n", cmd.CommandPath())
 	}
 	return exitUsage
 }

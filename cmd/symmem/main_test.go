@@ -14,11 +14,11 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 )
 
-// The scripts run the command as a process: this test binary under its name. Other tests run it as
-// it is built for users: see command.
+// Scripts run the command as a process: this test binary under the command's name. Other tests run
+// the binary that users get: see command.
 //
-// Under the race detector each process would sleep for a second before it ends, in which a race
-// might still come up; but what a command leaves running has no second either.
+// Under the race detector each process would sleep for a second before it ends, in case of late
+// races. Processes that outlive their command do not get that second, either.
 func TestMain(m *testing.M) {
 	const options = "GORACE"
 	if os.Getenv(options) == "" {
@@ -31,20 +31,20 @@ func TestMain(m *testing.M) {
 	})
 }
 
-// removing are tests that leave no command behind.
+// removing removes the built command after the tests.
 type removing struct{ *testing.M }
 
 func (m removing) Run() int {
-	defer func() { os.RemoveAll(commands) }() // which is made meanwhile
+	defer func() { os.RemoveAll(commands) }() // the folder is created by a test
 	return m.M.Run()
 }
 
-// commands is the folder of the command, once that is built.
+// commands is the folder of the built command.
 var commands string
 
-// command returns the path of the command as it is built for users. Under the race detector ranks
-// that poll, also while the software GPU runs, take several times as long: the command is run with
-// it by the scripts, and what it calls is tested with it in its packages.
+// command builds the binary that users get and returns its path. It is built without the race
+// detector, under which polling ranks, also on the software GPU, take several times as long. The
+// scripts run with it, and the packages are tested with it.
 func command(t *testing.T) string {
 	t.Helper()
 	path, err := compiled()
@@ -76,7 +76,7 @@ func TestScripts(t *testing.T) {
 	})
 }
 
-// exits runs a program and demands its exit code: exits 2 symmem verify --bogus.
+// exits runs a program and checks its exit code: exits 2 symmem verify --bogus.
 func exits(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) < 2 {
 		ts.Fatalf("usage: exits code command [argument ...]")

@@ -12,24 +12,24 @@ type name[T fmt.Stringer] struct {
 	parse func(string) (T, error)
 }
 
-// named makes the flag of a value that begins with its default.
+// named returns the flag for a value, which holds the default.
 func named[T fmt.Stringer](value *T, parse func(string) (T, error)) *name[T] {
 	return &name[T]{value, parse}
 }
 
-// String is the name of the value.
+// String returns the name of the value.
 func (n *name[T]) String() string { return (*n.value).String() }
 
-// Set reads a name.
+// Set parses a name.
 func (n *name[T]) Set(text string) (err error) {
 	*n.value, err = n.parse(text)
 	return err
 }
 
-// Type is what help calls the value.
+// Type returns the name of the value in help texts.
 func (n *name[T]) Type() string { return "name" }
 
-// complete offers the values of a flag to the shell. The flag exists, so it cannot fail.
+// complete offers the values of a flag for shell completion. It cannot fail, since the flag exists.
 func complete(cmd *cobra.Command, flag string, values ...string) {
 	cobra.CheckErr(cmd.RegisterFlagCompletionFunc(flag,
 		cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp)))

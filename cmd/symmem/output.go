@@ -10,7 +10,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// writeReport writes a report for machines or, as text, for people.
+// writeReport writes a report as JSON or as text.
 func writeReport(w io.Writer, asJSON bool, report any, text func(io.Writer) error) error {
 	if asJSON {
 		return writeJSON(w, report)
@@ -21,7 +21,7 @@ func writeReport(w io.Writer, asJSON bool, report any, text func(io.Writer) erro
 	return nil
 }
 
-// writeJSON writes a report for machines, as one object on a line.
+// writeJSON writes a report as one JSON object on a line.
 func writeJSON(w io.Writer, report any) error {
 	if err := json.NewEncoder(w).Encode(report); err != nil {
 		return fmt.Errorf("writing the report: %w", err)
@@ -29,14 +29,14 @@ func writeJSON(w io.Writer, report any) error {
 	return nil
 }
 
-// output is standard output, with what has become of it.
+// output is standard output with the status of writes to it.
 type output struct {
 	io.Writer
-	written bool  // something was written
+	written bool  // a write has succeeded
 	err     error // the first failure
 }
 
-// Write writes.
+// Write implements io.Writer.
 func (o *output) Write(b []byte) (int, error) {
 	n, err := o.Writer.Write(b)
 	o.written = o.written || n > 0
@@ -46,7 +46,7 @@ func (o *output) Write(b []byte) (int, error) {
 	return n, err
 }
 
-// Stat describes the file, if it is one.
+// Stat describes the file, if the output is one.
 func (o *output) Stat() (os.FileInfo, error) {
 	if f, ok := o.Writer.(*os.File); ok {
 		return f.Stat()
@@ -54,9 +54,9 @@ func (o *output) Stat() (os.FileInfo, error) {
 	return nil, os.ErrInvalid
 }
 
-// wantsJSON reports whether the arguments ask for a JSON object, also behind one that is wrong, but
-// for launch, whose last arguments are another program's. A rank that this program has started
-// leaves it to who has started it.
+// wantsJSON reports whether the arguments request JSON, even after an invalid argument. For launch
+// it ignores the arguments of the launched program. Ranks started by this program leave JSON output
+// to the program that started them.
 func wantsJSON(cmd *cobra.Command, args []string) bool {
 	asked, err := cmd.Flags().GetBool("json")
 	if err != nil || slices.Contains(args, "--"+startedFlag) {
@@ -65,15 +65,15 @@ func wantsJSON(cmd *cobra.Command, args []string) bool {
 	return asked || slices.Contains(args, "--json") && cmd.Name() != "launch"
 }
 
-// failure is the object of a command that could not run.
+// failure is the JSON object of a command that could not run.
 type failure struct {
 	Error string `json:"error"`
 	Code  int    `json:"code"`
 }
 
-// writeFailure writes the object in place of the one that the command would have written.
+// writeFailure writes a failure instead of the command's output.
 func writeFailure(w io.Writer, code int, err error) {
-	// The error stands on standard error as well, where nothing can be written here.
+	// If it cannot be written here, the error is still on standard error.
 	if text, encodeErr := json.Marshal(failure{err.Error(), code}); encodeErr == nil {
 		_, _ = w.Write(append(text, '\n'))
 	}

@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// TestWhatNCCLLogsIsNotInTheReport has NCCL write its log, which it does to standard output.
-func TestWhatNCCLLogsIsNotInTheReport(t *testing.T) {
+// TestNCCLsLogIsNotInTheReport makes NCCL write its log, which goes to standard output by default.
+func TestNCCLsLogIsNotInTheReport(t *testing.T) {
 	softly(t)
 	t.Setenv("NCCL_DEBUG", "INFO")
 	t.Setenv("NCCL_DEBUG_SUBSYS", "TUNING")

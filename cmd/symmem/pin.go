@@ -13,8 +13,8 @@ import (
 	"symmem/internal/sys"
 )
 
-// pinName is the hidden command that launch puts before a rank's own: it binds itself to the
-// rank's processor and becomes the command.
+// pinName is the hidden command that launch puts before a rank's command. It binds the process to
+// the rank's processor and executes the command.
 const pinName = "pin-rank"
 
 func newPinCommand() *cobra.Command {
@@ -39,7 +39,7 @@ func becomePinned(args []string) error {
 	if err != nil || rank < 0 {
 		return fmt.Errorf("LOCAL_RANK is %q, which is no rank", os.Getenv("LOCAL_RANK"))
 	}
-	// The thread that calls exec is the one that stays.
+	// The thread that calls exec becomes the process.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	processors, err := sys.Affinity()

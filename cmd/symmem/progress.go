@@ -10,17 +10,17 @@ import (
 	"symmem/internal/sys"
 )
 
-// envProgress makes rank 0 of verify write its progress to standard error as lines: what verify
-// asks of its ranks when its own standard error is a terminal, and what a log can have too.
+// envProgress makes rank 0 of verify write its progress to standard error as lines. verify sets it
+// for its ranks if its standard error is a terminal. Users can set it for logs.
 const envProgress = "SYMMEM_PROGRESS"
 
 const (
 	progressPrefix = "progress: "
-	// progressEvery is how often a person wants to read a number.
+	// progressEvery is the minimum time between updates for a reader.
 	progressEvery = 100 * time.Millisecond
 )
 
-// progressLines writes progress as lines, not more often than can be read. The first is written at
+// progressLines writes progress as lines, at most one per progressEvery. The first is written at
 // once.
 func progressLines(w io.Writer) func(done, all int) {
 	var next time.Time
@@ -32,14 +32,14 @@ func progressLines(w io.Writer) func(done, all int) {
 	}
 }
 
-// progressCounter turns progress lines into one line of a terminal that counts. It takes whole
-// lines, as a launch writes them, and passes others on.
+// progressCounter shows progress lines as a counter on one line of a terminal. It expects whole
+// lines, as a launch writes them, and passes other lines on.
 type progressCounter struct {
 	terminal io.Writer
 	shown    bool
 }
 
-// clearLine moves to the start of a terminal's line and empties it.
+// clearLine moves to the beginning of a terminal's line and clears it.
 const clearLine = "\r\x1b[K"
 
 // Write implements io.Writer.
@@ -61,7 +61,7 @@ func (p *progressCounter) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// end empties the line if it still counts.
+// end clears the counter.
 func (p *progressCounter) end() {
 	if p.shown {
 		_, _ = io.WriteString(p.terminal, clearLine)

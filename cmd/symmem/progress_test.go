@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-func TestTheCounterKeepsToOneLineAndPassesOthersOn(t *testing.T) {
+func TestTheCounterUsesOneLineAndPassesOnOthers(t *testing.T) {
 	var terminal bytes.Buffer
 	c := &progressCounter{terminal: &terminal}
 	for _, lines := range []string{

@@ -22,47 +22,47 @@ import (
 	"symmem/internal/sys"
 )
 
-// backendNames are what --backend takes.
+// backendNames lists the values of --backend.
 func backendNames() []string { return append([]string{"auto"}, symmem.Backends()...) }
 
 func backendList() string { return strings.Join(backendNames(), ", ") }
 
-// envBackend is where Options.Backend comes from unless a program gives it.
+// envBackend is the variable that Options.Backend defaults to.
 const envBackend = "SYMMEM_BACKEND"
 
-// backendFlag adds the flag, whose value chooseBackend takes.
+// backendFlag adds the flag for chooseBackend.
 func backendFlag(flags *pflag.FlagSet, value *string) {
 	flags.StringVar(value, "backend", "", "where memory comes from: "+backendList()+
 		" (default $"+envBackend+", else auto)")
 }
 
-// chooseBackend takes the flag, else the variable, else auto. It refuses a backend that this
-// program does not have.
-func chooseBackend(given *string) error {
+// chooseBackend returns the flag's value, else the variable's, else auto. It rejects a backend that
+// this program does not have.
+func chooseBackend(value *string) error {
 	from := ""
-	if *given == "" {
-		if *given = os.Getenv(envBackend); *given == "" {
-			*given = "auto"
+	if *value == "" {
+		if *value = os.Getenv(envBackend); *value == "" {
+			*value = "auto"
 			return nil
 		}
 		from = envBackend + ": "
 	}
-	if !slices.Contains(backendNames(), *given) {
-		return fmt.Errorf("%sbackend %q is none of %s", from, *given, backendList())
+	if !slices.Contains(backendNames(), *value) {
+		return fmt.Errorf("%sbackend %q is none of %s", from, *value, backendList())
 	}
 	return nil
 }
 
-// startedFlag is the hidden flag of the ranks that a command has started. Such a rank never starts
-// others, even if it has lost the environment that says which rank it is.
+// startedFlag is the hidden flag of ranks that a command has started. Such a rank never starts
+// others, even if the environment does not identify it as a rank.
 const startedFlag = "started"
 
-// maxRanks is how many ranks one machine takes: the host backend has no more, and no machine has
-// more GPUs. Sums of int8 hold a part of each of so many.
+// maxRanks bounds the ranks on one machine: the host backend supports no more, and no machine has
+// more GPUs. Up to this number, sums of int8 cannot overflow.
 const maxRanks = 64
 
-// rankFlags are the flags of a command that starts its ranks itself, or, started by a launcher, is
-// one of them.
+// rankFlags holds the flags of a command that starts its ranks, or is one of the ranks of a
+// launcher.
 type rankFlags struct {
 	ranks   int
 	unbound bool
@@ -80,13 +80,13 @@ func (f *rankFlags) registerRanks(
 	cobra.CheckErr(flags.MarkHidden(startedFlag))
 }
 
-// registerTimed adds what commands have that measure times.
+// registerTimed adds the flags of commands that measure times.
 func (f *rankFlags) registerTimed(flags *pflag.FlagSet, timeout *time.Duration) {
 	f.registerRanks(flags, 2, "processes to start, up to 64", timeout)
 	flags.BoolVar(&f.unbound, "unbound", false, "do not bind ranks to processors")
 }
 
-// checkRanks refuses fewer ranks than the command takes, more than any, and a timeout of no time.
+// checkRanks rejects an invalid number of ranks or timeout.
 func (f *rankFlags) checkRanks(least int) error {
 	if f.ranks < least || f.ranks > maxRanks {
 		return fmt.Errorf("ranks is %d, but must be from %d to %d", f.ranks, least, maxRanks)
@@ -101,7 +101,7 @@ func checkTimeout(timeout time.Duration) error {
 	return nil
 }
 
-// bind binds a rank to a processor, unless that is not wanted.
+// bind binds a rank to a processor, unless that is disabled.
 func (f *rankFlags) bind(w rendezvous.World) error {
 	if f.unbound {
 		return nil
@@ -109,8 +109,8 @@ func (f *rankFlags) bind(w rendezvous.World) error {
 	return bench.BindRank(w.LocalRank)
 }
 
-// asRanks runs a command as one rank if a launcher has started this process, else starts so many
-// ranks of the same command.
+// asRanks runs a command as one rank if a launcher has started this process. Otherwise it starts
+// ranks that run the same command.
 func (f *rankFlags) asRanks(cmd *cobra.Command, rank func(rendezvous.World) error) error {
 	world, err := f.discover(cmd)
 	if err != nil {
@@ -129,8 +129,8 @@ func (f *rankFlags) asRanks(cmd *cobra.Command, rank func(rendezvous.World) erro
 	return nil
 }
 
-// untilSignal ends the context of a command at the first signal, so that the command can report
-// what it has done so far. A second signal ends the process.
+// untilSignal cancels the context of a command at the first signal, so that the command can report
+// its results so far. A second signal ends the process.
 func untilSignal(cmd *cobra.Command) (stop func()) {
 	ctx, stop := signal.NotifyContext(cmd.Context(), syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
 	context.AfterFunc(ctx, stop)
@@ -138,8 +138,8 @@ func untilSignal(cmd *cobra.Command) (stop func()) {
 	return stop
 }
 
-// discover returns which rank this process is, if a launcher has started it. A rank keeps standard
-// output for its command.
+// discover returns the rank of this process, if a launcher has started it, and reserves standard
+// output for the command.
 func (f *rankFlags) discover(cmd *cobra.Command) (rendezvous.World, error) {
 	world, err := rendezvous.Discover(os.LookupEnv, rendezvous.Options{})
 	if err != nil {
@@ -158,8 +158,8 @@ func (f *rankFlags) discover(cmd *cobra.Command) (rendezvous.World, error) {
 	return world, keepStdout(cmd)
 }
 
-// keepStdout keeps standard output for what the command prints. NCCL writes its log there, which
-// would be among JSON; it goes to standard error.
+// keepStdout reserves standard output for the command. NCCL's log, which would mix with JSON, goes
+// to standard error instead.
 func keepStdout(cmd *cobra.Command) error {
 	out, ok := cmd.OutOrStdout().(*output)
 	if !ok || out.Writer != os.Stdout {
@@ -173,7 +173,7 @@ func keepStdout(cmd *cobra.Command) error {
 	return nil
 }
 
-// timing is the annotation of a command that says why its ranks may not share GPUs.
+// timing is the annotation of a command with the reason why its ranks must not share GPUs.
 const timing = "timing"
 
 // startRanks launches this program once for each rank, with the same flags.
@@ -183,7 +183,7 @@ func startRanks(cmd *cobra.Command, ranks int) error {
 		return exitWith(exitUsage, fmt.Errorf("finding this program: %w", err))
 	}
 	backend := cmd.Flag("backend").Value.String()
-	ranks, shared, err := roomFor(ranks, cmd.Flags().Changed("ranks"), backend)
+	ranks, shared, err := ranksOnGPUs(ranks, cmd.Flags().Changed("ranks"), backend)
 	if err == nil && shared != nil && cmd.Annotations[timing] != "" {
 		err = fmt.Errorf("%d ranks on %s: %s", ranks, shared.machine(), cmd.Annotations[timing])
 	}
@@ -217,9 +217,9 @@ func startRanks(cmd *cobra.Command, ranks int) error {
 	return verdict(cmd.ErrOrStderr(), &result)
 }
 
-// verdict is the exit code of all ranks together: that of a signal that was passed on to them and
-// that they did not survive, else the largest of theirs, where a rank that was ended counts as one
-// that could not run.
+// verdict returns the exit code for all ranks: that of a signal that was passed on to them and
+// ended them, else the largest code of a rank. A rank that was killed counts as one that could not
+// run.
 func verdict(stderr io.Writer, result *launch.Result) error {
 	if interrupted(result) {
 		return exitWith(128+int(result.Signal), nil)
@@ -237,8 +237,8 @@ func verdict(stderr io.Writer, result *launch.Result) error {
 	return exitWith(code, nil)
 }
 
-// interrupted reports whether a signal to this process has ended ranks, or standard output has lost
-// its reader. How ranks end by a signal is theirs: a Go program ends with code 2 by SIGQUIT.
+// interrupted reports whether a signal to this process has ended ranks, or the reader of standard
+// output was closed. The ranks may exit with a code: a Go program ends with code 2 after SIGQUIT.
 func interrupted(result *launch.Result) bool {
 	return result.Signal == syscall.SIGPIPE || result.Signal != 0 && result.First >= 0
 }

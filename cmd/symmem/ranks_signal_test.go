@@ -19,7 +19,7 @@ import (
 	"symmem/internal/sys/systest"
 )
 
-// longRun is a verify that is under way and would take more than a minute.
+// longRun is a running verify that would take more than a minute.
 type longRun struct {
 	t      *testing.T
 	cmd    *exec.Cmd
@@ -31,8 +31,7 @@ type longRun struct {
 
 const longRanks = 3
 
-// startLong returns once rank 0 says that many all-reduces are done: all ranks are in the midst of
-// them then.
+// startLong returns once rank 0 has reported many all-reduces, so that all ranks are running.
 func startLong(t *testing.T) *longRun {
 	t.Helper()
 	r := &longRun{t: t, ranks: map[int]int{}}
@@ -58,7 +57,7 @@ func startLong(t *testing.T) *longRun {
 	return r
 }
 
-// findRanks looks for the children of the command among all processes.
+// findRanks searches all processes for the children of the command.
 func (r *longRun) findRanks() {
 	r.t.Helper()
 	stats, err := filepath.Glob("/proc/[0-9]*/stat")
@@ -82,13 +81,13 @@ func (r *longRun) findRanks() {
 	}
 }
 
-// parentOf returns 0 for a process that has ended.
+// parentOf returns the parent of a process, or 0 if it has ended.
 func parentOf(pid int) int {
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
 		return 0
 	}
-	// The name in parentheses may hold anything; after it come the state and the parent.
+	// The name in parentheses may contain anything; the state and the parent follow it.
 	fields := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:]))
 	parent, _ := strconv.Atoi(fields[1])
 	return parent
@@ -104,15 +103,15 @@ func environOf(pid int) map[string]string {
 	return env
 }
 
-// end waits for the command and returns its exit code and the rest of its standard error, less
-// the progress.
+// end waits for the command and returns its exit code and the rest of its standard error, without
+// progress lines.
 func (r *longRun) end() (code int, stderr string) {
 	r.t.Helper()
 	rest, err := io.ReadAll(r.stderr)
 	if err != nil {
 		r.t.Fatal(err)
 	}
-	_ = r.cmd.Wait() // The code is what counts.
+	_ = r.cmd.Wait() // The exit code is returned.
 	for line := range strings.Lines(string(rest)) {
 		if !strings.HasPrefix(line, progressPrefix) {
 			stderr += line
@@ -122,7 +121,7 @@ func (r *longRun) end() (code int, stderr string) {
 	return r.cmd.ProcessState.ExitCode(), stderr
 }
 
-// nothingLeft demands that the run has left no process, no socket and no file in /dev/shm.
+// nothingLeft checks that no process, no socket and no file in /dev/shm is left.
 func (r *longRun) nothingLeft() {
 	r.t.Helper()
 	for rank, pid := range r.ranks {
@@ -200,7 +199,7 @@ func TestRanksDoNotOutliveALauncherThatIsKilled(t *testing.T) {
 	if err := r.cmd.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
-	// The kernel ends them, but not before it has ended the launcher.
+	// The kernel kills them, but not before the launcher has ended.
 	for rank, f := range ranks {
 		err := f.SetReadDeadline(time.Now().Add(20 * time.Second))
 		if err = errors.Join(err, sys.AwaitEnd(f)); err != nil {
@@ -210,8 +209,8 @@ func TestRanksDoNotOutliveALauncherThatIsKilled(t *testing.T) {
 	r.end()
 }
 
-// interruptedAt starts a command, interrupts it once a line of its output has a text, and returns
-// the whole output.
+// interruptedAt starts a command, interrupts it once a line of its output contains text, and
+// returns the whole output.
 func interruptedAt(t *testing.T, text string, args ...string) (output string) {
 	t.Helper()
 	cmd := systest.Command(t, systest.Patience, command(t), args...)
@@ -237,14 +236,14 @@ func interruptedAt(t *testing.T, text string, args ...string) (output string) {
 			}
 		}
 	}
-	_ = cmd.Wait() // the code says it
+	_ = cmd.Wait() // the caller checks the output
 	if code := cmd.ProcessState.ExitCode(); !sent || code != 128+int(syscall.SIGINT) {
 		t.Errorf("interrupted %v, exit code %d", sent, code)
 	}
 	return output
 }
 
-func TestAnInterruptReportsWhatIsDone(t *testing.T) {
+func TestAnInterruptReportsResultsSoFar(t *testing.T) {
 	for _, c := range []struct{ name, command, at, want string }{
 		{
 			"random programs", "verify --for=10m --max-bytes=64K", "round 3: ", "no wrong element",
@@ -258,7 +257,7 @@ func TestAnInterruptReportsWhatIsDone(t *testing.T) {
 			"The run ended early: ",
 		},
 		{
-			// Long enough that the signal arrives before the end on a busy machine, too.
+			// Long enough that the signal arrives before the end, even on a busy machine.
 			"a bench", "bench collective --unbound --ops=all_reduce,all_gather,reduce_scatter",
 			"all_reduce", "# round trip: ",
 		},

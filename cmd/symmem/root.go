@@ -2,22 +2,22 @@ package main
 
 import "github.com/spf13/cobra"
 
-const rootLong = `symmem keeps buffers of collectives at one place on all ranks, and proves it.
+const rootLong = `symmem keeps buffers of collectives at the same place on all ranks, and proves it.
 
-Exit codes: 0 all is well; 1 a sum was wrong or ranks differ; 2 the command could not run, or not
-to its end; 128 + n it was ended by signal n. A command that measures or verifies reports what it
-has done when it is interrupted. With --json a command that could not run, and has
-printed nothing else, prints {"error", "code"}.
+Exit codes: 0 success; 1 a sum was wrong or ranks differ; 2 the command could not run or not finish;
+128 + n it was ended by signal n. A command that measures or verifies reports its results so far
+when it is interrupted. With --json a command that could not run, and has printed nothing else,
+prints {"error", "code"}.
 
-Environment variables, which flags and options of programs override: SYMMEM_BACKEND, where memory
-comes from; SYMMEM_PATH, the path of collectives; SYMMEM_TUNING, the table that chooses it.`
+Environment variables, which flags and options of programs override: SYMMEM_BACKEND, the backend;
+SYMMEM_PATH, the path of collectives; SYMMEM_TUNING, the table that chooses the path.`
 
 const rootExample = `  symmem verify                        # are sums right on this machine?
   symmem tune                          # which path is faster here?
   symmem launch -n 4 -- python train.py   # start ranks, as torchrun does
   symmem completion bash               # completion for the shell`
 
-// newRootCommand makes the command tree. Errors are printed by run, once.
+// newRootCommand returns the command tree. run prints errors, once.
 func newRootCommand() *cobra.Command {
 	root := &cobra.Command{
 		Use:           "symmem",

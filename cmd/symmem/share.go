@@ -18,49 +18,49 @@ import (
 	"symmem/internal/mps"
 )
 
-// sharing is how ranks use fewer GPUs than there are ranks.
+// sharing describes how ranks use fewer GPUs than there are ranks.
 type sharing struct {
 	ranks, gpus int
-	found       doctor.Sharing
-	// given is the environment as the user has set it: LocalRanks adds to it.
-	given []string
+	status      doctor.Sharing
+	// userEnv is the environment before LocalRanks adds to it.
+	userEnv []string
 }
 
-// roomFor is how many ranks to start where so many are asked for, or are the default, and how they
-// share GPUs, nil if each has its own. Ranks that nobody asked for share the only GPU of a machine
-// at most.
-func roomFor(ranks int, asked bool, backend string) (int, *sharing, error) {
-	given := os.Environ()
-	room, err := symmem.LocalRanks(backend)
+// ranksOnGPUs returns the number of ranks to start and how they share GPUs, or nil if each has its
+// own GPU. ranks is the requested number, or the default if explicit is false. By default, ranks
+// share a GPU only on a machine with a single one.
+func ranksOnGPUs(ranks int, explicit bool, backend string) (int, *sharing, error) {
+	userEnv := os.Environ()
+	gpus, err := symmem.LocalRanks(backend)
 	switch {
 	case err != nil:
 		return 0, nil, err
-	case room == 0 || ranks <= room:
+	case gpus == 0 || ranks <= gpus:
 		return ranks, nil, nil
-	case !asked && room > 1:
-		return room, nil, nil
+	case !explicit && gpus > 1:
+		return gpus, nil, nil
 	}
 	library := doctor.LookAtLibrary()
-	s, err := lookAtSharing(ranks, &library, given)
+	s, err := checkSharing(ranks, &library, userEnv)
 	switch {
 	case err == nil:
 		return ranks, s, nil
-	case asked:
-		return 0, nil, fmt.Errorf("%w; take --ranks %d, or --backend host", err, room)
+	case explicit:
+		return 0, nil, fmt.Errorf("%w; take --ranks %d, or --backend host", err, gpus)
 	}
-	return room, nil, nil
+	return gpus, nil, nil
 }
 
-// lookAtSharing says how ranks can share the GPUs of this machine, or why they cannot.
-func lookAtSharing(ranks int, library *doctor.Library, given []string) (*sharing, error) {
+// checkSharing returns how ranks can share the GPUs of this machine, or an error if they cannot.
+func checkSharing(ranks int, library *doctor.Library, userEnv []string) (*sharing, error) {
 	from, gpus := doctor.LookAtDriver()
 	if from.Error != "" {
 		return nil, fmt.Errorf("%d ranks that share GPUs: %s", ranks, from.Error)
 	}
-	s := &sharing{ranks, len(gpus), doctor.LookAtSharing(gpus, library, os.Getenv), given}
-	if s.found.Missing != "" {
+	s := &sharing{ranks, len(gpus), doctor.LookAtSharing(gpus, library, os.Getenv), userEnv}
+	if s.status.Missing != "" {
 		return nil, fmt.Errorf("%d ranks: this machine has %s, and ranks cannot share one: %s", ranks,
-			s.machine(), s.found.Missing)
+			s.machine(), s.status.Missing)
 	}
 	return s, nil
 }
@@ -72,14 +72,14 @@ func (s *sharing) machine() string {
 	return fmt.Sprintf("%d GPUs", s.gpus)
 }
 
-// runRanks starts ranks as launch.Run does. Where they share GPUs it says so, in one line, and runs
-// a daemon of the Multi-Process Service for them if there is none.
+// runRanks starts ranks like launch.Run. If they share GPUs it prints one line about that, and runs
+// a daemon of the Multi-Process Service for them if none is running.
 func runRanks(ctx context.Context, spec launch.Spec, s *sharing) (launch.Result, error) {
 	if s == nil {
 		return launch.Run(ctx, spec)
 	}
-	// From here on a signal may not end this process, which has to end the daemon; nor SIGPIPE, whose
-	// write fails.
+	// Until the daemon is stopped, signals must not end this process, nor may SIGPIPE; a write to a
+	// closed pipe fails instead.
 	pipes := make(chan os.Signal, 1)
 	signal.Notify(pipes, syscall.SIGPIPE)
 	defer signal.Stop(pipes)
@@ -91,7 +91,7 @@ func runRanks(ctx context.Context, spec launch.Spec, s *sharing) (launch.Result,
 		spec.Env = os.Environ()
 	}
 	daemon, how := s.serve(ctx)
-	fmt.Fprintf(spec.Stderr, "symmem: %d ranks share %s, %s: results count, times mean nothing\n",
+	fmt.Fprintf(spec.Stderr, "symmem: %d ranks share %s, %s: results are valid, times are not\n",
 		s.ranks, s.machine(), how)
 	spec.Env = s.environ(spec.Env, daemon)
 	result, err := launch.Run(ctx, spec)
@@ -101,52 +101,54 @@ func runRanks(ctx context.Context, spec launch.Spec, s *sharing) (launch.Result,
 	return result, err
 }
 
-// serve starts a daemon, if none runs and the environment does not say where one would be.
+// serve starts a daemon, unless one is running or the environment names a folder for one, even an
+// empty name. how describes the sharing.
 func (s *sharing) serve(ctx context.Context) (daemon *mps.Daemon, how string) {
-	_, said := os.LookupEnv(mps.PipeVariable)
+	_, named := os.LookupEnv(mps.PipeVariable)
 	switch {
-	case s.found.Service:
+	case s.status.Service:
 		return nil, "side by side"
-	case said:
+	case named:
 		return nil, "in turns (" + mps.PipeVariable + " names no daemon)"
-	case s.found.Program == "":
+	case s.status.Program == "":
 		return nil, "in turns (there is no nvidia-cuda-mps-control)"
 	}
-	daemon, err := mps.Start(ctx, s.given)
+	daemon, err := mps.Start(ctx, s.userEnv)
 	if err != nil {
 		return nil, "in turns (" + err.Error() + ")"
 	}
-	s.found.Service = true
+	s.status.Service = true
 	return daemon, "side by side"
 }
 
-// end ends the daemon. What ranks have found stands all the same if that fails.
+// end stops the daemon. If that fails, the results of the ranks are still valid.
 func (s *sharing) end(daemon *mps.Daemon, stderr io.Writer) {
 	if err := daemon.Close(); err != nil {
 		fmt.Fprintf(stderr, "symmem: %v\n", err)
 	}
 }
 
-// queues are the most that a process has to a GPU, and served those that a GPU has for all clients
-// of the service together, less what these use by themselves.
+// maxQueues is the number of hardware queues that a process can open to a GPU. mpsQueues is the
+// number that all MPS clients of a GPU share, not counting those that the clients use internally.
 const (
-	queues = 32
-	served = 64
+	maxQueues = 32
+	mpsQueues = 64
 )
 
-// environ is an environment with what ranks need that share GPUs, but for what the user has set.
-// Communicators with all their channels would fill the memory, streams that share a queue of the
-// GPU wait for each other, and what clients launch has to fit together with what the others do.
+// environ returns env plus the settings for ranks that share GPUs. Non-empty variables of the user
+// take precedence. The settings bound the channels of communicators, which would otherwise fill the
+// memory; the GPU's queues per rank, since streams that share a queue wait for each other; and the
+// share of the GPU per client, so that kernels of all clients fit.
 func (s *sharing) environ(env []string, daemon *mps.Daemon) []string {
 	each := (s.ranks + s.gpus - 1) / s.gpus
 	ours := map[string]string{
 		doctor.SharingVariable: "1", "NCCL_MAX_NCHANNELS": "4", "NCCL_MAX_CTAS": "4",
 	}
-	if s.found.Service {
+	if s.status.Service {
 		ours["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] = strconv.Itoa(max(1, 100/each))
-		ours["CUDA_DEVICE_MAX_CONNECTIONS"] = strconv.Itoa(min(queues, max(1, served/each)))
+		ours["CUDA_DEVICE_MAX_CONNECTIONS"] = strconv.Itoa(min(maxQueues, max(1, mpsQueues/each)))
 	}
-	for _, entry := range s.given {
+	for _, entry := range s.userEnv {
 		if name, value, _ := strings.Cut(entry, "="); value != "" {
 			delete(ours, name)
 		}

@@ -12,7 +12,7 @@ import (
 	"symmem/internal/sys/systest"
 )
 
-// sharingAlone shows a test one GPU that ranks can share, and gives TMPDIR.
+// sharingAlone gives a test one GPU that ranks can share, and sets TMPDIR, which it returns.
 func sharingAlone(t *testing.T) (folder string) {
 	t.Helper()
 	softly(t)
@@ -23,7 +23,7 @@ func sharingAlone(t *testing.T) (folder string) {
 	return folder
 }
 
-// nothingLeft demands that a daemon was started once and ended, with its folder.
+// nothingLeft checks that a daemon was started once and stopped, and its folder removed.
 func nothingLeft(t *testing.T, log, folder string) {
 	t.Helper()
 	if text, err := os.ReadFile(log); string(text) != "start of all\nquit\n" {
@@ -35,7 +35,7 @@ func nothingLeft(t *testing.T, log, folder string) {
 }
 
 func TestRanksThatShareAGPUHaveADaemonAsLongAsTheyRun(t *testing.T) {
-	path := command(t) // is compiled elsewhere
+	path := command(t) // built before the test changes the environment
 	folder, log := sharingAlone(t), mpstest.Install(t)
 	for name, args := range map[string][]string{
 		"that are well":     {"verify", "--backend=nccl", "--ranks=2", "--rounds=1", "--size=1Ki"},
@@ -46,16 +46,16 @@ func TestRanksThatShareAGPUHaveADaemonAsLongAsTheyRun(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			defer os.Remove(log)
 			cmd := systest.Command(t, systest.Patience, path, args...)
-			said, _ := cmd.CombinedOutput() // the code is what args say
+			output, _ := cmd.CombinedOutput() // the code depends on args
 			if name == "that do not start" {
 				if _, err := os.Stat(log); err == nil {
-					t.Error("a daemon for nobody")
+					t.Error("a daemon was started without ranks")
 				}
 				return
 			}
 			nothingLeft(t, log, folder)
-			if !strings.Contains(string(said), "2 ranks share 1 GPU, side by side: results") {
-				t.Errorf("%s", said)
+			if !strings.Contains(string(output), "2 ranks share 1 GPU, side by side: results") {
+				t.Errorf("%s", output)
 			}
 		})
 	}
@@ -68,10 +68,10 @@ func TestADaemonThatDoesNotStartIsDoneWithout(t *testing.T) {
 	t.Setenv(mpstest.Broken, "1")
 	cmd := systest.Command(t, systest.Patience, path, "verify", "--backend=nccl", "--ranks=2",
 		"--rounds=1", "--size=1Ki")
-	said, err := cmd.CombinedOutput()
-	if err != nil || !strings.Contains(string(said), "in turns (starting the Multi-Process Serv") ||
-		!strings.Contains(string(said), mpstest.Complaint) {
-		t.Errorf("%v\n%s", err, said)
+	output, err := cmd.CombinedOutput()
+	if err != nil || !strings.Contains(string(output), "in turns (starting the Multi-Process Serv") ||
+		!strings.Contains(string(output), mpstest.Complaint) {
+		t.Errorf("%v\n%s", err, output)
 	}
 }
 
@@ -111,28 +111,28 @@ func TestRanksThatShareGPUsTakeTheirPart(t *testing.T) {
 		want    []string
 	}{
 		"4 on one": {
-			sharing{ranks: 4, gpus: 1, found: doctor.Sharing{Service: true}},
+			sharing{ranks: 4, gpus: 1, status: doctor.Sharing{Service: true}},
 			[]string{
 				"CUDA_DEVICE_MAX_CONNECTIONS=16", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=25", "HOME=/",
 				"NCCL_MAX_CTAS=4", "NCCL_MAX_NCHANNELS=4", "NCCL_MULTI_RANK_GPU_ENABLE=1",
 			},
 		},
 		"8 on one": {
-			sharing{ranks: 8, gpus: 1, found: doctor.Sharing{Service: true}},
+			sharing{ranks: 8, gpus: 1, status: doctor.Sharing{Service: true}},
 			[]string{
 				"CUDA_DEVICE_MAX_CONNECTIONS=8", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=12", "HOME=/",
 				"NCCL_MAX_CTAS=4", "NCCL_MAX_NCHANNELS=4", "NCCL_MULTI_RANK_GPU_ENABLE=1",
 			},
 		},
 		"5 on four": {
-			sharing{ranks: 5, gpus: 4, found: doctor.Sharing{Service: true}},
+			sharing{ranks: 5, gpus: 4, status: doctor.Sharing{Service: true}},
 			[]string{
 				"CUDA_DEVICE_MAX_CONNECTIONS=32", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=50", "HOME=/",
 				"NCCL_MAX_CTAS=4", "NCCL_MAX_NCHANNELS=4", "NCCL_MULTI_RANK_GPU_ENABLE=1",
 			},
 		},
 		"without the service, with values of the user's": {
-			sharing{ranks: 2, gpus: 1, given: []string{"NCCL_MAX_CTAS=9", "NCCL_MAX_NCHANNELS="}},
+			sharing{ranks: 2, gpus: 1, userEnv: []string{"NCCL_MAX_CTAS=9", "NCCL_MAX_NCHANNELS="}},
 			[]string{
 				"CUDA_DEVICE_MAX_CONNECTIONS=32", "HOME=/", "NCCL_MAX_CTAS=9", "NCCL_MAX_NCHANNELS=4",
 				"NCCL_MULTI_RANK_GPU_ENABLE=1",

@@ -7,16 +7,16 @@ import (
 	"strings"
 )
 
-// size is a flag for a number of bytes or elements, as nccl-tests takes it: K, M and G are powers
-// of 1024, in either case, with or without an i or a B behind them.
+// size is a flag for a number of bytes or elements in the format of nccl-tests: K, M and G are
+// powers of 1024, in either case, optionally followed by i or B.
 type size int64
 
 const sizeUnits = "KMG"
 
-// maxSize is more than any device has, and far from what overflows when ranks multiply it.
+// maxSize exceeds the memory of any device, and does not overflow when ranks multiply it.
 const maxSize = 4 << 40
 
-// String writes the number in the largest unit that divides it.
+// String formats the number in the largest unit that divides it.
 func (s *size) String() string {
 	n, unit := int64(*s), ""
 	for i := range sizeUnits {
@@ -28,7 +28,7 @@ func (s *size) String() string {
 	return strconv.FormatInt(n, 10) + unit
 }
 
-// Set reads a number with or without a unit.
+// Set parses a number with or without a unit.
 func (s *size) Set(text string) error {
 	digits := strings.TrimSuffix(strings.TrimSuffix(strings.ToUpper(text), "B"), "I")
 	factor := int64(1)
@@ -49,16 +49,16 @@ func (s *size) Set(text string) error {
 	return nil
 }
 
-// Type is what help calls the value.
+// Type returns the name of the value in help texts.
 func (s *size) Type() string { return "size" }
 
-// sizeFlags are sizes that grow from a first to a last one.
+// sizeFlags describes a range of sizes that grow by a factor.
 type sizeFlags struct {
 	first, last size
 	factor      int64
 }
 
-// sizes lists them. It refuses a range that has none, or no end.
+// sizes lists the sizes. It returns an error for an empty or endless range.
 func (f *sizeFlags) sizes() ([]int64, error) {
 	first, last := int64(f.first), int64(f.last)
 	switch {

@@ -14,37 +14,38 @@ import (
 	"symmem/internal/rendezvous"
 )
 
-const tuneLong = `tune measures which path is the faster one, and writes the table that chooses.
+const tuneLong = `tune measures which path is faster, and writes the table that chooses the path.
 
-It measures each operation at sizes that double, out of place and in place, on the plain, the window
-and the direct path in turns, on the same buffers, so that what changes with time hits all. Where a
-call on buffers outside of windows can go direct, that is measured too, out of place. Calls are
-captured into graphs, whose replays are timed, where the backend can capture. A time is that of the
-slowest rank, the median of several batches; as many that are not kept go before the first size.
-Results are checked: a wrong sum ends the command.
+It measures each operation at sizes that double, out of place and in place, alternating between the
+plain, the window and the direct path on the same buffers, so that drift affects all equally. If
+calls on buffers outside of windows can take the direct path, it measures that, too, out of place.
+Calls are captured into graphs, whose replays are timed, if the backend can capture. Times are those
+of the slowest rank, as the median of several batches; as many warm-up batches precede the first
+size. Results are checked: a wrong sum ends the command.
 
-The table has rules of two kinds. Those with a memory, symmetric buffers or any, say whether a call
-goes direct; the others say which of plain and window it takes else. From small sizes to large ones
-the path changes only where the other one is faster by more than 2 percent and by more than the
-noise; it starts with plain, on the host backend with window, and without direct, which is compared
-with the better of the others. The noise is twice the standard error of the median of the ratios of
-neighbouring batches, from the quartiles of their logarithms. The limit between two sizes lies where
-the line between the logarithms of their ratios crosses 1. Out of place and in place share a rule,
-and where they disagree about the faster path, plain beats window and the others beat direct.
+The table has two kinds of rules. Those with a memory, symmetric buffers or any, decide whether a
+call takes the direct path; the others choose between plain and window for the remaining calls. From
+small sizes to large ones the path changes only if the other one is faster by more than 2 percent
+and by more than the noise; it starts with plain, on the host backend with window, and without
+direct, which is compared with the better of the others. The noise is twice the standard error of
+the median of the ratios of neighbouring batches, from the quartiles of their logarithms. The limit
+between two sizes is where the line between the logarithms of their ratios crosses 1. Out of place
+and in place share a rule; where they disagree about the faster path, plain has precedence over
+window, and both over direct.
 
 --factor 4 halves the time. Results of 256 MiB take longest to check: --max 64M halves it again.
---dtype is the type of the elements that are measured; the table applies to all types. Take one that
-all paths support: sums of int8, for example, only have the plain path on GPUs. Times outside of
---min and --max that the present table has of this device, library and type stay; without any, sizes
-outside take the path of the nearest measured size.
+--dtype is the type of the measured elements; the table applies to all types. Choose one that all
+paths support: sums of int8, for example, only have the plain path on GPUs. Times outside of --min
+and --max are kept if the present table has them for this device, library and type; without such
+times, sizes outside take the path of the nearest measured size.
 
-The table is for this device and number of ranks. It goes where every program with them finds it,
-$XDG_CONFIG_HOME/symmem/tuning-DEVICE-RANKS.json (.config in the home directory without the
-variable), on every machine that has ranks; rules there for other operations or more machines stay.
-Options.Tuning and SYMMEM_TUNING name other files. All ranks of a program need the same table: they
-compare it when they connect. The file says itself what it means, and can be edited.
+The table is for this device and number of ranks. It is written to the file that programs read by
+default, $XDG_CONFIG_HOME/symmem/tuning-DEVICE-RANKS.json (.config in the home directory without the
+variable), on every machine that has ranks; its rules for other operations or more machines are
+kept. Options.Tuning and SYMMEM_TUNING name other files. All ranks of a program need the same table:
+they compare it when they connect. The file describes its format, and can be edited.
 
-tune starts the ranks itself, or, started by a launcher, is one of them. --json prints one object:
+tune starts the ranks, or, started by a launcher, is one of them. --json prints one object:
 {"file", "written", "skipped", "table"}.`
 
 const tuneExample = `  symmem tune --ranks 4
@@ -55,7 +56,7 @@ const tuneExample = `  symmem tune --ranks 4
   SYMMEM_TUNING=table.json symmem bench collective --compare --ranks 2
   torchrun --nproc-per-node 8 --no-python symmem tune`
 
-// tuneFlags are the flags of tune as they are given.
+// tuneFlags holds the flags of tune as given by the user.
 type tuneFlags struct {
 	rankFlags
 	planFlags
@@ -107,7 +108,7 @@ func (f *tuneFlags) register(flags *pflag.FlagSet) {
 		"operations to measure")
 	flags.VarP(&f.first, "min", "b", "smallest size, such as 1K")
 	flags.VarP(&f.last, "max", "e", "largest size (quick 1M)")
-	flags.Int64VarP(&f.factor, "factor", "f", 2, "each size is so many times the one before")
+	flags.Int64VarP(&f.factor, "factor", "f", 2, "ratio of consecutive sizes")
 	c.DataType = reduce.BFloat16
 	flags.Var(named(&c.DataType, reduce.ParseDataType), "dtype", "type of elements")
 	flags.IntVar(&c.GraphOps, "graph", 20, "calls that are captured into a graph")
@@ -118,7 +119,7 @@ func (f *tuneFlags) register(flags *pflag.FlagSet) {
 	flags.BoolVar(&f.json, "json", false, "print one JSON object")
 }
 
-// parse checks all flags before anything starts.
+// parse validates all flags before anything starts.
 func (f *tuneFlags) parse(flags *pflag.FlagSet) (err error) {
 	c := &f.config
 	if c.Plan, err = f.plan(); err != nil {
@@ -153,7 +154,7 @@ func dataTypeNames() (names []string) {
 	return names
 }
 
-// rank measures as one rank. Rank 0 prints, and the first rank of each machine writes.
+// rank measures as one rank. Rank 0 prints, and the first rank of each machine writes the table.
 func (f *tuneFlags) rank(cmd *cobra.Command, world rendezvous.World) error {
 	if err := f.bind(world); err != nil {
 		return err

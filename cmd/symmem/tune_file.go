@@ -10,7 +10,7 @@ import (
 	"symmem/internal/tuning"
 )
 
-// findPlace looks whether a table can be written, before minutes go into measuring it.
+// findPlace checks that a table can be written, before measuring for minutes.
 func (f *tuneFlags) findPlace() error {
 	if f.dryRun {
 		return nil
@@ -30,7 +30,7 @@ func (f *tuneFlags) findPlace() error {
 	return nil
 }
 
-// tryFolder makes a folder if need be, and a file there that does not stay.
+// tryFolder creates a folder if necessary, and creates and removes a file in it.
 func tryFolder(folder string) error {
 	if err := os.MkdirAll(folder, 0o755); err != nil {
 		return err
@@ -42,7 +42,7 @@ func tryFolder(folder string) error {
 	return errors.Join(t.Close(), os.Remove(t.Name()))
 }
 
-// tryFile refuses to replace what is no file.
+// tryFile returns an error if the path exists and is not a regular file.
 func tryFile(file string) error {
 	info, err := os.Stat(file)
 	switch {
@@ -59,7 +59,7 @@ func exists(file string) bool {
 	return err == nil
 }
 
-// file is where the table goes.
+// file returns the path of the table.
 func (f *tuneFlags) file(device string, ranks int) (string, error) {
 	if f.output != "" {
 		return f.output, nil
@@ -67,7 +67,7 @@ func (f *tuneFlags) file(device string, ranks int) (string, error) {
 	return symmem.TuningFile(device, ranks)
 }
 
-// present is the table that the file has now, if it is one of this device; it is replaced.
+// present returns the table that is now in the file, if it is for this device. It will be replaced.
 func (f *tuneFlags) present(device string, ranks int) *tuning.Table {
 	file, err := f.file(device, ranks)
 	if err != nil {
@@ -80,7 +80,7 @@ func (f *tuneFlags) present(device string, ranks int) *tuning.Table {
 	return table
 }
 
-// writeTable replaces a file at once, so that no program ever reads half a table.
+// writeTable replaces a file atomically, so that programs never read a partial table.
 func writeTable(file string, table *tuning.Table) (err error) {
 	encoded, err := table.Encode()
 	if err != nil {

@@ -17,42 +17,42 @@ import (
 const verifyLong = "" +
 	`verify runs collectives on symmetric memory and checks every element on every rank.
 
-It starts the ranks itself, or, started by a launcher (symmem launch, torchrun, mpirun, srun), is
-one of them. Each round makes the cases, all live at once, fills them with values of their own,
+It starts the ranks, or, started by a launcher (symmem launch, torchrun, mpirun, srun), is one of
+them. Each round allocates the cases, all live at once, fills each with different values,
 all-reduces them in place, checks them and frees them, so that later rounds reuse memory.
 
---churn comes before the cases of each round: random allocations and frees, the same on every rank,
-with sums of live blocks along the way. --skew adds what real ranks have: memory of their own, and
-addresses that differ. With --placement address the same run shows what goes wrong when equally
-good blocks are chosen by address: wrong sums with --check off, else the first event at which
-ranks differ.
+--churn adds random allocations and frees before the cases of each round, the same on every rank,
+and sums of some live blocks. --skew simulates real ranks, with unrelated allocations and different
+addresses on each rank. With --placement address the same run shows the consequences of choosing
+equally good blocks by address: wrong sums with --check off, else the first event at which ranks
+differ.
 
---path says how sums are made: over windows, plain, or direct, by kernels of our own over the peers'
-memory. The report says which paths were taken, and why that is not the one that was asked for.
---prove is about NCCL's kernels alone: what goes direct does not show in its log.
+--path selects the path of the sums: window, plain, or direct, which uses symmem's kernels over the
+peers' memory. The report lists the paths taken, and the reason if they are not the requested one.
+--prove covers NCCL's kernels only: the direct path does not appear in NCCL's log.
 
 --deterministic opens the ranks with a formula of reductions (docs/reference/deterministic.md) and
-compares bits with it: cases are of all types and reductions in turns, of numbers that cancel each
-other, of extreme ones and of NaNs.
+compares bits with it: cases rotate through all types and reductions, on numbers that cancel each
+other, extreme ones and NaNs.
 
---for runs random programs instead, for as long as it says: allocations and frees in several pools,
-scopes, collectives of all operations and types, alone and several at once, on several streams,
-splits, aborts by a drawn rank, captures and replays while pools grow, Reserve and Trim. Each round
-is drawn from the seed and its number alone, and is the same on all ranks. --skew is on, and rounds
-take the check levels in turns, unless the flags say otherwise. Every round is reported on standard
-error. With --rounds the run ends after so many rounds if that is earlier. A round that fails names
-itself: --seed, --from-round and --rounds 1 run it again.
+--for runs random programs instead, for the given time: allocations and frees in several pools,
+scopes, collectives of all operations and types, sequential and concurrent, on several streams,
+splits, aborts by a random rank, captures and replays while pools grow, Reserve and Trim. Each round
+is determined by the seed and its number, and is the same on all ranks. --skew is on, and rounds
+rotate through the check levels, unless flags override that. Every round is reported on standard
+error. With --rounds the run may end earlier, after that number of rounds. A failed round prints
+the flags that repeat it: --seed, --from-round and --rounds 1.
 
-The first three random rounds warm up. At the end memory of the device, goroutines, file descriptors
-and shared mappings are to be what they were then: exactly on the host; on GPUs with 64 MiB of
-device memory, 16 descriptors and 16 mappings more, since CUDA and NCCL load kernels and open files
-when they first need them.
+The first three random rounds are a warm-up. At the end device memory, goroutines, file descriptors
+and shared mappings must be back at the level after them: exactly on the host; on GPUs up to 64 MiB
+of device memory, 16 descriptors and 16 mappings more, since CUDA and NCCL load kernels and open
+files on demand.
 
 --size is in float32 elements. SYMMEM_PROGRESS=lines writes progress to standard error.
 
-Exit codes: 0 every case passed; 1 a sum was wrong, ranks differ, or something did not come back; 2
-it could not run, or not to its end, as when a rank is lost or a round hangs; 128 + n it was ended
-by signal n. With code 2 there may be no table.`
+Exit codes: 0 every case passed; 1 a sum was wrong, ranks differ, or a resource was not released; 2
+it could not run or not finish, as when a rank is lost or a round hangs; 128 + n it was ended by
+signal n. With code 2 there may be no table.`
 
 const verifyExample = `  symmem verify
   symmem verify --ranks 8 --size 1Mi --churn 1000 --skew
@@ -64,7 +64,7 @@ const verifyExample = `  symmem verify
   symmem verify --from-round 31 --rounds 1 --seed 7 --ranks 4   # one random round again
   torchrun --nproc-per-node 4 --no-python symmem verify`
 
-// verifyFlags are the flags of verify as they are given: those of the cases, and those of random
+// verifyFlags holds the flags of verify as given by the user: those for cases, and those for random
 // programs.
 type verifyFlags struct {
 	rankFlags
@@ -82,7 +82,7 @@ func newVerifyCommand() *cobra.Command {
 	f := &verifyFlags{cases: verify.Default(), random: random.Default()}
 	cmd := &cobra.Command{
 		Use: "verify",
-		// The command of random programs had this name.
+		// Random programs were once a command with this name.
 		SuggestFor: []string{"soak"},
 		Short:      "Prove that collectives over symmetric memory give right results",
 		Long:       verifyLong,
@@ -113,7 +113,7 @@ func newVerifyCommand() *cobra.Command {
 var (
 	placementNames = []string{"creation", "address"}
 	checkNames     = []string{"default", "off", "registration", "every"}
-	// pathNames offers the paths to shells. What is taken is what symmem.ParsePathChoice reads.
+	// pathNames lists the paths for shell completion. symmem.ParsePathChoice parses the flag.
 	pathNames    = []string{"auto", "plain", "window", "direct"}
 	formulaNames = []string{"ranks", "tree", "rounded-tree"}
 )
@@ -127,11 +127,11 @@ func (f *verifyFlags) register(flags *pflag.FlagSet) {
 	flags.Var(named(&c.Placement, symmem.ParsePlacement), "placement",
 		"order among equally large free blocks: creation or address")
 	flags.BoolVar(&f.skew, "skew", false,
-		"give each rank allocations and addresses of its own; on with --for")
+		"give each rank different allocations and addresses; on with --for")
 	flags.Uint64Var(&c.Seed, "seed", c.Seed, "where all draws come from")
 	flags.Var(named(&c.Check, symmem.ParseCheckLevel), "check", "what ranks compare: off, "+
 		"registration, every, or the backend's default; with --for by default all in turns")
-	flags.Lookup("check").DefValue = "" // the text says it
+	flags.Lookup("check").DefValue = "" // the usage text states it
 	flags.BoolVar(&f.json, "json", false, "print one JSON object")
 
 	f.size = size(c.Elements)
@@ -139,7 +139,7 @@ func (f *verifyFlags) register(flags *pflag.FlagSet) {
 	flags.Var(&f.size, "size", "float32 elements of a case")
 	flags.IntVar(&c.Churn, "churn", 0, "random allocations and frees before each round's cases")
 	flags.Var(named(&c.Path, symmem.ParsePathChoice), "path", "path of collectives: window, plain, "+
-		"direct, or auto for what the tuning table says; $SYMMEM_PATH where it is not given")
+		"direct, or auto to use the tuning table (default $SYMMEM_PATH)")
 	flags.Var(named(&c.Deterministic, symmem.ParseFormula), "deterministic", "compare bits with a "+
 		"formula of reductions: ranks, tree or rounded-tree; --path is then auto unless it is given")
 	formula := flags.Lookup("deterministic")
@@ -156,7 +156,7 @@ func (f *verifyFlags) register(flags *pflag.FlagSet) {
 	flags.DurationVar(&r.RoundTimeout, "round-timeout", r.RoundTimeout, "with --for: longest round")
 }
 
-// The flags that mean something for the cases, or for random programs, alone.
+// The flags that apply only to cases, or only to random programs.
 var (
 	caseFlags = []string{
 		"callsites", "cases", "churn", "deterministic", "groups", "path", "prove", "size",
@@ -164,12 +164,12 @@ var (
 	randomFlags = []string{"max-bytes", "round-timeout", "steps"}
 )
 
-// isRandom reports whether the flags ask for random programs.
+// isRandom reports whether the flags select random programs.
 func isRandom(flags *pflag.FlagSet) bool {
 	return flags.Changed("for") || flags.Changed("from-round")
 }
 
-// misplaced refuses flags that the other kind of program takes.
+// misplaced rejects flags that apply only to the other kind of program.
 func misplaced(flags *pflag.FlagSet) error {
 	names, why := randomFlags, "random programs: give --for, such as --for 20m"
 	if isRandom(flags) {
@@ -181,7 +181,7 @@ func misplaced(flags *pflag.FlagSet) error {
 	return nil
 }
 
-// parse checks all flags before anything starts.
+// parse validates all flags before anything starts.
 func (f *verifyFlags) parse(flags *pflag.FlagSet) (err error) {
 	if err := misplaced(flags); err != nil {
 		return err

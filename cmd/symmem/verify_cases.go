@@ -15,7 +15,7 @@ import (
 	"symmem/internal/rendezvous"
 )
 
-// parseCases checks the flags of the cases.
+// parseCases validates the flags for cases.
 func (f *verifyFlags) parseCases(flags *pflag.FlagSet) error {
 	c := &f.cases
 	c.Elements, c.Rounds, c.Skew = int64(f.size), f.rounds, f.skew
@@ -27,12 +27,12 @@ func (f *verifyFlags) parseCases(flags *pflag.FlagSet) error {
 			return fmt.Errorf("%s: %w", pathVariable, err)
 		}
 	case flags.Changed("deterministic"):
-		c.Path = symmem.PathAuto // the window path of GPUs is NCCL's
+		c.Path = symmem.PathAuto // the window path of GPUs belongs to NCCL
 	}
 	return c.Validate()
 }
 
-// pathVariable is where Options.Path comes from unless a program gives it.
+// pathVariable is the variable that Options.Path defaults to.
 const pathVariable = "SYMMEM_PATH"
 
 // runCases runs the cases as one rank. Only rank 0 writes the report.
@@ -64,7 +64,7 @@ func (f *verifyFlags) runCases(
 	return exitOfCases(stderr, prefix, report, err)
 }
 
-// kernels prints which kernels NCCL took, if that is asked for.
+// kernels prints the kernels that NCCL used, if requested.
 func (f *verifyFlags) kernels(w io.Writer, r *verify.Report) error {
 	if f.json {
 		return nil
@@ -75,7 +75,7 @@ func (f *verifyFlags) kernels(w io.Writer, r *verify.Report) error {
 	return f.prove.Write(w, "")
 }
 
-// tolerated drops the error of a Close after a fault: it repeats the fault.
+// tolerated drops the error of a Close after a fault, which it repeats.
 func tolerated(r *verify.Report, err error) error {
 	if r.Divergence == nil && r.Fault == "" {
 		return err
@@ -83,7 +83,7 @@ func tolerated(r *verify.Report, err error) error {
 	return nil
 }
 
-// progressOf is how a rank reports how far it is, or nil.
+// progressOf returns a function that reports the progress of a rank, or nil.
 func progressOf(rank int, stderr io.Writer) func(done, all int) {
 	switch {
 	case rank != 0:
@@ -96,7 +96,8 @@ func progressOf(rank int, stderr io.Writer) func(done, all int) {
 	return nil
 }
 
-// exitOfCases says on standard error what ended this rank's run, and gives the exit code.
+// exitOfCases prints the error that ended this rank's run on standard error, and returns the exit
+// code.
 func exitOfCases(stderr io.Writer, prefix string, r *verify.Report, err error) error {
 	if r.Divergence != nil {
 		fmt.Fprintf(stderr, "%sdivergence: %s\n", prefix, r.Divergence.Message)

@@ -15,8 +15,8 @@ import (
 	"symmem/internal/sys/systest"
 )
 
-// inNamespaces runs verify as two ranks with a network in common, each in a PID namespace of its
-// own: containers of one pod. It returns their exit codes and what they have written.
+// inNamespaces runs verify as two ranks with a common network, each in a separate PID namespace,
+// like containers of one pod. It returns their exit codes and outputs.
 func inNamespaces(t *testing.T, args ...string) (codes [2]int, out [2]string) {
 	t.Helper()
 	var ranks [2]*exec.Cmd
@@ -38,13 +38,13 @@ func inNamespaces(t *testing.T, args ...string) (codes [2]int, out [2]string) {
 		ranks[rank] = c
 	}
 	for rank, c := range ranks {
-		_ = c.Wait() // the code says it
+		_ = c.Wait() // the exit code is returned
 		codes[rank], out[rank] = c.ProcessState.ExitCode(), written[rank].String()
 	}
 	return codes, out
 }
 
-func TestRanksInOtherPIDNamespacesAreToldWhatToSet(t *testing.T) {
+func TestRanksInOtherPIDNamespacesGetAdvice(t *testing.T) {
 	codes, out := inNamespaces(t, "--backend=host")
 	for rank := range out {
 		if codes[rank] != exitUsage || !strings.Contains(out[rank], "shareProcessNamespace: true") ||

@@ -15,7 +15,7 @@ import (
 	"symmem/internal/rendezvous"
 )
 
-// parseRandom checks the flags of random programs.
+// parseRandom validates the flags for random programs.
 func (f *verifyFlags) parseRandom(flags *pflag.FlagSet) error {
 	c := &f.random
 	c.Config, c.MaxBytes = f.cases.Config, int64(f.bytes)
@@ -42,7 +42,7 @@ func (f *verifyFlags) runRandom(
 	return f.exitOfRandom(stderr, w, report, err)
 }
 
-// hang ends the process of a rank that hangs: its launcher ends the others.
+// hang exits with the stacks of a hanging rank. Its launcher ends the others.
 func (f *verifyFlags) hang(w rendezvous.World, stderr io.Writer) func(int, []byte) {
 	return func(round int, stacks []byte) {
 		fmt.Fprintf(stderr, "[rank %d] round %d hangs; %s\n%s\n", w.Rank, round,
@@ -51,13 +51,14 @@ func (f *verifyFlags) hang(w rendezvous.World, stderr io.Writer) func(int, []byt
 	}
 }
 
-// again says how to run a round again.
+// again returns the command that repeats a round.
 func (f *verifyFlags) again(w rendezvous.World, round int) string {
 	return fmt.Sprintf("to run it again: symmem verify --ranks %d %s", w.Size,
 		random.Reproduce(&f.random, round))
 }
 
-// exitOfRandom says on standard error what ended this rank's run, and gives the exit code.
+// exitOfRandom prints the error that ended this rank's run on standard error, and returns the exit
+// code.
 func (f *verifyFlags) exitOfRandom(
 	stderr io.Writer, w rendezvous.World, r *random.Report, err error,
 ) error {

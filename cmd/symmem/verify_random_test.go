@@ -9,7 +9,7 @@ import (
 	"symmem/internal/softgpu"
 )
 
-// softly lets the commands of a test find the software GPU.
+// softly makes the commands of a test use the software GPU.
 func softly(t *testing.T) {
 	t.Helper()
 	cuda, nccl, err := softgpu.Build()
@@ -20,7 +20,7 @@ func softly(t *testing.T) {
 	t.Setenv("SYMMEM_NCCL", nccl)
 }
 
-// drawn runs random programs and reads their report.
+// drawn runs random programs and parses their report.
 func drawn(t *testing.T, args ...string) (code int, report random.Report, stderr string) {
 	t.Helper()
 	all := []string{"verify", "--from-round=1", "--json", "--max-bytes=64K", "--ranks=2"}
@@ -36,7 +36,7 @@ func drawn(t *testing.T, args ...string) (code int, report random.Report, stderr
 	return code, report, stderr
 }
 
-// back demands that a run was right and that what it used has come back.
+// back checks that a run was correct and released its resources.
 func back(t *testing.T, code int, r random.Report, stderr string) {
 	t.Helper()
 	if code != exitOK || r.Wrong != 0 || r.Rounds != 5 || r.Aborts == 0 || r.Replays == 0 {
@@ -55,7 +55,7 @@ func TestRandomProgramsOnTheHostAreRightAndGiveEverythingBack(t *testing.T) {
 	back(t, code, report, stderr)
 }
 
-func TestARandomRoundThatGoesWrongSaysHowToRunItAgain(t *testing.T) {
+func TestAWrongRandomRoundPrintsTheCommandThatRepeatsIt(t *testing.T) {
 	code, report, stderr := drawn(t, "--backend=host", "--placement=address", "--check=off",
 		"--rounds=5", "--seed=1")
 	again := "to run it again: symmem verify --ranks 2 --seed 1 --from-round"
@@ -72,7 +72,7 @@ func TestRandomProgramsOfRanksThatDivergeEndWithTheDivergence(t *testing.T) {
 	}
 }
 
-// TestOnTheSoftwareGPU runs what needs GPUs. Its times say nothing.
+// TestOnTheSoftwareGPU runs commands that need GPUs. Their times are not meaningful.
 func TestOnTheSoftwareGPU(t *testing.T) {
 	softly(t)
 	t.Run("random programs are right and give everything back", func(t *testing.T) {

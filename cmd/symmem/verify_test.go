@@ -34,8 +34,8 @@ func symmemRun(t *testing.T, args ...string) (code int, stdout, stderr string) {
 
 var rankPrefix = regexp.MustCompile(`^\[rank \d+\] divergence: `)
 
-// diverged runs the workload that goes wrong by address, and returns its report and the one text
-// that all ranks have written.
+// diverged runs the workload that diverges with placement by address, and returns its report and
+// the one text that all ranks have written.
 func diverged(t *testing.T, check string) (report verify.Report, text string) {
 	t.Helper()
 	code, stdout, stderr := symmemRun(t, "verify", "--ranks=4", "--placement=address", "--skew",
@@ -55,7 +55,7 @@ func diverged(t *testing.T, check string) (report verify.Report, text string) {
 		texts = append(texts, rankPrefix.ReplaceAllString(line, ""))
 	}
 	if len(lines) != 4 || len(slices.Compact(texts)) != 1 {
-		t.Fatalf("check %s: ranks do not say the same, once each:\n%s", check, stderr)
+		t.Fatalf("check %s: ranks do not print the same, once each:\n%s", check, stderr)
 	}
 	return report, texts[0]
 }
@@ -125,7 +125,7 @@ func TestASignalThatIsPassedOnIsTheExitCode(t *testing.T) {
 	}
 }
 
-// codeOf is the exit code of an error.
+// codeOf returns the exit code of an error.
 func codeOf(err error) int {
 	var exit *exitError
 	if errors.As(err, &exit) {
@@ -155,11 +155,11 @@ func TestTheExitCodeOfAllRanksIsTheGravest(t *testing.T) {
 			"rank 1",
 		},
 		{
-			"a rank that somebody else ended could not run, either",
+			"a killed rank counts as one that could not run",
 			[]launch.Exit{{Code: 2}, {Rank: 1, Code: 143, Signal: syscall.SIGTERM}},
 			exitUsage, "rank 1",
 		},
-		{"an unknown code is told", []launch.Exit{{Code: 66}}, exitUsage, "code 66"},
+		{"an unknown code is printed", []launch.Exit{{Code: 66}}, exitUsage, "code 66"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			var stderr bytes.Buffer

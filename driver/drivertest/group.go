@@ -71,7 +71,7 @@ func proveReconnect(t *testing.T, h Harness) {
 func proveNotMember(t *testing.T, h Harness) {
 	w := newWorld(t, h, 1, options{apart: true})
 	for _, cfg := range []driver.GroupConfig{
-		{ID: "nobody"},
+		{ID: "empty"},
 		{ID: "negative", Ranks: []int{0}, Rank: -1},
 		{ID: "beyond", Ranks: []int{0}, Rank: 1},
 	} {

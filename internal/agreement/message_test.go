@@ -79,7 +79,7 @@ func TestPeersThatBreakTheProtocolAreRefused(t *testing.T) {
 		"a payload of a later phase":   {probe[0], last[1]},
 		"an unknown phase":             {(&message{phase: phaseDone}).encode()},
 		"events of two positions":      {other.encode(), another.encode()},
-		"nobody there":                 {nil, nil},
+		"no rank":                      {nil, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if _, err := Merge(c); !errors.Is(err, ErrProtocol) {

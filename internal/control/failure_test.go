@@ -18,7 +18,7 @@ func TestFailureOfOneRankIsAnErrorOnTheOthers(t *testing.T) {
 		text    string
 		lost    []int
 	}{
-		"nobody complains": {reports: make([][]byte, 3)},
+		"no rank fails": {reports: make([][]byte, 3)},
 		"one has no memory": {
 			reports: [][]byte{nil, nil, EncodeFailure(errors.New("no memory"))},
 			text:    "rank 9 could not: no memory",

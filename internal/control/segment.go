@@ -11,8 +11,8 @@ import (
 )
 
 // CompareSegments checks that all ranks of a group are about to register the same segment with the
-// same size, whatever they agreed on before. The same exchange carries more, and the result holds
-// what all ranks passed as more, by group rank. exchange is the method of a plane.
+// same size, whatever they agreed on before. The same exchange carries more, and the result
+// contains this argument of all ranks, by group rank. exchange is the method of a plane.
 func CompareSegments(
 	ctx context.Context,
 	exchange func(context.Context, driver.Lane, []byte) ([][]byte, error),

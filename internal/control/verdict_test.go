@@ -279,7 +279,7 @@ func TestVerdicts(t *testing.T) {
 
 // TestLateRanksAreWarnedOf calls Judge with given times instead of waiting.
 func TestLateRanksAreWarnedOf(t *testing.T) {
-	tell := driver.Late{After: 30 * time.Second, Warn: func(driver.LateWarning) {}}
+	enabled := driver.Late{After: 30 * time.Second, Warn: func(driver.LateWarning) {}}
 	missing, minute := RankState{Missing: true}, time.Minute
 	for _, c := range []struct {
 		name               string
@@ -288,16 +288,16 @@ func TestLateRanksAreWarnedOf(t *testing.T) {
 		row                RankState
 		ignoreFaults, want bool
 	}{
-		{"not yet", 29 * time.Second, -1, tell, missing, false, false},
-		{"after half a minute", 30 * time.Second, -1, tell, missing, false, true},
-		{"not again at once", 31 * time.Second, time.Second, tell, missing, false, false},
-		{"not within a minute", 89 * time.Second, 59 * time.Second, tell, missing, false, false},
-		{"a minute later", 90 * time.Second, minute, tell, missing, false, true},
-		{"a wait before was warned of", 30 * time.Second, minute, tell, missing, false, true},
-		{"not if no rank is missing", minute, -1, tell, RankState{}, false, false},
+		{"not yet", 29 * time.Second, -1, enabled, missing, false, false},
+		{"after half a minute", 30 * time.Second, -1, enabled, missing, false, true},
+		{"not again at once", 31 * time.Second, time.Second, enabled, missing, false, false},
+		{"not within a minute", 89 * time.Second, 59 * time.Second, enabled, missing, false, false},
+		{"a minute later", 90 * time.Second, minute, enabled, missing, false, true},
+		{"a wait before was warned of", 30 * time.Second, minute, enabled, missing, false, true},
+		{"not if no rank is missing", minute, -1, enabled, RankState{}, false, false},
 		{"not without a callback", minute, -1, driver.Late{After: 1}, missing, false, false},
-		{"not if it is switched off", minute, -1, driver.Late{Warn: tell.Warn}, missing, false, false},
-		{"not where ranks may be absent", minute, -1, tell, missing, true, false},
+		{"not if it is switched off", minute, -1, driver.Late{Warn: enabled.Warn}, missing, false, false},
+		{"not where ranks may be absent", minute, -1, enabled, missing, true, false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			q := WaitStatus{

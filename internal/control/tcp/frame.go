@@ -25,7 +25,7 @@ const (
 	// complete.
 	kindComplete
 	kindReport // a report on the fault lane
-	kindStatus // what the rank is doing
+	kindStatus // the activity of the rank
 	// kindFail reports that the sender has failed. Its step is the control.Reason; the payload is
 	// the sender's status.
 	kindFail

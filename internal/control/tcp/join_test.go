@@ -297,9 +297,9 @@ func TestRankIsFoundAtAnyOfItsAddresses(t *testing.T) {
 	i := newImpostor(t)
 	other, err := net.Listen("tcp", "127.0.0.1:0")
 	check(t, err)
-	nobody, err := net.Listen("tcp", "127.0.0.1:0")
+	unused, err := net.Listen("tcp", "127.0.0.1:0")
 	check(t, err)
-	check(t, nobody.Close())
+	check(t, unused.Close())
 	go func() {
 		if conn, err := other.Accept(); err == nil {
 			_ = conn.Close()
@@ -317,7 +317,7 @@ func TestRankIsFoundAtAnyOfItsAddresses(t *testing.T) {
 	right, err := i.store.Get(i.ctx, key)
 	check(t, err)
 	check(t, i.store.Set(i.ctx, key, fmt.Appendf(nil, "nowhere %s %s %s",
-		nobody.Addr(), other.Addr(), right)))
+		unused.Addr(), other.Addr(), right)))
 	p, err := Join(i.ctx, Config{Store: i.store, Group: duo(1), Timeout: patience})
 	check(t, err)
 	check(t, p.Close())

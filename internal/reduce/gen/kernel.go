@@ -391,9 +391,9 @@ func (s *stage) clear(label string, results []string) {
 	s.late.op("JMP", label+"Clear")
 }
 
-// ahead prefetches a line that a later block will load. Kernels of 16-bit floats take so many
-// instructions that the processor does not look far enough ahead; for other types it does, and a
-// prefetch would cost.
+// ahead prefetches a line that a later block will load. Kernels of 16-bit floats have many
+// instructions per line, so that the processor does not look far enough ahead; for other types it
+// does, and a prefetch would only cost time.
 func (s *stage) ahead(address string) {
 	const distance = 1024
 	if s.kernel.elem.half && s.how == whole {

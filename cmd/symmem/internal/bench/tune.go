@@ -106,7 +106,7 @@ func (l *lane) withoutGraphs(c *Collective) error {
 
 func rounded(v, unit float64) float64 { return math.Round(v*unit) / unit }
 
-func (o *Tune) tell(format string, args ...any) {
+func (o *Tune) report(format string, args ...any) {
 	if o.Progress != nil {
 		o.Progress(fmt.Sprintf(format, args...))
 	}

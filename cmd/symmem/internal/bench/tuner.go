@@ -151,7 +151,7 @@ func (t *tuner) measure(ctx context.Context, op *Operation) (*points, error) {
 			if len(all) == 1 {
 				continue
 			}
-			t.tell("%s of %v %v %s", op.Name, tuning.Size(row.Bytes), t.DataType, half(inPlace))
+			t.report("%s of %v %v %s", op.Name, tuning.Size(row.Bytes), t.DataType, half(inPlace))
 			perOp, err := t.times(ctx, row, inPlace, all)
 			if err != nil {
 				return nil, err

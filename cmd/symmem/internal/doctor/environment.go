@@ -90,7 +90,7 @@ type concern struct {
 	// values lists the values with that effect; nil means any.
 	values []string
 	text   string
-	// advice is what to do about it. Without advice the effect is only worth knowing.
+	// advice suggests a remedy. Without advice the effect is only worth knowing.
 	advice string
 }
 

@@ -46,12 +46,12 @@ func LookAtHost() Host {
 	pages := sys.LookAtHugePages()
 	h.HugePages, h.HugePagesFree, h.SharedPages = pages.SetAside, pages.Free, pages.Shared
 	h.MaxMaps = sys.NumberIn("/proc/sys/vm/max_map_count")
-	h.Memfd, h.Futex, h.Membarrier = tell(tryMemfd()), tell(tryFutex()), tell(tryMembarrier())
-	h.Pidfd, h.Sockets = tell(tryPidfd()), tell(trySockets())
+	h.Memfd, h.Futex, h.Membarrier = errorText(tryMemfd()), errorText(tryFutex()), errorText(tryMembarrier())
+	h.Pidfd, h.Sockets = errorText(tryPidfd()), errorText(trySockets())
 	return h
 }
 
-func tell(err error) string {
+func errorText(err error) string {
 	if err == nil {
 		return ""
 	}

@@ -31,7 +31,7 @@ func limit(resource int) int64 {
 }
 
 const (
-	// fewAddresses is what the first choice of an arena reserves (1 TiB), plus as much for NCCL's
+	// fewAddresses covers the preferred size of an arena (1 TiB), plus as much for NCCL's
 	// windows.
 	fewAddresses = int64(2) << 40
 	// fewLocked is less than any network card needs to pin.

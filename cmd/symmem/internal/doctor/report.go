@@ -33,7 +33,7 @@ func worse(a, b Level) Level {
 type Finding struct {
 	Level Level  `json:"level"`
 	Text  string `json:"text"`
-	// Advice is what to do about it; OK findings have none.
+	// Advice suggests a remedy; OK findings have none.
 	Advice string `json:"advice,omitempty"`
 }
 
