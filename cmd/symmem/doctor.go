@@ -16,7 +16,7 @@ import (
 	"symmem/internal/rendezvous"
 )
 
-const doctorLong = `doctor checks whether symmem can run here, and how to fix what prevents it.
+const doctorLong = `doctor checks this machine for problems, with advice on how to fix them.
 
 It checks the driver, the GPUs, NCCL and its known defects, whether ranks can share a GPU, the links
 between GPUs, limits, the system's calls, the environment, the launcher's variables and the tuning
@@ -56,7 +56,7 @@ func newDoctorCommand() *cobra.Command {
 	f := &doctorFlags{}
 	cmd := &cobra.Command{
 		Use:     "doctor",
-		Short:   "Check whether symmem can run here, and how to fix what prevents it",
+		Short:   "Check this machine for problems, with advice on how to fix them",
 		Long:    doctorLong,
 		Example: doctorExample,
 		Args:    cobra.NoArgs,
