@@ -187,7 +187,7 @@ func (f *collectiveFlags) parsePaths(pathGiven bool) error {
 		return fmt.Errorf("buffers are %q, but must be %s", f.buffers,
 			strings.Join(buffersNames, " or "))
 	case c.Path == symmem.PathDefault:
-		return fmt.Errorf("path %q is not one to measure", c.Path)
+		return fmt.Errorf("path %q cannot be measured", c.Path)
 	case c.Compare && c.Path != symmem.PathAuto:
 		return fmt.Errorf("compare measures all paths, so leave --path %s out", c.Path)
 	case c.Compare && len(c.Checks) > 1:

@@ -37,7 +37,7 @@ func becomePinned(args []string) error {
 	}
 	rank, err := strconv.Atoi(os.Getenv("LOCAL_RANK"))
 	if err != nil || rank < 0 {
-		return fmt.Errorf("LOCAL_RANK is %q, which is no rank", os.Getenv("LOCAL_RANK"))
+		return fmt.Errorf("LOCAL_RANK is %q, which is not a rank", os.Getenv("LOCAL_RANK"))
 	}
 	// The thread that calls exec becomes the process.
 	runtime.LockOSThread()

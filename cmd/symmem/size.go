@@ -39,7 +39,7 @@ func (s *size) Set(text string) error {
 	}
 	n, err := strconv.ParseInt(digits, 10, 64)
 	if err != nil || n < 0 || n > math.MaxInt64/factor {
-		return fmt.Errorf("%q is no size such as 1024, 64K or 1Mi", text)
+		return fmt.Errorf("%q is not a size such as 1024, 64K or 1Mi", text)
 	}
 	if n*factor > maxSize {
 		most := size(maxSize)
@@ -63,7 +63,7 @@ func (f *sizeFlags) sizes() ([]int64, error) {
 	first, last := int64(f.first), int64(f.last)
 	switch {
 	case first < 1 || last < first:
-		return nil, fmt.Errorf("sizes from %d to %d are none: the first must be 1 or more, and the "+
+		return nil, fmt.Errorf("invalid sizes from %d to %d: the first must be 1 or more, and the "+
 			"last no smaller", first, last)
 	case f.factor < 2:
 		return nil, fmt.Errorf("factor is %d, but must be 2 or more", f.factor)

@@ -154,7 +154,7 @@ func New(c Config) (*Machine, error) {
 	slices.SortFunc(m.ledgers, func(a, b Ledger) int { return cmp.Compare(a.ID, b.ID) })
 	for i := 1; i < len(m.ledgers); i++ {
 		if m.ledgers[i].ID == m.ledgers[i-1].ID {
-			return nil, fmt.Errorf("starting an agreement: pool %d is there twice", m.ledgers[i].ID)
+			return nil, fmt.Errorf("starting an agreement: pool %d is listed twice", m.ledgers[i].ID)
 		}
 	}
 	return m, nil

@@ -40,9 +40,9 @@ func DecodeFailures(ranks []int, reports [][]byte, doing string) error {
 		}
 		var c failureReport
 		if err := json.Unmarshal(encoded, &c); err != nil {
-			return fmt.Errorf("reading why rank %d could not: %w", ranks[r], err)
+			return fmt.Errorf("reading the failure of rank %d: %w", ranks[r], err)
 		}
-		text := fmt.Sprintf("rank %d could not: %s", ranks[r], Printable(c.Why))
+		text := fmt.Sprintf("rank %d failed: %s", ranks[r], Printable(c.Why))
 		foreign := func(lost int) bool { return !slices.Contains(ranks, lost) }
 		if len(c.Lost) > 0 && !slices.ContainsFunc(c.Lost, foreign) {
 			return &driver.RankLostError{Ranks: c.Lost, Doing: doing + ": " + text}

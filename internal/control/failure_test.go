@@ -21,18 +21,18 @@ func TestFailureOfOneRankIsAnErrorOnTheOthers(t *testing.T) {
 		"no rank fails": {reports: make([][]byte, 3)},
 		"one has no memory": {
 			reports: [][]byte{nil, nil, EncodeFailure(errors.New("no memory"))},
-			text:    "rank 9 could not: no memory",
+			text:    "rank 9 failed: no memory",
 		},
 		"one has found another lost": {
-			reports: [][]byte{EncodeFailure(lost), nil, nil}, text: "rank 4 could not: mapping",
+			reports: [][]byte{EncodeFailure(lost), nil, nil}, text: "rank 4 failed: mapping",
 			lost: []int{7},
 		},
 		"one has found a rank of another group lost": {
 			reports: [][]byte{EncodeFailure(&driver.RankLostError{Ranks: []int{7, 8}}), nil, nil},
-			text:    "rank 4 could not",
+			text:    "rank 4 failed",
 		},
 		"one is not understood": {
-			reports: [][]byte{nil, []byte("no JSON"), nil}, text: "reading why rank 7 could not",
+			reports: [][]byte{nil, []byte("no JSON"), nil}, text: "reading the failure of rank 7",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

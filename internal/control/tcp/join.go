@@ -66,7 +66,7 @@ func (p *Plane) connectAndCompare(ctx context.Context) error {
 		}
 	}
 	if len(differ) > 0 {
-		return p.Fail(fmt.Errorf("%s means other ranks by it", driver.Ranks(differ)))
+		return p.Fail(fmt.Errorf("%s has different ranks for this group", driver.Ranks(differ)))
 	}
 	return nil
 }

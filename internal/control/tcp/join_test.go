@@ -76,7 +76,7 @@ func TestRankThatCannotJoinInformsTheOthers(t *testing.T) {
 				}
 				all.Go(func() {
 					_, err := Join(t.Context(), cfg)
-					want := fmt.Sprintf("rank %d could not: listen tcp 192.0.2.1:0", 10+failing)
+					want := fmt.Sprintf("rank %d failed: listen tcp 192.0.2.1:0", 10+failing)
 					if r == failing {
 						want = "joining group trio: listen tcp 192.0.2.1:0"
 					}
@@ -108,7 +108,7 @@ func TestRankLostWhileJoiningIsExplained(t *testing.T) {
 	group.Rank = 1
 	failed := &joining{cfg: Config{Store: store, Group: group}}
 	go failed.publishFailure(t.Context(), errors.New("no port"))
-	if err := e.peerFailureOr(t.Context(), lost); err.Error() != "rank 1 could not: no port" {
+	if err := e.peerFailureOr(t.Context(), lost); err.Error() != "rank 1 failed: no port" {
 		t.Errorf("got %v, want the reason of rank 1", err)
 	}
 }
@@ -245,8 +245,8 @@ func TestGroupOfOtherRanksIsAnErrorOnBothSides(t *testing.T) {
 	}()
 	_, err := Join(i.ctx, i.config())
 	for who, err := range map[string]error{"rank 7": err, "rank 4": <-result} {
-		if err == nil || !strings.Contains(err.Error(), who+" means other ranks") {
-			t.Errorf("got %v, want that %s means other ranks", err, who)
+		if err == nil || !strings.Contains(err.Error(), who+" has different ranks") {
+			t.Errorf("got %v, want that %s has different ranks", err, who)
 		}
 	}
 }

@@ -61,7 +61,7 @@ func OperationNames() []string {
 func ParseOperations(names []string) ([]Operation, error) {
 	var selected []Operation
 	if len(names) == 0 {
-		return nil, fmt.Errorf("no operation is named: take all, or some of %s",
+		return nil, fmt.Errorf("no operation is given: use all, or some of %s",
 			strings.Join(OperationNames(), ", "))
 	}
 	for _, name := range names {

@@ -130,7 +130,7 @@ func (r *runner) look(o *Collective) error {
 		return err
 	}
 	if e.Path != r.choice.String() || registered(o.Path) && e.Registers {
-		return fmt.Errorf("%v: that is another path than %v", e, r.choice)
+		return fmt.Errorf("%v: the requested path is %v", e, r.choice)
 	}
 	return nil
 }

@@ -88,12 +88,12 @@ var membarriers = map[string]uintptr{"amd64": 324, "arm64": 283}
 func tryMembarrier() error {
 	call, ok := membarriers[runtime.GOARCH]
 	if !ok {
-		return fmt.Errorf("not looked for on %s", runtime.GOARCH)
+		return fmt.Errorf("not checked on %s", runtime.GOARCH)
 	}
 	const private = 1 << 3 // MEMBARRIER_CMD_PRIVATE_EXPEDITED
 	kinds, _, errno := syscall.Syscall(call, 0, 0, 0)
 	if errno == 0 && kinds&private == 0 {
-		return errors.New("the kernel has no expedited one")
+		return errors.New("the kernel has no expedited membarrier")
 	}
 	return errorOf(errno)
 }

@@ -41,7 +41,7 @@ func openNVML() (*nvml, error) {
 	}
 	library, err := dl.Open(name)
 	if err != nil {
-		return nil, fmt.Errorf("NVML is not there: %w", err)
+		return nil, fmt.Errorf("NVML is not available: %w", err)
 	}
 	m := &nvml{library}
 	if err := m.call("nvmlInit_v2"); err != nil {

@@ -29,7 +29,7 @@ func NewNoise(rt *symmem.Runtime, c *Config, round int) (*Noise, error) {
 	}
 	pool, err := rt.NewPool(symmem.PoolOptions{FirstSegment: FirstSegment})
 	if err != nil {
-		return nil, fmt.Errorf("making the pool of skew: %w", err)
+		return nil, fmt.Errorf("creating the pool for skew: %w", err)
 	}
 	seed := hash(uint64(round), uint64(rt.Rank())+1, c.Seed)
 	return &Noise{pool: pool, draws: rand.New(rand.NewPCG(seed, uint64(rt.Rank())))}, nil
@@ -42,7 +42,7 @@ func (n *Noise) Step() error {
 	}
 	for range n.draws.IntN(4) {
 		if err := n.once(); err != nil {
-			return fmt.Errorf("allocating memory of skew: %w", err)
+			return fmt.Errorf("allocating memory for skew: %w", err)
 		}
 	}
 	return nil
