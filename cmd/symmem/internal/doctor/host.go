@@ -46,7 +46,8 @@ func LookAtHost() Host {
 	pages := sys.LookAtHugePages()
 	h.HugePages, h.HugePagesFree, h.SharedPages = pages.SetAside, pages.Free, pages.Shared
 	h.MaxMaps = sys.NumberIn("/proc/sys/vm/max_map_count")
-	h.Memfd, h.Futex, h.Membarrier = errorText(tryMemfd()), errorText(tryFutex()), errorText(tryMembarrier())
+	h.Memfd, h.Futex = errorText(tryMemfd()), errorText(tryFutex())
+	h.Membarrier = errorText(tryMembarrier())
 	h.Pidfd, h.Sockets = errorText(tryPidfd()), errorText(trySockets())
 	return h
 }

@@ -42,7 +42,7 @@ type Answer struct {
 	// Logged reports whether the log contains the call, Windowed whether all its launches were over
 	// windows.
 	Logged, Windowed bool
-	// What is a description of the choice, such as "symmetric kernel AllReduce_RSxLD_AGxST". If there were
+	// What describes the choice, such as "symmetric kernel AllReduce_RSxLD_AGxST". If there were
 	// several, it includes their counts.
 	What string
 }
