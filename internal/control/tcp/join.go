@@ -52,8 +52,8 @@ func Join(ctx context.Context, cfg Config) (*Plane, error) {
 	return p, nil
 }
 
-// connectAndCompare connects this rank to all others and checks that all ranks have the same view of
-// the group.
+// connectAndCompare connects this rank to all others and checks that all ranks have the same view
+// of the group.
 func (p *Plane) connectAndCompare(ctx context.Context) error {
 	mine := fingerprint(p.cfg.Group)
 	all, err := p.Exchange(ctx, driver.LaneControl, mine)
