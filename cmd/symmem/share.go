@@ -140,28 +140,28 @@ const (
 // memory; the GPU's queues per rank, since streams that share a queue wait for each other; and the
 // share of the GPU per client, so that kernels of all clients fit.
 func (s *sharing) environ(env []string, daemon *mps.Daemon) []string {
-	each := (s.ranks + s.gpus - 1) / s.gpus
-	ours := map[string]string{
+	perGPU := (s.ranks + s.gpus - 1) / s.gpus
+	settings := map[string]string{
 		doctor.SharingVariable: "1", "NCCL_MAX_NCHANNELS": "4", "NCCL_MAX_CTAS": "4",
 	}
 	if s.status.Service {
-		ours["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] = strconv.Itoa(max(1, 100/each))
-		ours["CUDA_DEVICE_MAX_CONNECTIONS"] = strconv.Itoa(min(maxQueues, max(1, mpsQueues/each)))
+		settings["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] = strconv.Itoa(max(1, 100/perGPU))
+		settings["CUDA_DEVICE_MAX_CONNECTIONS"] = strconv.Itoa(min(maxQueues, max(1, mpsQueues/perGPU)))
 	}
 	for _, entry := range s.userEnv {
 		if name, value, _ := strings.Cut(entry, "="); value != "" {
-			delete(ours, name)
+			delete(settings, name)
 		}
 	}
 	if daemon != nil {
-		maps.Copy(ours, daemon.Variables(s.gpus))
+		maps.Copy(settings, daemon.Variables(s.gpus))
 	}
 	env = slices.DeleteFunc(slices.Clone(env), func(entry string) bool {
 		name, _, _ := strings.Cut(entry, "=")
-		_, replaced := ours[name]
+		_, replaced := settings[name]
 		return replaced
 	})
-	for name, value := range ours {
+	for name, value := range settings {
 		env = append(env, name+"="+value)
 	}
 	return env
