@@ -151,7 +151,7 @@ func (d *DivergenceError) closing() string {
 	return out
 }
 
-// has reports whether some ranks have an event of a kind where others have something else.
+// has reports whether some ranks have an event of the given kind where others have a different one.
 func (d *DivergenceError) has(kind ledger.Kind) bool {
 	return d.Kind == KindPlacement && slices.ContainsFunc(d.Variants, func(v Variant) bool {
 		return v.HasEvent && v.Event.Kind == kind

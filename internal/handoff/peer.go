@@ -124,9 +124,9 @@ func (p *Peer) hangUp() error {
 	return conn.Close()
 }
 
-// ask sends a request and fills in the response. The descriptor that came with it, if one did, is
-// the caller's. An error after the end of the context is that of the context: the deadline of the
-// connection is the same, and may be noticed first.
+// ask sends a request and fills in the response. The caller owns the descriptor that came with it,
+// if any. After the end of ctx it returns the error of ctx, also if the connection's deadline, which
+// is the same, has expired first.
 func ask(
 	ctx context.Context, c *net.UnixConn, request, response []byte,
 ) (f *os.File, err error) {
@@ -139,7 +139,7 @@ func ask(
 			err = cmp.Or(ctx.Err(), context.DeadlineExceeded)
 		}
 	}()
-	// The error is that of a connection that was closed, which needs no deadline.
+	// It fails only on a closed connection, which needs no deadline.
 	stop := context.AfterFunc(ctx, func() { _ = c.SetDeadline(time.Unix(1, 0)) })
 	defer stop()
 	if _, err := c.Write(request); err != nil {
