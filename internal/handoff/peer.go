@@ -125,8 +125,8 @@ func (p *Peer) hangUp() error {
 }
 
 // ask sends a request and fills in the response. The caller owns the descriptor that came with it,
-// if any. After the end of ctx it returns the error of ctx, also if the connection's deadline, which
-// is the same, has expired first.
+// if any. After the end of ctx it returns the error of ctx, also if the connection's deadline,
+// which is the same, has expired first.
 func ask(
 	ctx context.Context, c *net.UnixConn, request, response []byte,
 ) (f *os.File, err error) {
