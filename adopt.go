@@ -8,7 +8,7 @@ import (
 
 // AdoptStream makes a Stream of one that another library has made, by its handle: a CUstream, which
 // is also a cudaStream_t; on the host any number. It is numbered as a stream that NewStream makes.
-// A Runtime makes and adopts at most 65,536 streams: adopt one once, and keep it.
+// A Runtime makes and adopts at most 65,535 streams: adopt one once, and keep it.
 //
 // The owner may capture the stream: collectives then become a part of the owner's capture, memory
 // that is not registered takes a path that needs no windows, and once a call is in the capture

@@ -64,7 +64,7 @@ func TestAStreamThatItsOwnerDestroyedIsNotAskedAbout(t *testing.T) {
 		r.Interop().SetIdle(true) // for the trims and the close
 		for i := range int64(4) {
 			b := r.window(p, mib)
-			m := r.Interop().Memory(b.Memory().Address(), b.Size()) // as other libraries name theirs
+			m := r.named(b.Memory().Address(), b.Size()) // as other libraries name theirs
 			theirs, err := o.stream()
 			r.ok(err)
 			s, err := r.Interop().AdoptStream(uintptr(theirs))
@@ -94,7 +94,7 @@ func TestACaptureOfAnotherLibraryIsAskedAboutUntilItEnds(t *testing.T) {
 		}
 		p, o := r.pool(), r.anOwner()
 		b := r.window(p, mib)
-		m := r.Interop().Memory(b.Memory().Address(), b.Size())
+		m := r.named(b.Memory().Address(), b.Size())
 		theirs, err := o.stream()
 		r.ok(err)
 		s, err := r.Interop().AdoptStream(uintptr(theirs))

@@ -226,7 +226,7 @@ func TestMemoryIsReservedForAStream(t *testing.T) {
 		segments := p.Stats().Segments
 		b, err := p.AllocOn(s, 32*mib)
 		r.ok(err)
-		if p.Stats().Segments != segments || !p.Contains(b.Address()) ||
+		if p.Stats().Segments != segments || !symmem.Contains(p, b.Address()) ||
 			!r.World().IsSymmetric(b.Memory()) {
 			r.failf("%d segments, had %d", p.Stats().Segments, segments)
 		}

@@ -332,7 +332,7 @@ func TestMemoryThatIsNamedByItsAddress(t *testing.T) {
 		p := r.pool()
 		a := r.window(p, 4096)
 		g := r.split(r.World(), 0)
-		m := r.Interop().Memory(a.Memory().Address(), 4096)
+		m := r.named(a.Memory().Address(), 4096)
 		add := func() error {
 			return r.World().AllReduce(r.ctx, m, m, 1024, symmem.Float32, symmem.Sum, nil)
 		}
@@ -347,7 +347,7 @@ func TestMemoryThatIsNamedByItsAddress(t *testing.T) {
 		r.ok(add()) // of memory from before the fault
 		r.synchronize()
 		old, b := m, r.alloc(p, 4096)
-		m = r.Interop().Memory(b.Memory().Address(), 4096)
+		m = r.named(b.Memory().Address(), 4096)
 		r.diverged(add())
 		s, err := r.NewStream()
 		r.ok(err)

@@ -23,13 +23,16 @@ type Memory struct {
 }
 
 // extent packs a length in bytes, whether the memory is a Go slice and, for a Buffer's memory, the
-// number of its stream.
+// number of its stream, or untracked.
 type extent uint64
 
 const (
 	streamBits = 16
-	maxStreams = 1 << streamBits
+	maxStreams = 1<<streamBits - 1
 	maxExtent  = 1<<(63-streamBits) - 1
+	// untracked, in place of a stream, marks memory that its user keeps alive: uses on streams and in
+	// captures are not noted.
+	untracked alloc.Stream = maxStreams
 	// ofHost marks the memory of a Go slice.
 	ofHost extent = 1 << 63
 )
@@ -39,7 +42,7 @@ func newExtent(bytes int64, stream alloc.Stream) extent {
 }
 
 func (e extent) bytes() int64         { return int64(e &^ ofHost >> streamBits) }
-func (e extent) stream() alloc.Stream { return alloc.Stream(e & (maxStreams - 1)) }
+func (e extent) stream() alloc.Stream { return alloc.Stream(e & (1<<streamBits - 1)) }
 
 // Address is where the buffer lies on this rank.
 func (b Buffer) Address() uintptr { return uintptr(b.memory.start) }
@@ -136,6 +139,12 @@ func (m Memory) Slice(from, bytes int64) (Memory, error) {
 
 // Address is the first address.
 func (m Memory) Address() uintptr { return uintptr(m.start) }
+
+// tracked reports whether the pool notes which streams and captures use the memory.
+func (m Memory) tracked() bool { return m.pool != nil && m.extent.stream() != untracked }
+
+// Pool returns the pool of the buffer that the memory is part of, or nil.
+func (m Memory) Pool() *Pool { return m.pool }
 
 // Bytes is the length in bytes.
 func (m Memory) Bytes() int64 { return m.extent.bytes() }

@@ -90,7 +90,7 @@ func TestMisuseOfBuffersIsRefused(t *testing.T) {
 }
 
 func TestSliceKeepsInsideTheMemory(t *testing.T) {
-	m := symmem.Interop{}.Memory(0x1000, 100)
+	m := symmem.ForeignMemory(0x1000, 100)
 	for _, row := range []struct {
 		name            string
 		from, bytes, at int64

@@ -69,6 +69,14 @@ func LaunchPlanned(g *Group, s *Stream) func() error {
 	return func() error { return g.comm.Launch(s.queue, kept) }
 }
 
+// ForeignMemory is memory in no pool, whatever lies at the address.
+func ForeignMemory(address uintptr, bytes int64) Memory { return foreignMemory(address, bytes) }
+
+// Contains reports whether an address lies in the range that a pool maps its segments in.
+func Contains(p *Pool, address uintptr) bool {
+	return address-p.arena.Address() < uintptr(p.space)
+}
+
 // FreeLive frees the live buffers of all pools that are open, so that nothing outlives the Runtime.
 func FreeLive(rt *Runtime) {
 	for _, p := range rt.allPools() {

@@ -59,6 +59,7 @@ func (p *Pool) freeSlowly(b Buffer, block alloc.Block, state alloc.State, err er
 	if err != nil {
 		return fmt.Errorf("freeing a buffer: %w", err)
 	}
+	addressedPool{p}.freed(block)
 	p.absorb(freeKinds[state], block)
 	spin.Publish64(&p.frees, p.frees.Load()+1)
 	notify(p.rt, func(o *Observer) func(BlockEvent) { return o.Free }, blockEvent(b, block))
@@ -252,9 +253,11 @@ func (p *Pool) releaseMemory() error {
 		}
 	}
 	if len(live) == 0 {
+		addressedPool{p}.keep(0)
 		return errors.Join(append(errs, p.arena.Close())...)
 	}
 	p.kept = live
+	addressedPool{p}.keep(p.next)
 	return errors.Join(append(errs, p.arena.Keep(p.next))...)
 }
 
@@ -285,6 +288,7 @@ func (p *Pool) freeAfterClose(b Buffer) error {
 	if err != nil {
 		return fmt.Errorf("freeing a buffer: %w", err)
 	}
+	addressedPool{p}.freed(block)
 	s := p.segments[block.Segment]
 	if p.kept[s]--; p.kept[s] > 0 {
 		return nil
@@ -292,6 +296,7 @@ func (p *Pool) freeAfterClose(b Buffer) error {
 	delete(p.kept, s)
 	err = p.unmap(s)
 	if len(p.kept) == 0 {
+		addressedPool{p}.keep(0)
 		err = errors.Join(err, p.arena.Close())
 	}
 	return err

@@ -166,11 +166,11 @@ func TestAGraphIsReplayedAThousandTimesWhileItsPoolGrows(t *testing.T) {
 		r.ok(from.Free())
 		r.ok(to.Free())
 		for range replays / batch {
-			r.ok(s.Fill(r.Interop().Memory(to.Address(), mib), 0))
+			r.ok(s.Fill(symmem.ForeignMemory(to.Address(), mib), 0))
 			for range batch {
 				r.ok(g.Launch(s))
 			}
-			if v := read[float32](r, r.Interop().Memory(to.Address(), mib)); v[0] != 3 || v[mib/4-1] != 3 {
+			if v := read[float32](r, symmem.ForeignMemory(to.Address(), mib)); v[0] != 3 || v[mib/4-1] != 3 {
 				r.failf("the sum is %v, %v", v[0], v[mib/4-1])
 			}
 			// The pool grows, and hands out none of the memory on which the graph works.

@@ -3,8 +3,6 @@ package symmem
 import (
 	"context"
 	"math"
-	"slices"
-	"unsafe"
 
 	"symmem/driver"
 	"symmem/internal/ledger"
@@ -19,8 +17,7 @@ import (
 // owner keeps it alive as long as the method that took it says. Pools, groups and streams that are
 // arguments are those of the same Runtime.
 //
-// It is a value that belongs to its Runtime, and is safe for concurrent use. The zero Interop has
-// Memory alone.
+// It is a value that belongs to its Runtime, and is safe for concurrent use.
 type Interop struct {
 	rt   *Runtime
 	site uint32 // see At
@@ -108,41 +105,22 @@ func (i Interop) Note(p *Pool, kind, value int64) error {
 	return nil
 }
 
-// Memory is memory that symmem did not hand out, by its device address. The caller keeps it alive
-// until the work is done. A length that is negative or absurd makes empty memory.
-func (i Interop) Memory(address uintptr, bytes int64) Memory {
-	if bytes < 0 || bytes > maxExtent {
-		bytes = 0
-	}
-	start := *(*unsafe.Pointer)(unsafe.Pointer(&address))
-	return Memory{start: start, extent: newExtent(bytes, 0)}
-}
-
 // IsSymmetric is Group.IsSymmetric for a range of addresses.
 func (Interop) IsSymmetric(g *Group, address uintptr, bytes int64) bool {
 	return g != nil && g.holdsWindow(address, bytes)
 }
 
-// Pending reports whether a collective on memory of a pool would register some with a group, or
-// realign the pool after a fault, which it would not where the group has ranks outside the pool's
-// domain. Without memory it answers for Pool.Register. It asks no other rank.
-func (Interop) Pending(p *Pool, g *Group, m Memory) bool {
-	if p == nil || g == nil {
-		return false
-	}
-	from, member := int32(0), g.memberOf(p)
-	if (planner{g}).serves(p) && (suspectPool{p}).mustAlign(g, m.Address(), m.Bytes()) {
-		return true
-	}
-	if member == nil && !(planner{g}).serves(p) || member != nil && !member.pending.Load() {
-		return false
-	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if member != nil {
-		from = member.next
-	}
-	return slices.ContainsFunc(p.segments[from:], (*segment).registrable)
+// Pending reports whether Pool.Register would register memory with a group, or realign the pool
+// after a fault. It asks no other rank.
+func (Interop) Pending(p *Pool, g *Group) bool {
+	return g != nil && planner{g}.registers(Memory{pool: p})
+}
+
+// Registers reports whether a collective on a stream would first do what Pool.Register does, and so
+// wait for the other ranks of the group. It asks none of them.
+func (Interop) Registers(g *Group, op Operation, send, recv Memory, s *Stream) bool {
+	return g != nil && op.UsesWindows() &&
+		(planner{g}.registers(send) || planner{g}.registers(recv)) && (s == nil || !s.records())
 }
 
 // Call is a collective as a value, for Interop.Do. The methods of Group say what the operations

@@ -27,8 +27,11 @@ func ExampleInterop_AdoptStream() {
 		if err != nil {
 			return err
 		}
+		m, err := other.Memory(tensor.Address(), 8) // as the other library hands it over
+		if err != nil {
+			return err
+		}
 		v := []int64{int64(rt.Rank() + 1)}
-		m := other.Memory(tensor.Address(), 8) // as the other library hands it over
 		if err := errors.Join(
 			s.Copy(m, symmem.Host(v)),
 			rt.World().AllReduce(ctx, m, m, 1, symmem.Int64, symmem.Sum, s),

@@ -68,7 +68,12 @@ func (i Interop) Observe(o Observer) (remove func()) {
 
 // observers are those of a Runtime. The list is replaced, never changed, so that events need no
 // lock.
-type observers struct{ list atomic.Pointer[[]*Observer] }
+type observers struct {
+	list atomic.Pointer[[]*Observer]
+	// blocks is set once a pool has an index by address, which wants events, too; guarded by
+	// Runtime.mu.
+	blocks bool
+}
 
 // all returns a copy of the list.
 func (o *observers) all() []*Observer {
@@ -80,14 +85,21 @@ func (o *observers) all() []*Observer {
 
 // set replaces the list. The Runtime's mu is held, so that nobody else does.
 func (o *observers) set(list []*Observer) {
-	if len(list) == 0 {
+	if len(list) == 0 && !o.blocks {
 		o.list.Store(nil)
 		return
 	}
 	o.list.Store(&list)
 }
 
-// any reports whether anybody listens. Hot paths ask before they make an event.
+// watchBlocks has any report true from now on. Runtime.mu is held.
+func (o *observers) watchBlocks() {
+	o.blocks = true
+	o.set(o.all())
+}
+
+// any reports whether an event is to be made of an Alloc or a Free. Hot paths ask before they make
+// one.
 func (o *observers) any() bool { return o.list.Load() != nil }
 
 // notify calls one function of every observer.

@@ -218,7 +218,7 @@ func TestACallWithoutAWindowPathTakesThePlainOne(t *testing.T) {
 func TestABufferThatRunsPastItsWindowLiesInNone(t *testing.T) {
 	together(t, 2, symmem.Options{Path: symmem.PathWindow}, func(r *rank) {
 		b := r.window(r.pool(), 64<<10)
-		segment := r.Interop().Memory(b.Address()-uintptr(b.Offset()), 8*mib)
+		segment := symmem.ForeignMemory(b.Address()-uintptr(b.Offset()), 8*mib)
 		for bytes, want := range map[int64]string{4 * mib: "window", 4*mib + 4: "plain"} {
 			path, why, _ := symmem.Route(symmem.Narrowed(r.World(), everything, nil), symmem.Call{
 				Type: symmem.Float32, Count: bytes / 4, Send: segment, Recv: segment,

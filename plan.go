@@ -1,6 +1,7 @@
 package symmem
 
 import (
+	"cmp"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -315,18 +316,41 @@ func (g planner) register(
 		return false, nil
 	}
 	for _, m := range [...]Memory{c.send, c.recv} {
-		if !g.serves(m.pool) || !g.rt.Interop().Pending(m.pool, g.Group, m) {
+		if !g.registers(m) {
 			continue
 		}
 		err := m.pool.Register(ctx, g.Group)
 		if errors.Is(err, ErrCapturing) {
 			return false, nil
 		}
-		if err != nil {
+		// A caller whose context has ended may have left the call, and its buffers.
+		if err := cmp.Or(err, context.Cause(ctx)); err != nil {
 			return false, err
 		}
 	}
 	return true, nil
+}
+
+// registers reports whether a collective on memory of a pool first registers some of it with the
+// group, or realigns the pool after a fault.
+func (g planner) registers(m Memory) bool {
+	p := m.pool
+	if p == nil {
+		return false
+	}
+	from, member := int32(0), g.memberOf(p)
+	if member != nil && !member.pending.Load() || !g.serves(p) {
+		return false
+	}
+	if (suspectPool{p}).mustAlign(g.Group, m.Address(), m.Bytes()) {
+		return true
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if member != nil {
+		from = member.next
+	}
+	return slices.ContainsFunc(p.segments[from:], (*segment).registrable)
 }
 
 // locations holds the windows in which the buffers of a call lie. where is text for people: that

@@ -44,7 +44,7 @@ func TestBuffersThatOverlapAreRefusedUnlessInPlace(t *testing.T) {
 		r.ok(w.AllGather(r.ctx, part(own, 400), part(0, 800), 100, symmem.Float32, nil))
 		r.ok(w.ReduceScatter(
 			r.ctx, part(0, 800), part(own, 400), 100, symmem.Float32, symmem.Sum, nil))
-		nowhere := r.Interop().Memory(0, 8)
+		nowhere := r.named(0, 8)
 		r.is(w.AllReduce(r.ctx, nowhere, nowhere, 2, symmem.Float32,
 			symmem.Sum, nil), symmem.ErrInvalid)
 		r.synchronize()

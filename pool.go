@@ -60,6 +60,7 @@ type Pool struct {
 	closed    bool                               // guarded by mu
 	suspicion suspicion                          // guarded by mu
 	kept      map[*segment]int                   // live buffers after Close; guarded by mu
+	addresses addressIndex                       // guarded by mu
 	// frees counts the buffers freed; written with mu held, read without.
 	frees atomic.Uint64
 	calls spin.Gate // counts the calls under way with the pool's memory; shut once Close begins
@@ -132,6 +133,7 @@ func (rt *Runtime) NewPool(o PoolOptions) (*Pool, error) {
 	defer rt.mu.Unlock()
 	p.id = rt.poolID(o.Domain)
 	rt.pools = append(rt.pools, p)
+	rt.arenas.set(p, space)
 	return p, nil
 }
 
@@ -242,6 +244,7 @@ func (p *Pool) refuse() error {
 }
 
 func notifyAlloc(b Buffer, block alloc.Block) {
+	addressedPool{b.memory.pool}.allocated(b)
 	call := func(o *Observer) func(BlockEvent) { return o.Alloc }
 	notify(b.memory.pool.rt, call, blockEvent(b, block))
 }
@@ -414,11 +417,6 @@ func (p *Pool) reserve(s *Stream, bytes int64, site uint32) error {
 		return nil
 	}
 	return p.growFailed(s, bytes, err)
-}
-
-// Contains reports whether an address lies in the range that the pool maps its segments in.
-func (p *Pool) Contains(address uintptr) bool {
-	return address-p.arena.Address() < uintptr(p.space)
 }
 
 // Close deregisters everything and unmaps what has no live buffers. It waits for calls of other

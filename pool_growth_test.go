@@ -46,7 +46,7 @@ func (r *rank) growInACapture(choice symmem.PathChoice, bytes int64, theirs, res
 		r.ok(p.Reserve(r.ctx, 2*bytes, r.World()))
 	}
 	r.ok(owner.BeginCapture())
-	m := r.Interop().Memory(ordinary.Memory().Address(), bytes)
+	m := r.named(ordinary.Memory().Address(), bytes)
 	e, err := r.World().Explain(symmem.OpAllReduce, m, m, count, symmem.Float32)
 	r.ok(err)
 	before := r.World().Stats().Paths

@@ -137,6 +137,13 @@ func (r *rank) alloc(p *symmem.Pool, bytes int64) symmem.Buffer {
 	return b
 }
 
+// named returns the memory at an address, as a caller gets it who knows no buffer.
+func (r *rank) named(address uintptr, bytes int64) symmem.Memory {
+	m, err := r.Interop().Memory(address, bytes)
+	r.ok(err)
+	return m
+}
+
 // window returns a buffer in a window of the world.
 func (r *rank) window(p *symmem.Pool, bytes int64) symmem.Buffer {
 	r.t.Helper()

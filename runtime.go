@@ -34,6 +34,7 @@ type Runtime struct {
 	local     *Pool
 	stream    *Stream
 	observers observers
+	arenas    arenas
 	stepGuard bool // whether Step compares anything
 	sites     callSites
 

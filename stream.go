@@ -273,14 +273,14 @@ func (s *Stream) uses(a, b Memory) error {
 // waited for it, and ends the use that was noted before.
 func (s *Stream) usesStill(a, b Memory) {
 	for _, m := range [...]Memory{a, b} {
-		if m.pool != nil && m.extent.stream() != s.number {
+		if m.tracked() && m.extent.stream() != s.number {
 			m.pool.useAgain(m, s)
 		}
 	}
 }
 
 func (s *Stream) use(m Memory) error {
-	if m.pool == nil {
+	if !m.tracked() {
 		return nil
 	}
 	if s.capturing.Load() {

@@ -19,6 +19,7 @@ type Library struct {
 	gpu     *cuda.Driver
 	device  cuda.Device
 	handles []cuda.Stream
+	interop symmem.Interop
 }
 
 // NewLibrary makes a library with some streams on the GPU of a Runtime.
@@ -27,7 +28,7 @@ func NewLibrary(rt *symmem.Runtime, streams int) (l *Library, err error) {
 	if err != nil {
 		return nil, err
 	}
-	l = &Library{}
+	l = &Library{interop: rt.Interop()}
 	if l.device, err = gpu.Device(rt.Interop().Ordinal()); err != nil {
 		return nil, err
 	}
@@ -75,7 +76,8 @@ func (l *Library) Memory(bytes int64) (m symmem.Memory, free func() error, err e
 		return m, nil, err
 	}
 	free = func() error { return l.gpu.MemFreeAsync(at, on) }
-	return symmem.Interop{}.Memory(at, bytes), free, l.gpu.StreamSynchronize(on)
+	m, err = l.interop.Memory(at, bytes)
+	return m, free, errors.Join(err, l.gpu.StreamSynchronize(on))
 }
 
 // LibraryGraph is a graph that the library has captured.

@@ -1,8 +1,8 @@
 package binding
 
 import (
+	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 
@@ -32,7 +32,7 @@ func (l *Library) Do(handle uint64, c *Call) error {
 	if err != nil {
 		return err
 	}
-	call, err := c.resolve(g)
+	call, err := c.resolve(r, g)
 	if err != nil {
 		return err
 	}
@@ -40,23 +40,30 @@ func (l *Library) Do(handle uint64, c *Call) error {
 	if err != nil {
 		return err
 	}
-	if err := r.covered(call.Send, call.Recv); err != nil {
-		return err
+	interop := r.rt.Interop().At(c.Site)
+	if interop.Registers(g.Group, call.Operation, call.Send, call.Recv, s) {
+		err = l.doApart(interop, g, call, s)
+	} else {
+		err = interop.Do(context.Background(), g.Group, call, s)
 	}
-	if call.Operation.UsesWindows() {
-		if err := r.takeOver(g, c.Stream, call.Send, call.Recv); err != nil {
-			return err
-		}
-	}
-	err = r.rt.Interop().At(c.Site).Do(context.Background(), g.Group, call, s)
 	if err == nil && c.From != nil && call.Arrived == nil {
 		c.From(c.Root)
 	}
 	return err
 }
 
-// resolve checks what the types of Go would narrow, and finds the lengths of the buffers.
-func (c *Call) resolve(g *group) (symmem.Call, error) {
+// doApart queues a collective that first waits for other ranks to register memory. Its closure is
+// garbage that other calls do without.
+func (l *Library) doApart(
+	interop symmem.Interop, g *group, call symmem.Call, s *symmem.Stream,
+) error {
+	return l.apart("registering", func(ctx context.Context) error {
+		return interop.Do(ctx, g.Group, call, s)
+	})
+}
+
+// resolve checks what the types of Go would narrow, and finds the buffers.
+func (c *Call) resolve(r *rank, g *group) (symmem.Call, error) {
 	const most = 1 << 44
 	call := symmem.Call{Root: c.Root, Tag: c.Tag, Count: c.Count}
 	var errs [4]error
@@ -70,7 +77,7 @@ func (c *Call) resolve(g *group) (symmem.Call, error) {
 		}
 	}
 	if c.Splits != nil {
-		return c.split(call, g.Size())
+		return c.split(r, call, g.Size())
 	}
 	if c.Count < 0 {
 		return call, fmt.Errorf("count %d: %w", c.Count, symmem.ErrInvalid)
@@ -86,12 +93,20 @@ func (c *Call) resolve(g *group) (symmem.Call, error) {
 		resolved.Operation = symmem.OpAllToAll // Explain takes even splits
 	}
 	send, recv := resolved.Spans(g.Size())
-	call.Send, call.Recv = foreign(c.Send, send), foreign(c.Recv, recv)
-	return call, nil
+	return c.memory(r, call, send, recv)
 }
 
-// split checks the splits of a call and finds the lengths of its buffers.
-func (c *Call) split(call symmem.Call, ranks int) (symmem.Call, error) {
+// memory finds the buffers of a call, of which it uses so many bytes.
+func (c *Call) memory(r *rank, call symmem.Call, send, recv int64) (symmem.Call, error) {
+	var err error
+	if call.Send, err = r.memory(c.Send, send); err == nil {
+		call.Recv, err = r.memory(c.Recv, recv)
+	}
+	return call, err
+}
+
+// split checks the splits of a call and finds its buffers.
+func (c *Call) split(r *rank, call symmem.Call, ranks int) (symmem.Call, error) {
 	whole := symmem.Contiguous(c.Splits.SendCounts, c.Splits.RecvCounts)
 	if c.Splits.SendOffsets != nil {
 		whole.SendOffsets = c.Splits.SendOffsets
@@ -104,9 +119,8 @@ func (c *Call) split(call symmem.Call, ranks int) (symmem.Call, error) {
 	}
 	call.Splits = &whole
 	size := int64(call.Type.Size())
-	call.Send = foreign(c.Send, size*reach(whole.SendCounts, whole.SendOffsets))
-	call.Recv = foreign(c.Recv, size*reach(whole.RecvCounts, whole.RecvOffsets))
-	return call, nil
+	return c.memory(r, call, size*reach(whole.SendCounts, whole.SendOffsets),
+		size*reach(whole.RecvCounts, whole.RecvOffsets))
 }
 
 // reach returns how many elements of a buffer its parts need.
@@ -120,56 +134,14 @@ func reach(counts, offsets []int64) int64 {
 	return slices.Max(ends)
 }
 
-// foreign is the memory at an address that C has given.
-func foreign(address uintptr, bytes int64) symmem.Memory {
-	return symmem.Interop{}.Memory(address, bytes)
-}
-
-// covered returns an error for memory of open or closed pools that is not part of an allocated
-// buffer.
-func (r *rank) covered(memory ...symmem.Memory) error {
-	for _, m := range memory {
-		if m.Bytes() == 0 {
-			continue
-		}
-		covers := func(m symmem.Memory) error {
-			return r.library.kept.covers(m, r.rt.Interop().Ordinal() < 0)
-		}
-		if p := r.owner(m.Address()); p != nil {
-			covers = p.covers
-		}
-		if err := covers(m); err != nil {
-			return err
-		}
+// memory returns the memory at an address that C has given. It refuses memory of buffers that were
+// freed, also of pools that are closed.
+func (r *rank) memory(address uintptr, bytes int64) (symmem.Memory, error) {
+	m, err := r.rt.Interop().Memory(address, bytes)
+	if err == nil && m.Pool() == nil && bytes > 0 {
+		err = r.library.kept.covers(address, bytes, r.rt.Interop().Ordinal() < 0)
 	}
-	return nil
-}
-
-// covers refuses memory that was not handed out, or not as long.
-func (p *pool) covers(m symmem.Memory) error {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.live.covers(m.Address(), m.Bytes())
-}
-
-// takeOver registers the pools of buffers where the group has not yet. During a capture it leaves
-// that, and the call takes the path of memory that is in no pool, on all ranks alike.
-func (r *rank) takeOver(g *group, stream uintptr, memory ...symmem.Memory) error {
-	interop := r.rt.Interop()
-	for _, m := range memory {
-		p := r.owner(m.Address())
-		if m.Bytes() == 0 || p == nil || !interop.Pending(p.Pool, g.Group, m) ||
-			interop.Captured(stream) {
-			continue
-		}
-		err := r.library.apart("registering", func(ctx context.Context) error {
-			return p.Register(ctx, g.Group)
-		})
-		if err != nil && !errors.Is(err, symmem.ErrCapturing) {
-			return err
-		}
-	}
-	return nil
+	return m, err
 }
 
 // Explain says which path a collective would take now, and why, as JSON.
@@ -178,19 +150,13 @@ func (l *Library) Explain(handle uint64, c *Call) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	call, err := c.resolve(g)
+	call, err := c.resolve(r, g)
 	if err != nil {
 		return "", err
 	}
 	e, err := g.Explain(call.Operation, call.Send, call.Recv, call.Count, call.Type)
 	if err != nil {
 		return "", err
-	}
-	for _, m := range [...]symmem.Memory{call.Send, call.Recv} {
-		p := r.owner(m.Address())
-		if p != nil && r.rt.Interop().Pending(p.Pool, g.Group, m) {
-			e.Registers = true
-		}
 	}
 	return encode(e)
 }
@@ -205,13 +171,13 @@ type Norm struct {
 	Site uint32
 }
 
-// Norm queues one on a foreign stream, and registers the pools of its input and output before.
+// Norm queues one on a foreign stream.
 func (l *Library) Norm(handle uint64, n *Norm) error {
 	r, g, err := l.find(handle)
 	if err != nil {
 		return err
 	}
-	args, err := n.resolve()
+	args, err := n.resolve(r)
 	if err != nil {
 		return err
 	}
@@ -219,28 +185,29 @@ func (l *Library) Norm(handle uint64, n *Norm) error {
 	if err != nil {
 		return err
 	}
-	if err := r.covered(args.Input, args.Output, args.Residual, args.Weight); err != nil {
-		return err
+	interop := r.rt.Interop().At(n.Site)
+	if interop.Registers(g.Group, symmem.OpAllReduceRMSNorm, args.Input, args.Output, s) {
+		return l.apart("registering", func(ctx context.Context) error {
+			return interop.AllReduceRMSNorm(ctx, g.Group, args, s)
+		})
 	}
-	if err := r.takeOver(g, n.Stream, args.Input, args.Output); err != nil {
-		return err
-	}
-	return r.rt.Interop().At(n.Site).AllReduceRMSNorm(context.Background(), g.Group, args, s)
+	return interop.AllReduceRMSNorm(context.Background(), g.Group, args, s)
 }
 
-// resolve finds the lengths of the tensors.
-func (n *Norm) resolve() (symmem.NormArgs, error) {
+// resolve finds the tensors.
+func (n *Norm) resolve(r *rank) (symmem.NormArgs, error) {
 	const most = 1 << 44
 	args := symmem.NormArgs{Rows: n.Rows, Hidden: n.Hidden, Epsilon: n.Epsilon}
 	if n.Rows < 0 || n.Hidden < 1 || n.Hidden > driver.MaxHidden || n.Rows > most/n.Hidden {
 		return args, fmt.Errorf("%d rows of %d elements: %w", n.Rows, n.Hidden, symmem.ErrInvalid)
 	}
 	row := n.Hidden * int64(symmem.BFloat16.Size())
-	args.Input = foreign(n.Input, n.Rows*row)
-	args.Residual = foreign(n.Residual, n.Rows*row)
-	args.Output = foreign(n.Output, n.Rows*row)
-	args.Weight = foreign(n.Weight, row)
-	return args, nil
+	var errs [4]error
+	args.Input, errs[0] = r.memory(n.Input, n.Rows*row)
+	args.Residual, errs[1] = r.memory(n.Residual, n.Rows*row)
+	args.Output, errs[2] = r.memory(n.Output, n.Rows*row)
+	args.Weight, errs[3] = r.memory(n.Weight, row)
+	return args, cmp.Or(errs[:]...)
 }
 
 // Value makes one call on a value of the ranks of a group, under a name, for a call site: see

@@ -9,9 +9,15 @@
 // # Frees are put in order
 //
 // PyTorch gives segments back in the order of stream handles and addresses, which differ between
-// ranks. What is freed is therefore kept in a list, and goes back to its pool, ordered by place, at
-// the next event that ranks have in common: an allocation, a reservation, a registration, a
-// comparison, a note.
+// ranks. A buffer that is freed is therefore retired: calls do not find it by its address any more,
+// but it stays allocated, in a list. The list goes back to the pool, ordered by place, at the next
+// event that ranks have in common: an allocation, a reservation, a registration, a comparison or a
+// note.
+//
+// # Tensors
+//
+// A call names tensors by their addresses. symmem.Interop.Memory finds their buffers, which from
+// there on take the same way as in a Go program: the call checks them and registers what is new.
 //
 // # Words
 //

@@ -154,11 +154,10 @@ func (l *Library) Close(force bool) error {
 		return fmt.Errorf("closing symmem: %d buffers of %d bytes: %w", count, bytes, ErrLive)
 	}
 	var errs []error
-	pools := r.all()
-	for _, p := range pools {
+	for _, p := range r.all() {
 		errs = append(errs, p.flush())
 	}
-	l.kept.keep(pools...)
+	l.kept.keep(r.rt.Interop())
 	l.rank.Store(nil)
 	// The communicators of others may have ended before. Their windows end with them.
 	r.mu.Lock()
@@ -357,6 +356,6 @@ func (r *rank) poolStats(p *pool) poolStats {
 	for segment := range p.Segments() {
 		s.Mapped += segment.Bytes
 	}
-	s.Live, _ = p.held()
+	s.Live, _ = p.live()
 	return s
 }

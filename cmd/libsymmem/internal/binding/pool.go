@@ -18,15 +18,13 @@ const Pools = 16
 // Local selects memory of this rank's own, which is never registered.
 const Local = -1
 
-// pool is a pool with what callers hold of it.
+// pool is a pool with the frees that have not taken effect.
 type pool struct {
 	*symmem.Pool
 	interop symmem.Interop
 
 	mu    sync.Mutex
-	live  live            // guarded by mu
 	freed []symmem.Buffer // frees that have not taken effect; guarded by mu
-	kept  []span          // segments with live buffers at the close; guarded by keeping.mu
 }
 
 func (r *rank) newPool(o symmem.PoolOptions) (*pool, error) {
@@ -83,35 +81,29 @@ func (r *rank) all() []*pool {
 	return slices.DeleteFunc(slices.Clone(r.pools[:]), func(p *pool) bool { return p == nil })
 }
 
-// owner finds the pool in whose range an address lies.
-func (r *rank) owner(address uintptr) *pool {
+// open finds the open pool that a buffer is of, or nil.
+func (r *rank) open(of *symmem.Pool) *pool {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
 	for _, p := range r.pools {
-		if p != nil && p.Contains(address) {
+		if p != nil && p.Pool == of {
 			return p
 		}
 	}
 	return nil
 }
 
-// live counts the buffers that callers hold.
+// live counts the buffers of open pools that callers hold.
 func (r *rank) live() (count int, bytes int64) {
 	for _, p := range r.all() {
-		c, b := p.held()
+		c, b := p.live()
 		count, bytes = count+c, bytes+b
 	}
 	return count, bytes
 }
 
-func (p *pool) held() (count int, bytes int64) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	for _, b := range p.live.buffers {
-		bytes += b.Size()
-	}
-	return len(p.live.buffers), bytes
-}
+// live counts the buffers that callers hold.
+func (p *pool) live() (count int, bytes int64) { return p.interop.Live(p.Pool) }
 
 // OpenPool makes a pool whose domain is a group, and returns its number.
 func (l *Library) OpenPool(domain uint64, text []byte) (int, error) {
@@ -149,11 +141,10 @@ func (l *Library) ClosePool(number int, force bool) error {
 	if number <= 0 {
 		return fmt.Errorf("closing pool %d: symmem_close does that: %w", number, symmem.ErrInvalid)
 	}
-	if count, bytes := p.held(); count > 0 && !force {
+	if count, bytes := p.live(); count > 0 && !force {
 		return fmt.Errorf("closing pool %d: %d buffers of %d bytes: %w", number, count, bytes, ErrLive)
 	}
 	err = p.flush()
-	l.kept.keep(p)
 	r.mu.Lock()
 	if r.pools[number] == p { // it may be another one, after another close
 		r.pools[number] = nil
@@ -196,38 +187,40 @@ func (p *pool) alloc(s *symmem.Stream, bytes int64, site uint32) (uintptr, error
 		return 0, err
 	}
 	b, err := p.interop.At(site).Alloc(p.Pool, s, bytes)
-	if err != nil {
-		return 0, err
-	}
-	p.live.add(b)
-	return b.Address(), nil
+	return b.Address(), err
 }
 
 // Free gives a buffer back. With later it takes effect at the next event that ranks have in common.
 // Buffers of pools that were closed over them are freed at once.
 func (l *Library) Free(address uintptr, later bool) error {
-	r, notOpen := l.current()
-	if notOpen == nil {
-		if p := r.owner(address); p != nil {
-			return p.free(address, later)
+	r, err := l.current()
+	if err == nil {
+		var b symmem.Buffer
+		if b, err = r.rt.Interop().Retire(address); err == nil {
+			return r.free(b, later)
+		}
+		if !errors.Is(err, symmem.ErrForeign) {
+			return err
 		}
 	}
-	if known, err := l.kept.free(address); known {
-		return err
+	if known, failed := l.kept.free(address); known {
+		return failed
 	}
-	if notOpen != nil {
-		return notOpen
-	}
-	return fmt.Errorf("freeing %#x: %w", address, symmem.ErrForeign)
+	return err
 }
 
-func (p *pool) free(address uintptr, later bool) error {
+// free frees a buffer, at once if its pool was closed.
+func (r *rank) free(b symmem.Buffer, later bool) error {
+	p := r.open(b.Pool())
+	if p == nil {
+		return b.Free()
+	}
+	return p.free(b, later)
+}
+
+func (p *pool) free(b symmem.Buffer, later bool) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	b, ok := p.live.take(address)
-	if !ok {
-		return fmt.Errorf("freeing %#x: %w", address, symmem.ErrDoubleFree)
-	}
 	p.freed = append(p.freed, b)
 	if later {
 		return nil
@@ -364,25 +357,24 @@ func (l *Library) Locate(address uintptr) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	p := r.owner(address)
-	if p == nil {
-		return "", fmt.Errorf("locating %#x: %w", address, symmem.ErrForeign)
-	}
-	number := r.number(p)
-	if b, ok := p.holding(address); ok {
+	b, err := r.rt.Interop().Buffer(address)
+	if p := r.open(b.Pool()); err == nil && p != nil {
 		return encode(place{
-			Pool: number, Segment: b.Segment(), Live: true, Bytes: b.Size(),
+			Pool: r.number(p), Segment: b.Segment(), Live: true, Bytes: b.Size(),
 			Offset: b.Offset() + int64(address-b.Address()), Address: uint64(b.Address()),
 		})
 	}
-	for s := range p.Segments() {
-		if offset := address - s.Address; offset < uintptr(s.Bytes) {
-			return encode(place{
-				Pool: number, Segment: s.Segment, Offset: int64(offset), Address: uint64(s.Address),
-			})
+	for _, p := range r.all() {
+		for s := range p.Segments() {
+			if offset := address - s.Address; offset < uintptr(s.Bytes) {
+				return encode(place{
+					Pool: r.number(p), Segment: s.Segment, Offset: int64(offset), Address: uint64(s.Address),
+				})
+			}
 		}
 	}
-	return "", fmt.Errorf("locating %#x: nothing is mapped there: %w", address, symmem.ErrForeign)
+	return "", fmt.Errorf("locating %#x: no open pool has memory there: %w", address,
+		symmem.ErrForeign)
 }
 
 // number is that of a pool, or Local.
@@ -390,11 +382,4 @@ func (r *rank) number(p *pool) int {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
 	return slices.Index(r.pools[:Pools], p)
-}
-
-// holding finds the live buffer that holds an address.
-func (p *pool) holding(address uintptr) (symmem.Buffer, bool) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.live.holding(address)
 }

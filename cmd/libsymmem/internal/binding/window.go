@@ -58,7 +58,7 @@ func (r *rank) register(g *group, p *pool, stream uintptr) error {
 		return err
 	}
 	if r.rt.Interop().Captured(stream) {
-		if !r.rt.Interop().Pending(p.Pool, g.Group, symmem.Memory{}) {
+		if !r.rt.Interop().Pending(p.Pool, g.Group) {
 			return nil
 		}
 		return fmt.Errorf("registering with group %s: %w", g.ID(), symmem.ErrCapturing)

@@ -1,0 +1,83 @@
+package binding
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	"symmem"
+)
+
+// TestATensorIsFoundInItsBuffer makes calls on tensors inside of a buffer until it is freed. That
+// the free takes effect later does not matter.
+func TestATensorIsFoundInItsBuffer(t *testing.T) {
+	l, words := alone(t, host)
+	world, err := l.World()
+	if err != nil {
+		t.Fatal(err)
+	}
+	at, err := l.Alloc(0, 4096, 0, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	call := &Call{Operation: int(symmem.OpAllReduce), Count: 256, Send: at + 2048, Recv: at + 2048}
+	if text, err := l.Explain(world, call); err != nil || !strings.Contains(text, `"registers":true`) {
+		t.Errorf("explaining the first call: %s, %v", text, err)
+	}
+	windows := words.Windows.Load()
+	if err := l.Do(world, call); err != nil || words.Windows.Load() == windows {
+		t.Errorf("the first call, which registers its memory: %v", err)
+	}
+	call.Count++
+	if err := l.Do(world, call); !errors.Is(err, symmem.ErrOutOfRange) {
+		t.Errorf("a call past the end of the buffer: %v", err)
+	}
+	call.Count--
+	if err := l.Free(at, true); err != nil {
+		t.Fatal(err)
+	}
+	if err := l.Do(world, call); !errors.Is(err, symmem.ErrFreed) {
+		t.Errorf("a call on a buffer that is freed: %v", err)
+	}
+	if _, err := l.Explain(world, call); !errors.Is(err, symmem.ErrFreed) {
+		t.Errorf("explaining a call on a buffer that is freed: %v", err)
+	}
+}
+
+// BenchmarkDo queues an all-reduce on a tensor in the middle of a buffer, among others.
+func BenchmarkDo(b *testing.B) {
+	for _, row := range []struct {
+		name    string
+		buffers int
+	}{{"buffers=4", 4}, {"buffers=400", 400}} {
+		b.Run(row.name, func(b *testing.B) {
+			words := &Words{}
+			l := New(words, func(text string) { b.Error(text) })
+			if err := l.Open([]byte(host)); err != nil {
+				b.Fatal(err)
+			}
+			defer func() { _ = l.Close(true) }()
+			world, err := l.World()
+			if err != nil {
+				b.Fatal(err)
+			}
+			var middle uintptr
+			for i := range row.buffers {
+				at, err := l.Alloc(0, 1<<16, 0, 0)
+				if err != nil {
+					b.Fatal(err)
+				}
+				if i == row.buffers/2 {
+					middle = at + 4096
+				}
+			}
+			call := &Call{Operation: int(symmem.OpAllReduce), Count: 64, Send: middle, Recv: middle}
+			b.ReportAllocs()
+			for b.Loop() {
+				if err := l.Do(world, call); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}
