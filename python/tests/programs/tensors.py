@@ -320,8 +320,11 @@ def everything_is_counted_and_explained() -> None:
     assert isinstance(found, symmem.Explanation)
     assert found.path in ("window", "direct")
     assert "all" in str(found).lower()
-    for name in ("all_gather_into_tensor", "reduce_scatter_tensor", "all_to_all_single"):
-        assert symmem.explain(name, x, torch.empty(1000 * SIZE)).why
+    large = torch.empty(1000 * SIZE)
+    assert symmem.explain("all_gather_into_tensor", x, large).why
+    assert symmem.explain("reduce_scatter_tensor", large, x).why
+    assert symmem.explain("all_to_all_single", x, torch.empty(1000)).why
+    raises(symmem.OutOfRangeError, lambda: symmem.explain("reduce_scatter_tensor", x, large))
     stats = symmem.stats()
     assert stats["pools"][0]["used"] >= 4000
     assert "world" in stats["groups"]

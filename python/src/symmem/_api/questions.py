@@ -73,6 +73,7 @@ def explain(
     count = {
         Operation.REDUCE_SCATTER: target.numel(),
         Operation.ALL_TO_ALL: input.numel() // found.size,
+        Operation.ALL_TO_ALL_V: input.numel() // found.size,
     }.get(code, input.numel())
     kind = pytorch().element(input.dtype)
     data = found.library.json(
