@@ -237,14 +237,14 @@ func (g *Group) names() agreement.Names {
 // Agree, AgreeFloat, AgreeString, Any, All, Min, Max and Sum share their names. Ranks that make
 // different ones of them under one name get the DivergenceError, too.
 func (g *Group) Agree(ctx context.Context, name string, value int64) error {
-	_, err := g.values.combine(ctx, valueCall{operation: valueAgree, name: name, value: value})
+	_, err := g.values.combine(ctx, valueCall{operation: ValueAgree, name: name, value: value})
 	return err
 }
 
 // AgreeFloat compares a floating-point number: see Agree. Values are equal if their bits are equal,
 // and all NaNs are equal.
 func (g *Group) AgreeFloat(ctx context.Context, name string, value float64) error {
-	c := valueCall{operation: valueAgreeFloat, name: name, value: floatBits(value)}
+	c := valueCall{operation: ValueAgreeFloat, name: name, value: floatBits(value)}
 	_, err := g.values.combine(ctx, c)
 	return err
 }
@@ -268,31 +268,31 @@ func (g *Group) Step(ctx context.Context, what string) error {
 
 // Any reports whether any rank has said true. See Agree.
 func (g *Group) Any(ctx context.Context, name string, value bool) (bool, error) {
-	c := valueCall{operation: valueAny, name: name, value: truth(value)}
+	c := valueCall{operation: ValueAny, name: name, value: truth(value)}
 	got, err := g.values.combine(ctx, c)
 	return got != 0, err
 }
 
 // All reports whether all ranks have said true. See Agree.
 func (g *Group) All(ctx context.Context, name string, value bool) (bool, error) {
-	c := valueCall{operation: valueAll, name: name, value: truth(value)}
+	c := valueCall{operation: ValueAll, name: name, value: truth(value)}
 	got, err := g.values.combine(ctx, c)
 	return got != 0, err
 }
 
 // Min returns the least value of all ranks. See Agree.
 func (g *Group) Min(ctx context.Context, name string, value int64) (int64, error) {
-	return g.values.combine(ctx, valueCall{operation: valueMin, name: name, value: value})
+	return g.values.combine(ctx, valueCall{operation: ValueMin, name: name, value: value})
 }
 
 // Max returns the greatest value of all ranks. See Agree.
 func (g *Group) Max(ctx context.Context, name string, value int64) (int64, error) {
-	return g.values.combine(ctx, valueCall{operation: valueMax, name: name, value: value})
+	return g.values.combine(ctx, valueCall{operation: ValueMax, name: name, value: value})
 }
 
 // Sum returns the sum of the values of all ranks, which wraps around as int64 does. See Agree.
 func (g *Group) Sum(ctx context.Context, name string, value int64) (int64, error) {
-	return g.values.combine(ctx, valueCall{operation: valueSum, name: name, value: value})
+	return g.values.combine(ctx, valueCall{operation: ValueSum, name: name, value: value})
 }
 
 // agreeOnCaptures returns, on all ranks, an ErrCapturing that names the ranks on which a step was

@@ -227,14 +227,16 @@ func (g *Group) AllToAllV(
 // or a path that Options.Path or SetPath has chosen. Other errors are those of all collectives;
 // after a fault Residual and Output are undefined.
 func (g *Group) AllReduceRMSNorm(ctx context.Context, a NormArgs, s *Stream) error {
-	return g.normalize(ctx, a, s, 0)
+	return g.normalize(ctx, a, s, PathDefault, 0)
 }
 
-// normalize is AllReduceRMSNorm called from a place in the program.
-func (g *Group) normalize(ctx context.Context, a NormArgs, s *Stream, site uint32) error {
+// normalize is AllReduceRMSNorm with a path, called from a place in the program.
+func (g *Group) normalize(
+	ctx context.Context, a NormArgs, s *Stream, choice PathChoice, site uint32,
+) error {
 	c := &collective{
 		operation: driver.AllReduceRMSNorm, dataType: BFloat16, reduceOp: Sum,
-		send: a.Input, recv: a.Output, count: a.Rows * a.Hidden, site: site,
+		send: a.Input, recv: a.Output, count: a.Rows * a.Hidden, choice: choice, site: site,
 	}
 	c.norm = normLike(g.plans[c.slot(a.Weight.Address())].Load(), &a)
 	return g.run(ctx, s, c)

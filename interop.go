@@ -2,7 +2,6 @@ package symmem
 
 import (
 	"context"
-	"math"
 
 	"symmem/driver"
 	"symmem/internal/ledger"
@@ -50,41 +49,42 @@ func (i Interop) Reserve(
 	return p.reserveFor(ctx, s, bytes, g, i.site)
 }
 
-// Value is Group.Agree (operation 1), Any (2), All (3), Min (4), Max (5), Sum (6) or AgreeFloat
-// (8), as symmem.h numbers them. Any and All take 0 for false and anything else for true, and
-// return 0 or 1. AgreeFloat takes the bits of a float64. It and Agree return the value.
-func (i Interop) Value(
-	ctx context.Context, g *Group, operation int, name string, value int64,
-) (int64, error) {
-	o := valueOperation(operation)
-	if g == nil || !o.known() || o.hasText() {
-		return 0, invalid("operation %d on value %q", operation, name)
+// Value makes a call on a value of all ranks, as the method of Group for its operation does. It
+// returns the result of ValueAny and ValueAll as 0 or 1, and the value itself where ranks only
+// compare it.
+func (i Interop) Value(ctx context.Context, g *Group, c ValueCall) (int64, error) {
+	if g == nil || !c.Operation.known() {
+		return 0, invalid("%v on value %q", c.Operation, c.Name)
 	}
-	if o == valueAny || o == valueAll {
+	value := c.Value
+	switch c.Operation {
+	case ValueStep:
+		return 0, g.values.step(ctx, c.Text, i.site)
+	case ValueAgreeString:
+		return 0, g.values.agreeString(ctx, c.Name, c.Text, i.site)
+	case ValueAny, ValueAll:
 		value = truth(value != 0)
-	}
-	if o == valueAgreeFloat {
-		value = floatBits(math.Float64frombits(uint64(value)))
+	case ValueAgreeFloat:
+		value = floatBits(c.Float)
+	default:
 	}
 	return g.values.combine(ctx, valueCall{
-		operation: o, name: name, value: value, site: i.site,
+		operation: c.Operation, name: c.Name, value: value, site: i.site,
 	})
 }
 
-// AgreeString is Group.AgreeString.
-func (i Interop) AgreeString(ctx context.Context, g *Group, name, value string) error {
-	if g == nil {
-		return invalid("agreeing on value %q of no group", name)
-	}
-	return g.values.agreeString(ctx, name, value, i.site)
-}
-
-// Step is Group.Step.
-func (i Interop) Step(ctx context.Context, g *Group, what string) error {
-	if g == nil {
-		return invalid("a step of no group")
-	}
-	return g.values.step(ctx, what, i.site)
+// ValueCall is a call on a value of all ranks, for Interop.Value. The methods of Group say what the
+// operations mean.
+type ValueCall struct {
+	Operation ValueOperation
+	// Name is that of the value; ValueStep has none.
+	Name string
+	// Value is this rank's value. ValueAny and ValueAll take 0 for false, anything else for true.
+	Value int64
+	// Float takes the place of Value for ValueAgreeFloat, and Text for ValueAgreeString and
+	// ValueStep.
+	Float float64
+	Text  string
 }
 
 // Note puts something into a pool's history that the ranks of the domain must have alike, beyond
@@ -144,6 +144,8 @@ type Call struct {
 	Arrived func(source int)
 	// Send and Recv are this rank's buffers.
 	Send, Recv Memory
+	// Norm is what AllReduceRMSNorm takes in place of Type, Op, Count, Send and Recv.
+	Norm *NormArgs
 	// Path is who chooses the path of this call alone: PathPlain, PathWindow or PathDirect; else
 	// the group's choice stands. It is the same on all ranks.
 	Path PathChoice
@@ -160,19 +162,14 @@ func (i Interop) Do(ctx context.Context, g *Group, c Call, s *Stream) error {
 	if c.Path == PathAuto {
 		c.Path = PathDefault
 	}
+	if c.Norm != nil && c.Operation == OpAllReduceRMSNorm {
+		return g.normalize(ctx, *c.Norm, s, c.Path, i.site)
+	}
 	return g.run(ctx, s, &collective{
 		operation: c.Operation, dataType: c.Type, reduceOp: c.Op, root: c.Root, count: c.Count,
 		send: c.Send, recv: c.Recv, choice: c.Path, tag: c.Tag, splits: c.Splits, arrived: c.Arrived,
 		site: i.site,
 	})
-}
-
-// AllReduceRMSNorm is Group.AllReduceRMSNorm.
-func (i Interop) AllReduceRMSNorm(ctx context.Context, g *Group, a NormArgs, s *Stream) error {
-	if g == nil {
-		return invalid("%v on no group", driver.AllReduceRMSNorm)
-	}
-	return g.normalize(ctx, a, s, i.site)
 }
 
 // Ordinal is the number of this rank's device among those that the process sees, or -1 where

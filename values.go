@@ -25,49 +25,49 @@ const (
 	MaxValueNames = driver.MaxValueNames // of a group
 )
 
-// valueOperation is what is done with the values of all ranks. Its numbers travel between ranks,
-// and are those of symmem.h.
-type valueOperation uint64
+// ValueOperation names a method of Group that compares or combines a value of each rank. Ranks send
+// each other its numbers.
+type ValueOperation uint64
 
-// The operations; 0 is none.
+// The operations on values; 0 is none.
 const (
-	valueAgree valueOperation = iota + 1
-	valueAny
-	valueAll
-	valueMin
-	valueMax
-	valueSum
-	valueStep // Group.Step; the value is a digest
-	valueAgreeFloat
-	valueAgreeString
+	ValueAgree ValueOperation = iota + 1
+	ValueAny
+	ValueAll
+	ValueMin
+	ValueMax
+	ValueSum
+	ValueStep // Group.Step; the value is a digest
+	ValueAgreeFloat
+	ValueAgreeString
 	valueOperations
 	// valueReports is no operation: a step that carries the size of a report.
 	valueReports
 )
 
 var valueOperationNames = [valueOperations]string{
-	valueAgree: "Agree", valueAny: "Any", valueAll: "All",
-	valueMin: "Min", valueMax: "Max", valueSum: "Sum",
-	valueStep: "Step", valueAgreeFloat: "Agree", valueAgreeString: "Agree",
+	ValueAgree: "Agree", ValueAny: "Any", ValueAll: "All",
+	ValueMin: "Min", ValueMax: "Max", ValueSum: "Sum",
+	ValueStep: "Step", ValueAgreeFloat: "Agree", ValueAgreeString: "Agree",
 }
 
 // String returns the operation's name.
-func (o valueOperation) String() string {
+func (o ValueOperation) String() string {
 	if o.known() {
 		return valueOperationNames[o]
 	}
-	return "valueOperation(?)"
+	return fmt.Sprintf("ValueOperation(%d)", uint64(o))
 }
 
-func (o valueOperation) known() bool { return o > 0 && o < valueOperations }
+func (o ValueOperation) known() bool { return o > 0 && o < valueOperations }
 
 // compares reports whether the operation needs equal words from all ranks.
-func (o valueOperation) compares() bool {
-	return o == valueAgree || o == valueStep || o == valueAgreeFloat || o == valueAgreeString
+func (o ValueOperation) compares() bool {
+	return o == ValueAgree || o == ValueStep || o == ValueAgreeFloat || o == ValueAgreeString
 }
 
 // hasText reports whether ranks give the digest of a text, which only their reports contain.
-func (o valueOperation) hasText() bool { return o == valueStep || o == valueAgreeString }
+func (o ValueOperation) hasText() bool { return o == ValueStep || o == ValueAgreeString }
 
 // values are the numbers that the ranks of a group compare on the host.
 type values struct {
@@ -107,7 +107,7 @@ const lastValues = 10
 func (v *values) combine(ctx context.Context, c valueCall) (int64, error) {
 	ctx = orBackground(ctx)
 	g := v.g
-	if c.site == 0 && (g.rt.opts.CallSites || c.operation == valueStep) {
+	if c.site == 0 && (g.rt.opts.CallSites || c.operation == ValueStep) {
 		c.site = g.rt.sites.ofCaller()
 	}
 	n, err := v.named(c.name)
@@ -116,7 +116,7 @@ func (v *values) combine(ctx context.Context, c valueCall) (int64, error) {
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if c.operation == valueStep {
+	if c.operation == ValueStep {
 		launched := g.comm.(driver.Values).Collectives()
 		c.launched, v.launched = launched-v.launched, launched
 		v.beginStep(&c)
@@ -138,12 +138,12 @@ func (v *values) combine(ctx context.Context, c valueCall) (int64, error) {
 
 // valueCall is one call on this rank.
 type valueCall struct {
-	operation valueOperation
+	operation ValueOperation
 	name      string
 	value     int64
 	site      uint32
 	// what names the step that begins, and launched counts the collectives that this rank has
-	// launched since the step before. For valueAgreeString they are the text, quoted and cut, and
+	// launched since the step before. For ValueAgreeString they are the text, quoted and cut, and
 	// the second half of its digest.
 	what     string
 	launched uint64
@@ -156,9 +156,9 @@ func (c *valueCall) words() driver.Words {
 // event says in words what this rank has given.
 func (c *valueCall) event() string {
 	switch c.operation {
-	case valueStep:
+	case ValueStep:
 		return c.what + ", after " + driver.Plural(c.launched, "collective")
-	case valueAgreeString:
+	case ValueAgreeString:
 		return fmt.Sprintf("%v of %s", c.operation, c.what)
 	default:
 		return eventOf(c.words())
@@ -167,7 +167,7 @@ func (c *valueCall) event() string {
 
 // text is event with the name of the value.
 func (c *valueCall) text() string {
-	if c.operation == valueStep {
+	if c.operation == ValueStep {
 		return "step " + c.event()
 	}
 	return fmt.Sprintf("%q: %s", c.name, c.event())
@@ -175,11 +175,11 @@ func (c *valueCall) text() string {
 
 // eventOf says in words what a rank has given.
 func eventOf(w driver.Words) string {
-	o, value := valueOperation(w[0]), int64(w[1])
+	o, value := ValueOperation(w[0]), int64(w[1])
 	switch o {
-	case valueAny, valueAll:
+	case ValueAny, ValueAll:
 		return fmt.Sprintf("%v of %v", o, value != 0)
-	case valueAgreeFloat:
+	case ValueAgreeFloat:
 		return fmt.Sprintf("%v of %s", o, floatText(math.Float64frombits(w[1])))
 	default:
 		return fmt.Sprintf("%v of %d", o, value)
@@ -207,10 +207,10 @@ func floatText(value float64) string {
 // the operation is the same, and for Agree and Step all else. What is no call is an error.
 func fold(all []driver.Words) (result int64, same bool, err error) {
 	first := all[0]
-	o, result := valueOperation(first[0]), int64(first[1])
+	o, result := ValueOperation(first[0]), int64(first[1])
 	same = true
 	for r, w := range all {
-		if !valueOperation(w[0]).known() {
+		if !ValueOperation(w[0]).known() {
 			return 0, false, fmt.Errorf("rank %d of the group gave operation %d, which there is none of",
 				r, w[0])
 		}
@@ -223,13 +223,13 @@ func fold(all []driver.Words) (result int64, same bool, err error) {
 }
 
 // join folds two values into one.
-func (o valueOperation) join(a, b int64) int64 {
+func (o ValueOperation) join(a, b int64) int64 {
 	switch o {
-	case valueAny, valueMax:
+	case ValueAny, ValueMax:
 		return max(a, b)
-	case valueAll, valueMin:
+	case ValueAll, ValueMin:
 		return min(a, b)
-	case valueSum:
+	case ValueSum:
 		return a + b
 	default: // values that have to be alike
 		return a
@@ -258,7 +258,7 @@ func (v *values) step(ctx context.Context, what string, site uint32) error {
 	digest := fnv.New64a()
 	_, _ = digest.Write([]byte(what))
 	_, err := v.combine(ctx, valueCall{
-		operation: valueStep, name: stepName, value: int64(digest.Sum64()), site: site,
+		operation: ValueStep, name: stepName, value: int64(digest.Sum64()), site: site,
 		what: what,
 	})
 	return err
@@ -276,7 +276,7 @@ func (v *values) agreeString(ctx context.Context, name, text string, site uint32
 		what += fmt.Sprintf("... (%d bytes, digest %016x)", len(text), low)
 	}
 	_, err := v.combine(ctx, valueCall{
-		operation: valueAgreeString, name: name, value: int64(low), launched: high, what: what,
+		operation: ValueAgreeString, name: name, value: int64(low), launched: high, what: what,
 		site: site,
 	})
 	return err

@@ -51,7 +51,7 @@ func (v *values) differ(ctx context.Context, n *valueName, c *valueCall) error {
 		return err
 	}
 	what := fmt.Sprintf("value %q, call %d", c.name, n.calls)
-	if c.operation == valueStep {
+	if c.operation == ValueStep {
 		what = fmt.Sprintf("step %d", n.calls)
 	}
 	return v.divergence(what, given, reports)
@@ -114,7 +114,7 @@ func (v *values) exchangeReports(
 		return nil, err
 	}
 	for r, w := range n.all {
-		if valueOperation(w[0]) != valueReports || w[1] > maxValueReport {
+		if ValueOperation(w[0]) != valueReports || w[1] > maxValueReport {
 			return nil, v.failInvalid(n, fmt.Errorf("rank %d of the group gave no report", r))
 		}
 		sizes[r] = w[1]
@@ -154,7 +154,7 @@ func (v *values) divergence(
 	}
 	for r, w := range given {
 		side := Side{Event: eventOf(w), Site: reports[r].Site, Before: reports[r].Before}
-		if valueOperation(w[0]).hasText() {
+		if ValueOperation(w[0]).hasText() {
 			side.Event = reports[r].Event
 		}
 		at := slices.IndexFunc(d.Sides, func(s Side) bool {

@@ -51,7 +51,7 @@ func goValue(of *C.struct_symmem_value, site C.uint32_t, number *C.int64_t) C.in
 			site = of.site
 		}
 		name := C.GoStringN(&of.name[0], C.int(of.name_length))
-		got, err := library.Value(uint64(of.group), int(of.operation), name, int64(*number),
+		got, err := library.Number(uint64(of.group), int(of.operation), name, int64(*number),
 			uint32(site))
 		agree := of.operation == C.SYMMEM_VALUE_AGREE || of.operation == C.SYMMEM_VALUE_AGREE_FLOAT
 		if err == nil && !agree {
@@ -75,7 +75,10 @@ func goAgreeString(
 		if err != nil {
 			return err
 		}
-		return library.AgreeString(uint64(group), called, value, uint32(site))
+		_, err = library.Value(uint64(group), symmem.ValueCall{
+			Operation: symmem.ValueAgreeString, Name: called, Text: value,
+		}, uint32(site))
+		return err
 	})
 }
 
@@ -86,6 +89,9 @@ func goStep(group C.uint64_t, length C.size_t, what *C.char, site C.uint32_t) C.
 		if err != nil {
 			return err
 		}
-		return library.Step(uint64(group), text, uint32(site))
+		_, err = library.Value(uint64(group), symmem.ValueCall{
+			Operation: symmem.ValueStep, Text: text,
+		}, uint32(site))
+		return err
 	})
 }

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"math"
 	"slices"
 
 	"symmem"
@@ -40,21 +41,26 @@ func (l *Library) Do(handle uint64, c *Call) error {
 	if err != nil {
 		return err
 	}
-	interop := r.rt.Interop().At(c.Site)
-	if interop.Registers(g.Group, call.Operation, call.Send, call.Recv, s) {
-		err = l.doApart(interop, g, call, s)
-	} else {
-		err = interop.Do(context.Background(), g.Group, call, s)
-	}
+	err = l.queue(r.rt.Interop().At(c.Site), g, call, s)
 	if err == nil && c.From != nil && call.Arrived == nil {
 		c.From(c.Root)
 	}
 	return err
 }
 
-// doApart queues a collective that first waits for other ranks to register memory. Its closure is
-// garbage that other calls do without.
-func (l *Library) doApart(
+// queue queues a collective, on a separate thread if it first waits for other ranks to register
+// memory.
+func (l *Library) queue(
+	interop symmem.Interop, g *group, call symmem.Call, s *symmem.Stream,
+) error {
+	if interop.Registers(g.Group, call.Operation, call.Send, call.Recv, s) {
+		return l.queueApart(interop, g, call, s)
+	}
+	return interop.Do(context.Background(), g.Group, call, s)
+}
+
+// queueApart makes a closure, which other calls do without.
+func (l *Library) queueApart(
 	interop symmem.Interop, g *group, call symmem.Call, s *symmem.Stream,
 ) error {
 	return l.apart("registering", func(ctx context.Context) error {
@@ -185,13 +191,9 @@ func (l *Library) Norm(handle uint64, n *Norm) error {
 	if err != nil {
 		return err
 	}
-	interop := r.rt.Interop().At(n.Site)
-	if interop.Registers(g.Group, symmem.OpAllReduceRMSNorm, args.Input, args.Output, s) {
-		return l.apart("registering", func(ctx context.Context) error {
-			return interop.AllReduceRMSNorm(ctx, g.Group, args, s)
-		})
-	}
-	return interop.AllReduceRMSNorm(context.Background(), g.Group, args, s)
+	return l.queue(r.rt.Interop().At(n.Site), g, symmem.Call{
+		Operation: symmem.OpAllReduceRMSNorm, Norm: &args, Send: args.Input, Recv: args.Output,
+	}, s)
 }
 
 // resolve finds the tensors.
@@ -210,62 +212,47 @@ func (n *Norm) resolve(r *rank) (symmem.NormArgs, error) {
 	return args, cmp.Or(errs[:]...)
 }
 
-// Value makes one call on a value of the ranks of a group, under a name, for a call site: see
-// symmem.Interop.Value.
+// Number makes a call on a number that all ranks of a group have under a name. operation and value
+// are those of struct symmem_value.
+func (l *Library) Number(
+	handle uint64, operation int, name string, value int64, site uint32,
+) (int64, error) {
+	o, err := term("operation", values, operation)
+	if err != nil {
+		return 0, err
+	}
+	if o == symmem.ValueStep {
+		return 0, fmt.Errorf("operation %d on value %q: %w", operation, name, symmem.ErrInvalid)
+	}
+	return l.Value(handle, symmem.ValueCall{
+		Operation: o, Name: name, Value: value, Float: math.Float64frombits(uint64(value)),
+	}, site)
+}
+
+// Value makes a call on a value of the ranks of a group, for a call site.
 //
 // On one machine a wait asks its caller in the way of collectives; between machines the call has a
 // thread of its own. That takes a closure, which must not be garbage of every call elsewhere.
-func (l *Library) Value(
-	handle uint64, operation int, name string, value int64, site uint32,
-) (int64, error) {
+func (l *Library) Value(handle uint64, c symmem.ValueCall, site uint32) (int64, error) {
 	r, g, err := l.find(handle)
 	if err != nil {
 		return 0, err
 	}
 	interop := r.rt.Interop().At(site)
 	if g.machines <= 1 {
-		return interop.Value(context.Background(), g.Group, operation, name, value)
+		return interop.Value(context.Background(), g.Group, c)
 	}
+	return l.valueApart(interop, g, c)
+}
+
+func (l *Library) valueApart(i symmem.Interop, g *group, c symmem.ValueCall) (int64, error) {
 	var got int64 // a call that was left may still write it
-	err = l.apart("comparing values", func(ctx context.Context) (err error) {
-		got, err = interop.Value(ctx, g.Group, operation, name, value)
+	err := l.apart("comparing values", func(ctx context.Context) (err error) {
+		got, err = i.Value(ctx, g.Group, c)
 		return err
 	})
 	if err != nil {
 		return 0, err
 	}
 	return got, nil
-}
-
-// AgreeString compares a text on the ranks of a group, and waits as Value does: see
-// symmem.Interop.AgreeString.
-func (l *Library) AgreeString(handle uint64, name, value string, site uint32) error {
-	return l.compared(handle, site, func(ctx context.Context, i symmem.Interop, g *group) error {
-		return i.AgreeString(ctx, g.Group, name, value)
-	})
-}
-
-// Step compares which step begins on the ranks of a group, and waits as Value does: see
-// symmem.Interop.Step.
-func (l *Library) Step(handle uint64, what string, site uint32) error {
-	return l.compared(handle, site, func(ctx context.Context, i symmem.Interop, g *group) error {
-		return i.Step(ctx, g.Group, what)
-	})
-}
-
-// compared makes a comparison in a group, on a separate thread where the group spans machines.
-func (l *Library) compared(
-	handle uint64, site uint32, do func(context.Context, symmem.Interop, *group) error,
-) error {
-	r, g, err := l.find(handle)
-	if err != nil {
-		return err
-	}
-	interop := r.rt.Interop().At(site)
-	if g.machines <= 1 {
-		return do(context.Background(), interop, g)
-	}
-	return l.apart("comparing values", func(ctx context.Context) error {
-		return do(ctx, interop, g)
-	})
 }

@@ -169,7 +169,7 @@ func TestComparingOnOneMachineMakesNoGarbage(t *testing.T) {
 	}
 	const agrees = 1 // as symmem.h has it
 	agree := func() {
-		if _, err := l.Value(world, agrees, "batch size", 8, 1); err != nil {
+		if _, err := l.Number(world, agrees, "batch size", 8, 1); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -20,6 +20,10 @@ var (
 		symmem.OpReduce, symmem.OpAllToAll, symmem.OpSend, symmem.OpRecv, symmem.OpBarrier,
 		symmem.OpAllToAllV,
 	}
+	values = []symmem.ValueOperation{
+		0, symmem.ValueAgree, symmem.ValueAny, symmem.ValueAll, symmem.ValueMin, symmem.ValueMax,
+		symmem.ValueSum, symmem.ValueStep, symmem.ValueAgreeFloat,
+	}
 	paths = []symmem.PathChoice{
 		symmem.PathDefault, symmem.PathAuto, symmem.PathPlain, symmem.PathWindow,
 		symmem.PathDirect,
