@@ -192,7 +192,7 @@ func TestTheComparisonInTheBackgroundBeginsWithItsLevel(t *testing.T) {
 		r.alloc(p, mib*int64(1+r.Rank()))
 		r.ok(r.SetCheck(r.ctx, symmem.CheckRegistration))
 		<-r.World().Ended()
-		r.diverged(r.World().Err())
+		r.diverged(r.World().Cause(r.ctx))
 	})
 }
 

@@ -97,7 +97,7 @@ func (g *Group) Check(ctx context.Context) error {
 	ctx = orBackground(ctx)
 	if g.rt.Check() == CheckOff {
 		g.comm.CheckPeers()
-		return g.Err()
+		return g.Cause(ctx)
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -107,7 +107,7 @@ func (g *Group) Check(ctx context.Context) error {
 // agree compares ledgers over the control lane, at a point that all ranks reach in the same place
 // of their program. g.mu is held.
 func (g *Group) agree(ctx context.Context, tag string, ledgers ...agreement.Ledger) error {
-	if err := g.Err(); err != nil {
+	if err := g.Cause(ctx); err != nil {
 		return err
 	}
 	outcome, err := g.compare(ctx, g.lane(driver.LaneControl), agreement.Config{
@@ -261,7 +261,7 @@ func (g *Group) AgreeString(ctx context.Context, name, value string) error {
 // DivergenceError of Agree, whose sides say both, and the group goes on. Ranks launch collectives
 // of the group between calls of Step alone: one that is in a collective which the others have not
 // launched is named at once, by the fault of the group. SYMMEM_STEP_GUARD=0, on all ranks, turns
-// Step off: it returns Err then.
+// Step off: it returns Cause then.
 func (g *Group) Step(ctx context.Context, what string) error {
 	return g.values.step(ctx, what, 0)
 }

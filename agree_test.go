@@ -106,7 +106,7 @@ func TestTheBackgroundReportsADivergenceThatNoCallWouldFind(t *testing.T) {
 			}
 		}
 		said.give(r, r.diverged(err))
-		r.diverged(r.World().Err())
+		r.diverged(r.World().Cause(r.ctx))
 	})
 	said.alike(t, 3)
 }
@@ -120,7 +120,7 @@ func TestTheBackgroundAgreesWhileRanksAreAtDifferentEvents(t *testing.T) {
 		for r.World().Stats().Agreements < before+5 {
 			r.ok(r.alloc(p, 4096).Free())
 		}
-		r.ok(r.World().Err())
+		r.ok(r.World().Cause(r.ctx))
 	})
 }
 

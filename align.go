@@ -207,7 +207,7 @@ const flagAlign = 1
 // held.
 func (g aligner) meet(ctx context.Context, m *meeting) error {
 	for range maxRealignments {
-		if err := g.Err(); err != nil {
+		if err := g.Cause(ctx); err != nil {
 			return err
 		}
 		c := agreement.Config{Mode: agreement.Exact, Tag: m.tag, Ledgers: m.compared()}

@@ -40,7 +40,7 @@ func TestTrimWhileAGraphHoldsMemory(t *testing.T) {
 		}
 		r.ok(a.Free())
 		g.Abort()
-		r.is(g.Err(), symmem.ErrAborted)
+		r.is(g.Cause(r.ctx), symmem.ErrAborted)
 		r.split(r.World(), 0)
 		for range 2 {
 			r.ok(p.Trim(r.ctx, 0))
@@ -77,7 +77,7 @@ func TestReserveAfterAFault(t *testing.T) {
 			r.ok(a.Free())
 			if r.Rank() == 0 || !unaware {
 				g.Abort()
-				r.is(g.Err(), symmem.ErrAborted)
+				r.is(g.Cause(r.ctx), symmem.ErrAborted)
 			}
 			s, err := r.NewStream()
 			r.ok(err)
@@ -110,7 +110,7 @@ func TestAGroupThatIsMadeBesideACapture(t *testing.T) {
 			r.ok(b.Free())
 		}
 		g.Abort()
-		r.is(g.Err(), symmem.ErrAborted)
+		r.is(g.Cause(r.ctx), symmem.ErrAborted)
 		s, err := r.NewStream()
 		r.ok(err)
 		if r.Rank() == 0 {

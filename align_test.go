@@ -34,10 +34,10 @@ func (r *rank) fault(g *symmem.Group, s *symmem.Stream, call func() error) {
 	if r.Rank() == 0 && r.Device().Addressable {
 		r.ok(r.World().Agree(r.ctx, "rank 0 has called", 1))
 	}
-	if err := s.Synchronize(r.ctx); err == nil && !errors.Is(g.Err(), symmem.ErrAborted) {
-		r.failf("the group has not failed: %v", g.Err())
+	if err := s.Synchronize(r.ctx); err == nil && !errors.Is(g.Cause(r.ctx), symmem.ErrAborted) {
+		r.failf("the group has not failed: %v", g.Cause(r.ctx))
 	}
-	r.is(g.Err(), symmem.ErrAborted)
+	r.is(g.Cause(r.ctx), symmem.ErrAborted)
 }
 
 // TestARefusedCallLeavesThePoolsAlike has one rank queue a call, or capture it, that the other one
@@ -264,7 +264,7 @@ func TestABufferThatOneRankHasAfterAFaultIsNamed(t *testing.T) {
 			odd = r.alloc(p, 4096)
 		}
 		g.Abort()
-		r.is(g.Err(), symmem.ErrAborted)
+		r.is(g.Cause(r.ctx), symmem.ErrAborted)
 		r.ok(g.Close())
 		g = r.split(r.World(), 0)
 		for range 2 {
@@ -300,9 +300,9 @@ func TestARankThatHasNotSeenTheFault(t *testing.T) {
 		if err == nil || !strings.Contains(err.Error(), "let all ranks of a pool see the fault") {
 			r.failf("got %v", err)
 		}
-		said.give(r, h.Err())
+		said.give(r, h.Cause(r.ctx))
 		<-g.Ended()
-		r.is(g.Err(), symmem.ErrAborted)
+		r.is(g.Cause(r.ctx), symmem.ErrAborted)
 		h = r.split(r.World(), 0)
 		r.sums(h, a)
 	})
@@ -318,7 +318,7 @@ func TestAPoolThatOneRankHasNotUsed(t *testing.T) {
 			r.ok(r.alloc(p, mib).Free())
 		}
 		g.Abort()
-		r.is(g.Err(), symmem.ErrAborted)
+		r.is(g.Cause(r.ctx), symmem.ErrAborted)
 		r.ok(p.Register(r.ctx, r.World()))
 		r.sums(r.World(), r.window(p, mib))
 		r.ok(r.World().Check(r.ctx))
@@ -343,7 +343,7 @@ func TestMemoryThatIsNamedByItsAddress(t *testing.T) {
 			odd = r.alloc(p, 4096)
 		}
 		g.Abort()
-		r.is(g.Err(), symmem.ErrAborted)
+		r.is(g.Cause(r.ctx), symmem.ErrAborted)
 		r.ok(add()) // of memory from before the fault
 		r.synchronize()
 		old, b := m, r.alloc(p, 4096)
@@ -381,7 +381,7 @@ func TestMemoryOfAGraphComesBackWithTrim(t *testing.T) {
 		}
 		r.ok(a.Free())
 		g.Abort()
-		r.is(g.Err(), symmem.ErrAborted)
+		r.is(g.Cause(r.ctx), symmem.ErrAborted)
 		g = r.split(r.World(), 0)
 		if graph != nil {
 			r.ok(graph.Close())

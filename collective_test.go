@@ -361,7 +361,7 @@ func TestABufferOfAnotherRuntimeIsForeign(t *testing.T) {
 		_, streamErr := rt.NewStream()
 		_, eventErr := rt.NewEvent()
 		for i, err := range []error{
-			poolErr, streamErr, eventErr, rt.World().Err(), rt.World().Check(t.Context()),
+			poolErr, streamErr, eventErr, rt.World().Cause(t.Context()), rt.World().Check(t.Context()),
 			rt.World().Barrier(t.Context(), nil),
 		} {
 			if !errors.Is(err, symmem.ErrClosed) {

@@ -138,7 +138,7 @@ func TestARankThatDoesNotReachTheRegistrationIsNamed(t *testing.T) {
 		}
 		done.pass(r)
 		r.late(p.Register(r.ctx, r.World()), 1)
-		r.late(r.World().Err(), 1)
+		r.late(r.World().Cause(r.ctx), 1)
 	})
 	if text := said.alike(t, 2); !strings.Contains(text, "rank 1") {
 		t.Errorf("%q does not name rank 1", text)

@@ -198,6 +198,28 @@ func (d joining) Connect(
 	return d.joined(c), err
 }
 
+// HoldReports has the groups that a Runtime then joins call hold before they exchange reports of a
+// fault.
+func HoldReports(rt *Runtime, hold func()) {
+	rt.device = joining{rt.device, func(c driver.Communicator) driver.Communicator {
+		return reporting{c, hold}
+	}}
+}
+
+type reporting struct {
+	driver.Communicator
+	hold func()
+}
+
+func (c reporting) Exchange(
+	ctx context.Context, lane driver.Lane, payload []byte,
+) ([][]byte, error) {
+	if lane == driver.LaneFault {
+		c.hold()
+	}
+	return c.Communicator.Exchange(ctx, lane, payload)
+}
+
 type registered struct {
 	driver.Communicator
 	hold func()

@@ -15,16 +15,27 @@ import (
 	"symmem/internal/ranked"
 )
 
-// Err returns the fault that ended the group, or nil while it is open. Once this rank has seen a
-// fault it waits, for seconds at most, until the ranks have found out the cause together.
-func (g *Group) Err() error {
-	if err := context.Cause(g.life); err != nil {
-		return aligner{g}.see(err)
+// Err returns the fault that ended the group, the same on every rank. It does not wait, and is nil
+// until Ended is closed: see Cause.
+func (g *Group) Err() error { return aligner{g}.see(context.Cause(g.life)) }
+
+// Cause returns the fault that ended the group, or nil where this rank has seen none. Where it has,
+// Cause waits until the ranks have found out the cause together, for seconds at most, or until the
+// context ends, whose error it returns then.
+func (g *Group) Cause(ctx context.Context) error {
+	if g.life.Err() == nil && g.comm.Cause() != nil {
+		ctx = orBackground(ctx)
+		ranked.Waiting()
+		select {
+		case <-g.life.Done():
+		case <-ctx.Done():
+			if g.life.Err() == nil {
+				return fmt.Errorf("waiting for the cause of the fault of group %s: %w", g.id,
+					context.Cause(ctx))
+			}
+		}
 	}
-	if g.comm.Cause() == nil {
-		return nil
-	}
-	return g.await()
+	return g.Err()
 }
 
 // watch finds out with the other ranks what went wrong, as soon as this rank's communicator
@@ -65,7 +76,7 @@ func (g *Group) awaitCause(err error) error {
 func (g *Group) await() error {
 	ranked.Waiting()
 	<-g.life.Done()
-	return aligner{g}.see(context.Cause(g.life))
+	return g.Err()
 }
 
 // isOwnFault reports whether an error is the communicator's fault.
@@ -234,7 +245,7 @@ func (all *reports) advise(err error) error {
 		return err
 	}
 	return fmt.Errorf("%w; a rank has seen the fault of another group and realigns the pools at the "+
-		"next call that uses them: let all ranks of a pool see the fault first (Synchronize, Err or "+
+		"next call that uses them: let all ranks of a pool see the fault first (Synchronize, Cause or "+
 		"Close of the failed group), or call Check or Split on a group of these ranks", err)
 }
 

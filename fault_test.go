@@ -1,6 +1,7 @@
 package symmem_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"reflect"
@@ -32,7 +33,7 @@ func TestOfSeveralCausesTheFirstIsTheErrorOfAllRanks(t *testing.T) {
 						cause = first
 					}
 					symmem.Fail(g, cause)
-					err := g.Err()
+					err := g.Cause(r.ctx)
 					if reflect.TypeOf(err) != reflect.TypeOf(first) {
 						r.failf("got %T, want %T: %v", err, first, err)
 					}
@@ -55,8 +56,8 @@ func TestALateRankThatReportsSaysWhereItWaits(t *testing.T) {
 			Doing: doing[r.Rank()], Waited: time.Second, Missing: missing,
 		})
 		var late *symmem.TimeoutError
-		if !errors.As(g.Err(), &late) {
-			r.failf("got %v", g.Err())
+		if !errors.As(g.Cause(r.ctx), &late) {
+			r.failf("got %v", g.Cause(r.ctx))
 			return
 		}
 		want := map[int]string{
@@ -70,4 +71,24 @@ func TestALateRankThatReportsSaysWhereItWaits(t *testing.T) {
 		said.give(r, late)
 	})
 	said.alike(t, 3)
+}
+
+// TestErrDoesNotWait asks for the fault of a group while the ranks still find out its cause.
+func TestErrDoesNotWait(t *testing.T) {
+	together(t, 2, symmem.Options{}, func(r *rank) {
+		release := make(chan struct{})
+		symmem.HoldReports(r.Runtime, func() { <-release })
+		g := r.split(r.World(), 0)
+		r.ok(g.Cause(r.ctx))
+		g.Abort()
+		<-g.Failing()
+		r.ok(g.Err())
+		ended, cancel := context.WithCancel(r.ctx)
+		cancel()
+		r.is(g.Cause(ended), context.Canceled)
+		close(release)
+		r.is(g.Cause(r.ctx), symmem.ErrAborted)
+		r.is(g.Cause(ended), symmem.ErrAborted)
+		r.is(g.Err(), symmem.ErrAborted)
+	})
 }

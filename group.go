@@ -284,7 +284,7 @@ func (g *Group) Handle() uintptr {
 }
 
 // Failing is closed as soon as this rank has seen a fault of the group: before Ended, since the
-// ranks then take up to seconds to find out the cause together, which Err waits for. A Close of
+// ranks then take up to seconds to find out the cause together, which Cause waits for. A Close of
 // this rank does not close it. A fault that a kernel reports in a graph which another library
 // replays is seen within 50 ms.
 func (g *Group) Failing() <-chan struct{} { return g.failing }

@@ -91,7 +91,7 @@ func TestARankInNoCallIsNotInAnotherOperation(t *testing.T) {
 			r.ok(g.Close())
 			return
 		}
-		err = g.Err()
+		err = g.Cause(r.ctx)
 		var deadlock *driver.DeadlockError
 		if !errors.As(err, &deadlock) || deadlock.Elsewhere[2] == "" || len(deadlock.Elsewhere) > 1 {
 			t.Errorf("rank %d got %v, want that rank 2 is elsewhere", r.Rank(), err)
@@ -119,7 +119,7 @@ func TestRanksAgreeOnWhoLeftTheGroup(t *testing.T) {
 		}
 		mu.Lock()
 		defer mu.Unlock()
-		faults[g.Err().Error()] = true
+		faults[g.Cause(r.ctx).Error()] = true
 		var deadlock *driver.DeadlockError
 		if !errors.As(err, &deadlock) || deadlock.Elsewhere[1] == "" {
 			t.Errorf("rank %d got %v, want that rank 1 is elsewhere", r.Rank(), err)

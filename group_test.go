@@ -117,7 +117,7 @@ func TestANewGroupWorksOnTheMemoryOfOneThatEnded(t *testing.T) {
 				b := r.alloc(p, mib)
 				r.sums(first, b)
 				r.ok(row.end(r, first))
-				r.is(first.Err(), row.want)
+				r.is(first.Cause(r.ctx), row.want)
 				_, err := first.Split(r.ctx, 0, 0)
 				r.is(err, row.want)
 				r.is(first.Check(r.ctx), row.want)
@@ -144,7 +144,7 @@ func TestAFaultOfOneGroupLeavesOthersAlone(t *testing.T) {
 		g.Abort()
 		r.sums(r.World(), b)
 		r.is(g.Check(r.ctx), symmem.ErrAborted)
-		r.ok(r.World().Err())
+		r.ok(r.World().Cause(r.ctx))
 	})
 }
 
@@ -158,7 +158,7 @@ func TestAnIdleRankLearnsThatItsGroupHasFailed(t *testing.T) {
 			}
 			select {
 			case <-g.Ended():
-				r.is(g.Err(), symmem.ErrAborted)
+				r.is(g.Cause(r.ctx), symmem.ErrAborted)
 			case <-time.After(10 * time.Second):
 				r.failf("the group goes on")
 			}

@@ -131,7 +131,7 @@ func TestAForgottenMessageIsFoundAtTheNextCollective(t *testing.T) {
 					return step == 1 && rank == forgetful
 				})
 				<-r.World().Ended()
-				errs[r.Rank()] = r.World().Err()
+				errs[r.Rank()] = r.World().Cause(r.ctx)
 			})
 			for number, err := range errs {
 				var e *symmem.MessageError
@@ -226,7 +226,7 @@ func TestTheEndsOfAMessageThatDifferAreNamed(t *testing.T) {
 					_ = r.DefaultStream().Synchronize(r.ctx)
 					<-g.Ended()
 					var e *symmem.MessageError
-					if err := g.Err(); !errors.As(err, &e) || e.Fault != expected.fault ||
+					if err := g.Cause(r.ctx); !errors.As(err, &e) || e.Fault != expected.fault ||
 						!slices.Equal(e.Ends, []symmem.MessageEnds{want}) {
 						r.failf("got %v, want %v", err, want)
 					}

@@ -90,7 +90,8 @@ func TestAFunctionForArrivalsThatDoesNotReturnFailsItsGroup(t *testing.T) {
 				case <-time.After(20 * time.Second):
 					r.failf("the group goes on")
 				}
-				if err := g.Err(); r.Rank() == 0 && !strings.Contains(err.Error(), "Call.Arrived "+what) {
+				err := g.Cause(r.ctx)
+				if r.Rank() == 0 && !strings.Contains(err.Error(), "Call.Arrived "+what) {
 					r.failf("the group says %v", err)
 				}
 				_ = s.Synchronize(r.ctx)

@@ -184,7 +184,7 @@ func (c *collective) call() driver.Call {
 // takes a path that needs no windows, on all ranks.
 func (g planner) prepare(ctx context.Context, c *collective, s *Stream) error {
 	ctx = orBackground(ctx)
-	if err := g.Err(); err != nil {
+	if err := g.Cause(ctx); err != nil {
 		return g.refused(c, err)
 	}
 	residual, weight := c.others()

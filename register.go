@@ -100,7 +100,7 @@ func (p *Pool) registerPending(ctx context.Context, g *Group, m *membership) err
 	defer in.leave(p, nil)
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if err := g.Err(); err != nil {
+	if err := g.Cause(ctx); err != nil {
 		return err
 	}
 	pending := p.pendingOf(m)

@@ -72,11 +72,11 @@ func TestEventCarriesFailure(t *testing.T) {
 					r.ok(comm.Record(e))
 					queued.pass(r)
 					release()
-					if got := wait(r, e, m); got == nil || !errors.Is(got, g.Err()) {
-						r.failf("the wait says %v, the group %v", got, g.Err())
+					if got := wait(r, e, m); got == nil || !errors.Is(got, g.Cause(r.ctx)) {
+						r.failf("the wait says %v, the group %v", got, g.Cause(r.ctx))
 					}
-					if got := comm.Synchronize(r.ctx); !errors.Is(got, g.Err()) {
-						r.failf("the stream says %v, the group %v", got, g.Err())
+					if got := comm.Synchronize(r.ctx); !errors.Is(got, g.Cause(r.ctx)) {
+						r.failf("the stream says %v, the group %v", got, g.Cause(r.ctx))
 					}
 				})
 			})
@@ -153,12 +153,12 @@ func twoLevels(
 		return
 	}
 	err := s.Synchronize(r.ctx)
-	if err == nil || second.Err() == nil {
-		r.failf("the stream says %v, the second group %v", err, second.Err())
+	if err == nil || second.Cause(r.ctx) == nil {
+		r.failf("the stream says %v, the second group %v", err, second.Cause(r.ctx))
 	}
 	if r.Rank() == 1 {
-		if !errors.Is(err, second.Err()) {
-			r.failf("the stream says %v, the group %v", err, second.Err())
+		if !errors.Is(err, second.Cause(r.ctx)) {
+			r.failf("the stream says %v, the group %v", err, second.Cause(r.ctx))
 		}
 		var prior *symmem.PriorError
 		if !errors.As(err, &prior) || prior.Rank != 0 || prior.Cause == nil {
@@ -180,15 +180,15 @@ func TestSeveralFailedGroupsAreToldApart(t *testing.T) {
 		r.ok(r.sum1000(g, m, first))
 		r.World().Abort()
 		release()
-		if err := first.Synchronize(r.ctx); !errors.Is(err, r.World().Err()) {
-			r.failf("the stream says %v, the world %v", err, r.World().Err())
+		if err := first.Synchronize(r.ctx); !errors.Is(err, r.World().Cause(r.ctx)) {
+			r.failf("the stream says %v, the world %v", err, r.World().Cause(r.ctx))
 		}
 		refused := r.sum1000(g, m, second)
 		for what, err := range map[string]error{
 			"call": refused, "stream": second.Synchronize(r.ctx),
 		} {
-			if !errors.Is(err, g.Err()) {
-				r.failf("the %s says %v, the group %v", what, err, g.Err())
+			if !errors.Is(err, g.Cause(r.ctx)) {
+				r.failf("the %s says %v, the group %v", what, err, g.Cause(r.ctx))
 			}
 		}
 	})
@@ -211,8 +211,8 @@ func TestGroupsThatThisRankAbortsAreToldApart(t *testing.T) {
 			streams = append(streams, s)
 		}
 		for i, s := range streams {
-			if err := s.Synchronize(r.ctx); !errors.Is(err, groups[i].Err()) {
-				r.failf("the stream says %v, the group %v", err, groups[i].Err())
+			if err := s.Synchronize(r.ctx); !errors.Is(err, groups[i].Cause(r.ctx)) {
+				r.failf("the stream says %v, the group %v", err, groups[i].Cause(r.ctx))
 			}
 		}
 	})

@@ -250,7 +250,7 @@ const stepName = " step"
 func (v *values) step(ctx context.Context, what string, site uint32) error {
 	ctx = orBackground(ctx)
 	if !v.g.rt.stepGuard {
-		return v.g.Err()
+		return v.g.Cause(ctx)
 	}
 	if what == "" || len(what) > MaxStep {
 		return invalid("a step of %d bytes, from 1 to %d", len(what), MaxStep)

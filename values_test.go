@@ -101,7 +101,7 @@ func TestValuesThatDifferAreNamed(t *testing.T) {
 		if d := r.diverged(err); !slices.Equal(d.Deviant, []int{0}) || d.Sides[0].Event != "Min of 5" {
 			r.failf("got %+v", d)
 		}
-		r.ok(g.Err())
+		r.ok(g.Cause(r.ctx))
 		r.ok(g.Agree(r.ctx, "batch size", 8))
 		r.sums(g, r.window(r.pool(), 4096))
 		r.ok(g.Close())
@@ -132,7 +132,7 @@ func TestARankThatDoesNotComeToAValueIsFinal(t *testing.T) {
 			!strings.Contains(late.Activity[1], `in value "prefill" for`) {
 			r.failf("got %v", err)
 		}
-		r.is(g.Agree(r.ctx, "decode", 1), g.Err())
+		r.is(g.Agree(r.ctx, "decode", 1), g.Cause(r.ctx))
 	})
 }
 

@@ -179,7 +179,7 @@ func (r *pageRank) judge(c *cell, took <-chan time.Duration) (bad complaints) {
 		}
 		r.judgeMemory(c, &bad)
 	default:
-		said["group"] = c.group.Err()
+		said["group"] = c.group.Cause(r.ctx)
 		r.judgeErrors(said, &bad)
 		r.judgeMemory(c, &bad)
 		if d := <-took; r.task.Fault == "killed" && d > pageNamed {
@@ -203,7 +203,7 @@ func (r *pageRank) listen(c *cell) map[string]error {
 
 func (r *pageRank) judgeRight(c *cell, said map[string]error, bad *complaints) {
 	said["work behind"] = c.queue
-	said["group"] = c.group.Err()
+	said["group"] = c.group.Cause(r.ctx)
 	for what, err := range said {
 		if err != nil {
 			bad.add("the %s says %v", what, err)

@@ -168,7 +168,7 @@ func (l *Library) DescribeGroup(handle uint64) (string, error) {
 	d := groupDescription{
 		ID: g.ID(), Name: g.name, Rank: g.Rank(), Size: g.Size(), Ranks: g.Ranks(),
 	}
-	if fault := g.Err(); fault != nil {
+	if fault := g.Cause(context.Background()); fault != nil {
 		text := fault.Error()
 		d.Error = &text
 	}
@@ -181,7 +181,7 @@ func (l *Library) GroupError(handle uint64) error {
 	if err != nil {
 		return err
 	}
-	return g.Err()
+	return g.Cause(context.Background())
 }
 
 // AbortGroup fails a group on all its ranks.

@@ -51,7 +51,7 @@ func (l *Library) RegisterPending(handle uint64, number int, stream uintptr) err
 
 // register registers what is new of a pool with a group and its communicators.
 func (r *rank) register(g *group, p *pool, stream uintptr) error {
-	if err := g.Err(); err != nil {
+	if err := g.Cause(context.Background()); err != nil {
 		return err
 	}
 	if err := p.flush(); err != nil {

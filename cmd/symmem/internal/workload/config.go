@@ -67,7 +67,7 @@ func Spread(ctx context.Context, p *symmem.Pool, g *symmem.Group, part int64) er
 // this rank are nil.
 func Abort(groups ...*symmem.Group) {
 	for _, g := range groups {
-		if g != nil && g.Err() == nil {
+		if g != nil && g.Cause(context.Background()) == nil {
 			g.Abort()
 		}
 	}

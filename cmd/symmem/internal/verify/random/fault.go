@@ -158,7 +158,7 @@ func (r *round) broken(
 			return err
 		}
 	}
-	if err := s.Synchronize(ctx); err != nil && g.Err() == nil {
+	if err := s.Synchronize(ctx); err != nil && g.Cause(ctx) == nil {
 		return err
 	}
 	for _, rec := range recs {
