@@ -6,25 +6,25 @@ import (
 	"symmem/driver"
 )
 
-// Formula says what every reduction of a group computes, bit by bit, whatever the size, the memory,
-// the path and the day: docs/reference/deterministic.md.
+// Formula defines what every reduction of a group computes, bit by bit, whatever the size, the
+// memory and the path: docs/reference/deterministic.md.
 type Formula int
 
 // The formulas. Each but the first two makes reductions deterministic, and has what cannot be made
 // so refused: see Options.Deterministic.
 const (
-	// FormulaDefault is what SYMMEM_DETERMINISTIC says, else AnyFormula.
+	// FormulaDefault is what SYMMEM_DETERMINISTIC says, else FormulaAny.
 	FormulaDefault Formula = iota
-	// AnyFormula leaves the order of additions to the path of each call.
-	AnyFormula
-	// RankOrder combines from left to right: ((x0 + x1) + x2) + x3. 16-bit floats accumulate in
+	// FormulaAny leaves the order of additions to the path of each call.
+	FormulaAny
+	// FormulaRankOrder combines from left to right: ((x0 + x1) + x2) + x3. 16-bit floats accumulate in
 	// float32 and are rounded once.
-	RankOrder
-	// Tree combines neighbours, then pairs of them: (x0 + x1) + (x2 + x3). The number of ranks is a
-	// power of two.
-	Tree
-	// RoundedTree is Tree in which every sum of 16-bit floats is rounded to their type.
-	RoundedTree
+	FormulaRankOrder
+	// FormulaTree combines neighbours, then pairs of them: (x0 + x1) + (x2 + x3). The number of ranks
+	// is a power of two.
+	FormulaTree
+	// FormulaRoundedTree is FormulaTree in which every sum of 16-bit floats is rounded to their type.
+	FormulaRoundedTree
 )
 
 // envDeterministic gives Options.Deterministic where a program leaves it out.
@@ -35,36 +35,36 @@ func (f Formula) String() string {
 	switch {
 	case f == FormulaDefault:
 		return "default"
-	case f < FormulaDefault || f > RoundedTree:
+	case f < FormulaDefault || f > FormulaRoundedTree:
 		return "Formula(?)"
 	}
 	return f.driver().String()
 }
 
-// ParseFormula reads a name as String writes it; 0 is AnyFormula, and 1 RankOrder.
+// ParseFormula reads a name as String writes it; 0 is FormulaAny, and 1 FormulaRankOrder.
 func ParseFormula(name string) (Formula, error) {
 	switch name {
 	case "default":
 		return FormulaDefault, nil
 	case "0":
-		return AnyFormula, nil
+		return FormulaAny, nil
 	case "1":
-		return RankOrder, nil
+		return FormulaRankOrder, nil
 	}
 	f, err := driver.ParseFormula(name)
 	if err != nil {
 		return 0, invalid("%v, default, 0, 1", err)
 	}
-	return AnyFormula + Formula(f), nil
+	return FormulaAny + Formula(f), nil
 }
 
-// driver is the formula as backends know it. It is not FormulaDefault.
-func (f Formula) driver() driver.Formula { return driver.Formula(f - AnyFormula) }
+// driver returns the formula for backends. f is not FormulaDefault.
+func (f Formula) driver() driver.Formula { return driver.Formula(f - FormulaAny) }
 
 // computable refuses a formula that a group cannot compute: one that is not for so many ranks, or
 // where no path of the backend can take the smallest of sums. All ranks say the same.
 func computable(f Formula, c driver.Communicator, ranks int) error {
-	if f == AnyFormula || ranks == 1 {
+	if f == FormulaAny || ranks == 1 {
 		return nil
 	}
 	if err := f.driver().Fits(ranks); err != nil {
@@ -81,7 +81,7 @@ func computable(f Formula, c driver.Communicator, ranks int) error {
 
 // notDeterministic refuses what runs without symmem, where reductions are to be deterministic.
 func (o *Options) notDeterministic(what string) error {
-	if o.Deterministic == AnyFormula {
+	if o.Deterministic == FormulaAny {
 		return nil
 	}
 	return fmt.Errorf("%s: its reductions are NCCL's, in orders of its own, and this rank was opened "+

@@ -14,9 +14,9 @@ import (
 
 func TestFormulasHaveNames(t *testing.T) {
 	for name, want := range map[string]symmem.Formula{
-		"default": symmem.FormulaDefault, "any": symmem.AnyFormula, "0": symmem.AnyFormula,
-		"ranks": symmem.RankOrder, "1": symmem.RankOrder, "tree": symmem.Tree,
-		"rounded-tree": symmem.RoundedTree,
+		"default": symmem.FormulaDefault, "any": symmem.FormulaAny, "0": symmem.FormulaAny,
+		"ranks": symmem.FormulaRankOrder, "1": symmem.FormulaRankOrder, "tree": symmem.FormulaTree,
+		"rounded-tree": symmem.FormulaRoundedTree,
 	} {
 		got, err := symmem.ParseFormula(name)
 		if err != nil || got != want {
@@ -45,7 +45,7 @@ func TestTheEnvironmentMakesReductionsDeterministicAndOptionsCanSayNo(t *testing
 	if !errors.Is(err, symmem.ErrUnsupported) || !strings.Contains(err.Error(), want) {
 		t.Errorf("three ranks with a tree: %v", err)
 	}
-	together(t, 3, symmem.Options{Deterministic: symmem.AnyFormula}, func(r *rank) {
+	together(t, 3, symmem.Options{Deterministic: symmem.FormulaAny}, func(r *rank) {
 		r.sums(r.World(), r.window(r.pool(), 4096))
 	})
 	t.Setenv("SYMMEM_DETERMINISTIC", "sorted")
@@ -56,7 +56,9 @@ func TestTheEnvironmentMakesReductionsDeterministicAndOptionsCanSayNo(t *testing
 }
 
 func TestCommunicatorsOfOthersAreRefusedWhereReductionsAreDeterministic(t *testing.T) {
-	rt, err := symmem.Open(t.Context(), on(symmem.Options{Size: 1, Deterministic: symmem.RankOrder}))
+	rt, err := symmem.Open(t.Context(), on(symmem.Options{
+		Size: 1, Deterministic: symmem.FormulaRankOrder,
+	}))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -105,7 +107,9 @@ func TestACallThatOnlyKernelsOfOurOwnCanTakeGoesDirectOrIsRefused(t *testing.T) 
 func TestAnAllReduceIsAReduceScatterAndAnAllGather(t *testing.T) {
 	const ranks, part = 4, 3001
 	needs(t, ranks)
-	for _, f := range []symmem.Formula{symmem.RankOrder, symmem.Tree, symmem.RoundedTree} {
+	for _, f := range []symmem.Formula{
+		symmem.FormulaRankOrder, symmem.FormulaTree, symmem.FormulaRoundedTree,
+	} {
 		t.Run(f.String(), func(t *testing.T) {
 			rts, err := symmem.OpenLocal(t.Context(), ranks, on(symmem.Options{Deterministic: f}))
 			if err != nil {

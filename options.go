@@ -66,7 +66,7 @@ type Options struct {
 	Rank, Size int
 	// LocalRank and LocalSize count the ranks of this machine; LocalSize 0 means Rank and Size.
 	LocalRank, LocalSize int
-	// Device is which of the devices that the process sees is this rank's: AutoDevice, the zero
+	// Device is which of the devices that the process sees is this rank's: DeviceAuto, the zero
 	// value, or DeviceNumber.
 	Device DeviceChoice
 	// Store is where rank 0 serves the store through which ranks find each other: "host:port",
@@ -126,8 +126,8 @@ type Options struct {
 // DeviceChoice says which device a rank takes.
 type DeviceChoice int
 
-// AutoDevice takes the device whose number is that of the rank among the ranks of its machine.
-const AutoDevice DeviceChoice = 0
+// DeviceAuto takes the device whose number is that of the rank among the ranks of its machine.
+const DeviceAuto DeviceChoice = 0
 
 // DeviceNumber chooses a device by its number, from 0, among those that the process sees.
 func DeviceNumber(n int) DeviceChoice {
@@ -140,7 +140,7 @@ func DeviceNumber(n int) DeviceChoice {
 // String returns "auto" or the number.
 func (d DeviceChoice) String() string {
 	switch {
-	case d == AutoDevice:
+	case d == DeviceAuto:
 		return "auto"
 	case d < 0:
 		return "DeviceChoice(?)"
@@ -179,7 +179,7 @@ func (o Options) withDefaults() (Options, error) {
 	if o.Path < PathDefault || o.Path > PathDirect {
 		return o, invalid("path choice %d is unknown", o.Path)
 	}
-	if o.Deterministic < FormulaDefault || o.Deterministic > RoundedTree {
+	if o.Deterministic < FormulaDefault || o.Deterministic > FormulaRoundedTree {
 		return o, invalid("formula of reductions %d is unknown", o.Deterministic)
 	}
 	var err error
@@ -187,7 +187,7 @@ func (o Options) withDefaults() (Options, error) {
 		return o, err
 	}
 	o.Deterministic, err = fromEnvironment(
-		o.Deterministic, envDeterministic, ParseFormula, AnyFormula)
+		o.Deterministic, envDeterministic, ParseFormula, FormulaAny)
 	if err != nil {
 		return o, err
 	}

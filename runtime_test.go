@@ -140,7 +140,7 @@ func TestRanksThatAreSetUpDifferentlyAreRefused(t *testing.T) {
 			{Check: symmem.CheckEvery}, {Check: symmem.CheckOff},
 		},
 		"formula of reductions: rank 0: ranks; rank 1: any": {
-			{Deterministic: symmem.RankOrder}, {Deterministic: symmem.AnyFormula},
+			{Deterministic: symmem.FormulaRankOrder}, {Deterministic: symmem.FormulaAny},
 		},
 	} {
 		store := fmt.Sprintf("unix:@symmem-differ-%d-%s", os.Getpid(), what[:5])

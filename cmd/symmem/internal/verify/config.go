@@ -52,7 +52,7 @@ const (
 // Validate returns an error for the first invalid field.
 func (c *Config) Validate() error {
 	least := int64(1)
-	if c.Deterministic > symmem.AnyFormula {
+	if c.Deterministic > symmem.FormulaAny {
 		least = 2 // which are one element of the largest type
 	}
 	for _, f := range []struct {

@@ -30,11 +30,11 @@ const tolerance = 1e-5
 
 // exactly assigns a type and a reduction to a row, in turn, if there is a formula.
 func (c *Config) exactly(w *row, at int) {
-	if c.Deterministic <= symmem.AnyFormula {
+	if c.Deterministic <= symmem.FormulaAny {
 		return
 	}
 	types := reduce.DataTypes()
-	w.formula = driver.Formula(c.Deterministic - symmem.AnyFormula)
+	w.formula = driver.Formula(c.Deterministic - symmem.FormulaAny)
 	w.dataType = types[at%len(types)]
 	w.reduceOp = symmem.ReduceOp(at / len(types) % driver.ReduceOps)
 	w.seed, w.value = c.Seed<<20+uint64(at), 0

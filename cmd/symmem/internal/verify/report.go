@@ -88,7 +88,7 @@ func blank(rt *symmem.Runtime, c *Config) Report {
 		Skew:  c.Skew,
 		Churn: c.Churn, Seed: c.Seed, Rounds: c.Rounds, Groups: c.Groups,
 	}
-	if c.Deterministic > symmem.AnyFormula {
+	if c.Deterministic > symmem.FormulaAny {
 		r.Deterministic = c.Deterministic.String()
 	}
 	return r

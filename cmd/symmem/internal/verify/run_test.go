@@ -112,7 +112,7 @@ func TestADivergenceInOneGroupReachesRanksOutsideIt(t *testing.T) {
 func TestEveryTypeAndReductionIsComparedWithAFormulaAtAnyLength(t *testing.T) {
 	for _, elements := range []int64{2, 1023} {
 		c := small()
-		c.Elements, c.Cases, c.Churn, c.Deterministic = elements, 40, 0, symmem.RankOrder
+		c.Elements, c.Cases, c.Churn, c.Deterministic = elements, 40, 0, symmem.FormulaRankOrder
 		for _, r := range onAll(t, 3, c) {
 			if !r.OK() || r.Passed != 80 {
 				t.Errorf("%d elements: passed %d of %d: %s", elements, r.Passed, len(r.Cases), r.Fault)
@@ -126,7 +126,7 @@ func TestAWorkloadThatMakesNoSenseIsRefused(t *testing.T) {
 		"no cases":         func(c *Config) { c.Cases = 0 },
 		"no rounds":        func(c *Config) { c.Rounds = 0 },
 		"no elements":      func(c *Config) { c.Elements = 0 },
-		"no 8 bytes":       func(c *Config) { c.Elements, c.Deterministic = 1, symmem.RankOrder },
+		"no 8 bytes":       func(c *Config) { c.Elements, c.Deterministic = 1, symmem.FormulaRankOrder },
 		"negative churn":   func(c *Config) { c.Churn = -1 },
 		"too many groups":  func(c *Config) { c.Groups = maxGroups + 1 },
 		"too many rows":    func(c *Config) { c.Cases, c.Rounds = maxCases, maxRounds },
