@@ -27,8 +27,10 @@
 // place.
 //
 // A call may first register memory of a pool that the group has not registered yet, which waits for
-// the other ranks. The context bounds that alone: a call that is queued ends by itself, or by
-// [Options].Timeout. A nil context is context.Background, here and in every call that takes one.
+// the other ranks. The context of a collective bounds that wait; where it ends the wait, the call is
+// not queued. It does not end work that is queued: that ends when it is done or after
+// [Options].Timeout, and [Stream.Synchronize] takes a context to wait for it. A nil context is
+// context.Background, here and in every call that takes one.
 //
 // A call returns [ErrOutOfRange], [ErrInvalid] or [ErrUnsupported] before anything is queued: the
 // buffers are untouched, and the group goes on. [ErrClosed] says that the group or its

@@ -22,8 +22,8 @@ import (
 // fault then, the same on every rank); closed. It is safe for concurrent use, but calls that are
 // collective must come in the same order on every rank.
 //
-// What all collectives share (streams, the context, errors) is in the documentation of the package,
-// under Collectives.
+// The documentation of the package describes, under Collectives, what all of them share: streams,
+// errors, and the context, which bounds the registration before a call but not its queued work.
 type Group struct {
 	rt    *Runtime
 	id    string // as people know it

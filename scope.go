@@ -18,7 +18,8 @@ import (
 // may not have come so far. What was allocated stays allocated, and is registered by the next end
 // of a scope that all ranks reach.
 //
-// States: open, ended. A Scope is not safe for concurrent use.
+// States: open, ended. The zero Scope is none that a pool has begun. A Scope is not safe for
+// concurrent use, and is not copied.
 type Scope struct {
 	pool   *Pool
 	group  *Group
@@ -28,16 +29,18 @@ type Scope struct {
 }
 
 // Begin opens a scope for a group. A group that cannot register the pool's memory makes Alloc and
-// End return the reason.
-func (p *Pool) Begin(g *Group) Scope {
-	m, err := p.member(g)
-	return Scope{pool: p, group: g, member: m, err: err}
+// End return the reason. Go inlines it, so that a Scope which the caller keeps to itself is no
+// garbage.
+func (p *Pool) Begin(g *Group) *Scope {
+	s := &Scope{pool: p, group: g}
+	s.member, s.err = p.member(g)
+	return s
 }
 
 // BeginDisabled opens a scope whose allocations come from memory of this rank's own and are never
 // registered. It is for code that runs with symmetric memory on some calls and without on others,
 // such as where ranks have tensors of different shapes.
-func (p *Pool) BeginDisabled() Scope { return Scope{pool: p.rt.local} }
+func (p *Pool) BeginDisabled() *Scope { return &Scope{pool: p.rt.local} }
 
 // Enabled reports whether the scope's allocations are symmetric.
 func (s *Scope) Enabled() bool { return s.group != nil }
@@ -98,7 +101,7 @@ func (p *Pool) With(ctx context.Context, g *Group, f func(*Scope) error) error {
 	if err := s.usable(); err != nil {
 		return err
 	}
-	if err := f(&s); err != nil {
+	if err := f(s); err != nil {
 		return err
 	}
 	return s.End(ctx)

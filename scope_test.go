@@ -74,12 +74,26 @@ func TestAnEndedScopeIsClosed(t *testing.T) {
 			"Abandon": func(s *symmem.Scope) { s.Abandon() },
 		} {
 			s := p.Begin(r.World())
-			end(&s)
+			end(s)
 			s.Abandon()
 			r.is(s.End(r.ctx), symmem.ErrClosed)
 			if _, err := s.Alloc(512); !errors.Is(err, symmem.ErrClosed) {
 				r.failf("allocating after %s: %v", name, err)
 			}
+		}
+	})
+}
+
+func TestAScopeMakesNoGarbage(t *testing.T) {
+	together(t, 1, symmem.Options{}, func(r *rank) {
+		p := r.pool()
+		scope := func() {
+			s := p.Begin(r.World())
+			defer s.Abandon()
+			r.ok(s.End(r.ctx))
+		}
+		if n := testing.AllocsPerRun(100, scope); n > 0 {
+			r.failf("%v allocations", n)
 		}
 	})
 }

@@ -78,11 +78,11 @@ func (l *lane) allocate(ctx context.Context, o *Collective, bytes int64) error {
 	if o.Path == symmem.PathPlain || o.Apart {
 		s := pool.BeginDisabled()
 		defer s.Abandon()
-		return l.both(&s, bytes)
+		return l.both(s, bytes)
 	}
 	s := pool.Begin(l.rt.World())
 	defer s.Abandon()
-	if err := l.both(&s, bytes); err != nil || !registered(o.Path) {
+	if err := l.both(s, bytes); err != nil || !registered(o.Path) {
 		return err
 	}
 	return s.End(ctx)

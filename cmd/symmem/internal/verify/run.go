@@ -16,7 +16,7 @@ type runner struct {
 	config   Config
 	program  *program
 	pool     *symmem.Pool
-	scope    symmem.Scope
+	scope    *symmem.Scope
 	groups   []*symmem.Group // nil where this rank is not a member
 	slots    []symmem.Buffer
 	noise    *workload.Noise
