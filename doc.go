@@ -27,8 +27,8 @@
 // place.
 //
 // A call may first register memory of a pool that the group has not registered yet, which waits for
-// the other ranks. The context of a collective bounds that wait; where it ends the wait, the call is
-// not queued. It does not end work that is queued: that ends when it is done or after
+// the other ranks. The context of a collective bounds that wait; if it ends there, the call is not
+// queued. It does not end work that is queued: that ends when it is done or after
 // [Options].Timeout, and [Stream.Synchronize] takes a context to wait for it. A nil context is
 // context.Background, here and in every call that takes one.
 //

@@ -13,7 +13,7 @@ import (
 var (
 	// ErrClosed is returned by everything that was closed.
 	ErrClosed = driver.ErrClosed
-	// ErrInvalid is returned for arguments that no state would make right.
+	// ErrInvalid is returned for arguments that are never valid.
 	ErrInvalid = driver.ErrInvalid
 	// ErrUnsupported is returned for what the backend cannot do.
 	ErrUnsupported = driver.ErrUnsupported
@@ -21,10 +21,10 @@ var (
 
 // Errors of memory.
 var (
-	// ErrOutOfMemory matches every OutOfMemoryError, and what else has come of a want of memory: of
-	// the device, of CUDA, of the system.
+	// ErrOutOfMemory matches every OutOfMemoryError, and any other out-of-memory failure of the
+	// device, of CUDA or of the system.
 	ErrOutOfMemory = driver.ErrOutOfMemory
-	// ErrSize is returned for a size that is not positive, or absurd.
+	// ErrSize is returned for a size that is zero, negative or too large for any pool.
 	ErrSize = alloc.ErrSize
 	// ErrDoubleFree is returned for a buffer that was freed before.
 	ErrDoubleFree = alloc.ErrDoubleFree
@@ -44,6 +44,8 @@ var (
 	ErrOutOfRange = driver.ErrOutOfRange
 	// ErrAborted is returned by a group after Abort on any of its ranks.
 	ErrAborted = driver.ErrAborted
+	// ErrInterrupted is the cause of a wait that Options.Interrupted has ended.
+	ErrInterrupted = driver.ErrInterrupted
 )
 
 // OutOfMemoryError says that a request fits neither the free memory of its stream nor what may

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -90,5 +91,36 @@ func TestErrDoesNotWait(t *testing.T) {
 		r.is(g.Cause(r.ctx), symmem.ErrAborted)
 		r.is(g.Cause(ended), symmem.ErrAborted)
 		r.is(g.Err(), symmem.ErrAborted)
+	})
+}
+
+// TestAnInterruptedCallIsAnErrInterrupted, whatever error the program ends the wait with.
+func TestAnInterruptedCallIsAnErrInterrupted(t *testing.T) {
+	enough := errors.New("enough")
+	var interrupt atomic.Bool // once
+	joined := make(chan struct{})
+	options := symmem.Options{Interrupted: func() error {
+		if interrupt.Swap(false) {
+			return enough
+		}
+		return nil
+	}}
+	together(t, 2, options, func(r *rank) {
+		if r.Device().Backend != "host" {
+			r.skip("collectives on GPUs do not wait on the goroutine of their caller",
+				symmem.ErrUnsupported)
+		}
+		g := r.split(r.World(), 0)
+		if r.Rank() == 1 {
+			close(joined)
+			<-g.Ended()
+			r.is(g.Err(), symmem.ErrAborted)
+			return
+		}
+		<-joined
+		interrupt.Store(true)
+		err := errors.Join(g.Barrier(r.ctx, nil), r.DefaultStream().Synchronize(r.ctx))
+		r.is(err, symmem.ErrInterrupted)
+		r.is(err, enough)
 	})
 }

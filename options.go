@@ -3,6 +3,7 @@ package symmem
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"os"
@@ -117,10 +118,25 @@ type Options struct {
 	// without symmem.
 	Scatter uint64
 	// Interrupted, if set, is asked some hundred times a second by collectives that wait for other
-	// ranks on their caller's goroutine, where no context ends them. An error ends the wait, and
-	// the group with it; it has to wrap driver.ErrInterrupted. A panic counts as an error. It must
-	// be quick, and call nothing here.
+	// ranks on their caller's goroutine, where no context ends them. An error aborts the group, and
+	// the call returns it as an ErrInterrupted. A panic counts as an error. It must be quick, and
+	// not call into symmem.
 	Interrupted func() error
+}
+
+// interrupted returns what the device asks in place of Interrupted, or nil.
+func (o *Options) interrupted() func() error {
+	ask := o.Interrupted
+	if ask == nil {
+		return nil
+	}
+	return func() error {
+		err := ask()
+		if err == nil || errors.Is(err, ErrInterrupted) {
+			return err
+		}
+		return fmt.Errorf("%w: %w", ErrInterrupted, err)
+	}
 }
 
 // DeviceChoice says which device a rank takes.

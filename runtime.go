@@ -151,7 +151,7 @@ func (rt *Runtime) open(ctx context.Context) error {
 		rt.device, err = b.Open(ctx, driver.Config{
 			Rank: rt.rank, Size: rt.size, LocalRank: rt.opts.LocalRank,
 			Device: int(rt.opts.Device), Store: rt.store, Timeout: rt.opts.Timeout, Scatter: rt.opts.Scatter,
-			Late: rt.opts.late(), Interrupted: rt.opts.Interrupted,
+			Late: rt.opts.late(), Interrupted: rt.opts.interrupted(),
 		})
 		return err
 	})
@@ -182,7 +182,20 @@ func (rt *Runtime) Source() string { return rt.source }
 func (rt *Runtime) World() *Group { return rt.world }
 
 // Device describes the device.
-func (rt *Runtime) Device() driver.Info { return rt.device.Info() }
+func (rt *Runtime) Device() DeviceInfo { return DeviceInfo(rt.device.Info()) }
+
+// DeviceInfo describes a device.
+type DeviceInfo struct {
+	// Backend and Name say what the device is, for people.
+	Backend, Name string
+	// Granularity is the unit of segment sizes in bytes, a power of two.
+	Granularity int64
+	// Addressable reports whether the processor can read and write device memory directly.
+	Addressable bool
+	// CheckIsFree reports whether comparing every collective costs nothing here, so that CheckEvery
+	// is the default.
+	CheckIsFree bool
+}
 
 // Check returns the level at which ranks compare.
 func (rt *Runtime) Check() CheckLevel { return CheckLevel(rt.level.Load()) }

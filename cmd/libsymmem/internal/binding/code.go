@@ -6,7 +6,6 @@ import (
 	"fmt"
 
 	"symmem"
-	"symmem/driver"
 )
 
 // Code is the result of a call as C has it: SYMMEM_... of symmem.h.
@@ -93,7 +92,7 @@ func CodeOf(err error) Code {
 		return OK
 	}
 	switch {
-	case errors.Is(err, driver.ErrInterrupted):
+	case errors.Is(err, symmem.ErrInterrupted):
 		return Interrupted
 	case errors.As(err, new(*symmem.DivergenceError)), errors.As(err, new(*symmem.MismatchError)),
 		errors.As(err, new(*symmem.DeadlockError)), aboutMessages(err):

@@ -9,7 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"symmem/driver"
+	"symmem"
 )
 
 // interrupts ends waits of callers that want to leave them.
@@ -47,7 +47,7 @@ var errTick = errors.New("the slice of a wait is over")
 
 // interrupted is the result of a call that a caller wanted to end.
 func interrupted(doing string) error {
-	return fmt.Errorf("%s: %w", doing, driver.ErrInterrupted)
+	return fmt.Errorf("%s: %w", doing, symmem.ErrInterrupted)
 }
 
 // midCollective is what a device asks in the middle of a collective.

@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"symmem/driver"
+	"symmem"
 )
 
 // asked sets a poll that ends the wait when it is asked for the nth time, and counts.
@@ -71,7 +71,7 @@ func TestACallIsLeftThatDoesNotEnd(t *testing.T) {
 		},
 		"goes on": func(context.Context) error { <-over; return nil },
 	} {
-		if err := l.apart("waiting", call); !errors.Is(err, driver.ErrInterrupted) {
+		if err := l.apart("waiting", call); !errors.Is(err, symmem.ErrInterrupted) {
 			t.Errorf("a call that %s: %v", name, err)
 		}
 	}
