@@ -9,86 +9,10 @@ import (
 	"symmem/internal/alloc"
 )
 
-// Memory returns the memory at an address, for callers that know their tensors by address alone. An
-// address in a live buffer of a pool, at its start or inside, gives memory of that buffer: a call
-// registers it and checks it as Buffer.Memory. Any other address outside the open pools gives
-// memory that is in no pool, such as memory of another library, or a buffer that was live when its
-// pool was closed.
-//
-// The caller keeps the memory alive until the work on it is done, in either case: unlike with
-// Buffer.Memory, no use on another stream and none in a capture is noted.
-//
-// A lookup is ordered with the Alloc and Free calls of other goroutines. Memory whose buffer is
-// freed later is refused with ErrFreed by the calls that begin after that, also where the address
-// belongs to another buffer by then.
-//
-// Errors: ErrFreed for an address of a pool that is in no live buffer, ErrOutOfRange for bytes that
-// the buffer does not have, ErrInvalid for a negative or absurd length.
-func (i Interop) Memory(address uintptr, bytes int64) (Memory, error) {
-	if bytes < 0 || bytes > maxExtent {
-		return Memory{}, invalid("memory of %d bytes at %#x", bytes, address)
-	}
-	if p := i.rt.arenas.find(address); p != nil && bytes > 0 {
-		return addressedPool{p}.memory(address, bytes)
-	}
-	return foreignMemory(address, bytes), nil
-}
-
 // foreignMemory is memory that is in no pool.
 func foreignMemory(address uintptr, bytes int64) Memory {
 	start := *(*unsafe.Pointer)(unsafe.Pointer(&address))
 	return Memory{start: start, extent: newExtent(bytes, untracked)}
-}
-
-// Buffer returns the live buffer that an address lies in, also of a closed pool. It returns
-// ErrForeign for an address outside the pools, and ErrFreed for one of a pool that is in no live
-// buffer.
-func (i Interop) Buffer(address uintptr) (Buffer, error) {
-	p := i.rt.arenas.find(address)
-	if p == nil {
-		return Buffer{}, fmt.Errorf("memory at %#x: %w", address, ErrForeign)
-	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	b, ok := addressedPool{p}.index().find(address)
-	if !ok {
-		return Buffer{}, errFreedAt(address)
-	}
-	return b, nil
-}
-
-// Retire takes the buffer that begins at an address out of the lookups by address and returns it,
-// for a caller that defers the Free, such as to free in an order that all ranks have in common.
-// Until then the memory serves no other allocation, while Memory and Buffer return ErrFreed. It
-// returns ErrForeign for an address outside the pools, and ErrDoubleFree where no buffer begins
-// that was neither freed nor retired.
-func (i Interop) Retire(address uintptr) (Buffer, error) {
-	p := i.rt.arenas.find(address)
-	if p == nil {
-		return Buffer{}, fmt.Errorf("freeing %#x: %w", address, ErrForeign)
-	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	x := addressedPool{p}.index()
-	b, ok := x.find(address)
-	if !ok || b.Address() != address {
-		return Buffer{}, fmt.Errorf("freeing %#x: %w", address, ErrDoubleFree)
-	}
-	x.remove(b)
-	return b, nil
-}
-
-// Live counts the buffers of a pool that were neither freed nor retired, and their bytes. Without a
-// pool it counts those of all pools, closed ones included.
-func (i Interop) Live(p *Pool) (buffers int, bytes int64) {
-	if p != nil {
-		return addressedPool{p}.live()
-	}
-	for _, a := range i.rt.arenas.all() {
-		n, size := addressedPool{a.pool}.live()
-		buffers, bytes = buffers+n, bytes+size
-	}
-	return buffers, bytes
 }
 
 func errFreedAt(address uintptr) error {
@@ -135,15 +59,15 @@ func (a *arenas) set(p *Pool, bytes int64) {
 	a.list.Store(&list)
 }
 
-// addressedPool adds the lookups by address to a pool. It has no state besides the pool.
-type addressedPool struct{ *Pool }
+// addressedPool looks up the live buffers of a pool by address.
+type addressedPool struct{ pool *Pool }
 
 // memory returns part of a live buffer as memory that the caller keeps alive.
 func (p addressedPool) memory(address uintptr, bytes int64) (Memory, error) {
-	p.mu.Lock()
+	p.pool.mu.Lock()
 	b, ok := p.index().find(address)
-	closed := p.closed
-	p.mu.Unlock()
+	closed := p.pool.closed
+	p.pool.mu.Unlock()
 	if !ok {
 		return Memory{}, errFreedAt(address)
 	}
@@ -162,62 +86,62 @@ func (p addressedPool) memory(address uintptr, bytes int64) (Memory, error) {
 
 // live counts the buffers that lookups find, and their bytes.
 func (p addressedPool) live() (buffers int, bytes int64) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
+	p.pool.mu.Lock()
+	defer p.pool.mu.Unlock()
 	x := p.index()
 	return x.count, x.bytes
 }
 
 // index returns the index of the live buffers. The first call makes it, and has every Alloc and
-// Free of the pool keep it up from then on. p.mu is held.
+// Free of the pool keep it up from then on. p.pool.mu is held.
 func (p addressedPool) index() *addressIndex {
-	if !p.addresses.made {
+	if !p.pool.addresses.made {
 		p.makeIndex()
 	}
-	return &p.addresses
+	return &p.pool.addresses
 }
 
 func (p addressedPool) makeIndex() {
-	p.rt.mu.Lock()
-	p.rt.observers.watchBlocks()
-	p.rt.mu.Unlock()
-	for _, b := range suspectPool(p).liveBlocks() {
-		p.addresses.insert(Buffer{Memory{
-			pool: p.Pool, handle: b.Handle, start: p.start(b.Block), extent: newExtent(b.Size, b.Stream),
+	p.pool.rt.mu.Lock()
+	p.pool.rt.observers.watchBlocks()
+	p.pool.rt.mu.Unlock()
+	for _, b := range (suspectPool{p.pool}).liveBlocks() {
+		p.pool.addresses.insert(Buffer{Memory{
+			pool: p.pool, handle: b.Handle, start: p.start(b.Block), extent: newExtent(b.Size, b.Stream),
 		}})
 	}
-	p.addresses.made = true
+	p.pool.addresses.made = true
 }
 
-// allocated adds a buffer of an Alloc, if there is an index. p.mu is held.
+// allocated adds a buffer of an Alloc, if there is an index. p.pool.mu is held.
 func (p addressedPool) allocated(b Buffer) {
-	if p.addresses.made {
-		p.addresses.insert(b)
+	if p.pool.addresses.made {
+		p.pool.addresses.insert(b)
 	}
 }
 
 // freed removes the buffer of a block that was freed, unless it was retired or there is no index.
-// p.mu is held.
+// p.pool.mu is held.
 func (p addressedPool) freed(b alloc.Block) {
-	if !p.addresses.made {
+	if !p.pool.addresses.made {
 		return
 	}
-	have, ok := p.addresses.find(uintptr(p.start(b)))
+	have, ok := p.pool.addresses.find(uintptr(p.start(b)))
 	if ok && have.memory.handle == b.Handle {
-		p.addresses.remove(have)
+		p.pool.addresses.remove(have)
 	}
 }
 
-// start returns the address of a block. p.mu is held.
+// start returns the address of a block. p.pool.mu is held.
 func (p addressedPool) start(b alloc.Block) unsafe.Pointer {
-	return unsafe.Add(p.segments[b.Segment].start, b.Offset)
+	return unsafe.Add(p.pool.segments[b.Segment].start, b.Offset)
 }
 
 // keep shrinks the range of a pool that is closed to what it keeps mapped, or ends it.
 func (p addressedPool) keep(bytes int64) {
-	p.rt.mu.Lock()
-	defer p.rt.mu.Unlock()
-	p.rt.arenas.set(p.Pool, bytes)
+	p.pool.rt.mu.Lock()
+	defer p.pool.rt.mu.Unlock()
+	p.pool.rt.arenas.set(p.pool, bytes)
 }
 
 // addressIndex holds the live buffers of a pool in the order of their addresses, in chunks, so that

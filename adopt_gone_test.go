@@ -22,7 +22,7 @@ func (r *rank) anOwner() *owner {
 	var err error
 	o.gpus, err = cuda.Load()
 	r.ok(err)
-	o.gpu, err = o.gpus.Device(r.Interop().Ordinal())
+	o.gpu, err = o.gpus.Device(r.Device().Ordinal)
 	r.ok(err)
 	o.at, err = o.gpu.RetainPrimary()
 	r.ok(err)

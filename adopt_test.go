@@ -241,8 +241,8 @@ func TestCommunicatorsOfOthersNeedALibrary(t *testing.T) {
 		}
 		_, err := r.Interop().AdoptCommunicator(1234, "theirs", r.World())
 		r.is(err, symmem.ErrUnsupported)
-		if r.Interop().Ordinal() != -1 {
-			r.failf("device %d", r.Interop().Ordinal())
+		if r.Device().Ordinal != -1 {
+			r.failf("device %d", r.Device().Ordinal)
 		}
 	})
 }

@@ -45,7 +45,7 @@ func (g planner) explain(
 	}
 	where, e := g.locations(&call).where, Explanation{Operation: op.String()}
 	if op.UsesWindows() && !g.rt.capturing(nil) {
-		e.Registers = g.registers(send) || g.registers(recv)
+		e.Registers = send.registersWith(g.Group) || recv.registersWith(g.Group)
 		if call.SendWindow == nil && call.Count > 0 && g.serves(send.pool) && g.serves(recv.pool) {
 			call.SendWindow, call.RecvWindow = windowToBe{}, windowToBe{}
 			where = "both buffers are of pools that the group can register"

@@ -69,11 +69,6 @@ func (g *Group) awaitCause(err error) error {
 	if err == nil || errors.Is(err, driver.ErrInterrupted) || !g.isOwnFault(err) {
 		return err // a caller that was interrupted does not wait for the others again
 	}
-	return g.await()
-}
-
-// await waits until the group has ended, and returns why.
-func (g *Group) await() error {
 	ranked.Waiting()
 	<-g.life.Done()
 	return g.Err()

@@ -2,8 +2,8 @@ package symmem
 
 import (
 	"context"
+	"fmt"
 
-	"symmem/driver"
 	"symmem/internal/ledger"
 )
 
@@ -105,6 +105,82 @@ func (i Interop) Note(p *Pool, kind, value int64) error {
 	return nil
 }
 
+// Memory returns the memory at an address, for callers that know their tensors by address alone. An
+// address in a live buffer of a pool, at its start or inside, gives memory of that buffer: a call
+// registers it and checks it as Buffer.Memory. Any other address outside the open pools gives
+// memory that is in no pool, such as memory of another library, or a buffer that was live when its
+// pool was closed.
+//
+// The caller keeps the memory alive until the work on it is done, in either case: unlike with
+// Buffer.Memory, no use on another stream and none in a capture is noted.
+//
+// A lookup is ordered with the Alloc and Free calls of other goroutines. Memory whose buffer is
+// freed later is refused with ErrFreed by the calls that begin after that, also where the address
+// belongs to another buffer by then.
+//
+// Errors: ErrFreed for an address of a pool that is in no live buffer, ErrOutOfRange for bytes that
+// the buffer does not have, ErrInvalid for a negative or absurd length.
+func (i Interop) Memory(address uintptr, bytes int64) (Memory, error) {
+	if bytes < 0 || bytes > maxExtent {
+		return Memory{}, invalid("memory of %d bytes at %#x", bytes, address)
+	}
+	if p := i.rt.arenas.find(address); p != nil && bytes > 0 {
+		return addressedPool{p}.memory(address, bytes)
+	}
+	return foreignMemory(address, bytes), nil
+}
+
+// Buffer returns the live buffer that an address lies in, also of a closed pool. It returns
+// ErrForeign for an address outside the pools, and ErrFreed for one of a pool that is in no live
+// buffer.
+func (i Interop) Buffer(address uintptr) (Buffer, error) {
+	p := i.rt.arenas.find(address)
+	if p == nil {
+		return Buffer{}, fmt.Errorf("memory at %#x: %w", address, ErrForeign)
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	b, ok := addressedPool{p}.index().find(address)
+	if !ok {
+		return Buffer{}, errFreedAt(address)
+	}
+	return b, nil
+}
+
+// Retire takes the buffer that begins at an address out of the lookups by address and returns it,
+// for a caller that defers the Free, such as to free in an order that all ranks have in common.
+// Until then the memory serves no other allocation, while Memory and Buffer return ErrFreed. It
+// returns ErrForeign for an address outside the pools, and ErrDoubleFree where no buffer begins
+// that was neither freed nor retired.
+func (i Interop) Retire(address uintptr) (Buffer, error) {
+	p := i.rt.arenas.find(address)
+	if p == nil {
+		return Buffer{}, fmt.Errorf("freeing %#x: %w", address, ErrForeign)
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	x := addressedPool{p}.index()
+	b, ok := x.find(address)
+	if !ok || b.Address() != address {
+		return Buffer{}, fmt.Errorf("freeing %#x: %w", address, ErrDoubleFree)
+	}
+	x.remove(b)
+	return b, nil
+}
+
+// Live counts the buffers of a pool that were neither freed nor retired, and their bytes. Without a
+// pool it counts those of all pools, closed ones included.
+func (i Interop) Live(p *Pool) (buffers int, bytes int64) {
+	if p != nil {
+		return addressedPool{p}.live()
+	}
+	for _, a := range i.rt.arenas.all() {
+		n, size := addressedPool{a.pool}.live()
+		buffers, bytes = buffers+n, bytes+size
+	}
+	return buffers, bytes
+}
+
 // IsSymmetric is Group.IsSymmetric for a range of addresses.
 func (Interop) IsSymmetric(g *Group, address uintptr, bytes int64) bool {
 	return g != nil && g.holdsWindow(address, bytes)
@@ -113,14 +189,14 @@ func (Interop) IsSymmetric(g *Group, address uintptr, bytes int64) bool {
 // Pending reports whether Pool.Register would register memory with a group, or realign the pool
 // after a fault. It asks no other rank.
 func (Interop) Pending(p *Pool, g *Group) bool {
-	return g != nil && planner{g}.registers(Memory{pool: p})
+	return g != nil && Memory{pool: p}.registersWith(g)
 }
 
 // Registers reports whether a collective on a stream would first do what Pool.Register does, and so
 // wait for the other ranks of the group. It asks none of them.
 func (Interop) Registers(g *Group, op Operation, send, recv Memory, s *Stream) bool {
 	return g != nil && op.UsesWindows() &&
-		(planner{g}.registers(send) || planner{g}.registers(recv)) && (s == nil || !s.records())
+		(send.registersWith(g) || recv.registersWith(g)) && (s == nil || !s.records())
 }
 
 // Call is a collective as a value, for Interop.Do. The methods of Group say what the operations
@@ -170,13 +246,4 @@ func (i Interop) Do(ctx context.Context, g *Group, c Call, s *Stream) error {
 		send: c.Send, recv: c.Recv, choice: c.Path, tag: c.Tag, splits: c.Splits, arrived: c.Arrived,
 		site: i.site,
 	})
-}
-
-// Ordinal is the number of this rank's device among those that the process sees, or -1 where
-// devices have no numbers, as on the host.
-func (i Interop) Ordinal() int {
-	if numbered, ok := i.rt.device.(driver.Numbered); ok {
-		return numbered.Ordinal()
-	}
-	return -1
 }

@@ -117,7 +117,7 @@ func (r *normBench) load() error {
 	if err != nil {
 		return err
 	}
-	if r.device, err = gpu.Device(r.Interop().Ordinal()); err != nil {
+	if r.device, err = gpu.Device(r.Device().Ordinal); err != nil {
 		return err
 	}
 	primary, err := r.device.RetainPrimary()

@@ -124,9 +124,8 @@ type Options struct {
 	Interrupted func() error
 }
 
-// interrupted returns what the device asks in place of Interrupted, or nil.
-func (o *Options) interrupted() func() error {
-	ask := o.Interrupted
+// interrupting returns what a device asks in place of Options.Interrupted, or nil.
+func interrupting(ask func() error) func() error {
 	if ask == nil {
 		return nil
 	}

@@ -316,7 +316,7 @@ func (g planner) register(
 		return false, nil
 	}
 	for _, m := range [...]Memory{c.send, c.recv} {
-		if !g.registers(m) {
+		if !m.registersWith(g.Group) {
 			continue
 		}
 		err := m.pool.Register(ctx, g.Group)
@@ -331,18 +331,18 @@ func (g planner) register(
 	return true, nil
 }
 
-// registers reports whether a collective on memory of a pool first registers some of it with the
-// group, or realigns the pool after a fault.
-func (g planner) registers(m Memory) bool {
+// registersWith reports whether a collective of a group on the memory first registers some of its
+// pool with the group, or realigns the pool after a fault.
+func (m Memory) registersWith(g *Group) bool {
 	p := m.pool
 	if p == nil {
 		return false
 	}
 	from, member := int32(0), g.memberOf(p)
-	if member != nil && !member.pending.Load() || !g.serves(p) {
+	if member != nil && !member.pending.Load() || !(planner{g}).serves(p) {
 		return false
 	}
-	if (suspectPool{p}).mustAlign(g.Group, m.Address(), m.Bytes()) {
+	if (suspectPool{p}).mustAlign(g, m.Address(), m.Bytes()) {
 		return true
 	}
 	p.mu.Lock()

@@ -151,7 +151,7 @@ func (rt *Runtime) open(ctx context.Context) error {
 		rt.device, err = b.Open(ctx, driver.Config{
 			Rank: rt.rank, Size: rt.size, LocalRank: rt.opts.LocalRank,
 			Device: int(rt.opts.Device), Store: rt.store, Timeout: rt.opts.Timeout, Scatter: rt.opts.Scatter,
-			Late: rt.opts.late(), Interrupted: rt.opts.interrupted(),
+			Late: rt.opts.late(), Interrupted: interrupting(rt.opts.Interrupted),
 		})
 		return err
 	})
@@ -182,12 +182,24 @@ func (rt *Runtime) Source() string { return rt.source }
 func (rt *Runtime) World() *Group { return rt.world }
 
 // Device describes the device.
-func (rt *Runtime) Device() DeviceInfo { return DeviceInfo(rt.device.Info()) }
+func (rt *Runtime) Device() DeviceInfo {
+	of, ordinal := rt.device.Info(), -1
+	if numbered, ok := rt.device.(driver.Numbered); ok {
+		ordinal = numbered.Ordinal()
+	}
+	return DeviceInfo{
+		Backend: of.Backend, Name: of.Name, Ordinal: ordinal, Granularity: of.Granularity,
+		Addressable: of.Addressable, CheckIsFree: of.CheckIsFree,
+	}
+}
 
 // DeviceInfo describes a device.
 type DeviceInfo struct {
 	// Backend and Name say what the device is, for people.
 	Backend, Name string
+	// Ordinal is the number of the device among those that the process sees, or -1 where devices
+	// have no numbers, as on the host.
+	Ordinal int
 	// Granularity is the unit of segment sizes in bytes, a power of two.
 	Granularity int64
 	// Addressable reports whether the processor can read and write device memory directly.

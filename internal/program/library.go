@@ -29,7 +29,7 @@ func NewLibrary(rt *symmem.Runtime, streams int) (l *Library, err error) {
 		return nil, err
 	}
 	l = &Library{interop: rt.Interop()}
-	if l.device, err = gpu.Device(rt.Interop().Ordinal()); err != nil {
+	if l.device, err = gpu.Device(rt.Device().Ordinal); err != nil {
 		return nil, err
 	}
 	primary, err := l.device.RetainPrimary()

@@ -145,7 +145,7 @@ func reach(counts, offsets []int64) int64 {
 func (r *rank) memory(address uintptr, bytes int64) (symmem.Memory, error) {
 	m, err := r.rt.Interop().Memory(address, bytes)
 	if err == nil && m.Pool() == nil && bytes > 0 {
-		err = r.library.kept.covers(address, bytes, r.rt.Interop().Ordinal() < 0)
+		err = r.library.kept.covers(address, bytes, r.rt.Device().Ordinal < 0)
 	}
 	return m, err
 }
@@ -242,10 +242,12 @@ func (l *Library) Value(handle uint64, c symmem.ValueCall, site uint32) (int64, 
 	if g.machines <= 1 {
 		return interop.Value(context.Background(), g.Group, c)
 	}
-	return l.valueApart(interop, g, c)
+	return valueApart(l, interop, g, c)
 }
 
-func (l *Library) valueApart(i symmem.Interop, g *group, c symmem.ValueCall) (int64, error) {
+func valueApart(
+	l *Library, i symmem.Interop, g *group, c symmem.ValueCall,
+) (int64, error) {
 	var got int64 // a call that was left may still write it
 	err := l.apart("comparing values", func(ctx context.Context) (err error) {
 		got, err = i.Value(ctx, g.Group, c)

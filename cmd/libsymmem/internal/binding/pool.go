@@ -310,7 +310,7 @@ func (l *Library) DeviceFits(device int) error {
 	if err != nil {
 		return err
 	}
-	if own := r.rt.Interop().Ordinal(); own >= 0 && device != own {
+	if own := r.rt.Device().Ordinal; own >= 0 && device != own {
 		return fmt.Errorf("allocating on device %d: this rank's is %d: %w",
 			device, own, driver.ErrUnsupported)
 	}
