@@ -302,12 +302,6 @@ func (rt *Runtime) awaitStreamCause(err error) error {
 	return err
 }
 
-// Event marks a point in a stream; NewEvent makes it. It is safe for concurrent use.
-type Event struct {
-	rt   *Runtime
-	mark driver.Event
-}
-
 // NewEvent makes an event that no stream has recorded yet; such an event is done.
 func (rt *Runtime) NewEvent() (*Event, error) {
 	if err := rt.usable(); err != nil {
@@ -318,22 +312,6 @@ func (rt *Runtime) NewEvent() (*Event, error) {
 		return nil, fmt.Errorf("making an event: %w", err)
 	}
 	return &Event{rt: rt, mark: mark}, nil
-}
-
-// made reports whether NewEvent has made the event.
-func (e *Event) made() bool { return e != nil && e.mark != nil }
-
-// Done reports whether the last recorded point has been reached. The zero Event is never done.
-func (e *Event) Done() bool { return e.made() && e.mark.Done() }
-
-// Synchronize waits until the last recorded point has been reached, and returns the first error of
-// the stream's work before that point, as often as it is called.
-func (e *Event) Synchronize(ctx context.Context) error {
-	ctx = orBackground(ctx)
-	if !e.made() {
-		return invalid("waiting for no event")
-	}
-	return e.rt.awaitStreamCause(e.mark.Synchronize(ctx))
 }
 
 func (rt *Runtime) streamAt(number alloc.Stream) *Stream {

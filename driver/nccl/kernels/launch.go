@@ -247,8 +247,8 @@ func oneStepLimit(ranks int) int64 {
 	return halfBytes / int64(ranks) / wideLines / lineBytes * wideLines * lineData
 }
 
-// twoStepLimit returns the largest two-shot sum, in bytes: each step uses half of the lines, in which
-// every rank has a part. With 2 ranks it equals the limit of one-shot calls.
+// twoStepLimit returns the largest two-shot sum, in bytes: each step uses half of the lines, in
+// which every rank has a part. With 2 ranks it equals the limit of one-shot calls.
 func twoStepLimit(ranks int) int64 {
 	each := halfBytes / 2 / lineLines / lineBytes / int64(ranks)
 	return int64(ranks) * each * lineLines * lineData
@@ -261,8 +261,9 @@ func chunks(bytes, lines int64) int64 { return (bytes + lines*lineData - 1) / (l
 // holds the whole grid at once.
 type room struct{ blocks, threads int }
 
-// resident returns the room of a family. Two blocks of some kernels fit on a multiprocessor (KERNEL_OF
-// in src/collectives.cu), one of the others. Grids leave some space for a small call of another group.
+// resident returns the room of a family. Two blocks of some kernels fit on a multiprocessor
+// (KERNEL_OF in src/collectives.cu), one of the others. Grids leave some space for a small call of
+// another group.
 func (l *Launch) resident(family string) room {
 	switch {
 	case strings.HasSuffix(family, "_any"):

@@ -14,7 +14,7 @@ func TestWordsOfOneTreeComeFirst(t *testing.T) {
 		}
 	}
 	ours, theirs := counts{}, counts{}
-	if err := ours.read(tree("tells nobody of the file, tells nobody of the size"), false); err != nil {
+	if err := ours.read(tree("tells nobody of a file, tells nobody of a size"), false); err != nil {
 		t.Fatal(err)
 	}
 	if err := theirs.read(tree("returns the size of the file of the user"), false); err != nil {

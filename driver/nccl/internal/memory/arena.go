@@ -15,8 +15,8 @@ import (
 type Arena struct {
 	memory *Memory
 	bytes  int64
-	// base is the start of the range that callers see, alias that of the second mapping, which is in no
-	// window.
+	// base is the start of the range that callers see, alias that of the second mapping, which is in
+	// no window.
 	base, alias uintptr
 	closed      bool // guarded by Memory.mu
 	// kept reports whether the arena may outlive the device, whose context it keeps; guarded by
