@@ -48,8 +48,8 @@ u64 size_of_case(Dice& dice, u64 element, u64 warps, u64 data) {
 bool two_steps(const Case& c) { return strcmp(c.kernel + 4, "_two_shot") == 0; }
 bool wide(const Case& c) { return strncmp(c.kernel, "wide", 4) == 0; }
 
-// twin is of 2 ranks only; a warp has two chunks at most.
-bool twin(const Case& c) { return strncmp(c.kernel, "twin", 4) == 0; }
+// unrolled kernels take 2 ranks only; a warp has two chunks at most.
+bool unrolled(const Case& c) { return strncmp(c.kernel, "unrolled", 4) == 0; }
 
 // single reports whether a warp has one chunk at most.
 bool single(const Case& c) { return strncmp(c.kernel, "line", 4) == 0 && !two_steps(c); }
@@ -63,7 +63,7 @@ Case case_of(u64 round, u32 ranks, u32 max_grid) {
 		{"line_copy", AllGather},     {"line_copy", Broadcast},     {"line_copy", AllToAll},
 		{"wide_sum", AllReduce},      {"wide_sum", ReduceScatter},  {"wide_sum", Reduce},
 		{"wide_copy", AllGather},     {"wide_copy", Broadcast},     {"wide_copy", AllToAll},
-		{"twin_sum", AllReduce},      {"twin_sum", ReduceScatter},  {"twin_sum", Reduce},
+		{"unrolled_sum", AllReduce},      {"unrolled_sum", ReduceScatter},  {"unrolled_sum", Reduce},
 		{"line_two_shot", AllReduce}, {"bulk_two_shot", AllReduce}, {"bulk_sum", ReduceScatter},
 		{"bulk_copy", AllGather},     {"bulk_copy", Broadcast},     {"bulk_copy", AllToAll},
 	};
@@ -72,7 +72,7 @@ Case case_of(u64 round, u32 ranks, u32 max_grid) {
 	Case c = {};
 	c.round = round;
 	c.kernel = kinds[round % count].kernel;
-	if (twin(c) && ranks != 2) c.kernel = "wide_sum";
+	if (unrolled(c) && ranks != 2) c.kernel = "wide_sum";
 	c.operation = kinds[round % count].operation;
 	c.copies = c.operation >= AllGather;
 	c.type = (Type)dice.below(4);
@@ -83,9 +83,9 @@ Case case_of(u64 round, u32 ranks, u32 max_grid) {
 	c.block = 32 * (2 + (u32)dice.below(dice.below(4) == 0 ? 19 : 3));
 	u64 element = c.copies ? 1 : type_bytes[c.type];
 	u64 warps = c.grid * c.block / 32 - 1, packs = warps * 480 / element * element;
-	c.bytes = size_of_case(dice, element, warps, wide(c) || twin(c) ? 480 : 240);
+	c.bytes = size_of_case(dice, element, warps, wide(c) || unrolled(c) ? 480 : 240);
 	if (single(c) && c.bytes > packs / 2) c.bytes = packs / 2;
-	if (twin(c) && c.bytes > 2 * packs) c.bytes = 2 * packs;
+	if (unrolled(c) && c.bytes > 2 * packs) c.bytes = 2 * packs;
 	if (two_steps(c)) c.bytes = c.bytes * ranks + dice.below(ranks) * element;
 	c.from = 4096 + dice.below(3) * element;
 	c.to = 4096 + dice.below(16 / element) * element + dice.below(2) * 112;
@@ -358,7 +358,7 @@ void scene_kernels(struct rank* r) {
 	if (r->ranks == 2) {
 		forget(r, s, report);
 		play_diverged(r, module, s, report);
-		const char* const kernels[] = {"line_sum", "wide_sum", "twin_sum", "line_two_shot", "bulk_two_shot"};
+		const char* const kernels[] = {"line_sum", "wide_sum", "unrolled_sum", "line_two_shot", "bulk_two_shot"};
 		for (const char* kernel : kernels) {
 			forget(r, s, report);
 			if (r->number == 1) play_alone(r, module, s, report, kernel);
