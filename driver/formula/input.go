@@ -9,9 +9,10 @@ import (
 	"symmem/internal/reduce"
 )
 
-// Input returns the input of a rank for trying out a formula, identical in every run. For most
-// elements two ranks have opposite numbers and the others numbers so small that the sum depends on
-// when the two cancel; the rest are numbers of any size and bit pattern, and special values.
+// Input returns a rank's input for testing a formula, identical in every run. Integers have random
+// bits. For most elements of floating-point types two ranks hold x and -x, and the others hold
+// values so small that the sum depends on when x and -x cancel. The other elements are numbers of
+// any magnitude, random bits, or special values.
 func Input(t driver.DataType, seed uint64, rank, ranks int, count int64) []byte {
 	common := rand.New(rand.NewPCG(seed, uint64(t)))
 	own := rand.New(rand.NewPCG(seed, uint64(t)<<32|uint64(rank)+1))
@@ -35,8 +36,9 @@ func Input(t driver.DataType, seed uint64, rank, ranks int, count int64) []byte 
 	return out
 }
 
-// Specials returns a rank's input for tests of special values, the same in every run: all
-// combinations of special values on three ranks, repeated.
+// Specials returns a rank's input for tests of special values, identical in every run. Ranks 0 to 2
+// together run through all combinations of three special values, repeatedly. Each further three
+// ranks hold the values that the three before them hold, shifted by one place in the table.
 func Specials(t driver.DataType, rank int, count int64) []byte {
 	values := specials[t]
 	out := make([]byte, 0, count*int64(t.Size()))
@@ -49,14 +51,14 @@ func Specials(t driver.DataType, rank int, count int64) []byte {
 	return out
 }
 
-// small says how many powers of two the numbers of other ranks are below those that cancel: bits of
-// theirs are lost where they are added to one in the accumulator.
-var small = map[driver.DataType]int{
+// smallExponent holds, by type, how many powers of two the other values lie below the cancelling
+// pair, so that adding one to an accumulator that holds the pair's value loses bits.
+var smallExponent = map[driver.DataType]int{
 	driver.Float64: 20, driver.Float32: 10, driver.Float16: 18, driver.BFloat16: 20,
 }
 
-// cancelling is a rank's number where two cancel; draw says which two, and is the same on all
-// ranks.
+// cancelling returns a rank's value for an element at which two ranks cancel. draw selects the two
+// ranks and the magnitude; it must be equal on all ranks.
 func cancelling(t driver.DataType, draw uint64, normal float64, rank, ranks int) float64 {
 	big := math.Ldexp(1+float64(draw>>40)/(1<<24), int(draw%6)+8)
 	plus := int(draw >> 8 % uint64(ranks))
@@ -67,11 +69,11 @@ func cancelling(t driver.DataType, draw uint64, normal float64, rank, ranks int)
 	case minus:
 		return -big
 	default:
-		return math.Ldexp(big*normal, -small[t])
+		return math.Ldexp(big*normal, -smallExponent[t])
 	}
 }
 
-// AppendFloat appends a number, rounded to the type of floats.
+// AppendFloat appends v, rounded to the floating-point type t.
 func AppendFloat(to []byte, t driver.DataType, v float64) []byte {
 	switch t {
 	case driver.Float64:
@@ -85,7 +87,7 @@ func AppendFloat(to []byte, t driver.DataType, v float64) []byte {
 	}
 }
 
-// AppendBits appends the lowest bits, as many as the type has.
+// AppendBits appends the low t.Size() bytes of bits in native byte order.
 func AppendBits(to []byte, t driver.DataType, bits uint64) []byte {
 	switch t.Size() {
 	case 8:
@@ -99,8 +101,9 @@ func AppendBits(to []byte, t driver.DataType, bits uint64) []byte {
 	}
 }
 
-// specials are zeros, the smallest and the largest subnormal and normal numbers, one, infinities,
-// and NaNs, quiet and signalling; of integers those where arithmetic wraps.
+// specials holds the bit patterns of special values. For floating-point types: zeros, the smallest
+// and largest subnormal and normal numbers, one, infinities, and quiet and signalling NaNs. For
+// integer types: the values at which arithmetic wraps.
 var specials = map[driver.DataType][]uint64{
 	driver.Float64: {
 		0, 1 << 63, 1, 1<<63 | 1, 0x000FFFFFFFFFFFFF, 0x0010000000000000, 0x8010000000000001,

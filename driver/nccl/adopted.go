@@ -206,7 +206,7 @@ func (g *adopted) gatherNow(mine, into []byte) error {
 // gatherOn moves a payload to the GPU, gathers, moves the result back and waits for that.
 func (g *adopted) gatherOn(on cuda.Stream, host uintptr, mine, all int64) error {
 	d := g.device
-	memory, err := d.gpu.CUDA.MemAllocAsync(wholeReads(mine+all), on)
+	memory, err := d.gpu.CUDA.MemAllocAsync(roundUpForNCCL(mine+all), on)
 	if err != nil {
 		return err
 	}

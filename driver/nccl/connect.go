@@ -246,11 +246,11 @@ func (j *joining) makeFirstSum(handle nccl.Comm, gone <-chan struct{}) error {
 	if err != nil {
 		return err
 	}
-	at, err := d.gpu.CUDA.MemAllocAsync(wholeReads(1), on)
+	at, err := d.gpu.CUDA.MemAllocAsync(roundUpForNCCL(1), on)
 	if err != nil {
 		return errors.Join(err, d.gpu.CUDA.StreamDestroy(on))
 	}
-	call := d.anywhere.AllReduce(at, at, 1, nccl.Uint8, nccl.Sum, handle)
+	call := d.anyThread.AllReduce(at, at, 1, nccl.Uint8, nccl.Sum, handle)
 	err = call.On(on)
 	for done := false; !done && err == nil; {
 		if done, err = d.gpu.CUDA.StreamQuery(on); done || err != nil {
@@ -265,9 +265,9 @@ func (j *joining) makeFirstSum(handle nccl.Comm, gone <-chan struct{}) error {
 	return errors.Join(err, d.gpu.CUDA.MemFreeAsync(at, on), d.gpu.CUDA.StreamDestroy(on))
 }
 
-// wholeReads rounds the size of memory up that is allocated for NCCL, which reads at least whole
-// words of 4 bytes, at most 16 bytes at once.
-func wholeReads(bytes int64) int64 { return (bytes + 15) &^ 15 }
+// roundUpForNCCL rounds up the size of a buffer for NCCL, which reads whole words of 4 to 16 bytes
+// and so may read past the last element.
+func roundUpForNCCL(bytes int64) int64 { return (bytes + 15) &^ 15 }
 
 // firstSums is false in tests of calls that wait for a rank themselves, as the first all-to-all of
 // a communicator does still.

@@ -28,11 +28,11 @@ import (
 type Device struct {
 	cfg  driver.Config
 	nccl *nccl.Library
-	// anywhere is the library for single calls of any thread; else calls are made on one of the
-	// GPU's.
-	anywhere *nccl.Library
-	gpu      *gpu.GPU // nil until it is open
-	info     driver.Info
+	// anyThread is the library for single calls from any thread. Calls in an NCCL group must all run
+	// on one of the GPU's threads.
+	anyThread *nccl.Library
+	gpu       *gpu.GPU // nil until it is open
+	info      driver.Info
 	// machine joins the ranks of this machine, and hands them descriptors.
 	machine  *shm.Machine
 	exporter memory.Exporter
@@ -72,7 +72,7 @@ func (d *Device) open(ctx context.Context) error {
 	if d.gpu, err = gpu.Open(library, device, d.cfg.Timeout); err != nil {
 		return err
 	}
-	d.anywhere = d.nccl.After(d.gpu.Entry())
+	d.anyThread = d.nccl.After(d.gpu.Entry())
 	d.info = driver.Info{Backend: "nccl", Name: d.gpu.Model, Granularity: d.gpu.Granularity}
 	d.exporter = memory.Exporter{GPU: d.gpu, Machine: d.machine}
 	d.memory = memory.New(d.gpu, scatter.New(d.cfg.Scatter, d.cfg.Rank, d.gpu.Granularity))

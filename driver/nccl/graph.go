@@ -13,16 +13,19 @@ import (
 	"symmem/internal/cuda"
 )
 
-// calls are what a graph has of groups: each launch gives them new tickets and numbers.
+// calls holds the group calls captured in one graph. Each launch gives the collectives new tickets
+// and the messages new numbers.
 type calls struct {
 	gpu *gpu.GPU
-	// all are the collectives and messages, in the order of capture.
+	// all holds the collectives and messages in the order of capture.
 	all []*captured
-	// users are their communicators, each once, in the order of their numbers; recordings are the
-	// numbers that they have given the capture, and running are those whose calls take turns.
-	users      []*communicator
+	// users holds the communicators used, each once, sorted by number.
+	users []*communicator
+	// recordings holds the capture number that each communicator with collectives assigned, and the
+	// number of its calls.
 	recordings map[*communicator]*direct.Recording
-	running    []*communicator
+	// running holds the communicators whose launches must be ordered: see direct.LaunchOrder.
+	running []*communicator
 }
 
 // captured is a call in a graph.
@@ -31,79 +34,79 @@ type captured struct {
 	message *p2p.Captured // nil for a collective
 }
 
-// newCalls makes the calls of a graph.
+// newCalls returns an empty set of calls for a new graph.
 func newCalls(g *gpu.GPU) stream.Calls {
 	return &calls{gpu: g, recordings: map[*communicator]*direct.Recording{}}
 }
 
-// Record puts a call into the capture. It gets its ticket when the graph is launched. The locks of
-// stream and communicator are held.
-func (g *calls) Record(s *stream.Stream, of driver.Plan) error {
-	p := of.(*plan)
+// Record adds a call to the capture. The call gets its ticket when the graph is launched. The locks
+// of stream and communicator are held.
+func (cs *calls) Record(s *stream.Stream, planned driver.Plan) error {
+	p := planned.(*plan)
 	c := p.c
 	if err := errors.Join(c.Cause(), c.open()); err != nil {
 		return err
 	}
 	if !p.Operation.PointToPoint() {
-		p = p.recordedAs(g.next(c))
+		p = p.recordedAs(cs.next(c))
 		if err := c.call(p, s); err != nil {
 			return err
 		}
-		g.add(&captured{plan: p})
+		cs.add(&captured{plan: p})
 		return nil
 	}
-	s.Capture.Waits = true // also a Send, for the message of the launch before to be taken
+	s.Capture.Waits = true // a Send waits too, until the previous launch's message has been copied
 	return c.messages.Record(s, p.message(), func(m *p2p.Captured) {
-		g.add(&captured{plan: p, message: m})
+		cs.add(&captured{plan: p, message: m})
 	})
 }
 
-// add notes a call that is in the capture.
-func (g *calls) add(k *captured) {
-	g.all = append(g.all, k)
+// add appends a call that has been captured.
+func (cs *calls) add(k *captured) {
+	cs.all = append(cs.all, k)
 	c := k.plan.c
-	if !slices.Contains(g.users, c) {
-		g.users = append(g.users, c)
-		slices.SortFunc(g.users, byNumber)
+	if !slices.Contains(cs.users, c) {
+		cs.users = append(cs.users, c)
+		slices.SortFunc(cs.users, byNumber)
 		c.graphs.Add(1)
 	}
-	takes := c.direct.unavailable == "" && !k.plan.Operation.PointToPoint()
-	if takes && !slices.Contains(g.running, c) {
-		g.running = append(g.running, c)
+	ordered := c.direct.unavailable == "" && !k.plan.Operation.PointToPoint()
+	if ordered && !slices.Contains(cs.running, c) {
+		cs.running = append(cs.running, c)
 	}
 }
 
 func byNumber(a, b *communicator) int { return cmp.Compare(a.number, b.number) }
 
-// next returns the place of the next call of a group. Its mu is held.
-func (g *calls) next(c *communicator) driver.Recorded {
-	r := g.recordings[c]
+// next returns the position of c's next call in the capture. c.mu is held.
+func (cs *calls) next(c *communicator) driver.Recorded {
+	r := cs.recordings[c]
 	if r == nil {
 		r = c.recorder.recordings.Begin(0)
-		g.recordings[c] = r
+		cs.recordings[c] = r
 	}
 	return r.Next()
 }
 
-// Launch gives the collectives their tickets and queues the graph. The locks of graph and stream
-// are held.
-func (g *calls) Launch(graph *stream.Graph, s *stream.Stream) error {
-	for _, c := range g.users {
-		c.mu.Lock()
+// Launch assigns tickets to the collectives and numbers to the messages, and queues the graph. The
+// locks of graph and stream are held.
+func (cs *calls) Launch(graph *stream.Graph, s *stream.Stream) error {
+	for _, c := range cs.users {
+		c.mu.Lock() // in the order of numbers
 		defer c.mu.Unlock()
 	}
-	for _, c := range g.users {
+	for _, c := range cs.users {
 		if err := c.open(); err != nil {
 			return s.Refuse(c.group, err)
 		}
 	}
 	var sent, received []*p2p.End
-	for i, k := range g.all {
+	for i, k := range cs.all {
 		p := k.plan
 		if k.message != nil {
 			e, err := k.message.Launch(s)
 			if err != nil {
-				g.failUnqueued(i, err)
+				cs.failUnqueued(i, err)
 				return err
 			}
 			if p.Operation == driver.Send {
@@ -112,7 +115,7 @@ func (g *calls) Launch(graph *stream.Graph, s *stream.Stream) error {
 				received = append(received, e)
 			}
 		} else if err := p.c.admit(s, p); err != nil {
-			g.failUnqueued(i, err)
+			cs.failUnqueued(i, err)
 			return s.Refuse(p.c.group, err)
 		}
 	}
@@ -120,33 +123,33 @@ func (g *calls) Launch(graph *stream.Graph, s *stream.Stream) error {
 		e.Expect()
 	}
 	launched := false
-	gpu := g.gpu
-	err := gpu.Do(func() (err error) {
-		if launched, err = g.queue(graph, s, gpu.CUDA); err == nil {
-			err = errors.Join(g.follow(graph, s, gpu.CUDA, sent), s.RecordQueued())
+	err := cs.gpu.Do(func() (err error) {
+		if launched, err = cs.queue(graph, s, cs.gpu.CUDA); err == nil {
+			err = errors.Join(cs.follow(graph, s, cs.gpu.CUDA, sent), s.RecordQueued())
 		}
 		return err
 	})
 	if err != nil {
 		for _, e := range received {
-			if !launched { // else the stream comes to the wait, which ends with the group
+			if !launched { // if launched, the stream reaches the wait, and group teardown ends it
 				e.Unexpect()
 			}
 		}
-		g.failUnqueued(len(g.all), err)
-		for _, c := range g.users {
+		cs.failUnqueued(len(cs.all), err)
+		for _, c := range cs.users {
 			s.MarkReported(c.group)
 		}
 	}
 	return err
 }
 
-// queue gives the graph to CUDA, and reports whether CUDA has it. s.Mu is held.
-func (g *calls) queue(
-	graph *stream.Graph, s *stream.Stream, gpu *cuda.Driver,
+// queue launches the graph after the earlier launches of its groups, and reports whether CUDA
+// accepted it. s.Mu is held.
+func (cs *calls) queue(
+	graph *stream.Graph, s *stream.Stream, api *cuda.Driver,
 ) (launched bool, err error) {
-	for _, c := range g.running {
-		if err := c.direct.order.Begin(c.group, s, false, gpu); err != nil {
+	for _, c := range cs.running {
+		if err := c.direct.order.Begin(c.group, s, false, api); err != nil {
 			return false, err
 		}
 	}
@@ -154,12 +157,12 @@ func (g *calls) queue(
 	return err == nil, err
 }
 
-// follow queues what comes behind a launch. s.Mu is held.
-func (g *calls) follow(
-	graph *stream.Graph, s *stream.Stream, gpu *cuda.Driver, sent []*p2p.End,
+// follow queues the work that must follow a launch. s.Mu is held.
+func (cs *calls) follow(
+	graph *stream.Graph, s *stream.Stream, api *cuda.Driver, sent []*p2p.End,
 ) error {
-	for _, c := range g.running {
-		if err := c.direct.order.End(s, gpu); err != nil {
+	for _, c := range cs.running {
+		if err := c.direct.order.End(s, api); err != nil {
 			return err
 		}
 	}
@@ -171,22 +174,23 @@ func (g *calls) follow(
 	return graph.Follow(s)
 }
 
-// failUnqueued fails the communicators of the first n calls, which others take for launched.
-func (g *calls) failUnqueued(n int, err error) {
-	for _, k := range g.all[:n] {
+// failUnqueued fails the communicators of the first n calls, which other ranks assume were
+// launched.
+func (cs *calls) failUnqueued(n int, err error) {
+	for _, k := range cs.all[:n] {
 		_ = k.plan.c.faults.failUnqueued(&k.plan.Call, err)
 	}
 }
 
-// Close lets the communicators go, and takes back what messages have if all launches have ended.
-func (g *calls) Close(ended bool) {
+// Close releases the communicators and, if all launches have ended, the resources of the messages.
+func (cs *calls) Close(ended bool) {
 	var messages []*p2p.Captured
-	for _, k := range g.all {
+	for _, k := range cs.all {
 		if k.message != nil {
 			messages = append(messages, k.message)
 		}
 	}
-	for _, c := range g.users {
+	for _, c := range cs.users {
 		if ended {
 			c.messages.ReleaseGraph(messages)
 		}

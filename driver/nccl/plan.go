@@ -201,7 +201,7 @@ func (p *plan) partsOf() *driver.Splits {
 
 // collective is NCCL's call.
 func (p *plan) collective() nccl.Invocation {
-	n, c, root := p.c.device.anywhere, p.c.comm.handle, p.Root
+	n, c, root := p.c.device.anyThread, p.c.comm.handle, p.Root
 	switch p.Operation {
 	case driver.AllReduce, driver.Barrier:
 		return n.AllReduce(p.send, p.recv, p.count, p.dataType, p.reduceOp, c)

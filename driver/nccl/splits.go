@@ -9,10 +9,11 @@ import (
 	"symmem/internal/cuda"
 )
 
-// An AllToAllV is a group of NCCL's Send and Recv, one of each for every other rank that has a
-// part, and a copy of this rank's own. NCCL takes a group as one collective, in captures too.
+// An AllToAllV is an NCCL group of one Send to and one Recv from each other rank, except for empty
+// parts, plus a local copy of this rank's own part. NCCL treats the group as one collective, also
+// during stream capture.
 
-// evenSplits are those of an AllToAll with parts of count elements.
+// evenSplits returns the splits of an AllToAll: count elements to and from each rank.
 func evenSplits(ranks int, count int64) *driver.Splits {
 	counts, offsets := make([]int64, ranks), make([]int64, ranks)
 	for r := range counts {
@@ -23,10 +24,10 @@ func evenSplits(ranks int, count int64) *driver.Splits {
 	}
 }
 
-// splitBytes is what a pair of counts takes in a comparison of splits.
+// splitBytes is the encoded size of one (send, receive) pair of counts.
 const splitBytes = 2 * 8
 
-// encodeSplits is what a rank tells the others of its splits.
+// encodeSplits encodes this rank's splits for the other ranks to compare.
 func encodeSplits(s *driver.Splits) (mine []byte) {
 	for r, n := range s.SendCounts {
 		mine = binary.LittleEndian.AppendUint64(mine, uint64(n))
@@ -35,13 +36,13 @@ func encodeSplits(s *driver.Splits) (mine []byte) {
 	return mine
 }
 
-// differingSplits says which ranks expect something else than their peers send, of what all have
-// told: an error, or nil.
+// differingSplits returns an error that names the pairs of ranks whose send and receive counts
+// differ, or nil. all holds every rank's encodeSplits, by group rank.
 func differingSplits(group *driver.GroupConfig, ticket uint64, all [][]byte) error {
 	for r := range all {
 		if want := len(group.Ranks) * splitBytes; len(all[r]) != want {
-			return fmt.Errorf("rank %d of the world compares splits in %d bytes instead of %d",
-				group.Ranks[r], len(all[r]), want)
+			return fmt.Errorf("rank %d sent %d bytes of splits, want %d", group.Ranks[r],
+				len(all[r]), want)
 		}
 	}
 	e := &driver.MessageError{Fault: driver.SplitsDiffer, Group: group.Name(), Number: ticket}
@@ -62,7 +63,7 @@ func differingSplits(group *driver.GroupConfig, ticket uint64, all [][]byte) err
 	return nil
 }
 
-// queueParts queues the group of calls, in place from a copy of the input.
+// queueParts queues the sends and receives. An in-place call reads from a copy of its input.
 func (p *plan) queueParts(on cuda.Stream) error {
 	d := p.c.device
 	return d.gpu.Do(func() error {
@@ -70,7 +71,7 @@ func (p *plan) queueParts(on cuda.Stream) error {
 		if p.send != p.recv || bytes == 0 {
 			return p.exchange(p.send, on)
 		}
-		source, err := d.gpu.CUDA.MemAllocAsync(wholeReads(bytes), on)
+		source, err := d.gpu.CUDA.MemAllocAsync(roundUpForNCCL(bytes), on)
 		if err != nil {
 			return err
 		}
@@ -81,8 +82,8 @@ func (p *plan) queueParts(on cuda.Stream) error {
 	})
 }
 
-// exchange makes the group of calls. It is called on a thread of the device, to which NCCL's groups
-// belong.
+// exchange queues the local copy and the group of sends and receives. It must run in gpu.Do, on one
+// of the device's threads, because NCCL groups are per thread.
 func (p *plan) exchange(source uintptr, on cuda.Stream) error {
 	d, s, me := p.c.device, p.parts, p.c.cfg.Rank
 	size := int64(p.DataType.Size())
@@ -95,7 +96,7 @@ func (p *plan) exchange(source uintptr, on cuda.Stream) error {
 	if err != nil || len(s.SendCounts) == 1 {
 		return err
 	}
-	n := d.anywhere
+	n := d.anyThread
 	if err := n.GroupStart(); err != nil {
 		return err
 	}

@@ -58,9 +58,8 @@ func (s *sink) put(b []byte) {
 	}
 }
 
-// finishLine ends the unfinished line of another output before next is written, unless both are
-// progress bars: a carriage return at the start of next takes the place of the newline. s.mu is
-// held.
+// finishLine ends the unfinished line of another output before next is written. If both outputs are
+// progress bars, next's leading \r does that instead of a newline. s.mu is held.
 func (s *sink) finishLine(by *lines, next []byte) {
 	last := s.open
 	if last == nil || last == by {
@@ -90,19 +89,20 @@ func sameFile(a, b io.Writer) bool {
 type lines struct {
 	sink   *sink
 	prefix string
-	// The rest is guarded by sink.mu. pending is a part of a line that was not written yet, perhaps
-	// with a carriage return before or after it. If sink.open is this output, the line was written
-	// up to pending.
+	// The following fields are guarded by sink.mu.
+
+	// pending is the unwritten rest of the current line; if sink.open is this output, everything
+	// before it has been written.
 	pending []byte
-	// bar is set once a carriage return was written in the current line.
+	// bar is set once a carriage return has been written in the current line.
 	bar bool
-	// timer runs while something is pending.
+	// timer runs while pending is not empty.
 	timer *time.Timer
 	// piece buffers the bytes of one write.
 	piece []byte
 }
 
-// Write implements io.Writer. It writes all lines that end in b with one write.
+// Write implements io.Writer. It writes all lines completed by b in a single write.
 func (l *lines) Write(b []byte) (int, error) {
 	l.sink.mu.Lock()
 	defer l.sink.mu.Unlock()

@@ -5,15 +5,16 @@ import (
 	"symmem/internal/spin"
 )
 
-// announcement is what a rank has launched under a ticket. The ticket is 0 while it changes.
+// announcement identifies the call a rank launched with a ticket number, by its digest. ticket is 0
+// while the entry is being written.
 type announcement struct{ ticket, digest uint64 }
 
-// announcements is how many tickets back they are known, a power of two.
+// announcements is the number of most recent tickets kept, a power of two.
 const announcements = 64
 
 var _ control.Announcements = (*plane)(nil)
 
-// Announce publishes the digest of the call of a ticket of this rank.
+// Announce publishes the digest of this rank's call with the given ticket.
 func (p *plane) Announce(ticket, digest uint64) {
 	if p.BeginUse() != nil {
 		return
@@ -25,7 +26,7 @@ func (p *plane) Announce(ticket, digest uint64) {
 	spin.StoreRelease64(&a.ticket, ticket)
 }
 
-// Differing lists the ranks that have announced another digest.
+// Differing lists the group ranks that have announced a different digest for the ticket.
 func (p *plane) Differing(ticket, digest uint64) (ranks []int) {
 	if p.BeginUse() != nil {
 		return nil
@@ -42,7 +43,7 @@ func (p *plane) Differing(ticket, digest uint64) (ranks []int) {
 	return ranks
 }
 
-// Submitted reports whether all ranks have submitted a ticket. It is true on a closed plane.
+// Submitted reports whether all ranks have submitted a ticket. A closed plane reports true.
 func (p *plane) Submitted(ticket uint64) bool {
 	if p.BeginUse() != nil {
 		return true

@@ -92,7 +92,7 @@ func (k *Captured) Launch(s *stream.Stream) (*End, error) {
 	m.Owner.NoteMessage(s, p.Call)
 	if p.Operation == driver.Send {
 		marks := m.flagsTo(p.Root)
-		e.full, e.taken = &marks.full[k.staged.slot], &marks.taken[k.staged.slot]
+		e.full, e.takenWord = &marks.full[k.staged.slot], &marks.taken[k.staged.slot]
 		e.released = &m.peers[p.Root].mailbox.ring(m.Config.Rank).released
 		m.announce(e, k.staged, 1)
 		return e, nil

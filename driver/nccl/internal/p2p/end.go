@@ -18,10 +18,10 @@ type End struct {
 	check bool
 	// captured reports whether the words are a graph's.
 	captured bool
-	// state is kernels.MessageWaits while the stream waits, or nil if it never does: a Recv for its
-	// message, and a Send of a graph for taken to be 1.
-	state *gpu.Word
-	taken *uint32
+	// state is kernels.MessageWaits while the stream waits, or nil if it never does: a Recv waits for
+	// its message, and a Send of a graph waits until takenWord is 1.
+	state     *gpu.Word
+	takenWord *uint32
 	// full is the other word of the slot of such a Send, and released the receiver's word for all.
 	full, released *uint32
 	// done is recorded behind the work of a Send, else nil.
@@ -77,7 +77,7 @@ func (e *End) release() {
 	}
 	if atomic.CompareAndSwapUint32(e.full, 1, 0) || time.Since(e.releasing) > gpu.EndingTime/4 {
 		e.releasing = time.Time{}
-		atomic.StoreUint32(e.taken, 1)
+		atomic.StoreUint32(e.takenWord, 1)
 	}
 }
 

@@ -14,7 +14,7 @@ func (m *Messages) Examine() error {
 	if m.counts == nil {
 		return nil
 	}
-	replayed := func(e *End) bool { return e.taken != nil }
+	replayed := func(e *End) bool { return e.takenWord != nil }
 	m.mu.Lock()
 	again := slices.ContainsFunc(m.sends, replayed)
 	m.mu.Unlock()
@@ -50,7 +50,7 @@ func (m *Messages) examineMessage(e *End) error {
 	p := e.plan
 	var err error
 	m.mu.Lock()
-	missing := e.taken == nil && m.Config.Strict && e.announced == nil && !m.mayArrive(e)
+	missing := e.takenWord == nil && m.Config.Strict && e.announced == nil && !m.mayArrive(e)
 	m.mu.Unlock()
 	if missing && m.counts.CalledMore(p.Root, e.After) {
 		err = &driver.MessageError{

@@ -228,8 +228,8 @@ func (in *inbox) isWaiting(e *End) bool {
 	switch {
 	case in.own == nil || !e.waits():
 		return false
-	case e.taken != nil:
-		return atomic.LoadUint32(e.taken) == 0
+	case e.takenWord != nil:
+		return atomic.LoadUint32(e.takenWord) == 0
 	}
 	return e.announced == nil || !in.isComplete(e.announced)
 }

@@ -7,8 +7,9 @@ import (
 	"symmem/driver/nccl/kernels"
 )
 
-// Release ends the waits of messages that will not come. It is called again and again,
-// since a graph that is launched several times waits as often.
+// Release unblocks streams that wait for messages which will never arrive, or for the peer to copy
+// a graph's previous message. It must be called at least once per pending launch: each queued launch
+// of a graph waits again.
 func (m *Messages) Release() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -16,17 +17,17 @@ func (m *Messages) Release() {
 		e.refuse()
 	}
 	m.open = slices.DeleteFunc(m.open, func(e *End) bool { return e.handled })
-	seen := map[*uint32]bool{} // of launches of one graph only one waits
+	seen := map[*uint32]bool{} // launches of one graph share a word; only one waits at a time
 	for _, e := range m.sends {
-		if e.taken != nil && !seen[e.taken] && e.state.Value() == kernels.MessageWaits {
+		if e.takenWord != nil && !seen[e.takenWord] && e.state.Value() == kernels.MessageWaits {
 			e.release()
 		}
-		seen[e.taken] = true
+		seen[e.takenWord] = true
 	}
 }
 
-// ReleaseLate repeats Release until all streams have passed the messages of a group that has ended.
-// The memory of these messages, and with it the device, stays until then.
+// ReleaseLate repeats Release in the background until no stream has a message of the ended group in
+// flight. The memory of these messages cannot be freed until then, so the device stays open.
 func (m *Messages) ReleaseLate() {
 	if m.counts == nil || m.late {
 		return

@@ -10,29 +10,29 @@ import (
 	"symmem/internal/ranked"
 )
 
-// Streams are those of a device, with their events and graphs.
+// Streams holds a device's streams, events and graphs.
 type Streams struct {
 	GPU *gpu.GPU
 	// Groups lists the groups of the device that are open or being torn down.
 	Groups func() []Group
-	// NewCalls makes the calls of a graph.
+	// NewCalls returns an empty record of the group calls in a new graph.
 	NewCalls func() Calls
-	// Capturing counts the streams that record.
+	// Capturing counts the streams being captured.
 	Capturing atomic.Int32
-	// Order makes the order of streams one of Go's memory model: host functions read it before and
-	// add to it after their work, and who learns that work is done reads it.
+	// Order gives stream order a happens-before edge in Go's memory model: each host function loads
+	// it before its work and adds to it afterwards; code that observes completion loads it.
 	Order atomic.Uint64
 	pool  pool
 
 	mu     ranked.Mutex[streamsMu]
-	graphs map[*Graph]struct{} // open ones; guarded by mu
-	points []*Point            // of graphs of other libraries; guarded by mu
+	graphs map[*Graph]struct{} // open graphs; guarded by mu
+	points []*Point            // events that graphs captured by other libraries refer to; guarded by mu
 }
 
-// NewEvent makes an event.
+// NewEvent returns a new event.
 func (d *Streams) NewEvent() *Event { return &Event{streams: d} }
 
-// keep keeps a point as long as the device.
+// keep keeps p alive until the device is closed.
 func (d *Streams) keep(p *Point) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -51,5 +51,5 @@ func (d *Streams) CloseGraphs() error {
 	return errors.Join(errs...)
 }
 
-// Close destroys the unused events. It is called on a thread of the context.
+// Close destroys the unused CUDA events. It must be called on one of the GPU's threads (gpu.Do).
 func (d *Streams) Close() error { return d.pool.drain(d.GPU.CUDA) }
