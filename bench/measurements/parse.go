@@ -14,20 +14,21 @@ import (
 	"symmem/bench/results"
 )
 
-// parse makes a table of what "symmem bench --json" or "go test -bench" has printed.
+// parse parses the output of "symmem bench --json" or "go test -bench" into a table.
 func parse(text []byte) (*results.Result, error) {
 	if strings.HasPrefix(strings.TrimSpace(string(text)), "{") {
-		return ofReport(text)
+		return parseReport(text)
 	}
-	return ofBenchmarks(string(text))
+	return parseBenchmarks(string(text))
 }
 
-// table collects named values by row, and has a column for each name, in order of appearance.
+// table collects named values by row. It has a column for each name, in order of appearance.
 type table struct {
 	columns []string
 	rows    []map[string]any
 }
 
+// set sets a value in the last row.
 func (t *table) set(name string, value any) {
 	if !slices.Contains(t.columns, name) {
 		t.columns = append(t.columns, name)
@@ -35,9 +36,10 @@ func (t *table) set(name string, value any) {
 	t.rows[len(t.rows)-1][name] = value
 }
 
+// result returns the table, in which missing values are nil.
 func (t *table) result() (*results.Result, error) {
 	if len(t.rows) == 0 {
-		return nil, errors.New("there is no result in what was printed")
+		return nil, errors.New("the output contains no results")
 	}
 	r := &results.Result{Columns: t.columns}
 	for _, row := range t.rows {
@@ -50,8 +52,8 @@ func (t *table) result() (*results.Result, error) {
 	return r, nil
 }
 
-// ofReport makes a row of each result of a report.
-func ofReport(text []byte) (*results.Result, error) {
+// parseReport returns a table with one row per result of a report.
+func parseReport(text []byte) (*results.Result, error) {
 	var decoded report.Report
 	if err := json.Unmarshal(text, &decoded); err != nil {
 		return nil, fmt.Errorf("decoding a report of symmem bench: %w", err)
@@ -62,7 +64,7 @@ func ofReport(text []byte) (*results.Result, error) {
 		t.rows = append(t.rows, map[string]any{})
 		t.set("name", r.Name)
 		for _, name := range slices.Sorted(maps.Keys(r.Params)) {
-			t.set(name, plain(r.Params[name]))
+			t.set(name, toCell(r.Params[name]))
 		}
 		t.set("ns", r.Median)
 		t.set("p10 ns", r.P10)
@@ -78,8 +80,8 @@ func ofReport(text []byte) (*results.Result, error) {
 	return t.result()
 }
 
-// plain is a parameter as a cell: a number or a text.
-func plain(value any) any {
+// toCell converts a parameter to a table cell: number or string.
+func toCell(value any) any {
 	if number, ok := value.(float64); ok {
 		return number
 	}
@@ -91,15 +93,15 @@ var (
 	figure    = regexp.MustCompile(`(\S+)\s+(\S+)`)
 )
 
-// ofBenchmarks makes a row of each line of a benchmark.
-func ofBenchmarks(text string) (*results.Result, error) {
+// parseBenchmarks returns a table with one row per benchmark line.
+func parseBenchmarks(text string) (*results.Result, error) {
 	t := &table{}
 	for _, line := range benchmark.FindAllStringSubmatch(text, -1) {
 		t.rows = append(t.rows, map[string]any{})
 		t.set("benchmark", line[1])
 		for _, f := range figure.FindAllStringSubmatch(line[3], -1) {
 			if _, err := strconv.ParseFloat(f[1], 64); err != nil {
-				return nil, fmt.Errorf("%s: %q is no number", line[1], f[1])
+				return nil, fmt.Errorf("%s: %q is not a number", line[1], f[1])
 			}
 			t.set(f[2], json.Number(f[1]))
 		}

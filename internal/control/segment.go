@@ -11,8 +11,8 @@ import (
 )
 
 // CompareSegments checks that all ranks of a group are about to register the same segment with the
-// same size, whatever they agreed on before. The same exchange carries more, and the result
-// contains this argument of all ranks, by group rank. exchange is the method of a plane.
+// same size, regardless of earlier agreements. more is sent along; the result holds every rank's
+// more, by group rank. exchange is the plane's Exchange method.
 func CompareSegments(
 	ctx context.Context,
 	exchange func(context.Context, driver.Lane, []byte) ([][]byte, error),
@@ -34,7 +34,7 @@ func CompareSegments(
 		all[r] = rest
 	}
 	if len(differ) > 0 {
-		return nil, fmt.Errorf("%s registers another segment or size", driver.Ranks(differ))
+		return nil, fmt.Errorf("%s registers a different segment or size", driver.Ranks(differ))
 	}
 	return all, nil
 }

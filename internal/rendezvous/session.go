@@ -6,10 +6,10 @@ import (
 	"time"
 )
 
-// session is one connection of a Server. It is in one of three states: new, until VALIDATE has
-// come; unauthenticated, until the token has come (skipped where none is required); and open. Any
-// query that does not belong in its state ends it. Two goroutines serve it: run reads requests,
-// the drain of its outbox writes replies.
+// session is one connection of a Server. It is in one of three states: new, until VALIDATE is
+// received; unauthenticated, until the token is received (skipped if none is required); and open.
+// Any query that is not allowed in the current state ends the session. Two goroutines serve it: run
+// reads requests, and out.drain writes replies.
 type session struct {
 	// Immutable.
 	server *Server
@@ -17,33 +17,33 @@ type session struct {
 	conn   net.Conn
 	remote bool
 	out    *outbox
-	// Guarded by server.mu. open is set in that state; greeting says for which rank the session
-	// stands, if for any.
+	// Guarded by server.mu. open reports that the session is in the open state; greeting identifies
+	// the session's rank, or is nil.
 	open     bool
 	greeting *greeting
 }
 
 const (
-	// authTimeout is how long a remote connection may stay new or unauthenticated.
+	// authTimeout limits the time that a remote connection may be new or unauthenticated.
 	authTimeout = 5 * time.Second
-	// flushTimeout is how long the last replies of a session may take.
+	// flushTimeout limits the time for writing a session's last replies.
 	flushTimeout = time.Second
-	// maxAuthBytes bounds the requests of such a connection: a token, and no more.
+	// maxAuthBytes limits a request before the open state: the largest is the one with the token.
 	maxAuthBytes = len(tokenKey) + maxTokenBytes + 64
 )
 
 var (
-	errNoHandshake     = errors.New("the first query is not VALIDATE with the right number")
-	errUnauthenticated = errors.New("a query before the token, or a wrong token")
+	errNoHandshake     = errors.New("the first query is not VALIDATE with the expected magic number")
+	errUnauthenticated = errors.New("the token is wrong, or an invalid query preceded it")
 )
 
-// run serves requests until the client leaves or errs. Its error has no reader: closing the
-// connection is all that the protocol has to say.
+// run serves requests until the client disconnects or sends an invalid one. The error is dropped:
+// the protocol reports errors only by closing the connection.
 func (n *session) run() {
 	_ = n.serve(newDecoder(n.conn, n.conn.RemoteAddr().String()))
 	n.server.endSession(n)
-	// The rest of the outbox is flushed, but with a limit for a client that does not read it: Close no
-	// longer knows this session and waits for its goroutines.
+	// Limit the flush of the outbox, as the client may not read it: endSession removed the session, so
+	// Server.Close cannot interrupt it but still waits for its goroutines.
 	_ = n.conn.SetWriteDeadline(time.Now().Add(flushTimeout))
 	n.out.close()
 }
@@ -67,7 +67,7 @@ func (n *session) serve(d *decoder) error {
 	}
 }
 
-// greet takes a session from new to open.
+// greet reads the handshake of a new session, with the token if one is required.
 func (n *session) greet(d *decoder) error {
 	r, err := d.request(maxAuthBytes)
 	if err != nil {
@@ -82,7 +82,7 @@ func (n *session) greet(d *decoder) error {
 	return n.authenticate(d)
 }
 
-// authenticate waits for the token. A PING may come before, as it is part of the handshake.
+// authenticate waits for the token. A PING may precede it, as it is part of the handshake.
 func (n *session) authenticate(d *decoder) error {
 	for {
 		r, err := d.request(maxAuthBytes)

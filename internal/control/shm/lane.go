@@ -11,15 +11,17 @@ import (
 	"symmem/internal/spin"
 )
 
-// lane is this rank's part of a channel for small payloads.
+// lane holds this rank's state of a channel for small payloads.
 type lane struct {
 	mu   ranked.Mutex[laneMu] // one exchange at a time
 	step uint64               // last step posted; guarded by mu
-	// ended is why an exchange has failed: the lane is out of step then; guarded by mu.
+	// ended is the error of a failed exchange; after it the ranks' steps differ and the lane is
+	// unusable. Guarded by mu.
 	ended error
-	// absent marks the group ranks that did not come to the fault lane; guarded by mu.
+	// absent marks the group ranks from which the fault lane expects no more reports, because one
+	// failed to arrive or their log is full; guarded by mu.
 	absent []bool
-	// read counts the slots that were read of each rank's log of faults; guarded by mu.
+	// read counts the entries of each rank's fault log that have been read; guarded by mu.
 	read map[*block]uint64
 }
 
@@ -50,14 +52,15 @@ func (g *Group) Exchange(
 		return nil, fmt.Errorf("%s after a fault: %w", x.doing(), l.ended)
 	}
 	got, err := x.run(ctx)
-	if l.ended = err; err != nil && id == driver.LaneControl {
+	l.ended = err
+	if err != nil && id == driver.LaneControl {
 		g.fail(err)
 	}
 	return got, err
 }
 
-// exchange is one exchange under way: payloads larger than a slot take several steps, and every
-// rank makes as many as the largest payload needs.
+// exchange holds the state of one exchange. A payload larger than a slot needs several steps, and
+// every rank makes as many steps as the largest payload needs.
 type exchange struct {
 	g       *Group
 	id      driver.Lane
@@ -65,10 +68,11 @@ type exchange struct {
 	payload []byte
 	got     [][]byte
 	totals  []uint64
-	// ignoreFaults is set for exchanges that do not end with the fault of a peer.
+	// ignoreFaults is set if a peer's fault does not abort the exchange.
 	ignoreFaults bool
 }
 
+// run exchanges the payloads, in chunks of the size of a slot.
 func (x *exchange) run(ctx context.Context) ([][]byte, error) {
 	ranks := len(x.g.blocks)
 	x.got, x.totals = make([][]byte, ranks), make([]uint64, ranks)
@@ -85,6 +89,7 @@ func (x *exchange) run(ctx context.Context) ([][]byte, error) {
 	}
 }
 
+// post begins the next step and publishes the chunk of this rank's payload at an offset.
 func (x *exchange) post(at int) error {
 	if x.g.peerFailed() {
 		return x.g.peerFault(x.doing)
@@ -106,7 +111,7 @@ func (x *exchange) doing() string { return control.ExchangeName(x.g.cfg, x.id) }
 // slot returns a rank's slot for the current step.
 func (x *exchange) slot(b *block) *slot { return &b.lanes[x.id][x.lane.step&1] }
 
-// collect waits for this step of all ranks and takes their payloads.
+// collect waits until all ranks have posted this step, and appends their chunks to got.
 func (x *exchange) collect(ctx context.Context, first bool) error {
 	err := x.g.waitSlowly(ctx, &waiting{
 		word: func(b *block) *uint64 { return &x.slot(b).step }, want: x.lane.step,
@@ -117,18 +122,23 @@ func (x *exchange) collect(ctx context.Context, first bool) error {
 		return err
 	}
 	for r, b := range x.g.blocks {
-		if err := x.take(r, x.slot(b), first); err != nil {
+		if err := x.appendChunk(r, x.slot(b), first); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (x *exchange) take(r int, s *slot, first bool) error {
+// appendChunk appends the chunk in a slot to the payload of group rank r.
+func (x *exchange) appendChunk(r int, s *slot, first bool) error {
 	total := spin.LoadAcquire64(&s.total)
-	if total > driver.MaxPayload || (!first && total != x.totals[r]) {
-		return fmt.Errorf("rank %d announces a message of %d bytes: at most %d",
+	if total > driver.MaxPayload {
+		return fmt.Errorf("the payload of rank %d, of %d bytes, exceeds the limit of %d",
 			x.g.cfg.Ranks[r], total, driver.MaxPayload)
+	}
+	if !first && total != x.totals[r] {
+		return fmt.Errorf("the payload of rank %d changed from %d to %d bytes during an exchange",
+			x.g.cfg.Ranks[r], x.totals[r], total)
 	}
 	if first {
 		x.totals[r], x.got[r] = total, make([]byte, 0, total)
