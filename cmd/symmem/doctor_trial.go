@@ -25,7 +25,7 @@ type trial struct {
 	buffer   symmem.Buffer
 	recorder *proof.Recorder // nil without a log
 	// whole holds the results that rank 0 determines for all.
-	whole   doctor.Surroundings
+	whole   doctor.RankZeroResults
 	account doctor.Account
 }
 
@@ -35,7 +35,7 @@ func runTrial(
 ) doctor.Account {
 	t := &trial{account: doctor.Account{Rank: world.Rank, Calls: []doctor.TrialCall{}}}
 	if world.Rank == 0 {
-		t.account.Surroundings = &t.whole
+		t.account.RankZeroResults = &t.whole
 	}
 	if err := t.run(ctx, backend, timeout); err != nil {
 		t.account.Error = err.Error()

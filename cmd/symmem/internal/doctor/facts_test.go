@@ -134,7 +134,7 @@ func TestTheVersionOfTheKernelsModuleIsFound(t *testing.T) {
 func TestATrialIsOrderedByRankAndTakesTheWordOfRankZero(t *testing.T) {
 	two := Account{Rank: 2}
 	zero := Account{
-		Surroundings: &Surroundings{Source: "torchrun", Device: "D", Logged: true, Trouble: "t"},
+		RankZeroResults: &RankZeroResults{Source: "torchrun", Device: "D", Logged: true, Trouble: "t"},
 	}
 	trial := Join(3, []Account{two, zero}, errors.New("rank 1 reported nothing"))
 	encoded, err := json.Marshal(trial.Accounts)

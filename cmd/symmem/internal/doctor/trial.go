@@ -9,26 +9,26 @@ import (
 	"symmem/internal/ranklist"
 )
 
-// Trial holds the results of ranks that opened the backend and all-reduced windows.
+// Trial holds the results of a test run: each rank opens the backend and all-reduces window memory.
 type Trial struct {
 	Ranks int `json:"ranks"`
-	Surroundings
+	RankZeroResults
 	// Error is the reason why ranks could not be started, or did not finish.
 	Error string `json:"error,omitempty"`
-	// Accounts holds the accounts of the ranks that delivered one, by rank.
+	// Accounts is sorted by rank, and lacks the ranks that did not deliver an Account.
 	Accounts []Account `json:"accounts"`
 }
 
-// Surroundings holds the results of a trial that a single rank determines.
-type Surroundings struct {
+// RankZeroResults holds what only rank 0 measures.
+type RankZeroResults struct {
 	Source string `json:"source"`
 	Device string `json:"device"`
-	// Trouble is the reason why NCCL's log does not show which kernels ran, on the rank that logs;
-	// Logged reports whether a log was requested.
+	// Logged reports whether NCCL's log was requested. Trouble is the reason why the log does not show
+	// which kernels ran, or empty.
 	Logged  bool   `json:"logged"`
 	Trouble string `json:"log_trouble,omitempty"`
-	// Copies holds the copy speeds between GPUs, if they were measured; CopyTrouble is the reason
-	// if not.
+	// Copies holds the copy speeds between GPUs. CopyTrouble is the reason why they could not be
+	// measured, or empty.
 	Copies      []Copy `json:"copies,omitempty"`
 	CopyTrouble string `json:"copy_trouble,omitempty"`
 }
@@ -38,20 +38,20 @@ type Account struct {
 	Rank int `json:"rank"`
 	// Error is the error that ended the trial early.
 	Error string `json:"error,omitempty"`
-	// Windows is the number of windows of the world.
+	// Windows is the number of windows registered with the world group.
 	Windows int `json:"windows"`
 	// Calls holds the collectives of the trial.
 	Calls []TrialCall `json:"calls"`
-	// Set by rank 0 only; nil on the others.
-	*Surroundings
+	// RankZeroResults is nil on the other ranks.
+	*RankZeroResults
 }
 
 // TrialCall is one all-reduce of memory in a window.
 type TrialCall struct {
 	Operation string `json:"operation"`
 	Bytes     int64  `json:"bytes"`
-	// Asked is the path choice of the group, Path the path that Explain reports, and Why its
-	// reason.
+	// Asked is the path requested for the group. Path is the path that Explain reports, and Why is the
+	// reason for it.
 	Asked string `json:"asked"`
 	Path  string `json:"path"`
 	Why   string `json:"why"`
@@ -59,13 +59,13 @@ type TrialCall struct {
 	MicroS float64 `json:"us"`
 	// Wrong is the number of wrong elements.
 	Wrong int64 `json:"wrong"`
-	// Kernel is the kernel in NCCL's log, and Windowed whether it was over windows; empty without a
-	// log.
+	// Kernel is the kernel in NCCL's log, or empty without a log. Windowed reports whether that kernel
+	// used windows.
 	Kernel   string `json:"kernel,omitempty"`
 	Windowed bool   `json:"windowed"`
 }
 
-// Copy is the speed of copies from one GPU's memory to another's.
+// Copy holds the speed of copies from one GPU's memory to another's.
 type Copy struct {
 	From int     `json:"from"`
 	To   int     `json:"to"`
@@ -79,8 +79,8 @@ func Join(ranks int, accounts []Account, failed error) *Trial {
 		t.Error = failed.Error()
 	}
 	slices.SortFunc(t.Accounts, func(a, b Account) int { return cmp.Compare(a.Rank, b.Rank) })
-	if len(t.Accounts) > 0 && t.Accounts[0].Surroundings != nil {
-		t.Surroundings = *t.Accounts[0].Surroundings
+	if len(t.Accounts) > 0 && t.Accounts[0].RankZeroResults != nil {
+		t.RankZeroResults = *t.Accounts[0].RankZeroResults
 	}
 	return t
 }
@@ -119,7 +119,7 @@ func judgeTrial(f *Facts, s *Section) {
 		s.ok("copy from GPU %d to GPU %d: %.0f GB/s", c.From, c.To, c.GBps)
 	}
 	if t.CopyTrouble != "" {
-		s.ok("how fast copies between GPUs are is not known: %s", t.CopyTrouble)
+		s.ok("could not measure GPU-to-GPU copy speed: %s", t.CopyTrouble)
 	}
 }
 
@@ -143,7 +143,7 @@ func (t *Trial) judgeCall(f *Facts, s *Section, i int) {
 		text += ", " + c.Kernel
 	}
 	if wrong := t.wrong(i); len(wrong) > 0 {
-		s.add(Fail, "symmem verify --check off finds out more; see NCCL's version above",
+		s.add(Fail, "run symmem verify --check off for details; see NCCL's version above",
 			"%s: wrong sums on rank %s", text, strings.Join(wrong, ", "))
 		return
 	}
@@ -154,10 +154,10 @@ func (t *Trial) judgeCall(f *Facts, s *Section, i int) {
 		s.ok("%s: %s", text, c.Why)
 	case c.Asked != c.Path:
 		s.add(Warn, "look for the reason among the findings above", "%s, although the "+
-			"%s path was asked for: %s", text, c.Asked, c.Why)
+			"%s path was requested: %s", text, c.Asked, c.Why)
 	case f.nccl() && c.Asked == "window" && c.Kernel != "" && !c.Windowed:
 		s.add(Warn, "look for the reason among the findings above", "%s: the buffers "+
-			"lie in a window, and NCCL took no kernel for windows", text)
+			"are in a window, but NCCL did not choose a window kernel", text)
 	default:
 		s.ok("%s", text)
 	}
@@ -166,7 +166,7 @@ func (t *Trial) judgeCall(f *Facts, s *Section, i int) {
 // direct is the name of the direct path.
 const direct = "direct"
 
-// judgeDirect reports the reason if sums did not take the direct path.
+// judgeDirect reports why all-reduce did not use the direct path, if so.
 func (t *Trial) judgeDirect(s *Section) {
 	for _, c := range t.Accounts[0].Calls {
 		switch {
@@ -175,9 +175,9 @@ func (t *Trial) judgeDirect(s *Section) {
 		case t.Ranks == 1:
 			s.ok("no direct path: %s", c.Why)
 		default:
-			s.add(Warn, "the other paths serve, small messages are slower; it takes 2 to 8 GPUs of one "+
-				"machine that all reach each other over NVLink, and ranks that see each other's "+
-				"processes", "no direct path, for all-reduce of %s or at all: %s", size(c.Bytes), c.Why)
+			s.add(Warn, "the other paths work, but small messages are slower. The direct path needs 2 to "+
+				"8 GPUs of one machine that all reach each other over NVLink, and ranks that see each "+
+				"other's processes", "direct path not used for all-reduce of %s: %s", size(c.Bytes), c.Why)
 		}
 		return
 	}
@@ -203,13 +203,14 @@ func (t *Trial) judgeLog(s *Section) {
 	silent := func(c TrialCall) bool { return c.Kernel == "" && c.Path != direct }
 	switch {
 	case t.Trouble != "":
-		s.add(Warn, "run doctor without that variable", "which kernels ran is not known: %s", t.Trouble)
+		s.add(Warn, "run doctor without NCCL_DEBUG, NCCL_DEBUG_SUBSYS and NCCL_DEBUG_FILE",
+			"cannot determine which kernels ran: %s", t.Trouble)
 	case slices.ContainsFunc(t.Accounts[0].Calls, silent):
-		s.add(Warn, "run doctor with NCCL_DEBUG=INFO, and look at the log that stays",
-			"which kernels ran is not known: NCCL's log does not show it")
+		s.add(Warn, "run doctor with NCCL_DEBUG=INFO, and read the log",
+			"cannot determine which kernels ran: NCCL's log does not show it")
 	case slices.ContainsFunc(t.Accounts[0].Calls, func(c TrialCall) bool {
 		return c.Asked == "window" && c.Windowed
 	}):
-		s.ok("NCCL's own log shows that kernels over windows ran")
+		s.ok("NCCL's own log shows that window kernels ran")
 	}
 }

@@ -8,11 +8,11 @@ import (
 )
 
 // Usage describes the flag that enables a Prover.
-const Usage = "print which kernels NCCL took, from its own log"
+const Usage = "print which kernels NCCL chose, from its own log"
 
-// Prover implements the flag --prove of commands: it records the calls that are made, and prints
-// which kernels NCCL used for each. States: off, where every method does nothing; on, then started,
-// then closed. It must not be used concurrently.
+// Prover implements the flag --prove of commands: it records calls, and prints which kernels NCCL
+// used for each. While On is false every method is a no-op; otherwise call Start, Called for each
+// call, Write, and Close, in this order. It must not be used concurrently.
 type Prover struct {
 	// On is the value of the flag.
 	On       bool
@@ -36,14 +36,14 @@ func (p *Prover) Called(operation string, count int64, elementBytes int) {
 	}
 }
 
-// Write prints a line for each recorded call, with a prefix such as "# ". Only rank 0 has a log to
-// print.
+// Write prints a line for each recorded call, with a prefix such as "# ". Call it on rank 0: the
+// other ranks have no log.
 func (p *Prover) Write(w io.Writer, prefix string) error {
 	if p.recorder == nil {
 		return nil
 	}
 	if trouble := p.recorder.Trouble(); trouble != "" {
-		_, err := fmt.Fprintf(w, "%swhich kernels ran is not known: %s\n", prefix, trouble)
+		_, err := fmt.Fprintf(w, "%scannot determine which kernels ran: %s\n", prefix, trouble)
 		if err != nil {
 			return fmt.Errorf("writing which kernels ran: %w", err)
 		}
@@ -61,7 +61,7 @@ func (p *Prover) Write(w io.Writer, prefix string) error {
 	return nil
 }
 
-// Close closes the recorder, and joins its error to that of the command.
+// Close closes the recorder, and joins its error to *err.
 func (p *Prover) Close(err *error) {
 	if p.recorder != nil {
 		*err = errors.Join(*err, p.recorder.Close())

@@ -61,7 +61,7 @@ func TestAProverWithoutALogPrintsTheReason(t *testing.T) {
 	var out bytes.Buffer
 	p.Called("AllReduce", 1, 4)
 	if err := p.Write(&out, "# "); err != nil ||
-		!strings.HasPrefix(out.String(), "# which kernels ran is not known: NCCL_DEBUG is WARN") {
+		!strings.HasPrefix(out.String(), "# cannot determine which kernels ran: NCCL_DEBUG is WARN") {
 		t.Errorf("wrote %q, error %v", &out, err)
 	}
 }

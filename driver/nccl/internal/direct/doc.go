@@ -1,15 +1,16 @@
-// Package direct holds what the kernels of the direct path (package kernels) share in a group: the
-// memory through which they exchange data, their order, and the record of their launches.
+// Package direct manages what the kernels of a group's direct path (package kernels) share: the
+// memory through which they exchange data, the order of their launches, and a record of these.
 //
 // # Exchange memory
 //
-// An Exchange is open on all ranks of a group or on none: Open agrees on that, and on the reason if
-// it stays closed. Kernels and the host communicate through its report. Stop ends the kernels:
-// running ones poll a word of the report, later ones read a copy of it on the GPU, which a
-// goroutine updates. Close is called once no kernel of the group is running or can still start:
-// from then on new plans get no Places, and the contents of the report are kept. If a kernel of the
-// process is stuck, Close does nothing, and the exchange stays open. Exchange.mu guards whether
-// there is a report; the addresses are written before the group is used, and by Close.
+// An Exchange is open on all ranks of a group or on none: in Open the ranks agree whether to open it
+// and, if not, why. Kernels and the host communicate through its report, a block of host memory.
+// Stop ends the kernels: running kernels poll a word of the report, and kernels that start later
+// read a copy of the word on the GPU, which a goroutine updates. Close is called once no kernel of
+// the group is running or can still start: from then on new plans cannot get its addresses (Places),
+// and the contents of the report are kept. If a kernel of the process is stuck, Close does nothing,
+// and the exchange remains open. Exchange.mu guards whether there is a report; the addresses are
+// written before the group is used, and by Close.
 //
 // # Order
 //
@@ -21,27 +22,29 @@
 // LaunchOrder remembers the stream of the latest launch while an event can still be recorded there
 // (latest), or the event after that launch (latestEvent); before the first launch it has neither.
 // Begin makes the stream of the next launch wait for that event, and records the event first if
-// there is none. RecordLatest records it earlier, when the stream captures, ends or is about to
-// wait for something else. ForgetLatest drops both when the stream is abandoned.
+// there is none. RecordLatest records that event ahead of Begin, when the stream starts a capture,
+// is closed or is about to wait for something else. ForgetLatest clears latest and latestEvent when
+// the stream is abandoned.
 //
 // Once another library has captured a call, its replays are invisible to us. From then on there is
 // one permanent event (replayEvent): every launch waits for it and records it again, and so does
 // each capture, before its first call and after its last (Recording). Recordings numbers the
-// captures identically on all ranks. The end of such a capture is not visible, so the latest
-// OpenRecordings may still be open.
+// captures identically on all ranks. The end of such a capture is not visible, so the last 16
+// (OpenRecordings) are assumed open.
 //
 // # Launches
 //
-// Kernels count their calls, and this rank records them: Launches finds the call of a report by its
-// number and digest among the latest launches. Where replays have advanced the kernels' count it
-// searches by the digest alone, as it always does for calls in captures of other libraries.
+// Kernels count their calls, and this rank records its launches: given a kernel's report, Launches
+// looks up the recent launch with the reported number and digest. If replays have advanced the
+// kernels' count, it searches by the digest alone, as it always does for calls in captures of other
+// libraries.
 //
 // # Locks
 //
 // The lock of their group guards LaunchOrder and Recordings, except for the fields that
-// RecordLatest changes: the group's lock is held while ranks wait for each other, and a stream that
-// is about to wait must not wait for it. LaunchOrder.mu guards those fields. Package nccl documents
-// the order of all locks of the backend.
+// RecordLatest changes, which LaunchOrder.mu guards: RecordLatest must not take the group's lock,
+// which may be held while ranks wait for each other. Package nccl documents the order of all locks
+// of the backend.
 //
 // # Lock order
 //
