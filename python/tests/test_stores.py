@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from conftest import Start
 
-from symmem import _rendezvous
+from symmem._rank import rendezvous
 
 pytestmark = [pytest.mark.library, pytest.mark.torch]
 
@@ -69,7 +69,7 @@ class Slow:
 
 def test_a_store_is_polled_by_one_thread() -> None:
     store = Slow()
-    with _rendezvous.Meeting(store, rank=0, size=1, timeout=60, warn_after=-1) as meeting:
+    with rendezvous.Meeting(store, rank=0, size=1, timeout=60, warn_after=-1) as meeting:
         assert meeting.hear("key") == ["here"]
     assert len(set(store.threads)) == 1
     store.threads[0].join(timeout=60)
