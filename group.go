@@ -319,6 +319,7 @@ func (g *Group) latestSite() string { return g.rt.sites.named(g.site.Load()) }
 // SetPath changes who chooses the path of the group's collectives from now on, for benchmarks and
 // for finding out what is slow; Options.Path is what a group starts with. Graphs that were captured
 // before keep their paths. It is collective over the group, and every rank gives the same choice.
+// Where a stream of some rank captures it returns ErrCapturing on all ranks and changes nothing.
 func (g *Group) SetPath(ctx context.Context, c PathChoice) error {
 	ctx = orBackground(ctx)
 	if c <= PathDefault || c > PathDirect {
@@ -329,16 +330,19 @@ func (g *Group) SetPath(ctx context.Context, c PathChoice) error {
 	if err := g.agree(ctx, "path "+c.String()); err != nil {
 		return fmt.Errorf("setting the path of group %s: %w", g.id, err)
 	}
-	g.choice.Store(int32(c))
+	before := g.choice.Swap(int32(c))
 	err := g.rt.apartFromCaptures(ctx, g.lane(driver.LaneControl), func() error {
 		return g.useWindows(ctx)
 	})
 	if err != nil {
-		return fmt.Errorf("setting the path of group %s: %w", g.id, g.awaitCause(err))
+		g.choice.Store(before)
 	}
 	g.state.Lock()
-	defer g.state.Unlock()
-	g.revision.Add(1) // every prepared plan is stale
+	g.revision.Add(1) // every prepared plan is stale, also one that was made meanwhile
+	g.state.Unlock()
+	if err != nil {
+		return fmt.Errorf("setting the path of group %s: %w", g.id, g.awaitCause(err))
+	}
 	return nil
 }
 

@@ -174,6 +174,32 @@ func TestSetPathHoldsFromThenOn(t *testing.T) {
 	})
 }
 
+// TestASetPathBesideACaptureChangesNothing, on any rank: kept plans and new ones take one path.
+func TestASetPathBesideACaptureChangesNothing(t *testing.T) {
+	together(t, 2, symmem.Options{}, func(r *rank) {
+		p := r.pool()
+		kept, fresh := r.window(p, 64<<10), r.window(p, 64<<10)
+		want := r.taken(kept)
+		s := r.stream()
+		if r.Rank() == 1 {
+			r.ok(s.BeginCapture())
+		}
+		r.is(r.World().SetPath(r.ctx, symmem.PathPlain), symmem.ErrCapturing)
+		if r.Rank() == 1 {
+			graph, err := s.EndCapture()
+			r.ok(err)
+			r.ok(graph.Close())
+			symmem.ForgetPlans(r.World()) // as other calls of this rank do in time
+		}
+		if a, b := r.taken(kept), r.taken(fresh); a != want || b != want {
+			r.failf("calls took the %s and the %s path, before it was the %s path", a, b, want)
+		}
+		if got := r.World().Stats().Tuning.Path; got != "window" {
+			r.failf("the statistics say %s", got)
+		}
+	})
+}
+
 func TestSettingDifferentPathsIsADivergence(t *testing.T) {
 	var said answers
 	together(t, 3, symmem.Options{}, func(r *rank) {
