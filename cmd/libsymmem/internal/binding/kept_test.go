@@ -119,6 +119,40 @@ func TestFreedMemoryOfClosedPoolsIsRefused(t *testing.T) {
 	}
 }
 
+// TestAFreeThatMeetsACloseTakesEffect: a pool is closed between the two steps of a later Free.
+func TestAFreeThatMeetsACloseTakesEffect(t *testing.T) {
+	l, _ := alone(t, host)
+	world, err := l.World()
+	if err != nil {
+		t.Fatal(err)
+	}
+	number, err := l.OpenPool(world, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	at, err := l.Alloc(number, 4096, 0, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, p, err := l.findPool(number)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := r.rt.Interop().Retire(at)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := l.ClosePool(number, false); err != nil {
+		t.Fatal(err)
+	}
+	if err := p.free(b, true); err != nil {
+		t.Error(err)
+	}
+	if _, err := r.rt.Interop().Buffer(at); !errors.Is(err, symmem.ErrForeign) {
+		t.Errorf("the pool keeps its addresses: %v", err)
+	}
+}
+
 // TestAPoolThatIsClosedTwiceAtOnceIsKeptOnce has buffers outlive a pool that several goroutines
 // close. Freeing the only buffer ends what the library remembers of the pool.
 func TestAPoolThatIsClosedTwiceAtOnceIsKeptOnce(t *testing.T) {

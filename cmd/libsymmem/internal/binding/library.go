@@ -155,7 +155,7 @@ func (l *Library) Close(force bool) error {
 	}
 	var errs []error
 	for _, p := range r.all() {
-		errs = append(errs, p.flush())
+		errs = append(errs, p.end())
 	}
 	l.kept.keep(r.rt.Interop())
 	l.rank.Store(nil)

@@ -25,6 +25,7 @@ type pool struct {
 
 	mu    sync.Mutex
 	freed []symmem.Buffer // frees that have not taken effect; guarded by mu
+	ended bool            // whether frees take effect at once, since a close began; guarded by mu
 }
 
 func (r *rank) newPool(o symmem.PoolOptions) (*pool, error) {
@@ -144,7 +145,7 @@ func (l *Library) ClosePool(number int, force bool) error {
 	if count, bytes := p.live(); count > 0 && !force {
 		return fmt.Errorf("closing pool %d: %d buffers of %d bytes: %w", number, count, bytes, ErrLive)
 	}
-	err = p.flush()
+	err = p.end()
 	r.mu.Lock()
 	if r.pools[number] == p { // it may be another one, after another close
 		r.pools[number] = nil
@@ -222,7 +223,7 @@ func (p *pool) free(b symmem.Buffer, later bool) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.freed = append(p.freed, b)
-	if later {
+	if later && !p.ended {
 		return nil
 	}
 	return p.flushHeld()
@@ -248,6 +249,14 @@ func (p *pool) flushHeld() error {
 func (p *pool) flush() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	return p.flushHeld()
+}
+
+// end makes the frees so far take effect, and later ones at once: nothing would flush them.
+func (p *pool) end() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.ended = true
 	return p.flushHeld()
 }
 
