@@ -44,6 +44,12 @@ func newExtent(bytes int64, stream alloc.Stream) extent {
 func (e extent) bytes() int64         { return int64(e &^ ofHost >> streamBits) }
 func (e extent) stream() alloc.Stream { return alloc.Stream(e & (1<<streamBits - 1)) }
 
+// isOther reports whether the memory is that of a buffer of another stream than the given one.
+func (e extent) isOther(than alloc.Stream) bool {
+	stream := e.stream()
+	return stream != than && stream != untracked
+}
+
 // Address is where the buffer lies on this rank.
 func (b Buffer) Address() uintptr { return uintptr(b.memory.start) }
 

@@ -256,10 +256,10 @@ func (s *Stream) touches(a, b Memory) error {
 }
 
 // borrows reports whether the use of a call's buffers is recorded: they are of other streams, or
-// the call is captured.
+// the call is captured. Go inlines it.
 func (s *Stream) borrows(c *collective) bool {
 	return s.capturing.Load() || c.norm != nil ||
-		c.send.extent.stream() != s.number || c.recv.extent.stream() != s.number
+		c.send.extent.isOther(s.number) || c.recv.extent.isOther(s.number)
 }
 
 // uses notes that this stream works on memory: buffers of other streams are kept until the work
