@@ -10,10 +10,8 @@ import (
 	"symmem/driver"
 )
 
-// TestClosingAGroupGivesUpWorkThatDoesNotEnd, in front of a collective. What the group maps goes
-// once it has ended, which the end of all tests looks at.
-// TestAGroupThatIsClosedAfterAPeerHasFailedNamesIt instead of the message of that peer that the
-// rank has not received.
+// TestAGroupThatIsClosedAfterAPeerHasFailedNamesIt, and the message of that peer that the rank has
+// not received: either may explain the other.
 func TestAGroupThatIsClosedAfterAPeerHasFailedNamesIt(t *testing.T) {
 	aborted := make(chan struct{})
 	surviving(t, 2, symmem.Options{}, func(r *rank) {
@@ -27,10 +25,16 @@ func TestAGroupThatIsClosedAfterAPeerHasFailedNamesIt(t *testing.T) {
 			return
 		}
 		<-aborted
-		r.is(g.Close(), symmem.ErrAborted)
+		err := g.Close()
+		r.is(err, symmem.ErrAborted)
+		if !errors.As(err, new(*symmem.MessageError)) {
+			r.failf("%v names no message", err)
+		}
 	})
 }
 
+// TestClosingAGroupGivesUpWorkThatDoesNotEnd, in front of a collective. What the group maps goes
+// once it has ended, which the end of all tests looks at.
 func TestClosingAGroupGivesUpWorkThatDoesNotEnd(t *testing.T) {
 	together(t, 1, symmem.Options{Timeout: time.Second}, func(r *rank) {
 		r.drops()

@@ -44,7 +44,9 @@ func (c *communicator) Close() error {
 		unmatched = c.messages.errUnmatched(c)
 	}
 	if unmatched != nil && fault != nil {
-		unmatched = fault // which is why messages have no other end
+		// Either may explain the other: a peer that failed leaves messages without their other end, and
+		// one may have failed because this rank did not receive.
+		unmatched = errors.Join(fault, unmatched)
 	}
 	patience := 2 * c.device.cfg.Timeout
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
