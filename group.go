@@ -48,7 +48,6 @@ type Group struct {
 	splits int                   // guarded by mu
 
 	closing    sync.Once
-	closeErr   error
 	background sync.WaitGroup
 
 	state    ranked.Mutex[groupState] // guards the writers of what follows
@@ -226,7 +225,7 @@ func (g *Group) Abort() {
 // Close leaves the group: its windows are deregistered on this rank. Close the graphs captured
 // over it before. Collectives that are under way end, or return ErrClosed; it waits for nobody but
 // this rank's own work. A second Close does nothing.
-func (g *Group) Close() error {
+func (g *Group) Close() (err error) {
 	g.closing.Do(func() {
 		if cause := g.comm.Cause(); cause != nil && !errors.Is(cause, ErrClosed) {
 			<-g.life.Done() // the ranks find out the cause, which others may wait for
@@ -238,6 +237,10 @@ func (g *Group) Close() error {
 		g.state.Unlock()
 		// The collectives of this rank end before the windows go in which they work.
 		errs := []error{g.comm.Close()}
+		if cause := g.comm.Cause(); cause != nil && !errors.Is(cause, ErrClosed) {
+			failed = true // a peer had failed, which Close has found out
+			_ = aligner{g}.see(cause)
+		}
 		for _, p := range g.rt.allPools() {
 			errs = append(errs, p.leave(g))
 		}
@@ -245,9 +248,9 @@ func (g *Group) Close() error {
 		if !failed {
 			g.rt.forgetGroup(g)
 		}
-		g.closeErr = once(errs...)
+		err = once(errs...)
 	})
-	return g.closeErr
+	return err
 }
 
 // memberOf finds the group's part in a pool without a lock.

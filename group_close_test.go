@@ -33,6 +33,24 @@ func TestAGroupThatIsClosedAfterAPeerHasFailedNamesIt(t *testing.T) {
 	})
 }
 
+// TestClosingAGroupSeesTheFaultOfAPeer that has failed before, so that both realign their pools.
+func TestClosingAGroupSeesTheFaultOfAPeer(t *testing.T) {
+	aborted := make(chan struct{})
+	together(t, 2, symmem.Options{}, func(r *rank) {
+		g := r.split(r.World(), 0)
+		p := r.pool()
+		r.sums(r.World(), r.alloc(p, 4096))
+		if r.Rank() == 1 {
+			g.Abort()
+			close(aborted)
+		} else {
+			<-aborted
+		}
+		r.ok(g.Close())
+		r.sums(r.World(), r.alloc(p, 4096))
+	})
+}
+
 // TestClosingAGroupGivesUpWorkThatDoesNotEnd, in front of a collective. What the group maps goes
 // once it has ended, which the end of all tests looks at.
 func TestClosingAGroupGivesUpWorkThatDoesNotEnd(t *testing.T) {

@@ -148,10 +148,13 @@ func (c *communicator) Close() error {
 		}
 	}
 	unmatched := c.messages.Unmatched()
-	if unmatched != nil && c.plane.PeerFailed() {
-		// Either may explain the other: a peer that failed leaves messages without their other end, and
-		// one may have failed because this rank did not receive.
-		unmatched = errors.Join(c.plane.PeerFault("closing group "+c.cfg.Name()), unmatched)
+	if c.plane.Cause() == nil && c.plane.PeerFailed() {
+		fault := c.plane.Fail(c.plane.PeerFault("closing group " + c.cfg.Name()))
+		if unmatched != nil {
+			// Either may explain the other: a peer that failed leaves messages without their other end,
+			// and one may have failed because this rank did not receive.
+			unmatched = errors.Join(fault, unmatched)
+		}
 	}
 	err := c.plane.Close()
 	c.teardown.begin()
