@@ -68,13 +68,12 @@ func (i Interop) Captured(handle uintptr) bool {
 	return is || err != nil
 }
 
-// ForgetStream ends the use of an adopted stream, whose work is done and whose owner may destroy it
-// once ForgetStream has returned; work that is not done is waited for, up to twice Options.Timeout.
-// Calls on the stream return ErrClosed from then on. Other streams it leaves alone. Its numbers, in
-// the Runtime and in pools, are not used again, since ranks may forget streams at different times;
-// what is kept for them is some hundred bytes in the Runtime and in each pool that it has used.
-// Free memory of pools that was allocated on it last goes to other streams where memory is short,
-// and leaves the process with Pool.Trim.
+// ForgetStream ends the use of an adopted stream before its owner destroys it. It waits for
+// unfinished work on the stream, up to twice Options.Timeout. After it, calls on the stream return
+// ErrClosed; other streams are not affected. The stream's numbers, in the Runtime and in pools, are
+// not reused, since ranks may forget streams at different times; they cost some hundred bytes in
+// the Runtime and in each pool that the stream has used. Free memory that was last allocated on it
+// goes to other streams when memory is short, and is unmapped by Pool.Trim.
 func (i Interop) ForgetStream(s *Stream) {
 	if s != nil && s.adopted != nil {
 		_ = s.forget(driver.AdoptedStream.Close) // a fault of its work is its group's, which tells it

@@ -11,16 +11,16 @@ import (
 	"symmem/internal/ranked"
 )
 
-// AdoptedCommunicator is a communicator of another library in which pools of this rank are
-// registered too, so that its unchanged calls find their buffers in windows.
+// AdoptedCommunicator is a communicator of another library with which pools of this rank are
+// registered as well, so that the library's unchanged calls find their buffers in windows.
 //
-// It takes part in a group, whose ranks are its own in the same order: then what is registered is
-// what the group has as windows, once its ranks have agreed. Or it is alone: then its ranks compare
-// the histories of the pool through the communicator itself.
+// It either takes part in a group with the same ranks in the same order: then the group's windows
+// are registered with it, once the ranks have agreed. Or it is alone: then its ranks compare the
+// histories of the pool through the communicator itself.
 //
-// States: open; failed, after the first error of a registration, which every further one returns;
-// detached. The owner makes no calls on the communicator while one of Register is under way, and
-// calls Detach before it ends it, or Forget. It is safe for concurrent use.
+// States: open; failed, after the first error of a registration, which every later one returns;
+// detached. The owner makes no calls on the communicator during a call of Register, and calls
+// Detach before it destroys it, or Forget. It is safe for concurrent use.
 type AdoptedCommunicator struct {
 	rt     *Runtime
 	group  *Group // nil if it is alone

@@ -13,7 +13,7 @@ import (
 	"symmem/internal/ledger"
 )
 
-// history is a pool's ledger as an agreement reads it: the pool goes on allocating meanwhile.
+// history reads a pool's ledger for an agreement, while the pool keeps allocating.
 type history struct{ pool *Pool }
 
 func (h history) Snapshot() ledger.Snapshot {
@@ -198,8 +198,8 @@ func (g *Group) compareInBackground() error {
 	return nil
 }
 
-// startBackgroundCheck begins the comparison in the background where the level asks for it. Once
-// begun it goes on, since all ranks take part in it, and what it finds is acted on unless the level
+// startBackgroundCheck starts the comparison in the background if the level asks for it. It then
+// always completes, since all ranks take part in it, and a difference is acted on unless the level
 // is CheckOff.
 func (g *Group) startBackgroundCheck() {
 	if g.rt.Check() != CheckRegistration || g.rt.opts.CheckInterval <= 0 || len(g.ranks) < 2 {
@@ -223,19 +223,19 @@ func (g *Group) names() agreement.Names {
 	return agreement.Names{Members: g.ranks, Pool: g.rt.poolName}
 }
 
-// Agree compares a number across the ranks of the group. Where it differs every rank gets the same
-// DivergenceError, of kind DivergedValue, with each rank's value, call site and last ten values;
-// the group goes on. A rank that does not come is final for the group, as everywhere: a
-// TimeoutError after Options.Timeout, or at the deadline of the context, or a RankLostError.
+// Agree compares a number across the ranks of the group. If it differs, every rank gets the same
+// DivergenceError, of kind DivergedValue, with each rank's value, call site and last ten values,
+// and the group stays usable. A missing rank is a fault of the group, as everywhere: a TimeoutError
+// after Options.Timeout or at the deadline of the context, or a RankLostError.
 //
-// The name says what the value is, such as "batch size": a text of 1 to MaxValueName bytes, and at
-// most MaxValueNames different ones in a group; else ErrInvalid, before anything is sent. The n-th
-// call under a name on one rank meets the n-th on the others, from any goroutine; names do not wait
-// for each other. It works on the host alone: it uses no stream and no GPU, and orders nothing that
-// streams run. The end of the context is final for the group, too.
+// The name describes the value, such as "batch size". It has 1 to MaxValueName bytes, and a group
+// has at most MaxValueNames of them; otherwise Agree returns ErrInvalid before anything is sent.
+// The n-th call under a name on one rank is matched with the n-th on the others, from any
+// goroutine; names do not wait for each other. Agree works on the host only: it uses no stream and
+// no GPU, and orders no work of streams. The end of the context is a fault of the group, too.
 //
 // Agree, AgreeFloat, AgreeString, Any, All, Min, Max and Sum share their names. Ranks that make
-// different ones of them under one name get the DivergenceError, too.
+// different ones of these calls under one name get the DivergenceError, too.
 func (g *Group) Agree(ctx context.Context, name string, value int64) error {
 	_, err := g.values.combine(ctx, valueCall{operation: ValueAgree, name: name, value: value})
 	return err
@@ -255,13 +255,13 @@ func (g *Group) AgreeString(ctx context.Context, name, value string) error {
 	return g.values.agreeString(ctx, name, value, 0)
 }
 
-// Step compares which step of the program begins on each rank, such as "decode(batch=8)": a text
-// of 1 to MaxStep bytes; and how many collectives of this group each rank has launched since its
-// step before, those of replays by Graph.Launch included. Where ranks differ they get the
-// DivergenceError of Agree, whose sides say both, and the group goes on. Ranks launch collectives
-// of the group between calls of Step alone: one that is in a collective which the others have not
-// launched is named at once, by the fault of the group. SYMMEM_STEP_GUARD=0, on all ranks, turns
-// Step off: it returns Cause then.
+// Step compares the step of the program that begins on each rank, such as "decode(batch=8)", a text
+// of 1 to MaxStep bytes, and the number of collectives of this group that each rank has launched
+// since its previous step, including replays by Graph.Launch. If ranks differ they get the
+// DivergenceError of Agree, with both on each side, and the group stays usable. Between steps a
+// rank may only wait in collectives that all others launch as well: a rank inside a collective that
+// the others have not launched is named at once, by the fault of the group. SYMMEM_STEP_GUARD=0, on
+// all ranks, turns Step off: it then returns Cause.
 func (g *Group) Step(ctx context.Context, what string) error {
 	return g.values.step(ctx, what, 0)
 }

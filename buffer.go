@@ -155,7 +155,7 @@ func (m Memory) Pool() *Pool { return m.pool }
 // Bytes is the length in bytes.
 func (m Memory) Bytes() int64 { return m.extent.bytes() }
 
-// Element is what elements of memory can be in Go. Float16 and BFloat16 elements are uint16 there.
+// Element lists the Go types of elements. Float16 and BFloat16 elements are uint16.
 type Element interface {
 	~float32 | ~float64 | ~int8 | ~uint8 | ~uint16 | ~int32 | ~int64
 }

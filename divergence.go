@@ -27,11 +27,11 @@ const (
 	DivergedValue DivergenceKind = "value"
 )
 
-// DivergenceError says that ranks which should be alike are not, and where: the first event at
-// which they differ, with what each rank has there. Every rank of the group gets the same one.
+// DivergenceError reports that ranks which must be equal differ, and where: the first event at
+// which they differ, with each rank's version. Every rank of the group gets the same error.
 //
-// All ranks in it are world ranks; Members translates them to those of the group. Encoded as JSON
-// and decoded it is the same.
+// All ranks in it are world ranks; Members translates them to those of the group. It survives
+// encoding as JSON and decoding.
 type DivergenceError struct {
 	// Group is the id of the group whose ranks differ.
 	Group string `json:"group"`
@@ -65,7 +65,7 @@ type DivergenceError struct {
 	Message string `json:"message"`
 }
 
-// Side is what some ranks have where others have something else.
+// Side holds the version that some ranks have in common.
 type Side struct {
 	// Ranks are the world ranks that have it.
 	Ranks []int `json:"ranks"`

@@ -33,18 +33,17 @@
 // context.Background, here and in every call that takes one.
 //
 // A call returns [ErrOutOfRange], [ErrInvalid] or [ErrUnsupported] before anything is queued: the
-// buffers are untouched, and the group goes on. [ErrClosed] says that the group or its
-// runtime is closed. Any other error is a fault of the group; it comes from the call, from
-// [Stream.Synchronize], or from who waits for an [Event], and what the call was to write is not to
-// be used then.
+// buffers are untouched, and the group stays usable. [ErrClosed] means that the group or its
+// runtime is closed. Any other error is a fault of the group. The call returns it, or
+// [Stream.Synchronize], or a wait for an [Event]; the output of the call must not be used then.
 //
 // # Messages
 //
 // Messages ([Group.SendTagged], [Group.RecvTagged]) go from one rank of a group to another. The
 // k-th Send of a pair of ranks with a tag belongs to the k-th Recv with it, in the order of calls
 // of each rank, whatever the streams. Both directions go at once, at any size: a Send whose Recv is
-// not there yet copies what is left of the message and lets the stream go on. What is unmatched
-// when the group closes is a MessageError, and where messages are in order with collectives
+// not there yet copies the rest of the message and lets the stream continue. Messages unmatched
+// when the group closes are a MessageError, and where messages are ordered with collectives
 // (Options.UnorderedMessages) a forgotten one is found at the next collective.
 //
 // On GPUs, which need to be of one machine for that, each message waits in memory of the sender's
@@ -68,15 +67,15 @@
 // from then on, on every rank, and a new group is the way on.
 //
 // Work queued behind a failure fails, too. A [Stream] whose work has failed does not run what is
-// queued behind, until [Stream.Synchronize] has returned the error. Events carry the error to who
-// waits for them, and a collective that is not run fails its group with a [PriorError]. What is
-// promised, and which test shows it, is in docs/reference/failures.md.
+// queued behind, until [Stream.Synchronize] has returned the error. Waits for its events return the
+// error, too, and a collective that is not run fails its group with a [PriorError].
+// docs/reference/failures.md lists the guarantees, with their tests.
 //
 // # Caveats
 //
 // Collectives of one group, and everything that is called collective here, must be called in the
 // same order on every rank of the group. Buffers are values and may be copied; a copy that is used
-// after Free names memory that may belong to somebody else by then.
+// after Free may refer to memory of another buffer.
 //
 // # Lock order
 //

@@ -51,10 +51,10 @@ var (
 // OutOfMemoryError says that a request fits neither the free memory of its stream nor what may
 // still be mapped. errors.Is finds it as ErrOutOfMemory.
 type OutOfMemoryError struct {
-	// Requested is what the caller asked for, in bytes.
+	// Requested is the size that the caller asked for, in bytes.
 	Requested int64 `json:"requested"`
-	// Free is what the stream's free blocks have together, and LargestFree what the largest of them
-	// has, in bytes.
+	// Free is the total size of the stream's free blocks, and LargestFree the size of the largest, in
+	// bytes.
 	Free        int64 `json:"free"`
 	LargestFree int64 `json:"largest_free"`
 	// Capacity is the limit of the pool in bytes, 0 if it has none.
@@ -84,8 +84,8 @@ func (e *OutOfMemoryError) Is(target error) bool { return target == ErrOutOfMemo
 // Unwrap returns why the device mapped no more.
 func (e *OutOfMemoryError) Unwrap() error { return e.Device }
 
-// exhausted makes an error of the allocator's core one of ours; device is why the device mapped no
-// more, if that is what happened.
+// exhausted converts an error of the allocator's core. device is the reason why the device mapped
+// no more, if it refused.
 func exhausted(err, device error) error {
 	var full *alloc.OutOfMemoryError
 	if !errors.As(err, &full) {
@@ -191,8 +191,8 @@ const (
 //	Left    bool
 type RankLostError = driver.RankLostError
 
-// PriorError says that a collective or a message was not run on some rank, because work before it
-// on its stream had failed there. Its Cause is what a group or the stream reported there.
+// PriorError reports that a collective or a message was not run on some rank, because earlier work
+// on its stream had failed there. Its Cause is the error of that work.
 //
 // Its fields, which "go doc symmem/driver.PriorError" explains:
 //

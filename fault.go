@@ -143,7 +143,7 @@ func (g *Group) makeReport(cause error, wait time.Duration) report {
 	return r
 }
 
-// reports are what the ranks of a group have reported, by kind and in group order.
+// reports holds the reports of the ranks of a group, by kind and in group order.
 type reports struct {
 	of           map[string][]report
 	pending      bool  // some rank does not know its cause yet

@@ -13,7 +13,7 @@ type Formula int
 // The formulas. Each but the first two makes reductions deterministic, and has what cannot be made
 // so refused: see Options.Deterministic.
 const (
-	// FormulaDefault is what SYMMEM_DETERMINISTIC says, else FormulaAny.
+	// FormulaDefault takes the value of SYMMEM_DETERMINISTIC, or else FormulaAny.
 	FormulaDefault Formula = iota
 	// FormulaAny leaves the order of additions to the path of each call.
 	FormulaAny
@@ -61,8 +61,8 @@ func ParseFormula(name string) (Formula, error) {
 // driver returns the formula for backends. f is not FormulaDefault.
 func (f Formula) driver() driver.Formula { return driver.Formula(f - FormulaAny) }
 
-// computable refuses a formula that a group cannot compute: one that is not for so many ranks, or
-// where no path of the backend can take the smallest of sums. All ranks say the same.
+// computable refuses a formula that a group cannot compute: one that does not support its number of
+// ranks, or for which no path of the backend takes the smallest sum. All ranks get the same answer.
 func computable(f Formula, c driver.Communicator, ranks int) error {
 	if f == FormulaAny || ranks == 1 {
 		return nil

@@ -238,7 +238,7 @@ func (p *Pool) synced(s *Stream, before alloc.Mark) {
 	}
 }
 
-// releaseMemory unmaps what nobody uses of a pool that is being closed, and releases its addresses,
+// releaseMemory unmaps the unused memory of a pool that is being closed, and releases its addresses
 // if no buffer is live. p.mu is held, and all segments are deregistered.
 func (p *Pool) releaseMemory() error {
 	live := p.liveBuffers()

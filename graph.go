@@ -187,7 +187,7 @@ func (g *Graph) Close() error {
 	return errors.Join(g.work.Close(), g.unpin())
 }
 
-// unpin gives back the pins. g.mu is held, or nobody else has the graph.
+// unpin removes the pins. g.mu is held, or no other goroutine has the graph.
 func (g *Graph) unpin() error {
 	var errs []error
 	for _, m := range g.pins {

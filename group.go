@@ -215,9 +215,9 @@ func subgroup(all [][2]int64, parent []int, me int, color int64) (ranks []int, r
 	return ranks, slices.Index(picked, me)
 }
 
-// Abort fails the group on all its ranks: calls that wait return ErrAborted. It waits for nobody.
+// Abort fails the group on all its ranks: calls that wait return ErrAborted. It does not wait.
 func (g *Group) Abort() {
-	// The error is this group's own, so that groupOf tells it from those of other groups.
+	// The error is wrapped once per group, so that groupOf can tell it from those of other groups.
 	g.comm.Abort(fmt.Errorf("group %s: %w", g.id, ErrAborted))
 	_ = aligner{g}.see(g.comm.Cause())
 }

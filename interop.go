@@ -7,14 +7,14 @@ import (
 	"symmem/internal/ledger"
 )
 
-// Interop is what bindings for other languages need, and programs that share streams, communicators
-// or memory with another library of the same process. The C library and the Python package are made
-// of it. A program in Go alone needs of it only Do, and only for what the methods of Group do not
-// take: a path for one call, and who sent a message from AnySource.
+// Interop serves bindings for other languages, and programs that share streams, communicators or
+// memory with another library of the same process. The C library and the Python package are built
+// on it. A program in Go alone only needs Do, and only for arguments that the methods of Group do
+// not take: a path for one call, and the sender of a message from AnySource.
 //
-// Ownership: what a handle or an address names stays its owner's. symmem never destroys it, and the
-// owner keeps it alive as long as the method that took it says. Pools, groups and streams that are
-// arguments are those of the same Runtime.
+// Ownership: objects named by a handle or an address stay their owner's. symmem never destroys
+// them, and the owner keeps them alive for as long as the method that took them says. Pools, groups
+// and streams passed as arguments belong to the same Runtime.
 //
 // It is a value that belongs to its Runtime, and is safe for concurrent use.
 type Interop struct {
@@ -87,9 +87,9 @@ type ValueCall struct {
 	Text  string
 }
 
-// Note puts something into a pool's history that the ranks of the domain must have alike, beyond
-// what the pool does itself: two numbers, not negative, that mean what the caller wants. The next
-// comparison that finds a difference names it, with its place. It waits for nobody.
+// Note adds an event to a pool's history that must be equal on the ranks of the domain, beyond
+// those that the pool adds: two non-negative numbers whose meaning the caller defines. The next
+// comparison that finds a difference names it, with its position. It does not wait.
 func (i Interop) Note(p *Pool, kind, value int64) error {
 	if p == nil || kind < 0 || value < 0 {
 		return invalid("noting %d of kind %d", value, kind)
@@ -212,7 +212,7 @@ type Call struct {
 	Tag int
 	// Count is in elements; 0 for AllToAllV.
 	Count int64
-	// Splits is what AllToAllV has in addition.
+	// Splits holds the additional arguments of AllToAllV.
 	Splits *Splits
 	// Arrived, if set, is called when a Recv has its message, with the rank of the group that sent
 	// it, while the stream waits: it returns soon and does not call into symmem. A panic in it fails
@@ -220,7 +220,7 @@ type Call struct {
 	Arrived func(source int)
 	// Send and Recv are this rank's buffers.
 	Send, Recv Memory
-	// Norm is what AllReduceRMSNorm takes in place of Type, Op, Count, Send and Recv.
+	// Norm replaces Type, Op, Count, Send and Recv in AllReduceRMSNorm.
 	Norm *NormArgs
 	// Path is who chooses the path of this call alone: PathPlain, PathWindow or PathDirect; else
 	// the group's choice stands. It is the same on all ranks.

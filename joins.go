@@ -39,8 +39,8 @@ func (rt *Runtime) beginMaking() error {
 	return nil
 }
 
-// beginJoin notes that a group is being made, until done is called. The context ends when the
-// Runtime is closed, and done makes ErrClosed of an error that comes of it.
+// beginJoin registers that a group is being made, until done is called. The context ends when the
+// Runtime is closed, and done turns the resulting error into ErrClosed.
 func (rt *Runtime) beginJoin(
 	ctx context.Context,
 ) (joining context.Context, done func(error) error, err error) {
@@ -265,8 +265,8 @@ func (rt *Runtime) groupOf(err error) *Group {
 	return best
 }
 
-// tableFor finds the table of groups with so many ranks: that of the options, else the file that
-// symmem tune has written for this device and number, else the built-in one.
+// tableFor finds the table of groups with this number of ranks: that of the options, else the file
+// that symmem tune has written for this device and number, else the built-in one.
 func (rt *Runtime) tableFor(ranks int) (*tuning.Table, error) {
 	info, name := rt.device.Info(), rt.opts.Tuning
 	if name == "" {

@@ -7,8 +7,8 @@ import (
 	"symmem/driver"
 )
 
-// LateWarning says that ranks which live keep this rank waiting. The wait goes on, until it ends
-// well or its timeout is over.
+// LateWarning reports that live ranks keep this rank waiting. The wait continues until it succeeds
+// or times out.
 //
 // Its fields, which "go doc symmem/driver.LateWarning" explains:
 //

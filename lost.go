@@ -107,8 +107,8 @@ func died(ended []*rendezvous.EndedError) []*rendezvous.EndedError {
 	})
 }
 
-// addObserved adds to the dead those of some ranks whose ends this rank has seen by itself. The
-// rank that serves the store may have ended before it could record them.
+// addObserved adds to the dead those of some ranks whose ends this rank has observed. The rank that
+// serves the store may have ended before it could record them.
 func (rt *Runtime) addObserved(
 	ranks []int, dead []*rendezvous.EndedError,
 ) []*rendezvous.EndedError {
@@ -224,8 +224,8 @@ func (rt *Runtime) noteFailure(err error) {
 	rt.failure = err
 }
 
-// leaveReason is what this rank stores for the others when it leaves: its report of the failure for
-// which it leaves, or nothing.
+// leaveReason returns the text that this rank stores for the others when it leaves: the report of
+// its failure, or nothing.
 func (rt *Runtime) leaveReason() string {
 	rt.mu.Lock()
 	defer rt.mu.Unlock()

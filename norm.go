@@ -9,11 +9,10 @@ import "symmem/driver"
 type NormArgs struct {
 	// Input and Output are [Rows, Hidden]. They may be one; else they do not overlap.
 	Input, Output Memory
-	// Residual is [Rows, Hidden], read and written, and alike on all ranks. Weight is [Hidden].
-	// Neither overlaps anything else.
+	// Residual is [Rows, Hidden], read and written, and equal on all ranks. Weight is [Hidden].
+	// Neither overlaps another buffer.
 	Residual, Weight Memory
-	// Rows may be 0. Hidden is a multiple of 8 up to 16384. Both and Epsilon are alike on all
-	// ranks.
+	// Rows may be 0. Hidden is a multiple of 8 up to 16384. Both and Epsilon are equal on all ranks.
 	Rows, Hidden int64
 	// Epsilon is added to the mean of squares: from 0 to 1.
 	Epsilon float32

@@ -7,10 +7,11 @@ import (
 	"symmem/driver"
 )
 
-// Observer is told what happens to memory. Its functions are called in the order of events, each on
-// a goroutine for which the one that causes the event waits with the pool locked: they return soon
-// and do not call into symmem. A panic in one is logged (Options.Logger) with its stack, while the
-// pool is still locked, and what was observed goes on. A nil function is skipped.
+// Observer is notified of memory events. Its functions are called in the order of events, each on a
+// new goroutine, while the caller that causes the event waits with the pool locked: they must
+// return soon and must not call into symmem. A panic in one is logged (Options.Logger) with its
+// stack, while the pool is still locked, and the observed operation continues. A nil function is
+// skipped.
 type Observer struct {
 	// SegmentAlloc is called after a segment was mapped, SegmentFree before it is unmapped, when
 	// all its windows are deregistered.
@@ -83,7 +84,7 @@ func (o *observers) all() []*Observer {
 	return nil
 }
 
-// set replaces the list. The Runtime's mu is held, so that nobody else does.
+// set replaces the list. The Runtime's mu is held, which serializes calls of set.
 func (o *observers) set(list []*Observer) {
 	if len(list) == 0 && !o.blocks {
 		o.list.Store(nil)

@@ -17,7 +17,7 @@ const (
 	Uint8    = driver.Uint8
 )
 
-// ReduceOp is what a reduction applies to elements. See driver.ReduceOp for rounding and order.
+// ReduceOp is the function of a reduction. See driver.ReduceOp for rounding and order.
 type ReduceOp = driver.ReduceOp
 
 // The reduce operations.
@@ -46,6 +46,6 @@ const (
 	OpAllToAllV     = driver.AllToAllV
 )
 
-// OpAllReduceRMSNorm is what AllReduceRMSNorm is called in statistics and errors. Do and Explain
-// do not take it.
+// OpAllReduceRMSNorm names AllReduceRMSNorm in statistics and errors. Do and Explain do not take
+// it.
 const OpAllReduceRMSNorm = driver.AllReduceRMSNorm

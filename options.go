@@ -62,8 +62,9 @@ func parseName[T ~int | ~uint8](name string, names []string, what string) (T, er
 
 // Options adjust Open. The zero value takes everything from the environment.
 type Options struct {
-	// Rank and Size say which rank this is. Size 0 looks for the variables of torchrun, Open MPI,
-	// MPICH and Slurm, in that order; without any this process is a world of its own.
+	// Rank is the rank of this process and Size their number. With Size 0 they come from the variables
+	// of torchrun, Open MPI, MPICH and Slurm, in that order; without any the process is alone in its
+	// world.
 	Rank, Size int
 	// LocalRank and LocalSize count the ranks of this machine; LocalSize 0 means Rank and Size.
 	LocalRank, LocalSize int
@@ -92,17 +93,17 @@ type Options struct {
 	// CheckInterval is how often CheckRegistration compares in the background. 0 means one
 	// second, and a negative value never.
 	CheckInterval time.Duration
-	// Timeout bounds every wait for another rank that has no deadline of its own; 0 means 30 s.
+	// Timeout bounds every wait for another rank that has no other deadline; 0 means 30 s.
 	Timeout time.Duration
 	// WarnAfter is how long this rank waits for others that live before it warns of them by name.
 	// Further warnings follow every 2*WarnAfter, one at a time for each group. 0 means 30 s, and a
 	// negative value never.
 	WarnAfter time.Duration
-	// Logger gets these warnings, and panics in functions of the user's that no call returns, with
-	// their stacks; nil is slog.Default(). Its handler must not call into symmem, which may wait for
-	// what it writes with a pool or a group locked.
+	// Logger gets these warnings, and panics in functions of the user that no call returns, with their
+	// stacks; nil is slog.Default(). Its handler must not call into symmem, which may hold the lock of
+	// a pool or a group while it logs.
 	Logger *slog.Logger
-	// OnLate, if set, gets them instead of the Logger, each on a goroutine of its own.
+	// OnLate, if set, is called instead of the Logger, on a new goroutine each time.
 	OnLate func(LateWarning)
 	// UnorderedMessages is for programs that mix messages (Send and Recv) and collectives freely.
 	// Else messages are numbered together with collectives: a Send belongs between the same ones of

@@ -12,7 +12,7 @@ type PathChoice int
 
 // The path choices.
 const (
-	// PathDefault is what SYMMEM_PATH says, else PathAuto.
+	// PathDefault takes the value of SYMMEM_PATH, or else PathAuto.
 	PathDefault PathChoice = iota
 	// PathAuto leaves it to the tuning table.
 	PathAuto
@@ -35,7 +35,7 @@ func ParsePathChoice(name string) (PathChoice, error) {
 	return parseName[PathChoice](name, pathNames, "path")
 }
 
-// reason is what decided on a path. It is made without work; String does it.
+// reason is the reason for a path. Only String formats it, so it costs nothing to make.
 type reason struct {
 	where string         // where the buffers lie
 	text  string         // the rest, or what links it to the table's

@@ -89,7 +89,7 @@ def test_what_pages_show_of_python_can_be_called(page: Path) -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_pages_name_only_what_there_is(page: Path) -> None:
-    others = {"verify", "bench", "errors", "so", "h", "test"}
+    others = {"verify", "bench", "errors", "so", "h", "pc", "test"}
     python = page.is_relative_to(ROOT / "python")  # elsewhere names of Go begin with a capital
     names = re.findall(r"(?<![\w/])symmem\.(\w+)" if python else NAME, page.read_text())
     assert {*names} <= {*symmem.__all__, *others}

@@ -70,7 +70,7 @@ class Slow:
 def test_a_store_is_polled_by_one_thread() -> None:
     store = Slow()
     with rendezvous.Meeting(store, rank=0, size=1, timeout=60, warn_after=-1) as meeting:
-        assert meeting.hear("key") == ["here"]
+        assert meeting.await_values("key") == ["here"]
     assert len(set(store.threads)) == 1
     store.threads[0].join(timeout=60)
     assert not store.threads[0].is_alive()
