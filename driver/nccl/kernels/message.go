@@ -1,9 +1,10 @@
 package kernels
 
-// Message describes one copy. It is struct Message of src/message.h, and the descriptor itself is in
-// host memory, which the device can access. The stream of a Recv writes MessageWaits to State, waits
-// until Go is 1, and runs the kernels; they copy, then store MessageDone and Go=0 at once. The host
-// writes the other fields before it sets Go, and writes them again only once State is MessageDone.
+// Message describes one copy. It is struct Message of src/message.h, and the descriptor itself is
+// in host memory, which the device can access. The stream of a Recv writes MessageWaits to State,
+// waits until Go is 1, and runs the kernels; they copy, then store MessageDone and Go=0 at once.
+// The host writes the other fields before it sets Go, and writes them again only once State is
+// MessageDone.
 type Message struct {
 	From, To, Bytes uint64
 	// Taken is the address of a word that becomes 1 once the message has been copied, or 0.

@@ -3,14 +3,14 @@
 //
 // # Exchange memory
 //
-// An Exchange is open on all ranks of a group or on none: in Open the ranks agree whether to open it
-// and, if not, why. Kernels and the host communicate through its report, a block of host memory.
+// An Exchange is open on all ranks of a group or on none: in Open the ranks agree whether to open
+// it and, if not, why. Kernels and the host communicate through its report, a block of host memory.
 // Stop ends the kernels: running kernels poll a word of the report, and kernels that start later
 // read a copy of the word on the GPU, which a goroutine updates. Close is called once no kernel of
-// the group is running or can still start: from then on new plans cannot get its addresses (Places),
-// and the contents of the report are kept. If a kernel of the process is stuck, Close does nothing,
-// and the exchange remains open. Exchange.mu guards whether there is a report; the addresses are
-// written before the group is used, and by Close.
+// the group is running or can still start: from then on new plans cannot get its addresses
+// (Places), and the contents of the report are kept. If a kernel of the process is stuck, Close
+// does nothing, and the exchange remains open. Exchange.mu guards whether there is a report; the
+// addresses are written before the group is used, and by Close.
 //
 // # Order
 //

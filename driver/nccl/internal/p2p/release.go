@@ -8,8 +8,8 @@ import (
 )
 
 // Release unblocks streams that wait for messages which will never arrive, or for the peer to copy
-// a graph's previous message. It must be called at least once per pending launch: each queued launch
-// of a graph waits again.
+// a graph's previous message. It must be called at least once per pending launch: each queued
+// launch of a graph waits again.
 func (m *Messages) Release() {
 	m.mu.Lock()
 	defer m.mu.Unlock()

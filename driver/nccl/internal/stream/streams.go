@@ -26,7 +26,7 @@ type Streams struct {
 
 	mu     ranked.Mutex[streamsMu]
 	graphs map[*Graph]struct{} // open graphs; guarded by mu
-	points []*Point            // events that graphs captured by other libraries refer to; guarded by mu
+	points []*Point            // events that graphs of other libraries refer to; guarded by mu
 }
 
 // NewEvent returns a new event.
