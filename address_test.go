@@ -208,7 +208,7 @@ func TestLookupsRaceWithFrees(t *testing.T) {
 			if address.Address() != start {
 				r.failf("the next buffer lies at %#x", address.Address())
 			}
-			// What was found of an earlier buffer is refused still.
+			// Memory found for an earlier buffer is still refused.
 			r.is(r.World().AllReduce(r.ctx, m, m, 256, symmem.Float32, symmem.Sum, nil), symmem.ErrFreed)
 		}
 		freeing.Wait()

@@ -262,8 +262,8 @@ const volatile int64_t *symmem_generation(void);
 
 /* Takes the oldest warning that nobody has taken, as JSON; an empty text, of length 0, if there is
  * none. One that does not fit (SYMMEM_ERR_SHORT), or whose length is asked for, stays. Warnings
- * come while calls wait in other threads; the latest 64 are kept, also after symmem_close. Waits
- * for nobody.
+ * come while calls wait in other threads; the latest 64 are kept, also after symmem_close. Does
+ * not wait.
  *   {"kind": "late", "message", "group", "doing", "waited_ms", "ranks": [ranks],
  *    "activity": {"rank": text}}: these ranks of the world live and keep this one waiting, which
  *   goes on waiting. */
@@ -309,7 +309,7 @@ enum { SYMMEM_POOLS = 16 };
 
 /* Makes a pool whose domain is a group: its ranks promise to make the same requests of it in the
  * same order, and it can be registered with any group inside the domain. Every rank of the domain
- * makes its pools in the same order; it waits for nobody. The options are JSON, as "pool" of
+ * makes its pools in the same order; it does not wait. The options are JSON, as "pool" of
  * symmem_open. *pool is the smallest number that is free. */
 int symmem_pool_open(uint64_t domain, size_t options_length, const char *options, int *pool);
 
@@ -318,7 +318,7 @@ int symmem_pool_open(uint64_t domain, size_t options_length, const char *options
 int symmem_pool_close(int pool, int force);
 
 /* Allocates on a stream. The memory is aligned to 512 bytes at least; its contents are whatever was
- * there. It may map memory, but registers nothing and waits for nobody. The error codes are
+ * there. It may map memory, but registers nothing and does not wait. The error codes are
  * SYMMEM_ERR_SIZE, SYMMEM_ERR_OUT_OF_MEMORY, SYMMEM_ERR_NOT_OPEN and SYMMEM_ERR_CLOSED. */
 int symmem_alloc(int pool, size_t bytes, uint64_t stream, void **address);
 
@@ -402,7 +402,7 @@ int symmem_attach(uint64_t group, uint64_t comm, size_t name_length, const char 
                   uint64_t *attachment);
 
 /* Detaches a communicator: its windows are deregistered on this rank, if alive is not 0. Pass 0
- * when it was destroyed or aborted already: then it is only forgotten. It waits for nobody. */
+ * when it was destroyed or aborted already: then it is only forgotten. It does not wait. */
 int symmem_detach(uint64_t attachment, int alive);
 
 /* ---- Queries -------------------------------------------------------------------------------- */
@@ -479,9 +479,9 @@ int symmem_agree_string(uint64_t group, size_t name_length, const char *name, si
  * steps alone. SYMMEM_STEP_GUARD=0 turns it off. */
 int symmem_step(uint64_t group, size_t length, const char *what, uint32_t site);
 
-/* Notes something that must be alike on all ranks in the history of a pool: the next comparison
+/* Notes something that must be equal on all ranks in the history of a pool: the next comparison
  * that differs names it, with this thread's call site. The numbers are the caller's: a kind of its
- * own and a value, such as the bytes of a tensor. Waits for nobody. */
+ * own and a value, such as the bytes of a tensor. Does not wait. */
 int symmem_note(int pool, int64_t kind, int64_t value);
 
 /* Whether call sites are wanted: 1 if symmem is open with call sites on, else 0. */
@@ -571,7 +571,7 @@ int symmem_recv(uint64_t group, int64_t count, int type, int source, int tag, vo
  * input, residual and output are rows * hidden elements, weight is hidden; output may be input,
  * nothing else overlaps. All ranks give the same residual, and get the same bits. It needs the
  * direct path and, for more than about 7 MiB of rows, an input and an output that are symmetric:
- * SYMMEM_ERR_UNSUPPORTED, on all ranks alike, where they are not; callers then do the three
+ * SYMMEM_ERR_UNSUPPORTED, on all ranks, where they are not; callers then do the three
  * steps. */
 int symmem_all_reduce_rms_norm(uint64_t group, int64_t rows, int64_t hidden, float epsilon,
                                const void *input, void *residual, const void *weight, void *output,
@@ -597,7 +597,7 @@ int symmem_streams_idle(int yes);
 int symmem_event_record(uint64_t stream, uint64_t *event);
 
 /* 1 if the point has been reached, and for an event that is closed, else 0; 0 in forked children.
- * It waits for nobody. */
+ * It does not wait. */
 int symmem_event_done(uint64_t event);
 
 /* Waits until the point has been reached. An error of the work before it is the result. */

@@ -102,7 +102,7 @@ func (c *Call) resolve(r *rank, g *group) (symmem.Call, error) {
 	return c.memory(r, call, send, recv)
 }
 
-// memory finds the buffers of a call, of which it uses so many bytes.
+// memory finds the buffers of a call, which uses send and recv bytes of them.
 func (c *Call) memory(r *rank, call symmem.Call, send, recv int64) (symmem.Call, error) {
 	var err error
 	if call.Send, err = r.memory(c.Send, send); err == nil {
@@ -231,8 +231,8 @@ func (l *Library) Number(
 
 // Value makes a call on a value of the ranks of a group, for a call site.
 //
-// On one machine a wait asks its caller in the way of collectives; between machines the call has a
-// thread of its own. That takes a closure, which must not be garbage of every call elsewhere.
+// On one machine a wait polls the caller for interrupts, as collectives do; between machines the
+// call runs on another thread. That takes a closure, so it is only made there.
 func (l *Library) Value(handle uint64, c symmem.ValueCall, site uint32) (int64, error) {
 	r, g, err := l.find(handle)
 	if err != nil {
