@@ -21,15 +21,21 @@ type comparer struct {
 	call atomic.Pointer[driver.Call]
 }
 
-// compare makes sure that all ranks launch the same call. Kernels of our own compare it themselves,
-// but a rank whose call is another one may take another path, so all ranks show which call they
-// launch. Ranks without shared memory cannot show it, and compare as on the other paths.
-func (c *comparer) compare(p *driver.Call, ticket uint64, kernels bool) error {
+// announce publishes the call for ranks that compare it on another path: kernels compare calls
+// among themselves, but a rank with a different call may use NCCL. It comes before the history notes
+// the call, because from then on the watcher may find a difference and fail the group, and the other
+// ranks look here for the reason. Ranks without shared memory cannot announce calls.
+func (c *comparer) announce(p *driver.Call, ticket uint64) {
 	if c.direct.announcements != nil {
 		c.direct.announcements.Announce(ticket, p.Digest)
-		if kernels {
-			return c.admitKernels(p, ticket)
-		}
+	}
+}
+
+// compare makes sure that all ranks launch the same call, which has been announced. If the call has
+// kernels and ranks can announce calls, it leaves the comparison to the kernels.
+func (c *comparer) compare(p *driver.Call, ticket uint64, kernels bool) error {
+	if kernels && c.direct.announcements != nil {
+		return c.admitKernels(p, ticket)
 	}
 	return c.compareNow(p, ticket)
 }

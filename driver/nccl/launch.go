@@ -137,6 +137,7 @@ func (c *communicator) admit(s *stream.Stream, p *plan) error {
 	var ticket uint64
 	if check {
 		ticket = c.plane.Submit()
+		c.comparer.announce(&p.Call, ticket)
 	} else {
 		var ok bool
 		if ticket, ok = c.plane.TrySubmit(); !ok {

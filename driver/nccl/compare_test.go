@@ -1,0 +1,52 @@
+package nccl
+
+import (
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"symmem/driver"
+	"symmem/internal/control"
+)
+
+// TestCallsAreAnnouncedBeforeTheWatcherSeesThem guards the reason that other ranks report: a watcher
+// that knows of a call may find a difference and fail the group, and the other ranks then look for
+// this rank's announcement.
+func TestCallsAreAnnouncedBeforeTheWatcherSeesThem(t *testing.T) {
+	if !ofOneMachine() {
+		t.Skip("not supported here: ranks of several machines do not announce their calls")
+	}
+	w := newGroup(t, 2, time.Minute)
+	var announced, late atomic.Int64
+	for _, r := range w.ranks {
+		c := r.group.(*communicator)
+		c.SetCheck(true)
+		c.direct.announcements = &announcementSpy{c.direct.announcements, c, &announced, &late}
+	}
+	for _, err := range w.each(func(m *testRank) error {
+		return m.launch(m.stream, driver.Call{Operation: driver.Barrier})
+	}) {
+		if err != nil {
+			t.Error(err)
+		}
+	}
+	if announced.Load() != 2 || late.Load() != 0 {
+		t.Errorf("%d announcements, of which %d after the call was noted; want 2, 0",
+			announced.Load(), late.Load())
+	}
+}
+
+// announcementSpy counts announcements, and those of calls that the history had noted before.
+type announcementSpy struct {
+	control.Announcements
+	c               *communicator
+	announced, late *atomic.Int64
+}
+
+func (s *announcementSpy) Announce(ticket, digest uint64) {
+	s.announced.Add(1)
+	if last, _ := s.c.history.last(); last >= ticket {
+		s.late.Add(1)
+	}
+	s.Announcements.Announce(ticket, digest)
+}
