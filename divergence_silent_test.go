@@ -126,19 +126,20 @@ func TestPoolsRegisteredInDifferentOrderAreADivergence(t *testing.T) {
 func TestARankThatDoesNotReachTheRegistrationIsNamed(t *testing.T) {
 	var said answers
 	done := newGate(3)
-	surviving(t, 3, symmem.Options{}, func(r *rank) {
-		p := r.pool()
+	wait := newPatience(func(w symmem.LateWarning) bool {
+		return w.Doing == "agreement of group world/2.0" && slices.Equal(w.Ranks, []int{1})
+	})
+	surviving(t, 3, wait.options(), func(r *rank) {
+		g, p := r.split(r.World(), 0), r.pool()
 		r.alloc(p, mib)
 		if r.Rank() != 1 {
-			err := r.within(soon, func(ctx context.Context) error {
-				return p.Register(ctx, r.World())
-			})
+			err := p.Register(wait.context(r), g)
 			r.late(err, 1)
 			said.give(r, err)
 		}
 		done.pass(r)
-		r.late(p.Register(r.ctx, r.World()), 1)
-		r.late(r.World().Cause(r.ctx), 1)
+		r.late(p.Register(r.ctx, g), 1)
+		r.late(g.Cause(r.ctx), 1)
 	})
 	if text := said.alike(t, 2); !strings.Contains(text, "rank 1") {
 		t.Errorf("%q does not name rank 1", text)

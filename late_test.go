@@ -2,6 +2,7 @@ package symmem_test
 
 import (
 	"bytes"
+	"context"
 	"log/slog"
 	"slices"
 	"strings"
@@ -14,6 +15,46 @@ import (
 
 // warnSoon has ranks that wait warn of others long before a second is over.
 const warnSoon = 20 * time.Millisecond
+
+// patience ends the waits of all ranks at once, after a warning that satisfies enough. A test that
+// waits for a missing rank cannot set a fixed deadline: on a busy machine, others miss it, too.
+type patience struct {
+	enough func(w symmem.LateWarning) bool
+	once   sync.Once
+	over   chan struct{}
+}
+
+func newPatience(enough func(w symmem.LateWarning) bool) *patience {
+	return &patience{enough: enough, over: make(chan struct{})}
+}
+
+// options returns options under which ranks warn patience.
+func (p *patience) options() symmem.Options {
+	return symmem.Options{WarnAfter: warnSoon, OnLate: func(w symmem.LateWarning) {
+		if p.enough(w) {
+			p.once.Do(func() { close(p.over) })
+		}
+	}}
+}
+
+// context returns a context whose deadline passes when patience is over.
+func (p *patience) context(r *rank) context.Context { return impatient{r.ctx, p.over} }
+
+type impatient struct {
+	context.Context
+	over <-chan struct{}
+}
+
+func (c impatient) Done() <-chan struct{} { return c.over }
+
+func (c impatient) Err() error {
+	select {
+	case <-c.over:
+		return context.DeadlineExceeded
+	default:
+		return nil
+	}
+}
 
 func TestALateRankIsWarnedOfWhileTheWaitGoesOn(t *testing.T) {
 	waits := map[string]func(r *rank, b symmem.Buffer) error{

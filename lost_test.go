@@ -160,23 +160,20 @@ func TestARankThatIsKilledIsNamedWithinSeconds(t *testing.T) {
 	}
 }
 
-// TestOnlyWhoHasNotComeToAJoinIsNamed, and not who waits for it, too.
-func TestOnlyWhoHasNotComeToAJoinIsNamed(t *testing.T) {
+// TestAJoinNamesOnlyTheMissingRank, and not those that wait for it.
+func TestAJoinNamesOnlyTheMissingRank(t *testing.T) {
 	ranks := min(4, localRanks(t))
-	all := newGate(ranks)
-	together(t, ranks, symmem.Options{}, func(r *rank) {
-		for late := range r.Size() {
-			all.pass(r)
-			if r.Rank() == late {
-				continue
+	for missing := range ranks {
+		wait := newPatience(func(w symmem.LateWarning) bool {
+			return w.Group == "incomplete" && slices.Equal(w.Ranks, []int{missing})
+		})
+		together(t, ranks, wait.options(), func(r *rank) {
+			if r.Rank() != missing {
+				_, err := r.Join(wait.context(r), "incomplete", r.World().Ranks())
+				r.late(err, missing)
 			}
-			err := r.within(300*time.Millisecond, func(ctx context.Context) error {
-				_, err := r.Join(ctx, fmt.Sprintf("without %d", late), r.World().Ranks())
-				return err
-			})
-			r.late(err, late)
-		}
-	})
+		})
+	}
 }
 
 // Here each rank is on a machine of its own, as far as the backend knows: ranks hear of each other

@@ -174,18 +174,9 @@ func TestANormOnAFreedResidualIsRefused(t *testing.T) {
 
 func TestARepeatedNormDoesNotAllocate(t *testing.T) {
 	norms(t, func(r *normRank) {
-		const runs = 100
 		call := func() { r.ok(r.World().AllReduceRMSNorm(r.ctx, r.args, nil)) }
 		call()
-		if r.Rank() == 0 { // counts the allocations of both ranks
-			if n := testing.AllocsPerRun(runs, call); n != 0 {
-				r.failf("a norm makes %v allocations", n)
-			}
-		} else {
-			for range 1 + runs {
-				call()
-			}
-		}
+		r.expectNoAllocations(0, call)
 		r.ok(r.DefaultStream().Synchronize(r.ctx))
 	})
 }

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"runtime"
 	"slices"
@@ -191,6 +192,27 @@ func (r *rank) within(d time.Duration, call func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(r.ctx, d)
 	defer cancel()
 	return call(ctx)
+}
+
+// expectNoAllocations makes all ranks repeat a call, while one rank counts what the process
+// allocates. On a busy machine a batch of calls takes long, and watchers allocate meanwhile, so one
+// batch without an allocation is enough.
+func (r *rank) expectNoAllocations(counting int, call func()) {
+	r.t.Helper()
+	const batches, turns = 20, 100
+	if r.Rank() != counting {
+		for range batches * (1 + turns) { // AllocsPerRun makes one call before it counts
+			call()
+		}
+		return
+	}
+	least := math.Inf(1)
+	for range batches {
+		least = min(least, testing.AllocsPerRun(turns, call))
+	}
+	if least != 0 {
+		r.failf("every batch of calls makes at least %v allocations per call", least)
+	}
 }
 
 // answers collects what each rank got, to compare it.

@@ -118,19 +118,26 @@ func near(site, here string) bool {
 	return site == fmt.Sprintf("%s:%d", file, line-1)
 }
 
-// TestARankThatDoesNotComeToAValueIsFinal: what it waits for instead is named.
-func TestARankThatDoesNotComeToAValueIsFinal(t *testing.T) {
-	surviving(t, 3, symmem.Options{}, func(r *rank) {
+// TestARankMissingFromAValueIsFinal has rank 1 wait in another value, which the error reports.
+func TestARankMissingFromAValueIsFinal(t *testing.T) {
+	const elsewhere = `in value "prefill" for`
+	wait := newPatience(func(w symmem.LateWarning) bool {
+		return slices.Equal(w.Ranks, []int{1}) && strings.Contains(w.Activity[1], elsewhere)
+	})
+	surviving(t, 3, wait.options(), func(r *rank) {
 		g := r.split(r.World(), 0)
-		name, wait := "decode", 300*time.Millisecond
+		ctx, name := wait.context(r), "decode"
 		if r.Rank() == 1 {
-			name, wait = "prefill", 20*time.Second
+			ctx, name = r.ctx, "prefill"
 		}
-		err := r.within(wait, func(ctx context.Context) error { return g.Agree(ctx, name, 1) })
+		err := g.Agree(ctx, name, 1)
 		var late *symmem.TimeoutError
-		if !errors.As(err, &late) || !slices.Equal(late.Missing, []int{1}) ||
-			!strings.Contains(late.Activity[1], `in value "prefill" for`) {
+		if r.Rank() != 1 && (!errors.As(err, &late) || !slices.Equal(late.Missing, []int{1}) ||
+			!strings.Contains(late.Activity[1], elsewhere)) {
 			r.failf("got %v", err)
+		}
+		if r.Rank() == 1 && err == nil {
+			r.failf("a value without the other ranks")
 		}
 		r.is(g.Agree(r.ctx, "decode", 1), g.Cause(r.ctx))
 	})
@@ -266,24 +273,8 @@ func TestRanksThatAreLateToAValueAreWarnedOf(t *testing.T) {
 	})
 }
 
-// TestAValueMakesNoGarbage once its name is known, where the others come soon: on a busy machine
-// they may not, so one batch of many has to do.
 func TestAValueMakesNoGarbage(t *testing.T) {
-	const batches, turns = 20, 100
 	together(t, 2, symmem.Options{}, func(r *rank) {
-		agree := func() { r.ok(r.World().Agree(r.ctx, "batch size", 8)) }
-		if r.Rank() == 1 {
-			for range batches * (turns + 1) { // one of each batch is not counted
-				agree()
-			}
-			return
-		}
-		least := math.Inf(1)
-		for range batches {
-			least = min(least, testing.AllocsPerRun(turns, agree))
-		}
-		if least != 0 {
-			r.failf("%v allocations at least", least)
-		}
+		r.expectNoAllocations(0, func() { r.ok(r.World().Agree(r.ctx, "batch size", 8)) })
 	})
 }

@@ -290,12 +290,34 @@ func (ws *waits) warn(late *driver.LateWarning) {
 	}
 }
 
-// rankStates returns what is known of every rank at this moment. It reads in the order that
-// control.RankState asks for. The result belongs to w and is valid until the next call.
+// rankStates returns what is known of every rank at this moment. The result belongs to w and is
+// valid until the next call. If a rank fails while the states are read, they are read again: other
+// ranks may have left their calls over that failure, and would seem to be in none.
 func (ws *waits) rankStates(w *waiting) []control.RankState {
 	if w.states == nil {
 		w.states = make([]control.RankState, len(ws.of.blocks))
 	}
+	for range 1 + len(ws.of.blocks) {
+		ws.readStates(w)
+		if !ws.failedSince(w) {
+			break
+		}
+	}
+	return w.states
+}
+
+// failedSince reports whether a rank has failed since its state was read.
+func (ws *waits) failedSince(w *waiting) bool {
+	for r, b := range ws.of.blocks {
+		if control.Reason(atomic.LoadUint32(&b.wakeup.failed)) != w.states[r].Failed {
+			return true
+		}
+	}
+	return false
+}
+
+// readStates reads the state of every rank in the order that control.RankState asks for.
+func (ws *waits) readStates(w *waiting) {
 	for r, p := range ws.of.peers {
 		w.states[r].Lost = p != nil && p.lost.Load()
 	}
@@ -316,7 +338,6 @@ func (ws *waits) rankStates(w *waiting) []control.RankState {
 	for _, r := range ws.missing(w) {
 		w.states[r].Missing = true
 	}
-	return w.states
 }
 
 // read copies the status of a rank into its state. What proves that it waits for this rank is read

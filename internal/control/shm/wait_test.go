@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"symmem/driver"
+	"symmem/internal/control"
 	"symmem/internal/spin"
 )
 
@@ -120,5 +121,22 @@ func TestWaitTakesBackOnlyItsOwnNotice(t *testing.T) {
 	g.unpublishWait(collective)
 	if n := spin.LoadAcquire64(&status.inCollective); n != 0 {
 		t.Errorf("the status says collective %d, want none", n)
+	}
+}
+
+// TestStatesAreReadAgainAfterAFailure has a rank fail after the first reading of its state.
+func TestStatesAreReadAgainAfterAFailure(t *testing.T) {
+	d := newDuo(t)
+	d.join()
+	g := &d.planes[0].Group
+	readings := 0
+	states := g.rankStates(&waiting{from: []int{1}, ready: func() bool {
+		if readings++; readings == 1 {
+			atomic.StoreUint32(&g.blocks[1].wakeup.failed, uint32(control.FailedAfterPeer))
+		}
+		return false
+	}})
+	if readings != 2 || states[1].Failed != control.FailedAfterPeer {
+		t.Errorf("after %d readings rank 1 is %v; want 2 readings and the failure", readings, states[1].Failed)
 	}
 }
