@@ -22,9 +22,9 @@ type comparer struct {
 }
 
 // announce publishes the call for ranks that compare it on another path: kernels compare calls
-// among themselves, but a rank with a different call may use NCCL. It comes before the history notes
-// the call, because from then on the watcher may find a difference and fail the group, and the other
-// ranks look here for the reason. Ranks without shared memory cannot announce calls.
+// among themselves, but a rank with a different call may use NCCL. It comes before the history
+// notes the call, because from then on the watcher may find a difference and fail the group, and
+// the other ranks look here for the reason. Ranks without shared memory cannot announce calls.
 func (c *comparer) announce(p *driver.Call, ticket uint64) {
 	if c.direct.announcements != nil {
 		c.direct.announcements.Announce(ticket, p.Digest)

@@ -9,9 +9,9 @@ import (
 	"symmem/internal/control"
 )
 
-// TestCallsAreAnnouncedBeforeTheWatcherSeesThem guards the reason that other ranks report: a watcher
-// that knows of a call may find a difference and fail the group, and the other ranks then look for
-// this rank's announcement.
+// TestCallsAreAnnouncedBeforeTheWatcherSeesThem guards the reason that other ranks report: a
+// watcher that knows of a call may find a difference and fail the group, and the other ranks then
+// look for this rank's announcement.
 func TestCallsAreAnnouncedBeforeTheWatcherSeesThem(t *testing.T) {
 	if !ofOneMachine() {
 		t.Skip("not supported here: ranks of several machines do not announce their calls")

@@ -137,6 +137,7 @@ func TestStatesAreReadAgainAfterAFailure(t *testing.T) {
 		return false
 	}})
 	if readings != 2 || states[1].Failed != control.FailedAfterPeer {
-		t.Errorf("after %d readings rank 1 is %v; want 2 readings and the failure", readings, states[1].Failed)
+		t.Errorf("after %d readings rank 1 has the reason %v; want 2 readings, and %v",
+			readings, states[1].Failed, control.FailedAfterPeer)
 	}
 }
