@@ -76,8 +76,18 @@ func (g *Group) awaitCause(err error) error {
 
 // isOwnFault reports whether an error is the communicator's fault.
 func (g *Group) isOwnFault(err error) bool {
-	cause := g.comm.Cause()
-	return cause != nil && (errors.Is(err, cause) || errors.Is(err, driver.ErrFault))
+	return g.comm.Cause() != nil && (groupOf(err) == g || errors.Is(err, driver.ErrFault))
+}
+
+// groupOf returns the group whose fault a backend's error is, or nil. For a PriorError that is the
+// group whose call was not run; its Cause has the group that had failed before.
+func groupOf(err error) *Group {
+	var fault *driver.Fault
+	if !errors.As(err, &fault) {
+		return nil
+	}
+	g, _ := fault.Owner.(*Group)
+	return g
 }
 
 // reportTimeout bounds one exchange of reports on the fault lane. Ranks that wait in a call come at
@@ -125,7 +135,7 @@ func (g *Group) makeReport(cause error, wait time.Duration) report {
 		return reportOf(cause)
 	}
 	first := prior.Cause
-	source := g.rt.groupOf(first)
+	source := groupOf(first)
 	if source == nil || source == g {
 		return reportOf(cause)
 	}

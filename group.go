@@ -72,6 +72,7 @@ func (g *Group) discard(err error) error {
 	if g.isOwnFault(err) {
 		err = g.agreeOnCause(g.comm.Cause())
 	}
+	g.end(err)
 	return errors.Join(err, g.comm.Close())
 }
 
@@ -217,7 +218,6 @@ func subgroup(all [][2]int64, parent []int, me int, color int64) (ranks []int, r
 
 // Abort fails the group on all its ranks: calls that wait return ErrAborted. It does not wait.
 func (g *Group) Abort() {
-	// The error is wrapped once per group, so that groupOf can tell it from those of other groups.
 	g.comm.Abort(fmt.Errorf("group %s: %w", g.id, ErrAborted))
 	_ = aligner{g}.see(g.comm.Cause())
 }

@@ -179,19 +179,22 @@ func (rt *Runtime) connect(
 func (rt *Runtime) connectUnguarded(
 	ctx context.Context, id string, ranks []int, rank int,
 ) (*Group, error) {
+	g := &Group{
+		rt: rt, full: id, ranks: ranks, rank: rank, failing: make(chan struct{}),
+		key: handoff.Space("group/" + id),
+	}
+	g.life, g.end = context.WithCancelCause(context.Background())
 	config := driver.GroupConfig{
 		ID: id, Ranks: ranks, Rank: rank, Check: rt.Check() == CheckEvery,
 		Strict: !rt.opts.UnorderedMessages, Formula: rt.opts.Deterministic.driver(),
+		Owner: g,
 	}
+	g.id = config.Name()
 	comm, err := rt.device.Connect(ctx, config)
 	if err != nil {
 		return nil, err
 	}
-	g := &Group{
-		rt: rt, id: config.Name(), full: id, ranks: ranks, rank: rank, comm: comm,
-		failing: make(chan struct{}), key: handoff.Space("group/" + id),
-	}
-	g.life, g.end = context.WithCancelCause(context.Background())
+	g.comm = comm
 	suspect, err := g.agreeOnSettings(ctx)
 	if err != nil {
 		return nil, g.discard(err)
@@ -237,32 +240,6 @@ func (rt *Runtime) forgetGroup(g *Group) {
 	if i := slices.Index(rt.groups, g); i >= 0 && !rt.closed() {
 		rt.groups = slices.Delete(slices.Clone(rt.groups), i, i+1)
 	}
-}
-
-// groupOf finds the group whose fault an error of the backend is, or returns nil. An error that
-// does not name its group is that of any group that has failed.
-func (rt *Runtime) groupOf(err error) *Group {
-	if err == nil {
-		return nil
-	}
-	var best, other *Group
-	for _, g := range rt.allGroups() {
-		cause := g.comm.Cause()
-		switch {
-		case cause == nil:
-		case errors.Is(err, cause):
-			// A PriorError holds the cause of another group: the outer one is what has failed here.
-			if best == nil || errors.Is(cause, best.comm.Cause()) {
-				best = g
-			}
-		case errors.Is(err, driver.ErrFault):
-			other = g
-		}
-	}
-	if best == nil {
-		return other
-	}
-	return best
 }
 
 // tableFor finds the table of groups with this number of ranks: that of the options, else the file

@@ -296,7 +296,7 @@ func (s *Stream) use(m Memory) error {
 
 // awaitStreamCause replaces a backend's error by the cause that the ranks of its group have found.
 func (rt *Runtime) awaitStreamCause(err error) error {
-	if g := rt.groupOf(err); g != nil {
+	if g := groupOf(err); g != nil {
 		return g.awaitCause(err)
 	}
 	return err

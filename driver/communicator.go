@@ -2,6 +2,7 @@ package driver
 
 import (
 	"context"
+	"errors"
 	"strings"
 )
 
@@ -23,6 +24,17 @@ type GroupConfig struct {
 	Strict bool
 	// Formula selects the order of additions in every reduction of the group, on every path.
 	Formula Formula
+	// Owner identifies the group in its Faults. If it is nil, errors are not wrapped.
+	Owner any
+}
+
+// Fault wraps a fault of the group in a Fault that carries its owner, unless it has one already.
+func (g GroupConfig) Fault(err error) error {
+	var f *Fault
+	if err == nil || g.Owner == nil || errors.As(err, &f) && f.Owner == g.Owner {
+		return err
+	}
+	return &Fault{Owner: g.Owner, Err: err}
 }
 
 // Name returns the group's id as people know it, without the slashes and the blank in front, which
@@ -102,7 +114,8 @@ type Communicator interface {
 	SetCheck(on bool)
 	// Failed is closed when the communicator fails; Cause then says why on this rank.
 	Failed() <-chan struct{}
-	// Cause returns the fault that this rank saw first, or nil.
+	// Cause returns the fault that this rank saw first, or nil. It is a Fault with the owner of the
+	// group, as is the error with which the fault fails a stream.
 	Cause() error
 	// CheckPeers fails the communicator if a peer has failed or is lost, which a rank without a call
 	// under way does not notice otherwise. It does not wait.

@@ -169,6 +169,18 @@ func (e *PeerError) Is(target error) bool {
 	return target == ErrFault || target == ErrAborted && e.Aborted
 }
 
+// Fault carries the failure of a communicator together with the owner of the group, by which an
+// error of a stream is traced to the group that has failed. Its text is that of the failure.
+type Fault struct {
+	Owner any // GroupConfig.Owner
+	Err   error
+}
+
+func (e *Fault) Error() string { return e.Err.Error() }
+
+// Unwrap returns the failure.
+func (e *Fault) Unwrap() error { return e.Err }
+
 // MismatchError says that ranks launched different collectives, or that the two ends of a message
 // differ. Every rank gets one for the same number, and no buffer of any rank has been written.
 type MismatchError struct {

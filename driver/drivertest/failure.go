@@ -100,10 +100,23 @@ func proveDroppedCollective(t *testing.T, h Harness) {
 			r.failf("a barrier ended without the rank that dropped it")
 		case r.number == 0 && !errors.Is(err, errPurpose):
 			r.failf("the stream does not return its first error")
+		case r.number == 1 && owner(err) != "world":
+			r.failf("the stream's error does not name the owner of its group: %v", err)
+		case owner(r.group.Cause()) != "world":
+			r.failf("the cause does not name the owner of its group: %v", r.group.Cause())
 		case r.number == 0 && (!errors.As(r.group.Cause(), &prior) || prior.Rank != 0):
 			r.failf("the group has not failed with a PriorError of rank 0")
 		}
 	})
+}
+
+// owner returns the owner that the fault of a group carries, or nil.
+func owner(err error) any {
+	var fault *driver.Fault
+	if !errors.As(err, &fault) {
+		return nil
+	}
+	return fault.Owner
 }
 
 func proveRefusedCollective(t *testing.T, h Harness) {

@@ -180,6 +180,7 @@ func (r *rank) connect(id string, ranks []int, check bool) driver.Communicator {
 	c, err := r.device.Connect(r.world.ctx, driver.GroupConfig{
 		ID: id, Ranks: ranks, Rank: slices.Index(ranks, r.number), Check: check,
 		Strict: r.world.strict, Formula: r.world.formula,
+		Owner: id,
 	})
 	r.ok(err)
 	r.later(c.Close)

@@ -50,7 +50,7 @@ func (r *registrar) register(
 	err = fmt.Errorf("registering segment %d: %w", key.Ordinal, err)
 	if w != nil {
 		// NCCL's communicator may be unusable, and the other ranks may be waiting in it forever.
-		_ = r.plane.Fail(err)
+		err = r.plane.Fail(err)
 	}
 	return nil, err
 }

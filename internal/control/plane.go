@@ -64,8 +64,8 @@ type Plane interface {
 	// PeerFault returns a driver.PeerError that names the peers known to have failed or to be lost.
 	// Call it after PeerFailed has returned true.
 	PeerFault(doing string) error
-	// Fail records the first fault of this rank and returns err. The waits of other ranks end with
-	// ErrFault.
+	// Fail records the first fault of this rank and returns err as a driver.Fault of the group. The
+	// waits of other ranks end with ErrFault.
 	Fail(err error) error
 	// Failed returns a channel that is closed when the plane fails. Cause then returns the reason.
 	Failed() <-chan struct{}

@@ -139,7 +139,7 @@ func (g *Group) CheckPeers() {
 	}
 }
 
-// Fail records the first fault, notifies the peers and returns err.
+// Fail records the first fault, notifies the peers and returns err as a fault of the group.
 func (g *Group) Fail(err error) error {
 	if g.BeginUse() != nil {
 		return err
@@ -150,6 +150,7 @@ func (g *Group) Fail(err error) error {
 
 // fail is Fail for a caller that has called BeginUse.
 func (g *Group) fail(err error) error {
+	err = g.cfg.Fault(err)
 	if g.fault.end(err) {
 		atomic.StoreUint32(&g.me.wakeup.failed, uint32(control.ReasonOf(err)))
 		g.wakeAll()
@@ -188,7 +189,7 @@ func (g *Group) LeaveGroup() (last uint64, left bool) {
 		return 0, false
 	}
 	g.closed = true
-	g.fault.end(fmt.Errorf("group %s: %w", g.cfg.Name(), driver.ErrClosed))
+	g.fault.end(g.cfg.Fault(fmt.Errorf("group %s: %w", g.cfg.Name(), driver.ErrClosed)))
 	spin.StoreRelease64(&g.me.status.closed, 1)
 	g.wakeAll()
 	for g.users > 0 {

@@ -52,10 +52,10 @@ func (g *Group) Exchange(
 		return nil, fmt.Errorf("%s after a fault: %w", x.doing(), l.ended)
 	}
 	got, err := x.run(ctx)
-	l.ended = err
 	if err != nil && id == driver.LaneControl {
-		g.fail(err)
+		err = g.fail(err)
 	}
+	l.ended = err
 	return got, err
 }
 

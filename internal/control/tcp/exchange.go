@@ -55,7 +55,7 @@ func (p *Plane) breakLane(lane driver.Lane, err error) error {
 // failAndNotify fails the plane and waits until the others know. Otherwise a rank that reaches the
 // step which this rank has given up could find it complete. p.mu is held, except while waiting.
 func (p *Plane) failAndNotify(err error) error {
-	_ = p.fail(err)
+	err = p.fail(err)
 	for begin := time.Now(); !p.closed && p.unacknowledged(); {
 		left := ackTimeout - time.Since(begin)
 		if left <= 0 {

@@ -118,6 +118,7 @@ func (p *Plane) Fail(err error) error {
 
 // fail does the work of Fail. p.mu is held.
 func (p *Plane) fail(err error) error {
+	err = p.cfg.Group.Fault(err)
 	if p.end(err) {
 		b := p.status()
 		for t, s := range p.records[p.me].tracks {
@@ -339,7 +340,7 @@ func (p *Plane) leave() bool {
 	if p.closed {
 		return false
 	}
-	p.end(fmt.Errorf("group %s: %w", p.cfg.Group.Name(), driver.ErrClosed))
+	p.end(p.cfg.Group.Fault(fmt.Errorf("group %s: %w", p.cfg.Group.Name(), driver.ErrClosed)))
 	p.closed = true
 	p.peerGone.Store(true)
 	b := p.status()
