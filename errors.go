@@ -11,11 +11,11 @@ import (
 
 // Errors that can come from any call. They are wrapped; use errors.Is.
 var (
-	// ErrClosed is returned by everything that was closed.
+	// ErrClosed is returned by calls of objects that were closed.
 	ErrClosed = driver.ErrClosed
 	// ErrInvalid is returned for arguments that are never valid.
 	ErrInvalid = driver.ErrInvalid
-	// ErrUnsupported is returned for what the backend cannot do.
+	// ErrUnsupported is returned for calls that the backend cannot execute.
 	ErrUnsupported = driver.ErrUnsupported
 )
 
@@ -30,14 +30,14 @@ var (
 	ErrDoubleFree = alloc.ErrDoubleFree
 	// ErrFreed is returned for the use of a buffer that was freed.
 	ErrFreed = alloc.ErrFreed
-	// ErrForeign is returned for a buffer that is not of the pool.
+	// ErrForeign is returned for a buffer of another pool.
 	ErrForeign = alloc.ErrForeign
 )
 
 // Errors of registration and collectives.
 var (
-	// ErrCapturing is returned by what may not happen while a stream is captured, before the
-	// backend is touched. The capture is still good.
+	// ErrCapturing is returned by calls that are not allowed while a stream captures. They return
+	// it before they call the backend, so the capture stays valid.
 	ErrCapturing = driver.ErrCapturing
 	// ErrOutOfRange is returned before launch when a buffer is too short for a collective, or a
 	// count too large for any.
@@ -48,8 +48,8 @@ var (
 	ErrInterrupted = driver.ErrInterrupted
 )
 
-// OutOfMemoryError says that a request fits neither the free memory of its stream nor what may
-// still be mapped. errors.Is finds it as ErrOutOfMemory.
+// OutOfMemoryError reports that a request fits neither into the free memory of its stream nor into
+// memory that the pool may still map. errors.Is finds it as ErrOutOfMemory.
 type OutOfMemoryError struct {
 	// Requested is the size that the caller asked for, in bytes.
 	Requested int64 `json:"requested"`
@@ -59,12 +59,12 @@ type OutOfMemoryError struct {
 	LargestFree int64 `json:"largest_free"`
 	// Capacity is the limit of the pool in bytes, 0 if it has none.
 	Capacity int64 `json:"capacity"`
-	// Device is why the device mapped no more; nil where the pool's capacity was the limit. It is
-	// not encoded as JSON.
+	// Device is the device's error, or nil if the pool's capacity was the limit. It is not encoded
+	// as JSON.
 	Device error `json:"-"`
 }
 
-// Error names the figures in bytes, and what to do.
+// Error lists the sizes in bytes.
 func (e *OutOfMemoryError) Error() string {
 	limit := "no capacity set"
 	if e.Capacity > 0 {
@@ -81,11 +81,11 @@ func (e *OutOfMemoryError) Error() string {
 // Is reports whether target is ErrOutOfMemory.
 func (e *OutOfMemoryError) Is(target error) bool { return target == ErrOutOfMemory }
 
-// Unwrap returns why the device mapped no more.
+// Unwrap returns the device's error.
 func (e *OutOfMemoryError) Unwrap() error { return e.Device }
 
-// exhausted converts an error of the allocator's core. device is the reason why the device mapped
-// no more, if it refused.
+// exhausted converts an error of the allocator's core. device is the error of the device, if it
+// refused to map more memory.
 func exhausted(err, device error) error {
 	var full *alloc.OutOfMemoryError
 	if !errors.As(err, &full) {
@@ -97,32 +97,50 @@ func exhausted(err, device error) error {
 	}
 }
 
-// TimeoutError says which ranks did not come within the deadline, and what they were doing.
-//
-// Its fields, which "go doc symmem/driver.TimeoutError" explains:
-//
-//	Doing    string
-//	Waited   time.Duration
-//	Missing  []int
-//	Activity map[int]string
-//	Counts   string
-//	Members  []int
-type TimeoutError = driver.TimeoutError
+// Errors of waits and of calls that ranks make differently. A backend creates most of them, so
+// package driver defines and documents them with their fields; these are their names for callers.
+type (
+	// TimeoutError reports which ranks did not arrive within the deadline, and what they were doing:
+	// see [driver.TimeoutError].
+	TimeoutError = driver.TimeoutError
+	// AbsentError reports which ranks did not arrive at Open, Join or Split; errors.As also finds a
+	// TimeoutError in it: see [driver.AbsentError].
+	AbsentError = driver.AbsentError
+	// RankLostError reports which ranks' processes have ended, or which ranks have closed symmem:
+	// see [driver.RankLostError].
+	RankLostError = driver.RankLostError
+	// PriorError reports that a collective or a message was not run on some rank because earlier
+	// work on its stream had failed there: see [driver.PriorError].
+	PriorError = driver.PriorError
+	// DeadlockError reports that ranks wait for each other in different calls, or have left the
+	// group, so that a call can never complete: see [driver.DeadlockError].
+	DeadlockError = driver.DeadlockError
+	// MismatchError reports that the calls of a collective, or the ends of a message, differ. In most
+	// cases the ranks find the difference and return a DivergenceError: see [driver.MismatchError].
+	MismatchError = driver.MismatchError
+	// PeerError reports that other ranks of a group failed first, for a reason that could not be
+	// determined: see [driver.PeerError].
+	PeerError = driver.PeerError
+	// MessageError reports that the ends of messages do not match. All ranks of the group return the
+	// same one, except for messages that only Group.Close finds: see [driver.MessageError].
+	MessageError = driver.MessageError
+	// MessageEnds describes both ends of a message, or of all messages of a pair of ranks with one
+	// tag: see [driver.MessageEnds].
+	MessageEnds = driver.MessageEnds
+	// MessageFault names the kind of mismatch in a MessageError.
+	MessageFault = driver.MessageFault
+)
 
-// AbsentError says which ranks have not come to Open, Join or Split. errors.As finds it as a
-// TimeoutError, too.
-//
-// Its fields, which "go doc symmem/driver.AbsentError" explains:
-//
-//	Doing    string
-//	Waited   time.Duration
-//	Ranks    []int
-//	Activity map[int]string
-//	Members  []int
-//	Err      error
-type AbsentError = driver.AbsentError
+// The kinds of mismatch in a MessageError: see [driver.MessageFault].
+const (
+	MessagesUnmatched  = driver.MessagesUnmatched
+	MessagesOutOfStep  = driver.MessagesOutOfStep
+	MessagesDiffer     = driver.MessagesDiffer
+	MessageTypesDiffer = driver.MessageTypesDiffer
+	SplitsDiffer       = driver.SplitsDiffer
+)
 
-// absence makes an error of the rendezvous one of ours, where it is about ranks that did not come.
+// absence converts an error of the rendezvous about absent ranks into an AbsentError.
 func absence(err error) error {
 	var absent *rendezvous.AbsentError
 	if !errors.As(err, &absent) {
@@ -131,8 +149,8 @@ func absence(err error) error {
 	return &arrival{AbsentError{Doing: "meeting all ranks", Ranks: absent.Ranks, Err: err}}
 }
 
-// arrival is an AbsentError that has the words of what it wraps: these name the ranks already, and
-// the store at which they were to meet.
+// arrival is an AbsentError with the text of the error that it wraps, which already names the ranks
+// and the address of their store.
 type arrival struct{ AbsentError }
 
 func (e *arrival) Error() string { return e.Err.Error() }
@@ -145,112 +163,22 @@ func (e *arrival) As(target any) bool {
 	return e.AbsentError.As(target)
 }
 
-// MessageError says that the two ends of messages do not fit together: one is missing, or they
-// differ in size, place among the collectives, or splits. All ranks of the group get the same one,
-// except for what Group.Close finds, which that rank knows alone.
-//
-// Its fields, which "go doc symmem/driver.MessageError" explains:
-//
-//	Fault    MessageFault
-//	Group    string
-//	Number uint64
-//	Ends     []MessageEnds
-type MessageError = driver.MessageError
-
-// MessageEnds are the two ends of a message, or of all messages of a pair with one tag.
-//
-// Its fields, which "go doc symmem/driver.MessageEnds" explains:
-//
-//	From     int
-//	To       int
-//	Tag      int
-//	Number   uint64
-//	Sent     uint64
-//	Received uint64
-type MessageEnds = driver.MessageEnds
-
-// MessageFault says in what the two ends of messages do not fit together.
-type MessageFault = driver.MessageFault
-
-// The faults of messages.
-const (
-	MessagesUnmatched  = driver.MessagesUnmatched
-	MessagesOutOfStep  = driver.MessagesOutOfStep
-	MessagesDiffer     = driver.MessagesDiffer
-	MessageTypesDiffer = driver.MessageTypesDiffer
-	SplitsDiffer       = driver.SplitsDiffer
-)
-
-// RankLostError says which ranks' processes have ended, or which ranks have closed symmem.
-//
-// Its fields, which "go doc symmem/driver.RankLostError" explains:
-//
-//	Ranks   []int
-//	Doing   string
-//	Members []int
-//	Left    bool
-type RankLostError = driver.RankLostError
-
-// PriorError reports that a collective or a message was not run on some rank, because earlier work
-// on its stream had failed there. Its Cause is the error of that work.
-//
-// Its fields, which "go doc symmem/driver.PriorError" explains:
-//
-//	Doing string
-//	Rank  int
-//	Cause error
-type PriorError = driver.PriorError
-
-// DeadlockError says that ranks are in different places of their programs, or have left the group,
-// so that a call can never complete.
-//
-// Its fields, which "go doc symmem/driver.DeadlockError" explains:
-//
-//	Doing     string
-//	Elsewhere map[int]string
-//	Members   []int
-type DeadlockError = driver.DeadlockError
-
-// MismatchError says that the two ends of a message, or the calls of a collective, differ, where no
-// more than that could be found out; mostly a DivergenceError says it.
-//
-// Its fields, which "go doc symmem/driver.MismatchError" explains:
-//
-//	Number uint64
-//	Launch   bool
-//	Call     *Call
-//	Others   []int
-//	Group    string
-//	Members  []int
-type MismatchError = driver.MismatchError
-
-// PeerError says that other ranks of a group failed first, where their reason could not be found
-// out.
-//
-// Its fields, which "go doc symmem/driver.PeerError" explains:
-//
-//	Doing   string
-//	Ranks   []int
-//	Aborted bool
-//	Members []int
-type PeerError = driver.PeerError
-
-// once joins errors, and says once what several of them say: what keeps one stream or segment from
-// being given back often keeps others, too.
+// once joins errors without those whose text is a duplicate: one cause often prevents the release
+// of several streams or segments.
 func once(errs ...error) error {
 	var different []error
-	said := map[string]bool{}
+	seen := map[string]bool{}
 	for _, err := range parts(errors.Join(errs...)) {
-		if text := err.Error(); !said[text] {
-			said[text] = true
+		if text := err.Error(); !seen[text] {
+			seen[text] = true
 			different = append(different, err)
 		}
 	}
 	return errors.Join(different...)
 }
 
-// parts takes errors that were joined apart again. An error that says more than its parts, as
-// those of fmt do, is one.
+// parts splits an error into those that errors.Join has joined. An error whose text has more than
+// that of its parts, such as one of fmt.Errorf, is not split.
 func parts(err error) []error {
 	if err == nil {
 		return nil

@@ -8,16 +8,7 @@ import (
 )
 
 // LateWarning reports that live ranks keep this rank waiting. The wait continues until it succeeds
-// or times out.
-//
-// Its fields, which "go doc symmem/driver.LateWarning" explains:
-//
-//	Group    string
-//	Doing    string
-//	Waited   time.Duration
-//	Ranks    []int
-//	Activity map[int]string
-//	Members  []int
+// or times out: see [driver.LateWarning].
 type LateWarning = driver.LateWarning
 
 // defaultWarnAfter is how long a wait lasts before ranks are warned of.

@@ -6,13 +6,8 @@ import (
 	"symmem/driver"
 )
 
-// Splits says how the buffers of an AllToAllV are cut: for each rank of the group, in group order,
-// a count and an offset, both in elements.
-//
-// Its fields, which "go doc symmem/driver.Splits" explains:
-//
-//	SendCounts, SendOffsets []int64
-//	RecvCounts, RecvOffsets []int64
+// Splits divides the buffers of an AllToAllV into one part for each rank of the group, in group
+// order, by counts and offsets in elements: see [driver.Splits].
 type Splits = driver.Splits
 
 // Contiguous makes the splits of buffers whose parts lie one behind the other, in group order.

@@ -36,15 +36,15 @@ var (
 	ErrInterrupted = errors.New("interrupted")
 )
 
-// TimeoutError says that ranks did not come within the deadline.
+// TimeoutError reports which ranks did not arrive within the deadline, and what they were doing.
 type TimeoutError struct {
-	// Doing says what this rank waited for, such as "AllReduce 12 of group world".
+	// Doing describes the wait of this rank, such as "AllReduce 12 of group world".
 	Doing string
-	// Waited is how long.
+	// Waited is the duration of the wait.
 	Waited time.Duration
-	// Missing lists the world ranks that did not come.
+	// Missing lists the world ranks that did not arrive.
 	Missing []int
-	// Activity says what ranks were doing, by world rank, as far as it is known.
+	// Activity describes what ranks were doing, by world rank, as far as it is known.
 	Activity map[int]string
 	// Counts lists how many collectives of which kind the ranks have launched according to the
 	// library, if it counts them and the counts differ; else it is empty.
@@ -66,19 +66,19 @@ func (e *TimeoutError) Error() string {
 	return b.String()
 }
 
-// Timeout reports true, as net.Error has it.
+// Timeout returns true, as for a net.Error.
 func (e *TimeoutError) Timeout() bool { return true }
 
-// AbsentError says which ranks have not come to make a group: to Open, Join or Split. errors.As
-// finds it as a TimeoutError, too.
+// AbsentError reports which ranks did not arrive at a call that creates a group: Open, Join or
+// Split. errors.As also finds a TimeoutError in it.
 type AbsentError struct {
-	// Doing says what this rank was doing, such as "meeting the ranks of group world".
+	// Doing describes what this rank was doing, such as "meeting the ranks of group world".
 	Doing string
-	// Waited is how long this rank waited; 0 if that is not known.
+	// Waited is the duration of the wait, or 0 if it is not known.
 	Waited time.Duration
-	// Ranks lists the world ranks that did not come.
+	// Ranks lists the world ranks that did not arrive.
 	Ranks []int
-	// Activity says what ranks were doing, by world rank, as far as it is known.
+	// Activity describes what ranks were doing, by world rank, as far as it is known.
 	Activity map[int]string
 	// Members lists the world ranks of the group in group order; empty if it is the world.
 	Members []int
@@ -100,13 +100,13 @@ func (e *AbsentError) Error() string {
 	return b.String()
 }
 
-// Timeout reports true, as net.Error has it.
+// Timeout returns true, as for a net.Error.
 func (e *AbsentError) Timeout() bool { return true }
 
-// Unwrap returns what ended the wait.
+// Unwrap returns the error that ended the wait.
 func (e *AbsentError) Unwrap() error { return e.Err }
 
-// As makes errors.As find a TimeoutError that names the same ranks.
+// As lets errors.As find a TimeoutError that names the same ranks.
 func (e *AbsentError) As(target any) bool {
 	late, ok := target.(**TimeoutError)
 	if ok {
@@ -118,16 +118,16 @@ func (e *AbsentError) As(target any) bool {
 	return ok
 }
 
-// RankLostError says that the processes of ranks have ended, or, between machines, the connections
-// to them, by which this rank knows; or that the ranks have closed symmem.
+// RankLostError reports that the processes of ranks have ended, that the connections to ranks of
+// other machines have ended, or that ranks have closed symmem.
 type RankLostError struct {
 	// Ranks lists the world ranks that are lost.
 	Ranks []int
-	// Doing says what this rank was doing when it noticed.
+	// Doing describes what this rank was doing when it noticed.
 	Doing string
 	// Members lists the world ranks of the group in group order; empty if no group was concerned.
 	Members []int
-	// Left is set if all of them have closed symmem in order. Their processes may live.
+	// Left reports whether all of them have closed symmem. Their processes may still run.
 	Left bool
 }
 
@@ -140,14 +140,15 @@ func (e *RankLostError) Error() string {
 		e.Doing, RanksOf(e.Ranks, e.Members))
 }
 
-// PeerError says that other ranks of the group failed first and took this rank out of its wait. It
-// matches ErrFault. Why they failed is found out on LaneFault.
+// PeerError reports that other ranks of the group failed first and thereby ended this rank's wait.
+// It matches ErrFault. The ranks exchange their reasons on LaneFault.
 type PeerError struct {
-	// Doing says what this rank was doing when it noticed.
+	// Doing describes what this rank was doing when it noticed.
 	Doing string
 	// Ranks lists the world ranks that had failed by then; empty if that is not known.
 	Ranks []int
-	// Aborted reports whether one of them was told to abort the group: it matches ErrAborted, too.
+	// Aborted reports whether one of them has aborted the group. The error then also matches
+	// ErrAborted.
 	Aborted bool
 	// Members lists the world ranks of the group in group order.
 	Members []int
@@ -164,7 +165,7 @@ func (e *PeerError) Error() string {
 	return fmt.Sprintf("%s: %s failed first, for a reason that is not known here", e.Doing, who)
 }
 
-// Is makes errors.Is(err, ErrFault) true, and errors.Is(err, ErrAborted) after an abort.
+// Is reports whether target is ErrFault or, after an abort, ErrAborted.
 func (e *PeerError) Is(target error) bool {
 	return target == ErrFault || target == ErrAborted && e.Aborted
 }
@@ -181,11 +182,10 @@ func (e *Fault) Error() string { return e.Err.Error() }
 // Unwrap returns the failure.
 func (e *Fault) Unwrap() error { return e.Err }
 
-// MismatchError says that ranks launched different collectives, or that the two ends of a message
-// differ. Every rank gets one for the same number, and no buffer of any rank has been written.
+// MismatchError reports that ranks launched different collectives, or that the ends of a message
+// differ. Every rank returns one with the same number, and no rank has written a buffer.
 type MismatchError struct {
-	// Number is that of the call in its group, or of the message among those from one rank to the
-	// other, from 1.
+	// Number counts the calls of the group, or the messages from one rank to the other, from 1.
 	Number uint64
 	// Launch reports that Number counts the launches of the group's kernels instead of its calls: a
 	// call captured by another library has no number, and old numbers are forgotten.
@@ -221,12 +221,12 @@ func (e *MismatchError) Error() string {
 		RanksOf(e.Others, e.Members))
 }
 
-// DeadlockError says that ranks are in different places of their programs, or have left the group:
-// while this rank was in a call, others wait elsewhere for it, so that neither can go on.
+// DeadlockError reports that ranks wait for each other in different calls, or have left the group,
+// so that the call of this rank can never complete.
 type DeadlockError struct {
-	// Doing is where this rank is.
+	// Doing describes the call of this rank.
 	Doing string
-	// Elsewhere says where the others are, by world rank.
+	// Elsewhere describes what the other ranks are doing, by world rank.
 	Elsewhere map[int]string
 	// Members lists the world ranks of the group in group order.
 	Members []int
@@ -242,10 +242,10 @@ func (e *DeadlockError) Error() string {
 	return b.String()
 }
 
-// PriorError says that a collective or a message was not run, because work before it on its stream
-// had failed. It fails the group: the other ranks would get data that was never computed.
+// PriorError reports that a collective or a message was not run because earlier work on its stream
+// had failed. It fails the group, whose other ranks would receive data that was never computed.
 type PriorError struct {
-	// Doing is the call that was not run, such as "AllReduce 2 of group world/1.0".
+	// Doing names the call that was not run, such as "AllReduce 2 of group world/1.0".
 	Doing string
 	// Rank is the world rank whose stream had failed.
 	Rank int

@@ -8,21 +8,21 @@ import (
 
 // LateWarning reports that live ranks keep this rank waiting. The wait continues.
 type LateWarning struct {
-	// Group names the group; empty where none has been made yet.
+	// Group names the group; empty if none has been created yet.
 	Group string
-	// Doing says what this rank waits in, such as "AllReduce 12 of group world".
+	// Doing describes the wait of this rank, such as "AllReduce 12 of group world".
 	Doing string
-	// Waited is for how long it has waited by now.
+	// Waited is the duration of the wait so far.
 	Waited time.Duration
-	// Ranks lists the world ranks that have not come.
+	// Ranks lists the world ranks that have not arrived.
 	Ranks []int
-	// Activity says what those ranks are doing, by world rank, as far as it is known.
+	// Activity describes what those ranks are doing, by world rank, as far as it is known.
 	Activity map[int]string
 	// Members lists the world ranks of the group in group order; empty if it is not known.
 	Members []int
 }
 
-// String says everything in one line.
+// String formats the warning as one line.
 func (w *LateWarning) String() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s: waiting for %v for %s", w.Doing, w.Waited, RanksOf(w.Ranks, w.Members))

@@ -11,47 +11,49 @@ import (
 // sends one first.
 const AnySource = -1
 
-// MessageFault says in what the two ends of messages do not fit together.
+// MessageFault names the kind of mismatch in a MessageError.
 type MessageFault string
 
-// The faults of messages.
+// The kinds of mismatch in a MessageError. Their comments state the meaning of MessageEnds.Sent and
+// Received.
 const (
-	// MessagesUnmatched is a Send without its Recv, or a Recv without its Send. The numbers of ends
-	// are how many of each a pair has called.
+	// MessagesUnmatched: a Send has no Recv, or a Recv no Send. Sent and Received count the calls.
 	MessagesUnmatched MessageFault = "unmatched"
-	// MessagesOutOfStep is a message that was sent between other collectives than it was received
-	// between. The numbers of ends are how many collectives each rank had called before.
+	// MessagesOutOfStep: the ends of a message are between different collectives. Sent and Received
+	// count the collectives before them.
 	MessagesOutOfStep MessageFault = "out of step"
-	// MessagesDiffer is a message whose ends have different sizes. The numbers of ends are bytes.
+	// MessagesDiffer: the ends of a message have different sizes. Sent and Received are in bytes.
 	MessagesDiffer MessageFault = "sizes differ"
-	// MessageTypesDiffer is a message that is sent with another type of elements than it is received
-	// with, where calls are compared. The numbers of ends are DataTypes.
+	// MessageTypesDiffer: the ends of a message have different data types, which ranks notice if they
+	// compare calls. Sent and Received are DataTypes.
 	MessageTypesDiffer MessageFault = "types differ"
-	// SplitsDiffer is an AllToAllV in which one rank sends another number of elements than the other
-	// expects. The numbers of ends are elements.
+	// SplitsDiffer: one rank of an AllToAllV sends a number of elements that its peer does not expect.
+	// Sent and Received are in elements.
 	SplitsDiffer MessageFault = "splits differ"
 )
 
-// MessageError says that the two ends of messages between ranks of a group do not fit together.
+// MessageError reports that the ends of messages do not match: one is missing, or they differ in
+// size, data type, splits or position among the collectives.
 type MessageError struct {
-	// Fault says in what.
+	// Fault names the kind of mismatch.
 	Fault MessageFault
 	// Group is the id of the group.
 	Group string
-	// Number is that of the collective at which it was found, from 1, or 0.
+	// Number is the number of the collective that noticed the mismatch, from 1, or 0 if none did.
 	Number uint64
 	// Ends lists the messages, ordered by From, To, Tag and Number.
 	Ends []MessageEnds
 }
 
-// MessageEnds are the two ends of a message, or of all messages of a pair with one tag.
+// MessageEnds describes both ends of a message, or of all messages of a pair of ranks with one tag.
 type MessageEnds struct {
-	// From and To are world ranks. From is AnySource for a Recv from any rank that has taken nothing.
+	// From and To are world ranks. From is AnySource for a Recv from any rank that has received no
+	// message.
 	From int `json:"from"`
 	To   int `json:"to"`
-	// Tag is that of the messages.
+	// Tag is the tag of the messages.
 	Tag int `json:"tag"`
-	// Number is which message of the pair and the tag it is, from 1, or 0 for all of them.
+	// Number counts the messages of the pair with this tag, from 1; 0 stands for all of them.
 	Number uint64 `json:"number,omitempty"`
 	// Sent and Received describe the message on the sender and on the receiver: see MessageFault.
 	Sent     uint64 `json:"sent"`

@@ -1,9 +1,9 @@
 package driver
 
-// Splits says how the buffers of an AllToAllV are cut: for each rank of the group, in group order,
-// a count and where the part begins, both in elements.
+// Splits divides the buffers of an AllToAllV into one part for each rank of the group, in group
+// order, by counts and offsets in elements.
 type Splits struct {
-	// SendCounts and SendOffsets cut Call.Send: part r goes to rank r.
+	// SendCounts and SendOffsets divide Call.Send: part r is sent to rank r.
 	SendCounts, SendOffsets []int64
 	// RecvCounts and RecvOffsets divide Call.Recv: part r comes from rank r and has as many elements
 	// as rank r's SendCounts lists for this rank.
