@@ -28,7 +28,6 @@ var stillLarge = map[string]size{
 	"driver/drivertest.rank":                  {26, 5},
 	"driver/host.Device":                      {8, 5},
 	"driver/host.communicator":                {44, 5},
-	"driver/nccl/internal/gpu.GPU":            {20, 4},
 	"driver/nccl/internal/p2p.Group":          {36, 2},
 	"driver/nccl/internal/p2p.Messages":       {25, 5},
 	"driver/nccl/internal/stream.Stream":      {53, 4},

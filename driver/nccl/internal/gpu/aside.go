@@ -9,15 +9,15 @@ import (
 	"symmem/internal/ranked"
 )
 
-// Aside is a stream of a GPU for work of the backend's own, which waits for nothing that callers
-// queue. Its methods are called on a thread of the context.
+// Aside runs the backend's internal work on a separate stream, so that it never waits for work that
+// callers queue. Its methods must be called on a thread of the context.
 type Aside struct {
 	mu     ranked.Mutex[asideMu]
-	stream cuda.Stream // made at the first use; guarded by mu
+	stream cuda.Stream // created at the first use; guarded by mu
 }
 
-// Run queues work and waits for it, up to the GPU's timeout. A stream whose work does not come
-// in that time is left with it (GPU.Leave).
+// Run queues work and waits for it, up to the GPU's timeout. If the work does not end in time, its
+// stream is given up (GPU.Leave), and the next Run creates a new one.
 func (a *Aside) Run(g *GPU, queue func(on cuda.Stream) error) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -33,19 +33,19 @@ func (a *Aside) Run(g *GPU, queue func(on cuda.Stream) error) error {
 	}
 	err = Within(g.Timeout, func() (bool, error) { return g.CUDA.StreamQuery(a.stream) })
 	if errors.Is(err, context.DeadlineExceeded) {
-		left := a.stream
+		abandoned := a.stream
 		a.stream = 0
 		g.Leave(func() bool {
 			var done bool
 			err := g.With(func(gpu *cuda.Driver) (err error) {
-				done, err = gpu.StreamQuery(left)
+				done, err = gpu.StreamQuery(abandoned)
 				return err
 			})
 			return done || err != nil
 		})
 	}
 	if err != nil {
-		return fmt.Errorf("waiting for a stream of the device's own: %w", err)
+		return fmt.Errorf("waiting for the backend's internal stream: %w", err)
 	}
 	return nil
 }

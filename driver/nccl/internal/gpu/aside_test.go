@@ -13,9 +13,9 @@ import (
 
 func TestMain(m *testing.M) { gputest.Main(m) }
 
-// TestWorkOfTheDevicesOwnThatDoesNotComeIsLeft: it is waited for up to its limit, and what comes
-// after it does not wait. It may use memory, which is kept until then.
-func TestWorkOfTheDevicesOwnThatDoesNotComeIsLeft(t *testing.T) {
+// TestAsideGivesUpWorkAtItsTimeout checks that Run returns at its timeout, that later work runs on
+// another stream, and that memory stays mapped until the first work ends.
+func TestAsideGivesUpWorkAtItsTimeout(t *testing.T) {
 	g := gputest.Open(t)
 	err := g.Do(func() error {
 		never, err := g.Words.Take(g.CUDA)
@@ -30,10 +30,10 @@ func TestWorkOfTheDevicesOwnThatDoesNotComeIsLeft(t *testing.T) {
 		})
 		g.Timeout = usual
 		if !errors.Is(err, context.DeadlineExceeded) {
-			t.Errorf("work that does not come: %v", err)
+			t.Errorf("work that does not end: %v", err)
 		}
 		if !g.Keeps() {
-			t.Error("memory is given back under that work")
+			t.Error("memory is freed while that work runs")
 		}
 		next, err := g.Words.Take(g.CUDA)
 		if err != nil {
@@ -53,6 +53,6 @@ func TestWorkOfTheDevicesOwnThatDoesNotComeIsLeft(t *testing.T) {
 	}
 	ended := func() (bool, error) { return !g.Keeps(), nil }
 	if err := gpu.Within(20*time.Second, ended); err != nil {
-		t.Errorf("memory is kept after that work: %v", err)
+		t.Errorf("memory is kept after that work has ended: %v", err)
 	}
 }

@@ -8,24 +8,24 @@ import (
 	"symmem/internal/ranked"
 )
 
-// Code holds the kernels of one object that a GPU has loaded. Load and Unload are called on a
+// Code loads a cubin onto a GPU and looks up its kernels. Load and Unload must be called on a
 // thread of the context.
 type Code struct {
-	// Object gives the object for a GPU of a compute capability.
+	// Object returns the cubin for a compute capability.
 	Object func(major, minor int) ([]byte, error)
 
 	Mu        ranked.Mutex[codeMu]
-	module    cuda.Module              // guarded by Mu; loaded at the first use
+	module    cuda.Module              // guarded by Mu; set by Load
 	functions map[string]cuda.Function // guarded by Mu
-	// Overlaps reports whether kernels can be started before those ahead of them have ended, and wait
-	// for these. It is set by Load.
+	// Overlaps reports whether launches use programmatic dependent launch: a kernel may start before
+	// the kernels ahead of it have ended, and waits for them itself. Set by Load.
 	Overlaps bool
 }
 
-// Load brings the kernels onto the GPU: all of them, since one that came at its first launch could
-// wait for a kernel that does not end. Where the process has such a kernel already they are left to
-// their launches: to bring them here could wait forever. (On an H200 with driver 580 such a launch
-// returns, and the wait for it has a deadline; CUDA does not promise either.)
+// Load loads all kernels eagerly: CUDA would load a kernel at its first launch otherwise, and that
+// load could wait for another kernel that never ends. If the process already has a stuck kernel,
+// loading is left to the launches, because the eager load itself could wait forever. (On an H200
+// with driver 580 such a launch returns, and the wait for it has a deadline; CUDA promises neither.)
 func (k *Code) Load(g *GPU) error {
 	k.Mu.Lock()
 	defer k.Mu.Unlock()
@@ -58,7 +58,7 @@ func (k *Code) Load(g *GPU) error {
 	return nil
 }
 
-// Function finds a kernel by its name.
+// Function looks up a kernel by name.
 func (k *Code) Function(g *GPU, name string) (cuda.Function, error) {
 	k.Mu.Lock()
 	defer k.Mu.Unlock()
@@ -79,7 +79,7 @@ func (k *Code) Function(g *GPU, name string) (cuda.Function, error) {
 	return f, err
 }
 
-// Unload gives the kernels back.
+// Unload unloads the kernels.
 func (k *Code) Unload(g *GPU) error {
 	k.Mu.Lock()
 	defer k.Mu.Unlock()

@@ -3,33 +3,32 @@
 //
 // # States
 //
-// A GPU is held from Open on: once by its opener, and once by everything that may outlive the
-// opener (GPU.Hold). The context is released with the last hold, and nothing of the package may be
-// used after that.
+// A GPU is reference-counted. Open takes the first reference; everything that may outlive the
+// opener takes another one (GPU.Hold). The last Drop releases the context, and nothing of the
+// package may be used after that.
 //
-// Stuck is a final state of the process: one of its GPUs runs a kernel that only the end of the
-// process ends. From then on no CUDA call is made that may wait for the whole device: memory stays
-// mapped, contexts stay held, and kernels are not loaded before their launches.
+// Stuck is a final state of the process: one of its GPUs runs a kernel that ends only with the
+// process. From then on no CUDA call is made that may wait for the whole device: memory stays
+// mapped, contexts stay retained, and kernels are not loaded before their launches.
 //
-// Work may outlive its stream, whose Close waits only for a limited time; its group; and the wait
-// for work that the backend itself has queued (GPU.Leave). Until it has ended nothing it may use is
-// unmapped (GPU.Keeps), and the context stays held. Resources that were to be freed meanwhile
-// (GPU.GiveBack) are freed later, in the same order (GPU.Reclaim).
+// Work can outlive its group and its stream, because Stream.Close waits for a limited time only,
+// and so can internal work of the backend. Such work is registered with GPU.Leave. Until it has
+// ended, memory that it may use stays mapped (GPU.Keeps) and the context stays retained. Resources
+// released meanwhile (GPU.GiveBack) are freed later, in the same order (GPU.Reclaim).
 //
 // # Threads
 //
 // CUDA's current context belongs to an operating system thread. Single calls make it current in the
-// same entry to C (GPU.With); sequences that rely on one thread lock their goroutine to it
-// (GPU.Do), and are called on a thread of the context below. Both cost less than handing work to an
-// executor thread. If the process has streams of another library (GPU.Adopted), some calls of any
-// thread would invalidate that library's captures, so each call is made on a thread whose capture
-// mode was exchanged to prevent that.
+// same entry to C (GPU.With). Sequences of calls lock their goroutine to a thread (GPU.Do); code
+// that runs inside Do is documented as "on a thread of the context". Both cost less than handing
+// work to an executor thread. If the process has adopted streams of another library (GPU.Adopted),
+// some CUDA calls on any thread would invalidate that library's captures. So each call is then made
+// on a thread in relaxed capture mode.
 //
 // # Invariants
 //
-// A value of Pinned that was handed out stays at one address until it is put back, and no other
-// caller has it; the device no longer uses a value that was put back. Code is loaded as a whole.
-// Work queued by Aside waits for nothing that callers queue, so its end does not depend on them.
+// A value of Pinned has one owner and a fixed address from Take to Put, and the device does not use
+// it after Put. Code is loaded as a whole. Work queued by Aside never waits for work of callers.
 //
 // # Lock order
 //

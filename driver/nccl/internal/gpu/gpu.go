@@ -11,9 +11,9 @@ import (
 	"symmem/internal/ranked"
 )
 
-// GPU is the GPU of a rank, and its primary context.
+// GPU wraps the GPU of a rank and its primary context.
 //
-// States: held; given up, after which it is not used.
+// States: retained; released, after which it must not be used.
 type GPU struct {
 	cuda.Device
 	// CUDA makes calls on a thread of the context: see Do.
@@ -23,46 +23,47 @@ type GPU struct {
 	context  cuda.Context
 	// Adopted reports whether streams of another library were adopted.
 	Adopted atomic.Bool
-	// Timeout is how long the GPU's own work may take.
+	// Timeout bounds waits for the backend's internal work.
 	Timeout time.Duration
-	// Aside is the stream for that.
+	// Aside runs that work.
 	Aside Aside
-	// Words holds the words that streams wait for.
+	// Words allocates the words that streams wait for.
 	Words Pinned[Word]
 	Properties
 
-	mu      ranked.Mutex[gpuMu]
-	holders int     // guarded by mu
-	left    []*left // guarded by mu
-	// kept holds the functions that free what unfinished work has kept. Reclaiming reports whether the
+	mu         ranked.Mutex[gpuMu]
+	references int           // guarded by mu
+	unfinished []*unfinished // guarded by mu
+	// deferred holds free functions that wait for unfinished work. reclaiming reports whether the
 	// first of them is being called. Both are guarded by mu.
-	kept       []func() error
+	deferred   []func() error
 	reclaiming bool
 }
 
-// hold holds the primary context of a GPU.
-func hold(library *cuda.Driver, device cuda.Device) (*GPU, error) {
+// retain retains the primary context of a GPU.
+func retain(library *cuda.Driver, device cuda.Device) (*GPU, error) {
 	context, err := device.RetainPrimary()
 	if err != nil {
 		return nil, err
 	}
 	return &GPU{
-		Device: device, CUDA: library, anywhere: library.In(context), context: context, holders: 1,
+		Device: device, CUDA: library, anywhere: library.In(context), context: context,
+		references: 1,
 	}, nil
 }
 
-// Borrow runs CUDA calls on a thread of the primary context of a GPU, which is held meanwhile.
+// Borrow retains the primary context of a GPU while it runs CUDA calls on a thread of that context.
 func Borrow(library *cuda.Driver, device cuda.Device, calls func() error) error {
-	g, err := hold(library, device)
+	g, err := retain(library, device)
 	if err != nil {
 		return err
 	}
 	return errors.Join(g.Do(calls), g.Drop())
 }
 
-// Open holds the primary context of a GPU, and asks it for its properties.
+// Open retains the primary context of a GPU and queries the GPU's properties.
 func Open(library *cuda.Driver, device cuda.Device, timeout time.Duration) (*GPU, error) {
-	g, err := hold(library, device)
+	g, err := retain(library, device)
 	if err != nil {
 		return nil, err
 	}
@@ -73,39 +74,40 @@ func Open(library *cuda.Driver, device cuda.Device, timeout time.Duration) (*GPU
 	return g, nil
 }
 
-// Entry is the step that makes the context current, for single calls of libraries that work in it.
+// Entry returns the step that makes the context current before a single call of another library.
 func (g *GPU) Entry() dl.Step { return g.CUDA.Entry(g.context) }
 
-// Hold keeps the context until Drop, unless it was given up.
+// Hold adds a reference to the context, which Drop removes. It does nothing once the context is
+// released.
 func (g *GPU) Hold() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if g.holders > 0 {
-		g.holders++
+	if g.references > 0 {
+		g.references++
 	}
 }
 
-// Drop takes Open or a Hold back, and gives the context up with the last of them.
+// Drop removes the reference of Open or of one Hold. The last one releases the context.
 func (g *GPU) Drop() error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if g.holders == 0 {
+	if g.references == 0 {
 		return nil
 	}
-	if g.holders--; g.holders > 0 {
+	if g.references--; g.references > 0 {
 		return nil
 	}
 	return g.ReleasePrimary()
 }
 
-// Held reports whether the context was not given up.
+// Held reports whether the context is still retained.
 func (g *GPU) Held() bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return g.holders > 0
+	return g.references > 0
 }
 
-// With makes CUDA calls, possibly on a different thread each, at a lower cost than Do.
+// With makes CUDA calls, each possibly on a different thread. It is cheaper than Do.
 func (g *GPU) With(calls func(gpu *cuda.Driver) error) error {
 	if !g.Adopted.Load() {
 		return calls(g.anywhere)
@@ -113,8 +115,8 @@ func (g *GPU) With(calls func(gpu *cuda.Driver) error) error {
 	return g.Do(func() error { return calls(g.CUDA) })
 }
 
-// Do runs CUDA calls on a thread of the context. With another library, whose captures some calls of
-// any thread would spoil, the thread is set to spoil none meanwhile.
+// Do runs CUDA calls on a thread of the context. If another library's streams were adopted, the
+// thread is in relaxed capture mode meanwhile, so that the calls invalidate none of its captures.
 func (g *GPU) Do(calls func() error) error {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -126,12 +128,13 @@ func (g *GPU) Do(calls func() error) error {
 		if err != nil {
 			return err
 		}
-		defer func() { _, _ = g.CUDA.ThreadExchangeCaptureMode(before) }() // it has just worked
+		// It cannot fail where the exchange before it succeeded.
+		defer func() { _, _ = g.CUDA.ThreadExchangeCaptureMode(before) }()
 	}
 	return calls()
 }
 
-// Get is GPU.Do for a call that returns a value.
+// Get calls GPU.Do and returns the value of the call.
 func Get[T any](g *GPU, call func() (T, error)) (value T, err error) {
 	err = g.Do(func() error {
 		value, err = call()
@@ -143,4 +146,41 @@ func Get[T any](g *GPU, call func() (T, error)) (value T, err error) {
 // Knows reports whether CUDA has mapped an address.
 func (g *GPU) Knows(address uintptr) bool {
 	return nil == g.Do(func() error { return g.CUDA.MemRange(address) })
+}
+
+// Release releases an allocation handle. The memory stays allocated while it is mapped.
+func (g *GPU) Release(handle cuda.Handle) { _ = g.CUDA.Release(handle) }
+
+// Map maps an allocation at new addresses, for this GPU only. It must be called on a thread of the
+// context.
+func (g *GPU) Map(handle cuda.Handle, bytes int64) (uintptr, error) {
+	at, err := g.CUDA.AddressReserve(bytes, g.Granularity)
+	if err != nil {
+		return 0, err
+	}
+	if err := g.CUDA.Map(at, bytes, handle); err != nil {
+		return 0, errors.Join(err, g.CUDA.AddressFree(at, bytes))
+	}
+	if err := g.CUDA.SetAccess(at, bytes, g.Device); err != nil {
+		return 0, errors.Join(err, g.Unmap(at, bytes))
+	}
+	return at, nil
+}
+
+// Unmap undoes a Map. It must be called on a thread of the context.
+func (g *GPU) Unmap(at uintptr, bytes int64) error {
+	return errors.Join(g.CUDA.Unmap(at, bytes), g.CUDA.AddressFree(at, bytes))
+}
+
+// MapImported maps the allocation that imported returns. It calls imported on a thread of the
+// context.
+func (g *GPU) MapImported(bytes int64, imported func() (cuda.Handle, error)) (uintptr, error) {
+	return Get(g, func() (uintptr, error) {
+		handle, err := imported()
+		if err != nil {
+			return 0, err
+		}
+		defer g.Release(handle)
+		return g.Map(handle, bytes)
+	})
 }

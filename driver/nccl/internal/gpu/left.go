@@ -5,49 +5,50 @@ import (
 	"slices"
 )
 
-// left is unfinished work of a closed stream or an ended group.
-type left struct{ ended func() bool }
+// unfinished tracks work that outlives its stream, its group or the wait for it.
+type unfinished struct{ ended func() bool }
 
-// Leave notes such work, and how to ask whether it has ended: from any goroutine, any number of
-// times, until it has.
+// Leave registers unfinished work. ended reports whether it has ended; it may be called from any
+// goroutine and any number of times until it returns true.
 func (g *GPU) Leave(ended func() bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.left = append(g.left, &left{ended})
+	g.unfinished = append(g.unfinished, &unfinished{ended})
 }
 
-// Keeps reports whether memory that kernels may use stays mapped: while work that was left (Leave)
-// is unfinished, and for good if a kernel is stuck. CUDA may unmap memory under a kernel, which
-// then costs the process its context, or wait for the whole device first.
+// Keeps reports whether memory that kernels may use has to stay mapped: until all work registered
+// with Leave has ended, and forever if a kernel is stuck. CUDA might unmap memory under a running
+// kernel, which destroys the context, or wait for the whole device first.
 func (g *GPU) Keeps() bool {
 	if Stuck.Load() {
 		return true
 	}
 	for {
 		g.mu.Lock()
-		if len(g.left) == 0 {
+		if len(g.unfinished) == 0 {
 			g.mu.Unlock()
 			return false
 		}
-		work := g.left[0]
+		work := g.unfinished[0]
 		g.mu.Unlock()
 		if !work.ended() {
 			return true
 		}
-		// Work that was left in another way and has ended is in the list by now, so look again.
+		// Closing the stream makes ended return true, but registers the stream's work anew first. So
+		// the list has to be read again.
 		g.mu.Lock()
-		g.left = slices.DeleteFunc(g.left, func(l *left) bool { return l == work })
+		g.unfinished = slices.DeleteFunc(g.unfinished, func(u *unfinished) bool { return u == work })
 		g.mu.Unlock()
 	}
 }
 
-// GiveBack calls what gives memory back: now, or in a Reclaim, if the memory is kept or something
-// before it has yet to be given back.
+// GiveBack calls free now, or in a later Reclaim if memory has to stay mapped (Keeps) or an earlier
+// free is still deferred.
 func (g *GPU) GiveBack(free func() error) error {
 	keeps := g.Keeps()
 	g.mu.Lock()
-	if keeps || len(g.kept) > 0 {
-		g.kept = append(g.kept, free)
+	if keeps || len(g.deferred) > 0 {
+		g.deferred = append(g.deferred, free)
 		g.mu.Unlock()
 		return nil
 	}
@@ -55,22 +56,23 @@ func (g *GPU) GiveBack(free func() error) error {
 	return free()
 }
 
-// Reclaim gives back, in order, what GiveBack has put off, if it is kept no more, and reports
-// whether nothing is left. The caller holds no lock of the backend.
+// Reclaim calls the functions that GiveBack has deferred, in order, once memory need not stay
+// mapped. It reports whether none is left. The caller must hold no lock of the backend.
 func (g *GPU) Reclaim() (all bool, err error) {
 	for !g.Keeps() {
 		g.mu.Lock()
-		if len(g.kept) == 0 || g.reclaiming {
-			all = len(g.kept) == 0
+		if len(g.deferred) == 0 || g.reclaiming {
+			all = len(g.deferred) == 0
 			g.mu.Unlock()
 			return all, err
 		}
 		g.reclaiming = true
-		free := g.kept[0]
+		free := g.deferred[0]
 		g.mu.Unlock()
 		err = errors.Join(err, free())
 		g.mu.Lock()
-		g.kept = slices.Delete(g.kept, 0, 1) // only now: what comes later must not overtake it
+		// Not earlier, or a GiveBack during the call would run its function out of order.
+		g.deferred = slices.Delete(g.deferred, 0, 1)
 		g.reclaiming = false
 		g.mu.Unlock()
 	}

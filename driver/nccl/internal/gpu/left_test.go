@@ -7,9 +7,9 @@ import (
 	"testing"
 )
 
-// TestWhatWorkKeepsIsGivenBackOnceAndInOrder has several goroutines give back and reclaim while
-// work comes to its end.
-func TestWhatWorkKeepsIsGivenBackOnceAndInOrder(t *testing.T) {
+// TestDeferredFreesRunOnceAndInOrder calls GiveBack and Reclaim from several goroutines while work
+// ends.
+func TestDeferredFreesRunOnceAndInOrder(t *testing.T) {
 	const parts = 200
 	var (
 		g     GPU
@@ -45,22 +45,23 @@ func TestWhatWorkKeepsIsGivenBackOnceAndInOrder(t *testing.T) {
 	}
 	all.Wait()
 	if !slices.IsSorted(freed) {
-		t.Errorf("given back in the order %v", freed)
+		t.Errorf("freed in the order %v", freed)
 	}
-	if done, err := g.Reclaim(); !done || err != nil || len(g.left)+len(g.kept) > 0 {
-		t.Errorf("%v, %v: work %d, memory %d are left", done, err, len(g.left), len(g.kept))
+	if done, err := g.Reclaim(); !done || err != nil || len(g.unfinished)+len(g.deferred) > 0 {
+		t.Errorf("Reclaim returned %v, %v with %d unfinished works and %d deferred functions",
+			done, err, len(g.unfinished), len(g.deferred))
 	}
 }
 
-// TestWorkThatIsLeftInAnotherWayIsKept: a stream that is asked about ends as an answer when it is
-// closed, which leaves its work first.
-func TestWorkThatIsLeftInAnotherWayIsKept(t *testing.T) {
+// TestKeepsSeesWorkRegisteredByAQuery registers more work while Keeps asks whether the first has
+// ended, as Stream.Close does.
+func TestKeepsSeesWorkRegisteredByAQuery(t *testing.T) {
 	var g GPU
 	g.Leave(func() bool {
 		g.Leave(func() bool { return false })
 		return true
 	})
 	if !g.Keeps() {
-		t.Error("nothing is kept while work goes on")
+		t.Error("memory is not kept while work is unfinished")
 	}
 }

@@ -2,8 +2,7 @@ package gpu
 
 import "symmem/internal/ranked"
 
-// The classes of this package's locks, in the order in which a goroutine takes them. doc.go names
-// them in the same order.
+// The classes of this package's locks, in their locking order. doc.go lists them in the same order.
 type (
 	asideMu  struct{}
 	codeMu   struct{}
@@ -11,14 +10,14 @@ type (
 	gpuMu    struct{}
 )
 
-// Rank is the place of Aside.mu.
+// Rank returns the lock rank of Aside.mu.
 func (asideMu) Rank() ranked.Rank { return ranked.NCCL.At(10, "gpu.Aside.mu") }
 
-// Rank is the place of Code.Mu.
+// Rank returns the lock rank of Code.Mu.
 func (codeMu) Rank() ranked.Rank { return ranked.NCCL.At(11, "gpu.Code.Mu") }
 
-// Rank is the place of Pinned.Mu.
+// Rank returns the lock rank of Pinned.Mu.
 func (pinnedMu) Rank() ranked.Rank { return ranked.NCCL.At(17, "gpu.Pinned.Mu") }
 
-// Rank is the place of GPU.mu.
+// Rank returns the lock rank of GPU.mu.
 func (gpuMu) Rank() ranked.Rank { return ranked.NCCL.At(22, "gpu.GPU.mu") }

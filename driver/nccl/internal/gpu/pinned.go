@@ -9,8 +9,8 @@ import (
 	"symmem/internal/ranked"
 )
 
-// Pinned hands out values in pages of host memory that the device reads and writes. The size of T
-// is a power of two of at most a page. It may be used by several goroutines.
+// Pinned allocates values in page-locked host memory that the device reads and writes. The size of
+// T must be a power of two and at most a page. It is safe for concurrent use.
 type Pinned[T any] struct {
 	Mu    ranked.Mutex[pinnedMu]
 	pages []uintptr // guarded by Mu
@@ -20,7 +20,7 @@ type Pinned[T any] struct {
 // pageBytes is the unit in which host memory is allocated.
 const pageBytes = 4096
 
-// Take hands out a value that is zero. It is called on a thread of the context.
+// Take allocates a zero value. It must be called on a thread of the context.
 func (p *Pinned[T]) Take(gpu *cuda.Driver) (*T, error) {
 	p.Mu.Lock()
 	defer p.Mu.Unlock()
@@ -42,14 +42,14 @@ func (p *Pinned[T]) Take(gpu *cuda.Driver) (*T, error) {
 	return taken, nil
 }
 
-// Put takes values back that the device uses no more.
+// Put frees values that the device no longer uses.
 func (p *Pinned[T]) Put(values ...*T) {
 	p.Mu.Lock()
 	defer p.Mu.Unlock()
 	p.free = append(p.free, values...)
 }
 
-// Close gives the pages back. It is called on a thread of the context.
+// Close frees the pages. It must be called on a thread of the context.
 func (p *Pinned[T]) Close(gpu *cuda.Driver) error {
 	p.Mu.Lock()
 	defer p.Mu.Unlock()
@@ -61,5 +61,5 @@ func (p *Pinned[T]) Close(gpu *cuda.Driver) error {
 	return errors.Join(errs...)
 }
 
-// AddressOf is where the device finds a value.
+// AddressOf returns the address at which the device accesses a value.
 func AddressOf[T any](value *T) uintptr { return uintptr(unsafe.Pointer(value)) }

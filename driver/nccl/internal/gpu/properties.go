@@ -12,11 +12,11 @@ import (
 type Properties struct {
 	// Model is the vendor's name for the GPU.
 	Model string
-	// Major is the GPU's compute capability.
+	// Major is the major compute capability.
 	Major int
-	// Prop are the properties of every segment.
+	// Prop holds the allocation properties of every segment.
 	Prop cuda.AllocationProp
-	// NoFabric says why Prop asks for no fabric handles; empty if it does.
+	// NoFabric gives the reason why Prop requests no fabric handles; empty if it requests them.
 	NoFabric string
 	// Granularity is the unit of sizes and offsets of segments, in bytes.
 	Granularity int64
@@ -24,7 +24,7 @@ type Properties struct {
 	Reach []cuda.Device
 }
 
-// describe asks the GPU for its properties.
+// describe queries the GPU's properties.
 func (g *GPU) describe() (err error) {
 	if g.Model, err = g.Name(); err != nil {
 		return err
@@ -43,8 +43,8 @@ func (g *GPU) describe() (err error) {
 	return err
 }
 
-// properties are those of every segment: NCCL's own allocator asks for the same, so what it makes
-// of a window works on ours.
+// properties returns the allocation properties of every segment. They match those of NCCL's
+// allocator, so NCCL can register segments as windows.
 func (g *GPU) properties() (cuda.AllocationProp, error) {
 	vmm, err := g.Attribute(cuda.AttributeVMMSupported)
 	if err != nil {
@@ -65,11 +65,11 @@ func (g *GPU) properties() (cuda.AllocationProp, error) {
 	return prop, nil
 }
 
-// tryFabric makes memory with a fabric handle. A GPU that knows them refuses them all the same to a
-// process without an IMEX channel.
+// tryFabric allocates memory with a fabric handle, to see whether that works. A GPU that supports
+// fabric handles still refuses them to a process without an IMEX channel.
 func (g *GPU) tryFabric(prop cuda.AllocationProp) error {
 	if !g.has(cuda.AttributeFabricSupported) {
-		return errors.New("its GPU does not know them")
+		return errors.New("its GPU does not support them")
 	}
 	bytes, err := g.CUDA.Granularity(prop, false)
 	if err != nil {
@@ -86,17 +86,17 @@ func (g *GPU) tryFabric(prop cuda.AllocationProp) error {
 	return err
 }
 
-// has reports whether the GPU has what an attribute asks for. One that does not know it has not.
+// has reports whether an attribute is set. A driver that does not know the attribute counts as no.
 func (g *GPU) has(attribute cuda.Attribute) bool {
 	value, err := g.Attribute(attribute)
 	return err == nil && value != 0
 }
 
-// minGranularity is the unit that windows need: NCCL 2.27 wants multiples of 2 MiB.
+// minGranularity is the alignment of windows: NCCL 2.27 requires multiples of 2 MiB.
 const minGranularity = 2 << 20
 
-// peersOfMemory lists the GPUs in this process's view that can reach this one's memory. Ranks of
-// one process read each other's memory in place; other processes map it anew.
+// peersOfMemory lists the visible GPUs that can access this one's memory, starting with itself.
+// Ranks of one process use each other's mappings; other processes map the memory themselves.
 func (g *GPU) peersOfMemory() ([]cuda.Device, error) {
 	n, err := g.CUDA.DeviceCount()
 	if err != nil {

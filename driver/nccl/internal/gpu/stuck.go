@@ -5,16 +5,16 @@ import (
 	"time"
 )
 
-// EndingTime bounds the wait for kernels to end after they were told to. Tests on the software GPU
-// have more: its kernels are threads, which wait for the machine's other work.
+// EndingTime bounds the wait for kernels to end after they were signaled to. Tests on the software
+// GPU raise it, because there kernels are threads that compete for the machine's processors.
 var EndingTime = time.Second
 
-// Stuck reports whether a GPU of this process has a kernel that only the end of the process ends.
-// Then NCCL may never be done with any communicator, since it waits for whole devices.
+// Stuck reports whether a GPU of this process has a kernel that ends only with the process. NCCL
+// may then never finish destroying a communicator, because it waits for whole devices.
 var Stuck atomic.Bool
 
-// ClosingTime is how long a Close waits for work. Where a kernel does not end, what waits for it
-// does not either, also on other streams; memory stays mapped then, so there is no need to wait.
+// ClosingTime returns how long a Close waits for work that usually may take usual. If a kernel is
+// stuck, work behind it on any stream may never end; its memory stays mapped, so the wait is short.
 func ClosingTime(usual time.Duration) time.Duration {
 	if Stuck.Load() {
 		return min(usual, EndingTime)

@@ -7,11 +7,11 @@ import (
 	"time"
 )
 
-// A wait for the GPU spins as long as a small collective takes, then gives way, then sleeps.
+// Poll spins for about the duration of a small collective, then yields, then sleeps.
 const (
-	spinFor  = 50 * time.Microsecond
-	yieldFor = 500 * time.Microsecond
-	// Nap is how long it sleeps at a time.
+	spinUntil  = 50 * time.Microsecond
+	yieldUntil = 500 * time.Microsecond
+	// Nap is the length of each sleep.
 	Nap = 50 * time.Microsecond
 )
 
@@ -25,8 +25,8 @@ func Poll(ctx context.Context, done func() bool) error {
 			return context.Cause(ctx)
 		}
 		switch waited := time.Since(begin); {
-		case waited < spinFor:
-		case waited < yieldFor:
+		case waited < spinUntil:
+		case waited < yieldUntil:
 			runtime.Gosched()
 		default:
 			time.Sleep(Nap)
@@ -34,8 +34,8 @@ func Poll(ctx context.Context, done func() bool) error {
 	}
 }
 
-// PollSeldom waits until done returns true, however long that takes, and asks ever more seldom: for
-// work of the program's, which may take hours.
+// PollSeldom waits until done returns true, without a limit, and polls less and less often. It is
+// for work of the program, which may take hours.
 func PollSeldom(done func() bool) {
 	const longest = 50 * time.Millisecond
 	for pause := Nap; !done(); pause = min(2*pause, longest) {
@@ -43,14 +43,14 @@ func PollSeldom(done func() bool) {
 	}
 }
 
-// Within is Ask with a limit.
+// Within calls Ask with a time limit.
 func Within(limit time.Duration, ask func() (bool, error)) error {
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
 	return Ask(ctx, ask)
 }
 
-// Ask asks again and again until the answer is yes or an error, or ctx ends.
+// Ask polls until ask returns true or an error, or ctx ends.
 func Ask(ctx context.Context, ask func() (bool, error)) error {
 	var failed error
 	err := Poll(ctx, func() bool {

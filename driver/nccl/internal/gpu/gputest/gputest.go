@@ -12,8 +12,7 @@ import (
 	"symmem/internal/softgpu"
 )
 
-// Main runs the tests of a package on the machine's GPUs, or on the software GPU where there are
-// none.
+// Main runs the tests of a package on the machine's GPUs, or on the software GPU if it has none.
 func Main(m *testing.M) { os.Exit(run(m)) }
 
 func run(m *testing.M) int {
