@@ -135,7 +135,7 @@ func TestCUDALosesNoCaptureToWhatTheBackgroundAsks(t *testing.T) {
 
 // behindOf is the event of an adopted stream.
 func behindOf(s *stream.Stream) *stream.Event {
-	behind, _ := s.EventAfter(nil, false) // which records only events of others
+	behind, _ := new(stream.Event).RecordAfter(s, false)
 	return behind
 }
 

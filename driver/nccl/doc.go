@@ -89,8 +89,8 @@
 //	12 direct.LaunchOrder.mu
 //	13 stream.Event.mu
 //	14 stream.pool.mu
-//	15 stream.Stream.queryMu
-//	16 stream.faults.mu
+//	15 stream.adoption.queryMu
+//	16 stream.faults.faultsMu
 //	17 gpu.Pinned.Mu
 //	18 memory.Memory.mu
 //	19 stream.Streams.mu

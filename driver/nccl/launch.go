@@ -67,7 +67,7 @@ func (c *communicator) launch(s *stream.Stream, p *plan) error {
 	if s.Closed() || s.Capture != nil || c.closing.Load() || p.Operation.PointToPoint() {
 		return c.launchOtherwise(s, p)
 	}
-	if p.Path != driver.PathWindow && c.busy.Windows.Load() && c.busy.NoneUnderWay(s) {
+	if p.Path != driver.PathWindow && c.busy.Windows.Load() && c.busy.Idle(s) {
 		c.busy.Windows.Store(false) // else this call would pass for one that does not hear of an abort
 	}
 	var err error

@@ -30,7 +30,6 @@ var stillLarge = map[string]size{
 	"driver/host.communicator":                {44, 5},
 	"driver/nccl/internal/p2p.Group":          {36, 2},
 	"driver/nccl/internal/p2p.Messages":       {25, 5},
-	"driver/nccl/internal/stream.Stream":      {53, 4},
 	"driver/nccl/kernels.Launch":              {17, 4},
 	"internal/agreement.Machine":              {15, 4},
 	"internal/alloc.Core":                     {79, 4},

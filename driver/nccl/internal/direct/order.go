@@ -67,7 +67,7 @@ func (t *LaunchOrder) Begin(
 func (t *LaunchOrder) waitForLatest(on cuda.Stream, gpu *cuda.Driver) (err error) {
 	tail := t.latestEvent
 	if open := t.Latest(); open != nil {
-		if tail, err = open.EventAfter(&t.own, false); err != nil {
+		if tail, err = t.own.RecordAfter(open, false); err != nil {
 			return err
 		}
 	}
@@ -110,7 +110,7 @@ func (t *LaunchOrder) RecordLatest(s *stream.Stream) error {
 	if t.Latest() != s {
 		return nil
 	}
-	tail, err := s.EventAfter(&t.own, true)
+	tail, err := t.own.RecordAfter(s, true)
 	if err == nil {
 		t.latestEvent = tail
 		t.latest.Store(nil)

@@ -25,7 +25,8 @@ type Code struct {
 // Load loads all kernels eagerly: CUDA would load a kernel at its first launch otherwise, and that
 // load could wait for another kernel that never ends. If the process already has a stuck kernel,
 // loading is left to the launches, because the eager load itself could wait forever. (On an H200
-// with driver 580 such a launch returns, and the wait for it has a deadline; CUDA promises neither.)
+// with driver 580 such a launch returns, and the wait for it has a deadline; CUDA guarantees
+// neither.)
 func (k *Code) Load(g *GPU) error {
 	k.Mu.Lock()
 	defer k.Mu.Unlock()

@@ -7,32 +7,32 @@ import (
 	"symmem/internal/ranked"
 )
 
-// BusyStreams knows which streams may have work of a communicator under way.
+// BusyStreams tracks the streams that may have unfinished work of a communicator.
 //
 // A launch holds its stream's lock from Note until CUDA has the work, and a stream whose lock is
-// taken does not count as idle. So no stream leaves while it is being given work.
+// held does not count as idle. So no stream is dropped while it is getting work.
 type BusyStreams struct {
-	// recent is the stream that was noted last, as long as it is listed.
+	// recent is the stream of the last Note, as long as it is listed.
 	recent atomic.Pointer[Stream]
 	// Watching reports whether the watcher is checking streams; a send on Wake starts it.
 	Watching atomic.Bool
 	Wake     chan struct{}
 
-	// Windows reports whether what is under way may be a window kernel of NCCL's, and Plain whether it
-	// may be another one of NCCL's. Plain stays where a stream was closed before its work had ended:
-	// the stream counts as idle, and only an abort ends such a kernel.
+	// Windows reports whether a window kernel of NCCL may be unfinished, and Plain whether another
+	// NCCL kernel may be. Plain stays set if a stream was closed before its work had ended: such a
+	// stream counts as idle, although its kernel may need an abort to end.
 	Windows, Plain atomic.Bool
 
 	mu   ranked.Mutex[busyMu]
 	list []*Stream // guarded by mu
-	left bool      // whether a stream was closed before its work had ended; guarded by mu
+	left bool      // a stream was closed before its work had ended; guarded by mu
 }
 
-// IsNoted reports whether Note has nothing to do for a stream: it was noted last, and the watcher
-// is watching. Go inlines it into launches, but not Note.
+// IsNoted reports whether Note can be skipped for a stream: it was noted last, and the watcher is
+// running. Unlike Note, it is small enough to be inlined into launches.
 func (b *BusyStreams) IsNoted(s *Stream) bool { return b.recent.Load() == s && b.Watching.Load() }
 
-// Note adds a stream that is about to get work, and wakes the watcher.
+// Note adds a stream that is about to get work and wakes the watcher.
 func (b *BusyStreams) Note(s *Stream) {
 	b.mu.Lock()
 	if !slices.Contains(b.list, s) {
@@ -54,12 +54,12 @@ func (b *BusyStreams) WakeWatcher() {
 	}
 }
 
-// AllIdle drops the streams that have become idle, and reports whether none is left.
+// AllIdle drops the streams that have become idle and reports whether no stream is left.
 func (b *BusyStreams) AllIdle() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	// A launch that has read recent before this holds its stream's lock, so that stream is not idle;
-	// one that comes later waits for mu, and lists its stream anew.
+	// A launch that has already read recent holds its stream's lock, so its stream is not idle. Any
+	// later launch waits for mu and adds its stream again.
 	b.recent.Store(nil)
 	b.list = slices.DeleteFunc(b.list, func(s *Stream) bool {
 		idle := s.Idle()
@@ -76,8 +76,8 @@ func (b *BusyStreams) AllIdle() bool {
 	return true
 }
 
-// NoneUnderWay reports whether nothing is under way, for the stream of a launch. Its lock is held.
-func (b *BusyStreams) NoneUnderWay(s *Stream) bool {
+// Idle reports whether no stream has unfinished work. The caller holds the lock of s.
+func (b *BusyStreams) Idle(s *Stream) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return s.IdleLocked() && !slices.ContainsFunc(b.list, func(other *Stream) bool {
@@ -85,7 +85,7 @@ func (b *BusyStreams) NoneUnderWay(s *Stream) bool {
 	})
 }
 
-// Streams lists the streams that may have work under way.
+// Streams lists the streams that may have unfinished work.
 func (b *BusyStreams) Streams() []*Stream {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -11,13 +11,13 @@ import (
 	"symmem/internal/ranked"
 )
 
-// Event is recorded at a point of a stream. One without a point is done.
+// Event marks a point of a stream. An event that was never recorded counts as done.
 type Event struct {
 	streams *Streams
 
 	mu     ranked.Mutex[eventMu]
-	at     *Point // the last Record's; nil before; guarded by mu
-	shared bool   // other events have the point, too, which stays what it is then; guarded by mu
+	at     *Point // of the last Record; nil before; guarded by mu
+	shared bool   // other events refer to the point, so it must not be recorded again; guarded by mu
 }
 
 // Done reports whether the last recorded point has been reached.
@@ -26,7 +26,7 @@ func (e *Event) Done() bool {
 	return done || err != nil
 }
 
-// Query is Done, with the error of CUDA.
+// Query reports whether the last recorded point has been reached, or CUDA's error.
 func (e *Event) Query() (done bool, err error) {
 	at := e.Point()
 	if at == nil {
@@ -35,7 +35,7 @@ func (e *Event) Query() (done bool, err error) {
 	return at.reached()
 }
 
-// Point is the last recorded one, or nil.
+// Point returns the last recorded point, or nil.
 func (e *Event) Point() *Point {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -50,8 +50,8 @@ func (e *Event) Synchronize(ctx context.Context) error {
 	return nil
 }
 
-// Record records the event on a stream. The stream's lock is held. It is called on a thread
-// of the context.
+// Record records the event on a stream, whose lock is held. It must be called on a thread of the
+// context.
 func (e *Event) Record(on cuda.Stream) (err error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -68,14 +68,14 @@ func (e *Event) Record(on cuda.Stream) (err error) {
 	return nil
 }
 
-// set replaces the point of the event. No other event may be recording it.
+// set replaces the point of the event with one that no other event refers to.
 func (e *Event) set(at *Point) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.at, e.shared = at, false
 }
 
-// share makes the point of another event that of both.
+// share makes the event refer to the point of another event.
 func (e *Event) share(from *Event) {
 	from.mu.Lock()
 	at := from.at
@@ -84,6 +84,27 @@ func (e *Event) share(from *Event) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.at, e.shared = at, true
+}
+
+// RecordAfter records an event after the work queued on s and returns it. For a stream of ours that
+// is e. For an adopted stream it is the stream's own event, which moves on when the stream gets
+// more work; with lasting, e shares its present point instead.
+//
+// It is called for groups with kernels on the stream, which hold a lock that RecordEvent takes,
+// too, so the stream neither starts a capture nor ends meanwhile. It must be called on a thread of
+// the context.
+func (e *Event) RecordAfter(s *Stream, lasting bool) (*Event, error) {
+	switch {
+	case !s.adopted:
+		e.streams = s.streams
+		return e, e.Record(s.CUDA)
+	case lasting:
+		e.streams = s.streams
+		e.share(&s.queued)
+		return e, nil
+	default:
+		return &s.queued, nil
+	}
 }
 
 // StreamWait makes later work of a stream wait for the event's point.
@@ -96,42 +117,57 @@ func (e *Event) StreamWait(on cuda.Stream, gpu *cuda.Driver) error {
 	return gpu.StreamWaitEvent(on, e.at.Handle)
 }
 
-// Point is a CUDA event. It goes back to the device when no event has it any more, since events
-// have no Close.
+// fixedPoint returns a new point behind the event's present one, or nil if the event has none. A
+// captured wait for the event itself would wait for its latest point at each launch of the graph.
+// It must be called on a thread of the context.
+func (e *Event) fixedPoint() (*Point, error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.at == nil {
+		return nil, nil
+	}
+	return e.streams.PointBehind(func(on cuda.Stream) error {
+		return e.streams.GPU.CUDA.StreamWaitEvent(on, e.at.Handle)
+	})
+}
+
+// Point wraps a CUDA event. A finalizer returns the CUDA event to the device's pool, since driver
+// events have no Close.
 type Point struct {
-	// streams also keeps Go from putting points next to other small things, and alive with them.
+	// streams also prevents Go from allocating points together with other tiny objects, which would
+	// keep them alive.
 	streams *Streams
 	Handle  cuda.Event
 }
 
-// NewPoint returns an unused point, or makes one.
+// NewPoint returns a point with a CUDA event from the pool, or a new one.
 func (d *Streams) NewPoint() (*Point, error) {
 	handle, err := d.pool.take(d)
 	if err != nil {
-		return nil, fmt.Errorf("making an event: %w", err)
+		return nil, fmt.Errorf("creating an event: %w", err)
 	}
 	p := &Point{d, handle}
 	runtime.AddCleanup(p, d.pool.put, handle)
 	return p, nil
 }
 
-// PointBehind is a new point that is recorded once, behind what wait has a stream wait for: on a
-// stream that does nothing else, since others may be captured. It is called on a thread of the
+// PointBehind records a new point after the events that wait makes a stream wait for. It uses a
+// temporary stream, because other streams may be in a capture. It must be called on a thread of the
 // context.
 func (d *Streams) PointBehind(wait func(on cuda.Stream) error) (*Point, error) {
 	p, err := d.NewPoint()
 	if err != nil {
 		return nil, err
 	}
-	aside, err := d.GPU.CUDA.StreamCreate()
+	temporary, err := d.GPU.CUDA.StreamCreate()
 	if err != nil {
 		return nil, err
 	}
-	return p, errors.Join(wait(aside), d.GPU.CUDA.EventRecord(p.Handle, aside),
-		d.GPU.CUDA.StreamDestroy(aside)) // which lets its work finish
+	return p, errors.Join(wait(temporary), d.GPU.CUDA.EventRecord(p.Handle, temporary),
+		d.GPU.CUDA.StreamDestroy(temporary)) // CUDA finishes the work of a destroyed stream
 }
 
-// reached reports whether the stream has come to the point.
+// reached reports whether the stream has reached the point.
 func (p *Point) reached() (done bool, err error) {
 	err = p.streams.GPU.With(func(gpu *cuda.Driver) error {
 		done, err = gpu.EventQuery(p.Handle)
@@ -168,7 +204,7 @@ func (p *pool) put(handle cuda.Event) {
 	p.free = append(p.free, handle)
 }
 
-// drain destroys the unused events. Events in use end with the context.
+// drain destroys the unused events. Events in use are destroyed with the context.
 func (p *pool) drain(driver *cuda.Driver) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -13,53 +13,53 @@ import (
 
 func TestMain(m *testing.M) { gputest.Main(m) }
 
-// TestEventsGoBackToTheDevice drops events between small things that stay: Go may put such things
-// side by side, where the one that stays keeps the other.
-func TestEventsGoBackToTheDevice(t *testing.T) {
+// TestUnusedEventsReturnToPool drops events that were allocated between small objects which stay
+// alive. Go may allocate tiny objects together, so that a live one keeps the others alive.
+func TestUnusedEventsReturnToPool(t *testing.T) {
 	const events = 1000
-	d := alone(t)
+	d := newStreams(t)
 	s, err := d.NewStream()
 	if err != nil {
 		t.Fatal(err)
 	}
-	stay := make([]*[8]byte, events)
+	live := make([]*[8]byte, events)
 	for i := range events {
 		e := d.NewEvent()
-		stay[i] = new([8]byte)
+		live[i] = new([8]byte)
 		if err := s.Record(e); err != nil {
 			t.Fatal(err)
 		}
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
-	back := func() int {
+	returned := func() int {
 		runtime.GC()
 		d.pool.mu.Lock()
 		defer d.pool.mu.Unlock()
 		return len(d.pool.free)
 	}
-	if gpu.Poll(ctx, func() bool { return back() > events*9/10 }) != nil {
-		t.Errorf("of %d events %d went back", events, back())
+	if gpu.Poll(ctx, func() bool { return returned() > events*9/10 }) != nil {
+		t.Errorf("%d of %d events returned to the pool", returned(), events)
 	}
-	runtime.KeepAlive(stay)
+	runtime.KeepAlive(live)
 	if err := s.Close(); err != nil {
 		t.Error(err)
 	}
 }
 
-// alone are the streams of a GPU that has no group.
-func alone(t *testing.T) *Streams {
+// newStreams returns the streams of a GPU without groups.
+func newStreams(t *testing.T) *Streams {
 	t.Helper()
 	return &Streams{
 		GPU: gputest.Open(t), Groups: func() []Group { return nil },
-		NewCalls: func() Calls { return none{} },
+		NewCalls: func() Calls { return noCalls{} },
 	}
 }
 
-// none are the calls of a graph without any.
-type none struct{}
+// noCalls implements Calls for graphs without calls of groups.
+type noCalls struct{}
 
-func (none) Launch(g *Graph, on *Stream) error {
+func (noCalls) Launch(g *Graph, on *Stream) error {
 	return g.streams.GPU.Do(func() error {
 		if err := g.Queue(on); err != nil {
 			return err
@@ -68,6 +68,6 @@ func (none) Launch(g *Graph, on *Stream) error {
 	})
 }
 
-func (none) Record(*Stream, driver.Plan) error { return driver.ErrUnsupported }
+func (noCalls) Record(*Stream, driver.Plan) error { return driver.ErrUnsupported }
 
-func (none) Close(bool) {}
+func (noCalls) Close(bool) {}

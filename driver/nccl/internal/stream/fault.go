@@ -6,29 +6,30 @@ import (
 	"symmem/internal/ranked"
 )
 
-// faults holds the errors that the next Synchronize of a stream returns.
+// faults holds the error that the next Synchronize of a stream returns.
 type faults struct {
-	mu    ranked.Mutex[faultsMu]
-	first error // since the last take; guarded by mu
-	// reported are the groups whose fault the stream has returned or will return; firstOf is that of
-	// the first.
-	reported []Group // guarded by mu
-	firstOf  Group   // guarded by mu
+	faultsMu ranked.Mutex[faultsMu]
+	first    error // since the last takeFault; guarded by faultsMu
+	firstOf  Group // the group that failed with it, or nil; guarded by faultsMu
+	// reported lists the groups whose fault the stream has returned or will return; guarded by
+	// faultsMu.
+	reported []Group
 }
 
-// add keeps the first fault.
-func (f *faults) add(err error) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
+// addFault records an error if it is the first.
+func (f *faults) addFault(err error) {
+	f.faultsMu.Lock()
+	defer f.faultsMu.Unlock()
 	if f.first == nil {
 		f.first = err
 	}
 }
 
-// addOf is add for the fault of a group, which is returned once.
-func (f *faults) addOf(g Group, err error) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
+// ReportFault makes the next Synchronize return the fault of a group, once, unless an earlier error
+// is pending.
+func (f *faults) ReportFault(g Group, err error) {
+	f.faultsMu.Lock()
+	defer f.faultsMu.Unlock()
 	if slices.Contains(f.reported, g) {
 		return
 	}
@@ -38,10 +39,10 @@ func (f *faults) addOf(g Group, err error) {
 	}
 }
 
-// markReported notes that the caller knows of the fault of a group.
-func (f *faults) markReported(g Group) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
+// MarkReported records that the caller has been given the fault of a group in another way.
+func (f *faults) MarkReported(g Group) {
+	f.faultsMu.Lock()
+	defer f.faultsMu.Unlock()
 	if !slices.Contains(f.reported, g) {
 		f.reported = append(f.reported, g)
 	}
@@ -50,10 +51,10 @@ func (f *faults) markReported(g Group) {
 	}
 }
 
-// take returns the first fault, once.
-func (f *faults) take() error {
-	f.mu.Lock()
-	defer f.mu.Unlock()
+// takeFault returns the first fault, once.
+func (f *faults) takeFault() error {
+	f.faultsMu.Lock()
+	defer f.faultsMu.Unlock()
 	err := f.first
 	f.first, f.firstOf = nil, nil
 	return err

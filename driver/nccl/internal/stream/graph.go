@@ -12,22 +12,23 @@ import (
 	"symmem/internal/ranked"
 )
 
-// Graph is captured work. NCCL's kernels in it hold on to their communicators, which therefore
+// Graph holds captured work. NCCL's kernels in it refer to their communicators, which therefore
 // cannot end before the graph is closed.
 //
-// States: capturing (a stream writes to it); open; closed.
+// States: capturing (a stream records into it); open; closed.
 type Graph struct {
 	streams *Streams
 	// Calls holds the calls of groups in the graph; each launch gives them new tickets and numbers.
 	Calls Calls
-	// before marks the end of what the stream had to do when the capture began; nil if nothing.
+	// before marks the end of the work on the stream when the capture began; nil if it was idle.
 	before *Event
 	// events are recorded after each launch. points are the points that captured waits wait for.
 	events    []*Event
 	points    []*Point
 	functions []cuda.HostFunc
 	words     []*gpu.Word
-	// Waits reports whether it has what may wait for something else: see Stream.RecordGroups.
+	// Waits reports whether the graph may wait for something unrelated to the groups on its stream:
+	// see Stream.RecordGroups.
 	Waits bool
 	// finished marks the end of the last launch.
 	finished *Event
@@ -40,70 +41,37 @@ type Graph struct {
 
 // Calls holds the calls of groups in a graph.
 type Calls interface {
-	// Record puts a call of a group into the capture of a stream. The locks of stream and group are
+	// Record adds a call of a group to the capture of a stream. The locks of stream and group are
 	// held.
 	Record(on *Stream, plan driver.Plan) error
-	// Launch gives the calls of the graph the numbers of a launch, and queues it, by Graph.Queue and
-	// Graph.Follow. The locks of graph and stream are held.
+	// Launch assigns tickets and numbers to the calls of one launch, and queues the launch with
+	// Graph.Queue and Graph.Follow. The locks of graph and stream are held.
 	Launch(g *Graph, on *Stream) error
-	// Close takes back what the calls have. Ended reports whether all launches have ended.
+	// Close frees the resources of the calls. ended reports whether all launches have ended.
 	Close(ended bool)
 }
 
-// BeginCapture starts to record work instead of running it.
-func (s *Stream) BeginCapture() error {
-	return s.submit(func() error {
-		if s.Capture != nil {
-			return fmt.Errorf("beginning a capture: %w", driver.ErrCapturing)
-		}
-		if err := s.RecordGroups(nil); err != nil {
-			return err
-		}
-		before, err := s.captureQueued()
-		if err != nil {
-			return err
-		}
-		if err := s.gpu.CUDA.BeginCapture(s.CUDA, cuda.CaptureRelaxed); err != nil {
-			return err
-		}
-		s.Capture = &Graph{streams: s.streams, before: before, Calls: s.streams.NewCalls()}
-		s.streams.Capturing.Add(1)
-		return nil
-	})
-}
-
-// captureQueued returns an event after the work queued on the stream, or nil if it is idle. s.Mu is
-// held.
-func (s *Stream) captureQueued() (*Event, error) {
-	if s.IdleLocked() {
-		return nil, nil
-	}
-	e := s.streams.NewEvent()
-	return e, e.Record(s.CUDA)
-}
-
-// EndCapture stops and returns what was recorded.
-func (s *Stream) EndCapture() (driver.Graph, error) {
-	var g *Graph
-	err := s.submit(func() error {
-		if s.Capture == nil {
-			return fmt.Errorf("ending a capture: %w", driver.ErrNotCapturing)
-		}
-		g = s.Capture
-		s.Capture = nil
-		s.streams.Capturing.Add(-1)
-		return g.finish(s)
-	})
+// addHost adds a host function to the capture. run does its work and then writes a value to a word,
+// for which the graph waits. Launches of a graph do not overlap, so each of them resets the word.
+func (g *Graph) addHost(on cuda.Stream, run func(done *gpu.Word, value uint32)) error {
+	device := g.streams.GPU
+	word, err := device.Words.Take(device.CUDA)
 	if err != nil {
-		if g != nil {
-			err = errors.Join(err, g.Close())
-		}
-		return nil, err
+		return err
 	}
-	return g, nil
+	g.words, g.Waits = append(g.words, word), true
+	f := cuda.NewHostFunc(func() {
+		word.Set(0)
+		go run(word, 1)
+	})
+	g.functions = append(g.functions, f)
+	if err := device.CUDA.LaunchHostFunc(on, f); err != nil {
+		return err
+	}
+	return device.CUDA.StreamWaitValue(on, word.Address(), 1, cuda.WaitEqual)
 }
 
-// finish ends CUDA's capture and instantiates the graph. Until then no other goroutine has it.
+// finish ends CUDA's capture and instantiates the graph. No other goroutine has the graph yet.
 func (g *Graph) finish(s *Stream) error {
 	d := g.streams
 	var err error
@@ -123,13 +91,6 @@ func (g *Graph) finish(s *Stream) error {
 	return nil
 }
 
-// Capturing reports whether work is being recorded.
-func (s *Stream) Capturing() bool {
-	s.Mu.Lock()
-	defer s.Mu.Unlock()
-	return s.Capture != nil
-}
-
 // Launch queues the recorded work on a stream.
 func (g *Graph) Launch(on driver.Stream) error {
 	s, err := g.streams.Own(on)
@@ -141,14 +102,14 @@ func (g *Graph) Launch(on driver.Stream) error {
 	if g.closed {
 		return fmt.Errorf("launching a graph: %w", driver.ErrClosed)
 	}
-	if err := s.launchGraph(g); err != nil {
+	if err := g.launch(s); err != nil {
 		return fmt.Errorf("launching a graph: %w", err)
 	}
 	return nil
 }
 
-// launchGraph gives the graph's calls their numbers and queues the graph. g.mu is held.
-func (s *Stream) launchGraph(g *Graph) error {
+// launch implements Launch for an open graph. g.mu is held.
+func (g *Graph) launch(s *Stream) error {
 	s.Mu.Lock()
 	defer s.Mu.Unlock()
 	s.BusyAgain()
@@ -171,11 +132,11 @@ func (s *Stream) launchGraph(g *Graph) error {
 	return g.Calls.Launch(g, s)
 }
 
-// Queue gives the graph to CUDA. The locks of graph and stream are held. It is called on a thread
-// of the context.
+// Queue launches the CUDA graph. The locks of graph and stream are held. It must be called on a
+// thread of the context.
 func (g *Graph) Queue(s *Stream) error { return g.streams.GPU.CUDA.GraphLaunch(g.exec, s.CUDA) }
 
-// Follow queues the events that come behind a launch. The locks of graph and stream are held. It is
+// Follow records the events after a launch. The locks of graph and stream are held. It must be
 // called on a thread of the context.
 func (g *Graph) Follow(s *Stream) error {
 	for _, e := range append(g.events, g.finished) {
@@ -197,7 +158,7 @@ func (g *Graph) awaitLaunches() error {
 	return g.finished.Synchronize(ctx)
 }
 
-// Close forgets the work. Launches that are under way finish first.
+// Close waits for unfinished launches, up to a limit, and destroys the graph.
 func (g *Graph) Close() error {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -7,10 +7,10 @@ import (
 	"symmem/driver/nccl/internal/gpu"
 )
 
-// TestWorkBeforeACaptureIsUnderWay asks a stream that captures for what it was given before: who
-// takes it for done may take memory away from it.
-func TestWorkBeforeACaptureIsUnderWay(t *testing.T) {
-	s, err := alone(t).NewStream()
+// TestCapturingStreamIsBusyWithEarlierWork queries a stream that is being captured while work that
+// was queued before still runs. If it counted as idle, that work's memory could be unmapped.
+func TestCapturingStreamIsBusyWithEarlierWork(t *testing.T) {
+	s, err := newStreams(t).NewStream()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -2,6 +2,7 @@ package stream
 
 import (
 	"context"
+	"slices"
 
 	"symmem/driver"
 )
@@ -9,20 +10,55 @@ import (
 // Group is the interface of a group to the streams that run its collectives. A group is identified
 // by one pointer.
 type Group interface {
-	// Await waits until a stream is idle whose last collective is that of the given ticket, and looks
-	// whether the ranks of the group have failed meanwhile.
+	// Await waits until a stream is idle whose last collective has the given ticket, and checks
+	// meanwhile whether the group has failed.
 	Await(ctx context.Context, on *Stream, ticket uint64, operation driver.Operation) error
-	// KernelsEnded is closed when the group has failed or ended, and its kernels have, or are given
-	// up.
+	// KernelsEnded returns a channel that is closed when the group has failed or ended and its kernels
+	// have ended or were given up.
 	KernelsEnded() <-chan struct{}
 	// Reported returns the fault that a kernel of the group has reported, if any, and fails the group.
 	Reported() error
-	// ReplayFault is why the group has failed, if another library may replay its calls, or nil.
+	// ReplayFault returns the fault of a group whose calls another library may replay, or nil.
 	ReplayFault() error
-	// EndedEarly is the fault of a collective that is done and cannot have gone well, or nil.
+	// EndedEarly returns the fault of a collective that has ended but cannot have succeeded, or nil.
 	EndedEarly(ticket uint64) error
-	// RecordEvent has the group record its events on a stream now if it would do so later: see
-	// Stream.RecordGroups. With forget nothing waits for what the stream has: it is given up. The
-	// stream's lock is held, and no other rank is waited for.
+	// RecordEvent makes the group record its event on a stream now instead of later: see
+	// Stream.RecordGroups. With forget, the stream is being abandoned: the group drops the event, so
+	// that nothing waits for the stream. The stream's lock is held, and RecordEvent must not wait for
+	// other ranks.
 	RecordEvent(on *Stream, forget bool) error
+}
+
+// launchers lists the groups whose kernels were launched on a stream.
+type launchers struct{ groups []Group } // guarded by Stream.Mu
+
+// AddGroup adds a group whose kernels are launched on the stream. Stream.Mu is held.
+func (l *launchers) AddGroup(g Group) {
+	if slices.Contains(l.groups, g) {
+		return
+	}
+	l.groups = append(slices.DeleteFunc(l.groups, kernelsEnded), g)
+}
+
+// kernelsEnded reports whether a group can launch nothing more. A group that is being closed still
+// can, and then records its event on the stream of its previous launch.
+func kernelsEnded(g Group) bool {
+	select {
+	case <-g.KernelsEnded():
+		return true
+	default:
+		return false
+	}
+}
+
+// lastCall identifies the latest collective or message on a stream. group is nil if there is none.
+type lastCall struct {
+	group     Group
+	ticket    uint64
+	operation driver.Operation
+}
+
+// Note records the collective or message that is about to be queued. Stream.Mu is held.
+func (c *lastCall) Note(g Group, ticket uint64, operation driver.Operation) {
+	c.group, c.ticket, c.operation = g, ticket, operation
 }

@@ -10,17 +10,17 @@ import (
 	"symmem/driver/nccl/internal/gpu"
 )
 
-func TestWorkOnAHandleIsTheStreamsOwn(t *testing.T) {
+func TestHandleReturnsCUDAStream(t *testing.T) {
 	var s driver.Stream = &Stream{CUDA: 0x77}
 	native, ok := s.(driver.Native)
 	if !ok || native.Handle() != 0x77 {
-		t.Errorf("%T has no handle of its own", s)
+		t.Errorf("%T does not return its CUDA stream", s)
 	}
 }
 
-func TestHostFunctionsOfAStreamThatWasGivenUpGoOn(t *testing.T) {
-	t.Cleanup(func() { gpu.Stuck.Store(false) }) // since what is given up here ends
-	s, err := alone(t).NewStream()
+func TestAbandonedStreamRunsItsHostFunctions(t *testing.T) {
+	t.Cleanup(func() { gpu.Stuck.Store(false) }) // the work abandoned here does end
+	s, err := newStreams(t).NewStream()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -34,17 +34,17 @@ func TestHostFunctionsOfAStreamThatWasGivenUpGoOn(t *testing.T) {
 	<-begun
 	word := s.word
 	s.Abandon()
-	// The second function comes late, and must not count as one of the new stream's.
+	// The second function runs late, and must not be counted on the new CUDA stream.
 	hold, ran := make(chan struct{}), make(chan struct{})
 	if err := s.Host(func() { <-hold; close(ran) }); err != nil {
 		t.Fatal(err)
 	}
 	close(gate)
 	if err := gpu.Poll(ctx, func() bool { return word.Value() == 2 }); err != nil {
-		t.Fatalf("the second function has not ended where it was queued: %v", err)
+		t.Fatalf("the second function did not signal the abandoned stream: %v", err)
 	}
 	if s.Idle() {
-		t.Error("the new stream has passed a function that has not ended")
+		t.Error("the new stream does not wait for its host function")
 	}
 	close(hold)
 	<-ran

@@ -2,15 +2,19 @@ package stream
 
 import (
 	"errors"
+	"fmt"
 	"maps"
+	"runtime"
 	"slices"
 	"sync/atomic"
 
+	"symmem/driver"
 	"symmem/driver/nccl/internal/gpu"
+	"symmem/internal/cuda"
 	"symmem/internal/ranked"
 )
 
-// Streams holds a device's streams, events and graphs.
+// Streams creates a device's streams and events, and tracks its open graphs.
 type Streams struct {
 	GPU *gpu.GPU
 	// Groups lists the groups of the device that are open or being torn down.
@@ -20,7 +24,7 @@ type Streams struct {
 	// Capturing counts the streams being captured.
 	Capturing atomic.Int32
 	// Order gives stream order a happens-before edge in Go's memory model: each host function loads
-	// it before its work and adds to it afterwards; code that observes completion loads it.
+	// it before its work and adds to it afterwards; code that observes completion loads it, too.
 	Order atomic.Uint64
 	pool  pool
 
@@ -29,14 +33,71 @@ type Streams struct {
 	points []*Point            // events that graphs of other libraries refer to; guarded by mu
 }
 
+// NewStream creates a stream.
+func (d *Streams) NewStream() (*Stream, error) {
+	handle, err := gpu.Get(d.GPU, d.GPU.CUDA.StreamCreate)
+	if err != nil {
+		return nil, fmt.Errorf("creating a stream: %w", err)
+	}
+	return &Stream{streams: d, gpu: d.GPU, CUDA: handle}, nil
+}
+
+// Adopt wraps a stream that another library has created.
+func (d *Streams) Adopt(handle uintptr) (*Stream, error) {
+	s := &Stream{
+		streams: d, gpu: d.GPU, CUDA: cuda.Stream(handle),
+		adoption: adoption{
+			adopted: true, streams: d, handle: cuda.Stream(handle), queued: Event{streams: d},
+		},
+	}
+	d.GPU.Adopted.Store(true)
+	if _, err := s.Captured(); err != nil {
+		return nil, fmt.Errorf("adopting stream %#x: %w", handle, err)
+	}
+	return s, nil
+}
+
+// Own returns the Stream behind the interface, or an error for a stream of another device.
+func (d *Streams) Own(on driver.Stream) (*Stream, error) {
+	if s, ok := on.(*Stream); ok && s != nil && s.streams == d {
+		return s, nil
+	}
+	return nil, errForeign
+}
+
+var errForeign = errors.New("the stream belongs to another device")
+
 // NewEvent returns a new event.
 func (d *Streams) NewEvent() *Event { return &Event{streams: d} }
 
-// keep keeps p alive until the device is closed.
-func (d *Streams) keep(p *Point) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.points = append(d.points, p)
+// keepInCapture keeps a point alive as long as the graph of a capture of the stream's owner. If the
+// driver does not report when the graph is destroyed, the point stays until the device is closed.
+func (d *Streams) keepInCapture(on cuda.Stream, p *Point) error {
+	capture, err := d.GPU.CUDA.CaptureInfo(on)
+	if err != nil || capture.Graph == 0 {
+		return err
+	}
+	err = d.GPU.CUDA.AtGraphEnd(capture.Graph, func() { runtime.KeepAlive(p) })
+	if missing := (*cuda.MissingError)(nil); errors.As(err, &missing) {
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		d.points = append(d.points, p)
+		return nil
+	}
+	return err
+}
+
+// runHost runs a host function on the calling goroutine, reports a panic in it, and then writes the
+// word that the stream waits for.
+func (d *Streams) runHost(work func(), report func(error), done *gpu.Word, value uint32) {
+	d.Order.Load()
+	driver.GuardHere("work on a stream", work, func(err error) {
+		if err != nil {
+			report(err)
+		}
+		d.Order.Add(1)
+		done.Set(value)
+	})
 }
 
 // CloseGraphs closes the graphs that are still open.

@@ -12,9 +12,9 @@ import (
 	"symmem/internal/cuda"
 )
 
-// Idle reports whether all work is done; of an adopted stream, what RecordQueued and recordOwners
-// have marked. It does not wait for a call that is queueing some: then the stream is not idle.
-// Errors of the device count as done: nothing else will come.
+// Idle reports whether all work has ended; on an adopted stream, the work before the last
+// RecordQueued or recordOwners. While a call is queueing work it returns false without waiting for
+// that call. After an error of the device it returns true, since nothing else will run.
 func (s *Stream) Idle() bool {
 	if !s.Mu.TryLock() {
 		return false
@@ -23,22 +23,21 @@ func (s *Stream) Idle() bool {
 	return s.IdleLocked()
 }
 
-// IdleLocked is Idle with s.Mu held. CUDA must not be asked about a stream that captures, but may
-// be about an event that was recorded there before.
+// IdleLocked is Idle for callers that hold s.Mu.
 func (s *Stream) IdleLocked() bool {
-	switch {
-	case s.closed.Load():
-		return true
-	case s.Capture != nil:
-		return s.Capture.before == nil || s.Capture.before.Done()
-	}
 	done, err := s.query()
 	return done || err != nil
 }
 
-// query asks CUDA whether all work is done. s.Mu is held.
+// query asks CUDA whether all work has ended. CUDA forbids that for a stream being captured, so
+// there it queries an event recorded before the capture. s.Mu is held.
 func (s *Stream) query() (done bool, err error) {
-	if s.adopted {
+	switch {
+	case s.closed.Load():
+		return true, nil
+	case s.Capture != nil:
+		return s.Capture.before == nil || s.Capture.before.Done(), nil
+	case s.adopted:
 		return s.queued.Query()
 	}
 	err = s.gpu.With(func(gpu *cuda.Driver) error {
@@ -49,8 +48,8 @@ func (s *Stream) query() (done bool, err error) {
 	return done, err
 }
 
-// Synchronize waits until the stream is idle; what an owner of it queues meanwhile is not waited
-// for.
+// Synchronize waits until the stream is idle. It does not wait for work that the owner of an
+// adopted stream queues meanwhile.
 func (s *Stream) Synchronize(ctx context.Context) error {
 	capturing, err := s.recordOwners()
 	if capturing {
@@ -62,29 +61,47 @@ func (s *Stream) Synchronize(ctx context.Context) error {
 	if err := s.finish(ctx); err != nil {
 		return err
 	}
-	return s.replayFault()
+	if !s.adopted {
+		return nil
+	}
+	// The owner may replay a graph on any of its streams, so each of them reports such faults once.
+	for _, g := range s.streams.Groups() {
+		if err := g.ReplayFault(); err != nil {
+			s.ReportFault(g, err)
+		}
+	}
+	return s.takeFault()
 }
 
-// finish waits for the work and reports the first fault.
+// finish waits for the work and returns the first fault.
 func (s *Stream) finish(ctx context.Context) error {
 	s.Mu.Lock()
-	c, ticket, operation := s.last, s.ticket, s.operation
+	last := s.lastCall
 	s.Mu.Unlock()
-	err := s.await(ctx, c, ticket, operation)
-	s.failReported()
-	if fault := s.faults.take(); fault != nil {
+	err := last.await(ctx, s)
+	s.Mu.Lock()
+	groups := slices.Clone(s.groups)
+	_, deviceErr := s.query()
+	s.Mu.Unlock()
+	for _, g := range groups {
+		// Also fails the group, so that its work does not count as successful.
+		if fault := g.Reported(); fault != nil {
+			s.ReportFault(g, fault)
+		}
+	}
+	if fault := s.takeFault(); fault != nil {
 		return fault
 	}
 	if err != nil {
 		return fmt.Errorf("synchronizing a stream: %w", err)
 	}
-	if err := s.deviceError(); err != nil {
-		return err
+	if deviceErr != nil {
+		return deviceErr
 	}
-	if c != nil {
-		if err := c.EndedEarly(ticket); err != nil {
-			s.ReportFault(c, err)
-			if fault := s.faults.take(); fault != nil {
+	if last.group != nil {
+		if err := last.group.EndedEarly(last.ticket); err != nil {
+			s.ReportFault(last.group, err)
+			if fault := s.takeFault(); fault != nil {
 				return fault
 			}
 		}
@@ -96,22 +113,21 @@ func (s *Stream) finish(ctx context.Context) error {
 	return nil
 }
 
-// await waits for the stream's work. If a communicator has work here, the wait checks the peers
-// with its ranks; that of other communicators is seen by their watchers.
-func (s *Stream) await(
-	ctx context.Context, c Group, ticket uint64, operation driver.Operation,
-) error {
-	if c == nil || s.Idle() {
+// await waits for the work of a stream whose latest call is c, and meanwhile checks the peers of
+// c's group. Other groups with work on the stream are checked by their watchers.
+func (c *lastCall) await(ctx context.Context, s *Stream) error {
+	if c.group == nil || s.Idle() {
 		return gpu.Poll(ctx, s.Idle)
 	}
-	if err := c.Await(ctx, s, ticket, operation); err == nil || ctx.Err() != nil {
+	err := c.group.Await(ctx, s, c.ticket, c.operation)
+	if err == nil || ctx.Err() != nil {
 		return err
 	}
-	// The communicator has failed, and its kernels are being ended. A stream with a kernel that does
-	// not end is abandoned with everything queued on it, so the caller, who will queue more, gets the
-	// fault after that. It gets the fault even if the stream has other work under way.
+	// The group has failed, and its kernels are being ended. A stream with a kernel that does not end
+	// is abandoned together with everything queued on it. The caller may queue more work, so it gets
+	// the fault after that. It gets the fault even if the stream has other unfinished work.
 	select {
-	case <-c.KernelsEnded():
+	case <-c.group.KernelsEnded():
 	case <-ctx.Done():
 	case <-time.After(4 * gpu.EndingTime):
 	}
@@ -120,83 +136,49 @@ func (s *Stream) await(
 	return gpu.Poll(ended, s.Idle)
 }
 
-// Abandon switches to another CUDA stream if the present one has a kernel that does not end. It
-// drops the work queued there with the kernel, and the events that were recorded after it.
+// Abandon replaces the CUDA stream if it has a kernel that does not end. Everything queued behind
+// the kernel is lost, and so are the events recorded there.
 func (s *Stream) Abandon() {
 	s.Mu.Lock()
 	defer s.Mu.Unlock()
 	if s.Capture != nil || s.IdleLocked() {
 		return
 	}
-	// Work of the owner's that takes longer than kernels get to end looks the same. Then memory
-	// stays mapped and communicators stay until the process ends, which is better than a call that
+	// Work of the owner that takes longer than kernels get to end looks the same. Then memory stays
+	// mapped and communicators stay open until the process ends, which is better than a call that
 	// hangs.
 	gpu.Stuck.Store(true)
 	if s.adopted {
-		return // streams of other libraries are not ours to replace
+		return // the stream belongs to another library
 	}
 	err := s.gpu.Do(func() error {
 		handle, err := s.gpu.CUDA.StreamCreate()
-		if err == nil {
-			s.forgetGroups()
-			s.CUDA, s.word, s.functions = handle, nil, 0
+		if err != nil {
+			return err
 		}
-		return err
+		for _, g := range s.groups {
+			_ = g.RecordEvent(s, true)
+		}
+		s.CUDA, s.word, s.functions = handle, nil, 0
+		return nil
 	})
 	if err != nil {
-		s.faults.add(fmt.Errorf("giving up a stream: %w", err))
+		s.addFault(fmt.Errorf("abandoning a stream: %w", err))
 	}
-}
-
-// deviceError reports what CUDA says of an idle stream.
-func (s *Stream) deviceError() error {
-	s.Mu.Lock()
-	defer s.Mu.Unlock()
-	if s.closed.Load() || s.Capture != nil {
-		return nil
-	}
-	_, err := s.query()
-	return err
-}
-
-// failReported fails the groups whose kernels have reported a fault: the stream must not be taken
-// for done well.
-func (s *Stream) failReported() {
-	s.Mu.Lock()
-	carries := slices.Clone(s.groups)
-	s.Mu.Unlock()
-	for _, c := range carries {
-		if err := c.Reported(); err != nil {
-			s.ReportFault(c, err)
-		}
-	}
-}
-
-// replayFault returns the fault of a group that has failed, whose calls the owner of the stream may
-// have replayed here, once: it may replay what it has captured on any of its streams.
-func (s *Stream) replayFault() error {
-	if !s.adopted {
-		return nil
-	}
-	for _, g := range s.streams.Groups() {
-		if err := g.ReplayFault(); err != nil {
-			s.ReportFault(g, err)
-		}
-	}
-	return s.faults.take()
 }
 
 // Close waits for the work, as long as the device's timeout allows, and ends a capture. An adopted
-// stream is left to its owner, and CUDA is not asked about it any more.
+// stream goes back to its owner, and CUDA is not queried about it afterwards.
 func (s *Stream) Close() error { return s.close(s.recordOwners) }
 
-// Drop closes an adopted stream without a question about it, since it may be gone.
+// Drop closes an adopted stream without any query, because the stream may have been destroyed.
 func (s *Stream) Drop() error {
-	return s.close(func() (captured bool, err error) { return true, nil })
+	return s.close(func() (capturing bool, err error) { return true, nil })
 }
 
-// close is Close once the last question about an adopted stream was asked.
-func (s *Stream) close(ask func() (captured bool, err error)) error {
+// close closes the stream after a last call of record, which marks the end of the owner's work if
+// the stream may still exist.
+func (s *Stream) close(record func() (capturing bool, err error)) error {
 	s.Mu.Lock()
 	if s.closed.Load() {
 		s.Mu.Unlock()
@@ -214,23 +196,22 @@ func (s *Stream) close(ask func() (captured bool, err error)) error {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), gpu.ClosingTime(2*s.gpu.Timeout))
 	defer cancel()
-	captured, err := ask()
+	capturing, err := record()
 	errs = append(errs, err, s.finish(ctx))
 	s.Mu.Lock()
 	defer s.Mu.Unlock()
 	if s.closed.Load() {
 		return errors.Join(errs...)
 	}
-	switch quiet := s.IdleLocked(); {
-	case !quiet:
+	switch idle := s.IdleLocked(); {
+	case !idle:
 		s.left.Store(true)
 		errs = append(errs, s.leaveWork())
-	case s.word != nil && !captured:
+	case s.word != nil && !capturing:
 		s.gpu.Words.Put(s.word)
 	}
-	s.queryMu.Lock()
+	s.end()
 	s.closed.Store(true)
-	s.queryMu.Unlock()
 	errs = append(errs, s.RecordGroups(nil))
 	if !s.adopted {
 		errs = append(errs, s.gpu.Do(func() error {
@@ -240,11 +221,11 @@ func (s *Stream) close(ask func() (captured bool, err error)) error {
 	return errors.Join(errs...)
 }
 
-// Leave has the device keep what the work on the stream may use until that has ended, whatever the
-// stream is given later.
+// Leave registers the present work on the stream as unfinished (gpu.GPU.Leave), so that the device
+// keeps the memory it uses. Work that the stream gets later does not count.
 func (s *Stream) Leave() error {
 	if !s.Mu.TryLock() {
-		s.gpu.Leave(s.Idle) // a call may wait for other ranks with the lock
+		s.gpu.Leave(s.Idle) // the call that holds the lock may be waiting for other ranks
 		return nil
 	}
 	defer s.Mu.Unlock()
@@ -258,9 +239,9 @@ func (s *Stream) Leave() error {
 	return s.leaveWork()
 }
 
-// leaveWork is Leave of a stream that is not idle and does not capture. s.Mu is held.
+// leaveWork implements Leave for a stream that is neither idle nor capturing. s.Mu is held.
 func (s *Stream) leaveWork() error {
-	end, err := gpu.Get(s.gpu, func() (*Event, error) { return s.EventAfter(&Event{}, true) })
+	end, err := gpu.Get(s.gpu, func() (*Event, error) { return new(Event).RecordAfter(s, true) })
 	s.gpu.Leave(func() bool { return err == nil && end.Done() })
 	return err
 }

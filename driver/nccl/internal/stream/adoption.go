@@ -1,0 +1,88 @@
+package stream
+
+import (
+	"errors"
+
+	"symmem/driver/nccl/internal/gpu"
+	"symmem/internal/cuda"
+	"symmem/internal/ranked"
+)
+
+// adoption holds the additional state of a stream that another library owns, which may capture or
+// destroy it at any time. The zero value belongs to a stream that is not adopted.
+type adoption struct {
+	adopted bool
+	streams *Streams
+	handle  cuda.Stream
+	// queued marks the end of the work queued here. It is queried instead of the stream, because a
+	// query of the stream would invalidate a capture that the owner begins at that moment. It is
+	// recorded with Stream.Mu held.
+	queued Event
+	// queryMu is held while CUDA is asked whether the stream is being captured. end takes it, so no
+	// query is running when the owner may destroy the stream. It is taken after Stream.Mu.
+	queryMu ranked.RWMutex[adoptionQueryMu]
+	ended   bool // guarded by queryMu
+	// Recording reports whether the call being launched goes into a capture of the owner. Guarded by
+	// Stream.Mu.
+	Recording bool
+}
+
+// Adopted reports whether another library owns the stream.
+func (a *adoption) Adopted() bool { return a.adopted }
+
+// Captured reports whether an adopted stream is being captured. For CUDA's default stream it also
+// returns true while any other stream is captured in a mode that forbids its use. A closed stream
+// is not queried, because the owner may have destroyed it.
+func (a *adoption) Captured() (bool, error) {
+	a.queryMu.RLock()
+	defer a.queryMu.RUnlock()
+	if !a.adopted || a.ended {
+		return false, nil
+	}
+	device := a.streams.GPU
+	status, err := gpu.Get(device, func() (cuda.CaptureStatus, error) {
+		return device.CUDA.CaptureStatus(a.handle)
+	})
+	if errors.Is(err, cuda.ErrCaptureImplicit) {
+		return true, nil
+	}
+	return status != cuda.CaptureNone, err
+}
+
+// end makes Captured return without a query from now on, and waits for queries that are running.
+func (a *adoption) end() {
+	a.queryMu.Lock()
+	defer a.queryMu.Unlock()
+	a.ended = true
+}
+
+// recordAll records queued after everything on an open adopted stream, and reports whether that is
+// impossible because the stream is being captured. It calls before once it has the new point.
+// Stream.Mu is held.
+//
+// The owner may begin a capture after the first check, so that the point lands in it. The point is
+// then queried only after the second check has found that capture to be over. The first check is
+// needed for the default stream, on which nothing may be recorded while a capture is running.
+func (a *adoption) recordAll(before func() error) (capturing bool, err error) {
+	device := a.streams.GPU
+	for {
+		if capturing, err = a.Captured(); capturing || err != nil {
+			return capturing, err
+		}
+		at, err := a.streams.NewPoint()
+		if err == nil {
+			err = device.Do(func() error { return device.CUDA.EventRecord(at.Handle, a.handle) })
+		}
+		if err != nil {
+			return false, err
+		}
+		if capturing, err = a.Captured(); capturing || err != nil {
+			return capturing, err
+		}
+		if _, err := at.reached(); !errors.Is(err, cuda.ErrCapturedEvent) {
+			err := before()
+			a.queued.set(at)
+			return false, err
+		}
+	}
+}
