@@ -133,28 +133,6 @@ func (s *slab) drop(b *block, id uint32) {
 	s.vacant = id
 }
 
-// regionOf returns the record of the region that a block lies in.
-func (l *layout) regionOf(b *block) *region { return &l.regions[b.region()] }
-
-// homeOf returns the number of the index that a block belongs to.
-func (l *layout) homeOf(b *block) uint32 { return l.regionOf(b).home }
-
-// view returns the block as callers know it.
-func (l *layout) view(id uint32) Block {
-	b := &l.blocks[id]
-	return l.regionOf(b).view(b, id)
-}
-
-// view returns a block of the region as callers know it.
-func (r *region) view(b *block, id uint32) Block {
-	return Block{
-		Segment: r.ordinal,
-		Offset:  int64(b.position()-r.origin) << unitShift,
-		Size:    b.size(),
-		Handle:  makeHandle(id, b.generation),
-	}
-}
-
 // resolve returns the record of a block that was not returned yet.
 func (s *slab) resolve(h Handle) (uint32, error) {
 	id := uint32(h)

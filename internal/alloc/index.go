@@ -255,6 +255,12 @@ func (f *freeBlocks) retire(x *index, k uint32) {
 	f.unused = k
 }
 
+// forgetFree forgets all classes and bags. The caller drops the indexes.
+func (f *freeBlocks) forgetFree() {
+	f.keys, f.classes = f.keys[:1], f.classes[:1]
+	f.rooms, f.unused, f.credit = [32]uint32{}, 0, 0
+}
+
 // largest returns the size in bytes of the largest free block of an index.
 func (f *freeBlocks) largest(x *index) int64 {
 	if x.summary == 0 {

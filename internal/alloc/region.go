@@ -1,5 +1,7 @@
 package alloc
 
+import "iter"
+
 // region is the record of a range of one segment whose blocks serve one stream. The regions of a
 // segment cover it without a gap, and blocks link and merge inside one region only.
 //
@@ -28,6 +30,46 @@ type layout struct {
 	regions     []region // by number; 0 is no region
 	spareRegion uint32   // first unused record
 	homes       []*index // large, then small index of each stream, by number; nil until wanted
+}
+
+// regionOf returns the record of the region that a block lies in.
+func (l *layout) regionOf(b *block) *region { return &l.regions[b.region()] }
+
+// homeOf returns the number of the index that a block belongs to.
+func (l *layout) homeOf(b *block) uint32 { return l.regionOf(b).home }
+
+// view returns the block as callers know it.
+func (l *layout) view(id uint32) Block {
+	b := &l.blocks[id]
+	return l.regionOf(b).view(b, id)
+}
+
+// blocksOf yields the numbers of the blocks of a segment by offset, including free ones. It yields
+// nothing for a segment that was trimmed or never added.
+func (l *layout) blocksOf(ordinal int32) iter.Seq[uint32] {
+	return func(yield func(uint32) bool) {
+		if ordinal < 0 || int(ordinal) >= len(l.segments) {
+			return
+		}
+		for r := l.segments[ordinal].first; r != 0; r = l.regions[r].next {
+			ring := l.regions[r].ring
+			for id := l.blocks[ring].next; id != ring; id = l.blocks[id].next {
+				if !yield(id) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// view returns a block of the region as callers know it.
+func (r *region) view(b *block, id uint32) Block {
+	return Block{
+		Segment: r.ordinal,
+		Offset:  int64(b.position()-r.origin) << unitShift,
+		Size:    b.size(),
+		Handle:  makeHandle(id, b.generation),
+	}
 }
 
 // grabRegion returns the number of an unused record. It may move the records.

@@ -5,15 +5,15 @@ import (
 	"iter"
 )
 
-// Segment is one physical allocation of the arena as callers know it.
+// Segment describes one physical allocation of the arena.
 type Segment struct {
-	Ordinal int32  // number in order of creation from 0, never given out again
+	Ordinal int32  // number in order of creation, from 0; never reused
 	Bytes   int64  // size
-	Address uint64 // where the caller said that it lies
+	Address uint64 // address that the caller gave
 	Stream  Stream // stream that it was mapped for
 }
 
-// segment is the record of a segment. A trimmed one keeps its ordinal and nothing else.
+// segment holds the record of a segment. A trimmed one keeps only its ordinal.
 type segment struct {
 	base    uint64 // position of its first unit: in order of creation, or by address
 	bytes   int64  // 0 once trimmed
@@ -23,20 +23,20 @@ type segment struct {
 	retired bool   // see Rebuild
 }
 
-// AddSegment adds a mapped segment of growth.Bytes at an address and returns its ordinal, which
-// is the number of segments added before. The address matters only to the Address policy.
+// AddSegment adds a mapped segment of growth.Bytes at an address and returns its ordinal, which is
+// the number of segments added before. Only the Address policy uses the address.
 //
-// Errors: ErrSize if the bytes are no multiple of Unit or none are wanted, ErrAddress,
-// *OutOfMemoryError if Capacity would be passed, ErrExhausted.
+// Errors: ErrSize if growth.Bytes is 0 or not a multiple of Unit, ErrAddress, *OutOfMemoryError if
+// Capacity would be exceeded, ErrExhausted.
 func (c *Core) AddSegment(growth Growth, address uint64) (int32, error) {
 	c.mergeHot()
 	c.reports.clear()
-	bytes, ordinal := growth.Bytes, int32(len(c.segments))
-	if bytes <= 0 || bytes > MaxSize || bytes%Unit != 0 || int(growth.home) >= len(c.homes) {
+	bytes, home, ordinal := growth.Bytes, growth.home, int32(len(c.segments))
+	if bytes <= 0 || bytes > MaxSize || bytes%Unit != 0 || int(home) >= len(c.homes) {
 		return 0, fmt.Errorf("adding a segment of %d bytes: %w", bytes, ErrSize)
 	}
 	if limit := c.config.Capacity; limit > 0 && bytes > limit-c.mapped {
-		return 0, c.outOfMemory(bytes, growth.home)
+		return 0, c.outOfMemory(bytes, home)
 	}
 	base, err := c.baseFor(bytes, address)
 	if err != nil {
@@ -46,49 +46,18 @@ func (c *Core) AddSegment(growth Growth, address uint64) (int32, error) {
 	c.mapped += bytes
 	c.counts.segments++
 	c.counts.peakMapped = max(c.counts.peakMapped, c.mapped)
-	r := c.cover(base, uint64(bytes)>>unitShift, growth.home, ordinal)
+	r := c.cover(base, uint64(bytes)>>unitShift, home, c.streams[home/2].number, ordinal)
 	if growth.reserved {
 		_, end := c.extent(r)
 		c.regions[r].reserve(end)
 	}
 	c.segments = append(c.segments, segment{
-		base: base, bytes: bytes, address: address, home: growth.home, first: r,
+		base: base, bytes: bytes, address: address, home: home, first: r,
 	})
 	return ordinal, nil
 }
 
-// cover makes the region that is all of a new segment, and returns it.
-func (c *Core) cover(base, units uint64, home uint32, ordinal int32) uint32 {
-	r, id, ring := c.grabRegion(), c.grab(), c.grab()
-	c.regions[r] = region{
-		origin: base, high: base, floor: base, ordinal: ordinal, home: home, ring: ring,
-		owner: c.streams[home/2].number,
-	}
-	if c.homes[home] == nil {
-		c.homes[home] = new(index)
-	}
-	b, around := &c.blocks[id], &c.blocks[ring]
-	b.place, b.span, b.next = base<<idBits|uint64(r), units<<idBits|uint64(ring), ring
-	around.rest, around.span, around.next = uint64(vacant), uint64(id), id
-	c.insert(c.homes[home], b, id, units)
-	return r
-}
-
-// baseFor returns the position of a new segment in the order of the policy.
-func (c *Core) baseFor(bytes int64, address uint64) (uint64, error) {
-	units := uint64(bytes) >> unitShift
-	switch {
-	case c.tail+units > atLimit || len(c.blocks)+1 >= maxBlocks || len(c.regions) >= maxBlocks:
-		return 0, fmt.Errorf("adding a segment of %d bytes: %w", bytes, ErrExhausted)
-	case c.config.Policy == Creation:
-		return c.tail, nil
-	case address%Unit != 0 || address>>unitShift+units > atLimit:
-		return 0, fmt.Errorf("adding a segment at %#x: %w", address, ErrAddress)
-	}
-	return address >> unitShift, nil
-}
-
-// View is a block as seen from outside: free ones too.
+// View describes a block from outside, whether it is free or not.
 type View struct {
 	Block
 	State  State
@@ -96,45 +65,22 @@ type View struct {
 	Pins   int32
 }
 
-func (c *Core) viewOf(id uint32) View {
-	b := &c.blocks[id]
-	v := View{
-		Block: c.view(id), State: b.state(), Pins: c.sides[id].pins,
-		Stream: c.streamOf(c.homeOf(b)),
-	}
-	if b.state() == Free {
-		v.Handle = 0
-	}
-	return v
-}
-
-func (c *Core) segmentView(ordinal int32) Segment {
-	s := &c.segments[ordinal]
-	return Segment{ordinal, s.bytes, s.address, c.streamOf(s.home)}
-}
-
-// Blocks yields the blocks of a segment by offset, free ones too. It yields nothing for a
+// Blocks yields the blocks of a segment by offset, including free ones. It yields nothing for a
 // segment that was trimmed or never added. The Core must not change meanwhile.
 func (c *Core) Blocks(ordinal int32) iter.Seq[View] {
 	c.mergeHot()
 	return func(yield func(View) bool) {
-		if ordinal < 0 || int(ordinal) >= len(c.segments) {
-			return
-		}
-		for r := c.segments[ordinal].first; r != 0; r = c.regions[r].next {
-			ring := c.regions[r].ring
-			for id := c.blocks[ring].next; id != ring; id = c.blocks[id].next {
-				if !yield(c.viewOf(id)) {
-					return
-				}
+		for id := range c.blocksOf(ordinal) {
+			if !yield(c.viewOf(id)) {
+				return
 			}
 		}
 	}
 }
 
-// Trim removes segments that are wholly free, newest first, as long as at least keep bytes stay
-// mapped, and returns them in that order for the caller to deregister and unmap. Their ordinals
-// are not given out again. The slice is valid until the next call that changes the Core.
+// Trim removes segments that are wholly free, newest first, while at least keep bytes stay mapped,
+// and returns them in that order for the caller to deregister and unmap. Their ordinals are not
+// reused. The slice is valid until the next call that changes the Core.
 func (c *Core) Trim(keep int64) []Segment {
 	c.mergeHot()
 	c.reports.clear()
@@ -153,32 +99,40 @@ func (c *Core) Trim(keep int64) []Segment {
 	return c.reports.trimmed
 }
 
-// whollyFree reports whether one free block covers each region of a segment.
-func (c *Core) whollyFree(s *segment) bool {
-	for r := s.first; r != 0; r = c.regions[r].next {
-		if _, free := c.single(r); !free {
-			return false
-		}
-	}
-	return true
-}
-
-// vacate drops the regions of a segment that is wholly free.
-func (c *Core) vacate(r uint32) {
-	for r != 0 {
-		g := c.regions[r]
-		id, _ := c.single(r)
-		c.remove(c.homes[g.home], &c.blocks[id], c.blocks[id].units())
-		c.drop(&c.blocks[id], id)
-		c.drop(&c.blocks[g.ring], g.ring)
-		c.dropRegion(r)
-		r = g.next
-	}
-}
-
 // Held returns the segments and the blocks that are not free. Memory that is kept only because
 // other ranks hold it counts as free. Error: ErrDeferred.
-func (c *Core) Held() (Inventory, error) { return rebuilder{c}.held() }
+func (c *Core) Held() (Inventory, error) {
+	c.mergeHot()
+	var all Inventory
+	numbers := map[Stream]uint32{0: 0}
+	for ordinal := range c.segments {
+		s := &c.segments[ordinal]
+		if s.bytes == 0 || s.retired {
+			all.Segments = append(all.Segments, Extent{})
+			continue
+		}
+		all.Segments = append(all.Segments, Extent{s.bytes, s.home&1 != 0})
+		for v := range c.Blocks(int32(ordinal)) {
+			switch {
+			case v.State == Free, v.State == Parked && v.Pins == 0:
+				continue
+			case v.State == Deferred:
+				return Inventory{}, fmt.Errorf("listing blocks: %w", ErrDeferred)
+			}
+			h := Held{
+				Range: extentOf(v.Block, c.whole), Live: v.State == Live, Pinned: v.Pins > 0,
+			}
+			if h.Live {
+				if _, known := numbers[v.Stream]; !known {
+					numbers[v.Stream] = uint32(len(numbers))
+				}
+				h.Stream = numbers[v.Stream]
+			}
+			all.Blocks = append(all.Blocks, h)
+		}
+	}
+	return all, nil
+}
 
 // Rebuild replaces the free space of a Core by that of an arrangement that Union has computed from
 // inventories including this Core's. Held blocks keep their places and handles. Memory in the spans
@@ -186,12 +140,37 @@ func (c *Core) Held() (Inventory, error) { return rebuilder{c}.held() }
 // streams of live blocks are numbered as in [Held], others at their next use. Once the Cores of
 // several ranks are rebuilt to the same arrangement, the same calls have the same results on all.
 //
-// The caller has waited for all streams, and has called Synced for each. It returns the
+// The caller has waited for all streams, and has called Synced for each. Rebuild returns the
 // retired segments without held blocks, for the caller to unmap. Nothing is allocated from the
 // other retired segments; the Rebuild that finds one free returns it.
 //
-// Error: ErrDeferred, and nothing was changed.
-func (c *Core) Rebuild(l Arrangement) ([]Segment, error) { return rebuilder{c}.rebuild(l) }
+// Error: ErrDeferred, which leaves the Core unchanged.
+func (c *Core) Rebuild(l Arrangement) ([]Segment, error) {
+	c.mergeHot()
+	c.reports.clear()
+	if len(c.deferring()) > 0 {
+		return nil, fmt.Errorf("rebuilding: %w", ErrDeferred)
+	}
+	r := rebuilder{
+		placer: &c.placer, streams: &c.streamTable, uses: &c.useTable, kept: l.Kept,
+		before: c.whole, whole: map[uint32]Range{},
+	}
+	held := r.empty(len(l.Segments))
+	var gone []Segment
+	c.keeps = len(l.Kept) > 0
+	for ordinal, extent := range l.Segments {
+		switch r.restore(int32(ordinal), extent, held[ordinal]) {
+		case retired:
+			c.keeps = true
+		case unused:
+			gone = append(gone, c.segmentView(int32(ordinal)))
+			c.segments[ordinal] = segment{}
+		}
+	}
+	c.whole = r.whole
+	c.counts.peakMapped = max(c.counts.peakMapped, c.mapped)
+	return gone, nil
+}
 
 // Keeps reports whether the latest Rebuild left ranges kept or retired segments mapped, which
 // another Rebuild may free.

@@ -1,0 +1,175 @@
+package alloc
+
+import (
+	"cmp"
+	"slices"
+)
+
+// lifetimes decides when a freed block becomes free again: at once, after the work of other streams
+// that use it, or after the graphs that hold it.
+type lifetimes struct {
+	placer
+	streamTable
+	useTable
+	reports
+	deferrals uint64   // number of the latest deferral
+	owners    []uint32 // of deferred blocks, reused by deferring
+}
+
+// homeFor returns the number of the index that serves a stream and size.
+func (l *lifetimes) homeFor(stream Stream, rounded int64) uint32 {
+	if stream != l.recent {
+		l.turn(stream)
+	}
+	return l.current + l.config.smallBit(rounded)
+}
+
+// turn makes a stream that requests memory the most recent one, which Alloc finds without a lookup.
+func (l *lifetimes) turn(name Stream) {
+	n := l.record(name)
+	l.ensureNumber(n)
+	l.recent, l.current = name, n*2
+}
+
+// record returns the index of the record of a stream, and creates the record if there is none.
+func (l *lifetimes) record(name Stream) uint32 {
+	n, known := l.records[name]
+	if !known {
+		n = l.addStream(name)
+		l.homes = append(l.homes, nil, nil)
+	}
+	return n
+}
+
+// beforeFree merges the hot block and clears the reports, as every Free has to.
+func (l *lifetimes) beforeFree() {
+	if l.reports.filled {
+		l.reports.clear()
+	}
+	if l.hot != 0 {
+		l.cool(l.homes[l.hotOf])
+	}
+}
+
+// freeHeld frees a block that graphs or other streams may hold, and returns its new state.
+func (l *lifetimes) freeHeld(b *block, id uint32) State {
+	if l.sides[id].pins > 0 || l.sides[id].kept {
+		b.setState(Parked)
+		l.counts.parked += b.size()
+		return Parked
+	}
+	return l.release(id)
+}
+
+// release makes a freed block without pins free, or defers it if other streams may still use it.
+func (l *lifetimes) release(id uint32) State {
+	l.forgetSynced(&l.sides[id], l.streams)
+	if l.sides[id].uses != 0 {
+		l.postpone(id)
+		return Deferred
+	}
+	l.giveBack(&l.blocks[id], id)
+	return Free
+}
+
+// deferring lists the streams that own deferred blocks, ordered by number.
+func (l *lifetimes) deferring() []uint32 {
+	l.owners = l.owners[:0]
+	for s := range l.streams {
+		if l.streams[s].first != 0 {
+			l.owners = append(l.owners, uint32(s))
+		}
+	}
+	slices.SortFunc(l.owners, func(a, b uint32) int {
+		return cmp.Compare(l.streams[a].number, l.streams[b].number)
+	})
+	return l.owners
+}
+
+// postpone defers a freed block: it appends it to the queue of its stream.
+func (l *lifetimes) postpone(id uint32) {
+	l.deferrals++
+	l.reports.filled = true
+	b, h := &l.blocks[id], &l.sides[id]
+	for u := h.uses; u != 0; u = l.uses[u].next {
+		l.uses[u].call = l.deferrals
+		l.reports.toRecord = append(l.reports.toRecord,
+			StreamPoint{l.deferrals, l.streams[l.uses[u].stream].name})
+	}
+	s := &l.streams[l.homeOf(b)/2]
+	b.setState(Deferred)
+	h.before, h.after = s.last, 0
+	if s.last != 0 {
+		l.sides[s.last].after = id
+	} else {
+		s.first = id
+	}
+	s.last = id
+	l.counts.deferred += b.size()
+}
+
+// endDeferral ends the use of a deferred block on a stream if the block was deferred by then, and
+// frees the block if that was its last use.
+func (l *lifetimes) endDeferral(id, stream uint32, then uint64) {
+	if l.endUse(&l.sides[id], stream, then) && l.sides[id].uses == 0 {
+		l.report(id)
+		l.unqueue(id)
+	}
+}
+
+// unqueue removes a deferred block from its queue and makes it free.
+func (l *lifetimes) unqueue(id uint32) {
+	b, h := &l.blocks[id], &l.sides[id]
+	s := &l.streams[l.homeOf(b)/2]
+	if h.before != 0 {
+		l.sides[h.before].after = h.after
+	} else {
+		s.first = h.after
+	}
+	if h.after != 0 {
+		l.sides[h.after].before = h.before
+	} else {
+		s.last = h.before
+	}
+	l.counts.deferred -= b.size()
+	l.giveBack(b, id)
+}
+
+// takeBack frees a deferred block before its uses are known to be complete, and reports the events
+// that its stream must wait for.
+func (l *lifetimes) takeBack(id uint32) {
+	h := &l.sides[id]
+	for u := h.uses; u != 0; u = l.uses[u].next {
+		l.reports.waits = append(l.reports.waits,
+			StreamPoint{l.uses[u].call, l.streams[l.uses[u].stream].name})
+	}
+	l.forgetUses(h)
+	l.report(id)
+	l.unqueue(id)
+}
+
+// report adds a block to Returned. It must precede giveBack, which may drop the record.
+func (l *lifetimes) report(id uint32) {
+	l.reports.filled = true
+	r := l.regionOf(&l.blocks[id])
+	l.reports.returned = append(l.reports.returned, Return{l.view(id), r.owner})
+}
+
+// viewOf returns the view of a block, free or not.
+func (l *lifetimes) viewOf(id uint32) View {
+	b := &l.blocks[id]
+	v := View{
+		Block: l.view(id), State: b.state(), Pins: l.sides[id].pins,
+		Stream: l.nameOf(l.homeOf(b)),
+	}
+	if b.state() == Free {
+		v.Handle = 0
+	}
+	return v
+}
+
+// segmentView returns a segment as callers see it.
+func (l *lifetimes) segmentView(ordinal int32) Segment {
+	s := &l.segments[ordinal]
+	return Segment{ordinal, s.bytes, s.address, l.nameOf(s.home)}
+}

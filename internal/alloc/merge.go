@@ -1,0 +1,70 @@
+package alloc
+
+// merge puts an expired block among the free ones of its index, joined with free neighbours, and
+// returns how many units that makes.
+func (l *layout) merge(x *index, b *block, id uint32, free neighbours) uint64 {
+	prev, next, units := b.prev(), b.next, b.units()
+	p, n := &l.blocks[prev], &l.blocks[next]
+	if (p.span|n.span)>>idBits > exactBins { // Either has more, or, seldom, both together do.
+		return l.mergeLarge(x, b, id, free)
+	}
+	if free.next {
+		more := n.units()
+		l.remove(x, n, more)
+		units += more
+		after := n.next
+		l.drop(n, next)
+		b.next = after
+		l.blocks[after].setPrev(id)
+	}
+	if free.prev {
+		more := p.units()
+		l.remove(x, p, more)
+		units += more
+		after := b.next
+		p.next = after
+		l.blocks[after].setPrev(prev)
+		l.drop(b, id)
+		b, id = p, prev
+	}
+	b.span = units<<idBits | b.span&idMask
+	l.insert(x, b, id, units)
+	return units
+}
+
+// mergeLarge is merge for any neighbours. The record of a free one survives, so that its place in
+// the index moves as little as possible.
+func (l *layout) mergeLarge(x *index, b *block, id uint32, free neighbours) uint64 {
+	prev, next, units := b.prev(), b.next, b.units()
+	p, n := &l.blocks[prev], &l.blocks[next]
+	switch {
+	case free.prev:
+		units += p.units()
+		after := next
+		if free.next {
+			more := n.units()
+			l.remove(x, n, more)
+			units += more
+			after = n.next
+			l.drop(n, next)
+		}
+		p.next = after
+		l.blocks[after].setPrev(prev)
+		l.drop(b, id)
+		l.refile(x, p, prev, p.place, units)
+	case free.next:
+		units += n.units()
+		l.follow(n, prev, next)
+		l.drop(b, id)
+		l.refile(x, n, next, b.place, units)
+	default:
+		l.insert(x, b, id, units)
+	}
+	return units
+}
+
+// follow makes a block the one after prev, which may be the ring of the region.
+func (l *layout) follow(b *block, prev, id uint32) {
+	b.setPrev(prev)
+	l.blocks[prev].next = id
+}

@@ -1,0 +1,186 @@
+package alloc
+
+import "fmt"
+
+// placer places blocks in the free memory of one index at a time. It decides which free block
+// serves a request, splits and merges blocks, and counts them.
+type placer struct {
+	layout
+	config Config
+	plain  bool   // requests are rounded to Unit and every remainder is split off
+	tail   uint64 // first unused arena position, in units
+	mapped int64
+	counts counts
+	ended  uint64 // number of blocks that became free so far
+	owner  uint32 // see Core.Owner
+
+	// The block that was freed last, see keep.
+	last       uint32 // block of the latest call if that was an Alloc, else 0
+	asked      uint64 // units that this Alloc requested
+	askedOf    uint32 // index of this Alloc
+	hot        uint32 // block that is kept unmerged after its Free, or 0
+	hotOf      uint32 // its index
+	undone     bool   // its Free undid the call before it
+	neighbours neighbours
+}
+
+// hand makes a block live that is in no index.
+func (p *placer) hand(id uint32, size int64) Block {
+	b := &p.blocks[id]
+	b.rest = uint64(Live) | uint64(size)<<askedShift
+	r := p.regionOf(b)
+	v := r.view(b, id)
+	p.owner = r.owner
+	if end := b.position() + b.units(); end > r.high {
+		r.high = end
+	}
+	p.counts.live++
+	p.counts.requested += size
+	used := p.counts.used + v.Size
+	p.counts.used = used
+	if used > p.counts.peak {
+		p.counts.peak = used
+	}
+	return v
+}
+
+// fit returns the free block of an index that serves a request, and its size in units; 0 and 0 if
+// there is none. It also merges the hot block. If the hot block belongs to the same index, fit
+// searches before it merges, so that the processor can overlap both, and searches again in the rare
+// case that merging changed the block it had found or made one that fits at least as well.
+func (p *placer) fit(x *index, units uint64, home uint32) (id uint32, found uint64) {
+	if p.hot != 0 && p.hotOf != home {
+		p.cool(p.homes[p.hotOf])
+	}
+	if x == nil {
+		return 0, 0
+	}
+	id, found = p.find(x, units)
+	if p.hot != 0 {
+		merged := p.cool(x)
+		b := &p.blocks[id]
+		if merged-units <= found-units || b.units() != found || b.state() != Free {
+			id, found = p.find(x, units)
+		}
+	}
+	return id, found
+}
+
+// cut removes a free block of the given size from its index, splits off what the request does not
+// need, unless that must not be split, and returns the block for the request. The remainder keeps
+// the record.
+func (p *placer) cut(x *index, id uint32, units, found uint64) uint32 {
+	rest := found - units
+	if rest == 0 || !p.plain && !p.config.splits(int64(units)<<unitShift, int64(rest)<<unitShift) {
+		p.remove(x, &p.blocks[id], found)
+		return id
+	}
+	front := p.grab()
+	b, f := &p.blocks[id], &p.blocks[front]
+	prev, place := b.prev(), b.place
+	f.place, f.span, f.next = place, units<<idBits, id
+	p.follow(f, prev, front)
+	b.setPrev(front)
+	place += units << idBits
+	if found > exactBins && p.stretch(x, b, id, place, rest) {
+		return front
+	}
+	p.remove(x, b, found)
+	b.moveTo(place, rest)
+	p.insert(x, b, id, rest)
+	return front
+}
+
+// reserve reserves the front of a free block that serves a request, and reports whether there is
+// such a block.
+func (p *placer) reserve(units uint64, home uint32) bool {
+	id, _ := p.fit(p.homes[home], units, home)
+	if id == 0 {
+		return false
+	}
+	b := &p.blocks[id]
+	p.regionOf(b).reserve(b.position() + units)
+	return true
+}
+
+// outOfMemory returns the error for a request, with the free memory of its stream.
+func (p *placer) outOfMemory(size int64, home uint32) error {
+	e := &OutOfMemoryError{Requested: size, Capacity: p.config.Capacity}
+	for _, h := range [2]uint32{home &^ 1, home | 1} {
+		if x := p.homes[h]; x != nil {
+			e.Free += p.freeBytes(x)
+			e.LargestFree = max(e.LargestFree, p.largest(x))
+		}
+	}
+	return e
+}
+
+// giveBack makes a block free and merges it with free neighbours.
+func (p *placer) giveBack(b *block, id uint32) {
+	p.expire(b)
+	p.merge(p.homes[p.homeOf(b)], b, id, p.freeNeighbours(b))
+}
+
+// expire invalidates the handle of a block and updates the counters. The block is in no index yet.
+func (p *placer) expire(b *block) {
+	p.counts.used -= b.size()
+	p.counts.requested -= b.requested()
+	p.ended++
+	b.generation++
+	b.rest = uint64(vacant)
+}
+
+// cover creates the one region and the one free block of a new segment, and returns the region.
+// number is that of the stream which owns the index.
+func (p *placer) cover(base, units uint64, home, number uint32, ordinal int32) uint32 {
+	r, id, ring := p.grabRegion(), p.grab(), p.grab()
+	p.regions[r] = region{
+		origin: base, high: base, floor: base, ordinal: ordinal, home: home, ring: ring,
+		owner: number,
+	}
+	if p.homes[home] == nil {
+		p.homes[home] = new(index)
+	}
+	b, around := &p.blocks[id], &p.blocks[ring]
+	b.place, b.span, b.next = base<<idBits|uint64(r), units<<idBits|uint64(ring), ring
+	around.rest, around.span, around.next = uint64(vacant), uint64(id), id
+	p.insert(p.homes[home], b, id, units)
+	return r
+}
+
+// baseFor returns the position of a new segment in the order of the policy.
+func (p *placer) baseFor(bytes int64, address uint64) (uint64, error) {
+	units := uint64(bytes) >> unitShift
+	switch {
+	case p.tail+units > atLimit || len(p.blocks)+1 >= maxBlocks || len(p.regions) >= maxBlocks:
+		return 0, fmt.Errorf("adding a segment of %d bytes: %w", bytes, ErrExhausted)
+	case p.config.Policy == Creation:
+		return p.tail, nil
+	case address%Unit != 0 || address>>unitShift+units > atLimit:
+		return 0, fmt.Errorf("adding a segment at %#x: %w", address, ErrAddress)
+	}
+	return address >> unitShift, nil
+}
+
+// whollyFree reports whether one free block covers each region of a segment.
+func (p *placer) whollyFree(s *segment) bool {
+	for r := s.first; r != 0; r = p.regions[r].next {
+		if _, free := p.single(r); !free {
+			return false
+		}
+	}
+	return true
+}
+
+// vacate drops the regions of a wholly free segment, starting with its first.
+func (p *placer) vacate(r uint32) {
+	for r != 0 {
+		g := p.regions[r]
+		id, _ := p.single(r)
+		p.remove(p.homes[g.home], &p.blocks[id], p.blocks[id].units())
+		p.drop(&p.blocks[id], id)
+		p.drop(&p.blocks[g.ring], g.ring)
+		p.dropRegion(r)
+		r = g.next
+	}
+}

@@ -1,0 +1,45 @@
+package alloc
+
+// StreamPoint identifies a point on a stream: where the caller records the event of a deferred
+// block, or what the owner stream must wait for.
+type StreamPoint struct {
+	// Deferral numbers the deferred blocks of a Core from 1 in the order in which they were freed.
+	Deferral uint64
+	Stream   Stream
+}
+
+// Return describes a block that became free after its Free, because it was deferred or parked.
+type Return struct {
+	Block
+	Owner uint32 // number of the stream that owned it
+}
+
+// reports collects what the latest call reports beyond its result. The slices are reused.
+type reports struct {
+	filled   bool
+	toRecord []StreamPoint
+	waits    []StreamPoint
+	returned []Return
+	trimmed  []Segment
+}
+
+func (r *reports) clear() {
+	r.filled = false
+	r.toRecord, r.waits = r.toRecord[:0], r.waits[:0]
+	r.returned, r.trimmed = r.returned[:0], r.trimmed[:0]
+}
+
+// Reported reports whether EventsToRecord, Waits or Returned is not empty after the latest call.
+func (r *reports) Reported() bool { return r.filled }
+
+// EventsToRecord lists the events to record after the latest Free or Unpin deferred a block. The
+// slice is valid until the next call that changes the Core.
+func (r *reports) EventsToRecord() []StreamPoint { return r.toRecord }
+
+// Waits lists the events that the stream of the latest Alloc must wait for, on the device, before
+// any block placed by this or a later Alloc is used. The slice is valid until the next change.
+func (r *reports) Waits() []StreamPoint { return r.waits }
+
+// Returned lists the deferred and parked blocks that became free during the latest Alloc, Synced or
+// Unpin, in that order. The slice is valid until the next change.
+func (r *reports) Returned() []Return { return r.returned }
