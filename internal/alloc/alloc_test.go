@@ -13,11 +13,11 @@ func TestRequestsAreRoundedToBlocks(t *testing.T) {
 		config        Config
 		request, want int64
 	}{
-		{"one byte takes a unit", Default(), 1, 512},
-		{"a whole unit stays", Default(), 512, 512},
-		{"a byte more takes a second unit", Default(), 513, 1024},
-		{"PyTorch rounds like us", PyTorch(), 1_000_000, 1_000_448},
-		{"the largest request stays", Default(), MaxSize, MaxSize},
+		{"one byte needs a unit", Default(), 1, 512},
+		{"a whole unit is not rounded", Default(), 512, 512},
+		{"one byte more needs a second unit", Default(), 513, 1024},
+		{"PyTorch rounds the same way", PyTorch(), 1_000_000, 1_000_448},
+		{"the largest request is not rounded", Default(), MaxSize, MaxSize},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			c := newCore(t, row.config)
@@ -35,7 +35,7 @@ func TestRequestsAreRoundedToBlocks(t *testing.T) {
 	}
 }
 
-func TestSegmentsHaveTheSizeOfTheRule(t *testing.T) {
+func TestSegmentSize(t *testing.T) {
 	for _, row := range []struct {
 		name            string
 		config          Config
@@ -44,13 +44,13 @@ func TestSegmentsHaveTheSizeOfTheRule(t *testing.T) {
 	}{
 		{"the first segment is First", Default(), 0, 512, 64 * mib},
 		{"a large first request makes a large first segment", Default(), 0, 99 * mib, 100 * mib},
-		{"First is the least", Default(), 32 * mib, 512, 64 * mib},
+		{"First is the minimum", Default(), 32 * mib, 512, 64 * mib},
 		{"later segments double what is mapped", Default(), 128 * mib, 512, 128 * mib},
-		{"a request above that decides", Default(), 128 * mib, 200*mib + 1, 202 * mib},
+		{"a larger request makes a larger segment", Default(), 128 * mib, 200*mib + 1, 202 * mib},
 		{"PyTorch: 1 MiB comes from 2 MiB", PyTorch(), 0, 1 * mib, 2 * mib},
 		{"PyTorch: above 1 MiB comes from 20 MiB", PyTorch(), 0, 1*mib + 512, 20 * mib},
 		{"PyTorch: below 10 MiB comes from 20 MiB", PyTorch(), 0, 10*mib - 512, 20 * mib},
-		{"PyTorch: 10 MiB has a segment of its own", PyTorch(), 0, 10 * mib, 10 * mib},
+		{"PyTorch: 10 MiB gets a separate segment", PyTorch(), 0, 10 * mib, 10 * mib},
 		{"PyTorch: large segments are even MiB", PyTorch(), 0, 11 * mib, 12 * mib},
 	} {
 		t.Run(row.name, func(t *testing.T) {
@@ -63,18 +63,18 @@ func TestSegmentsHaveTheSizeOfTheRule(t *testing.T) {
 	}
 }
 
-func TestBlocksAreSplitByTheRule(t *testing.T) {
+func TestSplits(t *testing.T) {
 	for _, row := range []struct {
 		name             string
 		config           Config
 		rounded, remains int64
 		want             bool
 	}{
-		{"a unit that remains is a block", Default(), 9 * mib, 512, true},
-		{"nothing remains", Default(), 9 * mib, 0, false},
+		{"a remainder of one unit is split off", Default(), 9 * mib, 512, true},
+		{"no remainder", Default(), 9 * mib, 0, false},
 		{"PyTorch splits small blocks to the unit", PyTorch(), 1 * mib, 512, true},
-		{"PyTorch keeps 1 MiB at large blocks", PyTorch(), 19 * mib, 1 * mib, false},
-		{"PyTorch splits more than 1 MiB off", PyTorch(), 9 * mib, 11 * mib, true},
+		{"PyTorch does not split 1 MiB off large blocks", PyTorch(), 19 * mib, 1 * mib, false},
+		{"PyTorch splits off more than 1 MiB", PyTorch(), 9 * mib, 11 * mib, true},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			if got := newCore(t, row.config).config.splits(row.rounded, row.remains); got != row.want {
@@ -84,7 +84,7 @@ func TestBlocksAreSplitByTheRule(t *testing.T) {
 	}
 }
 
-func TestConfigsThatContradictThemselvesAreRefused(t *testing.T) {
+func TestNewRefusesInvalidConfigs(t *testing.T) {
 	for _, row := range []struct {
 		name   string
 		config Config
@@ -94,7 +94,7 @@ func TestConfigsThatContradictThemselvesAreRefused(t *testing.T) {
 		{"a negative capacity", Config{Capacity: -1}},
 		{"a negative first segment", Config{First: -1}},
 		{"a granularity below the unit", Config{Granularity: 256}},
-		{"a granularity that is no power of two", Config{Granularity: 3 * mib}},
+		{"a granularity that is not a power of two", Config{Granularity: 3 * mib}},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			if _, err := New(row.config); !errors.Is(err, ErrConfig) {
@@ -104,13 +104,13 @@ func TestConfigsThatContradictThemselvesAreRefused(t *testing.T) {
 	}
 }
 
-func TestTheZeroConfigIsTheDefault(t *testing.T) {
+func TestZeroConfigIsTheDefault(t *testing.T) {
 	if got := newCore(t, Config{}).config; got != Default() {
 		t.Errorf("Config{} became %+v", got)
 	}
 }
 
-func TestSizesThatMakeNoSenseAreRefused(t *testing.T) {
+func TestInvalidSizesAreRefused(t *testing.T) {
 	c := newCore(t, Default())
 	for _, size := range []int64{0, -1, -1 << 63, MaxSize + 1, 1<<63 - 1} {
 		_, _, alloc := c.Alloc(size, 0)
@@ -128,7 +128,7 @@ func TestSizesThatMakeNoSenseAreRefused(t *testing.T) {
 	}
 }
 
-func TestOutOfMemoryTellsWhatThereIs(t *testing.T) {
+func TestOutOfMemoryErrorHasFreeMemory(t *testing.T) {
 	c := newCore(t, Config{Capacity: 8 * mib, Granularity: mib, First: 4 * mib})
 	first := demand(t, c, 3*mib, 7)
 	demand(t, c, 3*mib, 7)
@@ -154,7 +154,7 @@ func TestOutOfMemoryTellsWhatThereIs(t *testing.T) {
 	}
 }
 
-func TestBadAddressesAreRefusedWhereTheyMatter(t *testing.T) {
+func TestAddressPolicyRefusesInvalidAddresses(t *testing.T) {
 	for _, address := range []uint64{1, 511, 1 << 47, 1<<47 - 512, 1<<64 - 512} {
 		for _, policy := range []Policy{Creation, Address} {
 			c := newCore(t, Config{Policy: policy})
@@ -167,7 +167,7 @@ func TestBadAddressesAreRefusedWhereTheyMatter(t *testing.T) {
 	}
 }
 
-func TestAnArenaEndsAtItsLastPosition(t *testing.T) {
+func TestSegmentBeyondTheArenaIsRefused(t *testing.T) {
 	c := newCore(t, Default())
 	for range 2 {
 		if _, err := c.AddSegment(Growth{Bytes: MaxSize}, 0); err != nil {
@@ -180,7 +180,7 @@ func TestAnArenaEndsAtItsLastPosition(t *testing.T) {
 	}
 }
 
-func TestBlocksOfOthersAreForeign(t *testing.T) {
+func TestUnknownHandlesAreForeign(t *testing.T) {
 	c := newCore(t, Default())
 	own := demand(t, c, 4096, 0)
 	for _, h := range []Handle{0, makeHandle(1, 9), makeHandle(1000, 0)} {
@@ -195,11 +195,11 @@ func TestBlocksOfOthersAreForeign(t *testing.T) {
 		}
 	}
 	if state, err := c.Free(own); state != Free || err != nil {
-		t.Errorf("Free of our own: %s, %v", state, err)
+		t.Errorf("Free of a live block: %s, %v", state, err)
 	}
 }
 
-func TestAHandleAloneFindsAndFreesItsBlock(t *testing.T) {
+func TestHandleFindsAndFreesItsBlock(t *testing.T) {
 	c := newCore(t, Default())
 	demand(t, c, 512, 0)
 	own := demand(t, c, 4096, 0)
@@ -230,7 +230,7 @@ func TestAHandleAloneFindsAndFreesItsBlock(t *testing.T) {
 	}
 }
 
-func TestOrdinalsOfTrimmedSegmentsAreNotGivenOutAgain(t *testing.T) {
+func TestOrdinalsOfTrimmedSegmentsAreNotReused(t *testing.T) {
 	c := newCore(t, Default())
 	if _, err := c.Free(demand(t, c, 1, 0)); err != nil {
 		t.Fatal(err)
@@ -263,7 +263,7 @@ func TestFourGiBNeedAtMostEightSegments(t *testing.T) {
 	}
 }
 
-func TestTheLastSegmentTakesWhatTheCapacityLeaves(t *testing.T) {
+func TestLastSegmentFillsTheCapacity(t *testing.T) {
 	c := newCore(t, Config{Capacity: 100*mib + 12345})
 	for range 9 {
 		demand(t, c, 10*mib, 0)
@@ -280,7 +280,7 @@ func TestTheLastSegmentTakesWhatTheCapacityLeaves(t *testing.T) {
 	}
 }
 
-func TestReservedBytesAreServedWithoutGrowing(t *testing.T) {
+func TestReservedBytesNeedNoGrowth(t *testing.T) {
 	c := newCore(t, Default())
 	grow, err := c.Reserve(300*mib, 5)
 	if err != nil || grow.Bytes != 300*mib {
@@ -290,7 +290,7 @@ func TestReservedBytesAreServedWithoutGrowing(t *testing.T) {
 		t.Fatal(err)
 	}
 	if grow, _ := c.Reserve(300*mib, 5); grow.Bytes != 0 {
-		t.Errorf("a second Reserve wants %d bytes more", grow.Bytes)
+		t.Errorf("a second Reserve requests %d more bytes", grow.Bytes)
 	}
 	for i := range int64(24) {
 		if _, grow, _ := c.Alloc((i+1)*mib, 5); grow.Bytes != 0 {
@@ -336,7 +336,7 @@ func TestOperationsDoNotAllocateInSteadyState(t *testing.T) {
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			if n := testing.AllocsPerRun(2000, row.run); n != 0 {
-				t.Errorf("%v allocations a run, want 0", n)
+				t.Errorf("%v allocations per run, want 0", n)
 			}
 		})
 	}

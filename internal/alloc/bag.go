@@ -2,50 +2,52 @@ package alloc
 
 import "math/bits"
 
-// freeBlocks files the free blocks of a Core by size.
+// freeBlocks indexes the free blocks of a Core by size.
 type freeBlocks struct {
 	slab
-	keys    []uint64   // of the bags; the first is none's
-	rooms   [32]uint32 // first unused room of each size in keys, by its logarithm
-	credit  int        // keys that searches may still look at
-	classes []class    // by number; 0 is no class
+	keys    []uint64   // of all bags; the first belongs to none
+	rooms   [32]uint32 // first unused room of each size in keys, by the logarithm of the size
+	credit  int        // number of keys that searches may still visit, see creditStep
+	classes []class    // by number; number 0 is no class
 	unused  uint32     // first unused class
 }
 
-// bag holds the free blocks of one size of one index, a class, as keys that order them by position.
-// The keys of a bag lie side by side in freeBlocks.keys and those of all bags close together, and a
-// block knows its slot: so a block comes and goes without a look at any other record but the one
-// whose key takes its slot.
+// bag holds a class: the free blocks of one size in one index. Each block is a key, and keys order
+// blocks by position. The keys of a bag are adjacent in freeBlocks.keys, the keys of all bags are
+// close together, and a block knows its slot. So adding or removing a block touches no other record
+// than the one whose key moves to its slot.
 //
-// The first keys are a heap; those behind, the tail, lie as they came. A block that comes is put
-// at the end of the tail. Only the question for the lowest block compares any: it looks at the
-// first key and at the tail, or makes the tail part of the heap if that is too long. So a block
-// that merges soon after it was freed is never compared with anything.
+// The first keys form a heap; the keys behind it, the tail, are unordered. A new block is appended
+// to the tail. Only a search for the lowest block compares keys: it looks at the first key and at
+// the tail, or moves the tail into the heap if that is too long. So a block that merges soon after
+// its Free is never compared.
 //
-// Slots that hold no key hold noKey, which is above all keys, so a bag in the least room, as most
-// are, is asked for its lowest block without a look at how many it has: that nobody could guess.
+// Unused slots contain noKey, which is above all keys. So a search in a bag with the smallest room,
+// as most have, does not depend on the number of its blocks, on which a branch would be
+// unpredictable.
 type bag struct {
-	start  uint32 // of its room in freeBlocks.keys
-	room   uint32 // keys that fit into the room: a power of two, or 0 if it has none
-	count  uint32 // keys that it holds
-	heaped uint32 // how many of them are the heap
+	start  uint32 // start of its room in freeBlocks.keys
+	room   uint32 // number of keys that fit into the room: a power of two, or 0 if it has none
+	count  uint32 // number of keys
+	heaped uint32 // number of keys in the heap
 }
 
-// leastRoom is the smallest room; a smaller one would be outgrown at once.
+// leastRoom is the size of the smallest room; a smaller one would soon be too small.
 const leastRoom = 4
 
-// noKey is what unused slots hold.
+// noKey fills unused slots.
 const noKey = ^uint64(0)
 
-// A search for the lowest block may look at a number of keys that are no heap, since a heap is dear
-// to those who leave it and most leave by merging. The number is what is left of credit, to which
-// each request adds: so the searches cost constant time in the mean, and that of a heap beyond.
+// A search for the lowest block may visit keys that are not in a heap, since removing a key from a
+// heap is expensive and most keys are removed by merging. It may visit as many as the credit
+// allows, to which each request adds. So a search takes constant time on average, plus the time for
+// a heap.
 const (
 	creditStep = 4
 	maxCredit  = 1024
 )
 
-// add puts a free block into a bag.
+// add adds a free block to a bag.
 func (f *freeBlocks) add(g *bag, b *block, id uint32) {
 	slot := g.count
 	if slot == g.room {
@@ -56,7 +58,7 @@ func (f *freeBlocks) add(g *bag, b *block, id uint32) {
 	b.rest = uint64(Free) | uint64(slot)<<slotShift
 }
 
-// take takes the key of a slot out of a bag; the last one takes its place.
+// take removes the key in a slot from a bag; the last key moves to this slot.
 func (f *freeBlocks) take(g *bag, slot uint32) {
 	last := g.count - 1
 	g.count = last
@@ -71,7 +73,7 @@ func (f *freeBlocks) take(g *bag, slot uint32) {
 	f.blocks[key&idMask].rest = uint64(Free) | uint64(slot)<<slotShift
 }
 
-// takeSlowly is take for any bag. The number of keys is what it will be.
+// takeSlowly removes the key in a slot from any bag. The caller has decremented g.count.
 func (f *freeBlocks) takeSlowly(g *bag, slot uint32) {
 	if slot < g.heaped {
 		f.takeHeaped(g, slot)
@@ -84,8 +86,8 @@ func (f *freeBlocks) takeSlowly(g *bag, slot uint32) {
 	}
 }
 
-// takeHeaped is take for a slot of the heap, from whose end a key takes the place. The number of
-// keys is what it will be.
+// takeHeaped removes the key in a slot of the heap; the last key of the heap fills the gap. The
+// caller has decremented g.count.
 func (f *freeBlocks) takeHeaped(g *bag, slot uint32) {
 	g.heaped--
 	key := f.keys[g.start+g.heaped]
@@ -107,7 +109,7 @@ func (f *freeBlocks) lodge(g *bag, slot uint32, key uint64) {
 	f.blocks[key&idMask].rest = uint64(Free) | uint64(slot)<<slotShift
 }
 
-// first returns the first block of a bag by position.
+// first returns the block with the lowest position in a bag.
 func (f *freeBlocks) first(g *bag) uint32 {
 	if g.room == leastRoom {
 		keys := (*[leastRoom]uint64)(f.keys[g.start:])
@@ -116,7 +118,7 @@ func (f *freeBlocks) first(g *bag) uint32 {
 	return f.lowest(g)
 }
 
-// lowest is first for a bag in any room.
+// lowest returns the block with the lowest position in a bag with a room of any size.
 func (f *freeBlocks) lowest(g *bag) uint32 {
 	tail := int(g.count - g.heaped)
 	f.credit = min(f.credit, maxCredit) - tail
@@ -131,7 +133,7 @@ func (f *freeBlocks) lowest(g *bag) uint32 {
 	return uint32(low & idMask)
 }
 
-// heapAll makes the tail of a bag part of the heap.
+// heapAll moves the tail of a bag into its heap.
 func (f *freeBlocks) heapAll(g *bag) {
 	f.credit = 0
 	for g.heaped < g.count {
@@ -140,7 +142,7 @@ func (f *freeBlocks) heapAll(g *bag) {
 	}
 }
 
-// rise puts a key into a slot of the heap or into one above.
+// rise moves a key up from a slot of the heap until it is in order.
 func (f *freeBlocks) rise(g *bag, slot uint32, key uint64) {
 	for slot > 0 {
 		above := (slot - 1) / 2
@@ -153,7 +155,7 @@ func (f *freeBlocks) rise(g *bag, slot uint32, key uint64) {
 	f.lodge(g, slot, key)
 }
 
-// sink puts a key into a slot of the heap or into one below.
+// sink moves a key down from a slot of the heap until it is in order.
 func (f *freeBlocks) sink(g *bag, slot uint32, key uint64) {
 	heap := f.keys[g.start : g.start+g.heaped]
 	for below := 2*slot + 1; below < g.heaped; below = 2*slot + 1 {
@@ -169,7 +171,7 @@ func (f *freeBlocks) sink(g *bag, slot uint32, key uint64) {
 	f.lodge(g, slot, key)
 }
 
-// move gives a bag a room of another size.
+// move moves a bag to a room of another size.
 func (f *freeBlocks) move(g *bag, room uint32) {
 	start := f.grabRoom(room)
 	keys := f.keys[start : start+room]
@@ -184,7 +186,7 @@ func (f *freeBlocks) move(g *bag, room uint32) {
 	g.start, g.room = start, room
 }
 
-// grabRoom returns where an unused room of a size begins. It may move the keys.
+// grabRoom returns the start of an unused room of a size. It may reallocate the keys.
 func (f *freeBlocks) grabRoom(room uint32) uint32 {
 	rooms := &f.rooms[bits.TrailingZeros32(room)&31]
 	start := *rooms

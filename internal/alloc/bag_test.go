@@ -6,9 +6,9 @@ import (
 	"testing"
 )
 
-// TestEqualBlocksAreTakenInOrderOfPosition keeps up to 2,000 free blocks of one size, too many
-// to be searched, and takes, returns and merges them at random.
-func TestEqualBlocksAreTakenInOrderOfPosition(t *testing.T) {
+// TestEqualBlocksAreAllocatedInOrderOfPosition keeps up to 2,000 free blocks of one size, too many
+// for a linear search, and allocates, frees and merges random ones.
+func TestEqualBlocksAreAllocatedInOrderOfPosition(t *testing.T) {
 	const size, count = 4096, 4000
 	c := newCore(t, Default())
 	all := make([]Block, count)
@@ -27,12 +27,12 @@ func TestEqualBlocksAreTakenInOrderOfPosition(t *testing.T) {
 		offsets = append(offsets, all[i].Offset)
 	}
 	for step := range 20_000 {
-		// Phases of 2,500 steps lean towards freeing, then towards taking.
+		// Phases of 2,500 steps prefer frees and allocations in turn.
 		lean := 3 + step/2500%2*4
 		if len(free) > 0 && random.IntN(10) < lean {
 			v := demand(t, c, size, 0)
 			if want := free[0]; v.Offset != want {
-				t.Fatalf("step %d: took offset %d, lowest is %d", step, v.Offset, want)
+				t.Fatalf("step %d: allocated offset %d, lowest is %d", step, v.Offset, want)
 			}
 			held[v.Offset] = v
 			free = free[1:]
@@ -60,9 +60,9 @@ func TestEqualBlocksAreTakenInOrderOfPosition(t *testing.T) {
 	}
 }
 
-// TestBagsGiveRoomBack makes 2,000 free blocks of one size after the other: the room of one bag
-// serves the next.
-func TestBagsGiveRoomBack(t *testing.T) {
+// TestBagsReuseRooms makes 2,000 free blocks of one size after another, and checks that the room
+// of one bag is reused for the next.
+func TestBagsReuseRooms(t *testing.T) {
 	c := newCore(t, Default())
 	const count = 2000
 	round := func(size int64) {
@@ -87,6 +87,6 @@ func TestBagsGiveRoomBack(t *testing.T) {
 		round(size * Unit)
 	}
 	if grown := len(c.keys) - keys; grown > keys {
-		t.Errorf("eighteen more sizes took %d more keys than %d", grown, keys)
+		t.Errorf("eighteen more sizes need %d keys in addition to %d", grown, keys)
 	}
 }

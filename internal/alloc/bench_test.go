@@ -5,7 +5,8 @@ import (
 	"testing"
 )
 
-// demand allocates, mapping segments at made-up addresses, 64 GiB apart, as the Core asks.
+// demand allocates a block. It maps the segments that the Core requests at made-up addresses, 64
+// GiB apart.
 func demand(tb testing.TB, c *Core, size int64, stream Stream) Block {
 	tb.Helper()
 	for {
@@ -42,12 +43,12 @@ func benchmarkPair(b *testing.B, c *Core, size int64) {
 	}
 }
 
-// BenchmarkPairFresh is one hot size on a pool that holds nothing else.
+// BenchmarkPairFresh allocates and frees one size in an otherwise empty pool.
 func BenchmarkPairFresh(b *testing.B) {
 	benchmarkPair(b, newCore(b, Default()), 4096)
 }
 
-// BenchmarkPairLive is one hot size with 10,000 live blocks, packed.
+// BenchmarkPairLive allocates and frees one size behind 10,000 adjacent live blocks.
 func BenchmarkPairLive(b *testing.B) {
 	c := newCore(b, Default())
 	for range 10_000 {
@@ -56,13 +57,14 @@ func BenchmarkPairLive(b *testing.B) {
 	benchmarkPair(b, c, 4096)
 }
 
-// BenchmarkPairChurned is one hot size with 10,000 live blocks of random sizes, after churn.
+// BenchmarkPairChurned allocates and frees one size among 10,000 live blocks of random sizes, after
+// churn.
 func BenchmarkPairChurned(b *testing.B) {
 	c, _ := churned(b, Default(), 10_000)
 	benchmarkPair(b, c, 4096)
 }
 
-// BenchmarkPairEqual is one hot size with 10,000 free blocks of that size.
+// BenchmarkPairEqual allocates and frees one size of which there are 10,000 free blocks.
 func BenchmarkPairEqual(b *testing.B) {
 	c := newCore(b, Default())
 	var odd []Block
@@ -95,7 +97,7 @@ func BenchmarkReplace(b *testing.B) {
 
 const draws = 1 << 14
 
-// churned returns a Core with live blocks of 512 B to 1 MiB after ten times as many exchanges.
+// churned returns a Core with live blocks of 512 B to 1 MiB, after ten times as many replacements.
 func churned(tb testing.TB, config Config, live int) (*Core, []Block) {
 	tb.Helper()
 	c := newCore(tb, config)
@@ -112,7 +114,7 @@ func churned(tb testing.TB, config Config, live int) (*Core, []Block) {
 	return c, blocks
 }
 
-// randomDraws returns which block each step of a benchmark frees and how much it allocates.
+// randomDraws returns the block to free and the size to allocate for each step of a benchmark.
 func randomDraws(live int) (victims []int, sizes []int64) {
 	random := rand.New(rand.NewPCG(3, 4))
 	for range draws {

@@ -6,9 +6,9 @@ import (
 	"testing"
 )
 
-// tlsf is a two-level segregated fit over one segment, to compare with: 32 size ranges between
-// powers of two, requests rounded up to the next range, blocks of a range last in first out. It
-// keeps no counters, checks no handles and knows no streams.
+// tlsf implements a two-level segregated fit over one segment, for comparison: 32 size ranges
+// between powers of two, requests rounded up to the next range, blocks of a range last in, first
+// out. It has no counters, handle checks or streams.
 type tlsf struct {
 	blocks  []tlsfBlock
 	vacant  int32
@@ -22,7 +22,7 @@ type tlsfBlock struct {
 	prev, next    int32 // in the segment
 	before, after int32 // in the range
 	free          bool
-	_             [24]byte // a line each, as ours
+	_             [24]byte // one cache line each, as in Core
 }
 
 func newTLSF(units uint64) *tlsf {
@@ -69,7 +69,7 @@ func (t *tlsf) remove(id int32) {
 	}
 }
 
-// find returns a block of the next range up that holds any.
+// find returns a block of the lowest range that surely fits and is not empty.
 func (t *tlsf) find(units uint64) int32 {
 	if units >= 32 {
 		units += 1<<((bits.Len64(units)-6)&63) - 1
@@ -134,7 +134,7 @@ func (t *tlsf) absorb(id, after int32) {
 	t.vacant = after
 }
 
-// BenchmarkTLSF is what BenchmarkPairFresh and BenchmarkRandom measure, by a good fit.
+// BenchmarkTLSF repeats BenchmarkPairFresh and BenchmarkRandom with a good fit.
 func BenchmarkTLSF(b *testing.B) {
 	b.Run("pair", func(b *testing.B) {
 		t := newTLSF(1 << 25)

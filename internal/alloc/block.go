@@ -1,19 +1,19 @@
 package alloc
 
-// Stream names a stream of the caller. A block serves only the stream it was allocated on.
-// Streams are told apart by their names; Core.Number gives one that ranks have alike.
+// Stream names a stream of the caller. A block serves only the stream it was allocated on. Ranks
+// may name their streams differently; Core.Number is the same on all ranks.
 type Stream int32
 
-// Handle identifies one lifetime of a block within its Core. The zero Handle is never issued.
-// A handle is distinct from all others until its slot was reused 1<<32 times.
+// Handle identifies one lifetime of a block within its Core. The zero Handle is never issued. A
+// handle is unique until its slot was reused 1<<32 times.
 type Handle uint64
 
 func makeHandle(id, generation uint32) Handle {
 	return Handle(generation)<<32 | Handle(id)
 }
 
-// Block is a range of one segment that was given to a caller. It is a value: copies are equal.
-// It has four words, the most that the compiler keeps in registers; View knows more.
+// Block describes a range of one segment that was allocated. It has four words, the most that the
+// compiler keeps in registers; View has more fields.
 type Block struct {
 	Segment int32 // ordinal of the segment
 	Offset  int64 // bytes from the start of the segment
@@ -21,7 +21,7 @@ type Block struct {
 	Handle  Handle
 }
 
-// State is where a block stands.
+// State tracks a block through its lifetime:
 //
 //	free ──Alloc──> live ──Free──────────────────────────────> free
 //	                 │ ├──Free while pinned──> parked ──Unpin──> free or deferred
@@ -32,9 +32,9 @@ type State uint8
 // The states of a block.
 const (
 	vacant   State = iota // a record that describes no block
-	Free                  // may be taken by its stream, merges with free neighbours
-	Live                  // in the hands of a caller
-	Parked                // freed while pinned, returns at the last Unpin
+	Free                  // can be allocated by its stream, merges with free neighbours
+	Live                  // owned by a caller
+	Parked                // freed while pinned, becomes free at the last Unpin
 	Deferred              // freed while other streams may still use it
 )
 
@@ -43,29 +43,29 @@ func (s State) String() string {
 	return [...]string{"vacant", "free", "live", "parked", "deferred"}[s]
 }
 
-// Records are numbered by 26 bits, so that numbers share words with
-// positions and sizes. Record 0 is no block; regions are numbered alike.
+// Record numbers have 26 bits, so that they share words with positions and sizes. Record 0 is no
+// block. Regions are numbered in the same way.
 const (
 	idBits    = 26
 	idMask    = 1<<idBits - 1
 	maxBlocks = 1 << idBits
 )
 
-// atLimit is the first position that a record cannot hold.
+// atLimit limits positions: a record holds only smaller ones.
 const atLimit = uint64(1) << (64 - idBits)
 
-// block is the record of one block in the slab of a Core: half a cache line, because neighbours in
-// memory are strangers in the slab and nearly every record that is looked at is a miss; and without
-// pointers, so the garbage collector never scans it. All fields are guarded by whoever guards the
-// Core.
+// block holds the record of one block in the slab of a Core. It is half a cache line, because
+// nearly every record is a cache miss: blocks next to each other in memory are far apart in the
+// slab. It has no pointers, so the garbage collector never scans it. The lock that guards the Core
+// guards all fields.
 type block struct {
-	place      uint64 // position in the arena in units, see segment.base; below, the region
-	span       uint64 // size in units; below, the block before it in the region, see region.ring
+	place      uint64 // position in the arena in units, see segment.base; low bits: the region
+	span       uint64 // size in units; low bits: the block before it in the region, see region.ring
 	next       uint32 // block after it in the region, or next vacant record
-	generation uint32 // raised when the block returns
-	// rest has the state in its lowest bits, then one that says whether the side record matters.
-	// Above are, if the block is free, its slot in the bag of its size, and otherwise the bytes
-	// that the caller asked for.
+	generation uint32 // incremented when the block becomes free
+	// rest has the state in its lowest bits, then a bit that says whether the side record matters.
+	// The bits above hold, for a free block, its slot in the bag of its size, and otherwise the
+	// bytes that the caller requested.
 	rest uint64
 }
 
@@ -77,12 +77,12 @@ const (
 	slotShift  = 4
 )
 
-// side is what few blocks need, kept apart from the records. Its number is that of the block.
+// side holds what few blocks need, apart from the records. It has the number of its block.
 type side struct {
-	pins          int32  // graphs that hold it
+	pins          int32  // number of graphs that hold it
 	uses          uint32 // first of its uses on other streams
 	before, after uint32 // neighbours in the queue of deferred blocks
-	kept          bool   // does not become free before the next Rebuild
+	kept          bool   // true if the block does not become free before the next Rebuild
 }
 
 func (b *block) position() uint64  { return b.place >> idBits }
@@ -94,13 +94,13 @@ func (b *block) setPrev(id uint32) { b.span = b.span&^idMask | uint64(id) }
 func (b *block) state() State      { return State(b.rest & stateMask) }
 func (b *block) setState(s State)  { b.rest = b.rest&^stateMask | uint64(s) }
 
-// requested is what the caller asked for a block that is not free.
+// requested returns the bytes that the caller requested for a block that is not free.
 func (b *block) requested() int64 { return int64(b.rest >> askedShift) }
 
-// slot is where a free block stands in its bag.
+// slot returns the slot of a free block in its bag.
 func (b *block) slot() uint32 { return uint32(b.rest >> slotShift) }
 
-// key orders blocks by position and names them.
+// key returns a key that orders blocks by position and identifies them.
 func (b *block) key(id uint32) uint64 { return b.place&^idMask | uint64(id) }
 
 // moveTo gives a block the start and region of a place, and a size.
@@ -108,7 +108,7 @@ func (b *block) moveTo(place, units uint64) {
 	b.place, b.span = place, units<<idBits|b.span&idMask
 }
 
-// slab has the records of blocks.
+// slab stores the records of blocks.
 type slab struct {
 	blocks []block // by number; 0 is no block
 	sides  []side  // by number of the block
@@ -126,14 +126,14 @@ func (s *slab) grab() uint32 {
 	return uint32(len(s.blocks) - 1)
 }
 
-// drop makes a record vacant. Its generation stays, so stale handles are still told apart.
+// drop makes a record vacant. Its generation stays, so that stale handles are still recognised.
 func (s *slab) drop(b *block, id uint32) {
 	b.rest = uint64(vacant)
 	b.next = s.vacant
 	s.vacant = id
 }
 
-// resolve returns the record of a block that was not returned yet.
+// resolve returns the number of the block of a handle, unless the block became free.
 func (s *slab) resolve(h Handle) (uint32, error) {
 	id := uint32(h)
 	if id == 0 || int(id) >= len(s.blocks) {
@@ -148,7 +148,7 @@ func (s *slab) resolve(h Handle) (uint32, error) {
 	return id, nil
 }
 
-// live is resolve for blocks that are still in the hands of a caller.
+// live returns the number of the live block of a handle.
 func (s *slab) live(h Handle) (uint32, error) {
 	id, err := s.resolve(h)
 	if err == nil && s.blocks[id].state() != Live {

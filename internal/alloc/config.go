@@ -8,28 +8,28 @@ const (
 	mib = int64(1) << 20
 )
 
-// Unit is the granularity of blocks in bytes: every block starts at a multiple of it and is a
-// multiple of it long. 512 is what PyTorch uses, so kernels that rely on that alignment keep
-// working; it is a multiple of every vector width, of the 128-byte lines of a GPU's caches and
-// of the 256 bytes that cuMemAlloc promises; and it keeps the records of a block (52 bytes) at
-// a tenth of the smallest block.
+// Unit is the granularity of blocks in bytes: every block starts at a multiple of it and has a
+// multiple of it as size. PyTorch uses 512 too, so kernels that rely on its alignment keep working.
+// It is a multiple of every vector width, of the 128-byte lines of a GPU's caches and of the 256
+// bytes that cuMemAlloc guarantees. It keeps the records of a block (52 bytes) at a tenth of the
+// smallest block.
 const Unit = 512
 
 const unitShift = 9
 
-// MaxSize is the largest request in bytes. It is half of the arena that a Core can number.
+// MaxSize is the largest request in bytes, half of the arena that a Core can address.
 const MaxSize = int64(1) << 46
 
-// Policy is the order in which equally large free blocks of a stream are taken.
+// Policy orders the free blocks of equal size of a stream.
 type Policy uint8
 
 // The policies.
 const (
-	// Creation takes the block with the lowest (segment ordinal, offset). It depends on the
-	// history of calls alone, so ranks with one history place alike.
+	// Creation takes the block with the lowest (segment ordinal, offset). It depends only on the
+	// history of calls, so ranks with one history place blocks identically.
 	Creation Policy = iota
-	// Address takes the block with the lowest address (segment address plus offset): the order
-	// of PyTorch up to 2.11. Addresses differ between ranks, so placements may too.
+	// Address takes the block with the lowest address (segment address plus offset), as PyTorch did
+	// up to 2.11. Addresses differ between ranks, so placements may differ too.
 	Address
 )
 
@@ -41,16 +41,16 @@ func (p Policy) String() string {
 	return "creation"
 }
 
-// Sizing says how segments are sized and blocks split.
+// Sizing selects how segments are sized and blocks are split.
 type Sizing uint8
 
 // The sizings.
 const (
-	// Geometric rounds requests to Unit, splits whenever a unit remains, and makes each new
-	// segment as large as all before it together.
+	// Geometric rounds requests to Unit, splits whenever a unit remains, and makes each new segment
+	// as large as all earlier ones together.
 	Geometric Sizing = iota
-	// Stepped is PyTorch's sizing: small and large requests in separate segments of 2 MiB,
-	// 20 MiB or a multiple of 2 MiB, and large blocks split only if more than 1 MiB remains.
+	// Stepped sizes like PyTorch: small and large requests use separate segments of 2 MiB, 20 MiB
+	// or a multiple of 2 MiB, and large blocks are split only if more than 1 MiB remains.
 	Stepped
 )
 
@@ -59,28 +59,28 @@ const (
 	smallLimit   = 1 * mib  // largest request of the small pool, and smallest large remainder
 	smallSegment = 2 * mib  // segment of the small pool
 	largeSegment = 20 * mib // segment of requests below largeLimit
-	largeLimit   = 10 * mib // requests from here on get segments of their own size
-	largeStep    = 2 * mib  // which is rounded up to this
+	largeLimit   = 10 * mib // requests of this size and above get a segment each
+	largeStep    = 2 * mib  // whose size is rounded up to this
 )
 
-// Config says how a Core places blocks. The zero value is best fit with ties by (segment ordinal,
-// offset) over segments that double. Ranks that shall place alike need equal Configs.
+// Config configures how a Core places blocks. The zero value selects best fit with ties by (segment
+// ordinal, offset) over segments that double. Ranks whose placements must match need equal Configs.
 type Config struct {
 	Policy Policy // tie-break between equal sizes
 	Sizing Sizing // segment sizes and splitting
 
-	// Capacity is the most bytes that may be mapped at once; 0 means no limit.
+	// Capacity limits the bytes that are mapped at once; 0 means no limit.
 	Capacity int64
 
-	// First is the size of the first segment in bytes under Geometric sizing; 0 means 64 MiB:
-	// 4 GiB then need eight segments, since each further one is as large as all before it.
+	// First is the size of the first segment in bytes under Geometric sizing; 0 means 64 MiB. 4 GiB
+	// then need eight segments, since each further one is as large as all before it.
 	First int64
-	// Granularity is what segment sizes are rounded up to under Geometric sizing; 0 means
-	// 2 MiB, the page of a GPU's memory.
+	// Granularity is the power of two to which segment sizes are rounded up under Geometric sizing;
+	// 0 means 2 MiB, the page size of a GPU's memory.
 	Granularity int64
 }
 
-// ensureDefaults fills the fields that are zero.
+// ensureDefaults sets the fields that are zero.
 func (c *Config) ensureDefaults() {
 	if c.First == 0 {
 		c.First = 64 * mib
@@ -90,7 +90,7 @@ func (c *Config) ensureDefaults() {
 	}
 }
 
-// Validate reports what contradicts itself; the error is an ErrConfig.
+// Validate returns an ErrConfig if fields are out of range.
 func (c Config) Validate() error {
 	c.ensureDefaults()
 	switch {
@@ -106,8 +106,8 @@ func (c Config) Validate() error {
 	return nil
 }
 
-// remains returns the largest segment that the capacity still allows with so much mapped, or 0 if
-// it could not hold rounded bytes. Stepped sizes are not shrunk.
+// remains returns the size of the largest segment that the capacity still allows, given the bytes
+// that are mapped, or 0 if it could not hold the rounded request. Stepped sizes are not shrunk.
 func (c *Config) remains(rounded, mapped int64) int64 {
 	left := (c.Capacity - mapped) &^ (c.Granularity - 1)
 	if left < rounded || c.Sizing == Stepped {

@@ -6,7 +6,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// rank is a Core with a driver that puts segments where it likes.
+// rank simulates a rank: a Core and a driver that chooses the addresses of segments.
 type rank struct {
 	core      *Core
 	addresses []uint64
@@ -35,7 +35,7 @@ func (r *rank) free(t rapid.TB, i int) {
 	r.held = append(r.held[:i], r.held[i+1:]...)
 }
 
-// ranks returns two ranks whose drivers hand addresses out in opposite order.
+// ranks returns two ranks whose drivers assign addresses in opposite order.
 func ranks(tb rapid.TB, config Config) (ranks [2]rank) {
 	const n = 1 << 10
 	for i := range ranks {
@@ -54,7 +54,7 @@ func ranks(tb rapid.TB, config Config) (ranks [2]rank) {
 	return ranks
 }
 
-func TestRanksWithOneHistoryPlaceAlikeWhereverSegmentsLie(t *testing.T) {
+func TestPlacementDoesNotDependOnSegmentAddresses(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		config := Config{First: mib, Granularity: 64 * kib}
 		config.Sizing = Sizing(rapid.IntRange(0, 1).Draw(t, "sizing"))
@@ -78,8 +78,8 @@ func TestRanksWithOneHistoryPlaceAlikeWhereverSegmentsLie(t *testing.T) {
 	})
 }
 
-// diverging fills two segments, frees the first block of both and allocates one again: two
-// equally large free blocks, and the policy chooses.
+// diverging fills two segments, frees the first block of each and allocates one again, so that the
+// policy chooses between two free blocks of the same size.
 func diverging(tb testing.TB, policy Policy) [2]Block {
 	tb.Helper()
 	pair := ranks(tb, Config{Policy: policy, First: 2 * mib})
@@ -97,7 +97,7 @@ func diverging(tb testing.TB, policy Policy) [2]Block {
 	return placed
 }
 
-func TestAddressOrderDivergesWhereCreationOrderDoesNot(t *testing.T) {
+func TestAddressOrderDivergesAndCreationOrderDoesNot(t *testing.T) {
 	if got := diverging(t, Address); got[0].Segment != 0 || got[1].Segment != 1 {
 		t.Errorf("address order: segments %d and %d, want the bug: 0 and 1",
 			got[0].Segment, got[1].Segment)

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// history is a sequence of requests and frees that any Core can play.
+// history records a sequence of requests and frees that any Core can repeat.
 type history struct {
 	steps     []step
 	requested int64 // highest sum of live requests
@@ -48,7 +48,7 @@ func (h *history) between(low, high int64) int64 {
 	return int64(float64(low) * math.Exp(h.random.Float64()*ratio))
 }
 
-// randomHistory keeps 400 blocks of 512 B to 64 MiB and exchanges random ones.
+// randomHistory keeps 400 blocks of 512 B to 64 MiB and replaces random ones.
 func randomHistory(seed uint64) *history {
 	h := newHistory(seed)
 	var live []int
@@ -63,9 +63,9 @@ func randomHistory(seed uint64) *history {
 	return h
 }
 
-// trainingHistory is a transformer of 24 layers trained on sequences of varying length: weights
-// and optimiser state for good, activations held until the backward pass, temporaries within a
-// layer, gradients until the optimiser step.
+// trainingHistory models the training of a transformer with 24 layers on sequences of varying
+// length: weights and optimiser state are permanent, activations live until the backward pass,
+// temporaries within a layer, and gradients until the optimiser step.
 func trainingHistory(seed uint64) *history {
 	const layers, hidden = 24, 2048
 	h := newHistory(seed)
@@ -100,8 +100,8 @@ func trainingHistory(seed uint64) *history {
 	return h
 }
 
-// servingHistory is a model that serves requests: weights for good, the cache of each request
-// in pieces that grow with it, and per step temporaries that depend on the tokens in the batch.
+// servingHistory models inference: weights are permanent, the cache of each request grows in
+// pieces, and each step has temporaries that depend on the tokens in the batch.
 func servingHistory(seed uint64) *history {
 	const layers, hidden = 16, 4096
 	h := newHistory(seed)
@@ -134,13 +134,13 @@ func servingHistory(seed uint64) *history {
 	return h
 }
 
-// outcome is what a Core made of a history.
+// outcome records how much memory a Core needed for a history.
 type outcome struct {
 	mapped   int64 // peak
-	segments int   // made in all
+	segments int   // created in total
 }
 
-// play plays a history. No segment is given back: that would be collective for symmetric memory.
+// play applies a history to a Core. It never trims, since for symmetric memory that is collective.
 func play(c *Core, h *history) (outcome, error) {
 	blocks := make([]Block, 0, len(h.sizes))
 	for _, s := range h.steps {
@@ -171,8 +171,8 @@ func place(c *Core, size int64) (Block, error) {
 	return v, err
 }
 
-// leastCapacity returns the smallest capacity, in steps of 1/256 of the request peak, under
-// which a history runs to its end.
+// leastCapacity returns the smallest capacity, in steps of 1/256 of the peak of requested bytes,
+// that is enough for a history.
 func leastCapacity(tb testing.TB, config Config, h *history) int64 {
 	tb.Helper()
 	step := h.requested / 256
@@ -201,9 +201,10 @@ var shapes = []struct {
 	{"serving", servingHistory},
 }
 
-// Under a capacity, as on any GPU, memory is what a history needs at least. Without one, the
-// doubling of segments maps ahead of need, at most as much again; that is logged, not compared.
-func TestWeNeedNoMoreMemoryThanPyTorchInAFewSegments(t *testing.T) {
+// TestMemoryAndSegmentsAgainstPyTorch compares the capacity that a history needs. Without a
+// capacity, doubling the segments maps ahead of need, at most as much again; that is logged, not
+// compared.
+func TestMemoryAndSegmentsAgainstPyTorch(t *testing.T) {
 	for _, shape := range shapes {
 		for seed := range uint64(4) {
 			t.Run(fmt.Sprintf("%s history %d", shape.name, seed), func(t *testing.T) {
@@ -233,7 +234,7 @@ func TestWeNeedNoMoreMemoryThanPyTorchInAFewSegments(t *testing.T) {
 	}
 }
 
-// BenchmarkHistories plays whole histories, growth and all, and reports what they needed.
+// BenchmarkHistories applies whole histories, including growth, and reports the memory they needed.
 func BenchmarkHistories(b *testing.B) {
 	for _, shape := range shapes {
 		for _, config := range []Config{Default(), PyTorch()} {

@@ -6,9 +6,10 @@ import (
 	"testing"
 )
 
-// Verify checks every invariant and returns the first that is broken: blocks tile each segment,
-// no two free neighbours, every free block filed once and in its class, every deferred block
-// queued once, counters equal to what a walk finds. Time grows with the number of blocks.
+// Verify checks every invariant and returns the first that is violated: blocks tile each segment,
+// no two neighbours are free, every free block is once in its class, every deferred block is queued
+// once, and the counters match a walk over the blocks. Its running time grows with the number of
+// blocks.
 func (c *Core) Verify() error {
 	c.mergeHot()
 	a := audit{Core: c, free: map[uint32]bool{}, queued: map[uint32]bool{}}
@@ -38,8 +39,8 @@ type audit struct {
 	*Core
 	found  counts
 	bytes  int64           // mapped
-	free   map[uint32]bool // free blocks that no class has named yet
-	queued map[uint32]bool // deferred blocks that no queue has named yet
+	free   map[uint32]bool // free blocks that were not yet found in a class
+	queued map[uint32]bool // deferred blocks that were not yet found in a queue
 }
 
 func (a *audit) verifySegment(ordinal int32) error {
@@ -131,7 +132,7 @@ func (a *audit) note(b *block, h *side, id uint32) error {
 	}
 	mayPin, mayUse := b.state() == Live || b.state() == Parked, b.state() != Free
 	if b.rest&sided == 0 && (h.pins != 0 || h.uses != 0) {
-		return fmt.Errorf("%s block %d has a side record unmarked: %+v", b.state(), id, *h)
+		return fmt.Errorf("%s block %d has a side record but no sided bit: %+v", b.state(), id, *h)
 	}
 	if h.pins < 0 || h.pins > 0 && !mayPin || h.uses != 0 && !mayUse {
 		return fmt.Errorf("%s block %d has %d pins, first use %d", b.state(), id, h.pins, h.uses)
@@ -166,7 +167,7 @@ func (a *audit) verifyIndex(home uint32, x *index) error {
 // verifyBag checks the keys of a class.
 func (a *audit) verifyBag(home uint32, units uint64, g *bag) error {
 	if g.heaped > g.count || g.count > g.room {
-		return fmt.Errorf("%d blocks, %d of them a heap, in room for %d", g.count, g.heaped, g.room)
+		return fmt.Errorf("%d blocks, %d in the heap, room for %d", g.count, g.heaped, g.room)
 	}
 	keys := a.keys[g.start : g.start+g.count]
 	for slot, key := range keys {
@@ -178,13 +179,13 @@ func (a *audit) verifyBag(home uint32, units uint64, g *bag) error {
 		case b.slot() != uint32(slot) || b.key(id) != key:
 			return fmt.Errorf("block %d has slot %d, not %d, or key %#x", id, b.slot(), slot, key)
 		case slot > 0 && slot < int(g.heaped) && keys[(slot-1)/2] > key:
-			return fmt.Errorf("block %d lies before the one above it", id)
+			return fmt.Errorf("block %d is lower than its parent in the heap", id)
 		}
 		delete(a.free, id)
 	}
 	for slot := g.count; slot < g.room; slot++ {
 		if key := a.keys[g.start+slot]; key != noKey {
-			return fmt.Errorf("slot %d holds key %#x of no block", slot, key)
+			return fmt.Errorf("unused slot %d contains key %#x", slot, key)
 		}
 	}
 	return nil
@@ -226,8 +227,7 @@ func (a *audit) verifyCounts() error {
 	return nil
 }
 
-// Fragmentation is the share of the cached bytes outside the largest free block, from 0 to 1:
-// how much of the cache the largest request could not have.
+// Fragmentation returns the share of the cached bytes outside the largest free block, from 0 to 1.
 func (s Stats) Fragmentation() float64 {
 	if s.Cached == 0 {
 		return 0
@@ -235,7 +235,7 @@ func (s Stats) Fragmentation() float64 {
 	return 1 - float64(s.LargestFree)/float64(s.Cached)
 }
 
-func TestVerifyNamesWhatIsBroken(t *testing.T) {
+func TestVerifyFindsBrokenInvariants(t *testing.T) {
 	for _, row := range []struct {
 		name  string
 		spoil func(c *Core, live, free uint32)
@@ -263,9 +263,9 @@ func TestVerifyNamesWhatIsBroken(t *testing.T) {
 			c.sides[free].pins = 1
 			c.blocks[free].rest |= sided
 		}, "1 pins"},
-		{"a pin that is not marked", func(c *Core, live, _ uint32) {
+		{"a pin without the sided bit", func(c *Core, live, _ uint32) {
 			c.sides[live].pins = 1
-		}, "unmarked"},
+		}, "no sided bit"},
 		{"a free block in no class", func(c *Core, _, free uint32) {
 			c.remove(c.homes[0], &c.blocks[free], c.blocks[free].units())
 		}, "is in no class"},
@@ -275,11 +275,11 @@ func TestVerifyNamesWhatIsBroken(t *testing.T) {
 		{"a slot of another block", func(c *Core, _, free uint32) {
 			c.blocks[free].rest += 1 << slotShift
 		}, "has slot 1, not 0"},
-		{"a key that nobody took along", func(c *Core, _, free uint32) {
+		{"a stale key", func(c *Core, _, free uint32) {
 			b := &c.blocks[free]
 			g := &c.classes[c.classOf(c.homes[0], b.units())].blocks
 			c.keys[g.start+g.count] = b.key(free)
-		}, "of no block"},
+		}, "unused slot"},
 		{"a bit without its summary", func(c *Core, _, _ uint32) { c.homes[0].summary = 0 }, "summary"},
 		{"a deferred block in no queue", func(c *Core, live, _ uint32) {
 			c.blocks[live].setState(Deferred)

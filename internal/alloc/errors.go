@@ -5,43 +5,43 @@ import (
 	"fmt"
 )
 
-// Errors that calls of a Core return, possibly wrapped.
+// Errors that the methods of a Core return, possibly wrapped.
 var (
 	// ErrOutOfMemory matches every *OutOfMemoryError.
 	ErrOutOfMemory = errors.New("out of memory")
 	// ErrSize means a byte count that is not positive, above MaxSize, or not a multiple of Unit
-	// where one is needed.
+	// where that is required.
 	ErrSize = errors.New("bad size")
-	// ErrAddress means a segment address that is not a multiple of Unit or lies at or above
-	// 1<<47, the end of the user address space of x86-64. Only the Address policy can return it.
+	// ErrAddress means a segment address that is not a multiple of Unit or not below 1<<47, the end
+	// of the user address space of x86-64. Only the Address policy can return it.
 	ErrAddress = errors.New("bad segment address")
-	// ErrExhausted means that the segments ever added span more than 1<<47 bytes of arena or
-	// number more than 1<<26, or that a Core would hold more than 1<<26 blocks.
+	// ErrExhausted means that the segments ever added exceed 1<<47 bytes of arena or 1<<26 in
+	// number, or that a Core would hold more than 1<<26 blocks.
 	ErrExhausted = errors.New("arena exhausted")
-	// ErrConfig means a Config that contradicts itself.
+	// ErrConfig means a Config with fields that are out of range.
 	ErrConfig = errors.New("bad allocator configuration")
 	// ErrDoubleFree means a block that was already freed.
 	ErrDoubleFree = errors.New("block freed twice")
 	// ErrForeign means a block that this Core never handed out.
-	ErrForeign = errors.New("block is not of this pool")
-	// ErrFreed means that a block is used or pinned after it was freed.
+	ErrForeign = errors.New("block does not belong to this pool")
+	// ErrFreed means that a block was used or pinned after it was freed.
 	ErrFreed = errors.New("block was freed")
 	// ErrNotPinned means an Unpin without a Pin.
 	ErrNotPinned = errors.New("block is not pinned")
 	// ErrDeferred means that a Core cannot be rebuilt while blocks are deferred.
-	ErrDeferred = errors.New("a freed block waits for a stream")
+	ErrDeferred = errors.New("a freed block still waits for a stream")
 )
 
-// OutOfMemoryError says that a request fits neither the free memory of its stream nor what may
-// still be mapped. All fields are bytes.
+// OutOfMemoryError reports that a request fits neither the free memory of its stream nor the memory
+// that may still be mapped. All fields are in bytes.
 type OutOfMemoryError struct {
-	Requested   int64 // what the caller asked for
-	Free        int64 // free blocks of the stream together
-	LargestFree int64 // largest single free block of the stream
+	Requested   int64 // size of the request
+	Free        int64 // sum of the stream's free blocks
+	LargestFree int64 // largest free block of the stream
 	Capacity    int64 // limit of the pool, 0 if it has none
 }
 
-// Error names the figures in bytes.
+// Error returns the message, with all sizes in bytes.
 func (e *OutOfMemoryError) Error() string {
 	limit := "no capacity set"
 	if e.Capacity > 0 {

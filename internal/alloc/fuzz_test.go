@@ -2,7 +2,7 @@ package alloc
 
 import "testing"
 
-// FuzzHistories reads a history from bytes, two for each step, and verifies the Core after each.
+// FuzzHistories decodes a history, two bytes for each step, and verifies the Core after each step.
 func FuzzHistories(f *testing.F) {
 	f.Add([]byte{0x00, 0x10, 0x01, 0x20, 0x02, 0x00})
 	f.Add([]byte{0x00, 0xff, 0x40, 0xff, 0x05, 0x01, 0x02, 0x00, 0x06, 0x01})
@@ -14,7 +14,7 @@ func FuzzHistories(f *testing.F) {
 	})
 }
 
-// run plays a history: the low bits of each first byte name the call, the high bits the stream.
+// run applies a history: the low bits of each first byte select the call, the high bits the stream.
 func run(t *testing.T, c *Core, history []byte) {
 	t.Helper()
 	var held []Block

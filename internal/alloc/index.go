@@ -5,11 +5,11 @@ import (
 	"math/bits"
 )
 
-// Sizes fall into bins: one size a bin up to 1 MiB, 64 bins between powers of two above.
+// Sizes are grouped into bins: one size per bin up to 1 MiB, 64 bins between powers of two above.
 const (
-	exactBins = 2048 // bins of one size; the largest of these sizes in units
-	exactLog  = 11   // its logarithm
-	subLog    = 6    // logarithm of the bins between two powers of two
+	exactBins = 2048 // number of bins with one size; also the largest of these sizes in units
+	exactLog  = 11   // logarithm of exactBins
+	subLog    = 6    // logarithm of the number of bins between two powers of two
 	binCount  = 4096 // 64 words of 64 bits, so that one word summarises them
 )
 
@@ -25,32 +25,31 @@ func binOf(units uint64) int {
 	return exactBins + int(log-exactLog)<<subLog + sub
 }
 
-// index finds the free blocks of one stream by size. Two levels of bits say which bins hold any.
-// A bin of one size is a bag; a bin of several lists its classes by size, one for each size that
-// occurs.
+// index finds the free blocks of one stream by size. Two levels of bits record which bins are not
+// empty. A bin with one size is a bag; a bin with several is a list of classes ordered by size.
 type index struct {
-	bags    [exactBins]bag // first, so that none lies across two cache lines
+	bags    [exactBins]bag // first, so that none crosses a cache line
 	summary uint64
 	words   [binCount / 64]uint64
-	lists   [binCount - exactBins]uint32 // first of the classes of a bin; 0 if there is none
+	lists   [binCount - exactBins]uint32 // first class of a bin; 0 if there is none
 }
 
-// class is one of those of a bin of several sizes.
+// class holds the blocks of one size in a bin with several sizes.
 type class struct {
-	units      uint64 // what its blocks have
+	units      uint64 // size of its blocks
 	blocks     bag
 	prev, next uint32 // neighbours in the bin; next also chains unused classes
 }
 
-// set says that a bin holds some.
+// set marks a bin as not empty.
 func (x *index) set(bin uint) {
 	word := bin >> 6 & 63
 	x.words[word] |= 1 << (bin & 63)
 	x.summary |= 1 << word
 }
 
-// clear says that a bin which held some holds none if that is what left says. Nobody could guess
-// whether it is, so no branch depends on it.
+// clear marks a bin as empty if left, the number of its blocks, is 0. Because that is
+// unpredictable, it uses no branch.
 func (x *index) clear(bin uint, left uint32) {
 	word := bin >> 6 & 63
 	w := x.words[word] ^ (uint64(left)-1)>>63<<(bin&63)
@@ -58,10 +57,10 @@ func (x *index) clear(bin uint, left uint32) {
 	x.summary ^= none(w) << word
 }
 
-// none is 1 if n is 0, else 0, without a branch.
+// none returns 1 if n is 0, else 0, without a branch.
 func none(n uint64) uint64 { return ^(n | -n) >> 63 }
 
-// from returns the first bin from the given one on that holds a block, or -1.
+// from returns the first bin at or above the given one that is not empty, or -1.
 func (x *index) from(bin int) int {
 	word := bin >> 6 & 63
 	if mask := x.words[word] >> (bin & 63) << (bin & 63); mask != 0 {
@@ -75,9 +74,9 @@ func (x *index) from(bin int) int {
 	return word<<6 + bits.TrailingZeros64(x.words[word])
 }
 
-// find returns the first of the smallest free blocks of at least so many units, and how many it
-// has; 0 and 0 if there is none. The bin or class tells the size, so that nobody has to wait for
-// the record of the block to know what will be left of it.
+// find returns the first of the smallest free blocks with at least the given number of units, and
+// its size; 0 and 0 if there is none. It computes the size from the bin or class, so that the
+// caller does not have to wait for the block's record.
 func (f *freeBlocks) find(x *index, units uint64) (id uint32, found uint64) {
 	f.credit += creditStep
 	if units > exactBins {
@@ -90,7 +89,7 @@ func (f *freeBlocks) find(x *index, units uint64) (id uint32, found uint64) {
 	return f.first(&x.bags[bin]), uint64(bin) + 1
 }
 
-// findLarge is find for more than 1 MiB.
+// findLarge implements find for requests above 1 MiB.
 func (f *freeBlocks) findLarge(x *index, units uint64) (id uint32, found uint64) {
 	bin := binOf(units)
 	for k := *x.list(bin); k != 0; k = f.classes[k].next {
@@ -101,7 +100,7 @@ func (f *freeBlocks) findLarge(x *index, units uint64) (id uint32, found uint64)
 	return f.firstOf(x, x.from(bin+1))
 }
 
-// firstOf returns the first of the smallest blocks of a bin of several sizes, or 0 for bin -1.
+// firstOf returns the first of the smallest blocks of a bin with several sizes, or 0 for bin -1.
 func (f *freeBlocks) firstOf(x *index, bin int) (id uint32, found uint64) {
 	if bin < 0 {
 		return 0, 0
@@ -110,12 +109,12 @@ func (f *freeBlocks) firstOf(x *index, bin int) (id uint32, found uint64) {
 	return f.first(&f.classes[k].blocks), f.classes[k].units
 }
 
-// list is where the first class of a bin of several sizes stands.
+// list returns the slot for the first class of a bin with several sizes.
 func (x *index) list(bin int) *uint32 { return &x.lists[(bin-exactBins)&(binCount-exactBins-1)] }
 
-// insert files a free block of so many units. It spells out the common case of add, as remove does
-// with take: calls are a good part of what placement costs. Both are told the size, which callers
-// know before the record of the block has come.
+// insert adds a free block to an index. It repeats the common case of add, as remove repeats that
+// of take, because calls are a large part of the cost of placement. Callers pass the size to both,
+// since they know it before the block's record is loaded.
 func (f *freeBlocks) insert(x *index, b *block, id uint32, units uint64) {
 	bin := units - 1
 	if bin >= exactBins {
@@ -134,8 +133,8 @@ func (f *freeBlocks) insert(x *index, b *block, id uint32, units uint64) {
 	b.rest = uint64(Free) | uint64(slot)<<slotShift
 }
 
-// remove takes a free block of so many units out of its index. Whether it is the only one of its
-// bin cannot be predicted, so the bits are written in any case: no branch depends on it.
+// remove removes a free block from its index. It updates the bits without a branch, since it is
+// unpredictable whether the bin becomes empty.
 func (f *freeBlocks) remove(x *index, b *block, units uint64) {
 	bin := units - 1
 	if bin >= exactBins {
@@ -157,7 +156,7 @@ func (f *freeBlocks) remove(x *index, b *block, units uint64) {
 	f.blocks[key&idMask].rest = uint64(Free) | uint64(slot)<<slotShift
 }
 
-// removeLarge is remove for a block above 1 MiB.
+// removeLarge implements remove for blocks above 1 MiB.
 func (f *freeBlocks) removeLarge(x *index, b *block, units uint64) {
 	k := f.classOf(x, units)
 	g := &f.classes[k].blocks
@@ -166,7 +165,7 @@ func (f *freeBlocks) removeLarge(x *index, b *block, units uint64) {
 	}
 }
 
-// refile gives a free block a new place and size.
+// refile changes the place and size of a free block.
 func (f *freeBlocks) refile(x *index, b *block, id uint32, place, units uint64) {
 	was := b.units()
 	if was > exactBins && f.stretch(x, b, id, place, units) {
@@ -177,8 +176,8 @@ func (f *freeBlocks) refile(x *index, b *block, id uint32, place, units uint64) 
 	f.insert(x, b, id, units)
 }
 
-// stretch is refile for a block that is alone in its class and takes the class along. It reports
-// false if the order in the bin does not allow it.
+// stretch does the same for a block that is alone in its class, by changing the size of the class.
+// It returns false if the block is not alone or the order in the bin does not allow it.
 func (f *freeBlocks) stretch(x *index, b *block, id uint32, place, units uint64) bool {
 	cl := &f.classes[f.classOf(x, b.units())]
 	if cl.blocks.count != 1 || units <= exactBins ||
@@ -193,7 +192,7 @@ func (f *freeBlocks) stretch(x *index, b *block, id uint32, place, units uint64)
 	return true
 }
 
-// classOf returns the class of a size above 1 MiB that occurs.
+// classOf returns the existing class of a size above 1 MiB.
 func (f *freeBlocks) classOf(x *index, units uint64) uint32 {
 	k := *x.list(binOf(units))
 	for f.classes[k].units != units {
@@ -202,7 +201,7 @@ func (f *freeBlocks) classOf(x *index, units uint64) uint32 {
 	return k
 }
 
-// classFor returns the class of a size above 1 MiB, which it makes if need be.
+// classFor returns the class of a size above 1 MiB, and creates it if there is none.
 func (f *freeBlocks) classFor(x *index, units uint64) uint32 {
 	bin := binOf(units)
 	prev, next := uint32(0), *x.list(bin)
@@ -227,8 +226,8 @@ func (f *freeBlocks) classFor(x *index, units uint64) uint32 {
 	return k
 }
 
-// grabClass returns the number of an unused class, which has kept its room if it was used before.
-// It may move the classes.
+// grabClass returns the number of an unused class; a reused class still has its room. It may
+// reallocate the classes.
 func (f *freeBlocks) grabClass() uint32 {
 	if k := f.unused; k != 0 {
 		f.unused = f.classes[k].next
@@ -278,7 +277,8 @@ func (f *freeBlocks) largest(x *index) int64 {
 	return int64(f.classes[k].units) << unitShift
 }
 
-// freeBytes sums the free blocks of an index. Its time grows with their number.
+// freeBytes returns the total size of the free blocks of an index. Its running time grows with
+// their number.
 func (f *freeBlocks) freeBytes(x *index) int64 {
 	var units int64
 	for size, g := range f.eachClass(x) {
@@ -287,8 +287,8 @@ func (f *freeBlocks) freeBytes(x *index) int64 {
 	return units << unitShift
 }
 
-// eachClass yields the classes of an index that hold blocks, as their sizes in units and their
-// bags, by size.
+// eachClass yields the size in units and the bag of each class of an index that has blocks, by
+// size.
 func (f *freeBlocks) eachClass(x *index) iter.Seq2[uint64, *bag] {
 	return func(yield func(uint64, *bag) bool) {
 		for w := range x.words {

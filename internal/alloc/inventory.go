@@ -12,7 +12,7 @@ type Extent struct {
 	Small bool // whether it holds small blocks, under Stepped sizing
 }
 
-// Range is a part of a segment.
+// Range identifies a part of a segment.
 type Range struct {
 	Segment      int32
 	Offset, Size int64
@@ -26,14 +26,14 @@ func (r Range) compare(o Range) int {
 		cmp.Compare(r.Size, o.Size))
 }
 
-// Held is a block that is not free.
+// Held describes a block that is not free.
 type Held struct {
 	Range
 	// Live reports whether a caller owns the block; other blocks are parked.
 	Live bool
 	// Pinned reports whether a graph holds it.
 	Pinned bool
-	// Stream is the number of the block's stream. The streams of live blocks are numbered from 1, in
+	// Stream is the number of the block's stream. The streams of live blocks are numbered from 1 in
 	// the order of their first blocks by place; stream 0 keeps 0.
 	Stream uint32
 }
@@ -44,7 +44,7 @@ type Inventory struct {
 	Blocks   []Held   // by place
 }
 
-// Arrangement is the layout to which a Core is rebuilt.
+// Arrangement describes the layout to which Cores are rebuilt.
 type Arrangement struct {
 	// Segments lists the segments by ordinal. A segment with 0 bytes is retired.
 	Segments []Extent
@@ -60,8 +60,8 @@ type Conflict struct {
 	Has []string
 }
 
-// Union returns the arrangement with which the Cores of several ranks place blocks identically from
-// then on, or the first live block that prevents it. It is a pure function of the inventories.
+// Union returns the arrangement after which the Cores of several ranks place blocks identically, or
+// the first live block that prevents it. It is a pure function of the inventories.
 //
 // Segments that differ are retired. A rank on which a graph holds a part of one keeps it mapped.
 func Union(ranks []Inventory) (Arrangement, *Conflict) {
@@ -103,7 +103,7 @@ func Union(ranks []Inventory) (Arrangement, *Conflict) {
 	return l, nil
 }
 
-// span identifies a unit of memory of which regions consist, by its segment and index.
+// span identifies one of the 2 MiB units of which regions consist, by its segment and index.
 type span struct {
 	segment int32
 	number  int64
@@ -195,7 +195,7 @@ func conflict(ranks []Inventory, r Range) *Conflict {
 	return c
 }
 
-// at describes the live block at a place, for an error.
+// at describes the live block at a place for an error message.
 func (v Inventory) at(r Range) string {
 	segment := "no segment"
 	if int(r.Segment) < len(v.Segments) && v.Segments[r.Segment].Bytes > 0 {

@@ -1,11 +1,11 @@
 package alloc
 
-// merge puts an expired block among the free ones of its index, joined with free neighbours, and
-// returns how many units that makes.
+// merge merges an expired block with its free neighbours, adds the result to the index, and returns
+// its size in units.
 func (l *layout) merge(x *index, b *block, id uint32, free neighbours) uint64 {
 	prev, next, units := b.prev(), b.next, b.units()
 	p, n := &l.blocks[prev], &l.blocks[next]
-	if (p.span|n.span)>>idBits > exactBins { // Either has more, or, seldom, both together do.
+	if (p.span|n.span)>>idBits > exactBins { // one of them, or rarely only their sum
 		return l.mergeLarge(x, b, id, free)
 	}
 	if free.next {
@@ -32,8 +32,8 @@ func (l *layout) merge(x *index, b *block, id uint32, free neighbours) uint64 {
 	return units
 }
 
-// mergeLarge is merge for any neighbours. The record of a free one survives, so that its place in
-// the index moves as little as possible.
+// mergeLarge implements merge for neighbours of any size. The record of a free neighbour survives,
+// so that its place in the index moves as little as possible.
 func (l *layout) mergeLarge(x *index, b *block, id uint32, free neighbours) uint64 {
 	prev, next, units := b.prev(), b.next, b.units()
 	p, n := &l.blocks[prev], &l.blocks[next]
@@ -63,7 +63,7 @@ func (l *layout) mergeLarge(x *index, b *block, id uint32, free neighbours) uint
 	return units
 }
 
-// follow makes a block the one after prev, which may be the ring of the region.
+// follow links a block behind prev, which may be the ring of the region.
 func (l *layout) follow(b *block, prev, id uint32) {
 	b.setPrev(prev)
 	l.blocks[prev].next = id

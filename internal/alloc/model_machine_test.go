@@ -83,7 +83,7 @@ func (m *machine) Alloc(t *rapid.T) {
 	}
 }
 
-// grown maps a segment at an address that falls and rises, so the two policies differ.
+// grown maps a segment at an alternately lower and higher address, so that the two policies differ.
 func (m *machine) grown(t *rapid.T, grow Growth, small bool) {
 	address := uint64(1<<46) + m.addend
 	if rapid.Bool().Draw(t, "below") {
@@ -108,7 +108,7 @@ func (m *machine) Free(t *rapid.T) {
 	m.forget(b, v)
 }
 
-// forget moves a block that is free or deferred from the held to the stale ones.
+// forget moves a block that is free or deferred from held to stale.
 func (m *machine) forget(b *modelBlock, v Block) {
 	if b.state == Live || b.state == Parked {
 		return
@@ -213,7 +213,7 @@ func (m *machine) Reserve(t *rapid.T) {
 	case grow.Bytes > 0:
 		m.grown(t, grow, false)
 	case geometric && m.model.best(rounded, stream) == nil && m.model.take(rounded, stream) == nil:
-		t.Fatalf("reserved %d bytes where there is no memory", bytes)
+		t.Fatalf("reserved %d bytes although there is no memory", bytes)
 	default:
 		m.model.reserve(rounded, stream)
 	}
@@ -240,7 +240,7 @@ func (m *machine) Seize(t *rapid.T) {
 	if err != nil && errors.Is(err, failure) && !taken && len(got) == 1 {
 		m.model.begin()
 		m.model.ask(stream)
-		return // and nothing has changed
+		return // and nothing changed
 	}
 	want := m.model.seize(roundUp(size, Unit), stream, spared)
 	if err != nil || taken != (len(want) > 0) || !slices.Equal(got, want) {
@@ -249,7 +249,7 @@ func (m *machine) Seize(t *rapid.T) {
 	m.reported(t)
 }
 
-// reported compares what the latest call told beyond its result.
+// reported compares what the latest call reported beyond its result.
 func (m *machine) reported(t *rapid.T) {
 	got := [3]any{m.core.EventsToRecord(), m.core.Waits(), m.core.Returned()}
 	want := [3]any{m.model.marks, m.model.waits, m.model.returned}
@@ -273,7 +273,7 @@ func (m *machine) Check(t *rapid.T) {
 	}
 }
 
-func TestCoreActsAsTheNaiveModel(t *testing.T) {
+func TestCoreMatchesTheModel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		m := newMachine(t)
 		actions := rapid.StateMachineActions(m)

@@ -5,21 +5,21 @@ import (
 	"slices"
 )
 
-// ask notes that a stream asks for memory.
+// ask records that a stream requests memory.
 func (m *model) ask(s Stream) {
-	m.meet(s)
+	m.addStream(s)
 	if s != 0 && !slices.Contains(m.asked, s) {
 		m.asked = append(m.asked, s)
 	}
 }
 
-func (m *model) comesBack(b *modelBlock) Return {
+func (m *model) returnOf(b *modelBlock) Return {
 	return Return{b.block(), uint32(slices.Index(m.asked, b.region.stream) + 1)}
 }
 
 func (m *model) reserve(rounded int64, stream Stream) {
 	if m.rules.config.Sizing == Stepped {
-		return // where no stream gives anything away
+		return // streams do not share segments
 	}
 	b := m.best(rounded, stream)
 	b.region.floor = max(b.region.floor, b.offset+rounded)
@@ -49,7 +49,7 @@ func (m *model) regions() (all []*modelRegion) {
 	return all
 }
 
-// tails lists the clean memory of each region as offsets.
+// tails lists the clean memory of each region.
 func (s *modelSegment) tails() (all []modelTail) {
 	for i, b := range s.blocks {
 		if i == 0 || s.blocks[i-1].region != b.region {
@@ -71,7 +71,8 @@ func compareTails(a, b modelTail) int {
 		cmp.Compare(a.segment.Ordinal, b.segment.Ordinal), cmp.Compare(a.low, b.low))
 }
 
-// from returns where the last 2 MiB pieces begin that hold a request, or a place below the tail.
+// from returns the start of the last 2 MiB spans that can hold a request. It is below t.low if
+// there are none.
 func (t modelTail) from(rounded int64) int64 {
 	if t.end < rounded {
 		return -1
@@ -79,7 +80,7 @@ func (t modelTail) from(rounded int64) int64 {
 	return (t.end - rounded) / (2 * mib) * (2 * mib)
 }
 
-// absorb dissolves regions that are wholly clean, and joins neighbours of one stream.
+// absorb dissolves wholly clean regions and joins neighbouring regions of one stream.
 func (m *model) absorb() {
 	for _, s := range m.segments {
 		for i := 1; i < len(s.blocks); i++ {
@@ -107,7 +108,7 @@ func (s *modelSegment) relabel(from, to *modelRegion) {
 	}
 }
 
-// take returns a block of clean memory that becomes a stream's, or nil.
+// take gives a stream a free block of clean memory and returns it, or nil if there is none.
 func (m *model) take(rounded int64, stream Stream) *modelBlock {
 	if m.rules.config.Sizing == Stepped {
 		return nil
@@ -143,7 +144,7 @@ func (m *model) take(rounded int64, stream Stream) *modelBlock {
 	return m.best(rounded, stream)
 }
 
-// seize gives a stream free memory of others, and returns who had it.
+// seize gives a stream free memory of other streams and returns these streams.
 func (m *model) seize(rounded int64, stream, spared Stream) (owners []Stream) {
 	m.begin()
 	if m.rules.config.Sizing == Stepped {
@@ -183,7 +184,7 @@ func (m *model) seize(rounded int64, stream, spared Stream) (owners []Stream) {
 	return owners
 }
 
-// gaps lists the free memory that a stream may get.
+// gaps lists the free memory that a stream may take.
 func (s *modelSegment) gaps(stream, spared Stream) (all []modelTail) {
 	end := int64(-1)
 	for _, b := range s.blocks {
@@ -201,7 +202,7 @@ func (s *modelSegment) gaps(stream, spared Stream) (all []modelTail) {
 	return all
 }
 
-// divide makes an offset a boundary of regions.
+// divide splits the region that contains an offset, above its first block.
 func (s *modelSegment) divide(at int64) {
 	s.cut(at)
 	for i, b := range s.blocks {
@@ -221,7 +222,7 @@ func (s *modelSegment) divide(at int64) {
 	}
 }
 
-// cut makes an offset a boundary of blocks.
+// cut splits the block that contains an offset.
 func (s *modelSegment) cut(at int64) {
 	for i, b := range s.blocks {
 		if b.offset < at && at < b.offset+b.size {

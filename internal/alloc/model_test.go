@@ -5,16 +5,16 @@ import (
 	"slices"
 )
 
-// model is a Core in its plainest form: lists, searched from end to end. It borrows the sizing
-// rules, which have tables of their own, and nothing else.
+// model implements a Core in the plainest form: lists that are searched from end to end. It shares
+// only the sizing rules, which have separate tests.
 type model struct {
 	rules     *Core
 	segments  []*modelSegment
-	met       []Stream // in the order in which they first asked for memory
+	streams   []Stream // in the order of their first call
 	synced    map[Stream]int
 	marked    int
 	ended     int      // blocks that became free
-	asked     []Stream // those but 0 that asked for memory, in that order
+	asked     []Stream // streams other than 0 that requested memory, in that order
 	deferrals uint64
 	marks     []StreamPoint
 	waits     []StreamPoint
@@ -26,7 +26,7 @@ type modelSegment struct {
 	blocks []*modelBlock
 }
 
-// modelRegion is what blocks that lie together have in common.
+// modelRegion holds what adjacent blocks share.
 type modelRegion struct {
 	stream Stream
 	small  bool
@@ -44,7 +44,7 @@ type modelBlock struct {
 	pins      int32
 	uses      []modelUse
 	deferral  uint64
-	handle    Handle // as the Core under test chose it
+	handle    Handle // as chosen by the Core under test
 }
 
 type modelUse struct {
@@ -53,14 +53,14 @@ type modelUse struct {
 }
 
 func newModel(rules *Core) *model {
-	return &model{rules: rules, met: []Stream{0}, synced: map[Stream]int{}}
+	return &model{rules: rules, streams: []Stream{0}, synced: map[Stream]int{}}
 }
 
 func (m *model) begin() { m.marks, m.waits, m.returned = nil, nil, nil }
 
-func (m *model) meet(s Stream) {
-	if !slices.Contains(m.met, s) {
-		m.met = append(m.met, s)
+func (m *model) addStream(s Stream) {
+	if !slices.Contains(m.streams, s) {
+		m.streams = append(m.streams, s)
 	}
 }
 
@@ -78,7 +78,7 @@ func (m *model) each() (all []*modelBlock) {
 	return all
 }
 
-// best returns the block that best fit chooses, by looking at all.
+// best returns the block that best fit chooses, by comparing all blocks.
 func (m *model) best(rounded int64, stream Stream) *modelBlock {
 	small := m.rules.config.smallBit(rounded) == 1
 	var free []*modelBlock
@@ -208,7 +208,7 @@ func (m *model) useAgain(b *modelBlock, on Stream) bool {
 	return true
 }
 
-// modelMark is how many uses and deferrals a model had seen.
+// modelMark counts the uses, deferrals and frees that the model had seen.
 type modelMark struct {
 	uses      int
 	deferrals uint64
@@ -223,7 +223,7 @@ func (m *model) sync(on Stream, before modelMark) {
 	if m.ended == before.ended {
 		m.clean(on)
 	}
-	for _, owner := range m.met {
+	for _, owner := range m.streams {
 		for _, b := range m.deferred(owner) {
 			if b.deferral > before.deferrals {
 				continue
@@ -241,7 +241,7 @@ func (m *model) unpin(b *modelBlock) State {
 	if b.pins--; b.pins > 0 || b.state == Live {
 		return b.state
 	}
-	late := m.comesBack(b)
+	late := m.returnOf(b)
 	state := m.release(b)
 	if state == Free {
 		m.returned = append(m.returned, late)
@@ -261,7 +261,7 @@ func (m *model) deferred(stream Stream) (queue []*modelBlock) {
 }
 
 func (m *model) late(b *modelBlock) {
-	m.returned = append(m.returned, m.comesBack(b))
+	m.returned = append(m.returned, m.returnOf(b))
 	m.merge(b)
 }
 

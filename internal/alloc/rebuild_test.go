@@ -9,16 +9,16 @@ import (
 	"pgregory.net/rapid"
 )
 
-// recovering is a rank whose history comes to differ from that of others. Its blocks are in the
-// order in which they were allocated.
+// recovering is a rank whose history diverges from that of others. Its blocks are in the order in
+// which they were allocated.
 type recovering struct {
 	*rank
-	streams []Stream // names of the streams of the program
+	streams []Stream // the program's streams
 	pinned  []Block  // live or parked
 }
 
-// step makes one call: what it does depends on numbers alone, so that ranks that have the same
-// blocks can be told to do the same.
+// step makes one call, which depends only on the given numbers, so that ranks with the same blocks
+// can make the same call.
 func (r *recovering) step(t rapid.TB, what, which int, size int64) {
 	stream := r.streams[which%len(r.streams)]
 	if len(r.held) == 0 {
@@ -64,7 +64,7 @@ func (r *recovering) drain() {
 	}
 }
 
-// steps makes random calls on all of some ranks.
+// steps makes the same random calls on all given ranks.
 func steps(t *rapid.T, name string, ranks ...*recovering) {
 	for range rapid.IntRange(0, 40).Draw(t, name) {
 		what, which := rapid.IntRange(0, 8).Draw(t, "what"), rapid.IntRange(0, 1000).Draw(t, "which")
@@ -75,7 +75,7 @@ func steps(t *rapid.T, name string, ranks ...*recovering) {
 	}
 }
 
-// recoveringRanks are ranks that call their streams differently.
+// recoveringRanks returns ranks whose streams have different names.
 func recoveringRanks(t *rapid.T) []*recovering {
 	config := Config{
 		First:       rapid.SampledFrom([]int64{mib, 16 * mib}).Draw(t, "first"),
@@ -89,7 +89,7 @@ func recoveringRanks(t *rapid.T) []*recovering {
 	}
 }
 
-// union finds the layout of the ranks after a drain.
+// union drains the ranks and returns their arrangement.
 func union(t *rapid.T, all []*recovering) (Arrangement, *Conflict) {
 	var inventories []Inventory
 	for _, r := range all {
@@ -103,27 +103,27 @@ func union(t *rapid.T, all []*recovering) (Arrangement, *Conflict) {
 	return Union(inventories)
 }
 
-// TestRebuiltCoresPlaceAlike has two ranks with one history, then each alone free, use and pin what
-// it has, or allocate something and free it; then both are rebuilt. What they allocate from then on
-// lies at one place on both, until the next time.
-func TestRebuiltCoresPlaceAlike(t *testing.T) {
+// TestRebuiltCoresPlaceBlocksIdentically gives two ranks one history. Then each rank frees, uses
+// and pins its blocks on its own, or allocates some and frees them again, and both are rebuilt.
+// From then on both place new blocks identically, until the next recovery.
+func TestRebuiltCoresPlaceBlocksIdentically(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		all := recoveringRanks(t)
 		for range rapid.IntRange(1, 4).Draw(t, "recoveries") {
 			steps(t, "together", all...)
 			for _, r := range all {
-				alone(t, r)
+				diverge(t, r)
 			}
 			layout, conflict := union(t, all)
 			if conflict != nil {
-				t.Fatalf("live blocks are alike, but %+v", conflict)
+				t.Fatalf("the live blocks are the same, but Union returned %+v", conflict)
 			}
 			for _, r := range all {
 				if _, err := r.core.Rebuild(layout); err != nil {
 					t.Fatal(err)
 				}
 				for len(r.pinned) > 0 {
-					r.unpin(t, 0) // as graphs are closed, on each rank other ones
+					r.unpin(t, 0) // as graphs are closed, in a different order on each rank
 				}
 				if err := r.core.Verify(); err != nil {
 					t.Fatal(err)
@@ -131,14 +131,14 @@ func TestRebuiltCoresPlaceAlike(t *testing.T) {
 			}
 			sameHeld(t, all)
 			for range rapid.IntRange(0, 40).Draw(t, "afterwards") {
-				alike(t, all)
+				stepEqually(t, all)
 			}
 		}
 	})
 }
 
-// alone makes calls of one rank after which it has the same live blocks as before.
-func alone(t *rapid.T, r *recovering) {
+// diverge makes calls on one rank that leave its live blocks unchanged.
+func diverge(t *rapid.T, r *recovering) {
 	before := len(r.held)
 	for range rapid.IntRange(0, 20).Draw(t, "alone") {
 		what := rapid.SampledFrom([]int{0, 0, 3, 5, 6, 7, 8}).Draw(t, "what alone")
@@ -156,8 +156,8 @@ func alone(t *rapid.T, r *recovering) {
 	}
 }
 
-// alike makes one call on all ranks, and compares where it places.
-func alike(t *rapid.T, all []*recovering) {
+// stepEqually makes one call on all ranks and compares the placements.
+func stepEqually(t *rapid.T, all []*recovering) {
 	what := rapid.SampledFrom([]int{0, 1, 3, 5, 8}).Draw(t, "what afterwards")
 	which := rapid.IntRange(0, 1000).Draw(t, "which afterwards")
 	size := rapid.Int64Range(1, 3*mib).Draw(t, "size afterwards")
@@ -170,7 +170,7 @@ func alike(t *rapid.T, all []*recovering) {
 	sameHeld(t, all)
 }
 
-// sameHeld compares where the blocks of all ranks lie.
+// sameHeld compares the places of the blocks of all ranks.
 func sameHeld(t *rapid.T, all []*recovering) {
 	var places [2][]Range
 	for i, r := range all {
@@ -189,7 +189,7 @@ func sameHeld(t *rapid.T, all []*recovering) {
 	}
 }
 
-func TestABlockThatIsLiveOnOneRankIsAConflict(t *testing.T) {
+func TestBlockLiveOnOneRankIsAConflict(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		all := recoveringRanks(t)
 		steps(t, "together", all...)
@@ -202,7 +202,7 @@ func TestABlockThatIsLiveOnOneRankIsAConflict(t *testing.T) {
 	})
 }
 
-func TestACoreWithDeferredBlocksIsNotRebuilt(t *testing.T) {
+func TestRebuildRefusesDeferredBlocks(t *testing.T) {
 	two := ranks(t, Config{First: mib})
 	r := &two[0]
 	r.alloc(t, kib, 0)

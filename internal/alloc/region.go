@@ -2,8 +2,8 @@ package alloc
 
 import "iter"
 
-// region is the record of a range of one segment whose blocks serve one stream. The regions of a
-// segment cover it without a gap, and blocks link and merge inside one region only.
+// region holds the record of a range of one segment whose blocks serve one stream. The regions of a
+// segment cover it without gaps, and blocks are linked and merged only within one region.
 //
 // Memory above the high-water mark of a region is clean: no queued work can use it, since none of
 // it has been allocated since the owner's work was last known to be complete. So any stream can
@@ -14,8 +14,8 @@ type region struct {
 	ordinal int32  // ordinal of the segment
 	home    uint32 // number of the index that holds its free blocks
 	owner   uint32 // number of its stream, see Number
-	ring    uint32 // vacant block record between the last block and the first; 0 if unused
-	floor   uint64 // memory below it is reserved: clean does not lower the mark further
+	ring    uint32 // vacant block record that links the last block to the first; 0 if unused
+	floor   uint64 // memory below it is reserved: clean does not lower the mark below it
 	next    uint32 // region above it in the segment, or next unused record; 0 if there is none
 }
 
@@ -23,22 +23,22 @@ type region struct {
 // have another size, if the size of the segment is not a multiple of it.
 const spanUnits = uint64(2*mib) >> unitShift
 
-// layout holds the segments of a Core, their regions, and the blocks in these.
+// layout holds the segments of a Core, their regions, and the blocks of these.
 type layout struct {
 	freeBlocks
 	segments    []segment
-	regions     []region // by number; 0 is no region
+	regions     []region // by number; number 0 is no region
 	spareRegion uint32   // first unused record
-	homes       []*index // large, then small index of each stream, by number; nil until wanted
+	homes       []*index // large and small index of each stream, by number; nil until needed
 }
 
-// regionOf returns the record of the region that a block lies in.
+// regionOf returns the region of a block.
 func (l *layout) regionOf(b *block) *region { return &l.regions[b.region()] }
 
-// homeOf returns the number of the index that a block belongs to.
+// homeOf returns the number of the index of a block.
 func (l *layout) homeOf(b *block) uint32 { return l.regionOf(b).home }
 
-// view returns the block as callers know it.
+// view returns a block as callers see it.
 func (l *layout) view(id uint32) Block {
 	b := &l.blocks[id]
 	return l.regionOf(b).view(b, id)
@@ -62,7 +62,7 @@ func (l *layout) blocksOf(ordinal int32) iter.Seq[uint32] {
 	}
 }
 
-// view returns a block of the region as callers know it.
+// view returns a block of the region as callers see it.
 func (r *region) view(b *block, id uint32) Block {
 	return Block{
 		Segment: r.ordinal,
@@ -72,7 +72,7 @@ func (r *region) view(b *block, id uint32) Block {
 	}
 }
 
-// grabRegion returns the number of an unused record. It may move the records.
+// grabRegion returns the number of an unused record. It may reallocate the records.
 func (l *layout) grabRegion() uint32 {
 	if r := l.spareRegion; r != 0 {
 		l.spareRegion = l.regions[r].next
@@ -87,7 +87,7 @@ func (l *layout) dropRegion(r uint32) {
 	l.spareRegion = r
 }
 
-// extent returns where a region begins and ends.
+// extent returns the first position of a region and the position after it.
 func (l *layout) extent(r uint32) (base, end uint64) {
 	ring := &l.blocks[l.regions[r].ring]
 	last := &l.blocks[ring.prev()]
@@ -103,7 +103,7 @@ func (l *layout) inUse(r uint32) uint64 {
 	return last.position() + last.units()
 }
 
-// single reports whether one free block covers a region, and returns it.
+// single returns the first block of a region, and reports whether it is free and covers the region.
 func (l *layout) single(r uint32) (id uint32, free bool) {
 	ring := &l.blocks[l.regions[r].ring]
 	id = ring.next
@@ -151,7 +151,7 @@ func (l *layout) whollyClean(r uint32) bool {
 	return l.regions[r].high <= base
 }
 
-// take gives a stream clean memory for a request that fits into none of its free blocks, and
+// take gives a stream clean memory for a request that none of its free blocks can serve, and
 // reports whether it found any. It takes the end of the smallest clean run that is large enough; of
 // equal runs, the first by segment and offset.
 func (l *layout) take(units uint64, home, owner uint32) bool {
@@ -176,13 +176,14 @@ func (l *layout) take(units uint64, home, owner uint32) bool {
 	return true
 }
 
-// crowded reports whether too few record numbers may be left for the regions and blocks that take
+// crowded reports whether the record numbers may not suffice for the regions and blocks that take
 // and move create.
 func (l *layout) crowded() bool {
 	return len(l.blocks)+len(l.segments)+len(l.regions) > maxBlocks/2
 }
 
-// lastSpan returns the start of the last whole spans of a range that hold the given units.
+// lastSpan returns the start of the last whole spans of a range that are large enough for a
+// request, and reports whether there are such spans.
 func (r *region) lastSpan(low, end, units uint64) (at uint64, fits bool) {
 	if end < low || end-low < units {
 		return 0, false
@@ -191,8 +192,8 @@ func (r *region) lastSpan(low, end, units uint64) (at uint64, fits bool) {
 	return at, at >= low
 }
 
-// pass gives a stream the free memory of a region from a position on. If the stream owns the region
-// above, the memory is merged into it.
+// pass gives a stream the free memory of a region above a position. If the stream owns the next
+// region, the memory is merged into it.
 func (l *layout) pass(r uint32, from uint64, home, owner uint32) {
 	if base, _ := l.extent(r); from > base {
 		r = l.split(r, from)
@@ -216,8 +217,8 @@ func (l *layout) give(r, home, owner uint32) {
 	l.insert(l.homes[home], b, id, b.units())
 }
 
-// split cuts a region at a position, and returns the upper part, which is a region of the same
-// stream. The position is a boundary of blocks or lies inside a free one.
+// split divides a region at a position and returns the upper part, a region of the same stream. The
+// position is a boundary of blocks or inside a free one.
 func (l *layout) split(r uint32, at uint64) uint32 {
 	first := l.boundary(r, at)
 	upper, ring := l.grabRegion(), l.grab()
@@ -241,8 +242,8 @@ func (l *layout) split(r uint32, at uint64) uint32 {
 	return upper
 }
 
-// boundary returns the block of a region that begins at a position, above the first one. A free
-// block that lies across is cut in two.
+// boundary returns the block of a region that begins at a position, above the first one. It splits
+// a free block that crosses the position.
 func (l *layout) boundary(r uint32, at uint64) uint32 {
 	g := &l.regions[r]
 	id := l.blocks[g.ring].prev()
@@ -273,8 +274,9 @@ func (l *layout) label(from, until, r uint32) {
 	}
 }
 
-// join merges a region with the one above it; both belong to the same stream. It keeps the record
-// of the region with more blocks, since the blocks of the other are relabelled.
+// join merges a region with the next one, which belongs to the same stream, and keeps the given
+// record of the two. The blocks of the other are relabelled, so the caller keeps the record of the
+// region with more blocks.
 func (l *layout) join(r, kept uint32) {
 	above := l.regions[r].next
 	g, u := &l.regions[r], &l.regions[above]
@@ -314,7 +316,7 @@ func (l *layout) heal(x *index, id uint32) {
 	l.merge(x, b, id, neighbours{next: true})
 }
 
-// linkTo returns what refers to a region in the list of its segment.
+// linkTo returns the link to a region in the list of its segment.
 func (l *layout) linkTo(r uint32) *uint32 {
 	link := &l.segments[l.regions[r].ordinal].first
 	for *link != r {

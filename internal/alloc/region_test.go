@@ -8,7 +8,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// footprints sums what the regions of each stream cover up to their marks, in whole spans.
+// footprints sums the parts of the streams' regions below their marks, in whole spans.
 func (c *Core) footprints() (bytes int64) {
 	c.mergeHot()
 	for r := range c.regions {
@@ -21,10 +21,10 @@ func (c *Core) footprints() (bytes int64) {
 	return bytes
 }
 
-// mostSegments is how many segments a pool may have that maps so many bytes.
+// mostSegments returns the maximum number of segments for the given number of mapped bytes.
 func mostSegments(mapped, first int64) int { return bits.Len64(uint64(mapped/first)-1) + 2 }
 
-func TestMappedMemoryFollowsTheStreams(t *testing.T) {
+func TestMappedMemoryIsBoundedByUse(t *testing.T) {
 	for _, row := range []struct {
 		streams int
 		size    func(stream int) int64
@@ -56,8 +56,9 @@ func TestMappedMemoryFollowsTheStreams(t *testing.T) {
 	}
 }
 
-// TestMemoryOfStreamsThatAreDoneServesOthers takes and frees memory on one stream after another.
-func TestMemoryOfStreamsThatAreDoneServesOthers(t *testing.T) {
+// TestSynchronisedStreamsShareMemory allocates and frees memory on one stream after
+// another.
+func TestSynchronisedStreamsShareMemory(t *testing.T) {
 	c := newCore(t, Default())
 	for s := range Stream(1000) {
 		a, b := demand(t, c, 20*mib, s), demand(t, c, mib, s)
@@ -69,11 +70,11 @@ func TestMemoryOfStreamsThatAreDoneServesOthers(t *testing.T) {
 		c.Synced(s, c.Mark())
 	}
 	if n := c.Stats(); n.Segments != 1 {
-		t.Errorf("1000 streams in turn need %d segments, %d bytes", n.Segments, n.Mapped)
+		t.Errorf("1000 streams, one after the other, need %d segments, %d bytes", n.Segments, n.Mapped)
 	}
 }
 
-func TestWhatIsFreedWhileTheProgramWaitsIsNotClean(t *testing.T) {
+func TestMemoryFreedAfterTheMarkIsNotClean(t *testing.T) {
 	c := newCore(t, Config{First: 4 * mib})
 	a := demand(t, c, 4*mib, 1)
 	mark := c.Mark()
@@ -82,17 +83,17 @@ func TestWhatIsFreedWhileTheProgramWaitsIsNotClean(t *testing.T) {
 	}
 	c.Synced(1, mark)
 	if _, growth, _ := c.Alloc(mib, 2); growth.Bytes == 0 {
-		t.Error("a stream got memory that another may use still")
+		t.Error("a stream got memory that another may still use")
 	}
 	c.Synced(1, c.Mark())
 	if _, growth, _ := c.Alloc(mib, 2); growth.Bytes != 0 {
-		t.Errorf("a stream that wants clean memory grows by %d bytes", growth.Bytes)
+		t.Errorf("grew by %d bytes although there is clean memory", growth.Bytes)
 	}
 }
 
-// TestGrowthIsBounded plays random requests of many streams. Whenever the pool grows, no clean
-// memory that lies together holds the request; and as long as no stream gives any back, at most
-// three times the footprints are mapped.
+// TestGrowthIsBounded makes random requests on many streams. It checks that the pool grows only if
+// no run of clean memory can hold the request, and that without frees it maps at most three times
+// the footprints.
 func TestGrowthIsBounded(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		first := rapid.SampledFrom([]int64{2 * mib, 8 * mib, 64 * mib}).Draw(t, "first")
@@ -129,7 +130,7 @@ func TestGrowthIsBounded(t *testing.T) {
 	})
 }
 
-// bounded allocates, and checks a growth.
+// bounded allocates a block, and checks the growth if one is needed.
 func bounded(t *rapid.T, c *Core, size int64, s Stream) Block {
 	mapped := c.Stats().Mapped
 	v, growth, err := c.Alloc(size, s)

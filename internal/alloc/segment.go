@@ -160,6 +160,7 @@ func (c *Core) Rebuild(l Arrangement) ([]Segment, error) {
 	c.keeps = len(l.Kept) > 0
 	for ordinal, extent := range l.Segments {
 		switch r.restore(int32(ordinal), extent, held[ordinal]) {
+		case absent, usable:
 		case retired:
 			c.keeps = true
 		case unused:

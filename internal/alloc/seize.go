@@ -1,6 +1,6 @@
 package alloc
 
-// gap is a contiguous run of free memory. It may extend over several regions.
+// gap describes a contiguous run of free memory. It may extend over several regions.
 type gap struct {
 	region      uint32
 	from, until uint64
@@ -47,7 +47,7 @@ func (l *layout) gaps(first uint32, may func(home uint32) bool) (gaps []gap) {
 	return gaps
 }
 
-// holders returns the indexes of a layout, other than a given one, that hold memory of a gap.
+// holders returns the indexes, other than the given one, that own memory of a gap.
 func holders(l *layout, free gap, home uint32) (others []uint32) {
 	for r := free.region; ; r = l.regions[r].next {
 		base, end := l.extent(r)

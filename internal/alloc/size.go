@@ -1,9 +1,9 @@
 package alloc
 
-// roundUp returns the least multiple of step, a power of two, that is at least n.
+// roundUp returns the smallest multiple of step, a power of two, that is at least n.
 func roundUp(n, step int64) int64 { return (n + step - 1) &^ (step - 1) }
 
-// smallBit is 1 if a rounded size is served by the small segments of a stream, and 0 if not.
+// smallBit returns 1 if the small segments of a stream serve a rounded size, else 0.
 func (c *Config) smallBit(rounded int64) uint32 {
 	if c.Sizing == Stepped && rounded <= smallLimit {
 		return 1
@@ -11,7 +11,7 @@ func (c *Config) smallBit(rounded int64) uint32 {
 	return 0
 }
 
-// splits reports whether what remains of a free block becomes a block of its own.
+// splits reports whether the remainder of a free block becomes a separate block.
 func (c *Config) splits(rounded, remainder int64) bool {
 	if c.Sizing == Geometric || c.smallBit(rounded) == 1 {
 		return remainder >= Unit
@@ -19,8 +19,8 @@ func (c *Config) splits(rounded, remainder int64) bool {
 	return remainder > smallLimit
 }
 
-// segmentSize returns the bytes of the next segment, which shall hold rounded bytes, before
-// the capacity is looked at, with the number of bytes that are mapped.
+// segmentSize returns the size of the next segment, which must hold the rounded request, given the
+// bytes that are mapped. It ignores the capacity.
 func (c *Config) segmentSize(rounded, mapped int64) int64 {
 	if c.Sizing == Stepped {
 		switch {

@@ -1,6 +1,6 @@
 package alloc
 
-// counts are kept up to date by every call; bytes unless said otherwise.
+// counts are updated by every call. They are in bytes unless noted.
 type counts struct {
 	live       int // blocks in the hands of callers
 	segments   int // segments that are mapped
@@ -13,7 +13,7 @@ type counts struct {
 	pinned     int64
 }
 
-// Stats describes a Core at one moment. Sizes are bytes.
+// Stats contains the counters of a Core.
 type Stats struct {
 	Segments    int   // segments mapped
 	Live        int   // blocks in the hands of callers
@@ -21,7 +21,7 @@ type Stats struct {
 	MappedPeak  int64 // highest Mapped so far
 	Used        int64 // bytes of blocks that are not free: live, parked and deferred
 	UsedPeak    int64 // highest Used so far
-	Requested   int64 // what callers asked for in Used
+	Requested   int64 // bytes that callers requested for the blocks counted in Used
 	Cached      int64 // bytes of free blocks: Mapped - Used
 	LargestFree int64 // largest free block of any stream
 	Deferred    int64 // bytes of deferred blocks

@@ -2,7 +2,7 @@ package alloc
 
 import "testing"
 
-func TestStreamsAreNumberedByTheirFirstRequest(t *testing.T) {
+func TestStreamsAreNumberedByFirstRequest(t *testing.T) {
 	const named, unused, late, reserved Stream = 700, 3, 40_000, 2
 	c := newCore(t, Default())
 	b := demand(t, c, Unit, named)
@@ -21,7 +21,7 @@ func TestStreamsAreNumberedByTheirFirstRequest(t *testing.T) {
 		demand(t, c, Unit, s)
 	}
 	if _, _, err := c.Alloc(0, unused+1); err == nil {
-		t.Fatal("an allocation of nothing went well")
+		t.Fatal("Alloc(0) succeeded")
 	}
 	for s, want := range map[Stream]uint32{
 		0: 0, named: 1, reserved: 2, late: 3, unused: 0, unused + 1: 0,

@@ -11,14 +11,14 @@ import (
 	"github.com/cockroachdb/datadriven"
 )
 
-// transcript plays the commands of a file in testdata; go test -rewrite writes the answers.
+// transcript runs the commands of a file in testdata; go test -rewrite updates the expected output.
 //
 //	pool [pytorch] [creation] [address] [no-split] [capacity=N] [first=N] [granularity=N]
-//	segment at=ADDRESS       where the next segments go: each right below the one before
+//	segment at=ADDRESS       where the next segments are mapped: each right below the one before
 //	alloc NAME SIZE [stream=N]
 //	free NAME, pin NAME, unpin NAME, use NAME stream=N, synced stream=N
 //	trim [keep=N], reserve SIZE [stream=N], stats, map [width=N]
-//	seize SIZE [stream=N] [except=N]     where nothing more can be mapped
+//	seize SIZE [stream=N] [except=N]     if no segment can be mapped
 type transcript struct {
 	core   *Core
 	blocks map[string]Block
@@ -33,7 +33,7 @@ func TestTranscripts(t *testing.T) {
 			t.Helper()
 			s.out.Reset()
 			if err := s.run(d); err != nil {
-				s.say("error: %v", err)
+				s.printf("error: %v", err)
 			}
 			if err := s.core.Verify(); err != nil {
 				t.Fatal(err)
@@ -43,7 +43,9 @@ func TestTranscripts(t *testing.T) {
 	})
 }
 
-func (s *transcript) say(format string, args ...any) { fmt.Fprintf(&s.out, format+"\n", args...) }
+func (s *transcript) printf(format string, args ...any) {
+	fmt.Fprintf(&s.out, format+"\n", args...)
+}
 
 func (s *transcript) run(d *datadriven.TestData) error {
 	name := ""
@@ -73,7 +75,7 @@ func (s *transcript) run(d *datadriven.TestData) error {
 		return s.moved(state, err)
 	case "trim":
 		for _, gone := range s.core.Trim(option(d, "keep")) {
-			s.say("trimmed segment %d, %s", gone.Ordinal, formatBytes(gone.Bytes))
+			s.printf("trimmed segment %d, %s", gone.Ordinal, formatBytes(gone.Bytes))
 		}
 	case "reserve":
 		return s.reserve(parseBytes(name), stream)
@@ -82,7 +84,7 @@ func (s *transcript) run(d *datadriven.TestData) error {
 		_, err := s.core.Seize(parseBytes(name), stream, func(o Stream) bool {
 			return !d.HasArg("except") || o != spared
 		}, func(owner Stream) error {
-			s.say("wait for stream %d", owner)
+			s.printf("wait for stream %d", owner)
 			return nil
 		})
 		return err
@@ -126,7 +128,7 @@ func (s *transcript) alloc(name string, size int64, stream Stream) error {
 		return err
 	}
 	s.blocks[name] = v
-	s.say("%s: segment %d, offset %s, size %s",
+	s.printf("%s: segment %d, offset %s, size %s",
 		name, v.Segment, formatBytes(v.Offset), formatBytes(v.Size))
 	return nil
 }
@@ -135,7 +137,7 @@ func (s *transcript) grow(grow Growth) error {
 	s.next -= uint64(grow.Bytes)
 	ordinal, err := s.core.AddSegment(grow, s.next)
 	if err == nil {
-		s.say("grew by segment %d, %s", ordinal, formatBytes(grow.Bytes))
+		s.printf("grew by segment %d, %s", ordinal, formatBytes(grow.Bytes))
 	}
 	return err
 }
@@ -148,40 +150,40 @@ func (s *transcript) reserve(size int64, stream Stream) error {
 	return s.grow(grow)
 }
 
-// moved tells where a block stands after Free or Unpin.
+// moved prints the state of a block after Free or Unpin.
 func (s *transcript) moved(state State, err error) error {
 	if err != nil {
 		return err
 	}
-	s.say("%s", state)
+	s.printf("%s", state)
 	s.reports()
 	return nil
 }
 
 func (s *transcript) reports() {
 	for _, m := range s.core.EventsToRecord() {
-		s.say("record event of deferral %d on stream %d", m.Deferral, m.Stream)
+		s.printf("record event of deferral %d on stream %d", m.Deferral, m.Stream)
 	}
 	for _, w := range s.core.Waits() {
-		s.say("wait for deferral %d on stream %d", w.Deferral, w.Stream)
+		s.printf("wait for deferral %d on stream %d", w.Deferral, w.Stream)
 	}
 	for _, r := range s.core.Returned() {
-		s.say("returned segment %d, offset %s", r.Segment, formatBytes(r.Offset))
+		s.printf("returned segment %d, offset %s", r.Segment, formatBytes(r.Offset))
 	}
 }
 
 func (s *transcript) stats() {
 	n := s.core.Stats()
-	s.say("segments %d, live %d, mapped %s (peak %s)",
+	s.printf("segments %d, live %d, mapped %s (peak %s)",
 		n.Segments, n.Live, formatBytes(n.Mapped), formatBytes(n.MappedPeak))
-	s.say("used %s (peak %s), requested %s, cached %s, largest free %s", formatBytes(n.Used),
+	s.printf("used %s (peak %s), requested %s, cached %s, largest free %s", formatBytes(n.Used),
 		formatBytes(n.UsedPeak), formatBytes(n.Requested), formatBytes(n.Cached),
 		formatBytes(n.LargestFree))
-	s.say("deferred %s, parked %s, pinned %s, fragmentation %.2f", formatBytes(n.Deferred),
+	s.printf("deferred %s, parked %s, pinned %s, fragmentation %.2f", formatBytes(n.Deferred),
 		formatBytes(n.Parked), formatBytes(n.Pinned), n.Fragmentation())
 }
 
-// option returns the number of an argument NAME=N, or 0.
+// option returns the number in an argument NAME=N, or 0.
 func option(d *datadriven.TestData, name string) int64 {
 	for _, arg := range d.CmdArgs {
 		if arg.Key == name && len(arg.Vals) == 1 {
@@ -206,18 +208,17 @@ func parseBytes(text string) int64 {
 	return n * scale
 }
 
-// drawMap draws one line for each segment, width cells wide whatever the size of the segment:
+// drawMap draws one line for each segment, of the given width:
 //
 //	seg 0 |AAAABB..c#DD....|  64 MiB, stream 1
 //
-// A cell shows the block at its first byte. Live blocks have capital letters, in turn, so that
-// neighbours differ; deferred ones are the letter in lower case, parked ones '#', free ones
-// '.'.
+// A cell shows the block at its first byte. Live blocks are capital letters, alternating so that
+// neighbours differ; deferred blocks are lower-case letters, parked blocks '#' and free blocks '.'.
 func (s *transcript) drawMap(width int) {
 	cells := make([]byte, width)
 	for g := range s.core.Segments() {
 		s.paint(cells, g)
-		s.say("seg %d |%s|  %s, stream %d", g.Ordinal, cells, formatBytes(g.Bytes), g.Stream)
+		s.printf("seg %d |%s|  %s, stream %d", g.Ordinal, cells, formatBytes(g.Bytes), g.Stream)
 	}
 }
 
@@ -244,13 +245,13 @@ func (s *transcript) paint(cells []byte, g Segment) {
 	}
 }
 
-// cellStart returns the offset that a cell begins with; the order of operations keeps it exact
-// where width divides bytes and free of overflow always.
+// cellStart returns the offset at which a cell begins. The order of operations avoids overflow, and
+// rounding where width divides bytes.
 func cellStart(cell, width, bytes int64) int64 {
 	return bytes/width*cell + bytes%width*cell/width
 }
 
-// formatBytes writes a size in the largest unit that divides it.
+// formatBytes formats a size in the largest unit that divides it.
 func formatBytes(n int64) string {
 	units := [...]string{"B", "KiB", "MiB", "GiB", "TiB"}
 	i := 0

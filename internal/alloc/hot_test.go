@@ -6,9 +6,9 @@ import (
 	"pgregory.net/rapid"
 )
 
-// TestABlockKeptApartChangesNoPlacement gives one history to two cores, of which one is made to
-// mergeHot after every call.
-func TestABlockKeptApartChangesNoPlacement(t *testing.T) {
+// TestHotBlockDoesNotChangePlacement applies one history to two cores and merges the hot block
+// of one of them after every call.
+func TestHotBlockDoesNotChangePlacement(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		lazy, eager := mustNew(t), mustNew(t)
 		var live [][2]Block
@@ -57,7 +57,7 @@ func mustFree(t *rapid.T, c *Core, b Block) {
 	}
 }
 
-// grown allocates and maps what it takes.
+// grown allocates a block and maps the segment that it needs.
 func grown(t *rapid.T, c *Core, size int64, stream Stream) Block {
 	for {
 		b, growth, err := c.Alloc(size, stream)
