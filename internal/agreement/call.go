@@ -119,7 +119,8 @@ func DecodeCall(value []byte) (*CollectiveCall, error) {
 // noCall is the text for a rank that reports no call.
 const noCall = "no collective"
 
-func (m *Machine) callText(value []byte) (string, error) {
+// callText describes an encoded call.
+func (n Names) callText(value []byte) (string, error) {
 	c, err := DecodeCall(value)
 	if err != nil {
 		return "", err
@@ -127,5 +128,5 @@ func (m *Machine) callText(value []byte) (string, error) {
 	if c == nil {
 		return noCall, nil
 	}
-	return c.words(m.config.Names), nil
+	return c.words(n), nil
 }

@@ -249,13 +249,14 @@ func tagText(value []byte) (string, error) {
 	return string(value[1:]), nil
 }
 
-func (m *Machine) idsText(value []byte) (string, error) {
+// idsText lists the pools of a rank by their encoded ids.
+func (n Names) idsText(value []byte) (string, error) {
 	if len(value) == 0 {
 		return "no pool", nil
 	}
 	pools := make([]string, 0, len(value)/8)
 	for _, id := range words(value) {
-		pools = append(pools, m.config.Names.pool(id))
+		pools = append(pools, n.pool(id))
 	}
 	return strings.Join(pools, ", "), nil
 }

@@ -218,7 +218,7 @@ func (m *Machine) afterVote(s *Summary) ([]byte, *Outcome, error) {
 		return nil, &Outcome{Flags: s.flags, Absent: m.absent}, nil
 	}
 	if !s.ids.equal() {
-		return m.differ(KindLedgers, 0, s.ids, m.idsText)
+		return m.differ(KindLedgers, 0, s.ids, m.config.Names.idsText)
 	}
 	if len(s.votes) != len(m.ledgers) {
 		return nil, nil, protocolError("stepping with %d ledgers", len(s.votes))
@@ -310,7 +310,7 @@ func (m *Machine) agree() ([]byte, *Outcome, error) {
 		}
 	}
 	if !m.calls.equal() {
-		return m.differ(KindCollective, 0, m.calls, m.callText)
+		return m.differ(KindCollective, 0, m.calls, m.config.Names.callText)
 	}
 	slices.SortFunc(m.agreed, func(a, b AgreedPrefix) int { return cmp.Compare(a.Ledger, b.Ledger) })
 	return nil, &Outcome{Agreed: m.agreed, Absent: m.absent}, nil

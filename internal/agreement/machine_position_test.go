@@ -46,7 +46,7 @@ func firstDifference(a, b []ledger.Event) int {
 	return min(len(a), len(b))
 }
 
-func TestTheFirstDifferingEventIsFound(t *testing.T) {
+func TestFirstDifferingEventIsFound(t *testing.T) {
 	names := slices.Sorted(func(yield func(string) bool) {
 		for name := range changes {
 			if !yield(name) {
@@ -77,7 +77,7 @@ func TestTheFirstDifferingEventIsFound(t *testing.T) {
 		outcomes, took := drive(t, group(t, Exact, ledgers), nil)
 		for i := range outcomes {
 			if diff := cmp.Diff(outcomes[0], outcomes[i]); diff != "" {
-				rt.Fatalf("rank %d has another outcome than rank 0:\n%s", i, diff)
+				rt.Fatalf("the outcomes of ranks %d and 0 differ:\n%s", i, diff)
 			}
 		}
 		if want := rounds(length - mark); took > want {
@@ -92,7 +92,7 @@ func checkFirst(
 ) {
 	if n == 1 {
 		if v.Divergence != nil {
-			rt.Fatalf("a rank alone diverged: %v", v.Divergence)
+			rt.Fatalf("a single rank diverged: %v", v.Divergence)
 		}
 		return
 	}
@@ -122,7 +122,7 @@ func checkFirst(
 	}
 }
 
-func TestPrefixFindsADifferenceBeforeTheCommonPositionAndNoneAfter(t *testing.T) {
+func TestPrefixIgnoresEventsAfterTheCommonPosition(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		n := rapid.IntRange(2, 6).Draw(rt, "ranks")
 		base := history(random(rapid.Uint64().Draw(rt, "history")), 3000)
@@ -154,7 +154,7 @@ func TestPrefixFindsADifferenceBeforeTheCommonPositionAndNoneAfter(t *testing.T)
 	})
 }
 
-func TestAForgottenDifferenceGivesARangeThatHoldsIt(t *testing.T) {
+func TestForgottenDifferenceIsReportedAsRange(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		length := rapid.IntRange(200, 20000).Draw(rt, "events")
 		base := history(random(rapid.Uint64().Draw(rt, "history")), length)
@@ -177,7 +177,7 @@ func TestAForgottenDifferenceGivesARangeThatHoldsIt(t *testing.T) {
 	})
 }
 
-func TestMarksOfOtherGroupsAreNotTrusted(t *testing.T) {
+func TestAgreedPrefixesOfOtherGroupsAreNotTrusted(t *testing.T) {
 	// Ranks 0 and 1 agreed with each other, and so did ranks 2 and 3, at the same position of
 	// different histories. The difference lies before that position.
 	base := history(random(7), 500)
@@ -195,7 +195,7 @@ func TestMarksOfOtherGroupsAreNotTrusted(t *testing.T) {
 	}
 }
 
-func TestTheFirstPoolThatDiffersIsReportedAndTheOthersDoNotHideIt(t *testing.T) {
+func TestFirstDifferingPoolIsReported(t *testing.T) {
 	base := history(random(8), 300)
 	later := slices.Clone(base)
 	later[250].Size++

@@ -12,11 +12,11 @@ import (
 	"symmem/internal/ledger"
 )
 
-func TestConfigurationsThatCannotWorkAreRefused(t *testing.T) {
+func TestNewRefusesInvalidConfigs(t *testing.T) {
 	source := ledger.New(0)
 	cases := map[string]Config{
 		"no ranks":               {},
-		"a rank beyond the last": {Rank: 2, Ranks: 2},
+		"a rank out of range":    {Rank: 2, Ranks: 2},
 		"a negative rank":        {Rank: -1, Ranks: 2},
 		"names of other ranks":   {Ranks: 2, Names: Names{Members: []int{3}}},
 		"an unknown mode":        {Ranks: 1, Mode: 7},
@@ -44,7 +44,7 @@ func (r restless) DigestAt(position uint64) (uint64, bool) {
 	return d, ok
 }
 
-func TestHistoriesThatGrowMeanwhileAreComparedAsTheyWere(t *testing.T) {
+func TestEventsAfterTheStartAreIgnored(t *testing.T) {
 	base := history(random(5), 1000)
 	for _, at := range []int{0, 500, 999} {
 		other := slices.Clone(base)
@@ -70,7 +70,7 @@ type forgetful struct{ *ledger.Ledger }
 
 func (forgetful) DigestAt(uint64) (uint64, bool) { return 0, false }
 
-func TestARankThatForgetsWhileItIsAskedEndsTheSearchWithARange(t *testing.T) {
+func TestForgettingDuringTheSearchGivesARange(t *testing.T) {
 	base := history(random(6), 900)
 	other := slices.Clone(base)
 	other[700].Size++
@@ -90,7 +90,7 @@ func TestARankThatForgetsWhileItIsAskedEndsTheSearchWithARange(t *testing.T) {
 	}
 }
 
-func TestCallsGoOverTheWireUnchanged(t *testing.T) {
+func TestCallRoundTrip(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		word := rapid.StringMatching(`[a-z-]{0,32}`)
 		c := &CollectiveCall{
@@ -105,7 +105,7 @@ func TestCallsGoOverTheWireUnchanged(t *testing.T) {
 		b := c.Encode()
 		back, err := DecodeCall(b)
 		if err != nil || *back != *c {
-			t.Fatalf("%+v came back as %+v: %v", c, back, err)
+			t.Fatalf("%+v was decoded as %+v: %v", c, back, err)
 		}
 		cut := rapid.IntRange(1, len(b)-1).Draw(t, "cut")
 		if _, err := DecodeCall(b[:cut]); !errors.Is(err, ErrProtocol) {
@@ -114,7 +114,7 @@ func TestCallsGoOverTheWireUnchanged(t *testing.T) {
 	})
 }
 
-func TestRunEndsWithTheExchangeOrItsContext(t *testing.T) {
+func TestRunReturnsErrorsOfExchangeAndContext(t *testing.T) {
 	alone := func() *Machine {
 		l := ledger.New(0)
 		return machineOf(t, Config{Ranks: 1, Ledgers: []Ledger{{ID: 1, Source: l}}})
@@ -122,25 +122,25 @@ func TestRunEndsWithTheExchangeOrItsContext(t *testing.T) {
 	echo := func(_ context.Context, p []byte) ([][]byte, error) { return [][]byte{p}, nil }
 	v, err := Run(t.Context(), echo, alone())
 	if err != nil || v.Divergence != nil {
-		t.Fatalf("alone: %v, %v", v, err)
+		t.Fatalf("with one rank: %v, %v", v, err)
 	}
 	broken := errors.New("broken")
 	_, err = Run(t.Context(), func(context.Context, []byte) ([][]byte, error) {
 		return nil, broken
 	}, alone())
 	if !errors.Is(err, broken) {
-		t.Errorf("exchange: got %v", err)
+		t.Errorf("failing exchange: got %v", err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if _, err = Run(ctx, echo, alone()); !errors.Is(err, context.Canceled) {
-		t.Errorf("context: got %v", err)
+		t.Errorf("cancelled context: got %v", err)
 	}
 	_, err = Run(t.Context(), func(context.Context, []byte) ([][]byte, error) {
 		return [][]byte{{9}}, nil
 	}, alone())
 	if !errors.Is(err, ErrProtocol) {
-		t.Errorf("garbage: got %v", err)
+		t.Errorf("malformed payload: got %v", err)
 	}
 }
 
@@ -150,14 +150,14 @@ func TestPendingListsDifferByOrderAndContent(t *testing.T) {
 	seen := map[Pending]bool{}
 	for _, one := range []Pending{p, ab, ba, p.Add(0, 64), p.Add(0, 65)} {
 		if seen[one] {
-			t.Errorf("%v is there twice", one)
+			t.Errorf("two lists have the same digest %v", one)
 		}
 		seen[one] = true
 	}
 }
 
-// drive takes the machines of all ranks through an agreement and returns their outcomes and the
-// number of rounds. Ranks in absent contribute nothing.
+// drive runs an agreement with the machines of all ranks and returns their outcomes and the number
+// of rounds. Ranks in absent contribute nothing.
 func drive(t testing.TB, machines []*Machine, absent map[int]bool) ([]*Outcome, int) {
 	t.Helper()
 	payloads := make([][]byte, len(machines))

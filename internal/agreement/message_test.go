@@ -44,7 +44,7 @@ func sixRanks(t testing.TB) []*Machine {
 	return group(t, Exact, ledgers)
 }
 
-func TestMoreVariantsThanAReportListsAreKeptAsRanks(t *testing.T) {
+func TestVariantsBeyondTheLimitKeepTheirRanks(t *testing.T) {
 	machines := make([]*Machine, 40)
 	for i := range machines {
 		l := ledgerOf(0, []ledger.Event{{Kind: ledger.KindAlloc, Size: int64(i)}})
@@ -59,7 +59,7 @@ func TestMoreVariantsThanAReportListsAreKeptAsRanks(t *testing.T) {
 	}
 }
 
-func TestPeersThatBreakTheProtocolAreRefused(t *testing.T) {
+func TestMalformedPayloadsAreRefused(t *testing.T) {
 	rounds := payloadsOf(t, sixRanks(t))
 	first, probe, last := rounds[0], rounds[1], rounds[len(rounds)-1]
 	wrongVersion := slices.Clone(first[1])
@@ -69,17 +69,17 @@ func TestPeersThatBreakTheProtocolAreRefused(t *testing.T) {
 	other := message{phase: phaseEvents, round: 9, ledger: 1, position: 3}
 	another := message{phase: phaseEvents, round: 9, ledger: 1, position: 4}
 	for name, c := range map[string][][]byte{
-		"another version":              {first[0], wrongVersion},
-		"an empty payload":             {first[0], {}},
-		"one byte too many":            {first[0], append(slices.Clone(first[1]), 0)},
-		"one byte too few":             {first[0], first[1][:len(first[1])-1]},
-		"more pools than there can be": {first[0], many},
-		"a value that is too long":     {absurd.encode()},
-		"a payload of another round":   {first[0], probe[1]},
-		"a payload of a later phase":   {probe[0], last[1]},
-		"an unknown phase":             {(&message{phase: phaseDone}).encode()},
-		"events of two positions":      {other.encode(), another.encode()},
-		"no rank":                      {nil, nil},
+		"another version":            {first[0], wrongVersion},
+		"an empty payload":           {first[0], {}},
+		"one byte too many":          {first[0], append(slices.Clone(first[1]), 0)},
+		"one byte too few":           {first[0], first[1][:len(first[1])-1]},
+		"too many pools":             {first[0], many},
+		"a value that is too long":   {absurd.encode()},
+		"a payload of another round": {first[0], probe[1]},
+		"a payload of a later phase": {probe[0], last[1]},
+		"an unknown phase":           {(&message{phase: phaseDone}).encode()},
+		"events of two positions":    {other.encode(), another.encode()},
+		"no rank":                    {nil, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if _, err := Merge(c); !errors.Is(err, ErrProtocol) {
@@ -89,7 +89,7 @@ func TestPeersThatBreakTheProtocolAreRefused(t *testing.T) {
 	}
 }
 
-func TestASummaryThatDoesNotFitTheMachineIsRefused(t *testing.T) {
+func TestMismatchedSummariesAreRefused(t *testing.T) {
 	rounds := payloadsOf(t, sixRanks(t))
 	fewer := slices.Clone(rounds[0])[:5]
 	without := slices.Clone(rounds[0])
@@ -104,7 +104,7 @@ func TestASummaryThatDoesNotFitTheMachineIsRefused(t *testing.T) {
 				t.Fatalf("got %v, want ErrProtocol", err)
 			}
 			if _, _, err := m.Step(merged(t, rounds[0])); !errors.Is(err, ErrProtocol) {
-				t.Fatalf("going on after it: got %v, want ErrProtocol", err)
+				t.Fatalf("stepping afterwards: got %v, want ErrProtocol", err)
 			}
 		})
 	}
@@ -144,7 +144,7 @@ func FuzzMergeAndStep(f *testing.F) {
 			t.Fatalf("got %v, want ErrProtocol", err)
 		}
 		if err == nil && (next == nil) == (outcome == nil) {
-			t.Fatal("a step must give a payload or an outcome, and not both")
+			t.Fatal("a step returned both or neither of a payload and an outcome")
 		}
 		if outcome != nil && outcome.Divergence != nil { // every difference has a text
 			_ = outcome.Divergence.Error()

@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// A rank stopped by another rank's fault knows of no call in which it differs.
-func TestRanksThatReportNoCallHaveNoVoteOnTheCall(t *testing.T) {
+// A rank that was stopped by another rank's fault reports no call, so it cannot differ in one.
+func TestRanksWithoutACallDoNotCount(t *testing.T) {
 	sum, greatest := &CollectiveCall{ReduceOp: "Sum"}, &CollectiveCall{ReduceOp: "Max"}
 	for name, c := range map[string]struct {
 		calls   []*CollectiveCall

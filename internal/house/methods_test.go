@@ -31,7 +31,6 @@ var stillLarge = map[string]size{
 	"driver/nccl/internal/p2p.Group":          {36, 2},
 	"driver/nccl/internal/p2p.Messages":       {25, 5},
 	"driver/nccl/kernels.Launch":              {17, 4},
-	"internal/agreement.Machine":              {15, 4},
 	"internal/control/tcp.Plane":              {54, 5},
 	"internal/nccl.Library":                   {33, 4},
 	"internal/reduce.job":                     {11, 5},
