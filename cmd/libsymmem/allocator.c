@@ -1,4 +1,4 @@
-/* The allocator functions that PyTorch and SGLang call, with locks of theirs held. */
+/* Allocator functions for PyTorch and SGLang, which call them with locks held. */
 #include "_cgo_export.h"
 #include "shim.h"
 #include "state.h"

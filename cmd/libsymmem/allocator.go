@@ -11,7 +11,7 @@ import (
 	"symmem/cmd/libsymmem/internal/binding"
 )
 
-// allocated returns what an allocator function returns: null for a failure.
+// allocated calls an allocator function and returns the address, or null on failure.
 func allocated(alloc func() (uintptr, error)) (at uintptr) {
 	stored(&at, "the address", alloc)
 	return at
@@ -33,7 +33,7 @@ func goTorchAlloc(
 func goTorchFree(address unsafe.Pointer) {
 	err := binding.Recovering(func() error {
 		if !library.IsOpen() {
-			return nil // the memory went with Close
+			return nil // Close returned the memory
 		}
 		return library.Free(uintptr(address), true)
 	})

@@ -1,4 +1,4 @@
-/* The collectives of symmem.h: one function in Go does them all. */
+/* Collectives of symmem.h. One Go function implements all of them. */
 #include "_cgo_export.h"
 #include "shim.h"
 #include "state.h"

@@ -15,7 +15,7 @@ func goCollective(
 	send, recv unsafe.Pointer, stream C.uint64_t, site C.uint32_t,
 ) C.int {
 	return guarded(func() error {
-		return library.Do(uint64(group), &binding.Call{
+		return library.Do(uint64(group), &binding.Arguments{
 			Operation: int(operation), Count: int64(count), Type: int(dataType), Op: int(op),
 			Root: int(root), Path: int(path), Send: uintptr(send), Recv: uintptr(recv),
 			Stream: uintptr(stream), Site: uint32(site),
@@ -29,7 +29,7 @@ func goNorm(
 	input, residual, weight, output unsafe.Pointer, stream C.uint64_t, site C.uint32_t,
 ) C.int {
 	return guarded(func() error {
-		return library.Norm(uint64(group), &binding.Norm{
+		return library.Norm(uint64(group), &binding.NormArguments{
 			Rows: int64(rows), Hidden: int64(hidden), Epsilon: float32(epsilon),
 			Input: uintptr(input), Residual: uintptr(residual), Weight: uintptr(weight),
 			Output: uintptr(output), Stream: uintptr(stream), Site: uint32(site),

@@ -15,7 +15,7 @@ func goWorld(group *C.uint64_t) C.int {
 	return stored(group, "the group", library.World)
 }
 
-// maxRanks is more than any job has.
+// maxRanks bounds the number of ranks of a group.
 const maxRanks = 1 << 20
 
 //export goGroupOpen

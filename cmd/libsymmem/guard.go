@@ -11,7 +11,7 @@ import (
 	"symmem/cmd/libsymmem/internal/binding"
 )
 
-// guarded makes a call and notes its error for the thread. A panic must not cross into C.
+// guarded makes a call and stores its error for the thread. A panic must not cross into C.
 func guarded(call func() error) C.int {
 	return result(binding.Recovering(call))
 }
@@ -20,7 +20,7 @@ type integer interface {
 	~int | ~int32 | ~uint32 | ~uint64 | ~uintptr
 }
 
-// stored makes a call and writes its result where C wants it.
+// stored makes a call and writes the result to an address passed by C.
 func stored[To, From integer](to *To, what string, call func() (From, error)) C.int {
 	return guarded(func() error {
 		if to == nil {
@@ -34,7 +34,7 @@ func stored[To, From integer](to *To, what string, call func() (From, error)) C.
 	})
 }
 
-// result returns the code of an error, and notes its words for the thread.
+// result returns the code of an error, and stores its text for the thread.
 func result(err error) C.int {
 	if err == nil {
 		return C.SYMMEM_OK
@@ -47,10 +47,10 @@ func result(err error) C.int {
 	return C.int(code)
 }
 
-// maxText bounds what callers pass in: options, names, call sites.
+// maxText bounds texts passed by callers: options, names, call sites.
 const maxText = 1 << 20
 
-// textOf copies text of C's.
+// textOf copies a text passed by C.
 func textOf(length C.size_t, text *C.char) (string, error) {
 	if length == 0 {
 		return "", nil
@@ -61,7 +61,7 @@ func textOf(length C.size_t, text *C.char) (string, error) {
 	return C.GoStringN(text, C.int(length)), nil
 }
 
-// give copies text out to C, as symmem.h says.
+// give copies a text to a buffer passed by C, as described in symmem.h.
 func give(size C.size_t, to *C.char, length *C.size_t, compose func() (string, error)) C.int {
 	code := C.int(C.SYMMEM_OK)
 	failed := guarded(func() error {
@@ -70,7 +70,7 @@ func give(size C.size_t, to *C.char, length *C.size_t, compose func() (string, e
 			return err
 		}
 		if length == nil && to == nil {
-			return missing("a place for the text")
+			return missing("the buffer for the text and its length")
 		}
 		code = C.symmem_give(C.size_t(len(text)),
 			(*C.char)(unsafe.Pointer(unsafe.StringData(text))), size, to, length)
@@ -82,7 +82,7 @@ func give(size C.size_t, to *C.char, length *C.size_t, compose func() (string, e
 	return code
 }
 
-// missing refuses a null pointer.
+// missing returns the error for a null pointer.
 func missing(what string) error {
 	return fmt.Errorf("%s is a null pointer: %w", what, symmem.ErrInvalid)
 }

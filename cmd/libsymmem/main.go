@@ -1,10 +1,10 @@
-// Command libsymmem is the C interface of symmem, for programs that are not written in Go. It is
-// built with -buildmode=c-shared; symmem.h declares and documents it, and README.md says how to
-// build it and what the Go runtime means for the process.
+// Command libsymmem implements the C interface of symmem. It is built with -buildmode=c-shared.
+// symmem.h declares and documents the functions. README.md describes the build and the effects of
+// the Go runtime on the process.
 //
-// The C files hold the code that must work without Go: the check for forks, the state of threads,
-// the shared words. Functions in Go decode their arguments, call package binding, and encode the
-// result.
+// The C files contain code that must work without Go: the check for forks, the state of threads,
+// and the shared words. Functions in Go decode their arguments, call package binding, and encode
+// the result.
 package main
 
 /*
@@ -22,7 +22,7 @@ import (
 	"symmem/internal/sys"
 )
 
-// library is the one of the process.
+// library serves all calls of the process.
 var library = newLibrary()
 
 func newLibrary() *binding.Library {
@@ -34,5 +34,5 @@ func newLibrary() *binding.Library {
 	)
 }
 
-// main is never called: a shared library has none.
+// main is never called, but the linker requires it.
 func main() {}

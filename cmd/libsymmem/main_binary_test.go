@@ -22,7 +22,7 @@ func open(t *testing.T) *elf.File {
 	return f
 }
 
-// comments matches those of C.
+// comments matches comments in C.
 var comments = regexp.MustCompile(`(?s)/\*.*?\*/`)
 
 // declared lists the functions of the header.
@@ -41,7 +41,7 @@ func declared(t *testing.T) []string {
 	return names
 }
 
-func TestTheLibraryShowsWhatTheHeaderDeclares(t *testing.T) {
+func TestLibraryExportsDeclaredFunctions(t *testing.T) {
 	symbols, err := open(t).DynamicSymbols()
 	if err != nil {
 		t.Fatal(err)
@@ -55,15 +55,16 @@ func TestTheLibraryShowsWhatTheHeaderDeclares(t *testing.T) {
 	slices.Sort(shown)
 	want := declared(t)
 	if len(want) < 60 {
-		t.Fatalf("the header declares %d functions: that is not the header", len(want))
+		t.Fatalf("only %d functions found in the header", len(want))
 	}
 	if !slices.Equal(shown, want) {
-		t.Errorf("the library shows\n%v\nand the header declares\n%v", shown, want)
+		t.Errorf("the library exports\n%v\nand the header declares\n%v", shown, want)
 	}
 }
 
-// A function that is new is tried in a forked child, too: testdata/forked.c names all of them.
-func TestAForkedChildCallsWhatTheHeaderDeclares(t *testing.T) {
+// TestForkedChildCallsDeclaredFunctions fails if testdata/forked.c does not call a function of the
+// header.
+func TestForkedChildCallsDeclaredFunctions(t *testing.T) {
 	text, err := os.ReadFile("testdata/forked.c")
 	if err != nil {
 		t.Fatal(err)
@@ -76,19 +77,19 @@ func TestAForkedChildCallsWhatTheHeaderDeclares(t *testing.T) {
 	}
 }
 
-func TestTheLibraryLinksTheCLibraryAlone(t *testing.T) {
+func TestLibraryLinksOnlyLibc(t *testing.T) {
 	libraries, err := open(t).ImportedLibraries()
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, name := range libraries {
 		if name != "libc.so.6" && !strings.HasPrefix(name, "ld-linux") {
-			t.Errorf("it links %s", name)
+			t.Errorf("linked library %s", name)
 		}
 	}
 }
 
-func TestTheLibraryStaysLoaded(t *testing.T) {
+func TestLibraryCannotBeUnloaded(t *testing.T) {
 	const noDelete = 8 // DF_1_NODELETE of elf.h: Go cannot be unloaded
 	flags, err := open(t).DynValue(elf.DT_FLAGS_1)
 	if err != nil || len(flags) == 0 || flags[0]&noDelete == 0 {

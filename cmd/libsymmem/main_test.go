@@ -17,8 +17,8 @@ import (
 	"symmem/internal/sys/systest"
 )
 
-// built is what all tests of this package use: the library, the program in C that drives it, and
-// the command that starts its ranks.
+// built holds the paths of the library, the C program that tests it, and the command that starts
+// ranks.
 type built struct{ library, drive, command string }
 
 var building struct {
@@ -36,7 +36,7 @@ func TestMain(m *testing.M) {
 	os.Exit(status)
 }
 
-// build compiles everything, once.
+// build compiles everything in the first call.
 func build(t *testing.T) built {
 	t.Helper()
 	building.once.Do(func() {
@@ -71,10 +71,10 @@ func build(t *testing.T) built {
 	return building.built
 }
 
-// deadline ends a program that hangs: nothing here takes a tenth of it.
+// deadline ends a program that hangs. No scenario takes a tenth of it.
 const deadline = 100 * time.Second
 
-// drive runs a scenario as so many ranks. Every rank must end with code 0 and say that it is done.
+// drive runs a scenario with a number of ranks, and fails unless all ranks exit with status 0.
 func drive(t *testing.T, ranks int, scenario string, environment ...string) string {
 	t.Helper()
 	b := build(t)
@@ -92,74 +92,74 @@ func drive(t *testing.T, ranks int, scenario string, environment ...string) stri
 var scenarios = []struct {
 	sentence, scenario string
 	ranks              []int
-	// done is how many ranks come to their end.
+	// done returns the number of ranks that complete the scenario.
 	done func(ranks int) int
 }{
 	{
-		"sums are right on every path, and words and windows tell of memory", "sums",
+		"sums are right on every path, and words and windows change with memory", "sums",
 		[]int{1, 2, 4},
 		all,
 	},
-	{"messages have tags and sources, and a forgotten one is named", "messages", []int{2, 4}, all},
+	{"messages have tags and sources, and an unmatched one is reported", "messages", []int{2, 4}, all},
 	{
-		"parts of any size go to all ranks, and splits that differ are named", "splits",
+		"all-to-all sends parts of any size, and different splits are reported", "splits",
 		[]int{1, 2, 4},
 		all,
 	},
-	{"groups are named by their ranks, and handles do not come back", "groups", []int{2, 4}, all},
+	{"groups are identified by name and ranks; handles are not reused", "groups", []int{2, 4}, all},
 	{
-		"PyTorch's segments share windows, and pools have functions of their own", "pools",
+		"PyTorch's segments share windows, and each pool has allocator functions", "pools",
 		[]int{1, 2},
 		all,
 	},
 	{
-		"what is new in one pool is registered, or ranks are told that they differ", "pending",
+		"new memory of one pool is registered, and differences are reported", "pending",
 		[]int{1, 2, 4},
 		all,
 	},
-	{"misuse is refused, and hurts nothing", "misuse", []int{1, 2}, all},
-	{"a panic is an error, and hurts nothing", "panics", []int{1, 2}, all},
-	{"frees in another order are the same history", "freed-order", []int{2, 4}, all},
-	{"ranks that differ are told the lines of both", "diverge", []int{2, 4}, all},
+	{"misuse returns errors without side effects", "misuse", []int{1, 2}, all},
+	{"a panic is returned as an error", "panics", []int{1, 2}, all},
+	{"the order of frees does not change the history", "freed-order", []int{2, 4}, all},
+	{"a divergence has the call sites of both sides", "diverge", []int{2, 4}, all},
 	{
-		"buffers at other places are found out before a sum, with the lines", "mismatch",
+		"different places are detected before a sum, with call sites", "mismatch",
 		[]int{2, 4},
 		all,
 	},
-	{"a rank that does not come is named", "late", []int{2, 4}, all},
-	{"a rank that has ended is named", "lost", []int{2, 4}, allButOne},
-	{"a child of fork is refused everything, and the parent goes on", "forks", []int{2}, all},
+	{"a late rank is reported", "late", []int{2, 4}, all},
+	{"a lost rank is reported", "lost", []int{2, 4}, allButOne},
+	{"calls in a forked child fail, and the parent is not affected", "forks", []int{2}, all},
 	{
-		"a thread allocates with a lock of its own, whatever other ranks do", "locked",
+		"a thread allocates while it holds a lock and other ranks wait", "locked",
 		[]int{1, 2},
 		all,
 	},
-	{"threads allocate at once, and have errors of their own", "threads", []int{2}, all},
-	{"handlers of the program get their signals, also in a storm", "signals", []int{2}, all},
+	{"threads allocate concurrently, and each has its last error", "threads", []int{2}, all},
+	{"signal handlers of the program run, also under many signals", "signals", []int{2}, all},
 	{"a process exits with live buffers", "exit-live", []int{2}, all},
-	{"a process exits while a thread of it waits", "exit-waiting", []int{2, 4}, all},
-	{"a process opens again, with variables that are new", "reopen", []int{2}, all},
+	{"a process exits while one of its threads waits", "exit-waiting", []int{2, 4}, all},
+	{"a process opens again with new variables", "reopen", []int{2}, all},
 }
 
 func all(ranks int) int       { return ranks }
 func allButOne(ranks int) int { return ranks - 1 }
 
-func TestAProgramInC(t *testing.T) {
+func TestCProgram(t *testing.T) {
 	for _, s := range scenarios {
 		for _, ranks := range s.ranks {
 			t.Run(fmt.Sprintf("%s, on %d", s.sentence, ranks), func(t *testing.T) {
 				out := drive(t, ranks, s.scenario)
 				if got := strings.Count(out, s.scenario+" is done"); got != s.done(ranks) {
-					t.Errorf("%d ranks came to the end, want %d:\n%s", got, s.done(ranks), out)
+					t.Errorf("%d ranks completed, want %d:\n%s", got, s.done(ranks), out)
 				}
 			})
 		}
 	}
 }
 
-// TestAChildOfForkKeepsNoConnection: where it kept that of rank 1 to the store, rank 0 would wait
-// in its close for as long as the child lives.
-func TestAChildOfForkKeepsNoConnection(t *testing.T) {
+// TestForkedChildClosesConnections forks a child of rank 1. If the child kept the connection to the
+// store open, rank 0 would wait in symmem_close until the child exits.
+func TestForkedChildClosesConnections(t *testing.T) {
 	b := build(t)
 	input, child, err := os.Pipe()
 	if err != nil {
@@ -185,29 +185,29 @@ func TestAChildOfForkKeepsNoConnection(t *testing.T) {
 	}
 }
 
-func TestAProgramInCOnTheSoftwareGPU(t *testing.T) {
+func TestCProgramOnSoftwareGPU(t *testing.T) {
 	cuda, nccl, err := softgpu.Build()
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, s := range []struct{ sentence, scenario string }{
-		{"SGLang's symbols register with several communicators, once ranks agree", "plug"},
-		{"a communicator of another library takes part in a group", "attach"},
-		{"collectives become a part of the owner's capture", "capture"},
-		{"rows are summed, added and normalized in one", "norm"},
+		{"SGLang's functions register with several communicators", "plug"},
+		{"a communicator of another library is attached to a group", "attach"},
+		{"collectives are captured in a foreign graph", "capture"},
+		{"all-reduce, residual and RMSNorm are fused", "norm"},
 	} {
 		for _, ranks := range []int{2, 4} {
 			t.Run(fmt.Sprintf("%s, on %d", s.sentence, ranks), func(t *testing.T) {
 				out := drive(t, ranks, s.scenario, "SYMMEM_CUDA="+cuda, "SYMMEM_NCCL="+nccl,
 					"DRIVE_DIR="+t.TempDir())
 				if got := strings.Count(out, s.scenario+" is done"); got != ranks {
-					t.Errorf("%d ranks came to the end:\n%s", got, out)
+					t.Errorf("%d ranks completed:\n%s", got, out)
 				}
 			})
 		}
 	}
 }
 
-func TestCallsAreQuick(t *testing.T) {
+func TestCallSpeed(t *testing.T) {
 	t.Log("\n" + drive(t, 1, "speed"))
 }

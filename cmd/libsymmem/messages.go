@@ -17,10 +17,10 @@ func goMessage(
 	buffer unsafe.Pointer, from *C.int32_t, stream C.uint64_t, site C.uint32_t,
 ) C.int {
 	return guarded(func() error {
-		c := &binding.Call{
+		c := &binding.Arguments{
 			Operation: int(operation), Count: int64(count), Type: int(dataType), Root: int(peer),
 			Tag: int(tag), Stream: uintptr(stream), Site: uint32(site),
-			// The operation uses one of them.
+			// The operation uses only one of the two.
 			Send: uintptr(buffer), Recv: uintptr(buffer),
 		}
 		if from != nil {
@@ -42,7 +42,7 @@ func goAllToAllV(
 		if ranks == 0 || ranks > maxRanks {
 			return fmt.Errorf("splits for %d ranks: %w", ranks, symmem.ErrInvalid)
 		}
-		return library.Do(uint64(group), &binding.Call{
+		return library.Do(uint64(group), &binding.Arguments{
 			Operation: C.SYMMEM_ALL_TO_ALL_V, Type: int(dataType), Send: uintptr(send),
 			Recv: uintptr(recv), Stream: uintptr(stream), Site: uint32(site),
 			Splits: &symmem.Splits{
@@ -53,7 +53,7 @@ func goAllToAllV(
 	})
 }
 
-// numbers copies a list of C's; null is nil.
+// numbers copies a list passed by C. It returns nil for null.
 func numbers(count C.size_t, list *C.int64_t) []int64 {
 	if list == nil {
 		return nil

@@ -26,8 +26,8 @@ func goOpen(length C.size_t, options *C.char) C.int {
 	})
 }
 
-// catchUp sets the variables that the process has set since the library was loaded: Go has read the
-// environment then.
+// catchUp copies environment variables that the process has set since the library was loaded, which
+// is when Go reads the environment.
 func catchUp() error {
 	for at := C.symmem_environment(); at != nil && *at != nil; {
 		name, value, _ := strings.Cut(C.GoString(*at), "=")
@@ -52,7 +52,7 @@ func goIsOpen() C.int { return truth(library.IsOpen) }
 //export goCallSites
 func goCallSites() C.int { return truth(library.CallSites) }
 
-// truth is 1 or 0.
+// truth returns 1 or 0.
 func truth(ask func() bool) C.int {
 	answer := false
 	if binding.Recovering(func() error { answer = ask(); return nil }) != nil || !answer {

@@ -1,5 +1,5 @@
-/* What a caller does while a function of the library waits: it is asked on its own thread, so that
- * it can see to its signals there. */
+/* Polls callers whose calls wait. The caller's function runs on the waiting thread, so that it can
+ * handle signals there. */
 #include <pthread.h>
 #include <time.h>
 
@@ -7,19 +7,19 @@
 #include "shim.h"
 #include "state.h"
 
-typedef int (*asked)(void);
+typedef int (*poll_function)(void);
 
-static asked on_main, elsewhere;
+static poll_function on_main, on_others;
 static pthread_t main_thread;
 static int has_main;
 
-/* Not 0 while the main thread is asked in the middle of a collective. */
+/* Not 0 while the main thread is polled during a collective. */
 static volatile int in_collective;
 
-API int symmem_set_poll(asked poll, asked aside) {
+API int symmem_set_poll(poll_function poll, poll_function aside) {
 	if (__builtin_expect(symmem_forked, 0)) return SYMMEM_ERR_FORKED;
 	on_main = poll;
-	elsewhere = aside;
+	on_others = aside;
 	main_thread = pthread_self();
 	has_main = poll != 0;
 	return goSetPoll(poll != 0 || aside != 0);
@@ -27,45 +27,45 @@ API int symmem_set_poll(asked poll, asked aside) {
 
 static int is_main(void) { return has_main && pthread_equal(pthread_self(), main_thread); }
 
-/* Not 0 while the main thread is asked. A handler that waits in its answer is asked as other threads
- * are: the main thread's function has not returned yet. */
-static volatile int asking;
+/* Not 0 while the main thread is polled. If the main thread's function calls symmem and waits, that
+ * wait polls as on other threads. */
+static volatile int polling;
 
-static int ask_main(void) {
-	asking = 1;
-	int answer = on_main();
-	asking = 0;
-	return answer;
+static int poll_main(void) {
+	polling = 1;
+	int end = on_main();
+	polling = 0;
+	return end;
 }
 
 int symmem_poll(void) {
 	if (symmem_forked) return 0;
-	if (is_main() && !asking) return ask_main();
-	return elsewhere ? elsewhere() : 0;
+	if (is_main() && !polling) return poll_main();
+	return on_others ? on_others() : 0;
 }
 
-/* How long a wait in the middle of a collective goes on between two questions. */
+/* The time between two polls during a collective. */
 enum { PERIOD_NS = 100000000 };
 
 int symmem_poll_in_collective(void) {
 	static struct timespec latest;
 	struct timespec now;
-	if (symmem_forked || !is_main() || asking) return 0;
+	if (symmem_forked || !is_main() || polling) return 0;
 	if (clock_gettime(CLOCK_MONOTONIC, &now)) return 0;
 	if ((now.tv_sec - latest.tv_sec) * 1000000000LL + now.tv_nsec - latest.tv_nsec < PERIOD_NS)
 		return 0;
 	latest = now;
 	in_collective = 1;
 	symmem_unusual = 1;
-	int answer = ask_main();
+	int end = poll_main();
 	in_collective = 0;
 	symmem_unusual = symmem_forked;
-	return answer;
+	return end;
 }
 
 static const char busy[] =
-	"a signal handler has called symmem while the call that it interrupted holds a stream: leave "
-	"that to the program after the handler, or raise an exception in it, which ends the call";
+	"a signal handler called symmem during a collective: make the call after the handler, or raise "
+	"an exception in the handler, which ends the collective";
 
 int symmem_refused(void) {
 	if (symmem_forked) return SYMMEM_ERR_FORKED;

@@ -1,4 +1,4 @@
-/* What belongs to the process: the words, forks, the end. */
+/* State of the process: the words, forks, the exit. */
 #define _DEFAULT_SOURCE /* S_ISSOCK */
 #include <pthread.h>
 #include <stdlib.h>
@@ -17,8 +17,8 @@ volatile int symmem_exiting;
 
 uint64_t symmem_sockets[SYMMEM_SOCKETS];
 
-/* Closes the sockets of the parent that are in the table. While the child held them the other ranks
- * would not see the end of the parent. */
+/* Closes the parent's sockets in the table. If the child kept them open, other ranks would not
+ * detect the end of the parent. */
 static void close_sockets(void) {
 	for (int fd = 0; fd < SYMMEM_SOCKETS; fd++) {
 		uint64_t inode = __atomic_load_n(&symmem_sockets[fd], __ATOMIC_RELAXED);

@@ -50,7 +50,7 @@ func goExplain(
 	size C.size_t, text *C.char, length *C.size_t,
 ) C.int {
 	return give(size, text, length, func() (string, error) {
-		return library.Explain(uint64(group), &binding.Call{
+		return library.Explain(uint64(group), &binding.Arguments{
 			Operation: int(operation), Count: int64(count), Type: int(dataType),
 			Send: uintptr(send), Recv: uintptr(recv),
 		})

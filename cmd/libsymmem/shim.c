@@ -1,5 +1,5 @@
-/* The functions of symmem.h that are made in Go. Each looks for a fork first, because Go cannot run
- * in the child, and then calls its part there. */
+/* Functions of symmem.h that are implemented in Go. Each first checks for a fork, because Go cannot
+ * run in the child. */
 #include "_cgo_export.h"
 #include "shim.h"
 #include "state.h"

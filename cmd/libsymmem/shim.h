@@ -1,4 +1,4 @@
-/* What the C part and the Go part of the library share. symmem.h is for everybody else. */
+/* Declarations shared by the C and Go parts of the library. symmem.h declares the public ones. */
 #ifndef SYMMEM_SHIM_H
 #define SYMMEM_SHIM_H
 
@@ -11,24 +11,24 @@ extern int64_t symmem_words[SYMMEM_WORDS];
 enum { SYMMEM_SOCKETS = 1 << 14 };
 extern uint64_t symmem_sockets[SYMMEM_SOCKETS];
 
-/* Notes the latest error of the calling thread; the texts are copied. */
+/* Stores the last error of the calling thread. Copies the texts. */
 void symmem_note_error(int code, size_t text_length, const char *text, size_t detail_length,
                        const char *detail);
 
-/* Copies text out as symmem.h says. */
+/* Copies a text to the caller's buffer, as described in symmem.h. */
 int symmem_give(size_t from_length, const char *from, size_t size, char *text, size_t *length);
 
-/* From now on frees do nothing once the process exits. */
+/* Makes frees do nothing while the process exits. */
 void symmem_watch_exit(void);
 
-/* The environment as C has it now. */
+/* Returns the current environment of C. */
 char **symmem_environment(void);
 
-/* Asks the caller's thread, which is this one, whether the wait is to end: not 0 if so. */
+/* Polls the caller on this thread. Returns a value other than 0 if the wait should end. */
 int symmem_poll(void);
 
-/* The same for a thread that waits in the middle of a collective, with a stream in its hands. Asks
- * nobody on other threads than the main one, and nobody more often than ten times a second. */
+/* Polls the caller during a collective, with the lock of a stream held: only on the main thread, and
+ * at most ten times a second. */
 int symmem_poll_in_collective(void);
 
 #endif

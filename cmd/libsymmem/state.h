@@ -1,30 +1,30 @@
-/* The state of the process and of its threads, inside the C part. */
+/* State of the process and its threads, for the C part of the library. */
 #ifndef SYMMEM_STATE_H
 #define SYMMEM_STATE_H
 
 #include <stdint.h>
 
-/* What the world sees; all else is hidden. */
+/* Exports a function. All others are hidden. */
 #define API __attribute__((visibility("default")))
 
-/* Not 0 in a child of fork(): Go's threads are not there. */
+/* Not 0 in a child of fork(), where Go's threads do not exist. */
 extern volatile int symmem_forked;
 
-/* Not 0 if symmem_refused has to be asked: in a child of fork(), and in handlers of signals that
- * run in the middle of a collective. */
+/* Not 0 if symmem_refused must be called: in a child of fork(), and in signal handlers that run
+ * during a collective. */
 extern volatile int symmem_unusual;
 
-/* The code with which a function that waits, or works on streams, is refused now, or SYMMEM_OK. */
+/* Returns the error of functions that wait or use streams in the current state, or SYMMEM_OK. */
 int symmem_refused(void);
 
-/* Calls a function of Go that may wait, or works on streams, unless it is refused. */
+/* Calls a Go function that may wait or use streams, unless symmem_refused returns an error. */
 #define WAITING(call)                                                                              \
 	({                                                                                             \
 		int refused_ = __builtin_expect(symmem_unusual, 0) ? symmem_refused() : SYMMEM_OK;         \
 		refused_ ? refused_ : (call);                                                              \
 	})
 
-/* Not 0 once the process exits. */
+/* Not 0 while the process exits. */
 extern volatile int symmem_exiting;
 
 int symmem_selected(void);

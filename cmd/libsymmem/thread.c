@@ -1,5 +1,5 @@
-/* What belongs to a thread: its latest error, its pool, its call site. None of it enters Go, so it
- * works while the process forks, exits, or has not opened anything. */
+/* State of a thread: its last error, its pool, its call site. No function enters Go, so they work
+ * before symmem_open, in forked children, and while the process exits. */
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>

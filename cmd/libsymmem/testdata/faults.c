@@ -31,7 +31,7 @@ void misuse(void) {
 	WANT(SYMMEM_ERR_INVALID, symmem_open(19, "{\"timeout_ms\": -100}"));
 	uint64_t world = open_with("");
 	WANT(SYMMEM_ERR_INVALID, symmem_open(0, NULL));
-	CONTAINS("open already", symmem_last_error(sizeof text_, text_, &length_));
+	CONTAINS("already open", symmem_last_error(sizeof text_, text_, &length_));
 	TRUE(symmem_describe(8, text, &length) == SYMMEM_ERR_SHORT && length > 8 && strlen(text) == 7);
 	DO(symmem_describe(0, NULL, &length));
 	WANT(SYMMEM_ERR_INVALID, symmem_describe(0, NULL, NULL));
@@ -101,7 +101,7 @@ void panics(void) {
 	const int32_t *nowhere = (const int32_t *)(uintptr_t)64;
 	for (int i = 0; i < 3; i++) {
 		WANT(SYMMEM_ERR_PANIC, symmem_group_open(1, "g", 2, nowhere, &group));
-		CONTAINS("mistake inside symmem", symmem_last_error(sizeof text_, text_, &length_));
+		CONTAINS("panic inside symmem", symmem_last_error(sizeof text_, text_, &length_));
 		CONTAINS("\"name\":\"PANIC\"", symmem_last_error_json(sizeof text_, text_, &length_));
 		CONTAINS("goGroupOpen", symmem_last_error_json(sizeof text_, text_, &length_));
 		TRUE(group == 7);

@@ -4,132 +4,134 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"math"
 	"slices"
 
 	"symmem"
 	"symmem/driver"
 )
 
-// Call is a collective or a message as C asks for it.
-type Call struct {
+// calls implements the functions that queue collectives and compare values.
+type calls struct{ s *session }
+
+// Arguments holds the arguments of a collective or a message as C passes them: terms as numbers,
+// buffers as addresses.
+type Arguments struct {
 	Operation, Type, Op, Path int
-	// Root is the root, or the peer of a message.
-	Root, Tag  int
-	Count      int64
-	Send, Recv uintptr
-	// Splits are those of an AllToAllV. Offsets that are nil are parts one behind the other.
+	Root, Tag                 int // Root is the root, or the peer of a message
+	Count                     int64
+	Send, Recv                uintptr
+	// Splits holds the counts of an AllToAllV. Parts are contiguous where the offsets are nil.
 	Splits *symmem.Splits
-	// From, if set, is told the rank that has sent the message, when a Recv has it.
+	// From, if set, is called with the sender's rank when a Recv has its message.
 	From   func(rank int)
 	Stream uintptr
-	// Site is the number of the call site, or 0.
-	Site uint32
+	Site   uint32 // the number of the call site, or 0
 }
 
 // Do queues a collective or one end of a message on a foreign stream.
-func (l *Library) Do(handle uint64, c *Call) error {
-	r, g, err := l.find(handle)
+func (cs *calls) Do(handle uint64, a *Arguments) error {
+	r, g, err := cs.s.group(handle)
 	if err != nil {
 		return err
 	}
-	call, err := c.resolve(r, g)
+	call, err := a.resolve(r, g)
 	if err != nil {
 		return err
 	}
-	s, err := r.stream(c.Stream)
+	s, err := r.stream(a.Stream)
 	if err != nil {
 		return err
 	}
-	err = l.queue(r.rt.Interop().At(c.Site), g, call, s)
-	if err == nil && c.From != nil && call.Arrived == nil {
-		c.From(c.Root)
+	err = cs.queue(r.rt.Interop().At(a.Site), g, call, s)
+	if err == nil && a.From != nil && call.Arrived == nil {
+		a.From(a.Root)
 	}
 	return err
 }
 
-// queue queues a collective, on a separate thread if it first waits for other ranks to register
-// memory.
-func (l *Library) queue(
+// queue queues a collective. If the collective first registers memory, which waits for other ranks,
+// the caller can interrupt it.
+func (cs *calls) queue(
 	interop symmem.Interop, g *group, call symmem.Call, s *symmem.Stream,
 ) error {
 	if interop.Registers(g.Group, call.Operation, call.Send, call.Recv, s) {
-		return l.queueApart(interop, g, call, s)
+		return cs.queueInterruptible(interop, g, call, s)
 	}
 	return interop.Do(context.Background(), g.Group, call, s)
 }
 
-// queueApart makes a closure, which other calls do without.
-func (l *Library) queueApart(
+// queueInterruptible allocates a closure. It is a function apart from queue so that other calls do
+// not allocate.
+func (cs *calls) queueInterruptible(
 	interop symmem.Interop, g *group, call symmem.Call, s *symmem.Stream,
 ) error {
-	return l.apart("registering", func(ctx context.Context) error {
+	return cs.s.interruptible("registering", func(ctx context.Context) error {
 		return interop.Do(ctx, g.Group, call, s)
 	})
 }
 
-// resolve checks what the types of Go would narrow, and finds the buffers.
-func (c *Call) resolve(r *rank, g *group) (symmem.Call, error) {
+// resolve checks the numbers that C passed and looks up the buffers.
+func (a *Arguments) resolve(r *rank, g *group) (symmem.Call, error) {
 	const most = 1 << 44
-	call := symmem.Call{Root: c.Root, Tag: c.Tag, Count: c.Count}
+	call := symmem.Call{Root: a.Root, Tag: a.Tag, Count: a.Count}
 	var errs [4]error
-	call.Operation, errs[0] = term("operation", operations, c.Operation)
-	call.Type, errs[1] = term("element type", types, c.Type)
-	call.Op, errs[2] = term("reduction", reductions, c.Op)
-	call.Path, errs[3] = term("path", paths, c.Path)
+	call.Operation, errs[0] = term("operation", operations, a.Operation)
+	call.Type, errs[1] = term("element type", types, a.Type)
+	call.Op, errs[2] = term("reduction", reductions, a.Op)
+	call.Path, errs[3] = term("path", paths, a.Path)
 	for _, err := range errs {
 		if err != nil {
 			return call, err
 		}
 	}
-	if c.Splits != nil {
-		return c.split(r, call, g.Size())
+	if a.Splits != nil {
+		return a.split(r, call, g.Size())
 	}
-	if c.Count < 0 {
-		return call, fmt.Errorf("count %d: %w", c.Count, symmem.ErrInvalid)
+	if a.Count < 0 {
+		return call, fmt.Errorf("count %d: %w", a.Count, symmem.ErrInvalid)
 	}
-	if c.Count > most/int64(g.Size()) {
-		return call, fmt.Errorf("count %d: %w", c.Count, symmem.ErrOutOfRange)
+	if a.Count > most/int64(g.Size()) {
+		return call, fmt.Errorf("count %d: %w", a.Count, symmem.ErrOutOfRange)
 	}
-	if c.From != nil && c.Root == symmem.AnySource {
-		call.Arrived = c.From
+	if a.From != nil && a.Root == symmem.AnySource {
+		call.Arrived = a.From
 	}
 	resolved := driver.Call{Operation: call.Operation, DataType: call.Type, Count: call.Count}
 	if call.Operation == symmem.OpAllToAllV {
 		resolved.Operation = symmem.OpAllToAll // Explain takes even splits
 	}
 	send, recv := resolved.Spans(g.Size())
-	return c.memory(r, call, send, recv)
+	return a.memory(r, call, send, recv)
 }
 
-// memory finds the buffers of a call, which uses send and recv bytes of them.
-func (c *Call) memory(r *rank, call symmem.Call, send, recv int64) (symmem.Call, error) {
+// memory looks up the buffers of a call that sends and receives a number of bytes.
+func (a *Arguments) memory(r *rank, call symmem.Call, send, recv int64) (symmem.Call, error) {
 	var err error
-	if call.Send, err = r.memory(c.Send, send); err == nil {
-		call.Recv, err = r.memory(c.Recv, recv)
+	if call.Send, err = r.memory(a.Send, send); err == nil {
+		call.Recv, err = r.memory(a.Recv, recv)
 	}
 	return call, err
 }
 
-// split checks the splits of a call and finds its buffers.
-func (c *Call) split(r *rank, call symmem.Call, ranks int) (symmem.Call, error) {
-	whole := symmem.Contiguous(c.Splits.SendCounts, c.Splits.RecvCounts)
-	if c.Splits.SendOffsets != nil {
-		whole.SendOffsets = c.Splits.SendOffsets
+// split checks the splits of a call and looks up its buffers.
+func (a *Arguments) split(r *rank, call symmem.Call, ranks int) (symmem.Call, error) {
+	whole := symmem.Contiguous(a.Splits.SendCounts, a.Splits.RecvCounts)
+	if a.Splits.SendOffsets != nil {
+		whole.SendOffsets = a.Splits.SendOffsets
 	}
-	if c.Splits.RecvOffsets != nil {
-		whole.RecvOffsets = c.Splits.RecvOffsets
+	if a.Splits.RecvOffsets != nil {
+		whole.RecvOffsets = a.Splits.RecvOffsets
 	}
 	if err := whole.Validate(ranks); err != nil {
 		return call, err
 	}
 	call.Splits = &whole
 	size := int64(call.Type.Size())
-	return c.memory(r, call, size*reach(whole.SendCounts, whole.SendOffsets),
+	return a.memory(r, call, size*reach(whole.SendCounts, whole.SendOffsets),
 		size*reach(whole.RecvCounts, whole.RecvOffsets))
 }
 
-// reach returns how many elements of a buffer its parts need.
+// reach returns the number of elements that a buffer with these parts needs.
 func reach(counts, offsets []int64) int64 {
 	ends := make([]int64, len(counts))
 	for i, n := range counts {
@@ -140,23 +142,13 @@ func reach(counts, offsets []int64) int64 {
 	return slices.Max(ends)
 }
 
-// memory returns the memory at an address that C has given. It refuses memory of buffers that were
-// freed, also of pools that are closed.
-func (r *rank) memory(address uintptr, bytes int64) (symmem.Memory, error) {
-	m, err := r.rt.Interop().Memory(address, bytes)
-	if err == nil && m.Pool() == nil && bytes > 0 {
-		err = r.library.kept.covers(address, bytes, r.rt.Device().Ordinal < 0)
-	}
-	return m, err
-}
-
-// Explain says which path a collective would take now, and why, as JSON.
-func (l *Library) Explain(handle uint64, c *Call) (string, error) {
-	r, g, err := l.find(handle)
+// Explain returns the path that a collective would take now, with the reason, as JSON.
+func (cs *calls) Explain(handle uint64, a *Arguments) (string, error) {
+	r, g, err := cs.s.group(handle)
 	if err != nil {
 		return "", err
 	}
-	call, err := c.resolve(r, g)
+	call, err := a.resolve(r, g)
 	if err != nil {
 		return "", err
 	}
@@ -167,19 +159,18 @@ func (l *Library) Explain(handle uint64, c *Call) (string, error) {
 	return encode(e)
 }
 
-// Norm is an all-reduce with residual and RMSNorm, as C asks for it.
-type Norm struct {
+// NormArguments holds the arguments of a fused all-reduce, residual and RMSNorm as C passes them.
+type NormArguments struct {
 	Rows, Hidden                    int64
 	Epsilon                         float32
 	Input, Residual, Weight, Output uintptr
 	Stream                          uintptr
-	// Site is the number of the call site, or 0.
-	Site uint32
+	Site                            uint32 // the number of the call site, or 0
 }
 
-// Norm queues one on a foreign stream.
-func (l *Library) Norm(handle uint64, n *Norm) error {
-	r, g, err := l.find(handle)
+// Norm queues a fused all-reduce, residual and RMSNorm on a foreign stream.
+func (cs *calls) Norm(handle uint64, n *NormArguments) error {
+	r, g, err := cs.s.group(handle)
 	if err != nil {
 		return err
 	}
@@ -191,13 +182,13 @@ func (l *Library) Norm(handle uint64, n *Norm) error {
 	if err != nil {
 		return err
 	}
-	return l.queue(r.rt.Interop().At(n.Site), g, symmem.Call{
+	return cs.queue(r.rt.Interop().At(n.Site), g, symmem.Call{
 		Operation: symmem.OpAllReduceRMSNorm, Norm: &args, Send: args.Input, Recv: args.Output,
 	}, s)
 }
 
-// resolve finds the tensors.
-func (n *Norm) resolve(r *rank) (symmem.NormArgs, error) {
+// resolve checks the sizes and looks up the tensors.
+func (n *NormArguments) resolve(r *rank) (symmem.NormArgs, error) {
 	const most = 1 << 44
 	args := symmem.NormArgs{Rows: n.Rows, Hidden: n.Hidden, Epsilon: n.Epsilon}
 	if n.Rows < 0 || n.Hidden < 1 || n.Hidden > driver.MaxHidden || n.Rows > most/n.Hidden {
@@ -210,51 +201,4 @@ func (n *Norm) resolve(r *rank) (symmem.NormArgs, error) {
 	args.Output, errs[2] = r.memory(n.Output, n.Rows*row)
 	args.Weight, errs[3] = r.memory(n.Weight, row)
 	return args, cmp.Or(errs[:]...)
-}
-
-// Number makes a call on a number that all ranks of a group have under a name. operation and value
-// are those of struct symmem_value.
-func (l *Library) Number(
-	handle uint64, operation int, name string, value int64, site uint32,
-) (int64, error) {
-	o, err := term("operation", values, operation)
-	if err != nil {
-		return 0, err
-	}
-	if o == symmem.ValueStep {
-		return 0, fmt.Errorf("operation %d on value %q: %w", operation, name, symmem.ErrInvalid)
-	}
-	return l.Value(handle, symmem.ValueCall{
-		Operation: o, Name: name, Value: value, Float: math.Float64frombits(uint64(value)),
-	}, site)
-}
-
-// Value makes a call on a value of the ranks of a group, for a call site.
-//
-// On one machine a wait polls the caller for interrupts, as collectives do; between machines the
-// call runs on another thread. That takes a closure, so it is only made there.
-func (l *Library) Value(handle uint64, c symmem.ValueCall, site uint32) (int64, error) {
-	r, g, err := l.find(handle)
-	if err != nil {
-		return 0, err
-	}
-	interop := r.rt.Interop().At(site)
-	if g.machines <= 1 {
-		return interop.Value(context.Background(), g.Group, c)
-	}
-	return valueApart(l, interop, g, c)
-}
-
-func valueApart(
-	l *Library, i symmem.Interop, g *group, c symmem.ValueCall,
-) (int64, error) {
-	var got int64 // a call that was left may still write it
-	err := l.apart("comparing values", func(ctx context.Context) (err error) {
-		got, err = i.Value(ctx, g.Group, c)
-		return err
-	})
-	if err != nil {
-		return 0, err
-	}
-	return got, nil
 }

@@ -8,9 +8,8 @@ import (
 	"symmem"
 )
 
-// TestATensorIsFoundInItsBuffer makes calls on tensors inside of a buffer until it is freed. That
-// the free takes effect later does not matter.
-func TestATensorIsFoundInItsBuffer(t *testing.T) {
+// TestCallsFindBufferOfTensor makes calls on tensors inside a buffer until the buffer is retired.
+func TestCallsFindBufferOfTensor(t *testing.T) {
 	l, words := alone(t, host)
 	world, err := l.World()
 	if err != nil {
@@ -20,31 +19,33 @@ func TestATensorIsFoundInItsBuffer(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	call := &Call{Operation: int(symmem.OpAllReduce), Count: 256, Send: at + 2048, Recv: at + 2048}
+	call := &Arguments{
+		Operation: int(symmem.OpAllReduce), Count: 256, Send: at + 2048, Recv: at + 2048,
+	}
 	if text, err := l.Explain(world, call); err != nil || !strings.Contains(text, `"registers":true`) {
 		t.Errorf("explaining the first call: %s, %v", text, err)
 	}
 	windows := words.Windows.Load()
 	if err := l.Do(world, call); err != nil || words.Windows.Load() == windows {
-		t.Errorf("the first call, which registers its memory: %v", err)
+		t.Errorf("the first call did not register its memory: %v", err)
 	}
 	call.Count++
 	if err := l.Do(world, call); !errors.Is(err, symmem.ErrOutOfRange) {
-		t.Errorf("a call past the end of the buffer: %v", err)
+		t.Errorf("call past the end of the buffer: %v", err)
 	}
 	call.Count--
 	if err := l.Free(at, true); err != nil {
 		t.Fatal(err)
 	}
 	if err := l.Do(world, call); !errors.Is(err, symmem.ErrFreed) {
-		t.Errorf("a call on a buffer that is freed: %v", err)
+		t.Errorf("call on a freed buffer: %v", err)
 	}
 	if _, err := l.Explain(world, call); !errors.Is(err, symmem.ErrFreed) {
-		t.Errorf("explaining a call on a buffer that is freed: %v", err)
+		t.Errorf("explaining call on a freed buffer: %v", err)
 	}
 }
 
-// BenchmarkDo queues an all-reduce on a tensor in the middle of a buffer, among others.
+// BenchmarkDo queues an all-reduce on a tensor inside one of several buffers.
 func BenchmarkDo(b *testing.B) {
 	for _, row := range []struct {
 		name    string
@@ -71,7 +72,7 @@ func BenchmarkDo(b *testing.B) {
 					middle = at + 4096
 				}
 			}
-			call := &Call{Operation: int(symmem.OpAllReduce), Count: 64, Send: middle, Recv: middle}
+			call := &Arguments{Operation: int(symmem.OpAllReduce), Count: 64, Send: middle, Recv: middle}
 			b.ReportAllocs()
 			for b.Loop() {
 				if err := l.Do(world, call); err != nil {

@@ -8,10 +8,10 @@ import (
 	"symmem"
 )
 
-// Code is the result of a call as C has it: SYMMEM_... of symmem.h.
+// Code represents the result of a function of symmem.h, SYMMEM_OK or SYMMEM_ERR_....
 type Code int
 
-// The codes. Their values are part of the interface.
+// Codes. Their values are part of the interface.
 const (
 	OK Code = iota
 	Invalid
@@ -57,14 +57,14 @@ func (c Code) String() string {
 var (
 	// ErrNotOpen is returned before Open and after Close.
 	ErrNotOpen = errors.New("symmem is not open: call symmem_open (symmem.init in Python) first")
-	// ErrLive is returned by what would end memory that is in use.
-	ErrLive = errors.New("buffers are live still: free them first, or force it")
-	// ErrPanic is a mistake inside symmem.
-	ErrPanic = errors.New("mistake inside symmem")
+	// ErrLive is returned by calls that would close pools with live buffers.
+	ErrLive = errors.New("buffers are still live: free them first, or force the close")
+	// ErrPanic reports a panic inside symmem.
+	ErrPanic = errors.New("panic inside symmem")
 )
 
-// sentinels are the errors that stand for codes, in the order in which they are asked for: the
-// cause of a fault before what came of it.
+// sentinels maps errors to codes. The order matters for errors that wrap several: the cause of a
+// fault precedes its consequences.
 var sentinels = []struct {
 	err  error
 	code Code
@@ -110,19 +110,19 @@ func CodeOf(err error) Code {
 	return Failed
 }
 
-// hints say what to do about an error, where its own words do not.
+// hints holds advice for codes whose errors do not contain any.
 var hints = map[Code]string{
-	OutOfMemory: "free memory, give the pool more capacity, or reserve it before others take it",
-	DoubleFree:  "this pointer was freed before, or never handed out",
+	OutOfMemory: "free memory, raise the capacity of the pool, or reserve memory early",
+	DoubleFree:  "this pointer was freed before, or was never allocated",
 	Capturing:   "register or reserve before the capture begins",
 	Divergence:  "ranks must make the same allocations and calls in the same order",
-	Timeout: "find out why those ranks did not come, or raise the timeout: " +
+	Timeout: "find out why those ranks are late, or raise the timeout: " +
 		"symmem.init(timeout=...) in Python, timeout_ms of symmem_open in C",
-	RankLost: "look at the output of those ranks; the groups that they were in are over",
-	Panic:    "please report this, with the text",
+	RankLost: "read the output of those ranks; their groups have ended",
+	Panic:    "please report this, with the message",
 }
 
-// Words returns the text of an error, with what to do about it.
+// Words returns the text of an error with advice.
 func (c Code) Words(err error) string {
 	text := err.Error()
 	if hint := hints[c]; hint != "" && !aboutValues(err) {
@@ -134,12 +134,12 @@ func (c Code) Words(err error) string {
 	return text
 }
 
-// aboutMessages reports whether an error is about the ends of messages, which have no call sites.
+// aboutMessages reports whether an error is about messages, which have no call sites.
 func aboutMessages(err error) bool {
 	return errors.As(err, new(*symmem.MessageError))
 }
 
-// aboutValues reports whether an error is about values, after which a group goes on.
+// aboutValues reports whether an error is about values, which do not end the group.
 func aboutValues(err error) bool {
 	var d *symmem.DivergenceError
 	return errors.As(err, &d) && d.Kind == symmem.DivergedValue

@@ -30,7 +30,7 @@ func header(t *testing.T) map[string]int {
 	return names
 }
 
-func TestTheCodesAreThoseOfTheHeader(t *testing.T) {
+func TestCodesMatchHeader(t *testing.T) {
 	names := header(t)
 	for c := Invalid; c < codes; c++ {
 		if got, ok := names["ERR_"+c.String()]; !ok || got != int(c) {
@@ -42,7 +42,7 @@ func TestTheCodesAreThoseOfTheHeader(t *testing.T) {
 	}
 }
 
-func TestTheTermsAreThoseOfTheHeader(t *testing.T) {
+func TestTermsMatchHeader(t *testing.T) {
 	names := header(t)
 	same := func(name string, number int) {
 		if got, ok := names[strings.ToUpper(name)]; !ok || got != number {
@@ -64,51 +64,51 @@ func TestTheTermsAreThoseOfTheHeader(t *testing.T) {
 	}
 }
 
-func TestErrorsHaveCodes(t *testing.T) {
+func TestCodeOf(t *testing.T) {
 	for _, row := range []struct {
 		name string
 		err  error
 		code Code
 		json string
 	}{
-		{"nothing is fine", nil, OK, ""},
+		{"no error is OK", nil, OK, ""},
 		{
-			"a divergence names both sides", &symmem.DivergenceError{Group: "world"}, Divergence,
+			"divergence has details", &symmem.DivergenceError{Group: "world"}, Divergence,
 			`"divergence":{"group":"world"`,
 		},
 		{
-			"ranks in different places diverge, too",
+			"deadlock is a divergence",
 			&symmem.DeadlockError{Elsewhere: map[int]string{1: "a check"}}, Divergence,
 			`"elsewhere":{"1":"a check"}`,
 		},
 		{
-			"two ends of a message that differ diverge, too",
+			"mismatched call is a divergence",
 			&symmem.MismatchError{Group: "pair", Others: []int{1}}, Divergence, `"group":"pair"`,
 		},
 		{
-			"memory of the device is memory", fmt.Errorf("mapping: %w", symmem.ErrOutOfMemory),
+			"device out of memory", fmt.Errorf("mapping: %w", symmem.ErrOutOfMemory),
 			OutOfMemory, "mapping",
 		},
-		{"a late rank is named", &symmem.TimeoutError{Missing: []int{3}}, Timeout, `"missing":[3]`},
+		{"timeout lists late ranks", &symmem.TimeoutError{Missing: []int{3}}, Timeout, `"missing":[3]`},
 		{
-			"an absent rank is named", &symmem.AbsentError{Ranks: []int{2}}, Timeout,
+			"timeout lists absent ranks", &symmem.AbsentError{Ranks: []int{2}}, Timeout,
 			`"missing":[2]`,
 		},
-		{"a lost rank is named", &symmem.RankLostError{Ranks: []int{1}}, RankLost, `"ranks":[1]`},
+		{"lost ranks are listed", &symmem.RankLostError{Ranks: []int{1}}, RankLost, `"ranks":[1]`},
 		{
-			"what a lost rank broke is about that rank",
+			"lost rank precedes its consequences",
 			errors.Join(symmem.ErrClosed, &symmem.RankLostError{}), RankLost, `"ranks":[]`,
 		},
 		{
-			"memory says how much", &symmem.OutOfMemoryError{Requested: 7}, OutOfMemory,
+			"out of memory has the requested size", &symmem.OutOfMemoryError{Requested: 7}, OutOfMemory,
 			`"requested":7`,
 		},
 		{
-			"a panic is one whatever it wraps", fmt.Errorf("%w: %w", ErrPanic, symmem.ErrClosed), Panic,
+			"panic precedes the error it wraps", fmt.Errorf("%w: %w", ErrPanic, symmem.ErrClosed), Panic,
 			`"name":"PANIC"`,
 		},
-		{"what was closed is closed", symmem.ErrClosed, Closed, ""},
-		{"what has no code has failed", errors.New("cuda error 999"), Failed, "cuda error 999"},
+		{"closed", symmem.ErrClosed, Closed, ""},
+		{"other errors are FAILED", errors.New("cuda error 999"), Failed, "cuda error 999"},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			if got := CodeOf(row.err); got != row.code {
@@ -125,21 +125,21 @@ func TestErrorsHaveCodes(t *testing.T) {
 	}
 }
 
-func TestADivergenceAsksForCallSitesOnlyIfItHasNone(t *testing.T) {
+func TestDivergenceWithoutCallSitesAdvisesToEnableThem(t *testing.T) {
 	d := symmem.DivergenceError{Sides: []symmem.Side{
 		{Ranks: []int{0}, Event: "this"}, {Ranks: []int{1}, Event: "that"},
 	}}
-	const asks = "SYMMEM_CALLSITES=1"
-	if text := Divergence.Words(&d); !strings.Contains(text, asks) {
+	const advice = "SYMMEM_CALLSITES=1"
+	if text := Divergence.Words(&d); !strings.Contains(text, advice) {
 		t.Errorf("without sites: %s", text)
 	}
 	d.Sides[0].Site = "model.py:7"
-	if text := Divergence.Words(&d); strings.Contains(text, asks) {
+	if text := Divergence.Words(&d); strings.Contains(text, advice) {
 		t.Errorf("with a site: %s", text)
 	}
 }
 
-func TestNCCLResultsOfErrors(t *testing.T) {
+func TestPlugResult(t *testing.T) {
 	for err, want := range map[error]int{
 		nil: 0, ErrPanic: 3, symmem.ErrInvalid: 4, ErrNotOpen: 5, symmem.ErrAborted: 6,
 		&symmem.DivergenceError{}: 5, errors.New("else"): 2,

@@ -7,7 +7,7 @@ import (
 	"symmem"
 )
 
-// detail is an error as JSON has it.
+// detail holds the JSON of an error.
 type detail struct {
 	Code       int               `json:"code"`
 	Name       string            `json:"name"`
@@ -30,9 +30,9 @@ type divergenceDetail struct {
 	Absent   []int           `json:"absent"`
 	Why      string          `json:"why"`
 	Variants []variantDetail `json:"variants"`
-	// Elsewhere says where ranks wait, if they wait for each other in different places.
+	// Elsewhere describes where ranks wait if they wait for each other in different calls.
 	Elsewhere map[int]string `json:"elsewhere,omitempty"`
-	// Messages are those whose ends do not fit together; Why says in what.
+	// Messages lists messages whose ends do not match. Why describes the difference.
 	Messages []symmem.MessageEnds `json:"messages,omitempty"`
 }
 
@@ -48,9 +48,9 @@ type timeoutDetail struct {
 	WaitedMS int64          `json:"waited_ms"`
 	Missing  []int          `json:"missing"`
 	Activity map[int]string `json:"activity"`
-	// Counts is what NCCL has counted, where ranks differ.
+	// Counts holds NCCL's operation counts where ranks differ.
 	Counts string `json:"counts,omitempty"`
-	// Absent reports whether these ranks have not come to make a group.
+	// Absent reports whether the ranks never joined the group.
 	Absent bool `json:"absent,omitempty"`
 }
 
@@ -63,7 +63,7 @@ type memoryDetail struct {
 	Requested int64 `json:"requested"`
 }
 
-// Detail returns an error as JSON: the code, its name, the words and what is known of it.
+// Detail returns an error as JSON: its code, name, text and fields.
 func Detail(code Code, err error) string {
 	d := detail{Code: int(code), Name: code.String(), Message: code.Words(err)}
 	d.fill(err)
@@ -107,7 +107,7 @@ func (d *detail) fill(err error) {
 	}
 }
 
-// elsewhere is a divergence that has no sides.
+// elsewhere returns the detail of a divergence without sides.
 func elsewhere(kind, group string, where map[int]string) *divergenceDetail {
 	return &divergenceDetail{
 		Group: group, Kind: kind, Elsewhere: where, Deviant: []int{}, Absent: []int{},
@@ -127,5 +127,5 @@ func divergenceOf(e *symmem.DivergenceError) *divergenceDetail {
 	return d
 }
 
-// ranks makes an empty list of no list, as JSON tells the two apart.
+// ranks copies a list of ranks. A nil list becomes an empty one, so that it is not null in JSON.
 func ranks(list []int) []int { return append([]int{}, list...) }

@@ -1,34 +1,34 @@
-// Package binding implements libsymmem.so without the C: one rank of symmem in a process where
-// another library, usually PyTorch, owns the tensors, the streams and the caching.
+// Package binding implements libsymmem.so, apart from its C code. It runs one rank of symmem in a
+// process whose tensors, streams and caching allocator belong to another library, usually PyTorch.
 //
-// PyTorch's caching allocator asks for segments of 2 MiB, 20 MiB and more, and gives tensors parts
-// of them. Here such a segment is a block of a symmem pool, so hundreds of them share a few
-// windows, and their addresses ascend alike on all ranks: PyTorch's own tie-break between free
-// blocks, by address, then decides alike, too.
+// PyTorch's caching allocator requests segments of 2 MiB, 20 MiB and more, and divides them among
+// tensors. Here each of these segments is a block of a symmem pool. Hundreds of them share a few
+// windows, and their addresses ascend in the same order on all ranks, so PyTorch's tie-break
+// between equally good free blocks, which compares addresses, gives the same result everywhere.
 //
-// # Frees are put in order
+// # Order of frees
 //
-// PyTorch gives segments back in the order of stream handles and addresses, which differ between
-// ranks. A buffer that is freed is therefore retired: calls do not find it by its address any more,
-// but it stays allocated, in a list. The list goes back to the pool, ordered by place, at the next
-// event that ranks have in common: an allocation, a reservation, a registration, a comparison or a
-// note.
+// PyTorch returns segments in the order of stream handles and addresses, which differ between
+// ranks. Free therefore only retires a buffer: calls no longer find it by its address, but it stays
+// allocated. The next event that ranks have in common (an allocation, a reservation, a
+// registration, a comparison or a note) frees the retired buffers in the order of their places.
 //
 // # Tensors
 //
-// A call names tensors by their addresses. symmem.Interop.Memory finds their buffers, which from
-// there on take the same way as in a Go program: the call checks them and registers what is new.
+// Calls name tensors by address. symmem.Interop.Memory finds their buffers; from there on, a call
+// is checked, registered and launched as in a Go program.
 //
 // # Words
 //
-// What callers ask all the time they read without a call: words in memory that this package
-// changes, see Words.
+// Callers poll frequent questions without a call: this package maintains counters in memory that
+// they can read, see Words.
 //
 // # States
 //
-// A Library is closed, open (a rank of a job), or open alone (a rank of its own job, for callers
-// that bring communicators and nothing else). Everything in it is safe for concurrent use; no lock
+// A Library is closed, open as a rank of a job, or open alone, which is a job of one rank for
+// callers that only bring their own communicators. All methods are safe for concurrent use. No lock
 // is held while a rank waits for another.
 //
-// Lock order: Library.opening, rank.mu, pool.mu.
+// Lock order: Library.opening, then the tables of a rank (table.mu, groupTable.mu, poolTable.mu;
+// one at a time), then pool.mu.
 package binding

@@ -7,7 +7,7 @@ import (
 	"symmem"
 )
 
-func TestLongNamesAndManyRanksMakeIDsThatJoinTakes(t *testing.T) {
+func TestGroupIDsAreShortAndDistinct(t *testing.T) {
 	many := make([]int, 10_000)
 	ids := map[string]bool{}
 	for _, id := range []string{
@@ -16,11 +16,11 @@ func TestLongNamesAndManyRanksMakeIDsThatJoinTakes(t *testing.T) {
 		groupID(strings.Repeat("n", 1<<20), many), groupID(strings.Repeat("n", 1<<20), nil),
 	} {
 		if len(id) > symmem.MaxGroupID/2 || ids[id] {
-			t.Errorf("an id of %d bytes, there before: %v", len(id), ids[id])
+			t.Errorf("id of %d bytes, duplicate: %v", len(id), ids[id])
 		}
 		ids[id] = true
 	}
 	if id := groupID("pair", []int{0, 1}); id != "pair [0 1]" {
-		t.Errorf("a short id is %q", id)
+		t.Errorf("short id is %q", id)
 	}
 }

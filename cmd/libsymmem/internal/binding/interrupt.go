@@ -12,80 +12,80 @@ import (
 	"symmem"
 )
 
-// interrupts ends waits of callers that want to leave them.
+// interrupts lets callers end calls that wait.
 type interrupts struct{ poll atomic.Pointer[poll] }
 
-// poll is what callers are asked while they wait; both functions report whether the wait is to end.
+// poll holds the caller's functions that report whether a wait should end.
 type poll struct {
-	// here is called on the thread that waits, with no lock of ours held.
-	here func() bool
-	// inCollective is called in the middle of a collective, on any thread, with its stream's lock
-	// held.
+	// onThread is called on the waiting thread, without locks of this package.
+	onThread func() bool
+	// inCollective is called during a collective, on any thread, with the stream's lock held.
 	inCollective func() bool
-	// spare is a slice of a wait that nobody has waited for.
-	spare atomic.Pointer[tick]
+	// unused holds a slice that no wait has used yet.
+	unused atomic.Pointer[slice]
 }
 
-// SetPoll sets what callers are asked while they wait, or nil.
-func (i *interrupts) SetPoll(here, inCollective func() bool) {
-	if here == nil {
+// SetPoll sets the functions that waits call to learn whether to end. A nil onThread disables both.
+func (i *interrupts) SetPoll(onThread, inCollective func() bool) {
+	if onThread == nil {
 		i.poll.Store(nil)
 		return
 	}
-	i.poll.Store(&poll{here: here, inCollective: inCollective})
+	i.poll.Store(&poll{onThread: onThread, inCollective: inCollective})
 }
 
 const (
-	// asking is the time between two questions to a caller that waits.
-	asking = 100 * time.Millisecond
-	// leaving is how long a call that is to end may take to do so before its caller leaves it.
-	leaving = 500 * time.Millisecond
+	pollInterval = 100 * time.Millisecond
+	// abandonAfter bounds the time that an interrupted call may take to return.
+	abandonAfter = 500 * time.Millisecond
 )
 
-// errTick ends a slice of a wait.
-var errTick = errors.New("the slice of a wait is over")
+// errSlice ends a slice of a wait.
+var errSlice = errors.New("the slice of a wait has ended")
 
-// interrupted is the result of a call that a caller wanted to end.
+// interrupted returns the error of an interrupted call.
 func interrupted(doing string) error {
 	return fmt.Errorf("%s: %w", doing, symmem.ErrInterrupted)
 }
 
-// midCollective is what a device asks in the middle of a collective.
-func (i *interrupts) midCollective() error {
+// pollInCollective returns an error if the caller wants to end the collective that calls it.
+func (i *interrupts) pollInCollective() error {
 	if p := i.poll.Load(); p != nil && p.inCollective() {
 		return interrupted("waiting in a collective")
 	}
 	return nil
 }
 
-// resumed makes a call that only waits, and may be made again when its context has ended: it is, in
-// slices between which the caller is asked. A call that ends at once costs nothing more.
-func (i *interrupts) resumed(doing string, call func(context.Context) error) error {
+// resumable makes a call that only waits and can be repeated after its context ends. It repeats the
+// call with short contexts and polls the caller in between. Calls that return at once are not
+// slower.
+func (i *interrupts) resumable(doing string, call func(context.Context) error) error {
 	p := i.poll.Load()
 	if p == nil {
 		return call(context.Background())
 	}
 	for {
-		slice := p.spare.Swap(nil)
-		if slice == nil {
-			slice = newTick(asking)
+		ctx := p.unused.Swap(nil)
+		if ctx == nil {
+			ctx = newSlice(pollInterval)
 		}
-		err := call(slice)
-		if slice.unused() {
-			p.spare.Store(slice)
+		err := call(ctx)
+		if ctx.stop() {
+			p.unused.Store(ctx)
 		}
-		if err == nil || !errors.Is(err, errTick) {
+		if err == nil || !errors.Is(err, errSlice) {
 			return err
 		}
-		if p.here() {
+		if p.onThread() {
 			return interrupted(doing)
 		}
 	}
 }
 
-// apart makes a call that may wait for long on a thread of its own, while the caller's is asked. It
-// leaves a call that does not end soon after its context has.
-func (i *interrupts) apart(doing string, call func(context.Context) error) error {
+// interruptible makes a call on another goroutine and polls the caller meanwhile. If the caller
+// wants to end the call, its context is canceled; a call that does not return soon after that is
+// abandoned.
+func (i *interrupts) interruptible(doing string, call func(context.Context) error) error {
 	p := i.poll.Load()
 	if p == nil {
 		return call(context.Background())
@@ -95,27 +95,27 @@ func (i *interrupts) apart(doing string, call func(context.Context) error) error
 	type outcome struct{ err error }
 	done := make(chan outcome, 1)
 	go func() { done <- outcome{Recovering(func() error { return call(ctx) })} }()
-	ticker := time.NewTicker(asking)
+	ticker := time.NewTicker(pollInterval)
 	defer ticker.Stop()
 	for {
 		select {
 		case o := <-done:
 			return o.err
 		case <-ticker.C:
-			if !p.here() {
+			if !p.onThread() {
 				continue
 			}
 			cancel(interrupted(doing))
 			select {
-			case <-done: // says no more than that it was interrupted
-			case <-time.After(leaving):
+			case <-done: // the result has no more information
+			case <-time.After(abandonAfter):
 			}
 			return interrupted(doing)
 		}
 	}
 }
 
-// Recovering makes a call; a panic is its error.
+// Recovering makes a call and returns a panic as an error.
 func Recovering(call func() error) (err error) {
 	defer func() {
 		if r := recover(); r != nil {
@@ -125,9 +125,9 @@ func Recovering(call func() error) (err error) {
 	return call()
 }
 
-// tick is a context that ends a while after somebody has first asked for its end. Who does not wait
-// pays for neither a timer nor a look at the clock.
-type tick struct {
+// slice implements a context that ends some time after the first call of Done or Err. A call that
+// does not wait needs neither a timer nor a clock reading.
+type slice struct {
 	after time.Duration
 
 	mu    sync.Mutex
@@ -136,21 +136,21 @@ type tick struct {
 	timer *time.Timer   // guarded by mu
 }
 
-func newTick(after time.Duration) *tick { return &tick{after: after} }
+func newSlice(after time.Duration) *slice { return &slice{after: after} }
 
-// ends returns when the tick ends. t.mu is held.
-func (t *tick) ends() time.Time {
+// ends returns the time at which the slice ends. The caller holds t.mu.
+func (t *slice) ends() time.Time {
 	if t.over.IsZero() {
 		t.over = time.Now().Add(t.after)
 	}
 	return t.over
 }
 
-// Deadline returns none: what waits is not late when the slice is over.
-func (t *tick) Deadline() (time.Time, bool) { return time.Time{}, false }
+// Deadline returns no deadline: the wait continues after the slice.
+func (t *slice) Deadline() (time.Time, bool) { return time.Time{}, false }
 
-// Done returns the channel of the end.
-func (t *tick) Done() <-chan struct{} {
+// Done returns a channel that is closed at the end.
+func (t *slice) Done() <-chan struct{} {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.done == nil {
@@ -160,22 +160,22 @@ func (t *tick) Done() <-chan struct{} {
 	return t.done
 }
 
-// Err returns errTick after the end.
-func (t *tick) Err() error {
+// Err returns errSlice after the end.
+func (t *slice) Err() error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if time.Now().Before(t.ends()) {
 		return nil
 	}
-	return errTick
+	return errSlice
 }
 
 // Value returns nil.
-func (t *tick) Value(any) any { return nil }
+func (t *slice) Value(any) any { return nil }
 
-// unused ends the tick early, and reports whether nobody has asked for its end: then it can be used
-// again.
-func (t *tick) unused() bool {
+// stop ends the slice early. It reports whether Done and Err were never called, so that the slice
+// can be used again.
+func (t *slice) stop() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.timer != nil {

@@ -9,61 +9,63 @@ import (
 	"symmem/internal/sys"
 )
 
-// keeping tracks memory that was allocated by earlier ranks of this process: buffers that were live
-// at a Close, which callers may still use and free, and unmapped segments.
+// keeping tracks memory of earlier ranks of this process: buffers that were live at a Close, which
+// callers may still use and free, and unmapped segments.
 type keeping struct {
 	mu    sync.Mutex
-	ranks []symmem.Interop // closed, with live buffers; replaced, never changed; guarded by mu
+	ranks []symmem.Interop // closed ranks with live buffers; copied on write; guarded by mu
 
-	// goneMu is a leaf: pools call unmapped with their lock held.
+	// goneMu is a leaf, because pools call unmapped with their lock held.
 	goneMu sync.Mutex
-	gone   []span // the latest segments that were unmapped; guarded by goneMu
+	gone   []span // the segments unmapped last; guarded by goneMu
 }
 
-// span is a range of addresses.
+// span represents an address range.
 type span struct {
 	start uintptr
 	bytes int64
 }
 
-func (s span) holds(address uintptr) bool { return address-s.start < uintptr(s.bytes) }
+// contains reports whether an address is in the span.
+func (s span) contains(address uintptr) bool { return address-s.start < uintptr(s.bytes) }
 
-// mostGone is how many segments that were unmapped are remembered.
-const mostGone = 1024
+// maxGone is the number of unmapped segments to remember.
+const maxGone = 1024
 
-// keep adds a rank that is about to be closed, if buffers are live.
+// keep adds a rank that is about to close, if it has live buffers.
 func (k *keeping) keep(rank symmem.Interop) {
 	if holdsBuffers(rank) {
 		k.replace(func(ranks []symmem.Interop) []symmem.Interop { return append(ranks, rank) })
 	}
 }
 
+// holdsBuffers reports whether a rank has live buffers.
 func holdsBuffers(rank symmem.Interop) bool {
 	buffers, _ := rank.Live(nil)
 	return buffers > 0
 }
 
-// replace replaces the list of ranks by a changed copy.
+// replace replaces the list of ranks with a modified copy.
 func (k *keeping) replace(change func([]symmem.Interop) []symmem.Interop) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.ranks = change(slices.Clone(k.ranks))
 }
 
-// closed lists the ranks. No lock is held while their pools are asked, which may be locked for as
-// long as a call waits for other ranks.
+// closed returns the list of ranks. Callers query these without k.mu, since the pools of a rank may
+// be locked for as long as a call waits for other ranks.
 func (k *keeping) closed() []symmem.Interop {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.ranks
 }
 
-// unmapped notes the end of a segment. Its caller holds the lock of a pool.
+// unmapped records that a segment was unmapped. The caller holds the lock of a pool.
 func (k *keeping) unmapped(e symmem.SegmentEvent) {
 	k.goneMu.Lock()
 	defer k.goneMu.Unlock()
 	k.gone = slices.DeleteFunc(k.gone, func(s span) bool { return s.start == e.Address })
-	if len(k.gone) == mostGone {
+	if len(k.gone) == maxGone {
 		k.gone = slices.Delete(k.gone, 0, 1)
 	}
 	k.gone = append(k.gone, span{e.Address, e.Bytes})
@@ -73,11 +75,11 @@ func (k *keeping) unmapped(e symmem.SegmentEvent) {
 func (k *keeping) unmappedAt(address uintptr) bool {
 	k.goneMu.Lock()
 	defer k.goneMu.Unlock()
-	return slices.ContainsFunc(k.gone, func(s span) bool { return s.holds(address) })
+	return slices.ContainsFunc(k.gone, func(s span) bool { return s.contains(address) })
 }
 
-// covers refuses memory of buffers of earlier ranks that were freed. With onHost the memory is the
-// host's: something else may be mapped there by now, which is not refused.
+// covers returns an error for freed memory of earlier ranks. Host memory is accepted if something
+// else has been mapped at the address since.
 func (k *keeping) covers(address uintptr, bytes int64, onHost bool) error {
 	for _, rank := range k.closed() {
 		if _, err := rank.Memory(address, bytes); err != nil {
@@ -90,7 +92,7 @@ func (k *keeping) covers(address uintptr, bytes int64, onHost bool) error {
 	return nil
 }
 
-// free frees a buffer of an earlier rank, and reports whether it was one.
+// free frees a buffer of an earlier rank. It reports whether the address belongs to such a buffer.
 func (k *keeping) free(address uintptr) (bool, error) {
 	for _, rank := range k.closed() {
 		b, err := rank.Retire(address)

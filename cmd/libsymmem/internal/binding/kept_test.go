@@ -10,8 +10,8 @@ import (
 	"symmem"
 )
 
-// TestMemoryOutlivesAForcedClose closes a pool, and then the library, over buffers that are in use.
-func TestMemoryOutlivesAForcedClose(t *testing.T) {
+// TestLiveBuffersOutliveForcedClose closes a pool and then the library with live buffers.
+func TestLiveBuffersOutliveForcedClose(t *testing.T) {
 	l, _ := alone(t, host)
 	world, err := l.World()
 	if err != nil {
@@ -31,7 +31,7 @@ func TestMemoryOutlivesAForcedClose(t *testing.T) {
 		*words[pool] = uint64(pool + 10)
 	}
 	if err := l.Close(false); CodeOf(err) != Live {
-		t.Errorf("closing over live buffers: %v", err)
+		t.Errorf("closing with live buffers: %v", err)
 	}
 	for _, end := range []func() error{
 		func() error { return l.ClosePool(number, true) },
@@ -42,7 +42,7 @@ func TestMemoryOutlivesAForcedClose(t *testing.T) {
 		}
 		for pool, word := range words {
 			if *word != uint64(pool+10) {
-				t.Errorf("a buffer of pool %d holds %d", pool, *word)
+				t.Errorf("buffer of pool %d contains %d", pool, *word)
 			}
 		}
 	}
@@ -60,7 +60,7 @@ func TestMemoryOutlivesAForcedClose(t *testing.T) {
 	}
 }
 
-// TestFreedMemoryOfClosedPoolsIsRefused makes collectives on buffers of pools that were closed.
+// TestFreedMemoryOfClosedPoolsIsRefused makes collectives on buffers of closed pools.
 func TestFreedMemoryOfClosedPoolsIsRefused(t *testing.T) {
 	l, _ := alone(t, host)
 	sum := func(at uintptr) error {
@@ -68,7 +68,7 @@ func TestFreedMemoryOfClosedPoolsIsRefused(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		return l.Do(world, &Call{Operation: int(symmem.OpAllReduce), Count: 4, Send: at, Recv: at})
+		return l.Do(world, &Arguments{Operation: int(symmem.OpAllReduce), Count: 4, Send: at, Recv: at})
 	}
 	take := func(pool int, bytes uint64) uintptr {
 		t.Helper()
@@ -94,7 +94,7 @@ func TestFreedMemoryOfClosedPoolsIsRefused(t *testing.T) {
 			t.Fatal(err)
 		}
 		freed, live := take(pool, 4096), take(pool, 4096)
-		alone := take(pool, 64<<20) // in a segment of its own
+		alone := take(pool, 64<<20) // has its own segment
 		for _, at := range []uintptr{freed, alone} {
 			if err := l.Free(at, false); err != nil {
 				t.Fatal(err)
@@ -110,17 +110,17 @@ func TestFreedMemoryOfClosedPoolsIsRefused(t *testing.T) {
 			}
 		}
 		check("live memory of a closed pool", live, OK)
-		check("freed memory of a segment that is kept", freed, CodeOf(symmem.ErrFreed))
-		check("freed memory of a segment that is unmapped", alone, CodeOf(symmem.ErrFreed))
+		check("freed memory of a mapped segment", freed, CodeOf(symmem.ErrFreed))
+		check("freed memory of an unmapped segment", alone, CodeOf(symmem.ErrFreed))
 		if err := l.Free(live, false); err != nil {
 			t.Fatal(err)
 		}
-		check("memory that was freed after the close", live, CodeOf(symmem.ErrFreed))
+		check("memory freed after the close", live, CodeOf(symmem.ErrFreed))
 	}
 }
 
-// TestAFreeThatMeetsACloseTakesEffect: a pool is closed between the two steps of a later Free.
-func TestAFreeThatMeetsACloseTakesEffect(t *testing.T) {
+// TestFreeDuringCloseTakesEffect closes a pool between the two steps of a later Free.
+func TestFreeDuringCloseTakesEffect(t *testing.T) {
 	l, _ := alone(t, host)
 	world, err := l.World()
 	if err != nil {
@@ -134,7 +134,7 @@ func TestAFreeThatMeetsACloseTakesEffect(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r, p, err := l.findPool(number)
+	r, p, err := l.pool(number)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -149,13 +149,13 @@ func TestAFreeThatMeetsACloseTakesEffect(t *testing.T) {
 		t.Error(err)
 	}
 	if _, err := r.rt.Interop().Buffer(at); !errors.Is(err, symmem.ErrForeign) {
-		t.Errorf("the pool keeps its addresses: %v", err)
+		t.Errorf("the address is still found: %v", err)
 	}
 }
 
-// TestAPoolThatIsClosedTwiceAtOnceIsKeptOnce has buffers outlive a pool that several goroutines
-// close. Freeing the only buffer ends what the library remembers of the pool.
-func TestAPoolThatIsClosedTwiceAtOnceIsKeptOnce(t *testing.T) {
+// TestConcurrentClosesKeepBufferOnce closes a pool with one live buffer from several goroutines.
+// Freeing the buffer must remove all records of the pool.
+func TestConcurrentClosesKeepBufferOnce(t *testing.T) {
 	l, _ := alone(t, host)
 	world, err := l.World()
 	if err != nil {
@@ -195,9 +195,9 @@ func TestAPoolThatIsClosedTwiceAtOnceIsKeptOnce(t *testing.T) {
 	}
 }
 
-// TestSegmentsEndWhileClosedPoolsAreNoted trims a pool, whose lock is held when it notes what it
-// unmaps, while another goroutine notes a pool that is closed.
-func TestSegmentsEndWhileClosedPoolsAreNoted(t *testing.T) {
+// TestTrimDoesNotWaitForClosedRanks trims a pool, which records unmapped segments with the pool's
+// lock held, while another goroutine has locked the list of closed ranks.
+func TestTrimDoesNotWaitForClosedRanks(t *testing.T) {
 	l, _ := alone(t, host)
 	at, err := l.Alloc(0, 100<<20, 0, 0)
 	if err := errors.Join(err, l.Free(at, false)); err != nil {
@@ -209,13 +209,13 @@ func TestSegmentsEndWhileClosedPoolsAreNoted(t *testing.T) {
 	select {
 	case err = <-trimmed:
 	case <-time.After(time.Minute):
-		err = errors.New("Trim waits for the goroutine that notes a pool")
+		err = errors.New("Trim waits for the list of closed ranks")
 	}
 	l.kept.mu.Unlock()
 	if err != nil {
 		t.Fatal(err)
 	}
 	if !l.kept.unmappedAt(at) {
-		t.Error("the segment is not known to be unmapped")
+		t.Error("the segment is not recorded as unmapped")
 	}
 }

@@ -12,7 +12,7 @@ import (
 	"symmem"
 )
 
-// alone opens a library of one rank on the host.
+// alone opens a library with one rank on the host backend.
 func alone(t *testing.T, options string) (*Library, *Words) {
 	t.Helper()
 	words := &Words{}
@@ -30,20 +30,20 @@ func alone(t *testing.T, options string) (*Library, *Words) {
 
 const host = `{"backend": "host", "size": 1, "check": "off"}`
 
-func TestOptionsAreRead(t *testing.T) {
+func TestInvalidOptionsAreRejected(t *testing.T) {
 	for _, row := range []struct{ name, text, words string }{
-		{"an unknown name is refused", `{"rnak": 1}`, "rnak"},
-		{"two objects are refused", `{} {}`, "more than one"},
-		{"a number must be one", `{"rank": "1"}`, "rank"},
-		{"a negative timeout is refused", `{"timeout_ms": -1}`, "timeout_ms"},
-		{"a timeout beyond a day is refused", `{"timeout_ms": 99999999999}`, "timeout_ms"},
-		{"warnings after more than a day are refused", `{"warn_after_ms": 99999999999}`, "warn_after"},
-		{"an unknown path is refused", `{"path": "scenic"}`, "scenic"},
-		{"an unknown level is refused", `{"check": "some"}`, "some"},
-		{"an unknown placement is refused", `{"backend": "host", "size": 1,
+		{"unknown name", `{"rnak": 1}`, "rnak"},
+		{"two objects", `{} {}`, "more than one"},
+		{"text instead of a number", `{"rank": "1"}`, "rank"},
+		{"negative timeout", `{"timeout_ms": -1}`, "timeout_ms"},
+		{"timeout of more than a day", `{"timeout_ms": 99999999999}`, "timeout_ms"},
+		{"warning after more than a day", `{"warn_after_ms": 99999999999}`, "warn_after"},
+		{"unknown path", `{"path": "scenic"}`, "scenic"},
+		{"unknown check level", `{"check": "some"}`, "some"},
+		{"unknown placement", `{"backend": "host", "size": 1,
 			"pool": {"placement": "lucky"}}`, "lucky"},
-		{"a negative device is refused", `{"device": -1}`, "device"},
-		{"an empty name is no variable", `{"environment": {"": "1"}}`, "setting"},
+		{"negative device", `{"device": -1}`, "device"},
+		{"variable with an empty name", `{"environment": {"": "1"}}`, "setting"},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			l := New(&Words{}, func(string) {})
@@ -52,13 +52,13 @@ func TestOptionsAreRead(t *testing.T) {
 				t.Errorf("%v", err)
 			}
 			if l.IsOpen() {
-				t.Error("it is open")
+				t.Error("the library is open")
 			}
 		})
 	}
 }
 
-func TestHandlesOfAnEarlierRankAreRefused(t *testing.T) {
+func TestHandlesOfEarlierRankAreRefused(t *testing.T) {
 	l, _ := alone(t, host)
 	first, err := l.World()
 	if err != nil {
@@ -75,17 +75,17 @@ func TestHandlesOfAnEarlierRankAreRefused(t *testing.T) {
 	}
 }
 
-// TestTheOrderOfFreesDoesNotMatter gives the same buffers back in two orders, and looks at where
-// the allocations after that lie.
-func TestTheOrderOfFreesDoesNotMatter(t *testing.T) {
+// TestOrderOfFreesDoesNotAffectPlacement frees the same buffers in two orders and compares the
+// places of later allocations.
+func TestOrderOfFreesDoesNotAffectPlacement(t *testing.T) {
 	const buffers = 24
 	l, _ := alone(t, host)
 	world, err := l.World()
 	if err != nil {
 		t.Fatal(err)
 	}
-	// run allocates, frees in an order, allocates again, and tells the places by their distance
-	// from the first.
+	// run allocates, frees in an order and allocates again. It returns the distances of the new
+	// buffers from the first one.
 	run := func(t *rapid.T, sizes []int, gone []int) (places []uintptr) {
 		number, err := l.OpenPool(world, nil)
 		if err != nil {
@@ -131,13 +131,13 @@ func TestTheOrderOfFreesDoesNotMatter(t *testing.T) {
 		a, b := run(t, sizes, gone), run(t, sizes, other)
 		for i := range a {
 			if a[i] != b[i] {
-				t.Fatalf("allocation %d lies at %#x, and in the other order at %#x", i, a[i], b[i])
+				t.Fatalf("allocation %d is at %#x, and at %#x after the other order", i, a[i], b[i])
 			}
 		}
 	})
 }
 
-func TestWordsTellOfMemory(t *testing.T) {
+func TestWordsCountMemoryAndWindows(t *testing.T) {
 	l, words := alone(t, host)
 	world, err := l.World()
 	if err != nil {
@@ -149,7 +149,7 @@ func TestWordsTellOfMemory(t *testing.T) {
 		t.Fatal(err)
 	}
 	if words.Pending.Load() == before {
-		t.Error("a new segment is not told")
+		t.Error("a new segment did not change Pending")
 	}
 	windows := words.Windows.Load()
 	seen, err := l.ScopeEnd(world, 0)
@@ -157,17 +157,17 @@ func TestWordsTellOfMemory(t *testing.T) {
 		t.Errorf("seen %d of %d, windows %d: %v", seen, words.Pending.Load(), words.Windows.Load(), err)
 	}
 	if !l.IsSymmetric(world, 100, at) || l.IsSymmetric(world, 1<<40, at) {
-		t.Error("the range is not told right")
+		t.Error("IsSymmetric is wrong")
 	}
 }
 
-func TestComparingOnOneMachineMakesNoGarbage(t *testing.T) {
+func TestNumberOnOneMachineDoesNotAllocate(t *testing.T) {
 	l, _ := alone(t, host)
 	world, err := l.World()
 	if err != nil {
 		t.Fatal(err)
 	}
-	const agrees = 1 // as symmem.h has it
+	const agrees = 1 // SYMMEM_VALUE_AGREE
 	agree := func() {
 		if _, err := l.Number(world, agrees, "batch size", 8, 1); err != nil {
 			t.Fatal(err)
@@ -178,7 +178,7 @@ func TestComparingOnOneMachineMakesNoGarbage(t *testing.T) {
 	}
 }
 
-func TestAllocationMakesNoGarbage(t *testing.T) {
+func TestAllocDoesNotAllocateOnGoHeap(t *testing.T) {
 	l, _ := alone(t, host)
 	pair := func() {
 		at, err := l.Alloc(0, 2<<20, 0, 0)
@@ -195,9 +195,9 @@ func TestAllocationMakesNoGarbage(t *testing.T) {
 	}
 }
 
-// TestAForcedCloseDoesNotWaitForOtherRanks, on the rank that serves the store, while the timeout is
+// TestForcedCloseDoesNotWaitForOtherRanks closes the rank that serves the store, with a timeout of
 // an hour.
-func TestAForcedCloseDoesNotWaitForOtherRanks(t *testing.T) {
+func TestForcedCloseDoesNotWaitForOtherRanks(t *testing.T) {
 	ranks := make([]*Library, 2)
 	opened := make(chan error, len(ranks))
 	store := "unix:@torch-" + rand.Text()

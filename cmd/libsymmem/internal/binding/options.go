@@ -13,7 +13,7 @@ import (
 	"symmem"
 )
 
-// Options are what Open reads from JSON; symmem.h says what they mean.
+// Options holds the options of symmem_open; symmem.h documents them.
 type Options struct {
 	Rank            int               `json:"rank"`
 	Size            int               `json:"size"`
@@ -38,14 +38,14 @@ type Options struct {
 	Environment     map[string]string `json:"environment"`
 }
 
-// PoolOptions are those of one pool.
+// PoolOptions holds the options of one pool.
 type PoolOptions struct {
 	Capacity     int64  `json:"capacity"`
 	FirstSegment int64  `json:"first_segment"`
 	Placement    string `json:"placement"`
 }
 
-// decode reads one JSON object, and refuses names that it does not know. No text is no object.
+// decode reads one JSON object and rejects unknown names. An empty text leaves into unchanged.
 func decode(text []byte, into any) error {
 	if len(bytes.TrimSpace(text)) == 0 {
 		return nil
@@ -61,7 +61,7 @@ func decode(text []byte, into any) error {
 	return nil
 }
 
-// runtime translates the options.
+// runtime converts the options for symmem.Open.
 func (o *Options) runtime() (symmem.Options, error) {
 	out := symmem.Options{
 		Rank: o.Rank, Size: o.Size, LocalRank: o.LocalRank, LocalSize: o.LocalSize,
@@ -99,6 +99,7 @@ func (o *Options) runtime() (symmem.Options, error) {
 	return out, err
 }
 
+// pool converts the options for Runtime.NewPool.
 func (o PoolOptions) pool(domain *symmem.Group) (symmem.PoolOptions, error) {
 	out := symmem.PoolOptions{
 		Domain: domain, Capacity: o.Capacity, FirstSegment: o.FirstSegment,
@@ -111,8 +112,8 @@ func (o PoolOptions) pool(domain *symmem.Group) (symmem.PoolOptions, error) {
 	return out, err
 }
 
-// callSites reports whether call sites are wanted. The variable may be a number of lines, which a
-// binding that sees its callers notes of each call.
+// callSites reports whether call sites are enabled. The variable may also be a number: the Python
+// package records that many lines for each call.
 func (o *Options) callSites() bool {
 	if o.CallSites != nil {
 		return *o.CallSites
@@ -125,11 +126,11 @@ func (o *Options) callSites() bool {
 	return err == nil && wanted
 }
 
-// defaultProcs is how many threads run symmem's own work at a time. Many ranks share a machine, and
-// the process has its own threads, too.
+// defaultProcs is the default of GOMAXPROCS. Many ranks share a machine, and the process also has
+// threads for its own work.
 const defaultProcs = 2
 
-// limit bounds the threads of the Go scheduler.
+// limit sets GOMAXPROCS.
 func (o *Options) limit() {
 	procs := o.GoMaxProcs
 	if procs <= 0 {
@@ -141,7 +142,7 @@ func (o *Options) limit() {
 	runtime.GOMAXPROCS(procs)
 }
 
-// setEnvironment sets the variables that the options carry.
+// setEnvironment sets the environment variables in the options.
 func (o *Options) setEnvironment() error {
 	for name, value := range o.Environment {
 		if err := os.Setenv(name, value); err != nil {

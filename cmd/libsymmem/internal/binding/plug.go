@@ -8,27 +8,40 @@ import (
 	"symmem"
 )
 
-// plugs are the calls of engines that open nothing, and only plug in an allocator.
-type plugs struct{ l *Library }
+// plugs implements the functions for engines that only plug in an allocator and do not call Open.
+type plugs struct {
+	s    *session
+	open func(device int) error // opens this process alone, unless it is open
+}
 
-// PlugAlloc is Alloc for engines that open nothing: it opens this process as a job of its own, on
-// the device that is given, if the library is not open. Their communicators join the ranks.
+// openAlone opens this process as a job of one rank on a device, unless the library is open.
+func (l *Library) openAlone(device int) error {
+	if l.IsOpen() {
+		return nil
+	}
+	err := l.open(context.Background(), &Options{Size: 1, Device: &device, Backend: "nccl"}, true)
+	if l.IsOpen() {
+		return nil // opened by this call, or by another thread in the meantime
+	}
+	return err
+}
+
+// PlugAlloc allocates as Alloc does. If the library is not open, PlugAlloc opens it as a job of one
+// rank on the device; ranks are then only connected by the engine's communicators.
 func (p *plugs) PlugAlloc(
 	number int, bytes uint64, device int, stream uintptr, site uint32,
 ) (uintptr, error) {
-	if p.l.rank.Load() == nil {
-		err := p.l.open(context.Background(), &Options{Size: 1, Device: &device, Backend: "nccl"}, true)
-		if err != nil && p.l.rank.Load() == nil {
-			return 0, err
-		}
-	}
-	if err := p.l.DeviceFits(device); err != nil {
+	if err := p.open(device); err != nil {
 		return 0, err
 	}
-	return p.l.Alloc(number, bytes, stream, site)
+	memory := pools{p.s}
+	if err := memory.DeviceFits(device); err != nil {
+		return 0, err
+	}
+	return memory.Alloc(number, bytes, stream, site)
 }
 
-// The results of NCCL that PlugRegister returns.
+// Values of ncclResult_t that PlugResult returns.
 const (
 	ncclSystemError     = 2
 	ncclInternalError   = 3
@@ -37,7 +50,7 @@ const (
 	ncclRemoteError     = 6
 )
 
-// PlugResult returns the ncclResult_t of an error.
+// PlugResult returns the ncclResult_t for an error.
 func PlugResult(err error) int {
 	switch CodeOf(err) {
 	case OK:
@@ -55,19 +68,19 @@ func PlugResult(err error) int {
 	}
 }
 
-// PlugRegister registers what a communicator has not got of pool 0: collective over it if something
-// is new. During a capture it leaves that to the next call, and warns once: until then the memory
-// is in no window, on all ranks alike.
+// PlugRegister registers new memory of pool 0 with a communicator. It is collective over the
+// communicator if there is any. During a capture it registers nothing and warns once; the next call
+// after the capture registers the memory.
 func (p *plugs) PlugRegister(comm uintptr) error {
-	r, err := p.l.current()
+	r, err := p.s.current()
 	if err != nil {
 		return err
 	}
-	adopted, err := adoptedBy(r, comm)
+	adopted, err := r.adopt(comm)
 	if err != nil {
 		return err
 	}
-	pool, err := r.pool(0)
+	pool, err := r.pools.find(0)
 	if err != nil {
 		return err
 	}
@@ -78,40 +91,29 @@ func (p *plugs) PlugRegister(comm uintptr) error {
 	if !errors.Is(err, symmem.ErrCapturing) {
 		return err
 	}
-	if r.pinning.CompareAndSwap(false, true) {
-		p.l.warn("symmem: the pool has grown while a graph is captured: what is new is in no " +
-			"window there; allocate as much before the capture")
-	}
+	r.warnedCapture.Do(func() {
+		p.s.warn("symmem: the pool grew during a graph capture, so collectives on the new memory " +
+			"do not use windows in that graph; allocate the memory before the capture")
+	})
 	return nil
 }
 
-// adoptedBy returns what was adopted of a communicator, by its address.
-func adoptedBy(r *rank, comm uintptr) (*symmem.AdoptedCommunicator, error) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if adopted := r.plugs[comm]; adopted != nil {
-		return adopted, nil
-	}
-	adopted, err := r.rt.Interop().AdoptCommunicator(comm, fmt.Sprintf("%#x", comm), nil)
-	if err != nil {
-		return nil, err
-	}
-	r.plugs[comm] = adopted
-	return adopted, nil
+// adopt returns the adopted communicator with an address. The first use of an address adopts it.
+func (r *rank) adopt(comm uintptr) (*symmem.AdoptedCommunicator, error) {
+	return r.plugs.findOrCreate(comm, func(uintptr) (*symmem.AdoptedCommunicator, error) {
+		return r.rt.Interop().AdoptCommunicator(comm, fmt.Sprintf("%#x", comm), nil)
+	})
 }
 
-// PlugForget drops a communicator that has ended, or is about to, so that another one at its
-// address is a new one.
+// PlugForget forgets a communicator that was destroyed or is about to be. A later communicator with
+// the same address counts as a new one.
 func (p *plugs) PlugForget(comm uintptr) error {
-	r, err := p.l.current()
+	r, err := p.s.current()
 	if err != nil {
 		return err
 	}
-	r.mu.Lock()
-	adopted := r.plugs[comm]
-	delete(r.plugs, comm)
-	r.mu.Unlock()
-	if adopted == nil {
+	adopted, ok := r.plugs.remove(comm)
+	if !ok {
 		return fmt.Errorf("communicator %#x: %w", comm, symmem.ErrForeign)
 	}
 	adopted.Forget()

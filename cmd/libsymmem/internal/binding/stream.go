@@ -7,12 +7,12 @@ import (
 	"symmem"
 )
 
-// streams are the calls about streams of the caller, and about events on them.
-type streams struct{ l *Library }
+// streams implements the functions for foreign streams and for events on them.
+type streams struct{ s *session }
 
 // Synchronize waits until a stream is idle, and returns the first error of its work.
-func (s *streams) Synchronize(handle uintptr) error {
-	r, err := s.l.current()
+func (st *streams) Synchronize(handle uintptr) error {
+	r, err := st.s.current()
 	if err != nil {
 		return err
 	}
@@ -23,43 +23,40 @@ func (s *streams) Synchronize(handle uintptr) error {
 	if err != nil {
 		return err
 	}
-	return s.l.resumed("synchronizing", on.Synchronize)
+	return st.s.resumable("synchronizing", on.Synchronize)
 }
 
-// Idle notes that the caller has waited for the device, or not, for the Trim and Close that
-// follow.
-func (s *streams) Idle(yes bool) error {
-	r, err := s.l.current()
+// Idle sets whether the caller has waited for the device, so that the next Trim and Close need not
+// query streams.
+func (st *streams) Idle(yes bool) error {
+	r, err := st.s.current()
 	if err == nil {
 		r.rt.Interop().SetIdle(yes)
 	}
 	return err
 }
 
-// Forget drops a stream that its owner is about to destroy.
-func (s *streams) Forget(handle uintptr) error {
-	r, err := s.l.current()
+// Forget removes a stream that its owner is about to destroy.
+func (st *streams) Forget(handle uintptr) error {
+	r, err := st.s.current()
 	if err != nil {
 		return err
 	}
-	r.mu.Lock()
-	dropped := r.streams[handle]
-	delete(r.streams, handle)
-	r.mu.Unlock()
-	// This may wait for work, which may need what ranks do on other streams.
-	if dropped == nil {
+	dropped, ok := r.streams.remove(handle)
+	if !ok {
 		return nil
 	}
-	return s.l.apart("forgetting a stream", func(context.Context) error {
+	// This may wait for work that depends on other streams, so it holds no lock.
+	return st.s.interruptible("forgetting a stream", func(context.Context) error {
 		r.rt.Interop().ForgetStream(dropped)
 		return nil
 	})
 }
 
-// Record makes an event of the point after everything queued on a foreign stream so far, and
-// returns its handle.
-func (s *streams) Record(stream uintptr) (uint64, error) {
-	r, err := s.l.current()
+// Record records an event after the work queued on a foreign stream so far, and returns the event's
+// handle.
+func (st *streams) Record(stream uintptr) (uint64, error) {
+	r, err := st.s.current()
 	if err != nil {
 		return 0, err
 	}
@@ -77,59 +74,52 @@ func (s *streams) Record(stream uintptr) (uint64, error) {
 	if err := on.Record(e); err != nil {
 		return 0, fmt.Errorf("recording an event on stream %#x: %w", stream, err)
 	}
-	handle := s.l.handles.Add(1)
-	r.mu.Lock()
-	r.events[handle] = e
-	r.mu.Unlock()
+	handle := st.s.handles.Add(1)
+	r.events.add(handle, e)
 	return handle, nil
 }
 
-// event finds an event by its handle.
-func (s *streams) event(handle uint64) (*rank, *symmem.Event, error) {
-	r, err := s.l.current()
+// event returns the open rank and one of its events.
+func (st *streams) event(handle uint64) (*rank, *symmem.Event, error) {
+	r, err := st.s.current()
 	if err != nil {
 		return nil, nil, err
 	}
-	r.mu.RLock()
-	e := r.events[handle]
-	r.mu.RUnlock()
-	if e == nil {
-		return nil, nil, s.l.unknown("event", handle)
+	e, ok := r.events.find(handle)
+	if !ok {
+		return nil, nil, st.s.unknown("event", handle)
 	}
 	return r, e, nil
 }
 
-// Reached reports whether the point of an event has been reached. An event that is closed has
-// nothing before it that anybody waits for.
-func (s *streams) Reached(handle uint64) bool {
-	_, e, err := s.l.event(handle)
+// Reached reports whether the work before an event is done. It returns true for closed events.
+func (st *streams) Reached(handle uint64) bool {
+	_, e, err := st.event(handle)
 	return err != nil || e.Done()
 }
 
-// Await waits until the point of an event has been reached.
-func (s *streams) Await(handle uint64) error {
-	_, e, err := s.l.event(handle)
+// Await waits until the work before an event is done.
+func (st *streams) Await(handle uint64) error {
+	_, e, err := st.event(handle)
 	if err != nil {
 		return err
 	}
-	return s.l.resumed("waiting for an event", e.Synchronize)
+	return st.s.resumable("waiting for an event", e.Synchronize)
 }
 
-// CloseEvent drops an event. Streams that wait for it go on to.
-func (s *streams) CloseEvent(handle uint64) error {
-	r, _, err := s.l.event(handle)
+// CloseEvent removes an event. Streams that wait for it keep waiting.
+func (st *streams) CloseEvent(handle uint64) error {
+	r, _, err := st.event(handle)
 	if err != nil {
 		return err
 	}
-	r.mu.Lock()
-	delete(r.events, handle)
-	r.mu.Unlock()
+	r.events.remove(handle)
 	return nil
 }
 
-// StreamWait makes later work of a foreign stream wait for the point of an event.
-func (s *streams) StreamWait(stream uintptr, handle uint64) error {
-	r, e, err := s.l.event(handle)
+// StreamWait makes later work of a foreign stream wait for an event.
+func (st *streams) StreamWait(stream uintptr, handle uint64) error {
+	r, e, err := st.event(handle)
 	if err != nil {
 		return err
 	}

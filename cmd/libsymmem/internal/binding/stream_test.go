@@ -8,9 +8,9 @@ import (
 	"symmem"
 )
 
-// TestAStreamIsForgottenWithoutHoldingUpOthers forgets a stream whose work is not done yet: what
-// that work waits for may be on other streams, which are looked up meanwhile.
-func TestAStreamIsForgottenWithoutHoldingUpOthers(t *testing.T) {
+// TestForgetDoesNotBlockOtherStreams forgets a stream with unfinished work. The work may depend on
+// other streams, so these must be found meanwhile.
+func TestForgetDoesNotBlockOtherStreams(t *testing.T) {
 	l, _ := alone(t, host)
 	r, err := l.current()
 	if err != nil {
@@ -28,10 +28,10 @@ func TestAStreamIsForgottenWithoutHoldingUpOthers(t *testing.T) {
 	for !errors.Is(s.Host(func() {}), symmem.ErrClosed) {
 		runtime.Gosched()
 	}
-	if !r.mu.TryRLock() {
-		t.Error("no stream can be looked up while one is forgotten")
+	if !r.streams.mu.TryRLock() {
+		t.Error("Forget holds the lock of the streams")
 	} else {
-		r.mu.RUnlock()
+		r.streams.mu.RUnlock()
 	}
 	close(gate)
 	if err := <-forgotten; err != nil {
@@ -39,7 +39,7 @@ func TestAStreamIsForgottenWithoutHoldingUpOthers(t *testing.T) {
 	}
 }
 
-func TestEventsAreReachedInStreamOrder(t *testing.T) {
+func TestEventsFollowStreamOrder(t *testing.T) {
 	l, _ := alone(t, host)
 	r, err := l.current()
 	if err != nil {
@@ -66,26 +66,26 @@ func TestEventsAreReachedInStreamOrder(t *testing.T) {
 	}
 	for _, e := range []uint64{first, second} {
 		if l.Reached(e) {
-			t.Errorf("event %d is reached, with work before it", e)
+			t.Errorf("event %d is reached before its work is done", e)
 		}
 	}
-	// What waits for an event goes on to wait when the event is closed.
+	// Closing an event must not release streams that wait for it.
 	if err := l.CloseEvent(first); err != nil {
 		t.Error(err)
 	}
 	if l.Reached(second) {
-		t.Error("closing an event let through what waits for it")
+		t.Error("closing an event released a stream that waits for it")
 	}
 	close(gate)
 	if err := l.Await(second); err != nil {
 		t.Error(err)
 	}
 	if !l.Reached(second) {
-		t.Error("it is not reached, after waiting for it")
+		t.Error("the event is not reached after Await")
 	}
 }
 
-func TestHandlesOfEventsAreChecked(t *testing.T) {
+func TestEventHandlesAreChecked(t *testing.T) {
 	l, _ := alone(t, host)
 	e, err := l.Record(0)
 	if err != nil {
@@ -99,13 +99,13 @@ func TestHandlesOfEventsAreChecked(t *testing.T) {
 		handle uint64
 		want   Code
 	}{
-		{"an event that was closed", e, Closed},
-		{"an event that never was", e + 1000, Invalid},
-		{"no event", 0, Invalid},
+		{"closed event", e, Closed},
+		{"unknown event", e + 1000, Invalid},
+		{"handle 0", 0, Invalid},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			if !l.Reached(row.handle) {
-				t.Error("it is not done")
+				t.Error("Reached returns false")
 			}
 			for _, err := range []error{
 				l.Await(row.handle), l.CloseEvent(row.handle), l.StreamWait(0, row.handle),
@@ -119,6 +119,6 @@ func TestHandlesOfEventsAreChecked(t *testing.T) {
 	words := &Words{}
 	closed := New(words, func(text string) { t.Error(text) })
 	if _, err := closed.Record(0); CodeOf(err) != NotOpen {
-		t.Errorf("recording before symmem is open: %v", err)
+		t.Errorf("Record before Open: %v", err)
 	}
 }

@@ -7,18 +7,18 @@ import (
 	"symmem"
 )
 
-// mostWarnings is how many warnings are kept for whoever takes them; the oldest give way.
-const mostWarnings = 64
+// maxWarnings bounds the number of stored warnings. The oldest are dropped first.
+const maxWarnings = 64
 
-// warnings are those that nobody has taken yet, the oldest first. They outlive Close.
+// warnings stores warnings until TakeWarning returns them, oldest first, also across Close.
 type warnings struct {
-	words *Words // count them
+	words *Words // counts the warnings
 
 	mu      sync.Mutex
 	waiting []string // guarded by mu
 }
 
-// lateDetail is a warning of ranks that are late, as JSON has it.
+// lateDetail holds the JSON of a warning about late ranks.
 type lateDetail struct {
 	Kind     string         `json:"kind"`
 	Message  string         `json:"message"`
@@ -29,14 +29,14 @@ type lateDetail struct {
 	Activity map[int]string `json:"activity"`
 }
 
-// late notes a warning, and counts it for those that read words.
+// late stores a warning and counts it in the words.
 func (w *warnings) late(of symmem.LateWarning) {
 	text, err := json.Marshal(lateDetail{
 		Kind: "late", Message: of.String(), Group: of.Group, Doing: of.Doing,
 		WaitedMS: of.Waited.Milliseconds(), Ranks: ranks(of.Ranks), Activity: of.Activity,
 	})
 	if err != nil {
-		return // of strings and numbers, which cannot fail
+		return // cannot happen: all fields are strings and numbers
 	}
 	w.add(string(text))
 	w.words.Warnings.Add(1)
@@ -45,14 +45,14 @@ func (w *warnings) late(of symmem.LateWarning) {
 func (w *warnings) add(text string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if len(w.waiting) == mostWarnings {
+	if len(w.waiting) == maxWarnings {
 		w.waiting = append(w.waiting[:0], w.waiting[1:]...)
 	}
 	w.waiting = append(w.waiting, text)
 }
 
-// TakeWarning calls a function with the oldest warning that nobody has taken, as JSON, or with an
-// empty text, and forgets the warning if the function says that it was taken.
+// TakeWarning calls take with the oldest stored warning, as JSON, or with an empty text. It removes
+// the warning if take returns true.
 func (w *warnings) TakeWarning(take func(text string) bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

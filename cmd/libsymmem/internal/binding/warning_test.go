@@ -11,22 +11,22 @@ import (
 	"symmem"
 )
 
-// taken takes the oldest warning of a library.
-func taken(l *Library) (text string) {
+// take takes the oldest warning of a library.
+func take(l *Library) (text string) {
 	l.TakeWarning(func(oldest string) bool { text = oldest; return true })
 	return text
 }
 
-func TestWarningsAreTakenOnce(t *testing.T) {
+func TestWarningIsTakenOnce(t *testing.T) {
 	l := New(&Words{}, nil)
-	if text := taken(l); text != "" {
-		t.Errorf("before any: %q", text)
+	if text := take(l); text != "" {
+		t.Errorf("warning before any was stored: %q", text)
 	}
 	l.late(symmem.LateWarning{
 		Group: "g", Doing: "AllReduce 1 of group g", Waited: 31 * time.Second, Ranks: []int{5},
 		Activity: map[int]string{5: "in no call of this group"}, Members: []int{0, 5},
 	})
-	l.TakeWarning(func(string) bool { return false }) // it did not fit
+	l.TakeWarning(func(string) bool { return false }) // as if it did not fit
 	want := lateDetail{
 		Kind: "late", Group: "g", Doing: "AllReduce 1 of group g", WaitedMS: 31000, Ranks: []int{5},
 		Activity: map[int]string{5: "in no call of this group"},
@@ -34,32 +34,32 @@ func TestWarningsAreTakenOnce(t *testing.T) {
 			"world rank 5: in no call of this group; the wait goes on",
 	}
 	var got lateDetail
-	if err := json.Unmarshal([]byte(taken(l)), &got); err != nil {
+	if err := json.Unmarshal([]byte(take(l)), &got); err != nil {
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)
 	}
-	if text := taken(l); text != "" {
-		t.Errorf("it is there still: %q", text)
+	if text := take(l); text != "" {
+		t.Errorf("the warning was not removed: %q", text)
 	}
 	if n := l.words.Warnings.Load(); n != 1 {
-		t.Errorf("the word counts %d warnings", n)
+		t.Errorf("the counter is %d", n)
 	}
 }
 
-func TestTheOldestWarningsGiveWay(t *testing.T) {
+func TestOldestWarningsAreDropped(t *testing.T) {
 	l := New(&Words{}, nil)
-	for i := range mostWarnings + 3 {
+	for i := range maxWarnings + 3 {
 		l.late(symmem.LateWarning{Group: fmt.Sprint(i)})
 	}
-	for i := 3; i < mostWarnings+3; i++ {
+	for i := 3; i < maxWarnings+3; i++ {
 		var got lateDetail
-		if err := json.Unmarshal([]byte(taken(l)), &got); err != nil || got.Group != fmt.Sprint(i) {
+		if err := json.Unmarshal([]byte(take(l)), &got); err != nil || got.Group != fmt.Sprint(i) {
 			t.Fatalf("got %+v (%v), want warning %d", got, err, i)
 		}
 	}
-	if text := taken(l); text != "" {
-		t.Errorf("one more: %q", text)
+	if text := take(l); text != "" {
+		t.Errorf("extra warning: %q", text)
 	}
 }

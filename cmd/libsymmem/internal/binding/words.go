@@ -2,16 +2,17 @@ package binding
 
 import "sync/atomic"
 
-// Words are numbers that callers read without a call. They only grow, also across Open and Close.
+// Words holds counters that callers read without a call. They never decrease, also across Close and
+// Open.
 type Words struct {
-	// Pending changes whenever something may have to be registered.
+	// Pending grows when memory may have to be registered.
 	Pending atomic.Int64
-	// Windows changes whenever windows have come or gone.
+	// Windows grows when windows were added or removed.
 	Windows atomic.Int64
-	// Faults counts groups that have failed, each as soon as this rank has seen it.
+	// Faults counts groups that have failed, as soon as this rank detects the failure.
 	Faults atomic.Int64
-	// Refused counts frees that went wrong.
+	// Refused counts frees that failed.
 	Refused atomic.Int64
-	// Warnings counts warnings that TakeWarning gives.
+	// Warnings counts warnings that TakeWarning returns.
 	Warnings atomic.Int64
 }

@@ -1,0 +1,129 @@
+package binding
+
+import (
+	"context"
+	"fmt"
+
+	"symmem"
+)
+
+// groups implements the functions for groups.
+type groups struct{ s *session }
+
+// World returns the handle of the group of all ranks.
+func (gs *groups) World() (uint64, error) {
+	r, err := gs.s.current()
+	if err != nil {
+		return 0, err
+	}
+	return r.world, nil
+}
+
+// OpenGroup joins a group. It is collective over its ranks.
+func (gs *groups) OpenGroup(name string, ranks []int) (uint64, error) {
+	r, err := gs.s.current()
+	if err != nil {
+		return 0, err
+	}
+	if name == "" || len(ranks) == 0 {
+		return 0, fmt.Errorf("opening group %q of %d ranks: %w", name, len(ranks), symmem.ErrInvalid)
+	}
+	id := r.groups.nextID(name, ranks)
+	var g *symmem.Group
+	err = gs.s.interruptible("opening group "+name, func(ctx context.Context) (err error) {
+		g, err = r.rt.Join(ctx, id, ranks)
+		return err
+	})
+	if err != nil {
+		return 0, err
+	}
+	return r.groups.add(g, name), nil
+}
+
+// CloseGroup leaves a group. It only forgets attached communicators: their windows end when their
+// owner destroys them.
+func (gs *groups) CloseGroup(handle uint64) error {
+	r, g, err := gs.s.group(handle)
+	if err != nil {
+		return err
+	}
+	if handle == r.world {
+		return fmt.Errorf("closing the world: only symmem_close closes it: %w", symmem.ErrInvalid)
+	}
+	r.groups.remove(g)
+	return g.Close()
+}
+
+// groupDescription holds the JSON that DescribeGroup returns.
+type groupDescription struct {
+	ID    string  `json:"id"`
+	Name  string  `json:"name"`
+	Rank  int     `json:"rank"`
+	Size  int     `json:"size"`
+	Ranks []int   `json:"ranks"`
+	Error *string `json:"error"`
+}
+
+// DescribeGroup returns a description of a group as JSON.
+func (gs *groups) DescribeGroup(handle uint64) (string, error) {
+	_, g, err := gs.s.group(handle)
+	if err != nil {
+		return "", err
+	}
+	d := groupDescription{
+		ID: g.ID(), Name: g.name, Rank: g.Rank(), Size: g.Size(), Ranks: g.Ranks(),
+	}
+	if fault := g.Cause(context.Background()); fault != nil {
+		text := fault.Error()
+		d.Error = &text
+	}
+	return encode(d)
+}
+
+// GroupError returns the fault that ended a group, or nil.
+func (gs *groups) GroupError(handle uint64) error {
+	_, g, err := gs.s.group(handle)
+	if err != nil {
+		return err
+	}
+	return g.Cause(context.Background())
+}
+
+// AbortGroup fails a group on all its ranks.
+func (gs *groups) AbortGroup(handle uint64) error {
+	_, g, err := gs.s.group(handle)
+	if err == nil {
+		g.Abort()
+	}
+	return err
+}
+
+// SetPath sets how the paths of a group's collectives are chosen. It is collective over the group.
+func (gs *groups) SetPath(handle uint64, path int) error {
+	_, g, err := gs.s.group(handle)
+	if err != nil {
+		return err
+	}
+	choice, err := term("path", paths, path)
+	if err != nil {
+		return err
+	}
+	return gs.s.interruptible("setting the path", func(ctx context.Context) error {
+		return g.SetPath(ctx, choice)
+	})
+}
+
+// Check compares the histories of the pools whose domain contains a group. It is collective over
+// the group.
+func (gs *groups) Check(handle uint64) error {
+	r, g, err := gs.s.group(handle)
+	if err != nil {
+		return err
+	}
+	for _, p := range r.pools.all() {
+		if err := p.flush(); err != nil {
+			return err
+		}
+	}
+	return gs.s.interruptible("comparing", g.Check)
+}

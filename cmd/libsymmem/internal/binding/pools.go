@@ -1,0 +1,217 @@
+package binding
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"symmem"
+	"symmem/driver"
+)
+
+// pools implements the functions for pools and their memory.
+type pools struct{ s *session }
+
+// OpenPool opens a pool with a group as its domain, and returns the pool's number.
+func (ps *pools) OpenPool(domain uint64, text []byte) (int, error) {
+	r, g, err := ps.s.group(domain)
+	if err != nil {
+		return 0, err
+	}
+	var o PoolOptions
+	if err := decode(text, &o); err != nil {
+		return 0, err
+	}
+	options, err := o.pool(g.Group)
+	if err != nil {
+		return 0, err
+	}
+	number, err := r.pools.add(options)
+	if err != nil {
+		return 0, err
+	}
+	ps.s.words.Pending.Add(1)
+	return number, nil
+}
+
+// ClosePool returns the memory of a pool. It treats live buffers as Library.Close does.
+func (ps *pools) ClosePool(number int, force bool) error {
+	r, p, err := ps.s.pool(number)
+	if err != nil {
+		return err
+	}
+	if number <= 0 {
+		return fmt.Errorf("closing pool %d: only symmem_close closes it: %w", number,
+			symmem.ErrInvalid)
+	}
+	if count, bytes := p.live(); count > 0 && !force {
+		return fmt.Errorf("closing pool %d: %d buffers of %d bytes: %w", number, count, bytes, ErrLive)
+	}
+	err = p.end()
+	r.pools.remove(number, p)
+	return errors.Join(err, p.Close())
+}
+
+// Alloc allocates memory of a pool on a foreign stream.
+func (ps *pools) Alloc(number int, bytes uint64, stream uintptr, site uint32) (uintptr, error) {
+	r, p, err := ps.s.pool(number)
+	if err != nil {
+		return 0, err
+	}
+	if err := checkSize("allocating", bytes); err != nil {
+		return 0, err
+	}
+	s, err := r.stream(stream)
+	if err != nil {
+		return 0, err
+	}
+	return p.alloc(s, int64(bytes), site)
+}
+
+// maxBytes exceeds the memory of every device.
+const maxBytes = 1 << 46
+
+// checkSize returns an error for sizes above maxBytes.
+func checkSize(action string, bytes uint64) error {
+	if bytes > maxBytes {
+		return fmt.Errorf("%s %d bytes: %w: the maximum is %d", action, bytes, symmem.ErrSize,
+			int64(maxBytes))
+	}
+	return nil
+}
+
+// Free frees a buffer: with later, at the next event that ranks have in common. Buffers of closed
+// pools are freed at once.
+func (ps *pools) Free(address uintptr, later bool) error {
+	r, err := ps.s.current()
+	if err == nil {
+		var b symmem.Buffer
+		if b, err = r.rt.Interop().Retire(address); err == nil {
+			return r.pools.free(b, later)
+		}
+		if !errors.Is(err, symmem.ErrForeign) {
+			return err
+		}
+	}
+	if known, failed := ps.s.kept.free(address); known {
+		return failed
+	}
+	return err
+}
+
+// Reserve maps memory in advance for a stream, and registers it with a group unless the group's
+// handle is 0.
+func (ps *pools) Reserve(
+	number int, bytes uint64, stream uintptr, handle uint64, site uint32,
+) error {
+	r, p, err := ps.s.pool(number)
+	if err != nil {
+		return err
+	}
+	if err := checkSize("reserving", bytes); err != nil {
+		return err
+	}
+	s, err := r.stream(stream)
+	if err != nil {
+		return err
+	}
+	if err := p.flush(); err != nil {
+		return err
+	}
+	err = ps.s.interruptible("reserving", func(ctx context.Context) error {
+		return p.interop.At(site).Reserve(ctx, p.Pool, s, int64(bytes), nil)
+	})
+	if err != nil || handle == 0 {
+		return err
+	}
+	_, g, err := ps.s.group(handle)
+	if err != nil {
+		return err
+	}
+	return r.register(g, p, stream)
+}
+
+// Trim unmaps segments without live buffers. It is collective over the pool's domain.
+func (ps *pools) Trim(number int, keep uint64) error {
+	p, err := ps.s.flushedPool(number)
+	if err != nil {
+		return err
+	}
+	return ps.s.interruptible("trimming", func(ctx context.Context) error {
+		return p.Trim(ctx, int64(min(keep, maxBytes)))
+	})
+}
+
+// DeviceFits returns an error unless an allocation is for this rank's device.
+func (ps *pools) DeviceFits(device int) error {
+	r, err := ps.s.current()
+	if err != nil {
+		return err
+	}
+	if own := r.rt.Device().Ordinal; own >= 0 && device != own {
+		return fmt.Errorf("allocating on device %d: this rank uses device %d: %w",
+			device, own, driver.ErrUnsupported)
+	}
+	return nil
+}
+
+// Note adds the caller's numbers to the history of a pool.
+func (ps *pools) Note(number int, kind, value int64, site uint32) error {
+	p, err := ps.s.flushedPool(number)
+	if err != nil {
+		return err
+	}
+	return p.interop.At(site).Note(p.Pool, kind, value)
+}
+
+// maxSite is the maximum length of a call site in bytes.
+const maxSite = 1 << 12
+
+// Site returns the number of a call site.
+func (ps *pools) Site(text string) (uint32, error) {
+	r, err := ps.s.current()
+	if err != nil {
+		return 0, err
+	}
+	if len(text) > maxSite {
+		return 0, fmt.Errorf("call site of %d bytes, maximum %d: %w", len(text), maxSite,
+			symmem.ErrInvalid)
+	}
+	return r.rt.Interop().Site(text), nil
+}
+
+// place holds the JSON that Locate returns.
+type place struct {
+	Pool    int    `json:"pool"`
+	Segment int    `json:"segment"`
+	Offset  int64  `json:"offset"`
+	Bytes   int64  `json:"bytes"`
+	Live    bool   `json:"live"`
+	Address uint64 `json:"address"`
+}
+
+// Locate returns the buffer that contains an address, as JSON, or the segment if no buffer does.
+func (ps *pools) Locate(address uintptr) (string, error) {
+	r, err := ps.s.current()
+	if err != nil {
+		return "", err
+	}
+	b, err := r.rt.Interop().Buffer(address)
+	if p := r.pools.of(b.Pool()); err == nil && p != nil {
+		return encode(place{
+			Pool: r.pools.number(p), Segment: b.Segment(), Live: true, Bytes: b.Size(),
+			Offset: b.Offset() + int64(address-b.Address()), Address: uint64(b.Address()),
+		})
+	}
+	for _, p := range r.pools.all() {
+		for s := range p.Segments() {
+			if offset := address - s.Address; offset < uintptr(s.Bytes) {
+				return encode(place{
+					Pool: r.pools.number(p), Segment: s.Segment, Offset: int64(offset),
+					Address: uint64(s.Address),
+				})
+			}
+		}
+	}
+	return "", fmt.Errorf("locating %#x: not memory of an open pool: %w", address, symmem.ErrForeign)
+}

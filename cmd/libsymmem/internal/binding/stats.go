@@ -1,0 +1,76 @@
+package binding
+
+import "symmem"
+
+// poolStats holds the counters of one pool.
+type poolStats struct {
+	Pool   int    `json:"pool"`
+	Domain string `json:"domain"`
+	symmem.PoolStats
+	Mapped int64 `json:"mapped"`
+	Live   int   `json:"live"`
+}
+
+// groupStats holds the counters of one group.
+type groupStats struct {
+	Handle uint64 `json:"handle"`
+	Name   string `json:"name"`
+	symmem.GroupStats
+	Attachments []attachmentStats `json:"attachments"`
+}
+
+// attachmentStats holds the counters of one attached communicator.
+type attachmentStats struct {
+	Handle  uint64 `json:"handle"`
+	Name    string `json:"name"`
+	Windows int    `json:"windows"`
+}
+
+// stats holds the JSON that Stats returns.
+type stats struct {
+	Open bool `json:"open"`
+	symmem.Stats
+	// Pools and Groups replace the fields of symmem.Stats.
+	Pools   []poolStats           `json:"pools"`
+	Groups  map[string]groupStats `json:"groups"`
+	Streams int                   `json:"streams"`
+	Refused int64                 `json:"refused"`
+}
+
+// Stats returns all counters as JSON.
+func (l *Library) Stats() (string, error) {
+	r, err := l.current()
+	if err != nil {
+		return "", err
+	}
+	s := stats{
+		Open: true, Stats: r.rt.Stats(), Groups: map[string]groupStats{},
+		Refused: l.words.Refused.Load(), Streams: r.streams.size(),
+	}
+	for _, p := range r.pools.all() {
+		if p.Domain() != nil {
+			s.Pools = append(s.Pools, r.pools.stats(p))
+		}
+	}
+	for _, g := range r.groups.all() {
+		of := groupStats{
+			Handle: g.handle, Name: g.name, GroupStats: g.Stats(), Attachments: []attachmentStats{},
+		}
+		for _, a := range r.groups.attached(g) {
+			of.Attachments = append(of.Attachments,
+				attachmentStats{a.handle, a.adopted.Name(), a.adopted.Windows()})
+		}
+		s.Groups[g.ID()] = of
+	}
+	return encode(s)
+}
+
+// stats returns the counters of one pool.
+func (t *poolTable) stats(p *pool) poolStats {
+	s := poolStats{Pool: t.number(p), PoolStats: p.Stats(), Domain: p.Domain().ID()}
+	for segment := range p.Segments() {
+		s.Mapped += segment.Bytes
+	}
+	s.Live, _ = p.live()
+	return s
+}
