@@ -75,41 +75,24 @@ type Call struct {
 // group of the given number of ranks. Broadcast and Reduce count both buffers on every rank: over
 // windows, peers find the root's buffer by this rank's own offset.
 func (c *Call) Spans(ranks int) (send, recv int64) {
-	one := c.Count * int64(c.DataType.Size())
-	all := one * int64(ranks)
-	switch c.Operation {
-	case AllGather:
-		return one, all
-	case ReduceScatter:
-		return all, one
-	case AllToAll:
-		return all, all
-	case Send:
-		return one, 0
-	case Recv:
-		return 0, one
-	case Barrier:
-		return 0, 0
-	case AllToAllV:
-		if c.Splits == nil {
-			return 0, 0
-		}
-		size := int64(c.DataType.Size())
+	size := int64(c.DataType.Size())
+	if c.Splits != nil {
 		send, recv = c.Splits.spans()
 		return send * size, recv * size
-	default:
-		return one, one
 	}
+	from, to := c.Operation.Extents()
+	one := c.Count * size
+	return from.Parts(ranks) * one, to.Parts(ranks) * one
 }
 
 // InPlace reports whether the call of a rank works in place, as NCCL defines it: on one buffer, or
 // with the rank's own part of the larger buffer as the smaller one.
 func (c *Call) InPlace(rank int) bool {
 	own := uintptr(int64(rank) * c.Count * int64(c.DataType.Size()))
-	switch c.Operation {
-	case AllGather:
+	switch send, recv := c.Operation.Extents(); {
+	case send < recv && send == OnePart:
 		return c.Send == c.Recv+own
-	case ReduceScatter:
+	case send > recv && recv == OnePart:
 		return c.Recv == c.Send+own
 	default:
 		return c.Send == c.Recv
@@ -117,9 +100,9 @@ func (c *Call) InPlace(rank int) bool {
 }
 
 // ComparesFloats reports whether the call takes the minimum or maximum of floats, where a NaN of
-// any rank wins. NCCL drops it if another rank has a number.
+// any rank wins. NCCL drops a NaN if another rank has a number.
 func (c *Call) ComparesFloats() bool {
-	return c.Operation.Reduces() && c.DataType.Float() && (c.ReduceOp == Min || c.ReduceOp == Max)
+	return c.Operation.Reduces() && c.ReduceOp.Selects() && c.DataType.Float()
 }
 
 // SetPath sets the path and the digest, and removes windows from paths that do not use them.

@@ -5,8 +5,10 @@ import "slices"
 // Operation is a collective operation.
 type Operation uint8
 
-// The collective operations. Counts are in elements and mean what NCCL's mean: for AllGather
-// and ReduceScatter the count of one rank's part, for AllToAll the count for one peer.
+// The collective operations. Their values are the numbers of symmem.h: insert new ones before
+// AllReduceRMSNorm, each with a row in operationTraits. Counts are in elements and mean what NCCL's
+// mean: for AllGather and ReduceScatter the count of one rank's part, for AllToAll the count for one
+// peer.
 const (
 	AllReduce Operation = iota
 	AllGather
@@ -17,49 +19,91 @@ const (
 	Send
 	Recv
 	Barrier
-	// AllReduceRMSNorm is AllReduce, residual and norm in one call: see Norm. Only GPUs have it.
-	AllReduceRMSNorm
 	// AllToAllV is AllToAll with a count for each pair of ranks: see Splits.
 	AllToAllV
-	operations
+	// AllReduceRMSNorm is AllReduce, residual and norm in one call: see Norm. Only GPUs have it, and
+	// symmem.h has a function for it instead of a number.
+	AllReduceRMSNorm
+	// Operations counts the operations.
+	Operations = iota
 )
 
-// traits describe an operation to the code that plans calls.
+// Extent says how many elements of a buffer a call covers.
+type Extent uint8
+
+// The extents of buffers.
+const (
+	// Nothing means that the operation has no such buffer.
+	Nothing Extent = iota
+	// OnePart means Call.Count elements.
+	OnePart
+	// AllParts means Call.Count elements for each rank.
+	AllParts
+	// BySplits means that Call.Splits has the counts.
+	BySplits
+)
+
+// traits describe an operation to backends, bindings and commands.
 type traits struct {
 	name string
-	// reduces reports whether Call.ReduceOp matters, rooted whether Call.Root does as the root, pair
-	// whether it does as the peer.
+	// send and recv are the extents of the buffers.
+	send, recv Extent
+	// reduces reports whether Call.ReduceOp applies; rooted, whether Call.Root is the root; and pair,
+	// whether Call.Root is the peer.
 	reduces, rooted, pair bool
-	// windows reports whether its buffers are looked up in windows, and registered before.
+	// windows reports whether the buffers are registered before the call and looked up in windows.
 	windows bool
-	// paths are those that it can take at all.
+	// together reports whether no rank can complete the operation before all have started it.
+	together bool
+	// note restricts the number's use in symmem.h.
+	note string
+	// paths lists the paths that the operation supports.
 	paths []Path
 }
 
 // operationTraits has a row for each operation.
-var operationTraits = [operations]traits{
-	AllReduce:     {name: "AllReduce", reduces: true, windows: true, paths: anyPath},
-	AllGather:     {name: "AllGather", windows: true, paths: anyPath},
-	ReduceScatter: {name: "ReduceScatter", reduces: true, windows: true, paths: anyPath},
-	Broadcast:     {name: "Broadcast", rooted: true, windows: true, paths: anyPath},
-	Reduce:        {name: "Reduce", reduces: true, rooted: true, windows: true, paths: anyPath},
-	AllToAll:      {name: "AllToAll", windows: true, paths: anyPath},
-	Send:          {name: "Send", pair: true, paths: []Path{PathPlain}},
-	Recv:          {name: "Recv", pair: true, paths: []Path{PathPlain}},
-	Barrier:       {name: "Barrier", paths: []Path{PathPlain, PathDirect}},
-	AllReduceRMSNorm: {
-		name: "AllReduceRMSNorm", reduces: true, windows: true, paths: []Path{PathDirect},
+var operationTraits = [Operations]traits{
+	AllReduce: {
+		name: "AllReduce", send: OnePart, recv: OnePart, reduces: true, windows: true, together: true,
+		paths: anyPath,
 	},
-	AllToAllV: {name: "AllToAllV", paths: []Path{PathPlain}},
+	AllGather: {
+		name: "AllGather", send: OnePart, recv: AllParts, windows: true, together: true, paths: anyPath,
+	},
+	ReduceScatter: {
+		name: "ReduceScatter", send: AllParts, recv: OnePart, reduces: true, windows: true,
+		together: true, paths: anyPath,
+	},
+	Broadcast: {
+		name: "Broadcast", send: OnePart, recv: OnePart, rooted: true, windows: true, paths: anyPath,
+	},
+	Reduce: {
+		name: "Reduce", send: OnePart, recv: OnePart, reduces: true, rooted: true, windows: true,
+		paths: anyPath,
+	},
+	AllToAll: {
+		name: "AllToAll", send: AllParts, recv: AllParts, windows: true, together: true, paths: anyPath,
+	},
+	Send:    {name: "Send", send: OnePart, pair: true, paths: []Path{PathPlain}},
+	Recv:    {name: "Recv", recv: OnePart, pair: true, paths: []Path{PathPlain}},
+	Barrier: {name: "Barrier", together: true, paths: []Path{PathPlain, PathDirect}},
+	AllToAllV: {
+		name: "AllToAllV", send: BySplits, recv: BySplits, paths: []Path{PathPlain},
+		note: "for symmem_explain; symmem_all_to_all_v makes the call",
+	},
+	AllReduceRMSNorm: {
+		name: "AllReduceRMSNorm", send: OnePart, recv: OnePart, reduces: true, windows: true,
+		together: true, paths: []Path{PathDirect},
+	},
 }
 
 var anyPath = []Path{PathPlain, PathWindow, PathDirect}
 
-// noTraits are those of operations that do not exist.
+// noTraits describes values that are not operations.
 var noTraits = traits{name: "Operation(?)"}
 
 func (o Operation) traits() *traits {
-	if o < operations {
+	if o < Operations {
 		return &operationTraits[o]
 	}
 	return &noTraits
@@ -77,12 +121,39 @@ func (o Operation) Reduces() bool { return o.traits().reduces }
 // Rooted reports whether one rank of the operation is its root.
 func (o Operation) Rooted() bool { return o.traits().rooted }
 
-// UsesWindows reports whether the buffers of the operation are looked up in windows, so that their
-// memory is registered before.
+// UsesWindows reports whether the buffers of the operation are registered before a call and looked
+// up in windows.
 func (o Operation) UsesWindows() bool { return o.traits().windows }
 
-// Takes reports whether the operation has a path at all. Which of them a call takes is between
-// Offer.Refusal and whoever chooses.
+// Tuned reports whether rules of a tuning table choose the operation's path by size.
+func (o Operation) Tuned() bool { return o.traits().windows && len(o.traits().paths) > 1 }
+
+// Together reports whether no rank can complete the operation before all have started it.
+func (o Operation) Together() bool { return o.traits().together }
+
+// Numbered reports whether symmem.h and Python have a number for the operation.
+func (o Operation) Numbered() bool { return o < AllReduceRMSNorm }
+
+// Note restricts the use of the operation's number in symmem.h, or returns "".
+func (o Operation) Note() string { return o.traits().note }
+
+// Extents returns what a call covers of its two buffers.
+func (o Operation) Extents() (send, recv Extent) { return o.traits().send, o.traits().recv }
+
+// Parts returns how many times Call.Count elements a buffer holds in a group of this many ranks; 0
+// for BySplits.
+func (e Extent) Parts(ranks int) int64 {
+	switch e {
+	case OnePart:
+		return 1
+	case AllParts:
+		return int64(ranks)
+	case Nothing, BySplits:
+	}
+	return 0
+}
+
+// Takes reports whether the operation supports a path. Offer.Refusal decides for a single call.
 func (o Operation) Takes(path Path) bool { return slices.Contains(o.traits().paths, path) }
 
 // Path is the way a collective runs.

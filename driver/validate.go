@@ -14,10 +14,12 @@ const (
 // ErrInvalid, or ErrOutOfRange for a count that is too large.
 func (c *Call) Validate(ranks, rank int) error {
 	switch {
-	case c.Operation >= operations:
+	case c.Operation >= Operations:
 		return invalid("operation %d", c.Operation)
 	case !c.DataType.Valid() || c.ReduceOp >= ReduceOps:
 		return invalid("type %d, reduction %d", c.DataType, c.ReduceOp)
+	case c.Operation.Reduces() && !c.ReduceOp.Accepts(c.DataType):
+		return invalid("reduction %v is for integers, not for %v", c.ReduceOp, c.DataType)
 	case c.Count < 0:
 		return invalid("count %d", c.Count)
 	case c.Count > MaxCount:

@@ -113,12 +113,13 @@ func TestCallsOnTheEdgeAreRight(t *testing.T) {
 
 // TestEveryOperationHasTraits fails for an operation without a row in the table.
 func TestEveryOperationHasTraits(t *testing.T) {
-	for o := range operations {
+	for o := range Operation(Operations) {
 		if row := operationTraits[o]; row.name == "" || len(row.paths) == 0 {
 			t.Errorf("operation %d: %+v", o, row)
 		}
 	}
-	if got := operations.String(); got != "Operation(?)" || operations.Takes(PathPlain) {
+	if got := Operation(Operations).String(); got != "Operation(?)" ||
+		Operation(Operations).Takes(PathPlain) {
 		t.Errorf("an operation that does not exist is %s", got)
 	}
 }

@@ -40,7 +40,7 @@ func Reduce(f driver.Formula, op driver.ReduceOp, t driver.DataType, inputs [][]
 // canonical is the NaN of float32. Rounded to a 16-bit type it is that type's.
 var canonical = math.Float32frombits(0x7FFFFFFF)
 
-func fold[T number](f driver.Formula, op driver.ReduceOp, inputs [][]byte, nan T) []byte {
+func fold[T reduce.Number](f driver.Formula, op driver.ReduceOp, inputs [][]byte, nan T) []byte {
 	out, x := bytes.Clone(inputs[0]), make([]T, len(inputs))
 	each := sliced[T](inputs)
 	for i := range view[T](out) {

@@ -8,47 +8,32 @@ import (
 	"math/bits"
 
 	"symmem/driver"
+	"symmem/internal/reduce"
 )
-
-// number is the type in which elements are combined: their element type, but float32 for 16-bit
-// floats.
-type number interface {
-	~int8 | ~uint8 | ~int32 | ~int64 | ~float32 | ~float64
-}
 
 // combine combines one element of each rank, in the order of the group. round rounds to the type of
 // the elements where every sum of a tree is rounded, and else returns what it is given.
-func combine[T number](f driver.Formula, op driver.ReduceOp, x []T, round func(T) T) T {
+func combine[T reduce.Number](f driver.Formula, op driver.ReduceOp, x []T, round func(T) T) T {
 	if half := len(x) / 2; half > 0 && (f == driver.Tree || f == driver.RoundedTree) {
-		return round(pair(op, combine(f, op, x[:half], round), combine(f, op, x[half:], round)))
+		return round(Pair(op, combine(f, op, x[:half], round), combine(f, op, x[half:], round)))
 	}
 	acc := x[0]
 	for _, next := range x[1:] {
-		acc = pair(op, acc, next)
+		acc = Pair(op, acc, next)
 	}
 	return acc
 }
 
-// pair combines two: rounded to nearest even, subnormal numbers kept, minimum and maximum of IEEE
-// 754-2019. Integers wrap.
-func pair[T number](op driver.ReduceOp, a, b T) T {
-	switch op {
-	case driver.Sum, driver.Avg: // whose division comes last
-		return a + b
-	case driver.Prod:
-		return a * b
-	case driver.Min:
-		return min(a, b)
-	case driver.Max:
-		return max(a, b)
-	}
-	panic("no formula for " + op.String())
+// Pair combines two elements: rounded to nearest even, subnormal numbers kept, minimum and maximum
+// of IEEE 754-2019. Integers wrap. An average still has to be divided.
+func Pair[T reduce.Number](op driver.ReduceOp, a, b T) T {
+	return reduce.Combine(op.Combine(), a, b)
 }
 
 // result computes the whole formula, except for the last rounding of 16-bit floats.
-func result[T number](f driver.Formula, op driver.ReduceOp, x []T, round func(T) T, nan T) T {
+func result[T reduce.Number](f driver.Formula, op driver.ReduceOp, x []T, round func(T) T, nan T) T {
 	acc := combine(f, op, x, round)
-	if op == driver.Avg {
+	if op.Divides() {
 		acc = average(f, x, acc, round)
 	}
 	if math.IsNaN(float64(acc)) {
@@ -59,7 +44,7 @@ func result[T number](f driver.Formula, op driver.ReduceOp, x []T, round func(T)
 
 // average divides a sum by the number of ranks. A sum that is not finite is computed once more,
 // from elements that are scaled by a power of two so that no sum of finite ones overflows.
-func average[T number](f driver.Formula, x []T, sum T, round func(T) T) T {
+func average[T reduce.Number](f driver.Formula, x []T, sum T, round func(T) T) T {
 	n := T(len(x))
 	if !math.IsNaN(float64(sum)) && !math.IsInf(float64(sum), 0) {
 		return sum / n

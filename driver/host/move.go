@@ -269,21 +269,19 @@ func (c *communicator) reduce(call *plan, sources, destinations int, count, tota
 		c.reduceTree(call, dsts, srcs, int(count))
 		return
 	}
-	if call.ReduceOp == driver.Avg {
+	if call.ReduceOp.Divides() {
 		reduce.Average(call.DataType, dsts, srcs, int(count), hint)
 		return
 	}
-	reduce.Reduce(reduce.Op(call.ReduceOp), call.DataType, dsts, srcs, int(count), hint)
+	reduce.Reduce(call.ReduceOp.Combine(), call.DataType, dsts, srcs, int(count), hint)
 }
 
 // reduceTree is reduce for a group whose formula is a tree. Integers give the same result in any
 // order.
 func (c *communicator) reduceTree(call *plan, dsts, srcs []unsafe.Pointer, count int) {
 	tree := reduce.Tree{
-		Op: reduce.Op(call.ReduceOp), T: call.DataType, Rounded: c.cfg.Formula == driver.RoundedTree,
-	}
-	if call.ReduceOp == driver.Avg {
-		tree.Op, tree.Average = reduce.Sum, true
+		Op: call.ReduceOp.Combine(), Average: call.ReduceOp.Divides(), T: call.DataType,
+		Rounded: c.cfg.Formula == driver.RoundedTree,
 	}
 	tree.Reduce(dsts, srcs, count)
 }

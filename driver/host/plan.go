@@ -43,7 +43,7 @@ func (p *plan) Prepared() *driver.Call { return &p.Call }
 func (p *plan) Take(path driver.Path, digest uint64) (driver.Plan, error) {
 	p.SetPath(path, digest)
 	p.size = int64(p.DataType.Size())
-	if p.Operation == driver.ReduceScatter || p.Operation == driver.AllToAll {
+	if send, _ := p.Operation.Extents(); send == driver.AllParts {
 		p.parts = int64(p.c.Size())
 	}
 	p.bytes = p.parts * p.Count * p.size

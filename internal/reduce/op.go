@@ -15,5 +15,27 @@ const (
 	OpCount = iota
 )
 
-// Valid reports whether op is one of the declared operations.
-func (op Op) Valid() bool { return op < OpCount }
+// Accepts reports whether op is one of the declared operations, and defined for a type.
+func (op Op) Accepts(t DataType) bool { return op < OpCount && t.Valid() }
+
+// Number is the type in which elements are combined: their element type, but float32 for 16-bit
+// floats.
+type Number interface {
+	~int8 | ~uint8 | ~int32 | ~int64 | ~float32 | ~float64
+}
+
+// Combine combines two elements. The built-in min and max order zeros and propagate NaNs as IEEE
+// 754-2019 specifies. Where the package comment requires a NaN, Combine may return any NaN.
+func Combine[T Number](op Op, a, b T) T {
+	switch op {
+	case Sum:
+		return a + b
+	case Prod:
+		return a * b
+	case Min:
+		return min(a, b)
+	case Max:
+		return max(a, b)
+	}
+	panic("reduce: invalid operation")
+}

@@ -61,7 +61,7 @@ func foldIntegers[T integer](j *job, from, to int) {
 		end := min(from+step, to)
 		acc := buffer[:copy(buffer[:], elements[T](j.srcs[0], from, end))]
 		for _, src := range j.srcs[1:] {
-			combineIntegers(j.op, acc, elements[T](src, from, end))
+			combine(j.op, acc, elements[T](src, from, end))
 		}
 		for _, dst := range j.dsts {
 			copy(elements[T](dst, from, end), acc)
@@ -69,21 +69,11 @@ func foldIntegers[T integer](j *job, from, to int) {
 	}
 }
 
-func combineIntegers[T integer](op Op, acc, src []T) {
+// combine combines each element of src with that of acc, which is the left operand.
+func combine[T Number](op Op, acc, src []T) {
 	src = src[:len(acc)]
 	for i, x := range src {
-		switch op {
-		case Sum:
-			acc[i] += x
-		case Prod:
-			acc[i] *= x
-		case Min:
-			acc[i] = min(acc[i], x)
-		case Max:
-			acc[i] = max(acc[i], x)
-		default:
-			panic("reduce: invalid operation")
-		}
+		acc[i] = Combine(op, acc[i], x)
 	}
 }
 
@@ -94,7 +84,7 @@ func foldFloats[T float32 | float64](j *job, from, to int, canonical T) {
 		end := min(from+step, to)
 		acc := buffer[:copy(buffer[:], elements[T](j.srcs[0], from, end))]
 		for _, src := range j.srcs[1:] {
-			combineFloats(j.op, acc, elements[T](src, from, end))
+			combine(j.op, acc, elements[T](src, from, end))
 		}
 		finish(j, acc, from/int(unsafe.Sizeof(canonical)), canonical)
 		for _, dst := range j.dsts {
@@ -113,7 +103,7 @@ func foldHalves(j *job, from, to int) {
 		for _, src := range j.srcs[1:] {
 			next := wide[:len(acc)]
 			widen(j.t, next, elements[uint16](src, from, end))
-			combineFloats(j.op, acc, next)
+			combine(j.op, acc, next)
 		}
 		finish(j, acc, from/2, canonical32)
 		round(j.t, out, acc)
@@ -141,29 +131,6 @@ func round(t DataType, narrow []uint16, wide []float32) {
 			narrow[i] = BFloat16Bits(f)
 		}
 	}
-}
-
-func combineFloats[T float32 | float64](op Op, acc, src []T) {
-	src = src[:len(acc)]
-	for i, x := range src {
-		acc[i] = combine(op, acc[i], x)
-	}
-}
-
-// combine returns any NaN where doc.go requires a NaN. The built-in min and max order zeros and
-// propagate NaNs as IEEE 754-2019 specifies.
-func combine[T float32 | float64](op Op, a, b T) T {
-	switch op {
-	case Sum:
-		return a + b
-	case Prod:
-		return a * b
-	case Min:
-		return min(a, b)
-	case Max:
-		return max(a, b)
-	}
-	panic("reduce: invalid operation")
 }
 
 // finish applies the division, and replaces every NaN by the canonical one. first is the index of

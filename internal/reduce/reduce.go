@@ -91,7 +91,7 @@ func (j *job) average(size int, hint Hint) {
 }
 
 func check(op Op, t DataType, dsts, srcs []unsafe.Pointer, count int) {
-	if !op.Valid() || !t.Valid() {
+	if !op.Accepts(t) {
 		panic("reduce: invalid operation or data type")
 	}
 	if uint(len(srcs)-1) >= MaxSources || uint(len(dsts)-1) >= MaxDestinations {

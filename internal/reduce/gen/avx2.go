@@ -28,7 +28,7 @@ func (avx2) constants(p *program, k kernel) {
 		constant(p, 0xFFFF0000, 12)
 		constant(p, 1, 13)
 		constant(p, 0x7FFF, 14)
-	case k.op == "Prod" && k.elem.size == 1:
+	case k.op.name == "Prod" && k.elem.size == 1:
 		constant(p, 0xFF00FF00, 12)
 	}
 }
@@ -80,7 +80,7 @@ func (s avx2) combine(p *program, k kernel, unit int, address string, _ manner) 
 		s.widen(p, k, address, 8, 9)
 		s.lanes(p, k, v(8), 2*unit)
 		s.lanes(p, k, v(9), 2*unit+1)
-	case needsRegister(k) || k.elem.size == 8 && !k.elem.float && k.op != "Sum":
+	case needsRegister(k) || k.elem.size == 8 && !k.elem.float && k.op.name != "Sum":
 		p.op("VMOVDQU", address, v(8))
 		s.lanes(p, k, v(8), unit)
 	default:
@@ -91,33 +91,33 @@ func (s avx2) combine(p *program, k kernel, unit int, address string, _ manner) 
 // lanes combines an operand with an accumulator, which is the left operand.
 func (s avx2) lanes(p *program, k kernel, operand string, acc int) {
 	switch {
-	case k.elem.float && (k.op == "Min" || k.op == "Max"):
+	case k.elem.float && (k.op.name == "Min" || k.op.name == "Max"):
 		s.extremes(p, k, operand, v(acc))
-	case k.op == "Prod" && k.elem.size == 1:
+	case k.op.name == "Prod" && k.elem.size == 1:
 		// As for AVX-512, with a blend by the upper bit of each byte of the mask.
 		p.op("VPMULLW", operand, v(acc), v(10))
 		p.op("VPSRLW", "$8", v(acc), v(acc))
 		p.op("VPAND", operand, v(12), operand)
 		p.op("VPMULLW", operand, v(acc), v(acc))
 		p.op("VPBLENDVB", v(12), v(acc), v(10), v(acc))
-	case k.elem.name == "Int64" && k.op == "Prod":
+	case k.elem.name == "Int64" && k.op.name == "Prod":
 		s.longProduct(p, operand, v(acc))
-	case k.elem.name == "Int64" && k.op == "Min":
+	case k.elem.name == "Int64" && k.op.name == "Min":
 		p.op("VPCMPGTQ", operand, v(acc), v(10))
 		p.op("VBLENDVPD", v(10), operand, v(acc), v(acc))
-	case k.elem.name == "Int64" && k.op == "Max":
+	case k.elem.name == "Int64" && k.op.name == "Max":
 		p.op("VPCMPGTQ", v(acc), operand, v(10))
 		p.op("VBLENDVPD", v(10), operand, v(acc), v(acc))
 	default:
-		p.op(simple(k), operand, v(acc), v(acc))
+		p.op(k.instruction(), operand, v(acc), v(acc))
 	}
 }
 
 // extremes computes both orders, which differ only for zeros: OR gives -0, and AND gives +0. Lanes
 // with a NaN are added instead, which propagates NaNs.
 func (avx2) extremes(p *program, k kernel, operand, acc string) {
-	instruction := map[string]string{"Min": "VMIN", "Max": "VMAX"}[k.op] + k.elem.lane
-	merge := map[string]string{"Min": "VORPS", "Max": "VANDPS"}[k.op]
+	instruction := map[string]string{"Min": "VMIN", "Max": "VMAX"}[k.op.name] + k.elem.lane
+	merge := map[string]string{"Min": "VORPS", "Max": "VANDPS"}[k.op.name]
 	p.op(instruction, operand, acc, v(10))
 	p.op(instruction, acc, operand, v(11))
 	p.op(merge, v(11), v(10), v(10))

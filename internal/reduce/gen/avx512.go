@@ -27,7 +27,7 @@ func (avx512) constants(p *program, k kernel) {
 		broadcast(p, "D", 0xFFFF0000, z(12))
 		broadcast(p, "D", 1, z(13))
 		broadcast(p, "D", 0x7FFF, z(14))
-	case k.op == "Prod" && k.elem.size == 1:
+	case k.op.name == "Prod" && k.elem.size == 1:
 		broadcast(p, "W", 0xFF00, z(12))
 	}
 }
@@ -108,22 +108,22 @@ func (s avx512) combine(p *program, k kernel, unit int, address string, how mann
 
 // needsRegister reports whether the operation reads its operand more than once.
 func needsRegister(k kernel) bool {
-	extreme := k.op == "Min" || k.op == "Max"
-	return extreme && k.elem.float || k.op == "Prod" && k.elem.size == 1
+	extreme := k.op.name == "Min" || k.op.name == "Max"
+	return extreme && k.elem.float || k.op.name == "Prod" && k.elem.size == 1
 }
 
 // lanes combines an operand with an accumulator, which is the left operand.
 func (avx512) lanes(p *program, k kernel, operand string, acc int) {
 	switch {
-	case k.elem.float && (k.op == "Min" || k.op == "Max"):
+	case k.elem.float && (k.op.name == "Min" || k.op.name == "Max"):
 		// Bit 2 takes the sign from the result, which orders the zeros. Lanes with a NaN are added
 		// instead, which propagates NaNs.
-		choice := map[string]string{"Min": "$4", "Max": "$5"}[k.op]
+		choice := map[string]string{"Min": "$4", "Max": "$5"}[k.op.name]
 		p.op("VCMP"+k.elem.lane, "$3", operand, z(acc), "K2")
 		p.op("VRANGE"+k.elem.lane, choice, operand, z(acc), z(10))
 		p.op("VADD"+k.elem.lane, operand, z(acc), "K2", z(10))
 		p.op("VMOVAPS", z(10), z(acc))
-	case k.op == "Prod" && k.elem.size == 1:
+	case k.op.name == "Prod" && k.elem.size == 1:
 		// Words multiply the even bytes; shifted, they multiply the odd ones. The last instruction
 		// takes the even bytes of one product and adds the other's odd ones.
 		p.op("VPMULLW", operand, z(acc), z(10))
@@ -132,24 +132,8 @@ func (avx512) lanes(p *program, k kernel, operand string, acc int) {
 		p.op("VPMULLW", operand, z(acc), z(acc))
 		p.op("VPTERNLOGD", "$0xF4", z(12), z(10), z(acc))
 	default:
-		p.op(simple(k), operand, z(acc), z(acc))
+		p.op(k.instruction(), operand, z(acc), z(acc))
 	}
-}
-
-// simple names the instruction that implements the whole operation.
-func simple(k kernel) string {
-	sign := map[bool]string{true: "U", false: "S"}[k.elem.name == "Uint8"]
-	instructions := map[string]string{
-		"Sum": "VPADD", "Prod": "VPMULL", "Min": "VPMIN" + sign, "Max": "VPMAX" + sign,
-	}
-	if k.elem.float {
-		instructions = map[string]string{"Sum": "VADD", "Prod": "VMUL"}
-	}
-	instruction, ok := instructions[k.op]
-	if !ok {
-		panic("no instruction does " + k.op + " of " + k.elem.name)
-	}
-	return instruction + k.elem.lane
 }
 
 // unlessNaN compares accumulators in pairs: they are unordered if one of the two is a NaN.

@@ -5,7 +5,16 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+
+	"symmem/internal/reduce"
 )
+
+func TestEveryOperationHasKernels(t *testing.T) {
+	if len(operations) != reduce.OpCount || len(elements) != len(reduce.DataTypes()) {
+		t.Errorf("kernels for %d operations on %d types, want %d on %d", len(operations), len(elements),
+			reduce.OpCount, len(reduce.DataTypes()))
+	}
+}
 
 func TestCommittedKernelsMatchTheGenerator(t *testing.T) {
 	for _, set := range []vectors{avx512{}, avx2{}} {

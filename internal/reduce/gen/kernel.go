@@ -8,7 +8,7 @@ import (
 
 // A kernel is one operation on one element type.
 type kernel struct {
-	op   string
+	op   operation
 	elem element
 }
 
@@ -21,10 +21,25 @@ type element struct {
 	half  bool // one vector of memory needs two accumulators
 }
 
-// Elements and operations are in the order of the constants of package reduce.
+// An operation is a constant of package reduce.
+type operation struct {
+	name string
+	// integers and floats are the instructions that implement the whole operation. Those of lanes
+	// are for types that have none. The type completes the names: VPADDB, VADDPS.
+	integers, floats string
+	// signed operations have different instructions for integers with and without a sign.
+	signed bool
+}
+
+// Operations and elements are in the order of the constants of package reduce.
 var (
-	operations = []string{"Sum", "Prod", "Min", "Max"}
-	elements   = []element{
+	operations = []operation{
+		{name: "Sum", integers: "VPADD", floats: "VADD"},
+		{name: "Prod", integers: "VPMULL", floats: "VMUL"},
+		{name: "Min", integers: "VPMIN", signed: true},
+		{name: "Max", integers: "VPMAX", signed: true},
+	}
+	elements = []element{
 		{name: "Float32", lane: "PS", size: 4, float: true},
 		{name: "Float64", lane: "PD", size: 8, float: true},
 		{name: "Float16", lane: "PS", size: 2, float: true, half: true},
@@ -89,14 +104,29 @@ func fileName(set vectors) string {
 	return "kernels_" + strings.ToLower(set.name()) + "_amd64.s"
 }
 
-// symbol returns the name of the kernel's function. Sums and products of bytes wrap the same way
-// with and without a sign.
+// instruction returns the instruction that implements the whole operation.
+func (k kernel) instruction() string {
+	name := k.op.integers
+	if k.elem.float {
+		name = k.op.floats
+	}
+	if name == "" {
+		panic("no instruction implements " + k.op.name + " of " + k.elem.name)
+	}
+	if k.op.signed {
+		name += map[bool]string{true: "U", false: "S"}[k.elem.name == "Uint8"]
+	}
+	return name + k.elem.lane
+}
+
+// symbol returns the name of the kernel's function. Bytes with and without a sign share those of
+// which the results have the same bits.
 func (k kernel) symbol(set vectors) string {
 	name := k.elem.name
-	if name == "Uint8" && (k.op == "Sum" || k.op == "Prod") {
+	if name == "Uint8" && !k.op.signed {
 		name = "Int8"
 	}
-	return strings.ToLower(k.op) + name + set.name() + "<>(SB)"
+	return strings.ToLower(k.op.name) + name + set.name() + "<>(SB)"
 }
 
 // registers returns the number of accumulators for a number of units.
@@ -120,7 +150,7 @@ func (k kernel) canonicalNaN() uint64 {
 }
 
 // finalStep reports whether an average may need a division after the accumulation.
-func (k kernel) finalStep() bool { return k.elem.float && k.op == "Sum" }
+func (k kernel) finalStep() bool { return k.elem.float && k.op.name == "Sum" }
 
 func (k kernel) units() int {
 	if k.elem.half {

@@ -1,0 +1,155 @@
+package driver
+
+import (
+	"fmt"
+	"strings"
+
+	"symmem/internal/reduce"
+)
+
+//go:generate go run ./gen
+
+// ReduceOp selects how a reduction combines the elements of all ranks. Ranks are combined in the
+// order of the group, so every rank and every run gets the same bits. Float16 and BFloat16
+// accumulate in float32 and are rounded once.
+type ReduceOp uint8
+
+// The reductions. Their values are the numbers of symmem.h: append new ones, each with a row in
+// reductions.
+const (
+	Sum ReduceOp = iota
+	Prod
+	Min
+	Max
+	// Avg divides the sum by the number of ranks; integers truncate towards zero.
+	Avg
+	// ReduceOps counts the reductions.
+	ReduceOps = iota
+)
+
+// reduction describes a ReduceOp to backends, bindings and commands.
+type reduction struct {
+	// name is used in flags, reports, C and Python.
+	name string
+	// alias is PyTorch's name, where it differs.
+	alias string
+	// note describes the reduction in symmem.h, if its name does not.
+	note string
+	// combine applies the reduction to two elements.
+	combine reduce.Op
+	// divides reports whether the result is divided by the number of ranks.
+	divides bool
+	// integers reports whether the reduction is undefined for floating-point types.
+	integers bool
+	// selects reports whether the result is one of the inputs, so that the order of ranks does not
+	// matter.
+	selects bool
+	// logical is the reduction that gives PyTorch's result for booleans, stored as bytes 0 and 1.
+	logical Code
+	// nccl is the value of ncclRedOp_t.
+	nccl Code
+	// kernel is the number in enum Op of driver/nccl/kernels/src/call.h.
+	kernel Code
+}
+
+var reductions = [ReduceOps]reduction{
+	Sum: {name: "sum", combine: reduce.Sum, logical: code(Max), nccl: code(0), kernel: code(0)},
+	Prod: {
+		name: "prod", alias: "product", combine: reduce.Prod, logical: code(Min), nccl: code(1),
+		kernel: code(3),
+	},
+	Min: {
+		name: "min", combine: reduce.Min, selects: true, logical: code(Min), nccl: code(3),
+		kernel: code(1),
+	},
+	Max: {
+		name: "max", combine: reduce.Max, selects: true, logical: code(Max), nccl: code(2),
+		kernel: code(2),
+	},
+	Avg: {name: "avg", combine: reduce.Sum, divides: true, nccl: code(4), kernel: code(0)},
+}
+
+// noReduction describes values that are not reductions.
+var noReduction = reduction{name: "redop(?)"}
+
+// row returns the description of the reduction.
+func (op ReduceOp) row() *reduction {
+	if op < ReduceOps {
+		return &reductions[op]
+	}
+	return &noReduction
+}
+
+// Code is a number in an enumeration of another component. The zero value means that the
+// enumeration has no such entry, so that a row without it is refused and not taken for entry 0.
+type Code uint8
+
+// code returns the Code of a number.
+func code[T ~int | ~uint8](number T) Code { return Code(number) + 1 }
+
+// Number returns the number, if there is one.
+func (c Code) Number() (number uint8, ok bool) { return uint8(c - 1), c != 0 }
+
+// String returns the reduction's name, as nccl-tests writes it.
+func (op ReduceOp) String() string { return op.row().name }
+
+// Alias returns PyTorch's name of the reduction where it differs from String, else "".
+func (op ReduceOp) Alias() string { return op.row().alias }
+
+// Note describes the reduction in a few words, or returns "" if its name does.
+func (op ReduceOp) Note() string { return op.row().note }
+
+// Accepts reports whether the reduction is defined for a type.
+func (op ReduceOp) Accepts(t DataType) bool {
+	return op < ReduceOps && !(reductions[op].integers && t.Float())
+}
+
+// Combine returns the operation that combines two elements.
+func (op ReduceOp) Combine() reduce.Op { return op.row().combine }
+
+// Divides reports whether the combined elements are divided by the number of ranks.
+func (op ReduceOp) Divides() bool { return op.row().divides }
+
+// Selects reports whether the result is one of the inputs, as for a minimum. The order of ranks
+// then does not matter.
+func (op ReduceOp) Selects() bool { return op.row().selects }
+
+// Logical returns the reduction of bytes 0 and 1 that gives PyTorch's result for booleans.
+func (op ReduceOp) Logical() Code { return op.row().logical }
+
+// NCCL returns the reduction's value of ncclRedOp_t.
+func (op ReduceOp) NCCL() Code { return op.row().nccl }
+
+// Kernel returns the reduction's number in the kernels of the direct path.
+func (op ReduceOp) Kernel() Code { return op.row().kernel }
+
+// ReductionsOf returns the reductions that a type has, in ascending order.
+func ReductionsOf(t DataType) []ReduceOp {
+	var all []ReduceOp
+	for op := range ReduceOp(ReduceOps) {
+		if op.Accepts(t) {
+			all = append(all, op)
+		}
+	}
+	return all
+}
+
+// ReduceOpNames returns the names of all reductions, in ascending order of their values.
+func ReduceOpNames() []string {
+	var names []string
+	for i := range reductions {
+		names = append(names, reductions[i].name)
+	}
+	return names
+}
+
+// ParseReduceOp returns the reduction whose String is name.
+func ParseReduceOp(name string) (ReduceOp, error) {
+	for i := range reductions {
+		if reductions[i].name == name {
+			return ReduceOp(i), nil
+		}
+	}
+	return 0, fmt.Errorf("unknown reduction %q: use one of %s", name,
+		strings.Join(ReduceOpNames(), ", "))
+}
