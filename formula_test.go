@@ -119,7 +119,7 @@ func TestAnAllReduceIsAReduceScatterAndAnAllGather(t *testing.T) {
 				r := &rank{Runtime: rt, t: t, ctx: t.Context()}
 				defer rt.Close()
 				for _, dt := range []symmem.DataType{symmem.Float32, symmem.BFloat16, symmem.Float64} {
-					for op := range symmem.ReduceOp(driver.ReduceOps) {
+					for _, op := range driver.ReductionsOf(dt) {
 						r.splitInTwo(dt, op, part)
 					}
 				}

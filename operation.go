@@ -17,35 +17,8 @@ const (
 	Uint8    = driver.Uint8
 )
 
-// ReduceOp is the function of a reduction. See driver.ReduceOp for rounding and order.
+// ReduceOp selects a reduction. See driver.ReduceOp for rounding and order.
 type ReduceOp = driver.ReduceOp
-
-// The reduce operations.
-const (
-	Sum  = driver.Sum
-	Prod = driver.Prod
-	Min  = driver.Min
-	Max  = driver.Max
-	Avg  = driver.Avg
-)
 
 // Operation is a collective operation.
 type Operation = driver.Operation
-
-// The collective operations, as Explain takes them.
-const (
-	OpAllReduce     = driver.AllReduce
-	OpAllGather     = driver.AllGather
-	OpReduceScatter = driver.ReduceScatter
-	OpBroadcast     = driver.Broadcast
-	OpReduce        = driver.Reduce
-	OpAllToAll      = driver.AllToAll
-	OpSend          = driver.Send
-	OpRecv          = driver.Recv
-	OpBarrier       = driver.Barrier
-	OpAllToAllV     = driver.AllToAllV
-)
-
-// OpAllReduceRMSNorm names AllReduceRMSNorm in statistics and errors. Do and Explain do not take
-// it.
-const OpAllReduceRMSNorm = driver.AllReduceRMSNorm

@@ -34,7 +34,7 @@ func TestEveryPathGivesTheSameAnswers(t *testing.T) {
 		} {
 			r.ok(r.World().SetPath(r.ctx, choice))
 			for _, c.dataType = range bits.DataTypes() {
-				for c.op = range symmem.ReduceOp(driver.ReduceOps) {
+				for _, c.op = range driver.ReductionsOf(c.dataType) {
 					for _, place := range c.places {
 						c.compare(choice, place[0], place[1])
 					}

@@ -33,8 +33,8 @@ type Extent uint8
 
 // The extents of buffers.
 const (
-	// Nothing means that the operation has no such buffer.
-	Nothing Extent = iota
+	// NoPart means that the operation has no such buffer.
+	NoPart Extent = iota
 	// OnePart means Call.Count elements.
 	OnePart
 	// AllParts means Call.Count elements for each rank.
@@ -140,6 +140,13 @@ func (o Operation) Note() string { return o.traits().note }
 // Extents returns what a call covers of its two buffers.
 func (o Operation) Extents() (send, recv Extent) { return o.traits().send, o.traits().recv }
 
+// HasInPlace reports whether NCCL defines the operation in place: both buffers may then be one, or
+// the smaller one the rank's own part of the larger one.
+func (o Operation) HasInPlace() bool {
+	send, recv := o.Extents()
+	return send == OnePart && recv != NoPart || send == AllParts && recv == OnePart
+}
+
 // Parts returns how many times Call.Count elements a buffer holds in a group of this many ranks; 0
 // for BySplits.
 func (e Extent) Parts(ranks int) int64 {
@@ -148,7 +155,7 @@ func (e Extent) Parts(ranks int) int64 {
 		return 1
 	case AllParts:
 		return int64(ranks)
-	case Nothing, BySplits:
+	case NoPart, BySplits:
 	}
 	return 0
 }

@@ -123,6 +123,9 @@ func (op ReduceOp) NCCL() Code { return op.row().nccl }
 // Kernel returns the reduction's number in the kernels of the direct path.
 func (op ReduceOp) Kernel() Code { return op.row().kernel }
 
+// Everywhere reports whether every backend has the reduction, for the types that it accepts.
+func (op ReduceOp) Everywhere() bool { return op.NCCL() != 0 && op.Kernel() != 0 }
+
 // ReductionsOf returns the reductions that a type has, in ascending order.
 func ReductionsOf(t DataType) []ReduceOp {
 	var all []ReduceOp

@@ -95,14 +95,6 @@ func newBenchCollectiveCommand(shared *benchFlags) *cobra.Command {
 	return cmd
 }
 
-func reductionNames() []string {
-	names := make([]string, driver.ReduceOps)
-	for op := range names {
-		names[op] = driver.ReduceOp(op).String()
-	}
-	return names
-}
-
 func (f *collectiveFlags) register(flags *pflag.FlagSet) {
 	c := &f.config
 	flags.BoolVar(&f.prove.On, "prove", false, proof.Usage)
@@ -120,7 +112,7 @@ func (f *collectiveFlags) register(flags *pflag.FlagSet) {
 	flags.StringSliceVar(&f.listed, "sizes", nil, "these sizes instead, such as 8,64K,1M")
 	flags.Var(named(&c.DataType, reduce.ParseDataType), "dtype", "type of elements")
 	flags.Var(named(&c.ReduceOp, driver.ParseReduceOp), "redop",
-		"reduction: "+strings.Join(reductionNames(), ", "))
+		"reduction: "+strings.Join(driver.ReduceOpNames(), ", "))
 	flags.Var(named(&c.Path, symmem.ParsePathChoice), "path",
 		"path of the calls, and with it where buffers lie: "+strings.Join(pathNames, ", ")+
 			"; --compare takes auto")

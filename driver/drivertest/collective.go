@@ -76,18 +76,24 @@ func (b *bench) tryWays(c trial) {
 }
 
 // worthwhile reports whether a trial tests anything: its path must support the call, and buffers
-// outside of windows are tested on the direct path only.
+// outside of windows are tested on the direct path only. The first path supports every call, except
+// for reductions that only some backends have.
 func (b *bench) worthwhile(c *trial) bool {
 	if c.loose && c.path != driver.PathDirect {
 		return false
 	}
-	return c.call(b.ranks[0], b.send[0], b.recv[0]).Path == c.path
+	r := b.ranks[0]
+	call := c.call(r, b.send[0], b.recv[0])
+	if c.operation.Reduces() && !c.op.Everywhere() && r.group.Offer(call).Refusal(call.Path) != nil {
+		return false
+	}
+	return call.Path == c.path
 }
 
 // exact reports whether the backend's result is determined bit by bit.
 func (b *bench) exact(c *trial) bool {
 	n := len(b.ranks)
-	return !b.harness.Unordered || c.op != driver.Avg || n&(n-1) == 0
+	return !b.harness.Unordered || !c.op.Divides() || n&(n-1) == 0
 }
 
 // covers tests all operations on n ranks: AllReduce thoroughly for three types, everything else
@@ -110,11 +116,12 @@ func covers(n int) func(*testing.T, Harness) {
 // coverReduce tries AllReduce with a type and count.
 func (b *bench) coverReduce(dataType driver.DataType, count int64, turn int) {
 	b.t.Helper()
-	for op := range driver.ReduceOp(driver.ReduceOps) {
+	all := driver.ReductionsOf(dataType)
+	for i, op := range all {
 		switch dataType {
 		case driver.Float32, driver.BFloat16, driver.Int8:
 		default:
-			if int(op) != (turn+int(dataType))%driver.ReduceOps {
+			if i != (turn+int(dataType))%len(all) {
 				continue
 			}
 		}
@@ -126,7 +133,8 @@ func (b *bench) coverReduce(dataType driver.DataType, count int64, turn int) {
 // smallest type.
 func (b *bench) coverOthers(dataType driver.DataType, count int64, turn int) {
 	b.t.Helper()
-	op := driver.ReduceOp((turn + int(dataType)) % driver.ReduceOps)
+	all := driver.ReductionsOf(dataType)
+	op := all[(turn+int(dataType))%len(all)]
 	root := (turn + int(dataType)) % len(b.ranks)
 	if count > 5000 && dataType != driver.Float64 && dataType != driver.Uint8 {
 		return

@@ -60,7 +60,7 @@ func tryFormula(t *testing.T, h Harness, f driver.Formula, n int, seed uint64) {
 	draws := rand.New(rand.NewPCG(seed, uint64(n)))
 	tried := 0
 	for _, dataType := range dataTypes {
-		for op := range driver.ReduceOp(driver.ReduceOps) {
+		for _, op := range driver.ReductionsOf(dataType) {
 			for done := int64(0); done < elements; {
 				c := drawReduction(draws, n, largest)
 				c.dataType, c.op, c.formula, c.seed = dataType, op, f, draws.Uint64()
@@ -95,7 +95,7 @@ func trySpecials(t *testing.T, h Harness, f driver.Formula, n int) {
 	b := newBench(t, h, n, 8*combinations+4096, options{check: true, formula: f})
 	tried := 0
 	for _, dataType := range dataTypes {
-		for op := range driver.ReduceOp(driver.ReduceOps) {
+		for _, op := range driver.ReductionsOf(dataType) {
 			c := trial{
 				operation: driver.AllReduce, dataType: dataType, op: op, count: combinations,
 				formula: f, special: true, inPlace: op%2 == 0,

@@ -29,7 +29,7 @@ func proveOffers(t *testing.T, h Harness) {
 func (b *bench) askAll(r *rank, note func(c *trial, refusal error)) {
 	for o := range driver.Barrier + 1 {
 		for _, dataType := range reduce.DataTypes() {
-			for op := range driver.ReduceOp(driver.ReduceOps) {
+			for _, op := range driver.ReductionsOf(dataType) {
 				for _, count := range []int64{0, 1, 70001} {
 					for _, loose := range []bool{false, true} {
 						c := &trial{operation: o, dataType: dataType, op: op, count: count, loose: loose}

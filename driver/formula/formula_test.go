@@ -157,7 +157,7 @@ func TestKernelsOfTheHostComputeTheFormula(t *testing.T) {
 			for r := range ranks {
 				inputs = append(inputs, formula.Input(dt, 7, r, ranks, count))
 			}
-			for op := range driver.ReduceOp(driver.ReduceOps) {
+			for _, op := range driver.ReductionsOf(dt) {
 				name := fmt.Sprintf("%v %v of %d", op, dt, ranks)
 				want := formula.Reduce(driver.RankOrder, op, dt, inputs)
 				if got := kernel(op, dt, inputs); !bytes.Equal(got, want) {
@@ -190,9 +190,8 @@ func checkTrees(
 			copies[i] = bytes.Clone(inputs[i])
 		}
 		srcs := pointers(copies)
-		tree := reduce.Tree{Op: reduce.Op(op), T: dt, Rounded: f == driver.RoundedTree}
-		if op == driver.Avg {
-			tree.Op, tree.Average = reduce.Sum, true
+		tree := reduce.Tree{
+			Op: op.Combine(), T: dt, Rounded: f == driver.RoundedTree, Average: op.Divides(),
 		}
 		tree.Reduce(srcs[1:2], srcs, len(inputs[0])/dt.Size())
 		if !bytes.Equal(copies[1], formula.Reduce(f, op, dt, inputs)) {
@@ -212,10 +211,10 @@ func kernel(op driver.ReduceOp, dt driver.DataType, inputs [][]byte) []byte {
 	out := make([]byte, len(inputs[0]))
 	srcs := pointers(inputs)
 	dsts, count := []unsafe.Pointer{unsafe.Pointer(&out[0])}, len(out)/dt.Size()
-	if op == driver.Avg {
+	if op.Divides() {
 		reduce.Average(dt, dsts, srcs, count, reduce.Hint{})
 	} else {
-		reduce.Reduce(reduce.Op(op), dt, dsts, srcs, count, reduce.Hint{})
+		reduce.Reduce(op.Combine(), dt, dsts, srcs, count, reduce.Hint{})
 	}
 	return out
 }

@@ -108,15 +108,9 @@ func (o *owner) EndedEarly(ticket uint64) error {
 
 // needsAll reports whether no rank can end a collective before all have begun it.
 func needsAll(p *driver.Call) bool {
-	switch p.Operation {
-	case driver.Barrier:
-		return true
-	case driver.AllReduce, driver.AllReduceRMSNorm, driver.AllGather, driver.ReduceScatter,
-		driver.AllToAll:
-		return p.Count > 0 || p.Path == driver.PathDirect // NCCL is not asked to move nothing
-	default:
-		return false
-	}
+	// NCCL is not asked to move nothing.
+	moves := p.Count > 0 || p.Path == driver.PathDirect || p.Operation == driver.Barrier
+	return moves && p.Operation.Together()
 }
 
 // causeTime bounds the wait of EndedEarly: the end of a process is known sooner.

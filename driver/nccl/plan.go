@@ -46,17 +46,12 @@ type plan struct {
 // Prepared returns what was prepared.
 func (p *plan) Prepared() *driver.Call { return &p.Call }
 
-// NCCL's numbers of types and reductions. A call of one that is not listed has no path through
-// NCCL: its number would be 0, which is an int8, and a sum.
+// dataTypes holds NCCL's numbers of types. A call of a type that is not listed has no path through
+// NCCL: its number would be 0, which is an int8.
 var dataTypes = map[driver.DataType]nccl.DataType{
 	driver.Float64: nccl.Float64, driver.Float32: nccl.Float32, driver.Float16: nccl.Float16,
 	driver.BFloat16: nccl.BFloat16, driver.Int8: nccl.Int8, driver.Int32: nccl.Int32,
 	driver.Int64: nccl.Int64, driver.Uint8: nccl.Uint8,
-}
-
-var reduceOps = map[driver.ReduceOp]nccl.ReduceOp{
-	driver.Sum: nccl.Sum, driver.Prod: nccl.Prod, driver.Min: nccl.Min, driver.Max: nccl.Max,
-	driver.Avg: nccl.Avg,
 }
 
 // Refusal says why there is no kernel for a path.
@@ -97,7 +92,7 @@ func (p *plan) refuseFormula() error {
 // unknown refuses a call whose type or reduction NCCL does not have.
 func unknown(call *driver.Call) error {
 	_, typed := dataTypes[call.DataType]
-	_, reduced := reduceOps[call.ReduceOp]
+	_, reduced := call.ReduceOp.NCCL().Number()
 	if typed && (reduced || !call.Operation.Reduces()) {
 		return nil
 	}
@@ -175,7 +170,8 @@ func (p *plan) prepareNCCL() error {
 	default:
 		p.send, p.recv = d.memory.AliasOf(p.Send), d.memory.AliasOf(p.Recv)
 	}
-	p.dataType, p.reduceOp, p.parts = dataTypes[p.DataType], reduceOps[p.ReduceOp], p.partsOf()
+	reduceOp, _ := p.ReduceOp.NCCL().Number()
+	p.dataType, p.reduceOp, p.parts = dataTypes[p.DataType], nccl.ReduceOp(reduceOp), p.partsOf()
 	switch {
 	case len(p.c.cfg.Ranks) == 1 || p.Operation.PointToPoint() || p.parts != nil || p.nothing():
 		return nil

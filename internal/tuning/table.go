@@ -24,12 +24,6 @@ const (
 	Other Path = "other"
 )
 
-// operations lists the operations that rules can cover, by their names in driver. The path of the
-// others does not depend on a size.
-var operations = []string{
-	"AllReduce", "AllGather", "ReduceScatter", "Broadcast", "Reduce", "AllToAll",
-}
-
 // Shape describes a group.
 type Shape struct {
 	// Ranks is the number of ranks, Machines the number of machines that they run on.

@@ -124,6 +124,7 @@ def test_every_code_has_a_class() -> None:
 @pytest.mark.skipif(not HEADER.exists(), reason="the header is not next to the package")
 def test_numbers_are_those_of_the_header() -> None:
     from symmem._c import constants as k
+    from symmem._c import terms
 
     text = HEADER.read_text()
     numbers = {n: int(v) for n, v in re.findall(r"SYMMEM_(\w+) = (\d+)", text)}
@@ -131,8 +132,8 @@ def test_numbers_are_those_of_the_header() -> None:
         assert numbers[f"ERR_{code.name}"] == code
     for kind, prefix in (
         (k.Type, ""),
-        (k.Reduction, ""),
-        (k.Operation, ""),
+        (terms.Reduction, ""),
+        (terms.Operation, ""),
         (k.Path, "PATH_"),
         (k.Check, "CHECK_"),
         (k.Word, "WORD_"),

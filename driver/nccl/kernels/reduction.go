@@ -8,7 +8,7 @@ import (
 
 // types lists the types that kernels reduce. Each has a number in kernels of any reduction. Types
 // with specialized kernels also have a name in these kernels, which reduce in the order of ranks,
-// with all operations but Prod.
+// with the reductions up to lastSpecial.
 var types = map[driver.DataType]struct {
 	number uint32
 	name   string
@@ -18,39 +18,32 @@ var types = map[driver.DataType]struct {
 	driver.Int32: {6, "i32"}, driver.Int64: {7, ""},
 }
 
-// The reductions of the kernels: enum Op of call.h. For kernels of any reduction enum Order and the
-// number of the type are added.
+// The word that describes a reduction to the kernels has its number in enum Op of call.h, which is
+// driver.ReduceOp.Kernel. For kernels of any reduction enum Order and the number of the type are
+// added.
 const (
-	opSum = iota
-	opMin
-	opMax
-	opProd
+	lastSpecial = 2 // Max, the last reduction that has specialized kernels
 
 	orderTree    = 8
 	orderRounded = 16
 	typeUnit     = 32
 )
 
-// reductions maps each reduction to the operation of the kernels; for an average they also divide.
-var reductions = map[driver.ReduceOp]uint32{
-	driver.Sum: opSum, driver.Avg: opSum, driver.Prod: opProd, driver.Min: opMin, driver.Max: opMax,
-}
-
 // reduction works out the word that describes the call's reduction to the kernels.
 func (l *Launch) reduction() (err error) {
 	t, typed := types[l.DataType]
-	op, known := reductions[l.ReduceOp]
+	op, known := l.ReduceOp.Kernel().Number()
 	if !typed || !known {
 		return fmt.Errorf("%w for %v of %v with %v", errNone, l.Operation, l.DataType, l.ReduceOp)
 	}
-	if l.op = op; l.ReduceOp == driver.Avg {
+	if l.op = uint32(op); l.ReduceOp.Divides() {
 		l.divisor = uint32(l.Ranks)
 	}
 	order := uint32(0)
 	if l.Formula == driver.Tree || l.Formula == driver.RoundedTree {
 		order, err = l.tree()
 	}
-	if l.any = t.name == "" || op == opProd || order != 0; l.any {
+	if l.any = t.name == "" || op > lastSpecial || order != 0; l.any {
 		l.op |= order | t.number*typeUnit
 	}
 	return err
@@ -65,9 +58,9 @@ func (l *Launch) tree() (uint32, error) {
 	}
 	rounds := l.Formula == driver.RoundedTree && l.DataType.Size() == 2
 	switch {
-	case !l.DataType.Float(), l.ReduceOp == driver.Min, l.ReduceOp == driver.Max:
+	case !l.DataType.Float(), l.ReduceOp.Selects():
 		return 0, nil
-	case rounds && (l.Ranks > 2 || l.ReduceOp == driver.Avg):
+	case rounds && (l.Ranks > 2 || l.ReduceOp.Divides()):
 		return orderTree | orderRounded, nil
 	case l.Ranks > 2:
 		return orderTree, nil

@@ -11,7 +11,8 @@ from formula import compared, contributed, reduced
 from harness import RANK, SIZE, check, main, raises
 
 import symmem
-from symmem._c.constants import TYPES, Reduction
+from symmem._c.constants import TYPES
+from symmem._c.terms import Reduction
 
 FLOATS = {
     torch.float64: torch.int64,

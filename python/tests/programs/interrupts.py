@@ -17,7 +17,8 @@ from harness import RANK, SIZE
 
 import symmem
 from symmem._c.constants import Path as Way
-from symmem._c.constants import Reduction, Type
+from symmem._c.constants import Type
+from symmem._c.terms import Reduction
 
 WHERE, WHO, FOLDER = sys.argv[1], int(sys.argv[2]), Path(sys.argv[3])
 PATIENCE = 60

@@ -13,7 +13,8 @@ from functools import partial
 from harness import RANK, SIZE, check, main, raises
 
 import symmem
-from symmem._c.constants import Path, Reduction, Type
+from symmem._c.constants import Path, Type
+from symmem._c.terms import Reduction
 
 COUNT = 1 << 14
 

@@ -4,23 +4,19 @@ import (
 	"fmt"
 
 	"symmem"
+	"symmem/driver"
 )
 
-// The numbers of symmem.h, in its order. They are part of the interface, whatever those of Go are.
+// The numbers of symmem.h, in its order. They are part of the interface, independent of Go's. For
+// reductions and operations the two are equal.
 var (
 	types = []symmem.DataType{
 		symmem.Float64, symmem.Float32, symmem.Float16, symmem.BFloat16,
 		symmem.Int8, symmem.Int32, symmem.Int64, symmem.Uint8,
 	}
-	reductions = []symmem.ReduceOp{
-		symmem.Sum, symmem.Prod, symmem.Min, symmem.Max, symmem.Avg,
-	}
-	operations = []symmem.Operation{
-		symmem.OpAllReduce, symmem.OpAllGather, symmem.OpReduceScatter, symmem.OpBroadcast,
-		symmem.OpReduce, symmem.OpAllToAll, symmem.OpSend, symmem.OpRecv, symmem.OpBarrier,
-		symmem.OpAllToAllV,
-	}
-	values = []symmem.ValueOperation{
+	reductions = upTo(symmem.ReduceOp(driver.ReduceOps))
+	operations = upTo(symmem.OpAllReduceRMSNorm)
+	values     = []symmem.ValueOperation{
 		0, symmem.ValueAgree, symmem.ValueAny, symmem.ValueAll, symmem.ValueMin, symmem.ValueMax,
 		symmem.ValueSum, symmem.ValueStep, symmem.ValueAgreeFloat,
 	}
@@ -33,7 +29,16 @@ var (
 	}
 )
 
-// term finds what a number stands for.
+// upTo lists the values below end.
+func upTo[T ~uint8](end T) []T {
+	all := make([]T, end)
+	for i := range all {
+		all[i] = T(i)
+	}
+	return all
+}
+
+// term returns the entry of a table for a number.
 func term[T any](what string, table []T, number int) (T, error) {
 	if number >= 0 && number < len(table) {
 		return table[number], nil

@@ -121,7 +121,7 @@ func (o *Collective) row(
 	if row.Halves[0], err = o.half(ctx, lanes, row, false); err != nil {
 		return nil, err
 	}
-	if o.InPlace && op.inPlace {
+	if o.InPlace && op.kind.HasInPlace() {
 		row.Halves[1], err = o.half(ctx, lanes, row, true)
 	}
 	return row, err

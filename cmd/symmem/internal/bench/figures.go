@@ -39,7 +39,7 @@ func (o *Collective) result(
 	if o.Apart {
 		result.Params["buffers"] = "any"
 	}
-	if row.Operation.reduces {
+	if row.Operation.kind.Reduces() {
 		result.Params["redop"] = o.ReduceOp.String()
 	}
 	if refused != "" {

@@ -59,10 +59,10 @@ func (n *NCCLTests) Row(o *Collective, r *Row) error {
 			fmt.Sprintf("%*s", 61, ""), fmt.Sprintf("%*s", 21, ""))
 	}
 	redop, root := "none", -1
-	if r.Operation.reduces {
+	if r.Operation.kind.Reduces() {
 		redop = o.ReduceOp.String()
 	}
-	if r.Operation.rooted {
+	if r.Operation.kind.Rooted() {
 		root = 0
 	}
 	fmt.Fprintf(&b, "%12d  %12d  %8s  %6s  %6d%s%s%s\n", r.Bytes, r.Count,

@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"symmem"
+	"symmem/driver"
 )
 
 // Operation is a collective as measured by nccl-tests.
@@ -13,13 +14,6 @@ type Operation struct {
 	// Name is the name in flags and reports.
 	Name string
 	kind symmem.Operation
-	// shared is set if the size column counts the parts of all ranks together rather than one
-	// rank's.
-	shared bool
-	// inPlace is set if NCCL defines the operation in place.
-	inPlace bool
-	// reduces and rooted are set if the columns for the reduction and the root apply.
-	reduces, rooted bool
 	// factor converts the algorithm bandwidth to the bus bandwidth, for n ranks.
 	factor func(n float64) float64
 }
@@ -30,20 +24,12 @@ func twoWays(n float64) float64 { return 2 * (n - 1) / n }
 
 // operations lists the operations of bench collective.
 var operations = []Operation{
-	{
-		Name: "all_reduce", kind: symmem.OpAllReduce, inPlace: true, reduces: true, factor: twoWays,
-	},
-	{Name: "all_gather", kind: symmem.OpAllGather, shared: true, inPlace: true, factor: others},
-	{
-		Name: "reduce_scatter", kind: symmem.OpReduceScatter, shared: true, inPlace: true,
-		reduces: true, factor: others,
-	},
-	{Name: "broadcast", kind: symmem.OpBroadcast, inPlace: true, rooted: true, factor: whole},
-	{
-		Name: "reduce", kind: symmem.OpReduce, inPlace: true, reduces: true, rooted: true,
-		factor: whole,
-	},
-	{Name: "alltoall", kind: symmem.OpAllToAll, shared: true, factor: others},
+	{Name: "all_reduce", kind: symmem.OpAllReduce, factor: twoWays},
+	{Name: "all_gather", kind: symmem.OpAllGather, factor: others},
+	{Name: "reduce_scatter", kind: symmem.OpReduceScatter, factor: others},
+	{Name: "broadcast", kind: symmem.OpBroadcast, factor: whole},
+	{Name: "reduce", kind: symmem.OpReduce, factor: whole},
+	{Name: "alltoall", kind: symmem.OpAllToAll, factor: others},
 	{Name: "sendrecv", kind: symmem.OpSend, factor: whole},
 	{Name: "barrier", kind: symmem.OpBarrier, factor: whole},
 }
@@ -82,6 +68,13 @@ func ParseOperations(names []string) ([]Operation, error) {
 	return selected, nil
 }
 
+// shared reports whether the size column counts the parts of all ranks together rather than one
+// rank's.
+func (o *Operation) shared() bool {
+	send, recv := o.kind.Extents()
+	return send == driver.AllParts || recv == driver.AllParts
+}
+
 // sized returns the count of a call for a size in bytes, and the actual size. nccl-tests counts the
 // output of an all-gather and the input of a reduce-scatter. A size that is not a whole number of
 // elements for each rank is rounded up, so that the smallest rows are meaningful.
@@ -90,7 +83,7 @@ func (o *Operation) sized(bytes int64, ranks int, t symmem.DataType) (count, siz
 		return 0, 0
 	}
 	unit := int64(t.Size())
-	if o.shared {
+	if o.shared() {
 		unit *= int64(ranks)
 	}
 	count = max(1, (bytes+unit-1)/unit)
@@ -98,6 +91,4 @@ func (o *Operation) sized(bytes int64, ranks int, t symmem.DataType) (count, siz
 }
 
 // buffered reports whether the operation can use windows, and has sizes for a table.
-func (o *Operation) buffered() bool {
-	return o.kind != symmem.OpSend && o.kind != symmem.OpBarrier
-}
+func (o *Operation) buffered() bool { return o.kind.Tuned() }

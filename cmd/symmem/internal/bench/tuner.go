@@ -141,7 +141,7 @@ func (t *tuner) measure(ctx context.Context, op *Operation) (*points, error) {
 		}
 		last = row.Bytes
 		for _, inPlace := range []bool{false, true} {
-			if inPlace && !op.inPlace {
+			if inPlace && !op.kind.HasInPlace() {
 				continue
 			}
 			all, err := t.ways(ctx, row, inPlace)

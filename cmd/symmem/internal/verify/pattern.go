@@ -36,7 +36,8 @@ func (c *Config) exactly(w *row, at int) {
 	types := reduce.DataTypes()
 	w.formula = driver.Formula(c.Deterministic - symmem.FormulaAny)
 	w.dataType = types[at%len(types)]
-	w.reduceOp = symmem.ReduceOp(at / len(types) % driver.ReduceOps)
+	reductions := workload.Reductions(w.dataType)
+	w.reduceOp = reductions[at/len(types)%len(reductions)]
 	w.seed, w.value = c.Seed<<20+uint64(at), 0
 	w.name += " " + w.reduceOp.String() + " " + w.dataType.String()
 	w.elements = w.elements * elementBytes / int64(w.dataType.Size())

@@ -2,8 +2,11 @@ package workload
 
 import (
 	"math"
+	"slices"
 
 	"symmem"
+	"symmem/driver"
+	"symmem/driver/formula"
 )
 
 // Pattern defines the data that every rank of a group sends in one call, and must receive. Values
@@ -39,11 +42,11 @@ func hash(element, rank, tag uint64) uint64 {
 // sent returns element i of a rank's input.
 func (p *Pattern) sent(rank int, i int64) float64 {
 	element := uint64(i % period)
-	if p.Reduces() && p.ReduceOp == symmem.Prod {
+	if p.Operation.Reduces() && p.ReduceOp == symmem.Prod {
 		return p.factor(rank, element)
 	}
 	limit := uint64(most)
-	if p.Reduces() {
+	if p.Operation.Reduces() {
 		// With more than 60 ranks a sum may overflow an int8; it is still equal modulo 256.
 		limit = max(2, uint64(most/p.Ranks))
 	}
@@ -64,35 +67,20 @@ func (p *Pattern) factor(rank int, element uint64) float64 {
 	}
 }
 
-// Reduces reports whether the operation is a reduction.
-func (p *Pattern) Reduces() bool {
-	switch p.Operation {
-	case symmem.OpAllReduce, symmem.OpReduceScatter, symmem.OpReduce:
-		return true
-	default:
-		return false
-	}
+// Reductions returns the reductions of a type that all backends have.
+func Reductions(t symmem.DataType) []symmem.ReduceOp {
+	return slices.DeleteFunc(driver.ReductionsOf(t), func(op symmem.ReduceOp) bool {
+		return !op.Everywhere()
+	})
 }
 
 // reduced returns element i of the reduction of all ranks' inputs.
 func (p *Pattern) reduced(i int64) float64 {
 	result := p.sent(0, i)
 	for rank := 1; rank < p.Ranks; rank++ {
-		v := p.sent(rank, i)
-		switch p.ReduceOp {
-		case symmem.Prod:
-			result *= v
-		case symmem.Min:
-			result = min(result, v)
-		case symmem.Max:
-			result = max(result, v)
-		case symmem.Sum, symmem.Avg:
-			result += v
-		default:
-			panic("no pattern for " + p.ReduceOp.String())
-		}
+		result = formula.Pair(p.ReduceOp, result, p.sent(rank, i))
 	}
-	if p.ReduceOp != symmem.Avg {
+	if !p.ReduceOp.Divides() {
 		return result
 	}
 	if result /= float64(p.Ranks); !floating(p.DataType) {
@@ -104,25 +92,20 @@ func (p *Pattern) reduced(i int64) float64 {
 // Tolerance returns the permitted relative error: an average may be computed from rounded parts.
 func (p *Pattern) Tolerance() float64 {
 	powerOfTwo := p.Ranks&(p.Ranks-1) == 0
-	if p.Reduces() && p.ReduceOp == symmem.Avg && floating(p.DataType) && !powerOfTwo {
+	if p.Operation.Reduces() && p.ReduceOp.Divides() && floating(p.DataType) && !powerOfTwo {
 		return 1.0 / 32
 	}
 	return 0
 }
 
-// Spans returns how many elements are sent and received by every rank.
+// Spans returns how many elements every rank sends and receives. In the ring of OpSend, it sends and
+// receives one message.
 func (p *Pattern) Spans() (send, recv int64) {
-	all := p.Count * int64(p.Ranks)
-	switch p.Operation {
-	case symmem.OpAllGather:
-		return p.Count, all
-	case symmem.OpReduceScatter:
-		return all, p.Count
-	case symmem.OpAllToAll:
-		return all, all
-	default:
+	if p.Operation == symmem.OpSend {
 		return p.Count, p.Count
 	}
+	from, to := p.Operation.Extents()
+	return from.Parts(p.Ranks) * p.Count, to.Parts(p.Ranks) * p.Count
 }
 
 // Input returns the data that a rank sends.

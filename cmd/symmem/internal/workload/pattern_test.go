@@ -20,12 +20,12 @@ var operations = []symmem.Operation{
 // drawPattern draws a call of a group of up to 9 ranks.
 func drawPattern(t *rapid.T) *Pattern {
 	ranks := rapid.IntRange(1, 9).Draw(t, "ranks")
+	dataType := rapid.SampledFrom(reduce.DataTypes()).Draw(t, "type")
 	return &Pattern{
-		Operation: rapid.SampledFrom(operations).Draw(t, "operation"),
-		DataType:  rapid.SampledFrom(reduce.DataTypes()).Draw(t, "type"),
-		ReduceOp:  symmem.ReduceOp(rapid.IntRange(0, driver.ReduceOps-1).Draw(t, "redop")),
-		Count:     rapid.Int64Range(1, 3*period).Draw(t, "count"),
-		Root:      rapid.IntRange(0, ranks-1).Draw(t, "root"), Ranks: ranks,
+		Operation: rapid.SampledFrom(operations).Draw(t, "operation"), DataType: dataType,
+		ReduceOp: rapid.SampledFrom(driver.ReductionsOf(dataType)).Draw(t, "redop"),
+		Count:    rapid.Int64Range(1, 3*period).Draw(t, "count"),
+		Root:     rapid.IntRange(0, ranks-1).Draw(t, "root"), Ranks: ranks,
 		Tag: rapid.Uint64().Draw(t, "tag"),
 	}
 }

@@ -6,7 +6,8 @@ from bisect import bisect_right
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from symmem._c.constants import Operation, check_level, path_choice
+from symmem._c.constants import check_level, path_choice
+from symmem._c.terms import Operation
 from symmem._rank.group import Group
 from symmem._rank.session import find, session
 from symmem._torch.places import note_blocks

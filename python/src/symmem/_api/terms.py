@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
-Op: TypeAlias = Literal["sum", "product", "prod", "min", "max", "avg"]
 CheckLevel: TypeAlias = Literal["off", "registration", "every", "default"]
 Deterministic: TypeAlias = Literal["any", "ranks", "tree", "rounded-tree"] | bool
 PathChoice: TypeAlias = Literal["auto", "plain", "window", "direct", "default"]
@@ -17,6 +16,7 @@ if TYPE_CHECKING:
     from torch.distributed import ProcessGroup, ReduceOp
     from torch.distributed.device_mesh import DeviceMesh
 
+    from symmem._c.terms import Op
     from symmem._rank.group import Group
 
     OpLike: TypeAlias = ReduceOp | ReduceOp.RedOpType | Op | None

@@ -63,31 +63,6 @@ class Type(IntEnum):
     UINT8 = 7
 
 
-class Reduction(IntEnum):
-    """Reductions."""
-
-    SUM = 0
-    PROD = 1
-    MIN = 2
-    MAX = 3
-    AVG = 4
-
-
-class Operation(IntEnum):
-    """The collective operations."""
-
-    ALL_REDUCE = 0
-    ALL_GATHER = 1
-    REDUCE_SCATTER = 2
-    BROADCAST = 3
-    REDUCE = 4
-    ALL_TO_ALL = 5
-    SEND = 6
-    RECV = 7
-    BARRIER = 8
-    ALL_TO_ALL_V = 9
-
-
 class Value(IntEnum):
     """Operations on a number of each rank."""
 
@@ -153,17 +128,6 @@ TYPES: dict[str, Type] = {
 
 BYTES = {1: Type.UINT8, 2: Type.FLOAT16, 4: Type.INT32, 8: Type.INT64}
 """The types that move elements without computing, by the size of an element in bytes."""
-
-REDUCTIONS: dict[str, Reduction] = {
-    "sum": Reduction.SUM,
-    "product": Reduction.PROD,
-    "prod": Reduction.PROD,
-    "min": Reduction.MIN,
-    "max": Reduction.MAX,
-    "avg": Reduction.AVG,
-}
-"""The reductions by the names of torch.distributed.ReduceOp, in small letters."""
-
 
 FORMULAS = ("ranks", "tree", "rounded-tree")
 """The formulas of deterministic reductions."""

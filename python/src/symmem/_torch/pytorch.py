@@ -11,7 +11,8 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from symmem import errors
-from symmem._c.constants import BYTES, REDUCTIONS, TYPES, Reduction, Type
+from symmem._c.constants import BYTES, TYPES, Type
+from symmem._c.terms import LOGICAL, REDUCTIONS, Reduction
 
 if TYPE_CHECKING:
     import torch
@@ -158,7 +159,8 @@ class Torch:
 
 
 _OPS: dict[Any, Reduction] = {None: Reduction.SUM}
-_OTHERS = ("band", "bor", "bxor", "premul_sum", "unused")
+_PYTORCH = ("band", "bor", "bxor", "premul_sum", "unused")
+"""Reductions of PyTorch that symmem may lack."""
 
 
 def reduction_of(op: Any) -> Reduction:
@@ -172,7 +174,7 @@ def reduction_of(op: Any) -> Reduction:
     name = str(name).lower()
     found = REDUCTIONS.get(name)
     if found is None:
-        kind = errors.UnsupportedError if name in _OTHERS else errors.InvalidError
+        kind = errors.UnsupportedError if name in _PYTORCH else errors.InvalidError
         raise kind(f"reduction {op!r}: one of {', '.join(REDUCTIONS)}")
     if isinstance(op, str) or inner is op:
         _OPS[op] = found
@@ -181,15 +183,9 @@ def reduction_of(op: Any) -> Reduction:
 
 def _logical(reduction: Reduction) -> tuple[Type, Reduction]:
     """Turn a reduction of truth values, which are bytes of 0 or 1, into one of numbers."""
-    table = {
-        Reduction.SUM: Reduction.MAX,
-        Reduction.MAX: Reduction.MAX,
-        Reduction.PROD: Reduction.MIN,
-        Reduction.MIN: Reduction.MIN,
-    }
-    if reduction not in table:
-        raise errors.UnsupportedError("truth values have no average")
-    return Type.UINT8, table[reduction]
+    if reduction not in LOGICAL:
+        raise errors.UnsupportedError(f"truth values have no reduction {reduction.name.lower()}")
+    return Type.UINT8, LOGICAL[reduction]
 
 
 def _release(version: str) -> tuple[int, int]:

@@ -9,7 +9,6 @@ import (
 
 	"symmem"
 	"symmem/cmd/symmem/internal/workload"
-	"symmem/driver"
 	"symmem/internal/reduce"
 )
 
@@ -20,22 +19,15 @@ var operations = []symmem.Operation{
 	symmem.OpReduce, symmem.OpAllToAll, symmem.OpSend,
 }
 
-// inPlace are those that NCCL defines in place.
-var inPlace = []symmem.Operation{
-	symmem.OpAllReduce, symmem.OpAllGather, symmem.OpReduceScatter, symmem.OpBroadcast,
-	symmem.OpReduce,
-}
-
 // drawCall draws a call on two buffers of so many bytes, in group number at.
 func (r *round) drawCall(at int, capacity int64) *exchange {
 	e := &exchange{Call: workload.Call{
 		Pattern: workload.Pattern{
-			Operation: one(r, operations), DataType: one(r, reduce.DataTypes()),
-			ReduceOp: symmem.ReduceOp(r.draws.IntN(driver.ReduceOps)), Tag: r.draws.Uint64(),
-			Ranks: r.rt.Size(),
+			Operation: one(r, operations), DataType: one(r, reduce.DataTypes()), Ranks: r.rt.Size(),
 		},
 		Group: r.groups[at],
 	}}
+	e.ReduceOp, e.Tag = one(r, workload.Reductions(e.DataType)), r.draws.Uint64()
 	// There are no messages between machines. A group of one machine has them, but all ranks draw
 	// alike.
 	if e.Operation == symmem.OpSend && r.machines() > 1 {
@@ -96,7 +88,7 @@ func (r *round) drawExchange(group int, on []holding) (*exchange, error) {
 		}
 	}
 	e.sender = on[0].buffer
-	if slices.Contains(inPlace, e.Operation) && r.chance(2) {
+	if e.Operation.HasInPlace() && r.chance(2) {
 		parts[1] = parts[0]
 	}
 	return e, e.Place(parts[0], parts[1])

@@ -35,7 +35,7 @@ func (e *exchange) describe() string {
 		name = "Send and Recv"
 	}
 	text := fmt.Sprintf("%s of %d %v", name, e.Count, e.DataType)
-	if e.Reduces() {
+	if e.Operation.Reduces() {
 		text += " " + e.ReduceOp.String()
 	}
 	if e.Group != nil {

@@ -1,0 +1,162 @@
+package main
+
+import (
+	"bytes"
+	"embed"
+	"fmt"
+	"go/ast"
+	"go/format"
+	"go/parser"
+	"go/token"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"text/template"
+
+	"symmem/driver"
+)
+
+//go:embed *.tmpl
+var sources embed.FS
+
+var templates = template.Must(template.New("").Funcs(template.FuncMap{
+	"upper": strings.ToUpper,
+	"lines": func(text string) []string { return slices.Collect(strings.SplitSeq(text, "\n")) },
+	"last":  func(all []term) int { return len(all) - 1 },
+	"numbered": func(all []term) []term {
+		return slices.DeleteFunc(slices.Clone(all), func(t term) bool { return !t.Numbered })
+	},
+}).ParseFS(sources, "*.tmpl"))
+
+// header is the C interface, of which only two enumerations are generated.
+const header = "cmd/libsymmem/symmem.h"
+
+// files maps each generated file to its template.
+var files = map[string]string{
+	"terms.go":                      "root.tmpl",
+	"internal/tuning/operations.go": "tuning.tmpl",
+	"python/src/symmem/_c/terms.py": "python.tmpl",
+	header:                          "header.tmpl",
+}
+
+// term is a reduction or an operation in the languages that name it.
+type term struct {
+	// Go names the constant in package driver, and Name the term in C (in capitals) and Python.
+	Go, Name string
+	// Alias is PyTorch's name, if it differs; Note restricts the use.
+	Alias, Note string
+	// Doc is the comment of the constant in package driver.
+	Doc    string
+	Number int
+	// Logical names the reduction of booleans that are stored as bytes.
+	Logical string
+	// Numbered operations have a number in C, Tuned ones rules in tuning tables.
+	Numbered, Tuned bool
+}
+
+type terms struct{ Reductions, Operations []term }
+
+// generate returns the content of every generated file, by its path below the module's root.
+func generate(root string) (map[string][]byte, error) {
+	data, err := load(filepath.Join(root, "driver"))
+	if err != nil {
+		return nil, err
+	}
+	all := map[string][]byte{}
+	for name, source := range files {
+		var text bytes.Buffer
+		if err := templates.ExecuteTemplate(&text, source, data); err != nil {
+			return nil, err
+		}
+		all[name] = text.Bytes()
+		if strings.HasSuffix(name, ".go") {
+			if all[name], err = format.Source(text.Bytes()); err != nil {
+				return nil, fmt.Errorf("%s: %w", name, err)
+			}
+		}
+	}
+	all[header], err = spliced(filepath.Join(root, header), all[header])
+	return all, err
+}
+
+// load reads the tables, and the names of constants from the source.
+func load(folder string) (*terms, error) {
+	var data terms
+	reductions, err := constants(filepath.Join(folder, "reduction.go"), "ReduceOps")
+	if err != nil {
+		return nil, err
+	}
+	for i, c := range reductions {
+		op := driver.ReduceOp(i)
+		t := term{
+			Go: c.name, Doc: c.doc, Name: op.String(), Alias: op.Alias(), Note: op.Note(), Number: i,
+		}
+		if logical, ok := op.Logical().Number(); ok {
+			t.Logical = driver.ReduceOp(logical).String()
+		}
+		data.Reductions = append(data.Reductions, t)
+	}
+	operations, err := constants(filepath.Join(folder, "operation.go"), "Operations")
+	for i, c := range operations {
+		o := driver.Operation(i)
+		data.Operations = append(data.Operations, term{
+			Go: c.name, Name: snake(c.name), Note: o.Note(), Number: i, Numbered: o.Numbered(),
+			Tuned: o.Tuned(),
+		})
+	}
+	return &data, err
+}
+
+// snake writes AllToAllV as all_to_all_v.
+func snake(name string) string {
+	return strings.ToLower(regexp.MustCompile(`([a-z]|All)([A-Z])`).ReplaceAllString(name, "${1}_$2"))
+}
+
+type constant struct{ name, doc string }
+
+// constants returns the constants of the block that the given one ends.
+func constants(path, last string) ([]constant, error) {
+	f, err := parser.ParseFile(token.NewFileSet(), path, nil, parser.ParseComments)
+	if err != nil {
+		return nil, err
+	}
+	for _, d := range f.Decls {
+		block, ok := d.(*ast.GenDecl)
+		if !ok || block.Tok != token.CONST {
+			continue
+		}
+		var all []constant
+		for _, s := range block.Specs {
+			v := s.(*ast.ValueSpec)
+			if v.Names[0].Name == last {
+				return all, nil
+			}
+			all = append(all, constant{v.Names[0].Name, strings.TrimSpace(v.Doc.Text())})
+		}
+	}
+	return nil, fmt.Errorf("%s has no constant %s", path, last)
+}
+
+// spliced replaces the generated enumerations of the header. Each follows a comment that names the
+// generator, and ends with "};".
+func spliced(path string, enumerations []byte) ([]byte, error) {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return nil, err
+	}
+	for _, block := range bytes.SplitAfter(enumerations, []byte("};\n")) {
+		comment, _, ok := bytes.Cut(block, []byte("enum {"))
+		if !ok {
+			continue
+		}
+		before, rest, found := bytes.Cut(text, comment)
+		_, after, ends := bytes.Cut(rest, []byte("};\n"))
+		if !found || !ends {
+			return nil, fmt.Errorf("%s has no enumeration after %q", path, comment)
+		}
+		text = bytes.Join([][]byte{before, block, after}, nil)
+	}
+	return text, nil
+}
