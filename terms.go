@@ -12,6 +12,8 @@ const (
 	Max  = driver.Max
 	// Avg divides the sum by the number of ranks; integers truncate towards zero.
 	Avg = driver.Avg
+	// BAnd is the bitwise AND of integers. Only the host backend has it.
+	BAnd = driver.BAnd
 )
 
 // The collective operations, as Explain takes them.

@@ -23,6 +23,8 @@ const (
 	Max
 	// Avg divides the sum by the number of ranks; integers truncate towards zero.
 	Avg
+	// BAnd is the bitwise AND of integers. Only the host backend has it.
+	BAnd
 	// ReduceOps counts the reductions.
 	ReduceOps = iota
 )
@@ -39,8 +41,6 @@ type reduction struct {
 	combine reduce.Op
 	// divides reports whether the result is divided by the number of ranks.
 	divides bool
-	// integers reports whether the reduction is undefined for floating-point types.
-	integers bool
 	// selects reports whether the result is one of the inputs, so that the order of ranks does not
 	// matter.
 	selects bool
@@ -67,6 +67,10 @@ var reductions = [ReduceOps]reduction{
 		kernel: code(2),
 	},
 	Avg: {name: "avg", combine: reduce.Sum, divides: true, nccl: code(4), kernel: code(0)},
+	BAnd: {
+		name: "band", note: "bitwise, of integers, on the host backend", combine: reduce.BAnd,
+		logical: code(Min),
+	},
 }
 
 // noReduction describes values that are not reductions.
@@ -101,7 +105,7 @@ func (op ReduceOp) Note() string { return op.row().note }
 
 // Accepts reports whether the reduction is defined for a type.
 func (op ReduceOp) Accepts(t DataType) bool {
-	return op < ReduceOps && !(reductions[op].integers && t.Float())
+	return op < ReduceOps && reductions[op].combine.Accepts(t)
 }
 
 // Combine returns the operation that combines two elements.

@@ -42,6 +42,7 @@ func TestCallsThatNoBackendCouldDoAreRefused(t *testing.T) {
 		"unknown operation": callOf(func(c *Call) { c.Operation = 200 }),
 		"unknown type":      callOf(func(c *Call) { c.DataType = 200 }),
 		"unknown reduction": callOf(func(c *Call) { c.ReduceOp = 200 }),
+		"bits of floats":    callOf(func(c *Call) { c.ReduceOp = BAnd }),
 		"negative count":    callOf(func(c *Call) { c.Count = -1 }),
 		"root below":        callOf(func(c *Call) { c.Operation, c.Root = Broadcast, -1 }),
 		"root above":        callOf(func(c *Call) { c.Operation, c.Root = Broadcast, 2 }),

@@ -13,7 +13,10 @@ import (
 func TestWhatNCCLDoesNotHaveIsRefused(t *testing.T) {
 	for name, call := range map[string]driver.Call{
 		"a reduction": {Operation: driver.AllReduce, ReduceOp: driver.ReduceOps},
-		"a type":      {Operation: driver.AllGather, DataType: driver.Float32 + 100},
+		"a bitwise reduction": {
+			Operation: driver.AllReduce, DataType: driver.Int32, ReduceOp: driver.BAnd,
+		},
+		"a type": {Operation: driver.AllGather, DataType: driver.Float32 + 100},
 	} {
 		for _, path := range []driver.Path{driver.PathPlain, driver.PathWindow} {
 			p := &plan{Call: call}

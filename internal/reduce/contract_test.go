@@ -33,6 +33,7 @@ func TestViolatedPreconditionsPanicBeforeMemoryIsTouched(t *testing.T) {
 		"too many destinations": func() { Reduce(Sum, Float32, many, one, 1, Hint{}) },
 		"an unknown operation":  func() { Reduce(OpCount, Float32, one, one, 1, Hint{}) },
 		"an unknown data type":  func() { Reduce(Sum, dataTypes, one, one, 1, Hint{}) },
+		"bits of floats":        func() { Reduce(BAnd, Float32, one, one, 1, Hint{}) },
 		"a negative count":      func() { Reduce(Sum, Float32, one, one, -1, Hint{}) },
 		"an average that is no sum": func() {
 			Tree{T: Float32, Op: Max, Average: true}.Reduce(one, one, 1)

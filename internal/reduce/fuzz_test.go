@@ -10,7 +10,7 @@ func FuzzReduce(f *testing.F) {
 	f.Add([]byte{0x01, 0x7C, 0x00, 0xFC, 0xFF, 0x7B, 0xFF, 0x7B}, uint16(2), uint16(2|5<<6))
 	f.Fuzz(func(t *testing.T, values []byte, kind, shape uint16) {
 		typ := DataType(kind % dataTypes)
-		op := Op(kind >> 4 % OpCount)
+		op := ops(typ)[int(kind>>4)%len(ops(typ))]
 		number := 1 + int(shape)%MaxSources
 		size := len(values) / number / typ.Size() * typ.Size()
 		sources := make([][]byte, number)

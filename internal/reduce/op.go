@@ -11,12 +11,16 @@ const (
 	Prod
 	Min
 	Max
+	// BAnd is the bitwise AND. Operations from here on are for integers only.
+	BAnd
 	// OpCount is the number of operations.
 	OpCount = iota
 )
 
 // Accepts reports whether op is one of the declared operations, and defined for a type.
-func (op Op) Accepts(t DataType) bool { return op < OpCount && t.Valid() }
+func (op Op) Accepts(t DataType) bool {
+	return op < OpCount && t.Valid() && (op < BAnd || !t.Float())
+}
 
 // Number is the type in which elements are combined: their element type, but float32 for 16-bit
 // floats.
@@ -36,6 +40,8 @@ func Combine[T Number](op Op, a, b T) T {
 		return min(a, b)
 	case Max:
 		return max(a, b)
+	case BAnd:
+		return T(int64(a) & int64(b))
 	}
 	panic("reduce: invalid operation")
 }

@@ -11,6 +11,11 @@ import (
 // The reference computes one element at a time from its bits, and shares no arithmetic with the
 // package: halves are rounded through float64, and minimum and maximum are written out.
 
+var opNames = [OpCount]string{"sum", "prod", "min", "max", "band"}
+
+// String returns the operation's name for tests and benchmarks.
+func (op Op) String() string { return opNames[op] }
+
 // referenceElement reduces one element of each source.
 func referenceElement(op Op, t DataType, sources []uint64, average bool) uint64 {
 	if len(sources) == 1 {
@@ -36,6 +41,8 @@ func referenceInteger(op Op, t DataType, sources []uint64, average bool) uint64 
 			acc *= x
 		case op == Min && x < acc, op == Max && x > acc:
 			acc = x
+		case op == BAnd:
+			acc = int64(uint64(acc) &^ ^uint64(x))
 		}
 		acc = extend(t, uint64(acc))
 	}

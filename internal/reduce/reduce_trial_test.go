@@ -98,6 +98,3 @@ func shortened(t DataType, sources [][]byte, count int) [][]byte {
 	}
 	return short
 }
-
-// String returns the operation's name for tests and benchmarks.
-func (op Op) String() string { return [OpCount]string{"sum", "prod", "min", "max"}[op] }

@@ -109,7 +109,7 @@ func (s avx2) lanes(p *program, k kernel, operand string, acc int) {
 		p.op("VPCMPGTQ", v(acc), operand, v(10))
 		p.op("VBLENDVPD", v(10), operand, v(acc), v(acc))
 	default:
-		p.op(k.instruction(), operand, v(acc), v(acc))
+		p.op(k.instruction(""), operand, v(acc), v(acc))
 	}
 }
 

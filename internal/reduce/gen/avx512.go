@@ -132,7 +132,7 @@ func (avx512) lanes(p *program, k kernel, operand string, acc int) {
 		p.op("VPMULLW", operand, z(acc), z(acc))
 		p.op("VPTERNLOGD", "$0xF4", z(12), z(10), z(acc))
 	default:
-		p.op(k.instruction(), operand, z(acc), z(acc))
+		p.op(k.instruction("D"), operand, z(acc), z(acc))
 	}
 }
 

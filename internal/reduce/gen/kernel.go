@@ -27,6 +27,8 @@ type operation struct {
 	// integers and floats are the instructions that implement the whole operation. Those of lanes
 	// are for types that have none. The type completes the names: VPADDB, VADDPS.
 	integers, floats string
+	// bitwise operations have one instruction for all integers. AVX-512 appends the size of lanes.
+	bitwise bool
 	// signed operations have different instructions for integers with and without a sign.
 	signed bool
 }
@@ -38,6 +40,7 @@ var (
 		{name: "Prod", integers: "VPMULL", floats: "VMUL"},
 		{name: "Min", integers: "VPMIN", signed: true},
 		{name: "Max", integers: "VPMAX", signed: true},
+		{name: "BAnd", integers: "VPAND", bitwise: true},
 	}
 	elements = []element{
 		{name: "Float32", lane: "PS", size: 4, float: true},
@@ -104,8 +107,12 @@ func fileName(set vectors) string {
 	return "kernels_" + strings.ToLower(set.name()) + "_amd64.s"
 }
 
-// instruction returns the instruction that implements the whole operation.
-func (k kernel) instruction() string {
+// exists reports whether the operation is defined for the type.
+func (k kernel) exists() bool { return !k.op.bitwise || !k.elem.float }
+
+// instruction returns the instruction that implements the whole operation. bitwise is what the
+// instruction set appends to the names of bitwise instructions.
+func (k kernel) instruction(bitwise string) string {
 	name := k.op.integers
 	if k.elem.float {
 		name = k.op.floats
@@ -113,17 +120,20 @@ func (k kernel) instruction() string {
 	if name == "" {
 		panic("no instruction implements " + k.op.name + " of " + k.elem.name)
 	}
+	if k.op.bitwise {
+		return name + bitwise
+	}
 	if k.op.signed {
 		name += map[bool]string{true: "U", false: "S"}[k.elem.name == "Uint8"]
 	}
 	return name + k.elem.lane
 }
 
-// symbol returns the name of the kernel's function. Bytes with and without a sign share those of
-// which the results have the same bits.
+// symbol returns the name of the kernel's function. Bytes with and without a sign share a function if
+// their results have the same bits, and bitwise operations have one function, which works on bytes.
 func (k kernel) symbol(set vectors) string {
 	name := k.elem.name
-	if name == "Uint8" && !k.op.signed {
+	if name == "Uint8" && !k.op.signed || k.op.bitwise {
 		name = "Int8"
 	}
 	return strings.ToLower(k.op.name) + name + set.name() + "<>(SB)"
@@ -168,11 +178,13 @@ func assemble(set vectors) []byte {
 	for o, op := range operations {
 		for e, elem := range elements {
 			k := kernel{op: op, elem: elem}
-			symbol := k.symbol(set)
-			if !bytes.Contains(p.Bytes(), []byte("TEXT "+symbol)) {
+			symbol := "$" + k.symbol(set)
+			if !k.exists() {
+				symbol = "$0"
+			} else if !bytes.Contains(p.Bytes(), []byte("TEXT "+k.symbol(set))) {
 				write(p, set, k)
 			}
-			fmt.Fprintf(&table, "DATA kernels%s<>+%d(SB)/8, $%s\n",
+			fmt.Fprintf(&table, "DATA kernels%s<>+%d(SB)/8, %s\n",
 				set.name(), 8*(o*len(elements)+e), symbol)
 		}
 	}

@@ -56,7 +56,13 @@ def _combine(formula: str, op: str, x: list[torch.Tensor], dtype: torch.dtype) -
     return total
 
 
+BITWISE = {"band": torch.bitwise_and}
+"""The reductions of integers only."""
+
+
 def _pair(op: str, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    if op in BITWISE:
+        return BITWISE[op](a, b)
     if op in ("sum", "avg"):
         return a + b
     if op == "prod":

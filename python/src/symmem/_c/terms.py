@@ -14,6 +14,7 @@ class Reduction(IntEnum):
     MIN = 2
     MAX = 3
     AVG = 4
+    BAND = 5
 
 
 class Operation(IntEnum):
@@ -38,6 +39,7 @@ REDUCTIONS: dict[str, Reduction] = {
     "min": Reduction.MIN,
     "max": Reduction.MAX,
     "avg": Reduction.AVG,
+    "band": Reduction.BAND,
 }
 """The reductions by the names of torch.distributed.ReduceOp, in small letters."""
 
@@ -46,6 +48,7 @@ LOGICAL: dict[Reduction, Reduction] = {
     Reduction.PROD: Reduction.MIN,
     Reduction.MIN: Reduction.MIN,
     Reduction.MAX: Reduction.MAX,
+    Reduction.BAND: Reduction.MIN,
 }
 """The reductions of bytes 0 and 1 that give PyTorch's results for truth values."""
 
@@ -56,5 +59,6 @@ Op: TypeAlias = Literal[
     "min",
     "max",
     "avg",
+    "band",
 ]
 """Names of reductions, for type checkers."""
