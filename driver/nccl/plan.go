@@ -69,7 +69,7 @@ func (p *plan) Refusal(path driver.Path) error {
 	switch {
 	case path == driver.PathWindow:
 		return p.refuseWindow()
-	case p.Operation.PointToPoint() && !p.c.messages.Known():
+	case p.Operation.PointToPoint() && !p.c.messages.Available():
 		return withoutMessages(&p.c.cfg, p.c.members)
 	}
 	return nil

@@ -6,36 +6,36 @@ import (
 	"symmem/driver"
 )
 
-// address names a message.
+// address identifies a message.
 type address struct {
 	source, tag int
 	number      uint64
 }
 
-// slotKey is a slot, or a segment, of a peer.
+// slotKey identifies a slot, or a segment, of a peer.
 type slotKey struct {
 	source int
 	number uint64
 }
 
-// announcement is a message whose header has come from its sender.
+// announcement is the header of a message, as received from its sender.
 type announcement struct {
 	header
 	source int
-	// before is the message that has the same slot before this one, or nil.
+	// before is the previous message in the same slot, if it has yet to be given to a Recv.
 	before  *announcement
-	handled bool
+	handled bool // the message was given to a Recv
 }
 
-func (l *announcement) address() address { return address{l.source, int(l.tag), l.number} }
+func (a *announcement) address() address { return address{a.source, int(a.tag), a.number} }
 
-// next reports whether the flags of the slot are those of its message.
-func (l *announcement) next() bool { return l.before == nil || l.before.handled }
+// next reports whether the flags of the slot belong to this message, not to an earlier one.
+func (a *announcement) next() bool { return a.before == nil || a.before.handled }
 
-// valid reports whether a peer may have announced a message. Its segment is compared with the
+// valid reports whether a correct peer could have sent the header. Its segment is compared with the
 // mapped one later, once that is mapped.
-func (l *announcement) valid() bool {
-	return l.tag <= driver.MaxTag && l.number > 0 && l.slot < Slots &&
-		l.segment <= math.MaxUint32 && l.size <= math.MaxInt64 &&
-		(l.bytes == 0 || l.segment > 0 && l.offset <= l.size && l.bytes <= l.size-l.offset)
+func (a *announcement) valid() bool {
+	return a.tag <= driver.MaxTag && a.number > 0 && a.slot < Slots &&
+		a.segment <= math.MaxUint32 && a.size <= math.MaxInt64 &&
+		(a.bytes == 0 || a.segment > 0 && a.offset <= a.size && a.bytes <= a.size-a.offset)
 }

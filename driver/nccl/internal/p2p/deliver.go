@@ -11,7 +11,8 @@ import (
 	"symmem/internal/sys"
 )
 
-// deliver has a goroutine look for messages as long as receives wait. in.mu is held.
+// deliver starts a goroutine that delivers messages, unless it is running or no Recv is waiting.
+// in.mu is held.
 func (in *inbox) deliver() {
 	if in.running || in.stopped || len(in.open) == 0 {
 		return
@@ -20,8 +21,8 @@ func (in *inbox) deliver() {
 	in.delivering.Go(in.deliverAll)
 }
 
-// deliverAll delivers until no Recv waits, or the group has ended. It makes no call to CUDA, which
-// may wait for a stream that waits for a message.
+// deliverAll delivers messages until no Recv is waiting, or the group has ended. It must not call
+// CUDA: the call might wait for a stream that waits for a message.
 func (in *inbox) deliverAll() {
 	ranked.Waiting()
 	b := in.own.wakeup()
@@ -32,7 +33,7 @@ func (in *inbox) deliverAll() {
 			in.startCopy(e)
 		}
 		if err != nil {
-			_ = in.Plane.Fail(err)
+			_ = in.plane.Fail(err)
 		}
 		switch {
 		case !more:
@@ -46,39 +47,39 @@ func (in *inbox) deliverAll() {
 }
 
 const (
-	// spins is how many looks a goroutine takes in a row, and yieldsOf how many more between which it
-	// lets others run.
-	spins, yieldsOf = 50, 200
-	// idleSleep is how long it sleeps where it will be woken.
+	// spinPolls is the number of polls without a pause; yieldPolls is the number of later polls that
+	// only yield the processor in between.
+	spinPolls, yieldPolls = 50, 200
+	// idleSleep bounds a sleep that a peer's announcement ends early.
 	idleSleep = 10 * time.Millisecond
 )
 
-// pause passes the time between two looks. A rank that announces a message wakes this one; GPUs do
-// not. announced reports whether a message has been announced whose data a GPU still writes.
+// pause waits between two polls. Ranks that announce a message wake this one, but GPUs do not, so
+// the sleep is short if an announced message is incomplete.
 func (b *wakeup) pause(word uint32, turn int, announced bool) {
 	switch {
-	case turn < spins && runtime.NumCPU() > 1:
-	case turn < spins+yieldsOf:
+	case turn < spinPolls && runtime.NumCPU() > 1:
+	case turn < spinPolls+yieldPolls:
 		runtime.Gosched()
 	default:
-		slice := idleSleep
+		sleep := idleSleep
 		if announced {
-			slice = gpu.Nap
+			sleep = gpu.Nap
 		}
 		atomic.AddInt32(&b.sleeping, 1)
-		sys.FutexWait(&b.word, word, slice)
+		sys.FutexWait(&b.word, word, sleep)
 		atomic.AddInt32(&b.sleeping, -1)
 	}
 }
 
-// deliverable takes the receives whose messages are there off the list of those that are open. It
-// reports whether the others include some whose message is announced, or whose stream has yet to
-// come, and whether there are others.
+// deliverable removes the receives whose messages have arrived from the open ones and returns them.
+// announced reports whether a message of the remaining ones has been announced, and more whether
+// the goroutine has to continue.
 func (in *inbox) deliverable() (ready []*End, announced, more bool, err error) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	select {
-	case <-in.Ended:
+	case <-in.ended:
 		in.running = false
 		return nil, false, false, nil
 	default:
@@ -88,7 +89,7 @@ func (in *inbox) deliverable() (ready []*End, announced, more bool, err error) {
 	for _, e := range in.open {
 		can := false
 		if err == nil {
-			can, err = in.take(e)
+			can, err = in.accept(e)
 		}
 		if can {
 			ready = append(ready, e)
@@ -99,69 +100,70 @@ func (in *inbox) deliverable() (ready []*End, announced, more bool, err error) {
 	}
 	clear(in.open[len(rest):])
 	in.open = rest
-	announced = announced || in.anywhere > 0 && len(in.unmatched) > 0
+	announced = announced || in.anySource > 0 && len(in.unmatched) > 0
 	in.running = len(rest) > 0 || len(ready) > 0
 	return ready, announced, in.running, err
 }
 
-// take gives a Recv its message now, if that is there, no other one that needs the
-// same words has to be copied before, and its memory is mapped. in.mu is held.
-func (in *inbox) take(e *End) (can bool, err error) {
-	l := e.announced
-	if l == nil || !e.mayTake() || !l.next() || !in.isComplete(l) {
+// accept fills in the descriptor of a Recv if its message has arrived, no earlier message in the
+// same slot or descriptor is pending, and the peer's memory is mapped. in.mu is held.
+func (in *inbox) accept(e *End) (can bool, err error) {
+	a := e.announced
+	if a == nil || !e.canAccept() || !a.next() || !in.isComplete(a) {
 		return false, nil
 	}
-	if l.bytes > 0 {
-		theirs := in.segmentOf(l)
-		if theirs.bytes != int64(l.size) {
-			return false, in.errInvalid(l)
+	if a.bytes > 0 {
+		theirs := in.segmentOf(a)
+		if theirs.bytes != int64(a.size) {
+			return false, in.errInvalid(a)
 		}
 		if theirs.at == 0 {
 			return false, theirs.failed
 		}
-		e.descriptor.From = uint64(theirs.at) + l.offset
+		e.descriptor.From = uint64(theirs.at) + a.offset
 	}
-	if !in.claim(l) {
+	if !in.claim(a) {
 		return false, nil
 	}
-	e.descriptor.To, e.descriptor.Bytes = uint64(e.plan.Address), l.bytes
-	e.descriptor.Taken = uint64(in.own.at(&in.own.flags(l.source).taken[l.slot]))
+	e.descriptor.To, e.descriptor.Bytes = uint64(e.plan.Address), a.bytes
+	e.descriptor.Taken = uint64(in.own.at(&in.own.flags(a.source).taken[a.slot]))
 	e.handle()
-	l.handled, l.before = true, nil
+	a.handled, a.before = true, nil
 	return true, nil
 }
 
-// isComplete reports whether a message can be copied: it is there, and will stay. in.mu is held.
-func (in *inbox) isComplete(l *announcement) bool {
-	return atomic.LoadUint32(&in.own.flags(l.source).full[l.slot]) == 1 && !in.released(l)
+// isComplete reports whether the data of a message has arrived and will not be overwritten. in.mu
+// is held.
+func (in *inbox) isComplete(a *announcement) bool {
+	return atomic.LoadUint32(&in.own.flags(a.source).full[a.slot]) == 1 && !in.released(a)
 }
 
-// released reports whether the sender may write over a message that was not taken: see release.
+// released reports whether the sender may overwrite a message that was not taken (End.release).
 // in.mu is held.
-func (in *inbox) released(l *announcement) bool {
-	return l.replayed != 0 && atomic.LoadUint32(&in.own.ring(l.source).released) != 0
+func (in *inbox) released(a *announcement) bool {
+	return a.replayed != 0 && atomic.LoadUint32(&in.own.ring(a.source).released) != 0
 }
 
-// claim takes a message, unless its sender takes it back at the same time. in.mu is held.
-func (in *inbox) claim(l *announcement) bool {
-	full := &in.own.flags(l.source).full[l.slot]
+// claim marks a message as taken, unless its sender has taken it back. in.mu is held.
+func (in *inbox) claim(a *announcement) bool {
+	full := &in.own.flags(a.source).full[a.slot]
 	if !atomic.CompareAndSwapUint32(full, 1, 0) {
 		return false
 	}
-	if in.released(l) {
-		atomic.StoreUint32(full, 1) // so that release continues
+	if in.released(a) {
+		atomic.StoreUint32(full, 1) // End.release waits for it
 		return false
 	}
 	return true
 }
 
-// startCopy lets the stream of a Recv that has its message go on.
+// startCopy lets the stream of a Recv copy the message that was accepted for it.
 func (in *inbox) startCopy(e *End) {
 	if arrived := e.plan.Arrived; arrived != nil {
 		if err := driver.Guard("Call.Arrived", func() { arrived(e.source) }); err != nil {
-			_ = in.Plane.Fail(err)
+			_ = in.plane.Fail(err)
 		}
-		in.Device.Streams.Order.Add(1)
+		in.device.Streams.Order.Add(1)
 	}
 	atomic.StoreUint32(&e.descriptor.Go, 1)
 }

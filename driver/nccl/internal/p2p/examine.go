@@ -9,33 +9,33 @@ import (
 	"symmem/internal/control"
 )
 
-// Examine asks why messages may never end.
+// Examine returns an error if a message that a stream waits for can never complete.
 func (m *Messages) Examine() error {
 	if m.counts == nil {
 		return nil
 	}
 	replayed := func(e *End) bool { return e.takenWord != nil }
-	m.mu.Lock()
+	m.in.mu.Lock()
 	again := slices.ContainsFunc(m.sends, replayed)
-	m.mu.Unlock()
+	m.in.mu.Unlock()
 	if again {
-		m.pruneSends() // so that of several launches that one is found to wait whose turn it is
+		m.pruneSends() // of several launches, only the first unfinished one waits
 	}
-	m.mu.Lock()
-	m.pruneReceives()
-	err := m.readHeaders()
+	m.in.mu.Lock()
+	m.in.pruneReceives()
+	err := m.in.readHeaders()
 	var waiting []*End
-	for _, e := range m.open {
-		if m.isWaiting(e) {
+	for _, e := range m.in.open {
+		if m.in.isWaiting(e) {
 			waiting = append(waiting, e)
 		}
 	}
 	for _, e := range m.sends {
-		if replayed(e) && m.isWaiting(e) {
+		if replayed(e) && m.in.isWaiting(e) {
 			waiting = append(waiting, e)
 		}
 	}
-	m.mu.Unlock()
+	m.in.mu.Unlock()
 	for _, e := range waiting {
 		if err == nil {
 			err = m.examineMessage(e)
@@ -44,14 +44,14 @@ func (m *Messages) Examine() error {
 	return err
 }
 
-// examineMessage asks why a message may never come, or, for a Send of a graph, why the one before
-// may never be taken.
+// examineMessage returns an error if the message of a Recv can never arrive, or, for a captured
+// Send, if the previous message can never be taken.
 func (m *Messages) examineMessage(e *End) error {
 	p := e.plan
 	var err error
-	m.mu.Lock()
-	missing := e.takenWord == nil && m.Config.Strict && e.announced == nil && !m.mayArrive(e)
-	m.mu.Unlock()
+	m.in.mu.Lock()
+	missing := e.takenWord == nil && m.Config.Strict && e.announced == nil && !m.in.mayArrive(e)
+	m.in.mu.Unlock()
 	if missing && m.counts.CalledMore(p.Root, e.After) {
 		err = &driver.MessageError{
 			Fault: driver.MessagesUnmatched, Group: m.Config.Name(), Number: e.After + 1,
@@ -65,51 +65,51 @@ func (m *Messages) examineMessage(e *End) error {
 	if err == nil {
 		return nil
 	}
-	// Everything that the rank announced and did before is visible by now.
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	failed := m.readHeaders()
+	// The peer's earlier announcements are visible by now, so check once more.
+	m.in.mu.Lock()
+	defer m.in.mu.Unlock()
+	failed := m.in.readHeaders()
 	var unmatched *driver.MessageError
-	if failed != nil || !m.isWaiting(e) ||
-		errors.As(err, &unmatched) && (e.announced != nil || m.mayArrive(e)) {
+	if failed != nil || !m.in.isWaiting(e) ||
+		errors.As(err, &unmatched) && (e.announced != nil || m.in.mayArrive(e)) {
 		return failed
 	}
 	return err
 }
 
-// Unmatched says which messages end with the group.
+// Unmatched returns an error that lists the messages without their other end when the group closes.
 func (m *Messages) Unmatched() error {
 	if m.counts == nil || m.Plane.Cause() != nil {
 		return nil
 	}
-	var untaken []driver.MessageEnds
-	if m.Mu.TryLock() { // else a call waits for others, which the end of the group ends
-		for peer := range m.peers {
-			untaken = append(untaken, m.unread(peer)...)
+	var unread []driver.MessageEnds
+	if m.Mu.TryLock() { // else a call waits for other ranks, until the group ends
+		for peer := range m.out.peers {
+			unread = append(unread, m.out.unread(peer)...)
 		}
 		m.Mu.Unlock()
 	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if m.own == nil {
-		return nil // the group has failed meanwhile, and been torn down
+	m.in.mu.Lock()
+	defer m.in.mu.Unlock()
+	if m.in.own == nil {
+		return nil // the group has failed meanwhile and was torn down
 	}
-	if err := errors.Join(m.readHeaders(), m.arrive(true)); err != nil {
+	if err := errors.Join(m.in.readHeaders(), m.in.passToMatcher(true)); err != nil {
 		return err
 	}
-	atomic.StoreUint32(&m.own.wakeup().closed, 1)
+	atomic.StoreUint32(&m.in.own.wakeup().closed, 1)
 	var awaited []control.Awaited
-	for _, e := range m.open {
+	for _, e := range m.in.open {
 		a := control.Awaited{Source: e.plan.Root, Tag: e.plan.Tag, Number: e.number}
 		if e.claimed {
 			a.Source = e.source
 		}
 		awaited = append(awaited, a)
 	}
-	return control.Unmatched(m.Config, m.matcher.Unclaimed(), awaited, untaken)
+	return control.Unmatched(m.Config, m.in.matcher.Unclaimed(), awaited, unread)
 }
 
-// Before lists what this rank has sent and received before a collective.
+// Before lists the messages that this rank has sent and received before a collective.
 func (m *Messages) Before(collective uint64) []driver.MessageEnds {
 	if m.counts == nil {
 		return nil

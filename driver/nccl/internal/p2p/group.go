@@ -10,24 +10,24 @@ import (
 	"symmem/driver/nccl/internal/stream"
 	"symmem/driver/nccl/kernels"
 	"symmem/internal/control"
-	"symmem/internal/cuda"
 	"symmem/internal/ranked"
 )
 
-// Owner is the communicator whose messages these are.
+// Owner is the interface of a communicator to its messages.
 type Owner interface {
 	stream.Group
-	// NoteMessage remembers a message that is about to be queued. The locks of stream and owner are
+	// NoteMessage records a message that is about to be queued. The locks of stream and owner are
 	// held.
 	NoteMessage(on *stream.Stream, call *driver.Call)
-	// FailUnqueued fails the group over a call that others take for launched, and which this rank
-	// could not queue.
+	// FailUnqueued fails the group over a call that this rank could not queue, although its peers
+	// count on it.
 	FailUnqueued(call *driver.Call, err error) error
-	// AfterPeerFault fails the group after a peer has failed, and says why this rank cannot go on.
+	// AfterPeerFault fails the group after a peer has failed, and returns the error for a call that
+	// this rank therefore refuses.
 	AfterPeerFault(call *driver.Call) error
 }
 
-// Group describes the group of the messages.
+// Group holds the parts of a communicator that its messages use.
 type Group struct {
 	Owner  Owner
 	Device *Device
@@ -36,15 +36,13 @@ type Group struct {
 	Busy   *stream.BusyStreams
 	// Check reports whether the ends of a message are compared.
 	Check *atomic.Bool
-	// Ended is closed when the group has failed or is closed.
+	// Ended is closed when the group has failed or was closed.
 	Ended <-chan struct{}
 	// Mu is the owner's lock, which is held while messages are queued.
 	Mu interface {
 		sync.Locker
 		TryLock() bool
 	}
-
-	counts control.Messages // nil if the ranks cannot send messages to each other
 }
 
 // Device holds the state that the messages of all groups of a device share.
@@ -52,24 +50,24 @@ type Device struct {
 	GPU      *gpu.GPU
 	Streams  *stream.Streams
 	Exporter *memory.Exporter
-	// Descriptors are those of receives, and Copies the kernels that read them.
+	// Descriptors allocates the descriptors of receives. Copies has the kernels that read them.
 	Descriptors gpu.Pinned[kernels.Message]
 	Copies      gpu.Code
-	// Late counts the groups that have ended while streams had yet to come to messages of theirs.
+	// Late counts the groups that have ended while streams still had unfinished messages of them.
 	Late atomic.Int32
 
 	mu      ranked.Mutex[deviceMu]
-	closers []func() error // for the end of the device; guarded by mu
+	closers []func() error // called when the device closes; guarded by mu
 }
 
-// atClose has a function called when the device closes.
+// atClose registers a function to call when the device closes.
 func (d *Device) atClose(end func() error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.closers = append(d.closers, end)
 }
 
-// Closers returns the functions to call once when the device closes.
+// Closers returns the functions registered by atClose, once.
 func (d *Device) Closers() []func() error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -81,17 +79,9 @@ func (d *Device) Closers() []func() error {
 // Plan is a prepared Send or Recv: one end of a message.
 type Plan struct {
 	*driver.Call
-	// Address is where NCCL would be told that the buffer lies: in no window.
+	// Address is the buffer's address outside every window.
 	Address uintptr
 }
 
-// bytes is the size of a message.
+// bytes returns the size of a message.
 func (p *Plan) bytes() int64 { return p.Count * int64(p.DataType.Size()) }
-
-// take makes a stream wait until a word is 1, and takes it back to 0.
-func take(gpu *cuda.Driver, word uintptr, on cuda.Stream) error {
-	if err := gpu.StreamWaitValue(on, word, 1, cuda.WaitEqual); err != nil {
-		return err
-	}
-	return gpu.StreamWriteValue(on, word, 0)
-}

@@ -15,171 +15,191 @@ import (
 	"symmem/internal/spin"
 )
 
-// inbox has the messages that peers have announced to this rank, and the receives that wait.
+// inbox implements the receiving side: it matches the messages that peers announce with receives.
 type inbox struct {
-	*Group
+	config *driver.GroupConfig
+	plane  control.Plane
+	counts control.Messages
+	device *Device
+	ended  <-chan struct{} // closed when the group has ended
+
 	own  *mailbox
-	file *os.File // of own, until the peers have mapped it or the group could not be made
+	file *os.File // own's, while peers may still have to map it
 
 	mu      ranked.Mutex[inboxMu]
 	matcher message.Matcher[*End] // guarded by mu
-	// announced are the messages whose header has come and that no Recv has; expected are receives
-	// whose message is known, and whose header has not come. Both are guarded by mu.
+	// announced holds the messages that were not matched with a Recv; expected holds the receives that
+	// were matched with a message whose header has not been read. Both are guarded by mu.
 	announced map[address]*announcement
 	expected  map[address]*End
-	// unmatched are those that no Recv had when their header came, and that the matcher does not know
-	// yet; anywhere is how many receives from any source have none. Both are guarded by mu.
+	// unmatched lists announced messages that were not passed to the matcher yet; anySource counts
+	// the receives from any source without a message. Both are guarded by mu.
 	unmatched    []*announcement
-	anywhere     int
-	repeated     map[slotKey]*announcement // the latest message of a slot of a graph; guarded by mu
-	peerSegments map[slotKey]*peerSegment  // segments of peers; guarded by mu
+	anySource    int
+	repeated     map[slotKey]*announcement // the latest message in a slot of a graph; guarded by mu
+	peerSegments map[slotKey]*peerSegment  // guarded by mu
 	open         []*End                    // receives that have no message yet; guarded by mu
-	// receives are those that their streams have not come past; guarded by mu.
-	receives []*End
-	running  bool // a goroutine delivers; guarded by mu
-	stopped  bool // none will any more; guarded by mu
+	receives     []*End                    // receives that streams have not passed; guarded by mu
+	running      bool                      // the delivering goroutine runs; guarded by mu
+	stopped      bool                      // it must not be started again; guarded by mu
 
 	delivering sync.WaitGroup
 }
 
-// readHeaders reads the headers that have come. It returns an error if one does not fit its Recv.
+// newInbox opens this rank's mailbox and returns an inbox that reads it.
+func newInbox(g *Group, counts control.Messages) (*inbox, error) {
+	in := &inbox{
+		config: g.Config, plane: g.Plane, counts: counts, device: g.Device, ended: g.Ended,
+		announced: map[address]*announcement{}, expected: map[address]*End{},
+		repeated: map[slotKey]*announcement{}, peerSegments: map[slotKey]*peerSegment{},
+	}
+	var err error
+	in.own, in.file, err = openMailbox(g.Device, g.Config)
+	return in, err
+}
+
+// readHeaders reads new headers. It returns an error if one is invalid or does not match its Recv.
 // in.mu is held.
 func (in *inbox) readHeaders() (err error) {
-	for source := range in.Config.Ranks {
-		if source == in.Config.Rank || in.own == nil {
+	for source := range in.config.Ranks {
+		if source == in.config.Rank || in.own == nil {
 			continue
 		}
 		b := in.own.ring(source)
 		read := b.read
 		headers := spin.LoadAcquire64(&b.posted) - read
 		if headers > Slots {
-			return fmt.Errorf("rank %d of the world announces %d messages at once in group %s, which "+
-				"no rank of symmem does", in.Config.Ranks[source], headers, in.Config.Name())
+			return fmt.Errorf("rank %d of the world has %d unread messages in group %s, more than "+
+				"symmem sends (%d): its memory is corrupt", in.config.Ranks[source], headers,
+				in.config.Name(), Slots)
 		}
 		for range headers {
 			read++
-			l := &announcement{header: b.headers[read%Slots], source: source}
+			a := &announcement{header: b.headers[read%Slots], source: source}
 			spin.StoreRelease64(&b.read, read)
-			if failed := in.addAnnouncement(l); err == nil {
+			if failed := in.addAnnouncement(a); err == nil {
 				err = failed
 			}
 		}
 	}
-	if in.anywhere > 0 && err == nil {
-		err = in.arrive(false)
+	if in.anySource > 0 && err == nil {
+		err = in.passToMatcher(false)
 	}
 	return err
 }
 
-// addAnnouncement adds a message whose header has come. in.mu is held.
-func (in *inbox) addAnnouncement(l *announcement) error {
-	if !l.valid() {
-		return in.errInvalid(l)
+// addAnnouncement adds a message whose header was read. in.mu is held.
+func (in *inbox) addAnnouncement(a *announcement) error {
+	if !a.valid() {
+		return in.errInvalid(a)
 	}
-	if at := (slotKey{l.source, l.slot}); l.replayed != 0 {
-		l.before, in.repeated[at] = in.repeated[at], l
+	if at := (slotKey{a.source, a.slot}); a.replayed != 0 {
+		a.before, in.repeated[at] = in.repeated[at], a
 	}
-	in.announced[l.address()] = l
-	if e := in.expected[l.address()]; e != nil {
-		delete(in.expected, l.address())
+	in.announced[a.address()] = a
+	if e := in.expected[a.address()]; e != nil {
+		delete(in.expected, a.address())
 		return in.match(e)
 	}
-	if in.unmatched = append(in.unmatched, l); len(in.unmatched) > 2*len(in.announced)+Slots {
-		in.unmatched = slices.DeleteFunc(in.unmatched, func(l *announcement) bool {
-			return in.announced[l.address()] != l
+	if in.unmatched = append(in.unmatched, a); len(in.unmatched) > 2*len(in.announced)+Slots {
+		in.unmatched = slices.DeleteFunc(in.unmatched, func(a *announcement) bool {
+			return in.announced[a.address()] != a
 		})
 	}
 	return nil
 }
 
-// arrive passes to the matcher the messages that are there, in the order in which this rank knows
-// them, or, with all, announced ones that have yet to arrive, too. Receives from any source take a
-// message that is there: another one may never arrive before they have one. in.mu is held.
-func (in *inbox) arrive(all bool) error {
+// passToMatcher passes complete messages to the matcher, in the order in which their headers were
+// read; with all, incomplete ones, too. A Recv from any source must get a complete message, because
+// an incomplete one may be waiting for that very Recv. in.mu is held.
+func (in *inbox) passToMatcher(all bool) error {
 	unmatched := in.unmatched
 	in.unmatched = nil
 	var errs []error
-	for _, l := range unmatched {
-		if in.announced[l.address()] != l {
-			continue // a Recv has it
+	for _, a := range unmatched {
+		if in.announced[a.address()] != a {
+			continue // it was matched with a Recv
 		}
-		if !all && (!l.next() || !in.isComplete(l)) {
-			in.unmatched = append(in.unmatched, l)
+		if !all && (!a.next() || !in.isComplete(a)) {
+			in.unmatched = append(in.unmatched, a)
 			continue
 		}
-		errs = append(errs, in.hand(in.matcher.Arrive(message.Arrival{
-			Source: l.source, Tag: int(l.tag), Number: l.number, Segment: in.part(l.after),
+		errs = append(errs, in.assign(in.matcher.Arrive(message.Arrival{
+			Source: a.source, Tag: int(a.tag), Number: a.number, Segment: in.matcherSegment(a.after),
 		})))
 	}
 	return errors.Join(errs...)
 }
 
-// mayArrive reports whether the header of a message has come that a Recv from any source may get.
-// in.mu is held.
+// mayArrive reports whether a message was announced that a Recv from any source may get. in.mu is
+// held.
 func (in *inbox) mayArrive(e *End) bool {
-	return slices.ContainsFunc(in.unmatched, func(l *announcement) bool {
-		return int(l.tag) == e.plan.Tag && in.part(l.after) == in.part(e.After) &&
-			in.announced[l.address()] == l
+	return slices.ContainsFunc(in.unmatched, func(a *announcement) bool {
+		return int(a.tag) == e.plan.Tag && in.matcherSegment(a.after) == in.matcherSegment(e.After) &&
+			in.announced[a.address()] == a
 	})
 }
 
-// errInvalid returns the error about a message that no correct peer announces.
-func (in *inbox) errInvalid(l *announcement) error {
-	return fmt.Errorf("rank %d of the world tells of message %d with tag %d of %d bytes in group "+
-		"%s, which cannot be", in.Config.Ranks[l.source], l.number, l.tag, l.bytes, in.Config.Name())
+// errInvalid returns the error for a header that no correct peer writes.
+func (in *inbox) errInvalid(a *announcement) error {
+	return fmt.Errorf("rank %d of the world has announced message %d with tag %d and %d bytes in "+
+		"group %s, which is invalid: its memory is corrupt", in.config.Ranks[a.source], a.number, a.tag,
+		a.bytes, in.config.Name())
 }
 
-// part returns the matcher's segment of a message that was called after a number of collectives.
-func (in *inbox) part(after uint64) uint64 { return control.MessageSegment(in.Config, after) }
+// matcherSegment returns the matcher's segment for a message sent or received after a number of
+// collectives.
+func (in *inbox) matcherSegment(after uint64) uint64 {
+	return control.MessageSegment(in.config, after)
+}
 
-// hand passes claimed messages to their receives. in.mu is held.
-func (in *inbox) hand(claims []message.Claim[*End]) error {
+// assign gives claimed messages to their receives. in.mu is held.
+func (in *inbox) assign(claims []message.Claim[*End]) error {
 	var errs []error
 	for _, claim := range slices.Clone(claims) {
 		e := claim.Receive
 		e.source, e.number, e.claimed = claim.Source, claim.Number, true
 		if e.plan.Root == driver.AnySource {
-			in.anywhere--
+			in.anySource--
 		}
 		errs = append(errs, in.match(e))
 	}
 	return errors.Join(errs...)
 }
 
-// match gives a Recv what it knows its message, if it was, and compares the two ends. in.mu
-// is held.
+// match compares a Recv with its claimed message, if its header was read, or adds the Recv to the
+// expected ones. in.mu is held.
 func (in *inbox) match(e *End) error {
 	p := e.plan
 	at := address{e.source, p.Tag, e.number}
-	l := in.announced[at]
-	if l == nil {
+	a := in.announced[at]
+	if a == nil {
 		in.expected[at] = e
 		return nil
 	}
 	delete(in.announced, at)
-	sent := control.End{Digest: l.digest, After: l.after, Bytes: l.bytes}
+	sent := control.End{Digest: a.digest, After: a.after, Bytes: a.bytes}
 	received := control.End{Digest: p.Digest, After: e.After, Bytes: uint64(p.bytes())}
-	err := control.Differ(in.Config, sent, received, p.Call, e.source, e.number, e.check)
+	err := control.Differ(in.config, sent, received, p.Call, e.source, e.number, e.check)
 	if err == nil {
-		e.announced = l
+		e.announced = a
 	}
 	return err
 }
 
-// post puts a Recv in its slot among those of its tag, and reports whether it is given its message
-// now. It returns an error if two ends differ.
+// post passes a Recv to the matcher, and reports whether its message was accepted immediately. It
+// returns an error if the two ends of a message differ.
 func (in *inbox) post(e *End) (now bool, err error) {
 	p := e.plan
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	if p.Root == driver.AnySource {
-		in.anywhere++
+		in.anySource++
 	}
-	err = errors.Join(
-		in.readHeaders(), // so that messages that were announced count
-		in.hand(in.matcher.Post(e, p.Tag, p.Root, in.part(e.After))))
+	err = errors.Join(in.readHeaders(),
+		in.assign(in.matcher.Post(e, p.Tag, p.Root, in.matcherSegment(e.After))))
 	if err == nil && !e.captured {
-		now, err = in.take(e)
+		now, err = in.accept(e)
 	}
 	if err == nil && !now {
 		in.open = append(in.open, e)
@@ -187,9 +207,10 @@ func (in *inbox) post(e *End) (now bool, err error) {
 	return now, err
 }
 
-// expect notes a Recv before its wait is queued: from then on it is given its message, and is
-// released when the group ends. A call to CUDA behind such a wait may not return before the
-// wait has ended: some other thread may be in one that waits for all streams.
+// expect adds a Recv to the unfinished ones before its wait is queued. From then on it can get its
+// message, or be refused when the group ends. That must not depend on later calls to CUDA, which
+// may not return until the wait has ended, if another thread is in a call that waits for all
+// streams.
 func (in *inbox) expect(e *End) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
@@ -198,8 +219,8 @@ func (in *inbox) expect(e *End) {
 	in.deliver()
 }
 
-// unexpect forgets a Recv that could not be queued, or not wholly: a wait that is there ends. The
-// descriptor stays, since the device may look at it.
+// unexpect removes a Recv that could not be queued completely, and ends its wait, which may have
+// been queued. The descriptor is not freed, since the device may read it.
 func (in *inbox) unexpect(e *End) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
@@ -211,19 +232,19 @@ func (in *inbox) unexpect(e *End) {
 	in.open = slices.DeleteFunc(in.open, same)
 }
 
-// pruneReceives forgets those that streams have come past. in.mu is held.
+// pruneReceives removes the receives that streams have passed. in.mu is held.
 func (in *inbox) pruneReceives() {
 	in.receives = slices.DeleteFunc(in.receives, func(e *End) bool {
 		over := e.over()
 		if over && !e.captured {
-			in.Device.Descriptors.Put(e.descriptor)
+			in.device.Descriptors.Put(e.descriptor)
 		}
 		return over
 	})
 }
 
-// isWaiting reports whether a stream waits for a message that is not there, or, for a Send of a
-// graph, for its slot. in.mu is held.
+// isWaiting reports whether a stream waits for a message that has not arrived, or, for a captured
+// Send, for its slot. in.mu is held.
 func (in *inbox) isWaiting(e *End) bool {
 	switch {
 	case in.own == nil || !e.waits():
@@ -234,9 +255,20 @@ func (in *inbox) isWaiting(e *End) bool {
 	return e.announced == nil || !in.isComplete(e.announced)
 }
 
-// Unanswered reports whether a Recv waits for a message whose header has not come.
-func (in *inbox) Unanswered() bool {
+// unanswered reports whether a Recv waits for a message that has not been announced.
+func (in *inbox) unanswered() bool {
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	return slices.ContainsFunc(in.open, func(e *End) bool { return e.announced == nil })
+}
+
+// stop wakes and waits for the delivering goroutine, which does not start again.
+func (in *inbox) stop() {
+	in.mu.Lock()
+	in.stopped = true
+	if in.own != nil {
+		in.own.wakeup().wake()
+	}
+	in.mu.Unlock()
+	in.delivering.Wait()
 }

@@ -3,71 +3,73 @@ package p2p
 import (
 	"context"
 	"errors"
+	"slices"
 
 	"symmem/driver"
+	"symmem/driver/nccl/internal/gpu"
 	"symmem/driver/nccl/internal/stream"
+	"symmem/driver/nccl/kernels"
 	"symmem/internal/control"
 )
 
-// Messages are those of a group.
+// Messages implements the messages of a group.
 type Messages struct {
 	Group
-	outbox
-	inbox
+	counts control.Messages // nil if the ranks cannot send messages to each other
+	out    *outbox
+	in     *inbox // nil if counts is, unless Open has failed
 
 	closed bool // guarded by Mu
-	// sends are those that their streams have not come past; looked is how many were left when they
-	// were last looked through. Both are guarded by inbox.mu: who ends waits looks at both ends.
+	// sends lists the sends that streams have not passed; pruned is its length after the last
+	// pruneSends. Both are guarded by inbox.mu, so that waits of both ends can be ended together.
 	sends  []*End
-	looked int
-	late   bool // ReleaseLate was called; of the goroutine that tears the group down
+	pruned int
+	late   bool // ReleaseLate was called; used by the goroutine that tears the group down
 }
 
-// Open makes messages possible where the ranks are on one machine.
+// Open enables messages if the ranks are on one machine.
 func (m *Messages) Open(g Group) error {
-	known, ok := g.Plane.(control.Messages)
+	counts, ok := g.Plane.(control.Messages)
 	if !ok || len(g.Config.Ranks) == 1 {
 		return nil
 	}
 	m.Group = g
-	m.outbox.Group, m.inbox.Group = &m.Group, &m.Group
-	m.announced, m.expected = map[address]*announcement{}, map[address]*End{}
-	m.repeated, m.peerSegments = map[slotKey]*announcement{}, map[slotKey]*peerSegment{}
-	m.peers = make([]peerOutbox, len(m.Config.Ranks))
-	var err error
-	if m.own, m.file, err = m.openMailbox(); err != nil {
+	in, err := newInbox(&m.Group, counts)
+	if err != nil {
 		return err
 	}
-	m.counts = known
-	return m.staging.add(&m.Group, m.FirstStaging())
+	m.in, m.out, m.counts = in, newOutbox(&m.Group, counts), counts
+	return m.out.staging.add(m.Config, m.out.firstStaging())
 }
 
-// Known reports whether the ranks can send messages to each other.
-func (m *Messages) Known() bool { return m.counts != nil }
+// Available reports whether the ranks can send messages to each other.
+func (m *Messages) Available() bool { return m.counts != nil }
+
+// Unanswered reports whether a Recv waits for a message that has not been announced.
+func (m *Messages) Unanswered() bool { return m.counts != nil && m.in.unanswered() }
 
 // newEnd counts a message at its call. m.Mu is held.
 func (m *Messages) newEnd(p *Plan) *End {
 	return &End{of: m, plan: p, Message: m.counts.Count(p.Call), check: m.Check.Load()}
 }
 
-// mayMessage refuses a message for a stream when the group has failed. The stream counts as busy
-// before that, so the end of a group that fails from now on waits for the message and ends it. s.Mu
-// and m.Mu are held.
-func (m *Messages) mayMessage(s *stream.Stream, p *Plan) error {
+// admit returns an error if the group has failed. It marks the stream as busy first, so if the
+// group fails after this check, its teardown ends the message. s.Mu and m.Mu are held.
+func (m *Messages) admit(s *stream.Stream, p *Plan) error {
 	m.Busy.Note(s)
 	err := m.Plane.Cause()
 	if m.Plane.PeerFailed() {
 		err = m.Owner.AfterPeerFault(p.Call)
 	}
 	if err != nil {
-		s.MarkReported(m.Owner) // by this error
+		s.MarkReported(m.Owner) // the call returns it
 	}
 	return err
 }
 
 // Transfer queues one end of a message. s.Mu and m.Mu are held.
 func (m *Messages) Transfer(s *stream.Stream, p *Plan) error {
-	if err := m.mayMessage(s, p); err != nil {
+	if err := m.admit(s, p); err != nil {
 		return err
 	}
 	if p.Operation == driver.Send {
@@ -83,8 +85,8 @@ func (m *Messages) failUnqueued(s *stream.Stream, p *Plan, err error) error {
 	return err
 }
 
-// Map maps the mailboxes of the other ranks, and the segment with which their staging begins.
-// So messages that fit there need no call to CUDA once they are announced.
+// Map maps the mailboxes of the peers and the first segment of their staging memory. So messages
+// that fit into that segment need no call to CUDA when they arrive.
 func (m *Messages) Map(ctx context.Context) error {
 	if m.counts == nil {
 		return nil
@@ -93,97 +95,158 @@ func (m *Messages) Map(ctx context.Context) error {
 		if peer == m.Config.Rank {
 			continue
 		}
-		var err error
-		if m.peers[peer].mailbox, err = m.fetchMailbox(ctx, rank); err != nil {
+		box, err := fetchMailbox(ctx, m.Device, m.Config, rank)
+		if err != nil {
 			return err
 		}
-		theirs := &peerSegment{bytes: m.FirstStaging()}
+		m.out.peers[peer].mailbox = box
+		theirs := &peerSegment{bytes: m.out.firstStaging()}
 		theirs.at, err = m.Device.Exporter.Fetch(ctx, rank, stagingKey(m.Config.ID, 1), theirs.bytes)
 		if err != nil {
 			return err
 		}
-		m.peerSegments[slotKey{peer, 1}] = theirs
+		m.in.peerSegments[slotKey{peer, 1}] = theirs
 	}
 	return nil
 }
 
-// Withdraw ends the offer of this rank's mailbox, which the peers have mapped.
+// Withdraw stops exporting this rank's mailbox, once the peers have mapped it.
 func (m *Messages) Withdraw() error {
-	if m.file == nil {
+	if m.in == nil || m.in.file == nil {
 		return nil
 	}
-	err := m.Device.Exporter.Withdraw(mailboxKey(m.Config.ID), m.file)
-	m.file = nil
+	err := m.Device.Exporter.Withdraw(mailboxKey(m.Config.ID), m.in.file)
+	m.in.file = nil
 	return err
 }
 
-// stop ends what delivers messages. The group has ended.
-func (m *Messages) stop() {
-	if m.counts == nil {
-		return
-	}
-	m.mu.Lock()
-	m.stopped = true
-	if m.own != nil {
-		m.own.wakeup().wake()
-	}
-	m.mu.Unlock()
-	m.delivering.Wait()
-}
-
-// Close gives everything back, once no kernel may use it, unless a stream has yet to come past a
-// message: then it stays for as long as the process.
+// Close frees all memory once no kernel may use it. If a stream has an unfinished message, the
+// memory stays allocated until the process ends.
 func (m *Messages) Close() error {
-	if m.counts == nil && m.own == nil {
+	if m.counts == nil {
 		return nil
 	}
-	m.stop()
-	return m.Device.GPU.GiveBack(m.release)
+	m.in.stop()
+	return m.Device.GPU.GiveBack(m.free)
 }
 
-func (m *Messages) release() error {
-	m.Mu.Lock() // a call may be queueing a message
+// free implements Close. A call may be queueing a message meanwhile.
+func (m *Messages) free() error {
+	m.Mu.Lock()
 	defer m.Mu.Unlock()
-	if m.counts == nil || m.closed || m.InFlight() {
+	if m.closed || m.InFlight() {
 		return nil
 	}
 	m.closed = true
 	errs := []error{m.Withdraw()}
-	// Messages that were not taken by now stay untaken if the group has failed.
+	// If the group has failed, peers take no more messages.
 	cause := m.Plane.Cause()
-	needed := m.reclaimAll() && (cause == nil || errors.Is(cause, driver.ErrClosed))
+	needed := m.out.reclaimAll() && (cause == nil || errors.Is(cause, driver.ErrClosed))
 	d := m.Device
 	errs = append(errs, d.GPU.Do(func() error {
 		var errs []error
-		for _, theirs := range m.peerSegments {
+		for _, theirs := range m.in.peerSegments {
 			if theirs.at != 0 {
 				errs = append(errs, d.GPU.Unmap(theirs.at, theirs.bytes))
 			}
 		}
 		return errors.Join(errs...)
 	}))
-	errs = append(errs, m.staging.close(&m.Group, needed))
-	for i := range m.peers {
-		if box := m.peers[i].mailbox; box != nil {
+	errs = append(errs, m.out.staging.close(m.Config, needed))
+	for i := range m.out.peers {
+		if box := m.out.peers[i].mailbox; box != nil {
 			errs = append(errs, box.close(d))
-			m.peers[i].mailbox = nil
+			m.out.peers[i].mailbox = nil
 		}
 	}
-	m.mu.Lock()
-	own := m.own
-	m.own, m.peerSegments = nil, nil
-	m.mu.Unlock()
+	m.in.mu.Lock()
+	own := m.in.own
+	m.in.own, m.in.peerSegments = nil, nil
+	m.in.mu.Unlock()
 	if own != nil {
 		errs = append(errs, own.close(d))
 	}
 	return errors.Join(errs...)
 }
 
-// InFlight reports whether a message is still under way.
+// InFlight reports whether a stream has an unfinished message.
 func (m *Messages) InFlight() bool {
 	m.pruneSends()
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.pruneReceives()
-	return len(m.sends)+len(m.receives) > 0
+	m.in.mu.Lock()
+	defer m.in.mu.Unlock()
+	m.in.pruneReceives()
+	return len(m.sends)+len(m.in.receives) > 0
+}
+
+// Release unblocks streams that wait for messages which will never arrive, or for the peer to copy
+// a graph's previous message. It must be called at least once per pending launch: each queued
+// launch of a graph waits again.
+func (m *Messages) Release() {
+	if m.counts == nil {
+		return
+	}
+	m.in.mu.Lock()
+	defer m.in.mu.Unlock()
+	for _, e := range m.in.receives {
+		e.refuse()
+	}
+	m.in.open = slices.DeleteFunc(m.in.open, func(e *End) bool { return e.handled })
+	seen := map[*uint32]bool{} // launches of one graph share a word; only one waits at a time
+	for _, e := range m.sends {
+		if e.takenWord != nil && !seen[e.takenWord] && e.state.Value() == kernels.MessageWaits {
+			e.release()
+		}
+		seen[e.takenWord] = true
+	}
+}
+
+// ReleaseLate repeats Release in the background until no stream has a message of the ended group in
+// flight. The memory of these messages cannot be freed until then, so the device stays open.
+func (m *Messages) ReleaseLate() {
+	if m.counts == nil || m.late {
+		return
+	}
+	m.late = true
+	m.Device.Late.Add(1)
+	go func() {
+		defer m.Device.Late.Add(-1)
+		gpu.PollSeldom(func() bool {
+			if !m.InFlight() {
+				return true
+			}
+			m.Release()
+			return false
+		})
+	}()
+}
+
+// ReleaseGraph frees the resources of a graph's messages. All launches of the graph have ended.
+func (m *Messages) ReleaseGraph(calls []*Captured) {
+	states := map[*gpu.Word]bool{}
+	for _, k := range calls {
+		if k.of == m && k.state != nil {
+			states[k.state] = true
+		}
+	}
+	if len(states) == 0 {
+		return
+	}
+	// If a call that never returns holds the lock, the graph's words are never freed.
+	ctx, cancel := context.WithTimeout(context.Background(), m.Device.GPU.Timeout)
+	defer cancel()
+	if gpu.Poll(ctx, m.Mu.TryLock) != nil {
+		return
+	}
+	defer m.Mu.Unlock()
+	m.in.mu.Lock()
+	gone := func(e *End) bool { return e.captured && states[e.state] }
+	m.sends = slices.DeleteFunc(m.sends, gone)
+	m.in.receives = slices.DeleteFunc(m.in.receives, gone)
+	m.in.open = slices.DeleteFunc(m.in.open, gone)
+	m.in.mu.Unlock()
+	for _, k := range calls {
+		if k.of == m {
+			k.release()
+		}
+	}
 }

@@ -14,38 +14,50 @@ import (
 	"symmem/internal/spin"
 )
 
-// outbox holds the sending side of this rank's messages. The owner's lock guards it.
+// outbox implements the sending side: it stages messages and announces them. The owner's lock
+// guards it.
 type outbox struct {
-	*Group
+	config  *driver.GroupConfig
+	plane   control.Plane
+	counts  control.Messages
+	device  *Device
 	peers   []peerOutbox // by group rank
 	staging staging
+}
+
+// newOutbox returns the outbox of a group, without staging memory.
+func newOutbox(g *Group, counts control.Messages) *outbox {
+	return &outbox{
+		config: g.Config, plane: g.Plane, counts: counts, device: g.Device,
+		peers: make([]peerOutbox, len(g.Config.Ranks)), staging: staging{device: g.Device},
+	}
 }
 
 // peerOutbox holds the sending side of the messages to one peer.
 type peerOutbox struct {
 	mailbox *mailbox   // the peer's
-	next    uint64     // slots handed out that were never used before
-	free    []uint64   // slots that are free again
+	next    uint64     // the number of slots that were used so far
+	free    []uint64   // used slots that are free again
 	staged  []outgoing // messages that the peer has not taken, in the order of calls
 }
 
-// outgoing holds the slot and the block that a message to a peer occupies.
+// outgoing holds the slot and the staging block of a message to a peer.
 type outgoing struct {
 	slot  uint64
 	block block
 }
 
-// flagsTo are the words of messages to a peer.
+// flagsTo returns the flags of messages to a peer.
 func (o *outbox) flagsTo(peer int) *flags {
-	return o.peers[peer].mailbox.flags(o.Config.Rank)
+	return o.peers[peer].mailbox.flags(o.config.Rank)
 }
 
-// reclaim takes back what messages occupied that the peer has taken: of all of them, or only of the
-// first ones.
+// reclaim frees the slots and blocks of messages that the peer has taken: of all messages, or only
+// of those before the first one that was not taken.
 func (o *outbox) reclaim(out *peerOutbox, all bool) {
-	marks := out.mailbox.flags(o.Config.Rank)
-	taken := func(s outgoing) bool { return atomic.LoadUint32(&marks.taken[s.slot]) == 1 }
-	give := func(s outgoing) {
+	words := out.mailbox.flags(o.config.Rank)
+	taken := func(s outgoing) bool { return atomic.LoadUint32(&words.taken[s.slot]) == 1 }
+	free := func(s outgoing) {
 		o.staging.put(s.block)
 		out.free = append(out.free, s.slot)
 	}
@@ -53,7 +65,7 @@ func (o *outbox) reclaim(out *peerOutbox, all bool) {
 		out.staged = slices.DeleteFunc(out.staged, func(s outgoing) bool {
 			done := taken(s)
 			if done {
-				give(s)
+				free(s)
 			}
 			return done
 		})
@@ -61,24 +73,24 @@ func (o *outbox) reclaim(out *peerOutbox, all bool) {
 	}
 	n := 0
 	for n < len(out.staged) && taken(out.staged[n]) {
-		give(out.staged[n])
+		free(out.staged[n])
 		n++
 	}
 	out.staged = slices.Delete(out.staged, 0, n)
 }
 
-// errNoSlot says that waiting gives a Send no slot.
-var errNoSlot = fmt.Errorf("graphs that are open have all %d Sends to that rank that there can "+
-	"be: close some: %w", Slots, driver.ErrUnsupported)
+// errNoSlot reports that all slots belong to graphs, so waiting for one would be in vain.
+var errNoSlot = fmt.Errorf("open graphs hold all %d Sends that are possible to that rank: close "+
+	"some graphs: %w", Slots, driver.ErrUnsupported)
 
-// isOutOfRoom reports whether a Send has not happened, since it found no room.
+// isOutOfRoom reports whether a Send failed for lack of space, before it had any effect.
 func isOutOfRoom(err error) bool {
 	return errors.Is(err, driver.ErrOutOfMemory) || errors.Is(err, errNoSlot)
 }
 
-// stage finds a slot and a block for a message. If there are none it waits until peers have taken
-// some, for as long as is left of the timeout; for memory less long, since a peer may be unable to
-// go on before this rank does. o.Mu is held.
+// stage allocates a slot and a block for a message. It waits for peers to take messages if there is
+// no free slot or block; for a block only briefly, because the peer itself may be waiting for this
+// rank. The owner's lock is held.
 func (o *outbox) stage(p *Plan) (st outgoing, err error) {
 	out := &o.peers[p.Root]
 	o.reclaim(out, false)
@@ -94,45 +106,44 @@ func (o *outbox) stage(p *Plan) (st outgoing, err error) {
 		st.slot = out.next
 		out.next++
 	}
-	marks := out.mailbox.flags(o.Config.Rank)
-	atomic.StoreUint32(&marks.taken[st.slot], 0)
+	atomic.StoreUint32(&out.mailbox.flags(o.config.Rank).taken[st.slot], 0)
 	return st, nil
 }
 
-// awaitRoom waits until the peer has room for the header of a message, and, if it needs one, until
-// there is a slot for it.
-func (o *outbox) awaitRoom(p *Plan, place bool) error {
+// awaitRoom waits until the peer's ring has room for a header and, if needsSlot is true, a slot is
+// free.
+func (o *outbox) awaitRoom(p *Plan, needsSlot bool) error {
 	out := &o.peers[p.Root]
-	box := out.mailbox.ring(o.Config.Rank)
+	box := out.mailbox.ring(o.config.Rank)
 	begin := time.Now()
 	for turn := 0; ; turn++ {
-		if place && len(out.free) == 0 && out.next == Slots {
+		if needsSlot && len(out.free) == 0 && out.next == Slots {
 			o.reclaim(out, true)
 		}
-		if place && len(out.free) == 0 && out.next == Slots && len(out.staged) == 0 {
-			return fmt.Errorf("%s: %w", control.DescribeMessage(o.Config, p.Call, 0), errNoSlot)
+		if needsSlot && len(out.free) == 0 && out.next == Slots && len(out.staged) == 0 {
+			return fmt.Errorf("%s: %w", control.DescribeMessage(o.config, p.Call, 0), errNoSlot)
 		}
-		if box.room() && (!place || len(out.free) > 0 || out.next < Slots) {
+		if box.room() && (!needsSlot || len(out.free) > 0 || out.next < Slots) {
 			return nil
 		}
-		if err := o.Plane.Cause(); err != nil {
+		if err := o.plane.Cause(); err != nil {
 			return err
 		}
 		err := o.counts.DiagnoseMessage(p.Root, begin, func() string {
-			return fmt.Sprintf("%s, before which %d are under way",
-				control.DescribeMessage(o.Config, p.Call, 0), Slots)
+			return fmt.Sprintf("%s, with %d unfinished messages before it",
+				control.DescribeMessage(o.config, p.Call, 0), Slots)
 		})
 		if err != nil {
-			return o.Plane.Fail(err)
+			return o.plane.Fail(err)
 		}
 		pause(turn)
 	}
 }
 
-// askAgain is how long a device that had no memory is not asked for some.
-const askAgain = 10 * time.Millisecond
+// growInterval is the time between two attempts to allocate device memory.
+const growInterval = 10 * time.Millisecond
 
-// awaitBlock finds a block, and waits for one as long as that may help.
+// awaitBlock allocates a block, and waits for peers to take messages as long as that may help.
 func (o *outbox) awaitBlock(bytes int64) (block, error) {
 	s := &o.staging
 	b, ok := s.take(bytes)
@@ -140,28 +151,28 @@ func (o *outbox) awaitBlock(bytes int64) (block, error) {
 		return b, nil
 	}
 	begin := time.Now()
-	var asked time.Time // when the device was last asked for memory
+	var tried time.Time // the last attempt to allocate device memory
 	var failed error
 	for turn := 0; ; turn++ {
 		waits := o.reclaimAll()
 		if b, ok = s.take(bytes); ok {
 			return b, nil
 		}
-		if time.Since(asked) > askAgain {
-			if failed = s.grow(o.Group, bytes); failed == nil {
+		if time.Since(tried) > growInterval {
+			if failed = s.grow(o.config, bytes); failed == nil {
 				continue
 			}
-			asked = time.Now()
+			tried = time.Now()
 		}
-		if !errors.Is(failed, driver.ErrOutOfMemory) || !waits || o.Plane.Cause() != nil ||
-			time.Since(begin) > o.Device.GPU.Timeout/4 {
+		if !errors.Is(failed, driver.ErrOutOfMemory) || !waits || o.plane.Cause() != nil ||
+			time.Since(begin) > o.device.GPU.Timeout/4 {
 			return block{}, failed
 		}
 		pause(turn)
 	}
 }
 
-// reclaimAll is reclaim for all peers, and reports whether some have yet to take a message.
+// reclaimAll calls reclaim for all peers, and reports whether a message was not taken yet.
 func (o *outbox) reclaimAll() (some bool) {
 	for i := range o.peers {
 		if out := &o.peers[i]; out.mailbox != nil {
@@ -172,10 +183,10 @@ func (o *outbox) reclaimAll() (some bool) {
 	return some
 }
 
-// spinTurns is how many looks are taken without a pause.
+// spinTurns is the number of polls without a pause.
 const spinTurns = 20
 
-// pause passes the time between two looks at words that GPUs write.
+// pause waits between two polls of words that GPUs write.
 func pause(turn int) {
 	if turn > spinTurns {
 		pause := min(gpu.Nap, time.Duration(turn-spinTurns)*time.Microsecond)
@@ -183,55 +194,56 @@ func pause(turn int) {
 	}
 }
 
-// queueSend queues the copy of a message to its block, and the word that says so. It is called on a
-// thread of the device.
+// queueSend queues the copy of a message to its block and the write of the full word. It must be
+// called on a thread of the context.
 func (o *outbox) queueSend(p *Plan, st outgoing, on cuda.Stream) error {
-	gpu := o.Device.GPU.CUDA
+	gpu := o.device.GPU.CUDA
 	to := o.peers[p.Root].mailbox
-	if err := move(gpu, o.staging.address(st.block), p.Address, p.bytes(), on); err != nil {
-		return err
+	if bytes := p.bytes(); bytes > 0 {
+		if err := gpu.MemcpyAsync(o.staging.address(st.block), p.Address, bytes, on); err != nil {
+			return err
+		}
 	}
-	return gpu.StreamWriteValue(on, to.at(&to.flags(o.Config.Rank).full[st.slot]), 1)
+	return gpu.StreamWriteValue(on, to.at(&to.flags(o.config.Rank).full[st.slot]), 1)
 }
 
-// announce writes the header of a message for the peer. o.Mu is held.
-func (o *outbox) announce(e *End, st outgoing, again uint64) {
+// announce writes the header of a message to the peer's ring. replayed is 1 for a message of a
+// graph. The owner's lock is held.
+func (o *outbox) announce(e *End, st outgoing, replayed uint64) {
 	p := e.plan
 	h := header{
 		tag: uint64(p.Tag), number: e.Number, bytes: uint64(p.bytes()), digest: p.Digest,
 		after: e.After, slot: st.slot, segment: uint64(st.block.segment),
-		offset: uint64(st.block.offset), replayed: again,
+		offset: uint64(st.block.offset), replayed: replayed,
 	}
 	if st.block.segment > 0 {
 		h.size = uint64(o.staging.segments[st.block.segment-1].bytes)
 	}
 	to := o.peers[p.Root].mailbox
-	to.ring(o.Config.Rank).post(&h)
+	to.ring(o.config.Rank).post(&h)
 	to.wakeup().wake()
 }
 
-// unread lists the messages that a peer has not read before it left. o.Mu is held.
+// unread lists the messages that a peer had not read when it closed its mailbox. The owner's lock
+// is held.
 func (o *outbox) unread(peer int) (all []driver.MessageEnds) {
 	m := o.peers[peer].mailbox
 	if m == nil || atomic.LoadUint32(&m.wakeup().closed) == 0 {
 		return nil
 	}
-	box := m.ring(o.Config.Rank)
+	box := m.ring(o.config.Rank)
 	read := spin.LoadAcquire64(&box.read)
 	for n := range min(box.posted-read, Slots) {
 		h := &box.headers[(read+1+n)%Slots]
 		all = append(all, driver.MessageEnds{
-			From: o.Config.Ranks[o.Config.Rank], To: o.Config.Ranks[peer], Tag: int(h.tag),
+			From: o.config.Ranks[o.config.Rank], To: o.config.Ranks[peer], Tag: int(h.tag),
 			Number: h.number, Sent: 1,
 		})
 	}
 	return all
 }
 
-// move queues a copy, if there is something to copy.
-func move(gpu *cuda.Driver, dst, src uintptr, bytes int64, on cuda.Stream) error {
-	if bytes == 0 {
-		return nil
-	}
-	return gpu.MemcpyAsync(dst, src, bytes, on)
+// firstStaging returns the size of the first staging segment, equal on all ranks of the group.
+func (o *outbox) firstStaging() int64 {
+	return roundUp(int64(len(o.config.Ranks))*perPeer, o.device.GPU.Granularity)
 }

@@ -11,10 +11,11 @@ import (
 	"symmem/internal/handoff"
 )
 
-// staging is device memory of this rank in which messages wait for their receivers. These map its
-// first segment when the group connects, and others at the first message from one. It grows, and
-// goes back with the group.
+// staging allocates blocks of device memory in which messages wait for their receivers. The
+// receivers map its first segment when the group connects, and any other segment at the first
+// message from it. It grows on demand, and is freed with the group.
 type staging struct {
+	device   *Device
 	segments []*stagingSegment
 	bytes    int64 // of all segments
 }
@@ -23,31 +24,31 @@ type staging struct {
 type stagingSegment struct {
 	base  uintptr
 	bytes int64
-	free  []span // by offset; neighbours are one
+	free  []span // sorted by offset, adjacent spans merged
 	file  *os.File
 }
 
 // span is a range of a segment.
 type span struct{ offset, bytes int64 }
 
-// block is where a message is in staging: nowhere if it has no bytes.
+// block is the range of staging memory that holds a message.
 type block struct {
-	segment int // its number, from 1, or 0
+	segment int // the number of the segment, from 1; 0 for a message without bytes
 	span
 }
 
 const (
 	// blockUnit is the granularity of block sizes in bytes.
 	blockUnit = 512
-	// perPeer is how much staging begins with for each rank of a group.
+	// perPeer is the initial size of staging memory, for each rank of the group.
 	perPeer = 2 << 20
-	// mostSpare is by how much staging grows at most beyond what is asked for.
-	mostSpare = 64 << 20
+	// maxGrowth bounds the size of a new segment, unless a single block needs more.
+	maxGrowth = 64 << 20
 )
 
 func roundUp(bytes, unit int64) int64 { return (bytes + unit - 1) / unit * unit }
 
-// take finds a block, in the smallest free span that is large enough.
+// take allocates a block in the smallest free span that is large enough.
 func (s *staging) take(bytes int64) (b block, ok bool) {
 	if bytes == 0 {
 		return block{}, true
@@ -74,7 +75,7 @@ func (s *staging) take(bytes int64) (b block, ok bool) {
 	return b, true
 }
 
-// put takes a block back.
+// put frees a block.
 func (s *staging) put(b block) {
 	if b.segment == 0 {
 		return
@@ -94,7 +95,7 @@ func (s *staging) put(b block) {
 	}
 }
 
-// address is where a block lies on this rank.
+// address returns the address of a block on this rank.
 func (s *staging) address(b block) uintptr {
 	if b.segment == 0 {
 		return 0
@@ -106,19 +107,14 @@ func stagingKey(group string, segment int) handoff.Key {
 	return handoff.Key{Space: handoff.Space("staging/" + group), Number: uint32(segment)}
 }
 
-// FirstStaging is the size of the first segment of every rank of a group.
-func (g *Group) FirstStaging() int64 {
-	return roundUp(int64(len(g.Config.Ranks))*perPeer, g.Device.GPU.Granularity)
-}
-
-// grow maps a segment that fits a block of this size: as large as all others together, or just
-// large enough if the device has no memory for that.
-func (s *staging) grow(g *Group, bytes int64) error {
-	d := g.Device
-	least := roundUp(bytes, d.GPU.Granularity)
-	err := s.add(g, max(least, roundUp(min(s.bytes, mostSpare), d.GPU.Granularity)))
+// grow adds a segment that fits a block of this size. It doubles the total size if the device has
+// enough memory.
+func (s *staging) grow(config *driver.GroupConfig, bytes int64) error {
+	granularity := s.device.GPU.Granularity
+	least := roundUp(bytes, granularity)
+	err := s.add(config, max(least, roundUp(min(s.bytes, maxGrowth), granularity)))
 	if errors.Is(err, cuda.ErrOutOfMemory) {
-		err = s.add(g, least)
+		err = s.add(config, least)
 	}
 	if errors.Is(err, cuda.ErrOutOfMemory) {
 		return &driver.OutOfMemoryError{Requested: least, Cause: err}
@@ -126,21 +122,21 @@ func (s *staging) grow(g *Group, bytes int64) error {
 	return err
 }
 
-// add makes a segment and offers it to the others.
-func (s *staging) add(g *Group, bytes int64) error {
-	d := g.Device
+// add allocates a segment and exports it to the peers.
+func (s *staging) add(config *driver.GroupConfig, bytes int64) error {
+	d := s.device
 	return d.GPU.Do(func() error {
 		prop := cuda.PinnedMemory(d.GPU.Device, cuda.HandlePosixFD, false)
 		handle, err := d.GPU.CUDA.Create(bytes, prop)
 		if err != nil {
-			return fmt.Errorf("making memory for messages: %w", err)
+			return fmt.Errorf("allocating memory for messages: %w", err)
 		}
 		defer d.GPU.Release(handle)
 		at, err := d.GPU.Map(handle, bytes)
 		if err != nil {
 			return err
 		}
-		f, err := d.Exporter.Export(stagingKey(g.Config.ID, len(s.segments)+1), handle)
+		f, err := d.Exporter.Export(stagingKey(config.ID, len(s.segments)+1), handle)
 		if err != nil {
 			return errors.Join(err, d.GPU.Unmap(at, bytes))
 		}
@@ -152,14 +148,15 @@ func (s *staging) add(g *Group, bytes int64) error {
 	})
 }
 
-// close frees the segments. Ranks that have mapped them keep them, as all have the first one;
-// segments that they have not mapped, and still need, stay shared until the device closes.
-func (s *staging) close(g *Group, needed bool) error {
-	d := g.Device
+// close frees the segments. Peers that have mapped a segment keep their mappings. needed reports
+// whether peers may still map a segment other than the first, which all have mapped: then these
+// stay exported until the device closes.
+func (s *staging) close(config *driver.GroupConfig, needed bool) error {
+	d := s.device
 	var errs []error
 	for i, segment := range s.segments {
 		withdraw := func() error {
-			return d.Exporter.Withdraw(stagingKey(g.Config.ID, i+1), segment.file)
+			return d.Exporter.Withdraw(stagingKey(config.ID, i+1), segment.file)
 		}
 		if needed && i > 0 {
 			d.atClose(withdraw)

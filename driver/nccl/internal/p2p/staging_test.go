@@ -6,7 +6,8 @@ import (
 	"pgregory.net/rapid"
 )
 
-// TestBlocksDoNotOverlap takes and puts back blocks at random, and all of them in the end.
+// TestBlocksDoNotOverlap allocates and frees random blocks, and checks that all memory is free in
+// the end.
 func TestBlocksDoNotOverlap(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		sizes := rapid.SliceOfN(rapid.Int64Range(1, 20), 1, 3).Draw(t, "segments")
@@ -30,7 +31,7 @@ func TestBlocksDoNotOverlap(t *testing.T) {
 			},
 			"put": func(t *rapid.T) {
 				if len(live) == 0 {
-					t.Skip("nothing is taken")
+					t.Skip("no block is allocated")
 				}
 				i := rapid.IntRange(0, len(live)-1).Draw(t, "which")
 				s.put(live[i])
@@ -43,13 +44,13 @@ func TestBlocksDoNotOverlap(t *testing.T) {
 		}
 		for i, n := range sizes {
 			if f := s.segments[i].free; len(f) != 1 || f[0] != (span{0, n * blockUnit}) {
-				t.Fatalf("segment %d has %v in the end", i, f)
+				t.Fatalf("segment %d has the free spans %v in the end", i, f)
 			}
 		}
 	})
 }
 
-// checkBlocks fails unless every unit of the segments is free, or of one block.
+// checkBlocks fails unless every unit of the segments is either free or part of one block.
 func checkBlocks(t *rapid.T, s *staging, live []block) {
 	for i, segment := range s.segments {
 		owners := make([]int, segment.bytes/blockUnit)

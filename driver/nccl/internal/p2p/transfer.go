@@ -3,17 +3,18 @@ package p2p
 import (
 	"errors"
 	"slices"
+	"sync/atomic"
 
+	"symmem/driver"
 	"symmem/driver/nccl/internal/gpu"
 	"symmem/driver/nccl/internal/stream"
 	"symmem/driver/nccl/kernels"
 	"symmem/internal/cuda"
 )
 
-// send queues a Send. Its stream continues whether or not the peer receives. s.Mu and m.Mu are
-// held.
+// send queues a Send. Its stream does not wait for the receiver. s.Mu and m.Mu are held.
 func (m *Messages) send(s *stream.Stream, p *Plan) error {
-	st, err := m.stage(p)
+	st, err := m.out.stage(p)
 	if isOutOfRoom(err) {
 		return err // before anything has happened
 	}
@@ -23,14 +24,14 @@ func (m *Messages) send(s *stream.Stream, p *Plan) error {
 	e := m.newEnd(p)
 	m.Owner.NoteMessage(s, p.Call)
 	err = m.Device.GPU.Do(func() error {
-		return errors.Join(m.queueSend(p, st, s.CUDA), m.track(s, e), s.RecordQueued())
+		return errors.Join(m.out.queueSend(p, st, s.CUDA), m.track(s, e), s.RecordQueued())
 	})
 	if err != nil {
 		return m.failUnqueued(s, p, err)
 	}
-	out := &m.peers[p.Root]
+	out := &m.out.peers[p.Root]
 	out.staged = append(out.staged, st)
-	m.announce(e, st, 0)
+	m.out.announce(e, st, 0)
 	return nil
 }
 
@@ -46,7 +47,7 @@ func (m *Messages) receive(s *stream.Stream, p *Plan) error {
 	}
 	e.state = (*gpu.Word)(&e.descriptor.State)
 	m.Owner.NoteMessage(s, p.Call)
-	now, err := m.post(e)
+	now, err := m.in.post(e)
 	if err != nil {
 		m.Device.Descriptors.Put(e.descriptor)
 		err = m.Plane.Fail(err)
@@ -54,21 +55,42 @@ func (m *Messages) receive(s *stream.Stream, p *Plan) error {
 		return err
 	}
 	if now {
-		m.startCopy(e)
+		m.in.startCopy(e)
 	}
-	m.expect(e)
+	m.in.expect(e)
 	err = m.Device.GPU.Do(func() error {
 		return errors.Join(m.queueCopy(e.descriptor, p, s.CUDA), s.RecordQueued())
 	})
 	if err != nil {
-		m.unexpect(e)
+		m.in.unexpect(e)
 		return m.failUnqueued(s, p, err)
 	}
 	return nil
 }
 
-// queueCopy queues the wait for a message and its copy, eagerly or in a capture. It is called on a
-// thread of the device.
+// Record adds a message to the capture of a stream, and passes it to keep, which keeps it for the
+// lifetime of the graph. s.Mu and m.Mu are held.
+func (m *Messages) Record(s *stream.Stream, p *Plan, keep func(*Captured)) error {
+	k := &Captured{of: m, plan: p}
+	if p.Operation == driver.Send {
+		var err error
+		if k.staged, err = m.out.stage(p); isOutOfRoom(err) {
+			return err // before anything has happened
+		} else if err != nil {
+			return m.Owner.FailUnqueued(p.Call, err)
+		}
+		// The first launch does not wait for an earlier message.
+		atomic.StoreUint32(&m.out.flagsTo(p.Root).taken[k.staged.slot], 1)
+	}
+	keep(k)
+	if err := m.Device.GPU.Do(func() error { return k.record(s) }); err != nil {
+		return m.Owner.FailUnqueued(p.Call, err) // the capture may hold a part of the message
+	}
+	return nil
+}
+
+// queueCopy queues the wait for a message and the kernel that copies it, in a capture or not. It
+// must be called on a thread of the context.
 func (m *Messages) queueCopy(descriptor *kernels.Message, p *Plan, on cuda.Stream) error {
 	api := m.Device.GPU.CUDA
 	err := api.StreamWriteValue(on, gpu.AddressOf(&descriptor.State), kernels.MessageWaits)
@@ -88,41 +110,41 @@ func (m *Messages) queueCopy(descriptor *kernels.Message, p *Plan, on cuda.Strea
 	return err
 }
 
-// track notes a Send that was queued on a stream, whose lock is held. It is called on a thread of
-// the device.
+// track adds a Send that was queued on a stream to the unfinished ones. The stream's lock is held.
+// It must be called on a thread of the context.
 func (m *Messages) track(s *stream.Stream, e *End) error {
 	e.done = m.Device.Streams.NewEvent()
 	err := e.done.Record(s.CUDA)
-	m.mu.Lock()
+	m.in.mu.Lock()
 	m.sends = append(m.sends, e)
-	many := len(m.sends) > 2*m.looked+manySends
-	m.mu.Unlock()
-	if many {
+	prune := len(m.sends) > 2*m.pruned+minPrune
+	m.in.mu.Unlock()
+	if prune {
 		m.pruneSends()
 	}
 	return err
 }
 
-// manySends is how many are kept before they are looked through.
-const manySends = 64
+// minPrune is the number of new sends after which pruneSends is worth its queries.
+const minPrune = 64
 
-// pruneSends forgets those that streams have come past. It asks CUDA, which may wait for a stream,
-// so nothing that gives receives their messages waits for it.
+// pruneSends removes the sends that streams have passed. It queries CUDA, which may wait for a
+// stream that waits for a message, so it holds no lock that delivering messages needs.
 func (m *Messages) pruneSends() {
-	m.mu.Lock()
+	m.in.mu.Lock()
 	all := slices.Clone(m.sends)
-	m.mu.Unlock()
+	m.in.mu.Unlock()
 	over := map[*End]bool{}
 	for _, e := range all {
 		over[e] = e.done.Done()
 	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
+	m.in.mu.Lock()
+	defer m.in.mu.Unlock()
 	m.sends = slices.DeleteFunc(m.sends, func(e *End) bool {
 		if over[e] {
 			e.handled, e.before = true, nil
 		}
 		return over[e]
 	})
-	m.looked = len(m.sends)
+	m.pruned = len(m.sends)
 }
