@@ -1,5 +1,6 @@
-// Package direct manages what the kernels of a group's direct path (package kernels) share: the
-// memory through which they exchange data, the order of their launches, and a record of these.
+// Package direct manages the state that a group's direct kernels (package kernels) share: the
+// memory through which they exchange data, the order of their launches, and a history of these
+// launches.
 //
 // # Exchange memory
 //
@@ -34,10 +35,10 @@
 //
 // # Launches
 //
-// Kernels count their calls, and this rank records its launches: given a kernel's report, Launches
-// looks up the recent launch with the reported number and digest. If replays have advanced the
-// kernels' count, it searches by the digest alone, as it always does for calls in captures of other
-// libraries.
+// Kernels count their calls, and the host counts its launches. Given a kernel's report, Launches
+// finds the recent launch with the reported number and digest. If replays of other libraries have
+// advanced the kernels' count, or the call is in a capture of another library, it searches by the
+// digest alone.
 //
 // # Locks
 //

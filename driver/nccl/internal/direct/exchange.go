@@ -18,32 +18,32 @@ import (
 	"symmem/internal/ranked"
 )
 
-// Exchange is the memory of a group that the ranks' kernels write to each other, as this rank
-// has it mapped, and where its kernels report faults.
+// Exchange maps the memory through which the kernels of a group exchange data, and holds the report
+// in which this rank's kernels report faults.
 type Exchange struct {
-	// at is by group rank. It is written before the group is used, and when that has ended, guarded
-	// by mu.
+	// at has the addresses of all ranks' memory, by group rank. It is written before the group is
+	// used, and again after the group has ended, with mu held.
 	at [kernels.MaxRanks]uintptr
-	// Multiprocessors is how many the kernels of every rank can count on. It is written before the
-	// group is used.
-	Multiprocessors int
-	// Overlaps reports whether kernels may begin before those ahead of them have ended. Not where
-	// ranks of this process share the GPU: blocks that wait could hold what another rank needs. It is
+	// Multiprocessors is the number of multiprocessors that a kernel can use on every rank. It is
 	// written before the group is used.
+	Multiprocessors int
+	// Overlaps reports whether kernels are launched with programmatic dependent launch. It is false if
+	// ranks of this process share the GPU, since waiting blocks could occupy the multiprocessors that
+	// another rank needs. It is written before the group is used.
 	Overlaps bool
 
 	group Group
 
 	mu ranked.Mutex[exchangeMu]
-	// report is the memory in which kernels and the host report to each other; once it is freed, last
-	// keeps its contents. Both are guarded by mu.
+	// report is host memory through which kernels and the host signal each other; once it is freed,
+	// last keeps its contents. Both are guarded by mu.
 	report *kernels.Report
 	last   kernels.Report
-	// stopping is Stop's copy to the GPU.
+	// stopping waits for Stop's copy to the GPU.
 	stopping sync.WaitGroup
 }
 
-// Reported returns what a kernel has reported, and reports whether one has.
+// Reported returns the fault that a kernel has reported, and whether there is one.
 func (x *Exchange) Reported() (kernels.Report, bool) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -53,8 +53,8 @@ func (x *Exchange) Reported() (kernels.Report, bool) {
 	return x.last.Read()
 }
 
-// Places are where kernels find the exchange memory of all ranks, and where they report. A group
-// that has ended has none.
+// Places returns the addresses that kernels need: the exchange memory of all ranks and the report.
+// It returns ErrClosed once the group has ended.
 func (x *Exchange) Places() (kernels.Places, error) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -64,36 +64,36 @@ func (x *Exchange) Places() (kernels.Places, error) {
 	return kernels.Places{Exchange: x.at, Report: dl.AddressOf(x.report)}, nil
 }
 
-// capabilities is the message that ranks exchange before a group gets its exchange memory.
+// capabilities is the message that ranks exchange while they open the exchange memory.
 type capabilities struct {
-	// Why says why the rank has none; empty if it has.
+	// Why gives the reason why the rank has no exchange memory; empty if it has.
 	Why string `json:"why,omitempty"`
-	// Multiprocessors is how many of its GPU its kernels can count on.
+	// Multiprocessors is the number of multiprocessors that the rank's kernels can use.
 	Multiprocessors int `json:"multiprocessors,omitempty"`
-	// Fabric is the handle of its memory, where descriptors do not reach.
+	// Fabric is the handle of the rank's memory if descriptors cannot be sent.
 	Fabric []byte `json:"fabric,omitempty"`
 }
 
-// Group describes the group of an exchange.
+// Group holds the parts of a communicator that its exchange uses.
 type Group struct {
 	Config  *driver.GroupConfig
 	Plane   control.Plane
 	Sharing *memory.Sharing
-	// Reports and Code are the device's: the kernels, and where they report.
+	// Reports allocates reports, and Code has the kernels. Both belong to the device.
 	Reports *gpu.Pinned[kernels.Report]
 	Code    *gpu.Code
-	// Sharers is how many ranks of this process have its GPU, this one among them.
+	// Sharers is the number of ranks of this process that use its GPU, including this one.
 	Sharers int
-	// NoFabric is the reason why ranks in different places cannot map each other's memory, equal on
-	// all ranks; it is empty if they may be able to.
+	// NoFabric gives the reason why ranks that cannot send descriptors cannot use fabric handles
+	// either. It is the same on all ranks, and empty if fabric handles may work.
 	NoFabric string
-	// Linked returns an error unless the GPUs of the group are joined as kernels need it.
+	// Linked returns an error unless NVLink connects the GPUs of the group.
 	Linked func() error
 }
 
 // Open allocates the exchange memory of the group, on all ranks or on none. It returns an error
 // only if the ranks could not agree; none is the reason why the group has no exchange memory. If
-// all ranks know such a reason beforehand, they skip the exchange of messages.
+// the reason follows from the group alone, the ranks exchange no messages.
 func (x *Exchange) Open(ctx context.Context, g Group) (none string, err error) {
 	x.group = g
 	ranks := len(g.Config.Ranks)
@@ -120,7 +120,8 @@ func (x *Exchange) Open(ctx context.Context, g Group) (none string, err error) {
 	return none, err
 }
 
-// agree sends the others what this rank has, and takes the first reason against it.
+// agree exchanges the capabilities of all ranks. none is the first rank's reason against exchange
+// memory, if any.
 func (x *Exchange) agree(
 	ctx context.Context, mine *capabilities,
 ) (all []capabilities, none string, err error) {
@@ -137,7 +138,7 @@ func (x *Exchange) agree(
 	for r := range all {
 		theirs, rank := &all[r], x.group.Config.Ranks[r]
 		if err := json.Unmarshal(received[r], theirs); err != nil {
-			return nil, "", fmt.Errorf("reading what rank %d has: %w", rank, err)
+			return nil, "", fmt.Errorf("decoding the capabilities of rank %d: %w", rank, err)
 		}
 		if theirs.Why != "" && none == "" {
 			none = fmt.Sprintf("rank %d: %s", rank, control.Printable(theirs.Why))
@@ -147,13 +148,13 @@ func (x *Exchange) agree(
 	return all, none, nil
 }
 
-// prepare makes this rank's own memory and offers it to the others until withdraw is called.
+// prepare allocates this rank's own memory, and exports it to the peers until withdraw is called.
 func (x *Exchange) prepare(key handoff.Key) (mine capabilities, withdraw func()) {
 	withdraw = func() {}
 	err := x.group.Linked()
 	if err == nil {
 		err = x.group.Sharing.GPU.Do(func() (err error) {
-			withdraw, err = x.make(key, &mine)
+			withdraw, err = x.allocate(key, &mine)
 			return err
 		})
 	}
@@ -163,8 +164,8 @@ func (x *Exchange) prepare(key handoff.Key) (mine capabilities, withdraw func())
 	return mine, withdraw
 }
 
-// make is prepare on a thread of the context.
-func (x *Exchange) make(key handoff.Key, mine *capabilities) (withdraw func(), err error) {
+// allocate implements prepare on a thread of the context.
+func (x *Exchange) allocate(key handoff.Key, mine *capabilities) (withdraw func(), err error) {
 	withdraw = func() {}
 	g, me := x.group.Sharing.GPU, x.group.Config.Rank
 	if err = x.group.Code.Load(g); err != nil {
@@ -200,7 +201,7 @@ func (x *Exchange) make(key handoff.Key, mine *capabilities) (withdraw func(), e
 	return shared.Withdraw, err
 }
 
-// mapPeers maps the memory of the other ranks.
+// mapPeers maps the memory of the peers.
 func (x *Exchange) mapPeers(ctx context.Context, key handoff.Key, all []capabilities) error {
 	for r, rank := range x.group.Config.Ranks {
 		if r == x.group.Config.Rank {
@@ -215,8 +216,8 @@ func (x *Exchange) mapPeers(ctx context.Context, key handoff.Key, all []capabili
 	return nil
 }
 
-// Close gives the memory back, once no kernel may use it. No kernel of the group runs on an open
-// stream any more, nor will one.
+// Close frees the memory once no kernel may use it. The caller has made sure that no kernel of the
+// group is running on an open stream, or can start there.
 func (x *Exchange) Close() error {
 	if x.group.Sharing == nil {
 		return nil
@@ -246,7 +247,7 @@ func (x *Exchange) release() error {
 	return err
 }
 
-// retire takes the report away, so that nothing is done with the memory from then on.
+// retire returns the report and removes it, so that Places and Stop no longer use the memory.
 func (x *Exchange) retire() *kernels.Report {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -258,10 +259,11 @@ func (x *Exchange) retire() *kernels.Report {
 	return report
 }
 
-// Stop ends the kernels of this rank that wait for others, and those to come. It waits for nothing.
+// Stop ends the kernels of this rank that wait for peers, and those that start later. It does not
+// wait for them.
 //
-// Kernels that wait look at the word of the host. It is far away, so kernels that begin look at one
-// on the GPU, to which it is copied: to ask the host cost each call of 1 KiB 0.5 us of 2.7.
+// Waiting kernels poll a word in host memory. Kernels that start read a copy on the GPU instead: a
+// read of host memory would add 0.5 us to the 2.7 us of a call of 1 KiB.
 func (x *Exchange) Stop() {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -270,16 +272,16 @@ func (x *Exchange) Stop() {
 	}
 	x.report.End()
 	if gpu.Stuck.Load() {
-		return // calls of CUDA may wait without end
+		return // calls to CUDA may never return
 	}
 	own := x.at[x.group.Config.Rank]
 	if own == 0 {
-		return // there was no memory for it, so the group has no kernels
+		return // Open failed, so the group has no kernels
 	}
 	end, at := dl.AddressOf(x.report)+kernels.EndOffset, own+kernels.FaultOffset
 	x.stopping.Go(func() {
 		g := x.group.Sharing.GPU
-		_ = g.Do(func() error { // where it does not come there, kernels end as they wait
+		_ = g.Do(func() error { // without the copy, kernels end once they wait
 			return g.Aside.Run(g, func(on cuda.Stream) error {
 				return g.CUDA.MemcpyAsync(at, end, 4, on)
 			})

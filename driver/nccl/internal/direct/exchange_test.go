@@ -8,8 +8,9 @@ import (
 	"symmem/driver/nccl/kernels"
 )
 
-// TestStopReachesKernelsThatWaitWhereNoCallOfCUDAMayBeMade: the host's word takes none.
-func TestStopReachesKernelsThatWaitWhereNoCallOfCUDAMayBeMade(t *testing.T) {
+// TestStopWithoutCUDA stops kernels while a stuck kernel forbids calls to CUDA: the word in host
+// memory needs none.
+func TestStopWithoutCUDA(t *testing.T) {
 	gpu.Stuck.Store(true)
 	defer gpu.Stuck.Store(false)
 	report := &kernels.Report{}
@@ -17,6 +18,6 @@ func TestStopReachesKernelsThatWaitWhereNoCallOfCUDAMayBeMade(t *testing.T) {
 	x.Stop()
 	end := (*kernels.Fault)(unsafe.Add(unsafe.Pointer(report), kernels.EndOffset))
 	if *end != kernels.Aborted {
-		t.Errorf("the word of the host is %d", *end)
+		t.Errorf("the word in host memory is %d, want %d", *end, kernels.Aborted)
 	}
 }

@@ -6,32 +6,32 @@ import (
 	"symmem/internal/ranked"
 )
 
-// remembered is how many launches back are known, a power of two.
+// remembered is the number of recent launches that can be looked up, a power of two.
 const remembered = 256
 
-// Launches are those of kernels, so that reports of kernels find theirs.
+// Launches records launches of direct kernels, to find the call that a kernel has reported.
 type Launches struct {
 	mu    ranked.Spin[launchesMu]
 	count uint64 // guarded by mu
 	// latest holds the n-th launch, from 1, at n % remembered; guarded by mu.
 	latest [remembered]launched
-	// recorded are the latest calls in captures of other libraries, count of them ever; guarded by
-	// mu.
+	// recorded holds the latest calls in captures of other libraries, and recordedCount the number of
+	// such calls so far; guarded by mu.
 	recorded      []driver.Call
 	recordedCount int
 }
 
-// recordedRemembered is how many calls in captures of other libraries are known: those of a
-// hundred graphs of a model with 80 layers. Calls before them are not told by their places.
+// recordedRemembered is the number of calls in captures of other libraries that can be looked up:
+// those of a hundred graphs of a model with 80 layers.
 const recordedRemembered = 1 << 14
 
-// launched is a call that was launched under a ticket.
+// launched is a call and its ticket.
 type launched struct {
 	call   *driver.Call
 	ticket uint64
 }
 
-// Note records the launches of a call that was split into pieces.
+// Note adds the launches of a call that was split into pieces.
 func (l *Launches) Note(call *driver.Call, ticket uint64, pieces int) {
 	l.mu.Lock()
 	l.count += uint64(pieces)
@@ -41,7 +41,7 @@ func (l *Launches) Note(call *driver.Call, ticket uint64, pieces int) {
 	l.mu.Unlock()
 }
 
-// Record remembers a call in a capture of another library, which runs whenever that launches it.
+// Record adds a call in a capture of another library, which may replay it at any time.
 func (l *Launches) Record(call *driver.Call) {
 	known := *call
 	known.Keep = nil
@@ -55,9 +55,9 @@ func (l *Launches) Record(call *driver.Call) {
 	l.recordedCount++
 }
 
-// CallOf finds the call of a report. Kernels count calls, and so does this rank; only if another
-// library replays captures they do not agree, and the digest has to do. The ticket is 0 for a call
-// in such a capture, and where it is not known.
+// CallOf returns the call that a kernel has reported. If replays of another library have changed
+// the kernels' count, it searches by the digest alone. The ticket is 0 if it is not known, as it is
+// for a call in a capture of another library.
 func (l *Launches) CallOf(report *kernels.Report) (call *driver.Call, ticket uint64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

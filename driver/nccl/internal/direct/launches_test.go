@@ -7,8 +7,8 @@ import (
 	"symmem/driver/nccl/kernels"
 )
 
-// TestReportsFindCallsInCaptures: kernels that another library replays have numbers of their own,
-// so digests have to do.
+// TestReportsFindCallsInCaptures looks up calls by digest, since replays of another library have
+// changed the kernels' count.
 func TestReportsFindCallsInCaptures(t *testing.T) {
 	var l Launches
 	of := func(digest uint64) *driver.Call { return &driver.Call{Digest: digest} }
@@ -26,14 +26,14 @@ func TestReportsFindCallsInCaptures(t *testing.T) {
 	} {
 		call, ticket := l.CallOf(&kernels.Report{Epoch: row.epoch, Digest: row.digest})
 		if call.Digest != row.wantDigest || ticket != row.wantTicket {
-			t.Errorf("report %d of digest %d: found %d, ticket %d", row.epoch, row.digest, call.Digest,
-				ticket)
+			t.Errorf("report with epoch %d and digest %d: got digest %d, ticket %d", row.epoch,
+				row.digest, call.Digest, ticket)
 		}
 	}
 }
 
-// TestReportsFindCallsInPieces: each piece is a launch with a number of its own, however many there
-// are.
+// TestReportsFindCallsInPieces looks up calls that were split into several launches, each with its
+// own number.
 func TestReportsFindCallsInPieces(t *testing.T) {
 	var l Launches
 	large, small := &driver.Call{Digest: 1}, &driver.Call{Digest: 2}
@@ -51,7 +51,7 @@ func TestReportsFindCallsInPieces(t *testing.T) {
 		}
 		call, ticket := l.CallOf(&kernels.Report{Epoch: epoch, Digest: digest})
 		if call.Digest != digest || ticket != want {
-			t.Errorf("launch %d: found digest %d and ticket %d, want %d", epoch, call.Digest, ticket, want)
+			t.Errorf("launch %d: got digest %d and ticket %d, want %d", epoch, call.Digest, ticket, want)
 		}
 	}
 }

@@ -8,36 +8,37 @@ import (
 	"symmem/internal/ranked"
 )
 
-// LaunchOrder keeps the calls of a group in the order of their launches, whatever streams they are
-// on and whatever path they take: each begins when the one before has ended. NCCL does the same for
-// its own kernels, so two of those are left to it. Kernels of ours may not fit on the GPU together
-// with one of NCCL's; ranks that ran the two in different orders would wait for each other without
-// end.
+// LaunchOrder serializes the calls of a group in the order of their launches, whatever streams and
+// paths they use. NCCL serializes its own kernels, so two consecutive calls of NCCL are left to it.
+// A direct kernel may not fit on the GPU together with one of NCCL; ranks that ran the two in
+// different orders would deadlock.
 //
-// A group without kernels of our own needs no order.
+// A group without direct kernels needs no LaunchOrder.
 //
-// Methods are called with the communicator's mu held, RecordLatest and ForgetLatest with that of
-// the stream instead, and with a driver that is in the context.
+// Methods must be called with the communicator's mu held, except RecordLatest and ForgetLatest,
+// which need the stream's lock instead. The driver that they are given must be in the context.
 type LaunchOrder struct {
-	// mu is held from when a launch looks for the latest until it is the latest, and by RecordLatest.
+	// mu is held from the time a launch reads latest until it becomes the latest launch itself, and by
+	// RecordLatest.
 	mu ranked.Mutex[orderMu]
-	// latest is the stream of the latest launch as long as an event can be recorded there. It changes
-	// with mu held; to and from a stream whose lock is held only by who holds that. Else latestEvent
-	// is the event behind the launch; nil before the first; guarded by mu.
+	// latest is the stream of the latest launch while an event can still be recorded there; otherwise
+	// latestEvent is the event after that launch, or nil before the first launch. Both change with mu
+	// held. While a goroutine holds a stream's lock, only that goroutine sets latest to the stream or
+	// replaces the stream there.
 	latest      atomic.Pointer[stream.Stream]
 	latestEvent *stream.Event
-	// own is the event for streams of our own; an adopted one has its own.
+	// own is the event for streams that are not adopted. Adopted streams have their own.
 	own stream.Event
-	// ByNCCL is set if the latest launch is one of NCCL's kernels alone.
+	// ByNCCL reports whether the latest launch consists of NCCL kernels only.
 	ByNCCL bool
-	// replayEvent is set once another library has captured a call of the group. When it replays its
-	// graphs is not seen, so each launch of one, and each of ours, waits for this event, and
-	// records it again after itself; latest and latestEvent are nil from then on.
+	// replayEvent is set once another library has captured a call of the group. Its replays are
+	// invisible to us, so each replay, and each of our launches, waits for this event and records it
+	// again afterwards. latest and latestEvent are nil from then on.
 	replayEvent *stream.Point
 }
 
-// Begin makes a stream wait for the latest launch on another one, or in a replay, unless both are
-// NCCL's alone.
+// Begin makes a stream wait for the latest launch on another stream or in a replay, unless both
+// launches are NCCL's.
 func (t *LaunchOrder) Begin(
 	g stream.Group, s *stream.Stream, byNCCL bool, gpu *cuda.Driver,
 ) error {
@@ -77,7 +78,7 @@ func (t *LaunchOrder) waitForLatest(on cuda.Stream, gpu *cuda.Driver) (err error
 	return tail.StreamWait(on, gpu)
 }
 
-// End lets the next launch begin, on any stream, once the work queued on this one is done.
+// End is called after a launch was queued. It records the replay event, if there is one.
 func (t *LaunchOrder) End(s *stream.Stream, gpu *cuda.Driver) error {
 	if t.replayEvent == nil {
 		return nil
@@ -85,25 +86,25 @@ func (t *LaunchOrder) End(s *stream.Stream, gpu *cuda.Driver) error {
 	return gpu.EventRecord(t.replayEvent.Handle, s.CUDA)
 }
 
-// makeReplayEvent makes the event for replays, if there is none yet, behind the latest launch. The
-// communicator keeps it, which stays as long as those graphs.
+// makeReplayEvent creates the replay event after the latest launch, unless there is one. Graphs of
+// other libraries refer to the event, and keep the communicator that owns it.
 func (t *LaunchOrder) makeReplayEvent(d *stream.Streams) error {
 	if t.replayEvent != nil {
 		return nil
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	turn, err := d.PointBehind(func(on cuda.Stream) error { return t.waitForLatest(on, d.GPU.CUDA) })
+	at, err := d.PointBehind(func(on cuda.Stream) error { return t.waitForLatest(on, d.GPU.CUDA) })
 	if err != nil {
 		return err
 	}
-	t.replayEvent, t.latestEvent = turn, nil
+	t.replayEvent, t.latestEvent = at, nil
 	t.latest.Store(nil)
 	return nil
 }
 
-// RecordLatest records latestEvent after the work queued on a stream, if the latest launch is
-// there. It stays there when the stream gets more.
+// RecordLatest records latestEvent after the work queued on a stream, if the latest launch is on
+// that stream. Work that the stream gets later does not move the event.
 func (t *LaunchOrder) RecordLatest(s *stream.Stream) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -118,10 +119,10 @@ func (t *LaunchOrder) RecordLatest(s *stream.Stream) error {
 	return err
 }
 
-// Latest is the stream of the latest launch as long as an event can be recorded there, or nil.
+// Latest returns the stream of the latest launch while an event can be recorded there, or nil.
 func (t *LaunchOrder) Latest() *stream.Stream { return t.latest.Load() }
 
-// ForgetLatest has the next launch wait for none, if the latest is on a stream.
+// ForgetLatest makes the next launch wait for nothing if the latest launch is on stream s.
 func (t *LaunchOrder) ForgetLatest(s *stream.Stream) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -8,27 +8,27 @@ import (
 	"symmem/internal/cuda"
 )
 
-// Recordings are the captures that hold calls of a group. Methods are called with the
-// communicator's mu held.
+// Recordings numbers the captures that contain calls of a group. Its methods must be called with
+// the communicator's mu held.
 type Recordings struct {
 	// count is the number of captures so far, equal on all ranks; they are numbered from 1.
 	count uint64
-	// open are those of other libraries that may go on. When one ends is not seen, so the latest
-	// are kept.
+	// open lists captures of other libraries that may be active. Their ends are not visible, so the
+	// latest ones are kept.
 	open []*Recording
 }
 
-// OpenRecordings is how many captures of other libraries can hold calls of a group at once. The
-// one before counts as over: more calls in it would be those of another capture.
+// OpenRecordings is the number of captures of other libraries that can contain calls of a group at
+// the same time. Calls in an older capture are numbered as those of a new one.
 const OpenRecordings = 16
 
-// Recording is a capture that holds calls of a group.
+// Recording is a capture that contains calls of a group.
 type Recording struct {
-	id    uint64 // CUDA's, of a capture of another library
+	id    uint64 // CUDA's ID, for a capture of another library
 	place driver.Recorded
-	// The calls of the group in a capture of another library run one after the other: on is the
-	// stream of the last one, tips are the nodes that it has made, and end is the node behind them
-	// that records the event of LaunchOrder.replayEvent.
+	// The calls of the group in a capture of another library are serialized. on is the stream of the
+	// last call, tips are the graph nodes at its end, and end is the node behind them that records
+	// LaunchOrder.replayEvent.
 	on   cuda.Stream
 	tips []cuda.Node
 	end  cuda.Node
@@ -40,12 +40,12 @@ func (r *Recordings) Begin(id uint64) *Recording {
 	return &Recording{id: id, place: driver.Recorded{Capture: r.count}}
 }
 
-// Has reports whether the capture with CUDA's number is known.
+// Has reports whether the capture with CUDA's ID is known.
 func (r *Recordings) Has(id uint64) bool {
 	return slices.ContainsFunc(r.open, func(open *Recording) bool { return open.id == id })
 }
 
-// Of finds the capture with CUDA's number, or begins it.
+// Of returns the recording of the capture with CUDA's ID, and begins it if it is new.
 func (r *Recordings) Of(id uint64) *Recording {
 	for i, open := range r.open {
 		if open.id == id {
@@ -60,20 +60,22 @@ func (r *Recordings) Of(id uint64) *Recording {
 	return r.open[len(r.open)-1]
 }
 
-// Next returns the place of the next call.
+// Next returns the position of the next call.
 func (r *Recording) Next() driver.Recorded {
 	r.place.Call++
 	return r.place
 }
 
-// enter makes what comes next on a stream wait for the call of the group before it: in the
-// capture, or before the launch of the graph.
-func (r *Recording) enter(turn *stream.Point, on cuda.Stream, gpu *cuda.Driver) error {
+// waitForPrevious makes the next work on a stream wait for the previous call of the group, in the
+// capture or before the launch of the graph.
+func (r *Recording) waitForPrevious(
+	replayEvent *stream.Point, on cuda.Stream, gpu *cuda.Driver,
+) error {
 	switch {
 	case len(r.tips) == 0:
-		return gpu.StreamWaitEventExternal(on, turn.Handle)
+		return gpu.StreamWaitEventExternal(on, replayEvent.Handle)
 	case r.on == on:
-		return nil // the stream's own order
+		return nil // ordered by the stream
 	}
 	at, err := gpu.CaptureInfo(on)
 	if err != nil {
@@ -88,11 +90,13 @@ func (r *Recording) enter(turn *stream.Point, on cuda.Stream, gpu *cuda.Driver) 
 	return gpu.CaptureAfter(on, missing)
 }
 
-// leave has each launch of the graph record the event behind the latest call. The end of the
-// capture is not seen, so the node that does it is a leaf of the graph that moves: CUDA permits all
-// changes of a graph under capture but those that take nodes away. Where it does not permit this
-// one there is a further node.
-func (r *Recording) leave(turn *stream.Point, on cuda.Stream, gpu *cuda.Driver) error {
+// recordLatest makes each launch of the graph record replayEvent after the latest call. The end of
+// the capture is not visible, so the recording node is moved behind each new call: CUDA forbids
+// removing nodes from a graph under capture, but not changing their dependencies. If that fails, a
+// further node is added.
+func (r *Recording) recordLatest(
+	replayEvent *stream.Point, on cuda.Stream, gpu *cuda.Driver,
+) error {
 	at, err := gpu.CaptureInfo(on)
 	if err != nil {
 		return err
@@ -106,27 +110,27 @@ func (r *Recording) leave(turn *stream.Point, on cuda.Stream, gpu *cuda.Driver) 
 		}
 		behind = append(slices.Clone(at.Tips), r.end)
 	}
-	r.end, err = gpu.GraphAddEventRecord(at.Graph, behind, turn.Handle)
+	r.end, err = gpu.GraphAddEventRecord(at.Graph, behind, replayEvent.Handle)
 	return err
 }
 
 func repeated(n cuda.Node, times int) []cuda.Node { return slices.Repeat([]cuda.Node{n}, times) }
 
-// Launch puts a call into a capture of another library, behind those of the group that are there.
-// It is called on a thread of the context.
+// Launch captures a call for another library, after the calls of the group that are in the capture
+// already. It must be called on a thread of the context.
 func (r *Recording) Launch(
 	t *LaunchOrder, s *stream.Stream, d *stream.Streams, queue func() error,
 ) error {
 	gpu := d.GPU.CUDA
 	err := t.makeReplayEvent(d)
 	if err == nil {
-		err = r.enter(t.replayEvent, s.CUDA, gpu)
+		err = r.waitForPrevious(t.replayEvent, s.CUDA, gpu)
 	}
 	if err == nil {
 		err = queue()
 	}
 	if err == nil {
-		err = r.leave(t.replayEvent, s.CUDA, gpu)
+		err = r.recordLatest(t.replayEvent, s.CUDA, gpu)
 	}
 	return err
 }

@@ -11,22 +11,22 @@ import (
 	"symmem/internal/cuda"
 )
 
-// Arena is a range of addresses for windows and one of the same size for the plain path.
+// Arena reserves a range of addresses for windows, and one of the same size for the plain path.
 type Arena struct {
 	memory *Memory
 	bytes  int64
-	// base is the start of the range that callers see, alias that of the second mapping, which is in
-	// no window.
+	// base is the start of the range that callers use. alias is the start of the second range, which
+	// is never registered as a window.
 	base, alias uintptr
 	closed      bool // guarded by Memory.mu
-	// kept reports whether the arena may outlive the device, whose context it keeps; guarded by
-	// Memory.mu.
+	// kept reports whether the arena may outlive the device and therefore holds a reference to its
+	// context; guarded by Memory.mu.
 	kept bool
 	uses UseCount
 }
 
-// Keep has the arena outlive the device. All its addresses stay reserved: CUDA gives them back only
-// whole.
+// Keep lets the arena outlive the device. All its addresses stay reserved, because CUDA can free
+// a reservation only as a whole.
 func (a *Arena) Keep(int64) error {
 	a.memory.mu.Lock()
 	defer a.memory.mu.Unlock()
@@ -34,7 +34,7 @@ func (a *Arena) Keep(int64) error {
 	return nil
 }
 
-// keepContext has the GPU's context stay until the addresses are given back. Memory.mu is held.
+// keepContext retains the GPU's context until the addresses are freed. Memory.mu is held.
 func (a *Arena) keepContext() {
 	if !a.kept {
 		a.kept = true
@@ -42,18 +42,18 @@ func (a *Arena) keepContext() {
 	}
 }
 
-// cappedArena is the largest arena once addresses do not come back any more; see Close. Callers ask
-// for fewer then.
-const cappedArena = 64 << 30
+// stuckArenaBytes is the largest arena while a kernel is stuck: addresses of closed arenas are not
+// freed then, so the process could run out of them. Callers retry with fewer bytes.
+const stuckArenaBytes = 64 << 30
 
-// NewArena reserves addresses.
+// NewArena reserves the addresses of an arena.
 func (m *Memory) NewArena(bytes int64) (driver.Arena, error) {
 	granularity := m.gpu.Granularity
 	if bytes <= 0 || bytes%granularity != 0 {
 		return nil, fmt.Errorf("reserving an arena of %d bytes: not a multiple of %d",
 			bytes, granularity)
 	}
-	if gpu.Stuck.Load() && bytes > cappedArena {
+	if gpu.Stuck.Load() && bytes > stuckArenaBytes {
 		return nil, fmt.Errorf("reserving an arena of %d bytes while a kernel does not end: %w",
 			bytes, syscall.ENOMEM)
 	}
@@ -68,8 +68,7 @@ func (m *Memory) NewArena(bytes int64) (driver.Arena, error) {
 		return nil
 	})
 	if errors.Is(err, cuda.ErrOutOfMemory) {
-		// The caller may ask for fewer addresses, as it does of the system.
-		err = errors.Join(err, syscall.ENOMEM)
+		err = errors.Join(err, syscall.ENOMEM) // callers retry with fewer bytes
 	}
 	if err != nil {
 		return nil, fmt.Errorf("reserving an arena of %d bytes: %w", bytes, err)
@@ -83,7 +82,7 @@ func (m *Memory) NewArena(bytes int64) (driver.Arena, error) {
 // Address returns the arena's first address.
 func (a *Arena) Address() uintptr { return a.base }
 
-// Close gives the addresses back, once no graph of another library has calls on segments there.
+// Close frees the addresses once no graph of another library uses segments in the arena.
 func (a *Arena) Close() error {
 	m := a.memory
 	_, reclaimed := m.gpu.Reclaim()
@@ -109,7 +108,7 @@ func (a *Arena) close() error {
 	return a.release()
 }
 
-// release gives the addresses back, once no kernel may use what lies there.
+// release frees the addresses once no kernel may use them.
 func (a *Arena) release() error {
 	m := a.memory
 	return m.gpu.GiveBack(func() error {
@@ -126,7 +125,8 @@ func (a *Arena) release() error {
 	})
 }
 
-// Map makes a segment.
+// Map allocates a segment and maps it at an offset, or elsewhere in the arena if addresses are
+// scattered.
 func (a *Arena) Map(offset, bytes int64) (driver.Segment, error) {
 	m := a.memory
 	g := m.gpu.Granularity

@@ -15,8 +15,8 @@ import (
 
 func TestMain(m *testing.M) { gputest.Main(m) }
 
-// TestKeptMemoryOutlivesTheDevice writes to a segment and reads it after the device has given up
-// its GPU. The context, which is the device's alone here, goes with the last kept arena.
+// TestKeptMemoryOutlivesTheDevice uses segments after the device has dropped its reference to the
+// context. The last kept arena releases the context.
 func TestKeptMemoryOutlivesTheDevice(t *testing.T) {
 	g := gputest.Open(t)
 	m := memory.New(g, scatter.New(0, 0, g.Granularity))
@@ -38,7 +38,7 @@ func TestKeptMemoryOutlivesTheDevice(t *testing.T) {
 		t.Fatal(err)
 	}
 	for i := range arenas {
-		if got := echo(t, g, segments[i].Address()); got != 0xa5a5a5a5 {
+		if got := writeAndRead(t, g, segments[i].Address()); got != 0xa5a5a5a5 {
 			t.Errorf("segment %d holds %#x", i, got)
 		}
 		if err := errors.Join(segments[i].Unmap(), arenas[i].Close()); err != nil {
@@ -46,12 +46,12 @@ func TestKeptMemoryOutlivesTheDevice(t *testing.T) {
 		}
 	}
 	if g.Held() {
-		t.Error("the context is held, although nothing is kept")
+		t.Error("the context is still retained after the last arena was closed")
 	}
 }
 
-// echo fills the beginning of some memory, and reads it.
-func echo(t *testing.T, g *gpu.GPU, at uintptr) (word uint32) {
+// writeAndRead fills four bytes of device memory with 0xa5 and reads them back.
+func writeAndRead(t *testing.T, g *gpu.GPU, at uintptr) (word uint32) {
 	t.Helper()
 	err := g.Do(func() error {
 		s, err := g.CUDA.StreamCreate()

@@ -8,27 +8,26 @@ import (
 	"symmem/internal/cuda"
 )
 
-// Hold stands for the use of a group by a graph of another library, from the first call in its
-// capture until the graph is gone: the group's exchange memory, report, kernels and communicator,
-// and the windows and segments of its calls. If the driver does not report the end of a graph, the
-// hold ends with the device.
+// Hold keeps what a graph of another library uses of a group, from the first call in its capture
+// until the graph is gone: the group's exchange memory, report, kernels and communicator, and the
+// windows and segments of its calls. If the driver does not report the end of a graph, the hold
+// ends with the device.
 type Hold struct {
-	of *Holds
-	// capture is CUDA's number of the capture.
-	capture uint64
-	used    []*UseCount // each once; guarded by UseCounts.mu
+	of      *Holds
+	capture uint64      // CUDA's ID of the capture
+	used    []*UseCount // without duplicates; guarded by UseCounts.mu
 }
 
-// Holds are those of a group.
+// Holds tracks the holds of a group.
 type Holds struct {
 	UseCounts *UseCounts
 
-	captures map[uint64]*Hold // by the number of the capture; guarded by UseCounts.mu
-	held     sync.WaitGroup   // counts them
+	captures map[uint64]*Hold // by capture ID; guarded by UseCounts.mu
+	held     sync.WaitGroup   // counts the holds
 }
 
-// For returns the hold of the capture that a stream is in, which is made at the first call, or nil
-// without an active capture. One call is made at a time, on a thread of the context.
+// For returns the hold of a stream's active capture, creating it at the first call, or nil without
+// an active capture. Calls must not be concurrent, and must be made on a thread of the context.
 func (hs *Holds) For(stream cuda.Stream) (*Hold, error) {
 	uc := hs.UseCounts
 	capture, err := uc.gpu.CUDA.CaptureInfo(stream)
@@ -45,7 +44,7 @@ func (hs *Holds) For(stream cuda.Stream) (*Hold, error) {
 	return h, err
 }
 
-// begin has the hold last as long as the graph.
+// begin registers the hold and makes it end with the graph.
 func (h *Hold) begin(graph cuda.Graph) error {
 	hs, uc := h.of, h.of.UseCounts
 	uc.mu.Lock()
@@ -68,8 +67,8 @@ func (h *Hold) begin(graph cuda.Graph) error {
 	return err
 }
 
-// end drops what the hold uses. It is called on a thread of CUDA's, which must not call CUDA: what
-// was deferred is left to a goroutine.
+// end releases what the hold uses. CUDA calls it on a thread that must not call CUDA, so a
+// goroutine runs the deferred functions.
 func (h *Hold) end() {
 	hs, uc := h.of, h.of.UseCounts
 	uc.mu.Lock()
@@ -88,7 +87,7 @@ func (h *Hold) end() {
 	}()
 }
 
-// Use keeps what a call touches.
+// Use adds the objects that a call uses.
 func (h *Hold) Use(used []*UseCount) {
 	h.of.UseCounts.mu.Lock()
 	defer h.of.UseCounts.mu.Unlock()
@@ -100,19 +99,19 @@ func (h *Hold) Use(used []*UseCount) {
 	}
 }
 
-// Has reports whether a capture with CUDA's number, or its graph, has calls of the group.
+// Has reports whether a capture, identified by CUDA's ID, or its graph contains calls of the group.
 func (hs *Holds) Has(id uint64) bool {
 	hs.UseCounts.mu.Lock()
 	defer hs.UseCounts.mu.Unlock()
 	return hs.captures[id] != nil
 }
 
-// Any reports whether graphs of other libraries hold work of the group.
+// Any reports whether any graph of another library contains calls of the group.
 func (hs *Holds) Any() bool {
 	hs.UseCounts.mu.Lock()
 	defer hs.UseCounts.mu.Unlock()
 	return len(hs.captures) > 0
 }
 
-// Wait waits until all have ended, and what was deferred is done.
+// Wait waits until all holds have ended and the functions they deferred have returned.
 func (hs *Holds) Wait() { hs.held.Wait() }

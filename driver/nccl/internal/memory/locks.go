@@ -2,8 +2,7 @@ package memory
 
 import "symmem/internal/ranked"
 
-// The classes of this package's locks, in the order in which a goroutine takes them. doc.go names
-// them in the same order.
+// The classes of this package's locks, in their locking order. doc.go lists them in the same order.
 type (
 	scratchMu   struct{}
 	segmentMu   struct{}
@@ -11,14 +10,14 @@ type (
 	useCountsMu struct{}
 )
 
-// Rank is the place of Scratch.mu.
+// Rank returns the lock rank of Scratch.mu.
 func (scratchMu) Rank() ranked.Rank { return ranked.NCCL.At(3, "memory.Scratch.mu") }
 
-// Rank is the place of Segment.mu.
+// Rank returns the lock rank of Segment.mu.
 func (segmentMu) Rank() ranked.Rank { return ranked.NCCL.At(4, "memory.Segment.mu") }
 
-// Rank is the place of Memory.mu.
+// Rank returns the lock rank of Memory.mu.
 func (memoryMu) Rank() ranked.Rank { return ranked.NCCL.At(18, "memory.Memory.mu") }
 
-// Rank is the place of UseCounts.mu.
+// Rank returns the lock rank of UseCounts.mu.
 func (useCountsMu) Rank() ranked.Rank { return ranked.NCCL.At(20, "memory.UseCounts.mu") }

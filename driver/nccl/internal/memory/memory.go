@@ -6,26 +6,26 @@ import (
 	"symmem/internal/scatter"
 )
 
-// Memory are the arenas and segments of a device.
+// Memory tracks the arenas and segments of a device.
 type Memory struct {
 	gpu       *gpu.GPU
 	scatter   *scatter.Scatter
 	UseCounts UseCounts
 
 	mu       ranked.Mutex[memoryMu]
-	arenas   []*Arena          // open ones; guarded by mu
-	segments map[*Segment]bool // mapped ones; guarded by mu
+	arenas   []*Arena          // open arenas; guarded by mu
+	segments map[*Segment]bool // mapped segments; guarded by mu
 }
 
-// New is the memory of a GPU, which has none yet. Segments lie where scatter draws them.
+// New returns an empty Memory for g. scatter chooses the addresses of segments.
 func New(g *gpu.GPU, scatter *scatter.Scatter) *Memory {
 	return &Memory{
 		gpu: g, scatter: scatter, UseCounts: UseCounts{gpu: g}, segments: map[*Segment]bool{},
 	}
 }
 
-// AliasOf returns the address of the same memory that is in no window. Memory that is not of an
-// arena has only one.
+// AliasOf returns the second address of the memory at address, which is outside every window.
+// Addresses outside all arenas are returned unchanged.
 func (m *Memory) AliasOf(address uintptr) uintptr {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -37,24 +37,24 @@ func (m *Memory) AliasOf(address uintptr) uintptr {
 	return address
 }
 
-// Own reports whether a segment is of this memory.
+// Own reports whether a segment belongs to this memory.
 func (m *Memory) Own(s *Segment) bool { return s.arena.memory == m }
 
-// list lets SegmentAt find a segment.
+// list makes a segment visible to SegmentAt.
 func (m *Memory) list(s *Segment) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.segments[s] = true
 }
 
-// unlist takes a segment off the list.
+// unlist hides a segment from SegmentAt.
 func (m *Memory) unlist(s *Segment) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	delete(m.segments, s)
 }
 
-// SegmentAt finds the segment that an address lies in, or nil.
+// SegmentAt returns the segment that contains an address, or nil.
 func (m *Memory) SegmentAt(address uintptr) *Segment {
 	m.mu.Lock()
 	defer m.mu.Unlock()

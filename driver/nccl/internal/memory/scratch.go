@@ -7,14 +7,15 @@ import (
 	"symmem/internal/ranked"
 )
 
-// Scratch is a small buffer of a device that barriers sum. Its contents never matter.
+// Scratch allocates a small buffer of a device for the all-reduces that implement barriers. Its
+// contents do not matter.
 type Scratch struct {
 	mu      ranked.Mutex[scratchMu]
 	arena   driver.Arena   // guarded by mu
 	segment driver.Segment // guarded by mu
 }
 
-// Address returns the memory, which is made at the first use.
+// Address returns the address of the buffer, which is allocated at the first call.
 func (s *Scratch) Address(m *Memory) (uintptr, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -33,7 +34,7 @@ func (s *Scratch) Address(m *Memory) (uintptr, error) {
 	return segment.Address(), nil
 }
 
-// Close gives the memory back.
+// Close frees the buffer.
 func (s *Scratch) Close() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -23,25 +23,24 @@ type Segment struct {
 	unmapped bool // guarded by mu
 }
 
-// Address returns where the segment is mapped.
+// Address returns the address of the first mapping.
 func (s *Segment) Address() uintptr { return s.arena.base + uintptr(s.offset) }
 
 // Bytes returns the segment's size.
 func (s *Segment) Bytes() int64 { return s.bytes }
 
-// plainAddress is where the segment is mapped without a window.
+// plainAddress returns the address of the second mapping, which is outside every window.
 func (s *Segment) plainAddress() uintptr { return s.arena.alias + uintptr(s.offset) }
 
-// create allocates and maps the memory and sets it to zero: a driver hands back what this process
-// left in it.
+// create allocates and maps the memory and sets it to zero, because a driver may return memory with
+// contents that this process has left there.
 func (s *Segment) create() error {
 	m := s.arena.memory
 	handle, err := s.allocate()
 	if err != nil {
 		return err
 	}
-	// The mappings keep the memory; the handle is not needed any more.
-	defer m.gpu.Release(handle)
+	defer m.gpu.Release(handle) // the mappings keep the memory allocated
 	if err := s.mapAt(s.Address(), handle); err != nil {
 		return err
 	}
@@ -49,12 +48,12 @@ func (s *Segment) create() error {
 		return errors.Join(err, m.gpu.CUDA.Unmap(s.Address(), s.bytes))
 	}
 	if err := m.gpu.Aside.Zero(m.gpu, s.Address(), s.bytes); err != nil {
-		return errors.Join(err, s.release()) // once the device is not about to write there any more
+		return errors.Join(err, s.release()) // deferred while the device may still write zeros
 	}
 	return nil
 }
 
-// allocate makes physical memory.
+// allocate allocates physical memory.
 func (s *Segment) allocate() (cuda.Handle, error) {
 	m := s.arena.memory
 	handle, err := m.gpu.CUDA.Create(s.bytes, m.gpu.Prop)
@@ -75,7 +74,7 @@ func (s *Segment) mapAt(address uintptr, handle cuda.Handle) error {
 	return nil
 }
 
-// release takes both mappings away, and with them the memory, once no kernel may use them.
+// release unmaps both mappings, which frees the memory, once no kernel may use them.
 func (s *Segment) release() error {
 	g := s.arena.memory.gpu
 	return g.GiveBack(func() error {
@@ -89,8 +88,7 @@ func (s *Segment) release() error {
 // Keep does nothing: a segment has no handle.
 func (s *Segment) Keep() error { return nil }
 
-// Unmap gives the memory back. Where graphs of other libraries have calls on it, it comes back when
-// they are gone.
+// Unmap frees the memory. If graphs of other libraries use it, it is freed when they are gone.
 func (s *Segment) Unmap() error {
 	m := s.arena.memory
 	_, reclaimed := m.gpu.Reclaim()

@@ -13,16 +13,16 @@ import (
 	"symmem/internal/scatter"
 )
 
-// TestAPlaceIsFreeAgainAfterASegmentThatCameTooLate has a segment fail, since it is not zero in
-// time, and maps another one there.
-func TestAPlaceIsFreeAgainAfterASegmentThatCameTooLate(t *testing.T) {
+// TestMapAfterTimeoutReusesAddresses makes Map fail because the memory is not zeroed in time, and
+// maps another segment at the same offset later.
+func TestMapAfterTimeoutReusesAddresses(t *testing.T) {
 	g := gputest.Open(t)
 	m := memory.New(g, scatter.New(0, 0, g.Granularity))
 	arena, err := m.NewArena(g.Granularity)
 	if err != nil {
 		t.Fatal(err)
 	}
-	queued := errors.New("it is queued")
+	errQueued := errors.New("the wait is queued")
 	err = g.Do(func() error {
 		late, err := g.Words.Take(g.CUDA)
 		if err != nil {
@@ -30,16 +30,16 @@ func TestAPlaceIsFreeAgainAfterASegmentThatCameTooLate(t *testing.T) {
 		}
 		defer late.Set(1)
 		err = g.Aside.Run(g, func(on cuda.Stream) error {
-			return errors.Join(queued, g.CUDA.StreamWaitValue(on, late.Address(), 1, cuda.WaitEqual))
+			return errors.Join(errQueued, g.CUDA.StreamWaitValue(on, late.Address(), 1, cuda.WaitEqual))
 		})
-		if !errors.Is(err, queued) {
+		if !errors.Is(err, errQueued) {
 			return err
 		}
 		timeout := g.Timeout
 		defer func() { g.Timeout = timeout }()
 		g.Timeout = time.Millisecond
 		if _, err = arena.Map(0, g.Granularity); !errors.Is(err, context.DeadlineExceeded) {
-			t.Errorf("a segment that is not zero in time: %v", err)
+			t.Errorf("Map returned %v, want DeadlineExceeded", err)
 		}
 		return nil
 	})

@@ -11,15 +11,15 @@ import (
 	"symmem/internal/handoff"
 )
 
-// Exporter exports memory of a GPU to ranks of the same machine, and maps theirs.
+// Exporter exports GPU memory to ranks of the same machine, and maps the memory that they export.
 type Exporter struct {
 	GPU *gpu.GPU
-	// Machine joins the ranks of this machine, and hands them descriptors.
+	// Machine connects the ranks of this machine, and sends them descriptors.
 	Machine *shm.Machine
 }
 
-// Export exports an allocation under a key until the descriptor that it returns is withdrawn. It is
-// called on a thread of the context.
+// Export exports an allocation under a key until the returned file is passed to Withdraw. It must
+// be called on a thread of the context.
 func (l *Exporter) Export(key handoff.Key, handle cuda.Handle) (*os.File, error) {
 	fd, err := l.GPU.CUDA.ExportFD(handle)
 	if err != nil {
@@ -30,13 +30,13 @@ func (l *Exporter) Export(key handoff.Key, handle cuda.Handle) (*os.File, error)
 	return f, nil
 }
 
-// Withdraw ends an offer.
+// Withdraw ends an export.
 func (l *Exporter) Withdraw(key handoff.Key, f *os.File) error {
 	l.Machine.Withdraw(key)
 	return f.Close()
 }
 
-// Fetch maps what a rank of this machine has exported.
+// Fetch maps memory that a rank of this machine has exported.
 func (l *Exporter) Fetch(
 	ctx context.Context, rank int, key handoff.Key, bytes int64,
 ) (at uintptr, err error) {
@@ -54,26 +54,26 @@ func (l *Exporter) Fetch(
 	return at, nil
 }
 
-// Sharing exports memory to the ranks of one group, and maps theirs.
+// Sharing exports memory to the ranks of one group, and maps the memory that they export.
 type Sharing struct {
 	*Exporter
-	// Apart reports whether ranks cannot hand descriptors to each other: they are in several
+	// Apart reports whether the ranks cannot send each other descriptors, because they are in several
 	// containers or on several machines.
 	Apart bool
 }
 
 // Shared is an allocation that the other ranks of a group may map until it is withdrawn. The zero
-// value is none.
+// value refers to no allocation.
 type Shared struct {
 	exporter *Exporter
 	key      handoff.Key
 	file     *os.File
-	// Fabric is the handle to send to the other ranks of a group that spans machines, or nil.
+	// Fabric is the handle to send to the other ranks if descriptors cannot be sent, or nil.
 	Fabric []byte
 }
 
-// Share offers an allocation to the other ranks of the group under a key. It is called on a thread
-// of the context.
+// Share exports an allocation to the other ranks of the group under a key. It must be called on a
+// thread of the context.
 func (l *Sharing) Share(key handoff.Key, handle cuda.Handle) (Shared, error) {
 	if l.Apart {
 		fabric, err := l.GPU.CUDA.ExportFabric(handle)
@@ -89,7 +89,7 @@ func (l *Sharing) Share(key handoff.Key, handle cuda.Handle) (Shared, error) {
 	return Shared{exporter: l.Exporter, key: key, file: file}, nil
 }
 
-// Encode returns the bytes that other ranks need to map it, or nothing if there is none.
+// Encode returns the message from which other ranks map the allocation; nil if there is none.
 func (l *Shared) Encode() []byte {
 	if l.exporter == nil {
 		return nil
@@ -97,15 +97,15 @@ func (l *Shared) Encode() []byte {
 	return append([]byte{1}, l.Fabric...)
 }
 
-// Withdraw ends the offer of a descriptor. A fabric handle is good for as long as its memory.
+// Withdraw ends the export of a descriptor. A fabric handle stays valid as long as its memory.
 func (l *Shared) Withdraw() {
 	if l.file != nil {
-		_ = l.exporter.Withdraw(l.key, l.file) // which only closes a descriptor
+		_ = l.exporter.Withdraw(l.key, l.file) // it only closes a descriptor
 	}
 }
 
-// MapShared maps what a rank of the group shares: fabric is the handle that it has sent, or
-// nothing.
+// MapShared maps memory that a rank of the group shares. fabric is the handle received from that
+// rank if descriptors cannot be sent.
 func (l *Sharing) MapShared(
 	ctx context.Context, rank int, key handoff.Key, fabric []byte, bytes int64,
 ) (uintptr, error) {
@@ -114,14 +114,15 @@ func (l *Sharing) MapShared(
 	}
 	var handle cuda.FabricHandle
 	if copy(handle[:], fabric) != len(handle) || len(fabric) != len(handle) {
-		return 0, fmt.Errorf("rank %d has sent a fabric handle of %d bytes", rank, len(fabric))
+		return 0, fmt.Errorf("rank %d has sent a fabric handle of %d bytes, want %d", rank, len(fabric),
+			len(handle))
 	}
 	at, err := l.GPU.MapImported(bytes, func() (cuda.Handle, error) {
 		return l.GPU.CUDA.ImportFabric(handle)
 	})
 	if err != nil {
-		return 0, fmt.Errorf("mapping memory of rank %d by its fabric handle, which takes NVLink "+
-			"between the two: %w", rank, err)
+		return 0, fmt.Errorf("mapping memory of rank %d by its fabric handle, which needs NVLink "+
+			"between the two GPUs: %w", rank, err)
 	}
 	return at, nil
 }
