@@ -8,12 +8,12 @@ import (
 	"strings"
 )
 
-// unixScheme starts the addresses of Unix sockets; "unix:@name" is an abstract one, which needs
-// no file and is gone with its last process.
+// unixScheme prefixes the addresses of Unix sockets. "unix:@name" is an abstract socket, which
+// needs no file and disappears with its last process.
 const unixScheme = "unix:"
 
-// split gives the network and the address that package net wants for "unix:@name",
-// "unix:/path" or "host:port".
+// split converts "unix:@name", "unix:/path" or "host:port" to the network and address that package
+// net expects.
 func split(address string) (network, addr string, err error) {
 	if name, ok := strings.CutPrefix(address, unixScheme); ok {
 		if name == "" || name == "@" {
@@ -27,15 +27,15 @@ func split(address string) (network, addr string, err error) {
 	return "tcp", address, nil
 }
 
-// Token is a secret that a client must show to a server. It prints as a placeholder so that it
-// does not end up in logs; convert it to a string to pass it on.
+// Token is a secret that a client must send to a server. It prints as a placeholder, so that it
+// does not appear in logs; convert it to a string to get its value.
 type Token string
 
-// tokenKey starts the key of the CHECK query that carries a token. User keys start with a slash
-// and so never collide with it.
+// tokenKey prefixes the key of the CHECK query that carries a token. User keys start with a slash,
+// so they never collide with it.
 const tokenKey = "symmem/token/"
 
-// maxTokenBytes bounds tokens, so that a server reads little before a client has authenticated.
+// maxTokenBytes limits tokens, so that a server reads little before a client has authenticated.
 const maxTokenBytes = 1 << 10
 
 // NewToken returns a random token of 128 bits.
@@ -52,7 +52,7 @@ func (t Token) String() string {
 // GoString hides the token from %#v.
 func (t Token) GoString() string { return t.String() }
 
-// query is the request that proves that the sender has the token.
+// query returns a request that proves that the sender has the token.
 func (t Token) query() *request {
 	return &request{query: queryCheck, keys: []string{tokenKey + string(t)}}
 }

@@ -5,7 +5,7 @@ import (
 	"fmt"
 )
 
-// userKey has the slash that PyTorch's clients put before every key of their user.
+// userKey adds the slash that PyTorch's clients prepend to every user key.
 func userKey(key string) string { return "/" + key }
 
 func (c *Client) keys(keys ...string) []string {
@@ -16,7 +16,8 @@ func (c *Client) keys(keys ...string) []string {
 	return long
 }
 
-// call asks one request about one key, and adds to an error what was asked of whom.
+// call sends one request about one key. It adds the query, the key and the address of the store to
+// errors.
 func (c *Client) call(ctx context.Context, r *request, read func(*decoder) error) error {
 	err := r.check()
 	if err == nil {
@@ -36,7 +37,7 @@ func (c *Client) explain(r *request, err error) error {
 	return fmt.Errorf("asking the store at %s for %s %.100q%s: %w", c.addr, r.query, key, more, err)
 }
 
-// Set stores value under key. It sends a PING behind the value: SET alone has no answer, and the
+// Set stores value under key. It sends a PING after the value: SET alone has no answer, and the
 // next call may use another connection.
 func (c *Client) Set(ctx context.Context, key string, value []byte) error {
 	r := &request{query: querySet, keys: c.keys(key), values: [][]byte{value}}
@@ -48,7 +49,7 @@ func (c *Client) Set(ctx context.Context, key string, value []byte) error {
 	return c.explain(r, err)
 }
 
-// Get waits until key is there and returns its value, which the caller owns.
+// Get waits until key is set and returns its value, which the caller owns.
 func (c *Client) Get(ctx context.Context, key string) (value []byte, err error) {
 	if err := c.Wait(ctx, key); err != nil {
 		return nil, err
@@ -68,7 +69,7 @@ func readField(d *decoder) ([]byte, error) {
 }
 
 // Add adds delta to the decimal number under key (a missing key counts as 0) and returns the sum.
-// If the value is no number the server closes the connection.
+// If the value is not a number, the server closes the connection.
 func (c *Client) Add(ctx context.Context, key string, delta int64) (sum int64, err error) {
 	r := &request{query: queryAdd, keys: c.keys(key), number: delta}
 	err = c.call(ctx, r, func(d *decoder) (err error) {
@@ -78,9 +79,9 @@ func (c *Client) Add(ctx context.Context, key string, delta int64) (sum int64, e
 	return sum, err
 }
 
-// CompareSet stores desired if key holds expected, or if key is missing and expected is empty, and
-// returns what key holds afterwards. For a missing key with an expectation it returns expected, as
-// TCPStore does.
+// CompareSet stores desired if key has the value expected, or if key is missing and expected is
+// empty. It returns the value of key afterwards, or expected if key is missing and expected is not
+// empty, as TCPStore does.
 func (c *Client) CompareSet(
 	ctx context.Context, key string, expected, desired []byte,
 ) (current []byte, err error) {
@@ -93,7 +94,7 @@ func (c *Client) CompareSet(
 	return current, err
 }
 
-// Wait returns once all keys are there.
+// Wait returns once all keys are set.
 func (c *Client) Wait(ctx context.Context, keys ...string) error {
 	if len(keys) == 0 {
 		return nil
@@ -116,7 +117,7 @@ func (c *Client) wait(ctx context.Context, keys []string) error {
 	return c.release(l, l.wait(ctx, keys))
 }
 
-// Peek returns the value of a key if it is there, without waiting for it.
+// Peek returns the value of a key and whether it is set, without waiting.
 func (c *Client) Peek(ctx context.Context, key string) (value []byte, there bool, err error) {
 	// A comparison that stores nothing distinguishes a missing key from an empty value.
 	probe := []byte("?")

@@ -72,12 +72,12 @@ func greet(ctx context.Context, c *Client, g greeting) (records bool, err error)
 	}
 }
 
-// claim claims the rank of the job for this process. It comes before this process counts a call of
-// Connect, so as not to disturb another process with the claim. The claim lasts as long as the
-// returned connection.
-func (m *Member) claim(ctx context.Context, job string) (*Client, error) {
-	c := newClient(m.client.addr, m.client.dial)
-	_, err := greet(ctx, c, m.world.greeting(job, ""))
+// claim claims the rank of the job for this process, before this process counts a call of Connect,
+// so that a process that is refused does not disturb the other. The claim lasts as long as the
+// returned connection, which goes to the same server as the given client.
+func (w *World) claim(ctx context.Context, like *Client) (*Client, error) {
+	c := newClient(like.addr, like.dial)
+	_, err := greet(ctx, c, w.greeting(w.job(), ""))
 	if err != nil {
 		return nil, errors.Join(err, c.Close())
 	}
@@ -126,12 +126,12 @@ func (w *World) sizeKey(rank int) string { return fmt.Sprintf("%s/size of %d", w
 
 // otherSize describes, for an error, the first absent rank whose WORLD_SIZE differs from this
 // rank's.
-func (m *Member) otherSize(ctx context.Context, absent []int) string {
+func (w *World) otherSize(ctx context.Context, c *Client, absent []int) string {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), leaveTimeout)
 	defer cancel()
-	own := strconv.Itoa(m.world.Size)
+	own := strconv.Itoa(w.Size)
 	for _, rank := range absent {
-		size, there, err := m.client.Peek(ctx, m.world.sizeKey(rank))
+		size, there, err := c.Peek(ctx, w.sizeKey(rank))
 		if err == nil && there && string(size) != own {
 			return fmt.Sprintf("; rank %d was told that there are %s ranks (WORLD_SIZE), this rank "+
 				"that there are %s", rank, size, own)

@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// otherProcess connects to a store as a rank of a world, as another process does.
+// otherProcess connects to a store as a rank of a world on behalf of another process.
 func otherProcess(ctx context.Context, t *testing.T, w World, at Endpoint) *Client {
 	t.Helper()
 	c, err := Dial(ctx, at)
@@ -30,9 +30,9 @@ func otherProcess(ctx context.Context, t *testing.T, w World, at Endpoint) *Clie
 	return c
 }
 
-// TestARankThatIsStartedTwiceIsRefused, and counts no call: once the other process has ended, the
-// ranks meet.
-func TestARankThatIsStartedTwiceIsRefused(t *testing.T) {
+// TestRankStartedTwiceIsRefused also checks that the refused call does not count: once the other
+// process has ended, the ranks connect.
+func TestRankStartedTwiceIsRefused(t *testing.T) {
 	ctx := testContext(t)
 	server, _ := serveOn(t, privateName(), "token")
 	at := Endpoint{Address: server.Address(), Token: "token"}
@@ -52,8 +52,8 @@ func TestARankThatIsStartedTwiceIsRefused(t *testing.T) {
 	}
 }
 
-// TestASecondRankZeroAtOneAddressIsRefused: it does not wait until the first has left.
-func TestASecondRankZeroAtOneAddressIsRefused(t *testing.T) {
+// TestSecondRankZeroIsRefused checks that a second rank 0 at the same address fails at once.
+func TestSecondRankZeroIsRefused(t *testing.T) {
 	ctx := testContext(t)
 	server, _ := serveOn(t, privateName(), "")
 	at := Endpoint{Address: server.Address()}
@@ -64,15 +64,15 @@ func TestASecondRankZeroAtOneAddressIsRefused(t *testing.T) {
 	}
 }
 
-// TestOfTwoRankZerosStartedTogetherOneIsRefused: the first serves the store, but has not claimed
-// its rank yet when the second asks for the first time.
-func TestOfTwoRankZerosStartedTogetherOneIsRefused(t *testing.T) {
+// TestOneOfTwoConcurrentRankZerosIsRefused starts two ranks 0: the first serves the store, but has
+// not claimed its rank when the second checks for the first time.
+func TestOneOfTwoConcurrentRankZerosIsRefused(t *testing.T) {
 	ctx := testContext(t)
 	server, _ := serveOn(t, privateName(), "")
 	at := Endpoint{Address: server.Address()}
 	worlds := worldsOf(2, Route{Kind: RouteServe, Endpoint: at})
 	asked := make(warnings, 1)
-	// SetDefault redirects package log, too, and does not undo that.
+	// SetDefault also redirects package log and does not undo that.
 	before, output, flags := slog.Default(), log.Writer(), log.Flags()
 	slog.SetDefault(slog.New(asked))
 	defer func() {
@@ -88,10 +88,10 @@ func TestOfTwoRankZerosStartedTogetherOneIsRefused(t *testing.T) {
 	select {
 	case text := <-asked:
 		if !strings.Contains(text, "the address of the store is taken") {
-			t.Errorf("it warns: %s", text)
+			t.Errorf("unexpected warning: %s", text)
 		}
 	case <-ctx.Done():
-		t.Fatal("it does not warn")
+		t.Fatal("no warning was logged")
 	}
 	otherProcess(ctx, t, worlds[0], at)
 	if err := <-refused; !errors.As(err, new(*TakenError)) {
@@ -99,7 +99,7 @@ func TestOfTwoRankZerosStartedTogetherOneIsRefused(t *testing.T) {
 	}
 }
 
-// warnings gets the first text that is logged.
+// warnings receives the first text that is logged.
 type warnings chan string
 
 func (w warnings) Handle(_ context.Context, r slog.Record) error {
@@ -114,8 +114,9 @@ func (warnings) Enabled(context.Context, slog.Level) bool { return true }
 func (w warnings) WithAttrs([]slog.Attr) slog.Handler     { return w }
 func (w warnings) WithGroup(string) slog.Handler          { return w }
 
-// TestAProbeClaimsNoRank asks for a rank on a connection that stays open, and claims it on another.
-func TestAProbeClaimsNoRank(t *testing.T) {
+// TestProbeClaimsNoRank probes for a rank on a connection that stays open, and claims it on
+// another.
+func TestProbeClaimsNoRank(t *testing.T) {
 	ctx := testContext(t)
 	server, c := serveOn(t, privateName(), "")
 	at := Endpoint{Address: server.Address()}
@@ -129,19 +130,20 @@ func TestAProbeClaimsNoRank(t *testing.T) {
 	}
 }
 
-// TestAllKeysOfAJobNameItAlike, also that of a job without a name.
-func TestAllKeysOfAJobNameItAlike(t *testing.T) {
+// TestKeysOfAJobShareItsPrefix includes a job without a name.
+func TestKeysOfAJobShareItsPrefix(t *testing.T) {
 	for _, run := range []string{"", "none", "run"} {
 		w := World{RunID: run, Restart: 2, Size: 4}
 		key, job := w.sizeKey(1), w.job()
 		if prefix, ok := strings.CutSuffix(key, "size of 1"); !ok || job != prefix+"4" {
-			t.Errorf("run id %q: a key is %q, and the prefix of others %q", run, key, job)
+			t.Errorf("run id %q: the key %q does not match the prefix %q of others", run, key, job)
 		}
 	}
 }
 
-// TestRanksOfAnotherSizeAreNamed: rank 1 waits for rank 2, and rank 0 for a rank 1 of its world.
-func TestRanksOfAnotherSizeAreNamed(t *testing.T) {
+// TestDifferentWorldSizesAreReported makes rank 1 wait for a rank 2, and rank 0 for a rank 1 of its
+// own world.
+func TestDifferentWorldSizesAreReported(t *testing.T) {
 	ctx, cancel := context.WithCancel(testContext(t))
 	defer cancel()
 	route := Route{Kind: RouteServe, Endpoint: Endpoint{Address: privateName()}}
@@ -163,7 +165,7 @@ func TestRanksOfAnotherSizeAreNamed(t *testing.T) {
 	}
 	cancel()
 	if err := <-failed[1]; err == nil {
-		t.Error("rank 1 of 3 has met ranks that have not come")
+		t.Error("rank 1 of 3 connected without the other ranks")
 	}
 	if err := <-failed[0]; err == nil || !strings.Contains(err.Error(),
 		"rank 1 was told that there are 3 ranks (WORLD_SIZE), this rank that there are 2") {

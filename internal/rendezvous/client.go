@@ -7,59 +7,57 @@ import (
 	"sync"
 )
 
-// idleLinks is how many unused connections a client keeps. One call at a time can use a
-// connection, and most programs have few that wait at once.
+// idleLinks limits the unused connections that a client keeps. A connection serves one call at a
+// time, and few calls of a program wait at the same time.
 const idleLinks = 4
 
-// Client is a store of small keys and values that all ranks of a job share, over connections to one
-// server. It is safe for concurrent use. Each call takes an unused connection, or makes a new one:
-// the protocol allows one outstanding request a connection, and a call that waits must not hold up
-// the call that it waits for.
+// Client accesses a store of small keys and values that all ranks of a job share, over connections
+// to one server. It is safe for concurrent use. Each call uses a free connection or opens one: the
+// protocol allows one outstanding request per connection, and a waiting call must not block the
+// call that it waits for.
 //
-// A call that has returned without error has taken effect for all ranks. A call that was cancelled
-// may have taken effect. Keys are at most 8 KiB, values 8 MiB, and a call names at most 128 Ki keys
+// A call that has returned without error has taken effect for all ranks. A cancelled call may have
+// taken effect. Keys are limited to 8 KiB, values to 8 MiB, and a call to 128 Ki keys
 // (ErrTooLarge).
 //
-// A Client with a prefix is a view: its keys lie under the prefix, and its connections are those of
-// the client that it is a view of.
+// A Client with a prefix is a view of another client: it adds the prefix to its keys and shares the
+// connections of the other.
 type Client struct {
 	*links
 	prefix string
 }
 
-// links are the connections to one server.
+// links manages the connections to one server.
 type links struct {
-	// addr, dial and server are immutable once others have the client; server is the world rank
-	// that serves the store, plus 1, or 0 where that is not known.
+	// addr, dial and server are immutable once the client is shared. server is the world rank that
+	// serves the store, plus 1, or 0 if it is not known.
 	addr   string
 	dial   func(context.Context) (*link, error)
 	server int
 
 	mu sync.Mutex
-	// Guarded by mu: all connections, those of them that no call uses, the state, and what
-	// else Close must end.
+	// Guarded by mu: all connections, the unused ones, the state, and a function that Close calls.
 	all    map[*link]bool
 	idle   []*link
 	closed bool
 	atEnd  func() error
 }
 
-// ServedBy is the world rank that serves the store, or -1 where none is known to: then a launcher
-// serves it, or PyTorch.
+// ServedBy returns the world rank that serves the store, or -1 if a launcher or PyTorch serves it.
 func (c *links) ServedBy() int { return c.server - 1 }
 
 func newClient(addr string, dial func(context.Context) (*link, error)) *Client {
 	return &Client{links: &links{addr: addr, dial: dial, all: map[*link]bool{}}}
 }
 
-// WithPrefix returns a view of a client in which every key lies under prefix, joined by a slash as
-// PyTorch's PrefixStore joins them.
+// WithPrefix returns a view of a client that adds a prefix and a slash to every key, as PyTorch's
+// PrefixStore does.
 func WithPrefix(c *Client, prefix string) *Client {
 	return &Client{links: c.links, prefix: c.prefix + prefix + "/"}
 }
 
-// NewLocal returns a store for ranks that are goroutines of this process: a server without a
-// socket, and a client for all of them. Close ends both.
+// NewLocal returns a store for ranks that are goroutines of this process: a client of a server
+// without a socket. Close ends both.
 func NewLocal() *Client {
 	server := newServer("this process", "")
 	c := server.Client()
@@ -83,7 +81,7 @@ func (c *links) Close() error {
 	return errors.Join(errs...)
 }
 
-// acquire takes the connection that was used last, or makes one.
+// acquire returns the most recently used free connection, or a new one.
 func (c *links) acquire(ctx context.Context) (*link, error) {
 	if ctx.Err() != nil {
 		return nil, context.Cause(ctx)
@@ -120,7 +118,7 @@ func (c *links) reuse() (*link, error) {
 	return l, nil
 }
 
-// adopt makes Close responsible for a new connection, unless the client is closed.
+// adopt adds a new connection to those that Close closes, unless the client is closed.
 func (c *links) adopt(l *link) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -130,8 +128,8 @@ func (c *links) adopt(l *link) bool {
 	return !c.closed
 }
 
-// release ends a call's use of a connection: others may use it next, unless a reply is incomplete.
-// It returns the call's error, and ErrClosed where our Close caused that.
+// release returns a connection after a call, so that other calls can use it, unless a reply is
+// incomplete. It returns the call's error, or ErrClosed if Close caused it.
 func (c *links) release(l *link, err error) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -147,7 +145,7 @@ func (c *links) release(l *link, err error) error {
 	return err
 }
 
-// ask sends the bytes of one request, already checked, and reads its reply.
+// ask sends an encoded, checked request and reads its reply.
 func (c *links) ask(ctx context.Context, b []byte, read func(*decoder) error) error {
 	ctx, cancel := bounded(ctx)
 	defer cancel()

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// listenRaw runs answer for every connection to a TCP address.
+// listenRaw calls answer for every connection to a TCP address.
 func listenRaw(t *testing.T, answer func(net.Conn)) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -28,7 +28,7 @@ func listenRaw(t *testing.T, answer func(net.Conn)) string {
 	return l.Addr().String()
 }
 
-func TestClientNamesAServerThatSpeaksGarbage(t *testing.T) {
+func TestClientReportsAnotherProtocol(t *testing.T) {
 	addr := listenRaw(t, func(conn net.Conn) { _, _ = conn.Write([]byte("HTTP/1.1 400\r\n")) })
 	_, err := Dial(testContext(t), Endpoint{Address: addr})
 	if !errors.Is(err, ErrProtocol) {
@@ -36,18 +36,18 @@ func TestClientNamesAServerThatSpeaksGarbage(t *testing.T) {
 	}
 	if !strings.Contains(err.Error(), addr) ||
 		!strings.Contains(err.Error(), "answered with 0x50545448") {
-		t.Fatalf("the message names neither address nor answer: %v", err)
+		t.Fatalf("the message lacks the address or the answer: %v", err)
 	}
 }
 
-func TestClientRefusesAbsurdReplies(t *testing.T) {
+func TestClientRefusesInvalidReplies(t *testing.T) {
 	ctx := testContext(t)
 	k := two64 + "'/k'"
 	rows := map[string]struct {
 		want, reply string
 		call        func(c *Client) error
 	}{
-		"a value without end": {
+		"an endless value": {
 			"02" + k + zero64 + zero64, "ffffffffffffffff",
 			func(c *Client) error { _, err := c.CompareSet(ctx, "k", nil, nil); return err },
 		},
@@ -55,7 +55,7 @@ func TestClientRefusesAbsurdReplies(t *testing.T) {
 			"02" + k + zero64 + zero64, "0100800000000000",
 			func(c *Client) error { _, err := c.CompareSet(ctx, "k", nil, nil); return err },
 		},
-		"WAIT that was never cancelled": {
+		"a cancellation without CANCEL_WAIT": {
 			"06" + one64 + k, "01",
 			func(c *Client) error { return c.Wait(ctx, "k") },
 		},
@@ -67,13 +67,13 @@ func TestClientRefusesAbsurdReplies(t *testing.T) {
 				t.Fatalf("%v is no ErrProtocol", err)
 			}
 			if len(c.all) != 0 {
-				t.Fatal("the connection was kept")
+				t.Fatal("the connection was not closed")
 			}
 		})
 	}
 }
 
-func TestStoreThatGoesAwayIsLost(t *testing.T) {
+func TestClosedStoreIsLost(t *testing.T) {
 	s, c := serveOn(t, privateName(), "")
 	if err := c.Set(testContext(t), "k", nil); err != nil {
 		t.Fatal(err)
@@ -81,7 +81,7 @@ func TestStoreThatGoesAwayIsLost(t *testing.T) {
 	waiting := make(chan error, 1)
 	ctx := testContext(t)
 	go func() { waiting <- c.Wait(ctx, "never") }()
-	// Whether the wait has reached the server or not, it is lost.
+	// The wait is lost, whether or not it has reached the server.
 	if err := s.Close(); err != nil {
 		t.Fatal(err)
 	}

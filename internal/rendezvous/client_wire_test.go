@@ -11,8 +11,9 @@ import (
 	"testing"
 )
 
-// scripted gives a client whose server reads and writes exactly what the script says, after a
-// handshake. In what it expects, "ping" stands for a PING, which it echoes after the reply.
+// scripted returns a client whose server reads and writes exactly the bytes of the script, after a
+// handshake. In the expected bytes, "ping" stands for a PING, which the server echoes after the
+// reply.
 func scripted(t *testing.T, want, reply string) (*Client, <-chan error) {
 	t.Helper()
 	done := make(chan error, 1)
@@ -65,8 +66,8 @@ func playPing(t *testing.T, conn net.Conn, want, reply string) error {
 	return err
 }
 
-// TestClientSendsEveryQueryByteForByte compares what the calls send with golden bytes.
-func TestClientSendsEveryQueryByteForByte(t *testing.T) {
+// TestClientQueryBytes compares the bytes that calls send with golden bytes.
+func TestClientQueryBytes(t *testing.T) {
 	ctx := testContext(t)
 	k := two64 + "'/k'"
 	rows := []struct {
@@ -98,8 +99,8 @@ func TestClientSendsEveryQueryByteForByte(t *testing.T) {
 	}
 }
 
-// TestClientReadsInTwoQueries has those calls that wait before they read.
-func TestClientReadsInTwoQueries(t *testing.T) {
+// TestClientWaitsBeforeItReads tests the calls that send two queries.
+func TestClientWaitsBeforeItReads(t *testing.T) {
 	ours, theirs := net.Pipe()
 	l := &link{conn: ours, d: newDecoder(ours, "script"), authenticated: true}
 	c := newClient("script", nil)
@@ -119,9 +120,9 @@ func TestClientReadsInTwoQueries(t *testing.T) {
 	}
 }
 
-// TestALinkIsInDoubtOnlyIfAnythingWasSaid, before or now: nobody reads here, so that a request that
-// is cut off has left no byte.
-func TestALinkIsInDoubtOnlyIfAnythingWasSaid(t *testing.T) {
+// TestLinkIsIncompleteOnlyIfBytesWereSent aborts a request that no server reads, so that no byte
+// was sent.
+func TestLinkIsIncompleteOnlyIfBytesWereSent(t *testing.T) {
 	ours, theirs := net.Pipe()
 	closeLater(t, ours)
 	closeLater(t, theirs)
@@ -131,7 +132,7 @@ func TestALinkIsInDoubtOnlyIfAnythingWasSaid(t *testing.T) {
 		l := &link{conn: ours, d: newDecoder(ours, "mute"), authenticated: true, incomplete: before}
 		err := l.exchange(ctx, []byte{1}, func(*decoder) error { return nil })
 		if !errors.Is(err, context.Canceled) || l.incomplete != before {
-			t.Errorf("%v, and in doubt: %v, want that it is as before, %v", err, l.incomplete, before)
+			t.Errorf("%v, incomplete: %v, want %v as before", err, l.incomplete, before)
 		}
 	}
 }

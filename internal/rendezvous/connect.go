@@ -5,22 +5,21 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"strconv"
 	"strings"
 	"time"
 )
 
-// AbsentError means that not all ranks came to Connect in time.
+// AbsentError means that not all ranks joined a Connect in time.
 type AbsentError struct {
-	// Ranks are those that did not come, in ascending order.
+	// Ranks lists the ranks that did not join, in ascending order.
 	Ranks []int
-	// Size is how many ranks the job has.
+	// Size is the number of ranks of the job.
 	Size int
 	// Err is the error that ended the wait.
 	Err error
 }
 
-// Error names at most 16 ranks.
+// Error returns a message that names at most 16 ranks.
 func (e *AbsentError) Error() string {
 	const most = 16
 	ranks, more := e.Ranks, ""
@@ -30,19 +29,19 @@ func (e *AbsentError) Error() string {
 	return fmt.Sprintf("of %d ranks, ranks %v%s did not come: %v", e.Size, ranks, more, e.Err)
 }
 
-// Unwrap gives what ended the wait.
+// Unwrap returns the error that ended the wait.
 func (e *AbsentError) Unwrap() error { return e.Err }
 
-// Connect finds the store of a world and returns once all ranks have called it, or with the
-// context's error (DefaultTimeout if it has no deadline); an AbsentError names the ranks that
-// did not come. All ranks must call it equally often, and one call after the other; they may be
-// connected several times at once. A call that ends before it reaches the store does not count:
-// after an error the ranks leave, and begin anew.
+// Connect connects to the store of a world and returns once all ranks have called it, or with the
+// context's error (after DefaultTimeout if it has no deadline); an AbsentError names the ranks that
+// did not join. All ranks must make the same number of calls, one after another; they may be
+// connected several times at once. A call that fails before it reaches the store does not count:
+// after an error the ranks leave and start again.
 //
-// Keys of the Client are apart from those of other jobs, of earlier attempts of this job (as far
+// The Client's keys are separate from those of other jobs, of earlier attempts of this job (as far
 // as the launcher counts them), and of other calls of Connect.
 //
-// The Member is this rank's part in that. It must be closed, which leaves the job.
+// The Member represents this rank in the job. It must be closed, which leaves the job.
 func Connect(ctx context.Context, w World) (*Client, *Member, error) {
 	if problem := w.problem(); problem != "" {
 		return nil, nil, fmt.Errorf("connecting the ranks: %s", problem)
@@ -57,12 +56,12 @@ func Connect(ctx context.Context, w World) (*Client, *Member, error) {
 	return m.store, m, nil
 }
 
-// maxHangUps is how often a rank tries again where a store hangs up at once. One of an earlier
-// attempt that is about to close does so; and one that wants a token, each time.
+// maxHangUps limits the retries if a store closes the connection at once. The store of an earlier
+// attempt that is about to close does this, and, every time, one that requires another token.
 const maxHangUps = 3
 
-// connect tries again when the store is lost: it may have been one that rank 0 was about to
-// close, after an earlier Connect on the same address.
+// connect retries if the store is lost: it may have been one that rank 0 was about to close, after
+// an earlier Connect on the same address.
 func connect(ctx context.Context, w World) (*Member, error) {
 	if w.Route.Kind == RoutePMI {
 		to, err := pmiEndpoint(ctx, w.Route.FD, w.Rank == 0)
@@ -81,7 +80,7 @@ func connect(ctx context.Context, w World) (*Member, error) {
 	})
 }
 
-// attempt connects once.
+// attempt makes one attempt to connect.
 func attempt(ctx context.Context, w World) (*Member, error) {
 	m := &Member{world: w}
 	if err := m.open(ctx); err != nil {
@@ -100,35 +99,10 @@ func attempt(ctx context.Context, w World) (*Member, error) {
 	return m, nil
 }
 
-// open connects to the store, and serves it where that is this rank's part.
-func (m *Member) open(ctx context.Context) (err error) {
-	route := m.world.Route
-	switch {
-	case route.Kind == RouteLocal:
-		m.client = NewLocal()
-		return nil
-	case route.Kind == RouteServe && m.world.Rank == 0:
-		if m.service, err = serve(ctx, route.Endpoint, &m.world); err == nil {
-			m.client = m.service.server.Client()
-		}
-		return err
-	}
-	if route.Kind == RouteServe {
-		defer m.warnLate(ctx, func(context.Context) []int { return []int{0} })()
-	}
-	m.client, err = Dial(ctx, route.Endpoint)
-	if err != nil && ctx.Err() != nil && route.Kind == RouteServe {
-		return &AbsentError{Ranks: []int{0}, Size: m.world.Size, Err: err}
-	}
-	if m.client != nil && route.Kind == RouteServe {
-		m.client.server = 1
-	}
-	return err
-}
-
-// listenAddress returns the address to listen on for clients of a TCP address. The name that others
-// use for this machine need not resolve to one of its interfaces (in Kubernetes it does not), so
-// unless it is the loopback the server listens on all interfaces. The token keeps others out.
+// listenAddress returns the address to listen on for clients of a TCP address. The name under which
+// others reach this machine need not resolve to one of its interfaces (in Kubernetes it does not),
+// so unless it is the loopback, the server listens on all interfaces. The token excludes other
+// clients.
 func listenAddress(address string) string {
 	host, port, err := net.SplitHostPort(address)
 	if err != nil || strings.HasPrefix(address, unixScheme) {
@@ -140,18 +114,8 @@ func listenAddress(address string) string {
 	return net.JoinHostPort("", port)
 }
 
-// closeTimeout is how long Close of rank 0 serves on for ranks that have not left.
+// closeTimeout limits how long Close on rank 0 keeps serving ranks that have not left.
 const closeTimeout = 30 * time.Second
 
-// leaveTimeout is how long a rank tries to store that it leaves.
+// leaveTimeout limits how long a rank tries to store that it leaves.
 const leaveTimeout = 2 * time.Second
-
-// ranksIn parses what rank 0 left: the absent ranks, with commas.
-func ranksIn(list string) (ranks []int) {
-	for word := range strings.SplitSeq(list, ",") {
-		if rank, err := strconv.Atoi(word); err == nil {
-			ranks = append(ranks, rank)
-		}
-	}
-	return ranks
-}

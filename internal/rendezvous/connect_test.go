@@ -15,8 +15,8 @@ import (
 	"time"
 )
 
-// meet connects all worlds, lets their ranks exchange a value each, and closes them, the
-// serving rank first: it must wait for the others.
+// meet connects all worlds, exchanges a value between their ranks, and closes them, the serving
+// rank first: it must wait for the others.
 func meet(t *testing.T, worlds []World) {
 	t.Helper()
 	ctx := testContext(t)
@@ -29,7 +29,7 @@ func meet(t *testing.T, worlds []World) {
 	})
 }
 
-// onEach plays a part on all ranks at once.
+// onEach runs a function on all ranks at once.
 func onEach(t *testing.T, worlds []World, part func(w World) error) {
 	t.Helper()
 	var all sync.WaitGroup
@@ -45,7 +45,7 @@ func onEach(t *testing.T, worlds []World, part func(w World) error) {
 
 func greetAll(ctx context.Context, s *Client, w World) error {
 	if w.Rank != 0 {
-		// Rank 0 has closed by the time that these reads arrive, or waits for them.
+		// When these reads arrive, rank 0 has closed or waits for them.
 		if _, err := s.Add(ctx, "others", 1); err != nil {
 			return err
 		}
@@ -59,13 +59,13 @@ func greetAll(ctx context.Context, s *Client, w World) error {
 			return err
 		}
 		if string(value) != fmt.Sprint(rank) {
-			return fmt.Errorf("rank %d says it is %q", rank, value)
+			return fmt.Errorf("rank %d has the value %q", rank, value)
 		}
 	}
 	return nil
 }
 
-// worldsOf gives the worlds of all ranks of one machine on a route.
+// worldsOf returns the worlds of all ranks of one machine.
 func worldsOf(size int, route Route) []World {
 	worlds := make([]World, size)
 	for rank := range worlds {
@@ -77,7 +77,7 @@ func worldsOf(size int, route Route) []World {
 	return worlds
 }
 
-func TestRanksMeetAgainAndAgain(t *testing.T) {
+func TestRanksConnectRepeatedly(t *testing.T) {
 	server, _ := serveOn(t, privateName(), "token")
 	tcp, err := port(t)
 	if err != nil {
@@ -104,9 +104,9 @@ func TestRanksMeetAgainAndAgain(t *testing.T) {
 	}
 }
 
-// TestAStoreThatIsAboutToCloseIsNotBelieved: rank 1 comes to the store of the attempt before, which
-// hangs up on its first query, as a store does that wants a token.
-func TestAStoreThatIsAboutToCloseIsNotBelieved(t *testing.T) {
+// TestConnectRetriesIfTheStoreIsClosing connects rank 1 to the store of an earlier attempt, which
+// closes the connection at its first query, like a store that requires a token.
+func TestConnectRetriesIfTheStoreIsClosing(t *testing.T) {
 	address := privateName()
 	old, err := net.Listen("unix", strings.TrimPrefix(address, unixScheme))
 	if err != nil {
@@ -121,7 +121,7 @@ func TestAStoreThatIsAboutToCloseIsNotBelieved(t *testing.T) {
 	}
 }
 
-// hangUp greets all clients, and closes when one of them asks for something.
+// hangUp completes the handshake of all clients, and closes at the next query.
 func hangUp(l net.Listener) error {
 	var serving sync.WaitGroup
 	var conns []net.Conn
@@ -153,7 +153,7 @@ func hangUp(l net.Listener) error {
 	return errors.Join(errs...)
 }
 
-// port finds an address that is free, on a server that is closed again.
+// port returns a free address.
 func port(t *testing.T) (string, error) {
 	t.Helper()
 	s, err := Listen("127.0.0.1:0", "x")
@@ -163,7 +163,7 @@ func port(t *testing.T) (string, error) {
 	return s.Address(), s.Close()
 }
 
-// TestAbsentRanksAreNamed on every rank that came, rank 0 or not.
+// TestAbsentRanksAreNamed checks the error on every rank that connects.
 func TestAbsentRanksAreNamed(t *testing.T) {
 	ctx, cancel := context.WithCancelCause(testContext(t))
 	cause := errors.New("the deadline")
@@ -177,7 +177,7 @@ func TestAbsentRanksAreNamed(t *testing.T) {
 			errs <- err
 		}()
 	}
-	// All three have come when their keys are there.
+	// All three have joined once their keys are set.
 	probe, err := Dial(ctx, route.Endpoint)
 	if err != nil {
 		t.Fatal(err)
@@ -199,8 +199,8 @@ func TestAbsentRanksAreNamed(t *testing.T) {
 	}
 }
 
-// cutConn ends a context while the answer to a join is on its way, and reads on once that has cut
-// the connection off, or has not within 20 ms.
+// cutConn ends a context while the answer to a join is in transit, and continues to read once this
+// has aborted the connection, or after 20 ms.
 type cutConn struct {
 	net.Conn
 	end    func()
@@ -235,9 +235,9 @@ func (c *cutConn) Read(b []byte) (int, error) {
 	return c.Conn.Read(b)
 }
 
-// TestARankCutOffWhileItJoinsNamesTheAbsent on the connection that it has: rank 0 closes the store
-// as soon as nobody is connected, so that there may be no other one.
-func TestARankCutOffWhileItJoinsNamesTheAbsent(t *testing.T) {
+// TestDeadlineDuringJoinReportsAbsentRanks requires the report over the existing connection: rank 0
+// closes the store as soon as no client is connected, so there may be no other one.
+func TestDeadlineDuringJoinReportsAbsentRanks(t *testing.T) {
 	server, _ := serveOn(t, privateName(), "")
 	ctx, cancel := context.WithCancelCause(testContext(t))
 	cause := errors.New("the deadline")
@@ -265,7 +265,7 @@ func TestARankCutOffWhileItJoinsNamesTheAbsent(t *testing.T) {
 	}
 }
 
-func TestRankZeroIsNamedWhenItDoesNotServe(t *testing.T) {
+func TestMissingRankZeroIsReported(t *testing.T) {
 	ctx, cancel := context.WithCancel(testContext(t))
 	cancel()
 	w := worldsOf(2, Route{Kind: RouteServe, Endpoint: Endpoint{Address: privateName()}})[1]
@@ -275,12 +275,12 @@ func TestRankZeroIsNamedWhenItDoesNotServe(t *testing.T) {
 		t.Fatal(err)
 	}
 	if !strings.Contains(err.Error(), "rank 1 of 2 (options, store served by rank 0)") {
-		t.Fatalf("the message does not say who and where: %v", err)
+		t.Fatalf("the message lacks the rank or the store: %v", err)
 	}
 }
 
-// TestRankZeroDoesNotWaitForTheDead closes rank 0 after another has gone without leaving.
-func TestRankZeroDoesNotWaitForTheDead(t *testing.T) {
+// TestRankZeroDoesNotWaitForEndedRanks closes rank 0 after another rank has ended without leaving.
+func TestRankZeroDoesNotWaitForEndedRanks(t *testing.T) {
 	worlds := worldsOf(2, Route{Kind: RouteServe, Endpoint: Endpoint{Address: privateName()}})
 	ctx := testContext(t)
 	dead := make(chan *Member, 1)
@@ -302,11 +302,11 @@ func TestRankZeroDoesNotWaitForTheDead(t *testing.T) {
 		t.Fatal(err)
 	}
 	if s := leave.service.server; len(s.sessions) != 0 {
-		t.Fatalf("%d sessions are left", len(s.sessions))
+		t.Fatalf("%d sessions remain", len(s.sessions))
 	}
 }
 
-func TestAttemptsOfAJobAreApart(t *testing.T) {
+func TestAttemptsOfAJobHaveSeparateKeys(t *testing.T) {
 	server, client := serveOn(t, privateName(), "")
 	for restart := range 2 {
 		worlds := worldsOf(2, Route{
@@ -332,8 +332,9 @@ func TestListenAddress(t *testing.T) {
 	}
 }
 
-// TestARankThatHasEndedIsNotAwaited where the launcher serves the store and tells so.
-func TestARankThatHasEndedIsNotAwaited(t *testing.T) {
+// TestConnectDoesNotWaitForEndedRanks uses a launcher's store, to which the launcher reports the
+// end.
+func TestConnectDoesNotWaitForEndedRanks(t *testing.T) {
 	for _, gone := range []int{0, 1, 2} {
 		t.Run(fmt.Sprintf("rank %d", gone), func(t *testing.T) {
 			server, _ := serveOn(t, privateName(), "token")
@@ -353,14 +354,14 @@ func TestARankThatHasEndedIsNotAwaited(t *testing.T) {
 					}
 				})
 			}
-			server.Ended(gone, "it failed with code 3")
+			server.Ended(gone, "rank 2 exited with code 3")
 			all.Wait()
 		})
 	}
 }
 
-// TestOthersMayEndOnceTheyHaveJoined: a short rank has ended before a slow one looks.
-func TestOthersMayEndOnceTheyHaveJoined(t *testing.T) {
+// TestRankMayEndAfterAllHaveJoined lets one rank end before a slow one checks.
+func TestRankMayEndAfterAllHaveJoined(t *testing.T) {
 	server, _ := serveOn(t, privateName(), "token")
 	worlds := worldsOf(3, Route{
 		Kind: RouteJoin, Endpoint: Endpoint{Address: server.Address(), Token: "token"},
@@ -369,8 +370,8 @@ func TestOthersMayEndOnceTheyHaveJoined(t *testing.T) {
 	meet(t, worlds)
 }
 
-// TestAGuardEndsWhenARankDoes, and by its stop.
-func TestAGuardEndsWhenARankDoes(t *testing.T) {
+// TestGuardEndsWithARank also tests stop.
+func TestGuardEndsWithARank(t *testing.T) {
 	server, _ := serveOn(t, privateName(), "token")
 	worlds := worldsOf(2, Route{
 		Kind: RouteJoin, Endpoint: Endpoint{Address: server.Address(), Token: "token"},
@@ -394,7 +395,7 @@ func TestAGuardEndsWhenARankDoes(t *testing.T) {
 				}
 				return
 			}
-			server.Ended(1, "it was ended by signal 9")
+			server.Ended(1, "rank 1 was killed by signal 9")
 			_, err = store.Get(guarded, "what rank 1 never sets")
 			var ended *EndedError
 			if !errors.As(err, &ended) || ended.Rank != 1 {

@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// TestEveryStoreKeepsTheContract runs one suite over every kind of store.
-func TestEveryStoreKeepsTheContract(t *testing.T) {
+// TestStoreContract runs one suite over every kind of store.
+func TestStoreContract(t *testing.T) {
 	kinds := map[string]func(t *testing.T) *Client{
 		"local": func(t *testing.T) *Client {
 			c := NewLocal()
@@ -29,7 +29,7 @@ func TestEveryStoreKeepsTheContract(t *testing.T) {
 			_, c := serveOn(t, privateName(), NewToken())
 			return WithPrefix(WithPrefix(c, "a"), "b/")
 		},
-		"of the server's own process": func(t *testing.T) *Client {
+		"in the server's process": func(t *testing.T) *Client {
 			s, _ := serveOn(t, "127.0.0.1:0", NewToken())
 			c := s.Client()
 			closeLater(t, c)
@@ -46,15 +46,15 @@ func TestEveryStoreKeepsTheContract(t *testing.T) {
 }
 
 var contract = map[string]func(t *testing.T, s *Client){
-	"a value that was set is read back":                lawSetGet,
-	"numbers add up from zero":                         lawAdd,
-	"compare-set stores only over what it expects":     lawCompareSet,
-	"get waits for a key that comes later":             lawGetWaits,
-	"a wait that ends early names the keys":            lawWaitNames,
-	"a cancelled wait leaves the store usable":         lawCancelled,
-	"concurrent adds are all counted":                  lawConcurrent,
-	"a waiting call does not hold up the one it needs": lawNoHoldUp,
-	"what is too large is refused and harms nothing":   lawTooLarge,
+	"Get returns the value of Set":                       lawSetGet,
+	"Add starts from zero":                               lawAdd,
+	"CompareSet stores only if the value is as expected": lawCompareSet,
+	"Get waits for a missing key":                        lawGetWaits,
+	"the error of a cancelled Wait contains the keys":    lawWaitNames,
+	"a cancelled wait leaves the store usable":           lawCancelled,
+	"concurrent Adds are all counted":                    lawConcurrent,
+	"a waiting call does not block another":              lawNoHoldUp,
+	"too large requests are refused":                     lawTooLarge,
 }
 
 func mustSet(t *testing.T, s *Client, key, value string) {
@@ -129,15 +129,15 @@ func lawGetWaits(t *testing.T, s *Client) {
 
 func lawWaitNames(t *testing.T, s *Client) {
 	mustSet(t, s, "here", "")
-	cause := errors.New("out of patience")
+	cause := errors.New("test cause")
 	err := waitUntilCancelled(t, s, cause, "here", "there", "nowhere")
 	if !errors.Is(err, cause) || !strings.Contains(err.Error(), `here" and 2 more`) {
-		t.Fatalf("%v does not name the cause and the keys", err)
+		t.Fatalf("%v lacks the cause or the keys", err)
 	}
 }
 
-// waitUntilCancelled cancels a wait at some point after its start, be it before or after the
-// server knows of it: the outcome is the same.
+// waitUntilCancelled cancels a wait before or after the server has received it: the outcome must be
+// the same.
 func waitUntilCancelled(t *testing.T, s *Client, cause error, keys ...string) error {
 	t.Helper()
 	ctx, cancel := context.WithCancelCause(testContext(t))
@@ -160,7 +160,7 @@ func lawCancelled(t *testing.T, s *Client) {
 	ctx, cancel := context.WithCancel(testContext(t))
 	cancel()
 	if err := s.Set(ctx, "k", nil); !errors.Is(err, context.Canceled) {
-		t.Fatalf("Set with a dead context: %v", err)
+		t.Fatalf("Set with an expired context: %v", err)
 	}
 }
 

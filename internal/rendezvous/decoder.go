@@ -8,13 +8,13 @@ import (
 	"io"
 )
 
-// decoder reads requests and replies. It never allocates much more than has arrived, so that an
-// absurd length costs its sender more than us. It is used by one goroutine at a time.
+// decoder reads requests and replies. It never allocates much more than has arrived, so that a
+// forged length costs its sender more than the reader. It is used by one goroutine at a time.
 type decoder struct {
 	r *bufio.Reader
-	// peer names the other end in errors.
+	// peer is the address of the other side, for errors.
 	peer string
-	// budget is how many bytes of keys and values the current request may still have.
+	// budget limits the remaining bytes of keys and values of the current request.
 	budget int
 }
 
@@ -26,8 +26,8 @@ func (d *decoder) wrong(format string, args ...any) error {
 	return fmt.Errorf("%s: %w: %s", d.peer, ErrProtocol, fmt.Sprintf(format, args...))
 }
 
-// request reads one request with at most budget bytes of keys and values. At a clean end it
-// returns io.EOF.
+// request reads one request with at most budget bytes of keys and values. It returns io.EOF if the
+// connection ends before a request.
 func (d *decoder) request(budget int) (*request, error) {
 	b, err := d.r.ReadByte()
 	if err != nil {
@@ -44,7 +44,7 @@ func (d *decoder) request(budget int) (*request, error) {
 	return r, nil
 }
 
-// unexpected turns an end in the middle of something into io.ErrUnexpectedEOF.
+// unexpected converts io.EOF within a request or reply to io.ErrUnexpectedEOF.
 func unexpected(err error) error {
 	if err == io.EOF { //nolint:errorlint // Readers return io.EOF itself.
 		return io.ErrUnexpectedEOF
@@ -119,13 +119,13 @@ func (d *decoder) length(what string, most uint64) (uint64, error) {
 	return n, err
 }
 
-// field reads a length and that many bytes, which the caller owns.
+// field reads a length and a value of that length, which the caller owns.
 func (d *decoder) field(what string, most uint64) ([]byte, error) {
 	n, err := d.length("length of a "+what, most)
 	if err != nil {
 		return nil, err
 	}
-	// Eight bytes stand for the cost of an empty field, so that many of those end as well.
+	// Count eight bytes for each field, so that the number of empty fields is limited, too.
 	if d.budget -= int(n) + 8; d.budget < 0 {
 		return nil, d.wrong("the request is too long")
 	}

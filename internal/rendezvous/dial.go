@@ -13,11 +13,11 @@ import (
 	"symmem/internal/sys"
 )
 
-// Endpoint is a server and what it takes to be let in.
+// Endpoint identifies a server and the token that it requires.
 type Endpoint struct {
 	// Address is "host:port", "unix:@name" or "unix:/path".
 	Address string
-	// Token is empty for PyTorch's own servers, and where a Unix socket needs none.
+	// Token is empty for PyTorch's own servers, and for a Unix socket that needs none.
 	Token Token
 }
 
@@ -26,15 +26,15 @@ const (
 	maxBackoff   = 500 * time.Millisecond
 )
 
-// Dial connects to the store at an endpoint, trying again until the server is there or the
-// context ends (DefaultTimeout if it has no deadline). A wrong token (ErrToken), a server that
-// is no TCPStore (ErrProtocol) and a socket of another user (PeerError) end it at once. The
-// caller must Close the client.
+// Dial connects to the store at an endpoint. It retries until the server is there or the context
+// ends (DefaultTimeout if it has no deadline). It does not retry after a wrong token (ErrToken), a
+// server that does not speak the TCPStore protocol (ErrProtocol) or a socket of another user
+// (PeerError). The caller must Close the client.
 func Dial(ctx context.Context, to Endpoint) (*Client, error) {
 	return dial(ctx, to, uint32(os.Geteuid()))
 }
 
-// dial lets the other end run as user uid.
+// dial connects to a server that runs as user uid.
 func dial(ctx context.Context, to Endpoint, uid uint32) (*Client, error) {
 	network, addr, err := split(to.Address)
 	if err != nil {
@@ -75,16 +75,16 @@ func dial(ctx context.Context, to Endpoint, uid uint32) (*Client, error) {
 	return c, c.release(first, nil)
 }
 
-// isTransient reports whether a server that is still starting can cause err.
+// isTransient reports whether a server that is still starting can be the reason for err.
 func isTransient(err error) bool {
 	return !errors.Is(err, ErrProtocol) && !errors.Is(err, ErrToken) &&
 		!errors.As(err, new(*PeerError))
 }
 
-// isBusy reports whether err is a full queue of a server that is there.
+// isBusy reports whether err means that the accept queue of a running server is full.
 func isBusy(err error) bool { return errors.Is(err, syscall.EAGAIN) }
 
-// retryUntil calls once, with growing pauses, as long as retry says that the error may pass.
+// retryUntil calls once until it succeeds, with increasing pauses, while retry accepts the error.
 func retryUntil[T any](
 	ctx context.Context,
 	once func(context.Context) (*T, error),

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-func TestARankWithoutATokenDoesNotTryForLong(t *testing.T) {
+func TestRankWithoutATokenGivesUp(t *testing.T) {
 	s, _ := serveOn(t, privateName(), "secret")
 	worlds := worldsOf(2, Route{Kind: RouteServe, Endpoint: Endpoint{Address: s.Address()}})
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
@@ -39,7 +39,7 @@ func TestDialWaitsForTheServer(t *testing.T) {
 	}
 }
 
-func TestDialGivesUpWithTheLastError(t *testing.T) {
+func TestDialReturnsTheLastError(t *testing.T) {
 	ctx, cancel := context.WithCancelCause(testContext(t))
 	cause := errors.New("the user left")
 	cancel(cause)

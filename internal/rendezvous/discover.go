@@ -6,21 +6,21 @@ import (
 	"strconv"
 )
 
-// environment reads variables and remembers which, for errors.
+// environment reads variables and records them for errors.
 type environment struct {
 	lookup func(string) (string, bool)
 	source Source
 	seen   []Variable
 }
 
-// value returns a variable, or nothing if it is absent or empty: shells make empty ones easily.
+// value returns a variable, or "" if it is absent or empty: scripts often set variables to "".
 func (e *environment) value(name string) string {
 	value, _ := e.lookup(name)
 	e.seen = append(e.seen, Variable{name, value})
 	return value
 }
 
-// secret returns a token; errors do not show its value.
+// secret returns a token, whose value does not appear in errors.
 func (e *environment) secret(name string) Token {
 	value, _ := e.lookup(name)
 	shown := Variable{Name: name}
@@ -39,7 +39,7 @@ func (e *environment) wrong(format string, args ...any) error {
 	}
 }
 
-// number reads a decimal number that must be there.
+// number reads a variable that must be a decimal number.
 func (e *environment) number(name string) (int, error) {
 	value := e.value(name)
 	n, err := strconv.Atoi(value)
@@ -94,7 +94,7 @@ func Discover(lookup func(string) (string, bool), o Options) (World, error) {
 	return w, nil
 }
 
-// ranks asks the sources in their order.
+// ranks tries the sources in their order.
 func ranks(lookup func(string) (string, bool), o Options) (World, error) {
 	if o.Size != 0 || o.Rank != 0 || o.LocalRank != 0 || o.LocalSize != 0 {
 		return fromOptions(o)
@@ -131,7 +131,8 @@ func fromOptions(o Options) (World, error) {
 	return w, nil
 }
 
-// ranks reads one family; ok is false if none of it is set, or if it is not the one to ask.
+// ranks reads one family. ok is false if none of its variables is set, or another source must be
+// used.
 func (f *family) ranks(e *environment, slurmStep bool) (w World, ok bool, err error) {
 	count, local := 0, 0
 	for i, name := range f.names {
@@ -144,7 +145,7 @@ func (f *family) ranks(e *environment, slurmStep bool) (w World, ok bool, err er
 	case count == 0:
 		return World{}, false, nil
 	case f.source == SourceMPICH && slurmStep && local == 0:
-		// The PMI of srun has no local ranks; Slurm's own variables have.
+		// With the PMI of srun the local ranks are only in Slurm's variables.
 		return World{}, false, nil
 	case count < len(f.names):
 		return World{}, false, e.wrong("only some of the variables are set; %s", f.hint)
@@ -168,7 +169,7 @@ func (f *family) parse(e *environment) (World, error) {
 	return w, identify(e, &w)
 }
 
-// identify fills in what the launcher says about the job.
+// identify sets the job's name and restart count from the launcher's variables.
 func identify(e *environment, w *World) (err error) {
 	switch w.Source {
 	case SourceTorchrun:

@@ -8,7 +8,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// environmentOf looks variables up in text such as "RANK=0 WORLD_SIZE=2".
+// environmentOf returns a lookup function for variables in text such as "RANK=0 WORLD_SIZE=2".
 func environmentOf(text string) func(string) (string, bool) {
 	all := map[string]string{}
 	for word := range strings.FieldsSeq(text) {
@@ -55,10 +55,10 @@ func TestDiscover(t *testing.T) {
 		options   Options
 		want      World
 	}{
-		{"nothing is one process", "", Options{}, alone},
-		{"the script of sbatch is no rank", envBatch, Options{}, alone},
-		{"nor is the shell of salloc", envBatch + "SLURM_STEP_ID=4294967290", Options{}, alone},
-		{"torchrun goes before Open MPI", envTorch + envOMPI, Options{}, torch},
+		{"without variables there is one process", "", Options{}, alone},
+		{"the script of sbatch is not a rank", envBatch, Options{}, alone},
+		{"the shell of salloc is not a rank", envBatch + "SLURM_STEP_ID=4294967290", Options{}, alone},
+		{"torchrun takes precedence over Open MPI", envTorch + envOMPI, Options{}, torch},
 		{
 			"the agent's store is joined without a token",
 			envTorch + "TORCHELASTIC_USE_AGENT_STORE=True SYMMEM_TOKEN=t",
@@ -66,15 +66,15 @@ func TestDiscover(t *testing.T) {
 			agent,
 		},
 		{
-			"our launcher's store goes before the agent's",
+			"the store of symmem launch takes precedence over the agent's",
 			envTorch + "TORCHELASTIC_USE_AGENT_STORE=True SYMMEM_STORE=unix:@s SYMMEM_TOKEN=t",
 			Options{},
 			ours,
 		},
-		{"Open MPI goes before Slurm", envOMPI + envSlurm, Options{}, two(SourceOpenMPI, "n1")},
-		{"MPICH finds its store by PMI", envMPICH, Options{}, pmi},
+		{"Open MPI takes precedence over Slurm", envOMPI + envSlurm, Options{}, two(SourceOpenMPI, "n1")},
+		{"MPICH uses PMI", envMPICH, Options{}, pmi},
 		{
-			"the PMI of srun is Slurm", "PMI_RANK=1 PMI_SIZE=2 PMI_FD=9 " + envSlurm,
+			"the PMI of srun means Slurm", "PMI_RANK=1 PMI_SIZE=2 PMI_FD=9 " + envSlurm,
 			Options{},
 			two(SourceSlurm, "77.0"),
 		},
@@ -87,7 +87,7 @@ func TestDiscover(t *testing.T) {
 			far,
 		},
 		{
-			"options go before all", envTorch,
+			"options take precedence", envTorch,
 			Options{Rank: 1, Size: 2},
 			two(SourceOptions, ""),
 		},
@@ -113,7 +113,7 @@ func TestDiscover(t *testing.T) {
 	}
 }
 
-// withoutOwnAddress takes out the address that a rank draws for its own store.
+// withoutOwnAddress removes the random address that a rank chooses for its store.
 func withoutOwnAddress(t *testing.T, w *World) {
 	t.Helper()
 	if !strings.HasPrefix(w.Route.Endpoint.Address, "unix:@symmem-") {
@@ -122,11 +122,11 @@ func withoutOwnAddress(t *testing.T, w *World) {
 	w.Route.Endpoint = Endpoint{}
 }
 
-// TestHalfSetEnvironments has a piece that the message must show for each.
-func TestHalfSetEnvironments(t *testing.T) {
+// TestIncompleteEnvironments checks that each message contains a certain part.
+func TestIncompleteEnvironments(t *testing.T) {
 	rows := []struct{ name, env, want string }{
 		{
-			"a node's RANK of Kubeflow", "RANK=0 WORLD_SIZE=4",
+			"Kubeflow's RANK of a node", "RANK=0 WORLD_SIZE=4",
 			`by torchrun: only some of the variables are set; RANK and WORLD_SIZE alone may count ` +
 				`machines, as Kubeflow's PyTorchJob sets them: start the processes by torchrun or ` +
 				`symmem launch (RANK="0", WORLD_SIZE="4", LOCAL_RANK is not set, ` +
@@ -134,16 +134,16 @@ func TestHalfSetEnvironments(t *testing.T) {
 		},
 		{"an empty variable", strings.Replace(envTorch, "RANK=1", "RANK=", 1), "RANK is not set"},
 		{
-			"a rank that is no number", strings.Replace(envTorch, "RANK=1", "RANK=x", 1),
+			"a rank that is not a number", strings.Replace(envTorch, "RANK=1", "RANK=x", 1),
 			`RANK is not a number (RANK="x")`,
 		},
 		{
-			"a rank beyond the size", strings.Replace(envTorch, "RANK=1", "RANK=2", 1),
+			"a rank out of range", strings.Replace(envTorch, "RANK=1", "RANK=2", 1),
 			"rank 2 is not below the size 2",
 		},
 		{"a negative rank", strings.Replace(envTorch, "RANK=1", "RANK=-1", 1), "not a number"},
 		{
-			"no ranks at all", "RANK=0 WORLD_SIZE=0 LOCAL_RANK=0 LOCAL_WORLD_SIZE=0",
+			"a size of zero", "RANK=0 WORLD_SIZE=0 LOCAL_RANK=0 LOCAL_WORLD_SIZE=0",
 			"the size 0 is not between",
 		},
 		{
@@ -151,15 +151,15 @@ func TestHalfSetEnvironments(t *testing.T) {
 			"the local size 3 is not between 1 and the size 2",
 		},
 		{
-			"a restart count that is no number",
+			"a restart count that is not a number",
 			strings.Replace(envTorch, "COUNT=3", "COUNT=x", 1), "TORCHELASTIC_RESTART_COUNT is not",
 		},
-		{"half of Open MPI", "OMPI_COMM_WORLD_RANK=0", "OMPI_COMM_WORLD_SIZE is not set"},
+		{"only the rank of Open MPI", "OMPI_COMM_WORLD_RANK=0", "OMPI_COMM_WORLD_SIZE is not set"},
 		{
 			"Open MPI without a job", strings.Replace(envOMPI, "PMIX_NAMESPACE", "X", 1),
-			"the launcher gave no name of the job",
+			"the launcher did not set a name for the job",
 		},
-		{"half of MPICH", "PMI_RANK=0 PMI_SIZE=2", "MPI_LOCALRANKID is not set"},
+		{"rank and size of MPICH only", "PMI_RANK=0 PMI_SIZE=2", "MPI_LOCALRANKID is not set"},
 		{
 			"MPICH without its descriptor", strings.Replace(envMPICH, "PMI_FD", "X", 1),
 			"PMI_FD is not a number",
@@ -172,21 +172,21 @@ func TestHalfSetEnvironments(t *testing.T) {
 			"a step of Slurm without its nodes", strings.Replace(envSlurm, "NODES=1", "NODES=2", 1),
 			"SLURM_NODEID is not a number",
 		},
-		{"tasks of Slurm that do not parse", strings.Replace(envSlurm, "NUM_NODES=1",
-			"TASKS_PER_NODE=2(x SLURM_NODEID=0", 1), "does not tell the tasks of node 0"},
+		{"malformed tasks of Slurm", strings.Replace(envSlurm, "NUM_NODES=1",
+			"TASKS_PER_NODE=2(x SLURM_NODEID=0", 1), "does not contain the tasks of node 0"},
 		{"the agent's store without a port", strings.Replace(envTorch, "MASTER_PORT", "X", 1) +
 			"TORCHELASTIC_USE_AGENT_STORE=True", "MASTER_PORT is not set"},
-		{"a port that is none", strings.Replace(envTorch, "29500", "0", 1) +
+		{"an invalid port", strings.Replace(envTorch, "29500", "0", 1) +
 			"TORCHELASTIC_USE_AGENT_STORE=True", "MASTER_PORT is not a port"},
 		{
 			"a job of several machines without a token",
 			strings.ReplaceAll(envTorch, "LOCAL_WORLD_SIZE=2", "LOCAL_WORLD_SIZE=1") + "LOCAL_RANK=0",
 			"set SYMMEM_TOKEN to the same random text on all",
 		},
-		{"a store of ours that is no address", envTorch + "SYMMEM_STORE=here", "neither host:port"},
+		{"an invalid SYMMEM_STORE", envTorch + "SYMMEM_STORE=here", "neither host:port"},
 		{
-			"a job without any name", "RANK=0 WORLD_SIZE=2 LOCAL_RANK=0 LOCAL_WORLD_SIZE=2",
-			"have no name in common",
+			"a job without a name", "RANK=0 WORLD_SIZE=2 LOCAL_RANK=0 LOCAL_WORLD_SIZE=2",
+			"have no common name",
 		},
 	}
 	for _, r := range rows {
@@ -197,21 +197,21 @@ func TestHalfSetEnvironments(t *testing.T) {
 				t.Fatalf("%+v, %v: no EnvironmentError", w, err)
 			}
 			if !strings.Contains(err.Error(), r.want) {
-				t.Fatalf("%v\ndoes not say %s", err, r.want)
+				t.Fatalf("%v\ndoes not contain %s", err, r.want)
 			}
 		})
 	}
 }
 
-func TestWrongOptions(t *testing.T) {
+func TestInvalidOptions(t *testing.T) {
 	rows := map[string]Options{
-		"a rank without a size":             {Rank: 1},
-		"a rank beyond the size":            {Rank: 2, Size: 2},
-		"a negative size":                   {Size: -1},
-		"a local rank without local size":   {Rank: 1, Size: 2, LocalRank: 1},
-		"a TCP address without a token":     {Size: 2, Address: "localhost:1"},
-		"an address that is none":           {Size: 2, Address: "localhost"},
-		"no address, and no name in common": {Size: 2},
+		"a rank without a size":                {Rank: 1},
+		"a rank out of range":                  {Rank: 2, Size: 2},
+		"a negative size":                      {Size: -1},
+		"a local rank without local size":      {Rank: 1, Size: 2, LocalRank: 1},
+		"a TCP address without a token":        {Size: 2, Address: "localhost:1"},
+		"an invalid address":                   {Size: 2, Address: "localhost"},
+		"neither an address nor a common name": {Size: 2},
 	}
 	for name, o := range rows {
 		t.Run(name, func(t *testing.T) {
@@ -222,7 +222,7 @@ func TestWrongOptions(t *testing.T) {
 	}
 }
 
-func TestTokensDoNotShowInErrors(t *testing.T) {
+func TestErrorsDoNotContainTokens(t *testing.T) {
 	_, err := Discover(environmentOf(envTorch+"SYMMEM_STORE=here SYMMEM_TOKEN=secret"), Options{})
 	if err == nil || strings.Contains(err.Error(), "secret") {
 		t.Fatal(err)
@@ -232,7 +232,7 @@ func TestTokensDoNotShowInErrors(t *testing.T) {
 	}
 }
 
-func TestPrivateSocketsAreApart(t *testing.T) {
+func TestPrivateSocketNamesAreUnique(t *testing.T) {
 	seen := map[string]string{}
 	for _, env := range []string{
 		envTorch, strings.Replace(envTorch, "COUNT=3", "COUNT=4", 1),

@@ -9,28 +9,29 @@ import (
 	"time"
 )
 
-// Our server stores which ranks have ended, so that others need not wait until their timeout. It
-// learns of an end in two ways: a launcher that serves the store calls Ended for each of its
-// processes, and each rank keeps a connection on which it has sent its greeting, which ends with
-// the rank. Each end has a numbered key. These keys have another prefix than those of ranks.
+// The Server stores which ranks have ended, so that others need not wait until their timeout. It
+// notices an end in two ways: a launcher that serves the store calls Ended for each of its
+// processes, and each rank sends a greeting on a connection that ends with the rank. Each end has a
+// numbered key. The prefix of these keys differs from that of ranks.
 const endsKey = "symmem-ends"
 
 func endKey(n int) string { return endsKey + "/" + strconv.Itoa(n) }
 
-// greetKey is the key of the COMPARE_SET by which a rank sends its greeting. Our server remembers
-// for which rank the connection stands, stores nothing, and answers greetAnswer. Any other server
-// answers with the expected value, as it does for a key that is missing, and stores nothing either.
+// greetKey is the key of the COMPARE_SET with which a rank sends its greeting. The Server records
+// which rank the connection represents, stores nothing, and answers greetAnswer. Any other server
+// answers with the expected value, as it does for a missing key, and stores nothing either.
 const (
 	greetKey    = "symmem-greeting"
 	greetAnswer = "ends are told"
 )
 
-// maxGreetingBytes bounds what a connection may say of its rank, in bytes.
+// maxGreetingBytes limits a greeting, in bytes.
 const maxGreetingBytes = 4 << 10
 
 // greeting identifies the rank that a connection represents. World is the prefix of the rank's
-// keys, and empty before the rank has one. Job, Process and Place let the server refuse a second
-// process that is the same rank of the same job. With Probe the server only says whether it would.
+// keys, and empty before the rank has one. With Job, Process and Place the server can refuse a
+// second process that claims the same rank of the same job. With Probe the server only answers
+// whether it would refuse.
 type greeting struct {
 	World   string `json:"world"`
 	Rank    int    `json:"rank"`
@@ -40,8 +41,8 @@ type greeting struct {
 	Probe   bool   `json:"probe,omitempty"`
 }
 
-// rankEnd is the value of a key of endsKey. World is empty where a launcher reports its process,
-// which is that rank of every world.
+// rankEnd is stored under a key of endsKey. World is empty if a launcher reports the end of its
+// process, which has the same rank in every world.
 type rankEnd struct {
 	World string `json:"world,omitempty"`
 	Rank  int    `json:"rank"`
@@ -49,45 +50,46 @@ type rankEnd struct {
 	// Left is set if the rank has announced that it leaves; Why is the reason it gave.
 	Left bool   `json:"left,omitempty"`
 	Why  string `json:"why,omitempty"`
-	// Closing is set, and nothing else, if the store is about to be closed in order: whoever has
-	// come for a later Connect waits for the next one.
+	// Closing alone is set if the store is about to be closed in order: ranks that have joined a
+	// later Connect then retry with the next store.
 	Closing bool `json:"closing,omitempty"`
 }
 
-// EndedError means that a rank has ended, as its launcher or the store's server saw, or has left.
+// EndedError means that a rank has ended, as its launcher or the store's server reported, or has
+// left.
 type EndedError struct {
-	// Rank is the rank, and How says how it has ended, in words that name it.
+	// Rank is the rank, and How describes how it has ended; the text names the rank.
 	Rank int
 	How  string
 	// Left is set if the rank has left the job in order.
 	Left bool
-	// Why is the reason it gave to Leave; empty if it had finished its work.
+	// Why is the reason that it passed to Leave; empty if it had finished its work.
 	Why string
 }
 
-// Error is how the rank has ended.
+// Error describes how the rank has ended.
 func (e *EndedError) Error() string { return e.How }
 
-// Ended records that the process of a rank has ended, and how, in words that name the rank.
+// Ended records that the process of a rank has ended. how describes the end and names the rank.
 func (s *Server) Ended(rank int, how string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.recordEnd(rankEnd{Rank: rank, How: how})
 }
 
-// recordEnd puts an end into the store. s.mu is held.
+// recordEnd stores an end. s.mu is held.
 func (s *Server) recordEnd(e rankEnd) {
 	value, err := json.Marshal(e)
 	if err != nil {
-		return // of strings and numbers, which cannot fail
+		return // cannot happen for strings and numbers
 	}
 	r := &request{query: querySet, keys: []string{userKey(endKey(s.ends))}, values: [][]byte{value}}
 	s.ends++
-	// A SET has no answer, and no way to go wrong.
+	// A SET has no answer and cannot fail.
 	_ = s.apply(0, r)
 }
 
-// announceClosing announces that the store ends in order.
+// announceClosing announces that the store is about to be closed in order.
 func (s *Server) announceClosing() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -155,9 +157,8 @@ func (s *Server) recordSessionEnd(n *session) {
 	s.recordEnd(e)
 }
 
-// fatalToConnect reports whether this call of Connect cannot succeed without a rank that has
-// ended: not all were there yet, and it has not given up in order, which the others do at their
-// own time.
+// fatalToConnect reports whether this Connect cannot succeed because a rank has ended: not all
+// ranks had joined, and the rank did not give up in order, as every rank does at its own deadline.
 func (m *Member) fatalToConnect(ctx context.Context, e *EndedError) bool {
 	if e.Rank == 0 && !e.Left && m.watch.storeLost() {
 		return true
@@ -170,17 +171,17 @@ func (m *Member) fatalToConnect(ctx context.Context, e *EndedError) bool {
 }
 
 const (
-	// launcherDelay is how long after the end of a connection the launcher may report how the process
-	// has ended.
+	// launcherDelay is the time after the end of a connection in which the launcher may report how
+	// the process has ended.
 	launcherDelay = 200 * time.Millisecond
-	// graceAfterEnd is the time that Guard continues after the end of a rank: data that the rank has
-	// sent before may still arrive, and may suffice.
+	// graceAfterEnd is the time that Guard continues after the end of a rank: data that the rank
+	// has sent before may still arrive, and may suffice.
 	graceAfterEnd = time.Second
 )
 
-// Guard returns a context for what needs some ranks of the world, such as the making of a group:
-// it ends soon after any of them has ended or left, with an EndedError as its cause, or after the
-// store is lost. Where the store is not served by symmem (torchrun's) this is not known. The
+// Guard returns a context for a call that needs the given ranks of the world, such as the creation
+// of a group. It ends soon after any of them has ended or left, with an EndedError as its cause, or
+// after the store is lost. Stores that symmem does not serve (torchrun's) do not record ends. The
 // caller must call stop.
 func (m *Member) Guard(
 	ctx context.Context, ranks []int,
@@ -188,8 +189,8 @@ func (m *Member) Guard(
 	return m.guard(ctx, graceAfterEnd, m.isEndOf(ranks))
 }
 
-// isEndOf returns whether an end is that of one of some ranks, or of rank 0 if the store ended
-// with it.
+// isEndOf returns a function that reports whether an end concerns the given ranks, or is that of
+// rank 0 and the store ended with it.
 func (m *Member) isEndOf(ranks []int) func(context.Context, *EndedError) bool {
 	set := map[int]bool{}
 	for _, r := range ranks {
@@ -200,7 +201,7 @@ func (m *Member) isEndOf(ranks []int) func(context.Context, *EndedError) bool {
 	}
 }
 
-// guard ends the context a while after an end that is fatal is known.
+// guard ends the context some time after a fatal end.
 func (m *Member) guard(
 	ctx context.Context, after time.Duration, fatal func(context.Context, *EndedError) bool,
 ) (guarded context.Context, stop func()) {
@@ -218,9 +219,8 @@ func (m *Member) guard(
 	return guarded, func() { cancel(nil); <-done }
 }
 
-// Ended returns the ends of ranks of the world that are known, by rank: those of the given ranks,
-// and that of rank 0 if the store ended with it. It waits until they are enough, or the context
-// ends.
+// Ended returns the known ends of the given ranks, by rank, and that of rank 0 if the store ended
+// with it. It waits until enough accepts them, or the context ends.
 func (m *Member) Ended(
 	ctx context.Context, ranks []int, enough func([]*EndedError) bool,
 ) []*EndedError {
@@ -247,9 +247,9 @@ func (m *Member) Ended(
 	}
 }
 
-// addEnd adds to the error of a wait for the others the end of a rank, if that is why the wait
-// failed: of a rank that rank 0 has missed, or of rank 0 if the store is lost with it. The store
-// may have that end a moment later.
+// addEnd replaces the error of a wait by the end of a rank, if that is why the wait failed: of a
+// rank that rank 0 reported as absent, or of rank 0 if the store is lost with it. The store may
+// record that end a moment later.
 func (m *Member) addEnd(err error) error {
 	var absent *AbsentError
 	missed := errors.As(err, &absent)
@@ -269,7 +269,7 @@ func (m *Member) addEnd(err error) error {
 	return &AbsentError{Ranks: []int{e.Rank}, Size: m.world.Size, Err: e}
 }
 
-// ended is the error of a wait that an EndedError has ended, if one has.
+// ended returns the error of a wait that an EndedError has ended, or nil.
 func (m *Member) ended(ctx context.Context) error {
 	e, ok := errors.AsType[*EndedError](context.Cause(ctx))
 	if !ok {

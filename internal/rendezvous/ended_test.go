@@ -11,10 +11,10 @@ import (
 	"time"
 )
 
-// prompt is the longest that a death may take to be told.
+// prompt limits the time until an end is reported.
 const prompt = 3 * time.Second
 
-// die ends the connections of a member as the kernel does when its process is killed.
+// die closes the connections of a member, as the kernel does when its process is killed.
 func die(m *Member) error {
 	m.watch.cancel()
 	err := errors.Join(m.watch.client.Close(), m.client.Close())
@@ -28,7 +28,7 @@ func die(m *Member) error {
 	return err
 }
 
-// routesOf are the ways to a store of ours, by who serves it.
+// routesOf returns routes to a store of this package, by the process that serves it.
 func routesOf(t *testing.T) map[string]Route {
 	t.Helper()
 	server, _ := serveOn(t, privateName(), "token")
@@ -54,12 +54,12 @@ func connectAll(ctx context.Context, t *testing.T, worlds []World) []*Member {
 	return members
 }
 
-// TestTheDeathOfARankEndsWhatNeedsIt, and nothing else, whoever serves the store. Where that is
-// the rank that has died, nothing goes on.
-func TestTheDeathOfARankEndsWhatNeedsIt(t *testing.T) {
+// TestEndOfARankEndsWaitsThatNeedIt checks that other waits continue, unless the rank served the
+// store.
+func TestEndOfARankEndsWaitsThatNeedIt(t *testing.T) {
 	for name, route := range routesOf(t) {
 		for _, victim := range []int{0, 1} {
-			t.Run(fmt.Sprintf("%s serves and rank %d dies", name, victim), func(t *testing.T) {
+			t.Run(fmt.Sprintf("%s serves and rank %d ends", name, victim), func(t *testing.T) {
 				ctx := testContext(t)
 				members := connectAll(ctx, t, worldsOf(4, route))
 				survivors := slices.Delete(slices.Clone(members), victim, victim+1)
@@ -93,7 +93,7 @@ func TestTheDeathOfARankEndsWhatNeedsIt(t *testing.T) {
 	}
 }
 
-// wantEnded wants a wait that needs some ranks to end with the end of one.
+// wantEnded checks that a wait that needs some ranks ends with the end of one of them.
 func wantEnded(ctx context.Context, t *testing.T, m *Member, ranks []int, victim int) {
 	t.Helper()
 	guarded, stop := m.Guard(ctx, ranks)
@@ -104,21 +104,21 @@ func wantEnded(ctx context.Context, t *testing.T, m *Member, ranks []int, victim
 	}
 	var e *EndedError
 	if !errors.As(context.Cause(guarded), &e) || e.Rank != victim || e.Left {
-		t.Errorf("rank %d: the wait for %v ends by %v", m.world.Rank, ranks, context.Cause(guarded))
+		t.Errorf("rank %d: the wait for %v ended with %v", m.world.Rank, ranks, context.Cause(guarded))
 	}
 	some := func(known []*EndedError) bool { return len(known) > 0 }
 	ended := m.Ended(ctx, ranks, some)
 	if len(ended) != 1 || ended[0].Rank != victim {
-		t.Errorf("rank %d: %v have ended of %v, want %d", m.world.Rank, ended, ranks, victim)
+		t.Errorf("rank %d: ends %v of ranks %v, want %d", m.world.Rank, ended, ranks, victim)
 	}
 }
 
-// TestARankThatDiesWhileOthersAreAwaitedIsNamed: ranks 0, 1 and 2 have greeted, rank 3 has not
-// come.
-func TestARankThatDiesWhileOthersAreAwaitedIsNamed(t *testing.T) {
+// TestRankThatEndsDuringConnectIsReported: ranks 0, 1 and 2 have sent greetings, rank 3 has not
+// joined.
+func TestRankThatEndsDuringConnectIsReported(t *testing.T) {
 	for name, route := range routesOf(t) {
 		for _, victim := range []int{0, 1} {
-			t.Run(fmt.Sprintf("%s serves and rank %d dies", name, victim), func(t *testing.T) {
+			t.Run(fmt.Sprintf("%s serves and rank %d ends", name, victim), func(t *testing.T) {
 				ctx := testContext(t)
 				worlds := worldsOf(4, route)
 				errs := make(chan error)
@@ -149,7 +149,7 @@ func TestARankThatDiesWhileOthersAreAwaitedIsNamed(t *testing.T) {
 					err := <-errs
 					var e *EndedError
 					if !errors.As(err, &e) || e.Rank != victim {
-						t.Errorf("%v does not say that rank %d has ended", err, victim)
+						t.Errorf("%v does not report the end of rank %d", err, victim)
 					}
 				}
 				if took := time.Since(began); took > prompt {
@@ -160,8 +160,9 @@ func TestARankThatDiesWhileOthersAreAwaitedIsNamed(t *testing.T) {
 	}
 }
 
-// TestARankThatGivesUpIsNotTakenForDead: rank 1 has less time, and rank 2 does not come.
-func TestARankThatGivesUpIsNotTakenForDead(t *testing.T) {
+// TestRankThatGivesUpDoesNotCountAsEnded gives rank 1 less time than the others; rank 2 does not
+// join.
+func TestRankThatGivesUpDoesNotCountAsEnded(t *testing.T) {
 	for name, route := range routesOf(t) {
 		t.Run(name+" serves", func(t *testing.T) {
 			worlds := worldsOf(3, route)
@@ -185,7 +186,7 @@ func TestARankThatGivesUpIsNotTakenForDead(t *testing.T) {
 			}
 			end()
 			wantAbsent(t, <-errs, 2)
-			// The end of rank 1 has been told, and rank 0 has heard of it, in order.
+			// The end of rank 1 is stored, and rank 0 has processed it, since it reads in order.
 			if err := probe.Wait(ctx, endKey(0)); err != nil {
 				t.Fatal(err)
 			}
@@ -203,13 +204,12 @@ func wantAbsent(t *testing.T, err error, ranks ...int) {
 	var absent *AbsentError
 	if !errors.As(err, &absent) || !slices.Equal(absent.Ranks, ranks) ||
 		errors.As(err, new(*EndedError)) {
-		t.Errorf("%v does not say that ranks %v did not come", err, ranks)
+		t.Errorf("%v does not report ranks %v as absent", err, ranks)
 	}
 }
 
-// TestRankZeroWaitsForAStoppedRankOnlyAsLongAsItIsTold: a process that is stopped keeps its
-// connections.
-func TestRankZeroWaitsForAStoppedRankOnlyAsLongAsItIsTold(t *testing.T) {
+// TestLeaveWaitsForAStoppedRankUntilItsDeadline: a stopped process keeps its connections.
+func TestLeaveWaitsForAStoppedRankUntilItsDeadline(t *testing.T) {
 	route := Route{Kind: RouteServe, Endpoint: Endpoint{Address: privateName()}}
 	members := connectAll(testContext(t), t, worldsOf(2, route))
 	ctx, cancel := context.WithTimeout(context.Background(), 100*time.Millisecond)
@@ -226,8 +226,9 @@ func TestRankZeroWaitsForAStoppedRankOnlyAsLongAsItIsTold(t *testing.T) {
 	}
 }
 
-// TestAStoreThatTellsNoEndsIsAsGood: as torchrun's, it answers a greeting as any other comparison.
-func TestAStoreThatTellsNoEndsIsAsGood(t *testing.T) {
+// TestStoreWithoutEndsIsSupported: such a store (torchrun's) answers a greeting like any other
+// comparison.
+func TestStoreWithoutEndsIsSupported(t *testing.T) {
 	server, client := serveOn(t, privateName(), "")
 	answer, err := client.CompareSet(testContext(t), "key", []byte("words"), []byte("words"))
 	if err != nil || string(answer) == greetAnswer {
@@ -237,29 +238,30 @@ func TestAStoreThatTellsNoEndsIsAsGood(t *testing.T) {
 	m.base = strings.Repeat("x", maxGreetingBytes)
 	w, err := startWatch(testContext(t), m, newClient(client.addr, client.dial))
 	if w != nil || err != nil {
-		t.Errorf("got %v, %v, want no watch where the greeting was not understood", w, err)
+		t.Errorf("got %v, %v, want no watch without support for greetings", w, err)
 	}
 	guarded, stop := m.Guard(testContext(t), []int{0, 1})
 	defer stop()
 	if guarded.Err() != nil || len(m.Ended(testContext(t), []int{0}, nil)) != 0 {
-		t.Error("somebody has ended")
+		t.Error("an end was reported")
 	}
 	_ = server
 }
 
-// TestWhyARankLeavesIsTold to the others, whoever serves the store.
-func TestWhyARankLeavesIsTold(t *testing.T) {
+// TestReasonToLeaveIsReported checks it on the other ranks, for every process that may serve the
+// store.
+func TestReasonToLeaveIsReported(t *testing.T) {
 	for name, route := range routesOf(t) {
 		t.Run(name+" serves", func(t *testing.T) {
 			ctx := testContext(t)
 			members := connectAll(ctx, t, worldsOf(3, route))
-			reasons := map[int]string{1: "no memory", 2: strings.Repeat("x", MaxWhy+1)}
+			reasons := map[int]string{1: "out of memory", 2: strings.Repeat("x", MaxWhy+1)}
 			for rank, why := range reasons {
 				if err := members[rank].Leave(ctx, why); err != nil {
 					t.Error(err)
 				}
 			}
-			reasons[2] = "" // it is too long
+			reasons[2] = "" // too long
 			ended := members[0].Ended(ctx, []int{1, 2}, func(known []*EndedError) bool {
 				return len(known) == len(reasons)
 			})
@@ -275,9 +277,9 @@ func TestWhyARankLeavesIsTold(t *testing.T) {
 	}
 }
 
-// TestARankThatLeavesIsNotTakenForDead where it must say so over the connection that its watch has:
-// the others are lost, and rank 0, which leaves too, takes in no new ones.
-func TestARankThatLeavesIsNotTakenForDead(t *testing.T) {
+// TestLeaveIsReportedOverTheWatch leaves after the other connections were lost, while rank 0, which
+// leaves too, accepts no new ones.
+func TestLeaveIsReportedOverTheWatch(t *testing.T) {
 	ctx := testContext(t)
 	route := Route{Kind: RouteServe, Endpoint: Endpoint{Address: privateName()}}
 	members := connectAll(ctx, t, worldsOf(3, route))
@@ -286,28 +288,28 @@ func TestARankThatLeavesIsNotTakenForDead(t *testing.T) {
 	for network, addr, _ := split(route.Endpoint.Address); ; {
 		probe, err := net.Dial(network, addr)
 		if err != nil {
-			break // rank 0 does not listen any more
+			break // rank 0 has stopped listening
 		}
 		if err := probe.Close(); err != nil {
 			t.Error(err)
 		}
 	}
 	members[1].client.loseLinks()
-	if err := members[1].Leave(ctx, "no memory"); err != nil {
+	if err := members[1].Leave(ctx, "out of memory"); err != nil {
 		t.Error(err)
 	}
 	ended := members[2].Ended(ctx, []int{1}, func(known []*EndedError) bool {
 		return len(known) > 0
 	})
-	if len(ended) != 1 || !ended[0].Left || ended[0].Why != "no memory" {
-		t.Errorf("rank 2 hears of rank 1: %+v", ended)
+	if len(ended) != 1 || !ended[0].Left || ended[0].Why != "out of memory" {
+		t.Errorf("rank 2 got the ends %+v", ended)
 	}
 	if err := errors.Join(members[2].Close(), <-left); err != nil {
 		t.Error(err)
 	}
 }
 
-// loseLinks ends all connections, as calls do whose context ends amid a request.
+// loseLinks closes all connections, as calls do whose context ends during a request.
 func (c *Client) loseLinks() {
 	c.mu.Lock()
 	defer c.mu.Unlock()

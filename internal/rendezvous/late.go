@@ -5,14 +5,7 @@ import (
 	"time"
 )
 
-// warnLate warns of the ranks that have not come, until stop is called.
-func (m *Member) warnLate(
-	ctx context.Context, absent func(context.Context) []int,
-) (stop func()) {
-	return warnOf(ctx, m.world.Late, absent)
-}
-
-// warnOf calls late with the ranks that keep this one waiting, until stop is called.
+// warnOf calls late with the ranks that this rank waits for, until stop is called.
 func warnOf(
 	ctx context.Context, late func([]int, time.Duration) time.Duration,
 	missing func(context.Context) []int,

@@ -8,9 +8,9 @@ import (
 	"time"
 )
 
-// TestRanksThatHaveNotComeAreToldOf again and again: rank 0, which serves, to those that come
-// before it, and rank 2 then.
-func TestRanksThatHaveNotComeAreToldOf(t *testing.T) {
+// TestLateRanksAreReported checks repeated reports: rank 0, which serves the store, to ranks that
+// connect before it, and then rank 2.
+func TestLateRanksAreReported(t *testing.T) {
 	worlds := worldsOf(3, Route{Kind: RouteServe, Endpoint: Endpoint{Address: privateName()}})
 	reported := make(chan []int)
 	ctx, cancel := context.WithCancel(testContext(t))
@@ -49,7 +49,7 @@ func TestRanksThatHaveNotComeAreToldOf(t *testing.T) {
 	}
 }
 
-// awaitReported waits until one rank alone is reported.
+// awaitReported waits until only the given rank is reported.
 func awaitReported(t *testing.T, reported <-chan []int, want int) {
 	t.Helper()
 	for end := time.After(patience); ; {
@@ -59,12 +59,12 @@ func awaitReported(t *testing.T, reported <-chan []int, want int) {
 				return
 			}
 		case <-end:
-			t.Fatalf("rank %d is not told of", want)
+			t.Fatalf("rank %d was not reported", want)
 		}
 	}
 }
 
-// TestRanksThatHaveNotLeftAreReported to rank 0, which serves the store for them.
+// TestRanksThatHaveNotLeftAreReported checks it on rank 0, which serves the store.
 func TestRanksThatHaveNotLeftAreReported(t *testing.T) {
 	ctx := testContext(t)
 	worlds := worldsOf(3, Route{Kind: RouteServe, Endpoint: Endpoint{Address: privateName()}})
@@ -73,7 +73,7 @@ func TestRanksThatHaveNotLeftAreReported(t *testing.T) {
 		if waited > 0 {
 			select {
 			case reported <- missing:
-			default: // the one before has not been read
+			default: // the previous report was not read yet
 			}
 		}
 		return time.Millisecond

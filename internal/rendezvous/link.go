@@ -12,26 +12,26 @@ import (
 	"time"
 )
 
-// link is one connection of a Client, used by one call at a time. A link whose reply
-// is incomplete must be closed.
+// link is one connection of a Client, used by one call at a time. A link with an incomplete reply
+// must be closed.
 type link struct {
 	conn net.Conn
 	d    *decoder
-	// incomplete is set from the first byte of a request until its whole reply has been read; for a
-	// WAIT that is cancelled that is the reply of the CANCEL_WAIT.
+	// incomplete is set from the first byte of a request until its whole reply has been read. For a
+	// cancelled WAIT this is the reply to the CANCEL_WAIT.
 	incomplete bool
-	// authenticated is set once the server has answered a query that needs a token, if any does.
+	// authenticated is set once the server has answered a query for which it may require a token.
 	authenticated bool
 }
 
-// pastDeadline is a deadline that makes every read and write of a connection return.
+// pastDeadline makes every read and write of a connection return.
 var pastDeadline = time.Unix(1, 0)
 
-// cancelTimeout is how long the server may take to confirm that a wait is cancelled. It comes on
-// top of the caller's deadline.
+// cancelTimeout limits the time in which the server must confirm that a wait is cancelled, in
+// addition to the caller's deadline.
 const cancelTimeout = 2 * time.Second
 
-// guard makes the context end all I/O of the link until release is called.
+// guard aborts all I/O of the link when the context ends, until release is called.
 func (l *link) guard(ctx context.Context) (release func()) {
 	done := make(chan struct{})
 	stop := context.AfterFunc(ctx, func() {
@@ -47,7 +47,7 @@ func (l *link) guard(ctx context.Context) (release func()) {
 }
 
 // exchange sends bytes and reads the reply. It returns the context's cause if the context ended,
-// ErrLost if the server went away, and otherwise the result of read.
+// ErrLost if the connection was lost, and otherwise the result of read.
 func (l *link) exchange(ctx context.Context, b []byte, read func(*decoder) error) error {
 	release := l.guard(ctx)
 	defer release()
@@ -79,19 +79,20 @@ func (l *link) classify(ctx context.Context, err error) error {
 	return fmt.Errorf("%w: %w", ErrLost, err)
 }
 
-// errHungUp is how a server answers that wants another token, or one of somebody who has none; and
-// how one ends that was about to close.
+// errHungUp means that the server closed the connection at the first query: it requires another
+// token, or was about to close.
 var errHungUp = errors.New(
-	"the server hung up, as one does that requires a token, or another than ours")
+	"the server closed the connection, as it does if it requires a token, or another token")
 
-// hungUp reports whether the other end closed the connection, with or without reading all.
+// hungUp reports whether the other side closed the connection, whether or not it had read
+// everything.
 func hungUp(err error) bool {
 	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) ||
 		errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE) ||
 		errors.Is(err, io.ErrClosedPipe)
 }
 
-// handshake makes a link of a new connection, or closes it.
+// handshake performs the handshake on a new connection, and closes the connection if that fails.
 func handshake(ctx context.Context, conn net.Conn, to Endpoint) (*link, error) {
 	l := &link{conn: conn, d: newDecoder(conn, to.Address), authenticated: true}
 	err := l.greet(ctx)
@@ -114,8 +115,8 @@ func (l *link) greet(ctx context.Context) error {
 	return l.exchange(ctx, b, read)
 }
 
-// appendPing adds a PING to b; read takes its answer. Because a server works off a connection
-// in order, the answer says that all before it has taken effect.
+// appendPing appends a PING to b; read reads its answer. Because a server handles the queries of a
+// connection in order, the answer confirms all earlier queries.
 func appendPing(b []byte) (_ []byte, read func(*decoder) error) {
 	nonce := rand.Uint32()
 	b = (&request{query: queryPing, nonce: nonce}).append(b)
@@ -143,8 +144,8 @@ func (l *link) authenticate(ctx context.Context, token Token) error {
 	})
 }
 
-// wait sends WAIT and blocks until the keys are there. If the context ends first it cancels the
-// wait and returns the cause.
+// wait sends WAIT and blocks until the keys are set. If the context ends first, it cancels the wait
+// and returns the cause.
 func (l *link) wait(ctx context.Context, keys []string) error {
 	r := request{query: queryWait, keys: keys}
 	sent := false
@@ -167,8 +168,7 @@ func readStop(d *decoder) error {
 	return err
 }
 
-// cancel ends a wait whose context is done. The keys may have appeared at the last moment: that
-// is success.
+// cancel ends a wait whose context is done. It succeeds if the keys were set in the meantime.
 func (l *link) cancel(ctx context.Context) error {
 	grace, done := context.WithTimeout(context.WithoutCancel(ctx), cancelTimeout)
 	defer done()

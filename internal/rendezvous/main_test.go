@@ -10,7 +10,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// patience bounds what a test waits for; passing tests never come near it.
+// patience limits the waits of tests; passing tests need far less.
 const patience = 30 * time.Second
 
 func testContext(t testing.TB) context.Context {
@@ -30,7 +30,7 @@ func closeLater(t testing.TB, c interface{ Close() error }) {
 	})
 }
 
-// serveOn gives a server and a client at address.
+// serveOn returns a server and a client at address.
 func serveOn(t testing.TB, address string, token Token) (*Server, *Client) {
 	t.Helper()
 	s, err := Listen(address, token)
@@ -46,5 +46,5 @@ func serveOn(t testing.TB, address string, token Token) (*Server, *Client) {
 	return s, c
 }
 
-// privateName is an abstract socket that no other test uses.
+// privateName returns the name of an abstract socket that no other test uses.
 func privateName() string { return "unix:@symmem-test-" + string(NewToken()) }

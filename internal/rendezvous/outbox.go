@@ -5,12 +5,12 @@ import (
 	"sync"
 )
 
-// outboxRoom is how many bytes may wait for a client before we stop reading its requests. One
-// reply may exceed it.
+// outboxRoom is the number of bytes that may wait for a client before the server stops reading its
+// requests. One reply may exceed it.
 const outboxRoom = 1 << 20
 
-// outbox holds the replies that a client has not read yet. Post never blocks, so a slow client does
-// not delay others.
+// outbox buffers the replies to a client. Post never blocks, so a slow client does not delay
+// others.
 type outbox struct {
 	mu      sync.Mutex
 	changed sync.Cond
@@ -25,7 +25,7 @@ func newOutbox() *outbox {
 	return o
 }
 
-// post appends b; after close it does nothing.
+// post appends b, unless the outbox is closed.
 func (o *outbox) post(b []byte) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -35,7 +35,7 @@ func (o *outbox) post(b []byte) {
 	}
 }
 
-// room blocks while the client has too much to take.
+// room blocks while more than outboxRoom bytes wait for the client.
 func (o *outbox) room() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -44,7 +44,7 @@ func (o *outbox) room() {
 	}
 }
 
-// close ends room and, once all is taken, drain.
+// close ends room at once, and drain once everything is written.
 func (o *outbox) close() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -66,7 +66,7 @@ func (o *outbox) drain(w io.Writer) {
 	}
 }
 
-// take blocks until there is something, or returns nothing at the end.
+// take waits for replies and returns them, or nil once the outbox is closed and empty.
 func (o *outbox) take() []byte {
 	o.mu.Lock()
 	defer o.mu.Unlock()

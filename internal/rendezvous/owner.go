@@ -11,7 +11,7 @@ import (
 )
 
 // addressInUse examines an address that is in use. It returns an error if another user owns it,
-// since waiting would not help, and else advice for the case that it stays in use.
+// since waiting would not help, and otherwise advice in case that it stays in use.
 func addressInUse(ctx context.Context, at Endpoint, uid uint32) (advice string, err error) {
 	network, addr, err := split(at.Address)
 	if err != nil {
@@ -27,18 +27,18 @@ func addressInUse(ctx context.Context, at Endpoint, uid uint32) (advice string, 
 	switch {
 	case known && owner != uid:
 		return "", fmt.Errorf("another user has taken the address of this job's store: %w; give the "+
-			"job another MASTER_PORT or run id, or start it by symmem launch, whose address nobody "+
-			"can guess", &PeerError{Addr: at.Address, UID: owner, Want: uid})
+			"job another MASTER_PORT or run id, or start it by symmem launch, whose store "+
+			"has a random address", &PeerError{Addr: at.Address, UID: owner, Want: uid})
 	case network == "unix":
 		return "another job of this user has the same MASTER_PORT or run id, or has not ended", nil
 	case known:
 		return fmt.Sprintf("if PyTorch serves its own store there, set %s=%s on all ranks to join it",
 			EnvStore, at.Address), nil
 	}
-	return "whose process has it is not known here", nil
+	return "this process cannot find out which process uses it", nil
 }
 
-// ownerOfSocket asks the kernel who listens on a Unix socket.
+// ownerOfSocket returns the user of the process that listens on a Unix socket.
 func ownerOfSocket(ctx context.Context, addr string, uid uint32) (owner uint32, known bool) {
 	var dialer net.Dialer
 	conn, err := dialer.DialContext(ctx, "unix", addr)
@@ -56,7 +56,7 @@ func ownerOfSocket(ctx context.Context, addr string, uid uint32) (owner uint32, 
 	return 0, false
 }
 
-// ownerOfPort looks among the listening sockets of this machine.
+// ownerOfPort returns the user of the process of this machine that listens on a port.
 func ownerOfPort(addr string) (owner uint32, known bool) {
 	_, port, err := net.SplitHostPort(addr)
 	if err != nil {
@@ -78,7 +78,7 @@ func ownerOfPort(addr string) (owner uint32, known bool) {
 	return 0, false
 }
 
-// listener finds who listens on a port in a table of the kernel's.
+// listener finds the user that listens on a port in one of the kernel's socket tables.
 func listener(table string, port uint64) (uid uint32, found bool) {
 	const listening = "0A"
 	suffix := fmt.Sprintf(":%04X", port)

@@ -9,9 +9,9 @@ import (
 	"testing"
 )
 
-// TestAnAddressOfAnotherUserIsRefusedAndNotAdvised: the user who asks is another one than this
-// process's, which listens.
-func TestAnAddressOfAnotherUserIsRefusedAndNotAdvised(t *testing.T) {
+// TestAddressOfAnotherUserIsRefused pretends that the caller is another user than this process,
+// which listens.
+func TestAddressOfAnotherUserIsRefused(t *testing.T) {
 	tcp, _ := serveOn(t, "127.0.0.1:0", "token")
 	unix, _ := serveOn(t, privateName(), "")
 	own := uint32(os.Geteuid())
@@ -23,16 +23,16 @@ func TestAnAddressOfAnotherUserIsRefusedAndNotAdvised(t *testing.T) {
 			t.Errorf("%s: got %v, want user %d", at.Address, err, own)
 		}
 		if err != nil && strings.Contains(err.Error(), EnvStore) {
-			t.Errorf("%v advises to join a stranger", err)
+			t.Errorf("%v suggests to join the store of another user", err)
 		}
 		if advice, err := addressInUse(testContext(t), at, own); err != nil || advice == "" {
-			t.Errorf("%s is our own: %q, %v", at.Address, advice, err)
+			t.Errorf("%s belongs to this user: %q, %v", at.Address, advice, err)
 		}
 	}
 }
 
-// TestRankZeroAdvisesPyTorchsStoreOnAPortOnly: nothing of PyTorch's has the name of our socket.
-func TestRankZeroAdvisesPyTorchsStoreOnAPortOnly(t *testing.T) {
+// TestPyTorchsStoreIsSuggestedOnlyForPorts: PyTorch never uses the name of a symmem socket.
+func TestPyTorchsStoreIsSuggestedOnlyForPorts(t *testing.T) {
 	for address, advised := range map[string]bool{"127.0.0.1:0": true, privateName(): false} {
 		network, addr, err := split(address)
 		if err != nil {
@@ -48,7 +48,7 @@ func TestRankZeroAdvisesPyTorchsStoreOnAPortOnly(t *testing.T) {
 		}
 		ctx, cancel := context.WithCancel(testContext(t))
 		go func() {
-			// It has looked at the address once, which is what it will advise.
+			// It has examined the address once, which determines its advice.
 			if conn, err := l.Accept(); err == nil {
 				conn.Close()
 			}

@@ -14,26 +14,26 @@ import (
 	"syscall"
 )
 
-// pmi is a client of PMI-1, the protocol between MPICH's process manager and its processes: one
-// line of words "name=value" each way, the first being the command. Facts come from MPICH's
-// src/pmi/src/pmi_v1.c. One exchange goes: init, get_maxes, get_my_kvsname, put by rank 0,
-// barrier_in, get, finalize.
+// pmi implements a client of PMI-1, the protocol between MPICH's process manager and its processes.
+// Each message is one line of words "name=value", the first being the command. See MPICH's
+// src/pmi/src/pmi_v1.c. An exchange consists of init, get_maxes, get_my_kvsname, put by rank 0,
+// barrier_in, get and finalize.
 type pmi struct {
 	conn net.Conn
 	r    *bufio.Reader
 }
 
-// errPMI is the error of a process manager that breaks the protocol or refuses a request.
+// errPMI means that the process manager violated the protocol or refused a request.
 var errPMI = errors.New("PMI failed")
 
 const (
 	pmiLineBytes = 4096
 	pmiKey       = "symmem-store"
-	// pmiMostBytes is more than our key and our value have, and less than any manager allows.
+	// pmiMostBytes is enough for the key and its value, and less than any process manager allows.
 	pmiMostBytes = 60
 )
 
-// pmiResult is the outcome of the only exchange that a process can have over one descriptor:
+// pmiResult holds the outcome of the single exchange that a process can make over one descriptor:
 // finalize ends the conversation, and a program may connect again later.
 type pmiResult struct {
 	sync.Mutex
@@ -44,8 +44,8 @@ type pmiResult struct {
 // pmiResults has a *pmiResult for each descriptor.
 var pmiResults sync.Map
 
-// pmiEndpoint gives the endpoint that rank 0 made up to all ranks. The descriptor stays open and
-// the caller's.
+// pmiEndpoint passes an endpoint that rank 0 creates to all ranks. The descriptor stays open and
+// belongs to the caller.
 func pmiEndpoint(ctx context.Context, fd int, leader bool) (Endpoint, error) {
 	entry, _ := pmiResults.LoadOrStore(fd, &pmiResult{})
 	result := entry.(*pmiResult)
@@ -67,7 +67,7 @@ func pmiEndpoint(ctx context.Context, fd int, leader bool) (Endpoint, error) {
 	return to, nil
 }
 
-// pmiExchange has the whole conversation, until the context ends.
+// pmiExchange performs the whole exchange, until the context ends.
 func pmiExchange(ctx context.Context, conn net.Conn, leader bool) (Endpoint, error) {
 	defer context.AfterFunc(ctx, func() { _ = conn.SetDeadline(pastDeadline) })()
 	p := &pmi{conn: conn, r: bufio.NewReaderSize(conn, pmiLineBytes)}
@@ -78,7 +78,7 @@ func pmiExchange(ctx context.Context, conn net.Conn, leader bool) (Endpoint, err
 	return to, err
 }
 
-// pmiConn makes a connection of a copy of the descriptor.
+// pmiConn returns a connection over a copy of the descriptor.
 func pmiConn(fd int) (net.Conn, error) {
 	copied, err := syscall.Dup(fd)
 	if err != nil {
@@ -146,7 +146,7 @@ func (p *pmi) begin() (kvs string, err error) {
 	return mine["kvsname"], nil
 }
 
-// ask sends one line and reads its answer, which must be the command want with rc 0.
+// ask sends one line and reads its answer, which must be the given command with rc 0.
 func (p *pmi) ask(line, want string) (map[string]string, error) {
 	command, _, _ := strings.Cut(line, " ")
 	if _, err := p.conn.Write([]byte("cmd=" + line + "\n")); err != nil {
@@ -170,7 +170,7 @@ func (p *pmi) ask(line, want string) (map[string]string, error) {
 	return words, nil
 }
 
-// pmiWords takes a line apart. Every word must be name=value, and no name may come twice.
+// pmiWords parses a line. Every word must be name=value, and no name may occur twice.
 func pmiWords(line string) (map[string]string, error) {
 	words := map[string]string{}
 	for word := range strings.FieldsSeq(line) {

@@ -13,14 +13,14 @@ import (
 	"testing"
 )
 
-// manager is a process manager that speaks PMI-1 to ranks over socket pairs.
+// manager implements a process manager that speaks PMI-1 to ranks over socket pairs.
 type manager struct {
 	mu      sync.Mutex
 	values  map[string]string
 	barrier sync.WaitGroup
 }
 
-// serve answers one rank until it finalizes, and returns what it said.
+// serve answers one rank until it finalizes, and returns the rank's commands.
 func (m *manager) serve(conn net.Conn) (said []string, err error) {
 	defer conn.Close()
 	lines := bufio.NewScanner(conn)
@@ -64,7 +64,7 @@ func (m *manager) answer(words map[string]string) string {
 	return "cmd=unknown rc=-1"
 }
 
-// socketPair gives the manager's end as a connection, and the rank's as a descriptor.
+// socketPair returns the manager's end as a connection, and the rank's end as a descriptor.
 func socketPair(t *testing.T) (net.Conn, int) {
 	t.Helper()
 	fds, err := syscall.Socketpair(syscall.AF_UNIX, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
@@ -84,8 +84,8 @@ func socketPair(t *testing.T) (net.Conn, int) {
 	return conn, fds[1]
 }
 
-// TestRanksMeetByPMI connects three ranks twice, over one conversation with the manager.
-func TestRanksMeetByPMI(t *testing.T) {
+// TestRanksConnectByPMI connects three ranks twice, with one exchange over PMI.
+func TestRanksConnectByPMI(t *testing.T) {
 	const size = 3
 	m := &manager{values: map[string]string{}}
 	m.barrier.Add(size)
@@ -104,7 +104,7 @@ func TestRanksMeetByPMI(t *testing.T) {
 				want = strings.Replace(want, "barrier", "put barrier", 1)
 			}
 			if got := strings.Join(said, " "); got != want || err != nil {
-				t.Errorf("rank %d said %q, %v", rank, got, err)
+				t.Errorf("rank %d sent %q, %v", rank, got, err)
 			}
 		})
 	}
@@ -117,18 +117,18 @@ func TestRanksMeetByPMI(t *testing.T) {
 	managers.Wait()
 }
 
-// TestManagersThatBreakThePMI must cause errors, never endless waits.
-func TestManagersThatBreakThePMI(t *testing.T) {
+// TestPMIProtocolViolations checks that violations cause errors, never endless waits.
+func TestPMIProtocolViolations(t *testing.T) {
 	const good = "cmd=response_to_init rc=0\n"
 	rows := map[string]struct{ says, want string }{
-		"hangs up":                  {"", "unexpected EOF"},
-		"refuses":                   {"cmd=response_to_init rc=-1 msg=no\n", `rc="-1" msg="no"`},
-		"answers something else":    {"cmd=maxes rc=0\n", "init was answered with"},
-		"says words without a name": {"cmd=response_to_init ok\n", `word "ok"`},
-		"says a word twice":         {"cmd=response_to_init rc=0 rc=0\n", `word "rc=0"`},
-		"has no room":               {good + "cmd=maxes keylen_max=8 vallen_max=64\n", "keylen_max"},
-		"gives no numbers":          {good + "cmd=maxes\n", `keylen_max is ""`},
-		"never ends its line":       {strings.Repeat("x", pmiLineBytes+1), "buffer full"},
+		"hangs up":                    {"", "unexpected EOF"},
+		"refuses":                     {"cmd=response_to_init rc=-1 msg=no\n", `rc="-1" msg="no"`},
+		"answers something else":      {"cmd=maxes rc=0\n", "init was answered with"},
+		"sends a word without a name": {"cmd=response_to_init ok\n", `word "ok"`},
+		"sends a word twice":          {"cmd=response_to_init rc=0 rc=0\n", `word "rc=0"`},
+		"allows only short keys":      {good + "cmd=maxes keylen_max=8 vallen_max=64\n", "keylen_max"},
+		"omits the limits":            {good + "cmd=maxes\n", `keylen_max is ""`},
+		"sends an endless line":       {strings.Repeat("x", pmiLineBytes+1), "buffer full"},
 	}
 	for name, r := range rows {
 		t.Run(name, func(t *testing.T) {
@@ -140,13 +140,13 @@ func TestManagersThatBreakThePMI(t *testing.T) {
 			defer conn.Close()
 			_, err := pmiEndpoint(testContext(t), fd, true)
 			if err == nil || !strings.Contains(err.Error(), r.want) {
-				t.Fatalf("%v does not say %q", err, r.want)
+				t.Fatalf("%v does not contain %q", err, r.want)
 			}
 		})
 	}
 }
 
-func TestSilentManagerIsLeftAtTheDeadline(t *testing.T) {
+func TestPMIEndsAtTheDeadline(t *testing.T) {
 	conn, fd := socketPair(t)
 	defer conn.Close()
 	ctx, cancel := context.WithCancelCause(testContext(t))

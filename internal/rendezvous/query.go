@@ -5,7 +5,7 @@ import (
 	"fmt"
 )
 
-// query is the first byte of every request. Facts about the protocol come from PyTorch's
+// query is the first byte of every request. For the protocol see PyTorch's
 // torch/csrc/distributed/c10d/TCPStoreBackend.hpp and its LibUV server.
 type query byte
 
@@ -34,7 +34,7 @@ const (
 	queryCount
 )
 
-// Limits of the LibUV server, and our own on one whole request, which it does not have.
+// Limits of the LibUV server, and one on the whole request, which that server does not have.
 const (
 	maxKeyBytes     = 8 << 10
 	maxValueBytes   = 8 << 20
@@ -47,18 +47,18 @@ const magic uint32 = 0x3C85F7CE
 
 // Answers of one byte.
 const (
-	replyReady    = 0 // CHECK: all keys are there.
+	replyReady    = 0 // CHECK: all keys are set.
 	replyNotReady = 1 // CHECK: some key is missing.
-	replyStop     = 0 // WAIT, BARRIER: go on.
-	replyCanceled = 1 // CANCEL_WAIT: the wait is over, whatever came before.
+	replyStop     = 0 // WAIT, BARRIER: the wait is over.
+	replyCanceled = 1 // CANCEL_WAIT: the wait has ended, whether or not it was answered.
 )
 
-// shape says which fields follow the byte of a query, in this order: nonce, number of keys, then
-// each key with its values, then a number.
+// shape describes the fields that follow the byte of a query, in this order: nonce, number of keys,
+// then each key with its values, then a number.
 type shape struct {
 	name    string
 	nonce   bool // u32
-	counted bool // u64 n, then n keys; otherwise as many keys as the next field says.
+	counted bool // u64 n, then n keys; otherwise keys is their number
 	keys    int
 	values  int  // for each key
 	number  bool // i64
@@ -86,7 +86,7 @@ var shapes = [queryCount]shape{
 	queryBarrier:    {name: "BARRIER", keys: 1, number: true},
 }
 
-// String gives the name that PyTorch uses.
+// String returns the name that PyTorch uses.
 func (q query) String() string {
 	if q < queryCount {
 		return shapes[q].name
@@ -94,16 +94,16 @@ func (q query) String() string {
 	return fmt.Sprintf("query %d", byte(q))
 }
 
-// request is one query with the fields that its shape has; the others are zero.
+// request is one query with the fields of its shape; the others are zero.
 type request struct {
 	query  query
 	nonce  uint32
 	keys   []string
-	values [][]byte // shape.values for each key, side by side
+	values [][]byte // shape.values for each key, in order of the keys
 	number int64    // the delta of ADD, the number of ranks of BARRIER
 }
 
-// append encodes the request behind b.
+// append appends the encoded request to b.
 //
 // Preconditions: the numbers of keys and values are those of the shape.
 func (r *request) append(b []byte) []byte {

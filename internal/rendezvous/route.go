@@ -9,16 +9,16 @@ import (
 	"strings"
 )
 
-// Variables that belong to symmem. The launcher sets both for its ranks.
+// Variables of symmem. The launcher sets both for its ranks.
 const (
-	// EnvStore is the address of a store that somebody already serves.
+	// EnvStore is the address of a store that is already served.
 	EnvStore = "SYMMEM_STORE"
-	// EnvToken is the token of the store, for it and for one that rank 0 serves.
+	// EnvToken is the token for that store, or for the one that rank 0 serves.
 	EnvToken = "SYMMEM_TOKEN"
 )
 
-// route chooses how to reach the store. All ranks choose the same way, because the choice depends
-// only on variables that the launcher gives to all of them and on whether all ranks run on one
+// route chooses how to reach the store. All ranks choose the same route, because the choice depends
+// only on variables that the launcher sets for all of them and on whether all ranks run on one
 // machine.
 func route(e *environment, o Options, w *World) error {
 	if w.Size == 1 {
@@ -65,8 +65,8 @@ func serveAt(address string, token Token, w *World) error {
 	return nil
 }
 
-// oneMachine uses a private socket, which needs neither a port nor a token. If the ranks share no
-// name for their job, only PMI can give them the name of the socket.
+// oneMachine uses a private socket, which needs neither a port nor a token. If the ranks have no
+// common name for their job, only PMI can pass them the name of the socket.
 func oneMachine(e *environment, token Token, w *World) error {
 	if w.Source == SourceMPICH {
 		fd, err := e.number("PMI_FD")
@@ -76,29 +76,30 @@ func oneMachine(e *environment, token Token, w *World) error {
 	identity := []string{w.RunID, strconv.Itoa(w.Restart)}
 	if w.Source == SourceTorchrun || w.Source == SourceOptions {
 		port := e.value("MASTER_PORT")
-		// "none" is torchrun's name for a job without a name.
+		// torchrun uses "none" for a job without a name.
 		if port == "" && (w.RunID == "" || w.RunID == "none") {
-			return e.wrong("the ranks of this job have no name in common for their store: "+
+			return e.wrong("the ranks of this job have no common name for their store: "+
 				"set MASTER_PORT, a run id, or %s", EnvStore)
 		}
 		identity = append(identity, e.value("MASTER_ADDR"), port)
 	}
 	if w.RunID == "" && len(identity) == 2 {
-		return e.wrong("the launcher gave no name of the job: set %s", EnvStore)
+		return e.wrong("the launcher did not set a name for the job: set %s", EnvStore)
 	}
 	address := privateSocket(w.Source, os.Geteuid(), identity)
 	w.Route = Route{Kind: RouteServe, Endpoint: Endpoint{Address: address, Token: token}}
 	return nil
 }
 
-// privateSocket names an abstract socket after a user and a job. A hash keeps the name within
-// the 107 bytes that a socket's name may have.
+// privateSocket returns the name of an abstract socket for a user and a job. A hash keeps the name
+// within the 107 bytes that a socket's name may have.
 func privateSocket(source Source, uid int, identity []string) string {
 	whole := string(source) + "\x00" + strings.Join(identity, "\x00")
 	return fmt.Sprintf("%s@symmem-%d-%x", unixScheme, uid, sha256.Sum256([]byte(whole)))
 }
 
-// manyMachines needs an address that all reach, and a token, because others reach it too.
+// manyMachines needs an address that all ranks can reach, and a token, because others can reach it,
+// too.
 func manyMachines(e *environment, token Token, w *World) error {
 	address, err := master(e)
 	if err != nil {
@@ -112,7 +113,7 @@ func manyMachines(e *environment, token Token, w *World) error {
 	return nil
 }
 
-// master reads the address that PyTorch's launchers give.
+// master returns the address that PyTorch's launchers set.
 func master(e *environment) (string, error) {
 	host, port := e.value("MASTER_ADDR"), e.value("MASTER_PORT")
 	if host == "" || port == "" {

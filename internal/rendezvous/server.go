@@ -12,26 +12,26 @@ import (
 	"symmem/internal/sys"
 )
 
-// Server serves one store to clients that speak the protocol of PyTorch's TCPStore: ours and
-// PyTorch's. It is safe for concurrent use.
+// Server serves one store to clients that speak the protocol of PyTorch's TCPStore: those of this
+// package and PyTorch's. It is safe for concurrent use.
 //
-// A Server is listening, then draining (no new clients), then closed. Drain and Close move it
-// on; there is no way back.
+// A Server is listening, then draining (no new clients), then closed. Drain and Close change the
+// state; it never changes back.
 type Server struct {
-	// listener, address, token and uid are immutable. listener is nil for a server that only
-	// this process reaches.
+	// listener, address, token and uid are immutable. listener is nil for a server that only this
+	// process can reach.
 	listener net.Listener
 	address  string
 	token    Token
 	uid      uint32
-	// sessions counts the goroutines of all sessions and of accept.
+	// running counts the goroutines of all sessions and of accept.
 	running sync.WaitGroup
 
 	mu sync.Mutex
-	// All below is guarded by mu. claims has the session that stands for a rank. remote counts the
-	// open sessions that came in by the listener; left is closed and replaced whenever one ends. ends
-	// counts those that were recorded. unauthenticated are the sessions that came in by the listener
-	// and are not open yet, the oldest first.
+	// The fields below are guarded by mu. claims maps a rank to the session that claimed it. remote
+	// counts the open sessions of the listener; left is closed and replaced whenever one of them
+	// ends. ends counts the recorded ends. unauthenticated lists the sessions of the listener that
+	// are not open yet, oldest first.
 	table           *table
 	sessions        map[clientID]*session
 	claims          map[claimed]clientID
@@ -41,15 +41,15 @@ type Server struct {
 	unauthenticated []*session
 	left            chan struct{}
 	closed          bool
-	// onAcceptError is called, once, with why no connection can be accepted.
+	// onAcceptError is called once with the reason why no connection can be accepted.
 	onAcceptError func(error)
-	// authTimeout is how long a remote connection may stay new or unauthenticated.
+	// authTimeout limits the time that a remote connection may be new or unauthenticated.
 	authTimeout time.Duration
 }
 
-// Listen serves a new store at address: "host:port" (port 0: any free one) or "unix:@name".
-// On TCP a token is required. On a Unix socket it may be empty: clients of other users are
-// turned away in any case. The caller must Close the server.
+// Listen serves a new store at address: "host:port" (port 0 for any free port) or "unix:@name". On
+// TCP a token is required. On a Unix socket it may be empty, since clients of other users are
+// refused in any case. The caller must Close the server.
 func Listen(address string, token Token) (*Server, error) {
 	network, addr, err := split(address)
 	if err != nil {
@@ -60,7 +60,7 @@ func Listen(address string, token Token) (*Server, error) {
 	}
 	if network == "tcp" && token == "" {
 		return nil, fmt.Errorf("serving a store at %s: on TCP a token is required, or "+
-			"everybody who reaches the port could join", address)
+			"any process that reaches the port could join", address)
 	}
 	listener, err := net.Listen(network, addr)
 	if err != nil {
@@ -91,11 +91,11 @@ func newServer(address string, token Token) *Server {
 	}
 }
 
-// Address is where clients of this server dial, with the port filled in.
+// Address returns the address that clients dial, including the port.
 func (s *Server) Address() string { return s.address }
 
-// Client returns a client of this server in the same process. It needs no token and does not
-// hold up Drain. It fails with ErrLost once the server is closed.
+// Client returns a client in the process of the server. It needs no token and does not delay Drain.
+// It fails with ErrLost once the server is closed.
 func (s *Server) Client() *Client {
 	return newClient(s.address, func(ctx context.Context) (*link, error) {
 		ours, theirs := net.Pipe()
@@ -106,7 +106,7 @@ func (s *Server) Client() *Client {
 	})
 }
 
-// accept takes clients in until the listener is closed.
+// accept accepts clients until the listener is closed.
 func (s *Server) accept() {
 	for {
 		conn, err := s.listener.Accept()
@@ -114,7 +114,7 @@ func (s *Server) accept() {
 		case errors.Is(err, net.ErrClosed):
 			return
 		case err != nil:
-			// Out of descriptors, or a client that left again: both pass.
+			// No descriptors are free, or the client has already disconnected: both are temporary.
 			s.reportAcceptError(err)
 			time.Sleep(acceptPause)
 			continue
@@ -126,7 +126,7 @@ func (s *Server) accept() {
 	}
 }
 
-// acceptPause keeps a server without descriptors from spinning.
+// acceptPause prevents a server without free descriptors from spinning.
 const acceptPause = 10 * time.Millisecond
 
 // startSession starts a session, unless the server is closed.
@@ -140,7 +140,7 @@ func (s *Server) startSession(conn net.Conn, remote bool) bool {
 	n := &session{server: s, id: s.last, conn: conn, remote: remote, out: newOutbox()}
 	s.sessions[n.id] = n
 	if remote {
-		// A deadline that cannot be set means a closed connection, which the session will see.
+		// If the deadline cannot be set, the connection is closed, and the session will notice.
 		_ = conn.SetReadDeadline(time.Now().Add(s.authTimeout))
 		s.addUnauthenticated(n)
 	}
@@ -149,7 +149,7 @@ func (s *Server) startSession(conn net.Conn, remote bool) bool {
 	return true
 }
 
-// endSession forgets a session that has ended.
+// endSession removes a session that has ended.
 func (s *Server) endSession(n *session) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -164,7 +164,7 @@ func (s *Server) endSession(n *session) {
 	}
 }
 
-// handle applies a request and hands out the replies.
+// handle applies a request and posts the replies.
 func (s *Server) handle(from clientID, r *request) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -174,7 +174,7 @@ func (s *Server) handle(from clientID, r *request) error {
 	return s.apply(from, r)
 }
 
-// apply is handle for all requests but greetings. s.mu is held.
+// apply handles all requests except greetings. s.mu is held.
 func (s *Server) apply(from clientID, r *request) error {
 	replies, err := s.table.apply(from, r)
 	for _, reply := range replies {
@@ -185,9 +185,9 @@ func (s *Server) apply(from clientID, r *request) error {
 	return err
 }
 
-// Drain stops listening and returns when all clients from outside this process that have
-// authenticated have left, or with the context's error. The server keeps serving those that are
-// left until Close.
+// Drain stops listening and returns when all authenticated clients of other processes have
+// disconnected, or with the context's error. The server keeps serving the remaining clients until
+// Close.
 func (s *Server) Drain(ctx context.Context) error {
 	if s.listener != nil {
 		s.listener.Close()

@@ -29,12 +29,12 @@ func TestTokens(t *testing.T) {
 			t.Fatalf("no token: %v", err)
 		}
 		if strings.Contains(wrong.Error()+token.String()+token.GoString(), string(token)) {
-			t.Fatal("the token shows")
+			t.Fatal("the token is printed")
 		}
 	}
 }
 
-func TestTokenOfAServerThatWantsNone(t *testing.T) {
+func TestTokenForAServerWithoutOne(t *testing.T) {
 	s, _ := serveOn(t, privateName(), "")
 	_, err := Dial(testContext(t), Endpoint{Address: s.Address(), Token: NewToken()})
 	if !errors.Is(err, ErrToken) {
@@ -42,7 +42,7 @@ func TestTokenOfAServerThatWantsNone(t *testing.T) {
 	}
 }
 
-func TestStrangersAreReadNoMoreThanAToken(t *testing.T) {
+func TestUnauthenticatedRequestsAreLimited(t *testing.T) {
 	s := newServer("test", "secret")
 	closeLater(t, s)
 	conn := rawConn(t, s)
@@ -59,11 +59,11 @@ func TestStrangersAreReadNoMoreThanAToken(t *testing.T) {
 func TestTCPRequiresAToken(t *testing.T) {
 	if s, err := Listen("127.0.0.1:0", ""); err == nil {
 		s.Close()
-		t.Fatal("a server without a token listens on TCP")
+		t.Fatal("Listen on TCP succeeded without a token")
 	}
 }
 
-func TestOtherUsersAreKeptOut(t *testing.T) {
+func TestOtherUsersAreRefused(t *testing.T) {
 	s, c := serveOn(t, privateName(), "")
 	if err := c.Set(testContext(t), "k", nil); err != nil {
 		t.Fatal(err)
@@ -72,7 +72,7 @@ func TestOtherUsersAreKeptOut(t *testing.T) {
 	_, err := dial(testContext(t), Endpoint{Address: s.Address()}, other)
 	var peer *PeerError
 	if !errors.As(err, &peer) || peer.UID != other-1 || peer.Want != other {
-		t.Fatalf("the client talks to a server of another user: %v", err)
+		t.Fatalf("the client accepted a server of another user: %v", err)
 	}
 	strict := newServer(privateName(), "")
 	strict.uid = other
@@ -88,6 +88,6 @@ func TestOtherUsersAreKeptOut(t *testing.T) {
 	}
 	_, err = handshake(testContext(t), conn, Endpoint{Address: strict.address})
 	if !errors.Is(err, ErrLost) {
-		t.Fatalf("the server talks to a client of another user: %v", err)
+		t.Fatalf("the server accepted a client of another user: %v", err)
 	}
 }

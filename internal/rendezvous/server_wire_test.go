@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// unhex reads bytes as the tables write them: hexadecimal, with spaces, and text in quotes.
+// unhex decodes the bytes in the tables: hexadecimal, with spaces, and text in quotes.
 func unhex(t testing.TB, text string) []byte {
 	t.Helper()
 	var b []byte
@@ -35,8 +35,8 @@ const (
 	three64 = "0300000000000000"
 )
 
-// exchanges are the golden bytes of every query and its answer, in an order in which one server
-// gives all of them. client_wire_test.go compares the client's own calls with the same bytes.
+// exchanges lists golden bytes of every query and its answer, in an order in which one server gives
+// all of these answers. client_wire_test.go compares the client's calls with the same bytes.
 var exchanges = []struct{ name, send, want string }{
 	{"PING", "0d 78563412", "78563412"},
 	{"SET", "01" + two64 + "'/k'" + one64 + "'v'", ""},
@@ -44,7 +44,7 @@ var exchanges = []struct{ name, send, want string }{
 	{"GET of a missing key", "03" + two64 + "'/x'", zero64},
 	{"COMPARE_SET that matches", "02" + two64 + "'/k'" + one64 + "'v'" + one64 + "'w'", one64 + "'w'"},
 	{"COMPARE_SET that does not", "02" + two64 + "'/k'" + one64 + "'v'" + zero64, one64 + "'w'"},
-	{"COMPARE_SET of nothing", "02" + two64 + "'/x'" + one64 + "'e'" + one64 + "'d'", one64 + "'e'"},
+	{"COMPARE_SET of no key", "02" + two64 + "'/x'" + one64 + "'e'" + one64 + "'d'", one64 + "'e'"},
 	{"ADD", "04" + two64 + "'/n' feffffffffffffff", "feffffffffffffff"},
 	{"ADD again", "04" + two64 + "'/n'" + three64, one64},
 	{"GET of a number", "03" + two64 + "'/n'", one64 + "'1'"},
@@ -54,7 +54,7 @@ var exchanges = []struct{ name, send, want string }{
 	{"WAIT that is over", "06" + one64 + two64 + "'/k'", "00"},
 	{"WAIT", "06" + one64 + two64 + "'/x'", ""},
 	{"CANCEL_WAIT", "0c", "01"},
-	{"CANCEL_WAIT of nothing", "0c", "01"},
+	{"CANCEL_WAIT without a wait", "0c", "01"},
 	{"GETNUMKEYS", "07", two64},
 	{"DELETE_KEY", "08" + two64 + "'/n'", one64},
 	{"DELETE_KEY again", "08" + two64 + "'/n'", zero64},
@@ -68,14 +68,14 @@ var exchanges = []struct{ name, send, want string }{
 	{"CHECK of a queue", "05" + one64 + one64 + "'q'", "00"},
 	{"QUEUE_POP", "0f" + one64 + "'q'", two64 + one64 + "'1'"},
 	{"QUEUE_POP of the last", "0f" + one64 + "'q'", one64 + one64 + "'2'"},
-	{"QUEUE_POP of nothing", "0f" + one64 + "'q'", zero64},
+	{"QUEUE_POP of an empty queue", "0f" + one64 + "'q'", zero64},
 	{"LIST_KEYS", "11", three64 + two64 + "'/k'" + one64 + "'a'" + one64 + "'b'"},
 	{"BARRIER of one", "12" + one64 + "'b'" + one64, "00"},
 	{"BARRIER of two", "12" + one64 + "'c'" + two64, ""},
 	{"CANCEL_WAIT at a barrier", "0c", "01"},
 }
 
-// rawConn is a client from outside that speaks no protocol of its own.
+// rawConn returns a remote connection to a server, without a client.
 func rawConn(t *testing.T, s *Server) net.Conn {
 	t.Helper()
 	ours, theirs := net.Pipe()
@@ -102,9 +102,9 @@ func expect(t *testing.T, conn io.Reader, text string) {
 	}
 }
 
-// TestServerAnswersEveryQueryByteForByte also proves that nothing comes after an answer: the
-// PING behind each query is answered next.
-func TestServerAnswersEveryQueryByteForByte(t *testing.T) {
+// TestServerAnswerBytes also proves that nothing follows an answer: the PING after each query is
+// answered next.
+func TestServerAnswerBytes(t *testing.T) {
 	s := newServer("test", "")
 	closeLater(t, s)
 	conn := rawConn(t, s)
@@ -121,8 +121,8 @@ func TestServerAnswersEveryQueryByteForByte(t *testing.T) {
 	}
 }
 
-// TestServerReadsBytesOneByOne sends the same, in the smallest pieces.
-func TestServerReadsBytesOneByOne(t *testing.T) {
+// TestServerReadsSingleBytes sends the same exchanges byte by byte.
+func TestServerReadsSingleBytes(t *testing.T) {
 	s := newServer("test", "")
 	closeLater(t, s)
 	conn := rawConn(t, s)
@@ -140,8 +140,8 @@ func TestServerReadsBytesOneByOne(t *testing.T) {
 	expect(t, conn, want)
 }
 
-// TestServerHangsUp on everything that no client sends.
-func TestServerHangsUp(t *testing.T) {
+// TestServerClosesInvalidConnections sends bytes that no client sends.
+func TestServerClosesInvalidConnections(t *testing.T) {
 	rows := map[string]string{
 		"another first query":   "0d 01020304",
 		"the wrong magic":       "00 cef7853d",
@@ -150,9 +150,9 @@ func TestServerHangsUp(t *testing.T) {
 		"VALIDATE twice":        hello + hello,
 		"a key over 8 KiB":      hello + "03 0120000000000000",
 		"a value over 8 MiB":    hello + "01" + one64 + "'k' 0100800000000000",
-		"a key without end":     hello + "03 ffffffffffffffff",
+		"an endless key":        hello + "03 ffffffffffffffff",
 		"more than 128 Ki keys": hello + "05 0100020000000000",
-		"ADD to what is no number": hello +
+		"ADD to a value that is not a number": hello +
 			"01" + one64 + "'k'" + one64 + "'v' 04" + one64 + "'k'" + one64,
 		"a second WAIT":              hello + "06" + one64 + one64 + "'x' 06" + one64 + one64 + "'y'",
 		"BARRIER during WAIT":        hello + "06" + one64 + one64 + "'x' 12" + one64 + "'y'" + one64,

@@ -11,30 +11,30 @@ import (
 	"time"
 )
 
-// service is the server at one endpoint, for all members that this process has there: ranks may be
-// in several worlds of one job at once, and all worlds meet at one address. It is open while it has
-// a member; the last one takes it over, and closes it.
+// service shares the server at one endpoint between all members that this process has there: ranks
+// may be in several worlds of one job at once, and all these worlds use one address. It is open
+// while it has members; the last member becomes its only owner and closes it.
 type service struct {
 	at     Endpoint
 	server *Server
 
 	// Guarded by services.mu.
 	members int
-	// left has, for each world that its members were in, the keys that say that the others have
-	// left it.
+	// left lists, for each world of its members, the keys that say that the other ranks have left
+	// it.
 	left [][]string
 }
 
-// services are those that are open in this process, by address.
+// services holds the open services of this process by address.
 var services = struct {
 	mu sync.Mutex
 	at map[string]*service
 }{at: map[string]*service{}}
 
-// serve makes this rank a member of the service at an endpoint, which it opens if need be. An
-// address that is in use may be that of our predecessor: the rank 0 of an earlier attempt, which
-// waits for its last clients. Others are reported at once, and waited for if they are not rank 0 of
-// the same job. That is asked again and again: a rank 0 that has just started claims its rank soon.
+// serve adds a member to the service at an endpoint, and opens the service if necessary. If the
+// address is in use, it may belong to the rank 0 of an earlier attempt, which waits for its last
+// clients: serve logs a warning and waits. It fails at once if that process is the rank 0 of the
+// same job. It repeats this check, since a rank 0 that has just started claims its rank soon.
 func serve(ctx context.Context, at Endpoint, w *World) (*service, error) {
 	reported := false
 	var asked time.Time
@@ -62,7 +62,7 @@ func serve(ctx context.Context, at Endpoint, w *World) (*service, error) {
 	}
 }
 
-// enter tries once.
+// enter makes one attempt.
 func enter(at Endpoint) (*service, error) {
 	services.mu.Lock()
 	defer services.mu.Unlock()
@@ -83,14 +83,15 @@ func enter(at Endpoint) (*service, error) {
 	return s, nil
 }
 
-// keep remembers a world to which all ranks came.
+// keep records a world that all ranks have joined.
 func (s *service) keep(left []string) {
 	services.mu.Lock()
 	defer services.mu.Unlock()
 	s.left = append(s.left, left)
 }
 
-// leave ends one membership. The last member is told so, and when the others have left all worlds.
+// leave removes a member. It reports whether it was the last one, and returns the keys to wait for
+// in that case.
 func (s *service) leave() (last bool, left [][]string) {
 	services.mu.Lock()
 	defer services.mu.Unlock()

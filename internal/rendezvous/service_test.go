@@ -11,9 +11,9 @@ import (
 	"testing"
 )
 
-// TestRanksMayBeInSeveralWorldsAtOnce, also where one of them serves the store, and leave them in
-// any order.
-func TestRanksMayBeInSeveralWorldsAtOnce(t *testing.T) {
+// TestRanksInSeveralWorlds leaves the worlds in any order, also if one of the ranks serves the
+// store.
+func TestRanksInSeveralWorlds(t *testing.T) {
 	worlds := worldsOf(3, Route{Kind: RouteServe, Endpoint: Endpoint{Address: privateName()}})
 	ctx := testContext(t)
 	onEach(t, worlds, func(w World) error {
@@ -35,8 +35,9 @@ func TestRanksMayBeInSeveralWorldsAtOnce(t *testing.T) {
 	meet(t, worlds)
 }
 
-// TestAnotherTokenAtAnAddressThatThisProcessServes is an error at once, and not an address in use.
-func TestAnotherTokenAtAnAddressThatThisProcessServes(t *testing.T) {
+// TestSecondServiceWithAnotherTokenIsRefused checks that the call fails at once, instead of waiting
+// for the address.
+func TestSecondServiceWithAnotherTokenIsRefused(t *testing.T) {
 	at := Endpoint{Address: privateName(), Token: "one"}
 	s, err := serve(testContext(t), at, &World{Size: 1})
 	if err != nil {
@@ -46,15 +47,15 @@ func TestAnotherTokenAtAnAddressThatThisProcessServes(t *testing.T) {
 	at.Token = "another"
 	if _, err := serve(testContext(t), at, &World{Size: 1}); err == nil ||
 		!strings.Contains(err.Error(), "with another token") {
-		t.Errorf("got %v, want that the token is another one", err)
+		t.Errorf("got %v, want an error about the token", err)
 	}
 	if last, _ := s.leave(); !last {
-		t.Error("who was refused is a member")
+		t.Error("a refused call added a member")
 	}
 }
 
-// TestTheLastWorldServesForAllOthers: its own has fewer ranks than the one that was left first.
-func TestTheLastWorldServesForAllOthers(t *testing.T) {
+// TestLastWorldServesAllOthers closes the larger of two worlds first.
+func TestLastWorldServesAllOthers(t *testing.T) {
 	route := Route{Kind: RouteServe, Endpoint: Endpoint{Address: privateName()}}
 	large, small := worldsOf(3, route), worldsOf(2, route)
 	ctx := testContext(t)
@@ -97,9 +98,9 @@ func TestTheLastWorldServesForAllOthers(t *testing.T) {
 	all.Wait()
 }
 
-// TestAWorldThatWasNotEnteredHoldsUpNobody: rank 2 does not come to the second one, and somebody
-// is still connected when all have left the first.
-func TestAWorldThatWasNotEnteredHoldsUpNobody(t *testing.T) {
+// TestFailedConnectDoesNotDelayLeave: rank 2 does not join the second world, and another rank is
+// still connected when all have left the first.
+func TestFailedConnectDoesNotDelayLeave(t *testing.T) {
 	route := Route{Kind: RouteServe, Endpoint: Endpoint{Address: privateName()}}
 	ctx := testContext(t)
 	leaves := make([]*Member, 3)
@@ -114,14 +115,14 @@ func TestAWorldThatWasNotEnteredHoldsUpNobody(t *testing.T) {
 	closeLater(t, guest)
 	failing, cancel := context.WithCancel(ctx)
 	go func() {
-		// Both have joined: a Connect whose context ends before that knows of no absent rank.
+		// Both have joined: if its context ends before, Connect does not know the absent ranks.
 		_ = guest.Wait(ctx, "symmem/none/0/3/2/joined/0", "symmem/none/0/3/2/joined/1")
 		cancel()
 	}()
 	onEach(t, worldsOf(3, route)[:2], func(w World) error {
 		var absent *AbsentError
 		if _, _, err := Connect(failing, w); !errors.As(err, &absent) {
-			return fmt.Errorf("got %w, want that rank 2 is absent", err)
+			return fmt.Errorf("got %w, want an error that rank 2 is absent", err)
 		}
 		return nil
 	})
@@ -140,6 +141,6 @@ func TestAWorldThatWasNotEnteredHoldsUpNobody(t *testing.T) {
 			t.Error(err)
 		}
 	case <-ctx.Done():
-		t.Error("rank 0 waits for ranks to leave a world that they have not entered")
+		t.Error("rank 0 waits for ranks to leave a world that they have not joined")
 	}
 }

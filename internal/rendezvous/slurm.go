@@ -5,8 +5,8 @@ import (
 	"strings"
 )
 
-// slurmReserved is the first of the step ids that Slurm keeps for itself: the script of sbatch,
-// the shell of salloc and the like. Those see SLURM_PROCID=0 without being a rank.
+// slurmReserved is the first of the step ids that Slurm reserves for the script of sbatch, the
+// shell of salloc and the like. These see SLURM_PROCID=0 without being a rank.
 const slurmReserved = 0xfffffff0
 
 // inSlurmStep reports whether srun started this process as a task of a step.
@@ -15,8 +15,8 @@ func inSlurmStep(e *environment) bool {
 	return err == nil && id < slurmReserved
 }
 
-// fromSlurm reads the ranks of a task. The size of the step goes before that of the job, as one
-// job runs many steps.
+// fromSlurm reads the ranks of a task. The size of the step takes precedence over that of the job,
+// since one job runs many steps.
 func fromSlurm(e *environment) (World, error) {
 	e.seen = nil
 	job := e.value("SLURM_JOB_ID")
@@ -44,7 +44,7 @@ func fromSlurm(e *environment) (World, error) {
 	return w, nil
 }
 
-// slurmLocalSize finds how many tasks of the step run on this machine.
+// slurmLocalSize returns the number of tasks of the step on this machine.
 func slurmLocalSize(e *environment, size int) (int, error) {
 	if e.value("SLURM_STEP_NUM_NODES") == "1" {
 		return size, nil
@@ -56,12 +56,12 @@ func slurmLocalSize(e *environment, size int) (int, error) {
 	tasks := e.value("SLURM_STEP_TASKS_PER_NODE")
 	n, ok := tasksOn(tasks, node)
 	if !ok {
-		return 0, e.wrong("SLURM_STEP_TASKS_PER_NODE does not tell the tasks of node %d", node)
+		return 0, e.wrong("SLURM_STEP_TASKS_PER_NODE does not contain the tasks of node %d", node)
 	}
 	return n, nil
 }
 
-// tasksOn reads Slurm's short form of a list of numbers, such as "4(x2),3" for 4, 4, 3.
+// tasksOn parses Slurm's compact form of a list of numbers, such as "4(x2),3" for 4, 4, 3.
 func tasksOn(list string, node int) (tasks int, ok bool) {
 	for item := range strings.SplitSeq(list, ",") {
 		number, times, repeated := strings.Cut(item, "(x")

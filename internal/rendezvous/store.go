@@ -5,11 +5,11 @@ import (
 	"time"
 )
 
-// DefaultTimeout bounds every call whose context has no deadline: no call waits forever. It is
-// the default of PyTorch's stores.
+// DefaultTimeout limits every call whose context has no deadline: no call waits forever. PyTorch's
+// stores have the same default.
 const DefaultTimeout = 300 * time.Second
 
-// bounded gives a context without a deadline the default one.
+// bounded adds the default deadline to a context without one.
 func bounded(ctx context.Context) (context.Context, context.CancelFunc) {
 	if _, ok := ctx.Deadline(); ok {
 		return ctx, func() {}
@@ -17,7 +17,7 @@ func bounded(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(ctx, DefaultTimeout)
 }
 
-// outlasting gives a context that ends a while after ctx does, with its cause.
+// outlasting returns a context that ends some time after ctx, with its cause.
 func outlasting(ctx context.Context, while time.Duration) (context.Context, context.CancelFunc) {
 	longer, end := context.WithCancelCause(context.WithoutCancel(ctx))
 	stop := context.AfterFunc(ctx, func() {

@@ -9,45 +9,44 @@ import (
 	"strconv"
 )
 
-// clientID names one connection of a server. It is never used again.
+// clientID identifies one connection of a server. It is never reused.
 type clientID uint64
 
-// reply is bytes for one client. Replies to one client go out in order.
+// reply contains bytes for one client. Replies to one client are sent in order.
 type reply struct {
 	to    clientID
 	bytes []byte
 }
 
-// table is the state of a store without its connections: requests in, replies out. It does no I/O,
-// takes no lock and starts no goroutine; the Server calls it under its lock.
+// table holds the state of a store without its connections: it maps requests to replies. It does no
+// I/O, takes no lock and starts no goroutine; the Server calls it under its lock.
 //
-// A client is ready, and may send any query, or waiting, after a WAIT for keys that are not all
-// there or a BARRIER before the others. A waiting client becomes ready when its last key appears
+// A client is ready, and may send any query, or it is waiting, after a WAIT for keys that are not
+// all set or a BARRIER that is not full. A waiting client becomes ready when its last key is set
 // (by a query of any client), when the barrier is full, by its CANCEL_WAIT, or by leave. Other
 // queries of a waiting client are answered at once, as the LibUV server does; a second wait is an
-// error, because the client could not tell the two answers apart.
+// error, because the client could not distinguish the two answers.
 type table struct {
 	values map[string][]byte
-	// queues holds no empty queue.
+	// queues contains no empty queue.
 	queues   map[string][][]byte
 	barriers map[string]*barrier
-	// waiting has the clients in state Waiting.
+	// waiting holds the waiting clients.
 	waiting map[clientID]*waiter
-	// watched lists for every missing key who waits for it, in the order of their requests.
+	// watched lists the waiters of every missing key, in the order of their requests.
 	watched map[string][]*waiter
 	// out collects the replies of the current request.
 	out []reply
 }
 
-// waiter is a client in state Waiting. Missing is nil for a barrier.
+// waiter records what a waiting client waits for. missing is nil for a barrier.
 type waiter struct {
 	client  clientID
 	missing map[string]bool
 	barrier *barrier
 }
 
-// barrier counts arrivals and never resets: a barrier that was full stays open, so each use needs a
-// new key.
+// barrier counts arrivals and never resets: a full barrier stays open, so each use needs a new key.
 type barrier struct {
 	arrived int64
 	held    []clientID
@@ -70,9 +69,9 @@ func newTable() *table {
 	}
 }
 
-// apply takes one request in and returns the replies it causes, which are valid until the next
-// call. The table owns the request from here on. An error means that the connection of this
-// client must be closed; replies to others still count.
+// apply processes a request and returns the replies, which are valid until the next call. The table
+// takes ownership of the request. If it returns an error, the connection of this client must be
+// closed; replies to others are still valid.
 func (t *table) apply(from clientID, r *request) ([]reply, error) {
 	t.out = t.out[:0]
 	err := t.dispatch(from, r)
@@ -137,7 +136,7 @@ func (t *table) query(from clientID, r *request) {
 			b = appendField(b, key)
 		}
 	}
-	// A MULTI_GET of no keys has an empty answer.
+	// A MULTI_GET without keys has an empty answer.
 	t.answer(from, b)
 }
 
@@ -147,7 +146,7 @@ func (t *table) answer(to clientID, b []byte) {
 	}
 }
 
-// lacks reports whether a WAIT for key must wait. Queues count as long as they hold something.
+// lacks reports whether a WAIT for key must wait. A queue counts while it is not empty.
 func (t *table) lacks(key string) bool {
 	_, ok := t.values[key]
 	return !ok && len(t.queues[key]) == 0
@@ -204,7 +203,7 @@ func (t *table) delete(from clientID, key string) {
 
 func (t *table) push(key string, value []byte) {
 	t.queues[key] = append(t.queues[key], value)
-	// One value serves one client: waking all would send the others away empty.
+	// One value serves one client: if all were woken, the others would find nothing.
 	if watching := t.watched[key]; len(watching) > 0 {
 		first := watching[0]
 		t.unwatch(first, key)

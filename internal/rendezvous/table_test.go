@@ -15,7 +15,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// TestTable plays transcripts: "<client> <QUERY> words", the answer lines being "<client>: bytes".
+// TestTable runs transcripts of "<client> <QUERY> words"; the answer lines are "<client>: bytes".
 func TestTable(t *testing.T) {
 	datadriven.RunTest(t, "testdata/table", func(t *testing.T, d *datadriven.TestData) string {
 		tab := newTable()
@@ -41,8 +41,8 @@ func TestTable(t *testing.T) {
 	})
 }
 
-// transcribed makes a request of words: keys and values in their order, and a number if the
-// query has one, last.
+// transcribed parses a request: keys and values in their order, and then a number if the query has
+// one.
 func transcribed(t *testing.T, name string, words []string) *request {
 	t.Helper()
 	q := slices.IndexFunc(shapes[:], func(s shape) bool { return s.name == name })
@@ -66,7 +66,7 @@ func transcribed(t *testing.T, name string, words []string) *request {
 	return r
 }
 
-// drawRequest makes any request that a client could send.
+// drawRequest draws any request that a client could send.
 func drawRequest(t *rapid.T) *request {
 	r := &request{query: query(rapid.IntRange(0, int(queryCount)-1).Draw(t, "query"))}
 	s := shapes[r.query]
@@ -89,7 +89,7 @@ func drawRequest(t *rapid.T) *request {
 	return r
 }
 
-func TestRequestsSurviveTheWire(t *testing.T) {
+func TestRequestRoundTrip(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		want := drawRequest(t)
 		d := newDecoder(bytes.NewReader(want.append(nil)), "test")
@@ -106,7 +106,8 @@ func TestRequestsSurviveTheWire(t *testing.T) {
 	})
 }
 
-// checkTable fails unless the two indexes of waiters agree, and nobody waits for what is there.
+// checkTable fails unless the two indexes of waiters match, and no client waits for a key that is
+// set.
 func checkTable(t *rapid.T, tab *table) {
 	pairs := 0
 	for key, watching := range tab.watched {
@@ -122,12 +123,12 @@ func checkTable(t *rapid.T, tab *table) {
 		pairs -= len(w.missing)
 	}
 	if pairs != 0 {
-		t.Fatalf("%d more are watched than waited for", pairs)
+		t.Fatalf("%d more watched keys than missing keys", pairs)
 	}
 }
 
-// TestEveryWaitEndsOnce sends random requests of few clients about few keys, and checks that a
-// client gets exactly one STOP_WAITING for each WAIT that was neither cancelled nor left.
+// TestEveryWaitEndsOnce sends random requests of few clients about few keys, and checks that each
+// WAIT gets exactly one STOP_WAITING, unless it was cancelled or its client disconnected.
 func TestEveryWaitEndsOnce(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		tab := newTable()
@@ -154,15 +155,15 @@ func TestEveryWaitEndsOnce(t *testing.T) {
 				return x.to == from && bytes.Equal(x.bytes, []byte{replyStop})
 			})
 			if waits && !before && stopped == (tab.waiting[from] != nil) {
-				t.Fatalf("%s: stopped is %v, and so is waiting", r.query, stopped)
+				t.Fatalf("%s: stopped and waiting are both %v", r.query, stopped)
 			}
 			checkTable(t, tab)
 		}
 	})
 }
 
-// FuzzServer feeds a server any bytes. It must neither panic nor keep a connection whose client
-// has gone.
+// FuzzServer sends arbitrary bytes to a server. It must not panic, and must close the connection
+// once its client has disconnected.
 func FuzzServer(f *testing.F) {
 	for _, x := range exchanges {
 		f.Add(unhex(f, hello+x.send))
@@ -178,12 +179,13 @@ func FuzzServer(f *testing.F) {
 			t.Fatal(err)
 		}
 		if err := s.Close(); err != nil || len(s.sessions) != 0 {
-			t.Fatalf("%d sessions left, %v", len(s.sessions), err)
+			t.Fatalf("%d sessions remain, %v", len(s.sessions), err)
 		}
 	})
 }
 
-// FuzzClient answers any bytes to a client, whose calls must end, with an error or without.
+// FuzzClient answers a client's calls with arbitrary bytes. The calls must end, with an error or
+// without.
 func FuzzClient(f *testing.F) {
 	for _, x := range exchanges {
 		f.Add(unhex(f, x.want))

@@ -8,11 +8,12 @@ import (
 	"time"
 )
 
-// maxUnauthenticated is how many connections may be about to authenticate at once. Ranks take a
-// millisecond for that, and try again if they were closed.
+// maxUnauthenticated limits the connections that have not authenticated yet. Ranks need a
+// millisecond for that, and retry if they were closed.
 const maxUnauthenticated = 128
 
-// unauthenticatedAllowed is maxUnauthenticated, or less where the process may open few descriptors.
+// unauthenticatedAllowed returns maxUnauthenticated, or less if the process may open few
+// descriptors.
 func unauthenticatedAllowed() int {
 	var limit syscall.Rlimit
 	if syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit) != nil {
@@ -32,7 +33,7 @@ func unauthenticatedFor(descriptors uint64) int {
 func (s *Server) addUnauthenticated(n *session) {
 	s.unauthenticated = append(s.unauthenticated, n)
 	if len(s.unauthenticated) > unauthenticatedAllowed() {
-		// Its session ends by that.
+		// This ends the session.
 		_ = s.unauthenticated[0].conn.Close()
 		s.unauthenticated = s.unauthenticated[1:]
 	}
@@ -43,7 +44,7 @@ func (s *Server) removeUnauthenticated(n *session) {
 	s.unauthenticated = slices.DeleteFunc(s.unauthenticated, func(o *session) bool { return o == n })
 }
 
-// openSession makes a session open: from here on it may be idle.
+// openSession makes a session open: from now on it may be idle.
 func (s *Server) openSession(n *session) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -58,8 +59,8 @@ func (s *Server) openSession(n *session) error {
 	return n.conn.SetReadDeadline(time.Time{})
 }
 
-// OnAcceptError sets what is called, once, if the server cannot accept a connection, instead of a
-// warning in the log. It is called on a goroutine of the server.
+// OnAcceptError sets a function that is called once if the server cannot accept a connection,
+// instead of a warning in the log. It is called on a goroutine of the server.
 func (s *Server) OnAcceptError(call func(error)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

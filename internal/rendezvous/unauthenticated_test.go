@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// silent opens a connection to a server on TCP that says nothing.
+// silent opens a TCP connection to a server and sends nothing.
 func silent(t *testing.T, s *Server) net.Conn {
 	t.Helper()
 	conn, err := net.Dial("tcp", s.Address())
@@ -21,19 +21,20 @@ func silent(t *testing.T, s *Server) net.Conn {
 	return conn
 }
 
-// wantHungUp wants the server to close a connection.
+// wantHungUp checks that the server closes a connection.
 func wantHungUp(t *testing.T, conn net.Conn) {
 	t.Helper()
 	if err := conn.SetReadDeadline(time.Now().Add(patience)); err != nil {
 		t.Fatal(err)
 	}
 	if n, err := conn.Read(make([]byte, 1)); n != 0 || errors.Is(err, os.ErrDeadlineExceeded) {
-		t.Errorf("read %d bytes, %v, and wanted the end", n, err)
+		t.Errorf("read %d bytes, %v, want the end", n, err)
 	}
 }
 
-// TestSilentConnectionsAreFew: the oldest goes first, and ranks come in among them.
-func TestSilentConnectionsAreFew(t *testing.T) {
+// TestUnauthenticatedConnectionsAreLimited checks that the oldest is closed first, and that ranks
+// can connect among them.
+func TestUnauthenticatedConnectionsAreLimited(t *testing.T) {
 	s, first := serveOn(t, "127.0.0.1:0", "token")
 	const more = 2 * maxUnauthenticated
 	var all []net.Conn
@@ -58,15 +59,16 @@ func TestSilentConnectionsAreFew(t *testing.T) {
 	unauthenticated := len(s.unauthenticated)
 	s.mu.Unlock()
 	if unauthenticated > maxUnauthenticated {
-		t.Errorf("%d strangers are kept", unauthenticated)
+		t.Errorf("%d unauthenticated connections remain", unauthenticated)
 	}
 	if err := first.Set(testContext(t), "key", nil); err != nil {
 		t.Error(err)
 	}
 }
 
-// TestASilentConnectionIsClosedInTime, whether it has said nothing or half of what it must.
-func TestASilentConnectionIsClosedInTime(t *testing.T) {
+// TestUnauthenticatedConnectionsTimeOut tests connections that have sent nothing or half of a
+// handshake.
+func TestUnauthenticatedConnectionsTimeOut(t *testing.T) {
 	s, first := serveOn(t, "127.0.0.1:0", "token")
 	s.mu.Lock()
 	s.authTimeout = 50 * time.Millisecond
@@ -78,15 +80,15 @@ func TestASilentConnectionIsClosedInTime(t *testing.T) {
 	}
 	wantHungUp(t, nothing)
 	wantHungUp(t, half)
-	// Who has shown the token may be silent.
+	// An authenticated client may be silent.
 	if err := first.Set(testContext(t), "key", nil); err != nil {
 		t.Error(err)
 	}
 }
 
-// TestAClientOfTheSameProcessHasNoDeadline: nothing ends its handshake, however busy the
-// machine is.
-func TestAClientOfTheSameProcessHasNoDeadline(t *testing.T) {
+// TestLocalClientHasNoDeadline checks that the handshake of a local client never times out, however
+// busy the machine is.
+func TestLocalClientHasNoDeadline(t *testing.T) {
 	s, _ := serveOn(t, "127.0.0.1:0", "token")
 	s.mu.Lock()
 	s.authTimeout = -time.Second
@@ -96,14 +98,14 @@ func TestAClientOfTheSameProcessHasNoDeadline(t *testing.T) {
 	}
 }
 
-// TestAStrangerDoesNotHoldUpTheEnd of a store.
-func TestAStrangerDoesNotHoldUpTheEnd(t *testing.T) {
+// TestUnauthenticatedConnectionDoesNotDelayDrain connects without a token.
+func TestUnauthenticatedConnectionDoesNotDelayDrain(t *testing.T) {
 	s, err := Listen("127.0.0.1:0", "token")
 	if err != nil {
 		t.Fatal(err)
 	}
 	conn := silent(t, s)
-	// Its greeting is answered, so it is in.
+	// The PING is answered, so the session has started.
 	b, _ := appendPing((&request{query: queryValidate, nonce: magic}).append(nil))
 	if _, err := conn.Write(b); err != nil {
 		t.Fatal(err)
@@ -119,7 +121,7 @@ func TestAStrangerDoesNotHoldUpTheEnd(t *testing.T) {
 	}
 }
 
-func TestStrangersTakeAQuarterOfTheDescriptors(t *testing.T) {
+func TestUnauthenticatedFor(t *testing.T) {
 	for descriptors, want := range map[uint64]int{
 		8: 4, 32: 8, 256: 64, 1024: maxUnauthenticated, math.MaxUint64: maxUnauthenticated,
 	} {

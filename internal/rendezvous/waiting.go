@@ -2,7 +2,7 @@ package rendezvous
 
 import "slices"
 
-// wait puts a client into state Waiting unless all keys are there.
+// wait makes a client wait unless all keys are set.
 func (t *table) wait(from clientID, keys []string) error {
 	if t.waiting[from] != nil {
 		return errTwoWaits
@@ -31,7 +31,7 @@ func (t *table) appeared(key string) {
 	}
 }
 
-// found ends the wait of w if key was the last that it missed.
+// found ends the wait of w if key was the last missing key.
 func (t *table) found(w *waiter, key string) {
 	if delete(w.missing, key); len(w.missing) == 0 {
 		delete(t.waiting, w.client)
@@ -46,7 +46,7 @@ func (t *table) unwatch(w *waiter, key string) {
 	}
 }
 
-// enter counts an arrival at a barrier of world ranks, and lets all go when it is full.
+// enter counts an arrival at a barrier of world ranks, and releases all clients when it is full.
 func (t *table) enter(from clientID, key string, world int64) error {
 	if t.waiting[from] != nil {
 		return errTwoWaits
@@ -70,8 +70,8 @@ func (t *table) enter(from clientID, key string, world int64) error {
 	return nil
 }
 
-// leave ends the wait of a client that cancelled it or went away. An arrival at a barrier keeps
-// counting, as the client did arrive.
+// leave ends the wait of a client that cancelled it or disconnected. An arrival at a barrier still
+// counts.
 func (t *table) leave(client clientID) {
 	w := t.waiting[client]
 	if w == nil {

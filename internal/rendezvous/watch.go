@@ -11,37 +11,37 @@ import (
 )
 
 // endWatcher tracks the ends of other ranks for a member, over a separate connection to the store.
-// When that connection ends, the server records the end of this rank; the watcher waits on it for
-// the ends of others.
+// When that connection ends, the server records the end of this rank.
 type endWatcher struct {
 	client *Client
 	world  string
 	rank   int
-	// storeRank is the rank whose end is that of the store, or -1.
+	// storeRank is the rank that serves the store, or -1.
 	storeRank int
 
-	// cancel ends the wait for the next end, after which run returns and closes done. end frees the
+	// cancel ends the wait for the next end; run then returns and closes done. end releases the
 	// context of run.
 	cancel, end context.CancelFunc
 	done        chan struct{}
 
 	mu      sync.Mutex
 	ends    map[int]*knownEnd // by rank; guarded by mu
-	lost    bool              // the connection has ended; guarded by mu
-	closing bool              // the store ends in order; guarded by mu
+	lost    bool              // true if the connection has ended; guarded by mu
+	closing bool              // true if the store is closed in order; guarded by mu
 	changed chan struct{}     // closed and replaced with each end and with the loss; guarded by mu
 }
 
-// knownEnd is the end of a rank, and since when it is known.
+// knownEnd records the end of a rank and the time since when it is known.
 type knownEnd struct {
 	*EndedError
 	since time.Time
-	// fromLauncher is set if a launcher reported it, which knows more than the end of a connection.
+	// fromLauncher is set if a launcher reported it, which knows more than the end of a connection
+	// shows.
 	fromLauncher bool
 }
 
-// startWatch sends the greeting of this rank over its connection, which it closes where the server
-// records no ends: then it returns nil.
+// startWatch sends the greeting of this rank over the connection. If the server does not record
+// ends, startWatch closes the connection and returns nil.
 func startWatch(ctx context.Context, m *Member, c *Client) (*endWatcher, error) {
 	w := &endWatcher{
 		client: c, world: m.base, rank: m.world.Rank,
@@ -61,12 +61,12 @@ func startWatch(ctx context.Context, m *Member, c *Client) (*endWatcher, error) 
 	return w, nil
 }
 
-// noDeadline is longer than any job: calls without a deadline would be given one.
+// noDeadline is longer than any job. Without a deadline, calls would add the default one.
 const noDeadline = 100 * 365 * 24 * time.Hour
 
-// run takes in one end after the other until waiting is cancelled or the connection ends. Only the
-// wait for the next end is cut off by that: a cancelled WAIT keeps the connection, any other
-// request that is cut off costs it.
+// run processes one end after another until waiting is cancelled or the connection ends. Cancelling
+// aborts only the wait for the next end: a cancelled WAIT keeps the connection, and any other
+// request would lose it.
 func (w *endWatcher) run(ctx, waiting context.Context) {
 	defer close(w.done)
 	defer w.end()
@@ -91,7 +91,7 @@ func (w *endWatcher) run(ctx, waiting context.Context) {
 			w.closing = true
 			w.mu.Unlock()
 		case e.World == "":
-			// A launcher does not know whether its process has left in order.
+			// The launcher does not know whether the rank has left in order.
 			var why []byte
 			why, e.Left, _ = WithPrefix(w.client, w.world).Peek(ctx, leftKey(e.Rank))
 			if e.Left {
@@ -104,8 +104,8 @@ func (w *endWatcher) run(ctx, waiting context.Context) {
 	}
 }
 
-// recordEnd notes an end. The report of a launcher replaces what the server has seen; nothing else
-// does.
+// recordEnd records an end. The report of a launcher replaces that of the server; otherwise the
+// first report counts.
 func (w *endWatcher) recordEnd(e rankEnd) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -130,8 +130,7 @@ func (w *endWatcher) notify() {
 	w.changed = make(chan struct{})
 }
 
-// markStoreLost takes in that the connection has ended, which is the end of whoever served the
-// store.
+// markStoreLost records that the connection has ended, and with it the rank that served the store.
 func (w *endWatcher) markStoreLost() {
 	w.mu.Lock()
 	w.lost = true
@@ -154,7 +153,7 @@ func (w *endWatcher) storeLost() bool {
 	return w.lost
 }
 
-// knownEnds returns the ends that are known, by rank, and what is closed when there is another.
+// knownEnds returns the known ends by rank, and a channel that is closed at the next change.
 func (w *endWatcher) knownEnds() ([]*knownEnd, <-chan struct{}) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -166,8 +165,8 @@ func (w *endWatcher) knownEnds() ([]*knownEnd, <-chan struct{}) {
 	return all, w.changed
 }
 
-// await waits for an end that is fatal and returns it when it is known for a while, or nil when
-// the context has ended.
+// await waits for a fatal end and returns it once it has been known for the given time. It returns
+// nil when the context ends.
 func (w *endWatcher) await(
 	ctx context.Context, after time.Duration, fatal func(context.Context, *EndedError) bool,
 ) *EndedError {
@@ -186,14 +185,14 @@ func (w *endWatcher) await(
 	}
 }
 
-// latest returns what is known about the end of a rank.
+// latest returns the end of a rank as it is known now.
 func (w *endWatcher) latest(rank int) *EndedError {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.ends[rank].EndedError
 }
 
-// sleep lets a time pass and reports whether the context is still alive.
+// sleep waits for a time and reports whether the context is still alive.
 func sleep(ctx context.Context, d time.Duration) bool {
 	if d <= 0 {
 		return ctx.Err() == nil
@@ -208,7 +207,7 @@ func sleep(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// leave takes in no more ends, and says over the same connection that this rank leaves, and why.
+// leave stops watching, and stores over the same connection that this rank leaves, and why.
 func (w *endWatcher) leave(ctx context.Context, why []byte) error {
 	w.cancel()
 	select {
@@ -219,8 +218,8 @@ func (w *endWatcher) leave(ctx context.Context, why []byte) error {
 	return WithPrefix(w.client, w.world).Set(ctx, leftKey(w.rank), why)
 }
 
-// close closes the connection, which others see as the end of this rank. It may be called on a nil
-// watcher.
+// close closes the connection, which the server records as the end of this rank. It may be called
+// on a nil watcher.
 func (w *endWatcher) close() error {
 	if w == nil {
 		return nil

@@ -6,35 +6,35 @@ import (
 	"time"
 )
 
-// World describes a job as far as a process knows it before it communicates. Discover makes it,
+// World describes a job as far as a process knows it before it communicates. Discover creates it,
 // Connect uses it.
 type World struct {
 	// Rank is this process, from 0 to Size-1.
 	Rank, Size int
 	// LocalRank numbers the processes of this machine, from 0 to LocalSize-1.
 	LocalRank, LocalSize int
-	// Source says where the ranks come from, for messages.
+	// Source names the source of the ranks, for messages.
 	Source Source
 	// RunID is the launcher's name for the job; it may be empty. Restart counts how often the
-	// launcher has started the ranks again. Both keep the keys of one attempt from another's.
+	// launcher has restarted the ranks. Both separate the keys of attempts.
 	RunID   string
 	Restart int
-	// Route is the way to the store.
+	// Route describes how to reach the store.
 	Route Route
-	// Late, if set, is called in Connect with the ranks that have not come yet, in ascending order,
-	// and how long this rank has waited. It returns after what time it is called again, or a negative
-	// time if it is not. It is first called with no ranks and no time. It is called on one goroutine
-	// at a time, and not after Connect has returned.
+	// Late, if set, is called during Connect with the ranks that have not joined yet, in ascending
+	// order, and the time that this rank has waited. It returns the time until the next call, or a
+	// negative time for no further calls. The first call has no ranks and no time. It is called on
+	// one goroutine at a time, and not after Connect has returned.
 	Late func(missing []int, waited time.Duration) time.Duration
-	// LateToLeave is called in the same way while the rank that serves the store waits for others to
-	// leave, with the ranks of this world that are still there.
+	// LateToLeave is called in the same way while the rank that serves the store waits for others
+	// to leave, with the ranks of this world that have not left.
 	LateToLeave func(missing []int, waited time.Duration) time.Duration
 }
 
-// Source is where ranks come from.
+// Source identifies how this process learned its rank.
 type Source string
 
-// The sources, in the order in which Discover asks them.
+// The sources, in the order in which Discover tries them.
 const (
 	SourceOptions  Source = "options"
 	SourceTorchrun Source = "torchrun"
@@ -42,38 +42,38 @@ const (
 	SourceMPICH    Source = "MPICH"
 	SourceSlurm    Source = "Slurm"
 	SourceAlone    Source = "one process"
-	// SourceLaunch is a launcher of symmem. Its ranks have the variables of torchrun.
+	// SourceLaunch means symmem's launcher. Its ranks have the variables of torchrun.
 	SourceLaunch Source = "symmem launch"
 )
 
-// LaunchStore is the prefix of the addresses of stores that symmem launch serves.
+// LaunchStore prefixes the addresses of stores that symmem launch serves.
 const LaunchStore = unixScheme + "@symmem-run-"
 
-// Route is the way to the store.
+// Route describes how to reach the store.
 type Route struct {
 	Kind RouteKind
-	// Endpoint is where the store is, for RouteJoin and RouteServe.
+	// Endpoint is the endpoint of the store, for RouteJoin and RouteServe.
 	Endpoint Endpoint
-	// FD is the descriptor of the process manager, for RoutePMI. It stays the caller's.
+	// FD is the descriptor of the process manager, for RoutePMI. It belongs to the caller.
 	FD int
 }
 
-// RouteKind is who serves the store.
+// RouteKind identifies the process that serves the store.
 type RouteKind int
 
 const (
-	// RouteLocal is a store inside this process, which is alone.
+	// RouteLocal means a store inside this process, which is the only rank.
 	RouteLocal RouteKind = iota
-	// RouteJoin is a store that somebody else serves: a launcher, or PyTorch.
+	// RouteJoin means a store that a launcher or PyTorch serves.
 	RouteJoin
-	// RouteServe is a store that rank 0 serves at an endpoint that all ranks know.
+	// RouteServe means a store that rank 0 serves at an endpoint that all ranks know.
 	RouteServe
-	// RoutePMI is a store that rank 0 serves on a socket of random name, which the ranks learn
+	// RoutePMI means a store that rank 0 serves on a socket with a random name, which the ranks get
 	// from MPICH's process manager.
 	RoutePMI
 )
 
-// String names the kind for messages.
+// String returns the name of the kind for messages.
 func (k RouteKind) String() string {
 	switch k {
 	case RouteLocal:
@@ -88,40 +88,40 @@ func (k RouteKind) String() string {
 	return fmt.Sprintf("route %d", int(k))
 }
 
-// Options describe the ranks and override the environment. The zero value leaves everything to the
+// Options describes the ranks and overrides the environment. The zero value uses only the
 // environment.
 type Options struct {
-	// Size is the number of ranks; 0 means that the ranks come from the environment, and then
-	// Rank, LocalRank and LocalSize must be 0 too.
+	// Size is the number of ranks. If it is 0, the ranks are read from the environment, and Rank,
+	// LocalRank and LocalSize must be 0, too.
 	Rank, Size int
 	// LocalSize 0 means that all ranks are on this machine, with LocalRank equal to Rank.
 	LocalRank, LocalSize int
-	// Address is where rank 0 serves the store: "host:port", which requires a Token, or
-	// "unix:@name". Empty leaves it to the environment.
+	// Address is the address at which rank 0 serves the store: "host:port", which requires a Token,
+	// or "unix:@name". If it is empty, the environment is used.
 	Address string
-	// Token goes before SYMMEM_TOKEN.
+	// Token overrides SYMMEM_TOKEN.
 	Token Token
 }
 
-// Variable is one variable of the environment as Discover saw it.
+// Variable records one variable of the environment as Discover read it.
 type Variable struct {
 	Name string
-	// Value is empty for a variable that is absent, too.
+	// Value is empty if the variable is empty or absent.
 	Value string
 }
 
-// EnvironmentError is an environment from which the ranks, or the way to the store, cannot be
-// told.
+// EnvironmentError means that the environment does not determine the ranks or the route to the
+// store.
 type EnvironmentError struct {
-	// Source is the family of variables.
+	// Source identifies the family of variables.
 	Source Source
-	// Variables are those that were looked at.
+	// Variables lists the variables that were read.
 	Variables []Variable
-	// Reason says what is wrong and what would help.
+	// Reason describes the problem and a remedy.
 	Reason string
 }
 
-// Error lists every variable that was looked at. Tokens are not among them.
+// Error returns a message that lists every variable except tokens.
 func (e *EnvironmentError) Error() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "finding this rank by %s: %s (", e.Source, e.Reason)
@@ -139,10 +139,10 @@ func (e *EnvironmentError) Error() string {
 	return b.String()
 }
 
-// maxSize is far above any job, and keeps sums of ranks from overflowing.
+// maxSize exceeds the size of any job, and prevents overflow in sums of ranks.
 const maxSize = 1 << 20
 
-// problem says what is impossible about the ranks, or nothing.
+// problem describes why the ranks are impossible, or returns "".
 func (w *World) problem() string {
 	switch {
 	case w.Size < 1 || w.Size > maxSize:

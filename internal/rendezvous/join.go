@@ -1,0 +1,181 @@
+package rendezvous
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+)
+
+// open connects to the store, and serves it if that is this rank's task.
+func (m *Member) open(ctx context.Context) (err error) {
+	route := m.world.Route
+	switch {
+	case route.Kind == RouteLocal:
+		m.client = NewLocal()
+		return nil
+	case route.Kind == RouteServe && m.world.Rank == 0:
+		if m.service, err = serve(ctx, route.Endpoint, &m.world); err == nil {
+			m.client = m.service.server.Client()
+		}
+		return err
+	}
+	if route.Kind == RouteServe {
+		defer warnOf(ctx, m.world.Late, func(context.Context) []int { return []int{0} })()
+	}
+	m.client, err = Dial(ctx, route.Endpoint)
+	if err != nil && ctx.Err() != nil && route.Kind == RouteServe {
+		return &AbsentError{Ranks: []int{0}, Size: m.world.Size, Err: err}
+	}
+	if m.client != nil && route.Kind == RouteServe {
+		m.client.server = 1
+	}
+	return err
+}
+
+// joinAll makes the member present. If the context ends first, the error names the absent ranks.
+func (m *Member) joinAll(ctx context.Context) error {
+	err := m.join(ctx)
+	if err == nil {
+		err = m.awaitRanks(ctx)
+	}
+	if err != nil && ctx.Err() != nil && m.store != nil && !errors.As(err, new(*EndedError)) {
+		if absent := m.absent(ctx); len(absent) > 0 {
+			err = &AbsentError{
+				Ranks: absent, Size: m.world.Size,
+				Err: fmt.Errorf("%w%s", context.Cause(ctx), m.world.otherSize(ctx, m.client, absent)),
+			}
+		}
+	}
+	var missing *AbsentError
+	if m.world.Rank != 0 || err != nil && !errors.As(err, &missing) {
+		return err
+	}
+	var absent []int
+	if missing != nil {
+		absent = missing.Ranks
+	}
+	return errors.Join(err, m.publishReady(ctx, absent))
+}
+
+// awaitRanks waits until all ranks have joined, or one of them is known to have ended.
+func (m *Member) awaitRanks(ctx context.Context) (err error) {
+	watched, stop := m.guard(ctx, launcherDelay, m.fatalToConnect)
+	defer stop()
+	defer warnOf(ctx, m.world.Late, m.absent)()
+	if m.world.Rank == 0 {
+		err = m.store.Wait(watched, m.others(joinedKey)...)
+	} else {
+		err = m.awaitReady(watched)
+	}
+	if err == nil {
+		return nil
+	}
+	if ended := m.ended(watched); ended != nil {
+		return ended
+	}
+	return m.addEnd(err)
+}
+
+// join determines the keys of this call and announces this rank. An exchange that began in time
+// continues for at most leaveTimeout after the deadline: to abort it would cost the connection, and
+// once no rank has one, rank 0 closes the store, which contains the absent ranks.
+func (m *Member) join(ctx context.Context) error {
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	ctx, cancel := outlasting(ctx, leaveTimeout)
+	defer cancel()
+	base := m.world.job()
+	var watching *Client
+	if m.world.Size > 1 {
+		var err error
+		if watching, err = m.world.claim(ctx, m.client); err != nil {
+			return err
+		}
+	}
+	// Each rank counts its calls. As all ranks make the same number of calls, the counts agree.
+	turn, err := m.client.Add(ctx, fmt.Sprintf("%s/turn/%d", base, m.world.Rank), 1)
+	if err != nil {
+		if watching != nil {
+			err = errors.Join(err, watching.Close())
+		}
+		return err
+	}
+	m.base = fmt.Sprintf("%s/%d", base, turn)
+	m.store = WithPrefix(m.client, m.base)
+	if watching != nil {
+		if m.watch, err = startWatch(ctx, m, watching); err != nil {
+			return err
+		}
+		size := strconv.Itoa(m.world.Size)
+		if err := m.client.Set(ctx, m.world.sizeKey(m.world.Rank), []byte(size)); err != nil {
+			return err
+		}
+	}
+	return m.store.Set(ctx, joinedKey(m.world.Rank), nil)
+}
+
+// others returns the keys of one kind for all ranks except 0.
+func (m *Member) others(key func(rank int) string) []string {
+	keys := make([]string, 0, m.world.Size)
+	for rank := 1; rank < m.world.Size; rank++ {
+		keys = append(keys, key(rank))
+	}
+	return keys
+}
+
+// publishReady stores which ranks are absent. The deadline may have passed.
+func (m *Member) publishReady(ctx context.Context, absent []int) error {
+	words := make([]string, len(absent))
+	for i, rank := range absent {
+		words[i] = strconv.Itoa(rank)
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), leaveTimeout)
+	defer cancel()
+	return m.store.Set(ctx, readyKey, []byte(strings.Join(words, ",")))
+}
+
+// awaitReady waits until all ranks have joined rank 0, or rank 0 has given up.
+func (m *Member) awaitReady(ctx context.Context) error {
+	if err := m.store.Wait(ctx, readyKey); err != nil {
+		return err
+	}
+	// The key is set, so read it even if the deadline has passed by now.
+	reading, cancel := context.WithTimeout(context.WithoutCancel(ctx), leaveTimeout)
+	defer cancel()
+	value, err := m.store.Get(reading, readyKey)
+	if err != nil || len(value) == 0 {
+		return err
+	}
+	return &AbsentError{
+		Ranks: ranksIn(string(value)), Size: m.world.Size,
+		Err: errors.New("rank 0 gave up waiting"),
+	}
+}
+
+// absent returns the other ranks that have not joined. The deadline has passed.
+func (m *Member) absent(ctx context.Context) (ranks []int) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), leaveTimeout)
+	defer cancel()
+	for rank := range m.world.Size {
+		if rank == m.world.Rank {
+			continue
+		}
+		if _, there, err := m.store.Peek(ctx, joinedKey(rank)); err == nil && !there {
+			ranks = append(ranks, rank)
+		}
+	}
+	return ranks
+}
+
+// ranksIn parses the value of the ready key: the absent ranks, separated by commas.
+func ranksIn(list string) (ranks []int) {
+	for word := range strings.SplitSeq(list, ",") {
+		if rank, err := strconv.Atoi(word); err == nil {
+			ranks = append(ranks, rank)
+		}
+	}
+	return ranks
+}
