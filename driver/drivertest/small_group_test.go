@@ -205,11 +205,11 @@ func (p *smallPlan) reduce(to []byte, parts [][]byte) {
 		sources[r] = unsafe.Pointer(unsafe.SliceData(parts[r]))
 	}
 	into, count := []unsafe.Pointer{unsafe.Pointer(unsafe.SliceData(to))}, int(p.Count)
-	if p.ReduceOp == driver.Avg {
+	if p.ReduceOp.Divides() {
 		reduce.Average(p.DataType, into, sources, count, reduce.Hint{})
 		return
 	}
-	reduce.Reduce(reduce.Op(p.ReduceOp), p.DataType, into, sources, count, reduce.Hint{})
+	reduce.Reduce(p.ReduceOp.Combine(), p.DataType, into, sources, count, reduce.Hint{})
 }
 
 func (c *smallGroup) Launched() [driver.Paths]uint64 {
