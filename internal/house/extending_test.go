@@ -46,29 +46,33 @@ type point struct {
 }
 
 const (
-	sameBytes = "sends as many bytes as it receives, which is the default"
-	message   = "a message goes another way"
-	byNorm    = "a norm has functions of its own"
-	bySplits  = "uneven parts have functions of their own"
-	byKind    = "the default stands for it"
-	divided   = "a sum, divided at the end"
+	message  = "a message runs through stages of its own"
+	byNorm   = "a norm has functions of its own"
+	bySplits = "uneven parts have functions of their own"
+	byDefault = "the default case implements it"
+	divided  = "a sum, divided at the end"
+	simple   = "one instruction implements it"
+	hostOnly = "only the host backend has it"
 )
 
 func upper(entry string) string { return strings.ToUpper(entry) }
 
-// screaming writes AllToAllV as ALL_TO_ALL_V.
-func screaming(entry string) string {
-	return upper(regexp.MustCompile(`([a-z])([A-Z])`).ReplaceAllString(entry, "${1}_${2}"))
+func lower(entry string) string { return strings.ToLower(entry) }
+
+// function writes AllToAllV as symmem_all_to_all_v, the name of the C function.
+func function(entry string) string {
+	return "symmem_" + lower(camel.ReplaceAllString(entry, "${1}_${2}"))
 }
 
-func lower(entry string) string { return strings.ToLower(entry) }
+var camel = regexp.MustCompile(`([a-z]|All)([A-Z])`)
 
 func withNCCL(entry string) string { return "nccl" + entry }
 
-func withOp(entry string) string { return "Op" + entry }
-
-// average are reductions that package reduce does not have.
+// average lists the reductions that package reduce does not have.
 var average = map[string]string{"Avg": divided}
+
+// onHost lists the reductions that kernels of GPUs do not have.
+var onHost = map[string]string{"Avg": divided, "BAnd": hostOnly}
 
 var points = []point{
 	{
@@ -94,37 +98,18 @@ var points = []point{
 		entries: place{in: "driver", name: "AllReduce"},
 		places: []place{
 			{in: "driver", name: "operationTraits"},
-			{in: "driver", name: "Call.Spans", exempt: map[string]string{
-				"AllReduce": sameBytes, "Broadcast": sameBytes, "Reduce": sameBytes,
-				"AllReduceRMSNorm": sameBytes,
-			}},
 			{in: "driver/host", name: "communicator.move"},
 			{in: "driver/nccl", name: "plan.collective", exempt: map[string]string{
-				"AllToAll": byKind, "Send": message, "Recv": message, "AllReduceRMSNorm": byNorm,
+				"AllToAll": byDefault, "Send": message, "Recv": message, "AllReduceRMSNorm": byNorm,
 				"AllToAllV": bySplits,
-			}},
-			{in: "driver/nccl", name: "needsAll", exempt: map[string]string{
-				"Broadcast": "the root can end first", "Reduce": "others can end before the root",
-				"Send": message, "Recv": message, "AllToAllV": bySplits,
 			}},
 			{in: "driver/nccl/kernels", name: "Launch.parts", exempt: map[string]string{
 				"Send": message, "Recv": message, "AllReduceRMSNorm": byNorm, "AllToAllV": bySplits,
 			}},
-			{in: ".", name: "OpAllReduce", spelled: withOp, exempt: map[string]string{
-				"AllReduceRMSNorm": "a constant of its own, with what it does not allow",
-			}},
-			{in: "internal/tuning", name: "operations", exempt: map[string]string{
-				"Send": "has one path", "Recv": "has one path", "Barrier": "has no size",
-				"AllReduceRMSNorm": "has one path", "AllToAllV": "has one path",
-			}},
-			{in: binding, name: "operations", spelled: withOp, exempt: map[string]string{
-				"AllReduceRMSNorm": byNorm,
-			}},
-			{in: "cmd/libsymmem/symmem.h", spelled: screaming, exempt: map[string]string{
-				"AllReduceRMSNorm": byNorm,
-			}},
-			{in: "python/src/symmem/_c/constants.py", spelled: screaming, exempt: map[string]string{
-				"AllReduceRMSNorm": byNorm,
+			{in: "collective.go"},
+			{in: "python/src/symmem/_api/collectives.py", spelled: function, exempt: map[string]string{
+				"Send": message, "Recv": message, "Barrier": "a method of groups",
+				"Reduce": "Python has no function for it", "AllReduceRMSNorm": byNorm,
 			}},
 		},
 	},
@@ -132,33 +117,21 @@ var points = []point{
 		page:    "operation",
 		entries: place{in: "driver", name: "Sum"},
 		places: []place{
-			{in: "internal/reduce", name: "Sum", exempt: average},
-			{in: "internal/reduce", name: "combineIntegers", exempt: average},
-			{in: "internal/reduce", name: "combine", exempt: average},
+			{in: "driver", name: "reductions"},
+			{in: "internal/reduce", name: "Combine", exempt: average},
 			{in: "internal/reduce/gen", name: "operations", exempt: average},
-			{in: "internal/reduce/gen", name: "simple", exempt: average},
 			{in: "internal/reduce/gen", name: "avx2.lanes", exempt: map[string]string{
-				"Sum": byKind, "Avg": divided,
+				"Sum": simple, "Avg": divided, "BAnd": simple,
 			}},
 			{in: "internal/reduce/gen", name: "avx512.lanes", exempt: map[string]string{
-				"Sum": byKind, "Avg": divided,
+				"Sum": simple, "Avg": divided, "BAnd": simple,
 			}},
-			{in: "driver", name: "reduceOpNames", spelled: lower},
-			{in: "driver/formula", name: "pair"},
-			{in: "driver/nccl", name: "reduceOps"},
-			{in: "driver/nccl/kernels", name: "reductions"},
-			{in: "driver/nccl/kernels/src/call.h", exempt: average},
-			{in: "driver/nccl/kernels/src/any.h", exempt: average},
+			{in: "internal/reduce/reduce_reference_test.go", exempt: average},
+			{in: "driver/nccl/kernels/src/call.h", exempt: onHost},
+			{in: "driver/nccl/kernels/src/any.h", exempt: onHost},
 			{in: "internal/softgpu/src/nccl/reduce.c", spelled: withNCCL, exempt: map[string]string{
-				"Sum": byKind,
+				"Sum": byDefault, "BAnd": hostOnly,
 			}},
-			{in: ".", name: "Sum"},
-			{in: "cmd/symmem/internal/workload", name: "Pattern.reduced"},
-			{in: binding, name: "reductions"},
-			{in: "cmd/libsymmem/symmem.h", spelled: upper},
-			{in: "python/src/symmem/_c/constants.py", spelled: upper},
-			{in: "python/src/symmem/_torch/pytorch.py", spelled: upper},
-			{in: "python/src/symmem/_api/terms.py", spelled: lower},
 			{in: "python/tests/programs/formula.py", spelled: lower},
 		},
 	},

@@ -7,11 +7,12 @@ import threading
 import warnings
 from collections.abc import Callable
 from datetime import timedelta
-from functools import partial
+from functools import partial, reduce
 from typing import Any
 
 import torch
 import torch.distributed as dist
+from formula import BITWISE
 from harness import RANK, SIZE, check, main, raises
 
 import symmem
@@ -223,6 +224,19 @@ def reductions_that_symmem_has_not_are_named() -> None:
         e = raises(symmem.InvalidError, lambda op=op: symmem.all_reduce(x, op))
         assert isinstance(e, ValueError)
     assert x.eq(1).all()
+
+
+@check
+def bitwise_reductions_are_those_of_torch() -> None:
+    for name, combine in BITWISE.items():
+        for dtype in (torch.uint8, torch.int64, torch.bool):
+            draw = torch.Generator().manual_seed(3)
+            most = 2 if dtype is torch.bool else 256
+            parts = torch.randint(most, (SIZE, 100), generator=draw).to(dtype)
+            x = parts[RANK].clone()
+            symmem.all_reduce(x, getattr(dist.ReduceOp, name.upper()))
+            assert x.equal(reduce(combine, parts)), (name, dtype)
+        raises(symmem.InvalidError, partial(symmem.all_reduce, torch.ones(4), name))
 
 
 @check
