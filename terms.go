@@ -12,8 +12,10 @@ const (
 	Max  = driver.Max
 	// Avg divides the sum by the number of ranks; integers truncate towards zero.
 	Avg = driver.Avg
-	// BAnd is the bitwise AND of integers. Only the host backend has it.
+	// BAnd, BOr and BXor are the bitwise AND, OR and XOR of integers. Only the host backend has them.
 	BAnd = driver.BAnd
+	BOr  = driver.BOr
+	BXor = driver.BXor
 )
 
 // The collective operations, as Explain takes them.

@@ -23,8 +23,10 @@ const (
 	Max
 	// Avg divides the sum by the number of ranks; integers truncate towards zero.
 	Avg
-	// BAnd is the bitwise AND of integers. Only the host backend has it.
+	// BAnd, BOr and BXor are the bitwise AND, OR and XOR of integers. Only the host backend has them.
 	BAnd
+	BOr
+	BXor
 	// ReduceOps counts the reductions.
 	ReduceOps = iota
 )
@@ -70,6 +72,14 @@ var reductions = [ReduceOps]reduction{
 	BAnd: {
 		name: "band", note: "bitwise, of integers, on the host backend", combine: reduce.BAnd,
 		logical: code(Min),
+	},
+	BOr: {
+		name: "bor", note: "bitwise, of integers, on the host backend", combine: reduce.BOr,
+		logical: code(Max),
+	},
+	BXor: {
+		name: "bxor", note: "bitwise, of integers, on the host backend", combine: reduce.BXor,
+		logical: code(BXor),
 	},
 }
 

@@ -11,8 +11,10 @@ const (
 	Prod
 	Min
 	Max
-	// BAnd is the bitwise AND. Operations from here on are for integers only.
+	// BAnd, BOr and BXor are bitwise. Operations from BAnd on are for integers only.
 	BAnd
+	BOr
+	BXor
 	// OpCount is the number of operations.
 	OpCount = iota
 )
@@ -42,6 +44,10 @@ func Combine[T Number](op Op, a, b T) T {
 		return max(a, b)
 	case BAnd:
 		return T(int64(a) & int64(b))
+	case BOr:
+		return T(int64(a) | int64(b))
+	case BXor:
+		return T(int64(a) ^ int64(b))
 	}
 	panic("reduce: invalid operation")
 }

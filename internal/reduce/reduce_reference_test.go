@@ -11,7 +11,7 @@ import (
 // The reference computes one element at a time from its bits, and shares no arithmetic with the
 // package: halves are rounded through float64, and minimum and maximum are written out.
 
-var opNames = [OpCount]string{"sum", "prod", "min", "max", "band"}
+var opNames = [OpCount]string{"sum", "prod", "min", "max", "band", "bor", "bxor"}
 
 // String returns the operation's name for tests and benchmarks.
 func (op Op) String() string { return opNames[op] }
@@ -42,7 +42,11 @@ func referenceInteger(op Op, t DataType, sources []uint64, average bool) uint64 
 		case op == Min && x < acc, op == Max && x > acc:
 			acc = x
 		case op == BAnd:
-			acc = int64(uint64(acc) &^ ^uint64(x))
+			acc &^= ^x
+		case op == BOr:
+			acc += x &^ acc
+		case op == BXor:
+			acc = acc&^x + x&^acc
 		}
 		acc = extend(t, uint64(acc))
 	}

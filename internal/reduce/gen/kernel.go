@@ -41,6 +41,8 @@ var (
 		{name: "Min", integers: "VPMIN", signed: true},
 		{name: "Max", integers: "VPMAX", signed: true},
 		{name: "BAnd", integers: "VPAND", bitwise: true},
+		{name: "BOr", integers: "VPOR", bitwise: true},
+		{name: "BXor", integers: "VPXOR", bitwise: true},
 	}
 	elements = []element{
 		{name: "Float32", lane: "PS", size: 4, float: true},

@@ -56,7 +56,7 @@ def _combine(formula: str, op: str, x: list[torch.Tensor], dtype: torch.dtype) -
     return total
 
 
-BITWISE = {"band": torch.bitwise_and}
+BITWISE = {"band": torch.bitwise_and, "bor": torch.bitwise_or, "bxor": torch.bitwise_xor}
 """The reductions of integers only."""
 
 

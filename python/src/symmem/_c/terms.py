@@ -15,6 +15,8 @@ class Reduction(IntEnum):
     MAX = 3
     AVG = 4
     BAND = 5
+    BOR = 6
+    BXOR = 7
 
 
 class Operation(IntEnum):
@@ -40,6 +42,8 @@ REDUCTIONS: dict[str, Reduction] = {
     "max": Reduction.MAX,
     "avg": Reduction.AVG,
     "band": Reduction.BAND,
+    "bor": Reduction.BOR,
+    "bxor": Reduction.BXOR,
 }
 """The reductions by the names of torch.distributed.ReduceOp, in small letters."""
 
@@ -49,6 +53,8 @@ LOGICAL: dict[Reduction, Reduction] = {
     Reduction.MIN: Reduction.MIN,
     Reduction.MAX: Reduction.MAX,
     Reduction.BAND: Reduction.MIN,
+    Reduction.BOR: Reduction.MAX,
+    Reduction.BXOR: Reduction.BXOR,
 }
 """The reductions of bytes 0 and 1 that give PyTorch's results for truth values."""
 
@@ -60,5 +66,7 @@ Op: TypeAlias = Literal[
     "max",
     "avg",
     "band",
+    "bor",
+    "bxor",
 ]
 """Names of reductions, for type checkers."""
