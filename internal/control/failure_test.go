@@ -10,7 +10,7 @@ import (
 	"symmem/driver"
 )
 
-func TestFailureOfOneRankIsAnErrorOnTheOthers(t *testing.T) {
+func TestDecodeFailures(t *testing.T) {
 	group := []int{4, 7, 9}
 	lost := fmt.Errorf("mapping: %w", &driver.RankLostError{Ranks: []int{7}, Doing: "mapping"})
 	for name, c := range map[string]struct {
@@ -19,9 +19,9 @@ func TestFailureOfOneRankIsAnErrorOnTheOthers(t *testing.T) {
 		lost    []int
 	}{
 		"no rank fails": {reports: make([][]byte, 3)},
-		"one has no memory": {
-			reports: [][]byte{nil, nil, EncodeFailure(errors.New("no memory"))},
-			text:    "rank 9 failed: no memory",
+		"one is out of memory": {
+			reports: [][]byte{nil, nil, EncodeFailure(errors.New("out of memory"))},
+			text:    "rank 9 failed: out of memory",
 		},
 		"one has found another lost": {
 			reports: [][]byte{EncodeFailure(lost), nil, nil}, text: "rank 4 failed: mapping",
@@ -31,7 +31,7 @@ func TestFailureOfOneRankIsAnErrorOnTheOthers(t *testing.T) {
 			reports: [][]byte{EncodeFailure(&driver.RankLostError{Ranks: []int{7, 8}}), nil, nil},
 			text:    "rank 4 failed",
 		},
-		"one is not understood": {
+		"one report is malformed": {
 			reports: [][]byte{nil, []byte("no JSON"), nil}, text: "reading the failure of rank 7",
 		},
 	} {

@@ -20,7 +20,7 @@ type JoinList struct {
 	Group driver.GroupConfig
 }
 
-// lookupTimeout bounds one look at the store for the ranks that have joined.
+// lookupTimeout limits one lookup of the ranks that have joined, and the polls of Blockers.
 const lookupTimeout = 500 * time.Millisecond
 
 func (r JoinList) key(rank int) string {
@@ -86,8 +86,8 @@ func (r JoinList) AbsentError(waited time.Duration, awaited []int, err error) er
 
 // Blockers follows the waits that ranks have stored, from the awaited ranks to those that wait for
 // no other: these block the rest. If ranks wait for each other it returns awaited. It first stores
-// this rank's wait, and waits briefly for the awaited ranks to do the same, since all of them time
-// out at about the same time.
+// this rank's wait. Since all ranks time out at about the same time, it then polls the store, every
+// 25 ms for at most lookupTimeout, until the awaited ranks have stored theirs.
 func (r JoinList) Blockers(awaited []int) []int {
 	r.publishAwaited(awaited)
 	deadline := time.Now().Add(lookupTimeout)

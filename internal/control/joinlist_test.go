@@ -12,8 +12,8 @@ import (
 	"symmem/internal/rendezvous"
 )
 
-// TestWarningNamesTheRanksThatALateRankWaitsFor has rank 0 wait for rank 1, which waits for rank 2.
-func TestWarningNamesTheRanksThatALateRankWaitsFor(t *testing.T) {
+// TestWarningIncludesTheWaitsOfLateRanks has rank 0 wait for rank 1, which waits for rank 2.
+func TestWarningIncludesTheWaitsOfLateRanks(t *testing.T) {
 	store := rendezvous.NewLocal()
 	defer store.Close()
 	warnings := make(chan driver.LateWarning, 100)
@@ -45,25 +45,25 @@ func TestWarningNamesTheRanksThatALateRankWaitsFor(t *testing.T) {
 				return
 			}
 		case <-deadline:
-			t.Fatal("no warning says that rank 1 waits for rank 2")
+			t.Fatal("no warning includes that rank 1 waits for rank 2")
 		}
 	}
 }
 
-func TestBlockersAreAtTheEndsOfWaits(t *testing.T) {
+func TestBlockers(t *testing.T) {
 	t.Parallel()
 	for row, c := range map[string]struct {
-		waits   map[int][]int // of ranks other than 1, whose time is up
+		waits   map[int][]int // stored by the ranks other than 1, which calls Blockers
 		awaited []int
 		want    []int
 	}{
-		"a rank that waits for none":       {nil, []int{3}, []int{3}},
+		"a rank that waits for no other":   {nil, []int{3}, []int{3}},
 		"two ranks that wait for a third":  {map[int][]int{2: {0}, 3: {0}}, []int{2, 3}, []int{0}},
 		"a chain":                          {map[int][]int{3: {2}, 2: {0}}, []int{3}, []int{0}},
 		"a rank that waits for this one":   {map[int][]int{0: {1}}, []int{0}, []int{0}},
 		"ranks that wait for each other":   {map[int][]int{0: {2}, 2: {0}}, []int{0}, []int{0}},
-		"one of them waits, one does not":  {map[int][]int{2: {0}}, []int{2, 3}, []int{0, 3}},
-		"a rank that is not in the group":  {map[int][]int{2: {7}}, []int{2}, []int{2}},
+		"one waits and one does not":       {map[int][]int{2: {0}}, []int{2, 3}, []int{0, 3}},
+		"a rank outside the group":         {map[int][]int{2: {7}}, []int{2}, []int{2}},
 		"ranks that wait for two, and one": {map[int][]int{0: {2, 3}, 2: {3}}, []int{0}, []int{3}},
 	} {
 		t.Run(row, func(t *testing.T) {

@@ -20,8 +20,8 @@ type Messages interface {
 	// time may never come, or nil. The error is a RankLostError, TimeoutError, DeadlockError or
 	// PeerError. It also warns of late ranks. peer may be AnySource.
 	DiagnoseMessage(peer int, since time.Time, doing func() string) error
-	// CalledMore reports whether the peer, or all others for AnySource, has called more than the
-	// given number of collectives. After that, all messages it announced earlier are readable.
+	// CalledMore reports whether the peer, or every other rank for AnySource, has called more than
+	// the given number of collectives. After that, all messages it announced earlier are readable.
 	CalledMore(peer int, collectives uint64) bool
 	// Lost reports whether the process of a group rank has ended.
 	Lost(peer int) bool

@@ -5,13 +5,13 @@ import (
 	"testing"
 )
 
-func TestTextsOfOtherRanksAreFitForReports(t *testing.T) {
+func TestPrintable(t *testing.T) {
 	for _, c := range []struct{ name, text, want string }{
-		{"plain text stays", "out of memory: größer\nthan that", "out of memory: größer\nthan that"},
+		{"plain text is unchanged", "out of memory: größer\nthan that", "out of memory: größer\nthan that"},
 		{"terminal escapes are replaced", "\x1b[2Jall is well\r", "?[2Jall is well?"},
-		{"bytes that are no text are replaced", "a\xffb", "a?b"},
-		{"the beginning of a long text stays", strings.Repeat("x", 5000), strings.Repeat("x", 1000)},
-		{"a letter is not cut in two", strings.Repeat("x", 999) + "ö", strings.Repeat("x", 999) + "?"},
+		{"invalid bytes are replaced", "a\xffb", "a?b"},
+		{"a long text is truncated", strings.Repeat("x", 5000), strings.Repeat("x", 1000)},
+		{"a letter is not split", strings.Repeat("x", 999) + "ö", strings.Repeat("x", 999) + "?"},
 	} {
 		if got := Printable(c.text); got != c.want {
 			t.Errorf("%s: got %q, want %q", c.name, got, c.want)

@@ -76,8 +76,8 @@ func with(q WaitStatus, change func(*WaitStatus)) WaitStatus {
 }
 
 var verdicts = []judged{
-	{name: "everybody has come", want: none},
-	{name: "a rank has not come yet", b: RankState{Missing: true}, want: none},
+	{name: "all ranks have arrived", want: none},
+	{name: "a rank has not arrived yet", b: RankState{Missing: true}, want: none},
 	{
 		name: "a rank is late", question: WaitStatus{Waited: tooFar}, b: RankState{Missing: true},
 		want: verdict{"late", []int{5}},
@@ -88,30 +88,30 @@ var verdicts = []judged{
 		want: verdict{"late", []int{5, 3}},
 	},
 	{
-		name: "a deadline of the caller's", question: WaitStatus{DeadlinePassed: true},
+		name: "the caller's deadline", question: WaitStatus{DeadlinePassed: true},
 		b:    RankState{Missing: true},
 		want: verdict{"late", []int{5}},
 	},
 	{
-		name:     "time is up and all have come",
+		name:     "the timeout has passed and all have arrived",
 		question: WaitStatus{DeadlinePassed: true, Waited: tooFar},
 		want:     none,
 	},
 	{
-		name:     "messages of others are unread",
+		name:     "messages of other ranks are unread",
 		question: WaitStatus{Waited: tooFar, Stale: true},
 		b:        RankState{Missing: true}, want: none,
 	},
 	{
-		name: "a rank dies without leaving", b: RankState{Missing: true, Lost: true},
+		name: "a rank ends without leaving", b: RankState{Missing: true, Lost: true},
 		want: verdict{"lost", []int{5}},
 	},
 	{
-		name: "a rank has come and dies", b: RankState{Lost: true}, c: RankState{Missing: true},
+		name: "a rank arrives and ends", b: RankState{Lost: true}, c: RankState{Missing: true},
 		want: none,
 	},
 	{
-		name: "a rank leaves without coming", b: RankState{Missing: true, Left: true},
+		name: "a rank leaves without arriving", b: RankState{Missing: true, Left: true},
 		want: verdict{"deadlock", []int{5}}, elsewhere: "has left the group",
 	},
 	{
@@ -125,7 +125,7 @@ var verdicts = []judged{
 		want: verdict{"lost", []int{3}},
 	},
 	{
-		name: "a rank has come and leaves", b: RankState{Left: true, Lost: true},
+		name: "a rank arrives and leaves", b: RankState{Left: true, Lost: true},
 		c:    RankState{Missing: true},
 		want: none,
 	},
@@ -135,7 +135,7 @@ var verdicts = []judged{
 		want: verdict{"peer", []int{3}},
 	},
 	{
-		name: "a rank has failed and another dies", b: RankState{Missing: true, Lost: true},
+		name: "a rank has failed and another ends", b: RankState{Missing: true, Lost: true},
 		c: RankState{Failed: FailedItself}, want: verdict{"lost", []int{5}},
 	},
 	{
@@ -144,12 +144,12 @@ var verdicts = []judged{
 		want: verdict{"peer", []int{5}},
 	},
 	{
-		name: "a rank has failed over another one's fault",
+		name: "a rank has failed after another rank's fault",
 		b:    RankState{Missing: true, Failed: FailedAfterPeer},
 		c:    RankState{Missing: true, Failed: FailedItself}, want: verdict{"peer", []int{3}},
 	},
 	{
-		name: "the first fault is not known",
+		name: "the first fault is unknown",
 		b:    RankState{Missing: true, Failed: FailedAfterPeer},
 		want: verdict{"peer", []int{5}},
 	},
@@ -163,7 +163,7 @@ var verdicts = []judged{
 		want: verdict{"aborted", []int{5}},
 	},
 	{
-		name: "a rank has failed and all have come", b: RankState{Failed: FailedItself}, want: none,
+		name: "a rank has failed and all have arrived", b: RankState{Failed: FailedItself}, want: none,
 	},
 	{
 		name: "a rank that has failed had seen this step complete",
@@ -192,7 +192,7 @@ var verdicts = []judged{
 		elsewhere: "in an agreement for 0s, after 2 collectives",
 	},
 	{
-		name: "the exchange is one to which this rank has come", me: RankState{Exchanges: 2},
+		name: "this rank has reached the exchange", me: RankState{Exchanges: 2},
 		b: RankState{Missing: true, InExchange: 2, Submitted: 2}, want: none,
 	},
 	{
@@ -208,7 +208,7 @@ var verdicts = []judged{
 		want: verdict{"deadlock", []int{5}}, elsewhere: "in AllGather 4 for 2s",
 	},
 	{
-		name: "the collective is one that this rank has launched", question: exchange,
+		name: "this rank has launched the collective", question: exchange,
 		me: RankState{Submitted: 4}, b: RankState{Missing: true, InCollective: 4}, want: none,
 	},
 	{
@@ -217,11 +217,11 @@ var verdicts = []judged{
 		b:        RankState{Missing: true, Failed: FailedItself}, want: none,
 	},
 	{
-		name: "a tolerant wait does without the dead", question: WaitStatus{IgnoreFaults: true},
+		name: "a tolerant wait ignores lost ranks", question: WaitStatus{IgnoreFaults: true},
 		b: RankState{Missing: true, Lost: true}, want: verdict{"lost", []int{5}},
 	},
 	{
-		name: "work: all have launched it and one dies", question: atWork, b: RankState{Lost: true},
+		name: "work: all have launched it and one ends", question: atWork, b: RankState{Lost: true},
 		want: verdict{"lost", []int{5}},
 	},
 	{
@@ -237,7 +237,7 @@ var verdicts = []judged{
 		b: RankState{Failed: FailedItself}, want: none,
 	},
 	{
-		name:     "work: a rank that has launched it failed a while ago",
+		name:     "work: a rank that has launched it failed some time ago",
 		question: with(atWork, func(q *WaitStatus) { q.FailedFor = Grace }),
 		b:        RankState{Failed: FailedItself}, want: verdict{"peer", []int{5}},
 	},
@@ -277,8 +277,8 @@ func TestVerdicts(t *testing.T) {
 	}
 }
 
-// TestLateRanksAreWarnedOf calls Judge with given times instead of waiting.
-func TestLateRanksAreWarnedOf(t *testing.T) {
+// TestWarningsOfLateRanks calls Judge with given times instead of waiting.
+func TestWarningsOfLateRanks(t *testing.T) {
 	enabled := driver.Late{After: 30 * time.Second, Warn: func(driver.LateWarning) {}}
 	missing, minute := RankState{Missing: true}, time.Minute
 	for _, c := range []struct {
@@ -293,11 +293,11 @@ func TestLateRanksAreWarnedOf(t *testing.T) {
 		{"not again at once", 31 * time.Second, time.Second, enabled, missing, false, false},
 		{"not within a minute", 89 * time.Second, 59 * time.Second, enabled, missing, false, false},
 		{"a minute later", 90 * time.Second, minute, enabled, missing, false, true},
-		{"a wait before was warned of", 30 * time.Second, minute, enabled, missing, false, true},
+		{"an earlier wait caused a warning", 30 * time.Second, minute, enabled, missing, false, true},
 		{"not if no rank is missing", minute, -1, enabled, RankState{}, false, false},
 		{"not without a callback", minute, -1, driver.Late{After: 1}, missing, false, false},
-		{"not if it is switched off", minute, -1, driver.Late{Warn: enabled.Warn}, missing, false, false},
-		{"not where ranks may be absent", minute, -1, enabled, missing, true, false},
+		{"not if disabled", minute, -1, driver.Late{Warn: enabled.Warn}, missing, false, false},
+		{"not if ranks may be absent", minute, -1, enabled, missing, true, false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			q := WaitStatus{
@@ -326,7 +326,7 @@ func TestLateRanksAreWarnedOf(t *testing.T) {
 	}
 }
 
-func TestTheNextWarningIsWaitedFor(t *testing.T) {
+func TestTimeUntilTheNextWarning(t *testing.T) {
 	l := driver.Late{After: 30 * time.Second, Warn: func(driver.LateWarning) {}}
 	for _, c := range []struct{ waited, since, want time.Duration }{
 		{0, -1, 30 * time.Second},
@@ -395,7 +395,7 @@ func TestPeerFailure(t *testing.T) {
 	}
 }
 
-func TestReasonsOfFaults(t *testing.T) {
+func TestReasonOf(t *testing.T) {
 	for want, err := range map[Reason]error{
 		NotFailed: nil, FailedItself: errors.New("a GPU"), Aborted: driver.ErrAborted,
 		FailedAfterPeer: &driver.PeerError{Aborted: true},

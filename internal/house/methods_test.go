@@ -27,7 +27,6 @@ var stillLarge = map[string]size{
 	"driver/host.Device":                      {8, 5},
 	"driver/host.communicator":                {44, 5},
 	"driver/nccl/kernels.Launch":              {17, 4},
-	"internal/control/tcp.Plane":              {54, 5},
 	"internal/nccl.Library":                   {33, 4},
 	"internal/reduce.job":                     {11, 5},
 	"internal/tuning.Table":                   {14, 4},

@@ -108,7 +108,7 @@ func TestRankOfAnotherMachineIsAnError(t *testing.T) {
 	}
 }
 
-func TestStoreOfSomebodyElseIsAnError(t *testing.T) {
+func TestForeignStoreIsAnError(t *testing.T) {
 	store := rendezvous.NewLocal()
 	defer func() { check(t, store.Close()) }()
 	check(t, store.Set(t.Context(), "shm/token", []byte("short")))

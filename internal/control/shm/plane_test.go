@@ -34,7 +34,7 @@ func joinAsMember(ctx context.Context, m controltest.Member) (control.Plane, err
 	return &member{p, machine}, nil
 }
 
-func TestPlanesKeepTheContract(t *testing.T) { controltest.Run(t, joinAsMember) }
+func TestPlaneContract(t *testing.T) { controltest.Run(t, joinAsMember) }
 
 func TestRanksOfOneMachineAreTogether(t *testing.T) {
 	d := newDuo(t)

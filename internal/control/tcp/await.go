@@ -50,41 +50,8 @@ func (p *Plane) Await(ctx context.Context, w control.Wait) error {
 	return nil
 }
 
-// interrupted returns the error of a wait whose context has ended.
-func (p *Plane) interrupted(ctx context.Context, w *waiting) error {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	q := p.waitStatus(w, time.Now())
-	return control.Interrupted(&q, p.rankStates(w), context.Cause(ctx))
-}
-
 // statusDelay bounds the delay with which others learn of a submission.
 const statusDelay = 2 * statusInterval
-
-// waitFor describes a wait for work. Its timeout allows for the delay with which submissions of
-// other ranks become known here.
-func (p *Plane) waitFor(w control.Wait, begin time.Time) *waiting {
-	return &waiting{
-		doing: w.Doing, collective: w.Ticket, operation: w.Operation, begin: begin,
-		timeout: p.cfg.Timeout + statusDelay, work: true, failedFor: -1,
-	}
-}
-
-func (p *Plane) beginWait(w *waiting) error {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.closed {
-		return p.usable(driver.LaneControl)
-	}
-	p.publish(w)
-	return nil
-}
-
-func (p *Plane) endWait(w *waiting) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.unpublish(w)
-}
 
 // Diagnose returns the reason why work may never end, or nil, without waiting.
 func (p *Plane) Diagnose(w control.Wait, since time.Time) error {
@@ -93,24 +60,6 @@ func (p *Plane) Diagnose(w control.Wait, since time.Time) error {
 		return nil
 	}
 	return w.Refine(err)
-}
-
-// checkWait calls verdict with p.mu held.
-func (p *Plane) checkWait(w *waiting) error {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.verdict(w, time.Now())
-}
-
-// verdict returns the reason why the work may never end, or nil, and warns of late ranks. p.mu is
-// held, except during a warning.
-func (p *Plane) verdict(w *waiting, now time.Time) error {
-	q := p.waitStatus(w, now)
-	v := control.Judge(&q, p.rankStates(w))
-	if v.Warning != nil {
-		p.warn(v.Warning)
-	}
-	return v.Err
 }
 
 // PeerFault returns a PeerError that names the peers that have failed or are lost.

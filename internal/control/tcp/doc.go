@@ -29,6 +29,6 @@
 //
 // # Lock order
 //
-//	Plane.mu
+//	groupState.mu
 //	  link.mu
 package tcp

@@ -66,18 +66,6 @@ func (p *Plane) failAndNotify(err error) error {
 	return err
 }
 
-// unacknowledged reports whether a rank that is still in the group may not know of this rank's
-// fault.
-func (p *Plane) unacknowledged() bool {
-	for rank := range p.records {
-		r := &p.records[rank]
-		if rank != p.me && !r.failAcked && r.failed == control.NotFailed && !r.left && !r.lost {
-			return true
-		}
-	}
-	return false
-}
-
 // exchangeStep makes one step of a track: it posts this rank's payload, waits for the payloads of
 // all ranks and returns them. p.mu is held.
 func (p *Plane) exchangeStep(ctx context.Context, payload []byte, w *waiting) ([][]byte, error) {
@@ -205,22 +193,4 @@ func (p *Plane) awaitReports(ctx context.Context, w *waiting) error {
 		}
 		p.pause(ctx.Done())
 	}
-}
-
-// unreported lists the ranks whose next report has not arrived. It marks ranks that can no longer
-// send one as absent.
-func (p *Plane) unreported() []int {
-	var ranks []int
-	for r := range p.records {
-		record := &p.records[r]
-		if r == p.me || record.absent || record.readReports < len(record.reports) {
-			continue
-		}
-		if record.lost || record.left || !record.hasRoom(0) {
-			record.absent = true
-			continue
-		}
-		ranks = append(ranks, r)
-	}
-	return ranks
 }

@@ -100,7 +100,7 @@ func FuzzReceive(f *testing.F) {
 	})
 }
 
-func TestStatusSurvivesEncoding(t *testing.T) {
+func TestStatusRoundTrip(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		now := time.Unix(1_000_000, 0)
 		want := status{
@@ -120,7 +120,7 @@ func TestStatusSurvivesEncoding(t *testing.T) {
 	})
 }
 
-func TestAgesThatLieHarmNothing(t *testing.T) {
+func TestInvalidAgesAreHarmless(t *testing.T) {
 	now := time.Unix(1_000_000, 0)
 	b := decodeStatus(bytes.Repeat([]byte{255}, statusBytes), now)
 	if b.since.After(now) {

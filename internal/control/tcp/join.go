@@ -45,7 +45,7 @@ func Join(ctx context.Context, cfg Config) (*Plane, error) {
 		return nil, fmt.Errorf("joining group %s: %w", cfg.Group.Name(), err)
 	}
 	p := newPlane(cfg, links)
-	if err := p.connectAndCompare(ctx); err != nil {
+	if err := connectAndCompare(ctx, p); err != nil {
 		err = e.peerFailureOr(ctx, err)
 		return nil, errors.Join(fmt.Errorf("joining group %s: %w", cfg.Group.Name(), err), p.Close())
 	}
@@ -54,7 +54,7 @@ func Join(ctx context.Context, cfg Config) (*Plane, error) {
 
 // connectAndCompare connects this rank to all others and checks that all ranks have the same view
 // of the group.
-func (p *Plane) connectAndCompare(ctx context.Context) error {
+func connectAndCompare(ctx context.Context, p *Plane) error {
 	mine := fingerprint(p.cfg.Group)
 	all, err := p.Exchange(ctx, driver.LaneControl, mine)
 	if err != nil {

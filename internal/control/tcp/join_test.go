@@ -126,7 +126,7 @@ func TestOnlyMissingRanksAreNamed(t *testing.T) {
 			})
 			var absent *driver.AbsentError
 			if !errors.As(err, &absent) || !slices.Equal(absent.Ranks, []int{10}) {
-				t.Errorf("rank %d: got %v, want that rank 10 has not come", 10+r, err)
+				t.Errorf("rank %d: got %v, want that rank 10 is absent", 10+r, err)
 			}
 		})
 	}
@@ -163,7 +163,7 @@ func TestMissingRanksAreNamedWhenTheStoreReturnsFirst(t *testing.T) {
 			_, err := Join(t.Context(), Config{Store: store, Group: group, Timeout: time.Second})
 			var absent *driver.AbsentError
 			if !errors.As(err, &absent) || !slices.Equal(absent.Ranks, []int{0, 1, 2, 3, 4}) {
-				t.Errorf("got %v, want the ranks that have not come", err)
+				t.Errorf("got %v, want the absent ranks", err)
 			}
 		})
 	}
@@ -196,7 +196,7 @@ func TestLostRankIsNamedByAll(t *testing.T) {
 	all.Wait()
 }
 
-func TestJoiningEndsWithItsContext(t *testing.T) {
+func TestJoinEndsWithItsContext(t *testing.T) {
 	ctx, cancel := context.WithCancelCause(context.Background())
 	cause := errors.New("enough")
 	cancel(cause)
@@ -217,12 +217,12 @@ func TestManyRanksJoin(t *testing.T) {
 
 func TestInvalidConfigurationIsAnError(t *testing.T) {
 	for row, change := range map[string]func(*Config){
-		"rank below":  func(c *Config) { c.Group.Rank = -1 },
-		"rank above":  func(c *Config) { c.Group.Rank = 2 },
-		"no rank":     func(c *Config) { c.Group = driver.GroupConfig{} },
-		"no timeout":  func(c *Config) { c.Timeout = 0 },
-		"no store":    func(c *Config) { c.Store = nil },
-		"not our own": func(c *Config) { c.Host = "192.0.2.1" },
+		"rank below":        func(c *Config) { c.Group.Rank = -1 },
+		"rank above":        func(c *Config) { c.Group.Rank = 2 },
+		"no rank":           func(c *Config) { c.Group = driver.GroupConfig{} },
+		"no timeout":        func(c *Config) { c.Timeout = 0 },
+		"no store":          func(c *Config) { c.Store = nil },
+		"a foreign address": func(c *Config) { c.Host = "192.0.2.1" },
 	} {
 		t.Run(row, func(t *testing.T) {
 			cfg := newImpostor(t).config()
@@ -251,7 +251,7 @@ func TestGroupOfOtherRanksIsAnErrorOnBothSides(t *testing.T) {
 	}
 }
 
-func TestStoreOfSomebodyElseIsAnError(t *testing.T) {
+func TestForeignStoreIsAnError(t *testing.T) {
 	i := newImpostor(t)
 	cfg := i.config()
 	cfg.Group = duo(1)
@@ -261,7 +261,7 @@ func TestStoreOfSomebodyElseIsAnError(t *testing.T) {
 	}
 }
 
-func TestAddressIsTheConfiguredOneOrElseAny(t *testing.T) {
+func TestAddresses(t *testing.T) {
 	listen := func(host string) []string {
 		i := newImpostor(t)
 		e := &joining{cfg: i.config()}
@@ -325,8 +325,8 @@ func TestRankIsFoundAtAnyOfItsAddresses(t *testing.T) {
 	check(t, other.Close())
 }
 
-// TestKernelWatchesTheOtherMachine reads the socket options back from the kernel.
-func TestKernelWatchesTheOtherMachine(t *testing.T) {
+// TestKeepAliveOptionsAreSet reads the socket options back from the kernel.
+func TestKeepAliveOptionsAreSet(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	check(t, err)
 	defer l.Close()

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -24,42 +23,32 @@ const (
 	leaveTimeout = time.Second
 )
 
-// Plane is this rank's end of a group. Its states are those of control.Plane.
+// Plane connects this rank to its group. Its states are those of control.Plane.
 type Plane struct {
-	cfg     Config
-	me      int     // group rank
+	groupState
 	links   []*link // by group rank; the entry of this rank is nil
 	quit    chan struct{}
 	tasks   sync.WaitGroup
 	running [driver.Lanes]sync.Mutex // serializes the exchanges of each lane
 
-	submitted atomic.Uint64
 	// final is the smallest last ticket of the peers that have left the group.
 	final    atomic.Uint64
-	peerGone atomic.Bool   // a peer has failed or is lost, or this plane was closed
-	ended    chan struct{} // closed when cause is known
+	peerGone atomic.Bool // a peer has failed or is lost, or this plane was closed
 
-	mu         sync.Mutex
-	cause      error                   // fault of this rank; guarded by mu
-	closed     bool                    // guarded by mu
-	records    []rankRecord            // by group rank; guarded by mu
-	waits      []*waiting              // waits in this rank's status; guarded by mu
 	sentStatus status                  // status that was sent last; guarded by mu
-	limit      uint64                  // highest ticket sent to others; guarded by mu
 	broken     [driver.LaneFault]error // error of a lane that is out of step; guarded by mu
-	changed    chan struct{}           // closed when records change, or nil; guarded by mu
-	stalls     stallDetector           // of this process; guarded by mu
-	warned     time.Time               // time of the last warning; guarded by mu
 }
 
 var _ control.Plane = (*Plane)(nil)
 
 func newPlane(cfg Config, links []*link) *Plane {
 	p := &Plane{
-		cfg: cfg, me: cfg.Group.Rank, links: links,
-		quit: make(chan struct{}), ended: make(chan struct{}),
-		records: make([]rankRecord, len(links)),
-		limit:   math.MaxUint64, stalls: stallDetector{last: time.Now()},
+		groupState: groupState{
+			cfg: cfg, me: cfg.Group.Rank, ended: make(chan struct{}),
+			records: make([]rankRecord, len(links)),
+			limit:   math.MaxUint64, stalls: stallDetector{last: time.Now()},
+		},
+		links: links, quit: make(chan struct{}),
 	}
 	p.final.Store(math.MaxUint64)
 	p.tasks.Go(p.sendStatuses)
@@ -94,13 +83,6 @@ func (p *Plane) PeerFailed() bool { return p.peerGone.Load() }
 // Failed is closed when the plane fails.
 func (p *Plane) Failed() <-chan struct{} { return p.ended }
 
-// Cause returns the first fault.
-func (p *Plane) Cause() error {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.cause
-}
-
 // Abort fails the plane for all its ranks.
 func (p *Plane) Abort(cause error) {
 	if cause == nil {
@@ -130,28 +112,6 @@ func (p *Plane) fail(err error) error {
 	return err
 }
 
-// end leaves the open state, and returns false if the plane has left it before. p.mu is held.
-func (p *Plane) end(err error) bool {
-	if p.cause != nil {
-		return false
-	}
-	p.cause = err
-	close(p.ended)
-	p.wakeAll()
-	return true
-}
-
-// usable returns the reason why a lane can no longer be used, or nil. p.mu is held.
-func (p *Plane) usable(lane driver.Lane) error {
-	if p.closed {
-		return fmt.Errorf("group %s: %w", p.cfg.Group.Name(), driver.ErrClosed)
-	}
-	if lane == driver.LaneFault {
-		return nil
-	}
-	return p.cause
-}
-
 // broadcast sends a message to all others. p.mu is held, so that all ranks get messages in the same
 // order.
 func (p *Plane) broadcast(m message, last bool) {
@@ -161,22 +121,6 @@ func (p *Plane) broadcast(m message, last bool) {
 			l.send(frame, last)
 		}
 	}
-}
-
-// wakeAll wakes all waits of this rank, which check their condition again. p.mu is held.
-func (p *Plane) wakeAll() {
-	if p.changed != nil {
-		close(p.changed)
-		p.changed = nil
-	}
-}
-
-// change returns a channel that is closed when the records change. p.mu is held.
-func (p *Plane) change() <-chan struct{} {
-	if p.changed == nil {
-		p.changed = make(chan struct{})
-	}
-	return p.changed
 }
 
 // read handles the messages of a rank until its connection ends.
@@ -245,16 +189,6 @@ func (p *Plane) sendStatuses() {
 	}
 }
 
-// tick wakes the waits once the messages of others have been read after a stall. Waits that are due
-// end right then, since this process may be stopped again.
-func (p *Plane) tick(now time.Time) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.stalls.tick(now) {
-		p.wakeAll()
-	}
-}
-
 // statusChanged reports whether this rank's status has changed since the last call.
 func (p *Plane) statusChanged() bool {
 	p.mu.Lock()
@@ -265,23 +199,6 @@ func (p *Plane) statusChanged() bool {
 	return changed
 }
 
-// status returns the current activity of this rank. Of several awaited collectives it contains the
-// last, for the reason given at publishLatest of package shm. p.mu is held.
-func (p *Plane) status() status {
-	b := status{submitted: min(p.submitted.Load(), p.limit)}
-	for _, w := range p.waits {
-		switch {
-		case w.collective > b.inCollective:
-			b.inCollective, b.operation, b.since = w.collective, w.operation, w.begin
-		case w.exchange && b.inCollective == 0:
-			b.inExchange, b.since = w.step, w.begin
-		case w.exchange:
-			b.inExchange = w.step
-		}
-	}
-	return b
-}
-
 // statusFrame encodes the current status for sending.
 func (p *Plane) statusFrame() []byte {
 	p.mu.Lock()
@@ -289,13 +206,6 @@ func (p *Plane) statusFrame() []byte {
 	b := p.status()
 	m := message{kind: kindStatus, payload: b.encode(time.Now())}
 	return m.encode()
-}
-
-// publish and unpublish add a wait to this rank's status and remove it. p.mu is held.
-func (p *Plane) publish(w *waiting) { p.waits = append(p.waits, w) }
-
-func (p *Plane) unpublish(w *waiting) {
-	p.waits = slices.DeleteFunc(p.waits, func(o *waiting) bool { return o == w })
 }
 
 // Withdraw takes back the tickets that some rank is not known to have submitted, if there are any.

@@ -104,7 +104,7 @@ func (i *impostor) introduce(secret token) {
 	_, err = io.ReadFull(i.conn, answer[:])
 	check(i.t, err)
 	if string(answer[:]) != string(secret[tokenHalf:]) {
-		i.t.Fatalf("rank 0 shows %x instead of its half of the token", answer)
+		i.t.Fatalf("rank 0 sent %x instead of its half of the token", answer)
 	}
 }
 
@@ -115,7 +115,7 @@ func (i *impostor) send(k kind, t track, step uint64, payload []byte) {
 	check(i.t, err)
 }
 
-// await reads frames up to and including one of a kind.
+// await reads frames up to and including one of the given kind.
 func (i *impostor) await(k kind) message {
 	i.t.Helper()
 	for {
@@ -136,7 +136,7 @@ func (i *impostor) wantSentAway(who string) {
 	check(i.t, i.conn.Close())
 }
 
-func TestStrangersGetNoAnswerAndDoNotBlockRanks(t *testing.T) {
+func TestUnauthenticatedConnectionsAreIgnored(t *testing.T) {
 	i := newImpostor(t)
 	joined := make(chan error, 1)
 	go func() {
@@ -318,7 +318,7 @@ func TestStatusShowsBothWaitsOfARank(t *testing.T) {
 	for _, waits := range [][]*waiting{
 		{exchange, work, earlier}, {work, exchange, earlier}, {earlier, work, exchange},
 	} {
-		p := Plane{waits: waits}
+		p := groupState{waits: waits}
 		if got := p.status(); got != want {
 			t.Errorf("got %+v, want %+v", got, want)
 		}
@@ -337,8 +337,8 @@ func TestSubmissionsAreSent(t *testing.T) {
 	}
 }
 
-// TestRankIsMissedOnlyAfterStatusDelay checks verdicts at given times instead of waiting.
-func TestRankIsMissedOnlyAfterStatusDelay(t *testing.T) {
+// TestRankIsLateOnlyAfterStatusDelay checks verdicts at given times instead of waiting.
+func TestRankIsLateOnlyAfterStatusDelay(t *testing.T) {
 	i := newImpostor(t)
 	p := i.victim()
 	begin := time.Now()
@@ -352,7 +352,7 @@ func TestRankIsMissedOnlyAfterStatusDelay(t *testing.T) {
 		return p.verdict(w, begin.Add(waited))
 	}
 	if err := judge(patience + statusInterval); err != nil {
-		t.Errorf("before it could be known: %v", err)
+		t.Errorf("before statusDelay: %v", err)
 	}
 	var late *driver.TimeoutError
 	if err := judge(patience + 2*statusInterval); !errors.As(err, &late) {
@@ -361,18 +361,18 @@ func TestRankIsMissedOnlyAfterStatusDelay(t *testing.T) {
 	i.send(kindFail, "", 0, anyStatus())
 	i.await(kindFailAck)
 	if err := judge(2 * patience); err != nil {
-		t.Errorf("a rank that has submitted the work before it failed is missed: %v", err)
+		t.Errorf("a rank that had submitted the work counts as missing: %v", err)
 	}
 	w.collective++
 	if err := judge(0); !errors.Is(err, driver.ErrFault) {
-		t.Errorf("got %v, want that the rank, which has not come, has failed", err)
+		t.Errorf("got %v, want an error about the failed rank", err)
 	}
 }
 
 // TestStoppedRankReadsMessagesBeforeItReportsTimeouts stops for an hour and then ticks.
 func TestStoppedRankReadsMessagesBeforeItReportsTimeouts(t *testing.T) {
 	begin := time.Now()
-	p := Plane{records: make([]rankRecord, 2), stalls: stallDetector{last: begin}}
+	p := groupState{records: make([]rankRecord, 2), stalls: stallDetector{last: begin}}
 	p.cfg.Group.Ranks, p.cfg.Timeout = []int{0, 1}, patience
 	w := p.waitFor(control.Wait{Ticket: 1, Doing: func() string { return "work" }}, begin)
 	now := begin.Add(time.Hour)
@@ -389,7 +389,7 @@ func TestStoppedRankReadsMessagesBeforeItReportsTimeouts(t *testing.T) {
 	}
 }
 
-func TestMuteRankDoesNotHoldUpClosing(t *testing.T) {
+func TestUnreadMessagesDoNotDelayClose(t *testing.T) {
 	i := newImpostor(t)
 	p := i.victim()
 	large := make([]byte, driver.MaxPayload)

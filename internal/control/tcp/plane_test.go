@@ -25,6 +25,6 @@ func joinAsMember(ctx context.Context, m controltest.Member) (control.Plane, err
 	return p, nil
 }
 
-func TestPlanesKeepTheContract(t *testing.T) { controltest.Run(t, joinAsMember) }
+func TestPlaneContract(t *testing.T) { controltest.Run(t, joinAsMember) }
 
 func BenchmarkPlane(b *testing.B) { controltest.Bench(b, joinAsMember) }

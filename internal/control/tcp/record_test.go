@@ -31,10 +31,10 @@ func TestStepsArriveInOrder(t *testing.T) {
 			post(trackControl, 1), post(trackCompare, 1), post(trackControl, 2),
 			post(trackBackground, 1),
 		}, 4},
-		"a step that is left out":   {[]message{post(trackControl, 1), post(trackControl, 3)}, 1},
-		"a step that comes twice":   {[]message{post(trackControl, 1), post(trackControl, 1)}, 1},
-		"a first step that is none": {[]message{post(trackControl, 0)}, 0},
-		"a rank that runs ahead": {[]message{
+		"a missing step":  {[]message{post(trackControl, 1), post(trackControl, 3)}, 1},
+		"a repeated step": {[]message{post(trackControl, 1), post(trackControl, 1)}, 1},
+		"a step zero":     {[]message{post(trackControl, 0)}, 0},
+		"a rank that is too far ahead": {[]message{
 			post(trackControl, 1), post(trackControl, 2), post(trackControl, 3),
 		}, 2},
 		"in order under each name": {[]message{
@@ -43,12 +43,12 @@ func TestStepsArriveInOrder(t *testing.T) {
 		"too many names": {tooMany, driver.MaxValueNames},
 		"after a fault":  {[]message{fault, post(value("a"), 7)}, 2},
 	} {
-		t.Run(name, func(t *testing.T) { takes(t, c.messages, c.good) })
+		t.Run(name, func(t *testing.T) { accepts(t, c.messages, c.good) })
 	}
 }
 
-// takes checks that a record accepts the first messages, and rejects the rest.
-func takes(t *testing.T, messages []message, good int) {
+// accepts checks that a record accepts the first messages, and rejects the rest.
+func accepts(t *testing.T, messages []message, good int) {
 	t.Helper()
 	r := rankRecord{}
 	for i, m := range messages {
@@ -62,7 +62,7 @@ func takes(t *testing.T, messages []message, good int) {
 	}
 }
 
-func TestPostsAreTakenInOrder(t *testing.T) {
+func TestPostsAreConsumedInOrder(t *testing.T) {
 	r := rankRecord{}
 	for step := uint64(1); step < 100; step++ {
 		if err := r.apply(post(trackControl, step), time.Now()); err != nil {
@@ -91,7 +91,7 @@ func TestLogOfFaultsIsBounded(t *testing.T) {
 				}
 			}
 			if err := r.apply(m, time.Now()); !errors.Is(err, ErrProtocol) {
-				t.Errorf("one more: got %v, want ErrProtocol", err)
+				t.Errorf("one more report: got %v, want ErrProtocol", err)
 			}
 			for range c.room {
 				if _, ok := r.nextReport(); !ok {
@@ -99,7 +99,7 @@ func TestLogOfFaultsIsBounded(t *testing.T) {
 				}
 			}
 			if _, ok := r.nextReport(); ok {
-				t.Error("there is a report more than were made")
+				t.Error("there are more reports than were sent")
 			}
 		})
 	}

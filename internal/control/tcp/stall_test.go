@@ -14,7 +14,7 @@ func TestStallDetector(t *testing.T) {
 		stale bool
 	}
 	for name, steps := range map[string][]step{
-		"a process that runs hears": {{on, false}, {on, false}, {stallThreshold, false}},
+		"a running process is never stale": {{on, false}, {on, false}, {stallThreshold, false}},
 		"a stopped process catches up for three ticks": {
 			{on, false}, {stop, true}, {on, true}, {on, true}, {on, false}, {on, false},
 		},
@@ -35,19 +35,19 @@ func TestStallDetector(t *testing.T) {
 			for i, s := range steps {
 				now = now.Add(s.after)
 				if before := r.mayBeStale(now); s.after > stallThreshold && !before {
-					t.Errorf("before tick %d it hears, though it was stopped", i)
+					t.Errorf("before tick %d it is not stale, though it was stopped", i)
 				}
 				was := r.ticksLeft
 				if caughtUp := r.tick(now); caughtUp != (was == 1) {
 					t.Errorf("tick %d returned %v", i, caughtUp)
 				}
 				if got := r.mayBeStale(now); got != s.stale {
-					t.Errorf("after tick %d deaf is %v, want %v", i, got, s.stale)
+					t.Errorf("after tick %d stale is %v, want %v", i, got, s.stale)
 				}
 			}
 		})
 	}
 	if now := time.Now(); !new(stallDetector).mayBeStale(now) {
-		t.Error("a process that has never run hears")
+		t.Error("a process that has never run is not stale")
 	}
 }
