@@ -8,9 +8,9 @@ import (
 	"symmem/driver/drivertest"
 )
 
-// TestRankThatWaitsLongSleepsAndIsWoken lets rank 1 wait in a collective until it sleeps, and only
+// TestLongWaitSleepsAndIsWoken lets rank 1 wait in a collective until it sleeps, and only
 // then lets rank 0 come.
-func TestRankThatWaitsLongSleepsAndIsWoken(t *testing.T) {
+func TestLongWaitSleepsAndIsWoken(t *testing.T) {
 	d := newDuo(t)
 	d.connect()
 	ringer := d.groups[0].(*communicator)

@@ -7,7 +7,7 @@ import (
 
 func TestPrintable(t *testing.T) {
 	for _, c := range []struct{ name, text, want string }{
-		{"plain text is unchanged", "out of memory: größer\nthan that", "out of memory: größer\nthan that"},
+		{"plain text is kept", "out of memory: größer\nthan that", "out of memory: größer\nthan that"},
 		{"terminal escapes are replaced", "\x1b[2Jall is well\r", "?[2Jall is well?"},
 		{"invalid bytes are replaced", "a\xffb", "a?b"},
 		{"a long text is truncated", strings.Repeat("x", 5000), strings.Repeat("x", 1000)},

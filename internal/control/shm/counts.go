@@ -8,25 +8,25 @@ import (
 	"symmem/internal/ranked"
 )
 
-// Counts are the messages that this rank has sent and awaited: the data moves elsewhere, and
-// collectives compare the counts of all ranks in strict groups.
+// Counts counts the messages that this rank has sent and awaited. The data is transferred
+// elsewhere. In strict groups, collectives compare the counts of all ranks.
 type Counts struct {
 	group *driver.GroupConfig
-	// balance is what this rank's calls up to now weigh, in strict groups.
+	// balance sums up this rank's calls so far, in strict groups.
 	balance atomic.Uint64
 
-	// Mu also guards what a communicator notes together with the counts.
+	// Mu also guards what a communicator updates together with the counts.
 	Mu      ranked.Mutex[countsMu]
 	sent    message.Tally // by receiver; guarded by Mu
 	awaited message.Tally // by source; guarded by Mu
 }
 
-// Balance is what this rank's messages weigh up to now: 0 with those of all ranks together, once
-// each has its other end.
+// Balance returns the balance of this rank's messages so far. The balances of all ranks add up to 0
+// if every message is matched.
 func (c *Counts) Balance() uint64 { return c.balance.Load() }
 
-// CountMessage numbers a message that is called after so many collectives, of which some are done.
-// Mu is held.
+// CountMessage numbers a message that is called after the given number of collectives, of which
+// done have completed. Mu is held.
 func (c *Counts) CountMessage(call *driver.Call, after, done uint64) (number uint64) {
 	tally, weight := &c.sent, message.Weight(call.Root, call.Tag)
 	if call.Operation == driver.Recv {
@@ -38,8 +38,8 @@ func (c *Counts) CountMessage(call *driver.Call, after, done uint64) (number uin
 	return tally.Count(message.Key{Peer: call.Root, Tag: call.Tag}, after, done)
 }
 
-// Unbalanced says that the balances of the ranks do not add up to 0 at a collective, and what this
-// rank has sent and received before.
+// Unbalanced returns the error for a collective at which the balances of the ranks do not add up to
+// 0. It lists what this rank has sent and received before.
 func (c *Counts) Unbalanced(collective uint64) error {
 	return &driver.MessageError{
 		Fault: driver.MessagesUnmatched, Group: c.group.Name(), Number: collective,
@@ -49,7 +49,7 @@ func (c *Counts) Unbalanced(collective uint64) error {
 
 var _ driver.MessageCounts = (*Group)(nil)
 
-// MessagesBefore lists what this rank has sent and received before a collective.
+// MessagesBefore lists the messages that this rank has sent and received before a collective.
 func (c *Counts) MessagesBefore(collective uint64) (ends []driver.MessageEnds) {
 	me := c.group.Ranks[c.group.Rank]
 	c.Mu.Lock()
@@ -67,7 +67,7 @@ func (c *Counts) MessagesBefore(collective uint64) (ends []driver.MessageEnds) {
 	return ends
 }
 
-// worldOf is the world rank of a group rank or of AnySource.
+// worldOf converts a group rank or AnySource to a world rank.
 func (c *Counts) worldOf(source int) int {
 	if source == driver.AnySource {
 		return source

@@ -2,14 +2,14 @@ package shm
 
 import "sync/atomic"
 
-// fault holds why a group has failed, if it has.
+// fault records whether and why a group has failed.
 type fault struct {
 	set   atomic.Bool
 	ended chan struct{}
 	cause error // written before ended is closed
 }
 
-// Failed is closed when the group fails.
+// Failed returns a channel that is closed when the group fails.
 func (f *fault) Failed() <-chan struct{} { return f.ended }
 
 // HasFailed reports whether Cause has an error.

@@ -17,33 +17,33 @@ import (
 	"symmem/internal/sys"
 )
 
-// Group joins the ranks of a group through a control region. A plane is a Group whose data moves
-// elsewhere; a backend whose data moves through the region, too, puts a Group into its
+// Group connects the ranks of a group through a control region. A plane is a Group whose data is
+// transferred elsewhere; a backend that transfers data through the region puts a Group into its
 // communicator.
 //
-// States: zero; open, after Join; failed, after the first fault that this rank sees or causes;
+// States: zero; open, after Join; failed, after the first fault that this rank observes or causes;
 // closed. Transitions go one way only. When a group fails, every wait on it ends, its peers are
 // woken, and only exchanges on the fault lane still work.
 //
-// Collectives run one at a time, in the order of their tickets, and only the one that runs makes
+// Collectives run one at a time, in the order of their tickets, and only the current one makes
 // steps. The caller ensures that.
 //
 // Its parts have only the fields they need: ranks has the blocks and processes of the ranks, fault
 // the cause of a failure, steps makes the steps of collectives, waits the waits for other ranks,
-// Counts has the numbers of messages.
+// and Counts has the numbers of messages.
 //
-// Locks: Mu guards the tickets, the names and the list of waits, and is held briefly. It comes
+// Locks: Mu guards the tickets, the names and the list of waits, and is held briefly. It is taken
 // after Counts.Mu and the locks of lanes, and before Machine.mu.
 type Group struct {
-	// The fields that a ticket needs come first, together in few cache lines.
+	// The fields that a ticket needs come first, so that they share few cache lines.
 
 	machine *Machine
 	ranks
 	fault
-	// Mu also guards what a communicator notes together with its tickets.
+	// Mu also guards what a communicator updates together with its tickets.
 	Mu        ranked.Spin[groupMu]
 	submitted uint64 // tickets handed out; guarded by Mu
-	withdrawn bool   // those from now on are not published; guarded by Mu
+	withdrawn bool   // true if new tickets are not published; guarded by Mu
 	closed    bool   // guarded by Mu
 
 	steps
@@ -59,13 +59,13 @@ type Group struct {
 	lanes [driver.Lanes]lane
 
 	named     []*named  // by number; guarded by Mu
-	usersDone sync.Cond // Mu; signalled when users falls
-	users     int       // exchanges and transfers under way; guarded by Mu
+	usersDone sync.Cond // uses Mu; signalled when users decreases
+	users     int       // exchanges and transfers in progress; guarded by Mu
 }
 
-// Join meets the ranks of a group. It is collective, and needs all of them on this machine. Behind
-// the region's own parts lie dataBytes of Data, the same number on all ranks. The machine must be
-// closed after the group.
+// Join connects this rank to a group. It is collective, and needs all ranks on this machine. The
+// region's own parts are followed by dataBytes of Data, the same number on all ranks. The machine
+// must be closed after the group.
 func (g *Group) Join(
 	ctx context.Context, m *Machine, cfg driver.GroupConfig, dataBytes int64,
 ) error {
@@ -93,17 +93,17 @@ func (g *Group) Join(
 	return nil
 }
 
-// Processors returns the number of processors that the ranks have between them.
+// Processors returns the number of processors that any rank may run on.
 func (g *Group) Processors() int { return g.processors }
 
-// Data returns the memory of the region that Join was asked for. It may be used after BeginUse, and
-// otherwise until Release.
+// Data returns the memory of the region that Join was asked for. Use it between BeginUse and
+// EndUse, or before Release.
 func (g *Group) Data() unsafe.Pointer {
 	return unsafe.Add(g.region.Base(), blocksBytes(len(g.blocks)))
 }
 
-// Fetch asks a rank of the group for what it has exported. The error is a driver.RankLostError if
-// that fails because its process has ended.
+// Fetch returns a file that a rank of the group has exported. The error is a driver.RankLostError
+// if the process of that rank has ended.
 func (g *Group) Fetch(
 	ctx context.Context, rank int, key handoff.Key, doing string,
 ) (*os.File, error) {
@@ -148,7 +148,7 @@ func (g *Group) Fail(err error) error {
 	return g.fail(err)
 }
 
-// fail is Fail for a caller that has called BeginUse.
+// fail does the work of Fail. The caller has called BeginUse.
 func (g *Group) fail(err error) error {
 	err = g.cfg.Fault(err)
 	if g.fault.end(err) {
@@ -158,7 +158,7 @@ func (g *Group) fail(err error) error {
 	return err
 }
 
-// BeginUse counts a user of the region, until EndUse. LeaveGroup waits for all users.
+// BeginUse adds a user of the region, until EndUse. LeaveGroup waits for all users.
 func (g *Group) BeginUse() error {
 	g.Mu.Lock()
 	defer g.Mu.Unlock()
@@ -169,7 +169,7 @@ func (g *Group) BeginUse() error {
 	return nil
 }
 
-// EndUse ends what BeginUse has begun.
+// EndUse removes the user that BeginUse added.
 func (g *Group) EndUse() {
 	g.Mu.Lock()
 	defer g.Mu.Unlock()
@@ -238,14 +238,14 @@ func (g *Group) Collectives() uint64 {
 	return g.submitted
 }
 
-// Ticket hands out the next number in the order of collectives, and publishes it. Mu is held.
+// Ticket takes the next number in the order of collectives and publishes it. Mu is held.
 func (g *Group) Ticket() uint64 {
 	g.submitted++
 	spin.Publish64((*atomic.Uint64)(unsafe.Pointer(&g.me.status.submitted)), g.submitted)
 	return g.submitted
 }
 
-// Tickets is Collectives with Mu held.
+// Tickets returns the number of tickets that were handed out. Mu is held.
 func (g *Group) Tickets() uint64 { return g.submitted }
 
 var _ driver.EndObserver = (*Group)(nil)

@@ -16,21 +16,21 @@ import (
 	"symmem/internal/sys"
 )
 
-// joining is the state of one Join. Its waits end when the process of a rank of the group has
-// ended. When its time is up, its error names the ranks that have not come.
+// joining holds the state of one Join. Its waits end when the process of a rank of the group has
+// ended. After the timeout its error names the ranks that have not joined.
 type joining struct {
 	g     *Group
 	begin time.Time
 	list  control.JoinList
 	// end cancels the Join because a rank is lost.
 	end context.CancelCauseFunc
-	// awaited is the world rank that the wait under way needs, or -1; exchanging is set while it is
-	// the exchange, which needs all.
+	// awaited is the world rank that the current wait needs, or -1; exchanging is set during the
+	// exchange, which needs all ranks.
 	awaited    atomic.Int64
 	exchanging atomic.Bool
 }
 
-// waitsFor lists the world ranks that the wait under way needs.
+// waitsFor lists the world ranks that the current wait needs.
 func (j *joining) waitsFor() (ranks []int) {
 	if rank := j.awaited.Load(); rank >= 0 {
 		return []int{int(rank)}
@@ -84,7 +84,7 @@ func (j *joining) run(ctx context.Context, dataBytes int64) error {
 	return nil
 }
 
-// explain returns why Join has failed: a rank is lost, or the time is up.
+// explain returns the reason why Join has failed: a rank is lost, or the timeout has passed.
 func (j *joining) explain(ctx context.Context, err error) error {
 	if errors.As(err, new(*driver.RankLostError)) {
 		return err
@@ -109,8 +109,8 @@ func (j *joining) explain(ctx context.Context, err error) error {
 	return j.list.AbsentError(time.Since(j.begin), awaited, err)
 }
 
-// explainWithdrawn returns why group rank 0 has given up: mostly its call began a little earlier
-// than that of this rank, and its time is up because of a third one.
+// explainWithdrawn returns the reason why group rank 0 has given up: usually it began to wait a
+// little earlier than this rank, and timed out because of a third rank.
 func (j *joining) explainWithdrawn(err error) error {
 	first := []int{j.g.cfg.Ranks[0]}
 	absent := j.list.Absent()
@@ -145,7 +145,7 @@ func (j *joining) connectPeers(ctx context.Context) error {
 
 func (j *joining) doing() string { return "meeting the ranks of group " + j.g.cfg.Name() }
 
-// mapRegion makes the control region on the first rank, which offers it until withdraw is called,
+// mapRegion creates the control region on the first rank, which offers it until withdraw is called,
 // and fetches it on the others.
 func (j *joining) mapRegion(
 	ctx context.Context, bytes int64,
@@ -161,7 +161,7 @@ func (j *joining) mapRegion(
 	}
 	f, err := j.g.peers[0].fetch(ctx, key)
 	if errors.Is(err, handoff.ErrUnknownKey) {
-		// Mostly because another rank is lost, which this one sees in a moment.
+		// Usually because another rank is lost, which this rank will notice in a moment.
 		select {
 		case <-ctx.Done():
 		case <-time.After(exitDelay):
@@ -216,9 +216,8 @@ func (g *Group) useRegion(m *sys.Mapping, err error) error {
 	return nil
 }
 
-// countProcessors agrees on the number of processors that the ranks have between them: those that
-// any of them may run on, which also holds for ranks that are bound to one each. After this
-// exchange all ranks have mapped the region.
+// countProcessors agrees on the number of processors that any rank may run on. This is right even
+// if each rank is bound to one. After this exchange all ranks have mapped the region.
 func (j *joining) countProcessors(ctx context.Context) (int, error) {
 	j.g.budget = newBudget(j.g.machine, len(j.g.blocks), 1)
 	own, err := sys.Processors()
@@ -246,8 +245,8 @@ func (j *joining) countProcessors(ctx context.Context) (int, error) {
 	return count, nil
 }
 
-// exchangeAlone is the first exchange of the group. A rank that could not join does not end it:
-// each finds out itself which rank is lost or late.
+// exchangeAlone makes the first exchange of the group. A rank that could not join does not end it:
+// each rank finds out itself which rank is lost or late.
 func (j *joining) exchangeAlone(ctx context.Context, payload []byte) ([][]byte, error) {
 	l := &j.g.lanes[driver.LaneControl]
 	l.mu.Lock()

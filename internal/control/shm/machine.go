@@ -18,17 +18,17 @@ import (
 	"symmem/internal/sys"
 )
 
-// Machine is this rank's place among the ranks of its machine: they find each other in a store,
-// watch over each other's processes, and hand each other descriptors.
+// Machine represents this rank among the ranks of its machine: they find each other in a store,
+// watch each other's processes, and pass descriptors to each other.
 //
 // States: open; closed.
 type Machine struct {
 	cfg driver.Config
-	// Server hands out what this rank exports.
+	// Server passes out what this rank exports.
 	*handoff.Server
 	identity handoff.Token
-	// sharesProcess is set when another rank is a goroutine of this process: then a waiting rank
-	// must let the Go scheduler run it.
+	// sharesProcess is set if another rank is a goroutine of this process. A waiting rank must then
+	// let the Go scheduler run it.
 	sharesProcess atomic.Bool
 
 	mu    ranked.Mutex[machineMu]
@@ -39,7 +39,8 @@ type Machine struct {
 	ends atomic.Uint32
 }
 
-// Open makes this rank known to the other ranks of the machine. Ranks wait in it for rank 0.
+// Open makes this rank known to the other ranks of the machine. The other ranks wait for rank 0 in
+// it.
 func Open(ctx context.Context, cfg driver.Config) (*Machine, error) {
 	m := &Machine{cfg: cfg}
 	if err := m.publishAddress(ctx); err != nil {
@@ -65,7 +66,7 @@ func (m *Machine) publishAddress(ctx context.Context) error {
 	return m.cfg.Store.Set(ctx, rankKey(m.cfg.Rank), []byte(value))
 }
 
-// shareToken makes the world's secret on rank 0 and fetches it on the others.
+// shareToken creates the world's secret on rank 0 and fetches it on the others.
 func (m *Machine) shareToken(ctx context.Context) error {
 	begin := time.Now()
 	err := control.ShareToken(ctx, m.cfg.Store, "shm/token", m.cfg.Rank == 0, m.identity[:])
@@ -80,8 +81,8 @@ func (m *Machine) shareToken(ctx context.Context) error {
 
 func rankKey(rank int) string { return fmt.Sprintf("shm/rank/%d", rank) }
 
-// machineID names what ranks must have in common to share memory by descriptors and to watch each
-// other's processes: the boot of the machine, the network and the PID namespace.
+// machineID returns what ranks must have in common to share memory by descriptors and to watch each
+// other's processes: the boot of the machine, the network namespace and the PID namespace.
 func machineID() (string, error) {
 	boot, err := sys.BootID()
 	network, netErr := sys.Namespace("net")
@@ -92,7 +93,7 @@ func machineID() (string, error) {
 	return boot + " " + network + " " + processes, nil
 }
 
-// whyApart says why ranks whose machineIDs differ cannot share memory.
+// whyApart returns the reason why ranks whose machineIDs differ cannot share memory.
 func whyApart(ours, theirs string) error {
 	our, their := strings.Fields(ours), strings.Fields(theirs)
 	switch {
@@ -107,7 +108,7 @@ func whyApart(ours, theirs string) error {
 		"(shareProcessNamespace: true in the pod; docker run --pid host or --pid container:NAME)")
 }
 
-// peerOf connects to another rank, once.
+// peerOf returns the connection to another rank, which the first call opens.
 func (m *Machine) peerOf(ctx context.Context, rank int) (*peer, error) {
 	m.mu.Lock()
 	p := m.peers[rank]
@@ -154,7 +155,7 @@ func (m *Machine) dial(ctx context.Context, rank int) (*peer, error) {
 	return newPeer(rank, h, &m.ends), nil
 }
 
-// Close gives everything back.
+// Close releases everything.
 func (m *Machine) Close() error {
 	var errs []error
 	m.mu.Lock()
@@ -171,12 +172,12 @@ func (m *Machine) Close() error {
 	return errors.Join(errs...)
 }
 
-// Bounded gives a context the timeout of the ranks if it has no deadline.
+// Bounded adds the timeout of the ranks to a context that has no deadline.
 func (m *Machine) Bounded(ctx context.Context) (context.Context, context.CancelFunc) {
 	return control.Bounded(ctx, m.cfg.Timeout)
 }
 
-// Fetch asks a rank of this machine for what it has exported. The file is the caller's. The rank
+// Fetch returns a file that a rank of this machine has exported. The caller owns the file. The rank
 // need not be in any call: its Machine answers.
 func (m *Machine) Fetch(ctx context.Context, rank int, key handoff.Key) (*os.File, error) {
 	p, err := m.peerOf(ctx, rank)
@@ -195,8 +196,9 @@ func (m *Machine) yield() {
 	sys.Yield()
 }
 
-// interrupted asks whether this rank's waits end. The function runs on the goroutine that waits, so
-// a panic in it, which might leave locks taken, becomes its error, with the stack.
+// interrupted returns the error that ends this rank's waits, or nil. It calls Options.Interrupted
+// on the waiting goroutine; a panic in it, which might leave locks held, becomes the error, with
+// the stack.
 func (m *Machine) interrupted() (err error) {
 	ask := m.cfg.Interrupted
 	if ask == nil {

@@ -13,7 +13,7 @@ import (
 	"symmem/internal/sys"
 )
 
-// patience bounds what should not take long at all.
+// patience limits waits that should be short.
 const patience = 60 * time.Second
 
 // duo is a world of two ranks in this process.
@@ -118,7 +118,7 @@ func TestForeignStoreIsAnError(t *testing.T) {
 	}
 }
 
-func TestAGroupThatNoRegionHoldsIsAnError(t *testing.T) {
+func TestInvalidGroupSizesAreRefused(t *testing.T) {
 	d := newDuo(t)
 	for row, group := range map[string]driver.GroupConfig{
 		"no ranks":   {},
@@ -132,7 +132,7 @@ func TestAGroupThatNoRegionHoldsIsAnError(t *testing.T) {
 	}
 }
 
-func TestRanksThatCannotShareMemoryAreToldWhy(t *testing.T) {
+func TestWhyApart(t *testing.T) {
 	const ours = "boot net:[1] pid:[1]"
 	for theirs, want := range map[string]string{
 		"other net:[1] pid:[1]": "another machine",
@@ -146,7 +146,7 @@ func TestRanksThatCannotShareMemoryAreToldWhy(t *testing.T) {
 	}
 }
 
-func TestAPanicInInterruptedIsReportedWithItsStack(t *testing.T) {
+func TestPanicInInterruptedIsReported(t *testing.T) {
 	m := &Machine{cfg: driver.Config{Interrupted: panics}}
 	if err := m.interrupted(); !errors.Is(err, driver.ErrInterrupted) ||
 		!strings.Contains(err.Error(), "shm.panics(") {

@@ -13,8 +13,8 @@ import (
 
 var _ control.Messages = (*plane)(nil)
 
-// Count numbers one end of a message. What came before the latest ticket was compared with it, or
-// never will be.
+// Count numbers one end of a message. All messages before the latest ticket were compared with it,
+// or never will be.
 func (p *plane) Count(call *driver.Call) control.Message {
 	after := spin.LoadAcquire64(&p.submitted)
 	p.Counts.Mu.Lock()
@@ -42,7 +42,7 @@ func (p *plane) DiagnoseMessage(peer int, since time.Time, doing func() string) 
 	return p.checkWait(context.Background(), w)
 }
 
-// CalledMore reports whether a rank, or all others, have called more collectives.
+// CalledMore reports whether a rank, or every other rank, has called more collectives.
 func (p *plane) CalledMore(peer int, collectives uint64) bool {
 	if p.BeginUse() != nil {
 		return false

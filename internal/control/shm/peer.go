@@ -15,18 +15,19 @@ import (
 	"symmem/internal/sys"
 )
 
-// peer is another rank of this machine: a connection for descriptors, and a watch on its life.
+// peer represents another rank of this machine: a connection for descriptors, and a watch on its
+// process.
 type peer struct {
 	*handoff.Peer
 	rank int
-	// lost is set when the process has ended, and ended is closed then. It never goes back.
+	// lost is set, and ended closed, once the process has ended. Neither is undone.
 	lost  atomic.Bool
 	ended chan struct{}
 
 	watcher sync.WaitGroup
 }
 
-// newPeer watches over the life of a peer, and counts its end in ends.
+// newPeer watches the process of a peer. The end of the process increments ends.
 func newPeer(rank int, h *handoff.Peer, ends *atomic.Uint32) *peer {
 	p := &peer{Peer: h, rank: rank, ended: make(chan struct{})}
 	if h.PID() != os.Getpid() {
@@ -35,7 +36,7 @@ func newPeer(rank int, h *handoff.Peer, ends *atomic.Uint32) *peer {
 	return p
 }
 
-// watch waits for the end of the process, or of the watch.
+// watch waits for the end of the process or of the watch.
 func (p *peer) watch(ends *atomic.Uint32) {
 	if sys.AwaitEnd(p.Watch()) == nil {
 		p.lost.Store(true)
@@ -44,7 +45,8 @@ func (p *peer) watch(ends *atomic.Uint32) {
 	}
 }
 
-// exitDelay is how long after its connections the end of a process may be seen at the latest.
+// exitDelay is the maximum time between the end of a process's connections and the moment when the
+// end of the process is visible.
 const exitDelay = 200 * time.Millisecond
 
 // hasEnded reports whether the process behind a connection that broke has ended. A process that is
@@ -58,8 +60,9 @@ func (p *peer) hasEnded() bool {
 	}
 }
 
-// onEnd calls a function once the process has ended, unless the context ends before. It returns at
-// once; the function is called on a goroutine of its own, but for an end that is known already.
+// onEnd calls a function once the process has ended, unless the context ends before. If the end is
+// already known, it calls the function at once; otherwise it returns at once, and calls the
+// function on another goroutine.
 func (p *peer) onEnd(ctx context.Context, call func()) {
 	if p.lost.Load() {
 		call()
@@ -74,7 +77,7 @@ func (p *peer) onEnd(ctx context.Context, call func()) {
 	}()
 }
 
-// fetch is Fetch with a RankLostError where the rank is gone.
+// fetch returns a file that the peer has exported, or a RankLostError if its process has ended.
 func (p *peer) fetch(ctx context.Context, key handoff.Key) (*os.File, error) {
 	f, err := p.Fetch(ctx, key)
 	if err != nil {
@@ -83,8 +86,8 @@ func (p *peer) fetch(ctx context.Context, key handoff.Key) (*os.File, error) {
 	return f, nil
 }
 
-// asRankLost turns the error of a connection which the other end has closed, as the end of a
-// process does, into a RankLostError.
+// asRankLost converts the error of a connection that the other end has closed, as happens when a
+// process ends, to a RankLostError.
 func asRankLost(rank int, doing string, err error) error {
 	for _, sign := range []error{
 		io.EOF, io.ErrUnexpectedEOF, syscall.ECONNRESET, syscall.ECONNREFUSED, syscall.EPIPE,

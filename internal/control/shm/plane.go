@@ -15,20 +15,20 @@ import (
 	"symmem/internal/sys"
 )
 
-// plane is a group whose collectives run elsewhere, as those of the GPU backend do.
+// plane is a Group whose collectives run elsewhere, as those of the GPU backend do.
 //
-// Its tickets count what was launched there, and its steps are the comparisons: the two are not
-// tied to each other, since calls may be launched without one.
+// Its tickets count the collectives that were launched there, and its steps are the comparisons.
+// The two are independent, since calls may be launched without a comparison.
 type plane struct {
 	Group
-	// seen holds the changes of the latest check that found no failed peer, and final the least of
-	// the last tickets of the peers that had left the group by then. Both are guarded by Mu.
+	// seen holds the changes at the latest check that found no failed peer, and final the smallest
+	// last ticket of the peers that had left the group by then. Both are guarded by Mu.
 	seen  changes
 	final uint64
 }
 
-// changes are counters in this rank's own memory that move before a peer is seen to have failed, to
-// have left or to be lost: as long as they stay, a launch need not check every peer.
+// changes are counters in this rank's own memory that change before a peer is seen to have failed,
+// left or been lost: while they are unchanged, a launch need not check every peer.
 type changes struct {
 	// wakeup is this rank's futex word, which a peer that fails or leaves increments; ends counts
 	// the processes that have ended.
@@ -36,19 +36,19 @@ type changes struct {
 }
 
 const (
-	// spinBudget is how long Await polls without giving the processor away: the time of a small
-	// collective, so that the end of one is seen at once.
+	// spinBudget is how long Await polls without yielding the processor: the duration of a small
+	// collective, so that it notices the end of one at once.
 	spinBudget = 50 * time.Microsecond
-	// yieldTime is how long it gives the processor to others then, before it sleeps.
+	// yieldTime is how long it then yields the processor to others before it sleeps.
 	yieldTime = uint64(500 * time.Microsecond)
-	// minAwaitSleep and maxAwaitSleep bound the sleeps of Await. Nothing wakes a sleeper when work
-	// elsewhere has ended, so the end of the wait may be seen late by one sleep.
+	// minAwaitSleep and maxAwaitSleep limit the sleeps of Await. Nothing wakes it when work
+	// elsewhere has ended, so it may notice the end of the wait late by one sleep.
 	minAwaitSleep, maxAwaitSleep = 20 * time.Microsecond, 100 * time.Microsecond
 )
 
-// Join joins a group for everything but data. It is collective, and needs all ranks of the group on
-// this machine. The machine must be closed after the plane. GroupConfig.Check is not looked at: the
-// caller chooses which calls it compares, the same on all ranks.
+// Join joins a group whose data is transferred elsewhere. It is collective, and needs all ranks of
+// the group on this machine. The machine must be closed after the plane. GroupConfig.Check is
+// ignored: the caller chooses which calls it compares, the same on all ranks.
 func (m *Machine) Join(ctx context.Context, group driver.GroupConfig) (control.Plane, error) {
 	p := &plane{final: math.MaxUint64}
 	if err := p.Group.Join(ctx, m, group, 0); err != nil {
@@ -127,8 +127,8 @@ func (p *plane) Compare(ticket uint64, call *driver.Call) error {
 	return nil
 }
 
-// refine finds a better reason than the fault of another rank: one that compares in another way has
-// announced another call.
+// refine looks for a more precise reason than the fault of another rank: a rank that compares in
+// another way may have announced a different call.
 func (p *plane) refine(err error, ticket uint64, call *driver.Call) error {
 	if !errors.Is(err, driver.ErrFault) {
 		return err
@@ -184,13 +184,13 @@ func (p *plane) Await(ctx context.Context, w control.Wait) error {
 	return nil
 }
 
-// interrupted is the error of a wait whose context has ended.
+// interrupted returns the error of a wait whose context has ended.
 func (p *plane) interrupted(ctx context.Context, n *waiting) error {
 	q := p.waitStatus(n)
 	return control.Interrupted(&q, p.rankStates(n), context.Cause(ctx))
 }
 
-// pollBriefly polls for as long as the processor is well spent on it.
+// pollBriefly polls for as long as that is worth the processor time.
 func (p *plane) pollBriefly(w *control.Wait) bool {
 	if w.Done() {
 		return true
@@ -207,14 +207,14 @@ func (p *plane) pollBriefly(w *control.Wait) bool {
 	return false
 }
 
-// giveWay lets others run until the wait is over, or until a time.
+// giveWay yields until the wait is over or the given time.
 func (p *plane) giveWay(w *control.Wait, until uint64) {
 	for !w.Done() && sys.Monotonic() < until {
 		p.machine.yield()
 	}
 }
 
-// nap sleeps on the futex, which a fault of this rank or of another wakes.
+// nap sleeps on the futex, which is woken by a fault of this rank or another.
 func (p *plane) nap(naps int) {
 	word := spin.LoadAcquire32(&p.me.wakeup.word)
 	if !p.fault.set.Load() {
@@ -222,7 +222,7 @@ func (p *plane) nap(naps int) {
 	}
 }
 
-// waitingFor is the wait as other ranks see it in the status. Ranks that have submitted fewer
+// waitingFor returns the wait as other ranks see it in the status. Ranks that have submitted fewer
 // tickets are missing.
 func (p *plane) waitingFor(w *control.Wait) *waiting {
 	return &waiting{
@@ -232,8 +232,8 @@ func (p *plane) waitingFor(w *control.Wait) *waiting {
 	}
 }
 
-// verdict says why the wait may never end, or nil, and warns of ranks that are late. A peer has
-// been known to have failed for failedFor, or that is negative.
+// verdict returns the reason why the wait may never end, or nil, and warns of late ranks. failedFor
+// is the time for which a peer has been known to have failed, or negative.
 func (p *plane) verdict(n *waiting, failedFor time.Duration) error {
 	if n.collective == 0 {
 		return p.Cause()
@@ -245,14 +245,14 @@ func (p *plane) verdict(n *waiting, failedFor time.Duration) error {
 	return v.Err
 }
 
-// Diagnose returns at once why work may never end, or nil.
+// Diagnose returns the reason why work may never end, or nil, without waiting.
 func (p *plane) Diagnose(w control.Wait, since time.Time) error {
 	if err := p.BeginUse(); err != nil {
 		return err
 	}
 	defer p.EndUse()
 	n := p.waitingFor(&w)
-	// A wait that began before the machine did is as long as there is.
+	// The clock starts with the machine: a wait cannot have begun before that.
 	n.begin = sys.Monotonic() - min(uint64(time.Since(since)), sys.Monotonic())
 	err := p.verdict(n, -1)
 	if err != nil && w.Ended() {
@@ -261,7 +261,7 @@ func (p *plane) Diagnose(w control.Wait, since time.Time) error {
 	return w.Refine(err)
 }
 
-// PeerFault names the peers that have failed, or are lost.
+// PeerFault returns an error that names the peers that have failed or are lost.
 func (p *plane) PeerFault(doing string) error {
 	if err := p.BeginUse(); err != nil {
 		return err
@@ -277,7 +277,8 @@ func (p *plane) PeerFailed() bool {
 	return p.peerFailedOrClosed()
 }
 
-// peerFailedOrClosed is PeerFailed with p.Mu held. A closed plane has no control region any more.
+// peerFailedOrClosed does the work of PeerFailed, with p.Mu held. A closed plane has no control
+// region any more.
 func (p *plane) peerFailedOrClosed() bool {
 	if p.closed {
 		return true
@@ -322,7 +323,7 @@ func (p *plane) Withdraw() bool {
 	return true
 }
 
-// Close leaves the group. There are no collectives of ours to wait for.
+// Close leaves the group. It does not wait for collectives.
 func (p *plane) Close() error {
 	if _, left := p.LeaveGroup(); !left {
 		return nil

@@ -36,7 +36,7 @@ func joinAsMember(ctx context.Context, m controltest.Member) (control.Plane, err
 
 func TestPlaneContract(t *testing.T) { controltest.Run(t, joinAsMember) }
 
-func TestRanksOfOneMachineAreTogether(t *testing.T) {
+func TestSameMachine(t *testing.T) {
 	d := newDuo(t)
 	want := func(together bool) {
 		t.Helper()
@@ -55,12 +55,12 @@ func TestRanksOfOneMachineAreTogether(t *testing.T) {
 	cancel()
 	if _, err := d.machines[0].SameMachine(ctx, []int{2}); err == nil ||
 		!strings.Contains(err.Error(), "rank 2") {
-		t.Errorf("got %v, want an error about rank 2, which is not there", err)
+		t.Errorf("got %v, want an error about rank 2, which is absent", err)
 	}
 }
 
-// TestTicketsThatAllRanksHaveAreNotTakenBack: the others count on this rank's part in them.
-func TestTicketsThatAllRanksHaveAreNotTakenBack(t *testing.T) {
+// TestWithdrawKeepsTicketsOfAllRanks: other ranks count on this rank's part in them.
+func TestWithdrawKeepsTicketsOfAllRanks(t *testing.T) {
 	d := newDuo(t)
 	d.join()
 	planes := d.planes
@@ -68,11 +68,11 @@ func TestTicketsThatAllRanksHaveAreNotTakenBack(t *testing.T) {
 		p.Submit()
 	}
 	if planes[0].Withdraw() {
-		t.Error("a ticket was taken back that both ranks have")
+		t.Error("a ticket was withdrawn that both ranks have")
 	}
 	planes[0].Submit()
 	if !planes[0].Withdraw() {
-		t.Error("a ticket was not taken back that one rank has")
+		t.Error("a ticket was not withdrawn that only one rank has")
 	}
 }
 

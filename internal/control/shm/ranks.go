@@ -8,8 +8,8 @@ import (
 	"symmem/internal/spin"
 )
 
-// ranks are the ranks of a group, as this one sees them: their blocks of the control region, and
-// their processes. They are set by Group.Join.
+// ranks holds the ranks of a group as this rank sees them: their blocks of the control region, and
+// their processes. Group.Join sets the fields.
 type ranks struct {
 	me     *block
 	others []*block // without me, in group order
@@ -24,17 +24,16 @@ func (r *ranks) Size() int { return len(r.blocks) }
 // lostPeers lists the group ranks whose processes have ended before they left the group.
 func (r *ranks) lostPeers() []int { return slices.DeleteFunc(r.lost(r.Others()), r.HasLeft) }
 
-// wakeAll wakes all ranks, this rank's own threads included. It increments every futex word,
-// whether a thread sleeps there or not: planes take an unchanged word to mean that no peer has
-// failed.
+// wakeAll wakes all ranks, including this rank's own threads. It increments every futex word,
+// whether or not a thread sleeps there: for planes an unchanged word means that no peer has failed.
 func (r *ranks) wakeAll() {
 	for _, b := range r.blocks {
 		b.wakeup.wake()
 	}
 }
 
-// peerFailed reports whether a peer has failed. One that has before this rank posts a step did not
-// wait for it; one that fails afterwards may have completed the step.
+// peerFailed reports whether a peer has failed. If it failed before this rank posts a step, it did
+// not wait for this rank; if it fails afterwards, it may have completed the step.
 func (r *ranks) peerFailed() bool {
 	for _, b := range r.others {
 		if atomic.LoadUint32(&b.wakeup.failed) != 0 {
@@ -44,8 +43,8 @@ func (r *ranks) peerFailed() bool {
 	return false
 }
 
-// wakeSleepers wakes the peers that sleep. It is called after every post: see the package comment
-// for why no fence is needed in front of the load.
+// wakeSleepers wakes the peers that sleep. It is called after every post. The package comment
+// explains why the load needs no fence before it.
 func (r *ranks) wakeSleepers() {
 	for _, b := range r.others {
 		if atomic.LoadInt32(&b.wakeup.sleeping) != 0 {

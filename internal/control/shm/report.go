@@ -10,10 +10,10 @@ import (
 	"symmem/internal/spin"
 )
 
-// On the fault lane every rank writes a log: its reports, one after the other, in slots that are
-// never used twice. Each rank reads the logs of the others at its own pace. So a rank can report
-// without the others, ranks may differ about who is absent, and one that comes late reads all
-// earlier reports.
+// On the fault lane every rank writes a log: its reports, one after another, in slots that are
+// never reused. Each rank reads the logs of the others at its own pace. So a rank can report
+// without the others, ranks may disagree about who is absent, and a late rank reads all earlier
+// reports.
 
 // report writes this rank's payload to its log and reads the next report of each other rank.
 func (x *exchange) report(ctx context.Context) ([][]byte, error) {
@@ -36,7 +36,7 @@ func (x *exchange) report(ctx context.Context) ([][]byte, error) {
 	return got, nil
 }
 
-// slotsOf is how many slots a report of so many bytes takes.
+// slotsOf returns the number of slots that a report of the given size needs.
 func slotsOf(bytes uint64) uint64 { return max(1, (bytes+chunkBytes-1)/chunkBytes) }
 
 // writeReport writes a report. Its first slot is written last: a rank that sees that slot sees the
@@ -58,8 +58,8 @@ func (x *exchange) writeReport() error {
 	return nil
 }
 
-// awaitReports waits for the next report of all ranks that are not absent. A rank that does not
-// come in time, is lost or has left the group becomes absent.
+// awaitReports waits for the next report of all ranks that are not absent. A rank becomes absent if
+// it does not report in time, is lost or has left the group.
 func (x *exchange) awaitReports(ctx context.Context) error {
 	w := &waiting{
 		word: func(b *block) *uint64 { return &b.fault[x.lane.read[b]].step }, want: 1,
@@ -74,7 +74,8 @@ func (x *exchange) awaitReports(ctx context.Context) error {
 	}
 }
 
-// presentRanks lists the others that are not absent. A rank whose log is full can say nothing more.
+// presentRanks lists the other ranks that are not absent. A rank whose log is full can report no
+// more.
 func (x *exchange) presentRanks() []int {
 	var ranks []int
 	for _, r := range x.g.Others() {
@@ -89,7 +90,7 @@ func (x *exchange) presentRanks() []int {
 }
 
 // markAbsent marks ranks as absent after a wait for them has failed, and reports whether the
-// exchange can go on without them.
+// exchange can continue without them.
 func (x *exchange) markAbsent(err error, missing []int) bool {
 	var deadlock *driver.DeadlockError
 	switch {
@@ -108,7 +109,7 @@ func (x *exchange) markAbsent(err error, missing []int) bool {
 	return true
 }
 
-// nextReport reads the next report of a rank's log, whose first slot is there.
+// nextReport reads the next report in a rank's log. Its first slot has been written.
 func (l *lane) nextReport(b *block) ([]byte, error) {
 	first := l.read[b]
 	total := spin.LoadAcquire64(&b.fault[first].total)

@@ -16,7 +16,7 @@ import (
 
 var _ driver.Values = (*Group)(nil)
 
-// named is this rank's values under one name.
+// named holds this rank's values under one name.
 type named struct {
 	g       *Group
 	name    string
@@ -25,12 +25,12 @@ type named struct {
 	number  int    // of this rank's slot
 	step    uint64 // last step posted
 	me      *valueSlot
-	// peers are the slots of the other ranks by group rank, nil until they are found.
+	// peers holds the slots of the other ranks by group rank, nil until they are found.
 	peers  []*valueSlot
 	others []int
 }
 
-// newNamed takes the next slot of this rank for a name. g.Mu is held.
+// newNamed allocates the next slot of this rank for a name. g.Mu is held.
 func newNamed(g *Group, name string, ordered bool) *named {
 	digest := fnv.New64a()
 	digest.Write([]byte(name))
@@ -44,7 +44,7 @@ func newNamed(g *Group, name string, ordered bool) *named {
 	return n
 }
 
-// text is the name of a slot, or nothing if it has none that can be.
+// text returns the name of a slot, or "" if the slot has no valid name.
 func (s *valueSlot) text() string {
 	size := spin.LoadAcquire64(&s.size)
 	if size > driver.MaxValueName {
@@ -58,10 +58,11 @@ func (s *valueSlot) is(name string) bool {
 	return spin.LoadAcquire64(&s.size) == uint64(len(name)) && string(s.name[:len(name)]) == name
 }
 
-// noStep is the word of a rank that has not come to a name.
+// noStep is the word of a rank that has not used a name yet.
 var noStep uint64
 
-// word is where a rank posts the current step: nowhere if it has not come to the name yet.
+// word returns the word with the current step of a rank, or noStep if the rank has not used the
+// name yet.
 func (n *named) word(rank int) *uint64 {
 	if n.peers[rank] == nil {
 		n.find(rank)
@@ -72,7 +73,7 @@ func (n *named) word(rank int) *uint64 {
 	return &noStep
 }
 
-// find looks for a rank's slot of the name among those that it has.
+// find looks for a rank's slot with the name.
 func (n *named) find(rank int) {
 	b := n.g.blocks[rank]
 	for i := range b.values {
@@ -111,17 +112,17 @@ func (n *named) Gather(ctx context.Context, mine driver.Words, all []driver.Word
 			}
 		}
 		if !n.take(r, &all[r]) {
-			return g.fail(fmt.Errorf("%s: rank %d has written what it cannot have: step %d",
+			return g.fail(fmt.Errorf("%s: rank %d has written an invalid line: step %d",
 				n.doing(), g.cfg.Ranks[r], spin.LoadAcquire64(n.word(r))))
 		}
 	}
-	// Everybody has read the line of the step before, which the next step writes.
+	// All ranks have read the line of the previous step, which the next step overwrites.
 	spin.PrefetchWrite(unsafe.Pointer(&n.me.lines[(n.step+1)&1]))
 	return nil
 }
 
-// take copies what a rank has posted, and reports whether it can be: the line is of this step and
-// of this name, and stayed so meanwhile.
+// take copies what a rank has posted, and reports whether it is valid: the line belongs to this
+// step and name, and did not change meanwhile.
 func (n *named) take(rank int, words *driver.Words) bool {
 	l := &n.peers[rank].lines[n.step&1]
 	for i := range words {
@@ -131,8 +132,8 @@ func (n *named) take(rank int, words *driver.Words) bool {
 	return spin.LoadAcquire64(&l.digest) == n.digest && spin.LoadAcquire64(&l.step) == n.step
 }
 
-// waitSlowly waits until all ranks have posted, or until one of them never will. Meanwhile the
-// status says where this rank waits.
+// waitSlowly waits until all ranks have posted, or one of them never will. The status meanwhile
+// shows this wait.
 func (n *named) waitSlowly(ctx context.Context) error {
 	b, word := &n.g.me.status, uint64(n.number)+1
 	spin.StoreRelease64(&b.valueSince, sys.Monotonic())
@@ -147,7 +148,7 @@ func (n *named) doing() string {
 	return fmt.Sprintf("%s %d of group %s", driver.ValueText(n.name), n.step, n.g.cfg.Name())
 }
 
-// describeValue says under what name a rank waits for values, or nothing.
+// describeValue describes the values that a rank waits for, or returns "".
 func (b *block) describeValue() string {
 	number := spin.LoadAcquire64(&b.status.value)
 	if number == 0 || number > driver.MaxValueNames {

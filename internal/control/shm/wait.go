@@ -16,30 +16,31 @@ import (
 	"symmem/internal/sys"
 )
 
-// budget says how long a wait spins and yields before it sleeps.
+// budget determines how long a wait spins and yields before it sleeps.
 type budget struct {
-	// polls is the number of polls before the first yield, and morePolls that after each yield, with
-	// a PAUSE in between. Polling without a PAUSE slows down the rank that is about to write the line.
+	// polls is the number of polls before the first yield, and morePolls after each yield, with a
+	// PAUSE in between. Polling without a PAUSE slows down the rank that is about to write the
+	// line.
 	polls, morePolls uint32
 	// parallel is the number of other ranks that can run while this one does. If more are missing,
-	// one of them waits for a processor, and it may be this one.
+	// one of them waits for a processor, possibly this one's.
 	parallel int
-	// yields is the number of yields before the first sleep. A caller's own thread yields briefYields
-	// times, for briefTime at most, before the work goes to the stream's worker.
+	// yields is the number of yields before the first sleep. The caller's thread yields at most
+	// briefYields times and for briefTime before the work is passed to the stream's worker.
 	yields, briefYields int
 }
 
 const (
-	// freePolls is the number of polls of a rank that shares its processor with no other.
+	// freePolls is the number of polls of a rank that does not share its processor.
 	freePolls = 500
-	// sharedPolls is that of a rank that does. They last longer than a line takes to come from
-	// another processor, and less than a context switch. With half of them, all-reduce of 8 bytes on
-	// 4 ranks of 2 processors took a tenth more.
+	// sharedPolls is the number of polls of a rank that does. They last longer than the transfer of
+	// a line from another processor, and less than a context switch. With half of them, all-reduce
+	// of 8 bytes on 4 ranks of 2 processors was a tenth slower.
 	sharedPolls = 40
 )
 
-// newBudget lets ranks spin long where each has a processor. Where ranks outnumber processors, the
-// awaited rank may be waiting for the processor of this one, so spinning is pure loss: in a C
+// newBudget lets ranks spin long if each has a processor. If ranks outnumber processors, the
+// awaited rank may be waiting for the processor of this one, so spinning only costs time: in a C
 // program, 2,000 pauses instead of 20 made an all-reduce of 64 KiB on 4 ranks of 2 processors 17
 // times slower.
 func newBudget(m *Machine, ranks, processors int) budget {
@@ -57,16 +58,16 @@ const (
 	firstSleep = 100 * time.Microsecond
 	longSleep  = 10 * time.Millisecond
 	// yieldsPerCheck is the number of yields between two checks of the peers. On a busy processor a
-	// yield lasts long, so there the peers are checked after fewer yields, checkInterval apart.
+	// yield lasts long, so the peers are then checked after fewer yields, checkInterval apart.
 	yieldsPerCheck, fewYieldsPerCheck = 64, 8
 	checkInterval                     = 5 * uint64(time.Millisecond)
-	// briefTime bounds the wait of a caller's own thread, which does not check the peers. Only on a
-	// busy machine, where each yield may last long, does the wait come near it.
+	// briefTime limits the wait on a caller's thread, which does not check the peers. The wait
+	// reaches this limit only on a busy machine, where each yield may last long.
 	briefTime = 20 * uint64(time.Millisecond)
 )
 
-// waiting describes a slow wait: every block's word must reach want, or that which at gives for its
-// rank, or, if it is set, ready must return true.
+// waiting describes a slow wait: every block's word must reach want, or the value that at returns
+// for its rank, or, if it is set, ready must return true.
 type waiting struct {
 	word  func(*block) *uint64
 	at    func(rank int) *uint64
@@ -74,42 +75,43 @@ type waiting struct {
 	ready func() bool
 	// from lists the group ranks that are waited for.
 	from []int
-	// doing names the wait for error messages.
+	// doing describes the wait for error messages.
 	doing func() string
 	// collective is the ticket of the collective that waits, or 0; exchange is set for the control
-	// lane. By these a peer finds out that the two can never meet.
+	// lane. From these a peer can detect that the two ranks can never meet.
 	collective uint64
 	operation  driver.Operation
 	exchange   bool
-	// ordered reports whether this rank launches no collective in the wait.
+	// ordered is set if this rank launches no collective during the wait.
 	ordered bool
-	// begin is when the wait was published, by the machine's monotonic clock.
+	// begin is the time at which the wait was published, by the machine's monotonic clock.
 	begin uint64
-	// timeout is how long it may last.
+	// timeout limits the wait.
 	timeout time.Duration
-	// ignoreFaults is set for waits that continue after faults. work is set where a plane waits for
-	// work that it has launched.
+	// ignoreFaults is set for waits that continue after faults, and work if a plane waits for work
+	// that it has launched.
 	ignoreFaults, work bool
-	// why, if it is set, says why what is waited for will not come, or nil.
+	// why, if set, returns the reason why the awaited event will not happen, or nil.
 	why func() error
-	// states is filled by rankStates.
+	// states is set by rankStates.
 	states []control.RankState
 }
 
-// waits makes the slow waits of this rank. Its status shows the other ranks what it waits for.
+// waits makes the slow waits of this rank, and publishes in its status what it waits for.
 type waits struct {
 	of      *ranks
 	fault   *fault
 	machine *Machine
 	budget  budget
 
-	warned atomic.Uint64 // when ranks were last warned of, by the monotonic clock, or 0
+	warned atomic.Uint64 // time of the last warning, by the monotonic clock, or 0
 
 	mu   *ranked.Spin[groupMu] // Group.Mu
 	list []*waiting            // slow waits in collectives; guarded by mu
 }
 
-// waitSlowly is the slow part of a wait: it yields, then sleeps, and calls checkWait at intervals.
+// waitSlowly implements the slow part of a wait: it yields, then sleeps, and calls checkWait at
+// intervals.
 func (ws *waits) waitSlowly(ctx context.Context, w *waiting) error {
 	ranked.Waiting()
 	begin := sys.Monotonic()
@@ -147,13 +149,13 @@ func (ws *waits) waitSlowly(ctx context.Context, w *waiting) error {
 }
 
 // wakePoller makes another thread of this process look for work and, as there is none, poll the
-// network. The thread that sleeps on a futex may be the one that did so before, and Go's runtime
-// notices only after 10 ms that no thread does: peers would wait that long for the descriptors that
-// this rank hands out. Registering 1,000 segments on 2 ranks took 5 to 8 s without this, and takes
-// 0.2 s. Collectives need no descriptors.
+// network. The thread that sleeps on a futex may have been the one that polled before, and Go's
+// runtime notices only after 10 ms that no thread does: peers would wait that long for the
+// descriptors that this rank exports. Registering 1,000 segments on 2 ranks took 5 to 8 s without
+// this, and takes 0.2 s. Collectives need no descriptors.
 func wakePoller() { go func() {}() }
 
-// publishWait writes the wait into this rank's status, where the other ranks can see it.
+// publishWait writes the wait into this rank's status, which other ranks can read.
 func (ws *waits) publishWait(w *waiting, begin uint64) {
 	b := &ws.of.me.status
 	w.begin = begin
@@ -169,7 +171,7 @@ func (ws *waits) publishWait(w *waiting, begin uint64) {
 	}
 }
 
-// unpublishWait removes this wait from the status. Other waits of this rank stay there.
+// unpublishWait removes this wait from the status. Other waits of this rank remain.
 func (ws *waits) unpublishWait(w *waiting) {
 	switch {
 	case w.collective != 0:
@@ -182,8 +184,8 @@ func (ws *waits) unpublishWait(w *waiting) {
 	}
 }
 
-// publishLatest publishes, of the collectives in which this rank waits, the one with the greatest
-// ticket: it says most about which ranks can still meet. ws.mu is held.
+// publishLatest publishes, of the collectives in which this rank waits, the one with the highest
+// ticket, which shows best which ranks can still meet. ws.mu is held.
 func (ws *waits) publishLatest() {
 	b := &ws.of.me.status
 	if len(ws.list) == 0 {
@@ -198,7 +200,7 @@ func (ws *waits) publishLatest() {
 	spin.StoreRelease64(&b.inCollective, last.collective)
 }
 
-// missing lists the group ranks whose word has not come yet.
+// missing lists the group ranks whose word has not reached its value yet.
 func (ws *waits) missing(w *waiting) []int {
 	if w.ready != nil {
 		if w.ready() {
@@ -221,7 +223,7 @@ func (ws *waits) missing(w *waiting) []int {
 	return ranks
 }
 
-// sleep waits on this rank's futex for one slice, unless the wait has ended meanwhile.
+// sleep waits on this rank's futex for one interval, unless the wait has ended meanwhile.
 func (ws *waits) sleep(w *waiting, round int) {
 	word := atomic.LoadUint32(&ws.of.me.wakeup.word)
 	atomic.AddInt32(&ws.of.me.wakeup.sleeping, 1)
@@ -233,7 +235,8 @@ func (ws *waits) sleep(w *waiting, round int) {
 	sys.FutexWait(&ws.of.me.wakeup.word, word, slice)
 }
 
-// checkWait returns why the wait must end without success, or nil. It warns of ranks that are late.
+// checkWait returns the reason why the wait must end without success, or nil. It warns of late
+// ranks.
 func (ws *waits) checkWait(ctx context.Context, w *waiting) error {
 	if w.why != nil {
 		if err := w.why(); err != nil {
@@ -242,7 +245,8 @@ func (ws *waits) checkWait(ctx context.Context, w *waiting) error {
 	}
 	states := ws.rankStates(w)
 	q := ws.waitStatus(w)
-	// This process may have been stopped until long after the last rank came: then none is missing.
+	// This process may have been stopped until long after the last rank arrived: then none is
+	// missing.
 	q.DeadlinePassed = errors.Is(ctx.Err(), context.DeadlineExceeded)
 	v := control.Judge(&q, states)
 	if v.Left && q.Waited < control.Grace && ctx.Err() == nil {
@@ -276,7 +280,7 @@ func (ws *waits) waitStatus(w *waiting) control.WaitStatus {
 	return q
 }
 
-// warn warns of ranks that are late, unless another wait of this rank has just done so.
+// warn warns of late ranks, unless another wait of this rank has just done so.
 func (ws *waits) warn(late *driver.LateWarning) {
 	if late == nil {
 		return
@@ -290,9 +294,10 @@ func (ws *waits) warn(late *driver.LateWarning) {
 	}
 }
 
-// rankStates returns what is known of every rank at this moment. The result belongs to w and is
-// valid until the next call. If a rank fails while the states are read, they are read again: other
-// ranks may have left their calls over that failure, and would seem to be in none.
+// rankStates returns the current state of every rank. The result belongs to w and is valid until
+// the next call. If a rank fails while the states are read, rankStates reads them again: other
+// ranks may have left their calls because of the failure, and would seem to be in none. Each rank
+// fails only once, which bounds the number of readings.
 func (ws *waits) rankStates(w *waiting) []control.RankState {
 	if w.states == nil {
 		w.states = make([]control.RankState, len(ws.of.blocks))
@@ -340,8 +345,8 @@ func (ws *waits) readStates(w *waiting) {
 	}
 }
 
-// read copies the status of a rank into its state. What proves that it waits for this rank is read
-// before what could refute that.
+// read copies the status of a rank into its state. It reads the fields that prove that the rank
+// waits for this one before those that could refute it.
 func (b *status) read(s *control.RankState) {
 	s.InExchange = spin.LoadAcquire64(&b.inExchange)
 	s.InCollective = spin.LoadAcquire64(&b.inCollective)
@@ -352,24 +357,24 @@ func (b *status) read(s *control.RankState) {
 	s.Submitted = spin.LoadAcquire64(&b.submitted)
 }
 
-// peerFault names the peers that have failed; it is called when one has.
+// peerFault returns an error that names the failed peers. There must be one.
 func (ws *waits) peerFault(doing func() string) error {
 	return control.SomePeerFault(*ws.of.cfg, ws.rankStates(&waiting{}), doing)
 }
 
-// MessageWait is a wait for a message.
+// MessageWait describes a wait for a message.
 type MessageWait struct {
-	// Operation is Send or Recv, and Peer its other end, which may be AnySource: others can see
-	// meanwhile that this rank waits there.
+	// Operation is Send or Recv, and Peer the other rank, which may be AnySource. Both are
+	// published in this rank's status.
 	Operation driver.Operation
 	Peer      int
 	// Ready reports whether the wait has ended.
 	Ready func() bool
 	// From lists the group ranks that are waited for.
 	From []int
-	// Doing names the wait for error messages.
+	// Doing describes the wait for error messages.
 	Doing func() string
-	// Why, if it is set, says why what is waited for will not come, or nil.
+	// Why, if set, returns the reason why the awaited event will not happen, or nil.
 	Why func() error
 }
 
@@ -385,10 +390,10 @@ func (ws *waits) AwaitMessage(w MessageWait) error {
 }
 
 // messageWait packs what a rank waits for into a word of its status: the operation, and the group
-// rank of the peer plus 2, so that any source is 1.
+// rank of the peer plus 2, so that AnySource is 1.
 func messageWait(o driver.Operation, peer int) uint64 { return uint64(o)<<32 | uint64(peer+2) }
 
-// describeMessage says what a rank waits for in a message, or nothing.
+// describeMessage describes the message that a rank waits for, or returns "".
 func (b *status) describeMessage(ranks []int) string {
 	word := spin.LoadAcquire64(&b.message)
 	if word == 0 {
@@ -406,12 +411,12 @@ func (b *status) describeMessage(ranks []int) string {
 	return fmt.Sprintf("in %v from rank %d of the world for %v", o, ranks[peer], waited)
 }
 
-// PollSoon polls a word of the region for as long as a caller's own thread is kept by a message.
+// PollSoon polls a word of the region for as long as a message may occupy the caller's thread.
 func (ws *waits) PollSoon(word *uint64, want uint64) bool {
 	return ws.pollFor(word, want, messageYields)
 }
 
-// pollFor polls a word of the region, with a number of yields, for briefTime at most.
+// pollFor polls a word of the region with the given number of yields, for at most briefTime.
 func (ws *waits) pollFor(word *uint64, want uint64, yields int) bool {
 	if spin.UntilAtLeast64(word, want, 0, ws.budget.polls) {
 		return true
@@ -435,6 +440,6 @@ func (ws *waits) pollFor(word *uint64, want uint64, yields int) bool {
 	return false
 }
 
-// messageYields is the number of yields of a caller's own thread in a message. It is small, since
+// messageYields is the number of yields of a caller's thread in a message. It is small, since
 // programs call Recv before the Send that the peer waits for.
 const messageYields = 4

@@ -10,9 +10,9 @@ import (
 	"symmem/internal/spin"
 )
 
-// TestRankThatWaitsLongSleepsAndIsWoken lets rank 1 wait until its wakeup says that it sleeps, and
-// only then lets rank 0 come.
-func TestRankThatWaitsLongSleepsAndIsWoken(t *testing.T) {
+// TestLongWaitSleepsAndIsWoken lets rank 1 wait until its wakeup counts a sleeper, and only then
+// lets rank 0 arrive.
+func TestLongWaitSleepsAndIsWoken(t *testing.T) {
 	waits := map[string]func(p *plane) error{
 		"in a comparison": func(p *plane) error {
 			return p.Compare(p.Submit(), &driver.Call{Operation: driver.Barrier})
@@ -35,7 +35,7 @@ func TestRankThatWaitsLongSleepsAndIsWoken(t *testing.T) {
 				check(t, err)
 			}
 			if n := atomic.LoadInt32(&d.planes[1].me.wakeup.sleeping); n != 0 {
-				t.Errorf("wakeup says that %d threads sleep", n)
+				t.Errorf("wakeup counts %d sleeping threads", n)
 			}
 		})
 	}
@@ -66,16 +66,16 @@ func TestRankIsAbsentUntilItPostsTheStep(t *testing.T) {
 	g := &d.planes[0].Group
 	g.step++
 	if n := g.absent(g.others); n != 1 {
-		t.Errorf("%d ranks are absent of one that has posted nothing", n)
+		t.Errorf("%d ranks are absent before the only other one posts", n)
 	}
 	spin.StoreRelease64(&g.others[0].lines[g.step&1].step, g.step)
 	if n := g.absent(g.others); n != 0 {
-		t.Errorf("%d ranks are absent after the only one has posted", n)
+		t.Errorf("%d ranks are absent after the only other one has posted", n)
 	}
 }
 
-// TestACallersThreadIsKeptBriefly also where the yields that it may use up take very long.
-func TestACallersThreadIsKeptBriefly(t *testing.T) {
+// TestBriefWaitIsBounded also tests yields that take very long.
+func TestBriefWaitIsBounded(t *testing.T) {
 	d := newDuo(t)
 	d.join()
 	g := &d.planes[0].Group
@@ -83,12 +83,12 @@ func TestACallersThreadIsKeptBriefly(t *testing.T) {
 	g.budget.briefYields = 1 << 40
 	for _, poll := range []bool{false, true} {
 		if g.awaitBriefly(g.others, poll) {
-			t.Errorf("a step that nobody has posted has come, polled: %v", poll)
+			t.Errorf("a step arrived that no rank has posted, polled: %v", poll)
 		}
 	}
 }
 
-func TestWaitTakesBackOnlyItsOwnNotice(t *testing.T) {
+func TestUnpublishRemovesOnlyItsWait(t *testing.T) {
 	d := newDuo(t)
 	d.join()
 	g := &d.planes[0].Group
@@ -100,10 +100,10 @@ func TestWaitTakesBackOnlyItsOwnNotice(t *testing.T) {
 	g.unpublishWait(exchange)
 	status := &g.me.status
 	if n := spin.LoadAcquire64(&status.inCollective); n != 3 {
-		t.Errorf("the status says collective %d, want 3", n)
+		t.Errorf("the status has collective %d, want 3", n)
 	}
 	if n := spin.LoadAcquire64(&status.inExchange); n != 0 {
-		t.Errorf("the status says exchange %d, want none", n)
+		t.Errorf("the status has exchange %d, want none", n)
 	}
 	later := &waiting{collective: 7, operation: driver.AllGather}
 	middle := &waiting{collective: 5}
@@ -111,16 +111,16 @@ func TestWaitTakesBackOnlyItsOwnNotice(t *testing.T) {
 	g.publishWait(middle, 6)
 	n, o := spin.LoadAcquire64(&status.inCollective), spin.LoadAcquire64(&status.operation)
 	if n != 7 || driver.Operation(o) != driver.AllGather {
-		t.Errorf("the status says %v %d, want the last of three", driver.Operation(o), n)
+		t.Errorf("the status has %v %d, want the last of three", driver.Operation(o), n)
 	}
 	g.unpublishWait(middle)
 	g.unpublishWait(later)
 	if n := spin.LoadAcquire64(&status.inCollective); n != 3 {
-		t.Errorf("the status says collective %d, want 3 again", n)
+		t.Errorf("the status has collective %d, want 3 again", n)
 	}
 	g.unpublishWait(collective)
 	if n := spin.LoadAcquire64(&status.inCollective); n != 0 {
-		t.Errorf("the status says collective %d, want none", n)
+		t.Errorf("the status has collective %d, want none", n)
 	}
 }
 
