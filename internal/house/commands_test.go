@@ -3,35 +3,52 @@ package house
 import (
 	"go/ast"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 )
 
-// Commands of pages: one in a span of code, or a line of a block. A pattern of -run, -bench or
-// -fuzz is a word, or stands in quotes; in a table its bars are escaped.
+// A command is a span of code, which may be wrapped, or a line of a block. A pattern of -run,
+// -bench or -fuzz is a word or a quoted text; in a table its bars are escaped.
 var (
 	goTest  = regexp.MustCompile("go test( [^`\n]*)")
+	wrapped = regexp.MustCompile("`[^`\n]*\\bgo\\s+test\\s[^`]*`")
 	pattern = regexp.MustCompile(`-(run|bench|fuzz)[ =]('[^']*'|"[^"]*"|[^ ]+)`)
 	packed  = regexp.MustCompile(`(^| )(\./[\w./-]*|\.)( |$)`)
 )
 
-// TestPagesNameTestsThatExist reads the go test commands of all pages.
+// TestPagesNameTestsThatExist checks the patterns of all go test commands of the pages.
 func TestPagesNameTestsThatExist(t *testing.T) {
 	names := functionsOfTests(load(t))
 	commands := 0
 	for page, text := range loadPages(t) {
-		if !strings.HasSuffix(page, ".md") || strings.HasPrefix(page, "docs/measurements/") {
-			continue // measurements are of older commits
+		if !strings.HasSuffix(page, ".md") {
+			continue
 		}
-		for _, m := range goTest.FindAllStringSubmatch(strings.ReplaceAll(text, `\|`, "|"), -1) {
+		for _, arguments := range testCommands(text) {
 			commands++
-			for _, lost := range lostTests(m[1], names) {
-				t.Errorf("%s: go test%s: no test of these packages matches %s", page, m[1], lost)
+			for _, lost := range lostTests(arguments, names) {
+				t.Errorf("%s: go test%s: no test of these packages matches %s", page, arguments, lost)
 			}
 		}
 	}
 	if commands < 20 {
 		t.Errorf("found %d commands", commands)
+	}
+}
+
+func TestCommandsOfPagesAreFound(t *testing.T) {
+	for text, want := range map[string][]string{
+		"Run `go test . -run TestA`.":             {" . -run TestA"},
+		"Run `go test . -run\n  'TestA|TestB'`.":  {" . -run 'TestA|TestB'"},
+		"Run `A=1 go\ntest\n. -run TestA`.":       {" . -run TestA"},
+		"    go test .    # all\n\n`other\ncode`": {" .    # all"},
+		"`a`, `go test .`, `go test\n./b`":        {" .", " ./b"},
+		"| `go test . -run 'A\\|B'` |":            {" . -run 'A|B'"},
+	} {
+		if found := testCommands(text); !slices.Equal(found, want) {
+			t.Errorf("%q: found %q, want %q", text, found, want)
+		}
 	}
 }
 
@@ -46,6 +63,18 @@ func TestLostTestsAreFound(t *testing.T) {
 			t.Errorf("go test%s: lost %q, want %d", command, lost, want)
 		}
 	}
+}
+
+// testCommands returns the arguments of each go test command of a page.
+func testCommands(text string) (all []string) {
+	text = wrapped.ReplaceAllStringFunc(text, func(span string) string {
+		return strings.Join(strings.Fields(span), " ")
+	})
+	text = strings.ReplaceAll(text, `\|`, "|")
+	for _, m := range goTest.FindAllStringSubmatch(text, -1) {
+		all = append(all, m[1])
+	}
+	return all
 }
 
 // functionsOfTests lists the tests, benchmarks and fuzz targets of packages, by their folder as the
