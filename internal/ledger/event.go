@@ -2,7 +2,7 @@ package ledger
 
 import "fmt"
 
-// Kind is the kind of an event.
+// Kind identifies the kind of an event.
 type Kind uint8
 
 // The kinds of events. Their values are part of the wire format and must not change.
@@ -57,8 +57,8 @@ func (k Kind) places() bool {
 	return k == KindSegment || k == KindAlloc || k == KindReserve
 }
 
-// Event is one decision about placement. It contains no pointers and has a fixed size, so that the
-// garbage collector need not scan a ring of events.
+// Event records one decision about placement. It contains no pointers and has a fixed size, so that
+// the garbage collector need not scan a ring of events.
 type Event struct {
 	// Offset is the distance in bytes from the start of the segment.
 	Offset int64

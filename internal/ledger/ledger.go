@@ -43,7 +43,7 @@ type Ledger struct {
 	agreedDigest uint64
 }
 
-// entry holds an event in 48 bytes, with the digest before it. The digest after it is in the next
+// entry stores an event in 48 bytes, with the digest before it. The digest after it is in the next
 // entry, or is the current one.
 type entry struct {
 	streamSegment           uint64 // stream in the upper half, segment in the lower

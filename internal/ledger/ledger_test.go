@@ -73,21 +73,21 @@ func (m *model) check(t *rapid.T, l *Ledger, kept int) {
 	}
 }
 
-func TestAWrongMarkIsRefused(t *testing.T) {
+func TestAgreeRefusesAWrongDigest(t *testing.T) {
 	l := New(0)
 	l.Absorb(&Event{Kind: KindAlloc})
 	if l.Agree(1, l.digest+1) {
-		t.Error("a digest that is not ours was taken")
+		t.Error("Agree accepted a wrong digest")
 	}
 	if l.Agree(2, 0) {
-		t.Error("a position that is not there yet was taken")
+		t.Error("Agree accepted a future position")
 	}
 	if l.agreed != 0 || l.agreedDigest != Empty {
-		t.Errorf("the mark moved to %d", l.agreed)
+		t.Errorf("the agreed position is %d", l.agreed)
 	}
 }
 
-func TestTheStrideDoublesAndTheTableStaysBounded(t *testing.T) {
+func TestCheckpointsAreBounded(t *testing.T) {
 	l := New(64)
 	for range maxCheckpoints * upkeepInterval * 5 {
 		l.Absorb(&Event{Kind: KindAlloc})
@@ -100,7 +100,7 @@ func TestTheStrideDoublesAndTheTableStaysBounded(t *testing.T) {
 	}
 }
 
-func TestASmallPoolStaysSmall(t *testing.T) {
+func TestRingOfASmallHistoryIsSmall(t *testing.T) {
 	l := New(0)
 	if len(l.ring) != 0 {
 		t.Fatalf("an empty ledger has a ring of %d", len(l.ring))
@@ -109,7 +109,7 @@ func TestASmallPoolStaysSmall(t *testing.T) {
 		l.Absorb(&Event{Kind: KindAlloc})
 	}
 	if len(l.ring) != 128 {
-		t.Fatalf("100 events take a ring of %d", len(l.ring))
+		t.Fatalf("100 events have a ring of %d", len(l.ring))
 	}
 }
 
@@ -138,7 +138,7 @@ var mutations = map[string]func(*Event){
 	"requested": func(e *Event) { e.Requested++ },
 }
 
-func TestEveryFieldButTheSiteIsInTheDigestAndTheText(t *testing.T) {
+func TestDigestAndTextCoverEveryFieldExceptTheSite(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		e := drawEvent(t)
 		for name, mutate := range mutations {
@@ -159,12 +159,12 @@ func TestEveryFieldButTheSiteIsInTheDigestAndTheText(t *testing.T) {
 		o := e
 		o.Site++
 		if absorb(Empty, &e) != absorb(Empty, &o) {
-			t.Error("the call site counts")
+			t.Error("the call site changes the digest")
 		}
 	})
 }
 
-func TestOrderIsInTheDigest(t *testing.T) {
+func TestDigestDependsOnTheOrder(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		a, b := drawEvent(t), drawEvent(t)
 		b.Site = a.Site
@@ -192,7 +192,7 @@ func TestDigestsSpread(t *testing.T) {
 	}
 }
 
-func TestEventsInWords(t *testing.T) {
+func TestEventString(t *testing.T) {
 	cases := map[string]Event{
 		"alloc 1048576 B (stream 0) -> segment 2 offset 0x100000": {
 			Kind: KindAlloc, Size: 1 << 20, Requested: 1 << 20, Segment: 2, Offset: 1 << 20,
@@ -230,7 +230,7 @@ func BenchmarkAbsorb(b *testing.B) {
 	}
 }
 
-func TestALedgerThatIsRestarted(t *testing.T) {
+func TestRestart(t *testing.T) {
 	a, b := New(upkeepInterval), New(upkeepInterval)
 	for i := range 3*upkeepInterval + 5 {
 		a.Note(KindAlloc, 0, 0, int64(i), 1, 1)
@@ -263,6 +263,6 @@ func TestALedgerThatIsRestarted(t *testing.T) {
 		}
 	}
 	if _, known := a.DigestAt(start - 1); known {
-		t.Fatal("the past is known")
+		t.Fatal("a digest before the restart is known")
 	}
 }

@@ -9,7 +9,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-func TestEventsGoOverTheWireUnchanged(t *testing.T) {
+func TestEventRoundTrip(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		e := drawEvent(t)
 		site := rapid.StringMatching(`[a-z/]{0,40}\.py:[0-9]{1,4}`).Draw(t, "site")
@@ -18,12 +18,12 @@ func TestEventsGoOverTheWireUnchanged(t *testing.T) {
 		sited := back
 		sited.Site = e.Site
 		if err != nil || sited != e || back.Site != 0 || at != site {
-			t.Fatalf("%v at %q came back as %v at %q: %v", e, site, back, at, err)
+			t.Fatalf("%v at %q was decoded as %v at %q: %v", e, site, back, at, err)
 		}
 	})
 }
 
-func TestBytesThatAreNoEventAreRefused(t *testing.T) {
+func TestMalformedEventsAreRefused(t *testing.T) {
 	good := AppendEvent(nil, Event{Kind: KindAlloc}, "")
 	change := func(at int, v byte) []byte {
 		b := bytes.Clone(good)
@@ -31,17 +31,17 @@ func TestBytesThatAreNoEventAreRefused(t *testing.T) {
 		return b
 	}
 	cases := map[string][]byte{
-		"nothing":               {},
-		"one byte too few":      good[:len(good)-1],
-		"a site that is a book": append(bytes.Clone(good), make([]byte, MaxSiteBytes+1)...),
-		"a control character":   append(bytes.Clone(good), "a\x1b[31m"...),
-		"half a rune":           append(bytes.Clone(good), 0xe2, 0x82),
-		"kind 0":                change(0, 0),
-		"an unknown kind":       change(0, byte(kindEnd)),
-		"a negative offset":     change(16, 0x80),
-		"a negative size":       change(24, 0x80),
-		"a negative request":    change(32, 0x80),
-		"segment -129":          change(8, 0xff),
+		"nothing":                 {},
+		"one byte too few":        good[:len(good)-1],
+		"a site that is too long": append(bytes.Clone(good), make([]byte, MaxSiteBytes+1)...),
+		"a control character":     append(bytes.Clone(good), "a\x1b[31m"...),
+		"half a rune":             append(bytes.Clone(good), 0xe2, 0x82),
+		"kind 0":                  change(0, 0),
+		"an unknown kind":         change(0, byte(kindEnd)),
+		"a negative offset":       change(16, 0x80),
+		"a negative size":         change(24, 0x80),
+		"a negative request":      change(32, 0x80),
+		"segment -129":            change(8, 0xff),
 	}
 	for name, b := range cases {
 		t.Run(name, func(t *testing.T) {
@@ -64,7 +64,7 @@ func FuzzDecodeEvent(f *testing.F) {
 			return
 		}
 		if again := AppendEvent(nil, e, site); !bytes.Equal(again, b) {
-			t.Fatalf("%x was read as %v at %q, which is %x", b, e, site, again)
+			t.Fatalf("%x was decoded as %v at %q, which encodes as %x", b, e, site, again)
 		}
 	})
 }
@@ -92,7 +92,7 @@ func TestSitesAreInternedOnce(t *testing.T) {
 	}
 }
 
-func TestLongAndStrangeSitesKeepTheirEnd(t *testing.T) {
+func TestLongSitesKeepTheirEnd(t *testing.T) {
 	s := NewSites()
 	long := s.At(s.Intern(0, strings.Repeat("é/", 200)+"x.py:3"))
 	if len(long) > MaxSiteBytes || !strings.HasSuffix(long, "/x.py:3") {
@@ -103,7 +103,7 @@ func TestLongAndStrangeSitesKeepTheirEnd(t *testing.T) {
 	}
 }
 
-func TestAFullTableAnswersTheUnknownSite(t *testing.T) {
+func TestFullTableReturnsTheUnknownSite(t *testing.T) {
 	s := NewSites()
 	s.names = make([]string, MaxSites)
 	if i := s.Intern(0, "one.go:1"); i != 0 {

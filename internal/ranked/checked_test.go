@@ -11,7 +11,7 @@ import (
 	"symmem/internal/ranked"
 )
 
-// panicOf returns what a function panics with, or "".
+// panicOf calls a function and returns the message of its panic, or "".
 type severalMu struct{}
 
 func (severalMu) Rank() ranked.Rank {
@@ -28,7 +28,7 @@ func panicOf(f func()) (text string) {
 	return ""
 }
 
-// reader takes a lock for reading.
+// reader is a Locker that acquires a lock for reading.
 type reader struct{ *ranked.RWMutex[sharedMu] }
 
 func (r reader) Lock()   { r.RLock() }
@@ -53,19 +53,19 @@ func TestLocksAreTakenInOrder(t *testing.T) {
 		want string
 	}{
 		{"in the order of ranks", lock(&outer, &inner, &shared), ""},
-		{"one of a class of which many may be held", lock(&several[0], &several[1]), ""},
-		{"the outer one last", lock(&inner, &outer), "test.outer (order 1) is taken while test.inner"},
-		{"one twice", lock(&inner, &inner), "test.inner is taken twice"},
-		{"one twice, of many", lock(&several[1], &several[1]), "test.several is taken twice"},
+		{"several of a class with Many", lock(&several[0], &several[1]), ""},
+		{"the outer lock last", lock(&inner, &outer), "test.outer (order 1) is taken while test.inner"},
+		{"one lock twice", lock(&inner, &inner), "test.inner is taken twice"},
+		{"one lock twice, of a class with Many", lock(&several[1], &several[1]), "test.several is taken twice"},
 		{
-			"for reading under a later one", lock(&several[0], reader{&shared}),
+			"for reading, after a later one", lock(&several[0], reader{&shared}),
 			"test.shared (order 3) is taken while test.several",
 		},
-		{"two of a class", func() {
+		{"two of a class without Many", func() {
 			var other ranked.Spin[innerMu]
 			lock(&inner, &other)()
 		}, "test.inner (order 2) is taken while test.inner"},
-		{"the first again behind others", lock(&outer, &inner, &outer), "test.outer is taken twice"},
+		{"the first again after others", lock(&outer, &inner, &outer), "test.outer is taken twice"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			got := panicOf(c.take)
@@ -79,7 +79,7 @@ func TestLocksAreTakenInOrder(t *testing.T) {
 	}
 }
 
-func TestAnInversionHasTheStacksOfBothSides(t *testing.T) {
+func TestInversionReportsBothStacks(t *testing.T) {
 	var outer ranked.Mutex[outerMu]
 	var inner ranked.Mutex[innerMu]
 	lawful := func() {
@@ -116,17 +116,17 @@ func takeFirst(l sync.Locker) { l.Lock() }
 //go:noinline
 func takeSecond(l sync.Locker) { l.Lock() }
 
-func TestALockThatWasTriedCountsAsHeld(t *testing.T) {
+func TestTryLockCountsAsHeld(t *testing.T) {
 	var outer ranked.Mutex[outerMu]
 	var inner ranked.Spin[innerMu]
 	inner.Lock()
 	if !outer.TryLock() {
-		t.Fatal("a free lock was not taken")
+		t.Fatal("TryLock of a free lock failed")
 	}
 	text := panicOf(outer.Lock)
 	for _, want := range []string{
 		"test.outer is taken twice",
-		"test.outer was taken at\n\tsymmem/internal/ranked_test.TestALockThatWasTried",
+		"test.outer was taken at\n\tsymmem/internal/ranked_test.TestTryLockCountsAsHeld",
 	} {
 		if !strings.Contains(text, want) {
 			t.Errorf("panic %q, want %q", text, want)
@@ -135,10 +135,10 @@ func TestALockThatWasTriedCountsAsHeld(t *testing.T) {
 	outer.Unlock()
 	inner.Unlock()
 	outer.Lock()
-	outer.Unlock() //nolint:staticcheck // That it can be taken is what is tested.
+	outer.Unlock() //nolint:staticcheck // The test checks that this does not block.
 }
 
-func TestALockIsFreedByAnotherGoroutine(t *testing.T) {
+func TestUnlockByAnotherGoroutine(t *testing.T) {
 	var outer ranked.Mutex[outerMu]
 	var inner ranked.Mutex[innerMu]
 	inner.Lock()
@@ -149,13 +149,13 @@ func TestALockIsFreedByAnotherGoroutine(t *testing.T) {
 	}()
 	<-done
 	outer.Lock()
-	outer.Unlock() //nolint:staticcheck // That it can be taken is what is tested.
-	if text := panicOf(inner.Unlock); !strings.Contains(text, "nobody has") {
+	outer.Unlock() //nolint:staticcheck // The test checks that this does not block.
+	if text := panicOf(inner.Unlock); !strings.Contains(text, "is not held") {
 		t.Errorf("panic %q", text)
 	}
 }
 
-func TestARankWaitsOnlyWithLocksThatSaySo(t *testing.T) {
+func TestWaitingChecksHeldLocks(t *testing.T) {
 	var outer ranked.Mutex[outerMu]
 	var inner ranked.Mutex[innerMu]
 	ranked.Waiting()
@@ -169,7 +169,7 @@ func TestARankWaitsOnlyWithLocksThatSaySo(t *testing.T) {
 	}
 }
 
-func TestACheckedLockMakesNoGarbage(t *testing.T) {
+func TestCheckedLockDoesNotAllocate(t *testing.T) {
 	var outer ranked.Mutex[outerMu]
 	var inner ranked.Spin[innerMu]
 	if n := testing.AllocsPerRun(1000, func() {

@@ -2,5 +2,5 @@
 
 package ranked
 
-// current identifies the running goroutine among those that run.
+// current returns an identifier that is unique among the running goroutines.
 func current() uintptr

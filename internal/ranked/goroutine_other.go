@@ -8,7 +8,8 @@ import (
 	"strconv"
 )
 
-// current identifies the running goroutine, by the number in its stack's heading: "goroutine 7 [".
+// current returns an identifier that is unique among the running goroutines: the number in the
+// heading of the stack, as in "goroutine 7 [".
 func current() uintptr {
 	var buffer [64]byte
 	heading := buffer[len("goroutine "):runtime.Stack(buffer[:], false)]

@@ -12,37 +12,38 @@ import (
 )
 
 const (
-	// shards divide the goroutines that hold locks.
+	// shards is the number of parts into which goroutines that hold locks are divided.
 	shards = 64
-	// holders are the goroutines of one shard that hold locks at once, and depth the locks of one
-	// goroutine. More end the process: the arrays are fixed so that a Lock makes no garbage.
+	// holders limits the goroutines of one shard that hold locks at the same time, and depth the
+	// locks of one goroutine. Exceeding them panics: the arrays have a fixed size so that Lock does
+	// not allocate.
 	holders = 64
 	depth   = 32
-	// frames of a stack are kept, and few of a lock that was tried: who polls takes it many thousand
-	// times a second, and most of that would go into the stacks.
+	// frames is the number of frames kept of a stack. Fewer are kept for TryLock: a goroutine that
+	// polls calls it many thousand times a second, and would spend most of its time on stacks.
 	frames      = 10
 	triedFrames = 2
 )
 
-// stack is where a lock was taken.
+// stack records where a lock was acquired.
 type stack [frames]uintptr
 
-// held is a lock that a goroutine has.
+// held describes a lock that a goroutine holds.
 type held struct {
 	lock  unsafe.Pointer
 	rank  Rank
 	taken stack
 }
 
-// holder is a goroutine with the locks that it has, in the order in which it took them.
+// holder lists the locks that a goroutine holds, in the order in which it acquired them.
 type holder struct {
 	goroutine uintptr
 	count     int
 	locks     [depth]held
 }
 
-// shard has the holders of some goroutines. Its functions hide themselves from the race detector,
-// which would take its mutex for order between goroutines that have nothing to do with each other.
+// shard holds the holders of some goroutines. Its functions are hidden from the race detector,
+// which would otherwise assume that its mutex orders unrelated goroutines.
 type shard struct {
 	mu      sync.Mutex
 	count   int
@@ -51,11 +52,11 @@ type shard struct {
 
 var (
 	goroutines [shards]shard
-	// lawful has a stack for each pair of orders that were seen one after the other.
+	// lawful holds a stack for each pair of orders that were acquired one after the other.
 	lawful [MaxOrder + 1][MaxOrder + 1]atomic.Pointer[stack]
 )
 
-// shardOf finds where a goroutine's locks are noted.
+// shardOf returns the shard of a goroutine.
 func shardOf(goroutine uintptr) *shard {
 	return &goroutines[uint64(goroutine)*0x9e3779b97f4a7c15>>32%shards]
 }
@@ -72,7 +73,7 @@ func (s *shard) find(goroutine uintptr) *holder {
 	return nil
 }
 
-// check panics unless the goroutine may wait for a lock of a rank.
+// check panics unless the goroutine may wait for a lock with the given rank.
 //
 //go:norace
 func check(rank Rank, lock unsafe.Pointer) {
@@ -84,7 +85,7 @@ func check(rank Rank, lock unsafe.Pointer) {
 	}
 }
 
-// conflict finds a lock of this goroutine that a lock of a rank must not be taken under.
+// conflict returns a lock of this goroutine under which a lock of the given rank must not be taken.
 //
 //go:norace
 func conflict(rank Rank, lock unsafe.Pointer) (first held, broken bool) {
@@ -116,7 +117,7 @@ func conflict(rank Rank, lock unsafe.Pointer) (first held, broken bool) {
 	return held{}, false
 }
 
-// hold notes that the goroutine has a lock, and so many frames of where it was taken.
+// hold records that the goroutine holds a lock, with the given number of frames of its stack.
 //
 //go:norace
 func hold(rank Rank, lock unsafe.Pointer, frames int) {
@@ -143,17 +144,17 @@ func hold(rank Rank, lock unsafe.Pointer, frames int) {
 	h.count++
 }
 
-// callersOfLock skips runtime.Callers, hold, lock and Lock.
+// callersOfLock is the number of frames to skip: runtime.Callers, hold, lock and Lock.
 const callersOfLock = 4
 
-// trace is the stack of the caller of Lock.
+// trace returns the stack of the caller of Lock.
 func trace() *stack {
 	var s stack
 	runtime.Callers(callersOfLock+2, s[:])
 	return &s
 }
 
-// release notes that a lock is about to be freed. Mostly its own goroutine does that.
+// release records that a lock is about to be released, usually by the goroutine that holds it.
 //
 //go:norace
 func release(lock unsafe.Pointer) {
@@ -168,10 +169,10 @@ func release(lock unsafe.Pointer) {
 			return
 		}
 	}
-	panic("ranked: a lock is freed that nobody has")
+	panic("ranked: Unlock of a lock that is not held")
 }
 
-// drop takes a lock from a holder of the shard, and reports whether there was one.
+// drop removes a lock from its holder in the shard, and reports whether there was one.
 //
 //go:norace
 func (s *shard) drop(lock unsafe.Pointer) bool {
@@ -193,7 +194,7 @@ func (s *shard) drop(lock unsafe.Pointer) bool {
 	return false
 }
 
-// drop takes a lock from the list.
+// drop removes a lock from the list.
 //
 //go:norace
 func (h *holder) drop(lock unsafe.Pointer) bool {
@@ -210,7 +211,7 @@ func (h *holder) drop(lock unsafe.Pointer) bool {
 	return false
 }
 
-// checkWait panics where the goroutine holds a lock that is not to be held while ranks wait.
+// checkWait panics if the goroutine holds a lock that must not be held while ranks wait.
 //
 //go:norace
 func checkWait() {
@@ -220,7 +221,7 @@ func checkWait() {
 	}
 }
 
-// unwaiting finds such a lock.
+// unwaiting returns such a lock.
 //
 //go:norace
 func unwaiting() (have held, found bool) {
@@ -242,7 +243,7 @@ func unwaiting() (have held, found bool) {
 	return held{}, false
 }
 
-// inversion says which locks were taken in the wrong order, and where.
+// inversion returns a message about locks that were acquired in the wrong order, and where.
 func inversion(first held, rank Rank, lock unsafe.Pointer) string {
 	var text strings.Builder
 	if first.lock == lock {
@@ -261,7 +262,7 @@ func inversion(first held, rank Rank, lock unsafe.Pointer) string {
 	return text.String()
 }
 
-// String lists the frames, a line each.
+// String lists the frames, one per line.
 func (s stack) String() string {
 	var text strings.Builder
 	all := runtime.CallersFrames(s[:])

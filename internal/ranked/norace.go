@@ -2,6 +2,6 @@
 
 package ranked
 
-// hide and show keep what lies between them from the race detector, which is not there.
+// hide and show do nothing without the race detector.
 func hide() {}
 func show() {}

@@ -8,17 +8,17 @@ import (
 	"symmem/internal/spin"
 )
 
-// Mutex is a sync.Mutex of a class.
+// Mutex is a sync.Mutex with a class.
 type Mutex[C Class] struct{ sync.Mutex }
 
-// RWMutex is a sync.RWMutex of a class.
+// RWMutex is a sync.RWMutex with a class.
 type RWMutex[C Class] struct{ sync.RWMutex }
 
-// Spin is a spin.Lock of a class.
+// Spin is a spin.Lock with a class.
 type Spin[C Class] struct{ biased }
 
-// biased is an embedded spin.Lock by a name that is none of its methods.
+// biased embeds a spin.Lock under a name that does not collide with its methods.
 type biased = spin.Lock
 
-// Waiting says that the caller is about to wait for another rank.
+// Waiting is called before the caller waits for another rank.
 func Waiting() {}

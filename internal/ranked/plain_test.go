@@ -11,7 +11,7 @@ import (
 	"symmem/internal/spin"
 )
 
-func TestAPlainLockIsNoLargerThanWhatItIsMadeOf(t *testing.T) {
+func TestPlainLocksHaveNoOverhead(t *testing.T) {
 	if unsafe.Sizeof(ranked.Mutex[outerMu]{}) != unsafe.Sizeof(sync.Mutex{}) ||
 		unsafe.Sizeof(ranked.RWMutex[outerMu]{}) != unsafe.Sizeof(sync.RWMutex{}) ||
 		unsafe.Sizeof(ranked.Spin[outerMu]{}) != unsafe.Sizeof(spin.Lock{}) {

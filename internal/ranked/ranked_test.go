@@ -20,7 +20,7 @@ func (sharedMu) Rank() ranked.Rank {
 	return ranked.Rank{Order: 3, Name: "test.shared"}
 }
 
-func TestALockAdmitsOneGoroutineAtATime(t *testing.T) {
+func TestMutualExclusion(t *testing.T) {
 	var mutex ranked.Mutex[outerMu]
 	var spin ranked.Spin[innerMu]
 	var rw ranked.RWMutex[sharedMu]
@@ -40,13 +40,13 @@ func TestALockAdmitsOneGoroutineAtATime(t *testing.T) {
 			}
 			all.Wait()
 			if count != 4*turns {
-				t.Errorf("%d turns were counted of %d", count, 4*turns)
+				t.Errorf("%d of %d turns were counted", count, 4*turns)
 			}
 		})
 	}
 }
 
-func TestALockThatIsTakenCannotBeTried(t *testing.T) {
+func TestTryLockOfAHeldLockFails(t *testing.T) {
 	var mutex ranked.Mutex[outerMu]
 	var spin ranked.Spin[innerMu]
 	for name, l := range map[string]interface {
@@ -56,11 +56,11 @@ func TestALockThatIsTakenCannotBeTried(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			l.Lock()
 			if l.TryLock() {
-				t.Error("it was taken twice")
+				t.Error("TryLock of a held lock succeeded")
 			}
 			l.Unlock()
 			if !l.TryLock() {
-				t.Error("it is free, but was not taken")
+				t.Error("TryLock of a free lock failed")
 			}
 			l.Unlock()
 		})

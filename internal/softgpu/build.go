@@ -16,25 +16,25 @@ import (
 //go:embed src
 var sources embed.FS
 
-// Build returns the paths of the software driver, with the kernels of package kernels, and of the
-// software NCCL. Where they are not in the user's cache yet it compiles them, for which it needs
-// gcc and g++. The sources lie next to them.
+// Build returns the paths of the software driver, which includes the kernels of package kernels,
+// and of the software NCCL. If they are not in the user's cache yet, Build compiles them, which
+// needs gcc and g++. The sources are in this folder.
 //
-// The two belong together: the second finds the first by its soname, so a process must load this
-// cuda, by any path, and no other, before nccl.
+// The two libraries depend on each other: NCCL finds the driver by its soname, so a process must
+// load this cuda, by any path, and no other, before nccl.
 func Build() (cuda, nccl string, err error) {
 	dir, err := cached(nil, func(dir string) error { return build(dir) })
 	return filepath.Join(dir, cudaName), filepath.Join(dir, ncclName), err
 }
 
-// The names of the libraries, which are their sonames.
+// The sonames, and file names, of the libraries.
 const (
 	cudaName = "libcuda.so.1"
 	ncclName = "libnccl.so.2"
 )
 
-// cached returns a folder of the user's cache with what fill makes of our sources, some flags and
-// further sources.
+// cached returns a folder of the user's cache that fill creates from the embedded sources, some
+// flags and further sources.
 func cached(flags []string, fill func(dir string) error, more ...fs.FS) (string, error) {
 	all, err := userCache()
 	if err != nil {
@@ -47,7 +47,7 @@ func cached(flags []string, fill func(dir string) error, more ...fs.FS) (string,
 	return all.take(key, fill)
 }
 
-// build compiles with more flags, such as those of a sanitizer.
+// build compiles with additional flags, such as those of a sanitizer.
 func build(dir string, flags ...string) error {
 	for to, from := range map[string]embed.FS{dir: sources, kernelsIn(dir): kernels.Sources} {
 		if err := unpack(to, from); err != nil {
@@ -65,7 +65,7 @@ func build(dir string, flags ...string) error {
 	return compile(dir, "nccl", ncclName, append(needs, flags...))
 }
 
-// unpack writes embedded sources below dir.
+// unpack writes embedded sources to dir.
 func unpack(dir string, from embed.FS) error {
 	return fs.WalkDir(from, ".", func(name string, d fs.DirEntry, err error) error {
 		if err != nil {
@@ -83,7 +83,7 @@ func unpack(dir string, from embed.FS) error {
 	})
 }
 
-// compile makes one library of a folder of sources. The flags that name libraries come last.
+// compile builds a library from a folder of sources. The flags that name libraries are last.
 func compile(dir, folder, library string, flags []string) error {
 	files, err := filepath.Glob(filepath.Join(dir, "src", folder, "*.c"))
 	if err != nil {
@@ -97,8 +97,8 @@ func compile(dir, folder, library string, flags []string) error {
 	return err
 }
 
-// run runs a compiler over a part, and returns what it has written. Its temporary files lie in dir,
-// where they are found if it is killed.
+// run runs a compiler on a part and returns its output. Temporary files are created in dir, where
+// they are found if the compiler is killed.
 func run(dir, part, compiler string, args []string) (string, error) {
 	c := exec.Command(compiler, args...)
 	if dir != "" {

@@ -19,23 +19,23 @@ import (
 //go:embed build.go kernel.go
 var recipe embed.FS
 
-// cache is a folder of what was compiled, one folder for each set of sources and flags. Tests that
-// are killed leave nothing elsewhere, and those to come need not compile.
+// cache is a folder of compiled libraries, with one folder for each set of sources and flags. Tests
+// that are killed leave nothing elsewhere, and later tests need not compile.
 type cache struct{ dir string }
 
 const (
-	// begun begins the names of folders that are not complete.
+	// begun prefixes the names of incomplete folders.
 	begun = "begun-"
-	// complete is the last file of a folder.
+	// complete is the name of the last file that is written to a folder.
 	complete = "complete"
 	// unused is the time after which a folder without uses is removed.
 	unused = 7 * 24 * time.Hour
-	// making bounds the wait for another process that compiles.
+	// making limits the wait for another process that compiles.
 	making = 10 * time.Minute
 )
 
-// userCache returns the cache of this user. A user without a home, or with a read-only one, has it
-// among temporary files, if no other user has made it.
+// userCache returns the cache of this user. If the user has no home, or a read-only one, the cache
+// is in the folder for temporary files, unless another user has created it.
 func userCache() (cache, error) {
 	if dir, err := os.UserCacheDir(); err == nil {
 		c := cache{filepath.Join(dir, "symmem-softgpu")}
@@ -45,15 +45,15 @@ func userCache() (cache, error) {
 	}
 	c := cache{filepath.Join(os.TempDir(), fmt.Sprintf("symmem-softgpu-%d", os.Getuid()))}
 	if err := os.MkdirAll(c.dir, 0o700); err != nil {
-		return cache{}, fmt.Errorf("making a place for the software GPU: %w", err)
+		return cache{}, fmt.Errorf("creating the cache of the software GPU: %w", err)
 	}
 	info, err := os.Lstat(c.dir)
 	if err != nil {
-		return cache{}, fmt.Errorf("looking at the place for the software GPU: %w", err)
+		return cache{}, fmt.Errorf("checking the cache of the software GPU: %w", err)
 	}
 	owner, known := info.Sys().(*syscall.Stat_t)
 	if !known || int(owner.Uid) != os.Getuid() || info.Mode() != fs.ModeDir|0o700 {
-		return cache{}, fmt.Errorf("%s is no folder that only this user can write to", c.dir)
+		return cache{}, fmt.Errorf("%s is not a folder that only this user can write to", c.dir)
 	}
 	return c, nil
 }
@@ -91,7 +91,7 @@ func (c cache) take(key string, fill func(dir string) error) (string, error) {
 	return dir, nil
 }
 
-// lock keeps other processes out. The system gives the lock back if this one is killed.
+// lock excludes other processes. The system releases the lock if this process is killed.
 func (c cache) lock() (unlock func(), err error) {
 	f, err := os.OpenFile(filepath.Join(c.dir, "lock"), os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
@@ -116,8 +116,8 @@ func flock(f *os.File) error {
 	}
 }
 
-// clean removes folders without recent uses, and unfinished ones of processes that were killed.
-// Folders that a compiler still writes to are left for another time.
+// clean removes folders that were not used recently, and unfinished folders of processes that were
+// killed. Folders to which a compiler still writes are kept for now.
 func (c cache) clean() {
 	entries, _ := os.ReadDir(c.dir)
 	for _, e := range entries {
@@ -130,7 +130,7 @@ func (c cache) clean() {
 	}
 }
 
-// keyOf stands for sources, the compilers that are here, and flags.
+// keyOf returns a key for sources, the installed compilers, and flags.
 func keyOf(flags []string, sources ...fs.FS) (string, error) {
 	sum := sha256.New()
 	for _, compiler := range []string{"gcc", "g++"} {

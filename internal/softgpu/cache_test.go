@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// filling counts how often a folder is filled, with one file.
+// filling fills folders with one file, and counts them.
 type filling struct{ times atomic.Int32 }
 
 func (f *filling) fill(dir string) error {
@@ -19,8 +19,8 @@ func (f *filling) fill(dir string) error {
 	return os.WriteFile(filepath.Join(dir, "library"), []byte("new"), 0o600)
 }
 
-// has fails the test unless a folder of the cache has exactly the file and the mark, and folders
-// were filled so often.
+// has fails the test unless a folder of the cache has exactly the file and the mark, and the given
+// number of folders were filled.
 func (c cache) has(t *testing.T, f *filling, key string, times int32) {
 	t.Helper()
 	dir, err := c.take(key, f.fill)
@@ -35,12 +35,13 @@ func (c cache) has(t *testing.T, f *filling, key string, times int32) {
 		t.Errorf("the folder has %v, %v, want the library and the mark", entries, err)
 	}
 	if n := f.times.Load(); n != times {
-		t.Errorf("folders were made %d times, want %d", n, times)
+		t.Errorf("folders were filled %d times, want %d", n, times)
 	}
 }
 
-// TestWithoutAHomeTheCacheIsAmongTemporaryFiles, and what another user may write to is refused.
-func TestWithoutAHomeTheCacheIsAmongTemporaryFiles(t *testing.T) {
+// TestCacheWithoutAHomeDirectory also checks that a folder is refused if another user can write to
+// it.
+func TestCacheWithoutAHomeDirectory(t *testing.T) {
 	t.Setenv("HOME", "")
 	t.Setenv("XDG_CACHE_HOME", "")
 	t.Setenv("TMPDIR", t.TempDir())
@@ -53,11 +54,11 @@ func TestWithoutAHomeTheCacheIsAmongTemporaryFiles(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := userCache(); err == nil {
-		t.Error("a folder that all can write to was taken")
+		t.Error("a folder that all users can write to was accepted")
 	}
 }
 
-func TestAFolderWithoutItsMarkIsMadeAnew(t *testing.T) {
+func TestIncompleteFolderIsFilledAgain(t *testing.T) {
 	c, f := cache{t.TempDir()}, &filling{}
 	c.has(t, f, "key", 1)
 	if err := os.Remove(filepath.Join(c.dir, "key", complete)); err != nil {
@@ -66,7 +67,7 @@ func TestAFolderWithoutItsMarkIsMadeAnew(t *testing.T) {
 	c.has(t, f, "key", 2)
 }
 
-func TestManyThatAskAtOnceGetWhatOneMakes(t *testing.T) {
+func TestConcurrentCallsFillOnce(t *testing.T) {
 	c, f := cache{t.TempDir()}, &filling{}
 	var all sync.WaitGroup
 	for range 8 {
@@ -80,7 +81,7 @@ func TestManyThatAskAtOnceGetWhatOneMakes(t *testing.T) {
 	c.has(t, f, "key", 1)
 }
 
-func TestWhatAKilledProcessHasBegunGoes(t *testing.T) {
+func TestUnfinishedFoldersAreRemoved(t *testing.T) {
 	c, f := cache{t.TempDir()}, &filling{}
 	half := filepath.Join(c.dir, begun+"1")
 	err := errors.Join(os.Mkdir(half, 0o700),
@@ -90,11 +91,11 @@ func TestWhatAKilledProcessHasBegunGoes(t *testing.T) {
 	}
 	c.has(t, f, "key", 1)
 	if _, err := os.Stat(half); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("what was begun is there: %v", err)
+		t.Errorf("the unfinished folder exists: %v", err)
 	}
 }
 
-func TestWhatCannotBeMadeLeavesNothing(t *testing.T) {
+func TestFailedFillLeavesNothing(t *testing.T) {
 	c, f := cache{t.TempDir()}, &filling{}
 	broken := errors.New("broken")
 	_, err := c.take("key", func(dir string) error { return errors.Join(f.fill(dir), broken) })
@@ -102,12 +103,12 @@ func TestWhatCannotBeMadeLeavesNothing(t *testing.T) {
 		t.Errorf("got %v, want %v", err, broken)
 	}
 	if left, err := os.ReadDir(c.dir); err != nil || len(left) != 1 || left[0].Name() != "lock" {
-		t.Errorf("%v is there, %v, want the lock alone", left, err)
+		t.Errorf("found %v, %v, want only the lock", left, err)
 	}
 	c.has(t, f, "key", 2)
 }
 
-func TestWhatNobodyAsksForGoes(t *testing.T) {
+func TestUnusedFoldersAreRemoved(t *testing.T) {
 	c, f := cache{t.TempDir()}, &filling{}
 	old := time.Now().Add(-unused - time.Hour)
 	c.has(t, f, "used", 1)
@@ -120,12 +121,12 @@ func TestWhatNobodyAsksForGoes(t *testing.T) {
 	c.has(t, f, "used", 2)
 	c.has(t, f, "another", 3)
 	if _, err := os.Stat(filepath.Join(c.dir, "unused")); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("the folder is there: %v", err)
+		t.Errorf("the folder exists: %v", err)
 	}
 	c.has(t, f, "used", 3)
 }
 
-func TestKeysTellSourcesAndFlagsApart(t *testing.T) {
+func TestKeysDependOnSourcesAndFlags(t *testing.T) {
 	keys := map[string]bool{}
 	for _, text := range []string{"int a;", "int b;"} {
 		for _, flags := range [][]string{nil, {"-O1"}, {"-O1 -g"}, {"-O1", "-g"}} {
@@ -137,6 +138,6 @@ func TestKeysTellSourcesAndFlagsApart(t *testing.T) {
 		}
 	}
 	if len(keys) != 8 {
-		t.Errorf("8 ways to compile have %d keys", len(keys))
+		t.Errorf("8 combinations have %d keys", len(keys))
 	}
 }

@@ -9,13 +9,12 @@ import (
 	"strings"
 )
 
-// kernelsIn is where the sources of kernels are unpacked.
+// kernelsIn returns the folder to which the sources of kernels are unpacked.
 func kernelsIn(dir string) string { return filepath.Join(dir, "kernels") }
 
-// language are the flags with which kernels are compiled. The header that stands in for the device
-// comes before the kernels' own of the same name, and arithmetic is that of the device: nothing is
-// contracted, and an access that is not aligned ends the process. Warnings are left to who compiles
-// kernels for GPUs.
+// language returns the flags with which kernels are compiled. The header that emulates the device
+// precedes the kernels' own header of the same name. Arithmetic matches that of the device: nothing
+// is contracted, and an unaligned access ends the process. Warnings are left to builds for GPUs.
 func language(dir string) []string {
 	return []string{
 		"-x", "c++", "-std=c++17", "-O2", "-g", "-fPIC", "-w", "-fno-exceptions", "-fno-rtti",
@@ -26,7 +25,7 @@ func language(dir string) []string {
 	}
 }
 
-// compileKernels makes an object of all kernels and a table of them, and returns its path.
+// compileKernels compiles all kernels and a table of them to an object, and returns its path.
 func compileKernels(dir string, flags []string) (string, error) {
 	files, err := filepath.Glob(filepath.Join(kernelsIn(dir), "src", "*.cu"))
 	if err != nil {
@@ -60,12 +59,12 @@ func includes(files []string) string {
 	return b.String()
 }
 
-// mark stands before each kernel in what the preprocessor writes, where macros have made the names.
+// mark precedes each kernel in the output of the preprocessor, after macros have created the names.
 const mark = "SOFTGPU_KERNEL"
 
 var kernelName = regexp.MustCompile(`\b` + mark + `\s+(\w+)\s*\(`)
 
-// tableOf writes the table of the kernels in preprocessed sources.
+// tableOf returns the source of a table of the kernels in preprocessed sources.
 func tableOf(expanded string) string {
 	var b strings.Builder
 	b.WriteString("#include <table.h>\nconst gpu_kernel gpu_kernels[] = {\n")

@@ -13,13 +13,13 @@ import (
 	"testing"
 )
 
-// built are the libraries of one set of flags, with the programs that were linked to them.
+// built holds the libraries of one set of flags, with the programs that were linked to them.
 type built struct {
 	dir   string
 	flags []string
 }
 
-// plain are the libraries as Build makes them. Compiling takes seconds, so tests share them.
+// plain holds the libraries as Build makes them. Compiling takes seconds, so tests share them.
 var plain built
 
 func TestMain(m *testing.M) { os.Exit(runTests(m)) }
@@ -32,7 +32,7 @@ func runTests(m *testing.M) int {
 	return m.Run()
 }
 
-// make builds the libraries, with the probes of testdata as further kernels, and its programs.
+// make builds the libraries, with the kernels of testdata in addition, and the programs.
 func (b *built) make() (err error) {
 	b.dir, err = cached(b.flags, func(dir string) error {
 		to := filepath.Join(kernelsIn(dir), "src")
@@ -54,7 +54,7 @@ func (b *built) make() (err error) {
 //go:embed softgpu_test.go
 var thisTest embed.FS
 
-// compilePrograms compiles testdata's programs.
+// compilePrograms compiles the programs of testdata.
 func compilePrograms(dir string, flags []string) error {
 	compiled := map[string]bool{}
 	for _, s := range scenes {
@@ -80,11 +80,11 @@ func compilePrograms(dir string, flags []string) error {
 	return nil
 }
 
-// program is the path of one of testdata's programs.
+// program returns the path of a program of testdata.
 func (b built) program(name string) string { return filepath.Join(b.dir, name+".run") }
 
-// includingKernels are flags for programs that include the kernels' headers, of which nothing is
-// to be said here.
+// includingKernels returns flags for programs that include the kernels' headers, without warnings
+// about these.
 func includingKernels(dir string) []string {
 	return []string{
 		"-std=c++17", "-Wno-missing-field-initializers", "-Wno-unused-function",
@@ -93,7 +93,7 @@ func includingKernels(dir string) []string {
 	}
 }
 
-// scenes are the runs of the programs. Each program says at its beginning what it proves.
+// scenes lists the runs of the programs. Each program begins with a comment about what it proves.
 var scenes = []struct {
 	name, program string
 	args, env     []string
@@ -101,14 +101,14 @@ var scenes = []struct {
 }{
 	{name: "memory has handles, mappings and access", program: "memory.c"},
 	{name: "streams, events and captures follow CUDA's rules", program: "stream.c"},
-	{name: "work that lags is still in order", program: "stream.c", env: []string{"SOFTGPU_LAG=200"}},
-	{name: "user objects live as long as what holds them", program: "object.c"},
-	{name: "collectives are right, and wrong where NCCL's are", program: "collective.c"},
+	{name: "delayed work is still in order", program: "stream.c", env: []string{"SOFTGPU_LAG=200"}},
+	{name: "user objects live as long as their holders", program: "object.c"},
+	{name: "collectives match NCCL's, including wrong results", program: "collective.c"},
 	{
 		name: "collectives of a later version", program: "collective.c",
 		env: []string{"SOFTGPU_NCCL=22907"},
 	},
-	{name: "what hangs ends with an abort", program: "hang.c"},
+	{name: "an abort ends a hanging call", program: "hang.c"},
 	{name: "ranks may be processes", program: "process.c", args: []string{"plain"}},
 	{
 		name: "ranks of several machines get no windows", program: "process.c",
@@ -122,7 +122,7 @@ var scenes = []struct {
 		name:    "the survivor of a killed rank hangs until it aborts",
 		program: "process.c", args: []string{"kill"},
 	},
-	{name: "the device does what kernels ask of it", program: "device.cc"},
+	{name: "the device supports what kernels use", program: "device.cc"},
 	{
 		name:    "links without native atomics",
 		program: "device.cc", env: []string{"SOFTGPU_LINK=pcie"}, long: true,
@@ -167,8 +167,8 @@ var scenes = []struct {
 	},
 }
 
-// promptEnd has programs under the thread sanitizer end without the second of sleep in which a race
-// might still come up: what a program leaves running has none either.
+// promptEnd makes programs under the thread sanitizer end without its final second of sleep, in
+// which a race might still occur: threads that a program leaves running have no such second either.
 const promptEnd = "TSAN_OPTIONS=atexit_sleep_ms=10"
 
 func runScenes(t *testing.T, b built) {
@@ -185,18 +185,18 @@ func runScenes(t *testing.T, b built) {
 				t.Fatalf("%v\n%s", err, text)
 			}
 			if left, _ := os.ReadDir(scratch); len(left) > 0 {
-				t.Errorf("%s is left in TMPDIR", left[0].Name())
+				t.Errorf("%s remains in TMPDIR", left[0].Name())
 			}
 			for name := range sharedNames(t) {
 				if !before[name] {
-					t.Errorf("%s is left in /dev/shm", name)
+					t.Errorf("%s remains in /dev/shm", name)
 				}
 			}
 		})
 	}
 }
 
-// sharedNames lists what a software GPU could have left in /dev/shm.
+// sharedNames lists the names in /dev/shm that a software GPU could have left there.
 func sharedNames(t *testing.T) map[string]bool {
 	t.Helper()
 	entries, err := os.ReadDir("/dev/shm")
@@ -227,7 +227,7 @@ func TestScenesWithoutRaces(t *testing.T) {
 	runScenes(t, checked)
 }
 
-// TestInjectedFailure makes the second allocation fail, and only that.
+// TestInjectedFailure makes only the second allocation fail.
 func TestInjectedFailure(t *testing.T) {
 	c := exec.Command(plain.program("collective.c"))
 	c.Env = append(os.Environ(), "SOFTGPU_FAIL=cuMemCreate:2:2")
@@ -244,7 +244,7 @@ var (
 		`\[0\] NCCL INFO AllReduce: 400012 Bytes -> Algo RING proto SIMPLE channel`)
 )
 
-// TestLog looks for the lines that tell of both paths, of rank 0 alone.
+// TestLog looks for the lines about both paths, which only rank 0 logs.
 func TestLog(t *testing.T) {
 	pattern := filepath.Join(t.TempDir(), "log-%p")
 	c := exec.Command(plain.program("collective.c"))
@@ -258,14 +258,14 @@ func TestLog(t *testing.T) {
 		t.Fatal(err)
 	}
 	if !symmetric.Match(log) || !ring.Match(log) {
-		t.Errorf("a path is not told of in\n%s", log)
+		t.Errorf("a path is missing in\n%s", log)
 	}
 	if strings.Contains(string(log), "[1] NCCL INFO") {
-		t.Error("rank 1 has written too")
+		t.Error("rank 1 has logged, too")
 	}
 }
 
-func TestBuildTellsWhatGccSaid(t *testing.T) {
+func TestBuildErrorContainsTheOutputOfGcc(t *testing.T) {
 	err := build(t.TempDir(), "-fno-such-thing")
 	if err == nil || !strings.Contains(err.Error(), "compiling kernels: ") ||
 		!strings.Contains(err.Error(), "-fno-such-thing") {

@@ -1,9 +1,9 @@
-// Package spin implements the few instructions with which ranks signal one another through shared
+// Package spin implements the few instructions with which ranks signal each other through shared
 // memory: release stores, acquire loads, waiting by polling, and a message of one cache line.
 //
 // # Memory model
 //
-// The other end is usually another process, which the Go memory model does not cover, so
+// The other side is usually another process, which the Go memory model does not cover, so
 // correctness depends on the guarantees of the processor. On amd64 (total store order) stores
 // become visible in program order and loads are performed in program order; a plain MOV is
 // therefore a release store and an acquire load. The functions are assembly on amd64 so that the
@@ -23,10 +23,10 @@
 // On other processors everything is sync/atomic, which is sequentially consistent and thus at least
 // as strong.
 //
-// The race detector does not see assembly: it reports a race between two goroutines that are
-// ordered by this package alone. Tests under the detector synchronize through sync/atomic or
-// channels instead, or access such data only from assembly or other processes.
+// The race detector does not see assembly: it reports a race between two goroutines that only this
+// package orders. Tests under the detector synchronize through sync/atomic or channels instead, or
+// access such data only from assembly or other processes.
 //
-// Nothing here blocks in the kernel, and a call cannot be preempted by the Go scheduler: budgets of
-// more than some tens of microseconds belong into a loop around Until64.
+// Nothing here blocks in the kernel, and a call cannot be preempted by the Go scheduler: polling
+// for more than some tens of microseconds requires a loop around Until64.
 package spin

@@ -7,14 +7,14 @@ import (
 	"sync/atomic"
 )
 
-// Gate counts the calls inside a section, so that whoever closes the section can wait for them. Any
-// number of goroutines may be inside. Close lets no more calls in; Empty then reports when those
-// inside have left. The zero Gate is open.
+// Gate counts the calls inside a section, so that the goroutine that closes the section can wait
+// for them. Any number of goroutines may be inside. Close admits no more calls; Empty then reports
+// whether those inside have left. The zero Gate is open.
 //
-// It is biased like a Lock: the goroutine that enters most counts itself in a word that only it
-// writes, by plain stores. All others count in an atomic word. Close withdraws the bias and makes
-// every processor pass a memory barrier: after that the owner either has seen the withdrawal or its
-// count is visible.
+// It is biased like a Lock: the goroutine that enters most often counts itself in a word that only
+// it writes, with plain stores. All others count in an atomic word. Close withdraws the bias and
+// makes every processor execute a memory barrier: after that either the owner has seen the
+// withdrawal or its count is visible.
 //
 // A Gate must not be copied after first use.
 type Gate struct {
@@ -27,13 +27,13 @@ type Gate struct {
 	owned  *bias      // the latest bias, also while it is withdrawn; guarded by moving
 }
 
-// Pass is returned by Gate.Enter, for Gate.Leave.
+// Pass is returned by Gate.Enter and passed to Gate.Leave.
 type Pass struct{ bias *bias }
 
 const (
 	closed = 1 << 32
-	// moveAfter is the number of calls in a row after which another goroutine gets the bias: enough
-	// to pay for the barrier, a few microseconds.
+	// moveAfter is the number of calls in a row after which another goroutine gets the bias. It
+	// outweighs the cost of the barrier, a few microseconds.
 	moveAfter = 1000
 )
 
@@ -46,9 +46,9 @@ func (g *Gate) Enter() (Pass, bool) {
 	return g.enterShared()
 }
 
-// EnterAs begins a call if the running goroutine, which is me, owns the gate's bias. Else it
-// returns the zero Pass, and the call has not begun: Enter begins it. Go inlines EnterAs. As in
-// Lock, the compiler keeps the store and the load in order.
+// EnterAs begins a call if the running goroutine, which is me, owns the gate's bias. Otherwise it
+// returns the zero Pass, and the caller must call Enter. Go inlines EnterAs. As in Lock, the
+// compiler keeps the store and the load in order.
 func (g *Gate) EnterAs(me Goroutine) Pass {
 	b := g.bias.Load()
 	if b == nil || b.owner != uintptr(me) {
@@ -92,7 +92,7 @@ func (g *Gate) enterShared() (Pass, bool) {
 	return Pass{}, true
 }
 
-// moveTo gives the bias to a goroutine, unless the owner is inside.
+// moveTo gives the bias to a goroutine, unless the current owner is inside.
 func (g *Gate) moveTo(owner uintptr) {
 	if !barriers() || !g.moving.TryLock() {
 		return
@@ -107,7 +107,7 @@ func (g *Gate) moveTo(owner uintptr) {
 	g.bias.Store(g.owned)
 }
 
-// withdraw takes the bias back. Afterwards the count of owned is exact. moving is held.
+// withdraw withdraws the bias. Afterwards the count of owned is exact. moving is held.
 func (g *Gate) withdraw() {
 	if g.bias.Load() != nil {
 		g.bias.Store(nil)
@@ -115,7 +115,7 @@ func (g *Gate) withdraw() {
 	}
 }
 
-// Close lets no more calls in until Open is called as often.
+// Close admits no more calls until Open is called as often.
 func (g *Gate) Close() {
 	g.shared.Add(closed)
 	g.moving.Lock()

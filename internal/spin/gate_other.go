@@ -4,14 +4,14 @@ package spin
 
 import "sync/atomic"
 
-// Gate counts the calls inside a section, so that whoever closes the section can wait for them. Any
-// number of goroutines may be inside. Close lets no more calls in; Empty then reports when those
-// inside have left. The zero Gate is open. A Gate must not be copied after first use.
+// Gate counts the calls inside a section, so that the goroutine that closes the section can wait
+// for them. Any number of goroutines may be inside. Close admits no more calls; Empty then reports
+// whether those inside have left. The zero Gate is open. A Gate must not be copied after first use.
 type Gate struct {
 	inside atomic.Int64 // calls inside, plus closed per Close
 }
 
-// Pass is returned by Gate.Enter, for Gate.Leave.
+// Pass is returned by Gate.Enter and passed to Gate.Leave.
 type Pass struct{}
 
 const closed = 1 << 32
@@ -25,7 +25,7 @@ func (g *Gate) Enter() (Pass, bool) {
 	return Pass{}, true
 }
 
-// EnterAs begins a call if that takes no more than a plain store: never here.
+// EnterAs would begin a call with a plain store. It is not available here.
 func (g *Gate) EnterAs(Goroutine) Pass { return Pass{} }
 
 // Goroutine identifies a goroutine among those that run.
@@ -37,7 +37,7 @@ func Self() Goroutine { return Goroutine{} }
 // Leave ends a call.
 func (g *Gate) Leave(Pass) { g.inside.Add(-1) }
 
-// Close lets no more calls in until Open is called as often.
+// Close admits no more calls until Open is called as often.
 func (g *Gate) Close() { g.inside.Add(closed) }
 
 // Open undoes one Close.

@@ -7,9 +7,9 @@ import (
 	"testing"
 )
 
-// TestAClosedGateHasNobodyInside closes a gate under goroutines that enter again and again, so that
-// one of them owns the bias at times.
-func TestAClosedGateHasNobodyInside(t *testing.T) {
+// TestClosedGateIsEmpty closes a gate while goroutines enter it repeatedly, so that one of them
+// owns the bias at times.
+func TestClosedGateIsEmpty(t *testing.T) {
 	var gate Gate
 	var open atomic.Bool // what calls inside rely on
 	var stop atomic.Bool
@@ -49,10 +49,11 @@ func TestAClosedGateHasNobodyInside(t *testing.T) {
 	all.Wait()
 }
 
-// turnsPerBias is the number of calls in a row that make a goroutine the owner, where there is one.
+// turnsPerBias is the number of calls in a row that make a goroutine the owner, if there are
+// biases.
 const turnsPerBias = 1000
 
-func TestAGateIsEmptyOnceAllCallsHaveLeft(t *testing.T) {
+func TestGateIsEmptyAfterAllCallsLeft(t *testing.T) {
 	for _, c := range []struct {
 		name  string
 		turns int // by which the goroutine may own the bias
@@ -62,7 +63,7 @@ func TestAGateIsEmptyOnceAllCallsHaveLeft(t *testing.T) {
 			enter := func() Pass {
 				pass, ok := gate.Enter()
 				if !ok {
-					t.Fatal("an open gate refuses a call")
+					t.Fatal("an open gate refused a call")
 				}
 				return pass
 			}
@@ -82,7 +83,7 @@ func TestAGateIsEmptyOnceAllCallsHaveLeft(t *testing.T) {
 				t.Error("the gate is not empty")
 			}
 			if _, ok := gate.Enter(); ok || !gate.Closed() {
-				t.Error("a closed gate lets a call in")
+				t.Error("a closed gate admitted a call")
 			}
 			gate.Open()
 			gate.Leave(enter())
@@ -90,8 +91,9 @@ func TestAGateIsEmptyOnceAllCallsHaveLeft(t *testing.T) {
 	}
 }
 
-// TestACallThatOutlastsACloseIsSeenByTheNext: the first Close gives up on it, and opens the gate.
-func TestACallThatOutlastsACloseIsSeenByTheNext(t *testing.T) {
+// TestCallThatOutlastsACloseIsCountedByTheNext: the first Close gives up waiting for it, and opens
+// the gate.
+func TestCallThatOutlastsACloseIsCountedByTheNext(t *testing.T) {
 	var gate Gate
 	entered, leave, left := make(chan bool), make(chan bool), make(chan bool)
 	go func() {
@@ -111,14 +113,14 @@ func TestACallThatOutlastsACloseIsSeenByTheNext(t *testing.T) {
 	for range 3 * turnsPerBias { // the bias must not move from a goroutine that is inside
 		pass, ok := gate.Enter()
 		if !ok {
-			t.Fatal("the gate is open and refuses a call")
+			t.Fatal("the open gate refused a call")
 		}
 		gate.Leave(pass)
 	}
 	gate.Close()
 	gate.Close()
 	if gate.Empty() {
-		t.Error("the call inside is forgotten")
+		t.Error("the call inside is not counted")
 	}
 	gate.Open()
 	close(leave)

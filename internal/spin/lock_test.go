@@ -9,7 +9,7 @@ import (
 // turns is the number of times that each goroutine acquires the lock in the tests below.
 const turns = 60_000
 
-func TestALockAdmitsOneGoroutineAtATime(t *testing.T) {
+func TestMutualExclusion(t *testing.T) {
 	for _, c := range []struct {
 		name  string
 		burst int // turns between two yields
@@ -41,13 +41,13 @@ func TestALockAdmitsOneGoroutineAtATime(t *testing.T) {
 			}
 			all.Wait()
 			if count != 4*turns {
-				t.Errorf("%d turns were counted of %d", count, 4*turns)
+				t.Errorf("%d of %d turns were counted", count, 4*turns)
 			}
 		})
 	}
 }
 
-func TestTryLockAdmitsOneGoroutineAtATime(t *testing.T) {
+func TestMutualExclusionWithTryLock(t *testing.T) {
 	var lock Lock
 	var inside, count, tries int // guarded by lock
 	stop := make(chan struct{})
@@ -89,12 +89,12 @@ func TestTryLockAdmitsOneGoroutineAtATime(t *testing.T) {
 	close(stop)
 	others.Wait()
 	if count != 10*turns {
-		t.Errorf("%d turns were counted of %d", count, 10*turns)
+		t.Errorf("%d of %d turns were counted", count, 10*turns)
 	}
-	t.Logf("%d tries went well", tries)
+	t.Logf("%d tries succeeded", tries)
 }
 
-func TestALockThatIsHeldCannotBeAcquired(t *testing.T) {
+func TestHeldLockCannotBeAcquired(t *testing.T) {
 	for _, c := range []struct {
 		name  string
 		turns int
@@ -130,7 +130,7 @@ func TestALockThatIsHeldCannotBeAcquired(t *testing.T) {
 	}
 }
 
-func TestALockWorksAsTheLockerOfACondition(_ *testing.T) {
+func TestLockWithCond(_ *testing.T) {
 	var lock Lock
 	ready := sync.NewCond(&lock)
 	open := false // guarded by lock

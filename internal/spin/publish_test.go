@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// TestReadersOfPublishedValuesSeeEarlierStores loads in the reverse order of the stores.
-func TestReadersOfPublishedValuesSeeEarlierStores(t *testing.T) {
+// TestPublishOrdersStores loads in the reverse order of the stores.
+func TestPublishOrdersStores(t *testing.T) {
 	const last = 100_000
 	var number atomic.Uint64
 	var record atomic.Pointer[uint64]

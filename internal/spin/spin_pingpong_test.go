@@ -9,7 +9,7 @@ import (
 	"unsafe"
 )
 
-// A mailbox is a line in memory with one writing and one reading goroutine.
+// mailbox is a line in memory with one writing and one reading goroutine.
 type mailbox struct {
 	room [2 * LineBytes]byte
 }

@@ -8,7 +8,7 @@ import (
 	"unsafe"
 )
 
-func TestStoresChangeTheirWordAndNothingElse(t *testing.T) {
+func TestStoresChangeOnlyTheirWord(t *testing.T) {
 	words := [3]uint64{1, 2, 3}
 	StoreRelease64(&words[1], 0x1122334455667788)
 	if words != [3]uint64{1, 0x1122334455667788, 3} {
@@ -30,15 +30,15 @@ func TestWaiting(t *testing.T) {
 		tight, paused  uint32
 		exact, atLeast bool // results of Until64 and UntilAtLeast64
 	}{
-		"a word that is there is found by tight polling":  {5, 5, 1, 0, true, true},
-		"a word that is there is found by paused polling": {5, 5, 0, 1, true, true},
-		"without a budget nothing is found":               {5, 5, 0, 0, false, false},
-		"a smaller word uses up both budgets":             {4, 5, 3, 3, false, false},
-		"a larger word is at least the wanted one":        {6, 5, 3, 0, false, true},
-		"a larger word is found by paused polling":        {6, 5, 0, 3, false, true},
-		"the comparison is without sign":                  {1 << 63, 1, 1, 1, false, true},
-		"nothing wraps around":                            {0, math.MaxUint64, 1, 1, false, false},
-		"all bits are compared":                           {1<<32 | 5, 5, 1, 1, false, true},
+		"tight polling finds the word":             {5, 5, 1, 0, true, true},
+		"paused polling finds the word":            {5, 5, 0, 1, true, true},
+		"without a budget nothing is found":        {5, 5, 0, 0, false, false},
+		"a smaller word uses up both budgets":      {4, 5, 3, 3, false, false},
+		"a larger word is at least the wanted one": {6, 5, 3, 0, false, true},
+		"a larger word is found by paused polling": {6, 5, 0, 3, false, true},
+		"the comparison is unsigned":               {1 << 63, 1, 1, 1, false, true},
+		"nothing wraps around":                     {0, math.MaxUint64, 1, 1, false, false},
+		"all bits are compared":                    {1<<32 | 5, 5, 1, 1, false, true},
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
@@ -81,7 +81,7 @@ func TestPutLineWritesExactlyThePayload(t *testing.T) {
 	}
 }
 
-func TestPutLineCutsAPayloadThatIsTooLong(t *testing.T) {
+func TestPutLineLimitsThePayload(t *testing.T) {
 	var room [3 * LineBytes]byte
 	var source [100]byte
 	for i := range source {
@@ -94,7 +94,7 @@ func TestPutLineCutsAPayloadThatIsTooLong(t *testing.T) {
 	}
 }
 
-func TestPutLineOfNothingNeedsNoSource(t *testing.T) {
+func TestPutLineWithoutPayloadNeedsNoSource(t *testing.T) {
 	var room [2 * LineBytes]byte
 	from := int(-uintptr(unsafe.Pointer(&room[0])) % LineBytes)
 	PutLine(unsafe.Pointer(&room[from]), 1, 2, nil, 0)

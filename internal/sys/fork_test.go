@@ -7,7 +7,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-func TestSocketsThatForksCloseAreInTheTable(t *testing.T) {
+func TestCloseInForks(t *testing.T) {
 	l, err := net.Listen("unix", "")
 	if err != nil {
 		t.Fatal(err)

@@ -28,7 +28,7 @@ func TestFutexDoesNotSleepOnAnotherValue(t *testing.T) {
 	FutexWait(word, 1, time.Hour)
 }
 
-func TestFutexWaitEndsWithItsTime(t *testing.T) {
+func TestFutexWaitTimesOut(t *testing.T) {
 	word, _ := newWord(t)
 	FutexWait(word, 0, time.Millisecond)
 	FutexWait(word, 0, 0)

@@ -64,7 +64,7 @@ func TestReservationsAreAlignedAndCoverEveryAddress(t *testing.T) {
 	}
 }
 
-func TestReservingMoreThanThereIsGivesTheSystemsError(t *testing.T) {
+func TestReserveReturnsTheSystemsError(t *testing.T) {
 	r, err := Reserve(1<<60, PageSize)
 	if !errors.Is(err, syscall.ENOMEM) {
 		t.Errorf("got %v, want ENOMEM", err)
@@ -91,7 +91,7 @@ func TestTwoMappingsOfAFileAreTheSameMemory(t *testing.T) {
 	check(t, b.Close())
 }
 
-func TestMappingInsideAReservationGivesItsRangeBack(t *testing.T) {
+func TestClosingAMappingRestoresTheReservation(t *testing.T) {
 	r, err := Reserve(8*PageSize, PageSize)
 	check(t, err)
 	defer func() { check(t, r.Close()) }()
@@ -153,7 +153,7 @@ func failing(t *testing.T) *os.File {
 	return f
 }
 
-func TestMappingThatFailsLeavesTheReservationWhole(t *testing.T) {
+func TestFailedMappingRestoresTheReservation(t *testing.T) {
 	f := failing(t)
 	r, err := Reserve(64*PageSize, PageSize)
 	check(t, err)
@@ -170,10 +170,10 @@ func TestMappingThatFailsLeavesTheReservationWhole(t *testing.T) {
 	check(t, m.Close())
 }
 
-// TestMappingsSurviveHugePagesThatAreShort maps memory while other goroutines request huge pages
+// TestFailedHugeMappingsKeepOtherMappings maps memory while other goroutines request huge pages
 // that the system does not have. A failing mapping must not remove the mapping of another
 // goroutine.
-func TestMappingsSurviveHugePagesThatAreShort(t *testing.T) {
+func TestFailedHugeMappingsKeepOtherMappings(t *testing.T) {
 	const bytes = 3 << 20
 	var all sync.WaitGroup
 	for range 4 {

@@ -63,7 +63,7 @@ func TestNegativeSizeIsAnError(t *testing.T) {
 	}
 }
 
-func TestHugePagesThatAreShortAreAnErrorAtOnce(t *testing.T) {
+func TestHugeMemfdFailsWithoutHugePages(t *testing.T) {
 	total, err := Memory()
 	check(t, err)
 	f, err := HugeMemfd("test", (2*total+PageSize-1)/PageSize*PageSize)

@@ -27,9 +27,9 @@ func TestPolicyOfSharedFiles(t *testing.T) {
 	}
 }
 
-// TestHugePagesAreReadFromTheKernelsFiles writes the files in the kernel's format. Missing files
+// TestHugePagesIn writes the files in the kernel's format. Missing files
 // count as 0.
-func TestHugePagesAreReadFromTheKernelsFiles(t *testing.T) {
+func TestHugePagesIn(t *testing.T) {
 	mm := t.TempDir() + "/"
 	if got := hugePagesIn(mm); got != (HugePages{}) {
 		t.Errorf("without files: %+v", got)

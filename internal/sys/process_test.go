@@ -44,7 +44,7 @@ func TestPidfdReportsTheEndOfAProcess(t *testing.T) {
 	check(t, AwaitEnd(f))
 }
 
-func TestProcessThatIsGoneCannotBeWatched(t *testing.T) {
+func TestPidfdOfAnEndedProcess(t *testing.T) {
 	command, input := newSleeper(t)
 	check(t, input.Close())
 	check(t, command.Wait())
@@ -54,7 +54,7 @@ func TestProcessThatIsGoneCannotBeWatched(t *testing.T) {
 	}
 }
 
-func TestMachineHasAnIdentity(t *testing.T) {
+func TestBootIDAndNamespace(t *testing.T) {
 	boot, err := BootID()
 	check(t, err)
 	if len(boot) != 36 || strings.Count(boot, "-") != 4 {
@@ -69,7 +69,7 @@ func TestMachineHasAnIdentity(t *testing.T) {
 	}
 }
 
-func TestMachineHasMemoryAndProcessors(t *testing.T) {
+func TestMemoryAndCores(t *testing.T) {
 	total, err := Memory()
 	check(t, err)
 	if total < 64<<20 {

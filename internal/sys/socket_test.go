@@ -39,7 +39,7 @@ func TestKernelIdentifiesTheOtherEnd(t *testing.T) {
 	}
 }
 
-func TestDescriptorsTravelWithTheirMessage(t *testing.T) {
+func TestDescriptorsAreSentWithTheirMessage(t *testing.T) {
 	a, b := newPair(t)
 	message := make([]byte, 4)
 	check(t, SendFile(a, []byte("none"), nil))
@@ -72,7 +72,7 @@ func openFiles(t *testing.T) int {
 	return len(entries)
 }
 
-func TestMessagesThatAreOddAreErrorsAndLeaveNoDescriptor(t *testing.T) {
+func TestInvalidMessagesLeaveNoDescriptor(t *testing.T) {
 	memory := newMemory(t, 4096)
 	fd := int(memory.Fd())
 	for row, c := range map[string]struct {
@@ -109,7 +109,7 @@ func TestEndOfTheConnectionIsAnError(t *testing.T) {
 	}
 }
 
-func TestADescriptorForWhichThereIsNoNumberIsMissed(t *testing.T) {
+func TestReceiveFileWithoutFreeDescriptors(t *testing.T) {
 	a, b := newPair(t)
 	check(t, SendFile(a, []byte("file"), newMemory(t, 4096)))
 	var limit unix.Rlimit

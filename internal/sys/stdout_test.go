@@ -12,7 +12,7 @@ import (
 	"symmem/internal/sys/systest"
 )
 
-// takeVariable makes TestStdoutIsTaken a process that takes its standard output.
+// takeVariable makes TestTakeStdout a process that takes its standard output.
 const takeVariable = "SYS_TEST_TAKE_STDOUT"
 
 // taking writes as a library, as a child, and as the owner of standard output.
@@ -28,12 +28,12 @@ func taking() error {
 	return errors.Join(child.Run(), err)
 }
 
-func TestStdoutIsTaken(t *testing.T) {
+func TestTakeStdout(t *testing.T) {
 	if os.Getenv(takeVariable) != "" {
 		check(t, taking())
 		os.Exit(0)
 	}
-	cmd := systest.Command(t, systest.Patience, os.Args[0], "-test.run=^TestStdoutIsTaken$")
+	cmd := systest.Command(t, systest.Patience, os.Args[0], "-test.run=^TestTakeStdout$")
 	cmd.Env = append(os.Environ(), takeVariable+"=1")
 	var stderr strings.Builder
 	cmd.Stderr = &stderr
@@ -44,7 +44,7 @@ func TestStdoutIsTaken(t *testing.T) {
 	}
 }
 
-func TestTakenStdoutWithoutAReaderIsAnError(t *testing.T) {
+func TestTakenStdoutWithoutAReader(t *testing.T) {
 	if os.Getenv(takeVariable) != "" {
 		taken, err := TakeStdout()
 		check(t, err)
