@@ -6,9 +6,8 @@ import "slices"
 type Operation uint8
 
 // The collective operations. Their values are the numbers of symmem.h: insert new ones before
-// AllReduceRMSNorm, each with a row in operationTraits. Counts are in elements and mean what NCCL's
-// mean: for AllGather and ReduceScatter the count of one rank's part, for AllToAll the count for one
-// peer.
+// AllReduceRMSNorm, each with a row in operationTraits. Counts are in elements, as in NCCL: for
+// AllGather and ReduceScatter the count of one rank's part, for AllToAll the count for one peer.
 const (
 	AllReduce Operation = iota
 	AllGather

@@ -23,8 +23,9 @@ func TestEveryReductionHasARow(t *testing.T) {
 			t.Errorf("%v of booleans is %v, which bytes do not have", op, ReduceOp(logical))
 		}
 	}
-	if got := ReduceOp(ReduceOps); got.String() != "redop(?)" || got.Accepts(Int32) || got.NCCL() != 0 {
-		t.Errorf("a reduction that does not exist is %v", got)
+	none := ReduceOp(ReduceOps)
+	if none.String() != "redop(?)" || none.Accepts(Int32) || none.NCCL() != 0 {
+		t.Errorf("a reduction that does not exist is %v", none)
 	}
 	if _, err := ParseReduceOp("bnot"); err == nil {
 		t.Error("an unknown name parses")

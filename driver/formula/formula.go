@@ -31,7 +31,9 @@ func Pair[T reduce.Number](op driver.ReduceOp, a, b T) T {
 }
 
 // result computes the whole formula, except for the last rounding of 16-bit floats.
-func result[T reduce.Number](f driver.Formula, op driver.ReduceOp, x []T, round func(T) T, nan T) T {
+func result[T reduce.Number](
+	f driver.Formula, op driver.ReduceOp, x []T, round func(T) T, nan T,
+) T {
 	acc := combine(f, op, x, round)
 	if op.Divides() {
 		acc = average(f, x, acc, round)

@@ -26,6 +26,8 @@ type place struct {
 	counted bool
 	// exempt are entries that the place does not name, each with the reason.
 	exempt map[string]string
+	// rare places are needed only where another one cannot do.
+	rare bool
 }
 
 // String is the place as the page of its extension point lists it.
@@ -43,16 +45,18 @@ type point struct {
 	// a variable that are written as texts.
 	entries place
 	places  []place
+	// most bounds the places that an entry needs, rare ones left out; 0 does not.
+	most int
 }
 
 const (
-	message  = "a message runs through stages of its own"
-	byNorm   = "a norm has functions of its own"
-	bySplits = "uneven parts have functions of their own"
+	message   = "a message runs through stages of its own"
+	byNorm    = "a norm has functions of its own"
+	bySplits  = "uneven parts have functions of their own"
 	byDefault = "the default case implements it"
-	divided  = "a sum, divided at the end"
-	simple   = "one instruction implements it"
-	hostOnly = "only the host backend has it"
+	divided   = "a sum, divided at the end"
+	simple    = "one instruction implements it"
+	hostOnly  = "only the host backend has it"
 )
 
 func upper(entry string) string { return strings.ToUpper(entry) }
@@ -71,8 +75,13 @@ func withNCCL(entry string) string { return "nccl" + entry }
 // average lists the reductions that package reduce does not have.
 var average = map[string]string{"Avg": divided}
 
+// oneInstruction lists the reductions for which all types have an instruction.
+var oneInstruction = map[string]string{
+	"Sum": simple, "Avg": divided, "BAnd": simple, "BOr": simple, "BXor": simple,
+}
+
 // onHost lists the reductions that kernels of GPUs do not have.
-var onHost = map[string]string{"Avg": divided, "BAnd": hostOnly}
+var onHost = map[string]string{"Avg": divided, "BAnd": hostOnly, "BOr": hostOnly, "BXor": hostOnly}
 
 var points = []point{
 	{
@@ -96,6 +105,7 @@ var points = []point{
 	{
 		page:    "operation",
 		entries: place{in: "driver", name: "AllReduce"},
+		most:    6,
 		places: []place{
 			{in: "driver", name: "operationTraits"},
 			{in: "driver/host", name: "communicator.move"},
@@ -116,21 +126,18 @@ var points = []point{
 	{
 		page:    "operation",
 		entries: place{in: "driver", name: "Sum"},
+		most:    8,
 		places: []place{
 			{in: "driver", name: "reductions"},
 			{in: "internal/reduce", name: "Combine", exempt: average},
 			{in: "internal/reduce/gen", name: "operations", exempt: average},
-			{in: "internal/reduce/gen", name: "avx2.lanes", exempt: map[string]string{
-				"Sum": simple, "Avg": divided, "BAnd": simple,
-			}},
-			{in: "internal/reduce/gen", name: "avx512.lanes", exempt: map[string]string{
-				"Sum": simple, "Avg": divided, "BAnd": simple,
-			}},
+			{in: "internal/reduce/gen", name: "avx2.lanes", rare: true, exempt: oneInstruction},
+			{in: "internal/reduce/gen", name: "avx512.lanes", rare: true, exempt: oneInstruction},
 			{in: "internal/reduce/reduce_reference_test.go", exempt: average},
 			{in: "driver/nccl/kernels/src/call.h", exempt: onHost},
 			{in: "driver/nccl/kernels/src/any.h", exempt: onHost},
 			{in: "internal/softgpu/src/nccl/reduce.c", spelled: withNCCL, exempt: map[string]string{
-				"Sum": byDefault, "BAnd": hostOnly,
+				"Sum": byDefault, "BAnd": hostOnly, "BOr": hostOnly, "BXor": hostOnly,
 			}},
 			{in: "python/tests/programs/formula.py", spelled: lower},
 		},
@@ -194,6 +201,21 @@ func TestEveryPlaceKnowsEveryEntry(t *testing.T) {
 					t.Errorf("%v is listed as a place without %s, which there is not", at, entry)
 				}
 			}
+		}
+	}
+}
+
+func TestExtensionsNeedFewPlaces(t *testing.T) {
+	for _, p := range points {
+		needed := 0
+		for _, at := range p.places {
+			if !at.rare {
+				needed++
+			}
+		}
+		if p.most > 0 && needed > p.most {
+			t.Errorf("another entry next to %v needs %d places, at most %d may be: derive lists of names "+
+				"from the table", p.entries, needed, p.most)
 		}
 	}
 }

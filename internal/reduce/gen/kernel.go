@@ -12,50 +12,6 @@ type kernel struct {
 	elem element
 }
 
-// An element is an element type.
-type element struct {
-	name  string
-	lane  string // suffix of instructions on accumulator lanes: PS, PD, B, D, Q
-	size  int    // bytes in memory
-	float bool
-	half  bool // one vector of memory needs two accumulators
-}
-
-// An operation is a constant of package reduce.
-type operation struct {
-	name string
-	// integers and floats are the instructions that implement the whole operation. Those of lanes
-	// are for types that have none. The type completes the names: VPADDB, VADDPS.
-	integers, floats string
-	// bitwise operations have one instruction for all integers. AVX-512 appends the size of lanes.
-	bitwise bool
-	// signed operations have different instructions for integers with and without a sign.
-	signed bool
-}
-
-// Operations and elements are in the order of the constants of package reduce.
-var (
-	operations = []operation{
-		{name: "Sum", integers: "VPADD", floats: "VADD"},
-		{name: "Prod", integers: "VPMULL", floats: "VMUL"},
-		{name: "Min", integers: "VPMIN", signed: true},
-		{name: "Max", integers: "VPMAX", signed: true},
-		{name: "BAnd", integers: "VPAND", bitwise: true},
-		{name: "BOr", integers: "VPOR", bitwise: true},
-		{name: "BXor", integers: "VPXOR", bitwise: true},
-	}
-	elements = []element{
-		{name: "Float32", lane: "PS", size: 4, float: true},
-		{name: "Float64", lane: "PD", size: 8, float: true},
-		{name: "Float16", lane: "PS", size: 2, float: true, half: true},
-		{name: "BFloat16", lane: "PS", size: 2, float: true, half: true},
-		{name: "Int8", lane: "B", size: 1},
-		{name: "Uint8", lane: "B", size: 1},
-		{name: "Int32", lane: "D", size: 4},
-		{name: "Int64", lane: "Q", size: 8},
-	}
-)
-
 // accumulators is the number of vector registers that hold a block.
 const accumulators = 8
 
@@ -109,30 +65,8 @@ func fileName(set vectors) string {
 	return "kernels_" + strings.ToLower(set.name()) + "_amd64.s"
 }
 
-// exists reports whether the operation is defined for the type.
-func (k kernel) exists() bool { return !k.op.bitwise || !k.elem.float }
-
-// instruction returns the instruction that implements the whole operation. bitwise is what the
-// instruction set appends to the names of bitwise instructions.
-func (k kernel) instruction(bitwise string) string {
-	name := k.op.integers
-	if k.elem.float {
-		name = k.op.floats
-	}
-	if name == "" {
-		panic("no instruction implements " + k.op.name + " of " + k.elem.name)
-	}
-	if k.op.bitwise {
-		return name + bitwise
-	}
-	if k.op.signed {
-		name += map[bool]string{true: "U", false: "S"}[k.elem.name == "Uint8"]
-	}
-	return name + k.elem.lane
-}
-
-// symbol returns the name of the kernel's function. Bytes with and without a sign share a function if
-// their results have the same bits, and bitwise operations have one function, which works on bytes.
+// symbol returns the name of the kernel's function. Bytes with and without a sign share a function
+// if their results have the same bits. A bitwise operation has one function, which works on bytes.
 func (k kernel) symbol(set vectors) string {
 	name := k.elem.name
 	if name == "Uint8" && !k.op.signed || k.op.bitwise {

@@ -98,8 +98,8 @@ func (p *Pattern) Tolerance() float64 {
 	return 0
 }
 
-// Spans returns how many elements every rank sends and receives. In the ring of OpSend, it sends and
-// receives one message.
+// Spans returns how many elements every rank sends and receives: one message each in the ring of
+// OpSend.
 func (p *Pattern) Spans() (send, recv int64) {
 	if p.Operation == symmem.OpSend {
 		return p.Count, p.Count
