@@ -7,18 +7,18 @@ import (
 	"symmem/internal/cuda"
 )
 
-// Places are where kernels find the memory of all ranks, as it is mapped here.
+// Places holds the addresses that kernels use, as mapped in this process.
 type Places struct {
-	// Exchange is the exchange memory of each rank.
+	// Exchange has the exchange memory of each rank.
 	Exchange [MaxRanks]uintptr
-	// SendAt and RecvAt are the buffers of all ranks, which bulk kernels need.
+	// SendAt and RecvAt have the buffers of all ranks, for bulk kernels.
 	SendAt, RecvAt [MaxRanks]uintptr
-	// Report is where a fault is reported, Timeout how long kernels wait for peers before that.
+	// Report is the address of the Report, and Timeout the time that kernels wait for peers.
 	Report  uintptr
 	Timeout time.Duration
 }
 
-// arguments are those of a kernel: struct Call of src/call.h.
+// arguments holds the arguments of a kernel: struct Call of src/call.h.
 type arguments struct {
 	rank, ranks, sendTo, recvFrom, op, divisor uint32
 	digest                                     uint64
@@ -29,19 +29,19 @@ type arguments struct {
 	report                                     uintptr
 }
 
-// bulkArguments are those of a bulk kernel: struct Bulk of src/call.h.
+// bulkArguments holds the arguments of a bulk kernel: struct Bulk of src/call.h.
 type bulkArguments struct {
 	arguments
 	sendAt, recvAt [MaxRanks]uintptr
 }
 
-// WithDigest returns a copy of what Params has made, for a call of another digest.
+// WithDigest returns a copy of the result of Params with another digest.
 func WithDigest(p cuda.Params, digest uint64) cuda.Params {
 	return p.With(int(unsafe.Offsetof(arguments{}.digest)), digest)
 }
 
-// Params are the arguments of the i-th piece of a call. The call has its digest: kernels fail where
-// ranks differ in it.
+// Params returns the arguments of the i-th piece of a call. They contain the call's digest, which
+// kernels compare across ranks.
 func (l *Launch) Params(at *Places, i int) cuda.Params {
 	from := int64(i) * l.bytes
 	a := arguments{

@@ -17,7 +17,7 @@ import (
 	"symmem/internal/cuda"
 )
 
-// layout prints what must be the same in C++ and in Go: a name, an offset and a size on each line.
+// layout prints everything that must be equal in C++ and Go: a name, an offset and a size per line.
 const layout = `#include <bulk.h>
 #include <local.h>
 #include <message.h>
@@ -52,14 +52,14 @@ int main() {
 }
 `
 
-// place is where something lies in a structure.
+// place is the offset and size of a field.
 type place struct{ offset, size int }
 
-// places compiles the program against the headers of the kernels, and runs it.
+// places compiles layout with the headers of the kernels, runs it and returns its output.
 func places(t *testing.T) map[string]place {
 	t.Helper()
 	if _, err := exec.LookPath("g++"); err != nil {
-		t.Fatalf("the headers are compiled: %v", err)
+		t.Fatalf("compiling the headers needs g++: %v", err)
 	}
 	dir := t.TempDir()
 	source, program := filepath.Join(dir, "layout.cc"), filepath.Join(dir, "layout")
@@ -87,7 +87,7 @@ func places(t *testing.T) map[string]place {
 	return found
 }
 
-func TestSizesAreThoseOfTheSources(t *testing.T) {
+func TestLayoutMatchesSources(t *testing.T) {
 	var r Report
 	var m Message
 	want := map[string]place{
@@ -133,7 +133,7 @@ func kernelOf(op driver.ReduceOp) int {
 	return int(number)
 }
 
-// number is the number of a type in kernels of any reduction.
+// number returns the number of a type in the kernels of any reduction.
 func number(t driver.DataType) int { return int(types[t].number) }
 
 // packed returns the bytes of the arguments.
@@ -141,8 +141,8 @@ func packed(p cuda.Params) []byte {
 	return reflect.ValueOf(p).FieldByName("packed").Bytes()
 }
 
-// TestArgumentsLieWhereKernelsReadThem packs a number of its own for each field.
-func TestArgumentsLieWhereKernelsReadThem(t *testing.T) {
+// TestParamsMatchSources packs a different number into each field.
+func TestParamsMatchSources(t *testing.T) {
 	l := Launch{
 		Call: &driver.Call{Digest: 107, Send: 108, Recv: 109}, Rank: 101, Ranks: 102,
 		Bulk: true, whole: 110, bytes: 110, sendStride: 111, recvStride: 112, sendTo: 103,
@@ -163,26 +163,27 @@ func TestArgumentsLieWhereKernelsReadThem(t *testing.T) {
 		if !known {
 			t.Errorf("%s is not in the sources", name)
 		}
-		step := min(p.size, 8) // addresses of all ranks follow each other
+		step := min(p.size, 8) // a field with the addresses of all ranks has several elements
 		for at := p.offset; at < p.offset+p.size; at, value = at+step, value+1 {
 			if got := read(bulk[at : at+step]); got != value {
-				t.Errorf("%s: %d lies at %d, not %d", name, got, at, value)
+				t.Errorf("%s: got %d at offset %d, want %d", name, got, at, value)
 			}
 		}
 	}
 	if len(bulk) != found["Bulk"].size {
-		t.Errorf("%d bytes are packed for a Bulk of %d", len(bulk), found["Bulk"].size)
+		t.Errorf("the arguments of a bulk kernel have %d bytes, want %d", len(bulk), found["Bulk"].size)
 	}
 	const digest = 1 << 60
 	other := packed(WithDigest(l.Params(&at, 0), digest))
 	l.Digest = digest
 	if string(other) != string(packed(l.Params(&at, 0))) || string(other) == string(bulk) {
-		t.Error("another digest does not lie where the first one did, or has changed that, too")
+		t.Error("WithDigest does not change the digest alone, or changes the original")
 	}
 	l.Digest, l.Bulk = 107, false
 	call := packed(l.Params(&at, 0))
 	if len(call) != found["Call"].size || string(call) != string(bulk[:len(call)]) {
-		t.Errorf("%d bytes are packed for a Call of %d, or others", len(call), found["Call"].size)
+		t.Errorf("the arguments of other kernels have %d bytes, want the first %d of a bulk kernel's",
+			len(call), found["Call"].size)
 	}
 }
 
@@ -193,8 +194,8 @@ func read(b []byte) uint64 {
 	return binary.LittleEndian.Uint64(b)
 }
 
-// TestLocalLiesWhereKernelsReadIt does the same for what is left of a norm.
-func TestLocalLiesWhereKernelsReadIt(t *testing.T) {
+// TestLocalParamsMatchSources packs a different number into each field of Local.
+func TestLocalParamsMatchSources(t *testing.T) {
 	local := Local{
 		Norm: driver.Norm{Rows: 501, Hidden: 502, Epsilon: 0.5, Residual: 504, Weight: 505},
 		Send: 506, Recv: 507, Fault: 508,
@@ -206,17 +207,18 @@ func TestLocalLiesWhereKernelsReadIt(t *testing.T) {
 	checkPlaces(t, "Local", packed(local.Params()), want)
 }
 
-// checkPlaces compares what is packed for a structure with the values that its members are to have.
+// checkPlaces compares the packed fields of a structure with the values they should have.
 func checkPlaces(t *testing.T, structure string, bytes []byte, want map[string]uint64) {
 	t.Helper()
 	found := places(t)
 	if len(bytes) != found[structure].size {
-		t.Errorf("%d bytes are packed for a %s of %d", len(bytes), structure, found[structure].size)
+		t.Errorf("the arguments have %d bytes, want sizeof(%s) = %d", len(bytes), structure,
+			found[structure].size)
 	}
 	for name, value := range want {
 		p, known := found[structure+"."+name]
 		if !known || read(bytes[p.offset:p.offset+p.size]) != value {
-			t.Errorf("%s of %s does not lie at %d", name, structure, p.offset)
+			t.Errorf("%s.%s is not at offset %d", structure, name, p.offset)
 		}
 	}
 }

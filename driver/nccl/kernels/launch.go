@@ -8,34 +8,35 @@ import (
 	"symmem/driver"
 )
 
-// AfterAll is a kernel of one thread that takes a number and does nothing. Work behind it in the
-// stream begins when everything ahead of it has ended, including what may overlap with the kernel
-// before it.
+// AfterAll is a kernel of one thread that has one integer argument and does nothing. It is launched
+// without overlap, so work after it in the stream starts only when all work before it has ended,
+// including kernels that overlap with each other.
 const AfterAll = "after_all"
 
 // MaxRanks is the largest number of ranks that the kernels support.
 const MaxRanks = 8
 
-// The sizes of exchange memory, as src/call.h has them.
+// The layout of exchange memory, as in src/call.h.
 const (
-	// ExchangeBytes is the exchange memory of one rank in one group. It begins as zeros. It holds
-	// sums of 7 MiB; NCCL's own communicator takes hundreds of MiB.
+	// ExchangeBytes is the size of the exchange memory of one rank in one group, which must be zero
+	// initially. It is large enough for sums of 7 MiB. (An NCCL communicator allocates hundreds of
+	// MiB.)
 	ExchangeBytes = 32 << 20
 	pageBytes     = 4096
-	// halfBytes is the memory for the lines of a call.
+	// halfBytes is the size of the memory for the lines of one call.
 	halfBytes = (ExchangeBytes - exchangeHeader) / 2 / pageBytes * pageBytes
 	// exchangeHeader is sizeof(Exchange).
 	exchangeHeader = 4096 + 4096 + maxBulkBlocks*MaxRanks*8
-	// FaultOffset is where the fault word lies: 32 bits that are not 0 once a kernel of the rank
-	// has failed.
+	// FaultOffset is the offset of the fault word, which has 32 bits and is not 0 once a kernel of the
+	// rank has failed.
 	FaultOffset = 8
 
 	maxBlocks     = 256
 	maxBulkBlocks = 128
 )
 
-// A line of 128 bytes has 120 bytes of data. A warp moves a chunk of lines at once, 8 bytes a
-// thread in line kernels and 16 in wide and unrolled ones.
+// A line of 128 bytes has 120 bytes of data. A warp moves a chunk of lines at once: 8 bytes per
+// thread in line kernels, and 16 in wide and unrolled kernels.
 const (
 	lineBytes = 128
 	lineData  = 120
@@ -44,20 +45,21 @@ const (
 	warp      = 32
 )
 
-// Overlaps reports whether the kernel may begin before those ahead of it in the stream have ended.
+// Overlaps reports whether the kernel may start before the kernels before it in the stream have
+// ended.
 func (l *Launch) Overlaps() bool { return !l.Bulk && !l.any }
 
-// Launch is a call and what matters of its group, and how to run it once Choose has worked that
-// out.
+// Launch describes a call, and how to launch it. The caller sets the first group of fields, and
+// Choose the others.
 type Launch struct {
 	// All fields that Choose reads are equal on all ranks, except for Rank.
 	*driver.Call
-	// Rank is this rank of the group, Ranks their number.
+	// Rank is this rank's number in the group of Ranks ranks.
 	Rank, Ranks int
-	// Formula is the order in which ranks are combined. RankOrder takes the same kernels as
-	// AnyFormula.
+	// Formula selects the order in which the elements of ranks are combined. RankOrder selects the
+	// same kernels as AnyFormula.
 	Formula driver.Formula
-	// Symmetric is whether both buffers lie in windows, and all ranks can reach each other's.
+	// Symmetric reports whether both buffers are in windows that every rank can access directly.
 	Symmetric bool
 	// Multiprocessors is the smallest number of multiprocessors of any rank's GPU.
 	Multiprocessors int
@@ -65,25 +67,26 @@ type Launch struct {
 	// Kernel is the name of the kernel, Blocks and Threads its grid.
 	Kernel          string
 	Blocks, Threads int
-	// Bulk is whether the kernel needs the buffers of all ranks.
+	// Bulk reports whether the kernel needs the buffers of all ranks.
 	Bulk bool
-	// Pieces is how many launches the call takes, one after the other: see Params.
+	// Pieces is the number of successive launches of the call: see Params.
 	Pieces int
-	// whole is the size of a part of the call, bytes that of each launch; the last has what is left.
+	// whole is the size of a part of the call. bytes is the size of each piece except the last, which
+	// may be smaller.
 	whole, bytes           int64
-	sendStride, recvStride int64  // the distances of parts
-	sendTo, recvFrom       uint32 // sets of ranks
+	sendStride, recvStride int64  // distances between the parts of the buffers
+	sendTo, recvFrom       uint32 // bit sets of ranks
 	op, divisor            uint32
-	// any is whether the call takes the kernels of any reduction.
+	// any reports whether the call needs a kernel of any reduction (suffix _any).
 	any bool
 }
 
 // errNone is wrapped by the errors of Choose: there is no kernel for the call.
-var errNone = errors.New("no kernel of symmem's own")
+var errNone = errors.New("symmem has no kernel")
 
-// Choose finds the kernel of the call, or says why there is none. All ranks get the same answer,
-// except for the sets of ranks. For AllReduceRMSNorm it is the first kernel, the all-reduce; Local
-// is the second.
+// Choose chooses the kernel of the call, or returns the reason why there is none. All ranks get the
+// same result, except for sendTo and recvFrom. For AllReduceRMSNorm it chooses the first kernel,
+// the all-reduce; Local describes the second.
 func (l *Launch) Choose() error {
 	if l.Ranks < 2 || l.Ranks > MaxRanks {
 		return fmt.Errorf("%w for %d ranks", errNone, l.Ranks)
@@ -116,17 +119,35 @@ func (l *Launch) Choose() error {
 	case !l.Symmetric:
 		return l.doesNotFit(l.bytes)
 	default:
-		return fmt.Errorf("%w for %v in place of parts of %d bytes", errNone, l.Operation, l.bytes)
+		return fmt.Errorf("%w for in-place %v with parts of %d bytes", errNone, l.Operation, l.bytes)
 	}
 	return nil
 }
 
-func (l *Launch) doesNotFit(bytes int64) error {
-	return fmt.Errorf("%w for %v of %d bytes: they do not fit into exchange memory, and the buffers "+
-		"do not lie in windows", errNone, l.Operation, bytes)
+// cut splits a reduction that does not fit into exchange memory into pieces that do, identically on
+// all ranks. To the kernels each piece is a separate call with its own number.
+func (l *Launch) cut() {
+	most := oneStepLimit(l.Ranks)
+	if l.Operation == driver.AllReduce {
+		most = twoStepLimit(l.Ranks)
+	}
+	most = most / pieceUnit * pieceUnit
+	pieces := (l.whole + most - 1) / most
+	l.bytes = (l.whole/pieces + pieceUnit) / pieceUnit * pieceUnit
+	l.bytes = min(l.bytes, most)
+	l.Pieces = int((l.whole + l.bytes - 1) / l.bytes)
+	l.lines()
 }
 
-// parts works out who sends what to whom.
+// pieceUnit is the alignment of pieces. They are as aligned as the buffer.
+const pieceUnit = 512
+
+func (l *Launch) doesNotFit(bytes int64) error {
+	return fmt.Errorf("%w for %v of %d bytes: they do not fit into exchange memory, and the buffers "+
+		"are not in windows", errNone, l.Operation, bytes)
+}
+
+// parts sets the parts of the buffers and the sets of ranks that exchange them.
 func (l *Launch) parts() error {
 	size := l.Count * int64(l.DataType.Size())
 	all, root := uint32(1)<<l.Ranks-1, uint32(1)<<l.Root
@@ -160,20 +181,21 @@ func (l *Launch) parts() error {
 	return nil
 }
 
-// One step sends every rank everything. Two steps send less and take longer; with 2 ranks they
-// would send as much. On 4 H200 one step is faster up to 192 KiB, and two steps are faster than
-// symmetric buffers for all that fits into exchange memory. So is the one step of 2 ranks.
+// Thresholds of all-reduces. One-shot kernels send all data to every rank. Two-shot kernels send
+// less but take longer; with 2 ranks they would send as much. On 4 H200 one-shot kernels are faster
+// up to 192 KiB, and two-shot kernels are faster than bulk kernels for all sizes that fit into
+// exchange memory. For 2 ranks, one-shot kernels are.
 const (
-	oneStep  = 640 << 10 // bytes that a rank sends
-	twoSteps = 9 << 20   // the same
-	pairSum  = 7 << 20
+	oneStep  = 640 << 10 // most bytes that a rank sends in a one-shot kernel
+	twoSteps = 9 << 20   // most bytes that a rank sends in a two-shot kernel
+	pairSum  = 7 << 20   // largest one-shot sum of 2 ranks
 )
 
-// largestPart is, for the other operations, the size of a part up to which lines are faster than
-// symmetric buffers: 2 MiB, on 2 and on 4 H200.
+// largestPart is the part size of the other operations up to which line kernels are faster than
+// bulk kernels: 2 MiB, on 2 and on 4 H200.
 const largestPart = 2 << 20
 
-// largest is the size of a part up to which lines are faster than symmetric buffers.
+// largest returns the part size up to which line kernels are faster than bulk kernels.
 func (l *Launch) largest() int64 {
 	switch {
 	case l.Operation != driver.AllReduce:
@@ -186,7 +208,7 @@ func (l *Launch) largest() int64 {
 	}
 }
 
-// lines chooses a line kernel, if the call fits into exchange memory.
+// lines chooses a line kernel, and reports whether the call fits into exchange memory.
 func (l *Launch) lines() bool {
 	if l.Operation == driver.AllReduce && l.Ranks > 2 && l.bytes > oneStep/int64(l.Ranks-1) {
 		return l.inTwoSteps()
@@ -211,8 +233,8 @@ func (l *Launch) lines() bool {
 	return true
 }
 
-// packs chooses the family of a call that has more chunks of words than the grid has warps. Sums of
-// 2 ranks need no loop for up to two chunks per warp.
+// packs chooses the family for a call that has more chunks than a grid of line kernels has warps.
+// For sums of 2 ranks, unrolled kernels need no loop for up to two chunks per warp.
 func (l *Launch) packs() (family string) {
 	all, most := chunks(l.bytes, wideLines), l.resident("wide")
 	if l.grid(all, noSmall, most); all <= l.warps() || !l.Operation.Reduces() || l.Ranks != 2 {
@@ -224,7 +246,7 @@ func (l *Launch) packs() (family string) {
 	return "wide"
 }
 
-// inTwoSteps chooses the two-shot kernel, if the call fits.
+// inTwoSteps chooses the two-shot kernel, and reports whether the call fits.
 func (l *Launch) inTwoSteps() bool {
 	if l.bytes > twoStepLimit(l.Ranks) {
 		return false
@@ -247,23 +269,23 @@ func oneStepLimit(ranks int) int64 {
 	return halfBytes / int64(ranks) / wideLines / lineBytes * wideLines * lineData
 }
 
-// twoStepLimit returns the largest two-shot sum, in bytes: each step uses half of the lines, in
-// which every rank has a part. With 2 ranks it equals the limit of one-shot calls.
+// twoStepLimit returns the largest two-shot sum, in bytes. Each step uses half of the lines,
+// divided among the ranks. With 2 ranks it equals the limit of one-shot calls.
 func twoStepLimit(ranks int) int64 {
 	each := halfBytes / 2 / lineLines / lineBytes / int64(ranks)
 	return int64(ranks) * each * lineLines * lineData
 }
 
-// chunks returns the number of chunks of this many lines that a part needs.
+// chunks returns the number of chunks that a part needs, for a given number of lines per chunk.
 func chunks(bytes, lines int64) int64 { return (bytes + lines*lineData - 1) / (lines * lineData) }
 
-// room is the largest grid of a kernel: a number of blocks and of threads in each. Every rank's GPU
-// holds the whole grid at once.
+// room holds the largest grid that is resident on every rank's GPU at once, as blocks and threads
+// per block.
 type room struct{ blocks, threads int }
 
-// resident returns the room of a family. Two blocks of some kernels fit on a multiprocessor
-// (KERNEL_OF in src/collectives.cu), one of the others. Grids leave some space for a small call of
-// another group.
+// resident returns the room of a family. Two blocks of some kernels (KERNEL_OF in
+// src/collectives.cu) and one block of the others fit on a multiprocessor. Grids leave some space
+// for a small call of another group.
 func (l *Launch) resident(family string) room {
 	switch {
 	case strings.HasSuffix(family, "_any"):
@@ -277,12 +299,12 @@ func (l *Launch) resident(family string) room {
 	}
 }
 
-// noSmall asks for the largest blocks at once.
+// noSmall makes grid use blocks of the largest size.
 const noSmall = 0
 
-// grid gives every chunk a warp as long as there are enough, and one warp to the words that ranks
-// exchange. It has at most small blocks of few threads, which are faster than fewer large ones;
-// beyond that, blocks grow, and then there are as many of the largest as needed.
+// grid sets the grid for a number of chunks: one warp per chunk if possible, and one for the
+// header. It first tries up to small blocks of 128 threads, which are faster than fewer large ones,
+// then larger blocks, and finally more blocks of the largest size.
 func (l *Launch) grid(chunks int64, small int, most room) {
 	small = min(small, most.blocks)
 	for l.Threads = 128; l.Threads < most.threads; l.Threads = min(2*l.Threads, most.threads) {
@@ -294,7 +316,7 @@ func (l *Launch) grid(chunks int64, small int, most room) {
 	l.Blocks = int(min((chunks+per)/per, int64(most.blocks)))
 }
 
-// warps is how many warps of the grid have data.
+// warps returns the number of warps of the grid that move data.
 func (l *Launch) warps() int64 { return int64(l.Blocks*l.Threads/warp - 1) }
 
 // bulk chooses a bulk kernel.

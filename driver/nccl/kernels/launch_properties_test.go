@@ -19,7 +19,7 @@ func reductions() []driver.ReduceOp {
 	})
 }
 
-// drawLaunch draws a call of rank 0, without a kernel. Counts are spread over all sizes.
+// drawLaunch draws a call of rank 0 before Choose. Counts are spread over all magnitudes.
 func drawLaunch(t *rapid.T) Launch {
 	ranks := rapid.IntRange(2, MaxRanks).Draw(t, "ranks")
 	size := int64(1) << rapid.IntRange(0, 30).Draw(t, "power")
@@ -43,7 +43,7 @@ func drawLaunch(t *rapid.T) Launch {
 	}
 }
 
-// chooseAll chooses on all ranks, which must find the same or nothing.
+// chooseAll calls Choose on all ranks, and checks that it succeeds on all of them or on none.
 func chooseAll(t *rapid.T, asked Launch) []Launch {
 	var all []Launch
 	var refusal string
@@ -53,7 +53,7 @@ func chooseAll(t *rapid.T, asked Launch) []Launch {
 		case err == nil:
 			all = append(all, l)
 		case asked.Rank > 0 && err.Error() != refusal:
-			t.Fatalf("rank %d: %v, but the ranks before: %q", asked.Rank, err, refusal)
+			t.Fatalf("rank %d: got %v, but lower ranks got %q", asked.Rank, err, refusal)
 		default:
 			refusal = err.Error()
 		}
@@ -64,7 +64,7 @@ func chooseAll(t *rapid.T, asked Launch) []Launch {
 	return all
 }
 
-func TestAllRanksLaunchTheSame(t *testing.T) {
+func TestAllRanksChooseTheSameKernel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		all := chooseAll(t, drawLaunch(t))
 		for r, l := range all {
@@ -76,10 +76,9 @@ func TestAllRanksLaunchTheSame(t *testing.T) {
 	})
 }
 
-// TestWhoIsSentToWaits checks that a rank waits for lines exactly if some rank sends them. Lines
-// that nobody reads would only be overwritten in time, but a rank that waits for lines that nobody
-// sends waits forever.
-func TestWhoIsSentToWaits(t *testing.T) {
+// TestSendSetsMatchReceiveSets checks that a rank waits for lines of a peer exactly if the peer
+// sends them. A rank that waits for lines that are not sent would hang.
+func TestSendSetsMatchReceiveSets(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		all := chooseAll(t, drawLaunch(t))
 		for from := range all {
@@ -94,7 +93,7 @@ func TestWhoIsSentToWaits(t *testing.T) {
 	})
 }
 
-// TestLinesFitIntoExchangeMemory: what a call writes lies in its half.
+// TestLinesFitIntoExchangeMemory checks that a call writes only to its half of exchange memory.
 func TestLinesFitIntoExchangeMemory(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		asked := drawLaunch(t)
@@ -109,12 +108,13 @@ func TestLinesFitIntoExchangeMemory(t *testing.T) {
 			case strings.HasPrefix(l.Kernel, "line_two_shot"):
 				room, part = halfBytes/2, l.sendStride
 				if l.sendStride%8 != 0 || l.sendStride*ranks < l.bytes {
-					t.Fatalf("%d ranks have parts of %d of %d bytes", ranks, l.sendStride, l.bytes)
+					t.Fatalf("%d ranks have parts of %d bytes for %d in all", ranks, l.sendStride, l.bytes)
 				}
 			}
 			need := ranks * chunks(part, lines) * lines * lineBytes
 			if need > room {
-				t.Fatalf("%s of %d bytes: %d of %d bytes", l.Kernel, l.bytes, need, room)
+				t.Fatalf("%s of %d bytes needs %d bytes of exchange memory, want at most %d", l.Kernel,
+					l.bytes, need, room)
 			}
 		}
 	})
@@ -129,19 +129,19 @@ func TestGridsFitOnTheGPU(t *testing.T) {
 				most = asked.resident(familyOf(l.Kernel))
 			}
 			if l.Blocks < 1 || l.Blocks > most.blocks {
-				t.Fatalf("%d blocks of at most %d", l.Blocks, most.blocks)
+				t.Fatalf("got %d blocks, want at most %d", l.Blocks, most.blocks)
 			}
-			// One warp exchanges the words between ranks, and one has data.
+			// One warp exchanges headers, so at least one more is needed for data.
 			if l.Threads%warp != 0 || l.Threads < 2*warp || l.Threads > most.threads {
-				t.Fatalf("%d threads", l.Threads)
+				t.Fatalf("got %d threads, want whole warps and at most %d", l.Threads, most.threads)
 			}
 		}
 	})
 }
 
-// TestEveryReductionHasALaunch of any size, type, operation and order, wherever its buffers lie.
-// Its pieces are all of it.
-func TestEveryReductionHasALaunch(t *testing.T) {
+// TestEveryReductionHasAKernel checks that there is a kernel for any size, type, reduction and
+// formula, in any memory, and that the pieces cover the buffer.
+func TestEveryReductionHasAKernel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		asked := drawLaunch(t)
 		asked.Operation = rapid.SampledFrom([]driver.Operation{
@@ -150,8 +150,8 @@ func TestEveryReductionHasALaunch(t *testing.T) {
 		trees := asked.Formula == driver.Tree || asked.Formula == driver.RoundedTree
 		l, err := choose(asked)
 		if power := asked.Ranks&(asked.Ranks-1) == 0; trees && !power {
-			if err == nil || !strings.Contains(err.Error(), "a power of two is wanted") {
-				t.Fatalf("a tree of %d ranks: %+v, %v", asked.Ranks, l, err)
+			if err == nil || !strings.Contains(err.Error(), "must be a power of two") {
+				t.Fatalf("a tree of %d ranks: got %+v, %v", asked.Ranks, l, err)
 			}
 			return
 		}
@@ -171,20 +171,20 @@ func TestEveryReductionHasALaunch(t *testing.T) {
 			at += bytes
 		}
 		if whole := asked.Count * int64(asked.DataType.Size()); at != whole {
-			t.Fatalf("%d pieces have %d bytes, the call %d", l.Pieces, at, whole)
+			t.Fatalf("%d pieces cover %d bytes, want %d", l.Pieces, at, whole)
 		}
 	})
 }
 
-// argumentsOf are the arguments of a piece.
+// argumentsOf returns the arguments of a piece.
 func argumentsOf(l *Launch, i int) arguments {
 	bytes := packed(l.Params(&Places{}, i))
 	return *(*arguments)(unsafe.Pointer(&bytes[0]))
 }
 
-// TestTheOrderOfRanksHasTheKernelsOfNoOrder also checks that a tree has kernels of its own only
-// where its bits differ.
-func TestTheOrderOfRanksHasTheKernelsOfNoOrder(t *testing.T) {
+// TestFormulasSelectKernels checks that RankOrder selects the same kernels as AnyFormula, and that
+// a tree selects others only if its results can differ.
+func TestFormulasSelectKernels(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		asked := drawLaunch(t)
 		asked.Formula = driver.AnyFormula
@@ -192,7 +192,7 @@ func TestTheOrderOfRanksHasTheKernelsOfNoOrder(t *testing.T) {
 		asked.Formula = driver.RankOrder
 		for r, l := range chooseAll(t, asked) {
 			if l.Formula = driver.AnyFormula; l != free[r] {
-				t.Fatalf("rank %d launches %+v, not %+v", r, l, free[r])
+				t.Fatalf("rank %d: got %+v, want %+v", r, l, free[r])
 			}
 		}
 	})
@@ -222,15 +222,16 @@ func TestTheOrderOfRanksHasTheKernelsOfNoOrder(t *testing.T) {
 			Ranks: c.ranks, Multiprocessors: 132, Formula: c.formula,
 		})
 		if got := l.op & (orderTree | orderRounded); err != nil || got != c.order {
-			t.Errorf("%+v: the order is %d, %v", c, got, err)
+			t.Errorf("%+v: got order %d, error %v", c, got, err)
 		}
 		if c.order != 0 && l.Kernel != "wide_any" {
-			t.Errorf("%+v: %s", c, l.Kernel)
+			t.Errorf("%+v: got %s, want wide_any", c, l.Kernel)
 		}
 	}
 }
 
-// TestOnlyLargeCallsNeedWindows: small ones go on any memory.
+// TestOnlyLargeCallsNeedWindows checks that the kernel of a small call does not depend on its
+// memory.
 func TestOnlyLargeCallsNeedWindows(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		asked := drawLaunch(t)
@@ -239,15 +240,15 @@ func TestOnlyLargeCallsNeedWindows(t *testing.T) {
 			return
 		}
 		asked.Symmetric = !asked.Symmetric
-		asked.Recv ^= 1 << 40 // in place or not
+		asked.Recv ^= 1 << 40 // switch between in place and out of place
 		again := chooseAll(t, asked)
 		if asked.Operation == driver.AllReduceRMSNorm {
-			asked.Operation = driver.AllReduce // whose kernel it gets
+			asked.Operation = driver.AllReduce // it uses the same kernel
 		}
 		early := asked.Symmetric && all[0].bytes > asked.largest()
 		all[0].Symmetric = asked.Symmetric
 		if len(again) == 0 || again[0] != all[0] && !(early && again[0].Bulk) {
-			t.Fatalf("in other memory: %+v, not %+v", again, all[0])
+			t.Fatalf("in other memory: got %+v, want %+v", again, all[0])
 		}
 	})
 }

@@ -13,9 +13,9 @@ const (
 	mib = 1 << 20
 )
 
-// choices say which kernel a call gets. Sizes are those of a part, in bytes.
+// choices lists calls and their kernels. bytes is the size of a part.
 var choices = []struct {
-	sentence  string
+	name      string
 	operation driver.Operation
 	dataType  driver.DataType
 	op        driver.ReduceOp
@@ -23,179 +23,177 @@ var choices = []struct {
 	bytes     int64
 	symmetric bool
 	inPlace   bool
-	kernel    string // or what is wrong
+	kernel    string // or a part of the error
 }{
 	{
-		"a small sum goes in one step", driver.AllReduce, driver.BFloat16, driver.Sum, 4,
+		"small sum, one-shot", driver.AllReduce, driver.BFloat16, driver.Sum, 4,
 		8 * kib, true, false, "line_sum_bf16_4",
 	},
 	{
-		"as it does outside of windows", driver.AllReduce, driver.BFloat16, driver.Sum, 4,
+		"small sum outside windows", driver.AllReduce, driver.BFloat16, driver.Sum, 4,
 		8 * kib, false, false, "line_sum_bf16_4",
 	},
 	{
-		"and in place", driver.AllReduce, driver.Float16, driver.Max, 2, 2, false, true,
+		"small sum in place", driver.AllReduce, driver.Float16, driver.Max, 2, 2, false, true,
 		"line_sum_f16_2",
 	},
 	{
-		"and of nothing", driver.AllReduce, driver.Float32, driver.Sum, 2, 0, false, false,
+		"empty sum", driver.AllReduce, driver.Float32, driver.Sum, 2, 0, false, false,
 		"line_sum_f32_2",
 	},
 	{
-		"two ranks take one step while there is a warp for each chunk", driver.AllReduce,
+		"2 ranks, as many warps as chunks", driver.AllReduce,
 		driver.Float32, driver.Sum, 2, 1110 * kib, true, false, "line_sum_f32_2",
 	},
 	{
-		"and of packs above", driver.AllReduce, driver.Float32, driver.Sum, 2, 1111 * kib,
+		"2 ranks, more chunks than warps", driver.AllReduce, driver.Float32, driver.Sum, 2, 1111 * kib,
 		true, false, "wide_sum_f32_2",
 	},
 	{
-		"two for each warp if that is enough", driver.AllReduce, driver.Float32, driver.Sum, 2,
+		"2 ranks, two chunks per warp", driver.AllReduce, driver.Float32, driver.Sum, 2,
 		3 * mib, true, false, "unrolled_sum_f32_2",
 	},
 	{
-		"but with more ranks there is none", driver.ReduceScatter, driver.Float32, driver.Sum, 8, mib,
+		"unrolled kernels are for 2 ranks only", driver.ReduceScatter, driver.Float32, driver.Sum, 8, mib,
 		false, false, "wide_sum_f32_8",
 	},
 	{
-		"up to 7 MiB", driver.AllReduce, driver.Float32, driver.Sum, 2, 7 * mib, true, false,
-		"wide_sum_f32_2",
+		"2 ranks, largest line kernel", driver.AllReduce, driver.Float32, driver.Sum, 2, 7 * mib, true,
+		false, "wide_sum_f32_2",
 	},
 	{
-		"then they go over the buffers", driver.AllReduce, driver.Float32, driver.Sum, 2, 7*mib + 4,
+		"2 ranks, bulk", driver.AllReduce, driver.Float32, driver.Sum, 2, 7*mib + 4,
 		true, false, "bulk_two_shot_f32_2",
 	},
 	{
-		"unless these are not symmetric", driver.AllReduce, driver.Float32, driver.Sum, 2, 7*mib + 4,
+		"2 ranks, large but not symmetric", driver.AllReduce, driver.Float32, driver.Sum, 2, 7*mib + 4,
 		false, false, "wide_sum_f32_2",
 	},
 	{
-		"four ranks take one step up to 213 KiB", driver.AllReduce, driver.Float32, driver.Sum, 4,
+		"4 ranks, largest one-shot sum", driver.AllReduce, driver.Float32, driver.Sum, 4,
 		213 * kib, true, false, "line_sum_f32_4",
 	},
 	{
-		"and two above, which send less", driver.AllReduce, driver.Float32, driver.Sum, 4, 214 * kib,
+		"4 ranks, two-shot", driver.AllReduce, driver.Float32, driver.Sum, 4, 214 * kib,
 		true, false, "line_two_shot_f32_4",
 	},
 	{
-		"more ranks do so earlier", driver.AllReduce, driver.Float32, driver.Sum, 8, 110 * kib, true,
+		"8 ranks, two-shot", driver.AllReduce, driver.Float32, driver.Sum, 8, 110 * kib, true,
 		false, "line_two_shot_f32_8",
 	},
 	{
-		"two steps are for 6 MiB", driver.AllReduce, driver.Int32, driver.Min, 4, 6 * mib, true, false,
+		"4 ranks, largest two-shot", driver.AllReduce, driver.Int32, driver.Min, 4, 6 * mib, true, false,
 		"line_two_shot_i32_4",
 	},
 	{
-		"larger ones go over the buffers", driver.AllReduce, driver.Int32, driver.Min, 4, 6*mib + 4,
+		"4 ranks, bulk", driver.AllReduce, driver.Int32, driver.Min, 4, 6*mib + 4,
 		true, false, "bulk_two_shot_i32_4",
 	},
 	{
-		"unless they are not symmetric", driver.AllReduce, driver.Int32, driver.Min, 4, 7 * mib, false,
+		"4 ranks, large but not symmetric", driver.AllReduce, driver.Int32, driver.Min, 4, 7 * mib, false,
 		false, "line_two_shot_i32_4",
 	},
 	{
-		"in pieces above what exchange memory holds", driver.AllReduce, driver.Int32, driver.Min, 4,
+		"larger than exchange memory: in pieces", driver.AllReduce, driver.Int32, driver.Min, 4,
 		8 * mib, false, false, "line_two_shot_i32_4",
 	},
 	{
-		"as other reductions go", driver.ReduceScatter, driver.Float32, driver.Sum, 2, 64 * mib, false,
+		"reduce-scatter in pieces", driver.ReduceScatter, driver.Float32, driver.Sum, 2, 64 * mib, false,
 		true, "wide_sum_f32_2",
 	},
 	{
-		"but copies do not", driver.AllGather, driver.Int32, driver.Min, 4, 8 * mib, false, false,
+		"copies are not split", driver.AllGather, driver.Int32, driver.Min, 4, 8 * mib, false, false,
 		"do not fit into exchange memory",
 	},
 	{
-		"three ranks have the kernel of up to eight", driver.AllReduce, driver.BFloat16, driver.Avg, 3,
+		"3 ranks use the kernel for up to 8", driver.AllReduce, driver.BFloat16, driver.Avg, 3,
 		kib, true, false, "line_sum_bf16_8",
 	},
 	{
-		"parts of a reduce-scatter go through exchange memory", driver.ReduceScatter, driver.Float32,
+		"reduce-scatter through exchange memory", driver.ReduceScatter, driver.Float32,
 		driver.Sum, 2, 2 * mib, false, false, "wide_sum_f32_2",
 	},
 	{
-		"larger ones over the buffers", driver.ReduceScatter, driver.Float32, driver.Sum, 4, 4 * mib,
+		"reduce-scatter, bulk", driver.ReduceScatter, driver.Float32, driver.Sum, 4, 4 * mib,
 		true, false, "bulk_sum_f32_4",
 	},
 	{
-		"so do sums at a root", driver.Reduce, driver.Float16, driver.Sum, 4, 4 * mib, true, false,
+		"reduce, bulk", driver.Reduce, driver.Float16, driver.Sum, 4, 4 * mib, true, false,
 		"bulk_sum_f16_4",
 	},
 	{
-		"copies do not look at the type", driver.AllGather, driver.Float64, driver.Sum, 4, 8 * kib,
+		"copies do not depend on the type", driver.AllGather, driver.Float64, driver.Sum, 4, 8 * kib,
 		false, false, "line_copy_4",
 	},
 	{
-		"nor at the reduction", driver.Broadcast, driver.Uint8, driver.Prod, 5, 7, false, false,
-		"line_copy_8",
+		"copies do not depend on the reduction", driver.Broadcast, driver.Uint8, driver.Prod, 5, 7, false,
+		false, "line_copy_8",
 	},
 	{
-		"copies of symmetric buffers go over them earlier than they must", driver.AllGather,
+		"symmetric copy, smallest bulk", driver.AllGather,
 		driver.Uint8, driver.Sum, 2, 2*mib + 1, true, false, "bulk_copy_2",
 	},
 	{
-		"and others in lines", driver.AllGather, driver.Uint8, driver.Sum, 2, 2 * mib, false, false,
+		"other copy, line kernel", driver.AllGather, driver.Uint8, driver.Sum, 2, 2 * mib, false, false,
 		"wide_copy_2",
 	},
 	{
-		"large copies go over the buffers", driver.AllGather, driver.Int64, driver.Sum, 2, 4 * mib,
+		"large copy, bulk", driver.AllGather, driver.Int64, driver.Sum, 2, 4 * mib,
 		true, false, "bulk_copy_2",
 	},
 	{
-		"also in place", driver.AllGather, driver.Int64, driver.Sum, 2, 4 * mib, true, true,
+		"large copy in place", driver.AllGather, driver.Int64, driver.Sum, 2, 4 * mib, true, true,
 		"bulk_copy_2",
 	},
 	{
-		"an all-to-all does so out of place", driver.AllToAll, driver.Uint8, driver.Sum, 4, 4 * mib,
+		"large all-to-all", driver.AllToAll, driver.Uint8, driver.Sum, 4, 4 * mib,
 		true, false, "bulk_copy_4",
 	},
 	{
-		"but not in place, where a part would be lost", driver.AllToAll, driver.Uint8, driver.Sum, 4,
-		4 * mib, true, true, "in place of parts",
+		"large all-to-all in place would overwrite parts", driver.AllToAll, driver.Uint8, driver.Sum, 4,
+		4 * mib, true, true, "for in-place",
 	},
 	{
-		"a small all-to-all may be in place", driver.AllToAll, driver.Uint8, driver.Sum, 4, kib, false,
+		"small all-to-all in place", driver.AllToAll, driver.Uint8, driver.Sum, 4, kib, false,
 		true, "line_copy_4",
 	},
 	{
-		"a barrier is a copy of nothing", driver.Barrier, driver.Uint8, driver.Sum, 4, 0, false, false,
+		"barrier is an empty copy", driver.Barrier, driver.Uint8, driver.Sum, 4, 0, false, false,
 		"line_copy_4",
 	},
 	{
-		"products have a kernel for all types", driver.AllReduce, driver.Float32, driver.Prod, 2, kib,
+		"product", driver.AllReduce, driver.Float32, driver.Prod, 2, kib,
 		true, false, "wide_any",
 	},
 	{
-		"and so have doubles", driver.Reduce, driver.Float64, driver.Sum, 2, kib, true, false,
+		"float64", driver.Reduce, driver.Float64, driver.Sum, 2, kib, true, false,
 		"wide_any",
 	},
 	{
-		"and one of two steps", driver.AllReduce, driver.Int8, driver.Min, 4, 2 * mib, false, true,
+		"int8, two-shot", driver.AllReduce, driver.Int8, driver.Min, 4, 2 * mib, false, true,
 		"line_two_shot_any",
 	},
 	{
-		"and over the buffers", driver.AllReduce, driver.Uint8, driver.Max, 8, 64 * mib, true, false,
+		"uint8, bulk two-shot", driver.AllReduce, driver.Uint8, driver.Max, 8, 64 * mib, true, false,
 		"bulk_two_shot_any",
 	},
 	{
-		"of parts, too", driver.ReduceScatter, driver.Int64, driver.Avg, 3, 64 * mib, true, false,
+		"int64, bulk", driver.ReduceScatter, driver.Int64, driver.Avg, 3, 64 * mib, true, false,
 		"bulk_any",
 	},
 	{
 		"messages have no kernel", driver.Send, driver.Uint8, driver.Sum, 2, kib, true, false,
-		"no kernel of symmem's own for Send",
+		"symmem has no kernel for Send",
 	},
 	{
-		"nor has one rank", driver.AllReduce, driver.Float32, driver.Sum, 1, kib, true, false,
-		"for 1 ranks",
+		"1 rank", driver.AllReduce, driver.Float32, driver.Sum, 1, kib, true, false, "for 1 ranks",
 	},
 	{
-		"nor have nine", driver.AllReduce, driver.Float32, driver.Sum, 9, kib, true, false,
-		"for 9 ranks",
+		"9 ranks", driver.AllReduce, driver.Float32, driver.Sum, 9, kib, true, false, "for 9 ranks",
 	},
 }
 
-// choose is Choose of a launch that stays what it was.
+// choose calls Choose on a copy.
 func choose(l Launch) (Launch, error) {
 	err := l.Choose()
 	return l, err
@@ -203,7 +201,7 @@ func choose(l Launch) (Launch, error) {
 
 func TestChoose(t *testing.T) {
 	for _, c := range choices {
-		t.Run(c.sentence, func(t *testing.T) {
+		t.Run(c.name, func(t *testing.T) {
 			call := &driver.Call{
 				Operation: c.operation, DataType: c.dataType, ReduceOp: c.op,
 				Count: c.bytes / int64(c.dataType.Size()),
@@ -226,27 +224,27 @@ func TestChoose(t *testing.T) {
 	}
 }
 
-func TestGridsGrowWithTheMessage(t *testing.T) {
+func TestGridsGrowWithTheSize(t *testing.T) {
 	asked := Launch{
 		Call:  &driver.Call{DataType: driver.Uint8, Operation: driver.AllGather},
 		Ranks: 2, Symmetric: true, Multiprocessors: 132,
 	}
 	for _, c := range []struct {
-		sentence        string
+		name            string
 		count           int64
 		blocks, threads int
 	}{
-		{"a chunk has one warp, and the words between ranks one", 240, 1, 128},
+		{"one warp for a chunk and one for the header", 240, 1, 128},
 		{"three chunks fill a block", 720, 1, 128},
-		{"a fourth begins the next", 721, 2, 128},
-		{"two small blocks a multiprocessor come before larger ones", 947 * 240, 237, 128},
-		{"then blocks grow", 948 * 240, 119, 256},
+		{"four chunks need two blocks", 721, 2, 128},
+		{"nearly two small blocks per multiprocessor", 947 * 240, 237, 128},
+		{"then larger blocks", 948 * 240, 119, 256},
 		{"up to 640 threads", 3792 * 240, 190, 640},
-		{"of which there are nearly two on each", 4739 * 240, 237, 640},
-		{"packs need half as many", 4740 * 240, 119, 640},
-		{"and never more", 2 * mib, 219, 640},
-		{"buffers of peers get more", 2*mib + 1, 64, 512},
-		{"and large ones most", 4 * mib, 128, 512},
+		{"nearly two large blocks per multiprocessor", 4739 * 240, 237, 640},
+		{"wide kernels need half as many", 4740 * 240, 119, 640},
+		{"largest wide kernel", 2 * mib, 219, 640},
+		{"bulk kernel", 2*mib + 1, 64, 512},
+		{"large bulk kernel", 4 * mib, 128, 512},
 	} {
 		asked.Count = c.count
 		l, err := choose(asked)
@@ -254,7 +252,7 @@ func TestGridsGrowWithTheMessage(t *testing.T) {
 			t.Fatal(err)
 		}
 		if l.Blocks != c.blocks || l.Threads != c.threads {
-			t.Errorf("%s: got %d blocks of %d threads, want %d of %d", c.sentence, l.Blocks, l.Threads,
+			t.Errorf("%s: got %d blocks of %d threads, want %d of %d", c.name, l.Blocks, l.Threads,
 				c.blocks, c.threads)
 		}
 	}

@@ -1,9 +1,9 @@
 package kernels
 
-// Message describes one copy. It is struct Message of src/message.h, and the descriptor itself is
-// in host memory, which the device can access. The stream of a Recv writes MessageWaits to State,
-// waits until Go is 1, and runs the kernels; they copy, then store MessageDone and Go=0 at once.
-// The host writes the other fields before it sets Go, and writes them again only once State is
+// Message describes the copy of one message: struct Message of src/message.h, in host memory that
+// the device can access. The stream of a Recv writes MessageWaits to State, waits until Go is 1,
+// and runs the kernels, which copy the data and then store MessageDone and Go=0 in one write. The
+// host writes the other fields before it sets Go, and writes them again only once State is
 // MessageDone.
 type Message struct {
 	From, To, Bytes uint64
@@ -19,7 +19,7 @@ const (
 	MessageDone  = 2
 )
 
-// MessageObject returns the message kernels' code, as Object does for collectives.
+// MessageObject returns the code of the message kernels, as Object does for collectives.
 func MessageObject(major, minor int) ([]byte, error) { return objectOf("message", major, minor) }
 
 // Copy describes a launch of a kernel whose only argument is the address of a Message.

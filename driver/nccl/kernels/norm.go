@@ -5,19 +5,21 @@ import (
 	"symmem/internal/cuda"
 )
 
-// Local is the part of a norm that follows the all-reduce, on one GPU: it adds the sums to the
-// residual and normalizes the result. Addresses of buffers are multiples of driver.NormAlign.
+// Local describes the part of a norm after the all-reduce, which runs on each GPU: it adds the sums
+// to the residual and normalizes the result. Addresses of buffers are multiples of
+// driver.NormAlign.
 type Local struct {
 	driver.Norm
-	// Send are the sums, Recv is the output, which may be the sums.
+	// Send is the address of the sums, Recv of the output; they may be equal.
 	Send, Recv uintptr
-	// Fault is where the fault word of the all-reduce lies: at FaultOffset of this rank's exchange
-	// memory. If it is set, Kernel writes poison; AddKernel and NormKernel do not read it.
+	// Fault is the address of the fault word of the all-reduce, which is at FaultOffset in this rank's
+	// exchange memory. If the word is set, Kernel writes poison; AddKernel and NormKernel do not read
+	// it.
 	Fault uintptr
 }
 
-// AddKernel and NormKernel are the two steps that Kernel is measured against: the sums are added to
-// the residual, and the residual is normalized.
+// AddKernel and NormKernel do the work of Kernel in two steps, for comparison in measurements:
+// AddKernel adds the sums to the residual, and NormKernel normalizes the residual.
 const (
 	AddKernel  = "add_local_bf16"
 	NormKernel = "rms_local_bf16"
@@ -29,13 +31,13 @@ const (
 // maxThreads is the size of the largest block.
 const maxThreads = 512
 
-// long reports whether a thread has more of a row than fits into its registers where two blocks
+// long reports whether a thread's part of a row needs more registers than it has if two blocks
 // share a multiprocessor.
 func (l *Local) long() bool { return l.Hidden > 2*maxThreads*driver.NormUnit }
 
-// Kernel is the name of its kernel. One that overlaps with the all-reduce is that of long rows,
-// whose registers leave no room for a second block on a multiprocessor: for 32 rows of 8192 that is
-// faster by 6 percent.
+// Kernel returns the name of the kernel. A kernel that overlaps with the all-reduce is the one for
+// long rows, whose registers leave no room for a second block on a multiprocessor: for 32 rows of
+// 8192 it is faster by 6 percent.
 func (l *Local) Kernel(overlaps bool) string {
 	if l.long() || overlaps {
 		return longKernel
@@ -43,21 +45,21 @@ func (l *Local) Kernel(overlaps bool) string {
 	return shortKernel
 }
 
-// Grid is how to launch Kernel and NormKernel: a block for a row.
+// Grid returns the grid of Kernel and NormKernel, which has a block for each row.
 func (l *Local) Grid() (blocks, threads int) {
 	warps := min((l.Hidden/driver.NormUnit+warp-1)/warp, maxThreads/warp)
 	return int(max(l.Rows, 1)), int(warps) * warp
 }
 
-// Overlaps reports whether the grid may be launched before the all-reduce has ended. While it waits
-// it takes room from kernels of other groups, for which the all-reduce of another rank may wait. So
-// it may take no more than a quarter of the GPU's multiprocessors, with the registers that it has.
+// Overlaps reports whether the grid may be launched before the all-reduce has ended. Its waiting
+// blocks occupy multiprocessors that kernels of other groups may need, so it may occupy at most a
+// quarter of the GPU.
 func (l *Local) Overlaps(multiprocessors int) bool {
 	blocks, threads := l.Grid()
 	return blocks*threads <= multiprocessors*maxThreads/4
 }
 
-// Params are the arguments of its kernels: struct Local of src/local.h.
+// Params returns the arguments of the kernels: struct Local of src/local.h.
 func (l *Local) Params() cuda.Params {
 	return cuda.ParamsOf(&struct {
 		send, residual, weight, recv, fault uintptr

@@ -7,10 +7,10 @@ import (
 	"testing"
 )
 
-// registers is how many a multiprocessor has. Threads get them in units of eight.
+// registers is the number of registers of a multiprocessor. Threads get them in units of eight.
 const registers = 64 << 10
 
-// familyOf is what Choose calls the kernels of lines, or "".
+// familyOf returns the family of a line kernel, as in Launch.resident; "" for other kernels.
 func familyOf(kernel string) string {
 	if strings.HasSuffix(kernel, "_any") && !strings.HasPrefix(kernel, "bulk") {
 		return kernel
@@ -23,7 +23,7 @@ func familyOf(kernel string) string {
 	return ""
 }
 
-// residents is how many threads of a kernel are on a multiprocessor at once.
+// residents returns the number of threads of a kernel that a multiprocessor must hold at once.
 func residents(kernel string) int {
 	ranks, err := strconv.Atoi(kernel[strings.LastIndex(kernel, "_")+1:])
 	if strings.HasSuffix(kernel, "_any") {
@@ -40,15 +40,14 @@ func residents(kernel string) int {
 	return (most.blocks + multiprocessors - 1) / multiprocessors * most.threads
 }
 
-// The entries of .nv.info of a binary: format, attribute and size, and then so many bytes. That of
-// the registers has the number of the kernel's symbol and the number of registers.
+// An entry of .nv.info has a format, an attribute, a size, and that number of bytes. For register
+// counts these are the index of the kernel's symbol and the number of registers.
 const (
 	sized         = 0x04
 	registerCount = 0x2f
 )
 
-// TestKernelsFitBlocks finds kernels that need too many registers for their blocks: the driver
-// would refuse to launch them.
+// TestKernelsFitBlocks finds kernels that need too many registers for their grids.
 func TestKernelsFitBlocks(t *testing.T) {
 	for major := range binaries {
 		object, err := Object(major, 0)
@@ -59,17 +58,17 @@ func TestKernelsFitBlocks(t *testing.T) {
 		for kernel, count := range counts {
 			n := (count + 7) / 8 * 8
 			if threads := residents(kernel); n*threads > registers {
-				t.Errorf("%s: %s has %d registers, and %d threads on a multiprocessor",
-					architectureOf(major), kernel, n, threads)
+				t.Errorf("%s: %s has %d registers per thread, too many for %d threads on a "+
+					"multiprocessor", architectureOf(major), kernel, n, threads)
 			}
 		}
 		if len(counts) == 0 {
-			t.Errorf("%s: no kernel says how many registers it has", architectureOf(major))
+			t.Errorf("%s: found no register counts", architectureOf(major))
 		}
 	}
 }
 
-// registersIn reads how many each kernel of a binary has.
+// registersIn returns the register count of each kernel of a cubin.
 func registersIn(t *testing.T, object []byte) map[string]int {
 	t.Helper()
 	f := binaryOf(t, object)

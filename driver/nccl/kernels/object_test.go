@@ -19,8 +19,8 @@ import (
 	"symmem/internal/reduce"
 )
 
-// kernelNames lists all kernels that Choose can give, and those that are launched behind or between
-// them.
+// kernelNames lists all kernels that Choose can return, and those that are launched after or
+// between them.
 func kernelNames() map[string]bool {
 	names := map[string]bool{
 		shortKernel: true, longKernel: true, AddKernel: true, NormKernel: true, AfterAll: true,
@@ -49,13 +49,13 @@ func kernelNames() map[string]bool {
 func TestEveryKernelIsInEveryObject(t *testing.T) {
 	names := kernelNames()
 	if len(names) != 3*(4*4+3)+3*4+4+4+1 {
-		t.Errorf("Choose gives %d kernels: %v", len(names), names)
+		t.Errorf("Choose returns %d different kernels: %v", len(names), names)
 	}
 	hasKernels(t, Object, names)
 	hasKernels(t, MessageObject, messageNames())
 }
 
-// messageNames lists all that Copies can give.
+// messageNames lists all kernels that Copies can return.
 func messageNames() map[string]bool {
 	names := map[string]bool{}
 	for _, bytes := range []int64{0, 1, smallMessage, smallMessage + 1, 1 << 40} {
@@ -66,7 +66,7 @@ func messageNames() map[string]bool {
 	return names
 }
 
-// hasKernels compares the kernels of objects with those that should be there.
+// hasKernels fails unless each object contains exactly the given kernels.
 func hasKernels(
 	t *testing.T, objectFor func(major, minor int) ([]byte, error), names map[string]bool,
 ) {
@@ -86,19 +86,18 @@ func hasKernels(
 			}
 		}
 		if len(found) != len(names) {
-			t.Errorf("the object for %v has %d kernels, of which %d are used", capability, len(found),
-				len(names))
+			t.Errorf("the object for %v has %d kernels, want %d", capability, len(found), len(names))
 		}
 	}
 }
 
-// cudaMachine is the machine of ELF files for NVIDIA's GPUs.
+// cudaMachine is EM_CUDA, the machine of ELF files for NVIDIA GPUs.
 const cudaMachine = 190
 
-// binaryOf reads an object that is no PTX.
+// binaryOf parses a cubin.
 func binaryOf(t *testing.T, object []byte) *elf.File {
 	t.Helper()
-	// NVIDIA has versions of its own, which package elf does not take.
+	// NVIDIA uses ELF versions that package elf does not accept.
 	object = bytes.Clone(object)
 	binary.LittleEndian.PutUint32(object[20:], uint32(elf.EV_CURRENT))
 	f, err := elf.NewFile(bytes.NewReader(object))
@@ -106,12 +105,12 @@ func binaryOf(t *testing.T, object []byte) *elf.File {
 		t.Fatal(err)
 	}
 	if f.Machine != cudaMachine {
-		t.Errorf("the machine is %v", f.Machine)
+		t.Errorf("the machine is %v, want %v", f.Machine, cudaMachine)
 	}
 	return f
 }
 
-// codeIn finds the instructions of each kernel of a binary.
+// codeIn returns the instructions of each kernel of a cubin.
 func codeIn(t *testing.T, object []byte) map[string][]byte {
 	t.Helper()
 	found := map[string][]byte{}
@@ -143,12 +142,12 @@ var (
 	ptxEntry   = regexp.MustCompile(`(?m)^\.visible \.entry (\w+)\(`)
 )
 
-// inText also looks at the version of PTX: drivers from 535 on, of CUDA 12.2, know 8.2.
+// inText also checks the version of PTX: drivers from 535 on (CUDA 12.2) support 8.2.
 func inText(t *testing.T, object []byte) map[string]bool {
 	t.Helper()
 	version := ptxVersion.FindSubmatch(object)
 	if version == nil || !ptxTarget.Match(object) {
-		t.Fatal("the object is no PTX for sm_90")
+		t.Fatal("the object is not PTX for sm_90")
 	}
 	major, _ := strconv.Atoi(string(version[1]))
 	minor, _ := strconv.Atoi(string(version[2]))
@@ -162,16 +161,16 @@ func inText(t *testing.T, object []byte) map[string]bool {
 	return found
 }
 
-// acquireBulk and preExit are the opcodes of griddepcontrol.wait and .launch_dependents, the lowest
-// bits of an instruction of 16 bytes: read from what NVRTC makes of kernels with and without them.
+// acquireBulk and preExit are the opcodes of griddepcontrol.wait and .launch_dependents, found by
+// compiling kernels with and without them. The opcode is in the lowest bits of an instruction.
 const (
 	opcode      = 1<<12 - 1
 	acquireBulk = 0x82e
 	preExit     = 0x82d
 )
 
-// TestKernelsThatOverlapWait reads the objects of all architectures: a kernel that lets the next
-// one begin early, or that may be launched to overlap, waits for those ahead of it.
+// TestKernelsThatOverlapWait checks in all objects that a kernel which starts its successor early,
+// or may be launched to overlap, waits for its predecessors.
 func TestKernelsThatOverlapWait(t *testing.T) {
 	for major := range binaries {
 		object, err := Object(major, 0)
@@ -179,18 +178,18 @@ func TestKernelsThatOverlapWait(t *testing.T) {
 			t.Fatal(err)
 		}
 		for kernel, code := range codeIn(t, object) {
-			waits, lets := 0, 0
+			waits, launches := 0, 0
 			for at := 0; at+16 <= len(code); at += 16 {
 				switch binary.LittleEndian.Uint16(code[at:]) & opcode {
 				case acquireBulk:
 					waits++
 				case preExit:
-					lets++
+					launches++
 				}
 			}
-			if overlaps(kernel) && Wait(major) != (waits > 0) || lets > 0 && waits == 0 {
-				t.Errorf("%s of %s waits for the kernels ahead at %d places, lets the next begin at %d",
-					kernel, architectureOf(major), waits, lets)
+			if overlaps(kernel) && Wait(major) != (waits > 0) || launches > 0 && waits == 0 {
+				t.Errorf("%s of %s has %d griddepcontrol.wait and %d griddepcontrol.launch_dependents",
+					kernel, architectureOf(major), waits, launches)
 			}
 		}
 	}
@@ -201,30 +200,31 @@ func TestKernelsThatOverlapWait(t *testing.T) {
 	for _, kernel := range ptxKernel.FindAllSubmatch(text, -1) {
 		waits := bytes.Contains(kernel[0], []byte("griddepcontrol.wait;"))
 		if overlaps(string(kernel[1])) && !waits {
-			t.Errorf("%s of compute_90 does not wait for the kernels ahead", kernel[1])
+			t.Errorf("%s of compute_90 has no griddepcontrol.wait", kernel[1])
 		}
 	}
 }
 
-// overlaps reports whether a kernel may be launched to overlap: all but the bulk ones.
+// overlaps reports whether a kernel may be launched to overlap: all except bulk kernels.
 func overlaps(kernel string) bool { return familyOf(kernel) != "" || kernel == longKernel }
 
 func TestOldGPUsHaveNoObject(t *testing.T) {
 	for _, major := range []int{5, 7} {
-		if _, err := Object(major, 5); err == nil || !strings.Contains(err.Error(), "8.0 is the first") {
+		if _, err := Object(major, 5); err == nil || !strings.Contains(err.Error(), "8.0 or later") {
 			t.Errorf("%d.5: got %v", major, err)
 		}
 	}
 }
 
-// TestSourcesAndObjectsBelongTogether compares both with what make.sh has written of them.
-func TestSourcesAndObjectsBelongTogether(t *testing.T) {
-	const remedy = "run driver/nccl/kernels/make.sh, and keep what it writes"
+// TestObjectsMatchSources compares the checksums of both with the manifest that make.sh has
+// written.
+func TestObjectsMatchSources(t *testing.T) {
+	const remedy = "run driver/nccl/kernels/make.sh and commit its output"
 	manifest, err := objects.ReadFile("objects/MANIFEST")
 	if err != nil {
 		t.Fatal(err)
 	}
-	noted := map[string]string{}
+	listed := map[string]string{}
 	first, rest, _ := strings.Cut(string(manifest), "\n")
 	if !strings.HasPrefix(first, "NVRTC ") {
 		t.Errorf("MANIFEST begins with %q; %s", first, remedy)
@@ -234,25 +234,25 @@ func TestSourcesAndObjectsBelongTogether(t *testing.T) {
 		if _, err := fmt.Sscan(line, &sum, &name); err != nil {
 			t.Fatalf("MANIFEST: %q: %v", line, err)
 		}
-		noted[name] = sum
+		listed[name] = sum
 	}
 	present := map[string]string{}
 	sums(t, Sources, "src", present)
 	sums(t, objects, "objects", present)
 	delete(present, "MANIFEST")
 	for name, sum := range present {
-		if noted[name] != sum {
-			t.Errorf("%s is not the one that was compiled; %s", name, remedy)
+		if listed[name] != sum {
+			t.Errorf("%s has changed since the last run of make.sh; %s", name, remedy)
 		}
 	}
-	for name := range noted {
+	for name := range listed {
 		if present[name] == "" {
-			t.Errorf("%s was compiled, but is gone; %s", name, remedy)
+			t.Errorf("%s is missing; %s", name, remedy)
 		}
 	}
 }
 
-// sums adds the sums of the files of a folder.
+// sums adds the checksums of the files in a folder to a map.
 func sums(t *testing.T, from embed.FS, folder string, to map[string]string) {
 	t.Helper()
 	entries, err := fs.ReadDir(from, folder)

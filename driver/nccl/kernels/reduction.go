@@ -18,9 +18,9 @@ var types = map[driver.DataType]struct {
 	driver.Int32: {6, "i32"}, driver.Int64: {7, ""},
 }
 
-// The word that describes a reduction to the kernels has its number in enum Op of call.h, which is
-// driver.ReduceOp.Kernel. For kernels of any reduction enum Order and the number of the type are
-// added.
+// The word that describes a reduction to the kernels contains its number in enum Op of call.h
+// (driver.ReduceOp.Kernel). For kernels of any reduction it also contains enum Order and the number
+// of the type.
 const (
 	lastSpecial = 2 // Max, the last reduction that has specialized kernels
 
@@ -29,7 +29,7 @@ const (
 	typeUnit     = 32
 )
 
-// reduction works out the word that describes the call's reduction to the kernels.
+// reduction sets the word that describes the call's reduction to the kernels.
 func (l *Launch) reduction() (err error) {
 	t, typed := types[l.DataType]
 	op, known := l.ReduceOp.Kernel().Number()
@@ -49,12 +49,12 @@ func (l *Launch) reduction() (err error) {
 	return err
 }
 
-// tree returns the bit to add to that word if a tree gives other bits than the order of ranks. With
-// two ranks it gives the same.
+// tree returns the bits to set in that word if the results of a tree can differ from those of the
+// order of ranks. With two ranks both are the same, except for the rounding of averages.
 func (l *Launch) tree() (uint32, error) {
 	if l.Ranks&(l.Ranks-1) != 0 {
-		return 0, fmt.Errorf("%w for the formula %v of %d ranks: a power of two is wanted", errNone,
-			l.Formula, l.Ranks)
+		return 0, fmt.Errorf("%w for the formula %v with %d ranks: the number of ranks must be a power "+
+			"of two", errNone, l.Formula, l.Ranks)
 	}
 	rounds := l.Formula == driver.RoundedTree && l.DataType.Size() == 2
 	switch {
@@ -68,8 +68,8 @@ func (l *Launch) tree() (uint32, error) {
 	return 0, nil
 }
 
-// kernel is the name of a kernel for the call. Kernels are there for 2 and 4 ranks, and for any
-// number up to 8.
+// kernel returns the name of a family's kernel for the call. There are kernels for 2 ranks, for 4
+// ranks, and for any number up to 8.
 func (l *Launch) kernel(family string) string {
 	ranks := 8
 	if l.Ranks == 2 || l.Ranks == 4 {

@@ -5,41 +5,40 @@ import (
 	"unsafe"
 )
 
-// Fault says why a kernel ended without a result: enum Fault of src/call.h.
+// Fault is the reason why a kernel has ended without a result: enum Fault of src/call.h.
 type Fault uint32
 
 // The faults.
 const (
 	None Fault = iota
-	// Aborted: the host has ended the kernels, see Report.End.
+	// Aborted means that the host has ended the kernel: see Report.End.
 	Aborted
-	// TimedOut: ranks did not come in time.
+	// TimedOut means that a peer did not launch the call in time.
 	TimedOut
-	// Diverged: a rank came to another call.
+	// Diverged means that a peer has launched a different call.
 	Diverged
 )
 
-// Report is written by the first thread that meets a fault, and holds the word by which the host
-// ends kernels: struct Report of src/call.h. It lies in host memory that the device reads and
-// writes. The other fields may be read once fault is not None.
+// Report receives the first fault of a rank's kernels, and holds the word by which the host ends
+// kernels: struct Report of src/call.h. It is in host memory that the device reads and writes. The
+// other fields may be read once fault is not None.
 type Report struct {
-	// Digest and Theirs are those of this rank's call and of the other one.
+	// Digest is the digest of this rank's call, and Theirs that of the different call.
 	Digest, Theirs uint64
-	// Epoch is the number of the call among those of the group that kernels ran, from 1.
+	// Epoch is the number of the call among the group's kernel launches, from 1.
 	Epoch uint64
-	// Ranks is the set of those that did not come (a bit each), or the one that came to another
-	// call.
+	// Ranks has a bit for each rank that is missing, or for the rank with the different call.
 	Ranks uint32
 	fault uint32
 	end   uint32
 	_     [7]uint32
 }
 
-// Fault returns what has happened. It may be called while kernels run.
+// Fault returns the fault. It may be called while kernels run.
 func (r *Report) Fault() Fault { return Fault(atomic.LoadUint32(&r.fault)) }
 
-// Read returns a copy, and reports whether there is a fault in it. It may be called while kernels
-// run.
+// Read returns a copy of the report, and whether it contains a fault. It may be called while
+// kernels run.
 func (r *Report) Read() (Report, bool) {
 	fault := r.Fault()
 	if fault == None {
@@ -50,10 +49,10 @@ func (r *Report) Read() (Report, bool) {
 	}, true
 }
 
-// End ends the kernels that have this report: those that wait for other ranks now, and later ones,
-// too, once the 32 bits at EndOffset have been copied to FaultOffset. It may be called while
-// kernels run.
+// End ends the kernels with this report that wait for peers. Once the caller has copied the 32 bits
+// at EndOffset to FaultOffset of the exchange memory, later kernels end, too. End may be called
+// while kernels run.
 func (r *Report) End() { atomic.StoreUint32(&r.end, uint32(Aborted)) }
 
-// EndOffset is where in a Report the word lies that End writes.
+// EndOffset is the offset in a Report of the word that End writes.
 const EndOffset = unsafe.Offsetof(Report{}.end)

@@ -2,7 +2,7 @@ package kernels
 
 import "embed"
 
-// Sources holds the sources of the kernels; Object returns what they were compiled to.
+// Sources contains the source code of the kernels. Object returns the compiled code.
 //
 //go:embed src
 var Sources embed.FS
