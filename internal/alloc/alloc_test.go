@@ -29,7 +29,7 @@ func TestRequestsAreRoundedToBlocks(t *testing.T) {
 				t.Fatal(err)
 			}
 			if got, _, err := c.Alloc(row.request, 0); err != nil || got.Size != row.want {
-				t.Errorf("Alloc(%d): %d bytes, %v, want %d", row.request, got.Size, err, row.want)
+				t.Errorf("Alloc(%d) = %d bytes, %v; want %d", row.request, got.Size, err, row.want)
 			}
 		})
 	}
@@ -45,13 +45,13 @@ func TestSegmentSize(t *testing.T) {
 		{"the first segment is First", Default(), 0, 512, 64 * mib},
 		{"a large first request makes a large first segment", Default(), 0, 99 * mib, 100 * mib},
 		{"First is the minimum", Default(), 32 * mib, 512, 64 * mib},
-		{"later segments double what is mapped", Default(), 128 * mib, 512, 128 * mib},
+		{"later segments double mapped memory", Default(), 128 * mib, 512, 128 * mib},
 		{"a larger request makes a larger segment", Default(), 128 * mib, 200*mib + 1, 202 * mib},
-		{"PyTorch: 1 MiB comes from 2 MiB", PyTorch(), 0, 1 * mib, 2 * mib},
-		{"PyTorch: above 1 MiB comes from 20 MiB", PyTorch(), 0, 1*mib + 512, 20 * mib},
-		{"PyTorch: below 10 MiB comes from 20 MiB", PyTorch(), 0, 10*mib - 512, 20 * mib},
+		{"PyTorch: 1 MiB needs 2 MiB", PyTorch(), 0, 1 * mib, 2 * mib},
+		{"PyTorch: above 1 MiB needs 20 MiB", PyTorch(), 0, 1*mib + 512, 20 * mib},
+		{"PyTorch: below 10 MiB needs 20 MiB", PyTorch(), 0, 10*mib - 512, 20 * mib},
 		{"PyTorch: 10 MiB gets a separate segment", PyTorch(), 0, 10 * mib, 10 * mib},
-		{"PyTorch: large segments are even MiB", PyTorch(), 0, 11 * mib, 12 * mib},
+		{"PyTorch: large segments are multiples of 2 MiB", PyTorch(), 0, 11 * mib, 12 * mib},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			c := newCore(t, row.config)
@@ -65,20 +65,20 @@ func TestSegmentSize(t *testing.T) {
 
 func TestSplits(t *testing.T) {
 	for _, row := range []struct {
-		name             string
-		config           Config
-		rounded, remains int64
-		want             bool
+		name               string
+		config             Config
+		rounded, remainder int64
+		want               bool
 	}{
 		{"a remainder of one unit is split off", Default(), 9 * mib, 512, true},
-		{"no remainder", Default(), 9 * mib, 0, false},
+		{"without a remainder there is no split", Default(), 9 * mib, 0, false},
 		{"PyTorch splits small blocks to the unit", PyTorch(), 1 * mib, 512, true},
 		{"PyTorch does not split 1 MiB off large blocks", PyTorch(), 19 * mib, 1 * mib, false},
 		{"PyTorch splits off more than 1 MiB", PyTorch(), 9 * mib, 11 * mib, true},
 	} {
 		t.Run(row.name, func(t *testing.T) {
-			if got := newCore(t, row.config).config.splits(row.rounded, row.remains); got != row.want {
-				t.Errorf("splits(%d, %d) = %t", row.rounded, row.remains, got)
+			if got := newCore(t, row.config).config.splits(row.rounded, row.remainder); got != row.want {
+				t.Errorf("splits(%d, %d) = %t, want %t", row.rounded, row.remainder, got, row.want)
 			}
 		})
 	}
@@ -98,7 +98,7 @@ func TestNewRefusesInvalidConfigs(t *testing.T) {
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			if _, err := New(row.config); !errors.Is(err, ErrConfig) {
-				t.Errorf("New: %v, want ErrConfig", err)
+				t.Errorf("New(%+v): %v, want ErrConfig", row.config, err)
 			}
 		})
 	}
@@ -106,16 +106,16 @@ func TestNewRefusesInvalidConfigs(t *testing.T) {
 
 func TestZeroConfigIsTheDefault(t *testing.T) {
 	if got := newCore(t, Config{}).config; got != Default() {
-		t.Errorf("Config{} became %+v", got)
+		t.Errorf("New(Config{}) uses %+v, want %+v", got, Default())
 	}
 }
 
 func TestInvalidSizesAreRefused(t *testing.T) {
 	c := newCore(t, Default())
 	for _, size := range []int64{0, -1, -1 << 63, MaxSize + 1, 1<<63 - 1} {
-		_, _, alloc := c.Alloc(size, 0)
-		_, reserve := c.Reserve(size, 0)
-		for _, err := range []error{alloc, reserve, c.GrowFailed(size, 0)} {
+		_, _, allocErr := c.Alloc(size, 0)
+		_, reserveErr := c.Reserve(size, 0)
+		for _, err := range []error{allocErr, reserveErr, c.GrowFailed(size, 0)} {
 			if !errors.Is(err, ErrSize) {
 				t.Errorf("size %d: %v, want ErrSize", size, err)
 			}
@@ -123,15 +123,15 @@ func TestInvalidSizesAreRefused(t *testing.T) {
 	}
 	for _, bytes := range []int64{0, -512, 511, MaxSize + 512} {
 		if _, err := c.AddSegment(Growth{Bytes: bytes}, 0); !errors.Is(err, ErrSize) {
-			t.Errorf("segment of %d bytes: %v, want ErrSize", bytes, err)
+			t.Errorf("AddSegment of %d bytes: %v, want ErrSize", bytes, err)
 		}
 	}
 }
 
 func TestOutOfMemoryErrorHasFreeMemory(t *testing.T) {
 	c := newCore(t, Config{Capacity: 8 * mib, Granularity: mib, First: 4 * mib})
-	first := demand(t, c, 3*mib, 7)
-	demand(t, c, 3*mib, 7)
+	first := mustAlloc(t, c, 3*mib, 7)
+	mustAlloc(t, c, 3*mib, 7)
 	if _, err := c.Free(first); err != nil {
 		t.Fatal(err)
 	}
@@ -139,15 +139,15 @@ func TestOutOfMemoryErrorHasFreeMemory(t *testing.T) {
 		Requested: 5 * mib, Free: 5 * mib, LargestFree: 4 * mib,
 		Capacity: 8 * mib,
 	}
-	_, _, exhausted := c.Alloc(5*mib, 7)
-	for _, err := range []error{exhausted, c.GrowFailed(5*mib, 7)} {
+	_, _, allocErr := c.Alloc(5*mib, 7)
+	for _, err := range []error{allocErr, c.GrowFailed(5*mib, 7)} {
 		var got *OutOfMemoryError
 		if !errors.As(err, &got) || *got != want || !errors.Is(err, ErrOutOfMemory) {
-			t.Errorf("error %v, want %v", err, &want)
+			t.Errorf("got error %v, want %v", err, &want)
 		}
 	}
 	if text := want.Error(); !strings.Contains(text, "requested 5242880") {
-		t.Errorf("error text %q", text)
+		t.Errorf("error %q does not contain the requested size", text)
 	}
 	if err := c.Verify(); err != nil {
 		t.Error(err)
@@ -161,7 +161,7 @@ func TestAddressPolicyRefusesInvalidAddresses(t *testing.T) {
 			_, grow, _ := c.Alloc(1, 0)
 			_, err := c.AddSegment(grow, address)
 			if want := policy == Address; errors.Is(err, ErrAddress) != want {
-				t.Errorf("%s policy, address %#x: %v", policy, address, err)
+				t.Errorf("%s policy, AddSegment at %#x: %v; want ErrAddress: %t", policy, address, err, want)
 			}
 		}
 	}
@@ -176,13 +176,13 @@ func TestSegmentBeyondTheArenaIsRefused(t *testing.T) {
 		c.Trim(0)
 	}
 	if _, err := c.AddSegment(Growth{Bytes: Unit}, 0); !errors.Is(err, ErrExhausted) {
-		t.Errorf("segment beyond the arena: %v, want ErrExhausted", err)
+		t.Errorf("AddSegment beyond the arena: %v, want ErrExhausted", err)
 	}
 }
 
 func TestUnknownHandlesAreForeign(t *testing.T) {
 	c := newCore(t, Default())
-	own := demand(t, c, 4096, 0)
+	own := mustAlloc(t, c, 4096, 0)
 	for _, h := range []Handle{0, makeHandle(1, 9), makeHandle(1000, 0)} {
 		if _, _, err := c.FreeHandle(h); !errors.Is(err, ErrForeign) {
 			t.Errorf("FreeHandle(%#x): %v, want ErrForeign", h, err)
@@ -195,19 +195,19 @@ func TestUnknownHandlesAreForeign(t *testing.T) {
 		}
 	}
 	if state, err := c.Free(own); state != Free || err != nil {
-		t.Errorf("Free of a live block: %s, %v", state, err)
+		t.Errorf("Free of a live block = %s, %v; want free", state, err)
 	}
 }
 
 func TestHandleFindsAndFreesItsBlock(t *testing.T) {
 	c := newCore(t, Default())
-	demand(t, c, 512, 0)
-	own := demand(t, c, 4096, 0)
+	mustAlloc(t, c, 512, 0)
+	own := mustAlloc(t, c, 4096, 0)
 	if v, err := c.Live(own.Handle); v != own || err != nil {
-		t.Errorf("Live: %+v, %v; want %+v", v, err, own)
+		t.Errorf("Live = %+v, %v; want %+v", v, err, own)
 	}
 	if v, state, err := c.FreeHandle(own.Handle); v != own || state != Free || err != nil {
-		t.Errorf("FreeHandle: %+v, %s, %v; want %+v, free", v, state, err, own)
+		t.Errorf("FreeHandle = %+v, %s, %v; want %+v, free", v, state, err, own)
 	}
 	if _, err := c.Live(own.Handle); !errors.Is(err, ErrFreed) {
 		t.Errorf("Live of a freed block: %v, want ErrFreed", err)
@@ -215,10 +215,10 @@ func TestHandleFindsAndFreesItsBlock(t *testing.T) {
 	if _, _, err := c.FreeHandle(own.Handle); !errors.Is(err, ErrDoubleFree) {
 		t.Errorf("FreeHandle again: %v, want ErrDoubleFree", err)
 	}
-	parked := demand(t, c, 4096, 0)
+	parked := mustAlloc(t, c, 4096, 0)
 	_, _ = c.Pin(parked.Handle)
 	if _, state, err := c.FreeHandle(parked.Handle); state != Parked || err != nil {
-		t.Errorf("FreeHandle of a pinned block: %s, %v; want parked", state, err)
+		t.Errorf("FreeHandle of a pinned block = %s, %v; want parked", state, err)
 	}
 	if _, _, err := c.FreeHandle(parked.Handle); !errors.Is(err, ErrDoubleFree) {
 		t.Errorf("FreeHandle of a parked block: %v, want ErrDoubleFree", err)
@@ -232,20 +232,20 @@ func TestHandleFindsAndFreesItsBlock(t *testing.T) {
 
 func TestOrdinalsOfTrimmedSegmentsAreNotReused(t *testing.T) {
 	c := newCore(t, Default())
-	if _, err := c.Free(demand(t, c, 1, 0)); err != nil {
+	if _, err := c.Free(mustAlloc(t, c, 1, 0)); err != nil {
 		t.Fatal(err)
 	}
 	if gone := c.Trim(0); len(gone) != 1 || gone[0].Ordinal != 0 {
-		t.Fatalf("trimmed %+v", gone)
+		t.Fatalf("Trim(0) = %+v, want segment 0", gone)
 	}
-	if v := demand(t, c, 1, 0); v.Segment != 1 {
-		t.Errorf("block in segment %d, want 1", v.Segment)
+	if v := mustAlloc(t, c, 1, 0); v.Segment != 1 {
+		t.Errorf("block is in segment %d, want 1", v.Segment)
 	}
 	for v := range c.Blocks(0) {
-		t.Errorf("a trimmed segment has block %+v", v)
+		t.Errorf("trimmed segment still has block %+v", v)
 	}
 	if n := len(slices.Collect(c.Segments())); n != 1 {
-		t.Errorf("%d segments, want 1", n)
+		t.Errorf("got %d segments, want 1", n)
 	}
 }
 
@@ -254,11 +254,11 @@ func TestFourGiBNeedAtMostEightSegments(t *testing.T) {
 	for start := int64(2); start <= 48; start++ {
 		c := newCore(t, Default())
 		for size, held := start, int64(0); held < 4096; size = 2 + (size*7+3)%47 {
-			demand(t, c, size*mib, 0)
+			mustAlloc(t, c, size*mib, 0)
 			held += size
 		}
 		if n := c.Stats().Segments; n > limit {
-			t.Errorf("starting with %d MiB: %d segments, want at most %d", start, n, limit)
+			t.Errorf("first request of %d MiB: %d segments, want at most %d", start, n, limit)
 		}
 	}
 }
@@ -266,17 +266,17 @@ func TestFourGiBNeedAtMostEightSegments(t *testing.T) {
 func TestLastSegmentFillsTheCapacity(t *testing.T) {
 	c := newCore(t, Config{Capacity: 100*mib + 12345})
 	for range 9 {
-		demand(t, c, 10*mib, 0)
+		mustAlloc(t, c, 10*mib, 0)
 	}
 	if s := c.Stats(); s.Mapped != 100*mib || s.Segments != 2 {
-		t.Errorf("%d bytes in %d segments, want 100 MiB in 2", s.Mapped, s.Segments)
+		t.Errorf("mapped %d bytes in %d segments, want 100 MiB in 2", s.Mapped, s.Segments)
 	}
 	if _, _, err := c.Alloc(10*mib, 0); !errors.Is(err, ErrOutOfMemory) {
-		t.Errorf("beyond the capacity: %v", err)
+		t.Errorf("Alloc beyond the capacity: %v, want ErrOutOfMemory", err)
 	}
 	grow := Growth{Bytes: 2 * mib}
 	if _, err := c.AddSegment(grow, 0); !errors.Is(err, ErrOutOfMemory) {
-		t.Errorf("segment beyond the capacity: %v", err)
+		t.Errorf("AddSegment beyond the capacity: %v, want ErrOutOfMemory", err)
 	}
 }
 
@@ -284,26 +284,26 @@ func TestReservedBytesNeedNoGrowth(t *testing.T) {
 	c := newCore(t, Default())
 	grow, err := c.Reserve(300*mib, 5)
 	if err != nil || grow.Bytes != 300*mib {
-		t.Fatalf("Reserve: %d bytes, %v", grow.Bytes, err)
+		t.Fatalf("Reserve = growth of %d bytes, %v; want 300 MiB", grow.Bytes, err)
 	}
 	if _, err := c.AddSegment(grow, 0); err != nil {
 		t.Fatal(err)
 	}
 	if grow, _ := c.Reserve(300*mib, 5); grow.Bytes != 0 {
-		t.Errorf("a second Reserve requests %d more bytes", grow.Bytes)
+		t.Errorf("second Reserve grows by %d bytes, want 0", grow.Bytes)
 	}
 	for i := range int64(24) {
 		if _, grow, _ := c.Alloc((i+1)*mib, 5); grow.Bytes != 0 {
-			t.Fatalf("request %d grows by %d bytes", i, grow.Bytes)
+			t.Fatalf("request %d grows by %d bytes, want 0", i, grow.Bytes)
 		}
 	}
 	if _, grow, _ := c.Alloc(512, 6); grow.Bytes == 0 {
-		t.Error("another stream was served from reserved memory")
+		t.Error("another stream got reserved memory")
 	}
 }
 
 func TestOperationsDoNotAllocateInSteadyState(t *testing.T) {
-	c, blocks := churned(t, Default(), 1000)
+	c, blocks := newChurnedCore(t, Default(), 1000)
 	next := 0
 	step := func(size int64) Block {
 		next = (next + 617) % len(blocks)
@@ -336,7 +336,7 @@ func TestOperationsDoNotAllocateInSteadyState(t *testing.T) {
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			if n := testing.AllocsPerRun(2000, row.run); n != 0 {
-				t.Errorf("%v allocations per run, want 0", n)
+				t.Errorf("got %v allocations per run, want 0", n)
 			}
 		})
 	}

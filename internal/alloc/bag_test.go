@@ -7,15 +7,15 @@ import (
 )
 
 // TestEqualBlocksAreAllocatedInOrderOfPosition keeps up to 2,000 free blocks of one size, too many
-// for a linear search, and allocates, frees and merges random ones.
+// for a linear search, allocates and frees random ones, and finally merges all of them.
 func TestEqualBlocksAreAllocatedInOrderOfPosition(t *testing.T) {
 	const size, count = 4096, 4000
 	c := newCore(t, Default())
 	all := make([]Block, count)
 	for i := range all {
-		all[i] = demand(t, c, size, 0)
+		all[i] = mustAlloc(t, c, size, 0)
 	}
-	// The even blocks stay live, so that the odd ones never merge.
+	// The even blocks stay live until the end, so that the odd ones do not merge.
 	random := rand.New(rand.NewPCG(5, 6))
 	var free []int64
 	held := map[int64]Block{}
@@ -27,12 +27,13 @@ func TestEqualBlocksAreAllocatedInOrderOfPosition(t *testing.T) {
 		offsets = append(offsets, all[i].Offset)
 	}
 	for step := range 20_000 {
-		// Phases of 2,500 steps prefer frees and allocations in turn.
-		lean := 3 + step/2500%2*4
-		if len(free) > 0 && random.IntN(10) < lean {
-			v := demand(t, c, size, 0)
+		// Phases of 2,500 steps with mostly frees alternate with phases of mostly
+		// allocations.
+		allocTenths := 3 + step/2500%2*4
+		if len(free) > 0 && random.IntN(10) < allocTenths {
+			v := mustAlloc(t, c, size, 0)
 			if want := free[0]; v.Offset != want {
-				t.Fatalf("step %d: allocated offset %d, lowest is %d", step, v.Offset, want)
+				t.Fatalf("step %d: allocated offset %d, want the lowest, %d", step, v.Offset, want)
 			}
 			held[v.Offset] = v
 			free = free[1:]
@@ -60,15 +61,15 @@ func TestEqualBlocksAreAllocatedInOrderOfPosition(t *testing.T) {
 	}
 }
 
-// TestBagsReuseRooms makes 2,000 free blocks of one size after another, and checks that the room
-// of one bag is reused for the next.
-func TestBagsReuseRooms(t *testing.T) {
+// TestBagsReuseKeyArrays makes 2,000 free blocks of each of several sizes in turn, and checks that
+// each bag reuses the key array of the bag before it.
+func TestBagsReuseKeyArrays(t *testing.T) {
 	c := newCore(t, Default())
 	const count = 2000
 	round := func(size int64) {
 		all := make([]Block, 2*count)
 		for i := range all {
-			all[i] = demand(t, c, size, 0)
+			all[i] = mustAlloc(t, c, size, 0)
 		}
 		for half := range 2 {
 			for i := half; i < len(all); i += 2 {
@@ -87,6 +88,6 @@ func TestBagsReuseRooms(t *testing.T) {
 		round(size * Unit)
 	}
 	if grown := len(c.keys) - keys; grown > keys {
-		t.Errorf("eighteen more sizes need %d keys in addition to %d", grown, keys)
+		t.Errorf("18 more sizes added %d keys to %d, want at most as many again", grown, keys)
 	}
 }

@@ -5,9 +5,9 @@ import (
 	"testing"
 )
 
-// demand allocates a block. It maps the segments that the Core requests at made-up addresses, 64
-// GiB apart.
-func demand(tb testing.TB, c *Core, size int64, stream Stream) Block {
+// mustAlloc allocates a block. It adds the segments that the Core requests at fictitious addresses,
+// 64 GiB apart.
+func mustAlloc(tb testing.TB, c *Core, size int64, stream Stream) Block {
 	tb.Helper()
 	for {
 		block, grow, err := c.Alloc(size, stream)
@@ -33,7 +33,7 @@ func newCore(tb testing.TB, config Config) *Core {
 }
 
 func benchmarkPair(b *testing.B, c *Core, size int64) {
-	_, _ = c.Free(demand(b, c, size, 1))
+	_, _ = c.Free(mustAlloc(b, c, size, 1))
 	b.ReportAllocs()
 	for b.Loop() {
 		block, _, _ := c.Alloc(size, 1)
@@ -52,7 +52,7 @@ func BenchmarkPairFresh(b *testing.B) {
 func BenchmarkPairLive(b *testing.B) {
 	c := newCore(b, Default())
 	for range 10_000 {
-		demand(b, c, 4096, 1)
+		mustAlloc(b, c, 4096, 1)
 	}
 	benchmarkPair(b, c, 4096)
 }
@@ -60,16 +60,16 @@ func BenchmarkPairLive(b *testing.B) {
 // BenchmarkPairChurned allocates and frees one size among 10,000 live blocks of random sizes, after
 // churn.
 func BenchmarkPairChurned(b *testing.B) {
-	c, _ := churned(b, Default(), 10_000)
+	c, _ := newChurnedCore(b, Default(), 10_000)
 	benchmarkPair(b, c, 4096)
 }
 
-// BenchmarkPairEqual allocates and frees one size of which there are 10,000 free blocks.
+// BenchmarkPairEqual allocates and frees one size while 10,000 other blocks of that size are free.
 func BenchmarkPairEqual(b *testing.B) {
 	c := newCore(b, Default())
 	var odd []Block
 	for i := range 20_000 {
-		block := demand(b, c, 4096, 1)
+		block := mustAlloc(b, c, 4096, 1)
 		if i%2 == 1 {
 			odd = append(odd, block)
 		}
@@ -80,12 +80,12 @@ func BenchmarkPairEqual(b *testing.B) {
 	benchmarkPair(b, c, 4096)
 }
 
-// BenchmarkReplace frees the oldest of 1,000 live blocks of one size and allocates another.
+// BenchmarkReplace frees the oldest of 1,000 live blocks of one size and allocates a new one.
 func BenchmarkReplace(b *testing.B) {
 	c := newCore(b, Default())
 	blocks := make([]Block, 1000)
 	for i := range blocks {
-		blocks[i] = demand(b, c, 4096, 1)
+		blocks[i] = mustAlloc(b, c, 4096, 1)
 	}
 	b.ReportAllocs()
 	for i := 0; b.Loop(); i++ {
@@ -97,24 +97,26 @@ func BenchmarkReplace(b *testing.B) {
 
 const draws = 1 << 14
 
-// churned returns a Core with live blocks of 512 B to 1 MiB, after ten times as many replacements.
-func churned(tb testing.TB, config Config, live int) (*Core, []Block) {
+// newChurnedCore returns a Core with live blocks of 512 B to 1 MiB, after it has replaced random
+// blocks ten times as often as there are blocks.
+func newChurnedCore(tb testing.TB, config Config, live int) (*Core, []Block) {
 	tb.Helper()
 	c := newCore(tb, config)
 	random := rand.New(rand.NewPCG(1, 2))
 	blocks := make([]Block, live)
 	for i := range blocks {
-		blocks[i] = demand(tb, c, Unit+random.Int64N(mib-Unit), 1)
+		blocks[i] = mustAlloc(tb, c, Unit+random.Int64N(mib-Unit), 1)
 	}
 	for range 10 * live {
 		i := random.IntN(live)
 		_, _ = c.Free(blocks[i])
-		blocks[i] = demand(tb, c, Unit+random.Int64N(mib-Unit), 1)
+		blocks[i] = mustAlloc(tb, c, Unit+random.Int64N(mib-Unit), 1)
 	}
 	return c, blocks
 }
 
-// randomDraws returns the block to free and the size to allocate for each step of a benchmark.
+// randomDraws returns, for each step of a benchmark, the index of the block to free and the size to
+// allocate.
 func randomDraws(live int) (victims []int, sizes []int64) {
 	random := rand.New(rand.NewPCG(3, 4))
 	for range draws {
@@ -126,7 +128,7 @@ func randomDraws(live int) (victims []int, sizes []int64) {
 
 // BenchmarkRandom frees a random one of 10,000 live blocks and allocates a random size.
 func BenchmarkRandom(b *testing.B) {
-	c, blocks := churned(b, Default(), 10_000)
+	c, blocks := newChurnedCore(b, Default(), 10_000)
 	victims, sizes := randomDraws(len(blocks))
 	b.ReportAllocs()
 	for i := 0; b.Loop(); i++ {

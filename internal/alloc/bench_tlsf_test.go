@@ -6,9 +6,9 @@ import (
 	"testing"
 )
 
-// tlsf implements a two-level segregated fit over one segment, for comparison: 32 size ranges
-// between powers of two, requests rounded up to the next range, blocks of a range last in, first
-// out. It has no counters, handle checks or streams.
+// tlsf implements a two-level segregated fit over one segment, for comparison. It has 32 size
+// ranges between two powers of two and rounds requests up to the next range. The free blocks of a
+// range form a stack. It has no counters, handle checks or streams.
 type tlsf struct {
 	blocks  []tlsfBlock
 	vacant  int32
@@ -69,7 +69,7 @@ func (t *tlsf) remove(id int32) {
 	}
 }
 
-// find returns a block of the lowest range that surely fits and is not empty.
+// find returns a block from the lowest non-empty range in which every block is large enough, or 0.
 func (t *tlsf) find(units uint64) int32 {
 	if units >= 32 {
 		units += 1<<((bits.Len64(units)-6)&63) - 1
@@ -134,7 +134,7 @@ func (t *tlsf) absorb(id, after int32) {
 	t.vacant = after
 }
 
-// BenchmarkTLSF repeats BenchmarkPairFresh and BenchmarkRandom with a good fit.
+// BenchmarkTLSF repeats BenchmarkPairFresh and BenchmarkRandom with tlsf.
 func BenchmarkTLSF(b *testing.B) {
 	b.Run("pair", func(b *testing.B) {
 		t := newTLSF(1 << 25)

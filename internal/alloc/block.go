@@ -5,15 +5,15 @@ package alloc
 type Stream int32
 
 // Handle identifies one lifetime of a block within its Core. The zero Handle is never issued. A
-// handle is unique until its slot was reused 1<<32 times.
+// handle is unique until its block record has been reused 1<<32 times.
 type Handle uint64
 
 func makeHandle(id, generation uint32) Handle {
 	return Handle(generation)<<32 | Handle(id)
 }
 
-// Block describes a range of one segment that was allocated. It has four words, the most that the
-// compiler keeps in registers; View has more fields.
+// Block describes an allocated range of one segment. It has four words, the most that the compiler
+// keeps in registers. View contains more details.
 type Block struct {
 	Segment int32 // ordinal of the segment
 	Offset  int64 // bytes from the start of the segment
@@ -34,7 +34,7 @@ const (
 	vacant   State = iota // a record that describes no block
 	Free                  // can be allocated by its stream, merges with free neighbours
 	Live                  // owned by a caller
-	Parked                // freed while pinned, becomes free at the last Unpin
+	Parked                // freed while pinned; becomes free, or deferred, at the last Unpin
 	Deferred              // freed while other streams may still use it
 )
 
@@ -43,44 +43,43 @@ func (s State) String() string {
 	return [...]string{"vacant", "free", "live", "parked", "deferred"}[s]
 }
 
-// Record numbers have 26 bits, so that they share words with positions and sizes. Record 0 is no
-// block. Regions are numbered in the same way.
+// Record numbers have 26 bits, so that each shares a word with a position or size. Number 0 means
+// no block. Regions are numbered in the same way.
 const (
 	idBits    = 26
 	idMask    = 1<<idBits - 1
 	maxBlocks = 1 << idBits
 )
 
-// atLimit limits positions: a record holds only smaller ones.
-const atLimit = uint64(1) << (64 - idBits)
+// maxPosition is an exclusive limit, because a position shares its word with a region number.
+const maxPosition = uint64(1) << (64 - idBits)
 
-// block holds the record of one block in the slab of a Core. It is half a cache line, because
-// nearly every record is a cache miss: blocks next to each other in memory are far apart in the
-// slab. It has no pointers, so the garbage collector never scans it. The lock that guards the Core
-// guards all fields.
+// block holds the record of one block in the slab of a Core. It is half a cache line: reading a
+// record is nearly always a cache miss, because blocks that are adjacent in memory are far apart in
+// the slab. It has no pointers, so the garbage collector never scans it. The lock that guards the
+// Core guards all fields.
 type block struct {
 	place      uint64 // position in the arena in units, see segment.base; low bits: the region
-	span       uint64 // size in units; low bits: the block before it in the region, see region.ring
-	next       uint32 // block after it in the region, or next vacant record
+	span       uint64 // size in units; low bits: the previous block in the region, see region.ring
+	next       uint32 // next block in the region, or next vacant record
 	generation uint32 // incremented when the block becomes free
-	// rest has the state in its lowest bits, then a bit that says whether the side record matters.
-	// The bits above hold, for a free block, its slot in the bag of its size, and otherwise the
-	// bytes that the caller requested.
-	rest uint64
+	// packed holds the state in its lowest bits, and above them the hasSide bit. The other bits
+	// hold the slot of a free block in its bag, or the bytes requested for any other block.
+	packed uint64
 }
 
-// Parts of block.rest.
+// Parts of block.packed.
 const (
-	stateMask  = 7
-	sided      = 8
-	askedShift = 4
-	slotShift  = 4
+	stateMask      = 7
+	hasSide        = 8 // set if the side record is in use
+	requestedShift = 4
+	slotShift      = 4
 )
 
-// side holds what few blocks need, apart from the records. It has the number of its block.
+// side holds the fields that few blocks need. It has the same number as the block's record.
 type side struct {
-	pins          int32  // number of graphs that hold it
-	uses          uint32 // first of its uses on other streams
+	pins          int32  // number of Pins without an Unpin
+	uses          uint32 // first use on another stream
 	before, after uint32 // neighbours in the queue of deferred blocks
 	kept          bool   // true if the block does not become free before the next Rebuild
 }
@@ -91,19 +90,19 @@ func (b *block) units() uint64     { return b.span >> idBits }
 func (b *block) size() int64       { return int64(b.span>>idBits) << unitShift }
 func (b *block) prev() uint32      { return uint32(b.span & idMask) }
 func (b *block) setPrev(id uint32) { b.span = b.span&^idMask | uint64(id) }
-func (b *block) state() State      { return State(b.rest & stateMask) }
-func (b *block) setState(s State)  { b.rest = b.rest&^stateMask | uint64(s) }
+func (b *block) state() State      { return State(b.packed & stateMask) }
+func (b *block) setState(s State)  { b.packed = b.packed&^stateMask | uint64(s) }
 
 // requested returns the bytes that the caller requested for a block that is not free.
-func (b *block) requested() int64 { return int64(b.rest >> askedShift) }
+func (b *block) requested() int64 { return int64(b.packed >> requestedShift) }
 
 // slot returns the slot of a free block in its bag.
-func (b *block) slot() uint32 { return uint32(b.rest >> slotShift) }
+func (b *block) slot() uint32 { return uint32(b.packed >> slotShift) }
 
 // key returns a key that orders blocks by position and identifies them.
 func (b *block) key(id uint32) uint64 { return b.place&^idMask | uint64(id) }
 
-// moveTo gives a block the start and region of a place, and a size.
+// moveTo sets the position, region and size of a block.
 func (b *block) moveTo(place, units uint64) {
 	b.place, b.span = place, units<<idBits|b.span&idMask
 }
@@ -126,14 +125,15 @@ func (s *slab) grab() uint32 {
 	return uint32(len(s.blocks) - 1)
 }
 
-// drop makes a record vacant. Its generation stays, so that stale handles are still recognised.
+// drop makes a record vacant. It keeps the record's generation, so that stale handles are still
+// recognised.
 func (s *slab) drop(b *block, id uint32) {
-	b.rest = uint64(vacant)
+	b.packed = uint64(vacant)
 	b.next = s.vacant
 	s.vacant = id
 }
 
-// resolve returns the number of the block of a handle, unless the block became free.
+// resolve returns the number of a handle's block, or an error if the block has become free.
 func (s *slab) resolve(h Handle) (uint32, error) {
 	id := uint32(h)
 	if id == 0 || int(id) >= len(s.blocks) {
@@ -148,7 +148,7 @@ func (s *slab) resolve(h Handle) (uint32, error) {
 	return id, nil
 }
 
-// live returns the number of the live block of a handle.
+// live returns the number of a handle's block, or an error if the block is not live.
 func (s *slab) live(h Handle) (uint32, error) {
 	id, err := s.resolve(h)
 	if err == nil && s.blocks[id].state() != Live {

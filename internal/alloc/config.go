@@ -8,11 +8,11 @@ const (
 	mib = int64(1) << 20
 )
 
-// Unit is the granularity of blocks in bytes: every block starts at a multiple of it and has a
-// multiple of it as size. PyTorch uses 512 too, so kernels that rely on its alignment keep working.
-// It is a multiple of every vector width, of the 128-byte lines of a GPU's caches and of the 256
-// bytes that cuMemAlloc guarantees. It keeps the records of a block (52 bytes) at a tenth of the
-// smallest block.
+// Unit is the granularity of blocks in bytes: the offset and size of every block are multiples of
+// Unit. PyTorch's allocator uses 512 too, so kernels that rely on its alignment keep working. 512
+// is a multiple of every vector width, of the 128-byte lines of GPU caches and of the 256 bytes
+// that cuMemAlloc guarantees. The records of a block (52 bytes) then take a tenth of the smallest
+// block.
 const Unit = 512
 
 const unitShift = 9
@@ -20,13 +20,13 @@ const unitShift = 9
 // MaxSize is the largest request in bytes, half of the arena that a Core can address.
 const MaxSize = int64(1) << 46
 
-// Policy orders the free blocks of equal size of a stream.
+// Policy selects among a stream's free blocks of the same size.
 type Policy uint8
 
 // The policies.
 const (
-	// Creation takes the block with the lowest (segment ordinal, offset). It depends only on the
-	// history of calls, so ranks with one history place blocks identically.
+	// Creation takes the block with the lowest (segment ordinal, offset). The choice depends only
+	// on the history of calls, so ranks with the same history place blocks identically.
 	Creation Policy = iota
 	// Address takes the block with the lowest address (segment address plus offset), as PyTorch did
 	// up to 2.11. Addresses differ between ranks, so placements may differ too.
@@ -60,11 +60,12 @@ const (
 	smallSegment = 2 * mib  // segment of the small pool
 	largeSegment = 20 * mib // segment of requests below largeLimit
 	largeLimit   = 10 * mib // requests of this size and above get a segment each
-	largeStep    = 2 * mib  // whose size is rounded up to this
+	largeStep    = 2 * mib  // granularity of those segments
 )
 
-// Config configures how a Core places blocks. The zero value selects best fit with ties by (segment
-// ordinal, offset) over segments that double. Ranks whose placements must match need equal Configs.
+// Config configures how a Core places blocks. The zero value selects best fit, with ties broken by
+// (segment ordinal, offset), and doubles mapped memory with each segment. Ranks whose placements
+// must match need equal Configs.
 type Config struct {
 	Policy Policy // tie-break between equal sizes
 	Sizing Sizing // segment sizes and splitting
@@ -72,8 +73,9 @@ type Config struct {
 	// Capacity limits the bytes that are mapped at once; 0 means no limit.
 	Capacity int64
 
-	// First is the size of the first segment in bytes under Geometric sizing; 0 means 64 MiB. 4 GiB
-	// then need eight segments, since each further one is as large as all before it.
+	// First is the size of the first segment in bytes under Geometric sizing; 0 means 64 MiB. With
+	// 64 MiB, a pool of 4 GiB needs at most eight segments, since each later one is as large as all
+	// earlier ones together.
 	First int64
 	// Granularity is the power of two to which segment sizes are rounded up under Geometric sizing;
 	// 0 means 2 MiB, the page size of a GPU's memory.
@@ -90,7 +92,7 @@ func (c *Config) ensureDefaults() {
 	}
 }
 
-// Validate returns an ErrConfig if fields are out of range.
+// Validate returns an error that wraps ErrConfig if a field is out of range.
 func (c Config) Validate() error {
 	c.ensureDefaults()
 	switch {
@@ -106,9 +108,10 @@ func (c Config) Validate() error {
 	return nil
 }
 
-// remains returns the size of the largest segment that the capacity still allows, given the bytes
-// that are mapped, or 0 if it could not hold the rounded request. Stepped sizes are not shrunk.
-func (c *Config) remains(rounded, mapped int64) int64 {
+// remainingSegment returns the size of the largest segment that the capacity still allows, given
+// the mapped bytes, or 0 if such a segment could not hold the rounded request. It returns 0 under
+// Stepped sizing, whose sizes are fixed.
+func (c *Config) remainingSegment(rounded, mapped int64) int64 {
 	left := (c.Capacity - mapped) &^ (c.Granularity - 1)
 	if left < rounded || c.Sizing == Stepped {
 		return 0

@@ -6,17 +6,19 @@ import (
 )
 
 // Core decides where the blocks of one arena are placed. It has no lock, does no I/O and reads no
-// clock: the caller serialises calls, maps segments and records events. New creates one.
+// clock: the caller serialises calls, maps segments and records events.
 //
 // Every call that changes a Core is part of its history. Under the Creation policy, Cores with
 // equal Configs and equal histories (segment addresses aside) place every block identically.
 type Core struct {
 	lifetimes
-	keeps bool             // see Keeps
-	whole map[uint32]Range // extents of parked blocks whose records a rebuild has cut
+	keeps bool // see Keeps
+	// cutBlocks holds the full range of each parked block whose record a rebuild has cut, by
+	// number.
+	cutBlocks map[uint32]Range
 }
 
-// New returns an empty Core, or an ErrConfig.
+// New returns an empty Core. Error: ErrConfig.
 func New(config Config) (*Core, error) {
 	if err := config.Validate(); err != nil {
 		return nil, err
@@ -32,17 +34,17 @@ func New(config Config) (*Core, error) {
 				},
 				regions: make([]region, 1),
 			},
-			config: config,
-			plain:  config.Sizing == Geometric,
+			config:    config,
+			geometric: config.Sizing == Geometric,
 		},
 		streamTable: streamTable{records: map[Stream]uint32{}},
 		useTable:    useTable{uses: make([]use, 1)},
 	}}
-	c.turn(0)
+	c.selectStream(0)
 	return c, nil
 }
 
-// Stats returns the counters. Its running time grows with the number of streams.
+// Stats returns the current counters. Its running time grows with the number of streams.
 func (c *Core) Stats() Stats {
 	c.mergeHot()
 	n := &c.counts
@@ -60,7 +62,7 @@ func (c *Core) Stats() Stats {
 	return s
 }
 
-// Live returns the live block of a handle. Errors: ErrFreed, ErrForeign.
+// Live returns the block of a handle if it is live. Errors: ErrFreed, ErrForeign.
 func (c *Core) Live(h Handle) (Block, error) {
 	id, err := c.live(h)
 	if err != nil {
@@ -73,9 +75,9 @@ func (c *Core) Live(h Handle) (Block, error) {
 // or Unpin.
 func (c *Core) Owner() uint32 { return c.owner }
 
-// FreeHandle frees a block and returns it with its new state: Free if it can be allocated again at
-// once, Parked if a graph holds it, Deferred if other streams may still use it. For a deferred
-// block, EventsToRecord lists the streams on which the caller has to record events.
+// FreeHandle frees a block and returns it with its new state: Free if the block can be allocated
+// again at once, Parked if a graph pins it, Deferred if other streams may still use it. For a
+// deferred block, EventsToRecord lists the streams on which the caller must record events.
 //
 // Errors: ErrDoubleFree, ErrForeign. Both leave the Core unchanged.
 func (c *Core) FreeHandle(h Handle) (Block, State, error) {
@@ -86,10 +88,10 @@ func (c *Core) FreeHandle(h Handle) (Block, State, error) {
 			r := c.regionOf(b)
 			v := r.view(b, id)
 			c.owner = r.owner
-			// Few blocks have uses on other streams or belong to a graph.
-			if b.rest&sided != 0 {
+			// Few blocks are pinned or used on other streams.
+			if b.packed&hasSide != 0 {
 				c.beforeFree()
-				c.last = 0
+				c.lastAlloc = 0
 				c.counts.live--
 				return v, c.freeHeld(b, id), nil
 			}
@@ -97,7 +99,7 @@ func (c *Core) FreeHandle(h Handle) (Block, State, error) {
 				c.beforeFree()
 			}
 			c.neighbours = c.freeNeighbours(b)
-			c.keep(b, id, r.home)
+			c.freeHot(b, id, r.home)
 			return v, Free, nil
 		}
 	}
@@ -113,8 +115,9 @@ func (c *Core) refuseHandle(h Handle) error {
 	return fmt.Errorf("freeing a block by its handle: %w", err)
 }
 
-// Pin keeps a block allocated after its Free until every Pin was undone by an Unpin: a captured
-// graph refers to its addresses. Pin returns the block. Errors: ErrFreed, ErrForeign.
+// Pin marks a block as used by a captured graph, which contains the block's address, and returns
+// the block. A block that is freed while pinned stays allocated until each Pin has been matched by
+// an Unpin. Errors: ErrFreed, ErrForeign.
 func (c *Core) Pin(h Handle) (Block, error) {
 	c.mergeHot()
 	c.reports.clear()
@@ -126,13 +129,13 @@ func (c *Core) Pin(h Handle) (Block, error) {
 		c.counts.pinned += c.blocks[id].size()
 	}
 	c.sides[id].pins++
-	c.blocks[id].rest |= sided
+	c.blocks[id].packed |= hasSide
 	c.owner = c.regionOf(&c.blocks[id]).owner
 	return c.view(id), nil
 }
 
-// Unpin undoes one Pin and returns the block with its state: Live or Parked as before, or, after
-// the last pin of a parked block, Free (see Returned) or Deferred (see EventsToRecord).
+// Unpin undoes one Pin and returns the block with its state. The state changes only at the last
+// Unpin of a parked block, which becomes Free (see Returned) or Deferred (see EventsToRecord).
 //
 // Errors: ErrNotPinned, ErrFreed, ErrForeign.
 func (c *Core) Unpin(h Handle) (Block, State, error) {
@@ -179,7 +182,7 @@ func (c *Core) Use(h Handle, on Stream) error {
 		return nil
 	}
 	c.addUse(&c.sides[id], n)
-	c.blocks[id].rest |= sided
+	c.blocks[id].packed |= hasSide
 	return nil
 }
 
@@ -193,22 +196,22 @@ func (c *Core) UseAgain(h Handle, on Stream) {
 	}
 }
 
-// Mark is a point in the history of a Core.
-type Mark struct{ uses, deferrals, ended uint64 }
+// Mark identifies a point in the history of a Core.
+type Mark struct{ uses, deferrals, frees uint64 }
 
 // Covers reports whether the event of a deferred block was recorded before the mark.
 func (m Mark) Covers(p StreamPoint) bool { return p.Deferral <= m.deferrals }
 
 // Mark returns the current point in the history.
-func (c *Core) Mark() Mark { return Mark{c.marked, c.deferrals, c.ended} }
+func (c *Core) Mark() Mark { return Mark{c.recorded, c.deferrals, c.frees} }
 
-// QuietSince reports whether, since the mark, no block became free and no use was recorded. A wait
-// for the streams' work that was queued before the mark then covers all of their work.
-func (c *Core) QuietSince(m Mark) bool { return m.ended == c.ended && m.uses == c.marked }
+// QuietSince reports whether no block has become free and no use has been recorded since the mark.
+// If so, a wait for the work that the streams had queued before the mark covers all of their work.
+func (c *Core) QuietSince(m Mark) bool { return m.frees == c.frees && m.uses == c.recorded }
 
 // Synced records that the host has waited for all work that a stream had queued before the mark. It
-// frees the deferred blocks that no stream uses any more, ordered by the number of the owner stream
-// and then by deferral (see Returned), and has the effect of Idle. Its running time grows with the
+// has the effect of Idle, and frees the deferred blocks that no stream uses any more, ordered by
+// the owner stream's number and then by deferral (see Returned). Its running time grows with the
 // number of deferred blocks.
 func (c *Core) Synced(on Stream, before Mark) {
 	c.mergeHot()
@@ -219,7 +222,7 @@ func (c *Core) Synced(on Stream, before Mark) {
 	}
 	c.streams[n].synced = max(c.streams[n].synced, before.uses)
 	c.Idle(on, before)
-	for _, s := range c.deferring() {
+	for _, s := range c.deferringStreams() {
 		for id := c.streams[s].first; id != 0; {
 			after := c.sides[id].after
 			c.endDeferral(id, n, before.deferrals)
@@ -228,11 +231,11 @@ func (c *Core) Synced(on Stream, before Mark) {
 	}
 }
 
-// Idle records that the stream's own work queued before the mark is complete: its free memory
-// becomes clean, unless a block became free since the mark.
+// Idle records that all work that a stream had queued before the mark is complete. The stream's
+// free memory becomes clean, unless a block has become free since the mark.
 func (c *Core) Idle(on Stream, before Mark) {
 	n, known := c.records[on]
-	if known && before.ended == c.ended {
+	if known && before.frees == c.frees {
 		c.mergeHot()
 		c.clean(n)
 	}

@@ -35,7 +35,7 @@ func (r *rank) free(t rapid.TB, i int) {
 	r.held = append(r.held[:i], r.held[i+1:]...)
 }
 
-// ranks returns two ranks whose drivers assign addresses in opposite order.
+// ranks returns two ranks whose drivers assign segment addresses in opposite orders.
 func ranks(tb rapid.TB, config Config) (ranks [2]rank) {
 	const n = 1 << 10
 	for i := range ranks {
@@ -72,15 +72,16 @@ func TestPlacementDoesNotDependOnSegmentAddresses(t *testing.T) {
 			pair[0].alloc(t, size, stream)
 			pair[1].alloc(t, size, stream)
 			if pair[0].held[live] != pair[1].held[live] {
-				t.Fatalf("ranks placed %+v and %+v", pair[0].held[live], pair[1].held[live])
+				t.Fatalf("rank 0 placed %+v, rank 1 placed %+v", pair[0].held[live], pair[1].held[live])
 			}
 		}
 	})
 }
 
-// diverging fills two segments, frees the first block of each and allocates one again, so that the
-// policy chooses between two free blocks of the same size.
-func diverging(tb testing.TB, policy Policy) [2]Block {
+// placeAfterReuse fills two segments on two ranks, frees the first block of each segment and
+// returns the block that each rank allocates next. So the policy chooses between two free blocks of
+// the same size.
+func placeAfterReuse(tb testing.TB, policy Policy) [2]Block {
 	tb.Helper()
 	pair := ranks(tb, Config{Policy: policy, First: 2 * mib})
 	var placed [2]Block
@@ -98,11 +99,11 @@ func diverging(tb testing.TB, policy Policy) [2]Block {
 }
 
 func TestAddressOrderDivergesAndCreationOrderDoesNot(t *testing.T) {
-	if got := diverging(t, Address); got[0].Segment != 0 || got[1].Segment != 1 {
-		t.Errorf("address order: segments %d and %d, want the bug: 0 and 1",
+	if got := placeAfterReuse(t, Address); got[0].Segment != 0 || got[1].Segment != 1 {
+		t.Errorf("address order chose segments %d and %d, want 0 and 1",
 			got[0].Segment, got[1].Segment)
 	}
-	if got := diverging(t, Creation); got[0] != got[1] || got[0].Segment != 0 {
-		t.Errorf("creation order placed %+v and %+v", got[0], got[1])
+	if got := placeAfterReuse(t, Creation); got[0] != got[1] || got[0].Segment != 0 {
+		t.Errorf("creation order placed %+v and %+v, want segment 0 on both", got[0], got[1])
 	}
 }

@@ -10,14 +10,14 @@ import (
 
 // history records a sequence of requests and frees that any Core can repeat.
 type history struct {
-	steps     []step
-	requested int64 // highest sum of live requests
-	live      int64
-	sizes     []int64 // by number of the request
-	random    *rand.Rand
+	steps  []step
+	peak   int64   // highest sum of live requests
+	live   int64   // current sum of live requests
+	sizes  []int64 // by request number
+	random *rand.Rand
 }
 
-// step allocates size bytes, or frees the request of that number if size is 0.
+// step allocates size bytes, or frees the block of the request with the given number if size is 0.
 type step struct {
 	size   int64
 	number int
@@ -31,7 +31,7 @@ func (h *history) alloc(size int64) int {
 	h.steps = append(h.steps, step{size: size})
 	h.sizes = append(h.sizes, size)
 	h.live += size
-	h.requested = max(h.requested, h.live)
+	h.peak = max(h.peak, h.live)
 	return len(h.sizes) - 1
 }
 
@@ -42,13 +42,13 @@ func (h *history) free(numbers ...int) {
 	}
 }
 
-// between draws a size whose logarithm is uniform.
+// between draws a size from low to high with a log-uniform distribution.
 func (h *history) between(low, high int64) int64 {
 	ratio := math.Log(float64(high) / float64(low))
 	return int64(float64(low) * math.Exp(h.random.Float64()*ratio))
 }
 
-// randomHistory keeps 400 blocks of 512 B to 64 MiB and replaces random ones.
+// randomHistory keeps 400 live blocks of 512 B to 64 MiB and replaces random ones.
 func randomHistory(seed uint64) *history {
 	h := newHistory(seed)
 	var live []int
@@ -64,8 +64,8 @@ func randomHistory(seed uint64) *history {
 }
 
 // trainingHistory models the training of a transformer with 24 layers on sequences of varying
-// length: weights and optimiser state are permanent, activations live until the backward pass,
-// temporaries within a layer, and gradients until the optimiser step.
+// length: weights and optimiser state are permanent, temporaries live within one layer, activations
+// until the backward pass, and gradients until the optimiser step.
 func trainingHistory(seed uint64) *history {
 	const layers, hidden = 24, 2048
 	h := newHistory(seed)
@@ -76,15 +76,15 @@ func trainingHistory(seed uint64) *history {
 	}
 	for range 12 {
 		tokens := 512 + 64*h.random.Int64N(56)
-		var kept [][]int
+		var activations [][]int
 		for range layers {
 			temporary := h.alloc(tokens * hidden * 4)
-			act := []int{
+			layer := []int{
 				h.alloc(tokens * hidden * 2), h.alloc(tokens * 4 * hidden * 2),
 				h.alloc(tokens * 8),
 			}
 			h.free(temporary)
-			kept = append(kept, act)
+			activations = append(activations, layer)
 		}
 		logits := h.alloc(tokens * 32_000 * 2)
 		h.free(logits)
@@ -92,7 +92,7 @@ func trainingHistory(seed uint64) *history {
 		for i := layers - 1; i >= 0; i-- {
 			scratch := h.alloc(tokens * 4 * hidden * 2)
 			gradients = append(gradients, h.alloc(20*hidden*hidden*2))
-			h.free(kept[i]...)
+			h.free(activations[i]...)
 			h.free(scratch)
 		}
 		h.free(gradients...)
@@ -140,8 +140,9 @@ type outcome struct {
 	segments int   // created in total
 }
 
-// play applies a history to a Core. It never trims, since for symmetric memory that is collective.
-func play(c *Core, h *history) (outcome, error) {
+// replay applies a history to a Core. It never trims, since trimming symmetric memory is a
+// collective call.
+func replay(c *Core, h *history) (outcome, error) {
 	blocks := make([]Block, 0, len(h.sizes))
 	for _, s := range h.steps {
 		if s.size == 0 {
@@ -175,11 +176,11 @@ func place(c *Core, size int64) (Block, error) {
 // that is enough for a history.
 func leastCapacity(tb testing.TB, config Config, h *history) int64 {
 	tb.Helper()
-	step := h.requested / 256
-	low, high := h.requested-step, 4*h.requested
+	step := h.peak / 256
+	low, high := h.peak-step, 4*h.peak
 	for high-low > step {
 		config.Capacity = (low + high) / 2
-		_, err := play(newCore(tb, config), h)
+		_, err := replay(newCore(tb, config), h)
 		switch {
 		case err == nil:
 			high = config.Capacity
@@ -192,7 +193,7 @@ func leastCapacity(tb testing.TB, config Config, h *history) int64 {
 	return high
 }
 
-var shapes = []struct {
+var workloads = []struct {
 	name string
 	make func(seed uint64) *history
 }{
@@ -201,53 +202,54 @@ var shapes = []struct {
 	{"serving", servingHistory},
 }
 
-// TestMemoryAndSegmentsAgainstPyTorch compares the capacity that a history needs. Without a
-// capacity, doubling the segments maps ahead of need, at most as much again; that is logged, not
-// compared.
+// TestMemoryAndSegmentsAgainstPyTorch compares the capacity that a history needs under the default
+// configuration and under PyTorch's. Without a capacity, doubling maps up to twice the need, which
+// is logged and not compared.
 func TestMemoryAndSegmentsAgainstPyTorch(t *testing.T) {
-	for _, shape := range shapes {
+	for _, workload := range workloads {
 		for seed := range uint64(4) {
-			t.Run(fmt.Sprintf("%s history %d", shape.name, seed), func(t *testing.T) {
-				h := shape.make(seed)
-				ours, err := play(newCore(t, Default()), h)
+			t.Run(fmt.Sprintf("%s history %d", workload.name, seed), func(t *testing.T) {
+				h := workload.make(seed)
+				ours, err := replay(newCore(t, Default()), h)
 				if err != nil {
 					t.Fatal(err)
 				}
-				theirs, err := play(newCore(t, PyTorch()), h)
+				theirs, err := replay(newCore(t, PyTorch()), h)
 				if err != nil {
 					t.Fatal(err)
 				}
 				need, theirNeed := leastCapacity(t, Default(), h), leastCapacity(t, PyTorch(), h)
-				peak := float64(h.requested)
-				t.Logf("of the request peak: needed %.3f (PyTorch %.3f), mapped without a "+
-					"capacity %.3f (%.3f); segments %d (%d)", float64(need)/peak,
+				peak := float64(h.peak)
+				t.Logf("relative to the request peak: needed %.3f (PyTorch %.3f), mapped without a "+
+					"capacity %.3f (PyTorch %.3f); segments %d (PyTorch %d)", float64(need)/peak,
 					float64(theirNeed)/peak, float64(ours.mapped)/peak,
 					float64(theirs.mapped)/peak, ours.segments, theirs.segments)
 				if need > theirNeed || ours.segments*10 > theirs.segments {
-					t.Error("we need more memory, or more than a tenth of the segments")
+					t.Error("needs more memory than PyTorch, or more than a tenth of its segments")
 				}
 				if bound := 2 * max(need, 64*mib); ours.mapped > bound {
-					t.Errorf("mapped %d bytes, more than twice the need of %d", ours.mapped, need)
+					t.Errorf("mapped %d bytes, want at most %d", ours.mapped, bound)
 				}
 			})
 		}
 	}
 }
 
-// BenchmarkHistories applies whole histories, including growth, and reports the memory they needed.
+// BenchmarkHistories replays whole histories, including growth, and reports the memory that they
+// need.
 func BenchmarkHistories(b *testing.B) {
-	for _, shape := range shapes {
+	for _, workload := range workloads {
 		for _, config := range []Config{Default(), PyTorch()} {
-			b.Run(shape.name+"/"+config.Policy.String(), func(b *testing.B) {
-				h := shape.make(0)
+			b.Run(workload.name+"/"+config.Policy.String(), func(b *testing.B) {
+				h := workload.make(0)
 				var got outcome
 				for b.Loop() {
-					got, _ = play(newCore(b, config), h)
+					got, _ = replay(newCore(b, config), h)
 				}
 				b.ReportMetric(float64(b.Elapsed().Nanoseconds())/
 					float64(b.N*len(h.steps)), "ns/step")
 				b.ReportMetric(float64(got.segments), "segments")
-				b.ReportMetric(float64(got.mapped)/float64(h.requested), "mapped/peak")
+				b.ReportMetric(float64(got.mapped)/float64(h.peak), "mapped/peak")
 			})
 		}
 	}

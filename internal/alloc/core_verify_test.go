@@ -6,10 +6,10 @@ import (
 	"testing"
 )
 
-// Verify checks every invariant and returns the first that is violated: blocks tile each segment,
-// no two neighbours are free, every free block is once in its class, every deferred block is queued
-// once, and the counters match a walk over the blocks. Its running time grows with the number of
-// blocks.
+// Verify returns an error for the first violated invariant: blocks tile each segment, no two
+// neighbours are free, every free block is in its class exactly once, every deferred block is
+// queued exactly once, and the counters match a walk over the blocks. Its running time grows with
+// the number of blocks.
 func (c *Core) Verify() error {
 	c.mergeHot()
 	a := audit{Core: c, free: map[uint32]bool{}, queued: map[uint32]bool{}}
@@ -34,13 +34,13 @@ func (c *Core) Verify() error {
 	return a.verifyCounts()
 }
 
-// audit collects what Verify counts while it walks a Core.
+// audit collects counts while Verify walks a Core.
 type audit struct {
 	*Core
 	found  counts
 	bytes  int64           // mapped
-	free   map[uint32]bool // free blocks that were not yet found in a class
-	queued map[uint32]bool // deferred blocks that were not yet found in a queue
+	free   map[uint32]bool // free blocks not yet found in a class
+	queued map[uint32]bool // deferred blocks not yet found in a queue
 }
 
 func (a *audit) verifySegment(ordinal int32) error {
@@ -62,7 +62,7 @@ func (a *audit) verifySegment(ordinal int32) error {
 		g := &a.regions[r]
 		if g.ordinal != ordinal || g.origin != s.base || g.owner != a.streams[g.home/2].number ||
 			(at-s.base)%spanUnits != 0 {
-			return fmt.Errorf("region %d at unit %d of segment %d: %+v", r, at-s.base, ordinal, *g)
+			return fmt.Errorf("invalid region %d at unit %d: %+v", r, at-s.base, *g)
 		}
 		var err error
 		if at, err = a.verifyRegion(r, at); err != nil {
@@ -70,12 +70,12 @@ func (a *audit) verifySegment(ordinal int32) error {
 		}
 	}
 	if end := s.base + uint64(s.bytes)>>unitShift; at != end {
-		return fmt.Errorf("blocks end at unit %d, the segment at %d", at, end)
+		return fmt.Errorf("blocks end at unit %d, the segment at unit %d", at, end)
 	}
 	return nil
 }
 
-// verifyRegion returns where a region ends that should begin at a position.
+// verifyRegion verifies a region that must begin at a position, and returns the position after it.
 func (a *audit) verifyRegion(r uint32, at uint64) (uint64, error) {
 	g := &a.regions[r]
 	prev := g.ring
@@ -83,33 +83,34 @@ func (a *audit) verifyRegion(r uint32, at uint64) (uint64, error) {
 		b := &a.blocks[id]
 		switch {
 		case b.position() != at || b.units() == 0:
-			return at, fmt.Errorf("block %d at unit %d, size %d, want it at %d",
-				id, b.position(), b.size(), at)
+			return at, fmt.Errorf("block %d of %d bytes is at unit %d, want it at %d",
+				id, b.size(), b.position(), at)
 		case b.region() != r || b.prev() != prev:
-			return at, fmt.Errorf("block %d has region %d, previous block %d",
-				id, b.region(), b.prev())
+			return at, fmt.Errorf("block %d has region %d and previous block %d, want %d and %d",
+				id, b.region(), b.prev(), r, prev)
 		case b.state() == Free && prev != g.ring && a.blocks[prev].state() == Free:
 			return at, fmt.Errorf("free blocks %d and %d are neighbours", prev, id)
 		case b.state() != Free && at+b.units() > g.high:
-			return at, fmt.Errorf("block %d ends above the mark at %d", id, g.high)
+			return at, fmt.Errorf("block %d ends above the high-water mark, %d", id, g.high)
 		}
-		if err := a.note(b, &a.sides[id], id); err != nil {
+		if err := a.countBlock(b, &a.sides[id], id); err != nil {
 			return at, err
 		}
 		at, prev = at+b.units(), id
 	}
 	ring := &a.blocks[g.ring]
 	if ring.prev() != prev || ring.units() != 0 || ring.state() != vacant {
-		return at, fmt.Errorf("ring %d is %+v, last block %d", g.ring, *ring, prev)
+		return at, fmt.Errorf("ring %d is %+v, want last block %d", g.ring, *ring, prev)
 	}
 	if g.floor > g.high || g.high > at {
-		return at, fmt.Errorf("floor %d, mark %d, end %d", g.floor, g.high, at)
+		return at, fmt.Errorf("floor %d, high-water mark %d and end %d are out of order",
+			g.floor, g.high, at)
 	}
 	return at, nil
 }
 
-// note counts a block.
-func (a *audit) note(b *block, h *side, id uint32) error {
+// countBlock counts a block and verifies its side record.
+func (a *audit) countBlock(b *block, h *side, id uint32) error {
 	switch b.state() {
 	case Free:
 		a.free[id] = true
@@ -131,11 +132,11 @@ func (a *audit) note(b *block, h *side, id uint32) error {
 		a.found.pinned += b.size()
 	}
 	mayPin, mayUse := b.state() == Live || b.state() == Parked, b.state() != Free
-	if b.rest&sided == 0 && (h.pins != 0 || h.uses != 0) {
-		return fmt.Errorf("%s block %d has a side record but no sided bit: %+v", b.state(), id, *h)
+	if b.packed&hasSide == 0 && (h.pins != 0 || h.uses != 0) {
+		return fmt.Errorf("%s block %d has a side record but no hasSide bit: %+v", b.state(), id, *h)
 	}
 	if h.pins < 0 || h.pins > 0 && !mayPin || h.uses != 0 && !mayUse {
-		return fmt.Errorf("%s block %d has %d pins, first use %d", b.state(), id, h.pins, h.uses)
+		return fmt.Errorf("%s block %d has %d pins and first use %d", b.state(), id, h.pins, h.uses)
 	}
 	return nil
 }
@@ -143,13 +144,14 @@ func (a *audit) note(b *block, h *side, id uint32) error {
 func (a *audit) verifyIndex(home uint32, x *index) error {
 	for word := range x.words {
 		if x.words[word] != 0 != (x.summary>>word&1 == 1) {
-			return fmt.Errorf("word %d is %#x, summary %#x", word, x.words[word], x.summary)
+			return fmt.Errorf("word %d is %#x, but the summary is %#x", word, x.words[word], x.summary)
 		}
 	}
 	last := uint64(0)
 	for units, g := range a.eachClass(x) {
 		if units <= last || g.count == 0 {
-			return fmt.Errorf("class of %d units holds %d blocks after %d", units, g.count, last)
+			return fmt.Errorf("class of %d units has %d blocks and follows the class of %d units",
+				units, g.count, last)
 		}
 		last = units
 		if err := a.verifyBag(home, units, g); err != nil {
@@ -166,8 +168,9 @@ func (a *audit) verifyIndex(home uint32, x *index) error {
 
 // verifyBag checks the keys of a class.
 func (a *audit) verifyBag(home uint32, units uint64, g *bag) error {
-	if g.heaped > g.count || g.count > g.room {
-		return fmt.Errorf("%d blocks, %d in the heap, room for %d", g.count, g.heaped, g.room)
+	if g.heaped > g.count || g.count > g.capacity {
+		return fmt.Errorf("bag has %d keys, %d in the heap, and capacity %d",
+			g.count, g.heaped, g.capacity)
 	}
 	keys := a.keys[g.start : g.start+g.count]
 	for slot, key := range keys {
@@ -177,13 +180,14 @@ func (a *audit) verifyBag(home uint32, units uint64, g *bag) error {
 		case !a.free[id] || a.homeOf(b) != home || b.units() != units:
 			return fmt.Errorf("block %d does not belong here", id)
 		case b.slot() != uint32(slot) || b.key(id) != key:
-			return fmt.Errorf("block %d has slot %d, not %d, or key %#x", id, b.slot(), slot, key)
+			return fmt.Errorf("block %d has slot %d and key %#x, want %d and %#x",
+				id, b.slot(), b.key(id), slot, key)
 		case slot > 0 && slot < int(g.heaped) && keys[(slot-1)/2] > key:
 			return fmt.Errorf("block %d is lower than its parent in the heap", id)
 		}
 		delete(a.free, id)
 	}
-	for slot := g.count; slot < g.room; slot++ {
+	for slot := g.count; slot < g.capacity; slot++ {
 		if key := a.keys[g.start+slot]; key != noKey {
 			return fmt.Errorf("unused slot %d contains key %#x", slot, key)
 		}
@@ -196,16 +200,16 @@ func (a *audit) verifyQueue(n uint32) error {
 	for id := a.streams[n].first; id != 0; id = a.sides[id].after {
 		b, h := &a.blocks[id], &a.sides[id]
 		if !a.queued[id] || h.before != prev || a.homeOf(b)/2 != n || h.uses == 0 {
-			return fmt.Errorf("block %d is queued wrongly", id)
+			return fmt.Errorf("block %d has a wrong queue entry", id)
 		}
 		if now := a.uses[h.uses].call; now <= last {
-			return fmt.Errorf("deferral %d follows %d", now, last)
+			return fmt.Errorf("deferral %d follows deferral %d", now, last)
 		}
 		delete(a.queued, id)
 		prev, last = id, a.uses[h.uses].call
 	}
 	if a.streams[n].last != prev {
-		return fmt.Errorf("queue ends at block %d, not %d", prev, a.streams[n].last)
+		return fmt.Errorf("queue ends at block %d, want %d", prev, a.streams[n].last)
 	}
 	return nil
 }
@@ -217,17 +221,17 @@ func (a *audit) verifyCounts() error {
 	case len(a.queued) > 0:
 		return fmt.Errorf("%d deferred blocks are in no queue", len(a.queued))
 	case a.found != want:
-		return fmt.Errorf("counted %+v, kept %+v", a.found, want)
+		return fmt.Errorf("counted %+v, but the counters are %+v", a.found, want)
 	case a.bytes != a.mapped || a.config.Capacity > 0 && a.bytes > a.config.Capacity:
-		return fmt.Errorf("counted %d bytes mapped, kept %d", a.bytes, a.mapped)
+		return fmt.Errorf("counted %d mapped bytes, but the counter is %d", a.bytes, a.mapped)
 	case a.counts.peak < a.counts.used || a.counts.peakMapped < a.mapped:
-		return fmt.Errorf("peaks %d and %d are below %d and %d",
+		return fmt.Errorf("peaks of %d used and %d mapped bytes are below the current %d and %d",
 			a.counts.peak, a.counts.peakMapped, a.counts.used, a.mapped)
 	}
 	return nil
 }
 
-// Fragmentation returns the share of the cached bytes outside the largest free block, from 0 to 1.
+// Fragmentation returns the fraction of the cached bytes that are outside the largest free block.
 func (s Stats) Fragmentation() float64 {
 	if s.Cached == 0 {
 		return 0
@@ -237,9 +241,9 @@ func (s Stats) Fragmentation() float64 {
 
 func TestVerifyFindsBrokenInvariants(t *testing.T) {
 	for _, row := range []struct {
-		name  string
-		spoil func(c *Core, live, free uint32)
-		want  string
+		name    string
+		corrupt func(c *Core, live, free uint32)
+		want    string
 	}{
 		{"a block that leaves a gap", func(c *Core, live, _ uint32) {
 			c.blocks[live].span -= 1 << idBits
@@ -248,8 +252,12 @@ func TestVerifyFindsBrokenInvariants(t *testing.T) {
 			c.blocks[free].span += 1 << idBits
 		}, "blocks end at"},
 		{"a broken link", func(c *Core, _, free uint32) { c.blocks[free].setPrev(0) }, "previous block"},
-		{"a mark below a block", func(c *Core, _, _ uint32) { c.regions[1].high = 0 }, "the mark"},
-		{"a floor above the mark", func(c *Core, _, _ uint32) { c.regions[1].floor = 99 }, "floor"},
+		{"a high-water mark below a block", func(c *Core, _, _ uint32) {
+			c.regions[1].high = 0
+		}, "the high-water mark"},
+		{"a floor above the high-water mark", func(c *Core, _, _ uint32) {
+			c.regions[1].floor = 99
+		}, "floor"},
 		{"a ring that misses a block", func(c *Core, live, _ uint32) {
 			c.blocks[c.regions[1].ring].setPrev(live)
 		}, "last block"},
@@ -261,11 +269,11 @@ func TestVerifyFindsBrokenInvariants(t *testing.T) {
 		}, "neighbours"},
 		{"a pinned free block", func(c *Core, _, free uint32) {
 			c.sides[free].pins = 1
-			c.blocks[free].rest |= sided
+			c.blocks[free].packed |= hasSide
 		}, "1 pins"},
-		{"a pin without the sided bit", func(c *Core, live, _ uint32) {
+		{"a pin without the hasSide bit", func(c *Core, live, _ uint32) {
 			c.sides[live].pins = 1
-		}, "no sided bit"},
+		}, "no hasSide bit"},
 		{"a free block in no class", func(c *Core, _, free uint32) {
 			c.remove(c.homes[0], &c.blocks[free], c.blocks[free].units())
 		}, "is in no class"},
@@ -273,8 +281,8 @@ func TestVerifyFindsBrokenInvariants(t *testing.T) {
 			c.classes[c.classOf(c.homes[0], c.blocks[free].units())].units--
 		}, "does not belong here"},
 		{"a slot of another block", func(c *Core, _, free uint32) {
-			c.blocks[free].rest += 1 << slotShift
-		}, "has slot 1, not 0"},
+			c.blocks[free].packed += 1 << slotShift
+		}, "has slot 1"},
 		{"a stale key", func(c *Core, _, free uint32) {
 			b := &c.blocks[free]
 			g := &c.classes[c.classOf(c.homes[0], b.units())].blocks
@@ -284,19 +292,19 @@ func TestVerifyFindsBrokenInvariants(t *testing.T) {
 		{"a deferred block in no queue", func(c *Core, live, _ uint32) {
 			c.blocks[live].setState(Deferred)
 		}, "no queue"},
-		{"a wrong counter", func(c *Core, _, _ uint32) { c.counts.used += Unit }, "kept"},
-		{"a wrong sum of segments", func(c *Core, _, _ uint32) { c.mapped += Unit }, "bytes mapped"},
-		{"a peak below the present", func(c *Core, _, _ uint32) { c.counts.peak = 0 }, "peaks"},
+		{"a wrong counter", func(c *Core, _, _ uint32) { c.counts.used += Unit }, "the counters are"},
+		{"a wrong sum of segments", func(c *Core, _, _ uint32) { c.mapped += Unit }, "mapped bytes"},
+		{"a peak below the current value", func(c *Core, _, _ uint32) { c.counts.peak = 0 }, "peaks"},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			c := newCore(t, Default())
-			live := uint32(demand(t, c, 4096, 0).Handle)
+			live := uint32(mustAlloc(t, c, 4096, 0).Handle)
 			if err := c.Verify(); err != nil {
 				t.Fatal(err)
 			}
-			row.spoil(c, live, c.blocks[live].next)
+			row.corrupt(c, live, c.blocks[live].next)
 			if err := c.Verify(); err == nil || !strings.Contains(err.Error(), row.want) {
-				t.Errorf("Verify: %v, want %q", err, row.want)
+				t.Errorf("Verify() = %v, want an error with %q", err, row.want)
 			}
 		})
 	}

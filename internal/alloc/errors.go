@@ -15,14 +15,14 @@ var (
 	// ErrAddress means a segment address that is not a multiple of Unit or not below 1<<47, the end
 	// of the user address space of x86-64. Only the Address policy can return it.
 	ErrAddress = errors.New("bad segment address")
-	// ErrExhausted means that the segments ever added exceed 1<<47 bytes of arena or 1<<26 in
-	// number, or that a Core would hold more than 1<<26 blocks.
+	// ErrExhausted means that all segments added so far would exceed 1<<47 bytes of arena, or that
+	// a Core would hold more than 1<<26 blocks or regions.
 	ErrExhausted = errors.New("arena exhausted")
 	// ErrConfig means a Config with fields that are out of range.
 	ErrConfig = errors.New("bad allocator configuration")
-	// ErrDoubleFree means a block that was already freed.
+	// ErrDoubleFree means that a block has already been freed.
 	ErrDoubleFree = errors.New("block freed twice")
-	// ErrForeign means a block that this Core never handed out.
+	// ErrForeign means a block that this Core has not allocated.
 	ErrForeign = errors.New("block does not belong to this pool")
 	// ErrFreed means that a block was used or pinned after it was freed.
 	ErrFreed = errors.New("block was freed")
@@ -33,7 +33,7 @@ var (
 )
 
 // OutOfMemoryError reports that a request fits neither the free memory of its stream nor the memory
-// that may still be mapped. All fields are in bytes.
+// that can still be mapped. All fields are in bytes.
 type OutOfMemoryError struct {
 	Requested   int64 // size of the request
 	Free        int64 // sum of the stream's free blocks

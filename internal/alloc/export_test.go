@@ -8,8 +8,8 @@ func (c *Core) Free(v Block) (State, error) {
 	return state, err
 }
 
-// Segments yields the segments that were not trimmed, by ordinal. The Core must not change
-// meanwhile.
+// Segments yields the segments that have not been trimmed, by ordinal. The Core must not change
+// during the iteration.
 func (c *Core) Segments() iter.Seq[Segment] {
 	c.mergeHot()
 	return func(yield func(Segment) bool) {
@@ -21,14 +21,14 @@ func (c *Core) Segments() iter.Seq[Segment] {
 	}
 }
 
-// Default is the zero Config with its fields filled in.
+// Default returns the Config that New uses for a zero Config.
 func Default() Config {
 	var c Config
 	c.ensureDefaults()
 	return c
 }
 
-// PyTorch is the policy and sizing of PyTorch's caching allocator up to 2.11.
+// PyTorch returns a Config with the policy and sizing of PyTorch's caching allocator up to 2.11.
 func PyTorch() Config {
 	c := Default()
 	c.Policy, c.Sizing = Address, Stepped

@@ -2,7 +2,8 @@ package alloc
 
 import "testing"
 
-// FuzzHistories decodes a history, two bytes for each step, and verifies the Core after each step.
+// FuzzHistories decodes a history from two bytes for each step, and verifies the Core after each
+// step.
 func FuzzHistories(f *testing.F) {
 	f.Add([]byte{0x00, 0x10, 0x01, 0x20, 0x02, 0x00})
 	f.Add([]byte{0x00, 0xff, 0x40, 0xff, 0x05, 0x01, 0x02, 0x00, 0x06, 0x01})
@@ -27,12 +28,12 @@ func run(t *testing.T, c *Core, history []byte) {
 		switch call {
 		case 0, 1:
 			size := int64(n+1) << (4 + int(history[0]>>3&7)*2)
-			held = append(held, demand(t, c, size, stream))
+			held = append(held, mustAlloc(t, c, size, stream))
 		case 2:
 			if _, err := c.Free(held[i]); err != nil {
 				t.Fatal(err)
 			}
-			_, _, _ = c.Unpin(held[i].Handle) // an error unless it was parked
+			_, _, _ = c.Unpin(held[i].Handle) // fails unless the block is parked
 			held = append(held[:i], held[i+1:]...)
 		case 3:
 			_, _ = c.Pin(held[i].Handle)

@@ -6,8 +6,8 @@ import (
 	"pgregory.net/rapid"
 )
 
-// TestHotBlockDoesNotChangePlacement applies one history to two cores and merges the hot block
-// of one of them after every call.
+// TestHotBlockDoesNotChangePlacement applies the same history to two Cores, of which one merges its
+// hot block after every call.
 func TestHotBlockDoesNotChangePlacement(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		lazy, eager := mustNew(t), mustNew(t)
@@ -24,9 +24,9 @@ func TestHotBlockDoesNotChangePlacement(t *testing.T) {
 			} else {
 				size := rapid.SampledFrom([]int64{512, 4096, 65536, 1 << 20}).Draw(t, "size")
 				stream := Stream(rapid.IntRange(0, 1).Draw(t, "stream"))
-				a, b := grown(t, lazy, size, stream), grown(t, eager, size, stream)
+				a, b := allocGrowing(t, lazy, size, stream), allocGrowing(t, eager, size, stream)
 				if a.Segment != b.Segment || a.Offset != b.Offset || a.Size != b.Size {
-					t.Fatalf("%d bytes on stream %d: %+v and %+v", size, stream, a, b)
+					t.Fatalf("%d bytes on stream %d: lazy Core placed %+v, eager Core %+v", size, stream, a, b)
 				}
 				live = append(live, [2]Block{a, b})
 			}
@@ -38,7 +38,7 @@ func TestHotBlockDoesNotChangePlacement(t *testing.T) {
 			t.Fatal(err)
 		}
 		if a, b := lazy.Stats(), eager.Stats(); a != b {
-			t.Fatalf("counters: %+v and %+v", a, b)
+			t.Fatalf("lazy Core has counters %+v, eager Core %+v", a, b)
 		}
 	})
 }
@@ -57,8 +57,8 @@ func mustFree(t *rapid.T, c *Core, b Block) {
 	}
 }
 
-// grown allocates a block and maps the segment that it needs.
-func grown(t *rapid.T, c *Core, size int64, stream Stream) Block {
+// allocGrowing allocates a block, and adds a segment if it needs one.
+func allocGrowing(t *rapid.T, c *Core, size int64, stream Stream) Block {
 	for {
 		b, growth, err := c.Alloc(size, stream)
 		if err != nil {

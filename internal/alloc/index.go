@@ -5,7 +5,8 @@ import (
 	"math/bits"
 )
 
-// Sizes are grouped into bins: one size per bin up to 1 MiB, 64 bins between powers of two above.
+// Sizes are grouped into bins: up to 1 MiB each bin has one size; above, there are 64 bins between
+// two powers of two.
 const (
 	exactBins = 2048 // number of bins with one size; also the largest of these sizes in units
 	exactLog  = 11   // logarithm of exactBins
@@ -14,7 +15,7 @@ const (
 )
 
 // binOf returns the bin of a size in units. A power of two is the last size of its bin, not the
-// first, so a fresh segment stays in its bin when the first blocks are cut off.
+// first, so the free block of a new segment stays in its bin when the first blocks are split off.
 func binOf(units uint64) int {
 	last := units - 1
 	if last < exactBins {
@@ -25,13 +26,14 @@ func binOf(units uint64) int {
 	return exactBins + int(log-exactLog)<<subLog + sub
 }
 
-// index finds the free blocks of one stream by size. Two levels of bits record which bins are not
-// empty. A bin with one size is a bag; a bin with several is a list of classes ordered by size.
+// index finds the free blocks of one stream by size. A two-level bitmap records which bins are not
+// empty. A bin with one size has a bag; a bin with several sizes has a list of classes ordered by
+// size.
 type index struct {
 	bags    [exactBins]bag // first, so that none crosses a cache line
 	summary uint64
 	words   [binCount / 64]uint64
-	lists   [binCount - exactBins]uint32 // first class of a bin; 0 if there is none
+	lists   [binCount - exactBins]uint32 // first class of each bin with several sizes, or 0
 }
 
 // class holds the blocks of one size in a bin with several sizes.
@@ -48,20 +50,20 @@ func (x *index) set(bin uint) {
 	x.summary |= 1 << word
 }
 
-// clear marks a bin as empty if left, the number of its blocks, is 0. Because that is
-// unpredictable, it uses no branch.
-func (x *index) clear(bin uint, left uint32) {
+// clearIfEmpty marks a bin as empty if blocks, the number of its remaining blocks, is 0. It uses no
+// branch, because the branch would be unpredictable.
+func (x *index) clearIfEmpty(bin uint, blocks uint32) {
 	word := bin >> 6 & 63
-	w := x.words[word] ^ (uint64(left)-1)>>63<<(bin&63)
+	w := x.words[word] ^ (uint64(blocks)-1)>>63<<(bin&63)
 	x.words[word] = w
-	x.summary ^= none(w) << word
+	x.summary ^= isZero(w) << word
 }
 
-// none returns 1 if n is 0, else 0, without a branch.
-func none(n uint64) uint64 { return ^(n | -n) >> 63 }
+// isZero returns 1 if n is 0, else 0, without a branch.
+func isZero(n uint64) uint64 { return ^(n | -n) >> 63 }
 
-// from returns the first bin at or above the given one that is not empty, or -1.
-func (x *index) from(bin int) int {
+// nextBin returns the first bin at or above the given one that is not empty, or -1.
+func (x *index) nextBin(bin int) int {
 	word := bin >> 6 & 63
 	if mask := x.words[word] >> (bin & 63) << (bin & 63); mask != 0 {
 		return word<<6 + bits.TrailingZeros64(mask)
@@ -74,15 +76,15 @@ func (x *index) from(bin int) int {
 	return word<<6 + bits.TrailingZeros64(x.words[word])
 }
 
-// find returns the first of the smallest free blocks with at least the given number of units, and
-// its size; 0 and 0 if there is none. It computes the size from the bin or class, so that the
-// caller does not have to wait for the block's record.
+// find returns the smallest free block with at least the given number of units, the first by
+// position among blocks of that size, and its size. It returns 0, 0 if there is none. It derives
+// the size from the bin or class, so that the caller need not wait for the block's record.
 func (f *freeBlocks) find(x *index, units uint64) (id uint32, found uint64) {
 	f.credit += creditStep
 	if units > exactBins {
 		return f.findLarge(x, units)
 	}
-	bin := x.from(int(units) - 1)
+	bin := x.nextBin(int(units) - 1)
 	if uint(bin) >= exactBins {
 		return f.firstOf(x, bin)
 	}
@@ -97,10 +99,11 @@ func (f *freeBlocks) findLarge(x *index, units uint64) (id uint32, found uint64)
 			return f.first(&f.classes[k].blocks), f.classes[k].units
 		}
 	}
-	return f.firstOf(x, x.from(bin+1))
+	return f.firstOf(x, x.nextBin(bin+1))
 }
 
-// firstOf returns the first of the smallest blocks of a bin with several sizes, or 0 for bin -1.
+// firstOf returns the first of the smallest blocks of a bin with several sizes and its size, or 0,
+// 0 for bin -1.
 func (f *freeBlocks) firstOf(x *index, bin int) (id uint32, found uint64) {
 	if bin < 0 {
 		return 0, 0
@@ -109,32 +112,31 @@ func (f *freeBlocks) firstOf(x *index, bin int) (id uint32, found uint64) {
 	return f.first(&f.classes[k].blocks), f.classes[k].units
 }
 
-// list returns the slot for the first class of a bin with several sizes.
+// list returns a pointer to the first class of a bin with several sizes.
 func (x *index) list(bin int) *uint32 { return &x.lists[(bin-exactBins)&(binCount-exactBins-1)] }
 
-// insert adds a free block to an index. It repeats the common case of add, as remove repeats that
-// of take, because calls are a large part of the cost of placement. Callers pass the size to both,
-// since they know it before the block's record is loaded.
+// insert adds a free block to an index. It contains the common case of addKey, and remove that of
+// removeKey, because function calls are a large part of the cost of placement. Callers pass the
+// size to insert and remove, since they know it before the block's record is loaded.
 func (f *freeBlocks) insert(x *index, b *block, id uint32, units uint64) {
 	bin := units - 1
 	if bin >= exactBins {
-		f.add(&f.classes[f.classFor(x, units)].blocks, b, id)
+		f.addKey(&f.classes[f.classFor(x, units)].blocks, b, id)
 		return
 	}
 	x.set(uint(bin))
 	g := &x.bags[bin]
 	slot := g.count
-	if slot == g.room {
-		f.add(g, b, id)
+	if slot == g.capacity {
+		f.addKey(g, b, id)
 		return
 	}
 	g.count = slot + 1
 	f.keys[g.start+slot] = b.key(id)
-	b.rest = uint64(Free) | uint64(slot)<<slotShift
+	b.packed = uint64(Free) | uint64(slot)<<slotShift
 }
 
-// remove removes a free block from its index. It updates the bits without a branch, since it is
-// unpredictable whether the bin becomes empty.
+// remove removes a free block from its index. It avoids branches on whether the bin becomes empty.
 func (f *freeBlocks) remove(x *index, b *block, units uint64) {
 	bin := units - 1
 	if bin >= exactBins {
@@ -144,31 +146,31 @@ func (f *freeBlocks) remove(x *index, b *block, units uint64) {
 	g, slot := &x.bags[bin], b.slot()
 	last := g.count - 1
 	g.count = last
-	x.clear(uint(bin), last)
-	if slot < g.heaped || last+1 < g.room/4 {
-		f.takeSlowly(g, slot)
+	x.clearIfEmpty(uint(bin), last)
+	if slot < g.heaped || last+1 < g.capacity/4 {
+		f.removeKeySlowly(g, slot)
 		return
 	}
 	keys := f.keys
 	key := keys[g.start+last]
 	keys[g.start+slot] = key
 	keys[g.start+last] = noKey
-	f.blocks[key&idMask].rest = uint64(Free) | uint64(slot)<<slotShift
+	f.blocks[key&idMask].packed = uint64(Free) | uint64(slot)<<slotShift
 }
 
 // removeLarge implements remove for blocks above 1 MiB.
 func (f *freeBlocks) removeLarge(x *index, b *block, units uint64) {
 	k := f.classOf(x, units)
 	g := &f.classes[k].blocks
-	if f.take(g, b.slot()); g.count == 0 {
-		f.retire(x, k)
+	if f.removeKey(g, b.slot()); g.count == 0 {
+		f.dropClass(x, k)
 	}
 }
 
-// refile changes the place and size of a free block.
-func (f *freeBlocks) refile(x *index, b *block, id uint32, place, units uint64) {
+// reindex changes the place and size of a free block.
+func (f *freeBlocks) reindex(x *index, b *block, id uint32, place, units uint64) {
 	was := b.units()
-	if was > exactBins && f.stretch(x, b, id, place, units) {
+	if was > exactBins && f.resizeClass(x, b, id, place, units) {
 		return
 	}
 	f.remove(x, b, was)
@@ -176,9 +178,10 @@ func (f *freeBlocks) refile(x *index, b *block, id uint32, place, units uint64) 
 	f.insert(x, b, id, units)
 }
 
-// stretch does the same for a block that is alone in its class, by changing the size of the class.
-// It returns false if the block is not alone or the order in the bin does not allow it.
-func (f *freeBlocks) stretch(x *index, b *block, id uint32, place, units uint64) bool {
+// resizeClass implements reindex for a block that is the only one of its class, by changing the
+// class's size. It changes nothing and returns false if the class has other blocks, or if its new
+// size would leave the bin or break the order of classes.
+func (f *freeBlocks) resizeClass(x *index, b *block, id uint32, place, units uint64) bool {
 	cl := &f.classes[f.classOf(x, b.units())]
 	if cl.blocks.count != 1 || units <= exactBins ||
 		binOf(b.units()) != binOf(units) ||
@@ -201,7 +204,7 @@ func (f *freeBlocks) classOf(x *index, units uint64) uint32 {
 	return k
 }
 
-// classFor returns the class of a size above 1 MiB, and creates it if there is none.
+// classFor returns the class of a size above 1 MiB, which it creates if necessary.
 func (f *freeBlocks) classFor(x *index, units uint64) uint32 {
 	bin := binOf(units)
 	prev, next := uint32(0), *x.list(bin)
@@ -226,8 +229,8 @@ func (f *freeBlocks) classFor(x *index, units uint64) uint32 {
 	return k
 }
 
-// grabClass returns the number of an unused class; a reused class still has its room. It may
-// reallocate the classes.
+// grabClass returns the number of an unused class; a reused class keeps the array of its bag.
+// grabClass may reallocate the classes.
 func (f *freeBlocks) grabClass() uint32 {
 	if k := f.unused; k != 0 {
 		f.unused = f.classes[k].next
@@ -237,15 +240,15 @@ func (f *freeBlocks) grabClass() uint32 {
 	return uint32(len(f.classes) - 1)
 }
 
-// retire unlinks an empty class.
-func (f *freeBlocks) retire(x *index, k uint32) {
+// dropClass unlinks an empty class.
+func (f *freeBlocks) dropClass(x *index, k uint32) {
 	cl := &f.classes[k]
 	if cl.prev != 0 {
 		f.classes[cl.prev].next = cl.next
 	} else {
 		bin := binOf(cl.units)
 		*x.list(bin) = cl.next
-		x.clear(uint(bin), cl.next)
+		x.clearIfEmpty(uint(bin), cl.next)
 	}
 	if cl.next != 0 {
 		f.classes[cl.next].prev = cl.prev
@@ -254,10 +257,10 @@ func (f *freeBlocks) retire(x *index, k uint32) {
 	f.unused = k
 }
 
-// forgetFree forgets all classes and bags. The caller drops the indexes.
+// forgetFree drops all classes and bags. The caller drops the indexes.
 func (f *freeBlocks) forgetFree() {
 	f.keys, f.classes = f.keys[:1], f.classes[:1]
-	f.rooms, f.unused, f.credit = [32]uint32{}, 0, 0
+	f.spareKeys, f.unused, f.credit = [32]uint32{}, 0, 0
 }
 
 // largest returns the size in bytes of the largest free block of an index.
@@ -287,13 +290,12 @@ func (f *freeBlocks) freeBytes(x *index) int64 {
 	return units << unitShift
 }
 
-// eachClass yields the size in units and the bag of each class of an index that has blocks, by
-// size.
+// eachClass yields the size in units and the bag of each class that has blocks, ordered by size.
 func (f *freeBlocks) eachClass(x *index) iter.Seq2[uint64, *bag] {
 	return func(yield func(uint64, *bag) bool) {
 		for w := range x.words {
 			for mask := x.words[w]; mask != 0; mask &= mask - 1 {
-				if !f.eachOfBin(x, w<<6+bits.TrailingZeros64(mask), yield) {
+				if !f.classesOfBin(x, w<<6+bits.TrailingZeros64(mask), yield) {
 					return
 				}
 			}
@@ -301,7 +303,7 @@ func (f *freeBlocks) eachClass(x *index) iter.Seq2[uint64, *bag] {
 	}
 }
 
-func (f *freeBlocks) eachOfBin(x *index, bin int, yield func(uint64, *bag) bool) bool {
+func (f *freeBlocks) classesOfBin(x *index, bin int, yield func(uint64, *bag) bool) bool {
 	if bin < exactBins {
 		return yield(uint64(bin)+1, &x.bags[bin])
 	}

@@ -9,7 +9,7 @@ import (
 // Extent describes a segment in an Inventory. A trimmed segment has 0 bytes.
 type Extent struct {
 	Bytes int64
-	Small bool // whether it holds small blocks, under Stepped sizing
+	Small bool // true if it serves small requests, under Stepped sizing
 }
 
 // Range identifies a part of a segment.
@@ -29,12 +29,12 @@ func (r Range) compare(o Range) int {
 // Held describes a block that is not free.
 type Held struct {
 	Range
-	// Live reports whether a caller owns the block; other blocks are parked.
+	// Live is true if a caller owns the block, and false if the block is parked.
 	Live bool
-	// Pinned reports whether a graph holds it.
+	// Pinned is true if a graph pins the block.
 	Pinned bool
-	// Stream is the number of the block's stream. The streams of live blocks are numbered from 1 in
-	// the order of their first blocks by place; stream 0 keeps 0.
+	// Stream is the number of a live block's stream. Stream 0 has number 0; the others are numbered
+	// from 1 in the order of their first live blocks by place.
 	Stream uint32
 }
 
@@ -44,28 +44,30 @@ type Inventory struct {
 	Blocks   []Held   // by place
 }
 
-// Arrangement describes the layout to which Cores are rebuilt.
+// Arrangement describes a layout that several Cores can be rebuilt to.
 type Arrangement struct {
 	// Segments lists the segments by ordinal. A segment with 0 bytes is retired.
 	Segments []Extent
-	// Kept lists, by place, the ranges that do not become free before the next Rebuild: freed blocks
-	// that a graph holds, and live blocks that graphs hold on some ranks only.
+	// Kept lists, by place, the ranges that do not become free before the next Rebuild: freed
+	// blocks that a graph pins, and live blocks that graphs pin on only some ranks.
 	Kept []Range
 }
 
-// Conflict describes a difference between live blocks, or between segments that hold live blocks.
+// Conflict describes a live block that is not the same on all ranks, or whose segments differ.
 type Conflict struct {
 	Range
-	// Has describes the block, or its absence, on each rank.
+	// Has describes, for each rank, the live block in this range and its segment.
 	Has []string
 }
 
-// Union returns the arrangement after which the Cores of several ranks place blocks identically, or
-// the first live block that prevents it. It is a pure function of the inventories.
+// Union returns an arrangement that lets the Cores of several ranks place blocks identically once
+// they are rebuilt to it. It returns a Conflict instead if a live block prevents that. It is a pure
+// function of the inventories.
 //
-// Segments that differ are retired. A rank on which a graph holds a part of one keeps it mapped.
+// Segments that differ are retired. A rank where a graph pins part of a retired segment keeps the
+// segment mapped.
 func Union(ranks []Inventory) (Arrangement, *Conflict) {
-	if c := differing(ranks); c != nil {
+	if c := findConflict(ranks); c != nil {
 		return Arrangement{}, c
 	}
 	var l Arrangement
@@ -74,7 +76,7 @@ func Union(ranks []Inventory) (Arrangement, *Conflict) {
 		count = max(count, len(r.Segments))
 	}
 	for ordinal := range count {
-		l.Segments = append(l.Segments, common(ranks, ordinal))
+		l.Segments = append(l.Segments, commonSegment(ranks, ordinal))
 	}
 	live, pins := map[span]bool{}, map[Range]int{}
 	for _, r := range ranks {
@@ -95,21 +97,21 @@ func Union(ranks []Inventory) (Arrangement, *Conflict) {
 	for _, r := range ranks {
 		for _, b := range r.Blocks {
 			if bytes := l.Segments[b.Segment].Bytes; bytes > 0 && !b.Live {
-				l.Kept = append(l.Kept, b.widened(live, bytes)...)
+				l.Kept = append(l.Kept, b.keptParts(live, bytes)...)
 			}
 		}
 	}
-	l.Kept = disjoint(l.Kept)
+	l.Kept = mergeOverlapping(l.Kept)
 	return l, nil
 }
 
-// span identifies one of the 2 MiB units of which regions consist, by its segment and index.
+// span identifies a part of a segment: regions consist of whole spans of 2 MiB.
 type span struct {
 	segment int32
 	number  int64
 }
 
-// spanBytes is the size of a span.
+// spanBytes is the size of a span in bytes; the last span of a segment may be smaller.
 const spanBytes = int64(spanUnits) << unitShift
 
 // eachSpan calls a function for each span that a range touches.
@@ -119,9 +121,10 @@ func (r Range) eachSpan(f func(span)) {
 	}
 }
 
-// widened returns the range to keep for a parked block. A span without live blocks is kept whole,
-// since ranks may disagree about the stream that owns it.
-func (r Range) widened(live map[span]bool, bytes int64) (kept []Range) {
+// keptParts returns the ranges to keep for a parked block, one for each span that the block
+// touches. A span without live blocks is kept whole, since its owner stream may differ between
+// ranks.
+func (r Range) keptParts(live map[span]bool, bytes int64) (kept []Range) {
 	r.eachSpan(func(s span) {
 		from, end := s.number*spanBytes, min((s.number+1)*spanBytes, bytes)
 		if live[s] {
@@ -132,8 +135,9 @@ func (r Range) widened(live map[span]bool, bytes int64) (kept []Range) {
 	return kept
 }
 
-// common returns the segment with an ordinal if it is the same on all ranks.
-func common(ranks []Inventory, ordinal int) Extent {
+// commonSegment returns the segment with an ordinal if it is the same on all ranks, else an Extent
+// of 0 bytes.
+func commonSegment(ranks []Inventory, ordinal int) Extent {
 	for _, r := range ranks {
 		if ordinal >= len(r.Segments) || r.Segments[ordinal] != ranks[0].Segments[ordinal] {
 			return Extent{}
@@ -142,8 +146,8 @@ func common(ranks []Inventory, ordinal int) Extent {
 	return ranks[0].Segments[ordinal]
 }
 
-// disjoint sorts ranges and merges those that overlap.
-func disjoint(ranges []Range) []Range {
+// mergeOverlapping sorts ranges and merges those that overlap.
+func mergeOverlapping(ranges []Range) []Range {
 	slices.SortFunc(ranges, Range.compare)
 	var out []Range
 	for _, r := range ranges {
@@ -157,9 +161,9 @@ func disjoint(ranges []Range) []Range {
 	return out
 }
 
-// differing returns the first live block, by place, that is not the same on all ranks, or whose
-// segment differs.
-func differing(ranks []Inventory) *Conflict {
+// findConflict returns a Conflict for the first live block, by place, that is not the same on all
+// ranks or whose segments differ, or nil.
+func findConflict(ranks []Inventory) *Conflict {
 	live := make([]map[Range]uint32, len(ranks))
 	var all []Range
 	for i, r := range ranks {
@@ -173,30 +177,30 @@ func differing(ranks []Inventory) *Conflict {
 	}
 	slices.SortFunc(all, Range.compare)
 	for _, r := range slices.Compact(all) {
-		same := common(ranks, int(r.Segment)).Bytes > 0
+		same := commonSegment(ranks, int(r.Segment)).Bytes > 0
 		for i := range ranks {
 			stream, ok := live[i][r]
 			first := live[0][r]
 			same = same && ok && stream == first
 		}
 		if !same {
-			return conflict(ranks, r)
+			return newConflict(ranks, r)
 		}
 	}
 	return nil
 }
 
-// conflict describes what each rank has at the place of a block that is live on some ranks.
-func conflict(ranks []Inventory, r Range) *Conflict {
+// newConflict returns the Conflict for a block that is live on some ranks.
+func newConflict(ranks []Inventory, r Range) *Conflict {
 	c := &Conflict{Range: r}
-	for _, of := range ranks {
-		c.Has = append(c.Has, of.at(r))
+	for _, v := range ranks {
+		c.Has = append(c.Has, v.describe(r))
 	}
 	return c
 }
 
-// at describes the live block at a place for an error message.
-func (v Inventory) at(r Range) string {
+// describe returns a description of a range's live block and segment for an error message.
+func (v Inventory) describe(r Range) string {
 	segment := "no segment"
 	if int(r.Segment) < len(v.Segments) && v.Segments[r.Segment].Bytes > 0 {
 		segment = fmt.Sprintf("segment of %d B", v.Segments[r.Segment].Bytes)

@@ -5,33 +5,33 @@ import (
 	"slices"
 )
 
-// lifetimes decides when a freed block becomes free again: at once, after the work of other streams
-// that use it, or after the graphs that hold it.
+// lifetimes decides when a block becomes free after a caller has freed it: at once, once other
+// streams no longer use it, or once no graph pins it.
 type lifetimes struct {
 	placer
 	streamTable
 	useTable
 	reports
 	deferrals uint64   // number of the latest deferral
-	owners    []uint32 // of deferred blocks, reused by deferring
+	owners    []uint32 // result of deferringStreams, whose array is reused
 }
 
 // homeFor returns the number of the index that serves a stream and size.
 func (l *lifetimes) homeFor(stream Stream, rounded int64) uint32 {
 	if stream != l.recent {
-		l.turn(stream)
+		l.selectStream(stream)
 	}
 	return l.current + l.config.smallBit(rounded)
 }
 
-// turn makes a stream that requests memory the most recent one, which Alloc finds without a lookup.
-func (l *lifetimes) turn(name Stream) {
+// selectStream caches a stream that requests memory, so that its next Alloc needs no lookup.
+func (l *lifetimes) selectStream(name Stream) {
 	n := l.record(name)
 	l.ensureNumber(n)
 	l.recent, l.current = name, n*2
 }
 
-// record returns the index of the record of a stream, and creates the record if there is none.
+// record returns the index of a stream's record, which it creates if necessary.
 func (l *lifetimes) record(name Stream) uint32 {
 	n, known := l.records[name]
 	if !known {
@@ -41,17 +41,17 @@ func (l *lifetimes) record(name Stream) uint32 {
 	return n
 }
 
-// beforeFree merges the hot block and clears the reports, as every Free has to.
+// beforeFree merges the hot block and clears the reports. Every Free needs both.
 func (l *lifetimes) beforeFree() {
 	if l.reports.filled {
 		l.reports.clear()
 	}
 	if l.hot != 0 {
-		l.cool(l.homes[l.hotOf])
+		l.cool(l.homes[l.hotHome])
 	}
 }
 
-// freeHeld frees a block that graphs or other streams may hold, and returns its new state.
+// freeHeld frees a block that may be pinned or used on other streams, and returns its new state.
 func (l *lifetimes) freeHeld(b *block, id uint32) State {
 	if l.sides[id].pins > 0 || l.sides[id].kept {
 		b.setState(Parked)
@@ -61,19 +61,21 @@ func (l *lifetimes) freeHeld(b *block, id uint32) State {
 	return l.release(id)
 }
 
-// release makes a freed block without pins free, or defers it if other streams may still use it.
+// release makes an unpinned block free, or defers it if other streams may still use it, and returns
+// its new state.
 func (l *lifetimes) release(id uint32) State {
 	l.forgetSynced(&l.sides[id], l.streams)
 	if l.sides[id].uses != 0 {
-		l.postpone(id)
+		l.deferFree(id)
 		return Deferred
 	}
-	l.giveBack(&l.blocks[id], id)
+	l.makeFree(&l.blocks[id], id)
 	return Free
 }
 
-// deferring lists the streams that own deferred blocks, ordered by number.
-func (l *lifetimes) deferring() []uint32 {
+// deferringStreams returns the record indexes of the streams that own deferred blocks, ordered by
+// stream number.
+func (l *lifetimes) deferringStreams() []uint32 {
 	l.owners = l.owners[:0]
 	for s := range l.streams {
 		if l.streams[s].first != 0 {
@@ -86,8 +88,9 @@ func (l *lifetimes) deferring() []uint32 {
 	return l.owners
 }
 
-// postpone defers a freed block: it appends it to the queue of its stream.
-func (l *lifetimes) postpone(id uint32) {
+// deferFree appends a block to its stream's queue of deferred blocks and reports the events to
+// record.
+func (l *lifetimes) deferFree(id uint32) {
 	l.deferrals++
 	l.reports.filled = true
 	b, h := &l.blocks[id], &l.sides[id]
@@ -108,11 +111,11 @@ func (l *lifetimes) postpone(id uint32) {
 	l.counts.deferred += b.size()
 }
 
-// endDeferral ends the use of a deferred block on a stream if the block was deferred by then, and
-// frees the block if that was its last use.
-func (l *lifetimes) endDeferral(id, stream uint32, then uint64) {
-	if l.endUse(&l.sides[id], stream, then) && l.sides[id].uses == 0 {
-		l.report(id)
+// endDeferral ends the use of a deferred block on a stream, and frees the block if this was its
+// last use. It ignores blocks with a deferral number above last.
+func (l *lifetimes) endDeferral(id, stream uint32, last uint64) {
+	if l.endUse(&l.sides[id], stream, last) && l.sides[id].uses == 0 {
+		l.reportReturned(id)
 		l.unqueue(id)
 	}
 }
@@ -132,30 +135,31 @@ func (l *lifetimes) unqueue(id uint32) {
 		s.last = h.before
 	}
 	l.counts.deferred -= b.size()
-	l.giveBack(b, id)
+	l.makeFree(b, id)
 }
 
-// takeBack frees a deferred block before its uses are known to be complete, and reports the events
+// freeEarly frees a deferred block before its uses are known to be complete, and reports the events
 // that its stream must wait for.
-func (l *lifetimes) takeBack(id uint32) {
+func (l *lifetimes) freeEarly(id uint32) {
 	h := &l.sides[id]
 	for u := h.uses; u != 0; u = l.uses[u].next {
 		l.reports.waits = append(l.reports.waits,
 			StreamPoint{l.uses[u].call, l.streams[l.uses[u].stream].name})
 	}
 	l.forgetUses(h)
-	l.report(id)
+	l.reportReturned(id)
 	l.unqueue(id)
 }
 
-// report adds a block to Returned. It must precede giveBack, which may drop the record.
-func (l *lifetimes) report(id uint32) {
+// reportReturned adds a block to Returned. Callers call it before makeFree, which may drop the
+// record.
+func (l *lifetimes) reportReturned(id uint32) {
 	l.reports.filled = true
 	r := l.regionOf(&l.blocks[id])
 	l.reports.returned = append(l.reports.returned, Return{l.view(id), r.owner})
 }
 
-// viewOf returns the view of a block, free or not.
+// viewOf returns the View of a block in any state.
 func (l *lifetimes) viewOf(id uint32) View {
 	b := &l.blocks[id]
 	v := View{

@@ -1,11 +1,11 @@
 package alloc
 
-// merge merges an expired block with its free neighbours, adds the result to the index, and returns
-// its size in units.
+// merge merges an expired block with its free neighbours, adds the resulting block to the index,
+// and returns its size in units.
 func (l *layout) merge(x *index, b *block, id uint32, free neighbours) uint64 {
 	prev, next, units := b.prev(), b.next, b.units()
 	p, n := &l.blocks[prev], &l.blocks[next]
-	if (p.span|n.span)>>idBits > exactBins { // one of them, or rarely only their sum
+	if (p.span|n.span)>>idBits > exactBins { // at least one is large, or the union of their bits is
 		return l.mergeLarge(x, b, id, free)
 	}
 	if free.next {
@@ -32,8 +32,8 @@ func (l *layout) merge(x *index, b *block, id uint32, free neighbours) uint64 {
 	return units
 }
 
-// mergeLarge implements merge for neighbours of any size. The record of a free neighbour survives,
-// so that its place in the index moves as little as possible.
+// mergeLarge implements merge for neighbours of any size. The result keeps the record of a free
+// neighbour, so that the index changes as little as possible.
 func (l *layout) mergeLarge(x *index, b *block, id uint32, free neighbours) uint64 {
 	prev, next, units := b.prev(), b.next, b.units()
 	p, n := &l.blocks[prev], &l.blocks[next]
@@ -51,19 +51,19 @@ func (l *layout) mergeLarge(x *index, b *block, id uint32, free neighbours) uint
 		p.next = after
 		l.blocks[after].setPrev(prev)
 		l.drop(b, id)
-		l.refile(x, p, prev, p.place, units)
+		l.reindex(x, p, prev, p.place, units)
 	case free.next:
 		units += n.units()
 		l.follow(n, prev, next)
 		l.drop(b, id)
-		l.refile(x, n, next, b.place, units)
+		l.reindex(x, n, next, b.place, units)
 	default:
 		l.insert(x, b, id, units)
 	}
 	return units
 }
 
-// follow links a block behind prev, which may be the ring of the region.
+// follow links block b, with number id, after prev, which may be the ring of the region.
 func (l *layout) follow(b *block, prev, id uint32) {
 	b.setPrev(prev)
 	l.blocks[prev].next = id

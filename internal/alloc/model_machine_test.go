@@ -14,11 +14,11 @@ import (
 type machine struct {
 	core   *Core
 	model  *model
-	mark   Mark
-	marked modelMark
-	held   []*modelBlock // live or parked
-	stale  []Block       // freed handles
-	addend uint64
+	mark   Mark          // latest mark of the Core
+	marked modelMark     // latest mark of the model
+	held   []*modelBlock // live and parked blocks
+	stale  []Block       // freed blocks
+	addend uint64        // distance of the next segment from the base addresses
 }
 
 func newMachine(t *rapid.T) *machine {
@@ -45,16 +45,16 @@ func drawSize(t *rapid.T) int64 {
 
 // pick draws a block in one of the states.
 func (m *machine) pick(t *rapid.T, states ...State) *modelBlock {
-	var able []*modelBlock
+	var candidates []*modelBlock
 	for _, b := range m.held {
 		if slices.Contains(states, b.state) {
-			able = append(able, b)
+			candidates = append(candidates, b)
 		}
 	}
-	if len(able) == 0 {
+	if len(candidates) == 0 {
 		t.Skip("no block")
 	}
-	return rapid.SampledFrom(able).Draw(t, "block")
+	return rapid.SampledFrom(candidates).Draw(t, "block")
 }
 
 func (m *machine) Alloc(t *rapid.T) {
@@ -62,19 +62,19 @@ func (m *machine) Alloc(t *rapid.T) {
 	got, grow, err := m.core.Alloc(size, stream)
 	want, bytes := m.model.alloc(size, stream)
 	if grow.Bytes != bytes || (want == nil && bytes == 0) != errors.Is(err, ErrOutOfMemory) {
-		t.Fatalf("growth %d, error %v; model wants growth %d", grow.Bytes, err, bytes)
+		t.Fatalf("Alloc = growth of %d bytes, %v; model wants growth of %d", grow.Bytes, err, bytes)
 	}
-	m.reported(t)
+	m.checkReports(t)
 	if want == nil && bytes == 0 {
 		return
 	}
 	if want == nil {
-		m.grown(t, grow, m.core.config.smallBit(roundUp(size, Unit)) == 1)
+		m.addSegment(t, grow, m.core.config.smallBit(roundUp(size, Unit)) == 1)
 		got, _, err = m.core.Alloc(size, stream)
 		want, _ = m.model.alloc(size, stream)
 	}
 	if err != nil || want == nil {
-		t.Fatalf("block %+v, error %v; model wants %+v", got, err, want)
+		t.Fatalf("Alloc = %+v, %v; model wants %+v", got, err, want)
 	}
 	want.handle = got.Handle
 	m.held = append(m.held, want)
@@ -83,8 +83,8 @@ func (m *machine) Alloc(t *rapid.T) {
 	}
 }
 
-// grown maps a segment at an alternately lower and higher address, so that the two policies differ.
-func (m *machine) grown(t *rapid.T, grow Growth, small bool) {
+// addSegment adds a segment above or below all others, so that the two policies differ.
+func (m *machine) addSegment(t *rapid.T, grow Growth, small bool) {
 	address := uint64(1<<46) + m.addend
 	if rapid.Bool().Draw(t, "below") {
 		address = 1<<45 - m.addend
@@ -102,13 +102,13 @@ func (m *machine) Free(t *rapid.T) {
 	v := b.block()
 	got, err := m.core.Free(v)
 	if want := m.model.free(b); err != nil || got != want {
-		t.Fatalf("freed to %s, error %v; model wants %s", got, err, want)
+		t.Fatalf("Free = %s, %v; model wants %s", got, err, want)
 	}
-	m.reported(t)
+	m.checkReports(t)
 	m.forget(b, v)
 }
 
-// forget moves a block that is free or deferred from held to stale.
+// forget moves a block from held to stale if it is free or deferred.
 func (m *machine) forget(b *modelBlock, v Block) {
 	if b.state == Live || b.state == Parked {
 		return
@@ -123,10 +123,10 @@ func (m *machine) FreeTwice(t *rapid.T) {
 	}
 	v := rapid.SampledFrom(m.stale).Draw(t, "stale")
 	if _, err := m.core.Free(v); !errors.Is(err, ErrDoubleFree) {
-		t.Fatalf("freeing %+v again: %v", v, err)
+		t.Fatalf("second Free of %+v: %v, want ErrDoubleFree", v, err)
 	}
 	if _, err := m.core.Pin(v.Handle); !errors.Is(err, ErrFreed) {
-		t.Fatalf("pinning freed %+v: %v", v, err)
+		t.Fatalf("Pin of freed %+v: %v, want ErrFreed", v, err)
 	}
 }
 
@@ -153,13 +153,13 @@ func (m *machine) Synced(t *rapid.T) {
 	}
 	m.core.Synced(on, m.mark)
 	m.model.sync(on, m.marked)
-	m.reported(t)
+	m.checkReports(t)
 }
 
 func (m *machine) Idle(t *rapid.T) {
 	on := drawStream(t)
 	m.core.Idle(on, m.mark)
-	if m.model.ended == m.marked.ended {
+	if m.model.frees == m.marked.frees {
 		m.model.clean(on)
 	}
 }
@@ -177,15 +177,15 @@ func (m *machine) Unpin(t *rapid.T) {
 	v := b.block()
 	if b.pins == 0 {
 		if _, _, err := m.core.Unpin(v.Handle); !errors.Is(err, ErrNotPinned) {
-			t.Fatalf("unpinning what is not pinned: %v", err)
+			t.Fatalf("Unpin without a Pin: %v, want ErrNotPinned", err)
 		}
 		return
 	}
 	unpinned, got, err := m.core.Unpin(v.Handle)
 	if want := m.model.unpin(b); err != nil || got != want || unpinned != v {
-		t.Fatalf("unpinned to %s, error %v; model wants %s", got, err, want)
+		t.Fatalf("Unpin = %+v, %s, %v; model wants %+v, %s", unpinned, got, err, v, want)
 	}
-	m.reported(t)
+	m.checkReports(t)
 	m.forget(b, v)
 }
 
@@ -193,13 +193,13 @@ func (m *machine) Trim(t *rapid.T) {
 	keep := rapid.SampledFrom([]int64{0, 1 * mib, 8 * mib}).Draw(t, "keep")
 	got, want := m.core.Trim(keep), m.model.trim(keep)
 	if diff := cmp.Diff(want, got, cmpopts.EquateEmpty()); diff != "" {
-		t.Fatalf("trimmed (-model +core):\n%s", diff)
+		t.Fatalf("Trim differs (-model +core):\n%s", diff)
 	}
 }
 
 func (m *machine) Reserve(t *rapid.T) {
 	bytes, stream := drawSize(t), drawStream(t)
-	m.model.ask(stream)
+	m.model.request(stream)
 	grow, err := m.core.Reserve(bytes, stream)
 	rounded, geometric := roundUp(bytes, Unit), m.core.config.Sizing == Geometric
 	if err != nil {
@@ -211,17 +211,17 @@ func (m *machine) Reserve(t *rapid.T) {
 	}
 	switch {
 	case grow.Bytes > 0:
-		m.grown(t, grow, false)
+		m.addSegment(t, grow, false)
 	case geometric && m.model.best(rounded, stream) == nil && m.model.take(rounded, stream) == nil:
-		t.Fatalf("reserved %d bytes although there is no memory", bytes)
+		t.Fatalf("Reserve of %d bytes succeeded without enough memory", bytes)
 	default:
 		m.model.reserve(rounded, stream)
 	}
-	large := slices.ContainsFunc(m.model.each(), func(b *modelBlock) bool {
+	large := slices.ContainsFunc(m.model.allBlocks(), func(b *modelBlock) bool {
 		return b.state == Free && b.size >= bytes && b.region.stream == stream
 	})
 	if !large {
-		t.Fatalf("no free block of %d bytes after Reserve grew by %d", bytes, grow.Bytes)
+		t.Fatalf("no free block of %d bytes after Reserve, which grew by %d", bytes, grow.Bytes)
 	}
 }
 
@@ -229,32 +229,32 @@ func (m *machine) Seize(t *rapid.T) {
 	size, stream, spared := drawSize(t), drawStream(t), drawStream(t)
 	may := func(s Stream) bool { return s != spared }
 	var got []Stream
-	var failure error
+	var waitErr error
 	if rapid.Bool().Draw(t, "the wait fails") {
-		failure = errors.New("no event")
+		waitErr = errors.New("no event")
 	}
 	taken, err := m.core.Seize(size, stream, may, func(owner Stream) error {
 		got = append(got, owner)
-		return failure
+		return waitErr
 	})
-	if err != nil && errors.Is(err, failure) && !taken && len(got) == 1 {
+	if err != nil && errors.Is(err, waitErr) && !taken && len(got) == 1 {
 		m.model.begin()
-		m.model.ask(stream)
-		return // and nothing changed
+		m.model.request(stream)
+		return // Check verifies that nothing changed.
 	}
 	want := m.model.seize(roundUp(size, Unit), stream, spared)
 	if err != nil || taken != (len(want) > 0) || !slices.Equal(got, want) {
-		t.Fatalf("took memory of streams %v, %v, model wants %v", got, err, want)
+		t.Fatalf("Seize = %t, %v and waits for streams %v; model wants %v", taken, err, got, want)
 	}
-	m.reported(t)
+	m.checkReports(t)
 }
 
-// reported compares what the latest call reported beyond its result.
-func (m *machine) reported(t *rapid.T) {
+// checkReports compares the reports of the latest call.
+func (m *machine) checkReports(t *rapid.T) {
 	got := [3]any{m.core.EventsToRecord(), m.core.Waits(), m.core.Returned()}
-	want := [3]any{m.model.marks, m.model.waits, m.model.returned}
+	want := [3]any{m.model.toRecord, m.model.waits, m.model.returned}
 	if diff := cmp.Diff(want, got, cmpopts.EquateEmpty()); diff != "" {
-		t.Fatalf("reports (-model +core):\n%s", diff)
+		t.Fatalf("reports differ (-model +core):\n%s", diff)
 	}
 }
 
@@ -269,7 +269,7 @@ func (m *machine) Check(t *rapid.T) {
 	}
 	want := m.model.views()
 	if !slices.Equal(got, want) {
-		t.Fatalf("layout (-model +core):\n%s", cmp.Diff(want, got))
+		t.Fatalf("layouts differ (-model +core):\n%s", cmp.Diff(want, got))
 	}
 }
 

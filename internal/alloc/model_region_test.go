@@ -5,35 +5,35 @@ import (
 	"slices"
 )
 
-// ask records that a stream requests memory.
-func (m *model) ask(s Stream) {
+// request records that a stream requests memory.
+func (m *model) request(s Stream) {
 	m.addStream(s)
-	if s != 0 && !slices.Contains(m.asked, s) {
-		m.asked = append(m.asked, s)
+	if s != 0 && !slices.Contains(m.requesters, s) {
+		m.requesters = append(m.requesters, s)
 	}
 }
 
 func (m *model) returnOf(b *modelBlock) Return {
-	return Return{b.block(), uint32(slices.Index(m.asked, b.region.stream) + 1)}
+	return Return{b.block(), uint32(slices.Index(m.requesters, b.region.stream) + 1)}
 }
 
 func (m *model) reserve(rounded int64, stream Stream) {
 	if m.rules.config.Sizing == Stepped {
-		return // streams do not share segments
+		return // Streams do not share segments.
 	}
 	b := m.best(rounded, stream)
 	b.region.floor = max(b.region.floor, b.offset+rounded)
 	b.region.high = max(b.region.high, b.offset+rounded)
 }
 
-// clean lowers the marks of a stream to what is in use.
+// clean lowers the high-water marks of a stream to the end of its blocks in use.
 func (m *model) clean(stream Stream) {
 	for _, r := range m.regions() {
 		if r.stream == stream {
 			r.high = r.floor
 		}
 	}
-	for _, b := range m.each() {
+	for _, b := range m.allBlocks() {
 		if b.region.stream == stream && b.state != Free {
 			b.region.high = max(b.region.high, b.offset+b.size)
 		}
@@ -41,7 +41,7 @@ func (m *model) clean(stream Stream) {
 }
 
 func (m *model) regions() (all []*modelRegion) {
-	for _, b := range m.each() {
+	for _, b := range m.allBlocks() {
 		if len(all) == 0 || all[len(all)-1] != b.region {
 			all = append(all, b.region)
 		}
@@ -49,7 +49,7 @@ func (m *model) regions() (all []*modelRegion) {
 	return all
 }
 
-// tails lists the clean memory of each region.
+// tails returns the clean memory of each region.
 func (s *modelSegment) tails() (all []modelTail) {
 	for i, b := range s.blocks {
 		if i == 0 || s.blocks[i-1].region != b.region {
@@ -71,8 +71,8 @@ func compareTails(a, b modelTail) int {
 		cmp.Compare(a.segment.Ordinal, b.segment.Ordinal), cmp.Compare(a.low, b.low))
 }
 
-// from returns the start of the last 2 MiB spans that can hold a request. It is below t.low if
-// there are none.
+// from returns the last span boundary from which a request still fits before t.end. It is below
+// t.low if the request does not fit.
 func (t modelTail) from(rounded int64) int64 {
 	if t.end < rounded {
 		return -1
@@ -96,7 +96,7 @@ func (m *model) absorb() {
 				s.relabel(b.region, low.region)
 			}
 		}
-		s.heal()
+		s.mergeFree()
 	}
 }
 
@@ -117,18 +117,18 @@ func (m *model) take(rounded int64, stream Stream) *modelBlock {
 	if b := m.best(rounded, stream); b != nil {
 		return b
 	}
-	var able []modelTail
+	var candidates []modelTail
 	for _, s := range m.segments {
 		for _, t := range s.tails() {
 			if t.from(rounded) >= t.low {
-				able = append(able, t)
+				candidates = append(candidates, t)
 			}
 		}
 	}
-	if len(able) == 0 {
+	if len(candidates) == 0 {
 		return nil
 	}
-	t := slices.MinFunc(able, compareTails)
+	t := slices.MinFunc(candidates, compareTails)
 	at := t.from(rounded)
 	t.segment.cut(at)
 	mine := &modelRegion{stream: stream, high: at}
@@ -140,36 +140,36 @@ func (m *model) take(rounded int64, stream Stream) *modelBlock {
 			t.segment.relabel(mine, b.region)
 		}
 	}
-	t.segment.heal()
+	t.segment.mergeFree()
 	return m.best(rounded, stream)
 }
 
-// seize gives a stream free memory of other streams and returns these streams.
+// seize gives a stream free memory of other streams and returns their names.
 func (m *model) seize(rounded int64, stream, spared Stream) (owners []Stream) {
 	m.begin()
 	if m.rules.config.Sizing == Stepped {
 		return nil
 	}
-	m.ask(stream)
-	var able []modelTail
+	m.request(stream)
+	var candidates []modelTail
 	for _, s := range m.segments {
 		for _, t := range s.gaps(stream, spared) {
 			if t.end < s.Bytes {
 				t.end = t.end / (2 * mib) * (2 * mib)
 			}
 			if t.from(rounded) >= t.low {
-				able = append(able, t)
+				candidates = append(candidates, t)
 			}
 		}
 	}
-	if len(able) == 0 {
+	if len(candidates) == 0 {
 		return nil
 	}
-	t := slices.MinFunc(able, compareTails)
+	t := slices.MinFunc(candidates, compareTails)
 	t.low = t.from(rounded)
 	t.segment.divide(t.low)
 	t.segment.divide(t.end)
-	m.ended++
+	m.frees++
 	for _, b := range t.segment.blocks {
 		if b.offset < t.low || b.offset >= t.end {
 			continue
@@ -184,13 +184,14 @@ func (m *model) seize(rounded int64, stream, spared Stream) (owners []Stream) {
 	return owners
 }
 
-// gaps lists the free memory that a stream may take.
+// gaps returns the free memory that a stream may seize. It does not take memory of the spared
+// stream.
 func (s *modelSegment) gaps(stream, spared Stream) (all []modelTail) {
 	end := int64(-1)
 	for _, b := range s.blocks {
 		from := max(b.offset, b.region.floor)
-		mine := b.region.stream == stream || b.region.stream != spared
-		if b.state != Free || !mine || from >= b.offset+b.size {
+		allowed := b.region.stream == stream || b.region.stream != spared
+		if b.state != Free || !allowed || from >= b.offset+b.size {
 			continue
 		}
 		if from != end {
@@ -202,7 +203,7 @@ func (s *modelSegment) gaps(stream, spared Stream) (all []modelTail) {
 	return all
 }
 
-// divide splits the region that contains an offset, above its first block.
+// divide splits a region at an offset, unless the region begins there.
 func (s *modelSegment) divide(at int64) {
 	s.cut(at)
 	for i, b := range s.blocks {

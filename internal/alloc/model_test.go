@@ -5,20 +5,20 @@ import (
 	"slices"
 )
 
-// model implements a Core in the plainest form: lists that are searched from end to end. It shares
-// only the sizing rules, which have separate tests.
+// model implements the behaviour of a Core with lists and linear searches. It shares only the
+// sizing rules with a Core, and these have separate tests.
 type model struct {
-	rules     *Core
-	segments  []*modelSegment
-	streams   []Stream // in the order of their first call
-	synced    map[Stream]int
-	marked    int
-	ended     int      // blocks that became free
-	asked     []Stream // streams other than 0 that requested memory, in that order
-	deferrals uint64
-	marks     []StreamPoint
-	waits     []StreamPoint
-	returned  []Return
+	rules      *Core
+	segments   []*modelSegment
+	streams    []Stream // in the order of their first call
+	synced     map[Stream]int
+	marked     int
+	frees      int      // number of times that a block has become free
+	requesters []Stream // streams except 0 in the order of their first request
+	deferrals  uint64
+	toRecord   []StreamPoint
+	waits      []StreamPoint
+	returned   []Return
 }
 
 type modelSegment struct {
@@ -26,12 +26,12 @@ type modelSegment struct {
 	blocks []*modelBlock
 }
 
-// modelRegion holds what adjacent blocks share.
+// modelRegion holds the properties that adjacent blocks share.
 type modelRegion struct {
 	stream Stream
 	small  bool
-	high   int64 // offsets
-	floor  int64
+	high   int64 // high-water mark, an offset
+	floor  int64 // end of reserved memory, an offset
 }
 
 type modelBlock struct {
@@ -44,7 +44,7 @@ type modelBlock struct {
 	pins      int32
 	uses      []modelUse
 	deferral  uint64
-	handle    Handle // as chosen by the Core under test
+	handle    Handle // from the Core under test
 }
 
 type modelUse struct {
@@ -56,7 +56,7 @@ func newModel(rules *Core) *model {
 	return &model{rules: rules, streams: []Stream{0}, synced: map[Stream]int{}}
 }
 
-func (m *model) begin() { m.marks, m.waits, m.returned = nil, nil, nil }
+func (m *model) begin() { m.toRecord, m.waits, m.returned = nil, nil, nil }
 
 func (m *model) addStream(s Stream) {
 	if !slices.Contains(m.streams, s) {
@@ -71,18 +71,18 @@ func (m *model) mapped() (n int64) {
 	return n
 }
 
-func (m *model) each() (all []*modelBlock) {
+func (m *model) allBlocks() (all []*modelBlock) {
 	for _, s := range m.segments {
 		all = append(all, s.blocks...)
 	}
 	return all
 }
 
-// best returns the block that best fit chooses, by comparing all blocks.
+// best returns the block that best fit selects, or nil. It compares all free blocks.
 func (m *model) best(rounded int64, stream Stream) *modelBlock {
 	small := m.rules.config.smallBit(rounded) == 1
 	var free []*modelBlock
-	for _, b := range m.each() {
+	for _, b := range m.allBlocks() {
 		if b.state == Free && b.region.stream == stream && b.region.small == small &&
 			b.size >= rounded {
 			free = append(free, b)
@@ -103,10 +103,11 @@ func (m *model) compare(a, b *modelBlock) int {
 		cmp.Compare(a.segment.Ordinal, b.segment.Ordinal), cmp.Compare(a.offset, b.offset))
 }
 
-// alloc returns a block, or nil and the bytes to grow by, which are 0 when out of memory.
+// alloc returns a block, or nil and the number of bytes to grow by, which is 0 if memory is
+// exhausted.
 func (m *model) alloc(size int64, stream Stream) (*modelBlock, int64) {
 	m.begin()
-	m.ask(stream)
+	m.request(stream)
 	rounded := roundUp(size, Unit)
 	for {
 		if b := m.best(rounded, stream); b != nil {
@@ -122,7 +123,7 @@ func (m *model) alloc(size int64, stream Stream) (*modelBlock, int64) {
 		for _, u := range queue[0].uses {
 			m.waits = append(m.waits, StreamPoint{queue[0].deferral, u.stream})
 		}
-		m.late(queue[0])
+		m.returnBlock(queue[0])
 	}
 }
 
@@ -182,7 +183,7 @@ func (m *model) release(b *modelBlock) State {
 	m.deferrals++
 	b.deferral, b.state = m.deferrals, Deferred
 	for _, u := range b.uses {
-		m.marks = append(m.marks, StreamPoint{b.deferral, u.stream})
+		m.toRecord = append(m.toRecord, StreamPoint{b.deferral, u.stream})
 	}
 	return Deferred
 }
@@ -208,19 +209,19 @@ func (m *model) useAgain(b *modelBlock, on Stream) bool {
 	return true
 }
 
-// modelMark counts the uses, deferrals and frees that the model had seen.
+// modelMark counts the uses, deferrals and frees so far.
 type modelMark struct {
 	uses      int
 	deferrals uint64
-	ended     int
+	frees     int
 }
 
-func (m *model) mark() modelMark { return modelMark{m.marked, m.deferrals, m.ended} }
+func (m *model) mark() modelMark { return modelMark{m.marked, m.deferrals, m.frees} }
 
 func (m *model) sync(on Stream, before modelMark) {
 	m.begin()
 	m.synced[on] = max(m.synced[on], before.uses)
-	if m.ended == before.ended {
+	if m.frees == before.frees {
 		m.clean(on)
 	}
 	for _, owner := range m.streams {
@@ -230,7 +231,7 @@ func (m *model) sync(on Stream, before modelMark) {
 			}
 			b.uses = slices.DeleteFunc(b.uses, func(u modelUse) bool { return u.stream == on })
 			if len(b.uses) == 0 {
-				m.late(b)
+				m.returnBlock(b)
 			}
 		}
 	}
@@ -241,17 +242,17 @@ func (m *model) unpin(b *modelBlock) State {
 	if b.pins--; b.pins > 0 || b.state == Live {
 		return b.state
 	}
-	late := m.returnOf(b)
+	returned := m.returnOf(b)
 	state := m.release(b)
 	if state == Free {
-		m.returned = append(m.returned, late)
+		m.returned = append(m.returned, returned)
 	}
 	return state
 }
 
 // deferred returns the deferred blocks of a stream, oldest first.
 func (m *model) deferred(stream Stream) (queue []*modelBlock) {
-	for _, b := range m.each() {
+	for _, b := range m.allBlocks() {
 		if b.state == Deferred && b.region.stream == stream {
 			queue = append(queue, b)
 		}
@@ -260,20 +261,20 @@ func (m *model) deferred(stream Stream) (queue []*modelBlock) {
 	return queue
 }
 
-func (m *model) late(b *modelBlock) {
+func (m *model) returnBlock(b *modelBlock) {
 	m.returned = append(m.returned, m.returnOf(b))
 	m.merge(b)
 }
 
-// merge frees a block and joins it with free neighbours.
+// merge makes a block free and merges it with free neighbours.
 func (m *model) merge(b *modelBlock) {
 	b.state, b.uses, b.requested, b.handle = Free, nil, 0, 0
-	m.ended++
-	b.segment.heal()
+	m.frees++
+	b.segment.mergeFree()
 }
 
-// heal joins free neighbours.
-func (s *modelSegment) heal() {
+// mergeFree merges neighbouring free blocks.
+func (s *modelSegment) mergeFree() {
 	for i := len(s.blocks) - 1; i > 0; i-- {
 		low, b := s.blocks[i-1], s.blocks[i]
 		if low.region == b.region && low.state == Free && b.state == Free {
@@ -300,9 +301,9 @@ func (b *modelBlock) block() Block {
 	return Block{b.segment.Ordinal, b.offset, b.size, b.handle}
 }
 
-// views lists all blocks in the form in which a Core shows them.
+// views returns the Views of all blocks.
 func (m *model) views() (all []View) {
-	for _, b := range m.each() {
+	for _, b := range m.allBlocks() {
 		all = append(all, View{
 			Block: b.block(), State: b.state,
 			Stream: b.region.stream, Pins: b.pins,

@@ -2,32 +2,32 @@ package alloc
 
 import "fmt"
 
-// placer places blocks in the free memory of one index at a time. It decides which free block
-// serves a request, splits and merges blocks, and counts them.
+// placer decides which free block of an index serves a request, splits and merges blocks, and
+// counts them.
 type placer struct {
 	layout
-	config Config
-	plain  bool   // requests are rounded to Unit and every remainder is split off
-	tail   uint64 // first unused arena position, in units
-	mapped int64
-	counts counts
-	ended  uint64 // number of blocks that became free so far
-	owner  uint32 // see Core.Owner
+	config    Config
+	geometric bool   // Sizing is Geometric: every remainder is split off, streams share segments
+	tail      uint64 // first unused arena position, in units
+	mapped    int64  // bytes of the segments
+	counts    counts
+	frees     uint64 // number of times that a block has become free
+	owner     uint32 // see Core.Owner
 
-	// The block that was freed last, see keep.
-	last       uint32 // block of the latest call if that was an Alloc, else 0
-	asked      uint64 // units that this Alloc requested
-	askedOf    uint32 // index of this Alloc
-	hot        uint32 // block that is kept unmerged after its Free, or 0
-	hotOf      uint32 // its index
-	undone     bool   // its Free undid the call before it
-	neighbours neighbours
+	// The latest Alloc and the hot block, see hot.go.
+	lastAlloc  uint32     // block of the latest call if that was an Alloc, else 0
+	lastUnits  uint64     // units that the latest Alloc requested
+	lastHome   uint32     // index of the latest Alloc
+	hot        uint32     // hot block, or 0
+	hotHome    uint32     // index of the hot block
+	hotRepeats bool       // true if no call came between the hot block's Alloc and its Free
+	neighbours neighbours // which neighbours of the hot block are free
 }
 
-// hand makes a block live that is in no index.
-func (p *placer) hand(id uint32, size int64) Block {
+// makeLive makes a block live and returns it. The block is in no index.
+func (p *placer) makeLive(id uint32, size int64) Block {
 	b := &p.blocks[id]
-	b.rest = uint64(Live) | uint64(size)<<askedShift
+	b.packed = uint64(Live) | uint64(size)<<requestedShift
 	r := p.regionOf(b)
 	v := r.view(b, id)
 	p.owner = r.owner
@@ -44,13 +44,13 @@ func (p *placer) hand(id uint32, size int64) Block {
 	return v
 }
 
-// fit returns the free block of an index that serves a request, and its size in units; 0 and 0 if
-// there is none. It also merges the hot block. If the hot block belongs to the same index, fit
-// searches before it merges, so that the processor can overlap both, and searches again in the rare
-// case that merging changed the block it had found or made one that fits at least as well.
+// fit returns the free block of an index that serves a request, and its size in units. It returns
+// 0, 0 if there is none. It also merges the hot block. If the hot block belongs to the same index,
+// fit searches before it merges, so that the processor can overlap both. It searches again in the
+// rare case that the merge changed the block found, or created one that fits at least as well.
 func (p *placer) fit(x *index, units uint64, home uint32) (id uint32, found uint64) {
-	if p.hot != 0 && p.hotOf != home {
-		p.cool(p.homes[p.hotOf])
+	if p.hot != 0 && p.hotHome != home {
+		p.cool(p.homes[p.hotHome])
 	}
 	if x == nil {
 		return 0, 0
@@ -66,12 +66,11 @@ func (p *placer) fit(x *index, units uint64, home uint32) (id uint32, found uint
 	return id, found
 }
 
-// cut removes a free block of the given size from its index, splits off what the request does not
-// need, unless that must not be split, and returns the block for the request. The remainder keeps
-// the record.
+// cut removes a free block of the given size from its index, splits off the remainder if the sizing
+// allows it, and returns the block for the request. The remainder keeps the record.
 func (p *placer) cut(x *index, id uint32, units, found uint64) uint32 {
 	rest := found - units
-	if rest == 0 || !p.plain && !p.config.splits(int64(units)<<unitShift, int64(rest)<<unitShift) {
+	if rest == 0 || !p.geometric && !p.config.splits(int64(units)<<unitShift, int64(rest)<<unitShift) {
 		p.remove(x, &p.blocks[id], found)
 		return id
 	}
@@ -82,7 +81,7 @@ func (p *placer) cut(x *index, id uint32, units, found uint64) uint32 {
 	p.follow(f, prev, front)
 	b.setPrev(front)
 	place += units << idBits
-	if found > exactBins && p.stretch(x, b, id, place, rest) {
+	if found > exactBins && p.resizeClass(x, b, id, place, rest) {
 		return front
 	}
 	p.remove(x, b, found)
@@ -91,8 +90,8 @@ func (p *placer) cut(x *index, id uint32, units, found uint64) uint32 {
 	return front
 }
 
-// reserve reserves the front of a free block that serves a request, and reports whether there is
-// such a block.
+// reserve finds a free block for a request and reserves its front. It reports whether there is such
+// a block.
 func (p *placer) reserve(units uint64, home uint32) bool {
 	id, _ := p.fit(p.homes[home], units, home)
 	if id == 0 {
@@ -103,7 +102,7 @@ func (p *placer) reserve(units uint64, home uint32) bool {
 	return true
 }
 
-// outOfMemory returns the error for a request, with the free memory of its stream.
+// outOfMemory returns an OutOfMemoryError with the free memory of the request's stream.
 func (p *placer) outOfMemory(size int64, home uint32) error {
 	e := &OutOfMemoryError{Requested: size, Capacity: p.config.Capacity}
 	for _, h := range [2]uint32{home &^ 1, home | 1} {
@@ -115,8 +114,8 @@ func (p *placer) outOfMemory(size int64, home uint32) error {
 	return e
 }
 
-// giveBack makes a block free and merges it with free neighbours.
-func (p *placer) giveBack(b *block, id uint32) {
+// makeFree makes a block free and merges it with free neighbours.
+func (p *placer) makeFree(b *block, id uint32) {
 	p.expire(b)
 	p.merge(p.homes[p.homeOf(b)], b, id, p.freeNeighbours(b))
 }
@@ -125,13 +124,13 @@ func (p *placer) giveBack(b *block, id uint32) {
 func (p *placer) expire(b *block) {
 	p.counts.used -= b.size()
 	p.counts.requested -= b.requested()
-	p.ended++
+	p.frees++
 	b.generation++
-	b.rest = uint64(vacant)
+	b.packed = uint64(vacant)
 }
 
-// cover creates the one region and the one free block of a new segment, and returns the region.
-// number is that of the stream which owns the index.
+// cover creates the only region and the only free block of a new segment, and returns the region.
+// home is the number of the index, and number that of its stream.
 func (p *placer) cover(base, units uint64, home, number uint32, ordinal int32) uint32 {
 	r, id, ring := p.grabRegion(), p.grab(), p.grab()
 	p.regions[r] = region{
@@ -143,7 +142,7 @@ func (p *placer) cover(base, units uint64, home, number uint32, ordinal int32) u
 	}
 	b, around := &p.blocks[id], &p.blocks[ring]
 	b.place, b.span, b.next = base<<idBits|uint64(r), units<<idBits|uint64(ring), ring
-	around.rest, around.span, around.next = uint64(vacant), uint64(id), id
+	around.packed, around.span, around.next = uint64(vacant), uint64(id), id
 	p.insert(p.homes[home], b, id, units)
 	return r
 }
@@ -152,11 +151,11 @@ func (p *placer) cover(base, units uint64, home, number uint32, ordinal int32) u
 func (p *placer) baseFor(bytes int64, address uint64) (uint64, error) {
 	units := uint64(bytes) >> unitShift
 	switch {
-	case p.tail+units > atLimit || len(p.blocks)+1 >= maxBlocks || len(p.regions) >= maxBlocks:
+	case p.tail+units > maxPosition || len(p.blocks)+1 >= maxBlocks || len(p.regions) >= maxBlocks:
 		return 0, fmt.Errorf("adding a segment of %d bytes: %w", bytes, ErrExhausted)
 	case p.config.Policy == Creation:
 		return p.tail, nil
-	case address%Unit != 0 || address>>unitShift+units > atLimit:
+	case address%Unit != 0 || address>>unitShift+units > maxPosition:
 		return 0, fmt.Errorf("adding a segment at %#x: %w", address, ErrAddress)
 	}
 	return address >> unitShift, nil
@@ -172,7 +171,7 @@ func (p *placer) whollyFree(s *segment) bool {
 	return true
 }
 
-// vacate drops the regions of a wholly free segment, starting with its first.
+// vacate drops the regions of a wholly free segment; r is the first.
 func (p *placer) vacate(r uint32) {
 	for r != 0 {
 		g := p.regions[r]

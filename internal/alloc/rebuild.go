@@ -2,33 +2,33 @@ package alloc
 
 import "slices"
 
-// rebuilder lays out the segments of a Core anew, around the blocks that stay.
+// rebuilder lays out the segments of a Core anew, around the held blocks.
 type rebuilder struct {
 	placer  *placer
 	streams *streamTable
 	uses    *useTable
 	kept    []Range          // see Arrangement.Kept
-	before  map[uint32]Range // extents of parked blocks whose records an earlier rebuild has cut
-	whole   map[uint32]Range // the same for this rebuild
+	oldCuts map[uint32]Range // Core.cutBlocks before the rebuild
+	newCuts map[uint32]Range // Core.cutBlocks after the rebuild
 }
 
 // heldBlock describes a block that a rebuild leaves in place.
 type heldBlock struct {
 	id     uint32
-	stream uint32 // index of the record of its stream
+	stream uint32 // record index of its stream
 	live   bool
 	Range
 }
 
-// extentOf returns the range of a block that is not free, even if its record was cut.
-func extentOf(b Block, whole map[uint32]Range) Range {
-	if r, cut := whole[uint32(b.Handle)]; cut {
+// extentOf returns the range of a block that is not free, even if a rebuild has cut its record.
+func extentOf(b Block, cutBlocks map[uint32]Range) Range {
+	if r, cut := cutBlocks[uint32(b.Handle)]; cut {
 		return r
 	}
 	return Range{b.Segment, b.Offset, b.Size}
 }
 
-// fate says what a rebuild has done with a segment.
+// fate describes the result of a rebuild for a segment.
 type fate uint8
 
 const (
@@ -51,17 +51,17 @@ func (r *rebuilder) restore(ordinal int32, extent Extent, held []heldBlock) fate
 	case extent.Bytes > 0:
 		p.mapped += s.bytes
 		p.counts.segments++
-		r.lay(ordinal, held, r.kept)
+		r.layOut(ordinal, held, r.kept)
 		return usable
 	case len(held) > 0:
 		s.retired = true
-		r.lay(ordinal, held, []Range{{ordinal, 0, s.bytes}})
+		r.layOut(ordinal, held, []Range{{ordinal, 0, s.bytes}})
 		return retired
 	}
 	return unused
 }
 
-// empty drops all regions, free lists, numbers of streams, and all blocks that are not held. It
+// empty drops all regions, free lists and stream numbers, and all blocks that are not held. It
 // returns the held blocks of each segment.
 func (r *rebuilder) empty(segments int) [][]heldBlock {
 	p := r.placer
@@ -90,22 +90,22 @@ func (r *rebuilder) empty(segments int) [][]heldBlock {
 	return held
 }
 
-// heldOf lists the blocks of a segment that are live or held by graphs, by place.
+// heldOf returns the blocks of a segment that are live or pinned by graphs, by place.
 func (r *rebuilder) heldOf(ordinal int32) (held []heldBlock) {
 	p := r.placer
 	for id := range p.blocksOf(ordinal) {
 		b := &p.blocks[id]
 		if b.state() == Live || b.state() == Parked && p.sides[id].pins > 0 {
 			held = append(held, heldBlock{
-				id, p.homeOf(b) / 2, b.state() == Live, extentOf(p.view(id), r.before),
+				id, p.homeOf(b) / 2, b.state() == Live, extentOf(p.view(id), r.oldCuts),
 			})
 		}
 	}
 	return held
 }
 
-// lay creates the regions of a segment and their blocks: held, kept, and the free ones between.
-func (r *rebuilder) lay(ordinal int32, held []heldBlock, kept []Range) {
+// layOut creates the regions of a segment and their held, kept and free blocks.
+func (r *rebuilder) layOut(ordinal int32, held []heldBlock, kept []Range) {
 	s := &r.placer.segments[ordinal]
 	s.home &= 1 // stream 0
 	owners := r.ownersOf(s, held)
@@ -115,7 +115,7 @@ func (r *rebuilder) lay(ordinal int32, held []heldBlock, kept []Range) {
 		for end < len(owners) && owners[end] == owners[first] {
 			end++
 		}
-		opened := r.open(ordinal, owners[first])
+		opened := r.newRegion(ordinal, owners[first])
 		if below == 0 {
 			s.first = opened
 		} else {
@@ -129,8 +129,8 @@ func (r *rebuilder) lay(ordinal int32, held []heldBlock, kept []Range) {
 	}
 }
 
-// ownersOf returns the index of the owner stream of each span of a segment, and numbers the streams
-// of live blocks. Stream 0, whose index is 0, owns the spans without live blocks.
+// ownersOf returns the record index of the stream that owns each span of a segment, and numbers the
+// streams of live blocks. Stream 0, whose record index is 0, owns the spans without live blocks.
 func (r *rebuilder) ownersOf(s *segment, held []heldBlock) []uint32 {
 	owners := make([]uint32, (s.bytes+spanBytes-1)/spanBytes)
 	for _, h := range held {
@@ -142,8 +142,8 @@ func (r *rebuilder) ownersOf(s *segment, held []heldBlock) []uint32 {
 	return owners
 }
 
-// open creates an empty region of a segment for a stream.
-func (r *rebuilder) open(ordinal int32, owner uint32) uint32 {
+// newRegion creates an empty region of a segment for a stream.
+func (r *rebuilder) newRegion(ordinal int32, owner uint32) uint32 {
 	p := r.placer
 	s, opened, ring := &p.segments[ordinal], p.grabRegion(), p.grab()
 	home := 2*owner + s.home&1
@@ -155,11 +155,12 @@ func (r *rebuilder) open(ordinal int32, owner uint32) uint32 {
 		p.homes[home] = new(index)
 	}
 	b := &p.blocks[ring]
-	b.rest, b.span, b.next = uint64(vacant), uint64(ring), ring
+	b.packed, b.span, b.next = uint64(vacant), uint64(ring), ring
 	return opened
 }
 
-// fill creates the blocks of a region in a range, and returns the held blocks after the range.
+// fill creates the blocks of a region, which covers the given range, and returns the held blocks
+// after the range.
 func (r *rebuilder) fill(region uint32, in Range, held []heldBlock, kept []Range) []heldBlock {
 	p := r.placer
 	for at := in.Offset; at < in.end(); {
@@ -182,18 +183,19 @@ func (r *rebuilder) fill(region uint32, in Range, held []heldBlock, kept []Range
 	return held
 }
 
-// cut returns the offset at which the record of a block ends. The record of a parked block ends
-// with its span, since another stream may own the span above; the rest of the block is kept.
+// cut returns the offset at which a held block's record ends. The record of a parked block ends
+// with its first span, since another stream may own the next span. The rest of the block becomes
+// kept blocks.
 func (r *rebuilder) cut(h heldBlock) int64 {
 	end := min(h.end(), (h.Offset/spanBytes+1)*spanBytes)
 	if h.live || end == h.end() {
 		return h.end()
 	}
-	r.whole[h.id] = h.Range
+	r.newCuts[h.id] = h.Range
 	return end
 }
 
-// within reports whether an offset lies in one of the ranges. It also returns the offset at which
+// within reports whether an offset is inside one of the ranges. It also returns the offset at which
 // that range ends or the next one begins.
 func within(ranges []Range, ordinal int32, at int64) (in bool, until int64) {
 	for _, r := range ranges {
@@ -208,7 +210,8 @@ func within(ranges []Range, ordinal int32, at int64) (in bool, until int64) {
 	return false, MaxSize
 }
 
-// put appends a record to a region. A new record becomes a kept or a free block.
+// put appends a record to a region. If the record does not describe a held block, it becomes a kept
+// or a free block.
 func (r *rebuilder) put(region, id uint32, in Range, keep bool) {
 	p := r.placer
 	g, b, h := &p.regions[region], &p.blocks[id], &p.sides[id]
@@ -221,13 +224,13 @@ func (r *rebuilder) put(region, id uint32, in Range, keep bool) {
 	p.blocks[last].next = id
 	ring.setPrev(id)
 	if h.kept = keep; keep {
-		b.rest |= sided
+		b.packed |= hasSide
 	}
 	switch {
 	case b.state() >= Live:
 	case keep:
 		*h = side{kept: true}
-		b.rest = uint64(Parked) | sided
+		b.packed = uint64(Parked) | hasSide
 	default:
 		p.insert(p.homes[g.home], b, id, b.units())
 		return

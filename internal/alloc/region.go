@@ -2,12 +2,12 @@ package alloc
 
 import "iter"
 
-// region holds the record of a range of one segment whose blocks serve one stream. The regions of a
-// segment cover it without gaps, and blocks are linked and merged only within one region.
+// region describes a range of one segment whose blocks serve one stream. The regions of a segment
+// cover it without gaps, and blocks are linked and merged only within one region.
 //
-// Memory above the high-water mark of a region is clean: no queued work can use it, since none of
-// it has been allocated since the owner's work was last known to be complete. So any stream can
-// take it without waiting for another.
+// Memory above a region's high-water mark is clean: it has not been allocated since the owner's
+// work was last known to be complete, so no queued work can use it. Any stream can take clean
+// memory without waiting for another stream.
 type region struct {
 	origin  uint64 // position of the first unit of the segment
 	high    uint64 // high-water mark; at or below the first unit if the whole region is clean
@@ -15,15 +15,15 @@ type region struct {
 	home    uint32 // number of the index that holds its free blocks
 	owner   uint32 // number of its stream, see Number
 	ring    uint32 // vacant block record that links the last block to the first; 0 if unused
-	floor   uint64 // memory below it is reserved: clean does not lower the mark below it
+	floor   uint64 // end of reserved memory; clean does not lower the high-water mark below it
 	next    uint32 // region above it in the segment, or next unused record; 0 if there is none
 }
 
 // spanUnits is the granularity of regions in units, 2 MiB. Only the last region of a segment may
-// have another size, if the size of the segment is not a multiple of it.
+// end off this grid, where the segment ends.
 const spanUnits = uint64(2*mib) >> unitShift
 
-// layout holds the segments of a Core, their regions, and the blocks of these.
+// layout holds the segments of a Core, their regions and their blocks.
 type layout struct {
 	freeBlocks
 	segments    []segment
@@ -35,7 +35,7 @@ type layout struct {
 // regionOf returns the region of a block.
 func (l *layout) regionOf(b *block) *region { return &l.regions[b.region()] }
 
-// homeOf returns the number of the index of a block.
+// homeOf returns the number of the index that a block belongs to.
 func (l *layout) homeOf(b *block) uint32 { return l.regionOf(b).home }
 
 // view returns a block as callers see it.
@@ -110,7 +110,7 @@ func (l *layout) single(r uint32) (id uint32, free bool) {
 	return id, id == ring.prev() && l.blocks[id].state() == Free
 }
 
-// clean lowers the marks of a stream whose queued work is complete.
+// clean lowers the high-water marks of a stream whose queued work is complete.
 func (l *layout) clean(stream uint32) {
 	for r := range l.regions {
 		if g := &l.regions[r]; g.ring != 0 && g.home/2 == stream {
@@ -119,14 +119,14 @@ func (l *layout) clean(stream uint32) {
 	}
 }
 
-// reserve keeps memory of a region below a position for its stream.
+// reserve reserves the memory of a region below a position for its stream.
 func (r *region) reserve(end uint64) {
 	r.floor = max(r.floor, end)
 	r.high = max(r.high, end)
 }
 
-// absorb merges each wholly clean region into the one before it, and joins neighbouring regions of
-// the same stream, so that take can use adjacent memory as one run.
+// absorb merges each wholly clean region into the previous region, and joins neighbouring regions
+// of the same stream, so that takeClean can use adjacent memory as one run.
 func (l *layout) absorb() {
 	for i := range l.segments {
 		for r := l.segments[i].first; r != 0; {
@@ -135,7 +135,7 @@ func (l *layout) absorb() {
 			case next == 0:
 				r = 0
 			case l.whollyClean(next):
-				l.give(next, l.regions[r].home, l.regions[r].owner)
+				l.assign(next, l.regions[r].home, l.regions[r].owner)
 				l.join(r, r)
 			case l.regions[next].home == l.regions[r].home:
 				l.join(r, r)
@@ -151,10 +151,10 @@ func (l *layout) whollyClean(r uint32) bool {
 	return l.regions[r].high <= base
 }
 
-// take gives a stream clean memory for a request that none of its free blocks can serve, and
-// reports whether it found any. It takes the end of the smallest clean run that is large enough; of
-// equal runs, the first by segment and offset.
-func (l *layout) take(units uint64, home, owner uint32) bool {
+// takeClean gives a stream clean memory for a request that none of its free blocks can serve, and
+// reports whether it found any. It takes the end of the smallest clean run that is large enough,
+// and among runs of the same size the first by segment and offset.
+func (l *layout) takeClean(units uint64, home, owner uint32) bool {
 	if l.crowded() {
 		return false
 	}
@@ -172,18 +172,18 @@ func (l *layout) take(units uint64, home, owner uint32) bool {
 	if best == 0 {
 		return false
 	}
-	l.pass(best, from, home, owner)
+	l.transferTail(best, from, home, owner)
 	return true
 }
 
-// crowded reports whether the record numbers may not suffice for the regions and blocks that take
-// and move create.
+// crowded reports whether the record numbers may not suffice for the regions and blocks that
+// takeClean and transferGap create.
 func (l *layout) crowded() bool {
 	return len(l.blocks)+len(l.segments)+len(l.regions) > maxBlocks/2
 }
 
-// lastSpan returns the start of the last whole spans of a range that are large enough for a
-// request, and reports whether there are such spans.
+// lastSpan returns the last span boundary in a range from which a request still fits before the
+// range ends, and reports whether there is one.
 func (r *region) lastSpan(low, end, units uint64) (at uint64, fits bool) {
 	if end < low || end-low < units {
 		return 0, false
@@ -192,20 +192,20 @@ func (r *region) lastSpan(low, end, units uint64) (at uint64, fits bool) {
 	return at, at >= low
 }
 
-// pass gives a stream the free memory of a region above a position. If the stream owns the next
-// region, the memory is merged into it.
-func (l *layout) pass(r uint32, from uint64, home, owner uint32) {
+// transferTail gives a stream the free memory of a region above a position. If the stream owns the
+// next region, the memory is merged into that region.
+func (l *layout) transferTail(r uint32, from uint64, home, owner uint32) {
 	if base, _ := l.extent(r); from > base {
 		r = l.split(r, from)
 	}
-	l.give(r, home, owner)
+	l.assign(r, home, owner)
 	if above := l.regions[r].next; above != 0 && l.regions[above].home == home {
 		l.join(r, above)
 	}
 }
 
-// give transfers a region that is one free block to a stream.
-func (l *layout) give(r, home, owner uint32) {
+// assign transfers a region that consists of one free block to a stream.
+func (l *layout) assign(r, home, owner uint32) {
 	g := &l.regions[r]
 	if l.homes[home] == nil {
 		l.homes[home] = new(index)
@@ -218,7 +218,7 @@ func (l *layout) give(r, home, owner uint32) {
 }
 
 // split divides a region at a position and returns the upper part, a region of the same stream. The
-// position is a boundary of blocks or inside a free one.
+// position is a block boundary or inside a free block.
 func (l *layout) split(r uint32, at uint64) uint32 {
 	first := l.boundary(r, at)
 	upper, ring := l.grabRegion(), l.grab()
@@ -231,19 +231,19 @@ func (l *layout) split(r uint32, at uint64) uint32 {
 	}
 	lowRing, b := &l.blocks[g.ring], &l.blocks[first]
 	last, before := lowRing.prev(), b.prev()
-	l.blocks[ring].rest = uint64(vacant)
+	l.blocks[ring].packed = uint64(vacant)
 	l.blocks[ring].span = uint64(last)
 	l.blocks[ring].next = first
 	l.blocks[last].next = ring
 	b.setPrev(ring)
 	lowRing.setPrev(before)
 	l.blocks[before].next = g.ring
-	l.label(first, ring, upper)
+	l.setRegion(first, ring, upper)
 	return upper
 }
 
-// boundary returns the block of a region that begins at a position, above the first one. It splits
-// a free block that crosses the position.
+// boundary returns the block of a region that begins at a position above the region's start. It
+// splits a free block that contains the position.
 func (l *layout) boundary(r uint32, at uint64) uint32 {
 	g := &l.regions[r]
 	id := l.blocks[g.ring].prev()
@@ -266,17 +266,17 @@ func (l *layout) boundary(r uint32, at uint64) uint32 {
 	return rest
 }
 
-// label assigns a half-open run of blocks to a region.
-func (l *layout) label(from, until, r uint32) {
+// setRegion assigns the blocks in [from, until) to a region.
+func (l *layout) setRegion(from, until, r uint32) {
 	for id := from; id != until; id = l.blocks[id].next {
 		b := &l.blocks[id]
 		b.place = b.place&^idMask | uint64(r)
 	}
 }
 
-// join merges a region with the next one, which belongs to the same stream, and keeps the given
-// record of the two. The blocks of the other are relabelled, so the caller keeps the record of the
-// region with more blocks.
+// join merges a region with the next one, which belongs to the same stream. Of the two records it
+// keeps the given one. The blocks of the other region are visited, so callers keep the record of
+// the region that probably has more blocks.
 func (l *layout) join(r, kept uint32) {
 	above := l.regions[r].next
 	g, u := &l.regions[r], &l.regions[above]
@@ -288,10 +288,10 @@ func (l *layout) join(r, kept uint32) {
 	ring, upRing := &l.blocks[low], &l.blocks[up]
 	last, first, end := ring.prev(), upRing.next, upRing.prev()
 	if kept == r {
-		l.label(first, up, r)
+		l.setRegion(first, up, r)
 		l.dropRegion(above)
 	} else {
-		l.label(ring.next, low, above)
+		l.setRegion(ring.next, low, above)
 		*l.linkTo(r) = above
 		u.ring = low
 		l.dropRegion(r)
@@ -302,17 +302,17 @@ func (l *layout) join(r, kept uint32) {
 	l.blocks[end].next = low
 	ring.setPrev(end)
 	l.drop(upRing, up)
-	l.heal(l.homes[home], last)
+	l.mergeNext(l.homes[home], last)
 }
 
-// heal merges a block with its successor if both are free.
-func (l *layout) heal(x *index, id uint32) {
+// mergeNext merges a block with its successor if both are free.
+func (l *layout) mergeNext(x *index, id uint32) {
 	b := &l.blocks[id]
 	if b.state() != Free || l.blocks[b.next].state() != Free {
 		return
 	}
 	l.remove(x, b, b.units())
-	b.rest = uint64(vacant)
+	b.packed = uint64(vacant)
 	l.merge(x, b, id, neighbours{next: true})
 }
 

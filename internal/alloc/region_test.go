@@ -8,7 +8,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// footprints sums the parts of the streams' regions below their marks, in whole spans.
+// footprints returns the total size of all regions' spans below their high-water marks.
 func (c *Core) footprints() (bytes int64) {
 	c.mergeHot()
 	for r := range c.regions {
@@ -21,8 +21,8 @@ func (c *Core) footprints() (bytes int64) {
 	return bytes
 }
 
-// mostSegments returns the maximum number of segments for the given number of mapped bytes.
-func mostSegments(mapped, first int64) int { return bits.Len64(uint64(mapped/first)-1) + 2 }
+// maxSegments returns the maximum number of segments for the given number of mapped bytes.
+func maxSegments(mapped, first int64) int { return bits.Len64(uint64(mapped/first)-1) + 2 }
 
 func TestMappedMemoryIsBoundedByUse(t *testing.T) {
 	for _, row := range []struct {
@@ -39,15 +39,16 @@ func TestMappedMemoryIsBoundedByUse(t *testing.T) {
 		t.Run(fmt.Sprint(row.streams), func(t *testing.T) {
 			c, needed := newCore(t, Default()), int64(0)
 			for s := range row.streams {
-				demand(t, c, row.size(s), Stream(s))
+				mustAlloc(t, c, row.size(s), Stream(s))
 				needed += row.size(s)
 			}
 			n := c.Stats()
 			most := max(64*mib, 2*needed+int64(row.streams)*2*mib)
-			t.Logf("%d MiB of %d streams: %d MiB mapped in %d segments",
+			t.Logf("%d MiB on %d streams: %d MiB mapped in %d segments",
 				needed/mib, row.streams, n.Mapped/mib, n.Segments)
-			if n.Mapped > most || n.Segments > mostSegments(n.Mapped, 64*mib) {
-				t.Errorf("mapped %d bytes of at most %d, in %d segments", n.Mapped, most, n.Segments)
+			if n.Mapped > most || n.Segments > maxSegments(n.Mapped, 64*mib) {
+				t.Errorf("mapped %d bytes in %d segments, want at most %d in %d",
+					n.Mapped, n.Segments, most, maxSegments(n.Mapped, 64*mib))
 			}
 			if err := c.Verify(); err != nil {
 				t.Fatal(err)
@@ -56,12 +57,11 @@ func TestMappedMemoryIsBoundedByUse(t *testing.T) {
 	}
 }
 
-// TestSynchronisedStreamsShareMemory allocates and frees memory on one stream after
-// another.
+// TestSynchronisedStreamsShareMemory allocates and frees memory on one stream after another.
 func TestSynchronisedStreamsShareMemory(t *testing.T) {
 	c := newCore(t, Default())
 	for s := range Stream(1000) {
-		a, b := demand(t, c, 20*mib, s), demand(t, c, mib, s)
+		a, b := mustAlloc(t, c, 20*mib, s), mustAlloc(t, c, mib, s)
 		for _, v := range []Block{a, b} {
 			if _, err := c.Free(v); err != nil {
 				t.Fatal(err)
@@ -70,20 +70,20 @@ func TestSynchronisedStreamsShareMemory(t *testing.T) {
 		c.Synced(s, c.Mark())
 	}
 	if n := c.Stats(); n.Segments != 1 {
-		t.Errorf("1000 streams, one after the other, need %d segments, %d bytes", n.Segments, n.Mapped)
+		t.Errorf("1000 streams in turn needed %d segments of %d bytes, want 1", n.Segments, n.Mapped)
 	}
 }
 
 func TestMemoryFreedAfterTheMarkIsNotClean(t *testing.T) {
 	c := newCore(t, Config{First: 4 * mib})
-	a := demand(t, c, 4*mib, 1)
+	a := mustAlloc(t, c, 4*mib, 1)
 	mark := c.Mark()
 	if _, err := c.Free(a); err != nil {
 		t.Fatal(err)
 	}
 	c.Synced(1, mark)
 	if _, growth, _ := c.Alloc(mib, 2); growth.Bytes == 0 {
-		t.Error("a stream got memory that another may still use")
+		t.Error("a stream got memory that another stream may still use")
 	}
 	c.Synced(1, c.Mark())
 	if _, growth, _ := c.Alloc(mib, 2); growth.Bytes != 0 {
@@ -101,42 +101,43 @@ func TestGrowthIsBounded(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		gives := rapid.Bool().Draw(t, "streams give memory back")
+		syncs := rapid.Bool().Draw(t, "streams are synchronised")
 		streams := rapid.IntRange(1, 40).Draw(t, "streams")
 		var live []Block
 		for range rapid.IntRange(1, 200).Draw(t, "steps") {
 			s := Stream(rapid.IntRange(0, streams-1).Draw(t, "stream"))
-			switch what := rapid.IntRange(0, 9).Draw(t, "what"); {
-			case what < 3 && len(live) > 0:
+			switch op := rapid.IntRange(0, 9).Draw(t, "op"); {
+			case op < 3 && len(live) > 0:
 				i := rapid.IntRange(0, len(live)-1).Draw(t, "block")
 				if _, err := c.Free(live[i]); err != nil {
 					t.Fatal(err)
 				}
 				live[i] = live[len(live)-1]
 				live = live[:len(live)-1]
-			case what == 3 && gives:
+			case op == 3 && syncs:
 				c.Synced(s, c.Mark())
 			default:
-				live = append(live, bounded(t, c, drawSize(t), s))
+				live = append(live, allocBounded(t, c, drawSize(t), s))
 			}
 			n := c.Stats()
-			if most := max(first, 3*c.footprints()); n.Mapped > most && !gives {
-				t.Fatalf("mapped %d bytes, %d in use", n.Mapped, c.footprints())
+			if most := max(first, 3*c.footprints()); n.Mapped > most && !syncs {
+				t.Fatalf("mapped %d bytes, want at most %d", n.Mapped, most)
 			}
-			if n.Mapped > 0 && n.Segments > mostSegments(n.Mapped, first) {
-				t.Fatalf("mapped %d bytes in %d segments", n.Mapped, n.Segments)
+			if n.Mapped > 0 && n.Segments > maxSegments(n.Mapped, first) {
+				t.Fatalf("mapped %d bytes in %d segments, want at most %d",
+					n.Mapped, n.Segments, maxSegments(n.Mapped, first))
 			}
 		}
 	})
 }
 
-// bounded allocates a block, and checks the growth if one is needed.
-func bounded(t *rapid.T, c *Core, size int64, s Stream) Block {
+// allocBounded allocates a block, and checks the Growth if one is needed.
+func allocBounded(t *rapid.T, c *Core, size int64, s Stream) Block {
 	mapped := c.Stats().Mapped
 	v, growth, err := c.Alloc(size, s)
 	if err == nil && growth.Bytes != 0 {
 		if most := max(mapped, c.config.First, roundUp(size, 2*mib)); growth.Bytes > most {
-			t.Fatalf("grew by %d bytes from %d for %d", growth.Bytes, mapped, size)
+			t.Fatalf("grew by %d bytes for %d, want at most %d", growth.Bytes, size, most)
 		}
 		need := uint64(roundUp(size, 2*mib)) >> unitShift
 		for r := range c.regions {
@@ -144,7 +145,7 @@ func bounded(t *rapid.T, c *Core, size int64, s Stream) Block {
 				base, end := c.extent(uint32(r))
 				low := uint64(roundUp(int64(max(g.high, base)-g.origin), int64(spanUnits))) + g.origin
 				if low < end && end-low >= need {
-					t.Fatalf("grew for %d bytes, region %d has %d clean", size, r, end-low)
+					t.Fatalf("grew for %d bytes although region %d has %d clean units", size, r, end-low)
 				}
 			}
 		}

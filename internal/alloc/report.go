@@ -1,20 +1,21 @@
 package alloc
 
-// StreamPoint identifies a point on a stream: where the caller records the event of a deferred
-// block, or what the owner stream must wait for.
+// StreamPoint identifies the event of a deferred block on a stream that used the block. The caller
+// records the event when the block is deferred; the owner stream may later have to wait for it.
 type StreamPoint struct {
 	// Deferral numbers the deferred blocks of a Core from 1 in the order in which they were freed.
 	Deferral uint64
 	Stream   Stream
 }
 
-// Return describes a block that became free after its Free, because it was deferred or parked.
+// Return describes a deferred or parked block that has become free.
 type Return struct {
 	Block
 	Owner uint32 // number of the stream that owned it
 }
 
-// reports collects what the latest call reports beyond its result. The slices are reused.
+// reports collects the side effects of the latest call that the caller must handle. The slices are
+// reused.
 type reports struct {
 	filled   bool
 	toRecord []StreamPoint

@@ -13,9 +13,9 @@ type Segment struct {
 	Stream  Stream // stream that it was mapped for
 }
 
-// segment holds the record of a segment. A trimmed one keeps only its ordinal.
+// segment holds the record of a segment. A trimmed segment keeps only its ordinal and home.
 type segment struct {
-	base    uint64 // position of its first unit: in order of creation, or by address
+	base    uint64 // position of its first unit, which follows the order of the Policy
 	bytes   int64  // 0 once trimmed
 	address uint64
 	home    uint32
@@ -24,7 +24,7 @@ type segment struct {
 }
 
 // AddSegment adds a mapped segment of growth.Bytes at an address and returns its ordinal, which is
-// the number of segments added before. Only the Address policy uses the address.
+// the number of segments added before it. Only the Address policy uses the address.
 //
 // Errors: ErrSize if growth.Bytes is 0 or not a multiple of Unit, ErrAddress, *OutOfMemoryError if
 // Capacity would be exceeded, ErrExhausted.
@@ -57,7 +57,7 @@ func (c *Core) AddSegment(growth Growth, address uint64) (int32, error) {
 	return ordinal, nil
 }
 
-// View describes a block from outside, whether it is free or not.
+// View describes a block in any state.
 type View struct {
 	Block
 	State  State
@@ -66,7 +66,7 @@ type View struct {
 }
 
 // Blocks yields the blocks of a segment by offset, including free ones. It yields nothing for a
-// segment that was trimmed or never added. The Core must not change meanwhile.
+// segment that was trimmed or never added. The Core must not change during the iteration.
 func (c *Core) Blocks(ordinal int32) iter.Seq[View] {
 	c.mergeHot()
 	return func(yield func(View) bool) {
@@ -99,8 +99,8 @@ func (c *Core) Trim(keep int64) []Segment {
 	return c.reports.trimmed
 }
 
-// Held returns the segments and the blocks that are not free. Memory that is kept only because
-// other ranks hold it counts as free. Error: ErrDeferred.
+// Held returns the segments, and the blocks that are live or pinned. Blocks that are kept only
+// because of other ranks count as free. Error: ErrDeferred.
 func (c *Core) Held() (Inventory, error) {
 	c.mergeHot()
 	var all Inventory
@@ -120,7 +120,7 @@ func (c *Core) Held() (Inventory, error) {
 				return Inventory{}, fmt.Errorf("listing blocks: %w", ErrDeferred)
 			}
 			h := Held{
-				Range: extentOf(v.Block, c.whole), Live: v.State == Live, Pinned: v.Pins > 0,
+				Range: extentOf(v.Block, c.cutBlocks), Live: v.State == Live, Pinned: v.Pins > 0,
 			}
 			if h.Live {
 				if _, known := numbers[v.Stream]; !known {
@@ -134,26 +134,26 @@ func (c *Core) Held() (Inventory, error) {
 	return all, nil
 }
 
-// Rebuild replaces the free space of a Core by that of an arrangement that Union has computed from
-// inventories including this Core's. Held blocks keep their places and handles. Memory in the spans
-// of live blocks belongs to their stream, and all other memory to stream 0, as clean memory. The
-// streams of live blocks are numbered as in [Held], others at their next use. Once the Cores of
-// several ranks are rebuilt to the same arrangement, the same calls have the same results on all.
+// Rebuild lays out a Core according to an Arrangement that Union has computed from inventories
+// including this Core's. Held blocks keep their places and handles. The spans of live blocks belong
+// to those blocks' streams; all other memory is clean and belongs to stream 0. The streams of live
+// blocks are numbered as in [Held], others at their next request. Once the Cores of several ranks
+// have been rebuilt to the same Arrangement, the same calls have the same results on all of them.
 //
-// The caller has waited for all streams, and has called Synced for each. Rebuild returns the
+// Before Rebuild, the caller waits for all streams and calls Synced for each. Rebuild returns the
 // retired segments without held blocks, for the caller to unmap. Nothing is allocated from the
-// other retired segments; the Rebuild that finds one free returns it.
+// other retired segments; a later Rebuild returns them once they have no held blocks.
 //
 // Error: ErrDeferred, which leaves the Core unchanged.
 func (c *Core) Rebuild(l Arrangement) ([]Segment, error) {
 	c.mergeHot()
 	c.reports.clear()
-	if len(c.deferring()) > 0 {
+	if len(c.deferringStreams()) > 0 {
 		return nil, fmt.Errorf("rebuilding: %w", ErrDeferred)
 	}
 	r := rebuilder{
 		placer: &c.placer, streams: &c.streamTable, uses: &c.useTable, kept: l.Kept,
-		before: c.whole, whole: map[uint32]Range{},
+		oldCuts: c.cutBlocks, newCuts: map[uint32]Range{},
 	}
 	held := r.empty(len(l.Segments))
 	var gone []Segment
@@ -168,11 +168,11 @@ func (c *Core) Rebuild(l Arrangement) ([]Segment, error) {
 			c.segments[ordinal] = segment{}
 		}
 	}
-	c.whole = r.whole
+	c.cutBlocks = r.newCuts
 	c.counts.peakMapped = max(c.counts.peakMapped, c.mapped)
 	return gone, nil
 }
 
-// Keeps reports whether the latest Rebuild left ranges kept or retired segments mapped, which
-// another Rebuild may free.
+// Keeps reports whether, after the latest Rebuild, ranges are kept or retired segments are still
+// mapped. Another Rebuild may free them.
 func (c *Core) Keeps() bool { return c.keeps }

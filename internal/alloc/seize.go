@@ -6,13 +6,14 @@ type gap struct {
 	from, until uint64
 }
 
-// bestGap returns the end of the smallest gap that holds a request; of equal gaps, the first by
-// segment and offset. It considers only indexes that may lose memory. Region 0 means none.
-func (l *layout) bestGap(units uint64, may func(home uint32) bool) gap {
+// bestGap returns the end of the smallest gap that holds a request, and among gaps of the same size
+// the first by segment and offset. It considers only indexes for which mayLose returns true. The
+// result has region 0 if there is no such gap.
+func (l *layout) bestGap(units uint64, mayLose func(home uint32) bool) gap {
 	best, least := gap{}, ^uint64(0)
 	for i := range l.segments {
 		s := &l.segments[i]
-		for _, free := range l.gaps(s.first, may) {
+		for _, free := range l.gaps(s.first, mayLose) {
 			if end := s.base + uint64(s.bytes)>>unitShift; free.until < end {
 				free.until -= (free.until - s.base) & (spanUnits - 1)
 			}
@@ -25,12 +26,12 @@ func (l *layout) bestGap(units uint64, may func(home uint32) bool) gap {
 	return best
 }
 
-// gaps lists the free memory, from a region upwards, of the indexes that may lose memory.
-func (l *layout) gaps(first uint32, may func(home uint32) bool) (gaps []gap) {
+// gaps returns the free memory, from region first upwards, of the indexes that may lose memory.
+func (l *layout) gaps(first uint32, mayLose func(home uint32) bool) (gaps []gap) {
 	open := false
 	for r := first; r != 0; r = l.regions[r].next {
 		g := &l.regions[r]
-		allowed := may(g.home)
+		allowed := mayLose(g.home)
 		for id := l.blocks[g.ring].next; id != g.ring; id = l.blocks[id].next {
 			b := &l.blocks[id]
 			from, end := max(b.position(), g.floor), b.position()+b.units()
@@ -47,8 +48,8 @@ func (l *layout) gaps(first uint32, may func(home uint32) bool) (gaps []gap) {
 	return gaps
 }
 
-// holders returns the indexes, other than the given one, that own memory of a gap.
-func holders(l *layout, free gap, home uint32) (others []uint32) {
+// gapOwners returns the indexes, except home, that own memory of a gap.
+func gapOwners(l *layout, free gap, home uint32) (others []uint32) {
 	for r := free.region; ; r = l.regions[r].next {
 		base, end := l.extent(r)
 		if base >= free.until {
@@ -63,8 +64,8 @@ func holders(l *layout, free gap, home uint32) (others []uint32) {
 	}
 }
 
-// move gives free memory to an index.
-func (l *layout) move(free gap, home, owner uint32) {
+// transferGap transfers a gap to an index.
+func (l *layout) transferGap(free gap, home, owner uint32) {
 	for r := free.region; free.from < free.until; r = l.regions[r].next {
 		base, end := l.extent(r)
 		if end <= free.from {
@@ -78,7 +79,7 @@ func (l *layout) move(free gap, home, owner uint32) {
 			end = free.until
 		}
 		if l.regions[r].home != home {
-			l.give(r, home, owner)
+			l.assign(r, home, owner)
 		}
 		l.regions[r].high = end
 		free.from = end

@@ -3,7 +3,8 @@ package alloc
 // roundUp returns the smallest multiple of step, a power of two, that is at least n.
 func roundUp(n, step int64) int64 { return (n + step - 1) &^ (step - 1) }
 
-// smallBit returns 1 if the small segments of a stream serve a rounded size, else 0.
+// smallBit returns 1 if small segments serve a rounded size, else 0. The number of a stream's small
+// index is that of its large index plus 1.
 func (c *Config) smallBit(rounded int64) uint32 {
 	if c.Sizing == Stepped && rounded <= smallLimit {
 		return 1
@@ -20,7 +21,7 @@ func (c *Config) splits(rounded, remainder int64) bool {
 }
 
 // segmentSize returns the size of the next segment, which must hold the rounded request, given the
-// bytes that are mapped. It ignores the capacity.
+// mapped bytes. It ignores the capacity.
 func (c *Config) segmentSize(rounded, mapped int64) int64 {
 	if c.Sizing == Stepped {
 		switch {

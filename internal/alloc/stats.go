@@ -1,11 +1,11 @@
 package alloc
 
-// counts are updated by every call. They are in bytes unless noted.
+// counts holds the counters that calls update. They are in bytes unless noted.
 type counts struct {
-	live       int // blocks in the hands of callers
-	segments   int // segments that are mapped
-	used       int64
-	requested  int64
+	live       int   // number of live blocks
+	segments   int   // number of mapped segments
+	used       int64 // blocks that are not free
+	requested  int64 // of the used blocks
 	peak       int64 // highest used
 	peakMapped int64 // highest mapped
 	parked     int64
@@ -15,8 +15,8 @@ type counts struct {
 
 // Stats contains the counters of a Core.
 type Stats struct {
-	Segments    int   // segments mapped
-	Live        int   // blocks in the hands of callers
+	Segments    int   // mapped segments
+	Live        int   // live blocks
 	Mapped      int64 // bytes of the segments
 	MappedPeak  int64 // highest Mapped so far
 	Used        int64 // bytes of blocks that are not free: live, parked and deferred
@@ -26,5 +26,5 @@ type Stats struct {
 	LargestFree int64 // largest free block of any stream
 	Deferred    int64 // bytes of deferred blocks
 	Parked      int64 // bytes of parked blocks
-	Pinned      int64 // bytes of blocks with pins, live or parked
+	Pinned      int64 // bytes of pinned blocks, live or parked
 }

@@ -5,7 +5,7 @@ import "testing"
 func TestStreamsAreNumberedByFirstRequest(t *testing.T) {
 	const named, unused, late, reserved Stream = 700, 3, 40_000, 2
 	c := newCore(t, Default())
-	b := demand(t, c, Unit, named)
+	b := mustAlloc(t, c, Unit, named)
 	if err := c.Use(b.Handle, unused); err != nil {
 		t.Fatal(err)
 	}
@@ -18,7 +18,7 @@ func TestStreamsAreNumberedByFirstRequest(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, s := range []Stream{0, late, named} {
-		demand(t, c, Unit, s)
+		mustAlloc(t, c, Unit, s)
 	}
 	if _, _, err := c.Alloc(0, unused+1); err == nil {
 		t.Fatal("Alloc(0) succeeded")

@@ -14,11 +14,11 @@ import (
 // transcript runs the commands of a file in testdata; go test -rewrite updates the expected output.
 //
 //	pool [pytorch] [creation] [address] [no-split] [capacity=N] [first=N] [granularity=N]
-//	segment at=ADDRESS       where the next segments are mapped: each right below the one before
+//	segment at=ADDRESS       map the next segment right below ADDRESS, and each later one below it
 //	alloc NAME SIZE [stream=N]
 //	free NAME, pin NAME, unpin NAME, use NAME stream=N, synced stream=N
 //	trim [keep=N], reserve SIZE [stream=N], stats, map [width=N]
-//	seize SIZE [stream=N] [except=N]     if no segment can be mapped
+//	seize SIZE [stream=N] [except=N]     take memory of any stream but the excepted one
 type transcript struct {
 	core   *Core
 	blocks map[string]Block
@@ -150,7 +150,7 @@ func (s *transcript) reserve(size int64, stream Stream) error {
 	return s.grow(grow)
 }
 
-// moved prints the state of a block after Free or Unpin.
+// moved prints the state that Free or Unpin has returned, and the reports.
 func (s *transcript) moved(state State, err error) error {
 	if err != nil {
 		return err
@@ -183,7 +183,7 @@ func (s *transcript) stats() {
 		formatBytes(n.Parked), formatBytes(n.Pinned), n.Fragmentation())
 }
 
-// option returns the number in an argument NAME=N, or 0.
+// option returns N of an argument NAME=N, or 0 if there is none.
 func option(d *datadriven.TestData, name string) int64 {
 	for _, arg := range d.CmdArgs {
 		if arg.Key == name && len(arg.Vals) == 1 {
@@ -208,12 +208,13 @@ func parseBytes(text string) int64 {
 	return n * scale
 }
 
-// drawMap draws one line for each segment, of the given width:
+// drawMap draws one line of the given width for each segment:
 //
 //	seg 0 |AAAABB..c#DD....|  64 MiB, stream 1
 //
-// A cell shows the block at its first byte. Live blocks are capital letters, alternating so that
-// neighbours differ; deferred blocks are lower-case letters, parked blocks '#' and free blocks '.'.
+// A cell shows the block that contains the cell's first byte: a live block as a capital letter that
+// differs from its neighbours' letters, a deferred block as a lower-case letter, a parked block as
+// '#' and a free block as '.'.
 func (s *transcript) drawMap(width int) {
 	cells := make([]byte, width)
 	for g := range s.core.Segments() {
@@ -246,7 +247,7 @@ func (s *transcript) paint(cells []byte, g Segment) {
 }
 
 // cellStart returns the offset at which a cell begins. The order of operations avoids overflow, and
-// rounding where width divides bytes.
+// is exact if width divides bytes.
 func cellStart(cell, width, bytes int64) int64 {
 	return bytes/width*cell + bytes%width*cell/width
 }

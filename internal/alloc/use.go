@@ -1,9 +1,12 @@
 package alloc
 
-// use records that a block was used on a stream other than its own.
+// use records that a block is used on a stream other than its own.
 type use struct {
-	call   uint64 // Use call; the number of the deferral once the block is deferred
-	stream uint32
+	// call is the value of useTable.recorded when the use was recorded or renewed. Once the
+	// block is
+	// deferred, it is the deferral number instead.
+	call   uint64
+	stream uint32 // record index of the stream
 	next   uint32 // next use of the block, or next spare record
 }
 
@@ -11,35 +14,35 @@ type use struct {
 type useTable struct {
 	uses     []use  // by number; number 0 is no use
 	spareUse uint32 // first spare record
-	marked   uint64 // number of uses recorded so far
+	recorded uint64 // number of uses recorded or renewed so far
 }
 
 // addUse adds a use on a stream to a block.
 func (t *useTable) addUse(s *side, stream uint32) {
-	t.marked++
+	t.recorded++
 	u := t.grabUse()
-	t.uses[u] = use{call: t.marked, stream: stream, next: s.uses}
+	t.uses[u] = use{call: t.recorded, stream: stream, next: s.uses}
 	s.uses = u
 }
 
-// repeatUse renews the use of a block on a stream, and reports whether there was one.
+// repeatUse renews the use of a block on a stream, and reports whether there was such a use.
 func (t *useTable) repeatUse(s *side, stream uint32) bool {
 	for u := s.uses; u != 0; u = t.uses[u].next {
 		if t.uses[u].stream == stream {
-			t.marked++
-			t.uses[u].call = t.marked
+			t.recorded++
+			t.uses[u].call = t.recorded
 			return true
 		}
 	}
 	return false
 }
 
-// endUse drops the use of a deferred block on a stream, unless the block was deferred later than
-// then, and reports whether it did.
-func (t *useTable) endUse(s *side, stream uint32, then uint64) bool {
+// endUse drops the use of a deferred block on a stream, and reports whether there was such a use.
+// It ignores blocks with a deferral number above last.
+func (t *useTable) endUse(s *side, stream uint32, last uint64) bool {
 	for link := &s.uses; *link != 0; link = &t.uses[*link].next {
 		u := *link
-		if t.uses[u].stream != stream || t.uses[u].call > then {
+		if t.uses[u].stream != stream || t.uses[u].call > last {
 			continue
 		}
 		*link = t.uses[u].next
@@ -49,7 +52,7 @@ func (t *useTable) endUse(s *side, stream uint32, then uint64) bool {
 	return false
 }
 
-// forgetSynced drops the uses of a block on streams that were synchronised since.
+// forgetSynced drops the uses of a block that streams have completed since; see stream.synced.
 func (t *useTable) forgetSynced(s *side, streams []stream) {
 	for link := &s.uses; *link != 0; {
 		u := *link
