@@ -6,7 +6,7 @@ import (
 	"unsafe"
 )
 
-// A division is the step between accumulation and rounding: none, or the multiplication or division
+// division is the step between accumulation and rounding: none, or the multiplication or division
 // of an average. Kernels depend on the layout of its fields.
 type division struct {
 	value uint64 // the operand: bits of a float64 for Float64, else of a float32
@@ -43,7 +43,7 @@ func newDivision(t DataType, terms *terms) division {
 	return division{mode: mode, value: uint64(math.Float32bits(float32(f)))}
 }
 
-// terms are the elements that an average combines, one per source.
+// terms holds the elements that an average combines, one per source.
 type terms struct {
 	t             DataType
 	srcs          []unsafe.Pointer

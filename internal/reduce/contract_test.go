@@ -24,7 +24,7 @@ func TestReduceDoesNotAllocate(t *testing.T) {
 	})
 }
 
-func TestViolatedPreconditionsPanicBeforeMemoryIsTouched(t *testing.T) {
+func TestViolatedPreconditionsPanic(t *testing.T) {
 	one, many := make([]unsafe.Pointer, 1), make([]unsafe.Pointer, MaxSources+1)
 	cases := map[string]func(){
 		"no source":             func() { Reduce(Sum, Float32, one, nil, 1, Hint{}) },
@@ -35,7 +35,7 @@ func TestViolatedPreconditionsPanicBeforeMemoryIsTouched(t *testing.T) {
 		"an unknown data type":  func() { Reduce(Sum, dataTypes, one, one, 1, Hint{}) },
 		"bits of floats":        func() { Reduce(BAnd, Float32, one, one, 1, Hint{}) },
 		"a negative count":      func() { Reduce(Sum, Float32, one, one, -1, Hint{}) },
-		"an average that is no sum": func() {
+		"an average that is not a sum": func() {
 			Tree{T: Float32, Op: Max, Average: true}.Reduce(one, one, 1)
 		},
 	}

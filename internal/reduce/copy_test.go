@@ -7,7 +7,7 @@ import (
 	"unsafe"
 )
 
-func TestCopyMovesExactlyTheRangeAtEveryMisalignment(t *testing.T) {
+func TestCopyAtEveryMisalignment(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 1))
 	random := make([]byte, stride+100)
 	for i := range random {
@@ -42,7 +42,7 @@ func TestCopyToTheEndOfAnAllocation(t *testing.T) {
 
 func TestCopyInPlaceChangesNothing(t *testing.T) {
 	g := newGuarded(500, 5)
-	copy(g.data, "the bytes that stay")
+	copy(g.data, "unchanged bytes")
 	want := bytes.Clone(g.data)
 	Copy(g.pointer(), g.pointer(), len(g.data), Hint{Stream: true})
 	if !bytes.Equal(g.data, want) || !g.intact() {

@@ -2,7 +2,7 @@ package reduce
 
 import "testing"
 
-func TestNamesOfDataTypesParseBack(t *testing.T) {
+func TestDataTypeNamesRoundTrip(t *testing.T) {
 	for _, want := range DataTypes() {
 		if got, err := ParseDataType(want.String()); err != nil || got != want {
 			t.Errorf("parsing %v gives %v, %v", want, got, err)

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-func TestEveryHalfSurvivesWideningAndRounding(t *testing.T) {
+func TestHalvesRoundTrip(t *testing.T) {
 	for i := range 1 << 16 {
 		h := uint16(i)
 		want := h

@@ -2,7 +2,7 @@ package reduce
 
 import "unsafe"
 
-// A level is an instruction set. Higher levels need more capable processors.
+// level identifies an instruction set. Higher levels need more capable processors.
 type level uint8
 
 const (
@@ -15,7 +15,7 @@ const (
 // lines of every destination.
 func (j *job) reduceRange(from, to int, stream bool) {
 	if active == levelPortable {
-		j.portably(from, to)
+		portably(j, from, to)
 		return
 	}
 	whole := to
@@ -42,7 +42,7 @@ const resumeBytes = 512
 // continues.
 func (j *job) resume(to int) int {
 	end := min(j.div.stopped+resumeBytes, to)
-	j.portably(j.div.stopped, end)
+	portably(j, j.div.stopped, end)
 	return end
 }
 
@@ -93,7 +93,7 @@ func filledUp[
 	reduceAVX2(kernel(j.op, j.t), &dst, 1, &srcs[0], len(j.srcs), 0, vectorBytes,
 		uint64(j.div.mode), &last)
 	if last.stopped < vectorBytes {
-		j.portably(from, to)
+		portably(j, from, to)
 		return
 	}
 	for _, dst := range j.dsts {

@@ -33,16 +33,16 @@ func streamLines(dst, src unsafe.Pointer, size int)
 
 // portably runs portable with IEEE 754 arithmetic, and restores the settings of the thread, which
 // may flush subnormal numbers to zero if it was not created by Go. The kernels do that internally.
-func (j *job) portably(from, to int) {
+func portably(j *job, from, to int) {
 	if !j.t.Float() {
-		j.portable(from, to)
+		portable(j, from, to)
 		return
 	}
 	const exact = 0x1F80 // the processor's initial value
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	defer setControl(setControl(exact))
-	j.portable(from, to)
+	portable(j, from, to)
 }
 
 // setControl sets MXCSR, the register that controls rounding and flushing of floating-point

@@ -8,9 +8,9 @@ import (
 	"unsafe"
 )
 
-// TestSubnormalsAreKeptOnAThreadThatFlushesThem sets the same bits of MXCSR as
+// TestSubnormalsAreKeptIfTheThreadFlushesThem sets the same bits of MXCSR as
 // torch.set_flush_denormal: flush to zero, and denormals are zero.
-func TestSubnormalsAreKeptOnAThreadThatFlushesThem(t *testing.T) {
+func TestSubnormalsAreKeptIfTheThreadFlushesThem(t *testing.T) {
 	const flushing = 0x1F80 | 1<<15 | 1<<6
 	r := rand.New(rand.NewPCG(17, 18))
 	for _, typ := range []DataType{Float32, Float64, Float16, BFloat16} {

@@ -18,7 +18,7 @@ func reduceAVX2(
 }
 
 // portably keeps the thread's arithmetic settings.
-func (j *job) portably(from, to int) { j.portable(from, to) }
+func portably(j *job, from, to int) { portable(j, from, to) }
 
 // fence does nothing: no store is streamed.
 func fence() {}

@@ -9,8 +9,8 @@ import (
 // before destinations are written, so that a destination may be a source.
 const batch = 64
 
-// The canonical NaN, which replaces every NaN in a result. Rounding it to a 16-bit type gives the
-// canonical NaN of that type.
+// canonical32 and canonical64 replace every NaN in a result. Rounding canonical32 to a 16-bit type
+// gives the canonical NaN of that type.
 var (
 	canonical32 = math.Float32frombits(0x7FFFFFFF)
 	canonical64 = math.Float64frombits(0x7FFFFFFFFFFFFFFF)
@@ -22,7 +22,7 @@ type integer interface {
 
 // portable reduces the bytes from..to without vector instructions. It defines the results; kernels
 // must match it.
-func (j *job) portable(from, to int) {
+func portable(j *job, from, to int) {
 	switch j.t {
 	case Float32:
 		foldFloats(j, from, to, canonical32)

@@ -102,7 +102,7 @@ func check(op Op, t DataType, dsts, srcs []unsafe.Pointer, count int) {
 	}
 }
 
-// A job holds the parameters that are constant over the range of a call.
+// job holds the parameters that are constant over the range of a call.
 type job struct {
 	op    Op
 	t     DataType

@@ -284,7 +284,7 @@ func randomBuffers(r *rand.Rand, t DataType, number, count int) [][]byte {
 	return buffers
 }
 
-// A guarded buffer lies at a chosen distance from a line boundary, between bytes that must not
+// guarded is a buffer at a chosen distance from a line boundary, between bytes that must not
 // change.
 type guarded struct {
 	all  []byte

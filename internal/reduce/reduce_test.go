@@ -172,7 +172,7 @@ func TestHalvesAgreeWithReferenceForEveryValue(t *testing.T) {
 	}
 }
 
-func TestReduceHoldsForAnyShape(t *testing.T) {
+func TestReduceOfAnyShape(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		typ := rapid.SampledFrom(DataTypes()).Draw(rt, "type")
 		r := rand.New(rand.NewPCG(rapid.Uint64().Draw(rt, "values"), 0))

@@ -6,7 +6,7 @@ import (
 	"unsafe"
 )
 
-// A trial is one call with its buffers.
+// trial describes one call with its buffers.
 type trial struct {
 	op        Op
 	t         DataType
@@ -31,7 +31,7 @@ func (tr trial) check(t fataler, want []byte) {
 	eachLevel(func(name string) { tr.checkActive(t, name, want) })
 }
 
-// A fataler is a testing.TB or a rapid.T.
+// fataler is a testing.TB or a rapid.T.
 type fataler interface {
 	Helper()
 	Fatalf(format string, args ...any)

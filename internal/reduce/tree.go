@@ -20,7 +20,7 @@ type Tree struct {
 // intermediate results stay in the L1 cache.
 const treeBlock = 2 << 10
 
-// scratch holds that many bytes of halves, widened.
+// scratch holds the widened halves of a block.
 type scratch [2 * treeBlock]byte
 
 // Reduce stores the combined sources, whose number must be a power of two, into every destination.
@@ -28,7 +28,7 @@ type scratch [2 * treeBlock]byte
 func (tr Tree) Reduce(dsts, srcs []unsafe.Pointer, count int) {
 	check(tr.Op, tr.T, dsts, srcs, count)
 	if len(srcs)&(len(srcs)-1) != 0 || tr.Average && tr.Op != Sum {
-		panic("reduce: sources are no power of two, or an average is no sum")
+		panic("reduce: the number of sources is not a power of two, or an average is not a sum")
 	}
 	if len(srcs) == 1 {
 		Reduce(tr.Op, tr.T, dsts, srcs, count, Hint{})

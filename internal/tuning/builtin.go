@@ -5,26 +5,26 @@ import (
 	"slices"
 )
 
-// BuiltinOrigin is the Origin of the tables of Builtin.
+// BuiltinOrigin is the Origin of tables that Builtin returns.
 const BuiltinOrigin = "built-in table"
 
-// sxm are the devices that the built-in figures stand for: those of the measured box, and its
-// predecessor with the same links.
+// sxm lists the devices that use the built-in times: the measured device, and its predecessor with
+// the same links.
 var sxm = []string{"NVIDIA H200", "NVIDIA H100 80GB HBM3"}
 
-// ampere are devices that have the same kind of links, half as fast.
+// ampere lists devices with the same kind of links at half the speed.
 var ampere = []string{"NVIDIA A100-SXM4-80GB", "NVIDIA A100-SXM4-40GB"}
 
-// Builtin returns the table of a device that nobody has tuned, by the names of its backend and of
-// itself. The host backend takes the window path always; a device of which nothing is known takes
-// the plain path, which is never slower than no windows at all. Devices with the same links as one
-// that was measured take the table of that one.
+// Builtin returns the table of a device that was not tuned, by the names of its backend and the
+// device. The host backend always takes the window path. An unknown device takes the plain path,
+// which is never slower than no windows at all. Devices with the same links as a measured one use
+// its table.
 func Builtin(backend, device string) *Table {
 	switch {
 	case backend == "host":
 		return &Table{
 			Origin: BuiltinOrigin, Device: "the host backend", Otherwise: Window,
-			Source: "the host backend goes through staging by itself where that is faster",
+			Source: "the host backend uses staging where that is faster",
 		}
 	case slices.Contains(sxm, device):
 		return h200()
@@ -44,8 +44,8 @@ func Builtin(backend, device string) *Table {
 //go:embed tables/h200.json
 var encodedH200 []byte
 
-// h200 is what symmem tune wrote on a box of 4 H200, and says so on other devices, too. Every call
-// makes a table of its own, since tables can be changed.
+// h200 returns the table that symmem tune wrote on a machine with 4 H200; its name contains the
+// H200 on other devices, too. Every call returns a new table, since tables can be modified.
 func h200() *Table {
 	t, err := Decode(encodedH200)
 	if err != nil {

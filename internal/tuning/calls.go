@@ -2,8 +2,8 @@ package tuning
 
 import "strings"
 
-// Memory names the buffers that a rule about the direct path covers. It is empty in a rule that
-// chooses between the plain and the window path, which only symmetric buffers have.
+// Memory selects the buffers that a rule about the direct path covers. It is empty in a rule that
+// chooses between the plain and the window path, which are only available for symmetric buffers.
 type Memory string
 
 // The memories of rules about the direct path.
@@ -17,13 +17,13 @@ const (
 // valid reports whether a rule can have the memory.
 func (m Memory) valid() bool { return m == "" || m == Symmetric || m == Anywhere }
 
-// Calls describes the calls that a rule covers, or the call that a choice is made for.
+// Calls describes the calls that a rule covers, or the call for which a path is chosen.
 type Calls struct {
-	// Operation has the name of a driver.Operation, such as "AllReduce". It is empty, and Shape is
-	// zero, in a general rule: one for all operations and groups without a rule of their own.
+	// Operation is the name of a driver.Operation, such as "AllReduce". It is empty, and Shape is
+	// zero, in a general rule: it covers all operations and groups without a specific rule.
 	Operation string `json:"operation,omitempty"`
 	Shape
-	// Memory says where the buffers lie, in rules about the direct path.
+	// Memory selects the buffers, in rules about the direct path.
 	Memory Memory `json:"memory,omitempty"`
 }
 

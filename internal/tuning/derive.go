@@ -6,17 +6,17 @@ import (
 	"slices"
 )
 
-// FloorPercent is the least difference between two paths that counts, in percent, however quiet the
-// measurement was. Smaller differences do not survive the next change of software.
+// FloorPercent is the smallest difference between two paths that counts, in percent, however low
+// the noise. Smaller differences do not survive the next change of software.
 const FloorPercent = 2.0
 
-// RuleOfDerive describes Derive, for people.
+// RuleOfDerive describes Derive for users.
 const RuleOfDerive = "from small sizes to large ones, starting with otherwise, the path changes " +
 	"only where the other one is faster by more than the noise and by more than 2 percent; if calls " +
 	"in place and out of place disagree, plain beats window; direct is compared with the better of " +
 	"the others, and starts with them"
 
-// contest is a choice between two paths, by the times of a Point.
+// contest compares two paths by the times of a Point.
 type contest struct {
 	// before is the path below the first size; no and yes are the two paths.
 	before, no, yes Path
@@ -44,16 +44,16 @@ func (p Point) OtherUS() float64 {
 	return min(p.PlainUS, p.WindowUS)
 }
 
-// Derive makes the rule for some calls from measured times. Calls with a memory get a rule about
-// the direct path, the others one about the plain and the window path. Points may be in any order,
-// and may have a size twice, in place and out of place.
+// Derive derives the rule for some calls from measured times. Calls with a memory get a rule about
+// the direct path, others a rule about the plain and the window path. Points may be in any order,
+// and may contain a size twice, in place and out of place.
 //
-// The rule goes from the smallest size to the largest. It starts with otherwise, one about the
-// direct path with the other paths. The path changes at a size where the other one is faster by
-// more than the measurement's noise and by more than FloorPercent. If calls in place and out of
-// place disagree, plain beats window, and the other paths beat direct. The threshold lies where a
+// The rule covers the sizes from the smallest to the largest. It starts with otherwise, a rule
+// about the direct path with the other paths. The path changes at a size if the other one is faster
+// by more than the measurement's noise and by more than FloorPercent. If calls in place and out of
+// place disagree, plain beats window, and the other paths beat direct. The threshold is where a
 // straight line between the logarithms of the ratios at two sizes crosses 1, rounded down to a
-// quarter of a power of two; if they do not cross, it is the smaller size.
+// quarter of a power of two; if it does not cross, it is the smaller size.
 func Derive(about Calls, otherwise Path, points []Point) Rule {
 	c := windows(otherwise)
 	if about.Memory != "" {
@@ -80,7 +80,7 @@ func bySize(points []Point) (sizes []times) {
 	return sizes
 }
 
-// steps makes the steps of a rule.
+// steps returns the steps of a rule.
 func (c contest) steps(sizes []times) (steps []Step) {
 	path := c.before
 	for i, t := range sizes {
@@ -104,8 +104,8 @@ func (c contest) steps(sizes []times) (steps []Step) {
 
 func (t times) bytes() Size { return t[0].Bytes }
 
-// prefer returns the path at a size, given that of the size below. Where points disagree, the path
-// of no wins: a table must not make calls slower than they are without it.
+// prefer returns the path at a size, given the path of the next smaller size. If points disagree,
+// no wins: a table must not make calls slower than they are without it.
 func (c contest) prefer(t times, below Path) Path {
 	next := below
 	for _, p := range t {
@@ -119,7 +119,7 @@ func (c contest) prefer(t times, below Path) Path {
 	return next
 }
 
-// gain returns how much faster yes is, as a logarithm: positive if it is the faster one.
+// gain returns the logarithm of the factor by which yes is faster; it is negative if yes is slower.
 func (c contest) gain(p Point) float64 {
 	no, yes := c.us(p)
 	return math.Log(no / yes)

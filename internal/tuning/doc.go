@@ -1,30 +1,30 @@
 // Package tuning chooses the path of a collective from a table of measured thresholds.
 //
-// NCCL takes its window kernels whenever it can, also at sizes where they are slower, and the
+// NCCL uses its window kernels whenever it can, even at sizes where they are slower, and the
 // kernels of symmem have limits as well. A [Table] states, for an operation on a number of ranks
 // and machines, up to which size each path is the fastest. It depends only on facts that all ranks
-// of a group share, and the ranks compare [Table.Digest] to make sure that they hold the same
-// table.
+// of a group share, and the ranks compare [Table.Digest] to make sure that they use the same table.
 //
-// Rules of two kinds make two decisions. [Table.ChooseDirect] decides first, whether a call takes
-// the direct path; its rules name a memory: symmetric buffers (both lie in windows) or any other.
-// [Table.Choose] then decides between the plain and the window path for symmetric buffers.
+// Two decisions are made, each with its own kind of rules. First, [Table.ChooseDirect] decides
+// whether a call takes the direct path; its rules name a memory: symmetric buffers (both are in
+// windows) or any other. Then [Table.Choose] decides between the plain and the window path for
+// symmetric buffers.
 //
-// # Where tables come from
+// # Where tables are from
 //
 // [Derive] turns measured times into a rule. The command "symmem tune" measures, and [Builtin]
-// holds tables that were measured before. An operation without a rule follows the general rule for
-// its memory and the table's Otherwise; the [Reason] says which.
+// returns tables that were measured before. An operation without a rule follows the general rule
+// for its memory and the table's Otherwise; the [Reason] shows which.
 //
 // # Format
 //
-// [Table.Encode] writes JSON with the measured times next to each step, so that people can read and
-// edit it. [Decode] reads it and refuses fields that it does not know:
+// [Table.Encode] writes JSON with the measured times of each step, so that people can read and edit
+// it. [Decode] reads it and refuses unknown fields:
 //
 //	{
 //	  "version": 4,
 //	  "about": "...",                how to read the file
-//	  "device": "NVIDIA H200",       as driver.Info names it
+//	  "device": "NVIDIA H200",       as in driver.Info
 //	  "library": "NCCL 2.28.9",      the library that ran the collectives
 //	  "date": "2026-11-20",
 //	  "source": "...",               how the times were measured
@@ -48,13 +48,13 @@
 //	  ]
 //	}
 //
-// A rule with memory is about the direct path. Without operation, ranks and machines it holds for
-// every operation and group that has no rule of its own for that memory. A call without any such
-// rule does not take the direct path.
+// A rule with memory is about the direct path. Without operation, ranks and machines it covers
+// every operation and group that has no specific rule for that memory. A call without any such rule
+// does not take the direct path.
 //
 // Sizes count the larger buffer of a call: the output of an all-gather, the input of a
 // reduce-scatter. They are whole numbers of bytes, or numbers with a unit: B, KiB, MiB or GiB. A
 // step covers sizes up to and including up_to; the last step has no up_to and covers all larger
-// sizes. Only otherwise, the fields of a rule before its steps, and up_to and path of a step
-// decide; everything else is there to explain them.
+// sizes. Only otherwise, the fields of a rule before its steps, and up_to and path of a step affect
+// choices; everything else is documentation.
 package tuning

@@ -16,15 +16,15 @@ const meaning = "A collective whose larger buffer has up to up_to bytes takes th
 	"other leaves the choice to the rules without memory. Everything else, such as the measured " +
 	"times, explains the rules. All ranks need the same table."
 
-// file is the content of a file: a table after a description of the format.
+// file is the content of a file: a description of the format, and a table.
 type file struct {
 	Version int    `json:"version"`
 	About   string `json:"about"`
 	*Table
 }
 
-// flat matches an object over several lines without another one inside. Strings in JSON contain no
-// newlines.
+// flat matches an object that spans several lines and contains no other object. Strings in JSON
+// contain no newlines.
 var flat = regexp.MustCompile(`\{\n[^{}\[\]]*\n\s*\}`)
 
 var lineEnd = regexp.MustCompile(`\n\s*`)
@@ -47,7 +47,7 @@ func (t *Table) Encode() ([]byte, error) {
 	return append(folded, '\n'), nil
 }
 
-// version holds the field that Decode reads first, since it decides about the others.
+// version holds the field that Decode reads first, since the others depend on it.
 type version struct {
 	Version *int `json:"version"`
 }
@@ -60,7 +60,7 @@ func Decode(encoded []byte) (*Table, error) {
 	}
 	switch {
 	case format.Version == nil:
-		return nil, errors.New("this is no tuning table: it has no version")
+		return nil, errors.New("this is not a tuning table: it has no version")
 	case *format.Version != Version:
 		return nil, fmt.Errorf("version is %d, but this program reads %d: run symmem tune again",
 			*format.Version, Version)
@@ -77,8 +77,8 @@ func Decode(encoded []byte) (*Table, error) {
 	return read.Table, nil
 }
 
-// at puts the line number before a decoding error. Errors without a position get offset, unless it
-// is negative.
+// at prefixes a decoding error with its line number. Errors without a position get offset, unless
+// it is negative.
 func at(encoded []byte, offset int64, err error) error {
 	var syntax *json.SyntaxError
 	var wrongType *json.UnmarshalTypeError

@@ -7,13 +7,13 @@ import (
 	"syscall"
 )
 
-// maxFileBytes bounds what is read: a table has some 4 KiB for each operation, type and number of
-// ranks.
+// maxFileBytes limits the size of a file: a table has some 4 KiB for each operation, type and
+// number of ranks.
 const maxFileBytes = 16 << 20
 
-// ReadFile reads a table from a file. Errors of the system can be told from those of the contents
-// by errors.As with fs.PathError. What is no file, such as a device or a pipe, is refused: it may
-// have no end, and every rank of a machine reads it.
+// ReadFile reads a table from a file. errors.As with fs.PathError distinguishes errors of the
+// system from those of the contents. Devices and pipes are refused: they may have no end, and every
+// rank of a machine reads the file.
 func ReadFile(name string) (*Table, error) {
 	// Opening a pipe would wait for its writer.
 	f, err := os.OpenFile(name, os.O_RDONLY|syscall.O_NONBLOCK, 0)
@@ -26,14 +26,14 @@ func ReadFile(name string) (*Table, error) {
 	case err != nil:
 		return nil, err
 	case !info.Mode().IsRegular():
-		return nil, fmt.Errorf("%s is no file", name)
+		return nil, fmt.Errorf("%s is not a regular file", name)
 	}
 	encoded, err := io.ReadAll(io.LimitReader(f, maxFileBytes+1))
 	switch {
 	case err != nil:
 		return nil, err
 	case len(encoded) > maxFileBytes:
-		return nil, fmt.Errorf("it has more than %d bytes, so it is no tuning table", maxFileBytes)
+		return nil, fmt.Errorf("it has more than %d bytes, so it is not a tuning table", maxFileBytes)
 	}
 	return Decode(encoded)
 }

@@ -16,7 +16,7 @@ var sizeUnits = []struct {
 	bytes Size
 }{{"GiB", 1 << 30}, {"MiB", 1 << 20}, {"KiB", 1 << 10}, {"B", 1}}
 
-// String writes the size in the largest unit that divides it: 64KiB, 1792KiB, 100B.
+// String formats the size in the largest unit that divides it: 64KiB, 1792KiB, 100B.
 func (s Size) String() string {
 	for _, u := range sizeUnits {
 		if s != 0 && s%u.bytes == 0 {
@@ -26,7 +26,7 @@ func (s Size) String() string {
 	return "0B"
 }
 
-// ParseSize reads a size as String writes it.
+// ParseSize parses a size as String formats it.
 func ParseSize(text string) (Size, error) {
 	for _, u := range sizeUnits {
 		digits, found := strings.CutSuffix(text, u.name)
@@ -39,7 +39,7 @@ func ParseSize(text string) (Size, error) {
 		}
 		return Size(n) * u.bytes, nil
 	}
-	return 0, fmt.Errorf("%q is no size such as 100B, 64KiB or 1MiB", text)
+	return 0, fmt.Errorf("%q is not a size such as 100B, 64KiB or 1MiB", text)
 }
 
 // MarshalJSON writes the size as a string with its unit.
@@ -53,7 +53,7 @@ func (s *Size) UnmarshalJSON(encoded []byte) error {
 	if err := json.Unmarshal(encoded, &text); err != nil {
 		n, err := strconv.ParseInt(string(encoded), 10, 64)
 		if err != nil || n < 0 {
-			return fmt.Errorf("%s is no size such as 65536 or \"64KiB\"", encoded)
+			return fmt.Errorf("%s is not a size such as 65536 or \"64KiB\"", encoded)
 		}
 		*s = Size(n)
 		return nil

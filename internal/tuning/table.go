@@ -7,9 +7,11 @@ import (
 	"hash/fnv"
 	"slices"
 	"strings"
+
+	"symmem/internal/reduce"
 )
 
-// Version of the format. Decode reads no other.
+// Version is the version of the format. Decode reads no other.
 const Version = 4
 
 // Path names a way to run a collective.
@@ -20,7 +22,8 @@ const (
 	Plain  Path = "plain"
 	Window Path = "window"
 	Direct Path = "direct"
-	// Other, in a rule about the direct path, leaves the choice to the rules about the other two.
+	// Other, in a rule about the direct path, leaves the choice to the rules about the plain and
+	// the window path.
 	Other Path = "other"
 )
 
@@ -45,8 +48,8 @@ func (s Shape) String() string {
 // Table chooses the paths of collectives. It must not change once it is in use; then it is safe for
 // concurrent use.
 type Table struct {
-	// Device, Library, Date, Source and DataType tell people what was measured, when, how, and on
-	// elements of which type.
+	// Device, Library, Date, Source and DataType document what was measured, with which library,
+	// when, how, and with which element type.
 	Device   string `json:"device"`
 	Library  string `json:"library"`
 	Date     string `json:"date"`
@@ -54,9 +57,9 @@ type Table struct {
 	DataType string `json:"data_type,omitempty"`
 	// Otherwise is the path of calls without a rule: plain or window.
 	Otherwise Path `json:"otherwise"`
-	// Rules are in no order. At most one covers an operation, shape and memory.
+	// Rules are in no particular order. At most one covers an operation, shape and memory.
 	Rules []Rule `json:"rules"`
-	// Origin says where the table was found, such as "built-in table". It is not encoded.
+	// Origin describes the source of the table, such as "built-in table". It is not encoded.
 	Origin string `json:"-"`
 }
 
@@ -67,12 +70,12 @@ type Rule struct {
 	Steps []Step `json:"steps"`
 }
 
-// Step is a range of sizes that take one path: those above the step before, up to UpTo.
+// Step is a range of sizes that take one path: sizes above the previous step, up to UpTo.
 type Step struct {
 	// UpTo is the largest size of the step, or 0 in the last step, which has no end.
 	UpTo Size `json:"up_to,omitempty"`
 	Path Path `json:"path"`
-	// Measured holds the times within the step that it was derived from.
+	// Measured lists the times within the step from which it was derived.
 	Measured []Point `json:"measured,omitempty"`
 }
 
@@ -87,8 +90,8 @@ type Point struct {
 	PlainUS  float64 `json:"plain_us"`
 	WindowUS float64 `json:"window_us,omitempty"`
 	DirectUS float64 `json:"direct_us,omitempty"`
-	// NoisePercent bounds by how much the ratio of the compared times can be off by chance; 0 if
-	// that is unknown.
+	// NoisePercent limits the error of the ratio of the compared times by chance; 0 if it is
+	// unknown.
 	NoisePercent float64 `json:"noise_percent,omitempty"`
 }
 
@@ -97,7 +100,34 @@ func (t *Table) Name() string {
 	return cmp.Or(t.Origin, "table") + " of " + t.Device
 }
 
-// Measured returns the times that the rule for these calls was derived from, ascending in size.
+// Validate returns an error about the first invalid part of the table.
+func (t *Table) Validate() error {
+	if t.Device == "" {
+		return fmt.Errorf("device is empty")
+	}
+	if t.Otherwise != Plain && t.Otherwise != Window {
+		return fmt.Errorf("otherwise is %q, but must be plain or window", t.Otherwise)
+	}
+	if t.DataType != "" {
+		if _, err := reduce.ParseDataType(t.DataType); err != nil {
+			return fmt.Errorf("data_type: %w", err)
+		}
+	}
+	for i := range t.Rules {
+		if err := t.Rules[i].validate(); err != nil {
+			return fmt.Errorf("rule %d (%v): %w", i+1, t.Rules[i].Calls, err)
+		}
+		for j := range i {
+			if t.Rules[i].Calls == t.Rules[j].Calls {
+				return fmt.Errorf("rules %d and %d are both about %v", j+1, i+1, t.Rules[i].Calls)
+			}
+		}
+	}
+	return nil
+}
+
+// Measured returns the times from which the rule for these calls was derived, in ascending order of
+// size.
 func (t *Table) Measured(about Calls) (points []Point) {
 	for i := range t.Rules {
 		if t.Rules[i].Calls != about {
@@ -156,7 +186,7 @@ func (t *Table) find(asked Calls, bytes int64) Reason {
 	return why
 }
 
-// Reason says what decided a choice. Only String formats it, so a choice stays cheap.
+// Reason records why a path was chosen. Only String formats it, so that choosing stays cheap.
 type Reason struct {
 	table *Table
 	rule  *Rule
@@ -164,10 +194,10 @@ type Reason struct {
 	asked Calls
 }
 
-// Ruled reports whether a rule has decided.
+// Ruled reports whether a rule decided.
 func (r Reason) Ruled() bool { return r.step >= 0 }
 
-// String names the rule and the limits of its step, as part of a sentence.
+// String describes the rule and the limits of its step, as part of a sentence.
 func (r Reason) String() string {
 	switch {
 	case r.Ruled():
@@ -182,7 +212,7 @@ func (r Reason) String() string {
 		r.table.Name(), r.asked, r.table.Otherwise)
 }
 
-// answer returns the path of a step as sentences call it.
+// answer returns the path of a step as used in sentences.
 func (p Path) answer() string {
 	if p == Other {
 		return "another path than direct"
@@ -214,17 +244,17 @@ func (r *Rule) String() string {
 	return fmt.Sprintf("%v: %s", r.Calls, strings.Join(parts, ", "))
 }
 
-// Digest hashes everything that decides. Tables with the same rules have the same digest, however
-// they were measured and written.
+// Digest hashes everything that affects choices. Tables with the same rules have the same digest,
+// however they were measured and written.
 func (t *Table) Digest() uint64 {
 	decisive := Table{Otherwise: t.Otherwise, Rules: sorted(t.WithoutTimes().Rules)}
 	h := fnv.New64a()
-	_ = json.NewEncoder(h).Encode(&decisive) // names and integers encode without an error
+	_ = json.NewEncoder(h).Encode(&decisive) // cannot fail for names and integers
 	return h.Sum64()
 }
 
-// sorted returns a copy of rules by operation, machines, ranks and memory. It is never nil, which
-// JSON would write as null.
+// sorted returns a copy of rules ordered by operation, machines, ranks and memory. It is never nil,
+// which JSON would encode as null.
 func sorted(rules []Rule) []Rule {
 	rules = append([]Rule{}, rules...)
 	slices.SortFunc(rules, func(a, b Rule) int {
@@ -260,8 +290,7 @@ func (t *Table) WithoutTimes() *Table {
 	return &fresh
 }
 
-// Replace returns a copy of the table in which these rules take the place of those that cover the
-// same calls.
+// Replace returns a copy of the table in which these rules replace those that cover the same calls.
 func (t *Table) Replace(rules ...Rule) *Table {
 	fresh := *t
 	fresh.Rules = slices.DeleteFunc(slices.Clone(t.Rules), func(old Rule) bool {

@@ -10,7 +10,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// reduces are calls of a rule that needs nothing special.
+// reduces covers all-reduce on 2 ranks.
 var reduces = Calls{Operation: "AllReduce", Shape: Shape{Ranks: 2, Machines: 1}}
 
 // anyPoints draws times at ascending sizes.
@@ -29,7 +29,7 @@ func anyPoints(t *rapid.T) []Point {
 	return points
 }
 
-// anyTimes draws times of all paths, with the window path or without.
+// anyTimes draws times of all paths, or of all except the window path.
 func anyTimes(t *rapid.T) []Point {
 	points, windows := anyPoints(t), rapid.Bool().Draw(t, "windows")
 	for i := range points {
@@ -54,7 +54,7 @@ func withInPlace(t *rapid.T, points, inPlace []Point) []Point {
 	return points
 }
 
-// anyTable draws a table that is valid.
+// anyTable draws a valid table.
 func anyTable(t *rapid.T) *Table {
 	table := &Table{
 		Device:    rapid.StringMatching(`[A-Za-z0-9 "\\/]{1,20}`).Draw(t, "device"),
@@ -80,7 +80,7 @@ func anyTable(t *rapid.T) *Table {
 	return table
 }
 
-func TestATableIsReadAsItWasWritten(t *testing.T) {
+func TestTableRoundTrip(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		table := anyTable(t)
 		encoded, err := table.Encode()
@@ -104,7 +104,7 @@ func TestATableIsReadAsItWasWritten(t *testing.T) {
 	})
 }
 
-func TestEveryMeasuredSizeTakesThePathOfItsStep(t *testing.T) {
+func TestMeasuredSizesTakeThePathOfTheirStep(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		points := withInPlace(t, anyPoints(t), anyPoints(t))
 		table := &Table{
@@ -116,13 +116,13 @@ func TestEveryMeasuredSizeTakesThePathOfItsStep(t *testing.T) {
 		seen, steps := 0, table.Rules[0].Steps
 		for i, s := range steps {
 			if i > 0 && s.Path == steps[i-1].Path {
-				t.Fatalf("steps %d and %d take one path", i-1, i)
+				t.Fatalf("steps %d and %d have the same path", i-1, i)
 			}
 			for _, p := range s.Measured {
 				seen++
 				path, _ := table.Choose("AllReduce", int64(p.Bytes), reduces.Shape)
 				if path != s.Path {
-					t.Fatalf("%v was put with %s, but takes %s", p.Bytes, s.Path, path)
+					t.Fatalf("%v is in a step with path %s, but takes %s", p.Bytes, s.Path, path)
 				}
 			}
 		}
@@ -132,7 +132,7 @@ func TestEveryMeasuredSizeTakesThePathOfItsStep(t *testing.T) {
 	})
 }
 
-// slower returns by which factor a path is slower than the other one.
+// slower returns the factor by which a path is slower than the other one.
 func (p Point) slower(path Path) float64 {
 	if path == Window {
 		return p.WindowUS / p.PlainUS
@@ -140,10 +140,10 @@ func (p Point) slower(path Path) float64 {
 	return p.PlainUS / p.WindowUS
 }
 
-// counts returns the factor above which a path is surely slower.
+// counts returns the factor above which a path counts as slower.
 func (p Point) counts() float64 { return 1 + max(p.NoisePercent, FloorPercent)/100 }
 
-func TestWindowIsTakenOnlyWherePlainIsNotSurelyFaster(t *testing.T) {
+func TestWindowIsNotChosenIfPlainIsFaster(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		points := withInPlace(t, anyPoints(t), anyPoints(t))
 		for _, s := range Derive(reduces, Window, points).Steps {
@@ -156,7 +156,7 @@ func TestWindowIsTakenOnlyWherePlainIsNotSurelyFaster(t *testing.T) {
 	})
 }
 
-func TestDirectIsTakenOnlyWhereNoOtherPathIsSurelyFaster(t *testing.T) {
+func TestDirectIsNotChosenIfAnotherPathIsFaster(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		about := reduces
 		about.Memory = Symmetric
@@ -171,16 +171,16 @@ func TestDirectIsTakenOnlyWhereNoOtherPathIsSurelyFaster(t *testing.T) {
 			bytes := int64(p.Bytes)
 			direct, why := table.ChooseDirect("AllReduce", bytes, true, reduces.Shape)
 			if !why.Ruled() || direct && p.DirectUS/p.OtherUS() > 1.00001*p.counts() {
-				t.Fatalf("%+v: direct %v, as %v", p, direct, why)
+				t.Fatalf("%+v: direct %v, because %v", p, direct, why)
 			}
 			if direct, _ := table.ChooseDirect("AllReduce", bytes, false, reduces.Shape); direct {
-				t.Fatal("a rule about symmetric buffers sends others direct")
+				t.Fatal("a rule about symmetric buffers affects others")
 			}
 		}
 	})
 }
 
-func TestAPathThatIsFasterAtEverySizeIsTaken(t *testing.T) {
+func TestPathThatIsAlwaysFasterIsChosen(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		points := withInPlace(t, anyPoints(t), anyPoints(t))
 		faster := rapid.SampledFrom([]Path{Plain, Window}).Draw(t, "faster")
@@ -199,7 +199,7 @@ func TestAPathThatIsFasterAtEverySizeIsTaken(t *testing.T) {
 	})
 }
 
-func TestTheDigestIsThatOfWhatDecides(t *testing.T) {
+func TestDigestCoversWhatDecides(t *testing.T) {
 	table := Builtin("nccl", "NVIDIA H200")
 	same := *table
 	same.Device, same.Date, same.Origin = "another", "never", "by hand"
@@ -208,34 +208,34 @@ func TestTheDigestIsThatOfWhatDecides(t *testing.T) {
 	same.Rules[0].Steps = slices.Clone(same.Rules[0].Steps)
 	same.Rules[0].Steps[0].Measured, same.DataType = nil, "int8"
 	if same.Digest() != table.Digest() {
-		t.Error("what explains has changed the digest")
+		t.Error("documentation has changed the digest")
 	}
 	if h100 := Builtin("nccl", "NVIDIA H100 80GB HBM3"); h100.Digest() != table.Digest() {
-		t.Error("devices with one set of figures differ")
+		t.Error("devices with the same times differ")
 	}
 	for name, change := range map[string]func(*Table){
-		"otherwise":   func(t *Table) { t.Otherwise = Window },
-		"a limit":     func(t *Table) { t.Rules[0].Steps[0].UpTo++ },
-		"a path":      func(t *Table) { t.Rules[0].Steps[0].Path = Plain },
-		"the ranks":   func(t *Table) { t.Rules[0].Ranks = 3 },
-		"machines":    func(t *Table) { t.Rules[0].Machines = 2 },
-		"the memory":  func(t *Table) { t.Rules[0].Memory = "" },
-		"a rule less": func(t *Table) { t.Rules = t.Rules[1:] },
+		"otherwise":      func(t *Table) { t.Otherwise = Window },
+		"a limit":        func(t *Table) { t.Rules[0].Steps[0].UpTo++ },
+		"a path":         func(t *Table) { t.Rules[0].Steps[0].Path = Plain },
+		"the ranks":      func(t *Table) { t.Rules[0].Ranks = 3 },
+		"machines":       func(t *Table) { t.Rules[0].Machines = 2 },
+		"the memory":     func(t *Table) { t.Rules[0].Memory = "" },
+		"a missing rule": func(t *Table) { t.Rules = t.Rules[1:] },
 	} {
 		other := Builtin("nccl", "NVIDIA H200")
 		if change(other); other.Digest() == table.Digest() {
-			t.Errorf("%s has left the digest as it was", name)
+			t.Errorf("%s has not changed the digest", name)
 		}
 	}
 }
 
-func TestTheTableOfADeviceWithTheSameLinksSaysOnWhichItWasMeasured(t *testing.T) {
+func TestBuiltinTableNamesTheMeasuredDevice(t *testing.T) {
 	if name := Builtin("nccl", "NVIDIA H100 80GB HBM3").Name(); !strings.Contains(name, "H200") {
-		t.Errorf("it is called %s", name)
+		t.Errorf("its name is %s", name)
 	}
 }
 
-func TestRulesAreDerivedAnewFromWhatTheyWereDerivedFrom(t *testing.T) {
+func TestRulesCanBeDerivedAgain(t *testing.T) {
 	table := Builtin("nccl", "NVIDIA H200")
 	var rules []Rule
 	for _, memory := range []Memory{"", Symmetric, Anywhere} {
@@ -243,25 +243,25 @@ func TestRulesAreDerivedAnewFromWhatTheyWereDerivedFrom(t *testing.T) {
 		rules = append(rules, Derive(about, table.Otherwise, table.Measured(about)))
 	}
 	if got := table.Replace(rules...); got.Digest() != table.Digest() {
-		t.Errorf("the rules decide otherwise: %v", rules)
+		t.Errorf("the rules choose differently: %v", rules)
 	}
 }
 
-func TestWithoutTimesATableDecidesTheSame(t *testing.T) {
+func TestWithoutTimesKeepsTheRules(t *testing.T) {
 	table := Builtin("nccl", "NVIDIA H200")
 	got := table.WithoutTimes()
 	if got.Digest() != table.Digest() {
-		t.Error("it decides otherwise")
+		t.Error("it chooses differently")
 	}
 	if m := got.Measured(reduces); len(m) != 0 {
-		t.Errorf("%d times are left", len(m))
+		t.Errorf("%d times remain", len(m))
 	}
 	if m := table.Measured(reduces); len(m) == 0 {
-		t.Error("the table itself has lost its times")
+		t.Error("the original table has lost its times")
 	}
 }
 
-func TestRulesReplaceThoseOfTheSameOperationAndShape(t *testing.T) {
+func TestReplace(t *testing.T) {
 	table := Builtin("nccl", "NVIDIA H200")
 	fresh := []Rule{
 		{Calls: Calls{Operation: "AllReduce", Shape: Shape{2, 1}}, Steps: []Step{{Path: Window}}},
@@ -288,7 +288,7 @@ func TestRulesReplaceThoseOfTheSameOperationAndShape(t *testing.T) {
 	}
 }
 
-func TestAChoiceAllocatesNothing(t *testing.T) {
+func TestChoosingDoesNotAllocate(t *testing.T) {
 	table := Builtin("nccl", "NVIDIA H200")
 	group := Shape{Ranks: 4, Machines: 1}
 	n := testing.AllocsPerRun(100, func() {
@@ -330,7 +330,7 @@ func FuzzDecode(f *testing.F) {
 		}
 		back, err := Decode(again)
 		if err != nil || back.Digest() != table.Digest() {
-			t.Fatalf("written anew it is another table: %v\n%s", err, again)
+			t.Fatalf("encoding changes the table: %v\n%s", err, again)
 		}
 	})
 }

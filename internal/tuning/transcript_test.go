@@ -9,17 +9,18 @@ import (
 	"github.com/cockroachdb/datadriven"
 )
 
-// The transcripts in testdata play these commands; go test -rewrite writes the answers.
+// TestTranscripts runs the commands of the files in testdata; go test -rewrite updates their
+// answers.
 //
 //	builtin backend=NAME device=(NAME)     use a built-in table
-//	decode                                 use the table of the input, or say why not
-//	encode                                 write the table
+//	decode                                 use the table of the input, or print the error
+//	encode                                 print the table
 //	choose OPERATION ranks=N [machines=N]  choose for each size of the input
 //	direct OPERATION ranks=N [machines=N] [symmetric]
-//	                                       whether each size of the input takes the direct path
+//	                                       print whether each size of the input takes the direct path
 //	derive [otherwise=PATH] [memory=MEMORY]
-//	                                       a rule from lines of bytes, plain, window, direct with a
-//	                                       memory, noise, and "in-place" if the call was
+//	                                       derive a rule from lines of bytes, plain, window, direct
+//	                                       with a memory, noise, and "in-place" if the call was
 func TestTranscripts(t *testing.T) {
 	datadriven.Walk(t, "testdata/transcripts", func(t *testing.T, path string) {
 		var table *Table

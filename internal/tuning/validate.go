@@ -5,38 +5,10 @@ import (
 	"math"
 	"slices"
 	"strings"
-
-	"symmem/internal/reduce"
 )
 
-// maxRanks bounds the ranks of a rule to what a launcher can start.
+// maxRanks limits the ranks of a rule to what a launcher can start.
 const maxRanks = 1 << 20
-
-// Validate returns an error that names the first invalid part of the table.
-func (t *Table) Validate() error {
-	if t.Device == "" {
-		return fmt.Errorf("device is empty")
-	}
-	if t.Otherwise != Plain && t.Otherwise != Window {
-		return fmt.Errorf("otherwise is %q, but must be plain or window", t.Otherwise)
-	}
-	if t.DataType != "" {
-		if _, err := reduce.ParseDataType(t.DataType); err != nil {
-			return fmt.Errorf("data_type: %w", err)
-		}
-	}
-	for i := range t.Rules {
-		if err := t.Rules[i].validate(); err != nil {
-			return fmt.Errorf("rule %d (%v): %w", i+1, t.Rules[i].Calls, err)
-		}
-		for j := range i {
-			if t.Rules[i].Calls == t.Rules[j].Calls {
-				return fmt.Errorf("rules %d and %d are both about %v", j+1, i+1, t.Rules[i].Calls)
-			}
-		}
-	}
-	return nil
-}
 
 func (r *Rule) validate() error {
 	switch {
@@ -64,7 +36,8 @@ func (r *Rule) validate() error {
 	return nil
 }
 
-// validate checks a step above another one; direct says that its rule is about the direct path.
+// validate checks a step, given the limit of the step below; direct is set if its rule is about the
+// direct path.
 func (s *Step) validate(below Size, last, direct bool) error {
 	switch {
 	case !direct && s.Path != Plain && s.Path != Window:

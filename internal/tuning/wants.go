@@ -2,8 +2,8 @@ package tuning
 
 import "slices"
 
-// TakesWindows reports whether the table sends any call of a group on symmetric buffers to the
-// window path. direct reports whether the group has a direct path.
+// TakesWindows reports whether the table chooses the window path for any call of a group on
+// symmetric buffers. direct reports whether the group has a direct path.
 func (t *Table) TakesWindows(group Shape, direct bool) bool {
 	sizes := t.thresholds(group)
 	for _, operation := range operations {

@@ -20,12 +20,12 @@ func TestTakesWindows(t *testing.T) {
 		direct bool
 		want   bool
 	}{
-		"a rule says window":                            {[]Rule{windows}, false, true},
-		"direct goes before it at every such size":      {[]Rule{windows, upTo(1 << 20)}, true, false},
-		"direct ends below the end of the window's":     {[]Rule{windows, upTo(1 << 19)}, true, true},
-		"direct would go before it, but does not exist": {[]Rule{windows, upTo(1 << 20)}, false, true},
-		"a rule about other ranks says window":          {[]Rule{elsewhere}, false, false},
-		"no rule":                                       {nil, true, false},
+		"a rule chooses window":                            {[]Rule{windows}, false, true},
+		"direct is chosen first at every such size":        {[]Rule{windows, upTo(1 << 20)}, true, false},
+		"direct ends below the end of the window's":        {[]Rule{windows, upTo(1 << 19)}, true, true},
+		"direct would be chosen first, but is unavailable": {[]Rule{windows, upTo(1 << 20)}, false, true},
+		"a rule about other ranks chooses window":          {[]Rule{elsewhere}, false, false},
+		"no rule": {nil, true, false},
 	} {
 		table := &Table{Device: "x", Otherwise: Plain, Rules: row.rules}
 		if got := table.TakesWindows(four, row.direct); got != row.want {
@@ -34,11 +34,11 @@ func TestTakesWindows(t *testing.T) {
 	}
 	everything := &Table{Device: "x", Otherwise: Window}
 	if !everything.TakesWindows(four, true) {
-		t.Error("a table that says window otherwise takes none")
+		t.Error("a table with otherwise window takes none")
 	}
 }
 
-func TestGroupsOnTheMeasuredBoxNeedNoWindows(t *testing.T) {
+func TestGroupsOnTheMeasuredMachineNeedNoWindows(t *testing.T) {
 	table := Builtin("nccl", "NVIDIA H200")
 	for _, ranks := range []int{2, 4} {
 		if table.TakesWindows(Shape{Ranks: ranks, Machines: 1}, true) {
