@@ -14,7 +14,7 @@ type Device struct {
 	handle  int32 // CUdevice
 }
 
-// Ordinal is the device's number.
+// Ordinal returns the device's number among the visible GPUs.
 func (v Device) Ordinal() int { return int(v.ordinal) }
 
 // Name returns the vendor's name of the device.
@@ -24,7 +24,7 @@ func (v Device) Name() (string, error) {
 	return untilZero(text.Take()), err
 }
 
-// PCIBusID is the device's place on the bus, such as 0000:1b:00.0.
+// PCIBusID returns the device's PCI address, such as 0000:1b:00.0.
 func (v Device) PCIBusID() (string, error) {
 	text := dl.NewCell([128]byte{})
 	err := v.driver.call(deviceGetPCIBusID, text.Address(), 128, uintptr(v.handle))
@@ -36,8 +36,8 @@ func untilZero(text [128]byte) string {
 	return string(before)
 }
 
-// UUID names the device everywhere, as nvidia-smi writes it without the prefix. Of a slice of a
-// GPU (MIG) it is the slice's if the driver is 11.4 or newer.
+// UUID returns the device's UUID in the format of nvidia-smi, without the prefix. For a MIG
+// instance it returns the UUID of the instance if the driver supports CUDA 11.4 or newer.
 func (v Device) UUID() (string, error) {
 	f := deviceGetUUID
 	if v.driver.symbols[deviceGetUUID2] != 0 {
@@ -49,15 +49,15 @@ func (v Device) UUID() (string, error) {
 	return fmt.Sprintf("%x-%x-%x-%x-%x", u[:4], u[4:6], u[6:8], u[8:10], u[10:]), err
 }
 
-// TotalMem is the size of the device's memory in bytes.
+// TotalMem returns the size of the device's memory in bytes.
 func (v Device) TotalMem() (int64, error) {
 	return made[int64](&v.driver.table, deviceTotalMem, uintptr(v.handle))
 }
 
-// Attribute is a property of a device: CUdevice_attribute of cuda.h.
+// Attribute identifies a property of a device: CUdevice_attribute of cuda.h.
 type Attribute int32
 
-// The attributes that symmem reads. Those that end in Supported are 0 or 1.
+// The attributes that symmem reads. The value of a name that ends in Supported is 0 or 1.
 const (
 	AttributeMultiprocessorCount    Attribute = 16
 	AttributeComputeMode            Attribute = 20
@@ -70,14 +70,14 @@ const (
 	AttributeMulticastSupported     Attribute = 132 // only reported: multicast stays off
 )
 
-// Attribute reads a property. A driver that does not know it gives ErrInvalidValue.
+// Attribute returns a property, or ErrInvalidValue if the driver does not know it.
 func (v Device) Attribute(attribute Attribute) (int, error) {
 	value, err := made[int32](&v.driver.table, deviceGetAttribute, uintptr(attribute),
 		uintptr(v.handle))
 	return int(value), err
 }
 
-// ComputeCapability returns the architecture that code for the device needs, such as 9 and 0.
+// ComputeCapability returns the device's compute capability, such as 9 and 0.
 func (v Device) ComputeCapability() (major, minor int, err error) {
 	if major, err = v.Attribute(AttributeComputeCapabilityMajor); err != nil {
 		return 0, 0, err
@@ -86,14 +86,14 @@ func (v Device) ComputeCapability() (major, minor int, err error) {
 	return major, minor, err
 }
 
-// CanAccessPeer reports whether kernels and copies of this device can reach the memory of another.
+// CanAccessPeer reports whether kernels and copies of this device can access another one's memory.
 func (v Device) CanAccessPeer(other Device) (bool, error) {
 	can, err := made[int32](&v.driver.table, deviceCanAccessPeer, uintptr(v.handle),
 		uintptr(other.handle))
 	return can != 0, err
 }
 
-// P2PAttribute is a property of a link: CUdevice_P2PAttribute of cuda.h.
+// P2PAttribute identifies a property of a link: CUdevice_P2PAttribute of cuda.h.
 type P2PAttribute int32
 
 // The properties of links.
@@ -102,22 +102,22 @@ const (
 	P2PNativeAtomicSupported P2PAttribute = 3
 )
 
-// P2PAttribute reads a property of the link from this device to another.
+// P2PAttribute returns a property of the link from this device to another.
 func (v Device) P2PAttribute(attribute P2PAttribute, other Device) (int, error) {
 	value, err := made[int32](&v.driver.table, deviceGetP2PAttribute, uintptr(attribute),
 		uintptr(v.handle), uintptr(other.handle))
 	return int(value), err
 }
 
-// RetainPrimary returns the device's primary context, the one that the CUDA runtime, PyTorch and
-// NCCL use, and makes it if there is none yet, which takes a good part of a second. It does not
-// make it current. Each RetainPrimary is paired with one ReleasePrimary.
+// RetainPrimary retains the device's primary context, which the CUDA runtime, PyTorch and NCCL use,
+// and returns it. Creating it, at the first call in a process, takes a good part of a second. It
+// does not become current. Each RetainPrimary must be paired with one ReleasePrimary.
 func (v Device) RetainPrimary() (Context, error) {
 	return made[Context](&v.driver.table, devicePrimaryCtxRetain, uintptr(v.handle))
 }
 
-// ReleasePrimary takes one RetainPrimary back. The last one destroys the context and all that is
-// in it, unless others in the process hold it.
+// ReleasePrimary undoes one RetainPrimary. The last one in the process, including those of other
+// libraries, destroys the context and everything in it.
 func (v Device) ReleasePrimary() error {
 	return v.driver.call(devicePrimaryCtxRelease, uintptr(v.handle))
 }

@@ -7,12 +7,12 @@ import (
 	"symmem/internal/dl"
 )
 
-// PathVariable names the variable of the environment that says which libcuda to open instead of
-// the system's.
+// PathVariable is the environment variable with the path of the libcuda to open instead of the
+// system's.
 const PathVariable = "SYMMEM_CUDA"
 
-// Driver is an initialised libcuda. Each part has the functions of one kind. It is immutable and
-// safe for use by several goroutines.
+// Driver calls an initialised libcuda. Each embedded type has the functions for one kind of object.
+// It is immutable and safe for concurrent use.
 type Driver struct {
 	table
 	memory
@@ -21,17 +21,17 @@ type Driver struct {
 	modules
 }
 
-// newDriver returns a driver all of whose parts call the functions of a table.
+// newDriver returns a driver whose embedded types all use the same table.
 func newDriver(t table) *Driver {
 	return &Driver{t, memory{t}, streams{t}, graphs{t}, modules{t}}
 }
 
-// Load opens libcuda and initialises it. Without paths it opens the file that SYMMEM_CUDA names,
-// or else the system's libcuda.so.1; the copy that the process has loaded already goes first. It
-// needs no context and makes none.
+// Load opens libcuda and initialises it. Without paths it opens the file named by SYMMEM_CUDA, or
+// the system's libcuda.so.1 if the variable is not set. A copy that the process has loaded already
+// is preferred. Load needs no context and creates none.
 //
-// Errors match ErrNoDriver when there is no library, or one that lacks a function, and are an
-// *Error when cuInit refuses: ErrNoDevice where there is a driver and no GPU.
+// The error matches ErrNoDriver if there is no library, or the library lacks a function. If cuInit
+// fails, it is an *Error, such as ErrNoDevice if the machine has a driver but no GPU.
 func Load(paths ...string) (*Driver, error) {
 	if len(paths) == 0 {
 		paths = []string{"libcuda.so.1"}
@@ -63,36 +63,36 @@ func (d *Driver) Version() (int, error) {
 	return int(version), err
 }
 
-// DeviceCount returns the number of GPUs that the process may see (CUDA_VISIBLE_DEVICES).
+// DeviceCount returns the number of GPUs visible to the process (CUDA_VISIBLE_DEVICES).
 func (d *Driver) DeviceCount() (int, error) {
 	count, err := made[int32](&d.table, deviceGetCount)
 	return int(count), err
 }
 
-// Device returns the GPU of the given number, counted among those that the process may see.
+// Device returns the visible GPU with the given number.
 func (d *Driver) Device(ordinal int) (Device, error) {
 	handle, err := made[int32](&d.table, deviceGet, uintptr(ordinal))
 	return Device{d, int32(ordinal), handle}, err
 }
 
-// Context is CUDA's state of one device in this process; 0 is none.
+// Context is a CUcontext; 0 is no context.
 type Context uintptr
 
-// SetCurrent makes a context that of the calling thread; 0 leaves it without one.
+// SetCurrent makes a context current on the calling thread; 0 removes the current context.
 func (d *Driver) SetCurrent(context Context) error {
 	return d.call(ctxSetCurrent, uintptr(context))
 }
 
-// In returns the driver for use on any thread, which need not be locked for it: each call makes a
-// context current on its thread first. C is entered once for both, so that costs much less than
-// SetCurrent. Calls that rely on being on the thread of the one before do not go through it.
+// In returns a Driver that makes a context current before each call, for use on any thread without
+// locking it. It enters C once for both calls, which is much cheaper than a separate SetCurrent. It
+// must not be used for calls that have to run on the same thread as an earlier call.
 func (d *Driver) In(context Context) *Driver {
 	functions := d.table
 	functions.first = d.Entry(context)
 	return newDriver(functions)
 }
 
-// Entry returns the step that makes a context current, for calls of libraries that work in one.
+// Entry returns the step that makes a context current, for calls of other libraries.
 func (d *Driver) Entry(context Context) dl.Step {
 	return dl.Step{
 		Function: d.symbols[ctxSetCurrent], Argument: uintptr(context),
@@ -100,13 +100,13 @@ func (d *Driver) Entry(context Context) dl.Step {
 	}
 }
 
-// Current returns the context of the calling thread, or 0.
+// Current returns the current context of the calling thread, or 0.
 func (d *Driver) Current() (Context, error) {
 	return made[Context](&d.table, ctxGetCurrent)
 }
 
-// MemGetInfo returns the free and total bytes of the current device's memory. Other processes'
-// memory counts as used.
+// MemGetInfo returns the free and total memory of the current device in bytes. Memory of other
+// processes counts as used.
 func (d *Driver) MemGetInfo() (free, total int64, err error) {
 	f, t := dl.NewCell(int64(0)), dl.NewCell(int64(0))
 	err = d.call(memGetInfo, f.Address(), t.Address())

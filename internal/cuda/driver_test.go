@@ -9,7 +9,7 @@ import (
 	"symmem/internal/dl/dltest"
 )
 
-// prelude holds the types of cuda.h 12.9, and the two functions that return text.
+// prelude contains the types of cuda.h 12.9, and the two functions that return text.
 const prelude = `
 typedef int CUresult;
 typedef unsigned long long CUdeviceptr, CUmemGenericAllocationHandle, cuuint64_t;
@@ -72,7 +72,7 @@ size_t layout_of_prop(int i) {
 void run_host(CUhostFn fn, void *data) { fn(data); }
 `
 
-// declarations are those of cuda.h 12.9, with the names that libcuda exports.
+// declarations contains declarations from cuda.h 12.9, with the names that libcuda exports.
 const declarations = `
 CUresult cuInit(unsigned int Flags)
 CUresult cuDriverGetVersion(int *driverVersion)
@@ -163,7 +163,7 @@ CUresult cuLaunchKernel(CUfunction f, unsigned int gridDimX, unsigned int gridDi
 	unsigned int gridDimZ, unsigned int blockDimX, unsigned int blockDimY, unsigned int blockDimZ,
 	unsigned int sharedMemBytes, CUstream hStream, void **kernelParams, void **extra)`
 
-// newer are the functions that a driver may lack.
+// newer contains functions that a driver may lack.
 const newer = `
 CUresult cuDeviceGetUuid_v2(CUuuid *uuid, CUdevice dev)
 CUresult cuStreamGetCaptureInfo_v3(CUstream hStream, CUstreamCaptureStatus *status,
@@ -176,10 +176,10 @@ CUresult cuGraphRemoveDependencies_v2(CUgraph hGraph, const CUgraphNode *from,
 CUresult cuStreamUpdateCaptureDependencies_v2(CUstream hStream, CUgraphNode *dependencies,
 	const CUgraphEdgeData *dependencyData, size_t numDependencies, unsigned int flags)`
 
-// load opens a driver whose functions note down how they are called, but for the test's own.
-func load(t testing.TB, declarations string, own ...string) (*Driver, *dltest.Recorder) {
+// load builds and opens a driver whose functions record their calls, except those in extra.
+func load(t testing.TB, declarations string, extra ...string) (*Driver, *dltest.Recorder) {
 	t.Helper()
-	source := dltest.Source(t, prelude+strings.Join(own, ""), declarations)
+	source := dltest.Source(t, prelude+strings.Join(extra, ""), declarations)
 	path := dltest.Compile(t, "libcuda.so.1", source)
 	recorder := dltest.Open(t, path)
 	driver, err := Load(path)
@@ -208,7 +208,7 @@ func TestLoadWithoutADriver(t *testing.T) {
 	}
 }
 
-func TestTheEnvironmentNamesTheDriver(t *testing.T) {
+func TestLoadUsesEnvironment(t *testing.T) {
 	path := dltest.Compile(t, "libcuda_other.so", dltest.Source(t, prelude, declarations))
 	t.Setenv(PathVariable, path)
 	driver, err := Load()
@@ -220,7 +220,7 @@ func TestTheEnvironmentNamesTheDriver(t *testing.T) {
 	}
 }
 
-func TestADriverThatIsTooOldIsNone(t *testing.T) {
+func TestLoadOfAnOldDriver(t *testing.T) {
 	old := strings.ReplaceAll(declarations, "cuMemMap(", "cuMemMapElsewhere(")
 	old = strings.ReplaceAll(old, "cuStreamBeginCapture_v2(", "cuStreamBeginCapture(")
 	path := dltest.Compile(t, "libcuda_old.so", dltest.Source(t, prelude, old))
@@ -235,7 +235,7 @@ func TestADriverThatIsTooOldIsNone(t *testing.T) {
 	}
 }
 
-func TestADriverWithoutADevice(t *testing.T) {
+func TestLoadWithoutADevice(t *testing.T) {
 	path := dltest.Compile(t, "libcuda_empty.so", dltest.Source(t, prelude, declarations))
 	dltest.Open(t, path).Result(100)
 	_, err := Load(path)
@@ -246,7 +246,7 @@ func TestADriverWithoutADevice(t *testing.T) {
 
 func TestHotCallsDoNotAllocate(t *testing.T) {
 	if !pooled {
-		t.Skip("under the race detector sync.Pool drops what it holds")
+		t.Skip("under the race detector sync.Pool drops items")
 	}
 	driver, recorder := load(t, declarations)
 	recorder.Reset()

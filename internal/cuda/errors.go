@@ -5,14 +5,14 @@ import (
 	"fmt"
 )
 
-// ErrNoDriver is returned by Load when there is no libcuda, or one that is too old.
+// ErrNoDriver is returned by Load if there is no libcuda, or it is too old.
 var ErrNoDriver = errors.New("no CUDA driver")
 
-// Code is the result of a call: CUresult of cuda.h. It is an error so that errors.Is finds it in
-// an *Error.
+// Code is the result of a call: CUresult of cuda.h. It implements error so that errors.Is can match
+// it in an *Error.
 type Code int32
 
-// The results that symmem tells apart, or explains.
+// The results that symmem handles or explains.
 const (
 	Success                       Code = 0
 	ErrInvalidValue               Code = 1
@@ -33,21 +33,21 @@ const (
 
 func (c Code) Error() string { return fmt.Sprintf("CUDA result %d", int32(c)) }
 
-// Is makes errors.Is find a want of memory under any error whose method OutOfMemory reports true,
-// such as ErrOutOfMemory of package driver, which this package does not know.
+// Is makes ErrOutOfMemory match any error with a method OutOfMemory that returns true, such as
+// ErrOutOfMemory of package driver, which this package must not import.
 func (c Code) Is(target error) bool {
 	memory, ok := target.(interface{ OutOfMemory() bool })
 	return ok && memory.OutOfMemory() && c == ErrOutOfMemory
 }
 
-// Error is a call that CUDA refused, or that reported the failure of earlier work.
+// Error is the error of a failed call, or of earlier work that the call has reported.
 type Error struct {
 	// Call is the function's name as libcuda exports it.
 	Call string
-	// Code is its result.
+	// Code is the result.
 	Code Code
-	// Name and Text are what CUDA calls the result, such as CUDA_ERROR_OUT_OF_MEMORY and
-	// "out of memory"; empty if the driver does not know it.
+	// Name and Text are CUDA's name and description of the result, such as CUDA_ERROR_OUT_OF_MEMORY
+	// and "out of memory"; empty if the driver does not know the result.
 	Name, Text string
 }
 
@@ -58,12 +58,12 @@ func (e *Error) Error() string {
 	return fmt.Sprintf("%s: %s (%d): %s", e.Call, e.Name, int32(e.Code), e.Text)
 }
 
-// Unwrap makes errors.Is find the code.
+// Unwrap lets errors.Is match the code.
 func (e *Error) Unwrap() error { return e.Code }
 
-// MissingError is a call of a function that the installed driver does not have.
+// MissingError is returned for a function that the installed driver lacks.
 type MissingError struct {
-	// Function is its name; Path is the library.
+	// Function is its name, and Path the library's file.
 	Function, Path string
 }
 
@@ -71,5 +71,5 @@ func (e *MissingError) Error() string {
 	return fmt.Sprintf("%s has no %s: the driver is too old", e.Path, e.Function)
 }
 
-// Unwrap makes the error match ErrNotSupported.
+// Unwrap lets the error match ErrNotSupported.
 func (e *MissingError) Unwrap() error { return ErrNotSupported }

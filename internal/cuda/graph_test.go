@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// objects are user objects of graphs as CUDA has them, of one that the test ends itself.
+// objects implements CUDA's user objects for one graph. end_graph destroys the graph.
 const objects = `
 static CUhostFn destructor;
 static void *argument;
@@ -36,36 +36,36 @@ void end_graph(void) { cuUserObjectRelease(0, 1); }
 
 const graph Graph = 0x7700_0000_0040
 
-func TestTheEndOfAGraphIsToldOnce(t *testing.T) {
+func TestAtGraphEndCallsOnce(t *testing.T) {
 	driver, _ := load(t, declarations, objects)
 	ended := 0
 	if err := driver.AtGraphEnd(graph, func() { ended++ }); err != nil {
 		t.Fatal(err)
 	}
 	if ended != 0 {
-		t.Fatal("it is told while the graph lives")
+		t.Fatal("the function was called before the graph was destroyed")
 	}
-	ask(driver, "end_graph")
+	invoke(driver, "end_graph")
 	if ended != 1 || len(hosts.work) != 0 {
-		t.Errorf("told %d times, %d functions are kept; want 1 and none", ended, len(hosts.work))
+		t.Errorf("called %d times, %d functions are kept; want 1 and none", ended, len(hosts.work))
 	}
 }
 
-func TestAGraphThatCannotBeHeldLeavesNothing(t *testing.T) {
+func TestAtGraphEndReleasesAfterError(t *testing.T) {
 	driver, _ := load(t, declarations, objects)
 	for name, call := range map[string]uintptr{"no object": 1, "not retained": 2} {
-		ask(driver, "refuse_at", call)
+		invoke(driver, "refuse_at", call)
 		err := driver.AtGraphEnd(graph, func() { t.Errorf("%s: the function was called", name) })
 		if !errors.Is(err, ErrInvalidValue) {
 			t.Errorf("%s: got %v, want %v", name, err, ErrInvalidValue)
 		}
-		if left := ask(driver, "references_left"); left != 0 || len(hosts.work) != 0 {
+		if left := invoke(driver, "references_left"); left != 0 || len(hosts.work) != 0 {
 			t.Errorf("%s: %d references and %d functions are left", name, left, len(hosts.work))
 		}
 	}
 }
 
-func TestAnOldDriverHasNoUserObjects(t *testing.T) {
+func TestAtGraphEndWithoutUserObjects(t *testing.T) {
 	driver, _ := load(t, declarations)
 	var missing *MissingError
 	if err := driver.AtGraphEnd(graph, func() {}); !errors.As(err, &missing) {

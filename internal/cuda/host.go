@@ -6,12 +6,11 @@ import (
 	"symmem/internal/dl"
 )
 
-// HostFunc is work of the host that streams can run, by its number. States: made, then released,
-// after which the number may be another one's.
+// HostFunc identifies a host function that streams can run. It is invalid after Release.
 type HostFunc uintptr
 
-// hosts is the table of the work that streams may run. There is one for the process, because a
-// callback that C can call is never given back.
+// hosts maps HostFuncs to functions. There is one table for the process, because a callback that C
+// can call is never freed.
 var hosts struct {
 	mu   sync.Mutex
 	work map[HostFunc]hostWork // guarded by mu
@@ -23,7 +22,7 @@ type hostWork struct {
 	once bool
 }
 
-// runHost is what CUDA calls, on a thread of its own.
+// runHost returns the address of the callback that CUDA calls, on a CUDA thread.
 var runHost = sync.OnceValue(func() uintptr {
 	return dl.Callback(func(number uintptr) {
 		if run := takeHost(HostFunc(number)); run != nil {
@@ -42,15 +41,15 @@ func takeHost(h HostFunc) func() {
 	return w.run
 }
 
-// NewHostFunc makes work that streams can run any number of times, as captured work does at each
-// launch of its graph. It is released when no stream and no graph has it any more.
+// NewHostFunc returns a HostFunc that can run any number of times, for example at each launch of a
+// graph. The caller must release it once no stream and no graph uses it.
 //
-// The work runs on a thread of CUDA, while the stream waits for it; it must not call into CUDA or
-// NCCL, must not wait for what does, and must not panic.
+// The function runs on a CUDA thread while the stream waits for it. It must not call CUDA or NCCL,
+// must not wait for a thread that does, and must not panic.
 func NewHostFunc(work func()) HostFunc { return keepHost(hostWork{work, false}) }
 
-// NewHostFuncOnce makes work that releases itself when it runs. If LaunchHostFunc refuses it, or
-// the stream fails before it (CUDA then leaves it out), it is released by Release.
+// NewHostFuncOnce returns a HostFunc that is released when it runs. If LaunchHostFunc returns an
+// error, or the stream fails before it (CUDA then skips it), the caller must release it.
 func NewHostFuncOnce(work func()) HostFunc { return keepHost(hostWork{work, true}) }
 
 func keepHost(w hostWork) HostFunc {
@@ -64,7 +63,7 @@ func keepHost(w hostWork) HostFunc {
 	return hosts.last
 }
 
-// Release forgets the work. A stream that still comes to it does nothing there.
+// Release frees the function. A stream that still reaches it does nothing.
 func (h HostFunc) Release() {
 	hosts.mu.Lock()
 	defer hosts.mu.Unlock()

@@ -2,15 +2,15 @@ package cuda
 
 import "testing"
 
-func TestHostWorkRuns(t *testing.T) {
+func TestHostFuncRuns(t *testing.T) {
 	driver, recorder := load(t, declarations)
 	runHost, _ := driver.library.Find("run_host")
 	for name, c := range map[string]struct {
 		make func(func()) HostFunc
 		want int
 	}{
-		"work of a graph, at each launch": {NewHostFunc, 3},
-		"work of a stream, once":          {NewHostFuncOnce, 1},
+		"repeatedly": {NewHostFunc, 3},
+		"once":       {NewHostFuncOnce, 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			runs := 0
@@ -26,12 +26,13 @@ func TestHostWorkRuns(t *testing.T) {
 				runHost.Call(uintptr(call.Args[1]), uintptr(call.Args[2]))
 			}
 			if runs != c.want {
-				t.Errorf("it ran %d times, want %d", runs, c.want)
+				t.Errorf("the function ran %d times, want %d", runs, c.want)
 			}
 			work.Release()
 			runHost.Call(uintptr(call.Args[1]), uintptr(call.Args[2]))
 			if runs != c.want || len(hosts.work) != 0 {
-				t.Errorf("after its release it ran %d times, %d are kept", runs, len(hosts.work))
+				t.Errorf("after Release the function has run %d times, and %d functions are kept", runs,
+					len(hosts.work))
 			}
 		})
 	}

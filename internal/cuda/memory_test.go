@@ -10,7 +10,7 @@ import (
 	"symmem/internal/dl"
 )
 
-func TestTheLayoutOfPropertiesIsThatOfC(t *testing.T) {
+func TestAllocationPropLayout(t *testing.T) {
 	driver, _ := load(t, declarations)
 	at, _ := driver.library.Find("layout_of_prop")
 	var p AllocationProp
@@ -22,12 +22,12 @@ func TestTheLayoutOfPropertiesIsThatOfC(t *testing.T) {
 		unsafe.Offsetof(p.Usage), unsafe.Sizeof(a), unsafe.Offsetof(a.flags),
 	} {
 		if got := at.Call(uintptr(i)); got != want {
-			t.Errorf("number %d is %d in C and %d here", i, got, want)
+			t.Errorf("value %d of the layout is %d in C and %d in Go", i, got, want)
 		}
 	}
 }
 
-func TestPropertiesArrive(t *testing.T) {
+func TestAllocationPropIsPassed(t *testing.T) {
 	driver, recorder := load(t, declarations)
 	prop := PinnedMemory(device(driver, 3), HandlePosixFD|HandleFabric, true)
 	want := append(slices.Concat(half(1), half(9), half(1), half(3)), // type, handles, location
@@ -39,10 +39,10 @@ func TestPropertiesArrive(t *testing.T) {
 	got := recorder.Last()
 	if size != 2<<20 || err != nil || got.Name != "cuMemGetAllocationGranularity" ||
 		got.Args[2] != 1 || !slices.Equal(got.Seen[1][:32], want) {
-		t.Errorf("%d, %v from %s%v with %v", size, err, got.Name, got.Args, got.Seen[1][:32])
+		t.Errorf("got %d, %v from %s%v with %v", size, err, got.Name, got.Args, got.Seen[1][:32])
 	}
 	if _, err := driver.Granularity(prop, false); err != nil || recorder.Last().Args[2] != 0 {
-		t.Errorf("the smallest granularity was asked with %v, %v", recorder.Last().Args, err)
+		t.Errorf("the smallest granularity was queried with %v, %v", recorder.Last().Args, err)
 	}
 	recorder.Reset()
 	recorder.Input(2, 32)
@@ -51,17 +51,17 @@ func TestPropertiesArrive(t *testing.T) {
 	got = recorder.Last()
 	if handle != 1<<40 || err != nil || got.Name != "cuMemCreate" || got.Args[1] != big ||
 		got.Args[3] != 0 || !slices.Equal(got.Seen[2][:32], want) {
-		t.Errorf("%d, %v from %s%v with %v", handle, err, got.Name, got.Args, got.Seen[2][:32])
+		t.Errorf("got %d, %v from %s%v with %v", handle, err, got.Name, got.Args, got.Seen[2][:32])
 	}
 }
 
-func TestMemoryWithoutRDMASaysSo(t *testing.T) {
+func TestPinnedMemoryWithoutRDMA(t *testing.T) {
 	if p := PinnedMemory(Device{}, HandlePosixFD, false); p.GPUDirectRDMACapable != 0 {
-		t.Error("it claims RDMA")
+		t.Error("GPUDirectRDMACapable is set")
 	}
 }
 
-func TestAccessIsGrantedToEachDevice(t *testing.T) {
+func TestSetAccessPassesEachDevice(t *testing.T) {
 	driver, recorder := load(t, declarations)
 	recorder.Input(2, 24)
 	err := driver.SetAccess(address, big, device(driver, 3), device(driver, 5))
@@ -73,11 +73,11 @@ func TestAccessIsGrantedToEachDevice(t *testing.T) {
 	}
 	recorder.Reset()
 	if err := driver.SetAccess(address, big); err != nil || recorder.Last().Name != "" {
-		t.Errorf("nobody was granted access by %s, %v", recorder.Last().Name, err)
+		t.Errorf("SetAccess without devices called %q, %v", recorder.Last().Name, err)
 	}
 }
 
-func TestFabricHandlesTravelAsBytes(t *testing.T) {
+func TestFabricHandles(t *testing.T) {
 	driver, recorder := load(t, declarations)
 	var fabric FabricHandle
 	for i := range fabric {
@@ -86,7 +86,7 @@ func TestFabricHandlesTravelAsBytes(t *testing.T) {
 	recorder.Output(0, fabric[:])
 	exported, err := driver.ExportFabric(Handle(address))
 	if got := recorder.Last(); exported != fabric || err != nil || got.Args[2] != 8 {
-		t.Errorf("exported %v, %v by %v", exported, err, got.Args)
+		t.Errorf("exported %v, %v with %v", exported, err, got.Args)
 	}
 	recorder.Reset()
 	recorder.Input(1, 64)
@@ -94,7 +94,7 @@ func TestFabricHandlesTravelAsBytes(t *testing.T) {
 	handle, err := driver.ImportFabric(fabric)
 	got := recorder.Last()
 	if handle != 1<<40 || err != nil || got.Args[2] != 8 || [64]byte(got.Seen[1][:64]) != fabric {
-		t.Errorf("imported %d, %v by %v with %v", handle, err, got.Args, got.Seen[1][:64])
+		t.Errorf("imported %d, %v with %v and %v", handle, err, got.Args, got.Seen[1][:64])
 	}
 }
 
@@ -115,11 +115,11 @@ func TestErrorsAreTyped(t *testing.T) {
 	}
 	recorder.Result(12345)
 	if err := driver.Unmap(0, 0); err.Error() != "cuMemUnmap: CUDA result 12345" {
-		t.Errorf("an unknown result reads %q", err)
+		t.Errorf("the text of an unknown result is %q", err)
 	}
 }
 
-func TestNotReadyIsNoError(t *testing.T) {
+func TestNotReadyIsNotAnError(t *testing.T) {
 	driver, recorder := load(t, declarations)
 	recorder.Result(600)
 	for name, query := range map[string]func() (bool, error){
@@ -127,12 +127,12 @@ func TestNotReadyIsNoError(t *testing.T) {
 		"event":  func() (bool, error) { return driver.EventQuery(event) },
 	} {
 		if done, err := query(); done || err != nil {
-			t.Errorf("the %s is %v, %v, want not done", name, done, err)
+			t.Errorf("%s: got %v, %v, want not done", name, done, err)
 		}
 	}
 	recorder.Result(700)
 	if done, err := driver.EventQuery(event); done || !errors.Is(err, ErrIllegalAddress) {
-		t.Errorf("a lost context is %v, %v", done, err)
+		t.Errorf("got %v, %v, want ErrIllegalAddress", done, err)
 	}
 }
 
@@ -156,7 +156,7 @@ func TestKernelArgumentsArePackedAsInC(t *testing.T) {
 	if option(0) != 1 || option(2) != 2 || option(4) != 0 {
 		t.Fatalf("the options are %v", seen[:40])
 	}
-	// The launch is over, so its memory is only read because nobody else launches.
+	// The launch has returned its memory to the pool; no other launch is using it.
 	if size := dl.Load[uint64](uintptr(option(3))); size != uint64(len(want)) {
 		t.Errorf("the size is %d, want %d", size, len(want))
 	}
@@ -165,7 +165,7 @@ func TestKernelArgumentsArePackedAsInC(t *testing.T) {
 	}
 	defer func() {
 		if recover() == nil {
-			t.Error("too many arguments were launched")
+			t.Error("launching with too many arguments did not panic")
 		}
 	}()
 	p = ParamsOf(new([MaxParams/8 + 1]uint64))

@@ -14,25 +14,24 @@ import (
 // Module is loaded code: CUmodule.
 type Module uintptr
 
-// Function is a kernel of a module: CUfunction. It is valid as long as the module is.
+// Function is a kernel of a module: CUfunction. It is valid as long as the module.
 type Function uintptr
 
-// modules has the functions of the driver for modules and their kernels.
+// modules has the driver's functions for modules and kernels.
 type modules struct{ table }
 
-// ModuleLoadData loads code into the current context: the text of PTX, which the driver compiles,
-// or a binary for the device. A zero ends either: PTX would go on without it, a binary knows its
-// size.
+// ModuleLoadData loads code into the current context: PTX, which the driver compiles, or a cubin
+// for the device. The code must be followed by a zero byte, since PTX is a C string.
 func (m *modules) ModuleLoadData(image []byte) (Module, error) {
 	if len(image) == 0 || image[len(image)-1] != 0 {
-		return 0, errors.New("loading a module: no zero ends the code")
+		return 0, errors.New("loading a module: the code does not end with a zero byte")
 	}
 	module, err := made[Module](&m.table, moduleLoadData, dl.AddressOf(&image[0]))
 	runtime.KeepAlive(image)
 	return module, err
 }
 
-// ModuleGetFunction finds a kernel by the name that the code gives it.
+// ModuleGetFunction looks up a kernel by name.
 func (m *modules) ModuleGetFunction(module Module, name string) (Function, error) {
 	text := dl.CString(name)
 	function, err := made[Function](&m.table, moduleGetFunction, uintptr(module), dl.AddressOf(text))
@@ -40,10 +39,11 @@ func (m *modules) ModuleGetFunction(module Module, name string) (Function, error
 	return function, err
 }
 
-// ModuleLoadFunctions brings all kernels of a module to the device. Else each comes at its first
-// launch (CUDA_MODULE_LOADING=LAZY, the default since CUDA 12.2), and may wait there for all that
-// runs in the context: forever, if a kernel does not end (CUDA C++ Programming Guide,
-// "Lazy Loading"). So may this call. With a driver before CUDA 12.4, which cannot, it does nothing.
+// ModuleLoadFunctions loads all kernels of a module onto the device. Otherwise each kernel is
+// loaded at its first launch (CUDA_MODULE_LOADING=LAZY, the default since CUDA 12.2). Loading may
+// wait for all kernels that run in the context, forever if one does not end (CUDA C++ Programming
+// Guide, "Lazy Loading"); so may this call. Drivers before CUDA 12.4 do not support it; then it
+// does nothing.
 func (m *modules) ModuleLoadFunctions(module Module) error {
 	for _, f := range []function{moduleGetFunctionCount, moduleEnumerateFunctions, funcLoad} {
 		if m.symbols[f] == 0 {
@@ -62,33 +62,33 @@ func (m *modules) ModuleLoadFunctions(module Module) error {
 	return err
 }
 
-// ModuleUnload gives code back.
+// ModuleUnload unloads code.
 //
 // Preconditions: no queued work and no graph uses it.
 func (m *modules) ModuleUnload(module Module) error { return m.call(moduleUnload, uintptr(module)) }
 
-// Params are the arguments of a kernel: the bytes of a structure. The zero value is a kernel
-// without arguments.
+// Params holds the arguments of a kernel, as the bytes of a structure. The zero value is for a
+// kernel without arguments.
 type Params struct{ packed []byte }
 
-// ParamsOf copies a structure, of numbers alone, whose members C lays out as Go does. It holds no
-// pointers of Go's, which would keep nothing reachable.
+// ParamsOf copies a structure whose layout is the same in C and Go. The structure must contain only
+// numbers: a Go pointer in the copy would not keep its target reachable.
 func ParamsOf[T any](structure *T) Params {
 	bytes := unsafe.Slice((*byte)(unsafe.Pointer(structure)), unsafe.Sizeof(*structure))
 	return Params{slices.Clone(bytes)}
 }
 
-// With returns a copy that has another 64-bit integer at an offset.
+// With returns a copy with another 64-bit integer at an offset.
 func (p *Params) With(at int, v uint64) Params {
 	packed := slices.Clone(p.packed)
 	binary.NativeEndian.PutUint64(packed[at:], v)
 	return Params{packed}
 }
 
-// MaxParams is the largest number of bytes of a kernel's arguments: what every device takes.
+// MaxParams is the largest size of a kernel's arguments that every device supports, in bytes.
 const MaxParams = 4096
 
-// launch holds the arguments of cuLaunchKernel: a list of options with their values.
+// launch holds the arguments of cuLaunchKernel and cuLaunchKernelEx.
 type launch struct {
 	options [5]uintptr
 	size    uint64
@@ -118,10 +118,10 @@ const (
 	launchParamSize    = 2
 )
 
-// launchConfig is CUlaunchConfig of cuda.h, and attribute CUlaunchAttribute.
+// launchConfig is CUlaunchConfig of cuda.h, and launchAttribute CUlaunchAttribute.
 type launchConfig struct {
 	grid, block [3]uint32
-	_, _        uint32 // shared memory, and what aligns the next
+	_, _        uint32 // shared memory, and padding
 	stream      Stream
 	attributes  uintptr
 	count, _    uint32
@@ -132,20 +132,20 @@ type launchAttribute struct {
 	value [64]byte
 }
 
-// attributeProgrammatic lets a kernel begin while the one before it in the stream still runs:
+// attributeProgrammatic enables programmatic dependent launch:
 // CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION.
 const attributeProgrammatic = 6
 
-// The layouts are those of cuda.h, or this does not compile.
+// The sizes are those of cuda.h, or this does not compile.
 var (
 	_ [56]byte = [unsafe.Sizeof(launchConfig{})]byte{}
 	_ [72]byte = [unsafe.Sizeof(launchAttribute{})]byte{}
 )
 
-// overlapping is the first CUDA that captures launches which overlap.
+// overlapping is the first version of CUDA that can capture programmatic dependent launches.
 const overlapping = 12030
 
-// LaunchesOverlap reports whether LaunchOverlapping can be used on a device.
+// LaunchesOverlap reports whether the device supports LaunchOverlapping.
 func (v Device) LaunchesOverlap() (bool, error) {
 	major, err := v.Attribute(AttributeComputeCapabilityMajor)
 	if err != nil {
@@ -155,9 +155,9 @@ func (v Device) LaunchesOverlap() (bool, error) {
 	return major >= 9 && version >= overlapping, err
 }
 
-// LaunchOverlapping is LaunchKernel for a kernel that may be started before the kernels ahead of it
-// in the stream have ended, and waits for their end itself (griddepcontrol.wait of PTX). It needs
-// a device for which LaunchesOverlap returns true.
+// LaunchOverlapping queues a kernel like LaunchKernel, with programmatic dependent launch: the
+// kernel may start before its predecessor in the stream has ended, and must wait for it
+// (griddepcontrol.wait of PTX). LaunchesOverlap must be true for the device.
 func (m *modules) LaunchOverlapping(
 	f Function, blocks, threads int, stream Stream, params *Params,
 ) error {
@@ -172,9 +172,8 @@ func (m *modules) LaunchOverlapping(
 	return m.call(launchKernelEx, dl.AddressOf(&l.config), uintptr(f), 0, dl.AddressOf(&l.options))
 }
 
-// LaunchKernel queues a kernel: a row of blocks, each a row of threads, without dynamic shared
-// memory. The arguments are copied before it returns. It panics if they have more than MaxParams
-// bytes.
+// LaunchKernel queues a kernel with a one-dimensional grid and no dynamic shared memory. It copies
+// the arguments before it returns. It panics if they have more than MaxParams bytes.
 func (m *modules) LaunchKernel(
 	f Function, blocks, threads int, stream Stream, params *Params,
 ) error {

@@ -7,8 +7,9 @@ import (
 	"testing"
 )
 
-// loading are the functions that bring kernels to a device. A module has as many kernels as the
-// last digit of its handle says; theirs follow it at a distance of 16. One call may fail.
+// loading implements the functions that load kernels eagerly. The last hexadecimal digit of a
+// module's handle is its number of kernels, whose handles follow at a distance of 16. fail selects
+// a call that fails.
 const loading = `
 static int64_t loaded[8], count, calls, failing;
 static CUresult step(void) { return ++calls == failing ? 2 : 0; }
@@ -32,16 +33,16 @@ void fail(int64_t call) {
 }
 `
 
-// ask calls a function of the test's own.
-func ask(d *Driver, name string, args ...uintptr) uintptr {
+// invoke calls a function that the test has added to the driver.
+func invoke(d *Driver, name string, args ...uintptr) uintptr {
 	symbol, _ := d.library.Find(name)
 	return symbol.Call(args...)
 }
 
-// brought lists the kernels that were loaded.
-func brought(d *Driver) (all []Function) {
+// loadedFunctions lists the kernels that were loaded.
+func loadedFunctions(d *Driver) (all []Function) {
 	for {
-		f := Function(ask(d, "loaded_at", uintptr(len(all))))
+		f := Function(invoke(d, "loaded_at", uintptr(len(all))))
 		if f == 0 {
 			return all
 		}
@@ -49,56 +50,56 @@ func brought(d *Driver) (all []Function) {
 	}
 }
 
-func TestEachKernelOfAModuleIsLoaded(t *testing.T) {
+func TestModuleLoadFunctionsLoadsAll(t *testing.T) {
 	driver, _ := load(t, declarations, loading)
 	for _, want := range [][]Function{
 		nil,
 		{Function(address) + 17},
 		{Function(address) + 19, Function(address) + 35, Function(address) + 51},
 	} {
-		ask(driver, "fail", 0)
+		invoke(driver, "fail", 0)
 		err := driver.ModuleLoadFunctions(Module(address) + Module(len(want)))
-		if got := brought(driver); err != nil || !slices.Equal(got, want) {
+		if got := loadedFunctions(driver); err != nil || !slices.Equal(got, want) {
 			t.Errorf("loaded %#x, %v, want %#x", got, err, want)
 		}
 	}
 }
 
-func TestLoadingEndsAtTheFirstFailure(t *testing.T) {
+func TestModuleLoadFunctionsStopsAtTheFirstError(t *testing.T) {
 	driver, _ := load(t, declarations, loading)
 	for i, want := range []string{
 		"cuModuleGetFunctionCount", "cuModuleEnumerateFunctions", "cuFuncLoad", "cuFuncLoad",
 	} {
-		ask(driver, "fail", uintptr(i+1))
+		invoke(driver, "fail", uintptr(i+1))
 		err := driver.ModuleLoadFunctions(Module(address) + 2)
 		var typed *Error
 		if !errors.As(err, &typed) || typed.Call != want {
 			t.Errorf("call %d fails: the error is %v, want one of %s", i+1, err, want)
 		}
-		if made := ask(driver, "calls_made"); made != uintptr(i+1) {
-			t.Errorf("call %d fails, and %d were made", i+1, made)
+		if made := invoke(driver, "calls_made"); made != uintptr(i+1) {
+			t.Errorf("call %d fails, but %d calls were made", i+1, made)
 		}
 	}
 }
 
-// TestADriverThatCannotLoadIsNotAsked has drivers that lack one of the functions.
-func TestADriverThatCannotLoadIsNotAsked(t *testing.T) {
+// TestModuleLoadFunctionsOfAnOldDriver uses drivers that lack one of the functions.
+func TestModuleLoadFunctionsOfAnOldDriver(t *testing.T) {
 	for _, lacking := range []string{
 		"cuModuleGetFunctionCount", "cuModuleEnumerateFunctions", "cuFuncLoad",
 	} {
 		driver, _ := load(t, declarations, strings.ReplaceAll(loading, lacking+"(", "other("))
 		err := driver.ModuleLoadFunctions(Module(address) + 2)
-		if made := ask(driver, "calls_made"); made != 0 || err != nil {
-			t.Errorf("without %s %d calls were made, and the error is %v", lacking, made, err)
+		if made := invoke(driver, "calls_made"); made != 0 || err != nil {
+			t.Errorf("without %s: %d calls were made, and the error is %v", lacking, made, err)
 		}
 	}
 }
 
-func TestCodeThatNoZeroEndsIsRefused(t *testing.T) {
+func TestModuleLoadDataNeedsAZeroByte(t *testing.T) {
 	for _, code := range []string{"", ".version 8.0"} {
 		_, err := new(Driver).ModuleLoadData([]byte(code))
-		if err == nil || !strings.Contains(err.Error(), "no zero") {
-			t.Errorf("%q: %v", code, err)
+		if err == nil || !strings.Contains(err.Error(), "zero byte") {
+			t.Errorf("%q: got %v", code, err)
 		}
 	}
 }

@@ -2,6 +2,5 @@
 
 package cuda
 
-// pooled reports whether sync.Pool keeps what it is given; under the race detector it drops some of
-// it.
+// pooled reports whether sync.Pool keeps all items. Under the race detector it drops some.
 const pooled = true

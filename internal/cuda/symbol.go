@@ -1,9 +1,9 @@
 package cuda
 
-// function is a function of libcuda, by its place in names.
+// function identifies a function of libcuda by its index in names.
 type function uint8
 
-// names are the names that libcuda exports.
+// names lists the names that libcuda exports.
 var names []string
 
 // named adds a function to names.
@@ -12,9 +12,9 @@ func named(name string) function {
 	return function(len(names) - 1)
 }
 
-// The functions. Where cuda.h has a macro that renames a function, the new name is the one with the
-// present signature (cuMemAlloc means cuMemAlloc_v2). Variants that end in _ptsz or _ptds use
-// another default stream and are not wanted.
+// The functions. If cuda.h renames a function with a macro, the new name is the one with the
+// current signature (cuMemAlloc means cuMemAlloc_v2). Variants that end in _ptsz or _ptds use
+// per-thread default streams and are not used.
 var (
 	initialize                      = named("cuInit")
 	driverGetVersion                = named("cuDriverGetVersion")
@@ -83,8 +83,8 @@ var (
 	moduleUnload                    = named("cuModuleUnload")
 	launchKernel                    = named("cuLaunchKernel")
 	launchKernelEx                  = named("cuLaunchKernelEx")
-	// Those from here on a driver may lack: they are newer than what Load insists on, or older and
-	// have a newer one with another signature.
+	// A driver may lack the following functions: they are newer than the ones that Load requires, or
+	// older and replaced by one with another signature.
 	deviceGetUUID2           = named("cuDeviceGetUuid_v2")
 	streamGetCaptureInfo3    = named("cuStreamGetCaptureInfo_v3")
 	streamUpdateCapture      = named("cuStreamUpdateCaptureDependencies")

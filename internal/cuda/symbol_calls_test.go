@@ -8,7 +8,7 @@ import (
 )
 
 const (
-	// address has bits above the 32nd, so that an argument which is cut shows.
+	// Addresses and sizes have bits above the 32nd, so that truncated arguments are detected.
 	address uintptr = 0x7fab_cdef_0000
 	other   uintptr = 0x7012_3456_0000
 	big     int64   = 5 << 33
@@ -19,7 +19,8 @@ const (
 
 var nodes = []Node{Node(address), Node(other)}
 
-// calls are what each method is to pass. Results are tested elsewhere.
+// calls lists methods and the arguments they must pass. results has the methods that return a
+// value.
 var calls = map[string]struct {
 	make func(d *Driver) error
 	name string
@@ -95,7 +96,7 @@ var calls = map[string]struct {
 		"cuStreamSynchronize",
 		[]int64{int64(stream)},
 	},
-	"asking for a stream": {
+	"querying a stream": {
 		func(d *Driver) error { return done(d.StreamQuery(stream)) },
 		"cuStreamQuery",
 		[]int64{int64(stream)},
@@ -130,7 +131,7 @@ var calls = map[string]struct {
 		"cuEventRecord",
 		[]int64{int64(event), int64(stream)},
 	},
-	"asking for an event": {
+	"querying an event": {
 		func(d *Driver) error { return done(d.EventQuery(event)) },
 		"cuEventQuery",
 		[]int64{int64(event)},
@@ -145,7 +146,7 @@ var calls = map[string]struct {
 		"cuGraphLaunch",
 		[]int64{int64(address), int64(stream)},
 	},
-	"destroying a runnable graph": {
+	"destroying an instantiated graph": {
 		func(d *Driver) error { return d.GraphExecDestroy(GraphExec(address)) },
 		"cuGraphExecDestroy",
 		[]int64{int64(address)},
@@ -193,12 +194,12 @@ func device(d *Driver, handle int32) Device { return Device{d, handle, handle} }
 
 func done(ok bool, err error) error {
 	if err == nil && !ok {
-		return fmt.Errorf("it is not done")
+		return fmt.Errorf("the result is false")
 	}
 	return err
 }
 
-func TestArgumentsArriveInOrderAndWhole(t *testing.T) {
+func TestArgumentsArriveInOrderAndComplete(t *testing.T) {
 	driver, recorder := load(t, declarations)
 	for name, c := range calls {
 		t.Run(name, func(t *testing.T) {

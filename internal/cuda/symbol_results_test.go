@@ -24,7 +24,7 @@ func words(values ...uint64) []byte {
 
 func half(v uint32) []byte { return binary.NativeEndian.AppendUint32(nil, v) }
 
-// given calls a method with two results and joins them, for comparison.
+// given formats the two results of a method, for comparison.
 func given[T any](v T, err error) string {
 	if err != nil {
 		return err.Error()
@@ -32,12 +32,11 @@ func given[T any](v T, err error) string {
 	return fmt.Sprint(v)
 }
 
-// results are what each method makes of what C leaves behind its first argument that is an
-// address.
+// results lists methods that return a value. C writes output to the address in argument index.
 var results = map[string]struct {
 	make   func(d *Driver) string
 	index  int
-	leaves []byte
+	output []byte
 	want   string
 	name   string
 	args   []int64
@@ -65,12 +64,12 @@ var results = map[string]struct {
 		0, []byte("NVIDIA H200\x00junk"), "NVIDIA H200", "cuDeviceGetName",
 		[]int64{out, 128, 3},
 	},
-	"a place on the bus": {
+	"a PCI address": {
 		func(d *Driver) string { return given(device(d, 3).PCIBusID()) },
 		0, []byte("0000:1b:00.0\x00"), "0000:1b:00.0", "cuDeviceGetPCIBusId",
 		[]int64{out, 128, 3},
 	},
-	"a device's identity": {
+	"a device's UUID": {
 		func(d *Driver) string { return given(device(d, 3).UUID()) },
 		0, []byte("\x01\x23\x45\x67\x89\xab\xcd\xef\x00\x11\x22\x33\x44\x55\x66\x77"),
 		"01234567-89ab-cdef-0011-223344556677", "cuDeviceGetUuid",
@@ -121,7 +120,7 @@ var results = map[string]struct {
 		0, words(1 << 36), "68719476736", "cuMemGetInfo_v2",
 		[]int64{out, out},
 	},
-	"all memory": {
+	"total memory": {
 		func(d *Driver) string { _, total, err := d.MemGetInfo(); return given(total, err) },
 		1, words(1 << 37), "137438953472", "cuMemGetInfo_v2",
 		[]int64{out, out},
@@ -166,7 +165,7 @@ var results = map[string]struct {
 		0, words(1 << 40), "1099511627776", "cuStreamCreate",
 		[]int64{out, 1},
 	},
-	"where devices find host memory": {
+	"the device address of host memory": {
 		func(d *Driver) string { return given(d.MemHostDevice(address)) },
 		0, words(1 << 40), "1099511627776", "cuMemHostGetDevicePointer_v2",
 		[]int64{out, int64(address), 0},
@@ -181,7 +180,7 @@ var results = map[string]struct {
 		1, half(2), "2", "cuStreamIsCapturing",
 		[]int64{int64(stream), out},
 	},
-	"no number without a capture": {
+	"no ID without a capture": {
 		func(d *Driver) string {
 			c, err := d.CaptureInfo(stream)
 			return given([]uint64{uint64(c.Status), c.ID, uint64(c.Graph)}, err)
@@ -194,7 +193,7 @@ var results = map[string]struct {
 		0, words(1 << 40), "1099511627776", "cuGraphAddEventRecordNode",
 		[]int64{out, int64(other), out, 2, int64(event)},
 	},
-	"the mode that was": {
+	"the previous mode": {
 		func(d *Driver) string { return given(d.ThreadExchangeCaptureMode(CaptureRelaxed)) },
 		0, half(1), "1", "cuThreadExchangeStreamCaptureMode",
 		[]int64{out},
@@ -209,7 +208,7 @@ var results = map[string]struct {
 		0, half(math.Float32bits(2.5)), (2500 * time.Microsecond).String(), "cuEventElapsedTime",
 		[]int64{out, int64(event), int64(other)},
 	},
-	"a runnable graph": {
+	"an instantiated graph": {
 		func(d *Driver) string { return given(d.GraphInstantiate(Graph(address))) },
 		0, words(1 << 40), "1099511627776", "cuGraphInstantiateWithFlags",
 		[]int64{out, int64(address), 0},
@@ -226,14 +225,14 @@ var results = map[string]struct {
 	},
 }
 
-func TestResultsComeBackWhole(t *testing.T) {
+func TestResultsAreReturnedComplete(t *testing.T) {
 	driver, recorder := load(t, declarations)
 	for name, c := range results {
 		t.Run(name, func(t *testing.T) {
 			recorder.Reset()
-			recorder.Output(c.index, c.leaves)
+			recorder.Output(c.index, c.output)
 			if got := c.make(driver); got != c.want {
-				t.Errorf("it is %s, want %s", got, c.want)
+				t.Errorf("got %s, want %s", got, c.want)
 			}
 			got := recorder.Last()
 			same := slices.EqualFunc(got.Args, c.args, func(got, want int64) bool {
@@ -273,7 +272,7 @@ func TestNewerFunctionsArePreferred(t *testing.T) {
 	driver, recorder := load(t, declarations+newer)
 	recorder.Output(0, bytes.Repeat([]byte{0xab}, 16))
 	if got := given(device(driver, 0).UUID()); got != "abababab-abab-abab-abab-abababababab" {
-		t.Errorf("the identity is %s", got)
+		t.Errorf("the UUID is %s", got)
 	}
 	if got := recorder.Last().Name; got != "cuDeviceGetUuid_v2" {
 		t.Errorf("called %s", got)
@@ -297,7 +296,7 @@ func TestNewerFunctionsArePreferred(t *testing.T) {
 	}
 }
 
-func TestACaptureIsToldWhole(t *testing.T) {
+func TestCaptureInfoIsComplete(t *testing.T) {
 	driver, recorder := load(t, declarations+newer)
 	recorder.Output(1, half(1))
 	recorder.Output(2, words(77))

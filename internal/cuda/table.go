@@ -6,15 +6,15 @@ import (
 	"symmem/internal/dl"
 )
 
-// table has the functions of libcuda, and calls them.
+// table calls the functions of libcuda.
 type table struct {
 	library *dl.Library
-	symbols []dl.Symbol // of names
-	// first is made right before each call; the zero value is none.
+	symbols []dl.Symbol // by function
+	// first runs right before each call, on the same thread. It may be the zero value.
 	first dl.Step
 }
 
-// find fills the table of functions, and reports all that are missing.
+// find looks up all functions, and returns an error that lists the missing ones.
 func (t *table) find() error {
 	var all []error
 	for f, name := range names {
@@ -27,8 +27,8 @@ func (t *table) find() error {
 	return errors.Join(all...)
 }
 
-// call calls a function and turns its result into an error. It does not allocate unless the
-// function refuses.
+// call calls a function and converts its result to an error. It does not allocate unless the
+// function fails.
 func (t *table) call(f function, args ...uintptr) error {
 	if status, ok := t.symbols[f].StatusAfter(&t.first, args...); !ok || Code(status) != Success {
 		return t.failure(f, status, ok)
@@ -36,7 +36,8 @@ func (t *table) call(f function, args ...uintptr) error {
 	return nil
 }
 
-// made calls a function that leaves a value at the address that is its first argument.
+// made calls a function that writes a value to the address in its first argument, and returns the
+// value.
 func made[T any](t *table, f function, others ...uintptr) (T, error) {
 	var none T
 	cell := dl.NewCell(none)
@@ -45,7 +46,7 @@ func made[T any](t *table, f function, others ...uintptr) (T, error) {
 	return cell.Take(), err
 }
 
-// failure returns the error of a call, or of the step before it if that has failed.
+// failure returns the error of a call, or of the step before it if that failed.
 func (t *table) failure(f function, status int32, ok bool) error {
 	if !ok {
 		return t.first.Refused(status)
@@ -53,7 +54,7 @@ func (t *table) failure(f function, status int32, ok bool) error {
 	return t.newError(f, Code(status))
 }
 
-// query calls a function whose answer "not ready" is no error.
+// query calls a function that may return ErrNotReady, which is not an error.
 func (t *table) query(f function, handle uintptr) (done bool, err error) {
 	status, ok := t.symbols[f].StatusAfter(&t.first, handle)
 	switch {
@@ -66,7 +67,7 @@ func (t *table) query(f function, handle uintptr) (done bool, err error) {
 	}
 }
 
-// newError asks the driver for the name of a result. The functions for that work without a context.
+// newError returns an Error with the driver's description of a result. It needs no context.
 func (t *table) newError(f function, code Code) error {
 	return &Error{
 		Call: names[f], Code: code,
@@ -74,7 +75,7 @@ func (t *table) newError(f function, code Code) error {
 	}
 }
 
-// describe returns a text of the driver about a result, or "".
+// describe calls getErrorName or getErrorString, and returns "" if the driver does not know code.
 func (t *table) describe(f function, code Code) string {
 	text := dl.NewCell(uintptr(0))
 	result := Code(t.symbols[f].Call(uintptr(code), text.Address()))

@@ -26,7 +26,6 @@ var stillLarge = map[string]size{
 	"driver/drivertest.rank":                  {26, 5},
 	"driver/host.Device":                      {8, 5},
 	"driver/host.communicator":                {44, 5},
-	"internal/nccl.Library":                   {33, 4},
 }
 
 // methods are those of a type.

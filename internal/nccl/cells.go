@@ -8,7 +8,7 @@ import "sync"
 type cells struct {
 	mu     sync.Mutex
 	blocks [][]uintptr // guarded by mu; only the last one has room
-	used   int         // guarded by mu; of the last block
+	used   int         // cells used of the last block; guarded by mu
 }
 
 const cellsInBlock = 512

@@ -10,7 +10,7 @@ func TestCellsAreNeverUsedTwice(t *testing.T) {
 	for i := range 3*cellsInBlock + 1 {
 		cell := c.take()
 		if seen[cell] || *cell != 0 {
-			t.Fatalf("cell %d is used", i)
+			t.Fatalf("cell %d was used before", i)
 		}
 		seen[cell], *cell = true, 1
 	}

@@ -8,33 +8,24 @@ import (
 // Invocation is a collective, or one end of a message, that can be queued again and again. Making
 // it calls nothing; On calls the library. One goroutine at a time may use it.
 type Invocation struct {
-	library    *Library
+	binding    *binding
 	function   function
 	stream     int // index of the stream argument, always the last
 	invocation dl.Invocation
 }
 
-// prepare makes an invocation of all arguments but the stream.
-func (l *Library) prepare(f function, args ...uintptr) Invocation {
-	c := Invocation{library: l, function: f, stream: len(args)}
-	if symbol := l.symbols[f]; symbol != 0 {
-		c.invocation = symbol.Prepare(&l.first, args...)
-	}
-	return c
-}
-
-// Prepared reports whether the invocation is not the zero one.
-func (c *Invocation) Prepared() bool { return c.library != nil }
+// Prepared reports whether the invocation is not the zero value.
+func (c *Invocation) Prepared() bool { return c.binding != nil }
 
 // On queues the invocation on a stream. It does not allocate unless the library returns an error.
 func (c *Invocation) On(stream cuda.Stream) error {
 	if !c.invocation.Ready() {
-		return c.library.missing(c.function)
+		return c.binding.missing(c.function)
 	}
 	c.invocation.Set(c.stream, uintptr(stream))
 	status, ok := c.invocation.Status()
 	if !ok || Result(status) != Success {
-		return c.library.failure(c.function, status, ok)
+		return c.binding.failure(c.function, status, ok)
 	}
 	return nil
 }

@@ -10,7 +10,7 @@ func word(v uint64) []byte { return binary.NativeEndian.AppendUint64(nil, v) }
 
 func half(v uint32) []byte { return binary.NativeEndian.AppendUint32(nil, v) }
 
-func TestNumbersOfACommunicator(t *testing.T) {
+func TestNumbersOfACommunicatorAreReturned(t *testing.T) {
 	library, recorder := load(t, "22809", declarations+newer)
 	recorder.Output(1, half(7))
 	for name, number := range map[string]func(Comm) (int, error){
@@ -24,7 +24,7 @@ func TestNumbersOfACommunicator(t *testing.T) {
 	}
 }
 
-func TestAnIDIsReturnedComplete(t *testing.T) {
+func TestUniqueIDIsReturnedComplete(t *testing.T) {
 	library, recorder := load(t, "22809", declarations+newer)
 	var want UniqueID
 	for i := range want {
@@ -36,7 +36,7 @@ func TestAnIDIsReturnedComplete(t *testing.T) {
 	}
 }
 
-func TestCommunicatorsOfOneID(t *testing.T) {
+func TestCommInitRankPassesTheID(t *testing.T) {
 	library, recorder := load(t, "22809", declarations+newer)
 	id := UniqueID{0: 1, 127: 2}
 	recorder.Output(0, word(comm))
@@ -44,7 +44,7 @@ func TestCommunicatorsOfOneID(t *testing.T) {
 	made, err := library.CommInitRank(8, 3, id)
 	got := recorder.Last()
 	if made != comm || err != nil || got.Name != "ncclCommInitRankScalable" {
-		t.Fatalf("it made %#x, %v by %s", made, err, got.Name)
+		t.Fatalf("got %#x, %v from %s", made, err, got.Name)
 	}
 	if got.Args[1] != 8 || got.Args[2] != 3 || got.Args[3] != 1 || got.Args[5] != 0 ||
 		UniqueID(got.Seen[4][:128]) != id {
@@ -52,16 +52,33 @@ func TestCommunicatorsOfOneID(t *testing.T) {
 	}
 }
 
-func TestACommunicatorThatDoesNotBlockIsUnderWay(t *testing.T) {
+func TestNonblockingCommunicatorIsInProgress(t *testing.T) {
 	library, recorder := load(t, "22809", declarations+newer)
 	recorder.Output(0, word(comm))
 	recorder.Result(7)
 	if _, err := library.CommInitRank(2, 0, UniqueID{}); !errors.Is(err, ErrInProgress) {
-		t.Errorf("it is made with %v, want ErrInProgress", err)
+		t.Errorf("CommInitRank returned %v, want ErrInProgress", err)
 	}
 	recorder.Reset()
 	recorder.Output(1, half(7))
 	if err := library.AsyncError(comm); !errors.Is(err, ErrInProgress) {
-		t.Errorf("it is %v, want ErrInProgress", err)
+		t.Errorf("AsyncError returned %v, want ErrInProgress", err)
+	}
+}
+
+func TestWindowRegisterReturnsTheHandle(t *testing.T) {
+	library, recorder := load(t, "22809", declarations+newer)
+	for _, handle := range []uint64{other, 0} { // window 0 is legal
+		recorder.Output(3, word(handle))
+		window, err := library.WindowRegister(comm, address, many)
+		got := recorder.Last()
+		if uint64(window) != handle || err != nil || got.Name != "ncclCommWindowRegister" ||
+			got.Args[0] != comm || got.Args[1] != address || got.Args[2] != many || got.Args[4] != 1 {
+			t.Errorf("got window %#x, %v from %s%#x", window, err, got.Name, got.Args)
+		}
+	}
+	recorder.Reset()
+	if err := library.WindowDeregister(comm, 0); err != nil || recorder.Last().Name != "" {
+		t.Errorf("deregistering window 0 called %q, %v", recorder.Last().Name, err)
 	}
 }

@@ -20,43 +20,44 @@ var (
 	// that every fourth byte or element is wrong.
 	ShiftedLoads = &Defect{
 		From: 22703, Below: 23003,
-		What: "kernels over windows give wrong results for inputs that are not aligned to 4 bytes, of " +
-			"types of 1 and 2 bytes",
-		Instead: "symmem takes the plain path for them",
+		What: "window kernels give wrong results for inputs of 1- and 2-byte types that are not " +
+			"aligned to 4 bytes",
+		Instead: "symmem uses the plain path for them",
 		Source:  "the contract suite on 4 H200, and loadPack in the sources",
 	}
 	// MachinesWithoutWindows: a communicator across machines gets windows that no kernel uses.
 	MachinesWithoutWindows = &Defect{
 		From: 22703, Below: 22902,
-		What:    "ranks of several machines get windows that no kernel uses",
-		Instead: "symmem takes the plain path between machines",
-		Source:  "the sources; later versions answer with a NULL window",
+		What:    "communicators across machines get windows that no kernel uses",
+		Instead: "symmem uses the plain path between machines",
+		Source:  "the sources; later versions return a NULL window",
 	}
 	// AverageWithoutKernel: the check for a kernel and the selection of the kernel disagree.
 	AverageWithoutKernel = &Defect{
 		From: 23003, Below: 23008,
-		What:    "AllReduce with avg finds no kernel over windows",
-		Instead: "symmem takes the plain path for it, in all versions",
+		What:    "AllReduce with avg does not use window kernels",
+		Instead: "symmem uses the plain path for it, in all versions",
 		Source:  "the sources of 2.30.3 to 2.30.7",
 	}
-	// EarlyStart: kernels over windows are launched with programmatic stream serialization, and do
-	// not wait for earlier work in the stream (griddepcontrol.wait). If the previous kernel lets
-	// them start before its end, they read data that is not yet written. Callers cannot see whether
-	// such a kernel is the last one in a stream.
+	// EarlyStart: window kernels are launched with programmatic stream serialization, and do not wait
+	// for earlier work in the stream (griddepcontrol.wait). If the previous kernel triggers their
+	// launch before its end, they read data that is not yet written. Callers cannot see whether such a
+	// kernel is the last one in a stream.
 	EarlyStart = &Defect{
 		From: 22803, Below: 23007, Major: 9,
-		What: "kernels over windows may begin before the kernel ahead of them in the stream has ended, " +
-			"if that lets them (programmatic dependent launch), and read what it has not yet written",
-		Instead: "symmem puts an empty kernel between, which ends that, and makes no windows for " +
+		What: "window kernels may start before their predecessor in the stream has ended, if it " +
+			"triggers their launch early (programmatic dependent launch), and read data that it has not " +
+			"written yet",
+		Instead: "symmem inserts an empty kernel, which prevents that, and registers no windows with " +
 			"communicators of other libraries",
 		Source: "sglang #37768; the wait is in 2.27.7, and in 2.30.7 again",
 	}
 	// KeptByAbort: the memory of windows is not freed.
 	KeptByAbort = &Defect{
 		Below: 22907,
-		What: "after a fault that ends kernels, the memory of their windows stays until the process " +
-			"ends",
-		Instead: "symmem deregisters windows first where nothing runs any more",
+		What: "after an abort that ends kernels, the memory of their windows is not freed until the " +
+			"process ends",
+		Instead: "symmem deregisters windows before the abort if no kernel is running",
 		Source:  "the sources, and tests on 4 H200",
 	}
 )
@@ -74,7 +75,7 @@ func (d *Defect) In(version, major int) bool {
 // Versions describes the affected versions.
 func (d *Defect) Versions() string {
 	if d.From == 0 {
-		return "right from " + VersionText(d.Below) + " on"
+		return "fixed in " + VersionText(d.Below)
 	}
-	return fmt.Sprintf("since %s, right from %s on", VersionText(d.From), VersionText(d.Below))
+	return fmt.Sprintf("since %s, fixed in %s", VersionText(d.From), VersionText(d.Below))
 }

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-func TestDefectsHaveTheirVersionsAndGPUs(t *testing.T) {
+func TestDefectsApplyToVersionsAndGPUs(t *testing.T) {
 	for _, test := range []struct {
 		defect         *Defect
 		version, major int
@@ -31,8 +31,8 @@ func TestDefectsHaveTheirVersionsAndGPUs(t *testing.T) {
 	}
 }
 
-// TestThePageOfDefectsMatchesTheTable compares docs/reference/nccl-defects.md with the table.
-func TestThePageOfDefectsMatchesTheTable(t *testing.T) {
+// TestDefectsPageMatchesTable compares docs/reference/nccl-defects.md with Defects.
+func TestDefectsPageMatchesTable(t *testing.T) {
 	text, err := os.ReadFile("../../docs/reference/nccl-defects.md")
 	if err != nil {
 		t.Fatal(err)
@@ -44,7 +44,7 @@ func TestThePageOfDefectsMatchesTheTable(t *testing.T) {
 		}
 	}
 	if want := len(Defects) + 1; rows != want {
-		t.Errorf("the page has %d lines in its table, and %d are due", rows, want)
+		t.Errorf("the table of the page has %d lines, want %d", rows, want)
 	}
 	for _, d := range Defects {
 		gpus := "all"

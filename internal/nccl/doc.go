@@ -15,7 +15,7 @@
 // documented as blocking wait for the other ranks without a deadline; only Abort from another
 // thread ends the wait. Collective operations on streams do not block: they launch a kernel.
 //
-// Buffers lie on the communicator's device; counts are in elements. NCCL does not report which
+// Buffers must be on the communicator's device; counts are in elements. NCCL does not report which
 // kernel it chose: an address inside a window only makes the window kernels possible.
 //
 // Handles are plain numbers, owned by the caller that created them. Calls return *Error, which

@@ -23,6 +23,6 @@ func TestErrorsAreTyped(t *testing.T) {
 	recorder.Reset()
 	recorder.Output(1, half(6))
 	if err := library.AsyncError(comm); !errors.Is(err, ErrRemote) {
-		t.Errorf("a lost peer is %v, want ErrRemote", err)
+		t.Errorf("AsyncError returned %v, want ErrRemote", err)
 	}
 }

@@ -9,9 +9,9 @@ import (
 	"symmem/internal/sys/systest"
 )
 
-// TestTheProcessKeepsToOneCopy runs in a separate process, since it loads a library with NCCL's
+// TestLoadPrefersTheResidentCopy runs in a separate process, since it loads a library with NCCL's
 // name that cannot be unloaded.
-func TestTheProcessKeepsToOneCopy(t *testing.T) {
+func TestLoadPrefersTheResidentCopy(t *testing.T) {
 	const inside = "SYMMEM_TEST_OF_COPIES"
 	if os.Getenv(inside) == "" {
 		c := systest.Command(t, systest.Patience, os.Args[0], "-test.run=^"+t.Name()+"$")
@@ -33,6 +33,6 @@ func TestTheProcessKeepsToOneCopy(t *testing.T) {
 		t.Fatal(err)
 	}
 	if library.Path() != first {
-		t.Errorf("loading took %s, want %s", library.Path(), first)
+		t.Errorf("Load opened %s, want %s", library.Path(), first)
 	}
 }

@@ -122,7 +122,7 @@ func open(all []place) (*Library, error) {
 		}
 	}
 	return nil, fmt.Errorf("%w: install it (pip install nvidia-nccl-cu12, or a package of the "+
-		"system), or name its file in $%s; looked at:\n%w",
+		"system), or set $%s to its file; tried:\n%w",
 		ErrNoLibrary, PathVariable, errors.Join(tried...))
 }
 

@@ -46,7 +46,7 @@ func interpreter(t *testing.T, prefix, target string) string {
 	return path
 }
 
-func TestPlacesAreLookedAtInOrder(t *testing.T) {
+func TestPlacesAreOrdered(t *testing.T) {
 	root := t.TempDir()
 	venv, conda := filepath.Join(root, "venv"), filepath.Join(root, "conda")
 	old, recent := wheel(t, venv, "python3.9"), wheel(t, venv, "python3.12")
@@ -57,14 +57,14 @@ func TestPlacesAreLookedAtInOrder(t *testing.T) {
 		variables map[string]string
 		want      []string
 	}{
-		"without a name the wheels come before the system": {
+		"wheels before the system": {
 			nil,
 			[]string{
 				soname, recent, old, inConda,
 				filepath.Join(empty, "lib/python3*/site-packages/nvidia/nccl/lib", soname), soname,
 			},
 		},
-		"a name is final": {
+		"only the file of the environment variable": {
 			map[string]string{PathVariable: "/opt/libnccl.so"}, []string{soname, "/opt/libnccl.so"},
 		},
 	} {
@@ -79,13 +79,13 @@ func TestPlacesAreLookedAtInOrder(t *testing.T) {
 					strings.Join(got, "\n"), strings.Join(c.want, "\n"))
 			}
 			if !all[0].resident || all[len(all)-1].resident {
-				t.Error("the process's own copy is not the first place")
+				t.Error("the resident copy is not the first place")
 			}
 		})
 	}
 }
 
-func TestPythonIsFoundThroughItsLinks(t *testing.T) {
+func TestPythonPrefixesFollowLinks(t *testing.T) {
 	root, err := filepath.EvalSymlinks(t.TempDir())
 	if err != nil {
 		t.Fatal(err)
@@ -97,8 +97,8 @@ func TestPythonIsFoundThroughItsLinks(t *testing.T) {
 		variables map[string]string
 		want      []string
 	}{
-		"of $PATH, with the file that the link leads to": {nil, []string{venv, base}},
-		"an environment that is active goes first, and once": {
+		"the link in $PATH and its target": {nil, []string{venv, base}},
+		"active environments first, without duplicates": {
 			map[string]string{"VIRTUAL_ENV": venv, "CONDA_PREFIX": "/opt/conda"},
 			[]string{venv, "/opt/conda", base},
 		},
@@ -115,7 +115,7 @@ func TestPythonIsFoundThroughItsLinks(t *testing.T) {
 	}
 }
 
-func TestTheErrorListsAllAttempts(t *testing.T) {
+func TestOpenErrorListsAllAttempts(t *testing.T) {
 	folder := t.TempDir()
 	broken := wheel(t, folder, "python3.12")
 	_, err := open([]place{
@@ -136,7 +136,7 @@ func TestTheErrorListsAllAttempts(t *testing.T) {
 	}
 }
 
-func TestTheSearchSkipsLibrariesThatDoNotOpen(t *testing.T) {
+func TestOpenSkipsBrokenLibraries(t *testing.T) {
 	broken, good := wheel(t, t.TempDir(), "python3.12"), compile(t, "22809", declarations)
 	library, err := open([]place{{origin: "wheels", paths: []string{broken, good}}})
 	if err != nil {
@@ -147,7 +147,7 @@ func TestTheSearchSkipsLibrariesThatDoNotOpen(t *testing.T) {
 	}
 }
 
-func TestOtherLibrariesAreRefused(t *testing.T) {
+func TestOpenRefusesOtherLibraries(t *testing.T) {
 	path := dltest.Compile(t, "libother.so", "int other(void) { return 1; }")
 	_, err := open(only(path))
 	if !errors.Is(err, ErrNoLibrary) || !strings.Contains(fmt.Sprint(err), "no ncclGetVersion") {

@@ -164,7 +164,7 @@ var calls = map[string]struct {
 		"ncclCommWindowDeregister",
 		[]int64{comm, address},
 	},
-	"asking for errors": {
+	"querying errors": {
 		func(l *Library) error { return l.AsyncError(comm) },
 		"ncclCommGetAsyncError",
 		[]int64{comm, out},
@@ -209,13 +209,13 @@ func TestEveryFunctionIsTested(t *testing.T) {
 	}
 }
 
-func TestTheLibraryReportsItsVersion(t *testing.T) {
+func TestLibraryReportsItsVersion(t *testing.T) {
 	library, _ := load(t, "22809", declarations+newer)
 	if code, text := library.Version(); code != 22809 || text != "2.28.9" {
 		t.Errorf("the version is %d, %s", code, text)
 	}
 	if filepath.Base(library.Path()) != "libnccl_recorder.so" || library.Origin() != "the test" {
-		t.Errorf("it is %s, from %s", library.Path(), library.Origin())
+		t.Errorf("the path is %s, from %s", library.Path(), library.Origin())
 	}
 }
 
@@ -228,7 +228,7 @@ func TestHotCallsDoNotAllocate(t *testing.T) {
 	for _, name := range []string{
 		"all-reduce", "all-gather", "reduce-scatter", "broadcast", "all-to-all", "send", "recv",
 		"reduce, with its last two arguments on the stack", "starting a group", "ending a group",
-		"asking for errors",
+		"querying errors",
 	} {
 		t.Run(name, func(t *testing.T) {
 			call := calls[name].make

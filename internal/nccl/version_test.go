@@ -5,28 +5,28 @@ import (
 	"testing"
 )
 
-func TestVersionsDecideWhatThereIs(t *testing.T) {
+func TestFunctionsDependOnTheVersion(t *testing.T) {
 	for name, c := range map[string]struct {
 		version, declarations string
 		windows               bool
 		refused               map[string]string
 	}{
-		"2.26 has no windows, and the error names the version that has": {
+		"2.26 has no windows": {
 			"22605", declarations, false, map[string]string{
 				"window":   "ncclCommWindowRegister needs NCCL 2.27.3, and * is 2.26.5",
 				"alltoall": "ncclAlltoAll needs NCCL 2.28.3, and * is 2.26.5",
 			},
 		},
-		"2.27.1 has windows that are not ready": {
+		"2.27.1 has unusable windows": {
 			"22701", declarations + newer, false, map[string]string{
 				"window":     "ncclCommWindowRegister needs NCCL 2.27.3, and * is 2.27.1",
 				"deregister": "ncclCommWindowDeregister needs NCCL 2.27.3, and * is 2.27.1",
 			},
 		},
-		"2.28.9 has the functions that it exports": {
+		"2.28.9 has all functions": {
 			"22809", declarations + newer, true, map[string]string{},
 		},
-		"a new version without a function is reported": {
+		"a new version lacks a function": {
 			"23007", declarations, false, map[string]string{
 				"alltoall": "* (NCCL 2.30.7) has no ncclAlltoAll",
 			},
@@ -50,7 +50,7 @@ func TestVersionsDecideWhatThereIs(t *testing.T) {
 				if refused {
 					checkRefused(t, library, err, want)
 				} else if err != nil && c.windows {
-					t.Errorf("%s gives %v", call, err)
+					t.Errorf("%s returned %v", call, err)
 				}
 			}
 		})
@@ -75,12 +75,12 @@ func checkRefused(t *testing.T, l *Library, err error, want string) {
 	}
 }
 
-func TestVersionsReadAsPeopleWriteThem(t *testing.T) {
+func TestVersionText(t *testing.T) {
 	for code, want := range map[int]string{
 		22703: "2.27.3", 22809: "2.28.9", 23007: "2.30.7", 2708: "2.7.8", 21003: "2.10.3",
 	} {
 		if got := VersionText(code); got != want {
-			t.Errorf("%d reads %s, want %s", code, got, want)
+			t.Errorf("%d: got %s, want %s", code, got, want)
 		}
 	}
 }

@@ -1,0 +1,81 @@
+package nccl
+
+import "symmem/internal/dl"
+
+// binding calls the functions of a loaded libnccl. It is immutable.
+type binding struct {
+	library *dl.Library
+	symbols []dl.Symbol // by function
+	version int
+	// first runs right before each call, on the same thread. It may be the zero value.
+	first dl.Step
+}
+
+// Version returns the library's version as a number (22809) and as text (2.28.9). It must be the
+// same on all ranks.
+func (b *binding) Version() (code int, text string) { return b.version, VersionText(b.version) }
+
+// Path returns the file of the library.
+func (b *binding) Path() string { return b.library.Path() }
+
+// missing returns an error if the library lacks a function or is older than its first version.
+func (b *binding) missing(f function) error {
+	if need := table[f].first; b.symbols[f] == 0 || b.version < need {
+		return &VersionError{table[f].name, need, b.version, b.Path()}
+	}
+	return nil
+}
+
+// prepare returns an invocation with all arguments except the stream.
+func (b *binding) prepare(f function, args ...uintptr) Invocation {
+	c := Invocation{binding: b, function: f, stream: len(args)}
+	if symbol := b.symbols[f]; symbol != 0 {
+		c.invocation = symbol.Prepare(&b.first, args...)
+	}
+	return c
+}
+
+// call calls a function and converts its result to an error. It does not allocate unless the
+// function fails.
+func (b *binding) call(f function, args ...uintptr) error {
+	symbol := b.symbols[f]
+	if symbol == 0 {
+		return b.missing(f)
+	}
+	status, ok := symbol.StatusAfter(&b.first, args...)
+	if !ok || Result(status) != Success {
+		return b.failure(f, status, ok)
+	}
+	return nil
+}
+
+// failure returns the error of a call, or of the step before it if that failed.
+func (b *binding) failure(f function, status int32, ok bool) error {
+	if !ok {
+		return b.first.Refused(status)
+	}
+	return b.newError(f, Result(status))
+}
+
+func (b *binding) newError(f function, result Result) error {
+	return &Error{table[f].name, result, b.ErrorString(result), b.LastError()}
+}
+
+// ErrorString returns NCCL's description of a result. Any thread may call it.
+func (b *binding) ErrorString(result Result) string {
+	symbol := b.symbols[getErrorString]
+	if symbol == 0 {
+		return result.Error()
+	}
+	return dl.GoString(symbol.Call(uintptr(result)))
+}
+
+// LastError returns NCCL's last warning in this process, or "". Any thread may call it, but a
+// failure on another thread may change the text concurrently.
+func (b *binding) LastError() string {
+	symbol := b.symbols[getLastError]
+	if symbol == 0 {
+		return ""
+	}
+	return dl.GoString(symbol.Call(0))
+}
