@@ -113,7 +113,7 @@ func (a *AdoptedCommunicator) Register(ctx context.Context, p *Pool) error {
 	if g := a.group; g != nil {
 		g.mu.Lock()
 		defer g.mu.Unlock()
-		exchange = g.lane(driver.LaneControl)
+		exchange = g.comparison.lane(driver.LaneControl)
 	}
 	if err := a.agree(ctx, p, pending); err != nil {
 		return err
@@ -154,7 +154,7 @@ func (a *AdoptedCommunicator) pending(p *Pool) []*segment {
 			continue
 		}
 		if a.group != nil {
-			if _, ok := a.group.table.Load().find(uintptr(s.start), 0); !ok {
+			if _, ok := a.group.windows.table.Load().find(uintptr(s.start), 0); !ok {
 				continue
 			}
 		}
@@ -172,7 +172,7 @@ func (a *AdoptedCommunicator) agree(ctx context.Context, p *Pool, pending []*seg
 		if a.rt.Check() == CheckOff {
 			return nil
 		}
-		return g.agree(ctx, tag, p.history(pending))
+		return g.comparison.agree(ctx, tag, p.history(pending))
 	}
 	c := agreement.Config{
 		Rank: a.native.Rank(), Ranks: a.native.Size(), Mode: agreement.Exact, Group: a.name,

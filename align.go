@@ -15,8 +15,14 @@ import (
 // has never made. So a rank that sees the fault of a group marks its pools suspect. The ranks of
 // any group realign a suspect pool the next time they synchronize on it; see docs/design/faults.md.
 
-// aligner realigns the pools of its group. It has no state besides the group.
-type aligner struct{ *Group }
+// aligner realigns the pools of a group.
+type aligner struct {
+	roster
+	rt         *Runtime
+	comm       driver.Communicator
+	life       *lifetime
+	comparison *comparison
+}
 
 // suspectPool adds the methods that an aligner needs to a pool. It has no state besides the pool.
 type suspectPool struct{ *Pool }
@@ -26,7 +32,7 @@ type suspicion struct {
 	// raised is set by a fault and cleared once all ranks of the domain have realigned the pool.
 	raised bool
 	// faults contains the groups whose faults have raised the suspicion.
-	faults map[*Group]bool
+	faults map[*lifetime]bool
 	// aligned lists the world ranks that have realigned the pool together with this rank.
 	aligned []int
 	// before lists the blocks that were live when the suspicion was raised. This rank allocated them
@@ -35,20 +41,20 @@ type suspicion struct {
 	// rebuilds counts realignments of the pool, each of which drops all reservations.
 	rebuilds int
 	// guests contains groups that have used the pool and have ranks outside its domain.
-	guests map[*Group]bool
+	guests map[string]bool
 }
 
 // of reports whether the pool may differ between ranks of a group.
-func (d *suspicion) of(g *Group) bool {
+func (d *suspicion) of(g *roster) bool {
 	return d.raised && slices.ContainsFunc(g.ranks, func(r int) bool {
-		return r != g.rt.rank && !slices.Contains(d.aligned, r)
+		return r != g.ranks[g.rank] && !slices.Contains(d.aligned, r)
 	})
 }
 
 // raise marks the pool suspect because of the fault of a group or, if because is nil, because
 // another rank reports one. The next use of the pool in every group then starts with a
 // registration.
-func (p suspectPool) raise(because *Group) {
+func (p suspectPool) raise(because *lifetime) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if because != nil {
@@ -56,7 +62,7 @@ func (p suspectPool) raise(because *Group) {
 			return
 		}
 		if p.suspicion.faults == nil {
-			p.suspicion.faults = map[*Group]bool{}
+			p.suspicion.faults = map[*lifetime]bool{}
 		}
 		p.suspicion.faults[because] = true
 	}
@@ -69,7 +75,7 @@ func (p suspectPool) raise(because *Group) {
 	}
 }
 
-func (p suspectPool) suspect(g *Group) bool {
+func (p suspectPool) suspect(g *roster) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.suspicion.of(g)
@@ -78,7 +84,7 @@ func (p suspectPool) suspect(g *Group) bool {
 // mustAlign reports whether a collective of a group on memory of the pool realigns it first. A
 // buffer from before the fault needs nothing, so ranks that have seen the fault and ranks that have
 // not can go on together.
-func (p suspectPool) mustAlign(g *Group, address uintptr, bytes int64) bool {
+func (p suspectPool) mustAlign(g *roster, address uintptr, bytes int64) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.suspicion.of(g) && !p.fromBefore(address, bytes)
@@ -130,58 +136,26 @@ func (p suspectPool) suspectAnywhere() bool {
 }
 
 // usedBy records that a group uses buffers of the pool. The pool may be nil.
-func (p suspectPool) usedBy(g *Group) {
+func (p suspectPool) usedBy(g *roster) {
 	if p.Pool == nil || p.domain == nil || p.domain.contains(g) {
 		return
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.suspicion.guests == nil {
-		p.suspicion.guests = map[*Group]bool{}
+		p.suspicion.guests = map[string]bool{}
 	}
-	p.suspicion.guests[g] = true
+	p.suspicion.guests[g.full] = true
 }
 
 // concerns reports whether a fault of a group may leave the pool different between ranks.
-func (p suspectPool) concerns(g *Group) bool {
+func (p suspectPool) concerns(g *roster) bool {
 	if p.domain == nil {
 		return false
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.domain.contains(g) || p.suspicion.guests[g]
-}
-
-// The states of a group's fault on this rank.
-const (
-	unseen int32 = iota
-	// seen: a call has returned the fault to the program. Calls still record the buffers they use,
-	// since other ranks may have queued the same calls.
-	seen
-	// resolved: the pools have been realigned since. Calls are refused and record nothing.
-	resolved
-)
-
-// see records that err is about to be returned to the program. The first fault of the group marks
-// its pools suspect. see returns err.
-func (g aligner) see(err error) error {
-	if err == nil || errors.Is(err, ErrClosed) || g.fault.Load() != unseen {
-		return err
-	}
-	for _, p := range g.rt.allPools() {
-		if p := (suspectPool{p}); p.concerns(g.Group) {
-			p.raise(g.Group)
-		}
-	}
-	g.fault.CompareAndSwap(unseen, seen)
-	return err
-}
-
-// resolve fails the group on this rank, too, and marks its fault resolved. Some rank has seen it.
-func (g aligner) resolve() {
-	g.comm.Abort(fmt.Errorf("group %s: %w", g.id, ErrAborted))
-	_ = g.see(ErrAborted)
-	g.fault.Store(resolved)
+	return p.domain.contains(g) || p.suspicion.guests[g.full]
 }
 
 // meeting describes a comparison of histories that all ranks make at the same point of their
@@ -205,36 +179,36 @@ const flagAlign = 1
 
 // meet realigns the pools if some rank has marked one suspect, and then compares histories. g.mu is
 // held.
-func (g aligner) meet(ctx context.Context, m *meeting) error {
+func (a *aligner) meet(ctx context.Context, m *meeting) error {
 	for range maxRealignments {
-		if err := g.Cause(ctx); err != nil {
+		if err := a.life.cause(ctx); err != nil {
 			return err
 		}
 		c := agreement.Config{Mode: agreement.Exact, Tag: m.tag, Ledgers: m.compared()}
-		if slices.ContainsFunc(m.pools, func(p *Pool) bool { return m.wants(g.Group, p) }) {
+		if slices.ContainsFunc(m.pools, func(p *Pool) bool { return m.wants(&a.roster, p) }) {
 			c.Flags = flagAlign
 		}
-		outcome, err := g.compare(ctx, g.lane(driver.LaneControl), c)
+		outcome, err := a.comparison.run(ctx, a.comparison.lane(driver.LaneControl), c)
 		if err != nil {
-			return g.awaitCause(err)
+			return a.life.awaitCause(err)
 		}
 		switch {
 		case outcome.Flags != 0:
-		case len(c.Ledgers) == 0 && g.rt.Check() == CheckOff:
-			return g.divergence(outcome)
+		case len(c.Ledgers) == 0 && a.rt.Check() == CheckOff:
+			return a.divergence(outcome)
 		default:
-			return g.noteOutcome(outcome)
+			return a.comparison.note(outcome)
 		}
-		if err := g.align(ctx, m); err != nil {
-			return g.awaitCause(err)
+		if err := a.align(ctx, m); err != nil {
+			return a.life.awaitCause(err)
 		}
 		m.reason = nil // it may hold as before, where a graph still has the memory
 	}
-	if err := g.agree(ctx, m.tag, m.compared()...); err != nil {
+	if err := a.comparison.agree(ctx, m.tag, m.compared()...); err != nil {
 		return err // not all ranks have the pool
 	}
 	return &unalignedError{fmt.Errorf("group %s: realigning pools after a fault: other goroutines "+
-		"change them meanwhile", g.id)}
+		"change them meanwhile", a.id)}
 }
 
 func (m *meeting) compared() []agreement.Ledger {
@@ -245,7 +219,7 @@ func (m *meeting) compared() []agreement.Ledger {
 }
 
 // wants reports whether this rank requests a realignment of the pool.
-func (m *meeting) wants(g *Group, p *Pool) bool {
+func (m *meeting) wants(g *roster, p *Pool) bool {
 	return suspectPool{p}.suspect(g) || m.reason != nil && m.reason(p)
 }
 
@@ -264,19 +238,19 @@ func keepsMemory(p *Pool) bool {
 }
 
 // suspectsPools reports whether this rank has marked a pool of the group suspect.
-func (g aligner) suspectsPools() bool {
-	return slices.ContainsFunc(g.pools(), func(p *Pool) bool {
-		return suspectPool{p}.suspect(g.Group)
+func (a *aligner) suspectsPools() bool {
+	return slices.ContainsFunc(a.comparison.pools(), func(p *Pool) bool {
+		return suspectPool{p}.suspect(&a.roster)
 	})
 }
 
 // alignFirst realigns the pools of a new group if some rank has marked one suspect. If that is not
 // possible now, the first call that uses them does it.
-func (g aligner) alignFirst(ctx context.Context, suspect bool) error {
+func (a *aligner) alignFirst(ctx context.Context, suspect bool) error {
 	if !suspect {
 		return nil
 	}
-	err := g.align(ctx, &meeting{pools: g.pools()})
+	err := a.align(ctx, &meeting{pools: a.comparison.pools()})
 	if errors.As(err, new(*unalignedError)) {
 		return nil
 	}

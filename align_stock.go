@@ -36,23 +36,23 @@ type stock struct {
 
 // align realigns the pools of a meeting on all ranks of the group. Every rank returns the same
 // error: an unalignedError, or the error of a failed exchange.
-func (g aligner) align(ctx context.Context, m *meeting) error {
-	mine := g.takeStock(ctx, m)
+func (a *aligner) align(ctx context.Context, m *meeting) error {
+	mine := a.takeStock(ctx, m)
 	payload, err := json.Marshal(mine)
 	if err != nil {
 		return fmt.Errorf("encoding the pool inventory: %w", err)
 	}
-	got, err := exchangeLong(ctx, g.lane(driver.LaneControl), payload)
+	got, err := exchangeLong(ctx, a.comparison.lane(driver.LaneControl), payload)
 	if err != nil {
 		return err
 	}
 	all := make([]stocktaking, len(got))
 	for r := range got {
 		if err := json.Unmarshal(got[r], &all[r]); err != nil {
-			return fmt.Errorf("decoding the pool inventory of rank %d: %w", g.ranks[r], err)
+			return fmt.Errorf("decoding the pool inventory of rank %d: %w", a.ranks[r], err)
 		}
 	}
-	return g.alignAs(ctx, all, m.pools)
+	return a.alignAs(ctx, all, m.pools)
 }
 
 // exchangeLong exchanges payloads of any length by splitting them into parts.
@@ -85,22 +85,22 @@ func exchangeLong(
 
 // takeStock waits for the work of this rank, which ends all uses of memory by streams, and returns
 // the inventories of its pools.
-func (g aligner) takeStock(ctx context.Context, m *meeting) stocktaking {
-	ctx, cancel := context.WithTimeout(ctx, g.rt.opts.Timeout)
+func (a *aligner) takeStock(ctx context.Context, m *meeting) stocktaking {
+	ctx, cancel := context.WithTimeout(ctx, a.rt.opts.Timeout)
 	defer cancel()
-	mine := stocktaking{Capturing: g.rt.capturing(nil)}
+	mine := stocktaking{Capturing: a.rt.capturing(nil)}
 	marks := make([]alloc.Mark, len(m.pools))
 	for i, p := range m.pools {
 		marks[i] = p.mark()
 	}
-	switch err := g.rt.drain(ctx); {
+	switch err := a.rt.drain(ctx); {
 	case errors.Is(err, ErrCapturing):
 		mine.Capturing = true
 	case err != nil:
 		mine.Trouble = err.Error()
 	}
-	for _, other := range g.rt.allGroups() {
-		if other.fault.Load() == seen {
+	for _, other := range a.rt.allGroups() {
+		if other.life.fault.Load() == seen {
 			mine.Faults = append(mine.Faults, other.key)
 		}
 	}
@@ -115,7 +115,7 @@ func (g aligner) takeStock(ctx context.Context, m *meeting) stocktaking {
 		if err != nil {
 			mine.Trouble = err.Error()
 		}
-		s.Wanted = m.wants(g.Group, p)
+		s.Wanted = m.wants(&a.roster, p)
 		mine.Pools = append(mine.Pools, s)
 	}
 	return mine
@@ -145,14 +145,14 @@ func (p suspectPool) takeStock(before alloc.Mark) (stock, error) {
 }
 
 // alignAs realigns pools from the reports of all ranks.
-func (g aligner) alignAs(ctx context.Context, all []stocktaking, pools []*Pool) error {
-	if err := g.unready(all); err != nil {
+func (a *aligner) alignAs(ctx context.Context, all []stocktaking, pools []*Pool) error {
+	if err := a.unready(all); err != nil {
 		for _, p := range pools {
 			suspectPool{p}.raise(nil) // on all ranks, until it is realigned
 		}
 		return err
 	}
-	g.resolveFaults(all)
+	a.resolveFaults(all)
 	var errs []error
 	var changed []*Pool
 	gone := map[*Pool][]*segment{}
@@ -164,10 +164,10 @@ func (g aligner) alignAs(ctx context.Context, all []stocktaking, pools []*Pool) 
 		suspectPool{p}.raise(nil)
 		layout, conflict := alloc.Union(inventoriesOf(stocks))
 		if conflict != nil {
-			errs = append(errs, &unalignedError{g.conflict(p, conflict)})
+			errs = append(errs, &unalignedError{a.conflict(p, conflict)})
 			continue
 		}
-		gone[p] = suspectPool{p}.rebuild(g.Group, layout, stocks)
+		gone[p] = suspectPool{p}.rebuild(&a.roster, layout, stocks)
 		if retires(layout, stocks) {
 			changed = append(changed, p)
 		}
@@ -175,30 +175,30 @@ func (g aligner) alignAs(ctx context.Context, all []stocktaking, pools []*Pool) 
 	if len(changed) == 0 {
 		return errors.Join(errs...)
 	}
-	return errors.Join(append(errs, g.unmapRetired(ctx, changed, gone))...)
+	return errors.Join(append(errs, a.unmapRetired(ctx, changed, gone))...)
 }
 
 // unready returns an error if the pools of some rank cannot be changed now.
-func (g aligner) unready(all []stocktaking) error {
+func (a *aligner) unready(all []stocktaking) error {
 	for r, one := range all {
 		switch {
 		case one.Capturing:
 			return &unalignedError{fmt.Errorf("realigning pools after a fault: rank %d: %w",
-				g.ranks[r], ErrCapturing)}
+				a.ranks[r], ErrCapturing)}
 		case one.Trouble != "":
 			return &unalignedError{fmt.Errorf("realigning pools after a fault: rank %d: %s",
-				g.ranks[r], one.Trouble)}
+				a.ranks[r], one.Trouble)}
 		}
 	}
 	return nil
 }
 
 // resolveFaults resolves the groups of this rank whose faults some rank has seen.
-func (g aligner) resolveFaults(all []stocktaking) {
-	for _, failed := range g.rt.allGroups() {
+func (a *aligner) resolveFaults(all []stocktaking) {
+	for _, failed := range a.rt.allGroups() {
 		for _, one := range all {
-			if failed != g.Group && slices.Contains(one.Faults, failed.key) {
-				aligner{failed}.resolve()
+			if failed.full != a.full && slices.Contains(one.Faults, failed.key) {
+				failed.life.resolve()
 			}
 		}
 	}
@@ -245,7 +245,7 @@ func retires(l alloc.Arrangement, stocks []stock) bool {
 
 // rebuild rebuilds the free space of the pool and restarts its history. If another goroutine has
 // changed the pool meanwhile, it stays suspect. rebuild returns the segments to unmap.
-func (p suspectPool) rebuild(g *Group, l alloc.Arrangement, stocks []stock) []*segment {
+func (p suspectPool) rebuild(g *roster, l alloc.Arrangement, stocks []stock) []*segment {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.closed || p.ledger.Position() != stocks[g.rank].Position {
@@ -282,7 +282,7 @@ func (p suspectPool) rebuild(g *Group, l alloc.Arrangement, stocks []stock) []*s
 }
 
 // trust records that the ranks of a group have realigned the pool. p.mu is held.
-func (p suspectPool) trust(g *Group) {
+func (p suspectPool) trust(g *roster) {
 	d := &p.suspicion
 	for failed := range d.faults {
 		if failed.fault.Load() == resolved {
@@ -291,7 +291,7 @@ func (p suspectPool) trust(g *Group) {
 	}
 	switch {
 	case len(d.faults) > 0: // seen meanwhile
-	case g.contains(p.domain):
+	case g.contains(&p.domain.roster):
 		d.raised, d.aligned, d.before = false, nil, nil
 	default:
 		d.aligned = slices.Clone(g.ranks)
@@ -318,14 +318,14 @@ func digestOf(l alloc.Arrangement, s stock) uint64 {
 
 // unmapRetired unmaps segments that differ between ranks. It first waits until all ranks have
 // deregistered them, since peers may read a segment through their windows until then.
-func (g aligner) unmapRetired(
+func (a *aligner) unmapRetired(
 	ctx context.Context, pools []*Pool, gone map[*Pool][]*segment,
 ) error {
 	var errs []error
 	for _, p := range pools {
 		errs = append(errs, suspectPool{p}.deregisterReleasing())
 	}
-	if _, err := g.comm.Exchange(ctx, driver.LaneControl, nil); err != nil {
+	if _, err := a.comm.Exchange(ctx, driver.LaneControl, nil); err != nil {
 		return errors.Join(append(errs, err)...)
 	}
 	for _, p := range pools {
@@ -348,9 +348,9 @@ func (p suspectPool) deregisterReleasing() error {
 }
 
 // conflict returns the error for a live block that differs between ranks.
-func (g aligner) conflict(p *Pool, c *alloc.Conflict) error {
+func (a *aligner) conflict(p *Pool, c *alloc.Conflict) error {
 	d := &DivergenceError{
-		Group: g.id, Members: slices.Clone(g.ranks), Kind: DivergedPlacement, Pool: p.rt.poolName(p.id),
+		Group: a.id, Members: slices.Clone(a.ranks), Kind: DivergedPlacement, Pool: p.rt.poolName(p.id),
 		PoolID: p.id, Deviant: []int{}, Why: "live block",
 	}
 	for r, has := range c.Has {
@@ -359,13 +359,13 @@ func (g aligner) conflict(p *Pool, c *alloc.Conflict) error {
 			i = len(d.Sides)
 			d.Sides = append(d.Sides, Side{Event: has})
 		}
-		d.Sides[i].Ranks = append(d.Sides[i].Ranks, g.ranks[r])
+		d.Sides[i].Ranks = append(d.Sides[i].Ranks, a.ranks[r])
 	}
 	var b strings.Builder
-	fmt.Fprintf(&b, "group %s: after a fault ranks have different live buffers in %s", g.id, d.Pool)
+	fmt.Fprintf(&b, "group %s: after a fault ranks have different live buffers in %s", a.id, d.Pool)
 	for i := range d.Sides {
 		slices.Sort(d.Sides[i].Ranks)
-		fmt.Fprintf(&b, "; %s: %q", driver.RanksOf(d.Sides[i].Ranks, g.ranks), d.Sides[i].Event)
+		fmt.Fprintf(&b, "; %s: %q", driver.RanksOf(d.Sides[i].Ranks, a.ranks), d.Sides[i].Event)
 	}
 	b.WriteString("; free the buffers that are not live on all ranks and call again: the group " +
 		"stays usable")

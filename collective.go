@@ -103,12 +103,12 @@ func (g *Group) run(ctx context.Context, s *Stream, c *collective) error {
 	}
 	in, err := enter(c.send.pool, c.recv.pool)
 	if err != nil {
-		return planner{g}.refused(c, err)
+		return g.calls.refused(c, err)
 	}
-	if g.site.Load() != c.site {
-		g.site.Store(c.site)
+	if g.calls.site.Load() != c.site {
+		g.calls.site.Store(c.site)
 	}
-	p := planner{g}.kept(c)
+	p := g.calls.kept(c)
 	if p == nil || s.borrows(c) {
 		return g.runSlowly(ctx, s, c, p, in)
 	}
@@ -119,7 +119,7 @@ func (g *Group) run(ctx context.Context, s *Stream, c *collective) error {
 	}
 	in.leave(c.send.pool, c.recv.pool)
 	if err != nil {
-		return g.awaitCause(err)
+		return g.life.awaitCause(err)
 	}
 	return nil
 }
@@ -131,24 +131,24 @@ func (g *Group) runSlowly(ctx context.Context, s *Stream, c, p *collective, in v
 	residual, weight := c.others()
 	more, err := enter(residual.pool, weight.pool)
 	if err != nil {
-		return planner{g}.refused(c, err)
+		return g.calls.refused(c, err)
 	}
 	defer more.leave(residual.pool, weight.pool)
 	if p == nil {
-		if p, err = (planner{g}).check(c); err != nil {
+		if p, err = g.calls.check(c); err != nil {
 			return err
 		}
 	}
 	borrows := s.borrows(c)
-	if borrows && g.fault.Load() != resolved {
+	if borrows && g.life.fault.Load() != resolved {
 		// Before the call can be refused because of another rank, which may have queued it.
 		if err := errors.Join(s.uses(c.send, c.recv), s.uses(residual, weight)); err != nil {
 			return err
 		}
 	}
 	if p.plan == nil {
-		if err := (planner{g}).prepare(ctx, p, s); err != nil {
-			return g.failStream(s, err)
+		if err := g.calls.prepare(ctx, p, s); err != nil {
+			return g.life.failStream(s, err)
 		}
 	}
 	if s.adopted != nil {
@@ -160,17 +160,7 @@ func (g *Group) runSlowly(ctx context.Context, s *Stream, c, p *collective, in v
 		s.usesStill(c.send, c.recv)
 		s.usesStill(residual, weight)
 	}
-	return g.awaitCause(err)
-}
-
-// failStream fails the stream of a refused call if the group has failed, because work behind the
-// call may use its result. It returns the error.
-func (g *Group) failStream(s *Stream, err error) error {
-	if cause := g.comm.Cause(); cause != nil && !errors.Is(cause, ErrClosed) {
-		s.queue.Fail(cause)
-		_ = aligner{g}.see(cause)
-	}
-	return err
+	return g.life.awaitCause(err)
 }
 
 // SendTagged sends count elements to a peer of the group, which calls RecvTagged with the same tag,
@@ -238,7 +228,7 @@ func (g *Group) normalize(
 		operation: driver.AllReduceRMSNorm, dataType: BFloat16, reduceOp: Sum,
 		send: a.Input, recv: a.Output, count: a.Rows * a.Hidden, choice: choice, site: site,
 	}
-	c.norm = normLike(g.plans[c.slot(a.Weight.Address())].Load(), &a)
+	c.norm = normLike(g.calls.plans[c.slot(a.Weight.Address())].Load(), &a)
 	return g.run(ctx, s, c)
 }
 
@@ -266,7 +256,7 @@ func (g *Group) launchAdopted(s *Stream, p *collective) error {
 func (g *Group) Explain(
 	op Operation, send, recv Memory, count int64, t DataType,
 ) (Explanation, error) {
-	e, err := planner{g}.explain(op, send, recv, count, t)
+	e, err := g.calls.explain(op, send, recv, count, t)
 	if err != nil {
 		return Explanation{}, fmt.Errorf("explaining %v: %w", op, err)
 	}

@@ -29,29 +29,29 @@ func (e Explanation) String() string {
 
 // explain chooses the path of a call as prepare does, but registers nothing: what would be
 // registered first counts as if it were.
-func (g planner) explain(
+func (pl *planner) explain(
 	op Operation, send, recv Memory, count int64, t DataType,
 ) (Explanation, error) {
 	c := &collective{operation: op, send: send, recv: recv, count: count, dataType: t}
 	switch {
 	case op == OpAllToAllV:
-		c.splits, c.count = evenSplits(count, len(g.ranks)), 0
+		c.splits, c.count = evenSplits(count, len(pl.ranks)), 0
 	case op.PointToPoint():
-		c.root = (g.rank + 1) % len(g.ranks)
+		c.root = (pl.rank + 1) % len(pl.ranks)
 	}
 	call := c.call()
-	if err := cmp.Or(g.Err(), g.validate(c, &call)); err != nil {
+	if err := cmp.Or(pl.life.err(), pl.validate(c, &call)); err != nil {
 		return Explanation{}, err
 	}
-	where, e := g.locations(&call).where, Explanation{Operation: op.String()}
-	if op.UsesWindows() && !g.rt.capturing(nil) {
-		e.Registers = send.registersWith(g.Group) || recv.registersWith(g.Group)
-		if call.SendWindow == nil && call.Count > 0 && g.serves(send.pool) && g.serves(recv.pool) {
+	where, e := pl.locations(&call).where, Explanation{Operation: op.String()}
+	if op.UsesWindows() && !pl.rt.capturing(nil) {
+		e.Registers = send.registersWith(pl.group) || recv.registersWith(pl.group)
+		if call.SendWindow == nil && call.Count > 0 && pl.serves(send.pool) && pl.serves(recv.pool) {
 			call.SendWindow, call.RecvWindow = windowToBe{}, windowToBe{}
 			where = "both buffers are of pools that the group can register"
 		}
 	}
-	offer, why, err := g.route(c.choice, &call, where)
+	offer, why, err := pl.router.route(c.choice, &call, where)
 	if err != nil {
 		return Explanation{}, err
 	}
@@ -71,6 +71,6 @@ type windowToBe struct{}
 func (windowToBe) Deregister() error { return nil }
 
 // serves reports whether the group can register a pool's memory.
-func (g planner) serves(p *Pool) bool {
-	return p != nil && p.domain != nil && p.domain.contains(g.Group)
+func (pl *planner) serves(p *Pool) bool {
+	return p != nil && p.domain != nil && p.domain.contains(&pl.roster)
 }

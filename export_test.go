@@ -45,8 +45,8 @@ func HoldRegistration(rt *Runtime) (release func()) {
 
 // ForgetPlans empties the cache of plans, as other calls do in time.
 func ForgetPlans(g *Group) {
-	for i := range g.plans {
-		g.plans[i].Store(nil)
+	for i := range g.calls.plans {
+		g.calls.plans[i].Store(nil)
 	}
 }
 
@@ -54,8 +54,8 @@ func ForgetPlans(g *Group) {
 // Group. It returns nil unless there is exactly one.
 func LaunchPlanned(g *Group, s *Stream) func() error {
 	var kept driver.Plan
-	for i := range g.plans {
-		switch p := g.plans[i].Load(); {
+	for i := range g.calls.plans {
+		switch p := g.calls.plans[i].Load(); {
 		case p == nil:
 		case kept != nil:
 			return nil
@@ -235,16 +235,16 @@ func (c registered) Register(
 
 // ColdPlan plans a call as if the group had kept none of its plans.
 func ColdPlan(ctx context.Context, g *Group, c Call) error {
-	p, err := planner{g}.check(collectiveOf(&c))
+	p, err := g.calls.check(collectiveOf(&c))
 	if err != nil {
 		return err
 	}
-	return planner{g}.prepare(ctx, p, g.rt.stream)
+	return g.calls.prepare(ctx, p, g.rt.stream)
 }
 
 // WarmPlan plans a call, or finds the plan that the group has kept.
 func WarmPlan(ctx context.Context, g *Group, c Call) error {
-	if p := (planner{g}).kept(collectiveOf(&c)); p != nil {
+	if p := g.calls.kept(collectiveOf(&c)); p != nil {
 		return nil
 	}
 	return ColdPlan(ctx, g, c)

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"encoding/binary"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -13,7 +12,6 @@ import (
 
 	"symmem/driver"
 	"symmem/internal/ranked"
-	"symmem/internal/tuning"
 )
 
 // Group is a set of ranks that communicate. Its ranks are numbered from 0 in group order.
@@ -25,94 +23,25 @@ import (
 // The documentation of the package describes, under Collectives, what all of them share: streams,
 // errors, and the context, which bounds the registration before a call but not its queued work.
 type Group struct {
-	rt    *Runtime
-	id    string // as people know it
-	full  string // the same on all ranks, and no other group's
-	key   uint64 // stands for full
-	ranks []int  // world ranks in group order
-	rank  int
-	comm  driver.Communicator
-	// life ends with the group. Its cause is the first fault of any of its ranks, the same on all
-	// ranks; end ends it. failing is closed when this rank has seen a fault, before it is known.
-	life    context.Context
-	end     context.CancelCauseFunc
-	failing chan struct{}
-	// tuning chooses paths, for a group of this shape; choice is a PathChoice.
-	tuning *tuning.Table
-	shape  tuning.Shape
-	choice atomic.Int32
+	roster
+	rt   *Runtime
+	comm driver.Communicator
+	// mu is held during collective control calls.
+	mu     ranked.Mutex[groupMu]
+	splits int                      // guarded by mu
+	state  ranked.Mutex[groupState] // guards state of the parts that follow
 
-	poolsMade uint64 // pools that had this domain; guarded by rt.mu
-
-	mu     ranked.Mutex[groupMu] // held during collective control calls
-	splits int                   // guarded by mu
+	life       *lifetime
+	comparison *comparison
+	aligner    *aligner
+	windows    windows
+	router     *router
+	calls      planner
+	values     *values
 
 	closing    sync.Once
-	background sync.WaitGroup
-
-	state    ranked.Mutex[groupState] // guards the writers of what follows
-	members  atomic.Pointer[[]*membership]
-	table    atomic.Pointer[windowTable]
-	revision atomic.Uint64 // counts changes that make prepared plans stale
-	// checkingInBackground reports whether histories are compared in the background; guarded by
-	// state.
-	checkingInBackground bool
-	values               values
-	plans                [planSlots]atomic.Pointer[collective]
-
-	fault      atomic.Int32 // unseen, seen or resolved
-	registered atomic.Uint64
-	site       atomic.Uint32 // the place of the latest call, or 0; see Interop.At
-	agreed     atomic.Uint64
-}
-
-// discard gives up a group that could not be made. If its communicator has failed, the ranks find
-// out why, as those of a group that is made.
-func (g *Group) discard(err error) error {
-	if g.isOwnFault(err) {
-		err = g.agreeOnCause(g.comm.Cause())
-	}
-	g.end(err)
-	return errors.Join(err, g.comm.Close())
-}
-
-// agreeOnSettings compares the settings of all ranks, and sets what follows from them. It reports
-// whether some rank holds a pool of the group suspect. It is collective; every rank gets the same
-// error.
-func (g *Group) agreeOnSettings(ctx context.Context) (suspect bool, err error) {
-	rt := g.rt
-	mine := settings{Machine: machineName(), Suspect: aligner{g}.suspectsPools(), Terms: []term{
-		{What: "check level", Value: rt.Check().String()},
-		{What: "path choice", Value: rt.opts.Path.String()},
-		{What: "formula of reductions", Value: rt.opts.Deterministic.String()},
-		{What: "order of messages", Value: rt.opts.messages()},
-	}}
-	table, err := rt.tableFor(len(g.ranks))
-	if err != nil {
-		mine.TableError = err.Error()
-	} else {
-		digest := digestText(table)
-		mine.Terms = append(mine.Terms, term{
-			"tuning table", digest, fmt.Sprintf("%s (digest %s)", table.Name(), digest),
-		})
-	}
-	encoded, err := json.Marshal(mine)
-	if err != nil {
-		return false, fmt.Errorf("encoding the settings of this rank: %w", err)
-	}
-	got, err := g.comm.Exchange(ctx, driver.LaneControl, encoded)
-	if err != nil {
-		return false, err
-	}
-	all := make([]settings, len(got))
-	for r := range got {
-		if err := json.Unmarshal(got[r], &all[r]); err != nil {
-			return false, invalid("settings of rank %d are %.40q", g.ranks[r], got[r])
-		}
-		suspect = suspect || all[r].Suspect
-	}
-	g.tuning, g.shape = table, shapeOf(all)
-	return suspect, compareSettings(all, g.ranks)
+	poolsMade  uint64        // pools that had this domain; guarded by rt.mu
+	registered atomic.Uint64 // calls that registered memory
 }
 
 // ID names the group: as Join was told, else after the group that was split. It is the same on all
@@ -127,16 +56,6 @@ func (g *Group) Size() int { return len(g.ranks) }
 
 // Ranks lists the world ranks in group order.
 func (g *Group) Ranks() []int { return slices.Clone(g.ranks) }
-
-// contains reports whether all ranks of another group are in this one.
-func (g *Group) contains(other *Group) bool {
-	for _, r := range other.ranks {
-		if !slices.Contains(g.ranks, r) {
-			return false
-		}
-	}
-	return true
-}
 
 // Split makes groups of the ranks that give the same color, ordered by key and then by rank. It is
 // collective over g; a rank that is to be in no group calls SkipSplit instead. A color is not
@@ -177,9 +96,9 @@ const noColor = -1
 // exchangeColors gathers color and key of every rank for a Split. g.mu is held.
 func (g *Group) exchangeColors(ctx context.Context, color, key int64) ([][2]int64, error) {
 	// A rank that is in another operation would send something else, and no group would be right.
-	err := aligner{g}.meet(ctx, &meeting{tag: "split", pools: g.pools()})
+	err := g.aligner.meet(ctx, &meeting{tag: "split", pools: g.comparison.pools()})
 	if errors.As(err, new(*unalignedError)) {
-		err = g.agree(ctx, "split") // the pools are for the first call that uses them
+		err = g.comparison.agree(ctx, "split") // the pools are for the first call that uses them
 	}
 	if err != nil {
 		return nil, fmt.Errorf("splitting group %s: %w", g.id, err)
@@ -187,7 +106,7 @@ func (g *Group) exchangeColors(ctx context.Context, color, key int64) ([][2]int6
 	mine, _ := binary.Append(nil, binary.LittleEndian, [2]int64{color, key}) // which cannot fail
 	got, err := g.comm.Exchange(ctx, driver.LaneControl, mine)
 	if err != nil {
-		return nil, fmt.Errorf("splitting group %s: %w", g.id, g.awaitCause(err))
+		return nil, fmt.Errorf("splitting group %s: %w", g.id, g.life.awaitCause(err))
 	}
 	all := make([][2]int64, len(got))
 	for r, message := range got {
@@ -218,8 +137,8 @@ func subgroup(all [][2]int64, parent []int, me int, color int64) (ranks []int, r
 
 // Abort fails the group on all its ranks: calls that wait return ErrAborted. It does not wait.
 func (g *Group) Abort() {
-	g.comm.Abort(fmt.Errorf("group %s: %w", g.id, ErrAborted))
-	_ = aligner{g}.see(g.comm.Cause())
+	g.life.abort()
+	_ = g.life.see(g.comm.Cause())
 }
 
 // Close leaves the group: its windows are deregistered on this rank. Close the graphs captured
@@ -227,24 +146,14 @@ func (g *Group) Abort() {
 // this rank's own work. A second Close does nothing.
 func (g *Group) Close() (err error) {
 	g.closing.Do(func() {
-		if cause := g.comm.Cause(); cause != nil && !errors.Is(cause, ErrClosed) {
-			<-g.life.Done() // the ranks find out the cause, which others may wait for
-			_ = aligner{g}.see(cause)
-		}
-		failed := g.life.Err() != nil
-		g.state.Lock() // nothing begins in the background from here on
-		g.end(fmt.Errorf("group %s: %w", g.id, ErrClosed))
-		g.state.Unlock()
+		failed := g.life.close()
 		// The collectives of this rank end before the windows go in which they work.
 		errs := []error{g.comm.Close()}
-		if cause := g.comm.Cause(); cause != nil && !errors.Is(cause, ErrClosed) {
-			failed = true // a peer had failed, which Close has found out
-			_ = aligner{g}.see(cause)
-		}
+		failed = g.life.seeCommunicator() || failed // Close may have found that a peer had failed
 		for _, p := range g.rt.allPools() {
 			errs = append(errs, p.leave(g))
 		}
-		g.background.Wait()
+		g.life.background.Wait()
 		if !failed {
 			g.rt.forgetGroup(g)
 		}
@@ -253,21 +162,36 @@ func (g *Group) Close() (err error) {
 	return err
 }
 
-// memberOf finds the group's part in a pool without a lock.
-func (g *Group) memberOf(p *Pool) *membership {
-	for _, m := range *g.members.Load() {
-		if m.pool == p {
-			return m
-		}
+// Err returns the fault that ended the group, the same on every rank. It does not wait, and is nil
+// until Ended is closed: see Cause.
+func (g *Group) Err() error { return g.life.err() }
+
+// Cause returns the fault that ended the group, or nil where this rank has seen none. Where it has,
+// Cause waits until the ranks have found out the cause together, for seconds at most, or until the
+// context ends, whose error it returns then.
+func (g *Group) Cause(ctx context.Context) error { return g.life.cause(ctx) }
+
+// Check compares the histories of all pools whose domain holds the group, now, at any level but
+// CheckOff. It is collective: every rank calls it in the same place of its program, so that equal
+// histories have equal lengths, too. At any level it returns the fault of a group that has failed,
+// also one that a kernel has reported and no call has returned yet.
+func (g *Group) Check(ctx context.Context) error {
+	ctx = orBackground(ctx)
+	if g.rt.Check() == CheckOff {
+		g.comm.CheckPeers()
+		return g.life.cause(ctx)
 	}
-	return nil
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.aligner.meet(ctx, &meeting{
+		tag: "check", pools: g.comparison.pools(), ledgers: g.comparison.histories,
+	})
 }
 
-func (g *Group) remember(m *membership) {
-	g.state.Lock()
-	defer g.state.Unlock()
-	list := append(slices.Clone(*g.members.Load()), m)
-	g.members.Store(&list)
+// IsSymmetric reports whether memory of this rank lies in one window of the group. It takes no lock
+// and asks nobody. Nothing is symmetric in a nil group.
+func (g *Group) IsSymmetric(m Memory) bool {
+	return g != nil && g.windows.hold(m.Address(), m.Bytes())
 }
 
 // Handle is the group's communicator as NCCL knows it, for calls that symmem does not offer: an
@@ -290,22 +214,22 @@ func (g *Group) Handle() uintptr {
 // ranks then take up to seconds to find out the cause together, which Cause waits for. A Close of
 // this rank does not close it. A fault that a kernel reports in a graph which another library
 // replays is seen within 50 ms.
-func (g *Group) Failing() <-chan struct{} { return g.failing }
+func (g *Group) Failing() <-chan struct{} { return g.life.failing }
 
 // Ended is closed when the group has failed or was closed; Err then says how. A rank that is in no
 // call of the group learns within seconds that another one has failed.
-func (g *Group) Ended() <-chan struct{} { return g.life.Done() }
+func (g *Group) Ended() <-chan struct{} { return g.life.open.Done() }
 
 // Stats counts what the group has done.
 func (g *Group) Stats() GroupStats {
 	s := GroupStats{
-		Windows:       g.table.Load().count,
+		Windows:       g.windows.table.Load().count,
 		Registrations: g.registered.Load(),
-		Agreements:    g.agreed.Load(),
+		Agreements:    g.comparison.agreed.Load(),
 		Paths:         map[string]uint64{},
 		Tuning: Tuning{
-			Table: g.tuning.Name(), Digest: digestText(g.tuning),
-			Path: PathChoice(g.choice.Load()).String(), Machines: g.shape.Machines,
+			Table: g.router.tuning.Name(), Digest: digestText(g.router.tuning),
+			Path: PathChoice(g.router.choice.Load()).String(), Machines: g.router.shape.Machines,
 		},
 	}
 	for path, n := range g.comm.Launched() {
@@ -315,9 +239,6 @@ func (g *Group) Stats() GroupStats {
 	}
 	return s
 }
-
-// latestSite is the place of the group's latest call, if it came with one.
-func (g *Group) latestSite() string { return g.rt.sites.named(g.site.Load()) }
 
 // SetPath changes who chooses the path of the group's collectives from now on, for benchmarks and
 // for finding out what is slow; Options.Path is what a group starts with. Graphs that were captured
@@ -330,43 +251,91 @@ func (g *Group) SetPath(ctx context.Context, c PathChoice) error {
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if err := g.agree(ctx, "path "+c.String()); err != nil {
+	if err := g.comparison.agree(ctx, "path "+c.String()); err != nil {
 		return fmt.Errorf("setting the path of group %s: %w", g.id, err)
 	}
-	before := g.choice.Swap(int32(c))
-	err := g.rt.apartFromCaptures(ctx, g.lane(driver.LaneControl), func() error {
-		return g.useWindows(ctx)
+	before := g.router.choice.Swap(int32(c))
+	err := g.rt.apartFromCaptures(ctx, g.comparison.lane(driver.LaneControl), func() error {
+		return g.router.useWindows(ctx)
 	})
 	if err != nil {
-		g.choice.Store(before)
+		g.router.choice.Store(before)
 	}
-	g.state.Lock()
-	g.revision.Add(1) // every prepared plan is stale, also one that was made meanwhile
-	g.state.Unlock()
+	g.windows.revise()
 	if err != nil {
-		return fmt.Errorf("setting the path of group %s: %w", g.id, g.awaitCause(err))
+		return fmt.Errorf("setting the path of group %s: %w", g.id, g.life.awaitCause(err))
 	}
 	return nil
 }
 
-// useWindows makes the windows of the backend's library, if calls may take them. It is collective,
-// and depends on nothing but the group's terms and SetPath.
-func (g *Group) useWindows(ctx context.Context) error {
-	lazy, ok := g.comm.(driver.LazyWindows)
-	if !ok || !g.takesWindows() {
-		return nil
-	}
-	return lazy.UseWindows(ctx)
+// Agree compares a number across the ranks of the group. If it differs, every rank gets the same
+// DivergenceError, of kind DivergedValue, with each rank's value, call site and last ten values,
+// and the group stays usable. A missing rank is a fault of the group, as everywhere: a TimeoutError
+// after Options.Timeout or at the deadline of the context, or a RankLostError.
+//
+// The name describes the value, such as "batch size". It has 1 to MaxValueName bytes, and a group
+// has at most MaxValueNames of them; otherwise Agree returns ErrInvalid before anything is sent.
+// The n-th call under a name on one rank is matched with the n-th on the others, from any
+// goroutine; names do not wait for each other. Agree works on the host only: it uses no stream and
+// no GPU, and orders no work of streams. The end of the context is a fault of the group, too.
+//
+// Agree, AgreeFloat, AgreeString, Any, All, Min, Max and Sum share their names. Ranks that make
+// different ones of these calls under one name get the DivergenceError, too.
+func (g *Group) Agree(ctx context.Context, name string, value int64) error {
+	_, err := g.values.combine(ctx, valueCall{operation: ValueAgree, name: name, value: value})
+	return err
 }
 
-func (g *Group) takesWindows() bool {
-	switch PathChoice(g.choice.Load()) {
-	case PathWindow:
-		return true
-	case PathPlain:
-		return false
-	default:
-		barrier := g.comm.Offer(driver.Call{Operation: driver.Barrier})
-		return g.tuning.TakesWindows(g.shape, barrier.Refusal(driver.PathDirect) == nil)
-	}
+// AgreeFloat compares a floating-point number: see Agree. Values are equal if their bits are equal,
+// and all NaNs are equal.
+func (g *Group) AgreeFloat(ctx context.Context, name string, value float64) error {
+	c := valueCall{operation: ValueAgreeFloat, name: name, value: floatBits(value)}
+	_, err := g.values.combine(ctx, c)
+	return err
+}
+
+// AgreeString compares a text of any length, such as a configuration: see Agree. Ranks exchange its
+// digest; where they differ, the error quotes the beginning of each text.
+func (g *Group) AgreeString(ctx context.Context, name, value string) error {
+	return g.values.agreeString(ctx, name, value, 0)
+}
+
+// Step compares the step of the program that begins on each rank, such as "decode(batch=8)", a text
+// of 1 to MaxStep bytes, and the number of collectives of this group that each rank has launched
+// since its previous step, including replays by Graph.Launch. If ranks differ they get the
+// DivergenceError of Agree, with both on each side, and the group stays usable. Between steps a
+// rank may only wait in collectives that all others launch as well: a rank inside a collective that
+// the others have not launched is named at once, by the fault of the group. SYMMEM_STEP_GUARD=0, on
+// all ranks, turns Step off: it then returns Cause.
+func (g *Group) Step(ctx context.Context, what string) error {
+	return g.values.step(ctx, what, 0)
+}
+
+// Any reports whether any rank has said true. See Agree.
+func (g *Group) Any(ctx context.Context, name string, value bool) (bool, error) {
+	c := valueCall{operation: ValueAny, name: name, value: truth(value)}
+	got, err := g.values.combine(ctx, c)
+	return got != 0, err
+}
+
+// All reports whether all ranks have said true. See Agree.
+func (g *Group) All(ctx context.Context, name string, value bool) (bool, error) {
+	c := valueCall{operation: ValueAll, name: name, value: truth(value)}
+	got, err := g.values.combine(ctx, c)
+	return got != 0, err
+}
+
+// Min returns the least value of all ranks. See Agree.
+func (g *Group) Min(ctx context.Context, name string, value int64) (int64, error) {
+	return g.values.combine(ctx, valueCall{operation: ValueMin, name: name, value: value})
+}
+
+// Max returns the greatest value of all ranks. See Agree.
+func (g *Group) Max(ctx context.Context, name string, value int64) (int64, error) {
+	return g.values.combine(ctx, valueCall{operation: ValueMax, name: name, value: value})
+}
+
+// Sum returns the sum of the values of all ranks, which wraps around as int64 does. See Agree.
+func (g *Group) Sum(ctx context.Context, name string, value int64) (int64, error) {
+	return g.values.combine(ctx, valueCall{operation: ValueSum, name: name, value: value})
 }

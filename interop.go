@@ -183,7 +183,7 @@ func (i Interop) Live(p *Pool) (buffers int, bytes int64) {
 
 // IsSymmetric is Group.IsSymmetric for a range of addresses.
 func (Interop) IsSymmetric(g *Group, address uintptr, bytes int64) bool {
-	return g != nil && g.holdsWindow(address, bytes)
+	return g != nil && g.windows.hold(address, bytes)
 }
 
 // Pending reports whether Pool.Register would register memory with a group, or realign the pool

@@ -3,6 +3,7 @@ package symmem
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -179,43 +180,113 @@ func (rt *Runtime) connect(
 func (rt *Runtime) connectUnguarded(
 	ctx context.Context, id string, ranks []int, rank int,
 ) (*Group, error) {
-	g := &Group{
-		rt: rt, full: id, ranks: ranks, rank: rank, failing: make(chan struct{}),
-		key: handoff.Space("group/" + id),
-	}
-	g.life, g.end = context.WithCancelCause(context.Background())
+	life := newLifetime()
 	config := driver.GroupConfig{
 		ID: id, Ranks: ranks, Rank: rank, Check: rt.Check() == CheckEvery,
 		Strict: !rt.opts.UnorderedMessages, Formula: rt.opts.Deterministic.driver(),
-		Owner: g,
+		Owner: life,
 	}
-	g.id = config.Name()
 	comm, err := rt.device.Connect(ctx, config)
 	if err != nil {
 		return nil, err
 	}
-	g.comm = comm
-	suspect, err := g.agreeOnSettings(ctx)
-	if err != nil {
-		return nil, g.discard(err)
-	}
-	if err := computable(rt.opts.Deterministic, comm, len(ranks)); err != nil {
-		return nil, g.discard(err)
-	}
-	g.values.g = g
-	g.choice.Store(int32(rt.opts.Path))
-	g.table.Store(&windowTable{})
-	g.members.Store(&[]*membership{})
-	if err := g.useWindows(ctx); err != nil {
-		return nil, g.discard(err)
-	}
-	if err := (aligner{g}).alignFirst(ctx, suspect); err != nil {
+	g := rt.newGroup(&config, comm, life)
+	if err := g.agreeOnStart(ctx); err != nil {
 		return nil, g.discard(err)
 	}
 	if err := rt.addGroup(g); err != nil {
 		return nil, g.discard(err)
 	}
 	return g, nil
+}
+
+// newGroup assembles a group over a communicator.
+func (rt *Runtime) newGroup(
+	config *driver.GroupConfig, comm driver.Communicator, life *lifetime,
+) *Group {
+	r := roster{
+		id: config.Name(), full: config.ID, key: handoff.Space("group/" + config.ID),
+		ranks: config.Ranks, rank: config.Rank,
+	}
+	g := &Group{roster: r, rt: rt, comm: comm, life: life}
+	state := &g.state
+	life.roster, life.rt, life.comm, life.state = r, rt, comm, state
+	g.comparison = &comparison{roster: r, rt: rt, comm: comm, life: life, state: state}
+	g.aligner = &aligner{roster: r, rt: rt, comm: comm, life: life, comparison: g.comparison}
+	g.windows.init(state)
+	g.router = &router{comm: comm, ranks: len(r.ranks)}
+	g.router.choice.Store(int32(rt.opts.Path))
+	g.calls.init(g)
+	g.values = &values{roster: r, rt: rt, comm: comm, life: life, state: state}
+	life.inquiry = &inquiry{
+		roster: r, comm: comm, life: life, comparison: g.comparison, aligner: g.aligner,
+		calls: &g.calls, values: g.values, timeout: rt.opts.Timeout,
+	}
+	return g
+}
+
+// agreeOnStart makes a new group ready for calls. It is collective.
+func (g *Group) agreeOnStart(ctx context.Context) error {
+	suspect, err := g.agreeOnSettings(ctx)
+	if err != nil {
+		return err
+	}
+	if err := computable(g.rt.opts.Deterministic, g.comm, len(g.ranks)); err != nil {
+		return err
+	}
+	if err := g.router.useWindows(ctx); err != nil {
+		return err
+	}
+	return g.aligner.alignFirst(ctx, suspect)
+}
+
+// discard gives up a group that could not be made. If its communicator has failed, the ranks
+// determine the cause, as for a group that is in use.
+func (g *Group) discard(err error) error {
+	if g.life.owns(err) {
+		err = g.life.inquiry.run(g.comm.Cause())
+	}
+	g.life.end(err)
+	return errors.Join(err, g.comm.Close())
+}
+
+// agreeOnSettings compares the settings of all ranks, and sets what follows from them. It reports
+// whether some rank holds a pool of the group suspect. It is collective; every rank gets the same
+// error.
+func (g *Group) agreeOnSettings(ctx context.Context) (suspect bool, err error) {
+	rt := g.rt
+	mine := settings{Machine: machineName(), Suspect: g.aligner.suspectsPools(), Terms: []term{
+		{What: "check level", Value: rt.Check().String()},
+		{What: "path choice", Value: rt.opts.Path.String()},
+		{What: "formula of reductions", Value: rt.opts.Deterministic.String()},
+		{What: "order of messages", Value: rt.opts.messages()},
+	}}
+	table, err := rt.tableFor(len(g.ranks))
+	if err != nil {
+		mine.TableError = err.Error()
+	} else {
+		digest := digestText(table)
+		mine.Terms = append(mine.Terms, term{
+			"tuning table", digest, fmt.Sprintf("%s (digest %s)", table.Name(), digest),
+		})
+	}
+	encoded, err := json.Marshal(mine)
+	if err != nil {
+		return false, fmt.Errorf("encoding the settings of this rank: %w", err)
+	}
+	got, err := g.comm.Exchange(ctx, driver.LaneControl, encoded)
+	if err != nil {
+		return false, err
+	}
+	all := make([]settings, len(got))
+	for r := range got {
+		if err := json.Unmarshal(got[r], &all[r]); err != nil {
+			return false, invalid("settings of rank %d are %.40q", g.ranks[r], got[r])
+		}
+		suspect = suspect || all[r].Suspect
+	}
+	g.router.tuning, g.router.shape = table, shapeOf(all)
+	return suspect, compareSettings(all, g.ranks)
 }
 
 // addGroup begins what a group does in the background, unless Close has begun: it may not wait for
@@ -226,8 +297,8 @@ func (rt *Runtime) addGroup(g *Group) error {
 	if err := rt.usable(); err != nil {
 		return err
 	}
-	g.background.Go(g.watch)
-	g.startBackgroundCheck()
+	g.life.background.Go(g.life.watch)
+	g.comparison.startInBackground()
 	rt.groups = append(rt.groups, g)
 	return nil
 }

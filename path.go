@@ -1,7 +1,9 @@
 package symmem
 
 import (
+	"context"
 	"fmt"
+	"sync/atomic"
 
 	"symmem/driver"
 	"symmem/internal/tuning"
@@ -60,6 +62,37 @@ func (r reason) String() string {
 	return s
 }
 
+// router chooses the paths of a group's calls.
+type router struct {
+	comm   driver.Communicator
+	ranks  int           // number of ranks
+	tuning *tuning.Table // for a group of this shape
+	shape  tuning.Shape
+	choice atomic.Int32 // a PathChoice
+}
+
+// useWindows creates the windows of the backend's library if calls may take the window path. It is
+// collective, and depends only on the settings that the ranks agreed on and on SetPath.
+func (r *router) useWindows(ctx context.Context) error {
+	lazy, ok := r.comm.(driver.LazyWindows)
+	if !ok || !r.takesWindows() {
+		return nil
+	}
+	return lazy.UseWindows(ctx)
+}
+
+func (r *router) takesWindows() bool {
+	switch PathChoice(r.choice.Load()) {
+	case PathWindow:
+		return true
+	case PathPlain:
+		return false
+	default:
+		barrier := r.comm.Offer(driver.Call{Operation: driver.Barrier})
+		return r.tuning.TakesWindows(r.shape, barrier.Refusal(driver.PathDirect) == nil)
+	}
+}
+
 // route has the backend resolve a call, chooses its path and sets it, and why says what decided;
 // where says where its buffers lie. It is the direct path where the backend can take it and it is
 // preferred, with windows if the call names some, else with none; the window path where the call
@@ -71,26 +104,26 @@ func (r reason) String() string {
 // place is alike on all ranks, too, where its buffers lie at the same places: a part that lies at
 // one place on all ranks is in place on one rank at most, and check refuses the overlap on the
 // others. Where they lie in no windows it is not looked at.
-func (g planner) route(
+func (r *router) route(
 	choice PathChoice, call *driver.Call, where string,
 ) (offer driver.Offer, why reason, err error) {
 	who := "the call asks for"
 	if choice <= PathAuto {
-		choice, who = PathChoice(g.choice.Load()), "the group is set to"
+		choice, who = PathChoice(r.choice.Load()), "the group is set to"
 	}
-	offer = g.comm.Offer(*call)
+	offer = r.comm.Offer(*call)
 	if !call.Operation.Takes(driver.PathPlain) {
 		call.Path = driver.PathDirect
 		return offer, reason{text: "the operation goes direct or not at all"}, only(offer, choice, who)
 	}
-	direct, decided := g.direct(choice, call, offer, who)
+	direct, decided := r.direct(choice, call, offer, who)
 	if direct {
 		call.Path, decided.where = driver.PathDirect, where
 		return offer, *decided, nil
 	}
 	call.Path = driver.PathPlain
 	if call.SendWindow != nil && call.RecvWindow != nil {
-		call.Path, why = g.windowed(choice, call, offer, who)
+		call.Path, why = r.windowed(choice, call, offer, who)
 	}
 	if call.Path == driver.PathPlain {
 		err = refusal(offer, decided)
@@ -123,7 +156,7 @@ func only(offer driver.Offer, choice PathChoice, who string) error {
 // A barrier goes wherever it can: it has no size for a table to look at, and a kernel of our own
 // only waits for its peers, where NCCL reduces bytes. The same holds for minimum and maximum of
 // floats, since NCCL drops NaNs.
-func (g planner) direct(
+func (r *router) direct(
 	choice PathChoice, call *driver.Call, offer driver.Offer, who string,
 ) (bool, *reason) {
 	if choice == PathPlain || choice == PathWindow || !call.Operation.Takes(driver.PathDirect) ||
@@ -148,8 +181,8 @@ func (g planner) direct(
 		why.text = "and no other path can take the call"
 	default:
 		var table tuning.Reason
-		wanted, table = g.tuning.ChooseDirect(
-			call.Operation.String(), bytesOf(call, len(g.ranks)), call.SendWindow != nil, g.shape)
+		wanted, table = r.tuning.ChooseDirect(
+			call.Operation.String(), bytesOf(call, r.ranks), call.SendWindow != nil, r.shape)
 		why = &reason{text: "and ", table: &table}
 	}
 	switch {
@@ -171,7 +204,7 @@ func bytesOf(call *driver.Call, ranks int) int64 {
 }
 
 // windowed chooses between the plain and the window path for a call whose buffers lie in windows.
-func (g planner) windowed(
+func (r *router) windowed(
 	choice PathChoice, call *driver.Call, offer driver.Offer, who string,
 ) (driver.Path, reason) {
 	if choice == PathPlain {
@@ -183,7 +216,7 @@ func (g planner) windowed(
 	if choice == PathWindow {
 		return driver.PathWindow, reason{text: "and " + who + " the window path"}
 	}
-	path, why := g.tuning.Choose(call.Operation.String(), bytesOf(call, len(g.ranks)), g.shape)
+	path, why := r.tuning.Choose(call.Operation.String(), bytesOf(call, r.ranks), r.shape)
 	if path == tuning.Window {
 		return driver.PathWindow, reason{text: "and ", table: &why}
 	}

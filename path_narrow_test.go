@@ -46,25 +46,26 @@ func Narrowed(g *Group, windowed, direct func(*driver.Call) error) *Group {
 
 // NarrowedTo is Narrowed with a function for the plain path, too.
 func NarrowedTo(g *Group, plain, windowed, direct func(*driver.Call) error) *Group {
-	like := &Group{
-		rt: g.rt, id: g.id, ranks: g.ranks, rank: g.rank, tuning: g.tuning, shape: g.shape,
-		life: g.life, comm: narrow{g.comm, plain, windowed, direct},
-	}
-	like.choice.Store(g.choice.Load())
-	like.table.Store(g.table.Load())
-	like.members.Store(g.members.Load())
+	config := driver.GroupConfig{ID: g.full, Ranks: g.ranks, Rank: g.rank}
+	life := newLifetime()
+	like := g.rt.newGroup(&config, narrow{g.comm, plain, windowed, direct}, life)
+	life.open = g.life.open
+	like.router.tuning, like.router.shape = g.router.tuning, g.router.shape
+	like.router.choice.Store(g.router.choice.Load())
+	like.windows.table.Store(g.windows.table.Load())
+	like.windows.members.Store(g.windows.members.Load())
 	return like
 }
 
 // Route is the path of a call, and why, and the digest that ranks compare.
 func Route(g *Group, c Call) (path, why string, compared uint64) {
 	call := collectiveOf(&c).call()
-	at := planner{g}.locations(&call)
-	offer, reason, err := planner{g}.route(c.Path, &call, at.where)
+	at := g.calls.locations(&call)
+	offer, reason, err := g.router.route(c.Path, &call, at.where)
 	if err != nil {
 		return "", err.Error(), 0
 	}
-	plan, err := offer.Take(call.Path, digest(planner{g}.describe(&call, &at, 0)))
+	plan, err := offer.Take(call.Path, digest(g.calls.describe(&call, &at, 0)))
 	if err != nil {
 		return "", err.Error(), 0
 	}

@@ -43,7 +43,25 @@ type collective struct {
 const unknownFrees = math.MaxUint64
 
 // planner resolves the calls of a group into plans and keeps them.
-type planner struct{ *Group }
+type planner struct {
+	roster
+	rt      *Runtime
+	group   *Group // for the registration of pools
+	comm    driver.Communicator
+	life    *lifetime
+	windows *windows
+	router  *router
+	site    atomic.Uint32 // the place of the latest call, or 0; see Interop.At
+	plans   [planSlots]atomic.Pointer[collective]
+}
+
+func (pl *planner) init(g *Group) {
+	pl.roster, pl.rt, pl.group, pl.comm, pl.life = g.roster, g.rt, g, g.comm, g.life
+	pl.windows, pl.router = &g.windows, g.router
+}
+
+// latestSite returns the place of the group's latest call, or nothing if it is not known.
+func (pl *planner) latestSite() string { return pl.rt.sites.named(pl.site.Load()) }
 
 // planSlots is the number of plans that a group keeps, a power of two.
 const planSlots = 256
@@ -76,9 +94,9 @@ func normLike(p *collective, a *NormArgs) *NormArgs {
 // kept returns the equal call whose plan the group keeps, or nil if there is none that is up to
 // date. Which plans are kept depends on addresses, and so on the rank; what a call registers, and
 // whether it is refused, must not.
-func (g planner) kept(c *collective) *collective {
-	p := g.plans[c.slot(c.weight())].Load()
-	if p == nil || p.revision != g.revision.Load() || !p.same(c) ||
+func (pl *planner) kept(c *collective) *collective {
+	p := pl.plans[c.slot(c.weight())].Load()
+	if p == nil || p.revision != pl.windows.revision.Load() || !p.same(c) ||
 		(c.splits != p.splits || c.norm != p.norm) && !p.sameExtras(c) {
 		return nil
 	}
@@ -137,7 +155,7 @@ func (c *collective) others() (residual, weight Memory) {
 }
 
 // check returns a copy of a call for prepare. It refuses a call that is invalid on every rank.
-func (g planner) check(c *collective) (*collective, error) {
+func (pl *planner) check(c *collective) (*collective, error) {
 	p := new(collective)
 	*p = *c
 	p.frees = unknownFrees
@@ -145,8 +163,8 @@ func (g planner) check(c *collective) (*collective, error) {
 		p.splits = cloneSplits(c.splits)
 	}
 	call := p.call()
-	if err := g.validate(p, &call); err != nil {
-		return nil, g.refused(c, err)
+	if err := pl.validate(p, &call); err != nil {
+		return nil, pl.refused(c, err)
 	}
 	return p, nil
 }
@@ -182,97 +200,97 @@ func (c *collective) call() driver.Call {
 // prepare registers what a valid call on a stream needs, chooses its path and has the backend make
 // the plan. If memory cannot be registered now, because a stream of some rank captures, the call
 // takes a path that needs no windows, on all ranks.
-func (g planner) prepare(ctx context.Context, c *collective, s *Stream) error {
+func (pl *planner) prepare(ctx context.Context, c *collective, s *Stream) error {
 	ctx = orBackground(ctx)
-	if err := g.Cause(ctx); err != nil {
-		return g.refused(c, err)
+	if err := pl.life.cause(ctx); err != nil {
+		return pl.refused(c, err)
 	}
 	residual, weight := c.others()
 	for _, m := range [...]Memory{c.send, c.recv, residual, weight} {
-		suspectPool{m.pool}.usedBy(g.Group)
+		suspectPool{m.pool}.usedBy(&pl.roster)
 	}
-	registered, err := g.register(ctx, c, s)
+	registered, err := pl.register(ctx, c, s)
 	if err != nil {
-		return g.refused(c, err)
+		return pl.refused(c, err)
 	}
-	if err := g.alignWindows(ctx, c.call(), registered); err != nil {
-		return g.refused(c, err)
+	if err := pl.alignWindows(ctx, c.call(), registered); err != nil {
+		return pl.refused(c, err)
 	}
 	call := c.call()
-	c.revision = g.revision.Load()
-	at := g.locations(&call)
-	offer, why, err := g.route(c.choice, &call, at.where)
+	c.revision = pl.windows.revision.Load()
+	at := pl.locations(&call)
+	offer, why, err := pl.router.route(c.choice, &call, at.where)
 	if err != nil {
-		return g.refused(c, err)
+		return pl.refused(c, err)
 	}
-	c.plan, err = offer.Take(call.Path, digest(g.describe(&call, &at, 0)))
+	c.plan, err = offer.Take(call.Path, digest(pl.describe(&call, &at, 0)))
 	if err != nil {
-		return fmt.Errorf("%w (%v)", g.awaitCause(err), why)
+		return fmt.Errorf("%w (%v)", pl.life.awaitCause(err), why)
 	}
 	// Otherwise the next call may register memory and take another path.
-	if registered && c.keepable() && !c.hasPending(g.Group) {
-		g.plans[c.slot(c.weight())].Store(c)
+	if registered && c.keepable() && !c.hasPending(pl.windows) {
+		pl.plans[c.slot(c.weight())].Store(c)
 	}
 	return nil
 }
 
 // hasPending reports whether a pool of the call has memory that the next call registers. It is
 // called after the revision is read: memory that is mapped later changes that.
-func (c *collective) hasPending(g *Group) bool {
+func (c *collective) hasPending(w *windows) bool {
 	if !c.operation.UsesWindows() {
 		return false
 	}
-	send, recv := g.memberOf(c.send.pool), g.memberOf(c.recv.pool)
+	send, recv := w.memberOf(c.send.pool), w.memberOf(c.recv.pool)
 	return send != nil && send.pending.Load() || recv != nil && recv.pending.Load()
 }
 
 // alignWindows realigns the pools in whose windows the buffers lie, also buffers that are named by
 // their addresses alone. That is not possible while the call is captured.
-func (g planner) alignWindows(ctx context.Context, call driver.Call, registered bool) error {
-	at := g.locations(&call)
+func (pl *planner) alignWindows(ctx context.Context, call driver.Call, registered bool) error {
+	at := pl.locations(&call)
 	if at.send == nil {
 		return nil
 	}
-	sendBytes, recvBytes := call.Spans(len(g.ranks))
+	sendBytes, recvBytes := call.Spans(len(pl.ranks))
 	for _, m := range [...]struct {
 		pool    *Pool
 		address uintptr
 		bytes   int64
 	}{{at.send.pool, call.Send, sendBytes}, {at.recv.pool, call.Recv, recvBytes}} {
-		if !(suspectPool{m.pool}).mustAlign(g.Group, m.address, m.bytes) {
+		if !(suspectPool{m.pool}).mustAlign(&pl.roster, m.address, m.bytes) {
 			continue
 		}
 		if !registered {
 			return fmt.Errorf("a pool must be realigned after a fault, which a capture cannot do: call "+
 				"Pool.Register before the capture: %w", ErrCapturing)
 		}
-		if err := m.pool.Register(ctx, g.Group); err != nil {
+		if err := m.pool.Register(ctx, pl.group); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (g planner) refused(c *collective, err error) error {
-	return fmt.Errorf("%v on group %s: %w", c.operation, g.id, err)
+func (pl *planner) refused(c *collective, err error) error {
+	return fmt.Errorf("%v on group %s: %w", c.operation, pl.id, err)
 }
 
 // validate refuses what no rank could do: the call itself, and then its memory.
-func (g planner) validate(c *collective, call *driver.Call) error {
-	if err := call.Validate(len(g.ranks), g.rank); err != nil {
+func (pl *planner) validate(c *collective, call *driver.Call) error {
+	if err := call.Validate(len(pl.ranks), pl.rank); err != nil {
 		return err
 	}
-	send, recv := call.Spans(len(g.ranks))
+	send, recv := call.Spans(len(pl.ranks))
 	residual, weight := call.Norm.Spans()
 	second, third := c.others()
 	return errors.Join(
-		g.checkMemory("send", c.send, send, c.dataType),
-		g.checkMemory("receive", c.recv, recv, c.dataType),
-		g.checkMemory("residual", second, residual, c.dataType),
-		g.checkMemory("weight", third, weight, c.dataType))
+		pl.checkMemory("send", c.send, send, c.dataType),
+		pl.checkMemory("receive", c.recv, recv, c.dataType),
+		pl.checkMemory("residual", second, residual, c.dataType),
+		pl.checkMemory("weight", third, weight, c.dataType))
 }
 
-func (g planner) checkMemory(what string, m Memory, bytes int64, t DataType) error {
+func (pl *planner) checkMemory(what string, m Memory, bytes int64, t DataType) error {
 	if bytes == 0 {
 		return nil
 	}
@@ -283,7 +301,7 @@ func (g planner) checkMemory(what string, m Memory, bytes int64, t DataType) err
 	if m.Address() == 0 {
 		return invalid("%s buffer has no address", what)
 	}
-	if m.extent&ofHost != 0 && !g.rt.device.Info().Addressable {
+	if m.extent&ofHost != 0 && !pl.rt.device.Info().Addressable {
 		return fmt.Errorf("%s buffer is a Go slice, which the device cannot reach: copy it to a "+
 			"buffer with Stream.Copy: %w", what, ErrUnsupported)
 	}
@@ -293,7 +311,7 @@ func (g planner) checkMemory(what string, m Memory, bytes int64, t DataType) err
 	if m.pool == nil {
 		return nil
 	}
-	if m.pool.rt != g.rt {
+	if m.pool.rt != pl.rt {
 		return fmt.Errorf("%s buffer of another runtime: %w", what, ErrForeign)
 	}
 	if _, err := m.pool.blockOf(m); err != nil {
@@ -306,7 +324,7 @@ func (g planner) checkMemory(what string, m Memory, bytes int64, t DataType) err
 // collective on their memory. It reports whether they are registered then. Nothing is registered
 // while the stream of the call captures, which it does on all ranks, or, by agreement, while
 // another stream of some rank does.
-func (g planner) register(
+func (pl *planner) register(
 	ctx context.Context, c *collective, s *Stream,
 ) (registered bool, err error) {
 	if !c.operation.UsesWindows() {
@@ -316,10 +334,10 @@ func (g planner) register(
 		return false, nil
 	}
 	for _, m := range [...]Memory{c.send, c.recv} {
-		if !m.registersWith(g.Group) {
+		if !m.registersWith(pl.group) {
 			continue
 		}
-		err := m.pool.Register(ctx, g.Group)
+		err := m.pool.Register(ctx, pl.group)
 		if errors.Is(err, ErrCapturing) {
 			return false, nil
 		}
@@ -338,11 +356,11 @@ func (m Memory) registersWith(g *Group) bool {
 	if p == nil {
 		return false
 	}
-	from, member := int32(0), g.memberOf(p)
-	if member != nil && !member.pending.Load() || !(planner{g}).serves(p) {
+	from, member := int32(0), g.windows.memberOf(p)
+	if member != nil && !member.pending.Load() || !g.calls.serves(p) {
 		return false
 	}
-	if (suspectPool{p}).mustAlign(g, m.Address(), m.Bytes()) {
+	if (suspectPool{p}).mustAlign(&g.roster, m.Address(), m.Bytes()) {
 		return true
 	}
 	p.mu.Lock()
@@ -361,9 +379,9 @@ type locations struct {
 }
 
 // locations looks up the windows of a call's buffers and sets them in the call.
-func (g planner) locations(call *driver.Call) locations {
-	table := g.table.Load()
-	sendBytes, recvBytes := call.Spans(len(g.ranks))
+func (pl *planner) locations(call *driver.Call) locations {
+	table := pl.windows.table.Load()
+	sendBytes, recvBytes := call.Spans(len(pl.ranks))
 	send, inSend := table.find(call.Send, sendBytes)
 	if call.Splits != nil && inSend && sendBytes > 0 {
 		call.SendWindow = send.window
@@ -384,7 +402,7 @@ func (g planner) locations(call *driver.Call) locations {
 
 // describe collects what must be the same on all ranks: over windows also where the buffers lie. On
 // the direct path a rank without windows has no places, so that it differs from ranks with windows.
-func (g planner) describe(
+func (pl *planner) describe(
 	call *driver.Call, at *locations, ticket uint64,
 ) *agreement.CollectiveCall {
 	op := call.Operation
@@ -412,17 +430,17 @@ func (g planner) describe(
 		c.ReduceOp = fmt.Sprintf("%s, epsilon %g", c.ReduceOp, call.Norm.Epsilon)
 	}
 	if call.Path != driver.PathPlain && at.send != nil {
-		g.place(c, call, at)
+		pl.place(c, call, at)
 	}
 	return c
 }
 
 // place describes where the buffers of a call lie in windows.
-func (g planner) place(c *agreement.CollectiveCall, call *driver.Call, at *locations) {
+func (pl *planner) place(c *agreement.CollectiveCall, call *driver.Call, at *locations) {
 	send, recv, sendAt, recvAt := at.send, at.recv, call.Send, call.Recv
 	// In place, the smaller buffer is this rank's part of the larger one, which stands for both.
 	switch {
-	case !call.InPlace(g.rank):
+	case !call.InPlace(pl.rank):
 	case call.Operation == driver.AllGather:
 		send, sendAt = recv, recvAt
 	default:
@@ -445,7 +463,7 @@ func digest(c *agreement.CollectiveCall) uint64 {
 
 // callOf describes the call in which this rank differs from others, or returns nil if a mismatch
 // was not the cause. It looks up the windows again: the backend knows only its own.
-func (g planner) callOf(cause error) *agreement.CollectiveCall {
+func (pl *planner) callOf(cause error) *agreement.CollectiveCall {
 	var mismatch *driver.MismatchError
 	if !errors.As(cause, &mismatch) {
 		return nil
@@ -454,6 +472,6 @@ func (g planner) callOf(cause error) *agreement.CollectiveCall {
 	if mismatch.Launch {
 		ticket = 0 // the call has no number that all ranks know
 	}
-	at := g.locations(&call)
-	return g.describe(&call, &at, ticket)
+	at := pl.locations(&call)
+	return pl.describe(&call, &at, ticket)
 }

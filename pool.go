@@ -375,7 +375,7 @@ func (p *Pool) reserveFor(
 	if s == nil || s.rt != p.rt {
 		return invalid("reserving memory on a stream of another runtime")
 	}
-	if g != nil && g.rt == p.rt && (suspectPool{p}).suspect(g) {
+	if g != nil && g.rt == p.rt && (suspectPool{p}).suspect(&g.roster) {
 		if err := p.Register(ctx, g); err != nil {
 			return err
 		}
@@ -461,7 +461,7 @@ func (p *Pool) closeAfter(wait func(context.Context) error) error {
 		}
 	}
 	for _, g := range p.rt.allGroups() {
-		g.forget(p)
+		g.windows.forget(p)
 	}
 	p.rt.forgetPool(p)
 	return once(append(errs, p.releaseMemory())...)

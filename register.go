@@ -31,7 +31,7 @@ type membership struct {
 // due notes that memory waits to be registered: a plan that was made before would not see to it.
 func (m *membership) due() {
 	m.pending.Store(true)
-	m.group.revision.Add(1)
+	m.group.windows.revision.Add(1)
 }
 
 // joined returns the group's membership, and makes it at the group's first use of the pool. A new
@@ -44,11 +44,12 @@ func (p *Pool) joined(g *Group) (*membership, error) {
 		return nil, invalid("group %s: the pool has no domain, so its memory is never registered",
 			g.id)
 	}
-	if !p.domain.contains(g) {
+	if !p.domain.contains(&g.roster) {
 		return nil, invalid("group %s has ranks outside the pool's domain %s", g.id, p.domain.id)
 	}
 	m := &membership{pool: p, group: g, windows: map[*segment]driver.Window{}}
-	m.pending.Store(p.suspicion.of(g) || slices.ContainsFunc(p.segments, (*segment).registrable))
+	m.pending.Store(p.suspicion.of(&g.roster) ||
+		slices.ContainsFunc(p.segments, (*segment).registrable))
 	p.members[g] = m
 	return m, nil
 }
@@ -77,7 +78,7 @@ func (p *Pool) member(g *Group) (*membership, error) {
 	if g == nil || g.rt != p.rt {
 		return nil, invalid("no group of the pool's runtime")
 	}
-	if m := g.memberOf(p); m != nil {
+	if m := g.windows.memberOf(p); m != nil {
 		return m, nil
 	}
 	p.mu.Lock()
@@ -87,7 +88,7 @@ func (p *Pool) member(g *Group) (*membership, error) {
 	}
 	m, err := p.joined(g)
 	if err == nil {
-		g.remember(m)
+		g.windows.remember(m)
 	}
 	return m, err
 }
@@ -100,15 +101,15 @@ func (p *Pool) registerPending(ctx context.Context, g *Group, m *membership) err
 	defer in.leave(p, nil)
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if err := g.Cause(ctx); err != nil {
+	if err := g.life.cause(ctx); err != nil {
 		return err
 	}
 	pending := p.pendingOf(m)
 	defer func() { p.registered(pending) }()
-	if len(pending) == 0 && !(suspectPool{p}).suspect(g) {
+	if len(pending) == 0 && !(suspectPool{p}).suspect(&g.roster) {
 		return nil
 	}
-	err = aligner{g}.meet(ctx, &meeting{
+	err = g.aligner.meet(ctx, &meeting{
 		tag: "registration", pools: []*Pool{p},
 		ledgers: func() []agreement.Ledger {
 			p.registered(pending) // what is listed now may be others
@@ -133,7 +134,7 @@ func (p *Pool) registerPending(ctx context.Context, g *Group, m *membership) err
 func (p *Pool) registerAll(
 	ctx context.Context, g *Group, m *membership, pending []*segment,
 ) error {
-	err := p.rt.apartFromCaptures(ctx, g.lane(driver.LaneControl), func() error {
+	err := p.rt.apartFromCaptures(ctx, g.comparison.lane(driver.LaneControl), func() error {
 		for _, s := range pending {
 			if err := p.registerOne(ctx, g, m, s); err != nil {
 				return err
@@ -142,7 +143,7 @@ func (p *Pool) registerAll(
 		return nil
 	})
 	if err != nil {
-		return fmt.Errorf("registering with group %s: %w", g.id, g.awaitCause(err))
+		return fmt.Errorf("registering with group %s: %w", g.id, g.life.awaitCause(err))
 	}
 	g.registered.Add(1)
 	return nil
@@ -195,7 +196,7 @@ func (p *Pool) registerOne(ctx context.Context, g *Group, m *membership, s *segm
 		return errors.Join(ended, w.Deregister())
 	}
 	m.windows[s], m.next = w, s.ordinal+1
-	g.addWindow(p, s, w)
+	g.windows.add(p, s, w)
 	notify(p.rt, func(o *Observer) func(WindowEvent) { return o.Register },
 		WindowEvent{p.segmentEvent(s), g})
 	return nil
@@ -220,7 +221,7 @@ func (m *membership) dropWindow(s *segment) error {
 	delete(m.windows, s)
 	notify(m.pool.rt, func(o *Observer) func(WindowEvent) { return o.Deregister },
 		WindowEvent{m.pool.segmentEvent(s), m.group})
-	m.group.removeWindow(m.pool, s)
+	m.group.windows.remove(m.pool, s)
 	return closedOnce(w.Deregister())
 }
 
@@ -244,7 +245,7 @@ func closedOnce(err error) error {
 func (p *Pool) leave(g *Group) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	delete(p.suspicion.guests, g)
+	delete(p.suspicion.guests, g.full)
 	m := p.members[g]
 	if m == nil || p.closed {
 		return nil
@@ -278,7 +279,7 @@ func (p *Pool) Trim(ctx context.Context, keep int64) error {
 	g := p.domain
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	err := aligner{g}.meet(ctx, &meeting{
+	err := g.aligner.meet(ctx, &meeting{
 		tag: "trim", pools: []*Pool{p}, reason: keepsMemory,
 		ledgers: func() []agreement.Ledger { return []agreement.Ledger{p.history(nil)} },
 	})
@@ -292,7 +293,7 @@ func (p *Pool) Trim(ctx context.Context, keep int64) error {
 	err = errors.Join(err, p.retire(idle, (*Pool).deregister))
 	// Peers may read a segment through their windows until they have deregistered it, too.
 	if _, waitErr := g.comm.Exchange(ctx, driver.LaneControl, nil); waitErr != nil {
-		return errors.Join(err, g.awaitCause(waitErr))
+		return errors.Join(err, g.life.awaitCause(waitErr))
 	}
 	return errors.Join(err, p.retire(idle, (*Pool).release))
 }
@@ -366,8 +367,8 @@ func (p *Pool) isClosed() bool {
 
 // noteAgreed notes up to which position the histories agree, so that it is never compared again.
 // Only an agreement of the whole domain counts: ranks outside a smaller group took no part in it.
-func (p *Pool) noteAgreed(agreed []agreement.AgreedPrefix, g *Group) {
-	if p.domain == nil || !g.contains(p.domain) {
+func (p *Pool) noteAgreed(agreed []agreement.AgreedPrefix, g *roster) {
+	if p.domain == nil || !g.contains(&p.domain.roster) {
 		return
 	}
 	p.mu.Lock()

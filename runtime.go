@@ -317,7 +317,7 @@ func (rt *Runtime) SetCheck(ctx context.Context, l CheckLevel) error {
 	}
 	g := rt.world
 	g.mu.Lock()
-	err := g.agree(ctx, "check level "+l.String())
+	err := g.comparison.agree(ctx, "check level "+l.String())
 	g.mu.Unlock()
 	if err != nil {
 		return fmt.Errorf("setting the check level: %w", err)
@@ -325,7 +325,7 @@ func (rt *Runtime) SetCheck(ctx context.Context, l CheckLevel) error {
 	rt.level.Store(int32(l))
 	for _, g := range rt.allGroups() {
 		g.comm.SetCheck(l == CheckEvery)
-		g.startBackgroundCheck()
+		g.comparison.startInBackground()
 	}
 	return nil
 }

@@ -296,8 +296,8 @@ func (s *Stream) use(m Memory) error {
 
 // awaitStreamCause replaces a backend's error by the cause that the ranks of its group have found.
 func (rt *Runtime) awaitStreamCause(err error) error {
-	if g := groupOf(err); g != nil {
-		return g.awaitCause(err)
+	if l := lifetimeOf(err); l != nil {
+		return l.awaitCause(err)
 	}
 	return err
 }

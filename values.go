@@ -71,7 +71,11 @@ func (o ValueOperation) hasText() bool { return o == ValueStep || o == ValueAgre
 
 // values are the numbers that the ranks of a group compare on the host.
 type values struct {
-	g     *Group
+	roster
+	rt    *Runtime
+	comm  driver.Communicator
+	life  *lifetime
+	state *ranked.Mutex[groupState]
 	names atomic.Pointer[map[string]*valueName] // written with Group.state held
 	// last are the latest calls of this rank under any name, and count is how many there were; both
 	// are guarded by Group.state.
@@ -84,16 +88,16 @@ type values struct {
 
 // beginStep notes which step begins, for faults in it.
 func (v *values) beginStep(c *valueCall) {
-	text := fmt.Sprintf("%s at %s", c.what, v.g.rt.sites.named(c.site))
-	v.g.state.Lock()
-	defer v.g.state.Unlock()
+	text := fmt.Sprintf("%s at %s", c.what, v.rt.sites.named(c.site))
+	v.state.Lock()
+	defer v.state.Unlock()
 	v.latestStep = text
 }
 
 // inStep says in which step this rank is, or nothing.
 func (v *values) inStep() string {
-	v.g.state.Lock()
-	defer v.g.state.Unlock()
+	v.state.Lock()
+	defer v.state.Unlock()
 	if v.latestStep == "" {
 		return ""
 	}
@@ -106,23 +110,22 @@ const lastValues = 10
 // combine makes one call: it gathers what all ranks have under the name, compares, and folds.
 func (v *values) combine(ctx context.Context, c valueCall) (int64, error) {
 	ctx = orBackground(ctx)
-	g := v.g
-	if c.site == 0 && (g.rt.opts.CallSites || c.operation == ValueStep) {
-		c.site = g.rt.sites.ofCaller()
+	if c.site == 0 && (v.rt.opts.CallSites || c.operation == ValueStep) {
+		c.site = v.rt.sites.ofCaller()
 	}
 	n, err := v.named(c.name)
 	if err != nil {
-		return 0, fmt.Errorf("value %q of group %s: %w", c.name, g.id, err)
+		return 0, fmt.Errorf("value %q of group %s: %w", c.name, v.id, err)
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if c.operation == ValueStep {
-		launched := g.comm.(driver.Values).Collectives()
+		launched := v.comm.(driver.Values).Collectives()
 		c.launched, v.launched = launched-v.launched, launched
 		v.beginStep(&c)
 	}
 	if err := n.gather.Gather(ctx, c.words(), n.all); err != nil {
-		return 0, g.awaitCause(err)
+		return 0, v.life.awaitCause(err)
 	}
 	n.calls++
 	result, same, err := fold(n.all)
@@ -249,8 +252,8 @@ const stepName = " step"
 // step compares which step begins, and how many collectives the one before has launched.
 func (v *values) step(ctx context.Context, what string, site uint32) error {
 	ctx = orBackground(ctx)
-	if !v.g.rt.stepGuard {
-		return v.g.Cause(ctx)
+	if !v.rt.stepGuard {
+		return v.life.cause(ctx)
 	}
 	if what == "" || len(what) > MaxStep {
 		return invalid("a step of %d bytes, from 1 to %d", len(what), MaxStep)
@@ -295,12 +298,12 @@ func (v *values) named(name string) (*valueName, error) {
 	if n := v.known()[name]; n != nil {
 		return n, nil
 	}
-	backend, ok := v.g.comm.(driver.Values)
+	backend, ok := v.comm.(driver.Values)
 	if !ok {
 		return nil, ErrUnsupported
 	}
-	v.g.state.Lock()
-	defer v.g.state.Unlock()
+	v.state.Lock()
+	defer v.state.Unlock()
 	if n := v.known()[name]; n != nil {
 		return n, nil
 	}
@@ -308,7 +311,7 @@ func (v *values) named(name string) (*valueName, error) {
 	if err != nil {
 		return nil, err
 	}
-	n := &valueName{gather: end, all: make([]driver.Words, len(v.g.ranks))}
+	n := &valueName{gather: end, all: make([]driver.Words, len(v.ranks))}
 	grown := map[string]*valueName{name: n}
 	maps.Copy(grown, v.known())
 	v.names.Store(&grown)
@@ -324,21 +327,21 @@ func (v *values) known() map[string]*valueName {
 
 // note keeps a call for error messages.
 func (v *values) note(c *valueCall) {
-	v.g.state.Lock()
-	defer v.g.state.Unlock()
+	v.state.Lock()
+	defer v.state.Unlock()
 	v.last[v.count%lastValues] = *c
 	v.count++
 }
 
 // before says in words what this rank had last, the latest first.
 func (v *values) before() (texts []string) {
-	v.g.state.Lock()
+	v.state.Lock()
 	last, count := v.last, v.count
-	v.g.state.Unlock()
+	v.state.Unlock()
 	for i := range min(count, lastValues) {
 		c := &last[(count-1-i)%lastValues]
 		text := c.text()
-		if site := v.g.rt.sites.named(c.site); site != "" {
+		if site := v.rt.sites.named(c.site); site != "" {
 			text += " at " + site
 		}
 		texts = append(texts, text)

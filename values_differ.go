@@ -30,10 +30,9 @@ const (
 
 // failInvalid fails the group because another rank has sent what is not valid.
 func (v *values) failInvalid(n *valueName, err error) error {
-	g := v.g
-	err = fmt.Errorf("value %d of group %s: %w", n.calls, g.id, err)
-	g.comm.Abort(err)
-	return v.g.awaitCause(err)
+	err = fmt.Errorf("value %d of group %s: %w", n.calls, v.id, err)
+	v.comm.Abort(err)
+	return v.life.awaitCause(err)
 }
 
 // differ makes the error of calls that differ. All ranks know that they do, and now exchange, under
@@ -41,11 +40,11 @@ func (v *values) failInvalid(n *valueName, err error) error {
 func (v *values) differ(ctx context.Context, n *valueName, c *valueCall) error {
 	site := c.site
 	if site == 0 {
-		site = v.g.rt.sites.ofCaller()
+		site = v.rt.sites.ofCaller()
 	}
 	given := slices.Clone(n.all)
 	reports, err := v.exchangeReports(ctx, n, valueReport{
-		Event: c.event(), Site: v.g.rt.sites.named(site), Before: v.before(),
+		Event: c.event(), Site: v.rt.sites.named(site), Before: v.before(),
 	})
 	if err != nil {
 		return err
@@ -106,7 +105,7 @@ func (v *values) exchangeReports(
 	texts := make([][]byte, len(n.all))
 	gather := func(w driver.Words) error {
 		if err := n.gather.Gather(ctx, w, n.all); err != nil {
-			return v.g.awaitCause(err)
+			return v.life.awaitCause(err)
 		}
 		return nil
 	}
@@ -147,9 +146,8 @@ func (v *values) exchangeReports(
 func (v *values) divergence(
 	what string, given []driver.Words, reports []valueReport,
 ) *DivergenceError {
-	g := v.g
 	d := &DivergenceError{
-		Group: g.id, Members: slices.Clone(g.ranks), Kind: DivergedValue, Why: "unknown",
+		Group: v.id, Members: slices.Clone(v.ranks), Kind: DivergedValue, Why: "unknown",
 		Deviant: []int{},
 	}
 	for r, w := range given {
@@ -162,15 +160,15 @@ func (v *values) divergence(
 		})
 		switch {
 		case at >= 0:
-			d.Sides[at].Ranks = append(d.Sides[at].Ranks, g.ranks[r])
+			d.Sides[at].Ranks = append(d.Sides[at].Ranks, v.ranks[r])
 		case len(d.Sides) == maxSides:
-			d.Others = append(d.Others, g.ranks[r])
+			d.Others = append(d.Others, v.ranks[r])
 		default:
-			side.Ranks = []int{g.ranks[r]}
+			side.Ranks = []int{v.ranks[r]}
 			d.Sides = append(d.Sides, side)
 		}
 		if most, ok := majority(given); ok && w != most {
-			d.Deviant = append(d.Deviant, g.ranks[r])
+			d.Deviant = append(d.Deviant, v.ranks[r])
 		}
 	}
 	for i := range d.Sides {
@@ -179,7 +177,7 @@ func (v *values) divergence(
 	slices.Sort(d.Others)
 	slices.Sort(d.Deviant)
 	slices.SortFunc(d.Sides, func(a, b Side) int { return cmp.Compare(a.Ranks[0], b.Ranks[0]) })
-	d.Message = fmt.Sprintf("group %s: ranks differ in %s: %s", g.id, what, v.sidesText(d))
+	d.Message = fmt.Sprintf("group %s: ranks differ in %s: %s", v.id, what, v.sidesText(d))
 	return d
 }
 
@@ -202,14 +200,14 @@ func (v *values) sidesText(d *DivergenceError) string {
 		if len(s.Ranks) > 1 {
 			verb = "have"
 		}
-		text := fmt.Sprintf("%s %s %s", driver.RanksOf(s.Ranks, v.g.ranks), verb, s.Event)
+		text := fmt.Sprintf("%s %s %s", driver.RanksOf(s.Ranks, v.ranks), verb, s.Event)
 		if s.Site != "" {
 			text += " at " + s.Site
 		}
 		texts = append(texts, text)
 	}
 	if len(d.Others) > 0 {
-		texts = append(texts, driver.RanksOf(d.Others, v.g.ranks)+" differ, too")
+		texts = append(texts, driver.RanksOf(d.Others, v.ranks)+" differ, too")
 	}
 	return strings.Join(texts, "; ")
 }

@@ -3,8 +3,10 @@ package symmem
 import (
 	"math/bits"
 	"slices"
+	"sync/atomic"
 
 	"symmem/driver"
+	"symmem/internal/ranked"
 )
 
 // windowTable is an immutable snapshot of a group's windows. Queries read it without a lock;
@@ -73,30 +75,62 @@ func (p *windowEntry) position(address uintptr) (pool uint64, segment int32, off
 	return p.pool.id, p.segment.ordinal, int64(address - uintptr(p.segment.start))
 }
 
-// IsSymmetric reports whether memory of this rank lies in one window of the group. It takes no lock
-// and asks nobody. Nothing is symmetric in a nil group.
-func (g *Group) IsSymmetric(m Memory) bool { return g.holdsWindow(m.Address(), m.Bytes()) }
+// windows holds the windows of a group, its memberships in pools, and their revision.
+type windows struct {
+	state    *ranked.Mutex[groupState] // serializes writers
+	table    atomic.Pointer[windowTable]
+	members  atomic.Pointer[[]*membership]
+	revision atomic.Uint64 // counts changes that make prepared plans stale
+}
 
-func (g *Group) holdsWindow(address uintptr, bytes int64) bool {
-	if g == nil {
-		return false
+func (w *windows) init(state *ranked.Mutex[groupState]) {
+	w.state = state
+	w.table.Store(&windowTable{})
+	w.members.Store(&[]*membership{})
+}
+
+// revise makes every prepared plan stale, also one that is being made.
+func (w *windows) revise() {
+	w.state.Lock()
+	defer w.state.Unlock()
+	w.revision.Add(1)
+}
+
+// memberOf finds the group's part in a pool without a lock.
+func (w *windows) memberOf(p *Pool) *membership {
+	for _, m := range *w.members.Load() {
+		if m.pool == p {
+			return m
+		}
 	}
-	_, ok := g.table.Load().find(address, bytes)
+	return nil
+}
+
+func (w *windows) remember(m *membership) {
+	w.state.Lock()
+	defer w.state.Unlock()
+	list := append(slices.Clone(*w.members.Load()), m)
+	w.members.Store(&list)
+}
+
+// hold reports whether a range lies in one window.
+func (w *windows) hold(address uintptr, bytes int64) bool {
+	_, ok := w.table.Load().find(address, bytes)
 	return ok
 }
 
-func (g *Group) addWindow(p *Pool, s *segment, w driver.Window) {
-	g.setWindow(p, s, &windowEntry{pool: p, segment: s, window: w}, 1)
+func (w *windows) add(p *Pool, s *segment, made driver.Window) {
+	w.set(p, s, &windowEntry{pool: p, segment: s, window: made}, 1)
 }
 
-func (g *Group) removeWindow(p *Pool, s *segment) { g.setWindow(p, s, nil, -1) }
+func (w *windows) remove(p *Pool, s *segment) { w.set(p, s, nil, -1) }
 
-// setWindow publishes a table in which a segment's granules have another entry, and makes every
+// set publishes a table in which a segment's granules have another entry, and makes every
 // prepared plan stale.
-func (g *Group) setWindow(p *Pool, s *segment, entry *windowEntry, more int) {
-	g.state.Lock()
-	defer g.state.Unlock()
-	old := g.table.Load()
+func (w *windows) set(p *Pool, s *segment, entry *windowEntry, more int) {
+	w.state.Lock()
+	defer w.state.Unlock()
+	old := w.table.Load()
 	fresh := &windowTable{pools: slices.Clone(old.pools), count: old.count + more}
 	i := slices.IndexFunc(fresh.pools, func(a arenaTable) bool { return a.pool == p })
 	if i < 0 {
@@ -107,27 +141,27 @@ func (g *Group) setWindow(p *Pool, s *segment, entry *windowEntry, more int) {
 		})
 	}
 	fresh.pools[i].set(s, entry)
-	g.table.Store(fresh)
-	g.revision.Add(1)
+	w.table.Store(fresh)
+	w.revision.Add(1)
 }
 
 // forget drops a pool that is closed: the next arena may lie at the same addresses, and a plan of
 // the pool's memory would touch what is no longer mapped.
-func (g *Group) forget(p *Pool) {
-	g.state.Lock()
-	defer g.state.Unlock()
-	members := slices.DeleteFunc(slices.Clone(*g.members.Load()), func(m *membership) bool {
+func (w *windows) forget(p *Pool) {
+	w.state.Lock()
+	defer w.state.Unlock()
+	members := slices.DeleteFunc(slices.Clone(*w.members.Load()), func(m *membership) bool {
 		return m.pool == p
 	})
-	g.members.Store(&members)
-	old := g.table.Load()
-	g.table.Store(&windowTable{
+	w.members.Store(&members)
+	old := w.table.Load()
+	w.table.Store(&windowTable{
 		pools: slices.DeleteFunc(slices.Clone(old.pools), func(a arenaTable) bool {
 			return a.pool == p
 		}),
 		count: old.count,
 	})
-	g.revision.Add(1)
+	w.revision.Add(1)
 }
 
 // set gives the granules of a segment a place. The chunks it changes are copied first.

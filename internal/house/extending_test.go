@@ -159,7 +159,7 @@ var points = []point{
 			{in: ".", name: "report.err", exempt: map[string]string{
 				"kindClosed": "its text is all that is known", "kindOther": "its text is all that is known",
 			}},
-			{in: ".", name: "Group.firstCause", exempt: map[string]string{
+			{in: ".", name: "inquiry.firstCause", exempt: map[string]string{
 				"kindPeer": "a report about another rank, which has a report of its own",
 			}},
 		},

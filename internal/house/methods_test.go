@@ -14,7 +14,7 @@ type size struct{ methods, files int }
 // stillLarge lists the types that are larger than a type may be, with their sizes. They may not
 // grow. An entry goes when its type is small enough.
 var stillLarge = map[string]size{
-	".Group":                         {115, 5},
+	".Group":                         {48, 3}, // 40 are exported
 	".Interop":                       {21, 4},
 	".Options":                       {10, 4},
 	".Pool":                          {76, 5},

@@ -1,0 +1,309 @@
+package symmem
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"symmem/driver"
+	"symmem/internal/agreement"
+)
+
+// inquiry determines, together with the other ranks of a group, why the group has failed.
+type inquiry struct {
+	roster
+	comm       driver.Communicator
+	life       *lifetime
+	comparison *comparison
+	aligner    *aligner
+	calls      *planner
+	values     *values
+	timeout    time.Duration // Options.Timeout
+}
+
+// reportTimeout bounds one exchange of reports on the fault lane. Ranks that wait in a call come at
+// once. Where one does not come in time the others decide without its report.
+const reportTimeout = 2 * time.Second
+
+// maxReportRounds is how often ranks exchange reports while one of them waits for the cause of the
+// fault of another group.
+const maxReportRounds = 12
+
+// run exchanges reports with the other ranks on the fault lane and returns one error, the
+// same on all of them. A rank whose stream had failed before, by the fault of another group, has
+// the others wait until it knows that fault.
+func (q *inquiry) run(cause error) error {
+	for round := 0; ; round++ {
+		mine := q.makeReport(cause, time.Duration(min(round, 1))*reportTimeout/4)
+		mine.Suspect = q.aligner.suspectsPools()
+		message, err := json.Marshal(mine)
+		if err != nil {
+			return errors.Join(cause, err)
+		}
+		got, err := q.exchangeReports(context.Background(), message)
+		if err != nil {
+			return errors.Join(cause, err)
+		}
+		if all := q.decodeReports(got); !all.pending || round == maxReportRounds {
+			return q.firstCause(cause, all)
+		}
+	}
+}
+
+// makeReport makes this rank's report. For a fault of another group it waits a while until that
+// group's ranks have found the cause, and is pending if they have not.
+func (q *inquiry) makeReport(cause error, wait time.Duration) report {
+	var prior *PriorError
+	if !errors.As(cause, &prior) {
+		return reportOf(cause)
+	}
+	first := prior.Cause
+	source := lifetimeOf(first)
+	if source == nil || source == q.life {
+		return reportOf(cause)
+	}
+	timer := time.NewTimer(wait)
+	defer timer.Stop()
+	pending := false
+	select {
+	case <-source.open.Done():
+		first = context.Cause(source.open)
+	case <-timer.C:
+		pending = true
+	}
+	r := reportOf(&PriorError{Doing: prior.Doing, Rank: prior.Rank, Cause: first})
+	r.Pending = pending
+	return r
+}
+
+// reports holds the reports of the ranks of a group, by kind and in group order.
+type reports struct {
+	of           map[string][]report
+	pending      bool  // some rank does not know its cause yet
+	placeUnknown bool  // some rank does not say in which call it was
+	suspect      bool  // some rank holds a pool suspect since a fault of another group
+	missing      []int // world ranks that have not reported
+}
+
+// decodeReports decodes the reports of one exchange.
+func (q *inquiry) decodeReports(got [][]byte) reports {
+	all := reports{of: map[string][]report{}}
+	for from, m := range got {
+		r := report{from: q.ranks[from]}
+		if json.Unmarshal(m, &r) != nil || !r.valid() {
+			all.missing = append(all.missing, q.ranks[from])
+			continue
+		}
+		all.of[r.Kind] = append(all.of[r.Kind], r)
+		all.pending = all.pending || r.Pending
+		all.suspect = all.suspect || r.Suspect
+		all.placeUnknown = all.placeUnknown || r.Doing == ""
+	}
+	return all
+}
+
+// exchangeReports is one exchange on the fault lane.
+func (q *inquiry) exchangeReports(ctx context.Context, payload []byte) ([][]byte, error) {
+	ctx, cancel := context.WithTimeout(ctx, min(reportTimeout, q.timeout))
+	defer cancel()
+	return q.comm.Exchange(ctx, driver.LaneFault, payload)
+}
+
+// firstCause finds the first cause among the reports of all ranks, in the order of the kinds in
+// report.go. Where no report has one it returns this rank's own.
+func (q *inquiry) firstCause(cause error, all reports) error {
+	switch of := all.of; {
+	case len(of[kindLost]) > 0:
+		var ranks []int
+		for _, r := range of[kindLost] {
+			ranks = append(ranks, r.Lost.Ranks...)
+		}
+		return &RankLostError{Ranks: distinct(ranks), Doing: of[kindLost][0].Doing, Members: q.ranks}
+	case len(of[kindPrior]) > 0:
+		return of[kindPrior][0].err()
+	case len(of[kindClosed]) > 0:
+		elsewhere := map[int]string{}
+		for _, r := range of[kindClosed] {
+			elsewhere[r.from] = "has closed its Runtime meanwhile"
+		}
+		return &DeadlockError{
+			Doing: "joining group " + q.id, Elsewhere: elsewhere, Members: q.ranks,
+		}
+	case len(of[kindDiverged]) > 0:
+		everywhere := !all.placeUnknown && len(all.missing) == 0
+		if err := q.explainDivergence(cause, everywhere, all.suspect); !errors.Is(err, cause) {
+			return all.advise(err)
+		}
+		// The histories are equal, as when a rank has left the group: then where each rank is.
+		elsewhere := map[int]string{}
+		for _, r := range of[kindDiverged] {
+			if r.Deadlock != nil {
+				maps.Copy(elsewhere, r.Deadlock.Elsewhere)
+			}
+		}
+		if len(elsewhere) > 0 {
+			return all.advise(&DeadlockError{
+				Doing: of[kindDiverged][0].Doing, Elsewhere: elsewhere, Members: q.ranks,
+			})
+		}
+	case len(of[kindMessages]) > 0:
+		return q.messageCause(of[kindMessages])
+	case len(of[kindLate]) > 0:
+		return all.advise(q.late(of[kindLate]))
+	case len(of[kindAborted]) > 0:
+		return q.aborted(of[kindAborted])
+	case len(of[kindOther]) > 0:
+		first := of[kindOther][0]
+		return fmt.Errorf("group %s failed on %s: %s", q.id,
+			driver.RanksOf([]int{first.from}, q.ranks), first.Text)
+	case len(all.missing) > 0:
+		// A rank has failed, and has not reported why.
+		return &TimeoutError{
+			Doing: "finding out why group " + q.id + " failed", Waited: reportTimeout,
+			Missing: all.missing,
+			Members: q.ranks,
+		}
+	}
+	return cause
+}
+
+// advise adds what to do where ranks have met a pool at different points after a fault.
+func (all *reports) advise(err error) error {
+	if !all.suspect {
+		return err
+	}
+	return fmt.Errorf("%w; a rank has seen the fault of another group and realigns the pools at the "+
+		"next call that uses them: let all ranks of a pool see the fault first (Synchronize, Cause or "+
+		"Close of the failed group), or call Check or Split on a group of these ranks", err)
+}
+
+// late joins the reports of ranks that others were late for. What is one text comes from the first
+// report, by rank, so that it is the same on all ranks; all of them ask for the same counts.
+func (q *inquiry) late(reports []report) *TimeoutError {
+	e := &TimeoutError{
+		Doing: reports[0].Doing, Waited: reports[0].Late.Waited, Activity: map[int]string{},
+		Members: q.ranks,
+	}
+	for _, r := range reports {
+		e.Missing = append(e.Missing, r.Late.Missing...)
+		maps.Copy(e.Activity, r.Late.Activity)
+		e.Counts = cmp.Or(e.Counts, r.Late.Counts)
+	}
+	e.Missing = distinct(e.Missing)
+	for _, r := range reports {
+		if !slices.Contains(e.Missing, r.from) {
+			continue
+		}
+		// It is late for some, and has reported what it waits for itself.
+		e.Activity[r.from] = "waits in " + r.Doing
+		if len(r.Late.Missing) > 0 {
+			e.Activity[r.from] += ", for " + driver.Ranks(r.Late.Missing)
+		}
+	}
+	return e
+}
+
+// distinct orders ranks, each once.
+func distinct(ranks []int) []int { return slices.Compact(slices.Sorted(slices.Values(ranks))) }
+
+// aborted is the error of a group that ranks have aborted. It names those that report it, or, where
+// they report nothing any more, those that others have named.
+func (q *inquiry) aborted(reports []report) error {
+	var ranks []int
+	why := ""
+	for _, r := range reports {
+		if r.Peer != nil && len(r.Peer.Ranks) > 0 {
+			ranks = append(ranks, r.Peer.Ranks...)
+			continue
+		}
+		ranks = append(ranks, r.from)
+		if r.Interrupted {
+			why = ": " + r.Text
+		}
+	}
+	return fmt.Errorf("group %s: %w by %s%s", q.id, ErrAborted,
+		driver.RanksOf(distinct(ranks), q.ranks), why)
+}
+
+// comparable are the histories that ranks compare after a fault. Ranks that were at different
+// points of their programs may have made different pools. Where a rank holds a pool suspect
+// histories may differ without a mistake.
+func (q *inquiry) comparable(mode agreement.Mode, suspect bool) ([]agreement.Ledger, error) {
+	if suspect {
+		return nil, nil
+	}
+	if mode == agreement.Prefix {
+		return q.comparison.sharedHistories(context.Background(), q.exchangeReports)
+	}
+	return q.comparison.histories(), nil
+}
+
+// explainDivergence finds the first differing event of the pools' histories, or, where these are
+// equal, the collective in which the ranks differ, or at least, if every rank has reported it, in
+// which call each of them is: if one has not reported, the others may differ because of it.
+func (q *inquiry) explainDivergence(cause error, everywhere, suspect bool) error {
+	comparisons := []agreement.Config{
+		{Mode: agreement.Prefix, Call: q.calls.callOf(cause), Site: q.calls.latestSite()},
+		// Ranks that wait for each other in different places have stopped, so what one of them
+		// has done beyond the others counts, too.
+		{Mode: agreement.Exact},
+	}
+	if here := reportOf(cause).Doing + q.values.inStep(); everywhere {
+		here = here[:min(len(here), agreement.MaxTag)]
+		comparisons = append(comparisons, agreement.Config{Mode: agreement.Exact, Tag: here})
+	}
+	var err error
+	for _, c := range comparisons {
+		if c.Ledgers, err = q.comparable(c.Mode, suspect); err != nil {
+			return errors.Join(cause, err)
+		}
+		outcome, err := q.comparison.run(context.Background(), q.exchangeReports, c)
+		if err != nil {
+			return errors.Join(cause, err)
+		}
+		if err := q.divergence(outcome); err != nil {
+			return err
+		}
+	}
+	return cause
+}
+
+// messageCause makes one error of what ranks have reported about messages. If these do not match at
+// a collective, all ranks exchange how many they have sent and received before it.
+func (q *inquiry) messageCause(reports []report) error {
+	first := reports[0].Messages
+	counts, ok := q.comm.(driver.MessageCounts)
+	if first.Fault != driver.MessagesUnmatched || first.Number == 0 || !ok {
+		return first
+	}
+	ends := append([]MessageEnds{}, counts.MessagesBefore(first.Number)...)
+	if len(ends) > maxEnds {
+		ends = nil // there are too many
+	}
+	mine, err := json.Marshal(ends)
+	if err != nil {
+		return errors.Join(first, err)
+	}
+	got, err := q.exchangeReports(context.Background(), mine)
+	if err != nil {
+		return errors.Join(first, err)
+	}
+	var all []MessageEnds
+	complete := true
+	for _, m := range got {
+		var theirs []MessageEnds
+		complete = complete && json.Unmarshal(m, &theirs) == nil && theirs != nil
+		all = append(all, theirs...)
+	}
+	merged := *first
+	merged.Ends = nil
+	if complete {
+		merged.Ends = unmatched(all)
+	}
+	return &merged
+}

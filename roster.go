@@ -1,0 +1,29 @@
+package symmem
+
+import (
+	"slices"
+
+	"symmem/internal/agreement"
+)
+
+// roster identifies a group and lists its ranks.
+type roster struct {
+	id    string // for people
+	full  string // the same on all ranks, and unique among all groups
+	key   uint64 // a hash of full
+	ranks []int  // world ranks in group order
+	rank  int    // this rank's number in the group
+}
+
+// contains reports whether all ranks of another group are in this one.
+func (r *roster) contains(other *roster) bool {
+	for _, rank := range other.ranks {
+		if !slices.Contains(r.ranks, rank) {
+			return false
+		}
+	}
+	return true
+}
+
+// divergence returns the difference that an agreement of the group has found, or nil.
+func (r *roster) divergence(v *agreement.Outcome) error { return divergenceOf(v, r.id, r.ranks) }
