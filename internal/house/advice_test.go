@@ -28,8 +28,8 @@ var advices = []advice{
 		exists: func(_ *testing.T, files []*file) []string { return commandsOf(files) },
 		// Verbs, in sentences about symmem.
 		others: []string{
-			"against", "completion", "deregisters", "does", "finds", "instead", "is", "keeps",
-			"makes", "never", "puts", "run", "sets", "starts", "takes",
+			"against", "completion", "deregisters", "does", "finds", "has", "inserts", "instead", "is",
+			"keeps", "makes", "never", "puts", "run", "sends", "sets", "starts", "takes", "uses",
 		},
 	},
 	{

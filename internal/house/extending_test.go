@@ -89,7 +89,7 @@ var points = []point{
 		entries: place{in: "internal/reduce", name: "Float32"},
 		places: []place{
 			{in: "internal/reduce", name: "dataTypeNames", spelled: lower},
-			{in: "internal/reduce", name: "job.portable"},
+			{in: "internal/reduce", name: "portable"},
 			{in: "internal/reduce/gen", name: "elements"},
 			{in: "driver", name: "Float64"},
 			{in: ".", name: "Float64"},

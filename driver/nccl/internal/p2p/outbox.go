@@ -79,7 +79,7 @@ func (o *outbox) reclaim(out *peerOutbox, all bool) {
 	out.staged = slices.Delete(out.staged, 0, n)
 }
 
-// errNoSlot reports that all slots belong to graphs, so waiting for one would be in vain.
+// errNoSlot reports that graphs own all slots, so that no slot can become free.
 var errNoSlot = fmt.Errorf("open graphs hold all %d Sends that are possible to that rank: close "+
 	"some graphs: %w", Slots, driver.ErrUnsupported)
 
