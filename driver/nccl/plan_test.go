@@ -7,6 +7,7 @@ import (
 
 	"symmem/driver"
 	"symmem/driver/nccl/kernels"
+	"symmem/internal/nccl"
 )
 
 // TestWhatNCCLDoesNotHaveIsRefused guards against wrong sums: NCCL's number 0 is one.
@@ -28,6 +29,18 @@ func TestWhatNCCLDoesNotHaveIsRefused(t *testing.T) {
 	fine := &plan{Call: driver.Call{Operation: driver.AllGather, ReduceOp: driver.ReduceOps}}
 	if err := fine.Refusal(driver.PathPlain); err != nil {
 		t.Errorf("an operation that does not reduce: %v", err)
+	}
+}
+
+// TestNumbersOfReductionsAreNCCLs compares the table of package driver with the binding.
+func TestNumbersOfReductionsAreNCCLs(t *testing.T) {
+	for op, want := range map[driver.ReduceOp]nccl.ReduceOp{
+		driver.Sum: nccl.Sum, driver.Prod: nccl.Prod, driver.Min: nccl.Min, driver.Max: nccl.Max,
+		driver.Avg: nccl.Avg,
+	} {
+		if got, ok := op.NCCL().Number(); !ok || nccl.ReduceOp(got) != want {
+			t.Errorf("%v is number %d in NCCL, want %d", op, got, want)
+		}
 	}
 }
 

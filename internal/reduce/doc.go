@@ -24,6 +24,7 @@
 //     operand a processor takes a NaN from.
 //   - Min and Max are minimum and maximum of IEEE 754-2019: a NaN in any source gives a NaN, and -0
 //     is less than +0.
+//   - BAnd, BOr and BXor are bitwise, and for integers only.
 //   - One source without a division is a copy: the bits do not change, NaNs included.
 //
 // # Arithmetic

@@ -21,7 +21,7 @@ const (
 
 // Accepts reports whether op is one of the declared operations, and defined for a type.
 func (op Op) Accepts(t DataType) bool {
-	return op < OpCount && t.Valid() && (op < BAnd || !t.Float())
+	return t.Valid() && (op < BAnd || op < OpCount && !t.Float())
 }
 
 // Number is the type in which elements are combined: their element type, but float32 for 16-bit
