@@ -11,12 +11,12 @@ import (
 	"testing"
 )
 
-// advice says how messages name one kind of thing that a user may be sent to.
+// advice describes how messages refer to one kind of thing that a user can use.
 type advice struct {
 	kind string
-	// named finds it in a message; its last group is the name.
+	// named matches a reference in a message; its last group is the name.
 	named *regexp.Regexp
-	// exists lists what there is. others belong to other programs, or are words of a sentence.
+	// exists lists the existing names. others lists names of other programs and ordinary words.
 	exists func(*testing.T, []*file) []string
 	others []string
 }
@@ -26,7 +26,7 @@ var advices = []advice{
 		kind:   "command",
 		named:  regexp.MustCompile(`\bsymmem ([a-z][a-z-]+)`),
 		exists: func(_ *testing.T, files []*file) []string { return commandsOf(files) },
-		// Verbs, in sentences about symmem.
+		// Verbs in sentences about symmem.
 		others: []string{
 			"against", "completion", "deregisters", "does", "finds", "has", "inserts", "instead", "is",
 			"keeps", "makes", "never", "puts", "run", "sends", "sets", "starts", "takes", "uses",
@@ -101,9 +101,9 @@ var advices = []advice{
 	},
 }
 
-// TestWhatMessagesAdviseExists reads the string literals of several words in Go code: errors,
-// reports and help. Literals in Python have a test in Python (test_advice.py).
-func TestWhatMessagesAdviseExists(t *testing.T) {
+// TestAdviceInMessagesExists reads the string literals in Go code that have several words: errors,
+// reports and help. A test in Python (test_advice.py) reads the literals in Python.
+func TestAdviceInMessagesExists(t *testing.T) {
 	files := load(t)
 	texts := literals(files)
 	for _, a := range advices {
@@ -114,18 +114,18 @@ func TestWhatMessagesAdviseExists(t *testing.T) {
 				for _, m := range a.named.FindAllStringSubmatch(l.what, -1) {
 					seen++
 					if name := m[len(m)-1]; !slices.Contains(known, name) {
-						t.Errorf("%s:%d: there is no %s %s", l.path, l.line, a.kind, name)
+						t.Errorf("%s:%d: the %s %s does not exist", l.path, l.line, a.kind, name)
 					}
 				}
 			}
 			if seen == 0 {
-				t.Error("no message names one")
+				t.Error("no message refers to one")
 			}
 		})
 	}
 }
 
-// literals lists the string literals of several words outside of tests, as findings.
+// literals lists the string literals outside of tests that have several words, as findings.
 func literals(files []*file) []finding {
 	var all []finding
 	for _, f := range files {
@@ -166,7 +166,7 @@ var (
 	flagName    = regexp.MustCompile(`^"[a-z][a-z-]+"$`)
 )
 
-// flagsOf lists the names that the commands give to flags.
+// flagsOf lists the flags that the commands define.
 func flagsOf(files []*file) []string {
 	var names []string
 	for _, f := range files {
@@ -193,7 +193,7 @@ func flagsOf(files []*file) []string {
 	return names
 }
 
-// exportsOf lists what users can name of the root and of driver: "symmem.Function", "Type.Method"
+// exportsOf lists the exported names of the root and of driver: "symmem.Function", "Type.Method"
 // and "Type.Field".
 func exportsOf(files []*file) []string {
 	var names []string
@@ -249,8 +249,8 @@ func read(t *testing.T, name string) string {
 	return string(text)
 }
 
-// TestMissingAdviceIsFound gives each kind a message with a name that nothing has.
-func TestMissingAdviceIsFound(t *testing.T) {
+// TestUnknownAdviceIsFound gives each kind a message with a name that does not exist.
+func TestUnknownAdviceIsFound(t *testing.T) {
 	files := load(t)
 	for kind, message := range map[string]string{
 		"command": "run symmem diagnose", "flag": "use --no-such", "variable": "set SYMMEM_NONE",

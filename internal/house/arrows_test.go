@@ -12,14 +12,14 @@ import (
 	"golang.org/x/tools/go/packages"
 )
 
-// maxArrowsUp bounds the references between files of a package that go back up: a reader who goes
-// through the files from the top down meets each thing before what it is made of.
+// maxArrowsUp limits the references from a file of a package to an earlier one: a reader who reads
+// the files in order should meet each thing before the things that it uses.
 const maxArrowsUp = 10
 
-// arrow is a reference of one file to what another declares.
+// arrow is a reference from one file to a declaration in another.
 type arrow struct{ from, to string }
 
-func TestFilesOfBackendsReferDownward(t *testing.T) {
+func TestReferencesBetweenFilesOfBackends(t *testing.T) {
 	all, err := packages.Load(&packages.Config{
 		Mode: packages.NeedName | packages.NeedFiles | packages.NeedSyntax | packages.NeedTypes |
 			packages.NeedTypesInfo | packages.NeedImports | packages.NeedDeps,
@@ -33,12 +33,12 @@ func TestFilesOfBackendsReferDownward(t *testing.T) {
 		arrows := arrowsOf(p)
 		seen += len(arrows)
 		if up := arrowsUp(arrows); len(up) > maxArrowsUp {
-			t.Errorf("%s: %d references between files go back up, at most %d may: move what is named, "+
-				"or turn the dependency round: %v", p.PkgPath, len(up), maxArrowsUp, up)
+			t.Errorf("%s: %d references lead to earlier files, at most %d may: move the declarations, "+
+				"or invert the dependency: %v", p.PkgPath, len(up), maxArrowsUp, up)
 		}
 	}
 	if seen < 100 {
-		t.Errorf("found %d references: those are not the backends", seen)
+		t.Errorf("found only %d references", seen)
 	}
 }
 
@@ -81,8 +81,8 @@ func arrowsOf(p *packages.Package) []arrow {
 	})
 }
 
-// arrowsUp lists the arrows that go up where the files are put into an order in which few do: files
-// move to where they are best, until none has a better place.
+// arrowsUp lists the arrows that lead up in an order of files with few such arrows: each file is
+// moved to its best place until none has a better one.
 func arrowsUp(arrows []arrow) (up []arrow) {
 	var order []string
 	for _, a := range arrows {
@@ -107,7 +107,7 @@ func arrowsUp(arrows []arrow) (up []arrow) {
 	}
 }
 
-// against are the arrows that go up in an order.
+// against lists the arrows that lead up in an order.
 func against(order []string, arrows []arrow) (up []arrow) {
 	place := map[string]int{}
 	for i, f := range order {

@@ -9,12 +9,12 @@ import (
 	"golang.org/x/tools/go/packages"
 )
 
-// TestTheHouseBuildsOnOtherProcessors checks the types of everything, tests too, for a processor
-// that has no assembly of ours, with the portable kernels. To compile it would compile the standard
-// library, too, which takes ten times as long.
-func TestTheHouseBuildsOnOtherProcessors(t *testing.T) {
+// TestModuleBuildsForOtherProcessors type-checks everything, including tests, for a processor
+// without our assembly, with the portable kernels. Compiling would include the standard library,
+// which takes ten times as long.
+func TestModuleBuildsForOtherProcessors(t *testing.T) {
 	if testing.Short() {
-		t.Skip("checks the types of the standard library, too")
+		t.Skip("type-checks the standard library, too")
 	}
 	all, err := packages.Load(&packages.Config{
 		Mode: packages.LoadAllSyntax, Context: t.Context(), Dir: "../..", Tests: true,
@@ -41,8 +41,8 @@ func TestTheHouseBuildsOnOtherProcessors(t *testing.T) {
 	}
 }
 
-// bodiless lists the functions of a package that are written elsewhere: in assembly, which it does
-// not have here, or in a package of the runtime that a comment names.
+// bodiless lists the functions of a package that are implemented elsewhere: in assembly, which it
+// does not have here, or in a package of the runtime that a comment names.
 func bodiless(p *packages.Package) (names []string) {
 	if len(p.OtherFiles) > 0 {
 		return nil
@@ -58,7 +58,7 @@ func bodiless(p *packages.Package) (names []string) {
 	return names
 }
 
-// linked reports whether a function is that of another package.
+// linked reports whether a function is implemented by another package.
 func linked(f *ast.FuncDecl) bool {
 	if f.Doc == nil {
 		return false

@@ -43,7 +43,7 @@ var allCapabilities = []capabilities{
 	},
 }
 
-// untested are the root command, names that symmem itself uses to start ranks, and flags whose
+// untested lists the root command, names that symmem itself uses to start ranks, and flags whose
 // defaults and values are tested without the command.
 var untested = map[string]bool{
 	"symmem": true, "pin": true, "started": true,
@@ -51,7 +51,7 @@ var untested = map[string]bool{
 	"round-timeout": true,
 }
 
-func TestEveryCapabilityIsUsedByATest(t *testing.T) {
+func TestEveryCapabilityHasATest(t *testing.T) {
 	for _, c := range allCapabilities {
 		var tests strings.Builder
 		for _, pattern := range c.tests {
@@ -74,7 +74,7 @@ func TestEveryCapabilityIsUsedByATest(t *testing.T) {
 	}
 }
 
-// textOf joins the files that match a pattern, without Go tests unless the pattern names them.
+// textOf joins the files that match a pattern. It skips Go tests unless the pattern selects them.
 func textOf(t *testing.T, pattern string) string {
 	t.Helper()
 	files, err := filepath.Glob(filepath.Join("..", "..", filepath.FromSlash(pattern)))

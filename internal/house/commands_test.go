@@ -127,7 +127,7 @@ func lostTests(command string, names map[string][]string) []string {
 	return lost
 }
 
-// alternatives cuts a pattern at the bars that are in no parentheses.
+// alternatives splits a pattern at the bars outside of parentheses.
 func alternatives(pattern string) []string {
 	var all []string
 	depth, from := 0, 0

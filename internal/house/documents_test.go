@@ -11,7 +11,7 @@ import (
 var documentRules = []rule{
 	{
 		name:  "every package has a doc comment",
-		why:   "a reader starts with what a package is for",
+		why:   "a reader starts with the purpose of a package",
 		check: undocumentedPackages,
 		bad:   []map[string]string{{"a/a.go": "package a\n"}},
 		good: []map[string]string{
@@ -39,8 +39,8 @@ var documentRules = []rule{
 	},
 }
 
-// undocumentedPackages finds packages none of whose files has a doc comment. Tests of another
-// package name belong to the package that they test.
+// undocumentedPackages finds packages without a doc comment in any file. Tests with another package
+// name belong to the package that they test.
 func undocumentedPackages(files []*file) []finding {
 	first, documented := map[string]*file{}, map[string]bool{}
 	for _, f := range files {
@@ -62,7 +62,7 @@ func undocumentedPackages(files []*file) []finding {
 	return all
 }
 
-// promised are methods that say what the interface says that they belong to.
+// promised lists methods that an interface documents.
 var promised = map[string]bool{"Error": true, "String": true, "Unwrap": true}
 
 func undocumentedNames(f *file) []finding {
@@ -83,7 +83,7 @@ func undocumentedNames(f *file) []finding {
 	return all
 }
 
-// visible reports whether a function is one that the package's users can call.
+// visible reports whether users of the package can call a function.
 func visible(d *ast.FuncDecl) bool {
 	if d.Recv == nil {
 		return d.Name.IsExported()
@@ -118,7 +118,7 @@ func undocumentedSpecs(f *file, d *ast.GenDecl) []finding {
 	return all
 }
 
-// namesOf lists what a declaration without a comment of its own declares.
+// namesOf lists the names of a declaration without a comment.
 func namesOf(s ast.Spec) []*ast.Ident {
 	switch s := s.(type) {
 	case *ast.TypeSpec:

@@ -15,22 +15,23 @@ import (
 // binding implements the C interface.
 const binding = "cmd/libsymmem/internal/binding"
 
-// place is one that has to know every entry of an extension point: a declaration of a package, or a
-// whole file that is not Go.
+// place is code that has to list every entry of an extension point: a declaration of a package, or
+// a whole file in another language.
 type place struct {
 	in   string // a package's folder, "." for the root, or a file
 	name string // the declaration: a function, Type.method, variable, or a constant of a block
-	// spelled is how an entry is called there; nil is as in Go.
+	// spelled converts an entry to its name there; nil means the name in Go.
 	spelled func(entry string) string
-	// counted places have a text for each entry, in the order of entries, and not its name.
+	// counted is set if the place has a text for each entry, in the order of entries, instead of
+	// its name.
 	counted bool
-	// exempt are entries that the place does not name, each with the reason.
+	// exempt maps entries that the place does not name to the reasons.
 	exempt map[string]string
-	// rare places are needed only where another one cannot do.
+	// rare is set if an entry needs the place only in special cases.
 	rare bool
 }
 
-// String is the place as the page of its extension point lists it.
+// String returns the place as the page of its extension point lists it.
 func (p place) String() string {
 	if p.name == "" {
 		return "`" + p.in + "`"
@@ -38,21 +39,21 @@ func (p place) String() string {
 	return "`" + p.name + "` in `" + p.in + "`"
 }
 
-// point is an extension point: what there is of a kind, and where all of it has to be known.
+// point is an extension point: its entries, and the places that must list them.
 type point struct {
 	page string // of docs/extending
-	// entries are the constants of a block, which is found by one of them, or the keys or values of
-	// a variable that are written as texts.
+	// entries are the constants of a block, identified by one of them, or the string keys or values
+	// of a variable.
 	entries place
 	places  []place
-	// most bounds the places that an entry needs, rare ones left out; 0 does not.
+	// most limits the places that an entry needs, not counting rare ones; 0 means no limit.
 	most int
 }
 
 const (
-	message   = "a message runs through stages of its own"
-	byNorm    = "a norm has functions of its own"
-	bySplits  = "uneven parts have functions of their own"
+	message   = "messages are handled elsewhere"
+	byNorm    = "a norm has separate functions"
+	bySplits  = "uneven parts have separate functions"
 	byDefault = "the default case implements it"
 	divided   = "a sum, divided at the end"
 	simple    = "one instruction implements it"
@@ -63,7 +64,7 @@ func upper(entry string) string { return strings.ToUpper(entry) }
 
 func lower(entry string) string { return strings.ToLower(entry) }
 
-// function writes AllToAllV as symmem_all_to_all_v, the name of the C function.
+// function converts AllToAllV to symmem_all_to_all_v, the name of the C function.
 func function(entry string) string {
 	return "symmem_" + lower(camel.ReplaceAllString(entry, "${1}_${2}"))
 }
@@ -157,10 +158,10 @@ var points = []point{
 		places: []place{
 			{in: ".", name: "reportOf"},
 			{in: ".", name: "report.err", exempt: map[string]string{
-				"kindClosed": "its text is all that is known", "kindOther": "its text is all that is known",
+				"kindClosed": "only its text is known", "kindOther": "only its text is known",
 			}},
 			{in: ".", name: "inquiry.firstCause", exempt: map[string]string{
-				"kindPeer": "a report about another rank, which has a report of its own",
+				"kindPeer": "a report about another rank, which reports itself",
 			}},
 		},
 	},
@@ -173,7 +174,7 @@ var points = []point{
 	},
 }
 
-func TestEveryPlaceKnowsEveryEntry(t *testing.T) {
+func TestPlacesNameAllEntries(t *testing.T) {
 	files, all := load(t), loadPages(t)
 	for _, p := range points {
 		entries := p.known(t, files)
@@ -190,15 +191,15 @@ func TestEveryPlaceKnowsEveryEntry(t *testing.T) {
 					_, left := at.exempt[entry]
 					switch knows := at.knows(text, entry); {
 					case !knows && !left:
-						t.Errorf("%v does not know %s: see docs/extending/%s.md", at, entry, p.page)
+						t.Errorf("%v does not list %s: see docs/extending/%s.md", at, entry, p.page)
 					case knows && left:
-						t.Errorf("%v knows %s, and is listed as a place that does not", at, entry)
+						t.Errorf("%v lists %s although it is exempt", at, entry)
 					}
 				})
 			}
 			for _, entry := range slices.Sorted(maps.Keys(at.exempt)) {
 				if !slices.Contains(entries, entry) {
-					t.Errorf("%v is listed as a place without %s, which there is not", at, entry)
+					t.Errorf("%v is exempt from %s, which does not exist", at, entry)
 				}
 			}
 		}
@@ -220,7 +221,7 @@ func TestExtensionsNeedFewPlaces(t *testing.T) {
 	}
 }
 
-func TestPagesOfExtensionPointsListThePlacesInOrder(t *testing.T) {
+func TestExtensionPagesListThePlaces(t *testing.T) {
 	all := loadPages(t)
 	for _, p := range points {
 		name := "docs/extending/" + p.page + ".md"
@@ -232,7 +233,7 @@ func TestPagesOfExtensionPointsListThePlacesInOrder(t *testing.T) {
 		for _, at := range append([]place{p.entries}, p.places...) {
 			_, after, ok := strings.Cut(rest, at.String())
 			if !ok {
-				t.Errorf("%s does not list %v, or not in the order of the test", name, at)
+				t.Errorf("%s does not list %v, or lists it in another order than the test", name, at)
 				continue
 			}
 			rest = after
@@ -240,8 +241,8 @@ func TestPagesOfExtensionPointsListThePlacesInOrder(t *testing.T) {
 	}
 }
 
-// TestEveryBackendKeepsTheContract holds what docs/extending/backend.md says.
-func TestEveryBackendKeepsTheContract(t *testing.T) {
+// TestEveryBackendRunsTheContract checks what docs/extending/backend.md states.
+func TestEveryBackendRunsTheContract(t *testing.T) {
 	files, all := load(t), loadPages(t)
 	listed := place{in: ".", name: "backends"}
 	backends := regexp.MustCompile(`(\w+)\.Backend\{\}`).FindAllStringSubmatch(
@@ -265,8 +266,8 @@ func TestEveryBackendKeepsTheContract(t *testing.T) {
 	}
 }
 
-// TestTheBackendPageListsWhatKnowsABackendByName, and nothing else.
-func TestTheBackendPageListsWhatKnowsABackendByName(t *testing.T) {
+// TestBackendPageListsCodeThatNamesBackends checks that the page lists no other code.
+func TestBackendPageListsCodeThatNamesBackends(t *testing.T) {
 	page := loadPages(t)["docs/extending/backend.md"]
 	for _, f := range load(t) {
 		if f.test() || f.path == "backend.go" || strings.HasPrefix(f.path, "driver/") ||
@@ -279,13 +280,14 @@ func TestTheBackendPageListsWhatKnowsABackendByName(t *testing.T) {
 			return true
 		})
 		if listed := strings.Contains(page, "`"+f.path+"`"); knows != listed {
-			t.Errorf("%s: it names a backend: %v; docs/extending/backend.md lists it: %v", f.path,
+			t.Errorf("%s: names a backend: %v; listed in docs/extending/backend.md: %v", f.path,
 				knows, listed)
 		}
 	}
 }
 
-// namesBackend reports whether a node compares with the name of a backend, or passes it on.
+// namesBackend reports whether a node compares a value with the name of a backend, or passes the
+// name on.
 func namesBackend(n ast.Node) bool {
 	switch n := n.(type) {
 	case *ast.BinaryExpr:
@@ -315,7 +317,8 @@ func (p *point) known(t *testing.T, files []*file) []string {
 	if ok && block.Tok == token.CONST {
 		for _, s := range block.Specs {
 			for _, name := range s.(*ast.ValueSpec).Names {
-				// Numbers of entries end a block, and are no entries.
+				// Names such as kinds, which count the entries at the end of a block, are not
+				// entries.
 				count := strings.HasSuffix(name.Name, "s") && name.Name != "kindMessages" &&
 					name.Name != "LaneCalls"
 				if !count && name.Name != "_" {
@@ -343,7 +346,7 @@ func (p place) knows(text, entry string) bool {
 	return regexp.MustCompile(`(\b|[A-Z]_)` + word + `\b`).MatchString(text)
 }
 
-// text is what a place says.
+// text returns the source of a place.
 func (p place) text(t *testing.T, files []*file, all pages) string {
 	t.Helper()
 	if p.name != "" {
@@ -357,7 +360,7 @@ func (p place) text(t *testing.T, files []*file, all pages) string {
 	return text
 }
 
-// find finds a declaration in the code of a package, wherever its file is.
+// find finds a declaration in a package, in any file.
 func (p place) find(t *testing.T, files []*file) (*file, ast.Node) {
 	t.Helper()
 	for _, f := range files {
@@ -370,12 +373,12 @@ func (p place) find(t *testing.T, files []*file) (*file, ast.Node) {
 			}
 		}
 	}
-	t.Fatalf("no %s in %s: where is it now? Mend this table and the page", p.name, p.in)
+	t.Fatalf("no %s in %s: update this table and the page", p.name, p.in)
 	return nil, nil
 }
 
-// declared is the part of a declaration that is about a name: a function, a variable, or the block
-// of a constant.
+// declared returns the part of a declaration that declares a name: a function, a variable, or the
+// block of a constant.
 func declared(d ast.Decl, name string) ast.Node {
 	switch d := d.(type) {
 	case *ast.FuncDecl:
@@ -404,7 +407,7 @@ func receiverOf(d *ast.FuncDecl) string {
 	return receiverName(d.Recv.List[0].Type)
 }
 
-// cut is the source of a node.
+// cut returns the source of a node.
 func (f *file) cut(n ast.Node) string {
 	return f.source[f.set.Position(n.Pos()).Offset:f.set.Position(n.End()).Offset]
 }

@@ -1,6 +1,6 @@
-// Package house holds no code, only tests that check the house: what its packages import, how long
-// its files are, what its names are called and whether they are documented. Each rule says why it
-// is one, and is itself tested with a small module that breaks it.
+// Package house contains only tests. They check what packages import, how long files are, how
+// things are named and whether they are documented. Each rule states its reason, and is itself
+// tested with small modules that violate it.
 package house
 
 import (
@@ -17,10 +17,10 @@ import (
 	"testing"
 )
 
-// module is the name that the module's own packages begin with.
+// module is the import path of the module.
 const module = "symmem"
 
-// file is one Go file of the module.
+// file is a Go file of the module.
 type file struct {
 	path   string // from the module's root, with slashes
 	source string
@@ -28,7 +28,7 @@ type file struct {
 	syntax *ast.File
 }
 
-// folder is the package's folder, "" for the root.
+// folder returns the package's folder, "" for the root.
 func (f *file) folder() string {
 	if dir := path.Dir(f.path); dir != "." {
 		return dir
@@ -38,15 +38,15 @@ func (f *file) folder() string {
 
 func (f *file) test() bool { return strings.HasSuffix(f.path, "_test.go") }
 
-// generated reports whether a program wrote the file, so that nobody reads it.
+// generated reports whether a program wrote the file.
 func (f *file) generated() bool { return ast.IsGenerated(f.syntax) }
 
-// find is a breach of a rule by a node of the file.
+// find returns a violation by a node of the file.
 func (f *file) find(at token.Pos, format string, args ...any) finding {
 	return finding{f.path, f.set.Position(at).Line, fmt.Sprintf(format, args...)}
 }
 
-// finding is a breach of a rule.
+// finding describes a violation of a rule.
 type finding struct {
 	path string
 	line int
@@ -55,17 +55,17 @@ type finding struct {
 
 func (f finding) String() string { return fmt.Sprintf("%s:%d: %s", f.path, f.line, f.what) }
 
-// rule is something that holds in the whole house.
+// rule is a property of the whole module.
 type rule struct {
 	name string
 	why  string
-	// check returns what breaks the rule.
+	// check returns the violations.
 	check func(files []*file) []finding
-	// bad are small modules, each of which breaks the rule; good ones keep it.
+	// bad lists small modules that each violate the rule, and good lists modules that do not.
 	bad, good []map[string]string
 }
 
-// each makes a rule's check of one that looks at one file at a time.
+// each applies a check to every file.
 func each(check func(*file) []finding) func([]*file) []finding {
 	return func(files []*file) []finding {
 		var all []finding
@@ -80,22 +80,22 @@ var rules = slices.Concat(
 	importRules, documentRules, sizeRules, wordRules, lockRules, seamRules, testRules,
 )
 
-func TestTheHouseKeepsItsRules(t *testing.T) {
+func TestRules(t *testing.T) {
 	files := load(t)
 	for _, r := range rules {
 		t.Run(r.name, func(t *testing.T) {
 			for _, f := range r.check(files) {
-				t.Errorf("%v\n\tbecause %s", f, r.why)
+				t.Errorf("%v\n\treason: %s", f, r.why)
 			}
 		})
 	}
 }
 
-func TestTheRulesFindWhatBreaksThem(t *testing.T) {
+func TestRulesFindViolations(t *testing.T) {
 	for _, r := range rules {
 		t.Run(r.name, func(t *testing.T) {
 			if len(r.bad) == 0 || len(r.good) == 0 {
-				t.Error("a rule without examples")
+				t.Error("the rule has no examples")
 			}
 			for i, bad := range r.bad {
 				if len(r.check(parse(t, bad))) == 0 {
@@ -137,17 +137,17 @@ func load(t *testing.T) []*file {
 		t.Fatal(err)
 	}
 	if len(sources) < 100 {
-		t.Fatalf("found %d Go files: that is not the house", len(sources))
+		t.Fatalf("found only %d Go files", len(sources))
 	}
 	return parse(t, sources)
 }
 
-// skipped reports whether the go command does not look into a folder.
+// skipped reports whether the go command ignores a folder.
 func skipped(folder string) bool {
 	return folder == "testdata" || strings.HasPrefix(folder, ".") || strings.HasPrefix(folder, "_")
 }
 
-// parse makes files of sources by path.
+// parse parses sources by path.
 func parse(t *testing.T, sources map[string]string) []*file {
 	t.Helper()
 	set := token.NewFileSet()

@@ -7,14 +7,14 @@ import (
 	"strings"
 )
 
-// link is one import.
+// link describes an import.
 type link struct {
 	file *file
 	spec *ast.ImportSpec
 	path string
 }
 
-// own is the folder of an imported package of the module, if it is one.
+// own returns the folder of the imported package if it belongs to the module.
 func (l link) own() (folder string, ok bool) {
 	if l.path == module {
 		return "", true
@@ -22,14 +22,15 @@ func (l link) own() (folder string, ok bool) {
 	return strings.CutPrefix(l.path, module+"/")
 }
 
-// standard reports whether a package comes with Go: the others begin with a domain.
+// standard reports whether the package is part of Go: the import paths of others begin with a
+// domain.
 func (l link) standard() bool {
 	first, _, _ := strings.Cut(l.path, "/")
 	_, own := l.own()
 	return !own && !strings.Contains(first, ".")
 }
 
-// forbid makes a rule's check of a predicate on imports.
+// forbid turns a predicate on imports into a check.
 func forbid(forbidden func(link) bool) func([]*file) []finding {
 	return each(func(f *file) []finding {
 		var all []finding
@@ -46,7 +47,7 @@ func forbid(forbidden func(link) bool) func([]*file) []finding {
 	})
 }
 
-// below reports whether a folder is one of these, or inside.
+// below reports whether a folder is one of the roots, or inside one.
 func below(folder string, roots ...string) bool {
 	return slices.ContainsFunc(roots, func(root string) bool {
 		return folder == root || strings.HasPrefix(folder, root+"/")
@@ -57,19 +58,19 @@ var cores = []string{
 	"internal/alloc", "internal/ledger", "internal/agreement", "internal/message",
 }
 
-// above are the parts of internal that use the root package.
+// above lists internal packages that use the root package.
 var above = []string{"internal/chaos", "internal/program"}
 
-// joining are the layers that join ranks for a backend, in the words of the seam.
+// joining lists the packages that connect ranks for a backend and use the types of package driver.
 var joining = []string{"internal/control"}
 
-// forRoot are the layers that the root package is made of.
+// forRoot lists the packages that the root package may import.
 var forRoot = append([]string{
 	"driver", "internal/rendezvous", "internal/handoff", "internal/invariants", "internal/ranked",
 	"internal/spin", "internal/tuning",
 }, cores...)
 
-// forNCCL are what the GPU backend is made of.
+// forNCCL lists the packages that the GPU backend may import.
 var forNCCL = []string{
 	"driver", "driver/nccl/internal/direct", "driver/nccl/internal/gpu",
 	"driver/nccl/internal/memory", "driver/nccl/internal/p2p", "driver/nccl/internal/stream",
@@ -79,7 +80,7 @@ var forNCCL = []string{
 	"internal/mps", "internal/ranked", "internal/scatter", "internal/spin", "internal/sys",
 }
 
-// partsOfNCCL are the layers of the GPU backend, and what each is made of.
+// partsOfNCCL maps the packages of the GPU backend to those that they may import.
 var partsOfNCCL = map[string][]string{
 	"driver/nccl/internal/gpu": {
 		"driver", "driver/nccl/kernels", "internal/cuda", "internal/dl", "internal/ranked",
@@ -105,7 +106,7 @@ var partsOfNCCL = map[string][]string{
 
 const purego = "github.com/ebitengine/purego"
 
-// forTests are the packages that tests may use beside those of the code.
+// forTests lists the modules that only tests may use.
 var forTests = []string{
 	"pgregory.net/rapid", "github.com/cockroachdb/datadriven", "github.com/google/go-cmp",
 	"go.uber.org/goleak", "github.com/rogpeppe/go-internal", "golang.org/x/tools/go/packages",
@@ -117,9 +118,9 @@ func source(name, imported string) map[string]string {
 
 var importRules = []rule{
 	{
-		name: "cores import the standard library alone",
+		name: "cores import only the standard library",
 		why: "cores are pure state machines, so that the same code runs under every backend, in " +
-			"the simulator and in replays (agreement compares ledgers, so it knows them, and names ranks)",
+			"the simulator and in replays (agreement compares ledgers, so it imports them, and names ranks)",
 		check: forbid(func(l link) bool {
 			if l.file.test() || !below(l.file.folder(), cores...) || l.standard() {
 				return false
@@ -149,8 +150,8 @@ var importRules = []rule{
 		good: []map[string]string{source("internal/alloc/a_test.go", "time")},
 	},
 	{
-		name: "bindings import internal/dl and the standard library alone (NCCL's also CUDA's types)",
-		why:  "bindings say what a library's functions are called, not what they are used for",
+		name: "bindings import only internal/dl and the standard library (NCCL's also CUDA's types)",
+		why:  "bindings declare a library's functions, not what they are used for",
 		check: forbid(func(l link) bool {
 			return !l.file.test() && below(l.file.folder(), "internal/cuda", "internal/nccl") &&
 				!l.standard() && l.path != "symmem/internal/dl" &&
@@ -163,7 +164,7 @@ var importRules = []rule{
 		good: []map[string]string{source("internal/nccl/a.go", "symmem/internal/dl")},
 	},
 	{
-		name: "driver/nccl imports what it is made of",
+		name: "driver/nccl imports only listed packages",
 		why:  "the backend is a thin layer over bindings and planes; more would be policy",
 		check: forbid(func(l link) bool {
 			folder, own := l.own()
@@ -181,8 +182,8 @@ var importRules = []rule{
 		},
 	},
 	{
-		name: "parts of driver/nccl import those below them",
-		why:  "what is a layer today is a knot tomorrow if one part may call the next one up",
+		name: "parts of driver/nccl import only lower parts",
+		why:  "layers become tangled if one may call the next one up",
 		check: forbid(func(l link) bool {
 			folder, own := l.own()
 			parts := partsOfNCCL[l.file.folder()]
@@ -198,8 +199,8 @@ var importRules = []rule{
 		},
 	},
 	{
-		name: "planes import the seam and what carries them: TCP and rendezvous, or shared memory",
-		why:  "a plane joins ranks for any backend, and knows none of them",
+		name: "planes import package driver and their transport: TCP and rendezvous, or shared memory",
+		why:  "a plane connects ranks for any backend, and depends on none of them",
 		check: forbid(func(l link) bool {
 			folder, own := l.own()
 			allowed := map[string][]string{
@@ -228,7 +229,7 @@ var importRules = []rule{
 	},
 	{
 		name: "only tests import internal/softgpu",
-		why:  "a GPU of software proves nothing about data in a program that is for real ones",
+		why:  "programs for users must not run on a software GPU",
 		check: forbid(func(l link) bool {
 			return l.path == "symmem/internal/softgpu" && !l.file.test() &&
 				l.file.folder() != "driver/nccl/internal/gpu/gputest"
@@ -247,8 +248,8 @@ var importRules = []rule{
 		good: []map[string]string{source("cmd/symmem/a.go", module)},
 	},
 	{
-		name: "the root imports cores and the seam, and backends only in backend.go",
-		why:  "the root works with any backend; backend.go lists those that a program has",
+		name: "the root imports cores and package driver, and backends only in backend.go",
+		why:  "the root works with any backend; backend.go lists the backends of a program",
 		check: forbid(func(l link) bool {
 			folder, own := l.own()
 			if l.file.folder() != "" || l.file.test() || l.standard() {
@@ -269,8 +270,8 @@ var importRules = []rule{
 	},
 	{
 		name: "a backend never imports the root or another backend",
-		why: "arrows run one way: the root calls backends, and backends do not know each other; " +
-			"what joins the ranks of several is a control plane, which knows no backend",
+		why: "dependencies have one direction: the root calls backends, which are independent; " +
+			"a control plane connects their ranks and depends on no backend",
 		check: forbid(func(l link) bool {
 			folder, ok := l.own()
 			if !ok || !below(l.file.folder(), "driver") {
@@ -299,7 +300,7 @@ var importRules = []rule{
 		},
 	},
 	{
-		name: "layers never import the root or the seam",
+		name: "internal packages never import the root or package driver",
 		why: "internal packages are what the root is made of, but for random programs that try it, " +
 			"those that join ranks for a backend, which speak the words of the seam, and the " +
 			"software GPU, which compiles the sources of kernels",
@@ -323,8 +324,8 @@ var importRules = []rule{
 		},
 	},
 	{
-		name: "internal/reduce and internal/spin import nothing of ours",
-		why:  "they are kernels: words, lanes and instructions, whatever calls them",
+		name: "internal/reduce and internal/spin import no package of the module",
+		why:  "they are kernels, independent of their callers",
 		check: forbid(func(l link) bool {
 			_, own := l.own()
 			return own && !l.file.test() && below(l.file.folder(), "internal/reduce", "internal/spin")
@@ -343,7 +344,7 @@ var importRules = []rule{
 	},
 	{
 		name: "code outside commands has no foreign dependencies",
-		why:  "a library that brings nothing along is easy to adopt; tests use a known few",
+		why:  "a library without dependencies is easy to adopt; tests use a few known ones",
 		check: forbid(func(l link) bool {
 			_, own := l.own()
 			if own || l.standard() || l.path == "C" || strings.HasPrefix(l.path, "golang.org/x/sys") ||

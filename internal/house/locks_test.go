@@ -10,7 +10,7 @@ import (
 	"strings"
 )
 
-// rankedFolders are the packages whose locks all have ranks.
+// rankedFolders lists the packages in which all locks have ranks.
 var rankedFolders = []string{
 	"", "driver/host", "driver/nccl", "driver/nccl/internal/direct", "driver/nccl/internal/gpu",
 	"driver/nccl/internal/memory",
@@ -28,7 +28,7 @@ const (
 var lockRules = []rule{
 	{
 		name: "locks have ranks",
-		why:  "an order of locks that nothing checks is broken in time, and the program hangs",
+		why:  "an order of locks that nothing checks is eventually violated, and the program hangs",
 		check: each(func(f *file) []finding {
 			var all []finding
 			if f.test() || !slices.Contains(rankedFolders, f.folder()) {
@@ -61,8 +61,8 @@ var lockRules = []rule{
 		},
 	},
 	{
-		name:  "the documentation names the locks in their order",
-		why:   "who adds a lock, or takes two, looks there for the order",
+		name:  "the documentation lists the locks in their order",
+		why:   "developers look there before they add or nest locks",
 		check: misdocumentedLocks,
 		bad: []map[string]string{
 			{"p/doc.go": lockedDoc, "p/locks.go": swapped},
@@ -91,7 +91,7 @@ func misdocumentedLocks(files []*file) []finding {
 			}
 		}
 		if got != want {
-			all = append(all, f.find(f.syntax.Package, "doc.go says %q, want %q", got, want))
+			all = append(all, f.find(f.syntax.Package, "doc.go has %q, want %q", got, want))
 		}
 	}
 	return all

@@ -8,11 +8,11 @@ import (
 	"testing"
 )
 
-// size is how much of a type may be: the number of its methods, and of the files that have them.
+// size counts the methods of a type and the files that contain them.
 type size struct{ methods, files int }
 
-// stillLarge lists the types that are larger than a type may be, with their sizes. They may not
-// grow. An entry goes when its type is small enough.
+// stillLarge lists the types that exceed the limits, with their sizes. They must not grow. Remove
+// an entry when its type is small enough.
 var stillLarge = map[string]size{
 	".Group":                         {48, 3}, // 40 are exported
 	".Interop":                       {21, 4},
@@ -28,15 +28,15 @@ var stillLarge = map[string]size{
 	"driver/host.communicator":                {44, 5},
 }
 
-// methods are those of a type.
+// methods describes the methods of a type.
 type methods struct {
-	name  string // the folder, a point, the type
+	name  string // the folder, a dot and the type
 	count int
 	files []string
-	// views are the types of the package that embed a pointer to the type. Their methods count as
-	// its own, since they have all of its fields.
+	// views lists the types of the package that embed a pointer to the type. Their methods count as
+	// methods of the type, since they can use all of its fields.
 	views []string
-	last  finding // at the last method
+	last  finding // position of the last method
 }
 
 // methodsOf finds the methods of all types, by name. Methods in tests do not count.
@@ -74,7 +74,7 @@ func methodsOf(files []*file) map[string]*methods {
 	return all
 }
 
-// noteViews notes the types of which a type is a view.
+// noteViews records the types that a struct embeds by pointer.
 func noteViews(f *file, s ast.Spec, of func(string) *methods) {
 	declared, ok := s.(*ast.TypeSpec)
 	if !ok {
@@ -105,10 +105,10 @@ func sizeOf(all map[string]*methods, m *methods) size {
 	return s
 }
 
-// within reports whether a type of a size may have that of another.
+// within reports whether a size does not exceed a limit.
 func (s size) within(most size) bool { return s.methods <= most.methods && s.files <= most.files }
 
-// allowed returns how large a type may be.
+// allowed returns the maximum size of a type.
 func allowed(name string) size {
 	if s, listed := stillLarge[name]; listed {
 		return s
@@ -125,15 +125,15 @@ func largeTypes(files []*file) (found []finding) {
 			continue
 		}
 		slices.Sort(m.files)
-		m.last.what = fmt.Sprintf("%s has %d methods with those of its views, of which %d are "+
-			"allowed, in %d files, of which %d are: %s", name, s.methods, most.methods, s.files, most.files,
+		m.last.what = fmt.Sprintf("%s has %d methods with those of its views, at most %d are "+
+			"allowed, in %d files, at most %d are: %s", name, s.methods, most.methods, s.files, most.files,
 			strings.Join(m.files, ", "))
 		found = append(found, m.last)
 	}
 	return found
 }
 
-func TestTypesOnTheListAreLarge(t *testing.T) {
+func TestStillLargeTypesAreLarge(t *testing.T) {
 	all := methodsOf(load(t))
 	for name := range stillLarge {
 		switch m := all[name]; {
@@ -145,7 +145,7 @@ func TestTypesOnTheListAreLarge(t *testing.T) {
 	}
 }
 
-// receiverName is the name of a receiver's type, without its star and its parameters.
+// receiverName returns the name of a receiver's type, without star and type parameters.
 func receiverName(t ast.Expr) string {
 	switch t := t.(type) {
 	case *ast.StarExpr:

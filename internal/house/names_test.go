@@ -8,21 +8,20 @@ import (
 
 var (
 	spanOfCode = regexp.MustCompile("`([^`\n]+)`")
-	// nameInCode is an identifier with an inner capital letter, or a selector: plain words may be
-	// anything.
+	// nameInCode matches an identifier or a selector.
 	nameInCode = regexp.MustCompile(`^([A-Za-z_]\w*\.)*[A-Za-z_]\w*(\(\))?$`)
 	isGoName   = regexp.MustCompile(`[a-z][A-Z]|\.[A-Z]`)
-	ofOthers   = regexp.MustCompile(`^(cu|nccl|cuda)[A-Z]`) // CUDA's and NCCL's
+	ofOthers   = regexp.MustCompile(`^(cu|nccl|cuda)[A-Z]`) // names of CUDA and NCCL
 	aWord      = regexp.MustCompile(`\w+`)
 )
 
-// describesCode reports whether a page is about this code, and names little that others have.
+// describesCode reports whether a page is about this code and names little code of others.
 func describesCode(page string) bool {
 	return page == "ARCHITECTURE.md" || page == "CONTRIBUTING.md" ||
 		strings.HasPrefix(page, "docs/design/") || strings.HasPrefix(page, "docs/extending/")
 }
 
-// lostNames finds names of code in pages that no source has.
+// lostNames finds names of code in pages that occur in no source.
 func lostNames(all pages) (found []finding) {
 	words := map[string]bool{}
 	for name, text := range all {
@@ -47,11 +46,11 @@ func lostNames(all pages) (found []finding) {
 	return found
 }
 
-// lostParts finds the parts of a selector that are no words of sources.
+// lostParts finds the parts of a selector that occur in no source.
 func lostParts(page string, number int, name string, words map[string]bool) (found []finding) {
 	for _, part := range strings.Split(strings.TrimSuffix(name, "()"), ".") {
 		if !words[part] && !ofOthers.MatchString(part) {
-			found = append(found, finding{page, number, fmt.Sprintf("no source has %s, of %s", part, name)})
+			found = append(found, finding{page, number, fmt.Sprintf("no source has %s, in %s", part, name)})
 		}
 	}
 	return found

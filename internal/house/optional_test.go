@@ -3,8 +3,8 @@ package house
 import "go/ast"
 
 var seamRules = []rule{{
-	name: "what a backend may offer has a name in package driver",
-	why:  "who writes a backend reads driver/optional.go, not all who ask",
+	name: "optional interfaces of backends have names in package driver",
+	why:  "authors of a backend read driver/optional.go, not every caller",
 	check: each(func(f *file) []finding {
 		if f.folder() != "" && !below(f.folder(), "driver") {
 			return nil
@@ -29,7 +29,7 @@ var seamRules = []rule{{
 	},
 }}
 
-// nameless reports whether a type is an interface that is written out and has methods. That of
+// nameless reports whether a type is an interface literal with methods. The interface of
 // errors.Join has no name in Go, either.
 func nameless(e ast.Expr) bool {
 	i, ok := e.(*ast.InterfaceType)

@@ -12,23 +12,24 @@ import (
 	"unicode/utf8"
 )
 
-// pages are texts by path: documents, and sources, which may name documents. The text of a file
-// that is no document is what it says of documents alone.
+// pages maps paths to texts: documents, and sources, which may name documents. For sources the text
+// contains only the names of documents.
 type pages map[string]string
 
-// pageRule is a rule of documents.
+// pageRule is a property of documents.
 type pageRule struct {
 	name  string
 	why   string
 	check func(pages) []finding
-	// bad are small repositories, each of which breaks the rule; good ones keep it.
+	// bad lists small repositories that each violate the rule, and good lists repositories that do
+	// not.
 	bad, good []pages
 }
 
 var pageRules = []pageRule{
 	{
-		name:  "links between pages lead somewhere",
-		why:   "a reader who follows a link that is broken gives up",
+		name:  "links between pages are not broken",
+		why:   "readers who follow a broken link give up",
 		check: brokenLinks,
 		bad: []pages{
 			{"a.md": "see [b](b.md)\n"},
@@ -42,8 +43,8 @@ var pageRules = []pageRule{
 		},
 	},
 	{
-		name:  "documents that are named in code exist",
-		why:   "a page that moves takes along what names it",
+		name:  "documents named in code exist",
+		why:   "references must move with a page",
 		check: lostMentions,
 		bad:   []pages{{"a.go": "// See docs/reference/b.md.\n"}, {"a.sh": "# docs/b.md\n"}},
 		good: []pages{
@@ -53,7 +54,7 @@ var pageRules = []pageRule{
 	},
 	{
 		name:  "names of code in pages exist",
-		why:   "a name that was changed leads a reader nowhere",
+		why:   "a former name leads readers nowhere",
 		check: lostNames,
 		bad: []pages{
 			{"docs/design/a.md": "`agreeOn` compares.\n", "a.go": "func compareKeys() {}\n"},
@@ -93,7 +94,7 @@ var pageRules = []pageRule{
 	},
 	{
 		name:  "variables that code reads are in the reference",
-		why:   "a user cannot set what is not written down",
+		why:   "users cannot set undocumented variables",
 		check: unknownVariables,
 		bad:   []pages{{environmentPage: "`SYMMEM_A`\n", "a.go": `os.Getenv("SYMMEM_B")`}},
 		good: []pages{{
@@ -102,7 +103,7 @@ var pageRules = []pageRule{
 		}},
 	},
 	{
-		name:  "pages have none of the words that a reader stumbles over",
+		name:  "pages have no private words",
 		why:   "terms of NCCL, CUDA, PyTorch and Go are known; private words have to be guessed",
 		check: privateWords,
 		bad: []pages{
@@ -118,15 +119,15 @@ var pageRules = []pageRule{
 		good: []pages{{"a.md": "It runs next to it.\n"}, {"a.go": "// the house\n"}},
 	},
 	{
-		name:  "tables begin with a header",
-		why:   "rows behind an empty line are shown as text with bars",
+		name:  "tables start with a header",
+		why:   "rows after an empty line are shown as text with bars",
 		check: headlessTables,
 		bad:   []pages{{"a.md": "| a |\n|---|\n| b |\n\n| c |\n"}, {"a.md": "| a |\n"}},
 		good:  []pages{{"a.md": "| a | b |\n|---|:--|\n| c | d |\n\nNo row.\n"}, {"a.md": "    | a |\n"}},
 	},
 	{
 		name:  "README and ARCHITECTURE are short",
-		why:   "they are read to the end in five minutes; the rest is in docs",
+		why:   "they can be read in five minutes; the rest is in docs",
 		check: longPages,
 		bad: []pages{
 			{"README.md": strings.Repeat("word ", 701)},
@@ -141,8 +142,8 @@ var pageRules = []pageRule{
 	},
 }
 
-// TestTheProgramsOfTheReadmeAreThoseOfTheExamples holds the README to what CI builds and runs.
-func TestTheProgramsOfTheReadmeAreThoseOfTheExamples(t *testing.T) {
+// TestReadmeProgramsAreExamples compares the README with the examples that CI builds and runs.
+func TestReadmeProgramsAreExamples(t *testing.T) {
 	all := loadPages(t)
 	for language, example := range map[string]string{
 		"go": "examples/allreduce/main.go", "python": "examples/allreduce.py",
@@ -150,23 +151,23 @@ func TestTheProgramsOfTheReadmeAreThoseOfTheExamples(t *testing.T) {
 		_, rest, _ := strings.Cut(all["README.md"], "```"+language+"\n")
 		block, _, ok := strings.Cut(rest, "```")
 		if !ok || !strings.Contains(all[example], block) {
-			t.Errorf("%s lacks what README.md shows of it:\n%s", example, block)
+			t.Errorf("%s lacks code that README.md quotes:\n%s", example, block)
 		}
 	}
 }
 
-func TestPagesKeepTheirRules(t *testing.T) {
+func TestPageRules(t *testing.T) {
 	all := loadPages(t)
 	for _, r := range pageRules {
 		t.Run(r.name, func(t *testing.T) {
 			for _, f := range r.check(all) {
-				t.Errorf("%v\n\tbecause %s", f, r.why)
+				t.Errorf("%v\n\treason: %s", f, r.why)
 			}
 		})
 	}
 }
 
-func TestTheRulesOfPagesFindWhatBreaksThem(t *testing.T) {
+func TestPageRulesFindViolations(t *testing.T) {
 	for _, r := range pageRules {
 		t.Run(r.name, func(t *testing.T) {
 			for i, bad := range r.bad {
@@ -192,7 +193,7 @@ var (
 	oneLink   = regexp.MustCompile(`^\s*([-*] +)?\[[^]]*\]\([^)]*\)[.,;:]?$`)
 )
 
-// prose calls see with each line of a page that is not in a block of code.
+// prose calls see with each line of a page that is not in a code block.
 func prose(text string, see func(number int, line string)) {
 	fenced, after := false, true // after is an empty line, or a line of code that is indented
 	for i, line := range strings.Split(text, "\n") {
@@ -208,7 +209,7 @@ func prose(text string, see func(number int, line string)) {
 	}
 }
 
-// linksOf lists what a page links to: paths from the root, and the part after #.
+// linksOf calls see with the links of a page: paths from the root, and the part after #.
 func linksOf(name, text string, see func(line int, to, part string)) {
 	prose(text, func(number int, line string) {
 		for _, m := range toPage.FindAllStringSubmatch(inCode.ReplaceAllString(line, ""), -1) {
@@ -271,7 +272,8 @@ func lostMentions(all pages) []finding {
 			for _, page := range mentioned.FindAllString(line, -1) {
 				_, ofAll := all[page]
 				_, ofPython := all["python/"+page]
-				// Pages have links, which brokenLinks judges; the examples above name what is not there.
+				// Pages have links, which brokenLinks checks; the examples above name missing
+				// pages.
 				other := strings.HasSuffix(name, ".md") || strings.HasPrefix(name, "internal/house/")
 				if !ofAll && !ofPython && !other {
 					found = append(found, finding{name, i + 1, "no " + page})
@@ -297,7 +299,7 @@ func orphans(all pages) []finding {
 	for name := range all {
 		inDocs := strings.HasPrefix(name, "docs/") || strings.HasPrefix(name, "python/docs/")
 		if inDocs && strings.HasSuffix(name, ".md") && !reached[name] {
-			found = append(found, finding{name, 1, "docs/README.md does not lead here"})
+			found = append(found, finding{name, 1, "docs/README.md has no path of links to this page"})
 		}
 	}
 	return found
@@ -319,7 +321,8 @@ func wideProse(all pages) []finding {
 	return found
 }
 
-// private are words that have a plainer one. A package is called house, so that code may say so.
+// private matches words that have a plainer synonym. "house" is allowed in code, as the name of a
+// package.
 var (
 	unplain = []string{
 		"for ever", "in vain", "football", "theatre",
@@ -352,7 +355,8 @@ func privateWords(all pages) []finding {
 	return found
 }
 
-// privateIn looks at names, texts and comments of code, but not here, where the words are listed.
+// privateIn checks names, texts and comments of code, except in this package, which lists the
+// words.
 func privateIn(name, text string) []finding {
 	if strings.HasPrefix(name, "internal/house/") || !privateInCode.MatchString(text) {
 		return nil
@@ -371,7 +375,7 @@ const environmentPage = "docs/reference/environment.md"
 
 var (
 	variable = regexp.MustCompile(`"(SYMMEM_[A-Z_]+)"`)
-	// ofTests are variables that only tests set, also where other code reads them.
+	// ofTests matches variables that only tests set, even if other code reads them.
 	ofTests = regexp.MustCompile(`^SYMMEM_(TEST|CONTROL_TEST|CHAOS|HOST_TEST)_`)
 )
 
@@ -408,7 +412,7 @@ func longPages(all pages) []finding {
 	return found
 }
 
-// loadPages reads the repository's documents, and of other files what names documents.
+// loadPages reads the repository's documents, and the names of documents in other files.
 func loadPages(t *testing.T) pages {
 	t.Helper()
 	root := filepath.Join("..", "..")
@@ -443,24 +447,24 @@ func loadPages(t *testing.T) pages {
 	return all
 }
 
-// unread reports whether a folder holds nothing that people write: unlike the go command, it reads
-// the packages of Python whose names begin with an underscore.
+// unread reports whether a folder contains nothing that people write. Unlike the go command, it
+// includes Python packages whose names begin with an underscore.
 func unread(folder string) bool {
 	return built[folder] || skipped(folder) && !strings.HasPrefix(folder, "_")
 }
 
 var (
-	// built are folders of what is made.
+	// built lists folders with build outputs.
 	built = map[string]bool{"build": true, "dist": true, "bin": true, "__pycache__": true}
-	// named are kinds of files that people write, and that may name documents; links may lead to any
-	// file.
+	// named lists kinds of files that people write and that may name documents; links may lead to
+	// any file.
 	named = map[string]bool{
 		".md": true, ".go": true, ".py": true, ".sh": true, ".h": true, ".c": true, ".cc": true,
 		".cu": true, ".s": true, "Makefile": true,
 	}
 )
 
-// kind is a file's extension, or its name if it has none.
+// kind returns a file's extension, or its name if it has none.
 func kind(name string) string {
 	if e := path.Ext(name); e != "" {
 		return e

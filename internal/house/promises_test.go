@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// readmePromises are sentences of the README and the test that fails if one stops being true.
-// Commands other than "go test" run where they are called: on a GPU, or in .ci/run.
+// readmePromises lists sentences of the README and the test that fails if one is no longer true.
+// Other commands than "go test" run elsewhere: on a GPU, or in .ci/run.
 var readmePromises = []struct{ quote, test string }{
 	{
 		"If a tensor lies elsewhere on one rank, they return wrong sums",
@@ -54,13 +54,13 @@ var readmePromises = []struct{ quote, test string }{
 	},
 }
 
-func TestSentencesOfTheReadmeHaveATest(t *testing.T) {
+func TestReadmePromisesHaveTests(t *testing.T) {
 	readme := strings.ReplaceAll(loadPages(t)["README.md"], "**", "")
 	readme = strings.Join(strings.Fields(readme), " ")
 	names := functionsOfTests(load(t))
 	for _, p := range readmePromises {
 		if !strings.Contains(readme, p.quote) {
-			t.Errorf("README does not say %q", p.quote)
+			t.Errorf("README does not contain %q", p.quote)
 		}
 		if m := goTest.FindStringSubmatch(p.test); m != nil {
 			for _, lost := range lostTests(m[1], names) {

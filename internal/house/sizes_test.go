@@ -16,7 +16,7 @@ func lines(count int, line string) string { return strings.Repeat(line+"\n", cou
 var sizeRules = []rule{
 	{
 		name: "files have at most 500 lines",
-		why:  "a file holds one noun; one that needs more holds several",
+		why:  "a file has one subject; a longer one has several",
 		check: each(func(f *file) []finding {
 			if n := strings.Count(f.source, "\n"); n > maxFileLines {
 				return []finding{f.find(f.syntax.Package, "%d lines", n)}
@@ -28,7 +28,7 @@ var sizeRules = []rule{
 	},
 	{
 		name:  "a type has at most 30 methods, in at most three files",
-		why:   "a type with more has several jobs, and each of them deserves a type",
+		why:   "a larger type has several responsibilities, each of which deserves a type",
 		check: largeTypes,
 		bad: []map[string]string{
 			methodFiles("A", maxMethodFiles+1, 1), methodFiles("a", maxMethodFiles+1, 1),
@@ -48,7 +48,7 @@ var sizeRules = []rule{
 	},
 }
 
-// methodFiles returns a module each of whose files has some methods of one receiver.
+// methodFiles returns a module in which each file has some methods of one receiver.
 func methodFiles(receiver string, files, methods int) map[string]string {
 	sources := map[string]string{}
 	for i := range files {

@@ -28,8 +28,8 @@ func headlessTables(all pages) []finding {
 	return found
 }
 
-// TestTheTimesOfTheReadmeAreMeasured compares its table with the page that says how they were.
-func TestTheTimesOfTheReadmeAreMeasured(t *testing.T) {
+// TestReadmeTimesAreMeasured compares the table in the README with the page of measurements.
+func TestReadmeTimesAreMeasured(t *testing.T) {
 	all := loadPages(t)
 	measured, rows := all["docs/measurements/README.md"], 0
 	_, table, _ := strings.Cut(all["README.md"], "Times of an all-reduce")
@@ -41,7 +41,7 @@ func TestTheTimesOfTheReadmeAreMeasured(t *testing.T) {
 		}
 		rows++
 		if times := strings.Join(cells[1:], " / "); !strings.Contains(measured, times) {
-			t.Errorf("docs/measurements/README.md has no %q, which README.md gives for %s", times, cells[0])
+			t.Errorf("docs/measurements/README.md lacks %q, which README.md has for %s", times, cells[0])
 		}
 	}
 	if rows < 4 {

@@ -6,12 +6,12 @@ import (
 	"strings"
 )
 
-// kinds are the names of test files that say how something is tested, or that Go knows.
+// kinds lists names of test files that describe how something is tested, or that Go defines.
 var kinds = []string{
 	"bench", "contract", "example", "export", "fuzz", "main", "model", "norace", "race", "transcript",
 }
 
-// suites are the ideas whose tests have no one source file, and what tests share.
+// suites lists names of test files that test no single source file, or are shared by tests.
 var suites = map[string][]string{
 	"":                  {"program", "rank"},    // random programs; the ranks of tests
 	"driver/drivertest": {"small"},              // the least backend, which is an example
@@ -22,7 +22,7 @@ var suites = map[string][]string{
 var testRules = []rule{
 	{
 		name:  "tests are named after what they test",
-		why:   "who changes a file finds its tests next to it, by its name",
+		why:   "developers find the tests of a file next to it, under its name",
 		check: misnamedTests,
 		bad: []map[string]string{
 			{"a.go": "package a\n", "b_test.go": "package a\n"},

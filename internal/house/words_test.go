@@ -11,14 +11,14 @@ import (
 
 var (
 	vague = []string{"util", "utils", "common", "helper", "helpers", "types", "misc"}
-	// marks are cut in two, so that this file keeps its own rule.
+	// marks are split in two, so that this file does not violate its own rule.
 	marks      = []string{"TO" + "DO", "FIX" + "ME", "XX" + "X"}
 	unfinished = regexp.MustCompile(`\b(` + strings.Join(marks, "|") + `)\b`)
 	waits      = regexp.MustCompile(`(?i)(sleep|wait|pause|nap)`)
 )
 
-// formerWords are words that names in this module once had and that no reader from outside could
-// guess. The plain word for each is in the comment.
+// formerWords maps words that names in this module once used, and that other developers could not
+// guess, to plain ones.
 var formerWords = map[string]string{
 	"bell": "wakeup", "rouse": "wake", "board": "status", "tolerant": "ignore faults",
 	"linger": "wait slowly", "settle": "wait for the cause, or finish", "settled": "finished",
@@ -33,22 +33,22 @@ var formerWords = map[string]string{
 	"survey": "rank states", "conceal": "unpublish", "spilt": "backlog", "stray": "deadlock",
 }
 
-// partsOfName cuts a name in Go into its words.
+// partsOfName matches the words of a name in Go.
 var partsOfName = regexp.MustCompile(`[A-Z]+[a-z0-9]*|[a-z0-9]+`)
 
 const preamble = "package a\n\nimport \"time\"\n\n"
 
 var wordRules = []rule{
 	{
-		name: "no package or file is called by what it is not",
-		why:  "such names say nothing, so everything ends up there; files are called by their noun",
+		name: "packages and files have specific names",
+		why:  "such names describe nothing, so anything ends up there; name a file after its subject",
 		check: each(func(f *file) []finding {
 			names := strings.Split(f.folder(), "/")
 			names = append(names, f.syntax.Name.Name)
 			names = append(names, strings.Split(strings.TrimSuffix(path.Base(f.path), ".go"), "_")...)
 			for _, name := range names {
 				if slices.Contains(vague, name) {
-					return []finding{f.find(f.syntax.Package, "%q is no noun of ours", name)}
+					return []finding{f.find(f.syntax.Package, "%q is not specific", name)}
 				}
 			}
 			return nil
@@ -62,7 +62,7 @@ var wordRules = []rule{
 		good: []map[string]string{{"a/datatype.go": "package a\n"}},
 	},
 	{
-		name: "names in Go have words of the field",
+		name: "names in Go use terms of the field",
 		why:  "a reader who has never seen the project must be able to guess what a name means",
 		check: each(func(f *file) []finding {
 			var all []finding
@@ -73,7 +73,7 @@ var wordRules = []rule{
 				}
 				for _, word := range partsOfName.FindAllString(name.Name, -1) {
 					if plain := formerWords[strings.ToLower(word)]; plain != "" {
-						all = append(all, f.find(name.Pos(), "%s: say %q", name.Name, plain))
+						all = append(all, f.find(name.Pos(), "%s: write %q", name.Name, plain))
 					}
 				}
 				return true
@@ -92,12 +92,12 @@ var wordRules = []rule{
 		},
 	},
 	{
-		name: "nothing is left to do",
-		why:  "what is unfinished is not merged; what is planned is in the documents",
+		name: "nothing is unfinished",
+		why:  "unfinished code is not merged; plans are in the documents",
 		check: each(func(f *file) []finding {
 			marked := func(mark string) bool { return strings.Contains(f.source, mark) }
 			if !slices.ContainsFunc(marks, marked) {
-				return nil // as nearly all files, where the expression would take long
+				return nil // most files, for which the expression would take long
 			}
 			var all []finding
 			for i, line := range strings.Split(f.source, "\n") {
@@ -111,8 +111,8 @@ var wordRules = []rule{
 		good: []map[string]string{{"a.go": "package a // It is done.\n"}},
 	},
 	{
-		name: "tests never sleep, and code only where it says for what",
-		why:  "a sleep hides a race, or makes everybody wait; events and deadlines do not",
+		name: "tests never sleep, and code only with a comment",
+		why:  "a sleep hides a race or wastes time; events and deadlines do not",
 		check: each(func(f *file) []finding {
 			return callsOf(f, "time", "Sleep", func(c *ast.CallExpr, about string) string {
 				if named, ok := c.Args[0].(*ast.Ident); ok {
@@ -135,7 +135,7 @@ var wordRules = []rule{
 		},
 	},
 	{
-		name:  "tests that are skipped say why",
+		name:  "skipped tests give a reason",
 		why:   "a test that is silently skipped proves nothing",
 		check: each(silentSkips),
 		bad: []map[string]string{
@@ -167,8 +167,8 @@ func silentSkips(f *file) []finding {
 	return all
 }
 
-// callsOf judges the calls of a selector, such as time.Sleep; an empty receiver is any. The judge
-// is told the comments about a call: that of its function, and those inside it up to the call.
+// callsOf calls judge for the calls of a selector, such as time.Sleep; an empty receiver matches
+// any. about contains the comments about a call: those of its function and inside it.
 func callsOf(
 	f *file, receiver, name string, judge func(c *ast.CallExpr, about string) string,
 ) []finding {
@@ -195,7 +195,7 @@ func callsOf(
 	return all
 }
 
-// commentsIn joins the comments of a function and in it.
+// commentsIn joins the doc comment of a function and the comments inside it.
 func commentsIn(f *file, d *ast.FuncDecl) string {
 	text := d.Doc.Text()
 	for _, c := range f.syntax.Comments {

@@ -112,7 +112,8 @@ type scored struct {
 }
 
 // compare returns the n words that are most typical of ours. The score is the log-odds ratio with a
-// prior of half an occurrence, over its standard error, so that a rare word needs a larger ratio.
+// prior of half an occurrence, divided by its standard error, so that a rare word needs a larger
+// ratio.
 func compare(ours, theirs counts, n int) []scored {
 	var all []scored
 	total, other := ours.total(), theirs.total()

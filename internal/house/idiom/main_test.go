@@ -5,7 +5,7 @@ import (
 	"testing/fstest"
 )
 
-func TestWordsOfOneTreeComeFirst(t *testing.T) {
+func TestTypicalWordsAreListedFirst(t *testing.T) {
 	tree := func(comment string) fstest.MapFS {
 		return fstest.MapFS{
 			"a.go":          {Data: []byte("// Package a " + comment + ".\npackage a\n")},

@@ -1,5 +1,5 @@
-// Command lines counts lines of Go code by package, outside of tests: lines that hold a token, so
-// without comments and blank lines.
+// Command lines counts lines of Go code by package, excluding tests. It counts lines with a token,
+// so comments and blank lines do not count.
 //
 //	go run ./internal/house/lines [FOLDER]
 package main
@@ -61,7 +61,7 @@ func count(tree fs.FS) (map[string]int, error) {
 	return counts, err
 }
 
-// linesOf counts the lines on which a token is, or a part of one.
+// linesOf counts the lines that contain a token or a part of one.
 func linesOf(source []byte) int {
 	set := token.NewFileSet()
 	file := set.AddFile("", -1, len(source))

@@ -6,7 +6,7 @@ import (
 	"testing/fstest"
 )
 
-func TestLinesOfCodeAreCountedByPackage(t *testing.T) {
+func TestCountLines(t *testing.T) {
 	tree := fstest.MapFS{}
 	for name, text := range map[string]string{
 		"a.go":            "// Package a.\npackage a\n\n/* a\nb */\nvar x = `1\n\n2` // y\n\nvar y int\n",

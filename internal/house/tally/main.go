@@ -1,5 +1,5 @@
-// Command tally reads what go test -json writes, shows the output of what failed, and ends with one
-// line: how many tests passed and how many failed. It fails if any did.
+// Command tally reads the output of go test -json, prints the output of failed tests, and ends with
+// one line: how many tests passed and how many failed. It fails if any did.
 //
 //	go test -json ./... | go run ./internal/house/tally
 package main

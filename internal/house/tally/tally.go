@@ -12,7 +12,7 @@ import (
 	"strings"
 )
 
-// event is a line of go test -json (go doc test2json).
+// event is a line of the output of go test -json (go doc test2json).
 type event struct {
 	Action     string
 	Package    string
@@ -21,7 +21,7 @@ type event struct {
 	Output     string
 }
 
-// key names a test, or a package by an empty name.
+// key identifies a test, or a package if test is empty.
 type key struct{ pkg, test string }
 
 func (k key) String() string {
@@ -31,12 +31,12 @@ func (k key) String() string {
 	return k.pkg + " " + k.test
 }
 
-// begun is the outcome of a test that has no other: of one that passed if it is a benchmark, and of
-// one that ran when its process crashed. What a crash writes is output of one of those.
+// begun is the outcome of a test without another one: a benchmark that passed, or a test that ran
+// when its process crashed. The output of the crash belongs to one of these.
 const begun = "run"
 
-// tally counts tests that end. A test with subtests is not counted beside them, and subtests
-// without a name, which are trials of one test, count as that one.
+// tally counts tests that end. A test with subtests is not counted in addition to them, and
+// subtests without a name, which are trials of one test, count as that test.
 type tally struct {
 	outcome map[key]string
 	output  map[key][]byte
@@ -60,7 +60,7 @@ func run(in io.Reader, out io.Writer) (failed bool, err error) {
 	return t.report(out)
 }
 
-// trial is the name of a subtest that was given none.
+// trial matches the name of a subtest that was given none.
 var trial = regexp.MustCompile(`^#[0-9]+$`)
 
 func (t *tally) add(e *event) {
@@ -81,7 +81,7 @@ func (t *tally) add(e *event) {
 	}
 }
 
-// report writes the output of failures and the counts.
+// report writes the output of failed tests, and the counts.
 func (t *tally) report(out io.Writer) (failed bool, err error) {
 	counts := map[string]int{}
 	for _, k := range slices.SortedFunc(maps.Keys(t.outcome), compareKeys) {
@@ -108,7 +108,7 @@ func (t *tally) report(out io.Writer) (failed bool, err error) {
 	return failed, err
 }
 
-// counts reports whether an outcome is one of a test: a package is one only if it crashed.
+// counts reports whether an outcome counts as one of a test: a package counts only if it crashed.
 func (t *tally) counts(k key) bool {
 	if k.test == "" {
 		return t.crashed(k.pkg)

@@ -11,7 +11,7 @@ func TestTally(t *testing.T) {
 		failed         bool
 	}{
 		{
-			"a test with subtests is not counted beside them",
+			"a test with subtests is not counted in addition",
 			`{"Action":"pass","Package":"p","Test":"TestA/one"}
 			{"Action":"pass","Package":"p","Test":"TestA/two"}
 			{"Action":"pass","Package":"p","Test":"TestA"}
@@ -27,7 +27,7 @@ func TestTally(t *testing.T) {
 			"1 passed, 0 failed\n", false,
 		},
 		{
-			"what failed is shown",
+			"failures are shown",
 			`{"Action":"output","Package":"p","Test":"TestA","Output":"wrong sum\n"}
 			{"Action":"fail","Package":"p","Test":"TestA"}
 			{"Action":"skip","Package":"p","Test":"TestB"}
@@ -42,7 +42,7 @@ func TestTally(t *testing.T) {
 			"FAILED p\nsyntax error\n\n0 passed, 1 failed\n", true,
 		},
 		{
-			"what a crash has written is shown, with the test that ran then",
+			"the output of a crash is shown, with the test that ran",
 			`{"Action":"run","Package":"p","Test":"TestA"}
 			{"Action":"pass","Package":"p","Test":"TestA"}
 			{"Action":"run","Package":"p","Test":"TestB"}
@@ -52,7 +52,7 @@ func TestTally(t *testing.T) {
 			"FAILED p\nFAIL p\n\nNO END p TestB\npanic: x\n\n1 passed, 1 failed\n", true,
 		},
 		{
-			"so it is after a test that failed, but not where benchmarks passed",
+			"a crash after a failed test is shown, but not if benchmarks passed",
 			`{"Action":"run","Package":"p","Test":"TestA"}
 			{"Action":"fail","Package":"p","Test":"TestA"}
 			{"Action":"run","Package":"p","Test":"TestB"}
