@@ -109,7 +109,7 @@ func divergenceOf(v *agreement.Outcome, group string, members []int) error {
 		Group: group, Members: slices.Clone(members), Kind: DivergenceKind(found.Kind.String()),
 		Pool: found.Pool(), PoolID: found.Ledger, Position: found.Position,
 		Others: worldRanks(found.Others, members), Deviant: worldRanks(found.Deviant, members),
-		Absent: worldRanks(found.Absent, members), Why: found.Why.String(), Message: found.Error(),
+		Absent: worldRanks(found.Absent, members), Why: found.Difference.String(), Message: found.Error(),
 	}
 	if found.Last > found.Position {
 		d.Last = found.Last

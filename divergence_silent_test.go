@@ -28,11 +28,11 @@ func TestADifferentSizeOrOneBlockMoreIsADivergence(t *testing.T) {
 		allocate         func(r *rank, p *symmem.Pool)
 	}{
 		{
-			"rank 2 asks for another size", "alloc 8192 B", "rank 2 has another size than ranks 0-1",
+			"rank 2 asks for another size", "alloc 8192 B", "rank 2 has a different size than ranks 0-1",
 			func(r *rank, p *symmem.Pool) { r.alloc(p, 4096<<(r.Rank()/2)) },
 		},
 		{
-			"rank 2 makes one block more", "alloc 512 B", "rank 2 has an event that ranks 0-1 have not",
+			"rank 2 makes one block more", "alloc 512 B", "rank 2 has an event that ranks 0-1 do not have",
 			func(r *rank, p *symmem.Pool) {
 				if r.Rank() == 2 {
 					r.alloc(p, 512)
@@ -83,7 +83,7 @@ func TestARankThatRegistersWhileOthersAreInACollectiveIsNamedByItsExtraEvent(t *
 				said.give(r, r.diverged(r.sum(r.World(), b)))
 			})
 			text := said.alike(t, 3)
-			for _, want := range []string{"segment 67108864 B", "rank_test.go", "ranks 0-1 have not"} {
+			for _, want := range []string{"segment 67108864 B", "rank_test.go", "ranks 0-1 do not have"} {
 				if !strings.Contains(text, want) {
 					t.Errorf("%q does not say %q", text, want)
 				}

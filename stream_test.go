@@ -248,8 +248,8 @@ func TestADivergenceAboutAStreamSaysHowStreamsAreNumbered(t *testing.T) {
 		r.ok(err)
 		text := r.diverged(r.World().Check(r.ctx)).Error()
 		for _, want := range []string{
-			"(stream 1)", "(stream 2)", "rank 1 has the same event on another stream than rank 0",
-			"a pool numbers streams by their first allocation there, from 1; 0 is the default stream",
+			"(stream 1)", "(stream 2)", "rank 1 has the same event on a different stream than rank 0",
+			"a pool numbers streams from 1 by their first allocation; 0 is the default stream",
 		} {
 			if !strings.Contains(text, want) {
 				r.failf("%q is not in %q", want, text)

@@ -7,36 +7,38 @@ import (
 	"symmem/internal/ranklist"
 )
 
-// maxCallName bounds each of the names in a call, in bytes.
+// maxCallName limits each name in a call, in bytes.
 const maxCallName = 32
 
-// CollectiveCall describes a rank's call of a collective by everything that must be the same on all
-// ranks. A field that ranks may choose freely, such as the place of a buffer on the plain path,
-// keeps its zero value.
+// CollectiveCall describes a rank's call of a collective by the values that must be the same on all
+// ranks. If ranks may choose a value freely, such as the place of a buffer on the plain path, its
+// field keeps the zero value.
 type CollectiveCall struct {
 	// Operation, Path, DataType and ReduceOp are names of at most 32 bytes.
 	Operation, Path, DataType, ReduceOp string
-	// Root is a rank of the group, or -1 if the operation has no root. DataType and ReduceOp are
-	// empty if the operation has none.
+	// Root is a group rank, or -1 if the operation has no root. DataType and ReduceOp are empty
+	// if
+	// the operation has none.
 	Root int
 	// Count is the number of elements.
 	Count uint64
 	// SendPool and RecvPool are ids of pools. SendSegment and RecvSegment are segment ordinals in
-	// these pools, -1 outside of windows. The offsets are in bytes from the start of the segment.
+	// these pools, or -1 for a buffer outside windows. The offsets are in bytes from the start of
+	// the segment.
 	SendPool, RecvPool       uint64
 	SendSegment, RecvSegment int32
 	SendOffset, RecvOffset   int64
-	// Ticket is the number of the call in the group, from 1, or 0 if it has none.
+	// Ticket is the number of the call in the group, from 1, or 0 if the call has no number.
 	Ticket uint64
 	// Capture is the number of the capture that contains the call, and CaptureCall the number of
-	// the call in it. Both count from 1, and are 0 outside of captures.
+	// the call within that capture. Both start at 1, and are 0 outside captures.
 	Capture, CaptureCall uint64
 }
 
 // String describes the call without its empty fields.
-func (c CollectiveCall) String() string { return c.words(Names{}) }
+func (c CollectiveCall) String() string { return c.text(Names{}) }
 
-func (c CollectiveCall) words(n Names) string {
+func (c CollectiveCall) text(n Names) string {
 	var b strings.Builder
 	b.WriteString(c.Operation)
 	if c.ReduceOp != "" {
@@ -75,8 +77,8 @@ func (c CollectiveCall) words(n Names) string {
 	return b.String()
 }
 
-// Encode encodes the call. Encodings are equal exactly for equal calls, except that names are cut
-// to 32 bytes. The encoding of nil is empty.
+// Encode encodes the call. Two encodings are equal if and only if the calls are equal, except that
+// names are truncated to 32 bytes. The encoding of nil is empty.
 func (c *CollectiveCall) Encode() []byte {
 	if c == nil {
 		return nil
@@ -90,7 +92,7 @@ func (c *CollectiveCall) Encode() []byte {
 	return appendWords(b, c.SendPool, c.RecvPool, c.Ticket, c.Capture, c.CaptureCall)
 }
 
-// DecodeCall decodes the output of [CollectiveCall.Encode]. Empty input gives a nil call. Errors
+// DecodeCall decodes the output of [CollectiveCall.Encode]. It returns nil for empty input. Errors
 // wrap [ErrProtocol].
 func DecodeCall(value []byte) (*CollectiveCall, error) {
 	if len(value) == 0 {
@@ -106,7 +108,7 @@ func DecodeCall(value []byte) (*CollectiveCall, error) {
 	c.SendSegment, c.RecvSegment = int32(r.u64("segment")), int32(r.u64("segment"))
 	c.SendPool, c.RecvPool = r.u64("pool"), r.u64("pool")
 	c.Ticket = r.u64("ticket")
-	c.Capture, c.CaptureCall = r.u64("capture"), r.u64("place in a capture")
+	c.Capture, c.CaptureCall = r.u64("capture"), r.u64("number in a capture")
 	if len(r.b) > 0 {
 		r.fail("rest of a collective")
 	}
@@ -116,7 +118,7 @@ func DecodeCall(value []byte) (*CollectiveCall, error) {
 	return c, nil
 }
 
-// noCall is the text for a rank that reports no call.
+// noCall describes a rank that reports no call.
 const noCall = "no collective"
 
 // callText describes an encoded call.
@@ -128,5 +130,5 @@ func (n Names) callText(value []byte) (string, error) {
 	if c == nil {
 		return noCall, nil
 	}
-	return c.words(n), nil
+	return c.text(n), nil
 }

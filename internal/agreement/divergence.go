@@ -15,15 +15,15 @@ type Kind uint8
 
 // The kinds of divergence, in the order in which they are checked.
 const (
-	// KindTag means that the ranks are in different operations.
+	// KindTag means that the ranks are executing different operations.
 	KindTag Kind = iota + 1
 	// KindLedgers means that the ranks compare different pools.
 	KindLedgers
 	// KindPlacement means that the histories of a pool differ.
 	KindPlacement
-	// KindPending means that the histories agree but the segments to be registered differ.
+	// KindPending means that the histories are equal but the segments to be registered differ.
 	KindPending
-	// KindCollective means that the histories agree but the collectives being called differ.
+	// KindCollective means that the histories are equal but the collectives being called differ.
 	KindCollective
 )
 
@@ -37,21 +37,21 @@ func (k Kind) String() string {
 	return kindNames[k]
 }
 
-// Variant is an observation that some ranks share.
+// Variant describes an observation that some ranks share, such as an event.
 type Variant struct {
-	// Ranks lists the ranks that share it.
+	// Ranks lists the ranks that share the observation.
 	Ranks []int
-	// What describes it; for an event it is [ledger.Event.String].
+	// What describes the observation; for an event it is [ledger.Event.String].
 	What string
-	// Site is its call site as file:line, or "".
+	// Site is the observation's call site as file:line, or "".
 	Site string
 	// Event is the event, if HasEvent is set.
 	Event    ledger.Event
 	HasEvent bool
 }
 
-// DivergenceError reports how ranks that should agree differ. Its text is the same on every rank of
-// the agreement.
+// DivergenceError reports a difference between ranks that should agree. Its text is the same on
+// every rank of the agreement.
 type DivergenceError struct {
 	// Group names the group whose ranks differ.
 	Group string
@@ -60,21 +60,21 @@ type DivergenceError struct {
 	// Ledger is the id of the pool, for KindPlacement and KindPending.
 	Ledger uint64
 	// Position is the position of the first differing event, for KindPlacement. If Last is greater,
-	// that part of the history is no longer kept and the event lies between Position and Last.
+	// the event is between Position and Last, in a part of the history that is no longer kept.
 	Position, Last uint64
-	// Variants lists the different observations, ordered by lowest rank; at most 16.
+	// Variants lists up to 16 different observations, ordered by their lowest rank.
 	Variants []Variant
-	// Others lists the ranks whose observations exceed that limit.
+	// Others lists the ranks whose observations are not in Variants because of the limit.
 	Others []int
-	// Deviant lists the ranks that differ from a majority of the ranks that took part. Without such
-	// a majority it is empty: a low rank is not presumed right. Ranks that report no call while
-	// others report different ones are neither counted nor deviant.
+	// Deviant lists the ranks that differ from a majority of the ranks that took part. Without
+	// such a majority it is empty, because a lower rank is not more likely to be right. Ranks that
+	// report no call, while others report different calls, are neither counted nor deviant.
 	Deviant []int
-	// Why guesses the kind of difference, for KindPlacement.
-	Why Why
+	// Difference is the likely kind of difference, for KindPlacement.
+	Difference Difference
 	// Absent lists the ranks that did not take part in every round.
 	Absent []int
-	// Names names ranks and pools in the report. Ranks in the other fields are group ranks.
+	// Names determines how the report names ranks and pools. The other fields contain group ranks.
 	Names Names
 }
 
@@ -90,7 +90,7 @@ func (d *DivergenceError) Error() string {
 		}
 	}
 	if len(d.Others) > 0 {
-		fmt.Fprintf(&b, "; %s %s another observation",
+		fmt.Fprintf(&b, "; %s %s a different observation",
 			d.Names.ranks(d.Others), verb(d.Others, "has", "have"))
 	}
 	b.WriteString(d.closing())
@@ -118,7 +118,7 @@ func (d *DivergenceError) heading() string {
 		d.Group, d.Pool(), d.Position)
 }
 
-// Pool names the pool, for KindPlacement and KindPending.
+// Pool returns the name of the pool for KindPlacement and KindPending, or "" for other kinds.
 func (d *DivergenceError) Pool() string {
 	if d.Kind != KindPlacement && d.Kind != KindPending {
 		return ""
@@ -126,24 +126,27 @@ func (d *DivergenceError) Pool() string {
 	return d.Names.pool(d.Ledger)
 }
 
-// closing describes the deviating ranks and the kind of deviation, as far as they are known.
+// closing returns the end of the report: the deviating ranks, the kind of difference if it is
+// known, hints, and the absent ranks.
 func (d *DivergenceError) closing() string {
 	out := ""
-	if d.Why == WhyHeld {
-		out = "; " + d.Why.sentence(d.Names, nil, nil)
-	} else if usual, deviant := d.contrast(); usual >= 0 && deviant >= 0 && d.Why != WhyUnknown {
-		out = "; " + d.Why.sentence(d.Names, d.ranksLike(deviant), d.ranksLike(usual))
-	} else if len(d.Deviant) > 0 {
+	usual, deviant := d.usualAndDeviant()
+	switch {
+	case d.Difference == DifferenceHeld:
+		out = "; " + d.Difference.sentence(d.Names, nil, nil)
+	case d.Difference != DifferenceUnknown && usual >= 0 && deviant >= 0:
+		out = "; " + d.Difference.sentence(d.Names, d.ranksLike(deviant), d.ranksLike(usual))
+	case len(d.Deviant) > 0:
 		out = fmt.Sprintf("; %s %s from the majority",
 			d.Names.short(d.Deviant), verb(d.Deviant, "deviates", "deviate"))
 	}
-	if d.Why != WhyHeld && d.has(ledger.KindFree) {
-		out += "; if garbage collection makes that free, it comes at another time on each rank: " +
-			"free the buffer by a call, at the same place of the program on all ranks"
+	if d.Difference != DifferenceHeld && d.hasKind(ledger.KindFree) {
+		out += "; if garbage collection caused the free, its time differs between ranks: free the " +
+			"buffer explicitly, at the same place in the program on all ranks"
 	}
-	if d.has(ledger.KindSegment) {
-		out += "; segments differ where ranks request different sizes, or where a device has less " +
-			"memory: then bound the pool by a capacity that every device has"
+	if d.hasKind(ledger.KindSegment) {
+		out += "; segments differ if ranks request different sizes, or if a device has less memory: " +
+			"in that case, set a pool capacity that is available on every device"
 	}
 	if len(d.Absent) > 0 {
 		out += fmt.Sprintf("; %s did not take part", d.Names.ranks(d.Absent))
@@ -151,14 +154,14 @@ func (d *DivergenceError) closing() string {
 	return out
 }
 
-// has reports whether some ranks have an event of the given kind where others have a different one.
-func (d *DivergenceError) has(kind ledger.Kind) bool {
+// hasKind reports whether the differing events include an event of the given kind.
+func (d *DivergenceError) hasKind(kind ledger.Kind) bool {
 	return d.Kind == KindPlacement && slices.ContainsFunc(d.Variants, func(v Variant) bool {
 		return v.HasEvent && v.Event.Kind == kind
 	})
 }
 
-// ranksLike returns the ranks with the same observation as variant i, whatever their call sites.
+// ranksLike returns the ranks with the same observation as variant i, regardless of call sites.
 func (d *DivergenceError) ranksLike(i int) []int {
 	var out []int
 	for _, v := range d.Variants {
@@ -170,10 +173,10 @@ func (d *DivergenceError) ranksLike(i int) []int {
 	return out
 }
 
-// contrast returns the variant of the most ranks and the first variant that differs from it, or -1
-// for a missing one. A tie is no majority; the lower rank then comes first, which only affects the
-// wording.
-func (d *DivergenceError) contrast() (usual, deviant int) {
+// usualAndDeviant returns the index of the most frequent variant and that of the first variant that
+// differs from it. An index is -1 if there is no such variant. In a tie, the variant with the lower
+// rank counts as usual, which only affects the wording.
+func (d *DivergenceError) usualAndDeviant() (usual, deviant int) {
 	usual, deviant = -1, -1
 	most := 0
 	for i, v := range d.Variants {
@@ -189,16 +192,16 @@ func (d *DivergenceError) contrast() (usual, deviant int) {
 	return usual, deviant
 }
 
-// abstains reports whether a variant stands for ranks that report no call while others report
-// different ones. A rank that was stopped by another rank's fault knows of no call in which it
-// differs.
+// abstains reports whether a variant belongs to ranks that report no call while others report
+// different calls. For example, a rank that was stopped by another rank's fault has no call to
+// compare.
 func (d *DivergenceError) abstains(v Variant) bool {
 	return d.Kind == KindCollective && v.What == noCall && len(d.Variants) > 2
 }
 
-// conclude sets Deviant, given the number of ranks.
-func (d *DivergenceError) conclude(ranks int) {
-	usual, _ := d.contrast()
+// setDeviant sets Deviant. ranks is the number of ranks that took part.
+func (d *DivergenceError) setDeviant(ranks int) {
+	usual, _ := d.usualAndDeviant()
 	for _, v := range d.Variants {
 		if d.abstains(v) {
 			ranks -= len(v.Ranks)
@@ -222,23 +225,23 @@ func (m *Machine) newDivergence(kind Kind, id uint64) *DivergenceError {
 	}
 }
 
-// differ ends the agreement with a divergence in contributions to the vote.
-func (m *Machine) differ(
+// diverge ends the agreement with a divergence in the votes. text describes a variant.
+func (m *Machine) diverge(
 	kind Kind, id uint64, v variants, text func([]byte) (string, error),
 ) ([]byte, *Outcome, error) {
 	d := m.newDivergence(kind, id)
 	ranks := len(v.others)
-	for _, one := range v.list {
-		what, err := text(one.value)
+	for _, w := range v.list {
+		what, err := text(w.value)
 		if err != nil {
 			return nil, nil, err
 		}
 		d.Variants = append(d.Variants,
-			Variant{Ranks: one.ranks, What: what, Site: string(one.note)})
-		ranks += len(one.ranks)
+			Variant{Ranks: w.ranks, What: what, Site: string(w.note)})
+		ranks += len(w.ranks)
 	}
 	d.Others = v.others
-	d.conclude(ranks)
+	d.setDeviant(ranks)
 	return nil, &Outcome{Divergence: d, Absent: m.absent}, nil
 }
 
@@ -249,13 +252,13 @@ func tagText(value []byte) (string, error) {
 	return string(value[1:]), nil
 }
 
-// idsText lists the pools of a rank by their encoded ids.
+// idsText returns the names of a rank's pools, given their encoded ids.
 func (n Names) idsText(value []byte) (string, error) {
 	if len(value) == 0 {
 		return "no pool", nil
 	}
 	pools := make([]string, 0, len(value)/8)
-	for _, id := range words(value) {
+	for _, id := range decodeWords(value) {
 		pools = append(pools, n.pool(id))
 	}
 	return strings.Join(pools, ", "), nil

@@ -11,16 +11,17 @@ import (
 	"symmem/internal/ranklist"
 )
 
-// TestReports checks the text of every kind of report. Each case is a group; every line is one
-// rank:
+// TestReports checks the text of every kind of report. Each case describes a group, with one line
+// for each rank:
 //
 //	agree mode=exact
 //	alloc 512@0+0 free 512@0+0
 //	alloc 512@0+0
 //
-// An event is written as kind, size@segment+offset, and optional /stream and #site. A line may
-// begin with tag=..., pending=n, pool=n, call=count or cast=root. A rank whose line is absent does
-// not take part. The argument members=(...) lists the world ranks of the group.
+// An event consists of a kind and size@segment+offset, optionally followed by /stream and #site. A
+// line may begin with tag=..., pending=n, pool=n, call=count or cast=root, and repeat=n repeats the
+// event that follows. A rank whose line is "absent" does not take part. The argument members=(...)
+// lists the world ranks of the group.
 func TestReports(t *testing.T) {
 	datadriven.RunTest(t, "testdata/reports", func(t *testing.T, d *datadriven.TestData) string {
 		mode := Exact
@@ -38,9 +39,9 @@ func TestReports(t *testing.T) {
 			c.Rank, c.Ranks, c.Mode, c.Group = rank, len(lines), mode, "world"
 			c.Names = names
 			absent[rank] = line == "absent"
-			machines[rank] = machineOf(t, c)
+			machines[rank] = mustNew(t, c)
 		}
-		outcomes, rounds := drive(t, machines, absent)
+		outcomes, rounds := runAll(t, machines, absent)
 		return report(t, outcomes, rounds)
 	})
 }
@@ -55,7 +56,7 @@ func report(t *testing.T, outcomes []*Outcome, rounds int) string {
 		case first == nil:
 			first = v
 		case fmt.Sprint(v.Divergence) != fmt.Sprint(first.Divergence):
-			t.Fatalf("two texts:\n%v\n%v", first.Divergence, v.Divergence)
+			t.Fatalf("ranks have different texts:\n%v\n%v", first.Divergence, v.Divergence)
 		}
 	}
 	out := fmt.Sprintf("rounds: %d\n", rounds)
@@ -71,7 +72,7 @@ func report(t *testing.T, outcomes []*Outcome, rounds int) string {
 	return out + first.Divergence.Error() + "\n"
 }
 
-// namesOf names the group's ranks according to members=(...), and pools by their ids.
+// namesOf returns Names with the world ranks of members=(...), and with pools named by their ids.
 func namesOf(t *testing.T, d *datadriven.TestData) Names {
 	t.Helper()
 	if !d.HasArg("members") {
@@ -156,6 +157,6 @@ func parseEvent(t *testing.T, kind, place string, sites *ledger.Sites) ledger.Ev
 	if e.Kind == ledger.KindAlloc || e.Kind == ledger.KindSegment {
 		e.Requested = e.Size
 	}
-	_, _ = fmt.Sscan(stream, &e.Stream) // No stream is stream 0.
+	_, _ = fmt.Sscan(stream, &e.Stream) // Without /stream, the stream is 0.
 	return e
 }

@@ -7,23 +7,25 @@ import (
 	"symmem/internal/ledger"
 )
 
-// maxFollowing is the number of events from the first difference on that are compared to classify
-// the difference.
+// maxFollowing limits the events, from the first difference on, that are compared to classify the
+// difference.
 const maxFollowing = 9
 
-// maxNote bounds a note, which holds the digests of some requests or the site of a call.
+// maxNote limits a note in bytes. A note contains the digests of some requests or the site of a
+// call.
 const maxNote = max(8*maxFollowing, ledger.MaxSiteBytes)
 
-// The kinds of answers; the first byte of an answer.
+// The kinds of answers in phaseEvents. The first byte of an answer is its kind.
 const (
 	answerEvent     byte = iota + 1 // the event at the position, with its site
-	answerEnd                       // the history ends there
-	answerDigest                    // the digest there; the event is no longer kept
-	answerForgotten                 // the digest is no longer kept either
+	answerEnd                       // the history ends before or at the position
+	answerDigest                    // only the digest is still kept
+	answerForgotten                 // neither the event nor the digest is still kept
 )
 
-// askEvents asks every rank for its event at the first difference. If only a range is known, the
-// digests at its end still show which ranks agree with each other.
+// askEvents starts phaseEvents, in which each rank sends its event at the first difference. If only
+// a range is known, ranks send their digests at its end, which show which ranks agree with each
+// other.
 func (m *Machine) askEvents() ([]byte, *Outcome, error) {
 	m.phase = phaseEvents
 	in := m.undecided[0]
@@ -59,7 +61,7 @@ func digestAnswer(source snapshotSource, at uint64) []byte {
 	return []byte{answerForgotten}
 }
 
-// followingRequests returns the digests of the requests from position at on.
+// followingRequests returns the digests of the requests from the given position on.
 func followingRequests(source snapshotSource, at uint64) []byte {
 	var out []byte
 	for i := range uint64(maxFollowing) {
@@ -89,16 +91,16 @@ func (m *Machine) afterEvents(s *Summary) ([]byte, *Outcome, error) {
 	}
 	d.Others = s.events.others
 	if s.events.equal() && len(m.absent) == 0 {
-		return nil, nil, protocolError("ranks with different digests at %d have the same event", in.lo)
+		return nil, nil, protocolError("ranks with different digests have the same event at %d", in.lo)
 	}
-	d.conclude(len(s.ranks))
+	d.setDeviant(len(s.ranks))
 	if exact {
-		d.Why = explain(d, s.events)
+		d.Difference = classify(d, s.events)
 	}
 	return nil, &Outcome{Divergence: d, Absent: m.absent}, nil
 }
 
-// decodeEventAnswer decodes one answer.
+// decodeEventAnswer decodes an answer of phaseEvents.
 func decodeEventAnswer(w variant) (Variant, error) {
 	v := Variant{Ranks: w.ranks}
 	if len(w.value) == 0 {

@@ -13,34 +13,35 @@ import (
 type Mode uint8
 
 const (
-	// Exact requires equal positions, digests and pending segments of every ledger. It is for calls
-	// that all ranks make at the same place in their program: registration, Check.
+	// Exact requires equal positions, digests and pending segments of every ledger. It suits calls
+	// that all ranks make at the same place in their program, such as registrations.
 	Exact Mode = iota
-	// Prefix compares histories up to the smallest position among the ranks. It is for comparisons
-	// that run concurrently with the program, and after a collective with mismatched digests.
+	// Prefix compares histories up to the smallest position among the ranks. It suits comparisons
+	// that run concurrently with the program, or after a collective whose digests differ.
 	Prefix
 )
 
-// Source is a history that an agreement reads, such as a [ledger.Ledger]. If a pool allocates
-// during the agreement, its owner wraps the ledger with its lock.
+// Source gives an agreement access to a history, such as a [ledger.Ledger]. If a pool may allocate
+// during the agreement, the caller wraps its ledger in a Source that holds the pool's lock during
+// each call.
 type Source interface {
 	// Snapshot returns the current state of the history.
 	Snapshot() ledger.Snapshot
-	// DigestAt returns the digest of the first position events, if it is known.
+	// DigestAt returns the digest of all events before position, if it is known.
 	DigestAt(position uint64) (uint64, bool)
 	// EventAt returns the event at position, if it is kept.
 	EventAt(position uint64) (ledger.Event, bool)
 }
 
-// snapshotSource hides events that are added after the agreement began, so that the answers of a
-// rank stay consistent with its vote.
+// snapshotSource hides events that are added after the start of the agreement, so that a rank's
+// answers are consistent with its vote.
 type snapshotSource struct {
 	Source
 	end  uint64
 	site func(number uint32) string
 }
 
-// EventAt returns an event that existed when the agreement began.
+// EventAt returns the event at position if it existed at the start of the agreement.
 func (f snapshotSource) EventAt(position uint64) (ledger.Event, bool) {
 	if position >= f.end {
 		return ledger.Event{}, false
@@ -49,34 +50,35 @@ func (f snapshotSource) EventAt(position uint64) (ledger.Event, bool) {
 }
 
 // Pending describes the segments of one pool that a rank is about to register, as a count and a
-// digest. The zero value is the empty list.
+// digest. The zero value describes an empty list.
 type Pending struct {
 	Count  uint32
 	Digest uint64
 }
 
-// Add returns p with one more segment. Order matters, as it does for registration.
+// Add returns p with one more segment. The digest depends on the order of segments, because the
+// order of registrations matters.
 func (p Pending) Add(ordinal int32, bytes int64) Pending {
 	return Pending{
 		Count: p.Count + 1, Digest: ledger.Mix(p.Digest, uint64(uint32(ordinal)), uint64(bytes)),
 	}
 }
 
-// Ledger is one history in an agreement.
+// Ledger describes one history in an agreement.
 type Ledger struct {
 	// ID identifies the pool. It is the same on all ranks.
 	ID uint64
-	// Source is the history.
+	// Source provides the history.
 	Source Source
-	// Site resolves the call sites of events; nil leaves them unknown.
+	// Site returns the call site with the given number. If Site is nil, call sites are unknown.
 	Site func(number uint32) string
-	// Pending describes the segments to be registered. It is compared in mode [Exact] only.
+	// Pending describes the segments to be registered. It is compared only in mode [Exact].
 	Pending Pending
 }
 
-// Config configures one rank's part in an agreement. Except for Rank and the content of the
-// sources, it must be the same on all ranks. The agreement detects and reports differences, except
-// in Group and Names, which only affect the text of the report.
+// Config configures one rank's part in an agreement. All fields except Rank, Flags, Site and the
+// contents of Ledgers must be the same on all ranks. The agreement detects and reports differences,
+// except in Group and Names, which only affect the text of the report.
 type Config struct {
 	// Rank is this rank, from 0 to Ranks-1.
 	Rank, Ranks int
@@ -85,21 +87,21 @@ type Config struct {
 	// Group names the group in reports, and Names its ranks and pools.
 	Group string
 	Names Names
-	// Tag identifies the purpose of this agreement, in at most [MaxTag] bytes. Ranks with different
-	// tags are at different places in their program.
+	// Tag identifies the operation that needs the agreement, in at most [MaxTag] bytes. Ranks with
+	// different tags are at different places in their program.
 	Tag string
 	// Flags are combined over all ranks before anything is compared. If any rank has set a flag,
 	// the agreement ends with the combined flags, and only tags are compared.
 	Flags uint64
-	// Ledgers are compared in the order of their ids.
+	// Ledgers lists the histories, which are compared in the order of their ids.
 	Ledgers []Ledger
-	// Call, if set, is compared if the ledgers agree.
+	// Call, if set, is compared once the ledgers are known to be equal.
 	Call *CollectiveCall
-	// Site is the call site in the program, or "". It is not compared.
+	// Site is the call site of Call, or "". It is not compared.
 	Site string
 }
 
-// note returns the call site that accompanies the call, cut to the size that a ledger keeps.
+// note returns the call site of Call, truncated to the size that a ledger keeps.
 func (c Config) note() []byte {
 	if c.Call == nil {
 		return nil
@@ -114,21 +116,21 @@ func (c Config) validate() error {
 	case c.Mode != Exact && c.Mode != Prefix:
 		return fmt.Errorf("starting an agreement in mode %d: unknown", c.Mode)
 	case len(c.Names.Members) > 0 && len(c.Names.Members) != c.Ranks:
-		return fmt.Errorf("starting an agreement of %d ranks with the names of %d", c.Ranks,
+		return fmt.Errorf("starting an agreement of %d ranks with names for %d", c.Ranks,
 			len(c.Names.Members))
 	case len(c.Tag) > MaxTag:
-		return fmt.Errorf("starting an agreement with a tag of %d bytes: the most is %d",
+		return fmt.Errorf("starting an agreement with a tag of %d bytes: the maximum is %d",
 			len(c.Tag), MaxTag)
 	case len(c.Ledgers) > MaxLedgers:
-		return fmt.Errorf("starting an agreement over %d pools: the most is %d",
+		return fmt.Errorf("starting an agreement over %d pools: the maximum is %d",
 			len(c.Ledgers), MaxLedgers)
 	}
 	return nil
 }
 
-// Machine runs one rank's part of one agreement. It goes through the phases in the package comment:
-// vote, probe, events, done. It may skip phases but never returns to one. It is not safe for
-// concurrent use.
+// Machine runs one rank's part of one agreement. Its phases are vote, probe, events and done; see
+// the package comment. A Machine may skip phases but never returns to an earlier one. It is not
+// safe for concurrent use.
 type Machine struct {
 	config  Config
 	ledgers []Ledger // sorted by id
@@ -137,12 +139,12 @@ type Machine struct {
 	round  uint64
 	absent []int
 
-	// undecided holds the ledgers that may differ, by id. At most the last one is known to differ.
+	// undecided holds the ledgers that may differ, by id. Only the last one may be known to differ.
 	undecided []interval
-	asked     []answer // answers of this rank in the current round
-	votes     []tally  // kept until the ledgers are known to agree
-	calls     variants
-	agreed    []AgreedPrefix
+	answers   []answer       // this rank's answers in the current round
+	votes     []tally        // votes of the first round, compared by agree
+	calls     variants       // calls of the first round, compared by agree
+	agreed    []AgreedPrefix // ledgers that are known to be equal
 }
 
 // New returns a machine in its first round.
@@ -160,8 +162,8 @@ func New(c Config) (*Machine, error) {
 	return m, nil
 }
 
-// Start returns the payload of the first round. Histories may grow afterwards: the agreement
-// compares their state at this call.
+// Start returns the payload of the first round. The histories may grow afterwards, because the
+// agreement compares their state at the time of this call.
 func (m *Machine) Start() []byte {
 	msg := message{
 		phase: m.phase, value: append([]byte{byte(m.config.Mode)}, m.config.Tag...),
@@ -206,19 +208,19 @@ func (m *Machine) step(s *Summary) ([]byte, *Outcome, error) {
 		return m.afterEvents(s)
 	case phaseDone:
 	}
-	return nil, nil, protocolError("stepping an agreement that is over")
+	return nil, nil, protocolError("stepping an agreement that has ended")
 }
 
 // afterVote records ledgers with equal votes as agreed, and the rest as undecided.
 func (m *Machine) afterVote(s *Summary) ([]byte, *Outcome, error) {
 	if !s.tags.equal() {
-		return m.differ(KindTag, 0, s.tags, tagText)
+		return m.diverge(KindTag, 0, s.tags, tagText)
 	}
 	if s.flags != 0 {
 		return nil, &Outcome{Flags: s.flags, Absent: m.absent}, nil
 	}
 	if !s.ids.equal() {
-		return m.differ(KindLedgers, 0, s.ids, m.config.Names.idsText)
+		return m.diverge(KindLedgers, 0, s.ids, m.config.Names.idsText)
 	}
 	if len(s.votes) != len(m.ledgers) {
 		return nil, nil, protocolError("stepping with %d ledgers", len(s.votes))
@@ -242,33 +244,33 @@ func (m *Machine) afterVote(s *Summary) ([]byte, *Outcome, error) {
 	return m.advance()
 }
 
-// advance records ledgers that need no more digests as agreed, and asks for digests of the rest.
+// advance records ledgers without open positions as agreed, and starts the next round for the rest.
 func (m *Machine) advance() ([]byte, *Outcome, error) {
 	kept := m.undecided[:0]
-	m.asked = m.asked[:0]
+	m.answers = m.answers[:0]
 	for _, in := range m.undecided {
-		question := in.question()
-		if len(question) == 0 && !in.differs {
+		positions := in.probePositions()
+		if len(positions) == 0 && !in.differs {
 			m.agreed = append(m.agreed, AgreedPrefix{Ledger: in.id, Position: in.lo, Digest: in.loDigest})
 			continue
 		}
 		kept = append(kept, in)
-		for _, at := range question {
-			m.asked = append(m.asked, m.answer(in.id, at))
+		for _, at := range positions {
+			m.answers = append(m.answers, m.answer(in.id, at))
 		}
 		if in.differs {
-			break // Only the first difference counts.
+			break // Only the first difference is reported.
 		}
 	}
 	m.undecided = kept
 	switch {
 	case len(m.undecided) == 0:
 		return m.agree()
-	case len(m.asked) == 0:
+	case len(m.answers) == 0:
 		return m.askEvents()
 	}
 	m.phase = phaseProbe
-	msg := message{phase: m.phase, round: m.round, answers: m.asked}
+	msg := message{phase: m.phase, round: m.round, answers: m.answers}
 	return msg.encode(), nil, nil
 }
 
@@ -280,20 +282,20 @@ func (m *Machine) answer(id, at uint64) answer {
 	return answer{Ledger: id, Position: at, Digest: digest, Known: known}
 }
 
-// history returns the history of a ledger as of the start.
+// history returns the history of a ledger as it was at Start.
 func (m *Machine) history(id uint64) snapshotSource {
 	i := slices.IndexFunc(m.ledgers, func(l Ledger) bool { return l.ID == id })
 	return m.ledgers[i].Source.(snapshotSource)
 }
 
 func (m *Machine) afterProbe(s *Summary) ([]byte, *Outcome, error) {
-	fits := slices.EqualFunc(s.findings, m.asked, func(f finding, own answer) bool {
-		return f.sameQuestion(own)
+	fits := slices.EqualFunc(s.results, m.answers, func(f probeResult, own answer) bool {
+		return f.samePosition(own)
 	})
 	if !fits {
-		return nil, nil, protocolError("stepping with answers to other questions")
+		return nil, nil, protocolError("stepping with answers for other positions")
 	}
-	for _, f := range s.findings {
+	for _, f := range s.results {
 		i := slices.IndexFunc(m.undecided, func(in interval) bool { return in.id == f.Ledger })
 		if err := m.undecided[i].narrow(f); err != nil {
 			return nil, nil, err
@@ -302,15 +304,15 @@ func (m *Machine) afterProbe(s *Summary) ([]byte, *Outcome, error) {
 	return m.advance()
 }
 
-// agree ends an agreement over equal ledgers, after comparing pending segments and calls.
+// agree ends an agreement over equal ledgers: it compares pending segments and calls.
 func (m *Machine) agree() ([]byte, *Outcome, error) {
 	for i := range m.votes {
 		if v := &m.votes[i]; !v.pending.equal() {
-			return m.differ(KindPending, v.ID, v.pending, pendingText)
+			return m.diverge(KindPending, v.ID, v.pending, pendingText)
 		}
 	}
 	if !m.calls.equal() {
-		return m.differ(KindCollective, 0, m.calls, m.config.Names.callText)
+		return m.diverge(KindCollective, 0, m.calls, m.config.Names.callText)
 	}
 	slices.SortFunc(m.agreed, func(a, b AgreedPrefix) int { return cmp.Compare(a.Ledger, b.Ledger) })
 	return nil, &Outcome{Agreed: m.agreed, Absent: m.absent}, nil

@@ -11,32 +11,32 @@ import (
 	"symmem/internal/ledger"
 )
 
-// rounds returns the maximum number of rounds for a history of n events: a vote, the search among
-// n+1 outcomes, and the events.
-func rounds(n int) int {
+// maxRounds returns the maximum number of rounds for a history of n events: one for the votes,
+// those of the search among n+1 outcomes, and one for the events.
+func maxRounds(n int) int {
 	k := 0
-	for left := n + 1; left > 1; left = (left + maxProbes) / (maxProbes + 1) {
+	for remaining := n + 1; remaining > 1; remaining = (remaining + maxProbes) / (maxProbes + 1) {
 		k++
 	}
 	return 1 + k + 1
 }
 
-// changes holds the ways in which a history can differ from event p on.
+// changes maps names to functions that change a history from event p on.
 var changes = map[string]func([]ledger.Event, int) []ledger.Event{
-	"another size": func(h []ledger.Event, p int) []ledger.Event {
+	"a different size": func(h []ledger.Event, p int) []ledger.Event {
 		h[p].Size += 512
 		return h
 	},
-	"one event more": func(h []ledger.Event, p int) []ledger.Event {
+	"an extra event": func(h []ledger.Event, p int) []ledger.Event {
 		return slices.Insert(h, p, ledger.Event{Kind: ledger.KindPark, Size: 1, Requested: 1})
 	},
-	"one event fewer": func(h []ledger.Event, p int) []ledger.Event {
+	"a missing event": func(h []ledger.Event, p int) []ledger.Event {
 		return slices.Delete(h, p, p+1)
 	},
-	"nothing more": func(h []ledger.Event, p int) []ledger.Event { return h[:p] },
+	"no further events": func(h []ledger.Event, p int) []ledger.Event { return h[:p] },
 }
 
-// firstDifference finds the first difference by comparing events one by one.
+// firstDifference returns the position of the first difference, by comparing events one by one.
 func firstDifference(a, b []ledger.Event) int {
 	for i := range min(len(a), len(b)) {
 		if a[i] != b[i] {
@@ -57,7 +57,7 @@ func TestFirstDifferingEventIsFound(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		n := rapid.IntRange(1, 9).Draw(rt, "ranks")
 		length := rapid.IntRange(1, 5000).Draw(rt, "events")
-		base := history(random(rapid.Uint64().Draw(rt, "history")), length)
+		base := randomHistory(newRand(rapid.Uint64().Draw(rt, "history")), length)
 		at := rapid.IntRange(0, length-1).Draw(rt, "position")
 		rank := rapid.IntRange(0, n-1).Draw(rt, "rank")
 		change := rapid.SampledFrom(names).Draw(rt, "change")
@@ -74,14 +74,14 @@ func TestFirstDifferingEventIsFound(t *testing.T) {
 			digest, _ := ledgers[i].DigestAt(uint64(mark))
 			ledgers[i].Agree(uint64(mark), digest)
 		}
-		outcomes, took := drive(t, group(t, Exact, ledgers), nil)
+		outcomes, rounds := runAll(t, newGroup(t, Exact, ledgers), nil)
 		for i := range outcomes {
 			if diff := cmp.Diff(outcomes[0], outcomes[i]); diff != "" {
 				rt.Fatalf("the outcomes of ranks %d and 0 differ:\n%s", i, diff)
 			}
 		}
-		if want := rounds(length - mark); took > want {
-			rt.Fatalf("%d rounds for %d events, want at most %d", took, length-mark, want)
+		if want := maxRounds(length - mark); rounds > want {
+			rt.Fatalf("needed %d rounds for %d events, want at most %d", rounds, length-mark, want)
 		}
 		checkFirst(rt, outcomes[0], n, rank, firstDifference(base, other), base, other)
 	})
@@ -101,7 +101,7 @@ func checkFirst(
 		rt.Fatalf("got %+v, want a divergence at event %d", d, at)
 	}
 	if n > 2 && !slices.Equal(d.Deviant, []int{rank}) {
-		rt.Fatalf("deviant %v, want %d", d.Deviant, rank)
+		rt.Fatalf("got deviant ranks %v, want %d", d.Deviant, rank)
 	}
 	want := func(h []ledger.Event) string {
 		if at < len(h) {
@@ -116,7 +116,7 @@ func checkFirst(
 				h = other
 			}
 			if v.What != want(h) {
-				rt.Fatalf("the report gives rank %d %q, want %q", r, v.What, want(h))
+				rt.Fatalf("report has %q for rank %d, want %q", v.What, r, want(h))
 			}
 		}
 	}
@@ -125,39 +125,39 @@ func checkFirst(
 func TestPrefixIgnoresEventsAfterTheCommonPosition(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		n := rapid.IntRange(2, 6).Draw(rt, "ranks")
-		base := history(random(rapid.Uint64().Draw(rt, "history")), 3000)
+		base := randomHistory(newRand(rapid.Uint64().Draw(rt, "history")), 3000)
 		at := rapid.IntRange(0, 2999).Draw(rt, "position")
 		ledgers := make([]*ledger.Ledger, n)
 		common := 3000
 		for i := range ledgers {
-			upTo := rapid.IntRange(0, 3000).Draw(rt, "length")
-			common = min(common, upTo)
-			events := slices.Clone(base[:upTo])
-			if i == 0 && at < upTo {
+			length := rapid.IntRange(0, 3000).Draw(rt, "length")
+			common = min(common, length)
+			events := slices.Clone(base[:length])
+			if i == 0 && at < length {
 				events[at].Offset++
 			}
 			ledgers[i] = ledgerOf(0, events)
 		}
-		outcomes, _ := drive(t, group(t, Prefix, ledgers), nil)
+		outcomes, _ := runAll(t, newGroup(t, Prefix, ledgers), nil)
 		v := outcomes[0]
 		if at >= common {
 			digest, _ := ledgers[0].DigestAt(uint64(common))
 			want := []AgreedPrefix{{Ledger: 1, Position: uint64(common), Digest: digest}}
 			if diff := cmp.Diff(want, v.Agreed); diff != "" || v.Divergence != nil {
-				rt.Fatalf("outcome %v: %s", v.Divergence, diff)
+				rt.Fatalf("got divergence %v, agreed prefixes differ (-want +got):\n%s", v.Divergence, diff)
 			}
 			return
 		}
 		if v.Divergence == nil || v.Divergence.Position != uint64(at) {
-			rt.Fatalf("got %v, want a divergence at %d", v.Divergence, at)
+			rt.Fatalf("got %v, want a divergence at event %d", v.Divergence, at)
 		}
 	})
 }
 
-func TestForgottenDifferenceIsReportedAsRange(t *testing.T) {
+func TestDroppedEventsAreReportedAsRange(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		length := rapid.IntRange(200, 20000).Draw(rt, "events")
-		base := history(random(rapid.Uint64().Draw(rt, "history")), length)
+		base := randomHistory(newRand(rapid.Uint64().Draw(rt, "history")), length)
 		at := rapid.IntRange(0, length-1).Draw(rt, "position")
 		other := slices.Clone(base)
 		other[at].Size++
@@ -166,21 +166,22 @@ func TestForgottenDifferenceIsReportedAsRange(t *testing.T) {
 			ledgerOf(1024, base),
 			ledgerOf(64, other),
 		}
-		outcomes, took := drive(t, group(t, Exact, ledgers), nil)
+		outcomes, rounds := runAll(t, newGroup(t, Exact, ledgers), nil)
 		d := outcomes[1].Divergence
 		if d == nil || d.Position > uint64(at) || d.Last < uint64(at) || d.Last-d.Position > 64 {
-			rt.Fatalf("got %+v, want a range around %d", d, at)
+			rt.Fatalf("got %+v, want a range of at most 64 events with event %d", d, at)
 		}
-		if !slices.Equal(d.Deviant, []int{2}) || took > rounds(length) {
-			rt.Fatalf("deviant %v after %d rounds", d.Deviant, took)
+		if !slices.Equal(d.Deviant, []int{2}) || rounds > maxRounds(length) {
+			rt.Fatalf("got deviant ranks %v after %d rounds, want rank 2 after at most %d",
+				d.Deviant, rounds, maxRounds(length))
 		}
 	})
 }
 
 func TestAgreedPrefixesOfOtherGroupsAreNotTrusted(t *testing.T) {
-	// Ranks 0 and 1 agreed with each other, and so did ranks 2 and 3, at the same position of
-	// different histories. The difference lies before that position.
-	base := history(random(7), 500)
+	// Ranks 0 and 1 have agreed with each other, and ranks 2 and 3 with each other, at the same
+	// position of different histories. The difference is before that position.
+	base := randomHistory(newRand(7), 500)
 	other := slices.Clone(base)
 	other[10].Size++
 	ledgers := make([]*ledger.Ledger, 4)
@@ -189,14 +190,14 @@ func TestAgreedPrefixesOfOtherGroupsAreNotTrusted(t *testing.T) {
 		digest, _ := ledgers[i].DigestAt(400)
 		ledgers[i].Agree(400, digest)
 	}
-	outcomes, _ := drive(t, group(t, Exact, ledgers), nil)
+	outcomes, _ := runAll(t, newGroup(t, Exact, ledgers), nil)
 	if d := outcomes[3].Divergence; d == nil || d.Position != 10 || len(d.Deviant) != 0 {
 		t.Fatalf("got %+v, want event 10 without a majority", d)
 	}
 }
 
 func TestFirstDifferingPoolIsReported(t *testing.T) {
-	base := history(random(8), 300)
+	base := randomHistory(newRand(8), 300)
 	later := slices.Clone(base)
 	later[250].Size++
 	early := slices.Clone(base)
@@ -212,9 +213,9 @@ func TestFirstDifferingPoolIsReported(t *testing.T) {
 			l := Ledger{ID: uint64(10 * (3 - i)), Source: ledgerOf(0, h)}
 			c.Ledgers = append(c.Ledgers, l)
 		}
-		machines = append(machines, machineOf(t, c))
+		machines = append(machines, mustNew(t, c))
 	}
-	outcomes, _ := drive(t, machines, nil)
+	outcomes, _ := runAll(t, machines, nil)
 	if d := outcomes[0].Divergence; d == nil || d.Ledger != 10 || d.Position != 3 {
 		t.Fatalf("got %+v, want pool 10 at event 3", d)
 	}

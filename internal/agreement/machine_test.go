@@ -18,7 +18,7 @@ func TestNewRefusesInvalidConfigs(t *testing.T) {
 		"no ranks":               {},
 		"a rank out of range":    {Rank: 2, Ranks: 2},
 		"a negative rank":        {Rank: -1, Ranks: 2},
-		"names of other ranks":   {Ranks: 2, Names: Names{Members: []int{3}}},
+		"names for more ranks":   {Ranks: 2, Names: Names{Members: []int{3}}},
 		"an unknown mode":        {Ranks: 1, Mode: 7},
 		"a tag that is too long": {Ranks: 1, Tag: string(make([]byte, MaxTag+1))},
 		"one pool twice": {Ranks: 1, Ledgers: []Ledger{
@@ -29,64 +29,64 @@ func TestNewRefusesInvalidConfigs(t *testing.T) {
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
 			if _, err := New(c); err == nil {
-				t.Fatal("got no error")
+				t.Fatalf("New(%+v) succeeded, want an error", c)
 			}
 		})
 	}
 }
 
-// restless absorbs an event whenever it is read, like a pool that allocates concurrently.
-type restless struct{ *ledger.Ledger }
+// growingLedger appends an event at each call of DigestAt, like a pool that allocates concurrently.
+type growingLedger struct{ *ledger.Ledger }
 
-func (r restless) DigestAt(position uint64) (uint64, bool) {
+func (r growingLedger) DigestAt(position uint64) (uint64, bool) {
 	d, ok := r.Ledger.DigestAt(position)
 	r.Absorb(&ledger.Event{Kind: ledger.KindFree, Size: 1})
 	return d, ok
 }
 
 func TestEventsAfterTheStartAreIgnored(t *testing.T) {
-	base := history(random(5), 1000)
+	base := randomHistory(newRand(5), 1000)
 	for _, at := range []int{0, 500, 999} {
 		other := slices.Clone(base)
 		other[at].Stream = 3
 		var machines []*Machine
 		for rank := range 3 {
 			l := ledgerOf(0, [][]ledger.Event{base, base[:at], other}[rank])
-			machines = append(machines, machineOf(t, Config{
-				Rank: rank, Ranks: 3, Ledgers: []Ledger{{ID: 1, Source: restless{l}}},
+			machines = append(machines, mustNew(t, Config{
+				Rank: rank, Ranks: 3, Ledgers: []Ledger{{ID: 1, Source: growingLedger{l}}},
 			}))
 		}
-		outcomes, _ := drive(t, machines, nil)
+		outcomes, _ := runAll(t, machines, nil)
 		d := outcomes[0].Divergence
 		if d == nil || d.Position != uint64(at) || len(d.Variants) != 3 ||
 			d.Variants[1].HasEvent {
-			t.Fatalf("got %+v, want three variants at %d, the second at its end", d, at)
+			t.Fatalf("got %+v, want three variants at event %d, the second without an event", d, at)
 		}
 	}
 }
 
-// forgetful drops its events as soon as the search begins.
-type forgetful struct{ *ledger.Ledger }
+// forgetfulLedger does not know any digest once the search begins.
+type forgetfulLedger struct{ *ledger.Ledger }
 
-func (forgetful) DigestAt(uint64) (uint64, bool) { return 0, false }
+func (forgetfulLedger) DigestAt(uint64) (uint64, bool) { return 0, false }
 
-func TestForgettingDuringTheSearchGivesARange(t *testing.T) {
-	base := history(random(6), 900)
+func TestEventsDroppedDuringTheSearchAreReportedAsRange(t *testing.T) {
+	base := randomHistory(newRand(6), 900)
 	other := slices.Clone(base)
 	other[700].Size++
 	sources := []Source{
-		ledgerOf(0, base), forgetful{ledgerOf(0, other)},
+		ledgerOf(0, base), forgetfulLedger{ledgerOf(0, other)},
 	}
 	var machines []*Machine
 	for rank, s := range sources {
-		machines = append(machines, machineOf(t, Config{
+		machines = append(machines, mustNew(t, Config{
 			Rank: rank, Ranks: 2, Ledgers: []Ledger{{ID: 1, Source: s}},
 		}))
 	}
-	outcomes, rounds := drive(t, machines, nil)
+	outcomes, rounds := runAll(t, machines, nil)
 	d := outcomes[1].Divergence
 	if d == nil || d.Position > 700 || d.Last < 700 || rounds > 3 {
-		t.Fatalf("got %+v in %d rounds, want a range around 700", d, rounds)
+		t.Fatalf("got %+v after %d rounds, want a range with event 700 after at most 3", d, rounds)
 	}
 }
 
@@ -105,11 +105,11 @@ func TestCallRoundTrip(t *testing.T) {
 		b := c.Encode()
 		back, err := DecodeCall(b)
 		if err != nil || *back != *c {
-			t.Fatalf("%+v was decoded as %+v: %v", c, back, err)
+			t.Fatalf("DecodeCall = %+v, %v; want %+v", back, err, c)
 		}
 		cut := rapid.IntRange(1, len(b)-1).Draw(t, "cut")
 		if _, err := DecodeCall(b[:cut]); !errors.Is(err, ErrProtocol) {
-			t.Fatalf("cut to %d bytes: got %v, want ErrProtocol", cut, err)
+			t.Fatalf("DecodeCall of the first %d bytes: %v, want ErrProtocol", cut, err)
 		}
 	})
 }
@@ -117,30 +117,30 @@ func TestCallRoundTrip(t *testing.T) {
 func TestRunReturnsErrorsOfExchangeAndContext(t *testing.T) {
 	alone := func() *Machine {
 		l := ledger.New(0)
-		return machineOf(t, Config{Ranks: 1, Ledgers: []Ledger{{ID: 1, Source: l}}})
+		return mustNew(t, Config{Ranks: 1, Ledgers: []Ledger{{ID: 1, Source: l}}})
 	}
 	echo := func(_ context.Context, p []byte) ([][]byte, error) { return [][]byte{p}, nil }
 	v, err := Run(t.Context(), echo, alone())
 	if err != nil || v.Divergence != nil {
-		t.Fatalf("with one rank: %v, %v", v, err)
+		t.Fatalf("Run with one rank = %+v, %v; want no divergence", v, err)
 	}
-	broken := errors.New("broken")
+	errExchange := errors.New("broken")
 	_, err = Run(t.Context(), func(context.Context, []byte) ([][]byte, error) {
-		return nil, broken
+		return nil, errExchange
 	}, alone())
-	if !errors.Is(err, broken) {
-		t.Errorf("failing exchange: got %v", err)
+	if !errors.Is(err, errExchange) {
+		t.Errorf("failing exchange: got %v, want %v", err, errExchange)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if _, err = Run(ctx, echo, alone()); !errors.Is(err, context.Canceled) {
-		t.Errorf("cancelled context: got %v", err)
+		t.Errorf("cancelled context: got %v, want context.Canceled", err)
 	}
 	_, err = Run(t.Context(), func(context.Context, []byte) ([][]byte, error) {
 		return [][]byte{{9}}, nil
 	}, alone())
 	if !errors.Is(err, ErrProtocol) {
-		t.Errorf("malformed payload: got %v", err)
+		t.Errorf("malformed payload: got %v, want ErrProtocol", err)
 	}
 }
 
@@ -148,17 +148,17 @@ func TestPendingListsDifferByOrderAndContent(t *testing.T) {
 	var p Pending
 	ab, ba := p.Add(0, 64).Add(1, 64), p.Add(1, 64).Add(0, 64)
 	seen := map[Pending]bool{}
-	for _, one := range []Pending{p, ab, ba, p.Add(0, 64), p.Add(0, 65)} {
-		if seen[one] {
-			t.Errorf("two lists have the same digest %v", one)
+	for _, list := range []Pending{p, ab, ba, p.Add(0, 64), p.Add(0, 65)} {
+		if seen[list] {
+			t.Errorf("two lists are both %+v", list)
 		}
-		seen[one] = true
+		seen[list] = true
 	}
 }
 
-// drive runs an agreement with the machines of all ranks and returns their outcomes and the number
+// runAll runs an agreement with the machines of all ranks and returns their outcomes and the number
 // of rounds. Ranks in absent contribute nothing.
-func drive(t testing.TB, machines []*Machine, absent map[int]bool) ([]*Outcome, int) {
+func runAll(t testing.TB, machines []*Machine, absent map[int]bool) ([]*Outcome, int) {
 	t.Helper()
 	payloads := make([][]byte, len(machines))
 	for i, m := range machines {
@@ -195,7 +195,7 @@ func drive(t testing.TB, machines []*Machine, absent map[int]bool) ([]*Outcome, 
 	}
 }
 
-func machineOf(t testing.TB, c Config) *Machine {
+func mustNew(t testing.TB, c Config) *Machine {
 	t.Helper()
 	m, err := New(c)
 	if err != nil {
@@ -204,12 +204,12 @@ func machineOf(t testing.TB, c Config) *Machine {
 	return m
 }
 
-// group returns one machine per rank over one pool with id 1.
-func group(t testing.TB, mode Mode, ledgers []*ledger.Ledger) []*Machine {
+// newGroup returns one machine for each ledger. All machines compare one pool, with id 1.
+func newGroup(t testing.TB, mode Mode, ledgers []*ledger.Ledger) []*Machine {
 	t.Helper()
 	out := make([]*Machine, len(ledgers))
 	for rank, l := range ledgers {
-		out[rank] = machineOf(t, Config{
+		out[rank] = mustNew(t, Config{
 			Rank: rank, Ranks: len(ledgers), Mode: mode, Group: "world", Tag: "scope end",
 			Ledgers: []Ledger{{ID: 1, Source: l}},
 		})
@@ -217,8 +217,8 @@ func group(t testing.TB, mode Mode, ledgers []*ledger.Ledger) []*Machine {
 	return out
 }
 
-// history returns n events as a pool would record them, from the given random source.
-func history(r *rand.Rand, n int) []ledger.Event {
+// randomHistory returns n random events such as a pool records.
+func randomHistory(r *rand.Rand, n int) []ledger.Event {
 	out := make([]ledger.Event, n)
 	for i := range out {
 		size := int64(1+r.IntN(64)) << 9
@@ -238,4 +238,4 @@ func ledgerOf(kept int, events []ledger.Event) *ledger.Ledger {
 	return l
 }
 
-func random(seed uint64) *rand.Rand { return rand.New(rand.NewPCG(seed, 1)) }
+func newRand(seed uint64) *rand.Rand { return rand.New(rand.NewPCG(seed, 1)) }

@@ -15,18 +15,20 @@ const (
 	phaseDone
 )
 
-// message is the payload of one rank in a round.
+// message contains the decoded payload of one rank in a round.
 type message struct {
 	phase phase
 	round uint64
-	// In a vote, value is the tag and call the encoded call. In the phase of events, value is the
-	// rank's answer for a position of a ledger. note accompanies a call or an event.
+	// In phaseVote, value contains the mode and the tag, call the encoded call, and note the
+	// call's
+	// site. In phaseEvents, value contains the rank's answer for a position of a ledger, and note
+	// the digests of the requests from this position on.
 	value, call, note []byte
 	ledger, position  uint64
-	flags             uint64 // of a vote
+	flags             uint64 // in phaseVote: see Config.Flags
 
-	votes   []vote   // in a vote: of each ledger, by id
-	answers []answer // in a probe: digests of the undecided ledgers
+	votes   []vote   // in phaseVote: a vote for each ledger, by id
+	answers []answer // in phaseProbe: digests of the undecided ledgers
 }
 
 func (m *message) encode() []byte {
@@ -34,7 +36,8 @@ func (m *message) encode() []byte {
 	for _, part := range [][]byte{m.value, m.call, m.note} {
 		b = appendBytes(b, part)
 	}
-	b, _ = binary.Append(b, binary.LittleEndian, m.votes) // cannot fail: the size is fixed
+	// Append cannot fail, because the types have fixed sizes.
+	b, _ = binary.Append(b, binary.LittleEndian, m.votes)
 	b, _ = binary.Append(b, binary.LittleEndian, m.answers)
 	return b
 }
@@ -69,18 +72,18 @@ func decode(b []byte) (*message, error) {
 	return m, r.err
 }
 
-// Summary combines the contributions of the ranks that took part in a round.
+// Summary combines the payloads of the ranks that took part in a round.
 type Summary struct {
 	phase            phase
 	round            uint64
 	ledger, position uint64
 	ranks, absent    []int
 
-	flags            uint64   // in a vote
-	tags, ids, calls variants // in a vote
-	votes            []tally
-	findings         []finding // in a probe
-	events           variants  // in the phase of events
+	flags            uint64        // in phaseVote
+	tags, ids, calls variants      // in phaseVote
+	votes            []tally       // in phaseVote
+	results          []probeResult // in phaseProbe
+	events           variants      // in phaseEvents
 }
 
 // Merge combines the payloads of a round, where payloads[i] is from rank i and nil stands for a
@@ -127,7 +130,8 @@ func (s *Summary) add(rank int, m *message) error {
 	return nil
 }
 
-// addVotes drops the votes once the ranks have different ledgers.
+// addVotes adds a rank's votes, tag and call. It drops all votes if the ranks have different
+// ledgers.
 func (s *Summary) addVotes(rank int, m *message, first bool) {
 	s.flags |= m.flags
 	s.tags.add(rank, m.value, nil)
@@ -151,19 +155,19 @@ func (s *Summary) addVotes(rank int, m *message, first bool) {
 
 func (s *Summary) addAnswers(m *message, first bool) error {
 	if first {
-		s.findings = make([]finding, len(m.answers))
+		s.results = make([]probeResult, len(m.answers))
 		for i, a := range m.answers {
-			s.findings[i].answer = a
+			s.results[i].answer = a
 		}
 	}
-	if len(m.answers) != len(s.findings) {
-		return protocolError("merging %d answers with %d", len(s.findings), len(m.answers))
+	if len(m.answers) != len(s.results) {
+		return protocolError("merging %d answers with %d", len(s.results), len(m.answers))
 	}
 	for i, a := range m.answers {
-		if !a.sameQuestion(s.findings[i].answer) {
-			return protocolError("merging answers to different questions")
+		if !a.samePosition(s.results[i].answer) {
+			return protocolError("merging answers for different positions")
 		}
-		s.findings[i].add(a)
+		s.results[i].add(a)
 	}
 	return nil
 }

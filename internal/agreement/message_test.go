@@ -9,7 +9,7 @@ import (
 	"symmem/internal/ledger"
 )
 
-// payloadsOf collects all payloads, by round, of an agreement that goes through all phases.
+// payloadsOf runs an agreement and returns the payloads of each round, by rank.
 func payloadsOf(t testing.TB, machines []*Machine) [][][]byte {
 	t.Helper()
 	payloads := make([][]byte, len(machines))
@@ -32,54 +32,55 @@ func payloadsOf(t testing.TB, machines []*Machine) [][][]byte {
 	return out
 }
 
-func sixRanks(t testing.TB) []*Machine {
+func newSixRanks(t testing.TB) []*Machine {
 	t.Helper()
-	base := history(random(3), 400)
+	base := randomHistory(newRand(3), 400)
 	var ledgers []*ledger.Ledger
 	for i := range 6 {
 		h := slices.Clone(base)
 		h[300].Size += int64(i % 3)
 		ledgers = append(ledgers, ledgerOf(0, h))
 	}
-	return group(t, Exact, ledgers)
+	return newGroup(t, Exact, ledgers)
 }
 
 func TestVariantsBeyondTheLimitKeepTheirRanks(t *testing.T) {
 	machines := make([]*Machine, 40)
 	for i := range machines {
 		l := ledgerOf(0, []ledger.Event{{Kind: ledger.KindAlloc, Size: int64(i)}})
-		machines[i] = machineOf(t, Config{
+		machines[i] = mustNew(t, Config{
 			Rank: i, Ranks: 40, Ledgers: []Ledger{{ID: 1, Source: l}},
 		})
 	}
-	outcomes, _ := drive(t, machines, nil)
+	outcomes, _ := runAll(t, machines, nil)
 	d := outcomes[9].Divergence
 	if len(d.Variants) != maxVariants || len(d.Others) != 24 || len(d.Deviant) != 0 {
-		t.Fatalf("%d variants, others %v, deviant %v", len(d.Variants), d.Others, d.Deviant)
+		t.Fatalf("got %d variants, other ranks %v, deviant ranks %v; want %d, 24 ranks and none",
+			len(d.Variants), d.Others, d.Deviant, maxVariants)
 	}
 }
 
 func TestMalformedPayloadsAreRefused(t *testing.T) {
-	rounds := payloadsOf(t, sixRanks(t))
+	rounds := payloadsOf(t, newSixRanks(t))
 	first, probe, last := rounds[0], rounds[1], rounds[len(rounds)-1]
 	wrongVersion := slices.Clone(first[1])
 	wrongVersion[0]++
 	many := append(slices.Clone(first[1]), make([]byte, MaxLedgers*binary.Size(vote{}))...)
-	absurd := message{phase: phaseProbe, value: make([]byte, maxValue+1)}
-	other := message{phase: phaseEvents, round: 9, ledger: 1, position: 3}
-	another := message{phase: phaseEvents, round: 9, ledger: 1, position: 4}
+	oversized := message{phase: phaseProbe, value: make([]byte, maxValue+1)}
+	event3 := message{phase: phaseEvents, round: 9, ledger: 1, position: 3}
+	event4 := message{phase: phaseEvents, round: 9, ledger: 1, position: 4}
 	for name, c := range map[string][][]byte{
 		"another version":            {first[0], wrongVersion},
 		"an empty payload":           {first[0], {}},
-		"one byte too many":          {first[0], append(slices.Clone(first[1]), 0)},
-		"one byte too few":           {first[0], first[1][:len(first[1])-1]},
+		"an extra byte":              {first[0], append(slices.Clone(first[1]), 0)},
+		"a missing byte":             {first[0], first[1][:len(first[1])-1]},
 		"too many pools":             {first[0], many},
-		"a value that is too long":   {absurd.encode()},
+		"a value that is too long":   {oversized.encode()},
 		"a payload of another round": {first[0], probe[1]},
 		"a payload of a later phase": {probe[0], last[1]},
 		"an unknown phase":           {(&message{phase: phaseDone}).encode()},
-		"events of two positions":    {other.encode(), another.encode()},
-		"no rank":                    {nil, nil},
+		"events of two positions":    {event3.encode(), event4.encode()},
+		"no payload":                 {nil, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if _, err := Merge(c); !errors.Is(err, ErrProtocol) {
@@ -90,7 +91,7 @@ func TestMalformedPayloadsAreRefused(t *testing.T) {
 }
 
 func TestMismatchedSummariesAreRefused(t *testing.T) {
-	rounds := payloadsOf(t, sixRanks(t))
+	rounds := payloadsOf(t, newSixRanks(t))
 	fewer := slices.Clone(rounds[0])[:5]
 	without := slices.Clone(rounds[0])
 	without[0] = nil
@@ -98,19 +99,19 @@ func TestMismatchedSummariesAreRefused(t *testing.T) {
 		"of a later round": rounds[1], "of fewer ranks": fewer, "without the rank itself": without,
 	} {
 		t.Run(name, func(t *testing.T) {
-			m := sixRanks(t)[0]
+			m := newSixRanks(t)[0]
 			m.Start()
-			if _, _, err := m.Step(merged(t, payloads)); !errors.Is(err, ErrProtocol) {
+			if _, _, err := m.Step(mustMerge(t, payloads)); !errors.Is(err, ErrProtocol) {
 				t.Fatalf("got %v, want ErrProtocol", err)
 			}
-			if _, _, err := m.Step(merged(t, rounds[0])); !errors.Is(err, ErrProtocol) {
-				t.Fatalf("stepping afterwards: got %v, want ErrProtocol", err)
+			if _, _, err := m.Step(mustMerge(t, rounds[0])); !errors.Is(err, ErrProtocol) {
+				t.Fatalf("Step after an error: got %v, want ErrProtocol", err)
 			}
 		})
 	}
 }
 
-func merged(t testing.TB, payloads [][]byte) *Summary {
+func mustMerge(t testing.TB, payloads [][]byte) *Summary {
 	t.Helper()
 	s, err := Merge(payloads)
 	if err != nil {
@@ -119,18 +120,18 @@ func merged(t testing.TB, payloads [][]byte) *Summary {
 	return s
 }
 
-// FuzzMergeAndStep passes arbitrary payloads of two ranks to machines in any round.
+// FuzzMergeAndStep passes arbitrary payloads of two ranks to a machine in any round.
 func FuzzMergeAndStep(f *testing.F) {
-	rounds := payloadsOf(f, sixRanks(f))
+	rounds := payloadsOf(f, newSixRanks(f))
 	for i, payloads := range rounds {
 		f.Add(payloads[0], payloads[1], uint8(i))
 		f.Add(payloads[2], rounds[0][3], uint8(i))
 	}
 	f.Fuzz(func(t *testing.T, a, b []byte, after uint8) {
-		m := sixRanks(t)[0]
+		m := newSixRanks(t)[0]
 		m.Start()
 		for i := range int(after) % len(rounds) {
-			_, _, _ = m.Step(merged(t, rounds[i]))
+			_, _, _ = m.Step(mustMerge(t, rounds[i]))
 		}
 		s, err := Merge([][]byte{a, b, nil, nil, nil, a})
 		if err != nil {
@@ -144,10 +145,10 @@ func FuzzMergeAndStep(f *testing.F) {
 			t.Fatalf("got %v, want ErrProtocol", err)
 		}
 		if err == nil && (next == nil) == (outcome == nil) {
-			t.Fatal("a step returned both or neither of a payload and an outcome")
+			t.Fatal("Step returned both a payload and an outcome, or neither")
 		}
-		if outcome != nil && outcome.Divergence != nil { // every difference has a text
-			_ = outcome.Divergence.Error()
+		if outcome != nil && outcome.Divergence != nil {
+			_ = outcome.Divergence.Error() // must not panic
 		}
 	})
 }

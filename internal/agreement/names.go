@@ -7,39 +7,39 @@ import (
 	"symmem/internal/ranklist"
 )
 
-// Names names ranks and pools in reports. It must be the same on all ranks. The zero value prints
-// group ranks and ids of pools.
+// Names determines how reports name ranks and pools. It must be the same on all ranks. With the
+// zero value, reports contain group ranks and pool ids.
 type Names struct {
 	// Members lists the world ranks of the group in group order. It may be empty.
 	Members []int
-	// Pool names a pool by its id, such as "pool 1".
+	// Pool returns the name of the pool with the given id, such as "pool 1".
 	Pool func(id uint64) string
 }
 
-// ranks formats group ranks by their world ranks, and adds the group ranks where they differ.
-func (n Names) ranks(own []int) string { return ranklist.RanksOf(n.world(own), n.Members) }
+// ranks formats group ranks as world ranks, and adds the group ranks if they differ.
+func (n Names) ranks(group []int) string { return ranklist.RanksOf(n.world(group), n.Members) }
 
-// short formats ranks that the report has named before.
-func (n Names) short(own []int) string {
+// short formats group ranks that the report has already named in full.
+func (n Names) short(group []int) string {
 	if ranklist.NumberedAsWorld(n.Members) {
-		return ranklist.Ranks(own)
+		return ranklist.Ranks(group)
 	}
-	return "world " + ranklist.Ranks(slices.Sorted(slices.Values(n.world(own))))
+	return "world " + ranklist.Ranks(slices.Sorted(slices.Values(n.world(group))))
 }
 
 // world converts group ranks to world ranks.
-func (n Names) world(own []int) []int {
+func (n Names) world(group []int) []int {
 	if len(n.Members) == 0 {
-		return own
+		return group
 	}
-	world := make([]int, len(own))
-	for i, r := range own {
+	world := make([]int, len(group))
+	for i, r := range group {
 		world[i] = n.Members[r]
 	}
 	return world
 }
 
-// pool names a pool.
+// pool returns the name of a pool.
 func (n Names) pool(id uint64) string {
 	if n.Pool == nil {
 		return fmt.Sprintf("pool %d", id)
@@ -47,7 +47,7 @@ func (n Names) pool(id uint64) string {
 	return n.Pool(id)
 }
 
-// verb returns the form of a verb that fits the number of ranks.
+// verb returns the singular or plural of a verb, depending on the number of ranks.
 func verb(ranks []int, one, many string) string {
 	if len(ranks) == 1 {
 		return one

@@ -1,19 +1,20 @@
 package agreement
 
-// AgreedPrefix reports that the first Position events of a ledger, with the given digest, are equal
-// on all ranks that took part. The caller passes it to [ledger.Ledger.Agree].
+// AgreedPrefix describes a part of a ledger that is equal on all ranks that took part: its first
+// Position events, which have the given Digest. The caller passes both to [ledger.Ledger.Agree].
 type AgreedPrefix struct {
 	Ledger, Position, Digest uint64
 }
 
-// Outcome is the result of an agreement. It is the same on every rank that got the same payloads.
+// Outcome describes the result of an agreement. Ranks that received the same payloads get the same
+// Outcome.
 type Outcome struct {
 	// Agreed has one entry per ledger, by id, if the ranks agreed.
 	Agreed []AgreedPrefix
-	// Flags combines the flags of all ranks. If any is set, nothing was compared.
+	// Flags combines the flags of all ranks. If any is set, only tags were compared.
 	Flags uint64
-	// Absent lists the ranks that did not take part in every round. The outcome is about the
-	// others; the caller decides whether that is sufficient.
+	// Absent lists the ranks that did not take part in every round. The Outcome applies to the
+	// other ranks; the caller decides whether that is sufficient.
 	Absent []int
 	// Divergence describes the difference between the ranks, or is nil if they agreed.
 	Divergence *DivergenceError

@@ -1,44 +1,44 @@
 package agreement
 
-// maxProbes is the maximum number of positions of a ledger in one round: 15 positions reduce the
-// interval to a sixteenth, with a payload of a few hundred bytes.
+// maxProbes limits the positions of a ledger in one round. 15 positions reduce the interval to a
+// sixteenth, with a payload of a few hundred bytes.
 const maxProbes = 15
 
-// answer is a rank's digest of a ledger at one position, or 0 if it is not known.
+// answer contains a rank's digest of a ledger at one position. Digest is 0 if Known is false.
 type answer struct {
 	Ledger, Position, Digest uint64
 	Known                    bool
 }
 
-func (a answer) sameQuestion(o answer) bool {
+func (a answer) samePosition(o answer) bool {
 	return a.Ledger == o.Ledger && a.Position == o.Position
 }
 
-// finding combines the answers of all ranks for one position: the first known digest, whether any
-// two known digests differ, and whether some rank does not know its digest.
-type finding struct {
-	answer
-	differs, unknown bool
+// probeResult combines the answers of all ranks for one position.
+type probeResult struct {
+	answer       // the first answer with a known digest
+	differs bool // true if two known digests differ
+	unknown bool // true if some rank does not know its digest
 }
 
-func (f *finding) add(a answer) {
-	f.differs = f.differs || f.Known && a.Known && f.Digest != a.Digest
-	f.unknown = f.unknown || !a.Known
-	if !f.Known {
-		f.answer = a
+func (r *probeResult) add(a answer) {
+	r.differs = r.differs || r.Known && a.Known && r.Digest != a.Digest
+	r.unknown = r.unknown || !a.Known
+	if !r.Known {
+		r.answer = a
 	}
 }
 
-// question picks the positions that divide the interval into equal parts, among those whose digest
-// every rank knows: multiples of the stride below the floor, and all from the floor on. It is empty
-// if there are none left.
-func (in interval) question() []uint64 {
+// probePositions returns up to maxProbes positions that divide the interval into parts of about the
+// same size. Only positions whose digest every rank knows are considered; see candidates. The
+// result is empty if there are no such positions.
+func (in interval) probePositions() []uint64 {
 	coarse, dense, fine := in.candidates()
 	n := coarse + fine
 	k := min(n, maxProbes)
 	out := make([]uint64, 0, k)
 	for i := uint64(1); i <= k; i++ {
-		j := cut(n+1, i, k+1) // from 1 to n
+		j := fractionUp(n+1, i, k+1) // index of the candidate, from 1 to n
 		if j <= coarse {
 			out = append(out, (in.lo/in.stride+j)*in.stride)
 		} else {
@@ -48,8 +48,9 @@ func (in interval) question() []uint64 {
 	return out
 }
 
-// candidates counts the positions after lo and up to top that can be asked for: coarse multiples of
-// the stride, and fine consecutive ones from dense on.
+// candidates describes the positions after lo and up to top whose digest every rank knows. Below
+// the floor, these are multiples of the stride; coarse is their number. From the floor on, these
+// are all positions; dense is the first and fine the number.
 func (in interval) candidates() (coarse, dense, fine uint64) {
 	if below := min(in.floor, in.top+1); below > in.lo+1 {
 		coarse = (below-1)/in.stride - in.lo/in.stride
@@ -61,27 +62,28 @@ func (in interval) candidates() (coarse, dense, fine uint64) {
 	return coarse, dense, fine
 }
 
-// cut returns i/parts of n, rounded up, without overflow for the small i and parts in use.
-func cut(n, i, parts uint64) uint64 {
+// fractionUp returns n*i/parts, rounded up. It does not overflow if i and parts are small.
+func fractionUp(n, i, parts uint64) uint64 {
 	whole, rest := n/parts, n%parts
 	return whole*i + (rest*i+parts-1)/parts
 }
 
-// narrow applies the finding at one position. If a rank no longer knows a digest that it knew when
-// the agreement began, the search ends: another round would not find more.
-func (in *interval) narrow(f finding) error {
+// narrow narrows the interval by the result at one position. If a rank no longer knows a digest
+// that it knew when the agreement began, the search ends, since another round would lose digests,
+// too.
+func (in *interval) narrow(r probeResult) error {
 	switch {
-	case f.differs:
-		if f.Position <= in.top {
-			in.top = f.Position - 1
+	case r.differs:
+		if r.Position <= in.top {
+			in.top = r.Position - 1
 			in.differs = true
 		}
-	case f.unknown:
+	case r.unknown:
 		in.floor, in.stride = maxPosition, maxPosition
-	case f.Position > in.top:
-		return protocolError("ledger %d differs at a position before an equal one", in.id)
+	case r.Position > in.top:
+		return protocolError("ledger %d differs at a position before an equal position", in.id)
 	default:
-		in.lo, in.loDigest = f.Position, f.Digest
+		in.lo, in.loDigest = r.Position, r.Digest
 	}
 	return nil
 }

@@ -6,12 +6,13 @@ import (
 )
 
 // Exchange contributes a payload to a round and returns the payloads of all ranks, by rank. A nil
-// entry stands for a rank that did not take part; this rank's entry is never nil. It must honour
-// the deadline of ctx. The payloads must not be modified, and are valid until the next call.
+// entry stands for a rank that did not take part; this rank's entry is never nil. An Exchange must
+// honour the deadline of ctx. The caller must not modify the payloads, which are valid until the
+// next call.
 type Exchange func(ctx context.Context, payload []byte) ([][]byte, error)
 
-// Run takes m through its rounds, using exchange. The error is about the exchange; differences
-// between ranks are in the outcome.
+// Run runs all rounds of m, using exchange. Differences between ranks are part of the Outcome; an
+// error means that the exchange or the protocol failed.
 func Run(ctx context.Context, exchange Exchange, m *Machine) (*Outcome, error) {
 	payload := m.Start()
 	for {

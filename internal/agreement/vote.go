@@ -2,7 +2,7 @@ package agreement
 
 import "symmem/internal/ledger"
 
-// vote is a rank's state of one ledger, sent in the first round.
+// vote contains a rank's state of one ledger. It is sent in the first round.
 type vote struct {
 	ID uint64
 	ledger.Snapshot
@@ -17,12 +17,13 @@ func (v vote) valid() bool {
 
 // tally combines the votes of all ranks on one ledger.
 type tally struct {
-	// vote is the vote of the first rank, with the greatest floor and stride of all ranks: the part
-	// of the history that every rank still keeps.
+	// vote contains the first rank's vote, but the greatest Floor and Stride of all ranks. So
+	// these
+	// two describe the part of the history that every rank still keeps.
 	vote
 	low, high  uint64 // smallest and greatest position
-	same       bool   // position and digest are equal on all ranks
-	agreedSame bool   // the agreed prefix and its digest are equal, too
+	same       bool   // true if position and digest are equal on all ranks
+	agreedSame bool   // true if the agreed prefix and its digest are equal on all ranks
 	pending    variants
 }
 
@@ -38,8 +39,9 @@ func (t *tally) add(rank int, v vote) {
 	t.pending.add(rank, appendWords(nil, uint64(v.Pending.Count), v.Pending.Digest), nil)
 }
 
-// interval bounds the first difference in a ledger: it is at a position from lo to top, inclusive.
-// If differs is not set, no difference has been seen, and top may be the end of the compared part.
+// interval bounds the position of the first difference in a ledger, which is from lo to top,
+// inclusive. If differs is false, no difference has been found yet, and the compared parts are
+// equal if their digests at top are equal.
 type interval struct {
 	id, lo, loDigest, top uint64
 	floor, stride         uint64
@@ -56,14 +58,14 @@ func (t *tally) interval(mode Mode) (interval, error) {
 		in.lo, in.loDigest = t.Agreed, t.AgreedDigest
 	}
 	if t.low == t.high {
-		// All ranks are at the same position and the digests there differ.
+		// All ranks have the same position, but different digests.
 		if in.top <= in.lo {
 			return in, protocolError("ledger %d differs at or before the agreed position", t.ID)
 		}
 		in.top--
 		in.differs = true
 	}
-	// Equal digests at the end of the agreed prefix mean that everything before it is equal.
+	// Equal digests at the end of the agreed prefix imply that all events before it are equal.
 	in.top = max(in.top, in.lo)
 	return in, nil
 }

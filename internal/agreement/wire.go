@@ -6,25 +6,25 @@ import (
 	"fmt"
 )
 
-// ErrProtocol is wrapped by every error about bytes from a peer.
+// ErrProtocol matches every error about a payload from a peer.
 var ErrProtocol = errors.New("agreement protocol violated")
 
 const (
-	// wireVersion is incremented with every change of the encoding, so that different versions do
-	// not misread each other.
+	// wireVersion is incremented with every change of the encoding, so that ranks with different
+	// versions refuse each other's payloads.
 	wireVersion = 3
 
-	// MaxLedgers bounds the ledgers of one agreement.
+	// MaxLedgers limits the number of ledgers in one agreement.
 	MaxLedgers = 64
 
-	// MaxTag bounds a tag, in bytes.
+	// MaxTag limits the size of a tag, in bytes.
 	MaxTag = 200
 
-	// maxPosition leaves room for arithmetic on positions. No ledger reaches it: at an event per
-	// nanosecond it takes a century.
+	// maxPosition limits positions, so that arithmetic on them cannot overflow. A ledger with one
+	// event per nanosecond reaches it after a century.
 	maxPosition = 1 << 62
 
-	// maxValue bounds a tag, a call and an event with its site, in bytes.
+	// maxValue limits the encodings of a tag, a call and an event with its site, in bytes.
 	maxValue = 512
 )
 
@@ -32,22 +32,22 @@ func protocolError(format string, args ...any) error {
 	return fmt.Errorf(format+": %w", append(args, ErrProtocol)...)
 }
 
-// reader decodes a payload. It keeps the first error and returns zeros after it.
+// reader decodes a payload. After its first error it returns zero values and keeps that error.
 type reader struct {
 	b   []byte
 	err error
 }
 
-func (r *reader) fail(what string) {
+func (r *reader) fail(field string) {
 	if r.err == nil {
-		r.err = protocolError("decoding %s", what)
+		r.err = protocolError("decoding %s", field)
 	}
 	r.b = nil
 }
 
-func (r *reader) u64(what string) uint64 {
+func (r *reader) u64(field string) uint64 {
 	if len(r.b) < 8 {
-		r.fail(what)
+		r.fail(field)
 		return 0
 	}
 	v := binary.LittleEndian.Uint64(r.b)
@@ -55,10 +55,10 @@ func (r *reader) u64(what string) uint64 {
 	return v
 }
 
-func (r *reader) bytes(limit int, what string) []byte {
-	n := r.u64(what)
+func (r *reader) bytes(limit int, field string) []byte {
+	n := r.u64(field)
 	if n > uint64(min(limit, len(r.b))) {
-		r.fail(what)
+		r.fail(field)
 		return nil
 	}
 	v := r.b[:n:n]
@@ -66,17 +66,17 @@ func (r *reader) bytes(limit int, what string) []byte {
 	return v
 }
 
-// listOf reads the rest as a list of values of a fixed size.
-func listOf[T any](r *reader, limit int, what string) []T {
+// listOf decodes the rest of the payload as a list of values of a fixed size.
+func listOf[T any](r *reader, limit int, field string) []T {
 	var zero T
 	size := binary.Size(zero)
 	if len(r.b)%size != 0 || len(r.b)/size > limit {
-		r.fail(what)
+		r.fail(field)
 		return nil
 	}
 	list := make([]T, len(r.b)/size)
 	if _, err := binary.Decode(r.b, binary.LittleEndian, list); err != nil {
-		r.fail(what)
+		r.fail(field)
 		return nil
 	}
 	r.b = nil
@@ -87,7 +87,7 @@ func appendBytes(dst, v []byte) []byte {
 	return append(appendWords(dst, uint64(len(v))), v...)
 }
 
-// appendWords encodes integers such that encodings can be compared bytewise.
+// appendWords appends integers in little-endian order.
 func appendWords(dst []byte, words ...uint64) []byte {
 	for _, w := range words {
 		dst = binary.LittleEndian.AppendUint64(dst, w)

@@ -1,0 +1,169 @@
+package agreement
+
+import (
+	"encoding/binary"
+	"fmt"
+
+	"symmem/internal/ledger"
+)
+
+// Difference classifies the difference at the first differing event. It is a heuristic hint for the
+// reader of a report.
+type Difference uint8
+
+// The kinds of difference.
+const (
+	// DifferenceUnknown means a difference that could not be classified.
+	DifferenceUnknown Difference = iota
+	// DifferenceExtra means that the deviant ranks have an event that the other ranks lack.
+	DifferenceExtra
+	// DifferenceMissing means that the deviant ranks lack an event that the other ranks have.
+	DifferenceMissing
+	// DifferenceSize means the same event with a different size.
+	DifferenceSize
+	// DifferencePlace means the same request, placed in a different segment or at a different
+	// offset.
+	DifferencePlace
+	// DifferenceOrder means two events in the opposite order.
+	DifferenceOrder
+	// DifferenceStream means the same event on a different stream.
+	DifferenceStream
+	// DifferenceEvent means an unrelated event.
+	DifferenceEvent
+	// DifferenceHeld means that all ranks freed the same block, but only some could reuse it at
+	// once.
+	DifferenceHeld
+)
+
+var differenceNames = [...]string{
+	"unknown", "extra event", "missing event", "different size", "different place",
+	"different order", "different stream", "different event", "held block",
+}
+
+// String returns the name of d.
+func (d Difference) String() string {
+	if int(d) >= len(differenceNames) {
+		return fmt.Sprintf("difference %d", uint8(d))
+	}
+	return differenceNames[d]
+}
+
+// sentence returns a sentence for a report that compares the deviant ranks with the usual ones.
+func (d Difference) sentence(n Names, deviant, usual []int) string {
+	have := verb(deviant, "has", "have")
+	a, b := n.short(deviant), n.short(usual)
+	switch d {
+	case DifferenceExtra:
+		return fmt.Sprintf("%s %s an event that %s %s not have", a, have, b, verb(usual, "does", "do"))
+	case DifferenceMissing:
+		return fmt.Sprintf("%s %s an event that %s %s", a, verb(deviant, "lacks", "lack"), b,
+			verb(usual, "has", "have"))
+	case DifferenceSize:
+		return fmt.Sprintf("%s %s a different size than %s", a, have, b)
+	case DifferencePlace:
+		return fmt.Sprintf("%s %s the same request at a different place than %s (so ranks place by "+
+			"address, or differ in the streams that used a buffer before its free: see UseOn)", a, have, b)
+	case DifferenceOrder:
+		return fmt.Sprintf("%s %s the same events in a different order than %s", a, have, b)
+	case DifferenceStream:
+		return fmt.Sprintf("%s %s the same event on a different stream than %s (a pool numbers streams "+
+			"from 1 by their first allocation; 0 is the default stream)", a, have, b)
+	case DifferenceEvent:
+		return fmt.Sprintf("%s %s a different event than %s", a, have, b)
+	case DifferenceHeld:
+		return "all ranks freed the same block, but some ranks keep it for a graph (parked) or for " +
+			"another stream (deferred): if a call or a capture uses a buffer on only some ranks, the " +
+			"other ranks must call UseOn for it"
+	case DifferenceUnknown:
+	}
+	return ""
+}
+
+// classify classifies the difference between the usual variant and the first deviating one. The
+// notes of events contain the digests of the requests that follow.
+func classify(d *DivergenceError, events variants) Difference {
+	if d.sameFree() {
+		return DifferenceHeld
+	}
+	usual, deviant := d.usualAndDeviant()
+	if usual < 0 || deviant < 0 {
+		return DifferenceUnknown
+	}
+	u, v := d.Variants[usual], d.Variants[deviant]
+	switch {
+	case u.HasEvent && !v.HasEvent:
+		return DifferenceMissing
+	case !u.HasEvent && v.HasEvent:
+		return DifferenceExtra
+	case !u.HasEvent:
+		return DifferenceUnknown
+	case u.Event.SameRequest(v.Event):
+		if u.Event.Kind == ledger.KindFree { // The ranks freed different blocks.
+			return DifferenceEvent
+		}
+		return DifferencePlace
+	}
+	return classifyAligned(u.Event, v.Event,
+		decodeWords(events.list[usual].note), decodeWords(events.list[deviant].note))
+}
+
+// sameFree reports whether all ranks freed the same block.
+func (d *DivergenceError) sameFree() bool {
+	for _, v := range d.Variants {
+		if !v.HasEvent || !v.Event.SameFree(d.Variants[0].Event) {
+			return false
+		}
+	}
+	return len(d.Variants) > 1
+}
+
+// classifyAligned aligns the lists of requests in the four ways that a single mistake can explain,
+// and returns the difference whose alignment has the most matching requests. A substitution wins
+// ties, since it is the simplest explanation.
+func classifyAligned(u, v ledger.Event, usual, deviant []uint64) Difference {
+	best, d := matches(usual, deviant, 1, 1), classifySubstitution(u, v)
+	if n := matches(usual, deviant, 0, 1); n > best {
+		best, d = n, DifferenceExtra
+	}
+	if n := matches(usual, deviant, 1, 0); n > best {
+		best, d = n, DifferenceMissing
+	}
+	swapped := len(usual) > 1 && len(deviant) > 1 &&
+		usual[0] == deviant[1] && usual[1] == deviant[0]
+	if swapped && 2+matches(usual, deviant, 2, 2) > best {
+		d = DifferenceOrder
+	}
+	return d
+}
+
+func classifySubstitution(u, v ledger.Event) Difference {
+	switch {
+	case u.Kind != v.Kind:
+		return DifferenceEvent
+	case u.Stream != v.Stream && u.Size == v.Size && u.Requested == v.Requested:
+		return DifferenceStream
+	case u.Stream == v.Stream:
+		return DifferenceSize
+	}
+	return DifferenceEvent
+}
+
+// matches counts the positions at which two lists are equal, starting from the given indices.
+func matches(a, b []uint64, fromA, fromB int) int {
+	n := 0
+	for fromA < len(a) && fromB < len(b) {
+		if a[fromA] == b[fromB] {
+			n++
+		}
+		fromA, fromB = fromA+1, fromB+1
+	}
+	return n
+}
+
+func decodeWords(b []byte) []uint64 {
+	out := make([]uint64, len(b)/8)
+	for i := range out {
+		out[i] = binary.LittleEndian.Uint64(b[8*i:])
+	}
+	return out
+}
