@@ -7,34 +7,36 @@ import (
 	"fmt"
 )
 
-// Token is the secret that all ranks of one world share.
+// Token contains the secret that all ranks of one world share.
 type Token [sha256.Size]byte
 
-// Key names an exported descriptor by the hash of a group's or pool's name, and a number.
+// Key identifies an exported file by the hash of a group's or pool's name and a number.
 type Key struct {
-	// Space separates the keys of different owners. The function Space computes it.
+	// Space separates the keys of different groups and pools. The function Space computes it from a
+	// name.
 	Space uint64
-	// Number identifies an export of that owner.
+	// Number identifies an export of that group or pool.
 	Number uint32
 }
 
-// Space hashes a name to the space of a Key.
+// Space returns the Space of keys for a name.
 func Space(name string) uint64 {
 	sum := sha256.Sum256([]byte(name))
 	return binary.LittleEndian.Uint64(sum[:])
 }
 
-// ErrProtocol is returned when the other end does not use this protocol.
+// ErrProtocol means that the other process does not use this protocol.
 var ErrProtocol = errors.New("peer does not speak symmem's hand-off protocol")
 
-// ErrUnknownKey is returned when the peer has no export under a key.
-var ErrUnknownKey = errors.New("peer has exported nothing under this key")
+// ErrUnknownKey means that the peer has not exported a file under the key.
+var ErrUnknownKey = errors.New("peer has not exported a file under this key")
 
-// ErrRefused is returned to a peer of another user or without the token.
+// ErrRefused means that the other process belongs to another user or world, or is not the expected
+// one.
 var ErrRefused = errors.New("peer refused")
 
 const (
-	magic        = 0x31304d53 // "SM01" in memory order; the last two characters are the version.
+	magic        = 0x31304d53 // "SM01" in memory order; the last two characters are the version
 	requestSize  = 4 + len(Token{}) + 12
 	responseSize = 4 + 4
 

@@ -7,7 +7,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-func TestRequestsSurviveEncoding(t *testing.T) {
+func TestRequestRoundTrip(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var token Token
 		copy(token[:], rapid.SliceOfN(rapid.Byte(), len(token), len(token)).Draw(t, "token"))
@@ -17,24 +17,24 @@ func TestRequestsSurviveEncoding(t *testing.T) {
 		}
 		gotToken, gotKey, err := decodeRequest(encodeRequest(token, key))
 		if err != nil || gotToken != token || gotKey != key {
-			t.Fatalf("got %v, %+v, %v", gotToken, gotKey, err)
+			t.Fatalf("decodeRequest = %v, %+v, %v; want %v, %+v", gotToken, gotKey, err, token, key)
 		}
 	})
 }
 
-func TestResponsesAreErrorsOfTheirStatus(t *testing.T) {
+func TestDecodeResponseReturnsTheErrorOfTheStatus(t *testing.T) {
 	for row, c := range map[string]struct {
 		frame []byte
 		want  error
 	}{
-		"a descriptor comes":       {encodeResponse(statusFound), nil},
-		"the key is unknown":       {encodeResponse(statusUnknown), ErrUnknownKey},
-		"the token is wrong":       {encodeResponse(statusRefused), ErrRefused},
-		"a status of another age":  {encodeResponse(77), ErrProtocol},
-		"the magic is another one": {make([]byte, responseSize), ErrProtocol},
-		"the frame is short":       {encodeResponse(statusFound)[:responseSize-1], ErrProtocol},
-		"the frame is long":        {append(encodeResponse(statusFound), 0), ErrProtocol},
-		"there is no frame":        {nil, ErrProtocol},
+		"found":                      {encodeResponse(statusFound), nil},
+		"unknown key":                {encodeResponse(statusUnknown), ErrUnknownKey},
+		"refused":                    {encodeResponse(statusRefused), ErrRefused},
+		"unknown status":             {encodeResponse(77), ErrProtocol},
+		"wrong magic":                {make([]byte, responseSize), ErrProtocol},
+		"truncated frame":            {encodeResponse(statusFound)[:responseSize-1], ErrProtocol},
+		"frame of one byte too many": {append(encodeResponse(statusFound), 0), ErrProtocol},
+		"no frame":                   {nil, ErrProtocol},
 	} {
 		if err := decodeResponse(c.frame); !errors.Is(err, c.want) {
 			t.Errorf("%s: got %v, want %v", row, err, c.want)
@@ -46,12 +46,12 @@ func TestSpacesOfDifferentNamesDiffer(t *testing.T) {
 	seen := map[uint64]string{}
 	for _, name := range []string{"", "group/0", "group/1", "group/10", "pool", "group/"} {
 		if other, ok := seen[Space(name)]; ok {
-			t.Errorf("%q and %q have one space", name, other)
+			t.Errorf("%q and %q have the same space", name, other)
 		}
 		seen[Space(name)] = name
 	}
 	if first, again := Space("pool"), Space("pool"); first != again {
-		t.Error("a name has two spaces")
+		t.Errorf("Space(\"pool\") = %#x, then %#x", first, again)
 	}
 }
 
@@ -66,12 +66,12 @@ func FuzzDecodeRequest(f *testing.F) {
 		token, key, err := decodeRequest(frame)
 		if err != nil {
 			if !errors.Is(err, ErrProtocol) || token != (Token{}) || key != (Key{}) {
-				t.Fatalf("got %v, %+v with %v", token, key, err)
+				t.Fatalf("decodeRequest = %v, %+v, %v; want zero values and ErrProtocol", token, key, err)
 			}
 			return
 		}
 		if string(encodeRequest(token, key)) != string(frame) {
-			t.Fatalf("%x does not encode to itself", frame)
+			t.Fatalf("%x is not the encoding of its decoded request", frame)
 		}
 	})
 }
@@ -84,7 +84,7 @@ func FuzzDecodeResponse(f *testing.F) {
 	f.Fuzz(func(t *testing.T, frame []byte) {
 		err := decodeResponse(frame)
 		if err == nil && string(frame) != string(encodeResponse(statusFound)) {
-			t.Fatalf("%x was taken for a descriptor", frame)
+			t.Fatalf("%x was decoded as a successful response", frame)
 		}
 	})
 }

@@ -13,17 +13,18 @@ import (
 	"symmem/internal/sys"
 )
 
-// Peer is a connection to another process's Server. It is safe for concurrent use.
+// Peer represents a connection to another process's Server. It is safe for concurrent use.
 //
-// A request that ends without its answer, as by a deadline, also closes the connection. Otherwise a
-// late answer could be taken for the answer to the next request. The next request reconnects.
+// A request that ends without a response, for example at its deadline, also closes the connection.
+// Otherwise a late response could be mistaken for the response to the next request. The next
+// request reconnects.
 type Peer struct {
 	address string
 	token   Token
 	pid     int
-	watch   *os.File // pidfd of the process; becomes readable when it ends
+	watch   *os.File // pidfd, which becomes readable when the process ends
 
-	turn sync.Mutex // serializes requests
+	requests sync.Mutex // serializes requests
 
 	mu     sync.Mutex
 	conn   *net.UnixConn // nil while disconnected; guarded by mu
@@ -53,15 +54,15 @@ func connect(ctx context.Context, address string) (*net.UnixConn, int, error) {
 	}
 	sys.CloseInForks(c)
 	conn := c.(*net.UnixConn)
-	who, err := sys.PeerOf(conn)
-	if err == nil && who.UID != os.Getuid() {
-		err = fmt.Errorf("user %d answers on a rank's socket: %w", who.UID, ErrRefused)
+	peer, err := sys.PeerOf(conn)
+	if err == nil && peer.UID != os.Getuid() {
+		err = fmt.Errorf("a process of user %d listens on a rank's socket: %w", peer.UID, ErrRefused)
 	}
 	if err != nil {
 		conn.Close()
 		return nil, 0, err
 	}
-	return conn, who.PID, nil
+	return conn, peer.PID, nil
 }
 
 // PID returns the process id of the peer, as reported by the kernel.
@@ -70,25 +71,25 @@ func (p *Peer) PID() int { return p.pid }
 // Watch returns a descriptor that becomes readable when the process ends. The Peer owns it.
 func (p *Peer) Watch() *os.File { return p.watch }
 
-// Fetch requests the file that the peer has exported under the key. The caller owns the file.
+// Fetch returns the file that the peer has exported under the key. The caller owns the file.
 func (p *Peer) Fetch(ctx context.Context, key Key) (*os.File, error) {
-	p.turn.Lock()
-	defer p.turn.Unlock()
+	p.requests.Lock()
+	defer p.requests.Unlock()
 	conn, err := p.connection(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("asking process %d for shared memory: %w", p.pid, err)
 	}
 	response := make([]byte, responseSize)
-	f, err := ask(ctx, conn, encodeRequest(p.token, key), response)
+	f, err := requestFile(ctx, conn, encodeRequest(p.token, key), response)
 	if err != nil {
-		// A failing close cannot be handled.
-		_ = p.hangUp()
+		_ = p.disconnect() // The caller needs the first error.
 		return nil, fmt.Errorf("asking process %d for shared memory: %w", p.pid, err)
 	}
 	return p.accept(f, response)
 }
 
-// connection returns the connection, or a new one to the same process. The caller holds turn.
+// connection returns the current connection, or reconnects to the same process. The caller holds
+// p.requests.
 func (p *Peer) connection(ctx context.Context) (*net.UnixConn, error) {
 	p.mu.Lock()
 	conn, closed := p.conn, p.closed
@@ -107,13 +108,13 @@ func (p *Peer) connection(ctx context.Context) (*net.UnixConn, error) {
 	defer p.mu.Unlock()
 	if pid != p.pid || p.closed {
 		conn.Close()
-		return nil, fmt.Errorf("process %d answers: %w", pid, ErrRefused)
+		return nil, fmt.Errorf("process %d has taken its place: %w", pid, ErrRefused)
 	}
 	p.conn = conn
 	return conn, nil
 }
 
-func (p *Peer) hangUp() error {
+func (p *Peer) disconnect() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	conn := p.conn
@@ -124,10 +125,10 @@ func (p *Peer) hangUp() error {
 	return conn.Close()
 }
 
-// ask sends a request and fills in the response. The caller owns the descriptor that came with it,
-// if any. After the end of ctx it returns the error of ctx, also if the connection's deadline,
-// which is the same, has expired first.
-func ask(
+// requestFile sends a request and reads the response into a buffer. It returns the file in the
+// response, or nil if there is none; the caller owns the file. Once ctx has ended, it returns the
+// error of ctx, even if the connection notices the deadline first.
+func requestFile(
 	ctx context.Context, c *net.UnixConn, request, response []byte,
 ) (f *os.File, err error) {
 	deadline, _ := ctx.Deadline()
@@ -139,7 +140,7 @@ func ask(
 			err = cmp.Or(ctx.Err(), context.DeadlineExceeded)
 		}
 	}()
-	// It fails only on a closed connection, which needs no deadline.
+	// SetDeadline fails only on a closed connection, which needs no deadline.
 	stop := context.AfterFunc(ctx, func() { _ = c.SetDeadline(time.Unix(1, 0)) })
 	defer stop()
 	if _, err := c.Write(request); err != nil {
@@ -148,10 +149,11 @@ func ask(
 	return sys.ReceiveFile(c, response)
 }
 
+// accept returns the file of a successful response. Otherwise it closes the file, if there is one.
 func (p *Peer) accept(f *os.File, response []byte) (*os.File, error) {
 	err := decodeResponse(response)
 	if err == nil && f == nil {
-		err = fmt.Errorf("no descriptor came: %w", ErrProtocol)
+		err = fmt.Errorf("response without a descriptor: %w", ErrProtocol)
 	}
 	if err == nil {
 		return f, nil
@@ -162,10 +164,10 @@ func (p *Peer) accept(f *os.File, response []byte) (*os.File, error) {
 	return nil, fmt.Errorf("getting shared memory from process %d: %w", p.pid, err)
 }
 
-// Close closes the connection, which ends a pending request.
+// Close closes the connection, so that a pending request fails.
 func (p *Peer) Close() error {
 	p.mu.Lock()
 	p.closed = true
 	p.mu.Unlock()
-	return errors.Join(p.hangUp(), p.watch.Close())
+	return errors.Join(p.disconnect(), p.watch.Close())
 }

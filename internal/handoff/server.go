@@ -15,13 +15,14 @@ import (
 	"symmem/internal/sys"
 )
 
-// idleLimit bounds the time to finish a request that has begun.
+// idleLimit limits the time from the first byte of a request to the end of its response.
 const idleLimit = 10 * time.Second
 
-// acceptPause keeps a server without free descriptors from spinning.
+// acceptPause is the time between attempts to accept a connection while the process has no free
+// descriptors.
 const acceptPause = 10 * time.Millisecond
 
-// Server passes out the exported files of its process. It is safe for concurrent use.
+// Server sends exported files to other processes. It is safe for concurrent use.
 type Server struct {
 	token    Token
 	listener *net.UnixListener
@@ -51,18 +52,18 @@ func Listen(token Token) (*Server, error) {
 	return s, nil
 }
 
-// Address returns the address for peers.
+// Address returns the address that peers pass to Dial.
 func (s *Server) Address() string { return s.listener.Addr().String() }
 
-// Export offers a file under a key until Withdraw. The caller keeps ownership, and must keep the
-// file open until then.
+// Export offers a file under a key until Withdraw. The caller still owns the file and must keep it
+// open until then.
 func (s *Server) Export(key Key, f *os.File) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.exports[key] = f
 }
 
-// Withdraw ends an export. Peers that have the descriptor keep it.
+// Withdraw ends an export. Peers that have already fetched the file keep it.
 func (s *Server) Withdraw(key Key) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -89,18 +90,18 @@ func (s *Server) accept() {
 			return
 		}
 		if err != nil {
-			// Out of descriptors, or the client has disconnected: both are temporary.
+			// Either no descriptors are free or the client has disconnected. Both are temporary.
 			time.Sleep(acceptPause)
 			continue
 		}
 		sys.CloseInForks(c)
-		if s.admit(c) {
+		if s.register(c) {
 			s.serving.Go(func() { s.serve(c) })
 		}
 	}
 }
 
-func (s *Server) admit(c *net.UnixConn) bool {
+func (s *Server) register(c *net.UnixConn) bool {
 	peer, err := sys.PeerOf(c)
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -113,11 +114,11 @@ func (s *Server) admit(c *net.UnixConn) bool {
 }
 
 func (s *Server) serve(c *net.UnixConn) {
-	defer s.dismiss(c)
+	defer s.forget(c)
 	request := make([]byte, requestSize)
 	for {
-		// A peer may keep its connection open for hours between requests, to detect the death of
-		// this process. Only a request that has begun is bounded.
+		// A peer may keep its connection open for hours between requests. Only a request whose
+		// first byte has arrived has a deadline.
 		c.SetReadDeadline(time.Time{})
 		if _, err := io.ReadFull(c, request[:1]); err != nil {
 			return
@@ -138,12 +139,12 @@ func (s *Server) answer(c *net.UnixConn, request []byte) bool {
 		return false
 	}
 	if subtle.ConstantTimeCompare(token[:], s.token[:]) != 1 {
-		// The connection is closed whether or not the peer reads this.
+		// The connection is closed even if this fails.
 		_ = sys.SendFile(c, encodeResponse(statusRefused), nil)
 		return false
 	}
-	// The lock is held while sending, so that the caller of Withdraw does not close the file before
-	// the kernel has taken a reference.
+	// The lock is held during the send, so that Withdraw returns only after the kernel has its own
+	// reference to the file. The caller may then close the file.
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	f, ok := s.exports[key]
@@ -153,7 +154,7 @@ func (s *Server) answer(c *net.UnixConn, request []byte) bool {
 	return sys.SendFile(c, encodeResponse(statusFound), f) == nil
 }
 
-func (s *Server) dismiss(c *net.UnixConn) {
+func (s *Server) forget(c *net.UnixConn) {
 	c.Close()
 	s.mu.Lock()
 	defer s.mu.Unlock()

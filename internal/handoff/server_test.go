@@ -15,7 +15,7 @@ import (
 	"symmem/internal/sys"
 )
 
-// patience bounds waits that should be short.
+// patience limits waits that should be short.
 const patience = 30 * time.Second
 
 var token = Token{1, 2, 3}
@@ -28,7 +28,7 @@ func newServer(t *testing.T) *Server {
 	return s
 }
 
-func newPeerOf(t *testing.T, s *Server, token Token) *Peer {
+func newPeer(t *testing.T, s *Server, token Token) *Peer {
 	t.Helper()
 	p, err := Dial(t.Context(), s.Address(), token)
 	check(t, err)
@@ -36,7 +36,7 @@ func newPeerOf(t *testing.T, s *Server, token Token) *Peer {
 	return p
 }
 
-// newMemory returns a shared file that tests recognize by its size.
+// newMemory returns a shared memory file, which tests recognize by its size.
 func newMemory(t *testing.T, bytes int64) *os.File {
 	t.Helper()
 	f, err := sys.Memfd("test", bytes)
@@ -78,34 +78,34 @@ func fetchSize(p *Peer, key Key) (int64, error) {
 	return sys.FileSize(f)
 }
 
-func TestExportsAreFetchedByTheirKey(t *testing.T) {
+func TestFetchReturnsTheFileOfTheKey(t *testing.T) {
 	s := newServer(t)
-	p := newPeerOf(t, s, token)
+	p := newPeer(t, s, token)
 	keys := []Key{{Space: 1}, {Space: 2}, {Space: 1, Number: 1}}
 	for i, key := range keys {
 		export(t, s, key, int64(4096*(i+1)))
 	}
 	for i, key := range keys {
 		if size, err := fetchSize(p, key); err != nil || size != int64(4096*(i+1)) {
-			t.Errorf("key %+v: %d bytes, %v", key, size, err)
+			t.Errorf("Fetch(%+v) = file of %d bytes, %v; want %d bytes", key, size, err, 4096*(i+1))
 		}
 	}
 	if _, err := fetchSize(p, Key{Space: 9}); !errors.Is(err, ErrUnknownKey) {
-		t.Errorf("a key that was never exported: got %v, want ErrUnknownKey", err)
+		t.Errorf("Fetch of a key without an export: %v, want ErrUnknownKey", err)
 	}
 	s.Withdraw(keys[0])
 	if _, err := fetchSize(p, keys[0]); !errors.Is(err, ErrUnknownKey) {
-		t.Errorf("a key that was withdrawn: got %v, want ErrUnknownKey", err)
+		t.Errorf("Fetch of a withdrawn key: %v, want ErrUnknownKey", err)
 	}
 	if size, err := fetchSize(p, keys[1]); err != nil || size != 8192 {
-		t.Errorf("the connection has suffered: %d bytes, %v", size, err)
+		t.Errorf("Fetch after an error = file of %d bytes, %v; want 8192 bytes", size, err)
 	}
 }
 
 func TestFetchedFileIsTheSameMemory(t *testing.T) {
 	s := newServer(t)
 	f := export(t, s, Key{}, 4096)
-	got, err := newPeerOf(t, s, token).Fetch(t.Context(), Key{})
+	got, err := newPeer(t, s, token).Fetch(t.Context(), Key{})
 	check(t, err)
 	defer got.Close()
 	_, err = f.WriteAt([]byte("shared"), 100)
@@ -114,68 +114,68 @@ func TestFetchedFileIsTheSameMemory(t *testing.T) {
 	_, err = got.ReadAt(text, 100)
 	check(t, err)
 	if string(text) != "shared" {
-		t.Errorf("read %q", text)
+		t.Errorf("read %q, want %q", text, "shared")
 	}
 }
 
-func TestWrongTokenIsRefusedAndTheConnectionEnds(t *testing.T) {
+func TestWrongTokenIsRefused(t *testing.T) {
 	s := newServer(t)
 	export(t, s, Key{}, 4096)
-	p := newPeerOf(t, s, Token{9})
+	p := newPeer(t, s, Token{9})
 	if _, err := fetchSize(p, Key{}); !errors.Is(err, ErrRefused) {
-		t.Errorf("got %v, want ErrRefused", err)
+		t.Errorf("Fetch with a wrong token: %v, want ErrRefused", err)
 	}
 	if _, err := fetchSize(p, Key{}); err == nil {
-		t.Error("a refused peer may ask again")
+		t.Error("second Fetch with a wrong token succeeded")
 	}
-	if size, err := fetchSize(newPeerOf(t, s, token), Key{}); err != nil || size != 4096 {
-		t.Errorf("the next peer: %d bytes, %v", size, err)
+	if size, err := fetchSize(newPeer(t, s, token), Key{}); err != nil || size != 4096 {
+		t.Errorf("Fetch by the next peer = file of %d bytes, %v; want 4096 bytes", size, err)
 	}
 }
 
-func TestGarbageEndsTheConnectionWithoutAnAnswer(t *testing.T) {
+func TestInvalidRequestClosesTheConnection(t *testing.T) {
 	s := newServer(t)
 	for row, text := range map[string]string{
-		"a request of another protocol": strings.Repeat("GET / HTTP/1.1\r\n", 4)[:requestSize],
-		"zeros":                         string(make([]byte, requestSize)),
+		"another protocol": strings.Repeat("GET / HTTP/1.1\r\n", 4)[:requestSize],
+		"zeros":            string(make([]byte, requestSize)),
 	} {
 		c, err := net.Dial("unix", s.Address())
 		check(t, err)
 		_, err = c.Write([]byte(text))
 		check(t, err)
 		if got, err := io.ReadAll(c); len(got) != 0 || err != nil {
-			t.Errorf("%s: got %q, %v", row, got, err)
+			t.Errorf("%s: got response %q, %v; want none", row, got, err)
 		}
 		check(t, c.Close())
 	}
 }
 
-func TestCloseEndsConnectionsThatAreOpenAndRequestsThatHaveBegun(t *testing.T) {
+func TestCloseEndsConnectionsAndPartialRequests(t *testing.T) {
 	s, err := Listen(token)
 	check(t, err)
 	idle, err := Dial(t.Context(), s.Address(), token)
 	check(t, err)
 	defer idle.Close()
-	halting, err := net.Dial("unix", s.Address())
+	partial, err := net.Dial("unix", s.Address())
 	check(t, err)
-	defer halting.Close()
-	_, err = halting.Write(encodeRequest(token, Key{})[:5])
+	defer partial.Close()
+	_, err = partial.Write(encodeRequest(token, Key{})[:5])
 	check(t, err)
 	check(t, s.Close())
-	if _, err := halting.Read(make([]byte, 1)); err == nil {
-		t.Error("a request that had begun was answered")
+	if _, err := partial.Read(make([]byte, 1)); err == nil {
+		t.Error("a partial request got a response")
 	}
 	if _, err := fetchSize(idle, Key{}); err == nil {
-		t.Error("a closed server has answered")
+		t.Error("Fetch from a closed server succeeded")
 	}
 	if p, err := Dial(t.Context(), s.Address(), token); err == nil {
-		t.Error("a closed server was reached")
+		t.Error("Dial of a closed server succeeded")
 		check(t, p.Close())
 	}
 }
 
 func TestFetchEndsWithItsContext(t *testing.T) {
-	// This socket is never accepted from, so no answer can arrive.
+	// The test accepts no connection on this socket, so there is no response.
 	silent, err := net.ListenUnix("unix", socketName("silent"))
 	check(t, err)
 	defer silent.Close()
@@ -189,7 +189,7 @@ func TestFetchEndsWithItsContext(t *testing.T) {
 	}
 }
 
-func TestInvalidAnswersAreErrors(t *testing.T) {
+func TestInvalidResponsesAreErrors(t *testing.T) {
 	memory := newMemory(t, 4096)
 	for row, c := range map[string]struct {
 		answer []byte
@@ -199,9 +199,9 @@ func TestInvalidAnswersAreErrors(t *testing.T) {
 		"found, without a descriptor": {encodeResponse(statusFound), nil, ErrProtocol},
 		"another protocol":            {[]byte("HTTP/1.1"), nil, ErrProtocol},
 		"unknown, with a descriptor":  {encodeResponse(statusUnknown), memory, ErrUnknownKey},
-		"half an answer":              {encodeResponse(statusFound)[:4], memory, nil},
+		"half a response":             {encodeResponse(statusFound)[:4], memory, nil},
 	} {
-		server, err := net.ListenUnix("unix", socketName("odd"))
+		server, err := net.ListenUnix("unix", socketName("invalid"))
 		check(t, err)
 		p, err := Dial(t.Context(), server.Addr().String(), token)
 		check(t, err)
@@ -215,51 +215,52 @@ func TestInvalidAnswersAreErrors(t *testing.T) {
 	}
 }
 
-func TestPeerKnowsTheProcessAtTheOtherEnd(t *testing.T) {
-	p := newPeerOf(t, newServer(t), token)
+func TestPeerIdentifiesTheOtherProcess(t *testing.T) {
+	p := newPeer(t, newServer(t), token)
 	if p.PID() != os.Getpid() {
-		t.Errorf("the peer is process %d, want %d", p.PID(), os.Getpid())
+		t.Errorf("PID() = %d, want %d", p.PID(), os.Getpid())
 	}
 	if err := p.Watch().SetReadDeadline(time.Now().Add(50 * time.Millisecond)); err != nil {
 		t.Fatal(err)
 	}
 	if err := sys.AwaitEnd(p.Watch()); !errors.Is(err, os.ErrDeadlineExceeded) {
-		t.Errorf("got %v for a process that lives, want ErrDeadlineExceeded", err)
+		t.Errorf("AwaitEnd of a live process: %v, want ErrDeadlineExceeded", err)
 	}
 }
 
-func TestManyPeersFetchAtOnceWhileExportsChange(t *testing.T) {
+func TestPeersFetchConcurrentlyWhileExportsChange(t *testing.T) {
 	s := newServer(t)
-	stays, goes := Key{Number: 1}, Key{Number: 2}
-	export(t, s, stays, 4096)
+	permanent, temporary := Key{Number: 1}, Key{Number: 2}
+	export(t, s, permanent, 4096)
 	memory := newMemory(t, 8192)
 	var all sync.WaitGroup
 	for range 8 {
-		p := newPeerOf(t, s, token)
+		p := newPeer(t, s, token)
 		for range 2 {
 			all.Go(func() {
 				for range 50 {
-					if size, err := fetchSize(p, stays); err != nil || size != 4096 {
-						t.Errorf("the export that stays: %d bytes, %v", size, err)
+					if size, err := fetchSize(p, permanent); err != nil || size != 4096 {
+						t.Errorf("permanent export: %d bytes, %v; want 4096 bytes", size, err)
 					}
-					size, err := fetchSize(p, goes)
+					size, err := fetchSize(p, temporary)
 					if !errors.Is(err, ErrUnknownKey) && size != 8192 {
-						t.Errorf("the export that comes and goes: %d bytes, %v", size, err)
+						t.Errorf("temporary export: %d bytes, %v; want 8192 bytes or ErrUnknownKey",
+							size, err)
 					}
 				}
 			})
 		}
 	}
 	for range 100 {
-		s.Export(goes, memory)
-		s.Withdraw(goes)
+		s.Export(temporary, memory)
+		s.Withdraw(temporary)
 	}
 	all.Wait()
 }
 
-// If a late answer were taken for the answer to the next request, a window would get the wrong
-// memory.
-func TestALateAnswerIsNotTakenForTheNext(t *testing.T) {
+// TestLateResponseIsDiscarded checks that a Peer does not mistake the response to an abandoned
+// request for the response to its next request. Otherwise a window would get the wrong memory.
+func TestLateResponseIsDiscarded(t *testing.T) {
 	server, err := net.ListenUnix("unix", socketName("late"))
 	check(t, err)
 	p, err := Dial(t.Context(), server.Addr().String(), token)
@@ -269,11 +270,11 @@ func TestALateAnswerIsNotTakenForTheNext(t *testing.T) {
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
 	if _, err := p.Fetch(ended, Key{Number: 1}); err == nil {
-		t.Fatal("an answer came from nowhere")
+		t.Fatal("Fetch with a cancelled context succeeded")
 	}
-	// The peer may have disconnected by now; if not, this answer precedes the next request.
+	// The peer should have disconnected. If it has not, this response precedes the next request.
 	_ = sys.SendFile(first, encodeResponse(statusFound), newMemory(t, 4096))
-	right := newMemory(t, 8192)
+	expected := newMemory(t, 8192)
 	var answering sync.WaitGroup
 	answering.Go(func() {
 		second, err := server.AcceptUnix()
@@ -284,12 +285,12 @@ func TestALateAnswerIsNotTakenForTheNext(t *testing.T) {
 		if _, err := io.ReadFull(second, make([]byte, requestSize)); err != nil {
 			t.Error(err)
 		}
-		if err := sys.SendFile(second, encodeResponse(statusFound), right); err != nil {
+		if err := sys.SendFile(second, encodeResponse(statusFound), expected); err != nil {
 			t.Error(err)
 		}
 	})
 	if size, err := fetchSize(p, Key{Number: 2}); err != nil || size != 8192 {
-		t.Errorf("got %d bytes, %v", size, err)
+		t.Errorf("Fetch = file of %d bytes, %v; want 8192 bytes", size, err)
 	}
 	check(t, errors.Join(first.Close(), p.Close(), server.Close()))
 	answering.Wait()
