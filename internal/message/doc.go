@@ -1,14 +1,14 @@
 // Package message matches the Sends of one rank with the Recvs of another.
 //
-// A Matcher is the receiving end of a rank. Messages are numbered when they are called: for each
-// pair of ranks and tag, the k-th Send has number k and matches the k-th Recv from that rank with
-// that tag. The receives of a tag claim messages in the order of their calls. A receive from a
-// specific source claims that source's next number at once, whether or not it has arrived. A
-// receive from any source claims the message that arrived first among the next ones of all sources,
-// and later receives of its tag wait for it. So the match depends on the order of calls, and for
-// any source on the order of arrivals, but never on the order in which streams execute the work.
+// A Matcher matches the receives of one rank. Messages are numbered by calls: for each sender,
+// receiver and tag, the k-th Send has number k. The receives of a tag claim messages in the order
+// of their calls. A receive from a specific source claims that source's next number at once, even
+// if the message has not arrived. A receive from any source considers the next message of each
+// source and claims the one that arrived first; until one has arrived, later receives of the tag
+// wait. So matches depend on the order of calls and, for receives from any source, on the order of
+// arrivals, but never on the order in which streams execute the work.
 //
-// A Tally counts the calls of a rank and how many of them preceded a given collective.
+// A Tally counts a rank's calls and reports how many of them preceded a given collective.
 //
-// Both are pure state machines without clock, lock or I/O. Callers must serialize the calls.
+// Both types are state machines without clocks, locks or I/O. Callers must serialize calls.
 package message

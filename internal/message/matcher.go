@@ -5,10 +5,11 @@ import (
 	"slices"
 )
 
-// Any is the source of a receive that accepts messages of all ranks.
+// Any is the source of a receive that accepts messages from all ranks.
 const Any = -1
 
-// Matcher claims messages for the receives R of one rank. The zero value is ready to use.
+// Matcher claims messages for the receives of one rank, which have type R. The zero value is ready
+// to use.
 type Matcher[R any] struct {
 	tags   map[int]*queue[R]
 	claims []Claim[R] // result of the latest call
@@ -17,37 +18,38 @@ type Matcher[R any] struct {
 // Claim assigns a message to a receive.
 type Claim[R any] struct {
 	Receive R
-	// Source is the rank that sends it. Number counts the messages of the source with the tag.
+	// Source is the message's sender, and Number its number among the source's messages with the
+	// tag.
 	Source int
 	Number uint64
 }
 
-// Arrival is a message that has arrived.
+// Arrival describes a message that has arrived.
 type Arrival struct {
 	Source, Tag int
 	Number      uint64
-	// Segment is the number of collectives that the source had called before, if messages and
-	// collectives are ordered with each other; else 0.
+	// Segment is the number of collectives that the source called before the message if messages
+	// and collectives are ordered with each other, else 0.
 	Segment uint64
 }
 
-// queue holds the state of a tag.
+// queue holds the messages and receives of one tag.
 type queue[R any] struct {
 	claimed map[int]uint64 // number of claimed messages by source
 	waiting []waiting[R]   // receives without a claim, in the order of calls
-	// arrived holds messages in the order of arrival. Claimed messages are removed once they
-	// outnumber the others, which present holds.
+	// arrived holds messages in the order of arrival. Claimed messages are removed from it once
+	// they outnumber the unclaimed ones, whose places are in present.
 	arrived []Arrival
 	present map[place]struct{}
 }
 
-// place identifies a message of a tag.
+// place identifies a message with a given tag.
 type place struct {
 	source int
 	number uint64
 }
 
-// waiting is a receive that has no claim yet.
+// waiting describes a receive that has no claim yet.
 type waiting[R any] struct {
 	receive R
 	source  int
@@ -66,9 +68,9 @@ func (m *Matcher[R]) queue(tag int) *queue[R] {
 	return q
 }
 
-// Post records a receive from a source, or from Any, in a segment. A receive from Any accepts
-// messages of its segment only, since a rank that is ahead may already have sent one of a later
-// segment. Post returns the resulting claims, in order; the slice is valid until the next call.
+// Post records a receive from a source, or from Any, in a segment. A receive from Any accepts only
+// messages of its segment, since a rank that is ahead may already have sent messages of a later
+// segment. Post returns the resulting claims, in order. The slice is valid until the next call.
 func (m *Matcher[R]) Post(r R, tag, source int, segment uint64) []Claim[R] {
 	q := m.queue(tag)
 	q.waiting = append(q.waiting, waiting[R]{r, source, segment})
@@ -76,7 +78,7 @@ func (m *Matcher[R]) Post(r R, tag, source int, segment uint64) []Claim[R] {
 }
 
 // Arrive records that a message has arrived or begun to arrive, and returns the resulting claims. A
-// message that is already claimed or has arrived before has no effect.
+// message that has already been claimed or has arrived before has no effect.
 func (m *Matcher[R]) Arrive(a Arrival) []Claim[R] {
 	q := m.queue(a.Tag)
 	at := place{a.Source, a.Number}
@@ -88,14 +90,14 @@ func (m *Matcher[R]) Arrive(a Arrival) []Claim[R] {
 	return m.claim(q)
 }
 
-// claim assigns messages to the waiting receives, in order, as long as the first can have one.
+// claim assigns messages to waiting receives in order, and stops at the first receive without one.
 func (m *Matcher[R]) claim(q *queue[R]) []Claim[R] {
 	m.claims = m.claims[:0]
 	done := 0
 	for _, w := range q.waiting {
 		source := w.source
 		if source == Any {
-			if source = q.first(w.segment); source == Any {
+			if source = q.nextSource(w.segment); source == Any {
 				break
 			}
 		}
@@ -109,7 +111,7 @@ func (m *Matcher[R]) claim(q *queue[R]) []Claim[R] {
 	return m.claims
 }
 
-// drop removes a message that is now claimed.
+// drop removes a message that has just been claimed.
 func (q *queue[R]) drop(at place) {
 	delete(q.present, at)
 	if len(q.arrived) > 2*len(q.present) {
@@ -119,8 +121,9 @@ func (q *queue[R]) drop(at place) {
 
 func (q *queue[R]) isClaimed(a Arrival) bool { return a.Number <= q.claimed[a.Source] }
 
-// first returns the source of the earliest message of a segment among the next ones of all sources.
-func (q *queue[R]) first(segment uint64) (source int) {
+// nextSource returns the source whose next message arrived first, or Any if there is none. It
+// considers only messages of the given segment.
+func (q *queue[R]) nextSource(segment uint64) (source int) {
 	for _, a := range q.arrived {
 		if a.Segment == segment && a.Number == q.claimed[a.Source]+1 {
 			return a.Source
@@ -129,7 +132,8 @@ func (q *queue[R]) first(segment uint64) (source int) {
 	return Any
 }
 
-// Unclaimed lists the messages that have arrived without being claimed, by tag, source and number.
+// Unclaimed returns the messages that have arrived and are not claimed, ordered by tag, source and
+// number.
 func (m *Matcher[R]) Unclaimed() []Arrival {
 	var all []Arrival
 	for _, q := range m.tags {

@@ -8,11 +8,11 @@ import (
 	"pgregory.net/rapid"
 )
 
-// step is one event and the expected claims.
+// step describes an event and the claims that it should cause.
 type step struct {
-	event  string
-	happen func(m *Matcher[string]) []Claim[string]
-	want   string
+	event string
+	apply func(m *Matcher[string]) []Claim[string]
+	want  string
 }
 
 func post(r string, tag, source int, want string) step {
@@ -41,7 +41,7 @@ func text(claims []Claim[string]) string {
 
 func TestMessagesAreClaimedInTheOrderOfCalls(t *testing.T) {
 	for _, row := range []struct {
-		sentence  string
+		name      string
 		steps     []step
 		unclaimed string
 	}{
@@ -52,76 +52,77 @@ func TestMessagesAreClaimedInTheOrderOfCalls(t *testing.T) {
 		{"tags and sources are numbered separately", []step{
 			post("a", 0, 1, "a=1:1 "), post("b", 7, 1, "b=1:1 "), post("c", 0, 2, "c=2:1 "),
 		}, "[]"},
-		{"a receive from any source takes the first arrival", []step{
+		{"a receive from any source claims the first arrival", []step{
 			arrive(2, 0, 1, ""), arrive(1, 0, 1, ""), post("a", 0, Any, "a=2:1 "),
 			post("b", 0, Any, "b=1:1 "),
 		}, "[]"},
 		{"a receive from any source waits for a message", []step{
 			post("a", 0, Any, ""), arrive(1, 5, 1, ""), arrive(1, 0, 1, "a=1:1 "),
 		}, "[{1 5 1 0}]"},
-		{"the numbers of a source are taken in order, however they arrive", []step{
+		{"a source's messages are claimed by number, not by arrival", []step{
 			post("a", 0, Any, ""), arrive(1, 0, 2, ""), arrive(2, 0, 3, ""), arrive(1, 0, 1, "a=1:1 "),
 			post("b", 0, Any, "b=1:2 "),
 		}, "[{2 0 3 0}]"},
-		{"later receives of the tag wait for one from any source", []step{
+		{"later receives of a tag wait for a receive from any source", []step{
 			post("a", 0, Any, ""), post("b", 0, 1, ""), post("c", 4, 1, "c=1:1 "),
 			arrive(1, 0, 1, "a=1:1 b=1:2 "), arrive(1, 0, 2, ""),
 		}, "[]"},
-		{"one message lets all go on that waited for the first of them", []step{
+		{"a message for the first receive also unblocks later receives", []step{
 			post("a", 0, Any, ""), post("b", 0, 2, ""), post("c", 0, Any, ""), arrive(1, 0, 2, ""),
 			arrive(1, 0, 1, "a=1:1 b=2:1 c=1:2 "),
 		}, "[]"},
-		{"a message that arrives twice counts once", []step{
+		{"a duplicate message is ignored", []step{
 			arrive(1, 0, 1, ""), arrive(1, 0, 1, ""), post("a", 0, 1, "a=1:1 "), arrive(1, 0, 1, ""),
 		}, "[]"},
 	} {
-		t.Run(row.sentence, func(t *testing.T) {
+		t.Run(row.name, func(t *testing.T) {
 			var m Matcher[string]
 			for _, s := range row.steps {
-				if got := text(s.happen(&m)); got != s.want {
+				if got := text(s.apply(&m)); got != s.want {
 					t.Fatalf("%s: claims %q, want %q", s.event, got, s.want)
 				}
 			}
 			if got := fmt.Sprint(m.Unclaimed()); got != row.unclaimed {
-				t.Errorf("unclaimed are %s, want %s", got, row.unclaimed)
+				t.Errorf("Unclaimed() = %s, want %s", got, row.unclaimed)
 			}
 		})
 	}
 }
 
-// model is a simple matcher that keeps all events and scans them from the beginning after each.
+// model implements a matcher that keeps all events and scans them from the beginning after each
+// one.
 type model struct {
-	posts []Claim[int] // Number is the tag
-	came  []Arrival
+	posts   []Claim[int] // Number holds the tag
+	arrived []Arrival
 }
 
 func (m *model) claims() (claims []Claim[int]) {
-	taken := map[Key]uint64{}
-	stuck := map[int]bool{}
+	claimed := map[Key]uint64{}
+	blocked := map[int]bool{}
 	for _, p := range m.posts {
 		tag := int(p.Number)
-		if stuck[tag] {
+		if blocked[tag] {
 			continue
 		}
 		source := p.Source
 		if source == Any {
-			i := slices.IndexFunc(m.came, func(a Arrival) bool {
-				return a.Tag == tag && a.Number == taken[Key{a.Source, tag}]+1
+			i := slices.IndexFunc(m.arrived, func(a Arrival) bool {
+				return a.Tag == tag && a.Number == claimed[Key{a.Source, tag}]+1
 			})
 			if i < 0 {
-				stuck[tag] = true
+				blocked[tag] = true
 				continue
 			}
-			source = m.came[i].Source
+			source = m.arrived[i].Source
 		}
-		taken[Key{source, tag}]++
-		claims = append(claims, Claim[int]{p.Receive, source, taken[Key{source, tag}]})
+		claimed[Key{source, tag}]++
+		claims = append(claims, Claim[int]{p.Receive, source, claimed[Key{source, tag}]})
 	}
 	return claims
 }
 
-// TestMatcherMatchesModel compares the claims with those of the model. Claims are final: an arrival
-// never changes an earlier claim, so the model keeps the claims that it has seen.
+// TestMatcherMatchesModel compares all claims so far with the model's claims after each event. So
+// it also checks that a later event never changes a claim.
 func TestMatcherMatchesModel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var m Matcher[int]
@@ -139,7 +140,7 @@ func TestMatcherMatchesModel(t *testing.T) {
 				source := rapid.IntRange(0, 2).Draw(t, "sender")
 				sent[Key{source, tag}]++
 				a := Arrival{Source: source, Tag: tag, Number: sent[Key{source, tag}]}
-				simple.came = append(simple.came, a)
+				simple.arrived = append(simple.arrived, a)
 				claims = m.Arrive(a)
 			}
 			for _, c := range claims {
@@ -150,11 +151,11 @@ func TestMatcherMatchesModel(t *testing.T) {
 			}
 			want := simple.claims()
 			if len(want) != len(final) {
-				t.Fatalf("the model has %v, the matcher %v", want, final)
+				t.Fatalf("the model has claims %v, the matcher %v", want, final)
 			}
 			for _, w := range want {
 				if final[w.Receive] != w {
-					t.Fatalf("the model has %v, the matcher %v", w, final[w.Receive])
+					t.Fatalf("the model has claim %v, the matcher %v", w, final[w.Receive])
 				}
 			}
 		}
@@ -169,22 +170,22 @@ func BenchmarkPostAndArrive(b *testing.B) {
 	}
 }
 
-// TestAnySourceTakesMessagesOfItsSegment has rank 2 send after a collective that rank 1 has not
-// reached.
-func TestAnySourceTakesMessagesOfItsSegment(t *testing.T) {
+// TestAnySourceClaimsOnlyMessagesOfItsSegment lets rank 2 send after a collective that rank 1 has
+// not reached.
+func TestAnySourceClaimsOnlyMessagesOfItsSegment(t *testing.T) {
 	var m Matcher[string]
 	if claims := m.Post("first", 0, Any, 1); len(claims) != 0 {
-		t.Fatalf("claimed %v of nothing", claims)
+		t.Fatalf("claimed %v before any arrival", claims)
 	}
 	later := Arrival{Source: 2, Number: 1, Segment: 2}
 	if claims := m.Arrive(later); len(claims) != 0 {
-		t.Fatalf("claimed %v of a later segment", claims)
+		t.Fatalf("claimed %v, a message of a later segment", claims)
 	}
 	claims := m.Arrive(Arrival{Source: 1, Number: 1, Segment: 1})
 	if got := text(claims); got != "first=1:1 " {
-		t.Fatalf("claimed %q", got)
+		t.Fatalf("claimed %q, want message 1 of rank 1", got)
 	}
 	if got := text(m.Post("second", 0, Any, 2)); got != "second=2:1 " {
-		t.Fatalf("claimed %q", got)
+		t.Fatalf("claimed %q, want message 1 of rank 2", got)
 	}
 }

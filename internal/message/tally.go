@@ -11,23 +11,24 @@ type Tally struct{ records map[Key]*record }
 // Key identifies a counter. The peer of a receive from any rank is Any.
 type Key struct{ Peer, Tag int }
 
-// record holds the counts of one key. earlier holds the count after the last call between two
-// consecutive collectives, in the order of collectives.
+// record holds the counts of one key.
 type record struct {
-	count   uint64
+	count uint64 // number of calls so far
+	// earlier holds, for each collective with calls after it, the count at the last of these calls
+	// before the next collective.
 	earlier []earlierCount
-	// limit is the length of earlier at which counts that are no longer needed are dropped.
+	// limit is the length of earlier at which it is pruned.
 	limit int
 }
 
-// earlierCount is a count and the number of collectives that were called before it.
+// earlierCount holds a count and the number of collectives that were called before it.
 type earlierCount struct{ after, count uint64 }
 
-// minLimit is the minimum length of a list of earlier counts before it is pruned.
+// minLimit is the smallest value of record.limit.
 const minLimit = 32
 
 // Count counts a call made after the given number of collectives and returns its number, from 1.
-// The first done collectives have completed, and Before is not called for them any more.
+// The first done collectives have completed, so Before will not be called for them again.
 func (t *Tally) Count(k Key, after, done uint64) uint64 {
 	r := t.records[k]
 	if r == nil {
@@ -49,7 +50,7 @@ func (t *Tally) Count(k Key, after, done uint64) uint64 {
 	return r.count
 }
 
-// prune drops counts that are superseded by later ones, given the number of completed collectives.
+// prune drops counts that Before no longer needs, given the number of completed collectives.
 func (r *record) prune(done uint64) {
 	keep := 0
 	for keep+1 < len(r.earlier) && r.earlier[keep+1].after <= done {
@@ -59,14 +60,14 @@ func (r *record) prune(done uint64) {
 	r.limit = max(minLimit, 2*len(r.earlier))
 }
 
-// Counted is the number of calls for a key.
+// Counted contains the number of calls for a key.
 type Counted struct {
 	Key
 	Calls uint64
 }
 
-// Before lists the number of calls before a collective, by peer and tag. Collectives are numbered
-// from 1, and this one has not completed. Keys without calls are omitted.
+// Before returns the number of calls before a collective for each key with calls, ordered by peer
+// and tag. Collectives are numbered from 1, and the given one has not completed.
 func (t *Tally) Before(collective uint64) []Counted {
 	var all []Counted
 	for k, r := range t.records {
@@ -86,9 +87,9 @@ func (t *Tally) Before(collective uint64) []Counted {
 	return all
 }
 
-// Weight returns the value that a message to a rank with a tag adds to the balance of its sender
-// and subtracts from that of its receiver. If the balances of all ranks add up to 0, each rank
-// received as many messages with each tag as were sent to it, except with a probability of 2^-64.
+// Weight returns the value that a message with a tag to a rank adds to its sender's balance and
+// subtracts from its receiver's balance. If all balances add up to 0, each rank has received as
+// many messages with each tag as were sent to it, except with a probability of 2^-64.
 func Weight(to, tag int) uint64 {
 	x := uint64(to)<<32 ^ uint64(tag) + 0x9e3779b97f4a7c15
 	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9

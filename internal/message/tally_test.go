@@ -13,15 +13,16 @@ func TestTallyCountsCallsBeforeACollective(t *testing.T) {
 		key   Key
 		after uint64
 	}{{Key{1, 0}, 0}, {Key{1, 0}, 0}, {Key{1, 0}, 2}, {Key{Any, 5}, 2}} {
-		if got := tally.Count(call.key, call.after, 0); got != [...]uint64{1, 2, 3, 1}[i] {
-			t.Errorf("call %d has number %d", i, got)
+		want := [...]uint64{1, 2, 3, 1}[i]
+		if got := tally.Count(call.key, call.after, 0); got != want {
+			t.Errorf("call %d: Count = %d, want %d", i, got, want)
 		}
 	}
 	for collective, want := range map[uint64]string{
 		1: "[{{1 0} 2}]", 2: "[{{1 0} 2}]", 3: "[{{-1 5} 1} {{1 0} 3}]",
 	} {
 		if got := fmt.Sprint(tally.Before(collective)); got != want {
-			t.Errorf("before collective %d: %s, want %s", collective, got, want)
+			t.Errorf("Before(%d) = %s, want %s", collective, got, want)
 		}
 	}
 }
@@ -36,23 +37,23 @@ func TestPruningDoesNotChangeCounts(t *testing.T) {
 			done = max(done, after-min(after, uint64(rapid.IntRange(0, 40).Draw(t, "queued"))))
 			calls = append(calls, after)
 			tally.Count(Key{}, after, done)
-			asked := done + 1 + uint64(rapid.IntRange(0, 3).Draw(t, "asked"))
+			collective := done + 1 + uint64(rapid.IntRange(0, 3).Draw(t, "collective"))
 			want := uint64(0)
 			for _, a := range calls {
-				if a < asked {
+				if a < collective {
 					want++
 				}
 			}
 			got := uint64(0)
-			for _, c := range tally.Before(asked) {
+			for _, c := range tally.Before(collective) {
 				got = c.Calls
 			}
 			if got != want {
-				t.Fatalf("%d calls before collective %d, want %d", got, asked, want)
+				t.Fatalf("Before(%d) reports %d calls, want %d", collective, got, want)
 			}
 		}
 		if n := len(tally.records[Key{}].earlier); n > 2*(minLimit+64) {
-			t.Errorf("%d marks are kept", n)
+			t.Errorf("%d earlier counts are kept, want at most %d", n, 2*(minLimit+64))
 		}
 	})
 }
@@ -65,6 +66,6 @@ func TestWeightsDifferByRankAndTag(t *testing.T) {
 		}
 	}
 	if len(seen) != 6400 || seen[0] {
-		t.Errorf("%d weights of 6400 differ, or one is 0", len(seen))
+		t.Errorf("got %d different weights, want 6400 that are not 0", len(seen))
 	}
 }
