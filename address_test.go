@@ -111,6 +111,32 @@ func TestACallIsNotQueuedOnceItsContextHasEnded(t *testing.T) {
 	})
 }
 
+// TestCallIsNotQueuedIfContextEndsDuringRealignment ends the context while the call realigns a pool
+// after a fault, and registers memory, for a buffer that is named by its address alone.
+func TestCallIsNotQueuedIfContextEndsDuringRealignment(t *testing.T) {
+	together(t, 2, symmem.Options{Check: symmem.CheckRegistration}, func(r *rank) {
+		p := r.pool()
+		r.ok(r.window(p, 4*mib).Free())
+		g := r.split(r.World(), 0)
+		g.Abort()
+		r.is(g.Cause(r.ctx), symmem.ErrAborted)
+		b := r.alloc(p, mib)
+		r.alloc(p, 64*mib) // in a segment that the realignment registers
+		m := symmem.ForeignMemory(b.Address(), b.Size())
+		add := func(ctx context.Context) error {
+			return r.World().AllReduce(ctx, m, m, 1024, symmem.Float32, symmem.Sum, nil)
+		}
+		ctx, cancel := context.WithCancel(r.ctx)
+		remove := r.Interop().Observe(symmem.Observer{Register: func(symmem.WindowEvent) { cancel() }})
+		r.fill(b, 1)
+		r.is(add(ctx), context.Canceled)
+		remove()
+		r.holds(b, 1)
+		r.ok(add(r.ctx))
+		r.synchronize()
+	})
+}
+
 func TestARetiredBufferIsFoundNoMore(t *testing.T) {
 	together(t, 1, symmem.Options{}, func(r *rank) {
 		i, p := r.Interop(), r.pool()

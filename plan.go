@@ -264,8 +264,8 @@ func (pl *planner) alignWindows(ctx context.Context, call driver.Call, registere
 			return fmt.Errorf("a pool must be realigned after a fault, which a capture cannot do: call "+
 				"Pool.Register before the capture: %w", ErrCapturing)
 		}
-		if err := m.pool.Register(ctx, pl.group); err != nil {
-			return err
+		if err := cmp.Or(m.pool.Register(ctx, pl.group), context.Cause(ctx)); err != nil {
+			return err // as in register
 		}
 	}
 	return nil
