@@ -18,13 +18,14 @@ func (p *Pool) absorb(kind ledger.Kind, b alloc.Block) {
 func (p *Pool) blockOf(m Memory) (alloc.Block, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if err := p.usable(); err != nil {
-		return alloc.Block{}, err
+	if p.closed {
+		return alloc.Block{}, errPoolClosed
 	}
 	return p.core.Live(m.handle)
 }
 
-// usable returns ErrClosed of a pool that is closed, or about to be.
+// usable returns ErrClosed once Close has begun. Only calls that Close does not wait for ask: one
+// that has entered the pool completes, also if Close begins meanwhile.
 func (p *Pool) usable() error {
 	if p.calls.Closed() {
 		return errPoolClosed
@@ -78,8 +79,8 @@ var freeKinds = map[alloc.State]ledger.Kind{
 func (p *Pool) use(b Buffer, s *Stream) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	err := p.usable()
-	if err == nil {
+	err := errPoolClosed
+	if !p.closed {
 		err = p.core.Use(b.memory.handle, s.number)
 	}
 	if err != nil {

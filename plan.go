@@ -337,7 +337,7 @@ func (pl *planner) register(
 		if !m.registersWith(pl.group) {
 			continue
 		}
-		err := m.pool.Register(ctx, pl.group)
+		err := m.pool.registerInCall(ctx, pl.group)
 		if errors.Is(err, ErrCapturing) {
 			return false, nil
 		}

@@ -3,6 +3,8 @@ package symmem_test
 import (
 	"context"
 	"errors"
+	"runtime"
+	"sync"
 	"testing"
 	"time"
 
@@ -237,6 +239,30 @@ func TestClosingAPoolWaitsForCalls(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestPoolCloseWaitsForCallThatRegisters closes the second pool of a collective while the
+// collective registers the first one.
+func TestPoolCloseWaitsForCallThatRegisters(t *testing.T) {
+	together(t, 1, symmem.Options{}, func(r *rank) {
+		send, recv := r.alloc(r.pool(), mib), r.alloc(r.pool(), mib)
+		other, closed := r.stream(), make(chan error, 1)
+		var first sync.Once
+		symmem.HoldRegister(r.Runtime, func() {
+			first.Do(func() {
+				go func() { closed <- recv.Pool().Close() }()
+				for recv.UseOn(other) == nil { // until Close refuses calls
+					runtime.Gosched()
+				}
+			})
+		})
+		g := r.split(r.World(), 0)
+		r.fill(send, 3)
+		r.ok(g.AllReduce(r.ctx, send.Memory(), recv.Memory(), 1024, symmem.Float32, symmem.Sum, nil))
+		r.ok(<-closed)
+		r.synchronize()
+		r.ok(recv.Free())
+	})
 }
 
 // TestClosingAPoolGivesUpWorkThatDoesNotEnd, and the pool can be closed once it has ended.

@@ -71,6 +71,24 @@ func (p *Pool) Register(ctx context.Context, g *Group) error {
 	if !m.pending.Load() {
 		return nil
 	}
+	in, err := enter(p, nil)
+	if err != nil {
+		return fmt.Errorf("registering with group %s: %w", g.id, err)
+	}
+	defer in.leave(p, nil)
+	return p.registerPending(ctx, g, m)
+}
+
+// registerInCall is Register for a call that has entered the pool, so that a Close that has begun
+// since then waits for it.
+func (p *Pool) registerInCall(ctx context.Context, g *Group) error {
+	m, err := p.member(g)
+	if err != nil {
+		return fmt.Errorf("registering: %w", err)
+	}
+	if !m.pending.Load() {
+		return nil
+	}
 	return p.registerPending(ctx, g, m)
 }
 
@@ -83,8 +101,8 @@ func (p *Pool) member(g *Group) (*membership, error) {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if err := p.usable(); err != nil {
-		return nil, err
+	if p.closed {
+		return nil, errPoolClosed
 	}
 	m, err := p.joined(g)
 	if err == nil {
@@ -94,11 +112,6 @@ func (p *Pool) member(g *Group) (*membership, error) {
 }
 
 func (p *Pool) registerPending(ctx context.Context, g *Group, m *membership) error {
-	in, err := enter(p, nil)
-	if err != nil {
-		return fmt.Errorf("registering with group %s: %w", g.id, err)
-	}
-	defer in.leave(p, nil)
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if err := g.life.cause(ctx); err != nil {
@@ -109,7 +122,7 @@ func (p *Pool) registerPending(ctx context.Context, g *Group, m *membership) err
 	if len(pending) == 0 && !(suspectPool{p}).suspect(&g.roster) {
 		return nil
 	}
-	err = g.aligner.meet(ctx, &meeting{
+	err := g.aligner.meet(ctx, &meeting{
 		tag: "registration", pools: []*Pool{p},
 		ledgers: func() []agreement.Ledger {
 			p.registered(pending) // what is listed now may be others
