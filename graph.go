@@ -170,10 +170,10 @@ func (g *Graph) Launch(s *Stream) error {
 	return nil
 }
 
-// Close drops the recorded work and unpins its buffers. Buffers that were freed meanwhile return to
-// their pools, which is an event of the pools' histories, so all ranks of a domain must close
-// graphs at the same points. No launch may still be queued.
-// A second Close does nothing.
+// Close drops the recorded work and unpins its buffers, without waiting: no launch may still be
+// queued. Buffers that were freed meanwhile return to their pools, which is an event of the pools'
+// histories, so all ranks of a domain must close graphs at the same points. A second Close does
+// nothing.
 func (g *Graph) Close() error {
 	if g == nil || g.work == nil {
 		return invalid("closing no graph")

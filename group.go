@@ -141,9 +141,12 @@ func (g *Group) Abort() {
 	_ = g.life.see(g.comm.Cause())
 }
 
-// Close leaves the group: its windows are deregistered on this rank. Close the graphs captured
-// over it before. Collectives that are under way end, or return ErrClosed; it waits for nobody but
-// this rank's own work. A second Close does nothing.
+// Close leaves the group and deregisters its windows on this rank. Close the graphs captured over
+// it first. Collectives that are queued return ErrClosed. A second Close does nothing.
+//
+// Close waits for the collective that this rank runs, at most for twice Options.Timeout, and after
+// a fault until the ranks have determined the cause, in general at most 3 s. It does not wait for
+// other ranks to close the group.
 func (g *Group) Close() (err error) {
 	g.closing.Do(func() {
 		failed := g.life.close()

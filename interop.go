@@ -23,8 +23,8 @@ type Interop struct {
 }
 
 // Close is like Runtime.Close, but the end of the context also ends the wait for other ranks to
-// leave, after a second at the earliest. Use it for a rank that has failed or should not wait. If
-// this rank served the store, the others cannot open groups afterwards.
+// leave, after a second at the earliest. It is for a rank that has failed or must not wait. If this
+// rank served the store, the others cannot open groups afterwards.
 func (i Interop) Close(ctx context.Context) error { return i.rt.close(ctx) }
 
 // Site returns the number of a place in a program that is not Go's, such as "model.py:120", for At:

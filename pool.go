@@ -77,8 +77,8 @@ type segment struct {
 	// releasing reports whether it is about to be unmapped, so that nobody may register it any more;
 	// guarded by Pool.mu.
 	releasing bool
-	// holds counts who needs it mapped: the pool, until Trim, and registrations under way that have it
-	// on their list; guarded by Pool.mu.
+	// holds counts who needs it mapped: the pool, until Trim, and registrations under way that have
+	// it on their list; guarded by Pool.mu.
 	holds int
 }
 
@@ -419,17 +419,19 @@ func (p *Pool) reserve(s *Stream, bytes int64, site uint32) error {
 	return p.growFailed(s, bytes, err)
 }
 
-// Close deregisters everything and unmaps what has no live buffers. It waits for calls of other
-// goroutines with buffers of the pool, registrations too, and for the work that this rank has
-// queued on any stream; calls that begin meanwhile return ErrClosed. Where one of them has not
-// ended after twice the timeout Close returns a TimeoutError, and the pool stays open. A second
-// Close does nothing.
+// Close deregisters all segments and unmaps those without live buffers. A second Close does
+// nothing.
 //
-// Who holds a buffer that was not freed may go on to read and write its memory, by a View, by a
-// pointer or in kernels: a segment stays mapped, and is charged to this process, until its last
-// buffer is freed, which Free does after Close, too; else until the process ends. Every other call
-// with such a buffer returns ErrClosed. Their addresses, and those between them, are not given to
-// anybody else. On GPUs such memory keeps the GPU's primary context, too.
+// Close waits for calls of other goroutines that use buffers of the pool, registrations included,
+// and for the work that this rank has queued on any stream. Calls that begin meanwhile return
+// ErrClosed. If one of these has not ended after twice Options.Timeout, Close returns a
+// TimeoutError and the pool stays open.
+//
+// Memory of buffers that were not freed stays usable through a View, a pointer or kernels. Its
+// segment stays mapped, and counts as memory of this process, until Free of its last buffer, which
+// works after Close, or until the process ends. Any other call with such a buffer returns
+// ErrClosed. The addresses of these segments, and those between them, are not reused. On GPUs the
+// memory also keeps the GPU's primary context alive.
 func (p *Pool) Close() error { return p.closeAfter(p.rt.drain) }
 
 // closeAfter is Close with another wait for the work of this rank.

@@ -215,13 +215,16 @@ func (rt *Runtime) Check() CheckLevel { return CheckLevel(rt.level.Load()) }
 // Formula is what reductions of this rank's groups compute.
 func (rt *Runtime) Formula() Formula { return rt.opts.Deterministic }
 
-// Close leaves every group and gives back all memory without live buffers; Pool.Close says what
-// becomes of those. It waits for queued work, at most for twice the timeout, and where that does
-// not end as long again for each group with collectives behind it, and for each pool that a call
-// still works with. It waits for no other rank, except that the rank that serves the store waits
-// for the others to leave, until the timeout has passed since the call (and 1 s at least), and that
-// a fault of a group which nobody was told of is found out together. Ranks that have ended are not
-// waited for. The error says it once, however many streams had it. A second Close does nothing.
+// Close leaves every group and releases all memory without live buffers; Pool.Close describes what
+// happens to those. An error that several streams or groups have in common is in the result once. A
+// second Close does nothing.
+//
+// Close waits for queued work, at most for twice Options.Timeout. If that work does not end, Close
+// may wait as long again for each group that has collectives behind it and for each pool that a
+// call uses. It waits for other ranks in two cases only. If a group has failed and no call has
+// returned the fault yet, the ranks first determine the cause, as in Group.Close. And the rank that
+// serves the store waits until the others have left or ended, at most until Options.Timeout, and at
+// least 1 s, after the call. Interop.Close takes a context that ends this second wait.
 func (rt *Runtime) Close() error { return rt.close(context.Background()) }
 
 // close is Close. The end of the context ends the wait for other ranks to leave.
