@@ -20,12 +20,10 @@ var stillLarge = map[string]size{
 	".Pool":                          {76, 5},
 	".Runtime":                       {61, 5},
 	"cmd/symmem/internal/bench.lane": {27, 4},
-	"cmd/symmem/internal/verify/random.round": {51, 5},
-	"cmd/symmem/internal/verify/random.world": {59, 2},
-	"driver/drivertest.bench":                 {18, 4},
-	"driver/drivertest.rank":                  {26, 5},
-	"driver/host.Device":                      {8, 5},
-	"driver/host.communicator":                {44, 5},
+	"driver/drivertest.bench":        {18, 4},
+	"driver/drivertest.rank":         {26, 5},
+	"driver/host.Device":             {8, 5},
+	"driver/host.communicator":       {44, 5},
 }
 
 // methods describes the methods of a type.

@@ -9,28 +9,29 @@ import (
 	"symmem/cmd/symmem/internal/workload"
 )
 
-// Config says what to run. Every rank needs the same. CheckDefault takes all check levels in turns,
-// a round each.
+// Config holds the options of a run. They must be the same on all ranks. With CheckDefault rounds
+// cycle through the check levels.
 type Config struct {
 	workload.Config
-	// From is the number of the first round, counted from 1.
+	// From is the number of the first round. Numbers start at 1.
 	From int
-	// Rounds is how many there are at most, and Duration how long they begin. Without one of them, 0,
-	// the other one decides.
+	// Rounds is the maximum number of rounds. No round begins after Duration. Zero means no limit;
+	// one of the two is required.
 	Rounds   int
 	Duration time.Duration
-	// Steps is the number of steps of a round.
+	// Steps is the number of steps in a round.
 	Steps int
-	// MaxBytes is the longest message of a rank in bytes.
+	// MaxBytes is the maximum message size of a rank in bytes.
 	MaxBytes int64
-	// SharedGPUs says that ranks share GPUs: only the graphs of one group are replayed at once then,
-	// since a part of a GPU need not hold the kernels of two (package kernels, Progress).
+	// SharedGPUs means that ranks share GPUs. Only graphs of one group are then replayed
+	// concurrently, since a share of a GPU may be too small for the kernels of two (package kernels,
+	// Progress).
 	SharedGPUs bool
-	// RoundTimeout bounds a round.
+	// RoundTimeout bounds the time of a round.
 	RoundTimeout time.Duration
 }
 
-// Default is skewed rounds. How many, or for how long, is still to be said.
+// Default returns the options of skewed rounds, without a limit.
 func Default() Config {
 	shared := workload.Default()
 	shared.Skew = true
@@ -40,29 +41,29 @@ func Default() Config {
 	}
 }
 
-// The limits of a Config.
+// Limits of the options.
 const (
 	maxSteps   = 1_000_000
 	minMessage = 4 << 10
 	maxMessage = int64(1) << 30
 )
 
-// Validate reports the first field that makes no sense.
+// Validate returns an error for the first invalid option.
 func (c *Config) Validate() error {
 	switch {
 	case c.From < 1:
-		return fmt.Errorf("the first round is %d, but they count from 1", c.From)
+		return fmt.Errorf("the first round is %d, but must be 1 or more", c.From)
 	case c.Rounds < 0:
 		return fmt.Errorf("rounds is %d, but must not be negative", c.Rounds)
 	case c.Duration < 0:
-		return fmt.Errorf("random programs run for %v, but that must not be negative", c.Duration)
+		return fmt.Errorf("the duration is %v, but must not be negative", c.Duration)
 	case c.Rounds == 0 && c.Duration == 0:
-		return errors.New("say for how long random programs run (--for 20m), or how many rounds " +
+		return errors.New("random programs need a duration (--for 20m) or a number of rounds " +
 			"(--rounds 1)")
 	case c.Steps < 1 || c.Steps > maxSteps:
 		return fmt.Errorf("steps is %d, but must be from 1 to %d", c.Steps, maxSteps)
 	case c.MaxBytes < minMessage || c.MaxBytes > maxMessage:
-		return fmt.Errorf("the longest message has %d bytes, but must have %d to %d", c.MaxBytes,
+		return fmt.Errorf("the maximum message size is %d bytes, but must be from %d to %d", c.MaxBytes,
 			minMessage, maxMessage)
 	case c.Timeout <= 0 || c.RoundTimeout <= 0:
 		return fmt.Errorf("timeouts are %v and %v, but must be positive", c.Timeout, c.RoundTimeout)
@@ -70,7 +71,7 @@ func (c *Config) Validate() error {
 	return nil
 }
 
-// levels are the check levels that rounds take in turns.
+// levels returns the check levels through which rounds cycle.
 func (c *Config) levels() []symmem.CheckLevel {
 	if c.Check != symmem.CheckDefault {
 		return []symmem.CheckLevel{c.Check}
@@ -78,7 +79,7 @@ func (c *Config) levels() []symmem.CheckLevel {
 	return []symmem.CheckLevel{symmem.CheckEvery, symmem.CheckRegistration, symmem.CheckOff}
 }
 
-// more reports whether another round comes, when so many are done after a time.
+// more reports whether another round follows after a number of rounds and a time.
 func (c *Config) more(done int, took time.Duration) bool {
 	return (c.Rounds == 0 || done < c.Rounds) && (c.Duration == 0 || took < c.Duration)
 }

@@ -9,18 +9,18 @@ import (
 	"symmem"
 )
 
-func TestWhatMakesNoSenseIsRefused(t *testing.T) {
+func TestInvalidOptionsAreRejected(t *testing.T) {
 	for name, c := range map[string]struct {
 		spoil func(*Config)
 		text  string
 	}{
-		"a round before the first":   {func(c *Config) { c.From = 0 }, "the first round is 0"},
-		"fewer than no rounds":       {func(c *Config) { c.Rounds = -1 }, "rounds is -1"},
-		"no time and no rounds":      {func(c *Config) { c.Rounds = 0 }, "say for how long"},
-		"less than no time":          {func(c *Config) { c.Duration = -1 }, "programs run for -1ns"},
-		"no steps":                   {func(c *Config) { c.Steps = 0 }, "steps is 0"},
-		"messages that are too long": {func(c *Config) { c.MaxBytes = 1 << 40 }, "the longest message"},
-		"no time for a round":        {func(c *Config) { c.RoundTimeout = 0 }, "timeouts are"},
+		"round 0":           {func(c *Config) { c.From = 0 }, "the first round is 0"},
+		"negative rounds":   {func(c *Config) { c.Rounds = -1 }, "rounds is -1"},
+		"no limit":          {func(c *Config) { c.Rounds = 0 }, "need a duration"},
+		"negative duration": {func(c *Config) { c.Duration = -1 }, "the duration is -1ns"},
+		"no steps":          {func(c *Config) { c.Steps = 0 }, "steps is 0"},
+		"messages too long": {func(c *Config) { c.MaxBytes = 1 << 40 }, "the maximum message size"},
+		"no round timeout":  {func(c *Config) { c.RoundTimeout = 0 }, "timeouts are"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			config := Default()
@@ -39,22 +39,22 @@ func TestWhatMakesNoSenseIsRefused(t *testing.T) {
 	}
 }
 
-func TestRoundsEndWithTheirNumberOrTheirTime(t *testing.T) {
+func TestRoundsEndAtTheirLimits(t *testing.T) {
 	timed := Config{Duration: time.Minute}
 	if !timed.more(1000, 59*time.Second) || timed.more(1, time.Minute) {
-		t.Error("rounds without a number do not go by time")
+		t.Error("the duration does not end the rounds")
 	}
 	counted := Config{Rounds: 3}
 	if !counted.more(2, time.Hour) || counted.more(3, 0) {
-		t.Error("rounds with a number do not go by it")
+		t.Error("the number does not end the rounds")
 	}
 	both := Config{Duration: time.Minute, Rounds: 3}
 	if !both.more(2, time.Second) || both.more(2, time.Minute) || both.more(3, time.Second) {
-		t.Error("rounds with a number and a time do not go by what is earlier")
+		t.Error("the first of two limits does not end the rounds")
 	}
 }
 
-func TestTheCommandLineThatRunsARoundAgainHasAllThatItIsDrawnFrom(t *testing.T) {
+func TestReproduceIncludesAllOptions(t *testing.T) {
 	c := Default()
 	c.Seed, c.Placement, c.Check, c.Skew = 9, symmem.PlaceByAddress, symmem.CheckOff, false
 	want := "--seed 9 --from-round 31 --rounds 1 --steps 200 --max-bytes 4194304 " +
@@ -64,14 +64,14 @@ func TestTheCommandLineThatRunsARoundAgainHasAllThatItIsDrawnFrom(t *testing.T) 
 	}
 }
 
-func TestEveryKindOfStepIsDrawnByItsWeight(t *testing.T) {
-	draws, counts, all := rand.New(rand.NewPCG(1, 2)), map[string]int{}, 0
+func TestStepsAreDrawnByWeight(t *testing.T) {
+	drawn, counts, all := &draws{Rand: rand.New(rand.NewPCG(1, 2))}, map[string]int{}, 0
 	for _, s := range steps {
 		all += s.weight
 	}
 	const per = 200
 	for range per * all {
-		counts[drawStep(draws).name]++
+		counts[drawStep(drawn).name]++
 	}
 	for _, s := range steps {
 		if n, want := counts[s.name], per*s.weight; n < want/2 || n > 2*want {
@@ -80,7 +80,7 @@ func TestEveryKindOfStepIsDrawnByItsWeight(t *testing.T) {
 	}
 }
 
-func TestWhatIsLostIsMoreThanTheTolerance(t *testing.T) {
+func TestResourceIsLostAboveTolerance(t *testing.T) {
 	r := Report{Resources: []Resource{
 		{Name: "goroutines", Start: 10, End: 9},
 		{Name: "file descriptors", Start: 10, End: 26, Tolerance: 16},
@@ -94,6 +94,6 @@ func TestWhatIsLostIsMoreThanTheTolerance(t *testing.T) {
 		t.Errorf("lost: %v", lost)
 	}
 	if r = (Report{Tally: Tally{Wrong: 1}}); r.OK() {
-		t.Error("a wrong element is all right")
+		t.Error("OK with a wrong element")
 	}
 }

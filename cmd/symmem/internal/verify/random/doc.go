@@ -1,14 +1,13 @@
-// Package random is what "symmem verify --for" runs: random programs on all ranks, for as long as
-// wanted. It looks for what a short test does not find: a wrong sum once in a while, a wait without
-// end, memory that does not come back.
+// Package random implements "symmem verify --for", which runs random programs on all ranks for a
+// given time. It finds rare failures: wrong sums, waits that never end, memory that is not freed.
 //
-// A program is a sequence of rounds. A round is drawn from the seed and its number alone, so it is
-// the same on every rank, and any round can be run again by itself: each begins with pools and
-// groups of its own on Runtimes that last. Rounds take the check levels in turns. What a rank
-// allocates in addition (skew) it draws for itself.
+// A program is a sequence of rounds. The steps of a round are drawn from the seed and the number
+// of the round, so they are the same on every rank, and a round can be repeated without the
+// earlier ones: each makes new pools and groups, on Runtimes that are shared by all rounds. Rounds
+// cycle through the check levels. Each rank also makes allocations of its own choice (skew).
 //
 // Every element of every result is checked (workload.Pattern).
 //
-// At the end of each round nothing may be in use; at the end of all, what the first rounds, which
-// warm up, have left is compared with what there is ([Resource]).
+// At the end of each round no memory may be in use. At the end of the run, resources are compared
+// with those after the first rounds, which warm up ([Resource]).
 package random

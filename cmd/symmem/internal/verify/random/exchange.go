@@ -8,18 +8,18 @@ import (
 	"symmem/cmd/symmem/internal/workload"
 )
 
-// exchange is one checked call.
+// exchange holds a call with its streams and its expected result.
 type exchange struct {
 	workload.Call
-	// The input is written on stream from, the call is on stream on.
+	// from is the stream that writes the input, on the stream of the call.
 	from, on *symmem.Stream
-	// sender is the buffer that the input is a part of.
+	// sender is the buffer that contains the input.
 	sender symmem.Buffer
-	// want is what must be received, or nil if the call leaves the memory of this rank alone.
+	// want is the expected output, or nil if the call does not write to memory of this rank.
 	want []byte
 }
 
-// launch makes the call, where this rank is a member.
+// launch makes the call, if this rank is a member of the group.
 func (e *exchange) launch(ctx context.Context) error {
 	if e.Group == nil || e.Operation == symmem.OpSend && e.Ranks == 1 {
 		return nil
@@ -28,7 +28,7 @@ func (e *exchange) launch(ctx context.Context) error {
 	return e.Launch(ctx, e.on, e.on)
 }
 
-// describe names the call for people.
+// describe returns a description of the call.
 func (e *exchange) describe() string {
 	name := e.Operation.String()
 	if e.Operation == symmem.OpSend {

@@ -12,26 +12,36 @@ import (
 	"symmem/cmd/symmem/internal/workload"
 )
 
-// misdeed is the mistake of a rank when graphs of a group are replayed.
-type misdeed int
+// faults provokes faults in groups, and checks that a new group works on the same memory.
+type faults struct {
+	world   *world
+	draws   *draws
+	buffers *buffers
+	calls   *calls
+	graphs  *graphs
+	tally   *Tally
+	timeout time.Duration
+}
 
-// aborts aborts the group, swaps launches the graphs in another order.
+// mistake enumerates what one rank does wrong while the graphs of a group are replayed.
+type mistake int
+
 const (
-	aborts misdeed = iota
-	swaps
-	misdeeds
+	abortsGroup mistake = iota
+	swapsGraphs         // launches the graphs in another order
+	mistakes
 )
 
-// faulty makes a group of all ranks, calls fault, which ends the group and returns a buffer, and
-// checks a call of a new group on that buffer.
-func (r *round) faulty(
+// faulty makes a group of all ranks and calls fault, which ends the group and returns a buffer. It
+// then checks a call of a new group on that buffer.
+func (f *faults) faulty(
 	ctx context.Context, s *symmem.Stream, bytes int64, tag uint64,
 	fault func(*symmem.Group) (symmem.Buffer, error),
 ) error {
-	if err := r.meet(ctx); err != nil {
+	if err := f.world.meet(ctx); err != nil {
 		return err
 	}
-	g, err := r.rt.World().Split(ctx, 0, r.rt.Rank())
+	g, err := f.world.rt.World().Split(ctx, 0, f.world.rt.Rank())
 	if err != nil {
 		return err
 	}
@@ -39,42 +49,40 @@ func (r *round) faulty(
 	if err != nil {
 		return err
 	}
-	r.tally.Aborts++
-	if err := r.meet(ctx); err != nil {
+	f.tally.Aborts++
+	if err := f.world.meet(ctx); err != nil {
 		return err
 	}
-	if g, err = r.rt.World().Split(ctx, 0, -r.rt.Rank()); err != nil {
+	if g, err = f.world.rt.World().Split(ctx, 0, -f.world.rt.Rank()); err != nil {
 		return err
 	}
-	if err := r.sum(ctx, g, s, b, bytes, ^tag); err != nil {
+	if err := f.calls.sum(ctx, g, s, b, bytes, ^tag); err != nil {
 		return fmt.Errorf("in a new group after a fault: %w", err)
 	}
-	if err := r.meet(ctx); err != nil {
+	if err := f.world.meet(ctx); err != nil {
 		return err
 	}
 	return errors.Join(g.Close(), b.Free())
 }
 
 // breakReplays captures two graphs of the same sum over a group of all ranks, and makes one rank
-// commit a misdeed when they are replayed. All ranks must get an error, each result must be right
-// or marked, and a new group must work on the same memory.
-func (r *round) breakReplays(ctx context.Context) error {
-	if r.showsTheBug() {
-		return nil
-	}
-	who, s, p := r.draws.IntN(r.rt.Size()), one(r, r.streams), one(r, r.pools)
-	deed, bytes, tag := misdeed(r.draws.IntN(int(misdeeds))), r.size(), r.draws.Uint64()
-	if err := r.closeGraphs(ctx, nil); err != nil {
+// make a mistake when they are replayed. All ranks must get an error, and each result must be
+// right or marked as invalid.
+func (f *faults) breakReplays(ctx context.Context) error {
+	who, s := f.draws.IntN(f.world.rt.Size()), one(f.draws, f.world.streams)
+	p := one(f.draws, f.buffers.pools)
+	how, bytes, tag := mistake(f.draws.IntN(int(mistakes))), f.draws.size(), f.draws.Uint64()
+	if err := f.graphs.close(ctx, nil); err != nil {
 		return err
 	}
-	return r.faulty(ctx, s, bytes, tag, func(g *symmem.Group) (b symmem.Buffer, err error) {
-		// NCCL's kernels leave anything when they are aborted, and do not compare replays.
+	return f.faulty(ctx, s, bytes, tag, func(g *symmem.Group) (b symmem.Buffer, err error) {
+		// Aborted kernels of NCCL leave arbitrary results, and do not compare replays.
 		if err := g.SetPath(ctx, symmem.PathDirect); err != nil {
 			return b, err
 		}
 		var recs [2]*recording
 		for i := range recs {
-			if recs[i], err = r.sumGraph(ctx, g, s, p, bytes, tag+uint64(i)); err != nil {
+			if recs[i], err = f.sumGraph(ctx, g, s, p, bytes, tag+uint64(i)); err != nil {
 				return b, err
 			}
 		}
@@ -83,29 +91,29 @@ func (r *round) breakReplays(ctx context.Context) error {
 			return b, err
 		}
 		if !direct {
-			deed = aborts
+			how = abortsGroup
 		}
-		if err := r.meet(ctx); err != nil {
+		if err := f.world.meet(ctx); err != nil {
 			return b, err
 		}
-		if err := r.broken(ctx, g, recs, deed, who == g.Rank(), direct); err != nil {
+		if err := f.broken(ctx, g, recs, how, who == g.Rank(), direct); err != nil {
 			return b, err
 		}
-		if err := r.meet(ctx); err != nil {
+		if err := f.world.meet(ctx); err != nil {
 			return b, err
 		}
 		return p.AllocOn(s, bytes)
 	})
 }
 
-// goesDirect reports whether a call takes the direct path, whose kernels mark unfinished results.
+// goesDirect reports whether a call takes the direct path, whose kernels mark invalid results.
 func goesDirect(e *exchange) (bool, error) {
 	x, err := e.Group.Explain(e.Operation, e.Send, e.Recv, e.Count, e.DataType)
 	return x.Path == "direct", err
 }
 
-// sumGraph captures a sum of float32 with the copy of its result.
-func (r *round) sumGraph(
+// sumGraph captures a sum of float32 and the copy of its result.
+func (f *faults) sumGraph(
 	ctx context.Context, g *symmem.Group, s *symmem.Stream, p *symmem.Pool, bytes int64, tag uint64,
 ) (*recording, error) {
 	rec := &recording{}
@@ -115,16 +123,17 @@ func (r *round) sumGraph(
 	if err := s.Synchronize(ctx); err != nil {
 		return nil, err
 	}
-	return rec, r.recordOn(ctx, rec, s)
+	return rec, f.graphs.recordOn(ctx, rec, s)
 }
 
-// broken replays the graphs, waits for the fault, checks the results, and closes graphs and group.
-func (r *round) broken(
-	ctx context.Context, g *symmem.Group, recs [2]*recording, deed misdeed, mine, direct bool,
+// broken replays the graphs, waits for the fault, checks the results, and closes the graphs and
+// the group.
+func (f *faults) broken(
+	ctx context.Context, g *symmem.Group, recs [2]*recording, how mistake, mine, direct bool,
 ) error {
 	s := recs[0].calls[0].on
 	order := []int{0, 1}
-	if mine && deed == swaps {
+	if mine && how == swapsGraphs {
 		order = []int{1, 0}
 	}
 	for _, rec := range recs {
@@ -132,11 +141,11 @@ func (r *round) broken(
 			return err
 		}
 	}
-	if mine && deed == aborts {
+	if mine && how == abortsGroup {
 		g.Abort()
 	} else {
 		for _, i := range order {
-			// A launch after the fault is refused.
+			// A launch after the fault returns an error.
 			if err := ignoreFault(recs[i].graph.Launch(s)); err != nil {
 				return err
 			}
@@ -144,12 +153,12 @@ func (r *round) broken(
 	}
 	select {
 	case <-g.Ended():
-	case <-time.After(2 * r.config.Timeout):
-		return fmt.Errorf("a fault in replays was not reported on rank %d", r.rt.Rank())
+	case <-time.After(2 * f.timeout):
+		return fmt.Errorf("a fault in replays was not reported on rank %d", f.world.rt.Rank())
 	}
 	// The library may have replayed a graph on each of its streams, so each returns the fault, once.
 	for range 2 {
-		for _, s := range r.streams {
+		for _, s := range f.world.streams {
 			_ = s.Synchronize(ctx)
 		}
 	}
@@ -163,13 +172,13 @@ func (r *round) broken(
 	}
 	for _, rec := range recs {
 		if direct {
-			r.verifyBroken(rec.calls[0])
+			f.verifyBroken(rec.calls[0])
 		}
 	}
 	return errors.Join(recs[0].close(), recs[1].close(), ignoreFault(g.Close()))
 }
 
-// ignoreFault returns nil for the fault that was provoked, else err.
+// ignoreFault returns nil for the provoked fault, else err.
 func ignoreFault(err error) error {
 	if errors.Is(err, symmem.ErrAborted) || errors.As(err, new(*symmem.DivergenceError)) ||
 		errors.As(err, new(*symmem.MismatchError)) {
@@ -178,11 +187,11 @@ func ignoreFault(err error) error {
 	return err
 }
 
-// verifyBroken checks the result of a call that a fault may have ended: all elements are unchanged,
-// or each is right or NaN.
-func (r *round) verifyBroken(e *exchange) {
+// verifyBroken checks the result of a call that a fault may have ended: either no element has
+// changed, or each is right or NaN.
+func (f *faults) verifyBroken(e *exchange) {
 	order := binary.NativeEndian
-	r.tally.Calls++
+	f.tally.Calls++
 	all, old, right, none := int64(len(e.want)/4), int64(0), int64(0), int64(0)
 	for i := 0; i < len(e.want); i += 4 {
 		switch got := order.Uint32(e.Got[i:]); {
@@ -197,44 +206,42 @@ func (r *round) verifyBroken(e *exchange) {
 	if old == all || right == all || right+none == all {
 		return
 	}
-	r.tally.Wrong += all - right - none
-	r.tally.note(fmt.Sprintf("round %d, rank %d, %s: after a fault %d of %d elements are right, "+
-		"%d are not a number and %d are what was there before", r.number, r.rt.Rank(), e.describe(),
+	f.tally.Wrong += all - right - none
+	f.tally.note(fmt.Sprintf("round %d, rank %d, %s: after a fault %d of %d elements are right, "+
+		"%d are NaN and %d are unchanged", f.calls.round, f.world.rt.Rank(), e.describe(),
 		right, all, none, old))
 }
 
-// abort makes one rank abort a group of all ranks while the others are in a collective, and checks
-// that a new group works on the same memory.
-func (r *round) abort(ctx context.Context) error {
-	if r.showsTheBug() {
-		return nil
-	}
-	who, s, p := r.draws.IntN(r.rt.Size()), one(r, r.streams), one(r, r.pools)
-	before, bytes, tag := r.draws.IntN(3), r.size(), r.draws.Uint64()
-	return r.faulty(ctx, s, bytes, tag, func(g *symmem.Group) (symmem.Buffer, error) {
-		// Only one stream uses the buffer, so that it returns to the pool in the same way on all ranks.
+// abort makes one rank abort a group of all ranks during a collective of the others.
+func (f *faults) abort(ctx context.Context) error {
+	who, s := f.draws.IntN(f.world.rt.Size()), one(f.draws, f.world.streams)
+	p := one(f.draws, f.buffers.pools)
+	before, bytes, tag := f.draws.IntN(3), f.draws.size(), f.draws.Uint64()
+	return f.faulty(ctx, s, bytes, tag, func(g *symmem.Group) (symmem.Buffer, error) {
+		// Only one stream uses the buffer, so that its free takes effect at the same time on all ranks.
 		b, err := p.AllocOn(s, bytes)
 		if err != nil {
 			return b, err
 		}
 		for i := range before {
-			if err := r.sum(ctx, g, s, b, bytes, tag+uint64(i)); err != nil {
+			if err := f.calls.sum(ctx, g, s, b, bytes, tag+uint64(i)); err != nil {
 				return b, err
 			}
 		}
-		if r.rt.Device().Backend == "nccl" {
-			// NCCL's window kernels do not check for an abort: one that waits for the rank that has
-			// aborted runs until the process ends.
+		if f.world.rt.Device().Backend == "nccl" {
+			// NCCL's window kernels do not check for an abort. A kernel that waits for the aborting rank
+			// would run until the process exits.
 			if err := g.SetPath(ctx, symmem.PathPlain); err != nil {
 				return b, err
 			}
 		}
-		return b, r.aborted(ctx, g, s, b, who == g.Rank())
+		return b, f.aborted(ctx, g, s, b, who == g.Rank())
 	})
 }
 
-// aborted aborts the group, or makes calls until another rank has, and closes the group.
-func (r *round) aborted(
+// aborted aborts the group, or makes calls until another rank has aborted it, and closes the
+// group.
+func (f *faults) aborted(
 	ctx context.Context, g *symmem.Group, s *symmem.Stream, b symmem.Buffer, mine bool,
 ) error {
 	if mine {

@@ -2,15 +2,29 @@ package random
 
 import (
 	"context"
-	"slices"
 
 	"symmem"
-	"symmem/cmd/symmem/internal/workload"
 )
 
-// cuts say which ranks go where in a split of n: a color, or a negative one for a rank that joins
-// none, and a key.
-var cuts = []func(rank, n, drawn int) (color, key int){
+// liveGroups is the maximum number of groups in a round.
+const liveGroups = 4
+
+// groups holds the groups of a round. The first is the world. Groups without this rank are nil.
+type groups struct {
+	draws *draws
+	world *symmem.Group
+	tally *Tally
+	all   []*symmem.Group
+}
+
+func newGroups(w *world, d *draws, t *Tally) *groups {
+	g := w.rt.World()
+	return &groups{draws: d, world: g, tally: t, all: []*symmem.Group{g}}
+}
+
+// splits lists the ways to split n ranks into groups. Each returns a rank's color, negative for no
+// group, and its key.
+var splits = []func(rank, n, drawn int) (color, key int){
 	func(rank, _, _ int) (color, key int) { return 0, rank },
 	func(rank, n, _ int) (color, key int) { return 0, n - rank },
 	func(rank, _, _ int) (color, key int) { return rank % 2, rank },
@@ -23,100 +37,40 @@ var cuts = []func(rank, n, drawn int) (color, key int){
 	},
 }
 
-// split makes a group of some or all ranks, unless there are enough.
-func (r *round) split(ctx context.Context) error {
-	if len(r.groups) >= liveGroups {
-		return r.leave(ctx)
-	}
-	cut, drawn := one(r, cuts), r.draws.IntN(1<<16)
-	color, key := cut(r.rt.Rank(), r.rt.Size(), drawn)
-	var g *symmem.Group // nil where this rank joins none
+// split makes a group of some or all ranks.
+func (gs *groups) split(ctx context.Context) error {
+	way, drawn := one(gs.draws, splits), gs.draws.IntN(1<<16)
+	color, key := way(gs.world.Rank(), gs.world.Size(), drawn)
+	var g *symmem.Group
 	var err error
 	if color < 0 {
-		err = r.rt.World().SkipSplit(ctx)
+		err = gs.world.SkipSplit(ctx)
 	} else {
-		g, err = r.rt.World().Split(ctx, color, key)
+		g, err = gs.world.Split(ctx, color, key)
 	}
 	if err != nil {
 		return err
 	}
-	r.groups = append(r.groups, g)
-	r.tally.Groups++
+	gs.all = append(gs.all, g)
+	gs.tally.Groups++
 	return nil
 }
 
-// leave closes a group, if there is one other than the world.
-func (r *round) leave(ctx context.Context) error {
-	if len(r.groups) == 1 {
-		return nil
-	}
-	return r.closeGroup(ctx, 1+r.draws.IntN(len(r.groups)-1))
-}
+// index draws the index of a group.
+func (gs *groups) index() int { return gs.draws.IntN(len(gs.all)) }
 
-// closeGroup closes the graphs over a group, and then the group.
-func (r *round) closeGroup(ctx context.Context, at int) error {
-	g := r.groups[at]
-	over := func(rec *recording) bool { return rec.number == at }
-	if err := r.closeGraphs(ctx, over); err != nil {
-		return err
-	}
-	if err := r.meet(ctx); err != nil {
-		return err
-	}
-	r.groups = slices.Delete(r.groups, at, at+1)
-	for _, rec := range r.graphs {
-		if rec.number > at {
-			rec.number--
-		}
-	}
-	if g == nil {
-		return nil
-	}
-	return g.Close()
-}
-
-// sum is a checked all-reduce in place.
-func (r *round) sum(
-	ctx context.Context, g *symmem.Group, s *symmem.Stream, b symmem.Buffer, bytes int64, tag uint64,
-) error {
-	e := sumOf(g, s, bytes, tag)
-	e.sender = b
-	if err := e.Place(b.Memory(), b.Memory()); err != nil {
-		return err
-	}
-	return r.checked(ctx, e)
-}
-
-// sumOf is an all-reduce of float32 in a group, its size in bytes, on one stream.
-func sumOf(g *symmem.Group, s *symmem.Stream, bytes int64, tag uint64) *exchange {
-	pattern := workload.Pattern{
-		Operation: symmem.OpAllReduce, DataType: symmem.Float32, ReduceOp: symmem.Sum,
-		Count: bytes / 4, Ranks: g.Size(), Tag: tag,
-	}
-	return &exchange{Call: workload.Call{Pattern: pattern, Group: g}, from: s, on: s}
-}
-
-// choices are what the path of a group is set to, by weight. Mistakes show on the window path, and
-// on the direct path, which works over windows, too. Where that is not possible the choice is as
-// good as auto.
-var choices = []symmem.PathChoice{
+// pathChoices lists path settings of a group by weight. Wrong placements only show on the window
+// and direct paths, which use windows. Where these are not possible they work as auto.
+var pathChoices = []symmem.PathChoice{
 	symmem.PathWindow, symmem.PathWindow, symmem.PathDirect, symmem.PathDirect, symmem.PathAuto,
 	symmem.PathPlain,
 }
 
 // choosePath sets the path of a group.
-func (r *round) choosePath(ctx context.Context) error {
-	g, choice := one(r, r.groups), one(r, choices)
+func (gs *groups) choosePath(ctx context.Context) error {
+	g, choice := one(gs.draws, gs.all), one(gs.draws, pathChoices)
 	if g == nil {
 		return nil
 	}
 	return g.SetPath(ctx, choice)
-}
-
-// agree compares the ledgers of all ranks, if that is not switched off.
-func (r *round) agree(ctx context.Context) error {
-	if r.rt.Check() == symmem.CheckOff {
-		return nil
-	}
-	return r.rt.World().Check(ctx)
 }

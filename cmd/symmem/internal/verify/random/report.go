@@ -8,24 +8,24 @@ import (
 	"symmem/internal/ranklist"
 )
 
-// Report is what a run has found: alike on all ranks, but for Findings, which are a rank's own.
+// Report holds the results of a run. Only Findings differ between ranks.
 type Report struct {
 	Backend string `json:"backend"`
 	Ranks   int    `json:"ranks"`
 	Seed    uint64 `json:"seed"`
-	// From is the first round, Rounds how many were run to their end.
+	// From is the number of the first round, Rounds the number of completed rounds.
 	From   int `json:"from_round"`
 	Rounds int `json:"rounds"`
-	// Tally is what each rank has done, and what all have found and checked.
+	// Tally counts the steps of each rank and the results of all ranks.
 	Tally
 	ElapsedMS float64 `json:"elapsed_ms"`
-	// Resources are compared where there were rounds after those that warm up.
+	// Resources is empty if there were no rounds after the warm-up.
 	Resources []Resource `json:"resources"`
 	// Findings describes the first wrong results of this rank.
 	Findings []string `json:"findings"`
-	// Broke is the round that could not run to its end, or 0.
+	// Broke is the round that failed, or 0.
 	Broke int `json:"broke_off_round"`
-	// Differs is whether ranks have diverged, or memory was in use that nobody held.
+	// Differs reports whether ranks diverged, or memory was in use after all buffers were freed.
 	Differs bool `json:"differs"`
 	// FirstWrong is the round of the first wrong result, or 0.
 	FirstWrong int `json:"first_wrong_round"`
@@ -38,7 +38,7 @@ func newReport(rt *symmem.Runtime, c *Config) *Report {
 	}
 }
 
-// Lost lists what has not come back.
+// Lost returns the resources that were not released.
 func (r *Report) Lost() []Resource {
 	var lost []Resource
 	for _, resource := range r.Resources {
@@ -49,11 +49,11 @@ func (r *Report) Lost() []Resource {
 	return lost
 }
 
-// OK reports whether no result was wrong and everything came back.
+// OK reports whether all results were right and all resources were released.
 func (r *Report) OK() bool { return r.Wrong == 0 && !r.Differs && len(r.Lost()) == 0 }
 
-// WriteText writes the report for people. Of the resources it shows rank 0's and those that are
-// lost.
+// WriteText writes the report as text. It includes the resources of rank 0, and lost ones of other
+// ranks.
 func (r *Report) WriteText(w io.Writer) error {
 	count := ranklist.Plural[int64]
 	text := fmt.Sprintf("%s from %d, seed %d, %s, backend %s, %.1f s\n"+
@@ -74,7 +74,7 @@ func (r *Report) WriteText(w io.Writer) error {
 	return nil
 }
 
-// String is one line for people.
+// String formats the resource in one line.
 func (r Resource) String() string {
 	verdict := "back"
 	if r.Lost() {
@@ -84,15 +84,16 @@ func (r Resource) String() string {
 		r.Start, r.End, r.Tolerance, verdict)
 }
 
+// verdict summarizes the report in one line.
 func (r *Report) verdict() string {
 	lost := "everything has come back"
 	switch n := len(r.Lost()); {
 	case r.Differs:
 		lost = fmt.Sprintf("and in round %d ranks differ", r.Broke)
 	case r.Broke > 0:
-		lost = fmt.Sprintf("but round %d broke off", r.Broke)
+		lost = fmt.Sprintf("but round %d failed", r.Broke)
 	case len(r.Resources) == 0:
-		lost = "too few rounds to see what comes back"
+		lost = "too few rounds to compare resources"
 	case n > 0:
 		lost = "lost: " + ranklist.Plural(n, "resource")
 	}

@@ -11,19 +11,19 @@ import (
 	"symmem/cmd/symmem/internal/workload"
 )
 
-// Rank is this rank's surroundings.
+// Rank describes this rank and its process.
 type Rank struct {
-	// Open opens its Runtimes, one for each check level.
+	// Open opens the Runtimes of the rank, one for each check level.
 	Open Open
-	// Local is its number among the ranks of its machine.
+	// Local is the rank's number on its machine.
 	Local int
-	// Shared is whether other ranks are in this process, too, so that what it holds says nothing
-	// about this one.
+	// Shared means that the process has other ranks, so that its resources cannot be attributed to
+	// this one.
 	Shared bool
-	// Progress, if set, is told about each round.
+	// Progress, if set, is called after each round.
 	Progress func(line string)
-	// Hang is called when a round goes on long after its deadline, or after the world has failed: a
-	// call that should have returned has not. stacks says where all goroutines are.
+	// Hang, if set, is called when a round continues long after its deadline or after a fault of the
+	// world, so a call does not return. stacks has the stacks of all goroutines.
 	Hang func(round int, stacks []byte)
 }
 
@@ -35,35 +35,35 @@ type runner struct {
 	report *Report
 	tally  Tally
 	begun  time.Time
-	// start is what the process held after the rounds that warm up, warm whether that was measured.
+	// start is the usage after the warm-up, if warm is set.
 	start usage
 	warm  bool
 	done  int
 }
 
-// warming is how many rounds warm up: each check level has had one then, and what libraries make at
-// its first use is there.
+// warming is the number of rounds that warm up. Each check level has one, in which libraries
+// initialize.
 const warming = 3
 
-// RoundError is a round that could not run to its end.
+// RoundError reports a round that failed.
 type RoundError struct {
-	// Round is its number, Seed what it was drawn from.
+	// Round is the number of the round, Seed its seed.
 	Round int
 	Seed  uint64
 	Cause error
 }
 
-// Error says which round it was.
+// Error formats the round and the cause.
 func (e *RoundError) Error() string {
 	return fmt.Sprintf("round %d of seed %d: %v", e.Round, e.Seed, e.Cause)
 }
 
-// Unwrap gives the cause.
+// Unwrap returns the cause.
 func (e *RoundError) Unwrap() error { return e.Cause }
 
-// Run runs random programs as one rank. It is collective over the world. It ends early at the first
-// wrong result. An error, which may be a *RoundError, means that it did not run to its end; the
-// Report, if not nil, has what was found before.
+// Run runs random programs as one rank. It is collective over the world, and ends early after the
+// first wrong result. After an error, which may be a *RoundError, the Report has the results so
+// far, or is nil.
 func Run(ctx context.Context, c Config, rank Rank) (report *Report, err error) {
 	if err := c.Validate(); err != nil {
 		return nil, err
@@ -72,7 +72,7 @@ func Run(ctx context.Context, c Config, rank Rank) (report *Report, err error) {
 	defer func() {
 		for _, w := range p.worlds {
 			if closing := w.close(); err == nil {
-				// After a failure it would repeat that.
+				// After a failure it would report the same.
 				err = closing
 			}
 		}
@@ -80,7 +80,7 @@ func Run(ctx context.Context, c Config, rank Rank) (report *Report, err error) {
 	for _, level := range c.levels() {
 		w, err := newWorld(ctx, rank.Open, &c, level)
 		if err != nil {
-			return nil, fmt.Errorf("opening the world that compares %v: %w", level, err)
+			return nil, fmt.Errorf("opening the world with check level %v: %w", level, err)
 		}
 		p.worlds = append(p.worlds, w)
 	}
@@ -90,7 +90,7 @@ func Run(ctx context.Context, c Config, rank Rank) (report *Report, err error) {
 
 func (p *runner) backend() string { return p.worlds[0].rt.Device().Backend }
 
-// play runs rounds until there are no more, or a result is wrong.
+// play runs rounds until the limits are reached or a result is wrong.
 func (p *runner) play(ctx context.Context) error {
 	for more := true; more; {
 		number := p.config.From + p.done
@@ -106,8 +106,8 @@ func (p *runner) play(ctx context.Context) error {
 	return p.compare(ctx)
 }
 
-// broken tells the ranks what each of them has ended a round with: a rank that was not in the group
-// that failed has found only that others have left. It returns this rank's error.
+// broken exchanges the results of ranks after a failed round, since ranks outside the failed group
+// only know that others have left. It returns this rank's error.
 func (p *runner) broken(ctx context.Context, w *world, number int, failed error) error {
 	p.report.Differs = errors.As(failed, new(*symmem.DivergenceError)) || errors.Is(failed, ErrInUse)
 	p.report.Findings = append(p.report.Findings, p.tally.findings...)
@@ -127,14 +127,15 @@ func (p *runner) broken(ctx context.Context, w *world, number int, failed error)
 	return failed
 }
 
-// overtime is how long after its deadline a round counts as hanging, afterFault how long after a
-// fault of the world, which ends all waits. That is less than other ranks wait before they leave.
+// A round hangs if it continues for overtime after its deadline, or for afterFault after a fault
+// of the world, which ends all waits. The latter is less than the time after which other ranks
+// leave.
 const (
 	overtime   = 30 * time.Second
 	afterFault = 15 * time.Second
 )
 
-// watch calls Hang if a round does not end in time. stop, which it returns, is called at its end.
+// watch calls Hang if a round does not end in time. The caller calls stop at the end of the round.
 func (p *runner) watch(w *world, number int) (stop func()) {
 	over := make(chan struct{})
 	if p.rank.Hang == nil {
@@ -158,7 +159,7 @@ func (p *runner) watch(w *world, number int) (stop func()) {
 	return func() { close(over) }
 }
 
-// guarded runs a round under its deadline.
+// guarded runs a round with its deadline.
 func (p *runner) guarded(ctx context.Context, w *world, number int) error {
 	ctx, cancel := context.WithTimeout(ctx, p.config.RoundTimeout)
 	defer cancel()
@@ -166,13 +167,13 @@ func (p *runner) guarded(ctx context.Context, w *world, number int) error {
 	r := newRound(w, &p.config, number, &p.tally)
 	err := r.run(ctx)
 	if err != nil {
-		workload.Abort(r.groups...) // so that no rank waits for this one
+		workload.Abort(r.groups.all...) // so that no rank waits for this one
 	}
 	return err
 }
 
-// after tells the ranks what each has found in a round, and decides whether another comes: rank 0's
-// clock does.
+// after exchanges the results of ranks after a round, and reports whether another follows, by the
+// clock of rank 0.
 func (p *runner) after(ctx context.Context, w *world, number int) (more bool, err error) {
 	p.done++
 	all, err := workload.Gather(ctx, w.gatherer, ended{
@@ -193,7 +194,7 @@ func (p *runner) after(ctx context.Context, w *world, number int) (more bool, er
 	return more, p.note(w, number, more)
 }
 
-// note measures, while rounds warm up, and reports the round.
+// note measures the usage during the warm-up, and reports the round as progress.
 func (p *runner) note(w *world, number int, more bool) error {
 	now, err := p.measure()
 	if err != nil {
@@ -213,7 +214,7 @@ func (p *runner) note(w *world, number int, more bool) error {
 	return nil
 }
 
-// compare tells the ranks what each has left over.
+// compare adds the resources of all ranks to the report.
 func (p *runner) compare(ctx context.Context) error {
 	if !p.warm || p.done <= warming || p.report.Wrong > 0 {
 		return nil
@@ -232,7 +233,7 @@ func (p *runner) compare(ctx context.Context) error {
 	return nil
 }
 
-// Reproduce is the part of a command line that runs one round again, with as many ranks.
+// Reproduce returns the flags that repeat a round with the same number of ranks.
 func Reproduce(c *Config, round int) string {
 	text := fmt.Sprintf("--seed %d --from-round %d --rounds 1 --steps %d --max-bytes %d",
 		c.Seed, round, c.Steps, c.MaxBytes)

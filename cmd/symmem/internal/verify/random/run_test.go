@@ -13,7 +13,8 @@ import (
 	"symmem/internal/ranktest"
 )
 
-// local hands out the ranks of worlds inside this process: the n-th Open of a rank is of world n.
+// local opens worlds whose ranks are goroutines. The n-th Open of a rank returns its rank in world
+// n.
 type local struct {
 	t     *testing.T
 	ranks int
@@ -40,7 +41,7 @@ func (l *local) open(rank int) Open {
 	}
 }
 
-// played runs rounds on ranks inside this process.
+// played runs rounds on ranks in this process.
 func played(t *testing.T, c Config, ranks int) ([]*Report, []error) {
 	t.Helper()
 	l := &local{t: t, ranks: ranks, opened: make([]int, ranks)}
@@ -54,14 +55,14 @@ func played(t *testing.T, c Config, ranks int) ([]*Report, []error) {
 	return reports, errs
 }
 
-// short is a run that takes a second.
+// short returns the options of a run that takes a second.
 func short(seed uint64) Config {
 	c := Default()
 	c.Backend, c.Seed, c.Rounds, c.Steps, c.MaxBytes = "host", seed, 3, 80, 64<<10
 	return c
 }
 
-func TestRandomRoundsAreRightAndEveryRankReportsTheSame(t *testing.T) {
+func TestRanksReportTheSameRightResults(t *testing.T) {
 	reports, errs := played(t, short(3), 3)
 	if err := errors.Join(errs...); err != nil {
 		t.Fatal(err)
@@ -70,7 +71,7 @@ func TestRandomRoundsAreRightAndEveryRankReportsTheSame(t *testing.T) {
 		if r.Wrong != 0 || r.Rounds != 3 || r.Steps != 240 || r.Calls == 0 || r.Graphs == 0 {
 			t.Errorf("rank %d: %+v", rank, r)
 		}
-		// Each has its own clock and, by skew, memory.
+		// Clocks and, with skew, memory differ between ranks.
 		r.ElapsedMS, r.Peak = 0, 0
 		if !reflect.DeepEqual(r, reports[0]) {
 			t.Errorf("rank %d reports %+v, rank 0 %+v", rank, r, reports[0])
@@ -78,7 +79,7 @@ func TestRandomRoundsAreRightAndEveryRankReportsTheSame(t *testing.T) {
 	}
 }
 
-func TestARoundIsTheSameByItself(t *testing.T) {
+func TestRoundCanBeRepeatedAlone(t *testing.T) {
 	c := short(5)
 	c.Rounds = 1
 	first, errs := played(t, c, 2)
@@ -102,7 +103,7 @@ func TestARoundIsTheSameByItself(t *testing.T) {
 	}
 }
 
-func TestBlocksThatAreChosenByAddressGiveWrongSums(t *testing.T) {
+func TestPlacementByAddressGivesWrongSums(t *testing.T) {
 	c := short(1)
 	c.Placement, c.Check, c.Rounds, c.Steps = symmem.PlaceByAddress, symmem.CheckOff, 5, 200
 	reports, errs := played(t, c, 3)
@@ -118,7 +119,7 @@ func TestBlocksThatAreChosenByAddressGiveWrongSums(t *testing.T) {
 	}
 }
 
-func TestBlocksThatAreChosenByAddressAreADivergenceWhereRanksCompare(t *testing.T) {
+func TestPlacementByAddressDivergesWithChecks(t *testing.T) {
 	c := short(1)
 	c.Placement, c.Check, c.Rounds, c.Steps = symmem.PlaceByAddress, symmem.CheckEvery, 5, 200
 	reports, errs := played(t, c, 3)
@@ -133,13 +134,13 @@ func TestBlocksThatAreChosenByAddressAreADivergenceWhereRanksCompare(t *testing.
 			named++
 		}
 	}
-	// It may be one of a group that not all ranks are in.
+	// The divergence may be in a group without some ranks.
 	if named < 2 {
-		t.Errorf("%d ranks name the divergence: %v", named, errs)
+		t.Errorf("%d ranks return the divergence: %v", named, errs)
 	}
 }
 
-func TestARoundEndsAtItsDeadline(t *testing.T) {
+func TestRoundEndsAtDeadline(t *testing.T) {
 	c := short(1)
 	c.RoundTimeout = 1
 	_, errs := played(t, c, 2)
@@ -151,7 +152,7 @@ func TestARoundEndsAtItsDeadline(t *testing.T) {
 	}
 }
 
-func TestARoundThatGoesOnAfterAFaultOfTheWorldHangs(t *testing.T) {
+func TestRoundThatContinuesAfterFaultHangs(t *testing.T) {
 	c := short(1)
 	c.Timeout = 20 * time.Millisecond
 	ranks, err := symmem.OpenLocal(t.Context(), 1, symmem.Options{Backend: "host"})
@@ -167,9 +168,9 @@ func TestARoundThatGoesOnAfterAFaultOfTheWorldHangs(t *testing.T) {
 	select {
 	case s := <-stacks:
 		if !strings.Contains(string(s), t.Name()) {
-			t.Errorf("the stacks do not have the one that hangs:\n%s", s)
+			t.Errorf("the stacks do not include this test:\n%s", s)
 		}
 	case <-time.After(30 * time.Second):
-		t.Error("nobody is told")
+		t.Error("Hang is not called")
 	}
 }

@@ -1,43 +1,42 @@
 package random
 
-import (
-	"context"
-	"math/rand/v2"
-)
+import "context"
 
-// step is a kind of step, and how often it is drawn.
+// step describes a kind of step. It is drawn in proportion to its weight.
 type step struct {
 	name   string
 	weight int
 	run    func(*round, context.Context) error
 }
 
-// steps are all kinds.
+// steps lists all kinds of steps.
 var steps = []step{
-	{"allocating", 20, (*round).allocate},
-	{"freeing", 14, func(r *round, _ context.Context) error { return r.free() }},
+	{"allocating", 20, func(r *round, _ context.Context) error { return r.buffers.allocate() }},
+	{"freeing", 14, func(r *round, _ context.Context) error { return r.buffers.free() }},
 	{"allocating in a scope", 8, (*round).scope},
 	{"allocating in a disabled scope", 2, (*round).disabled},
-	{"a collective", 24, (*round).collective},
-	{"collectives at once", 6, (*round).burst},
-	{"capturing", 4, (*round).capture},
-	{"replaying", 8, (*round).replay},
-	{"replaying several graphs at once", 4, (*round).overlap},
-	{"closing a graph", 2, (*round).closeGraph},
+	{"a collective", 24, func(r *round, c context.Context) error { return r.calls.collective(c) }},
+	{"concurrent collectives", 6, func(r *round, c context.Context) error { return r.calls.burst(c) }},
+	{"capturing", 4, func(r *round, c context.Context) error { return r.graphs.capture(c) }},
+	{"replaying", 8, func(r *round, c context.Context) error { return r.graphs.replay(c) }},
+	{"replaying several graphs", 4, func(r *round, c context.Context) error {
+		return r.graphs.overlap(c)
+	}},
+	{"closing a graph", 2, func(r *round, c context.Context) error { return r.graphs.closeOne(c) }},
 	{"splitting", 2, (*round).split},
 	{"closing a group", 2, (*round).leave},
-	{"choosing a path", 3, (*round).choosePath},
+	{"choosing a path", 3, func(r *round, c context.Context) error { return r.groups.choosePath(c) }},
 	{"aborting a group", 1, (*round).abort},
 	{"breaking a group in replays", 1, (*round).breakReplays},
 	{"reserving", 2, (*round).reserve},
 	{"trimming", 2, (*round).trim},
 	{"closing a pool", 1, (*round).renew},
-	{"synchronizing", 3, func(r *round, ctx context.Context) error { return r.synchronize(ctx) }},
+	{"synchronizing", 3, func(r *round, c context.Context) error { return r.world.synchronize(c) }},
 	{"comparing", 1, (*round).agree},
 }
 
-// drawStep draws a kind by weight.
-func drawStep(draws *rand.Rand) *step {
+// drawStep draws a kind of step.
+func drawStep(draws *draws) *step {
 	all := 0
 	for i := range steps {
 		all += steps[i].weight

@@ -13,10 +13,10 @@ import (
 	"symmem/internal/cuda"
 )
 
-// usage is what a rank's process holds.
+// usage counts the resources of a rank's process.
 type usage [resources]int64
 
-// resource is a kind of thing that comes back.
+// resource enumerates the kinds of resources.
 type resource int
 
 const (
@@ -32,16 +32,16 @@ var resourceNames = [resources]string{
 	"goroutines", "file descriptors", "shared mappings", "bytes in pools", "bytes of the device",
 }
 
-// tolerances are how much more of each there may be at the end. On the host all of it is ours, so
-// nothing may be left. Under CUDA and NCCL two libraries open files and map queues when they first
-// need them, and load each kernel into device memory at its first launch, which may be in any
-// round; a pool, a window or a communicator that is lost in each round is more than that. Ranks
-// that share a GPU also see what the others load, and how far these are in a teardown: 8 ranks on
-// an H100 differed by 107 and 204 MB for each of them.
+// tolerances returns the permitted growth of each resource. On the host backend it is zero, since
+// symmem allocates all resources. CUDA and NCCL open files and map queues at their first use, and
+// load each kernel into device memory at its first launch, which may be in any round; a pool, a
+// window or a communicator that leaks in each round exceeds these tolerances. Ranks that share a
+// GPU also measure the memory of the others: with 8 ranks on an H100, device memory differed by
+// 107 to 204 MB for each.
 //
-// In a world of several machines, ranks of one machine connect to each other when the first group
-// of them alone is made, once in each world, and keep two goroutines for that on each side. With
-// one rank on each machine at least, no rank has more than ranks minus machines others on its own.
+// In a world of several machines, the ranks of a machine connect to each other when they make the
+// first group without other machines, once in each world, with two goroutines on each side. As
+// each machine has a rank, no rank has more than ranks minus machines others on its machine.
 func (p *runner) tolerances() usage {
 	if p.backend() != "nccl" {
 		return usage{}
@@ -56,21 +56,21 @@ func (p *runner) tolerances() usage {
 	return allowed
 }
 
-// Resource is a kind of thing that has to come back, on one rank.
+// Resource compares the usage of one resource on one rank at the beginning and at the end.
 type Resource struct {
 	Name string `json:"name"`
 	Rank int    `json:"rank"`
-	// Start is how much there was after the rounds that warm up, End after the last.
+	// Start is the usage after the warm-up, End that after the last round.
 	Start int64 `json:"start"`
 	End   int64 `json:"end"`
-	// Tolerance is how much more there may be at the end.
+	// Tolerance is the permitted growth.
 	Tolerance int64 `json:"tolerance"`
 }
 
-// Lost reports whether more is left than may be.
+// Lost reports whether the usage has grown by more than the tolerance.
 func (r Resource) Lost() bool { return r.End > r.Start+r.Tolerance }
 
-// measure counts what the process holds now.
+// measure counts the current resources of the process.
 func (p *runner) measure() (u usage, err error) {
 	runtime.GC()
 	u[goroutines] = int64(runtime.NumGoroutine())
@@ -95,8 +95,8 @@ func (p *runner) measure() (u usage, err error) {
 	return u, err
 }
 
-// sharedMappings counts those that are shared: segments and windows are, the Go runtime's own
-// memory and the stacks of threads are not.
+// sharedMappings counts shared mappings, such as segments and windows. Memory of the Go runtime
+// and stacks of threads are not shared.
 func sharedMappings() (count int64, err error) {
 	mappings, err := os.ReadFile("/proc/self/maps")
 	for line := range strings.Lines(string(mappings)) {
@@ -108,13 +108,13 @@ func sharedMappings() (count int64, err error) {
 	return count, err
 }
 
-// Communicators are torn down in the background, so what they hold may take a while to come back.
+// Communicators are torn down in the background, so their resources may be released later.
 const (
 	leakTime = 20 * time.Second
 	leakPoll = 20 * time.Millisecond
 )
 
-// usageAfterWork measures until nothing is left over, or until that has taken too long.
+// usageAfterWork measures repeatedly until the usage is within the tolerances, or until leakTime.
 func (p *runner) usageAfterWork(ctx context.Context) (u usage, err error) {
 	ctx, cancel := context.WithTimeout(ctx, leakTime)
 	defer cancel()
@@ -132,12 +132,12 @@ func (p *runner) usageAfterWork(ctx context.Context) (u usage, err error) {
 	}
 }
 
-// fits reports whether nothing is left over.
+// fits reports whether the usage is within the tolerances.
 func (p *runner) fits(u usage) bool {
 	return !slices.ContainsFunc(p.compared(0, p.start, u), Resource.Lost)
 }
 
-// compared are what a rank held after the rounds that warm up, and holds at the end.
+// compared returns the resources of a rank.
 func (p *runner) compared(rank int, start, end usage) (all []Resource) {
 	allowed := p.tolerances()
 	for kind, name := range resourceNames {

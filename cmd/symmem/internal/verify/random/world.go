@@ -10,22 +10,21 @@ import (
 	"symmem/internal/program"
 )
 
-// Open opens a Runtime of this rank. It is symmem.Open, except in tests.
+// Open opens a Runtime of this rank. Only tests replace symmem.Open.
 type Open func(ctx context.Context, o symmem.Options) (*symmem.Runtime, error)
 
-// world holds the Runtime of a check level, which all its rounds use.
+// world holds the Runtime for a check level. It is shared by all rounds with that level.
 type world struct {
 	rt      *symmem.Runtime
-	streams []*symmem.Stream // the default one first, the library's last
+	streams []*symmem.Stream // the default stream first, the library's last
 	events  []*symmem.Event  // one for each stream
-	// library has streams, too. It is nil on the host.
+	// library represents another CUDA library in the process. It is nil on the host backend.
 	library *program.Library
-	// gatherer exchanges findings between ranks.
+	// gatherer exchanges results between ranks.
 	gatherer *workload.Gatherer
 }
 
-// streams is the number of streams of a world, libraryStreams that of the library. All of them live
-// as long as the world.
+// Numbers of streams of a world and of the library. All streams exist as long as the world.
 const (
 	streams        = 3
 	libraryStreams = 2
@@ -51,8 +50,8 @@ func newWorld(ctx context.Context, open Open, c *Config, level symmem.CheckLevel
 	return w, nil
 }
 
-// warm grows the memory of disabled scopes to what rounds may need. It is freed with the Runtime
-// only.
+// warm maps as much memory for disabled scopes as rounds may need. Only closing the Runtime unmaps
+// it.
 func (w *world) warm(bytes int64) error {
 	p, err := w.rt.NewPool(symmem.PoolOptions{})
 	if err != nil {
@@ -67,6 +66,7 @@ func (w *world) warm(bytes int64) error {
 	return errors.Join(b.Free(), p.Close())
 }
 
+// equip creates the streams, the library and the events.
 func (w *world) equip() error {
 	for len(w.streams) < streams {
 		s, err := w.rt.NewStream()
@@ -104,8 +104,7 @@ func (w *world) close() error {
 // machines returns the number of machines of the world.
 func (w *world) machines() int { return w.rt.World().Stats().Tuning.Machines }
 
-// synchronize waits for all streams. The order is a part of the history of pools, so it is the same
-// on all ranks.
+// synchronize waits for all streams, in the same order on all ranks, because pools record it.
 func (w *world) synchronize(ctx context.Context) error {
 	for _, s := range w.streams {
 		if err := s.Synchronize(ctx); err != nil {

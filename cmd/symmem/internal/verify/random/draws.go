@@ -1,0 +1,28 @@
+package random
+
+import (
+	"math"
+	"math/rand/v2"
+)
+
+// draws makes the random decisions of a round, which are the same on all ranks.
+type draws struct {
+	*rand.Rand
+	maxBytes int64 // of a message
+}
+
+func newDraws(c *Config, round int) *draws {
+	return &draws{rand.New(rand.NewPCG(c.Seed, uint64(round))), c.MaxBytes}
+}
+
+// one draws an element.
+func one[T any](d *draws, from []T) T { return from[d.IntN(len(from))] }
+
+// chance returns true with a probability of 1/n.
+func (d *draws) chance(n int) bool { return d.IntN(n) == 0 }
+
+// size draws a message size in bytes, with a uniformly distributed logarithm.
+func (d *draws) size() int64 {
+	least, longest := math.Log(minMessage), math.Log(float64(d.maxBytes))
+	return int64(math.Exp(least + d.Float64()*(longest-least)))
+}

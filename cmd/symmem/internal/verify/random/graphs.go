@@ -1,0 +1,246 @@
+package random
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"symmem"
+)
+
+// liveGraphs is the maximum number of graphs in a round.
+const liveGraphs = 3
+
+// graphs captures, replays and closes the graphs of a round.
+type graphs struct {
+	world   *world
+	draws   *draws
+	buffers *buffers
+	groups  *groups
+	calls   *calls
+	tally   *Tally
+	all     []*recording
+	// oneGroup restricts concurrent replays to the graphs of one group.
+	oneGroup bool
+}
+
+// capture captures a graph of up to three calls. It replays one instead if there are enough.
+func (gs *graphs) capture(ctx context.Context) error {
+	if len(gs.all) >= liveGraphs {
+		return gs.replay(ctx)
+	}
+	rec := &recording{group: gs.groups.index()}
+	s, p, calls := one(gs.draws, gs.world.streams), one(gs.draws, gs.buffers.pools), 1+gs.draws.IntN(3)
+	register := gs.draws.chance(2)
+	for range calls {
+		if err := gs.stage(rec, s, p); err != nil {
+			return err
+		}
+	}
+	if g := gs.groups.all[rec.group]; g != nil && register {
+		if err := p.Register(ctx, g); err != nil {
+			return err
+		}
+	}
+	if err := s.Synchronize(ctx); err != nil {
+		return err
+	}
+	if err := gs.recordOn(ctx, rec, s); err != nil {
+		return err
+	}
+	gs.all = append(gs.all, rec)
+	gs.tally.Graphs++
+	return gs.release(rec)
+}
+
+// stage draws a call, allocates its buffers and writes its input.
+func (gs *graphs) stage(rec *recording, s *symmem.Stream, p *symmem.Pool) error {
+	bytes := gs.draws.size()
+	e := gs.calls.drawCall(rec.group, bytes)
+	if e.Operation == symmem.OpSend {
+		e.Operation = symmem.OpAllGather
+	}
+	return rec.add(e, s, p, bytes)
+}
+
+// release frees some buffers that the graph pins.
+func (gs *graphs) release(rec *recording) error {
+	if rec.owned {
+		return nil
+	}
+	kept := rec.held[:0]
+	for _, b := range rec.held {
+		if gs.draws.chance(2) {
+			kept = append(kept, b)
+		} else if err := b.Free(); err != nil {
+			return err
+		}
+	}
+	rec.held = kept
+	return nil
+}
+
+// replay launches a graph up to eight times and checks the results.
+func (gs *graphs) replay(ctx context.Context) error {
+	if len(gs.all) == 0 {
+		return nil
+	}
+	return gs.replayOf(ctx, one(gs.draws, gs.all), 1+gs.draws.IntN(8))
+}
+
+// replayAll launches every graph once and checks the results.
+func (gs *graphs) replayAll(ctx context.Context) error {
+	for _, rec := range gs.all {
+		if err := gs.replayOf(ctx, rec, 1); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// replayOf launches a graph a number of times and checks the results.
+func (gs *graphs) replayOf(ctx context.Context, rec *recording, times int) error {
+	s := gs.streamFor(rec)
+	if err := rec.spoil(s); err != nil {
+		return err
+	}
+	for range times {
+		if err := rec.graph.Launch(s); err != nil {
+			return err
+		}
+	}
+	if err := rec.read(s); err != nil {
+		return err
+	}
+	if err := s.Synchronize(ctx); err != nil {
+		return fmt.Errorf("replaying %d calls: %w", len(rec.calls), err)
+	}
+	gs.verifyReplayed(rec, times, "replayed, ")
+	return nil
+}
+
+// streamFor draws a stream on which a graph can be launched.
+func (gs *graphs) streamFor(rec *recording) *symmem.Stream {
+	if rec.owned {
+		return one(gs.draws, gs.world.library.Streams)
+	}
+	return one(gs.draws, gs.world.streams)
+}
+
+// verifyReplayed checks the results of a replayed graph.
+func (gs *graphs) verifyReplayed(rec *recording, times int, how string) {
+	for _, e := range rec.calls {
+		gs.calls.verify(e, how)
+	}
+	gs.tally.Replays += int64(times)
+}
+
+// overlap launches several graphs and a call on drawn streams, and then waits for them. The calls
+// of each group must run one after the other.
+func (gs *graphs) overlap(ctx context.Context) error {
+	if len(gs.all) == 0 {
+		return nil
+	}
+	order, number := gs.draws.Perm(len(gs.all)), gs.groups.index()
+	if gs.oneGroup {
+		number = gs.all[order[0]].group
+		order = slices.DeleteFunc(order, func(at int) bool { return gs.all[at].group != number })
+	}
+	e, err := gs.calls.drawExchange(number, gs.buffers.pick(2))
+	if err != nil {
+		return err
+	}
+	on := make([]*symmem.Stream, len(gs.all))
+	for _, at := range order {
+		on[at] = gs.streamFor(gs.all[at])
+		if err := gs.all[at].spoil(on[at]); err != nil {
+			return err
+		}
+	}
+	times, call := 1+gs.draws.IntN(8), gs.draws.IntN(len(order)+1)
+	for i, at := range order {
+		if e != nil && i == call {
+			e.from, e.on = one(gs.draws, gs.world.streams), one(gs.draws, gs.world.streams)
+			if err := gs.calls.queue(ctx, e); err != nil {
+				return err
+			}
+		}
+		for range times {
+			if err := gs.all[at].graph.Launch(on[at]); err != nil {
+				return err
+			}
+		}
+	}
+	for _, at := range order {
+		if err := gs.all[at].read(on[at]); err != nil {
+			return err
+		}
+	}
+	if err := gs.world.synchronize(ctx); err != nil {
+		return fmt.Errorf("replaying %d graphs: %w", len(order), err)
+	}
+	for _, at := range order {
+		gs.verifyReplayed(gs.all[at], times, "replayed with other graphs, ")
+	}
+	if e != nil && call < len(order) {
+		gs.calls.verify(e, "between replays, ")
+	}
+	return nil
+}
+
+// closeOne closes a graph, if there is one.
+func (gs *graphs) closeOne(ctx context.Context) error {
+	if len(gs.all) == 0 {
+		return nil
+	}
+	drawn := one(gs.draws, gs.all)
+	return gs.close(ctx, func(rec *recording) bool { return rec == drawn })
+}
+
+// close closes the chosen graphs, or all if chosen is nil, and frees their buffers.
+func (gs *graphs) close(ctx context.Context, chosen func(*recording) bool) error {
+	if err := gs.world.synchronize(ctx); err != nil {
+		return err
+	}
+	var errs []error
+	gs.all = slices.DeleteFunc(gs.all, func(rec *recording) bool {
+		if chosen != nil && !chosen(rec) {
+			return false
+		}
+		errs = append(errs, rec.close())
+		return true
+	})
+	return errors.Join(errs...)
+}
+
+// recordOn captures on a stream, through the library if the stream is the library's.
+func (gs *graphs) recordOn(ctx context.Context, rec *recording, s *symmem.Stream) error {
+	var err error
+	rec.owned = gs.world.library != nil && slices.Contains(gs.world.library.Streams, s)
+	if rec.owned {
+		rec.graph, err = gs.world.library.Capture([]*symmem.Stream{s}, func() error {
+			return rec.queue(ctx, s)
+		})
+	} else {
+		rec.graph, err = rec.record(ctx, s)
+	}
+	if err != nil {
+		return fmt.Errorf("capturing %d calls: %w", len(rec.calls), err)
+	}
+	return nil
+}
+
+// closeOver closes the graphs over the group with an index.
+func (gs *graphs) closeOver(ctx context.Context, group int) error {
+	return gs.close(ctx, func(rec *recording) bool { return rec.group == group })
+}
+
+// groupClosed updates the indices of groups after one was removed.
+func (gs *graphs) groupClosed(at int) {
+	for _, rec := range gs.all {
+		if rec.group > at {
+			rec.group--
+		}
+	}
+}
