@@ -151,7 +151,7 @@ func (t *trial) reduce(ctx context.Context, m symmem.Memory, times int) error {
 
 // check counts the wrong elements of a sum.
 func (t *trial) check(ctx context.Context, m symmem.Memory, c *doctor.TrialCall) error {
-	sum, stream := workload.Call{
+	sum, stream := workload.Transfer{
 		Pattern: workload.Pattern{
 			Operation: symmem.OpAllReduce, DataType: symmem.Float32, ReduceOp: symmem.Sum,
 			Count: m.Bytes() / 4, Ranks: t.rt.Size(),

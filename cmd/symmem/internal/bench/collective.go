@@ -73,34 +73,34 @@ type Row struct {
 // Run measures as one rank of a world that a launcher has started. It passes each row to emit, on
 // every rank; only rank 0 should write it.
 func (o *Collective) Run(ctx context.Context, emit func(*Row) error) error {
-	var lanes []*lane
+	var worlds []*world
 	var err error
 	for i := range o.Worlds * len(o.Checks) {
-		var l *lane
-		if l, err = openLane(ctx, o, i%len(o.Checks)); err != nil {
+		var w *world
+		if w, err = openWorld(ctx, o, i%len(o.Checks)); err != nil {
 			err = fmt.Errorf("opening world %d: %w", i, err)
 			break
 		}
-		lanes = append(lanes, l)
+		worlds = append(worlds, w)
 	}
 	if err == nil {
-		err = o.run(ctx, lanes, emit)
+		err = o.run(ctx, worlds, emit)
 	}
-	for _, l := range lanes {
-		err = errors.Join(err, l.rt.Close())
+	for _, w := range worlds {
+		err = errors.Join(err, w.rt.Close())
 	}
 	return err
 }
 
-func (o *Collective) run(ctx context.Context, lanes []*lane, emit func(*Row) error) error {
+func (o *Collective) run(ctx context.Context, worlds []*world, emit func(*Row) error) error {
 	for i := range o.Operations {
 		op := &o.Operations[i]
-		if op.kind == symmem.OpSend && lanes[0].rt.Size() == 1 {
+		if op.kind == symmem.OpSend && worlds[0].rt.Size() == 1 {
 			// A single rank has no neighbour.
 			continue
 		}
 		for _, size := range o.sizesOf(op) {
-			row, err := o.row(ctx, lanes, op, size)
+			row, err := o.row(ctx, worlds, op, size)
 			if err != nil {
 				return fmt.Errorf("measuring %s of %d bytes: %w", op.Name, size, err)
 			}
@@ -113,34 +113,34 @@ func (o *Collective) run(ctx context.Context, lanes []*lane, emit func(*Row) err
 }
 
 func (o *Collective) row(
-	ctx context.Context, lanes []*lane, op *Operation, size int64,
+	ctx context.Context, worlds []*world, op *Operation, size int64,
 ) (row *Row, err error) {
-	ranks := lanes[0].rt.Size()
+	ranks := worlds[0].rt.Size()
 	row = &Row{Operation: op, Ranks: ranks}
 	row.Count, row.Bytes = op.sized(size, ranks, o.DataType)
-	if row.Halves[0], err = o.half(ctx, lanes, row, false); err != nil {
+	if row.Halves[0], err = o.half(ctx, worlds, row, false); err != nil {
 		return nil, err
 	}
 	if o.InPlace && op.kind.HasInPlace() {
-		row.Halves[1], err = o.half(ctx, lanes, row, true)
+		row.Halves[1], err = o.half(ctx, worlds, row, true)
 	}
 	return row, err
 }
 
 // half measures one half of a row: all path choices at all check levels, alternating.
 func (o *Collective) half(
-	ctx context.Context, lanes []*lane, row *Row, inPlace bool,
+	ctx context.Context, worlds []*world, row *Row, inPlace bool,
 ) (*report.Result, error) {
 	refused := ""
 	var ways []way
-	for _, l := range lanes {
-		choices, why, err := o.choices(ctx, l, row, inPlace)
+	for _, w := range worlds {
+		choices, why, err := o.choices(ctx, w, row, inPlace)
 		if err != nil {
 			return nil, err
 		}
 		refused = why
 		for _, c := range choices {
-			ways = append(ways, way{lane: l, choice: c})
+			ways = append(ways, way{world: w, choice: c})
 		}
 	}
 	runners, err := o.race(ctx, row, inPlace, ways)
@@ -155,17 +155,17 @@ func (o *Collective) half(
 // it is measured with auto, so that an operation without such a kernel does not end the run;
 // refused is the reason.
 func (o *Collective) choices(
-	ctx context.Context, l *lane, row *Row, inPlace bool,
+	ctx context.Context, w *world, row *Row, inPlace bool,
 ) (choices []symmem.PathChoice, refused string, err error) {
 	switch {
 	case o.Compare:
-		paths, err := l.paths(ctx, o, row, inPlace)
+		paths, err := w.paths(ctx, o, row, inPlace)
 		if len(paths) == 1 {
 			paths = nil
 		}
 		return append([]symmem.PathChoice{symmem.PathAuto}, paths...), "", err
 	case o.Path != symmem.PathAuto && o.Path != symmem.PathPlain:
-		if refused, err = l.refusal(ctx, o, row, inPlace, o.Path); refused != "" {
+		if refused, err = w.refusal(ctx, o, row, inPlace, o.Path); refused != "" {
 			return []symmem.PathChoice{symmem.PathAuto}, refused, err
 		}
 	}

@@ -16,7 +16,7 @@ func (o *Collective) result(
 	for _, r := range runners {
 		wrong += r.wrongs
 		if !o.Compare || r.choice == symmem.PathAuto {
-			perLevel[r.level] = append(perLevel[r.level], r.perOp...)
+			perLevel[r.world.level] = append(perLevel[r.world.level], r.perOp...)
 			took = r.took
 		} else {
 			perPath[r.choice] = append(perPath[r.choice], r.perOp...)

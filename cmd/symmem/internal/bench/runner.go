@@ -11,9 +11,9 @@ import (
 	"symmem"
 )
 
-// runner measures one call of a lane with one path choice.
+// runner measures one call in a world with one path choice.
 type runner struct {
-	*lane
+	world  *world
 	choice symmem.PathChoice
 	call   *call
 	// took is the path that the call takes, and wrongs the number of wrong elements on all ranks.
@@ -31,14 +31,14 @@ type runner struct {
 // runner prepares a call for measurements: it checks its result, captures it if requested, and
 // calibrates the length of its batches.
 func (o *Collective) runner(
-	ctx context.Context, l *lane, row *Row, inPlace bool, choice symmem.PathChoice,
+	ctx context.Context, w *world, row *Row, inPlace bool, choice symmem.PathChoice,
 ) (*runner, error) {
-	c, err := l.call(o, row.Operation, row.Count, inPlace)
+	c, err := w.call(o, row.Operation, row.Count, inPlace)
 	if err != nil {
 		return nil, err
 	}
-	r := &runner{lane: l, choice: choice, call: c, opsPerIter: 1}
-	if err := l.take(ctx, choice); err != nil {
+	r := &runner{world: w, choice: choice, call: c, opsPerIter: 1}
+	if err := w.take(ctx, choice); err != nil {
 		return nil, err
 	}
 	if err := r.check(ctx, o); err != nil {
@@ -53,44 +53,6 @@ func (o *Collective) runner(
 	return r, nil
 }
 
-// refusal returns the reason why a call does not take a forced path, or "".
-func (l *lane) refusal(
-	ctx context.Context, o *Collective, row *Row, inPlace bool, choice symmem.PathChoice,
-) (string, error) {
-	if row.Operation.kind == symmem.OpSend {
-		return row.Operation.Name + " has no buffers that peers read", nil
-	}
-	c, err := l.call(o, row.Operation, row.Count, inPlace)
-	if err != nil {
-		return "", err
-	}
-	if err := l.take(ctx, choice); err != nil {
-		return "", err
-	}
-	e, err := l.explain(c)
-	if err != nil || e.Path == choice.String() {
-		return "", err
-	}
-	return e.Why, nil
-}
-
-// paths lists the paths that a call can take, the plain one first.
-func (l *lane) paths(
-	ctx context.Context, o *Collective, row *Row, inPlace bool,
-) ([]symmem.PathChoice, error) {
-	paths := []symmem.PathChoice{symmem.PathPlain}
-	for _, path := range []symmem.PathChoice{symmem.PathWindow, symmem.PathDirect} {
-		why, err := l.refusal(ctx, o, row, inPlace, path)
-		if err != nil {
-			return nil, err
-		}
-		if why == "" {
-			paths = append(paths, path)
-		}
-	}
-	return paths, nil
-}
-
 // check runs the operation once on a known pattern and checks the path and the result.
 func (r *runner) check(ctx context.Context, o *Collective) error {
 	if err := r.look(o); err != nil {
@@ -99,20 +61,20 @@ func (r *runner) check(ctx context.Context, o *Collective) error {
 	if err := r.fill(ctx); err != nil {
 		return err
 	}
-	if err := r.meet(ctx); err != nil {
+	if err := r.world.meet(ctx); err != nil {
 		return err
 	}
 	if err := r.launch(ctx); err != nil {
 		return err
 	}
-	if err := r.finish(ctx); err != nil {
+	if err := r.world.finish(ctx); err != nil {
 		return err
 	}
 	mine, err := r.wrong(ctx)
 	if err != nil {
 		return err
 	}
-	all, err := r.gather(ctx, mine)
+	all, err := r.world.gather(ctx, mine)
 	for _, wrong := range all {
 		r.wrongs += wrong
 	}
@@ -125,7 +87,7 @@ func (r *runner) look(o *Collective) error {
 		r.took = symmem.PathPlain.String()
 		return nil
 	}
-	e, err := r.explain(r.call)
+	e, err := r.world.explain(r.call)
 	if r.took = e.Path; err != nil || r.choice == symmem.PathAuto {
 		return err
 	}
@@ -149,7 +111,7 @@ func (r *runner) capture(ctx context.Context, o *Collective) error {
 	if err != nil {
 		return err
 	}
-	s := r.rt.DefaultStream()
+	s := r.world.rt.DefaultStream()
 	if err := s.BeginCapture(); err != nil {
 		return fmt.Errorf("capturing calls: %w", err)
 	}
@@ -225,7 +187,7 @@ func (r *runner) quickest(ctx context.Context) (time.Duration, error) {
 		}
 		least = min(least, took)
 	}
-	all, err := r.gather(ctx, least.Nanoseconds())
+	all, err := r.world.gather(ctx, least.Nanoseconds())
 	if err != nil {
 		return 0, err
 	}
@@ -234,7 +196,7 @@ func (r *runner) quickest(ctx context.Context) (time.Duration, error) {
 
 // timed runs a batch after all ranks have met.
 func (r *runner) timed(ctx context.Context) (time.Duration, error) {
-	if err := r.meet(ctx); err != nil {
+	if err := r.world.meet(ctx); err != nil {
 		return 0, err
 	}
 	begin := time.Now()
@@ -243,14 +205,14 @@ func (r *runner) timed(ctx context.Context) (time.Duration, error) {
 			return 0, err
 		}
 	}
-	err := r.finish(ctx)
+	err := r.world.finish(ctx)
 	return time.Since(begin), err
 }
 
 // once makes one call, or one replay.
 func (r *runner) once(ctx context.Context) error {
 	if r.graph != nil {
-		return r.graph.Launch(r.rt.DefaultStream())
+		return r.graph.Launch(r.world.rt.DefaultStream())
 	}
 	return r.launch(ctx)
 }
@@ -258,10 +220,10 @@ func (r *runner) once(ctx context.Context) error {
 // turn sets the path of this runner. After a change plans are made again, by an untimed call;
 // graphs keep their paths.
 func (r *runner) turn(ctx context.Context) error {
-	if r.graph != nil || r.choice == *r.set {
+	if r.graph != nil || r.choice == *r.world.set {
 		return nil
 	}
-	if err := r.take(ctx, r.choice); err != nil {
+	if err := r.world.take(ctx, r.choice); err != nil {
 		return err
 	}
 	return r.once(ctx)
@@ -276,7 +238,7 @@ func (r *runner) batch(ctx context.Context) (float64, error) {
 	if err != nil {
 		return 0, err
 	}
-	all, err := r.gather(ctx, took.Nanoseconds())
+	all, err := r.world.gather(ctx, took.Nanoseconds())
 	if err != nil {
 		return 0, err
 	}
@@ -285,7 +247,7 @@ func (r *runner) batch(ctx context.Context) (float64, error) {
 
 // way is a way of making a call.
 type way struct {
-	lane   *lane
+	world  *world
 	choice symmem.PathChoice
 }
 
@@ -295,7 +257,7 @@ func (o *Collective) race(
 ) (runners []*runner, err error) {
 	defer func() { err = errors.Join(err, forget(runners)) }()
 	for _, w := range ways {
-		r, err := o.runner(ctx, w.lane, row, inPlace, w.choice)
+		r, err := o.runner(ctx, w.world, row, inPlace, w.choice)
 		if err != nil {
 			return runners, err
 		}
@@ -342,4 +304,28 @@ func turns(n, round int) []int {
 		slices.Reverse(order)
 	}
 	return order
+}
+
+// fill fills the output with junk and writes this rank's input, if there is any.
+func (r *runner) fill(ctx context.Context) error {
+	if r.call.Count == 0 {
+		return nil
+	}
+	if err := r.call.Fill(r.world.rt.DefaultStream()); err != nil {
+		return err
+	}
+	return r.world.rt.DefaultStream().Synchronize(ctx)
+}
+
+// wrong counts the wrong elements of this rank's output.
+func (r *runner) wrong(ctx context.Context) (int64, error) {
+	want := r.call.Output(r.world.rt.Rank())
+	if len(want) == 0 {
+		return 0, nil
+	}
+	if err := r.call.Read(r.world.rt.DefaultStream()); err != nil {
+		return 0, err
+	}
+	err := r.world.rt.DefaultStream().Synchronize(ctx)
+	return r.call.Compare(r.call.Got, want).Wrong, err
 }

@@ -46,7 +46,7 @@ func (o *Tune) Run(ctx context.Context) (tuned *Tuned, err error) {
 	o.ReduceOp, o.Path, o.Tuning, o.fitGraphs = symmem.Sum, symmem.PathAuto, symmem.BuiltInTuning, true
 	o.Checks = []symmem.CheckLevel{symmem.CheckDefault}
 	t := &tuner{Tune: o}
-	if t.in, err = openLane(ctx, &o.Collective, 0); err != nil {
+	if t.in, err = openWorld(ctx, &o.Collective, 0); err != nil {
 		return nil, fmt.Errorf("opening the world: %w", err)
 	}
 	defer func() { err = errors.Join(err, t.in.rt.Close()) }()
@@ -81,27 +81,6 @@ func around(old, fresh []tuning.Point) []tuning.Point {
 		}
 	}
 	return all
-}
-
-// withoutGraphs switches to single calls if the backend cannot capture.
-func (l *lane) withoutGraphs(c *Collective) error {
-	if c.GraphOps == 0 {
-		return nil
-	}
-	s := l.rt.DefaultStream()
-	err := s.BeginCapture()
-	if errors.Is(err, symmem.ErrUnsupported) {
-		c.GraphOps = 0
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	graph, err := s.EndCapture()
-	if err != nil {
-		return err
-	}
-	return graph.Close()
 }
 
 func rounded(v, unit float64) float64 { return math.Round(v*unit) / unit }
@@ -141,12 +120,12 @@ func medianError(sorted []float64) float64 {
 }
 
 // shared returns rank 0's base table on all ranks.
-func (o *Tune) shared(ctx context.Context, l *lane) (*tuning.Table, error) {
+func (o *Tune) shared(ctx context.Context, w *world) (*tuning.Table, error) {
 	var mine *tuning.Table
-	if l.rt.Rank() == 0 {
-		mine = o.present(l.rt)
+	if w.rt.Rank() == 0 {
+		mine = o.present(w.rt)
 	}
-	all, err := workload.Gather(ctx, l.gatherer, mine)
+	all, err := workload.Gather(ctx, w.gatherer, mine)
 	if err != nil {
 		return nil, fmt.Errorf("sharing the table: %w", err)
 	}

@@ -3,7 +3,6 @@ package bench
 import (
 	"context"
 	"fmt"
-	"slices"
 
 	"symmem"
 	"symmem/bench/report"
@@ -15,7 +14,7 @@ type tuner struct {
 	*Tune
 	// in has registered buffers of a pool, and out has other buffers, to measure the direct path.
 	// out is nil if no call can take the direct path.
-	in, out *lane
+	in, out *world
 	// base is the table to begin with; reused is set if new rules contain some of its times.
 	base   *tuning.Table
 	reused bool
@@ -112,20 +111,6 @@ type points struct{ windows, direct, anywhere []tuning.Point }
 // outsideBytes exceeds any group's exchange memory, which calls on buffers outside of windows need
 // for the direct path.
 const outsideBytes = 64 << 20
-
-// outside returns a lane with buffers outside of windows, or nil if no call takes the direct path,
-// not even a barrier.
-func (l *lane) outside(ctx context.Context, o *Collective) (*lane, error) {
-	if err := l.take(ctx, symmem.PathDirect); err != nil {
-		return nil, err
-	}
-	none := symmem.Memory{}
-	e, err := l.rt.World().Explain(symmem.OpBarrier, none, none, 0, o.DataType)
-	if err != nil || e.Path != symmem.PathDirect.String() {
-		return nil, err
-	}
-	return l.apart(ctx, o, o.room(min(slices.Max(o.Sizes), outsideBytes), l.rt.Size()))
-}
 
 // measure measures one operation out of place and, if it supports that, in place.
 func (t *tuner) measure(ctx context.Context, op *Operation) (*points, error) {

@@ -16,8 +16,8 @@ import (
 // path are outside of windows, and with auto the first collective registers them.
 func registered(path symmem.PathChoice) bool { return path > symmem.PathPlain }
 
-// lane is one rank's world at one check level, with its buffers.
-type lane struct {
+// world holds one rank's Runtime at a check level, with a pair of buffers.
+type world struct {
 	// level is the check level, as an index into Collective.Checks.
 	level      int
 	rt         *symmem.Runtime
@@ -25,7 +25,7 @@ type lane struct {
 	send, recv symmem.Buffer
 	// gatherer exchanges measurements between ranks.
 	gatherer *workload.Gatherer
-	// set is the current path choice of the world. Lanes over one world share it.
+	// set is the current path choice of the world. Worlds over one Runtime share it.
 	set *symmem.PathChoice
 }
 
@@ -40,8 +40,8 @@ func BindRank(rank int) error {
 	return sys.BindProcess(processors[rank%len(processors)])
 }
 
-// openLane joins the world once more, with a check level, and allocates both buffers.
-func openLane(ctx context.Context, o *Collective, level int) (*lane, error) {
+// openWorld opens a Runtime with a check level and allocates both buffers.
+func openWorld(ctx context.Context, o *Collective, level int) (*world, error) {
 	options := symmem.Options{
 		Backend: o.Backend, Tuning: o.Tuning, Path: o.Path, Check: o.Checks[level],
 		Timeout: o.Timeout,
@@ -51,46 +51,46 @@ func openLane(ctx context.Context, o *Collective, level int) (*lane, error) {
 		return nil, err
 	}
 	o.Checks[level] = rt.Check() // resolves the backend's default
-	l := &lane{level: level, rt: rt, set: &options.Path}
-	if err := l.prepare(ctx, o); err != nil {
+	w := &world{level: level, rt: rt, set: &options.Path}
+	if err := w.prepare(ctx, o); err != nil {
 		return nil, errors.Join(err, rt.Close())
 	}
-	return l, nil
+	return w, nil
 }
 
-func (l *lane) prepare(ctx context.Context, o *Collective) (err error) {
-	if l.second, err = l.rt.NewStream(); err != nil {
+func (w *world) prepare(ctx context.Context, o *Collective) (err error) {
+	if w.second, err = w.rt.NewStream(); err != nil {
 		return err
 	}
-	bytes := o.room(slices.Max(o.Sizes), l.rt.Size())
-	if err := l.allocate(ctx, o, bytes); err != nil {
+	bytes := o.room(slices.Max(o.Sizes), w.rt.Size())
+	if err := w.allocate(ctx, o, bytes); err != nil {
 		return fmt.Errorf("making buffers of %d bytes: %w", bytes, err)
 	}
-	l.gatherer, err = workload.NewGatherer(ctx, l.rt, l.rt.World(), l.rt.DefaultStream())
+	w.gatherer, err = workload.NewGatherer(ctx, w.rt, w.rt.World(), w.rt.DefaultStream())
 	return err
 }
 
-func (l *lane) allocate(ctx context.Context, o *Collective, bytes int64) error {
-	pool, err := l.rt.NewPool(symmem.PoolOptions{Domain: l.rt.World()})
+func (w *world) allocate(ctx context.Context, o *Collective, bytes int64) error {
+	pool, err := w.rt.NewPool(symmem.PoolOptions{Domain: w.rt.World()})
 	if err != nil {
 		return err
 	}
 	if o.Path == symmem.PathPlain || o.Apart {
 		s := pool.BeginDisabled()
 		defer s.Abandon()
-		return l.both(s, bytes)
+		return w.both(s, bytes)
 	}
-	s := pool.Begin(l.rt.World())
+	s := pool.Begin(w.rt.World())
 	defer s.Abandon()
-	if err := l.both(s, bytes); err != nil || !registered(o.Path) {
+	if err := w.both(s, bytes); err != nil || !registered(o.Path) {
 		return err
 	}
 	return s.End(ctx)
 }
 
-// apart returns a lane over the same world whose buffers are outside of windows.
-func (l *lane) apart(ctx context.Context, o *Collective, bytes int64) (*lane, error) {
-	own, config := *l, *o
+// apart returns a world over the same Runtime whose buffers are outside of windows.
+func (w *world) apart(ctx context.Context, o *Collective, bytes int64) (*world, error) {
+	own, config := *w, *o
 	config.Apart = true
 	if err := own.allocate(ctx, &config, bytes); err != nil {
 		return nil, fmt.Errorf("making buffers of %d bytes outside windows: %w", bytes, err)
@@ -98,98 +98,147 @@ func (l *lane) apart(ctx context.Context, o *Collective, bytes int64) (*lane, er
 	return &own, nil
 }
 
-func (l *lane) both(s *symmem.Scope, bytes int64) (err error) {
-	if l.send, err = s.Alloc(bytes); err != nil {
+func (w *world) both(s *symmem.Scope, bytes int64) (err error) {
+	if w.send, err = s.Alloc(bytes); err != nil {
 		return err
 	}
-	l.recv, err = s.Alloc(bytes)
+	w.recv, err = s.Alloc(bytes)
 	return err
 }
 
 // finish waits for all work of this rank.
-func (l *lane) finish(ctx context.Context) error {
-	if err := l.rt.DefaultStream().Synchronize(ctx); err != nil {
+func (w *world) finish(ctx context.Context) error {
+	if err := w.rt.DefaultStream().Synchronize(ctx); err != nil {
 		return err
 	}
-	return l.second.Synchronize(ctx)
+	return w.second.Synchronize(ctx)
 }
 
 // meet waits until all ranks have called it.
-func (l *lane) meet(ctx context.Context) error {
-	if err := l.rt.World().Barrier(ctx, nil); err != nil {
+func (w *world) meet(ctx context.Context) error {
+	if err := w.rt.World().Barrier(ctx, nil); err != nil {
 		return err
 	}
-	return l.finish(ctx)
+	return w.finish(ctx)
 }
 
 // gather returns the numbers of all ranks.
-func (l *lane) gather(ctx context.Context, mine int64) ([]int64, error) {
-	return l.gatherer.Numbers(ctx, mine)
+func (w *world) gather(ctx context.Context, mine int64) ([]int64, error) {
+	return w.gatherer.Numbers(ctx, mine)
 }
 
 // take sets the path choice of the world, if it differs.
-func (l *lane) take(ctx context.Context, c symmem.PathChoice) error {
-	if c == *l.set {
+func (w *world) take(ctx context.Context, c symmem.PathChoice) error {
+	if c == *w.set {
 		return nil
 	}
-	if err := l.rt.World().SetPath(ctx, c); err != nil {
+	if err := w.rt.World().SetPath(ctx, c); err != nil {
 		return err
 	}
-	*l.set = c
+	*w.set = c
 	return nil
 }
 
 // call is one collective call on buffers of this rank.
 type call struct {
-	workload.Call
+	workload.Transfer
 	// second is the stream of the receiving half of sendrecv. Without it both halves are on the
 	// default stream.
 	second *symmem.Stream
 }
 
 // call returns a collective with the given count on this rank's buffers.
-func (l *lane) call(o *Collective, op *Operation, count int64, inPlace bool) (*call, error) {
-	c := &call{Call: workload.Call{
+func (w *world) call(o *Collective, op *Operation, count int64, inPlace bool) (*call, error) {
+	c := &call{Transfer: workload.Transfer{
 		Pattern: workload.Pattern{
 			Operation: op.kind, DataType: o.DataType, ReduceOp: o.ReduceOp, Count: count,
-			Ranks: l.rt.Size(),
+			Ranks: w.rt.Size(),
 		},
-		Group: l.rt.World(),
+		Group: w.rt.World(),
 	}}
-	if o.GraphOps == 0 && l.rt.Device().Addressable {
-		c.second = l.second
+	if o.GraphOps == 0 && w.rt.Device().Addressable {
+		c.second = w.second
 	}
-	from := l.send
+	from := w.send
 	if inPlace {
-		from = l.recv
+		from = w.recv
 	}
-	return c, c.Place(from.Memory(), l.recv.Memory())
+	return c, c.Place(from.Memory(), w.recv.Memory())
 }
 
-func (l *lane) explain(c *call) (symmem.Explanation, error) {
-	return l.rt.World().Explain(c.Operation, c.Send, c.Recv, c.Count, c.DataType)
+func (w *world) explain(c *call) (symmem.Explanation, error) {
+	return w.rt.World().Explain(c.Operation, c.Send, c.Recv, c.Count, c.DataType)
 }
 
-// fill fills the output with junk and writes this rank's input, if there is any.
-func (r *runner) fill(ctx context.Context) error {
-	if r.call.Count == 0 {
+// refusal returns the reason why a call does not take a forced path, or "".
+func (w *world) refusal(
+	ctx context.Context, o *Collective, row *Row, inPlace bool, choice symmem.PathChoice,
+) (string, error) {
+	if row.Operation.kind == symmem.OpSend {
+		return row.Operation.Name + " has no buffers that peers read", nil
+	}
+	c, err := w.call(o, row.Operation, row.Count, inPlace)
+	if err != nil {
+		return "", err
+	}
+	if err := w.take(ctx, choice); err != nil {
+		return "", err
+	}
+	e, err := w.explain(c)
+	if err != nil || e.Path == choice.String() {
+		return "", err
+	}
+	return e.Why, nil
+}
+
+// paths lists the paths that a call can take, the plain one first.
+func (w *world) paths(
+	ctx context.Context, o *Collective, row *Row, inPlace bool,
+) ([]symmem.PathChoice, error) {
+	paths := []symmem.PathChoice{symmem.PathPlain}
+	for _, path := range []symmem.PathChoice{symmem.PathWindow, symmem.PathDirect} {
+		why, err := w.refusal(ctx, o, row, inPlace, path)
+		if err != nil {
+			return nil, err
+		}
+		if why == "" {
+			paths = append(paths, path)
+		}
+	}
+	return paths, nil
+}
+
+// outside returns a world over the same Runtime with buffers outside of windows, or nil if no call takes the direct path,
+// not even a barrier.
+func (w *world) outside(ctx context.Context, o *Collective) (*world, error) {
+	if err := w.take(ctx, symmem.PathDirect); err != nil {
+		return nil, err
+	}
+	none := symmem.Memory{}
+	e, err := w.rt.World().Explain(symmem.OpBarrier, none, none, 0, o.DataType)
+	if err != nil || e.Path != symmem.PathDirect.String() {
+		return nil, err
+	}
+	return w.apart(ctx, o, o.room(min(slices.Max(o.Sizes), outsideBytes), w.rt.Size()))
+}
+
+// withoutGraphs switches to single calls if the backend cannot capture.
+func (w *world) withoutGraphs(c *Collective) error {
+	if c.GraphOps == 0 {
 		return nil
 	}
-	if err := r.call.Fill(r.rt.DefaultStream()); err != nil {
+	s := w.rt.DefaultStream()
+	err := s.BeginCapture()
+	if errors.Is(err, symmem.ErrUnsupported) {
+		c.GraphOps = 0
+		return nil
+	}
+	if err != nil {
 		return err
 	}
-	return r.rt.DefaultStream().Synchronize(ctx)
-}
-
-// wrong counts the wrong elements of this rank's output.
-func (r *runner) wrong(ctx context.Context) (int64, error) {
-	want := r.call.Output(r.rt.Rank())
-	if len(want) == 0 {
-		return 0, nil
+	graph, err := s.EndCapture()
+	if err != nil {
+		return err
 	}
-	if err := r.call.Read(r.rt.DefaultStream()); err != nil {
-		return 0, err
-	}
-	err := r.rt.DefaultStream().Synchronize(ctx)
-	return r.call.Compare(r.call.Got, want).Wrong, err
+	return graph.Close()
 }

@@ -16,7 +16,7 @@ func operationNamed(t rapid.TB, name string) *Operation {
 	return &parsed[0]
 }
 
-func TestElementsThatACallHasNotWrittenAreWrong(t *testing.T) {
+func TestUnwrittenElementsAreWrong(t *testing.T) {
 	runtimes, err := symmem.OpenLocal(t.Context(), 1, symmem.Options{Backend: "host"})
 	if err != nil {
 		t.Fatal(err)
@@ -24,21 +24,21 @@ func TestElementsThatACallHasNotWrittenAreWrong(t *testing.T) {
 	rt := runtimes[0]
 	defer rt.Close()
 	o := &Collective{DataType: symmem.BFloat16, Sizes: []int64{8192}, Path: symmem.PathWindow}
-	l := &lane{rt: rt}
-	if err := l.prepare(t.Context(), o); err != nil {
+	w := &world{rt: rt}
+	if err := w.prepare(t.Context(), o); err != nil {
 		t.Fatal(err)
 	}
 	const count = 3000
 	for _, op := range operations {
 		if op.kind == symmem.OpSend || op.kind == symmem.OpBarrier {
-			continue // a single rank has no neighbour, and a barrier no elements
+			continue // one rank has no neighbour, and a barrier has no elements
 		}
 		t.Run(op.Name, func(t *testing.T) {
-			c, err := l.call(o, &op, count, false)
+			c, err := w.call(o, &op, count, false)
 			if err != nil {
 				t.Fatal(err)
 			}
-			r := &runner{lane: l, call: c}
+			r := &runner{world: w, call: c}
 			if err := r.fill(t.Context()); err != nil {
 				t.Fatal(err)
 			}

@@ -6,39 +6,39 @@ import (
 	"strings"
 )
 
-// Call is a collective call as NCCL receives it.
-type Call struct {
-	// Collective is NCCL's name for the operation.
-	Collective string
+// Collective identifies calls in NCCL's log: an operation and a size.
+type Collective struct {
+	// Operation is NCCL's name for the operation.
+	Operation string
 	// Bytes is the count times the size of an element.
 	Bytes int64
 }
 
-// collectives lists the operations that NCCL logs, by NCCL's names.
-var collectives = []string{
+// operations lists NCCL's names of the operations that it logs.
+var operations = []string{
 	"AllGather", "AllReduce", "AlltoAll", "Broadcast", "Reduce", "ReduceScatter",
 }
 
-// Wanted returns the NCCL call for an operation and a count of elements, where the count is that of
+// Wanted returns the entry in NCCL's log for an operation and a count of elements, where the count is that of
 // the operation: one rank's part of an AllGather or a ReduceScatter. The operation has its name in
 // symmem ("AllReduce") or in nccl-tests ("all_reduce").
-func Wanted(operation string, count int64, elementBytes int) Call {
+func Wanted(operation string, count int64, elementBytes int) Collective {
 	plain := strings.ReplaceAll(operation, "_", "")
-	i := slices.IndexFunc(collectives, func(name string) bool {
+	i := slices.IndexFunc(operations, func(name string) bool {
 		return strings.EqualFold(name, plain)
 	})
 	if i >= 0 {
-		operation = collectives[i]
+		operation = operations[i]
 	}
-	return Call{Collective: operation, Bytes: count * int64(elementBytes)}
+	return Collective{Operation: operation, Bytes: count * int64(elementBytes)}
 }
 
-// String formats a call for display.
-func (c Call) String() string { return fmt.Sprintf("%s %d B", c.Collective, c.Bytes) }
+// String formats the operation and the size, such as "AllReduce 262144 B".
+func (c Collective) String() string { return fmt.Sprintf("%s %d B", c.Operation, c.Bytes) }
 
 // Answer reports which kernels NCCL chose for all launches of one call.
 type Answer struct {
-	Call
+	Collective
 	// Logged reports whether the log contains the call, Windowed whether all its launches were over
 	// windows.
 	Logged, Windowed bool
@@ -49,14 +49,14 @@ type Answer struct {
 
 // String formats the answer in one line, such as "AllReduce 262144 B: symmetric kernel
 // AllReduce_RSxLD_AGxST".
-func (a Answer) String() string { return a.Call.String() + ": " + a.What }
+func (a Answer) String() string { return a.Collective.String() + ": " + a.What }
 
 // Prove returns the answer for a call.
-func (l Log) Prove(c Call) Answer {
+func (l Log) Prove(c Collective) Answer {
 	var different []string // in the order in which they were first chosen
 	times, windowed := map[string]int{}, true
 	for _, choice := range l {
-		if choice.Works != 1 || choice.Call != c {
+		if choice.Works != 1 || choice.Collective != c {
 			continue
 		}
 		if times[choice.What]++; times[choice.What] == 1 {
@@ -66,7 +66,7 @@ func (l Log) Prove(c Call) Answer {
 	}
 	switch len(different) {
 	case 0:
-		return Answer{Call: c, What: "not in NCCL's log"}
+		return Answer{Collective: c, What: "not in NCCL's log"}
 	case 1:
 		return Answer{c, true, windowed, different[0]}
 	}

@@ -7,9 +7,8 @@ import (
 
 // Choice is NCCL's choice for one launch.
 type Choice struct {
-	// Call is the call. If the launch combines several calls, Bytes is their sum and Works their
-	// number.
-	Call
+	// If the launch combines several calls, Bytes is their sum and Works their number.
+	Collective
 	Works int
 	// What describes the choice. It is "symmetric kernel " and a name for a kernel over windows,
 	// which accesses peers' memory directly; "copy engine, " and a method for copies over windows
@@ -55,6 +54,6 @@ func ParseChoice(message string) (c Choice, ok bool) {
 	}
 	bytes, err := strconv.ParseInt(launch[3], 10, 64)
 	works, worksErr := strconv.Atoi(joined)
-	c.Call, c.Works = Call{launch[1], bytes}, works
+	c.Collective, c.Works = Collective{launch[1], bytes}, works
 	return c, err == nil && worksErr == nil
 }

@@ -1,8 +1,8 @@
-// Package proof finds out which kernels NCCL used, from NCCL's log. NCCL's interface does not
-// report that, and a buffer in a window only makes a window kernel possible.
+// Package proof determines from NCCL's log which kernels NCCL used. NCCL's interface does not report
+// them, and a buffer in a window does not imply a window kernel.
 //
 // A Recorder makes NCCL write its log to a file, which Read parses; Log.Prove returns the choices
-// for the calls that a program has made. Only rank 0 of a communicator logs (from 2.28 on), so it
+// for the calls of a program. Only rank 0 of a communicator logs (from 2.28 on), so it
 // is the rank to ask. A call is logged when it is launched, so a call captured into a graph is
 // logged once, not with each replay.
 //
@@ -16,7 +16,7 @@
 //	AllGather [Copy Engine]: 4096 Bytes -> cudaMemcpy
 //	AllReduce: 4096 Bytes -> Algo RING proto LL channel{Lo..Hi}={0..1}
 //
-// 2.27 leaves nWorks out, and all of its ranks log. Bytes are the count that the call was given
-// times the size of an element: one rank's part of an AllGather or a ReduceScatter. Calls that one
-// group joins share a line with the sum of their bytes.
+// 2.27 omits nWorks, and logs on all ranks. Bytes are the count that the call was given
+// times the size of an element: one rank's part of an AllGather or a ReduceScatter. Calls that are
+// combined by an NCCL group share a line with the sum of their bytes.
 package proof

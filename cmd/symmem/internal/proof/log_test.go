@@ -39,14 +39,16 @@ func TestLogsOfEachVersion(t *testing.T) {
 	})
 }
 
+// describe lists the choices of a log.
 func describe(l Log) string {
 	var b strings.Builder
 	for _, c := range l {
-		fmt.Fprintf(&b, "%v: %s, windowed %v, %d works\n", c.Call, c.What, c.Windowed, c.Works)
+		fmt.Fprintf(&b, "%v: %s, windowed %v, %d works\n", c.Collective, c.What, c.Windowed, c.Works)
 	}
 	return b.String()
 }
 
+// answers returns the answers for lines of input.
 func answers(t *testing.T, l Log, input string) string {
 	t.Helper()
 	var b strings.Builder
@@ -56,7 +58,7 @@ func answers(t *testing.T, l Log, input string) string {
 		if err != nil {
 			t.Fatal(err)
 		}
-		a := l.Prove(Call{name, bytes})
+		a := l.Prove(Collective{name, bytes})
 		verdict := "not windowed"
 		if a.Windowed {
 			verdict = "windowed"
@@ -66,7 +68,7 @@ func answers(t *testing.T, l Log, input string) string {
 	return b.String()
 }
 
-func TestALineThatIsStillBeingWrittenIsLeftOut(t *testing.T) {
+func TestParseIgnoresUnterminatedLine(t *testing.T) {
 	whole := "h:1:1 [0] NCCL INFO AllReduce: 8 Bytes -> Algo RING proto LL channel{Lo..Hi}={0..1}"
 	l, err := Parse(strings.NewReader(whole + "\n" + whole))
 	if err != nil || len(l) != 1 {
@@ -74,21 +76,21 @@ func TestALineThatIsStillBeingWrittenIsLeftOut(t *testing.T) {
 	}
 }
 
-func TestAnErrorOfTheFileIsTold(t *testing.T) {
-	broken := errors.New("the disk is gone")
+func TestParseReturnsReadError(t *testing.T) {
+	broken := errors.New("read failed")
 	_, err := Parse(io.MultiReader(strings.NewReader("a\n"), iotest.ErrReader(broken)))
 	if !errors.Is(err, broken) {
 		t.Errorf("got %v, want the error of the reader", err)
 	}
 }
 
-// TestPrintedChoicesAreRead prints choices by NCCL's format strings and reads them back.
-func TestPrintedChoicesAreRead(t *testing.T) {
+// TestParseChoice prints choices with NCCL's format strings and parses them.
+func TestParseChoice(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		name := rapid.StringMatching(`[A-Z][A-Za-z0-9_]{0,30}`)
 		number := rapid.IntRange(0, 1<<20)
 		want := Choice{
-			Call: Call{name.Draw(t, "collective"), rapid.Int64Range(0, 1<<50).Draw(t, "bytes")}, Works: 1,
+			Collective: Collective{name.Draw(t, "collective"), rapid.Int64Range(0, 1<<50).Draw(t, "bytes")}, Works: 1,
 		}
 		kernel := name.Draw(t, "kernel")
 		var message string
@@ -96,15 +98,15 @@ func TestPrintedChoicesAreRead(t *testing.T) {
 			want.What, want.Works = "symmetric kernel "+kernel, number.Draw(t, "works")
 			message = fmt.Sprintf(
 				"%s [Symmetric]: %d Bytes -> Kernel %s nchannels %d nthreads %d nWorks %d",
-				want.Collective, want.Bytes, kernel, number.Draw(t, "channels"),
+				want.Operation, want.Bytes, kernel, number.Draw(t, "channels"),
 				number.Draw(t, "threads"), want.Works)
 		} else {
 			want.What = "plain " + kernel + "/LL"
 			message = fmt.Sprintf("%s: %d Bytes -> Algo %s proto LL channel{Lo..Hi}={%d..%d}",
-				want.Collective, want.Bytes, kernel, number.Draw(t, "low"), number.Draw(t, "high"))
+				want.Operation, want.Bytes, kernel, number.Draw(t, "low"), number.Draw(t, "high"))
 		}
 		if got, ok := ParseChoice(message); !ok || got != want {
-			t.Errorf("%q is read as %+v (%v), not %+v", message, got, ok, want)
+			t.Errorf("%q is parsed as %+v (%v), want %+v", message, got, ok, want)
 		}
 	})
 }
@@ -120,11 +122,11 @@ func FuzzParse(f *testing.F) {
 			t.Fatal(err)
 		}
 		for _, c := range l {
-			if c.Bytes < 0 || c.Works < 0 || c.Collective == "" || c.What == "" {
-				t.Errorf("%+v makes no sense", c)
+			if c.Bytes < 0 || c.Works < 0 || c.Operation == "" || c.What == "" {
+				t.Errorf("invalid choice %+v", c)
 			}
-			if c.Works == 1 && !l.Prove(c.Call).Logged {
-				t.Errorf("%+v proves nothing", c)
+			if c.Works == 1 && !l.Prove(c.Collective).Logged {
+				t.Errorf("%+v is not found in the log", c)
 			}
 		}
 	})

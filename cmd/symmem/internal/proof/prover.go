@@ -17,7 +17,7 @@ type Prover struct {
 	// On is the value of the flag.
 	On       bool
 	recorder *Recorder
-	calls    []Call
+	calls    []Collective
 }
 
 // Start makes NCCL log its choices. Call it before symmem.Open. On the host backend the log stays

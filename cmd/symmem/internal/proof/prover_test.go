@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-func TestAProverThatIsOffDoesNothing(t *testing.T) {
+func TestDisabledProverDoesNothing(t *testing.T) {
 	clearVariables(t)
 	var p Prover
 	var out bytes.Buffer
@@ -23,7 +23,7 @@ func TestAProverThatIsOffDoesNothing(t *testing.T) {
 	}
 }
 
-func TestAProverAnswersOnceForEachCall(t *testing.T) {
+func TestProverAnswersOncePerCall(t *testing.T) {
 	clearVariables(t)
 	t.Setenv("TMPDIR", t.TempDir())
 	p := Prover{On: true}
@@ -48,7 +48,7 @@ func TestAProverAnswersOnceForEachCall(t *testing.T) {
 	}
 }
 
-func TestAProverWithoutALogPrintsTheReason(t *testing.T) {
+func TestProverWithoutLogPrintsReason(t *testing.T) {
 	clearVariables(t)
 	t.Setenv("TMPDIR", t.TempDir())
 	t.Setenv(levelVariable, "WARN")

@@ -38,7 +38,7 @@ func Start() (*Recorder, error) {
 		}
 	}
 	if info, err := os.Stat(r.file); err == nil && !info.Mode().IsRegular() {
-		r.trouble = fmt.Sprintf("%s is %s, which cannot be read back: leave it out", fileVariable,
+		r.trouble = fmt.Sprintf("%s is %s, which cannot be read back: unset it", fileVariable,
 			r.file)
 	}
 	return r, nil
@@ -148,8 +148,8 @@ func plan(getenv func(string) string) intent {
 	case level == "":
 		p.set[levelVariable] = "INFO"
 	case !strings.EqualFold(level, "INFO") && !strings.EqualFold(level, "TRACE"):
-		p.trouble = fmt.Sprintf("%s is %s, so NCCL does not log which kernels it takes: leave it "+
-			"out, or make it INFO", levelVariable, level)
+		p.trouble = fmt.Sprintf("%s is %s, so NCCL does not log which kernels it takes: unset "+
+			"it, or set it to INFO", levelVariable, level)
 	default:
 		p.kept = true
 	}
@@ -157,8 +157,8 @@ func plan(getenv func(string) string) intent {
 	case subsystems == "":
 		p.set[partsVariable] = parts
 	case !logs(subsystems) && p.trouble == "":
-		p.trouble = fmt.Sprintf("%s is %s, so NCCL does not log which kernels it takes: leave it "+
-			"out, or add TUNING", partsVariable, subsystems)
+		p.trouble = fmt.Sprintf("%s is %s, so NCCL does not log which kernels it takes: unset "+
+			"it, or add TUNING", partsVariable, subsystems)
 	}
 	return p
 }

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-func TestVariablesOfTheUserAreKept(t *testing.T) {
+func TestVariablesOfUserAreKept(t *testing.T) {
 	tests := map[string]struct {
 		env     map[string]string
 		set     string
@@ -16,35 +16,35 @@ func TestVariablesOfTheUserAreKept(t *testing.T) {
 		kept    bool
 		trouble string
 	}{
-		"nothing is set": {
+		"no variables": {
 			set: "NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=" + parts,
 		},
-		"the user wants a log in a file of his own": {
+		"log in a named file": {
 			env: map[string]string{
 				"NCCL_DEBUG": "info", "NCCL_DEBUG_SUBSYS": "init,tuning", "NCCL_DEBUG_FILE": "/x.%h",
 			},
 			pattern: "/x.%h", kept: true,
 		},
-		"the user wants a log on standard output, and finds it in a file": {
+		"log on standard output goes to a file": {
 			env:  map[string]string{"NCCL_DEBUG": "TRACE"},
 			set:  "NCCL_DEBUG_SUBSYS=" + parts,
 			kept: true,
 		},
-		"the user wants warnings alone": {
+		"only warnings": {
 			env:     map[string]string{"NCCL_DEBUG": "WARN", "NCCL_DEBUG_SUBSYS": "ALL"},
 			trouble: "NCCL_DEBUG is WARN, so",
 		},
-		"the user wants other parts": {
+		"other subsystems": {
 			env:     map[string]string{"NCCL_DEBUG_SUBSYS": "INIT,NET"},
 			set:     "NCCL_DEBUG=INFO",
 			trouble: "NCCL_DEBUG_SUBSYS is INIT,NET, so",
 		},
-		"the user wants all but what chooses": {
+		"all subsystems except TUNING": {
 			env:     map[string]string{"NCCL_DEBUG_SUBSYS": "^TUNING"},
 			set:     "NCCL_DEBUG=INFO",
 			trouble: "add TUNING",
 		},
-		"the user wants all but something else": {
+		"all subsystems except another": {
 			env: map[string]string{"NCCL_DEBUG_SUBSYS": "^NET"},
 			set: "NCCL_DEBUG=INFO",
 		},
@@ -69,7 +69,7 @@ func TestVariablesOfTheUserAreKept(t *testing.T) {
 	}
 }
 
-func TestNamesExpandAsNCCLHasThem(t *testing.T) {
+func TestExpandFileName(t *testing.T) {
 	for pattern, want := range map[string]string{
 		"/tmp/nccl.%h.%p": "/tmp/nccl.gpu7.42", "100%%.%p": "100%.42", "%d%p": "%d42", "a%": "a%",
 		"%%h": "%h",
@@ -79,7 +79,7 @@ func TestNamesExpandAsNCCLHasThem(t *testing.T) {
 		}
 	}
 	if got := expand("%h", "odd%name/x", 1); got != "odd-name-x" {
-		t.Errorf("an odd host becomes %q", got)
+		t.Errorf("invalid characters in the host name become %q", got)
 	}
 	if got := expand(escape("/tmp/50%/a"), "h", 1); got != "/tmp/50%/a" {
 		t.Errorf("an escaped folder becomes %q", got)
@@ -94,7 +94,7 @@ func clearVariables(t *testing.T) {
 	}
 }
 
-func TestARecorderReadsTheLog(t *testing.T) {
+func TestRecorderReadsLog(t *testing.T) {
 	clearVariables(t)
 	t.Setenv("TMPDIR", t.TempDir())
 	r, err := Start()
@@ -117,7 +117,7 @@ func TestARecorderReadsTheLog(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for want, call := range map[string]Call{
+	for want, call := range map[string]Collective{
 		"AllReduce 8 B: symmetric kernel AllReduce_AGxLL_R": Wanted("all_reduce", 2, 4),
 		"AllReduce 16 B: not in NCCL's log":                 Wanted("AllReduce", 4, 4),
 	} {
@@ -133,7 +133,7 @@ func TestARecorderReadsTheLog(t *testing.T) {
 	}
 }
 
-func TestALogThatTheUserWantsStays(t *testing.T) {
+func TestLogOfUserIsKept(t *testing.T) {
 	clearVariables(t)
 	t.Setenv("TMPDIR", t.TempDir())
 	t.Setenv(levelVariable, "INFO")
@@ -148,11 +148,11 @@ func TestALogThatTheUserWantsStays(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := os.Stat(r.file); err != nil {
-		t.Errorf("the user's log is gone: %v", err)
+		t.Errorf("the log was removed: %v", err)
 	}
 }
 
-func TestALogThatCannotBeReadBackIsTold(t *testing.T) {
+func TestUnreadableLogIsTrouble(t *testing.T) {
 	clearVariables(t)
 	t.Setenv("TMPDIR", t.TempDir())
 	t.Setenv(fileVariable, "/dev/null")
@@ -169,12 +169,12 @@ func TestALogThatCannotBeReadBackIsTold(t *testing.T) {
 	}
 }
 
-func TestOperationsHaveTheNamesOfNCCL(t *testing.T) {
+func TestWantedUsesNamesOfNCCL(t *testing.T) {
 	for operation, want := range map[string]string{
 		"all_reduce": "AllReduce", "ReduceScatter": "ReduceScatter", "AllToAll": "AlltoAll",
 		"alltoall": "AlltoAll", "broadcast": "Broadcast", "Barrier": "Barrier",
 	} {
-		if got := Wanted(operation, 3, 2); got != (Call{want, 6}) {
+		if got := Wanted(operation, 3, 2); got != (Collective{want, 6}) {
 			t.Errorf("%s becomes %v", operation, got)
 		}
 	}

@@ -31,7 +31,7 @@ var operations = []symmem.Operation{
 
 // drawCall draws a call of a group on two buffers of a size in bytes.
 func (cs *calls) drawCall(at int, capacity int64) *exchange {
-	e := &exchange{Call: workload.Call{
+	e := &exchange{Transfer: workload.Transfer{
 		Pattern: workload.Pattern{
 			Operation: one(cs.draws, operations), DataType: one(cs.draws, reduce.DataTypes()),
 			Ranks: cs.world.rt.Size(),
@@ -212,5 +212,5 @@ func sumOf(g *symmem.Group, s *symmem.Stream, bytes int64, tag uint64) *exchange
 		Operation: symmem.OpAllReduce, DataType: symmem.Float32, ReduceOp: symmem.Sum,
 		Count: bytes / 4, Ranks: g.Size(), Tag: tag,
 	}
-	return &exchange{Call: workload.Call{Pattern: pattern, Group: g}, from: s, on: s}
+	return &exchange{Transfer: workload.Transfer{Pattern: pattern, Group: g}, from: s, on: s}
 }

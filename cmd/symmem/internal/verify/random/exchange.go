@@ -10,7 +10,7 @@ import (
 
 // exchange holds a call with its streams and its expected result.
 type exchange struct {
-	workload.Call
+	workload.Transfer
 	// from is the stream that writes the input, on the stream of the call.
 	from, on *symmem.Stream
 	// sender is the buffer that contains the input.

@@ -6,8 +6,8 @@ import (
 	"symmem"
 )
 
-// Call is a call of this rank, with the memory to send from and to receive into.
-type Call struct {
+// Transfer holds the pattern of a call and this rank's memory to send and to receive.
+type Transfer struct {
 	Pattern
 	// Group is nil on ranks that are not members. They place, fill and read the same memory, so
 	// that their pools see the same uses.
@@ -18,28 +18,28 @@ type Call struct {
 }
 
 // rank returns this rank's number in the group, or 0 if it is not a member.
-func (c *Call) rank() int {
-	if c.Group == nil {
+func (t *Transfer) rank() int {
+	if t.Group == nil {
 		return 0
 	}
-	return c.Group.Rank()
+	return t.Group.Rank()
 }
 
 // Place sets the buffers to the required parts of memory. If from and to are the same memory the
 // call is in place.
-func (c *Call) Place(from, to symmem.Memory) (err error) {
-	size := int64(c.DataType.Size())
-	sent, received := c.Spans()
+func (t *Transfer) Place(from, to symmem.Memory) (err error) {
+	size := int64(t.DataType.Size())
+	sent, received := t.Spans()
 	sendAt, recvAt := int64(0), int64(0)
-	switch part := int64(c.rank()) * c.Count * size; {
+	switch part := int64(t.rank()) * t.Count * size; {
 	case from != to:
 	case sent < received:
 		sendAt = part
 	case sent > received:
 		recvAt = part
 	}
-	if c.Send, err = from.Slice(sendAt, sent*size); err == nil {
-		c.Recv, err = to.Slice(recvAt, received*size)
+	if t.Send, err = from.Slice(sendAt, sent*size); err == nil {
+		t.Recv, err = to.Slice(recvAt, received*size)
 	}
 	return err
 }
@@ -48,46 +48,46 @@ func (c *Call) Place(from, to symmem.Memory) (err error) {
 const Junk = 0xa5
 
 // Fill queues writes of junk to the output and of the input.
-func (c *Call) Fill(s *symmem.Stream) error {
-	if err := s.Fill(c.Recv, Junk); err != nil {
+func (t *Transfer) Fill(s *symmem.Stream) error {
+	if err := s.Fill(t.Recv, Junk); err != nil {
 		return err
 	}
-	return s.Copy(c.Send, symmem.Host(c.Input(c.rank())))
+	return s.Copy(t.Send, symmem.Host(t.Input(t.rank())))
 }
 
 // Read queues a copy of the output.
-func (c *Call) Read(s *symmem.Stream) error {
-	c.Got = make([]byte, c.Recv.Bytes())
-	return s.Copy(symmem.Host(c.Got), c.Recv)
+func (t *Transfer) Read(s *symmem.Stream) error {
+	t.Got = make([]byte, t.Recv.Bytes())
+	return s.Copy(symmem.Host(t.Got), t.Recv)
 }
 
-// Launch makes the call on a stream, on a member. OpSend is a ring: a message to the next rank, and
+// Launch makes the call on a stream. This rank must be a member of the group. OpSend is a ring: a message to the next rank, and
 // one from the previous rank, which is received on a second stream. If both streams are the same,
 // as in a graph, even and odd ranks send and receive in opposite orders. NCCL executes the work of
 // one communicator in the order of calls, so a half ring that waits for another stream would wait
 // forever.
-func (c *Call) Launch(ctx context.Context, s, receiving *symmem.Stream) error {
-	g, send, recv, n, t := c.Group, c.Send, c.Recv, c.Count, c.DataType
-	switch c.Operation {
+func (t *Transfer) Launch(ctx context.Context, s, receiving *symmem.Stream) error {
+	g, send, recv, n, e := t.Group, t.Send, t.Recv, t.Count, t.DataType
+	switch t.Operation {
 	case symmem.OpAllReduce:
-		return g.AllReduce(ctx, send, recv, n, t, c.ReduceOp, s)
+		return g.AllReduce(ctx, send, recv, n, e, t.ReduceOp, s)
 	case symmem.OpAllGather:
-		return g.AllGather(ctx, send, recv, n, t, s)
+		return g.AllGather(ctx, send, recv, n, e, s)
 	case symmem.OpReduceScatter:
-		return g.ReduceScatter(ctx, send, recv, n, t, c.ReduceOp, s)
+		return g.ReduceScatter(ctx, send, recv, n, e, t.ReduceOp, s)
 	case symmem.OpBroadcast:
-		return g.Broadcast(ctx, send, recv, n, t, c.Root, s)
+		return g.Broadcast(ctx, send, recv, n, e, t.Root, s)
 	case symmem.OpReduce:
-		return g.Reduce(ctx, send, recv, n, t, c.ReduceOp, c.Root, s)
+		return g.Reduce(ctx, send, recv, n, e, t.ReduceOp, t.Root, s)
 	case symmem.OpAllToAll:
-		return g.AllToAll(ctx, send, recv, n, t, s)
+		return g.AllToAll(ctx, send, recv, n, e, s)
 	case symmem.OpBarrier:
 		return g.Barrier(ctx, s)
 	default:
 	}
-	first := func() error { return g.Send(ctx, send, n, t, (g.Rank()+1)%g.Size(), s) }
+	first := func() error { return g.Send(ctx, send, n, e, (g.Rank()+1)%g.Size(), s) }
 	second := func() error {
-		return g.Recv(ctx, recv, n, t, (g.Rank()+g.Size()-1)%g.Size(), receiving)
+		return g.Recv(ctx, recv, n, e, (g.Rank()+g.Size()-1)%g.Size(), receiving)
 	}
 	if s == receiving && g.Rank()%2 == 1 {
 		first, second = second, first
