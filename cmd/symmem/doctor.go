@@ -124,8 +124,8 @@ func (f *doctorFlags) run(cmd *cobra.Command) error {
 	return f.join(cmd, world)
 }
 
-// join takes part in the trial of a launcher's ranks. It comes before all other checks, since those
-// load NCCL, and rank 0 reports. Without a trial the first rank of each machine reports.
+// join takes part in the trial of a launcher's ranks. It comes before all other checks, since
+// those load NCCL, and rank 0 reports. Without a trial the first rank of each machine reports.
 func (f *doctorFlags) join(cmd *cobra.Command, world rendezvous.World) error {
 	if !f.trial {
 		if world.LocalRank != 0 {

@@ -29,7 +29,8 @@ func (n *name[T]) Set(text string) (err error) {
 // Type returns the name of the value in help texts.
 func (n *name[T]) Type() string { return "name" }
 
-// complete offers the values of a flag for shell completion. It cannot fail, since the flag exists.
+// complete offers the values of a flag for shell completion. It cannot fail, since the flag
+// exists.
 func complete(cmd *cobra.Command, flag string, values ...string) {
 	cobra.CheckErr(cmd.RegisterFlagCompletionFunc(flag,
 		cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp)))

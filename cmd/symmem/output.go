@@ -55,8 +55,8 @@ func (o *output) Stat() (os.FileInfo, error) {
 }
 
 // wantsJSON reports whether the arguments request JSON, even after an invalid argument. For launch
-// it ignores the arguments of the launched program. Ranks started by this program leave JSON output
-// to the program that started them.
+// it ignores the arguments of the launched program. Ranks started by this program leave JSON
+// output to the program that started them.
 func wantsJSON(cmd *cobra.Command, args []string) bool {
 	asked, err := cmd.Flags().GetBool("json")
 	if err != nil || slices.Contains(args, "--"+startedFlag) {

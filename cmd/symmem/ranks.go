@@ -36,8 +36,8 @@ func backendFlag(flags *pflag.FlagSet, value *string) {
 		" (default $"+envBackend+", else auto)")
 }
 
-// chooseBackend returns the flag's value, else the variable's, else auto. It rejects a backend that
-// this program does not have.
+// chooseBackend returns the flag's value, else the variable's, else auto. It rejects a backend
+// that this program does not have.
 func chooseBackend(value *string) error {
 	from := ""
 	if *value == "" {

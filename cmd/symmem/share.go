@@ -72,8 +72,8 @@ func (s *sharing) machine() string {
 	return fmt.Sprintf("%d GPUs", s.gpus)
 }
 
-// runRanks starts ranks like launch.Run. If they share GPUs it prints one line about that, and runs
-// a daemon of the Multi-Process Service for them if none is running.
+// runRanks starts ranks like launch.Run. If they share GPUs it prints one line about that, and
+// runs a daemon of the Multi-Process Service for them if none is running.
 func runRanks(ctx context.Context, spec launch.Spec, s *sharing) (launch.Result, error) {
 	if s == nil {
 		return launch.Run(ctx, spec)
@@ -136,9 +136,9 @@ const (
 )
 
 // environ returns env plus the settings for ranks that share GPUs. Non-empty variables of the user
-// take precedence. The settings bound the channels of communicators, which would otherwise fill the
-// memory; the GPU's queues per rank, since streams that share a queue wait for each other; and the
-// share of the GPU per client, so that kernels of all clients fit.
+// take precedence. The settings bound the channels of communicators, which would otherwise fill
+// the memory; the GPU's queues per rank, since streams that share a queue wait for each other; and
+// the share of the GPU per client, so that kernels of all clients fit.
 func (s *sharing) environ(env []string, daemon *mps.Daemon) []string {
 	perGPU := (s.ranks + s.gpus - 1) / s.gpus
 	settings := map[string]string{

@@ -67,7 +67,8 @@ func (f *tuneFlags) file(device string, ranks int) (string, error) {
 	return symmem.TuningFile(device, ranks)
 }
 
-// present returns the table that is now in the file, if it is for this device. It will be replaced.
+// present returns the table that is now in the file, if it is for this device. It will be
+// replaced.
 func (f *tuneFlags) present(device string, ranks int) *tuning.Table {
 	file, err := f.file(device, ranks)
 	if err != nil {

@@ -64,8 +64,8 @@ const verifyExample = `  symmem verify
   symmem verify --from-round 31 --rounds 1 --seed 7 --ranks 4   # one random round again
   torchrun --nproc-per-node 4 --no-python symmem verify`
 
-// verifyFlags holds the flags of verify as given by the user: those for cases, and those for random
-// programs.
+// verifyFlags holds the flags of verify as given by the user: those for cases, and those for
+// random programs.
 type verifyFlags struct {
 	rankFlags
 	cases  verify.Config

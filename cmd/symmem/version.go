@@ -67,8 +67,8 @@ func versionText(b build) string {
 	return fmt.Sprintf("%s, %s, %s", text, b.Go, b.Platform)
 }
 
-// thisBuild identifies the running command: a release by its constants, any other build by what the
-// Go tool recorded in it.
+// thisBuild identifies the running command: a release by its constants, any other build by what
+// the Go tool recorded in it.
 func thisBuild() build {
 	info, ok := debug.ReadBuildInfo()
 	if !ok {

@@ -172,8 +172,8 @@ func (r *runner) calibrate(ctx context.Context, o *Collective) error {
 	}
 }
 
-// coldTries is the number of batches timed for calibration. The first call of an operation, and the
-// first replay of a graph, can take a hundred times as long as others. Calibrated by that time
+// coldTries is the number of batches timed for calibration. The first call of an operation, and
+// the first replay of a graph, can take a hundred times as long as others. Calibrated by that time
 // alone, a batch would have so few calls that its start and end would affect the result.
 const coldTries = 3
 
@@ -288,9 +288,9 @@ func (o *Collective) play(ctx context.Context, runners []*runner) error {
 	return nil
 }
 
-// turns returns the order of n runners in a round. Each round begins with another runner, and after
-// all have begun it is reversed for as many rounds, so that the position in a round favours no
-// runner. Steps of 1, -2, 3, -4 and so on make each pair of runners neighbours equally often.
+// turns returns the order of n runners in a round. Each round begins with another runner, and
+// after all have begun it is reversed for as many rounds, so that the position in a round favours
+// no runner. Steps of 1, -2, 3, -4 and so on make each pair of runners neighbours equally often.
 func turns(n, round int) []int {
 	order := make([]int, n)
 	for i := range order {

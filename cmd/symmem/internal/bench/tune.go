@@ -110,9 +110,9 @@ func noise(ratios []float64) float64 {
 }
 
 // medianError returns the random error of the median of sorted values: twice its standard error.
-// For a normal distribution the quartiles are 1.349 standard deviations apart, and the error of the
-// median is 1.253 deviations over the root of the number. Outliers, such as a processor that was
-// preempted, do not affect quartiles.
+// For a normal distribution the quartiles are 1.349 standard deviations apart, and the error of
+// the median is 1.253 deviations over the root of the number. Outliers, such as a processor that
+// was preempted, do not affect quartiles.
 func medianError(sorted []float64) float64 {
 	n := len(sorted)
 	deviation := (sorted[n-1-n/4] - sorted[n/4]) / 1.349

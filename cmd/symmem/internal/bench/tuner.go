@@ -199,8 +199,8 @@ func (t *tuner) times(
 	return perOp, nil
 }
 
-// batches holds the batches of all ways at one size: the paths on symmetric buffers, and the direct
-// path on others. Ways that were not measured have none.
+// batches holds the batches of all ways at one size: the paths on symmetric buffers, and the
+// direct path on others. Ways that were not measured have none.
 type batches struct{ plain, window, direct, anywhere []float64 }
 
 // add adds the batches of one size to the comparisons that use them.

@@ -12,8 +12,8 @@ import (
 	"symmem/internal/sys"
 )
 
-// registered reports whether buffers for a path are registered before measuring. Those of the plain
-// path are outside of windows, and with auto the first collective registers them.
+// registered reports whether buffers for a path are registered before measuring. Those of the
+// plain path are outside of windows, and with auto the first collective registers them.
 func registered(path symmem.PathChoice) bool { return path > symmem.PathPlain }
 
 // world holds one rank's Runtime at a check level, with a pair of buffers.
@@ -208,8 +208,8 @@ func (w *world) paths(
 	return paths, nil
 }
 
-// outside returns a world over the same Runtime with buffers outside of windows, or nil if no call takes the direct path,
-// not even a barrier.
+// outside returns a world over the same Runtime with buffers outside of windows, or nil if no call
+// takes the direct path, not even a barrier.
 func (w *world) outside(ctx context.Context, o *Collective) (*world, error) {
 	if err := w.take(ctx, symmem.PathDirect); err != nil {
 		return nil, err

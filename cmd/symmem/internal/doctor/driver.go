@@ -83,8 +83,8 @@ func kernelModule() string {
 	return string(found[1])
 }
 
-// nvmlVersion returns the driver's version as reported by NVML, for containers without the kernel's
-// files.
+// nvmlVersion returns the driver's version as reported by NVML, for containers without the
+// kernel's files.
 func nvmlVersion() string {
 	m, err := openNVML()
 	if err != nil {

@@ -8,7 +8,8 @@ import (
 	"symmem/internal/cuda"
 )
 
-// GPU describes a device that the process sees. Attributes that the driver does not know are false.
+// GPU describes a device that the process sees. Attributes that the driver does not know are
+// false.
 type GPU struct {
 	Ordinal int    `json:"ordinal"`
 	Name    string `json:"name"`
@@ -94,8 +95,8 @@ func lookAtGPU(driver *cuda.Driver, device cuda.Device) (GPU, error) {
 	return g, nil
 }
 
-// windowCapability is the lowest compute capability for which NCCL builds kernels over windows, 6.0
-// (src/device/symmetric/generate.py).
+// windowCapability is the lowest compute capability for which NCCL builds kernels over windows,
+// 6.0 (src/device/symmetric/generate.py).
 const windowCapability = 6
 
 func judgeGPUs(f *Facts, s *Section) {

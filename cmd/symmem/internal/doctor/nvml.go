@@ -84,7 +84,8 @@ func (m *nvml) joined(a, b nvmlDevice) (bool, error) {
 	return status.Take() == nvmlStatusOK, err
 }
 
-// linksUp counts the active NVLinks of a GPU. Link numbers that it does not have count as inactive.
+// linksUp counts the active NVLinks of a GPU. Link numbers that it does not have count as
+// inactive.
 func (m *nvml) linksUp(d nvmlDevice) int {
 	up := 0
 	for link := range uintptr(nvmlLinks) {

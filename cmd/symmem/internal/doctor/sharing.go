@@ -23,8 +23,8 @@ type Sharing struct {
 	Program string `json:"mps,omitempty"`
 }
 
-// LookAtSharing checks the requirements of ranks that share GPUs. A nil library stands for one that
-// the ranks choose.
+// LookAtSharing checks the requirements of ranks that share GPUs. A nil library stands for one
+// that the ranks choose.
 func LookAtSharing(gpus []GPU, library *Library, getenv func(string) string) Sharing {
 	s := Sharing{Service: mps.Running(getenv)}
 	if path, err := mps.Find(); err == nil {

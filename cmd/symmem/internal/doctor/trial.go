@@ -9,7 +9,8 @@ import (
 	"symmem/internal/ranklist"
 )
 
-// Trial holds the results of a test run: each rank opens the backend and all-reduces window memory.
+// Trial holds the results of a test run: each rank opens the backend and all-reduces window
+// memory.
 type Trial struct {
 	Ranks int `json:"ranks"`
 	RankZeroResults
@@ -23,8 +24,8 @@ type Trial struct {
 type RankZeroResults struct {
 	Source string `json:"source"`
 	Device string `json:"device"`
-	// Logged reports whether NCCL's log was requested. Trouble is the reason why the log does not show
-	// which kernels ran, or empty.
+	// Logged reports whether NCCL's log was requested. Trouble is the reason why the log does not
+	// show which kernels ran, or empty.
 	Logged  bool   `json:"logged"`
 	Trouble string `json:"log_trouble,omitempty"`
 	// Copies holds the copy speeds between GPUs. CopyTrouble is the reason why they could not be
@@ -50,8 +51,8 @@ type Account struct {
 type TrialCall struct {
 	Operation string `json:"operation"`
 	Bytes     int64  `json:"bytes"`
-	// Asked is the path requested for the group. Path is the path that Explain reports, and Why is the
-	// reason for it.
+	// Asked is the path requested for the group. Path is the path that Explain reports, and Why is
+	// the reason for it.
 	Asked string `json:"asked"`
 	Path  string `json:"path"`
 	Why   string `json:"why"`
@@ -59,8 +60,8 @@ type TrialCall struct {
 	MicroS float64 `json:"us"`
 	// Wrong is the number of wrong elements.
 	Wrong int64 `json:"wrong"`
-	// Kernel is the kernel in NCCL's log, or empty without a log. Windowed reports whether that kernel
-	// used windows.
+	// Kernel is the kernel in NCCL's log, or empty without a log. Windowed reports whether that
+	// kernel used windows.
 	Kernel   string `json:"kernel,omitempty"`
 	Windowed bool   `json:"windowed"`
 }

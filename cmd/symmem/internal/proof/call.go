@@ -19,9 +19,9 @@ var operations = []string{
 	"AllGather", "AllReduce", "AlltoAll", "Broadcast", "Reduce", "ReduceScatter",
 }
 
-// Wanted returns the entry in NCCL's log for an operation and a count of elements, where the count is that of
-// the operation: one rank's part of an AllGather or a ReduceScatter. The operation has its name in
-// symmem ("AllReduce") or in nccl-tests ("all_reduce").
+// Wanted returns the entry in NCCL's log for an operation and a count of elements, where the count
+// is that of the operation: one rank's part of an AllGather or a ReduceScatter. The operation has
+// its name in symmem ("AllReduce") or in nccl-tests ("all_reduce").
 func Wanted(operation string, count int64, elementBytes int) Collective {
 	plain := strings.ReplaceAll(operation, "_", "")
 	i := slices.IndexFunc(operations, func(name string) bool {

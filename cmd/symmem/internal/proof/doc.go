@@ -1,5 +1,5 @@
-// Package proof determines from NCCL's log which kernels NCCL used. NCCL's interface does not report
-// them, and a buffer in a window does not imply a window kernel.
+// Package proof determines from NCCL's log which kernels NCCL used. NCCL's interface does not
+// report them, and a buffer in a window does not imply a window kernel.
 //
 // A Recorder makes NCCL write its log to a file, which Read parses; Log.Prove returns the choices
 // for the calls of a program. Only rank 0 of a communicator logs (from 2.28 on), so it

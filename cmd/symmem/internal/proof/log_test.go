@@ -90,7 +90,10 @@ func TestParseChoice(t *testing.T) {
 		name := rapid.StringMatching(`[A-Z][A-Za-z0-9_]{0,30}`)
 		number := rapid.IntRange(0, 1<<20)
 		want := Choice{
-			Collective: Collective{name.Draw(t, "collective"), rapid.Int64Range(0, 1<<50).Draw(t, "bytes")}, Works: 1,
+			Collective: Collective{
+				name.Draw(t, "collective"), rapid.Int64Range(0, 1<<50).Draw(t, "bytes"),
+			},
+			Works: 1,
 		}
 		kernel := name.Draw(t, "kernel")
 		var message string

@@ -19,8 +19,8 @@ type Recorder struct {
 	trouble string
 }
 
-// Start makes NCCL log its choices, by environment variables. Call it before the first call of NCCL
-// in this process, since NCCL caches the variables.
+// Start makes NCCL log its choices, by environment variables. Call it before the first call of
+// NCCL in this process, since NCCL caches the variables.
 //
 // Variables that are already set keep their values. If they prevent the log, Trouble returns the
 // reason. Without NCCL_DEBUG_FILE the log is an unnamed file, so that nothing is left however the
@@ -74,8 +74,8 @@ func (r *Recorder) place(p *intent) (err error) {
 // tmpfile is __O_TMPFILE of asm-generic/fcntl.h.
 const tmpfile = 0x400000
 
-// unnamed creates a file without a name on the file system of a folder. If the file system does not
-// support that, it creates a named file and removes the name.
+// unnamed creates a file without a name on the file system of a folder. If the file system does
+// not support that, it creates a named file and removes the name.
 //
 // The descriptor stays open until the process ends. NCCL may open the log by its number at any
 // time, and truncates what it opens, so the number must not be reused for another file.
@@ -178,8 +178,8 @@ func logs(subsystems string) bool {
 func escape(name string) string { return strings.ReplaceAll(name, "%", "%%") }
 
 // expand expands a file name as NCCL does (ncclDebugInit in src/debug.cc): %h is the host name up
-// to the first dot, with dashes for characters not allowed in file names, %p the process id, and %%
-// a percent sign. Other text is kept.
+// to the first dot, with dashes for characters not allowed in file names, %p the process id, and
+// %% a percent sign. Other text is kept.
 func expand(pattern, host string, pid int) string {
 	host, _, _ = strings.Cut(host, ".")
 	host = strings.NewReplacer("%", "-", "/", "-").Replace(host)

@@ -52,8 +52,8 @@ func (h *history) step(slot int) (block holding, allocated bool) {
 	return h.release(h.draws.IntN(len(h.live))), false
 }
 
-// release removes a block from the live ones. Their order affects later draws, and must be the same
-// on all ranks.
+// release removes a block from the live ones. Their order affects later draws, and must be the
+// same on all ranks.
 func (h *history) release(at int) holding {
 	block := h.live[at]
 	last := len(h.live) - 1

@@ -61,8 +61,8 @@ func endingOf(err error) ending {
 	return endError
 }
 
-// gravest returns the account whose ending explains the others. Among equal endings it returns that
-// of the lowest rank, so that all ranks report the same.
+// gravest returns the account whose ending explains the others. Among equal endings it returns
+// that of the lowest rank, so that all ranks report the same.
 func gravest(accounts []account) *account {
 	worst := slices.MaxFunc(accounts, func(a, b account) int {
 		return cmp.Compare(a.Ending, b.Ending)

@@ -94,7 +94,8 @@ func blank(rt *symmem.Runtime, c *Config) Report {
 	return r
 }
 
-// merge combines the results of ranks. It is pure, so ranks with the same accounts report the same.
+// merge combines the results of ranks. It is pure, so ranks with the same accounts report the
+// same.
 func merge(r Report, p *program, accounts []account) *Report {
 	worst := gravest(accounts)
 	missing := NotRun
@@ -159,8 +160,8 @@ func (r *Report) add(c Case, missing string) {
 	r.Cases = append(r.Cases, c)
 }
 
-// caseOf combines the findings of one row. A case that one rank has not finished counts as not run,
-// unless another rank found a wrong element.
+// caseOf combines the findings of one row. A case that one rank has not finished counts as not
+// run, unless another rank found a wrong element.
 func caseOf(w *row, at, ranks int, accounts []account) Case {
 	c := Case{
 		Name: w.name, Round: w.round, Group: w.group, Churn: w.churn,

@@ -29,8 +29,8 @@ type runner struct {
 // Run executes the workload on this rank and returns the same Report on every rank. It is
 // collective over the world.
 //
-// A fault of the workload is in the Report. An error means that there is no Report of all ranks. It
-// is the cause on this rank, and the Report, if not nil, contains only this rank's findings.
+// A fault of the workload is in the Report. An error means that there is no Report of all ranks.
+// It is the cause on this rank, and the Report, if not nil, contains only this rank's findings.
 func Run(
 	ctx context.Context, rt *symmem.Runtime, c Config, progress func(done, all int),
 ) (*Report, error) {

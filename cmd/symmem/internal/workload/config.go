@@ -43,10 +43,10 @@ func (c *Config) Options() symmem.Options {
 const FirstSegment = 2 << 20
 
 // Spread maps 32 parts, in bytes, in six segments that are all registered with a group and free.
-// The first ones are small, so that blocks of one size soon lie in several segments. With placement
-// by address ranks then use blocks of different segments. Without Spread a rank that maps a segment
-// while others do not would only get an error when registering, but placement by address is meant
-// to show wrong sums.
+// The first ones are small, so that blocks of one size soon lie in several segments. With
+// placement by address ranks then use blocks of different segments. Without Spread a rank that
+// maps a segment while others do not would only get an error when registering, but placement by
+// address is meant to show wrong sums.
 func Spread(ctx context.Context, p *symmem.Pool, g *symmem.Group, part int64) error {
 	var parts []symmem.Buffer
 	for _, n := range []int64{1, 1, 2, 4, 8, 16} {

@@ -10,8 +10,8 @@ import (
 )
 
 // Pattern defines the data that every rank of a group sends in one call, and must receive. Values
-// are small integers that every type represents exactly, so that sums are exact. They are hashes of
-// the element, the rank and the call, so that data of a wrong rank, place or call is detected.
+// are small integers that every type represents exactly, so that sums are exact. They are hashes
+// of the element, the rank and the call, so that data of a wrong rank, place or call is detected.
 type Pattern struct {
 	Operation symmem.Operation
 	DataType  symmem.DataType

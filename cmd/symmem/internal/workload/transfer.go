@@ -61,11 +61,11 @@ func (t *Transfer) Read(s *symmem.Stream) error {
 	return s.Copy(symmem.Host(t.Got), t.Recv)
 }
 
-// Launch makes the call on a stream. This rank must be a member of the group. OpSend is a ring: a message to the next rank, and
-// one from the previous rank, which is received on a second stream. If both streams are the same,
-// as in a graph, even and odd ranks send and receive in opposite orders. NCCL executes the work of
-// one communicator in the order of calls, so a half ring that waits for another stream would wait
-// forever.
+// Launch makes the call on a stream. This rank must be a member of the group. OpSend is a ring: a
+// message to the next rank, and one from the previous rank, which is received on a second stream.
+// If both streams are the same, as in a graph, even and odd ranks send and receive in opposite
+// orders. NCCL executes the work of one communicator in the order of calls, so a half ring that
+// waits for another stream would wait forever.
 func (t *Transfer) Launch(ctx context.Context, s, receiving *symmem.Stream) error {
 	g, send, recv, n, e := t.Group, t.Send, t.Recv, t.Count, t.DataType
 	switch t.Operation {
