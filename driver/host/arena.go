@@ -11,32 +11,19 @@ import (
 	"symmem/internal/sys"
 )
 
-// arena is a reserved range of addresses of this process.
+// arena represents a reserved address range of this process.
 type arena struct {
 	device *Device
 	space  *sys.Mapping
 }
 
-// NewArena reserves addresses.
-func (d *Device) NewArena(bytes int64) (driver.Arena, error) {
-	if bytes <= 0 || bytes%granularity != 0 {
-		return nil, fmt.Errorf("reserving an arena of %d bytes: not a multiple of %d",
-			bytes, granularity)
-	}
-	space, err := sys.Reserve(bytes, granularity)
-	if err != nil {
-		return nil, err
-	}
-	return &arena{device: d, space: space}, nil
-}
-
 // Address returns the arena's first address.
 func (a *arena) Address() uintptr { return a.space.Address() }
 
-// Close gives the addresses back.
+// Close releases the addresses.
 func (a *arena) Close() error { return a.device.left.unmap(a.space.Close) }
 
-// Keep gives back the addresses behind those that are used. With Config.Scatter any may be.
+// Keep releases the addresses beyond the first bytes. With Config.Scatter all may be in use.
 func (a *arena) Keep(bytes int64) error {
 	if a.device.cfg.Scatter != 0 {
 		return nil
@@ -44,7 +31,7 @@ func (a *arena) Keep(bytes int64) error {
 	return a.space.Shrink(bytes)
 }
 
-// Map makes a segment.
+// Map maps a new segment.
 func (a *arena) Map(offset, bytes int64) (driver.Segment, error) {
 	if bytes <= 0 || bytes%granularity != 0 || offset < 0 || offset%granularity != 0 {
 		return nil, fmt.Errorf("mapping %d bytes at %d: not multiples of %d",
@@ -66,11 +53,11 @@ func (a *arena) Map(offset, bytes int64) (driver.Segment, error) {
 	return &segment{device: a.device, file: file, memory: memory}, nil
 }
 
-// segmentFile makes the memory of a segment, of huge pages if the system has free ones: a new 64
-// MiB segment costs 16,384 page faults without them, 32 with them.
+// segmentFile creates the memory of a segment, in huge pages if the system has free ones: a new
+// segment of 64 MiB takes 16,384 page faults without them, 32 with them.
 //
-// Shared files are sparse, so the system would accept any size and kill the process when the last
-// page of the machine is touched. Sizes that the machine can never hold are refused here.
+// Shared files are sparse, so the system would accept any size and kill the process when memory
+// runs out. Sizes larger than the machine's memory are an error.
 func segmentFile(bytes int64) (*os.File, error) {
 	if total, err := sys.Memory(); err != nil || bytes > total {
 		return nil, errors.Join(err, fmt.Errorf("the machine has %d bytes", total))
@@ -88,7 +75,7 @@ func segmentFile(bytes int64) (*os.File, error) {
 	return f, nil
 }
 
-// segment is one shared file, mapped whole.
+// segment represents a mapped shared file.
 type segment struct {
 	device *Device
 	file   *os.File
@@ -99,10 +86,10 @@ type segment struct {
 	unmapped bool                 // guarded by mu
 }
 
-// Address returns where the segment is mapped.
+// Address returns the address of the mapping.
 func (s *segment) Address() uintptr { return s.memory.Address() }
 
-// Bytes returns the segment's size.
+// Bytes returns the size of the segment.
 func (s *segment) Bytes() int64 { return s.memory.Bytes() }
 
 // export offers the segment to peers under a key.
@@ -116,7 +103,7 @@ func (s *segment) export(key handoff.Key) {
 	s.device.machine.Export(key, s.file)
 }
 
-// Keep withdraws the segment from the hand-off, and closes its file: the mapping holds the memory.
+// Keep withdraws the segment from the hand-off and closes its file. The mapping keeps the memory.
 func (s *segment) Keep() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -124,7 +111,7 @@ func (s *segment) Keep() error {
 	return s.closeFile()
 }
 
-// Unmap gives the memory back.
+// Unmap releases the memory.
 func (s *segment) Unmap() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -136,7 +123,7 @@ func (s *segment) Unmap() error {
 	return errors.Join(s.device.left.unmap(s.memory.Close), s.closeFile())
 }
 
-// withdraw takes the segment back from the hand-off. s.mu is held.
+// withdraw withdraws the segment from the hand-off. The caller holds s.mu.
 func (s *segment) withdraw() {
 	for key := range s.exported {
 		s.device.machine.Withdraw(key)
@@ -144,7 +131,7 @@ func (s *segment) withdraw() {
 	s.exported = nil
 }
 
-// closeFile closes the file, once. s.mu is held.
+// closeFile closes the file if it is open. The caller holds s.mu.
 func (s *segment) closeFile() error {
 	if s.file == nil {
 		return nil

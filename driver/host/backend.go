@@ -13,10 +13,10 @@ type Backend struct{}
 // Name returns "host".
 func (Backend) Name() string { return "host" }
 
-// LocalRanks is how many ranks a group takes.
+// LocalRanks returns the maximum size of a group.
 func (Backend) LocalRanks() (int, error) { return maxRanks, nil }
 
-// Open opens this rank's device and makes it known to the other ranks of the machine.
+// Open opens this rank's device and connects it to the other ranks of the machine.
 func (Backend) Open(ctx context.Context, cfg driver.Config) (driver.Device, error) {
 	d, err := open(ctx, cfg)
 	if err != nil {

@@ -13,12 +13,11 @@ func (d *Device) Connect(
 	ctx context.Context, group driver.GroupConfig,
 ) (driver.Communicator, error) {
 	n := len(group.Ranks)
-	c := &communicator{
-		device: d, cfg: group, payloads: make([]payloadCopy, n),
-		passed: make(chan struct{}), windows: map[driver.SegmentKey]*window{},
-	}
+	c := &communicator{device: d, cfg: group}
+	c.turns.mu, c.turns.passed = &c.Mu, make(chan struct{})
+	c.registry.init(d, &c.Group, &c.cfg)
 	c.messages.init(c, n)
-	c.split.c = c
+	c.split.mover, c.split.registry = &c.mover, &c.registry
 	c.check.Store(group.Check)
 	if err := c.Join(ctx, d.machine, group, dataBytes(n)); err != nil {
 		return nil, fmt.Errorf("connecting group %s: %w", group.Name(), err)
@@ -28,8 +27,8 @@ func (d *Device) Connect(
 	return c, nil
 }
 
-// Close leaves the group once the peers have taken, or have room for, what was sent to them. A
-// collective behind work that does not end keeps the memory of the group mapped until it has.
+// Close leaves the group after the peers have received, or have stored, all messages to them. The
+// memory of the group stays mapped while a collective waits behind work that does not end.
 func (c *communicator) Close() error {
 	lost := c.messages.flush(c)
 	known := c.Cause() != nil
@@ -44,33 +43,27 @@ func (c *communicator) Close() error {
 		unmatched = c.messages.errUnmatched(c)
 	}
 	if unmatched != nil && fault != nil {
-		// Either may explain the other: a peer that failed leaves messages without their other end, and
-		// one may have failed because this rank did not receive.
+		// Each may be the cause of the other: a failed peer leaves unmatched messages, and a peer may
+		// have failed because this rank did not receive.
 		unmatched = errors.Join(fault, unmatched)
 	}
 	patience := 2 * c.device.cfg.Timeout
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	if c.awaitTurnUntil(last+1, ctx.Done()) {
+	if c.turns.awaitUntil(last+1, ctx.Done()) {
 		return errors.Join(lost, unmatched, c.release())
 	}
 	go func() {
-		c.awaitTurn(last + 1)
-		_ = c.release() // no caller is left to return it to
+		c.turns.await(last + 1)
+		_ = c.release() // Close has returned
 	}()
 	return errors.Join(lost, unmatched, &driver.TimeoutError{
-		Doing: "closing group " + c.cfg.Name() + ": work of this rank on a stream, in front of a " +
-			"collective, has not ended", Waited: patience,
+		Doing: "closing group " + c.cfg.Name() + ": work of this rank in front of a collective " +
+			"has not ended", Waited: patience,
 	})
 }
 
-// release unmaps everything that the communicator maps.
+// release unmaps the windows and the control region.
 func (c *communicator) release() error {
-	var errs []error
-	c.Mu.Lock()
-	for _, w := range c.windows {
-		errs = append(errs, w.unmap())
-	}
-	c.Mu.Unlock()
-	return errors.Join(append(errs, c.Release())...)
+	return errors.Join(c.registry.unmapAll(), c.Release())
 }

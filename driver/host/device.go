@@ -15,7 +15,7 @@ import (
 // granularity is the unit of segment sizes: a huge page.
 const granularity = sys.PageSize
 
-// Device is one rank's share of the machine.
+// Device represents the memory and streams of one rank.
 //
 // States: open; closed. A capture in progress forbids registration on the whole device, as CUDA's
 // global capture mode does.
@@ -24,12 +24,12 @@ type Device struct {
 	info    driver.Info
 	machine *shm.Machine
 	scatter *scatter.Scatter
-	// capturing counts the streams that record.
+	// capturing counts the capturing streams.
 	capturing atomic.Int32
 	left      leftWork
 }
 
-// open meets the other ranks of the machine.
+// open opens the device and connects to the other ranks of the machine.
 func open(ctx context.Context, cfg driver.Config) (*Device, error) {
 	if cfg.Size < 1 || cfg.Rank < 0 || cfg.Rank >= cfg.Size || cfg.Timeout <= 0 ||
 		cfg.Store == nil {
@@ -45,6 +45,7 @@ func open(ctx context.Context, cfg driver.Config) (*Device, error) {
 	}, nil
 }
 
+// info returns the description of a device.
 func info() driver.Info {
 	return driver.Info{
 		Backend:     "host",
@@ -58,10 +59,10 @@ func info() driver.Info {
 // Info describes the device.
 func (d *Device) Info() driver.Info { return d.info }
 
-// Close gives everything back.
+// Close releases all resources.
 func (d *Device) Close() error { return d.machine.Close() }
 
-// AdoptCommunicator refuses: no other library has communicators over this memory.
+// AdoptCommunicator returns ErrUnsupported: no other library has communicators over host memory.
 func (d *Device) AdoptCommunicator(handle uintptr) (driver.AdoptedCommunicator, error) {
 	return nil, fmt.Errorf("adopting communicator %#x on the host: %w", handle, driver.ErrUnsupported)
 }

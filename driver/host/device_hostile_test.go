@@ -15,7 +15,7 @@ import (
 	"symmem/internal/sys"
 )
 
-// duo is a world of two ranks in this process.
+// duo holds a world of two ranks in this process.
 type duo struct {
 	t       *testing.T
 	ctx     context.Context
@@ -30,7 +30,7 @@ func newDuo(t *testing.T) *duo {
 	return newDuoThatAsks(t, nil)
 }
 
-// newDuoThatAsks opens two devices, of which that of rank 0 asks in its waits whether to go on.
+// newDuoThatAsks opens two devices. Waits of rank 0 call interrupted.
 func newDuoThatAsks(t *testing.T, interrupted func() error) *duo {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), processTimeout)
@@ -60,7 +60,7 @@ func (d *duo) open(rank int, interrupted func() error) *Device {
 	return device.(*Device)
 }
 
-// both runs a function for each rank at once and returns the errors.
+// both calls a function for both ranks concurrently and returns the errors.
 func (d *duo) both(f func(rank int) error) [2]error {
 	other := make(chan error)
 	go func() { other <- f(1) }()
@@ -68,7 +68,7 @@ func (d *duo) both(f func(rank int) error) [2]error {
 	return [2]error{first, <-other}
 }
 
-// connect joins the two ranks.
+// connect makes a group of the two ranks.
 func (d *duo) connect() {
 	d.t.Helper()
 	for _, err := range d.both(func(rank int) (err error) {
@@ -83,7 +83,7 @@ func duoGroup(rank int) driver.GroupConfig {
 	return driver.GroupConfig{ID: "duo", Ranks: []int{0, 1}, Rank: rank, Check: true}
 }
 
-// segment maps a segment of some granules on a rank.
+// segment maps a segment on a rank, with a size in granules.
 func (d *duo) segment(rank int, granules int64) *segment {
 	d.t.Helper()
 	arena, err := d.devices[rank].NewArena(granules * granularity)
@@ -104,7 +104,7 @@ func check(t *testing.T, err error) {
 	}
 }
 
-func TestStrangersAtTheSocketGetNothingAndHoldUpNobody(t *testing.T) {
+func TestSocketRefusesStrangersWithoutBlocking(t *testing.T) {
 	d := newDuo(t)
 	address := d.devices[0].machine.Address()
 	wrong, err := handoff.Dial(d.ctx, address, handoff.Token{1})
@@ -132,15 +132,15 @@ func TestStrangersAtTheSocketGetNothingAndHoldUpNobody(t *testing.T) {
 	}
 	held := d.groups[0].(*communicator).handoffKey(key)
 	if _, err := wrong.Fetch(d.ctx, held); !errors.Is(err, handoff.ErrRefused) {
-		t.Errorf("a stranger who guesses the key: got %v, want ErrRefused", err)
+		t.Errorf("a stranger with a valid key: got %v, want ErrRefused", err)
 	}
 	// Unread garbage makes the kernel reset the connection instead of ending it.
 	if n, err := babbler.Read(make([]byte, 1)); n != 0 || err == nil {
-		t.Errorf("the server has answered garbage: %d bytes, %v", n, err)
+		t.Errorf("the server answered garbage: %d bytes, %v", n, err)
 	}
 }
 
-func TestSegmentFileThatIsTooSmallIsAnErrorOnBothSides(t *testing.T) {
+func TestSmallSegmentFileIsErrorOnBothRanks(t *testing.T) {
 	d := newDuo(t)
 	d.connect()
 	s := [2]*segment{d.segment(0, 2), d.segment(1, 2)}
@@ -157,7 +157,7 @@ func TestSegmentFileThatIsTooSmallIsAnErrorOnBothSides(t *testing.T) {
 			t.Errorf("rank %d: got %v", rank, err)
 		}
 		if n := len(d.groups[rank].(*communicator).windows); n != 0 {
-			t.Errorf("rank %d holds %d windows after the error", rank, n)
+			t.Errorf("rank %d has %d windows after the error", rank, n)
 		}
 	}
 }

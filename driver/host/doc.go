@@ -1,34 +1,35 @@
-// Package host implements the backend that needs no GPU: each rank is a process of one machine (or,
-// in tests, a goroutine), device memory is shared memory, and collectives run on the processor.
+// Package host implements the backend that needs no GPU: each rank is a process of one machine
+// (or, in tests, a goroutine), device memory is shared memory, and collectives run on the
+// processor.
 //
 // # Memory
 //
 // A segment is an anonymous shared file, mapped by its owner at the next offset of a reserved
 // address range. A window maps the segments of all ranks of a group into each of them; descriptors
-// travel over a private Unix socket (package handoff). A peer's memory is addressed by the base of
-// the peer's window plus the caller's own offset, as NCCL does it.
+// are passed over a private Unix socket (package handoff). The address of peer memory is the base
+// of the peer's window plus the caller's own offset, as in NCCL.
 //
-// # How ranks meet
+// # Synchronization
 //
-// A Group of package control/shm joins the ranks of a group: it provides the steps in which
-// collectives proceed, waits with deadlines, agreements and faults. The host backend adds memory
-// behind its control region: two staging buffers for each rank, used alternately like the lines of
-// the steps, and a pipe for each pair, which moves messages in frames. Collectives over windows
-// need neither: the steps before and after them are their barriers.
+// A Group of package control/shm connects the ranks of a group: it provides the steps of
+// collectives, waits with deadlines, agreements and faults. The host backend adds memory behind
+// its control region: two staging buffers for each rank, which alternate like the lines of the
+// steps, and a pipe for each pair of ranks, which carries messages in frames. Collectives over
+// windows need neither: the steps before and after them are their barriers.
 //
 // The states of a device, a communicator, a stream and a graph are documented with their types.
 //
 // # Trust
 //
-// Ranks map each other's segments and write into them, and trust each other with that. A window is
-// made only of segments of one key and size, and only of files of that size. Frames of messages and
-// tables of splits are read once and checked before they are used: invalid contents are an error
-// and never become an address.
+// Ranks trust each other to map and write each other's segments. A window only consists of
+// segments with the same key and size, backed by files of that size. Frames of messages and tables
+// of splits are read once and checked before they are used: invalid contents are an error and
+// never become an address.
 //
 // # Lock order
 //
 // A goroutine takes locks in this order, and those of control/shm after them. Builds with the tag
-// invariants panic where one does not.
+// invariants panic on a violation.
 //
 //	graph.mu
 //	stream.mu
@@ -38,6 +39,6 @@
 //	event.mu
 //	leftWork.mu
 //
-// The first two are held while this rank waits for others: a launch holds its stream.mu (and the
-// graph.mu of a graph) as long as the collective runs on the caller's thread. The others are not.
+// The first two are held while this rank waits for others: a launch holds stream.mu (and graph.mu)
+// while the collective runs on the caller's thread. The others are not.
 package host

@@ -9,20 +9,20 @@ import (
 	"symmem/internal/ranked"
 )
 
-// event is recorded at a point of a stream. Each Record makes a new point; what waits for the event
-// waits for the point that was the last when the wait was queued.
+// event holds the point of its last Record. Work that waits for the event waits for the point that
+// was the last when the wait was queued.
 type event struct {
 	mu ranked.Mutex[eventMu]
 	at *point // guarded by mu; nil if never recorded
 }
 
-// point is a place in a stream's work.
+// point marks a position in the work of a stream.
 type point struct {
-	reached chan struct{} // closed when the stream gets there
-	err     error         // the stream's failure then; written before reached is closed
+	reached chan struct{} // closed when the stream reaches the point
+	err     error         // the failure of the work before the point; written before reached is closed
 }
 
-// isReached reports whether the stream got there.
+// isReached reports whether the stream has reached the point.
 func (p *point) isReached() bool {
 	select {
 	case <-p.reached:
@@ -32,9 +32,7 @@ func (p *point) isReached() bool {
 	}
 }
 
-// NewEvent makes an event.
-func (d *Device) NewEvent() (driver.Event, error) { return &event{}, nil }
-
+// last returns the last recorded point, or nil.
 func (e *event) last() *point {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -69,22 +67,23 @@ func (e *event) set(at *point) {
 	e.at = at
 }
 
-// run and skip make a point the work of a Record.
+// run marks the point as reached.
 func (p *point) run() error {
 	close(p.reached)
 	return nil
 }
 
+// skip marks the point as reached after a failure.
 func (p *point) skip(cause error) {
 	p.err = cause
 	close(p.reached)
 }
 
-// Record records the event, also on a stream that is closed and has work still.
+// Record records the event. A closed stream must still have work.
 func (s *stream) Record(e driver.Event) error {
 	ev, ok := e.(*event)
 	if !ok {
-		return errors.New("recording an event: it is of another backend")
+		return errors.New("recording an event: it belongs to another backend")
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -107,11 +106,11 @@ func (s *stream) Record(e driver.Event) error {
 	return nil
 }
 
-// waitWork is the work of a Wait: it keeps a stream until a point is reached. That is this rank's
-// own work, so there is no deadline.
+// waitWork makes a stream wait for a point. The work before the point is this rank's own, so there
+// is no deadline.
 type waitWork struct {
 	at *point
-	// only reports whether the failure of the work before the point is ignored.
+	// only ignores a failure of the work before the point.
 	only bool
 }
 
@@ -125,16 +124,17 @@ func (h *waitWork) run() error {
 
 func (h *waitWork) skip(error) {}
 
-// Wait makes later work wait for the event's point, and fail if the work before it has.
+// Wait makes later work wait for the event, and fail if the work before the event has failed.
 func (s *stream) Wait(e driver.Event) error { return s.await(e, false) }
 
-// WaitOnly makes later work wait for the event's point.
+// WaitOnly makes later work wait for the event, without failing.
 func (s *stream) WaitOnly(e driver.Event) error { return s.await(e, true) }
 
+// await queues a wait for the last recorded point of an event.
 func (s *stream) await(e driver.Event, only bool) error {
 	ev, ok := e.(*event)
 	if !ok {
-		return errors.New("waiting for an event: it is of another backend")
+		return errors.New("waiting for an event: it belongs to another backend")
 	}
 	at := ev.last()
 	if at == nil {

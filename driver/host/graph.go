@@ -8,20 +8,21 @@ import (
 	"symmem/internal/ranked"
 )
 
-// graph is recorded work. Collectives get their tickets when they are launched, so replays and
-// eager calls of one communicator keep one order.
+// graph holds recorded work. Collectives get their tickets when the graph is launched, so replays
+// and eager calls of a communicator share one order.
 type graph struct {
 	mu     ranked.Mutex[graphMu]
 	steps  []step // guarded by the stream's mu during the capture, by mu from then on
 	closed bool   // guarded by mu
-	// latestCalls are those of the latest call of each communicator, as steps is guarded.
+	// latestCalls holds the last recorded call of each communicator; guarded like steps.
 	latestCalls map[*communicator]driver.Recorded
 }
 
-// step queues what was recorded on the stream of a launch.
+// step queues recorded work on the stream of a launch.
 type step func(on *stream) error
 
-// record is add for a call, which ranks must replay where others do. Messages have their ends.
+// record records a call, with its position in the capture: ranks compare these when they replay
+// the call. Messages are compared by their ends instead.
 func (g *graph) record(p *plan) {
 	if p.Operation.PointToPoint() {
 		g.add(p.queue)
@@ -38,13 +39,13 @@ func (g *graph) record(p *plan) {
 	g.add(recorded.queue)
 }
 
-// add records a step. The mu of the capturing stream is held; no other goroutine has the graph yet.
+// add records a step. The caller holds the mu of the capturing stream.
 func (g *graph) add(q step) { g.steps = append(g.steps, q) }
 
-// queue is the step of a plan.
+// queue launches the plan on a stream, as a step.
 func (p *plan) queue(on *stream) error { return p.c.Launch(on, p) }
 
-// BeginCapture starts to record work instead of running it.
+// BeginCapture begins to record work instead of running it.
 func (s *stream) BeginCapture() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -59,7 +60,7 @@ func (s *stream) BeginCapture() error {
 	return nil
 }
 
-// EndCapture stops and returns what was recorded.
+// EndCapture ends the capture and returns the recorded work.
 func (s *stream) EndCapture() (driver.Graph, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -90,7 +91,7 @@ func (g *graph) Launch(on driver.Stream) error {
 	if g.closed {
 		return fmt.Errorf("launching a graph: %w", driver.ErrClosed)
 	}
-	if s.Capturing() { // the buffers of this graph are pinned by it alone
+	if s.Capturing() { // a graph that contained this one would not pin its buffers
 		return fmt.Errorf("launching a graph: %w", driver.ErrCapturing)
 	}
 	if err := s.replayAll(g.steps); err != nil {
@@ -99,9 +100,9 @@ func (g *graph) Launch(on driver.Stream) error {
 	return nil
 }
 
-// replayAll queues recorded steps and returns the first error. If a collective is refused because
-// its group has failed the stream has failed, too: what follows is queued all the same, and
-// skipped, so that events carry the error and other groups fail.
+// replayAll queues recorded steps and returns the first error. If a collective fails because its
+// group has failed, the stream has failed, too: later steps are still queued, and skipped, so that
+// events carry the error and other groups fail.
 func (s *stream) replayAll(steps []step) error {
 	var first error
 	for _, queue := range steps {
@@ -116,7 +117,7 @@ func (s *stream) replayAll(steps []step) error {
 	return first
 }
 
-// Close forgets the work.
+// Close discards the work.
 func (g *graph) Close() error {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -2,13 +2,11 @@ package host
 
 import (
 	"errors"
-	"time"
 
 	"symmem/driver"
-	"symmem/internal/spin"
 )
 
-// Offer resolves nothing: the window path takes what the plain one does, and nothing goes direct.
+// Offer offers the plain path, and the window path for the same calls. There is no direct path.
 func (c *communicator) Offer(call driver.Call) driver.Offer {
 	return &plan{Call: call, c: c, parts: 1, pair: call.Operation.PointToPoint()}
 }
@@ -18,7 +16,7 @@ func (c *communicator) Launch(s driver.Stream, p driver.Plan) error {
 	st, ok := s.(*stream)
 	prepared, fits := p.(*plan)
 	if !ok || !fits || prepared.c != c {
-		return errors.New("launching a collective: the stream or the plan is of another " +
+		return errors.New("launching a collective: the stream or the plan belongs to another " +
 			"backend or group")
 	}
 	if !c.HasFailed() {
@@ -27,9 +25,9 @@ func (c *communicator) Launch(s driver.Stream, p driver.Plan) error {
 	return refuse(c, st)
 }
 
-// refuse is a launch after the communicator has failed: the stream fails, too, since what is queued
-// behind may use the result. A group that this rank has closed is a mistake of the caller, and
-// nothing happens.
+// refuse returns the error of a launch after the communicator has failed. It also fails the
+// stream, since later work may use the result, unless this rank has closed the group, which is a
+// mistake of the caller.
 func refuse(c *communicator, s *stream) error {
 	cause := c.Cause()
 	if !errors.Is(cause, driver.ErrClosed) {
@@ -38,19 +36,18 @@ func refuse(c *communicator, s *stream) error {
 	return cause
 }
 
-// issued is a collective that has its ticket and waits for its turn. check reports whether calls
-// are compared, as it was when the ticket was handed out; posted, that the first step was made
-// already, on the caller's thread.
+// issued implements the work of a collective that has a ticket and waits for its turn.
 type issued struct {
-	plan          *plan
-	ticket        uint64
-	check, posted bool
+	plan   *plan
+	ticket uint64
+	check  bool // whether calls are compared, decided with the ticket
+	posted bool // the first step was posted on the caller's thread
 	// balance is this rank's balance of messages at the call, or 0 if balances are not compared.
 	balance uint64
 }
 
-// issue gives a collective its ticket, and returns what an issued keeps of it: as results, which
-// stay in registers. c.Mu is held.
+// issue returns the ticket of a collective and the other fields of an issued. They are results so
+// that they stay in registers. The caller holds c.Mu.
 func (c *communicator) issue(p *plan) (ticket uint64, check bool, balance uint64) {
 	c.launched[p.Path]++
 	if check = c.check.Load(); check {
@@ -59,7 +56,7 @@ func (c *communicator) issue(p *plan) (ticket uint64, check bool, balance uint64
 	return c.Ticket(), check, balance
 }
 
-// issueQueued is issue for a collective that is to be queued.
+// issueQueued returns the work of a collective that is to be queued.
 func (c *communicator) issueQueued(p *plan) (*issued, error) {
 	c.Mu.Lock()
 	defer c.Mu.Unlock()
@@ -70,9 +67,9 @@ func (c *communicator) issueQueued(p *plan) (*issued, error) {
 	return &issued{plan: p, ticket: ticket, check: check, balance: balance}, nil
 }
 
-// attempt runs a collective on the caller's thread if it is its turn and the peers come soon;
-// otherwise it returns what has to be queued. c.mu is not held meanwhile, so that Close and Abort
-// can end the wait.
+// attempt runs a collective on the caller's thread if it is its turn and the peers arrive soon.
+// Otherwise it returns work to be queued. It does not hold c.Mu while it waits, so that Close and
+// Abort can end the wait.
 func (c *communicator) attempt(p *plan) (work, error) {
 	c.Mu.Lock()
 	if c.HasFailed() {
@@ -81,7 +78,7 @@ func (c *communicator) attempt(p *plan) (work, error) {
 	}
 	ticket, check, balance := c.issue(p)
 	c.Mu.Unlock()
-	if c.completed.Load() != ticket-1 {
+	if !c.turns.reached(ticket) {
 		return &issued{plan: p, ticket: ticket, check: check, balance: balance}, nil
 	}
 	c.Begin(check, balance)
@@ -90,89 +87,44 @@ func (c *communicator) attempt(p *plan) (work, error) {
 		i := issued{plan: p, ticket: ticket, check: check, balance: balance, posted: true}
 		return &i, nil
 	}
-	c.prefetchStage()
+	c.mover.prefetchStage()
 	err := c.finish(p, ticket)
 	if err != nil {
 		err = c.failed(err)
 	}
-	c.pass(ticket)
+	c.turns.pass(ticket)
 	return nil, err
 }
 
-// failed is Fail for the error of a call. It returns the communicator's first fault, which may have
-// come from another call.
+// failed fails the communicator with the error of a call. It returns the communicator's first
+// fault, which may be that of another call.
 func (c *communicator) failed(err error) error {
 	c.Fail(err)
 	return c.Cause()
 }
 
-// pass ends the turn of a ticket. It is a plain store, since a locked instruction would wait for
-// the post before it to reach the other ranks; turnSlice makes up for a waiter that it misses.
-func (c *communicator) pass(ticket uint64) {
-	spin.Publish64(&c.completed, ticket)
-	if c.waiters.Load() != 0 {
-		c.wakeWaiters()
-	}
-}
-
-// wakeWaiters has those that wait for a turn look again.
-func (c *communicator) wakeWaiters() {
-	c.Mu.Lock()
-	close(c.passed)
-	c.passed = make(chan struct{})
-	c.Mu.Unlock()
-}
-
-// turnSlice bounds how late a waiter notices a turn whose end has missed it.
-const turnSlice = time.Millisecond
-
-// awaitTurn waits until all tickets before the given one have had their turn: this rank's own work.
-func (c *communicator) awaitTurn(ticket uint64) { c.awaitTurnUntil(ticket, nil) }
-
-// awaitTurnUntil is awaitTurn with an end, and reports whether the turn came.
-func (c *communicator) awaitTurnUntil(ticket uint64, end <-chan struct{}) bool {
-	c.waiters.Add(1)
-	defer c.waiters.Add(-1)
-	timer := time.NewTicker(turnSlice)
-	defer timer.Stop()
-	for {
-		c.Mu.Lock()
-		passed := c.passed
-		c.Mu.Unlock()
-		if c.completed.Load() == ticket-1 {
-			return true
-		}
-		select {
-		case <-passed:
-		case <-timer.C:
-		case <-end:
-			return false
-		}
-	}
-}
-
 // run waits for the collective's turn and completes it.
 func (i *issued) run() error {
 	c := i.plan.c
-	if c.completed.Load() != i.ticket-1 {
-		c.awaitTurn(i.ticket)
+	if !c.turns.reached(i.ticket) {
+		c.turns.await(i.ticket)
 	}
-	defer c.pass(i.ticket)
+	defer c.turns.pass(i.ticket)
 	return c.complete(i)
 }
 
-// skip fails the group when the collective's turn comes: the other ranks would get what was never
-// computed. Collectives before it are not touched.
+// skip fails the group at the collective's turn, because the other ranks would receive a result
+// that was never computed. Collectives with earlier tickets are not affected.
 func (i *issued) skip(cause error) {
 	c := i.plan.c
-	c.awaitTurn(i.ticket)
-	defer c.pass(i.ticket)
+	c.turns.await(i.ticket)
+	defer c.turns.pass(i.ticket)
 	c.Fail(&driver.PriorError{
 		Doing: c.CallName(i.plan.Operation, i.ticket), Rank: c.cfg.Ranks[c.cfg.Rank], Cause: cause,
 	})
 }
 
-// complete runs a collective whose turn has come. c.mu is not held: no other call has the turn.
+// complete runs a collective at its turn. It needs no lock, since no other call has the turn.
 func (c *communicator) complete(i *issued) error {
 	if c.HasFailed() {
 		return c.Cause()
@@ -181,7 +133,7 @@ func (c *communicator) complete(i *issued) error {
 		c.Begin(i.check, i.balance)
 		c.begin(i.plan)
 	}
-	err := c.arrive(&i.plan.Call, i.ticket)
+	err := c.mover.arrive(&i.plan.Call, i.ticket)
 	if err == nil {
 		err = c.finish(i.plan, i.ticket)
 	}
@@ -191,7 +143,7 @@ func (c *communicator) complete(i *issued) error {
 	return nil
 }
 
-// begin posts the first step of a collective, whose turn it is.
+// begin posts the first step of a collective at its turn.
 func (c *communicator) begin(call *plan) {
 	if call.Splits != nil {
 		c.split.begin(call)
@@ -201,10 +153,10 @@ func (c *communicator) begin(call *plan) {
 		c.Post(call.Digest, nil, 0)
 		return
 	}
-	c.contribute(call, 0)
+	c.mover.contribute(call, 0)
 }
 
-// finish completes a collective after everybody's first line has arrived.
+// finish completes a collective after the first lines of all ranks have arrived.
 func (c *communicator) finish(call *plan, ticket uint64) error {
 	if c.MayDiffer(call.Digest) {
 		if err := c.CompareStep(&call.Call, ticket); err != nil {
@@ -218,9 +170,9 @@ func (c *communicator) finish(call *plan, ticket uint64) error {
 		return c.split.finish(call, ticket)
 	}
 	if !call.windowed {
-		return c.finishStaged(call, ticket)
+		return c.mover.finishStaged(call, ticket)
 	}
-	c.move(call)
+	c.mover.move(call)
 	c.Post(call.Digest, nil, 0)
-	return c.arrive(&call.Call, ticket)
+	return c.mover.arrive(&call.Call, ticket)
 }

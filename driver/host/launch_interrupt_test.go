@@ -9,9 +9,9 @@ import (
 	"symmem/driver"
 )
 
-// TestACallerIsInterruptedInTheMiddleOfACollective lets rank 1 come to a collective and stop there,
-// so that rank 0 waits for it on the thread of its caller.
-func TestACallerIsInterruptedInTheMiddleOfACollective(t *testing.T) {
+// TestCollectiveIsInterrupted stops rank 1 inside a collective, so that rank 0 waits on the
+// caller's thread.
+func TestCollectiveIsInterrupted(t *testing.T) {
 	for name, end := range map[string]func() error{
 		"an error": func() error { return fmt.Errorf("the test: %w", driver.ErrInterrupted) },
 		"a panic":  func() error { panic("on purpose") },
@@ -44,10 +44,10 @@ func interruptCaller(t *testing.T, end func() error) {
 	begun.Store(true)
 	err = d.groups[0].Launch(s, plans[0])
 	if !errors.Is(err, driver.ErrInterrupted) || asked.Load() != 3 {
-		t.Errorf("asked %d times: %v", asked.Load(), err)
+		t.Errorf("polled %d times: %v", asked.Load(), err)
 	}
 	if cause := d.groups[0].Cause(); !errors.Is(cause, driver.ErrInterrupted) {
-		t.Errorf("the group has failed by %v", cause)
+		t.Errorf("the group has failed: %v", cause)
 	}
 	check(t, s.Close())
 }

@@ -8,9 +8,9 @@ import (
 	"symmem/driver/drivertest"
 )
 
-// TestLongWaitSleepsAndIsWoken lets rank 1 wait in a collective until it sleeps, and only
-// then lets rank 0 come.
-func TestLongWaitSleepsAndIsWoken(t *testing.T) {
+// TestSleepingRankIsWoken makes rank 1 wait in a collective until it sleeps, before rank 0 makes
+// the call.
+func TestSleepingRankIsWoken(t *testing.T) {
 	d := newDuo(t)
 	d.connect()
 	ringer := d.groups[0].(*communicator)
@@ -37,11 +37,11 @@ func TestLongWaitSleepsAndIsWoken(t *testing.T) {
 		check(t, err)
 	}
 	if ringer.Asleep(1) {
-		t.Error("a thread sleeps that was woken")
+		t.Error("rank 1 still counts as asleep")
 	}
 }
 
-func TestCollectiveOnAnIdleStreamAllocatesNothing(t *testing.T) {
+func TestCollectiveOnIdleStreamDoesNotAllocate(t *testing.T) {
 	d, err := Backend{}.Open(t.Context(), driver.Config{
 		Size: 1, Store: &drivertest.Store{}, Timeout: processTimeout,
 	})

@@ -2,15 +2,15 @@ package host
 
 import "symmem/internal/ranked"
 
-// leftWork is work that has not ended in time, with which streams were closed. It may go on, so the
-// memory of the device stays until it has ended.
+// leftWork counts the streams that were closed while work was still running. The memory of the
+// device stays mapped until that work has ended.
 type leftWork struct {
 	mu      ranked.Mutex[leftMu]
 	streams int            // guarded by mu
-	unmaps  []func() error // called then, in order; guarded by mu
+	unmaps  []func() error // calls for the end of the work, in order; guarded by mu
 }
 
-// unmap gives memory or addresses back, now or once the work has ended.
+// unmap makes a call that unmaps memory or addresses, now or after the work has ended.
 func (l *leftWork) unmap(unmap func() error) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -21,7 +21,7 @@ func (l *leftWork) unmap(unmap func() error) error {
 	return nil
 }
 
-// keepFor has memory stay until a stream is idle.
+// keepFor keeps memory mapped until a stream is idle.
 func (l *leftWork) keepFor(s *stream) {
 	s.mu.Lock()
 	idle := s.idle
@@ -38,6 +38,7 @@ func (l *leftWork) keepFor(s *stream) {
 	}()
 }
 
+// ended makes the pending calls after the last stream has become idle.
 func (l *leftWork) ended() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -45,7 +46,7 @@ func (l *leftWork) ended() {
 		return
 	}
 	for _, unmap := range l.unmaps {
-		_ = unmap() // no caller is left to return it to
+		_ = unmap() // the caller has returned
 	}
 	l.unmaps = nil
 }

@@ -2,8 +2,7 @@ package host
 
 import "symmem/internal/ranked"
 
-// The classes of this package's locks, in the order in which a goroutine takes them. doc.go names
-// them in the same order.
+// Classes of this package's locks, in the order in which a goroutine takes them, as in doc.go.
 type (
 	graphMu    struct{}
 	streamMu   struct{}
@@ -14,23 +13,23 @@ type (
 	leftMu     struct{}
 )
 
-// Rank is the place of graph.mu.
+// Rank returns the position of graph.mu.
 func (graphMu) Rank() ranked.Rank { return ranked.Host.Waiting(1, "host.graph.mu") }
 
-// Rank is the place of stream.mu.
+// Rank returns the position of stream.mu.
 func (streamMu) Rank() ranked.Rank { return ranked.Host.Waiting(2, "host.stream.mu") }
 
-// Rank is the place of recvPipe.mu.
+// Rank returns the position of recvPipe.mu.
 func (recvPipeMu) Rank() ranked.Rank { return ranked.Host.At(3, "host.recvPipe.mu") }
 
-// Rank is the place of sendPipe.mu.
+// Rank returns the position of sendPipe.mu.
 func (sendPipeMu) Rank() ranked.Rank { return ranked.Host.At(4, "host.sendPipe.mu") }
 
-// Rank is the place of segment.mu.
+// Rank returns the position of segment.mu.
 func (segmentMu) Rank() ranked.Rank { return ranked.Host.At(5, "host.segment.mu") }
 
-// Rank is the place of event.mu.
+// Rank returns the position of event.mu.
 func (eventMu) Rank() ranked.Rank { return ranked.Host.At(6, "host.event.mu") }
 
-// Rank is the place of leftWork.mu.
+// Rank returns the position of leftWork.mu.
 func (leftMu) Rank() ranked.Rank { return ranked.Host.At(7, "host.leftWork.mu") }

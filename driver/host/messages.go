@@ -12,20 +12,20 @@ import (
 
 // messages matches the messages of a communicator with receives.
 //
-// Frames for a receive that is not running yet are kept on the heap. A Send whose frames are not
-// taken leaves the rest there for a goroutine of the group. So no stream waits for a receive that
-// is queued behind other work.
+// Frames for a receive that does not run yet are stored on the heap. If the receiver does not take
+// the frames of a Send, the rest of the message is copied to the heap and a goroutine of the group
+// sends it. So no stream waits for a receive that is queued behind other work.
 type messages struct {
 	sendPipes []sendPipe // by group rank
 	recvPipes []recvPipe // by group rank
 
-	closing atomic.Bool // whether the group closes
+	closing atomic.Bool // the group is closing
 
 	matcher message.Matcher[*receive] // guarded by Counts.Mu
-	open    map[*receive]struct{}     // receives that have no message yet; guarded by Counts.Mu
+	open    map[*receive]struct{}     // receives that have not ended; guarded by Counts.Mu
 }
 
-// init makes the ends of the pipes of a communicator.
+// init makes the ends of the pipes.
 func (m *messages) init(c *communicator, ranks int) {
 	m.sendPipes, m.recvPipes = make([]sendPipe, ranks), make([]recvPipe, ranks)
 	m.open = map[*receive]struct{}{}
@@ -34,17 +34,17 @@ func (m *messages) init(c *communicator, ranks int) {
 	}
 }
 
-// messageCall is a Send or Recv that was called.
+// messageCall holds the call of a Send or Recv.
 type messageCall struct {
 	c    *communicator
 	plan *plan
-	// after is how many collectives this rank had called before.
+	// after is the number of earlier collectives of this rank.
 	after uint64
-	// check reports whether calls are compared, as it was at the call.
+	// check reports whether calls were compared at the time of the call.
 	check bool
 }
 
-// transfer makes a message of the plan and gives it its number.
+// transfer returns a numbered message for the plan.
 func (p *plan) transfer() (transfer, error) {
 	c := p.c
 	c.Mu.Lock()
@@ -55,7 +55,8 @@ func (p *plan) transfer() (transfer, error) {
 	c.launched[p.Path]++
 	l := messageCall{c: c, plan: p, after: c.Tickets(), check: c.check.Load()}
 	if p.Operation == driver.Send {
-		// Before the next collective is shown, so that the receiver knows that no more will come.
+		// This precedes the publication of the next collective, which then tells the receiver that there
+		// are no more earlier messages.
 		box := c.pipe(c.cfg.Rank, p.Root)
 		spin.StoreRelease64(&box.posted, box.posted+1)
 	}
@@ -66,10 +67,10 @@ func (p *plan) transfer() (transfer, error) {
 	return c.messages.newReceive(l), nil
 }
 
-// transfer is a message under way.
+// transfer is the work of one end of a message.
 type transfer interface {
 	work
-	// tryNow does what can be done without a wait, and reports whether that was all.
+	// tryNow transfers as much as possible without waiting, and reports whether the message is done.
 	tryNow() (done bool, err error)
 }
 
@@ -77,24 +78,24 @@ type transfer interface {
 func (m *messages) newSend(l messageCall) *send {
 	p := l.plan
 	l.c.Counts.Mu.Lock()
-	number := l.c.CountMessage(&p.Call, l.after, l.c.completed.Load())
+	number := l.c.CountMessage(&p.Call, l.after, l.c.turns.completed.Load())
 	l.c.Counts.Mu.Unlock()
 	return &send{messageCall: l, out: &m.sendPipes[p.Root], number: number, data: pointer(p.Send)}
 }
 
-// newReceive puts a Recv in its place among those of its tag.
+// newReceive numbers a Recv and adds it to the matcher.
 func (m *messages) newReceive(l messageCall) *receive {
 	p := l.plan
 	r := &receive{messageCall: l}
 	l.c.Counts.Mu.Lock()
-	l.c.CountMessage(&p.Call, l.after, l.c.completed.Load())
+	l.c.CountMessage(&p.Call, l.after, l.c.turns.completed.Load())
 	m.open[r] = struct{}{}
 	claimed(m.matcher.Post(r, p.Tag, p.Root, control.MessageSegment(&l.c.cfg, l.after)))
 	l.c.Counts.Mu.Unlock()
 	return r
 }
 
-// claimed passes claimed messages to their receives. Counts.Mu is held.
+// claimed assigns matched messages to their receives. The caller holds Counts.Mu.
 func claimed(claims []message.Claim[*receive]) {
 	for _, claim := range claims {
 		claim.Receive.source, claim.Receive.number = claim.Source, claim.Number
@@ -102,9 +103,9 @@ func claimed(claims []message.Claim[*receive]) {
 	}
 }
 
-// errUnmatched lists the messages that end with the group: arrived ones without a receive, receives
-// without a message, and messages that a rank did not take before it left. It is called once the
-// others can see that this rank has left; the sender of a later message finds out by then.
+// errUnmatched returns an error for messages without a receive, receives without a message, and
+// messages that a rank did not read before it left. It is called after this rank has left the
+// group, so that senders of later messages detect that themselves.
 func (m *messages) errUnmatched(c *communicator) error {
 	for source := range m.recvPipes {
 		if err := m.recvPipes[source].drain(nil); err != nil {
@@ -129,9 +130,9 @@ func (m *messages) errUnmatched(c *communicator) error {
 	return control.Unmatched(&c.cfg, unclaimed, awaited, untaken)
 }
 
-// flush waits until the data that Sends have left on the heap is pushed. The pushing goroutine
-// waits for at most the timeout from now on, or twice that if it is waiting already. flush returns
-// the fault of the group if one occurs meanwhile: then some data was not delivered.
+// flush waits until all messages on the heap are sent. The sending goroutine waits for at most the
+// timeout from now on, or twice the timeout if it already waits. If the group fails meanwhile,
+// flush returns the fault, and some data was not delivered.
 func (m *messages) flush(c *communicator) error {
 	m.closing.Store(true)
 	before, waited := c.Cause(), false
@@ -151,8 +152,8 @@ func (m *messages) flush(c *communicator) error {
 	return nil
 }
 
-// skip fails the group over a message that is not run, since work before it on its stream failed:
-// the peer would get what was never computed.
+// skip fails the group because work before the message failed: the peer would receive data that
+// was never computed.
 func (l *messageCall) skip(cause error) {
 	if l.c.BeginUse() != nil {
 		return
@@ -163,7 +164,7 @@ func (l *messageCall) skip(cause error) {
 	})
 }
 
-// failing is failed for an error that may be nil.
+// failing fails the group with an error, and returns the group's fault. It ignores nil.
 func (l *messageCall) failing(err error) error {
 	if err == nil {
 		return nil
@@ -171,14 +172,14 @@ func (l *messageCall) failing(err error) error {
 	return l.c.failed(err)
 }
 
-// waiting describes a wait for the message.
+// waiting returns the description of a wait for the message.
 func (l *messageCall) waiting(ready func() bool, from ...int) shm.MessageWait {
 	return shm.MessageWait{
 		Operation: l.plan.Operation, Peer: l.plan.Root, Ready: ready, From: from, Doing: l.doing,
 	}
 }
 
-// doing names the message for error messages.
+// doing describes the message for errors.
 func (l *messageCall) doing() string {
 	return control.DescribeMessage(&l.c.cfg, &l.plan.Call, 0)
 }

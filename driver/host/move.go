@@ -4,20 +4,56 @@ import (
 	"unsafe"
 
 	"symmem/driver"
+	"symmem/internal/control/shm"
 	"symmem/internal/reduce"
 	"symmem/internal/spin"
 )
 
-// Collectives through staging work on any memory. In each step every rank copies one chunk of its
-// input into its staging buffer of that step (or into its line, if it is small), posts, waits for
-// the others, and reads its share from their buffers. With two alternating buffers one barrier per
-// step suffices.
+// Staged collectives work on any memory. In each step every rank copies one chunk of its input to
+// its staging buffer for that step (or to its line, if it is small), posts, waits for the others,
+// and reads its share from their buffers. With two alternating buffers one barrier per step
+// suffices.
 
-// contributes reports whether this rank has anything to give.
-func (c *communicator) contributes(call *plan) bool {
+// mover moves and reduces the data of collectives. Only the collective that has the turn uses it.
+type mover struct {
+	group *shm.Group
+	cfg   *driver.GroupConfig
+	rank  int // of this process in the group
+
+	stages       []unsafe.Pointer // staging buffers by group rank
+	ownStage     unsafe.Pointer
+	payloads     []payloadCopy // by group rank
+	sources      [reduce.MaxSources]unsafe.Pointer
+	destinations [reduce.MaxDestinations]unsafe.Pointer
+}
+
+// payloadCopy holds a peer's payload, copied from its line.
+type payloadCopy struct {
+	payload [spin.LinePayload]byte
+	_       [spin.LineBytes - spin.LinePayload]byte
+}
+
+// init assigns the first part of the group's data to the staging buffers.
+func (m *mover) init(g *shm.Group, cfg *driver.GroupConfig) {
+	m.group, m.cfg, m.rank = g, cfg, cfg.Rank
+	m.stages, m.payloads = make([]unsafe.Pointer, g.Size()), make([]payloadCopy, g.Size())
+	for r := range m.stages {
+		m.stages[r] = unsafe.Add(g.Data(), r*2*stageBytes)
+	}
+	m.ownStage = m.stages[m.rank]
+}
+
+// stage returns a rank's staging buffer for a step. The address is computed, not selected from a
+// struct: Go would check the pointer for nil by a load from a line that a peer is about to write.
+func (m *mover) stage(rank int, step uint64) unsafe.Pointer {
+	return unsafe.Add(m.stages[rank], (step&1)*stageBytes)
+}
+
+// contributes reports whether this rank contributes data.
+func (m *mover) contributes(call *plan) bool {
 	switch call.Operation {
 	case driver.Broadcast:
-		return call.Root == c.cfg.Rank
+		return call.Root == m.rank
 	case driver.Barrier:
 		return false
 	default:
@@ -25,163 +61,165 @@ func (c *communicator) contributes(call *plan) bool {
 	}
 }
 
-// contribute makes the step for the elements from `from` on.
-func (c *communicator) contribute(call *plan, from int64) {
-	if !c.contributes(call) {
-		c.Post(call.Digest, nil, 0)
+// contribute posts the step with the chunk that begins at element `from`.
+func (m *mover) contribute(call *plan, from int64) {
+	if !m.contributes(call) {
+		m.group.Post(call.Digest, nil, 0)
 		return
 	}
 	send := pointer(call.Send)
 	if bytes := call.bytes; bytes <= spin.LinePayload {
-		c.Post(call.Digest, send, int(bytes))
+		m.group.Post(call.Digest, send, int(bytes))
 		return
 	}
 	size := call.size
 	count := min(call.chunk, call.Count-from)
-	stage := unsafe.Add(c.ownStage, ((c.Step()+1)&1)*stageBytes)
+	stage := unsafe.Add(m.ownStage, ((m.group.Step()+1)&1)*stageBytes)
 	for part := range call.parts {
 		reduce.Copy(unsafe.Add(stage, part*count*size),
 			unsafe.Add(send, (part*call.Count+from)*size), int(count*size), reduce.Hint{})
 	}
-	c.Post(call.Digest, nil, 0)
+	m.group.Post(call.Digest, nil, 0)
 }
 
-// finishStaged takes the first chunk and moves all others.
-func (c *communicator) finishStaged(call *plan, ticket uint64) error {
-	c.take(call, 0)
+// finishStaged completes a staged collective after the first step.
+func (m *mover) finishStaged(call *plan, ticket uint64) error {
+	m.take(call, 0)
 	for from := call.chunk; from < call.Count; from += call.chunk {
-		c.contribute(call, from)
-		if err := c.arrive(&call.Call, ticket); err != nil {
+		m.contribute(call, from)
+		if err := m.arrive(&call.Call, ticket); err != nil {
 			return err
 		}
-		if err := c.CompareStep(&call.Call, ticket); err != nil {
+		if err := m.group.CompareStep(&call.Call, ticket); err != nil {
 			return err
 		}
-		c.take(call, from)
+		m.take(call, from)
 	}
 	return nil
 }
 
-// staged is where a rank's contribution of the current step can be read.
-func (c *communicator) staged(call *plan, rank int) unsafe.Pointer {
+// staged returns the address of a rank's contribution to the current step.
+func (m *mover) staged(call *plan, rank int) unsafe.Pointer {
 	switch {
 	case call.bytes > spin.LinePayload:
-		return c.stage(rank, c.Step())
-	case rank == c.cfg.Rank:
+		return m.stage(rank, m.group.Step())
+	case rank == m.rank:
 		return pointer(call.Send)
 	default:
-		return unsafe.Pointer(&c.payloads[rank])
+		return unsafe.Pointer(&m.payloads[rank])
 	}
 }
 
-// unpack copies the peers' payloads out of their lines. Kernels read whole vectors, and from a line
-// one would reach into the next, which may be in its owner's cache. This rank's own line is never
-// read back: the store to it is still propagating to the peers, and the load would wait for it.
-func (c *communicator) unpack() {
-	for r := range c.Size() {
-		if r != c.cfg.Rank {
-			c.payloads[r].payload = *c.Payload(r)
+// unpack copies the peers' payloads from their lines. Reductions read whole vectors, and would
+// read beyond a line into the next one, which may be in its owner's cache. This rank's own line is
+// not read: a load would wait for the store, which is still propagating to the peers.
+func (m *mover) unpack() {
+	for r := range len(m.stages) {
+		if r != m.rank {
+			m.payloads[r].payload = *m.group.Payload(r)
 		}
 	}
 }
 
-// take makes this rank's part of the result from everybody's chunk.
-func (c *communicator) take(call *plan, from int64) {
+// take computes this rank's part of the result from the chunks of all ranks.
+func (m *mover) take(call *plan, from int64) {
 	size := call.size
 	count := min(call.chunk, call.Count-from)
 	bytes := int(count * size)
 	recv := unsafe.Add(pointer(call.Recv), from*size)
 	if call.bytes <= spin.LinePayload {
-		c.unpack()
+		m.unpack()
 	}
 	switch call.Operation {
 	case driver.AllReduce:
-		c.takeReduced(call, recv, 0, count)
+		m.takeReduced(call, recv, 0, count)
 	case driver.Reduce:
-		if call.Root == c.cfg.Rank {
-			c.takeReduced(call, recv, 0, count)
+		if call.Root == m.rank {
+			m.takeReduced(call, recv, 0, count)
 		}
 	case driver.ReduceScatter:
-		c.takeReduced(call, recv, int64(c.cfg.Rank)*int64(bytes), count)
+		m.takeReduced(call, recv, int64(m.rank)*int64(bytes), count)
 	case driver.Broadcast:
-		reduce.Copy(recv, c.staged(call, call.Root), bytes, reduce.Hint{})
+		reduce.Copy(recv, m.staged(call, call.Root), bytes, reduce.Hint{})
 	case driver.AllGather, driver.AllToAll:
 		mine := int64(0)
 		if call.Operation == driver.AllToAll {
-			mine = int64(c.cfg.Rank) * int64(bytes)
+			mine = int64(m.rank) * int64(bytes)
 		}
-		for r := range c.Size() {
+		for r := range len(m.stages) {
 			reduce.Copy(unsafe.Add(recv, int64(r)*call.Count*size),
-				unsafe.Add(c.staged(call, r), mine), bytes, reduce.Hint{})
+				unsafe.Add(m.staged(call, r), mine), bytes, reduce.Hint{})
 		}
 	case driver.Barrier, driver.Send, driver.Recv, driver.AllReduceRMSNorm, driver.AllToAllV:
 	}
 }
 
-func (c *communicator) takeReduced(
+// takeReduced reduces the chunks of all ranks at an offset.
+func (m *mover) takeReduced(
 	call *plan, recv unsafe.Pointer, offset, count int64,
 ) {
 	if count == 0 {
 		return
 	}
-	for r := range c.Size() {
-		c.sources[r] = unsafe.Add(c.staged(call, r), offset)
+	for r := range len(m.stages) {
+		m.sources[r] = unsafe.Add(m.staged(call, r), offset)
 	}
-	c.destinations[0] = recv
-	c.reduce(call, c.Size(), 1, count, 0)
+	m.destinations[0] = recv
+	m.reduce(call, len(m.stages), 1, count, 0)
 }
 
-// Collectives over windows read and write the buffers of peers directly, between two barriers:
-// after the first every rank's input is ready, after the second no rank accesses another's memory.
+// Collectives over windows read and write the buffers of peers directly, between two barriers.
+// After the first the inputs of all ranks are ready; after the second no rank accesses another's
+// memory.
 
-// move does the work between the barriers.
-func (c *communicator) move(call *plan) {
+// move moves the data between the barriers.
+func (m *mover) move(call *plan) {
 	size := call.size
 	switch call.Operation {
 	case driver.AllReduce:
 		if call.oneShot {
-			c.reduceAll(call)
+			m.reduceAll(call)
 		} else {
-			c.reduceSlice(call, c.Size())
+			m.reduceSlice(call, len(m.stages))
 		}
 	case driver.Reduce:
-		c.reduceSlice(call, 1)
+		m.reduceSlice(call, 1)
 	case driver.ReduceScatter:
-		c.reducePart(call)
+		m.reducePart(call)
 	case driver.Broadcast:
-		if c.cfg.Rank != call.Root || call.Send != call.Recv {
-			c.pull(call, call.Root, 0, 0, call.Count*size, call.Count*size)
+		if m.rank != call.Root || call.Send != call.Recv {
+			m.pull(call, call.Root, 0, 0, call.Count*size, call.Count*size)
 		}
 	case driver.AllGather:
 		part := call.Count * size
-		for i := range c.Size() {
-			r := (c.cfg.Rank + i) % c.Size()
-			c.pull(call, r, c.gatheredAt(call, r), int64(r)*part, part,
-				part*int64(c.Size()))
+		for i := range len(m.stages) {
+			r := (m.rank + i) % len(m.stages)
+			m.pull(call, r, m.gatheredAt(call, r), int64(r)*part, part,
+				part*int64(len(m.stages)))
 		}
 	case driver.AllToAll:
 		part := call.Count * size
-		for i := range c.Size() {
-			r := (c.cfg.Rank + i) % c.Size()
-			c.pull(call, r, int64(c.cfg.Rank)*part, int64(r)*part, part,
-				part*int64(c.Size()))
+		for i := range len(m.stages) {
+			r := (m.rank + i) % len(m.stages)
+			m.pull(call, r, int64(m.rank)*part, int64(r)*part, part,
+				part*int64(len(m.stages)))
 		}
 	case driver.Barrier, driver.Send, driver.Recv, driver.AllReduceRMSNorm, driver.AllToAllV:
 	}
 }
 
-// gatheredAt is where a peer's part of an AllGather lies, as seen from this rank's send buffer. In
-// place, each rank's part lies where it belongs in the receive buffer.
-func (c *communicator) gatheredAt(call *plan, r int) int64 {
+// gatheredAt returns the offset of a peer's part of an AllGather from this rank's send buffer. In
+// place, each rank's part is at its final position in the receive buffer.
+func (m *mover) gatheredAt(call *plan, r int) int64 {
 	part := call.Count * call.size
-	if call.Send != call.Recv+uintptr(int64(c.cfg.Rank)*part) {
+	if call.Send != call.Recv+uintptr(int64(m.rank)*part) {
 		return 0
 	}
-	return int64(r-c.cfg.Rank) * part
+	return int64(r-m.rank) * part
 }
 
 // pull copies from a peer's send buffer to this rank's receive buffer.
-func (c *communicator) pull(call *plan, r int, from, to, bytes, total int64) {
+func (m *mover) pull(call *plan, r int, from, to, bytes, total int64) {
 	src := unsafe.Add(call.send.at(r, call.Send), from)
 	dst := unsafe.Add(pointer(call.Recv), to)
 	if src != dst {
@@ -192,81 +230,81 @@ func (c *communicator) pull(call *plan, r int, from, to, bytes, total int64) {
 // reduceSlice reduces this rank's slice of the buffer from all windows and stores it into the
 // receive buffers of all ranks, or of the root only. It works in place, because no other rank
 // accesses this slice.
-func (c *communicator) reduceSlice(call *plan, receivers int) {
-	from, count := c.slice(call)
+func (m *mover) reduceSlice(call *plan, receivers int) {
+	from, count := m.slice(call)
 	if count == 0 {
 		return
 	}
 	offset := uintptr(from * call.size)
 	send, recv := call.send, call.recv
-	for r := range c.Size() {
-		c.sources[r] = send.at(r, call.Send+offset)
+	for r := range len(m.stages) {
+		m.sources[r] = send.at(r, call.Send+offset)
 	}
-	c.destinations[0] = recv.at(call.Root%c.Size(), call.Recv+offset)
+	m.destinations[0] = recv.at(call.Root%len(m.stages), call.Recv+offset)
 	for i := range receivers {
 		if receivers > 1 {
-			c.destinations[i] = recv.at((c.cfg.Rank+i)%c.Size(), call.Recv+offset)
+			m.destinations[i] = recv.at((m.rank+i)%len(m.stages), call.Recv+offset)
 		}
 	}
-	c.reduce(call, c.Size(), receivers, count, call.Count*call.size)
+	m.reduce(call, len(m.stages), receivers, count, call.Count*call.size)
 }
 
 // reduceAll reduces the whole buffer from all windows for this rank alone.
-func (c *communicator) reduceAll(call *plan) {
-	for r := range c.Size() {
-		c.sources[r] = call.send.at(r, call.Send)
+func (m *mover) reduceAll(call *plan) {
+	for r := range len(m.stages) {
+		m.sources[r] = call.send.at(r, call.Send)
 	}
-	c.destinations[0] = pointer(call.Recv)
-	c.reduce(call, c.Size(), 1, call.Count, 0)
+	m.destinations[0] = pointer(call.Recv)
+	m.reduce(call, len(m.stages), 1, call.Count, 0)
 }
 
-// sliceBytes is the granularity of slices: two cache lines, so that no two ranks write to one line.
+// sliceBytes is the granularity of slices: two cache lines, so that no two ranks write to one
+// line.
 const sliceBytes = 128
 
 // slice returns the elements that this rank reduces.
-func (c *communicator) slice(call *plan) (from, count int64) {
-	n, unit := int64(c.Size()), int64(sliceBytes/call.DataType.Size())
+func (m *mover) slice(call *plan) (from, count int64) {
+	n, unit := int64(len(m.stages)), int64(sliceBytes/call.DataType.Size())
 	per := (call.Count/n + unit - 1) / unit * unit
-	from = min(per*int64(c.cfg.Rank), call.Count)
-	if int64(c.cfg.Rank) == n-1 {
+	from = min(per*int64(m.rank), call.Count)
+	if int64(m.rank) == n-1 {
 		return from, call.Count - from
 	}
 	return from, min(per, call.Count-from)
 }
 
-// reducePart reduces this rank's part of everybody's send buffer.
-func (c *communicator) reducePart(call *plan) {
+// reducePart reduces this rank's part of the send buffers of all ranks.
+func (m *mover) reducePart(call *plan) {
 	part := call.Count * call.size
 	send := call.send
-	for r := range c.Size() {
-		c.sources[r] = send.at(r, call.Send+uintptr(int64(c.cfg.Rank)*part))
+	for r := range len(m.stages) {
+		m.sources[r] = send.at(r, call.Send+uintptr(int64(m.rank)*part))
 	}
-	c.destinations[0] = pointer(call.Recv)
-	c.reduce(call, c.Size(), 1, call.Count, part*int64(c.Size()))
+	m.destinations[0] = pointer(call.Recv)
+	m.reduce(call, len(m.stages), 1, call.Count, part*int64(len(m.stages)))
 }
 
-// prefetchStage fetches the first line of the staging that this rank writes in the next step from
-// the peers while the rank does other things. They need it no more: who has posted the current step
-// has read the one before.
-func (c *communicator) prefetchStage() {
-	spin.PrefetchWrite(unsafe.Add(c.ownStage, ((c.Step()+1)&1)*stageBytes))
+// prefetchStage prefetches the first line of the staging buffer for the next step, in parallel
+// with other work. Peers that have posted the current step no longer read this buffer.
+func (m *mover) prefetchStage() {
+	spin.PrefetchWrite(unsafe.Add(m.ownStage, ((m.group.Step()+1)&1)*stageBytes))
 }
 
-// arrive waits for everybody's line.
-func (c *communicator) arrive(call *driver.Call, ticket uint64) error {
-	if c.ArriveBriefly(true) {
-		c.prefetchStage()
+// arrive waits for the lines of all ranks.
+func (m *mover) arrive(call *driver.Call, ticket uint64) error {
+	if m.group.ArriveBriefly(true) {
+		m.prefetchStage()
 		return nil
 	}
-	return c.ArriveSlowly(call, ticket)
+	return m.group.ArriveSlowly(call, ticket)
 }
 
-// reduce combines n sources into m destinations, both already in place.
-func (c *communicator) reduce(call *plan, sources, destinations int, count, total int64) {
-	dsts, srcs := c.destinations[:destinations], c.sources[:sources]
+// reduce reduces the first m.sources to the first m.destinations.
+func (m *mover) reduce(call *plan, sources, destinations int, count, total int64) {
+	dsts, srcs := m.destinations[:destinations], m.sources[:sources]
 	hint := reduce.Hint{Stream: total >= streamBytes}
-	if f := c.cfg.Formula; f == driver.Tree || f == driver.RoundedTree {
-		c.reduceTree(call, dsts, srcs, int(count))
+	if f := m.cfg.Formula; f == driver.Tree || f == driver.RoundedTree {
+		m.reduceTree(call, dsts, srcs, int(count))
 		return
 	}
 	if call.ReduceOp.Divides() {
@@ -276,12 +314,12 @@ func (c *communicator) reduce(call *plan, sources, destinations int, count, tota
 	reduce.Reduce(call.ReduceOp.Combine(), call.DataType, dsts, srcs, int(count), hint)
 }
 
-// reduceTree is reduce for a group whose formula is a tree. Integers give the same result in any
-// order.
-func (c *communicator) reduceTree(call *plan, dsts, srcs []unsafe.Pointer, count int) {
+// reduceTree reduces by the formula of a tree. For integers it gives the same result as other
+// orders.
+func (m *mover) reduceTree(call *plan, dsts, srcs []unsafe.Pointer, count int) {
 	tree := reduce.Tree{
 		Op: call.ReduceOp.Combine(), Average: call.ReduceOp.Divides(), T: call.DataType,
-		Rounded: c.cfg.Formula == driver.RoundedTree,
+		Rounded: m.cfg.Formula == driver.RoundedTree,
 	}
 	tree.Reduce(dsts, srcs, count)
 }

@@ -6,29 +6,29 @@ import (
 	"symmem/driver"
 )
 
-// plan is a call, first offered and then prepared.
+// plan holds a call, as an Offer and then as a prepared Plan.
 type plan struct {
 	driver.Call
 	c *communicator
 	// send and recv are the windows of the buffers on the window path.
 	send, recv *window
-	// size is that of an element; parts is how many parts of Count elements this rank
-	// contributes, and bytes what that makes.
+	// size is the size of an element, parts the number of parts of Count elements that this rank
+	// contributes, and bytes their total size.
 	size, parts, bytes int64
-	// chunk is how many elements of each part go through staging in one step.
+	// chunk is the number of elements of each part that are staged in one step.
 	chunk int64
-	// windowed reports whether the call works in peers' windows and not through staging, oneShot
-	// whether it is an all-reduce in which every rank reduces everything for itself.
+	// windowed reports whether the call accesses peers' windows and is not staged, oneShot whether it
+	// is an all-reduce in which every rank reduces the whole buffer.
 	windowed, oneShot bool
-	// yields reports whether its first barrier does not poll.
+	// yields reports whether the first barrier yields at once instead of polling.
 	yields bool
 	pair   bool // a message
 }
 
-// errNoKernels is why nothing goes direct.
-var errNoKernels = fmt.Errorf("the host backend has no kernels of a GPU: %w", driver.ErrUnsupported)
+// errNoKernels is the reason for the missing direct path.
+var errNoKernels = fmt.Errorf("the host backend has no GPU kernels: %w", driver.ErrUnsupported)
 
-// Refusal refuses the direct path alone.
+// Refusal returns an error for the direct path.
 func (p *plan) Refusal(path driver.Path) error {
 	if path == driver.PathDirect {
 		return errNoKernels
@@ -36,10 +36,10 @@ func (p *plan) Refusal(path driver.Path) error {
 	return nil
 }
 
-// Prepared returns what was prepared.
+// Prepared returns the call.
 func (p *plan) Prepared() *driver.Call { return &p.Call }
 
-// Take chooses the algorithm of a path.
+// Take prepares the call for a path, and chooses its algorithm.
 func (p *plan) Take(path driver.Path, digest uint64) (driver.Plan, error) {
 	p.SetPath(path, digest)
 	p.size = int64(p.DataType.Size())
@@ -66,12 +66,12 @@ func (p *plan) Take(path driver.Path, digest uint64) (driver.Plan, error) {
 	return p, nil
 }
 
-// overwrites reports whether a rank would overwrite what peers still read from its window.
+// overwrites reports whether a rank would overwrite data that peers still read from its window.
 func (p *plan) overwrites() bool {
 	return p.Operation == driver.AllToAll && p.Send == p.Recv
 }
 
-// findWindows finds the windows that the call names.
+// findWindows resolves the windows of the call.
 func (p *plan) findWindows() error {
 	var err error
 	if p.send, err = p.own(p.SendWindow); err != nil {
@@ -83,16 +83,16 @@ func (p *plan) findWindows() error {
 	return nil
 }
 
-// own is a window of the plan's group.
+// own returns the window if it belongs to the plan's group.
 func (p *plan) own(w driver.Window) (*window, error) {
 	own, ok := w.(*window)
-	if !ok || own.c != p.c {
-		return nil, fmt.Errorf("no window of group %s: %w", p.c.cfg.Name(), driver.ErrOutOfRange)
+	if !ok || own.registry != &p.c.registry {
+		return nil, fmt.Errorf("not in a window of group %s: %w", p.c.cfg.Name(), driver.ErrOutOfRange)
 	}
 	return own, nil
 }
 
-// resolveSplits finds the window in which the others read the send buffer.
+// resolveSplits resolves the window from which the other ranks read the send buffer.
 func (p *plan) resolveSplits() error {
 	p.bytes, _ = p.Spans(p.c.Size())
 	if p.SendWindow == nil || p.bytes <= p.c.tuning.eager || p.Send == p.Recv {

@@ -18,16 +18,16 @@ import (
 	"symmem/internal/rendezvous"
 )
 
-// processTimeout bounds what should not take long at all.
+// processTimeout bounds operations that should be short.
 const processTimeout = 60 * time.Second
 
-// processes is a set of ranks that are processes of their own.
+// processes starts ranks as processes.
 type processes struct {
 	t         *testing.T
 	processes []*process
 }
 
-// process is one rank of processes, as its test sees it.
+// process represents one rank.
 type process struct {
 	t       *testing.T
 	rank    int
@@ -37,7 +37,7 @@ type process struct {
 	address string
 }
 
-// startProcesses starts ranks that run a program, and waits until all of them have begun.
+// startProcesses starts ranks that run a program, and waits until all are running.
 func startProcesses(t *testing.T, size int, program string, timeout time.Duration) *processes {
 	t.Helper()
 	socket := "unix:" + filepath.Join(t.TempDir(), "store")
@@ -63,7 +63,7 @@ func startProcesses(t *testing.T, size int, program string, timeout time.Duratio
 	return f
 }
 
-// start runs this test's program as a rank. It is killed at the end of the test at the latest.
+// start starts this test program as a rank. The end of the test kills it.
 func start(t *testing.T, rank int, environment []string) *process {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), processTimeout)
@@ -94,13 +94,13 @@ func start(t *testing.T, rank int, environment []string) *process {
 	return p
 }
 
-// await reads outputs up to one with the given event.
+// await reads outputs until one with a given event.
 func (p *process) await(event string) output {
 	p.t.Helper()
 	for p.lines.Scan() {
 		var n output
 		if err := json.Unmarshal(p.lines.Bytes(), &n); err != nil {
-			p.t.Fatalf("rank %d says %q: %v", p.rank, p.lines.Text(), err)
+			p.t.Fatalf("rank %d printed %q: %v", p.rank, p.lines.Text(), err)
 		}
 		if n.Event == event {
 			return n
@@ -120,9 +120,9 @@ func (p *process) signal(s syscall.Signal) {
 	}
 }
 
-// wantNamed reads the outcomes of all ranks but one. At least one must name it with an error of
-// the given kind; the others may have heard of the fault before they noticed themselves. All must
-// have met on the fault lane without it.
+// wantNamed reads the outcomes of all ranks except the victim. At least one must have an error of
+// the given kind that names the victim; others may have received the fault from it. All must have
+// exchanged on the fault lane without the victim.
 func (f *processes) wantNamed(kind string, victim int) {
 	f.t.Helper()
 	named := 0
@@ -139,25 +139,25 @@ func (f *processes) wantNamed(kind string, victim int) {
 		case n.Kind == kind && slices.Equal(n.Ranks, []int{victim}):
 			named++
 		case n.Kind != "fault":
-			f.t.Errorf("rank %d ended by %s of %v (%s), want %s of rank %d",
+			f.t.Errorf("rank %d ended with %s of %v (%s), want %s of rank %d",
 				p.rank, n.Kind, n.Ranks, n.Text, kind, victim)
 		}
 		if !slices.Equal(n.Present, present) {
-			f.t.Errorf("rank %d met %v on the fault lane, want %v", p.rank, n.Present, present)
+			f.t.Errorf("rank %d exchanged with %v on the fault lane, want %v", p.rank, n.Present, present)
 		}
 	}
 	if named == 0 {
-		f.t.Errorf("no rank has named rank %d", victim)
+		f.t.Errorf("no rank names rank %d", victim)
 	}
 }
 
-// wantNothingLeft waits for the end of all processes and looks for what they may have left.
+// wantNothingLeft waits for the end of all processes and checks for leaked resources.
 func (f *processes) wantNothingLeft() {
 	f.t.Helper()
 	for _, p := range f.processes {
 		_ = p.command.Wait()
 		if err := p.command.Process.Signal(syscall.Signal(0)); err == nil {
-			f.t.Errorf("rank %d still lives", p.rank)
+			f.t.Errorf("rank %d is still running", p.rank)
 		}
 	}
 	sockets, err := os.ReadFile("/proc/net/unix")
@@ -166,7 +166,7 @@ func (f *processes) wantNothingLeft() {
 	}
 	for _, p := range f.processes {
 		if strings.Contains(string(sockets), p.address) {
-			f.t.Errorf("rank %d has left the socket %s", p.rank, p.address)
+			f.t.Errorf("the socket %[2]s of rank %[1]d is left", p.rank, p.address)
 		}
 	}
 	names, err := filepath.Glob("/dev/shm/*symmem*")
@@ -175,7 +175,7 @@ func (f *processes) wantNothingLeft() {
 	}
 }
 
-func TestKilledRankIsNamedByTheOthers(t *testing.T) {
+func TestOtherRanksNameKilledRank(t *testing.T) {
 	for program := range programs {
 		t.Run("inside "+program, func(t *testing.T) {
 			f := startProcesses(t, 3, program, processTimeout)
@@ -186,13 +186,13 @@ func TestKilledRankIsNamedByTheOthers(t *testing.T) {
 	}
 }
 
-func TestStoppedRankIsNamedAndGetsAnErrorWhenItGoesOn(t *testing.T) {
+func TestStoppedRankIsNamedAndGetsErrorLater(t *testing.T) {
 	f := startProcesses(t, 3, "collectives", 1500*time.Millisecond)
 	f.processes[2].signal(syscall.SIGSTOP)
 	f.wantNamed("late", 2)
 	f.processes[2].signal(syscall.SIGCONT)
 	if n := f.processes[2].await("outcome"); n.Kind == "close" || n.Kind == "start" {
-		t.Errorf("the late rank ended by %s (%s)", n.Kind, n.Text)
+		t.Errorf("the late rank ended with %s (%s)", n.Kind, n.Text)
 	}
 	f.wantNothingLeft()
 }

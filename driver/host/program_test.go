@@ -14,7 +14,7 @@ import (
 	"symmem/internal/rendezvous"
 )
 
-// The environment of a rank that a test has started as a process.
+// Environment variables of ranks in processes.
 const (
 	programVariable = "SYMMEM_HOST_TEST_PROGRAM"
 	rankVariable    = "SYMMEM_HOST_TEST_RANK"
@@ -22,7 +22,7 @@ const (
 	timeoutVariable = "SYMMEM_HOST_TEST_TIMEOUT"
 )
 
-// output is a line that a rank writes for its test.
+// output holds a line that a rank writes for its test.
 type output struct {
 	// Event is "open" with the address of the hand-off socket, "running" once all ranks have taken
 	// part in the program for a while, and "outcome" at the end.
@@ -44,7 +44,7 @@ func (n output) write() {
 	fmt.Println(string(line))
 }
 
-// rankProcess is a rank in a process of its own.
+// rankProcess runs a rank.
 type rankProcess struct {
 	rank, size int
 	device     *Device
@@ -54,7 +54,7 @@ type rankProcess struct {
 	window     driver.Window
 }
 
-// programs are what ranks do, round after round, until a fault ends it.
+// programs lists the rounds of programs. Ranks repeat them until a fault.
 var programs = map[string]func(a *rankProcess, round int) error{
 	"collectives":   (*rankProcess).collective,
 	"registrations": (*rankProcess).registration,
@@ -62,7 +62,7 @@ var programs = map[string]func(a *rankProcess, round int) error{
 	"messages":      (*rankProcess).message,
 }
 
-// roundsToRun is how many rounds a rank takes part in before it says that it is running.
+// roundsToRun is the number of rounds before a rank reports that it is running.
 const roundsToRun = 20
 
 // runRank is the main function of a rank.
@@ -113,7 +113,7 @@ func (a *rankProcess) open() error {
 	return a.join()
 }
 
-// join connects the ranks with a deadline that no test waits for.
+// join connects the ranks with a long deadline.
 func (a *rankProcess) join() (err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), processTimeout)
 	defer cancel()
@@ -140,7 +140,7 @@ func (a *rankProcess) join() (err error) {
 	return err
 }
 
-// collective takes turns between the paths, and between sizes of one and of many steps.
+// collective alternates between the paths, and between sizes of one step and of many.
 func (a *rankProcess) collective(round int) error {
 	return a.launch(driver.Call{
 		Operation: driver.AllReduce, DataType: driver.Float32, Path: driver.Path(round % 2),
@@ -175,7 +175,7 @@ func (a *rankProcess) exchange(round int) error {
 	return err
 }
 
-// message goes round the ring: rank 0 sends first, the others receive first.
+// message sends a message around the ring. Rank 0 sends first; the others receive first.
 func (a *rankProcess) message(round int) error {
 	steps := []driver.Operation{driver.Recv, driver.Send}
 	if a.rank == 0 {
@@ -197,7 +197,7 @@ func (a *rankProcess) message(round int) error {
 	return nil
 }
 
-// explain reports an error, meets the others on the fault lane, and leaves.
+// explain writes an error, exchanges with the other ranks on the fault lane, and closes.
 func (a *rankProcess) explain(err error) {
 	n := output{Event: "outcome", Text: err.Error()}
 	n.Kind, n.Ranks = controltest.KindOf(err)

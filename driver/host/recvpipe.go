@@ -15,50 +15,49 @@ import (
 	"symmem/internal/spin"
 )
 
-// recvPipe is this rank's end of the pipe from a peer. A goroutine that waits for a message takes
-// all frames that have come, including those of messages that others wait for.
+// recvPipe reads the pipe from a peer. A goroutine that waits for a message takes all frames that
+// have arrived, including those of messages for which others wait.
 type recvPipe struct {
 	c      *communicator
 	source int // the peer, a group rank
 
-	frame atomic.Uint64 // frames taken
+	frame atomic.Uint64 // the number of the last frame that was taken
 
 	mu       ranked.Mutex[recvPipeMu]
-	incoming map[address]*incoming // messages that have begun to come or are awaited; guarded by mu
-	begun    uint64                // messages that have begun to come; guarded by mu
+	incoming map[address]*incoming // begun or awaited messages; guarded by mu
+	begun    uint64                // counts messages whose first frame has arrived; guarded by mu
 }
 
-// address names a message among those of a peer.
+// address identifies a message of a peer.
 type address struct {
 	tag    int
 	number uint64
 }
 
-// incoming is a message that is not complete on both sides: it has begun to come, a Recv runs for
-// it, or both.
+// incoming holds an incomplete message: its first frame has arrived, a Recv runs for it, or both.
 type incoming struct {
-	header frameHeader // of the first frame, if one has come
-	come   bool
-	got    int64
-	heap   []byte   // frames that came before the Recv ran
-	to     *receive // which runs, or nil
+	begun  bool        // the first frame has arrived
+	header frameHeader // of the first frame
+	got    int64       // bytes
+	heap   []byte      // data that arrived before the Recv ran
+	to     *receive    // the running Recv, or nil
 }
 
-// receive is a Recv under way.
+// receive runs a Recv.
 type receive struct {
 	messageCall
-	// claimed is set once source and number are known.
+	// claimed is set after source and number.
 	claimed atomic.Bool
 	source  int
 	number  uint64
-	// attached reports whether frames go to the Recv's buffer; the thread's that runs it.
+	// attached reports whether data goes to the Recv's buffer. Only the thread of the Recv uses it.
 	attached bool
-	// ended is set once the message is complete, or err says why it will not be.
+	// ended is set when the message is complete, or after err.
 	ended atomic.Bool
 	err   error
 }
 
-// tryNow takes what has come.
+// tryNow receives the frames that have arrived.
 func (r *receive) tryNow() (done bool, err error) {
 	if err := r.c.BeginUse(); err != nil {
 		return false, err
@@ -106,7 +105,7 @@ func (r *receive) run() error {
 	}
 }
 
-// takeArrived takes the frames that have come, as long as the message is not complete.
+// takeArrived takes frames that have arrived until the message is complete.
 func (r *receive) takeArrived() (done bool, err error) {
 	if !r.claimed.Load() {
 		for i := range r.c.messages.recvPipes {
@@ -143,7 +142,8 @@ func (r *receive) end() (done bool, err error) {
 	return true, r.err
 }
 
-// attach makes the Recv's buffer the destination of the message, and moves there what has come.
+// attach makes the Recv's buffer the destination of the message, and copies the data on the heap
+// to it.
 func (r *receive) attach() {
 	in := &r.c.messages.recvPipes[r.source]
 	in.mu.Lock()
@@ -152,7 +152,7 @@ func (r *receive) attach() {
 	at := address{r.plan.Tag, r.number}
 	p := in.findIncoming(at)
 	p.to = r
-	if !p.come {
+	if !p.begun {
 		return
 	}
 	if r.fits(p) {
@@ -163,7 +163,7 @@ func (r *receive) attach() {
 	in.finish(at, p)
 }
 
-// detach ensures that no goroutine writes to the Recv's buffer any more.
+// detach ensures that no goroutine writes to the Recv's buffer after it returns.
 func (r *receive) detach() {
 	if !r.attached {
 		return
@@ -174,7 +174,8 @@ func (r *receive) detach() {
 	delete(in.incoming, address{r.plan.Tag, r.number})
 }
 
-// fits compares the two ends of a message whose first frame has come.
+// fits compares the two ends of a message after its first frame has arrived. It reports whether
+// they match.
 func (r *receive) fits(p *incoming) bool {
 	h := &p.header
 	sent := control.End{
@@ -187,8 +188,8 @@ func (r *receive) fits(p *incoming) bool {
 	return r.err == nil
 }
 
-// nextFrame describes the wait for the next frame. Ranks that have left are not waited for by a
-// Recv that others may serve.
+// nextFrame returns the description of the wait for the next frame. A Recv from any rank does not
+// wait for ranks that have left.
 func (r *receive) nextFrame() shm.MessageWait {
 	c := r.c
 	var w shm.MessageWait
@@ -198,11 +199,11 @@ func (r *receive) nextFrame() shm.MessageWait {
 	} else {
 		w = r.anyFrame()
 	}
-	w.Why = r.cannotCome
+	w.Why = r.cannotArrive
 	return w
 }
 
-// anyFrame is nextFrame for a Recv that has no message yet.
+// anyFrame returns the description of the wait of a Recv without a matched message.
 func (r *receive) anyFrame() shm.MessageWait {
 	c := r.c
 	present := c.Present()
@@ -223,13 +224,13 @@ func (r *receive) anyFrame() shm.MessageWait {
 	}, from...)
 }
 
-// box is the pipe from the peer.
+// box returns the shared memory of the pipe.
 func (in *recvPipe) box() *pair { return in.c.pipe(in.source, in.c.cfg.Rank) }
 
-// at is where a frame lies.
+// at returns the memory of a frame.
 func (in *recvPipe) at(frame uint64) *frame { return &in.box().frames[frame%pairFrames] }
 
-// arrived reports whether an untaken frame has arrived.
+// arrived reports whether the next frame has arrived.
 func (in *recvPipe) arrived() bool {
 	if in.source == in.c.cfg.Rank {
 		return false
@@ -238,7 +239,7 @@ func (in *recvPipe) arrived() bool {
 	return spin.LoadAcquire64(&in.at(next).posted) == next
 }
 
-// drain takes the frames that have come, at most until a Recv has its message.
+// drain takes the frames that have arrived, until a Recv has its message.
 func (in *recvPipe) drain(until *receive) error {
 	if !in.arrived() {
 		return nil
@@ -258,8 +259,8 @@ func (in *recvPipe) drain(until *receive) error {
 	return nil
 }
 
-// take moves the bytes of one frame to where they belong. in.mu is held. The peer's words are
-// read once, and checked before they are believed.
+// take copies the data of one frame to its Recv or to the heap. It reads the peer's words once,
+// and checks them before it uses them. The caller holds in.mu.
 func (in *recvPipe) take(f *frame) error {
 	h := frameHeader{
 		tag: spin.LoadAcquire64(&f.header.tag), number: spin.LoadAcquire64(&f.header.number),
@@ -273,11 +274,11 @@ func (in *recvPipe) take(f *frame) error {
 	at := address{int(h.tag), h.number}
 	p := in.findIncoming(at)
 	if h.offset != uint64(p.got) ||
-		p.come && (h.total != p.header.total || h.offset == h.total) {
+		p.begun && (h.total != p.header.total || h.offset == h.total) {
 		return in.errInvalidFrame(&h)
 	}
-	if !p.come {
-		p.come, p.header = true, h
+	if !p.begun {
+		p.begun, p.header = true, h
 		in.begun++
 		in.matchArrival(at, p)
 	}
@@ -294,7 +295,7 @@ func (in *recvPipe) take(f *frame) error {
 	return nil
 }
 
-// matchArrival assigns a message whose first frame has arrived to its Recv, or has it claimed.
+// matchArrival compares a message with its Recv after the first frame, or adds it to the matcher.
 func (in *recvPipe) matchArrival(at address, p *incoming) {
 	if p.to != nil {
 		p.to.fits(p)
@@ -313,7 +314,8 @@ func (in *recvPipe) matchArrival(at address, p *incoming) {
 	}
 }
 
-// findIncoming finds or makes what is known of a message. in.mu is held.
+// findIncoming returns the state of a message, which it creates if necessary. The caller holds
+// in.mu.
 func (in *recvPipe) findIncoming(at address) *incoming {
 	p := in.incoming[at]
 	if p == nil {
@@ -326,7 +328,7 @@ func (in *recvPipe) findIncoming(at address) *incoming {
 	return p
 }
 
-// finish ends the Recv of a message that is complete, or that does not fit. in.mu is held.
+// finish ends the Recv of a message that is complete or does not match. The caller holds in.mu.
 func (in *recvPipe) finish(at address, p *incoming) {
 	if p.to == nil || p.to.err == nil && p.got < int64(p.header.total) {
 		return
@@ -338,17 +340,17 @@ func (in *recvPipe) finish(at address, p *incoming) {
 	p.to.c.Wake(p.to.c.cfg.Rank)
 }
 
-// errInvalidFrame says that a peer has written what no rank of ours writes.
+// errInvalidFrame returns the error for a corrupt frame.
 func (in *recvPipe) errInvalidFrame(h *frameHeader) error {
-	return fmt.Errorf("rank %d of the world announces bytes from %d on of %d of message %d with tag "+
-		"%d in group %s, which fits no message", in.c.cfg.Ranks[in.source], h.offset, h.total,
+	return fmt.Errorf("rank %d of the world sent an invalid frame: bytes from %d on of %d of message "+
+		"%d with tag %d in group %s", in.c.cfg.Ranks[in.source], h.offset, h.total,
 		h.number, h.tag, in.c.cfg.Name())
 }
 
-// cannotCome says that the message of a Recv was forgotten, in strict groups: no rank of which it
-// may come can still send it. Such a Recv may keep this rank from the very collective at which the
-// balances of all ranks would show that.
-func (r *receive) cannotCome() error {
+// cannotArrive returns an error in strict groups if no possible sender of a Recv's message can
+// still send it. Otherwise the Recv could block this rank before the collective that compares the
+// balances of all ranks.
+func (r *receive) cannotArrive() error {
 	c := r.c
 	if !c.cfg.Strict {
 		return nil
@@ -357,16 +359,16 @@ func (r *receive) cannotCome() error {
 	if r.plan.Root != driver.AnySource {
 		from = []int{r.plan.Root}
 	}
-	if !slices.ContainsFunc(from, r.mayCome) {
+	if !slices.ContainsFunc(from, r.mayArrive) {
 		return c.Unbalanced(r.after + 1)
 	}
 	return nil
 }
 
-// mayCome reports whether a rank may still send the message: it has not called the collective that
-// comes after the Recv, or not all that it sent before has begun to come. The words are read in the
-// order in which that rank writes them last.
-func (r *receive) mayCome(source int) bool {
+// mayArrive reports whether a rank may still send the message: it has not called the collective
+// after the Recv, or the first frames of its earlier messages have not all arrived. The words are
+// read in the order in which that rank last writes them.
+func (r *receive) mayArrive(source int) bool {
 	c := r.c
 	if c.TicketsOf(source) <= r.after {
 		return true
@@ -382,5 +384,5 @@ func (r *receive) mayCome(source int) bool {
 		return false
 	}
 	p := in.incoming[address{r.plan.Tag, r.number}]
-	return r.source != source || p != nil && p.come
+	return r.source != source || p != nil && p.begun
 }

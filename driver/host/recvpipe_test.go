@@ -9,8 +9,9 @@ import (
 	"symmem/internal/spin"
 )
 
-// A peer that writes nonsense into its pipe gets no byte of it into a buffer, and the group fails.
-func TestFramesAreCheckedBeforeTheyAreBelieved(t *testing.T) {
+// TestInvalidFrameFailsGroup writes invalid frames to a pipe. The group must fail, and no data may
+// reach the buffer of the Recv.
+func TestInvalidFrameFailsGroup(t *testing.T) {
 	good := frameHeader{tag: 3, number: 1, total: 8}
 	for what, spoil := range map[string]func(h *frameHeader){
 		"a tag that is none":           func(h *frameHeader) { h.tag = 1 << 40 },
@@ -29,11 +30,11 @@ func TestFramesAreCheckedBeforeTheyAreBelieved(t *testing.T) {
 			spin.StoreRelease64(&f.posted, 1)
 			got := make([]byte, 16)
 			err := d.receive(1, driver.Call{Tag: 3, Count: 8}, got)
-			if err == nil || !strings.Contains(err.Error(), "fits no message") {
+			if err == nil || !strings.Contains(err.Error(), "sent an invalid frame") {
 				t.Errorf("got %v", err)
 			}
 			if string(got) != strings.Repeat("\x00", 16) {
-				t.Errorf("the buffer holds %v", got)
+				t.Errorf("the buffer contains %v", got)
 			}
 		})
 	}

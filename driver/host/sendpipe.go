@@ -12,32 +12,31 @@ import (
 	"symmem/internal/sys"
 )
 
-// sendPipe is this rank's end of the pipe to a peer. Sends of several streams put in their frames
-// in any order; the receiver sorts them.
+// sendPipe writes the pipe to a peer. Sends of several streams may write frames in any order; the
+// receiver sorts them.
 type sendPipe struct {
 	mu      ranked.Mutex[sendPipeMu]
-	frame   uint64             // frames posted; guarded by mu
-	inPipe  [pairFrames]posted // their contents; guarded by mu
-	taken   uint64             // frames that the receiver had taken at stalled; guarded by mu
-	stalled uint64             // when a Send first found no room after that; guarded by mu
-	backlog []*send            // Sends with frames left to push; guarded by mu
+	frame   uint64             // the number of the last posted frame; guarded by mu
+	inPipe  [pairFrames]posted // the messages of the frames; guarded by mu
+	taken   uint64             // the last frame that was taken at the time stalled; guarded by mu
+	stalled uint64             // the time since which the pipe is full; guarded by mu
+	backlog []*send            // Sends that push has to finish; guarded by mu
 	bytes   int64              // of backlog; guarded by mu
-	idle    chan struct{}      // closed when backlog is empty; nil while it is; guarded by mu
+	idle    chan struct{}      // closed when the backlog is empty, then nil; guarded by mu
 }
 
-// posted names the message of a frame.
+// posted identifies the message of a frame.
 type posted struct {
 	tag    int
 	number uint64
 }
 
-// send is a Send under way.
+// send runs a Send.
 type send struct {
 	messageCall
 	out    *sendPipe
 	number uint64
-	// data are the bytes of the message from the offset base on; they are in copied once the message
-	// was left to push.
+	// data points to the message from the offset base on. After deferRest it points to copied.
 	data   unsafe.Pointer
 	base   int64
 	copied []byte
@@ -45,14 +44,15 @@ type send struct {
 	begun  bool // the first frame is posted
 }
 
+// finished reports whether all frames are posted.
 func (s *send) finished() bool { return s.begun && s.moved == s.plan.bytes }
 
-// box is the pipe; the caller has called BeginUse.
+// box returns the shared memory of the pipe. The caller has called BeginUse.
 func (s *send) box() *pair {
 	return s.c.pipe(s.c.cfg.Rank, s.plan.Root)
 }
 
-// tryNow posts what there is room for.
+// tryNow posts as many frames as there is room for.
 func (s *send) tryNow() (done bool, err error) {
 	if err := s.c.BeginUse(); err != nil {
 		return false, err
@@ -61,7 +61,7 @@ func (s *send) tryNow() (done bool, err error) {
 	return s.advance(s.box()), nil
 }
 
-// advance posts frames as long as there is room, and reports whether that was all.
+// advance posts frames as long as there is room. It reports whether all frames are posted.
 func (s *send) advance(box *pair) bool {
 	for !s.finished() {
 		if !s.step(box) {
@@ -97,14 +97,14 @@ func (s *send) step(box *pair) bool {
 	return true
 }
 
-// room reports whether the next frame has room.
+// room reports whether there is room for the next frame.
 func (s *send) room(box *pair) bool {
 	s.out.mu.Lock()
 	defer s.out.mu.Unlock()
 	return s.out.frame-spin.LoadAcquire64(&box.taken) < pairFrames
 }
 
-// run sends the message, or leaves what the receiver does not take to push.
+// run sends the message. If the receiver does not take it in time, push sends the rest.
 func (s *send) run() error {
 	if err := s.c.BeginUse(); err != nil {
 		return err
@@ -129,8 +129,8 @@ func (s *send) run() error {
 	return nil
 }
 
-// impatient reports whether a Send that has waited since begin hands the rest of its message to
-// push. A begin of 0 means that it has not waited.
+// impatient reports whether a Send that has waited since begin, or not at all if begin is 0,
+// leaves the rest of its message to push.
 func (s *send) impatient(box *pair, begin uint64) bool {
 	now, timeout := sys.Monotonic(), s.c.device.cfg.Timeout
 	if begin != 0 && now-begin > uint64(timeout/4) {
@@ -146,25 +146,26 @@ func (s *send) lastFrame() uint64 {
 	return s.out.frame
 }
 
-// await waits for room, or until enough says so.
+// await waits for room, or until enough returns true.
 func (s *send) await(box *pair, enough func() bool) error {
 	return s.c.AwaitMessage(s.waiting(func() bool { return s.room(box) || enough() }, s.plan.Root))
 }
 
 const (
-	// sendWait is how long Sends wait for a receiver that takes nothing: all of them together, from
-	// the first one that finds the pipe full until the receiver takes a frame. So two ranks that
-	// send each other any number of messages before they receive lose this time once.
+	// sendWait is the time for which Sends wait for a receiver that takes no frames. It begins when
+	// the first Send finds the pipe full, and applies to all Sends until the receiver takes a frame.
+	// Two ranks that send each other many messages before they receive lose this time only once.
 	sendWait = time.Millisecond
-	// longestSendWait bounds that time, as does a part of the timeout: other ranks may wait for this
-	// rank's stream meanwhile.
+	// longestSendWait bounds this time, as does a fraction of the timeout, since other ranks may wait
+	// for this rank's stream meanwhile.
 	longestSendWait = time.Second
-	// backlogUnit is how much may lie in memory of the heap for one peer before that time doubles, so
-	// that a sender which is always ahead is slowed down.
+	// backlogUnit is the size of the backlog at which this time doubles, in order to slow down a
+	// sender that is always ahead.
 	backlogUnit = 64 << 20
 )
 
-// patience returns the deadline of a Send for a receiver that has taken the given number of frames.
+// patience returns the deadline of a Send for a receiver that has taken the given number of
+// frames.
 func (o *sendPipe) patience(taken, now uint64, timeout time.Duration) uint64 {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -175,7 +176,7 @@ func (o *sendPipe) patience(taken, now uint64, timeout time.Duration) uint64 {
 	return o.stalled + uint64(min(wait, longestSendWait, timeout/16))
 }
 
-// deferRest copies the rest of the message and leaves it to push, so that the stream can continue.
+// deferRest copies the rest of the message, for push, so that the stream can continue.
 func (s *send) deferRest() error {
 	left := s.plan.bytes - s.moved
 	s.copied = make([]byte, max(1, left))
@@ -201,7 +202,7 @@ func (s *send) deferRest() error {
 	return nil
 }
 
-// push posts what Sends have left, in their order. After a fault it drops it.
+// push finishes the Sends in the backlog, in order. After a fault it discards them.
 func (o *sendPipe) push() {
 	for {
 		o.mu.Lock()
@@ -223,9 +224,9 @@ func (o *sendPipe) push() {
 	}
 }
 
-// finish posts the rest of the message. A wait that fails fails the group. No stream waits for it,
-// so the receiver may be late, as for messages that fit into the pipe, until the group closes or
-// fails, perhaps over the timeout of another wait.
+// finish posts the rest of the message. No stream waits for it, so a timeout does not fail the
+// group before it closes: the receiver may be late, as for messages that fit into the pipe. Other
+// errors of the wait fail the group.
 func (s *send) finish() {
 	box := s.box()
 	for !s.advance(box) {
@@ -239,14 +240,14 @@ func (s *send) finish() {
 	}
 }
 
-// pushing returns what is closed when nothing is left to push, or nil if that is so.
+// pushing returns a channel that is closed when the backlog is empty, or nil if it is empty.
 func (o *sendPipe) pushing() <-chan struct{} {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return o.idle
 }
 
-// unreceived lists the messages in the pipe to a peer that has left the group.
+// unreceived returns the messages in the pipe to a peer that has left the group.
 func (o *sendPipe) unreceived(c *communicator, peer int) []driver.MessageEnds {
 	o.mu.Lock()
 	defer o.mu.Unlock()

@@ -11,9 +11,9 @@ import (
 	"symmem/driver"
 )
 
-// The stream of a Send that nobody receives goes on, the buffer may change, and what was sent comes
-// all the same. Nothing of it is kept afterwards.
-func TestWhatNobodyReceivesYetIsKeptForTheReceiver(t *testing.T) {
+// TestSendsWithoutReceiverAreStored checks that Sends complete without a receiver, that their
+// buffers may then change, and that the messages arrive and leave no memory behind.
+func TestSendsWithoutReceiverAreStored(t *testing.T) {
 	d := newDuo(t)
 	d.connect()
 	const messages, size = 3, 5<<20 + 7
@@ -36,23 +36,24 @@ func TestWhatNobodyReceivesYetIsKeptForTheReceiver(t *testing.T) {
 			data[j] = byte(i + j)
 		}
 		if !bytes.Equal(got, data) {
-			t.Fatalf("message %d is another one", i)
+			t.Fatalf("message %d has other data", i)
 		}
 	}
 	<-idle
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.bytes != 0 || o.backlog != nil {
-		t.Errorf("%d bytes in %d messages are kept still", o.bytes, len(o.backlog))
+		t.Errorf("%d bytes in %d messages are still stored", o.bytes, len(o.backlog))
 	}
 	if n := len(d.groups[1].(*communicator).messages.recvPipes[0].incoming); n != 0 {
-		t.Errorf("%d messages are kept by the receiver", n)
+		t.Errorf("the receiver still stores %d messages", n)
 	}
 }
 
-// A message that is sent while both ranks close is an error of one of them: rank 1 is kept in its
-// Close, after it has looked at what has come, until rank 0 has sent one and has closed.
-func TestAMessageThatIsSentWhileBothRanksCloseIsFound(t *testing.T) {
+// TestMessageDuringCloseIsReported sends a message while both ranks close. Close of rank 1 is
+// stopped after it has read the pipe, until rank 0 has sent the message and closed. One of the
+// ranks must return an error.
+func TestMessageDuringCloseIsReported(t *testing.T) {
 	d := newDuo(t)
 	d.connect()
 	receiver := d.groups[1].(*communicator)
@@ -80,12 +81,12 @@ func TestAMessageThatIsSentWhileBothRanksCloseIsFound(t *testing.T) {
 	close(release)
 	var found *driver.MessageError
 	if err := <-closed; !errors.As(errors.Join(sender, err), &found) {
-		t.Errorf("the sender says %v, the receiver %v", sender, err)
+		t.Errorf("Close returns %v to the sender, %v to the receiver", sender, err)
 	}
 }
 
-// Closing sends what was left to be pushed first.
-func TestACloseWaitsForWhatIsOnItsWay(t *testing.T) {
+// TestCloseSendsStoredMessages closes a group with messages in the backlog.
+func TestCloseSendsStoredMessages(t *testing.T) {
 	d := newDuo(t)
 	d.connect()
 	const size = 3 << 20
@@ -96,11 +97,11 @@ func TestACloseWaitsForWhatIsOnItsWay(t *testing.T) {
 	check(t, d.receive(1, driver.Call{Count: size}, got))
 	check(t, <-closed)
 	if !bytes.Equal(got, data) {
-		t.Error("other bytes came")
+		t.Error("received other data")
 	}
 }
 
-func TestPatienceRestartsWhenTheReceiverTakesAFrame(t *testing.T) {
+func TestPatienceRestartsWhenReceiverTakesFrame(t *testing.T) {
 	const ms = uint64(time.Millisecond)
 	o := &sendPipe{}
 	for _, c := range []struct {
@@ -123,9 +124,9 @@ func TestPatienceRestartsWhenTheReceiverTakesAFrame(t *testing.T) {
 	}
 }
 
-// TestSendsInVainDoNotUseUpTheTimeoutOfOthers has rank 0 send far ahead, with much in memory
-// already, while rank 1 waits for it in a collective.
-func TestSendsInVainDoNotUseUpTheTimeoutOfOthers(t *testing.T) {
+// TestSlowedSendsDoNotDelayCollective makes rank 0 send many messages, with a large backlog, while
+// rank 1 waits for it in a collective.
+func TestSlowedSendsDoNotDelayCollective(t *testing.T) {
 	const messages, size = 100, 1 << 18
 	d := newDuo(t)
 	d.connect()
@@ -147,8 +148,8 @@ func TestSendsInVainDoNotUseUpTheTimeoutOfOthers(t *testing.T) {
 	}
 }
 
-// TestAMessageThatIsKeptIsNotLate receives a message after its sender has given up waiting once.
-func TestAMessageThatIsKeptIsNotLate(t *testing.T) {
+// TestStoredMessageMayBeReceivedLate receives a message after a wait of its sender has timed out.
+func TestStoredMessageMayBeReceivedLate(t *testing.T) {
 	var pushing atomic.Bool
 	var turns atomic.Int32
 	again := make(chan struct{})
@@ -178,13 +179,13 @@ func TestAMessageThatIsKeptIsNotLate(t *testing.T) {
 	}
 	check(t, d.receive(1, driver.Call{Count: size}, got))
 	if !bytes.Equal(got, data) {
-		t.Error("other bytes came")
+		t.Error("received other data")
 	}
 }
 
-// TestPushingEndsWithTheTimeoutOfTheGroup fails a group with the timeout of a collective while a
-// message is kept for its receiver.
-func TestPushingEndsWithTheTimeoutOfTheGroup(t *testing.T) {
+// TestPushEndsWhenGroupFails fails a group by the timeout of a collective while a message is in
+// the backlog.
+func TestPushEndsWhenGroupFails(t *testing.T) {
 	d := newDuo(t)
 	d.connect()
 	const size = 1 << 20
@@ -197,7 +198,7 @@ func TestPushingEndsWithTheTimeoutOfTheGroup(t *testing.T) {
 	select {
 	case <-idle:
 	case <-d.ctx.Done():
-		t.Error("the message is pushed still")
+		t.Error("push has not ended")
 	}
 	d.groups[1].(*communicator).CheckPeers()
 }

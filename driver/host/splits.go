@@ -9,16 +9,14 @@ import (
 	"symmem/internal/spin"
 )
 
-// An AllToAllV proceeds in steps, like other collectives through staging. In the first one every
-// rank also publishes how it divides its buffers, so that all ranks know all splits: they compare
-// them, and compute identically which data each rank puts into its staging in each step, and where.
-// A rank whose send buffer lies in a window publishes that instead, and the others read their parts
-// there.
+// An AllToAllV proceeds in steps, like other staged collectives. In the first step every rank also
+// publishes its splits. All ranks compare the splits, and compute from them which data each rank
+// copies to its staging buffer in each step. A rank whose send buffer lies in a window publishes
+// the buffer's place instead, and the others read their parts from the window.
 
-// splitTable is the table that a rank publishes at the start of its staging buffer.
+// splitTable holds the splits that a rank publishes at the start of its staging buffer.
 type splitTable struct {
-	// direct is 1 if the others read the send buffer where it lies: in the window of the segment, at
-	// the offset.
+	// direct is 1 if the others read the send buffer from a window, at the offset in the segment.
 	direct        uint64
 	pool, segment uint64
 	offset        uint64
@@ -29,14 +27,15 @@ type splitTable struct {
 // the sent part in its send buffer.
 type splitRow struct{ send, recv, at uint64 }
 
-// splitExchange is the AllToAllV that runs.
+// splitExchange runs an AllToAllV.
 type splitExchange struct {
-	c *communicator
-	// source is the send buffer, or a copy of it where the call works in place.
+	mover    *mover
+	registry *registry
+	// source is the send buffer, or a copy of it if the call is in place.
 	source unsafe.Pointer
-	// left are the elements that have to go through staging yet, by sender and then by receiver.
+	// left counts the elements that are still to be staged, by sender and receiver.
 	left []int64
-	// data is where the parts begin in a staging buffer.
+	// data is the offset of the parts in a staging buffer.
 	data int64
 }
 
@@ -50,13 +49,13 @@ func tableBytes(ranks int) int64 {
 
 // table returns the table that a rank has published in the current step.
 func (d *splitExchange) table(rank int, step uint64) *splitTable {
-	return (*splitTable)(d.c.stage(rank, step))
+	return (*splitTable)(d.mover.stage(rank, step))
 }
 
 // begin posts the first step of an AllToAllV.
 func (d *splitExchange) begin(call *plan) {
-	c := d.c
-	n, me := c.Size(), c.cfg.Rank
+	m := d.mover
+	n, me := len(m.stages), m.rank
 	if d.left == nil {
 		d.left, d.data = make([]int64, n*n), tableBytes(n)
 	}
@@ -67,7 +66,7 @@ func (d *splitExchange) begin(call *plan) {
 		d.source = unsafe.Pointer(&copied[0])
 		reduce.Copy(d.source, pointer(call.Send), len(copied), reduce.Hint{})
 	}
-	t := d.table(me, c.Step()+1)
+	t := d.table(me, m.group.Step()+1)
 	t.direct = 0
 	for r := range n {
 		t.rows[r] = splitRow{
@@ -87,7 +86,7 @@ func (d *splitExchange) begin(call *plan) {
 	d.contribute(call)
 }
 
-// share returns how many elements of each part a rank puts into its staging in the current step.
+// share returns the number of elements of each part that a rank stages in the current step.
 func (d *splitExchange) share(n, rank int, size int64) int64 {
 	parts := int64(0)
 	for _, left := range d.left[rank*n : (rank+1)*n] {
@@ -99,12 +98,12 @@ func (d *splitExchange) share(n, rank int, size int64) int64 {
 	return (stageBytes - d.data) / size / max(1, parts) / unit * unit
 }
 
-// contribute puts this rank's parts of the next step into staging and posts it.
+// contribute stages this rank's parts for the next step and posts it.
 func (d *splitExchange) contribute(call *plan) {
-	c := d.c
-	n, me := c.Size(), c.cfg.Rank
+	m := d.mover
+	n, me := len(m.stages), m.rank
 	share := d.share(n, me, call.size)
-	to := unsafe.Add(c.stage(me, c.Step()+1), d.data)
+	to := unsafe.Add(m.stage(me, m.group.Step()+1), d.data)
 	for r := range n {
 		left := d.left[me*n+r]
 		if left == 0 {
@@ -115,20 +114,20 @@ func (d *splitExchange) contribute(call *plan) {
 			reduce.Hint{})
 		to = unsafe.Add(to, share*call.size)
 	}
-	c.Post(call.Digest, nil, 0)
+	m.group.Post(call.Digest, nil, 0)
 }
 
-// finish completes an AllToAllV after everybody's first step has arrived.
+// finish completes an AllToAllV after the first steps of all ranks have arrived.
 func (d *splitExchange) finish(call *plan, ticket uint64) error {
-	c := d.c
+	m := d.mover
 	if err := d.compare(call, ticket); err != nil {
 		return err
 	}
-	first := c.Step()
-	// Where a part is empty its offset may lie anywhere.
-	if own := call.Splits.SendCounts[c.cfg.Rank] * call.size; own > 0 {
-		reduce.Copy(unsafe.Add(pointer(call.Recv), call.Splits.RecvOffsets[c.cfg.Rank]*call.size),
-			unsafe.Add(d.source, call.Splits.SendOffsets[c.cfg.Rank]*call.size), int(own),
+	first := m.group.Step()
+	// The offset of an empty part is arbitrary.
+	if own := call.Splits.SendCounts[m.rank] * call.size; own > 0 {
+		reduce.Copy(unsafe.Add(pointer(call.Recv), call.Splits.RecvOffsets[m.rank]*call.size),
+			unsafe.Add(d.source, call.Splits.SendOffsets[m.rank]*call.size), int(own),
 			reduce.Hint{Stream: own >= streamBytes})
 	}
 	pulled, err := d.readDirect(call, first)
@@ -137,41 +136,42 @@ func (d *splitExchange) finish(call *plan, ticket uint64) error {
 	}
 	for d.take(call) {
 		d.contribute(call)
-		if err := c.arrive(&call.Call, ticket); err != nil {
+		if err := m.arrive(&call.Call, ticket); err != nil {
 			return err
 		}
-		if err := c.CompareStep(&call.Call, ticket); err != nil {
+		if err := m.group.CompareStep(&call.Call, ticket); err != nil {
 			return err
 		}
 	}
 	if !pulled {
 		return nil
 	}
-	c.Post(call.Digest, nil, 0)
-	return c.arrive(&call.Call, ticket)
+	m.group.Post(call.Digest, nil, 0)
+	return m.arrive(&call.Call, ticket)
 }
 
-// compare notes what all ranks send, and compares it with what their peers expect: all of it
-// where calls are compared, so that all ranks get the same error, else what concerns this rank.
+// compare compares the counts that ranks send with those that their peers expect. If calls are
+// compared, it compares all counts, so that all ranks get the same error; else only those of this
+// rank. It also stores the counts in d.left.
 func (d *splitExchange) compare(call *plan, ticket uint64) error {
-	c := d.c
-	n, me := c.Size(), c.cfg.Rank
-	e := &driver.MessageError{Fault: driver.SplitsDiffer, Group: c.cfg.Name(), Number: ticket}
+	m := d.mover
+	n, me := len(m.stages), m.rank
+	e := &driver.MessageError{Fault: driver.SplitsDiffer, Group: m.cfg.Name(), Number: ticket}
 	for from := range n {
-		theirs := d.table(from, c.Step())
+		theirs := d.table(from, m.group.Step())
 		for to := range n {
 			sent := spin.LoadAcquire64(&theirs.rows[to].send)
-			expected := spin.LoadAcquire64(&d.table(to, c.Step()).rows[from].recv)
+			expected := spin.LoadAcquire64(&d.table(to, m.group.Step()).rows[from].recv)
 			if from == me {
 				sent = uint64(call.Splits.SendCounts[to])
 			}
 			if to == me {
 				expected = uint64(call.Splits.RecvCounts[from])
 			}
-			concerns := c.Comparing() || from == me || to == me
+			concerns := m.group.Comparing() || from == me || to == me
 			if sent > maxSplit || concerns && sent != expected {
 				e.Ends = append(e.Ends, driver.MessageEnds{
-					From: c.cfg.Ranks[from], To: c.cfg.Ranks[to], Sent: sent, Received: expected,
+					From: m.cfg.Ranks[from], To: m.cfg.Ranks[to], Sent: sent, Received: expected,
 				})
 			}
 			if from != to && spin.LoadAcquire64(&theirs.direct) == 0 {
@@ -185,22 +185,22 @@ func (d *splitExchange) compare(call *plan, ticket uint64) error {
 	return nil
 }
 
-// maxSplit is the largest count of a part, as Splits.Validate has it.
+// maxSplit is the limit of Splits.Validate for the count of a part.
 const maxSplit = 1 << 48
 
-// readDirect copies this rank's parts out of the windows of those whose send buffers lie in some,
-// and reports whether there are any.
+// readDirect copies this rank's parts from send buffers that lie in windows. It reports whether
+// there are any.
 func (d *splitExchange) readDirect(call *plan, step uint64) (pulled bool, err error) {
-	c := d.c
-	for i := range c.Size() {
-		r := (c.cfg.Rank + i) % c.Size()
+	m := d.mover
+	for i := range len(m.stages) {
+		r := (m.rank + i) % len(m.stages)
 		t := d.table(r, step)
 		if spin.LoadAcquire64(&t.direct) == 0 {
 			continue
 		}
 		pulled = true
 		bytes := call.Splits.RecvCounts[r] * call.size
-		if r == c.cfg.Rank || bytes == 0 {
+		if r == m.rank || bytes == 0 {
 			continue
 		}
 		from, err := d.windowOf(r, t, uint64(bytes), uint64(call.size))
@@ -213,33 +213,31 @@ func (d *splitExchange) readDirect(call *plan, step uint64) (pulled bool, err er
 	return pulled, nil
 }
 
-// windowOf finds this rank's part in the window that a peer names.
+// windowOf returns the address of this rank's part in the window that a peer has published.
 func (d *splitExchange) windowOf(
 	rank int, t *splitTable, bytes, size uint64,
 ) (unsafe.Pointer, error) {
-	c := d.c
-	offset, at := spin.LoadAcquire64(&t.offset), spin.LoadAcquire64(&t.rows[c.cfg.Rank].at)
+	m := d.mover
+	offset, at := spin.LoadAcquire64(&t.offset), spin.LoadAcquire64(&t.rows[m.rank].at)
 	key := driver.SegmentKey{
 		Pool: spin.LoadAcquire64(&t.pool), Ordinal: uint32(spin.LoadAcquire64(&t.segment)),
 	}
-	c.Mu.Lock()
-	w := c.windows[key]
-	c.Mu.Unlock()
+	w := d.registry.find(key)
 	if w == nil || at > maxSplit || offset > uint64(w.bytes) ||
 		at*size > uint64(w.bytes)-offset || bytes > uint64(w.bytes)-offset-at*size {
-		return nil, fmt.Errorf("rank %d of the world sends from segment %d, which is no window here or "+
-			"too short: %w", c.cfg.Ranks[rank], key.Ordinal, driver.ErrOutOfRange)
+		return nil, fmt.Errorf("rank %d of the world sends from segment %d, which has no window here or "+
+			"is too short: %w", m.cfg.Ranks[rank], key.Ordinal, driver.ErrOutOfRange)
 	}
 	return unsafe.Add(w.bases[rank], offset+at*size), nil
 }
 
-// take takes this rank's parts of the current step, and reports whether anything is left.
+// take copies this rank's parts of the current step, and reports whether data is left.
 func (d *splitExchange) take(call *plan) (more bool) {
-	c := d.c
-	n, me := c.Size(), c.cfg.Rank
+	m := d.mover
+	n, me := len(m.stages), m.rank
 	for from := range n {
 		share := d.share(n, from, call.size)
-		at := unsafe.Add(c.stage(from, c.Step()), d.data)
+		at := unsafe.Add(m.stage(from, m.group.Step()), d.data)
 		for to := range n {
 			left := &d.left[from*n+to]
 			if *left == 0 {

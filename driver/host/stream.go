@@ -11,49 +11,41 @@ import (
 	"symmem/internal/reduce"
 )
 
-// stream is an ordered queue of work.
+// stream runs work in order.
 //
 // States: idle (nothing queued, no worker), busy (a worker goroutine runs the queue), capturing
-// (work is recorded; a busy stream may capture, and its queue continues). An idle stream does its
-// work on the caller's thread, so that small messages cost no hand-over; work that would have to
-// wait for peers for long is queued instead. The worker ends when the queue is empty.
+// (work is recorded; a busy stream may capture while its queue continues). An idle stream runs
+// work on the caller's thread, which avoids a goroutine switch for small messages. Work that would
+// wait longer for peers is queued instead. The worker ends when the queue is empty.
 //
-// In each of these states the stream may have failed: err is set by the first work that fails and
-// taken by Synchronize. Until then work is skipped.
+// In each of these states the stream may have failed: the first work that fails sets err, and
+// Synchronize clears it. Until then work is skipped.
 type stream struct {
 	device *Device
 
 	mu       ranked.Spin[streamMu]
 	queue    []work      // guarded by mu
-	idle     *busyPeriod // until the queue runs empty; nil while idle; guarded by mu
-	err      error       // why work is skipped, until Synchronize returns it; guarded by mu
-	reported bool        // the call that failed has returned err; guarded by mu
+	idle     *busyPeriod // nil while idle; guarded by mu
+	err      error       // the failure, until Synchronize returns it; guarded by mu
+	reported bool        // a call has already returned err; guarded by mu
 	capture  *graph      // guarded by mu
 	closed   bool        // guarded by mu
 }
 
-// busyPeriod is a time for which a stream is busy.
+// busyPeriod represents a time in which a stream is busy.
 type busyPeriod struct {
 	over chan struct{} // closed at its end
-	err  error         // why the stream had failed then; written before over is closed
-}
-
-// NewStream makes a stream.
-func (d *Device) NewStream() (driver.Stream, error) { return &stream{device: d}, nil }
-
-// AdoptStream makes a new stream: there are no others on the host, so the handle is only a name.
-func (d *Device) AdoptStream(uintptr) (driver.AdoptedStream, error) {
-	return &stream{device: d}, nil
+	err  error         // the failure of the stream at the end; written before over is closed
 }
 
 // Captured reports whether the stream is being captured.
 func (s *stream) Captured() (bool, error) { return s.Capturing(), nil }
 
-// Drop is Close: the stream has no other owner.
+// Drop closes the stream, which has no other owner.
 func (s *stream) Drop() error { return s.Close() }
 
-// submit queues work, records it, or, on an idle stream, does it at once if it is quick: what may
-// take long is not run on the caller's thread.
+// submit records work, queues it, or runs it at once if the stream is idle and the work does not
+// wait, as reported by quick.
 func (s *stream) submit(w work, quick func() bool) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -72,7 +64,7 @@ func (s *stream) submit(w work, quick func() bool) error {
 	return nil
 }
 
-// do runs work, or skips it if the stream has failed. s.mu is held.
+// do runs work, or skips it if the stream has failed. The caller holds s.mu.
 func (s *stream) do(w work) {
 	if s.err != nil {
 		w.skip(s.err)
@@ -81,6 +73,7 @@ func (s *stream) do(w work) {
 	s.err, s.reported = w.run(), false
 }
 
+// usable returns an error if the stream is closed. The caller holds s.mu.
 func (s *stream) usable() error {
 	if s.closed {
 		return fmt.Errorf("stream: %w", driver.ErrClosed)
@@ -88,7 +81,7 @@ func (s *stream) usable() error {
 	return nil
 }
 
-// enqueue appends work and starts the worker. s.mu is held.
+// enqueue queues work and starts the worker if necessary. The caller holds s.mu.
 func (s *stream) enqueue(w work) {
 	s.queue = append(s.queue, w)
 	if s.idle == nil {
@@ -97,7 +90,7 @@ func (s *stream) enqueue(w work) {
 	}
 }
 
-// drain is the worker.
+// drain runs the queue as the worker.
 func (s *stream) drain() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -125,8 +118,8 @@ func (s *stream) drain() {
 	s.idle = nil
 }
 
-// launch runs or queues a collective. It is the hot path: an idle stream and an idle communicator
-// cost two uncontended locks.
+// launch runs or queues a collective. This is the hot path: with an idle stream and an idle
+// communicator it takes two uncontended locks.
 func (s *stream) launch(p *plan) error {
 	s.mu.Lock()
 	if s.idle != nil && s.capture == nil {
@@ -147,12 +140,12 @@ func (s *stream) launch(p *plan) error {
 	return err
 }
 
-// patience is how long a launch waits for a busy stream before it queues behind it.
+// patience bounds the time for which a launch waits for a busy stream before it is queued.
 const patience = time.Millisecond
 
-// awaitIdleBriefly gives the worker a moment to finish. A caller launches faster than a worker
-// completes, so without it a stream that was late once would keep its worker, and its growing
-// queue, as long as the caller keeps launching. s.mu is held, but not during the wait.
+// awaitIdleBriefly waits for the worker for a short time. Callers launch faster than a worker
+// completes, so otherwise a stream that was late once would keep its worker and a growing queue
+// for as long as the caller launches. The caller holds s.mu, which is released during the wait.
 func (s *stream) awaitIdleBriefly() {
 	idle := s.idle.over
 	s.mu.Unlock()
@@ -165,6 +158,7 @@ func (s *stream) awaitIdleBriefly() {
 	}
 }
 
+// launchLater records or queues a collective, or runs a message.
 func (s *stream) launchLater(p *plan) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -185,8 +179,8 @@ func (s *stream) launchLater(p *plan) error {
 	return nil
 }
 
-// message runs a Send or Recv, or as much of it as can be done without a wait, or queues it. s.mu
-// is held.
+// message runs as much of a Send or Recv as possible without waiting, and queues the rest. The
+// caller holds s.mu.
 func (s *stream) message(p *plan) error {
 	t, err := p.transfer()
 	if err != nil {
@@ -202,9 +196,9 @@ func (s *stream) message(p *plan) error {
 	return nil
 }
 
-// refuse fails the stream by the fault of a group, for which a call on it is refused. If this rank
-// has closed the group, the call is a mistake of the caller, and the stream stays usable. s.mu is
-// held.
+// refuse fails the stream with the fault of a group, and returns the fault. If this rank has
+// closed the group, the call is a mistake of the caller, and the stream stays usable. The caller
+// holds s.mu.
 func (s *stream) refuse(err error) error {
 	if !errors.Is(err, driver.ErrClosed) {
 		s.fail(err)
@@ -219,7 +213,8 @@ func (s *stream) Fail(cause error) {
 	s.fail(cause)
 }
 
-// fail is Fail with s.mu held. In a capture each launch of the graph fails.
+// fail makes the stream fail at this point of its work; during a capture, in each launch of the
+// graph. The caller holds s.mu.
 func (s *stream) fail(cause error) {
 	switch {
 	case s.capture != nil:
@@ -236,7 +231,7 @@ func (s *stream) Copy(dst, src uintptr, bytes int64) error {
 	if bytes < 0 {
 		return fmt.Errorf("copying %d bytes: %w", bytes, driver.ErrOutOfRange)
 	}
-	to, from := pointer(dst), pointer(src) // which the work keeps reachable, if they are of the heap
+	to, from := pointer(dst), pointer(src) // the work keeps memory of the Go heap reachable
 	return s.submit(memoryWork(func() {
 		reduce.Copy(to, from, int(bytes), reduce.Hint{Stream: bytes >= streamBytes})
 	}), always)
@@ -254,7 +249,7 @@ func (s *stream) Fill(dst uintptr, value byte, bytes int64) error {
 // Host runs a function in stream order.
 func (s *stream) Host(f func()) error { return s.submit(hostWork(f), never) }
 
-// Synchronize waits until the stream is idle, and ends its failure.
+// Synchronize waits until the stream is idle, and returns and clears its failure.
 func (s *stream) Synchronize(ctx context.Context) error {
 	if s.Capturing() {
 		return fmt.Errorf("synchronizing a stream: %w", driver.ErrCapturing)
@@ -263,8 +258,9 @@ func (s *stream) Synchronize(ctx context.Context) error {
 	return err
 }
 
-// finish is Synchronize, which also says whether a call has returned the error before. Of several
-// that wait one takes the failure, and the others get it, too: the same work was theirs.
+// finish waits until the stream is idle, and clears its failure. It also reports whether a call
+// has already returned the failure. Concurrent callers all get the failure, since they wait for
+// the same work.
 func (s *stream) finish(ctx context.Context) (reported bool, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -291,8 +287,9 @@ func (s *stream) finish(ctx context.Context) (reported bool, err error) {
 	return reported, err
 }
 
-// Close waits for the work, and returns its first error if no call has. Work that has not ended
-// after twice the timeout, such as a function of the user's, is left to itself, with all memory.
+// Close waits for the work, and returns its first error unless a call has returned it. After twice
+// the timeout it abandons the work, such as a function of the program, and its memory stays
+// mapped.
 func (s *stream) Close() error {
 	s.mu.Lock()
 	if s.closed {
@@ -315,10 +312,10 @@ func (s *stream) Close() error {
 	return err
 }
 
-// own returns the stream behind the interface.
+// own returns the stream if it belongs to this backend.
 func own(s driver.Stream) (*stream, error) {
 	if h, ok := s.(*stream); ok && h != nil {
 		return h, nil
 	}
-	return nil, errors.New("the stream is of another backend")
+	return nil, errors.New("the stream belongs to another backend")
 }

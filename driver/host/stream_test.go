@@ -10,8 +10,9 @@ import (
 	"weak"
 )
 
-// TestAllWhoWaitForAStreamLearnOfItsFailure: each of them would take the results for good.
-func TestAllWhoWaitForAStreamLearnOfItsFailure(t *testing.T) {
+// TestConcurrentSynchronizeCallsReturnFailure synchronizes a failed stream from several
+// goroutines. Each of them may use the results.
+func TestConcurrentSynchronizeCallsReturnFailure(t *testing.T) {
 	d := newDuo(t)
 	synctest.Test(t, func(t *testing.T) {
 		made, err := d.devices[0].NewStream()
@@ -38,8 +39,8 @@ func TestAllWhoWaitForAStreamLearnOfItsFailure(t *testing.T) {
 	})
 }
 
-// TestQueuedWorkKeepsGoSlicesReachable by itself: a stream that is closed meanwhile takes no more
-// work that would.
+// TestQueuedWorkKeepsGoSlicesReachable closes the stream after queueing the work, so that no later
+// work keeps the slice reachable.
 func TestQueuedWorkKeepsGoSlicesReachable(t *testing.T) {
 	const bytes = 1 << 16
 	for name, queue := range map[string]func(s *stream, slice, other uintptr) error{
@@ -64,7 +65,7 @@ func TestQueuedWorkKeepsGoSlicesReachable(t *testing.T) {
 			runtime.GC()
 			if kept.Value() == nil {
 				t.Error("the slice was collected before the work on it")
-				return // which may be in memory of somebody else
+				return // the work would write to memory that was reused
 			}
 			close(begin)
 			check(t, s.Close())

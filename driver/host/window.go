@@ -8,95 +8,123 @@ import (
 
 	"symmem/driver"
 	"symmem/internal/control"
+	"symmem/internal/control/shm"
 	"symmem/internal/handoff"
 	"symmem/internal/sys"
 )
 
-// window is one segment registered with one communicator: the segments of all ranks under one
-// key, mapped here.
+// registry registers segments with a group.
+type registry struct {
+	device  *Device
+	group   *shm.Group
+	cfg     *driver.GroupConfig
+	windows map[driver.SegmentKey]*window // guarded by group.Mu
+}
+
+// init makes an empty registry of a group.
+func (g *registry) init(d *Device, group *shm.Group, cfg *driver.GroupConfig) {
+	g.device, g.group, g.cfg, g.windows = d, group, cfg, map[driver.SegmentKey]*window{}
+}
+
+// window represents a segment registered with a group: the segments of all ranks with one key,
+// mapped into this process.
 type window struct {
-	c       *communicator
-	key     driver.SegmentKey
-	bytes   int64
-	bases   []unsafe.Pointer // by group rank; this rank's own is the segment itself
-	foreign []*sys.Mapping   // by group rank; nil at this rank's own place
+	registry *registry
+	key      driver.SegmentKey
+	bytes    int64
+	bases    []unsafe.Pointer // by group rank; this rank's own is the segment itself
+	foreign  []*sys.Mapping   // by group rank; nil for this rank
 }
 
 // Register makes a window over a segment.
-func (c *communicator) Register(
+func (g *registry) Register(
 	ctx context.Context, key driver.SegmentKey, s driver.Segment,
 ) (driver.Window, error) {
-	if c.device.capturing.Load() > 0 {
+	if g.device.capturing.Load() > 0 {
 		return nil, fmt.Errorf("registering segment %d: %w", key.Ordinal, driver.ErrCapturing)
 	}
 	own, ok := s.(*segment)
 	if !ok {
-		return nil, fmt.Errorf("registering segment %d: it is of another backend", key.Ordinal)
+		return nil, fmt.Errorf("registering segment %d: it belongs to another backend", key.Ordinal)
 	}
-	if c.registered(key) {
-		return nil, fmt.Errorf("registering segment %d: it is registered already", key.Ordinal)
+	if g.find(key) != nil {
+		return nil, fmt.Errorf("registering segment %d: it is already registered", key.Ordinal)
 	}
-	if err := c.BeginUse(); err != nil {
+	if err := g.group.BeginUse(); err != nil {
 		return nil, fmt.Errorf("registering segment %d: %w", key.Ordinal, err)
 	}
-	defer c.EndUse()
-	ctx, cancel := c.device.machine.Bounded(ctx)
+	defer g.group.EndUse()
+	ctx, cancel := g.device.machine.Bounded(ctx)
 	defer cancel()
-	own.export(c.handoffKey(key))
-	_, err := control.CompareSegments(ctx, c.Exchange, c.cfg.Ranks, key, own.Bytes(), nil)
+	own.export(g.handoffKey(key))
+	_, err := control.CompareSegments(ctx, g.group.Exchange, g.cfg.Ranks, key, own.Bytes(), nil)
 	if err != nil {
 		return nil, fmt.Errorf("registering segment %d: %w", key.Ordinal, err)
 	}
-	w, err := c.mapWindow(ctx, key, own)
-	if err := c.commit(ctx, err); err != nil {
+	w, err := g.mapWindow(ctx, key, own)
+	if err := g.commit(ctx, err); err != nil {
 		return nil, errors.Join(fmt.Errorf("registering segment %d: %w", key.Ordinal, err),
 			w.unmap())
 	}
-	c.Mu.Lock()
-	defer c.Mu.Unlock()
-	c.windows[key] = w
+	g.group.Mu.Lock()
+	defer g.group.Mu.Unlock()
+	g.windows[key] = w
 	return w, nil
 }
 
-func (c *communicator) registered(key driver.SegmentKey) bool {
-	c.Mu.Lock()
-	defer c.Mu.Unlock()
-	return c.windows[key] != nil
+// find returns the window over the segment with a key, or nil.
+func (g *registry) find(key driver.SegmentKey) *window {
+	g.group.Mu.Lock()
+	defer g.group.Mu.Unlock()
+	return g.windows[key]
 }
 
-// handoffKey names a segment between processes. It is the same in all groups: the memory is.
-func (c *communicator) handoffKey(key driver.SegmentKey) handoff.Key {
+// unmapAll unmaps the peers' segments of all windows.
+func (g *registry) unmapAll() error {
+	g.group.Mu.Lock()
+	defer g.group.Mu.Unlock()
+	var errs []error
+	for _, w := range g.windows {
+		errs = append(errs, w.unmap())
+	}
+	return errors.Join(errs...)
+}
+
+// handoffKey returns the key by which processes exchange a segment. It is the same in all groups,
+// as is the memory.
+func (g *registry) handoffKey(key driver.SegmentKey) handoff.Key {
 	return handoff.Key{Space: key.Pool ^ handoff.Space("pool"), Number: key.Ordinal}
 }
 
-// mapWindow maps the segments of all ranks. The window is returned also on an error, to be
-// unmapped once the others know.
-func (c *communicator) mapWindow(
+// mapWindow maps the segments of all ranks. It also returns the window after an error. The caller
+// unmaps it after it has informed the other ranks.
+func (g *registry) mapWindow(
 	ctx context.Context, key driver.SegmentKey, own *segment,
 ) (*window, error) {
-	n := c.Size()
+	n := g.group.Size()
 	w := &window{
-		c: c, key: key, bytes: own.Bytes(),
+		registry: g, key: key, bytes: own.Bytes(),
 		bases: make([]unsafe.Pointer, n), foreign: make([]*sys.Mapping, n),
 	}
 	for r := range w.bases {
-		if r == c.cfg.Rank {
+		if r == g.cfg.Rank {
 			w.bases[r] = own.memory.Base()
 			continue
 		}
-		m, err := c.mapPeer(ctx, r, key, w.bytes)
+		m, err := g.mapPeer(ctx, r, key, w.bytes)
 		if err != nil {
-			return w, fmt.Errorf("mapping the segment of rank %d: %w", c.cfg.Ranks[r], err)
+			return w, fmt.Errorf("mapping the segment of rank %d: %w", g.cfg.Ranks[r], err)
 		}
 		w.foreign[r], w.bases[r] = m, m.Base()
 	}
 	return w, nil
 }
 
-func (c *communicator) mapPeer(
+// mapPeer maps the segment of a peer.
+func (g *registry) mapPeer(
 	ctx context.Context, r int, key driver.SegmentKey, bytes int64,
 ) (*sys.Mapping, error) {
-	f, err := c.Fetch(ctx, r, c.handoffKey(key), "registration")
+	f, err := g.group.Fetch(ctx, r, g.handoffKey(key), "registration")
 	if err != nil {
 		return nil, err
 	}
@@ -107,27 +135,27 @@ func (c *communicator) mapPeer(
 	return sys.Map(f, 0, bytes)
 }
 
-// commit makes registration all or nothing: the ranks exchange whether they have mapped all
-// segments.
-func (c *communicator) commit(ctx context.Context, mapErr error) error {
-	all, err := c.Exchange(ctx, driver.LaneControl, control.EncodeFailure(mapErr))
+// commit makes registration atomic: the ranks exchange whether they have mapped all segments.
+func (g *registry) commit(ctx context.Context, mapErr error) error {
+	all, err := g.group.Exchange(ctx, driver.LaneControl, control.EncodeFailure(mapErr))
 	if mapErr != nil || err != nil {
 		return errors.Join(mapErr, err)
 	}
-	return control.DecodeFailures(c.cfg.Ranks, all, "registration")
+	return control.DecodeFailures(g.cfg.Ranks, all, "registration")
 }
 
-// Deregister takes the registration back on this rank.
+// Deregister removes the registration on this rank.
 func (w *window) Deregister() error {
-	w.c.Mu.Lock()
-	defer w.c.Mu.Unlock()
-	if w.c.windows[w.key] != w {
+	w.registry.group.Mu.Lock()
+	defer w.registry.group.Mu.Unlock()
+	if w.registry.windows[w.key] != w {
 		return fmt.Errorf("deregistering segment %d: %w", w.key.Ordinal, driver.ErrClosed)
 	}
-	delete(w.c.windows, w.key)
+	delete(w.registry.windows, w.key)
 	return w.unmap()
 }
 
+// unmap unmaps the peers' segments.
 func (w *window) unmap() error {
 	if w == nil {
 		return nil
@@ -142,8 +170,8 @@ func (w *window) unmap() error {
 	return errors.Join(errs...)
 }
 
-// at returns where a peer's buffer lies: the peer's window base plus this rank's own offset. That
-// is how NCCL finds it too, and why a buffer that lies elsewhere on the peer gives wrong sums.
+// at returns the address of a peer's buffer: the peer's window base plus this rank's own offset.
+// NCCL computes it in the same way, so a buffer with another offset on the peer gives wrong sums.
 func (w *window) at(r int, own uintptr) unsafe.Pointer {
-	return unsafe.Add(w.bases[r], own-uintptr(w.bases[w.c.cfg.Rank]))
+	return unsafe.Add(w.bases[r], own-uintptr(w.bases[w.registry.cfg.Rank]))
 }

@@ -2,15 +2,15 @@ package host
 
 import "symmem/driver"
 
-// work is something that a stream does.
+// work is queued on a stream.
 type work interface {
-	// run does the work and waits for whatever it needs.
+	// run does the work, including all waits.
 	run() error
-	// skip is called instead of run on a stream that has failed. It may wait for a turn.
+	// skip is called instead of run after the stream has failed. It may wait for a turn.
 	skip(cause error)
 }
 
-// failure is work that fails, of which the caller knows.
+// failure fails the stream with an error that a call has already returned.
 type failure struct{ cause error }
 
 func (f failure) run() error { return f.cause }
@@ -27,15 +27,15 @@ func (f memoryWork) run() error {
 
 func (f memoryWork) skip(error) {}
 
-// hostWork is a function of the user's. If it does not return, that is the stream's error.
+// hostWork calls a function of the program. A panic or Goexit in it fails the stream.
 type hostWork func()
 
 func (f hostWork) run() error { return driver.Guard("work on a stream", f) }
 
 func (f hostWork) skip(error) {}
 
-// always and never say whether work is quick: memory waits for nothing, and what a function of the
-// host does is not known.
+// always marks work that never waits, such as a copy, and may run on the caller's thread.
 func always() bool { return true }
 
+// never marks work that may wait, such as a function of the program.
 func never() bool { return false }

@@ -109,7 +109,7 @@ var points = []point{
 		most:    6,
 		places: []place{
 			{in: "driver", name: "operationTraits"},
-			{in: "driver/host", name: "communicator.move"},
+			{in: "driver/host", name: "mover.move"},
 			{in: "driver/nccl", name: "plan.collective", exempt: map[string]string{
 				"AllToAll": byDefault, "Send": message, "Recv": message, "AllReduceRMSNorm": byNorm,
 				"AllToAllV": bySplits,

@@ -1,0 +1,32 @@
+package host
+
+import (
+	"fmt"
+
+	"symmem/driver"
+	"symmem/internal/sys"
+)
+
+// NewArena reserves an address range.
+func (d *Device) NewArena(bytes int64) (driver.Arena, error) {
+	if bytes <= 0 || bytes%granularity != 0 {
+		return nil, fmt.Errorf("reserving an arena of %d bytes: not a multiple of %d",
+			bytes, granularity)
+	}
+	space, err := sys.Reserve(bytes, granularity)
+	if err != nil {
+		return nil, err
+	}
+	return &arena{device: d, space: space}, nil
+}
+
+// NewStream makes a stream.
+func (d *Device) NewStream() (driver.Stream, error) { return &stream{device: d}, nil }
+
+// AdoptStream makes a stream. The handle is only a name, since the host has no foreign streams.
+func (d *Device) AdoptStream(uintptr) (driver.AdoptedStream, error) {
+	return &stream{device: d}, nil
+}
+
+// NewEvent makes an event.
+func (d *Device) NewEvent() (driver.Event, error) { return &event{}, nil }

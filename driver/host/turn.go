@@ -1,0 +1,69 @@
+package host
+
+import (
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"symmem/internal/spin"
+)
+
+// turns runs the collectives of a communicator one at a time, in the order of their tickets.
+type turns struct {
+	waiters   atomic.Int32
+	completed atomic.Uint64 // the last completed ticket; written by the collective that has the turn
+	mu        sync.Locker   // Group.Mu
+	// passed is closed when completed changes while there are waiters; guarded by mu.
+	passed chan struct{}
+}
+
+// reached reports whether it is a ticket's turn.
+func (t *turns) reached(ticket uint64) bool { return t.completed.Load() == ticket-1 }
+
+// pass ends the turn of a ticket. It uses a plain store, since a locked instruction would wait
+// until the preceding post has reached the other ranks. A waiter that misses the store polls after
+// turnSlice.
+func (t *turns) pass(ticket uint64) {
+	spin.Publish64(&t.completed, ticket)
+	if t.waiters.Load() != 0 {
+		t.wakeWaiters()
+	}
+}
+
+// wakeWaiters makes waiters check their turn again.
+func (t *turns) wakeWaiters() {
+	t.mu.Lock()
+	close(t.passed)
+	t.passed = make(chan struct{})
+	t.mu.Unlock()
+}
+
+// turnSlice bounds the delay of a waiter that has missed a wake-up.
+const turnSlice = time.Millisecond
+
+// await waits until it is a ticket's turn. This rank's own work precedes it, so there is no
+// deadline.
+func (t *turns) await(ticket uint64) { t.awaitUntil(ticket, nil) }
+
+// awaitUntil waits until it is a ticket's turn, or until end is closed. It reports whether it is
+// the ticket's turn.
+func (t *turns) awaitUntil(ticket uint64, end <-chan struct{}) bool {
+	t.waiters.Add(1)
+	defer t.waiters.Add(-1)
+	timer := time.NewTicker(turnSlice)
+	defer timer.Stop()
+	for {
+		t.mu.Lock()
+		passed := t.passed
+		t.mu.Unlock()
+		if t.reached(ticket) {
+			return true
+		}
+		select {
+		case <-passed:
+		case <-timer.C:
+		case <-end:
+			return false
+		}
+	}
+}
