@@ -17,10 +17,10 @@ import (
 	"symmem/internal/nccl"
 )
 
-// adopted is a communicator that another library has made and will destroy.
+// adopted wraps a communicator that another library owns.
 //
-// States: usable; stuck, once a call on it has not come back in time. NCCL cannot be called off
-// without ending the communicator, which is its owner's to do, so the call is left to a goroutine.
+// States: usable; stuck, once a call on it has not returned in time. A blocked call of NCCL ends
+// only if the communicator is aborted, which is up to its owner, so the call stays in a goroutine.
 type adopted struct {
 	device     *Device
 	handle     nccl.Comm
@@ -28,34 +28,33 @@ type adopted struct {
 	stuck      atomic.Pointer[driver.TimeoutError]
 }
 
-// allowEarlyStart is the environment variable by which a user says that no kernel of the program
-// lets the next one begin before its end.
+// allowEarlyStart is the environment variable by which a user asserts that no kernel of the program
+// triggers the launch of its successor early.
 const allowEarlyStart = "SYMMEM_ATTACH_EARLY_START"
 
-// AdoptCommunicator adopts a communicator of this device. Calls on it are not made here, so nothing
-// can go before them that they need (nccl.EarlyStart).
+// AdoptCommunicator adopts a communicator of this device. The owner makes the calls, so symmem
+// cannot insert a kernel before them to work around nccl.EarlyStart.
 func (d *Device) AdoptCommunicator(handle uintptr) (driver.AdoptedCommunicator, error) {
 	if handle == 0 {
 		return nil, errors.New("adopting a communicator: its handle is 0")
 	}
 	if d.startsEarly() && os.Getenv(allowEarlyStart) != "1" {
 		_, text := d.nccl.Version()
-		return nil, fmt.Errorf("adopting a communicator: kernels over windows of NCCL %s: %w: behind a "+
-			"kernel that lets the next one begin early they read what it has not yet written; take NCCL "+
-			"%s or newer, or set %s=1 if the program has no such kernels "+
-			"(docs/reference/nccl-defects.md)", text,
+		return nil, fmt.Errorf("adopting a communicator: window kernels of NCCL %s: %w: after a kernel "+
+			"that triggers their launch early they read data that is not written yet; use NCCL %s or "+
+			"newer, or set %s=1 if the program has no such kernels (docs/reference/nccl-defects.md)", text,
 			driver.ErrUnsupported, nccl.VersionText(nccl.EarlyStart.Below), allowEarlyStart)
 	}
 	g := &adopted{device: d, handle: nccl.Comm(handle)}
-	err := d.gpu.Do(func() error { return g.introduce() })
+	err := d.gpu.Do(g.query)
 	if err != nil {
 		return nil, fmt.Errorf("adopting communicator %#x: %w", handle, err)
 	}
 	return g, nil
 }
 
-// introduce asks NCCL what the communicator is.
-func (g *adopted) introduce() (err error) {
+// query asks NCCL for the communicator's size, rank and device.
+func (g *adopted) query() (err error) {
 	if g.size, err = g.device.nccl.Count(g.handle); err != nil {
 		return err
 	}
@@ -64,21 +63,21 @@ func (g *adopted) introduce() (err error) {
 	}
 	device, err := g.device.nccl.Device(g.handle)
 	if err == nil && device != g.device.gpu.Ordinal() {
-		err = fmt.Errorf("it is of GPU %d, and this rank's is %d", device, g.device.gpu.Ordinal())
+		err = fmt.Errorf("it uses GPU %d, but this rank uses GPU %d", device, g.device.gpu.Ordinal())
 	}
 	return err
 }
 
-// usable reports whether no call was given up.
+// usable reports whether no call has timed out.
 func (g *adopted) usable() bool { return g.stuck.Load() == nil }
 
-// Size is the number of ranks.
+// Size returns the number of ranks.
 func (g *adopted) Size() int { return g.size }
 
-// Rank is this rank's number.
+// Rank returns this rank's number.
 func (g *adopted) Rank() int { return g.rank }
 
-// within makes a call that waits for other ranks, and gives it up when the context ends.
+// within makes a call that waits for other ranks, and stops waiting for it when the context ends.
 func (g *adopted) within(ctx context.Context, doing string, call func() error) error {
 	if err := g.stuck.Load(); err != nil {
 		return err
@@ -100,11 +99,11 @@ func (g *adopted) within(ctx context.Context, doing string, call func() error) e
 	}
 }
 
-// Register makes a window of a segment.
+// Register registers a segment as a window.
 func (g *adopted) Register(ctx context.Context, s driver.Segment) (driver.Window, error) {
 	own, ok := s.(*memory.Segment)
 	if !ok || !g.device.memory.Own(own) {
-		return nil, errors.New("registering with a communicator: the segment is of another device")
+		return nil, errors.New("registering with a communicator: the segment belongs to another device")
 	}
 	var handle nccl.Window
 	err := g.within(ctx, "registering a window", func() (err error) {
@@ -117,24 +116,24 @@ func (g *adopted) Register(ctx context.Context, s driver.Segment) (driver.Window
 	return &adoptedWindow{of: g, handle: handle}, nil
 }
 
-// adoptedWindow is one segment that is registered with such a communicator. Handle 0 is a success
-// without a window: the communicator has no window kernels.
+// adoptedWindow is a segment registered with an adopted communicator. Handle 0 means that the
+// communicator has no window kernels.
 type adoptedWindow struct {
 	of     *adopted
 	handle nccl.Window
 }
 
-// Deregister takes the registration back on this rank. The communicator is alive.
+// Deregister deregisters the window on this rank. The communicator must not be destroyed yet.
 func (w *adoptedWindow) Deregister() error {
 	g := w.of
 	if !g.usable() {
-		return nil // it ends with the communicator
+		return nil // the window ends with the communicator
 	}
 	return g.device.gpu.Do(func() error { return g.device.nccl.WindowDeregister(g.handle, w.handle) })
 }
 
-// Exchange gathers the payloads of all ranks through the communicator itself: their lengths first,
-// and then as many bytes of each as the longest has.
+// Exchange gathers the payloads of all ranks through the communicator itself: first their lengths,
+// then the payloads, padded to the longest.
 func (g *adopted) Exchange(ctx context.Context, payload []byte) ([][]byte, error) {
 	mine := binary.LittleEndian.AppendUint64(nil, uint64(len(payload)))
 	lengths, err := g.gather(ctx, mine)
@@ -145,8 +144,8 @@ func (g *adopted) Exchange(ctx context.Context, payload []byte) ([][]byte, error
 	for _, l := range lengths {
 		n := binary.LittleEndian.Uint64(l)
 		if n > driver.MaxPayload {
-			return nil, fmt.Errorf("comparing on communicator %#x: a payload of %d bytes",
-				uintptr(g.handle), n)
+			return nil, fmt.Errorf("comparing on communicator %#x: a rank has sent a payload of %d bytes, "+
+				"more than %d", uintptr(g.handle), n, driver.MaxPayload)
 		}
 		longest = max(longest, int(n))
 	}
@@ -158,8 +157,8 @@ func (g *adopted) Exchange(ctx context.Context, payload []byte) ([][]byte, error
 	return all, err
 }
 
-// gather gathers equally many bytes of every rank. The bytes are copied out before it returns, so a
-// call that is given up writes to memory of its own.
+// gather gathers the same number of bytes from every rank. A call that times out writes only to
+// memory that gather does not return.
 func (g *adopted) gather(ctx context.Context, mine []byte) ([][]byte, error) {
 	got := make([]byte, len(mine)*g.size)
 	err := g.within(ctx, "comparing", func() error {
@@ -178,8 +177,8 @@ func (g *adopted) gather(ctx context.Context, mine []byte) ([][]byte, error) {
 	return all, nil
 }
 
-// gatherNow is gather on a thread of the device. The stream is made for it: that of the device's
-// own work must not wait for other ranks.
+// gatherNow implements gather on a thread of the context. It uses a temporary stream, because the
+// device's internal stream must not wait for other ranks.
 func (g *adopted) gatherNow(mine, into []byte) error {
 	if len(mine) == 0 {
 		return nil
@@ -203,7 +202,7 @@ func (g *adopted) gatherNow(mine, into []byte) error {
 	return nil
 }
 
-// gatherOn moves a payload to the GPU, gathers, moves the result back and waits for that.
+// gatherOn copies a payload to the GPU, gathers, copies the result back and waits for it.
 func (g *adopted) gatherOn(on cuda.Stream, host uintptr, mine, all int64) error {
 	d := g.device
 	memory, err := d.gpu.CUDA.MemAllocAsync(roundUpForNCCL(mine+all), on)

@@ -17,8 +17,8 @@ type Backend struct{}
 // Name returns "nccl".
 func (Backend) Name() string { return "nccl" }
 
-// Available reports whether this machine has a GPU and NCCL: nil, or an error that says what is
-// missing. It loads the libraries and makes no context.
+// Available returns nil if this machine has a GPU and NCCL, otherwise an error that names what is
+// missing. It loads the libraries and creates no context.
 func (Backend) Available() error {
 	driver, err := loadDriver()
 	if err != nil {
@@ -29,13 +29,13 @@ func (Backend) Available() error {
 		return err
 	}
 	if n == 0 {
-		return errors.New("the driver shows no GPU")
+		return errors.New("the CUDA driver finds no GPU")
 	}
 	_, err = nccl.Load()
 	return err
 }
 
-// LocalRanks is the number of GPUs that this process may see.
+// LocalRanks returns the number of GPUs visible to this process.
 func (Backend) LocalRanks() (int, error) {
 	library, err := loadDriver()
 	if err != nil {
@@ -44,12 +44,13 @@ func (Backend) LocalRanks() (int, error) {
 	return library.DeviceCount()
 }
 
-// Open opens the GPU of this rank: that of its number among the ranks of its machine.
+// Open opens the GPU of this rank, chosen by its number among the ranks of its machine unless
+// cfg.Device is set.
 func (Backend) Open(ctx context.Context, cfg driver.Config) (driver.Device, error) {
 	if cfg.Size < 1 || cfg.Rank < 0 || cfg.Rank >= cfg.Size || cfg.LocalRank < 0 ||
 		cfg.Timeout <= 0 || cfg.Store == nil {
-		return nil, fmt.Errorf("opening a GPU: rank %d of %d, local rank %d, timeout %v: invalid",
-			cfg.Rank, cfg.Size, cfg.LocalRank, cfg.Timeout)
+		return nil, fmt.Errorf("opening a GPU: invalid configuration: rank %d of %d, local rank %d, "+
+			"timeout %v", cfg.Rank, cfg.Size, cfg.LocalRank, cfg.Timeout)
 	}
 	d := &Device{
 		cfg: cfg, communicators: map[*communicator]struct{}{},
@@ -57,7 +58,7 @@ func (Backend) Open(ctx context.Context, cfg driver.Config) (driver.Device, erro
 	}
 	d.members.cfg = &d.cfg
 	if err := d.open(ctx); err != nil {
-		// The others do not wait for this rank then.
+		// Publish the error, so that the others do not wait for this rank.
 		err = errors.Join(fmt.Errorf("opening a GPU: %w", err),
 			d.publish(ctx, &member{Failed: err.Error()}))
 		return nil, errors.Join(err, d.Close())

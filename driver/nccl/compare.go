@@ -17,14 +17,15 @@ type comparer struct {
 	timeout time.Duration
 	direct  *directPath
 	faults  *faults
-	// call is the one that a launch compares, which checks the peers itself, or nil.
+	// call is the call that a launch is comparing, or nil. The launch checks the peers itself.
 	call atomic.Pointer[driver.Call]
 }
 
 // announce publishes the call for ranks that compare it on another path: kernels compare calls
-// among themselves, but a rank with a different call may use NCCL. It comes before the history
-// notes the call, because from then on the watcher may find a difference and fail the group, and
-// the other ranks look here for the reason. Ranks without shared memory cannot announce calls.
+// among themselves, but a rank with a different call may use NCCL. It must be called before the
+// history records the call, because from then on the watcher may find a difference and fail the
+// group, and the other ranks look for the reason among the announcements. Ranks without shared
+// memory cannot announce calls.
 func (c *comparer) announce(p *driver.Call, ticket uint64) {
 	if c.direct.announcements != nil {
 		c.direct.announcements.Announce(ticket, p.Digest)
@@ -40,7 +41,7 @@ func (c *comparer) compare(p *driver.Call, ticket uint64, kernels bool) error {
 	return c.compareNow(p, ticket)
 }
 
-// compareNow is compare before the call reaches the GPU.
+// compareNow compares the call before it reaches the GPU.
 func (c *comparer) compareNow(p *driver.Call, ticket uint64) error {
 	c.call.Store(p)
 	defer c.call.Store(nil)
@@ -52,7 +53,8 @@ func (c *comparer) compareNow(p *driver.Call, ticket uint64) error {
 }
 
 // compareSplits compares the parts that ranks send with those that their peers expect: NCCL would
-// wait forever for a part that is not sent. All ranks know all splits then, and get one error.
+// wait forever for a part that is not sent. Each rank receives all splits, so all ranks get the
+// same error.
 func (c *comparer) compareSplits(p *driver.Call, ticket uint64) error {
 	ctx, cancel := context.WithTimeout(context.Background(), c.timeout)
 	defer cancel()
@@ -68,14 +70,14 @@ func (c *comparer) compareSplits(p *driver.Call, ticket uint64) error {
 	return nil
 }
 
-// admitKernels refuses a call that kernels would compare, if a peer has failed. They might still
-// find all that they wait for, and then no rank would learn that the group has failed.
+// admitKernels refuses a call that kernels would compare if a peer has failed. The kernels might
+// still succeed, and then this rank would not notice that the group has failed.
 func (c *comparer) admitKernels(p *driver.Call, ticket uint64) error {
 	if err := c.plane.Cause(); err != nil || !c.plane.PeerFailed() {
 		return err
 	}
 	if err := c.faults.differing(p, ticket); err != nil {
-		return c.plane.Fail(err) // which may be why the peer has failed
+		return c.plane.Fail(err) // the peer may have failed for the same reason
 	}
 	return c.faults.afterPeerFaultAt(p, ticket)
 }

@@ -42,16 +42,16 @@ func (d *Device) Connect(
 // communicators numbers the communicators of this process.
 var communicators atomic.Uint64
 
-// joining makes a communicator.
+// joining connects a communicator.
 type joining struct {
 	device  *Device
 	cfg     driver.GroupConfig
 	members []*member
 	plane   control.Plane
-	apart   bool // whether the ranks share no memory of the host
+	apart   bool // the ranks share no host memory
 	comm    *ncclComm
-	unique  string        // how NCCL's RAS names the communicator
-	made    *communicator // once NCCL has connected the ranks
+	unique  string        // the name of the communicator in NCCL's RAS
+	made    *communicator // set once NCCL has connected the ranks
 }
 
 func (j *joining) join(ctx context.Context) error {
@@ -70,14 +70,14 @@ func (j *joining) join(ctx context.Context) error {
 	if err := j.agree(ctx, j.equip(ctx, id)); err != nil {
 		return err
 	}
-	// All ranks have made by now what the others map.
+	// All ranks have exported their memory by now.
 	if err := j.agree(ctx, j.made.messages.Map(ctx)); err != nil {
 		return err
 	}
 	return j.made.messages.Withdraw()
 }
 
-// equip makes this rank's part of the communicator.
+// equip creates this rank's part of the communicator.
 func (j *joining) equip(ctx context.Context, id nccl.UniqueID) error {
 	if err := j.connect(ctx, id); err != nil {
 		return err
@@ -86,12 +86,12 @@ func (j *joining) equip(ctx context.Context, id nccl.UniqueID) error {
 	if err := j.openMessages(); err != nil {
 		return err
 	}
-	// Known first, so no segment that comes or goes meanwhile is missed.
+	// The device must know the communicator first, so that it misses no segment.
 	j.device.remember(j.made)
 	return j.openExchange(ctx)
 }
 
-// newCommunicator makes the communicator of a group whose ranks have joined.
+// newCommunicator returns the communicator of a group whose ranks have joined.
 func newCommunicator(j *joining) *communicator {
 	d := j.device
 	c := &communicator{
@@ -109,7 +109,7 @@ func newCommunicator(j *joining) *communicator {
 	return c
 }
 
-// makeParts makes the parts that do the other jobs.
+// makeParts sets the parts of the communicator.
 func (c *communicator) makeParts(j *joining) {
 	d := c.device
 	c.stages = newStages(d.gpu, &c.cfg, c.plane, d.cfg.Timeout)
@@ -150,7 +150,7 @@ func (c *communicator) makeParts(j *joining) {
 	}
 }
 
-// joinPlane finds the way in which the ranks talk: shared memory on one machine, else TCP.
+// joinPlane joins the group's control plane: shared memory on one machine, TCP otherwise.
 func (j *joining) joinPlane(ctx context.Context) (control.Plane, error) {
 	if machines(j.members) == 1 {
 		together, err := j.device.machine.SameMachine(ctx, j.cfg.Ranks)
@@ -172,7 +172,7 @@ func (j *joining) joinPlane(ctx context.Context) (control.Plane, error) {
 	return p, nil
 }
 
-// shareID has the first rank of the group make NCCL's unique id, and hands it to the others.
+// shareID creates NCCL's unique id on the first rank of the group and sends it to the others.
 func (j *joining) shareID(ctx context.Context) (nccl.UniqueID, error) {
 	var id nccl.UniqueID
 	var mine []byte
@@ -187,14 +187,14 @@ func (j *joining) shareID(ctx context.Context) (nccl.UniqueID, error) {
 		return id, err
 	}
 	if copy(id[:], all[0]) != len(id) {
-		return id, fmt.Errorf("rank %d made no NCCL id", j.cfg.Ranks[0])
+		return id, fmt.Errorf("rank %d has created no NCCL id", j.cfg.Ranks[0])
 	}
 	return id, nil
 }
 
-// connect makes NCCL's communicator. NCCL waits for all ranks without a deadline, so the call gets
-// a goroutine, which stays if a rank never comes. It gives back a communicator that is made too
-// late.
+// connect creates NCCL's communicator. NCCL waits for all ranks without a deadline, so the call
+// runs in a goroutine, which never ends if a rank is missing. If the call returns too late, the
+// goroutine aborts the communicator.
 func (j *joining) connect(ctx context.Context, id nccl.UniqueID) error {
 	type outcome struct {
 		handle nccl.Comm
@@ -219,14 +219,14 @@ func (j *joining) connect(ctx context.Context, id nccl.UniqueID) error {
 			}
 		}
 	}()
-	look := time.NewTicker(checkInterval)
-	defer look.Stop()
+	check := time.NewTicker(checkInterval)
+	defer check.Stop()
 	for {
 		select {
 		case o := <-done:
 			j.comm.handle = o.handle
 			return o.err
-		case <-look.C:
+		case <-check.C:
 			if j.plane.PeerFailed() {
 				return j.plane.PeerFault("connecting NCCL's communicator of group " + j.cfg.Name())
 			}
@@ -236,10 +236,11 @@ func (j *joining) connect(ctx context.Context, id nccl.UniqueID) error {
 	}
 }
 
-// makeFirstSum has NCCL do what it leaves to the first collective of a communicator: that waits for
-// all streams of the GPU and for the other ranks, so it would never end while a stream waits for a
-// message that another rank sends behind its own first collective. It is called on a thread of the
-// device, and given up when gone is closed.
+// makeFirstSum runs a collective, because NCCL defers a part of its initialization to the first
+// one. That initialization waits for all streams of the GPU and for the other ranks. So it would
+// never end while a stream waits for a message that another rank sends after its own first
+// collective. makeFirstSum must be called on a thread of the context. It returns when gone is
+// closed.
 func (j *joining) makeFirstSum(handle nccl.Comm, gone <-chan struct{}) error {
 	d := j.device
 	on, err := d.gpu.CUDA.StreamCreate()
@@ -258,8 +259,8 @@ func (j *joining) makeFirstSum(handle nccl.Comm, gone <-chan struct{}) error {
 		}
 		select {
 		case <-gone:
-			return errors.New("connecting the group was given up")
-		case <-time.After(firstSumLook):
+			return errors.New("connecting the group has timed out")
+		case <-time.After(firstSumInterval):
 		}
 	}
 	return errors.Join(err, d.gpu.CUDA.MemFreeAsync(at, on), d.gpu.CUDA.StreamDestroy(on))
@@ -269,14 +270,14 @@ func (j *joining) makeFirstSum(handle nccl.Comm, gone <-chan struct{}) error {
 // and so may read past the last element.
 func roundUpForNCCL(bytes int64) int64 { return (bytes + 15) &^ 15 }
 
-// firstSums is false in tests of calls that wait for a rank themselves, as the first all-to-all of
-// a communicator does still.
+// firstSums is false in tests of calls that wait for a rank on the host. (With first sums, only the
+// first all-to-all of a communicator does so.)
 var firstSums = true
 
-// firstSumLook is how often makeFirstSum looks.
-const firstSumLook = 50 * time.Microsecond
+// firstSumInterval is the polling interval of makeFirstSum.
+const firstSumInterval = 50 * time.Microsecond
 
-// failureExchangeTimeout bounds the exchange of the reasons for which a group could not be made.
+// failureExchangeTimeout bounds the exchange of the reasons why a group could not be connected.
 const failureExchangeTimeout = 2 * time.Second
 
 // agree makes a step all or nothing: it returns an error unless the step has succeeded on all
@@ -302,8 +303,8 @@ func (j *joining) agree(ctx context.Context, mine error) error {
 	return cmp.Or(control.DecodeFailures(j.cfg.Ranks, all, "connecting"), mine)
 }
 
-// discard takes back whatever a failed Connect has made. NCCL's communicator stays where a kernel
-// never ends, as in a teardown.
+// discard frees everything that a failed Connect has created. If a kernel of the process is stuck,
+// NCCL's communicator is not aborted, as in a teardown.
 func (j *joining) discard() error {
 	var errs []error
 	if j.plane != nil {
@@ -313,7 +314,7 @@ func (j *joining) discard() error {
 		j.device.forget(c)
 		defer close(c.stages.kernelsEnded)
 		errs = append(errs, c.messages.Close())
-		c.mu.Lock() // a segment may be registering with it
+		c.mu.Lock() // a segment may be being registered
 		defer c.mu.Unlock()
 		errs = append(errs, c.direct.exchange.Close())
 	}
@@ -323,7 +324,7 @@ func (j *joining) discard() error {
 	return errors.Join(errs...)
 }
 
-// openExchange makes the memory that kernels of our own need in the group.
+// openExchange opens the memory that direct kernels need in the group.
 func (j *joining) openExchange(ctx context.Context) (err error) {
 	d, c := j.device, j.made
 	c.direct.unavailable, err = c.direct.exchange.Open(ctx, direct.Group{
@@ -335,7 +336,7 @@ func (j *joining) openExchange(ctx context.Context) (err error) {
 	return err
 }
 
-// openMessages makes messages possible where the ranks have GPUs that run their kernels.
+// openMessages enables messages if the GPUs of all ranks can run their kernels.
 func (j *joining) openMessages() error {
 	c := j.made
 	if withoutKernels(&c.cfg, c.members) != "" {

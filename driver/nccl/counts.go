@@ -14,13 +14,12 @@ import (
 const countsTime = 1500 * time.Millisecond
 
 // countsOf describes NCCL's own counts of the collectives that each rank has launched, if they
-// differ.
-// It is asked before a timeout fails the group: NCCL forgets them with the communicator. Kernels of
-// our own, which NCCL does not see, report their timeouts themselves.
+// differ. It must be called before a timeout fails the group, because the counts end with the
+// communicator. NCCL does not count direct kernels, which report their timeouts themselves.
 func countsOf(unique string, group *driver.GroupConfig, timeout time.Duration) string {
 	ctx, cancel := context.WithTimeout(context.Background(), min(countsTime, timeout/4))
 	defer cancel()
-	// Versions before 2.28.7 do not answer, nor does one whose RAS is turned off.
+	// NCCL before 2.28.7 does not answer, nor does any version with RAS disabled.
 	status, err := ras.Ask(ctx, ras.Address(os.Getenv))
 	if err != nil {
 		return ""

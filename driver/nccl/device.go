@@ -22,18 +22,18 @@ import (
 	"symmem/internal/sys"
 )
 
-// Device is one rank's GPU.
+// Device implements driver.Device for the GPU of one rank.
 //
-// States: open; closed. A capture in progress forbids registration on the whole device.
+// States: open; closed. While any stream is being captured, nothing is registered.
 type Device struct {
 	cfg  driver.Config
 	nccl *nccl.Library
-	// anyThread is the library for single calls from any thread. Calls in an NCCL group must all run
-	// on one of the GPU's threads.
+	// anyThread is the library for single calls from any thread. The calls of an NCCL group must all
+	// run on the same thread, in gpu.Do.
 	anyThread *nccl.Library
 	gpu       *gpu.GPU // nil until it is open
 	info      driver.Info
-	// machine joins the ranks of this machine, and hands them descriptors.
+	// machine connects the ranks of this machine, and passes descriptors between them.
 	machine  *shm.Machine
 	exporter memory.Exporter
 	self     member
@@ -42,18 +42,18 @@ type Device struct {
 	streams  *stream.Streams
 	scratch  memory.Scratch
 	reports  gpu.Pinned[kernels.Report]
-	// collectives are the kernels of the direct path.
+	// collectives has the kernels of the direct path.
 	collectives gpu.Code
 	messages    p2p.Device
 
 	mu            ranked.Mutex[deviceMu]
-	ended         bool                       // the device has given up its GPU; guarded by mu
-	communicators map[*communicator]struct{} // open ones and those being torn down; guarded by mu
+	ended         bool                       // the GPU was released; guarded by mu
+	communicators map[*communicator]struct{} // open or being torn down; guarded by mu
 }
 
 // open opens the GPU and the libraries.
 func (d *Device) open(ctx context.Context) error {
-	// This comes first, since ranks wait in it for rank 0, whose GPU may be the one that fails.
+	// First, because ranks wait in it for rank 0, even if rank 0 fails to open its GPU.
 	var err error
 	if d.machine, err = shm.Open(ctx, d.cfg); err != nil {
 		return err
@@ -84,7 +84,7 @@ func (d *Device) open(ctx context.Context) error {
 	return d.publishMember(ctx)
 }
 
-// publishMember publishes what the other ranks need to know of this one.
+// publishMember publishes the description of this rank for the others.
 func (d *Device) publishMember(ctx context.Context) error {
 	boot, err := sys.BootID()
 	if err != nil {
@@ -103,7 +103,7 @@ func (d *Device) publishMember(ctx context.Context) error {
 		Machine: machine, Boot: boot, GPU: uuid, Process: process, Name: d.info.Name, NCCL: code,
 		NoFabric: d.gpu.NoFabric,
 	}
-	// Now, since CUDA may wait for streams to load a kernel, which may wait for messages.
+	// Not later: CUDA may wait for streams to load a kernel, and the streams for messages.
 	if err := d.gpu.Do(func() error { return d.messages.Copies.Load(d.gpu) }); err != nil {
 		d.self.NoKernels = err.Error()
 	}
@@ -122,19 +122,19 @@ func (d *Device) publish(ctx context.Context, m *member) error {
 // Info describes the device.
 func (d *Device) Info() driver.Info { return d.info }
 
-// Ordinal is the number of the GPU among those that the process sees.
+// Ordinal returns the number of the GPU among the visible ones.
 func (d *Device) Ordinal() int { return d.gpu.Ordinal() }
 
-// Library says which NCCL the device uses.
+// Library returns the name and version of the NCCL in use.
 func (d *Device) Library() string {
 	_, text := d.nccl.Version()
 	return "NCCL " + text
 }
 
-// NewArena reserves addresses.
+// NewArena reserves the addresses of an arena.
 func (d *Device) NewArena(bytes int64) (driver.Arena, error) { return d.memory.NewArena(bytes) }
 
-// NewStream makes a stream.
+// NewStream creates a stream.
 func (d *Device) NewStream() (driver.Stream, error) {
 	s, err := d.streams.NewStream()
 	if err != nil {
@@ -143,7 +143,7 @@ func (d *Device) NewStream() (driver.Stream, error) {
 	return s, nil
 }
 
-// AdoptStream makes a stream of one that another library has made.
+// AdoptStream wraps a stream that another library has created.
 func (d *Device) AdoptStream(handle uintptr) (driver.AdoptedStream, error) {
 	s, err := d.streams.Adopt(handle)
 	if err != nil {
@@ -152,10 +152,10 @@ func (d *Device) AdoptStream(handle uintptr) (driver.AdoptedStream, error) {
 	return s, nil
 }
 
-// NewEvent makes an event.
+// NewEvent creates an event.
 func (d *Device) NewEvent() (driver.Event, error) { return d.streams.NewEvent(), nil }
 
-// choose finds the GPU of this rank among those that the process may see.
+// choose returns the GPU of this rank among the visible ones.
 func choose(library *cuda.Driver, cfg *driver.Config) (cuda.Device, error) {
 	n, err := library.DeviceCount()
 	if err != nil {
@@ -166,27 +166,27 @@ func choose(library *cuda.Driver, cfg *driver.Config) (cuda.Device, error) {
 		ordinal = cfg.LocalRank
 		switch {
 		case n == 1:
-			// Launchers often show each rank its own GPU alone.
+			// Launchers often make only its own GPU visible to each rank.
 			ordinal = 0
 		case sharing() && n > 0:
 			ordinal %= n
 		}
 	}
 	if ordinal >= n && cfg.Device > 0 {
-		return cuda.Device{}, fmt.Errorf("device %d: %w: the process sees %d GPUs "+
+		return cuda.Device{}, fmt.Errorf("device %d: %w: %d GPUs are visible to the process "+
 			"(CUDA_VISIBLE_DEVICES)", ordinal, driver.ErrUnsupported, n)
 	}
 	if ordinal >= n {
-		return cuda.Device{}, fmt.Errorf("local rank %d: %w: the process sees %d GPUs; start fewer "+
-			"ranks on this machine, show it more (CUDA_VISIBLE_DEVICES), or let ranks share GPUs (%s=1)",
-			cfg.LocalRank, driver.ErrUnsupported, n, sharingVariable)
+		return cuda.Device{}, fmt.Errorf("local rank %d: %w: %d GPUs are visible to the process; start "+
+			"fewer ranks on this machine, make more GPUs visible (CUDA_VISIBLE_DEVICES), or let ranks "+
+			"share GPUs (%s=1)", cfg.LocalRank, driver.ErrUnsupported, n, sharingVariable)
 	}
 	return library.Device(ordinal)
 }
 
-// Close gives everything back. Graphs that are still open end here, since communicators cannot end
-// before the graphs that hold their work. What graphs of other libraries hold stays until they are
-// gone, and with it the context.
+// Close frees everything. It closes open graphs first, because a communicator cannot end before the
+// graphs with its calls. Memory that graphs of other libraries use is freed when these graphs are
+// gone, and so is the context.
 func (d *Device) Close() error {
 	if d.gpu == nil {
 		return d.leaveMachine()
@@ -199,13 +199,13 @@ func (d *Device) Close() error {
 		errs = append(errs, end())
 	}
 	errs = append(errs, d.leaveMachine())
-	// What a stream uses that has yet to come past a message stays for as long as the process.
-	past := func() (bool, error) { return d.messages.Late.Load() == 0, nil }
-	carries := gpu.Within(gpu.EndingTime, past) != nil
+	// If a stream still has an unfinished message, everything it uses stays until the process ends.
+	noneLate := func() (bool, error) { return d.messages.Late.Load() == 0, nil }
+	late := gpu.Within(gpu.EndingTime, noneLate) != nil
 	reclaimed, err := d.gpu.Reclaim()
 	errs = append(errs, err)
 	d.mu.Lock()
-	ends := !d.ended && reclaimed && !carries
+	ends := !d.ended && reclaimed && !late
 	d.mu.Unlock()
 	if !ends {
 		return errors.Join(errs...)
@@ -224,11 +224,11 @@ func (d *Device) Close() error {
 	return errors.Join(append(errs, d.end())...)
 }
 
-// closeCommunicators closes those that are open, and returns those that are not gone then: graphs
-// of other libraries hold them, or they wait for work that was left.
+// closeCommunicators closes the open communicators, and returns those that are not torn down yet,
+// because of graphs of other libraries or unfinished work of closed streams.
 func (d *Device) closeCommunicators() (held []*communicator, err error) {
 	var errs []error
-	late := false // a group that waits for work which was left; all wait for the same
+	late := false // a group waits for unfinished work of the device; all others wait for it, too
 	for _, c := range d.openCommunicators() {
 		errs = append(errs, c.Close())
 		ended := c.stages.await(c.stages.released, late || gpu.Stuck.Load())
@@ -238,7 +238,7 @@ func (d *Device) closeCommunicators() (held []*communicator, err error) {
 		default:
 			held = append(held, c)
 			if late {
-				ended = nil // the first error says it
+				ended = nil // the first error is enough
 			}
 			late = late || ended != nil && d.gpu.Keeps()
 		}
@@ -249,7 +249,7 @@ func (d *Device) closeCommunicators() (held []*communicator, err error) {
 	return held, errors.Join(errs...)
 }
 
-// end gives back what the device itself has, and then its context.
+// end frees the device's own resources, and then releases its context.
 func (d *Device) end() error {
 	errs := []error{d.gpu.Do(func() error {
 		api := d.gpu.CUDA
@@ -266,7 +266,7 @@ func (d *Device) end() error {
 	return errors.Join(errs...)
 }
 
-// leaveMachine closes what joins the ranks of this machine.
+// leaveMachine closes the connection to the ranks of this machine.
 func (d *Device) leaveMachine() error {
 	if d.machine == nil {
 		return nil
@@ -282,7 +282,7 @@ func (d *Device) openCommunicators() []*communicator {
 	return slices.Collect(maps.Keys(d.communicators))
 }
 
-// groups are the open communicators, as streams know them.
+// groups returns the open communicators, as streams use them.
 func (d *Device) groups() []stream.Group {
 	var all []stream.Group
 	for _, c := range d.openCommunicators() {
@@ -291,7 +291,7 @@ func (d *Device) groups() []stream.Group {
 	return all
 }
 
-// othersHaveWindows reports whether another group may have a window kernel under way.
+// othersHaveWindows reports whether another group may have an unfinished window kernel.
 func (d *Device) othersHaveWindows(than *communicator) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -303,21 +303,21 @@ func (d *Device) othersHaveWindows(than *communicator) bool {
 	return false
 }
 
-// remember puts a communicator on the device's list.
+// remember adds a communicator to the device's list.
 func (d *Device) remember(c *communicator) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.communicators[c] = struct{}{}
 }
 
-// forget takes a communicator off the device's list.
+// forget removes a communicator from the device's list.
 func (d *Device) forget(c *communicator) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	delete(d.communicators, c)
 }
 
-// startsEarly reports whether NCCL's window kernels may begin before the work ahead of them has
+// startsEarly reports whether NCCL's window kernels may start before earlier work in the stream has
 // ended (nccl.EarlyStart).
 func (d *Device) startsEarly() bool {
 	code, _ := d.nccl.Version()

@@ -7,16 +7,17 @@ import (
 	"symmem/internal/control"
 )
 
-// directPath runs collectives of a group by kernels of our own (package kernels).
+// directPath holds the state of a group's direct path, which runs collectives by symmem's own
+// kernels (package kernels).
 type directPath struct {
-	// unavailable says why the group has no such kernels; empty if it has. It is set before the
-	// group is used.
+	// unavailable gives the reason why the group has no direct path; empty if it has. It is set before
+	// the group is used.
 	unavailable string
-	// choose is Launch.Choose; a test counts its calls.
+	// choose is Launch.Choose, or a function of a test that counts calls.
 	choose   func(*kernels.Launch) error
 	exchange direct.Exchange
 	order    direct.LaunchOrder
 	sharing  memory.Sharing
-	// announcements show each rank the launches of the others, if they share memory; else nil.
+	// announcements shows each rank the launches of the others if they share memory; else nil.
 	announcements control.Announcements
 }

@@ -1,79 +1,80 @@
-// Package nccl is the backend of NVIDIA GPUs: memory is CUDA virtual memory, collectives are
-// NCCL's, and ranks agree on a control plane of our own.
+// Package nccl implements the backend for NVIDIA GPUs: memory comes from CUDA's virtual memory
+// management, collectives from NCCL and from symmem's own kernels, and ranks coordinate over a
+// control plane.
 //
 // It needs libcuda.so.1 and libnccl.so.2 (2.27.3 or later) at run time and nothing at build time.
 //
 // # Memory
 //
-// An arena is two reserved ranges of addresses of the same size. A segment is one physical
+// An arena consists of two reserved address ranges of the same size. A segment is one physical
 // allocation that is mapped whole into both, at the same offset. Windows are registered over the
 // first mapping only, and callers hold addresses of the first. NCCL finds windows by address, so
-// the address it is given chooses the path: the first mapping's the window kernels, the second's
-// the plain ones. (NCCL takes its window kernels whenever it can, also where they are slower.)
+// the address passed to NCCL selects the path: window kernels for the first mapping, plain kernels
+// for the second. (NCCL uses its window kernels whenever it can, even if they are slower.)
 //
 // # Control plane
 //
-// NCCL has no deadlines, compares nothing, and does not report the missing ranks. So every group
-// has a control.Plane in addition to its NCCL communicator: shared memory where all of its ranks
-// are on one machine, TCP where they are not. Ranks agree there, compare calls there (CheckEvery:
-// before the collective is given to NCCL, so no buffer of a mismatched call is ever written), and
-// find out there why they failed.
+// NCCL has no deadlines, compares nothing, and does not report missing ranks. So every group has a
+// control.Plane in addition to its NCCL communicator: shared memory if all of its ranks are on one
+// machine, TCP otherwise. Over the plane, ranks agree on registrations, compare calls (CheckEvery:
+// before the collective is passed to NCCL, so no buffer of a mismatched call is ever written), and
+// find the cause of a failure.
 //
-// A watcher goroutine for each communicator looks after work that is under way. When a rank is
-// lost, late or has failed, it ends NCCL's kernels and blocked calls, and the streams that had such
-// work report the fault.
+// Each communicator has a watcher goroutine that checks unfinished work. If a rank is lost, late or
+// has failed, it ends NCCL's kernels and blocked calls, and streams with such work report the
+// fault.
 //
 // # Messages
 //
-// They go without NCCL (internal/p2p). Once a Recv is queued nothing needs CUDA on the host: many
-// of its calls wait for a thread that frees memory, say, which waits for all streams, and so for
-// the Recv. So peers map each other's staging when a group connects. Only a message in a segment
-// that its sender has made since needs a call, to map that.
+// Messages do not use NCCL (internal/p2p). Once a Recv is queued, the host must not call CUDA to
+// complete it: many calls wait for other threads, for example for one that frees memory, which
+// waits for all streams and so for the Recv. So peers map each other's staging memory when a group
+// connects. Only a message in a segment that its sender has allocated later needs a call, to map
+// the segment.
 //
-// The data stays in the memory of the GPU that has written it, before it writes the word, so no GPU
-// looks at memory that another one may still be writing: waits need no flush.
+// A GPU writes the data of a message to its own memory before it writes the word that announces
+// the data. So no GPU reads memory that another one may still be writing, and waits need no flush.
 //
 // # Order
 //
-// Kernels of our own of one group never run at once on a rank: they share exchange memory, and the
-// number of the call. Launches are ordered by events (direct.LaunchOrder), also those on streams of
-// other libraries, whose replays are not seen: a capture that holds calls of a group waits for the
-// group's event before the first and records it behind the last (recordings). Calls that NCCL runs
-// are ordered with them, too: the kernels of both may not fit on a GPU together, and ranks that ran
-// them in different orders would wait for each other. Two kernels of NCCL of one group are ordered
-// by NCCL.
+// Direct kernels of one group never overlap on a rank, because they share exchange memory and the
+// call counter. Launches are ordered by events (direct.LaunchOrder). That includes graphs of other
+// libraries, whose replays are invisible to us: each capture with calls of a group waits for the
+// group's event before its first call and records the event after its last one (direct.Recordings).
+// NCCL's kernels are ordered with direct kernels, too: both may not fit on a GPU together, and
+// ranks that ran them in different orders would deadlock. NCCL itself orders its kernels of one
+// group.
 //
 // # Graphs of other libraries
 //
-// PyTorch captures calls into graphs of its own, and replays and destroys them unseen. Their
-// kernels have addresses of the group's exchange memory, its report, windows and segments. So each
-// capture that has calls of a group holds what these use, by a CUDA user object of its graph: it
-// ends with the last of the graph, its clones, what was instantiated of them, graphs that launch
-// that, and launches under way. What is given back meanwhile (Deregister, Unmap, Close, the
-// teardown after a fault) is deferred until then. The destructor, on a thread of CUDA's, drops
-// counts and leaves calls of CUDA to a goroutine.
+// PyTorch captures calls into its own graphs, and replays and destroys them without our knowledge.
+// Their kernels contain addresses of the group's exchange memory, report, windows and segments. So
+// each such capture keeps these objects through a CUDA user object, whose destructor runs when the
+// graph, its clones, their instances, graphs that launch them and unfinished launches are all gone.
+// Frees (Deregister, Unmap, Close, the teardown after a fault) are deferred until then. The
+// destructor runs on a CUDA thread, so it only decrements counts; a goroutine calls CUDA.
 //
-// A group that ends tells its kernels so in the report: those that wait, and those that are
-// replayed later, end without a result. NCCL's communicator is aborted at once where such graphs
-// have only plain kernels of NCCL's, which that ends; NCCL itself keeps what they use. Where they
-// have window kernels, or none of NCCL's, it is aborted behind them. A driver without user objects
-// (before CUDA 11.3) keeps what captures use until the device closes.
+// A group that ends sets a word in its report, which ends waiting kernels and kernels that are
+// replayed later. NCCL's communicator is aborted immediately if such graphs contain only plain
+// kernels of NCCL, which the abort ends; NCCL keeps the memory they use. If they contain window
+// kernels, or no kernels of NCCL, it is aborted after the graphs are gone. If the driver has no
+// user objects (before CUDA 11.3), everything that captures use is kept until the device closes.
 //
 // # Parts
 //
-// internal/gpu has the GPU's context and what lies in it, internal/memory arenas, segments and what
-// graphs of other libraries keep of them, internal/stream streams, events and graphs, internal/p2p
-// messages, internal/direct what kernels of the direct path share. Each says in its documentation
-// which states, locks and invariants it has. This package has the groups.
+// internal/gpu wraps the GPU's context and its resources; internal/memory has arenas, segments and
+// use counts; internal/stream streams, events and graphs; internal/p2p messages; internal/direct
+// the state that direct kernels share. The documentation of each describes its states, locks and
+// invariants. This package implements groups.
 //
-// A communicator launches calls, and has a type with the fields it needs for each other job:
-// registrar, recorder, comparer, faults, watcher, owner and teardown. joining makes it. They share
-// its lock, its plane and its history. decide says in which steps it ends.
+// A communicator launches calls. Each of its other jobs has a type with the fields it needs:
+// registrar, recorder, comparer, faults, watcher, owner and teardown. joining creates it. The parts
+// share its lock, its plane and its history. decide returns the steps of its teardown.
 //
 // # Locks of the parts
 //
-// A goroutine takes locks in one order, those of control/shm after all of these. Builds with the
-// tag invariants panic where it does not. Places are numbered through all parts (locks.go of each):
+// Goroutines lock in this order, and the locks of control/shm after all of these. Builds with the
+// tag invariants panic on a violation. The numbers are unique across all parts (locks.go of each):
 //
 //	 1 stream.Graph.mu
 //	 2 stream.Stream.Mu
@@ -100,17 +101,16 @@
 //	23 p2p.Device.mu
 //	24 members.mu
 //
-// A goroutine may have communicator.mu of several groups, taken in the order of their numbers.
+// A goroutine may hold communicator.mu of several groups, locked in the order of their numbers.
 //
 // Graph.mu, Stream.Mu and communicator.mu are held while this rank waits for others: a launch that
-// is compared waits until they have come to it, and a Send until others have taken messages if
-// there is no place for it. A segment that is mapped meanwhile, which NCCL has to be told of, waits
-// for communicator.mu, and with it the allocation that needs the segment. The other locks are not
-// held over such waits.
+// is compared waits until all ranks have reached it, and a Send without free space until its peer
+// has taken messages. Meanwhile, the registration of a segment waits for communicator.mu. The other
+// locks are not held during such waits.
 //
 // # Lock order
 //
-// Those of this package:
+// The locks of this package:
 //
 //	communicator.mu
 //	Device.mu

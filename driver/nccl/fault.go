@@ -13,7 +13,7 @@ import (
 	"symmem/internal/control"
 )
 
-// faults finds the cause of a failure, and fails the group with it.
+// faults finds the cause of a failure and fails the group with it.
 type faults struct {
 	cfg      *driver.GroupConfig
 	plane    control.Plane
@@ -23,10 +23,11 @@ type faults struct {
 	messages *p2p.Messages
 	direct   *directPath
 	timeout  time.Duration
-	unique   string // how NCCL's RAS names the communicator
+	unique   string // the name of the communicator in NCCL's RAS
 }
 
-// differing returns the error of a call that other ranks have launched otherwise, or nil.
+// differing returns a MismatchError if other ranks have announced a different call under the
+// ticket, or nil.
 func (f *faults) differing(call *driver.Call, ticket uint64) error {
 	if f.direct.announcements == nil {
 		return nil
@@ -38,8 +39,8 @@ func (f *faults) differing(call *driver.Call, ticket uint64) error {
 	return f.cfg.Mismatch(ticket, call, ranks...)
 }
 
-// launchedOtherwise reports whether other ranks have launched something else under a ticket of this
-// rank.
+// launchedOtherwise returns a MismatchError if calls are compared and other ranks have announced a
+// different call under a ticket of this rank, or nil.
 func (f *faults) launchedOtherwise(ticket uint64) error {
 	p := f.history.of(ticket)
 	if p == nil || !f.check.Load() {
@@ -70,7 +71,7 @@ func (f *faults) kernelFault() error {
 	case kernels.Diverged:
 		if ticket != 0 {
 			if err := f.differing(call, ticket); err != nil {
-				return err // it names all ranks
+				return err // it names all ranks that differ
 			}
 		}
 		differs := f.cfg.Mismatch(cmp.Or(ticket, report.Epoch), call, int(report.Ranks))
@@ -85,11 +86,12 @@ func (f *faults) kernelFault() error {
 		}
 		return e
 	default:
-		return fmt.Errorf("%s: a kernel reports fault %d", doing, report.Fault())
+		return fmt.Errorf("%s: a kernel has reported fault %d", doing, report.Fault())
 	}
 }
 
-// doing names a call by its ticket, or, where that is not known, by the launch of the kernel.
+// doing describes a call by its ticket, or by the number of the kernel launch if the ticket is not
+// known.
 func (f *faults) doing(call *driver.Call, ticket, launch uint64) string {
 	text := fmt.Sprintf("%v %d of group %s", call.Operation, ticket, f.cfg.Name())
 	if ticket == 0 {
@@ -101,8 +103,7 @@ func (f *faults) doing(call *driver.Call, ticket, launch uint64) string {
 	return text
 }
 
-// checkPeers fails the group if a kernel has reported a fault, or a peer has failed or is
-// lost.
+// checkPeers fails the group if a kernel has reported a fault, or a peer has failed or is lost.
 func (f *faults) checkPeers() {
 	if f.closing.Load() || f.plane.Cause() != nil || f.checkKernels() != nil || !f.plane.PeerFailed() {
 		return
@@ -116,7 +117,7 @@ func (f *faults) waitFor(ticket uint64, operation driver.Operation) control.Wait
 		Ticket: ticket, Operation: operation,
 		Doing: func() string { return fmt.Sprintf("%v %d of group %s", operation, ticket, f.cfg.Name()) },
 		Why: func() error {
-			// Reports come first: they end what waits.
+			// Reports of kernels come first, since such a fault ends all waits.
 			if err := f.kernelFault(); err != nil {
 				return err
 			}
@@ -127,19 +128,19 @@ func (f *faults) waitFor(ticket uint64, operation driver.Operation) control.Wait
 		},
 		Counts: func() string {
 			if f.plane.Cause() != nil {
-				return "" // it was asked before
+				return "" // the error has them already
 			}
 			return countsOf(f.unique, f.cfg, f.timeout)
 		},
 	}
 }
 
-// complete reports whether every rank has launched a collective, and nothing keeps it from ending.
+// complete reports whether every rank has launched a collective, and nothing prevents its end.
 func (f *faults) complete(ticket uint64) bool {
 	return f.plane.Diagnose(f.waitFor(ticket, driver.Barrier), time.Time{}) == nil
 }
 
-// afterPeerFault is afterPeerFaultAt for a call that has no ticket.
+// afterPeerFault calls afterPeerFaultAt for a call without a ticket.
 func (f *faults) afterPeerFault(p *driver.Call) error {
 	ticket, _ := f.history.last()
 	return f.afterPeerFaultAt(p, ticket+1)
@@ -150,7 +151,7 @@ func (f *faults) afterPeerFaultAt(p *driver.Call, ticket uint64) error {
 	if err := f.plane.Cause(); err != nil {
 		return err
 	}
-	// Worded as the wait for it would be: ranks compare where each of them is.
+	// The text must equal that of a wait for the call, because ranks compare their positions.
 	wait := f.waitFor(ticket, p.Operation)
 	if err := f.plane.Diagnose(wait, time.Now()); err != nil {
 		return f.plane.Fail(err)
@@ -158,14 +159,14 @@ func (f *faults) afterPeerFaultAt(p *driver.Call, ticket uint64) error {
 	return f.plane.Fail(f.plane.PeerFault(wait.Doing()))
 }
 
-// failUnqueued fails the group over a call that other ranks take for launched and this rank could
-// not queue: nothing else would end their waits for it.
+// failUnqueued fails the group over a call that this rank could not queue, although other ranks
+// assume that it was launched: nothing else would end their waits for it.
 func (f *faults) failUnqueued(p *driver.Call, err error) error {
 	if cause := f.plane.Cause(); cause != nil {
-		return cause // which has ended NCCL's call, too
+		return cause // it is the reason why NCCL's call has failed
 	}
 	if f.plane.PeerFailed() {
-		return f.afterPeerFault(p) // a peer that has failed hands out no memory any more
+		return f.afterPeerFault(p) // it may be the reason: such a peer shares no more memory
 	}
 	return f.plane.Fail(fmt.Errorf("%v on group %s: %w", p.Operation, f.cfg.Name(), err))
 }

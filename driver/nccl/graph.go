@@ -131,7 +131,7 @@ func (cs *calls) Launch(graph *stream.Graph, s *stream.Stream) error {
 	})
 	if err != nil {
 		for _, e := range received {
-			if !launched { // if launched, the stream reaches the wait, and group teardown ends it
+			if !launched { // if launched, the stream reaches the wait, and the teardown ends it
 				e.Unexpect()
 			}
 		}

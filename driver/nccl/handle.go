@@ -6,9 +6,9 @@ import (
 	"symmem/internal/cuda"
 )
 
-// Current makes calls of other libraries, such as NCCL, on a thread on which the primary context
-// of the GPU is current that Open chooses for a rank: by its number among the ranks of its machine.
-// While that rank's device is open the context is the device's; else it ends with the calls.
+// Current makes calls to other libraries, such as NCCL, on a thread in the primary context of the
+// GPU that Open chooses for a rank, by its number among the ranks of its machine. If the rank's
+// device is not open, the context may end with the calls.
 func Current(localRank int, calls func(*cuda.Driver) error) error {
 	library, err := loadDriver()
 	if err != nil {

@@ -8,18 +8,18 @@ import (
 	"symmem/internal/spin"
 )
 
-// history knows what a group has launched: how much, and the latest calls, so that faults find
-// theirs. Each launch notes itself. The zero value is ready.
+// history records the launches of a group: their number and the latest calls, so that the call of a
+// fault can be found. The zero value is ready to use.
 //
-// Writers hold the lock of the communicator, so there is one at a time. Readers may not wait for
-// that lock, which a launch holds as long as NCCL makes it wait. So a ticket's call is stored first
-// and latest after it: a reader takes the call, and believes it if its place was not to be written
-// anew up to then.
+// Writers hold the lock of the communicator, so there is one at a time. Readers must not wait for
+// that lock, which a launch holds while it waits in NCCL. So a writer stores the call of a ticket
+// first and then updates latest. A reader loads the call, and then checks latest to see whether the
+// slot may have been reused meanwhile.
 type history struct {
-	// latest is the ticket of the last collective, above operationBits of what it does, or a
-	// message since then.
+	// latest holds the ticket of the last collective, shifted by operationBits, and the operation of
+	// that collective or of a later message.
 	latest atomic.Uint64
-	// counts are those of calls, by their path.
+	// counts has the number of calls by their path.
 	counts [driver.Paths]atomic.Uint64
 	// tickets holds the call of each ticket at ticket % remembered, or nil if it has none.
 	tickets [remembered]atomic.Pointer[driver.Call]
@@ -30,29 +30,29 @@ type history struct {
 // operationBits is the number of bits of latest that hold an operation.
 const operationBits = 8
 
-// remembered is the number of the latest calls that are known, a power of two.
+// remembered is the number of recent calls that can be looked up, a power of two.
 const remembered = 256
 
-// note remembers the launch of a collective. Meetings is the number of its kernels of our own that
-// meet the other ranks. Ticket 0 is a call in a capture of another library. The communicator's lock
-// is held.
-func (h *history) note(p *driver.Call, ticket uint64, meetings int) {
+// note records the launch of a collective, with the number of its direct kernels that communicate
+// with other ranks. The ticket is 0 for a call in a capture of another library. The communicator's
+// lock is held.
+func (h *history) note(p *driver.Call, ticket uint64, exchanges int) {
 	spin.Publish64(&h.counts[p.Path], h.counts[p.Path].Load()+1)
 	if ticket != 0 {
 		spin.Publish(&h.tickets[ticket%remembered], p)
 		spin.Publish64(&h.latest, ticket<<operationBits|uint64(p.Operation))
 	}
 	switch {
-	case meetings == 0:
+	case exchanges == 0:
 	case ticket == 0:
 		h.launches.Record(p)
 	default:
-		h.launches.Note(p, ticket, meetings)
+		h.launches.Note(p, ticket, exchanges)
 	}
 }
 
-// message remembers one end of a message, which comes after the last collective, and returns the
-// ticket of that. The communicator's lock is held.
+// message records one end of a message, and returns the ticket of the collective before it. The
+// communicator's lock is held.
 func (h *history) message(p *driver.Call) (ticket uint64) {
 	ticket, _ = h.last()
 	h.counts[p.Path].Add(1)
@@ -60,7 +60,7 @@ func (h *history) message(p *driver.Call) (ticket uint64) {
 	return ticket
 }
 
-// reach notes a ticket that is compared, for a call in a capture of another library. The
+// reach records the ticket of a comparison, for a call in a capture of another library. The
 // communicator's lock is held.
 func (h *history) reach(ticket uint64) {
 	_, operation := h.last()
@@ -68,7 +68,8 @@ func (h *history) reach(ticket uint64) {
 	h.latest.Store(ticket<<operationBits | uint64(operation))
 }
 
-// last returns the ticket of the last collective, and what it or a message behind it does.
+// last returns the ticket of the last collective, and the operation of the last collective or
+// message.
 func (h *history) last() (ticket uint64, operation driver.Operation) {
 	l := h.latest.Load()
 	return l >> operationBits, driver.Operation(l & (1<<operationBits - 1))
@@ -88,7 +89,7 @@ func (h *history) of(ticket uint64) *driver.Call {
 		return nil
 	}
 	p := h.tickets[ticket%remembered].Load()
-	// The ticket that takes its place next is written when the one before that is the last.
+	// The slot is reused by ticket+remembered, which is stored while its predecessor is the last.
 	if last, _ := h.last(); last-ticket >= remembered-1 {
 		return nil
 	}

@@ -8,19 +8,19 @@ import (
 // kernel is a prepared launch.
 type kernel struct {
 	function cuda.Function
-	// blocks and threads are the grid: how many blocks, and of how many threads.
+	// blocks is the number of blocks, and threads the number of threads in each.
 	blocks, threads int
 	params          cuda.Params
-	// overlaps reports whether it may start before those ahead of it in the stream have ended.
+	// overlaps reports whether it may start before its predecessor in the stream has ended.
 	overlaps bool
-	// local reports whether it works on this GPU alone: it meets no other rank, and has no digest.
+	// local reports whether it does not communicate with other ranks. Its arguments have no digest.
 	local bool
-	// then is launched right behind it, and belongs to the same call, or is nil.
+	// then is the next kernel of the same call, or nil.
 	then *kernel
 }
 
-// normKernel is what a norm has to do after the all-reduce, whose output it works on. It writes
-// poison if the all-reduce has failed, as the word at fault says.
+// normKernel returns the kernel that runs after the all-reduce of a norm, on its output. It writes
+// poison if the word at fault reports that the all-reduce has failed.
 func (p *plan) normKernel(fault uintptr, overlaps bool) (*kernel, error) {
 	c, l := p.c, kernels.Local{Norm: *p.Norm, Send: p.Recv, Recv: p.Recv, Fault: fault}
 	k := &kernel{
@@ -33,7 +33,7 @@ func (p *plan) normKernel(fault uintptr, overlaps bool) (*kernel, error) {
 	return k, err
 }
 
-// queue launches the kernel and what belongs to the same call.
+// queue launches the kernel and those after it in the same call.
 func (k *kernel) queue(gpu *cuda.Driver, on cuda.Stream) (err error) {
 	for ; k != nil && err == nil; k = k.then {
 		if k.overlaps {

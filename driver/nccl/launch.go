@@ -10,11 +10,11 @@ import (
 	"symmem/internal/cuda"
 )
 
-// Launch queues a prepared collective on a stream. With the check on it first waits until every
-// rank has come to the same call: what differs never reaches NCCL.
+// Launch queues a prepared collective on a stream. If calls are compared, it first waits until
+// every rank has reached the same call, so that calls which differ never reach NCCL.
 //
-// Between two launches the libraries fill a processor's caches with code of theirs, so that every
-// function on this path costs some ten nanoseconds: hence few do what more would show better.
+// Between two launches the libraries evict our code from the processor's caches, so each function
+// called here costs about ten nanoseconds. Therefore the fast path is written out in one function.
 func (c *communicator) Launch(on driver.Stream, p driver.Plan) error {
 	s, err := c.device.streams.Own(on)
 	if err != nil {
@@ -28,7 +28,7 @@ func (c *communicator) Launch(on driver.Stream, p driver.Plan) error {
 		return c.launch(s, prepared)
 	}
 	s.Mu.Lock()
-	s.BusyAgain() // before the ticket: a group that fails then reports its fault to the stream
+	s.BusyAgain() // before the ticket, so that a group which fails now reports its fault here
 	c.mu.Lock()
 	if s.Closed() || s.Capture != nil || c.closing.Load() || c.check.Load() ||
 		c.busy.Windows.Load() && prepared.Path != driver.PathWindow ||
@@ -37,7 +37,7 @@ func (c *communicator) Launch(on driver.Stream, p driver.Plan) error {
 		s.Mu.Unlock()
 		return c.launch(s, prepared)
 	}
-	// The short way through launch.
+	// The fast path: the same as launch, without its special cases.
 	if ticket, ok := c.plane.TrySubmit(); ok {
 		c.note(s, prepared, ticket)
 		c.direct.order.ByNCCL = true
@@ -52,7 +52,7 @@ func (c *communicator) Launch(on driver.Stream, p driver.Plan) error {
 	return err
 }
 
-// launch is Launch of any plan of the group, in any state.
+// launch launches any plan of the group, in any state.
 func (c *communicator) launch(s *stream.Stream, p *plan) error {
 	s.Mu.Lock()
 	defer s.Mu.Unlock()
@@ -68,7 +68,7 @@ func (c *communicator) launch(s *stream.Stream, p *plan) error {
 		return c.launchOtherwise(s, p)
 	}
 	if p.Path != driver.PathWindow && c.busy.Windows.Load() && c.busy.Idle(s) {
-		c.busy.Windows.Store(false) // else this call would pass for one that does not hear of an abort
+		c.busy.Windows.Store(false) // or the teardown would not abort this call
 	}
 	var err error
 	if c.recorder.replayed.Load() {
@@ -86,9 +86,9 @@ func (c *communicator) launch(s *stream.Stream, p *plan) error {
 	return nil
 }
 
-// recordOtherGroups has the other groups record their events on a stream before what may wait for
-// something that they have nothing to do with: a Recv, or work of the owner of an adopted stream.
-// s.Mu is held.
+// recordOtherGroups makes the other groups record their events on a stream before work that may
+// wait for something unrelated to them: a Recv, or work of the owner of an adopted stream. s.Mu is
+// held.
 func (c *communicator) recordOtherGroups(s *stream.Stream, p *plan) error {
 	switch {
 	case s.Capture != nil || s.Closed():
@@ -100,10 +100,10 @@ func (c *communicator) recordOtherGroups(s *stream.Stream, p *plan) error {
 	}
 }
 
-var errForeignPlan = errors.New("launching a collective: the plan is of another group")
+var errForeignPlan = errors.New("launching a collective: the plan belongs to another group")
 
-// launchOtherwise records a call into the stream's capture, transfers a message, or refuses either.
-// s.Mu and c.mu are held.
+// launchOtherwise records a call into the stream's capture, transfers a message, or refuses the
+// call. s.Mu and c.mu are held.
 func (c *communicator) launchOtherwise(s *stream.Stream, p *plan) error {
 	if err := s.Usable(); err != nil {
 		return err
@@ -117,7 +117,8 @@ func (c *communicator) launchOtherwise(s *stream.Stream, p *plan) error {
 	return c.messages.Transfer(s, p.message())
 }
 
-// open refuses new work once Close has begun. c.mu is held, so Close sees all work that was let in.
+// open refuses new work once Close was called. c.mu is held, so Close sees all work admitted
+// before.
 func (c *communicator) open() error {
 	if !c.closing.Load() {
 		return nil
@@ -128,10 +129,12 @@ func (c *communicator) open() error {
 	return fmt.Errorf("launching on group %s: %w", c.cfg.Name(), driver.ErrClosed)
 }
 
-// admit gives a collective its ticket and, with the check on, compares it across ranks. s.Mu and
-// c.mu are held. A peer may have failed over this very call: Compare finds that out.
-// A call that is not compared is refused then: NCCL may connect to the ranks, and wait for one that
-// is gone forever.
+// admit assigns a ticket to a collective and, if calls are compared, compares it across ranks. s.Mu
+// and c.mu are held.
+//
+// If a peer has failed, it may have failed over this very call, which Compare finds out. A call
+// that is not compared is refused in that case: NCCL may connect to the ranks, and wait forever for
+// a lost one.
 func (c *communicator) admit(s *stream.Stream, p *plan) error {
 	check := c.check.Load()
 	var ticket uint64
@@ -151,23 +154,23 @@ func (c *communicator) admit(s *stream.Stream, p *plan) error {
 	return nil
 }
 
-// note remembers a collective that is about to be queued on a stream. s.Mu and c.mu are held.
+// note records a collective that is about to be queued on a stream. s.Mu and c.mu are held.
 func (c *communicator) note(s *stream.Stream, p *plan, ticket uint64) {
-	c.history.note(&p.Call, ticket, p.meetings)
+	c.history.note(&p.Call, ticket, p.exchanges)
 	if !c.busy.IsNoted(s) {
 		c.busy.Note(s)
 	}
 	if p.byNCCL() {
-		under := &c.busy.Plain
+		running := &c.busy.Plain
 		if p.Path == driver.PathWindow {
-			under = &c.busy.Windows
+			running = &c.busy.Windows
 		}
-		under.Store(true)
+		running.Store(true)
 	}
 	s.Note(c.group, ticket, p.Operation)
 }
 
-// call gives a collective to NCCL, or queues kernels. s.Mu and c.mu are held.
+// call passes a collective to NCCL, or queues direct kernels. s.Mu and c.mu are held.
 func (c *communicator) call(p *plan, s *stream.Stream) error {
 	if p.nothing() {
 		return nil
@@ -181,16 +184,16 @@ func (c *communicator) call(p *plan, s *stream.Stream) error {
 	return nil
 }
 
-// run queues a call after those of the group on other streams and in replays, through a driver that
-// is in the device's context. s.Mu and c.mu are held.
+// run queues a call after the group's earlier calls on other streams and in replays. The driver
+// must be in the device's context. s.Mu and c.mu are held.
 func (c *communicator) run(p *plan, s *stream.Stream, gpu *cuda.Driver) error {
 	switch {
 	case c.direct.unavailable != "":
-		return p.queue(s, gpu) // NCCL keeps the order
+		return p.queue(s, gpu) // NCCL orders its calls
 	case s.Recording:
 		return c.queueRecorded(p, s, gpu)
 	case s.Capture != nil:
-		return p.queue(s, gpu) // the graph takes its turn when it is launched
+		return p.queue(s, gpu) // the launch of the graph is ordered
 	}
 	t := &c.direct.order
 	err := t.Begin(c.group, s, p.ordered(), gpu)
@@ -203,7 +206,7 @@ func (c *communicator) run(p *plan, s *stream.Stream, gpu *cuda.Driver) error {
 	return err
 }
 
-// Record puts a collective into a capture of the stream's owner.
+// Record adds a collective to a capture of the stream's owner.
 func (c *communicator) Record(on driver.Stream, p driver.Plan) error {
 	s, err := c.device.streams.Own(on)
 	if err != nil {
@@ -211,7 +214,7 @@ func (c *communicator) Record(on driver.Stream, p driver.Plan) error {
 	}
 	prepared, ok := p.(*plan)
 	if !ok || prepared.c != c {
-		return errors.New("recording a collective: the plan is of another group")
+		return errors.New("recording a collective: the plan belongs to another group")
 	}
 	if prepared.Operation.PointToPoint() {
 		return fmt.Errorf("recording %v in a capture of another library: %w", prepared.Operation,
@@ -238,22 +241,22 @@ func (c *communicator) Record(on driver.Stream, p driver.Plan) error {
 	}); err != nil {
 		return fmt.Errorf("keeping the memory of a graph of another library: %w", err)
 	}
-	c.history.note(&prepared.Call, 0, prepared.meetings)
+	c.history.note(&prepared.Call, 0, prepared.exchanges)
 	s.AddGroup(c.group)
 	s.Recording, c.recorder.current = true, recording
 	defer func() { s.Recording, c.recorder.current = false, nil }()
 	return c.call(prepared, s)
 }
 
-// queueRecorded puts a call into a capture of the stream's owner, behind those of the group that
-// are there. s.Mu and c.mu are held.
+// queueRecorded adds a call to a capture of the stream's owner, after the group's earlier calls in
+// that capture. s.Mu and c.mu are held.
 func (c *communicator) queueRecorded(p *plan, s *stream.Stream, gpu *cuda.Driver) error {
 	return c.recorder.current.Launch(&c.direct.order, s, c.device.streams, func() error {
 		return p.queue(s, gpu)
 	})
 }
 
-// Offer resolves nothing yet: each path is looked at when it is asked for.
+// Offer returns a plan that resolves each path when the caller asks for it.
 func (c *communicator) Offer(call driver.Call) driver.Offer {
 	return &plan{Call: call, c: c, count: call.Count}
 }

@@ -12,7 +12,7 @@ import (
 	"symmem/internal/mps"
 )
 
-// loadDriver opens CUDA, with the variables set that it and NCCL read.
+// loadDriver opens CUDA after setting defaults for the environment variables of CUDA and NCCL.
 func loadDriver() (*cuda.Driver, error) {
 	if err := setDefaults(); err != nil {
 		return nil, err
@@ -20,15 +20,17 @@ func loadDriver() (*cuda.Driver, error) {
 	return cuda.Load()
 }
 
-// setDefaults sets what CUDA and NCCL read, once, before any rank of the process is in a library
-// that reads variables: libc's environment has no lock.
+// setDefaults sets environment variables of CUDA and NCCL, once, before any rank of the process
+// calls a library that reads them, because libc's environment has no lock.
 //
-// NCCL makes connections when a communicator is made: made at the first collective, as newer
-// versions do, they would keep a launch waiting for ranks that have not come. CUDA gets as many
-// queues to the GPU as it can have: streams that share one wait for each other, so a stream that
-// waits for a message may hold up what its sender waits for. On one H100 with 4 ranks, random
-// programs of messages on 3 streams hung with CUDA's own number, and did not with 32. Under MPS,
-// whose clients have 96 queues together, it is left to the user.
+// NCCL_RUNTIME_CONNECT=0 makes NCCL connect ranks when a communicator is created. Otherwise newer
+// versions connect them at the first collective, and that launch would wait for missing ranks.
+//
+// CUDA_DEVICE_MAX_CONNECTIONS=32 gives the process the largest number of hardware queues. Streams
+// that share a queue wait for each other, so a stream that waits for a message could block work
+// that the sender waits for. On one H100 with 4 ranks, random programs of messages on 3 streams
+// hung with CUDA's default and did not with 32. Under MPS, whose clients share 96 queues, the
+// choice is left to the user.
 var setDefaults = sync.OnceValue(func() error {
 	err := setDefault("NCCL_RUNTIME_CONNECT", "0")
 	if mps.Running(os.Getenv) {
@@ -37,7 +39,7 @@ var setDefaults = sync.OnceValue(func() error {
 	return errors.Join(err, setDefault("CUDA_DEVICE_MAX_CONNECTIONS", "32"))
 })
 
-// setDefault sets a variable unless the user has.
+// setDefault sets an environment variable unless the user has set it.
 func setDefault(name, value string) error {
 	if os.Getenv(name) != "" {
 		return nil
@@ -45,8 +47,8 @@ func setDefault(name, value string) error {
 	return dl.Setenv(name, value)
 }
 
-// withAdvice says what to do where this machine has no GPU, or lacks what takes one.
+// withAdvice adds advice to the error of a machine without a usable GPU.
 func withAdvice(err error) error {
-	return fmt.Errorf("%w: %w; symmem doctor says what this machine lacks, and the backend \"host\" "+
-		"needs no GPU", driver.ErrUnsupported, err)
+	return fmt.Errorf("%w: %w; symmem doctor reports what this machine lacks, and the backend "+
+		"\"host\" needs no GPU", driver.ErrUnsupported, err)
 }

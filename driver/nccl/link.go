@@ -8,11 +8,11 @@ import (
 	"symmem/internal/cuda"
 )
 
-// linked returns an error unless this GPU reaches those of all members on this box over NVLink, in
-// both directions. Kernels over PCIe would work on most machines; but the lines of the kernels must
-// arrive whole, which NVLink promises and PCIe does not. Nothing but NVLink reaches the memory of
-// another box, so there the mapping itself will tell. A box is a boot of a kernel: what machines
-// are called says nothing.
+// linked returns an error unless NVLink connects this GPU with those of all members on the same
+// physical machine, in both directions. Direct kernels over PCIe would work on most machines, but
+// their lines of 128 bytes must arrive whole, which NVLink guarantees and PCIe does not. Memory of
+// another physical machine can be mapped over NVLink only, so that case needs no check. Physical
+// machines are identified by the boot ID of the kernel, since NCCL_HOSTID can change machine names.
 func linked(g *gpu.GPU, self *member, members []*member) error {
 	for _, m := range members {
 		if m.GPU == self.GPU || m.Boot != self.Boot {
@@ -24,12 +24,12 @@ func linked(g *gpu.GPU, self *member, members []*member) error {
 		}
 		for _, way := range [2][2]cuda.Device{{g.Device, peer}, {peer, g.Device}} {
 			if can, err := way[0].CanAccessPeer(way[1]); err != nil || !can {
-				return fmt.Errorf("GPU %d cannot reach the memory of GPU %d (nvidia-smi topo -p2p r): %w",
+				return fmt.Errorf("GPU %d cannot access the memory of GPU %d (nvidia-smi topo -p2p r): %w",
 					way[0].Ordinal(), way[1].Ordinal(), driver.ErrUnsupported)
 			}
 			native, err := way[0].P2PAttribute(cuda.P2PNativeAtomicSupported, way[1])
 			if err != nil || native == 0 {
-				return fmt.Errorf("GPUs %d and %d are not joined by NVLink (nvidia-smi topo -m): %w",
+				return fmt.Errorf("GPUs %d and %d are not connected by NVLink (nvidia-smi topo -m): %w",
 					way[0].Ordinal(), way[1].Ordinal(), driver.ErrUnsupported)
 			}
 		}
@@ -37,7 +37,7 @@ func linked(g *gpu.GPU, self *member, members []*member) error {
 	return nil
 }
 
-// visible finds a GPU by its unique number.
+// visible returns the visible GPU with a UUID.
 func visible(g *gpu.GPU, uuid string) (cuda.Device, error) {
 	n, err := g.CUDA.DeviceCount()
 	if err != nil {
@@ -52,7 +52,7 @@ func visible(g *gpu.GPU, uuid string) (cuda.Device, error) {
 			return device, nil
 		}
 	}
-	return cuda.Device{}, fmt.Errorf("this process does not see GPU %s of another rank, and so not "+
-		"how the two are joined: show every rank all GPUs of the group (CUDA_VISIBLE_DEVICES): %w",
+	return cuda.Device{}, fmt.Errorf("this process does not see GPU %s of another rank, so their "+
+		"link is unknown: make all GPUs of the group visible to every rank (CUDA_VISIBLE_DEVICES): %w",
 		uuid, driver.ErrUnsupported)
 }

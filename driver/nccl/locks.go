@@ -2,26 +2,25 @@ package nccl
 
 import "symmem/internal/ranked"
 
-// The classes of this package's locks, in the order in which a goroutine takes them. doc.go names
-// them in the same order.
+// The classes of this package's locks, in their locking order. doc.go lists them in the same order.
 type (
 	communicatorMu struct{}
 	deviceMu       struct{}
 	membersMu      struct{}
 )
 
-// Rank is the place of communicator.mu. A launch of a graph takes those of several groups, in the
-// order of their numbers.
+// Rank returns the lock rank of communicator.mu. A launch of a graph locks those of several groups,
+// in the order of their numbers.
 func (communicatorMu) Rank() ranked.Rank {
 	r := ranked.NCCL.Waiting(5, "nccl.communicator.mu")
 	r.Many = true
 	return r
 }
 
-// Rank is the place of Device.mu.
+// Rank returns the lock rank of Device.mu.
 func (deviceMu) Rank() ranked.Rank { return ranked.NCCL.At(21, "nccl.Device.mu") }
 
-// Rank is the place of members.mu.
+// Rank returns the lock rank of members.mu.
 func (membersMu) Rank() ranked.Rank { return ranked.NCCL.At(24, "nccl.members.mu") }
 
 // groupLock is communicator.mu, which the parts of a communicator share.

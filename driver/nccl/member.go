@@ -15,14 +15,14 @@ import (
 	"symmem/internal/ranked"
 )
 
-// member describes a rank to the others, through the store.
+// member is the description of a rank that it publishes in the store.
 type member struct {
-	// Machine distinguishes machines as NCCL does: the host's name and the number of its boot, or
-	// NCCL_HOSTID, with which ranks of one machine pass for ranks of several.
+	// Machine identifies the machine as NCCL does: by the host name and boot ID, or by NCCL_HOSTID,
+	// with which ranks of one machine can simulate several.
 	Machine string `json:"machine"`
-	// Boot is the number of this boot of the kernel: the same in all containers of one box.
+	// Boot is the boot ID of the kernel, the same in all containers of a physical machine.
 	Boot string `json:"boot"`
-	// GPU is the unique number of the rank's GPU.
+	// GPU is the UUID of the rank's GPU.
 	GPU string `json:"gpu"`
 	// Process is a random name of the rank's process.
 	Process string `json:"process"`
@@ -30,23 +30,23 @@ type member struct {
 	Name string `json:"name"`
 	// NCCL is the version code of its NCCL.
 	NCCL int `json:"nccl"`
-	// NoFabric says why its memory has no fabric handles; empty if it has.
+	// NoFabric gives the reason why its memory has no fabric handles; empty if it has.
 	NoFabric string `json:"no_fabric,omitempty"`
-	// NoKernels says why its GPU cannot run the kernels that receive messages; empty if it can.
+	// NoKernels gives the reason why its GPU cannot run the message kernels; empty if it can.
 	NoKernels string `json:"no_kernels,omitempty"`
-	// Failed says why the rank could not open its GPU; all else is empty then.
+	// Failed gives the reason why the rank could not open its GPU; the other fields are empty then.
 	Failed string `json:"failed,omitempty"`
 }
 
-// process is the name of this process.
+// process is a random name of this process.
 var process = rand.Text()
 
 func memberKey(rank int) string { return fmt.Sprintf("nccl/rank/%d", rank) }
 
-// hostID is NCCL's variable. Tests give ranks of one process values of their own.
+// hostID returns NCCL_HOSTID for a rank. Tests return different values for ranks of one process.
 var hostID = func(int) string { return os.Getenv("NCCL_HOSTID") }
 
-// machineOf names the machine of a rank of this process.
+// machineOf returns the machine name of a rank of this process.
 func machineOf(rank int, boot string) (string, error) {
 	if id := hostID(rank); id != "" {
 		return id, nil
@@ -55,7 +55,7 @@ func machineOf(rank int, boot string) (string, error) {
 	return name + " " + boot, err
 }
 
-// members are the ranks of the world as far as they are known.
+// members reads and caches the descriptions of the world's ranks.
 type members struct {
 	cfg *driver.Config
 
@@ -63,11 +63,12 @@ type members struct {
 	known map[int]*member // by world rank; guarded by mu
 }
 
-// awaitMembers asks for the other ranks of a group, and refuses groups that cannot work.
+// awaitMembers waits for the descriptions of a group's ranks, and returns an error if the ranks are
+// incompatible.
 func (d *members) awaitMembers(ctx context.Context, ranks []int) ([]*member, error) {
 	all, begin := make([]*member, len(ranks)), time.Now()
 	absent := func() []int { return control.Absent(d.cfg.Store, ranks, memberKey) }
-	warning := driver.LateWarning{Doing: "meeting the ranks of a group", Members: ranks}
+	warning := driver.LateWarning{Doing: "waiting for the ranks of a group", Members: ranks}
 	defer control.WarnLate(d.cfg.Late, warning, func() ([]int, map[int]string) {
 		return absent(), nil
 	})()
@@ -98,7 +99,7 @@ func (d *members) of(ctx context.Context, rank int) (*member, error) {
 	}
 	m := &member{}
 	if err := json.Unmarshal(value, m); err != nil {
-		return nil, fmt.Errorf("reading what rank %d says of itself: %w", rank, err)
+		return nil, fmt.Errorf("decoding the description of rank %d: %w", rank, err)
 	}
 	if m.Failed != "" {
 		return nil, fmt.Errorf("rank %d could not open its GPU: %s", rank, control.Printable(m.Failed))
@@ -112,14 +113,14 @@ func (d *members) of(ctx context.Context, rank int) (*member, error) {
 	return m, nil
 }
 
-// compatible refuses what NCCL would answer with an error that names no rank, or a hang: different
-// versions, and two ranks on one GPU.
+// compatible returns an error if ranks have different versions of NCCL, or two ranks use the same
+// GPU. NCCL would hang, or return an error that names no rank.
 func compatible(ranks []int, all []*member) error {
 	users := map[string]int{}
 	for i, m := range all {
 		if m.NCCL != all[0].NCCL {
-			return fmt.Errorf("rank %d has NCCL %s, rank %d has %s: all ranks need the same; "+
-				"--nccl or SYMMEM_NCCL names one", ranks[0], nccl.VersionText(all[0].NCCL), ranks[i],
+			return fmt.Errorf("rank %d has NCCL %s, rank %d has %s: all ranks need the same version; "+
+				"--nccl or SYMMEM_NCCL selects a library", ranks[0], nccl.VersionText(all[0].NCCL), ranks[i],
 				nccl.VersionText(m.NCCL))
 		}
 		at := m.Machine + " " + m.GPU
@@ -134,7 +135,7 @@ func compatible(ranks []int, all []*member) error {
 	return nil
 }
 
-// sharingVariable lets ranks share a GPU if it is 1, from NCCL 2.30 on; NCCL reads it, too.
+// sharingVariable permits ranks to share a GPU if it is 1, from NCCL 2.30 on. NCCL reads it, too.
 const (
 	sharingVariable = "NCCL_MULTI_RANK_GPU_ENABLE"
 	sharingVersion  = 23000
@@ -143,13 +144,12 @@ const (
 // sharing reports whether ranks may share a GPU.
 func sharing() bool { return os.Getenv(sharingVariable) == "1" }
 
-// canShare says why ranks with such an NCCL cannot share a GPU.
+// canShare returns an error if ranks with a version of NCCL cannot share a GPU.
 func canShare(version int) error {
 	switch {
 	case version < sharingVersion:
-		return fmt.Errorf("%w by NCCL %s (2.30 is the first that lets ranks share one): give each rank "+
-			"its own local rank, or its own CUDA_VISIBLE_DEVICES", driver.ErrUnsupported,
-			nccl.VersionText(version))
+		return fmt.Errorf("%w by NCCL %s (sharing needs 2.30): give each rank its own local rank, or "+
+			"its own CUDA_VISIBLE_DEVICES", driver.ErrUnsupported, nccl.VersionText(version))
 	case !sharing():
 		return fmt.Errorf("%w without %s=1: give each rank its own local rank, or its own "+
 			"CUDA_VISIBLE_DEVICES", driver.ErrUnsupported, sharingVariable)
@@ -157,9 +157,10 @@ func canShare(version int) error {
 	return nil
 }
 
-// sharers counts the ranks of a group that a rank's process has on its GPU, itself among them.
-// Their kernels wait for each other side by side. Ranks in processes of their own either take
-// turns on the GPU or have shares of it, which CUDA then counts as all that there is.
+// sharers counts the ranks of a group that use a rank's GPU in the same process, including itself.
+// Their waiting kernels run on the GPU at the same time. Ranks in separate processes either are
+// time-sliced, or each has a part of the GPU under MPS, whose multiprocessors CUDA reports as the
+// whole GPU's.
 func sharers(all []*member, self *member) int {
 	n := 0
 	for _, m := range all {
@@ -179,7 +180,7 @@ func machines(all []*member) int {
 	return len(names)
 }
 
-// withoutMessages says why ranks of a group cannot send messages to each other.
+// withoutMessages returns the reason why ranks of a group cannot send messages to each other.
 func withoutMessages(group *driver.GroupConfig, all []*member) error {
 	if why := withoutKernels(group, all); why != "" {
 		return fmt.Errorf("messages: %s: %w", why, driver.ErrUnsupported)
@@ -187,7 +188,7 @@ func withoutMessages(group *driver.GroupConfig, all []*member) error {
 	return fmt.Errorf("messages between ranks of several machines: %w", driver.ErrUnsupported)
 }
 
-// withoutKernels says why some rank of a group runs no kernels of our own, or is empty.
+// withoutKernels returns the reason why some rank's GPU cannot run the message kernels, or "".
 func withoutKernels(group *driver.GroupConfig, all []*member) string {
 	for i, m := range all {
 		if m.NoKernels != "" {
@@ -197,8 +198,8 @@ func withoutKernels(group *driver.GroupConfig, all []*member) string {
 	return ""
 }
 
-// withoutFabric says why ranks that are apart cannot map each other's memory; it is empty if they
-// may be able to. It is the same on all ranks.
+// withoutFabric returns the reason why ranks of different machines or containers cannot map each
+// other's memory, or "" if that may work. The result is the same on all ranks.
 func withoutFabric(group *driver.GroupConfig, all []*member) string {
 	where := "in several containers"
 	if m := machines(all); m > 1 {

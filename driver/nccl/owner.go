@@ -13,7 +13,7 @@ import (
 	"symmem/internal/control"
 )
 
-// owner is a group as its streams and its messages see it.
+// owner implements the interfaces of a group that streams and messages use.
 type owner struct {
 	gpu      *gpu.GPU
 	cfg      *driver.GroupConfig
@@ -31,7 +31,7 @@ var (
 	_ p2p.Owner    = (*owner)(nil)
 )
 
-// Await waits for a stream whose last collective is the given one.
+// Await waits for a stream whose last collective has the given ticket.
 func (o *owner) Await(
 	ctx context.Context, s *stream.Stream, ticket uint64, operation driver.Operation,
 ) error {
@@ -44,10 +44,11 @@ func (o *owner) Await(
 	return err
 }
 
-// KernelsEnded is closed when the group's kernels have ended, or are given up.
+// KernelsEnded returns a channel that is closed when the group's kernels have ended or were given
+// up.
 func (o *owner) KernelsEnded() <-chan struct{} { return o.stages.kernelsEnded }
 
-// Reported fails the group if a kernel has reported a fault, which it returns.
+// Reported fails the group if a kernel has reported a fault, and returns the fault.
 func (o *owner) Reported() error {
 	err := o.faults.checkKernels()
 	if err != nil {
@@ -68,12 +69,12 @@ func (o *owner) ReplayFault() error {
 	return nil
 }
 
-// RecordEvent records the event of the group's latest launch behind the work queued on a stream, if
-// the latest launch is there.
+// RecordEvent records the event of the group's latest launch after the work queued on a stream, if
+// the latest launch is on that stream.
 func (o *owner) RecordEvent(s *stream.Stream, forget bool) error {
 	t := &o.direct.order
 	if t.Latest() != s {
-		return nil // nor will it be, while its lock is held
+		return nil // and cannot become s while s.Mu is held
 	}
 	if forget {
 		t.ForgetLatest(s)
@@ -82,10 +83,10 @@ func (o *owner) RecordEvent(s *stream.Stream, forget bool) error {
 	return o.gpu.Do(func() error { return t.RecordLatest(s) })
 }
 
-// EndedEarly fails the group of a collective that is done and cannot have succeeded: it needs data
-// of all ranks, and some rank has yet to launch it. On a GPU that ranks share under CUDA's MPS a
-// kernel of NCCL's may end when the process of another rank does. It waits for the cause, but not
-// for long.
+// EndedEarly fails the group if a collective has ended but cannot have succeeded, because it needs
+// data of all ranks and some rank has not launched it. That happens on a GPU shared under CUDA's
+// MPS, where a kernel of NCCL may end when the process of another rank ends. EndedEarly waits for
+// the cause for a short time.
 func (o *owner) EndedEarly(ticket uint64) error {
 	p := o.history.of(ticket)
 	shown := o.direct.announcements
@@ -108,16 +109,15 @@ func (o *owner) EndedEarly(ticket uint64) error {
 
 // needsAll reports whether no rank can end a collective before all have begun it.
 func needsAll(p *driver.Call) bool {
-	// NCCL is not asked to move nothing.
+	// NCCL is not called if there is no data to move.
 	moves := p.Count > 0 || p.Path == driver.PathDirect || p.Operation == driver.Barrier
 	return moves && p.Operation.Together()
 }
 
-// causeTime bounds the wait of EndedEarly: the end of a process is known sooner.
+// causeTime bounds the wait of EndedEarly. The end of a process is usually detected much sooner.
 const causeTime = 3 * time.Second
 
-// NoteMessage remembers a message that is about to be queued. The locks of stream and group are
-// held.
+// NoteMessage records a message that is about to be queued. The locks of stream and group are held.
 func (o *owner) NoteMessage(s *stream.Stream, call *driver.Call) {
 	s.Note(o, o.history.message(call), call.Operation)
 }

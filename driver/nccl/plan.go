@@ -14,47 +14,46 @@ import (
 	"symmem/internal/nccl"
 )
 
-// plan is a call, first offered and then prepared: the addresses choose NCCL's path.
+// plan resolves a call: first as an offer of paths, then as a prepared launch on one of them.
 type plan struct {
 	driver.Call
 	c *communicator
-	// send and recv are what NCCL is given: addresses in windows for the window path, of the second
-	// mapping for the plain one.
+	// send and recv are the addresses passed to NCCL: in windows for the window path, of the second
+	// mapping for the plain path.
 	send, recv uintptr
 	dataType   nccl.DataType
 	reduceOp   nccl.ReduceOp
-	// count is Count, but 1 for a barrier, which is a sum of one element.
+	// count is Count, or 1 for a barrier, which is a sum of one element.
 	count int64
-	// ready is NCCL's call, if it is a single one.
+	// ready is NCCL's call, if it is a single one without a guard.
 	ready nccl.Invocation
-	// parts are what the ranks send each other if it is a group of NCCL's Send and Recv.
+	// parts has the sizes of the parts if the call is a group of NCCL's Send and Recv.
 	parts *driver.Splits
-	// kernel is our own, the first of those of the call, or nil for NCCL's. Meetings is how many of
-	// them meet the other ranks, which kernels count as calls.
-	kernel   *kernel
-	meetings int
-	// guard queues what goes before NCCL's call (guarded), so that this begins when all that is ahead
-	// of it has ended; nil for calls that begin so by themselves (nccl.EarlyStart).
+	// kernel is the first of the call's direct kernels, or nil if NCCL runs the call. exchanges is the
+	// number of those that communicate with other ranks, which kernels count as calls.
+	kernel    *kernel
+	exchanges int
+	// guard queues work before NCCL's call (guarded), so that the call does not start before its
+	// predecessor has ended; nil if NCCL ensures that itself (nccl.EarlyStart).
 	guard   func(on cuda.Stream, gpu *cuda.Driver) error
 	guarded nccl.Invocation
-	// chosen is how a kernel of our own runs the call, or refused why there is none. One of them is
-	// set once the direct path is asked about, until a path is taken.
+	// chosen is the result of choose, or refused its error. They are set by the first choose and
+	// cleared by Take.
 	chosen  *kernels.Launch
 	refused error
 }
 
-// Prepared returns what was prepared.
+// Prepared returns the prepared call.
 func (p *plan) Prepared() *driver.Call { return &p.Call }
 
-// dataTypes holds NCCL's numbers of types. A call of a type that is not listed has no path through
-// NCCL: its number would be 0, which is an int8.
+// dataTypes maps types to NCCL's numbers. NCCL cannot run calls of other types.
 var dataTypes = map[driver.DataType]nccl.DataType{
 	driver.Float64: nccl.Float64, driver.Float32: nccl.Float32, driver.Float16: nccl.Float16,
 	driver.BFloat16: nccl.BFloat16, driver.Int8: nccl.Int8, driver.Int32: nccl.Int32,
 	driver.Int64: nccl.Int64, driver.Uint8: nccl.Uint8,
 }
 
-// Refusal says why there is no kernel for a path.
+// Refusal returns the reason why the call cannot use a path, or nil.
 func (p *plan) Refusal(path driver.Path) error {
 	if path == driver.PathDirect {
 		_, err := p.choose()
@@ -75,8 +74,9 @@ func (p *plan) Refusal(path driver.Path) error {
 	return nil
 }
 
-// refuseFormula refuses to give NCCL a reduction of a group that has a formula: NCCL's order of
-// additions depends on the size of a message and on much else. A group of one rank copies.
+// refuseFormula returns an error if the group has a formula and NCCL would have to compute a
+// reduction: NCCL's order of additions depends on the size and on much else. A group of one rank
+// only copies.
 func (p *plan) refuseFormula() error {
 	if !p.Operation.Reduces() || len(p.c.cfg.Ranks) == 1 {
 		return nil
@@ -85,11 +85,11 @@ func (p *plan) refuseFormula() error {
 	if formula == driver.AnyFormula {
 		return nil
 	}
-	return fmt.Errorf("the group computes reductions by the formula %v, and NCCL by none: only "+
-		"the direct path does (path auto or direct): %w", formula, driver.ErrUnsupported)
+	return fmt.Errorf("the group computes reductions by the formula %v, which NCCL does not support: "+
+		"only the direct path does (path auto or direct): %w", formula, driver.ErrUnsupported)
 }
 
-// unknown refuses a call whose type or reduction NCCL does not have.
+// unknown returns an error if NCCL does not have the call's type or reduction.
 func unknown(call *driver.Call) error {
 	_, typed := dataTypes[call.DataType]
 	_, reduced := call.ReduceOp.NCCL().Number()
@@ -100,23 +100,23 @@ func unknown(call *driver.Call) error {
 		call.ReduceOp, driver.ErrUnsupported)
 }
 
-// Remark says what is worth knowing of a call on a path, or nothing.
+// Remark returns a note about the call on a path, or "".
 func (p *plan) Remark(path driver.Path) string {
 	d := p.c.device
 	switch {
 	case path == driver.PathWindow && d.startsEarly():
 		_, text := d.nccl.Version()
-		return fmt.Sprintf("an empty kernel goes before it, since kernels over windows of NCCL %s "+
-			"may begin too early (right from %s on)", text, nccl.VersionText(nccl.EarlyStart.Below))
+		return fmt.Sprintf("an empty kernel is launched before it, since window kernels of NCCL %s may "+
+			"start too early (fixed in %s)", text, nccl.VersionText(nccl.EarlyStart.Below))
 	case path == driver.PathDirect:
 		return p.remarkDirect()
 	case p.ComparesFloats() && len(p.c.cfg.Ranks) > 1:
-		return "NCCL drops a NaN where another rank has a number"
+		return "NCCL drops a NaN if another rank has a number"
 	}
 	return ""
 }
 
-// remarkDirect is Remark of the direct path.
+// remarkDirect implements Remark for the direct path.
 func (p *plan) remarkDirect() string {
 	launch, err := p.choose()
 	switch {
@@ -127,14 +127,14 @@ func (p *plan) remarkDirect() string {
 			text += ", since peers' memory could not be mapped: " + why
 		}
 		return text
-	case launch.Bulk && lieApart(&p.Call):
-		return "input and output lie differently modulo 16 bytes, so it moves elements one by one, " +
-			"which is slow"
+	case launch.Bulk && misalignedPacks(&p.Call):
+		return "input and output have different offsets modulo 16 bytes, so it moves elements one by " +
+			"one, which is slow"
 	}
 	return ""
 }
 
-// Take works out NCCL's call, or the launches of kernels of our own.
+// Take prepares NCCL's call, or the launches of direct kernels.
 func (p *plan) Take(path driver.Path, digest uint64) (driver.Plan, error) {
 	p.SetPath(path, digest)
 	var err error
@@ -150,12 +150,12 @@ func (p *plan) Take(path driver.Path, digest uint64) (driver.Plan, error) {
 	return p, nil
 }
 
-// prepareNCCL chooses the addresses that NCCL is given, and makes its call, if it is a single one.
-// Groups of one rank copy.
+// prepareNCCL sets the addresses for NCCL, and prepares its call if it is a single one. Groups of
+// one rank only copy.
 func (p *plan) prepareNCCL() error {
 	d := p.c.device
 	switch {
-	case p.Operation == driver.Barrier: // a sum over a byte of each rank
+	case p.Operation == driver.Barrier: // a sum of one byte per rank
 		at, err := d.scratch.Address(d.memory)
 		if err != nil {
 			return err
@@ -183,9 +183,9 @@ func (p *plan) prepareNCCL() error {
 	return nil
 }
 
-// partsOf is what the ranks send each other if a plan is a group of NCCL's Send and Recv. So is
-// all-to-all in place, which NCCL does not offer, and all-to-all of an NCCL that is older than that
-// call.
+// partsOf returns the sizes of the parts if a plan has to use a group of NCCL's Send and Recv: for
+// AllToAllV, for an in-place AllToAll, which NCCL does not support, and for an AllToAll with a
+// version of NCCL that does not have it.
 func (p *plan) partsOf() *driver.Splits {
 	ranks := len(p.c.cfg.Ranks)
 	if p.Operation == driver.AllToAll && ranks > 1 &&
@@ -195,7 +195,7 @@ func (p *plan) partsOf() *driver.Splits {
 	return p.Splits
 }
 
-// collective is NCCL's call.
+// collective returns NCCL's call.
 func (p *plan) collective() nccl.Invocation {
 	n, c, root := p.c.device.anyThread, p.c.comm.handle, p.Root
 	switch p.Operation {
@@ -214,16 +214,16 @@ func (p *plan) collective() nccl.Invocation {
 	}
 }
 
-// putGuard has an empty kernel go before a call whose kernels do not wait for what is ahead of
-// them. If our kernels cannot be loaded it is a fill of one byte, which costs 9 us in a graph,
-// instead of 1 us for a kernel.
+// putGuard sets a guard for calls whose kernels do not wait for their predecessor: an empty kernel.
+// If our kernels cannot be loaded, the guard fills one byte, which costs 9 us in a graph instead of
+// 1 us.
 func (p *plan) putGuard() error {
 	d := p.c.device
 	k := &kernel{
 		blocks: 1, threads: 1, params: cuda.ParamsOf(new(uint32)), // the kernel does not read it
 	}
 	p.guard = func(on cuda.Stream, gpu *cuda.Driver) error { return k.queue(gpu, on) }
-	// Without a direct path they are not loaded yet.
+	// If the group has no direct path, they are not loaded yet.
 	err := d.gpu.Do(func() error { return d.collectives.Load(d.gpu) })
 	if err == nil {
 		k.function, err = d.collectives.Function(d.gpu, kernels.AfterAll)
@@ -239,14 +239,14 @@ func (p *plan) putGuard() error {
 // nothing reports whether a call moves no data.
 func (p *plan) nothing() bool { return p.count == 0 && p.kernel == nil && p.Splits == nil }
 
-// byNCCL reports whether a call has kernels of NCCL's that wait for other ranks.
+// byNCCL reports whether NCCL launches kernels for a call that wait for other ranks.
 func (p *plan) byNCCL() bool { return p.kernel == nil && !p.nothing() && len(p.c.cfg.Ranks) > 1 }
 
-// ordered reports whether NCCL orders a call with others of its own. It does not know of an
-// AllToAllV in which this rank has nothing for others.
+// ordered reports whether NCCL orders a call after its earlier ones. NCCL may not be called for an
+// AllToAllV, if this rank exchanges nothing with others, so that cannot be relied on.
 func (p *plan) ordered() bool { return p.kernel == nil && p.Splits == nil }
 
-// message is the plan of a message, as package p2p knows it.
+// message returns the plan of a message for package p2p.
 func (p *plan) message() *p2p.Plan {
 	at := p.send
 	if p.Operation == driver.Recv {
@@ -255,7 +255,7 @@ func (p *plan) message() *p2p.Plan {
 	return &p2p.Plan{Call: &p.Call, Address: at}
 }
 
-// queue is run when it is the plan's turn.
+// queue queues the call on a stream.
 func (p *plan) queue(s *stream.Stream, gpu *cuda.Driver) error {
 	switch {
 	case p.ready.Prepared():
@@ -271,7 +271,7 @@ func (p *plan) queue(s *stream.Stream, gpu *cuda.Driver) error {
 	}
 }
 
-// copy is what a collective of a group of one comes to.
+// copy queues a collective of a group of one rank.
 func (p *plan) copy(on cuda.Stream, gpu *cuda.Driver) error {
 	if p.send == p.recv {
 		return nil
@@ -280,8 +280,8 @@ func (p *plan) copy(on cuda.Stream, gpu *cuda.Driver) error {
 	return gpu.MemcpyAsync(p.recv, p.send, bytes, on)
 }
 
-// choose finds the kernel of our own that a call takes on the direct path, or why there is none,
-// once.
+// choose returns the launch of the call on the direct path, or the reason why there is none. It
+// keeps the result.
 func (p *plan) choose() (*kernels.Launch, error) {
 	c := p.c
 	switch {
@@ -308,12 +308,12 @@ func (p *plan) choose() (*kernels.Launch, error) {
 	return nil, p.refused
 }
 
-// refuseWindow says why NCCL has no window kernel for a call, if it has none.
+// refuseWindow returns the reason why NCCL has no window kernel for a call, or nil.
 func (p *plan) refuseWindow() error {
 	kinds := p.c.registrar.support()
 	if kinds.none == "" && p.c.registrar.skipsWindows() {
-		return fmt.Errorf("the group has no windows of NCCL's, since its table takes none (setting "+
-			"it to the window path makes them): %w", driver.ErrUnsupported)
+		return fmt.Errorf("NCCL has no windows for the group, since its tuning table does not use them "+
+			"(setting the group's path to window registers them): %w", driver.ErrUnsupported)
 	}
 	if why := kinds.lacks(&p.Call); why != "" {
 		return fmt.Errorf("%s: %w", why, driver.ErrUnsupported)
@@ -321,7 +321,7 @@ func (p *plan) refuseWindow() error {
 	return nil
 }
 
-// in is the window of the group that a buffer lies in, or nil.
+// in returns the buffer's window if it belongs to the group, or nil.
 func (p *plan) in(of driver.Window) *window {
 	if w, ok := of.(*window); ok && w != nil && w.of == &p.c.registrar {
 		return w
@@ -329,7 +329,7 @@ func (p *plan) in(of driver.Window) *window {
 	return nil
 }
 
-// owns refuses windows of other groups, and buffers that have none.
+// owns returns an error unless the buffer is in a window of the group.
 func (p *plan) owns(what string, of driver.Window) error {
 	if p.in(of) == nil {
 		return fmt.Errorf("%s buffer: no window of group %s: %w", what, p.c.cfg.Name(),
@@ -338,8 +338,8 @@ func (p *plan) owns(what string, of driver.Window) error {
 	return nil
 }
 
-// whyNotMapped says why the segments under a call are not mapped by all ranks; it is empty if they
-// are, or if the call is not in windows.
+// whyNotMapped returns the reason why some rank has not mapped the segments of the call's buffers,
+// or "" if all have, or the buffers are not in windows.
 func (p *plan) whyNotMapped() string {
 	for _, of := range []driver.Window{p.SendWindow, p.RecvWindow} {
 		if w := p.in(of); w != nil && !w.mappedByAll {
@@ -349,13 +349,13 @@ func (p *plan) whyNotMapped() string {
 	return ""
 }
 
-// kernelSlack is how much longer than the watcher a kernel waits for ranks that do not come: the
-// watcher knows what they are doing instead.
+// kernelSlack is the time by which a kernel waits longer for missing ranks than the watcher, whose
+// error also describes what these ranks are doing.
 const kernelSlack = 2 * time.Second
 
-// prepareDirect works out the launches of a call: a kernel for each piece, and behind them what is
-// left of a norm. The pieces have one digest, and numbers of their own as calls have: ranks that
-// have come to the same call have the same pieces.
+// prepareDirect prepares the launches of a call: a kernel for each piece, followed by the local
+// kernel of a norm. The pieces share the digest of the call, so ranks that launch the same call
+// have the same pieces; kernels number each piece as a call.
 func (p *plan) prepareDirect() error {
 	c, x := p.c, &p.c.direct.exchange
 	launch, err := p.choose()
@@ -389,11 +389,12 @@ func (p *plan) prepareDirect() error {
 		piece.params = launch.Params(&at, i)
 		k.then = &piece
 	}
-	p.kernel, p.meetings = k.then, launch.Pieces
+	p.kernel, p.exchanges = k.then, launch.Pieces
 	return nil
 }
 
-// recordedAs is the plan as it is in a capture, whose kernels tell the other ranks the place.
+// recordedAs returns a copy of the plan for a capture. The digest of its kernels includes the
+// position in the capture, so that ranks compare it.
 func (p *plan) recordedAs(at driver.Recorded) *plan {
 	recorded := *p
 	recorded.Call = p.RecordedAs(at)
@@ -407,7 +408,7 @@ func (p *plan) recordedAs(at driver.Recorded) *plan {
 	return &recorded
 }
 
-// useCounts returns the use counts of the windows and segments that the call touches.
+// useCounts returns the use counts of the windows and segments that the call uses.
 func (p *plan) useCounts() (used []*memory.UseCount) {
 	for _, in := range []driver.Window{p.SendWindow, p.RecvWindow} {
 		if w, ok := in.(*window); ok && w != nil {

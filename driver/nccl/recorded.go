@@ -13,8 +13,8 @@ import (
 	"symmem/internal/cuda"
 )
 
-// recorder puts calls of a group into captures of other libraries. Its methods are called with the
-// group's lock held, and that of the stream.
+// recorder records calls of a group into captures of other libraries. Its methods must be called
+// with the locks of the group and the stream held.
 type recorder struct {
 	gpu      *gpu.GPU
 	cfg      *driver.GroupConfig
@@ -26,20 +26,20 @@ type recorder struct {
 	faults   *faults
 	comparer *comparer
 
-	// replayed reports whether another library has captured calls of the group. It may replay them
-	// at any time, unseen.
+	// replayed reports whether another library has captured calls of the group, and may replay them
+	// at any time without our knowledge.
 	replayed atomic.Bool
 	captures memory.Holds
-	// plain and windows report whether captures have had such kernels of NCCL's; guarded by the
+	// plain and windows report whether plain and window kernels of NCCL were captured; guarded by the
 	// group's lock.
 	plain, windows bool
-	// recordings are those of this device and of other libraries, and current the one that the call
-	// under way is put into; both are guarded by the group's lock.
+	// recordings numbers captures of this device and of other libraries. current is the recording of
+	// the call being captured. Both are guarded by the group's lock.
 	recordings direct.Recordings
 	current    *direct.Recording
 }
 
-// recordingOf finds the capture that an adopted stream is in.
+// recordingOf returns the recording of an adopted stream's capture.
 func (r *recorder) recordingOf(s *stream.Stream) (*direct.Recording, error) {
 	var at cuda.Capture
 	err := r.gpu.With(func(gpu *cuda.Driver) (err error) {
@@ -54,14 +54,15 @@ func (r *recorder) recordingOf(s *stream.Stream) (*direct.Recording, error) {
 	case at.Status == cuda.CaptureInvalidated:
 		return nil, fmt.Errorf("recording a collective: %w", cuda.ErrCaptureInvalidated)
 	case !r.recordings.Has(at.ID) && r.captures.Has(at.ID):
-		return nil, fmt.Errorf("recording a collective: group %s has come to %d captures since its last "+
-			"call in this one: %w", r.cfg.Name(), direct.OpenRecordings, driver.ErrUnsupported)
+		return nil, fmt.Errorf("recording a collective: group %s was recorded in %d other captures "+
+			"since its last call in this one: %w", r.cfg.Name(), direct.OpenRecordings,
+			driver.ErrUnsupported)
 	}
 	return r.recordings.Of(at.ID), nil
 }
 
-// noteReplays notes that another library captures calls of the group: from then on the watcher
-// looks for reports of replays. It returns the fault that kernels have reported so far.
+// noteReplays records that another library captures calls of the group, so that the watcher also
+// checks for reports of replayed kernels. It returns the fault that kernels have reported so far.
 func (r *recorder) noteReplays() error {
 	if !r.replayed.Swap(true) {
 		r.busy.WakeWatcher()
@@ -69,9 +70,9 @@ func (r *recorder) noteReplays() error {
 	return r.faults.checkKernels()
 }
 
-// compare compares a call that is put into a capture with those of other ranks, unless its kernels
-// do. No stream is noted as having work: nothing runs, and CUDA must not be asked about a stream
-// that is captured.
+// compare compares a call being captured with those of other ranks, unless its kernels do. It marks
+// no stream as busy, because nothing runs, and CUDA must not be queried about a stream in a
+// capture.
 func (r *recorder) compare(call *driver.Call, kernels bool) error {
 	if !r.check.Load() || kernels && r.direct.announcements != nil {
 		return nil
@@ -81,8 +82,8 @@ func (r *recorder) compare(call *driver.Call, kernels bool) error {
 	return r.comparer.compareNow(call, ticket)
 }
 
-// countUses keeps what a call uses as long as the graph that it is put into. The call has kernels
-// of NCCL's if nccl is set.
+// countUses keeps the objects that a call uses for the lifetime of the graph being captured. nccl
+// reports whether NCCL launches kernels for the call.
 func (r *recorder) countUses(
 	s *stream.Stream, used []*memory.UseCount, path driver.Path, nccl bool,
 ) error {

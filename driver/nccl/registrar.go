@@ -18,7 +18,7 @@ import (
 	"symmem/internal/control"
 )
 
-// registrar registers segments with a group, and keeps its windows.
+// registrar registers segments with a group.
 type registrar struct {
 	gpu     *gpu.GPU
 	memory  *memory.Memory
@@ -33,13 +33,13 @@ type registrar struct {
 	stages  *stages
 
 	supported support
-	// useWindows reports whether NCCL makes windows, although kernels of our own serve the group.
+	// useWindows reports whether NCCL registers windows although the group has a direct path.
 	useWindows atomic.Bool
 
 	windows map[driver.SegmentKey]*window // guarded by mu
 }
 
-// register makes a window over a segment.
+// register registers a segment with the group.
 func (r *registrar) register(
 	ctx context.Context, key driver.SegmentKey, s driver.Segment,
 ) (driver.Window, error) {
@@ -49,14 +49,14 @@ func (r *registrar) register(
 	}
 	err = fmt.Errorf("registering segment %d: %w", key.Ordinal, err)
 	if w != nil {
-		// NCCL's communicator may be unusable, and the other ranks may be waiting in it forever.
+		// NCCL's communicator may be unusable, and other ranks may be waiting in it forever.
 		err = r.plane.Fail(err)
 	}
 	return nil, err
 }
 
-// registerOnce registers a segment. It returns both a window and an error if the call of NCCL has
-// failed: then the communicator may be unusable.
+// registerOnce registers a segment. It returns both a window and an error if the call to NCCL has
+// failed, after which the communicator may be unusable.
 func (r *registrar) registerOnce(
 	ctx context.Context, key driver.SegmentKey, s driver.Segment,
 ) (*window, error) {
@@ -65,26 +65,26 @@ func (r *registrar) registerOnce(
 	case r.streams.Capturing.Load() > 0:
 		return nil, driver.ErrCapturing
 	case !ok || !r.memory.Own(own):
-		return nil, errors.New("it is of another device")
+		return nil, errors.New("the segment belongs to another device")
 	case r.registered(key):
-		return nil, errors.New("it is registered already")
+		return nil, errors.New("the segment is already registered")
 	}
 	ctx, cancel := control.Bounded(ctx, r.timeout)
 	defer cancel()
-	shared, trouble := r.share(key, own)
+	shared, shareErr := r.share(key, own)
 	defer shared.Withdraw()
-	// NCCL pairs windows by their order alone, and a difference gives wrong sums or a hang. Each rank
-	// also sends how others can map its segment.
+	// NCCL matches windows by their order only, and a difference gives wrong sums or a hang. Each rank
+	// also sends the handle with which others can map its segment.
 	allShared, err := control.CompareSegments(ctx, r.plane.Exchange, r.cfg.Ranks, key, own.Bytes(),
 		shared.Encode())
 	if err != nil {
 		return nil, err
 	}
 	w := &window{of: r, key: key, segment: own}
-	if err := r.make(ctx, w); err != nil {
+	if err := r.makeWindow(ctx, w); err != nil {
 		return w, err
 	}
-	err = cmp.Or(trouble, w.mapPeers(ctx, allShared))
+	err = cmp.Or(shareErr, w.mapPeers(ctx, allShared))
 	w.mapped = err == nil
 	if err != nil && !errors.Is(err, errNotShared) {
 		w.mapError = err.Error()
@@ -108,7 +108,7 @@ func (r *registrar) empty() bool {
 	return len(r.windows) == 0
 }
 
-// useAll has NCCL make the windows of a group that could do without them so far.
+// useAll registers the segments of the group with NCCL, if that was not needed so far.
 func (r *registrar) useAll(ctx context.Context) error {
 	if r.streams.Capturing.Load() > 0 && !r.empty() {
 		return driver.ErrCapturing
@@ -122,20 +122,21 @@ func (r *registrar) useAll(ctx context.Context) error {
 	windows := slices.SortedFunc(maps.Values(r.windows), inOrder)
 	r.mu.Unlock()
 	for _, w := range windows {
-		err := r.make(ctx, w)
+		err := r.makeWindow(ctx, w)
 		if err == nil {
 			err = r.commit(ctx, w)
 		}
 		if err != nil {
-			return r.plane.Fail(fmt.Errorf("making a window of segment %d: %w", w.key.Ordinal, err))
+			return r.plane.Fail(fmt.Errorf("registering segment %d with NCCL: %w", w.key.Ordinal, err))
 		}
 	}
 	return nil
 }
 
-// make has NCCL make the window. All ranks are here, and NCCL waits for all of them without a
-// deadline: the watcher ends the communicator, and with it the call, if one is lost meanwhile.
-func (r *registrar) make(ctx context.Context, w *window) error {
+// makeWindow registers the window with NCCL, if the group uses NCCL's windows. All ranks have
+// reached this call. NCCL waits for all of them without a deadline; if one is lost meanwhile, the
+// watcher fails the group, and its teardown ends the call.
+func (r *registrar) makeWindow(ctx context.Context, w *window) error {
 	if r.supported.none != "" || r.skipsWindows() {
 		return r.keep(w)
 	}
@@ -150,7 +151,7 @@ func (r *registrar) make(ctx context.Context, w *window) error {
 	if err := r.plane.Cause(); err != nil {
 		return err
 	}
-	// Known from here on, so that it is given back with the communicator if another rank fails.
+	// The teardown must find the window if another rank fails.
 	r.windows[w.key] = w
 	var err error
 	w.handle, err = r.comm.register(w.segment)
@@ -160,7 +161,7 @@ func (r *registrar) make(ctx context.Context, w *window) error {
 	return err
 }
 
-// keep remembers a window that NCCL does not know.
+// keep adds a window that is not registered with NCCL.
 func (r *registrar) keep(w *window) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -168,8 +169,8 @@ func (r *registrar) keep(w *window) error {
 	return r.plane.Cause()
 }
 
-// commit makes registration all or nothing: it waits until NCCL has made the window everywhere.
-// If it has made none on some rank, no rank uses windows.
+// commit makes registration all or nothing: it waits until NCCL has registered the window on all
+// ranks. If NCCL has registered none on some rank, no rank uses windows.
 func (r *registrar) commit(ctx context.Context, w *window) error {
 	mine := registerResult{
 		NoWindow: w.handle == 0 && !r.skipsWindows(), NotMapped: !w.mapped, Why: w.mapError,
@@ -189,7 +190,7 @@ func (r *registrar) commit(ctx context.Context, w *window) error {
 	for rank, encoded := range all {
 		var theirs registerResult
 		if err := json.Unmarshal(encoded, &theirs); err != nil {
-			return fmt.Errorf("reading what rank %d has made: %w", r.cfg.Ranks[rank], err)
+			return fmt.Errorf("decoding the result of rank %d: %w", r.cfg.Ranks[rank], err)
 		}
 		if theirs.NoWindow {
 			r.withoutWindows(r.cfg.Ranks[rank])
@@ -199,37 +200,38 @@ func (r *registrar) commit(ctx context.Context, w *window) error {
 	return nil
 }
 
-// aloneTimeout is how long the other ranks may need for the call of NCCL that returned here without
-// a window. They need no time either, unless NCCL makes windows there.
+// aloneTimeout bounds the wait for the other ranks if NCCL has registered no window here. On ranks
+// without windows the call returns at once.
 const aloneTimeout = 5 * time.Second
 
-// failIfAlone fails the group if this rank stays alone without a window: NCCL has returned here
-// without meeting the others, and they wait in it for this one, forever.
-func (r *registrar) failIfAlone(ctx context.Context) (met func()) {
+// failIfAlone fails the group if only this rank has no window. NCCL has returned here without
+// waiting for the others, and they would wait for this rank forever. The caller calls stop once the
+// other ranks have returned.
+func (r *registrar) failIfAlone(ctx context.Context) (stop func()) {
 	wait := aloneTimeout
 	if deadline, ok := ctx.Deadline(); ok {
 		wait = min(wait, time.Until(deadline)/2)
 	}
 	alone := time.AfterFunc(wait, func() {
-		_ = r.plane.Fail(fmt.Errorf("NCCL made no window on rank %d, and other ranks wait in it "+
-			"for this one: they are set up differently (symmem doctor)",
+		_ = r.plane.Fail(fmt.Errorf("NCCL has registered no window on rank %d, for which other ranks "+
+			"wait in NCCL: the ranks have different configurations (compare symmem doctor)",
 			r.cfg.Ranks[r.cfg.Rank]))
 	})
 	return func() { alone.Stop() }
 }
 
-// withoutWindows notes that NCCL has no window kernels for this group.
+// withoutWindows records that NCCL has no window kernels for this group.
 func (r *registrar) withoutWindows(rank int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.supported.none == "" {
 		_, text := r.comm.library.Version()
-		r.supported.none = fmt.Sprintf("NCCL %s made no window on rank %d: it has no window kernels for "+
-			"this group (symmem doctor explains why)", text, rank)
+		r.supported.none = fmt.Sprintf("NCCL %s has registered no window on rank %d: it has no window "+
+			"kernels for this group (symmem doctor explains why)", text, rank)
 	}
 }
 
-// share offers a segment to the other ranks of the group, if kernels of our own serve it.
+// share exports a segment to the other ranks of the group, if the group has a direct path.
 func (r *registrar) share(
 	key driver.SegmentKey, s *memory.Segment,
 ) (shared memory.Shared, err error) {
@@ -246,15 +248,16 @@ func (r *registrar) share(
 		return err
 	})
 	if err != nil {
-		return memory.Shared{}, fmt.Errorf("offering a segment to peers: %w", err)
+		return memory.Shared{}, fmt.Errorf("exporting a segment to peers: %w", err)
 	}
 	return shared, nil
 }
 
-// errNotShared is why a rank cannot map the segment of one that could not share it.
-var errNotShared = errors.New("a rank shares nothing")
+// errNotShared is returned by mapPeers if a rank could not share its segment.
+var errNotShared = errors.New("a rank has shared no memory")
 
-// skipsWindows reports whether NCCL makes no windows, since kernels of our own serve the group.
+// skipsWindows reports whether no windows are registered with NCCL, since the group has a direct
+// path.
 func (r *registrar) skipsWindows() bool {
 	return r.direct.unavailable == "" && !r.useWindows.Load()
 }
@@ -266,7 +269,7 @@ func (r *registrar) support() support {
 	return r.supported
 }
 
-// deregisterAll takes back the windows that no graph of another library uses.
+// deregisterAll deregisters the windows that no graph of another library uses.
 func (r *registrar) deregisterAll() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -281,7 +284,7 @@ func (r *registrar) deregisterAll() error {
 	})
 }
 
-// unmapPeers gives back the mappings of other ranks' segments under all windows. r.mu is held.
+// unmapPeers unmaps the other ranks' segments of all windows. r.mu is held.
 func (r *registrar) unmapPeers() error {
 	var errs []error
 	for _, w := range r.windows {
@@ -292,10 +295,10 @@ func (r *registrar) unmapPeers() error {
 
 // registerResult is sent to all ranks at the end of a registration.
 type registerResult struct {
-	// NoWindow reports whether NCCL has made none.
+	// NoWindow reports whether NCCL has registered no window.
 	NoWindow bool `json:"no_window,omitempty"`
-	// NotMapped reports whether the rank has not mapped the segments of all others, and Why what kept
-	// it from that, unless it was another rank.
+	// NotMapped reports whether the rank has not mapped the segments of all others. Why is the reason,
+	// unless another rank is.
 	NotMapped bool   `json:"no_peers,omitempty"`
 	Why       string `json:"why,omitempty"`
 }

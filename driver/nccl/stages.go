@@ -9,21 +9,21 @@ import (
 	"symmem/internal/control"
 )
 
-// stages are the steps of the end of a communicator that others wait for, in their order.
+// stages has channels that are closed as the teardown of a communicator proceeds, in this order.
 type stages struct {
 	gpu     *gpu.GPU
 	cfg     *driver.GroupConfig
 	plane   control.Plane
 	timeout time.Duration
 
-	// ended is closed when the group has failed or is closed.
+	// ended is closed when the group has failed or was closed.
 	ended chan struct{}
-	// kernelsEnded is closed when the group's kernels have ended and its windows are gone, or when
-	// kernels are late: then the windows end with them.
+	// kernelsEnded is closed when the group's kernels have ended and its windows are deregistered, or
+	// when kernels do not end in time.
 	kernelsEnded chan struct{}
-	// released is closed when nothing is left but what graphs of other libraries hold.
+	// released is closed when everything is freed that graphs of other libraries do not use.
 	released chan struct{}
-	// tornDown is closed when that and NCCL's communicator are gone, too.
+	// tornDown is closed when everything is freed, including NCCL's communicator.
 	tornDown chan struct{}
 }
 
@@ -37,30 +37,30 @@ func newStages(
 	}
 }
 
-// await waits for a stage; not at all if that is hopeless. After a fault a stage is reached soon or
-// never. After Close it takes as long as a busy machine needs. The last stages wait for work that
-// was left behind (gpu.GPU.Leave), which has already been waited for.
+// await waits for a stage, or only checks it if waiting is hopeless. After a fault a stage is
+// reached soon or never; after Close it may take long on a busy machine. If released waits for
+// unfinished work (gpu.GPU.Leave), the wait is short, because that work has been waited for before.
 func (s *stages) await(stage chan struct{}, hopeless bool) error {
-	patience := 4 * gpu.EndingTime
+	limit := 4 * gpu.EndingTime
 	switch {
 	case hopeless:
-		patience = 0
+		limit = 0
 	case stage == s.released && s.gpu.Keeps():
-		patience = gpu.EndingTime
+		limit = gpu.EndingTime
 	case errors.Is(s.plane.Cause(), driver.ErrClosed):
-		patience = max(patience, s.timeout)
+		limit = max(limit, s.timeout)
 	}
 	select {
 	case <-stage:
-		return nil // also if there is no time
+		return nil // even if limit is 0
 	default:
 	}
 	select {
 	case <-stage:
 		return nil
-	case <-time.After(patience):
+	case <-time.After(limit):
 		return &driver.TimeoutError{
-			Doing: "ending NCCL's communicator of group " + s.cfg.Name(), Waited: patience,
+			Doing: "ending NCCL's communicator of group " + s.cfg.Name(), Waited: limit,
 		}
 	}
 }

@@ -7,22 +7,23 @@ import (
 	"symmem/internal/nccl"
 )
 
-// averaging is the first version of NCCL with window kernels for ReduceScatter with avg. 2.27.3 is
-// the first that has windows; nccl.Defects has what is wrong with them.
+// averaging is the first version of NCCL with window kernels for ReduceScatter with avg. Windows
+// exist since 2.27.3; nccl.Defects lists their defects.
 const averaging = 23003
 
-// support knows which calls NCCL has window kernels for. It depends on NCCL's version and the
-// group alone, so all ranks know the same.
+// support determines for which calls NCCL has window kernels. It depends only on NCCL's version and
+// the group, so all ranks get the same result.
 type support struct {
-	// none says why there are no window kernels at all; empty if there are. It is set before the
-	// first window is handed out.
+	// none gives the reason why there are no window kernels at all; empty if there are. It is set
+	// before register returns the first window.
 	none string
-	// average reports whether ReduceScatter can average, shift whether buffers need no alignment.
+	// average reports whether ReduceScatter supports avg, and shift whether buffers need no alignment.
 	average, shift bool
 	rank           int
 }
 
-// newSupport is that of a group on GPUs of a compute capability, which is on so many machines.
+// newSupport returns the support for a group on a number of machines, with GPUs of a major compute
+// capability.
 func newSupport(library *nccl.Library, major int, group *driver.GroupConfig, machines int) support {
 	code, text := library.Version()
 	s := support{
@@ -30,18 +31,18 @@ func newSupport(library *nccl.Library, major int, group *driver.GroupConfig, mac
 	}
 	switch {
 	case !library.Windows():
-		s.none = fmt.Sprintf("NCCL %s has no windows: 2.27.3 is the first that has", text)
+		s.none = fmt.Sprintf("NCCL %s has no windows: 2.27.3 or later is required", text)
 	case machines > 1 && nccl.MachinesWithoutWindows.In(code, major):
-		s.none = fmt.Sprintf("the ranks are on %d machines, and NCCL %s has window kernels on one "+
-			"machine only", machines, text)
+		s.none = fmt.Sprintf("the ranks are on %d machines, and NCCL %s has window kernels only for "+
+			"groups on one machine", machines, text)
 	case len(group.Ranks) == 1:
 		s.none = "the group has one rank"
 	}
 	return s
 }
 
-// lacks says why there is no window kernel, or nothing if there is one. NCCL has them for AllGather
-// of any type, and for sums of AllReduce and ReduceScatter in three float types.
+// lacks returns the reason why there is no window kernel for a call, or "". NCCL has window kernels
+// for AllGather of any type, and for sums of AllReduce and ReduceScatter in three float types.
 func (s *support) lacks(call *driver.Call) string {
 	if s.none != "" {
 		return s.none
@@ -61,7 +62,7 @@ func (s *support) lacks(call *driver.Call) string {
 	default:
 		return fmt.Sprintf("NCCL has no window kernel for %v of %v", call.Operation, call.DataType)
 	}
-	// AllReduce with avg has no kernel anywhere (nccl.AverageWithoutKernel).
+	// No version has a kernel for AllReduce with avg (nccl.AverageWithoutKernel).
 	averages := s.average && call.Operation == driver.ReduceScatter
 	if call.ReduceOp != driver.Sum && !(call.ReduceOp == driver.Avg && averages) {
 		return fmt.Sprintf("NCCL has no window kernel for %v with %v", call.Operation, call.ReduceOp)
@@ -69,12 +70,12 @@ func (s *support) lacks(call *driver.Call) string {
 	return ""
 }
 
-// wordBytes is what the window kernels load at once.
+// wordBytes is the alignment that window kernels with nccl.ShiftedLoads need.
 const wordBytes = 4
 
-// misaligned reports whether a window kernel of this NCCL would load elements from addresses that
-// it cannot load from, on any rank. In place, the input of an AllGather is a part of its output,
-// and a rank reads each part of the input of a ReduceScatter somewhere.
+// misaligned reports whether a window kernel with nccl.ShiftedLoads would read misaligned input on
+// any rank. The input of an in-place AllGather is a part of its output, and each part of the input
+// of a ReduceScatter is read by some rank.
 func (s *support) misaligned(call *driver.Call) bool {
 	if s.shift {
 		return false
@@ -89,12 +90,12 @@ func (s *support) misaligned(call *driver.Call) bool {
 	return call.Send%wordBytes != 0
 }
 
-// packBytes is what kernels over buffers move at once, where input and output lie alike in it.
+// packBytes is the number of bytes that a thread of a bulk kernel moves at once, if input and
+// output have the same offset modulo packBytes.
 const packBytes = 16
 
-// lieApart reports whether a kernel over buffers finds no packs that lie alike, on this rank or on
-// another.
-func lieApart(call *driver.Call) bool {
+// misalignedPacks reports whether a bulk kernel has to move single elements, on any rank.
+func misalignedPacks(call *driver.Call) bool {
 	part := uintptr(call.Count * int64(call.DataType.Size()))
 	parts := call.Operation == driver.AllGather || call.Operation == driver.ReduceScatter
 	return (call.Send-call.Recv)%packBytes != 0 || parts && part%packBytes != 0

@@ -13,8 +13,8 @@ import (
 	"symmem/internal/control"
 )
 
-// teardown ends a communicator whose plane has failed or is closed: it takes the steps that decide
-// returns. Graphs of other libraries keep what they hold until they are gone (memory.Hold).
+// teardown ends a communicator whose plane has failed or was closed, in the steps that decide
+// returns. Memory that graphs of other libraries use is freed when they are gone (memory.Hold).
 type teardown struct {
 	gpu       *gpu.GPU
 	cfg       *driver.GroupConfig
@@ -28,32 +28,32 @@ type teardown struct {
 	registrar *registrar
 	recorder  *recorder
 	stages    *stages
-	// graphs counts our open graphs with calls of the group, watching the watcher.
+	// graphs counts our open graphs with calls of the group. watching waits for the watcher.
 	graphs, watching *sync.WaitGroup
-	// othersHaveWindows reports whether another group may have a window kernel under way.
+	// othersHaveWindows reports whether another group may have an unfinished window kernel.
 	othersHaveWindows func() bool
-	// forget takes the communicator off the device's list.
+	// forget removes the communicator from the device's list.
 	forget func()
 
 	begun sync.Once
 	// err is written before stages.tornDown is closed.
 	err error
 
-	// The rest belongs to the goroutine of run.
+	// The remaining fields belong to the goroutine of run.
 
 	progress
-	drained   error      // of the last drain
+	drainErr  error      // of the last drain
 	errs      []error    // of the other steps
-	aborting  chan error // receives what the abort returns
+	aborting  chan error // receives the error of the abort
 	releasing func()     // closes stages.released, once
 }
 
-// begin reacts to a fault or to Close, once: it reports the fault to streams with work under way,
-// and starts the teardown. That has a goroutine, since it waits until the user closes graphs that
-// hold kernels of the group.
+// begin starts the teardown after a fault or Close, once, and reports the fault to streams with
+// unfinished work. The teardown runs in a goroutine, since it waits until the user closes graphs
+// with kernels of the group.
 func (t *teardown) begin() {
 	t.begun.Do(func() {
-		t.busy.AllIdle() // drops streams whose work has ended, which have no fault
+		t.busy.AllIdle() // drops streams whose work has ended: they get no fault
 		for _, s := range t.busy.Streams() {
 			if !s.Waited() {
 				s.ReportFault(t.group, t.plane.Cause())
@@ -67,13 +67,13 @@ func (t *teardown) begin() {
 // run tears the communicator down.
 func (t *teardown) run() {
 	t.releasing = sync.OnceFunc(func() { close(t.stages.released) })
-	t.watching.Wait() // it asks NCCL about the communicator
-	t.exchange.Stop() // also ends what is replayed now and later
+	t.watching.Wait() // the watcher queries NCCL about the communicator
+	t.exchange.Stop() // also ends direct kernels that are replayed later
 	t.messages.Release()
 	for {
-		facts := t.look()
+		facts := t.collect()
 		next := decide(&facts)
-		t.take(next)
+		t.execute(next)
 		if next.last() {
 			break
 		}
@@ -81,42 +81,42 @@ func (t *teardown) run() {
 	if !t.kernelsEnded {
 		close(t.stages.kernelsEnded)
 	}
-	t.err = errors.Join(append(t.errs, t.drained)...)
+	t.err = errors.Join(append(t.errs, t.drainErr)...)
 	t.forget()
 	close(t.stages.tornDown)
-	t.releasing() // last: a caller that sees it looks at tornDown
+	t.releasing() // last, because callers that wait for it check tornDown next
 }
 
-// look finds out what decide needs to know.
-func (t *teardown) look() facts {
-	f := facts{progress: t.progress, stuck: gpu.Stuck.Load(), calling: !t.lockSoon()}
+// collect collects the facts for decide.
+func (t *teardown) collect() facts {
+	f := facts{progress: t.progress, stuck: gpu.Stuck.Load(), calling: !t.tryLock()}
 	f.held = t.recorder.captures.Any()
 	if !f.calling {
 		f.heldPlain = f.held && t.recorder.plain
 		f.heldWindows = f.held && t.recorder.windows
 		t.mu.Unlock()
 	}
-	f.idle = t.busy.AllIdle() // clears the next two, if it can
+	f.idle = t.busy.AllIdle() // clears Windows and Plain if possible
 	f.windows, f.plain = t.busy.Windows.Load(), t.busy.Plain.Load()
 	f.keeps = t.gpu.Keeps()
 	f.quiet = !f.keeps && !t.othersHaveWindows()
 	return f
 }
 
-// lockSoon takes the group's lock, unless a call of NCCL's holds it that waits for a rank. Launches
-// on a group that has failed are refused in far less time.
-func (t *teardown) lockSoon() bool {
+// tryLock locks the group, unless a call to NCCL that waits for a rank holds the lock for longer
+// than launches on a failed group do.
+func (t *teardown) tryLock() bool {
 	ctx, cancel := context.WithTimeout(context.Background(), gpu.EndingTime/10)
 	defer cancel()
 	return gpu.Poll(ctx, t.mu.TryLock) == nil
 }
 
-// take takes a step.
-func (t *teardown) take(next step) {
+// execute executes a step.
+func (t *teardown) execute(next step) {
 	switch next {
 	case stepDrain:
-		t.drained = t.drain()
-		t.late = t.drained != nil
+		t.drainErr = t.drain()
+		t.late = t.drainErr != nil
 	case stepAbort:
 		t.abort()
 	case stepDeregister:
@@ -141,17 +141,17 @@ func (t *teardown) take(next step) {
 	case stepFinish:
 		t.note(<-t.aborting)
 		t.note(t.messages.Close())
-		t.note(t.giveBack())
+		t.note(t.free())
 	case stepLeave:
 	}
 }
 
-// note keeps the error of a step.
+// note records the error of a step.
 func (t *teardown) note(err error) { t.errs = append(t.errs, err) }
 
-// drain waits until no stream has work of the communicator any more, and ends messages that never
-// come: also those to which streams come too late for it. Work that does not end in time keeps the
-// memory that it may use.
+// drain waits until no stream has work of the communicator, and releases streams that wait for
+// messages, including those that reach their messages after drain has timed out. Memory that
+// unfinished work may use stays mapped.
 func (t *teardown) drain() error {
 	ctx, cancel := context.WithTimeout(context.Background(), gpu.EndingTime)
 	defer cancel()
@@ -172,8 +172,9 @@ func (t *teardown) drain() error {
 	return errors.Join(errs...)
 }
 
-// abort starts the abort. Where a call of NCCL's may hold the group's lock, no window is being
-// deregistered; else that call is waited for.
+// abort starts the abort. If the group's kernels have ended, a window may be being deregistered, so
+// it waits for the group's lock. Before, a blocked call to NCCL may hold the lock, and no window is
+// being deregistered.
 func (t *teardown) abort() {
 	if t.kernelsEnded {
 		t.mu.Lock()
@@ -182,15 +183,15 @@ func (t *teardown) abort() {
 	if t.kernelsEnded {
 		t.mu.Unlock()
 	} else {
-		t.late, t.drained = false, nil // the abort ends what drain has waited for
+		t.late, t.drainErr = false, nil // the abort ends the work for which drain has waited
 	}
 	t.aborted = true
 	t.aborting = make(chan error, 1)
 	go func() { t.aborting <- t.comm.abort() }()
 }
 
-// giveBack gives the memory of the group's own kernels back, once none may be at work.
-func (t *teardown) giveBack() error {
+// free frees the memory of direct kernels, once none may be running.
+func (t *teardown) free() error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return errors.Join(t.registrar.unmapPeers(), t.exchange.Close())

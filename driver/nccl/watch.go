@@ -11,18 +11,18 @@ import (
 	"symmem/internal/control"
 )
 
-// checkInterval is how often the watcher looks while work is under way.
+// checkInterval is the time between two checks of the watcher while work is unfinished.
 const checkInterval = 2 * time.Millisecond
 
 // fullCheckEvery is the number of checks per full examination of a group that keeps launching. Each
-// of its launches notices a peer that has failed, and each check looks for reports of kernels.
+// of its launches notices a failed peer, and each check looks for reports of kernels.
 const fullCheckEvery = 16
 
-// replayCheckInterval is how often the watcher of a group that another library replays looks while
-// nothing is launched here.
+// replayCheckInterval is the time between two checks of a group whose calls another library may
+// replay, while no work was launched by us.
 const replayCheckInterval = 20 * time.Millisecond
 
-// watcher looks for faults while a group has work under way.
+// watcher looks for faults while a group has unfinished work.
 type watcher struct {
 	cfg      *driver.GroupConfig
 	plane    control.Plane
@@ -40,16 +40,16 @@ type watcher struct {
 	running sync.WaitGroup // the goroutine of watch
 }
 
-// watch looks for faults until the group ends. The program may not wait for its work at all, or
-// wait in CUDA, which knows no deadline.
+// watch looks for faults until the group ends. It is needed because the program may not wait for
+// its work at all, or wait in CUDA, which has no deadline.
 func (w *watcher) watch() {
-	var look <-chan time.Time
+	var check <-chan time.Time
 	var grace control.GraceTimer
 	for {
-		if look == nil && w.recorder.replayed.Load() {
+		if check == nil && w.recorder.replayed.Load() {
 			ticker := time.NewTicker(replayCheckInterval)
 			defer ticker.Stop()
-			look = ticker.C
+			check = ticker.C
 		}
 		select {
 		case <-w.stages.ended:
@@ -59,9 +59,9 @@ func (w *watcher) watch() {
 			return
 		case <-w.busy.Wake:
 			w.watchWork()
-		case <-look:
-			// Kernels of this rank get time to report their findings, which may say more than that
-			// a peer has failed.
+		case <-check:
+			// Kernels of this rank get time to report a fault, which may be more specific than the
+			// failure of a peer.
 			if w.faults.checkKernels() == nil && grace.Expired(w.plane.PeerFailed()) {
 				w.faults.checkPeers()
 			}
@@ -69,10 +69,10 @@ func (w *watcher) watch() {
 	}
 }
 
-// watchWork looks again and again until nothing is under way or the plane has failed.
+// watchWork checks periodically until no work is unfinished or the plane has failed.
 func (w *watcher) watchWork() {
-	look := time.NewTicker(checkInterval)
-	defer look.Stop()
+	check := time.NewTicker(checkInterval)
+	defer check.Stop()
 	probe := w.newProbe()
 	seen, _ := w.history.last()
 	for checks := 1; ; checks++ {
@@ -81,16 +81,16 @@ func (w *watcher) watchWork() {
 			return
 		case <-w.plane.Failed():
 			return
-		case <-look.C:
+		case <-check.C:
 		}
-		// A program that keeps launching is left alone, since asking takes its locks.
+		// A program that keeps launching is disturbed less often, since a full check takes its locks.
 		now, _ := w.history.last()
 		launching := now != seen
 		seen = now
 		resting := !launching && w.mayStop()
 		var err error
 		switch {
-		case resting: // a last look at the reports of its work
+		case resting: // check the reports of the finished work
 			err = cmp.Or(w.faults.kernelFault(), w.comm.asyncError(w.cfg.Name()))
 		case launching && checks%fullCheckEvery != 0:
 			err = w.faults.kernelFault()
@@ -107,8 +107,8 @@ func (w *watcher) watchWork() {
 	}
 }
 
-// mayStop reports whether the watcher may sleep. A launch that comes meanwhile wakes it again,
-// since it is not awake.
+// mayStop reports whether the watcher may sleep. It clears Watching before it checks, so that a
+// concurrent launch wakes the watcher.
 func (w *watcher) mayStop() bool {
 	w.busy.Watching.Store(false)
 	if idle(w.mu, w.busy) {
@@ -118,23 +118,23 @@ func (w *watcher) mayStop() bool {
 	return false
 }
 
-// probe is the collective that the watcher examines: the last one launched when it looked. Once
-// every rank has launched it, the watcher takes the next one.
+// probe identifies the collective that the watcher examines: the latest one when the probe was
+// created. Once every rank has launched it, the watcher creates a new probe.
 type probe struct {
 	grace     control.GraceTimer
 	ticket    uint64
 	operation driver.Operation
 	since     time.Time
-	// differsSince is the time at which a call that is being compared was found to differ from
-	// others; else zero.
+	// differsSince is the time at which a call being compared was first found to differ; zero if it
+	// does not.
 	differsSince time.Time
 }
 
-// differGrace is how long a comparison gets to find all ranks that differ, before it ends over
-// those that are known.
+// differGrace is the time that a comparison gets to find all ranks that differ. After that, it
+// fails with the ranks found so far.
 const differGrace = 100 * time.Millisecond
 
-// afterGrace returns the error of a comparison once it has had its grace.
+// afterGrace returns the error of a comparison once differGrace has passed.
 func (p *probe) afterGrace(err error) error {
 	switch {
 	case err == nil:
@@ -152,7 +152,7 @@ func (w *watcher) newProbe() probe {
 	return probe{ticket: ticket, operation: operation, since: time.Now()}
 }
 
-// examine asks why the probe may never end.
+// examine returns an error if the probe can never end.
 func (w *watcher) examine(p *probe) error {
 	if err := w.faults.kernelFault(); err != nil {
 		return err
@@ -183,7 +183,7 @@ func (w *watcher) examine(p *probe) error {
 	return nil
 }
 
-// idle reports whether no stream of a group has work and no call is being made.
+// idle reports whether no stream of a group has unfinished work and no call is in progress.
 func idle(mu *groupLock, busy *stream.BusyStreams) bool {
 	if !mu.TryLock() {
 		return false

@@ -16,11 +16,11 @@ import (
 	"symmem/internal/nccl"
 )
 
-// window is one segment registered with one group.
+// window is a segment registered with a group.
 //
-// States: registered; deregistered, by Deregister or because the group has ended. NCCL returns a
-// handle of 0 for a communicator that has no window kernels: that is no error, and there is nothing
-// to deregister.
+// States: registered; deregistered, by Deregister or because the group has ended. NCCL returns
+// handle 0 for a communicator without window kernels: that is not an error, and there is nothing to
+// deregister.
 type window struct {
 	of      *registrar
 	key     driver.SegmentKey
@@ -30,8 +30,8 @@ type window struct {
 	peers
 }
 
-// merge notes whether a rank has mapped the segments of all others, and keeps the first reason why
-// not: if one rank has not mapped them, none uses them.
+// merge adds the result of a rank: the segments are used only if every rank has mapped those of all
+// others. It keeps the first reason why not.
 func (w *window) merge(rank int, theirs *registerResult) {
 	if theirs.Why != "" && w.whyNotMapped == "" {
 		w.whyNotMapped = fmt.Sprintf("rank %d: %s", rank, control.Printable(theirs.Why))
@@ -39,11 +39,11 @@ func (w *window) merge(rank int, theirs *registerResult) {
 	w.mappedByAll = w.mappedByAll && !theirs.NotMapped
 }
 
-// Deregister takes the registration back on this rank.
+// Deregister deregisters the window on this rank.
 func (w *window) Deregister() error {
 	r := w.of
 	if r.plane.Cause() != nil {
-		// It ends with its communicator, whose kernels may still be at work on it.
+		// The teardown deregisters the window, once no kernel of the group may be using it.
 		if err := r.stages.await(r.stages.kernelsEnded, false); err != nil {
 			return err
 		}
@@ -64,13 +64,13 @@ func (w *window) Deregister() error {
 	return errors.Join(w.deregister(), w.unmapPeers())
 }
 
-// deferDeregister puts the deregistration off, and keeps the segment, until no graph of another
-// library has calls on the window. It reports false if none has.
+// deferDeregister defers the deregistration, and keeps the segment, until no graph of another
+// library uses the window. It returns false if none does.
 func (w *window) deferDeregister() bool {
 	r := w.of
 	return r.memory.UseCounts.DeferUntilUnused(&w.uses, &w.segment.Uses, func() {
 		r.mu.Lock()
-		_ = r.gpu.Do(w.deregister) // Deregister has returned, so the error has no reader
+		_ = r.gpu.Do(w.deregister) // Deregister has returned, so the error cannot be reported
 		r.mu.Unlock()
 		_ = w.unmapPeers()
 	})
@@ -81,7 +81,7 @@ func inOrder(a, b *window) int {
 	return cmp.Or(cmp.Compare(a.key.Pool, b.key.Pool), cmp.Compare(a.key.Ordinal, b.key.Ordinal))
 }
 
-// deregister gives the window back to NCCL. The group's lock is held.
+// deregister deregisters the window with NCCL. The group's lock is held.
 func (w *window) deregister() error {
 	if w.handle == 0 {
 		return nil
@@ -91,31 +91,31 @@ func (w *window) deregister() error {
 	return w.of.comm.deregister(handle)
 }
 
-// peers are the segments of the other ranks under a window, as this rank has them mapped: for
-// kernels of our own, which need no window of NCCL's.
+// peers holds this rank's mappings of the other ranks' segments of a window, for direct kernels,
+// which need no window of NCCL.
 type peers struct {
-	// at are the segments by group rank; this rank's own is where it always is.
+	// at has the addresses of the segments by group rank, including this rank's own.
 	at [kernels.MaxRanks]uintptr
-	// mapped reports whether this rank has mapped the segments of all. If it failed to, mapError
-	// says why, unless another rank was the reason.
+	// mapped reports whether this rank has mapped the segments of all others. If not, mapError is the
+	// reason, unless another rank is.
 	mapped   bool
 	mapError string
-	// mappedByAll reports whether every rank has mapped them, and whyNotMapped says which one has
-	// not, and why. Both are known when the window is made.
+	// mappedByAll reports whether every rank has mapped them; if not, whyNotMapped names a rank and
+	// its reason. Both are set by register.
 	mappedByAll  bool
 	whyNotMapped string
 
-	unmapped atomic.Bool // whether the mappings were given back
+	unmapped atomic.Bool // whether unmapPeers was called
 }
 
-// peersKey returns the key under which ranks offer a segment to their peers.
+// peersKey returns the key under which ranks export a segment to their peers.
 func peersKey(group *driver.GroupConfig, key driver.SegmentKey) handoff.Key {
 	return handoff.Key{Space: handoff.Space(fmt.Sprintf("segment/%s/%d/%d", group.ID, key.Pool,
 		key.Ordinal))}
 }
 
-// mapPeers maps the segments of the other ranks, which all have described in the exchange. If it
-// fails, calls on the window take other paths.
+// mapPeers maps the segments of the other ranks, from the handles that these have sent. If it
+// fails, calls on the window use other paths.
 func (w *window) mapPeers(ctx context.Context, allShared [][]byte) error {
 	g := w.of
 	if g.direct.unavailable != "" {
@@ -139,8 +139,7 @@ func (w *window) mapPeers(ctx context.Context, allShared [][]byte) error {
 	return nil
 }
 
-// unmapPeers gives the mappings of the other ranks' segments back, once, when no kernel may use
-// them any more.
+// unmapPeers unmaps the other ranks' segments, at its first call, once no kernel may use them.
 func (w *window) unmapPeers() error {
 	if w.unmapped.Swap(true) {
 		return nil
@@ -161,7 +160,7 @@ func (w *window) unmapPeers() error {
 	})
 }
 
-// locate finds a buffer on all ranks: at this rank's offset, as NCCL does.
+// locate stores the addresses of a buffer on all ranks, which has the same offset on each.
 func (w *window) locate(address uintptr, at *[kernels.MaxRanks]uintptr) {
 	offset := address - w.segment.Address()
 	for r := range w.of.cfg.Ranks {
