@@ -243,7 +243,7 @@ func interruptedAt(t *testing.T, text string, args ...string) (output string) {
 	return output
 }
 
-func TestAnInterruptReportsResultsSoFar(t *testing.T) {
+func TestInterruptReportsResultsSoFar(t *testing.T) {
 	for _, c := range []struct{ name, command, at, want string }{
 		{
 			"random programs", "verify --for=10m --max-bytes=64K", "round 3: ", "no wrong element",
@@ -257,13 +257,15 @@ func TestAnInterruptReportsResultsSoFar(t *testing.T) {
 			"The run ended early: ",
 		},
 		{
-			// Long enough that the signal arrives before the end, even on a busy machine.
-			"a bench", "bench collective --unbound --ops=all_reduce,all_gather,reduce_scatter",
-			"all_reduce", "# round trip: ",
+			// The first row takes milliseconds, all rows take minutes.
+			"a bench", "bench collective --unbound --batch=1ms --batches=3 --worlds=1", "all_reduce",
+			"# round trip: ",
 		},
 		{
+			// The first operation takes a second, all of them take many.
 			"a table of paths",
-			"tune --dry-run --unbound --ops=all_reduce,all_gather,reduce_scatter --max=64K",
+			"tune --dry-run --unbound --batch=1ms --batches=3 --max=2M --ops=all_reduce,all_gather," +
+				"reduce_scatter,broadcast,reduce,alltoall",
 			"measuring all_gather", "written: nothing",
 		},
 	} {
