@@ -63,9 +63,8 @@ func goPlugRegister(comm C.uintptr_t) C.int {
 	err := binding.Recovering(func() error { return library.PlugRegister(uintptr(comm)) })
 	if err != nil {
 		result(err)
-		fmt.Fprintf(os.Stderr, "symmem: registering with communicator %#x: %v\n", comm, err)
 	}
-	return C.int(binding.PlugResult(err))
+	return C.int(library.PlugFailed(uintptr(comm), err))
 }
 
 //export goPlugForget

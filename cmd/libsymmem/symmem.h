@@ -629,10 +629,10 @@ int symmem_stream_wait(uint64_t stream, uint64_t event);
  *
  * nccl_alloc_plug and nccl_free_plug work as symmem_torch_alloc and symmem_torch_free.
  * nccl_allocator_register_segments_with_comm registers new memory with a communicator, in the
- * order in which it was mapped. It returns 0, or an ncclResult_t after printing the error to
- * stderr. It is collective over the communicator if there is new memory. During a capture it
- * registers nothing and returns 0, with a warning on stderr if there is new memory: collectives on
- * it take a path without windows in that graph, and the next call registers it. */
+ * order in which it was mapped. It returns 0, or an ncclResult_t; it prints each error to stderr
+ * once. It is collective over the communicator if there is new memory. During a capture it
+ * registers nothing and returns 0, with a warning on stderr if there is new memory: collectives
+ * on it take a path without windows in that graph, and the next call registers it. */
 void *nccl_alloc_plug(size_t size, int device, void *stream);
 void nccl_free_plug(void *ptr, size_t size, int device, void *stream);
 int nccl_allocator_register_segments_with_comm(uintptr_t comm);

@@ -29,7 +29,7 @@ func New(words *Words, warn func(text string)) *Library {
 	l := &Library{session: session{words: words, warn: warn, warnings: warnings{words: words}}}
 	s := &l.session
 	l.groups.s, l.pools.s, l.calls.s = s, s, s
-	l.windows.s, l.streams.s, l.plugs = s, s, plugs{s, l.openAlone}
+	l.windows.s, l.streams.s, l.plugs.s, l.plugs.open = s, s, s, l.openAlone
 	return l
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 
 	"symmem"
 )
@@ -12,6 +13,8 @@ import (
 type plugs struct {
 	s    *session
 	open func(device int) error // opens this process alone, unless it is open
+	// printed holds the texts of errors that were printed.
+	printed sync.Map
 }
 
 // openAlone opens this process as a job of one rank on a device, unless the library is open.
@@ -103,6 +106,19 @@ func (r *rank) adopt(comm uintptr) (*symmem.AdoptedCommunicator, error) {
 	return r.plugs.findOrCreate(comm, func(uintptr) (*symmem.AdoptedCommunicator, error) {
 		return r.rt.Interop().AdoptCommunicator(comm, fmt.Sprintf("%#x", comm), nil)
 	})
+}
+
+// PlugFailed prints the error of a registration, for engines that only look at the result, and
+// returns the ncclResult_t. Engines repeat refused registrations in every step, so it prints each
+// text once.
+func (p *plugs) PlugFailed(comm uintptr, err error) int {
+	if err != nil {
+		text := fmt.Sprintf("symmem: registering with communicator %#x: %v", comm, err)
+		if _, printed := p.printed.LoadOrStore(text, true); !printed {
+			p.s.warn(text)
+		}
+	}
+	return PlugResult(err)
 }
 
 // PlugForget forgets a communicator that was destroyed or is about to be. A later communicator with
