@@ -42,8 +42,8 @@ var (
 // racing reports whether this run has the race detector.
 var racing bool
 
-// TestMain runs the tests and fails if any of them leaves a goroutine behind. In a process that a
-// test started as a rank it is that rank instead.
+// TestMain runs the tests and fails if they leak goroutines. In a process that a test has started
+// as a rank, it runs the rank.
 func TestMain(m *testing.M) {
 	if role := os.Getenv(roleVariable); role != "" {
 		os.Exit(beRank(role))
@@ -51,13 +51,13 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-// batch is the programs of a test.
+// batch runs the programs of a test.
 type batch struct {
-	// programs is how many run without flags.
+	// programs is the default number of programs.
 	programs int
-	// each is how many programs the same processes run, one after the other.
+	// each is the number of programs that the same processes run, one after the other.
 	each int
-	// run runs some programs from a number on, and returns their failures.
+	// run runs a number of programs and returns their failures.
 	run func(ctx context.Context, first, programs int) error
 }
 
@@ -160,6 +160,7 @@ type longest struct {
 	took   time.Duration // guarded by mu
 }
 
+// note records the time of a program.
 func (l *longest) note(number int, took time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

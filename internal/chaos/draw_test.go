@@ -19,7 +19,7 @@ type generator struct {
 	read  [][maxStreams]int
 	// marks holds by event how far its stream had waited for the others.
 	marks [][maxStreams]int
-	// live are the buffers that calls may use, groups the groups that may make them.
+	// live lists the buffers that calls may use, groups the groups that may make calls.
 	live, groups []int
 }
 
@@ -185,9 +185,9 @@ func (g *generator) shuffle() {
 	}
 }
 
-// before reports whether no rank may swap two neighbours: two collectives, messages of one pair
-// with one tag in one group, a message and a collective unless these are unordered, and ops that
-// are no calls.
+// before reports whether the order of two neighbours is fixed on all ranks: of two collectives, of
+// messages of one pair with one tag in one group, of a message and a collective unless these are
+// unordered, and of ops that are not calls.
 func (o *op) before(next *op, unordered bool) bool {
 	if !o.kind.call() || !next.kind.call() {
 		return true
@@ -199,17 +199,17 @@ func (o *op) before(next *op, unordered bool) bool {
 	return o.group == next.group && a.tag == b.tag && a.to == b.to && (a.from == b.from || a.any)
 }
 
-// parts are the counts and offsets of an AllToAllV.
+// parts holds the counts and offsets of an AllToAllV.
 type parts struct {
-	// counts[a][b] is how many elements rank a sends to rank b.
+	// counts[a][b] is the number of elements that rank a sends to rank b.
 	counts [][]int64
-	// outs and ins are the offsets of parts in the send and receive buffers of each rank, in
+	// outs and ins hold the offsets of parts in the send and receive buffers of each rank, in
 	// elements.
 	outs, ins [][]int64
 	wide      bool
 }
 
-// pairBytes is the most that one rank sends to another.
+// pairBytes is the maximum size that one rank sends to another.
 const pairBytes = 64 << 20
 
 // drawParts draws parts for some ranks. They have one length on all ranks, on some, or on none.

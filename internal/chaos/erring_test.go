@@ -8,7 +8,7 @@ import (
 	"symmem"
 )
 
-// erring are programs of collectives and copies, of which one rank makes a mistake.
+// erring describes programs of collectives and copies, with a mistake on one rank.
 var erring = kind{
 	each: 1, limit: 60 * time.Second,
 	world: (*task).erringWorld,

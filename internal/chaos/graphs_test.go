@@ -9,7 +9,7 @@ import (
 	"symmem"
 )
 
-// graphs are programs that replay graphs, of symmem and of another library.
+// graphs describes programs that replay graphs, of symmem and of another library.
 var graphs = kind{
 	each: 5, limit: 5 * time.Minute,
 	world: func(t *task) (int, symmem.Options) {

@@ -48,12 +48,12 @@ type job struct {
 	role  string
 	ranks int
 	task  any
-	// limit is how long the program may take. After that it counts as a hang, and the ranks print
-	// their goroutines.
+	// limit bounds the time of the program. After that it counts as a hang, and the ranks print their
+	// goroutines.
 	limit time.Duration
 	// variables are added to the environment of the ranks.
 	variables []string
-	// hear gets every line that ranks write to standard output, one at a time.
+	// hear is called with every line that ranks write to standard output, one at a time.
 	hear func(line string)
 	// id marks the environment of all processes of the job, and the store that rank 0 serves.
 	id string
@@ -62,7 +62,7 @@ type job struct {
 }
 
 // errHang means that a program did not end.
-var errHang = errors.New("a hang")
+var errHang = errors.New("hang")
 
 // environment returns the environment of the ranks.
 func (j *job) environment() ([]string, error) {
@@ -133,7 +133,7 @@ func withoutLauncher(o symmem.Options) (_ symmem.Options, err error) {
 // store returns the name of the socket of the store that rank 0 serves.
 func store(job string) string { return "symmem-chaos-" + job }
 
-// dumpTime is how long ranks have to print their goroutines.
+// dumpTime bounds the time in which ranks print their goroutines.
 const dumpTime = 5 * time.Second
 
 // watch waits for the end of a job, and ends one that hangs.
@@ -155,7 +155,7 @@ func (j *job) watch(ended chan struct{}, signals chan<- os.Signal, kill func()) 
 // stateTime bounds the delivery of a signal.
 const stateTime = 30 * time.Second
 
-// awaitStopped waits until the state of a process is that of one that a signal has stopped.
+// awaitStopped waits until a process is in the stopped state.
 func awaitStopped(pid int) error {
 	for deadline := time.Now().Add(stateTime); time.Now().Before(deadline); {
 		stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
@@ -171,7 +171,8 @@ func awaitStopped(pid int) error {
 	return fmt.Errorf("process %d has not stopped within %v", pid, stateTime)
 }
 
-// hearing is a writer that passes lines on. The launcher writes whole lines.
+// hearing implements a writer that calls a function with each line. The launcher writes whole
+// lines.
 type hearing func(line string)
 
 func (h hearing) Write(text []byte) (int, error) {

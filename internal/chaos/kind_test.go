@@ -15,10 +15,10 @@ import (
 	"symmem"
 )
 
-// kind is a kind of random programs. The ranks of one world run several of them, one after the
-// other, and each rank judges its own results.
+// kind describes a kind of random programs. The ranks of one world run several programs, one after
+// the other, and each rank checks its results.
 type kind struct {
-	// each is how many programs one world runs, and limit how long they may take together.
+	// each is the number of programs in one world, limit the time for all of them.
 	each  int
 	limit time.Duration
 	// world draws the size of a world and the options of its ranks.
@@ -31,13 +31,13 @@ type kind struct {
 	kills func(*task) bool
 }
 
-// kinds lists them by name.
+// kinds lists the kinds by name.
 var kinds = map[string]*kind{
 	"erring": &erring, "graphs": &graphs, "messages": &messages, "recoveries": &recoveries,
 	"uneven": &uneven,
 }
 
-// task is the programs that one world runs.
+// task selects the programs that one world runs.
 type task struct {
 	Kind            string
 	Seed            uint64
@@ -46,7 +46,7 @@ type task struct {
 	Each int
 	// GPU selects the GPU backend.
 	GPU bool
-	// Most is the longest sum of a program with graphs, in bytes.
+	// Most is the maximum size of a sum in programs with graphs, in bytes.
 	Most int64
 }
 
@@ -55,16 +55,16 @@ func (t *task) last() int { return t.First + t.Programs - 1 }
 // worldDraws returns the draws of the world, which its programs share.
 func (t *task) worldDraws() *rand.Rand { return newDraws(t.Seed, -1-(t.First-1)/t.Each) }
 
-// performer is a rank that runs programs.
+// performer runs programs as one rank.
 type performer interface {
-	// run runs a program. It returns the errors that symmem has reported, and what is wrong with the
-	// program's results and with these errors.
+	// run runs a program. It returns the errors that symmem has reported, and descriptions of wrong
+	// results and wrong or missing errors.
 	run(number int) (reported, bad []string)
 	// close closes the Runtime and releases everything else.
 	close() error
 }
 
-// report is the line that a rank writes at its end.
+// report holds the line that a rank writes at its end.
 type report struct {
 	Rank int
 	// Program is the last program of the rank, with the errors that symmem has reported there and
@@ -83,8 +83,8 @@ func (k *kind) test(t *testing.T, programs int, what task, env []string) {
 	}}.test(t)
 }
 
-// testOnAGPU does so on the GPU backend: on a software GPU, or on the GPUs of the machine if the
-// variable SYMMEM_TEST_BACKEND is nccl.
+// testOnAGPU runs programs on the GPU backend: on a software GPU, or on the GPUs of the machine if
+// SYMMEM_TEST_BACKEND is nccl.
 func (k *kind) testOnAGPU(t *testing.T, programs int, what task) {
 	t.Helper()
 	skipSlow(t)

@@ -9,7 +9,7 @@ import (
 	"symmem"
 )
 
-// messages are programs of messages among collectives.
+// messages describes programs of messages between collectives.
 var messages = kind{
 	each: 10, limit: 4 * time.Minute,
 	world: func(t *task) (int, symmem.Options) {

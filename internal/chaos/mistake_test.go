@@ -6,7 +6,7 @@ import (
 	"slices"
 )
 
-// mistake makes one rank deviate from the program.
+// mistake describes how one rank deviates from the program.
 type mistake struct {
 	kind mistakeKind
 	rank int
@@ -17,21 +17,21 @@ type mistake struct {
 type mistakeKind int
 
 const (
-	// none is a program without a mistake: all results must be right.
+	// none makes no mistake: all results must be right.
 	none mistakeKind = iota
-	// killed ends the process instead of the call.
+	// killed kills the process instead of making the call.
 	killed
-	// killedSoon ends it at some time after that.
+	// killedSoon kills the process some time after the call.
 	killedSoon
-	// aborts aborts the group instead of the call, abortsSoon at some time after it.
+	// aborts aborts the group instead of making the call, abortsSoon some time after it.
 	aborts
 	abortsSoon
-	// cancels ends the context of a registration instead of the call.
+	// cancels cancels a registration instead of making the call.
 	cancels
 	// otherCount and otherType make the call with another count or type.
 	otherCount
 	otherType
-	// skips leaves it out.
+	// skips does not make the call.
 	skips
 )
 
@@ -94,7 +94,7 @@ func (p *program) firstLaunch(at int) int {
 	return at
 }
 
-// looksEqual reports whether the next call of a group after a skipped one cannot be told from it.
+// looksEqual reports whether the call after a skipped one looks the same to the group.
 func (p *program) looksEqual(m *mistake) bool {
 	for g := range p.groups {
 		if !slices.Contains(p.groups[g], m.rank) {

@@ -10,30 +10,30 @@ import (
 	"symmem"
 )
 
-// cell is a group and a stream whose path and mode are those of a cell of the table.
+// cell holds the group and the streams that test one cell of the table: a path and a mode.
 type cell struct {
 	name     string
 	path     symmem.PathChoice
 	replayed bool
-	// promised reports whether the outcome is.
+	// promised reports whether the page promises the outcome.
 	promised bool
 	group    *symmem.Group
 	stream   *symmem.Stream
-	// behind is another stream, which waits for the work of the first one and copies its result.
+	// behind is a stream that waits for the work of the first one and copies its result.
 	behind *symmem.Stream
 	event  *symmem.Event
 	graph  *symmem.Graph
 	count  int64
-	// memory is what is summed up, in place; result is where its copy goes.
+	// memory is the buffer of the sum, which is in place; result receives a copy.
 	memory, result symmem.Memory
-	// launch is the error of the call, and queue that of what is queued behind it.
+	// launch is the error of the call, queue the error of the work queued behind it.
 	launch, queue error
 }
 
 const (
 	pageElements = 3000
 	pageBytes    = 4 * pageElements
-	// pageSum is what elements become.
+	// pageSum is the expected value of each element.
 	pageSum = 1 + 2 + 3
 )
 
@@ -46,7 +46,7 @@ func newCell(path symmem.PathChoice, replayed, promised bool) *cell {
 	return c
 }
 
-// make makes the group and all else.
+// make makes the group, its memory, the streams and the event.
 func (c *cell) make(ctx context.Context, rt *symmem.Runtime) (err error) {
 	if c.group, err = rt.World().Split(ctx, 0, 0); err != nil {
 		return err
@@ -80,7 +80,7 @@ func (c *cell) make(ctx context.Context, rt *symmem.Runtime) (err error) {
 	return err
 }
 
-// rehearse does the collective as it is done later, and makes the graph of one that is replayed.
+// rehearse makes the collective once without a fault, and captures it if it is to be replayed.
 func (c *cell) rehearse(ctx context.Context, rt *symmem.Runtime) (err error) {
 	mine := slices.Repeat([]float32{own(rt)}, pageElements)
 	fill := func() error {
@@ -109,7 +109,7 @@ func (c *cell) rehearse(ctx context.Context, rt *symmem.Runtime) (err error) {
 		return err
 	}
 	if at := differs(got, slices.Repeat([]float32{pageSum}, pageElements)); at >= 0 {
-		return fmt.Errorf("element %d is %v before any fault", at, got[at])
+		return fmt.Errorf("element %d is %v before the fault", at, got[at])
 	}
 	if took := c.group.Stats().Paths; took[c.path.String()] != 1 {
 		return fmt.Errorf("%s takes the paths %v", c.name, took)
@@ -117,20 +117,21 @@ func (c *cell) rehearse(ctx context.Context, rt *symmem.Runtime) (err error) {
 	return fill()
 }
 
-// own is the value of this rank's elements before the sum.
+// own returns the value of this rank's elements before the sum.
 func own(rt *symmem.Runtime) float32 { return float32(rt.Rank() + 1) }
 
-// read copies a cell's memory.
+// read returns the contents of a cell's memory.
 func read(ctx context.Context, on *symmem.Stream, m symmem.Memory) ([]float32, error) {
 	got := make([]float32, pageElements)
 	return got, errors.Join(on.Copy(symmem.Host(got), m), on.Synchronize(ctx))
 }
 
+// sum calls the all-reduce.
 func (c *cell) sum(ctx context.Context) error {
 	return c.group.AllReduce(ctx, c.memory, c.memory, c.count, symmem.Float32, symmem.Sum, c.stream)
 }
 
-// call makes the collective, by the graph where there is one.
+// call makes the collective, through the graph if there is one.
 func (c *cell) call(ctx context.Context) error {
 	if c.graph != nil {
 		return c.graph.Launch(c.stream)
@@ -138,13 +139,13 @@ func (c *cell) call(ctx context.Context) error {
 	return c.sum(ctx)
 }
 
-// follow queues, on another stream, work that waits for the collective and uses its result.
+// follow queues work on another stream that waits for the collective and copies its result.
 func (c *cell) follow() error {
 	return errors.Join(c.stream.Record(c.event), c.behind.Wait(c.event),
 		c.behind.Copy(c.result, c.memory))
 }
 
-// ending measures when the group ends.
+// ending returns a channel that receives the time until the group ends.
 func (c *cell) ending(begin time.Time) <-chan time.Duration {
 	took := make(chan time.Duration, 1)
 	go func() {

@@ -14,32 +14,33 @@ import (
 	"symmem/driver"
 )
 
-// fault is something that happens to the victim while the others are in a collective.
+// fault describes what happens to the victim while the others are in a collective, and the expected
+// outcome.
 type fault struct {
-	// late reports whether the others run into the timeout, which is that of the world then. The
-	// victim gets SIGCONT once they have given up.
+	// late means that the others time out, with the timeout of the world. The victim gets SIGCONT
+	// after that.
 	late bool
-	// stops reports whether the victim stops itself. Unless it is late it gets SIGCONT after a while.
+	// stops means that the victim stops itself. Unless it is late, it gets SIGCONT after pageWhile.
 	stops bool
-	// right reports whether the results must be right, and nobody gets an error.
+	// right means that all results must be right, without an error.
 	right bool
-	// level is the one at which the fault is tried on GPUs without -all-cells.
+	// level is the check level at which the fault is tested on GPUs without -all-cells.
 	level string
-	// promised reports whether the outcome is promised at a level, on a path; nil means that it is.
+	// promised reports whether the page promises the outcome at a level on a path; nil means always.
 	promised func(level string, path symmem.PathChoice) bool
-	// happen is what the victim does instead of its call, or before it. It returns whether the
-	// victim makes the call then.
+	// happen is called on the victim before its call. It returns false if the victim must not make
+	// the call.
 	happen func(r *pageRank, c *cell) (call bool, err error)
-	// verdict is what is wrong about the error that another rank was given.
+	// verdict returns a description of what is wrong with the error of another rank, or "".
 	verdict func(p *pageTask, err error) string
 }
 
 const (
-	// pageLong is the timeout of faults that do not run into it.
+	// pageLong is the timeout for faults that should not reach it.
 	pageLong = time.Minute
-	// pageWhile is how late a rank is that comes within that.
+	// pageWhile is the delay of a rank that is late but within the timeout.
 	pageWhile = 300 * time.Millisecond
-	// pageNamed is how soon a rank whose process has ended is named.
+	// pageNamed bounds the time until a dead rank is reported.
 	pageNamed = 3 * time.Second
 )
 
@@ -87,7 +88,7 @@ var pageFaults = map[string]fault{
 	"differs": {
 		level: "every",
 		promised: func(level string, path symmem.PathChoice) bool {
-			return level == "every" || path == symmem.PathDirect // whose kernels compare by themselves
+			return level == "every" || path == symmem.PathDirect // its kernels always compare
 		},
 		happen: func(_ *pageRank, c *cell) (bool, error) {
 			c.count, c.graph = c.count-1, nil
@@ -114,15 +115,15 @@ var pageFaults = map[string]fault{
 		verdict: func(_ *pageTask, err error) string {
 			var deadlock *driver.DeadlockError
 			if !errors.As(err, &deadlock) || !strings.Contains(deadlock.Elsewhere[pageVictim], "left") {
-				return "no DeadlockError that says who has left"
+				return "no DeadlockError that names the rank that left"
 			}
 			return ""
 		},
 	},
 }
 
-// beStopped stops this process in front of its first cell, until rank 0 has it go on. The signal
-// goes to this thread, which does not return from the call before it has stopped.
+// beStopped stops this process before its first cell, until rank 0 continues it. The signal is sent
+// to this thread, so the call does not return before the process has stopped.
 func beStopped(r *pageRank, c *cell) (bool, error) {
 	if c != r.cells[0] {
 		return true, nil
@@ -132,6 +133,7 @@ func beStopped(r *pageRank, c *cell) (bool, error) {
 	return true, syscall.Tgkill(os.Getpid(), syscall.Gettid(), syscall.SIGSTOP)
 }
 
+// lateVerdict expects a TimeoutError that names the victim.
 func lateVerdict(_ *pageTask, err error) string {
 	var late *symmem.TimeoutError
 	if !errors.As(err, &late) || !slices.Equal(late.Missing, []int{pageVictim}) {
@@ -140,8 +142,9 @@ func lateVerdict(_ *pageTask, err error) string {
 	return ""
 }
 
-// differsVerdict wants both calls. Where they are not compared before they are launched, kernels
-// compare them, and a rank whose kernel has not found out does not say what its call was.
+// differsVerdict expects a DivergenceError with both calls. If calls are not compared before the
+// launch, kernels compare them, and a rank whose kernel did not detect the difference reports only
+// one call.
 func differsVerdict(p *pageTask, err error) string {
 	var diverged *symmem.DivergenceError
 	if !errors.As(err, &diverged) || p.Level == "every" && len(diverged.Sides) != 2 {
@@ -154,12 +157,12 @@ func differsVerdict(p *pageTask, err error) string {
 		}
 	}
 	if named == 0 || p.Level == "every" && named == 1 {
-		return fmt.Sprintf("it names %d of the calls", named)
+		return fmt.Sprintf("it has %d of the calls", named)
 	}
 	return ""
 }
 
-// timeout is Options.Timeout.
+// timeout returns Options.Timeout.
 func (f *fault) timeout(w *pageWorld) time.Duration {
 	if f.late {
 		return w.soon

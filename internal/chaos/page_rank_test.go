@@ -15,28 +15,29 @@ import (
 	"symmem"
 )
 
-// pageRank is a rank of the world.
+// pageRank runs a task as one rank.
 type pageRank struct {
 	ctx   context.Context
 	rt    *symmem.Runtime
 	world *pageWorld
 	fault fault
 	task  pageTask
-	// victim is the process of the rank that the fault is about, and goOn has its SIGCONT.
+	// victim is the process ID of the victim. goOn receives the SIGCONT of this process.
 	victim int
 	goOn   chan os.Signal
 	cells  []*cell
-	// aside is a stream for nothing but looking at memory.
+	// aside is a stream that only reads memory.
 	aside *symmem.Stream
 }
 
-// pageReport is what is wrong about a cell on a rank.
+// pageReport lists what is wrong with a cell on a rank.
 type pageReport struct {
 	Rank int
 	Cell string
 	Bad  []string
 }
 
+// pageRankMain is the main function of a rank.
 func pageRankMain(text []byte) error {
 	r := &pageRank{ctx: context.Background(), goOn: make(chan os.Signal, 1)}
 	signal.Notify(r.goOn, syscall.SIGCONT)
@@ -54,9 +55,10 @@ func pageRankMain(text []byte) error {
 	return r.play()
 }
 
+// isVictim reports whether this rank is the victim.
 func (r *pageRank) isVictim() bool { return r.rt.Rank() == pageVictim }
 
-// prepare opens the world, makes the cells, does each once without a fault, and meets the others.
+// prepare opens the world, makes and rehearses the cells, and waits for the other ranks.
 func (r *pageRank) prepare(level symmem.CheckLevel) (err error) {
 	// The timeout may be too short for this.
 	ctx, cancel := context.WithTimeout(r.ctx, pageLong)
@@ -81,12 +83,12 @@ func (r *pageRank) prepare(level symmem.CheckLevel) (err error) {
 	err = errors.Join(r.rt.World().Barrier(ctx, nil), r.rt.DefaultStream().Synchronize(ctx))
 	var lost *symmem.RankLostError
 	if r.task.Fault == "killed" && errors.As(err, &lost) {
-		return nil // the victim has met all, and was killed before this rank knew that it had
+		return nil // the victim passed the barrier and was killed before this rank did
 	}
 	return err
 }
 
-// meet has the victim tell the others its process.
+// meet distributes the process ID of the victim.
 func (r *pageRank) meet(ctx context.Context) error {
 	pool, err := r.rt.NewPool(symmem.PoolOptions{Domain: r.rt.World()})
 	if err != nil {
@@ -108,8 +110,8 @@ func (r *pageRank) meet(ctx context.Context) error {
 	return err
 }
 
-// play queues the collective of every cell with work behind it, lets the fault happen, and says
-// what came of it.
+// play makes the collective of every cell, with the fault on the victim and work behind the
+// collective, and reports the outcome.
 func (r *pageRank) play() error {
 	begin, judged, resumed := time.Now(), make(chan struct{}), make(chan error, 1)
 	if r.rt.Rank() == 0 && (r.fault.stops || r.fault.late) {
@@ -140,11 +142,11 @@ func (r *pageRank) play() error {
 	}
 	close(judged)
 	err := <-resumed
-	_ = r.rt.Close() // which reports the failures once more
+	_ = r.rt.Close() // returns the failures again
 	return err
 }
 
-// resume has the victim go on.
+// resume continues the victim.
 func (r *pageRank) resume(judged <-chan struct{}) error {
 	if r.fault.stops {
 		if err := awaitStopped(r.victim); err != nil {
@@ -159,9 +161,10 @@ func (r *pageRank) resume(judged <-chan struct{}) error {
 	return syscall.Kill(r.victim, syscall.SIGCONT)
 }
 
-// complaints are what is wrong.
+// complaints lists what is wrong.
 type complaints []string
 
+// add adds a complaint.
 func (c *complaints) add(format string, args ...any) {
 	*c = append(*c, fmt.Sprintf(format, args...))
 }
@@ -170,12 +173,12 @@ func (c *complaints) add(format string, args ...any) {
 func (r *pageRank) judge(c *cell, took <-chan time.Duration) (bad complaints) {
 	said := r.listen(c)
 	switch {
-	case !c.promised: // but it has ended
+	case !c.promised: // the cell only has to end
 	case r.fault.right:
 		r.judgeRight(c, said, &bad)
 	case r.isVictim():
 		if said["call"] == nil && said["stream"] == nil && r.task.Fault != "leaves" {
-			bad.add("the rank that erred is told nothing")
+			bad.add("the victim got no error")
 		}
 		r.judgeMemory(c, &bad)
 	default:
@@ -183,13 +186,13 @@ func (r *pageRank) judge(c *cell, took <-chan time.Duration) (bad complaints) {
 		r.judgeErrors(said, &bad)
 		r.judgeMemory(c, &bad)
 		if d := <-took; r.task.Fault == "killed" && d > pageNamed {
-			bad.add("that took %v", d)
+			bad.add("the group ended after %v", d)
 		}
 	}
 	return bad
 }
 
-// listen waits for the work of a cell, and returns what is said about it.
+// listen waits for the work of a cell, and returns the errors by their sources.
 func (r *pageRank) listen(c *cell) map[string]error {
 	said := map[string]error{"call": c.launch, "stream": c.stream.Synchronize(r.ctx)}
 	if r.world.endsBehind || r.fault.right {
@@ -201,23 +204,24 @@ func (r *pageRank) listen(c *cell) map[string]error {
 	return said
 }
 
+// judgeRight checks a cell that must have no error and right results.
 func (r *pageRank) judgeRight(c *cell, said map[string]error, bad *complaints) {
 	said["work behind"] = c.queue
 	said["group"] = c.group.Cause(r.ctx)
 	for what, err := range said {
 		if err != nil {
-			bad.add("the %s says %v", what, err)
+			bad.add("the %s returns %v", what, err)
 		}
 	}
 	r.expect(c.memory, "the sum", bad, pageSum)
 	r.expect(c.result, "its copy", bad, pageSum)
 }
 
-// judgeErrors looks at what is said on a rank that did nothing wrong. Where the failure flows
-// forward everybody says the same; else either the call or the stream does.
+// judgeErrors checks the errors of a rank other than the victim. If failures flow forward, all
+// sources must return the same error; else the call or the stream must.
 func (r *pageRank) judgeErrors(said map[string]error, bad *complaints) {
 	if r.world.flows {
-		delete(said, "call") // which may return before anything goes wrong
+		delete(said, "call") // it may return before the fault
 	} else {
 		said["call or stream"] = cmp.Or(said["call"], said["stream"])
 		delete(said, "call")
@@ -225,16 +229,15 @@ func (r *pageRank) judgeErrors(said map[string]error, bad *complaints) {
 	}
 	for what, err := range said {
 		if err != nil && said["group"] != nil && err.Error() != said["group"].Error() {
-			bad.add("the %s says %v, the group %v", what, err, said["group"])
+			bad.add("the %s returns %v, the group %v", what, err, said["group"])
 		}
 		if why := r.fault.verdict(&r.task, err); why != "" {
-			bad.add("the %s says %v: %s", what, err, why)
+			bad.add("the %s returns %v: %s", what, err, why)
 		}
 	}
 }
 
-// judgeMemory looks at memory after a failure. NCCL's kernels are ended in the middle, and nothing
-// is promised of what they have written.
+// judgeMemory checks memory after a failure. What NCCL's aborted kernels have written is undefined.
 func (r *pageRank) judgeMemory(c *cell, bad *complaints) {
 	before := own(r.rt)
 	switch {
@@ -250,8 +253,8 @@ func (r *pageRank) judgeMemory(c *cell, bad *complaints) {
 	}
 }
 
-// expectBroken complains of a buffer that is neither what it was, as after a call that was refused,
-// nor of sums and NaNs.
+// expectBroken complains unless a buffer is unchanged, as after a refused call, or consists of sums
+// and NaNs.
 func (r *pageRank) expectBroken(c *cell, bad *complaints) {
 	got, err := read(r.ctx, r.aside, c.memory)
 	if err != nil {
@@ -265,12 +268,12 @@ func (r *pageRank) expectBroken(c *cell, bad *complaints) {
 	}
 	at := slices.IndexFunc(got, func(v float32) bool { return v != pageSum && v == v })
 	if at >= 0 {
-		bad.add("element %d of the buffer is %v, neither the sum nor a NaN, as %d is", at, got[at],
-			first)
+		bad.add("element %d of the buffer is %v, neither the sum nor NaN, but element %d has changed",
+			at, got[at], first)
 	}
 }
 
-// expect complains of an element that is none of some values.
+// expect complains about elements with other values.
 func (r *pageRank) expect(m symmem.Memory, what string, bad *complaints, values ...float32) {
 	got, err := read(r.ctx, r.aside, m)
 	if err != nil {
@@ -279,6 +282,6 @@ func (r *pageRank) expect(m symmem.Memory, what string, bad *complaints, values 
 	}
 	at := slices.IndexFunc(got, func(v float32) bool { return !slices.Contains(values, v) })
 	if at >= 0 {
-		bad.add("element %d of %s is %v, not of %v", at, what, got[at], values)
+		bad.add("element %d of %s is %v, want one of %v", at, what, got[at], values)
 	}
 }

@@ -11,48 +11,48 @@ import (
 	"symmem"
 )
 
-// The files page*_test.go prove the tables of docs/reference/failures.md, one cell by one report:
-// what ranks are told when one of them is killed, late, stopped, differs, aborts or leaves, at each
-// check level, on each path, eager and replayed. There is one table of faults, and worlds in which
-// they happen: that of the host, and those of GPUs.
+// The files page*_test.go test the tables of docs/reference/failures.md, with a report for each
+// cell: the errors of ranks when one of them is killed, late, stopped, differs, aborts or leaves,
+// at each check level, on each path, eager and replayed. The faults are the same in all worlds: the
+// host and GPUs.
 
 var allCellsFlag = flag.Bool("all-cells", false,
-	"try each fault on GPUs at every check level, and not at one")
+	"test each fault on GPUs at every check level instead of one")
 
-// pageTask is a fault and a level in a world; all paths and modes are tried at once.
+// pageTask selects a fault and a check level in a world. It tests all paths and modes at once.
 type pageTask struct {
 	World, Level, Fault string
 }
 
-// pageRanks is the size of the world, pageVictim the rank that the fault is about.
+// pageRanks is the size of the world, pageVictim the rank that has the fault.
 const (
 	pageRanks  = 3
 	pageVictim = 2
 )
 
-// pageLimit is how long the processes of a task may take.
+// pageLimit bounds the time of a task.
 const pageLimit = time.Minute
 
 // pageLevels are the check levels.
 var pageLevels = []string{"off", "registration", "every"}
 
-// pageWorld is where ranks run, and what is promised there in every cell.
+// pageWorld describes a backend and what the page promises for all its cells.
 type pageWorld struct {
 	backend string
 	paths   []symmem.PathChoice
-	// soon is the timeout of faults that run into it.
+	// soon is the timeout for faults that reach it.
 	soon time.Duration
-	// flows reports whether work queued behind a failure fails, too: events and streams carry the
-	// error, and work behind it is not run. Else the group and the stream of the call report it alone.
+	// flows means that failures flow forward: events and streams carry the error, and work behind it
+	// is skipped. Otherwise only the group and the stream of the call report it.
 	flows bool
-	// endsBehind reports whether work behind the failure comes to its end, whether it has run or not.
+	// endsBehind means that work behind the failure ends, whether it has run or not.
 	endsBehind bool
-	// ends reports whether a cell ends also where its outcome is not promised.
+	// ends means that cells without a promised outcome also end.
 	ends bool
 }
 
-// pageWorlds are the worlds. NCCL's window kernels do not end before their process does, and then
-// its others may not either, so they have a world of their own.
+// pageWorlds lists the worlds. The window path has a separate one, since NCCL's aborted window
+// kernels run until their process exits, and may block its other kernels.
 var pageWorlds = map[string]*pageWorld{
 	"host": {
 		backend: "host", soon: 1200 * time.Millisecond, flows: true, endsBehind: true, ends: true,
@@ -80,9 +80,8 @@ func TestPage(t *testing.T) {
 	}
 }
 
-// TestPageOnAGPU does the same on the GPU backend: on the software GPU, whose window kernels do
-// not end by an abort, as those of NCCL, or, where the variable SYMMEM_TEST_BACKEND is nccl, on
-// those of the machine.
+// TestPageOnAGPU does the same on the GPU backend: on the software GPU, whose window kernels ignore
+// aborts like NCCL's, or on the GPUs of the machine if SYMMEM_TEST_BACKEND is nccl.
 func TestPageOnAGPU(t *testing.T) {
 	t.Parallel()
 	env := gpuVariables(t, "SOFTGPU_DEAF=1")
@@ -102,7 +101,7 @@ func TestPageOnAGPU(t *testing.T) {
 	}
 }
 
-// cells are those that the ranks of a task try.
+// cells returns the cells that the ranks of a task test.
 func (p pageTask) cells() (cells []*cell) {
 	w, f := pageWorlds[p.World], pageFaults[p.Fault]
 	for _, path := range w.paths {
@@ -117,7 +116,7 @@ func (p pageTask) cells() (cells []*cell) {
 	return cells
 }
 
-// prove has the fault happen, and looks at what the ranks report.
+// prove runs a task and checks the reports of its ranks.
 func (p pageTask) prove(t *testing.T, env []string) {
 	t.Helper()
 	cells := p.cells()

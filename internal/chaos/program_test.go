@@ -8,10 +8,10 @@ import (
 	"symmem"
 )
 
-// op is a statement of a program, the same on all ranks.
+// op represents a statement of a program, the same on all ranks.
 type op struct {
 	kind opKind
-	// stream is where it is queued and reads, on where it writes. They differ for messages only: the
+	// stream is the stream of the op, on the stream of its writes. They only differ for messages: the
 	// sender queues on stream, the receiver on on.
 	stream, on int
 	// group is the index of a call's group in layout.groups.
@@ -28,7 +28,7 @@ type op struct {
 	event, graph int
 }
 
-// message goes from one world rank to another. The count of its op is in bytes.
+// message describes a message from one world rank to another. The count of its op is in bytes.
 type message struct {
 	from, to, tag int
 	// any makes the receiver use AnySource.
@@ -77,7 +77,7 @@ func (k opKind) collective() bool { return k < collectives }
 // call reports whether an op is a collective or a message.
 func (k opKind) call() bool { return k <= send }
 
-// buffer is memory that each rank has.
+// buffer describes a buffer on each rank.
 type buffer struct {
 	bytes int
 	// foreign marks memory outside the pool: a Go slice, or, on a GPU, memory of another library.
@@ -86,7 +86,7 @@ type buffer struct {
 	taken bool
 }
 
-// graph is a graph of collectives and copies.
+// graph describes a graph of collectives and copies.
 type graph struct {
 	body []op
 	// stream captures it, in an op if late is set, else before the first op.
@@ -119,16 +119,17 @@ type program struct {
 	// register registers the pool before the first call. places makes the ranks compare the places of
 	// buffers that ops allocate.
 	register, places bool
-	// keep is how many buffers of this program and earlier ones stay allocated at its end.
+	// keep is the number of buffers of this and earlier programs that stay allocated at the end.
 	keep int
 	// path is the path of the world.
 	path symmem.PathChoice
 }
 
 const (
-	// streams is how many streams most programs use.
+	// streams is the number of streams in most programs.
 	streams = 3
-	// maxStreams is how many programs with graphs use, the first libraryStreams of another library.
+	// maxStreams is the number of streams in programs with graphs. The first libraryStreams belong to
+	// another library.
 	maxStreams     = 5
 	libraryStreams = 3
 )

@@ -16,7 +16,7 @@ import (
 // recoveriesTimeout is Options.Timeout.
 const recoveriesTimeout = 20 * time.Second
 
-// recoveries are programs in which a group fails, and the ranks continue with another one.
+// recoveries describes programs in which a group fails and the ranks continue with another one.
 var recoveries = kind{
 	each: 20, limit: 3 * time.Minute,
 	world: (*task).recoveringWorld,
@@ -40,8 +40,8 @@ const (
 
 func (w recoveryWay) String() string { return [...]string{"Split", "Join", "the world"}[w] }
 
-// recovery is a program with a mistake that ends its group, and a second program over the same
-// pool, of another group, whose results must be right.
+// recovery holds a program with a mistake that ends its group, and a second program of another
+// group over the same pool, whose results must be right.
 type recovery struct {
 	before, after *program
 	mistake       mistake

@@ -46,10 +46,10 @@ const (
 // signalPlan selects the rank, the signal and the moment.
 type signalPlan struct {
 	ranks, victim int
-	// also is a rank that is stopped before the victim is killed, and killed after it, or -1.
+	// also is a rank that is stopped before the victim is killed, and killed afterwards; -1 for none.
 	also int
-	// bare starts the ranks without the launcher's store. apart makes the GPU backend take each rank
-	// for one of another machine.
+	// bare starts the ranks without the launcher's store. apart makes the GPU backend treat each rank
+	// as if it were on a separate machine.
 	bare, apart bool
 	// gpu selects the GPU backend, path its path.
 	gpu  bool
@@ -67,12 +67,12 @@ type signalPlan struct {
 const (
 	// shortestStop is the shortest stop of a rank.
 	shortestStop = time.Second
-	// longTimeout is Options.Timeout: longer than a stop, and than it may take to name a killed rank.
+	// longTimeout is Options.Timeout. It exceeds a stop and the time until a killed rank is named.
 	longTimeout = time.Minute
-	// openTimeout is Options.Timeout of ranks without the launcher if one is killed in Open, where
-	// the others may not know it.
+	// openTimeout is Options.Timeout of ranks without the launcher if one is killed in Open, where the
+	// others may not be connected to it.
 	openTimeout = 4 * time.Second
-	// named is how soon a survivor must name a killed rank.
+	// named bounds the time until a survivor names a killed rank.
 	named = 3 * time.Second
 	// namedOnSoftware is the same on the software GPU, whose kernels keep the processors busy.
 	namedOnSoftware = 15 * time.Second
@@ -128,7 +128,7 @@ func (p *signalPlan) String() string {
 	if p.apart {
 		how += ", on different machines"
 	}
-	return fmt.Sprintf("%d ranks %s, rank %d %s, %v after it came to %s of round %d", p.ranks, how,
+	return fmt.Sprintf("%d ranks %s, rank %d %s, %v after it began %s of round %d", p.ranks, how,
 		p.victim, what, p.after, p.in, p.round)
 }
 
@@ -251,7 +251,7 @@ func (x *signaller) hear(line string) {
 		return
 	}
 	if x.pids[l.Rank] != 0 {
-		return // it has announced itself before
+		return // not the first announcement
 	}
 	x.pids[l.Rank] = l.PID
 	victim, also := x.pids[x.plan.victim], x.pids[x.plan.also]
@@ -347,7 +347,7 @@ func (x *signaller) judgeKilled(l *signalLine, died bool) error {
 	case l.Rank == p.victim:
 		return nil // it had ended before
 	case l.Text == "" && p.in == inClose && took <= limit:
-		return nil // it did not need the other ranks any more
+		return nil // it no longer needed the other ranks
 	case !died:
 		return fmt.Errorf("an error, although no rank died: %s", l.Text)
 	case took > limit:

@@ -8,7 +8,7 @@ import (
 	"symmem"
 )
 
-// uneven are programs of AllToAllV.
+// uneven describes programs of AllToAllV.
 var uneven = kind{
 	each: 10, limit: 5 * time.Minute,
 	world: func(t *task) (int, symmem.Options) {

@@ -88,7 +88,7 @@ func (l *logged) lines() []string {
 	return strings.Split(strings.TrimSpace(l.text.String()), "\n")
 }
 
-// worker is a rank that works until a rank is killed, or for some time after one was stopped.
+// worker works as one rank until a rank is killed, or for some time after a rank was stopped.
 type worker struct {
 	ctx  context.Context
 	plan *signalPlan
@@ -114,7 +114,7 @@ const stopRest = 200 * time.Millisecond
 
 // work opens the world and runs rounds until one fails.
 func (w *worker) work(o symmem.Options) (err error) {
-	w.come(inOpen, w.plan.round)
+	w.enter(inOpen, w.plan.round)
 	if w.rt, err = symmem.Open(w.ctx, o); err != nil {
 		return err
 	}
@@ -127,7 +127,7 @@ func (w *worker) work(o symmem.Options) (err error) {
 	if w.plan.also >= 0 {
 		return w.joins()
 	}
-	w.come(anywhere, w.plan.round)
+	w.enter(anywhere, w.plan.round)
 	w.ends = time.Now().Add(w.plan.after + w.plan.stop + stopRest)
 	for round := 0; ; round++ {
 		if w.plan.in == inClose && round == joinedRounds {
@@ -140,7 +140,7 @@ func (w *worker) work(o symmem.Options) (err error) {
 			break
 		}
 	}
-	w.come(inClose, w.plan.round)
+	w.enter(inClose, w.plan.round)
 	return w.rt.Close()
 }
 
@@ -177,9 +177,9 @@ func (w *worker) begin(format string, args ...any) {
 	w.call, w.begun = fmt.Sprintf(format, args...), time.Now()
 }
 
-// come begins a call. The victim announces the call in which it gets the signal, and the other
-// ranks delay it.
-func (w *worker) come(call string, round int) {
+// enter begins a call. The victim announces the call in which it gets the signal. The other ranks
+// delay this call.
+func (w *worker) enter(call string, round int) {
 	w.begin("%s of round %d", call, round)
 	if call != w.plan.in || round != w.plan.round {
 		return
@@ -202,7 +202,7 @@ func (w *worker) round(round int) (over bool, err error) {
 	if over, err = w.sums("world", world, round); over || err != nil {
 		return over, err
 	}
-	w.come(inSplit, round)
+	w.enter(inSplit, round)
 	sub, err := world.Split(w.ctx, w.rank%(1+d.IntN(2)), 0)
 	if err != nil {
 		return false, err
@@ -216,7 +216,7 @@ func (w *worker) round(round int) (over bool, err error) {
 	if !slices.Contains(ranks, w.rank) || silent {
 		return false, nil
 	}
-	w.come(inJoin, round)
+	w.enter(inJoin, round)
 	joined, err := w.rt.Join(w.ctx, fmt.Sprintf("join%d", round), ranks)
 	if err != nil {
 		return false, err
@@ -227,7 +227,7 @@ func (w *worker) round(round int) (over bool, err error) {
 // joins makes and closes groups of all ranks until one fails.
 func (w *worker) joins() error {
 	for round := 0; ; round++ {
-		w.come(inJoin, round)
+		w.enter(inJoin, round)
 		g, err := w.rt.Join(w.ctx, fmt.Sprintf("join%d", round), w.rt.World().Ranks())
 		if err != nil {
 			return err
@@ -254,7 +254,7 @@ func (w *worker) use(name string, g *symmem.Group, round int) error {
 	if _, err := w.sums(name, g, round); err != nil {
 		return err
 	}
-	w.come(inLeave, round)
+	w.enter(inLeave, round)
 	return g.Close()
 }
 

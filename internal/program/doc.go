@@ -1,3 +1,3 @@
-// Package program has the parts that the random programs of "symmem verify" and of package chaos
-// share.
+// Package program contains parts that are shared by the random programs of "symmem verify" and of
+// package chaos.
 package program

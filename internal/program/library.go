@@ -9,13 +9,13 @@ import (
 	"symmem/internal/cuda"
 )
 
-// Library plays another library in the process that uses a GPU, as PyTorch does: it makes streams,
-// graphs and memory by CUDA's calls, which symmem does not see.
+// Library acts as another library in the process that uses a GPU, like PyTorch. It makes streams,
+// graphs and memory by calls of CUDA, without symmem.
 type Library struct {
-	// Streams are its streams, which a Runtime has adopted.
+	// Streams lists the library's streams, which a Runtime has adopted.
 	Streams []*symmem.Stream
 
-	// gpu makes the context current in each call.
+	// gpu makes the context current for each call.
 	gpu     *cuda.Driver
 	device  cuda.Device
 	handles []cuda.Stream
@@ -45,6 +45,7 @@ func NewLibrary(rt *symmem.Runtime, streams int) (l *Library, err error) {
 	return l, nil
 }
 
+// addStream makes a stream that the Runtime adopts.
 func (l *Library) addStream(rt *symmem.Runtime) error {
 	handle, err := l.gpu.StreamCreate()
 	if err != nil {
@@ -59,7 +60,7 @@ func (l *Library) addStream(rt *symmem.Runtime) error {
 	return nil
 }
 
-// Close destroys the streams, once the Runtime that has adopted them is closed.
+// Close destroys the streams. The Runtime must be closed before.
 func (l *Library) Close() error {
 	var errs []error
 	for _, handle := range l.handles {
@@ -68,7 +69,7 @@ func (l *Library) Close() error {
 	return errors.Join(append(errs, l.device.ReleasePrimary())...)
 }
 
-// Memory allocates memory in the order of the first stream's work. free gives it back.
+// Memory allocates memory in the order of the first stream. free frees it.
 func (l *Library) Memory(bytes int64) (m symmem.Memory, free func() error, err error) {
 	on := l.handles[0]
 	at, err := l.gpu.MemAllocAsync(bytes, on)
@@ -80,16 +81,16 @@ func (l *Library) Memory(bytes int64) (m symmem.Memory, free func() error, err e
 	return m, free, errors.Join(err, l.gpu.StreamSynchronize(on))
 }
 
-// LibraryGraph is a graph that the library has captured.
+// LibraryGraph represents a graph captured by the library.
 type LibraryGraph struct {
 	library *Library
 	source  cuda.Graph
 	exec    cuda.GraphExec
 }
 
-// Capture captures what record queues on the first of some of the library's streams, and on the
-// others, which branch off there and join at the end. It uses the mode that PyTorch does, in which
-// a capture ends on the thread where it has begun.
+// Capture captures the work that record queues on some of the library's streams. The capture begins
+// on the first stream; the others branch off and join it at the end. It uses the same capture mode
+// as PyTorch, in which a capture must end on the thread on which it has begun.
 func (l *Library) Capture(on []*symmem.Stream, record func() error) (*LibraryGraph, error) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -118,7 +119,7 @@ func (l *Library) Capture(on []*symmem.Stream, record func() error) (*LibraryGra
 	return g, nil
 }
 
-// follow makes a stream wait for what another one has.
+// follow makes a stream wait for the current work of another one.
 func (l *Library) follow(waits, ahead cuda.Stream) error {
 	e, err := l.gpu.EventCreate(cuda.EventDisableTiming)
 	if err != nil {
