@@ -96,7 +96,7 @@ func (d *Driver) In(context Context) *Driver {
 func (d *Driver) Entry(context Context) dl.Step {
 	return dl.Step{
 		Function: d.symbols[ctxSetCurrent], Argument: uintptr(context),
-		Refused: func(status int32) error { return d.newError(ctxSetCurrent, Code(status)) },
+		NewError: func(status int32) error { return d.newError(ctxSetCurrent, Code(status)) },
 	}
 }
 

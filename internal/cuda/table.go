@@ -49,7 +49,7 @@ func made[T any](t *table, f function, others ...uintptr) (T, error) {
 // failure returns the error of a call, or of the step before it if that failed.
 func (t *table) failure(f function, status int32, ok bool) error {
 	if !ok {
-		return t.first.Refused(status)
+		return t.first.NewError(status)
 	}
 	return t.newError(f, Code(status))
 }

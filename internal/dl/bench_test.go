@@ -3,8 +3,8 @@ package dl
 import "testing"
 
 func TestCallsDoNotAllocate(t *testing.T) {
-	if !pooled {
-		t.Skip("under the race detector sync.Pool drops items")
+	if !poolKeepsItems {
+		t.Skip("sync.Pool drops items under the race detector")
 	}
 	getpid, _ := Default("getpid")
 	abs, _ := Default("abs")
@@ -14,7 +14,7 @@ func TestCallsDoNotAllocate(t *testing.T) {
 		"without arguments": func() { getpid.Call() },
 		"with arguments":    func() { memcpy.Call(AddressOf(to), AddressOf(from), 64) },
 		"for a status":      func() { getpid.StatusAfter(&Step{}) },
-		"for a status, behind a step": func() {
+		"for a status, after a step": func() {
 			getpid.StatusAfter(&Step{Function: abs})
 		},
 		"with thirteen arguments": func() { getpid.Call(1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13) },
@@ -26,7 +26,7 @@ func TestCallsDoNotAllocate(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			if n := testing.AllocsPerRun(1000, call); n != 0 {
-				t.Errorf("%v allocations", n)
+				t.Errorf("got %v allocations per call, want 0", n)
 			}
 		})
 	}
@@ -43,7 +43,7 @@ func BenchmarkCall(b *testing.B) {
 	}{
 		{"abs", func() { abs.Call(1) }},
 		{"abs for a status", func() { abs.StatusAfter(&Step{}, 1) }},
-		{"abs for a status behind a step", func() { abs.StatusAfter(&Step{Function: abs}, 1) }},
+		{"abs for a status after a step", func() { abs.StatusAfter(&Step{Function: abs}, 1) }},
 		{"abs prepared", func() { prepared.Status() }},
 		{"memcpy", func() { memcpy.Call(AddressOf(to), AddressOf(from), 64) }},
 	} {

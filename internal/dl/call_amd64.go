@@ -10,15 +10,15 @@ import (
 // directArguments is the maximum number of arguments of a direct call.
 const directArguments = maxPrepared
 
-// refused marks the status of a failed first call. It is larger than all statuses.
-const refused = 1 << 30
+// stepFailed is the bit that marks the status of a failed step. No status has this bit.
+const stepFailed = 1 << 30
 
-// results are reused, so that calls do not allocate. They are not on the stack, which may move when
-// C calls back.
+// results holds result variables for reuse, so that calls do not allocate. The variables are not on
+// the stack, which may move when C calls back.
 var results = sync.Pool{New: func() any { return new(uintptr) }}
 
-// cgocall runs a C function on a system stack and informs the scheduler. The runtime keeps the name
-// and the signature for packages that call C without cgo (go.dev/issue/67401).
+// cgocall runs a C function on a system stack and informs the scheduler. The runtime guarantees the
+// name and the signature to packages that call C without cgo (go.dev/issue/67401).
 //
 //go:linkname cgocall runtime.cgocall
 //go:noescape
@@ -27,7 +27,7 @@ func cgocall(function uintptr, argument unsafe.Pointer) int32
 // callABI0 is the address of the function call in call_amd64.s.
 var callABI0 uintptr
 
-// direct makes a call with few arguments, in about half the time of the general way.
+// direct makes a call with up to directArguments arguments, in about half the time of general.
 func direct(s Symbol, args []uintptr) uintptr {
 	result := results.Get().(*uintptr)
 	f := frame{function: uintptr(s), result: uintptr(unsafe.Pointer(result))}
@@ -38,11 +38,11 @@ func direct(s Symbol, args []uintptr) uintptr {
 	return value
 }
 
-// directStatus makes a call that returns a status. It needs no memory besides the frame.
+// directStatus makes a call that returns a status. It uses no memory except the frame.
 func directStatus(f *frame) (status int32, ok bool) {
 	status = cgocall(callABI0, unsafe.Pointer(f))
-	if f.first != 0 && status&refused != 0 {
-		return status &^ refused, false
+	if f.first != 0 && status&stepFailed != 0 {
+		return status &^ stepFailed, false
 	}
 	return status, true
 }

@@ -6,13 +6,14 @@
 GLOBL ·callABI0(SB), NOPTR|RODATA, $8
 DATA ·callABI0(SB)/8, $call(SB)
 
-// call makes the call that a frame describes, and the one before it if there is one. It runs on a
-// stack of the system, with the calling convention of C (System V amd64 ABI): the frame's address
-// comes in DI. It returns the low 32 bits of what the last call has returned. The frame is not
-// touched after the call, since it may be on a stack of Go's, which moves if C calls back; where
-// all 64 bits are wanted the frame says where they go.
+// call makes the call that a frame describes, after the frame's step if there is one. It runs on a
+// system stack, with the calling convention of C (System V amd64 ABI), and gets the frame's address
+// in DI. It returns the low 32 bits of the result of the last call. It does not access the frame
+// after that call, because the frame may be on a goroutine's stack, which moves if C calls back. If
+// frame.result is not 0, all 64 bits are stored at that address.
 //
-// The assembler adds a slot for BP to the frame size, which aligns the stack to 16 bytes at a CALL.
+// The assembler adds a slot for BP to the stack frame, so that the stack is aligned to 16 bytes at
+// a CALL.
 TEXT call(SB), NOSPLIT, $64
 	MOVQ frame_first(DI), R11
 	TESTQ R11, R11
@@ -22,7 +23,7 @@ TEXT call(SB), NOSPLIT, $64
 	XORL AX, AX
 	CALL R11
 	TESTL AX, AX
-	JNZ refused
+	JNZ stepFailed
 	MOVQ 48(SP), DI
 main:
 	MOVQ DI, R11
@@ -55,6 +56,6 @@ main:
 	MOVQ AX, 0(R11)
 done:
 	RET
-refused:
-	ORL $const_refused, AX
+stepFailed:
+	ORL $const_stepFailed, AX
 	RET

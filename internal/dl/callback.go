@@ -3,9 +3,9 @@ package dl
 import "github.com/ebitengine/purego"
 
 // Callback returns the address of a C function void(void*) that calls work with its argument. C may
-// call it from any thread, including threads not created by Go, and concurrently.
+// call the function concurrently and from any thread, even if Go has not created the thread.
 //
-// A callback is never freed and a process can have about two thousand, so a package should create
-// one and distinguish calls by the argument. A call takes microseconds, and 100 of them on a thread
-// that has never run Go. A panic in work ends the process.
+// Callbacks are never freed and a process can have about two thousand, so a package should create
+// one and distinguish its uses by the argument. A call takes a few microseconds, but about 100 on a
+// thread that has never run Go. A panic in work ends the process.
 func Callback(work func(argument uintptr)) uintptr { return purego.NewCallback(work) }

@@ -4,13 +4,13 @@
 // Callers must follow three rules to make calls into C safe:
 //
 //   - A goroutine's stack may move while it runs, so C must never get the address of a local
-//     variable. Results are received in a Cell, and data for C lies in a Cell or is addressed by
-//     AddressOf: both are on the heap, where Go does not move objects.
+//     variable. Memory for C is in a Cell, or its address is determined by AddressOf: both are on
+//     the heap, where Go does not move objects.
 //   - Memory that C uses after the call must stay reachable from Go for as long as C uses it.
 //   - Many libraries keep state per operating system thread (the current CUDA context, NCCL's
-//     groups, dlerror). A sequence of calls that relies on such state runs between
+//     groups, dlerror). A sequence of calls that relies on such state must run between
 //     runtime.LockOSThread and runtime.UnlockOSThread.
 //
-// Libraries are never closed, since CUDA and NCCL have threads and exit handlers whose code must
+// Libraries are never closed, because CUDA and NCCL have threads and exit handlers whose code must
 // stay loaded.
 package dl

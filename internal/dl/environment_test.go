@@ -8,10 +8,10 @@ import (
 	"symmem/internal/dl"
 )
 
-func TestTheEnvironmentReachesLibc(t *testing.T) {
+func TestSetenvChangesGoAndLibc(t *testing.T) {
 	const name = "SYMMEM_TEST_OF_SETENV"
-	t.Setenv(name, "of Go")
-	for _, value := range []string{"of both", ""} {
+	t.Setenv(name, "only in Go")
+	for _, value := range []string{"in both", ""} {
 		if err := dl.Setenv(name, value); err != nil {
 			t.Fatal(err)
 		}
@@ -23,6 +23,6 @@ func TestTheEnvironmentReachesLibc(t *testing.T) {
 		}
 	}
 	if err := dl.Setenv("", "nameless"); err == nil {
-		t.Error("a variable without a name was set")
+		t.Error("Setenv with an empty name succeeded")
 	}
 }

@@ -1,23 +1,24 @@
 package dl
 
-// maxPrepared is the maximum number of arguments of an Invocation, and of a direct call: six in
-// registers, six on the stack.
+// maxPrepared is the maximum number of arguments of an Invocation and of a direct call. Six are
+// passed in registers and six on the stack.
 const maxPrepared = 12
 
 // frame holds a call in the layout that call_amd64.s reads.
 type frame struct {
 	function  uintptr
 	arguments [maxPrepared]uintptr
-	// first and argument describe the call to make before, if first is not 0.
+	// first and argument describe the step, a call to make before function; first is 0 without
+	// one.
 	first, argument uintptr
-	// result is the address for all 64 bits of the result, or 0.
+	// result is the address at which all 64 bits of the result are stored, or 0.
 	result uintptr
 }
 
-// Invocation is a prepared StatusAfter for repeated calls with nearly the same arguments. Each call
-// goes straight to the entry to C, while a list of arguments would pass through several functions.
-// With cold instruction caches, as between two calls of a large library, each function costs tens
-// of nanoseconds. The zero value is no call. It must not be used concurrently.
+// Invocation holds a prepared StatusAfter for repeated calls with nearly the same arguments. Its
+// calls enter C directly, while StatusAfter passes its arguments through several functions. With
+// cold instruction caches, as between two calls of a large library, each function costs tens of
+// nanoseconds. The zero value is not ready. An Invocation must not be used concurrently.
 type Invocation struct {
 	frame frame
 	count int
@@ -25,7 +26,7 @@ type Invocation struct {
 
 // Prepare returns an Invocation. It panics if there are more than twelve arguments.
 //
-// Preconditions: those of StatusAfter, for each call.
+// Preconditions: for each call, the preconditions of StatusAfter hold.
 func (s Symbol) Prepare(first *Step, args ...uintptr) Invocation {
 	if len(args) > maxPrepared {
 		panic("dl: too many arguments for an invocation")
@@ -40,7 +41,7 @@ func (s Symbol) Prepare(first *Step, args ...uintptr) Invocation {
 // Ready reports whether the Invocation is prepared.
 func (i *Invocation) Ready() bool { return i.frame.function != 0 }
 
-// Set changes argument n, counted from 0, or appends it.
+// Set sets argument n, counted from 0. It may add an argument after the last one.
 func (i *Invocation) Set(n int, value uintptr) {
 	i.frame.arguments[n] = value
 	i.count = max(i.count, n+1)

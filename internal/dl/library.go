@@ -9,25 +9,26 @@ import (
 	"github.com/ebitengine/purego"
 )
 
-// noload makes dlopen return only libraries that the process has loaded. It is RTLD_NOLOAD of
-// glibc's bits/dlfcn.h, with the same value in musl.
+// noload makes dlopen return only libraries that the process has already loaded (RTLD_NOLOAD of
+// glibc's bits/dlfcn.h; musl uses the same value).
 const noload = 0x4
 
-// linkMap requests the entry of a library in the loader's list from dlinfo: RTLD_DI_LINKMAP of
-// glibc's dlfcn.h.
+// linkMap makes dlinfo return a library's entry in the loader's list (RTLD_DI_LINKMAP of glibc's
+// dlfcn.h).
 const linkMap = 2
 
-// Library is a shared object loaded by the process. It is immutable, safe for concurrent use, and
-// stays loaded until the process ends.
+// Library represents a shared object that the process has loaded. A Library is immutable and safe
+// for concurrent use, and stays loaded until the process ends.
 type Library struct {
 	handle uintptr
 	name   string
 	path   string
 }
 
-// Open opens the first of the named shared objects that exists. A name without a slash is searched
-// for by the system's loader. A library that the process has loaded under a name is reused, so that
-// there is one copy of it. The error contains the loader's message for each name.
+// Open opens the first of the named shared objects that can be loaded. The system's loader searches
+// for names without a slash. If the process has already loaded a library under one of the names,
+// Open returns it instead of loading a second copy. The error contains the loader's message for
+// each name.
 func Open(names ...string) (*Library, error) {
 	var all []error
 	for _, name := range names {
@@ -41,12 +42,12 @@ func Open(names ...string) (*Library, error) {
 		all = append(all, fmt.Errorf("opening %s: %w", name, err))
 	}
 	if len(all) == 0 {
-		return nil, errors.New("opening a library: no name was given")
+		return nil, errors.New("opening a library: no names")
 	}
 	return nil, errors.Join(all...)
 }
 
-// Resident returns a shared object that the process has loaded, and never loads one.
+// Resident returns a shared object if the process has already loaded it. It never loads one.
 func Resident(name string) (l *Library, ok bool) {
 	handle, err := open(name, purego.RTLD_NOW|noload)
 	if err != nil {
@@ -55,10 +56,11 @@ func Resident(name string) (l *Library, ok bool) {
 	return newLibrary(handle, name), true
 }
 
-// open keeps its thread, since dlerror returns the last error of the calling thread.
+// open calls dlopen. It locks the thread, because dlerror returns the last error of the calling
+// thread.
 func open(name string, mode int) (uintptr, error) {
 	if name == "" {
-		return 0, errors.New("the name is empty") // dlopen would open the program
+		return 0, errors.New("the name is empty") // dlopen would return the program
 	}
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -69,8 +71,8 @@ func newLibrary(handle uintptr, name string) *Library {
 	return &Library{handle: handle, name: name, path: fileOf(handle, name)}
 }
 
-// fileOf asks the loader for the file of a library. Links are followed, so that two names of one
-// file give the same result. Without dlinfo it returns the name.
+// fileOf returns the path of a library's file. It follows links, so that two names of the same file
+// give the same path. If the loader does not report the path, it returns the name.
 func fileOf(handle uintptr, name string) string {
 	dlinfo, ok := Default("dlinfo")
 	if !ok {
@@ -99,7 +101,7 @@ func (l *Library) Path() string { return l.path }
 // Name returns the name under which the library was opened.
 func (l *Library) Name() string { return l.name }
 
-// Find returns a function that the library, or one of its dependencies, exports.
+// Find returns a function that the library or one of its dependencies exports.
 func (l *Library) Find(name string) (Symbol, bool) { return find(l.handle, name) }
 
 // Default returns a function of the libraries that every program loads, such as libc.

@@ -24,7 +24,7 @@ func libc(t testing.TB, name string) dl.Symbol {
 	return symbol
 }
 
-func TestALibraryIsTheFirstOfTheNamesThatThereIs(t *testing.T) {
+func TestOpenReturnsTheFirstExistingLibrary(t *testing.T) {
 	library, err := dl.Open("libnowhere.so.9", "libm.so.6", "libc.so.6")
 	if err != nil {
 		t.Fatal(err)
@@ -36,11 +36,11 @@ func TestALibraryIsTheFirstOfTheNamesThatThereIs(t *testing.T) {
 		t.Error("libm has no cos")
 	}
 	if _, ok := library.Find("cosine_of_nothing"); ok {
-		t.Error("libm has cosine_of_nothing")
+		t.Error("Find(\"cosine_of_nothing\") succeeded in libm")
 	}
 }
 
-func TestThePathIsTheMappedFile(t *testing.T) {
+func TestPathIsTheMappedFile(t *testing.T) {
 	library, err := dl.Open("libc.so.6")
 	if err != nil {
 		t.Fatal(err)
@@ -50,67 +50,67 @@ func TestThePathIsTheMappedFile(t *testing.T) {
 		t.Fatal(err)
 	}
 	if !filepath.IsAbs(library.Path()) || !strings.Contains(string(maps), library.Path()+"\n") {
-		t.Errorf("the path is %s, which is not mapped", library.Path())
+		t.Errorf("Path() = %s, which is not a mapped file", library.Path())
 	}
 }
 
-func TestTheErrorNamesEverythingThatWasTried(t *testing.T) {
+func TestOpenErrorNamesAllAttempts(t *testing.T) {
 	broken := filepath.Join(t.TempDir(), "broken.so")
 	if err := os.WriteFile(broken, []byte("no code"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	_, err := dl.Open("libnowhere.so.9", broken)
 	if err == nil {
-		t.Fatal("opened a library that does not exist")
+		t.Fatal("Open succeeded without a valid library")
 	}
 	for _, want := range []string{
 		"libnowhere.so.9: cannot open shared object file", broken + ": file too short",
 	} {
 		if !strings.Contains(err.Error(), want) {
-			t.Errorf("the error is %q, want %q in it", err, want)
+			t.Errorf("error %q does not contain %q", err, want)
 		}
 	}
 }
 
-func TestOpenRefusesNamesOfNoLibrary(t *testing.T) {
+func TestOpenRefusesEmptyNames(t *testing.T) {
 	for name, names := range map[string][]string{
-		"no name at all": nil, "an empty name, which dlopen takes for the program": {""},
+		"no names": nil, "an empty name, which means the program to dlopen": {""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if _, err := dl.Open(names...); err == nil {
-				t.Error("it was opened")
+				t.Errorf("Open(%q) succeeded, want an error", names)
 			}
 		})
 	}
 }
 
-func TestALibraryIsResidentOnceItIsOpened(t *testing.T) {
+func TestOpenedLibraryIsResident(t *testing.T) {
 	soname := "libsymmem_" + rand.Text() + ".so.1" // unique, since libraries are never unloaded
 	path := dltest.Compile(t, "libresident.so", "int answer(void) { return 42; }",
 		"-Wl,-soname,"+soname)
 	if _, ok := dl.Resident(path); ok {
-		t.Fatal("it is resident before it was opened")
+		t.Fatal("the library is resident before Open")
 	}
 	opened, err := dl.Open(path)
 	if err != nil {
 		t.Fatal(err)
 	}
-	// The soname is sufficient now, although no file on the disk matches it.
+	// The soname is now sufficient, although no file has this name.
 	resident, err := dl.Open(soname)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if resident.Path() != opened.Path() {
-		t.Errorf("the resident copy is %s, want %s", resident.Path(), opened.Path())
+		t.Errorf("resident library has path %s, want %s", resident.Path(), opened.Path())
 	}
 	a, _ := opened.Find("answer")
 	b, _ := resident.Find("answer")
 	if a != b || a.Call() != 42 {
-		t.Errorf("the functions are at %#x and %#x", a, b)
+		t.Errorf("the function is at %#x in one copy and at %#x in the other", a, b)
 	}
 }
 
-func TestThePathOfALinkIsTheFile(t *testing.T) {
+func TestPathOfLinkIsItsTarget(t *testing.T) {
 	path := dltest.Compile(t, "libfile.so", "int answer(void) { return 42; }")
 	link := filepath.Join(t.TempDir(), "liblink.so")
 	if err := os.Symlink(path, link); err != nil {
@@ -121,6 +121,6 @@ func TestThePathOfALinkIsTheFile(t *testing.T) {
 		t.Fatal(err)
 	}
 	if want, _ := filepath.EvalSymlinks(path); library.Path() != want || library.Name() != link {
-		t.Errorf("%s is %s, want %s", library.Name(), library.Path(), want)
+		t.Errorf("Name() = %s, Path() = %s; want %s, %s", library.Name(), library.Path(), link, want)
 	}
 }

@@ -15,12 +15,12 @@ type slot [slotBytes / 8]uint64
 
 var slots = sync.Pool{New: func() any { return new(slot) }}
 
-// Cell holds a value of type T that C reads or writes. States: held (after NewCell), then released
-// (by Take), which ends its use. Take must wait until C no longer uses the memory; a cell that is
-// never released is left to the garbage collector, at the cost of an allocation.
+// Cell holds a value of type T that C reads or writes. Take releases the cell for reuse, so it must
+// be called after C's last use of the memory, and at most once. The garbage collector frees a cell
+// that is never released, at the cost of an allocation.
 //
-// T consists of numbers, arrays and structures of them. It must not contain Go pointers, which the
-// collector would not see there.
+// T consists of numbers, or of arrays and structures of numbers. It must not contain Go pointers,
+// because the collector does not see them in a cell.
 type Cell[T any] struct{ at *slot }
 
 // NewCell returns a cell that holds a value. It panics if T has more than 128 bytes.
@@ -35,27 +35,27 @@ func NewCell[T any](value T) Cell[T] {
 
 func (c Cell[T]) value() *T { return (*T)(unsafe.Pointer(c.at)) }
 
-// Address returns the address for C.
+// Address returns the address of the value for C.
 func (c Cell[T]) Address() uintptr { return uintptr(unsafe.Pointer(c.at)) }
 
-// Take returns the value and releases the cell. It must be called after the call into C, which also
-// keeps the cell alive until then.
+// Take returns the value and releases the cell. A Take after the call into C also keeps the cell
+// reachable during the call.
 func (c Cell[T]) Take() T {
 	value := *c.value()
 	slots.Put(c.at)
 	return value
 }
 
-// never is always false, but the compiler must assume that sink is assigned and let arguments
-// escape.
+// never is always false. The compiler does not know that, so it assumes that sink may be assigned
+// and lets arguments of AddressOf escape.
 var (
 	never bool
 	sink  unsafe.Pointer
 )
 
 // AddressOf returns the address of a variable for C. It makes the variable escape to the heap, so
-// that its address stays valid. The caller keeps it reachable, by runtime.KeepAlive after the call
-// or by a lasting reference, for as long as C uses it.
+// that its address stays valid. The caller must keep the variable reachable for as long as C uses
+// it, either by runtime.KeepAlive after the call or by a permanent reference.
 func AddressOf[T any](p *T) uintptr {
 	if never {
 		atomic.StorePointer(&sink, unsafe.Pointer(p))
@@ -63,15 +63,15 @@ func AddressOf[T any](p *T) uintptr {
 	return uintptr(unsafe.Pointer(p))
 }
 
-// CString returns a zero-terminated copy of s for C. The caller keeps it reachable for as long as C
-// uses it.
+// CString returns a zero-terminated copy of s for C. The caller must keep the copy reachable for as
+// long as C uses it.
 func CString(s string) *byte {
 	b := make([]byte, len(s)+1)
 	copy(b, s)
 	return &b[0]
 }
 
-// pointer converts an address from C to a pointer. It must not point into Go's heap.
+// pointer converts an address from C to a pointer. The address must not be in Go's heap.
 func pointer(address uintptr) unsafe.Pointer {
 	return *(*unsafe.Pointer)(unsafe.Pointer(&address))
 }
@@ -83,7 +83,7 @@ func Bytes(address uintptr, length int) []byte {
 	return unsafe.Slice((*byte)(pointer(address)), length)
 }
 
-// GoString copies C's zero-terminated string at an address; address 0 gives "".
+// GoString returns a copy of C's zero-terminated string at an address, or "" for address 0.
 func GoString(address uintptr) string {
 	if address == 0 {
 		return ""
@@ -95,7 +95,7 @@ func GoString(address uintptr) string {
 	return string(Bytes(address, length))
 }
 
-// Load copies a C value at an address.
+// Load returns a copy of the value at an address of C.
 //
 // Preconditions: the memory is readable, and aligned for T.
 func Load[T any](address uintptr) T { return *(*T)(pointer(address)) }

@@ -2,5 +2,5 @@
 
 package dl
 
-// pooled reports whether sync.Pool keeps all items. Under the race detector it drops some.
-const pooled = true
+// poolKeepsItems is true if sync.Pool keeps all items. Under the race detector it drops some.
+const poolKeepsItems = true

@@ -10,20 +10,21 @@ import (
 // MaxArguments is the maximum number of arguments of a call.
 const MaxArguments = 32
 
-// Symbol is the address of a C function. It is valid for as long as the process runs.
+// Symbol is the address of a C function. It stays valid until the process ends.
 type Symbol uintptr
 
-// lists holds the argument lists of pending calls. purego lets an argument list escape to the heap;
-// reusing lists avoids the allocation.
+// lists holds argument lists for reuse. purego lets an argument list escape to the heap, which
+// would otherwise cost an allocation for each call.
 var lists = sync.Pool{New: func() any { return new([MaxArguments]uintptr) }}
 
-// Call calls the function with the C calling convention and returns the register that holds the
-// result: for a result narrower than 64 bits only the low bits count. It blocks the thread for as
-// long as C does, and does not allocate.
+// Call calls the function with the C calling convention and returns the result register, of which
+// only the low bits are meaningful if the result is narrower than 64 bits. It blocks the thread
+// while C runs, and does not allocate.
 //
-// Preconditions: the arguments match the function's declaration, which has integers and addresses
-// only: floating-point numbers are passed in other registers. Addresses of Go memory come from Cell
-// or AddressOf. Violating this is undefined, as in C; more than MaxArguments arguments panic.
+// Preconditions: the arguments match the function's declaration, and all are integers or addresses,
+// since floating-point numbers use other registers. Addresses of Go memory are from Cell or
+// AddressOf. A violation is undefined behaviour, as in C. Call panics if there are more than
+// MaxArguments arguments.
 func (s Symbol) Call(args ...uintptr) uintptr {
 	if len(args) <= directArguments {
 		return direct(s, args)
@@ -42,22 +43,23 @@ func general(s Symbol, args []uintptr) uintptr {
 	return result
 }
 
-// Step is a call with one argument that returns a status, 0 for success, and that another call
-// requires, for example to make a context current on the thread. The zero value is no call. It is
-// immutable.
+// Step describes a call that must precede another call, for example to make a context current on
+// the thread. The function has one argument and returns a status, which is 0 on success. The zero
+// value means that there is no such call.
 type Step struct {
 	Function Symbol
 	Argument uintptr
-	// Refused converts the status of a failed step to an error.
-	Refused func(status int32) error
+	// NewError converts the status of a failed step to an error.
+	NewError func(status int32) error
 }
 
-// StatusAfter calls a function that returns a status of 32 bits, right after a step on the same
-// thread. It takes little more time than a single call, since it enters C once. If ok is false the
-// step failed, status is the step's, and the function was not called.
+// StatusAfter makes a step and then calls a function that returns a status of 32 bits, on the same
+// thread. It takes little more time than a single call, since it enters C only once. If the step
+// fails, StatusAfter returns the step's status and false, and does not call the function.
 //
-// Preconditions: those of Call; no status of the step or the function is negative or has bit 30
-// set; and the step does not call back into Go, which could move the stack with the arguments.
+// Preconditions: the preconditions of Call hold; no status of the step or the function is negative
+// or has bit 30 set; and the step does not call back into Go, because that could move the stack
+// with the arguments.
 func (s Symbol) StatusAfter(first *Step, args ...uintptr) (status int32, ok bool) {
 	if len(args) <= directArguments {
 		f := frame{

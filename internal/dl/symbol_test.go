@@ -11,18 +11,18 @@ import (
 	"symmem/internal/dl/dltest"
 )
 
-func TestLibcAnswers(t *testing.T) {
+func TestCallsOfLibc(t *testing.T) {
 	if got := int(libc(t, "getpid").Call()); got != os.Getpid() {
-		t.Errorf("getpid is %d, want %d", got, os.Getpid())
+		t.Errorf("getpid() = %d, want %d", got, os.Getpid())
 	}
 	text := dl.CString("seven letters, or more")
 	length := libc(t, "strlen").Call(dl.AddressOf(text))
 	runtime.KeepAlive(text)
 	if length != 22 {
-		t.Errorf("strlen is %d, want 22", length)
+		t.Errorf("strlen() = %d, want 22", length)
 	}
 	if got := int32(libc(t, "abs").Call(uintptr(0xffff_ffff_ffff_fff9))); got != 7 {
-		t.Errorf("abs(-7) is %d", got)
+		t.Errorf("abs(-7) = %d, want 7", got)
 	}
 }
 
@@ -39,40 +39,40 @@ long sum(long a, long b, long c, long d, long e, long f, long g, long h, long i,
 	sum, _ := library.Find("sum")
 	got := sum.Call(1, 10, 100, 1e3, 1e4, 1e5, 1e6, 1e7, 1e8, 1e9, 1e10, 1e11)
 	if got != 1320987654321 {
-		t.Errorf("the sum is %d", got)
+		t.Errorf("sum() = %d, want 1320987654321", got)
 	}
 }
 
 func TestTooManyArgumentsPanic(t *testing.T) {
 	defer func() {
 		if recover() == nil {
-			t.Error("no panic")
+			t.Error("Call with too many arguments did not panic")
 		}
 	}()
 	libc(t, "getpid").Call(make([]uintptr, dl.MaxArguments+1)...)
 }
 
-func TestMemoryIsCopiedByC(t *testing.T) {
+func TestCWritesGoMemory(t *testing.T) {
 	from, to := bytes.Repeat([]byte("symmem"), 9), make([]byte, 54)
 	libc(t, "memcpy").Call(dl.AddressOf(&to[0]), dl.AddressOf(&from[0]), 54)
 	runtime.KeepAlive(from)
 	if !bytes.Equal(from, to) {
-		t.Errorf("memcpy made %q", to)
+		t.Errorf("memcpy copied %q, want %q", to, from)
 	}
 }
 
-// deepen makes the goroutine's stack grow, and so move.
-func deepen(n int) byte {
+// growStack makes the goroutine's stack grow and therefore move.
+func growStack(n int) byte {
 	var frame [1024]byte
 	frame[n%len(frame)] = byte(n)
 	if n == 0 {
 		runtime.GC()
 		return frame[0]
 	}
-	return deepen(n-1) + frame[n%len(frame)]
+	return growStack(n-1) + frame[n%len(frame)]
 }
 
-func TestResultsSurviveAStackThatMoves(t *testing.T) {
+func TestResultsSurviveMovingStack(t *testing.T) {
 	path := dltest.Compile(t, "liblate.so", `
 void late(unsigned *out, unsigned *other, void (*meanwhile)(void *)) {
 	meanwhile(0);
@@ -84,28 +84,28 @@ void late(unsigned *out, unsigned *other, void (*meanwhile)(void *)) {
 		t.Fatal(err)
 	}
 	late, _ := library.Find("late")
-	grown := dl.Callback(func(uintptr) { deepen(500) })
+	callback := dl.Callback(func(uintptr) { growStack(500) })
 	done := make(chan [2]uint32)
-	go func() { // a new goroutine has a small stack
+	go func() { // A new goroutine has a small stack.
 		var other uint32 = 41
 		out := dl.NewCell(uint32(0))
-		late.Call(out.Address(), dl.AddressOf(&other), grown)
+		late.Call(out.Address(), dl.AddressOf(&other), callback)
 		done <- [2]uint32{out.Take(), other}
 	}()
 	if got := <-done; got != [2]uint32{0xee928bdf, 42} {
-		t.Errorf("C's results are %#x, want 0xee928bdf and 42", got)
+		t.Errorf("Call: C's results are %#x, want 0xee928bdf and 42", got)
 	}
 	go func() {
 		out, other := dl.NewCell(uint32(0)), uint32(41)
-		late.StatusAfter(&dl.Step{}, out.Address(), dl.AddressOf(&other), grown)
+		late.StatusAfter(&dl.Step{}, out.Address(), dl.AddressOf(&other), callback)
 		done <- [2]uint32{out.Take(), other}
 	}()
 	if got := <-done; got != [2]uint32{0xee928bdf, 42} {
-		t.Errorf("with a status, C's results are %#x, want 0xee928bdf and 42", got)
+		t.Errorf("StatusAfter: C's results are %#x, want 0xee928bdf and 42", got)
 	}
 }
 
-func TestAStatusIsThatOfTheFunctionBehindTheStep(t *testing.T) {
+func TestStatusAfterStep(t *testing.T) {
 	path := dltest.Compile(t, "libstatus.so", `
 static __thread long entered;
 static int calls;
@@ -137,16 +137,16 @@ int called(void) { return calls; }`)
 		want     int32
 		ok       bool
 	}{
-		"no step":               {sum, dl.Step{}, twelve, 650, true},
-		"a step that goes well": {sum, dl.Step{Function: enter, Argument: 1000}, twelve, 1650, true},
-		"a step that does not": {
+		"no step":           {sum, dl.Step{}, twelve, 650, true},
+		"a successful step": {sum, dl.Step{Function: enter, Argument: 1000}, twelve, 1650, true},
+		"a failing step": {
 			sum, dl.Step{Function: enter, Argument: ^uintptr(0)}, twelve, 7, false,
 		},
-		"no step and thirteen arguments": {more, dl.Step{}, thirteen, 819, true},
-		"a step and thirteen arguments": {
+		"no step, thirteen arguments": {more, dl.Step{}, thirteen, 819, true},
+		"a successful step, thirteen arguments": {
 			more, dl.Step{Function: enter, Argument: 1000}, thirteen, 1819, true,
 		},
-		"a step that does not, and thirteen arguments": {
+		"a failing step, thirteen arguments": {
 			more, dl.Step{Function: enter, Argument: ^uintptr(0)}, thirteen, 7, false,
 		},
 	} {
@@ -157,24 +157,24 @@ int called(void) { return calls; }`)
 			before := called.Call()
 			status, ok := c.function.StatusAfter(&c.first, c.args...)
 			if status != c.want || ok != c.ok {
-				t.Errorf("status %d, %v, want %d, %v", status, ok, c.want, c.ok)
+				t.Errorf("StatusAfter = %d, %v; want %d, %v", status, ok, c.want, c.ok)
 			}
 			if len(c.args) <= 12 {
 				again := c.function.Prepare(&c.first, c.args...)
 				again.Set(11, 22)
 				status, ok := again.Status()
 				if want := c.want + 120; ok && status != want || ok != c.ok {
-					t.Errorf("prepared: status %d, %v, want %d, %v", status, ok, want, c.ok)
+					t.Errorf("Status = %d, %v; want %d, %v", status, ok, want, c.ok)
 				}
 			}
 			if (called.Call() > before) != c.ok {
-				t.Errorf("the function was called: %v", !c.ok)
+				t.Errorf("function was called: %v, want %v", !c.ok, c.ok)
 			}
 		})
 	}
 }
 
-func TestACellHoldsItsValue(t *testing.T) {
+func TestCellHoldsItsValue(t *testing.T) {
 	type pair struct {
 		a uint64
 		b int32
@@ -182,33 +182,34 @@ func TestACellHoldsItsValue(t *testing.T) {
 	first := dl.NewCell(pair{1, 2})
 	second := dl.NewCell([128]byte{127: 9})
 	if first.Address() == second.Address() || first.Address()%8 != 0 {
-		t.Errorf("the cells are at %#x and %#x", first.Address(), second.Address())
+		t.Errorf("cells are at %#x and %#x, want different aligned addresses",
+			first.Address(), second.Address())
 	}
 	if got := dl.Load[pair](first.Address()); got != (pair{1, 2}) {
-		t.Errorf("C sees %v", got)
+		t.Errorf("the first cell contains %v, want {1 2}", got)
 	}
 	if a, b := first.Take(), second.Take(); a != (pair{1, 2}) || b[127] != 9 {
-		t.Errorf("the cells hold %v and %v", a, b)
+		t.Errorf("Take = %v and %v, want {1 2} and 9 as the last byte", a, b)
 	}
 	defer func() {
 		if recover() == nil {
-			t.Error("a value of 129 bytes was taken")
+			t.Error("NewCell with 129 bytes did not panic")
 		}
 	}()
 	dl.NewCell([129]byte{})
 }
 
-func TestStringsOfC(t *testing.T) {
-	for name, text := range map[string]string{"a word": "word", "nothing": "", "bytes": "\xff\x01"} {
+func TestStringRoundTrip(t *testing.T) {
+	for name, text := range map[string]string{"a word": "word", "empty": "", "bytes": "\xff\x01"} {
 		t.Run(name, func(t *testing.T) {
 			c := dl.CString(text)
 			if got := dl.GoString(dl.AddressOf(c)); got != text {
-				t.Errorf("it came back as %q", got)
+				t.Errorf("GoString(CString(%q)) = %q", text, got)
 			}
 			runtime.KeepAlive(c)
 		})
 	}
 	if got := dl.GoString(0); got != "" {
-		t.Errorf("NULL is %q", got)
+		t.Errorf("GoString(0) = %q, want \"\"", got)
 	}
 }

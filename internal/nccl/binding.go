@@ -52,7 +52,7 @@ func (b *binding) call(f function, args ...uintptr) error {
 // failure returns the error of a call, or of the step before it if that failed.
 func (b *binding) failure(f function, status int32, ok bool) error {
 	if !ok {
-		return b.first.Refused(status)
+		return b.first.NewError(status)
 	}
 	return b.newError(f, Result(status))
 }

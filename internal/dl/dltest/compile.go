@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// Compile builds a shared object from C source and returns its file, which has the given name in a
-// temporary folder. It fails the test if there is no gcc.
+// Compile builds a shared object from C source and returns the path of the file, which has the
+// given name and is in a temporary folder. It fails the test if gcc fails or is not installed.
 func Compile(t testing.TB, name, source string, flags ...string) string {
 	t.Helper()
 	folder := t.TempDir()

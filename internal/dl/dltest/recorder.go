@@ -10,7 +10,7 @@ import (
 	"symmem/internal/dl"
 )
 
-// recorder is the C part: it holds the last recorded call and the results of the next one.
+// recorder contains the C code that stores the last call and the results of the next one.
 const recorder = `
 #include <stddef.h>
 #include <stdint.h>
@@ -51,12 +51,13 @@ void recorder_reset(void) {
 void *recorder_note(void) { return &note; }
 `
 
-// declaration splits "int f(int a, void *b)" into its parts.
+// declaration matches a declaration such as "int f(int a, void *b)".
 var declaration = regexp.MustCompile(`^\s*(\w+)\s+(\w+)\s*\((.*)\)$`)
 
 // Source returns the C source of a recorder. prelude contains the types that the declarations use,
-// and additional functions of the test. declarations are copied from the header, each on a separate
-// line that may continue after a comma; the functions return an int.
+// and additional functions of the test. declarations contains declarations copied from the header,
+// of functions that return an int. Each is on a separate line, which may be continued after a
+// comma.
 func Source(t testing.TB, prelude, declarations string) string {
 	t.Helper()
 	var c strings.Builder
@@ -67,7 +68,7 @@ func Source(t testing.TB, prelude, declarations string) string {
 		}
 		parts := declaration.FindStringSubmatch(line)
 		if parts == nil {
-			t.Fatalf("%q is no declaration", line)
+			t.Fatalf("%q is not a function declaration", line)
 		}
 		name, params := parts[2], parts[3]
 		fmt.Fprintf(&c, "%s {\n\tint64_t args[] = {%s};\n\treturn record(\"%s\", %d, args);\n}\n",
@@ -83,7 +84,7 @@ func count(params string) int {
 	return strings.Count(params, ",") + 1
 }
 
-// words converts each parameter to a word, after truncation to its type.
+// words returns C expressions that convert the parameters to 64-bit words.
 func words(params string) string {
 	if count(params) == 0 {
 		return "0"
@@ -96,7 +97,7 @@ func words(params string) string {
 	return strings.Join(all, ", ")
 }
 
-// Recorder is a shared object built from a Source. It must not be used by tests concurrently.
+// Recorder accesses a shared object built from a Source. Tests must not use it concurrently.
 type Recorder struct {
 	t       testing.TB
 	library *dl.Library
@@ -110,7 +111,7 @@ type note struct {
 	seen  [16][256]byte
 }
 
-// Call is a recorded call.
+// Call describes a recorded call.
 type Call struct {
 	// Name is the name of the function.
 	Name string
@@ -120,7 +121,7 @@ type Call struct {
 	Seen [16][256]byte
 }
 
-// Open opens the recorder in a file and resets it.
+// Open opens the shared object at a path and resets it.
 func Open(t testing.TB, path string) *Recorder {
 	t.Helper()
 	library, err := dl.Open(path)
@@ -144,7 +145,7 @@ func (r *Recorder) call(name string, args ...uintptr) uintptr {
 // Reset clears the last call and all results.
 func (r *Recorder) Reset() { r.t.Helper(); r.call("recorder_reset") }
 
-// Result sets the result of the functions.
+// Result sets the value that all functions return.
 func (r *Recorder) Result(code int) { r.t.Helper(); r.call("recorder_result", uintptr(code)) }
 
 // Output makes functions write bytes to the address in the argument with the given index.
