@@ -62,8 +62,8 @@ func (r *rank) write(at uintptr, data []byte) {
 	runtime.KeepAlive(staging)
 }
 
-// stage returns host memory for a copy. It is reused, because under the race detector allocating it
-// costs more than the test itself.
+// stage returns host memory for a copy. It is reused, because under the race detector allocating
+// it costs more than the test itself.
 func (r *rank) stage(n int) []byte {
 	if len(r.staging) < n {
 		r.staging = r.world.harness.Host(n)

@@ -9,6 +9,6 @@
 // The tests of this package contain the smallest backend that passes, as an example.
 //
 // Tests never wait for time to pass. If a wait must end by a deadline, the test lets it expire and
-// checks the error. If a wait must end at once, the deadline is far away, so that a wait which only
-// the deadline ends fails with the wrong kind of error.
+// checks the error. If a wait must end at once, the deadline is far away, so that a wait which
+// only the deadline ends fails with the wrong kind of error.
 package drivertest

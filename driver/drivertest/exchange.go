@@ -5,7 +5,6 @@ import (
 	"testing"
 
 	"symmem/driver"
-	"symmem/internal/control/controltest"
 )
 
 var exchangeContracts = []contract{
@@ -15,13 +14,6 @@ var exchangeContracts = []contract{
 	{"lanes do not wait for each other", proveLanes},
 	{"exchanges and collectives mix", proveMixed},
 	{"an exchange ends with its context, and the group with it", proveExchangeCancelled},
-}
-
-// swap exchanges payloads of the given sizes by rank and checks the results.
-func (r *rank) swap(lane driver.Lane, round int, sizes []int) error {
-	return controltest.Swap(func(payload []byte) ([][]byte, error) {
-		return r.group.Exchange(r.world.ctx, lane, payload)
-	}, r.number, round, sizes)
 }
 
 func provePayloads(t *testing.T, h Harness) {

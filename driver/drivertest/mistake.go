@@ -55,9 +55,9 @@ func proveUncheckedBuffers(t *testing.T, h Harness) {
 	})
 }
 
-// mismatch runs different calls on the ranks, after two valid ones, and checks that every rank gets
-// a MismatchError for the third and that no receive buffer was written. Kernels of the direct path
-// detect the mismatch themselves and may poison their output by setting all bits.
+// mismatch runs different calls on the ranks, after two valid ones, and checks that every rank
+// gets a MismatchError for the third and that no receive buffer was written. Kernels of the direct
+// path detect the mismatch themselves and may poison their output by setting all bits.
 func mismatch(
 	t *testing.T, h Harness, ranks int, call func(b *bench, r *rank) driver.Call,
 ) []*driver.MismatchError {
@@ -105,8 +105,8 @@ func expectNoResult(r *rank, path driver.Path, at uintptr, before byte, bytes in
 // poison is each byte of the output of a kernel that ended early.
 const poison = 0xff
 
-// some returns the number of ranks for most mismatch tests: three, so that one takes no part in the
-// mistake, or two if the backend supports no more. With one rank the test is skipped.
+// some returns the number of ranks for most mismatch tests: three, so that one takes no part in
+// the mistake, or two if the backend supports no more. With one rank the test is skipped.
 func some(h Harness) int { return max(2, min(3, h.Ranks)) }
 
 func proveCheckedMistake(t *testing.T, h Harness) {

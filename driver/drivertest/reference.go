@@ -18,8 +18,8 @@ const period = 65521
 // use the same numbers.
 var made sync.Map
 
-// input returns the numbers that a rank contributes, the same in every run. Callers must not change
-// them.
+// input returns the numbers that a rank contributes, the same in every run. Callers must not
+// change them.
 func input(h Harness, t driver.DataType, rank int, count int64) []byte {
 	key := struct {
 		unordered bool

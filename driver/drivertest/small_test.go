@@ -15,8 +15,8 @@ import (
 )
 
 // The small backend is the smallest that passes the contract, and the example for new backends: it
-// uses the memory of one process, its ranks are goroutines, and all data passes through the control
-// plane. This file contains its device and memory, small_stream_test.go its streams, and
+// uses the memory of one process, its ranks are goroutines, and all data passes through the
+// control plane. This file contains its device and memory, small_stream_test.go its streams, and
 // small_group_test.go its communicators.
 
 func TestASmallBackendPassesTheContract(t *testing.T) {

@@ -15,7 +15,7 @@ func proveForgotten(t *testing.T, h Harness) {
 			b := newBench(t, h, 3, 1<<20, options{check: true, strict: true, faulty: true})
 			errs := b.outcomes(func(r *rank) error {
 				for step := range 4 {
-					if err := b.forget(r, step, forgotten); err != nil {
+					if err := forget(b, r, step, forgotten); err != nil {
 						return fmt.Errorf("step %d: %w", step, err)
 					}
 				}
@@ -34,8 +34,9 @@ func proveForgotten(t *testing.T, h Harness) {
 	}
 }
 
-// forget sends a message from rank 0 to rank 2 and enters a barrier. In step 2 one end is left out.
-func (b *bench) forget(r *rank, step int, forgotten driver.Operation) error {
+// forget sends a message from rank 0 to rank 2 and enters a barrier. In step 2 one end is left
+// out.
+func forget(b *bench, r *rank, step int, forgotten driver.Operation) error {
 	var call driver.Call
 	switch r.number {
 	case 0:
@@ -56,8 +57,8 @@ func (b *bench) forget(r *rank, step int, forgotten driver.Operation) error {
 }
 
 // proveMissingSend leaves out a Send whose Recv blocks the stream of the next collective, so no
-// rank ever sees both ends. Rank 0 sends a message that is never received, so that the total counts
-// are equal.
+// rank ever sees both ends. Rank 0 sends a message that is never received, so that the total
+// counts are equal.
 func proveMissingSend(t *testing.T, h Harness) {
 	for _, source := range []int{0, driver.AnySource} {
 		t.Run(fmt.Sprint("from ", source), func(t *testing.T) {
@@ -89,7 +90,7 @@ func proveMissingSend(t *testing.T, h Harness) {
 func proveOutOfStep(t *testing.T, h Harness) {
 	b := newBench(t, h, 2, 1<<20, options{strict: true, faulty: true})
 	must(t, b.ranks[1].stream.Fill(b.recv[1].at(0), canary, 256))
-	errs := b.outcomes(func(r *rank) error { return b.passBarrier(r) })
+	errs := b.outcomes(func(r *rank) error { return passBarrier(b, r) })
 	wantEnds(t, firstMessageError(errs), driver.MessagesOutOfStep, driver.MessageEnds{
 		From: 0, To: 1, Tag: 6, Number: 1, Sent: 0, Received: 1,
 	})
@@ -97,7 +98,7 @@ func proveOutOfStep(t *testing.T, h Harness) {
 }
 
 // passBarrier sends before a barrier and receives after it.
-func (b *bench) passBarrier(r *rank) error {
+func passBarrier(b *bench, r *rank) error {
 	if r.number == 0 {
 		call := p2pCall(driver.Send, 1, 6, b.send[0], 0, 10)
 		if err := r.queue(r.group, r.stream, call); err != nil {
@@ -115,5 +116,5 @@ func (b *bench) passBarrier(r *rank) error {
 
 func proveLoose(t *testing.T, h Harness) {
 	b := newBench(t, h, 2, 1<<20, options{check: true})
-	b.each(func(r *rank) { r.ok(b.passBarrier(r)) })
+	b.each(func(r *rank) { r.ok(passBarrier(b, r)) })
 }

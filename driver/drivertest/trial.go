@@ -141,14 +141,6 @@ func (c *trial) laid(r *rank, send, recv buffer) driver.Call {
 	return call
 }
 
-// able returns the call on its path, or on the first path if its own refuses it.
-func (r *rank) able(c driver.Communicator, call driver.Call) driver.Call {
-	if !call.Operation.Takes(call.Path) || c.Offer(call).Refusal(call.Path) != nil {
-		call.Path = r.world.harness.Paths[0]
-	}
-	return call
-}
-
 // digest returns a digest of everything that must be the same on all ranks.
 func digest(c *driver.Call) uint64 {
 	h := fnv.New64a()
@@ -200,23 +192,4 @@ func (c *trial) judge(r *rank, call driver.Call, before []byte) {
 		r.expectAll(call.Recv-margin, canary, margin)
 		r.expectAll(call.Recv+uintptr(len(want)), canary, margin)
 	}
-}
-
-// launch prepares and launches a call and waits for its end. After an error the stream is usable
-// again.
-func (r *rank) launch(c driver.Communicator, s driver.Stream, call driver.Call) error {
-	if err := r.queue(c, s, call); err != nil {
-		_ = s.Synchronize(r.world.ctx) // clears the failure, and returns the same error
-		return err
-	}
-	return s.Synchronize(r.world.ctx)
-}
-
-// queue prepares and launches a call.
-func (r *rank) queue(c driver.Communicator, s driver.Stream, call driver.Call) error {
-	plan, err := driver.Prepare(c, call)
-	if err != nil {
-		return err
-	}
-	return c.Launch(s, plan)
 }

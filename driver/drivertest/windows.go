@@ -17,21 +17,6 @@ var windowContracts = []contract{
 	{"a group can have many windows", proveManyWindows},
 }
 
-// sumOver runs an AllReduce of one byte over a window and checks the result.
-func (r *rank) sumOver(c driver.Communicator, b buffer, value byte) {
-	const count = 20000
-	if !slices.Contains(r.world.harness.Paths, driver.PathWindow) {
-		return
-	}
-	r.ok(r.stream.Fill(b.at(0), value, count))
-	r.ok(r.launch(c, r.stream, r.able(c, driver.Call{
-		Operation: driver.AllReduce, DataType: driver.Uint8, ReduceOp: driver.Max, Count: count,
-		Path: driver.PathWindow, Send: b.at(0), Recv: b.at(count + 96),
-		SendWindow: b.window, RecvWindow: b.window, Digest: 1,
-	})))
-	r.expectAll(b.at(count+96), value, count)
-}
-
 func proveReregister(t *testing.T, h Harness) {
 	w := newWorld(t, h, 2, options{check: true})
 	w.each(func(r *rank) {

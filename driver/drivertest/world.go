@@ -5,8 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"runtime"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -24,7 +22,8 @@ const (
 	arenaGranules = 256
 )
 
-// world is a set of ranks, each with a device, an arena, a stream and a communicator of all ranks.
+// world opens a number of ranks, each with a device, an arena, a stream and a communicator of all
+// ranks.
 type world struct {
 	options
 	t       *testing.T
@@ -48,25 +47,8 @@ type options struct {
 	faulty bool
 }
 
-// rank is one rank of a world. Methods that return no error fail the test and end the rank if an
-// operation that must succeed fails.
-type rank struct {
-	world   *world
-	number  int
-	running bool   // runs in a goroutine
-	doing   string // suffix of the rank in failure messages
-	device  driver.Device
-	arena   driver.Arena
-	stream  driver.Stream
-	group   driver.Communicator
-	mapped  int64  // bytes of the arena in use
-	windows uint32 // number of ordinals in use
-	staging []byte // host memory for copies
-	closers []func() error
-}
-
-// newWorld opens n ranks and closes them when the test ends. A case that breaks its world must be a
-// separate test, so that its groups are closed before the next world connects: see Anytime.
+// newWorld opens n ranks and closes them when the test ends. A case that breaks its world must be
+// a separate test, so that its groups are closed before the next world connects: see Anytime.
 func newWorld(t *testing.T, h Harness, n int, o options) *world {
 	t.Helper()
 	if n > h.Ranks {
@@ -97,8 +79,8 @@ func (w *world) each(f func(r *rank)) {
 	}
 }
 
-// attempt runs a function like each, but returns false if a rank has failed, so that the caller can
-// add details.
+// attempt runs a function like each, but returns false if a rank has failed, so that the caller
+// can add details.
 func (w *world) attempt(f func(r *rank)) bool {
 	var running sync.WaitGroup
 	var ended atomic.Int32
@@ -126,27 +108,6 @@ func (w *world) outcomes(f func(r *rank) error) []error {
 	return errs
 }
 
-// ok ends the rank if there is an error.
-func (r *rank) ok(err error) {
-	if err != nil {
-		r.world.t.Helper()
-		r.failf("%v", err)
-	}
-}
-
-// failf fails the test and ends the rank, or the test if the rank is not running.
-func (r *rank) failf(format string, args ...any) {
-	r.world.t.Helper()
-	r.world.t.Errorf("rank %d%s: "+format, append([]any{r.number, r.doing}, args...)...)
-	if r.running {
-		runtime.Goexit()
-	}
-	r.world.t.FailNow()
-}
-
-// at sets the step that failure messages mention.
-func (r *rank) at(format string, args ...any) { r.doing = ", " + fmt.Sprintf(format, args...) }
-
 // numbers lists the ranks from 0 to n-1.
 func numbers(n int) []int {
 	ranks := make([]int, n)
@@ -156,88 +117,10 @@ func numbers(n int) []int {
 	return ranks
 }
 
-func (r *rank) open(store driver.Store) {
-	w := r.world
-	n := len(w.ranks)
-	var err error
-	r.device, err = w.harness.Open(w.ctx, driver.Config{
-		Rank: r.number, Size: n, LocalRank: r.number, Store: store,
-		Timeout: cmp.Or(w.timeout, patience), Scatter: w.scatter,
-	})
-	r.ok(err)
-	r.later(r.device.Close)
-	r.arena, err = r.device.NewArena(arenaGranules * r.granularity())
-	r.ok(err)
-	r.later(r.arena.Close)
-	if !w.apart {
-		r.group = r.connect("world", numbers(n), w.check)
-	}
-	r.stream = r.newStream()
-}
-
-// connect joins a group of which this rank is a member.
-func (r *rank) connect(id string, ranks []int, check bool) driver.Communicator {
-	c, err := r.device.Connect(r.world.ctx, driver.GroupConfig{
-		ID: id, Ranks: ranks, Rank: slices.Index(ranks, r.number), Check: check,
-		Strict: r.world.strict, Formula: r.world.formula,
-		Owner: id,
-	})
-	r.ok(err)
-	r.later(c.Close)
-	if lazy, ok := c.(driver.LazyWindows); ok {
-		r.ok(lazy.UseWindows(r.world.ctx))
-	}
-	return c
-}
-
-func (r *rank) newStream() driver.Stream {
-	s, err := r.device.NewStream()
-	r.ok(err)
-	r.later(s.Close)
-	return s
-}
-
-func (r *rank) newEvent() driver.Event {
-	e, err := r.device.NewEvent()
-	r.ok(err)
-	return e
-}
-
-func (r *rank) granularity() int64 { return r.device.Info().Granularity }
-
-// captured captures the work that a function queues on the rank's stream.
-func (r *rank) captured(queue func()) driver.Graph {
-	r.ok(r.stream.BeginCapture())
-	queue()
-	g, err := r.stream.EndCapture()
-	r.ok(err)
-	r.later(g.Close)
-	return g
-}
-
-// later registers a function to call when the world ends, in reverse order.
-func (r *rank) later(f func() error) { r.closers = append(r.closers, f) }
-
-func (r *rank) close() error {
-	var errs []error
-	for _, f := range slices.Backward(r.closers) {
-		errs = append(errs, f())
-	}
-	return errors.Join(errs...)
-}
-
 // gate blocks a stream until it is opened.
 type gate struct {
 	opened chan struct{}
 	once   sync.Once
-}
-
-// hold queues a gate on a stream. The world opens it at its end, if the test has not.
-func (r *rank) hold(s driver.Stream) *gate {
-	g := &gate{opened: make(chan struct{})}
-	r.later(func() error { g.open(); return nil })
-	r.ok(s.Host(func() { <-g.opened }))
-	return g
 }
 
 func (g *gate) open() { g.once.Do(func() { close(g.opened) }) }

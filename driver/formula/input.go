@@ -36,8 +36,8 @@ func Input(t driver.DataType, seed uint64, rank, ranks int, count int64) []byte 
 	return out
 }
 
-// Specials returns a rank's input for tests of special values, identical in every run. Ranks 0 to 2
-// together run through all combinations of three special values, repeatedly. Each further three
+// Specials returns a rank's input for tests of special values, identical in every run. Ranks 0 to
+// 2 together run through all combinations of three special values, repeatedly. Each further three
 // ranks hold the values that the three before them hold, shifted by one place in the table.
 func Specials(t driver.DataType, rank int, count int64) []byte {
 	values := specials[t]
