@@ -11,10 +11,10 @@ import (
 	"symmem/internal/ledger"
 )
 
-// ErrSplit means that two ranks of one agreement reached different outcomes, which must not happen.
+// ErrSplit means that two ranks of an agreement reached different outcomes, which is a bug.
 var ErrSplit = errors.New("ranks reached different outcomes")
 
-// Change returns the history of a deviating rank, given the common one.
+// Change returns the history of a deviating rank, given the common history.
 type Change func(history []ledger.Event, position int) []ledger.Event
 
 // Resize changes the size of the event at position.
@@ -36,13 +36,13 @@ func Repeat(history []ledger.Event, position int) []ledger.Event {
 // Stop ends the history before position.
 func Stop(history []ledger.Event, position int) []ledger.Event { return history[:position] }
 
-// Deviation makes some ranks differ from the others.
+// Deviation describes a difference between some ranks and the others.
 type Deviation struct {
-	// Ranks lists the deviating ranks. They share one ledger.
+	// Ranks lists the deviating ranks, which share one ledger.
 	Ranks []int
 	// Position is the index in the history at which they deviate.
 	Position int
-	// Change is the deviation.
+	// Change makes the deviating history.
 	Change Change
 }
 
@@ -50,9 +50,9 @@ type Deviation struct {
 type Scenario struct {
 	// Ranks is the number of ranks.
 	Ranks int
-	// History is the common history of the ranks; it is not modified.
+	// History is the common history of the ranks. It is not modified.
 	History []ledger.Event
-	// Deviations apply to the history one by one, each for its ranks.
+	// Deviations lists the differences. Each applies to the common history, for its ranks.
 	Deviations []Deviation
 	// Missing lists ranks that do not take part.
 	Missing []int
@@ -65,15 +65,16 @@ type Scenario struct {
 // Result holds the outcome and the cost of an agreement.
 type Result struct {
 	Ranks, Events, Rounds int
-	// Bytes is the total size of all contributions, and Largest the size of the largest one.
+	// Bytes is the total size of all payloads, and Largest the size of the largest payload.
 	Bytes, Largest int
 	// Outcome is the outcome of every rank that took part.
 	Outcome *agreement.Outcome
-	// Elapsed is set by the caller, which has a clock.
+	// Elapsed is the running time. Only callers set it, because the package has no clock.
 	Elapsed time.Duration
 }
 
-// Agreement runs the scenario to its outcome and checks that all ranks reach the same one.
+// Agreement runs the scenario to its outcome. It returns ErrSplit if ranks reach different
+// outcomes.
 func Agreement(s Scenario) (Result, error) {
 	machines, err := s.machines()
 	if err != nil {
@@ -99,10 +100,10 @@ func Agreement(s Scenario) (Result, error) {
 	return r, nil
 }
 
-// machines returns one machine per rank, nil for a missing one.
+// machines returns one machine for each rank, or nil for a missing rank.
 func (s Scenario) machines() ([]*agreement.Machine, error) {
 	common := s.ledger(s.History)
-	own := make(map[int]*ledger.Ledger)
+	deviating := make(map[int]*ledger.Ledger)
 	for _, d := range s.Deviations {
 		if d.Position < 0 || d.Position >= len(s.History) {
 			return nil, fmt.Errorf("deviating at event %d of %d: out of range",
@@ -110,7 +111,7 @@ func (s Scenario) machines() ([]*agreement.Machine, error) {
 		}
 		l := s.ledger(d.Change(slices.Clone(s.History), d.Position))
 		for _, rank := range d.Ranks {
-			own[rank] = l
+			deviating[rank] = l
 		}
 	}
 	out := make([]*agreement.Machine, s.Ranks)
@@ -119,7 +120,7 @@ func (s Scenario) machines() ([]*agreement.Machine, error) {
 			continue
 		}
 		l := common
-		if other, ok := own[rank]; ok {
+		if other, ok := deviating[rank]; ok {
 			l = other
 		}
 		m, err := agreement.New(agreement.Config{
@@ -142,15 +143,15 @@ func (s Scenario) ledger(events []ledger.Event) *ledger.Ledger {
 	return l
 }
 
-// cluster holds the ranks during an agreement.
+// cluster holds the state of all ranks during an agreement.
 type cluster struct {
 	machines []*agreement.Machine // nil for missing ranks
 	payloads [][]byte
 	outcome  *agreement.Outcome
 }
 
-// round exchanges once and steps every rank. Either all ranks continue or all have the same
-// outcome.
+// round exchanges the payloads and steps every rank. It returns ErrSplit unless all ranks continue
+// or all reach the same outcome.
 func (c *cluster) round() error {
 	summary, err := agreement.Merge(c.payloads)
 	if err != nil {

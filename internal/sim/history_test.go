@@ -7,17 +7,16 @@ import (
 )
 
 const (
-	// segmentBytes is the size of the segments of a generated history.
+	// segmentBytes is the size of segments in a generated history.
 	segmentBytes = 64 << 20
 	// grain is the granularity of sizes.
 	grain = 512
-	// liveBlocks is the number of live blocks from which on a generated history frees as often as
-	// it allocates.
+	// liveBlocks is the maximum number of live blocks in a generated history.
 	liveBlocks = 200
 )
 
-// History generates the events of a pool: segments when the pool is full, consecutive blocks of 512
-// B to 1 MiB, and frees of random live blocks. The same arguments give the same events.
+// History generates the events of a pool: consecutive blocks of 512 B to 1 MiB, a new segment when
+// the last one is full, and frees of random live blocks. The same arguments give the same events.
 func History(events int, seed uint64) []ledger.Event {
 	h := generator{random: rand.New(rand.NewPCG(seed, 0)), segment: -1, used: segmentBytes}
 	for len(h.events) < events {
@@ -26,12 +25,13 @@ func History(events int, seed uint64) []ledger.Event {
 	return h.events
 }
 
+// generator generates the events of a pool.
 type generator struct {
 	random  *rand.Rand
 	events  []ledger.Event
 	live    []ledger.Event
 	segment int32
-	used    int64
+	used    int64 // bytes allocated in the last segment
 }
 
 func (h *generator) step() {
@@ -39,8 +39,8 @@ func (h *generator) step() {
 		h.free(h.random.IntN(n))
 		return
 	}
-	asked := 1 + h.random.Int64N(1<<20)
-	size := (asked + grain - 1) / grain * grain
+	requested := 1 + h.random.Int64N(1<<20)
+	size := (requested + grain - 1) / grain * grain
 	if h.used+size > segmentBytes {
 		h.segment, h.used = h.segment+1, 0
 		h.events = append(h.events, ledger.Event{
@@ -51,7 +51,7 @@ func (h *generator) step() {
 	}
 	e := ledger.Event{
 		Kind: ledger.KindAlloc, Stream: uint32(h.random.IntN(2)), Segment: h.segment,
-		Offset: h.used, Size: size, Requested: asked,
+		Offset: h.used, Size: size, Requested: requested,
 	}
 	h.used += size
 	h.live = append(h.live, e)

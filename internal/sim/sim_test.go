@@ -1,12 +1,12 @@
-// Package sim runs thousands of ranks in one process on the same state machines as real ranks:
-// ledgers and agreements. It shows how rounds and bytes of an agreement grow with ranks and
-// history.
+// Package sim runs agreements of thousands of ranks in one process, with the same ledgers and state
+// machines as real ranks. It shows how an agreement's rounds and bytes grow with the number of
+// ranks and the length of the history.
 //
-// It measures no time: the package has no clock and starts no goroutine, so that a run is a
-// function of its scenario. Callers can measure the time of a run.
+// The package has no clock and starts no goroutines, so that a run depends only on its scenario.
+// Callers can measure the time of a run.
 //
-// Ranks with equal histories share one ledger. A cluster of 4096 ranks with a history of 100,000
-// events needs memory for the deviating ranks, plus one.
+// Ranks with equal histories share one ledger. So 4096 ranks with histories of 100,000 events need
+// the memory of only one history, plus one for each deviation.
 package sim
 
 import (
@@ -31,26 +31,28 @@ func run(t testing.TB, s Scenario) Result {
 	return r
 }
 
-// maxRounds is the number of rounds for a vote, the search among events+1 outcomes, and the events.
+// maxRounds returns the maximum number of rounds for a history: one for the votes, those of the
+// search among events+1 outcomes, and one for the events.
 func maxRounds(events int) int {
 	n := 2
-	for left := events + 1; left > 1; left = (left + 15) / 16 {
+	for remaining := events + 1; remaining > 1; remaining = (remaining + 15) / 16 {
 		n++
 	}
 	return n
 }
 
-func TestFourThousandRanksAgreeInOneRound(t *testing.T) {
+func Test4096RanksAgreeInOneRound(t *testing.T) {
 	r := run(t, Scenario{Ranks: 4096, History: History(100_000, 1)})
 	if r.Outcome.Divergence != nil || r.Rounds != 1 {
-		t.Fatalf("got %+v, outcome %v", r, r.Outcome.Divergence)
+		t.Fatalf("got %d rounds, divergence %v; want 1 round, no divergence",
+			r.Rounds, r.Outcome.Divergence)
 	}
 	if r.Largest > 200 {
-		t.Fatalf("%d bytes of a rank that agrees", r.Largest)
+		t.Fatalf("largest payload has %d bytes, want at most 200", r.Largest)
 	}
 }
 
-func TestOneDeviatingRankOfFourThousandIsNamedWithItsEvent(t *testing.T) {
+func TestReportNamesOneDeviatingRankOf4096(t *testing.T) {
 	history := History(100_000, 2)
 	for name, change := range map[string]Change{
 		"resize": Resize, "drop": Drop, "repeat": Repeat, "stop": Stop,
@@ -62,35 +64,37 @@ func TestOneDeviatingRankOfFourThousandIsNamedWithItsEvent(t *testing.T) {
 			})
 			d := r.Outcome.Divergence
 			if d == nil || d.Kind != agreement.KindPlacement || ranklist.Spans(d.Deviant) != "3001" {
-				t.Fatalf("got %v", r.Outcome.Divergence)
+				t.Fatalf("got divergence %v, want deviant rank 3001", d)
 			}
-			// A repeated event differs one position later, and so may a dropped one of two equal
-			// events.
+			// The first difference is one position later if the event is repeated, or
+			// if an equal
+			// event follows a dropped one.
 			if at := d.Position; at != d.Last || at < 77_777 || at > 77_778 {
-				t.Fatalf("found at %d to %d", at, d.Last)
+				t.Fatalf("got a difference at events %d to %d, want event 77777 or 77778", at, d.Last)
 			}
 			if r.Rounds > maxRounds(100_000) {
-				t.Fatalf("%d rounds", r.Rounds)
+				t.Fatalf("got %d rounds, want at most %d", r.Rounds, maxRounds(100_000))
 			}
 		})
 	}
 }
 
-func TestADifferenceThatIsNoLongerKeptIsNarrowedToTheStride(t *testing.T) {
+func TestDroppedEventsAreNarrowedToTheStride(t *testing.T) {
 	r := run(t, Scenario{
 		Ranks: 512, History: History(100_000, 3), Kept: 1024,
 		Deviations: []Deviation{{Ranks: []int{9}, Position: 5000, Change: Resize}},
 	})
 	d := r.Outcome.Divergence
 	if d == nil || d.Position > 5000 || d.Last < 5000 || d.Last-d.Position >= 128 {
-		t.Fatalf("got %v", r.Outcome.Divergence)
+		t.Fatalf("got %v, want a range of at most 128 events with event 5000", d)
 	}
 }
 
-func TestMissingRanksAreNamed(t *testing.T) {
+func TestReportNamesMissingRanks(t *testing.T) {
 	r := run(t, Scenario{Ranks: 1000, History: History(1000, 4), Missing: []int{0, 17, 18, 999}})
 	if got := ranklist.Spans(r.Outcome.Absent); got != "0,17-18,999" || r.Outcome.Divergence != nil {
-		t.Fatalf("absent %q, %v", got, r.Outcome.Divergence)
+		t.Fatalf("got absent ranks %q, divergence %v; want 0,17-18,999 and none",
+			got, r.Outcome.Divergence)
 	}
 	r = run(t, Scenario{
 		Ranks: 1000, History: History(1000, 4), Missing: []int{5},
@@ -98,30 +102,30 @@ func TestMissingRanksAreNamed(t *testing.T) {
 	})
 	d := r.Outcome.Divergence
 	if d == nil || ranklist.Spans(d.Absent) != "5" || ranklist.Spans(d.Deviant) != "6" {
-		t.Fatalf("got %v", r.Outcome.Divergence)
+		t.Fatalf("got %v, want absent rank 5 and deviant rank 6", d)
 	}
 }
 
-func TestABrokenScenarioIsRefused(t *testing.T) {
+func TestInvalidScenarioIsRefused(t *testing.T) {
 	if _, err := Agreement(Scenario{Ranks: 1, Missing: []int{0}}); !errors.Is(
 		err, agreement.ErrProtocol) {
-		t.Errorf("no rank took part: got %v", err)
+		t.Errorf("scenario without a present rank: got %v, want ErrProtocol", err)
 	}
 	s := Scenario{Ranks: 1, Deviations: []Deviation{{Position: 1, Change: Drop}}}
 	if _, err := Agreement(s); err == nil {
-		t.Error("a deviation after the end was taken")
+		t.Error("a deviation after the end of the history succeeded")
 	}
 }
 
-// TestAnyDeviationsGiveAllRanksOneVerdict relies on Agreement to compare the outcomes.
-func TestAnyDeviationsGiveAllRanksOneVerdict(t *testing.T) {
+// TestAllRanksReachTheSameOutcome relies on Agreement to compare the outcomes.
+func TestAllRanksReachTheSameOutcome(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		ranks := rapid.IntRange(2, 60).Draw(rt, "ranks")
 		s := Scenario{Ranks: ranks, History: History(rapid.IntRange(1, 800).Draw(rt, "events"), 5)}
-		differ := map[int]bool{}
+		deviant := map[int]bool{}
 		for range rapid.IntRange(0, 4).Draw(rt, "deviations") {
 			rank := rapid.IntRange(0, ranks-1).Draw(rt, "rank")
-			differ[rank] = true
+			deviant[rank] = true
 			s.Deviations = append(s.Deviations, Deviation{
 				Ranks:    []int{rank},
 				Position: rapid.IntRange(0, len(s.History)-1).Draw(rt, "position"),
@@ -133,18 +137,18 @@ func TestAnyDeviationsGiveAllRanksOneVerdict(t *testing.T) {
 		slices.Sort(s.Missing)
 		r := run(t, s)
 		if !slices.Equal(r.Outcome.Absent, s.Missing) {
-			rt.Fatalf("absent %v, want %v", r.Outcome.Absent, s.Missing)
+			rt.Fatalf("got absent ranks %v, want %v", r.Outcome.Absent, s.Missing)
 		}
 		for _, rank := range s.Missing {
-			delete(differ, rank)
+			delete(deviant, rank)
 		}
-		if len(differ) == 0 && r.Outcome.Divergence != nil {
-			rt.Fatalf("equal ranks differ: %v", r.Outcome.Divergence)
+		if len(deviant) == 0 && r.Outcome.Divergence != nil {
+			rt.Fatalf("got divergence %v between equal ranks", r.Outcome.Divergence)
 		}
 	})
 }
 
-func TestRoundsGrowWithTheLogarithmOfTheHistory(t *testing.T) {
+func TestRoundsAreLogarithmicInEvents(t *testing.T) {
 	rounds := map[int]int{10: 3, 100: 4, 1000: 5, 10_000: 6, 60_000: 6}
 	for events, want := range rounds {
 		r := run(t, Scenario{
@@ -152,22 +156,23 @@ func TestRoundsGrowWithTheLogarithmOfTheHistory(t *testing.T) {
 			Deviations: []Deviation{{Ranks: []int{1}, Position: events / 2, Change: Resize}},
 		})
 		if r.Rounds > want {
-			t.Errorf("%d events: %d rounds, want at most %d", events, r.Rounds, want)
+			t.Errorf("%d events: got %d rounds, want at most %d", events, r.Rounds, want)
 		}
 	}
 }
 
-func TestHistoriesAreReproducibleAndHaveEveryKindTheyClaim(t *testing.T) {
+func TestHistoryIsReproducible(t *testing.T) {
 	a, b := History(5000, 8), History(5000, 8)
 	if !slices.Equal(a, b) || slices.Equal(a, History(5000, 9)) {
-		t.Fatal("a history is not a function of its arguments")
+		t.Fatal("History does not depend exactly on its arguments")
 	}
 	count := map[ledger.Kind]int{}
 	for _, e := range a {
 		count[e.Kind]++
 	}
 	if len(a) != 5000 || count[ledger.KindSegment] == 0 || count[ledger.KindFree] < 1000 {
-		t.Fatalf("%d events: %v", len(a), count)
+		t.Fatalf("got %d events of kinds %v, want 5000 with segments and at least 1000 frees",
+			len(a), count)
 	}
 }
 
