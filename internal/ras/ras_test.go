@@ -13,9 +13,9 @@ import (
 	"symmem/internal/ras"
 )
 
-func named(ranks []int) string { return "rank " + strings.Trim(fmt.Sprint(ranks), "[]") }
+func formatRanks(ranks []int) string { return "rank " + strings.Trim(fmt.Sprint(ranks), "[]") }
 
-// serve answers the requests of one client as NCCL does, the last one with answer.
+// serve responds to the requests of one client as NCCL does, and to the last one with answer.
 func serve(t *testing.T, answer string) (address string) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -44,8 +44,9 @@ func serve(t *testing.T, answer string) (address string) {
 	return l.Addr().String()
 }
 
-// TestAnswersOfNCCLAreParsed parses answers recorded from NCCL on a GPU (testdata/README.md).
-func TestAnswersOfNCCLAreParsed(t *testing.T) {
+// TestResponseOfNCCLIsParsed parses a response that was recorded from NCCL on a GPU
+// (testdata/README.md).
+func TestResponseOfNCCLIsParsed(t *testing.T) {
 	recorded, err := os.ReadFile("testdata/2.31.2.json")
 	if err != nil {
 		t.Fatal(err)
@@ -59,26 +60,26 @@ func TestAnswersOfNCCLAreParsed(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := "AllReduce: 2 by rank 1, 3 by rank 0"
-	if got := status.Differences(ras.ID(unique), 2, named); got != want {
+	if got := status.Differences(ras.ID(unique), 2, formatRanks); got != want {
 		t.Errorf("got %q, want %q", got, want)
 	}
-	for what, got := range map[string]string{
-		"another communicator": status.Differences(ras.ID([]byte("another")), 2, named),
-		"another size":         status.Differences(ras.ID(unique), 3, named),
+	for name, got := range map[string]string{
+		"another communicator": status.Differences(ras.ID([]byte("another")), 2, formatRanks),
+		"another size":         status.Differences(ras.ID(unique), 3, formatRanks),
 	} {
 		if got != "" {
-			t.Errorf("%s: %q", what, got)
+			t.Errorf("%s: got %q, want \"\"", name, got)
 		}
 	}
 }
 
-// TestStrangersAnswersAreRefused queries servers that are not NCCL.
-func TestStrangersAnswersAreRefused(t *testing.T) {
+// TestInvalidResponsesAreRefused queries servers that do not respond as NCCL does.
+func TestInvalidResponsesAreRefused(t *testing.T) {
 	for _, answer := range []string{
 		"", "HTTP/1.1 400 Bad Request\n", `{"communicators": 7}`, `{"communicators"`,
 	} {
 		if _, err := ras.Ask(t.Context(), serve(t, answer)); err == nil {
-			t.Errorf("%q: no error", answer)
+			t.Errorf("Ask succeeded with response %q", answer)
 		}
 	}
 	hostile := `{"communicators":[{"hash":"0x1","size":2,"ranks":[{"rank":-1},{"rank":99},{"rank":0,` +
@@ -88,13 +89,13 @@ func TestStrangersAnswersAreRefused(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := "AllReduce: 0 by rank 1, 1 by rank 0"
-	if got := status.Differences("0x1", 2, named); got != want {
+	if got := status.Differences("0x1", 2, formatRanks); got != want {
 		t.Errorf("got %q, want %q", got, want)
 	}
 }
 
-// TestSilentServerIsGivenUp bounds the wait by the context.
-func TestSilentServerIsGivenUp(t *testing.T) {
+// TestAskReturnsAtTheDeadline queries a server that never responds.
+func TestAskReturnsAtTheDeadline(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -104,18 +105,18 @@ func TestSilentServerIsGivenUp(t *testing.T) {
 	defer cancel()
 	begin := time.Now()
 	if _, err := ras.Ask(ctx, l.Addr().String()); err == nil {
-		t.Error("no error")
+		t.Error("Ask of a silent server succeeded")
 	}
 	if waited := time.Since(begin); waited > 5*time.Second {
-		t.Errorf("waited %v", waited)
+		t.Errorf("Ask returned after %v, want about 50 ms", waited)
 	}
 }
 
-func TestTheAddressIsNCCLs(t *testing.T) {
+func TestAddress(t *testing.T) {
 	if got := ras.Address(func(string) string { return "" }); got != "localhost:28028" {
-		t.Error(got)
+		t.Errorf("Address without the variable = %q, want localhost:28028", got)
 	}
 	if got := ras.Address(func(string) string { return "h:1" }); got != "h:1" {
-		t.Error(got)
+		t.Errorf("Address = %q, want h:1", got)
 	}
 }

@@ -8,16 +8,16 @@ import (
 	"strings"
 )
 
-// Status is NCCL's report on all communicators of a job.
+// Status describes all communicators of a job.
 type Status struct {
 	Communicators []Communicator `json:"communicators"`
 }
 
-// Communicator is NCCL's report on one communicator.
+// Communicator describes one communicator.
 type Communicator struct {
 	// Name is NCCL's hash of the communicator's unique id, as returned by ID.
 	Name string `json:"hash"`
-	// Size is the number of ranks; Ranks lists the ranks that have answered.
+	// Size is the number of ranks, and Ranks lists the ranks that have responded to NCCL.
 	Size  int    `json:"size"`
 	Ranks []Rank `json:"ranks"`
 }
@@ -53,9 +53,9 @@ func ID(unique []byte) string {
 // collectives lists the names of NCCL's counters.
 var collectives = []string{"Broadcast", "Reduce", "AllGather", "ReduceScatter", "AllReduce"}
 
-// Differences describes the counters that differ between ranks of a communicator, such as
-// "AllReduce: 3 by rank 1, 4 by ranks 0,2-3". It is empty if none differ or the communicator is
-// unknown. name formats ranks of the communicator.
+// Differences returns a description of the counters that differ between a communicator's ranks,
+// such as "AllReduce: 3 by rank 1, 4 by ranks 0,2-3". It returns "" if no counters differ or if the
+// communicator is unknown. name formats a list of ranks.
 func (s *Status) Differences(id string, size int, name func(ranks []int) string) string {
 	at := slices.IndexFunc(s.Communicators, func(c Communicator) bool {
 		return c.Name == id && c.Size == size
@@ -65,28 +65,28 @@ func (s *Status) Differences(id string, size int, name func(ranks []int) string)
 	}
 	var all []string
 	for _, collective := range collectives {
-		if text := s.Communicators[at].difference(collective, name); text != "" {
+		if text := s.Communicators[at].describeDifference(collective, name); text != "" {
 			all = append(all, collective+": "+text)
 		}
 	}
 	return strings.Join(all, "; ")
 }
 
-func (c *Communicator) difference(collective string, name func(ranks []int) string) string {
-	holders := map[uint64][]int{}
+func (c *Communicator) describeDifference(collective string, name func(ranks []int) string) string {
+	ranksByCount := map[uint64][]int{}
 	for _, r := range c.Ranks {
 		if r.Rank >= 0 && r.Rank < c.Size {
 			n := r.Counts[collective]
-			holders[n] = append(holders[n], r.Rank)
+			ranksByCount[n] = append(ranksByCount[n], r.Rank)
 		}
 	}
-	if len(holders) < 2 {
+	if len(ranksByCount) < 2 {
 		return ""
 	}
 	var parts []string
-	for _, n := range slices.Sorted(maps.Keys(holders)) {
-		slices.Sort(holders[n])
-		parts = append(parts, fmt.Sprintf("%d by %s", n, name(holders[n])))
+	for _, n := range slices.Sorted(maps.Keys(ranksByCount)) {
+		slices.Sort(ranksByCount[n])
+		parts = append(parts, fmt.Sprintf("%d by %s", n, name(ranksByCount[n])))
 	}
 	return strings.Join(parts, ", ")
 }
