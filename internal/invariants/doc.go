@@ -1,4 +1,5 @@
-// Package invariants says whether a build checks itself where that costs time: with the tag
-// invariants locks check their order (package ranked), a mapping, window or segment that is closed
-// twice by our own code panics, and mappings remember where they were made (package leaktest).
+// Package invariants reports whether a build has the tag invariants, which enables expensive
+// internal checks: locks check their order (package ranked), closing a mapping, window or segment
+// twice panics if symmem's own code does it, and mappings record where they were made (package
+// leaktest).
 package invariants

@@ -2,5 +2,5 @@
 
 package invariants
 
-// Enabled says that the build checks itself.
+// Enabled reports whether the build has the tag invariants.
 const Enabled = false

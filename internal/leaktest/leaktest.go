@@ -1,6 +1,6 @@
-// Package leaktest fails a package's tests if they leave something open: descriptors (memory files,
-// sockets, processes) and mappings of symmem's memory. In builds with the tag invariants it also
-// finds reserved addresses, and says where a mapping was made.
+// Package leaktest fails a package's tests if they leak resources: file descriptors (of memory,
+// sockets and processes) or mappings of symmem's memory. In builds with the tag invariants it also
+// finds reserved address ranges, and reports where each mapping was made.
 package leaktest
 
 import (
@@ -14,69 +14,71 @@ import (
 	"symmem/internal/sys"
 )
 
-// Tests are the tests of a package: a *testing.M.
+// Tests runs the tests of a package. *testing.M implements it.
 type Tests interface{ Run() int }
 
-// Watch returns tests which fail, after all have run well, if something is open that was not when
-// Watch was called.
-func Watch(tests Tests) Tests { return &watched{tests: tests, before: open()} }
+// Watch returns Tests that run the given tests. If all tests pass but resources are open that were
+// not open at the call of Watch, Run prints these resources and returns 1.
+func Watch(tests Tests) Tests { return &watchedTests{tests: tests, before: openResources()} }
 
-type watched struct {
+type watchedTests struct {
 	tests  Tests
-	before map[string]int
+	before map[string]int // open resources at the call of Watch
 }
 
-// Run runs the tests and looks for what they have left.
-func (w *watched) Run() int {
+// Run runs the tests and then checks for leaks.
+func (w *watchedTests) Run() int {
 	code := w.tests.Run()
 	if code != 0 {
 		return code
 	}
-	left := w.left()
-	for _, what := range left {
-		fmt.Fprintln(os.Stderr, "the tests have left open:", what)
+	leaks := w.leaks()
+	for _, resource := range leaks {
+		fmt.Fprintln(os.Stderr, "the tests have not closed:", resource)
 	}
-	return min(len(left), 1)
+	return min(len(leaks), 1)
 }
 
 const (
-	// patience is how long what is being closed, by peers and servers that notice the end of a
-	// connection, may take; look is the time between two looks.
+	// patience limits the time until all resources are closed. Some are closed only after the
+	// tests, for example when a server notices the end of a connection.
 	patience = 10 * time.Second
-	look     = 10 * time.Millisecond
+	// pollInterval is the time between two checks.
+	pollInterval = 10 * time.Millisecond
 )
 
-// left lists what is open and was not before, once nothing of it goes away any more.
-func (w *watched) left() []string {
-	ticks := time.NewTicker(look)
+// leaks returns the resources that are open and were not open before. It waits until there are none
+// or patience is exceeded.
+func (w *watchedTests) leaks() []string {
+	ticks := time.NewTicker(pollInterval)
 	defer ticks.Stop()
 	for begin := time.Now(); ; <-ticks.C {
-		var left []string
-		for what, count := range open() {
-			for range count - w.before[what] {
-				left = append(left, what)
+		var leaks []string
+		for resource, count := range openResources() {
+			for range count - w.before[resource] {
+				leaks = append(leaks, resource)
 			}
 		}
-		if len(left) == 0 || time.Since(begin) > patience {
-			slices.Sort(left)
-			return left
+		if len(leaks) == 0 || time.Since(begin) > patience {
+			slices.Sort(leaks)
+			return leaks
 		}
 	}
 }
 
-// open counts what this process has open, by what it is.
-func open() map[string]int {
+// openResources returns the number of open resources of this process, by description.
+func openResources() map[string]int {
 	all := map[string]int{}
-	for _, what := range sys.OpenMappings() {
-		all["a mapping of "+what]++
+	for _, origin := range sys.OpenMappings() {
+		all["a mapping of "+origin]++
 	}
-	descriptors(all)
-	mappings(all)
+	countDescriptors(all)
+	countMappings(all)
 	return all
 }
 
-// descriptors counts the open files, but for those that the Go runtime opens at some time.
-func descriptors(all map[string]int) {
+// countDescriptors counts the open file descriptors, except those that the Go runtime opens.
+func countDescriptors(all map[string]int) {
 	const folder = "/proc/self/fd"
 	entries, err := os.ReadDir(folder)
 	if err != nil {
@@ -87,14 +89,14 @@ func descriptors(all map[string]int) {
 		target, err := os.Readlink(folder + "/" + e.Name())
 		if err != nil || strings.HasPrefix(target, "/proc/") ||
 			strings.HasPrefix(target, "anon_inode:[event") {
-			continue // the folder itself, which is closed by now, or the runtime's poller
+			continue // This is the folder itself, which is closed by now, or the runtime's poller.
 		}
 		all[fmt.Sprintf("descriptor %s, %s", e.Name(), target)]++
 	}
 }
 
-// mappings counts the mappings of symmem's memory files.
-func mappings(all map[string]int) {
+// countMappings counts the mappings of symmem's memory files.
+func countMappings(all map[string]int) {
 	f, err := os.Open("/proc/self/maps")
 	if err != nil {
 		all[err.Error()]++

@@ -9,24 +9,21 @@ import (
 	"symmem/internal/sys"
 )
 
-// tests is a run of tests by a function.
-type tests func()
+// passingTests implements Tests without any test.
+type passingTests struct{}
 
-// Run runs the function.
-func (f tests) Run() int {
-	f()
-	return 0
-}
+// Run returns success.
+func (passingTests) Run() int { return 0 }
 
-func TestWhatIsLeftOpenIsFound(t *testing.T) {
+func TestLeaksAreFound(t *testing.T) {
 	f, err := sys.Memfd("symmem-test", sys.PageSize)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer f.Close()
-	w := &watched{tests: tests(func() {}), before: open()}
-	if left := w.left(); len(left) > 0 {
-		t.Fatalf("nothing was opened, but %q is left", left)
+	w := &watchedTests{tests: passingTests{}, before: openResources()}
+	if leaks := w.leaks(); len(leaks) > 0 {
+		t.Fatalf("got leaks %q before any resource was opened", leaks)
 	}
 	m, err := sys.Map(f, 0, sys.PageSize)
 	if err != nil {
@@ -38,23 +35,23 @@ func TestWhatIsLeftOpenIsFound(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer file.Close()
-	found := open()
-	for what := range w.before {
-		delete(found, what)
+	found := openResources()
+	for resource := range w.before {
+		delete(found, resource)
 	}
 	wants := []string{os.DevNull, "memory of /memfd:symmem-test"}
 	if invariants.Enabled {
-		wants = append(wants, "leaktest.TestWhatIsLeftOpenIsFound")
+		wants = append(wants, "leaktest.TestLeaksAreFound")
 	}
 	for _, want := range wants {
 		matches := 0
-		for what := range found {
-			if strings.Contains(what, want) {
+		for resource := range found {
+			if strings.Contains(resource, want) {
 				matches++
 			}
 		}
 		if matches != 1 {
-			t.Errorf("%q is found %d times in %v", want, matches, found)
+			t.Errorf("found %q %d times in %v, want once", want, matches, found)
 		}
 	}
 }

@@ -17,25 +17,26 @@ import (
 	"symmem/internal/sys"
 )
 
-// PipeVariable names the folder in which a daemon listens, and logVariable the folder of its logs.
-// If the first is empty or names a folder without a daemon, CUDA does not use the service.
+// PipeVariable names the environment variable with the folder in which a daemon listens, and
+// logVariable that with the folder for its logs. If the first folder has no daemon, CUDA does not
+// use the service.
 const (
 	PipeVariable = "CUDA_MPS_PIPE_DIRECTORY"
 	logVariable  = "CUDA_MPS_LOG_DIRECTORY"
 )
 
-// devices is the variable that selects the GPUs visible to CUDA. A daemon started with it offers
-// only these GPUs to its clients, numbered from 0.
-const devices = "CUDA_VISIBLE_DEVICES"
+// devicesVariable names the environment variable that selects the GPUs visible to CUDA. A daemon
+// started with it offers only these GPUs to its clients, numbered from 0.
+const devicesVariable = "CUDA_VISIBLE_DEVICES"
 
-// program is NVIDIA's control program, which is part of the driver.
+// program is the name of NVIDIA's control program, which is part of the driver.
 const program = "nvidia-cuda-mps-control"
 
-// patience bounds the start and the end of a daemon.
+// patience limits the time to start or stop a daemon.
 const patience = 20 * time.Second
 
-// Running reports whether processes with this environment may be clients of a daemon. A daemon has
-// listened there, but may have been killed since.
+// Running reports whether processes with this environment may be clients of a daemon. It may return
+// true after a daemon has been killed.
 func Running(getenv func(string) string) bool {
 	_, err := os.Stat(filepath.Join(cmp.Or(getenv(PipeVariable), "/tmp/nvidia-mps"), "control"))
 	return err == nil
@@ -50,17 +51,17 @@ func Find() (string, error) {
 	return path, nil
 }
 
-// Daemon is a running daemon, owned by the caller of Start. Its methods are not safe for concurrent
-// use.
+// Daemon represents a running daemon, which the caller of Start owns. Its methods are not safe for
+// concurrent use.
 type Daemon struct {
-	path   string
-	folder string
-	env    []string
-	shown  bool
+	path     string   // control program
+	folder   string   // folder in which the daemon listens and writes its logs
+	env      []string // environment of the control program
+	selected bool     // true if env selects the visible GPUs
 }
 
-// Start starts a daemon in a new folder, for the GPUs visible in the environment. ctx bounds only
-// the start.
+// Start starts a daemon in a new folder, for the GPUs that the environment makes visible. ctx
+// limits only the start.
 func Start(ctx context.Context, env []string) (*Daemon, error) {
 	path, err := Find()
 	if err != nil {
@@ -71,8 +72,8 @@ func Start(ctx context.Context, env []string) (*Daemon, error) {
 		return nil, fmt.Errorf("starting the Multi-Process Service: %w", err)
 	}
 	d := &Daemon{path: path, folder: folder}
-	d.shown = slices.ContainsFunc(env, func(entry string) bool {
-		return strings.HasPrefix(entry, devices+"=")
+	d.selected = slices.ContainsFunc(env, func(entry string) bool {
+		return strings.HasPrefix(entry, devicesVariable+"=")
 	})
 	d.env = append(without(env, PipeVariable, logVariable),
 		PipeVariable+"="+folder, logVariable+"="+folder)
@@ -81,13 +82,13 @@ func Start(ctx context.Context, env []string) (*Daemon, error) {
 		if d.process() == nil {
 			return nil, errors.Join(err, os.RemoveAll(folder))
 		}
-		return nil, errors.Join(err, d.Close()) // it is running despite the error
+		return nil, errors.Join(err, d.Close()) // The daemon is running despite the error.
 	}
 	return d, nil
 }
 
-// control runs the program once. The daemon inherits its outputs and keeps them open, so they are
-// files: reading a pipe would not end.
+// control runs the control program once. Its outputs are files, because the daemon inherits them
+// and keeps them open, so that a pipe would never reach its end.
 func (d *Daemon) control(ctx context.Context, input string, args ...string) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
@@ -99,23 +100,24 @@ func (d *Daemon) control(ctx context.Context, input string, args ...string) erro
 	cmd := exec.CommandContext(ctx, d.path, args...)
 	cmd.Env, cmd.Stdin = d.env, strings.NewReader(input)
 	cmd.Stdout, cmd.Stderr, cmd.WaitDelay = output, output, time.Second
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // else Ctrl-C would end it, too
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // Ctrl-C must not end the daemon.
 	if err := cmd.Run(); err != nil && !errors.Is(err, exec.ErrWaitDelay) {
-		text, _ := os.ReadFile(output.Name()) // without it the error is only less detailed
+		text, _ := os.ReadFile(output.Name()) // Without the output, the error is only less detailed.
 		return fmt.Errorf("%s: %w: %s", program, err, strings.TrimSpace(string(text)))
 	}
 	return nil
 }
 
-// Variables returns the variables that make a process which sees the given number of GPUs a client.
+// Variables returns the environment variables that make a process a client. gpus is the number of
+// GPUs that the process uses.
 func (d *Daemon) Variables(gpus int) map[string]string {
 	all := map[string]string{PipeVariable: d.folder, logVariable: d.folder}
-	if d.shown {
+	if d.selected {
 		ordinals := make([]string, gpus)
 		for i := range ordinals {
 			ordinals[i] = fmt.Sprint(i)
 		}
-		all[devices] = strings.Join(ordinals, ",")
+		all[devicesVariable] = strings.Join(ordinals, ",")
 	}
 	return all
 }
@@ -132,7 +134,7 @@ func (d *Daemon) Close() error {
 	if process == nil {
 		return os.RemoveAll(d.folder)
 	}
-	// The program may return before the daemon has ended, which writes to the folder until then.
+	// The control program may return while the daemon is still running and writing to the folder.
 	err := process.SetReadDeadline(time.Now().Add(patience))
 	if err = errors.Join(err, sys.AwaitEnd(process)); err != nil {
 		return fmt.Errorf("waiting for the end of the Multi-Process Service in %s: %w", d.folder, err)

@@ -10,7 +10,7 @@ import (
 	"symmem/internal/mps/mpstest"
 )
 
-func TestADaemonListensUntilItIsClosed(t *testing.T) {
+func TestDaemonListensUntilClose(t *testing.T) {
 	log := mpstest.Install(t)
 	folder := t.TempDir()
 	t.Setenv("TMPDIR", folder)
@@ -21,21 +21,21 @@ func TestADaemonListensUntilItIsClosed(t *testing.T) {
 	all := d.Variables(2)
 	at := func(name string) string { return all[name] }
 	if !mps.Running(at) || all["CUDA_VISIBLE_DEVICES"] != "0,1" {
-		t.Errorf("variables %v", all)
+		t.Errorf("Variables(2) = %v, want a folder with a daemon and GPUs 0,1", all)
 	}
 	if err := d.Close(); err != nil {
 		t.Error(err)
 	}
 	if left, err := os.ReadDir(folder); err != nil || len(left) > 0 || mps.Running(at) {
-		t.Errorf("left behind: %v, %v", left, err)
+		t.Errorf("after Close the folder contains %v, %v; want nothing", left, err)
 	}
 	want := "start of 2,3\nquit\n"
 	if text, err := os.ReadFile(log); string(text) != want {
-		t.Errorf("the daemon was asked %q, %v", text, err)
+		t.Errorf("the control program logged %q, %v; want %q", text, err, want)
 	}
 }
 
-func TestGPUsKeepTheirNumbersWithoutCUDAVisibleDevices(t *testing.T) {
+func TestVariablesOmitCUDAVisibleDevicesUnlessSet(t *testing.T) {
 	mpstest.Install(t)
 	t.Setenv("CUDA_VISIBLE_DEVICES", "")
 	os.Unsetenv("CUDA_VISIBLE_DEVICES")
@@ -44,33 +44,33 @@ func TestGPUsKeepTheirNumbersWithoutCUDAVisibleDevices(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, set := d.Variables(2)["CUDA_VISIBLE_DEVICES"]; set {
-		t.Error("clients see other GPUs than before")
+		t.Error("Variables sets CUDA_VISIBLE_DEVICES although the environment does not")
 	}
 	if err := d.Close(); err != nil {
 		t.Error(err)
 	}
 }
 
-func TestADaemonThatDoesNotStartLeavesNothing(t *testing.T) {
+func TestFailedStartLeavesNoFiles(t *testing.T) {
 	mpstest.Install(t)
 	folder := t.TempDir()
 	t.Setenv("TMPDIR", folder)
 	_, err := mps.Start(t.Context(), append(os.Environ(), mpstest.Broken+"=1"))
 	if err == nil || !strings.Contains(err.Error(), mpstest.Complaint) {
-		t.Errorf("error %v", err)
+		t.Errorf("Start: %v, want an error with %q", err, mpstest.Complaint)
 	}
 	if left, err := os.ReadDir(folder); err != nil || len(left) > 0 {
-		t.Errorf("left behind: %v, %v", left, err)
+		t.Errorf("after a failed Start the folder contains %v, %v; want nothing", left, err)
 	}
 }
 
-func TestWithoutTheProgramThereIsNoDaemon(t *testing.T) {
+func TestStartFailsWithoutTheProgram(t *testing.T) {
 	t.Setenv("PATH", t.TempDir())
 	if _, err := mps.Start(t.Context(), os.Environ()); err == nil {
-		t.Error("a daemon of no program")
+		t.Error("Start without the control program succeeded")
 	}
 	empty := func(string) string { return filepath.Join(t.TempDir(), "none") }
 	if mps.Running(empty) {
-		t.Error("a daemon listens in a folder that is not there")
+		t.Error("Running is true for a folder that does not exist")
 	}
 }

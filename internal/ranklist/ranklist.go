@@ -1,4 +1,4 @@
-// Package ranklist writes lists of ranks for people, in the words of every error and report.
+// Package ranklist formats lists of ranks for errors and reports.
 package ranklist
 
 import (
@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// Ranks writes a list of ranks for people: "rank 3", "ranks 0-2,5".
+// Ranks formats a list of ranks, such as "rank 3" or "ranks 0-2,5".
 func Ranks(ranks []int) string {
 	if len(ranks) == 1 {
 		return "rank " + Spans(ranks)
@@ -16,7 +16,7 @@ func Ranks(ranks []int) string {
 	return "ranks " + Spans(ranks)
 }
 
-// Spans writes numbers as "0-2,5".
+// Spans formats numbers, such as "0-2,5".
 func Spans(numbers []int) string {
 	var b strings.Builder
 	for i := 0; i < len(numbers); {
@@ -36,28 +36,28 @@ func Spans(numbers []int) string {
 	return b.String()
 }
 
-// RanksOf writes world ranks for people who may think of them as ranks of a group, whose world
-// ranks members lists in group order: "world rank 5 (rank 2 of the group)". Where every rank of the
-// group has one number in both, or there are no members, it is Ranks.
+// RanksOf formats world ranks of a group together with their group ranks, such as "world rank 5
+// (rank 2 of the group)". members lists the group's world ranks in group order. If members is empty
+// or all ranks have the same number in the world and in the group, RanksOf returns Ranks(world).
 func RanksOf(world, members []int) string {
 	if NumberedAsWorld(members) || len(world) == 0 {
 		return Ranks(world)
 	}
-	own := make([]int, len(world))
+	group := make([]int, len(world))
 	for i, r := range world {
-		own[i] = slices.Index(members, r)
+		group[i] = slices.Index(members, r)
 	}
 	text := "world " + Ranks(world)
-	if slices.Equal(own, world) || slices.Contains(own, -1) {
+	if slices.Equal(group, world) || slices.Contains(group, -1) {
 		return text
 	}
-	return fmt.Sprintf("%s (%s of the group)", text, Ranks(own))
+	return fmt.Sprintf("%s (%s of the group)", text, Ranks(group))
 }
 
-// NumberedAsWorld reports whether every rank of a group has the same number there as in the world.
+// NumberedAsWorld reports whether every rank has the same number in a group as in the world.
 func NumberedAsWorld(members []int) bool {
-	for own, world := range members {
-		if own != world {
+	for group, world := range members {
+		if group != world {
 			return false
 		}
 	}

@@ -1,6 +1,6 @@
-// Package scatter draws random offsets for segments, as a GPU driver would choose addresses:
-// anywhere, differently on every rank, and never the same twice. Backends include it to show what
-// goes wrong when placement depends on addresses.
+// Package scatter draws random offsets for segments. It simulates a GPU driver, which may choose
+// any address, chooses differently on every rank, and does not reuse addresses. Backends use it to
+// show what goes wrong if placement depends on addresses.
 package scatter
 
 import (
@@ -9,8 +9,8 @@ import (
 	"sync"
 )
 
-// Scatter draws offsets. The zero value, and New with seed 0, keep the offsets of the caller. It is
-// safe for concurrent use.
+// Scatter draws offsets. The zero value and New with seed 0 return the caller's offsets unchanged.
+// It is safe for concurrent use.
 type Scatter struct {
 	granule int64
 
@@ -19,8 +19,8 @@ type Scatter struct {
 	taken map[uintptr]bool // addresses of granules; guarded by mu
 }
 
-// New returns the Scatter of a rank. Offsets are multiples of granule bytes. Ranks with the same
-// seed draw different offsets, and each rank draws the same in every run.
+// New returns a Scatter for a rank. Offsets are multiples of granule bytes. Ranks with the same
+// seed draw different offsets, and each rank draws the same offsets in every run.
 func New(seed uint64, rank int, granule int64) *Scatter {
 	s := &Scatter{granule: granule}
 	if seed != 0 {
@@ -30,11 +30,11 @@ func New(seed uint64, rank int, granule int64) *Scatter {
 	return s
 }
 
-// tries bounds the search. An arena that is nearly full cannot be scattered.
+// tries limits the attempts of a Draw, which may therefore fail in an arena that is nearly full.
 const tries = 1000
 
-// Draw returns the offset of a new segment of the given size in an arena of space bytes that begins
-// at address base. Without a seed it returns offset.
+// Draw returns an offset for a new segment in an arena of space bytes at address base. Without a
+// seed it returns the given offset.
 func (s *Scatter) Draw(base uintptr, space, offset, bytes int64) (int64, error) {
 	if s.draws == nil {
 		return offset, nil
@@ -48,11 +48,11 @@ func (s *Scatter) Draw(base uintptr, space, offset, bytes int64) (int64, error) 
 			return at, nil
 		}
 	}
-	return 0, fmt.Errorf("no place for a segment of %d bytes in an arena of %d", bytes, space)
+	return 0, fmt.Errorf("no free range of %d bytes in an arena of %d bytes", bytes, space)
 }
 
-// take claims all granules of a range, or none. They are never released: a driver does not reuse an
-// address soon either.
+// take claims all granules of a range and reports whether all of them were free. Otherwise it
+// claims none. Granules are never released, because a driver does not reuse an address soon either.
 func (s *Scatter) take(base uintptr, bytes int64) bool {
 	for b := int64(0); b < bytes; b += s.granule {
 		if s.taken[base+uintptr(b)] {

@@ -1,5 +1,5 @@
-// Package mpstest provides a replacement for nvidia-cuda-mps-control, for machines without NVIDIA's
-// driver. It starts and stops a process that does nothing.
+// Package mpstest provides a replacement for nvidia-cuda-mps-control on machines without NVIDIA's
+// driver. The replacement starts and stops a process that does nothing.
 package mpstest
 
 import (
@@ -9,7 +9,8 @@ import (
 	"testing"
 )
 
-// Broken is the variable that makes the program fail to start a daemon, with the Complaint.
+// Broken names an environment variable. If it is set, the program fails to start a daemon, and
+// prints Complaint.
 const (
 	Broken    = "SYMMEM_TEST_MPS_BROKEN"
 	Complaint = "An instance of this daemon is already running"
@@ -18,8 +19,8 @@ const (
 //go:embed control.sh
 var control []byte
 
-// Install puts the program first in PATH until the test ends. It returns a file to which the
-// program appends its invocations, one per line.
+// Install puts the program first in PATH until the test ends. It returns the path of a file to
+// which the program appends a line for each invocation.
 func Install(t testing.TB) (log string) {
 	t.Helper()
 	folder := t.TempDir()

@@ -1,5 +1,5 @@
 #!/bin/sh
-# What nvidia-cuda-mps-control does, without NVIDIA's driver: control.go says more.
+# Replaces nvidia-cuda-mps-control in tests; see control.go.
 set -eu
 at=$CUDA_MPS_PIPE_DIRECTORY
 if [ "${1-}" = -d ]; then
