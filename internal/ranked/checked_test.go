@@ -82,7 +82,7 @@ func TestLocksAreTakenInOrder(t *testing.T) {
 func TestInversionReportsBothStacks(t *testing.T) {
 	var outer ranked.Mutex[outerMu]
 	var inner ranked.Mutex[innerMu]
-	lawful := func() {
+	seenInOrder := func() {
 		outer.Lock()
 		defer outer.Unlock()
 		inner.Lock()
@@ -91,7 +91,7 @@ func TestInversionReportsBothStacks(t *testing.T) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		lawful()
+		seenInOrder()
 	}()
 	<-done
 	text := panicOf(func() {

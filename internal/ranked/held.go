@@ -32,7 +32,7 @@ type stack [frames]uintptr
 type held struct {
 	lock  unsafe.Pointer
 	rank  Rank
-	taken stack
+	stack stack
 }
 
 // holder lists the locks that a goroutine holds, in the order in which it acquired them.
@@ -52,8 +52,8 @@ type shard struct {
 
 var (
 	goroutines [shards]shard
-	// lawful holds a stack for each pair of orders that were acquired one after the other.
-	lawful [MaxOrder + 1][MaxOrder + 1]atomic.Pointer[stack]
+	// seenInOrder holds a stack for each pair of orders that were acquired one after the other.
+	seenInOrder [MaxOrder + 1][MaxOrder + 1]atomic.Pointer[stack]
 )
 
 // shardOf returns the shard of a goroutine.
@@ -110,7 +110,7 @@ func conflict(rank Rank, lock unsafe.Pointer) (first held, broken bool) {
 		if have.rank.Order > rank.Order || same && !rank.Many {
 			return *have, true
 		}
-		if seen := &lawful[have.rank.Order][rank.Order]; seen.Load() == nil {
+		if seen := &seenInOrder[have.rank.Order][rank.Order]; seen.Load() == nil {
 			seen.Store(trace())
 		}
 	}
@@ -139,8 +139,8 @@ func hold(rank Rank, lock unsafe.Pointer, frames int) {
 	}
 	have := &h.locks[h.count]
 	have.lock, have.rank = lock, rank
-	n := runtime.Callers(callersOfLock, have.taken[:frames])
-	clear(have.taken[n:])
+	n := runtime.Callers(callersOfLock, have.stack[:frames])
+	clear(have.stack[n:])
 	h.count++
 }
 
@@ -215,16 +215,16 @@ func (h *holder) drop(lock unsafe.Pointer) bool {
 //
 //go:norace
 func checkWait() {
-	if have, found := unwaiting(); found {
+	if have, found := heldInWait(); found {
 		panic("ranked: a rank waits for another one with " + have.rank.Name + " held, taken at\n" +
-			have.taken.String())
+			have.stack.String())
 	}
 }
 
-// unwaiting returns such a lock.
+// heldInWait returns such a lock.
 //
 //go:norace
-func unwaiting() (have held, found bool) {
+func heldInWait() (have held, found bool) {
 	hide()
 	defer show()
 	goroutine := current()
@@ -252,11 +252,11 @@ func inversion(first held, rank Rank, lock unsafe.Pointer) string {
 		fmt.Fprintf(&text, "ranked: %s (order %d) is taken while %s (order %d) is held", rank.Name,
 			rank.Order, first.rank.Name, first.rank.Order)
 	}
-	fmt.Fprintf(&text, ".\n%s was taken at\n%s", first.rank.Name, first.taken)
+	fmt.Fprintf(&text, ".\n%s was taken at\n%s", first.rank.Name, first.stack)
 	var here stack
 	runtime.Callers(callersOfLock+1, here[:])
 	fmt.Fprintf(&text, "%s is asked for at\n%s", rank.Name, here)
-	if other := lawful[rank.Order][first.rank.Order].Load(); other != nil {
+	if other := seenInOrder[rank.Order][first.rank.Order].Load(); other != nil {
 		fmt.Fprintf(&text, "in the right order they were taken at\n%s", other)
 	}
 	return text.String()

@@ -34,8 +34,8 @@ func TestWideningAgreesWithReferenceForEveryHalf(t *testing.T) {
 	}
 }
 
-// The neighbours of every half and of every midpoint between two halves are where the rounding
-// changes.
+// TestRoundingAgreesWithReferenceAroundEveryHalfAndMidpoint tests the neighbours of every half and
+// of every midpoint between two halves, where the rounding changes.
 func TestRoundingAgreesWithReferenceAroundEveryHalfAndMidpoint(t *testing.T) {
 	for i := range 1 << 16 {
 		for _, bits := range turningPoints(uint16(i)) {

@@ -10,13 +10,14 @@ import (
 // active is the best level of this processor. Only tests change it.
 var active = detect()
 
-// The kernels reduce the bytes from..to. last is the division, nil if flags request none.
+// reduceAVX512 reduces the bytes from..to with a kernel. last is the division, nil if flags request
+// none.
 //
 //go:noescape
 func reduceAVX512(kernel uint32, dsts *unsafe.Pointer, ndst int, srcs *unsafe.Pointer, nsrc int,
 	from, to int, flags uint64, last *division)
 
-// reduceAVX2 requires to-from to be a multiple of 32.
+// reduceAVX2 does the same. It requires to-from to be a multiple of 32.
 //
 //go:noescape
 func reduceAVX2(kernel uint32, dsts *unsafe.Pointer, ndst int, srcs *unsafe.Pointer, nsrc int,

@@ -65,8 +65,8 @@ func extend(t DataType, v uint64) int64 {
 	return int64(v<<unused) >> unused
 }
 
-// For one operation on two float32, rounding the float64 result gives the same as rounding the
-// exact one.
+// referenceFloat32 computes each operation in float64 and rounds it to float32. For one operation
+// on two float32 this gives the same as rounding the exact result.
 func referenceFloat32(op Op, t DataType, sources []uint64, average bool) uint64 {
 	fold := func(scale float32) float32 {
 		acc := referenceWiden(t, sources[0]) * scale

@@ -69,7 +69,8 @@ func TestReduceAgreesWithReferenceBeyondOneStride(t *testing.T) {
 	})
 }
 
-// Two sources have separate loops for one destination and for two.
+// TestPairsAgreeWithReference tests two sources, which have separate loops for one destination and
+// for two.
 func TestPairsAgreeWithReference(t *testing.T) {
 	r := rand.New(rand.NewPCG(15, 16))
 	eachTypeAndOp(func(typ DataType, op Op) {
@@ -150,8 +151,8 @@ func TestAverageStopsWhereASumOverflows(t *testing.T) {
 	}
 }
 
-// Each half is combined with some special values, so that widening and narrowing handle all of
-// them.
+// TestHalvesAgreeWithReferenceForEveryValue combines each half with some special values, so that
+// widening and narrowing handle all of them.
 func TestHalvesAgreeWithReferenceForEveryValue(t *testing.T) {
 	for _, typ := range []DataType{Float16, BFloat16} {
 		all := make([]byte, 2<<16)

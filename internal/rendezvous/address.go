@@ -57,8 +57,8 @@ func (t Token) query() *request {
 	return &request{query: queryCheck, keys: []string{tokenKey + string(t)}}
 }
 
-// shown reports whether r proves that its sender has the token, in constant time.
-func (t Token) shown(r *request) bool {
+// isIn reports whether r proves that its sender has the token, in constant time.
+func (t Token) isIn(r *request) bool {
 	if r.query != queryCheck || len(r.keys) != 1 {
 		return false
 	}

@@ -22,7 +22,7 @@ func newDecoder(r io.Reader, peer string) *decoder {
 	return &decoder{r: bufio.NewReader(r), peer: peer, budget: maxRequestBytes}
 }
 
-func (d *decoder) wrong(format string, args ...any) error {
+func (d *decoder) errorf(format string, args ...any) error {
 	return fmt.Errorf("%s: %w: %s", d.peer, ErrProtocol, fmt.Sprintf(format, args...))
 }
 
@@ -35,7 +35,7 @@ func (d *decoder) request(budget int) (*request, error) {
 	}
 	r := &request{query: query(b)}
 	if r.query >= queryCount {
-		return nil, d.wrong("no query has byte %#02x", b)
+		return nil, d.errorf("no query has byte %#02x", b)
 	}
 	d.budget = budget
 	if err := d.fields(r, &shapes[r.query]); err != nil {
@@ -114,7 +114,7 @@ func (d *decoder) number() (int64, error) {
 func (d *decoder) length(what string, most uint64) (uint64, error) {
 	n, err := d.u64()
 	if err == nil && n > most {
-		return 0, d.wrong("%s %d is over the limit of %d", what, n, most)
+		return 0, d.errorf("%s %d is over the limit of %d", what, n, most)
 	}
 	return n, err
 }
@@ -127,7 +127,7 @@ func (d *decoder) field(what string, most uint64) ([]byte, error) {
 	}
 	// Count eight bytes for each field, so that the number of empty fields is limited, too.
 	if d.budget -= int(n) + 8; d.budget < 0 {
-		return nil, d.wrong("the request is too long")
+		return nil, d.errorf("the request is too long")
 	}
 	return d.bytes(int64(n))
 }

@@ -31,7 +31,7 @@ func (e *environment) secret(name string) Token {
 	return Token(value)
 }
 
-func (e *environment) wrong(format string, args ...any) error {
+func (e *environment) errorf(format string, args ...any) error {
 	return &EnvironmentError{
 		Source:    e.source,
 		Variables: e.seen,
@@ -44,7 +44,7 @@ func (e *environment) number(name string) (int, error) {
 	value := e.value(name)
 	n, err := strconv.Atoi(value)
 	if err != nil || n < 0 {
-		return 0, e.wrong("%s is not a number", name)
+		return 0, e.errorf("%s is not a number", name)
 	}
 	return n, nil
 }
@@ -148,7 +148,7 @@ func (f *family) ranks(e *environment, slurmStep bool) (w World, ok bool, err er
 		// With the PMI of srun the local ranks are only in Slurm's variables.
 		return World{}, false, nil
 	case count < len(f.names):
-		return World{}, false, e.wrong("only some of the variables are set; %s", f.hint)
+		return World{}, false, e.errorf("only some of the variables are set; %s", f.hint)
 	}
 	w, err = f.parse(&environment{lookup: e.lookup, source: f.source})
 	return w, true, err
@@ -164,7 +164,7 @@ func (f *family) parse(e *environment) (World, error) {
 		*to = n
 	}
 	if problem := w.problem(); problem != "" {
-		return World{}, e.wrong("%s", problem)
+		return World{}, e.errorf("%s", problem)
 	}
 	return w, identify(e, &w)
 }

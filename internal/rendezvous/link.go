@@ -123,7 +123,7 @@ func appendPing(b []byte) (_ []byte, read func(*decoder) error) {
 	return b, func(d *decoder) error {
 		got, err := d.u32()
 		if err == nil && got != nonce {
-			return d.wrong("PING %#08x was answered with %#08x", nonce, got)
+			return d.errorf("PING %#08x was answered with %#08x", nonce, got)
 		}
 		return err
 	}
@@ -136,7 +136,7 @@ func (l *link) authenticate(ctx context.Context, token Token) error {
 		case err == nil && b == replyNotReady:
 			return ErrToken
 		case err == nil && b != replyReady:
-			return d.wrong("the token was answered with %#02x", b)
+			return d.errorf("the token was answered with %#02x", b)
 		case err != nil && hungUp(err):
 			return fmt.Errorf("%w: %w: %w", ErrToken, errHungUp, err)
 		}
@@ -163,7 +163,7 @@ func (l *link) wait(ctx context.Context, keys []string) error {
 func readStop(d *decoder) error {
 	b, err := d.u8()
 	if err == nil && b != replyStop {
-		return d.wrong("WAIT was answered with %#02x", b)
+		return d.errorf("WAIT was answered with %#02x", b)
 	}
 	return err
 }
@@ -181,7 +181,7 @@ func (l *link) cancel(ctx context.Context) error {
 			b, err = d.u8()
 		}
 		if err == nil && b != replyCanceled {
-			return d.wrong("CANCEL_WAIT was answered with %#02x", b)
+			return d.errorf("CANCEL_WAIT was answered with %#02x", b)
 		}
 		return err
 	})

@@ -35,8 +35,8 @@ func (o *outbox) post(b []byte) {
 	}
 }
 
-// room blocks while more than outboxRoom bytes wait for the client.
-func (o *outbox) room() {
+// awaitRoom blocks while more than outboxRoom bytes wait for the client.
+func (o *outbox) awaitRoom() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	for len(o.pending) > outboxRoom && !o.closed {
@@ -44,7 +44,7 @@ func (o *outbox) room() {
 	}
 }
 
-// close ends room at once, and drain once everything is written.
+// close ends awaitRoom at once, and drain once everything is written.
 func (o *outbox) close() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -55,7 +55,7 @@ func (o *outbox) close() {
 // drain writes to w until the outbox is closed and empty, or w fails, which closes it.
 func (o *outbox) drain(w io.Writer) {
 	for {
-		b := o.take()
+		b := o.next()
 		if len(b) == 0 {
 			return
 		}
@@ -66,8 +66,8 @@ func (o *outbox) drain(w io.Writer) {
 	}
 }
 
-// take waits for replies and returns them, or nil once the outbox is closed and empty.
-func (o *outbox) take() []byte {
+// next waits for replies and returns them, or nil once the outbox is closed and empty.
+func (o *outbox) next() []byte {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	for len(o.pending) == 0 && !o.closed {

@@ -33,7 +33,7 @@ func route(e *environment, o Options, w *World) error {
 	}
 	if address := e.value(EnvStore); address != "" {
 		if _, _, err := split(address); err != nil {
-			return e.wrong("%v", err)
+			return e.errorf("%v", err)
 		}
 		w.Route = Route{Kind: RouteJoin, Endpoint: Endpoint{Address: address, Token: token}}
 		if strings.HasPrefix(address, LaunchStore) {
@@ -78,13 +78,13 @@ func oneMachine(e *environment, token Token, w *World) error {
 		port := e.value("MASTER_PORT")
 		// torchrun uses "none" for a job without a name.
 		if port == "" && (w.RunID == "" || w.RunID == "none") {
-			return e.wrong("the ranks of this job have no common name for their store: "+
+			return e.errorf("the ranks of this job have no common name for their store: "+
 				"set MASTER_PORT, a run id, or %s", EnvStore)
 		}
 		identity = append(identity, e.value("MASTER_ADDR"), port)
 	}
 	if w.RunID == "" && len(identity) == 2 {
-		return e.wrong("the launcher did not set a name for the job: set %s", EnvStore)
+		return e.errorf("the launcher did not set a name for the job: set %s", EnvStore)
 	}
 	address := privateSocket(w.Source, os.Geteuid(), identity)
 	w.Route = Route{Kind: RouteServe, Endpoint: Endpoint{Address: address, Token: token}}
@@ -106,7 +106,7 @@ func manyMachines(e *environment, token Token, w *World) error {
 		return err
 	}
 	if token == "" {
-		return e.wrong("ranks on several machines need a token for their store: set %s to "+
+		return e.errorf("ranks on several machines need a token for their store: set %s to "+
 			"the same random text on all, for example of: openssl rand -hex 16", EnvToken)
 	}
 	w.Route = Route{Kind: RouteServe, Endpoint: Endpoint{Address: address, Token: token}}
@@ -117,10 +117,10 @@ func manyMachines(e *environment, token Token, w *World) error {
 func master(e *environment) (string, error) {
 	host, port := e.value("MASTER_ADDR"), e.value("MASTER_PORT")
 	if host == "" || port == "" {
-		return "", e.wrong("the store needs MASTER_ADDR and MASTER_PORT, or %s", EnvStore)
+		return "", e.errorf("the store needs MASTER_ADDR and MASTER_PORT, or %s", EnvStore)
 	}
 	if n, err := strconv.ParseUint(port, 10, 16); err != nil || n == 0 {
-		return "", e.wrong("MASTER_PORT is not a port")
+		return "", e.errorf("MASTER_PORT is not a port")
 	}
 	return net.JoinHostPort(host, port), nil
 }

@@ -39,7 +39,7 @@ func serve(ctx context.Context, at Endpoint, w *World) (*service, error) {
 	reported := false
 	var asked time.Time
 	for pause := firstBackoff; ; pause = min(2*pause, maxBackoff) {
-		s, err := enter(at)
+		s, err := tryServe(at)
 		if err == nil || !errors.Is(err, syscall.EADDRINUSE) {
 			return s, err
 		}
@@ -62,8 +62,8 @@ func serve(ctx context.Context, at Endpoint, w *World) (*service, error) {
 	}
 }
 
-// enter makes one attempt.
-func enter(at Endpoint) (*service, error) {
+// tryServe makes one attempt to serve.
+func tryServe(at Endpoint) (*service, error) {
 	services.mu.Lock()
 	defer services.mu.Unlock()
 	s := services.at[at.Address]

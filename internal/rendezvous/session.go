@@ -63,7 +63,7 @@ func (n *session) serve(d *decoder) error {
 		if err := n.server.handle(n.id, r); err != nil {
 			return err
 		}
-		n.out.room()
+		n.out.awaitRoom()
 	}
 }
 
@@ -89,7 +89,7 @@ func (n *session) authenticate(d *decoder) error {
 		switch {
 		case err != nil:
 			return err
-		case n.server.token.shown(r):
+		case n.server.token.isIn(r):
 			n.out.post([]byte{replyReady})
 			return nil
 		case r.query == queryCheck:
@@ -101,6 +101,6 @@ func (n *session) authenticate(d *decoder) error {
 		if err := n.server.handle(n.id, r); err != nil {
 			return err
 		}
-		n.out.room()
+		n.out.awaitRoom()
 	}
 }

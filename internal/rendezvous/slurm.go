@@ -21,7 +21,7 @@ func fromSlurm(e *environment) (World, error) {
 	e.seen = nil
 	job := e.value("SLURM_JOB_ID")
 	if job == "" {
-		return World{}, e.wrong("a step without a job")
+		return World{}, e.errorf("a step without a job")
 	}
 	w := World{Source: SourceSlurm, RunID: job + "." + e.value("SLURM_STEP_ID")}
 	size := "SLURM_STEP_NUM_TASKS"
@@ -39,7 +39,7 @@ func fromSlurm(e *environment) (World, error) {
 		}
 	}
 	if problem := w.problem(); problem != "" {
-		return World{}, e.wrong("%s", problem)
+		return World{}, e.errorf("%s", problem)
 	}
 	return w, nil
 }
@@ -56,7 +56,7 @@ func slurmLocalSize(e *environment, size int) (int, error) {
 	tasks := e.value("SLURM_STEP_TASKS_PER_NODE")
 	n, ok := tasksOn(tasks, node)
 	if !ok {
-		return 0, e.wrong("SLURM_STEP_TASKS_PER_NODE does not contain the tasks of node %d", node)
+		return 0, e.errorf("SLURM_STEP_TASKS_PER_NODE does not contain the tasks of node %d", node)
 	}
 	return n, nil
 }

@@ -93,7 +93,7 @@ func (t *table) dispatch(from clientID, r *request) error {
 	case queryWait:
 		return t.wait(from, r.keys)
 	case queryBarrier:
-		return t.enter(from, r.keys[0], r.number)
+		return t.arrive(from, r.keys[0], r.number)
 	case queryCancelWait:
 		t.leave(from)
 		t.answer(from, []byte{replyCanceled})
@@ -154,7 +154,7 @@ func (t *table) lacks(key string) bool {
 
 func (t *table) set(key string, value []byte) {
 	t.values[key] = value
-	t.appeared(key)
+	t.wakeWaiters(key)
 }
 
 func (t *table) compareSet(key string, expected, desired []byte) []byte {
@@ -207,7 +207,7 @@ func (t *table) push(key string, value []byte) {
 	if watching := t.watched[key]; len(watching) > 0 {
 		first := watching[0]
 		t.unwatch(first, key)
-		t.found(first, key)
+		t.removeMissing(first, key)
 	}
 }
 

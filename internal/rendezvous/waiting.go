@@ -22,17 +22,17 @@ func (t *table) wait(from clientID, keys []string) error {
 	return nil
 }
 
-// appeared wakes all clients that wait for key.
-func (t *table) appeared(key string) {
+// wakeWaiters wakes all clients that wait for key.
+func (t *table) wakeWaiters(key string) {
 	watching := t.watched[key]
 	delete(t.watched, key)
 	for _, w := range watching {
-		t.found(w, key)
+		t.removeMissing(w, key)
 	}
 }
 
-// found ends the wait of w if key was the last missing key.
-func (t *table) found(w *waiter, key string) {
+// removeMissing ends the wait of w if key was the last missing key.
+func (t *table) removeMissing(w *waiter, key string) {
 	if delete(w.missing, key); len(w.missing) == 0 {
 		delete(t.waiting, w.client)
 		t.answer(w.client, []byte{replyStop})
@@ -46,8 +46,8 @@ func (t *table) unwatch(w *waiter, key string) {
 	}
 }
 
-// enter counts an arrival at a barrier of world ranks, and releases all clients when it is full.
-func (t *table) enter(from clientID, key string, world int64) error {
+// arrive counts an arrival at a barrier of world ranks, and releases all clients when it is full.
+func (t *table) arrive(from clientID, key string, world int64) error {
 	if t.waiting[from] != nil {
 		return errTwoWaits
 	}

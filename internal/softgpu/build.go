@@ -44,7 +44,7 @@ func cached(flags []string, fill func(dir string) error, more ...fs.FS) (string,
 	if err != nil {
 		return "", err
 	}
-	return all.take(key, fill)
+	return all.folder(key, fill)
 }
 
 // build compiles with additional flags, such as those of a sanitizer.

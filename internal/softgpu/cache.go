@@ -24,14 +24,14 @@ var recipe embed.FS
 type cache struct{ dir string }
 
 const (
-	// begun prefixes the names of incomplete folders.
-	begun = "begun-"
-	// complete is the name of the last file that is written to a folder.
-	complete = "complete"
-	// unused is the time after which a folder without uses is removed.
-	unused = 7 * 24 * time.Hour
-	// making limits the wait for another process that compiles.
-	making = 10 * time.Minute
+	// unfinishedPrefix prefixes the names of incomplete folders.
+	unfinishedPrefix = "unfinished-"
+	// completeMark is the name of the last file that is written to a folder.
+	completeMark = "complete"
+	// unusedTime is the time after which a folder without uses is removed.
+	unusedTime = 7 * 24 * time.Hour
+	// compileTimeout limits the wait for another process that compiles.
+	compileTimeout = 10 * time.Minute
 )
 
 // userCache returns the cache of this user. If the user has no home, or a read-only one, the cache
@@ -61,26 +61,26 @@ func userCache() (cache, error) {
 // writable is W_OK of access(2).
 const writable = 2
 
-// take returns the folder of a key, and fills it first if it is missing.
-func (c cache) take(key string, fill func(dir string) error) (string, error) {
+// folder returns the folder of a key, and fills it first if it is missing.
+func (c cache) folder(key string, fill func(dir string) error) (string, error) {
 	unlock, err := c.lock()
 	if err != nil {
 		return "", err
 	}
 	defer unlock()
 	dir := filepath.Join(c.dir, key)
-	if _, err := os.Stat(filepath.Join(dir, complete)); err == nil {
+	if _, err := os.Stat(filepath.Join(dir, completeMark)); err == nil {
 		now := time.Now()
 		return dir, os.Chtimes(dir, now, now)
 	}
 	c.clean()
 	// Compilers may outlive a process that is killed, so no two write to one folder.
-	half, err := os.MkdirTemp(c.dir, begun)
+	half, err := os.MkdirTemp(c.dir, unfinishedPrefix)
 	if err == nil {
 		err = fill(half)
 	}
 	if err == nil {
-		err = errors.Join(os.WriteFile(filepath.Join(half, complete), nil, 0o600), os.RemoveAll(dir))
+		err = errors.Join(os.WriteFile(filepath.Join(half, completeMark), nil, 0o600), os.RemoveAll(dir))
 	}
 	if err == nil {
 		err = os.Rename(half, dir)
@@ -102,9 +102,9 @@ func (c cache) lock() (unlock func(), err error) {
 	select {
 	case err := <-locked:
 		return func() { _ = f.Close() }, err
-	case <-time.After(making):
+	case <-time.After(compileTimeout):
 		return nil, fmt.Errorf("waiting for another process that compiles the software GPU: %v have "+
-			"passed", making)
+			"passed", compileTimeout)
 	}
 }
 
@@ -123,7 +123,7 @@ func (c cache) clean() {
 	for _, e := range entries {
 		info, err := e.Info()
 		left := err == nil && e.IsDir() &&
-			(strings.HasPrefix(e.Name(), begun) || time.Since(info.ModTime()) > unused)
+			(strings.HasPrefix(e.Name(), unfinishedPrefix) || time.Since(info.ModTime()) > unusedTime)
 		if left {
 			_ = os.RemoveAll(filepath.Join(c.dir, e.Name()))
 		}

@@ -23,7 +23,7 @@ func (f *filling) fill(dir string) error {
 // number of folders were filled.
 func (c cache) has(t *testing.T, f *filling, key string, times int32) {
 	t.Helper()
-	dir, err := c.take(key, f.fill)
+	dir, err := c.folder(key, f.fill)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -61,7 +61,7 @@ func TestCacheWithoutAHomeDirectory(t *testing.T) {
 func TestIncompleteFolderIsFilledAgain(t *testing.T) {
 	c, f := cache{t.TempDir()}, &filling{}
 	c.has(t, f, "key", 1)
-	if err := os.Remove(filepath.Join(c.dir, "key", complete)); err != nil {
+	if err := os.Remove(filepath.Join(c.dir, "key", completeMark)); err != nil {
 		t.Fatal(err)
 	}
 	c.has(t, f, "key", 2)
@@ -72,7 +72,7 @@ func TestConcurrentCallsFillOnce(t *testing.T) {
 	var all sync.WaitGroup
 	for range 8 {
 		all.Go(func() {
-			if _, err := c.take("key", f.fill); err != nil {
+			if _, err := c.folder("key", f.fill); err != nil {
 				t.Error(err)
 			}
 		})
@@ -83,7 +83,7 @@ func TestConcurrentCallsFillOnce(t *testing.T) {
 
 func TestUnfinishedFoldersAreRemoved(t *testing.T) {
 	c, f := cache{t.TempDir()}, &filling{}
-	half := filepath.Join(c.dir, begun+"1")
+	half := filepath.Join(c.dir, unfinishedPrefix+"1")
 	err := errors.Join(os.Mkdir(half, 0o700),
 		os.WriteFile(filepath.Join(half, "library"), []byte("half"), 0o600))
 	if err != nil {
@@ -98,7 +98,7 @@ func TestUnfinishedFoldersAreRemoved(t *testing.T) {
 func TestFailedFillLeavesNothing(t *testing.T) {
 	c, f := cache{t.TempDir()}, &filling{}
 	broken := errors.New("broken")
-	_, err := c.take("key", func(dir string) error { return errors.Join(f.fill(dir), broken) })
+	_, err := c.folder("key", func(dir string) error { return errors.Join(f.fill(dir), broken) })
 	if !errors.Is(err, broken) {
 		t.Errorf("got %v, want %v", err, broken)
 	}
@@ -110,7 +110,7 @@ func TestFailedFillLeavesNothing(t *testing.T) {
 
 func TestUnusedFoldersAreRemoved(t *testing.T) {
 	c, f := cache{t.TempDir()}, &filling{}
-	old := time.Now().Add(-unused - time.Hour)
+	old := time.Now().Add(-unusedTime - time.Hour)
 	c.has(t, f, "used", 1)
 	c.has(t, f, "unused", 2)
 	for _, key := range []string{"used", "unused"} {

@@ -12,10 +12,11 @@ import (
 // kernelsIn returns the folder to which the sources of kernels are unpacked.
 func kernelsIn(dir string) string { return filepath.Join(dir, "kernels") }
 
-// language returns the flags with which kernels are compiled. The header that emulates the device
-// precedes the kernels' own header of the same name. Arithmetic matches that of the device: nothing
-// is contracted, and an unaligned access ends the process. Warnings are left to builds for GPUs.
-func language(dir string) []string {
+// kernelFlags returns the flags with which kernels are compiled. The header that emulates the
+// device precedes the kernels' own header of the same name. Arithmetic matches that of the device:
+// nothing is contracted, and an unaligned access ends the process. Warnings are left to builds for
+// GPUs.
+func kernelFlags(dir string) []string {
 	return []string{
 		"-x", "c++", "-std=c++17", "-O2", "-g", "-fPIC", "-w", "-fno-exceptions", "-fno-rtti",
 		"-fvisibility=hidden",
@@ -37,7 +38,7 @@ func compileKernels(dir string, flags []string) (string, error) {
 		return "", fmt.Errorf("listing the kernels: %w", err)
 	}
 	expanded, err := run(dir, "kernels", "g++",
-		slices.Concat(language(dir), []string{"-E", "-P", "-DKERNEL=" + mark, list}))
+		slices.Concat(kernelFlags(dir), []string{"-E", "-P", "-DKERNEL=" + mark, list}))
 	if err != nil {
 		return "", err
 	}
@@ -47,7 +48,7 @@ func compileKernels(dir string, flags []string) (string, error) {
 	}
 	object := filepath.Join(dir, "kernels.o")
 	_, err = run(dir, "kernels", "g++",
-		slices.Concat(language(dir), flags, []string{"-c", "-o", object, table}))
+		slices.Concat(kernelFlags(dir), flags, []string{"-c", "-o", object, table}))
 	return object, err
 }
 

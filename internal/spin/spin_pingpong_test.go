@@ -28,8 +28,9 @@ func (m *mailbox) await(sequence uint64) {
 	}
 }
 
-// The payload is read after its sequence number, so it must match that number. The race detector
-// sees no order between the goroutines, so this file is not built with it.
+// TestSequenceNumberPublishesDigestAndPayload reads the payload after its sequence number, so it
+// must match that number. The race detector sees no order between the goroutines, so this file is
+// not built with it.
 func TestSequenceNumberPublishesDigestAndPayload(t *testing.T) {
 	const rounds = 20000
 	there, back := new(mailbox), new(mailbox)

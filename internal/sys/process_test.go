@@ -80,7 +80,7 @@ func TestMemoryAndCores(t *testing.T) {
 	}
 }
 
-func TestMonotonicClockNeverGoesBack(t *testing.T) {
+func TestMonotonicClockIsMonotonic(t *testing.T) {
 	last := Monotonic()
 	if last == 0 {
 		t.Fatal("the clock cannot be read")

@@ -16,23 +16,23 @@ const RuleOfDerive = "from small sizes to large ones, starting with otherwise, t
 	"in place and out of place disagree, plain beats window; direct is compared with the better of " +
 	"the others, and starts with them"
 
-// contest compares two paths by the times of a Point.
-type contest struct {
-	// before is the path below the first size; no and yes are the two paths.
-	before, no, yes Path
-	// us returns the times of no and yes in microseconds.
-	us func(Point) (no, yes float64)
+// comparison compares two paths by the times of a Point.
+type comparison struct {
+	// before is the path below the first size. base and rival are the two paths.
+	before, base, rival Path
+	// us returns the times of base and rival in microseconds.
+	us func(Point) (base, rival float64)
 }
 
-// windows chooses between the plain and the window path.
-func windows(otherwise Path) contest {
-	return contest{otherwise, Plain, Window, func(p Point) (plain, window float64) {
+// compareWindow chooses between the plain and the window path.
+func compareWindow(otherwise Path) comparison {
+	return comparison{otherwise, Plain, Window, func(p Point) (plain, window float64) {
 		return p.PlainUS, p.WindowUS
 	}}
 }
 
-// directs chooses between the direct path and the better of the others.
-var directs = contest{Other, Other, Direct, func(p Point) (other, direct float64) {
+// compareDirect chooses between the direct path and the better of the others.
+var compareDirect = comparison{Other, Other, Direct, func(p Point) (other, direct float64) {
 	return p.OtherUS(), p.DirectUS
 }}
 
@@ -55,9 +55,9 @@ func (p Point) OtherUS() float64 {
 // straight line between the logarithms of the ratios at two sizes crosses 1, rounded down to a
 // quarter of a power of two; if it does not cross, it is the smaller size.
 func Derive(about Calls, otherwise Path, points []Point) Rule {
-	c := windows(otherwise)
+	c := compareWindow(otherwise)
 	if about.Memory != "" {
-		c = directs
+		c = compareDirect
 	}
 	return Rule{Calls: about, Steps: c.steps(bySize(points))}
 }
@@ -81,7 +81,7 @@ func bySize(points []Point) (sizes []times) {
 }
 
 // steps returns the steps of a rule.
-func (c contest) steps(sizes []times) (steps []Step) {
+func (c comparison) steps(sizes []times) (steps []Step) {
 	path := c.before
 	for i, t := range sizes {
 		next := c.prefer(t, path)
@@ -105,28 +105,28 @@ func (c contest) steps(sizes []times) (steps []Step) {
 func (t times) bytes() Size { return t[0].Bytes }
 
 // prefer returns the path at a size, given the path of the next smaller size. If points disagree,
-// no wins: a table must not make calls slower than they are without it.
-func (c contest) prefer(t times, below Path) Path {
+// base wins: a table must not make calls slower than they are without it.
+func (c comparison) prefer(t times, below Path) Path {
 	next := below
 	for _, p := range t {
 		switch faster := c.faster(p); {
-		case faster == c.no:
-			return c.no
-		case faster == c.yes:
-			next = c.yes
+		case faster == c.base:
+			return c.base
+		case faster == c.rival:
+			next = c.rival
 		}
 	}
 	return next
 }
 
-// gain returns the logarithm of the factor by which yes is faster; it is negative if yes is slower.
-func (c contest) gain(p Point) float64 {
-	no, yes := c.us(p)
-	return math.Log(no / yes)
+// gain returns the logarithm of the factor by which rival is faster than base.
+func (c comparison) gain(p Point) float64 {
+	base, rival := c.us(p)
+	return math.Log(base / rival)
 }
 
 // mean returns the mean gain of the points of a size.
-func (c contest) mean(t times) float64 {
+func (c comparison) mean(t times) float64 {
 	sum := 0.0
 	for _, p := range t {
 		sum += c.gain(p)
@@ -135,20 +135,20 @@ func (c contest) mean(t times) float64 {
 }
 
 // faster returns the path that is faster by more than the noise, or "".
-func (c contest) faster(p Point) Path {
+func (c comparison) faster(p Point) Path {
 	margin := math.Log1p(max(p.NoisePercent, FloorPercent) / 100)
 	switch gain := c.gain(p); {
 	case gain > margin:
-		return c.yes
+		return c.rival
 	case gain < -margin:
-		return c.no
+		return c.base
 	default:
 		return ""
 	}
 }
 
 // threshold returns the largest size that takes the path of the lower of two sizes.
-func (c contest) threshold(lower, upper times) Size {
+func (c comparison) threshold(lower, upper times) Size {
 	from, to := c.mean(lower), c.mean(upper)
 	low, high := lower.bytes(), upper.bytes()
 	if from*to >= 0 {

@@ -202,7 +202,7 @@ func (r Reason) String() string {
 	switch {
 	case r.Ruled():
 		return fmt.Sprintf("the %s says %s %s for %v", r.table.Name(),
-			r.rule.Steps[r.step].Path.answer(), r.rule.reach(r.step), r.rule.Calls)
+			r.rule.Steps[r.step].Path.answer(), r.rule.sizeText(r.step), r.rule.Calls)
 	case r.asked.Memory != "":
 		return fmt.Sprintf("the %s has no rule for %v", r.table.Name(), r.asked)
 	case len(r.table.Rules) == 0 && r.table.Otherwise == Window:
@@ -220,8 +220,8 @@ func (p Path) answer() string {
 	return string(p)
 }
 
-// reach describes the sizes of a step.
-func (r *Rule) reach(step int) string {
+// sizeText describes the sizes of a step.
+func (r *Rule) sizeText(step int) string {
 	last := r.Steps[step].UpTo
 	switch {
 	case step == 0 && last == 0:
@@ -239,7 +239,7 @@ func (r *Rule) reach(step int) string {
 func (r *Rule) String() string {
 	parts := make([]string, len(r.Steps))
 	for i, s := range r.Steps {
-		parts[i] = fmt.Sprintf("%s %s", s.Path.answer(), r.reach(i))
+		parts[i] = fmt.Sprintf("%s %s", s.Path.answer(), r.sizeText(i))
 	}
 	return fmt.Sprintf("%v: %s", r.Calls, strings.Join(parts, ", "))
 }

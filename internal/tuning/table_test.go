@@ -199,7 +199,7 @@ func TestPathThatIsAlwaysFasterIsChosen(t *testing.T) {
 	})
 }
 
-func TestDigestCoversWhatDecides(t *testing.T) {
+func TestDigestCoversEverythingThatAffectsChoices(t *testing.T) {
 	table := Builtin("nccl", "NVIDIA H200")
 	same := *table
 	same.Device, same.Date, same.Origin = "another", "never", "by hand"

@@ -119,7 +119,7 @@ func derived(t *testing.T, d *datadriven.TestData) string {
 	var out strings.Builder
 	fmt.Fprintf(&out, "%v:\n", r.Calls)
 	for i, s := range r.Steps {
-		fmt.Fprintf(&out, "  %s %s (%d measured)\n", s.Path, r.reach(i), len(s.Measured))
+		fmt.Fprintf(&out, "  %s %s (%d measured)\n", s.Path, r.sizeText(i), len(s.Measured))
 	}
 	return out.String()
 }

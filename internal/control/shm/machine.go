@@ -93,8 +93,8 @@ func machineID() (string, error) {
 	return boot + " " + network + " " + processes, nil
 }
 
-// whyApart returns the reason why ranks whose machineIDs differ cannot share memory.
-func whyApart(ours, theirs string) error {
+// whyNotShared returns the reason why ranks whose machineIDs differ cannot share memory.
+func whyNotShared(ours, theirs string) error {
 	our, their := strings.Fields(ours), strings.Fields(theirs)
 	switch {
 	case len(our) != 3 || len(their) != 3 || our[0] != their[0]:
@@ -143,7 +143,7 @@ func (m *Machine) dial(ctx context.Context, rank int) (*peer, error) {
 		return nil, err
 	}
 	if theirs != ours {
-		return nil, whyApart(ours, theirs)
+		return nil, whyNotShared(ours, theirs)
 	}
 	h, err := handoff.Dial(ctx, address, m.identity)
 	if err != nil {

@@ -132,7 +132,7 @@ func TestInvalidGroupSizesAreRefused(t *testing.T) {
 	}
 }
 
-func TestWhyApart(t *testing.T) {
+func TestWhyNotShared(t *testing.T) {
 	const ours = "boot net:[1] pid:[1]"
 	for theirs, want := range map[string]string{
 		"other net:[1] pid:[1]": "another machine",
@@ -140,7 +140,7 @@ func TestWhyApart(t *testing.T) {
 		"boot net:[1] pid:[2]":  "shareProcessNamespace: true",
 		"boot net:[1]":          "another machine",
 	} {
-		if got := whyApart(ours, theirs); !strings.Contains(got.Error(), want) {
+		if got := whyNotShared(ours, theirs); !strings.Contains(got.Error(), want) {
 			t.Errorf("%s: %v", theirs, got)
 		}
 	}

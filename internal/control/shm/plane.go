@@ -162,23 +162,23 @@ func (p *plane) Await(ctx context.Context, w control.Wait) error {
 		return err
 	}
 	defer p.EndUse()
-	notice := p.waitingFor(&w)
-	p.publishWait(notice, sys.Monotonic())
-	defer p.unpublishWait(notice)
+	wait := p.waitingFor(&w)
+	p.publishWait(wait, sys.Monotonic())
+	defer p.unpublishWait(wait)
 	var grace control.GraceTimer
 	for naps := 0; !w.Done(); {
 		failed := grace.Elapsed(w.Ticket != 0 && p.peerFailed())
-		if err := p.verdict(notice, failed); err != nil && !w.Done() {
+		if err := p.verdict(wait, failed); err != nil && !w.Done() {
 			return p.fail(w.Refine(err))
 		}
 		if ctx.Err() != nil && !w.Done() {
-			return p.interrupted(ctx, notice)
+			return p.interrupted(ctx, wait)
 		}
-		if end := notice.begin + yieldTime; sys.Monotonic() < end {
-			p.giveWay(&w, end)
+		if end := wait.begin + yieldTime; sys.Monotonic() < end {
+			p.yieldUntil(&w, end)
 			continue
 		}
-		p.nap(naps)
+		p.sleepBriefly(naps)
 		naps++
 	}
 	return nil
@@ -207,15 +207,15 @@ func (p *plane) pollBriefly(w *control.Wait) bool {
 	return false
 }
 
-// giveWay yields until the wait is over or the given time.
-func (p *plane) giveWay(w *control.Wait, until uint64) {
+// yieldUntil yields until the wait is over or the given time.
+func (p *plane) yieldUntil(w *control.Wait, until uint64) {
 	for !w.Done() && sys.Monotonic() < until {
 		p.machine.yield()
 	}
 }
 
-// nap sleeps on the futex, which is woken by a fault of this rank or another.
-func (p *plane) nap(naps int) {
+// sleepBriefly sleeps on the futex, which is woken by a fault of this rank or another.
+func (p *plane) sleepBriefly(naps int) {
 	word := spin.LoadAcquire32(&p.me.wakeup.word)
 	if !p.fault.set.Load() {
 		sys.FutexWait(&p.me.wakeup.word, word, min(minAwaitSleep<<min(naps, 3), maxAwaitSleep))

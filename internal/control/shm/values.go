@@ -111,7 +111,7 @@ func (n *named) Gather(ctx context.Context, mine driver.Words, all []driver.Word
 				return g.fail(err)
 			}
 		}
-		if !n.take(r, &all[r]) {
+		if !n.copyWords(r, &all[r]) {
 			return g.fail(fmt.Errorf("%s: rank %d has written an invalid line: step %d",
 				n.doing(), g.cfg.Ranks[r], spin.LoadAcquire64(n.word(r))))
 		}
@@ -121,9 +121,9 @@ func (n *named) Gather(ctx context.Context, mine driver.Words, all []driver.Word
 	return nil
 }
 
-// take copies what a rank has posted, and reports whether it is valid: the line belongs to this
-// step and name, and did not change meanwhile.
-func (n *named) take(rank int, words *driver.Words) bool {
+// copyWords copies what a rank has posted, and reports whether it is valid: the line belongs to
+// this step and name, and did not change meanwhile.
+func (n *named) copyWords(rank int, words *driver.Words) bool {
 	l := &n.peers[rank].lines[n.step&1]
 	for i := range words {
 		at := (*uint64)(unsafe.Pointer(&l.payload[8*i]))

@@ -80,7 +80,7 @@ func (p *Plane) TrySubmit() (ticket uint64, ok bool) {
 // PeerFailed reports whether a peer has failed or is lost.
 func (p *Plane) PeerFailed() bool { return p.peerGone.Load() }
 
-// Failed is closed when the plane fails.
+// Failed returns a channel that is closed when the plane fails.
 func (p *Plane) Failed() <-chan struct{} { return p.ended }
 
 // Abort fails the plane for all its ranks.

@@ -174,7 +174,7 @@ func TestUnauthenticatedConnectionsAreIgnored(t *testing.T) {
 	check(t, <-joined)
 }
 
-func TestServerThatDoesNotKnowTheTokenIsAnError(t *testing.T) {
+func TestServerWithoutTheTokenIsAnError(t *testing.T) {
 	i := newImpostor(t)
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	check(t, err)
@@ -198,7 +198,7 @@ func TestServerThatDoesNotKnowTheTokenIsAnError(t *testing.T) {
 }
 
 func TestInvalidMessageIsAnErrorThatNamesItsRank(t *testing.T) {
-	for row, say := range map[string]func(i *impostor){
+	for row, misbehave := range map[string]func(i *impostor){
 		"no frame": func(i *impostor) {
 			_, err := i.conn.Write([]byte(strings.Repeat("x", headerBytes)))
 			check(i.t, err)
@@ -208,7 +208,7 @@ func TestInvalidMessageIsAnErrorThatNamesItsRank(t *testing.T) {
 		t.Run(row, func(t *testing.T) {
 			i := newImpostor(t)
 			p := i.victim()
-			say(i)
+			misbehave(i)
 			<-p.Failed()
 			if err := p.Cause(); !errors.Is(err, ErrProtocol) ||
 				!strings.Contains(err.Error(), "rank 7") {

@@ -103,7 +103,7 @@ func (s *groupState) status() status {
 	return b
 }
 
-// publish and unpublish add a wait to this rank's status and remove it. s.mu is held.
+// publish adds a wait to this rank's status, and unpublish removes it. s.mu is held.
 func (s *groupState) publish(w *waiting) { s.waits = append(s.waits, w) }
 
 func (s *groupState) unpublish(w *waiting) {

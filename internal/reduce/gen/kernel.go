@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// A kernel is one operation on one element type.
+// kernel is one operation on one element type.
 type kernel struct {
 	op   operation
 	elem element
@@ -15,7 +15,7 @@ type kernel struct {
 // accumulators is the number of vector registers that hold a block.
 const accumulators = 8
 
-// A manner is a way of accessing memory.
+// manner is a way to access memory.
 type manner int
 
 const (
@@ -24,8 +24,8 @@ const (
 	streamed        // bypassing the caches
 )
 
-// vectors is an instruction set. A unit is one vector of memory; it has one accumulator, or two for
-// halves. Addresses are operands of the assembler.
+// vectors describes an instruction set. A unit is one vector of memory; it has one accumulator, or
+// two for halves. Addresses are operands of the assembler.
 type vectors interface {
 	name() string
 	bytes() int      // of a vector
@@ -47,7 +47,7 @@ type vectors interface {
 	store(p *program, k kernel, unit int, address string, how manner)
 }
 
-// A program is assembly text under construction.
+// program is assembly text under construction.
 type program struct{ bytes.Buffer }
 
 // op appends an instruction.
@@ -243,7 +243,7 @@ func lastLanes(p *program, set vectors, k kernel) {
 	p.op("KMOVQ", "AX", "K1")
 }
 
-// A stage is the text that moves some units from all sources to all destinations.
+// stage is the text that processes some units of all sources and destinations.
 type stage struct {
 	*program
 	late   *program // the code after the return

@@ -1,6 +1,6 @@
 package main
 
-// An element is an element type.
+// element describes an element type.
 type element struct {
 	name  string
 	lane  string // suffix of instructions on accumulator lanes: PS, PD, B, D, Q
@@ -9,7 +9,7 @@ type element struct {
 	half  bool // one vector of memory needs two accumulators
 }
 
-// An operation is a constant of package reduce.
+// operation describes an operation of package reduce.
 type operation struct {
 	name string
 	// integers and floats are the instructions that implement the whole operation. Those of lanes

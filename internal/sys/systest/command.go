@@ -11,8 +11,8 @@ import (
 // Patience is the deadline of processes that take seconds, generous enough for a busy machine.
 const Patience = 2 * time.Minute
 
-// lastWords bounds the time that a process past its deadline has to print its stacks, and the time
-// that its children may hold its output open after its end.
+// lastWords limits the time that a process past its deadline has to print its stacks, and the time
+// for which its children may keep its output open after its end.
 const lastWords = 10 * time.Second
 
 // Command prepares a process that gets SIGQUIT after its limit or when the test ends. A Go program

@@ -25,7 +25,7 @@ func TestHangingProcessPrintsItsStacks(t *testing.T) {
 	}
 }
 
-func TestOutputThatIsHeldOpenDoesNotKeepWait(t *testing.T) {
+func TestWaitReturnsIfOutputStaysOpen(t *testing.T) {
 	c := Command(t, Patience, "sh", "-c", "sleep 1000 & echo $!")
 	c.WaitDelay = 100 * time.Millisecond
 	output, err := c.Output()
