@@ -31,7 +31,7 @@ func pages(t *testing.T, files map[string]string) string {
 	return folder
 }
 
-func TestATableIsWrittenAndThenAgrees(t *testing.T) {
+func TestWrittenTableAgrees(t *testing.T) {
 	folder := pages(t, map[string]string{
 		"results/r.json": result, "p.md": "before\n\n<!-- results/r.json -->\n<!-- end -->\n\nafter\n",
 	})
@@ -57,7 +57,7 @@ func TestATableIsWrittenAndThenAgrees(t *testing.T) {
 	}
 }
 
-func TestWhatDoesNotAgreeIsNamed(t *testing.T) {
+func TestDifferencesAreReported(t *testing.T) {
 	markers := "<!-- results/r.json -->\n<!-- end -->\n"
 	without := func(part string) map[string]string {
 		return map[string]string{"results/r.json": strings.Replace(result, part, "", 1)}

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-func TestTheJSONOfAReportHasTheFieldsThatToolsRead(t *testing.T) {
+func TestReportJSONHasFieldsForTools(t *testing.T) {
 	report := New("test", Machine{})
 	report.Results = []Result{{Name: "compared"}, {Name: "alone"}}
 	report.Results[0].Against("the other", Summary{Median: 1})
@@ -58,7 +58,7 @@ func TestSummaryIsTheMedianTheLeastAndTwoPercentiles(t *testing.T) {
 	}
 }
 
-func TestABarIsMissedAboveIt(t *testing.T) {
+func TestBarIsMissedAboveLimit(t *testing.T) {
 	r := New("test", Machine{})
 	r.Results = []Result{
 		{Name: "on it", Summary: Summary{Median: 40}, Bar: 40},

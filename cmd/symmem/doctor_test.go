@@ -16,9 +16,9 @@ import (
 	"symmem/internal/sys/systest"
 )
 
-// TestADoctorThatIsInterruptedReportsAndLeavesNothing interrupts a doctor whose ranks have opened
+// TestInterruptedDoctorReportsAndLeavesNothing interrupts a doctor whose ranks have opened
 // NCCL's log.
-func TestADoctorThatIsInterruptedReportsAndLeavesNothing(t *testing.T) {
+func TestInterruptedDoctorReportsAndLeavesNothing(t *testing.T) {
 	if testing.Short() {
 		t.Skip("compiles the software GPU")
 	}

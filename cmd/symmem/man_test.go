@@ -10,7 +10,7 @@ import (
 	"github.com/spf13/pflag"
 )
 
-func TestEveryCommandHasAManualPage(t *testing.T) {
+func TestCommandsHaveManualPages(t *testing.T) {
 	folder := filepath.Join(t.TempDir(), "man1")
 	if code := run(t.Context(), []string{"man", folder}, nil, os.Stdout, os.Stderr); code != exitOK {
 		t.Fatalf("exit code %d", code)

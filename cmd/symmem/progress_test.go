@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-func TestTheCounterUsesOneLineAndPassesOnOthers(t *testing.T) {
+func TestCounterUsesOneLine(t *testing.T) {
 	var terminal bytes.Buffer
 	c := &progressCounter{terminal: &terminal}
 	for _, lines := range []string{

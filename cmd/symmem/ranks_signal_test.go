@@ -141,7 +141,7 @@ func (r *longRun) nothingLeft() {
 	}
 }
 
-func TestASignalEndsAllRanksAndLeavesNothing(t *testing.T) {
+func TestSignalEndsAllRanksAndLeavesNothing(t *testing.T) {
 	for _, s := range []syscall.Signal{
 		syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT,
 	} {
@@ -157,7 +157,7 @@ func TestASignalEndsAllRanksAndLeavesNothing(t *testing.T) {
 	}
 }
 
-func TestTheOthersNameARankThatIsKilled(t *testing.T) {
+func TestOtherRanksNameKilledRank(t *testing.T) {
 	for victim := range longRanks {
 		t.Run(strconv.Itoa(victim), func(t *testing.T) {
 			r := startLong(t)
@@ -185,7 +185,7 @@ func TestTheOthersNameARankThatIsKilled(t *testing.T) {
 	}
 }
 
-func TestRanksDoNotOutliveALauncherThatIsKilled(t *testing.T) {
+func TestRanksDoNotOutliveKilledLauncher(t *testing.T) {
 	r := startLong(t)
 	var ranks []*os.File
 	for _, pid := range r.ranks {

@@ -61,7 +61,7 @@ func TestRanksThatShareAGPUHaveADaemonAsLongAsTheyRun(t *testing.T) {
 	}
 }
 
-func TestADaemonThatDoesNotStartIsDoneWithout(t *testing.T) {
+func TestMissingDaemonIsIgnored(t *testing.T) {
 	path := command(t)
 	sharingAlone(t)
 	mpstest.Install(t)
@@ -75,7 +75,7 @@ func TestADaemonThatDoesNotStartIsDoneWithout(t *testing.T) {
 	}
 }
 
-func TestASignalEndsTheDaemonWithTheRanks(t *testing.T) {
+func TestSignalEndsDaemonAndRanks(t *testing.T) {
 	path := command(t)
 	folder, log := sharingAlone(t), mpstest.Install(t)
 	for _, signal := range []syscall.Signal{syscall.SIGINT, syscall.SIGTERM} {

@@ -31,7 +31,7 @@ func TestSizesAreReadAsNCCLTestsReadsThem(t *testing.T) {
 	}
 }
 
-func TestTheSizesOfARangeDoNotOverflow(t *testing.T) {
+func TestSizeRangesDoNotOverflow(t *testing.T) {
 	for _, c := range []struct {
 		flags sizeFlags
 		want  []int64

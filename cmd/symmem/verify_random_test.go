@@ -50,12 +50,12 @@ func back(t *testing.T, code int, r random.Report, stderr string) {
 	}
 }
 
-func TestRandomProgramsOnTheHostAreRightAndGiveEverythingBack(t *testing.T) {
+func TestRandomProgramsOnHostAreRightAndReleaseResources(t *testing.T) {
 	code, report, stderr := drawn(t, "--backend=host", "--rounds=5", "--seed=2")
 	back(t, code, report, stderr)
 }
 
-func TestAWrongRandomRoundPrintsTheCommandThatRepeatsIt(t *testing.T) {
+func TestWrongRandomRoundPrintsCommandToRepeatIt(t *testing.T) {
 	code, report, stderr := drawn(t, "--backend=host", "--placement=address", "--check=off",
 		"--rounds=5", "--seed=1")
 	again := "to run it again: symmem verify --ranks 2 --seed 1 --from-round"
@@ -64,7 +64,7 @@ func TestAWrongRandomRoundPrintsTheCommandThatRepeatsIt(t *testing.T) {
 	}
 }
 
-func TestRandomProgramsOfRanksThatDivergeEndWithTheDivergence(t *testing.T) {
+func TestDivergentRandomProgramsReportDivergence(t *testing.T) {
 	code, _, stderr := drawn(t, "--backend=host", "--placement=address", "--check=every",
 		"--rounds=5", "--seed=1")
 	if code != exitWrong || !strings.Contains(stderr, "ranks diverged in pool") {

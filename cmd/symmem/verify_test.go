@@ -60,7 +60,7 @@ func diverged(t *testing.T, check string) (report verify.Report, text string) {
 	return report, texts[0]
 }
 
-func TestEveryLevelThatChecksReportsTheSameFirstEvent(t *testing.T) {
+func TestCheckLevelsReportSameFirstEvent(t *testing.T) {
 	every, everyText := diverged(t, "every")
 	late, lateText := diverged(t, "registration")
 	if every.Failed != 0 || every.NotRun == 0 || every.Passed+every.NotRun != len(every.Cases) {
@@ -78,7 +78,7 @@ func TestEveryLevelThatChecksReportsTheSameFirstEvent(t *testing.T) {
 	}
 }
 
-func TestTheReportOfARunThatPassesNamesItsOptions(t *testing.T) {
+func TestReportHasOptionsOfRun(t *testing.T) {
 	code, stdout, stderr := symmemRun(t, "verify", "--ranks=2", "--cases=2", "--rounds=1",
 		"--size=1Ki", "--churn=16", "--seed=9", "--json")
 	var report verify.Report
@@ -100,7 +100,7 @@ func TestTheReportOfARunThatPassesNamesItsOptions(t *testing.T) {
 	}
 }
 
-func TestASignalThatIsPassedOnIsTheExitCode(t *testing.T) {
+func TestForwardedSignalIsExitCode(t *testing.T) {
 	for _, c := range []struct {
 		name   string
 		result launch.Result
@@ -134,7 +134,7 @@ func codeOf(err error) int {
 	return exitOK
 }
 
-func TestTheExitCodeOfAllRanksIsTheGravest(t *testing.T) {
+func TestExitCodeIsThatOfGravestRank(t *testing.T) {
 	for _, c := range []struct {
 		name  string
 		exits []launch.Exit

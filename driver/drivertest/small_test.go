@@ -19,7 +19,7 @@ import (
 // control plane. This file contains its device and memory, small_stream_test.go its streams, and
 // small_group_test.go its communicators.
 
-func TestASmallBackendPassesTheContract(t *testing.T) {
+func TestSmallBackendPassesContract(t *testing.T) {
 	drivertest.Run(t, drivertest.Harness{
 		Open: openSmall, Ranks: 5, Paths: []driver.Path{driver.PathPlain}, Slow: true,
 		Without: map[drivertest.Part]string{

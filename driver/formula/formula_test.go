@@ -121,9 +121,9 @@ func TestAveragesDoNotOverflow(t *testing.T) {
 	}
 }
 
-// TestTheAverageOfTheLargestNumbersIsFinite tries the elements with the greatest sum. Rounding is
+// TestAverageOfLargestNumbersIsFinite tries the elements with the greatest sum. Rounding is
 // monotone, so averages of other finite elements are finite, too.
-func TestTheAverageOfTheLargestNumbersIsFinite(t *testing.T) {
+func TestAverageOfLargestNumbersIsFinite(t *testing.T) {
 	for dt, largest := range map[driver.DataType]uint64{
 		driver.Float64: 0x7FEFFFFFFFFFFFFF, driver.Float32: 0x7F7FFFFF, driver.Float16: 0x7BFF,
 		driver.BFloat16: 0x7F7F,

@@ -38,7 +38,7 @@ var readmePromises = []struct{ quote, test string }{
 	},
 	{
 		"Without `--backend`, `verify` uses the NVIDIA GPUs of the machine",
-		"go test ./cmd/symmem/internal/doctor -run TestTheBackendIsChosen",
+		"go test ./cmd/symmem/internal/doctor -run TestBackendIsChosen",
 	},
 	{
 		"with NCCL 2.27.3 or later",
@@ -50,7 +50,7 @@ var readmePromises = []struct{ quote, test string }{
 	},
 	{
 		"[show the bug, and how it is caught]",
-		"go test ./cmd/symmem -run 'TestScripts/address|TestEveryLevel'",
+		"go test ./cmd/symmem -run 'TestScripts/address|TestCheckLevels'",
 	},
 }
 

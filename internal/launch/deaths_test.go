@@ -7,9 +7,9 @@ import (
 	"testing"
 )
 
-// TestADeathIsReportedOnce duplicates the pidfd of a watched process, like a child that another
+// TestDeathIsReportedOnce duplicates the pidfd of a watched process, like a child that another
 // launch of this program has forked and that has not called exec yet.
-func TestADeathIsReportedOnce(t *testing.T) {
+func TestDeathIsReportedOnce(t *testing.T) {
 	d, err := newDeaths()
 	if err != nil {
 		t.Fatal(err)

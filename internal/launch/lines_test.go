@@ -98,8 +98,8 @@ func played(steps []step) string {
 	return got.String()
 }
 
-// TestAPromptIsSeenBeforeItIsAnswered answers a rank only after its prompt has been written.
-func TestAPromptIsSeenBeforeItIsAnswered(t *testing.T) {
+// TestPromptIsWrittenBeforeAnswer answers a rank only after its prompt has been written.
+func TestPromptIsWrittenBeforeAnswer(t *testing.T) {
 	for name, plain := range map[string]bool{"prefixed": false, "plain": true} {
 		t.Run(name, func(t *testing.T) {
 			out := newTranscript()

@@ -76,9 +76,9 @@ func TestStubbornRanksAreKilledAfterATerm(t *testing.T) {
 	out.await(t, 1, "they have not ended: SIGKILL")
 }
 
-// TestALauncherWithoutDescriptorsReportsIt checks the launcher's message. Its ranks only see
+// TestLauncherWithoutDescriptorsReportsIt checks the launcher's message. Its ranks only see
 // refused connections, or do not start.
-func TestALauncherWithoutDescriptorsReportsIt(t *testing.T) {
+func TestLauncherWithoutDescriptorsReportsIt(t *testing.T) {
 	for _, role := range []string{"narrow launch", "narrow start"} {
 		t.Run(role, func(t *testing.T) {
 			out := newTranscript()
@@ -108,9 +108,9 @@ func TestStubbornRanksAreKilledAfterAFailure(t *testing.T) {
 	}
 }
 
-// TestAStoppedRankIsNamedAndEnded checks that a stopped rank gets SIGCONT with SIGTERM and ends
+// TestStoppedRankIsNamedAndEnded checks that a stopped rank gets SIGCONT with SIGTERM and ends
 // before SIGKILL is due.
-func TestAStoppedRankIsNamedAndEnded(t *testing.T) {
+func TestStoppedRankIsNamedAndEnded(t *testing.T) {
 	out := newTranscript()
 	spec := specOf("patient", 2, out)
 	spec.Grace = -1

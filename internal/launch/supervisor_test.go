@@ -78,9 +78,9 @@ func TestSupervisor(t *testing.T) {
 	}
 }
 
-// TestATermFromOutsideEndsInKill checks that SIGKILL follows after KillAfter, also if a rank fails
+// TestExternalTermEndsInKill checks that SIGKILL follows after KillAfter, also if a rank fails
 // meanwhile.
-func TestATermFromOutsideEndsInKill(t *testing.T) {
+func TestExternalTermEndsInKill(t *testing.T) {
 	for events, want := range map[string][]string{
 		"t e1=143 x e0=137": {"terminated, wait 3s", "", "killed", ""},
 		"e1=7 t t x e0=137": {"wait 1s", "terminated, wait 3s", "terminated", "killed", ""},
@@ -143,8 +143,8 @@ func TestAwaitedRanksAreAnnounced(t *testing.T) {
 	}
 }
 
-// TestTheFirstSignalFromOutsideIsRecorded checks that signals sent by the launcher are not.
-func TestTheFirstSignalFromOutsideIsRecorded(t *testing.T) {
+// TestFirstExternalSignalIsRecorded checks that signals sent by the launcher are not.
+func TestFirstExternalSignalIsRecorded(t *testing.T) {
 	v := newSupervisor(&Spec{Ranks: 2, Grace: time.Second, TermWait: time.Second})
 	for i, event := range strings.Fields("e1=7 x") {
 		play(t, v, event, i)
@@ -159,8 +159,8 @@ func TestTheFirstSignalFromOutsideIsRecorded(t *testing.T) {
 	}
 }
 
-// TestTheFirstFailureCounts has a rank that failed later finish its output first.
-func TestTheFirstFailureCounts(t *testing.T) {
+// TestFirstFailureCounts has a rank that failed later finish its output first.
+func TestFirstFailureCounts(t *testing.T) {
 	v := newSupervisor(&Spec{Ranks: 3})
 	v.exited(Exit{Rank: 0, Code: 1, turn: 2})
 	v.exited(Exit{Rank: 1, Code: 7, turn: 1})

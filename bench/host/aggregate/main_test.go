@@ -10,7 +10,7 @@ import (
 	"symmem/bench/results"
 )
 
-func TestAReportBecomesRowsOfItsOutOfPlaceHalf(t *testing.T) {
+func TestReportBecomesRowsOfOutOfPlaceHalf(t *testing.T) {
 	report := `{"bench":"collective","results":[
 		{"name":"all_reduce","params":{"bytes":67108864,"ranks":2,"in_place":false},
 		 "ns_per_op":1500,"p10_ns":1000,"p90_ns":2500},
@@ -35,7 +35,7 @@ fast,2,all_reduce,8,0.8,0,0,105,110
 fast,2,all_reduce,8,3,0,0,260,300
 `
 
-func TestTheTableComparesMediansOfOneModeWithTheBestPeer(t *testing.T) {
+func TestTableComparesMediansWithBestPeer(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "rows.csv")
 	if err := os.WriteFile(path, []byte(launched), 0o600); err != nil {
 		t.Fatal(err)

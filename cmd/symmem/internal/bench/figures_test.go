@@ -7,7 +7,7 @@ import (
 	"symmem/bench/report"
 )
 
-func TestAPathThatIsSlowerThanPlainMissesItsBar(t *testing.T) {
+func TestPathSlowerThanPlainMissesBar(t *testing.T) {
 	for _, c := range []struct {
 		name        string
 		took        symmem.PathChoice

@@ -7,9 +7,9 @@ import (
 	"symmem/internal/sys"
 )
 
-// TestTheRoundTripEndsWithOneP runs with GOMAXPROCS 1, which the runtime sets when a process is
+// TestRoundTripWithOneP runs with GOMAXPROCS 1, which the runtime sets when a process is
 // bound to one processor. If there is only one processor there is no round trip.
-func TestTheRoundTripEndsWithOneP(t *testing.T) {
+func TestRoundTripWithOneP(t *testing.T) {
 	allowed, err := sys.Affinity()
 	if err != nil {
 		t.Fatal(err)

@@ -146,7 +146,7 @@ broadcast: there is no window path
 	}
 }
 
-func TestTheJSONOfATuneHoldsTheTable(t *testing.T) {
+func TestTuneJSONContainsTable(t *testing.T) {
 	tuned := exampleTuned()
 	document, err := tuned.Document("t.json", true)
 	if err != nil {
@@ -226,7 +226,7 @@ func TestRatiosAreOfTheSameTurn(t *testing.T) {
 	}
 }
 
-func TestEveryRunnerIsFirstLastAndAfterEachOtherEquallyOften(t *testing.T) {
+func TestTurnsBalancePositionsAndNeighbours(t *testing.T) {
 	for n := 1; n <= 5; n++ {
 		first, last, after := make([]int, n), make([]int, n), map[[2]int]int{}
 		for round := range 2 * n {

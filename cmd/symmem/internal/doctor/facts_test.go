@@ -11,7 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-func TestTheBackendIsChosenAsOpenDoes(t *testing.T) {
+func TestBackendIsChosenAsByOpen(t *testing.T) {
 	gpus := []GPU{{}}
 	for name, tt := range map[string]struct {
 		facts Facts
@@ -66,7 +66,7 @@ func withoutFile(all []Variable, file string) []Variable {
 	return left
 }
 
-func TestTheLauncherIsThatOfDiscover(t *testing.T) {
+func TestLauncherIsThatOfDiscover(t *testing.T) {
 	environment := map[string]string{
 		"SLURM_STEP_ID": "0", "SLURM_JOB_ID": "7", "SLURM_PROCID": "1", "SLURM_LOCALID": "1",
 		"SLURM_NTASKS": "2", "SLURM_STEP_NUM_NODES": "1", "JOB_COMPLETION_INDEX": "1",
@@ -83,7 +83,7 @@ func TestTheLauncherIsThatOfDiscover(t *testing.T) {
 	}
 }
 
-func TestTheTableIsReadFromTheFileIfItExists(t *testing.T) {
+func TestTableIsReadFromExistingFile(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "table.json")
 	if got := LookAtTuning("nccl", "NVIDIA H200", 4, file, false); got.Rules == 0 || got.Error != "" ||
 		got.Library != "NCCL 2.28.9" {
@@ -120,7 +120,7 @@ func TestThisMachineIsFitForTests(t *testing.T) {
 	}
 }
 
-func TestTheVersionOfTheKernelsModuleIsFound(t *testing.T) {
+func TestKernelModuleVersionIsFound(t *testing.T) {
 	for text, want := range map[string]string{
 		"NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.159.03  Wed\nGCC version:\n": "580.159.03",
 		"NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.95.05  R\n":         "580.95.05",
@@ -131,7 +131,7 @@ func TestTheVersionOfTheKernelsModuleIsFound(t *testing.T) {
 	}
 }
 
-func TestATrialIsOrderedByRankAndTakesTheWordOfRankZero(t *testing.T) {
+func TestTrialIsOrderedByRank(t *testing.T) {
 	two := Account{Rank: 2}
 	zero := Account{
 		RankZeroResults: &RankZeroResults{Source: "torchrun", Device: "D", Logged: true, Trouble: "t"},

@@ -89,7 +89,7 @@ func TestWithoutNVMLLinksAreUnknown(t *testing.T) {
 	}
 }
 
-func TestAnNVMLThatIsTooOldIsNotSupported(t *testing.T) {
+func TestOldNVMLIsNotSupported(t *testing.T) {
 	source := "int nvmlInit_v2(void) { return 0; } int nvmlShutdown(void) { return 0; }"
 	t.Setenv(nvmlVariable, dltest.Compile(t, "libnvidia-ml.so.1", source))
 	var l Links

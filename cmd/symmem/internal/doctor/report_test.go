@@ -81,7 +81,7 @@ func decode(t *testing.T, text []byte, to *Facts) {
 	}
 }
 
-func TestAVerdictIsThatOfTheWorstFinding(t *testing.T) {
+func TestVerdictIsThatOfWorstFinding(t *testing.T) {
 	for change, want := range map[string]Level{
 		"":                               OK,
 		`{"limits": {"files": 10}}`:      Warn,
@@ -94,7 +94,7 @@ func TestAVerdictIsThatOfTheWorstFinding(t *testing.T) {
 	}
 }
 
-func TestEveryFindingThatIsNotOKHasAdvice(t *testing.T) {
+func TestFindingsHaveAdvice(t *testing.T) {
 	r := Examine(&Facts{Asked: "nccl", Backend: "nccl", Trial: &Trial{Error: "x"}})
 	all := 0
 	for _, s := range r.Sections {
@@ -132,7 +132,7 @@ type broken struct{}
 
 func (broken) Write([]byte) (int, error) { return 0, errors.New("the pipe is closed") }
 
-func TestAReportThatCannotBeWrittenIsAnError(t *testing.T) {
+func TestWriteErrorOfReportIsReturned(t *testing.T) {
 	err := Examine(changed(t, "")).WriteText(broken{})
 	if err == nil || !strings.Contains(err.Error(), "the pipe is closed") {
 		t.Errorf("got %v", err)

@@ -6,7 +6,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-func TestAHistoryFreesItsBlocksAndStaysWithinItsLimit(t *testing.T) {
+func TestHistoryFreesBlocksAndStaysWithinLimit(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		elements := rapid.Int64Range(1, 1<<20).Draw(t, "elements")
 		h := newHistory(rapid.Uint64().Draw(t, "seed"), elements)
@@ -31,7 +31,7 @@ func TestAHistoryFreesItsBlocksAndStaysWithinItsLimit(t *testing.T) {
 	})
 }
 
-func TestAHistoryUsesAllOfItsSizes(t *testing.T) {
+func TestHistoryUsesAllSizes(t *testing.T) {
 	h := newHistory(1, 4<<20)
 	seen := map[int64]bool{}
 	for slot := range 100 {

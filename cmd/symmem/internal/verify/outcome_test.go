@@ -8,7 +8,7 @@ import (
 	"symmem"
 )
 
-func TestAnErrorHasOneEnding(t *testing.T) {
+func TestEndingOfError(t *testing.T) {
 	for _, c := range []struct {
 		name string
 		err  error
@@ -32,7 +32,7 @@ func TestAnErrorHasOneEnding(t *testing.T) {
 	}
 }
 
-func TestTheGravestAccountExplainsTheOthers(t *testing.T) {
+func TestGravestAccountExplainsOthers(t *testing.T) {
 	for _, c := range []struct {
 		name    string
 		endings []ending

@@ -56,7 +56,7 @@ func filled(value float64, rank int) float64 {
 }
 
 // A sum that includes a part of another case or another rank must differ from the expected one.
-func TestEveryExchangeOfPartsChangesTheSum(t *testing.T) {
+func TestExchangedPartsChangeSum(t *testing.T) {
 	const ranks = 8
 	for value := 1.0; value < 20; value++ {
 		for rank := range ranks {

@@ -85,7 +85,7 @@ func (w *walk) total() int64 {
 	return sum
 }
 
-func TestAProgramUsesLiveBuffersAndFreesAll(t *testing.T) {
+func TestProgramUsesLiveBuffersAndFreesAll(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		c := anyConfig(t)
 		p := compose(c)
@@ -106,7 +106,7 @@ func TestAProgramUsesLiveBuffersAndFreesAll(t *testing.T) {
 	})
 }
 
-func TestAProgramDependsOnItsConfigAlone(t *testing.T) {
+func TestProgramDependsOnlyOnConfig(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		c := anyConfig(t)
 		if !reflect.DeepEqual(compose(c), compose(c)) {
@@ -115,7 +115,7 @@ func TestAProgramDependsOnItsConfigAlone(t *testing.T) {
 	})
 }
 
-func TestAProgramByAddressPreparesTwiceWhatItLaterHolds(t *testing.T) {
+func TestProgramByAddressReservesTwiceItsMemory(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		c := anyConfig(t)
 		c.Placement = symmem.PlaceByAddress
@@ -148,7 +148,7 @@ func TestNeighbouringRowsHaveDifferentValues(t *testing.T) {
 	}
 }
 
-func TestTheDefaultIsSixteenCasesInTwoRounds(t *testing.T) {
+func TestDefaultIsSixteenCasesInTwoRounds(t *testing.T) {
 	p := compose(Default())
 	if len(p.rows) != 16 || p.rows[0].name != "1.1" || p.rows[15].name != "2.8" {
 		t.Fatalf("%d rows from %s to %s",

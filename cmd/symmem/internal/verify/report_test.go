@@ -19,7 +19,7 @@ var (
 	plain   = finding{Ran: true}
 )
 
-func TestACaseIsAsBadAsItsWorstRank(t *testing.T) {
+func TestCaseIsAsBadAsWorstRank(t *testing.T) {
 	for _, c := range []struct {
 		name     string
 		findings []finding
@@ -114,7 +114,7 @@ func aDivergence() *symmem.DivergenceError {
 	}
 }
 
-func TestTheTextShowsEveryResult(t *testing.T) {
+func TestTextShowsEveryResult(t *testing.T) {
 	var b bytes.Buffer
 	if err := anyReport(aDivergence()).WriteText(&b); err != nil {
 		t.Fatal(err)
@@ -158,7 +158,7 @@ func TestWrongSumsWithoutADivergencePointToChecks(t *testing.T) {
 	}
 }
 
-func TestTheJSONIsOneObjectThatReadsBack(t *testing.T) {
+func TestJSONIsOneObject(t *testing.T) {
 	r := anyReport(aDivergence())
 	b, err := json.Marshal(r)
 	if err != nil {
@@ -190,7 +190,7 @@ func TestSpansAndThousandsReadWell(t *testing.T) {
 	}
 }
 
-func TestTheErrorOfASingleRankNamesTheRank(t *testing.T) {
+func TestErrorOfSingleRankNamesRank(t *testing.T) {
 	full := account{Rank: 1, Ending: endError, Text: "out of memory"}
 	same := account{Rank: 2, Ending: endError, Text: "out of memory"}
 	late := account{Rank: 0, Ending: endLate, Text: "waited"}
@@ -212,7 +212,7 @@ func TestTheErrorOfASingleRankNamesTheRank(t *testing.T) {
 	}
 }
 
-func TestAReportStatesThePathTakenAndTheReason(t *testing.T) {
+func TestReportHasPathAndReason(t *testing.T) {
 	windows := account{Paths: map[string]string{"window": "set to it"}}
 	none := account{Paths: map[string]string{"plain": "there are no windows"}}
 	for _, c := range []struct {

@@ -98,7 +98,7 @@ func TestByAddressEveryRankReportsTheSameFirstEvent(t *testing.T) {
 	}
 }
 
-func TestADivergenceInOneGroupReachesRanksOutsideIt(t *testing.T) {
+func TestDivergenceInGroupReachesOtherRanks(t *testing.T) {
 	c := diverging()
 	c.Check, c.Groups = symmem.CheckEvery, 4
 	reports := onAll(t, 4, c)
@@ -109,7 +109,7 @@ func TestADivergenceInOneGroupReachesRanksOutsideIt(t *testing.T) {
 	}
 }
 
-func TestEveryTypeAndReductionIsComparedWithAFormulaAtAnyLength(t *testing.T) {
+func TestTypesAndReductionsMatchFormula(t *testing.T) {
 	for _, elements := range []int64{2, 1023} {
 		c := small()
 		c.Elements, c.Cases, c.Churn, c.Deterministic = elements, 40, 0, symmem.FormulaRankOrder
@@ -121,7 +121,7 @@ func TestEveryTypeAndReductionIsComparedWithAFormulaAtAnyLength(t *testing.T) {
 	}
 }
 
-func TestAWorkloadThatMakesNoSenseIsRefused(t *testing.T) {
+func TestInvalidWorkloadIsRejected(t *testing.T) {
 	for name, spoil := range map[string]func(*Config){
 		"no cases":         func(c *Config) { c.Cases = 0 },
 		"no rounds":        func(c *Config) { c.Rounds = 0 },
