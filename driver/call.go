@@ -38,34 +38,33 @@ type Call struct {
 	Operation Operation
 	DataType  DataType
 	ReduceOp  ReduceOp
-	// Path is how the call runs. Digest covers everything that must be equal on all ranks. Offer.Take
-	// sets both.
+	// Path selects how the call runs. Digest covers everything that must be equal on all ranks.
+	// Offer.Take sets both.
 	Path   Path
 	Digest uint64
 	// Root is the group rank of the root of Broadcast and Reduce, or the peer of Send and Recv; for
 	// Recv it may be AnySource.
 	Root int
-	// Tag sets messages between two ranks apart, from 0 to MaxTag: the k-th Send of a pair with a
-	// tag belongs to the k-th Recv with it, in the order of calls of each rank, whatever the
-	// streams.
+	// Tag distinguishes messages between two ranks, from 0 to MaxTag: the k-th Send of a pair with a
+	// tag matches the k-th Recv with that tag, in the order of each rank's calls, on any streams.
 	Tag int
 	// Count is in elements, not negative; 0 for AllToAllV.
 	Count int64
 	// Splits holds the counts and offsets of AllToAllV; nil for other operations.
 	Splits *Splits
-	// Arrived, if set, is called when a Recv has its message, with the group rank that sent it, on
-	// the way of the stream's work: it must return soon and call nothing of the backend. A panic in
-	// it fails the group.
+	// Arrived, if set, is called when a Recv has its message, with the group rank of the sender. It
+	// runs on the stream's worker, so it must return soon and not call the backend. A panic in it
+	// fails the group.
 	Arrived func(source int) `json:"-"`
 	// Send and Recv are this rank's buffers; Send may equal Recv (in place, as NCCL defines it).
 	Send, Recv uintptr
-	// SendWindow and RecvWindow are the windows that hold the buffers, if both lie in some; else
-	// both are nil. A plan of PathPlain has none. SendWindow may hold the buffer of AllToAllV, on
-	// some ranks alone: peers then read it there.
+	// SendWindow and RecvWindow are the windows that contain the buffers, or both nil if a buffer is
+	// in no window. A plan of PathPlain has none. For AllToAllV, SendWindow may be set on some ranks
+	// only: their peers then read the buffer in the window.
 	SendWindow, RecvWindow Window `json:"-"`
 	// Norm holds the additional arguments of AllReduceRMSNorm; nil for other operations.
 	Norm *Norm `json:"-"`
-	// Recorded is where in a capture the call was put, see RecordedAs.
+	// Recorded is the call's place in a capture: see RecordedAs.
 	Recorded Recorded
 	// Keep holds what must stay reachable while the call is queued, such as a Go slice.
 	Keep any `json:"-"`

@@ -10,7 +10,7 @@ type Splits struct {
 	RecvCounts, RecvOffsets []int64
 }
 
-// reach returns how many elements from its begin on the parts of a buffer need.
+// reach returns the number of elements from the start of a buffer to the end of its last part.
 func reach(counts, offsets []int64) (elements int64) {
 	for i, n := range counts {
 		if n > 0 {
@@ -20,14 +20,14 @@ func reach(counts, offsets []int64) (elements int64) {
 	return elements
 }
 
-// spans returns the elements that the call needs of its two buffers.
+// spans returns the numbers of elements that the call covers in its two buffers.
 func (s *Splits) spans() (send, recv int64) {
 	return reach(s.SendCounts, s.SendOffsets), reach(s.RecvCounts, s.RecvOffsets)
 }
 
-// Validate refuses lists of another length than the group, and counts or offsets that are negative
-// or absurd. Call.Validate does it, too; who has to add up counts before there is a call asks
-// first.
+// Validate refuses lists whose length differs from the group's, and counts or offsets that are
+// negative or above MaxCount. Call.Validate does so, too; code that adds up counts before it makes a
+// Call validates them first.
 func (s *Splits) Validate(ranks int) error {
 	for _, list := range [...][]int64{s.SendCounts, s.SendOffsets, s.RecvCounts, s.RecvOffsets} {
 		if len(list) != ranks {

@@ -9,9 +9,9 @@ const (
 	MaxTag = 1<<31 - 1
 )
 
-// Validate refuses what no backend could do, for the given rank of a group. It is the only place
-// that knows these rules: who makes a call asks it once, and backends rely on that. Errors match
-// ErrInvalid, or ErrOutOfRange for a count that is too large.
+// Validate refuses what no backend could do, for the given rank of a group. Callers validate each
+// call once, and backends rely on that. Errors match ErrInvalid, or ErrOutOfRange for a count that
+// is too large.
 func (c *Call) Validate(ranks, rank int) error {
 	switch {
 	case c.Operation >= Operations:
@@ -33,12 +33,12 @@ func (c *Call) Validate(ranks, rank int) error {
 	}
 	send, recv := c.Spans(ranks)
 	if overlap(c.Send, send, c.Recv, recv) && !c.InPlace(rank) {
-		return invalid("send and receive buffers overlap, but not as in-place work does")
+		return invalid("send and receive buffers overlap, but not as for a call in place")
 	}
 	return nil
 }
 
-// validateRanks is about the root or the peer.
+// validateRanks checks the root or the peer.
 func (c *Call) validateRanks(ranks, rank int) error {
 	switch {
 	case c.Operation == Recv && c.Root == AnySource && ranks > 1:
@@ -51,7 +51,7 @@ func (c *Call) validateRanks(ranks, rank int) error {
 	return nil
 }
 
-// validateExtras is about what only some operations have.
+// validateExtras checks arguments that only some operations have.
 func (c *Call) validateExtras(ranks int) error {
 	switch {
 	case c.Tag < 0 || c.Tag > MaxTag:
@@ -59,13 +59,13 @@ func (c *Call) validateExtras(ranks int) error {
 	case c.Tag > 0 && !c.Operation.PointToPoint():
 		return invalid("tag %d: only messages have tags", c.Tag)
 	case c.Arrived != nil && c.Operation != Recv:
-		return invalid("only a Recv says whose message has arrived")
+		return invalid("Arrived is for %v only", Recv)
 	case (c.Splits != nil) != (c.Operation == AllToAllV):
-		return invalid("splits are for %v, which needs them", AllToAllV)
+		return invalid("splits are for %v only, which requires them", AllToAllV)
 	case c.Splits != nil && c.Count != 0:
-		return invalid("count %d: %v has the counts of its splits", c.Count, AllToAllV)
+		return invalid("count %d: %v takes its counts from its splits", c.Count, AllToAllV)
 	case (c.Norm != nil) != (c.Operation == AllReduceRMSNorm):
-		return invalid("a Norm is for %v, which needs it", AllReduceRMSNorm)
+		return invalid("a Norm is for %v only, which requires it", AllReduceRMSNorm)
 	case c.Splits != nil:
 		return c.Splits.Validate(ranks)
 	case c.Norm != nil:

@@ -52,7 +52,7 @@ func fold[T reduce.Number](f driver.Formula, op driver.ReduceOp, inputs [][]byte
 	return out
 }
 
-// halves widens 16-bit floats, and rounds what comes out.
+// halves reduces 16-bit floats: it widens the inputs and rounds the result.
 func halves(
 	f driver.Formula, op driver.ReduceOp, inputs [][]byte,
 	widen func(uint16) float32, narrow func(float32) uint16,
