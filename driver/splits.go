@@ -26,8 +26,8 @@ func (s *Splits) spans() (send, recv int64) {
 }
 
 // Validate refuses lists whose length differs from the group's, and counts or offsets that are
-// negative or above MaxCount. Call.Validate does so, too; code that adds up counts before it makes a
-// Call validates them first.
+// negative or above MaxCount. Call.Validate does so, too; code that adds up counts before it makes
+// a Call validates them first.
 func (s *Splits) Validate(ranks int) error {
 	for _, list := range [...][]int64{s.SendCounts, s.SendOffsets, s.RecvCounts, s.RecvOffsets} {
 		if len(list) != ranks {
