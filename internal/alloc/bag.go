@@ -14,8 +14,9 @@ type freeBlocks struct {
 
 // bag holds the free blocks of one size in one index. Each block is represented by a key, and keys
 // are ordered like the positions of their blocks. A bag stores its keys in an array, a part of
-// freeBlocks.keys, and each block records the slot of its key in the array. To remove a block, its
-// key is replaced by the last key of the bag, so only the record of that last block changes.
+// freeBlocks.keys, and each block records the slot of its key in the array. A removed key is
+// replaced by the bag's last key, so a removal changes no other block's record than that of the
+// last key.
 //
 // The first keys form a heap; the keys after the heap, called the tail, are unordered. A new block
 // is appended to the tail. Only a search for the lowest block compares keys: it looks at the first

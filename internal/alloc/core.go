@@ -13,8 +13,8 @@ import (
 type Core struct {
 	lifetimes
 	keeps bool // see Keeps
-	// cutBlocks holds the full range of each parked block whose record a rebuild has cut, by
-	// number.
+	// cutBlocks maps the number of each parked block whose record a rebuild has cut to its full
+	// range.
 	cutBlocks map[uint32]Range
 }
 
@@ -187,7 +187,7 @@ func (c *Core) Use(h Handle, on Stream) error {
 }
 
 // UseAgain renews the use of a live block on a stream, so that earlier Marks no longer cover it. It
-// does nothing if the block was freed or has no use on that stream.
+// does nothing if the block has been freed or has no use on that stream.
 func (c *Core) UseAgain(h Handle, on Stream) {
 	id, err := c.live(h)
 	n, known := c.records[on]

@@ -53,7 +53,7 @@ type Arrangement struct {
 	Kept []Range
 }
 
-// Conflict describes a live block that is not the same on all ranks, or whose segments differ.
+// Conflict describes a live block that differs between ranks, or whose segment does.
 type Conflict struct {
 	Range
 	// Has describes, for each rank, the live block in this range and its segment.

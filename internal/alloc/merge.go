@@ -5,7 +5,7 @@ package alloc
 func (l *layout) merge(x *index, b *block, id uint32, free neighbours) uint64 {
 	prev, next, units := b.prev(), b.next, b.units()
 	p, n := &l.blocks[prev], &l.blocks[next]
-	if (p.span|n.span)>>idBits > exactBins { // at least one is large, or the union of their bits is
+	if (p.span|n.span)>>idBits > exactBins { // One is large or, rarely, only the OR of both.
 		return l.mergeLarge(x, b, id, free)
 	}
 	if free.next {

@@ -20,7 +20,7 @@ type placer struct {
 	lastHome   uint32     // index of the latest Alloc
 	hot        uint32     // hot block, or 0
 	hotHome    uint32     // index of the hot block
-	hotRepeats bool       // true if no call came between the hot block's Alloc and its Free
+	hotRepeats bool       // true if the hot block's Alloc and Free were consecutive calls
 	neighbours neighbours // which neighbours of the hot block are free
 }
 

@@ -14,7 +14,7 @@ type region struct {
 	ordinal int32  // ordinal of the segment
 	home    uint32 // number of the index that holds its free blocks
 	owner   uint32 // number of its stream, see Number
-	ring    uint32 // vacant block record that links the last block to the first; 0 if unused
+	ring    uint32 // vacant block record that links the last block to the first; 0 in unused records
 	floor   uint64 // end of reserved memory; clean does not lower the high-water mark below it
 	next    uint32 // region above it in the segment, or next unused record; 0 if there is none
 }
@@ -45,7 +45,7 @@ func (l *layout) view(id uint32) Block {
 }
 
 // blocksOf yields the numbers of the blocks of a segment by offset, including free ones. It yields
-// nothing for a segment that was trimmed or never added.
+// nothing for a segment that has been trimmed or was never added.
 func (l *layout) blocksOf(ordinal int32) iter.Seq[uint32] {
 	return func(yield func(uint32) bool) {
 		if ordinal < 0 || int(ordinal) >= len(l.segments) {

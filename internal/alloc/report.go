@@ -42,5 +42,5 @@ func (r *reports) EventsToRecord() []StreamPoint { return r.toRecord }
 func (r *reports) Waits() []StreamPoint { return r.waits }
 
 // Returned lists the deferred and parked blocks that became free during the latest Alloc, Synced or
-// Unpin, in that order. The slice is valid until the next change.
+// Unpin, in the order in which they did. The slice is valid until the next change.
 func (r *reports) Returned() []Return { return r.returned }

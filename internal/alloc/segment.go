@@ -66,7 +66,7 @@ type View struct {
 }
 
 // Blocks yields the blocks of a segment by offset, including free ones. It yields nothing for a
-// segment that was trimmed or never added. The Core must not change during the iteration.
+// segment that has been trimmed or was never added. The Core must not change during the iteration.
 func (c *Core) Blocks(ordinal int32) iter.Seq[View] {
 	c.mergeHot()
 	return func(yield func(View) bool) {

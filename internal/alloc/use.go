@@ -2,9 +2,8 @@ package alloc
 
 // use records that a block is used on a stream other than its own.
 type use struct {
-	// call is the value of useTable.recorded when the use was recorded or renewed. Once the
-	// block is
-	// deferred, it is the deferral number instead.
+	// call is the value of useTable.recorded at the time when the use was recorded or renewed,
+	// or the deferral number if the block is deferred.
 	call   uint64
 	stream uint32 // record index of the stream
 	next   uint32 // next use of the block, or next spare record
