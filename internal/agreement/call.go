@@ -16,8 +16,7 @@ const maxCallName = 32
 type CollectiveCall struct {
 	// Operation, Path, DataType and ReduceOp are names of at most 32 bytes.
 	Operation, Path, DataType, ReduceOp string
-	// Root is a group rank, or -1 if the operation has no root. DataType and ReduceOp are empty
-	// if
+	// Root is a group rank, or -1 if the operation has no root. DataType and ReduceOp are empty if
 	// the operation has none.
 	Root int
 	// Count is the number of elements.

@@ -24,7 +24,7 @@ const (
 	// DifferencePlace means the same request, placed in a different segment or at a different
 	// offset.
 	DifferencePlace
-	// DifferenceOrder means two events in the opposite order.
+	// DifferenceOrder means that two events have the opposite order.
 	DifferenceOrder
 	// DifferenceStream means the same event on a different stream.
 	DifferenceStream

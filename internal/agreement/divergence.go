@@ -174,8 +174,8 @@ func (d *DivergenceError) ranksLike(i int) []int {
 }
 
 // usualAndDeviant returns the index of the most frequent variant and that of the first variant that
-// differs from it. An index is -1 if there is no such variant. In a tie, the variant with the lower
-// rank counts as usual, which only affects the wording.
+// differs from it. It returns -1 for a variant that does not exist. In a tie, the variant with the
+// lower rank counts as usual, which only affects the wording.
 func (d *DivergenceError) usualAndDeviant() (usual, deviant int) {
 	usual, deviant = -1, -1
 	most := 0

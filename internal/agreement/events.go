@@ -7,8 +7,8 @@ import (
 	"symmem/internal/ledger"
 )
 
-// maxFollowing limits the events, from the first difference on, that are compared to classify the
-// difference.
+// maxFollowing is the maximum number of events, from the first difference on, that are compared to
+// classify the difference.
 const maxFollowing = 9
 
 // maxNote limits a note in bytes. A note contains the digests of some requests or the site of a

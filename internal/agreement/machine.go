@@ -80,7 +80,7 @@ type Ledger struct {
 // contents of Ledgers must be the same on all ranks. The agreement detects and reports differences,
 // except in Group and Names, which only affect the text of the report.
 type Config struct {
-	// Rank is this rank, from 0 to Ranks-1.
+	// Rank is the number of this rank, from 0 to Ranks-1.
 	Rank, Ranks int
 	// Mode selects how histories are compared.
 	Mode Mode
@@ -195,7 +195,8 @@ func (m *Machine) step(s *Summary) ([]byte, *Outcome, error) {
 		return nil, nil, protocolError("stepping round %d with round %d", m.round, s.round)
 	}
 	if len(s.ranks)+len(s.absent) != m.config.Ranks || !slices.Contains(s.ranks, m.config.Rank) {
-		return nil, nil, protocolError("stepping with %s", ranklist.Ranks(s.ranks))
+		return nil, nil, protocolError("stepping rank %d of %d with payloads of %s",
+			m.config.Rank, m.config.Ranks, ranklist.Ranks(s.ranks))
 	}
 	m.absent = slices.Compact(slices.Sorted(slices.Values(append(m.absent, s.absent...))))
 	m.round++
@@ -223,12 +224,14 @@ func (m *Machine) afterVote(s *Summary) ([]byte, *Outcome, error) {
 		return m.diverge(KindLedgers, 0, s.ids, m.config.Names.idsText)
 	}
 	if len(s.votes) != len(m.ledgers) {
-		return nil, nil, protocolError("stepping with %d ledgers", len(s.votes))
+		return nil, nil, protocolError("stepping %d ledgers with votes on %d",
+			len(m.ledgers), len(s.votes))
 	}
 	for i := range s.votes {
 		v := &s.votes[i]
 		if v.ID != m.ledgers[i].ID {
-			return nil, nil, protocolError("stepping with ledger %d", v.ID)
+			return nil, nil, protocolError("stepping ledger %d with a vote on ledger %d",
+				m.ledgers[i].ID, v.ID)
 		}
 		if v.same {
 			m.agreed = append(m.agreed, AgreedPrefix{Ledger: v.ID, Position: v.low, Digest: v.Digest})
@@ -244,7 +247,8 @@ func (m *Machine) afterVote(s *Summary) ([]byte, *Outcome, error) {
 	return m.advance()
 }
 
-// advance records ledgers without open positions as agreed, and starts the next round for the rest.
+// advance records ledgers that need no more probes as agreed, and starts the next round for the
+// others. If no ledgers remain, it ends the agreement.
 func (m *Machine) advance() ([]byte, *Outcome, error) {
 	kept := m.undecided[:0]
 	m.answers = m.answers[:0]
@@ -304,7 +308,8 @@ func (m *Machine) afterProbe(s *Summary) ([]byte, *Outcome, error) {
 	return m.advance()
 }
 
-// agree ends an agreement over equal ledgers: it compares pending segments and calls.
+// agree ends the agreement once all ledgers are known to be equal, after comparing pending segments
+// and calls.
 func (m *Machine) agree() ([]byte, *Outcome, error) {
 	for i := range m.votes {
 		if v := &m.votes[i]; !v.pending.equal() {

@@ -19,8 +19,7 @@ const (
 type message struct {
 	phase phase
 	round uint64
-	// In phaseVote, value contains the mode and the tag, call the encoded call, and note the
-	// call's
+	// In phaseVote, value contains the mode and the tag, call the encoded call, and note the call's
 	// site. In phaseEvents, value contains the rank's answer for a position of a ledger, and note
 	// the digests of the requests from this position on.
 	value, call, note []byte

@@ -16,7 +16,7 @@ func (a answer) samePosition(o answer) bool {
 
 // probeResult combines the answers of all ranks for one position.
 type probeResult struct {
-	answer       // the first answer with a known digest
+	answer       // the first answer with a known digest, or any answer if there is none
 	differs bool // true if two known digests differ
 	unknown bool // true if some rank does not know its digest
 }
@@ -69,8 +69,8 @@ func fractionUp(n, i, parts uint64) uint64 {
 }
 
 // narrow narrows the interval by the result at one position. If a rank no longer knows a digest
-// that it knew when the agreement began, the search ends, since another round would lose digests,
-// too.
+// that it knew when the agreement began, the search ends, since another round could not rely on
+// digests either.
 func (in *interval) narrow(r probeResult) error {
 	switch {
 	case r.differs:

@@ -17,8 +17,7 @@ func (v vote) valid() bool {
 
 // tally combines the votes of all ranks on one ledger.
 type tally struct {
-	// vote contains the first rank's vote, but the greatest Floor and Stride of all ranks. So
-	// these
+	// vote contains the first rank's vote, but the greatest Floor and Stride of all ranks. So these
 	// two describe the part of the history that every rank still keeps.
 	vote
 	low, high  uint64 // smallest and greatest position

@@ -66,8 +66,7 @@ func TestReportNamesOneDeviatingRankOf4096(t *testing.T) {
 			if d == nil || d.Kind != agreement.KindPlacement || ranklist.Spans(d.Deviant) != "3001" {
 				t.Fatalf("got divergence %v, want deviant rank 3001", d)
 			}
-			// The first difference is one position later if the event is repeated, or
-			// if an equal
+			// The first difference is one position later if the event is repeated, or if an equal
 			// event follows a dropped one.
 			if at := d.Position; at != d.Last || at < 77_777 || at > 77_778 {
 				t.Fatalf("got a difference at events %d to %d, want event 77777 or 77778", at, d.Last)
