@@ -1,12 +1,12 @@
 // Command measurements writes the tables of docs/measurements from the result files there.
 //
-//	measurements                    writes the tables of all pages anew
-//	measurements --check            fails where a page and its result files disagree
-//	measurements add NAME [FLAGS]   makes results/NAME.json of standard input: what "symmem bench
-//	                                --json" or "go test -bench" has printed
+//	measurements                    regenerates the tables of all pages
+//	measurements --check            fails if a page and its result files differ
+//	measurements add NAME [FLAGS]   writes results/NAME.json from the output of "symmem bench
+//	                                --json" or "go test -bench" on standard input
 //
-// A page names the result file of a table in two comments, between which the table is generated. To
-// show a new result, write these two lines where it belongs and run the command:
+// The table of a result file is generated between two comments. To add a table to a page, write
+// these two lines and run the command:
 //
 //	<!-- results/NAME.json -->
 //	<!-- end -->
@@ -48,7 +48,7 @@ func run(args []string, in io.Reader) error {
 	return errors.New("usage: measurements [--folder DIR] [--check | add NAME [FLAGS]]")
 }
 
-// add makes a result file of what a benchmark has printed.
+// add writes a result file from the output of a benchmark.
 func add(folder, name string, args []string, in io.Reader) error {
 	var about results.Run
 	flags := flag.NewFlagSet("measurements add", flag.ContinueOnError)
@@ -62,7 +62,7 @@ func add(folder, name string, args []string, in io.Reader) error {
 	}
 	text, err := io.ReadAll(in)
 	if err != nil {
-		return fmt.Errorf("reading what was printed: %w", err)
+		return fmt.Errorf("reading standard input: %w", err)
 	}
 	r, err := parse(text)
 	if err != nil {

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-func TestPagesAreWhatTheirResultFilesSay(t *testing.T) {
+func TestPagesMatchResultFiles(t *testing.T) {
 	if err := compare(filepath.Join("..", "..", "docs", "measurements")); err != nil {
 		t.Error(err)
 	}
@@ -16,7 +16,7 @@ func TestPagesAreWhatTheirResultFilesSay(t *testing.T) {
 const result = `{"runs": [{"machine": "m", "date": "2026-11-20"}], "columns": ["a", "b"],
 	"rows": [[1.50, "x|y"], [[1, 2.0], null]]}`
 
-// pages makes a folder of pages and result files.
+// pages creates a folder with pages and result files.
 func pages(t *testing.T, files map[string]string) string {
 	t.Helper()
 	folder := t.TempDir()
@@ -63,12 +63,12 @@ func TestDifferencesAreReported(t *testing.T) {
 		return map[string]string{"results/r.json": strings.Replace(result, part, "", 1)}
 	}
 	for want, files := range map[string]map[string]string{
-		"no result file results/r.json":          {"p.md": markers},
-		"unknown field \"when\"":                 {"results/r.json": `{"when": 1}`},
-		"run 0 lacks a machine":                  without(`"machine": "m", `),
-		"row 0 has 2 cells, there are 1 columns": without(`"a", `),
-		"must not be empty":                      {"results/r.json": "{}"},
-		"p.md is not what its result files say":  {"p.md": markers, "results/r.json": result},
+		"missing result file results/r.json": {"p.md": markers},
+		"unknown field \"when\"":             {"results/r.json": `{"when": 1}`},
+		"run 0 lacks a machine":              without(`"machine": "m", `),
+		"row 0 has 2 cells for 1 columns":    without(`"a", `),
+		"must not be empty":                  {"results/r.json": "{}"},
+		"p.md differs from its result files": {"p.md": markers, "results/r.json": result},
 		"a number, a text, null or a list of": {
 			"results/r.json": strings.Replace(result, "null", "{}", 1),
 		},
@@ -80,7 +80,7 @@ func TestDifferencesAreReported(t *testing.T) {
 	}
 }
 
-func TestAddMakesAResultFileOfWhatWasPrinted(t *testing.T) {
+func TestAddWritesResultFile(t *testing.T) {
 	for in, want := range map[string]string{
 		"goos: linux\nBenchmarkAlloc/hot-2   \t 100\t 35.10 ns/op\t 0 allocs/op\nPASS\n": `
   "columns": ["benchmark","ns/op","allocs/op"],
@@ -107,7 +107,7 @@ func TestAddMakesAResultFileOfWhatWasPrinted(t *testing.T) {
 	}
 }
 
-func TestAddRefusesWhatIsNoResult(t *testing.T) {
+func TestAddRejectsOtherInput(t *testing.T) {
 	folder := pages(t, nil)
 	for in, args := range map[string][]string{
 		"PASS\n":           {"--machine", "m", "--date", "2026-11-20"},

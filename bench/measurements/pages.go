@@ -13,10 +13,10 @@ import (
 	"symmem/bench/results"
 )
 
-// generated is a table with the two comments around it; the first group names its result file.
+// generated matches a table with the two comments around it. The first group is the result file.
 var generated = regexp.MustCompile(`(?s)<!-- results/([\w.-]+)\.json -->\n.*?<!-- end -->`)
 
-// tables are the result files of a folder as Markdown, by name.
+// tables returns the result files of a folder as Markdown, by name.
 func tables(folder string) (map[string]string, error) {
 	files, err := filepath.Glob(filepath.Join(folder, "results", "*.json"))
 	if err != nil {
@@ -41,7 +41,7 @@ func tables(folder string) (map[string]string, error) {
 	return all, nil
 }
 
-// regenerate returns the pages of a folder before and after their tables were made anew, by file.
+// regenerate returns the pages of a folder before and after regenerating their tables, by file.
 func regenerate(folder string) (before, after map[string]string, err error) {
 	all, err := tables(folder)
 	if err != nil {
@@ -62,7 +62,7 @@ func regenerate(folder string) (before, after map[string]string, err error) {
 			name := generated.FindStringSubmatch(part)[1]
 			table, ok := all[name]
 			if !ok {
-				err = fmt.Errorf("%s: there is no result file results/%s.json", file, name)
+				err = fmt.Errorf("%s: missing result file results/%s.json", file, name)
 			}
 			return fmt.Sprintf("<!-- results/%[1]s.json -->\n%s\n"+
 				"[Result file](results/%[1]s.json)\n<!-- end -->", name, table)
@@ -95,7 +95,7 @@ func compare(folder string) error {
 	}
 	for _, file := range slices.Sorted(maps.Keys(after)) {
 		if before[file] != after[file] {
-			return fmt.Errorf("%s is not what its result files say; "+
+			return fmt.Errorf("%s differs from its result files; "+
 				"change the files in results/ and run: go run ./bench/measurements", file)
 		}
 	}

@@ -1,5 +1,5 @@
-// Package report is the JSON form of what symmem bench measures: figures against baselines, and the
-// machine they are of. Programs that compare such reports read them with it.
+// Package report defines the JSON output of symmem bench: figures, their baselines, and the
+// machine. Programs that compare reports use it to read them.
 package report
 
 import (
@@ -31,20 +31,20 @@ func Summarize(perOp []float64) Summary {
 	}
 }
 
-// Result holds one figure and, where there is one, the baseline it is compared with.
+// Result holds one figure and its baseline, if there is one.
 type Result struct {
 	Name   string         `json:"name"`
 	Params map[string]any `json:"params"`
 	Summary
 	AllocsPerOp float64 `json:"allocs_per_op"`
-	// Baseline names what Ratio compares with; the three are nil where there is none.
+	// Baseline names the baseline. The three fields are nil if there is none.
 	Baseline       *string  `json:"baseline"`
 	BaselineMedian *float64 `json:"baseline_ns_per_op"`
-	// Ratio is the baseline over ours: above 1 is faster.
+	// Ratio is the baseline divided by the median: above 1 is faster.
 	Ratio *float64 `json:"ratio"`
-	// Bar is the most nanoseconds allowed, or 0.
+	// Bar is the maximum permitted time in nanoseconds, or 0.
 	Bar float64 `json:"bar_ns,omitempty"`
-	// Counts are other things that were counted, by name.
+	// Counts holds other numbers by name.
 	Counts map[string]float64 `json:"counts,omitempty"`
 }
 
@@ -60,39 +60,40 @@ func (r *Result) Against(name string, s Summary) {
 // Missed reports whether the figure is over its bar.
 func (r *Result) Missed() bool { return r.Bar > 0 && r.Median > r.Bar }
 
-// Machine describes where figures were measured.
+// Machine describes the machine of a measurement.
 type Machine struct {
 	Go         string `json:"go"`
 	Arch       string `json:"arch"`
 	Processors int    `json:"processors"`
 }
 
-// Report holds everything that one bench measured.
+// Report holds all results of one bench.
 type Report struct {
 	Bench   string   `json:"bench"`
 	Machine Machine  `json:"machine"`
 	Results []Result `json:"results"`
-	// Worst is the least ratio of a comparison of paths; nil where there is none.
+	// Worst is the result with the lowest ratio in a comparison of paths, or nil.
 	Worst *Worst `json:"worst,omitempty"`
-	// RoundTrip is the round trip between two cores around the run; nil where it plays no part.
+	// RoundTrip is the round trip between two cores before and after the run, or nil if it does not
+	// matter.
 	RoundTrip *Trips `json:"round_trip,omitempty"`
-	// Error says why the bench stopped early; the results are those measured before.
+	// Error is the reason why the bench stopped early, after the results.
 	Error string `json:"error,omitempty"`
 }
 
-// Worst is the result with the least ratio.
+// Worst identifies the result with the lowest ratio.
 type Worst struct {
 	Ratio float64 `json:"ratio"`
-	// Name says which result it is.
+	// Name identifies the result.
 	Name string `json:"name"`
 }
 
-// New returns an empty report of the bench named.
+// New returns an empty report of a bench.
 func New(name string, m Machine) *Report {
 	return &Report{Bench: name, Machine: m, Results: []Result{}}
 }
 
-// NoteWorst finds the least ratio among the results that have one.
+// NoteWorst sets Worst to the result with the lowest ratio.
 func (r *Report) NoteWorst() {
 	for i := range r.Results {
 		result := &r.Results[i]
@@ -133,7 +134,7 @@ func (r *Result) Label() string {
 	return b.String()
 }
 
-// Duration writes nanoseconds with three digits and a unit.
+// Duration formats nanoseconds with three digits and a unit.
 func Duration(ns float64) string {
 	for _, unit := range []struct {
 		ns   float64

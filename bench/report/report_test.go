@@ -35,7 +35,7 @@ func TestReportJSONHasFieldsForTools(t *testing.T) {
 	}
 }
 
-func TestSummaryIsTheMedianTheLeastAndTwoPercentiles(t *testing.T) {
+func TestSummarize(t *testing.T) {
 	for _, c := range []struct {
 		name  string
 		perOp []float64

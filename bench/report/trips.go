@@ -4,9 +4,9 @@ package report
 type Trips struct {
 	Before float64 `json:"before_ns"`
 	After  float64 `json:"after_ns"`
-	// Mode is where both lie: "smt" (two threads of a core), "near" (one cache behind both), "far",
-	// "busy" (other work has the processors), "unknown" (there is one processor), or "mixed" if the
-	// machine changed during the run. Runs of modes busy and mixed compare with nothing.
+	// Mode classifies the two processors: "smt" (two threads of a core), "near" (they share a cache),
+	// "far", "busy" (they run other work), "unknown" (there is only one), or "mixed" (the machine
+	// changed during the run). Runs in the modes busy and mixed are not comparable.
 	Mode string `json:"mode"`
 }
 
@@ -19,8 +19,8 @@ func NewTrips(before, after float64) *Trips {
 	return &Trips{Before: before, After: after, Mode: mode}
 }
 
-// modeOf classifies a round trip. The limits lie in the gaps between what machines show: threads of
-// one core take 46 to 82 ns, cores behind one cache 91 to 160, others 230 to 540.
+// modeOf classifies a round trip. The limits are in the gaps between measured times: threads of one
+// core take 46 to 82 ns, cores with a shared cache 91 to 160, others 230 to 540.
 func modeOf(ns float64) string {
 	switch {
 	case ns <= 0:

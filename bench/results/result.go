@@ -1,5 +1,5 @@
-// Package results is the form of a result file: what was measured, as a table, and where. The
-// tables of docs/measurements are made of such files alone, so that each figure can be traced.
+// Package results defines the format of a result file: a table of measurements and their origin.
+// All tables of docs/measurements are generated from such files, so that each figure can be traced.
 package results
 
 import (
@@ -11,21 +11,20 @@ import (
 	"strings"
 )
 
-// Result is one table of figures, and the runs that they are of.
+// Result holds a table of figures and describes their runs.
 type Result struct {
 	Runs    []Run    `json:"runs"`
 	Columns []string `json:"columns"`
-	// Rows have a cell for each column: a number, a text, null for none, or a list of these.
+	// Rows has a cell for each column: a number, a text, null, or a list of these.
 	Rows [][]any `json:"rows"`
 }
 
-// Run describes the run that figures come from. Unknown fields are left out, except machine and
-// date.
+// Run describes the run of figures. Only machine and date are required.
 type Run struct {
-	// Part says which part of the table is of this run, where not all of it is.
+	// Part describes the part of the table that is from this run, if not all of it is.
 	Part    string `json:"part,omitempty"`
 	Machine string `json:"machine"`
-	// Libraries are the versions of what was run with, or compared with.
+	// Libraries lists the versions of libraries that were used or compared.
 	Libraries string `json:"libraries,omitempty"`
 	// Date is a day, or the first and the last of several: 2026-11-20 to 2026-11-22.
 	Date    string `json:"date"`
@@ -33,8 +32,8 @@ type Run struct {
 	Command string `json:"command,omitempty"`
 }
 
-// Read decodes a result file. It refuses fields that it does not know, and rows of another length
-// than the columns.
+// Read decodes a result file. It rejects unknown fields, and rows whose length differs from the
+// columns.
 func Read(text []byte) (*Result, error) {
 	r := &Result{}
 	d := json.NewDecoder(bytes.NewReader(text))
@@ -57,7 +56,7 @@ func (r *Result) check() error {
 	}
 	for i, row := range r.Rows {
 		if len(row) != len(r.Columns) {
-			return fmt.Errorf("row %d has %d cells, there are %d columns", i, len(row), len(r.Columns))
+			return fmt.Errorf("row %d has %d cells for %d columns", i, len(row), len(r.Columns))
 		}
 		for _, cell := range row {
 			if _, err := show(cell); err != nil {
@@ -135,7 +134,7 @@ func (r *Result) Markdown() (string, error) {
 	return out.String(), nil
 }
 
-// show is a cell as text.
+// show formats a cell.
 func show(cell any) (string, error) {
 	switch cell := cell.(type) {
 	case nil:

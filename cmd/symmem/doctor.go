@@ -101,7 +101,7 @@ func (f *doctorFlags) parse(flags *pflag.FlagSet) error {
 	return nil
 }
 
-// run is one rank of a trial, or the doctor of this machine.
+// run runs the doctor, or one rank of its trial.
 func (f *doctorFlags) run(cmd *cobra.Command) error {
 	world, err := rendezvous.Discover(os.LookupEnv, rendezvous.Options{})
 	alone := err != nil || world.Source == rendezvous.SourceAlone

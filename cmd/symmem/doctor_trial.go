@@ -19,7 +19,7 @@ var trialSizes = []struct {
 	repeats int
 }{{4 << 10, 50}, {16 << 20, 5}}
 
-// trial is one rank of a doctor's trial.
+// trial runs one rank of a doctor's trial.
 type trial struct {
 	rt       *symmem.Runtime
 	buffer   symmem.Buffer

@@ -65,7 +65,7 @@ func wantsJSON(cmd *cobra.Command, args []string) bool {
 	return asked || slices.Contains(args, "--json") && cmd.Name() != "launch"
 }
 
-// failure is the JSON object of a command that could not run.
+// failure holds the JSON of a command that could not run.
 type failure struct {
 	Error string `json:"error"`
 	Code  int    `json:"code"`

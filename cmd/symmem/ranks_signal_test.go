@@ -19,7 +19,7 @@ import (
 	"symmem/internal/sys/systest"
 )
 
-// longRun is a running verify that would take more than a minute.
+// longRun runs a verify that would take more than a minute.
 type longRun struct {
 	t      *testing.T
 	cmd    *exec.Cmd

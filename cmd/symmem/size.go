@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// size is a flag for a number of bytes or elements in the format of nccl-tests: K, M and G are
-// powers of 1024, in either case, optionally followed by i or B.
+// size implements a flag for a number of bytes or elements in the format of nccl-tests: K, M and G
+// are powers of 1024, in either case, optionally followed by i or B.
 type size int64
 
 const sizeUnits = "KMG"

@@ -9,7 +9,7 @@ import (
 	"symmem/driver"
 )
 
-// buffer is a segment and, if it is registered, its window.
+// buffer holds a segment and, if the segment is registered, its window.
 type buffer struct {
 	segment driver.Segment
 	window  driver.Window

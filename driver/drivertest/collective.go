@@ -31,7 +31,7 @@ var counts = []int64{0, 1, 2, 3, 7, 12, 13, 47, 100, 1023, 4097, 70001}
 // dataTypes holds all data types.
 var dataTypes = reduce.DataTypes()
 
-// bench is a world with a send and a receive buffer on every rank.
+// bench adds a send and a receive buffer on every rank to a world.
 type bench struct {
 	*world
 	send, recv []buffer

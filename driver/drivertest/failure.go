@@ -18,7 +18,7 @@ var failureContracts = []contract{
 	{"a graph that waits does not keep its launch", proveLaunchDoesNotWait},
 }
 
-// errPurpose is a failure that a test causes.
+// errPurpose fails streams on purpose.
 var errPurpose = errors.New("a failure on purpose")
 
 // broken returns a blocked stream that fails once the gate is opened.

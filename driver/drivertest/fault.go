@@ -27,7 +27,7 @@ var faultContracts = []contract{
 	{"a failed group reports its cause, and a new one works", proveNewGroup},
 }
 
-// barrier is a call that needs all ranks.
+// barrier holds a call that needs all ranks.
 var barrier = driver.Call{Operation: driver.Barrier, Digest: 1}
 
 func proveAbort(t *testing.T, h Harness) {

@@ -83,7 +83,7 @@ func (h Harness) has(o driver.Operation) bool {
 	return !without
 }
 
-// chapter is a section of the contract.
+// chapter groups statements of the contract.
 type chapter struct {
 	name  string
 	tests []contract
@@ -91,7 +91,7 @@ type chapter struct {
 	part Part
 }
 
-// contract is one statement of the contract and the function that tests it.
+// contract holds a statement of the contract and the function that tests it.
 type contract struct {
 	sentence string
 	prove    func(t *testing.T, h Harness)

@@ -7,7 +7,7 @@ import (
 	"symmem/driver"
 )
 
-// planned is one message of a random program.
+// planned describes a message of a random program.
 type planned struct {
 	from, to, tag                int
 	bytes                        int64

@@ -14,8 +14,8 @@ import (
 	"symmem/internal/reduce"
 )
 
-// smallGroup is a communicator. The plane handles everything about ranks: it compares calls, ends
-// waits, and names missing ranks.
+// smallGroup implements a communicator. The plane handles everything about ranks: it compares
+// calls, ends waits, and names missing ranks.
 type smallGroup struct {
 	device *smallDevice
 	cfg    driver.GroupConfig
@@ -37,7 +37,7 @@ func (c *smallGroup) Exchange(
 	return c.plane.Exchange(ctx, lane, payload)
 }
 
-// smallWindow is a registered segment. No path uses it.
+// smallWindow represents a registered segment. No path uses it.
 type smallWindow struct {
 	c   *smallGroup
 	key driver.SegmentKey
@@ -82,7 +82,7 @@ func (w *smallWindow) Deregister() error {
 	return nil
 }
 
-// smallPlan is a call, first offered and then prepared.
+// smallPlan holds a call, as an Offer and then as a Plan.
 type smallPlan struct {
 	driver.Call
 	c *smallGroup

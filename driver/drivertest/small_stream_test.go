@@ -227,7 +227,7 @@ func (g *smallGraph) Close() error {
 	return nil
 }
 
-// smallPoint is a point of a stream; err is set before done is closed.
+// smallPoint marks a point of a stream. err is set before done is closed.
 type smallPoint struct {
 	done chan struct{}
 	err  error

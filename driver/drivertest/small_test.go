@@ -30,7 +30,7 @@ func TestSmallBackendPassesContract(t *testing.T) {
 	})
 }
 
-// smallDevice is one rank.
+// smallDevice implements the device of one rank.
 type smallDevice struct {
 	cfg driver.Config
 	// capturing counts the streams in capture. Nothing may be registered during a capture.
@@ -90,7 +90,7 @@ func (d *smallDevice) Connect(
 
 func (d *smallDevice) Close() error { return nil }
 
-// smallArena is a reserved range of addresses.
+// smallArena represents a reserved range of addresses.
 type smallArena struct{ space *sys.Mapping }
 
 func (a *smallArena) Address() uintptr { return a.space.Address() }
@@ -117,7 +117,7 @@ func (a *smallArena) Keep(bytes int64) error { return a.space.Shrink(bytes) }
 
 func (a *smallArena) Close() error { return a.space.Close() }
 
-// smallSegment is one mapping. Peers have no access to it, so there is nothing to revoke.
+// smallSegment represents a mapping. Peers have no access to it, so there is nothing to revoke.
 type smallSegment struct {
 	*sys.Mapping
 	unmapped atomic.Bool

@@ -16,8 +16,8 @@ var splitContracts = []contract{
 	{"an AllToAll on one rank and an AllToAllV on another differ", proveOtherExchange},
 }
 
-// exchange is an AllToAllV of n ranks. It holds the number of elements that each rank sends to
-// each other, by sender, and the offsets of the parts in the buffers of each rank.
+// exchange describes an AllToAllV of n ranks. It holds the number of elements that each rank sends
+// to each other, by sender, and the offsets of the parts in the buffers of each rank.
 type exchange struct {
 	counts       [][]int64
 	sends, recvs [][]int64 // offsets by rank and peer

@@ -10,7 +10,7 @@ import (
 	"symmem/driver/formula"
 )
 
-// trial is one collective with its expected result.
+// trial describes a collective with its expected result.
 type trial struct {
 	operation driver.Operation
 	dataType  driver.DataType

@@ -219,7 +219,7 @@ func kernel(op driver.ReduceOp, dt driver.DataType, inputs [][]byte) []byte {
 	return out
 }
 
-// differing is the share of elements that differ.
+// differing returns the share of elements that differ.
 func differing(a, b []byte, dt driver.DataType) float64 {
 	size, n := dt.Size(), 0
 	for i := 0; i < len(a); i += size {

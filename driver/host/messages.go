@@ -67,7 +67,7 @@ func (p *plan) transfer() (transfer, error) {
 	return c.messages.newReceive(l), nil
 }
 
-// transfer is the work of one end of a message.
+// transfer implements one end of a message.
 type transfer interface {
 	work
 	// tryNow transfers as much as possible without waiting, and reports whether the message is done.

@@ -25,7 +25,7 @@ type plan struct {
 	pair   bool // a message
 }
 
-// errNoKernels is the reason for the missing direct path.
+// errNoKernels explains the missing direct path.
 var errNoKernels = fmt.Errorf("the host backend has no GPU kernels: %w", driver.ErrUnsupported)
 
 // Refusal returns an error for the direct path.

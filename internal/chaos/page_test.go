@@ -33,7 +33,7 @@ const (
 // pageLimit bounds the time of a task.
 const pageLimit = time.Minute
 
-// pageLevels are the check levels.
+// pageLevels lists the check levels.
 var pageLevels = []string{"off", "registration", "every"}
 
 // pageWorld describes a backend and what the page promises for all its cells.

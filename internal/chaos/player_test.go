@@ -52,7 +52,7 @@ type player struct {
 	sources map[int]int // guarded by mu
 }
 
-// launchable is a graph of symmem or of another library.
+// launchable represents a graph of symmem or of another library.
 type launchable interface {
 	Launch(*symmem.Stream) error
 	Close() error

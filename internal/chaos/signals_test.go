@@ -139,7 +139,7 @@ func (p *signalPlan) timeout() time.Duration {
 	return longTimeout
 }
 
-// signalLine is a line that a rank writes: it announces the call in which it gets the signal, or
+// signalLine holds a line that a rank writes: it announces the call in which it gets the signal, or
 // reports how it ended.
 type signalLine struct {
 	Rank, PID int

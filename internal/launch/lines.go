@@ -18,8 +18,8 @@ const (
 	partialDelay = 100 * time.Millisecond
 )
 
-// sink is a destination of the output of all ranks. After its first error it discards all output,
-// so that ranks do not fail because their output cannot be written.
+// sink writes the output of all ranks to one destination. After its first error it discards all
+// output, so that ranks do not fail because their output cannot be written.
 type sink struct {
 	// mu is shared by the sinks of one Run, as both may be the same terminal.
 	mu *sync.Mutex

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// step is a write to one output, the end of its delay ("after"), or the end of its rank.
+// step describes a write to one output, the end of its delay ("after"), or the end of its rank.
 type step struct {
 	output int
 	text   string

@@ -193,7 +193,7 @@ func roleAsk(rank string) int {
 	return 0
 }
 
-// roleLaunch is a launcher that the test kills.
+// roleLaunch runs a launcher that the test kills.
 func roleLaunch(string) int {
 	spec := specOf("patient", 2, os.Stdout)
 	if _, err := Run(context.Background(), spec); err != nil {
@@ -213,7 +213,7 @@ func roleTalker(string) int {
 	}
 }
 
-// roleLaunchTalkers is a launcher whose standard output loses its reader.
+// roleLaunchTalkers runs a launcher whose standard output loses its reader.
 func roleLaunchTalkers(string) int {
 	spec := specOf("talker", 2, os.Stdout)
 	spec.Stderr = os.Stderr

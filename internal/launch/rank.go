@@ -15,7 +15,7 @@ import (
 // orphanWait bounds the wait for output that processes outside the rank's group hold open.
 const orphanWait = 2 * time.Second
 
-// rank is one started process. It is running until end has returned.
+// rank represents a started process. It is running until end has returned.
 type rank struct {
 	// Immutable after start.
 	number   int

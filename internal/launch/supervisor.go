@@ -54,7 +54,7 @@ const (
 	done
 )
 
-// order is an instruction to Run: send a signal to all ranks, and if wait is positive call expired
+// order instructs Run to send a signal to all ranks and, if wait is positive, to call expired
 // after that time, replacing an earlier wait. The message is printed for users, with the ranks that
 // have not ended.
 type order struct {

@@ -1,11 +1,11 @@
-// Command against compares what two checkouts of symmem cost on the host: collectives, and how long
-// it takes to queue one. It builds the command of both and runs them in turns, so that what else
-// the machine does is in both, and prints ratios of neighbours.
+// Command against compares the speed of two checkouts of symmem on the host: of collectives, and of
+// queueing one. It builds the command of both and runs them alternately, so that other load of the
+// machine affects both, and prints ratios of neighbouring runs.
 //
 //	go run ./bench/host/against [flags] OLD NEW
 //
-// OLD and NEW are folders. With -bar the exit code is 1 if some ratio of the old time to the new
-// one is lower; 2 is for what could not be measured.
+// OLD and NEW are folders. With -bar the exit code is 1 if a ratio of the old to the new time is
+// below the bar. Exit code 2 means that the measurement failed.
 package main
 
 import (
@@ -24,7 +24,7 @@ import (
 	"symmem/bench/report"
 )
 
-// config says what is compared.
+// config holds the arguments.
 type config struct {
 	old, new string
 	pairs    int
@@ -72,7 +72,7 @@ func parse(args []string, errs io.Writer) (*config, error) {
 	}
 	if flags.NArg() != 2 || c.pairs < 1 {
 		flags.Usage()
-		return nil, errors.New("want two folders, and a pair at least")
+		return nil, errors.New("want two folders and at least one pair")
 	}
 	c.old, c.new = flags.Arg(0), flags.Arg(1)
 	return c, nil
@@ -94,7 +94,7 @@ func (c *config) run(ctx context.Context, out, errs io.Writer) (err error) {
 	}
 	t := newTable()
 	for pair := range c.pairs {
-		// The first of two is now the one and now the other.
+		// The order of the two alternates.
 		for _, i := range [2]int{pair % 2, 1 - pair%2} {
 			if err := c.measure(ctx, programs[i], i, t); err != nil {
 				return err

@@ -9,7 +9,7 @@ import (
 	"symmem/bench/report"
 )
 
-func TestRatiosAreThoseOfNeighbours(t *testing.T) {
+func TestRatiosCompareNeighbours(t *testing.T) {
 	all := newTable()
 	for pair, ns := range [][2]float64{{100, 100}, {400, 200}, {90, 100}} {
 		for which := range ns {
@@ -44,10 +44,10 @@ func TestRatiosAreThoseOfNeighbours(t *testing.T) {
 	}
 }
 
-func TestArgumentsThatMakeNoSenseAreRefused(t *testing.T) {
+func TestInvalidArgumentsAreRejected(t *testing.T) {
 	for _, args := range [][]string{{}, {"a"}, {"-pairs", "0", "a", "b"}, {"-sizes"}} {
 		if _, err := parse(args, io.Discard); err == nil {
-			t.Errorf("%q was taken", args)
+			t.Errorf("%q: no error", args)
 		}
 	}
 }

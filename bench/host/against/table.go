@@ -8,13 +8,13 @@ import (
 	"symmem/bench/results"
 )
 
-// table has the figures of both programs, in the order in which they first came.
+// table holds the figures of both programs in order of appearance.
 type table struct {
 	names []string
 	times map[string]*times
 }
 
-// times are those of one figure in nanoseconds, the old program's and the new one's, by pair.
+// times holds the nanoseconds of one figure by pair, of the old and of the new program.
 type times [2][]float64
 
 func newTable() *table { return &table{times: map[string]*times{}} }
@@ -29,7 +29,7 @@ func (t *table) add(which int, r *report.Result) {
 	both[which] = append(both[which], r.Median)
 }
 
-// ratios are those of the old time to the new one, pair by pair.
+// ratios returns the ratio of the old to the new time for each pair.
 func (b *times) ratios() (ratios []float64) {
 	for i := range min(len(b[0]), len(b[1])) {
 		if b[1][i] > 0 {

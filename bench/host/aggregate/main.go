@@ -4,11 +4,12 @@
 //	aggregate table FILE                 Markdown tables of all rows of a file
 //	aggregate results FILE FOLDER        the same as result files for docs/measurements
 //
-// The environment says where results come from: MACHINE, LIBRARIES, DATE, COMMIT and COMMAND.
+// Environment variables describe the origin of results: MACHINE, LIBRARIES, DATE, COMMIT and
+// COMMAND.
 //
-// A row is label, ranks, operation, bytes, median, 10th and 90th percentile in microseconds; in the
-// file two columns follow, the round trip between two processors in nanoseconds before and after
-// the launch. Lines that begin with # are remarks.
+// A row consists of label, ranks, operation, bytes, and median, 10th and 90th percentile in
+// microseconds. In a file two columns follow: the round trip between two processors in nanoseconds,
+// before and after the launch. Lines that begin with # are comments.
 package main
 
 import (
@@ -69,7 +70,7 @@ func open(file string) (*launches, error) {
 	return all, nil
 }
 
-// rows writes a report as rows.
+// rows writes the results of a report as rows.
 func rows(label string, in io.Reader, out io.Writer) error {
 	var decoded report.Report
 	if err := json.NewDecoder(in).Decode(&decoded); err != nil {

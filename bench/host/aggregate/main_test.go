@@ -59,7 +59,7 @@ func TestTableComparesMediansWithBestPeer(t *testing.T) {
 	}
 }
 
-func TestResultFilesHaveTheTablesAndWhereTheyAreFrom(t *testing.T) {
+func TestResultFilesHaveTablesAndOrigin(t *testing.T) {
 	folder := t.TempDir()
 	rows := filepath.Join(folder, "rows.csv")
 	if err := os.WriteFile(rows, []byte(launched), 0o600); err != nil {
@@ -87,7 +87,7 @@ func TestResultFilesHaveTheTablesAndWhereTheyAreFrom(t *testing.T) {
 	}
 }
 
-func TestBrokenInputIsRefused(t *testing.T) {
+func TestInvalidInputIsRejected(t *testing.T) {
 	if err := run([]string{"rows"}, nil, nil); !errors.Is(err, errUsage) {
 		t.Errorf("too few arguments: %v", err)
 	}
@@ -96,7 +96,7 @@ func TestBrokenInputIsRefused(t *testing.T) {
 	}
 	for _, text := range []string{"a,b\n", "ours,2,all_reduce,8,fast,0,0,105,110\n"} {
 		if _, err := read(strings.NewReader(text)); err == nil {
-			t.Errorf("%q was taken", text)
+			t.Errorf("%q: no error", text)
 		}
 	}
 }

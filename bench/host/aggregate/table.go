@@ -17,8 +17,7 @@ import (
 )
 
 const (
-	// ours is the label of symmem and limit that of the C program without anything around it;
-	// neither is a peer.
+	// ours is the label of symmem, limit the label of the plain C program. Neither is a peer.
 	ours  = "symmem"
 	limit = "limit"
 )
@@ -34,7 +33,7 @@ func comparePlaces(a, b place) int {
 		cmp.Compare(a.op, b.op), cmp.Compare(a.bytes, b.bytes))
 }
 
-// launches are the medians of all launches, in microseconds, by place and label.
+// launches holds the medians of all launches, in microseconds, by place and label.
 type launches struct {
 	times map[place]map[string][]float64
 	// dropped counts rows of launches during which the machine changed.
@@ -86,7 +85,7 @@ func (l *launches) add(record []string) error {
 	return nil
 }
 
-// section is a table of one mode, number of ranks and operation.
+// section holds the table of one mode, number of ranks and operation.
 type section struct {
 	place
 	result *results.Result
@@ -129,7 +128,7 @@ func table(l *launches, out io.Writer) error {
 	return err
 }
 
-// write makes a result file of each section.
+// write writes a result file for each section.
 func write(l *launches, folder string, about results.Run) error {
 	for _, s := range l.sections() {
 		s.result.Runs = []results.Run{about}

@@ -245,7 +245,7 @@ func (r *runner) batch(ctx context.Context) (float64, error) {
 	return float64(slices.Max(all)) / float64(r.iters*r.opsPerIter), nil
 }
 
-// way is a way of making a call.
+// way describes how to make a call: with which buffers, on which path.
 type way struct {
 	world  *world
 	choice symmem.PathChoice

@@ -139,7 +139,7 @@ func (w *world) take(ctx context.Context, c symmem.PathChoice) error {
 	return nil
 }
 
-// call is one collective call on buffers of this rank.
+// call makes a collective on buffers of this rank.
 type call struct {
 	workload.Transfer
 	// second is the stream of the receiving half of sendrecv. Without it both halves are on the

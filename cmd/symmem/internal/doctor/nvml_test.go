@@ -8,8 +8,8 @@ import (
 	"symmem/internal/dl/dltest"
 )
 
-// management is an NVML of three GPUs: the first two are connected by NVLink, the third has none
-// and does not support the query.
+// management implements an NVML with three GPUs: the first two are connected by NVLink, the third
+// has none and does not support the query.
 const management = `
 #include <stdint.h>
 #include <string.h>

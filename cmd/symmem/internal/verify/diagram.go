@@ -15,7 +15,7 @@ import (
 // diagram draws the differences between ranks.
 type diagram struct{ *symmem.DivergenceError }
 
-// side is an observation that some ranks share, with its letter.
+// side holds an observation that some ranks share, with its letter.
 type side struct {
 	letter string
 	symmem.Side

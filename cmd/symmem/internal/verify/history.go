@@ -15,7 +15,7 @@ type history struct {
 	total int64 // number of live elements
 }
 
-// holding is a live block of a history.
+// holding represents a live block of a history.
 type holding struct {
 	slot     int
 	elements int64

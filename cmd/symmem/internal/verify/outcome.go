@@ -22,7 +22,7 @@ const (
 	endDiverged
 )
 
-// account is the result that one rank sends to the others at the end.
+// account holds the result that one rank sends to the others at the end.
 type account struct {
 	Rank       int                     `json:"rank"`
 	Ending     ending                  `json:"ending"`

@@ -11,7 +11,7 @@ import (
 	"symmem/internal/reduce"
 )
 
-// finding is the result of one rank in one all-reduce.
+// finding holds the result of one rank in one all-reduce.
 type finding struct {
 	// Ran reports whether the all-reduce ended and its result was read.
 	Ran bool `json:"ran"`

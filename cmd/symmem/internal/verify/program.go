@@ -8,7 +8,7 @@ import (
 	"symmem/driver"
 )
 
-// action is the kind of a step.
+// action enumerates the kinds of steps.
 type action uint8
 
 const (
@@ -21,7 +21,8 @@ const (
 	doNoise                // let the rank make unrelated allocations
 )
 
-// step is one instruction of a program. slot numbers buffers, row numbers reported all-reduces.
+// step represents an instruction of a program. slot numbers buffers, row numbers reported
+// all-reduces.
 type step struct {
 	action   action
 	slot     int
@@ -29,7 +30,7 @@ type step struct {
 	elements int64 // of doAlloc
 }
 
-// row is one checked and reported all-reduce.
+// row describes a checked and reported all-reduce.
 type row struct {
 	name     string
 	round    int
@@ -44,7 +45,7 @@ type row struct {
 	seed    uint64
 }
 
-// program is the sequence of steps that all ranks execute. It is immutable once composed.
+// program lists the steps that all ranks execute. It does not change after compose.
 type program struct {
 	steps []step
 	rows  []row
