@@ -45,7 +45,7 @@ expect 0 200 "${launches[@]}" env SYMMEM_PATH=direct symmem verify --backend "$B
 
 # Each rank on a machine of its own: all kernels, all calls to the bit, calls that differ.
 SYMMEM_TEST_MACHINES=1 expect 0 300 "$BUILD/nccl.test" -test.v -test.timeout 300s -test.run \
-	'^Test(DirectIsRight|EveryKernelOnce|Norms|ARankThatNeverComes|PathsMix|Eager|Large|GroupsWork|Recorded)'
+	'^Test(DirectIsRight|EveryKernelOnce|Norms|TimeoutNamesAMissingRank$|PathsMix|Eager|Large|GroupsWork|Recorded)'
 SYMMEM_TEST_MACHINES=1 expect 0 120 "$BUILD/nccl.test" -test.v -test.timeout 120s -test.run \
 	'^TestContract$/^mistakes$/(MismatchError_(and|everywhere)|after_a_mismatch)'
 # Ranks that are killed before, inside and after a kernel.

@@ -9,9 +9,9 @@ import (
 	"symmem/internal/control"
 )
 
-// TestCallsAreAnnouncedBeforeTheWatcherSeesThem guards the reason that other ranks report: a
-// watcher that knows of a call may find a difference and fail the group, and the other ranks then
-// look for this rank's announcement.
+// TestCallsAreAnnouncedBeforeTheWatcherSeesThem checks the order of the two steps: once the watcher
+// sees a call, it may find a difference and fail the group, and the other ranks then look for this
+// rank's announcement.
 func TestCallsAreAnnouncedBeforeTheWatcherSeesThem(t *testing.T) {
 	if !ofOneMachine() {
 		t.Skip("not supported here: ranks of several machines do not announce their calls")
@@ -31,12 +31,12 @@ func TestCallsAreAnnouncedBeforeTheWatcherSeesThem(t *testing.T) {
 		}
 	}
 	if announced.Load() != 2 || late.Load() != 0 {
-		t.Errorf("%d announcements, of which %d after the call was noted; want 2, 0",
+		t.Errorf("%d announcements, of which %d after the call was recorded; want 2, 0",
 			announced.Load(), late.Load())
 	}
 }
 
-// announcementSpy counts announcements, and those of calls that the history had noted before.
+// announcementSpy counts announcements, and those of calls that the history had recorded before.
 type announcementSpy struct {
 	control.Announcements
 	c               *communicator

@@ -9,18 +9,19 @@ import (
 	"symmem/driver"
 )
 
-// TestAGroupIsMadeBesideAKernelThatDoesNotEnd though none of ours is on the GPUs yet: on both they
-// could not be loaded for the first group. Those of messages were, before it.
-func TestAGroupIsMadeBesideAKernelThatDoesNotEnd(t *testing.T) {
+// TestConnectWhileAKernelDoesNotEnd connects a group while a kernel is stuck and none of our
+// collective kernels are loaded on either GPU, because that failed for the first group. The message
+// kernels were loaded before.
+func TestConnectWhileAKernelDoesNotEnd(t *testing.T) {
 	if !apartIgnoringAborts(t, "cuModuleLoadData:3:2,cuModuleLoadData:4:2") {
 		return
 	}
 	withStuckKernel(t).again(t, driver.PathWindow)
 }
 
-// TestKernelsThatWereNotLoadedAreLoadedForTheNextGroup has the first of them fail that comes behind
-// those of messages.
-func TestKernelsThatWereNotLoadedAreLoadedForTheNextGroup(t *testing.T) {
+// TestKernelsNotLoadedAreLoadedForTheNextGroup makes the load of the collective kernels fail once,
+// after that of the message kernels.
+func TestKernelsNotLoadedAreLoadedForTheNextGroup(t *testing.T) {
 	needDevices(t, 2)
 	if !apart(t, "cuModuleLoadData:3:2") {
 		return

@@ -14,32 +14,33 @@ import (
 	"symmem/internal/sys/systest"
 )
 
-// machinesVariable gives each rank of the tests a machine of its own, as far as this package knows:
-// ranks hear of each other over TCP, and reach each other's memory by fabric handles. On GPUs that
-// takes an IMEX channel (bench/gpu/fabric.sh).
+// machinesVariable is an environment variable that makes this package treat each rank as if it ran
+// on a separate machine: ranks communicate over TCP, and share memory by fabric handles. On real
+// GPUs that needs an IMEX channel (bench/gpu/fabric.sh).
 const machinesVariable = "SYMMEM_TEST_MACHINES"
 
-// ofOneMachine reports whether ranks share a machine. Those that do not compare over TCP before
-// they launch, so tests in which ranks launch in orders of their own go without the check then.
+// ofOneMachine reports whether ranks share a machine. Otherwise they compare calls over TCP before
+// they launch, so tests in which ranks launch in different orders do not compare calls then.
 func ofOneMachine() bool { return os.Getenv(machinesVariable) == "" }
 
-// spreadRanks does what machinesVariable says.
+// spreadRanks applies machinesVariable.
 func spreadRanks() {
 	if !ofOneMachine() {
 		hostID = func(rank int) string { return fmt.Sprintf("machine %d", rank) }
 	}
 }
 
-// betweenMachines are tests of the direct path that hold there, too. bench/gpu/fabric.sh has more.
+// betweenMachines matches tests of the direct path that also run between machines.
+// bench/gpu/fabric.sh runs more.
 var betweenMachines = strings.Join([]string{
 	"^TestStreamsTakeTurns$", "^TestPathsMix$", "^TestLargeCallsAreCaptured$",
 	"^TestGroupsWorkAtOnce$", "^TestNormsAreCaptured$", "^TestNormsThatDifferFail$",
 }, "|")
 
-// differing are those of the contract in which ranks launch calls that differ.
+// differing matches tests of the contract in which ranks launch calls that differ.
 const differing = "^TestContract$/^mistakes$/MismatchError_and/^(count|path|type)_of"
 
-func TestKernelsReachOtherMachinesOfAFabric(t *testing.T) {
+func TestDirectPathBetweenMachinesOfAFabric(t *testing.T) {
 	needFabric(t)
 	for _, tests := range []string{betweenMachines, differing} {
 		c := systest.Command(t, 5*time.Minute, os.Args[0], "-test.short", "-test.timeout=4m",
@@ -52,9 +53,9 @@ func TestKernelsReachOtherMachinesOfAFabric(t *testing.T) {
 	}
 }
 
-// needFabric skips a test on GPUs that do not know fabric handles, and where CUDA does not permit
-// them to a process that sees no IMEX channel; any other refusal is a failure. The software GPU
-// gives them to whom asks.
+// needFabric skips a test if the GPUs do not support fabric handles, or CUDA does not permit them
+// because the process sees no IMEX channel. It fails the test for any other reason. The software
+// GPU supports fabric handles.
 func needFabric(t *testing.T) {
 	t.Helper()
 	if soft(t) {
@@ -67,14 +68,14 @@ func needFabric(t *testing.T) {
 	}
 	channels, bad := filepath.Glob("/dev/nvidia-caps-imex-channels/channel*")
 	refused := strings.Contains(why, "IMEX channel") && len(channels) == 0 && bad == nil
-	if !refused && !strings.Contains(why, "does not know them") {
-		t.Fatalf("no fabric handles, with channels %q: %v (%v)", channels, why, bad)
+	if !refused && !strings.Contains(why, "does not support them") {
+		t.Fatalf("no fabric handles, with IMEX channels %q: %v (%v)", channels, why, bad)
 	}
 	t.Skip(fmt.Errorf("fabric handles: %s: %w", why, driver.ErrUnsupported))
 }
 
-// spread runs the rest of a test where each rank has a machine of its own, and reports whether this
-// is there.
+// spread runs the test in a process with machinesVariable, and reports whether this is that
+// process.
 func spread(t *testing.T) bool {
 	t.Helper()
 	if !ofOneMachine() {
@@ -84,7 +85,7 @@ func spread(t *testing.T) bool {
 	return within(t, machinesVariable+"=1", "SOFTGPU_FABRIC=1")
 }
 
-func TestARankOfAnotherMachineThatDoesNotJoinIsNamed(t *testing.T) {
+func TestTimeoutNamesAMissingRankOfAnotherMachine(t *testing.T) {
 	if !spread(t) {
 		return
 	}
@@ -97,8 +98,8 @@ func TestARankOfAnotherMachineThatDoesNotJoinIsNamed(t *testing.T) {
 	}
 }
 
-// TestRecordedCallsBetweenMachinesAreCompared: kernels compare when the capture is replayed, but a
-// rank whose call has none compares when it records.
+// TestRecordedCallsBetweenMachinesAreCompared records different calls on two ranks. Kernels compare
+// calls when a capture is replayed, but a call without kernels is compared when it is recorded.
 func TestRecordedCallsBetweenMachinesAreCompared(t *testing.T) {
 	if !spread(t) {
 		return

@@ -11,14 +11,14 @@ import (
 	"symmem/internal/cuda"
 )
 
-// TestContract runs on the GPUs of the machine, or, where there are none, on the software GPU.
+// TestContract runs on the machine's GPUs, or on the software GPU if it has none.
 func TestContract(t *testing.T) {
 	without := map[drivertest.Part]string{
-		drivertest.Failures: "kernels that a GPU has been given run on",
+		drivertest.Failures: "queued kernels cannot be canceled",
 	}
 	if sharing() {
-		without[drivertest.Anytime] = "these ranks are goroutines of one process and share GPUs: the " +
-			"end of a group waits there for kernels that wait for other ranks"
+		without[drivertest.Anytime] = "the ranks are goroutines of one process and share GPUs: " +
+			"ending a group waits for kernels that wait for other ranks"
 	}
 	drivertest.Run(t, drivertest.Harness{
 		Open: Backend{}.Open, Ranks: devices(t), Unordered: true,
@@ -27,10 +27,11 @@ func TestContract(t *testing.T) {
 	})
 }
 
-// ranksVariable is how many ranks tests have that share GPUs, as sharingVariable lets them.
+// ranksVariable is an environment variable with the number of ranks of tests that share GPUs
+// (sharingVariable).
 const ranksVariable = "SYMMEM_TEST_RANKS"
 
-// devices is how many ranks there is room for: one on each GPU, unless they share them.
+// devices returns the largest number of ranks of a test: one per GPU, unless ranks share GPUs.
 func devices(t *testing.T) int {
 	t.Helper()
 	gpus, err := cuda.Load()

@@ -10,14 +10,14 @@ import (
 	"symmem/driver"
 )
 
-// TestNCCLsCountsAreInATimeout has one rank leave out a sum of NCCL's.
-func TestNCCLsCountsAreInATimeout(t *testing.T) {
+// TestTimeoutHasCountsOfNCCL lets one rank skip a collective of NCCL.
+func TestTimeoutHasCountsOfNCCL(t *testing.T) {
 	if soft(t) {
 		t.Skip("not supported here: the NCCL of the software GPU has no RAS")
 	}
 	w := newGroup(t, 2, 6*time.Second)
 	w.withPower(1024, func(m *testRank, p *power) error {
-		m.group.SetCheck(false) // else NCCL would not see the call of one rank alone
+		m.group.SetCheck(false) // or the call of one rank would never reach NCCL
 		for range 2 - m.rank {
 			if err := p.raise(m.group, m.stream, driver.PathPlain); err != nil {
 				return err

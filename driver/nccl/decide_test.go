@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// factsOf returns the facts that a list of words names, and those that follow from them.
+// factsOf returns the facts named in a list of words, and the facts that they imply.
 func factsOf(words string) (f facts) {
 	for word := range strings.FieldsSeq(words) {
 		for _, n := range f.named() {
@@ -21,13 +21,13 @@ func factsOf(words string) (f facts) {
 	return f
 }
 
-// namedFact is one of facts.
+// namedFact is a field of facts and its name.
 type namedFact struct {
 	name string
 	fact *bool
 }
 
-// named returns the facts that do not follow from steps.
+// named returns the facts that do not result from steps.
 func (f *facts) named() []namedFact {
 	return []namedFact{
 		{"stuck", &f.stuck},
@@ -91,10 +91,11 @@ func (f *facts) after(s step) (all []facts) {
 	return []facts{next}
 }
 
-// endingCase is a communicator that ends. Drains are late "before" the abort and "after" it.
+// endingCase is a teardown. late lists when drains time out: "before" and "after" the abort.
 type endingCase struct{ name, facts, late, want string }
 
-// outcome returns the facts that a step leads to: nothing ends unless something waits for it.
+// outcome returns the facts that a step leads to. Work ends only during an abort, or a drain that
+// does not time out.
 func (c *endingCase) outcome(f *facts, s step) facts {
 	all, when := f.after(s), "before"
 	if f.aborted {
@@ -108,23 +109,23 @@ func (c *endingCase) outcome(f *facts, s step) facts {
 
 const usualEnd = "deregister, await graphs, abort, finish"
 
-// endings lists typical ones.
+// endings lists typical teardowns.
 var endings = []endingCase{
-	{"nothing runs", "idle", "", usualEnd},
+	{"no work", "idle", "", usualEnd},
 	{
 		"the device has other work", "idle noisy", "",
 		"deregister, await graphs, await device, abort, finish",
 	},
 	{
-		"a stream was closed over a kernel that the abort ends", "idle plain keeps", "",
+		"a closed stream has a kernel that the abort ends", "idle plain keeps", "",
 		"abort, await graphs, finish",
 	},
 	{
-		"such a kernel has ended", "idle plain", "", usualEnd,
+		"a closed stream had a kernel that has ended", "idle plain", "", usualEnd,
 	},
-	{"kernels of our own run", "", "", "drain, " + usualEnd},
+	{"direct kernels run", "", "", "drain, " + usualEnd},
 	{
-		"kernels of our own are held up", "", "before",
+		"direct kernels are blocked", "", "before",
 		"drain, await graphs, await device, abort, finish",
 	},
 	{"a plain kernel runs", "plain", "", "abort, drain, await graphs, finish"},
@@ -134,15 +135,15 @@ var endings = []endingCase{
 	{"a window kernel ends", "windows", "", "drain, " + usualEnd},
 	{"a window kernel does not end", "windows", "before", "drain, abandon"},
 	{
-		"a call waits behind window kernels", "calling windows", "",
+		"a call waits after window kernels", "calling windows", "",
 		"abort, drain, await graphs, finish",
 	},
 	{
-		"a call waits behind a window kernel that does not end", "calling windows", "after",
+		"a call waits after a window kernel that does not end", "calling windows", "after",
 		"abort, drain, abandon",
 	},
 	{
-		"graphs of other libraries have our kernels", "idle held", "",
+		"graphs of other libraries have direct kernels", "idle held", "",
 		"deregister, await graphs, await captures, abort, finish",
 	},
 	{
@@ -162,19 +163,22 @@ var endings = []endingCase{
 		"drain, deregister, await graphs, await captures, abort, finish",
 	},
 	{
-		"graphs of other libraries have window kernels, and work is held up", "held-windows", "before",
+		"graphs of other libraries have window kernels, and work is blocked", "held-windows", "before",
 		"drain, abort, drain, await graphs, await captures, finish",
 	},
-	{"a kernel of another group never ends", "stuck idle", "", "leave"},
-	{"and a registration waits for a rank", "stuck idle calling", "", "abort, leave"},
-	{"a kernel of another group never ends, and work ends", "stuck", "", "drain, leave"},
-	{"and work does not end", "stuck", "before", "drain, abandon"},
-	{"and a call ends", "stuck calling", "before", "drain, abort, drain, leave"},
-	{"and a call does not end", "stuck calling", "before after", "drain, abort, drain, abandon"},
+	{"a kernel is stuck", "stuck idle", "", "leave"},
+	{"a kernel is stuck, a registration waits", "stuck idle calling", "", "abort, leave"},
+	{"a kernel is stuck, work ends", "stuck", "", "drain, leave"},
+	{"a kernel is stuck, work does not end", "stuck", "before", "drain, abandon"},
+	{"a kernel is stuck, a call ends", "stuck calling", "before", "drain, abort, drain, leave"},
+	{
+		"a kernel is stuck, a call does not end", "stuck calling", "before after",
+		"drain, abort, drain, abandon",
+	},
 }
 
-// TestTheEndOfACommunicatorInSteps lists the steps of typical ends.
-func TestTheEndOfACommunicatorInSteps(t *testing.T) {
+// TestTeardownSteps checks the steps of typical teardowns.
+func TestTeardownSteps(t *testing.T) {
 	for _, c := range endings {
 		t.Run(c.name, func(t *testing.T) {
 			f := factsOf(c.facts)
@@ -198,10 +202,10 @@ func TestTheEndOfACommunicatorInSteps(t *testing.T) {
 
 const maxSteps = 12
 
-// TestEveryEndOfACommunicatorIsSafe begins with each set of facts that can occur together, and goes
-// through all outcomes of the steps.
-func TestEveryEndOfACommunicatorIsSafe(t *testing.T) {
-	begun := 0
+// TestEveryTeardownIsSafe starts with each possible combination of facts, and explores all outcomes
+// of the steps.
+func TestEveryTeardownIsSafe(t *testing.T) {
+	started := 0
 	var f facts
 	for bits := range 1 << len(f.named()) {
 		f = facts{}
@@ -209,16 +213,16 @@ func TestEveryEndOfACommunicatorIsSafe(t *testing.T) {
 			*n.fact = bits>>i&1 == 1
 		}
 		if f.possible() {
-			begun++
+			started++
 			endSafely(t, f, nil)
 		}
 	}
-	if begun < 100 {
-		t.Errorf("%d beginnings: those are not all", begun)
+	if started < 100 {
+		t.Errorf("explored %d combinations of facts, want at least 100", started)
 	}
 }
 
-// endSafely takes all ways from given facts, which the steps so far have led to.
+// endSafely explores all outcomes from the given facts, which result from the steps so far.
 func endSafely(t *testing.T, f facts, steps []step) {
 	t.Helper()
 	next := decide(&f)
@@ -230,18 +234,18 @@ func endSafely(t *testing.T, f facts, steps []step) {
 		return
 	}
 	if len(steps) == maxSteps {
-		t.Fatalf("no end: %v", steps)
+		t.Fatalf("the teardown does not end: %v", steps)
 	}
 	for _, to := range f.after(next) {
 		endSafely(t, to, steps)
-		if !to.stuck { // a kernel of another group turns out not to end
+		if !to.stuck { // a kernel of another group gets stuck
 			to.stuck, to.keeps, to.quiet = true, true, false
 			endSafely(t, to, steps)
 		}
 	}
 }
 
-// danger says why a step must not be taken, or is empty.
+// danger returns the reason why a step must not be taken, or "".
 func danger(f *facts, s step) string {
 	for why, is := range map[string]bool{
 		"aborted twice":       s == stepAbort && f.aborted,
@@ -255,10 +259,10 @@ func danger(f *facts, s step) string {
 		"NCCL waits for a window kernel of a graph, which no work needs": s == stepAbort &&
 			f.heldWindows && f.idle && !(f.plain && f.keeps),
 		"NCCL waits for a kernel of another group": s == stepAbort && f.stuck && !f.calling,
-		"waits for NCCL, which has nothing to do":  s == stepFinish && !f.aborted,
-		"given back under graphs":                  s == stepFinish && f.held,
-		"given back under kernels":                 s == stepFinish && !f.kernelsEnded,
-		"left though NCCL ends it":                 s == stepLeave && !f.stuck,
+		"waits for an abort that was not started":  s == stepFinish && !f.aborted,
+		"memory of graphs is freed":                s == stepFinish && f.held,
+		"memory of kernels is freed":               s == stepFinish && !f.kernelsEnded,
+		"left although the abort would end":        s == stepLeave && !f.stuck,
 	} {
 		if is {
 			return why

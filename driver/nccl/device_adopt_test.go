@@ -15,67 +15,67 @@ import (
 	"symmem/internal/cuda"
 )
 
-// TestNobodyAsksAboutAStreamThatWasGivenBack destroys streams as their owner may, as soon as they
-// are closed, while others ask whether they are captured. CUDA does not survive a question about a
-// stream that is gone.
-func TestNobodyAsksAboutAStreamThatWasGivenBack(t *testing.T) {
+// TestClosedStreamsAreNotQueried destroys streams as soon as they are closed, as their owner may,
+// while goroutines ask whether they are captured. CUDA crashes if it is queried about a destroyed
+// stream.
+func TestClosedStreamsAreNotQueried(t *testing.T) {
 	d := alone(t)
 	for range 300 {
-		if err := giveBack(d); err != nil {
+		if err := closeWhileQueried(d); err != nil {
 			t.Fatal(err)
 		}
 	}
 }
 
-// giveBack adopts a stream, and closes and destroys it while goroutines ask about it.
-func giveBack(d *Device) error {
+// closeWhileQueried adopts a stream, and closes and destroys it while goroutines query it.
+func closeWhileQueried(d *Device) error {
 	theirs, s, err := d.foreign()
 	if err != nil {
 		return err
 	}
-	var asking sync.WaitGroup
+	var querying sync.WaitGroup
 	ended := make(chan struct{})
 	for range 4 {
-		asking.Go(func() {
+		querying.Go(func() {
 			for {
 				select {
 				case <-ended:
 					return
 				default:
-					_, _ = s.Captured() // that it is asked at all is what matters
+					_, _ = s.Captured() // only the query matters
 				}
 			}
 		})
 	}
 	err = errors.Join(s.Close(), d.destroy(theirs))
 	close(ended)
-	asking.Wait()
+	querying.Wait()
 	return err
 }
 
-// TestQuestionsLoseNoCaptureOfTheOwner has the owner of a busy stream capture it again and again
-// while it is asked whether its work is done. CUDA loses the capture of a stream that is asked, and
-// its driver may crash where that begins or ends just then.
-func TestQuestionsLoseNoCaptureOfTheOwner(t *testing.T) {
+// TestIdleKeepsCapturesOfTheOwner captures a busy stream repeatedly, as its owner, while Idle is
+// called. CUDA would invalidate the capture of a stream that is queried, and its driver may crash
+// if the capture begins or ends at that moment.
+func TestIdleKeepsCapturesOfTheOwner(t *testing.T) {
 	w := newGroup(t, 2, time.Minute)
 	w.must(func(m *testRank) error {
 		return m.captureWhile(w, func(s *stream.Stream) error { s.Idle(); return nil })
 	})
 }
 
-// TestAWaitLosesNoCaptureOfTheOwner has one thread wait for a stream while its owner captures it.
-func TestAWaitLosesNoCaptureOfTheOwner(t *testing.T) {
+// TestSynchronizeKeepsCapturesOfTheOwner waits for a stream while its owner captures it.
+func TestSynchronizeKeepsCapturesOfTheOwner(t *testing.T) {
 	w := newGroup(t, 2, time.Minute)
 	w.must(func(m *testRank) error {
 		var begun sync.Once
 		waited := make(chan error, 1)
 		err := m.captureWhile(w, func(s *stream.Stream) error {
 			begun.Do(func() {
-				behind := behindOf(s)
-				before := behind.Point()
+				queued := queuedEvent(s)
+				before := queued.Point()
 				ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 				go func() { defer cancel(); waited <- s.Synchronize(ctx) }()
-				_ = gpu.Poll(ctx, func() bool { return behind.Point() != before })
+				_ = gpu.Poll(ctx, func() bool { return queued.Point() != before })
 			})
 			s.Idle()
 			return nil
@@ -84,12 +84,13 @@ func TestAWaitLosesNoCaptureOfTheOwner(t *testing.T) {
 	})
 }
 
-// TestAPointInACaptureOfTheOwnerIsNotAsked has waits begin during captures, so that what they
-// record is in one now and then. The software GPU tells then; CUDA's driver may crash.
-func TestAPointInACaptureOfTheOwnerIsNotAsked(t *testing.T) {
+// TestPointsInACaptureOfTheOwnerAreNotQueried starts waits during captures, so that the points that
+// they record sometimes land in one. The software GPU reports a query of such a point; CUDA's
+// driver may crash.
+func TestPointsInACaptureOfTheOwnerAreNotQueried(t *testing.T) {
 	if !soft(t) {
-		t.Skip(fmt.Errorf("recording an event where another thread begins a capture: CUDA's driver may "+
-			"crash: %w", driver.ErrUnsupported))
+		t.Skip(fmt.Errorf("recording an event while another thread begins a capture may crash CUDA's "+
+			"driver: %w", driver.ErrUnsupported))
 	}
 	w := newGroup(t, 2, time.Minute)
 	w.must(func(m *testRank) error {
@@ -105,17 +106,17 @@ func TestAPointInACaptureOfTheOwnerIsNotAsked(t *testing.T) {
 	})
 }
 
-// TestCUDALosesNoCaptureToWhatTheBackgroundAsks has CUDA asked the two things that are asked about
-// a stream of another library at any time.
-func TestCUDALosesNoCaptureToWhatTheBackgroundAsks(t *testing.T) {
-	asks := map[string]func(s *stream.Stream) error{
-		"about an event of before": func(s *stream.Stream) error {
-			_, err := behindOf(s).Query()
+// TestCUDAKeepsCapturesDuringQueries makes the two queries about a stream of another library that
+// symmem makes at any time.
+func TestCUDAKeepsCapturesDuringQueries(t *testing.T) {
+	queries := map[string]func(s *stream.Stream) error{
+		"earlier event": func(s *stream.Stream) error {
+			_, err := queuedEvent(s).Query()
 			return err
 		},
-		"whether it is captured": func(s *stream.Stream) error { _, err := s.Captured(); return err },
+		"capture status": func(s *stream.Stream) error { _, err := s.Captured(); return err },
 	}
-	for name, ask := range asks {
+	for name, query := range queries {
 		t.Run(name, func(t *testing.T) {
 			d := alone(t)
 			theirs, s, err := d.foreign()
@@ -125,7 +126,7 @@ func TestCUDALosesNoCaptureToWhatTheBackgroundAsks(t *testing.T) {
 			if err := s.Synchronize(t.Context()); err != nil {
 				t.Fatal(err)
 			}
-			err = d.capturesWhile(theirs, func() error { return ask(s) })
+			err = d.capturesWhile(theirs, func() error { return query(s) })
 			if err := errors.Join(err, s.Close(), d.destroy(theirs)); err != nil {
 				t.Error(err)
 			}
@@ -133,52 +134,52 @@ func TestCUDALosesNoCaptureToWhatTheBackgroundAsks(t *testing.T) {
 	}
 }
 
-// behindOf is the event of an adopted stream.
-func behindOf(s *stream.Stream) *stream.Event {
-	behind, _ := new(stream.Event).RecordAfter(s, false)
-	return behind
+// queuedEvent returns the event of an adopted stream.
+func queuedEvent(s *stream.Stream) *stream.Event {
+	e, _ := new(stream.Event).RecordAfter(s, false)
+	return e
 }
 
-// captureWhile has the owner of a stream capture it while it has a collective and is asked, once
-// before the first capture.
-func (m *testRank) captureWhile(w *testGroup, ask func(s *stream.Stream) error) error {
+// captureWhile captures a stream with an unfinished collective, as its owner, while it is queried.
+// The first query is made before the first capture.
+func (m *testRank) captureWhile(w *testGroup, query func(s *stream.Stream) error) error {
 	b, err := m.busy(w)
 	if err != nil {
 		return err
 	}
-	err = ask(b.stream)
+	err = query(b.stream)
 	if err == nil {
-		err = m.device.capturesWhile(b.theirs, func() error { return ask(b.stream) })
+		err = m.device.capturesWhile(b.theirs, func() error { return query(b.stream) })
 	}
 	return errors.Join(err, b.finish(w, b.stream))
 }
 
-// capturesWhile has the owner of a stream capture it again and again while two goroutines ask.
-func (d *Device) capturesWhile(theirs cuda.Stream, ask func() error) (err error) {
-	var asked atomic.Int64
+// capturesWhile captures a stream repeatedly, as its owner, while two goroutines query it.
+func (d *Device) capturesWhile(theirs cuda.Stream, query func() error) (err error) {
+	var queries atomic.Int64
 	var ended atomic.Bool
-	answers := make(chan error)
+	results := make(chan error)
 	for range 2 {
 		go func() {
 			var failed error
 			for failed == nil && !ended.Load() {
-				failed = ask()
-				asked.Add(1)
+				failed = query()
+				queries.Add(1)
 			}
-			answers <- failed
+			results <- failed
 		}()
 	}
 	for captures := 0; err == nil && captures < 1e6 &&
-		(captures < 3000 || asked.Load() < 1000); captures++ {
+		(captures < 3000 || queries.Load() < 1000); captures++ {
 		if lost := d.captureNothing(theirs); lost != nil {
 			err = fmt.Errorf("capture %d: %w", captures, lost)
 		}
 	}
 	ended.Store(true)
-	return errors.Join(err, <-answers, <-answers)
+	return errors.Join(err, <-results, <-results)
 }
 
-// captureNothing has the owner of a stream capture it, and forget the graph.
+// captureNothing captures no work on a stream, as its owner, and destroys the graph.
 func (d *Device) captureNothing(theirs cuda.Stream) error {
 	graph, err := d.recordBy(theirs, func() error { return nil })
 	if err != nil {
@@ -210,14 +211,14 @@ func (m *testRank) busy(w *testGroup) (*busyStream, error) {
 	return b, b.power.raise(m.group, b.stream, driver.PathDirect)
 }
 
-// finish lets the stream go on, checks the sums on a stream, and gives the first one back.
+// finish releases the stream, checks the sums on another stream, and closes the first one.
 func (b *busyStream) finish(w *testGroup, on driver.Stream) error {
 	return errors.Join(b.release(), b.m.check(w, b.power, on), finish(b.owned))
 }
 
-// TestEventsMarkWhatCameBeforeACaptureOfTheOwner records one while the owner of a busy stream
-// captures it, which the capture must survive, and so must a wait in the capture.
-func TestEventsMarkWhatCameBeforeACaptureOfTheOwner(t *testing.T) {
+// TestEventsMarkWorkBeforeACaptureOfTheOwner records an event while the owner of a busy stream
+// captures it, and waits for it in the capture. The capture must stay valid.
+func TestEventsMarkWorkBeforeACaptureOfTheOwner(t *testing.T) {
 	w := newGroup(t, 2, time.Minute)
 	w.must(func(m *testRank) error {
 		b, err := m.busy(w)
@@ -230,13 +231,13 @@ func TestEventsMarkWhatCameBeforeACaptureOfTheOwner(t *testing.T) {
 		})
 		err = errors.Join(err, b.replay())
 		if e.Done() || m.stream.(*stream.Stream).Idle() {
-			err = errors.Join(err, errors.New("the event does not mark the work that goes on"))
+			err = errors.Join(err, errors.New("the event does not mark the unfinished work"))
 		}
 		return errors.Join(err, b.finish(w, m.stream), e.Synchronize(t.Context()))
 	})
 }
 
-// recordBy begins and ends a capture of a stream as its owner does.
+// recordBy captures work on a stream, as its owner.
 func (d *Device) recordBy(theirs cuda.Stream, work func() error) (graph cuda.Graph, err error) {
 	err = d.gpu.Do(func() error {
 		if err := d.gpu.CUDA.BeginCapture(theirs, cuda.CaptureRelaxed); err != nil {
@@ -250,9 +251,9 @@ func (d *Device) recordBy(theirs cuda.Stream, work func() error) (graph cuda.Gra
 	return graph, err
 }
 
-// TestARefusalOnABusyStreamOfAnotherLibraryIsToldAtOnce: its owner waits for it without us, so who
-// heard of it later would have taken what was not computed for a result.
-func TestARefusalOnABusyStreamOfAnotherLibraryIsToldAtOnce(t *testing.T) {
+// TestLaunchOnABusyAdoptedStreamReturnsRefusals refuses a call on a busy stream of another library.
+// Its owner waits for it without calling symmem, so the error must not wait for Synchronize.
+func TestLaunchOnABusyAdoptedStreamReturnsRefusals(t *testing.T) {
 	w := newGroup(t, 2, 20*time.Second)
 	w.must(func(m *testRank) error {
 		all, err := m.newOwned(1)
@@ -275,8 +276,9 @@ func TestARefusalOnABusyStreamOfAnotherLibraryIsToldAtOnce(t *testing.T) {
 	})
 }
 
-// TestWorkOfTheHostInACaptureOfTheOwnerIsRefused: it would run in the first replay alone.
-func TestWorkOfTheHostInACaptureOfTheOwnerIsRefused(t *testing.T) {
+// TestHostInACaptureOfTheOwnerIsRefused checks that a host function, which would run only in the
+// first replay, is refused.
+func TestHostInACaptureOfTheOwnerIsRefused(t *testing.T) {
 	d := alone(t)
 	theirs, s, err := d.foreign()
 	if err != nil {
@@ -291,7 +293,7 @@ func TestWorkOfTheHostInACaptureOfTheOwnerIsRefused(t *testing.T) {
 	}
 }
 
-// occupy gives a stream something to wait for until end is called.
+// occupy makes a stream wait until end is called.
 func (m *testRank) occupy(s cuda.Stream) (end func() error, err error) {
 	d := m.device
 	err = d.gpu.Do(func() error {

@@ -7,8 +7,8 @@ import (
 	"symmem/internal/cuda"
 )
 
-// BenchmarkContext shows what making the context current takes as a call of its own, which is how
-// GPU.Do of package gpu makes it.
+// BenchmarkContext measures a separate call that makes the context current, as in GPU.Do of package
+// gpu.
 func BenchmarkContext(b *testing.B) {
 	gpus, err := cuda.Load()
 	if err != nil {

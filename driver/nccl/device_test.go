@@ -10,17 +10,17 @@ import (
 	"symmem/internal/cuda"
 )
 
-// TestTheDeviceThatAProgramNamesIsTaken is about a process that sees one GPU.
-func TestTheDeviceThatAProgramNamesIsTaken(t *testing.T) {
+// TestChooseWithOneVisibleGPU chooses the GPUs of ranks in a process that sees one GPU.
+func TestChooseWithOneVisibleGPU(t *testing.T) {
 	if !soft(t) {
-		t.Skipf("only the software GPU has as many devices as it is told: %v", driver.ErrUnsupported)
+		t.Skipf("only the software GPU has a configurable number of devices: %v", driver.ErrUnsupported)
 	}
 	if !within(t, "SOFTGPU_DEVICES=1", "SOFTGPU_NCCL=23203") {
 		return
 	}
 	choosing(t, []choice{
 		{0, 0, 0},
-		{0, 3, 0}, // its own GPU is the one that it sees
+		{0, 3, 0}, // each rank sees only its own GPU
 		{1, 0, 0},
 		{1, 3, 0},
 		{2, 0, -1},
@@ -28,9 +28,9 @@ func TestTheDeviceThatAProgramNamesIsTaken(t *testing.T) {
 	})
 }
 
-func TestRanksThatShareGPUsAreSpreadOverThem(t *testing.T) {
+func TestChooseSpreadsRanksOverSharedGPUs(t *testing.T) {
 	if !soft(t) {
-		t.Skipf("only the software GPU has as many devices as it is told: %v", driver.ErrUnsupported)
+		t.Skipf("only the software GPU has a configurable number of devices: %v", driver.ErrUnsupported)
 	}
 	if !within(t, "SOFTGPU_DEVICES=2", sharingVariable+"=1") {
 		return
@@ -44,9 +44,9 @@ func TestRanksThatShareGPUsAreSpreadOverThem(t *testing.T) {
 	})
 }
 
-func TestARankWithoutAGPUOfItsOwnIsRefused(t *testing.T) {
+func TestChooseRefusesMoreRanksThanGPUs(t *testing.T) {
 	if !soft(t) {
-		t.Skipf("only the software GPU has as many devices as it is told: %v", driver.ErrUnsupported)
+		t.Skipf("only the software GPU has a configurable number of devices: %v", driver.ErrUnsupported)
 	}
 	if !within(t, "SOFTGPU_DEVICES=2", sharingVariable+"=") {
 		return
@@ -54,10 +54,10 @@ func TestARankWithoutAGPUOfItsOwnIsRefused(t *testing.T) {
 	choosing(t, []choice{{0, 1, 1}, {0, 2, -1}})
 }
 
-// choice is the ordinal of the GPU that a rank is to take; -1 is a refusal.
+// choice is a configuration and the ordinal of the expected GPU; -1 is an error.
 type choice struct{ device, local, want int }
 
-// choosing demands what ranks take.
+// choosing checks the choices of ranks.
 func choosing(t *testing.T, all []choice) {
 	t.Helper()
 	gpus, err := cuda.Load()
@@ -68,9 +68,9 @@ func choosing(t *testing.T, all []choice) {
 		got, err := choose(gpus, &driver.Config{Device: c.device, LocalRank: c.local})
 		switch {
 		case c.want < 0 && !errors.Is(err, driver.ErrUnsupported):
-			t.Errorf("%+v: error %v", c, err)
+			t.Errorf("%+v: got error %v, want ErrUnsupported", c, err)
 		case c.want >= 0 && (err != nil || got.Ordinal() != c.want):
-			t.Errorf("%+v: GPU %d, %v", c, got.Ordinal(), err)
+			t.Errorf("%+v: got GPU %d, %v", c, got.Ordinal(), err)
 		}
 	}
 }

@@ -12,13 +12,13 @@ import (
 	"symmem/driver"
 )
 
-// sizes are how many numbers a call has that goes in lines, and one that goes over the peers'
-// buffers. raise checks that it does.
+// sizes has the counts of a call with a line kernel and of one with a bulk kernel. raise checks the
+// kernel.
 var sizes = map[string]int64{"lines": 1000, "buffers": 1 << 21}
 
-// TestARankThatNeverComesIsNamed leaves kernels waiting for one rank until the deadline. The group
-// is lost then, but not its memory, nor the GPUs.
-func TestARankThatNeverComesIsNamed(t *testing.T) {
+// TestTimeoutNamesAMissingRank lets kernels wait for one rank until the deadline. The group fails,
+// but its memory and the GPUs stay usable.
+func TestTimeoutNamesAMissingRank(t *testing.T) {
 	for kind, count := range sizes {
 		t.Run(kind, func(t *testing.T) {
 			w := newTestGroup(t, atMost(t, 4), 2*time.Second)
@@ -32,36 +32,37 @@ func TestARankThatNeverComesIsNamed(t *testing.T) {
 				switch {
 				case errors.As(err, &late) && slices.Equal(late.Missing, []int{len(w.opened) - 1}):
 					named.Add(1)
-				case !errors.Is(err, driver.ErrFault): // a peer was faster, and names it
+				case !errors.Is(err, driver.ErrFault): // a faster peer names the rank
 					return fmt.Errorf("got %w, want a TimeoutError that names the last rank", err)
 				}
 				return nil
 			})
 			if named.Load() == 0 {
-				t.Error("no rank names the one that is missing")
+				t.Error("no error names the missing rank")
 			}
 		})
 	}
 }
 
-var errGivenUp = errors.New("this rank gives up")
+var errAborted = errors.New("this rank aborts")
 
-// TestAbortEndsKernels has one rank abort while the kernels of all ranks but one wait for that one.
+// TestAbortEndsKernels aborts on one rank while the kernels of all ranks except one wait for the
+// exception.
 func TestAbortEndsKernels(t *testing.T) {
 	for kind, count := range sizes {
 		t.Run(kind, func(t *testing.T) { newTestGroup(t, atMost(t, 4), time.Minute).abort(count, 1) })
 	}
 }
 
-// TestAbortEndsKernelsThatAreToCome has more kernels queued behind those that wait.
-func TestAbortEndsKernelsThatAreToCome(t *testing.T) {
+// TestAbortEndsKernelsThatStartLater queues more kernels after those that wait.
+func TestAbortEndsKernelsThatStartLater(t *testing.T) {
 	newTestGroup(t, atMost(t, 4), time.Minute).abort(sizes["lines"], 3)
 }
 
-// abort has one rank abort after so many calls that the last rank does not come to.
+// abort aborts on one rank after a number of calls that the last rank does not make.
 func (w *testGroup) abort(count int64, calls int) {
 	w.t.Helper()
-	var launching sync.WaitGroup // the calls of all ranks that make them
+	var launching sync.WaitGroup // ranks that make calls
 	launching.Add(len(w.opened) - 1)
 	w.withoutLast(count, func(m *testRank, p *power) error {
 		var errs []error
@@ -75,8 +76,8 @@ func (w *testGroup) abort(count int64, calls int) {
 		want := driver.ErrFault
 		if m.rank == 0 {
 			launching.Wait()
-			m.group.Abort(errGivenUp)
-			want = errGivenUp
+			m.group.Abort(errAborted)
+			want = errAborted
 		}
 		if err := m.stream.Synchronize(w.t.Context()); !errors.Is(err, want) {
 			return fmt.Errorf("got %w, want %w", err, want)
@@ -85,8 +86,8 @@ func (w *testGroup) abort(count int64, calls int) {
 	})
 }
 
-// withoutLast makes a group in which one call works, and the last rank does not come to the next.
-// Then everything is closed, and all ranks go on in a new group over new memory.
+// withoutLast connects a group in which one call succeeds, and the last rank does not make the next
+// one. Then it closes everything, and all ranks make a call in a new group with new memory.
 func (w *testGroup) withoutLast(count int64, alone func(m *testRank, p *power) error) {
 	w.t.Helper()
 	w.regroup()

@@ -14,16 +14,16 @@ import (
 	"symmem/internal/dl"
 )
 
-// breaks are the ways in which calls are broken off.
+// breaks lists the ways in which calls are made to fail.
 var breaks = []string{
-	"a rank that never comes", "a rank that differs", "an abort at any time", "one block that fails",
+	"a missing rank", "a different call", "an abort at any time", "a failed block",
 }
 
-// TestABrokenCallLeavesNoResult breaks calls of every family of kernels, and looks at every element
-// that they were to write, and at those around. Each element is right, or poison (all bits are
-// set), or another NaN. If the call cannot have succeeded, at least one is poison. A call that was
-// refused has written nothing.
-func TestABrokenCallLeavesNoResult(t *testing.T) {
+// TestFailedCallsPoisonTheirOutput makes calls of every family of kernels fail, and checks every
+// element of their outputs and around them. Each element must be correct, poison (all bits are
+// set), or another NaN. If the call cannot have succeeded, at least one element must be poison. A
+// call that was refused must have written nothing.
+func TestFailedCallsPoisonTheirOutput(t *testing.T) {
 	draws := drawing(t)
 	p := newPitch(t, atMost(t, 4), pinnedBytes, draws)
 	types := []driver.DataType{driver.Float32, driver.Float16, driver.BFloat16, driver.Int32}
@@ -41,7 +41,7 @@ func TestABrokenCallLeavesNoResult(t *testing.T) {
 				bytes = min(bytes, pinnedBytes/int64(len(members))-1<<16)
 			}
 			if c.inPlace && bytes > 1<<20 && c.dataType == driver.Int32 {
-				c.dataType = driver.Float32 // a late peer may add poison up, which shows in floats only
+				c.dataType = driver.Float32 // a late peer may add up poison, which is visible in floats only
 			}
 			c.count = max(1, bytes/int64(c.dataType.Size())-draws.Int64N(3))
 			c.loose = bytes < 1<<19 && draws.IntN(2) == 0
@@ -64,13 +64,13 @@ func TestABrokenCallLeavesNoResult(t *testing.T) {
 	}
 	for _, family := range []string{"line_sum", "line_copy", "wide_copy", "bulk_sum", "bulk_copy"} {
 		if !ran[family] {
-			t.Errorf("no %s kernel was broken, but %v", family, ran)
+			t.Errorf("no %s kernel has failed, but %v", family, ran)
 		}
 	}
-	t.Logf("broken: %v", ran)
+	t.Logf("failed: %v", ran)
 }
 
-// isNaN reports whether an element is a NaN, as sums are if poison is added up.
+// isNaN reports whether an element is NaN, as sums of poison are.
 func isNaN(t driver.DataType, element []byte) bool {
 	if t == driver.Int32 {
 		return false
@@ -79,7 +79,7 @@ func isNaN(t driver.DataType, element []byte) bool {
 	return v != v
 }
 
-// familyOf is the family of a kernel that moves data between ranks, or "".
+// familyOf returns the family of a kernel that moves data between ranks, or "".
 func familyOf(name string) string {
 	for _, family := range []string{
 		"line_sum", "line_copy", "line_two_shot", "unrolled_sum", "wide_sum", "wide_copy", "bulk_sum",
@@ -92,10 +92,10 @@ func familyOf(name string) string {
 	return ""
 }
 
-// broken is what a rank knows of its part in a broken call.
+// broken describes a rank's part in a failed call.
 type broken struct{ launched, unfinished bool }
 
-// breakOff makes a group, breaks a call in it, and looks at what it leaves on all ranks.
+// breakOff connects a group, makes a call fail in it, and checks the outputs on all ranks.
 func (p *pitch) breakOff(members []int, c trial, how string) {
 	p.t.Helper()
 	p.enroll(members...)
@@ -108,7 +108,7 @@ func (p *pitch) breakOff(members []int, c trial, how string) {
 	c = b.trials[0]
 	parts := make([]broken, len(members))
 	badRank := p.draws.IntN(len(members))
-	var launching sync.WaitGroup // the ranks that do nothing wrong
+	var launching sync.WaitGroup // ranks without a mistake
 	launching.Add(len(members) - 1)
 	wait := time.Duration(p.draws.IntN(3000)) * time.Microsecond
 	p.must(func(m *testRank) error {
@@ -122,7 +122,7 @@ func (p *pitch) breakOff(members []int, c trial, how string) {
 		switch {
 		case how == breaks[0] && m.rank == badRank:
 			launching.Wait()
-			m.group.Abort(errGivenUp)
+			m.group.Abort(errAborted)
 			return nil
 		case how == breaks[1] && m.rank == badRank:
 			call.Digest++
@@ -144,12 +144,11 @@ func (p *pitch) breakOff(members []int, c trial, how string) {
 		switch how {
 		case breaks[2]:
 			<-time.After(wait / 2)
-			m.group.Abort(errGivenUp)
+			m.group.Abort(errAborted)
 		case breaks[3]:
-			// The other blocks have met those of the peers. The peers still wait for the block that
-			// failed.
+			// The other blocks have finished. The peers still wait for the failed block.
 			err := m.stream.Synchronize(p.t.Context())
-			m.group.Abort(errGivenUp)
+			m.group.Abort(errAborted)
 			return err
 		}
 		return nil
@@ -166,21 +165,21 @@ func (p *pitch) breakOff(members []int, c trial, how string) {
 	})
 }
 
-// failBlock has a block of this rank's next kernel find a fault of an earlier call, as a block does
-// that begins when another one has met a fault.
+// failBlock sets the fault word of a block of this rank's next kernel, as if another block had
+// failed before.
 func (m *testRank) failBlock(w *testGroup, block int) error {
 	at, err := m.group.(*communicator).direct.exchange.Places()
 	if err != nil {
 		return err
 	}
-	const state, fault = 16, 8 // the size of a State of kernels/src/call.h, and where its fault lies
+	const state, fault = 16, 8 // the size of State in kernels/src/call.h, and the offset of fault
 	copy(m.pinned, []byte{1, 0, 0, 0})
 	return errors.Join(
 		m.stream.Copy(at.Exchange[m.rank]+uintptr(state*block+fault), dl.AddressOf(&m.pinned[0]), 4),
 		m.stream.Synchronize(w.t.Context()))
 }
 
-// judgeBroken compares all that a broken call was to write, and what lies around.
+// judgeBroken checks the output of a failed call and the memory around it.
 func (p *pitch) judgeBroken(m *testRank, b *batch, part broken) error {
 	_, recv := p.fields(m, b.way)
 	size, c := int64(b.dataType.Size()), &b.trials[0]
@@ -192,7 +191,7 @@ func (p *pitch) judgeBroken(m *testRank, b *batch, part broken) error {
 	want, outputs := p.wants[m.number][:len(got)], c.pieces(m.rank, &p.sources)
 	left := b
 	if !part.launched {
-		left = &batch{way: b.way} // what was there before
+		left = &batch{way: b.way} // the memory is unchanged
 	}
 	p.draw(m, left, recv, 0, want)
 	poisoned := 0
@@ -210,13 +209,13 @@ func (p *pitch) judgeBroken(m *testRank, b *batch, part broken) error {
 	return nil
 }
 
-// allowPoison writes the poison and other NaNs of a result over what was wanted, and counts them.
-// Most of a result is right or poison for long stretches, which are not looked at one by one.
+// allowPoison copies the poison and other NaNs of a result to the expected values, and counts them.
+// It compares ranges of 4 KiB first, since most of them are correct or poison as a whole.
 func allowPoison(t driver.DataType, got, want []byte) (poisoned int) {
-	const stretch = 4 << 10
+	const batchBytes = 4 << 10
 	size := t.Size()
 	for len(got) > 0 {
-		n := min(stretch, len(got))
+		n := min(batchBytes, len(got))
 		switch {
 		case bytes.Equal(got[:n], want[:n]):
 		case isPoison(got[:n]):

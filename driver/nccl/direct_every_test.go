@@ -14,8 +14,8 @@ import (
 	"symmem/internal/cuda"
 )
 
-// TestEveryKernelOnce calls every kernel of ours for groups of two, three and four ranks, as far as
-// the machine has GPUs, and checks what it writes. The calls are the same in each run.
+// TestEveryKernelOnce runs every direct kernel for groups of two, three and four ranks, as far as
+// the machine has GPUs, and checks its output. The calls are the same in each run.
 func TestEveryKernelOnce(t *testing.T) {
 	draws := rand.New(rand.NewPCG(1, 1))
 	p := newPitch(t, atMost(t, 4), mostOffered+mostOffered/8, draws)
@@ -49,7 +49,7 @@ func TestEveryKernelOnce(t *testing.T) {
 	first.demand(t, wanted)
 }
 
-// once calls each kernel that there is for a type, with the smallest call that takes it.
+// once runs each kernel for a type, with the smallest call that uses it.
 func (p *pitch) once(like trial) {
 	p.t.Helper()
 	p.sow(like.dataType)
@@ -63,14 +63,14 @@ func (p *pitch) once(like trial) {
 	}
 }
 
-// normalizeInSteps does what is left of a norm after the all-reduce on one rank, by two kernels.
+// normalizeInSteps runs the local part of a norm on one rank, with two kernels.
 func (m *testRank) normalizeInSteps(w *testGroup, d *normBuffers, s *normCase) error {
 	call, err := d.prepare(m, s)
 	if err != nil {
 		return err
 	}
 	l := kernels.Local{Norm: *call.Norm, Send: call.Send, Recv: call.Recv}
-	const threadsOfAdd = 256 // of which each adds driver.NormUnit elements
+	const threadsOfAdd = 256 // each adds driver.NormUnit elements
 	adders := (l.Rows*l.Hidden/driver.NormUnit + threadsOfAdd - 1) / threadsOfAdd
 	err = m.start(kernels.AddKernel, int(adders), threadsOfAdd, l.Params())
 	blocks, threads := l.Grid()

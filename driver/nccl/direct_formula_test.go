@@ -17,16 +17,16 @@ import (
 	"symmem/internal/reduce"
 )
 
-// TestDirectFormulaOfRanks compares the bits of reductions with what the formula of their group
-// gives on the host: for every type and operation, over symmetric and other memory, of random sizes
-// at random positions, launched and replayed. Elements cancel, and some are extreme.
+// TestDirectFormulaOfRanks compares the bits of reductions with the formula of the group computed
+// on the host: for every type and operation, in symmetric and other memory, with random sizes and
+// offsets, launched and replayed. Elements cancel out, and some are extreme.
 func TestDirectFormulaOfRanks(t *testing.T) { proveFormula(t, driver.RankOrder, 2, 3, 4, 8) }
 
 func TestDirectFormulaOfTrees(t *testing.T) { proveFormula(t, driver.Tree, 2, 4, 8) }
 
 func TestDirectFormulaOfRoundedTrees(t *testing.T) { proveFormula(t, driver.RoundedTree, 2, 4, 8) }
 
-// proveFormula tries a formula in groups of so many ranks.
+// proveFormula tests a formula in groups of the given sizes.
 func proveFormula(t *testing.T, f driver.Formula, ranks ...int) {
 	t.Helper()
 	draws := drawing(t)
@@ -53,7 +53,7 @@ func proveFormula(t *testing.T, f driver.Formula, ranks ...int) {
 	}
 }
 
-// upTo are the numbers below n.
+// upTo yields the numbers below n.
 func upTo(n int) func(yield func(int) bool) {
 	return func(yield func(int) bool) {
 		for i := range n {
@@ -64,7 +64,7 @@ func upTo(n int) func(yield func(int) bool) {
 	}
 }
 
-// proveType tries all operations with a type.
+// proveType tests all operations with a type.
 func (p *pitch) proveType(t driver.DataType, elements int, most int64) {
 	p.t.Helper()
 	p.inputs = extremes(t, p.draws, len(p.ranks), elements)
@@ -96,7 +96,7 @@ func (p *pitch) proveType(t driver.DataType, elements int, most int64) {
 	}
 }
 
-// orderMatters makes sure that the test can fail.
+// orderMatters checks that another order of additions would be detected.
 func (p *pitch) orderMatters(t driver.DataType) {
 	p.t.Helper()
 	if !t.Float() || len(p.ranks) == 2 || p.formula != driver.RankOrder {
@@ -107,11 +107,11 @@ func (p *pitch) orderMatters(t driver.DataType) {
 	part := partThatDiffers(t, formula.Reduce(p.formula, driver.Sum, t, p.inputs),
 		formula.Reduce(p.formula, driver.Sum, t, backwards))
 	if part <= 0.1 {
-		p.t.Fatalf("%v: in reverse order %.1f %% of the sums differ: the test shows nothing", t, 100*part)
+		p.t.Fatalf("%v: only %.1f %% of the sums differ in reverse order", t, 100*part)
 	}
 }
 
-// mostOf is how many elements an operation can have if a rank has room for so many.
+// mostOf returns the largest count of an operation if a rank has room for most elements.
 func (p *pitch) mostOf(o driver.Operation, most int64) int64 {
 	if o == driver.ReduceScatter {
 		return most / int64(len(p.ranks))
@@ -119,13 +119,12 @@ func (p *pitch) mostOf(o driver.Operation, most int64) int64 {
 	return most
 }
 
-// drawCount spreads counts over all sizes, up to an eighth of what there is room for.
+// drawCount spreads counts over all magnitudes, up to an eighth of mostOf.
 func (p *pitch) drawCount(o driver.Operation, most int64) int64 {
 	return 1 + p.draws.Int64N(1<<p.draws.IntN(bits.Len64(uint64(p.mostOf(o, most)/8))))
 }
 
-// runReplayed performs the calls of a batch again, in a graph, and checks what the second launch of
-// the graph has written.
+// runReplayed captures the calls of a batch in a graph, and checks the output of its second launch.
 func (p *pitch) runReplayed(b *batch) {
 	p.t.Helper()
 	if len(b.trials) == 0 {
@@ -154,8 +153,8 @@ func (p *pitch) runReplayed(b *batch) {
 	p.tested += len(b.trials)
 }
 
-// extremes makes elements of all ranks: numbers that cancel except for a small rest, special ones,
-// random bits, and numbers near 1.
+// extremes returns elements of all ranks: numbers that cancel except for a small rest, special
+// values, random bits, and numbers near 1.
 func extremes(t driver.DataType, draws *rand.Rand, ranks, elements int) [][]byte {
 	inputs, ends := make([][]byte, ranks), special(t)
 	for r := range inputs {
@@ -185,8 +184,8 @@ func extremes(t driver.DataType, draws *rand.Rand, ranks, elements int) [][]byte
 	return inputs
 }
 
-// rest is the distance, in powers of two, from a large number to those that lose some bits when
-// they are added to it.
+// rest returns the distance, in powers of two, between a large number and those that lose some bits
+// when they are added to it.
 func rest(t driver.DataType) int {
 	if t == driver.Float64 {
 		return 50
@@ -200,7 +199,7 @@ func anyBits(at []byte, draws *rand.Rand) {
 	}
 }
 
-// special are the numbers at the ends of a floating-point type, infinities and NaNs.
+// special returns the smallest and largest numbers of a floating-point type, infinities and NaN.
 func special(t driver.DataType) []float64 {
 	ends := map[driver.DataType][2]float64{
 		driver.Float64: {math.SmallestNonzeroFloat64, math.MaxFloat64},
@@ -221,10 +220,11 @@ func putFloat(t driver.DataType, at []byte, v float64) {
 	put(t, at, 0, float32(v))
 }
 
-// TestLargeReductionsGoInPieces outside of windows, launched and replayed. The software GPU is slow
-// with calls of that size: there one group makes them, another one in each run.
+// TestLargeReductionsGoInPieces runs reductions outside windows that do not fit into exchange
+// memory, launched and replayed. The software GPU is slow at that size, so it tests only one group,
+// chosen at random.
 func TestLargeReductionsGoInPieces(t *testing.T) {
-	const part = 8<<20 + 1<<19 + 2 // bytes: more than is in exchange memory at once
+	const part = 8<<20 + 1<<19 + 2 // bytes: more than fits into exchange memory
 	draws := drawing(t)
 	p, casts := newPitchOf(t, atMost(t, 4), 1<<20, 2*part+1<<20, draws), casts(t)
 	if !full() && soft(t) {
@@ -248,11 +248,11 @@ func TestLargeReductionsGoInPieces(t *testing.T) {
 	}
 }
 
-// inPieces makes sure that a call is one of several pieces, and says so.
+// inPieces checks that a call consists of several pieces, and that its remark mentions them.
 func (p *pitch) inPieces(b *batch) {
 	p.t.Helper()
 	if len(b.trials) != 1 {
-		p.t.Fatalf("%d calls fit", len(b.trials))
+		p.t.Fatalf("%d calls fit, want 1", len(b.trials))
 	}
 	send, recv := p.fields(p.ranks[0], b.way)
 	offer := p.ranks[0].group.Offer(b.trials[0].call(0, send, recv))

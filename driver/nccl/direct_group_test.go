@@ -16,16 +16,16 @@ import (
 	"symmem/internal/dl"
 )
 
-// testGroup is a world of ranks that are goroutines, each with a GPU, and a group of some of them.
+// testGroup is a world of ranks, which are goroutines with a GPU each, and a group of some of them.
 type testGroup struct {
 	t      *testing.T
 	opened []*testRank
 	// ranks are the ranks of the group, by group rank.
 	ranks  []*testRank
 	groups int
-	// steps is whether powers add instead of multiply.
+	// steps reports whether powers add instead of multiply.
 	steps bool
-	// formula is that of the next group.
+	// formula is the formula of the next group.
 	formula driver.Formula
 }
 
@@ -39,28 +39,27 @@ type testRank struct {
 
 	rank  int // in the group
 	group driver.Communicator
-	// pinned is host memory that the device writes quickly.
+	// pinned is page-locked host memory.
 	pinned []byte
 	owned  []*stretch
-	// launched is how often it has launched each kernel.
+	// launched counts the launches of each kernel.
 	launched map[cuda.Function]int
-	// graphs are what it has captured. A group is not torn down while a graph of it is open.
+	// graphs are the captured graphs. A group is not torn down while a graph with its calls is open.
 	graphs []driver.Graph
-	// others are more streams of its own.
+	// others are additional streams.
 	others []*stream.Stream
 }
 
-// stretch is memory of a rank, and its window in the group if it has one.
+// stretch is a segment of a rank, and its window in the group if it has one.
 type stretch struct {
 	segment driver.Segment
 	window  driver.Window
 }
 
-// pinnedBytes is how much of device memory is read at once.
+// pinnedBytes is the largest amount of device memory that is read at once.
 const pinnedBytes = 16 << 20
 
-// newTestGroup opens n ranks, which wait for each other for so long. A machine with fewer GPUs
-// skips the test.
+// newTestGroup opens n ranks with a timeout. It skips the test if the machine has fewer GPUs.
 func newTestGroup(t *testing.T, n int, timeout time.Duration) *testGroup {
 	t.Helper()
 	needDevices(t, n)
@@ -79,7 +78,7 @@ func newTestGroup(t *testing.T, n int, timeout time.Duration) *testGroup {
 	return w
 }
 
-// newGroup is newTestGroup with a group of all ranks.
+// newGroup calls newTestGroup and connects a group of all ranks.
 func newGroup(t *testing.T, n int, timeout time.Duration) *testGroup {
 	t.Helper()
 	w := newTestGroup(t, n, timeout)
@@ -87,7 +86,7 @@ func newGroup(t *testing.T, n int, timeout time.Duration) *testGroup {
 	return w
 }
 
-// newSteps is newGroup with powers that add.
+// newSteps calls newGroup and selects powers that add.
 func newSteps(t *testing.T, n int, timeout time.Duration) *testGroup {
 	t.Helper()
 	w := newGroup(t, n, timeout)
@@ -122,7 +121,7 @@ func (m *testRank) open(t *testing.T, cfg driver.Config) error {
 	})
 }
 
-// close gives everything back; what a failed test has not made is left out.
+// close frees everything that was created before the test ended.
 func (m *testRank) close() error {
 	var errs []error
 	for _, g := range m.graphs {
@@ -154,7 +153,7 @@ func (m *testRank) close() error {
 	return errors.Join(errs...)
 }
 
-// leave ends the group of a rank, and waits until it has ended, as long as it should take.
+// leave closes the group of a rank and waits for its teardown.
 func (m *testRank) leave() error {
 	var errs []error
 	for _, s := range m.owned {
@@ -172,7 +171,7 @@ func (m *testRank) leave() error {
 	return errors.Join(append(errs, c.teardown.err)...)
 }
 
-// each runs a function for every rank of the group at once, and returns the errors by group rank.
+// each runs a function for every rank of the group concurrently, and returns the errors by rank.
 func (w *testGroup) each(f func(m *testRank) error) []error {
 	errs := make([]error, len(w.ranks))
 	var all sync.WaitGroup
@@ -183,7 +182,7 @@ func (w *testGroup) each(f func(m *testRank) error) []error {
 	return errs
 }
 
-// must is each, and ends the test if a rank has an error.
+// must calls each, and ends the test if a rank returns an error.
 func (w *testGroup) must(f func(m *testRank) error) {
 	w.t.Helper()
 	for r, err := range w.each(f) {
@@ -196,13 +195,13 @@ func (w *testGroup) must(f func(m *testRank) error) {
 	}
 }
 
-// withPower is must for ranks of which each has numbers.
+// withPower calls must with a power for each rank.
 func (w *testGroup) withPower(count int64, f func(m *testRank, p *power) error) {
 	w.t.Helper()
 	w.withPowers([]int64{count}, func(m *testRank, powers []*power) error { return f(m, powers[0]) })
 }
 
-// withPowers is withPower with several buffers.
+// withPowers calls must with several powers for each rank.
 func (w *testGroup) withPowers(counts []int64, f func(m *testRank, powers []*power) error) {
 	w.t.Helper()
 	w.must(func(m *testRank) error {
@@ -217,14 +216,13 @@ func (w *testGroup) withPowers(counts []int64, f func(m *testRank, powers []*pow
 	})
 }
 
-// connecting bounds the time to make a device or a group. On a busy machine that takes longer than
-// the timeout of the ranks in some tests.
+// connecting returns a context that bounds opening a device or connecting a group. On a busy
+// machine these take longer than the ranks' timeout in some tests.
 func connecting(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(ctx, time.Minute)
 }
 
-// regroup makes a group of some ranks, or of all if it is given none, which leave the one that they
-// had.
+// regroup connects a group of some ranks, or of all by default, after they have left their group.
 func (w *testGroup) regroup(numbers ...int) {
 	w.t.Helper()
 	w.must(func(m *testRank) error {
@@ -255,7 +253,7 @@ func (w *testGroup) regroup(numbers ...int) {
 	})
 }
 
-// newStreams opens streams, which end with the rank.
+// newStreams creates streams that are closed with the rank.
 func (m *testRank) newStreams(n int) ([]*stream.Stream, error) {
 	first := len(m.others)
 	for range n {
@@ -268,7 +266,7 @@ func (m *testRank) newStreams(n int) ([]*stream.Stream, error) {
 	return m.others[first:], nil
 }
 
-// captured records what is queued on a stream, which does not run. The graph is the rank's.
+// captured captures work on a stream. The graph is closed with the rank.
 func (m *testRank) captured(on driver.Stream, work func() error) (driver.Graph, error) {
 	err := errors.Join(on.BeginCapture(), work())
 	g, end := on.EndCapture()
@@ -292,7 +290,7 @@ func (m *testRank) grow(bytes int64) (*stretch, error) {
 	return s, nil
 }
 
-// register makes a window of memory in the group: collective. Names tell windows apart.
+// register registers memory with the group, which is collective. name identifies the window.
 func (m *testRank) register(w *testGroup, s *stretch, name uint32) (err error) {
 	s.window, err = m.group.Register(w.t.Context(), driver.SegmentKey{Pool: 1, Ordinal: name},
 		s.segment)
@@ -310,7 +308,7 @@ func (m *testRank) launch(on driver.Stream, call driver.Call) error {
 	return m.group.Launch(on, p)
 }
 
-// copied reads device memory, at most pinnedBytes, and waits for it.
+// copied returns the contents of device memory, at most pinnedBytes.
 func (m *testRank) copied(w *testGroup, at uintptr, bytes int64) ([]byte, error) {
 	err := errors.Join(m.stream.Copy(dl.AddressOf(&m.pinned[0]), at, bytes),
 		m.stream.Synchronize(w.t.Context()))

@@ -11,8 +11,8 @@ import (
 	"symmem/driver/nccl/kernels"
 )
 
-// operations are those that our own kernels do, except for barriers and norms. Those with smaller
-// buffers come first.
+// operations lists the operations of direct kernels, except barriers and norms, sorted by the size
+// of their buffers.
 var operations = []driver.Operation{
 	driver.AllReduce, driver.Reduce, driver.ReduceScatter, driver.Broadcast, driver.AllGather,
 	driver.AllToAll,
@@ -22,7 +22,7 @@ var operations = []driver.Operation{
 // for bulk kernels.
 const mostOffered = 12 << 20
 
-// offers lists calls of a way, from small to large, by the kernel that they get.
+// offers lists calls of a way, from small to large, by their kernel.
 func (p *pitch) offers(w way) map[string][]trial {
 	all, m := map[string][]trial{}, p.ranks[0]
 	send, recv := p.fields(m, w)
@@ -43,14 +43,14 @@ func (p *pitch) offers(w way) map[string][]trial {
 	return all
 }
 
-// note counts the kernels of a plan that is launched.
+// note counts the kernels of a launched plan.
 func (m *testRank) note(p *plan) {
 	for k := p.kernel; k != nil; k = k.then {
 		m.launched[k.function]++
 	}
 }
 
-// allKernels lists the kernels of the object, as its PTX names them.
+// allKernels lists the kernels in the PTX object.
 func allKernels(t *testing.T) []string {
 	t.Helper()
 	text, err := kernels.Object(11, 0)
@@ -70,8 +70,7 @@ func allKernels(t *testing.T) []string {
 	return names
 }
 
-// kernelsOf lists the kernels of groups of so many ranks or, for 0, those that work on one GPU
-// alone.
+// kernelsOf lists the kernels for groups of a number of ranks or, for 0, the local kernels.
 func kernelsOf(t *testing.T, ranks int) []string {
 	t.Helper()
 	var names []string
@@ -82,7 +81,7 @@ func kernelsOf(t *testing.T, ranks int) []string {
 				names = append(names, name)
 			}
 		case strings.HasSuffix(name, "_any"):
-			if ranks > 2 { // with 2 there are no two steps
+			if ranks > 2 { // 2 ranks use no two-shot kernel
 				names = append(names, name)
 			}
 		case ranks == int(n-'0') || n == '8' && ranks != 0 && ranks != 2 && ranks != 4:
@@ -92,7 +91,7 @@ func kernelsOf(t *testing.T, ranks int) []string {
 	return names
 }
 
-// ran is how often the rank has launched each kernel, by name.
+// ran returns the number of launches of each kernel, by name.
 func (m *testRank) ran(t *testing.T) map[string]int {
 	t.Helper()
 	counts := map[string]int{}
@@ -114,7 +113,8 @@ func (m *testRank) ran(t *testing.T) map[string]int {
 	return counts
 }
 
-// demand logs how often kernels have run on a rank, and fails the test if one of them has not.
+// demand logs the number of launches of each kernel on a rank, and fails the test if a listed
+// kernel was not launched.
 func (m *testRank) demand(t *testing.T, names []string) {
 	t.Helper()
 	var counts []string

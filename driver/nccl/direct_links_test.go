@@ -11,36 +11,36 @@ import (
 	"symmem/internal/dl"
 )
 
-// TestGroupsWithoutNVLinkHaveNoDirectPath also checks that all ranks say why, and that the other
-// paths work.
+// TestGroupsWithoutNVLinkHaveNoDirectPath also checks that all ranks give the same reason, and that
+// the other paths work.
 func TestGroupsWithoutNVLinkHaveNoDirectPath(t *testing.T) {
 	if !soft(t) {
-		t.Skip("only the software GPU has the links that it is told")
+		t.Skip("only the software GPU has configurable links")
 	}
-	for _, row := range []struct{ sentence, link, why string }{
-		{"over PCIe lines may come in pieces", "pcie", "are not joined by NVLink"},
-		{"without a link nothing comes", "none", "cannot reach the memory of GPU"},
+	for _, row := range []struct{ name, link, why string }{
+		{"PCIe", "pcie", "are not connected by NVLink"},
+		{"no peer access", "none", "cannot access the memory of GPU"},
 	} {
-		t.Run(row.sentence, func(t *testing.T) {
+		t.Run(row.name, func(t *testing.T) {
 			if err := dl.Setenv("SOFTGPU_LINK", row.link); err != nil {
 				t.Fatal(err)
 			}
 			defer dl.Setenv("SOFTGPU_LINK", "")
 			w := newGroup(t, 3, time.Minute)
-			said := make([]string, len(w.ranks))
+			reasons := make([]string, len(w.ranks))
 			w.must(func(m *testRank) (err error) {
-				said[m.rank], err = m.doWithout(w)
+				reasons[m.rank], err = m.otherPaths(w)
 				return err
 			})
-			if !strings.Contains(said[0], row.why) || len(slices.Compact(said)) != 1 {
-				t.Errorf("the ranks say %q, want %s", said, row.why)
+			if !strings.Contains(reasons[0], row.why) || len(slices.Compact(reasons)) != 1 {
+				t.Errorf("the reasons are %q, want %s", reasons, row.why)
 			}
 		})
 	}
 }
 
-// doWithout shows that a rank has all paths but the direct one, and returns why.
-func (m *testRank) doWithout(w *testGroup) (string, error) {
+// otherPaths checks that a rank has all paths except the direct one, and returns the reason.
+func (m *testRank) otherPaths(w *testGroup) (string, error) {
 	p, err := m.newPower(w, 1, 1000)
 	if err != nil {
 		return "", err
@@ -48,7 +48,7 @@ func (m *testRank) doWithout(w *testGroup) (string, error) {
 	call := p.call(driver.PathDirect)
 	refusal := m.group.Offer(call).Refusal(driver.PathDirect)
 	if !errors.Is(refusal, driver.ErrUnsupported) {
-		return "", errors.Join(errors.New("the direct path is open"), refusal)
+		return "", errors.Join(errors.New("the direct path is not refused"), refusal)
 	}
 	if _, err := prepare(m.group, call); !errors.Is(err, driver.ErrUnsupported) {
 		return "", errors.Join(errors.New("a call on the direct path was prepared"), err)
@@ -61,8 +61,8 @@ func (m *testRank) doWithout(w *testGroup) (string, error) {
 	return refusal.Error(), m.check(w, p, m.stream)
 }
 
-// TestAGPUThatIsNotSeenIsNotReached: nothing is known about the link to such a GPU.
-func TestAGPUThatIsNotSeenIsNotReached(t *testing.T) {
+// TestLinkToInvisibleGPUIsRefused checks the link to a GPU that is not visible to the process.
+func TestLinkToInvisibleGPUIsRefused(t *testing.T) {
 	w := newTestGroup(t, 1, time.Minute)
 	w.must(func(m *testRank) error {
 		self := m.device.self
@@ -71,9 +71,9 @@ func TestAGPUThatIsNotSeenIsNotReached(t *testing.T) {
 		err := linked(m.device.gpu, &self, []*member{&self, &hidden})
 		if !errors.Is(err, driver.ErrUnsupported) ||
 			!strings.Contains(err.Error(), "CUDA_VISIBLE_DEVICES") {
-			t.Errorf("got %v", err)
+			t.Errorf("got %v, want ErrUnsupported with advice", err)
 		}
-		// A GPU of another machine is not refused here: fabric handles may reach it.
+		// A GPU of another machine is not refused: fabric handles may work.
 		return linked(m.device.gpu, &self, []*member{&self, &far})
 	})
 }

@@ -11,12 +11,13 @@ import (
 	"symmem/internal/reduce"
 )
 
-// tile is after how many elements memory repeats itself: a prime, so that data which are moved by a
-// round number of bytes never lie on their own copy.
+// tile is the number of elements after which memory repeats. It is prime, so that data moved by a
+// round number of bytes never coincides with a copy of itself.
 const tile = 65521
 
-// numbers makes the elements of a rank. Floating-point ones have both signs and all exponents with
-// which sums of eight do not overflow, with denormals and zeros. Others are random bits.
+// numbers returns the elements of a rank. Floating-point elements have both signs and all exponents
+// for which sums of eight elements do not overflow, with denormals and zeros. Others are random
+// bits.
 func numbers(t driver.DataType, draws *rand.Rand) []byte {
 	out := make([]byte, tile*t.Size())
 	wide := map[driver.DataType][2]int{
@@ -84,10 +85,10 @@ func totalOf(op driver.ReduceOp, inputs [][]byte, at func(in []byte) float64) fl
 	return total
 }
 
-// near compares the results with those of float64. A sum of n numbers in float32 is off by at most
-// (n-1)u/(1-(n-1)u) times the sum of their magnitudes, where u is 2^-24 (Higham, Accuracy and
-// Stability of Numerical Algorithms, 4.2), a quotient and the last rounding by half a unit of their
-// type, and never by less than half the smallest denormal. float64's own error is 2^-29 of that.
+// near compares the results with those in float64. The error of a sum of n numbers in float32 is at
+// most (n-1)u/(1-(n-1)u) times the sum of their magnitudes, where u is 2^-24 (Higham, Accuracy and
+// Stability of Numerical Algorithms, 4.2). A quotient and the last rounding add half a unit of
+// their type each, at least half the smallest denormal. The error of float64 is 2^-29 of that.
 func near(t driver.DataType, op driver.ReduceOp, inputs [][]byte, results []byte) error {
 	const u = 0x1p-24
 	last := map[driver.DataType]struct{ relative, least float64 }{
@@ -112,14 +113,14 @@ func near(t driver.DataType, op driver.ReduceOp, inputs [][]byte, results []byte
 		bound += last.relative*(math.Abs(exact)+bound) + last.least
 		got := float64(value(t, results, i))
 		if off := math.Abs(got - exact); !(off <= bound*(1+0x1p-20)) {
-			return fmt.Errorf("%v of %v, element %d: %g is off by %g from %g; %g are allowed", op, t, i,
-				got, off, exact, bound)
+			return fmt.Errorf("%v of %v, element %d: got %g, want %g; the error is %g, at most %g is "+
+				"allowed", op, t, i, got, exact, off, bound)
 		}
 	}
 	return nil
 }
 
-// repeat writes a tile again and again over all of to, from a byte of it on.
+// repeat fills to with copies of a tile, starting at an offset in the tile.
 func repeat(to, of []byte, from int64) {
 	at := int(from % int64(len(of)))
 	for len(to) > 0 {
@@ -128,7 +129,7 @@ func repeat(to, of []byte, from int64) {
 	}
 }
 
-// partThatDiffers returns which part of the elements is another one in two results.
+// partThatDiffers returns the fraction of elements that differ between two results.
 func partThatDiffers(t driver.DataType, a, b []byte) float64 {
 	size, differ := t.Size(), 0
 	for at := 0; at < len(a); at += size {

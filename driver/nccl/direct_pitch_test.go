@@ -12,31 +12,30 @@ import (
 	"symmem/internal/dl"
 )
 
-// pitch is a test group with memory for trials on every rank, and what that memory holds.
+// pitch is a test group with memory for trials on every rank, and the expected contents of it.
 type pitch struct {
 	*testGroup
 	sources
 	size   int64 // of symmetric memory, in bytes
-	loose  int64 // of memory outside of windows
+	loose  int64 // of memory outside windows, in bytes
 	calls  uint64
 	tested int
 	draws  *rand.Rand
-	// memory is that of each rank of the world: inputs and outputs, in windows and outside.
+	// memory has the inputs and outputs of each rank of the world, in windows and outside.
 	memory []struct{ send, recv, looseSend, looseRecv *stretch }
 	wants  [][]byte
 }
 
-// looseSize is the size of memory outside of windows: more than goes through exchange memory at
-// once.
+// looseSize is the size of memory outside windows, which is larger than exchange memory.
 const looseSize = 9 << 20
 
-// newPitch opens a test group with so much symmetric memory on each rank.
+// newPitch opens a test group with symmetric memory of a size on each rank.
 func newPitch(t *testing.T, ranks int, size int64, draws *rand.Rand) *pitch {
 	t.Helper()
 	return newPitchOf(t, ranks, size, looseSize, draws)
 }
 
-// newPitchOf is newPitch with so much memory outside of windows.
+// newPitchOf calls newPitch with a size of memory outside windows.
 func newPitchOf(t *testing.T, ranks int, size, loose int64, draws *rand.Rand) *pitch {
 	t.Helper()
 	p := &pitch{testGroup: newTestGroup(t, ranks, time.Minute), size: size, loose: loose, draws: draws}
@@ -63,7 +62,7 @@ func newPitchOf(t *testing.T, ranks int, size, loose int64, draws *rand.Rand) *p
 	return p
 }
 
-// enroll makes a group of some ranks, with windows over their symmetric memory.
+// enroll connects a group of some ranks and registers their symmetric memory.
 func (p *pitch) enroll(numbers ...int) {
 	p.t.Helper()
 	p.regroup(numbers...)
@@ -74,8 +73,8 @@ func (p *pitch) enroll(numbers ...int) {
 	needDirect(p.t, p.ranks[0].group)
 }
 
-// fields are where the elements of a way lie on a rank: outside of windows at another place on each
-// rank.
+// fields returns the locations of the elements of a way on a rank. Outside windows they differ
+// between ranks.
 func (p *pitch) fields(m *testRank, w way) (send, recv field) {
 	own, size := &p.memory[m.number], int64(w.dataType.Size())
 	if w.loose {
@@ -85,10 +84,10 @@ func (p *pitch) fields(m *testRank, w way) (send, recv field) {
 	return field{own.send, lead}, field{own.recv, lead}
 }
 
-// margin is how many elements behind the last output are compared, too.
+// margin is the number of elements after the last output that are compared, too.
 const margin = 64
 
-// room is how many elements the output has room for.
+// room returns the number of elements for which the output has room.
 func (p *pitch) room(w way) int64 {
 	size := p.size
 	if w.loose {
@@ -123,7 +122,7 @@ func (p *pitch) spreadInputs(t driver.DataType) {
 	})
 }
 
-// spread repeats a tile over so many bytes of a field.
+// spread fills a number of bytes of a field with copies of a tile.
 func (m *testRank) spread(f field, of []byte, bytes int64) error {
 	at, done := f.memory.segment.Address()+uintptr(f.base), min(int64(len(of)), bytes)
 	copy(m.pinned, of)
@@ -136,15 +135,15 @@ func (m *testRank) spread(f field, of []byte, bytes int64) error {
 	return err
 }
 
-// batch is a number of calls whose outputs lie one behind the other in memory. Before the calls
-// that memory is poisoned, or holds the inputs.
+// batch is a sequence of calls whose outputs follow each other in memory. Before the calls that
+// memory is poisoned, or holds the inputs.
 type batch struct {
 	way
 	trials []trial
-	end    int64 // behind the last output, in elements
+	end    int64 // end of the last output, in elements
 }
 
-// add puts a trial behind the others, if there is room and a kernel.
+// add appends a trial to a batch, if there is room and a kernel.
 func (p *pitch) add(b *batch, c trial) (full bool) {
 	c.way, c.to = b.way, b.end+1+p.draws.Int64N(40)
 	c.from = p.draws.Int64N(40)
@@ -169,7 +168,7 @@ func (p *pitch) add(b *batch, c trial) (full bool) {
 	return false
 }
 
-// allowed ends the test if a call that has no kernel should have one.
+// allowed ends the test if a call without a kernel should have one.
 func (p *pitch) allowed(c *trial, err error) {
 	p.t.Helper()
 	large := c.count*int64(c.dataType.Size()*len(p.ranks)) > 7<<20
@@ -178,8 +177,9 @@ func (p *pitch) allowed(c *trial, err error) {
 	}
 }
 
-// run performs a batch on all ranks and compares the memory of its outputs with what it should
-// hold, also where nothing should be written; of large batches only samples, unless whole is set.
+// run performs a batch on all ranks and compares the memory of its outputs, including the gaps
+// between them, with the expected contents. It compares only samples of large batches, unless whole
+// is set.
 func (p *pitch) run(b *batch, whole bool) {
 	p.t.Helper()
 	if len(b.trials) == 0 {
@@ -194,7 +194,7 @@ func (p *pitch) run(b *batch, whole bool) {
 	p.tested += len(b.trials)
 }
 
-// perform makes the outputs ready and queues the calls.
+// perform prepares the outputs and queues the calls.
 func (p *pitch) perform(m *testRank, b *batch) error {
 	send, recv := p.fields(m, b.way)
 	if err := p.poison(m, b, send, recv); err != nil {
@@ -219,7 +219,7 @@ func (p *pitch) poison(m *testRank, b *batch, send, recv field) error {
 		m.stream.Copy(recv.at(0, b.dataType), send.at(0, b.dataType), bytes))
 }
 
-// judge reads the output and compares.
+// judge compares the output with the expected contents.
 func (p *pitch) judge(m *testRank, b *batch, whole bool) error {
 	_, recv := p.fields(m, b.way)
 	end := recv.base + (b.end+margin)*int64(b.dataType.Size())
@@ -237,11 +237,11 @@ func (p *pitch) judge(m *testRank, b *batch, whole bool) error {
 	return nil
 }
 
-// sampled is up to how much memory is compared whole.
+// sampled is the largest amount of memory that is always compared as a whole.
 const sampled = pinnedBytes
 
-// samples chooses which memory is compared: the beginning, the end, both sides of the borders
-// between parts, and places between them.
+// samples returns the ranges to compare: the beginning, the end, both sides of the borders between
+// parts, and places between them.
 func (p *pitch) samples(base, end int64, whole bool) [][2]int64 {
 	const some = 64 << 10
 	var all [][2]int64
@@ -263,10 +263,10 @@ func (p *pitch) samples(base, end int64, whole bool) [][2]int64 {
 	return append(all, [2]int64{end - some, end})
 }
 
-// untouched is what fields are filled with.
+// untouched is the initial contents of fields.
 var untouched = bytes.Repeat([]byte{0xa5}, 1<<10)
 
-// draw writes what must lie in memory from a place on.
+// draw writes the expected contents of memory from an offset to want.
 func (p *pitch) draw(m *testRank, b *batch, recv field, from int64, want []byte) {
 	size := int64(b.dataType.Size())
 	repeat(want, untouched, 0)
@@ -285,7 +285,7 @@ func (p *pitch) draw(m *testRank, b *batch, recv field, from int64, want []byte)
 	}
 }
 
-// differ says what is wrong, and in the output of which call.
+// differ returns an error that describes the first difference, and the call whose output it is in.
 func (p *pitch) differ(m *testRank, b *batch, recv field, from int64, got, want []byte) error {
 	at := 0
 	for got[at] == want[at] {

@@ -9,25 +9,25 @@ import (
 	"symmem/internal/dl"
 )
 
-// power is a buffer of integers on a rank. A call is an all-reduce in place, which multiplies them
-// by the number of ranks. With three ranks they stay odd forever, so every call shows, and a call
-// that runs twice, too. With two ranks they would soon be 0. So in test groups that step the buffer
-// has a part for each rank, and a call is a reduce-scatter in place: to the numbers of a rank it
-// adds those at the same place on the other ranks, which stay 1.
+// power is a buffer of integers on a rank. A call is an in-place all-reduce, which multiplies them
+// by the number of ranks. With three ranks the integers stay odd forever, so every missing or
+// repeated call is visible. With two ranks they would soon be 0. So if steps is set, the buffer has
+// a part for each rank, and a call is an in-place reduce-scatter, which adds to the integers of a
+// rank those at the same offset on the other ranks, which stay 1.
 type power struct {
 	*stretch
 	count int64
-	// own is where the numbers of this rank begin, in bytes.
+	// own is the offset of this rank's integers, in bytes.
 	own   int64
 	steps bool
-	// unit is what the numbers are at first, and what a call adds for each other rank.
+	// unit is the initial value of the integers, and the value that a call adds for each other rank.
 	unit uint32
-	// want is what the numbers are once all calls have run.
+	// want is the expected value after all calls.
 	want uint32
 }
 
-// newPower makes such a buffer, in a window of the group. It is collective. The unit of the first
-// one is 1.
+// newPower allocates a power in a window of the group. It is collective. The unit of the first
+// power is 1.
 func (m *testRank) newPower(w *testGroup, name uint32, count int64) (*power, error) {
 	unit := 1 + 1000*(name-1)
 	cfg, bytes, own := &m.group.(*communicator).cfg, 4*count, int64(0)
@@ -42,7 +42,7 @@ func (m *testRank) newPower(w *testGroup, name uint32, count int64) (*power, err
 	return p, errors.Join(m.register(w, s, name), m.reset(w, p, bytes))
 }
 
-// reset makes all numbers of all ranks the unit.
+// reset sets all integers to the unit.
 func (m *testRank) reset(w *testGroup, p *power, bytes int64) error {
 	for at := int64(0); at < bytes; at += pinnedBytes {
 		piece := m.pinned[:min(pinnedBytes, bytes-at)]
@@ -59,7 +59,7 @@ func (m *testRank) reset(w *testGroup, p *power, bytes int64) error {
 	return nil
 }
 
-// call is the call that multiplies, or adds.
+// call returns the call that multiplies or adds.
 func (p *power) call(path driver.Path) driver.Call {
 	call := driver.Call{
 		Operation: driver.AllReduce, DataType: driver.Int32, Count: p.count, Path: path, Digest: 3,
@@ -72,15 +72,15 @@ func (p *power) call(path driver.Path) driver.Call {
 	return call
 }
 
-// raise queues a call of a group and counts it. On the direct path calls of that size, and no
-// others, must go over the buffers of peers.
+// raise queues a call of a group and counts it. On the direct path it checks that calls from
+// sizes["buffers"] on, and no others, use a bulk kernel.
 func (p *power) raise(c driver.Communicator, on driver.Stream, path driver.Path) error {
 	call, group := p.call(path), c.(*communicator)
 	if path == driver.PathDirect {
 		launch, err := group.Offer(call).(*plan).choose()
 		if want := p.count >= sizes["buffers"]; err == nil && launch.Bulk != want {
-			return fmt.Errorf("%s of %d numbers: over buffers of peers: %v, want %v", launch.Kernel,
-				p.count, launch.Bulk, want)
+			return fmt.Errorf("%s of %d numbers: bulk kernel %v, want %v", launch.Kernel, p.count,
+				launch.Bulk, want)
 		}
 	}
 	plan, err := prepare(c, call)
@@ -103,13 +103,13 @@ func (p *power) ran(c *communicator, calls int) {
 	}
 }
 
-// replay launches a graph of so many calls of the rank's group, and counts them.
+// replay launches a graph with a number of calls of the rank's group, and counts them.
 func (p *power) replay(m *testRank, g driver.Graph, on driver.Stream, calls int) error {
 	p.ran(m.group.(*communicator), calls)
 	return g.Launch(on)
 }
 
-// check compares the numbers, once a stream has done its work.
+// check waits for streams and compares the integers.
 func (m *testRank) check(w *testGroup, p *power, behind ...driver.Stream) error {
 	for _, s := range behind {
 		if err := s.Synchronize(w.t.Context()); err != nil {

@@ -9,8 +9,8 @@ import (
 	"symmem/driver"
 )
 
-// TestGroupsLeaveNothingBehind makes and ends 50 groups, fewer on the software GPU, with windows
-// and kernels, and counts descriptors and device memory.
+// TestGroupsLeaveNothingBehind connects and closes 50 groups, fewer on the software GPU, with
+// windows and kernels, and counts open descriptors and free device memory.
 func TestGroupsLeaveNothingBehind(t *testing.T) {
 	groups := 50
 	if soft(t) {
@@ -38,18 +38,18 @@ func TestGroupsLeaveNothingBehind(t *testing.T) {
 			return m.stream.Synchronize(t.Context())
 		})
 	}
-	once() // what is made once and kept is made now
+	once() // the first group also allocates memory that is kept
 	files, free := open(t), w.free()
 	for range groups {
 		once()
 	}
-	// A group of ours has a descriptor and 32 MiB for each rank. NCCL keeps caches of its own.
+	// A leaked group would have a descriptor and 32 MiB for each rank. NCCL keeps internal caches.
 	if now := open(t); now-files >= groups {
-		t.Errorf("%d descriptors were open, now %d are", files, now)
+		t.Errorf("%d descriptors were open before, %d afterwards", files, now)
 	}
 	for r, now := range w.free() {
 		if lost := free[r] - now; lost >= int64(groups)<<20 {
-			t.Errorf("rank %d: %d bytes are gone", r, lost)
+			t.Errorf("rank %d: %d bytes have leaked", r, lost)
 		}
 	}
 }
@@ -64,7 +64,7 @@ func open(t *testing.T) int {
 	return len(entries)
 }
 
-// free is the free memory of each rank's device.
+// free returns the free memory of each rank's device.
 func (w *testGroup) free() []int64 {
 	w.t.Helper()
 	free := make([]int64, len(w.ranks))
@@ -77,8 +77,8 @@ func (w *testGroup) free() []int64 {
 	return free
 }
 
-// TestGroupsLeaveNoMessagesBehind ends groups while a message waits that nobody has taken. Its
-// memory goes back with the group where the receiver has mapped it, and in any case after a fault.
+// TestGroupsLeaveNoMessagesBehind ends groups with a message that was not received. Its memory is
+// freed with the group if the receiver has mapped it, and in any case after a fault.
 func TestGroupsLeaveNoMessagesBehind(t *testing.T) {
 	t.Run("closed", func(t *testing.T) { endWithMessages(t, 4096, false) })
 	t.Run("failed", func(t *testing.T) { endWithMessages(t, 32<<20, true) })
@@ -115,7 +115,7 @@ func endWithMessages(t *testing.T, bytes int64, fails bool) {
 		})
 		w.must(func(m *testRank) error {
 			if fails {
-				m.group.Abort(errGivenUp)
+				m.group.Abort(errAborted)
 			}
 			if err := m.leave(); !errors.As(err, new(*driver.MessageError)) {
 				return err
@@ -124,12 +124,12 @@ func endWithMessages(t *testing.T, bytes int64, fails bool) {
 		})
 		w.regroup(0, 1)
 	}
-	once() // what is made once and kept is made now
+	once() // the first group also allocates memory that is kept
 	files := open(t)
 	for range groups {
 		once()
 	}
 	if now := open(t); now-files >= groups {
-		t.Errorf("%d descriptors were open, now %d are", files, now)
+		t.Errorf("%d descriptors were open before, %d afterwards", files, now)
 	}
 }

@@ -14,9 +14,9 @@ import (
 	"symmem/driver/formula"
 )
 
-// TestDirectRepeats lets ranks run through random calls. They wait for each other in the kernels
-// only. Each rank is late at times, before a launch or on its stream. In full every kernel that
-// sums bfloat16 or copies is called.
+// TestDirectRepeats makes random calls, in which ranks wait for each other only in the kernels.
+// Each rank is randomly delayed, before a launch or on its stream. A full test runs every kernel
+// that sums bfloat16 or copies.
 func TestDirectRepeats(t *testing.T) {
 	calls, size := 2_000, int64(5<<20)
 	if full() {
@@ -41,7 +41,7 @@ func TestDirectRepeats(t *testing.T) {
 				err = p.judge(m, &batches[i], true)
 			}
 			if err != nil {
-				m.group.Abort(err) // so that nobody waits for this rank
+				m.group.Abort(err) // so that the other ranks do not wait for this one
 				return fmt.Errorf("batch %d: %w", i, err)
 			}
 		}
@@ -56,8 +56,8 @@ func TestDirectRepeats(t *testing.T) {
 	p.ranks[0].demand(t, wanted)
 }
 
-// mixed makes a batch of all operations, of small counts. If tests run in full, one call in a
-// hundred is chosen by its kernel, each kernel being equally likely.
+// mixed returns a batch of all operations with small counts. In a full test, one call in a hundred
+// is chosen by its kernel, with the same probability for each kernel.
 func (p *pitch) mixed() batch {
 	b := batch{way: way{
 		dataType: driver.BFloat16, inPlace: p.draws.IntN(2) == 0, loose: p.draws.IntN(2) == 0,
@@ -67,8 +67,8 @@ func (p *pitch) mixed() batch {
 	for range 100 {
 		c := p.small()
 		if full() && p.draws.IntN(100) == 0 {
-			alike := offers[kinds[p.draws.IntN(len(kinds))]]
-			c = alike[p.draws.IntN(len(alike))]
+			same := offers[kinds[p.draws.IntN(len(kinds))]]
+			c = same[p.draws.IntN(len(same))]
 			c.count -= p.draws.Int64N(100)
 		}
 		c.root = p.draws.IntN(len(p.ranks))
@@ -88,7 +88,7 @@ func (p *pitch) small() trial {
 	return trial{operation: operations[i], count: p.draws.Int64N(1 << p.draws.IntN(12))}
 }
 
-// dawdle makes a rank late at times.
+// dawdle delays a rank randomly.
 func (m *testRank) dawdle(draws *rand.Rand) error {
 	yields := draws.IntN(1 << draws.IntN(10))
 	late := func() {

@@ -12,11 +12,11 @@ import (
 	"symmem/internal/reduce"
 )
 
-// full reports whether tests of the direct path run in full, which takes minutes on GPUs. Otherwise
-// they try a sample, another one in each run.
+// full reports whether tests of the direct path run all cases, which takes minutes on GPUs.
+// Otherwise they run a random sample.
 func full() bool { return os.Getenv("SYMMEM_TEST_FULL") == "1" }
 
-// drawing makes random numbers, and logs their seed if the test fails.
+// drawing returns a random generator, and logs its seed if the test fails.
 func drawing(t *testing.T) *rand.Rand {
 	t.Helper()
 	begin := rand.Uint64()
@@ -28,8 +28,8 @@ func drawing(t *testing.T) *rand.Rand {
 	return rand.New(rand.NewPCG(begin, 1))
 }
 
-// casts are the groups that are tried: of two ranks, of three (not all of them neighbors if the
-// machine has four GPUs), and of four.
+// casts returns the groups to test: of two ranks, of three (not all adjacent if the machine has
+// four GPUs), and of four.
 func casts(t *testing.T) [][]int {
 	t.Helper()
 	switch n := devices(t); {
@@ -42,9 +42,9 @@ func casts(t *testing.T) [][]int {
 	}
 }
 
-// TestDirectIsRight compares every byte that collectives write, and those around them, with what is
-// computed here. Sums are those of float32 in the order of ranks, to the bit and on all ranks, and
-// near those of float64.
+// TestDirectIsRight compares the output of collectives, and the memory around it, with results
+// computed on the host. Sums must equal those in float32 in the order of ranks, bit by bit on all
+// ranks, and be close to those in float64.
 func TestDirectIsRight(t *testing.T) {
 	size := int64(2 << 20)
 	if full() {
@@ -63,7 +63,7 @@ func TestDirectIsRight(t *testing.T) {
 			p.proveCopies(dataType)
 			p.proveReductions(dataType)
 			if full() {
-				fmt.Printf("ranks %v, %v: %d calls are right, after %v\n", members, dataType,
+				fmt.Printf("ranks %v, %v: %d calls are correct, after %v\n", members, dataType,
 					p.tested-before, time.Since(began).Round(time.Millisecond))
 			}
 		}
@@ -96,7 +96,7 @@ func (p *pitch) proveReductions(t driver.DataType) {
 	}
 }
 
-// prove tries an operation in every way.
+// prove tests an operation in place and not, in symmetric memory and not.
 func (p *pitch) prove(c trial) {
 	p.t.Helper()
 	for _, c.inPlace = range []bool{false, true} {
@@ -107,7 +107,7 @@ func (p *pitch) prove(c trial) {
 	}
 }
 
-// proveSmall tries small counts, in full all of them.
+// proveSmall tests small counts, all of them in a full test.
 func (p *pitch) proveSmall(c trial) {
 	p.t.Helper()
 	b := batch{way: c.way}
@@ -122,7 +122,7 @@ func (p *pitch) proveSmall(c trial) {
 	p.run(&b, true)
 }
 
-// mostSmall is the largest of the counts that are all tried.
+// mostSmall is the largest count of proveSmall.
 const mostSmall = 4097
 
 func (p *pitch) smallCounts() []int64 {
@@ -136,8 +136,7 @@ func (p *pitch) smallCounts() []int64 {
 	return []int64{p.draws.Int64N(16), p.draws.Int64N(mostSmall + 1)}
 }
 
-// proveLarge tries messages whose sizes are powers of two, and one element more and less. Those
-// that do not fit are left out.
+// proveLarge tests sizes that are powers of two, and one element more and less, as far as they fit.
 func (p *pitch) proveLarge(c trial) {
 	p.t.Helper()
 	ranks := len(p.ranks)

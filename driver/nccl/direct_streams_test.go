@@ -13,7 +13,7 @@ import (
 	"symmem/internal/cuda"
 )
 
-// odd opens a test group of three ranks, whose powers stay odd, or of two that step.
+// odd opens a test group of three ranks, whose powers stay odd, or of two ranks whose powers add.
 func odd(t *testing.T) *testGroup {
 	t.Helper()
 	w := newGroup(t, atMost(t, 3), time.Minute)
@@ -21,8 +21,8 @@ func odd(t *testing.T) *testGroup {
 	return w
 }
 
-// TestStreamsTakeTurns launches on several streams of a rank without an event between them: calls
-// of one group run one after the other whatever stream they are on.
+// TestStreamsTakeTurns launches on several streams of a rank without events between them: calls of
+// one group are serialized, whatever streams they are on.
 func TestStreamsTakeTurns(t *testing.T) {
 	w := odd(t)
 	w.withPower(1000, func(m *testRank, p *power) error {
@@ -32,7 +32,7 @@ func TestStreamsTakeTurns(t *testing.T) {
 		}
 		streams := []driver.Stream{m.stream, others[0], others[1]}
 		for i := range 300 {
-			// Ranks take their streams in orders of their own.
+			// Ranks use their streams in different orders.
 			if err := p.raise(m.group, streams[(i+i/7*m.rank)%3], driver.PathDirect); err != nil {
 				return err
 			}
@@ -41,9 +41,9 @@ func TestStreamsTakeTurns(t *testing.T) {
 	})
 }
 
-// TestACaptureDoesNotEndTheOrderOfStreams launches on a busy stream that has captured since its
-// last launch, and then on another one: that launch still runs second.
-func TestACaptureDoesNotEndTheOrderOfStreams(t *testing.T) {
+// TestCaptureKeepsTheOrderOfStreams launches on a busy stream that was captured since its last
+// launch, and then on another stream: the second launch must still run second.
+func TestCaptureKeepsTheOrderOfStreams(t *testing.T) {
 	w := odd(t)
 	w.withPower(1000, func(m *testRank, p *power) error {
 		others, err := m.newStreams(1)
@@ -61,13 +61,13 @@ func TestACaptureDoesNotEndTheOrderOfStreams(t *testing.T) {
 		soon, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 		defer cancel()
 		if err == nil && gpu.Poll(soon, others[0].Idle) == nil {
-			err = errors.New("the second launch has run, and the first has not")
+			err = errors.New("the second launch has run before the first")
 		}
 		return errors.Join(err, end(), m.check(w, p, m.stream, others[0]))
 	})
 }
 
-// TestPathsMix takes all paths in turn over the same memory.
+// TestPathsMix uses all paths in turn with the same memory.
 func TestPathsMix(t *testing.T) {
 	w := odd(t)
 	w.withPower(5000, func(m *testRank, p *power) error {
@@ -80,9 +80,9 @@ func TestPathsMix(t *testing.T) {
 	})
 }
 
-// TestPathsTakeTurns launches on a busy stream, and then on another one on another path. The second
-// call runs second: kernels of NCCL and of ours may be too large to run side by side, and ranks
-// that run them in different orders would wait for each other. Our graphs keep the order, too.
+// TestPathsTakeTurns launches on a busy stream, and then another path on another stream. The second
+// call must run second, also in a graph: a kernel of NCCL and a direct kernel may not fit on a GPU
+// together, and ranks that ran them in different orders would deadlock.
 func TestPathsTakeTurns(t *testing.T) {
 	w := odd(t)
 	w.withPowers(two(1000), func(m *testRank, powers []*power) error {
@@ -112,7 +112,7 @@ func TestPathsTakeTurns(t *testing.T) {
 	})
 }
 
-// TestPathsTakeTurnsWithReplays does the same with graphs of another library.
+// TestPathsTakeTurnsWithReplays is TestPathsTakeTurns with graphs of another library.
 func TestPathsTakeTurnsWithReplays(t *testing.T) {
 	w := odd(t)
 	w.withPowers(two(1000), func(m *testRank, powers []*power) error {
@@ -140,7 +140,7 @@ func TestPathsTakeTurnsWithReplays(t *testing.T) {
 	})
 }
 
-// warm has NCCL connect, which it does at the first call.
+// warm makes a first call on each path, at which NCCL connects.
 func (m *testRank) warm(powers []*power) (err error) {
 	for _, p := range powers {
 		for path := range driver.Paths {
@@ -150,8 +150,8 @@ func (m *testRank) warm(powers []*power) (err error) {
 	return err
 }
 
-// inOrder makes a call on a stream that is kept busy, and then another one on another stream. It
-// waits for both, and returns an error if the second has run first.
+// inOrder makes a call on a blocked stream, and then a second call on another stream. It returns an
+// error if the second call runs first.
 func (m *testRank) inOrder(
 	on cuda.Stream, first func() error, other cuda.Stream, second func() error,
 ) error {
@@ -164,15 +164,15 @@ func (m *testRank) inOrder(
 	end, err := m.occupy(on)
 	err = errors.Join(err, first(), second())
 	if err == nil && gpu.Within(20*time.Millisecond, idle(other)) == nil {
-		err = errors.New("the second call has run, and the first has not")
+		err = errors.New("the second call has run before the first")
 	}
 	return errors.Join(err, end(), gpu.Within(time.Minute, idle(on)),
 		gpu.Within(time.Minute, idle(other)))
 }
 
-// TestEagerAndCapturedCallsMix replays a graph of calls in lines 1,000 times, with eager calls in
-// between. Now and then it also replays a graph of a call over the buffers of peers, which takes
-// the software GPU long.
+// TestEagerAndCapturedCallsMix replays a graph of small calls 1,000 times, with eager calls in
+// between. It sometimes also replays a graph of a call with a bulk kernel, which is slow on the
+// software GPU.
 func TestEagerAndCapturedCallsMix(t *testing.T) {
 	const replays = 1000
 	calls := []int{3, 1}
@@ -205,7 +205,7 @@ func TestEagerAndCapturedCallsMix(t *testing.T) {
 	})
 }
 
-// capture records calls of the group, which do not run.
+// capture captures calls of the group in a graph.
 func (m *testRank) capture(p *power, path driver.Path, calls int) (driver.Graph, error) {
 	want := p.want
 	defer func() { p.want = want }()
@@ -217,7 +217,7 @@ func (m *testRank) capture(p *power, path driver.Path, calls int) (driver.Graph,
 	})
 }
 
-// TestLargeCallsAreCaptured: those over the buffers of peers.
+// TestLargeCallsAreCaptured captures calls with bulk kernels.
 func TestLargeCallsAreCaptured(t *testing.T) {
 	w := odd(t)
 	w.withPower(sizes["buffers"], func(m *testRank, p *power) error {
@@ -233,8 +233,8 @@ func TestLargeCallsAreCaptured(t *testing.T) {
 	})
 }
 
-// TestGroupsWorkAtOnce launches in two groups of the same ranks, each on a stream of its own, in
-// orders that differ from rank to rank.
+// TestGroupsWorkAtOnce launches in two groups of the same ranks, each on a separate stream, in
+// orders that differ between ranks.
 func TestGroupsWorkAtOnce(t *testing.T) {
 	const rounds = 200
 	w := odd(t)
@@ -279,9 +279,9 @@ func TestGroupsWorkAtOnce(t *testing.T) {
 	})
 }
 
-// TestStreamsOfOthersTakeTurns launches on streams of another library, and on one of our own, also
-// while their owner captures them.
-func TestStreamsOfOthersTakeTurns(t *testing.T) {
+// TestAdoptedStreamsTakeTurns launches on adopted streams and on one that is not, also while the
+// owner captures the streams.
+func TestAdoptedStreamsTakeTurns(t *testing.T) {
 	w := odd(t)
 	w.withPower(1000, func(m *testRank, p *power) error {
 		all, err := m.newOwned(2)
@@ -297,7 +297,7 @@ func TestStreamsOfOthersTakeTurns(t *testing.T) {
 		if err := m.check(w, p, streams...); err != nil {
 			return err
 		}
-		// When the group is closed later, CUDA must not be asked about streams that are destroyed.
+		// When the group is closed later, CUDA must not be queried about destroyed streams.
 		o := all[0]
 		err = o.capture(func() error { return o.record(driver.PathDirect, p, p) })
 		for range 50 {
@@ -309,7 +309,7 @@ func TestStreamsOfOthersTakeTurns(t *testing.T) {
 	})
 }
 
-// foreign makes a stream as another library does, and adopts it.
+// foreign creates a stream, as another library would, and adopts it.
 func (d *Device) foreign() (theirs cuda.Stream, adopted *stream.Stream, err error) {
 	err = d.gpu.Do(func() (err error) {
 		theirs, err = d.gpu.CUDA.StreamCreate()
@@ -325,7 +325,7 @@ func (d *Device) foreign() (theirs cuda.Stream, adopted *stream.Stream, err erro
 	return theirs, s.(*stream.Stream), nil
 }
 
-// destroy ends a stream as its owner does.
+// destroy destroys a stream, as its owner.
 func (d *Device) destroy(theirs cuda.Stream) error {
 	return d.gpu.Do(func() error { return d.gpu.CUDA.StreamDestroy(theirs) })
 }

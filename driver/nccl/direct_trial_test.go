@@ -13,16 +13,16 @@ type trial struct {
 	op        driver.ReduceOp
 	root      int
 	count     int64
-	// from is where the input begins, to where the output does: in place they are equal.
+	// from is the offset of the input, and to that of the output; in place they are equal.
 	from, to int64
 	digest   uint64
 }
 
-// way is how the buffers of a call lie.
+// way describes the buffers of a call.
 type way struct {
 	dataType driver.DataType
 	inPlace  bool
-	// loose buffers lie outside of windows, at another place on each rank.
+	// loose reports whether the buffers are outside windows, at different offsets on each rank.
 	loose bool
 }
 
@@ -31,13 +31,13 @@ func (c *trial) String() string {
 		c.operation, c.op, c.count, c.dataType, c.root, c.inPlace, c.loose, c.from, c.to)
 }
 
-// spans is how many elements the buffers have.
+// spans returns the number of elements of each buffer.
 func (c *trial) spans(ranks int) (send, recv int64) {
 	call := driver.Call{Operation: c.operation, Count: c.count, DataType: driver.Uint8}
 	return call.Spans(ranks)
 }
 
-// extent is how many elements of the output's memory the call uses.
+// extent returns the number of elements of the output's memory that the call uses.
 func (c *trial) extent(ranks int) int64 {
 	send, recv := c.spans(ranks)
 	if c.inPlace {
@@ -46,20 +46,20 @@ func (c *trial) extent(ranks int) int64 {
 	return recv
 }
 
-// piece is what a call must have written: elements of a repeated tile, from one on.
+// piece describes expected output: count elements of a repeated tile, starting at element from.
 type piece struct {
 	to, count int64
 	of        []byte
 	from      int64
 }
 
-// sources are the elements of each rank, and what becomes of them.
+// sources has the elements of each rank, and the result of reducing them.
 type sources struct {
 	inputs  [][]byte
 	reduced []byte
 }
 
-// pieces lists what must be written on a rank of the group.
+// pieces lists the expected output on a rank of the group.
 func (c *trial) pieces(rank int, s *sources) []piece {
 	mine := int64(rank) * c.count
 	switch c.operation {
@@ -82,7 +82,7 @@ func (c *trial) pieces(rank int, s *sources) []piece {
 	}
 }
 
-// parts lists what AllGather and AllToAll write: a part of each rank.
+// parts lists the expected output of AllGather and AllToAll: a part of each rank.
 func (c *trial) parts(mine int64, s *sources) []piece {
 	var all []piece
 	for r, of := range s.inputs {
@@ -99,11 +99,10 @@ func (c *trial) parts(mine int64, s *sources) []piece {
 	return all
 }
 
-// lead is the least distance from the beginning of memory to its first element. What lies there
-// must not change.
+// lead is the smallest offset of the first element in memory. The memory before it must not change.
 const lead = 256
 
-// field is where a rank's elements of a way lie.
+// field is the location of a rank's elements of a way.
 type field struct {
 	memory *stretch
 	base   int64 // of the first element, in bytes
@@ -113,7 +112,7 @@ func (f field) at(element int64, t driver.DataType) uintptr {
 	return f.memory.segment.Address() + uintptr(f.base+element*int64(t.Size()))
 }
 
-// call lays a trial into the memory of a rank.
+// call returns the call of a trial on a rank.
 func (c *trial) call(rank int, send, recv field) driver.Call {
 	call := driver.Call{
 		Operation: c.operation, DataType: c.dataType, ReduceOp: c.op, Root: c.root, Count: c.count,

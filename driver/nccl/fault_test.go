@@ -14,38 +14,39 @@ import (
 	"symmem/internal/sys/systest"
 )
 
-// failures are what can fail on one rank of two. The software GPU reads its failures once, so each
-// is a process of its own.
+// failures lists calls that fail on one rank of two. The software GPU reads the list of failures
+// once, so each case runs in a separate process.
 var failures = []struct{ name, fail, want string }{
 	{
-		name: "a rank without a GPU keeps nobody waiting",
+		name: "no GPU",
 		fail: "cuDevicePrimaryCtxRetain:2", want: "cuDevicePrimaryCtxRetain",
 	},
 	{
-		name: "a rank without a communicator keeps nobody waiting",
+		name: "no communicator",
 		fail: "ncclCommInitRankScalable:2", want: "ncclCommInitRankScalable",
 	},
 	{
-		name: "a rank without memory for messages keeps nobody waiting",
+		name: "no memory for messages",
 		fail: "cuMemHostRegister_v2:2", want: "cuMemHostRegister",
 	},
 	{
-		name: "a rank without a window keeps nobody waiting",
+		name: "no window",
 		fail: "ncclCommWindowRegister:2", want: "ncclCommWindowRegister",
 	},
 }
 
-// failing marks the processes of TestOneRankFails.
+// failing is set in the processes of TestOneRankFails.
 const failing = "SYMMEM_TEST_FAILING"
 
-// TestOneRankFails looks for the reason on both ranks.
+// TestOneRankFails checks that both ranks report the reason if one rank fails, and that the other
+// rank does not wait for it.
 func TestOneRankFails(t *testing.T) {
 	if want := os.Getenv(failing); want != "" {
 		failTogether(t, want)
 		return
 	}
 	if !soft(t) {
-		t.Skip("only the software GPU fails as it is told")
+		t.Skip("only the software GPU can inject failures")
 	}
 	for _, f := range failures {
 		t.Run(f.name, func(t *testing.T) {
@@ -59,7 +60,7 @@ func TestOneRankFails(t *testing.T) {
 	}
 }
 
-// soft reports whether the GPUs are of software.
+// soft reports whether the tests run on the software GPU.
 func soft(t *testing.T) bool {
 	t.Helper()
 	name, err := modelName()
@@ -69,8 +70,8 @@ func soft(t *testing.T) bool {
 	return isSoft(name)
 }
 
-// failTogether opens both ranks and registers. One of them fails by itself, and the other, whose
-// group has failed, finds its reason either in the error or on the fault lane.
+// failTogether opens both ranks and registers memory. One rank fails, and the other must find the
+// reason either in its error or on the fault lane.
 func failTogether(t *testing.T, want string) {
 	p, store, errs := newPair(), &drivertest.Store{}, [2]error{}
 	var all sync.WaitGroup
@@ -90,7 +91,7 @@ func failTogether(t *testing.T, want string) {
 	}
 }
 
-// reason joins an error with what the ranks of an open group tell each other about it.
+// reason joins an error with the errors that the ranks of an open group exchange.
 func (p *pairOfRanks) reason(t *testing.T, r int, err error) error {
 	if p[r].group == nil {
 		return err
@@ -102,9 +103,9 @@ func (p *pairOfRanks) reason(t *testing.T, r int, err error) error {
 	return errors.Join(err, failed)
 }
 
-// TestAStreamWhoseWorkIsDoneHasNoFault though its group fails while a call of the group is made:
-// the watcher has not come to see that the work is done.
-func TestAStreamWhoseWorkIsDoneHasNoFault(t *testing.T) {
+// TestFinishedStreamHasNoFault fails a group while one of its calls is in progress and the watcher
+// has not noticed yet that the stream is idle.
+func TestFinishedStreamHasNoFault(t *testing.T) {
 	p := openPair(t, 20*time.Second)
 	both(t, func(r int) error {
 		_, err := p.sum(t.Context(), r, driver.PathPlain, 1)
@@ -113,23 +114,24 @@ func TestAStreamWhoseWorkIsDoneHasNoFault(t *testing.T) {
 	c, s := p[0].group.(*communicator), p[0].stream.(*stream.Stream)
 	c.mu.Lock()
 	c.busy.Note(s)
-	c.Abort(errGivenUp)
+	c.Abort(errAborted)
 	c.mu.Unlock()
 	if err := s.Synchronize(t.Context()); err != nil {
-		t.Errorf("got %v", err)
+		t.Errorf("got %v, want no error", err)
 	}
 	p.closeAll(t)
 }
 
-// TestWorkThatEndsBeforeAllRanksHaveComeIsAFault: its result cannot be right.
-func TestWorkThatEndsBeforeAllRanksHaveComeIsAFault(t *testing.T) {
+// TestCollectiveThatEndsEarlyIsAFault simulates a collective that ends before all ranks have
+// launched it: its result cannot be correct.
+func TestCollectiveThatEndsEarlyIsAFault(t *testing.T) {
 	p := openPair(t, 20*time.Second)
 	c, s := p[0].group.(*communicator), p[0].stream.(*stream.Stream)
 	prepared, err := prepare(c, p.call(0, driver.PathPlain))
 	if err != nil {
 		t.Fatal(err)
 	}
-	// As if it had been launched, and had ended.
+	// As if it had been launched and had ended.
 	s.Mu.Lock()
 	c.mu.Lock()
 	c.note(s, prepared.(*plan), c.plane.Submit())
@@ -137,10 +139,10 @@ func TestWorkThatEndsBeforeAllRanksHaveComeIsAFault(t *testing.T) {
 	s.Mu.Unlock()
 	err = s.Synchronize(t.Context())
 	if err == nil || !strings.Contains(err.Error(), "ended before") {
-		t.Errorf("got %v", err)
+		t.Errorf("got %v, want that the collective has ended early", err)
 	}
 	if c.Cause() == nil {
-		t.Error("the group goes on")
+		t.Error("the group has not failed")
 	}
 	_ = p[1].stream.Synchronize(t.Context())
 	p.closeAll(t)

@@ -8,9 +8,9 @@ import (
 	"symmem/driver"
 )
 
-// TestHistoryFindsTheCallOfATicketOrNone reads while calls are noted, each of which has its ticket
-// as its count.
-func TestHistoryFindsTheCallOfATicketOrNone(t *testing.T) {
+// TestHistoryIsReadConcurrently looks up calls while they are recorded. The count of each call is
+// its ticket.
+func TestHistoryIsReadConcurrently(t *testing.T) {
 	const calls, readers = 20 * remembered, 2
 	var h history
 	var group sync.WaitGroup
@@ -42,7 +42,7 @@ func TestHistory(t *testing.T) {
 		p.Operation, p.Path, p.Count = driver.Broadcast, driver.PathWindow, int64(ticket)
 		h.note(p, ticket, 0)
 	}
-	knows := func(t *testing.T, ticket uint64) bool {
+	has := func(t *testing.T, ticket uint64) bool {
 		t.Helper()
 		p := h.of(ticket)
 		if p != nil && p.Count != int64(ticket) {
@@ -53,32 +53,32 @@ func TestHistory(t *testing.T) {
 	for ticket := range uint64(2 * remembered) {
 		note(ticket + 1)
 	}
-	t.Run("knows the latest tickets", func(t *testing.T) {
-		if !knows(t, 2*remembered) || !knows(t, remembered+2) {
-			t.Error("one is not known")
+	t.Run("latest tickets", func(t *testing.T) {
+		if !has(t, 2*remembered) || !has(t, remembered+2) {
+			t.Error("a recent call was not found")
 		}
 	})
-	t.Run("knows none that is forgotten or yet to come", func(t *testing.T) {
-		if knows(t, 0) || knows(t, 1) || knows(t, remembered) || knows(t, 2*remembered+1) {
-			t.Error("one is known")
+	t.Run("old and future tickets", func(t *testing.T) {
+		if has(t, 0) || has(t, 1) || has(t, remembered) || has(t, 2*remembered+1) {
+			t.Error("an old or future call was found")
 		}
 	})
-	t.Run("knows no call of a ticket that has none", func(t *testing.T) {
+	t.Run("ticket without a call", func(t *testing.T) {
 		h.reach(2*remembered + 1)
-		if knows(t, 2*remembered+1) || !knows(t, 2*remembered) {
+		if has(t, 2*remembered+1) || !has(t, 2*remembered) {
 			t.Error("the ticket has a call, or the one before has none")
 		}
 	})
-	t.Run("knows what a message behind the last ticket does", func(t *testing.T) {
+	t.Run("message after the last ticket", func(t *testing.T) {
 		p := &driver.Call{}
 		p.Operation = driver.Send
 		ticket := h.message(p)
 		last, operation := h.last()
 		if ticket != 2*remembered+1 || last != ticket || operation != driver.Send {
-			t.Errorf("%v behind ticket %d, after %d", operation, last, ticket)
+			t.Errorf("got %v after ticket %d, want a Send after %d", operation, last, ticket)
 		}
 	})
-	t.Run("counts calls by their path, and messages", func(t *testing.T) {
+	t.Run("counts", func(t *testing.T) {
 		counts := h.launched()
 		if counts[driver.PathWindow] != 2*remembered || counts[driver.PathPlain] != 1 {
 			t.Errorf("counts are %v", counts)

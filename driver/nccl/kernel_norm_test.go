@@ -18,27 +18,28 @@ import (
 )
 
 // A thread adds up the squares of up to 4 packs of 8 elements, a warp those of its threads in 5
-// steps, a block those of up to 16 warps: with the square itself so many roundings to an element
-// at most. All terms are positive, so their sum is off by as many units of float32 (u, 2^-24),
-// relative to itself; the mean and the addition of epsilon round once each. The root halves what
-// is relative, and is itself off by 2 units in the last place (4u); the two products round once
-// each. So before its last rounding an element is off by normError of itself, in first order of u.
+// steps, and a block those of up to 16 warps. With the square itself, normSteps is the largest
+// number of roundings for an element. All terms are positive, so the relative error of their sum is
+// at most normSteps units of float32 (u, 2^-24); the mean and the addition of epsilon round once
+// each. The root halves the relative error and adds 2 units in the last place (4u); the two
+// products round once each. So normError bounds the relative error of an element before its last
+// rounding, in first order of u.
 const (
 	normSteps = 4*8 + 5 + 16 + 1
 	normError = ((normSteps+2)/2.0 + 4 + 2) * 0x1p-24
 )
 
-// normCase is what all ranks need of a norm to try it, and what must come out.
+// normCase has the inputs of a norm on all ranks, and the expected sums.
 type normCase struct {
 	rows, hidden     int
 	epsilon          float32
 	inPlace          bool
 	inputs           [][]float32 // of each rank
 	residual, weight []float32
-	sums             []float32 // what the residual becomes
+	sums             []float32 // expected residual
 }
 
-// newNormCase draws a case of some shape.
+// newNormCase draws a case of a given shape.
 func newNormCase(draws *rand.Rand, ranks, rows, hidden int) *normCase {
 	s := &normCase{
 		rows: rows, hidden: hidden, epsilon: float32(draws.Float64() * 1e-5),
@@ -59,7 +60,7 @@ func newNormCase(draws *rand.Rand, ranks, rows, hidden int) *normCase {
 	return s
 }
 
-// anyNormCase draws the shape, too.
+// anyNormCase draws a case of a random shape.
 func anyNormCase(draws *rand.Rand, ranks int) *normCase {
 	hidden := driver.NormUnit * (1 + draws.IntN(600))
 	switch draws.IntN(4) {
@@ -94,7 +95,7 @@ func packed(values []float32) []byte {
 	return out
 }
 
-// check compares an output with the sums' norms in float64.
+// check compares an output with norms of the sums computed in float64.
 func (s *normCase) check(got []byte) error {
 	for row := range s.rows {
 		sums := s.sums[row*s.hidden:][:s.hidden]
@@ -106,16 +107,17 @@ func (s *normCase) check(got []byte) error {
 		for i, v := range sums {
 			exact := float64(v) * scale * float64(s.weight[i])
 			a, b := rounded(float32(exact*(1-normError))), rounded(float32(exact*(1+normError)))
-			had := value(driver.BFloat16, got, row*s.hidden+i)
-			if had != a && had != b {
-				return fmt.Errorf("%v: row %d, element %d is %g, want %g to %g", s, row, i, had, a, b)
+			element := value(driver.BFloat16, got, row*s.hidden+i)
+			if element != a && element != b {
+				return fmt.Errorf("%v: row %d, element %d is %g, want %g to %g", s, row, i, element, a, b)
 			}
 		}
 	}
 	return nil
 }
 
-// normBuffers is where a rank has its buffers: in no windows, and elsewhere on each rank.
+// normBuffers has the addresses of a rank's buffers, which are outside windows and have different
+// offsets on each rank.
 type normBuffers struct {
 	send, residual, weight, recv uintptr
 }
@@ -135,7 +137,7 @@ func newNormBuffers(m *testRank) (d normBuffers, err error) {
 	}, nil
 }
 
-// write brings memory of the host to the device.
+// write copies host memory to the device.
 func (m *testRank) write(at uintptr, values []byte) error {
 	if len(values) == 0 {
 		return nil
@@ -145,7 +147,7 @@ func (m *testRank) write(at uintptr, values []byte) error {
 		m.stream.Synchronize(context.Background()))
 }
 
-// prepare copies what a case needs to a rank, and returns the call.
+// prepare copies the inputs of a case to a rank, and returns the call.
 func (d *normBuffers) prepare(m *testRank, s *normCase) (driver.Call, error) {
 	call := driver.Call{
 		Operation: driver.AllReduceRMSNorm, DataType: driver.BFloat16, Digest: 77,
@@ -164,7 +166,7 @@ func (d *normBuffers) prepare(m *testRank, s *normCase) (driver.Call, error) {
 		m.write(d.weight, packed(s.weight)))
 }
 
-// check reads what a call has written, and compares.
+// check compares the output of a call with the expected values.
 func (d *normBuffers) check(
 	w *testGroup, m *testRank, s *normCase, call *driver.Call,
 ) ([]byte, error) {
@@ -180,7 +182,7 @@ func (d *normBuffers) check(
 		return nil, err
 	}
 	if n := len(around); !bytes.Equal(around[:8], poison) || !bytes.Equal(around[n-8:], poison) {
-		return nil, fmt.Errorf("%v: something next to the output was written", s)
+		return nil, fmt.Errorf("%v: memory next to the output was written", s)
 	}
 	out := bytes.Clone(around[8 : len(around)-8])
 	return out, s.check(out)
@@ -188,8 +190,8 @@ func (d *normBuffers) check(
 
 var poison = bytes.Repeat([]byte{0xff}, 8)
 
-// TestNormsAreRight compares residuals to the bit with what float32 gives, outputs with float64
-// within their bound, and all ranks with each other.
+// TestNormsAreRight compares the bits of residuals with results in float32, outputs with results in
+// float64 within their error bound, and all ranks with each other.
 func TestNormsAreRight(t *testing.T) {
 	draws := drawing(t)
 	trials := 12
@@ -205,7 +207,7 @@ func TestNormsAreRight(t *testing.T) {
 	}
 }
 
-// normalize calls a norm and compares.
+// normalize runs a norm and checks its output.
 func (w *testGroup) normalize(buffers []normBuffers, s *normCase) {
 	w.t.Helper()
 	outs := make([][]byte, len(w.ranks))
@@ -222,12 +224,12 @@ func (w *testGroup) normalize(buffers []normBuffers, s *normCase) {
 	})
 	for r, out := range outs {
 		if !bytes.Equal(out, outs[0]) {
-			w.t.Fatalf("%v: rank %d has another output than rank 0", s, r)
+			w.t.Fatalf("%v: the output of rank %d differs from that of rank 0", s, r)
 		}
 	}
 }
 
-// newNormBuffersOf opens the test group of a test with the buffers of a norm for each rank.
+// newNormBuffersOf opens a test group with norm buffers on each rank.
 func newNormBuffersOf(t *testing.T, ranks int, timeout time.Duration) (*testGroup, []normBuffers) {
 	t.Helper()
 	w := newTestGroup(t, ranks, timeout)
@@ -258,7 +260,7 @@ func TestNormsAreCaptured(t *testing.T) {
 				return err
 			}
 			for range replays {
-				// A residual is what a call starts from and leaves.
+				// A call overwrites its residual.
 				if _, err := d.prepare(m, s); err != nil {
 					return err
 				}
@@ -274,9 +276,9 @@ func TestNormsAreCaptured(t *testing.T) {
 	}
 }
 
-// TestNormsThatDifferFail launches other shapes on the ranks, under the digests that stand for
-// them, after a norm that is alike. A rank whose call was let in has poison. One that hears of the
-// fault just before that is refused, and has what it had.
+// TestNormsThatDifferFail launches norms of different shapes, with different digests, after a norm
+// that is equal on both ranks. A rank whose call was launched must have poison. A rank that notices
+// the fault before that refuses the call, and its buffers must be unchanged.
 func TestNormsThatDifferFail(t *testing.T) {
 	draws := drawing(t)
 	w, buffers := newNormBuffersOf(t, 2, time.Minute)
@@ -290,9 +292,9 @@ func TestNormsThatDifferFail(t *testing.T) {
 	}
 }
 
-// TestANormIsRefusedAfterAFault has rank 0 hear that the other one differs between what it shows of
-// its call and the launch.
-func TestANormIsRefusedAfterAFault(t *testing.T) {
+// TestNormIsRefusedAfterAFault delays rank 0 between the announcement and the launch of its call
+// until the other rank has failed over the difference.
+func TestNormIsRefusedAfterAFault(t *testing.T) {
 	if !ofOneMachine() {
 		t.Skip("not supported here: ranks of several machines do not announce their calls")
 	}
@@ -300,29 +302,29 @@ func TestANormIsRefusedAfterAFault(t *testing.T) {
 	w, buffers := newNormBuffersOf(t, 2, time.Minute)
 	w.regroup(0, 1)
 	c := w.ranks[0].group.(*communicator)
-	c.direct.announcements = heldUp{c.direct.announcements, c.plane}
+	c.direct.announcements = delayed{c.direct.announcements, c.plane}
 	pair := [2]*normCase{newNormCase(draws, 2, 2, 1024), newNormCase(draws, 2, 1, 2048)}
 	launched := w.differ(buffers, pair)
 	if launched[0] || !launched[1] {
-		t.Errorf("let in: %v, want rank 1 alone", launched)
+		t.Errorf("launched: %v, want rank 1 only", launched)
 	}
 }
 
-// heldUp is a rank that does nothing after it has shown its second call, until a peer has failed.
-type heldUp struct {
+// delayed blocks after the announcement of the second call until a peer has failed.
+type delayed struct {
 	control.Announcements
 	plane control.Plane
 }
 
-func (h heldUp) Announce(ticket, digest uint64) {
-	h.Announcements.Announce(ticket, digest)
+func (d delayed) Announce(ticket, digest uint64) {
+	d.Announcements.Announce(ticket, digest)
 	if ticket == 2 {
-		_ = gpu.Within(20*time.Second, func() (bool, error) { return h.plane.PeerFailed(), nil })
+		_ = gpu.Within(20*time.Second, func() (bool, error) { return d.plane.PeerFailed(), nil })
 	}
 }
 
-// differ has the ranks of a new group call different norms, after one that is alike, and returns
-// which of these were let in.
+// differ launches different norms on the ranks of a new group, after an equal one, and reports
+// which ranks have launched theirs.
 func (w *testGroup) differ(buffers []normBuffers, pair [2]*normCase) (launched [2]bool) {
 	w.t.Helper()
 	pair[0].inPlace, pair[1].inPlace = false, false
@@ -358,24 +360,24 @@ func (w *testGroup) differ(buffers []normBuffers, pair [2]*normCase) (launched [
 			err = fmt.Errorf("%v: the output has values other than poison", s)
 		}
 		if launched[m.rank] {
-			return errors.Join(err, d.spoiled(w, m, s))
+			return errors.Join(err, d.poisoned(w, m, s))
 		}
-		return errors.Join(err, d.kept(w, m, s))
+		return errors.Join(err, d.unchanged(w, m, s))
 	})
 	return launched
 }
 
-// kept makes sure that a call which was refused has left the residual as it was.
-func (d *normBuffers) kept(w *testGroup, m *testRank, s *normCase) error {
+// unchanged checks that a refused call has not changed the residual.
+func (d *normBuffers) unchanged(w *testGroup, m *testRank, s *normCase) error {
 	got, err := m.copied(w, d.residual, int64(2*len(s.residual)))
 	if err == nil && !bytes.Equal(got, packed(s.residual)) {
-		err = fmt.Errorf("%v: the call was refused, and the residual is another one", s)
+		err = fmt.Errorf("%v: the call was refused, but the residual has changed", s)
 	}
 	return err
 }
 
-// spoiled makes sure that a call which failed has left nothing but poison in the residual.
-func (d *normBuffers) spoiled(w *testGroup, m *testRank, s *normCase) error {
+// poisoned checks that a failed call has poisoned the whole residual.
+func (d *normBuffers) poisoned(w *testGroup, m *testRank, s *normCase) error {
 	got, err := m.copied(w, d.residual, int64(2*len(s.residual)))
 	if err == nil && !isPoison(got) {
 		err = fmt.Errorf("%v: the residual is not poison", s)
@@ -383,10 +385,10 @@ func (d *normBuffers) spoiled(w *testGroup, m *testRank, s *normCase) error {
 	return err
 }
 
-// isPoison reports whether all bits are ones.
+// isPoison reports whether all bits are set.
 func isPoison(b []byte) bool { return bytes.Count(b, []byte{0xff}) == len(b) }
 
-func TestANormThatWaitsInVainEnds(t *testing.T) {
+func TestNormTimesOut(t *testing.T) {
 	draws := drawing(t)
 	w, buffers := newNormBuffersOf(t, 2, time.Second)
 	for _, s := range []*normCase{newNormCase(draws, 2, 1, 1024), newNormCase(draws, 2, 200, 1024)} {
@@ -410,7 +412,7 @@ func TestANormThatWaitsInVainEnds(t *testing.T) {
 			if m.rank == 1 {
 				return nil
 			}
-			return buffers[0].spoiled(w, m, s)
+			return buffers[0].poisoned(w, m, s)
 		})
 	}
 }

@@ -11,9 +11,9 @@ import (
 	"symmem/driver/nccl/internal/gpu"
 )
 
-// TestACallDoesNotWaitForAGraphThatSendsAgain has rank 0 launch a graph with a Send twice, the
-// second time behind a call: the stream waits there until rank 1, behind its next call, receives.
-func TestACallDoesNotWaitForAGraphThatSendsAgain(t *testing.T) {
+// TestCallDoesNotWaitForAReplayedSend launches a graph with a Send on rank 0 twice, the second time
+// after a call. The second launch waits until rank 1 receives, which it does after its next call.
+func TestCallDoesNotWaitForAReplayedSend(t *testing.T) {
 	w := newSteps(t, 2, 10*time.Second)
 	w.withPower(1000, func(m *testRank, p *power) error {
 		mailed, err := m.grow(8)
@@ -52,10 +52,10 @@ func TestACallDoesNotWaitForAGraphThatSendsAgain(t *testing.T) {
 	})
 }
 
-// TestAStreamIsNotHeldUpByALaunchOnAnother has a rank compare a call, for which the other one takes
-// its time, while it queues what may wait for something, captures and ends on another stream that
-// has had calls of the group.
-func TestAStreamIsNotHeldUpByALaunchOnAnother(t *testing.T) {
+// TestStreamIsNotBlockedByALaunchOnAnother uses a stream with earlier calls of a group, in a
+// capture and otherwise, while a launch on another stream waits for the other rank to compare its
+// call.
+func TestStreamIsNotBlockedByALaunchOnAnother(t *testing.T) {
 	w := newSteps(t, 2, time.Minute)
 	begun := make(chan struct{})
 	w.withPower(1000, func(m *testRank, p *power) error {
@@ -76,9 +76,10 @@ func TestAStreamIsNotHeldUpByALaunchOnAnother(t *testing.T) {
 	})
 }
 
-// meanwhile uses a stream during a launch on that of the rank, which ends when others know.
+// meanwhile uses a stream during a launch on the rank's stream, and then closes proceed to let the
+// launch continue.
 func (m *testRank) meanwhile(
-	w *testGroup, p *power, other driver.Stream, known chan struct{},
+	w *testGroup, p *power, other driver.Stream, proceed chan struct{},
 ) error {
 	launched, used := make(chan error, 1), make(chan error, 1)
 	go func() { launched <- p.raise(m.group, m.stream, driver.PathPlain) }()
@@ -100,16 +101,16 @@ func (m *testRank) meanwhile(
 	select {
 	case err = <-used:
 	case <-time.After(5 * time.Second):
-		err = errors.New("the stream is held up")
+		err = errors.New("the stream is blocked")
 	}
-	close(known)
+	close(proceed)
 	return errors.Join(err, <-launched)
 }
 
-// TestAStreamThatEndsIsLeftByAGroupThatIsClosing has another group use the stream of a group's
-// latest call, and the stream end, when the group has begun to close. A launch that was let in
-// before goes on behind that call, and not on a stream that is no more.
-func TestAStreamThatEndsIsLeftByAGroupThatIsClosing(t *testing.T) {
+// TestClosingGroupDoesNotUseAClosedStream closes the stream of a group's latest call, after another
+// group has used it, while the group is being closed. A launch that was admitted before must be
+// ordered after that call without using the closed stream.
+func TestClosingGroupDoesNotUseAClosedStream(t *testing.T) {
 	w := newSteps(t, 2, time.Minute)
 	ctx, cancel := connecting(t.Context())
 	defer cancel()
@@ -132,15 +133,15 @@ func TestAStreamThatEndsIsLeftByAGroupThatIsClosing(t *testing.T) {
 			return err
 		}
 		err = errors.Join(err, second.Launch(old, barrier), old.Synchronize(w.t.Context()), old.Close())
-		c.closing.Store(false) // which the launch has seen
+		c.closing.Store(false) // as the launch has read it before
 		err = errors.Join(err, p.raise(c, m.stream, driver.PathDirect), m.check(w, p, m.stream))
 		return errors.Join(err, second.Close())
 	})
 }
 
-// TestTheOrderOfAGroupOutlivesItsAbort ends a group while a call of its own kernels has to wait.
-// The next such call has two of NCCL's before it, which NCCL orders, also where it has them end.
-func TestTheOrderOfAGroupOutlivesItsAbort(t *testing.T) {
+// TestOrderOfAGroupOutlivesItsAbort aborts a group while a direct kernel is blocked. The next
+// direct kernel is queued after two calls of NCCL, which NCCL orders, and which the abort ends.
+func TestOrderOfAGroupOutlivesItsAbort(t *testing.T) {
 	w := newSteps(t, 2, time.Minute)
 	var queued sync.WaitGroup
 	queued.Add(2)
@@ -166,7 +167,7 @@ func TestTheOrderOfAGroupOutlivesItsAbort(t *testing.T) {
 		soon, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 		defer cancel()
 		if gpu.Poll(soon, streams[3].Idle) == nil {
-			err = errors.New("the last call has run, and the first has not")
+			err = errors.New("the last call has run before the first")
 		}
 		return errors.Join(err, end())
 	})

@@ -8,9 +8,9 @@ import (
 	"symmem/driver"
 )
 
-// TestALaunchThatARankWhichLeftHasNotMadeIsRefused has the last rank make one call fewer and leave.
-// The others are told so by the launch, on every path, and nothing waits.
-func TestALaunchThatARankWhichLeftHasNotMadeIsRefused(t *testing.T) {
+// TestLaunchIsRefusedAfterARankHasLeft lets the last rank make one call fewer and leave. The next
+// launch of the others must return an error, on every path, without waiting.
+func TestLaunchIsRefusedAfterARankHasLeft(t *testing.T) {
 	for _, path := range []driver.Path{driver.PathPlain, driver.PathWindow, driver.PathDirect} {
 		t.Run(path.String(), func(t *testing.T) {
 			w := newGroup(t, 2, time.Minute)
@@ -25,7 +25,7 @@ func TestALaunchThatARankWhichLeftHasNotMadeIsRefused(t *testing.T) {
 					return m.leave()
 				}
 				<-left
-				m.group.SetCheck(false) // else the comparison finds it out
+				m.group.SetCheck(false) // or the comparison would notice it
 				err = p.raise(m.group, m.stream, path)
 				var deadlock *driver.DeadlockError
 				if !errors.As(err, &deadlock) || deadlock.Elsewhere[1] == "" {

@@ -11,9 +11,9 @@ import (
 	"symmem/driver/nccl/internal/stream"
 )
 
-// TestACallThatMovesNothingKeepsTheOrder puts an AllToAllV without parts, of which NCCL hears
-// nothing, between one of NCCL's kernels, which has to wait, and one of ours.
-func TestACallThatMovesNothingKeepsTheOrder(t *testing.T) {
+// TestEmptyCallKeepsTheOrder launches an AllToAllV without parts, for which NCCL is not called,
+// between a blocked kernel of NCCL and a direct kernel.
+func TestEmptyCallKeepsTheOrder(t *testing.T) {
 	w := newSteps(t, 2, time.Minute)
 	w.withPower(1000, func(m *testRank, p *power) error {
 		others, err := m.newStreams(2)
@@ -34,9 +34,10 @@ func TestACallThatMovesNothingKeepsTheOrder(t *testing.T) {
 	})
 }
 
-// TestACallDoesNotWaitForWhatComesBehindAnother puts what has to wait behind a call, and a call on
-// another stream, which does not wait for that: the message is sent behind it.
-func TestACallDoesNotWaitForWhatComesBehindAnother(t *testing.T) {
+// TestCallDoesNotWaitForWorkAfterAnother queues work that waits for a message after a call, and
+// then a call on another stream. The second call must not wait for that work, because the message
+// is sent after it.
+func TestCallDoesNotWaitForWorkAfterAnother(t *testing.T) {
 	for _, adopted := range []bool{false, true} {
 		kinds := []string{"a receive", "a wait", "memory used again", "work of the host", "a graph"}
 		if adopted {
@@ -51,8 +52,8 @@ func TestACallDoesNotWaitForWhatComesBehindAnother(t *testing.T) {
 	}
 }
 
-// crossing makes a call on each of two streams. Behind the first one there is, on rank 0, what ends
-// with a message that rank 1 sends behind the second.
+// crossing makes a call on each of two streams. On rank 0, work after the first call waits for a
+// message that rank 1 sends after the second call.
 func (m *testRank) crossing(w *testGroup, p *power, kind string, adopted bool) error {
 	mailed, err := m.grow(8)
 	streams, opened := m.newStreams(3)
@@ -90,12 +91,12 @@ func (m *testRank) crossing(w *testGroup, p *power, kind string, adopted bool) e
 	}
 	err = errors.Join(err, p.raise(m.group, streams[0], driver.PathDirect))
 	if m.rank == 0 {
-		came := m.device.streams.NewEvent()
-		err = errors.Join(err, mail(), on.Record(came))
+		arrived := m.device.streams.NewEvent()
+		err = errors.Join(err, mail(), on.Record(arrived))
 		if strings.HasPrefix(kind, ownersWait) {
 			err = errors.Join(err, join(all[0], all[2]))
 		}
-		err = errors.Join(err, m.follow(kind, streams[0], on, came, message.Recv))
+		err = errors.Join(err, m.follow(kind, streams[0], on, arrived, message.Recv))
 	}
 	err = errors.Join(err, p.raise(m.group, streams[1], driver.PathDirect))
 	if m.rank == 1 {
@@ -107,11 +108,11 @@ func (m *testRank) crossing(w *testGroup, p *power, kind string, adopted bool) e
 	return errors.Join(err, m.check(w, p), finish(all...))
 }
 
-// ownersWait begins the kinds in which the owner of a stream has it wait.
+// ownersWait is the prefix of kinds in which the owner of a stream makes it wait.
 const ownersWait = "a wait of the owner"
 
-// follow has a stream wait for an event of another one, in one of the ways in which it can, or
-// makes the call that comes behind a wait of its owner.
+// follow makes a stream wait for an event of another one, in one of several ways, or queues work
+// after a wait of the stream's owner.
 func (m *testRank) follow(kind string, s, ahead driver.Stream, e driver.Event, at uintptr) error {
 	switch kind {
 	case "a wait":

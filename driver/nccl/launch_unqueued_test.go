@@ -13,19 +13,19 @@ import (
 	"symmem/internal/sys/systest"
 )
 
-// apart runs the rest of a test in a process of its own, in which the software GPU fails as
-// SOFTGPU_FAIL says, and reports whether this is that process.
+// apart runs the test in a separate process, in which the software GPU injects the given failures
+// (SOFTGPU_FAIL), and reports whether this is that process.
 func apart(t *testing.T, what string, variables ...string) bool {
 	t.Helper()
 	if !soft(t) {
-		t.Skip("only the software GPU fails as it is told")
+		t.Skip("only the software GPU can inject failures")
 	}
 	return within(t, append(variables, "SOFTGPU_FAIL="+what)...)
 }
 
-// within runs the rest of a test in a process of its own, in an environment that the libraries read
-// once, and reports whether this is that process. On the software GPU such processes, which mostly
-// wait, run alongside each other.
+// within runs the test in a separate process with additional environment variables, which libraries
+// read once, and reports whether this is that process. On the software GPU such processes, which
+// mostly wait, run in parallel.
 func within(t *testing.T, variables ...string) bool {
 	t.Helper()
 	if os.Getenv("SYMMEM_TEST_APART") == t.Name() {
@@ -42,7 +42,7 @@ func within(t *testing.T, variables ...string) bool {
 	return false
 }
 
-// ended checks that work of a rank ends because its peer has failed, long before the test does.
+// ended checks that work of a rank ends with an error after its peer has failed.
 func ended(t *testing.T, s driver.Stream) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
@@ -61,7 +61,7 @@ func (p *pairOfRanks) closeAll(t *testing.T) {
 	}
 }
 
-func TestAGraphThatCannotBeLaunchedIsNotWaitedFor(t *testing.T) {
+func TestFailedGraphLaunchFailsThePeers(t *testing.T) {
 	if !apart(t, "cuGraphLaunch:1:2") {
 		return
 	}
@@ -74,7 +74,7 @@ func TestAGraphThatCannotBeLaunchedIsNotWaitedFor(t *testing.T) {
 	if err := graphs[0].Launch(p[0].stream); !errors.Is(err, cuda.ErrOutOfMemory) {
 		t.Fatalf("got %v, want the injected failure", err)
 	}
-	// The launch may be refused already, or find out later.
+	// The launch may be refused, or fail later.
 	if err := graphs[1].Launch(p[1].stream); err == nil {
 		ended(t, p[1].stream)
 	} else if !errors.Is(err, driver.ErrFault) {
@@ -88,10 +88,9 @@ func TestAGraphThatCannotBeLaunchedIsNotWaitedFor(t *testing.T) {
 	p.closeAll(t)
 }
 
-// TestAReceiveInAGraphBehindWhichNothingCanBeQueuedEnds has CUDA take a graph with a Recv, and
-// refuse the event behind it: the stream comes to the wait for the message, which must end all the
-// same.
-func TestAReceiveInAGraphBehindWhichNothingCanBeQueuedEnds(t *testing.T) {
+// TestRecvInAGraphEndsAfterAFailedLaunch makes CUDA fail to record the event after a launched graph
+// with a Recv: the stream reaches the wait for the message, which must end nevertheless.
+func TestRecvInAGraphEndsAfterAFailedLaunch(t *testing.T) {
 	if !apart(t, "cuEventRecordWithFlags:1:2") {
 		return
 	}
@@ -104,11 +103,11 @@ func TestAReceiveInAGraphBehindWhichNothingCanBeQueuedEnds(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
 	if err := p[1].stream.Synchronize(ctx); err != nil {
-		t.Errorf("waiting for the Recv, of whose failure the launch has told: %v", err)
+		t.Errorf("waiting for the Recv, whose error the launch has returned: %v", err)
 	}
 	err := gpu.Poll(ctx, func() bool { p[0].group.CheckPeers(); return p[0].group.Cause() != nil })
 	if err != nil {
-		t.Errorf("the sender does not know of the failure: %v", err)
+		t.Errorf("the sender has not noticed the failure: %v", err)
 	}
 	if err := g.Close(); err != nil {
 		t.Error(err)
@@ -116,7 +115,7 @@ func TestAReceiveInAGraphBehindWhichNothingCanBeQueuedEnds(t *testing.T) {
 	p.closeAll(t)
 }
 
-func TestAMessageThatCannotBeQueuedIsNotWaitedFor(t *testing.T) {
+func TestFailedSendFailsTheReceiver(t *testing.T) {
 	if !apart(t, "cuStreamWriteValue32_v2:2:2") {
 		return
 	}

@@ -17,7 +17,7 @@ import (
 	"symmem/internal/softgpu"
 )
 
-// TestMain takes the machine's GPUs, or builds the software GPU where there are none.
+// TestMain uses the machine's GPUs, or builds the software GPU if it has none.
 func TestMain(m *testing.M) { os.Exit(runTests(m)) }
 
 func runTests(m *testing.M) int {
@@ -35,10 +35,10 @@ func runTests(m *testing.M) int {
 		os.Setenv("SYMMEM_CUDA", cudaPath)
 		os.Setenv("SYMMEM_NCCL", ncclPath)
 	}
-	// A test that runs others in a process of its own hands the software GPU down.
+	// A child process of a test may have inherited the software GPU.
 	if name, err := modelName(); err == nil && isSoft(name) {
 		gpu.EndingTime = 5 * time.Second
-		// Tests that are parallel are processes of their own, which mostly wait.
+		// Parallel tests are separate processes, which mostly wait.
 		if err := flag.Set("test.parallel", strconv.Itoa(2*runtime.NumCPU())); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			return 1
@@ -47,9 +47,9 @@ func runTests(m *testing.M) int {
 	return m.Run()
 }
 
-// loadKernelsFirst begins anew, with a variable that CUDA reads, where ranks share a GPU: they are
-// goroutines, so they share its context, too, in which the first launch of a kernel may wait for
-// kernels of other ranks (docs/design/nccl-memory.md).
+// loadKernelsFirst restarts the program with CUDA_MODULE_LOADING=EAGER if ranks share a GPU. They
+// are goroutines that share a context, in which the first launch of a kernel would load it and
+// might wait for kernels of other ranks (docs/design/nccl-memory.md).
 func loadKernelsFirst() error {
 	const loading = "CUDA_MODULE_LOADING"
 	if !sharing() || os.Getenv(loading) != "" {
@@ -62,7 +62,7 @@ func loadKernelsFirst() error {
 	return syscall.Exec(program, os.Args, append(os.Environ(), loading+"=EAGER"))
 }
 
-// modelName is the name of the first GPU.
+// modelName returns the name of the first GPU.
 func modelName() (string, error) {
 	gpus, err := cuda.Load()
 	if err != nil {
@@ -75,11 +75,11 @@ func modelName() (string, error) {
 	return gpu.Name()
 }
 
-// isSoft reports whether a GPU of that name is one of software.
+// isSoft reports whether the name is that of the software GPU.
 func isSoft(name string) bool { return strings.HasPrefix(name, "Software") }
 
-// needDevices skips a test that needs more GPUs than the machine has. The software GPU has enough,
-// unless it was told to have fewer.
+// needDevices skips a test that needs more GPUs than the machine has. The software GPU has enough
+// devices, unless SOFTGPU_DEVICES is set.
 func needDevices(t *testing.T, n int) {
 	t.Helper()
 	have := devices(t)
@@ -92,15 +92,15 @@ func needDevices(t *testing.T, n int) {
 	}
 }
 
-// atMost is how many ranks a test has that makes do with less: as many as there are GPUs, and two
-// where it will be skipped.
+// atMost returns the number of ranks of a test that can run with fewer than n: the number of GPUs,
+// but at least two.
 func atMost(t *testing.T, n int) int {
 	t.Helper()
 	return min(n, max(2, devices(t)))
 }
 
-// needDirect skips a test on GPUs whose links the direct path does not take. Anything else that
-// keeps a group from it is a failure.
+// needDirect skips a test on GPUs without NVLink. It fails the test if the group has no direct path
+// for another reason.
 func needDirect(t *testing.T, of driver.Communicator) {
 	t.Helper()
 	c := of.(*communicator)
@@ -108,7 +108,8 @@ func needDirect(t *testing.T, of driver.Communicator) {
 		return
 	}
 	if err := linked(c.device.gpu, &c.device.self, c.members); err != nil {
-		t.Skipf("the direct path does not take the links of these GPUs: %v", err)
+		t.Skipf("the direct path does not support the links of these GPUs: %v", err)
 	}
-	t.Fatalf("the group has no direct path, though its GPUs are linked: %s", c.direct.unavailable)
+	t.Fatalf("the group has no direct path, although NVLink connects its GPUs: %s",
+		c.direct.unavailable)
 }

@@ -2,9 +2,9 @@ package nccl
 
 import "testing"
 
-// TestKernelsOfOneProcessShareItsGPU: ranks of one process on one GPU count on a part of it each,
-// and so their kernels, which wait for each other, have room side by side.
-func TestKernelsOfOneProcessShareItsGPU(t *testing.T) {
+// TestSharersCountsRanksOfOneProcess counts ranks of one process on one GPU. Each rank uses only a
+// part of the GPU, so that kernels which wait for each other fit on it together.
+func TestSharersCountsRanksOfOneProcess(t *testing.T) {
 	all := []*member{
 		{Process: "a", GPU: "0"},
 		{Process: "a", GPU: "0"},
@@ -14,7 +14,7 @@ func TestKernelsOfOneProcessShareItsGPU(t *testing.T) {
 	}
 	for r, want := range []int{3, 3, 1, 1, 3} {
 		if got := sharers(all, all[r]); got != want {
-			t.Errorf("rank %d: %d ranks share its part of the GPU, want %d", r, got, want)
+			t.Errorf("rank %d: got %d sharers, want %d", r, got, want)
 		}
 	}
 }

@@ -14,9 +14,9 @@ import (
 	"symmem/driver/nccl/internal/stream"
 )
 
-// TestAStreamThatComesLateToAMessageOfAFailedGroupGoesOn has graphs wait in messages only when the
-// group has long been torn down, since their streams had other work.
-func TestAStreamThatComesLateToAMessageOfAFailedGroupGoesOn(t *testing.T) {
+// TestStreamPassesMessagesOfATornDownGroup launches graphs with messages on blocked streams, which
+// reach the messages only after the group was torn down.
+func TestStreamPassesMessagesOfATornDownGroup(t *testing.T) {
 	p := openPair(t, 20*time.Second)
 	gate := make(chan struct{})
 	var graphs [2]driver.Graph
@@ -31,7 +31,7 @@ func TestAStreamThatComesLateToAMessageOfAFailedGroupGoesOn(t *testing.T) {
 	}
 	p[0].group.Abort(nil)
 	for r := range p {
-		<-p[r].group.(*communicator).stages.kernelsEnded // which gives the streams gpu.EndingTime
+		<-p[r].group.(*communicator).stages.kernelsEnded // after gpu.EndingTime
 	}
 	close(gate)
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
@@ -52,10 +52,10 @@ func TestAStreamThatComesLateToAMessageOfAFailedGroupGoesOn(t *testing.T) {
 	}
 }
 
-// TestEachReplayOfASendHasTheWholeTimeout launches a graph three times, and the receiver takes one
-// message after the other: the last launch waits as long as two messages take, but for the second
-// one only since it is its turn.
-func TestEachReplayOfASendHasTheWholeTimeout(t *testing.T) {
+// TestEachReplayOfASendHasTheFullTimeout launches a graph three times while the receiver takes the
+// messages slowly. The last launch waits for two messages, but the timeout for the second one
+// starts only after the first was taken.
+func TestEachReplayOfASendHasTheFullTimeout(t *testing.T) {
 	const timeout = 2 * time.Second
 	p := openPair(t, timeout)
 	at := [2]uintptr{p[0].owned[0].segment.Address(), p[1].owned[0].segment.Address()}
@@ -82,8 +82,9 @@ func TestEachReplayOfASendHasTheWholeTimeout(t *testing.T) {
 	p.closeAll(t)
 }
 
-// TestAGraphWithMoreSendsThanThereArePlacesIsRefused at once, and the group goes on.
-func TestAGraphWithMoreSendsThanThereArePlacesIsRefused(t *testing.T) {
+// TestGraphWithMoreSendsThanSlotsIsRefused checks that a Send without a slot is refused
+// immediately, and that the group stays usable.
+func TestGraphWithMoreSendsThanSlotsIsRefused(t *testing.T) {
 	p := openPair(t, 5*time.Second)
 	at := p[0].owned[0].segment.Address()
 	var err error
@@ -97,10 +98,10 @@ func TestAGraphWithMoreSendsThanThereArePlacesIsRefused(t *testing.T) {
 		return nil
 	})
 	if !errors.Is(err, driver.ErrUnsupported) {
-		t.Errorf("the last Send says %v, want ErrUnsupported", err)
+		t.Errorf("the last Send in the graph returned %v, want ErrUnsupported", err)
 	}
 	if err := p.message(0, driver.Send, at, 8, 0); !errors.Is(err, driver.ErrUnsupported) {
-		t.Errorf("a Send during the graph says %v, want ErrUnsupported", err)
+		t.Errorf("a Send while the graph is open returned %v, want ErrUnsupported", err)
 	}
 	if err := g.Close(); err != nil {
 		t.Error(err)
@@ -114,9 +115,9 @@ func TestAGraphWithMoreSendsThanThereArePlacesIsRefused(t *testing.T) {
 	p.closeAll(t)
 }
 
-// TestAGraphWithMessagesIsLaunchedOnTwoStreams: its launches come one after the other, so each
-// waits for a message of its own. Other receives of the same messages come in between.
-func TestAGraphWithMessagesIsLaunchedOnTwoStreams(t *testing.T) {
+// TestGraphWithMessagesIsLaunchedOnTwoStreams alternates launches of a graph between two streams.
+// They are serialized, so each launch sends or receives a separate message.
+func TestGraphWithMessagesIsLaunchedOnTwoStreams(t *testing.T) {
 	const launches, size = 40, 1000
 	p := openPair(t, 20*time.Second)
 	at := [2]uintptr{p[0].owned[0].segment.Address(), p[1].owned[0].segment.Address()}
@@ -150,9 +151,10 @@ func TestAGraphWithMessagesIsLaunchedOnTwoStreams(t *testing.T) {
 	p.closeAll(t)
 }
 
-// TestAReleasedReplayDoesNotPassForTheMessageBefore: the group of the sender ends while a replay
-// waits for a message to be taken, whose memory it then fills. The receiver has not heard of it.
-func TestAReleasedReplayDoesNotPassForTheMessageBefore(t *testing.T) {
+// TestReleasedReplayIsNotReceivedAsAnEarlierMessage ends the sender's group while a replay waits
+// for the previous message to be taken. The replay then overwrites that message, which the
+// receiver, whose group has not failed yet, must not receive.
+func TestReleasedReplayIsNotReceivedAsAnEarlierMessage(t *testing.T) {
 	const size = 1000
 	p := openPair(t, time.Second)
 	at := [2]uintptr{p[0].owned[0].segment.Address(), p[1].owned[0].segment.Address()}
@@ -192,9 +194,9 @@ func TestAReleasedReplayDoesNotPassForTheMessageBefore(t *testing.T) {
 	p.closeAll(t)
 }
 
-// TestAMessageOfAGraphOutlivesTheGroupOfItsSender is about one in memory that the receiver has not
-// mapped before.
-func TestAMessageOfAGraphOutlivesTheGroupOfItsSender(t *testing.T) {
+// TestCapturedMessageOutlivesTheGroupOfItsSender receives a message of a closed group, in memory
+// that the receiver has not mapped before.
+func TestCapturedMessageOutlivesTheGroupOfItsSender(t *testing.T) {
 	const large = 16 << 20
 	p := openPair(t, 10*time.Second)
 	var at [2]uintptr

@@ -7,20 +7,20 @@ import (
 	"symmem/driver"
 )
 
-// TestARecvIsGivenItsMessageWhileItsCopyCannotBeQueued has the call behind the wait of a Recv not
-// return: on GPUs a thread that frees memory waits for all streams, and with it that call.
-func TestARecvIsGivenItsMessageWhileItsCopyCannotBeQueued(t *testing.T) {
+// TestRecvGetsItsMessageBeforeItsCopyIsQueued blocks the call that queues the copy after the wait
+// of a Recv. On GPUs that happens if another thread frees memory, since that waits for all streams.
+func TestRecvGetsItsMessageBeforeItsCopyIsQueued(t *testing.T) {
 	p := openPair(t, 20*time.Second)
-	taken, let, gone := make(chan struct{}), make(chan struct{}), make(chan struct{})
+	locked, unlock, unlocked := make(chan struct{}), make(chan struct{}), make(chan struct{})
 	go func() {
-		defer close(gone)
-		held := &p[1].group.(*communicator).device.messages.Copies
-		held.Mu.Lock()
-		defer held.Mu.Unlock()
-		close(taken)
-		<-let
+		defer close(unlocked)
+		copies := &p[1].group.(*communicator).device.messages.Copies
+		copies.Mu.Lock()
+		defer copies.Mu.Unlock()
+		close(locked)
+		<-unlock
 	}()
-	<-taken
+	<-locked
 	received, given := make(chan error, 1), make(chan struct{})
 	go func() {
 		err := p.queue(1, driver.Call{
@@ -39,10 +39,10 @@ func TestARecvIsGivenItsMessageWhileItsCopyCannotBeQueued(t *testing.T) {
 	select {
 	case <-given:
 	case <-time.After(10 * time.Second):
-		t.Error("the Recv waits for its message, which is there, until its copy is queued")
+		t.Error("the Recv does not get its message before its copy is queued")
 	}
-	close(let)
-	<-gone
+	close(unlock)
+	<-unlocked
 	if err := <-received; err != nil {
 		t.Error(err)
 	}

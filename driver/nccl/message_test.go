@@ -32,7 +32,7 @@ func (p *pairOfRanks) tagged(
 	})
 }
 
-// read waits for a rank's stream and returns what lies in its segment.
+// read waits for a rank's stream and returns the contents of its segment.
 func (p *pairOfRanks) read(t *testing.T, r int, at uintptr, n int) []byte {
 	t.Helper()
 	got := make([]byte, n)
@@ -45,7 +45,7 @@ func (p *pairOfRanks) read(t *testing.T, r int, at uintptr, n int) []byte {
 	return got
 }
 
-// capture records calls on a rank's stream.
+// capture captures calls on a rank's stream.
 func (p *pairOfRanks) capture(t *testing.T, r int, calls func() error) driver.Graph {
 	t.Helper()
 	err := errors.Join(p[r].stream.BeginCapture(), calls())
@@ -56,9 +56,9 @@ func (p *pairOfRanks) capture(t *testing.T, r int, calls func() error) driver.Gr
 	return g
 }
 
-// TestAMessageThatDiffersLeavesWhatComesBeforeIt has a Recv refused for which the stream does not
-// wait yet, since it has to fill the buffer first.
-func TestAMessageThatDiffersLeavesWhatComesBeforeIt(t *testing.T) {
+// TestMismatchedMessageKeepsEarlierWork refuses a Recv that the stream has not reached yet, because
+// it has to fill the buffer first.
+func TestMismatchedMessageKeepsEarlierWork(t *testing.T) {
 	const bytes = 1 << 20
 	p := openPair(t, 10*time.Second)
 	sender, receiver := p[0], p[1]
@@ -87,9 +87,9 @@ func TestAMessageThatDiffersLeavesWhatComesBeforeIt(t *testing.T) {
 	p.closeAll(t)
 }
 
-// TestReplaysOfASendMayBeAheadOfTheirReceives launches a graph with a Send many times before the
-// first Recv, and then that as often, of which each third is no replay.
-func TestReplaysOfASendMayBeAheadOfTheirReceives(t *testing.T) {
+// TestSendsMayBeReplayedBeforeTheirReceives launches a graph with a Send many times before the
+// first Recv. Two thirds of the receives are replays.
+func TestSendsMayBeReplayedBeforeTheirReceives(t *testing.T) {
 	const replays, size = 30, 1000
 	p := openPair(t, 20*time.Second)
 	at := [2]uintptr{p[0].owned[0].segment.Address(), p[1].owned[0].segment.Address()}
@@ -125,8 +125,8 @@ func TestReplaysOfASendMayBeAheadOfTheirReceives(t *testing.T) {
 	p.closeAll(t)
 }
 
-// TestAReplayedSendThatNobodyTakesNamesTheReceiver: its stream waits for the one before.
-func TestAReplayedSendThatNobodyTakesNamesTheReceiver(t *testing.T) {
+// TestReplayedSendTimeoutNamesTheReceiver replays a Send whose previous message is not received.
+func TestReplayedSendTimeoutNamesTheReceiver(t *testing.T) {
 	p := openPair(t, time.Second)
 	at := p[0].owned[0].segment.Address()
 	g := p.capture(t, 0, func() error { return p.message(0, driver.Send, at, 8, 0) })
@@ -146,7 +146,7 @@ func TestAReplayedSendThatNobodyTakesNamesTheReceiver(t *testing.T) {
 	p.closeUntaken(t, 2)
 }
 
-// closeUntaken closes the ranks, of which rank 1 has not received some messages.
+// closeUntaken closes the ranks, and checks the number of messages that rank 1 has not received.
 func (p *pairOfRanks) closeUntaken(t *testing.T, messages int) {
 	t.Helper()
 	var e *driver.MessageError
@@ -157,18 +157,18 @@ func (p *pairOfRanks) closeUntaken(t *testing.T, messages int) {
 	p.closeAll(t)
 }
 
-// wantLate fails the test unless an error names rank 1.
+// wantLate fails the test unless err is a TimeoutError about rank 1.
 func wantLate(t *testing.T, err error) {
 	t.Helper()
 	var late *driver.TimeoutError
 	if !errors.As(err, &late) || !slices.Equal(late.Missing, []int{1}) || late.Activity[1] == "" {
-		t.Errorf("got %v, want a TimeoutError that names rank 1 and says what it does", err)
+		t.Errorf("got %v, want a TimeoutError that names rank 1 and its activity", err)
 	}
 }
 
-// TestMoreMessagesThanHavePlacesAreWaitedFor sends as many messages as may be under way, twice: at
-// first nobody receives, and then somebody does.
-func TestMoreMessagesThanHavePlacesAreWaitedFor(t *testing.T) {
+// TestSendWaitsForASlot sends more messages than there are slots, first with a receiver and then
+// without.
+func TestSendWaitsForASlot(t *testing.T) {
 	p := openPair(t, 20*time.Second)
 	both(t, func(r int) error {
 		o := driver.Send
@@ -202,11 +202,11 @@ func TestMoreMessagesThanHavePlacesAreWaitedFor(t *testing.T) {
 	p.closeUntaken(t, p2p.Slots)
 }
 
-// TestASendWithoutMemoryDoesNothing: the group goes on. The GPU has memory for the buffer, but not
-// for another one like it.
-func TestASendWithoutMemoryDoesNothing(t *testing.T) {
+// TestSendWithoutMemoryHasNoEffect sends a buffer for which the GPU has no staging memory, and
+// checks that the group stays usable.
+func TestSendWithoutMemoryHasNoEffect(t *testing.T) {
 	if !soft(t) {
-		t.Skip("only the software GPU has as much memory as it is told")
+		t.Skip("only the software GPU has a configurable amount of memory")
 	}
 	if !within(t, fmt.Sprint("SOFTGPU_MEMORY=", 160<<20)) {
 		return
@@ -240,8 +240,8 @@ func TestASendWithoutMemoryDoesNothing(t *testing.T) {
 	p.closeAll(t)
 }
 
-// TestAMessageOutlivesTheGroupOfItsSender: what was sent before Close is received after it.
-func TestAMessageOutlivesTheGroupOfItsSender(t *testing.T) {
+// TestMessageOutlivesTheGroupOfItsSender receives a message after the sender's group was closed.
+func TestMessageOutlivesTheGroupOfItsSender(t *testing.T) {
 	p := openPair(t, 10*time.Second)
 	err := errors.Join(
 		p[0].stream.Fill(p[0].owned[0].segment.Address(), 7, 100),
@@ -257,9 +257,9 @@ func TestAMessageOutlivesTheGroupOfItsSender(t *testing.T) {
 	p.closeAll(t)
 }
 
-// TestAbortsInTheMiddleOfMessagesEndThem aborts groups at any time, with messages under way in both
-// directions, eager ones and replays.
-func TestAbortsInTheMiddleOfMessagesEndThem(t *testing.T) {
+// TestAbortEndsMessages aborts groups at any time, with eager and replayed messages in both
+// directions.
+func TestAbortEndsMessages(t *testing.T) {
 	p := openPair(t, 20*time.Second)
 	for round := range 10 {
 		var graphs [2]driver.Graph
@@ -272,7 +272,7 @@ func TestAbortsInTheMiddleOfMessagesEndThem(t *testing.T) {
 			if err := p.connect(t.Context(), r, fmt.Sprint("round ", round)); err != nil {
 				return err
 			}
-			// The stream of the round before may still tell of the group of that.
+			// The stream of the previous round may still return the fault of that group.
 			_ = p[r].stream.Close()
 			var err error
 			if p[r].stream, err = p[r].device.NewStream(); err != nil {
@@ -304,8 +304,8 @@ func TestAbortsInTheMiddleOfMessagesEndThem(t *testing.T) {
 				if err != nil {
 					_ = p[r].stream.Synchronize(ctx)
 					if p[r].group.Cause() == nil {
-						return fmt.Errorf("rank %d, turn %d of round %d: the group goes on after %w", r, i, round,
-							err)
+						return fmt.Errorf("rank %d, turn %d of round %d: the group has not failed after %w", r, i,
+							round, err)
 					}
 					return ctx.Err()
 				}
@@ -313,15 +313,15 @@ func TestAbortsInTheMiddleOfMessagesEndThem(t *testing.T) {
 		})
 	}
 	both(t, func(r int) error {
-		_ = p[r].stream.Close() // which may tell of the last round
+		_ = p[r].stream.Close() // which may return the fault of the last round
 		return nil
 	})
 	p.closeAll(t)
 }
 
-// TestARecvWhoseSendDoesNotComeToItsTurnNamesTheSender: the Send was called, but its stream has
-// other work. A Recv that waits for this rank's own work is not late.
-func TestARecvWhoseSendDoesNotComeToItsTurnNamesTheSender(t *testing.T) {
+// TestRecvTimeoutNamesASenderWithABlockedStream makes a Send whose stream is blocked by other work.
+// The timeout of the Recv does not start before the receiver's stream has reached it.
+func TestRecvTimeoutNamesASenderWithABlockedStream(t *testing.T) {
 	p := openPair(t, time.Second)
 	at := [2]uintptr{p[0].owned[0].segment.Address(), p[1].owned[0].segment.Address()}
 	sending, receiving := make(chan struct{}), make(chan struct{})
@@ -335,7 +335,7 @@ func TestARecvWhoseSendDoesNotComeToItsTurnNamesTheSender(t *testing.T) {
 	}
 	select {
 	case <-p[0].group.Failed():
-		t.Errorf("the group fails over its own work: %v", p[0].group.Cause())
+		t.Errorf("the group has failed while its own stream is blocked: %v", p[0].group.Cause())
 	case <-time.After(1500 * time.Millisecond):
 	}
 	close(receiving)
@@ -345,9 +345,9 @@ func TestARecvWhoseSendDoesNotComeToItsTurnNamesTheSender(t *testing.T) {
 	p.closeAll(t)
 }
 
-// TestMessagesOfAnySizeAndPlace has kernels copy messages from and to odd addresses, and nothing
-// else: what lies before and behind them stays what it was.
-func TestMessagesOfAnySizeAndPlace(t *testing.T) {
+// TestMessagesOfAnySizeAndOffset copies messages from and to odd addresses, and checks that the
+// memory around them does not change.
+func TestMessagesOfAnySizeAndOffset(t *testing.T) {
 	const most = 300_000
 	p := openPair(t, 20*time.Second)
 	seed := time.Now().UnixNano()
@@ -382,20 +382,20 @@ func TestMessagesOfAnySizeAndPlace(t *testing.T) {
 	p.closeAll(t)
 }
 
-// TestARecvThatIsQueuedWhileItsGroupFailsEnds holds up a Recv just before it is queued, until the
-// group has come to the end of its teardown.
-func TestARecvThatIsQueuedWhileItsGroupFailsEnds(t *testing.T) {
+// TestRecvQueuedDuringTeardownEnds blocks a Recv just before it is queued, until the teardown of
+// its group has declared that the group's kernels have ended.
+func TestRecvQueuedDuringTeardownEnds(t *testing.T) {
 	p := openPair(t, 20*time.Second)
 	c := p[0].group.(*communicator)
-	held, goOn := make(chan struct{}), make(chan struct{})
+	locked, unlock := make(chan struct{}), make(chan struct{})
 	go func() {
 		descriptors := &c.device.messages.Descriptors
 		descriptors.Mu.Lock()
 		defer descriptors.Mu.Unlock()
-		close(held)
-		<-goOn
+		close(locked)
+		<-unlock
 	}()
-	<-held
+	<-locked
 	queued := make(chan error, 1)
 	go func() { queued <- p.message(0, driver.Recv, p[0].owned[0].segment.Address(), 8, 0) }()
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
@@ -412,10 +412,10 @@ func TestARecvThatIsQueuedWhileItsGroupFailsEnds(t *testing.T) {
 	}
 	c.Abort(nil)
 	select {
-	case <-c.stages.kernelsEnded: // nothing of the group runs any more, it says
+	case <-c.stages.kernelsEnded:
 	case <-time.After(gpu.EndingTime / 2):
 	}
-	close(goOn)
+	close(unlock)
 	err := <-queued
 	if err == nil {
 		err = p[0].stream.Synchronize(ctx)
@@ -430,9 +430,9 @@ func TestARecvThatIsQueuedWhileItsGroupFailsEnds(t *testing.T) {
 	p.closeAll(t)
 }
 
-// TestAMessageThatIsRefusedTellsOfTheFaultOnce: who has the error of the call is not told again by
-// Synchronize.
-func TestAMessageThatIsRefusedTellsOfTheFaultOnce(t *testing.T) {
+// TestRefusedMessageReturnsTheFaultOnce checks that Synchronize does not repeat a fault that a
+// refused call has returned.
+func TestRefusedMessageReturnsTheFaultOnce(t *testing.T) {
 	p := openPair(t, 20*time.Second)
 	if err := p.message(0, driver.Recv, p[0].owned[0].segment.Address(), 8, 0); err != nil {
 		t.Fatal(err)
@@ -443,7 +443,7 @@ func TestAMessageThatIsRefusedTellsOfTheFaultOnce(t *testing.T) {
 		t.Errorf("got %v, want ErrAborted", err)
 	}
 	if err := p[0].stream.Synchronize(t.Context()); err != nil {
-		t.Errorf("the fault is told again: %v", err)
+		t.Errorf("Synchronize has returned the fault again: %v", err)
 	}
 	_ = p[1].stream.Synchronize(t.Context())
 	p.closeAll(t)

@@ -9,9 +9,9 @@ import (
 	"symmem/driver"
 )
 
-// TestAPlanIsMadeWhileItsGroupEnds prepares calls of the direct path while the group is torn down,
-// which gives back what kernels report to. The race detector has the last word.
-func TestAPlanIsMadeWhileItsGroupEnds(t *testing.T) {
+// TestPrepareDuringTeardown prepares calls of the direct path while the group is torn down, which
+// frees the report of its kernels. It is most useful with the race detector.
+func TestPrepareDuringTeardown(t *testing.T) {
 	w := newGroup(t, 2, 10*time.Second)
 	needDirect(t, w.opened[0].group)
 	m := w.opened[0]
@@ -41,6 +41,6 @@ func TestAPlanIsMadeWhileItsGroupEnds(t *testing.T) {
 	close(ended)
 	preparing.Wait()
 	if _, err := prepare(group, call); !errors.Is(err, driver.ErrClosed) {
-		t.Errorf("a plan of a group that has ended: %v", err)
+		t.Errorf("preparing a call of an ended group: got %v, want ErrClosed", err)
 	}
 }

@@ -10,8 +10,9 @@ import (
 	"symmem/internal/nccl"
 )
 
-// TestWhatNCCLDoesNotHaveIsRefused guards against wrong sums: NCCL's number 0 is one.
-func TestWhatNCCLDoesNotHaveIsRefused(t *testing.T) {
+// TestUnknownTypesAndReductionsAreRefused checks calls for which NCCL has no number. Number 0 would
+// be another type or reduction.
+func TestUnknownTypesAndReductionsAreRefused(t *testing.T) {
 	for name, call := range map[string]driver.Call{
 		"a reduction": {Operation: driver.AllReduce, ReduceOp: driver.ReduceOps},
 		"a bitwise reduction": {
@@ -22,13 +23,13 @@ func TestWhatNCCLDoesNotHaveIsRefused(t *testing.T) {
 		for _, path := range []driver.Path{driver.PathPlain, driver.PathWindow} {
 			p := &plan{Call: call}
 			if err := p.Refusal(path); !errors.Is(err, driver.ErrUnsupported) {
-				t.Errorf("%s, %v: refused with %v", name, path, err)
+				t.Errorf("%s, %v: got %v, want ErrUnsupported", name, path, err)
 			}
 		}
 	}
 	fine := &plan{Call: driver.Call{Operation: driver.AllGather, ReduceOp: driver.ReduceOps}}
 	if err := fine.Refusal(driver.PathPlain); err != nil {
-		t.Errorf("an operation that does not reduce: %v", err)
+		t.Errorf("an operation that does not reduce: got %v", err)
 	}
 }
 
@@ -44,8 +45,9 @@ func TestNumbersOfReductionsAreNCCLs(t *testing.T) {
 	}
 }
 
-// TestAKernelIsChosenOnceForAPlan counts, however often an offer is asked before a path is taken.
-func TestAKernelIsChosenOnceForAPlan(t *testing.T) {
+// TestKernelIsChosenOnceForAPlan counts the choices while an offer is queried repeatedly before a
+// path is taken.
+func TestKernelIsChosenOnceForAPlan(t *testing.T) {
 	w := newGroup(t, 2, 10*time.Second)
 	needDirect(t, w.opened[0].group)
 	w.must(func(m *testRank) error {
@@ -83,14 +85,14 @@ func TestAKernelIsChosenOnceForAPlan(t *testing.T) {
 				return err
 			}
 			if times != want {
-				t.Errorf("a kernel was chosen %d times for the %v path, not %d", times, path, want)
+				t.Errorf("a kernel was chosen %d times for the %v path, want %d", times, path, want)
 			}
 		}
 		return nil
 	})
 }
 
-// prepare makes the plan of a call: on the plain path where the window path refuses it.
+// prepare returns the plan of a call. It uses the plain path if the window path refuses the call.
 func prepare(c driver.Communicator, call driver.Call) (driver.Plan, error) {
 	if call.Path == driver.PathWindow && c.Offer(call).Refusal(driver.PathWindow) != nil {
 		call.Path = driver.PathPlain
@@ -98,8 +100,8 @@ func prepare(c driver.Communicator, call driver.Call) (driver.Plan, error) {
 	return driver.Prepare(c, call)
 }
 
-// TestACallOfUnknownTicketIsNamedByItsLaunch: kernels of replays know no tickets.
-func TestACallOfUnknownTicketIsNamedByItsLaunch(t *testing.T) {
+// TestCallWithoutTicketIsNamedByItsLaunch describes a replayed call, whose ticket is unknown.
+func TestCallWithoutTicketIsNamedByItsLaunch(t *testing.T) {
 	f := faults{cfg: &driver.GroupConfig{ID: "g"}}
 	call := driver.Call{Operation: driver.AllGather}
 	if got := f.doing(&call, 12, 63); got != "AllGather 12 of group g" {

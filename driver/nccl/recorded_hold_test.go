@@ -12,7 +12,7 @@ import (
 	"symmem/internal/dl"
 )
 
-// torn waits until the teardown of a communicator has come to an end.
+// torn waits for the end of a communicator's teardown.
 func torn(c *communicator) error {
 	select {
 	case <-c.stages.tornDown:
@@ -22,10 +22,10 @@ func torn(c *communicator) error {
 	}
 }
 
-// TestAFaultLeavesMemoryToGraphsOfOthers fails a group while a graph of another library waits in
-// one of its kernels, and replays the graph again then: it ends each time. Nothing is unmapped,
-// and the report not used again, before the graph is destroyed; then all is.
-func TestAFaultLeavesMemoryToGraphsOfOthers(t *testing.T) {
+// TestFaultKeepsMemoryOfForeignGraphs fails a group while a kernel in a graph of another library
+// waits, and then replays the graph: each replay must end. No memory is unmapped, and the report is
+// not reused, before the graph is destroyed; then everything is freed.
+func TestFaultKeepsMemoryOfForeignGraphs(t *testing.T) {
 	for _, count := range []int64{1000, sizes["buffers"]} {
 		t.Run(fmt.Sprint(count), func(t *testing.T) { replayAfterAFault(t, count) })
 	}
@@ -65,30 +65,30 @@ func replayAfterAFault(t *testing.T, count int64) {
 		}
 		now, err := c.direct.exchange.Places()
 		if now.Exchange[0] == 0 || open != nil || err != nil || now != before {
-			return errors.New("memory of the group is gone under the graph")
+			return errors.New("memory of the group was freed before its graph")
 		}
 		for _, s := range m.owned {
 			if err := s.window.Deregister(); err != nil {
 				return err
 			}
 			if got := s.window.(*window).at[1-m.rank]; got == 0 {
-				return errors.New("the peer's segment is unmapped under the graph")
+				return errors.New("the peer's segment was unmapped before the graph was destroyed")
 			}
 		}
 		err = errors.Join(g.destroy(), torn(c), g.leave())
 		_, open = c.direct.exchange.Places()
 		if !errors.Is(open, driver.ErrClosed) || m.owned[0].window.(*window).at[1-m.rank] != 0 {
-			err = errors.Join(err, errors.New("memory of the group is left after its last graph"))
+			err = errors.Join(err, errors.New("memory of the group was not freed after its last graph"))
 		}
 		m.owned[0].window = nil
 		return err
 	})
 }
 
-// TestMemoryUnderAGraphOfAnotherLibraryStays gives back a window, a segment and its addresses, and
-// closes the group and the device while a graph has a call on them. Replays end all the same, and
-// once the graph is gone so is the memory.
-func TestMemoryUnderAGraphOfAnotherLibraryStays(t *testing.T) {
+// TestMemoryOutlivesForeignGraphs frees a window, a segment and its addresses, and closes the group
+// and the device, while a graph has a call that uses them. Replays must still end, and the memory
+// is freed when the graph is gone.
+func TestMemoryOutlivesForeignGraphs(t *testing.T) {
 	for _, path := range []driver.Path{driver.PathPlain, driver.PathDirect} {
 		t.Run(fmt.Sprint(path), func(t *testing.T) {
 			w := newGroup(t, 2, time.Minute)
@@ -102,18 +102,18 @@ func TestMemoryUnderAGraphOfAnotherLibraryStays(t *testing.T) {
 	}
 }
 
-// closeUnder closes all that a rank has while a graph of another library has a call on it.
+// closeUnder closes everything of a rank while a graph of another library uses it.
 func (m *testRank) closeUnder(g *owned) error {
 	d, c, s := m.device, m.group.(*communicator), m.owned[0]
 	at := s.segment.Address()
 	errs := []error{s.window.Deregister(), s.segment.Unmap(), m.arena.Close()}
 	if !d.gpu.Knows(at) {
-		errs = append(errs, errors.New("a segment is unmapped under the graph"))
+		errs = append(errs, errors.New("a segment was unmapped before the graph was destroyed"))
 	}
 	errs = append(errs, m.stream.Close(), c.Close(), d.gpu.Do(func() error {
 		return d.gpu.CUDA.MemFreeHost(dl.AddressOf(&m.pinned[0]))
 	}), g.stream.Close())
-	// The owner of the stream goes on in the GPU's context.
+	// The owner of the stream still uses the GPU's context.
 	_, err := d.gpu.RetainPrimary()
 	begin := time.Now()
 	errs = append(errs, err, d.Close())
@@ -130,15 +130,15 @@ func (m *testRank) closeUnder(g *owned) error {
 		return !d.gpu.Held(), nil
 	}))
 	if d.gpu.Knows(at) {
-		errs = append(errs, errors.New("a segment is mapped after the last graph"))
+		errs = append(errs, errors.New("a segment is still mapped after the last graph"))
 	}
 	errs = append(errs, d.gpu.ReleasePrimary())
 	m.stream, m.group, m.arena, m.pinned, m.owned, m.device = nil, nil, nil, nil, nil, nil
 	return errors.Join(errs...)
 }
 
-// TestALostCaptureHoldsNothing loses a capture that has a call, and closes the group.
-func TestALostCaptureHoldsNothing(t *testing.T) {
+// TestInvalidatedCaptureHoldsNothing invalidates a capture with a call, and closes the group.
+func TestInvalidatedCaptureHoldsNothing(t *testing.T) {
 	w := newGroup(t, 2, time.Minute)
 	w.withPower(1000, func(m *testRank, p *power) error {
 		plan, err := prepare(m.group, p.call(driver.PathDirect))
@@ -154,9 +154,9 @@ func TestALostCaptureHoldsNothing(t *testing.T) {
 			if !m.group.(*communicator).recorder.captures.Any() {
 				err = errors.Join(err, errors.New("the capture holds nothing"))
 			}
-			// CUDA loses the capture of a stream that is asked.
+			// CUDA invalidates the capture of a stream that is queried.
 			if _, lost := m.device.gpu.CUDA.StreamQuery(theirs); lost == nil {
-				err = errors.Join(err, errors.New("the capture goes on"))
+				err = errors.Join(err, errors.New("the capture was not invalidated"))
 			}
 			return err
 		})

@@ -13,7 +13,7 @@ import (
 	"symmem/internal/cuda"
 )
 
-// fault waits until the group of a rank has failed, for a second on a GPU, and returns why.
+// fault waits until the group of a rank has failed, up to a second on a GPU, and returns the cause.
 func (m *testRank) fault(w *testGroup) error {
 	within := time.Second
 	if soft(w.t) {
@@ -23,16 +23,16 @@ func (m *testRank) fault(w *testGroup) error {
 	case <-m.group.Failed():
 		return m.group.Cause()
 	case <-time.After(within):
-		return fmt.Errorf("rank %d: no kernel reports anything", m.rank)
+		return fmt.Errorf("rank %d: no kernel has reported a fault", m.rank)
 	}
 }
 
-// reasons counts the ranks that know why their group has failed. A rank whose kernel has not
-// reported within control.Grace of the fault of another rank, as on a busy machine, knows only that
-// this one has failed.
+// reasons counts the ranks whose error names the cause. A rank whose kernel does not report a fault
+// within control.Grace of the fault of another rank, as on a busy machine, only reports that the
+// other rank has failed.
 type reasons struct{ known atomic.Int32 }
 
-// want checks the error of a rank that knows the reason.
+// want checks the error of a rank, unless it only reports that another rank has failed.
 func (r *reasons) want(err error, check func(error) error) error {
 	if errors.As(err, new(*driver.PeerError)) {
 		return nil
@@ -41,16 +41,17 @@ func (r *reasons) want(err error, check func(error) error) error {
 	return check(err)
 }
 
-// wantSome fails the test if no rank knows the reason.
+// wantSome fails the test if no rank has reported the cause.
 func (r *reasons) wantSome(t *testing.T) {
 	t.Helper()
 	if r.known.Load() == 0 {
-		t.Error("no rank knows why the group has failed")
+		t.Error("no rank has reported the cause")
 	}
 }
 
-// TestAlikeGraphsInOppositeOrderDiverge: before, each rank took the other graph's numbers.
-func TestAlikeGraphsInOppositeOrderDiverge(t *testing.T) {
+// TestEqualGraphsInOppositeOrderDiverge replays two graphs with equal calls in different orders on
+// the ranks, which must not mix their data.
+func TestEqualGraphsInOppositeOrderDiverge(t *testing.T) {
 	for _, ranks := range []int{2, 4} {
 		t.Run(fmt.Sprintf("%d ranks", ranks), func(t *testing.T) {
 			w := newSteps(t, ranks, 20*time.Second)
@@ -82,9 +83,10 @@ func TestAlikeGraphsInOppositeOrderDiverge(t *testing.T) {
 	}
 }
 
-// TestCallsDivergeWhereABlockHasNoRoom: blocks that wait for numbers of another call do not end.
-// Blocks of a kernel may find no room before others end, as where ranks share a GPU.
-func TestCallsDivergeWhereABlockHasNoRoom(t *testing.T) {
+// TestCallsDivergeWithFewResidentBlocks launches different calls on GPUs that run one block at a
+// time, as may happen if ranks share a GPU. Blocks that wait for data of another call do not end,
+// so the first block must detect the difference.
+func TestCallsDivergeWithFewResidentBlocks(t *testing.T) {
 	if !apart(t, "", "SOFTGPU_BLOCKS=1") {
 		return
 	}
@@ -93,7 +95,7 @@ func TestCallsDivergeWhereABlockHasNoRoom(t *testing.T) {
 	w.withPower(50_000, func(m *testRank, p *power) error {
 		call := p.call(driver.PathDirect)
 		call.Digest += uint64(m.rank)
-		m.group.(*communicator).SetCheck(false) // else the hosts compare, too
+		m.group.(*communicator).SetCheck(false) // or the hosts would compare the calls
 		plan, err := prepare(m.group, call)
 		if err = errors.Join(err, m.group.Launch(m.stream, plan)); err != nil {
 			return err
@@ -103,31 +105,31 @@ func TestCallsDivergeWhereABlockHasNoRoom(t *testing.T) {
 	why.wantSome(t)
 }
 
-// mismatched wants that calls differ.
+// mismatched returns an error unless err is a MismatchError.
 func mismatched(err error) error {
 	if !errors.As(err, new(*driver.MismatchError)) {
-		return fmt.Errorf("got %w, want that the calls differ", err)
+		return fmt.Errorf("got %w, want a MismatchError", err)
 	}
 	return nil
 }
 
-// diverged wants an error about the first call of a capture, by the number of its launch or by that
-// of the call in the group.
+// diverged returns a function that checks for a MismatchError about the first call of a capture,
+// numbered by its launch or by its ticket.
 func diverged(capture int, launch bool) func(error) error {
 	return func(found error) error {
 		var differs *driver.MismatchError
 		if !errors.As(found, &differs) || differs.Call.Recorded.Capture != uint64(capture) ||
 			differs.Launch != launch ||
 			!strings.Contains(found.Error(), fmt.Sprintf("call 1 of capture %d", capture)) {
-			return fmt.Errorf("got %w, want that call 1 of capture %d differs", found, capture)
+			return fmt.Errorf("got %w, want a MismatchError about call 1 of capture %d", found, capture)
 		}
 		return nil
 	}
 }
 
-// TestGraphsOfOursInOppositeOrderDiverge does it with graphs that count as launches of ours, whose
-// calls are compared before or while they run.
-func TestGraphsOfOursInOppositeOrderDiverge(t *testing.T) {
+// TestOwnGraphsInOppositeOrderDiverge launches our graphs in different orders. Their calls are
+// compared before or while they run.
+func TestOwnGraphsInOppositeOrderDiverge(t *testing.T) {
 	for _, path := range []driver.Path{driver.PathDirect, driver.PathPlain} {
 		t.Run(path.String(), func(t *testing.T) {
 			w := newSteps(t, 2, 20*time.Second)
@@ -149,8 +151,8 @@ func TestGraphsOfOursInOppositeOrderDiverge(t *testing.T) {
 	}
 }
 
-// TestACallInACaptureIsNoOtherCall: one rank replays what the other one calls.
-func TestACallInACaptureIsNoOtherCall(t *testing.T) {
+// TestReplayedCallDivergesFromAnEagerCall replays a call on one rank that the other rank launches.
+func TestReplayedCallDivergesFromAnEagerCall(t *testing.T) {
 	w := newSteps(t, 2, 20*time.Second)
 	var why reasons
 	w.withPower(1000, func(m *testRank, p *power) error {
@@ -158,7 +160,7 @@ func TestACallInACaptureIsNoOtherCall(t *testing.T) {
 		err = errors.Join(err, all[0].capture(func() error {
 			return all[0].record(driver.PathDirect, p)
 		}))
-		defer func() { _ = finish(all...) }() // the group is not torn down while it has graphs
+		defer func() { _ = finish(all...) }() // the teardown of the group waits for its graphs
 		if m.rank == 0 {
 			if err := errors.Join(err, all[0].replay(p)); err != nil {
 				return err
@@ -174,8 +176,9 @@ func TestACallInACaptureIsNoOtherCall(t *testing.T) {
 	why.wantSome(t)
 }
 
-// TestACallInACaptureThatIsLostFailsNoGroup: another thread has called what CUDA forbids meanwhile.
-func TestACallInACaptureThatIsLostFailsNoGroup(t *testing.T) {
+// TestCallInAnInvalidatedCaptureKeepsTheGroup records a call after another call to CUDA has
+// invalidated the capture.
+func TestCallInAnInvalidatedCaptureKeepsTheGroup(t *testing.T) {
 	w := newGroup(t, 2, 10*time.Second)
 	w.withPower(1000, func(m *testRank, p *power) error {
 		all, err := m.newOwned(1)
@@ -191,7 +194,7 @@ func TestACallInACaptureThatIsLostFailsNoGroup(t *testing.T) {
 			err := o.record(driver.PathDirect, p)
 			_, ended := gpu.EndCapture(o.theirs)
 			if !errors.Is(err, cuda.ErrCaptureInvalidated) || ended == nil {
-				return fmt.Errorf("the call gives %w, the end of the capture %w", err, ended)
+				return fmt.Errorf("the call returned %w, the end of the capture %w", err, ended)
 			}
 			return nil
 		})
@@ -199,10 +202,10 @@ func TestACallInACaptureThatIsLostFailsNoGroup(t *testing.T) {
 	})
 }
 
-// TestAGraphInACaptureOfTheOwnerIsRefused: what it holds would not live as long as the owner's, and
-// its calls would have the numbers of a launch that is none. Neither the capture nor the group is
-// lost.
-func TestAGraphInACaptureOfTheOwnerIsRefused(t *testing.T) {
+// TestGraphInACaptureOfTheOwnerIsRefused launches our graph on a stream that its owner captures.
+// The objects of our graph would not live as long as the owner's graph. The capture and the group
+// must stay valid.
+func TestGraphInACaptureOfTheOwnerIsRefused(t *testing.T) {
 	w := newSteps(t, 2, 10*time.Second)
 	w.withPower(1000, func(m *testRank, p *power) error {
 		g, err := m.capture(p, driver.PathDirect, 1)

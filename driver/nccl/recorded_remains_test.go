@@ -13,9 +13,10 @@ import (
 	"symmem/driver/nccl/internal/gpu"
 )
 
-// TestCapturedGroupsLeaveNothingBehind makes groups that another library captures, fails or closes
-// them, and destroys their graphs before or after that, with replays between: then no descriptor,
-// mapping, goroutine or memory is left. SYMMEM_TEST_GROUPS says how many.
+// TestCapturedGroupsLeaveNothingBehind connects groups whose calls another library captures, fails
+// or closes them, and destroys the graphs before or after that, with replays in between. No
+// descriptors, mappings, goroutines or memory may leak. SYMMEM_TEST_GROUPS sets the number of
+// groups.
 func TestCapturedGroupsLeaveNothingBehind(t *testing.T) {
 	groups := 40
 	if n, err := strconv.Atoi(os.Getenv("SYMMEM_TEST_GROUPS")); err == nil {
@@ -27,7 +28,7 @@ func TestCapturedGroupsLeaveNothingBehind(t *testing.T) {
 		powers[m.rank], err = m.newPower(w, 1, 600_000)
 		return err
 	})
-	for i := range 4 { // what is kept for good is made now
+	for i := range 4 { // the first groups also allocate memory that is kept
 		w.captureAndEnd(powers, i)
 	}
 	before, free := remains(t), w.free()
@@ -45,16 +46,16 @@ func TestCapturedGroupsLeaveNothingBehind(t *testing.T) {
 		return true, nil
 	})
 	if err != nil {
-		t.Errorf("after %d groups there are %v, before them %v", groups, now, before)
+		t.Errorf("%v before %d groups, %v afterwards", before, groups, now)
 	}
 	for r, now := range w.free() {
 		if lost := free[r] - now; lost >= int64(groups)<<20 {
-			t.Errorf("rank %d: %d bytes are gone", r, lost)
+			t.Errorf("rank %d: %d bytes have leaked", r, lost)
 		}
 	}
 }
 
-// captureAndEnd makes a group, captures calls of it, and ends both in the i-th way.
+// captureAndEnd connects a group, captures calls of it, and ends both in one of four ways.
 func (w *testGroup) captureAndEnd(powers [2]*power, i int) {
 	fails, first := i%2 == 0, i/2%2 == 0
 	w.regroup(0, 1)
@@ -107,7 +108,7 @@ func (w *testGroup) captureAndEnd(powers [2]*power, i int) {
 	})
 }
 
-// ignoring is err, unless a fault is what was asked for.
+// ignoring returns err, or nil if a fault is expected.
 func ignoring(err error, fault bool) error {
 	if fault {
 		return nil
@@ -115,7 +116,7 @@ func ignoring(err error, fault bool) error {
 	return err
 }
 
-// remains counts what a group could leave.
+// remains counts resources that a group could leak.
 func remains(t *testing.T) map[string]int {
 	t.Helper()
 	maps, err := os.ReadFile("/proc/self/maps")

@@ -15,7 +15,7 @@ import (
 	"symmem/internal/dl"
 )
 
-// owned is a stream of another library and a graph that it has captured there.
+// owned is a stream of another library, and a graph that the library has captured on it.
 type owned struct {
 	m      *testRank
 	theirs cuda.Stream
@@ -24,7 +24,7 @@ type owned struct {
 	exec   cuda.GraphExec
 }
 
-// newOwned makes streams of another library, without graphs.
+// newOwned creates streams of another library, without graphs.
 func (m *testRank) newOwned(n int) (all []*owned, err error) {
 	for range n {
 		o := &owned{m: m}
@@ -36,7 +36,7 @@ func (m *testRank) newOwned(n int) (all []*owned, err error) {
 	return all, nil
 }
 
-// capture makes the graph of what work records.
+// capture captures work and instantiates the graph.
 func (o *owned) capture(work func() error) (err error) {
 	if o.graph, err = o.m.device.recordBy(o.theirs, work); err != nil {
 		return err
@@ -47,7 +47,7 @@ func (o *owned) capture(work func() error) (err error) {
 	})
 }
 
-// capturedBy has the owner of a new stream capture a call of the rank's group.
+// capturedBy captures a call of the rank's group on a new stream, as its owner.
 func (m *testRank) capturedBy(call driver.Call) (*owned, error) {
 	all, err := m.newOwned(1)
 	if err != nil {
@@ -56,7 +56,7 @@ func (m *testRank) capturedBy(call driver.Call) (*owned, error) {
 	return all[0], all[0].capture(func() error { return all[0].recordCall(call) })
 }
 
-// record puts calls of the rank's group into a capture that the stream is in.
+// record adds calls of the rank's group to the stream's capture.
 func (o *owned) record(path driver.Path, powers ...*power) error {
 	for _, p := range powers {
 		if err := o.recordCall(p.call(path)); err != nil {
@@ -82,7 +82,7 @@ func (o *owned) replay(powers ...*power) error {
 	return o.m.device.gpu.Do(func() error { return o.m.device.gpu.CUDA.GraphLaunch(o.exec, o.theirs) })
 }
 
-// replayed is replay, and waits for it.
+// replayed launches the graph and waits for it.
 func (o *owned) replayed(powers ...*power) error {
 	if err := o.replay(powers...); err != nil {
 		return err
@@ -91,7 +91,7 @@ func (o *owned) replayed(powers ...*power) error {
 	return err
 }
 
-// ends waits for the replays, and says how long that took.
+// ends waits for the replays, and returns how long that took.
 func (o *owned) ends() (time.Duration, error) {
 	begin, d := time.Now(), o.m.device
 	err := gpu.Within(time.Minute, func() (done bool, err error) {
@@ -101,7 +101,7 @@ func (o *owned) ends() (time.Duration, error) {
 	return time.Since(begin), err
 }
 
-// destroy ends the graph as its owner does.
+// destroy destroys the graph, as its owner.
 func (o *owned) destroy() error {
 	d := o.m.device
 	return d.gpu.Do(func() error {
@@ -112,10 +112,10 @@ func (o *owned) destroy() error {
 	})
 }
 
-// leave ends the stream.
+// leave closes and destroys the stream.
 func (o *owned) leave() error { return errors.Join(o.stream.Close(), o.m.device.destroy(o.theirs)) }
 
-// finish waits for the streams and gives back what they have.
+// finish waits for the streams, and destroys them and their graphs.
 func finish(all ...*owned) error {
 	var errs []error
 	for _, o := range all {
@@ -128,7 +128,7 @@ func finish(all ...*owned) error {
 	return errors.Join(errs...)
 }
 
-// join makes one stream wait for what another one has, as the owner of both does.
+// join makes one stream wait for the work of another one, as the owner of both.
 func join(waits, ahead *owned) error {
 	d := waits.m.device
 	return d.gpu.Do(func() error {
@@ -141,21 +141,21 @@ func join(waits, ahead *owned) error {
 	})
 }
 
-// two are as many counts.
+// two returns a count twice.
 func two(count int64) []int64 { return []int64{count, count} }
 
-// pairs are two calls of a group that would run at once if nothing kept them apart.
+// pairs lists pairs of calls of a group that must be serialized.
 var pairs = []struct {
 	name   string
 	counts []int64
 	paths  [2]driver.Path
 }{
-	{"alike", []int64{250, 250}, [2]driver.Path{driver.PathDirect, driver.PathDirect}},
+	{"short", []int64{250, 250}, [2]driver.Path{driver.PathDirect, driver.PathDirect}},
 	{"long", []int64{60_000, 60_000}, [2]driver.Path{driver.PathDirect, driver.PathDirect}},
-	{"different", []int64{250, 60_000}, [2]driver.Path{driver.PathDirect, driver.PathDirect}},
-	{"of two paths", []int64{5000, 5000}, [2]driver.Path{driver.PathPlain, driver.PathDirect}},
-	{"in windows", []int64{5000, 5000}, [2]driver.Path{driver.PathWindow, driver.PathDirect}},
-	{"of NCCL", []int64{5000, 5000}, [2]driver.Path{driver.PathPlain, driver.PathPlain}},
+	{"short and long", []int64{250, 60_000}, [2]driver.Path{driver.PathDirect, driver.PathDirect}},
+	{"plain and direct", []int64{5000, 5000}, [2]driver.Path{driver.PathPlain, driver.PathDirect}},
+	{"window and direct", []int64{5000, 5000}, [2]driver.Path{driver.PathWindow, driver.PathDirect}},
+	{"plain", []int64{5000, 5000}, [2]driver.Path{driver.PathPlain, driver.PathPlain}},
 }
 
 // forPairs runs a test of two calls for each pair, with 2 and with 4 ranks.
@@ -177,8 +177,7 @@ func forPairs(
 	}
 }
 
-// TestReplaysOnSeveralStreamsTakeTurns replays two graphs of another library's, each on a stream of
-// its own.
+// TestReplaysOnSeveralStreamsTakeTurns replays two graphs of another library on separate streams.
 func TestReplaysOnSeveralStreamsTakeTurns(t *testing.T) {
 	forPairs(t, func(m *testRank, _ *testGroup, powers []*power, paths [2]driver.Path) error {
 		all, err := m.newOwned(2)
@@ -196,14 +195,14 @@ func TestReplaysOnSeveralStreamsTakeTurns(t *testing.T) {
 }
 
 // TestReplaysAndOtherCallsTakeTurns replays a graph while calls are made on other streams: one of
-// ours and one of the other library.
+// ours and an adopted one.
 func TestReplaysAndOtherCallsTakeTurns(t *testing.T) {
 	forPairs(t, func(m *testRank, w *testGroup, powers []*power, paths [2]driver.Path) error {
 		all, err := m.newOwned(2)
 		if err != nil {
 			return err
 		}
-		// Calls that are under way when the group is captured for the first time count, too.
+		// The first capture of the group is also ordered after unfinished calls.
 		err = errors.Join(powers[1].raise(m.group, m.stream, paths[1]),
 			all[0].capture(func() error { return all[0].record(paths[0], powers[0]) }))
 		for round := range 10 {
@@ -214,8 +213,7 @@ func TestReplaysAndOtherCallsTakeTurns(t *testing.T) {
 	})
 }
 
-// TestBranchesOfACaptureTakeTurns puts calls into two branches of a capture that nothing joins
-// until its end.
+// TestBranchesOfACaptureTakeTurns captures calls on two branches that are joined only at the end.
 func TestBranchesOfACaptureTakeTurns(t *testing.T) {
 	forPairs(t, func(m *testRank, _ *testGroup, powers []*power, paths [2]driver.Path) error {
 		all, err := m.newOwned(2)
@@ -240,8 +238,9 @@ func TestBranchesOfACaptureTakeTurns(t *testing.T) {
 	})
 }
 
-// TestGraphsOfOursAndOfOthersTakeTurns replays one of each kind on different streams.
-func TestGraphsOfOursAndOfOthersTakeTurns(t *testing.T) {
+// TestOwnAndForeignGraphsTakeTurns replays our graph and one of another library on different
+// streams.
+func TestOwnAndForeignGraphsTakeTurns(t *testing.T) {
 	forPairs(t, func(m *testRank, w *testGroup, powers []*power, paths [2]driver.Path) error {
 		all, err := m.newOwned(1)
 		if err != nil {
@@ -259,8 +258,8 @@ func TestGraphsOfOursAndOfOthersTakeTurns(t *testing.T) {
 	})
 }
 
-// TestACaptureGetsTwoNodesForEachGroup counts the nodes and looks at what they depend on.
-func TestACaptureGetsTwoNodesForEachGroup(t *testing.T) {
+// TestCaptureGetsTwoNodesForEachGroup counts the nodes of a graph and checks their dependencies.
+func TestCaptureGetsTwoNodesForEachGroup(t *testing.T) {
 	w := newSteps(t, 2, 20*time.Second)
 	w.withPowers(two(1000), func(m *testRank, powers []*power) error {
 		second, err := m.device.Connect(t.Context(), driver.GroupConfig{
@@ -275,7 +274,7 @@ func TestACaptureGetsTwoNodesForEachGroup(t *testing.T) {
 		}
 		plans := make([]driver.Plan, 2)
 		for i, g := range []driver.Communicator{m.group, second} {
-			// Without windows, since those are of the first group.
+			// Without windows, since these belong to the first group.
 			call := powers[i].call(driver.PathDirect)
 			call.SendWindow, call.RecvWindow = nil, nil
 			if plans[i], err = prepare(g, call); err != nil {
@@ -287,7 +286,7 @@ func TestACaptureGetsTwoNodesForEachGroup(t *testing.T) {
 			err := join(all[1], all[0])
 			for i := range rounds {
 				for k, o := range all {
-					// Each branch takes the groups in an order of its own.
+					// Each branch uses the groups in a different order.
 					for _, p := range []driver.Plan{plans[(i+k)%2], plans[(i+k+1)%2]} {
 						err = errors.Join(err, p.(*plan).c.Record(o.stream, p))
 					}
@@ -312,7 +311,7 @@ func TestACaptureGetsTwoNodesForEachGroup(t *testing.T) {
 	})
 }
 
-// countNodes looks at a graph of so many calls of so many groups.
+// countNodes checks the nodes of a graph with a number of calls and groups.
 func countNodes(d *Device, g cuda.Graph, calls, groups int) error {
 	nodes, err := d.graphNodes(g)
 	from, to, edgesErr := d.graphEdges(g)
@@ -336,9 +335,9 @@ func countNodes(d *Device, g cuda.Graph, calls, groups int) error {
 	return err
 }
 
-// TestWhereEdgesStayThereAreMoreNodes has CUDA refuse to take the first dependency back: the calls
-// are right all the same.
-func TestWhereEdgesStayThereAreMoreNodes(t *testing.T) {
+// TestCaptureAddsNodesIfEdgesCannotBeRemoved makes CUDA refuse to remove the first dependency. The
+// results must still be correct.
+func TestCaptureAddsNodesIfEdgesCannotBeRemoved(t *testing.T) {
 	if !apart(t, "cuGraphRemoveDependencies_v2:1:801") {
 		return
 	}
@@ -360,11 +359,11 @@ func TestWhereEdgesStayThereAreMoreNodes(t *testing.T) {
 		return errors.Join(err, m.stream.Synchronize(t.Context()), finish(all...), m.check(w, p))
 	})
 	if nodes[0]+nodes[1] != 5+6 { // the first refusal is one rank's
-		t.Errorf("graphs of 3 calls have %v nodes", nodes)
+		t.Errorf("graphs of 3 calls have %v nodes, want 5 and 6", nodes)
 	}
 }
 
-// mostEntries is how many nodes, or edges, of a graph these tests look at.
+// mostEntries is the largest number of nodes, or edges, of a graph in these tests.
 const mostEntries = 1 << 10
 
 // graphNodes returns the nodes of a graph.
@@ -374,8 +373,7 @@ func (d *Device) graphNodes(g cuda.Graph) ([]cuda.Node, error) {
 	return nodes[:count], err
 }
 
-// graphEdges returns the dependencies of a graph: each node of to depends on that of from with the
-// same index.
+// graphEdges returns the dependencies of a graph: to[i] depends on from[i].
 func (d *Device) graphEdges(g cuda.Graph) (from, to []cuda.Node, err error) {
 	from, to = make([]cuda.Node, mostEntries), make([]cuda.Node, mostEntries)
 	data, count := make([]uint64, mostEntries), uint64(mostEntries) // CUgraphEdgeData has 8 bytes
@@ -385,7 +383,7 @@ func (d *Device) graphEdges(g cuda.Graph) (from, to []cuda.Node, err error) {
 	return from[:count], to[:count], err
 }
 
-// askOfGraph calls a function of libcuda that symmem itself does not need.
+// askOfGraph calls a function of libcuda that only tests need.
 func (d *Device) askOfGraph(name string, g cuda.Graph, args ...uintptr) error {
 	library, err := dl.Open(d.gpu.CUDA.Path())
 	if err != nil {

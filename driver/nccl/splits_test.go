@@ -11,7 +11,7 @@ import (
 	"symmem/internal/sys/systest"
 )
 
-// uneven is an AllToAllV over a power in which each rank sends so many numbers to the next one.
+// uneven returns an AllToAllV over a power in which each rank sends count numbers to the next rank.
 func (m *testRank) uneven(p *power, count int64, path driver.Path) driver.Call {
 	ranks := len(m.group.(*communicator).cfg.Ranks)
 	none := func() []int64 { return make([]int64, ranks) }
@@ -24,7 +24,8 @@ func (m *testRank) uneven(p *power, count int64, path driver.Path) driver.Call {
 	return call
 }
 
-// TestSplitsInACaptureAreCompared: a replay would wait without end for what nobody sends.
+// TestSplitsInACaptureAreCompared records calls with different splits. A replay would wait forever
+// for a part that is not sent.
 func TestSplitsInACaptureAreCompared(t *testing.T) {
 	w := newGroup(t, 2, 10*time.Second)
 	w.withPower(1000, func(m *testRank, p *power) error {
@@ -39,10 +40,11 @@ func TestSplitsInACaptureAreCompared(t *testing.T) {
 	})
 }
 
-// TestAllToAllNeedsNoCallOfNCCLs: the backend works with 2.27.3, and ncclAlltoAll is of 2.28.3.
-func TestAllToAllNeedsNoCallOfNCCLs(t *testing.T) {
+// TestAllToAllWithoutNCCLAlltoAll runs AllToAll with an NCCL before 2.28.3, which has no
+// ncclAlltoAll.
+func TestAllToAllWithoutNCCLAlltoAll(t *testing.T) {
 	if !soft(t) {
-		t.Skipf("another version of NCCL than that of the GPUs: %v", driver.ErrUnsupported)
+		t.Skipf("only the software GPU has a configurable version of NCCL: %v", driver.ErrUnsupported)
 	}
 	c := systest.Command(t, systest.Patience, os.Args[0],
 		"-test.run=^TestContract$/^collectives$/^(two|three)_ranks_get")

@@ -12,35 +12,36 @@ import (
 	"symmem/internal/sys/systest"
 )
 
-// guarding are versions of NCCL, and whether an empty kernel goes before their kernels over
-// windows.
+// guarding lists versions of NCCL, and whether an empty kernel is launched before their window
+// kernels.
 var guarding = map[string]bool{
 	"22703": false, "22802": false, "22803": true, "22809": true, "23006": true, "23007": false,
 	"23203": false,
 }
 
-// guarded is what the test below says of calls before which one goes.
-const guarded = "an empty kernel goes before calls over windows"
+// guarded is logged by TestWindowKernelsWaitForEarlierWork if an empty kernel is expected.
+const guarded = "an empty kernel is launched before window kernels"
 
-// TestAFillGoesBeforeKernelsThatStartEarly runs the test below with other versions of NCCL.
-func TestAFillGoesBeforeKernelsThatStartEarly(t *testing.T) {
+// TestGuardForKernelsThatStartEarly runs TestWindowKernelsWaitForEarlierWork with other versions of
+// NCCL.
+func TestGuardForKernelsThatStartEarly(t *testing.T) {
 	if !soft(t) {
-		t.Skipf("another version of NCCL than that of the GPUs: %v", driver.ErrUnsupported)
+		t.Skipf("only the software GPU has a configurable version of NCCL: %v", driver.ErrUnsupported)
 	}
 	for version, guards := range guarding {
 		t.Run(version, func(t *testing.T) {
 			c := systest.Command(t, systest.Patience, os.Args[0], "-test.v",
-				"-test.run=^TestKernelsOverWindowsWaitForWhatIsAhead$")
+				"-test.run=^TestWindowKernelsWaitForEarlierWork$")
 			c.Env = append(os.Environ(), "SOFTGPU_NCCL="+version)
 			said, err := c.CombinedOutput()
 			if err != nil || strings.Contains(string(said), guarded) != guards {
-				t.Errorf("an empty kernel goes first: want %v: %v\n%s", guards, err, said)
+				t.Errorf("want an empty kernel: %v; got %v\n%s", guards, err, said)
 			}
 		})
 	}
 }
 
-func TestKernelsOverWindowsWaitForWhatIsAhead(t *testing.T) {
+func TestWindowKernelsWaitForEarlierWork(t *testing.T) {
 	w := newGroup(t, 2, 10*time.Second)
 	early := w.opened[0].device.startsEarly()
 	if early {
@@ -66,8 +67,8 @@ func TestKernelsOverWindowsWaitForWhatIsAhead(t *testing.T) {
 	})
 }
 
-// guards launches a call on the window and on the plain path, and demands an empty kernel before
-// the first alone, if at all.
+// guards launches a call on the window path and on the plain path, and checks that an empty kernel
+// is launched only before the window path, and only if early is set.
 func (m *testRank) guards(w *testGroup, call driver.Call, early bool) error {
 	for _, path := range []driver.Path{driver.PathWindow, driver.PathPlain} {
 		offer := m.group.Offer(call)
@@ -78,9 +79,9 @@ func (m *testRank) guards(w *testGroup, call driver.Call, early bool) error {
 		}
 		p, want := made.(*plan), early && path == driver.PathWindow
 		if (p.guard != nil) != want || p.ready.Prepared() == want || p.guarded.Prepared() != want {
-			w.t.Errorf("%v path: an empty kernel is to go before it: %v, and does: %+v", path, want, p)
+			w.t.Errorf("%v path: want an empty kernel: %v; got %+v", path, want, p)
 		}
-		if strings.Contains(remark, "an empty kernel goes before it") != want {
+		if strings.Contains(remark, "an empty kernel is launched before it") != want {
 			w.t.Errorf("%v path: remark %q", path, remark)
 		}
 		if err := m.group.Launch(m.stream, p); err != nil {
@@ -90,25 +91,25 @@ func (m *testRank) guards(w *testGroup, call driver.Call, early bool) error {
 	return m.stream.Synchronize(w.t.Context())
 }
 
-func TestACommunicatorWhoseKernelsStartEarlyIsNotAdopted(t *testing.T) {
+func TestCommunicatorWithEarlyStartIsNotAdopted(t *testing.T) {
 	w := newGroup(t, 1, 10*time.Second)
 	m := w.opened[0]
 	if !m.device.startsEarly() {
-		t.Skipf("NCCL of this machine has kernels over windows that wait: %v", driver.ErrUnsupported)
+		t.Skipf("this NCCL does not have the defect EarlyStart: %v", driver.ErrUnsupported)
 	}
 	if _, err := m.device.AdoptCommunicator(1); !errors.Is(err, driver.ErrUnsupported) ||
 		!strings.Contains(err.Error(), nccl.VersionText(nccl.EarlyStart.Below)) {
-		t.Errorf("error %v", err)
+		t.Errorf("got %v, want ErrUnsupported and a fixed version", err)
 	}
 	t.Setenv(allowEarlyStart, "1")
 	adopted, err := m.device.AdoptCommunicator(uintptr(m.group.(*communicator).comm.handle))
 	if err != nil || adopted.Size() != 1 {
-		t.Errorf("a user who says that it is well gets %v, %v", adopted, err)
+		t.Errorf("with %s=1: got %v, %v", allowEarlyStart, adopted, err)
 	}
 }
 
-// TestBuffersThatLieApartAreRemarked is about large symmetric buffers on the direct path.
-func TestBuffersThatLieApartAreRemarked(t *testing.T) {
+// TestMisalignedBuffersAreRemarked checks remarks on large symmetric buffers on the direct path.
+func TestMisalignedBuffersAreRemarked(t *testing.T) {
 	w := newGroup(t, 2, 10*time.Second)
 	needDirect(t, w.opened[0].group)
 	w.must(func(m *testRank) error {
@@ -129,7 +130,7 @@ func TestBuffersThatLieApartAreRemarked(t *testing.T) {
 			{driver.AllReduce, 8 << 20, 0, false},
 			{driver.AllReduce, 8 << 20, 16, false},
 			{driver.AllReduce, 8 << 20, 4, true},
-			{driver.AllReduce, 1 << 10, 4, false}, // goes in lines
+			{driver.AllReduce, 1 << 10, 4, false}, // uses a line kernel
 			{driver.ReduceScatter, 4<<20 + 1, 0, true},
 			{driver.ReduceScatter, 4 << 20, 0, false},
 		} {
@@ -138,7 +139,7 @@ func TestBuffersThatLieApartAreRemarked(t *testing.T) {
 				Send: at, Recv: at + 48<<20 + test.apart, SendWindow: s.window, RecvWindow: s.window,
 			}
 			remark := m.group.Offer(call).(driver.Remarker).Remark(driver.PathDirect)
-			if strings.Contains(remark, "lie differently modulo 16 bytes") != test.want {
+			if strings.Contains(remark, "different offsets modulo 16 bytes") != test.want {
 				t.Errorf("%v of %d, %d bytes apart: remark %q", test.operation, test.count, test.apart,
 					remark)
 			}

@@ -11,16 +11,16 @@ import (
 	"symmem/internal/dl"
 )
 
-// TestACallThatWaitsForARankEndsWhereWindowKernelsWere: NCCL's first plain call of a group waits in
-// the call itself, with the stream. It was taken for a window kernel that does not end, so nothing
-// ended it.
-func TestACallThatWaitsForARankEndsWhereWindowKernelsWere(t *testing.T) {
+// TestBlockedCallEndsAfterWindowKernels aborts a group whose first plain call to NCCL is waiting
+// for a rank on the host, after window kernels were launched. The call must not be mistaken for a
+// window kernel that does not end.
+func TestBlockedCallEndsAfterWindowKernels(t *testing.T) {
 	for _, row := range []struct {
 		name string
-		stay bool // a window kernel of rank 0 alone is before it, and does not end
+		stay bool // a window kernel before the call does not end
 	}{
-		{"and have ended", false},
-		{"and one does not end", true},
+		{"ended", false},
+		{"stuck", true},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			if !apart(t, "") {
@@ -37,7 +37,7 @@ func TestACallThatWaitsForARankEndsWhereWindowKernelsWere(t *testing.T) {
 				}
 			}
 			c := p[0].group.(*communicator)
-			c.busy.Windows.Store(true) // as until the watcher looks
+			c.busy.Windows.Store(true) // as before the next check of the watcher
 			before, _ := c.history.last()
 			ended := make(chan error, 1)
 			go func() {
@@ -50,9 +50,9 @@ func TestACallThatWaitsForARankEndsWhereWindowKernelsWere(t *testing.T) {
 				return latest > before
 			}
 			if err := gpu.Poll(ctx, launched); err != nil {
-				t.Fatalf("the call is not made: %v", err)
+				t.Fatalf("the call was not made: %v", err)
 			}
-			p[1].group.Abort(errGivenUp)
+			p[1].group.Abort(errAborted)
 			select {
 			case err := <-ended:
 				if !errors.Is(err, driver.ErrFault) {
@@ -64,33 +64,33 @@ func TestACallThatWaitsForARankEndsWhereWindowKernelsWere(t *testing.T) {
 			select {
 			case <-c.stages.kernelsEnded:
 			case <-ctx.Done():
-				t.Fatal("the end of the group does not come")
+				t.Fatal("the teardown of the group does not end")
 			}
 			if gpu.Stuck.Load() != row.stay {
-				t.Errorf("a kernel that does not end: %v, want %v", gpu.Stuck.Load(), row.stay)
+				t.Errorf("gpu.Stuck is %v, want %v", gpu.Stuck.Load(), row.stay)
 			}
 		})
 	}
 }
 
-// TestAnAbortEndsACallBehindWindowKernelsThatAreOver: the call hears of the abort, though window
-// kernels would not.
-func TestAnAbortEndsACallBehindWindowKernelsThatAreOver(t *testing.T) {
+// TestAbortEndsACallAfterFinishedWindowKernels aborts a plain call after window kernels have ended:
+// unlike these, it reacts to the abort.
+func TestAbortEndsACallAfterFinishedWindowKernels(t *testing.T) {
 	needDevices(t, 2)
 	if !apart(t, "") {
 		return
 	}
 	p := firstSumWithin(t, 20*time.Second)
-	p[0].group.(*communicator).busy.Windows.Store(true) // as until the watcher looks
+	p[0].group.(*communicator).busy.Windows.Store(true) // as before the next check of the watcher
 	if err := p.launch(0, driver.PathPlain); err != nil {
 		t.Fatal(err)
 	}
-	p[1].group.Abort(errGivenUp)
+	p[1].group.Abort(errAborted)
 	if err := p[0].stream.Synchronize(t.Context()); !errors.Is(err, driver.ErrFault) {
 		t.Errorf("got %v, want that a peer has failed", err)
 	}
 	if gpu.Stuck.Load() {
-		t.Error("the call passes for a kernel that does not end")
+		t.Error("the call counts as a kernel that does not end")
 	}
 	p.closeAll(t)
 }

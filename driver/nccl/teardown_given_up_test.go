@@ -12,9 +12,9 @@ import (
 	"symmem/internal/dl"
 )
 
-// TestAStreamThatIsGivenUpIsSoBeforeItsFaultIsTold: what callers queue once they know must not be
-// given up with the kernel that does not end.
-func TestAStreamThatIsGivenUpIsSoBeforeItsFaultIsTold(t *testing.T) {
+// TestStreamIsAbandonedBeforeItsFaultIsReturned checks that work which callers queue after they got
+// the fault is not abandoned together with the kernel that does not end.
+func TestStreamIsAbandonedBeforeItsFaultIsReturned(t *testing.T) {
 	if !apart(t, "") {
 		return
 	}
@@ -28,12 +28,13 @@ func TestAStreamThatIsGivenUpIsSoBeforeItsFaultIsTold(t *testing.T) {
 		t.Fatalf("got %v, want a TimeoutError", err)
 	}
 	if !p[0].stream.(*stream.Stream).Idle() {
-		t.Error("the fault is told, but the stream still has the kernel")
+		t.Error("the fault was returned, but the stream still has the kernel")
 	}
 }
 
-// TestADeviceIsClosedThoughWorkOfItDoesNotEnd: CUDA gives no memory back before it has.
-func TestADeviceIsClosedThoughWorkOfItDoesNotEnd(t *testing.T) {
+// TestDeviceIsClosedAlthoughItsWorkDoesNotEnd closes a device with unfinished work, under which no
+// memory can be freed.
+func TestDeviceIsClosedAlthoughItsWorkDoesNotEnd(t *testing.T) {
 	if !apart(t, "") {
 		return
 	}

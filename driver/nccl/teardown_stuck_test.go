@@ -16,11 +16,11 @@ import (
 	"symmem/internal/cuda"
 )
 
-// pairOfRanks are two ranks of this process, each with a window over a segment: what it owns first.
-// The tests close them, since what is stuck cannot be closed.
+// pairOfRanks is a pair of ranks of this process, each with a window over a segment (owned[0]). The
+// tests close them explicitly, since ranks with stuck kernels cannot be closed.
 type pairOfRanks [2]*testRank
 
-// both runs a function for each rank at once.
+// both runs a function for each rank concurrently.
 func both(t *testing.T, f func(r int) error) {
 	t.Helper()
 	var errs [2]error
@@ -34,8 +34,7 @@ func both(t *testing.T, f func(r int) error) {
 	}
 }
 
-// openPair opens both ranks; their group waits for the given time. A machine with fewer GPUs skips
-// the test.
+// openPair opens both ranks with a timeout. It skips the test on a machine with fewer GPUs.
 func openPair(t *testing.T, timeout time.Duration) *pairOfRanks {
 	t.Helper()
 	needDevices(t, 2)
@@ -78,7 +77,7 @@ func (p *pairOfRanks) connect(ctx context.Context, r int, id string) (err error)
 // count is the number of elements of a sum.
 const count = 1 << 16
 
-// call is the sum of what lies at the beginning of each segment.
+// call returns an all-reduce of the elements at the beginning of each segment.
 func (p *pairOfRanks) call(r int, path driver.Path) driver.Call {
 	at, w := p[r].owned[0].segment.Address(), p[r].owned[0].window
 	return driver.Call{
@@ -99,7 +98,7 @@ func (p *pairOfRanks) queue(r int, call driver.Call) error {
 // launch launches a sum of a rank.
 func (p *pairOfRanks) launch(r int, path driver.Path) error { return p.queue(r, p.call(r, path)) }
 
-// sum adds a value of each rank and returns what the first element became.
+// sum all-reduces a value of each rank and returns the first element of the result.
 func (p *pairOfRanks) sum(
 	ctx context.Context, r int, path driver.Path, value float32,
 ) (float32, error) {
@@ -123,8 +122,8 @@ func (p *pairOfRanks) sum(
 	return input[0], err
 }
 
-// leaveOneWaiting has rank 0 wait in a window kernel for rank 1, which never comes, with work
-// queued behind that. Such a kernel runs until the process ends.
+// leaveOneWaiting launches a window kernel on rank 0 only, with work queued after it. Such a kernel
+// runs until the process ends.
 func (p *pairOfRanks) leaveOneWaiting(t *testing.T) {
 	t.Helper()
 	me := p[0]
@@ -142,7 +141,7 @@ func (p *pairOfRanks) leaveOneWaiting(t *testing.T) {
 	}
 }
 
-// again adds up in another group.
+// again makes an all-reduce in a new group.
 func (p *pairOfRanks) again(t *testing.T, path driver.Path) {
 	t.Helper()
 	both(t, func(r int) error {
@@ -160,8 +159,8 @@ func (p *pairOfRanks) again(t *testing.T, path driver.Path) {
 	})
 }
 
-// TestAKernelThatDoesNotEndIsGivenUp: the process, its stream and its GPU go on.
-func TestAKernelThatDoesNotEndIsGivenUp(t *testing.T) {
+// TestKernelThatDoesNotEndIsAbandoned checks that the process, the stream and the GPU stay usable.
+func TestKernelThatDoesNotEndIsAbandoned(t *testing.T) {
 	needDevices(t, 2)
 	if !within(t, "SOFTGPU_DEAF=1") {
 		return
@@ -171,8 +170,9 @@ func TestAKernelThatDoesNotEndIsGivenUp(t *testing.T) {
 	p.closeAll(t)
 }
 
-// TestAKernelThatDoesNotEndOnAStreamOfAnotherLibraryIsKnown: other groups go on and end meanwhile.
-func TestAKernelThatDoesNotEndOnAStreamOfAnotherLibraryIsKnown(t *testing.T) {
+// TestKernelThatDoesNotEndOnAnAdoptedStream checks that a stuck kernel on an adopted stream is
+// detected, and that other groups work and end meanwhile.
+func TestKernelThatDoesNotEndOnAnAdoptedStream(t *testing.T) {
 	needDevices(t, 2)
 	if !within(t, "SOFTGPU_DEAF=1") {
 		return
@@ -180,21 +180,21 @@ func TestAKernelThatDoesNotEndOnAStreamOfAnotherLibraryIsKnown(t *testing.T) {
 	p := firstSum(t)
 	both(t, func(r int) (err error) {
 		d := p[r].device
-		var made cuda.Stream
+		var theirs cuda.Stream
 		err = d.gpu.Do(func() (err error) {
-			made, err = d.gpu.CUDA.StreamCreate()
+			theirs, err = d.gpu.CUDA.StreamCreate()
 			return err
 		})
 		if err == nil {
-			p[r].stream, err = d.AdoptStream(uintptr(made))
+			p[r].stream, err = d.AdoptStream(uintptr(theirs))
 		}
 		return err
 	})
 	p.leaveOneWaiting(t)
 	if !gpu.Stuck.Load() {
-		t.Fatal("nobody knows of it")
+		t.Fatal("the kernel was not detected")
 	}
-	both(t, func(r int) (err error) { // on streams of our own
+	both(t, func(r int) (err error) { // on streams that are not adopted
 		p[r].stream, err = p[r].device.NewStream()
 		return err
 	})
@@ -202,8 +202,8 @@ func TestAKernelThatDoesNotEndOnAStreamOfAnotherLibraryIsKnown(t *testing.T) {
 	p.closeAll(t)
 }
 
-// TestAStreamBehindAKernelThatDoesNotEndIsClosed does not wait for what cannot end.
-func TestAStreamBehindAKernelThatDoesNotEndIsClosed(t *testing.T) {
+// TestStreamAfterAKernelThatDoesNotEndIsClosed closes a stream that waits for a stuck kernel.
+func TestStreamAfterAKernelThatDoesNotEndIsClosed(t *testing.T) {
 	needDevices(t, 2)
 	if !within(t, "SOFTGPU_DEAF=1") {
 		return
@@ -227,17 +227,17 @@ func TestAStreamBehindAKernelThatDoesNotEndIsClosed(t *testing.T) {
 	ended(t, me.stream)
 	begin := time.Now()
 	if err := behind.Close(); !errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("closing it says %v, want that it was given up", err)
+		t.Errorf("Close returned %v, want DeadlineExceeded", err)
 	}
 	if took := time.Since(begin); took > timeout {
-		t.Errorf("closing it took %v", took)
+		t.Errorf("Close took %v", took)
 	}
 	p.closeAll(t)
 }
 
-// TestOurKernelsRunBesideOneThatDoesNotEnd: none of them is still to come to the GPU then, where it
-// would wait for that one.
-func TestOurKernelsRunBesideOneThatDoesNotEnd(t *testing.T) {
+// TestDirectKernelsRunWhileAKernelDoesNotEnd checks that direct kernels were loaded before a kernel
+// got stuck: loading them later would wait for that kernel.
+func TestDirectKernelsRunWhileAKernelDoesNotEnd(t *testing.T) {
 	needDevices(t, 2)
 	if !within(t, "SOFTGPU_DEAF=1", "CUDA_MODULE_LOADING=LAZY") {
 		return
@@ -248,9 +248,9 @@ func TestOurKernelsRunBesideOneThatDoesNotEnd(t *testing.T) {
 	p.again(t, driver.PathDirect)
 }
 
-// TestAGroupIsClosedBesideAKernelThatDoesNotEnd, of another group, while nobody knows that yet:
-// NCCL would wait for the kernel.
-func TestAGroupIsClosedBesideAKernelThatDoesNotEnd(t *testing.T) {
+// TestGroupIsClosedWhileAKernelDoesNotEnd closes a group while a kernel of another group is stuck,
+// which was not detected yet. NCCL would wait for that kernel.
+func TestGroupIsClosedWhileAKernelDoesNotEnd(t *testing.T) {
 	if !apartIgnoringAborts(t, "") {
 		return
 	}
@@ -272,10 +272,10 @@ func TestAGroupIsClosedBesideAKernelThatDoesNotEnd(t *testing.T) {
 	}
 }
 
-// TestAGroupThatCannotBeMadeBesideAKernelThatDoesNotEndIsLeft: NCCL would wait for that kernel, and
-// the ranks for NCCL.
-func TestAGroupThatCannotBeMadeBesideAKernelThatDoesNotEndIsLeft(t *testing.T) {
-	// Both mailboxes of both ranks in the first group, then their own ones in the second.
+// TestFailedConnectReturnsWhileAKernelDoesNotEnd fails to connect a group while a kernel is stuck.
+// The ranks must not wait for NCCL, which would wait for that kernel.
+func TestFailedConnectReturnsWhileAKernelDoesNotEnd(t *testing.T) {
+	// In the first group each rank registers two mailboxes, in the second its own one first.
 	if !apartIgnoringAborts(t, "cuMemHostRegister_v2:5,cuMemHostRegister_v2:6") {
 		return
 	}
@@ -293,7 +293,7 @@ func TestAGroupThatCannotBeMadeBesideAKernelThatDoesNotEndIsLeft(t *testing.T) {
 				outOfMemory.Add(1)
 			}
 		case <-time.After(20 * time.Second):
-			return fmt.Errorf("rank %d waits for a group that cannot be made", r)
+			return fmt.Errorf("rank %d is waiting in Connect", r)
 		}
 		return nil
 	})
@@ -303,14 +303,14 @@ func TestAGroupThatCannotBeMadeBesideAKernelThatDoesNotEndIsLeft(t *testing.T) {
 	p.closeAll(t)
 }
 
-// apartIgnoringAborts is apart for two ranks whose kernels over windows do not hear of aborts.
+// apartIgnoringAborts calls apart for two ranks whose window kernels ignore aborts.
 func apartIgnoringAborts(t *testing.T, what string) bool {
 	t.Helper()
 	needDevices(t, 2)
 	return apart(t, what, "SOFTGPU_DEAF=1")
 }
 
-// withStuckKernel opens two ranks, one of which has a kernel that does not end.
+// withStuckKernel opens two ranks, one of them with a kernel that does not end.
 func withStuckKernel(t *testing.T) *pairOfRanks {
 	t.Helper()
 	p := firstSum(t)
@@ -318,13 +318,13 @@ func withStuckKernel(t *testing.T) *pairOfRanks {
 	return p
 }
 
-// firstSum opens two ranks that have added up once.
+// firstSum opens two ranks and makes an all-reduce.
 func firstSum(t *testing.T) *pairOfRanks {
 	t.Helper()
 	return firstSumWithin(t, 2*time.Second)
 }
 
-// firstSumWithin has the groups wait for a while.
+// firstSumWithin calls firstSum with a timeout of the ranks.
 func firstSumWithin(t *testing.T, timeout time.Duration) *pairOfRanks {
 	t.Helper()
 	p := openPair(t, timeout)

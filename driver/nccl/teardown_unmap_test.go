@@ -12,8 +12,8 @@ import (
 	"symmem/driver/nccl/kernels"
 )
 
-// behindHost are two ranks with a call over each other's buffers, which waits on some of them
-// behind a host function.
+// behindHost has two ranks with a call that accesses each other's buffers, which is blocked by a
+// host function on some ranks.
 type behindHost struct {
 	*testGroup
 	powers [2]*power
@@ -22,13 +22,13 @@ type behindHost struct {
 	passed [2]chan struct{}
 }
 
-// holdBack queues such a call of kernels of our own.
+// holdBack queues such a call with a direct kernel.
 func holdBack(t *testing.T, timeout time.Duration, behind ...int) *behindHost {
 	t.Helper()
 	return holdBackOn(t, driver.PathDirect, timeout, behind...)
 }
 
-// holdBackOn queues a call on a path.
+// holdBackOn queues such a call on a path.
 func holdBackOn(
 	t *testing.T, path driver.Path, timeout time.Duration, behind ...int,
 ) *behindHost {
@@ -51,7 +51,7 @@ func holdBackOn(
 	return h
 }
 
-// release lets the calls run, and waits until they have ended on some ranks.
+// release unblocks the calls, and waits until they have ended on some ranks.
 func (h *behindHost) release(ranks ...int) {
 	h.t.Helper()
 	close(h.gate)
@@ -64,19 +64,19 @@ func (h *behindHost) release(ranks ...int) {
 	}
 }
 
-// closeStream closes a rank's stream, whose work does not end in time. Close says so, or tells the
-// fault of the group, which waits for the same work.
+// closeStream closes a rank's stream, whose work does not end in time. Close returns a timeout, or
+// the fault of the group, which waits for the same work.
 func (m *testRank) closeStream() error {
 	err := m.stream.Close()
 	m.stream = nil
-	m.pinned = nil // CUDA waits for the whole device before it takes such memory back
+	m.pinned = nil // CUDA waits for the whole device before it frees such memory
 	if err == nil || !m.device.gpu.Keeps() {
-		return fmt.Errorf("closing the stream gave %w, want that its work has not ended", err)
+		return fmt.Errorf("Close returned %w, want an error about unfinished work", err)
 	}
 	return nil
 }
 
-// closeUnderWork closes the streams of two ranks whose calls are yet to come.
+// closeUnderWork closes the streams of two ranks whose calls are blocked.
 func closeUnderWork(t *testing.T) *behindHost {
 	t.Helper()
 	gpu.EndingTime = 500 * time.Millisecond
@@ -85,8 +85,8 @@ func closeUnderWork(t *testing.T) *behindHost {
 	return h
 }
 
-// TestNothingIsUnmappedUnderWorkOfAClosedStream closes everything while calls are yet to come,
-// which then read and write the memory of both ranks.
+// TestNothingIsUnmappedUnderWorkOfAClosedStream closes everything while calls are blocked, which
+// then read and write the memory of both ranks.
 func TestNothingIsUnmappedUnderWorkOfAClosedStream(t *testing.T) {
 	if !apart(t, "") {
 		return
@@ -97,24 +97,25 @@ func TestNothingIsUnmappedUnderWorkOfAClosedStream(t *testing.T) {
 	h.release(0, 1)
 }
 
-// wantOverdue makes sure that the end of a group has been waited for too long: its work is under
-// way, for which NCCL waits.
+// wantOverdue returns an error unless err is a TimeoutError about the end of a group, which waits
+// for unfinished work.
 func wantOverdue(err error) error {
 	if overdue := new(driver.TimeoutError); !errors.As(err, &overdue) {
-		return fmt.Errorf("got %w, want that the group did not end in time", err)
+		return fmt.Errorf("got %w, want a TimeoutError", err)
 	}
 	return nil
 }
 
-// forget leaves out what ranks have closed already.
+// forget resets ranks that the test has closed.
 func (h *behindHost) forget(ranks ...*testRank) {
 	for _, m := range ranks {
 		*m = testRank{number: m.number}
 	}
 }
 
-// TestMemoryComesBackOnceTheWorkOfAClosedStreamHasEnded: what has ended keeps nothing.
-func TestMemoryComesBackOnceTheWorkOfAClosedStreamHasEnded(t *testing.T) {
+// TestMemoryIsFreedAfterWorkOfAClosedStream frees memory after the work of a closed stream has
+// ended.
+func TestMemoryIsFreedAfterWorkOfAClosedStream(t *testing.T) {
 	if !apart(t, "") {
 		return
 	}
@@ -139,7 +140,7 @@ func TestMemoryComesBackOnceTheWorkOfAClosedStreamHasEnded(t *testing.T) {
 	h.forget(h.opened...)
 }
 
-// tornDown waits until nothing of a group is left.
+// tornDown waits for the end of a group's teardown.
 func tornDown(c *communicator) error {
 	return gpu.Within(20*time.Second, func() (bool, error) {
 		select {
@@ -151,9 +152,9 @@ func tornDown(c *communicator) error {
 	})
 }
 
-// TestWhatWorkHasKeptComesBack gives memory up while work of a closed stream may use it: it comes
-// back at a later chance, once that work has ended.
-func TestWhatWorkHasKeptComesBack(t *testing.T) {
+// TestDeferredMemoryIsFreedLater frees memory while work of a closed stream may use it. The memory
+// is freed by a later call, after that work has ended.
+func TestDeferredMemoryIsFreedLater(t *testing.T) {
 	if !apart(t, "") {
 		return
 	}
@@ -185,16 +186,16 @@ func TestWhatWorkHasKeptComesBack(t *testing.T) {
 		m.owned = nil
 		d, err := m.device, m.close()
 		if d.gpu.Held() {
-			err = errors.Join(err, errors.New("the device has kept its context"))
+			err = errors.Join(err, errors.New("the device has not released its context"))
 		}
 		return errors.Join(err, d.Close())
 	})
 	h.forget(h.opened...)
 }
 
-// TestWhatNCCLHasOnAClosedStreamEndsWithItsGroup: only an abort ends a kernel of NCCL's that comes
-// once its peer has gone.
-func TestWhatNCCLHasOnAClosedStreamEndsWithItsGroup(t *testing.T) {
+// TestKernelOfNCCLOnAClosedStreamEndsWithItsGroup starts a kernel of NCCL after its peer has left:
+// only an abort ends such a kernel.
+func TestKernelOfNCCLOnAClosedStreamEndsWithItsGroup(t *testing.T) {
 	if !apart(t, "") {
 		return
 	}
@@ -213,30 +214,30 @@ func TestWhatNCCLHasOnAClosedStreamEndsWithItsGroup(t *testing.T) {
 	<-c.stages.ended
 	h.release(0)
 	if err := tornDown(c); err != nil {
-		t.Errorf("rank 0 does not leave: %v", err)
+		t.Errorf("the teardown of rank 0 does not end: %v", err)
 	}
 	t.Logf("rank 0: %v", <-closed)
-	_ = early.stream.Close() // with the end of its group
+	_ = early.stream.Close() // returns the fault of its group
 	early.stream = nil
 }
 
-// TestPeersStayMappedUnderWorkThatOutlivesItsGroup: a kernel that comes when its group has failed
-// may read the memory of a peer, which Deregister leaves to it.
+// TestPeersStayMappedUnderWorkThatOutlivesItsGroup starts a kernel after its group has failed. It
+// may read the memory of a peer, which Deregister must not unmap.
 func TestPeersStayMappedUnderWorkThatOutlivesItsGroup(t *testing.T) {
 	h := holdBack(t, time.Minute, 0)
 	late, early := h.opened[0], h.opened[1]
 	w := late.owned[0].window.(*window)
 	peer := w.at[early.rank]
-	early.group.Abort(errGivenUp)
-	if err := early.stream.Synchronize(t.Context()); !errors.Is(err, errGivenUp) {
-		t.Fatalf("got %v, want what the rank has given up with", err)
+	early.group.Abort(errAborted)
+	if err := early.stream.Synchronize(t.Context()); !errors.Is(err, errAborted) {
+		t.Fatalf("got %v, want %v", err, errAborted)
 	}
 	<-late.group.(*communicator).stages.kernelsEnded
 	if err := w.Deregister(); err != nil {
 		t.Error(err)
 	}
 	if !late.device.gpu.Knows(peer) {
-		t.Error("the segment of the peer is not mapped any more")
+		t.Error("the segment of the peer was unmapped")
 	}
 	h.release(0)
 	if err := late.stream.Synchronize(t.Context()); !errors.Is(err, driver.ErrFault) {
@@ -250,17 +251,17 @@ func TestPeersStayMappedUnderWorkThatOutlivesItsGroup(t *testing.T) {
 	}
 }
 
-// TestOwnMemoryStaysMappedUnderWorkThatOutlivesItsGroup: such a kernel reads and poisons the memory
-// of its own rank, too.
+// TestOwnMemoryStaysMappedUnderWorkThatOutlivesItsGroup starts a kernel after its group has failed,
+// which reads and poisons the memory of its own rank.
 func TestOwnMemoryStaysMappedUnderWorkThatOutlivesItsGroup(t *testing.T) {
 	if !apart(t, "") {
 		return
 	}
 	h := holdBack(t, time.Minute, 0)
 	late, early := h.opened[0], h.opened[1]
-	early.group.Abort(errGivenUp)
-	if err := early.stream.Synchronize(t.Context()); !errors.Is(err, errGivenUp) {
-		t.Fatalf("got %v, want what the rank has given up with", err)
+	early.group.Abort(errAborted)
+	if err := early.stream.Synchronize(t.Context()); !errors.Is(err, errAborted) {
+		t.Fatalf("got %v, want %v", err, errAborted)
 	}
 	<-late.group.(*communicator).stages.kernelsEnded
 	own := late.owned[0]
@@ -278,7 +279,7 @@ func TestOwnMemoryStaysMappedUnderWorkThatOutlivesItsGroup(t *testing.T) {
 	}
 	before := h.free()[0]
 	gate := make(chan struct{})
-	defer close(gate) // what the stream is given later keeps nothing
+	defer close(gate) // work queued later must not keep the memory
 	if err := late.stream.Host(func() { <-gate }); err != nil {
 		t.Fatal(err)
 	}

@@ -14,11 +14,11 @@ import (
 	"symmem/driver/nccl/internal/stream"
 )
 
-// unknownFor is how long a fault that a kernel has reported may be unknown to its group, on a busy
-// machine of software.
+// unknownFor bounds the time until a group notices the fault that a kernel has reported, on a busy
+// machine with the software GPU.
 const unknownFor = 2 * time.Second
 
-// known waits until a rank's group knows of a fault, and returns it.
+// known waits until a rank's group has failed, and returns the fault.
 func (m *testRank) known(within time.Duration) error {
 	c := m.group.(*communicator)
 	select {
@@ -29,7 +29,7 @@ func (m *testRank) known(within time.Duration) error {
 	}
 }
 
-// poisonIn reads the numbers of a power, each of which is want or a mark, and counts the poisoned.
+// poisonIn checks that each number of a power is either want or poison, and counts the poison.
 func (m *testRank) poisonIn(w *testGroup, p *power, want uint32) (poisoned int, err error) {
 	got, err := m.copied(w, p.segment.Address(), 4*p.count)
 	for i := range p.count {
@@ -44,7 +44,7 @@ func (m *testRank) poisonIn(w *testGroup, p *power, want uint32) (poisoned int, 
 	return poisoned, err
 }
 
-// allMarked makes sure that a power holds nothing but poisoned.
+// allMarked checks that all numbers of a power are poison.
 func (m *testRank) allMarked(w *testGroup, p *power) error {
 	poisoned, err := m.poisonIn(w, p, ^uint32(0))
 	if err == nil && int64(poisoned) != p.count {
@@ -53,11 +53,11 @@ func (m *testRank) allMarked(w *testGroup, p *power) error {
 	return err
 }
 
-// TestAFaultInAReplayIsTold replays a graph on one rank alone. Nothing else is launched there, and
-// still the groups of all ranks fail once its kernel has given up, and whoever asks is told:
-// exchanges, launches, recordings, and a wait for any stream of the owner's. Replays after that end
-// at once, and leave poisoned.
-func TestAFaultInAReplayIsTold(t *testing.T) {
+// TestFaultInAReplayIsReported replays a graph on one rank only. Nothing else is launched there,
+// but the groups of all ranks must fail after the kernel has timed out, and every call must return
+// the fault: exchanges, launches, recordings, and waits for any stream of the owner. Later replays
+// end at once and poison their output.
+func TestFaultInAReplayIsReported(t *testing.T) {
 	for kind, count := range sizes {
 		t.Run(kind, func(t *testing.T) { replayAlone(t, count) })
 	}
@@ -84,9 +84,9 @@ func replayAlone(t *testing.T, count int64) {
 		var late *driver.TimeoutError
 		switch {
 		case m.rank != 0 && !errors.Is(cause, driver.ErrFault):
-			return fmt.Errorf("the group knows %w, want the fault of rank 0", cause)
+			return fmt.Errorf("the cause is %w, want the fault of rank 0", cause)
 		case m.rank == 0 && (!errors.As(cause, &late) || len(late.Missing) != ranks-1):
-			return fmt.Errorf("the group knows %w, want a TimeoutError about all others", cause)
+			return fmt.Errorf("the cause is %w, want a TimeoutError about all others", cause)
 		}
 		return failsEverywhere(t, m, graphs[m.rank], powers[m.rank], cause)
 	})
@@ -96,7 +96,7 @@ func replayAlone(t *testing.T, count int64) {
 	})
 }
 
-// failsEverywhere asks a group that has failed in every way.
+// failsEverywhere checks that every call on a failed group returns its fault.
 func failsEverywhere(t *testing.T, m *testRank, g *owned, p *power, cause error) error {
 	plan, err := prepare(m.group, p.call(driver.PathDirect))
 	if err != nil {
@@ -107,24 +107,25 @@ func failsEverywhere(t *testing.T, m *testRank, g *owned, p *power, cause error)
 		return err
 	}
 	_, exchanged := m.group.Exchange(t.Context(), driver.LaneControl, nil)
-	asked := map[string]error{
-		"an exchange":                   exchanged,
-		"a wait for its stream":         g.stream.Synchronize(t.Context()),
-		"a wait for another stream":     elsewhere.Synchronize(t.Context()),
-		"a launch":                      m.group.Launch(g.stream, plan),
-		"a call that is to be captured": m.group.(driver.Recorder).Record(g.stream, plan),
+	results := map[string]error{
+		"Exchange":                      exchanged,
+		"Synchronize":                   g.stream.Synchronize(t.Context()),
+		"Synchronize of another stream": elsewhere.Synchronize(t.Context()),
+		"Launch":                        m.group.Launch(g.stream, plan),
+		"Record":                        m.group.(driver.Recorder).Record(g.stream, plan),
 	}
-	for what, got := range asked {
+	for name, got := range results {
 		if !errors.Is(got, cause) {
-			err = errors.Join(err, fmt.Errorf("%s: %w, want %w", what, got, cause))
+			err = errors.Join(err, fmt.Errorf("%s returned %w, want %w", name, got, cause))
 		}
 	}
 	return errors.Join(err, elsewhere.Close(), m.device.destroy(theirs))
 }
 
-// launchMarked replays a graph of a group that has failed, which ends at once. The others may find
-// what rank 0 has given before it failed, and then have sums besides poisoned. Where peers read and
-// write the buffers, in place, they may take poison for numbers: of integers nothing is promised.
+// launchMarked replays a graph of a failed group, which must end at once. The other ranks may have
+// received data that rank 0 has sent before it failed, so they may have correct sums as well as
+// poison. If kernels access the peers' buffers in place, they may add up poison, and integers may
+// have any value.
 func (g *owned) launchMarked(w *testGroup, m *testRank, p *power) error {
 	if err := g.replay(); err != nil {
 		return err
@@ -150,9 +151,9 @@ func (g *owned) launchMarked(w *testGroup, m *testRank, p *power) error {
 	return err
 }
 
-// TestARankThatPausesInReplays has one rank come to a replay long after the others have given up.
-// It may have its sum, and all later replays leave poison, on all ranks: never another number.
-func TestARankThatPausesInReplays(t *testing.T) {
+// TestRankThatPausesBetweenReplays delays a replay on one rank until the other has timed out. That
+// replay may give the correct sum, and all later replays must give poison, on both ranks.
+func TestRankThatPausesBetweenReplays(t *testing.T) {
 	w := newGroup(t, 2, time.Second)
 	w.withPower(1000, func(m *testRank, p *power) error {
 		g, err := m.capturedBy(p.call(driver.PathDirect))
@@ -176,22 +177,22 @@ func TestARankThatPausesInReplays(t *testing.T) {
 		}
 		cause, got := m.known(unknownFor), g.stream.Synchronize(t.Context())
 		if cause == nil || !errors.Is(got, cause) {
-			return fmt.Errorf("the group knows %w, and the stream %w", cause, got)
+			return fmt.Errorf("the cause is %w, and the stream returned %w", cause, got)
 		}
 		return errors.Join(g.destroy(), g.leave())
 	})
 }
 
-// TestADivergenceInAReplay replays graphs of different calls on two ranks.
-func TestADivergenceInAReplay(t *testing.T) {
+// TestDivergenceInAReplay replays graphs of different calls on two ranks.
+func TestDivergenceInAReplay(t *testing.T) {
 	w := newGroup(t, 2, time.Minute)
 	w.withPower(1000, func(m *testRank, p *power) error {
 		call := p.call(driver.PathDirect)
 		if m.rank == 1 {
 			call.Count--
 		}
-		call.Digest += uint64(m.rank) // which is of the call
-		m.group.SetCheck(false)       // or Record would compare it
+		call.Digest += uint64(m.rank) // since the calls differ
+		m.group.SetCheck(false)       // or Record would compare the calls
 		g, err := m.capturedBy(call)
 		if err != nil {
 			return err
@@ -202,22 +203,23 @@ func TestADivergenceInAReplay(t *testing.T) {
 		cause := m.known(20 * time.Second)
 		var differ *driver.MismatchError
 		if !errors.As(cause, &differ) && !errors.Is(cause, driver.ErrFault) {
-			return fmt.Errorf("the group knows %w, want a MismatchError", cause)
+			return fmt.Errorf("the cause is %w, want a MismatchError", cause)
 		}
 		if _, err := g.ends(); err != nil {
 			return err
 		}
 		p.count = call.Count
 		if err := g.stream.Synchronize(t.Context()); !errors.Is(err, cause) {
-			return fmt.Errorf("the stream gives %w, want %w", err, cause)
+			return fmt.Errorf("the stream returned %w, want %w", err, cause)
 		}
 		return errors.Join(m.allMarked(w, p), g.destroy(), g.leave())
 	})
 }
 
-// TestARankIsSilentAfterAFault has a rank give up on a call while it has another one queued behind:
-// what it would give for that one was not summed up.
-func TestARankIsSilentAfterAFault(t *testing.T) {
+// TestRankSendsNothingAfterAFault lets a call time out on a rank that has another call queued after
+// it. The rank must not send its input of the second call, which is the missing result of the
+// first.
+func TestRankSendsNothingAfterAFault(t *testing.T) {
 	w := newGroup(t, 2, time.Second)
 	var release func() error
 	powers := make([]*power, 2)
@@ -239,24 +241,24 @@ func TestARankIsSilentAfterAFault(t *testing.T) {
 		return nil
 	})
 	if w.ranks[0].known(time.Minute) == nil {
-		t.Fatal("rank 0 has not given up")
+		t.Fatal("rank 0 has not failed")
 	}
 	if err := release(); err != nil {
 		t.Fatal(err)
 	}
 	w.must(func(m *testRank) error {
 		if err := m.stream.Synchronize(t.Context()); err == nil {
-			return errors.New("the stream is done without an error")
+			return errors.New("the stream returned no error")
 		}
 		return m.allMarked(w, powers[m.rank])
 	})
 }
 
-// TestReplaysEndWithARank aborts the group of a rank while others wait for it in a replay, and a
-// group that is watched ends the replay long before the kernel's own time.
-func TestReplaysEndWithARank(t *testing.T) {
+// TestAbortEndsReplays aborts the group of a rank while others wait for it in a replay. Their
+// watchers must end the replays long before the kernels' timeout.
+func TestAbortEndsReplays(t *testing.T) {
 	w := newGroup(t, atMost(t, 4), time.Minute)
-	var replaying sync.WaitGroup // the others
+	var replaying sync.WaitGroup // the other ranks
 	replaying.Add(len(w.opened) - 1)
 	w.withPower(1000, func(m *testRank, p *power) error {
 		g, err := m.capturedBy(p.call(driver.PathDirect))
@@ -265,8 +267,8 @@ func TestReplaysEndWithARank(t *testing.T) {
 		}
 		if m.rank == 0 {
 			replaying.Wait()
-			m.group.Abort(errGivenUp)
-			_ = g.stream.Synchronize(t.Context()) // this rank's own fault
+			m.group.Abort(errAborted)
+			_ = g.stream.Synchronize(t.Context()) // returns this rank's fault
 			return errors.Join(g.destroy(), g.leave())
 		}
 		err = g.replay()
@@ -281,7 +283,7 @@ func TestReplaysEndWithARank(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
 		if err := g.stream.Synchronize(ctx); !errors.Is(err, driver.ErrFault) {
-			return fmt.Errorf("the stream gives %w, want the fault", err)
+			return fmt.Errorf("the stream returned %w, want the fault", err)
 		}
 		return errors.Join(m.allMarked(w, p), g.destroy(), g.leave())
 	})

@@ -12,19 +12,18 @@ import (
 	"symmem/internal/dl"
 )
 
-// TestARankThatPausesLeavesOthersAlone has one rank come to a replay when the other has given up on
-// it and uses its buffers again, which kernels of peers read and write: they no longer do. Its host
-// may know of the fault by then or not.
-func TestARankThatPausesLeavesOthersAlone(t *testing.T) {
+// TestLateReplayDoesNotTouchReusedBuffers delays a replay on one rank until the other has timed out
+// and reuses its buffers. The late kernel must not access these buffers, whether or not its host
+// has noticed the fault.
+func TestLateReplayDoesNotTouchReusedBuffers(t *testing.T) {
 	for _, o := range []driver.Operation{driver.AllReduce, driver.AllGather} {
-		for _, knows := range []bool{true, false} {
-			t.Run(fmt.Sprintf("%v/knows=%v", o, knows), func(t *testing.T) { pauses(t, o, knows) })
+		for _, noticed := range []bool{true, false} {
+			t.Run(fmt.Sprintf("%v/noticed=%v", o, noticed), func(t *testing.T) { pauses(t, o, noticed) })
 		}
 	}
 }
 
-// inPlace makes a call of two ranks whose output is all numbers of a power, and its input among
-// them.
+// inPlace returns an in-place call of two ranks whose output is the whole buffer of a power.
 func (p *power) inPlace(o driver.Operation, rank int) driver.Call {
 	call := p.call(driver.PathDirect)
 	if call.Operation = o; o == driver.AllGather {
@@ -34,16 +33,16 @@ func (p *power) inPlace(o driver.Operation, rank int) driver.Call {
 	return call
 }
 
-// pauses has rank 1 replay a graph late, behind a replay that went well.
-func pauses(t *testing.T, o driver.Operation, knows bool) {
-	const reused = 7 // what rank 0 has in its buffer once it has given up
+// pauses delays the second replay of a graph on rank 1.
+func pauses(t *testing.T, o driver.Operation, noticed bool) {
+	const reused = 7 // the value in rank 0's buffer after it has timed out
 	w := newGroup(t, 2, time.Second)
 	graphs, powers := make([]*owned, 2), make([]*power, 2)
 	w.withPower(sizes["buffers"], func(m *testRank, p *power) (err error) {
 		call := p.inPlace(o, m.rank)
 		launch, err := m.group.Offer(call).(*plan).choose()
 		if err != nil || !launch.Bulk {
-			return fmt.Errorf("%s is not over buffers of peers: %w", launch.Kernel, err)
+			return fmt.Errorf("%s is not a bulk kernel: %w", launch.Kernel, err)
 		}
 		powers[m.rank] = p
 		if graphs[m.rank], err = m.capturedBy(call); err != nil {
@@ -64,8 +63,8 @@ func pauses(t *testing.T, o driver.Operation, knows bool) {
 		if m.rank == 0 {
 			return nil
 		}
-		<-m.group.(*communicator).stages.kernelsEnded // its kernels have been told to end
-		if !knows {
+		<-m.group.(*communicator).stages.kernelsEnded // the group's kernels were stopped
+		if !noticed {
 			at, err := m.group.(*communicator).direct.exchange.Places()
 			if err != nil {
 				return err
@@ -81,11 +80,11 @@ func pauses(t *testing.T, o driver.Operation, knows bool) {
 			poisoned, err = m.poisonIn(w, powers[0], reused)
 		}
 		if err == nil && poisoned > 0 {
-			err = fmt.Errorf("%d numbers of a buffer that was used again are poisoned", poisoned)
+			err = fmt.Errorf("%d numbers of a reused buffer are poisoned", poisoned)
 		}
 		g := graphs[m.rank]
 		if fault := g.stream.Synchronize(t.Context()); fault == nil {
-			err = errors.Join(err, errors.New("the stream gives no fault"))
+			err = errors.Join(err, errors.New("the stream returned no fault"))
 		}
 		return errors.Join(err, g.destroy(), g.leave())
 	})

@@ -9,17 +9,17 @@ import (
 	"symmem/driver"
 )
 
-// TestWhatAKernelReportsIsToldThoughNobodyAsks launches calls that differ, one on each rank, and
-// nothing after them: whoever waits for the group to fail must hear of it.
-func TestWhatAKernelReportsIsToldThoughNobodyAsks(t *testing.T) {
+// TestWatcherFindsReportsOfKernels launches a different call on each rank, and nothing afterwards:
+// the groups must fail although no other call is made.
+func TestWatcherFindsReportsOfKernels(t *testing.T) {
 	w := newTestGroup(t, 2, 20*time.Second)
 	for round := range 12 {
 		w.regroup(0, 1)
 		var plans [2]driver.Plan
 		w.must(func(m *testRank) error {
-			m.group.SetCheck(false) // else ranks compare what they launch besides
+			m.group.SetCheck(false) // or the ranks would compare the calls
 			var err error
-			// The kernel of a barrier is over before the watcher looks.
+			// The kernel of a barrier ends before the first check of the watcher.
 			plans[m.rank], err = prepare(m.group, driver.Call{
 				Operation: driver.Barrier, DataType: driver.Uint8, Path: driver.PathDirect,
 				Digest: uint64(round + 1 + m.rank),
@@ -27,21 +27,21 @@ func TestWhatAKernelReportsIsToldThoughNobodyAsks(t *testing.T) {
 			return err
 		})
 		w.must(func(m *testRank) error { return m.group.Launch(m.stream, plans[m.rank]) })
-		w.must(func(m *testRank) error { return m.hears(round) })
+		w.must(func(m *testRank) error { return m.awaitMismatch(round) })
 		w.must(func(m *testRank) error {
-			_ = m.stream.Synchronize(t.Context()) // has the fault told
+			_ = m.stream.Synchronize(t.Context()) // returns the fault
 			return m.group.Close()
 		})
 	}
 }
 
-// hears waits until the group has failed over a difference: the first rank to look tells of it, the
-// other may hear that a peer has failed.
-func (m *testRank) hears(round int) error {
+// awaitMismatch waits until the group has failed: one rank reports the mismatch, the other may only
+// report that its peer has failed.
+func (m *testRank) awaitMismatch(round int) error {
 	select {
 	case <-m.group.Failed():
 	case <-time.After(5 * time.Second):
-		return fmt.Errorf("round %d: rank %d has not heard of the difference", round, m.rank)
+		return fmt.Errorf("round %d: the group of rank %d has not failed", round, m.rank)
 	}
 	var differs *driver.MismatchError
 	if err := m.group.Cause(); !errors.As(err, &differs) && !errors.Is(err, driver.ErrFault) {
