@@ -45,12 +45,12 @@ const (
 	stepFinish step = "finish"
 	// stepAbandon abandons the streams with work of the group, and NCCL's communicator.
 	stepAbandon step = "abandon"
-	// stepLeave keeps NCCL's communicator until the process ends.
-	stepLeave step = "leave"
+	// stepKeep keeps NCCL's communicator until the process ends.
+	stepKeep step = "keep"
 )
 
 // last reports whether no step follows.
-func (s step) last() bool { return s == stepFinish || s == stepAbandon || s == stepLeave }
+func (s step) last() bool { return s == stepFinish || s == stepAbandon || s == stepKeep }
 
 // progress records the steps that were taken.
 type progress struct {
@@ -148,7 +148,7 @@ func afterAbort(f *facts) step {
 func whileStuck(f *facts) step {
 	switch {
 	case f.kernelsEnded:
-		return stepLeave
+		return stepKeep
 	case !f.idle && !f.late:
 		return stepDrain
 	case f.calling && !f.aborted:
@@ -156,6 +156,6 @@ func whileStuck(f *facts) step {
 	case !f.idle:
 		return stepAbandon
 	default:
-		return stepLeave
+		return stepKeep
 	}
 }

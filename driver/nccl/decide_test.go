@@ -86,7 +86,7 @@ func (f *facts) after(s step) (all []facts) {
 		stuck.stuck = true
 		next.keeps, next.quiet = f.stuck, !f.stuck
 		return []facts{next, stuck}
-	case stepFinish, stepAbandon, stepLeave:
+	case stepFinish, stepAbandon, stepKeep:
 	}
 	return []facts{next}
 }
@@ -166,11 +166,11 @@ var endings = []endingCase{
 		"graphs of other libraries have window kernels, and work is blocked", "held-windows", "before",
 		"drain, abort, drain, await graphs, await captures, finish",
 	},
-	{"a kernel is stuck", "stuck idle", "", "leave"},
-	{"a kernel is stuck, a registration waits", "stuck idle calling", "", "abort, leave"},
-	{"a kernel is stuck, work ends", "stuck", "", "drain, leave"},
+	{"a kernel is stuck", "stuck idle", "", "keep"},
+	{"a kernel is stuck, a registration waits", "stuck idle calling", "", "abort, keep"},
+	{"a kernel is stuck, work ends", "stuck", "", "drain, keep"},
 	{"a kernel is stuck, work does not end", "stuck", "before", "drain, abandon"},
-	{"a kernel is stuck, a call ends", "stuck calling", "before", "drain, abort, drain, leave"},
+	{"a kernel is stuck, a call ends", "stuck calling", "before", "drain, abort, drain, keep"},
 	{
 		"a kernel is stuck, a call does not end", "stuck calling", "before after",
 		"drain, abort, drain, abandon",
@@ -262,7 +262,7 @@ func danger(f *facts, s step) string {
 		"waits for an abort that was not started":  s == stepFinish && !f.aborted,
 		"memory of graphs is freed":                s == stepFinish && f.held,
 		"memory of kernels is freed":               s == stepFinish && !f.kernelsEnded,
-		"left although the abort would end":        s == stepLeave && !f.stuck,
+		"kept although the abort would return":     s == stepKeep && !f.stuck,
 	} {
 		if is {
 			return why

@@ -142,7 +142,7 @@ func (t *teardown) execute(next step) {
 		t.note(<-t.aborting)
 		t.note(t.messages.Close())
 		t.note(t.free())
-	case stepLeave:
+	case stepKeep:
 	}
 }
 
