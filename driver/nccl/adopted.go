@@ -116,7 +116,7 @@ func (g *adopted) Register(ctx context.Context, s driver.Segment) (driver.Window
 	return &adoptedWindow{of: g, handle: handle}, nil
 }
 
-// adoptedWindow is a segment registered with an adopted communicator. Handle 0 means that the
+// adoptedWindow implements driver.Window for an adopted communicator. Handle 0 means that the
 // communicator has no window kernels.
 type adoptedWindow struct {
 	of     *adopted

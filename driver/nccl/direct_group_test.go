@@ -16,7 +16,8 @@ import (
 	"symmem/internal/dl"
 )
 
-// testGroup is a world of ranks, which are goroutines with a GPU each, and a group of some of them.
+// testGroup runs a world of ranks, which are goroutines with a GPU each, and a group of some of
+// them.
 type testGroup struct {
 	t      *testing.T
 	opened []*testRank
@@ -50,7 +51,7 @@ type testRank struct {
 	others []*stream.Stream
 }
 
-// stretch is a segment of a rank, and its window in the group if it has one.
+// stretch refers to a rank's segment, and to its window in the group if it has one.
 type stretch struct {
 	segment driver.Segment
 	window  driver.Window

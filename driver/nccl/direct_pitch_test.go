@@ -12,7 +12,7 @@ import (
 	"symmem/internal/dl"
 )
 
-// pitch is a test group with memory for trials on every rank, and the expected contents of it.
+// pitch runs trials in memory of a test group, and stores the expected contents of that memory.
 type pitch struct {
 	*testGroup
 	sources

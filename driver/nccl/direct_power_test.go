@@ -9,8 +9,8 @@ import (
 	"symmem/internal/dl"
 )
 
-// power is a buffer of integers on a rank. A call is an in-place all-reduce, which multiplies them
-// by the number of ranks. With three ranks the integers stay odd forever, so every missing or
+// power owns a buffer of integers on a rank. A call is an in-place all-reduce, which multiplies
+// them by the number of ranks. With three ranks the integers stay odd forever, so every missing or
 // repeated call is visible. With two ranks they would soon be 0. So if steps is set, the buffer has
 // a part for each rank, and a call is an in-place reduce-scatter, which adds to the integers of a
 // rank those at the same offset on the other ranks, which stay 1.

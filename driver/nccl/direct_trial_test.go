@@ -6,7 +6,7 @@ import (
 	"symmem/driver"
 )
 
-// trial is a call of all ranks. Positions and counts are in elements.
+// trial describes a call of all ranks. Positions and counts are in elements.
 type trial struct {
 	way
 	operation driver.Operation
@@ -102,7 +102,7 @@ func (c *trial) parts(mine int64, s *sources) []piece {
 // lead is the smallest offset of the first element in memory. The memory before it must not change.
 const lead = 256
 
-// field is the location of a rank's elements of a way.
+// field locates a rank's elements in memory.
 type field struct {
 	memory *stretch
 	base   int64 // of the first element, in bytes

@@ -28,7 +28,7 @@ type calls struct {
 	running []*communicator
 }
 
-// captured is a call in a graph.
+// captured refers to a call in a graph.
 type captured struct {
 	plan    *plan
 	message *p2p.Captured // nil for a collective

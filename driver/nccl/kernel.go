@@ -5,7 +5,7 @@ import (
 	"symmem/internal/cuda"
 )
 
-// kernel is a prepared launch.
+// kernel describes a launch of a kernel, with all its arguments.
 type kernel struct {
 	function cuda.Function
 	// blocks is the number of blocks, and threads the number of threads in each.

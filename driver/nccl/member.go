@@ -15,7 +15,7 @@ import (
 	"symmem/internal/ranked"
 )
 
-// member is the description of a rank that it publishes in the store.
+// member describes a rank to the other ranks, which read it from the store.
 type member struct {
 	// Machine identifies the machine as NCCL does: by the host name and boot ID, or by NCCL_HOSTID,
 	// with which ranks of one machine can simulate several.
@@ -38,7 +38,7 @@ type member struct {
 	Failed string `json:"failed,omitempty"`
 }
 
-// process is a random name of this process.
+// process identifies this process by a random name.
 var process = rand.Text()
 
 func memberKey(rank int) string { return fmt.Sprintf("nccl/rank/%d", rank) }

@@ -15,7 +15,7 @@ import (
 	"symmem/internal/dl"
 )
 
-// owned is a stream of another library, and a graph that the library has captured on it.
+// owned plays another library, which owns a stream and a graph captured on it.
 type owned struct {
 	m      *testRank
 	theirs cuda.Stream

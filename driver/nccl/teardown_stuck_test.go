@@ -16,7 +16,7 @@ import (
 	"symmem/internal/cuda"
 )
 
-// pairOfRanks is a pair of ranks of this process, each with a window over a segment (owned[0]). The
+// pairOfRanks runs two ranks in this process, each with a window over a segment (owned[0]). The
 // tests close them explicitly, since ranks with stuck kernels cannot be closed.
 type pairOfRanks [2]*testRank
 

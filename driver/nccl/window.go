@@ -16,7 +16,7 @@ import (
 	"symmem/internal/nccl"
 )
 
-// window is a segment registered with a group.
+// window implements driver.Window: it registers a segment with a group.
 //
 // States: registered; deregistered, by Deregister or because the group has ended. NCCL returns
 // handle 0 for a communicator without window kernels: that is not an error, and there is nothing to

@@ -64,7 +64,7 @@ func (x *Exchange) Places() (kernels.Places, error) {
 	return kernels.Places{Exchange: x.at, Report: dl.AddressOf(x.report)}, nil
 }
 
-// capabilities is the message that ranks exchange while they open the exchange memory.
+// capabilities is sent by each rank to all others while they open the exchange memory.
 type capabilities struct {
 	// Why gives the reason why the rank has no exchange memory; empty if it has.
 	Why string `json:"why,omitempty"`

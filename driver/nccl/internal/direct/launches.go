@@ -25,7 +25,7 @@ type Launches struct {
 // those of a hundred graphs of a model with 80 layers.
 const recordedRemembered = 1 << 14
 
-// launched is a call and its ticket.
+// launched stores a call with its ticket.
 type launched struct {
 	call   *driver.Call
 	ticket uint64

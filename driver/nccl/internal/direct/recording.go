@@ -22,7 +22,7 @@ type Recordings struct {
 // the same time. Calls in an older capture are numbered as those of a new one.
 const OpenRecordings = 16
 
-// Recording is a capture that contains calls of a group.
+// Recording tracks the calls of a group in one capture.
 type Recording struct {
 	id    uint64 // CUDA's ID, for a capture of another library
 	place driver.Recorded

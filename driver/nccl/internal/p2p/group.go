@@ -13,14 +13,14 @@ import (
 	"symmem/internal/ranked"
 )
 
-// Owner is the interface of a communicator to its messages.
+// Owner is implemented by the communicator, for its messages.
 type Owner interface {
 	stream.Group
 	// NoteMessage records a message that is about to be queued. The locks of stream and owner are
 	// held.
 	NoteMessage(on *stream.Stream, call *driver.Call)
 	// FailUnqueued fails the group over a call that this rank could not queue, although its peers
-	// count on it.
+	// expect it.
 	FailUnqueued(call *driver.Call, err error) error
 	// AfterPeerFault fails the group after a peer has failed, and returns the error for a call that
 	// this rank therefore refuses.
@@ -76,7 +76,7 @@ func (d *Device) Closers() []func() error {
 	return closers
 }
 
-// Plan is a prepared Send or Recv: one end of a message.
+// Plan describes a prepared Send or Recv: one end of a message.
 type Plan struct {
 	*driver.Call
 	// Address is the buffer's address outside every window.

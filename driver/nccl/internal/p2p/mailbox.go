@@ -67,7 +67,7 @@ type wakeup struct {
 	_      [ringPage - 12]byte
 }
 
-// mailbox is the mapping of a mailbox in this process.
+// mailbox accesses a mailbox that is mapped in this process.
 type mailbox struct {
 	memory *sys.Mapping
 	ranks  int

@@ -7,7 +7,7 @@ import (
 	"symmem/driver"
 )
 
-// peerSegment is a segment of a peer's staging memory.
+// peerSegment tracks the mapping of a segment of a peer's staging memory.
 type peerSegment struct {
 	at     uintptr // the address of the mapping; 0 until it is mapped
 	bytes  int64

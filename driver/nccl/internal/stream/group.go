@@ -7,7 +7,7 @@ import (
 	"symmem/driver"
 )
 
-// Group is the interface of a group to the streams that run its collectives. A group is identified
+// Group is implemented by groups, for the streams that run their collectives. A group is identified
 // by one pointer.
 type Group interface {
 	// Await waits until a stream is idle whose last collective has the given ticket, and checks
