@@ -27,24 +27,24 @@ func (m *testRank) fault(w *testGroup) error {
 	}
 }
 
-// reasons counts the ranks whose error names the cause. A rank whose kernel does not report a fault
+// causes counts the ranks whose error names the cause. A rank whose kernel does not report a fault
 // within control.Grace of the fault of another rank, as on a busy machine, only reports that the
 // other rank has failed.
-type reasons struct{ known atomic.Int32 }
+type causes struct{ reported atomic.Int32 }
 
 // want checks the error of a rank, unless it only reports that another rank has failed.
-func (r *reasons) want(err error, check func(error) error) error {
+func (r *causes) want(err error, check func(error) error) error {
 	if errors.As(err, new(*driver.PeerError)) {
 		return nil
 	}
-	r.known.Add(1)
+	r.reported.Add(1)
 	return check(err)
 }
 
 // wantSome fails the test if no rank has reported the cause.
-func (r *reasons) wantSome(t *testing.T) {
+func (r *causes) wantSome(t *testing.T) {
 	t.Helper()
-	if r.known.Load() == 0 {
+	if r.reported.Load() == 0 {
 		t.Error("no rank has reported the cause")
 	}
 }
@@ -55,7 +55,7 @@ func TestEqualGraphsInOppositeOrderDiverge(t *testing.T) {
 	for _, ranks := range []int{2, 4} {
 		t.Run(fmt.Sprintf("%d ranks", ranks), func(t *testing.T) {
 			w := newSteps(t, ranks, 20*time.Second)
-			var why reasons
+			var seen causes
 			w.withPowers(two(1000), func(m *testRank, powers []*power) error {
 				all, err := m.newOwned(2)
 				for i, o := range all {
@@ -76,9 +76,9 @@ func TestEqualGraphsInOppositeOrderDiverge(t *testing.T) {
 				}
 				found := m.fault(w)
 				_ = finish(all...) // with the error of the group
-				return why.want(found, diverged(first, true))
+				return seen.want(found, diverged(first, true))
 			})
-			why.wantSome(t)
+			seen.wantSome(t)
 		})
 	}
 }
@@ -91,7 +91,7 @@ func TestCallsDivergeWithFewResidentBlocks(t *testing.T) {
 		return
 	}
 	w := newGroup(t, 2, 3*time.Second)
-	var why reasons
+	var seen causes
 	w.withPower(50_000, func(m *testRank, p *power) error {
 		call := p.call(driver.PathDirect)
 		call.Digest += uint64(m.rank)
@@ -100,9 +100,9 @@ func TestCallsDivergeWithFewResidentBlocks(t *testing.T) {
 		if err = errors.Join(err, m.group.Launch(m.stream, plan)); err != nil {
 			return err
 		}
-		return why.want(m.stream.Synchronize(t.Context()), mismatched)
+		return seen.want(m.stream.Synchronize(t.Context()), mismatched)
 	})
-	why.wantSome(t)
+	seen.wantSome(t)
 }
 
 // mismatched returns an error unless err is a MismatchError.
@@ -133,7 +133,7 @@ func TestOwnGraphsInOppositeOrderDiverge(t *testing.T) {
 	for _, path := range []driver.Path{driver.PathDirect, driver.PathPlain} {
 		t.Run(path.String(), func(t *testing.T) {
 			w := newSteps(t, 2, 20*time.Second)
-			var why reasons
+			var seen causes
 			w.withPowers(two(1000), func(m *testRank, powers []*power) error {
 				for _, p := range powers {
 					if _, err := m.capture(p, path, 1); err != nil {
@@ -144,9 +144,9 @@ func TestOwnGraphsInOppositeOrderDiverge(t *testing.T) {
 				if err == nil {
 					err = m.stream.Synchronize(t.Context())
 				}
-				return why.want(err, diverged(m.rank+1, false))
+				return seen.want(err, diverged(m.rank+1, false))
 			})
-			why.wantSome(t)
+			seen.wantSome(t)
 		})
 	}
 }
@@ -154,7 +154,7 @@ func TestOwnGraphsInOppositeOrderDiverge(t *testing.T) {
 // TestReplayedCallDivergesFromAnEagerCall replays a call on one rank that the other rank launches.
 func TestReplayedCallDivergesFromAnEagerCall(t *testing.T) {
 	w := newSteps(t, 2, 20*time.Second)
-	var why reasons
+	var seen causes
 	w.withPower(1000, func(m *testRank, p *power) error {
 		all, err := m.newOwned(1)
 		err = errors.Join(err, all[0].capture(func() error {
@@ -165,15 +165,15 @@ func TestReplayedCallDivergesFromAnEagerCall(t *testing.T) {
 			if err := errors.Join(err, all[0].replay(p)); err != nil {
 				return err
 			}
-			return why.want(m.fault(w), diverged(1, true))
+			return seen.want(m.fault(w), diverged(1, true))
 		}
 		err = errors.Join(err, p.raise(m.group, m.stream, driver.PathDirect))
 		if err != nil {
 			return err
 		}
-		return why.want(m.stream.Synchronize(t.Context()), mismatched)
+		return seen.want(m.stream.Synchronize(t.Context()), mismatched)
 	})
-	why.wantSome(t)
+	seen.wantSome(t)
 }
 
 // TestCallInAnInvalidatedCaptureKeepsTheGroup records a call after another call to CUDA has

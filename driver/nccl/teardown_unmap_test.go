@@ -12,9 +12,9 @@ import (
 	"symmem/driver/nccl/kernels"
 )
 
-// behindHost has two ranks with a call that accesses each other's buffers, which is blocked by a
+// blockedPair runs a call of two ranks that access each other's buffers. The call is blocked by a
 // host function on some ranks.
-type behindHost struct {
+type blockedPair struct {
 	*testGroup
 	powers [2]*power
 	gate   chan struct{}
@@ -22,18 +22,19 @@ type behindHost struct {
 	passed [2]chan struct{}
 }
 
-// holdBack queues such a call with a direct kernel.
-func holdBack(t *testing.T, timeout time.Duration, behind ...int) *behindHost {
+// newBlockedPair queues a call with a direct kernel. A host function blocks it on some ranks until
+// release.
+func newBlockedPair(t *testing.T, timeout time.Duration, blocked ...int) *blockedPair {
 	t.Helper()
-	return holdBackOn(t, driver.PathDirect, timeout, behind...)
+	return newBlockedPairOn(t, driver.PathDirect, timeout, blocked...)
 }
 
-// holdBackOn queues such a call on a path.
-func holdBackOn(
-	t *testing.T, path driver.Path, timeout time.Duration, behind ...int,
-) *behindHost {
+// newBlockedPairOn implements newBlockedPair for any path.
+func newBlockedPairOn(
+	t *testing.T, path driver.Path, timeout time.Duration, blocked ...int,
+) *blockedPair {
 	t.Helper()
-	h := &behindHost{testGroup: newTestGroup(t, 2, timeout), gate: make(chan struct{})}
+	h := &blockedPair{testGroup: newTestGroup(t, 2, timeout), gate: make(chan struct{})}
 	h.regroup(0, 1)
 	needDirect(t, h.opened[0].group)
 	h.must(func(m *testRank) (err error) {
@@ -42,7 +43,7 @@ func holdBackOn(
 		}
 		passed := make(chan struct{})
 		h.passed[m.rank] = passed
-		if slices.Contains(behind, m.rank) {
+		if slices.Contains(blocked, m.rank) {
 			err = m.stream.Host(func() { <-h.gate })
 		}
 		return errors.Join(err, h.powers[m.rank].raise(m.group, m.stream, path),
@@ -52,7 +53,7 @@ func holdBackOn(
 }
 
 // release unblocks the calls, and waits until they have ended on some ranks.
-func (h *behindHost) release(ranks ...int) {
+func (h *blockedPair) release(ranks ...int) {
 	h.t.Helper()
 	close(h.gate)
 	for _, r := range ranks {
@@ -77,10 +78,10 @@ func (m *testRank) closeStream() error {
 }
 
 // closeUnderWork closes the streams of two ranks whose calls are blocked.
-func closeUnderWork(t *testing.T) *behindHost {
+func closeUnderWork(t *testing.T) *blockedPair {
 	t.Helper()
 	gpu.EndingTime = 500 * time.Millisecond
-	h := holdBack(t, 500*time.Millisecond, 0, 1)
+	h := newBlockedPair(t, 500*time.Millisecond, 0, 1)
 	h.must((*testRank).closeStream)
 	return h
 }
@@ -107,7 +108,7 @@ func wantOverdue(err error) error {
 }
 
 // forget resets ranks that the test has closed.
-func (h *behindHost) forget(ranks ...*testRank) {
+func (h *blockedPair) forget(ranks ...*testRank) {
 	for _, m := range ranks {
 		*m = testRank{number: m.number}
 	}
@@ -119,7 +120,7 @@ func TestMemoryIsFreedAfterWorkOfAClosedStream(t *testing.T) {
 	if !apart(t, "") {
 		return
 	}
-	h := holdBack(t, 500*time.Millisecond, 0, 1)
+	h := newBlockedPair(t, 500*time.Millisecond, 0, 1)
 	h.must((*testRank).closeStream)
 	h.release(0, 1)
 	h.must(func(m *testRank) error {
@@ -200,7 +201,7 @@ func TestKernelOfNCCLOnAClosedStreamEndsWithItsGroup(t *testing.T) {
 		return
 	}
 	gpu.EndingTime = 500 * time.Millisecond
-	h := holdBackOn(t, driver.PathPlain, 500*time.Millisecond, 0)
+	h := newBlockedPairOn(t, driver.PathPlain, 500*time.Millisecond, 0)
 	late, early := h.opened[0], h.opened[1]
 	if err := late.closeStream(); err != nil {
 		t.Fatal(err)
@@ -224,7 +225,7 @@ func TestKernelOfNCCLOnAClosedStreamEndsWithItsGroup(t *testing.T) {
 // TestPeersStayMappedUnderWorkThatOutlivesItsGroup starts a kernel after its group has failed. It
 // may read the memory of a peer, which Deregister must not unmap.
 func TestPeersStayMappedUnderWorkThatOutlivesItsGroup(t *testing.T) {
-	h := holdBack(t, time.Minute, 0)
+	h := newBlockedPair(t, time.Minute, 0)
 	late, early := h.opened[0], h.opened[1]
 	w := late.owned[0].window.(*window)
 	peer := w.at[early.rank]
@@ -257,7 +258,7 @@ func TestOwnMemoryStaysMappedUnderWorkThatOutlivesItsGroup(t *testing.T) {
 	if !apart(t, "") {
 		return
 	}
-	h := holdBack(t, time.Minute, 0)
+	h := newBlockedPair(t, time.Minute, 0)
 	late, early := h.opened[0], h.opened[1]
 	early.group.Abort(errAborted)
 	if err := early.stream.Synchronize(t.Context()); !errors.Is(err, errAborted) {

@@ -71,7 +71,7 @@ func pauses(t *testing.T, o driver.Operation, noticed bool) {
 			}
 			clear(dl.Bytes(at.Report, int(unsafe.Sizeof(kernels.Report{}))))
 		}
-		return errors.Join(graphs[1].replayed(), m.allMarked(w, powers[1]))
+		return errors.Join(graphs[1].replayed(), m.allPoison(w, powers[1]))
 	})
 	w.must(func(m *testRank) error {
 		poisoned := 0

@@ -14,12 +14,12 @@ import (
 	"symmem/driver/nccl/internal/stream"
 )
 
-// unknownFor bounds the time until a group notices the fault that a kernel has reported, on a busy
+// faultDelay bounds the time until a group notices the fault that a kernel has reported, on a busy
 // machine with the software GPU.
-const unknownFor = 2 * time.Second
+const faultDelay = 2 * time.Second
 
-// known waits until a rank's group has failed, and returns the fault.
-func (m *testRank) known(within time.Duration) error {
+// awaitFault waits until a rank's group has failed, and returns the fault.
+func (m *testRank) awaitFault(within time.Duration) error {
 	c := m.group.(*communicator)
 	select {
 	case <-c.Failed():
@@ -44,8 +44,8 @@ func (m *testRank) poisonIn(w *testGroup, p *power, want uint32) (poisoned int, 
 	return poisoned, err
 }
 
-// allMarked checks that all numbers of a power are poison.
-func (m *testRank) allMarked(w *testGroup, p *power) error {
+// allPoison checks that all numbers of a power are poison.
+func (m *testRank) allPoison(w *testGroup, p *power) error {
 	poisoned, err := m.poisonIn(w, p, ^uint32(0))
 	if err == nil && int64(poisoned) != p.count {
 		err = fmt.Errorf("%d of %d numbers are poisoned", poisoned, p.count)
@@ -80,7 +80,7 @@ func replayAlone(t *testing.T, count int64) {
 		return graphs[0].replayed()
 	})
 	w.must(func(m *testRank) error {
-		cause := m.known(unknownFor)
+		cause := m.awaitFault(faultDelay)
 		var late *driver.TimeoutError
 		switch {
 		case m.rank != 0 && !errors.Is(cause, driver.ErrFault):
@@ -92,7 +92,7 @@ func replayAlone(t *testing.T, count int64) {
 	})
 	w.must(func(m *testRank) error {
 		g, p := graphs[m.rank], powers[m.rank]
-		return errors.Join(g.launchMarked(w, m, p), g.destroy(), g.leave())
+		return errors.Join(g.launchPoisoned(w, m, p), g.destroy(), g.leave())
 	})
 }
 
@@ -122,11 +122,11 @@ func failsEverywhere(t *testing.T, m *testRank, g *owned, p *power, cause error)
 	return errors.Join(err, elsewhere.Close(), m.device.destroy(theirs))
 }
 
-// launchMarked replays a graph of a failed group, which must end at once. The other ranks may have
-// received data that rank 0 has sent before it failed, so they may have correct sums as well as
-// poison. If kernels access the peers' buffers in place, they may add up poison, and integers may
-// have any value.
-func (g *owned) launchMarked(w *testGroup, m *testRank, p *power) error {
+// launchPoisoned replays a graph of a failed group, which must end at once. The other ranks may
+// have received data that rank 0 has sent before it failed, so they may have correct sums as well
+// as poison. If kernels access the peers' buffers in place, they may add up poison, and integers
+// may have any value.
+func (g *owned) launchPoisoned(w *testGroup, m *testRank, p *power) error {
 	if err := g.replay(); err != nil {
 		return err
 	}
@@ -142,7 +142,7 @@ func (g *owned) launchMarked(w *testGroup, m *testRank, p *power) error {
 		return err
 	}
 	if m.rank == 0 {
-		return m.allMarked(w, p)
+		return m.allPoison(w, p)
 	}
 	poisoned, err := m.poisonIn(w, p, uint32(len(w.ranks)))
 	if err == nil && poisoned == 0 {
@@ -175,7 +175,7 @@ func TestRankThatPausesBetweenReplays(t *testing.T) {
 				return fmt.Errorf("%d of %d numbers are poisoned after replay %d", poisoned, p.count, round)
 			}
 		}
-		cause, got := m.known(unknownFor), g.stream.Synchronize(t.Context())
+		cause, got := m.awaitFault(faultDelay), g.stream.Synchronize(t.Context())
 		if cause == nil || !errors.Is(got, cause) {
 			return fmt.Errorf("the cause is %w, and the stream returned %w", cause, got)
 		}
@@ -200,7 +200,7 @@ func TestDivergenceInAReplay(t *testing.T) {
 		if err := g.replay(); err != nil {
 			return err
 		}
-		cause := m.known(20 * time.Second)
+		cause := m.awaitFault(20 * time.Second)
 		var differ *driver.MismatchError
 		if !errors.As(cause, &differ) && !errors.Is(cause, driver.ErrFault) {
 			return fmt.Errorf("the cause is %w, want a MismatchError", cause)
@@ -212,7 +212,7 @@ func TestDivergenceInAReplay(t *testing.T) {
 		if err := g.stream.Synchronize(t.Context()); !errors.Is(err, cause) {
 			return fmt.Errorf("the stream returned %w, want %w", err, cause)
 		}
-		return errors.Join(m.allMarked(w, p), g.destroy(), g.leave())
+		return errors.Join(m.allPoison(w, p), g.destroy(), g.leave())
 	})
 }
 
@@ -240,7 +240,7 @@ func TestRankSendsNothingAfterAFault(t *testing.T) {
 		}
 		return nil
 	})
-	if w.ranks[0].known(time.Minute) == nil {
+	if w.ranks[0].awaitFault(time.Minute) == nil {
 		t.Fatal("rank 0 has not failed")
 	}
 	if err := release(); err != nil {
@@ -250,7 +250,7 @@ func TestRankSendsNothingAfterAFault(t *testing.T) {
 		if err := m.stream.Synchronize(t.Context()); err == nil {
 			return errors.New("the stream returned no error")
 		}
-		return m.allMarked(w, powers[m.rank])
+		return m.allPoison(w, powers[m.rank])
 	})
 }
 
@@ -285,6 +285,6 @@ func TestAbortEndsReplays(t *testing.T) {
 		if err := g.stream.Synchronize(ctx); !errors.Is(err, driver.ErrFault) {
 			return fmt.Errorf("the stream returned %w, want the fault", err)
 		}
-		return errors.Join(m.allMarked(w, p), g.destroy(), g.leave())
+		return errors.Join(m.allPoison(w, p), g.destroy(), g.leave())
 	})
 }
