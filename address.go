@@ -92,8 +92,8 @@ func (p addressedPool) live() (buffers int, bytes int64) {
 	return x.count, x.bytes
 }
 
-// index returns the index of the live buffers. The first call makes it, and has every Alloc and
-// Free of the pool keep it up from then on. p.pool.mu is held.
+// index returns the index of the live buffers. The first call makes it; every later Alloc and Free
+// of the pool updates it. p.pool.mu is held.
 func (p addressedPool) index() *addressIndex {
 	if !p.pool.addresses.made {
 		p.makeIndex()
@@ -102,15 +102,12 @@ func (p addressedPool) index() *addressIndex {
 }
 
 func (p addressedPool) makeIndex() {
-	p.pool.rt.mu.Lock()
-	p.pool.rt.observers.watchBlocks()
-	p.pool.rt.mu.Unlock()
 	for _, b := range (suspectPool{p.pool}).liveBlocks() {
 		p.pool.addresses.insert(Buffer{Memory{
 			pool: p.pool, handle: b.Handle, start: p.start(b.Block), extent: newExtent(b.Size, b.Stream),
 		}})
 	}
-	p.pool.addresses.made = true
+	p.pool.addresses.made, p.pool.watched = true, true
 }
 
 // allocated adds a buffer of an Alloc, if there is an index. p.pool.mu is held.

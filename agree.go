@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"symmem/driver"
+	"symmem/event"
 	"symmem/internal/agreement"
 	"symmem/internal/ledger"
 	"symmem/internal/ranked"
@@ -30,10 +31,14 @@ func (h history) DigestAt(position uint64) (uint64, bool) {
 	return h.pool.ledger.DigestAt(position)
 }
 
-func (h history) EventAt(position uint64) (ledger.Event, bool) {
+func (h history) EventAt(position uint64) (event.Event, bool) {
 	h.pool.mu.Lock()
 	defer h.pool.mu.Unlock()
-	return h.pool.ledger.EventAt(position)
+	e, known := h.pool.ledger.EventAt(position)
+	if known {
+		poolEvents(h).label(&e, h.pool.ledger.Load(position, &e))
+	}
+	return e, known
 }
 
 // comparison compares what the ranks of a group have done, mostly the histories of their pools.

@@ -270,7 +270,9 @@ func (p suspectPool) rebuild(g *roster, l alloc.Arrangement, stocks []stock) []*
 	for _, s := range stocks {
 		start = max(start, s.Start)
 	}
+	poolEvents{p.Pool}.collect()
 	p.ledger.Restart(start, digestOf(l, stocks[0]))
+	poolEvents{p.Pool}.restart(start)
 	p.suspicion.rebuilds++
 	p.trust(g)
 	var segments []*segment

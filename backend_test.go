@@ -70,7 +70,14 @@ func needs(t *testing.T, ranks int) {
 // alone opens a world of one rank, which every backend has a device for.
 func alone(tb testing.TB) *symmem.Runtime {
 	tb.Helper()
-	rt, err := symmem.Open(tb.Context(), on(symmem.Options{Size: 1}))
+	return aloneWith(tb, symmem.Options{})
+}
+
+// aloneWith is alone with options.
+func aloneWith(tb testing.TB, o symmem.Options) *symmem.Runtime {
+	tb.Helper()
+	o.Size = 1
+	rt, err := symmem.Open(tb.Context(), on(o))
 	if err != nil {
 		tb.Fatal(err)
 	}

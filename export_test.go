@@ -36,6 +36,33 @@ func (p *Pool) Map(w io.Writer) {
 	}
 }
 
+// Undelivered counts the events that no call has passed to Options.OnEvent yet.
+func Undelivered(rt *Runtime) (count uint64) {
+	for _, p := range rt.allPools() {
+		p.mu.Lock()
+		count += p.ledger.Position() - p.outbox.collected + uint64(p.outbox.count-p.outbox.taken)
+		p.mu.Unlock()
+	}
+	return count
+}
+
+// Live lists the live blocks of a pool by segment and offset.
+func Live(p *Pool) (blocks []alloc.Block) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, s := range p.segments {
+		if s == nil {
+			continue
+		}
+		for b := range p.core.Blocks(s.ordinal) {
+			if b.State == alloc.Live {
+				blocks = append(blocks, b.Block)
+			}
+		}
+	}
+	return blocks
+}
+
 // HoldRegistration acts as a registration of another goroutine that does not end until release is
 // called.
 func HoldRegistration(rt *Runtime) (release func()) {

@@ -4,13 +4,13 @@ import (
 	"errors"
 	"fmt"
 
+	"symmem/event"
 	"symmem/internal/alloc"
-	"symmem/internal/ledger"
 	"symmem/internal/spin"
 )
 
 // absorb notes an event about the block of the latest call of the core. p.mu is held.
-func (p *Pool) absorb(kind ledger.Kind, b alloc.Block) {
+func (p *Pool) absorb(kind event.Kind, b alloc.Block) {
 	p.ledger.Note(kind, p.core.Owner(), b.Segment, b.Offset, b.Size, 0)
 }
 
@@ -43,27 +43,30 @@ func (p *Pool) free(b Buffer) error {
 		return p.freeAfterClose(b)
 	}
 	block, state, err := p.core.FreeHandle(b.memory.handle)
-	if err != nil || state != alloc.Free || p.rt.observers.any() {
-		return p.freeSlowly(b, block, state, err)
+	if err != nil || state != alloc.Free {
+		return p.freeSlowly(block, state, err)
 	}
 	// absorb, which Go does not inline
-	p.ledger.Note(ledger.KindFree, p.core.Owner(), block.Segment, block.Offset, block.Size, 0)
+	p.ledger.Note(event.KindFree, p.core.Owner(), block.Segment, block.Offset, block.Size, 0)
 	spin.Publish64(&p.frees, p.frees.Load()+1)
+	if p.watched {
+		addressedPool{p}.freed(block)
+		poolEvents{p}.release()
+		return nil
+	}
 	p.mu.Unlock()
 	return nil
 }
 
-// freeSlowly completes a free that failed, that an observer must see, or that a graph or other
-// streams defer. It unlocks p.mu.
-func (p *Pool) freeSlowly(b Buffer, block alloc.Block, state alloc.State, err error) error {
-	defer p.mu.Unlock()
+// freeSlowly completes a free that failed, or that a graph or other streams defer. It unlocks p.mu.
+func (p *Pool) freeSlowly(block alloc.Block, state alloc.State, err error) error {
+	defer poolEvents{p}.release()
 	if err != nil {
 		return fmt.Errorf("freeing a buffer: %w", err)
 	}
 	addressedPool{p}.freed(block)
 	p.absorb(freeKinds[state], block)
 	spin.Publish64(&p.frees, p.frees.Load()+1)
-	notify(p.rt, func(o *Observer) func(BlockEvent) { return o.Free }, blockEvent(b, block))
 	if state == alloc.Deferred {
 		return p.recordUses()
 	}
@@ -72,13 +75,13 @@ func (p *Pool) freeSlowly(b Buffer, block alloc.Block, state alloc.State, err er
 
 // freeKinds are the events of frees, by where the block stands then. A pin alone is no event: it
 // changes where later blocks lie only once the block is freed.
-var freeKinds = map[alloc.State]ledger.Kind{
-	alloc.Free: ledger.KindFree, alloc.Parked: ledger.KindPark, alloc.Deferred: ledger.KindDefer,
+var freeKinds = [...]event.Kind{
+	alloc.Free: event.KindFree, alloc.Parked: event.KindPark, alloc.Deferred: event.KindDefer,
 }
 
 func (p *Pool) use(b Buffer, s *Stream) error {
 	p.mu.Lock()
-	defer p.mu.Unlock()
+	defer poolEvents{p}.release()
 	err := errPoolClosed
 	if !p.closed {
 		err = p.core.Use(b.memory.handle, s.number)
@@ -86,6 +89,7 @@ func (p *Pool) use(b Buffer, s *Stream) error {
 	if err != nil {
 		return fmt.Errorf("using a buffer on stream %d: %w", s.number, err)
 	}
+	poolEvents{p}.use(b.memory.handle, s)
 	return nil
 }
 
@@ -116,7 +120,7 @@ func (p *Pool) unpin(m Memory) error {
 		return fmt.Errorf("closing a graph: %w", err)
 	}
 	if state == alloc.Deferred {
-		p.absorb(ledger.KindDefer, block)
+		p.absorb(event.KindDefer, block)
 		return p.recordUses()
 	}
 	p.absorbReturns()
@@ -202,7 +206,7 @@ func (p *Pool) awaitUse(s *Stream, m alloc.StreamPoint) error {
 // absorbReturns notes the blocks that came back in the latest call of the core. p.mu is held.
 func (p *Pool) absorbReturns() {
 	for _, b := range p.core.Returned() {
-		p.ledger.Note(ledger.KindReturn, b.Owner, b.Segment, b.Offset, b.Size, 0)
+		p.ledger.Note(event.KindReturn, b.Owner, b.Segment, b.Offset, b.Size, 0)
 	}
 }
 

@@ -88,6 +88,7 @@ func (s *Stream) recordNewEvent() (driver.Event, error) {
 // EndCapture stops recording. Where it returns an error the capture has ended, too, and nothing is
 // left of it.
 func (s *Stream) EndCapture() (*Graph, error) {
+	defer deliverAll(s.rt)
 	s.pinning.Lock()
 	defer s.pinning.Unlock()
 	work, err := s.stopRecording()
@@ -178,6 +179,7 @@ func (g *Graph) Close() error {
 	if g == nil || g.work == nil {
 		return invalid("closing no graph")
 	}
+	defer deliverAll(g.rt)
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.closed {

@@ -66,6 +66,7 @@ func (g *Group) Split(ctx context.Context, color, key int) (*Group, error) {
 		return nil, invalid("splitting group %s: color %d is negative; SkipSplit joins no group", g.id,
 			color)
 	}
+	defer deliverAll(g.rt)
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	all, err := g.exchangeColors(ctx, int64(color), int64(key))
@@ -84,6 +85,7 @@ func (g *Group) Split(ctx context.Context, color, key int) (*Group, error) {
 // SkipSplit takes part in a Split of the other ranks of g, but joins no group.
 func (g *Group) SkipSplit(ctx context.Context) error {
 	ctx = orBackground(ctx)
+	defer deliverAll(g.rt)
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	_, err := g.exchangeColors(ctx, noColor, 0)
@@ -184,6 +186,7 @@ func (g *Group) Check(ctx context.Context) error {
 		g.comm.CheckPeers()
 		return g.life.cause(ctx)
 	}
+	defer deliverAll(g.rt)
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.aligner.meet(ctx, &meeting{

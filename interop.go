@@ -4,7 +4,7 @@ import (
 	"context"
 	"fmt"
 
-	"symmem/internal/ledger"
+	"symmem/event"
 )
 
 // Interop serves bindings for other languages, and programs that share streams, communicators or
@@ -95,13 +95,13 @@ func (i Interop) Note(p *Pool, kind, value int64) error {
 		return invalid("noting %d of kind %d", value, kind)
 	}
 	p.mu.Lock()
-	defer p.mu.Unlock()
+	defer poolEvents{p}.release()
 	if err := p.usable(); err != nil {
 		return err
 	}
-	p.ledger.Absorb(&ledger.Event{
-		Kind: ledger.KindNote, Segment: -1, Size: value, Requested: kind, Site: i.site,
-	})
+	p.ledger.Absorb(&event.Event{
+		Kind: event.KindNote, Segment: -1, Size: value, Requested: kind,
+	}, i.site)
 	return nil
 }
 

@@ -19,8 +19,6 @@ type Observer struct {
 	// Register is called after a segment was registered with a group, Deregister before the
 	// registration is taken back, or, where the group was closed, after it has ended.
 	Register, Deregister func(WindowEvent)
-	// Alloc is called after a block was handed out, Free when its owner gives it back.
-	Alloc, Free func(BlockEvent)
 }
 
 // SegmentEvent is about a segment.
@@ -35,15 +33,6 @@ type SegmentEvent struct {
 type WindowEvent struct {
 	SegmentEvent
 	Group *Group
-}
-
-// BlockEvent is about a block. It says where the block lies, because asking the Buffer would wait
-// for the pool, which is locked.
-type BlockEvent struct {
-	Buffer  Buffer
-	Segment int
-	Offset  int64
-	Bytes   int64
 }
 
 // Observe adds an observer and returns what removes it. A new observer is not told of what is
@@ -71,9 +60,6 @@ func (i Interop) Observe(o Observer) (remove func()) {
 // lock.
 type observers struct {
 	list atomic.Pointer[[]*Observer]
-	// blocks is set once a pool has an index by address, which wants events, too; guarded by
-	// Runtime.mu.
-	blocks bool
 }
 
 // all returns a copy of the list.
@@ -86,22 +72,12 @@ func (o *observers) all() []*Observer {
 
 // set replaces the list. The Runtime's mu is held, which serializes calls of set.
 func (o *observers) set(list []*Observer) {
-	if len(list) == 0 && !o.blocks {
+	if len(list) == 0 {
 		o.list.Store(nil)
 		return
 	}
 	o.list.Store(&list)
 }
-
-// watchBlocks has any report true from now on. Runtime.mu is held.
-func (o *observers) watchBlocks() {
-	o.blocks = true
-	o.set(o.all())
-}
-
-// any reports whether an event is to be made of an Alloc or a Free. Hot paths ask before they make
-// one.
-func (o *observers) any() bool { return o.list.Load() != nil }
 
 // notify calls one function of every observer.
 func notify[E any](rt *Runtime, which func(*Observer) func(E), event E) {

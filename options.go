@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"symmem/driver"
+	"symmem/event"
 	"symmem/internal/rendezvous"
 )
 
@@ -105,6 +106,11 @@ type Options struct {
 	Logger *slog.Logger
 	// OnLate, if set, is called instead of the Logger, on a new goroutine each time.
 	OnLate func(LateWarning)
+	// OnEvent, if set, is called with everything that this rank does, on the goroutine that does it,
+	// before the call that causes the event returns, unless another goroutine is delivering events
+	// of the same pool then. Package event documents their order. No lock is held: OnEvent may call
+	// symmem. A panic in it is logged. The Event is valid until OnEvent returns; copy it to keep it.
+	OnEvent func(*event.Event)
 	// UnorderedMessages is for programs that mix messages (Send and Recv) and collectives freely.
 	// Else messages are numbered together with collectives: a Send belongs between the same ones of
 	// its group as its Recv, and at CheckEvery each collective compares how many messages ranks

@@ -10,6 +10,7 @@ import (
 	"unsafe"
 
 	"symmem/driver"
+	"symmem/event"
 	"symmem/internal/agreement"
 	"symmem/internal/alloc"
 	"symmem/internal/ledger"
@@ -61,6 +62,8 @@ type Pool struct {
 	suspicion suspicion                          // guarded by mu
 	kept      map[*segment]int                   // live buffers after Close; guarded by mu
 	addresses addressIndex                       // guarded by mu
+	watched   bool                               // there is an index or a hook; guarded by mu
+	outbox    outbox                             // guarded by mu
 	// frees counts the buffers freed; written with mu held, read without.
 	frees atomic.Uint64
 	calls spin.Gate // counts the calls under way with the pool's memory; shut once Close begins
@@ -127,7 +130,7 @@ func (rt *Runtime) NewPool(o PoolOptions) (*Pool, error) {
 	p := &Pool{
 		rt: rt, domain: o.Domain, arena: arena, space: space, core: core, ledger: ledger.New(0),
 		useEvents: map[alloc.StreamPoint]driver.Event{},
-		members:   map[*Group]*membership{},
+		members:   map[*Group]*membership{}, watched: rt.opts.OnEvent != nil,
 	}
 	rt.mu.Lock()
 	defer rt.mu.Unlock()
@@ -216,7 +219,7 @@ func (p *Pool) alloc(s *Stream, bytes int64, site uint32) (Buffer, error) {
 	block, growth, err := p.core.Alloc(bytes, s.number)
 	if err != nil || growth.Bytes != 0 || p.core.Reported() {
 		if block, err = p.allocSlowly(s, bytes, block, growth, err, site); err != nil {
-			p.mu.Unlock()
+			poolEvents{p}.release()
 			return Buffer{}, err
 		}
 	}
@@ -226,12 +229,14 @@ func (p *Pool) alloc(s *Stream, bytes int64, site uint32) (Buffer, error) {
 		start: unsafe.Add(in.start, block.Offset),
 	}}
 	if site == 0 {
-		p.ledger.Note(ledger.KindAlloc, p.core.Owner(), block.Segment, block.Offset, block.Size, bytes)
+		p.ledger.Note(event.KindAlloc, p.core.Owner(), block.Segment, block.Offset, block.Size, bytes)
 	} else {
 		p.absorbAt(block, bytes, site)
 	}
-	if p.rt.observers.any() {
-		notifyAlloc(b, block)
+	if p.watched {
+		addressedPool{p}.allocated(b)
+		poolEvents{p}.release()
+		return b, nil
 	}
 	p.mu.Unlock()
 	return b, nil
@@ -243,24 +248,12 @@ func (p *Pool) refuse() error {
 	return errPoolClosed
 }
 
-func notifyAlloc(b Buffer, block alloc.Block) {
-	addressedPool{b.memory.pool}.allocated(b)
-	call := func(o *Observer) func(BlockEvent) { return o.Alloc }
-	notify(b.memory.pool.rt, call, blockEvent(b, block))
-}
-
-func blockEvent(b Buffer, block alloc.Block) BlockEvent {
-	return BlockEvent{
-		Buffer: b, Segment: int(block.Segment), Offset: block.Offset, Bytes: block.Size,
-	}
-}
-
 // absorbAt notes an allocation with its call site. p.mu is held.
 func (p *Pool) absorbAt(block alloc.Block, bytes int64, site uint32) {
-	p.ledger.Absorb(&ledger.Event{
-		Kind: ledger.KindAlloc, Stream: p.core.Owner(), Segment: block.Segment,
-		Offset: block.Offset, Size: block.Size, Requested: bytes, Site: site,
-	})
+	p.ledger.Absorb(&event.Event{
+		Kind: event.KindAlloc, Stream: p.core.Owner(), Segment: block.Segment,
+		Offset: block.Offset, Size: block.Size, Requested: bytes,
+	}, site)
 }
 
 // allocSlowly completes an allocation that needs more than a free block: blocks that come back
@@ -333,10 +326,10 @@ func (p *Pool) grow(s *Stream, growth alloc.Growth, site uint32) error {
 		memory: memory, start: *(*unsafe.Pointer)(unsafe.Pointer(&address)),
 		ordinal: ordinal, bytes: growth.Bytes, stream: p.core.Number(s.number), holds: 1,
 	})
-	p.ledger.Absorb(&ledger.Event{
-		Kind: ledger.KindSegment, Stream: p.core.Number(s.number), Segment: ordinal,
-		Size: growth.Bytes, Requested: growth.Bytes, Site: site,
-	})
+	p.ledger.Absorb(&event.Event{
+		Kind: event.KindSegment, Stream: p.core.Number(s.number), Segment: ordinal,
+		Size: growth.Bytes, Requested: growth.Bytes,
+	}, site)
 	for _, m := range p.members {
 		m.due()
 	}
@@ -397,7 +390,7 @@ func (p *Pool) reserveFor(
 
 func (p *Pool) reserve(s *Stream, bytes int64, site uint32) error {
 	p.mu.Lock()
-	defer p.mu.Unlock()
+	defer poolEvents{p}.release()
 	if err := p.usable(); err != nil {
 		return err
 	}
@@ -405,10 +398,10 @@ func (p *Pool) reserve(s *Stream, bytes int64, site uint32) error {
 	if err != nil {
 		return exhausted(err, nil)
 	}
-	p.ledger.Absorb(&ledger.Event{
-		Kind: ledger.KindReserve, Stream: p.core.Number(s.number), Segment: -1, Size: growth.Bytes,
-		Requested: bytes, Site: site,
-	})
+	p.ledger.Absorb(&event.Event{
+		Kind: event.KindReserve, Stream: p.core.Number(s.number), Segment: -1, Size: growth.Bytes,
+		Requested: bytes,
+	}, site)
 	if growth.Bytes == 0 {
 		return nil
 	}
@@ -441,6 +434,7 @@ func (p *Pool) closeAfter(wait func(context.Context) error) error {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), p.rt.closingTime())
 	defer cancel()
+	defer poolEvents{p}.deliver()
 	err := refuse(ctx, &p.calls)
 	if err == nil {
 		if err = wait(ctx); err != nil {

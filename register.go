@@ -10,9 +10,9 @@ import (
 	"sync/atomic"
 
 	"symmem/driver"
+	"symmem/event"
 	"symmem/internal/agreement"
 	"symmem/internal/invariants"
-	"symmem/internal/ledger"
 )
 
 // membership is a group's part in a pool.
@@ -112,6 +112,7 @@ func (p *Pool) member(g *Group) (*membership, error) {
 }
 
 func (p *Pool) registerPending(ctx context.Context, g *Group, m *membership) error {
+	defer deliverAll(p.rt)
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if err := g.life.cause(ctx); err != nil {
@@ -242,6 +243,9 @@ func (m *membership) dropWindow(s *segment) error {
 func (p *Pool) unmap(s *segment) error {
 	notify(p.rt, func(o *Observer) func(SegmentEvent) { return o.SegmentFree }, p.segmentEvent(s))
 	p.segments[s.ordinal] = nil
+	poolEvents{p}.record(event.Event{
+		Kind: event.KindRelease, Segment: s.ordinal, Size: s.bytes, Stream: s.stream,
+	})
 	return closedOnce(s.memory.Unmap())
 }
 
@@ -282,6 +286,7 @@ func (p *Pool) leave(g *Group) error {
 // returns ErrCapturing on all ranks and changes nothing.
 func (p *Pool) Trim(ctx context.Context, keep int64) error {
 	ctx = orBackground(ctx)
+	defer deliverAll(p.rt)
 	drained := p.rt.drain(ctx)
 	if drained != nil && (p.domain == nil || !errors.Is(drained, ErrCapturing)) {
 		return fmt.Errorf("trimming a pool: %w", drained)
@@ -340,9 +345,9 @@ func (p *Pool) removeIdle(keep int64) []*segment {
 	for _, s := range p.core.Trim(keep) {
 		p.segments[s.Ordinal].releasing = true
 		idle = append(idle, p.segments[s.Ordinal])
-		p.ledger.Absorb(&ledger.Event{
-			Kind: ledger.KindTrim, Stream: p.segments[s.Ordinal].stream, Segment: s.Ordinal, Size: s.Bytes,
-		})
+		p.ledger.Absorb(&event.Event{
+			Kind: event.KindTrim, Stream: p.segments[s.Ordinal].stream, Segment: s.Ordinal, Size: s.Bytes,
+		}, 0)
 	}
 	slices.SortFunc(idle, byOrdinal)
 	return idle
@@ -369,7 +374,7 @@ func (p *Pool) history(pending []*segment) agreement.Ledger {
 	for _, s := range pending {
 		list = list.Add(s.ordinal, s.bytes)
 	}
-	return agreement.Ledger{ID: p.id, Source: history{p}, Site: p.rt.sites.named, Pending: list}
+	return agreement.Ledger{ID: p.id, Source: history{p}, Pending: list}
 }
 
 func (p *Pool) isClosed() bool {

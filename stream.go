@@ -175,6 +175,7 @@ func (s *Stream) Synchronize(ctx context.Context) error {
 	for i, p := range pools {
 		p.reclaimIdle(s, before[i])
 	}
+	deliverAll(s.rt)
 	return s.rt.awaitStreamCause(err)
 }
 

@@ -15,6 +15,12 @@ func Guard(what string, f func()) error {
 	return <-ended
 }
 
+// PanicError returns the error for a panic with a value in a function of the user, with the stack.
+// It is called by the deferred function that recovers the value. what names the function.
+func PanicError(what string, value any) error {
+	return fmt.Errorf("%s panicked: %v\n\n%s", what, value, debug.Stack())
+}
+
 // GuardHere calls a function of the user's on the caller's goroutine, for callers that have started
 // one for it, and then ended with the error that Guard returns, or nil. runtime.Goexit in the
 // function ends the goroutine after that.
@@ -22,7 +28,7 @@ func GuardHere(what string, f func(), ended func(error)) {
 	err := fmt.Errorf("%s called runtime.Goexit", what)
 	defer func() {
 		if r := recover(); r != nil {
-			err = fmt.Errorf("%s panicked: %v\n\n%s", what, r, debug.Stack())
+			err = PanicError(what, r)
 		}
 		ended(err)
 	}()

@@ -4,7 +4,7 @@ import (
 	"encoding/binary"
 	"fmt"
 
-	"symmem/internal/ledger"
+	"symmem/event"
 )
 
 // Difference classifies the difference at the first differing event. It is a heuristic hint for the
@@ -97,8 +97,8 @@ func classify(d *DivergenceError, events variants) Difference {
 		return DifferenceExtra
 	case !u.HasEvent:
 		return DifferenceUnknown
-	case u.Event.SameRequest(v.Event):
-		if u.Event.Kind == ledger.KindFree { // The ranks freed different blocks.
+	case u.Event.SameRequest(&v.Event):
+		if u.Event.Kind == event.KindFree { // The ranks freed different blocks.
 			return DifferenceEvent
 		}
 		return DifferencePlace
@@ -110,7 +110,7 @@ func classify(d *DivergenceError, events variants) Difference {
 // sameFree reports whether all ranks freed the same block.
 func (d *DivergenceError) sameFree() bool {
 	for _, v := range d.Variants {
-		if !v.HasEvent || !v.Event.SameFree(d.Variants[0].Event) {
+		if !v.HasEvent || !v.Event.SameFree(&d.Variants[0].Event) {
 			return false
 		}
 	}
@@ -120,7 +120,7 @@ func (d *DivergenceError) sameFree() bool {
 // classifyAligned aligns the lists of requests in the four ways that a single mistake can explain,
 // and returns the difference whose alignment has the most matching requests. A substitution wins
 // ties, since it is the simplest explanation.
-func classifyAligned(u, v ledger.Event, usual, deviant []uint64) Difference {
+func classifyAligned(u, v event.Event, usual, deviant []uint64) Difference {
 	best, d := matches(usual, deviant, 1, 1), classifySubstitution(u, v)
 	if n := matches(usual, deviant, 0, 1); n > best {
 		best, d = n, DifferenceExtra
@@ -136,7 +136,7 @@ func classifyAligned(u, v ledger.Event, usual, deviant []uint64) Difference {
 	return d
 }
 
-func classifySubstitution(u, v ledger.Event) Difference {
+func classifySubstitution(u, v event.Event) Difference {
 	switch {
 	case u.Kind != v.Kind:
 		return DifferenceEvent

@@ -6,7 +6,7 @@ import (
 	"slices"
 	"strings"
 
-	"symmem/internal/ledger"
+	"symmem/event"
 	"symmem/internal/ranklist"
 )
 
@@ -41,12 +41,12 @@ func (k Kind) String() string {
 type Variant struct {
 	// Ranks lists the ranks that share the observation.
 	Ranks []int
-	// What describes the observation; for an event it is [ledger.Event.String].
+	// What describes the observation; for an event it is [event.Event.String].
 	What string
 	// Site is the observation's call site as file:line, or "".
 	Site string
 	// Event is the event, if HasEvent is set.
-	Event    ledger.Event
+	Event    event.Event
 	HasEvent bool
 }
 
@@ -140,11 +140,11 @@ func (d *DivergenceError) closing() string {
 		out = fmt.Sprintf("; %s %s from the majority",
 			d.Names.short(d.Deviant), verb(d.Deviant, "deviates", "deviate"))
 	}
-	if d.Difference != DifferenceHeld && d.hasKind(ledger.KindFree) {
+	if d.Difference != DifferenceHeld && d.hasKind(event.KindFree) {
 		out += "; if garbage collection caused the free, its time differs between ranks: free the " +
 			"buffer explicitly, at the same place in the program on all ranks"
 	}
-	if d.hasKind(ledger.KindSegment) {
+	if d.hasKind(event.KindSegment) {
 		out += "; segments differ if ranks request different sizes, or if a device has less memory: " +
 			"in that case, set a pool capacity that is available on every device"
 	}
@@ -155,7 +155,7 @@ func (d *DivergenceError) closing() string {
 }
 
 // hasKind reports whether the differing events include an event of the given kind.
-func (d *DivergenceError) hasKind(kind ledger.Kind) bool {
+func (d *DivergenceError) hasKind(kind event.Kind) bool {
 	return d.Kind == KindPlacement && slices.ContainsFunc(d.Variants, func(v Variant) bool {
 		return v.HasEvent && v.Event.Kind == kind
 	})

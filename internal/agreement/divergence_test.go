@@ -7,6 +7,7 @@ import (
 
 	"github.com/cockroachdb/datadriven"
 
+	"symmem/event"
 	"symmem/internal/ledger"
 	"symmem/internal/ranklist"
 )
@@ -99,7 +100,7 @@ func parseRank(t *testing.T, line string, kept int) Config {
 	c := Config{Tag: "scope end"}
 	sites := ledger.NewSites()
 	l := ledger.New(kept)
-	pool := Ledger{ID: 1, Source: l, Site: sites.At}
+	pool := Ledger{ID: 1, Source: sited{l, sites}}
 	words := strings.Fields(line)
 	for i := 0; i < len(words); i++ {
 		name, value, _ := strings.Cut(words[i], "=")
@@ -127,13 +128,13 @@ func parseRank(t *testing.T, line string, kept int) Config {
 			}
 		case "repeat":
 			for range n {
-				e := parseEvent(t, words[i+1], words[i+2], sites)
-				l.Absorb(&e)
+				e := parseEvent(t, words[i+1], words[i+2])
+				l.Absorb(&e, sites.Intern(0, e.Site))
 			}
 			i += 2
 		default:
-			e := parseEvent(t, name, words[i+1], sites)
-			l.Absorb(&e)
+			e := parseEvent(t, name, words[i+1])
+			l.Absorb(&e, sites.Intern(0, e.Site))
 			i++
 		}
 	}
@@ -141,20 +142,34 @@ func parseRank(t *testing.T, line string, kept int) Config {
 	return c
 }
 
-var kinds = map[string]ledger.Kind{
-	"segment": ledger.KindSegment, "alloc": ledger.KindAlloc, "free": ledger.KindFree,
-	"park": ledger.KindPark,
+var kinds = map[string]event.Kind{
+	"segment": event.KindSegment, "alloc": event.KindAlloc, "free": event.KindFree,
+	"park": event.KindPark,
 }
 
-func parseEvent(t *testing.T, kind, place string, sites *ledger.Sites) ledger.Event {
+// sited adds the call sites to the events of a ledger.
+type sited struct {
+	*ledger.Ledger
+	sites *ledger.Sites
+}
+
+func (s sited) EventAt(position uint64) (event.Event, bool) {
+	e, known := s.Ledger.EventAt(position)
+	if known {
+		e.Site = s.sites.At(s.Load(position, &e))
+	}
+	return e, known
+}
+
+func parseEvent(t *testing.T, kind, place string) event.Event {
 	t.Helper()
 	place, site, _ := strings.Cut(place, "#")
 	place, stream, _ := strings.Cut(place, "/")
-	e := ledger.Event{Kind: kinds[kind], Site: sites.Intern(0, site)}
+	e := event.Event{Kind: kinds[kind], Site: site}
 	if _, err := fmt.Sscanf(place, "%d@%d+%d", &e.Size, &e.Segment, &e.Offset); err != nil {
 		t.Fatalf("parsing %q: %v", place, err)
 	}
-	if e.Kind == ledger.KindAlloc || e.Kind == ledger.KindSegment {
+	if e.Kind == event.KindAlloc || e.Kind == event.KindSegment {
 		e.Requested = e.Size
 	}
 	_, _ = fmt.Sscan(stream, &e.Stream) // Without /stream, the stream is 0.

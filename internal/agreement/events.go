@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"fmt"
 
+	"symmem/event"
 	"symmem/internal/ledger"
 )
 
@@ -13,7 +14,7 @@ const maxFollowing = 9
 
 // maxNote limits a note in bytes. A note contains the digests of some requests or the site of a
 // call.
-const maxNote = max(8*maxFollowing, ledger.MaxSiteBytes)
+const maxNote = max(8*maxFollowing, event.MaxSiteBytes)
 
 // The kinds of answers in phaseEvents. The first byte of an answer is its kind.
 const (
@@ -42,11 +43,7 @@ func (m *Machine) askEvents() ([]byte, *Outcome, error) {
 
 func eventAnswer(source snapshotSource, at uint64) []byte {
 	if e, ok := source.EventAt(at); ok {
-		site := ""
-		if source.site != nil {
-			site = source.site(e.Site)
-		}
-		return ledger.AppendEvent([]byte{answerEvent}, e, site)
+		return event.Append([]byte{answerEvent}, &e)
 	}
 	return digestAnswer(source, at+1)
 }
@@ -69,7 +66,7 @@ func followingRequests(source snapshotSource, at uint64) []byte {
 		if !ok {
 			break
 		}
-		out = appendWords(out, e.RequestDigest())
+		out = appendWords(out, ledger.RequestDigest(e))
 	}
 	return out
 }
@@ -112,11 +109,11 @@ func decodeEventAnswer(w variant) (Variant, error) {
 	body := w.value[1:]
 	switch kind := w.value[0]; {
 	case kind == answerEvent:
-		e, site, err := ledger.DecodeEvent(body)
+		e, err := event.Decode(body)
 		if err != nil {
 			return v, protocolError("%w", err)
 		}
-		v.Event, v.HasEvent, v.Site, v.What = e, true, site, e.String()
+		v.Event, v.HasEvent, v.Site, v.What = e, true, e.Site, e.String()
 	case kind == answerEnd && len(body) == 8:
 		v.What = fmt.Sprintf("no event: history ends at %d", binary.LittleEndian.Uint64(body))
 	case kind == answerDigest && len(body) == 16:

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 
+	"symmem/event"
 	"symmem/internal/ledger"
 	"symmem/internal/ranklist"
 )
@@ -29,22 +30,21 @@ type Source interface {
 	Snapshot() ledger.Snapshot
 	// DigestAt returns the digest of all events before position, if it is known.
 	DigestAt(position uint64) (uint64, bool)
-	// EventAt returns the event at position, if it is kept.
-	EventAt(position uint64) (ledger.Event, bool)
+	// EventAt returns the event at position with its call site, if it is kept.
+	EventAt(position uint64) (event.Event, bool)
 }
 
 // snapshotSource hides events that are added after the start of the agreement, so that a rank's
 // answers are consistent with its vote.
 type snapshotSource struct {
 	Source
-	end  uint64
-	site func(number uint32) string
+	end uint64
 }
 
 // EventAt returns the event at position if it existed at the start of the agreement.
-func (f snapshotSource) EventAt(position uint64) (ledger.Event, bool) {
+func (f snapshotSource) EventAt(position uint64) (event.Event, bool) {
 	if position >= f.end {
-		return ledger.Event{}, false
+		return event.Event{}, false
 	}
 	return f.Source.EventAt(position)
 }
@@ -70,8 +70,6 @@ type Ledger struct {
 	ID uint64
 	// Source provides the history.
 	Source Source
-	// Site returns the call site with the given number. If Site is nil, call sites are unknown.
-	Site func(number uint32) string
 	// Pending describes the segments to be registered. It is compared only in mode [Exact].
 	Pending Pending
 }
@@ -106,7 +104,7 @@ func (c Config) note() []byte {
 	if c.Call == nil {
 		return nil
 	}
-	return []byte(c.Site[:min(len(c.Site), ledger.MaxSiteBytes)])
+	return []byte(c.Site[:min(len(c.Site), event.MaxSiteBytes)])
 }
 
 func (c Config) validate() error {
@@ -171,7 +169,7 @@ func (m *Machine) Start() []byte {
 	}
 	for i, l := range m.ledgers {
 		v := vote{ID: l.ID, Snapshot: l.Source.Snapshot()}
-		m.ledgers[i].Source = snapshotSource{l.Source, v.Position, l.Site}
+		m.ledgers[i].Source = snapshotSource{l.Source, v.Position}
 		if m.config.Mode == Exact {
 			v.Pending = l.Pending
 		}

@@ -8,6 +8,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
 
+	"symmem/event"
 	"symmem/internal/ledger"
 )
 
@@ -22,22 +23,22 @@ func maxRounds(n int) int {
 }
 
 // changes maps names to functions that change a history from event p on.
-var changes = map[string]func([]ledger.Event, int) []ledger.Event{
-	"a different size": func(h []ledger.Event, p int) []ledger.Event {
+var changes = map[string]func([]event.Event, int) []event.Event{
+	"a different size": func(h []event.Event, p int) []event.Event {
 		h[p].Size += 512
 		return h
 	},
-	"an extra event": func(h []ledger.Event, p int) []ledger.Event {
-		return slices.Insert(h, p, ledger.Event{Kind: ledger.KindPark, Size: 1, Requested: 1})
+	"an extra event": func(h []event.Event, p int) []event.Event {
+		return slices.Insert(h, p, event.Event{Kind: event.KindPark, Size: 1, Requested: 1})
 	},
-	"a missing event": func(h []ledger.Event, p int) []ledger.Event {
+	"a missing event": func(h []event.Event, p int) []event.Event {
 		return slices.Delete(h, p, p+1)
 	},
-	"no further events": func(h []ledger.Event, p int) []ledger.Event { return h[:p] },
+	"no further events": func(h []event.Event, p int) []event.Event { return h[:p] },
 }
 
 // firstDifference returns the position of the first difference, by comparing events one by one.
-func firstDifference(a, b []ledger.Event) int {
+func firstDifference(a, b []event.Event) int {
 	for i := range min(len(a), len(b)) {
 		if a[i] != b[i] {
 			return i
@@ -88,7 +89,7 @@ func TestFirstDifferingEventIsFound(t *testing.T) {
 }
 
 func checkFirst(
-	rt *rapid.T, v *Outcome, n, rank, at int, base, other []ledger.Event,
+	rt *rapid.T, v *Outcome, n, rank, at int, base, other []event.Event,
 ) {
 	if n == 1 {
 		if v.Divergence != nil {
@@ -103,7 +104,7 @@ func checkFirst(
 	if n > 2 && !slices.Equal(d.Deviant, []int{rank}) {
 		rt.Fatalf("got deviant ranks %v, want %d", d.Deviant, rank)
 	}
-	want := func(h []ledger.Event) string {
+	want := func(h []event.Event) string {
 		if at < len(h) {
 			return h[at].String()
 		}
@@ -186,7 +187,7 @@ func TestAgreedPrefixesOfOtherGroupsAreNotTrusted(t *testing.T) {
 	other[10].Size++
 	ledgers := make([]*ledger.Ledger, 4)
 	for i := range ledgers {
-		ledgers[i] = ledgerOf(0, [][]ledger.Event{base, other}[i/2])
+		ledgers[i] = ledgerOf(0, [][]event.Event{base, other}[i/2])
 		digest, _ := ledgers[i].DigestAt(400)
 		ledgers[i].Agree(400, digest)
 	}
@@ -204,9 +205,9 @@ func TestFirstDifferingPoolIsReported(t *testing.T) {
 	early[3].Size++
 	var machines []*Machine
 	for rank := range 3 {
-		histories := [][]ledger.Event{base, base, base}
+		histories := [][]event.Event{base, base, base}
 		if rank == 2 {
-			histories = [][]ledger.Event{base[:290], later, early}
+			histories = [][]event.Event{base[:290], later, early}
 		}
 		c := Config{Rank: rank, Ranks: 3, Mode: Prefix, Group: "world"}
 		for i, h := range histories {

@@ -9,6 +9,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"symmem/event"
 	"symmem/internal/ledger"
 )
 
@@ -40,7 +41,7 @@ type growingLedger struct{ *ledger.Ledger }
 
 func (r growingLedger) DigestAt(position uint64) (uint64, bool) {
 	d, ok := r.Ledger.DigestAt(position)
-	r.Absorb(&ledger.Event{Kind: ledger.KindFree, Size: 1})
+	r.Absorb(&event.Event{Kind: event.KindFree, Size: 1}, 0)
 	return d, ok
 }
 
@@ -51,7 +52,7 @@ func TestEventsAfterTheStartAreIgnored(t *testing.T) {
 		other[at].Stream = 3
 		var machines []*Machine
 		for rank := range 3 {
-			l := ledgerOf(0, [][]ledger.Event{base, base[:at], other}[rank])
+			l := ledgerOf(0, [][]event.Event{base, base[:at], other}[rank])
 			machines = append(machines, mustNew(t, Config{
 				Rank: rank, Ranks: 3, Ledgers: []Ledger{{ID: 1, Source: growingLedger{l}}},
 			}))
@@ -218,22 +219,22 @@ func newGroup(t testing.TB, mode Mode, ledgers []*ledger.Ledger) []*Machine {
 }
 
 // randomHistory returns n random events such as a pool records.
-func randomHistory(r *rand.Rand, n int) []ledger.Event {
-	out := make([]ledger.Event, n)
+func randomHistory(r *rand.Rand, n int) []event.Event {
+	out := make([]event.Event, n)
 	for i := range out {
 		size := int64(1+r.IntN(64)) << 9
-		out[i] = ledger.Event{
-			Kind: ledger.KindAlloc + ledger.Kind(r.IntN(2)), Size: size, Requested: size,
+		out[i] = event.Event{
+			Kind: event.KindAlloc + event.Kind(r.IntN(2)), Size: size, Requested: size,
 			Segment: int32(r.IntN(4)), Offset: int64(r.IntN(1<<12)) << 9,
 		}
 	}
 	return out
 }
 
-func ledgerOf(kept int, events []ledger.Event) *ledger.Ledger {
+func ledgerOf(kept int, events []event.Event) *ledger.Ledger {
 	l := ledger.New(kept)
 	for _, e := range events {
-		l.Absorb(&e)
+		l.Absorb(&e, 0)
 	}
 	return l
 }

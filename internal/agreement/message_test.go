@@ -6,6 +6,7 @@ import (
 	"slices"
 	"testing"
 
+	"symmem/event"
 	"symmem/internal/ledger"
 )
 
@@ -47,7 +48,7 @@ func newSixRanks(t testing.TB) []*Machine {
 func TestVariantsBeyondTheLimitKeepTheirRanks(t *testing.T) {
 	machines := make([]*Machine, 40)
 	for i := range machines {
-		l := ledgerOf(0, []ledger.Event{{Kind: ledger.KindAlloc, Size: int64(i)}})
+		l := ledgerOf(0, []event.Event{{Kind: event.KindAlloc, Size: int64(i)}})
 		machines[i] = mustNew(t, Config{
 			Rank: i, Ranks: 40, Ledgers: []Ledger{{ID: 1, Source: l}},
 		})

@@ -1,6 +1,10 @@
 package ledger
 
-import "math/bits"
+import (
+	"math/bits"
+
+	"symmem/event"
+)
 
 // Constants with about as many ones as zeros: the leading bits of the fractional parts of the
 // square roots of the first six primes. They prevent zero fields from being multiplied by zero,
@@ -32,7 +36,7 @@ func Mix(digest, a, b uint64) uint64 {
 
 // absorb returns the digest after e. The products of place and amount do not depend on the digest,
 // so a sequence of events is limited by the latency of one multiplication each.
-func absorb(digest uint64, e *Event) uint64 {
+func absorb(digest uint64, e *event.Event) uint64 {
 	return roll(digest, place(packPlace(e.Stream, e.Segment), e.Offset),
 		amount(e.Size, e.Requested, e.Kind))
 }
@@ -45,14 +49,14 @@ func place(streamSegment uint64, offset int64) uint64 {
 	return fold(streamSegment^keyPlace, uint64(offset)^keyOffset)
 }
 
-func amount(size, requested int64, kind Kind) uint64 {
+func amount(size, requested int64, kind event.Kind) uint64 {
 	request := uint64(requested) ^ uint64(kind)*keyKind
 	return fold(uint64(size)^keySize, request^keyRequest)
 }
 
-// RequestDigest covers what an event requests and not where it was placed, so that it matches later
-// events although an earlier difference has moved them.
-func (e Event) RequestDigest() uint64 {
+// RequestDigest returns a digest of what an event requests. It does not cover where the event was
+// placed, so that later events match although an earlier difference has moved them.
+func RequestDigest(e event.Event) uint64 {
 	e.Segment, e.Offset = 0, 0
 	return absorb(Empty, &e)
 }

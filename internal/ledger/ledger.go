@@ -2,6 +2,8 @@ package ledger
 
 import (
 	"math/bits"
+
+	"symmem/event"
 )
 
 const (
@@ -59,14 +61,6 @@ func packPlace(stream uint32, segment int32) uint64 {
 
 const siteShift = 8
 
-func (s *entry) event() Event {
-	return Event{
-		Offset: s.offset, Size: s.size, Requested: s.requested,
-		Stream: uint32(s.streamSegment >> 32), Segment: int32(uint32(s.streamSegment)),
-		Site: uint32(s.siteKind >> siteShift), Kind: Kind(s.siteKind & (1<<siteShift - 1)),
-	}
-}
-
 // New returns an empty ledger that keeps the given number of events exactly, rounded up to a power
 // of two; 0 means DefaultKept.
 func New(kept int) *Ledger {
@@ -82,16 +76,17 @@ func New(kept int) *Ledger {
 	}
 }
 
-// Absorb appends a copy of e and returns its position. It allocates only while the ring grows.
-func (l *Ledger) Absorb(e *Event) uint64 {
+// Absorb appends what ranks compare of e, with the index of its call site in a [Sites] table, and
+// returns its position. It allocates only while the ring grows.
+func (l *Ledger) Absorb(e *event.Event, site uint32) uint64 {
 	return l.append(packPlace(e.Stream, e.Segment), e.Offset, e.Size, e.Requested,
-		uint64(e.Site)<<siteShift|uint64(e.Kind))
+		uint64(site)<<siteShift|uint64(e.Kind))
 }
 
 // Note appends an event with unknown call site like Absorb. Its fields are passed as words, which
 // the compiler keeps in registers.
 func (l *Ledger) Note(
-	kind Kind, stream uint32, segment int32, offset, size, requested int64,
+	kind event.Kind, stream uint32, segment int32, offset, size, requested int64,
 ) uint64 {
 	return l.append(packPlace(stream, segment), offset, size, requested, uint64(kind))
 }
@@ -104,7 +99,8 @@ func (l *Ledger) append(
 		l.upkeep()
 	}
 	before := l.digest
-	l.digest = roll(before, place(streamSegment, offset), amount(size, requested, Kind(siteKind)))
+	kind := event.Kind(siteKind)
+	l.digest = roll(before, place(streamSegment, offset), amount(size, requested, kind))
 	l.position = p + 1
 	s := &l.ring[p&uint64(len(l.ring)-1)]
 	s.streamSegment, s.offset, s.size, s.requested = streamSegment, offset, size, requested
@@ -180,12 +176,23 @@ func (l *Ledger) DigestAt(position uint64) (uint64, bool) {
 	return 0, false
 }
 
-// EventAt returns the event at position, and whether it is still kept.
-func (l *Ledger) EventAt(position uint64) (Event, bool) {
+// EventAt returns the event at position without its call site, and whether it is still kept.
+func (l *Ledger) EventAt(position uint64) (e event.Event, known bool) {
 	if position >= l.position || position < l.Floor() {
-		return Event{}, false
+		return event.Event{}, false
 	}
-	return l.ring[position&uint64(len(l.ring)-1)].event(), true
+	l.Load(position, &e)
+	return e, true
+}
+
+// Load stores what the ledger keeps of the event at position, from Floor to Position-1, in e, and
+// returns the index of its call site. Other fields of e stay as they are.
+func (l *Ledger) Load(position uint64, e *event.Event) (site uint32) {
+	s := &l.ring[position&uint64(len(l.ring)-1)]
+	e.Number, e.Offset, e.Size, e.Requested = position, s.offset, s.size, s.requested
+	e.Stream, e.Segment = uint32(s.streamSegment>>32), int32(uint32(s.streamSegment))
+	e.Kind = event.Kind(s.siteKind & (1<<siteShift - 1))
+	return uint32(s.siteKind >> siteShift)
 }
 
 // Agree records that the first position events, with the given digest, are equal on all ranks of an

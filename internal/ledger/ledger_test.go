@@ -4,23 +4,27 @@ import (
 	"testing"
 
 	"pgregory.net/rapid"
+
+	"symmem/event"
 )
 
-func drawEvent(t *rapid.T) Event {
-	return Event{
-		Kind:      Kind(rapid.IntRange(1, int(kindEnd)-1).Draw(t, "kind")),
+// lastKind is the greatest kind in histories.
+const lastKind = int(event.KindNote)
+
+func drawEvent(t *rapid.T) event.Event {
+	return event.Event{
+		Kind:      event.Kind(rapid.IntRange(1, lastKind).Draw(t, "kind")),
 		Stream:    rapid.Uint32Range(0, 3).Draw(t, "stream"),
 		Segment:   rapid.Int32Range(-1, 5).Draw(t, "segment"),
 		Offset:    rapid.Int64Range(0, 1<<40).Draw(t, "offset"),
 		Size:      rapid.Int64Range(0, 1<<40).Draw(t, "size"),
 		Requested: rapid.Int64Range(0, 1<<40).Draw(t, "requested"),
-		Site:      rapid.Uint32Range(0, 9).Draw(t, "site"),
 	}
 }
 
 // model keeps all events and digests.
 type model struct {
-	events  []Event
+	events  []event.Event
 	digests []uint64 // digests[p] covers the first p events
 	agreed  uint64
 }
@@ -36,8 +40,9 @@ func TestLedgerMatchesModel(t *testing.T) {
 		for range rapid.IntRange(1, 5).Draw(t, "bursts") {
 			for range rapid.IntRange(0, 900).Draw(t, "events") {
 				e.Offset += 512
-				if p := l.Absorb(&e); p != uint64(len(m.events)) {
-					t.Fatalf("event %d was absorbed at %d", len(m.events), p)
+				e.Number = uint64(len(m.events))
+				if p := l.Absorb(&e, uint32(e.Offset>>9)&0xff); p != e.Number {
+					t.Fatalf("event %d was absorbed at %d", e.Number, p)
 				}
 				m.events = append(m.events, e)
 				m.digests = append(m.digests, l.digest)
@@ -70,12 +75,18 @@ func (m *model) check(t *rapid.T, l *Ledger, kept int) {
 		if want = p < s.Position && p >= s.Floor; known != want || known && e != m.events[p] {
 			t.Fatalf("event at %d: known %v, want %v, in %+v", p, known, want, s)
 		}
+		if !known {
+			continue
+		}
+		if site := l.Load(p, &e); site != uint32(e.Offset>>9)&0xff {
+			t.Fatalf("event %d has site %d", p, site)
+		}
 	}
 }
 
 func TestAgreeRefusesAWrongDigest(t *testing.T) {
 	l := New(0)
-	l.Absorb(&Event{Kind: KindAlloc})
+	l.Absorb(&event.Event{Kind: event.KindAlloc}, 0)
 	if l.Agree(1, l.digest+1) {
 		t.Error("Agree accepted a wrong digest")
 	}
@@ -90,7 +101,7 @@ func TestAgreeRefusesAWrongDigest(t *testing.T) {
 func TestCheckpointsAreBounded(t *testing.T) {
 	l := New(64)
 	for range maxCheckpoints * upkeepInterval * 5 {
-		l.Absorb(&Event{Kind: KindAlloc})
+		l.Absorb(&event.Event{Kind: event.KindAlloc}, 0)
 	}
 	if n := len(l.checkpoints); n > maxCheckpoints || n < maxCheckpoints/2 {
 		t.Errorf("%d checkpoints", n)
@@ -106,7 +117,7 @@ func TestRingOfASmallHistoryIsSmall(t *testing.T) {
 		t.Fatalf("an empty ledger has a ring of %d", len(l.ring))
 	}
 	for range 100 {
-		l.Absorb(&Event{Kind: KindAlloc})
+		l.Absorb(&event.Event{Kind: event.KindAlloc}, 0)
 	}
 	if len(l.ring) != 128 {
 		t.Fatalf("100 events have a ring of %d", len(l.ring))
@@ -116,11 +127,11 @@ func TestRingOfASmallHistoryIsSmall(t *testing.T) {
 func TestAbsorbDoesNotAllocateOnceTheRingIsFull(t *testing.T) {
 	l := New(1024)
 	for range maxCheckpoints * upkeepInterval * 2 {
-		l.Absorb(&Event{Kind: KindAlloc})
+		l.Absorb(&event.Event{Kind: event.KindAlloc}, 0)
 	}
 	n := testing.AllocsPerRun(10, func() {
 		for i := range int64(10_000) {
-			l.Absorb(&Event{Kind: KindAlloc, Offset: i})
+			l.Absorb(&event.Event{Kind: event.KindAlloc, Offset: i}, 0)
 		}
 	})
 	if n != 0 {
@@ -129,13 +140,13 @@ func TestAbsorbDoesNotAllocateOnceTheRingIsFull(t *testing.T) {
 }
 
 // mutations change one field each.
-var mutations = map[string]func(*Event){
-	"kind":      func(e *Event) { e.Kind = e.Kind%(kindEnd-1) + 1 },
-	"stream":    func(e *Event) { e.Stream++ },
-	"segment":   func(e *Event) { e.Segment++ },
-	"offset":    func(e *Event) { e.Offset++ },
-	"size":      func(e *Event) { e.Size++ },
-	"requested": func(e *Event) { e.Requested++ },
+var mutations = map[string]func(*event.Event){
+	"kind":      func(e *event.Event) { e.Kind = e.Kind%event.Kind(lastKind) + 1 },
+	"stream":    func(e *event.Event) { e.Stream++ },
+	"segment":   func(e *event.Event) { e.Segment++ },
+	"offset":    func(e *event.Event) { e.Offset++ },
+	"size":      func(e *event.Event) { e.Size++ },
+	"requested": func(e *event.Event) { e.Requested++ },
 }
 
 func TestDigestAndTextCoverEveryFieldExceptTheSite(t *testing.T) {
@@ -151,15 +162,15 @@ func TestDigestAndTextCoverEveryFieldExceptTheSite(t *testing.T) {
 				t.Errorf("%s is not in the text %q", name, e)
 			}
 			placed := name == "segment" || name == "offset"
-			if same := e.RequestDigest() == o.RequestDigest(); same != placed ||
-				e.SameRequest(o) != placed {
+			if same := RequestDigest(e) == RequestDigest(o); same != placed ||
+				e.SameRequest(&o) != placed {
 				t.Errorf("%s: same request digest %v, want %v", name, same, placed)
 			}
 		}
 		o := e
-		o.Site++
+		o.Site, o.Number = "a.go:1", o.Number+1
 		if absorb(Empty, &e) != absorb(Empty, &o) {
-			t.Error("the call site changes the digest")
+			t.Error("the call site or the number changes the digest")
 		}
 	})
 }
@@ -167,7 +178,6 @@ func TestDigestAndTextCoverEveryFieldExceptTheSite(t *testing.T) {
 func TestDigestDependsOnTheOrder(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		a, b := drawEvent(t), drawEvent(t)
-		b.Site = a.Site
 		if a == b {
 			return
 		}
@@ -184,7 +194,7 @@ func TestDigestsSpread(t *testing.T) {
 	low, high := map[uint32]bool{}, map[uint32]bool{}
 	const n = 1 << 17
 	for i := range int64(n) {
-		d := absorb(Empty, &Event{Kind: KindAlloc, Offset: i << 9, Size: 512, Requested: 512})
+		d := absorb(Empty, &event.Event{Kind: event.KindAlloc, Offset: i << 9, Size: 512, Requested: 512})
 		low[uint32(d)], high[uint32(d>>32)] = true, true
 	}
 	if lost := 2*n - len(low) - len(high); lost > 20 {
@@ -192,39 +202,18 @@ func TestDigestsSpread(t *testing.T) {
 	}
 }
 
-func TestEventString(t *testing.T) {
-	cases := map[string]Event{
-		"alloc 1048576 B (stream 0) -> segment 2 offset 0x100000": {
-			Kind: KindAlloc, Size: 1 << 20, Requested: 1 << 20, Segment: 2, Offset: 1 << 20,
-		},
-		"free 512 B (asked 500 B, stream 7) at segment 0 offset 0x0": {
-			Kind: KindFree, Size: 512, Requested: 500, Stream: 7,
-		},
-		"free 512 B (stream 0) at segment 1 offset 0x0": {Kind: KindFree, Size: 512, Segment: 1},
-		"reserve 0 B (asked 500 B, stream 0)": {
-			Kind: KindReserve, Requested: 500, Segment: -1,
-		},
-		"kind 99 0 B (stream 0) at segment 0 offset 0x0": {Kind: 99},
-	}
-	for want, e := range cases {
-		if got := e.String(); got != want {
-			t.Errorf("got %q, want %q", got, want)
-		}
-	}
-}
-
 func BenchmarkAbsorb(b *testing.B) {
 	for name, kept := range map[string]int{"kept=64Ki": DefaultKept, "kept=1Ki": 1024} {
 		b.Run(name, func(b *testing.B) {
 			l := New(kept)
-			e := Event{Kind: KindAlloc, Size: 512, Requested: 512}
+			e := event.Event{Kind: event.KindAlloc, Size: 512, Requested: 512}
 			for range 2 * DefaultKept {
-				l.Absorb(&e)
+				l.Absorb(&e, 0)
 			}
 			b.ReportAllocs()
 			for b.Loop() {
 				e.Offset += 512
-				l.Absorb(&e)
+				l.Absorb(&e, 0)
 			}
 		})
 	}
@@ -233,9 +222,9 @@ func BenchmarkAbsorb(b *testing.B) {
 func TestRestart(t *testing.T) {
 	a, b := New(upkeepInterval), New(upkeepInterval)
 	for i := range 3*upkeepInterval + 5 {
-		a.Note(KindAlloc, 0, 0, int64(i), 1, 1)
+		a.Note(event.KindAlloc, 0, 0, int64(i), 1, 1)
 	}
-	b.Note(KindFree, 1, 2, 3, 4, 5)
+	b.Note(event.KindFree, 1, 2, 3, 4, 5)
 	start := max(a.NextStart(), b.NextStart())
 	for _, l := range []*Ledger{a, b} {
 		l.Restart(start, 77)
@@ -245,8 +234,8 @@ func TestRestart(t *testing.T) {
 		}
 	}
 	for i := range 100 * upkeepInterval {
-		a.Note(KindAlloc, 0, 0, int64(i), 1, 1)
-		b.Note(KindAlloc, 0, 0, int64(i), 1, 1)
+		a.Note(event.KindAlloc, 0, 0, int64(i), 1, 1)
+		b.Note(event.KindAlloc, 0, 0, int64(i), 1, 1)
 		if a.Snapshot() != b.Snapshot() {
 			t.Fatalf("%+v and %+v", a.Snapshot(), b.Snapshot())
 		}

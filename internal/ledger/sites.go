@@ -1,5 +1,7 @@
 package ledger
 
+import "symmem/event"
+
 // MaxSites bounds a [Sites] table. A program has a few thousand places that allocate; a caller that
 // invents names must not exhaust memory.
 const MaxSites = 1 << 16
@@ -26,11 +28,11 @@ func (s *Sites) Index(pc uintptr) (uint32, bool) {
 	return i, ok
 }
 
-// Intern records that pc lies at site (file:line, cut to [MaxSiteBytes]) and returns its index. A
-// pc of 0 interns the name only, for callers with frames outside of Go. If the table is full,
+// Intern records that pc lies at site (file:line, cut to [event.MaxSiteBytes]) and returns its
+// index. A pc of 0 interns the name only, for callers with frames outside of Go. If the table is full,
 // Intern returns 0, the unknown site.
 func (s *Sites) Intern(pc uintptr, site string) uint32 {
-	i := s.name(capSite(site))
+	i := s.name(event.CleanSite(site))
 	if pc != 0 && len(s.byPC) < MaxSites {
 		s.byPC[pc] = i
 	}

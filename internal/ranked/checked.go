@@ -88,3 +88,7 @@ func tryLock[C Class](taken bool, at unsafe.Pointer) bool {
 // Waiting is called before the caller waits for another rank. It panics if the goroutine holds a
 // lock that must not be held during such a wait.
 func Waiting() { checkWait() }
+
+// Unlocked panics if the goroutine holds a lock. It is called before a function of the user that may
+// take any.
+func Unlocked() { checkUnlocked() }

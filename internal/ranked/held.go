@@ -215,16 +215,26 @@ func (h *holder) drop(lock unsafe.Pointer) bool {
 //
 //go:norace
 func checkWait() {
-	if have, found := heldInWait(); found {
+	if have, found := holds(func(r *Rank) bool { return !r.Waits }); found {
 		panic("ranked: a rank waits for another one with " + have.rank.Name + " held, taken at\n" +
 			have.stack.String())
 	}
 }
 
-// heldInWait returns such a lock.
+// checkUnlocked panics if the goroutine holds any lock.
 //
 //go:norace
-func heldInWait() (have held, found bool) {
+func checkUnlocked() {
+	if have, found := holds(func(*Rank) bool { return true }); found {
+		panic("ranked: a function of the user is called with " + have.rank.Name +
+			" held, acquired at\n" + have.stack.String())
+	}
+}
+
+// holds returns a lock of the goroutine whose rank satisfies the condition.
+//
+//go:norace
+func holds(condition func(*Rank) bool) (have held, found bool) {
 	hide()
 	defer show()
 	goroutine := current()
@@ -236,7 +246,7 @@ func heldInWait() (have held, found bool) {
 		return held{}, false
 	}
 	for i := range h.count {
-		if !h.locks[i].rank.Waits {
+		if condition(&h.locks[i].rank) {
 			return h.locks[i], true
 		}
 	}

@@ -22,3 +22,6 @@ type biased = spin.Lock
 
 // Waiting is called before the caller waits for another rank.
 func Waiting() {}
+
+// Unlocked documents that the caller holds no lock.
+func Unlocked() {}

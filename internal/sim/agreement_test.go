@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"symmem/event"
 	"symmem/internal/agreement"
 	"symmem/internal/ledger"
 )
@@ -15,26 +16,26 @@ import (
 var ErrSplit = errors.New("ranks reached different outcomes")
 
 // Change returns the history of a deviating rank, given the common history.
-type Change func(history []ledger.Event, position int) []ledger.Event
+type Change func(history []event.Event, position int) []event.Event
 
 // Resize changes the size of the event at position.
-func Resize(history []ledger.Event, position int) []ledger.Event {
+func Resize(history []event.Event, position int) []event.Event {
 	history[position].Size += grain
 	return history
 }
 
 // Drop omits the event at position.
-func Drop(history []ledger.Event, position int) []ledger.Event {
+func Drop(history []event.Event, position int) []event.Event {
 	return slices.Delete(history, position, position+1)
 }
 
 // Repeat duplicates the event at position.
-func Repeat(history []ledger.Event, position int) []ledger.Event {
+func Repeat(history []event.Event, position int) []event.Event {
 	return slices.Insert(history, position, history[position])
 }
 
 // Stop ends the history before position.
-func Stop(history []ledger.Event, position int) []ledger.Event { return history[:position] }
+func Stop(history []event.Event, position int) []event.Event { return history[:position] }
 
 // Deviation describes a difference between some ranks and the others.
 type Deviation struct {
@@ -51,7 +52,7 @@ type Scenario struct {
 	// Ranks is the number of ranks.
 	Ranks int
 	// History is the common history of the ranks. It is not modified.
-	History []ledger.Event
+	History []event.Event
 	// Deviations lists the differences. Each applies to the common history, for its ranks.
 	Deviations []Deviation
 	// Missing lists ranks that do not take part.
@@ -135,10 +136,10 @@ func (s Scenario) machines() ([]*agreement.Machine, error) {
 	return out, nil
 }
 
-func (s Scenario) ledger(events []ledger.Event) *ledger.Ledger {
+func (s Scenario) ledger(events []event.Event) *ledger.Ledger {
 	l := ledger.New(s.Kept)
 	for i := range events {
-		l.Absorb(&events[i])
+		l.Absorb(&events[i], 0)
 	}
 	return l
 }

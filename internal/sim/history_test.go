@@ -3,7 +3,7 @@ package sim
 import (
 	"math/rand/v2"
 
-	"symmem/internal/ledger"
+	"symmem/event"
 )
 
 const (
@@ -17,7 +17,7 @@ const (
 
 // History generates the events of a pool: consecutive blocks of 512 B to 1 MiB, a new segment when
 // the last one is full, and frees of random live blocks. The same arguments give the same events.
-func History(events int, seed uint64) []ledger.Event {
+func History(events int, seed uint64) []event.Event {
 	h := generator{random: rand.New(rand.NewPCG(seed, 0)), segment: -1, used: segmentBytes}
 	for len(h.events) < events {
 		h.step()
@@ -28,8 +28,8 @@ func History(events int, seed uint64) []ledger.Event {
 // generator generates the events of a pool.
 type generator struct {
 	random  *rand.Rand
-	events  []ledger.Event
-	live    []ledger.Event
+	events  []event.Event
+	live    []event.Event
 	segment int32
 	used    int64 // bytes allocated in the last segment
 }
@@ -43,14 +43,14 @@ func (h *generator) step() {
 	size := (requested + grain - 1) / grain * grain
 	if h.used+size > segmentBytes {
 		h.segment, h.used = h.segment+1, 0
-		h.events = append(h.events, ledger.Event{
-			Kind: ledger.KindSegment, Segment: h.segment,
+		h.events = append(h.events, event.Event{
+			Kind: event.KindSegment, Segment: h.segment,
 			Size: segmentBytes, Requested: segmentBytes,
 		})
 		return
 	}
-	e := ledger.Event{
-		Kind: ledger.KindAlloc, Stream: uint32(h.random.IntN(2)), Segment: h.segment,
+	e := event.Event{
+		Kind: event.KindAlloc, Stream: uint32(h.random.IntN(2)), Segment: h.segment,
 		Offset: h.used, Size: size, Requested: requested,
 	}
 	h.used += size
@@ -63,6 +63,6 @@ func (h *generator) free(i int) {
 	last := len(h.live) - 1
 	h.live[i] = h.live[last]
 	h.live = h.live[:last]
-	e.Kind = ledger.KindFree
+	e.Kind = event.KindFree
 	h.events = append(h.events, e)
 }

@@ -17,8 +17,8 @@ import (
 
 	"pgregory.net/rapid"
 
+	"symmem/event"
 	"symmem/internal/agreement"
-	"symmem/internal/ledger"
 	"symmem/internal/ranklist"
 )
 
@@ -165,11 +165,11 @@ func TestHistoryIsReproducible(t *testing.T) {
 	if !slices.Equal(a, b) || slices.Equal(a, History(5000, 9)) {
 		t.Fatal("History does not depend exactly on its arguments")
 	}
-	count := map[ledger.Kind]int{}
+	count := map[event.Kind]int{}
 	for _, e := range a {
 		count[e.Kind]++
 	}
-	if len(a) != 5000 || count[ledger.KindSegment] == 0 || count[ledger.KindFree] < 1000 {
+	if len(a) != 5000 || count[event.KindSegment] == 0 || count[event.KindFree] < 1000 {
 		t.Fatalf("got %d events of kinds %v, want 5000 with segments and at least 1000 frees",
 			len(a), count)
 	}

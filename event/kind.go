@@ -1,0 +1,79 @@
+package event
+
+import "fmt"
+
+// Kind classifies an event.
+type Kind uint8
+
+// The kinds of events in the history of a pool, which ranks compare. Their values are part of the
+// wire format and must not change.
+const (
+	// KindSegment reports that a segment was mapped at the next offset of the arena.
+	KindSegment Kind = iota + 1
+	// KindAlloc reports that a block was allocated.
+	KindAlloc
+	// KindFree reports that a block was freed and can be reused at once.
+	KindFree
+	// KindReturn reports that a block whose free was deferred or parked became free.
+	KindReturn
+	// KindPark reports that a block was freed while a graph holds it.
+	KindPark
+	// KindDefer reports that a block that other streams may still use was freed, by its caller or by
+	// the last graph that held it.
+	KindDefer
+	// KindTrim reports that a segment was removed from the pool.
+	KindTrim
+	// KindReserve reports that memory was reserved.
+	KindReserve
+	// KindNote reports that the caller recorded a number in the history.
+	KindNote
+
+	kindsInHistory
+)
+
+// The other kinds of events of a pool. Ranks do not compare them.
+const (
+	// KindUse reports that another stream uses a block, so that a later free waits for that stream.
+	KindUse Kind = iota + kindsInHistory
+	// KindRelease reports that a segment was unmapped.
+	KindRelease
+	// KindRestart reports that the ranks realigned the pool after a fault: its history continues at
+	// Number, its live blocks remain, and segments that are gone are released.
+	KindRestart
+
+	kindEnd
+)
+
+var kindNames = [kindEnd]string{
+	KindSegment: "segment",
+	KindAlloc:   "alloc",
+	KindFree:    "free",
+	KindReturn:  "return",
+	KindPark:    "parked free",
+	KindDefer:   "deferred free",
+	KindTrim:    "trim",
+	KindReserve: "reserve",
+	KindNote:    "note",
+	KindUse:     "use",
+	KindRelease: "release",
+	KindRestart: "restart",
+}
+
+// String returns the name of k that reports use.
+func (k Kind) String() string {
+	if k == 0 || k >= kindEnd {
+		return fmt.Sprintf("kind %d", uint8(k))
+	}
+	return kindNames[k]
+}
+
+// InHistory reports whether events of kind k are part of a pool's history, which ranks compare.
+func (k Kind) InHistory() bool { return k > 0 && k < kindsInHistory }
+
+// places reports whether an event of kind k assigns a place, rather than referring to one.
+func (k Kind) places() bool {
+	return k == KindSegment || k == KindAlloc || k == KindReserve
+}
+
+// frees reports whether an event of kind k frees a block.
+func (k Kind) frees() bool { return k == KindFree || k == KindPark || k == KindDefer }

@@ -1,0 +1,81 @@
+package event
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+)
+
+// ErrMalformed is returned for bytes that do not encode an event.
+var ErrMalformed = errors.New("malformed event")
+
+const (
+	// MaxSiteBytes bounds a call site in a history and on the wire.
+	MaxSiteBytes = 160
+
+	// placementBytes is the encoded size of a placement event without its site: kind, stream,
+	// segment, offset, size, requested.
+	placementBytes = 1 + 4 + 4 + 8 + 8 + 8
+
+	// MaxBytes is the maximum number of bytes that [Append] appends.
+	MaxBytes = placementBytes + MaxSiteBytes
+)
+
+// Append appends the encoding of an event of a pool's history to dst: what ranks compare, and the
+// call site.
+func Append(dst []byte, e *Event) []byte {
+	dst = append(dst, byte(e.Kind))
+	dst = binary.LittleEndian.AppendUint32(dst, e.Stream)
+	dst = binary.LittleEndian.AppendUint32(dst, uint32(e.Segment))
+	dst = binary.LittleEndian.AppendUint64(dst, uint64(e.Offset))
+	dst = binary.LittleEndian.AppendUint64(dst, uint64(e.Size))
+	dst = binary.LittleEndian.AppendUint64(dst, uint64(e.Requested))
+	return append(dst, CleanSite(e.Site)...)
+}
+
+// Decode decodes the output of [Append]: b must be exactly one event. Errors wrap [ErrMalformed].
+func Decode(b []byte) (Event, error) {
+	if len(b) < placementBytes || len(b) > MaxBytes {
+		return Event{}, fmt.Errorf("decoding event of %d bytes: %w", len(b), ErrMalformed)
+	}
+	e := Event{
+		Kind:      Kind(b[0]),
+		Stream:    binary.LittleEndian.Uint32(b[1:]),
+		Segment:   int32(binary.LittleEndian.Uint32(b[5:])),
+		Offset:    int64(binary.LittleEndian.Uint64(b[9:])),
+		Size:      int64(binary.LittleEndian.Uint64(b[17:])),
+		Requested: int64(binary.LittleEndian.Uint64(b[25:])),
+		Site:      string(b[placementBytes:]),
+	}
+	if !e.Kind.InHistory() || e.Segment < -1 || e.Offset < 0 || e.Size < 0 || e.Requested < 0 {
+		return Event{}, fmt.Errorf("decoding event %+v: %w", e, ErrMalformed)
+	}
+	if e.Site != CleanSite(e.Site) {
+		return Event{}, fmt.Errorf("decoding call site %q: %w", e.Site, ErrMalformed)
+	}
+	return e, nil
+}
+
+// CleanSite returns the last [MaxSiteBytes] bytes of a site, which contain the file name and the
+// line, and replaces characters that would garble a terminal: sites come from peers and are printed
+// in reports.
+func CleanSite(site string) string {
+	clean := func(r rune) rune {
+		if r == utf8.RuneError || !unicode.IsPrint(r) {
+			return '?'
+		}
+		return r
+	}
+	site = strings.Map(clean, site)
+	if len(site) <= MaxSiteBytes {
+		return site
+	}
+	site = site[len(site)-MaxSiteBytes:]
+	for len(site) > 0 && !utf8.RuneStart(site[0]) {
+		site = site[1:]
+	}
+	return site
+}

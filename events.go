@@ -1,0 +1,195 @@
+package symmem
+
+import (
+	"symmem/driver"
+	"symmem/event"
+	"symmem/internal/alloc"
+	"symmem/internal/ranked"
+)
+
+// outbox queues the events of one source, a pool or a group, for Options.OnEvent. The lock that
+// orders the events of the source guards it. One goroutine at a time delivers, without that lock:
+// it begins when it finds no other one delivering, and ends when the queue is empty.
+type outbox struct {
+	events     []event.Event // the queue is events[taken:count]
+	taken      int           // events before it are delivered, or are in the latest batch
+	count      int
+	delivering bool
+	collected  uint64 // of a pool: the position up to which its history is queued
+}
+
+// firstQueue is the number of events for which a queue has memory at first.
+const firstQueue = 128
+
+// add returns the place of a new event in the queue, for the caller to fill in: to copy an event
+// takes as long as all else here. The place may hold an older event.
+func (o *outbox) add() *event.Event {
+	if o.count == len(o.events) {
+		o.grow()
+	}
+	o.count++
+	return &o.events[o.count-1]
+}
+
+// grow moves the queue to new memory, since the latest batch is read in the old one.
+func (o *outbox) grow() {
+	waiting := o.events[o.taken:o.count]
+	o.events = make([]event.Event, max(firstQueue, 2*len(waiting)))
+	o.taken, o.count = 0, copy(o.events, waiting)
+}
+
+// begin returns the batch that the caller must deliver. It is empty if there is none or another
+// goroutine is delivering.
+func (o *outbox) begin() []event.Event {
+	if o.delivering {
+		return nil
+	}
+	o.delivering = true
+	return o.next()
+}
+
+// next returns the next batch of the goroutine that delivers. If it is empty, that is done.
+func (o *outbox) next() []event.Event {
+	if o.taken == o.count {
+		o.taken, o.count, o.delivering = 0, 0, false
+		return nil
+	}
+	batch := o.events[o.taken:o.count]
+	o.taken = o.count
+	return batch
+}
+
+// putBack returns the rest of a batch to the queue and ends the delivery.
+func (o *outbox) putBack(rest []event.Event) {
+	waiting := append(append([]event.Event(nil), rest...), o.events[o.taken:o.count]...)
+	o.events, o.taken, o.count, o.delivering = waiting, 0, len(waiting), false
+}
+
+// delivery passes the events of a pool to Options.OnEvent.
+type delivery struct {
+	pool     *Pool
+	rest     []event.Event
+	complete bool
+}
+
+// deliver passes a batch, and the events that are queued meanwhile, to Options.OnEvent. The caller
+// holds no lock.
+func deliver(p *Pool, batch []event.Event) {
+	ranked.Unlocked()
+	d := delivery{pool: p, rest: batch}
+	defer d.end()
+	for len(d.rest) > 0 {
+		e := &d.rest[0]
+		d.rest = d.rest[1:]
+		p.rt.opts.OnEvent(e)
+		if len(d.rest) == 0 {
+			p.mu.Lock()
+			d.rest = p.outbox.next()
+			p.mu.Unlock()
+		}
+	}
+	d.complete = true
+}
+
+// end recovers a panic of OnEvent, logs it, and delivers the rest. If OnEvent has called
+// runtime.Goexit, the rest returns to the queue, and the next call on the pool delivers it.
+func (d *delivery) end() {
+	if d.complete {
+		return
+	}
+	failure := recover()
+	if failure != nil {
+		d.pool.rt.opts.logFault(driver.PanicError("Options.OnEvent", failure))
+	}
+	d.pool.mu.Lock()
+	d.pool.outbox.putBack(d.rest)
+	if failure == nil {
+		d.pool.mu.Unlock()
+		return
+	}
+	poolEvents{d.pool}.release()
+}
+
+// poolEvents reports the events of a pool to Options.OnEvent.
+type poolEvents struct{ pool *Pool }
+
+// release unlocks Pool.mu and delivers the events of the pool. The caller holds no other lock.
+func (p poolEvents) release() {
+	if p.pool.rt.opts.OnEvent == nil {
+		p.pool.mu.Unlock()
+		return
+	}
+	p.collect()
+	batch := p.pool.outbox.begin()
+	p.pool.mu.Unlock()
+	if len(batch) > 0 {
+		deliver(p.pool, batch)
+	}
+}
+
+// collect queues the events that the ledger has absorbed since the last call. Pool.mu is held.
+func (p poolEvents) collect() {
+	l, box := p.pool.ledger, &p.pool.outbox
+	for ; box.collected < l.Position(); box.collected++ {
+		e := box.add()
+		p.label(e, l.Load(box.collected, e))
+	}
+}
+
+// label sets the fields of an event that the ledger does not know.
+func (p poolEvents) label(e *event.Event, site uint32) {
+	e.Pool, e.Rank = p.pool.id, int32(p.pool.rt.rank)
+	if e.Group = ""; p.pool.domain != nil {
+		e.Group = p.pool.domain.id
+	}
+	if e.Site = ""; site != 0 {
+		e.Site = p.pool.rt.sites.named(site)
+	}
+}
+
+// record queues an event that is not part of the history that ranks compare. Pool.mu is held.
+func (p poolEvents) record(e event.Event) {
+	if p.pool.rt.opts.OnEvent == nil {
+		return
+	}
+	p.collect()
+	e.Number = p.pool.ledger.Position()
+	p.label(&e, 0)
+	*p.pool.outbox.add() = e
+}
+
+// use records that a stream uses a live block of another one. Pool.mu is held.
+func (p poolEvents) use(handle alloc.Handle, s *Stream) {
+	if p.pool.rt.opts.OnEvent == nil {
+		return
+	}
+	if b, err := p.pool.core.Live(handle); err == nil {
+		p.record(event.Event{
+			Kind: event.KindUse, Segment: b.Segment, Offset: b.Offset, Size: b.Size,
+			Stream: p.pool.core.Number(s.number),
+		})
+	}
+}
+
+// restart records that the history continues at a position. Pool.mu is held.
+func (p poolEvents) restart(position uint64) {
+	p.pool.outbox.collected = position
+	p.record(event.Event{Kind: event.KindRestart, Segment: -1})
+}
+
+// deliverAll delivers the events of all pools that were recorded while the caller held other locks.
+// The caller holds none now.
+func deliverAll(rt *Runtime) {
+	if rt.opts.OnEvent == nil {
+		return
+	}
+	for _, p := range rt.allPools() {
+		poolEvents{p}.deliver()
+	}
+}
+
+// deliver delivers the events of the pool that were recorded before. The caller holds no lock.
+func (p poolEvents) deliver() {
+	p.pool.mu.Lock()
+	p.release()
+}

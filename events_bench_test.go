@@ -1,0 +1,34 @@
+package symmem_test
+
+import (
+	"testing"
+
+	"symmem"
+	"symmem/event"
+)
+
+// BenchmarkAllocEvents measures what OnEvent adds to an Alloc and a Free.
+func BenchmarkAllocEvents(b *testing.B) {
+	var seen uint64
+	for name, hook := range map[string]func(*event.Event){
+		"without": nil, "with": func(e *event.Event) { seen += e.Number },
+	} {
+		b.Run(name, func(b *testing.B) {
+			rt := aloneWith(b, symmem.Options{OnEvent: hook})
+			p, err := rt.NewPool(symmem.PoolOptions{Domain: rt.World()})
+			if err != nil {
+				b.Fatal(err)
+			}
+			b.ReportAllocs()
+			for b.Loop() {
+				buffer, err := p.Alloc(4096)
+				if err != nil {
+					b.Fatal(err)
+				}
+				if err := buffer.Free(); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}

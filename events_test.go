@@ -1,0 +1,295 @@
+package symmem_test
+
+import (
+	"bytes"
+	"fmt"
+	"log/slog"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"symmem"
+	"symmem/event"
+)
+
+// blockPlace identifies a block.
+type blockPlace struct {
+	segment int32
+	offset  int64
+}
+
+// replay follows the events of a pool and keeps what they say is there.
+type replay struct {
+	next     uint64 // number of the next event of the history
+	segments map[int32]bool
+	live     map[blockPlace]int64 // sizes of live blocks
+	errs     []string
+}
+
+func newReplay() *replay {
+	return &replay{segments: map[int32]bool{}, live: map[blockPlace]int64{}}
+}
+
+func (r *replay) failf(e *event.Event, format string, args ...any) {
+	r.errs = append(r.errs, fmt.Sprintf("event %d, %v: ", e.Number, e)+fmt.Sprintf(format, args...))
+}
+
+func (r *replay) take(e *event.Event) {
+	if e.Kind == event.KindRestart {
+		r.next = e.Number
+	}
+	if e.Number != r.next {
+		r.failf(e, "want number %d", r.next)
+	}
+	at := blockPlace{e.Segment, e.Offset}
+	switch e.Kind {
+	case event.KindSegment:
+		r.segments[e.Segment] = true
+	case event.KindRelease:
+		if !r.segments[e.Segment] {
+			r.failf(e, "there is no such segment")
+		}
+		delete(r.segments, e.Segment)
+	case event.KindAlloc:
+		r.alloc(e, at)
+	case event.KindFree, event.KindPark, event.KindDefer:
+		if r.live[at] != e.Size && e.Kind != event.KindDefer { // a parked block may become deferred
+			r.failf(e, "the live block there has %d bytes", r.live[at])
+		}
+		delete(r.live, at)
+	default:
+	}
+	if e.Kind.InHistory() {
+		r.next = e.Number + 1
+	}
+}
+
+func (r *replay) alloc(e *event.Event, at blockPlace) {
+	if !r.segments[e.Segment] {
+		r.failf(e, "there is no such segment")
+	}
+	for have, size := range r.live {
+		if have.segment == at.segment && have.offset < at.offset+e.Size && at.offset < have.offset+size {
+			r.failf(e, "overlaps %+v of %d bytes", have, size)
+		}
+	}
+	r.live[at] = e.Size
+}
+
+// recorder keeps and replays the events of pools. OnEvent is called for one event of a pool at a
+// time, so only the map of the pools has a lock.
+type recorder struct {
+	mu    sync.Mutex
+	pools map[poolKey]*recorded // guarded by mu
+}
+
+type poolKey struct {
+	rank  int
+	group string
+	id    uint64
+}
+
+type recorded struct {
+	*replay
+	events []event.Event
+}
+
+func newRecorder() *recorder { return &recorder{pools: map[poolKey]*recorded{}} }
+
+func (r *recorder) of(key poolKey) *recorded {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.pools[key] == nil {
+		r.pools[key] = &recorded{replay: newReplay()}
+	}
+	return r.pools[key]
+}
+
+func (r *recorder) take(e *event.Event) {
+	p := r.of(poolKey{int(e.Rank), e.Group, e.Pool})
+	p.take(e)
+	p.events = append(p.events, *e)
+}
+
+// matches compares the replay of a rank's first pool of the world with the pool.
+func (r *recorder) matches(t *testing.T, rt *symmem.Runtime, p *symmem.Pool) {
+	t.Helper()
+	have := r.of(poolKey{rt.Rank(), "world", 0})
+	for _, err := range have.errs {
+		t.Errorf("rank %d: %s", rt.Rank(), err)
+	}
+	have.errs = nil
+	want := map[blockPlace]int64{}
+	for _, b := range symmem.Live(p) {
+		want[blockPlace{b.Segment, b.Offset}] = b.Size
+	}
+	if !maps.Equal(have.live, want) {
+		t.Errorf("rank %d: the replay has the live blocks %v, the pool %v", rt.Rank(), have.live, want)
+	}
+}
+
+// TestEventsReplayToLiveBlocks runs random programs. After each step all events are delivered, and
+// their replay has the live blocks of the pool. All ranks have the same events.
+func TestEventsReplayToLiveBlocks(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		program, events := drawProgram(rt), newRecorder()
+		var got [2][]event.Event // without those of frees by the end of the test
+		passed := t.Run("", func(t *testing.T) {
+			together(t, 2, symmem.Options{OnEvent: events.take}, func(r *rank) {
+				m := &machine{rank: r, pool: r.pool(), groups: []*symmem.Group{r.World()}}
+				for _, s := range program {
+					m.run(s)
+					if n := symmem.Undelivered(r.Runtime); n != 0 {
+						r.failf("%d events are not delivered after %+v", n, s)
+					}
+					events.matches(t, r.Runtime, m.pool)
+				}
+				got[r.Rank()] = events.of(poolKey{r.Rank(), "world", 0}).events
+			})
+		})
+		same := slices.EqualFunc(got[0], got[1], func(a, b event.Event) bool {
+			return a.Shared() == b.Shared()
+		})
+		if !passed || !same {
+			rt.Fatalf("rank 0 has the events %v, rank 1 %v", got[0], got[1])
+		}
+	})
+}
+
+// TestConcurrentEventsReachTheHookInOrder allocates, frees and uses buffers on several goroutines.
+func TestConcurrentEventsReachTheHookInOrder(t *testing.T) {
+	const goroutines, steps = 4, 300
+	events := newRecorder()
+	together(t, 1, symmem.Options{OnEvent: events.take}, func(r *rank) {
+		p := r.pool()
+		var all sync.WaitGroup
+		for g := range goroutines {
+			s := r.stream()
+			all.Go(func() {
+				for i := range int64(steps) {
+					b, err := p.AllocOn(s, 512*(1+i%64))
+					if err == nil && i%8 == int64(g) {
+						err = b.UseOn(r.DefaultStream())
+					}
+					if err == nil && i%50 != 0 {
+						err = b.Free()
+					}
+					if err != nil {
+						t.Error(err)
+						return
+					}
+				}
+			})
+		}
+		all.Wait()
+		r.ok(r.DefaultStream().Synchronize(r.ctx))
+		r.ok(p.Trim(r.ctx, 0))
+		events.matches(t, r.Runtime, p)
+		if n := symmem.Undelivered(r.Runtime); n != 0 {
+			r.failf("%d events are not delivered", n)
+		}
+	})
+}
+
+// TestOnEventMayCallSymmem calls methods that take the locks of the pool and the group.
+func TestOnEventMayCallSymmem(t *testing.T) {
+	var pool *symmem.Pool
+	var kinds []event.Kind
+	calls := 0
+	together(t, 1, symmem.Options{OnEvent: func(e *event.Event) {
+		kinds = append(kinds, e.Kind)
+		if pool == nil || calls == 10 {
+			return
+		}
+		calls++
+		b, err := pool.Alloc(512)
+		if err == nil {
+			err = b.Free()
+		}
+		if err == nil {
+			err = pool.Register(t.Context(), pool.Domain())
+		}
+		if err == nil {
+			err = pool.Domain().Check(t.Context())
+		}
+		if err != nil {
+			t.Error(err)
+		}
+	}}, func(r *rank) {
+		p := r.pool()
+		r.ok(r.window(p, 4096).Free())
+		pool = p
+		r.ok(r.alloc(p, mib).Free())
+		r.ok(p.Trim(r.ctx, 0))
+		pool = nil
+		want := []event.Kind{event.KindTrim, event.KindRelease}
+		if n := len(kinds); calls != 10 || n < 20 || !slices.Equal(kinds[n-2:], want) {
+			r.failf("%d calls made the events %v", calls, kinds)
+		}
+	})
+}
+
+func TestPanicInOnEventIsLogged(t *testing.T) {
+	for what, end := range badly {
+		t.Run(what, func(t *testing.T) {
+			var log bytes.Buffer
+			seen, fails := 0, map[int]bool{1: true, 3: true, 4: true}
+			o := symmem.Options{
+				Logger: slog.New(slog.NewTextHandler(&log, nil)),
+				OnEvent: func(*event.Event) {
+					if seen++; fails[seen] {
+						end()
+					}
+				},
+			}
+			together(t, 1, o, func(r *rank) {
+				p := r.pool()
+				for range 4 {
+					ended := make(chan struct{})
+					go func() { // which runtime.Goexit ends
+						defer close(ended)
+						_, _ = p.Alloc(4096)
+					}()
+					<-ended
+				}
+				if seen != 5 || symmem.Undelivered(r.Runtime) != 0 { // a segment and four blocks
+					r.failf("OnEvent was called %d times", seen)
+				}
+			})
+			logged := strings.Count(log.String(), "Options.OnEvent panicked")
+			if want := map[string]int{"panicked": 3}[what]; logged != want {
+				t.Errorf("%d panics are logged, want %d:\n%s", logged, want, log.String())
+			}
+		})
+	}
+}
+
+func TestEventsDoNotAllocate(t *testing.T) {
+	seen := 0
+	for what, hook := range map[string]func(*event.Event){
+		"no hook": nil, "a hook": func(*event.Event) { seen++ },
+	} {
+		t.Run(what, func(t *testing.T) {
+			p, err := aloneWith(t, symmem.Options{OnEvent: hook}).NewPool(symmem.PoolOptions{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			n := testing.AllocsPerRun(1000, func() {
+				b, err := p.Alloc(4096)
+				if err == nil {
+					err = b.Free()
+				}
+				if err != nil {
+					t.Fatal(err)
+				}
+			})
+			if n != 0 {
+				t.Errorf("%v allocations", n)
+			}
+		})
+	}
+}
