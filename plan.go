@@ -12,7 +12,7 @@ import (
 	"unsafe"
 
 	"symmem/driver"
-	"symmem/internal/agreement"
+	"symmem/event"
 	"symmem/internal/ledger"
 )
 
@@ -402,41 +402,26 @@ func (pl *planner) locations(call *driver.Call) locations {
 
 // describe collects what must be the same on all ranks: over windows also where the buffers lie. On
 // the direct path a rank without windows has no places, so that it differs from ranks with windows.
-func (pl *planner) describe(
-	call *driver.Call, at *locations, ticket uint64,
-) *agreement.CollectiveCall {
-	op := call.Operation
-	c := &agreement.CollectiveCall{
-		Operation: op.String(), Path: call.Path.String(),
-		DataType: call.DataType.String(), Root: -1, Count: uint64(call.Count), Ticket: ticket,
-		SendSegment: -1, RecvSegment: -1,
-		Capture: call.Recorded.Capture, CaptureCall: call.Recorded.Call,
-	}
-	if op.Reduces() {
-		c.ReduceOp = call.ReduceOp.String()
-	}
-	if op.Rooted() {
-		c.Root = call.Root
-	}
+// The two ends of a message may differ in operation, peer and place.
+func (pl *planner) describe(call *driver.Call, at *locations, ticket uint64) *event.Call {
+	c := call.Describe()
+	c.Ticket = ticket
 	switch {
-	case op == driver.Barrier:
-		c.DataType, c.Count = "", 0
-	case op.PointToPoint():
-		// The two ends may differ in operation, peer and place.
-		c.Operation = "SendRecv"
+	case call.Operation.PointToPoint():
+		c.Operation, c.Root = "SendRecv", -1
 	case call.Norm != nil:
 		// The arguments of a norm go into the fields that exist.
 		c.DataType = fmt.Sprintf("%s[%d]", c.DataType, call.Norm.Hidden)
 		c.ReduceOp = fmt.Sprintf("%s, epsilon %g", c.ReduceOp, call.Norm.Epsilon)
 	}
 	if call.Path != driver.PathPlain && at.send != nil {
-		pl.place(c, call, at)
+		pl.place(&c, call, at)
 	}
-	return c
+	return &c
 }
 
 // place describes where the buffers of a call lie in windows.
-func (pl *planner) place(c *agreement.CollectiveCall, call *driver.Call, at *locations) {
+func (pl *planner) place(c *event.Call, call *driver.Call, at *locations) {
 	send, recv, sendAt, recvAt := at.send, at.recv, call.Send, call.Recv
 	// In place, the smaller buffer is this rank's part of the larger one, which stands for both.
 	switch {
@@ -451,9 +436,9 @@ func (pl *planner) place(c *agreement.CollectiveCall, call *driver.Call, at *loc
 }
 
 // digest condenses a description into the word that ranks compare.
-func digest(c *agreement.CollectiveCall) uint64 {
+func digest(c *event.Call) uint64 {
 	d := ledger.Empty
-	for words := range slices.Chunk(c.Encode(), 16) {
+	for words := range slices.Chunk(event.AppendCall(nil, c), 16) {
 		var two [16]byte
 		copy(two[:], words)
 		d = ledger.Mix(d, binary.LittleEndian.Uint64(two[:]), binary.LittleEndian.Uint64(two[8:]))
@@ -463,7 +448,7 @@ func digest(c *agreement.CollectiveCall) uint64 {
 
 // callOf describes the call in which this rank differs from others, or returns nil if a mismatch
 // was not the cause. It looks up the windows again: the backend knows only its own.
-func (pl *planner) callOf(cause error) *agreement.CollectiveCall {
+func (pl *planner) callOf(cause error) *event.Call {
 	var mismatch *driver.MismatchError
 	if !errors.As(cause, &mismatch) {
 		return nil

@@ -6,6 +6,9 @@ import (
 	"fmt"
 	"strings"
 	"time"
+
+	"symmem/event"
+	"symmem/internal/ranklist"
 )
 
 // Errors that a backend returns. They are wrapped; use errors.Is.
@@ -202,10 +205,9 @@ type MismatchError struct {
 func (e *MismatchError) Error() string {
 	what, call := "collective", "no call"
 	if e.Call != nil {
-		call = fmt.Sprintf("%v of %d %v", e.Call.Operation, e.Call.Count, e.Call.DataType)
-		if at := e.Call.Recorded.String(); at != "" {
-			call += ", " + at
-		}
+		described := e.Call.Describe()
+		names := event.Names{Renumbered: !ranklist.NumberedAsWorld(e.Members)}
+		call = string(described.AppendText(nil, names))
 		if e.Call.Operation.PointToPoint() {
 			what = "message"
 		}

@@ -45,12 +45,12 @@ func TestErrorsNameRanksOfTheWorldAndOfTheGroup(t *testing.T) {
 		"AllReduce 1 of group g: aborted by another rank of the group": &PeerError{
 			Doing: "AllReduce 1 of group g", Aborted: true,
 		},
-		"collective 3 of group g (AllReduce of 4 float32) differs from that of " +
+		"collective 3 of group g (AllReduce sum of 4 float32, path plain) differs from that of " +
 			"world rank 5 (rank 1 of the group)": GroupConfig{ID: " g", Ranks: pair}.Mismatch(3, call, 1),
-		"launch 3 of group g (AllReduce of 4 float32) differs from that of rank 1": &MismatchError{
+		"launch 3 of group g (AllReduce sum of 4 float32, path plain) differs from that of rank 1": &MismatchError{
 			Number: 3, Launch: true, Call: call, Others: []int{1}, Group: "g",
 		},
-		"message 2 (Recv of 0 float32) differs from that of rank 1": &MismatchError{
+		"message 2 (Recv of 0 float32, peer 0, path plain) differs from that of rank 1": &MismatchError{
 			Number: 2, Call: &Call{Operation: Recv}, Others: []int{1},
 		},
 		"Check can never complete (deadlock); world rank 5 (rank 1 of the group): " +

@@ -117,12 +117,12 @@ func parseRank(t *testing.T, line string, kept int) Config {
 				pool.Pending = pool.Pending.Add(int32(k), 1<<20)
 			}
 		case "call":
-			c.Call = &CollectiveCall{
+			c.Call = &event.Call{
 				Operation: "all-reduce", Path: "window", DataType: "float32", ReduceOp: "sum",
 				Count: uint64(n), SendOffset: 512, RecvOffset: 512, Ticket: 9, Root: -1,
 			}
 		case "cast":
-			c.Call = &CollectiveCall{
+			c.Call = &event.Call{
 				Operation: "broadcast", Path: "plain", DataType: "int8", Root: n, Count: 111,
 				SendSegment: -1, RecvSegment: -1, Ticket: 9,
 			}

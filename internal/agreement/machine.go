@@ -94,7 +94,7 @@ type Config struct {
 	// Ledgers lists the histories, which are compared in the order of their ids.
 	Ledgers []Ledger
 	// Call, if set, is compared once the ledgers are known to be equal.
-	Call *CollectiveCall
+	Call *event.Call
 	// Site is the call site of Call, or "". It is not compared.
 	Site string
 }
@@ -165,7 +165,7 @@ func New(c Config) (*Machine, error) {
 func (m *Machine) Start() []byte {
 	msg := message{
 		phase: m.phase, value: append([]byte{byte(m.config.Mode)}, m.config.Tag...),
-		call: m.config.Call.Encode(), note: m.config.note(), flags: m.config.Flags,
+		call: encodeCall(m.config.Call), note: m.config.note(), flags: m.config.Flags,
 	}
 	for i, l := range m.ledgers {
 		v := vote{ID: l.ID, Snapshot: l.Source.Snapshot()}

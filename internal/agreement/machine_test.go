@@ -7,8 +7,6 @@ import (
 	"slices"
 	"testing"
 
-	"pgregory.net/rapid"
-
 	"symmem/event"
 	"symmem/internal/ledger"
 )
@@ -89,30 +87,6 @@ func TestEventsDroppedDuringTheSearchAreReportedAsRange(t *testing.T) {
 	if d == nil || d.Position > 700 || d.Last < 700 || rounds > 3 {
 		t.Fatalf("got %+v after %d rounds, want a range with event 700 after at most 3", d, rounds)
 	}
-}
-
-func TestCallRoundTrip(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
-		word := rapid.StringMatching(`[a-z-]{0,32}`)
-		c := &CollectiveCall{
-			Operation: word.Draw(t, "operation"), Path: word.Draw(t, "path"),
-			DataType: word.Draw(t, "type"), ReduceOp: word.Draw(t, "op"),
-			Root: rapid.Int().Draw(t, "root"), Count: rapid.Uint64().Draw(t, "count"),
-			SendSegment: rapid.Int32().Draw(t, "send"), RecvSegment: rapid.Int32().Draw(t, "recv"),
-			SendOffset: rapid.Int64().Draw(t, "at"), RecvOffset: rapid.Int64().Draw(t, "to"),
-			Ticket:  rapid.Uint64().Draw(t, "ticket"),
-			Capture: rapid.Uint64().Draw(t, "capture"), CaptureCall: rapid.Uint64().Draw(t, "place"),
-		}
-		b := c.Encode()
-		back, err := DecodeCall(b)
-		if err != nil || *back != *c {
-			t.Fatalf("DecodeCall = %+v, %v; want %+v", back, err, c)
-		}
-		cut := rapid.IntRange(1, len(b)-1).Draw(t, "cut")
-		if _, err := DecodeCall(b[:cut]); !errors.Is(err, ErrProtocol) {
-			t.Fatalf("DecodeCall of the first %d bytes: %v, want ErrProtocol", cut, err)
-		}
-	})
 }
 
 func TestRunReturnsErrorsOfExchangeAndContext(t *testing.T) {

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 
+	"symmem/event"
 	"symmem/internal/ranklist"
 )
 
@@ -37,6 +38,11 @@ func (n Names) world(group []int) []int {
 		world[i] = n.Members[r]
 	}
 	return world
+}
+
+// event returns the names for the text of an event.
+func (n Names) event() event.Names {
+	return event.Names{Pool: n.Pool, Renumbered: !ranklist.NumberedAsWorld(n.Members)}
 }
 
 // pool returns the name of a pool.

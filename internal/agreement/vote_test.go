@@ -3,23 +3,25 @@ package agreement
 import (
 	"slices"
 	"testing"
+
+	"symmem/event"
 )
 
 // TestRanksWithoutACallDoNotCount checks that ranks without a call are neither counted nor deviant
 // while other ranks report different calls. Another rank's fault can stop a rank before its call.
 func TestRanksWithoutACallDoNotCount(t *testing.T) {
-	sum, maxOp := &CollectiveCall{ReduceOp: "Sum"}, &CollectiveCall{ReduceOp: "Max"}
+	sum, maxOp := &event.Call{ReduceOp: "Sum"}, &event.Call{ReduceOp: "Max"}
 	for name, c := range map[string]struct {
-		calls   []*CollectiveCall
+		calls   []*event.Call
 		deviant []int
 	}{
-		"all ranks report a call":          {[]*CollectiveCall{maxOp, sum, maxOp, maxOp}, []int{1}},
-		"one of the majority reports none": {[]*CollectiveCall{maxOp, sum, nil, maxOp}, []int{1}},
-		"the lowest reports none":          {[]*CollectiveCall{nil, sum, maxOp, maxOp}, []int{1}},
-		"the highest reports none":         {[]*CollectiveCall{maxOp, maxOp, maxOp, sum, nil}, []int{3}},
-		"most ranks report none":           {[]*CollectiveCall{nil, nil, nil, maxOp, sum}, nil},
-		"no call has a majority":           {[]*CollectiveCall{maxOp, sum, nil}, nil},
-		"all others report the same call":  {[]*CollectiveCall{maxOp, nil, maxOp}, []int{1}},
+		"all ranks report a call":          {[]*event.Call{maxOp, sum, maxOp, maxOp}, []int{1}},
+		"one of the majority reports none": {[]*event.Call{maxOp, sum, nil, maxOp}, []int{1}},
+		"the lowest reports none":          {[]*event.Call{nil, sum, maxOp, maxOp}, []int{1}},
+		"the highest reports none":         {[]*event.Call{maxOp, maxOp, maxOp, sum, nil}, []int{3}},
+		"most ranks report none":           {[]*event.Call{nil, nil, nil, maxOp, sum}, nil},
+		"no call has a majority":           {[]*event.Call{maxOp, sum, nil}, nil},
+		"all others report the same call":  {[]*event.Call{maxOp, nil, maxOp}, []int{1}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			machines := make([]*Machine, len(c.calls))

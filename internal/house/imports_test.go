@@ -286,7 +286,8 @@ var importRules = []rule{
 				below(l.file.folder(), "driver/nccl")
 			spelt := folder == "driver/formula" &&
 				(l.file.test() || l.file.folder() == "driver/drivertest")
-			return !contract && !part && !spelt && folder != "driver" && !below(folder, "internal")
+			return !contract && !part && !spelt && folder != "driver" && folder != "event" &&
+				!below(folder, "internal")
 		}),
 		bad: []map[string]string{
 			source("driver/host/a.go", module), source("driver/host/a.go", "symmem/driver/nccl"),

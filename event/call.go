@@ -1,0 +1,148 @@
+package event
+
+import (
+	"encoding/binary"
+	"fmt"
+	"strconv"
+)
+
+// maxCallName bounds each of the names in the encoding of a Call, in bytes.
+const maxCallName = 32
+
+// Call describes a call of a collective, or of one end of a message, by everything that must be the
+// same on all ranks. A field that ranks may choose freely, such as the place of a buffer on the
+// plain path, keeps its zero value. A Call that an Event refers to does not change.
+type Call struct {
+	// Operation, Path, DataType and ReduceOp are names of at most 32 bytes.
+	Operation, Path, DataType, ReduceOp string
+	// Root is a rank of the group, the root or the peer of a message, or -1 if the operation has
+	// neither. DataType and ReduceOp are empty if the operation has none.
+	Root int
+	// Count is the number of elements.
+	Count uint64
+	// SendPool and RecvPool are ids of pools. SendSegment and RecvSegment are segment ordinals in
+	// these pools, -1 outside of windows. The offsets are in bytes from the start of the segment.
+	SendPool, RecvPool       uint64
+	SendSegment, RecvSegment int32
+	SendOffset, RecvOffset   int64
+	// Ticket is the number of the call in the group, from 1, or 0 if it is not known.
+	Ticket uint64
+	// Capture is the number of the capture that contains the call, and CaptureCall the number of
+	// the call in it. Both count from 1, and are 0 outside of captures.
+	Capture, CaptureCall uint64
+}
+
+// Names names pools and ranks in texts. The zero value prints the ids of pools.
+type Names struct {
+	// Pool names a pool by its id, such as "pool 1".
+	Pool func(id uint64) string
+	// Renumbered reports that ranks of the group have other numbers in the world.
+	Renumbered bool
+}
+
+func (n Names) appendPool(dst []byte, id uint64) []byte {
+	if n.Pool == nil {
+		return strconv.AppendUint(append(dst, "pool "...), id, 10)
+	}
+	return append(dst, n.Pool(id)...)
+}
+
+// String describes the call without its empty fields.
+func (c *Call) String() string { return string(c.AppendText(nil, Names{})) }
+
+// AppendText appends a description of the call without its empty fields, with the given names.
+func (c *Call) AppendText(dst []byte, n Names) []byte {
+	dst = append(dst, c.Operation...)
+	if c.ReduceOp != "" {
+		dst = append(append(dst, ' '), c.ReduceOp...)
+	}
+	if c.DataType != "" {
+		dst = fmt.Appendf(dst, " of %d %s", c.Count, c.DataType)
+	}
+	if c.Root >= 0 {
+		role := ", root "
+		if c.Operation == "Send" || c.Operation == "Recv" {
+			role = ", peer "
+		}
+		dst = strconv.AppendInt(append(dst, role...), int64(c.Root), 10)
+		if n.Renumbered {
+			dst = append(dst, " of the group"...)
+		}
+	}
+	dst = append(append(dst, ", path "...), c.Path...)
+	if c.SendSegment >= 0 {
+		dst = n.appendPool(append(dst, ", send "...), c.SendPool)
+		dst = appendPlace(dst, c.SendSegment, c.SendOffset)
+	}
+	if c.RecvSegment >= 0 {
+		dst = n.appendPool(append(dst, ", receive "...), c.RecvPool)
+		dst = appendPlace(dst, c.RecvSegment, c.RecvOffset)
+	}
+	if c.Capture != 0 {
+		dst = fmt.Appendf(dst, ", call %d of capture %d", c.CaptureCall, c.Capture)
+	}
+	if c.Ticket > 0 {
+		dst = strconv.AppendUint(append(dst, ", collective "...), c.Ticket, 10)
+	}
+	return dst
+}
+
+// AppendCall appends the encoding of a call, which ranks compare and which their digest covers.
+// Encodings are equal exactly for equal calls, except that names are cut to 32 bytes.
+func AppendCall(dst []byte, c *Call) []byte {
+	for _, name := range [...]string{c.Operation, c.Path, c.DataType, c.ReduceOp} {
+		name = name[:min(len(name), maxCallName)]
+		dst = append(binary.LittleEndian.AppendUint64(dst, uint64(len(name))), name...)
+	}
+	for _, word := range [...]uint64{
+		uint64(int64(c.Root)), c.Count, uint64(c.SendOffset), uint64(c.RecvOffset),
+		uint64(int64(c.SendSegment)), uint64(int64(c.RecvSegment)), c.SendPool, c.RecvPool,
+		c.Ticket, c.Capture, c.CaptureCall,
+	} {
+		dst = binary.LittleEndian.AppendUint64(dst, word)
+	}
+	return dst
+}
+
+// DecodeCall decodes the output of [AppendCall]: b must be exactly one call. Errors wrap
+// [ErrMalformed].
+func DecodeCall(b []byte) (*Call, error) {
+	r, c := callReader{rest: b}, &Call{}
+	c.Operation, c.Path, c.DataType, c.ReduceOp = r.name(), r.name(), r.name(), r.name()
+	c.Root, c.Count = int(int64(r.word())), r.word()
+	c.SendOffset, c.RecvOffset = int64(r.word()), int64(r.word())
+	c.SendSegment, c.RecvSegment = int32(r.word()), int32(r.word())
+	c.SendPool, c.RecvPool, c.Ticket = r.word(), r.word(), r.word()
+	c.Capture, c.CaptureCall = r.word(), r.word()
+	if r.failed || len(r.rest) > 0 {
+		return nil, fmt.Errorf("decoding a call of %d bytes: %w", len(b), ErrMalformed)
+	}
+	return c, nil
+}
+
+// callReader decodes a call. It returns zeros after the first failure.
+type callReader struct {
+	rest   []byte
+	failed bool
+}
+
+func (r *callReader) word() uint64 {
+	if len(r.rest) < 8 {
+		r.failed, r.rest = true, nil
+		return 0
+	}
+	word := binary.LittleEndian.Uint64(r.rest)
+	r.rest = r.rest[8:]
+	return word
+}
+
+func (r *callReader) name() string {
+	n := r.word()
+	if n > uint64(min(maxCallName, len(r.rest))) {
+		r.failed, r.rest = true, nil
+		return ""
+	}
+	name := string(r.rest[:n])
+	r.rest = r.rest[n:]
+	return name
+}

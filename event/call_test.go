@@ -1,0 +1,59 @@
+package event
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+
+	"pgregory.net/rapid"
+)
+
+func TestCallRoundTrip(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		word := rapid.StringMatching(`[a-z-]{0,32}`)
+		c := &Call{
+			Operation: word.Draw(t, "operation"), Path: word.Draw(t, "path"),
+			DataType: word.Draw(t, "type"), ReduceOp: word.Draw(t, "op"),
+			Root: rapid.Int().Draw(t, "root"), Count: rapid.Uint64().Draw(t, "count"),
+			SendSegment: rapid.Int32().Draw(t, "send"), RecvSegment: rapid.Int32().Draw(t, "recv"),
+			SendOffset: rapid.Int64().Draw(t, "at"), RecvOffset: rapid.Int64().Draw(t, "to"),
+			Ticket:  rapid.Uint64().Draw(t, "ticket"),
+			Capture: rapid.Uint64().Draw(t, "capture"), CaptureCall: rapid.Uint64().Draw(t, "place"),
+		}
+		b := AppendCall(nil, c)
+		back, err := DecodeCall(b)
+		if err != nil || *back != *c {
+			t.Fatalf("%+v was decoded as %+v: %v", c, back, err)
+		}
+		cut := rapid.IntRange(1, len(b)-1).Draw(t, "cut")
+		if _, err := DecodeCall(b[:cut]); !errors.Is(err, ErrMalformed) {
+			t.Fatalf("cut to %d bytes: got %v, want ErrMalformed", cut, err)
+		}
+	})
+}
+
+func TestCallText(t *testing.T) {
+	names := Names{
+		Pool: func(id uint64) string { return fmt.Sprintf("pool %d of group g", id) }, Renumbered: true,
+	}
+	for want, c := range map[string]Call{
+		"Barrier, path plain": {
+			Operation: "Barrier", Path: "plain", Root: -1, SendSegment: -1, RecvSegment: -1,
+		},
+		"Reduce sum of 4 float32, root 2 of the group, path window, " +
+			"send pool 1 of group g segment 0 offset 0x10, " +
+			"receive pool 2 of group g segment 3 offset 0x200, call 5 of capture 4, collective 6": {
+			Operation: "Reduce", ReduceOp: "sum", DataType: "float32", Count: 4, Root: 2, Path: "window",
+			SendPool: 1, SendOffset: 16, RecvPool: 2, RecvSegment: 3, RecvOffset: 512,
+			Capture: 4, CaptureCall: 5, Ticket: 6,
+		},
+		"Send of 4 int8, peer 2 of the group, path plain": {
+			Operation: "Send", DataType: "int8", Count: 4, Root: 2, Path: "plain",
+			SendSegment: -1, RecvSegment: -1,
+		},
+	} {
+		if got := string(c.AppendText(nil, names)); got != want {
+			t.Errorf("got %q, want %q", got, want)
+		}
+	}
+}
