@@ -35,8 +35,11 @@ func (all *callSites) ofCaller() uint32 {
 	return all.names.Intern(pc, fmt.Sprintf("%s:%d", frame.File, frame.Line))
 }
 
-// named returns the text of a number.
+// named returns the text of a number, and "" for 0.
 func (all *callSites) named(site uint32) string {
+	if site == 0 {
+		return ""
+	}
 	all.mu.Lock()
 	defer all.mu.Unlock()
 	return all.names.At(site)

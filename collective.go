@@ -112,6 +112,9 @@ func (g *Group) run(ctx context.Context, s *Stream, c *collective) error {
 	if p == nil || s.borrows(c) {
 		return g.runSlowly(ctx, s, c, p, in)
 	}
+	if g.rt.opts.OnEvent != nil {
+		g.events.submit(p, c.site, s)
+	}
 	if s.adopted != nil {
 		err = g.launchAdopted(s, p)
 	} else {
@@ -150,6 +153,9 @@ func (g *Group) runSlowly(ctx context.Context, s *Stream, c, p *collective, in v
 		if err := g.calls.prepare(ctx, p, s); err != nil {
 			return g.life.failStream(s, err)
 		}
+	}
+	if g.rt.opts.OnEvent != nil {
+		g.events.submit(p, c.site, s)
 	}
 	if s.adopted != nil {
 		err = g.launchAdopted(s, p)

@@ -1,6 +1,8 @@
 package symmem
 
 import (
+	"errors"
+
 	"symmem/driver"
 	"symmem/event"
 	"symmem/internal/alloc"
@@ -15,7 +17,7 @@ type outbox struct {
 	taken      int           // events before it are delivered, or are in the latest batch
 	count      int
 	delivering bool
-	collected  uint64 // of a pool: the position up to which its history is queued
+	number     uint64 // of the next event; of a pool: of the next that the ledger has
 }
 
 // firstQueue is the number of events for which a queue has memory at first.
@@ -65,49 +67,143 @@ func (o *outbox) putBack(rest []event.Event) {
 	o.events, o.taken, o.count, o.delivering = waiting, 0, len(waiting), false
 }
 
-// delivery passes the events of a pool to Options.OnEvent.
+// source is a pool or a group, whose lock orders its events.
+type source struct {
+	pool  *Pool
+	group *groupEvents
+}
+
+// lock locks the source and returns its queue.
+func (s source) lock() *outbox {
+	if s.pool != nil {
+		s.pool.mu.Lock()
+		return &s.pool.outbox
+	}
+	s.group.state.Lock()
+	return &s.group.outbox
+}
+
+func (s source) unlock() {
+	if s.pool != nil {
+		s.pool.mu.Unlock()
+		return
+	}
+	s.group.state.Unlock()
+}
+
+// delivery passes the events of a source to Options.OnEvent.
 type delivery struct {
-	pool     *Pool
+	source
+	opts     *Options
 	rest     []event.Event
 	complete bool
 }
 
 // deliver passes a batch, and the events that are queued meanwhile, to Options.OnEvent. The caller
 // holds no lock.
-func deliver(p *Pool, batch []event.Event) {
+func deliver(s source, opts *Options, batch []event.Event) {
 	ranked.Unlocked()
-	d := delivery{pool: p, rest: batch}
+	d := delivery{source: s, opts: opts, rest: batch}
 	defer d.end()
 	for len(d.rest) > 0 {
 		e := &d.rest[0]
 		d.rest = d.rest[1:]
-		p.rt.opts.OnEvent(e)
+		opts.OnEvent(e)
 		if len(d.rest) == 0 {
-			p.mu.Lock()
-			d.rest = p.outbox.next()
-			p.mu.Unlock()
+			d.rest = s.lock().next()
+			s.unlock()
 		}
 	}
 	d.complete = true
 }
 
 // end recovers a panic of OnEvent, logs it, and delivers the rest. If OnEvent has called
-// runtime.Goexit, the rest returns to the queue, and the next call on the pool delivers it.
+// runtime.Goexit, the rest returns to the queue, and the next call on the source delivers it.
 func (d *delivery) end() {
 	if d.complete {
 		return
 	}
 	failure := recover()
 	if failure != nil {
-		d.pool.rt.opts.logFault(driver.PanicError("Options.OnEvent", failure))
+		d.opts.logFault(driver.PanicError("Options.OnEvent", failure))
 	}
-	d.pool.mu.Lock()
-	d.pool.outbox.putBack(d.rest)
-	if failure == nil {
-		d.pool.mu.Unlock()
+	queue := d.lock()
+	queue.putBack(d.rest)
+	var batch []event.Event
+	if failure != nil {
+		batch = queue.begin()
+	}
+	d.unlock()
+	if len(batch) > 0 {
+		deliver(d.source, d.opts, batch)
+	}
+}
+
+// groupEvents reports the events of a group to Options.OnEvent.
+type groupEvents struct {
+	roster
+	rt     *Runtime
+	state  *ranked.Mutex[groupState]
+	outbox outbox // guarded by state
+}
+
+// record adds an event to the queue, for the caller to fill in. Group.state is held, and there is
+// an OnEvent.
+func (g *groupEvents) record(kind event.Kind) *event.Event {
+	queue := &g.outbox
+	e := queue.add()
+	*e = event.Event{}
+	e.Kind, e.Number, e.Rank, e.Group = kind, queue.number, int32(g.rt.rank), g.id
+	queue.number++
+	return e
+}
+
+// release unlocks Group.state and delivers the events of the group. The caller holds no other lock.
+func (g *groupEvents) release() {
+	batch := g.outbox.begin()
+	g.state.Unlock()
+	if len(batch) > 0 {
+		deliver(source{group: g}, &g.rt.opts, batch)
+	}
+}
+
+// deliver delivers the events that were recorded. The caller holds no lock.
+func (g *groupEvents) deliver() {
+	if g.rt.opts.OnEvent != nil {
+		g.state.Lock()
+		g.release()
+	}
+}
+
+// submit reports a call that is about to be submitted. There is an OnEvent.
+func (g *groupEvents) submit(c *collective, site uint32, s *Stream) {
+	at := g.rt.sites.named(site)
+	g.state.Lock()
+	e := g.record(event.KindCollective)
+	e.Call, e.Stream, e.Site = c.described, uint32(s.number), at
+	g.release()
+}
+
+// value records a call on a value. Group.state is held.
+func (g *groupEvents) value(v *event.Event) {
+	if g.rt.opts.OnEvent == nil {
 		return
 	}
-	poolEvents{d.pool}.release()
+	e := g.record(v.Kind)
+	e.Operation, e.Name, e.Text, e.Site = v.Operation, v.Name, v.Text, v.Site
+	e.Value, e.Collectives = v.Value, v.Collectives
+}
+
+// fault reports the fault of the group, on a goroutine for which no Close waits, since OnEvent may
+// close the group.
+func (g *groupEvents) fault(cause error) {
+	if g.rt.opts.OnEvent == nil || cause == nil || errors.Is(cause, ErrClosed) {
+		return
+	}
+	g.state.Lock()
+	g.record(event.KindFault).Text = cause.Error()
+	g.state.Unlock()
+	go g.deliver()
 }
 
 // poolEvents reports the events of a pool to Options.OnEvent.
@@ -123,16 +219,16 @@ func (p poolEvents) release() {
 	batch := p.pool.outbox.begin()
 	p.pool.mu.Unlock()
 	if len(batch) > 0 {
-		deliver(p.pool, batch)
+		deliver(source{pool: p.pool}, &p.pool.rt.opts, batch)
 	}
 }
 
 // collect queues the events that the ledger has absorbed since the last call. Pool.mu is held.
 func (p poolEvents) collect() {
 	l, box := p.pool.ledger, &p.pool.outbox
-	for ; box.collected < l.Position(); box.collected++ {
+	for ; box.number < l.Position(); box.number++ {
 		e := box.add()
-		p.label(e, l.Load(box.collected, e))
+		p.label(e, l.Load(box.number, e))
 	}
 }
 
@@ -142,9 +238,7 @@ func (p poolEvents) label(e *event.Event, site uint32) {
 	if e.Group = ""; p.pool.domain != nil {
 		e.Group = p.pool.domain.id
 	}
-	if e.Site = ""; site != 0 {
-		e.Site = p.pool.rt.sites.named(site)
-	}
+	e.Site = p.pool.rt.sites.named(site)
 }
 
 // record queues an event that is not part of the history that ranks compare. Pool.mu is held.
@@ -173,18 +267,21 @@ func (p poolEvents) use(handle alloc.Handle, s *Stream) {
 
 // restart records that the history continues at a position. Pool.mu is held.
 func (p poolEvents) restart(position uint64) {
-	p.pool.outbox.collected = position
+	p.pool.outbox.number = position
 	p.record(event.Event{Kind: event.KindRestart, Segment: -1})
 }
 
-// deliverAll delivers the events of all pools that were recorded while the caller held other locks.
-// The caller holds none now.
+// deliverAll delivers the events of all pools and groups that were recorded while the caller held
+// other locks. The caller holds none now.
 func deliverAll(rt *Runtime) {
 	if rt.opts.OnEvent == nil {
 		return
 	}
 	for _, p := range rt.allPools() {
 		poolEvents{p}.deliver()
+	}
+	for _, g := range rt.allGroups() {
+		g.events.deliver()
 	}
 }
 

@@ -32,3 +32,31 @@ func BenchmarkAllocEvents(b *testing.B) {
 		})
 	}
 }
+
+// BenchmarkCollectiveEvents measures what OnEvent adds to the submission of an AllReduce.
+func BenchmarkCollectiveEvents(b *testing.B) {
+	var seen uint64
+	for name, hook := range map[string]func(*event.Event){
+		"without": nil, "with": func(e *event.Event) { seen += e.Number },
+	} {
+		b.Run(name, func(b *testing.B) {
+			rt := aloneWith(b, symmem.Options{OnEvent: hook})
+			p, err := rt.NewPool(symmem.PoolOptions{Domain: rt.World()})
+			if err != nil {
+				b.Fatal(err)
+			}
+			buffer, err := p.Alloc(4096)
+			if err != nil {
+				b.Fatal(err)
+			}
+			m := buffer.Memory()
+			b.ReportAllocs()
+			for b.Loop() {
+				err := rt.World().AllReduce(b.Context(), m, m, 16, symmem.Float32, symmem.Sum, nil)
+				if err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}

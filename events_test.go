@@ -9,6 +9,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"pgregory.net/rapid"
 
@@ -63,7 +64,7 @@ func (r *replay) take(e *event.Event) {
 		delete(r.live, at)
 	default:
 	}
-	if e.Kind.InHistory() {
+	if e.Kind.InHistory() || e.Kind.OfGroup() {
 		r.next = e.Number + 1
 	}
 }
@@ -93,6 +94,9 @@ type poolKey struct {
 	id    uint64
 }
 
+// ofGroup is the id in the key of a group, whose events are numbered on their own.
+const ofGroup = ^uint64(0)
+
 type recorded struct {
 	*replay
 	events []event.Event
@@ -110,7 +114,11 @@ func (r *recorder) of(key poolKey) *recorded {
 }
 
 func (r *recorder) take(e *event.Event) {
-	p := r.of(poolKey{int(e.Rank), e.Group, e.Pool})
+	key := poolKey{int(e.Rank), e.Group, e.Pool}
+	if e.Kind.OfGroup() {
+		key.id = ofGroup
+	}
+	p := r.of(key)
 	p.take(e)
 	p.events = append(p.events, *e)
 }
@@ -148,11 +156,12 @@ func TestEventsReplayToLiveBlocks(t *testing.T) {
 					}
 					events.matches(t, r.Runtime, m.pool)
 				}
-				got[r.Rank()] = events.of(poolKey{r.Rank(), "world", 0}).events
+				got[r.Rank()] = slices.Concat(events.of(poolKey{r.Rank(), "world", 0}).events,
+					events.of(poolKey{r.Rank(), "world", ofGroup}).events)
 			})
 		})
 		same := slices.EqualFunc(got[0], got[1], func(a, b event.Event) bool {
-			return a.Shared() == b.Shared()
+			return a.Same(b)
 		})
 		if !passed || !same {
 			rt.Fatalf("rank 0 has the events %v, rank 1 %v", got[0], got[1])
@@ -268,20 +277,93 @@ func TestPanicInOnEventIsLogged(t *testing.T) {
 	}
 }
 
+// TestGroupEvents compares the events of collectives, messages, values and a fault on both ranks.
+func TestGroupEvents(t *testing.T) {
+	var texts [2][]string
+	var sites [2][]string
+	failed := make(chan event.Event, 2)
+	hook := func(e *event.Event) {
+		switch {
+		case e.Group == "world" || !e.Kind.OfGroup():
+		case e.Kind == event.KindFault:
+			failed <- *e
+		default:
+			texts[e.Rank] = append(texts[e.Rank], e.String())
+			sites[e.Rank] = append(sites[e.Rank], e.Site)
+			if c := e.Call; c != nil && (c.Operation == "AllReduce" && c.Bytes != 64 || c.Digest == 0) {
+				t.Errorf("%v has %d bytes and the digest %#x", e, c.Bytes, c.Digest)
+			}
+		}
+	}
+	together(t, 2, symmem.Options{OnEvent: hook, Path: symmem.PathPlain}, func(r *rank) {
+		g, b := r.split(r.World(), 0), r.alloc(r.pool(), 4096)
+		r.fill(b, 1)
+		m := b.Memory()
+		for range 2 {
+			r.ok(g.AllReduce(r.ctx, m, m, 16, symmem.Float32, symmem.Sum, nil))
+		}
+		r.ok(g.Broadcast(r.ctx, m, m, 4, symmem.Int32, 1, nil))
+		r.ok(g.Agree(r.ctx, "batch size", 8))
+		r.ok(g.AgreeFloat(r.ctx, "rate", 2))
+		r.ok(g.AgreeString(r.ctx, "model", "tiny"))
+		_, err := g.Any(r.ctx, "stop", r.Rank() == 0)
+		r.ok(err)
+		r.ok(g.Step(r.ctx, "decode"))
+		r.ok(g.Barrier(r.ctx, nil))
+		r.synchronize()
+		if r.Rank() == 0 {
+			g.Abort()
+		}
+		select {
+		case e := <-failed:
+			if want := g.Cause(r.ctx).Error(); e.Text != want {
+				r.failf("the fault is %q, want %q", e.Text, want)
+			}
+		case <-time.After(20 * time.Second):
+			r.failf("no event reports the fault")
+		}
+	})
+	for r, got := range texts {
+		want := []string{
+			"AllReduce sum of 16 float32, path plain",
+			"AllReduce sum of 16 float32, path plain",
+			"Broadcast of 4 int32, root 1, path plain",
+			`"batch size": Agree of 8`, `"rate": Agree of 2.0`, `"model": Agree of "tiny"`,
+			fmt.Sprintf(`"stop": Any of %v`, r == 0), "step decode, after 3 collectives",
+			"Barrier, path plain",
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("rank %d: got %q, want %q", r, got, want)
+		}
+		if step := sites[r][len(want)-2]; !strings.Contains(step, "events_test.go:") {
+			t.Errorf("rank %d: the step is at %q", r, step)
+		}
+	}
+}
+
 func TestEventsDoNotAllocate(t *testing.T) {
 	seen := 0
 	for what, hook := range map[string]func(*event.Event){
 		"no hook": nil, "a hook": func(*event.Event) { seen++ },
 	} {
 		t.Run(what, func(t *testing.T) {
-			p, err := aloneWith(t, symmem.Options{OnEvent: hook}).NewPool(symmem.PoolOptions{})
+			rt := aloneWith(t, symmem.Options{OnEvent: hook})
+			p, err := rt.NewPool(symmem.PoolOptions{Domain: rt.World()})
 			if err != nil {
 				t.Fatal(err)
 			}
+			kept, err := p.Alloc(4096)
+			if err != nil {
+				t.Fatal(err)
+			}
+			m := kept.Memory()
 			n := testing.AllocsPerRun(1000, func() {
 				b, err := p.Alloc(4096)
 				if err == nil {
 					err = b.Free()
+				}
+				if err == nil {
+					err = rt.World().AllReduce(t.Context(), m, m, 16, symmem.Float32, symmem.Sum, nil)
 				}
 				if err != nil {
 					t.Fatal(err)

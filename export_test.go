@@ -40,8 +40,13 @@ func (p *Pool) Map(w io.Writer) {
 func Undelivered(rt *Runtime) (count uint64) {
 	for _, p := range rt.allPools() {
 		p.mu.Lock()
-		count += p.ledger.Position() - p.outbox.collected + uint64(p.outbox.count-p.outbox.taken)
+		count += p.ledger.Position() - p.outbox.number + uint64(p.outbox.count-p.outbox.taken)
 		p.mu.Unlock()
+	}
+	for _, g := range rt.allGroups() {
+		g.state.Lock()
+		count += uint64(g.events.outbox.count - g.events.outbox.taken)
+		g.state.Unlock()
 	}
 	return count
 }

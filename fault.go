@@ -18,6 +18,7 @@ type lifetime struct {
 	rt      *Runtime
 	comm    driver.Communicator
 	inquiry *inquiry
+	events  *groupEvents
 	state   *ranked.Mutex[groupState]
 	// open ends with the group, by end. Its cause is the first fault of any rank of the group, the
 	// same on all ranks. failing is closed earlier, as soon as this rank has seen a fault.
@@ -85,6 +86,7 @@ func (l *lifetime) watch() {
 					cause = l.inquiry.run(cause)
 				}
 				l.end(cause)
+				l.events.fault(cause)
 			}
 			return
 		case <-l.open.Done():

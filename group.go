@@ -38,6 +38,7 @@ type Group struct {
 	router     *router
 	calls      planner
 	values     *values
+	events     *groupEvents
 
 	closing    sync.Once
 	poolsMade  uint64        // pools that had this domain; guarded by rt.mu

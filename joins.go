@@ -210,14 +210,18 @@ func (rt *Runtime) newGroup(
 	}
 	g := &Group{roster: r, rt: rt, comm: comm, life: life}
 	state := &g.state
+	g.events = &groupEvents{roster: r, rt: rt, state: state}
 	life.roster, life.rt, life.comm, life.state = r, rt, comm, state
+	life.events = g.events
 	g.comparison = &comparison{roster: r, rt: rt, comm: comm, life: life, state: state}
 	g.aligner = &aligner{roster: r, rt: rt, comm: comm, life: life, comparison: g.comparison}
 	g.windows.init(state)
 	g.router = &router{comm: comm, ranks: len(r.ranks)}
 	g.router.choice.Store(int32(rt.opts.Path))
 	g.calls.init(g)
-	g.values = &values{roster: r, rt: rt, comm: comm, life: life, state: state}
+	g.values = &values{
+		roster: r, rt: rt, comm: comm, life: life, state: state, events: g.events,
+	}
 	life.inquiry = &inquiry{
 		roster: r, comm: comm, life: life, comparison: g.comparison, aligner: g.aligner,
 		calls: &g.calls, values: g.values, timeout: rt.opts.Timeout,

@@ -33,6 +33,8 @@ type collective struct {
 	norm       *NormArgs // on the heap; see normLike
 
 	plan driver.Plan // nil until prepare has run
+	// described describes the call of the plan.
+	described *event.Call
 	// revision is the group's revision that the plan was made for.
 	revision uint64
 	// frees is the result of freed when the buffers were last found alive, or unknownFrees.
@@ -223,10 +225,13 @@ func (pl *planner) prepare(ctx context.Context, c *collective, s *Stream) error 
 	if err != nil {
 		return pl.refused(c, err)
 	}
-	c.plan, err = offer.Take(call.Path, digest(pl.describe(&call, &at, 0)))
+	described := pl.describe(&call, &at, 0)
+	word := digest(described)
+	c.plan, err = offer.Take(call.Path, word)
 	if err != nil {
 		return fmt.Errorf("%w (%v)", pl.life.awaitCause(err), why)
 	}
+	c.described = submitted(&call, described, len(pl.ranks), word)
 	// Otherwise the next call may register memory and take another path.
 	if registered && c.keepable() && !c.hasPending(pl.windows) {
 		pl.plans[c.slot(c.weight())].Store(c)
@@ -433,6 +438,17 @@ func (pl *planner) place(c *event.Call, call *driver.Call, at *locations) {
 	}
 	c.SendPool, c.SendSegment, c.SendOffset = send.position(sendAt)
 	c.RecvPool, c.RecvSegment, c.RecvOffset = recv.position(recvAt)
+}
+
+// submitted completes the description of a call for events. A message is described as this rank
+// calls it.
+func submitted(call *driver.Call, d *event.Call, ranks int, digest uint64) *event.Call {
+	if call.Operation.PointToPoint() {
+		*d = call.Describe()
+	}
+	send, recv := call.Spans(ranks)
+	d.Bytes, d.Digest = max(send, recv), digest
+	return d
 }
 
 // digest condenses a description into the word that ranks compare.

@@ -252,6 +252,7 @@ func (rt *Runtime) close(ctx context.Context) error {
 		errs = append(errs, rt.device.Close())
 	}
 	errs = append(errs, rt.leaveWorld(ctx, due))
+	deliverAll(rt)
 	return once(errs...)
 }
 

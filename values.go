@@ -9,10 +9,10 @@ import (
 	"maps"
 	"math"
 	"strconv"
-	"strings"
 	"sync/atomic"
 
 	"symmem/driver"
+	"symmem/event"
 	"symmem/internal/ranked"
 )
 
@@ -72,14 +72,15 @@ func (o ValueOperation) hasText() bool { return o == ValueStep || o == ValueAgre
 // values are the numbers that the ranks of a group compare on the host.
 type values struct {
 	roster
-	rt    *Runtime
-	comm  driver.Communicator
-	life  *lifetime
-	state *ranked.Mutex[groupState]
-	names atomic.Pointer[map[string]*valueName] // written with Group.state held
+	rt     *Runtime
+	comm   driver.Communicator
+	life   *lifetime
+	events *groupEvents
+	state  *ranked.Mutex[groupState]
+	names  atomic.Pointer[map[string]*valueName] // written with Group.state held
 	// last are the latest calls of this rank under any name, and count is how many there were; both
 	// are guarded by Group.state.
-	last  [lastValues]valueCall
+	last  [lastValues]event.Event
 	count uint64
 	// launched is Values.Collectives at the latest step; guarded by the lock of that name.
 	launched   uint64
@@ -117,6 +118,7 @@ func (v *values) combine(ctx context.Context, c valueCall) (int64, error) {
 	if err != nil {
 		return 0, fmt.Errorf("value %q of group %s: %w", c.name, v.id, err)
 	}
+	defer v.events.deliver()
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if c.operation == ValueStep {
@@ -156,37 +158,29 @@ func (c *valueCall) words() driver.Words {
 	return driver.Words{uint64(c.operation), uint64(c.value), c.launched}
 }
 
-// event says in words what this rank has given.
-func (c *valueCall) event() string {
-	switch c.operation {
-	case ValueStep:
-		return c.what + ", after " + driver.Plural(c.launched, "collective")
-	case ValueAgreeString:
-		return fmt.Sprintf("%v of %s", c.operation, c.what)
-	default:
-		return eventOf(c.words())
-	}
+// event describes the call, without the name of the value.
+func (c *valueCall) event() event.Event {
+	e := eventOf(c.words())
+	e.Text = c.what
+	return e
 }
 
-// text is event with the name of the value.
-func (c *valueCall) text() string {
-	if c.operation == ValueStep {
-		return "step " + c.event()
-	}
-	return fmt.Sprintf("%q: %s", c.name, c.event())
-}
-
-// eventOf says in words what a rank has given.
-func eventOf(w driver.Words) string {
-	o, value := ValueOperation(w[0]), int64(w[1])
+// eventOf describes the call of a rank that gave the words.
+func eventOf(w driver.Words) event.Event {
+	o := ValueOperation(w[0])
+	e := event.Event{Kind: event.KindInteger, Operation: o.String(), Value: int64(w[1])}
 	switch o {
 	case ValueAny, ValueAll:
-		return fmt.Sprintf("%v of %v", o, value != 0)
+		e.Kind = event.KindFlag
 	case ValueAgreeFloat:
-		return fmt.Sprintf("%v of %s", o, floatText(math.Float64frombits(w[1])))
+		e.Kind = event.KindFloat
+	case ValueAgreeString:
+		e.Kind = event.KindText
+	case ValueStep:
+		e.Kind, e.Collectives = event.KindStep, w[2]
 	default:
-		return fmt.Sprintf("%v of %d", o, value)
 	}
+	return e
 }
 
 // floatBits returns the bits by which floats are compared: those of one NaN for all.
@@ -195,15 +189,6 @@ func floatBits(value float64) int64 {
 		value = math.NaN()
 	}
 	return int64(math.Float64bits(value))
-}
-
-// floatText writes a float so that it reads unlike an integer.
-func floatText(value float64) string {
-	text := strconv.FormatFloat(value, 'g', -1, 64)
-	if !strings.ContainsAny(text, ".eIN") {
-		text += ".0"
-	}
-	return text
 }
 
 // fold makes the result of what all ranks have given. It reports whether their calls go together:
@@ -325,24 +310,27 @@ func (v *values) known() map[string]*valueName {
 	return nil
 }
 
-// note keeps a call for error messages.
+// note records a call.
 func (v *values) note(c *valueCall) {
+	e := c.event()
+	e.Name, e.Site = c.name, v.rt.sites.named(c.site)
 	v.state.Lock()
 	defer v.state.Unlock()
-	v.last[v.count%lastValues] = *c
+	v.last[v.count%lastValues] = e
 	v.count++
+	v.events.value(&e)
 }
 
-// before says in words what this rank had last, the latest first.
+// before describes the latest calls of this rank, the latest first.
 func (v *values) before() (texts []string) {
 	v.state.Lock()
 	last, count := v.last, v.count
 	v.state.Unlock()
 	for i := range min(count, lastValues) {
-		c := &last[(count-1-i)%lastValues]
-		text := c.text()
-		if site := v.rt.sites.named(c.site); site != "" {
-			text += " at " + site
+		e := &last[(count-1-i)%lastValues]
+		text := e.String()
+		if e.Site != "" {
+			text += " at " + e.Site
 		}
 		texts = append(texts, text)
 	}

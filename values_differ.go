@@ -44,7 +44,7 @@ func (v *values) differ(ctx context.Context, n *valueName, c *valueCall) error {
 	}
 	given := slices.Clone(n.all)
 	reports, err := v.exchangeReports(ctx, n, valueReport{
-		Event: c.event(), Site: v.rt.sites.named(site), Before: v.before(),
+		Event: c.event().String(), Site: v.rt.sites.named(site), Before: v.before(),
 	})
 	if err != nil {
 		return err
@@ -151,7 +151,7 @@ func (v *values) divergence(
 		Deviant: []int{},
 	}
 	for r, w := range given {
-		side := Side{Event: eventOf(w), Site: reports[r].Site, Before: reports[r].Before}
+		side := Side{Event: eventOf(w).String(), Site: reports[r].Site, Before: reports[r].Before}
 		if ValueOperation(w[0]).hasText() {
 			side.Event = reports[r].Event
 		}

@@ -47,7 +47,8 @@ func TestErrorsNameRanksOfTheWorldAndOfTheGroup(t *testing.T) {
 		},
 		"collective 3 of group g (AllReduce sum of 4 float32, path plain) differs from that of " +
 			"world rank 5 (rank 1 of the group)": GroupConfig{ID: " g", Ranks: pair}.Mismatch(3, call, 1),
-		"launch 3 of group g (AllReduce sum of 4 float32, path plain) differs from that of rank 1": &MismatchError{
+		"launch 3 of group g (AllReduce sum of 4 float32, path plain) differs from that of " +
+			"rank 1": &MismatchError{
 			Number: 3, Launch: true, Call: call, Others: []int{1}, Group: "g",
 		},
 		"message 2 (Recv of 0 float32, peer 0, path plain) differs from that of rank 1": &MismatchError{

@@ -31,7 +31,8 @@ func TestThePlaceInACaptureIsInTheError(t *testing.T) {
 	call := Call{Operation: AllReduce, DataType: Float32, Count: 7}.
 		RecordedAs(Recorded{Capture: 2, Call: 5})
 	err := GroupConfig{ID: "tp", Ranks: []int{3, 4}}.Mismatch(9, &call, 1)
-	const want = "collective 9 of group tp (AllReduce sum of 7 float32, path plain, call 5 of capture 2) differs " +
+	const want = "collective 9 of group tp (AllReduce sum of 7 float32, path plain, " +
+		"call 5 of capture 2) differs " +
 		"from that of world rank 4 (rank 1 of the group)"
 	if err.Error() != want {
 		t.Errorf("the error is %q, want %q", err, want)

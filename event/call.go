@@ -30,6 +30,10 @@ type Call struct {
 	// Capture is the number of the capture that contains the call, and CaptureCall the number of
 	// the call in it. Both count from 1, and are 0 outside of captures.
 	Capture, CaptureCall uint64
+	// Bytes is the size of the larger buffer, and Digest stands for the encoding of the call. They are
+	// part of neither the encoding nor the text.
+	Bytes  int64
+	Digest uint64
 }
 
 // Names names pools and ranks in texts. The zero value prints the ids of pools.

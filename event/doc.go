@@ -8,13 +8,14 @@
 //
 //   - The pools' histories (internal/ledger) store placement events in a packed form and compute
 //     their digest from the same words. A history returns them as Events again.
-//   - Agreements between ranks exchange placement events in the encoding of [Append].
+//   - Agreements between ranks exchange placement events and calls of collectives in the encodings
+//     of [Append] and [AppendCall]. The digest that ranks compare with a call covers its encoding.
 //   - [Event.AppendText] prints events for error messages, reports and traces.
 //
 // An Event is a flat value. Kind determines which fields apply; the others are zero. Its strings
 // are interned or constant, and Call points to the description that a group keeps with the prepared
-// call, so making an Event allocates nothing, except for faults, whose text is formatted. Nothing
-// an Event refers to ever changes: consumers may keep it.
+// call, so recording an event allocates nothing, except for a fault, whose text is formatted. What
+// an Event refers to never changes: a consumer may keep a copy of the Event.
 //
 // # Order and locks
 //

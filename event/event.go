@@ -1,14 +1,15 @@
 package event
 
 // Event describes one thing that a rank did. Kind determines which fields apply; the others are
-// zero. Events are comparable with ==.
+// zero.
 type Event struct {
-	// Number orders the events of a pool: it is the position in the pool's history, from 0. An event
-	// outside the history has the number of the event that follows it there.
+	// Number orders the events of a pool or a group. In a pool it is the position in the history,
+	// from 0, and an event outside the history has the number of the event that follows it there.
 	Number uint64
-	// Pool is the id of the pool, and Group the id of its domain, empty for a pool without one.
-	Pool  uint64
+	// Group is the id of the group. For an event of a pool it is the pool's domain, empty if there is
+	// none, and Pool is the id of the pool.
 	Group string
+	Pool  uint64
 	// Site is the line that caused the event, as file:line, where call sites are recorded. Ranks do
 	// not compare it: they may reach the same state from different lines.
 	Site string
@@ -24,16 +25,30 @@ type Event struct {
 	// Segment is the ordinal of the segment, or -1 if the event concerns none.
 	Segment int32
 
+	// Call describes the call of a collective.
+	Call *Call
+	// Operation names what ranks do with a value, such as "Agree"; Name is the name of the value.
+	Operation, Name string
+	// Value is an integer, a truth value as 0 or 1, or the bits of a float. For a text or a step it
+	// is part of the digest, and Text is the text, quoted and cut, or the step. For a fault Text is
+	// the error.
+	Value int64
+	Text  string
+	// Collectives counts those that the rank has launched since the previous step.
+	Collectives uint64
+
 	// Rank is the world rank that did it.
 	Rank int32
 	Kind Kind
 }
 
-// Shared returns the event without the fields that may differ between ranks that did the same: Rank
-// and Site.
-func (e Event) Shared() Event {
-	e.Rank, e.Site = 0, ""
-	return e
+// Same reports whether two ranks did the same: e and o differ at most in Rank and Site.
+func (e Event) Same(o Event) bool {
+	if (e.Call == nil) != (o.Call == nil) || e.Call != nil && *e.Call != *o.Call {
+		return false
+	}
+	e.Rank, e.Site, e.Call = o.Rank, o.Site, o.Call
+	return e == o
 }
 
 // SameFree reports whether e and o free the same block, whether or not it was parked or deferred.

@@ -41,6 +41,26 @@ const (
 	// Number, its live blocks remain, and segments that are gone are released.
 	KindRestart
 
+	kindsOfPools
+)
+
+// The kinds of events of a group.
+const (
+	// KindCollective reports that a call of a collective, or of one end of a message, is submitted.
+	KindCollective Kind = iota + kindsOfPools
+	// KindInteger reports that the ranks compared or combined an integer on the host.
+	KindInteger
+	// KindFlag is KindInteger for a truth value.
+	KindFlag
+	// KindFloat is KindInteger for a floating-point number.
+	KindFloat
+	// KindText is KindInteger for a text.
+	KindText
+	// KindStep reports that a step of the program begins.
+	KindStep
+	// KindFault reports that the group has failed.
+	KindFault
+
 	kindEnd
 )
 
@@ -57,6 +77,14 @@ var kindNames = [kindEnd]string{
 	KindUse:     "use",
 	KindRelease: "release",
 	KindRestart: "restart",
+
+	KindCollective: "collective",
+	KindInteger:    "integer",
+	KindFlag:       "flag",
+	KindFloat:      "float",
+	KindText:       "text",
+	KindStep:       "step",
+	KindFault:      "fault",
 }
 
 // String returns the name of k that reports use.
@@ -69,6 +97,9 @@ func (k Kind) String() string {
 
 // InHistory reports whether events of kind k are part of a pool's history, which ranks compare.
 func (k Kind) InHistory() bool { return k > 0 && k < kindsInHistory }
+
+// OfGroup reports whether events of kind k are those of a group, and not of a pool.
+func (k Kind) OfGroup() bool { return k >= kindsOfPools && k < kindEnd }
 
 // places reports whether an event of kind k assigns a place, rather than referring to one.
 func (k Kind) places() bool {

@@ -1,6 +1,10 @@
 package event
 
-import "strconv"
+import (
+	"bytes"
+	"math"
+	"strconv"
+)
 
 // String returns the text of [Event.AppendText].
 func (e Event) String() string {
@@ -16,10 +20,61 @@ func (e Event) String() string {
 //	alloc 1048576 B (stream 0) -> segment 2 offset 0x100000
 //	free 1048576 B (asked 1000000 B, stream 0) at segment 2 offset 0x100000
 //	note 4096 of kind 7
+//	AllReduce sum of 1024 float32, path window, send pool 0 segment 2 offset 0x0, ...
+//	"batch size": Agree of 8
+//	step decode, after 12 collectives
 //
 // The error is always nil: the method implements encoding.TextAppender.
 func (e Event) AppendText(dst []byte) ([]byte, error) {
+	switch {
+	case e.Kind == KindCollective && e.Call != nil:
+		return e.Call.AppendText(dst, Names{}), nil
+	case e.Kind == KindFault:
+		return append(append(dst, "fault: "...), e.Text...), nil
+	case e.Kind.OfGroup():
+		return e.appendValue(dst), nil
+	}
 	return e.appendPlacement(dst), nil
+}
+
+// appendValue appends what a rank gave for a value, after the name of the value if the event has
+// one.
+func (e *Event) appendValue(dst []byte) []byte {
+	if e.Kind == KindStep {
+		if e.Name != "" {
+			dst = append(dst, "step "...)
+		}
+		dst = append(append(dst, e.Text...), ", after "...)
+		dst = strconv.AppendUint(dst, e.Collectives, 10)
+		if e.Collectives == 1 {
+			return append(dst, " collective"...)
+		}
+		return append(dst, " collectives"...)
+	}
+	if e.Name != "" {
+		dst = append(strconv.AppendQuote(dst, e.Name), ": "...)
+	}
+	dst = append(append(dst, e.Operation...), " of "...)
+	switch e.Kind {
+	case KindFlag:
+		return strconv.AppendBool(dst, e.Value != 0)
+	case KindFloat:
+		return appendFloat(dst, math.Float64frombits(uint64(e.Value)))
+	case KindText:
+		return append(dst, e.Text...)
+	default:
+		return strconv.AppendInt(dst, e.Value, 10)
+	}
+}
+
+// appendFloat appends a float in a form that differs from that of an integer.
+func appendFloat(dst []byte, value float64) []byte {
+	begin := len(dst)
+	dst = strconv.AppendFloat(dst, value, 'g', -1, 64)
+	if !bytes.ContainsAny(dst[begin:], ".eIN") {
+		dst = append(dst, ".0"...)
+	}
+	return dst
 }
 
 func (e *Event) appendPlacement(dst []byte) []byte {

@@ -2,8 +2,8 @@
 //
 // An [event.Event] describes each decision that places a block or a segment. A [Ledger] absorbs
 // events in the order in which the pool decided them. Two ranks have placed everything equally
-// exactly if their ledgers hold the same events. A 64-bit digest shows whether they do, so an agreement exchanges
-// only a few words however long the history is.
+// exactly if their ledgers hold the same events. A 64-bit digest shows whether they do, so an
+// agreement exchanges only a few words however long the history is.
 //
 // Positions count from zero. The event at position p is preceded by p events, and DigestAt(p) is
 // the digest of these p events, so DigestAt(0) is the digest of the empty history.

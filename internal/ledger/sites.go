@@ -29,8 +29,8 @@ func (s *Sites) Index(pc uintptr) (uint32, bool) {
 }
 
 // Intern records that pc lies at site (file:line, cut to [event.MaxSiteBytes]) and returns its
-// index. A pc of 0 interns the name only, for callers with frames outside of Go. If the table is full,
-// Intern returns 0, the unknown site.
+// index. A pc of 0 interns the name only, for callers with frames outside of Go. If the table is
+// full, Intern returns 0, the unknown site.
 func (s *Sites) Intern(pc uintptr, site string) uint32 {
 	i := s.name(event.CleanSite(site))
 	if pc != 0 && len(s.byPC) < MaxSites {
