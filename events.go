@@ -234,7 +234,10 @@ func (p poolEvents) collect() {
 
 // label sets the fields of an event that the ledger does not know.
 func (p poolEvents) label(e *event.Event, site uint32) {
-	e.Pool, e.Rank = p.pool.id, int32(p.pool.rt.rank)
+	e.Pool, e.Rank = p.pool.number, int32(p.pool.rt.rank)
+	if e.Kind.InHistory() && e.Name != "" {
+		e.Name = "" // of an older event
+	}
 	if e.Group = ""; p.pool.domain != nil {
 		e.Group = p.pool.domain.id
 	}
@@ -263,6 +266,27 @@ func (p poolEvents) use(handle alloc.Handle, s *Stream) {
 			Stream: p.pool.core.Number(s.number),
 		})
 	}
+}
+
+// window records that a segment was registered with a group, or deregistered. Pool.mu is held.
+func (p poolEvents) window(kind event.Kind, s *segment, g *Group) {
+	p.record(event.Event{
+		Kind: kind, Segment: s.ordinal, Size: s.bytes, Stream: s.stream, Name: g.id,
+	})
+}
+
+// scope reports that a scope begins or ends. The caller holds no lock.
+func (p poolEvents) scope(kind event.Kind, g *Group) {
+	if p.pool.rt.opts.OnEvent == nil {
+		return
+	}
+	e := event.Event{Kind: kind, Segment: -1}
+	if g != nil {
+		e.Name = g.id
+	}
+	p.pool.mu.Lock()
+	p.record(e)
+	p.release()
 }
 
 // restart records that the history continues at a position. Pool.mu is held.

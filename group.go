@@ -151,6 +151,7 @@ func (g *Group) Abort() {
 // a fault until the ranks have determined the cause, in general at most 3 s. It does not wait for
 // other ranks to close the group.
 func (g *Group) Close() (err error) {
+	defer deliverAll(g.rt)
 	g.closing.Do(func() {
 		failed := g.life.close()
 		// The collectives of this rank end before the windows go in which they work.

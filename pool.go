@@ -47,6 +47,7 @@ type PoolOptions struct {
 type Pool struct {
 	rt     *Runtime
 	id     uint64
+	number uint64 // in events: id, or, without a domain, the number of such pools made before
 	domain *Group
 	arena  driver.Arena
 	space  int64 // bytes of the arena
@@ -135,6 +136,10 @@ func (rt *Runtime) NewPool(o PoolOptions) (*Pool, error) {
 	rt.mu.Lock()
 	defer rt.mu.Unlock()
 	p.id = rt.poolID(o.Domain)
+	if p.number = p.id; o.Domain == nil {
+		p.number = rt.localPools
+		rt.localPools++
+	}
 	rt.pools = append(rt.pools, p)
 	rt.arenas.set(p, space)
 	return p, nil

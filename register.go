@@ -213,6 +213,7 @@ func (p *Pool) registerOne(ctx context.Context, g *Group, m *membership, s *segm
 	g.windows.add(p, s, w)
 	notify(p.rt, func(o *Observer) func(WindowEvent) { return o.Register },
 		WindowEvent{p.segmentEvent(s), g})
+	poolEvents{p}.window(event.KindRegister, s, g)
 	return nil
 }
 
@@ -235,6 +236,7 @@ func (m *membership) dropWindow(s *segment) error {
 	delete(m.windows, s)
 	notify(m.pool.rt, func(o *Observer) func(WindowEvent) { return o.Deregister },
 		WindowEvent{m.pool.segmentEvent(s), m.group})
+	poolEvents{m.pool}.window(event.KindDeregister, s, m.group)
 	m.group.windows.remove(m.pool, s)
 	return closedOnce(w.Deregister())
 }

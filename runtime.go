@@ -43,7 +43,9 @@ type Runtime struct {
 	pools    []*Pool   // guarded by mu
 	streams  []*Stream // by number; guarded by mu
 	captures int       // streams that capture, or are about to; guarded by mu
-	failure  error     // of the latest making of a group; guarded by mu
+	// localPools counts the pools made without a domain; guarded by mu.
+	localPools uint64
+	failure    error // of the latest making of a group; guarded by mu
 	// registering counts registrations under way, which captures wait for before they begin, until
 	// registered is closed; both guarded by mu.
 	registering int

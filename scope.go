@@ -3,6 +3,8 @@ package symmem
 import (
 	"context"
 	"fmt"
+
+	"symmem/event"
 )
 
 // Scope is a section of code whose allocations come from a pool and whose end registers the pool's
@@ -33,14 +35,30 @@ type Scope struct {
 // garbage.
 func (p *Pool) Begin(g *Group) *Scope {
 	s := &Scope{pool: p, group: g}
-	s.member, s.err = p.member(g)
+	s.member, s.err = p.beginScope(g)
 	return s
+}
+
+// beginScope is member for a scope that begins. It avoids a call where the group is a member.
+func (p *Pool) beginScope(g *Group) (*membership, error) {
+	if p.rt.opts.OnEvent != nil {
+		poolEvents{p}.scope(event.KindScopeBegin, g)
+	}
+	if g != nil && g.rt == p.rt {
+		if m := g.windows.memberOf(p); m != nil {
+			return m, nil
+		}
+	}
+	return p.member(g)
 }
 
 // BeginDisabled opens a scope whose allocations come from memory of this rank's own and are never
 // registered. It is for code that runs with symmetric memory on some calls and without on others,
 // such as where ranks have tensors of different shapes.
-func (p *Pool) BeginDisabled() *Scope { return &Scope{pool: p.rt.local} }
+func (p *Pool) BeginDisabled() *Scope {
+	poolEvents{p.rt.local}.scope(event.KindScopeBegin, nil)
+	return &Scope{pool: p.rt.local}
+}
 
 // Enabled reports whether the scope's allocations are symmetric.
 func (s *Scope) Enabled() bool { return s.group != nil }
@@ -80,6 +98,9 @@ func (s *Scope) End(ctx context.Context) error {
 		return err
 	}
 	s.ended = true
+	if s.pool.rt.opts.OnEvent != nil {
+		poolEvents{s.pool}.scope(event.KindScopeEnd, s.group)
+	}
 	if s.member == nil || !s.member.pending.Load() {
 		return nil
 	}
@@ -87,7 +108,18 @@ func (s *Scope) End(ctx context.Context) error {
 }
 
 // Abandon ends the scope without registering. After End it does nothing, so it can be deferred.
-func (s *Scope) Abandon() { s.ended = true }
+func (s *Scope) Abandon() {
+	if !s.ended {
+		s.abandon()
+	}
+}
+
+func (s *Scope) abandon() {
+	s.ended = true
+	if s.pool != nil {
+		poolEvents{s.pool}.scope(event.KindScopeAbandon, s.group)
+	}
+}
 
 // With runs a function in a scope of the group and ends it: registers what is new if the function
 // returns nil, and abandons the scope if it returns an error or panics.

@@ -6,8 +6,8 @@ type Event struct {
 	// Number orders the events of a pool or a group. In a pool it is the position in the history,
 	// from 0, and an event outside the history has the number of the event that follows it there.
 	Number uint64
-	// Group is the id of the group. For an event of a pool it is the pool's domain, empty if there is
-	// none, and Pool is the id of the pool.
+	// Group is the id of the group. For an event of a pool it is the pool's domain, and Pool is the
+	// id of the pool. Without a domain Group is empty, and Pool counts the rank's pools of this kind.
 	Group string
 	Pool  uint64
 	// Site is the line that caused the event, as file:line, where call sites are recorded. Ranks do
@@ -27,8 +27,10 @@ type Event struct {
 
 	// Call describes the call of a collective.
 	Call *Call
-	// Operation names what ranks do with a value, such as "Agree"; Name is the name of the value.
-	Operation, Name string
+	// Operation names what ranks do with a value, such as "Agree".
+	Operation string
+	// Name is the name of a value, or the id of the group that registers or that a scope is for.
+	Name string
 	// Value is an integer, a truth value as 0 or 1, or the bits of a float. For a text or a step it
 	// is part of the digest, and Text is the text, quoted and cut, or the step. For a fault Text is
 	// the error.

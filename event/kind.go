@@ -40,6 +40,16 @@ const (
 	// KindRestart reports that the ranks realigned the pool after a fault: its history continues at
 	// Number, its live blocks remain, and segments that are gone are released.
 	KindRestart
+	// KindRegister reports that a segment was registered with the group Name: there is a window now.
+	KindRegister
+	// KindDeregister reports that a window was taken back, or has ended with its group.
+	KindDeregister
+	// KindScopeBegin reports that a scope of the group Name begins. A disabled scope has no name.
+	KindScopeBegin
+	// KindScopeEnd reports that a scope ends. The registrations that it makes follow.
+	KindScopeEnd
+	// KindScopeAbandon reports that a scope ends without registering.
+	KindScopeAbandon
 
 	kindsOfPools
 )
@@ -77,6 +87,12 @@ var kindNames = [kindEnd]string{
 	KindUse:     "use",
 	KindRelease: "release",
 	KindRestart: "restart",
+
+	KindRegister:     "register",
+	KindDeregister:   "deregister",
+	KindScopeBegin:   "scope begin",
+	KindScopeEnd:     "scope end",
+	KindScopeAbandon: "scope abandon",
 
 	KindCollective: "collective",
 	KindInteger:    "integer",

@@ -33,8 +33,18 @@ func (e Event) AppendText(dst []byte) ([]byte, error) {
 		return append(append(dst, "fault: "...), e.Text...), nil
 	case e.Kind.OfGroup():
 		return e.appendValue(dst), nil
+	case e.Kind >= KindScopeBegin && e.Kind <= KindScopeAbandon:
+		return e.appendGroup(append(dst, e.Kind.String()...), " of"), nil
 	}
-	return e.appendPlacement(dst), nil
+	return e.appendGroup(e.appendPlacement(dst), " with"), nil
+}
+
+// appendGroup appends the group that a registration or a scope is for.
+func (e *Event) appendGroup(dst []byte, preposition string) []byte {
+	if e.Name == "" {
+		return dst
+	}
+	return append(append(append(dst, preposition...), " group "...), e.Name...)
 }
 
 // appendValue appends what a rank gave for a value, after the name of the value if the event has

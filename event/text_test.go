@@ -14,6 +14,11 @@ func TestPlacementText(t *testing.T) {
 		"reserve 0 B (asked 500 B, stream 0)": {
 			Kind: KindReserve, Requested: 500, Segment: -1,
 		},
+		"register 512 B (stream 0) at segment 1 offset 0x0 with group world": {
+			Kind: KindRegister, Size: 512, Segment: 1, Name: "world",
+		},
+		"scope begin of group world": {Kind: KindScopeBegin, Name: "world"},
+		"scope end":                  {Kind: KindScopeEnd},
 		"kind 99 0 B (stream 0) at segment 0 offset 0x0": {Kind: 99},
 	}
 	for want, e := range cases {
