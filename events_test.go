@@ -172,6 +172,40 @@ func TestEventsReplayToLiveBlocks(t *testing.T) {
 	})
 }
 
+// TestEventsRestartAfterAFault fails a group after one rank has made an allocation more. From the
+// restart on both ranks have the same events, whose replay has the live blocks.
+func TestEventsRestartAfterAFault(t *testing.T) {
+	events := newRecorder()
+	var got [2][]event.Event
+	surviving(t, 2, symmem.Options{OnEvent: events.take}, func(r *rank) {
+		p := r.pool()
+		g := r.split(r.World(), 0)
+		kept := r.alloc(p, 4096)
+		r.ok(p.Register(r.ctx, g))
+		if r.Rank() == 1 {
+			r.ok(r.alloc(p, 512).Free())
+		}
+		g.Abort()
+		r.is(g.Cause(r.ctx), symmem.ErrAborted)
+		r.ok(r.World().Check(r.ctx))
+		r.alloc(p, 1024)
+		r.ok(kept.Free())
+		r.ok(p.Register(r.ctx, r.World()))
+		events.matches(t, r.Runtime, p)
+		got[r.Rank()] = events.of(poolKey{r.Rank(), "world", 0}).events
+	})
+	for rank, all := range got {
+		at := slices.IndexFunc(all, func(e event.Event) bool { return e.Kind == event.KindRestart })
+		if at < 0 {
+			t.Fatalf("rank %d has no restart in %v", rank, all)
+		}
+		got[rank] = all[at:]
+	}
+	if !slices.EqualFunc(got[0], got[1], event.Event.Same) {
+		t.Errorf("rank 0 has the events %v, rank 1 %v", got[0], got[1])
+	}
+}
+
 // TestConcurrentEventsReachTheHookInOrder allocates, frees and uses buffers on several goroutines.
 func TestConcurrentEventsReachTheHookInOrder(t *testing.T) {
 	const goroutines, steps = 4, 300
