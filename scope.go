@@ -35,12 +35,13 @@ type Scope struct {
 // garbage.
 func (p *Pool) Begin(g *Group) *Scope {
 	s := &Scope{pool: p, group: g}
-	s.member, s.err = p.beginScope(g)
+	s.member, s.err = beginScope(p, g)
 	return s
 }
 
-// beginScope is member for a scope that begins. It avoids a call where the group is a member.
-func (p *Pool) beginScope(g *Group) (*membership, error) {
+// beginScope reports the scope and returns the group's membership. If the group is a member already,
+// it avoids the call of Pool.member.
+func beginScope(p *Pool, g *Group) (*membership, error) {
 	if p.rt.opts.OnEvent != nil {
 		poolEvents{p}.scope(event.KindScopeBegin, g)
 	}

@@ -29,5 +29,11 @@
 //
 // OnEvent may therefore call symmem, from its own goroutine or another one, and wait for it. An
 // event that it causes in the pool or group whose event it handles is delivered after it has
-// returned. A panic in OnEvent is logged with its stack and consumes that event only.
+// returned. The exception is Close of a pool and of the Runtime: they wait for calls that use the
+// pool, which may include the one that delivers, and return a TimeoutError then.
+//
+// A panic in OnEvent is logged with its stack and consumes that event only. After runtime.Goexit in
+// OnEvent the next call on the pool or group delivers the events that remain. A queue grows while
+// OnEvent is slower than the goroutines that add to it. A fault is delivered on its own goroutine,
+// which may still run when Close returns.
 package event
