@@ -134,13 +134,6 @@ func (p addressedPool) start(b alloc.Block) unsafe.Pointer {
 	return unsafe.Add(p.pool.segments[b.Segment].start, b.Offset)
 }
 
-// keep shrinks the range of a pool that is closed to what it keeps mapped, or ends it.
-func (p addressedPool) keep(bytes int64) {
-	p.pool.rt.mu.Lock()
-	defer p.pool.rt.mu.Unlock()
-	p.pool.rt.arenas.set(p.pool, bytes)
-}
-
 // addressIndex holds the live buffers of a pool in the order of their addresses, in chunks, so that
 // a change moves few of them however many there are. Pool.mu guards it.
 type addressIndex struct {

@@ -47,9 +47,7 @@ func (i Interop) SetIdle(yes bool) {
 	rt := i.rt
 	rt.ownersWait.Store(yes)
 	if yes {
-		rt.mu.Lock()
-		defer rt.mu.Unlock()
-		rt.captured = nil // captures have ended, too
+		rt.captures.forget() // captures have ended, too
 	}
 }
 
@@ -82,7 +80,7 @@ func (i Interop) ForgetStream(s *Stream) {
 
 // forget is ForgetStream with the first error of the stream's work.
 func (s *Stream) forget(end func(driver.AdoptedStream) error) error {
-	s.rt.noteCapture(s, false)
+	s.rt.captures.note(s, false)
 	return end(s.adopted)
 }
 

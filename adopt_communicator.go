@@ -43,10 +43,10 @@ func (i Interop) AdoptCommunicator(
 	handle uintptr, name string, g *Group,
 ) (*AdoptedCommunicator, error) {
 	rt := i.rt
-	if err := rt.beginMaking(); err != nil {
+	if err := rt.making.begin(); err != nil {
 		return nil, err
 	}
-	defer rt.making.Done()
+	defer rt.making.done()
 	if err := rt.opts.notDeterministic(fmt.Sprintf("adopting communicator %q", name)); err != nil {
 		return nil, err
 	}
@@ -118,7 +118,7 @@ func (a *AdoptedCommunicator) Register(ctx context.Context, p *Pool) error {
 	if err := a.agree(ctx, p, pending); err != nil {
 		return err
 	}
-	err = a.rt.apartFromCaptures(ctx, exchange, func() error {
+	err = a.rt.captures.exclude(ctx, exchange, func() error {
 		return a.registerAll(ctx, p, pending)
 	})
 	if err != nil && a.failed == nil {

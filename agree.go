@@ -56,7 +56,7 @@ type comparison struct {
 // pools are those whose domain holds the group, by id.
 func (c *comparison) pools() []*Pool {
 	var all []*Pool
-	for _, p := range c.rt.allPools() {
+	for _, p := range c.rt.made.allPools() {
 		if p.domain != nil && p.domain.contains(&c.roster) && !p.isClosed() {
 			all = append(all, p)
 		}
@@ -157,7 +157,7 @@ func (c *comparison) note(v *agreement.Outcome) error {
 // noteAgreed notes what was agreed.
 func (c *comparison) noteAgreed(v *agreement.Outcome) {
 	c.agreed.Add(1)
-	for _, p := range c.rt.allPools() {
+	for _, p := range c.rt.made.allPools() {
 		p.noteAgreed(v.Agreed, &c.roster)
 	}
 }
@@ -219,7 +219,7 @@ func (c *comparison) startInBackground() {
 
 // names are how agreements of the group call its ranks and pools in errors.
 func (c *comparison) names() agreement.Names {
-	return agreement.Names{Members: c.ranks, Pool: c.rt.poolName}
+	return agreement.Names{Members: c.ranks, Pool: c.rt.made.poolName}
 }
 
 // agreeOnCaptures returns, on all ranks, an ErrCapturing that names the ranks on which a step was

@@ -88,18 +88,18 @@ func exchangeLong(
 func (a *aligner) takeStock(ctx context.Context, m *meeting) stocktaking {
 	ctx, cancel := context.WithTimeout(ctx, a.rt.opts.Timeout)
 	defer cancel()
-	mine := stocktaking{Capturing: a.rt.capturing(nil)}
+	mine := stocktaking{Capturing: a.rt.captures.any(nil)}
 	marks := make([]alloc.Mark, len(m.pools))
 	for i, p := range m.pools {
 		marks[i] = p.mark()
 	}
-	switch err := a.rt.drain(ctx); {
+	switch err := a.rt.streams.drain(ctx); {
 	case errors.Is(err, ErrCapturing):
 		mine.Capturing = true
 	case err != nil:
 		mine.Trouble = err.Error()
 	}
-	for _, other := range a.rt.allGroups() {
+	for _, other := range a.rt.made.allGroups() {
 		if other.life.fault.Load() == seen {
 			mine.Faults = append(mine.Faults, other.key)
 		}
@@ -124,9 +124,7 @@ func (a *aligner) takeStock(ctx context.Context, m *meeting) stocktaking {
 // takeStock ends the uses from before a mark and returns the inventory of the pool. The caller has
 // waited for the work before the mark.
 func (p suspectPool) takeStock(before alloc.Mark) (stock, error) {
-	p.rt.mu.Lock()
-	streams := slices.Clone(p.rt.streams)
-	p.rt.mu.Unlock()
+	streams := p.rt.streams.all()
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if err := p.usable(); err != nil {
@@ -195,7 +193,7 @@ func (a *aligner) unready(all []stocktaking) error {
 
 // resolveFaults resolves the groups of this rank whose faults some rank has seen.
 func (a *aligner) resolveFaults(all []stocktaking) {
-	for _, failed := range a.rt.allGroups() {
+	for _, failed := range a.rt.made.allGroups() {
 		for _, one := range all {
 			if failed.full != a.full && slices.Contains(one.Faults, failed.key) {
 				failed.life.resolve()
@@ -352,8 +350,8 @@ func (p suspectPool) deregisterReleasing() error {
 // conflict returns the error for a live block that differs between ranks.
 func (a *aligner) conflict(p *Pool, c *alloc.Conflict) error {
 	d := &DivergenceError{
-		Group: a.id, Members: slices.Clone(a.ranks), Kind: DivergedPlacement, Pool: p.rt.poolName(p.id),
-		PoolID: p.id, Deviant: []int{}, Why: "live block",
+		Group: a.id, Members: slices.Clone(a.ranks), Kind: DivergedPlacement,
+		Pool: p.rt.made.poolName(p.id), PoolID: p.id, Deviant: []int{}, Why: "live block",
 	}
 	for r, has := range c.Has {
 		i := slices.IndexFunc(d.Sides, func(s Side) bool { return s.Event == has })

@@ -247,8 +247,8 @@ func (g *Group) launchAdopted(s *Stream, p *collective) error {
 	if !ok {
 		return fmt.Errorf("%v in a capture of another library: %w", p.operation, ErrUnsupported)
 	}
-	err := g.rt.betweenRegistrations(fmt.Sprintf("%v in a capture of another library", p.operation),
-		func() { g.rt.setCaptured(s, true) })
+	err := g.rt.captures.beginAdopted(
+		fmt.Sprintf("%v in a capture of another library", p.operation), s)
 	if err != nil {
 		return err
 	}

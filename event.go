@@ -25,5 +25,5 @@ func (e *Event) Synchronize(ctx context.Context) error {
 	if !e.made() {
 		return invalid("waiting for no event")
 	}
-	return e.rt.awaitStreamCause(e.mark.Synchronize(ctx))
+	return awaitStreamCause(e.mark.Synchronize(ctx))
 }

@@ -301,10 +301,10 @@ func deliverAll(rt *Runtime) {
 	if rt.opts.OnEvent == nil {
 		return
 	}
-	for _, p := range rt.allPools() {
+	for _, p := range rt.made.allPools() {
 		poolEvents{p}.deliver()
 	}
-	for _, g := range rt.allGroups() {
+	for _, g := range rt.made.allGroups() {
 		g.events.deliver()
 	}
 }

@@ -44,7 +44,7 @@ func (pl *planner) explain(
 		return Explanation{}, err
 	}
 	where, e := pl.locations(&call).where, Explanation{Operation: op.String()}
-	if op.UsesWindows() && !pl.rt.capturing(nil) {
+	if op.UsesWindows() && !pl.rt.captures.any(nil) {
 		e.Registers = send.registersWith(pl.group) || recv.registersWith(pl.group)
 		if call.SendWindow == nil && call.Count > 0 && pl.serves(send.pool) && pl.serves(recv.pool) {
 			call.SendWindow, call.RecvWindow = windowToBe{}, windowToBe{}

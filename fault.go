@@ -132,7 +132,7 @@ func (l *lifetime) see(err error) error {
 	if err == nil || errors.Is(err, ErrClosed) || l.fault.Load() != unseen {
 		return err
 	}
-	for _, p := range l.rt.allPools() {
+	for _, p := range l.rt.made.allPools() {
 		if p := (suspectPool{p}); p.concerns(&l.roster) {
 			p.raise(l)
 		}

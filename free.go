@@ -133,7 +133,7 @@ func (p *Pool) unpin(m Memory) error {
 func (p *Pool) recordUses() error {
 	var errs []error
 	for _, m := range p.core.EventsToRecord() {
-		e, err := p.rt.streamAt(m.Stream).recordEvent()
+		e, err := p.rt.streams.at(m.Stream).recordEvent()
 		if err != nil {
 			e = nil
 		}
@@ -167,7 +167,7 @@ func (p *Pool) seize(s *Stream, bytes int64, err error) error {
 		return err
 	}
 	may := func(number alloc.Stream) bool {
-		owner := p.rt.streamAt(number)
+		owner := p.rt.streams.at(number)
 		return !owner.mayBeGone() && !owner.records()
 	}
 	waited := map[alloc.Stream]bool{}
@@ -176,7 +176,7 @@ func (p *Pool) seize(s *Stream, bytes int64, err error) error {
 			return nil
 		}
 		waited[number] = true
-		e, err := p.rt.streamAt(number).recordEvent()
+		e, err := p.rt.streams.at(number).recordEvent()
 		switch {
 		case errors.Is(err, ErrClosed):
 			return nil // It has no work any more.
@@ -258,11 +258,11 @@ func (p *Pool) releaseMemory() error {
 		}
 	}
 	if len(live) == 0 {
-		addressedPool{p}.keep(0)
+		p.rt.made.keepAddresses(p, 0)
 		return errors.Join(append(errs, p.arena.Close())...)
 	}
 	p.kept = live
-	addressedPool{p}.keep(p.next)
+	p.rt.made.keepAddresses(p, p.next)
 	return errors.Join(append(errs, p.arena.Keep(p.next))...)
 }
 
@@ -301,7 +301,7 @@ func (p *Pool) freeAfterClose(b Buffer) error {
 	delete(p.kept, s)
 	err = p.unmap(s)
 	if len(p.kept) == 0 {
-		addressedPool{p}.keep(0)
+		p.rt.made.keepAddresses(p, 0)
 		err = errors.Join(err, p.arena.Close())
 	}
 	return err

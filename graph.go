@@ -34,12 +34,12 @@ type Graph struct {
 // It waits for registrations in progress on this rank, and returns a TimeoutError if they take more
 // than twice the timeout.
 func (s *Stream) BeginCapture() error {
-	err := s.rt.betweenRegistrations("beginning a capture", func() { s.rt.captures++ })
+	err := s.rt.captures.begin()
 	if err != nil {
 		return err
 	}
 	if err = s.beginCapture(); err != nil {
-		s.rt.endCapture()
+		s.rt.captures.end()
 	}
 	return err
 }
@@ -111,7 +111,7 @@ func (s *Stream) stopRecording() (driver.Graph, error) {
 	defer s.recording.Unlock()
 	work, err := s.queue.EndCapture()
 	if s.capturing.Load() {
-		s.rt.endCapture()
+		s.rt.captures.end()
 		s.capturing.Store(false)
 		if errors.Is(err, driver.ErrNotCapturing) {
 			err = fmt.Errorf("ending a capture: the stream has ended: %w", ErrClosed)
@@ -166,7 +166,7 @@ func (g *Graph) Launch(s *Stream) error {
 		defer in.leave(p, nil)
 	}
 	if err := g.work.Launch(s.queue); err != nil {
-		return s.rt.awaitStreamCause(err)
+		return awaitStreamCause(err)
 	}
 	return nil
 }

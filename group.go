@@ -157,12 +157,12 @@ func (g *Group) Close() (err error) {
 		// The collectives of this rank end before the windows go in which they work.
 		errs := []error{g.comm.Close()}
 		failed = g.life.seeCommunicator() || failed // Close may have found that a peer had failed
-		for _, p := range g.rt.allPools() {
+		for _, p := range g.rt.made.allPools() {
 			errs = append(errs, p.leave(g))
 		}
 		g.life.background.Wait()
 		if !failed {
-			g.rt.forgetGroup(g)
+			g.rt.made.forgetGroup(g)
 		}
 		err = once(errs...)
 	})
@@ -263,7 +263,7 @@ func (g *Group) SetPath(ctx context.Context, c PathChoice) error {
 		return fmt.Errorf("setting the path of group %s: %w", g.id, err)
 	}
 	before := g.router.choice.Swap(int32(c))
-	err := g.rt.apartFromCaptures(ctx, g.comparison.lane(driver.LaneControl), func() error {
+	err := g.rt.captures.exclude(ctx, g.comparison.lane(driver.LaneControl), func() error {
 		return g.router.useWindows(ctx)
 	})
 	if err != nil {

@@ -124,7 +124,7 @@ func (i Interop) Memory(address uintptr, bytes int64) (Memory, error) {
 	if bytes < 0 || bytes > maxExtent {
 		return Memory{}, invalid("memory of %d bytes at %#x", bytes, address)
 	}
-	if p := i.rt.arenas.find(address); p != nil && bytes > 0 {
+	if p := i.rt.made.arenas.find(address); p != nil && bytes > 0 {
 		return addressedPool{p}.memory(address, bytes)
 	}
 	return foreignMemory(address, bytes), nil
@@ -134,7 +134,7 @@ func (i Interop) Memory(address uintptr, bytes int64) (Memory, error) {
 // ErrForeign for an address outside the pools, and ErrFreed for one of a pool that is in no live
 // buffer.
 func (i Interop) Buffer(address uintptr) (Buffer, error) {
-	p := i.rt.arenas.find(address)
+	p := i.rt.made.arenas.find(address)
 	if p == nil {
 		return Buffer{}, fmt.Errorf("memory at %#x: %w", address, ErrForeign)
 	}
@@ -153,7 +153,7 @@ func (i Interop) Buffer(address uintptr) (Buffer, error) {
 // returns ErrForeign for an address outside the pools, and ErrDoubleFree where no buffer begins
 // that was neither freed nor retired.
 func (i Interop) Retire(address uintptr) (Buffer, error) {
-	p := i.rt.arenas.find(address)
+	p := i.rt.made.arenas.find(address)
 	if p == nil {
 		return Buffer{}, fmt.Errorf("freeing %#x: %w", address, ErrForeign)
 	}
@@ -174,7 +174,7 @@ func (i Interop) Live(p *Pool) (buffers int, bytes int64) {
 	if p != nil {
 		return addressedPool{p}.live()
 	}
-	for _, a := range i.rt.arenas.all() {
+	for _, a := range i.rt.made.arenas.all() {
 		n, size := addressedPool{a.pool}.live()
 		buffers, bytes = buffers+n, bytes+size
 	}

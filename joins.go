@@ -8,58 +8,11 @@ import (
 	"fmt"
 	"io/fs"
 	"slices"
-	"time"
 
 	"symmem/driver"
 	"symmem/internal/handoff"
 	"symmem/internal/tuning"
 )
-
-// awaitMaking waits until nothing is being made, at the given time at the latest: a handler of a
-// signal that runs in the making of a group may close the Runtime. No more may begin.
-func (rt *Runtime) awaitMaking(due time.Time) {
-	over := make(chan struct{})
-	go func() {
-		rt.making.Wait()
-		close(over)
-	}()
-	select {
-	case <-over:
-	case <-time.After(time.Until(due)):
-	}
-}
-
-// beginMaking notes that something is being made that Close is to find, until rt.making is done.
-func (rt *Runtime) beginMaking() error {
-	rt.mu.Lock()
-	defer rt.mu.Unlock()
-	if err := rt.usable(); err != nil {
-		return err
-	}
-	rt.making.Add(1)
-	return nil
-}
-
-// beginJoin registers that a group is being made, until done is called. The context ends when the
-// Runtime is closed, and done turns the resulting error into ErrClosed.
-func (rt *Runtime) beginJoin(
-	ctx context.Context,
-) (joining context.Context, done func(error) error, err error) {
-	if err := rt.beginMaking(); err != nil {
-		return nil, nil, err
-	}
-	joining, cancel := context.WithCancelCause(ctx)
-	stop := context.AfterFunc(rt.life, func() { cancel(context.Cause(rt.life)) })
-	return joining, func(err error) error {
-		defer rt.making.Done()
-		stop()
-		cancel(nil)
-		if err != nil {
-			return cmp.Or(rt.usable(), err)
-		}
-		return nil
-	}, nil
-}
 
 // MaxGroupID bounds the id that Join takes, in bytes.
 const MaxGroupID = 1024
@@ -70,7 +23,7 @@ const MaxGroupID = 1024
 // that have ranks in common are joined in the same order there.
 func (rt *Runtime) Join(ctx context.Context, id string, ranks []int) (*Group, error) {
 	ctx = orBackground(ctx)
-	if err := rt.usable(); err != nil {
+	if err := rt.making.usable(); err != nil {
 		return nil, err
 	}
 	rank := slices.Index(ranks, rt.rank)
@@ -86,13 +39,13 @@ func (rt *Runtime) Join(ctx context.Context, id string, ranks []int) (*Group, er
 		return nil, invalid("joining group %q: ranks %v of a world of %d", id, ranks, rt.size)
 	}
 	full := joinedPrefix + id
-	err := rt.announceRanks(ctx, full, ranks)
+	err := rt.rankLists.announce(ctx, full, ranks)
 	var g *Group
 	if err == nil {
 		g, err = rt.connect(ctx, full, slices.Clone(ranks), rank)
 	}
 	if err != nil && !isCause(err) {
-		err = cmp.Or(rt.rankListsDiffer(full, ranks), err)
+		err = cmp.Or(rt.rankLists.differ(full, ranks), err)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("joining group %q: %w", id, err)
@@ -107,70 +60,20 @@ const (
 	splitPrefix  = "/"
 )
 
-// ranksKey returns the key under which a rank stores the list of ranks of a group that it joins.
-func ranksKey(id string, rank int) string {
-	return fmt.Sprintf("ranks/%q/%d", id, rank)
-}
-
-// announceRanks stores the list of ranks with which this rank joins a group, and compares it with
-// the list of the lowest of these ranks, if that is present. If the store does not answer in time,
-// the error names the rank that serves it.
-func (rt *Runtime) announceRanks(ctx context.Context, id string, ranks []int) error {
-	begun := time.Now()
-	ctx, cancel := context.WithTimeout(ctx, rt.opts.Timeout)
-	defer cancel()
-	err := rt.store.Set(ctx, ranksKey(id, rt.rank), []byte(fmt.Sprint(ranks)))
-	if err == nil {
-		return rt.compareRanks(ctx, id, ranks, slices.Min(ranks))
-	}
-	server := rt.store.ServedBy()
-	if server < 0 || !errors.Is(err, context.DeadlineExceeded) {
-		return nil // Joining the group reports the cause.
-	}
-	return &AbsentError{
-		Doing: "storing which ranks join", Waited: time.Since(begun).Round(time.Millisecond),
-		Ranks: []int{server}, Members: ranks, Err: err,
-		Activity: map[int]string{server: "serves the store, which does not answer"},
-	}
-}
-
-// rankListsDiffer returns an error if another rank has joined the group with a different list of
-// ranks. The backend may report that as some other failure.
-func (rt *Runtime) rankListsDiffer(id string, ranks []int) error {
-	ctx, cancel := context.WithTimeout(context.Background(), endDelay/2)
-	defer cancel()
-	for rank := range rt.size {
-		if err := rt.compareRanks(ctx, id, ranks, rank); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// compareRanks compares with the list of one rank, if it is there.
-func (rt *Runtime) compareRanks(ctx context.Context, id string, ranks []int, rank int) error {
-	theirs, there, err := rt.store.Peek(ctx, ranksKey(id, rank))
-	if ours := fmt.Sprint(ranks); err == nil && there && string(theirs) != ours {
-		return invalid("rank %d gives the ranks %.1000s, this rank %s: all give the same, in the same "+
-			"order", rank, theirs, ours)
-	}
-	return nil
-}
-
 // connect joins a group of world ranks. If one of them ends meanwhile it returns a RankLostError.
 func (rt *Runtime) connect(
 	ctx context.Context, id string, ranks []int, rank int,
 ) (g *Group, err error) {
-	ctx, done, err := rt.beginJoin(ctx)
+	ctx, done, err := rt.making.join(ctx)
 	if err != nil {
 		return nil, err
 	}
 	defer func() {
 		err = done(err)
-		rt.noteFailure(err)
+		rt.monitor.note(err)
 	}()
 	doing := "meeting the ranks of group " + driver.GroupConfig{ID: id}.Name()
-	err = rt.withRanks(ctx, doing, ranks, func(ctx context.Context) (err error) {
+	err = rt.monitor.withRanks(ctx, doing, ranks, func(ctx context.Context) (err error) {
 		g, err = rt.connectUnguarded(ctx, id, ranks, rank)
 		return err
 	})
@@ -194,7 +97,7 @@ func (rt *Runtime) connectUnguarded(
 	if err := g.agreeOnStart(ctx); err != nil {
 		return nil, g.discard(err)
 	}
-	if err := rt.addGroup(g); err != nil {
+	if err := rt.made.addGroup(g); err != nil {
 		return nil, g.discard(err)
 	}
 	return g, nil
@@ -265,7 +168,7 @@ func (g *Group) agreeOnSettings(ctx context.Context) (suspect bool, err error) {
 		{What: "formula of reductions", Value: rt.opts.Deterministic.String()},
 		{What: "order of messages", Value: rt.opts.messages()},
 	}}
-	table, err := rt.tableFor(len(g.ranks))
+	table, err := tableFor(rt.opts.Tuning, rt.device.Info(), len(g.ranks))
 	if err != nil {
 		mine.TableError = err.Error()
 	} else {
@@ -293,34 +196,9 @@ func (g *Group) agreeOnSettings(ctx context.Context) (suspect bool, err error) {
 	return suspect, compareSettings(all, g.ranks)
 }
 
-// addGroup begins what a group does in the background, unless Close has begun: it may not wait for
-// the making of the group any more.
-func (rt *Runtime) addGroup(g *Group) error {
-	rt.mu.Lock()
-	defer rt.mu.Unlock()
-	if err := rt.usable(); err != nil {
-		return err
-	}
-	g.life.background.Go(g.life.watch)
-	g.comparison.startInBackground()
-	rt.groups = append(rt.groups, g)
-	return nil
-}
-
-// forgetGroup drops a group that is closed. Failed ones stay, since their streams may still have
-// an error that only they can explain.
-func (rt *Runtime) forgetGroup(g *Group) {
-	rt.mu.Lock()
-	defer rt.mu.Unlock()
-	if i := slices.Index(rt.groups, g); i >= 0 && !rt.closed() {
-		rt.groups = slices.Delete(slices.Clone(rt.groups), i, i+1)
-	}
-}
-
-// tableFor finds the table of groups with this number of ranks: that of the options, else the file
+// tableFor returns the tuning table of groups with a number of ranks: the named one, else the file
 // that symmem tune has written for this device and number, else the built-in one.
-func (rt *Runtime) tableFor(ranks int) (*tuning.Table, error) {
-	info, name := rt.device.Info(), rt.opts.Tuning
+func tableFor(name string, info driver.Info, ranks int) (*tuning.Table, error) {
 	if name == "" {
 		file, err := TuningFile(info.Name, ranks)
 		if err == nil && exists(file) {

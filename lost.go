@@ -15,6 +15,7 @@ import (
 
 	"symmem/driver"
 	"symmem/internal/handoff"
+	"symmem/internal/ranked"
 	"symmem/internal/rendezvous"
 )
 
@@ -32,6 +33,14 @@ type rankWatcher interface {
 	Leave(ctx context.Context, why string) error
 }
 
+// rankMonitor finds out whether a step of this rank fails because other ranks have ended.
+type rankMonitor struct {
+	watcher  rankWatcher
+	observer driver.EndObserver // of the world's communicator, if that observes ends
+	mu       *ranked.Mutex[runtimeMu]
+	failure  error // of the latest creation of a group; guarded by mu
+}
+
 const (
 	// leaveTimeout is how long the rank that serves the store waits for the others at least.
 	leaveTimeout = time.Second
@@ -39,9 +48,9 @@ const (
 	endDelay = time.Second
 )
 
-// leaveWorld leaves the world, at the given time at the latest, or when the context ends, but for
+// leave leaves the world, at the given time at the latest, or when the context ends, but for
 // leaveTimeout in any case.
-func (rt *Runtime) leaveWorld(ctx context.Context, due time.Time) error {
+func (m *rankMonitor) leave(ctx context.Context, due time.Time) error {
 	soonest := time.Now().Add(leaveTimeout)
 	if due.Before(soonest) {
 		due = soonest
@@ -49,26 +58,26 @@ func (rt *Runtime) leaveWorld(ctx context.Context, due time.Time) error {
 	waiting, cancel := context.WithDeadline(context.WithoutCancel(ctx), due)
 	defer cancel()
 	defer context.AfterFunc(ctx, func() { time.AfterFunc(time.Until(soonest), cancel) })()
-	return rt.watcher.Leave(waiting, rt.leaveReason())
+	return m.watcher.Leave(waiting, m.leaveReason())
 }
 
 // withRanks runs a step that needs some ranks of the world, such as the joining of a group. Soon
 // after one of them has ended the step ends, with a RankLostError that names that rank.
-func (rt *Runtime) withRanks(
+func (m *rankMonitor) withRanks(
 	ctx context.Context, doing string, ranks []int, step func(context.Context) error,
 ) error {
-	guarded, stop := rt.watcher.Guard(ctx, ranks)
+	guarded, stop := m.watcher.Guard(ctx, ranks)
 	defer stop()
 	err := step(guarded)
 	if err == nil || isCause(err) {
 		return err
 	}
-	return rt.explainLost(ctx, doing, ranks, err)
+	return m.explainLost(ctx, doing, ranks, err)
 }
 
 // explainLost returns why a step failed that needs some ranks: a RankLostError, if one of them has
 // ended and the step may have failed because of that. The end may become known a moment later.
-func (rt *Runtime) explainLost(ctx context.Context, doing string, ranks []int, err error) error {
+func (m *rankMonitor) explainLost(ctx context.Context, doing string, ranks []int, err error) error {
 	var lost *RankLostError
 	wait, seen, broken := endDelay/2, errors.As(err, &lost), mayBeRankLoss(err)
 	if seen || broken {
@@ -76,7 +85,7 @@ func (rt *Runtime) explainLost(ctx context.Context, doing string, ranks []int, e
 	}
 	waiting, cancel := context.WithTimeout(ctx, wait)
 	defer cancel()
-	ended := rt.watcher.Ended(waiting, ranks, func(known []*rendezvous.EndedError) bool {
+	ended := m.watcher.Ended(waiting, ranks, func(known []*rendezvous.EndedError) bool {
 		switch {
 		case seen:
 			return covers(known, lost.Ranks)
@@ -87,7 +96,7 @@ func (rt *Runtime) explainLost(ctx context.Context, doing string, ranks []int, e
 		}
 	})
 	// Ranks that have left may have done so because of those that have died.
-	switch dead := rt.addObserved(ranks, died(ended)); {
+	switch dead := m.addObserved(ranks, died(ended)); {
 	case len(dead) > 0 && (seen || broken):
 		return lostError(doing, dead)
 	case len(dead) > 0:
@@ -109,17 +118,13 @@ func died(ended []*rendezvous.EndedError) []*rendezvous.EndedError {
 
 // addObserved adds to the dead those of some ranks whose ends this rank has observed. The rank that
 // serves the store may have ended before it could record them.
-func (rt *Runtime) addObserved(
+func (m *rankMonitor) addObserved(
 	ranks []int, dead []*rendezvous.EndedError,
 ) []*rendezvous.EndedError {
-	if rt.world == nil {
+	if m.observer == nil {
 		return dead
 	}
-	observer, ok := rt.world.comm.(driver.EndObserver)
-	if !ok {
-		return dead
-	}
-	for _, rank := range observer.EndedRanks() {
+	for _, rank := range m.observer.EndedRanks() {
 		if slices.Contains(ranks, rank) && !covers(dead, []int{rank}) {
 			how := fmt.Sprintf("the process of rank %d has ended", rank)
 			dead = append(dead, &rendezvous.EndedError{Rank: rank, How: how})
@@ -213,25 +218,25 @@ func (m *localWorld) Leave(context.Context, string) error {
 	return m.store.Close()
 }
 
-// noteFailure remembers how the latest joining of a group has ended: a rank that leaves after one
+// note remembers how the latest joining of a group has ended: a rank that leaves after one
 // has failed leaves because of that, and leaveReason says so.
-func (rt *Runtime) noteFailure(err error) {
+func (m *rankMonitor) note(err error) {
 	if errors.Is(err, ErrClosed) {
 		return
 	}
-	rt.mu.Lock()
-	defer rt.mu.Unlock()
-	rt.failure = err
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.failure = err
 }
 
 // leaveReason returns the text that this rank stores for the others when it leaves: the report of
 // its failure, or nothing.
-func (rt *Runtime) leaveReason() string {
-	rt.mu.Lock()
-	defer rt.mu.Unlock()
-	if rt.failure == nil {
+func (m *rankMonitor) leaveReason() string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.failure == nil {
 		return ""
 	}
-	why, _ := json.Marshal(reportOf(rt.failure)) // of strings and numbers, which cannot fail
+	why, _ := json.Marshal(reportOf(m.failure)) // of strings and numbers, which cannot fail
 	return string(why)
 }

@@ -63,9 +63,9 @@ func parseName[T ~int | ~uint8](name string, names []string, what string) (T, er
 
 // Options adjust Open. The zero value takes everything from the environment.
 type Options struct {
-	// Rank is the rank of this process and Size their number. With Size 0 they come from the variables
-	// of torchrun, Open MPI, MPICH and Slurm, in that order; without any the process is alone in its
-	// world.
+	// Rank is the rank of this process and Size their number. With Size 0 they come from the
+	// variables of torchrun, Open MPI, MPICH and Slurm, in that order; without any the process is
+	// alone in its world.
 	Rank, Size int
 	// LocalRank and LocalSize count the ranks of this machine; LocalSize 0 means Rank and Size.
 	LocalRank, LocalSize int
@@ -100,9 +100,9 @@ type Options struct {
 	// Further warnings follow every 2*WarnAfter, one at a time for each group. 0 means 30 s, and a
 	// negative value never.
 	WarnAfter time.Duration
-	// Logger gets these warnings, and panics in functions of the user that no call returns, with their
-	// stacks; nil is slog.Default(). Its handler must not call into symmem, which may hold the lock of
-	// a pool or a group while it logs.
+	// Logger gets these warnings, and panics in functions of the user that no call returns, with
+	// their stacks; nil is slog.Default(). Its handler must not call into symmem, which may hold the
+	// lock of a pool or a group while it logs.
 	Logger *slog.Logger
 	// OnLate, if set, is called instead of the Logger, on a new goroutine each time.
 	OnLate func(LateWarning)
@@ -292,4 +292,16 @@ func chosenBackend(name string) (driver.Backend, error) {
 	}
 	return nil, fmt.Errorf("backend %q: one of auto, %s: %w",
 		name, strings.Join(names, ", "), ErrInvalid)
+}
+
+// closingTime returns how long a Close waits for work of this rank.
+func closingTime(timeout time.Duration) time.Duration { return 2 * timeout }
+
+// unended makes a TimeoutError of an error that the end of closingTime has caused.
+func unended(err error, timeout time.Duration) error {
+	if !errors.Is(err, context.DeadlineExceeded) || errors.As(err, new(*TimeoutError)) {
+		return err
+	}
+	doing := strings.TrimSuffix(err.Error(), ": "+context.DeadlineExceeded.Error())
+	return &TimeoutError{Doing: doing, Waited: closingTime(timeout)}
 }

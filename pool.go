@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"sync/atomic"
 	"syscall"
 	"unsafe"
@@ -95,10 +94,10 @@ func (s *segment) registrable() bool { return s != nil && !s.releasing }
 // (ulimit -v, many pools) it makes do with less.
 var arenaSizes = []int64{1 << 40, 1 << 34, 1 << 32, 1 << 30}
 
-// newArena reserves as many addresses as are to be had.
-func (rt *Runtime) newArena() (arena driver.Arena, bytes int64, err error) {
+// newArena reserves as many addresses as possible.
+func newArena(d driver.Device) (arena driver.Arena, bytes int64, err error) {
 	for _, bytes = range arenaSizes {
-		arena, err = rt.device.NewArena(bytes)
+		arena, err = d.NewArena(bytes)
 		if !errors.Is(err, syscall.ENOMEM) {
 			break
 		}
@@ -109,14 +108,14 @@ func (rt *Runtime) newArena() (arena driver.Arena, bytes int64, err error) {
 // NewPool makes a pool. With a domain it is collective in the sense that every rank of the domain
 // makes its pools in the same order; it waits for nobody.
 func (rt *Runtime) NewPool(o PoolOptions) (*Pool, error) {
-	if err := rt.beginMaking(); err != nil {
+	if err := rt.making.begin(); err != nil {
 		return nil, err
 	}
-	defer rt.making.Done()
+	defer rt.making.done()
 	if o.Domain != nil && o.Domain.rt != rt {
 		return nil, invalid("making a pool: its domain is a group of another runtime")
 	}
-	if o.Domain != nil && rt.poolsOf(o.Domain) >= agreement.MaxLedgers {
+	if o.Domain != nil && rt.made.poolsOf(o.Domain) >= agreement.MaxLedgers {
 		return nil, invalid("making a pool: group %s is the domain of %d already, as many as an "+
 			"agreement compares", o.Domain.id, agreement.MaxLedgers)
 	}
@@ -124,7 +123,7 @@ func (rt *Runtime) NewPool(o PoolOptions) (*Pool, error) {
 	if err != nil {
 		return nil, invalid("making a pool: %v", err)
 	}
-	arena, space, err := rt.newArena()
+	arena, space, err := newArena(rt.device)
 	if err != nil {
 		return nil, fmt.Errorf("making a pool: %w", err)
 	}
@@ -133,27 +132,8 @@ func (rt *Runtime) NewPool(o PoolOptions) (*Pool, error) {
 		useEvents: map[alloc.StreamPoint]driver.Event{},
 		members:   map[*Group]*membership{}, watched: rt.opts.OnEvent != nil,
 	}
-	rt.mu.Lock()
-	defer rt.mu.Unlock()
-	p.id = rt.poolID(o.Domain)
-	if p.number = p.id; o.Domain == nil {
-		p.number = rt.localPools
-		rt.localPools++
-	}
-	rt.pools = append(rt.pools, p)
-	rt.arenas.set(p, space)
+	rt.made.addPool(p)
 	return p, nil
-}
-
-// poolsOf counts the pools of a domain.
-func (rt *Runtime) poolsOf(domain *Group) int {
-	count := 0
-	for _, p := range rt.allPools() {
-		if p.domain == domain {
-			count++
-		}
-	}
-	return count
 }
 
 func (o PoolOptions) config(granularity int64) alloc.Config {
@@ -161,35 +141,6 @@ func (o PoolOptions) config(granularity int64) alloc.Config {
 		Policy: alloc.Policy(o.Placement), Sizing: alloc.Sizing(o.Sizing), Capacity: o.Capacity,
 		First: o.FirstSegment, Granularity: granularity,
 	}
-}
-
-// poolID numbers a pool: alike on all ranks of the domain, and unlike any pool of another one. The
-// pools of the world have small numbers, since those are in every report. rt.mu is held.
-func (rt *Runtime) poolID(domain *Group) uint64 {
-	if domain == nil {
-		return 0
-	}
-	count := domain.poolsMade
-	domain.poolsMade++
-	if domain == rt.world {
-		return count
-	}
-	return domain.key&^(poolNumbers-1) | count%poolNumbers
-}
-
-// poolNumbers is how many pools of one domain have ids of their own.
-const poolNumbers = 1 << 16
-
-func (rt *Runtime) allPools() []*Pool {
-	rt.mu.Lock()
-	defer rt.mu.Unlock()
-	return append([]*Pool(nil), rt.pools...)
-}
-
-func (rt *Runtime) allGroups() []*Group {
-	rt.mu.Lock()
-	defer rt.mu.Unlock()
-	return append([]*Group(nil), rt.groups...)
 }
 
 // Domain is the group whose ranks make the same requests, or nil.
@@ -430,14 +381,14 @@ func (p *Pool) reserve(s *Stream, bytes int64, site uint32) error {
 // works after Close, or until the process ends. Any other call with such a buffer returns
 // ErrClosed. The addresses of these segments, and those between them, are not reused. On GPUs the
 // memory also keeps the GPU's primary context alive.
-func (p *Pool) Close() error { return p.closeAfter(p.rt.drain) }
+func (p *Pool) Close() error { return p.closeAfter(p.rt.streams.drain) }
 
 // closeAfter is Close with another wait for the work of this rank.
 func (p *Pool) closeAfter(wait func(context.Context) error) error {
 	if p.isClosed() {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), p.rt.closingTime())
+	ctx, cancel := context.WithTimeout(context.Background(), closingTime(p.rt.opts.Timeout))
 	defer cancel()
 	defer poolEvents{p}.deliver()
 	err := refuse(ctx, &p.calls)
@@ -447,7 +398,7 @@ func (p *Pool) closeAfter(wait func(context.Context) error) error {
 		}
 	}
 	if err != nil {
-		return fmt.Errorf("closing a pool: %w", p.rt.unended(err))
+		return fmt.Errorf("closing a pool: %w", unended(err, p.rt.opts.Timeout))
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -461,39 +412,9 @@ func (p *Pool) closeAfter(wait func(context.Context) error) error {
 			errs = append(errs, p.deregister(s))
 		}
 	}
-	for _, g := range p.rt.allGroups() {
+	for _, g := range p.rt.made.allGroups() {
 		g.windows.forget(p)
 	}
-	p.rt.forgetPool(p)
+	p.rt.made.forgetPool(p)
 	return once(append(errs, p.releaseMemory())...)
-}
-
-// forgetPool drops a pool that is closed.
-func (rt *Runtime) forgetPool(p *Pool) {
-	rt.mu.Lock()
-	defer rt.mu.Unlock()
-	if i := slices.Index(rt.pools, p); i >= 0 && !rt.closed() {
-		rt.pools = slices.Delete(slices.Clone(rt.pools), i, i+1)
-	}
-}
-
-// poolName names a pool by its id. The ids of the pools of the world are small; those of other
-// domains begin with the key of the group.
-func (rt *Runtime) poolName(id uint64) string {
-	if id < poolNumbers {
-		return fmt.Sprintf("pool %d", id)
-	}
-	rt.mu.Lock()
-	defer rt.mu.Unlock()
-	for _, p := range rt.pools {
-		if p.id == id && p.domain != nil {
-			return fmt.Sprintf("pool %d of group %s", id%poolNumbers, p.domain.id)
-		}
-	}
-	for _, g := range rt.groups {
-		if g.key&^(poolNumbers-1) == id&^(poolNumbers-1) {
-			return fmt.Sprintf("pool %d of group %s", id%poolNumbers, g.id)
-		}
-	}
-	return fmt.Sprintf("pool %#x", id)
 }

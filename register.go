@@ -23,8 +23,8 @@ type membership struct {
 	// next is the ordinal of the first segment that may wait to be registered: those before are
 	// registered, or trimmed; guarded by Pool.mu.
 	next int32
-	// pending reports whether segments were mapped since the group last registered. It is what the end
-	// of a scope looks at: one load, however many segments and groups there are.
+	// pending reports whether segments were mapped since the group last registered. It is what the
+	// end of a scope looks at: one load, however many segments and groups there are.
 	pending atomic.Bool
 }
 
@@ -148,7 +148,7 @@ func (p *Pool) registerPending(ctx context.Context, g *Group, m *membership) err
 func (p *Pool) registerAll(
 	ctx context.Context, g *Group, m *membership, pending []*segment,
 ) error {
-	err := p.rt.apartFromCaptures(ctx, g.comparison.lane(driver.LaneControl), func() error {
+	err := p.rt.captures.exclude(ctx, g.comparison.lane(driver.LaneControl), func() error {
 		for _, s := range pending {
 			if err := p.registerOne(ctx, g, m, s); err != nil {
 				return err
@@ -289,7 +289,7 @@ func (p *Pool) leave(g *Group) error {
 func (p *Pool) Trim(ctx context.Context, keep int64) error {
 	ctx = orBackground(ctx)
 	defer deliverAll(p.rt)
-	drained := p.rt.drain(ctx)
+	drained := p.rt.streams.drain(ctx)
 	if drained != nil && (p.domain == nil || !errors.Is(drained, ErrCapturing)) {
 		return fmt.Errorf("trimming a pool: %w", drained)
 	}
@@ -330,7 +330,7 @@ func (p *Pool) takeIdle(ctx context.Context, keep int64) ([]*segment, error) {
 	if len(idle) == 0 {
 		return nil, nil
 	}
-	if err := p.rt.drain(ctx); err != nil {
+	if err := p.rt.streams.drain(ctx); err != nil {
 		return nil, fmt.Errorf("trimming a pool: %w", err)
 	}
 	return idle, nil

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"os"
 	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -27,40 +26,40 @@ type Runtime struct {
 	rank      int
 	size      int
 	device    driver.Device
-	store     driver.Store
-	watcher   rankWatcher
 	level     atomic.Int32 // a CheckLevel
-	world     *Group
 	local     *Pool
 	stream    *Stream
 	observers observers
-	arenas    arenas
 	stepGuard bool // whether Step compares anything
 	sites     callSites
-
-	mu       ranked.Mutex[runtimeMu]
-	groups   []*Group  // guarded by mu
-	pools    []*Pool   // guarded by mu
-	streams  []*Stream // by number; guarded by mu
-	captures int       // streams that capture, or are about to; guarded by mu
-	// localPools counts the pools made without a domain; guarded by mu.
-	localPools uint64
-	failure    error // of the latest making of a group; guarded by mu
-	// registering counts registrations under way, which captures wait for before they begin, until
-	// registered is closed; both guarded by mu.
-	registering int
-	registered  chan struct{}
-	// ownersWait is what SetIdle was told.
+	// ownersWait is the argument of SetIdle.
 	ownersWait atomic.Bool
-	// captured are adopted streams in whose captures calls of ours are, until they are found to have
-	// ended; replaced, never changed; guarded by mu.
-	captured []*Stream
-	adopted  []*AdoptedCommunicator // replaced, never changed; guarded by mu
-	// life ends when Close begins, by end, with ErrClosed as its cause.
-	life context.Context
-	end  context.CancelCauseFunc
-	// making counts what is being made; one begins with mu held, and before life ends.
-	making sync.WaitGroup
+
+	mu        ranked.Mutex[runtimeMu] // also of the parts that follow
+	adopted   []*AdoptedCommunicator  // replaced, never changed; guarded by mu
+	making    creation
+	made      registry
+	streams   streamList
+	captures  captures
+	monitor   rankMonitor
+	rankLists rankLists
+}
+
+// newRuntime returns a Runtime without a device.
+func newRuntime(
+	opts Options, w *rendezvous.World, store driver.Store, watcher rankWatcher,
+) *Runtime {
+	rt := &Runtime{opts: opts, source: string(w.Source), rank: w.Rank, size: w.Size}
+	rt.making.mu = &rt.mu
+	rt.making.life, rt.making.end = context.WithCancelCause(context.Background())
+	rt.made.mu, rt.made.life = &rt.mu, rt.making.life
+	rt.streams.mu = &rt.mu
+	rt.captures.mu, rt.captures.timeout = &rt.mu, closingTime(opts.Timeout)
+	rt.monitor = rankMonitor{watcher: watcher, mu: &rt.mu}
+	rt.rankLists = rankLists{store, w.Rank, w.Size, opts.Timeout}
+	rt.sites.names = ledger.NewSites()
+	rt.stepGuard = os.Getenv(envStepGuard) != "0"
+	return rt
 }
 
 // Open finds the ranks, opens this rank's device and joins the world. It is collective: it returns
@@ -84,10 +83,7 @@ func Open(ctx context.Context, opts Options) (*Runtime, error) {
 		return nil, fmt.Errorf("opening symmem: %w", asRankError(err))
 	}
 	opts.LocalRank = w.LocalRank
-	rt := &Runtime{
-		opts: opts, source: string(w.Source), rank: w.Rank, size: w.Size, store: store, watcher: member,
-	}
-	return rt.start(ctx)
+	return newRuntime(opts, &w, store, member).start(ctx)
 }
 
 // OpenLocal opens a world of n ranks inside this process, for tests and examples: each Runtime is
@@ -109,10 +105,8 @@ func OpenLocal(ctx context.Context, n int, opts Options) ([]*Runtime, error) {
 		opening.Go(func() {
 			o := opts
 			o.Rank, o.Size, o.LocalRank = r, n, r
-			rt := &Runtime{
-				opts: o, source: "one process", rank: r, size: n, store: store, watcher: members,
-			}
-			runtimes[r], errs[r] = rt.start(ctx)
+			w := rendezvous.World{Source: "one process", Rank: r, Size: n}
+			runtimes[r], errs[r] = newRuntime(o, &w, store, members).start(ctx)
 		})
 	}
 	opening.Wait()
@@ -129,11 +123,8 @@ func OpenLocal(ctx context.Context, n int, opts Options) ([]*Runtime, error) {
 
 // start opens the device and joins the world. It cleans up after itself when it fails.
 func (rt *Runtime) start(ctx context.Context) (*Runtime, error) {
-	rt.life, rt.end = context.WithCancelCause(context.Background())
-	rt.sites.names = ledger.NewSites()
-	rt.stepGuard = os.Getenv(envStepGuard) != "0"
 	if err := rt.open(ctx); err != nil {
-		rt.noteFailure(err)
+		rt.monitor.note(err)
 		return nil, errors.Join(fmt.Errorf("opening rank %d of %d: %w", rt.rank, rt.size, err),
 			rt.Close())
 	}
@@ -149,11 +140,12 @@ func (rt *Runtime) open(ctx context.Context) error {
 	for r := range all {
 		all[r] = r
 	}
-	err = rt.withRanks(ctx, "opening symmem", all, func(ctx context.Context) (err error) {
+	err = rt.monitor.withRanks(ctx, "opening symmem", all, func(ctx context.Context) (err error) {
 		rt.device, err = b.Open(ctx, driver.Config{
 			Rank: rt.rank, Size: rt.size, LocalRank: rt.opts.LocalRank,
-			Device: int(rt.opts.Device), Store: rt.store, Timeout: rt.opts.Timeout, Scatter: rt.opts.Scatter,
-			Late: rt.opts.late(), Interrupted: interrupting(rt.opts.Interrupted),
+			Device: int(rt.opts.Device), Store: rt.rankLists.store, Timeout: rt.opts.Timeout,
+			Scatter: rt.opts.Scatter,
+			Late:    rt.opts.late(), Interrupted: interrupting(rt.opts.Interrupted),
 		})
 		return err
 	})
@@ -164,9 +156,12 @@ func (rt *Runtime) open(ctx context.Context) error {
 	if rt.stream, err = rt.NewStream(); err != nil {
 		return err
 	}
-	if rt.world, err = rt.connect(ctx, "world", all, rt.rank); err != nil {
+	world, err := rt.connect(ctx, "world", all, rt.rank)
+	if err != nil {
 		return err
 	}
+	rt.made.world = world
+	rt.monitor.observer, _ = world.comm.(driver.EndObserver)
 	rt.local, err = rt.NewPool(PoolOptions{})
 	return err
 }
@@ -181,7 +176,7 @@ func (rt *Runtime) Size() int { return rt.size }
 func (rt *Runtime) Source() string { return rt.source }
 
 // World is the group of all ranks. It is closed with the Runtime.
-func (rt *Runtime) World() *Group { return rt.world }
+func (rt *Runtime) World() *Group { return rt.made.world }
 
 // Device describes the device.
 func (rt *Runtime) Device() DeviceInfo {
@@ -231,19 +226,16 @@ func (rt *Runtime) Close() error { return rt.close(context.Background()) }
 
 // close is Close. The end of the context ends the wait for other ranks to leave.
 func (rt *Runtime) close(ctx context.Context) error {
-	rt.mu.Lock()
-	closed := rt.closed()
-	rt.end(fmt.Errorf("runtime: %w", ErrClosed))
-	rt.mu.Unlock()
-	if closed {
+	if !rt.making.close() {
 		return nil
 	}
 	due := time.Now().Add(rt.opts.Timeout)
-	rt.awaitMaking(due)
-	rt.mu.Lock()
-	groups, pools, streams := rt.groups, rt.pools, rt.streams
-	rt.mu.Unlock()
-	errs := rt.closeStreams(streams)
+	rt.making.await(due)
+	groups, pools := rt.made.allGroups(), rt.made.allPools()
+	errs := rt.streams.close()
+	for i, err := range errs {
+		errs[i] = unended(err, rt.opts.Timeout)
+	}
 	for _, g := range slices.Backward(groups) {
 		errs = append(errs, g.Close())
 	}
@@ -253,45 +245,10 @@ func (rt *Runtime) close(ctx context.Context) error {
 	if rt.device != nil {
 		errs = append(errs, rt.device.Close())
 	}
-	errs = append(errs, rt.leaveWorld(ctx, due))
+	errs = append(errs, rt.monitor.leave(ctx, due))
 	deliverAll(rt)
 	return once(errs...)
 }
-
-// closeStreams closes all streams at once, so that several whose work does not end take no longer
-// than one.
-func (rt *Runtime) closeStreams(streams []*Stream) (errs []error) {
-	closed := make([]error, len(streams))
-	var closing sync.WaitGroup
-	for i, s := range streams {
-		closing.Go(func() { closed[i] = s.close() })
-	}
-	closing.Wait()
-	for _, err := range closed {
-		for _, err := range parts(err) {
-			errs = append(errs, rt.unended(rt.awaitStreamCause(err)))
-		}
-	}
-	return errs
-}
-
-// closingTime is how long a Close waits for work of this rank.
-func (rt *Runtime) closingTime() time.Duration { return 2 * rt.opts.Timeout }
-
-// unended makes a TimeoutError of the end of closingTime.
-func (rt *Runtime) unended(err error) error {
-	if !errors.Is(err, context.DeadlineExceeded) || errors.As(err, new(*TimeoutError)) {
-		return err
-	}
-	doing := strings.TrimSuffix(err.Error(), ": "+context.DeadlineExceeded.Error())
-	return &TimeoutError{Doing: doing, Waited: rt.closingTime()}
-}
-
-// closed reports whether Close has begun.
-func (rt *Runtime) closed() bool { return rt.life.Err() != nil }
-
-// usable returns ErrClosed once Close has begun.
-func (rt *Runtime) usable() error { return context.Cause(rt.life) }
 
 // Interop returns what is there for other languages and libraries.
 func (rt *Runtime) Interop() Interop { return Interop{rt: rt} }
@@ -304,10 +261,10 @@ func (rt *Runtime) Stats() Stats {
 		Check: rt.Check().String(), Formula: rt.Formula().String(),
 		Groups: map[string]GroupStats{},
 	}
-	for _, p := range rt.allPools() {
+	for _, p := range rt.made.allPools() {
 		s.Pools = append(s.Pools, p.Stats())
 	}
-	for _, g := range rt.allGroups() {
+	for _, g := range rt.made.allGroups() {
 		s.Groups[g.id] = g.Stats()
 	}
 	return s
@@ -321,7 +278,7 @@ func (rt *Runtime) SetCheck(ctx context.Context, l CheckLevel) error {
 	if l <= CheckDefault || l > CheckEvery {
 		return invalid("check level %d", l)
 	}
-	g := rt.world
+	g := rt.made.world
 	g.mu.Lock()
 	err := g.comparison.agree(ctx, "check level "+l.String())
 	g.mu.Unlock()
@@ -329,7 +286,7 @@ func (rt *Runtime) SetCheck(ctx context.Context, l CheckLevel) error {
 		return fmt.Errorf("setting the check level: %w", err)
 	}
 	rt.level.Store(int32(l))
-	for _, g := range rt.allGroups() {
+	for _, g := range rt.made.allGroups() {
 		g.comm.SetCheck(l == CheckEvery)
 		g.comparison.startInBackground()
 	}

@@ -5,12 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
-	"slices"
+	"sync"
 	"sync/atomic"
-	"time"
 
 	"symmem/driver"
-	"symmem/internal/agreement"
 	"symmem/internal/alloc"
 	"symmem/internal/ranked"
 )
@@ -163,7 +161,7 @@ func (s *Stream) Wait(e *Event) error {
 // that this stream is done with. Ranks of a domain therefore synchronize in the same places.
 func (s *Stream) Synchronize(ctx context.Context) error {
 	ctx = orBackground(ctx)
-	pools := s.rt.allPools()
+	pools := s.rt.made.allPools()
 	before := make([]alloc.Mark, len(pools))
 	for i, p := range pools {
 		before[i] = p.mark()
@@ -176,22 +174,70 @@ func (s *Stream) Synchronize(ctx context.Context) error {
 		p.reclaimIdle(s, before[i])
 	}
 	deliverAll(s.rt)
-	return s.rt.awaitStreamCause(err)
+	return awaitStreamCause(err)
 }
 
-// drain waits until no work that was queued so far runs on any stream: what it uses may be unmapped
-// then. The errors of that work stay with their streams. Streams that are closed take an event as
-// long as work of them goes on, and what a capture records uses only memory that the graph pins.
-func (rt *Runtime) drain(ctx context.Context) error {
-	rt.mu.Lock()
-	streams := append([]*Stream(nil), rt.streams...)
-	rt.mu.Unlock()
-	for _, s := range streams {
+// streamList holds the streams of a Runtime by number.
+type streamList struct {
+	mu   *ranked.Mutex[runtimeMu]
+	list []*Stream // only appended to; guarded by mu
+}
+
+// all returns the streams so far.
+func (l *streamList) all() []*Stream {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.list[:len(l.list):len(l.list)]
+}
+
+// at returns the stream with a number.
+func (l *streamList) at(number alloc.Stream) *Stream {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.list[number]
+}
+
+// add numbers a stream and appends it.
+func (l *streamList) add(s *Stream) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if len(l.list) == maxStreams {
+		return invalid("making a stream: this runtime has made %d, whose numbers are not used again: "+
+			"adopt a stream once and keep it", maxStreams)
+	}
+	s.number = alloc.Stream(len(l.list))
+	l.list = append(l.list, s)
+	return nil
+}
+
+// drain waits until the work queued so far has ended on all streams, after which the memory that it
+// uses may be unmapped. Errors of that work stay with their streams. A closed stream accepts an
+// event as long as it has work, and a capture uses only memory that its graph pins.
+func (l *streamList) drain(ctx context.Context) error {
+	for _, s := range l.all() {
 		if err := s.drain(ctx); err != nil {
 			return fmt.Errorf("waiting for stream %d: %w", s.number, err)
 		}
 	}
 	return nil
+}
+
+// close closes all streams at once, so that several whose work does not end take no longer than
+// one. It returns the errors of each.
+func (l *streamList) close() (errs []error) {
+	streams := l.all()
+	closed := make([]error, len(streams))
+	var closing sync.WaitGroup
+	for i, s := range streams {
+		closing.Go(func() { closed[i] = s.close() })
+	}
+	closing.Wait()
+	for _, err := range closed {
+		for _, err := range parts(err) {
+			errs = append(errs, awaitStreamCause(err))
+		}
+	}
+	return errs
 }
 
 func (s *Stream) drain(ctx context.Context) error {
@@ -295,8 +341,9 @@ func (s *Stream) use(m Memory) error {
 	return nil
 }
 
-// awaitStreamCause replaces a backend's error by the cause that the ranks of its group have found.
-func (rt *Runtime) awaitStreamCause(err error) error {
+// awaitStreamCause replaces a fault of a group, which a stream has returned, by the cause that the
+// ranks of the group have determined.
+func awaitStreamCause(err error) error {
 	if l := lifetimeOf(err); l != nil {
 		return l.awaitCause(err)
 	}
@@ -305,7 +352,7 @@ func (rt *Runtime) awaitStreamCause(err error) error {
 
 // NewEvent makes an event that no stream has recorded yet; such an event is done.
 func (rt *Runtime) NewEvent() (*Event, error) {
-	if err := rt.usable(); err != nil {
+	if err := rt.making.usable(); err != nil {
 		return nil, err
 	}
 	mark, err := rt.device.NewEvent()
@@ -315,156 +362,26 @@ func (rt *Runtime) NewEvent() (*Event, error) {
 	return &Event{rt: rt, mark: mark}, nil
 }
 
-func (rt *Runtime) streamAt(number alloc.Stream) *Stream {
-	rt.mu.Lock()
-	defer rt.mu.Unlock()
-	return rt.streams[number]
-}
-
 // addStream makes a stream and numbers it.
 func (rt *Runtime) addStream(
 	open func() (driver.Stream, driver.AdoptedStream, error),
 ) (*Stream, error) {
-	if err := rt.beginMaking(); err != nil {
+	if err := rt.making.begin(); err != nil {
 		return nil, err
 	}
-	defer rt.making.Done()
+	defer rt.making.done()
 	queue, adopted, err := open()
 	if err != nil {
 		return nil, fmt.Errorf("making a stream: %w", err)
 	}
-	rt.mu.Lock()
-	defer rt.mu.Unlock()
-	if len(rt.streams) == maxStreams {
-		err := invalid("making a stream: this runtime has made %d, whose numbers are not used again: "+
-			"adopt a stream once and keep it", maxStreams)
+	s := &Stream{rt: rt, queue: queue, adopted: adopted}
+	if err := rt.streams.add(s); err != nil {
 		if adopted == nil {
 			err = errors.Join(err, queue.Close())
 		}
 		return nil, err
 	}
-	s := &Stream{rt: rt, number: alloc.Stream(len(rt.streams)), queue: queue, adopted: adopted}
-	rt.streams = append(rt.streams, s)
 	return s, nil
-}
-
-// apartFromCaptures runs a step that is not allowed on a rank with a capturing stream. It is
-// collective: if any rank captures, all return ErrCapturing without running the step. New captures
-// wait until it returns.
-func (rt *Runtime) apartFromCaptures(
-	ctx context.Context, exchange agreement.Exchange, step func() error,
-) error {
-	capturing, release := rt.holdCaptures()
-	defer release()
-	mine := []byte{0}
-	if capturing {
-		mine[0] = 1
-	}
-	got, err := exchange(ctx, mine)
-	if err != nil {
-		return err
-	}
-	for _, theirs := range got {
-		if len(theirs) == 1 && theirs[0] == 1 {
-			return ErrCapturing
-		}
-	}
-	return step()
-}
-
-// noteCapture notes whether an adopted stream may be captured, with calls of ours in the capture.
-func (rt *Runtime) noteCapture(s *Stream, may bool) {
-	rt.mu.Lock()
-	defer rt.mu.Unlock()
-	rt.setCaptured(s, may)
-}
-
-// setCaptured is noteCapture with rt.mu held.
-func (rt *Runtime) setCaptured(s *Stream, may bool) {
-	if slices.Contains(rt.captured, s) == may {
-		return
-	}
-	others := slices.DeleteFunc(slices.Clone(rt.captured), func(o *Stream) bool { return o == s })
-	if may {
-		others = append(others, s)
-	}
-	rt.captured = others
-}
-
-// endCapture notes that a stream captures no more.
-func (rt *Runtime) endCapture() {
-	rt.mu.Lock()
-	defer rt.mu.Unlock()
-	rt.captures--
-}
-
-// betweenRegistrations takes a step, with rt.mu held, while nothing is being registered. It waits
-// for registrations of other goroutines, twice the timeout at most.
-func (rt *Runtime) betweenRegistrations(doing string, step func()) error {
-	var expired <-chan time.Time
-	for {
-		rt.mu.Lock()
-		over := rt.registered
-		if over == nil {
-			step()
-		}
-		rt.mu.Unlock()
-		if over == nil {
-			return nil
-		}
-		if expired == nil {
-			expired = time.After(rt.closingTime())
-		}
-		select {
-		case <-over:
-		case <-expired:
-			return &TimeoutError{
-				Doing:  doing + ": a registration of another goroutine of this rank has not ended",
-				Waited: rt.closingTime(),
-			}
-		}
-	}
-}
-
-// holdCaptures reports whether a stream of this rank captures, and lets no other one begin until
-// release is called.
-func (rt *Runtime) holdCaptures() (capturing bool, release func()) {
-	rt.mu.Lock()
-	if rt.registering++; rt.registering == 1 {
-		rt.registered = make(chan struct{})
-	}
-	rt.mu.Unlock()
-	return rt.capturing(nil), func() {
-		rt.mu.Lock()
-		defer rt.mu.Unlock()
-		if rt.registering--; rt.registering == 0 {
-			close(rt.registered)
-			rt.registered = nil
-		}
-	}
-}
-
-// capturing reports whether a stream of this rank records: one of our own, the one of a call, or
-// one in whose capture a call of ours is. Others are not asked, since their owners may have
-// destroyed them.
-func (rt *Runtime) capturing(on *Stream) bool {
-	rt.mu.Lock()
-	own, captured := rt.captures > 0, rt.captured
-	rt.mu.Unlock()
-	if own || on != nil && on.captured() {
-		return true
-	}
-	for _, s := range captured {
-		if s.captured() {
-			return true
-		}
-		rt.noteCapture(s, false)
-		if s.captured() { // anew, by a call that has found it noted still
-			rt.noteCapture(s, true)
-			return true
-		}
-	}
-	return false
 }
 
 // Handle is the stream as other libraries know it, so that they can queue work on it: a CUstream on

@@ -1,0 +1,68 @@
+package symmem
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"symmem/driver"
+)
+
+// rankLists compares the lists of ranks with which ranks join a group.
+type rankLists struct {
+	store      driver.Store
+	rank, size int // in the world
+	timeout    time.Duration
+}
+
+// ranksKey returns the key under which a rank stores the list of ranks of a group that it joins.
+func ranksKey(id string, rank int) string {
+	return fmt.Sprintf("ranks/%q/%d", id, rank)
+}
+
+// announce stores the list of ranks with which this rank joins a group, and compares it with
+// the list of the lowest of these ranks, if that is present. If the store does not answer in time,
+// the error names the rank that serves it.
+func (l *rankLists) announce(ctx context.Context, id string, ranks []int) error {
+	begun := time.Now()
+	ctx, cancel := context.WithTimeout(ctx, l.timeout)
+	defer cancel()
+	err := l.store.Set(ctx, ranksKey(id, l.rank), []byte(fmt.Sprint(ranks)))
+	if err == nil {
+		return l.compare(ctx, id, ranks, slices.Min(ranks))
+	}
+	server := l.store.ServedBy()
+	if server < 0 || !errors.Is(err, context.DeadlineExceeded) {
+		return nil // Joining the group reports the cause.
+	}
+	return &AbsentError{
+		Doing: "storing which ranks join", Waited: time.Since(begun).Round(time.Millisecond),
+		Ranks: []int{server}, Members: ranks, Err: err,
+		Activity: map[int]string{server: "serves the store, which does not answer"},
+	}
+}
+
+// differ returns an error if another rank has joined the group with a different list of
+// ranks. The backend may report that as some other failure.
+func (l *rankLists) differ(id string, ranks []int) error {
+	ctx, cancel := context.WithTimeout(context.Background(), endDelay/2)
+	defer cancel()
+	for rank := range l.size {
+		if err := l.compare(ctx, id, ranks, rank); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// compare compares with the list of one rank, if it is there.
+func (l *rankLists) compare(ctx context.Context, id string, ranks []int, rank int) error {
+	theirs, there, err := l.store.Peek(ctx, ranksKey(id, rank))
+	if ours := fmt.Sprint(ranks); err == nil && there && string(theirs) != ours {
+		return invalid("rank %d gives the ranks %.1000s, this rank %s: all give the same, in the same "+
+			"order", rank, theirs, ours)
+	}
+	return nil
+}
