@@ -221,6 +221,11 @@ func TestClosingAPoolWaitsForCalls(t *testing.T) {
 			symmem.HoldRegister(r.Runtime, hold)
 			return p.Register(r.ctx, r.split(r.World(), 0))
 		},
+		"the end of a scope": func(r *rank, p *symmem.Pool, _ symmem.Buffer, hold func()) error {
+			symmem.HoldRegister(r.Runtime, hold)
+			scope := p.Begin(r.split(r.World(), 0))
+			return scope.End(r.ctx)
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			together(t, 1, symmem.Options{}, func(r *rank) {

@@ -71,12 +71,17 @@ func (p *Pool) Register(ctx context.Context, g *Group) error {
 	if !m.pending.Load() {
 		return nil
 	}
+	return p.registerPending(ctx, g, m)
+}
+
+// registerPending enters the pool and registers what is pending for a group.
+func (p *Pool) registerPending(ctx context.Context, g *Group, m *membership) error {
 	in, err := enter(p, nil)
 	if err != nil {
 		return fmt.Errorf("registering with group %s: %w", g.id, err)
 	}
 	defer in.leave(p, nil)
-	return p.registerPending(ctx, g, m)
+	return p.registerEntered(ctx, g, m)
 }
 
 // registerInCall is Register for a call that has entered the pool, so that a Close that has begun
@@ -89,7 +94,7 @@ func (p *Pool) registerInCall(ctx context.Context, g *Group) error {
 	if !m.pending.Load() {
 		return nil
 	}
-	return p.registerPending(ctx, g, m)
+	return p.registerEntered(ctx, g, m)
 }
 
 func (p *Pool) member(g *Group) (*membership, error) {
@@ -111,7 +116,8 @@ func (p *Pool) member(g *Group) (*membership, error) {
 	return m, err
 }
 
-func (p *Pool) registerPending(ctx context.Context, g *Group, m *membership) error {
+// registerEntered is registerPending for a call that has entered the pool.
+func (p *Pool) registerEntered(ctx context.Context, g *Group, m *membership) error {
 	defer deliverAll(p.rt)
 	g.mu.Lock()
 	defer g.mu.Unlock()
