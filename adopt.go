@@ -39,10 +39,9 @@ func (i Interop) AdoptStream(handle uintptr) (*Stream, error) {
 	})
 }
 
-// SetIdle says whether the owners of adopted streams have waited for all that they have queued
-// there, for the Pool.Trim and Runtime.Close that follow: these then ask about no adopted stream,
-// so that owners may have destroyed some without ForgetStream. Meanwhile no other stream gets free
-// memory of adopted ones.
+// SetIdle declares whether the owners of adopted streams have waited for all work that they have
+// queued there. Pool.Trim and Runtime.Close then query no adopted stream, so owners may have
+// destroyed streams without ForgetStream, and no other stream gets free memory of adopted ones.
 func (i Interop) SetIdle(yes bool) {
 	rt := i.rt
 	rt.ownersWait.Store(yes)
@@ -51,8 +50,8 @@ func (i Interop) SetIdle(yes bool) {
 	}
 }
 
-// Captured reports whether a stream of another library is captured by its owner. Where that cannot
-// be told the answer is true, so that nothing is done that would spoil a capture.
+// Captured reports whether the owner of a stream of another library captures it. It returns true if
+// the state is unknown, so that callers do nothing that could invalidate a capture.
 func (i Interop) Captured(handle uintptr) bool {
 	adopter, ok := i.rt.device.(driver.Adopter)
 	if !ok {
@@ -74,7 +73,7 @@ func (i Interop) Captured(handle uintptr) bool {
 // goes to other streams when memory is short, and is unmapped by Pool.Trim.
 func (i Interop) ForgetStream(s *Stream) {
 	if s != nil && s.adopted != nil {
-		_ = s.forget(driver.AdoptedStream.Close) // a fault of its work is its group's, which tells it
+		_ = s.forget(driver.AdoptedStream.Close) // the group of the failed work returns the fault
 	}
 }
 
@@ -84,8 +83,8 @@ func (s *Stream) forget(end func(driver.AdoptedStream) error) error {
 	return end(s.adopted)
 }
 
-// captured reports whether the owner of an adopted stream captures it. Where that cannot be told
-// nothing is done that would spoil a capture.
+// captured reports whether the owner of an adopted stream captures it, and true if the state is
+// unknown.
 func (s *Stream) captured() bool {
 	if s.adopted == nil {
 		return false

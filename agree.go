@@ -53,7 +53,7 @@ type comparison struct {
 	agreed       atomic.Uint64 // comparisons that found no difference
 }
 
-// pools are those whose domain holds the group, by id.
+// pools returns the open pools whose domain contains the group, by id.
 func (c *comparison) pools() []*Pool {
 	var all []*Pool
 	for _, p := range c.rt.made.allPools() {
@@ -65,7 +65,7 @@ func (c *comparison) pools() []*Pool {
 	return all
 }
 
-// histories are those of the group's pools.
+// histories returns the histories of the group's pools.
 func (c *comparison) histories() []agreement.Ledger {
 	var all []agreement.Ledger
 	for _, p := range c.pools() {
@@ -74,9 +74,8 @@ func (c *comparison) histories() []agreement.Ledger {
 	return all
 }
 
-// sharedHistories are the histories of the pools that every rank has now. Ranks that are at
-// different points of their programs have made, or closed, different pools, and that is no
-// divergence.
+// sharedHistories returns the histories of the pools that every rank has now. Ranks at different
+// points of their programs may have made or closed different pools, which is not a divergence.
 func (c *comparison) sharedHistories(
 	ctx context.Context, exchange agreement.Exchange,
 ) ([]agreement.Ledger, error) {
@@ -108,8 +107,8 @@ func (c *comparison) sharedHistories(
 	}), nil
 }
 
-// agree compares ledgers over the control lane, at a point that all ranks reach in the same place
-// of their program. Group.mu is held.
+// agree compares ledgers over the control lane. All ranks call it at the same point of their
+// programs. Group.mu is held.
 func (c *comparison) agree(ctx context.Context, tag string, ledgers ...agreement.Ledger) error {
 	if err := c.life.cause(ctx); err != nil {
 		return err
@@ -123,14 +122,14 @@ func (c *comparison) agree(ctx context.Context, tag string, ledgers ...agreement
 	return c.note(outcome)
 }
 
-// lane is the exchange over a lane.
+// lane returns the exchange over a lane.
 func (c *comparison) lane(lane driver.Lane) agreement.Exchange {
 	return func(ctx context.Context, payload []byte) ([][]byte, error) {
 		return c.comm.Exchange(ctx, lane, payload)
 	}
 }
 
-// compare runs an agreement over an exchange.
+// run runs an agreement over an exchange.
 func (c *comparison) run(
 	ctx context.Context, exchange agreement.Exchange, a agreement.Config,
 ) (*agreement.Outcome, error) {
@@ -142,9 +141,9 @@ func (c *comparison) run(
 	return agreement.Run(ctx, exchange, machine)
 }
 
-// noteOutcome notes what was agreed, or fails the group with what was found. Every rank of the
-// exchange has the same outcome, but may be interrupted by the failure of another before it knows.
-// So the ranks exchange reports, as after any fault, and find the same again.
+// note records what the ranks agreed on, or fails the group with their difference. All ranks of the
+// exchange get the same outcome, but the failure of one may interrupt another before it has it. So
+// the ranks exchange reports, as after any fault, and determine the same cause again.
 func (c *comparison) note(v *agreement.Outcome) error {
 	if err := c.divergence(v); err != nil {
 		c.comm.Abort(err)
@@ -154,7 +153,7 @@ func (c *comparison) note(v *agreement.Outcome) error {
 	return nil
 }
 
-// noteAgreed notes what was agreed.
+// noteAgreed records what the ranks agreed on.
 func (c *comparison) noteAgreed(v *agreement.Outcome) {
 	c.agreed.Add(1)
 	for _, p := range c.rt.made.allPools() {
@@ -195,7 +194,7 @@ func (c *comparison) compareInBackground() error {
 		return nil
 	}
 	if err := c.divergence(outcome); err != nil {
-		c.comm.Abort(err) // the program is told by its next call
+		c.comm.Abort(err) // the next call of the program returns it
 		return err
 	}
 	c.noteAgreed(outcome)
@@ -217,13 +216,13 @@ func (c *comparison) startInBackground() {
 	}
 }
 
-// names are how agreements of the group call its ranks and pools in errors.
+// names returns the names of ranks and pools for errors of agreements.
 func (c *comparison) names() agreement.Names {
 	return agreement.Names{Members: c.ranks, Pool: c.rt.made.poolName}
 }
 
 // agreeOnCaptures returns, on all ranks, an ErrCapturing that names the ranks on which a step was
-// refused because a stream is captured. g.mu is held.
+// refused because a stream is captured. Group.mu is held.
 func agreeOnCaptures(ctx context.Context, g *Group, refused error) error {
 	var mine []byte
 	if refused != nil {

@@ -177,8 +177,8 @@ const maxRealignments = 3
 // The flags of an agreement.
 const flagAlign = 1
 
-// meet realigns the pools if some rank has marked one suspect, and then compares histories. g.mu is
-// held.
+// meet realigns the pools if some rank has marked one suspect, and then compares histories.
+// Group.mu is held.
 func (a *aligner) meet(ctx context.Context, m *meeting) error {
 	for range maxRealignments {
 		if err := a.life.cause(ctx); err != nil {
@@ -223,8 +223,8 @@ func (m *meeting) wants(g *roster, p *Pool) bool {
 	return suspectPool{p}.suspect(g) || m.reason != nil && m.reason(p)
 }
 
-// unalignedError says why pools could not be realigned. All ranks get the same one, and it does not
-// fail the group.
+// unalignedError gives the reason why pools could not be realigned. It is the same on all ranks and
+// does not fail the group.
 type unalignedError struct{ error }
 
 func (e *unalignedError) Unwrap() error { return e.error }

@@ -83,7 +83,7 @@ func (b Buffer) location() (segment int, offset int64) {
 // Pool is where the buffer comes from.
 func (b Buffer) Pool() *Pool { return b.memory.pool }
 
-// Memory is the whole buffer as an argument of collectives and copies.
+// Memory returns the whole buffer as an argument of collectives and copies.
 func (b Buffer) Memory() Memory { return b.memory }
 
 // Free gives the buffer back to its pool. Work on the buffer's own stream may still be pending:
@@ -117,8 +117,8 @@ func (b Buffer) UseOn(s *Stream) error {
 	return s.use(b.memory)
 }
 
-// Host is the memory of a Go slice: something to copy from and to, and, on backends whose device is
-// the processor, an argument of collectives. The slice stays reachable while work on it is queued.
+// Host returns the memory of a Go slice. It can be copied from and to and, on backends whose device
+// is the processor, passed to collectives. The slice stays reachable while work on it is queued.
 func Host[T Element](s []T) Memory {
 	var zero T
 	bytes := int64(len(s)) * int64(unsafe.Sizeof(zero))
@@ -127,8 +127,8 @@ func Host[T Element](s []T) Memory {
 	}
 }
 
-// Slice is the part [from, from+bytes) of the memory. A range that is not inside is ErrOutOfRange.
-// An empty part has the address of the whole.
+// Slice returns the part [from, from+bytes) of the memory, or ErrOutOfRange. An empty part has the
+// address of the whole.
 func (m Memory) Slice(from, bytes int64) (Memory, error) {
 	if from < 0 || bytes < 0 || from > m.Bytes() || bytes > m.Bytes()-from {
 		return Memory{}, fmt.Errorf("slicing [%d, %d+%d) of %d bytes: %w",
@@ -143,7 +143,7 @@ func (m Memory) Slice(from, bytes int64) (Memory, error) {
 	return m, nil
 }
 
-// Address is the first address.
+// Address returns the first address.
 func (m Memory) Address() uintptr { return uintptr(m.start) }
 
 // tracked reports whether the pool notes which streams and captures use the memory.
@@ -152,7 +152,7 @@ func (m Memory) tracked() bool { return m.pool != nil && m.extent.stream() != un
 // Pool returns the pool of the buffer that the memory is part of, or nil.
 func (m Memory) Pool() *Pool { return m.pool }
 
-// Bytes is the length in bytes.
+// Bytes returns the length in bytes.
 func (m Memory) Bytes() int64 { return m.extent.bytes() }
 
 // Element lists the Go types of elements. Float16 and BFloat16 elements are uint16.
@@ -160,9 +160,9 @@ type Element interface {
 	~float32 | ~float64 | ~int8 | ~uint8 | ~uint16 | ~int32 | ~int64
 }
 
-// View is a buffer's memory as a Go slice, on backends whose memory the processor can address;
-// else ErrUnsupported. The slice is valid until the buffer is freed; work that is queued on the
-// memory must be synchronized first.
+// View returns a buffer's memory as a Go slice, or ErrUnsupported on backends whose memory the
+// processor cannot address. The slice is valid until the buffer is freed; work that is queued on
+// the memory must be synchronized first.
 func View[T Element](b Buffer) ([]T, error) {
 	if b.memory.pool == nil {
 		return nil, fmt.Errorf("viewing the zero buffer: %w", ErrForeign)

@@ -26,17 +26,17 @@ type inquiry struct {
 	timeout    time.Duration // Options.Timeout
 }
 
-// reportTimeout bounds one exchange of reports on the fault lane. Ranks that wait in a call come at
-// once. Where one does not come in time the others decide without its report.
+// reportTimeout bounds one exchange of reports on the fault lane. Ranks that wait in a call join it
+// at once. If a rank does not join it in time, the others decide without its report.
 const reportTimeout = 2 * time.Second
 
-// maxReportRounds is how often ranks exchange reports while one of them waits for the cause of the
-// fault of another group.
+// maxReportRounds limits the exchanges of reports while a rank waits for the cause of another
+// group's fault.
 const maxReportRounds = 12
 
-// run exchanges reports with the other ranks on the fault lane and returns one error, the
-// same on all of them. A rank whose stream had failed before, by the fault of another group, has
-// the others wait until it knows that fault.
+// run exchanges reports with the other ranks on the fault lane and returns the same error on all of
+// them. If the stream of a rank had failed before, by the fault of another group, the ranks repeat
+// the exchange until that rank knows the cause of that fault.
 func (q *inquiry) run(cause error) error {
 	for round := 0; ; round++ {
 		mine := q.makeReport(cause, time.Duration(min(round, 1))*reportTimeout/4)
@@ -55,8 +55,8 @@ func (q *inquiry) run(cause error) error {
 	}
 }
 
-// makeReport makes this rank's report. For a fault of another group it waits a while until that
-// group's ranks have found the cause, and is pending if they have not.
+// makeReport returns this rank's report. For a fault of another group it waits until the ranks of
+// that group have determined the cause; if they have not in time, the report is pending.
 func (q *inquiry) makeReport(cause error, wait time.Duration) report {
 	var prior *PriorError
 	if !errors.As(cause, &prior) {
@@ -85,8 +85,8 @@ func (q *inquiry) makeReport(cause error, wait time.Duration) report {
 type reports struct {
 	of           map[string][]report
 	pending      bool  // some rank does not know its cause yet
-	placeUnknown bool  // some rank does not say in which call it was
-	suspect      bool  // some rank holds a pool suspect since a fault of another group
+	placeUnknown bool  // some rank does not report in which call it was
+	suspect      bool  // some rank has marked a pool suspect since a fault of another group
 	missing      []int // world ranks that have not reported
 }
 
@@ -107,15 +107,15 @@ func (q *inquiry) decodeReports(got [][]byte) reports {
 	return all
 }
 
-// exchangeReports is one exchange on the fault lane.
+// exchangeReports makes one exchange on the fault lane.
 func (q *inquiry) exchangeReports(ctx context.Context, payload []byte) ([][]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, min(reportTimeout, q.timeout))
 	defer cancel()
 	return q.comm.Exchange(ctx, driver.LaneFault, payload)
 }
 
-// firstCause finds the first cause among the reports of all ranks, in the order of the kinds in
-// report.go. Where no report has one it returns this rank's own.
+// firstCause selects the first cause from the reports of all ranks, in the order of the kinds in
+// report.go. If no report has one, it returns this rank's own.
 func (q *inquiry) firstCause(cause error, all reports) error {
 	switch of := all.of; {
 	case len(of[kindLost]) > 0:
@@ -172,7 +172,7 @@ func (q *inquiry) firstCause(cause error, all reports) error {
 	return cause
 }
 
-// advise adds what to do where ranks have met a pool at different points after a fault.
+// advise adds what to do if ranks use a pool at different points of their programs after a fault.
 func (all *reports) advise(err error) error {
 	if !all.suspect {
 		return err
@@ -182,8 +182,8 @@ func (all *reports) advise(err error) error {
 		"Close of the failed group), or call Check or Split on a group of these ranks", err)
 }
 
-// late joins the reports of ranks that others were late for. What is one text comes from the first
-// report, by rank, so that it is the same on all ranks; all of them ask for the same counts.
+// late merges the reports of ranks that have waited for others. Single texts are those of the first
+// report by rank, so that the result is the same on all ranks.
 func (q *inquiry) late(reports []report) *TimeoutError {
 	e := &TimeoutError{
 		Doing: reports[0].Doing, Waited: reports[0].Late.Waited, Activity: map[int]string{},
@@ -199,7 +199,7 @@ func (q *inquiry) late(reports []report) *TimeoutError {
 		if !slices.Contains(e.Missing, r.from) {
 			continue
 		}
-		// It is late for some, and has reported what it waits for itself.
+		// Other ranks miss this one, which has reported its own wait.
 		e.Activity[r.from] = "waits in " + r.Doing
 		if len(r.Late.Missing) > 0 {
 			e.Activity[r.from] += ", for " + driver.Ranks(r.Late.Missing)
@@ -211,8 +211,8 @@ func (q *inquiry) late(reports []report) *TimeoutError {
 // distinct orders ranks, each once.
 func distinct(ranks []int) []int { return slices.Compact(slices.Sorted(slices.Values(ranks))) }
 
-// aborted is the error of a group that ranks have aborted. It names those that report it, or, where
-// they report nothing any more, those that others have named.
+// aborted returns the error of a group that ranks have aborted. It names the ranks that report the
+// abort, and those that other ranks have named.
 func (q *inquiry) aborted(reports []report) error {
 	var ranks []int
 	why := ""
@@ -230,9 +230,9 @@ func (q *inquiry) aborted(reports []report) error {
 		driver.RanksOf(distinct(ranks), q.ranks), why)
 }
 
-// comparable are the histories that ranks compare after a fault. Ranks that were at different
-// points of their programs may have made different pools. Where a rank holds a pool suspect
-// histories may differ without a mistake.
+// comparable returns the histories that ranks compare after a fault. Ranks at different points of
+// their programs may have made different pools. If a rank has marked a pool suspect, it returns
+// none: histories may then differ without a mistake of the program.
 func (q *inquiry) comparable(mode agreement.Mode, suspect bool) ([]agreement.Ledger, error) {
 	if suspect {
 		return nil, nil
@@ -243,9 +243,9 @@ func (q *inquiry) comparable(mode agreement.Mode, suspect bool) ([]agreement.Led
 	return q.comparison.histories(), nil
 }
 
-// explainDivergence finds the first differing event of the pools' histories, or, where these are
-// equal, the collective in which the ranks differ, or at least, if every rank has reported it, in
-// which call each of them is: if one has not reported, the others may differ because of it.
+// explainDivergence returns the first differing event of the pools' histories. If these are equal,
+// it returns the collective in which the ranks differ or, if every rank has reported its call, the
+// call in which each of them is.
 func (q *inquiry) explainDivergence(cause error, everywhere, suspect bool) error {
 	comparisons := []agreement.Config{
 		{Mode: agreement.Prefix, Call: q.calls.callOf(cause), Site: q.calls.latestSite()},
@@ -273,8 +273,8 @@ func (q *inquiry) explainDivergence(cause error, everywhere, suspect bool) error
 	return cause
 }
 
-// messageCause makes one error of what ranks have reported about messages. If these do not match at
-// a collective, all ranks exchange how many they have sent and received before it.
+// messageCause merges the reports of unmatched messages into one error. If a collective has noticed
+// the mismatch, all ranks exchange how many messages they have sent and received before it.
 func (q *inquiry) messageCause(reports []report) error {
 	first := reports[0].Messages
 	counts, ok := q.comm.(driver.MessageCounts)

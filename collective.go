@@ -92,8 +92,8 @@ func (g *Group) Barrier(ctx context.Context, s *Stream) error {
 	return g.run(ctx, s, &collective{operation: driver.Barrier, dataType: Uint8})
 }
 
-// run queues a collective. It is the hot path of a call that the group has a plan for: few function
-// calls, and no defer.
+// run queues a collective. The path of a call that has a plan is hot: it has few function calls and
+// no defer. Nothing on it runs code of the program, so nothing panics between enter and leave.
 func (g *Group) run(ctx context.Context, s *Stream, c *collective) error {
 	if s == nil {
 		s = g.rt.stream
@@ -127,8 +127,8 @@ func (g *Group) run(ctx context.Context, s *Stream, c *collective) error {
 	return nil
 }
 
-// runSlowly is run for a call that has no plan yet (p is nil), or whose use of buffers is recorded.
-// The use is recorded even if the call is then refused, unless the call is invalid on every rank.
+// runSlowly runs a call that has no plan yet (p is nil), or whose use of buffers is recorded. The
+// use is recorded even if the call is then refused, unless the call is invalid on every rank.
 func (g *Group) runSlowly(ctx context.Context, s *Stream, c, p *collective, in visit) error {
 	defer in.leave(c.send.pool, c.recv.pool)
 	residual, weight := c.others()
@@ -191,12 +191,12 @@ func (g *Group) RecvTagged(
 	})
 }
 
-// AllToAllV sends a part of send to each rank and gathers a part of each into recv, as splits says.
-// Parts may have any size, even 0, and differ between ranks; those of recv must not overlap. If a
-// rank sends a peer another number of elements than the peer expects, no buffer is written, and all
-// ranks (without CheckEvery only those concerned) return a MessageError that names the pairs. send
-// may be recv. No memory is registered. AllToAll is another operation, even if all counts are
-// equal. The lists are copied.
+// AllToAllV sends a part of send to each rank and gathers a part of each into recv, as described by
+// splits. Parts may have any size, even 0, and differ between ranks; those of recv must not
+// overlap. If a rank sends a peer another number of elements than the peer expects, no buffer is
+// written, and all ranks (without CheckEvery only those concerned) return a MessageError that names
+// the pairs. send may be recv. No memory is registered. AllToAll is another operation, even if all
+// counts are equal. The lists are copied.
 func (g *Group) AllToAllV(
 	ctx context.Context, send, recv Memory, splits Splits, t DataType, s *Stream,
 ) error {
@@ -217,16 +217,16 @@ func (g *Group) AllToAllV(
 // after the three separate steps; Output is within 34 units of float32 (2^-24) of the exact norm
 // before its last rounding.
 //
-// Only the direct path can run it. Otherwise all ranks return an ErrUnsupported that says why, and
-// callers run the three steps. Reasons are a backend without kernels, ranks that cannot reach each
-// other's memory, more rows than fit into exchange memory whose Input or Output is not symmetric,
-// or a path that Options.Path or SetPath has chosen. Other errors are those of all collectives;
-// after a fault Residual and Output are undefined.
+// Only the direct path can run it. Otherwise all ranks return an ErrUnsupported with the reason,
+// and callers run the three steps. Reasons are a backend without kernels, ranks that cannot reach
+// each other's memory, more rows than fit into exchange memory whose Input or Output is not
+// symmetric, or a path that Options.Path or SetPath has chosen. Other errors are those of all
+// collectives; after a fault Residual and Output are undefined.
 func (g *Group) AllReduceRMSNorm(ctx context.Context, a NormArgs, s *Stream) error {
 	return g.normalize(ctx, a, s, PathDefault, 0)
 }
 
-// normalize is AllReduceRMSNorm with a path, called from a place in the program.
+// normalize runs AllReduceRMSNorm on a path, for a call site.
 func (g *Group) normalize(
 	ctx context.Context, a NormArgs, s *Stream, choice PathChoice, site uint32,
 ) error {

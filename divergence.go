@@ -7,7 +7,7 @@ import (
 	"symmem/internal/agreement"
 )
 
-// DivergenceKind says what ranks differ in.
+// DivergenceKind names what ranks differ in.
 type DivergenceKind string
 
 // The kinds of divergence.
@@ -37,7 +37,7 @@ type DivergenceError struct {
 	Group string `json:"group"`
 	// Members lists the world ranks of the group in group order.
 	Members []int `json:"members"`
-	// Kind says what they differ in.
+	// Kind names what they differ in.
 	Kind DivergenceKind `json:"kind"`
 	// Pool names the pool, such as "pool 1" or "pool 0 of group world/1.0", and PoolID is its number,
 	// for DivergedPlacement and DivergedPending.
@@ -65,17 +65,17 @@ type DivergenceError struct {
 	Message string `json:"message"`
 }
 
-// Side holds the version that some ranks have in common.
+// Side describes the version that some ranks have in common.
 type Side struct {
 	// Ranks are the world ranks that have it.
 	Ranks []int `json:"ranks"`
-	// Event says in words what they have: an event of a pool's history, a call, or a value.
+	// Event describes what they have: an event of a pool's history, a call, or a value.
 	Event string `json:"event"`
-	// Site is the line that did it, as file:line, where call sites are noted (Options.CallSites), and
+	// Site is the line of the call, as file:line, where call sites are noted (Options.CallSites), and
 	// for values always; else empty.
 	Site string `json:"site"`
-	// Before, for DivergedValue, says in words which values they had before, under any name, the
-	// latest first; at most ten, and with their lines where call sites are noted.
+	// Before, for DivergedValue, describes at most ten earlier values of any name, the latest first,
+	// with their lines where call sites are noted.
 	Before []string `json:"before,omitempty"`
 }
 

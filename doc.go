@@ -10,8 +10,8 @@
 // of code whose allocations come from a pool and whose end registers new segments with a group: a
 // segment registered with a group is a window, and collectives on buffers in windows can take the
 // window path, and on GPUs the direct one. Memory outside windows works too, on the plain path or,
-// if messages are small, on the direct one. A table says which path is taken, and [Group.Explain]
-// says why.
+// if messages are small, on the direct one. A table chooses the path, and [Group.Explain] returns
+// the reason.
 //
 // Work is queued on a [Stream] and may be captured into a [Graph].
 //
@@ -61,10 +61,10 @@
 //
 // # Faults
 //
-// No wait for another rank lasts forever. A rank that does not come is warned of, and after the
-// timeout it is a [TimeoutError] that says what it was doing instead; a rank whose process has
-// ended is a [RankLostError]. A fault is final for its group: the calls of that group return it
-// from then on, on every rank, and a new group is the way on.
+// No wait for another rank lasts forever. The other ranks log a warning about a rank that does not
+// arrive, and return a [TimeoutError] after the timeout, which describes what the rank was doing.
+// If the process of a rank ends, they return a [RankLostError]. A fault is final for its group:
+// from then on all calls of the group return it, on every rank. To continue, make a new group.
 //
 // Work queued behind a failure fails, too. A [Stream] whose work has failed does not run what is
 // queued behind, until [Stream.Synchronize] has returned the error. Waits for its events return the

@@ -7,19 +7,20 @@ import (
 	"symmem/driver"
 )
 
-// Explanation says which path a collective takes, and why.
+// Explanation describes the path that a collective takes, and the reason.
 type Explanation struct {
 	// Operation is the operation's name.
 	Operation string `json:"operation"`
 	// Path is "plain", "window" or "direct".
 	Path string `json:"path"`
-	// Why says what decided; and, if the call was to go direct or could, why it does not.
+	// Why is the reason. If the direct path was requested or possible and is not taken, it includes
+	// the reason for that.
 	Why string `json:"why"`
 	// Registers reports whether the call would register memory first.
 	Registers bool `json:"registers"`
 }
 
-// String is one line for people.
+// String formats the explanation as one line.
 func (e Explanation) String() string {
 	if e.Registers {
 		return fmt.Sprintf("%s: %s path, after registering: %s", e.Operation, e.Path, e.Why)
@@ -64,7 +65,7 @@ func (pl *planner) explain(
 	return e, nil
 }
 
-// windowToBe stands for a window that a call would have once its memory is registered.
+// windowToBe stands for a window that exists once the memory of a call is registered.
 type windowToBe struct{}
 
 // Deregister does nothing.

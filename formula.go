@@ -84,7 +84,7 @@ func (o *Options) notDeterministic(what string) error {
 	if o.Deterministic == FormulaAny {
 		return nil
 	}
-	return fmt.Errorf("%s: its reductions are NCCL's, in orders of its own, and this rank was opened "+
+	return fmt.Errorf("%s: NCCL chooses the order of its reductions, and this rank was opened "+
 		"with the formula %v (Options.Deterministic, %s): call the group of symmem instead, or open "+
 		"without it: %w", what, o.Deterministic, envDeterministic, ErrUnsupported)
 }

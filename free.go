@@ -158,10 +158,10 @@ func (p *Pool) reclaim(s *Stream) error {
 	return nil
 }
 
-// seize gives a stream free memory of other streams where err says that no more can be mapped, and
-// returns err if there is none. The stream waits for their work so far on the device. Streams that
-// are captured neither get nor lose any: the wait would be part of the graph. Nor do adopted
-// streams lose any while their owners may have destroyed them. p.mu is held.
+// seize gives a stream free memory of other streams if err is an ErrOutOfMemory, and returns err if
+// there is none. The stream waits for their work so far on the device. Streams that are captured
+// neither get nor lose any: the wait would be part of the graph. Nor do adopted streams lose any
+// while their owners may have destroyed them. p.mu is held.
 func (p *Pool) seize(s *Stream, bytes int64, err error) error {
 	if !errors.Is(err, ErrOutOfMemory) || s.records() {
 		return err

@@ -45,14 +45,14 @@ type Group struct {
 	registered atomic.Uint64 // calls that registered memory
 }
 
-// ID names the group: as Join was told, else after the group that was split. It is the same on all
-// of its ranks.
+// ID returns the name of the group, the same on all of its ranks: the argument of Join, or a name
+// derived from that of the group that was split.
 func (g *Group) ID() string { return g.id }
 
-// Rank is this rank's number in the group.
+// Rank returns this rank's number in the group.
 func (g *Group) Rank() int { return g.rank }
 
-// Size is the number of ranks.
+// Size returns the number of ranks.
 func (g *Group) Size() int { return len(g.ranks) }
 
 // Ranks lists the world ranks in group order.
@@ -93,10 +93,10 @@ func (g *Group) SkipSplit(ctx context.Context) error {
 	return err
 }
 
-// noColor is that of ranks that join no group.
+// noColor is the color of ranks that join no group.
 const noColor = -1
 
-// exchangeColors gathers color and key of every rank for a Split. g.mu is held.
+// exchangeColors gathers color and key of every rank for a Split. Group.mu is held.
 func (g *Group) exchangeColors(ctx context.Context, color, key int64) ([][2]int64, error) {
 	// A rank that is in another operation would send something else, and no group would be right.
 	err := g.aligner.meet(ctx, &meeting{tag: "split", pools: g.comparison.pools()})
@@ -173,9 +173,9 @@ func (g *Group) Close() (err error) {
 // until Ended is closed: see Cause.
 func (g *Group) Err() error { return g.life.err() }
 
-// Cause returns the fault that ended the group, or nil where this rank has seen none. Where it has,
-// Cause waits until the ranks have found out the cause together, for seconds at most, or until the
-// context ends, whose error it returns then.
+// Cause returns the fault that ended the group, or nil if this rank has seen none. If it has, Cause
+// waits until the ranks have determined the cause, a few seconds at most. If the context ends
+// first, Cause returns the context's error.
 func (g *Group) Cause(ctx context.Context) error { return g.life.cause(ctx) }
 
 // Check compares the histories of all pools whose domain holds the group, now, at any level but
@@ -197,7 +197,7 @@ func (g *Group) Check(ctx context.Context) error {
 }
 
 // IsSymmetric reports whether memory of this rank lies in one window of the group. It takes no lock
-// and asks nobody. Nothing is symmetric in a nil group.
+// and does not communicate. Nothing is symmetric in a nil group.
 func (g *Group) IsSymmetric(m Memory) bool {
 	return g != nil && g.windows.hold(m.Address(), m.Bytes())
 }
@@ -224,8 +224,8 @@ func (g *Group) Handle() uintptr {
 // replays is seen within 50 ms.
 func (g *Group) Failing() <-chan struct{} { return g.life.failing }
 
-// Ended is closed when the group has failed or was closed; Err then says how. A rank that is in no
-// call of the group learns within seconds that another one has failed.
+// Ended is closed when the group has failed or was closed; Err then returns the reason. A rank that
+// is in no call of the group learns within seconds that another one has failed.
 func (g *Group) Ended() <-chan struct{} { return g.life.open.Done() }
 
 // Stats counts what the group has done.
@@ -248,8 +248,8 @@ func (g *Group) Stats() GroupStats {
 	return s
 }
 
-// SetPath changes who chooses the path of the group's collectives from now on, for benchmarks and
-// for finding out what is slow; Options.Path is what a group starts with. Graphs that were captured
+// SetPath changes how the path of the group's later collectives is chosen, for benchmarks and to
+// find out what is slow. A group starts with Options.Path. Graphs that were captured
 // before keep their paths. It is collective over the group, and every rank gives the same choice.
 // Where a stream of some rank captures it returns ErrCapturing on all ranks and changes nothing.
 func (g *Group) SetPath(ctx context.Context, c PathChoice) error {
@@ -319,14 +319,14 @@ func (g *Group) Step(ctx context.Context, what string) error {
 	return g.values.step(ctx, what, 0)
 }
 
-// Any reports whether any rank has said true. See Agree.
+// Any reports whether the value of any rank is true. See Agree.
 func (g *Group) Any(ctx context.Context, name string, value bool) (bool, error) {
 	c := valueCall{operation: ValueAny, name: name, value: truth(value)}
 	got, err := g.values.combine(ctx, c)
 	return got != 0, err
 }
 
-// All reports whether all ranks have said true. See Agree.
+// All reports whether the values of all ranks are true. See Agree.
 func (g *Group) All(ctx context.Context, name string, value bool) (bool, error) {
 	c := valueCall{operation: ValueAll, name: name, value: truth(value)}
 	got, err := g.values.combine(ctx, c)

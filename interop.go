@@ -13,8 +13,8 @@ import (
 // not take: a path for one call, and the sender of a message from AnySource.
 //
 // Ownership: objects named by a handle or an address stay their owner's. symmem never destroys
-// them, and the owner keeps them alive for as long as the method that took them says. Pools, groups
-// and streams passed as arguments belong to the same Runtime.
+// them, and the owner keeps them alive for as long as the comment of the method requires. Pools,
+// groups and streams passed as arguments belong to the same Runtime.
 //
 // It is a value that belongs to its Runtime, and is safe for concurrent use.
 type Interop struct {
@@ -32,8 +32,8 @@ func (i Interop) Close(ctx context.Context) error { return i.rt.close(ctx) }
 // the caller's part to ask for it only where call sites are wanted.
 func (i Interop) Site(text string) uint32 { return i.rt.sites.number(text) }
 
-// At is an Interop whose calls are made for a place, of which Site has given the number; 0 is none.
-// Where ranks differ in what they have called, the error has the place of each.
+// At returns an Interop that attributes its calls to a call site, a number that Site has returned;
+// 0 is none. If ranks make different calls, the error has the call site of each.
 func (i Interop) At(site uint32) Interop { return Interop{i.rt, site} }
 
 // Alloc is Pool.AllocOn.
@@ -73,8 +73,8 @@ func (i Interop) Value(ctx context.Context, g *Group, c ValueCall) (int64, error
 	})
 }
 
-// ValueCall is a call on a value of all ranks, for Interop.Value. The methods of Group say what the
-// operations mean.
+// ValueCall is a call on a value of all ranks, for Interop.Value. The methods of Group define the
+// operations.
 type ValueCall struct {
 	Operation ValueOperation
 	// Name is that of the value; ValueStep has none.
@@ -199,10 +199,10 @@ func (Interop) Registers(g *Group, op Operation, send, recv Memory, s *Stream) b
 		(send.registersWith(g) || recv.registersWith(g)) && (s == nil || !s.records())
 }
 
-// Call is a collective as a value, for Interop.Do. The methods of Group say what the operations
-// mean.
+// Call is a collective as a value, for Interop.Do. The methods of Group define the
+// operations.
 type Call struct {
-	// Operation, Type and Op say what to do; Op matters for reductions alone.
+	// Operation, Type and Op select the collective. Op is used by reductions only.
 	Operation Operation
 	Type      DataType
 	Op        ReduceOp
@@ -222,8 +222,8 @@ type Call struct {
 	Send, Recv Memory
 	// Norm replaces Type, Op, Count, Send and Recv in AllReduceRMSNorm.
 	Norm *NormArgs
-	// Path is who chooses the path of this call alone: PathPlain, PathWindow or PathDirect; else
-	// the group's choice stands. It is the same on all ranks.
+	// Path chooses the path of this call: PathPlain, PathWindow or PathDirect. With any other value
+	// the group's choice applies. It is the same on all ranks.
 	Path PathChoice
 }
 

@@ -11,7 +11,7 @@ import (
 // or times out: see [driver.LateWarning].
 type LateWarning = driver.LateWarning
 
-// defaultWarnAfter is how long a wait lasts before ranks are warned of.
+// defaultWarnAfter is the duration of a wait before the first warning.
 const defaultWarnAfter = 30 * time.Second
 
 // late returns when to warn of ranks that are late, and the function that warns. OnLate runs on

@@ -9,15 +9,14 @@ import (
 	"symmem/internal/rendezvous"
 )
 
-// awaitsOthers reports whether an error says which ranks have not come, and some of them are not
-// among those that have ended.
+// awaitsOthers reports whether an error names absent ranks of which some have not ended.
 func awaitsOthers(err error, ended []*rendezvous.EndedError) bool {
 	var absent *AbsentError
 	return errors.As(err, &absent) && !covers(ended, absent.Ranks)
 }
 
-// leftError is why a step has failed that ranks have left: the reason for which one of them did,
-// if it said so, else that they are gone.
+// leftError returns the error of a step that failed because ranks have left: the reason that one of
+// them has stored, or else that they have left.
 func leftError(doing string, ended []*rendezvous.EndedError) error {
 	for _, e := range ended {
 		r := &report{}

@@ -109,7 +109,7 @@ func (m *rankMonitor) explainLost(ctx context.Context, doing string, ranks []int
 	return err
 }
 
-// died are those that have ended without leaving.
+// died returns the ranks that have ended without leaving.
 func died(ended []*rendezvous.EndedError) []*rendezvous.EndedError {
 	return slices.DeleteFunc(slices.Clone(ended), func(e *rendezvous.EndedError) bool {
 		return e.Left
@@ -134,7 +134,7 @@ func (m *rankMonitor) addObserved(
 	return dead
 }
 
-// isCause reports whether an error is no consequence of the end of another rank.
+// isCause reports whether an error cannot be a consequence of the end of another rank.
 func isCause(err error) bool {
 	for _, cause := range []error{ErrInvalid, ErrUnsupported, ErrOutOfMemory, ErrClosed, ErrAborted} {
 		if errors.Is(err, cause) {
@@ -154,7 +154,7 @@ func covers(known []*rendezvous.EndedError, ranks []int) bool {
 	return true
 }
 
-// lostError names ranks that have ended.
+// lostError returns the error for ranks that have ended.
 func lostError(doing string, ended []*rendezvous.EndedError) *RankLostError {
 	var ranks []int
 	var how []string
@@ -182,7 +182,7 @@ func mayBeRankLoss(err error) bool {
 	return errors.As(err, new(*rendezvous.EndedError)) || errors.As(err, new(*TimeoutError))
 }
 
-// asRankError makes errors of this package of those of rendezvous about ranks that did not come.
+// asRankError converts errors of rendezvous about absent or lost ranks.
 func asRankError(err error) error {
 	var ended *rendezvous.EndedError
 	if errors.As(err, &ended) {
@@ -191,8 +191,8 @@ func asRankError(err error) error {
 	return absence(err)
 }
 
-// localWorld are the ranks of a local world, which end with the process. Its store is closed when
-// the last one leaves.
+// localWorld watches the ranks of a world inside one process, which end with the process. It closes
+// the store when the last one leaves.
 type localWorld struct {
 	store     io.Closer
 	remaining atomic.Int32
@@ -219,7 +219,7 @@ func (m *localWorld) Leave(context.Context, string) error {
 }
 
 // note remembers how the latest joining of a group has ended: a rank that leaves after one
-// has failed leaves because of that, and leaveReason says so.
+// has failed leaves because of that, and leaveReason returns that reason.
 func (m *rankMonitor) note(err error) {
 	if errors.Is(err, ErrClosed) {
 		return

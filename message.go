@@ -9,7 +9,7 @@ const (
 	MaxTag = driver.MaxTag
 )
 
-// messages is how messages are ordered, as ranks compare it.
+// messages names the order of messages, which ranks compare.
 func (o Options) messages() string {
 	if o.UnorderedMessages {
 		return "unordered"
@@ -17,8 +17,8 @@ func (o Options) messages() string {
 	return "in order with collectives"
 }
 
-// maxEnds is how many pairs and tags a rank lists: as many as fit into one exchange. With more, the
-// error does not say which messages do not match.
+// maxEnds limits the pairs and tags that a rank lists, so that they fit into one exchange. If there
+// are more, the error does not list the messages.
 const maxEnds = driver.MaxPayload / 256
 
 // unmatched adds up what ranks have sent and received, and lists the pairs in which that differs.

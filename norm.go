@@ -2,10 +2,10 @@ package symmem
 
 import "symmem/driver"
 
-// NormArgs are the tensors of AllReduceRMSNorm: of bfloat16, whose rows are contiguous and lie one
-// behind the other, on addresses of 16. They may be any device memory. An input and an output in
-// symmetric memory are registered before the call and lie at the same place on all ranks, as for
-// AllReduce; more rows than fit into exchange memory (about 7 MiB) need that.
+// NormArgs holds the tensors of AllReduceRMSNorm, which are of bfloat16, contiguous, and aligned to
+// 16 bytes. They may be any device memory. An input and an output in symmetric memory are
+// registered before the call and lie at the same place on all ranks, as for AllReduce; more rows
+// than fit into exchange memory (about 7 MiB) need that.
 type NormArgs struct {
 	// Input and Output are [Rows, Hidden]. They may be one; else they do not overlap.
 	Input, Output Memory

@@ -29,14 +29,14 @@ type SegmentEvent struct {
 	Bytes   int64
 }
 
-// WindowEvent is about a segment and a group.
+// WindowEvent describes a registration of a segment with a group.
 type WindowEvent struct {
 	SegmentEvent
 	Group *Group
 }
 
-// Observe adds an observer and returns what removes it. A new observer is not told of what is
-// there already; Pool.Segments lists that.
+// Observe adds an observer and returns a function that removes it. A new observer gets no events of
+// existing segments, which Pool.Segments lists.
 func (i Interop) Observe(o Observer) (remove func()) {
 	rt := i.rt
 	added := &o

@@ -17,7 +17,7 @@ import (
 	"symmem/internal/rendezvous"
 )
 
-// CheckLevel says how much ranks compare.
+// CheckLevel selects how much ranks compare.
 type CheckLevel int
 
 // The check levels.
@@ -69,27 +69,27 @@ type Options struct {
 	Rank, Size int
 	// LocalRank and LocalSize count the ranks of this machine; LocalSize 0 means Rank and Size.
 	LocalRank, LocalSize int
-	// Device is which of the devices that the process sees is this rank's: DeviceAuto, the zero
-	// value, or DeviceNumber.
+	// Device selects one of the devices that the process sees: DeviceAuto, the zero value, or
+	// DeviceNumber.
 	Device DeviceChoice
 	// Store is where rank 0 serves the store through which ranks find each other: "host:port",
 	// which needs a Token, or "unix:@name". Empty leaves it to the environment.
 	Store string
-	// Token keeps strangers out of the store.
+	// Token authenticates ranks to the store.
 	Token string
 	// Backend is "auto" or the name of a backend; empty means SYMMEM_BACKEND, else auto.
 	Backend string
 	// Tuning is the file of the table that chooses the path of collectives, as symmem tune writes
 	// it; every rank needs the same table. Empty means SYMMEM_TUNING, else the file that TuningFile
-	// names if there is one, else the built-in table, as BuiltInTuning says outright.
+	// names if there is one, else the built-in table, which BuiltInTuning selects.
 	Tuning string
-	// Path is who chooses the path of collectives; every rank needs the same.
+	// Path chooses the path of collectives; every rank needs the same.
 	Path PathChoice
 	// Deterministic makes every reduction of every group give the bits of one formula. What cannot
 	// is refused: groups over several machines or without direct access on GPUs when they connect,
 	// and communicators of others. Every rank needs the same.
 	Deterministic Formula
-	// Check is how much ranks compare; every rank needs the same.
+	// Check selects how much ranks compare; every rank needs the same.
 	Check CheckLevel
 	// CheckInterval is how often CheckRegistration compares in the background. 0 means one
 	// second, and a negative value never.
@@ -145,10 +145,10 @@ func interrupting(ask func() error) func() error {
 	}
 }
 
-// DeviceChoice says which device a rank takes.
+// DeviceChoice selects the device of a rank.
 type DeviceChoice int
 
-// DeviceAuto takes the device whose number is that of the rank among the ranks of its machine.
+// DeviceAuto selects the device with the number of the rank on its machine.
 const DeviceAuto DeviceChoice = 0
 
 // DeviceNumber chooses a device by its number, from 0, among those that the process sees.
@@ -228,8 +228,7 @@ func (o Options) withDefaults() (Options, error) {
 	return o, nil
 }
 
-// fromEnvironment returns an option, or, where it is left out, what a variable says, or else the
-// usual value.
+// fromEnvironment returns an option or, if it is not set, the value of a variable or the default.
 func fromEnvironment[T ~int](
 	option T, variable string, parse func(string) (T, error), usual T,
 ) (T, error) {

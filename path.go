@@ -9,7 +9,7 @@ import (
 	"symmem/internal/tuning"
 )
 
-// PathChoice says who chooses the path of collectives.
+// PathChoice selects how the path of collectives is chosen.
 type PathChoice int
 
 // The path choices.
@@ -93,17 +93,17 @@ func (r *router) takesWindows() bool {
 	}
 }
 
-// route has the backend resolve a call, chooses its path and sets it, and why says what decided;
-// where says where its buffers lie. It is the direct path where the backend can take it and it is
-// preferred, with windows if the call names some, else with none; the window path where the call
-// names windows, the backend can take it, and it is preferred; else the plain path, on which
-// windows play no part. An error says that no path is left.
+// route lets the backend resolve a call, chooses its path and sets it in the call. It takes the
+// direct path if the backend supports that for the call and it is preferred; else the window path
+// if the call names windows, the backend supports it, and it is preferred; else the plain path. why
+// is the reason for the path, and where describes the buffers in it. If no path is left, route
+// returns an error.
 //
 // It goes by the choice of the call or else of the group, and depends only on the call, on the
-// terms that ranks connected on, and on SetPath, so all ranks choose alike. Whether it works in
-// place is alike on all ranks, too, where its buffers lie at the same places: a part that lies at
-// one place on all ranks is in place on one rank at most, and check refuses the overlap on the
-// others. Where they lie in no windows it is not looked at.
+// terms that ranks connected on, and on SetPath, so all ranks choose the same path. Whether a call
+// works in place does not differ between ranks if its buffers lie at the same places: a part at the
+// same place on all ranks is in place on at most one, and check refuses the overlap on the others.
+// For buffers outside windows it does not matter.
 func (r *router) route(
 	choice PathChoice, call *driver.Call, where string,
 ) (offer driver.Offer, why reason, err error) {
@@ -132,7 +132,7 @@ func (r *router) route(
 	return offer, why, err
 }
 
-// refusal says why a call cannot take the plain path, which is what was left of the paths.
+// refusal returns the reason why a call cannot take the plain path, the last one left, or nil.
 func refusal(offer driver.Offer, direct *reason) error {
 	err := offer.Refusal(driver.PathPlain)
 	if err != nil && direct != nil {
@@ -141,7 +141,7 @@ func refusal(offer driver.Offer, direct *reason) error {
 	return err
 }
 
-// only says why an operation that has the direct path alone cannot take it, if it cannot.
+// only returns the reason why an operation that has only the direct path cannot take it, or nil.
 func only(offer driver.Offer, choice PathChoice, who string) error {
 	if choice == PathPlain || choice == PathWindow {
 		return fmt.Errorf("%s the %v path: %w", who, choice, ErrUnsupported)
@@ -149,9 +149,9 @@ func only(offer driver.Offer, choice PathChoice, who string) error {
 	return offer.Refusal(driver.PathDirect)
 }
 
-// direct reports whether a call goes direct, and what decided. If it does not, that is nil unless
-// somebody wants to know: it was to, or it could. A choice or the operation may rule it out, and
-// calls that move nothing have no direct path.
+// direct reports whether a call takes the direct path, with the reason. The reason for another path
+// is nil unless the direct path was requested or possible. The choice or the operation may rule it
+// out, and calls that move no data have no direct path.
 //
 // A barrier goes wherever it can: it has no size for a table to look at, and a kernel of our own
 // only waits for its peers, where NCCL reduces bytes. The same holds for minimum and maximum of

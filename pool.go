@@ -17,7 +17,7 @@ import (
 	"symmem/internal/spin"
 )
 
-// PoolOptions adjust NewPool. The zero value makes a pool of this rank's own.
+// PoolOptions adjust NewPool. The zero value makes a pool without a domain.
 type PoolOptions struct {
 	// Domain is the group whose ranks promise to make the same requests of this pool in the same
 	// order. nil makes a pool whose memory is never registered.
@@ -40,8 +40,8 @@ type PoolOptions struct {
 // the group's first collective on it, registered with that group (a window), and finally, by Trim
 // or Close, deregistered from all groups and unmapped.
 //
-// It is safe for concurrent use. Requests of several goroutines are ordered by who comes first, so
-// a program that wants symmetric buffers makes them from one goroutine, or orders them itself.
+// It is safe for concurrent use. Concurrent requests of several goroutines have no defined order,
+// so a program that wants symmetric buffers allocates from one goroutine, or orders the requests.
 // Allocation never waits for another rank.
 type Pool struct {
 	rt     *Runtime
@@ -77,11 +77,11 @@ type segment struct {
 	ordinal int32
 	bytes   int64
 	stream  uint32 // number, in the pool, of the stream that it was mapped for
-	// releasing reports whether it is about to be unmapped, so that nobody may register it any more;
+	// releasing reports whether it is about to be unmapped, so that it is not registered any more;
 	// guarded by Pool.mu.
 	releasing bool
-	// holds counts who needs it mapped: the pool, until Trim, and registrations under way that have
-	// it on their list; guarded by Pool.mu.
+	// holds counts the users that need it mapped: the pool, until Trim, and registrations in
+	// progress; guarded by Pool.mu.
 	holds int
 }
 
@@ -106,7 +106,7 @@ func newArena(d driver.Device) (arena driver.Arena, bytes int64, err error) {
 }
 
 // NewPool makes a pool. With a domain it is collective in the sense that every rank of the domain
-// makes its pools in the same order; it waits for nobody.
+// makes its pools in the same order. It does not wait for other ranks.
 func (rt *Runtime) NewPool(o PoolOptions) (*Pool, error) {
 	if err := rt.making.begin(); err != nil {
 		return nil, err
@@ -143,11 +143,11 @@ func (o PoolOptions) config(granularity int64) alloc.Config {
 	}
 }
 
-// Domain is the group whose ranks make the same requests, or nil.
+// Domain returns the group whose ranks make the same requests, or nil.
 func (p *Pool) Domain() *Group { return p.domain }
 
-// Alloc returns a buffer of at least so many bytes for use on the default stream. Its contents are
-// whatever was there before.
+// Alloc returns a buffer of at least the given size for use on the default stream. Its contents are
+// undefined.
 //
 // Errors: ErrSize, OutOfMemoryError, ErrClosed.
 func (p *Pool) Alloc(bytes int64) (Buffer, error) { return p.AllocOn(p.rt.stream, bytes) }
@@ -236,7 +236,7 @@ func (p *Pool) allocSlowly(
 	}
 }
 
-// sizeError says for how many bytes a call has failed, unless the core has said it.
+// sizeError adds the requested size to an error, unless the error of the core has it.
 func sizeError(doing string, bytes int64, err error) error {
 	if errors.Is(err, alloc.ErrSize) {
 		return err
@@ -255,7 +255,7 @@ func (p *Pool) growOrLess(s *Stream, growth alloc.Growth, site uint32) error {
 	}
 }
 
-// growFailed says what the pool has when the device has no more.
+// growFailed adds the pool's figures to an ErrOutOfMemory of the device.
 func (p *Pool) growFailed(s *Stream, bytes int64, err error) error {
 	if !errors.Is(err, driver.ErrOutOfMemory) {
 		return err
@@ -300,8 +300,8 @@ func (p *Pool) segmentEvent(s *segment) SegmentEvent {
 	}
 }
 
-// Reserve makes and maps memory so that so many more bytes can be handed out on the default stream
-// without growing, and registers it with the group if that is not nil. It is collective then.
+// Reserve maps memory so that the given number of further bytes can be allocated on the default
+// stream without growing. If the group is not nil, Reserve is collective and registers the memory.
 func (p *Pool) Reserve(ctx context.Context, bytes int64, g *Group) error {
 	return p.ReserveOn(ctx, p.rt.stream, bytes, g)
 }

@@ -15,7 +15,7 @@ import (
 	"symmem/internal/invariants"
 )
 
-// membership is a group's part in a pool.
+// membership holds the windows of a group in a pool.
 type membership struct {
 	pool    *Pool
 	group   *Group
@@ -280,7 +280,7 @@ func (p *Pool) leave(g *Group) error {
 		errs = append(errs, m.dropWindow(s))
 	}
 	delete(p.members, g)
-	// Who asks for a registration from now on finds something pending, and then a closed group.
+	// A later registration finds pending memory, and then the closed group.
 	m.due()
 	return errors.Join(errs...)
 }
@@ -288,7 +288,7 @@ func (p *Pool) leave(g *Group) error {
 // Trim gives segments without live buffers back to the device, newest first, as long as at least
 // keep bytes stay mapped. It is collective over the domain: the ranks agree, all deregister, and
 // only then does any of them unmap. Before that each rank waits for the work that it has queued;
-// where an error says that it has not ended, the segments stay mapped until Close. Segments with
+// if that does not end in time, the segments stay mapped until Close. Segments with
 // buffers that a Graph or a graph of another library uses are kept until the graph is closed, even
 // if the buffers were freed. While another library captures an adopted stream of some rank, Trim
 // returns ErrCapturing on all ranks and changes nothing.
@@ -342,7 +342,7 @@ func (p *Pool) takeIdle(ctx context.Context, keep int64) ([]*segment, error) {
 	return idle, nil
 }
 
-// removeIdle takes the idle segments out of the core, and lets nobody register them any more.
+// removeIdle takes the idle segments out of the core and excludes them from registration.
 func (p *Pool) removeIdle(keep int64) []*segment {
 	p.mu.Lock()
 	defer p.mu.Unlock()

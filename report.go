@@ -7,12 +7,12 @@ import (
 	"symmem/driver"
 )
 
-// report is what a rank sends to the others about its fault.
+// report describes a fault for the other ranks of the group.
 type report struct {
 	Kind string `json:"kind"`
-	// Doing is the call in which the rank was, as far as it is known.
+	// Doing names the call in which the rank was, if that is known.
 	Doing string `json:"doing"`
-	// What follows is the error itself, where it is one of these; else Text is its words.
+	// One of these holds an error of its type. For any other error, Text has its text.
 	Lost       *RankLostError   `json:"lost,omitempty"`
 	Late       *TimeoutError    `json:"late,omitempty"`
 	Deadlock   *DeadlockError   `json:"deadlock,omitempty"`
@@ -20,14 +20,14 @@ type report struct {
 	Messages   *MessageError    `json:"messages,omitempty"`
 	Peer       *PeerError       `json:"peer,omitempty"`
 	Text       string           `json:"text,omitempty"`
-	// Interrupted reports whether the caller of a rank wanted its wait to end.
+	// Interrupted reports whether the rank's caller interrupted its wait.
 	Interrupted bool `json:"interrupted,omitempty"`
 	// Rank is the world rank of a PriorError, and Cause what had failed there. Pending reports whether
 	// the rank does not know the cause for sure yet.
 	Rank    int     `json:"rank"`
 	Cause   *report `json:"cause,omitempty"`
 	Pending bool    `json:"pending,omitempty"`
-	// Suspect reports whether the rank holds a pool suspect since a fault of another group.
+	// Suspect reports whether the rank has marked a pool suspect since a fault of another group.
 	Suspect bool `json:"suspect,omitempty"`
 	from    int  // the world rank whose report it is
 }
@@ -47,7 +47,8 @@ const (
 	kindOther    = "other"
 )
 
-// reportOf makes the report of an error. A PriorError comes first, since it holds another one.
+// reportOf returns the report of an error. It checks for a PriorError first, since that wraps
+// others.
 func reportOf(cause error) report {
 	var prior *PriorError
 	if errors.As(cause, &prior) {
@@ -75,7 +76,7 @@ func reportOf(cause error) report {
 		r.Kind, r.Text = kindClosed, cause.Error()
 	case errors.Is(cause, driver.ErrAborted):
 		r.Kind, r.Text = kindAborted, cause.Error()
-		errors.As(cause, &r.Peer) // who has aborted, if that is known
+		errors.As(cause, &r.Peer) // names the ranks that have aborted, if known
 	case errors.Is(cause, driver.ErrInterrupted):
 		r.Kind, r.Text, r.Interrupted = kindAborted, cause.Error(), true
 	case errors.As(cause, &r.Peer):
@@ -86,7 +87,7 @@ func reportOf(cause error) report {
 	return r
 }
 
-// valid reports whether a report has what its kind needs. It comes from another process.
+// valid reports whether a report of another process has the fields that its kind requires.
 func (r *report) valid() bool {
 	switch r.Kind {
 	case kindPrior:
@@ -103,7 +104,7 @@ func (r *report) valid() bool {
 	return true
 }
 
-// err is the error that a report was made of, as far as a report holds it.
+// err returns the reported error, or one with its text.
 func (r *report) err() error {
 	switch r.Kind {
 	case kindLost:
@@ -129,7 +130,7 @@ func (r *report) err() error {
 	return errors.New(cmp.Or(r.Text, r.Doing))
 }
 
-// peerReportError is the error of another rank, with its text.
+// peerReportError stands for the error of another rank.
 type peerReportError struct {
 	text string
 	is   error

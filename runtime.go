@@ -86,8 +86,8 @@ func Open(ctx context.Context, opts Options) (*Runtime, error) {
 	return newRuntime(opts, &w, store, member).start(ctx)
 }
 
-// OpenLocal opens a world of n ranks inside this process, for tests and examples: each Runtime is
-// to be driven by a goroutine of its own. They meet as processes do, and are as strict.
+// OpenLocal opens a world of n ranks inside this process, for tests and examples: each Runtime
+// belongs to one goroutine. The ranks synchronize and are compared as processes are.
 func OpenLocal(ctx context.Context, n int, opts Options) ([]*Runtime, error) {
 	ctx = orBackground(ctx)
 	opts, err := opts.withDefaults()
@@ -166,16 +166,16 @@ func (rt *Runtime) open(ctx context.Context) error {
 	return err
 }
 
-// Rank is this rank's number in the world.
+// Rank returns this rank's number in the world.
 func (rt *Runtime) Rank() int { return rt.rank }
 
-// Size is the number of ranks in the world.
+// Size returns the number of ranks in the world.
 func (rt *Runtime) Size() int { return rt.size }
 
-// Source says where the ranks were found, such as "torchrun".
+// Source names where the ranks come from, such as "torchrun".
 func (rt *Runtime) Source() string { return rt.source }
 
-// World is the group of all ranks. It is closed with the Runtime.
+// World returns the group of all ranks. It is closed with the Runtime.
 func (rt *Runtime) World() *Group { return rt.made.world }
 
 // Device describes the device.
@@ -192,7 +192,7 @@ func (rt *Runtime) Device() DeviceInfo {
 
 // DeviceInfo describes a device.
 type DeviceInfo struct {
-	// Backend and Name say what the device is, for people.
+	// Backend and Name describe the device for people.
 	Backend, Name string
 	// Ordinal is the number of the device among those that the process sees, or -1 where devices
 	// have no numbers, as on the host.

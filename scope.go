@@ -39,8 +39,8 @@ func (p *Pool) Begin(g *Group) *Scope {
 	return s
 }
 
-// beginScope reports the scope and returns the group's membership. If the group is a member already,
-// it avoids the call of Pool.member.
+// beginScope reports the scope and returns the group's membership. If the group is a member
+// already, it avoids the call of Pool.member.
 func beginScope(p *Pool, g *Group) (*membership, error) {
 	if p.rt.opts.OnEvent != nil {
 		poolEvents{p}.scope(event.KindScopeBegin, g)
@@ -53,9 +53,9 @@ func beginScope(p *Pool, g *Group) (*membership, error) {
 	return p.member(g)
 }
 
-// BeginDisabled opens a scope whose allocations come from memory of this rank's own and are never
-// registered. It is for code that runs with symmetric memory on some calls and without on others,
-// such as where ranks have tensors of different shapes.
+// BeginDisabled opens a scope whose allocations come from memory of a pool without a domain and are
+// never registered. It is for code that runs with symmetric memory on some calls and without on
+// others, such as where ranks have tensors of different shapes.
 func (p *Pool) BeginDisabled() *Scope {
 	poolEvents{p.rt.local}.scope(event.KindScopeBegin, nil)
 	return &Scope{pool: p.rt.local}
@@ -90,9 +90,9 @@ func (s *Scope) usable() error {
 	return s.err
 }
 
-// End ends the scope and registers what is new. It is collective over the group where something
-// is; with nothing new it costs some nanoseconds and asks nobody. See Pool.Register for errors. A
-// scope that has ended returns ErrClosed.
+// End ends the scope and registers what is new. It is collective over the group where something is;
+// with nothing new it takes some nanoseconds and does not communicate. See Pool.Register for
+// errors. A scope that has ended returns ErrClosed.
 func (s *Scope) End(ctx context.Context) error {
 	ctx = orBackground(ctx)
 	if err := s.usable(); err != nil {

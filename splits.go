@@ -10,7 +10,7 @@ import (
 // order, by counts and offsets in elements: see [driver.Splits].
 type Splits = driver.Splits
 
-// Contiguous makes the splits of buffers whose parts lie one behind the other, in group order.
+// Contiguous returns the splits of buffers whose parts are contiguous, in group order.
 func Contiguous(sendCounts, recvCounts []int64) Splits {
 	return Splits{
 		SendCounts: sendCounts, SendOffsets: offsetsOf(sendCounts),

@@ -64,7 +64,7 @@ type GroupStats struct {
 	Agreements    uint64 `json:"agreements"`
 	// Paths counts collectives by the path they took, replays of graphs included.
 	Paths map[string]uint64 `json:"paths"`
-	// Tuning says what chooses their paths.
+	// Tuning describes how their paths are chosen.
 	Tuning Tuning `json:"tuning"`
 }
 

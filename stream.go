@@ -15,7 +15,7 @@ import (
 
 // Stream is an ordered, asynchronous queue of work.
 //
-// Ranks need not make the same streams. Each pool numbers those that allocate there by itself: the
+// Ranks need not make the same streams. Each pool numbers the streams that allocate there: the
 // default stream is 0, the others count from 1 in the order of their first Alloc or Reserve in that
 // pool. These numbers are in the pool's history, and in the error of ranks that differ.
 //
@@ -24,7 +24,7 @@ import (
 //
 // States: running; failed, after the first error of its work; running again once Synchronize has
 // returned that error. What is queued on a failed stream is not run. Events recorded on it carry
-// the error to whoever waits for them, and a collective that is not run fails its group, on all
+// the error to their waiters, and a collective that is not run fails its group, on all
 // ranks, with a PriorError. On GPUs what is queued runs on, and only Synchronize returns the error.
 type Stream struct {
 	rt     *Runtime
@@ -254,7 +254,7 @@ func (s *Stream) drain(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if s.captured() { // since before or after the mark, which nobody can tell
+	if s.captured() { // the capture may have begun before or after the mark
 		return ErrCapturing
 	}
 	if err := mark.Synchronize(ctx); err != nil && !mark.Done() {

@@ -21,7 +21,7 @@ const (
 	envPath   = "SYMMEM_PATH"
 )
 
-// Tuning says which table chooses the paths of a group.
+// Tuning describes how the paths of a group are chosen.
 type Tuning struct {
 	// Table names the table, with the file if it is of one.
 	Table string `json:"table"`
@@ -33,9 +33,10 @@ type Tuning struct {
 	Machines int `json:"machines"`
 }
 
-// TuningFile is where symmem tune writes the table of a device and a number of ranks, and where
-// Open looks for it: below $XDG_CONFIG_HOME, or .config in the home directory. Without either it is
-// an error; Open then goes on without a file, as it does where it may not look into the directory.
+// TuningFile returns the file to which symmem tune writes the table of a device and a number of
+// ranks, and from which Open reads it: below $XDG_CONFIG_HOME, or .config in the home directory.
+// Without either it returns an error, and Open uses no file. Open does the same if it may not read
+// the directory.
 func TuningFile(device string, ranks int) (string, error) {
 	folder, err := os.UserConfigDir()
 	if err != nil {
@@ -78,12 +79,13 @@ type settings struct {
 type term struct {
 	What  string `json:"what"`
 	Value string `json:"value"`
-	// Text says the value for people, where it does not itself.
+	// Text describes the value for people, if Value does not.
 	Text string `json:"text,omitempty"`
 }
 
-// machineName is what sets machines apart, as NCCL has it: NCCL_HOSTID, or the host's name and the
-// number of its boot, since containers of one machine may have names of their own or share one.
+// machineName identifies the machine as NCCL does: by NCCL_HOSTID, or by the host's name and its
+// boot id, since containers of one machine may have different names, and containers of two the
+// same.
 func machineName() string {
 	if id := os.Getenv("NCCL_HOSTID"); id != "" {
 		return id

@@ -16,7 +16,7 @@ import (
 	"symmem/internal/ranked"
 )
 
-// MaxStep is the most bytes that may say which step begins.
+// MaxStep limits the text of a step, in bytes.
 const MaxStep = 1024
 
 // Bounds of the names of values.
@@ -69,7 +69,7 @@ func (o ValueOperation) compares() bool {
 // hasText reports whether ranks give the digest of a text, which only their reports contain.
 func (o ValueOperation) hasText() bool { return o == ValueStep || o == ValueAgreeString }
 
-// values are the numbers that the ranks of a group compare on the host.
+// values compares and combines values of the ranks of a group on the host.
 type values struct {
 	roster
 	rt     *Runtime
@@ -95,7 +95,7 @@ func (v *values) beginStep(c *valueCall) {
 	v.latestStep = text
 }
 
-// inStep says in which step this rank is, or nothing.
+// inStep names the step of this rank, or returns nothing.
 func (v *values) inStep() string {
 	v.state.Lock()
 	defer v.state.Unlock()
@@ -105,7 +105,7 @@ func (v *values) inStep() string {
 	return ", step " + v.latestStep
 }
 
-// lastValues is how many values are kept for error messages.
+// lastValues limits the calls that are kept for errors.
 const lastValues = 10
 
 // combine makes one call: it gathers what all ranks have under the name, compares, and folds.
@@ -141,7 +141,7 @@ func (v *values) combine(ctx context.Context, c valueCall) (int64, error) {
 	return result, err
 }
 
-// valueCall is one call on this rank.
+// valueCall describes a call of this rank.
 type valueCall struct {
 	operation ValueOperation
 	name      string
@@ -219,7 +219,7 @@ func (o ValueOperation) join(a, b int64) int64 {
 		return min(a, b)
 	case ValueSum:
 		return a + b
-	default: // values that have to be alike
+	default: // values that must be equal
 		return a
 	}
 }
@@ -252,7 +252,7 @@ func (v *values) step(ctx context.Context, what string, site uint32) error {
 	return err
 }
 
-// maxQuoted is the most bytes of a text that an error quotes.
+// maxQuoted limits how many bytes of a text an error quotes.
 const maxQuoted = 120
 
 // agreeString compares a text by its digest.
@@ -270,7 +270,7 @@ func (v *values) agreeString(ctx context.Context, name, text string, site uint32
 	return err
 }
 
-// valueName is what this rank knows of a name.
+// valueName holds the calls under one name.
 type valueName struct {
 	mu     ranked.Mutex[valueMu] // one call at a time
 	gather driver.Named

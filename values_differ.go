@@ -14,7 +14,7 @@ import (
 	"symmem/driver"
 )
 
-// valueReport is what a rank sends to the others about its call once they know that calls differ.
+// valueReport describes a rank's call to the others once they know that calls differ.
 type valueReport struct {
 	Event  string   `json:"event"`
 	Site   string   `json:"site"`
@@ -72,7 +72,7 @@ func (r valueReport) encode() []byte {
 	}
 }
 
-// decodeValueReport reads the report of another rank. One that cannot be read says nothing.
+// decodeValueReport reads the report of another rank. One that cannot be decoded is empty.
 func decodeValueReport(text []byte) (r valueReport) {
 	if json.Unmarshal(text, &r) != nil {
 		return valueReport{}
@@ -181,7 +181,7 @@ func (v *values) divergence(
 	return d
 }
 
-// majority returns what more than half of the ranks have given.
+// majority returns the words that more than half of the ranks have in common.
 func majority(given []driver.Words) (most driver.Words, ok bool) {
 	count := map[driver.Words]int{}
 	for _, w := range given {
@@ -192,7 +192,7 @@ func majority(given []driver.Words) (most driver.Words, ok bool) {
 	return most, false
 }
 
-// sidesText says what each side of a divergence has and where.
+// sidesText describes what each side of a divergence has, and where.
 func (v *values) sidesText(d *DivergenceError) string {
 	var texts []string
 	for _, s := range d.Sides {
