@@ -11,18 +11,18 @@ import (
 	"symmem/cmd/libsymmem/internal/binding"
 )
 
-// allocated calls an allocator function and returns the address, or null on failure.
-func allocated(alloc func() (uintptr, error)) (at uintptr) {
-	stored(&at, "the address", alloc)
-	return at
+// addressOf calls an allocator function and returns the address, or 0 on failure.
+func addressOf(alloc func() (uintptr, error)) (address uintptr) {
+	store(&address, "the address", alloc)
+	return address
 }
 
 //export goTorchAlloc
 func goTorchAlloc(
 	pool C.int, size C.size_t, device C.int, stream unsafe.Pointer, site C.uint32_t,
 ) C.uintptr_t {
-	return C.uintptr_t(allocated(func() (uintptr, error) {
-		if err := library.DeviceFits(int(device)); err != nil {
+	return C.uintptr_t(addressOf(func() (uintptr, error) {
+		if err := library.CheckDevice(int(device)); err != nil {
 			return 0, err
 		}
 		return library.Alloc(int(pool), uint64(size), uintptr(stream), uint32(site))
@@ -31,14 +31,14 @@ func goTorchAlloc(
 
 //export goTorchFree
 func goTorchFree(address unsafe.Pointer) {
-	err := binding.Recovering(func() error {
+	err := binding.CatchPanic(func() error {
 		if !library.IsOpen() {
 			return nil // Close returned the memory
 		}
 		return library.Free(uintptr(address), true)
 	})
 	if err != nil {
-		result(err)
+		report(err)
 		(*binding.Words)(unsafe.Pointer(&C.symmem_words)).Refused.Add(1)
 	}
 }
@@ -47,27 +47,27 @@ func goTorchFree(address unsafe.Pointer) {
 func goPlugAlloc(
 	pool C.int, size C.size_t, device C.int, stream unsafe.Pointer, site C.uint32_t,
 ) C.uintptr_t {
-	at := allocated(func() (uintptr, error) {
-		at, err := library.PlugAlloc(
+	address := addressOf(func() (uintptr, error) {
+		address, err := library.PlugAlloc(
 			int(pool), uint64(size), int(device), uintptr(stream), uint32(site))
 		if err != nil {
 			fmt.Fprintf(os.Stderr, "symmem: allocating %d bytes on device %d: %v\n", size, device, err)
 		}
-		return at, err
+		return address, err
 	})
-	return C.uintptr_t(at)
+	return C.uintptr_t(address)
 }
 
 //export goPlugRegister
 func goPlugRegister(comm C.uintptr_t) C.int {
-	err := binding.Recovering(func() error { return library.PlugRegister(uintptr(comm)) })
+	err := binding.CatchPanic(func() error { return library.PlugRegister(uintptr(comm)) })
 	if err != nil {
-		result(err)
+		report(err)
 	}
 	return C.int(library.PlugFailed(uintptr(comm), err))
 }
 
 //export goPlugForget
 func goPlugForget(comm C.uintptr_t) C.int {
-	return guarded(func() error { return library.PlugForget(uintptr(comm)) })
+	return guard(func() error { return library.PlugForget(uintptr(comm)) })
 }

@@ -11,24 +11,24 @@ import (
 
 //export goCheck
 func goCheck(group C.uint64_t) C.int {
-	return guarded(func() error { return library.Check(uint64(group)) })
+	return guard(func() error { return library.Check(uint64(group)) })
 }
 
 //export goSetCheck
 func goSetCheck(level C.int) C.int {
-	return guarded(func() error { return library.SetCheck(int(level)) })
+	return guard(func() error { return library.SetCheck(int(level)) })
 }
 
 //export goNote
 func goNote(pool C.int, kind, value C.int64_t, site C.uint32_t) C.int {
-	return guarded(func() error {
+	return guard(func() error {
 		return library.Note(int(pool), int64(kind), int64(value), uint32(site))
 	})
 }
 
 //export goSite
 func goSite(length C.size_t, text *C.char, site *C.uint32_t) C.int {
-	return stored(site, "the site", func() (uint32, error) {
+	return store(site, "the site", func() (uint32, error) {
 		name, err := textOf(length, text)
 		if err != nil {
 			return 0, err
@@ -38,22 +38,22 @@ func goSite(length C.size_t, text *C.char, site *C.uint32_t) C.int {
 }
 
 //export goValue
-func goValue(of *C.struct_symmem_value, site C.uint32_t, number *C.int64_t) C.int {
-	return guarded(func() error {
-		if of == nil || number == nil {
-			return missing("the value or its number")
+func goValue(v *C.struct_symmem_value, site C.uint32_t, number *C.int64_t) C.int {
+	return guard(func() error {
+		if v == nil || number == nil {
+			return errNull("the value or its number")
 		}
-		if of.name_length > C.SYMMEM_VALUE_NAME {
-			return fmt.Errorf("a name of %d bytes, from 1 to %d: %w", of.name_length,
+		if v.name_length > C.SYMMEM_VALUE_NAME {
+			return fmt.Errorf("value name of %d bytes: the maximum is %d: %w", v.name_length,
 				C.SYMMEM_VALUE_NAME, symmem.ErrInvalid)
 		}
-		if of.site != 0 {
-			site = of.site
+		if v.site != 0 {
+			site = v.site
 		}
-		name := C.GoStringN(&of.name[0], C.int(of.name_length))
-		got, err := library.Number(uint64(of.group), int(of.operation), name, int64(*number),
+		name := C.GoStringN(&v.name[0], C.int(v.name_length))
+		got, err := library.Number(uint64(v.group), int(v.operation), name, int64(*number),
 			uint32(site))
-		agree := of.operation == C.SYMMEM_VALUE_AGREE || of.operation == C.SYMMEM_VALUE_AGREE_FLOAT
+		agree := v.operation == C.SYMMEM_VALUE_AGREE || v.operation == C.SYMMEM_VALUE_AGREE_FLOAT
 		if err == nil && !agree {
 			*number = C.int64_t(got)
 		}
@@ -66,8 +66,8 @@ func goAgreeString(
 	group C.uint64_t, nameLength C.size_t, name *C.char, length C.size_t, text *C.char,
 	site C.uint32_t,
 ) C.int {
-	return guarded(func() error {
-		called, err := textOf(nameLength, name)
+	return guard(func() error {
+		valueName, err := textOf(nameLength, name)
 		if err != nil {
 			return err
 		}
@@ -76,7 +76,7 @@ func goAgreeString(
 			return err
 		}
 		_, err = library.Value(uint64(group), symmem.ValueCall{
-			Operation: symmem.ValueAgreeString, Name: called, Text: value,
+			Operation: symmem.ValueAgreeString, Name: valueName, Text: value,
 		}, uint32(site))
 		return err
 	})
@@ -84,7 +84,7 @@ func goAgreeString(
 
 //export goStep
 func goStep(group C.uint64_t, length C.size_t, what *C.char, site C.uint32_t) C.int {
-	return guarded(func() error {
+	return guard(func() error {
 		text, err := textOf(length, what)
 		if err != nil {
 			return err

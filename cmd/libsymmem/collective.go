@@ -14,7 +14,7 @@ func goCollective(
 	group C.uint64_t, operation C.int, count C.int64_t, dataType, op, root, path C.int,
 	send, recv unsafe.Pointer, stream C.uint64_t, site C.uint32_t,
 ) C.int {
-	return guarded(func() error {
+	return guard(func() error {
 		return library.Do(uint64(group), &binding.Arguments{
 			Operation: int(operation), Count: int64(count), Type: int(dataType), Op: int(op),
 			Root: int(root), Path: int(path), Send: uintptr(send), Recv: uintptr(recv),
@@ -28,7 +28,7 @@ func goNorm(
 	group C.uint64_t, rows, hidden C.int64_t, epsilon C.float,
 	input, residual, weight, output unsafe.Pointer, stream C.uint64_t, site C.uint32_t,
 ) C.int {
-	return guarded(func() error {
+	return guard(func() error {
 		return library.Norm(uint64(group), &binding.NormArguments{
 			Rows: int64(rows), Hidden: int64(hidden), Epsilon: float32(epsilon),
 			Input: uintptr(input), Residual: uintptr(residual), Weight: uintptr(weight),
@@ -39,15 +39,15 @@ func goNorm(
 
 //export goSynchronize
 func goSynchronize(stream C.uint64_t) C.int {
-	return guarded(func() error { return library.Synchronize(uintptr(stream)) })
+	return guard(func() error { return library.Synchronize(uintptr(stream)) })
 }
 
 //export goForget
 func goForget(stream C.uint64_t) C.int {
-	return guarded(func() error { return library.Forget(uintptr(stream)) })
+	return guard(func() error { return library.Forget(uintptr(stream)) })
 }
 
 //export goIdle
 func goIdle(yes C.int) C.int {
-	return guarded(func() error { return library.Idle(yes != 0) })
+	return guard(func() error { return library.Idle(yes != 0) })
 }

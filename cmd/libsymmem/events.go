@@ -5,27 +5,27 @@ import "C"
 
 //export goEventRecord
 func goEventRecord(stream C.uint64_t, event *C.uint64_t) C.int {
-	return stored(event, "the event", func() (uint64, error) {
+	return store(event, "the event", func() (uint64, error) {
 		return library.Record(uintptr(stream))
 	})
 }
 
 //export goEventDone
 func goEventDone(event C.uint64_t) C.int {
-	return truth(func() bool { return library.Reached(uint64(event)) })
+	return boolean(func() bool { return library.Reached(uint64(event)) })
 }
 
 //export goEventSynchronize
 func goEventSynchronize(event C.uint64_t) C.int {
-	return guarded(func() error { return library.Await(uint64(event)) })
+	return guard(func() error { return library.Await(uint64(event)) })
 }
 
 //export goEventClose
 func goEventClose(event C.uint64_t) C.int {
-	return guarded(func() error { return library.CloseEvent(uint64(event)) })
+	return guard(func() error { return library.CloseEvent(uint64(event)) })
 }
 
 //export goStreamWait
 func goStreamWait(stream, event C.uint64_t) C.int {
-	return guarded(func() error { return library.StreamWait(uintptr(stream), uint64(event)) })
+	return guard(func() error { return library.StreamWait(uintptr(stream), uint64(event)) })
 }

@@ -12,7 +12,7 @@ import (
 
 //export goWorld
 func goWorld(group *C.uint64_t) C.int {
-	return stored(group, "the group", library.World)
+	return store(group, "the group", library.World)
 }
 
 // maxRanks bounds the number of ranks of a group.
@@ -22,13 +22,13 @@ const maxRanks = 1 << 20
 func goGroupOpen(
 	length C.size_t, name *C.char, count C.size_t, ranks *C.int32_t, group *C.uint64_t,
 ) C.int {
-	return stored(group, "the group", func() (uint64, error) {
+	return store(group, "the group", func() (uint64, error) {
 		text, err := textOf(length, name)
 		if err != nil {
 			return 0, err
 		}
 		if ranks == nil {
-			return 0, missing("the ranks")
+			return 0, errNull("the ranks")
 		}
 		if count > maxRanks {
 			return 0, fmt.Errorf("opening a group of %d ranks: %w", count, symmem.ErrInvalid)
@@ -43,27 +43,27 @@ func goGroupOpen(
 
 //export goGroupClose
 func goGroupClose(group C.uint64_t) C.int {
-	return guarded(func() error { return library.CloseGroup(uint64(group)) })
+	return guard(func() error { return library.CloseGroup(uint64(group)) })
 }
 
 //export goGroupDescribe
 func goGroupDescribe(group C.uint64_t, size C.size_t, text *C.char, length *C.size_t) C.int {
-	return give(size, text, length, func() (string, error) {
+	return copyText(size, text, length, func() (string, error) {
 		return library.DescribeGroup(uint64(group))
 	})
 }
 
 //export goGroupError
 func goGroupError(group C.uint64_t) C.int {
-	return guarded(func() error { return library.GroupError(uint64(group)) })
+	return guard(func() error { return library.GroupError(uint64(group)) })
 }
 
 //export goGroupAbort
 func goGroupAbort(group C.uint64_t) C.int {
-	return guarded(func() error { return library.AbortGroup(uint64(group)) })
+	return guard(func() error { return library.AbortGroup(uint64(group)) })
 }
 
 //export goGroupSetPath
 func goGroupSetPath(group C.uint64_t, path C.int) C.int {
-	return guarded(func() error { return library.SetPath(uint64(group), int(path)) })
+	return guard(func() error { return library.SetPath(uint64(group), int(path)) })
 }

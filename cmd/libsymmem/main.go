@@ -2,9 +2,9 @@
 // symmem.h declares and documents the functions. README.md describes the build and the effects of
 // the Go runtime on the process.
 //
-// The C files contain code that must work without Go: the check for forks, the state of threads,
-// and the shared words. Functions in Go decode their arguments, call package binding, and encode
-// the result.
+// The C files contain the parts that must work without the Go runtime: fork detection, per-thread
+// state and the shared words. Each Go function decodes its arguments, calls package binding and
+// encodes the result.
 package main
 
 /*

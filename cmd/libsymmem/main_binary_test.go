@@ -22,11 +22,11 @@ func open(t *testing.T) *elf.File {
 	return f
 }
 
-// comments matches comments in C.
-var comments = regexp.MustCompile(`(?s)/\*.*?\*/`)
+// cComment matches a comment in C.
+var cComment = regexp.MustCompile(`(?s)/\*.*?\*/`)
 
-// declared lists the functions of the header.
-func declared(t *testing.T) []string {
+// declaredFunctions returns the names of the functions that symmem.h declares, sorted.
+func declaredFunctions(t *testing.T) []string {
 	t.Helper()
 	text, err := os.ReadFile("symmem.h")
 	if err != nil {
@@ -34,7 +34,7 @@ func declared(t *testing.T) []string {
 	}
 	calls := regexp.MustCompile(`\b((?:symmem|nccl)_\w+)\(`)
 	var names []string
-	for _, m := range calls.FindAllStringSubmatch(comments.ReplaceAllString(string(text), ""), -1) {
+	for _, m := range calls.FindAllStringSubmatch(cComment.ReplaceAllString(string(text), ""), -1) {
 		names = append(names, m[1])
 	}
 	slices.Sort(names)
@@ -46,33 +46,33 @@ func TestLibraryExportsDeclaredFunctions(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var shown []string
+	var exported []string
 	for _, s := range symbols {
 		if s.Section != elf.SHN_UNDEF {
-			shown = append(shown, s.Name)
+			exported = append(exported, s.Name)
 		}
 	}
-	slices.Sort(shown)
-	want := declared(t)
+	slices.Sort(exported)
+	want := declaredFunctions(t)
 	if len(want) < 60 {
-		t.Fatalf("only %d functions found in the header", len(want))
+		t.Fatalf("found only %d functions in symmem.h", len(want))
 	}
-	if !slices.Equal(shown, want) {
-		t.Errorf("the library exports\n%v\nand the header declares\n%v", shown, want)
+	if !slices.Equal(exported, want) {
+		t.Errorf("exported functions:\n%v\nwant those of symmem.h:\n%v", exported, want)
 	}
 }
 
-// TestForkedChildCallsDeclaredFunctions fails if testdata/forked.c does not call a function of the
-// header.
+// TestForkedChildCallsDeclaredFunctions fails if testdata/forked.c does not mention a function of
+// symmem.h.
 func TestForkedChildCallsDeclaredFunctions(t *testing.T) {
 	text, err := os.ReadFile("testdata/forked.c")
 	if err != nil {
 		t.Fatal(err)
 	}
-	named := regexp.MustCompile(`\w+`).FindAllString(comments.ReplaceAllString(string(text), ""), -1)
-	for _, name := range declared(t) {
-		if !slices.Contains(named, name) {
-			t.Errorf("%s is not called", name)
+	words := regexp.MustCompile(`\w+`).FindAllString(cComment.ReplaceAllString(string(text), ""), -1)
+	for _, name := range declaredFunctions(t) {
+		if !slices.Contains(words, name) {
+			t.Errorf("forked.c does not call %s", name)
 		}
 	}
 }
@@ -84,15 +84,15 @@ func TestLibraryLinksOnlyLibc(t *testing.T) {
 	}
 	for _, name := range libraries {
 		if name != "libc.so.6" && !strings.HasPrefix(name, "ld-linux") {
-			t.Errorf("linked library %s", name)
+			t.Errorf("the library links %s, want only libc", name)
 		}
 	}
 }
 
 func TestLibraryCannotBeUnloaded(t *testing.T) {
-	const noDelete = 8 // DF_1_NODELETE of elf.h: Go cannot be unloaded
+	const noDelete = 8 // DF_1_NODELETE in elf.h; the Go runtime cannot be unloaded
 	flags, err := open(t).DynValue(elf.DT_FLAGS_1)
 	if err != nil || len(flags) == 0 || flags[0]&noDelete == 0 {
-		t.Errorf("flags %v, %v", flags, err)
+		t.Errorf("DT_FLAGS_1 = %v, %v; want bit %d set", flags, err, noDelete)
 	}
 }

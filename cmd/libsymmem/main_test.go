@@ -17,36 +17,36 @@ import (
 	"symmem/internal/sys/systest"
 )
 
-// built holds the paths of the library, the C program that tests it, and the command that starts
+// paths holds the paths of the library, the C program that tests it, and the command that starts
 // ranks.
-type built struct{ library, drive, command string }
+type paths struct{ library, drive, command string }
 
-var building struct {
+var binaries struct {
 	once   sync.Once
 	folder string
-	built  built
+	paths  paths
 	err    error
 }
 
 func TestMain(m *testing.M) {
 	status := m.Run()
-	if building.folder != "" {
-		_ = os.RemoveAll(building.folder)
+	if binaries.folder != "" {
+		_ = os.RemoveAll(binaries.folder)
 	}
 	os.Exit(status)
 }
 
-// build compiles everything in the first call.
-func build(t *testing.T) built {
+// build returns the paths of the binaries. The first call compiles them.
+func build(t *testing.T) paths {
 	t.Helper()
-	building.once.Do(func() {
-		if building.folder, building.err = os.MkdirTemp("", "libsymmem"); building.err != nil {
+	binaries.once.Do(func() {
+		if binaries.folder, binaries.err = os.MkdirTemp("", "libsymmem"); binaries.err != nil {
 			return
 		}
-		b := built{
-			library: filepath.Join(building.folder, "libsymmem.so"),
-			drive:   filepath.Join(building.folder, "drive"),
-			command: filepath.Join(building.folder, "symmem"),
+		b := paths{
+			library: filepath.Join(binaries.folder, "libsymmem.so"),
+			drive:   filepath.Join(binaries.folder, "drive"),
+			command: filepath.Join(binaries.folder, "symmem"),
 		}
 		sources, _ := filepath.Glob("testdata/*.c")
 		compile := append([]string{
@@ -56,25 +56,26 @@ func build(t *testing.T) built {
 			exec.Command("./build.sh", b.library),
 			exec.Command("go", "build", "-o", b.command, "symmem/cmd/symmem"),
 			exec.Command("gcc", append(compile, b.library, "-lpthread", "-ldl",
-				"-Wl,-rpath,"+building.folder)...),
+				"-Wl,-rpath,"+binaries.folder)...),
 		} {
 			if out, err := c.CombinedOutput(); err != nil {
-				building.err = fmt.Errorf("%v: %w\n%s", c.Args, err, out)
+				binaries.err = fmt.Errorf("%v: %w\n%s", c.Args, err, out)
 				return
 			}
 		}
-		building.built = b
+		binaries.paths = b
 	})
-	if building.err != nil {
-		t.Fatal(building.err)
+	if binaries.err != nil {
+		t.Fatal(binaries.err)
 	}
-	return building.built
+	return binaries.paths
 }
 
-// deadline ends a program that hangs. No scenario takes a tenth of it.
+// deadline ends a program that hangs. All scenarios take less than a tenth of it.
 const deadline = 100 * time.Second
 
-// drive runs a scenario with a number of ranks, and fails unless all ranks exit with status 0.
+// drive runs a scenario on a number of ranks and returns their output. The test fails unless all
+// ranks exit with status 0.
 func drive(t *testing.T, ranks int, scenario string, environment ...string) string {
 	t.Helper()
 	b := build(t)
@@ -90,39 +91,39 @@ func drive(t *testing.T, ranks int, scenario string, environment ...string) stri
 }
 
 var scenarios = []struct {
-	sentence, scenario string
-	ranks              []int
+	name, scenario string
+	ranks          []int
 	// done returns the number of ranks that complete the scenario.
 	done func(ranks int) int
 }{
 	{
-		"sums are right on every path, and words and windows change with memory", "sums",
+		"sums are right on every path, and new memory changes the words and windows", "sums",
 		[]int{1, 2, 4},
 		all,
 	},
-	{"messages have tags and sources, and an unmatched one is reported", "messages", []int{2, 4}, all},
+	{"messages have tags and sources, and an unmatched message is reported", "messages", []int{2, 4}, all},
 	{
-		"all-to-all sends parts of any size, and different splits are reported", "splits",
+		"all-to-all sends parts of any size, and splits that differ are reported", "splits",
 		[]int{1, 2, 4},
 		all,
 	},
 	{"groups are identified by name and ranks; handles are not reused", "groups", []int{2, 4}, all},
 	{
-		"PyTorch's segments share windows, and each pool has allocator functions", "pools",
+		"PyTorch's segments share windows, and each pool has its own allocator functions", "pools",
 		[]int{1, 2},
 		all,
 	},
 	{
-		"new memory of one pool is registered, and differences are reported", "pending",
+		"new memory of one pool is registered, and differences between ranks are reported", "pending",
 		[]int{1, 2, 4},
 		all,
 	},
 	{"misuse returns errors without side effects", "misuse", []int{1, 2}, all},
 	{"a panic is returned as an error", "panics", []int{1, 2}, all},
-	{"the order of frees does not change the history", "freed-order", []int{2, 4}, all},
-	{"a divergence has the call sites of both sides", "diverge", []int{2, 4}, all},
+	{"the order of frees does not affect the history", "freed-order", []int{2, 4}, all},
+	{"a divergence error has the call sites of both sides", "diverge", []int{2, 4}, all},
 	{
-		"different places are detected before a sum, with call sites", "mismatch",
+		"buffers at different places are detected before a sum, with call sites", "mismatch",
 		[]int{2, 4},
 		all,
 	},
@@ -134,11 +135,11 @@ var scenarios = []struct {
 		[]int{1, 2},
 		all,
 	},
-	{"threads allocate concurrently, and each has its last error", "threads", []int{2}, all},
-	{"signal handlers of the program run, also under many signals", "signals", []int{2}, all},
+	{"threads allocate concurrently, and each has its own last error", "threads", []int{2}, all},
+	{"signal handlers of the program run, even under many signals", "signals", []int{2}, all},
 	{"a process exits with live buffers", "exit-live", []int{2}, all},
 	{"a process exits while one of its threads waits", "exit-waiting", []int{2, 4}, all},
-	{"a process opens again with new variables", "reopen", []int{2}, all},
+	{"a process reopens the library with new environment variables", "reopen", []int{2}, all},
 }
 
 func all(ranks int) int       { return ranks }
@@ -147,7 +148,7 @@ func allButOne(ranks int) int { return ranks - 1 }
 func TestCProgram(t *testing.T) {
 	for _, s := range scenarios {
 		for _, ranks := range s.ranks {
-			t.Run(fmt.Sprintf("%s, on %d", s.sentence, ranks), func(t *testing.T) {
+			t.Run(fmt.Sprintf("%s, on %d", s.name, ranks), func(t *testing.T) {
 				out := drive(t, ranks, s.scenario)
 				if got := strings.Count(out, s.scenario+" is done"); got != s.done(ranks) {
 					t.Errorf("%d ranks completed, want %d:\n%s", got, s.done(ranks), out)
@@ -165,7 +166,7 @@ func TestForkedChildClosesConnections(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer child.Close() // which ends the child
+	defer child.Close() // the child exits when its input ends
 	store := "DRIVE_STORE=unix:@drive-" + rand.Text()
 	ranks := make([]*exec.Cmd, 2)
 	for rank := range ranks {
@@ -190,18 +191,18 @@ func TestCProgramOnSoftwareGPU(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, s := range []struct{ sentence, scenario string }{
+	for _, s := range []struct{ name, scenario string }{
 		{"SGLang's functions register with several communicators", "plug"},
 		{"a communicator of another library is attached to a group", "attach"},
 		{"collectives are captured in a foreign graph", "capture"},
 		{"all-reduce, residual and RMSNorm are fused", "norm"},
 	} {
 		for _, ranks := range []int{2, 4} {
-			t.Run(fmt.Sprintf("%s, on %d", s.sentence, ranks), func(t *testing.T) {
+			t.Run(fmt.Sprintf("%s, on %d", s.name, ranks), func(t *testing.T) {
 				out := drive(t, ranks, s.scenario, "SYMMEM_CUDA="+cuda, "SYMMEM_NCCL="+nccl,
 					"DRIVE_DIR="+t.TempDir())
 				if got := strings.Count(out, s.scenario+" is done"); got != ranks {
-					t.Errorf("%d ranks completed:\n%s", got, out)
+					t.Errorf("%d ranks completed, want %d:\n%s", got, ranks, out)
 				}
 			})
 		}

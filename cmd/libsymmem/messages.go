@@ -16,11 +16,11 @@ func goMessage(
 	group C.uint64_t, operation C.int, count C.int64_t, dataType, peer, tag C.int,
 	buffer unsafe.Pointer, from *C.int32_t, stream C.uint64_t, site C.uint32_t,
 ) C.int {
-	return guarded(func() error {
+	return guard(func() error {
 		c := &binding.Arguments{
 			Operation: int(operation), Count: int64(count), Type: int(dataType), Root: int(peer),
 			Tag: int(tag), Stream: uintptr(stream), Site: uint32(site),
-			// The operation uses only one of the two.
+			// A send uses only Send, a receive only Recv.
 			Send: uintptr(buffer), Recv: uintptr(buffer),
 		}
 		if from != nil {
@@ -35,9 +35,9 @@ func goAllToAllV(
 	group C.uint64_t, ranks C.size_t, sendCounts, sendOffsets, recvCounts, recvOffsets *C.int64_t,
 	dataType C.int, send, recv unsafe.Pointer, stream C.uint64_t, site C.uint32_t,
 ) C.int {
-	return guarded(func() error {
+	return guard(func() error {
 		if sendCounts == nil || recvCounts == nil {
-			return missing("the counts")
+			return errNull("the counts")
 		}
 		if ranks == 0 || ranks > maxRanks {
 			return fmt.Errorf("splits for %d ranks: %w", ranks, symmem.ErrInvalid)
@@ -53,7 +53,7 @@ func goAllToAllV(
 	})
 }
 
-// numbers copies a list passed by C. It returns nil for null.
+// numbers returns a copy of a list passed by C, or nil for a null pointer.
 func numbers(count C.size_t, list *C.int64_t) []int64 {
 	if list == nil {
 		return nil

@@ -13,12 +13,12 @@ import (
 
 //export goOpen
 func goOpen(length C.size_t, options *C.char) C.int {
-	return guarded(func() error {
+	return guard(func() error {
 		text, err := textOf(length, options)
 		if err != nil {
 			return err
 		}
-		if err := catchUp(); err != nil {
+		if err := importEnvironment(); err != nil {
 			return err
 		}
 		C.symmem_watch_exit()
@@ -26,36 +26,36 @@ func goOpen(length C.size_t, options *C.char) C.int {
 	})
 }
 
-// catchUp copies environment variables that the process has set since the library was loaded, which
-// is when Go reads the environment.
-func catchUp() error {
-	for at := C.symmem_environment(); at != nil && *at != nil; {
-		name, value, _ := strings.Cut(C.GoString(*at), "=")
-		if got, ok := os.LookupEnv(name); name != "" && (!ok || got != value) {
+// importEnvironment copies the environment variables that the process has set since Go read the
+// environment, which it does when the library is loaded.
+func importEnvironment() error {
+	for entry := C.symmem_environment(); entry != nil && *entry != nil; {
+		name, value, _ := strings.Cut(C.GoString(*entry), "=")
+		if old, ok := os.LookupEnv(name); name != "" && (!ok || old != value) {
 			if err := os.Setenv(name, value); err != nil {
 				return err
 			}
 		}
-		at = (**C.char)(unsafe.Add(unsafe.Pointer(at), unsafe.Sizeof(*at)))
+		entry = (**C.char)(unsafe.Add(unsafe.Pointer(entry), unsafe.Sizeof(*entry)))
 	}
 	return nil
 }
 
 //export goClose
 func goClose(force C.int) C.int {
-	return guarded(func() error { return library.Close(force != 0) })
+	return guard(func() error { return library.Close(force != 0) })
 }
 
 //export goIsOpen
-func goIsOpen() C.int { return truth(library.IsOpen) }
+func goIsOpen() C.int { return boolean(library.IsOpen) }
 
 //export goCallSites
-func goCallSites() C.int { return truth(library.CallSites) }
+func goCallSites() C.int { return boolean(library.CallSites) }
 
-// truth returns 1 or 0.
-func truth(ask func() bool) C.int {
+// boolean returns 1 if query returns true, and 0 if it returns false or panics.
+func boolean(query func() bool) C.int {
 	answer := false
-	if binding.Recovering(func() error { answer = ask(); return nil }) != nil || !answer {
+	if binding.CatchPanic(func() error { answer = query(); return nil }) != nil || !answer {
 		return 0
 	}
 	return 1
@@ -63,5 +63,5 @@ func truth(ask func() bool) C.int {
 
 //export goDescribe
 func goDescribe(size C.size_t, text *C.char, length *C.size_t) C.int {
-	return give(size, text, length, library.Describe)
+	return copyText(size, text, length, library.Describe)
 }

@@ -4,9 +4,9 @@ package main
 import "C"
 
 //export goSetPoll
-func goSetPoll(wanted C.int) C.int {
-	return guarded(func() error {
-		if wanted == 0 {
+func goSetPoll(enable C.int) C.int {
+	return guard(func() error {
+		if enable == 0 {
 			library.SetPoll(nil, nil)
 			return nil
 		}

@@ -7,7 +7,7 @@ import "unsafe"
 
 //export goPoolOpen
 func goPoolOpen(domain C.uint64_t, length C.size_t, options *C.char, pool *C.int) C.int {
-	return stored(pool, "the pool", func() (int, error) {
+	return store(pool, "the pool", func() (int, error) {
 		text, err := textOf(length, options)
 		if err != nil {
 			return 0, err
@@ -18,28 +18,28 @@ func goPoolOpen(domain C.uint64_t, length C.size_t, options *C.char, pool *C.int
 
 //export goPoolClose
 func goPoolClose(pool, force C.int) C.int {
-	return guarded(func() error { return library.ClosePool(int(pool), force != 0) })
+	return guard(func() error { return library.ClosePool(int(pool), force != 0) })
 }
 
 //export goAlloc
 func goAlloc(
 	pool C.int, bytes C.size_t, stream C.uint64_t, site C.uint32_t, address *unsafe.Pointer,
 ) C.int {
-	return stored((*uintptr)(unsafe.Pointer(address)), "the address", func() (uintptr, error) {
+	return store((*uintptr)(unsafe.Pointer(address)), "the address", func() (uintptr, error) {
 		return library.Alloc(int(pool), uint64(bytes), uintptr(stream), uint32(site))
 	})
 }
 
 //export goFree
 func goFree(address unsafe.Pointer) C.int {
-	return guarded(func() error { return library.Free(uintptr(address), false) })
+	return guard(func() error { return library.Free(uintptr(address), false) })
 }
 
 //export goReserve
 func goReserve(
 	pool C.int, bytes C.size_t, stream, group C.uint64_t, site C.uint32_t,
 ) C.int {
-	return guarded(func() error {
+	return guard(func() error {
 		return library.Reserve(
 			int(pool), uint64(bytes), uintptr(stream), uint64(group), uint32(site))
 	})
@@ -47,5 +47,5 @@ func goReserve(
 
 //export goTrim
 func goTrim(pool C.int, keep C.size_t) C.int {
-	return guarded(func() error { return library.Trim(int(pool), uint64(keep)) })
+	return guard(func() error { return library.Trim(int(pool), uint64(keep)) })
 }

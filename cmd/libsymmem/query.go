@@ -11,7 +11,7 @@ import (
 
 //export goIsSymmetric
 func goIsSymmetric(group C.uint64_t, bytes C.size_t, address unsafe.Pointer) C.int {
-	return truth(func() bool {
+	return boolean(func() bool {
 		return library.IsSymmetric(uint64(group), uint64(bytes), uintptr(address))
 	})
 }
@@ -20,9 +20,9 @@ func goIsSymmetric(group C.uint64_t, bytes C.size_t, address unsafe.Pointer) C.i
 func goWindows(
 	group C.uint64_t, capacity C.size_t, pairs *C.int64_t, count *C.size_t,
 ) C.int {
-	return guarded(func() error {
+	return guard(func() error {
 		if count == nil || pairs == nil && capacity > 0 {
-			return missing("the count or the pairs")
+			return errNull("the count or the pairs")
 		}
 		windows, err := library.Windows(uint64(group))
 		if err != nil {
@@ -39,7 +39,7 @@ func goWindows(
 
 //export goLocate
 func goLocate(address unsafe.Pointer, size C.size_t, text *C.char, length *C.size_t) C.int {
-	return give(size, text, length, func() (string, error) {
+	return copyText(size, text, length, func() (string, error) {
 		return library.Locate(uintptr(address))
 	})
 }
@@ -49,7 +49,7 @@ func goExplain(
 	group C.uint64_t, operation C.int, count C.int64_t, dataType C.int, send, recv unsafe.Pointer,
 	size C.size_t, text *C.char, length *C.size_t,
 ) C.int {
-	return give(size, text, length, func() (string, error) {
+	return copyText(size, text, length, func() (string, error) {
 		return library.Explain(uint64(group), &binding.Arguments{
 			Operation: int(operation), Count: int64(count), Type: int(dataType),
 			Send: uintptr(send), Recv: uintptr(recv),
@@ -60,7 +60,7 @@ func goExplain(
 //export goTakeWarning
 func goTakeWarning(size C.size_t, text *C.char, length *C.size_t) (code C.int) {
 	library.TakeWarning(func(warning string) bool {
-		code = give(size, text, length, func() (string, error) { return warning, nil })
+		code = copyText(size, text, length, func() (string, error) { return warning, nil })
 		return code == C.SYMMEM_OK && text != nil
 	})
 	return code
@@ -68,5 +68,5 @@ func goTakeWarning(size C.size_t, text *C.char, length *C.size_t) (code C.int) {
 
 //export goStats
 func goStats(size C.size_t, text *C.char, length *C.size_t) C.int {
-	return give(size, text, length, library.Stats)
+	return copyText(size, text, length, library.Stats)
 }

@@ -5,7 +5,7 @@ import "C"
 
 //export goScopeEnd
 func goScopeEnd(group, stream C.uint64_t, seen *C.int64_t) C.int {
-	return guarded(func() error {
+	return guard(func() error {
 		value, err := library.ScopeEnd(uint64(group), uintptr(stream))
 		if err == nil && seen != nil {
 			*seen = C.int64_t(value)
@@ -16,7 +16,7 @@ func goScopeEnd(group, stream C.uint64_t, seen *C.int64_t) C.int {
 
 //export goRegisterPending
 func goRegisterPending(group C.uint64_t, pool C.int, stream C.uint64_t) C.int {
-	return guarded(func() error {
+	return guard(func() error {
 		return library.RegisterPending(uint64(group), int(pool), uintptr(stream))
 	})
 }
@@ -25,7 +25,7 @@ func goRegisterPending(group C.uint64_t, pool C.int, stream C.uint64_t) C.int {
 func goAttach(
 	group, comm C.uint64_t, length C.size_t, name *C.char, attachment *C.uint64_t,
 ) C.int {
-	return stored(attachment, "the attachment", func() (uint64, error) {
+	return store(attachment, "the attachment", func() (uint64, error) {
 		text, err := textOf(length, name)
 		if err != nil {
 			return 0, err
@@ -36,5 +36,5 @@ func goAttach(
 
 //export goDetach
 func goDetach(attachment C.uint64_t, alive C.int) C.int {
-	return guarded(func() error { return library.Detach(uint64(attachment), alive != 0) })
+	return guard(func() error { return library.Detach(uint64(attachment), alive != 0) })
 }

@@ -22,7 +22,7 @@ type Arguments struct {
 	Send, Recv                uintptr
 	// Splits holds the counts of an AllToAllV. Parts are contiguous where the offsets are nil.
 	Splits *symmem.Splits
-	// From, if set, is called with the sender's rank when a Recv has its message.
+	// From, if set, is called with the sender's rank when a Recv has received its message.
 	From   func(rank int)
 	Stream uintptr
 	Site   uint32 // the number of the call site, or 0
@@ -60,19 +60,19 @@ func (cs *calls) queue(
 	return interop.Do(context.Background(), g.Group, call, s)
 }
 
-// queueInterruptible allocates a closure. It is a function apart from queue so that other calls do
-// not allocate.
+// queueInterruptible queues a collective that first registers memory. It is separate from queue
+// because its closure is allocated on the heap, which other calls must avoid.
 func (cs *calls) queueInterruptible(
 	interop symmem.Interop, g *group, call symmem.Call, s *symmem.Stream,
 ) error {
-	return cs.s.interruptible("registering", func(ctx context.Context) error {
+	return cs.s.runInterruptible("registering", func(ctx context.Context) error {
 		return interop.Do(ctx, g.Group, call, s)
 	})
 }
 
-// resolve checks the numbers that C passed and looks up the buffers.
+// resolve checks the numbers passed by C, looks up the buffers and returns the call.
 func (a *Arguments) resolve(r *rank, g *group) (symmem.Call, error) {
-	const most = 1 << 44
+	const maxCount = 1 << 44
 	call := symmem.Call{Root: a.Root, Tag: a.Tag, Count: a.Count}
 	var errs [4]error
 	call.Operation, errs[0] = term("operation", operations, a.Operation)
@@ -85,12 +85,12 @@ func (a *Arguments) resolve(r *rank, g *group) (symmem.Call, error) {
 		}
 	}
 	if a.Splits != nil {
-		return a.split(r, call, g.Size())
+		return a.resolveSplits(r, call, g.Size())
 	}
 	if a.Count < 0 {
 		return call, fmt.Errorf("count %d: %w", a.Count, symmem.ErrInvalid)
 	}
-	if a.Count > most/int64(g.Size()) {
+	if a.Count > maxCount/int64(g.Size()) {
 		return call, fmt.Errorf("count %d: %w", a.Count, symmem.ErrOutOfRange)
 	}
 	if a.From != nil && a.Root == symmem.AnySource {
@@ -98,14 +98,14 @@ func (a *Arguments) resolve(r *rank, g *group) (symmem.Call, error) {
 	}
 	resolved := driver.Call{Operation: call.Operation, DataType: call.Type, Count: call.Count}
 	if call.Operation == symmem.OpAllToAllV {
-		resolved.Operation = symmem.OpAllToAll // Explain takes even splits
+		resolved.Operation = symmem.OpAllToAll // Explain assumes even splits
 	}
 	send, recv := resolved.Spans(g.Size())
-	return a.memory(r, call, send, recv)
+	return a.lookUp(r, call, send, recv)
 }
 
-// memory looks up the buffers of a call that sends and receives a number of bytes.
-func (a *Arguments) memory(r *rank, call symmem.Call, send, recv int64) (symmem.Call, error) {
+// lookUp sets the buffers of a call that sends and receives the given numbers of bytes.
+func (a *Arguments) lookUp(r *rank, call symmem.Call, send, recv int64) (symmem.Call, error) {
 	var err error
 	if call.Send, err = r.memory(a.Send, send); err == nil {
 		call.Recv, err = r.memory(a.Recv, recv)
@@ -113,26 +113,26 @@ func (a *Arguments) memory(r *rank, call symmem.Call, send, recv int64) (symmem.
 	return call, err
 }
 
-// split checks the splits of a call and looks up its buffers.
-func (a *Arguments) split(r *rank, call symmem.Call, ranks int) (symmem.Call, error) {
-	whole := symmem.Contiguous(a.Splits.SendCounts, a.Splits.RecvCounts)
+// resolveSplits checks the splits of a call and looks up its buffers.
+func (a *Arguments) resolveSplits(r *rank, call symmem.Call, ranks int) (symmem.Call, error) {
+	splits := symmem.Contiguous(a.Splits.SendCounts, a.Splits.RecvCounts)
 	if a.Splits.SendOffsets != nil {
-		whole.SendOffsets = a.Splits.SendOffsets
+		splits.SendOffsets = a.Splits.SendOffsets
 	}
 	if a.Splits.RecvOffsets != nil {
-		whole.RecvOffsets = a.Splits.RecvOffsets
+		splits.RecvOffsets = a.Splits.RecvOffsets
 	}
-	if err := whole.Validate(ranks); err != nil {
+	if err := splits.Validate(ranks); err != nil {
 		return call, err
 	}
-	call.Splits = &whole
+	call.Splits = &splits
 	size := int64(call.Type.Size())
-	return a.memory(r, call, size*reach(whole.SendCounts, whole.SendOffsets),
-		size*reach(whole.RecvCounts, whole.RecvOffsets))
+	return a.lookUp(r, call, size*extent(splits.SendCounts, splits.SendOffsets),
+		size*extent(splits.RecvCounts, splits.RecvOffsets))
 }
 
-// reach returns the number of elements that a buffer with these parts needs.
-func reach(counts, offsets []int64) int64 {
+// extent returns the number of elements that a buffer with these parts must have.
+func extent(counts, offsets []int64) int64 {
 	ends := make([]int64, len(counts))
 	for i, n := range counts {
 		if n > 0 {
@@ -142,7 +142,7 @@ func reach(counts, offsets []int64) int64 {
 	return slices.Max(ends)
 }
 
-// Explain returns the path that a collective would take now, with the reason, as JSON.
+// Explain returns the path that a collective would use now and the reason, as JSON.
 func (cs *calls) Explain(handle uint64, a *Arguments) (string, error) {
 	r, g, err := cs.s.group(handle)
 	if err != nil {
@@ -187,11 +187,11 @@ func (cs *calls) Norm(handle uint64, n *NormArguments) error {
 	}, s)
 }
 
-// resolve checks the sizes and looks up the tensors.
+// resolve checks the sizes, looks up the tensors and returns the arguments.
 func (n *NormArguments) resolve(r *rank) (symmem.NormArgs, error) {
-	const most = 1 << 44
+	const maxElements = 1 << 44
 	args := symmem.NormArgs{Rows: n.Rows, Hidden: n.Hidden, Epsilon: n.Epsilon}
-	if n.Rows < 0 || n.Hidden < 1 || n.Hidden > driver.MaxHidden || n.Rows > most/n.Hidden {
+	if n.Rows < 0 || n.Hidden < 1 || n.Hidden > driver.MaxHidden || n.Rows > maxElements/n.Hidden {
 		return args, fmt.Errorf("%d rows of %d elements: %w", n.Rows, n.Hidden, symmem.ErrInvalid)
 	}
 	row := n.Hidden * int64(symmem.BFloat16.Size())

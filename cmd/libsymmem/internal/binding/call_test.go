@@ -23,7 +23,7 @@ func TestCallsFindBufferOfTensor(t *testing.T) {
 		Operation: int(symmem.OpAllReduce), Count: 256, Send: at + 2048, Recv: at + 2048,
 	}
 	if text, err := l.Explain(world, call); err != nil || !strings.Contains(text, `"registers":true`) {
-		t.Errorf("explaining the first call: %s, %v", text, err)
+		t.Errorf("Explain before the first call = %s, %v; want a registration", text, err)
 	}
 	windows := words.Windows.Load()
 	if err := l.Do(world, call); err != nil || words.Windows.Load() == windows {
@@ -31,17 +31,17 @@ func TestCallsFindBufferOfTensor(t *testing.T) {
 	}
 	call.Count++
 	if err := l.Do(world, call); !errors.Is(err, symmem.ErrOutOfRange) {
-		t.Errorf("call past the end of the buffer: %v", err)
+		t.Errorf("call past the end of the buffer: got %v, want %v", err, symmem.ErrOutOfRange)
 	}
 	call.Count--
 	if err := l.Free(at, true); err != nil {
 		t.Fatal(err)
 	}
 	if err := l.Do(world, call); !errors.Is(err, symmem.ErrFreed) {
-		t.Errorf("call on a freed buffer: %v", err)
+		t.Errorf("call on a freed buffer: got %v, want %v", err, symmem.ErrFreed)
 	}
 	if _, err := l.Explain(world, call); !errors.Is(err, symmem.ErrFreed) {
-		t.Errorf("explaining call on a freed buffer: %v", err)
+		t.Errorf("Explain of a freed buffer: got %v, want %v", err, symmem.ErrFreed)
 	}
 }
 

@@ -8,10 +8,10 @@ import (
 	"symmem"
 )
 
-// Code represents the result of a function of symmem.h, SYMMEM_OK or SYMMEM_ERR_....
+// Code represents the result of a function of symmem.h: SYMMEM_OK or one of SYMMEM_ERR_*.
 type Code int
 
-// Codes. Their values are part of the interface.
+// The codes of symmem.h. Their values are part of the interface.
 const (
 	OK Code = iota
 	Invalid
@@ -35,19 +35,19 @@ const (
 	Panic
 	Failed
 	Interrupted
-	codes
+	numCodes
 )
 
-var codeNames = [codes]string{
+var codeNames = [numCodes]string{
 	"OK", "INVALID", "CLOSED", "UNSUPPORTED", "OUT_OF_MEMORY", "SIZE", "DOUBLE_FREE", "FREED",
 	"FOREIGN", "CAPTURING", "OUT_OF_RANGE", "ABORTED", "DIVERGENCE", "TIMEOUT", "RANK_LOST",
 	"FORKED", "NOT_OPEN", "LIVE", "SHORT", "PANIC", "FAILED",
 	"INTERRUPTED",
 }
 
-// String returns the code's name without its prefix.
+// String returns the code's name in symmem.h without the prefix SYMMEM_ or SYMMEM_ERR_.
 func (c Code) String() string {
-	if c >= 0 && c < codes {
+	if c >= 0 && c < numCodes {
 		return codeNames[c]
 	}
 	return fmt.Sprintf("code %d", int(c))
@@ -57,14 +57,14 @@ func (c Code) String() string {
 var (
 	// ErrNotOpen is returned before Open and after Close.
 	ErrNotOpen = errors.New("symmem is not open: call symmem_open (symmem.init in Python) first")
-	// ErrLive is returned by calls that would close pools with live buffers.
+	// ErrLive is returned by calls that would close a pool with live buffers.
 	ErrLive = errors.New("buffers are still live: free them first, or force the close")
 	// ErrPanic reports a panic inside symmem.
 	ErrPanic = errors.New("panic inside symmem")
 )
 
-// sentinels maps errors to codes. The order matters for errors that wrap several: the cause of a
-// fault precedes its consequences.
+// sentinels maps errors to codes. An error that wraps several of them gets the code of the first,
+// so causes precede their consequences.
 var sentinels = []struct {
 	err  error
 	code Code
@@ -95,7 +95,7 @@ func CodeOf(err error) Code {
 	case errors.Is(err, symmem.ErrInterrupted):
 		return Interrupted
 	case errors.As(err, new(*symmem.DivergenceError)), errors.As(err, new(*symmem.MismatchError)),
-		errors.As(err, new(*symmem.DeadlockError)), aboutMessages(err):
+		errors.As(err, new(*symmem.DeadlockError)), isMessageError(err):
 		return Divergence
 	case errors.As(err, new(*symmem.RankLostError)):
 		return RankLost
@@ -110,7 +110,7 @@ func CodeOf(err error) Code {
 	return Failed
 }
 
-// hints holds advice for codes whose errors do not contain any.
+// hints holds advice for codes whose error texts contain none.
 var hints = map[Code]string{
 	OutOfMemory: "free memory, raise the capacity of the pool, or reserve memory early",
 	DoubleFree:  "this pointer was freed before, or was never allocated",
@@ -122,30 +122,30 @@ var hints = map[Code]string{
 	Panic:    "please report this, with the message",
 }
 
-// Words returns the text of an error with advice.
-func (c Code) Words(err error) string {
+// Message returns an error's text followed by advice.
+func (c Code) Message(err error) string {
 	text := err.Error()
-	if hint := hints[c]; hint != "" && !aboutValues(err) {
+	if hint := hints[c]; hint != "" && !isValueDivergence(err) {
 		text += "; " + hint
 	}
-	if c == Divergence && !aboutMessages(err) && !hasSites(err) {
+	if c == Divergence && !isMessageError(err) && !hasSites(err) {
 		text += "; set SYMMEM_CALLSITES=1 to see the lines"
 	}
 	return text
 }
 
-// aboutMessages reports whether an error is about messages, which have no call sites.
-func aboutMessages(err error) bool {
+// isMessageError reports whether an error is about messages. Such errors have no call sites.
+func isMessageError(err error) bool {
 	return errors.As(err, new(*symmem.MessageError))
 }
 
-// aboutValues reports whether an error is about values, which do not end the group.
-func aboutValues(err error) bool {
+// isValueDivergence reports whether ranks passed different values. That does not end the group.
+func isValueDivergence(err error) bool {
 	var d *symmem.DivergenceError
 	return errors.As(err, &d) && d.Kind == symmem.DivergedValue
 }
 
-// hasSites reports whether a divergence has the call sites of its ranks.
+// hasSites reports whether an error is a divergence with a rank's call site.
 func hasSites(err error) bool {
 	d, ok := errors.AsType[*symmem.DivergenceError](err)
 	if !ok {

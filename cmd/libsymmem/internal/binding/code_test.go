@@ -13,8 +13,8 @@ import (
 	"symmem"
 )
 
-// header returns the enumerators of symmem.h by name.
-func header(t *testing.T) map[string]int {
+// enumerators returns the enumerators of symmem.h by name.
+func enumerators(t *testing.T) map[string]int {
 	t.Helper()
 	text, err := os.ReadFile("../../symmem.h")
 	if err != nil {
@@ -31,36 +31,36 @@ func header(t *testing.T) map[string]int {
 }
 
 func TestCodesMatchHeader(t *testing.T) {
-	names := header(t)
-	for c := Invalid; c < codes; c++ {
+	names := enumerators(t)
+	for c := Invalid; c < numCodes; c++ {
 		if got, ok := names["ERR_"+c.String()]; !ok || got != int(c) {
-			t.Errorf("%v is %d, in the header %d", c, c, got)
+			t.Errorf("code %v = %d, want %d as in symmem.h", c, c, got)
 		}
 	}
 	if names["POOLS"] != Pools {
-		t.Errorf("%d pools, in the header %d", Pools, names["POOLS"])
+		t.Errorf("Pools = %d, want %d as in symmem.h", Pools, names["POOLS"])
 	}
 }
 
 func TestTermsMatchHeader(t *testing.T) {
-	names := header(t)
-	same := func(name string, number int) {
+	names := enumerators(t)
+	check := func(name string, number int) {
 		if got, ok := names[strings.ToUpper(name)]; !ok || got != number {
-			t.Errorf("%s is %d, in the header %d", name, number, got)
+			t.Errorf("%s = %d, want %d as in symmem.h", name, number, got)
 		}
 	}
 	for i, v := range types {
-		same(v.String(), i)
+		check(v.String(), i)
 	}
 	for i, v := range paths {
-		same("PATH_"+v.String(), i)
+		check("PATH_"+v.String(), i)
 	}
 	for i, v := range levels {
-		same("CHECK_"+v.String(), i)
+		check("CHECK_"+v.String(), i)
 	}
 	camel := regexp.MustCompile(`([a-z]|All)([A-Z])`)
 	for i, v := range operations {
-		same(camel.ReplaceAllString(v.String(), "${1}_$2"), i)
+		check(camel.ReplaceAllString(v.String(), "${1}_$2"), i)
 	}
 }
 
@@ -112,14 +112,14 @@ func TestCodeOf(t *testing.T) {
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			if got := CodeOf(row.err); got != row.code {
-				t.Errorf("%v, want %v", got, row.code)
+				t.Errorf("CodeOf = %v, want %v", got, row.code)
 			}
 			if row.err == nil {
 				return
 			}
 			text := Detail(row.code, row.err)
 			if !json.Valid([]byte(text)) || !strings.Contains(text, row.json) {
-				t.Errorf("%s, want %s", text, row.json)
+				t.Errorf("Detail = %s, want valid JSON with %s", text, row.json)
 			}
 		})
 	}
@@ -130,12 +130,12 @@ func TestDivergenceWithoutCallSitesAdvisesToEnableThem(t *testing.T) {
 		{Ranks: []int{0}, Event: "this"}, {Ranks: []int{1}, Event: "that"},
 	}}
 	const advice = "SYMMEM_CALLSITES=1"
-	if text := Divergence.Words(&d); !strings.Contains(text, advice) {
-		t.Errorf("without sites: %s", text)
+	if text := Divergence.Message(&d); !strings.Contains(text, advice) {
+		t.Errorf("message without call sites lacks the advice: %s", text)
 	}
 	d.Sides[0].Site = "model.py:7"
-	if text := Divergence.Words(&d); strings.Contains(text, advice) {
-		t.Errorf("with a site: %s", text)
+	if text := Divergence.Message(&d); strings.Contains(text, advice) {
+		t.Errorf("message with a call site has the advice: %s", text)
 	}
 }
 
@@ -145,7 +145,7 @@ func TestPlugResult(t *testing.T) {
 		&symmem.DivergenceError{}: 5, errors.New("else"): 2,
 	} {
 		if got := PlugResult(err); got != want {
-			t.Errorf("%v is %d, want %d", err, got, want)
+			t.Errorf("PlugResult(%v) = %d, want %d", err, got, want)
 		}
 	}
 }

@@ -7,7 +7,7 @@ import (
 	"symmem"
 )
 
-// detail holds the JSON of an error.
+// detail holds the JSON encoding of an error.
 type detail struct {
 	Code       int               `json:"code"`
 	Name       string            `json:"name"`
@@ -30,9 +30,9 @@ type divergenceDetail struct {
 	Absent   []int           `json:"absent"`
 	Why      string          `json:"why"`
 	Variants []variantDetail `json:"variants"`
-	// Elsewhere describes where ranks wait if they wait for each other in different calls.
+	// Elsewhere describes the call of each rank if ranks wait for each other in different calls.
 	Elsewhere map[int]string `json:"elsewhere,omitempty"`
-	// Messages lists messages whose ends do not match. Why describes the difference.
+	// Messages lists messages whose sender and receiver disagree. Why describes the difference.
 	Messages []symmem.MessageEnds `json:"messages,omitempty"`
 }
 
@@ -50,7 +50,7 @@ type timeoutDetail struct {
 	Activity map[int]string `json:"activity"`
 	// Counts holds NCCL's operation counts where ranks differ.
 	Counts string `json:"counts,omitempty"`
-	// Absent reports whether the ranks never joined the group.
+	// Absent is set if the missing ranks never joined the group.
 	Absent bool `json:"absent,omitempty"`
 }
 
@@ -65,7 +65,7 @@ type memoryDetail struct {
 
 // Detail returns an error as JSON: its code, name, text and fields.
 func Detail(code Code, err error) string {
-	d := detail{Code: int(code), Name: code.String(), Message: code.Words(err)}
+	d := detail{Code: int(code), Name: code.String(), Message: code.Message(err)}
 	d.fill(err)
 	text, err := json.Marshal(d)
 	if err != nil {
@@ -76,7 +76,7 @@ func Detail(code Code, err error) string {
 
 func (d *detail) fill(err error) {
 	var diverged *symmem.DivergenceError
-	var differs *symmem.MismatchError
+	var mismatch *symmem.MismatchError
 	var deadlock *symmem.DeadlockError
 	var lost *symmem.RankLostError
 	var late *symmem.TimeoutError
@@ -85,13 +85,13 @@ func (d *detail) fill(err error) {
 	switch {
 	case errors.As(err, &diverged):
 		d.Divergence = divergenceOf(diverged)
-	case errors.As(err, &differs):
-		d.Divergence = elsewhere("call", differs.Group, nil)
-		d.Divergence.Deviant = ranks(differs.Others)
+	case errors.As(err, &mismatch):
+		d.Divergence = withoutSides("call", mismatch.Group, nil)
+		d.Divergence.Deviant = ranks(mismatch.Others)
 	case errors.As(err, &deadlock):
-		d.Divergence = elsewhere("place", "", deadlock.Elsewhere)
+		d.Divergence = withoutSides("place", "", deadlock.Elsewhere)
 	case errors.As(err, &messages):
-		d.Divergence = elsewhere("messages", messages.Group, nil)
+		d.Divergence = withoutSides("messages", messages.Group, nil)
 		d.Divergence.Position, d.Divergence.Last = messages.Number, messages.Number
 		d.Divergence.Why, d.Divergence.Messages = string(messages.Fault), messages.Ends
 	case errors.As(err, &lost):
@@ -107,8 +107,8 @@ func (d *detail) fill(err error) {
 	}
 }
 
-// elsewhere returns the detail of a divergence without sides.
-func elsewhere(kind, group string, where map[int]string) *divergenceDetail {
+// withoutSides returns the detail of a divergence whose error does not list the ranks' sides.
+func withoutSides(kind, group string, where map[int]string) *divergenceDetail {
 	return &divergenceDetail{
 		Group: group, Kind: kind, Elsewhere: where, Deviant: []int{}, Absent: []int{},
 		Variants: []variantDetail{},
@@ -127,5 +127,6 @@ func divergenceOf(e *symmem.DivergenceError) *divergenceDetail {
 	return d
 }
 
-// ranks copies a list of ranks. A nil list becomes an empty one, so that it is not null in JSON.
+// ranks returns a copy of a list of ranks. The copy of a nil list is empty, which JSON does not
+// encode as null.
 func ranks(list []int) []int { return append([]int{}, list...) }

@@ -11,7 +11,7 @@
 // PyTorch returns segments in the order of stream handles and addresses, which differ between
 // ranks. Free therefore only retires a buffer: calls no longer find it by its address, but it stays
 // allocated. The next event that ranks have in common (an allocation, a reservation, a
-// registration, a comparison or a note) frees the retired buffers in the order of their places.
+// registration, a comparison or a note) frees the retired buffers, ordered by segment and offset.
 //
 // # Tensors
 //
@@ -20,13 +20,13 @@
 //
 // # Words
 //
-// Callers poll frequent questions without a call: this package maintains counters in memory that
-// they can read, see Words.
+// Callers detect changes without a call: this package maintains counters in memory that they can
+// read, see Words.
 //
 // # States
 //
-// A Library is closed, open as a rank of a job, or open alone, which is a job of one rank for
-// callers that only bring their own communicators. All methods are safe for concurrent use. No lock
+// A Library is closed, open as a rank of a job, or open alone: as a job of one rank, for callers
+// that only use communicators of another library. All methods are safe for concurrent use. No lock
 // is held while a rank waits for another.
 //
 // Lock order: Library.opening, then the tables of a rank (table.mu, groupTable.mu, poolTable.mu;

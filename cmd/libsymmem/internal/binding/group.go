@@ -17,7 +17,7 @@ type group struct {
 	handle      uint64
 	name        string
 	attachments []*attachment // guarded by groupTable.mu
-	machines    int           // the number of machines with ranks of the group
+	machines    int           // number of machines with ranks of the group
 }
 
 // covers reports whether all ranks of the group belong to the domain of a pool, so that the pool's
@@ -43,7 +43,7 @@ type attachment struct {
 type groupTable struct {
 	words    *Words
 	handles  *atomic.Uint64
-	watchers sync.WaitGroup // until all groups have ended
+	watchers sync.WaitGroup // goroutines that run until their group ends
 
 	mu          sync.RWMutex
 	groups      map[uint64]*group      // guarded by mu
@@ -51,14 +51,15 @@ type groupTable struct {
 	opened      map[string]int         // how often each id was opened; guarded by mu
 }
 
-// init makes an empty table that shares the words and handles of a session.
+// init makes t an empty table that shares the words and handles of a session.
 func (t *groupTable) init(s *session) {
 	t.words, t.handles = s.words, &s.handles
 	t.groups, t.attachments = map[uint64]*group{}, map[uint64]*attachment{}
 	t.opened = map[string]int{}
 }
 
-// add adds a group, updates the words when the group fails or ends, and returns its handle.
+// add adds a group and returns its handle. A goroutine updates the words when the group fails or
+// ends.
 func (t *groupTable) add(g *symmem.Group, name string) uint64 {
 	added := &group{
 		Group: g, handle: t.handles.Add(1), name: name, machines: g.Stats().Tuning.Machines,
@@ -70,7 +71,7 @@ func (t *groupTable) add(g *symmem.Group, name string) uint64 {
 		select {
 		case <-g.Failing():
 			t.words.Faults.Add(1)
-		case <-g.Ended(): // closed without a fault
+		case <-g.Ended(): // ended without a fault
 		}
 		<-g.Ended()
 		t.words.Pending.Add(1)
@@ -94,9 +95,9 @@ func (t *groupTable) all() []*group {
 	return slices.Collect(maps.Values(t.groups))
 }
 
-// nextID returns the id of the next group with a name and ranks. Ranks of one group open groups of
-// the same name equally often, so a count distinguishes these. Groups of the same name with other
-// ranks, such as one for each pair, are distinguished by their ranks.
+// nextID returns the id of the next group with a name and ranks. The id contains the ranks, because
+// groups of different ranks may share a name, and a counter, because the same ranks may open groups
+// of one name repeatedly. All ranks of a group get the same count, since they open the same groups.
 func (t *groupTable) nextID(name string, ranks []int) string {
 	id := groupID(name, ranks)
 	t.mu.Lock()
@@ -160,13 +161,13 @@ func (t *groupTable) forgetAttachments() {
 	}
 }
 
-// groupID returns an id for a group with a name and ranks. Long ids are shortened to the beginning
+// groupID returns an id for a group with a name and ranks. It shortens a long id to the beginning
 // of the name and a digest.
 func groupID(name string, ranks []int) string {
-	const most, begin = symmem.MaxGroupID / 2, 64
+	const maxLength, prefix = symmem.MaxGroupID / 2, 64
 	id := fmt.Sprintf("%s %v", name, ranks)
-	if len(id) <= most {
+	if len(id) <= maxLength {
 		return id
 	}
-	return fmt.Sprintf("%.*s... %x", begin, name, sha256.Sum256([]byte(id)))
+	return fmt.Sprintf("%.*s... %x", prefix, name, sha256.Sum256([]byte(id)))
 }

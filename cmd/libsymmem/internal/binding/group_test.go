@@ -16,11 +16,12 @@ func TestGroupIDsAreShortAndDistinct(t *testing.T) {
 		groupID(strings.Repeat("n", 1<<20), many), groupID(strings.Repeat("n", 1<<20), nil),
 	} {
 		if len(id) > symmem.MaxGroupID/2 || ids[id] {
-			t.Errorf("id of %d bytes, duplicate: %v", len(id), ids[id])
+			t.Errorf("id %.80q has %d bytes, duplicate %v; want at most %d, unique",
+				id, len(id), ids[id], symmem.MaxGroupID/2)
 		}
 		ids[id] = true
 	}
 	if id := groupID("pair", []int{0, 1}); id != "pair [0 1]" {
-		t.Errorf("short id is %q", id)
+		t.Errorf("short id = %q, want the name and the ranks", id)
 	}
 }

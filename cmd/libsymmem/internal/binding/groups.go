@@ -7,10 +7,10 @@ import (
 	"symmem"
 )
 
-// groups implements the functions for groups.
+// groups implements the functions of symmem.h that open, use and close groups.
 type groups struct{ s *session }
 
-// World returns the handle of the group of all ranks.
+// World returns the handle of the world, the group of all ranks.
 func (gs *groups) World() (uint64, error) {
 	r, err := gs.s.current()
 	if err != nil {
@@ -30,7 +30,7 @@ func (gs *groups) OpenGroup(name string, ranks []int) (uint64, error) {
 	}
 	id := r.groups.nextID(name, ranks)
 	var g *symmem.Group
-	err = gs.s.interruptible("opening group "+name, func(ctx context.Context) (err error) {
+	err = gs.s.runInterruptible("opening group "+name, func(ctx context.Context) (err error) {
 		g, err = r.rt.Join(ctx, id, ranks)
 		return err
 	})
@@ -40,8 +40,8 @@ func (gs *groups) OpenGroup(name string, ranks []int) (uint64, error) {
 	return r.groups.add(g, name), nil
 }
 
-// CloseGroup leaves a group. It only forgets attached communicators: their windows end when their
-// owner destroys them.
+// CloseGroup leaves a group. It forgets attached communicators without deregistering their windows,
+// which end when the owner destroys the communicator.
 func (gs *groups) CloseGroup(handle uint64) error {
 	r, g, err := gs.s.group(handle)
 	if err != nil {
@@ -108,7 +108,7 @@ func (gs *groups) SetPath(handle uint64, path int) error {
 	if err != nil {
 		return err
 	}
-	return gs.s.interruptible("setting the path", func(ctx context.Context) error {
+	return gs.s.runInterruptible("setting the path", func(ctx context.Context) error {
 		return g.SetPath(ctx, choice)
 	})
 }
@@ -125,5 +125,5 @@ func (gs *groups) Check(handle uint64) error {
 			return err
 		}
 	}
-	return gs.s.interruptible("comparing", g.Check)
+	return gs.s.runInterruptible("comparing histories", g.Check)
 }

@@ -12,7 +12,7 @@ import (
 	"symmem"
 )
 
-// interrupts lets callers end calls that wait.
+// interrupts lets the caller end calls that wait.
 type interrupts struct{ poll atomic.Pointer[poll] }
 
 // poll holds the caller's functions that report whether a wait should end.
@@ -21,11 +21,11 @@ type poll struct {
 	onThread func() bool
 	// inCollective is called during a collective, on any thread, with the stream's lock held.
 	inCollective func() bool
-	// unused holds a slice that no wait has used yet.
-	unused atomic.Pointer[slice]
+	// spare holds a time slice that can be used again.
+	spare atomic.Pointer[timeSlice]
 }
 
-// SetPoll sets the functions that waits call to learn whether to end. A nil onThread disables both.
+// SetPoll sets the functions that report whether a wait should end. A nil onThread disables both.
 func (i *interrupts) SetPoll(onThread, inCollective func() bool) {
 	if onThread == nil {
 		i.poll.Store(nil)
@@ -40,52 +40,53 @@ const (
 	abandonAfter = 500 * time.Millisecond
 )
 
-// errSlice ends a slice of a wait.
-var errSlice = errors.New("the slice of a wait has ended")
+// errTimeSlice is returned by a wait whose time slice has ended.
+var errTimeSlice = errors.New("the time slice of a wait has ended")
 
-// interrupted returns the error of an interrupted call.
-func interrupted(doing string) error {
+// errInterrupted returns the error for an interrupted call.
+func errInterrupted(doing string) error {
 	return fmt.Errorf("%s: %w", doing, symmem.ErrInterrupted)
 }
 
-// pollInCollective returns an error if the caller wants to end the collective that calls it.
+// pollInCollective is called by a waiting collective. It returns an error if the caller wants to
+// end the wait.
 func (i *interrupts) pollInCollective() error {
 	if p := i.poll.Load(); p != nil && p.inCollective() {
-		return interrupted("waiting in a collective")
+		return errInterrupted("waiting in a collective")
 	}
 	return nil
 }
 
-// resumable makes a call that only waits and can be repeated after its context ends. It repeats the
-// call with short contexts and polls the caller in between. Calls that return at once are not
-// slower.
-func (i *interrupts) resumable(doing string, call func(context.Context) error) error {
+// runResumable runs a call that only waits and that can be repeated after its context has ended. It
+// repeats the call with short contexts and polls the caller in between. Calls that return at once
+// are not slower.
+func (i *interrupts) runResumable(doing string, call func(context.Context) error) error {
 	p := i.poll.Load()
 	if p == nil {
 		return call(context.Background())
 	}
 	for {
-		ctx := p.unused.Swap(nil)
+		ctx := p.spare.Swap(nil)
 		if ctx == nil {
-			ctx = newSlice(pollInterval)
+			ctx = newTimeSlice(pollInterval)
 		}
 		err := call(ctx)
 		if ctx.stop() {
-			p.unused.Store(ctx)
+			p.spare.Store(ctx)
 		}
-		if err == nil || !errors.Is(err, errSlice) {
+		if err == nil || !errors.Is(err, errTimeSlice) {
 			return err
 		}
 		if p.onThread() {
-			return interrupted(doing)
+			return errInterrupted(doing)
 		}
 	}
 }
 
-// interruptible makes a call on another goroutine and polls the caller meanwhile. If the caller
-// wants to end the call, its context is canceled; a call that does not return soon after that is
-// abandoned.
-func (i *interrupts) interruptible(doing string, call func(context.Context) error) error {
+// runInterruptible runs a call on another goroutine and polls the caller meanwhile. If the caller
+// wants to end the call, runInterruptible cancels the call's context, and abandons the call if it
+// does not return soon afterwards.
+func (i *interrupts) runInterruptible(doing string, call func(context.Context) error) error {
 	p := i.poll.Load()
 	if p == nil {
 		return call(context.Background())
@@ -94,7 +95,7 @@ func (i *interrupts) interruptible(doing string, call func(context.Context) erro
 	defer cancel(nil)
 	type outcome struct{ err error }
 	done := make(chan outcome, 1)
-	go func() { done <- outcome{Recovering(func() error { return call(ctx) })} }()
+	go func() { done <- outcome{CatchPanic(func() error { return call(ctx) })} }()
 	ticker := time.NewTicker(pollInterval)
 	defer ticker.Stop()
 	for {
@@ -105,18 +106,18 @@ func (i *interrupts) interruptible(doing string, call func(context.Context) erro
 			if !p.onThread() {
 				continue
 			}
-			cancel(interrupted(doing))
+			cancel(errInterrupted(doing))
 			select {
-			case <-done: // the result has no more information
+			case <-done: // its error adds nothing
 			case <-time.After(abandonAfter):
 			}
-			return interrupted(doing)
+			return errInterrupted(doing)
 		}
 	}
 }
 
-// Recovering makes a call and returns a panic as an error.
-func Recovering(call func() error) (err error) {
+// CatchPanic runs a call and returns a panic as an error.
+func CatchPanic(call func() error) (err error) {
 	defer func() {
 		if r := recover(); r != nil {
 			err = fmt.Errorf("%w: %v\n%s", ErrPanic, r, debug.Stack())
@@ -125,61 +126,61 @@ func Recovering(call func() error) (err error) {
 	return call()
 }
 
-// slice implements a context that ends some time after the first call of Done or Err. A call that
-// does not wait needs neither a timer nor a clock reading.
-type slice struct {
-	after time.Duration
+// timeSlice implements a context that ends a fixed time after the first call of Done or Err. A call
+// that does not wait needs neither a timer nor a clock reading.
+type timeSlice struct {
+	length time.Duration
 
 	mu    sync.Mutex
-	over  time.Time     // guarded by mu
+	end   time.Time     // guarded by mu
 	done  chan struct{} // guarded by mu
 	timer *time.Timer   // guarded by mu
 }
 
-func newSlice(after time.Duration) *slice { return &slice{after: after} }
+func newTimeSlice(length time.Duration) *timeSlice { return &timeSlice{length: length} }
 
-// ends returns the time at which the slice ends. The caller holds t.mu.
-func (t *slice) ends() time.Time {
-	if t.over.IsZero() {
-		t.over = time.Now().Add(t.after)
+// endLocked returns the time at which the slice ends. The caller holds t.mu.
+func (t *timeSlice) endLocked() time.Time {
+	if t.end.IsZero() {
+		t.end = time.Now().Add(t.length)
 	}
-	return t.over
+	return t.end
 }
 
 // Deadline returns no deadline: the wait continues after the slice.
-func (t *slice) Deadline() (time.Time, bool) { return time.Time{}, false }
+func (t *timeSlice) Deadline() (time.Time, bool) { return time.Time{}, false }
 
-// Done returns a channel that is closed at the end.
-func (t *slice) Done() <-chan struct{} {
+// Done returns a channel that is closed at the end of the slice.
+func (t *timeSlice) Done() <-chan struct{} {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.done == nil {
 		t.done = make(chan struct{})
-		t.timer = time.AfterFunc(time.Until(t.ends()), func() { close(t.done) })
+		t.timer = time.AfterFunc(time.Until(t.endLocked()), func() { close(t.done) })
 	}
 	return t.done
 }
 
-// Err returns errSlice after the end.
-func (t *slice) Err() error {
+// Err returns errTimeSlice after the end of the slice.
+func (t *timeSlice) Err() error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if time.Now().Before(t.ends()) {
+	if time.Now().Before(t.endLocked()) {
 		return nil
 	}
-	return errSlice
+	return errTimeSlice
 }
 
 // Value returns nil.
-func (t *slice) Value(any) any { return nil }
+func (t *timeSlice) Value(any) any { return nil }
 
-// stop ends the slice early. It reports whether Done and Err were never called, so that the slice
+// stop stops the timer. It reports whether neither Done nor Err has been called, so that the slice
 // can be used again.
-func (t *slice) stop() bool {
+func (t *timeSlice) stop() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.timer != nil {
 		t.timer.Stop()
 	}
-	return t.over.IsZero()
+	return t.end.IsZero()
 }

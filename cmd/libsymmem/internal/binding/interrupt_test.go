@@ -9,7 +9,8 @@ import (
 	"symmem"
 )
 
-// countPolls sets a poll function that ends the wait at its nth call, and counts the calls.
+// countPolls sets a poll function that ends the wait at its nth call. It returns the number of
+// calls.
 func countPolls(l *Library, nth int) *int {
 	count := new(int)
 	l.SetPoll(func() bool { *count++; return *count >= nth }, func() bool { return false })
@@ -32,7 +33,7 @@ func TestInterruptedSynchronizeCanBeRepeated(t *testing.T) {
 	}
 	count := countPolls(l, 3)
 	if err := l.Synchronize(0); CodeOf(err) != Interrupted || *count != 3 {
-		t.Errorf("polled %d times: %v", *count, err)
+		t.Errorf("interrupted Synchronize = %v after %d polls, want %v after 3", err, *count, Interrupted)
 	}
 	close(gate)
 	countPolls(l, 1000)
@@ -56,50 +57,50 @@ func TestCallsThatReturnAtOnceDoNotPoll(t *testing.T) {
 		}
 	}
 	if *count != 0 {
-		t.Errorf("polled %d times", *count)
+		t.Errorf("polled %d times, want 0", *count)
 	}
 }
 
 func TestInterruptedCallThatDoesNotReturnIsAbandoned(t *testing.T) {
 	l := New(&Words{}, func(text string) { t.Error(text) })
 	countPolls(l, 1)
-	over := make(chan struct{})
+	release := make(chan struct{})
 	for name, call := range map[string]func(context.Context) error{
 		"ends with its context": func(ctx context.Context) error {
 			<-ctx.Done()
 			return context.Cause(ctx)
 		},
-		"ignores its context": func(context.Context) error { <-over; return nil },
+		"ignores its context": func(context.Context) error { <-release; return nil },
 	} {
-		if err := l.interruptible("waiting", call); !errors.Is(err, symmem.ErrInterrupted) {
-			t.Errorf("call that %s: %v", name, err)
+		if err := l.runInterruptible("waiting", call); !errors.Is(err, symmem.ErrInterrupted) {
+			t.Errorf("call that %s: got %v, want %v", name, err, symmem.ErrInterrupted)
 		}
 	}
-	close(over)
-	err := l.interruptible("working", func(context.Context) error { panic("a mistake") })
+	close(release)
+	err := l.runInterruptible("working", func(context.Context) error { panic("a mistake") })
 	if CodeOf(err) != Panic {
-		t.Errorf("panic on the other goroutine: %v", err)
+		t.Errorf("call that panics: got %v, want %v", err, ErrPanic)
 	}
 }
 
-func TestSliceEnds(t *testing.T) {
-	slow := newSlice(time.Hour)
+func TestTimeSliceEnds(t *testing.T) {
+	slow := newTimeSlice(time.Hour)
 	if slow.Err() != nil {
-		t.Error("slice ended early")
+		t.Error("the time slice ended early")
 	}
 	if slow.stop() {
-		t.Error("slice counts as unused after Err")
+		t.Error("stop after Err reports that the time slice is unused")
 	}
-	if !newSlice(time.Hour).stop() {
-		t.Error("new slice counts as used")
+	if !newTimeSlice(time.Hour).stop() {
+		t.Error("stop of a new time slice reports that it was used")
 	}
-	quick := newSlice(time.Millisecond)
+	quick := newTimeSlice(time.Millisecond)
 	select {
 	case <-quick.Done():
 	case <-time.After(time.Minute):
-		t.Fatal("slice does not end")
+		t.Fatal("the time slice does not end")
 	}
-	if !errors.Is(context.Cause(quick), errSlice) {
-		t.Errorf("cause of the end: %v", context.Cause(quick))
+	if !errors.Is(context.Cause(quick), errTimeSlice) {
+		t.Errorf("cause of the end: got %v, want %v", context.Cause(quick), errTimeSlice)
 	}
 }

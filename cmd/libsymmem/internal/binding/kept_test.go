@@ -31,18 +31,18 @@ func TestLiveBuffersOutliveForcedClose(t *testing.T) {
 		*words[pool] = uint64(pool + 10)
 	}
 	if err := l.Close(false); CodeOf(err) != Live {
-		t.Errorf("closing with live buffers: %v", err)
+		t.Errorf("Close with live buffers: got %v, want %v", err, Live)
 	}
-	for _, end := range []func() error{
+	for _, closeMemory := range []func() error{
 		func() error { return l.ClosePool(number, true) },
 		func() error { return l.Close(true) },
 	} {
-		if err := end(); err != nil {
+		if err := closeMemory(); err != nil {
 			t.Fatal(err)
 		}
 		for pool, word := range words {
 			if *word != uint64(pool+10) {
-				t.Errorf("buffer of pool %d contains %d", pool, *word)
+				t.Errorf("buffer of pool %d contains %d, want %d", pool, *word, pool+10)
 			}
 		}
 	}
@@ -55,7 +55,7 @@ func TestLiveBuffersOutliveForcedClose(t *testing.T) {
 			t.Errorf("freeing a buffer of pool %d: %v", pool, err)
 		}
 		if err := l.Free(address, false); CodeOf(err) != CodeOf(symmem.ErrForeign) {
-			t.Errorf("freeing it twice: %v", err)
+			t.Errorf("freeing it twice: got %v, want %v", err, symmem.ErrForeign)
 		}
 	}
 }
@@ -63,14 +63,14 @@ func TestLiveBuffersOutliveForcedClose(t *testing.T) {
 // TestFreedMemoryOfClosedPoolsIsRefused makes collectives on buffers of closed pools.
 func TestFreedMemoryOfClosedPoolsIsRefused(t *testing.T) {
 	l, _ := alone(t, host)
-	sum := func(at uintptr) error {
+	allReduce := func(at uintptr) error {
 		world, err := l.World()
 		if err != nil {
 			t.Fatal(err)
 		}
 		return l.Do(world, &Arguments{Operation: int(symmem.OpAllReduce), Count: 4, Send: at, Recv: at})
 	}
-	take := func(pool int, bytes uint64) uintptr {
+	alloc := func(pool int, bytes uint64) uintptr {
 		t.Helper()
 		at, err := l.Alloc(pool, bytes, 0, 0)
 		if err != nil {
@@ -80,8 +80,8 @@ func TestFreedMemoryOfClosedPoolsIsRefused(t *testing.T) {
 	}
 	check := func(what string, at uintptr, want Code) {
 		t.Helper()
-		if err := sum(at); CodeOf(err) != want {
-			t.Errorf("a call on %s: %v", what, err)
+		if err := allReduce(at); CodeOf(err) != want {
+			t.Errorf("call on %s: got %v, want %v", what, err, want)
 		}
 	}
 	for _, reopen := range []bool{false, true} {
@@ -93,9 +93,9 @@ func TestFreedMemoryOfClosedPoolsIsRefused(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		freed, live := take(pool, 4096), take(pool, 4096)
-		alone := take(pool, 64<<20) // has its own segment
-		for _, at := range []uintptr{freed, alone} {
+		freed, live := alloc(pool, 4096), alloc(pool, 4096)
+		large := alloc(pool, 64<<20) // has a segment to itself
+		for _, at := range []uintptr{freed, large} {
 			if err := l.Free(at, false); err != nil {
 				t.Fatal(err)
 			}
@@ -111,7 +111,7 @@ func TestFreedMemoryOfClosedPoolsIsRefused(t *testing.T) {
 		}
 		check("live memory of a closed pool", live, OK)
 		check("freed memory of a mapped segment", freed, CodeOf(symmem.ErrFreed))
-		check("freed memory of an unmapped segment", alone, CodeOf(symmem.ErrFreed))
+		check("freed memory of an unmapped segment", large, CodeOf(symmem.ErrFreed))
 		if err := l.Free(live, false); err != nil {
 			t.Fatal(err)
 		}
@@ -119,7 +119,8 @@ func TestFreedMemoryOfClosedPoolsIsRefused(t *testing.T) {
 	}
 }
 
-// TestFreeDuringCloseTakesEffect closes a pool between the two steps of a later Free.
+// TestFreeDuringCloseTakesEffect closes a pool between the two steps of Free, which first retires
+// the buffer and then frees it.
 func TestFreeDuringCloseTakesEffect(t *testing.T) {
 	l, _ := alone(t, host)
 	world, err := l.World()
@@ -170,18 +171,18 @@ func TestConcurrentClosesKeepBufferOnce(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		begin := make(chan struct{})
-		var closing sync.WaitGroup
+		start := make(chan struct{})
+		var closers sync.WaitGroup
 		for range 4 {
-			closing.Go(func() {
-				<-begin
+			closers.Go(func() {
+				<-start
 				if err := l.ClosePool(number, true); err != nil && CodeOf(err) != CodeOf(symmem.ErrClosed) {
 					t.Errorf("closing a pool: %v", err)
 				}
 			})
 		}
-		close(begin)
-		closing.Wait()
+		close(start)
+		closers.Wait()
 		interop := l.rank.Load().rt.Interop()
 		if n, _ := interop.Live(nil); n != 1 {
 			t.Fatalf("%d buffers are live, want 1", n)
@@ -190,13 +191,13 @@ func TestConcurrentClosesKeepBufferOnce(t *testing.T) {
 			t.Fatalf("freeing the last buffer: %v", err)
 		}
 		if n, _ := interop.Live(nil); n != 0 {
-			t.Fatalf("%d buffers are live after the last free", n)
+			t.Fatalf("%d buffers are live after the last free, want 0", n)
 		}
 	}
 }
 
-// TestTrimDoesNotWaitForClosedRanks trims a pool, which records unmapped segments with the pool's
-// lock held, while another goroutine has locked the list of closed ranks.
+// TestTrimDoesNotWaitForClosedRanks trims a pool while another goroutine has locked the list of
+// closed ranks. Trim records the unmapped segments with the pool's lock held.
 func TestTrimDoesNotWaitForClosedRanks(t *testing.T) {
 	l, _ := alone(t, host)
 	at, err := l.Alloc(0, 100<<20, 0, 0)
@@ -215,7 +216,7 @@ func TestTrimDoesNotWaitForClosedRanks(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if !l.kept.unmappedAt(at) {
+	if !l.kept.isUnmapped(at) {
 		t.Error("the segment is not recorded as unmapped")
 	}
 }

@@ -14,22 +14,22 @@ import (
 // Library implements the functions of symmem.h for one process. It is closed, or open as one rank.
 type Library struct {
 	session
-	opening sync.Mutex // held by Open and Close
+	opening sync.Mutex // serializes Open and Close
 
 	groups
 	pools
 	calls
 	windows
 	streams
-	plugs
+	plugin
 }
 
-// New makes a closed Library that counts in words. warn prints warnings that no call can return.
+// New returns a closed Library that updates words. warn prints warnings that no call can return.
 func New(words *Words, warn func(text string)) *Library {
 	l := &Library{session: session{words: words, warn: warn, warnings: warnings{words: words}}}
 	s := &l.session
 	l.groups.s, l.pools.s, l.calls.s = s, s, s
-	l.windows.s, l.streams.s, l.plugs.s, l.plugs.open = s, s, s, l.openAlone
+	l.windows.s, l.streams.s, l.plugin.s, l.plugin.open = s, s, s, l.openAlone
 	return l
 }
 
@@ -39,12 +39,12 @@ func (l *Library) Open(text []byte) error {
 	if err := decode(text, &o); err != nil {
 		return fmt.Errorf("opening symmem: %w", err)
 	}
-	return l.interruptible("opening symmem", func(ctx context.Context) error {
+	return l.runInterruptible("opening symmem", func(ctx context.Context) error {
 		return l.open(ctx, &o, false)
 	})
 }
 
-// open opens the rank, alone if it is a job of one rank for PlugAlloc.
+// open opens the rank. alone marks a job of one rank that PlugAlloc opens.
 func (l *Library) open(ctx context.Context, o *Options, alone bool) error {
 	l.opening.Lock()
 	defer l.opening.Unlock()
@@ -55,12 +55,12 @@ func (l *Library) open(ctx context.Context, o *Options, alone bool) error {
 	if err := o.setEnvironment(); err != nil {
 		return err
 	}
-	o.limit()
+	o.setMaxProcs()
 	options, err := o.runtime()
 	if err != nil {
 		return fmt.Errorf("opening symmem: %w", err)
 	}
-	options.OnLate, options.Interrupted = l.late, l.pollInCollective
+	options.OnLate, options.Interrupted = l.addLate, l.pollInCollective
 	rt, err := symmem.Open(ctx, options)
 	if err != nil {
 		return err
@@ -79,8 +79,8 @@ func (l *Library) open(ctx context.Context, o *Options, alone bool) error {
 }
 
 // Close leaves the job and returns all memory without live buffers. It fails while there are live
-// buffers, unless force is set: callers may then still use and free them. A forced Close waits for
-// other ranks for a second at most.
+// buffers unless force is set, and callers may still use and free them after a forced Close. A
+// forced Close waits for other ranks for at most a second.
 func (l *Library) Close(force bool) error {
 	l.opening.Lock()
 	defer l.opening.Unlock()
@@ -93,7 +93,7 @@ func (l *Library) Close(force bool) error {
 	}
 	var errs []error
 	for _, p := range r.pools.all() {
-		errs = append(errs, p.end())
+		errs = append(errs, p.beginClose())
 	}
 	l.kept.keep(r.rt.Interop())
 	l.rank.Store(nil)
@@ -106,7 +106,7 @@ func (l *Library) Close(force bool) error {
 // IsOpen reports whether the library is open.
 func (l *Library) IsOpen() bool { return l.rank.Load() != nil }
 
-// CallSites reports whether the library is open with call sites enabled.
+// CallSites reports whether the library is open and records call sites.
 func (l *Library) CallSites() bool {
 	r := l.rank.Load()
 	return r != nil && r.sites
@@ -127,7 +127,7 @@ type description struct {
 	PID         int    `json:"pid"`
 }
 
-// Describe returns the open rank as JSON.
+// Describe returns a description of the open rank as JSON.
 func (l *Library) Describe() (string, error) {
 	r, err := l.current()
 	if err != nil {
@@ -142,23 +142,23 @@ func (l *Library) Describe() (string, error) {
 	})
 }
 
-// encode returns a value as JSON.
+// encode returns the JSON encoding of a value.
 func encode(value any) (string, error) {
 	text, err := json.Marshal(value)
 	return string(text), err
 }
 
-// SetCheck changes how much ranks compare. It is collective over the world.
+// SetCheck sets the check level, which selects what ranks compare. It is collective over the world.
 func (l *Library) SetCheck(level int) error {
 	r, err := l.current()
 	if err != nil {
 		return err
 	}
-	to, err := term("check level", levels, level)
+	checkLevel, err := term("check level", levels, level)
 	if err != nil {
 		return err
 	}
-	return l.interruptible("setting the check level", func(ctx context.Context) error {
-		return r.rt.SetCheck(ctx, to)
+	return l.runInterruptible("setting the check level", func(ctx context.Context) error {
+		return r.rt.SetCheck(ctx, checkLevel)
 	})
 }

@@ -31,7 +31,7 @@ func alone(t *testing.T, options string) (*Library, *Words) {
 const host = `{"backend": "host", "size": 1, "check": "off"}`
 
 func TestInvalidOptionsAreRejected(t *testing.T) {
-	for _, row := range []struct{ name, text, words string }{
+	for _, row := range []struct{ name, text, want string }{
 		{"unknown name", `{"rnak": 1}`, "rnak"},
 		{"two objects", `{} {}`, "more than one"},
 		{"text instead of a number", `{"rank": "1"}`, "rank"},
@@ -48,8 +48,8 @@ func TestInvalidOptionsAreRejected(t *testing.T) {
 		t.Run(row.name, func(t *testing.T) {
 			l := New(&Words{}, func(string) {})
 			err := l.Open([]byte(row.text))
-			if CodeOf(err) != Invalid || !strings.Contains(err.Error(), row.words) {
-				t.Errorf("%v", err)
+			if CodeOf(err) != Invalid || !strings.Contains(err.Error(), row.want) {
+				t.Errorf("Open = %v, want %v with %q", err, Invalid, row.want)
 			}
 			if l.IsOpen() {
 				t.Error("the library is open")
@@ -71,7 +71,7 @@ func TestHandlesOfEarlierRankAreRefused(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := l.Check(first); !errors.Is(err, symmem.ErrClosed) {
-		t.Errorf("%v", err)
+		t.Errorf("Check of the closed world: got %v, want %v", err, symmem.ErrClosed)
 	}
 }
 
@@ -84,9 +84,9 @@ func TestOrderOfFreesDoesNotAffectPlacement(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// run allocates, frees in an order and allocates again. It returns the distances of the new
-	// buffers from the first one.
-	run := func(t *rapid.T, sizes []int, gone []int) (places []uintptr) {
+	// run allocates buffers, frees those listed in frees in that order, and allocates again. It
+	// returns the distances of the new buffers from the first buffer.
+	run := func(t *rapid.T, sizes []int, frees []int) (places []uintptr) {
 		number, err := l.OpenPool(world, nil)
 		if err != nil {
 			t.Fatal(err)
@@ -103,20 +103,20 @@ func TestOrderOfFreesDoesNotAffectPlacement(t *testing.T) {
 			}
 			return at
 		}
-		held := make([]uintptr, buffers)
-		for i := range held {
-			held[i] = alloc(i)
+		buffer := make([]uintptr, buffers)
+		for i := range buffer {
+			buffer[i] = alloc(i)
 		}
-		for _, i := range gone {
-			if err := l.Free(held[i], true); err != nil {
+		for _, i := range frees {
+			if err := l.Free(buffer[i], true); err != nil {
 				t.Fatal(err)
 			}
-			if err := l.Free(held[i], true); !errors.Is(err, symmem.ErrDoubleFree) {
-				t.Fatalf("freeing again: %v", err)
+			if err := l.Free(buffer[i], true); !errors.Is(err, symmem.ErrDoubleFree) {
+				t.Fatalf("freeing buffer %d again: got %v, want %v", i, err, symmem.ErrDoubleFree)
 			}
 		}
-		for i := range held {
-			places = append(places, alloc(i)-held[0])
+		for i := range buffer {
+			places = append(places, alloc(i)-buffer[0])
 		}
 		return places
 	}
@@ -126,12 +126,13 @@ func TestOrderOfFreesDoesNotAffectPlacement(t *testing.T) {
 		for i := range numbers {
 			numbers[i] = i
 		}
-		gone := rapid.Permutation(numbers).Draw(t, "gone")[:buffers/2]
-		other := rapid.Permutation(gone).Draw(t, "in another order")
-		a, b := run(t, sizes, gone), run(t, sizes, other)
+		frees := rapid.Permutation(numbers).Draw(t, "frees")[:buffers/2]
+		other := rapid.Permutation(frees).Draw(t, "frees in another order")
+		a, b := run(t, sizes, frees), run(t, sizes, other)
 		for i := range a {
 			if a[i] != b[i] {
-				t.Fatalf("allocation %d is at %#x, and at %#x after the other order", i, a[i], b[i])
+				t.Fatalf("allocation %d is at %#x after one order of frees and at %#x after the other",
+					i, a[i], b[i])
 			}
 		}
 	})
@@ -154,10 +155,11 @@ func TestWordsCountMemoryAndWindows(t *testing.T) {
 	windows := words.Windows.Load()
 	seen, err := l.ScopeEnd(world, 0)
 	if err != nil || seen != words.Pending.Load() || words.Windows.Load() == windows {
-		t.Errorf("seen %d of %d, windows %d: %v", seen, words.Pending.Load(), words.Windows.Load(), err)
+		t.Errorf("ScopeEnd = %d, %v with Pending = %d and Windows = %d, before %d",
+			seen, err, words.Pending.Load(), words.Windows.Load(), windows)
 	}
 	if !l.IsSymmetric(world, 100, at) || l.IsSymmetric(world, 1<<40, at) {
-		t.Error("IsSymmetric is wrong")
+		t.Error("IsSymmetric does not report exactly the registered range")
 	}
 }
 
@@ -167,14 +169,14 @@ func TestNumberOnOneMachineDoesNotAllocate(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	const agrees = 1 // SYMMEM_VALUE_AGREE
+	const valueAgree = 1 // SYMMEM_VALUE_AGREE
 	agree := func() {
-		if _, err := l.Number(world, agrees, "batch size", 8, 1); err != nil {
+		if _, err := l.Number(world, valueAgree, "batch size", 8, 1); err != nil {
 			t.Fatal(err)
 		}
 	}
 	if n := testing.AllocsPerRun(100, agree); n > 0 {
-		t.Errorf("%v allocations", n)
+		t.Errorf("%v allocations per run, want 0", n)
 	}
 }
 
@@ -191,12 +193,12 @@ func TestAllocDoesNotAllocateOnGoHeap(t *testing.T) {
 	}
 	pair()
 	if n := testing.AllocsPerRun(100, pair); n > 0 {
-		t.Errorf("%v allocations", n)
+		t.Errorf("%v allocations per run, want 0", n)
 	}
 }
 
-// TestForcedCloseDoesNotWaitForOtherRanks closes the rank that serves the store, with a timeout of
-// an hour.
+// TestForcedCloseDoesNotWaitForOtherRanks closes both ranks, first the one that serves the store,
+// with a timeout of an hour.
 func TestForcedCloseDoesNotWaitForOtherRanks(t *testing.T) {
 	ranks := make([]*Library, 2)
 	opened := make(chan error, len(ranks))

@@ -13,7 +13,7 @@ import (
 	"symmem"
 )
 
-// Options holds the options of symmem_open; symmem.h documents them.
+// Options holds the options of symmem_open, which symmem.h documents.
 type Options struct {
 	Rank            int               `json:"rank"`
 	Size            int               `json:"size"`
@@ -45,14 +45,15 @@ type PoolOptions struct {
 	Placement    string `json:"placement"`
 }
 
-// decode reads one JSON object and rejects unknown names. An empty text leaves into unchanged.
-func decode(text []byte, into any) error {
+// decode decodes a JSON object into options and rejects unknown names. An empty text changes
+// nothing.
+func decode(text []byte, options any) error {
 	if len(bytes.TrimSpace(text)) == 0 {
 		return nil
 	}
 	d := json.NewDecoder(bytes.NewReader(text))
 	d.DisallowUnknownFields()
-	if err := d.Decode(into); err != nil {
+	if err := d.Decode(options); err != nil {
 		return fmt.Errorf("reading the options: %w: %w", err, symmem.ErrInvalid)
 	}
 	if _, err := d.Token(); err != io.EOF {
@@ -112,8 +113,8 @@ func (o PoolOptions) pool(domain *symmem.Group) (symmem.PoolOptions, error) {
 	return out, err
 }
 
-// callSites reports whether call sites are enabled. The variable may also be a number: the Python
-// package records that many lines for each call.
+// callSites reports whether call sites are to be recorded. SYMMEM_CALLSITES is a boolean or the
+// number of lines that the Python package records for each call.
 func (o *Options) callSites() bool {
 	if o.CallSites != nil {
 		return *o.CallSites
@@ -122,16 +123,16 @@ func (o *Options) callSites() bool {
 	if lines, err := strconv.Atoi(text); err == nil {
 		return lines > 0
 	}
-	wanted, err := strconv.ParseBool(text)
-	return err == nil && wanted
+	enabled, err := strconv.ParseBool(text)
+	return err == nil && enabled
 }
 
-// defaultProcs is the default of GOMAXPROCS. Many ranks share a machine, and the process also has
-// threads for its own work.
+// defaultProcs limits the default of GOMAXPROCS. It is small because many ranks share a machine,
+// and each process also has the threads of its caller.
 const defaultProcs = 2
 
-// limit sets GOMAXPROCS.
-func (o *Options) limit() {
+// setMaxProcs sets GOMAXPROCS.
+func (o *Options) setMaxProcs() {
 	procs := o.GoMaxProcs
 	if procs <= 0 {
 		procs, _ = strconv.Atoi(os.Getenv("SYMMEM_GOMAXPROCS"))

@@ -9,15 +9,15 @@ import (
 	"symmem"
 )
 
-// plugs implements the functions for engines that only plug in an allocator and do not call Open.
-type plugs struct {
+// plugin implements the functions for engines that only plug in an allocator and do not call Open.
+type plugin struct {
 	s    *session
-	open func(device int) error // opens this process alone, unless it is open
-	// printed holds the texts of errors that were printed.
+	open func(device int) error // opens the library alone unless it is open
+	// printed holds the texts of the errors that PlugFailed has printed.
 	printed sync.Map
 }
 
-// openAlone opens this process as a job of one rank on a device, unless the library is open.
+// openAlone opens the library as a job of one rank on a device unless it is open.
 func (l *Library) openAlone(device int) error {
 	if l.IsOpen() {
 		return nil
@@ -30,15 +30,15 @@ func (l *Library) openAlone(device int) error {
 }
 
 // PlugAlloc allocates as Alloc does. If the library is not open, PlugAlloc opens it as a job of one
-// rank on the device; ranks are then only connected by the engine's communicators.
-func (p *plugs) PlugAlloc(
+// rank on the device; processes are then only connected by the engine's communicators.
+func (p *plugin) PlugAlloc(
 	number int, bytes uint64, device int, stream uintptr, site uint32,
 ) (uintptr, error) {
 	if err := p.open(device); err != nil {
 		return 0, err
 	}
 	memory := pools{p.s}
-	if err := memory.DeviceFits(device); err != nil {
+	if err := memory.CheckDevice(device); err != nil {
 		return 0, err
 	}
 	return memory.Alloc(number, bytes, stream, site)
@@ -72,9 +72,9 @@ func PlugResult(err error) int {
 }
 
 // PlugRegister registers new memory of pool 0 with a communicator. It is collective over the
-// communicator if there is any. During a capture it registers nothing and warns once; the next call
-// after the capture registers the memory.
-func (p *plugs) PlugRegister(comm uintptr) error {
+// communicator if there is new memory. During a capture it registers nothing and warns once; the
+// first call after the capture registers the memory.
+func (p *plugin) PlugRegister(comm uintptr) error {
 	r, err := p.s.current()
 	if err != nil {
 		return err
@@ -94,24 +94,25 @@ func (p *plugs) PlugRegister(comm uintptr) error {
 	if !errors.Is(err, symmem.ErrCapturing) {
 		return err
 	}
-	r.warnedCapture.Do(func() {
+	r.warnCapture.Do(func() {
 		p.s.warn("symmem: the pool grew during a graph capture, so collectives on the new memory " +
 			"do not use windows in that graph; allocate the memory before the capture")
 	})
 	return nil
 }
 
-// adopt returns the adopted communicator with an address. The first use of an address adopts it.
+// adopt returns the AdoptedCommunicator for the communicator at an address, which the first call
+// adopts.
 func (r *rank) adopt(comm uintptr) (*symmem.AdoptedCommunicator, error) {
-	return r.plugs.findOrCreate(comm, func(uintptr) (*symmem.AdoptedCommunicator, error) {
+	return r.pluginComms.findOrCreate(comm, func(uintptr) (*symmem.AdoptedCommunicator, error) {
 		return r.rt.Interop().AdoptCommunicator(comm, fmt.Sprintf("%#x", comm), nil)
 	})
 }
 
-// PlugFailed prints the error of a registration, for engines that only look at the result, and
-// returns the ncclResult_t. Engines repeat refused registrations in every step, so it prints each
-// text once.
-func (p *plugs) PlugFailed(comm uintptr, err error) int {
+// PlugFailed prints the error of a registration, if any, and returns its ncclResult_t. Engines only
+// use the result and repeat refused registrations in every step, so PlugFailed prints each text
+// only once.
+func (p *plugin) PlugFailed(comm uintptr, err error) int {
 	if err != nil {
 		text := fmt.Sprintf("symmem: registering with communicator %#x: %v", comm, err)
 		if _, printed := p.printed.LoadOrStore(text, true); !printed {
@@ -121,14 +122,14 @@ func (p *plugs) PlugFailed(comm uintptr, err error) int {
 	return PlugResult(err)
 }
 
-// PlugForget forgets a communicator that was destroyed or is about to be. A later communicator with
-// the same address counts as a new one.
-func (p *plugs) PlugForget(comm uintptr) error {
+// PlugForget forgets a communicator that has been destroyed or is about to be. A later communicator
+// at the same address counts as a new one.
+func (p *plugin) PlugForget(comm uintptr) error {
 	r, err := p.s.current()
 	if err != nil {
 		return err
 	}
-	adopted, ok := r.plugs.remove(comm)
+	adopted, ok := r.pluginComms.remove(comm)
 	if !ok {
 		return fmt.Errorf("communicator %#x: %w", comm, symmem.ErrForeign)
 	}

@@ -10,10 +10,10 @@ import (
 	"symmem"
 )
 
-// Pools is the maximum number of open pools. C has a set of allocator functions for each number.
+// Pools limits the number of open pools. The C code has a set of allocator functions for each.
 const Pools = 16
 
-// Local is the number of the pool of local memory, which is never registered.
+// Local selects the pool of local memory, which is never registered.
 const Local = -1
 
 // pool adds a list of retired buffers to a symmem.Pool. Retired buffers are freed by flush.
@@ -21,9 +21,9 @@ type pool struct {
 	*symmem.Pool
 	interop symmem.Interop
 
-	mu    sync.Mutex
-	freed []symmem.Buffer // retired buffers; guarded by mu
-	ended bool            // frees take effect at once, since a close began; guarded by mu
+	mu      sync.Mutex
+	freed   []symmem.Buffer // retired buffers; guarded by mu
+	closing bool            // a close has begun, so frees take effect at once; guarded by mu
 }
 
 // live returns the number and total size of the buffers that callers have not freed.
@@ -40,31 +40,31 @@ func (p *pool) alloc(s *symmem.Stream, bytes int64, site uint32) (uintptr, error
 	return b.Address(), err
 }
 
-// free frees a retired buffer: at the next flush with later, else now.
+// free frees a retired buffer: at the next flush if later is set, otherwise at once.
 func (p *pool) free(b symmem.Buffer, later bool) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.freed = append(p.freed, b)
-	if later && !p.ended {
+	if later && !p.closing {
 		return nil
 	}
 	return p.flushLocked()
 }
 
-// flushLocked frees the retired buffers in the order of their places, because callers may have
+// flushLocked frees the retired buffers, ordered by segment and offset, because callers may have
 // freed them in different orders on different ranks. The caller holds p.mu.
 func (p *pool) flushLocked() error {
 	if len(p.freed) == 0 {
 		return nil
 	}
 	slices.SortFunc(p.freed, byPlace)
-	var failed error
+	var errs error
 	for _, b := range p.freed {
-		failed = errors.Join(failed, b.Free())
+		errs = errors.Join(errs, b.Free())
 	}
 	clear(p.freed)
 	p.freed = p.freed[:0]
-	return failed
+	return errs
 }
 
 // flush frees the retired buffers.
@@ -74,15 +74,15 @@ func (p *pool) flush() error {
 	return p.flushLocked()
 }
 
-// end frees the retired buffers. Later frees take effect at once, since no flush follows.
-func (p *pool) end() error {
+// beginClose frees the retired buffers. Later frees take effect at once, since no flush follows.
+func (p *pool) beginClose() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.ended = true
+	p.closing = true
 	return p.flushLocked()
 }
 
-// byPlace compares the places of buffers.
+// byPlace orders buffers by segment, then by offset.
 func byPlace(a, b symmem.Buffer) int {
 	return cmp.Or(cmp.Compare(a.Segment(), b.Segment()), cmp.Compare(a.Offset(), b.Offset()))
 }
@@ -92,7 +92,7 @@ type poolTable struct {
 	rt *symmem.Runtime
 
 	mu    sync.RWMutex
-	pools [Pools + 1]*pool // by number, then the local pool; guarded by mu
+	pools [Pools + 1]*pool // by number; the last is the local pool; guarded by mu
 }
 
 // add opens a pool and returns its number.
@@ -133,7 +133,7 @@ func (t *poolTable) find(number int) (*pool, error) {
 	return nil, fmt.Errorf("pool %d: not open: %w", number, symmem.ErrClosed)
 }
 
-// local returns the pool of local memory. The first call opens it.
+// local returns the pool of local memory, which the first call opens.
 func (t *poolTable) local() (*pool, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -145,8 +145,8 @@ func (t *poolTable) local() (*pool, error) {
 	return t.pools[Pools], nil
 }
 
-// remove frees the number of a pool. The number may already belong to another pool if two calls
-// close the same pool.
+// remove releases a pool's number. It does nothing if the number belongs to another pool, which is
+// possible if two calls close the same pool.
 func (t *poolTable) remove(number int, p *pool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -163,8 +163,8 @@ func (t *poolTable) all() []*pool {
 	return slices.DeleteFunc(slices.Clone(t.pools[:]), func(p *pool) bool { return p == nil })
 }
 
-// of returns the open pool that wraps a symmem.Pool, or nil.
-func (t *poolTable) of(wrapped *symmem.Pool) *pool {
+// wrapper returns the open pool that wraps a symmem.Pool, or nil.
+func (t *poolTable) wrapper(wrapped *symmem.Pool) *pool {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
 	for _, p := range t.pools {
@@ -191,9 +191,9 @@ func (t *poolTable) number(p *pool) int {
 	return slices.Index(t.pools[:Pools], p)
 }
 
-// free frees a retired buffer, at once if its pool was closed.
+// free frees a retired buffer as pool.free does, or at once if its pool has been closed.
 func (t *poolTable) free(b symmem.Buffer, later bool) error {
-	if p := t.of(b.Pool()); p != nil {
+	if p := t.wrapper(b.Pool()); p != nil {
 		return p.free(b, later)
 	}
 	return b.Free()

@@ -9,10 +9,10 @@ import (
 	"symmem/driver"
 )
 
-// pools implements the functions for pools and their memory.
+// pools implements the functions of symmem.h that open, use and close pools.
 type pools struct{ s *session }
 
-// OpenPool opens a pool with a group as its domain, and returns the pool's number.
+// OpenPool opens a pool with a group as its domain and returns the pool's number.
 func (ps *pools) OpenPool(domain uint64, text []byte) (int, error) {
 	r, g, err := ps.s.group(domain)
 	if err != nil {
@@ -47,12 +47,12 @@ func (ps *pools) ClosePool(number int, force bool) error {
 	if count, bytes := p.live(); count > 0 && !force {
 		return fmt.Errorf("closing pool %d: %d buffers of %d bytes: %w", number, count, bytes, ErrLive)
 	}
-	err = p.end()
+	err = p.beginClose()
 	r.pools.remove(number, p)
 	return errors.Join(err, p.Close())
 }
 
-// Alloc allocates memory of a pool on a foreign stream.
+// Alloc allocates a pool's memory for use on a foreign stream.
 func (ps *pools) Alloc(number int, bytes uint64, stream uintptr, site uint32) (uintptr, error) {
 	r, p, err := ps.s.pool(number)
 	if err != nil {
@@ -68,7 +68,7 @@ func (ps *pools) Alloc(number int, bytes uint64, stream uintptr, site uint32) (u
 	return p.alloc(s, int64(bytes), site)
 }
 
-// maxBytes exceeds the memory of every device.
+// maxBytes limits the sizes that callers pass. No device has as much memory.
 const maxBytes = 1 << 46
 
 // checkSize returns an error for sizes above maxBytes.
@@ -80,8 +80,8 @@ func checkSize(action string, bytes uint64) error {
 	return nil
 }
 
-// Free frees a buffer: with later, at the next event that ranks have in common. Buffers of closed
-// pools are freed at once.
+// Free frees a buffer: at the next event that ranks have in common if later is set, otherwise at
+// once. Buffers of closed pools are always freed at once.
 func (ps *pools) Free(address uintptr, later bool) error {
 	r, err := ps.s.current()
 	if err == nil {
@@ -93,14 +93,14 @@ func (ps *pools) Free(address uintptr, later bool) error {
 			return err
 		}
 	}
-	if known, failed := ps.s.kept.free(address); known {
-		return failed
+	if found, freeErr := ps.s.kept.free(address); found {
+		return freeErr
 	}
 	return err
 }
 
-// Reserve maps memory in advance for a stream, and registers it with a group unless the group's
-// handle is 0.
+// Reserve maps memory in advance for a stream. It registers the memory with a group unless the
+// group's handle is 0.
 func (ps *pools) Reserve(
 	number int, bytes uint64, stream uintptr, handle uint64, site uint32,
 ) error {
@@ -118,7 +118,7 @@ func (ps *pools) Reserve(
 	if err := p.flush(); err != nil {
 		return err
 	}
-	err = ps.s.interruptible("reserving", func(ctx context.Context) error {
+	err = ps.s.runInterruptible("reserving", func(ctx context.Context) error {
 		return p.interop.At(site).Reserve(ctx, p.Pool, s, int64(bytes), nil)
 	})
 	if err != nil || handle == 0 {
@@ -137,13 +137,13 @@ func (ps *pools) Trim(number int, keep uint64) error {
 	if err != nil {
 		return err
 	}
-	return ps.s.interruptible("trimming", func(ctx context.Context) error {
+	return ps.s.runInterruptible("trimming", func(ctx context.Context) error {
 		return p.Trim(ctx, int64(min(keep, maxBytes)))
 	})
 }
 
-// DeviceFits returns an error unless an allocation is for this rank's device.
-func (ps *pools) DeviceFits(device int) error {
+// CheckDevice returns an error unless device is this rank's device.
+func (ps *pools) CheckDevice(device int) error {
 	r, err := ps.s.current()
 	if err != nil {
 		return err
@@ -155,7 +155,7 @@ func (ps *pools) DeviceFits(device int) error {
 	return nil
 }
 
-// Note adds the caller's numbers to the history of a pool.
+// Note adds an event with the caller's numbers to a pool's history.
 func (ps *pools) Note(number int, kind, value int64, site uint32) error {
 	p, err := ps.s.flushedPool(number)
 	if err != nil {
@@ -197,7 +197,7 @@ func (ps *pools) Locate(address uintptr) (string, error) {
 		return "", err
 	}
 	b, err := r.rt.Interop().Buffer(address)
-	if p := r.pools.of(b.Pool()); err == nil && p != nil {
+	if p := r.pools.wrapper(b.Pool()); err == nil && p != nil {
 		return encode(place{
 			Pool: r.pools.number(p), Segment: b.Segment(), Live: true, Bytes: b.Size(),
 			Offset: b.Offset() + int64(address-b.Address()), Address: uint64(b.Address()),

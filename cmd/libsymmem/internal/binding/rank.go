@@ -14,19 +14,19 @@ type rank struct {
 	session *session
 	rt      *symmem.Runtime
 	alone   bool
-	sites   bool
+	sites   bool // call sites are recorded
 
-	world   uint64 // the handle of the group of all ranks
-	groups  groupTable
-	pools   poolTable
-	streams table[uintptr, *symmem.Stream] // by foreign handle
-	events  table[uint64, *symmem.Event]
-	plugs   table[uintptr, *symmem.AdoptedCommunicator] // by communicator
+	world       uint64 // handle of the group of all ranks
+	groups      groupTable
+	pools       poolTable
+	streams     table[uintptr, *symmem.Stream] // by foreign handle
+	events      table[uint64, *symmem.Event]
+	pluginComms table[uintptr, *symmem.AdoptedCommunicator] // by address
 
-	warnedCapture sync.Once // the pool grew during a capture
+	warnCapture sync.Once // prints the warning that the pool grew during a capture
 }
 
-// newRank opens the parts of a rank: observers, pool 0 and the handle of the world.
+// newRank returns a rank with an observer, pool 0 and a handle for the world.
 func newRank(s *session, rt *symmem.Runtime, o *Options, alone bool) (*rank, error) {
 	r := &rank{session: s, rt: rt, alone: alone, sites: o.callSites()}
 	r.groups.init(s)
@@ -43,41 +43,42 @@ func newRank(s *session, rt *symmem.Runtime, o *Options, alone bool) (*rank, err
 	return r, nil
 }
 
-// observe updates the words when memory or windows change.
+// observe registers an observer that updates the words when memory or windows change.
 func (r *rank) observe() {
 	w := r.session.words
 	r.rt.Interop().Observe(symmem.Observer{
 		SegmentAlloc: func(symmem.SegmentEvent) { w.Pending.Add(1) },
 		SegmentFree: func(e symmem.SegmentEvent) {
 			w.Windows.Add(1)
-			r.session.kept.unmapped(e)
+			r.session.kept.recordUnmapped(e)
 		},
 		Register:   func(symmem.WindowEvent) { w.Windows.Add(1) },
 		Deregister: func(symmem.WindowEvent) { w.Windows.Add(1) },
 	})
 }
 
-// close ends the pools, forgets adopted communicators and closes the runtime. With force it waits
-// for other ranks for a second at most. The session must not refer to the rank any more.
-func (r *rank) close(ended error, force bool) error {
-	// Adopted communicators may have been destroyed before, and their windows with them.
+// close forgets adopted communicators and closes the runtime. If force is set, it waits for other
+// ranks for at most a second. It joins its error to poolErr, the error of closing the pools. The
+// session must no longer refer to the rank.
+func (r *rank) close(poolErr error, force bool) error {
+	// The owners may already have destroyed their communicators, and the windows with them.
 	r.groups.forgetAttachments()
-	for _, adopted := range r.plugs.removeAll() {
+	for _, adopted := range r.pluginComms.removeAll() {
 		adopted.Forget()
 	}
-	err := r.session.interruptible("closing symmem", func(ctx context.Context) error {
+	err := r.session.runInterruptible("closing symmem", func(ctx context.Context) error {
 		// An interrupted call does not wait for the work of other ranks.
 		defer context.AfterFunc(ctx, r.abort)()
-		leaving, cancel := context.WithCancel(ctx)
+		closeCtx, cancel := context.WithCancel(ctx)
 		defer cancel()
 		if force {
 			cancel()
 		}
-		err := r.rt.Interop().Close(leaving)
+		err := r.rt.Interop().Close(closeCtx)
 		r.groups.watchers.Wait()
 		return err
 	})
-	return errors.Join(ended, err)
+	return errors.Join(poolErr, err)
 }
 
 // abort fails all groups.
@@ -87,7 +88,7 @@ func (r *rank) abort() {
 	}
 }
 
-// stream returns the Stream of a foreign handle. The first use of a handle adopts it.
+// stream returns the Stream for a foreign handle, which the first call adopts.
 func (r *rank) stream(handle uintptr) (*symmem.Stream, error) {
 	if s, ok := r.streams.find(handle); ok {
 		return s, nil
@@ -95,12 +96,12 @@ func (r *rank) stream(handle uintptr) (*symmem.Stream, error) {
 	return r.streams.findOrCreate(handle, r.rt.Interop().AdoptStream)
 }
 
-// memory returns the memory at an address passed by C. It refuses memory of freed buffers,
-// including buffers of closed pools.
+// memory returns the memory at an address passed by C. It returns an error for memory of freed
+// buffers, including buffers of closed pools.
 func (r *rank) memory(address uintptr, bytes int64) (symmem.Memory, error) {
 	m, err := r.rt.Interop().Memory(address, bytes)
 	if err == nil && m.Pool() == nil && bytes > 0 {
-		err = r.session.kept.covers(address, bytes, r.rt.Device().Ordinal < 0)
+		err = r.session.kept.checkFreed(address, bytes, r.rt.Device().Ordinal < 0)
 	}
 	return m, err
 }
@@ -119,7 +120,7 @@ func (r *rank) register(g *group, p *pool, stream uintptr) error {
 		}
 		return fmt.Errorf("registering with group %s: %w", g.ID(), symmem.ErrCapturing)
 	}
-	return r.session.interruptible("registering", func(ctx context.Context) error {
+	return r.session.runInterruptible("registering", func(ctx context.Context) error {
 		if err := p.Register(ctx, g.Group); err != nil {
 			return err
 		}

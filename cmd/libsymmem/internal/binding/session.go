@@ -7,17 +7,18 @@ import (
 	"symmem"
 )
 
-// session holds what the parts of a Library share: the open rank and what outlives it.
+// session holds the state that the parts of a Library share: the open rank, and state that outlives
+// it.
 type session struct {
 	words *Words
-	// warn prints a warning that no call can return. Each text is printed once.
+	// warn prints a warning that no call can return.
 	warn func(text string)
 	warnings
 	interrupts
 
 	rank atomic.Pointer[rank] // nil while closed
-	kept keeping
-	// handles counts handles across ranks, so a handle of an earlier rank is never reused.
+	kept keptMemory
+	// handles holds the last handle. It is never reset, so that no later rank reuses a handle.
 	handles atomic.Uint64
 }
 
@@ -29,9 +30,9 @@ func (s *session) current() (*rank, error) {
 	return nil, ErrNotOpen
 }
 
-// unknown returns the error for a handle without an object: ErrClosed if the handle was in use
-// before, else ErrInvalid.
-func (s *session) unknown(kind string, handle uint64) error {
+// errUnknown returns the error for a handle without an object: ErrClosed if the handle was valid
+// earlier, otherwise ErrInvalid.
+func (s *session) errUnknown(kind string, handle uint64) error {
 	if handle == 0 || handle > s.handles.Load() {
 		return fmt.Errorf("%s %d: no such handle: %w", kind, handle, symmem.ErrInvalid)
 	}
@@ -47,7 +48,7 @@ func (s *session) group(handle uint64) (*rank, *group, error) {
 	if g := r.groups.find(handle); g != nil {
 		return r, g, nil
 	}
-	return nil, nil, s.unknown("group", handle)
+	return nil, nil, s.errUnknown("group", handle)
 }
 
 // pool returns the open rank and one of its pools.

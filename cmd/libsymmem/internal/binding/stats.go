@@ -30,7 +30,7 @@ type attachmentStats struct {
 type stats struct {
 	Open bool `json:"open"`
 	symmem.Stats
-	// Pools and Groups replace the fields of symmem.Stats.
+	// Pools and Groups replace the fields of the same names in symmem.Stats.
 	Pools   []poolStats           `json:"pools"`
 	Groups  map[string]groupStats `json:"groups"`
 	Streams int                   `json:"streams"`
@@ -53,14 +53,14 @@ func (l *Library) Stats() (string, error) {
 		}
 	}
 	for _, g := range r.groups.all() {
-		of := groupStats{
+		entry := groupStats{
 			Handle: g.handle, Name: g.name, GroupStats: g.Stats(), Attachments: []attachmentStats{},
 		}
 		for _, a := range r.groups.attached(g) {
-			of.Attachments = append(of.Attachments,
+			entry.Attachments = append(entry.Attachments,
 				attachmentStats{a.handle, a.adopted.Name(), a.adopted.Windows()})
 		}
-		s.Groups[g.ID()] = of
+		s.Groups[g.ID()] = entry
 	}
 	return encode(s)
 }

@@ -7,7 +7,7 @@ import (
 	"symmem"
 )
 
-// streams implements the functions for foreign streams and for events on them.
+// streams implements the functions of symmem.h for foreign streams and for events on them.
 type streams struct{ s *session }
 
 // Synchronize waits until a stream is idle, and returns the first error of its work.
@@ -19,15 +19,15 @@ func (st *streams) Synchronize(handle uintptr) error {
 	if r.rt.Interop().Captured(handle) {
 		return fmt.Errorf("synchronizing stream %#x: %w", handle, symmem.ErrCapturing)
 	}
-	on, err := r.stream(handle)
+	s, err := r.stream(handle)
 	if err != nil {
 		return err
 	}
-	return st.s.resumable("synchronizing", on.Synchronize)
+	return st.s.runResumable("synchronizing", s.Synchronize)
 }
 
-// Idle sets whether the caller has waited for the device, so that the next Trim and Close need not
-// query streams.
+// Idle records whether the caller has waited until the device is idle. If so, the next Trim and
+// Close need not query streams.
 func (st *streams) Idle(yes bool) error {
 	r, err := st.s.current()
 	if err == nil {
@@ -42,13 +42,13 @@ func (st *streams) Forget(handle uintptr) error {
 	if err != nil {
 		return err
 	}
-	dropped, ok := r.streams.remove(handle)
+	forgotten, ok := r.streams.remove(handle)
 	if !ok {
 		return nil
 	}
-	// This may wait for work that depends on other streams, so it holds no lock.
-	return st.s.interruptible("forgetting a stream", func(context.Context) error {
-		r.rt.Interop().ForgetStream(dropped)
+	// ForgetStream may wait for work that depends on other streams, so no lock is held.
+	return st.s.runInterruptible("forgetting a stream", func(context.Context) error {
+		r.rt.Interop().ForgetStream(forgotten)
 		return nil
 	})
 }
@@ -63,7 +63,7 @@ func (st *streams) Record(stream uintptr) (uint64, error) {
 	if r.rt.Interop().Captured(stream) {
 		return 0, fmt.Errorf("recording an event on stream %#x: %w", stream, symmem.ErrCapturing)
 	}
-	on, err := r.stream(stream)
+	s, err := r.stream(stream)
 	if err != nil {
 		return 0, err
 	}
@@ -71,7 +71,7 @@ func (st *streams) Record(stream uintptr) (uint64, error) {
 	if err != nil {
 		return 0, err
 	}
-	if err := on.Record(e); err != nil {
+	if err := s.Record(e); err != nil {
 		return 0, fmt.Errorf("recording an event on stream %#x: %w", stream, err)
 	}
 	handle := st.s.handles.Add(1)
@@ -87,7 +87,7 @@ func (st *streams) event(handle uint64) (*rank, *symmem.Event, error) {
 	}
 	e, ok := r.events.find(handle)
 	if !ok {
-		return nil, nil, st.s.unknown("event", handle)
+		return nil, nil, st.s.errUnknown("event", handle)
 	}
 	return r, e, nil
 }
@@ -104,7 +104,7 @@ func (st *streams) Await(handle uint64) error {
 	if err != nil {
 		return err
 	}
-	return st.s.resumable("waiting for an event", e.Synchronize)
+	return st.s.runResumable("waiting for an event", e.Synchronize)
 }
 
 // CloseEvent removes an event. Streams that wait for it keep waiting.
@@ -123,9 +123,9 @@ func (st *streams) StreamWait(stream uintptr, handle uint64) error {
 	if err != nil {
 		return err
 	}
-	on, err := r.stream(stream)
+	s, err := r.stream(stream)
 	if err != nil {
 		return err
 	}
-	return on.Wait(e)
+	return s.Wait(e)
 }

@@ -9,7 +9,7 @@ import (
 )
 
 // TestForgetDoesNotBlockOtherStreams forgets a stream with unfinished work. The work may depend on
-// other streams, so these must be found meanwhile.
+// other streams, so Forget must not block calls on these.
 func TestForgetDoesNotBlockOtherStreams(t *testing.T) {
 	l, _ := alone(t, host)
 	r, err := l.current()
@@ -29,7 +29,7 @@ func TestForgetDoesNotBlockOtherStreams(t *testing.T) {
 		runtime.Gosched()
 	}
 	if !r.streams.mu.TryRLock() {
-		t.Error("Forget holds the lock of the streams")
+		t.Error("Forget holds the lock of the stream table while it waits")
 	} else {
 		r.streams.mu.RUnlock()
 	}
@@ -105,13 +105,13 @@ func TestEventHandlesAreChecked(t *testing.T) {
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			if !l.Reached(row.handle) {
-				t.Error("Reached returns false")
+				t.Error("Reached = false, want true")
 			}
 			for _, err := range []error{
 				l.Await(row.handle), l.CloseEvent(row.handle), l.StreamWait(0, row.handle),
 			} {
 				if CodeOf(err) != row.want {
-					t.Errorf("%v: code %v, not %v", err, CodeOf(err), row.want)
+					t.Errorf("got code %v, want %v: %v", CodeOf(err), row.want, err)
 				}
 			}
 		})
@@ -119,6 +119,6 @@ func TestEventHandlesAreChecked(t *testing.T) {
 	words := &Words{}
 	closed := New(words, func(text string) { t.Error(text) })
 	if _, err := closed.Record(0); CodeOf(err) != NotOpen {
-		t.Errorf("Record before Open: %v", err)
+		t.Errorf("Record before Open: got %v, want %v", err, ErrNotOpen)
 	}
 }

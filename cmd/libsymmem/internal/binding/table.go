@@ -20,7 +20,7 @@ func (t *table[K, V]) find(handle K) (V, bool) {
 	return v, ok
 }
 
-// findOrCreate returns the value of a handle, and creates it if there is none.
+// findOrCreate returns the value of a handle. It creates the value if there is none.
 func (t *table[K, V]) findOrCreate(handle K, create func(K) (V, error)) (V, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -29,7 +29,7 @@ func (t *table[K, V]) findOrCreate(handle K, create func(K) (V, error)) (V, erro
 	}
 	v, err := create(handle)
 	if err == nil {
-		t.set(handle, v)
+		t.setLocked(handle, v)
 	}
 	return v, err
 }
@@ -38,11 +38,11 @@ func (t *table[K, V]) findOrCreate(handle K, create func(K) (V, error)) (V, erro
 func (t *table[K, V]) add(handle K, v V) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.set(handle, v)
+	t.setLocked(handle, v)
 }
 
-// set is add for callers that hold t.mu.
-func (t *table[K, V]) set(handle K, v V) {
+// setLocked stores the value of a handle. The caller holds t.mu.
+func (t *table[K, V]) setLocked(handle K, v V) {
 	if t.entries == nil {
 		t.entries = map[K]V{}
 	}

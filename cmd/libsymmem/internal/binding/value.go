@@ -9,26 +9,26 @@ import (
 )
 
 // Number combines or compares a number that all ranks of a group pass under a name. operation and
-// value have the meaning of struct symmem_value.
+// value have the same meaning as in symmem_value.
 func (cs *calls) Number(
 	handle uint64, operation int, name string, value int64, site uint32,
 ) (int64, error) {
-	o, err := term("operation", values, operation)
+	op, err := term("operation", values, operation)
 	if err != nil {
 		return 0, err
 	}
-	if o == symmem.ValueStep {
+	if op == symmem.ValueStep {
 		return 0, fmt.Errorf("operation %d on value %q: %w", operation, name, symmem.ErrInvalid)
 	}
 	return cs.Value(handle, symmem.ValueCall{
-		Operation: o, Name: name, Value: value, Float: math.Float64frombits(uint64(value)),
+		Operation: op, Name: name, Value: value, Float: math.Float64frombits(uint64(value)),
 	}, site)
 }
 
 // Value combines or compares a value of the ranks of a group.
 //
-// On one machine the wait polls the caller for interrupts, as collectives do. Between machines the
-// call runs on another goroutine; only there does it allocate a closure.
+// On one machine, the wait polls the caller for interrupts as collectives do. Between machines, the
+// call runs on another goroutine, for which it allocates a closure.
 func (cs *calls) Value(handle uint64, c symmem.ValueCall, site uint32) (int64, error) {
 	r, g, err := cs.s.group(handle)
 	if err != nil {
@@ -45,7 +45,7 @@ func (cs *calls) valueInterruptible(
 	i symmem.Interop, g *group, c symmem.ValueCall,
 ) (int64, error) {
 	var got int64 // an abandoned call may still write it
-	err := cs.s.interruptible("comparing values", func(ctx context.Context) (err error) {
+	err := cs.s.runInterruptible("comparing values", func(ctx context.Context) (err error) {
 		got, err = i.Value(ctx, g.Group, c)
 		return err
 	})

@@ -7,18 +7,19 @@ import (
 	"symmem"
 )
 
-// maxWarnings bounds the number of stored warnings. The oldest are dropped first.
+// maxWarnings limits the number of stored warnings. The oldest are dropped first.
 const maxWarnings = 64
 
-// warnings stores warnings until TakeWarning returns them, oldest first, also across Close.
+// warnings stores warnings until TakeWarning returns them, even across Close. The oldest is
+// returned first.
 type warnings struct {
 	words *Words // counts the warnings
 
-	mu      sync.Mutex
-	waiting []string // guarded by mu
+	mu     sync.Mutex
+	stored []string // oldest first; guarded by mu
 }
 
-// lateDetail holds the JSON of a warning about late ranks.
+// lateDetail holds the JSON encoding of a warning about late ranks.
 type lateDetail struct {
 	Kind     string         `json:"kind"`
 	Message  string         `json:"message"`
@@ -29,11 +30,11 @@ type lateDetail struct {
 	Activity map[int]string `json:"activity"`
 }
 
-// late stores a warning and counts it in the words.
-func (w *warnings) late(of symmem.LateWarning) {
+// addLate stores a warning about late ranks and counts it in the words.
+func (w *warnings) addLate(late symmem.LateWarning) {
 	text, err := json.Marshal(lateDetail{
-		Kind: "late", Message: of.String(), Group: of.Group, Doing: of.Doing,
-		WaitedMS: of.Waited.Milliseconds(), Ranks: ranks(of.Ranks), Activity: of.Activity,
+		Kind: "late", Message: late.String(), Group: late.Group, Doing: late.Doing,
+		WaitedMS: late.Waited.Milliseconds(), Ranks: ranks(late.Ranks), Activity: late.Activity,
 	})
 	if err != nil {
 		return // cannot happen: all fields are strings and numbers
@@ -45,10 +46,10 @@ func (w *warnings) late(of symmem.LateWarning) {
 func (w *warnings) add(text string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if len(w.waiting) == maxWarnings {
-		w.waiting = append(w.waiting[:0], w.waiting[1:]...)
+	if len(w.stored) == maxWarnings {
+		w.stored = append(w.stored[:0], w.stored[1:]...)
 	}
-	w.waiting = append(w.waiting, text)
+	w.stored = append(w.stored, text)
 }
 
 // TakeWarning calls take with the oldest stored warning, as JSON, or with an empty text. It removes
@@ -57,10 +58,10 @@ func (w *warnings) TakeWarning(take func(text string) bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	text := ""
-	if len(w.waiting) > 0 {
-		text = w.waiting[0]
+	if len(w.stored) > 0 {
+		text = w.stored[0]
 	}
 	if take(text) && text != "" {
-		w.waiting = w.waiting[1:]
+		w.stored = w.stored[1:]
 	}
 }

@@ -11,7 +11,7 @@ import (
 	"symmem"
 )
 
-// take takes the oldest warning of a library.
+// take removes and returns a library's oldest warning.
 func take(l *Library) (text string) {
 	l.TakeWarning(func(oldest string) bool { text = oldest; return true })
 	return text
@@ -22,11 +22,11 @@ func TestWarningIsTakenOnce(t *testing.T) {
 	if text := take(l); text != "" {
 		t.Errorf("warning before any was stored: %q", text)
 	}
-	l.late(symmem.LateWarning{
+	l.addLate(symmem.LateWarning{
 		Group: "g", Doing: "AllReduce 1 of group g", Waited: 31 * time.Second, Ranks: []int{5},
 		Activity: map[int]string{5: "in no call of this group"}, Members: []int{0, 5},
 	})
-	l.TakeWarning(func(string) bool { return false }) // as if it did not fit
+	l.TakeWarning(func(string) bool { return false }) // as if the buffer were too short
 	want := lateDetail{
 		Kind: "late", Group: "g", Doing: "AllReduce 1 of group g", WaitedMS: 31000, Ranks: []int{5},
 		Activity: map[int]string{5: "in no call of this group"},
@@ -44,14 +44,14 @@ func TestWarningIsTakenOnce(t *testing.T) {
 		t.Errorf("the warning was not removed: %q", text)
 	}
 	if n := l.words.Warnings.Load(); n != 1 {
-		t.Errorf("the counter is %d", n)
+		t.Errorf("Warnings = %d, want 1", n)
 	}
 }
 
 func TestOldestWarningsAreDropped(t *testing.T) {
 	l := New(&Words{}, nil)
 	for i := range maxWarnings + 3 {
-		l.late(symmem.LateWarning{Group: fmt.Sprint(i)})
+		l.addLate(symmem.LateWarning{Group: fmt.Sprint(i)})
 	}
 	for i := 3; i < maxWarnings+3; i++ {
 		var got lateDetail
@@ -60,6 +60,6 @@ func TestOldestWarningsAreDropped(t *testing.T) {
 		}
 	}
 	if text := take(l); text != "" {
-		t.Errorf("extra warning: %q", text)
+		t.Errorf("unexpected warning: %q", text)
 	}
 }

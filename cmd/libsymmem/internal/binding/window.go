@@ -9,13 +9,13 @@ import (
 	"symmem"
 )
 
-// windows implements the functions that register memory, also with communicators of other
-// libraries, and those that report the result.
+// windows implements the functions of symmem.h that register memory with groups and with
+// communicators of other libraries, and those that list windows.
 type windows struct{ s *session }
 
 // ScopeEnd registers new memory of all pools whose domain contains a group, with the group and with
-// its attached communicators. It returns the value of Words.Pending up to which everything is
-// registered.
+// its attached communicators. It returns the value that Words.Pending had before: all memory
+// counted until then is registered.
 func (ws *windows) ScopeEnd(handle uint64, stream uintptr) (seen int64, err error) {
 	r, g, err := ws.s.group(handle)
 	if err != nil {
@@ -33,7 +33,7 @@ func (ws *windows) ScopeEnd(handle uint64, stream uintptr) (seen int64, err erro
 	return seen, nil
 }
 
-// RegisterPending registers new memory of one pool, as ScopeEnd does for all.
+// RegisterPending registers new memory of one pool, as ScopeEnd does for all pools.
 func (ws *windows) RegisterPending(handle uint64, number int, stream uintptr) error {
 	r, g, err := ws.s.group(handle)
 	if err != nil {
@@ -46,8 +46,8 @@ func (ws *windows) RegisterPending(handle uint64, number int, stream uintptr) er
 	return r.register(g, p, stream)
 }
 
-// Attach attaches a communicator of another library to a group, and registers the group's memory
-// with it. It is collective over the group.
+// Attach attaches a communicator of another library to a group and registers the group's memory
+// with the communicator. It is collective over the group.
 func (ws *windows) Attach(handle uint64, comm uintptr, name string) (uint64, error) {
 	r, g, err := ws.s.group(handle)
 	if err != nil {
@@ -81,7 +81,7 @@ func (ws *windows) registerAll(r *rank, g *group, adopted *symmem.AdoptedCommuni
 		if err := p.flush(); err != nil {
 			return err
 		}
-		err := ws.s.interruptible("attaching", func(ctx context.Context) error {
+		err := ws.s.runInterruptible("attaching", func(ctx context.Context) error {
 			return adopted.Register(ctx, p.Pool)
 		})
 		if err != nil {
@@ -91,8 +91,8 @@ func (ws *windows) registerAll(r *rank, g *group, adopted *symmem.AdoptedCommuni
 	return nil
 }
 
-// Detach detaches a communicator. It deregisters its windows if the communicator is alive, which
-// means that its owner has not destroyed it yet.
+// Detach detaches a communicator. If the communicator is alive, which means that its owner has not
+// destroyed it yet, Detach deregisters its windows.
 func (ws *windows) Detach(handle uint64, alive bool) error {
 	r, err := ws.s.current()
 	if err != nil {
@@ -109,14 +109,15 @@ func (ws *windows) Detach(handle uint64, alive bool) error {
 	return nil
 }
 
-// IsSymmetric reports whether a range lies in one window of a group. Closed groups have none.
+// IsSymmetric reports whether a range lies in one window of a group. It returns false for closed
+// groups.
 func (ws *windows) IsSymmetric(handle uint64, bytes uint64, address uintptr) bool {
 	r, g, err := ws.s.group(handle)
 	return err == nil && bytes <= maxBytes &&
 		r.rt.Interop().IsSymmetric(g.Group, address, int64(bytes))
 }
 
-// Window is a range of addresses.
+// Window holds a window's address range, laid out as symmem_windows returns it.
 type Window struct{ Address, Bytes int64 }
 
 // Windows lists the windows of a group by address.
