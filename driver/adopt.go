@@ -2,31 +2,35 @@ package driver
 
 import "context"
 
-// AdoptedStream is a stream of another library, which may capture it at any time. Where the owner
-// can wait for it without asking symmem, as on GPUs, Communicator.Launch returns what it refuses,
-// also while the stream has other work; what fails later is told by the next Launch or Synchronize.
+// AdoptedStream represents a stream that belongs to another library, its owner. The owner may
+// capture the stream at any time. On GPUs, where the owner can wait for the stream without calling
+// symmem, Communicator.Launch returns its own errors even while the stream has other work. The next
+// Launch or Synchronize returns errors of queued work.
 type AdoptedStream interface {
 	Stream
-	// Captured reports whether the owner, or symmem, is capturing the stream. While that is so only
-	// Recorder.Record puts work into it. Events may be recorded, and mark what the stream was given
-	// here before; Synchronize returns ErrCapturing. It may be asked during any capture.
+	// Captured reports whether the owner or symmem is capturing the stream. During a capture, only
+	// Recorder.Record adds work to the stream. Events recorded then mark the work that symmem queued
+	// before the capture, and Synchronize returns ErrCapturing. Captured may be called during any
+	// capture.
 	Captured() (bool, error)
-	// Drop closes a stream that its owner may have destroyed already, so it makes no call on the
-	// stream. It waits for the work queued on it here.
+	// Drop closes a stream that its owner may already have destroyed, so Drop does not use the
+	// stream's handle. It waits for the work that symmem queued on the stream.
 	Drop() error
 }
 
-// AdoptedCommunicator is a communicator of another library, in which symmem registers memory.
+// AdoptedCommunicator represents a communicator that belongs to another library and with which
+// symmem registers memory.
 //
-// One call at a time, and no collective of the owner's meanwhile.
+// Its methods must be called one at a time, and not during a collective of the owner.
 type AdoptedCommunicator interface {
-	// Size and Rank are the communicator's number of ranks and this rank's number.
+	// Size returns the communicator's number of ranks, Rank this rank's number in it.
 	Size() int
 	Rank() int
 	// Exchange sends payload, of at most MaxPayload bytes, to every rank of the communicator and
-	// returns everybody's: collective.
+	// returns the payloads of all ranks. It is collective.
 	Exchange(ctx context.Context, payload []byte) ([][]byte, error)
-	// Register makes a window of a segment: collective, in one order on all ranks. When the context
-	// ends first, or the library fails, the communicator is of no use any more: the owner ends it.
+	// Register makes a window of a segment. It is collective, and all ranks must register segments in
+	// the same order. If the context ends first, or the library fails, the communicator can no longer
+	// be used and its owner must destroy it.
 	Register(ctx context.Context, segment Segment) (Window, error)
 }

@@ -2,30 +2,30 @@ package driver
 
 import "symmem/event"
 
-// Plan is a prepared call of one communicator. It is immutable, may be launched again and again,
-// and is valid as long as its windows are.
+// Plan represents a prepared call of one communicator. It is immutable, can be launched any number
+// of times, and is valid as long as its windows are.
 type Plan interface {
-	// Prepared returns the call; it must not be changed.
+	// Prepared returns the call, which must not be changed.
 	Prepared() *Call
 }
 
-// Offer is a call that a communicator has resolved. Details of a path are computed when that path
-// is first asked for, and then kept: Take reuses the choices of Refusal. An Offer belongs to one
-// goroutine.
+// Offer represents a call that a communicator has resolved. The first use of a path computes the
+// path's details, which later uses share: Take reuses the choices of Refusal. An Offer must be used
+// by one goroutine.
 type Offer interface {
-	// Refusal returns nil if the call can take a path, else an error that matches ErrUnsupported. The
-	// answer depends on the operation, type, reduction and count, on whether the call names windows,
-	// and on the alignment of its offsets in them, so all ranks that make the same call get the same
-	// answer. For PathWindow it assumes that the call names windows. A path is refused if its
-	// reduction would not give the bits of the group's Formula.
+	// Refusal returns nil if the call can use a path, otherwise an error that matches ErrUnsupported.
+	// The result depends only on the operation, type, reduction and count, on whether the call names
+	// windows, and on the alignment of its offsets in them, so all ranks that make the same call get
+	// the same result. For PathWindow, Refusal assumes that the call names windows. A path is refused
+	// if its result would differ from the bits that the group's Formula prescribes.
 	Refusal(path Path) error
-	// Take makes the plan of a path that does not refuse the call; digest becomes the plan's. It is
-	// called once, and the offer is used up. It returns ErrOutOfRange where the path is PathWindow
-	// and a buffer has no window of the group.
+	// Take returns a plan for a path that does not refuse the call. The plan's call has the given
+	// digest. Take is called once, and the Offer must not be used afterwards. It returns
+	// ErrOutOfRange if the path is PathWindow and a buffer lies in no window of the group.
 	Take(path Path, digest uint64) (Plan, error)
 }
 
-// Prepare makes the plan of a call whose Path and Digest are chosen.
+// Prepare returns a plan for a call whose Path and Digest are set.
 func Prepare(c Communicator, call Call) (Plan, error) {
 	offer := c.Offer(call)
 	if err := offer.Refusal(call.Path); err != nil {
@@ -34,9 +34,10 @@ func Prepare(c Communicator, call Call) (Plan, error) {
 	return offer.Take(call.Path, call.Digest)
 }
 
-// Call is one collective call.
+// Call describes one collective or one end of a message.
 type Call struct {
-	// Operation, DataType and ReduceOp say what to do; ReduceOp matters where one is needed.
+	// Operation, DataType and ReduceOp select the operation. Operations that do not reduce ignore
+	// ReduceOp.
 	Operation Operation
 	DataType  DataType
 	ReduceOp  ReduceOp
@@ -44,37 +45,39 @@ type Call struct {
 	// Offer.Take sets both.
 	Path   Path
 	Digest uint64
-	// Root is the group rank of the root of Broadcast and Reduce, or the peer of Send and Recv; for
-	// Recv it may be AnySource.
+	// Root holds the group rank of the root of Broadcast and Reduce, or of the peer of Send and Recv.
+	// For Recv it may be AnySource.
 	Root int
-	// Tag distinguishes messages between two ranks, from 0 to MaxTag: the k-th Send of a pair with a
-	// tag matches the k-th Recv with that tag, in the order of each rank's calls, on any streams.
+	// Tag distinguishes messages between the same two ranks. It is from 0 to MaxTag. The k-th Send of
+	// a pair of ranks with a tag matches the k-th Recv with that tag, each in its rank's order of
+	// calls on all streams.
 	Tag int
-	// Count is in elements, not negative; 0 for AllToAllV.
+	// Count holds the number of elements. It is not negative, and 0 for AllToAllV.
 	Count int64
 	// Splits holds the counts and offsets of AllToAllV; nil for other operations.
 	Splits *Splits
-	// Arrived, if set, is called when a Recv has its message, with the group rank of the sender. It
-	// runs on the stream's worker, so it must return soon and not call the backend. A panic in it
-	// fails the group.
+	// Arrived, if set, is called with the sender's group rank when a Recv has received its message.
+	// The stream's later work waits for Arrived, so it must return soon. It must not call the
+	// backend. A panic in it fails the group.
 	Arrived func(source int) `json:"-"`
-	// Send and Recv are this rank's buffers; Send may equal Recv (in place, as NCCL defines it).
+	// Send and Recv hold the addresses of this rank's buffers. They may be equal or overlap as NCCL
+	// defines in-place calls.
 	Send, Recv uintptr
-	// SendWindow and RecvWindow are the windows that contain the buffers, or both nil if a buffer is
-	// in no window. A plan of PathPlain has none. For AllToAllV, SendWindow may be set on some ranks
-	// only: their peers then read the buffer in the window.
+	// SendWindow and RecvWindow are the windows that contain the buffers if both buffers lie in
+	// windows. Otherwise, and in plans of PathPlain, both are nil. For AllToAllV, SendWindow may be
+	// set alone, and only on some ranks; peers then read the send buffer directly.
 	SendWindow, RecvWindow Window `json:"-"`
 	// Norm holds the additional arguments of AllReduceRMSNorm; nil for other operations.
 	Norm *Norm `json:"-"`
-	// Recorded is the call's place in a capture: see RecordedAs.
+	// Recorded holds the call's position in a capture; see RecordedAs.
 	Recorded Recorded
 	// Keep holds what must stay reachable while the call is queued, such as a Go slice.
 	Keep any `json:"-"`
 }
 
-// Spans returns the number of bytes that the call covers in its send and receive buffers, for a
-// group of the given number of ranks. Broadcast and Reduce count both buffers on every rank: over
-// windows, peers find the root's buffer by this rank's own offset.
+// Spans returns the sizes in bytes of the call's send and receive buffers in a group of the given
+// number of ranks. Broadcast and Reduce have both buffers on every rank because, on the window
+// path, each rank computes the root's addresses from its own offsets.
 func (c *Call) Spans(ranks int) (send, recv int64) {
 	size := int64(c.DataType.Size())
 	if c.Splits != nil {
@@ -82,32 +85,32 @@ func (c *Call) Spans(ranks int) (send, recv int64) {
 		return send * size, recv * size
 	}
 	from, to := c.Operation.Extents()
-	one := c.Count * size
-	return from.Parts(ranks) * one, to.Parts(ranks) * one
+	part := c.Count * size
+	return from.Parts(ranks) * part, to.Parts(ranks) * part
 }
 
-// InPlace reports whether the call of a rank works in place, as NCCL defines it: on one buffer, or
-// with the rank's own part of the larger buffer as the smaller one.
+// InPlace reports whether a rank's call is in place as NCCL defines it: both buffers are the same,
+// or the smaller buffer is the rank's own part of the larger one.
 func (c *Call) InPlace(rank int) bool {
-	own := uintptr(int64(rank) * c.Count * int64(c.DataType.Size()))
+	part := uintptr(int64(rank) * c.Count * int64(c.DataType.Size()))
 	switch send, recv := c.Operation.Extents(); {
 	case send < recv && send == OnePart:
-		return c.Send == c.Recv+own
+		return c.Send == c.Recv+part
 	case send > recv && recv == OnePart:
-		return c.Recv == c.Send+own
+		return c.Recv == c.Send+part
 	default:
 		return c.Send == c.Recv
 	}
 }
 
-// ComparesFloats reports whether the call takes the minimum or maximum of floats, where a NaN of
-// any rank wins. NCCL drops a NaN if another rank has a number.
+// ComparesFloats reports whether the call computes the minimum or maximum of floats, whose result
+// is NaN if any rank's element is NaN. NCCL ignores a NaN if another rank has a number.
 func (c *Call) ComparesFloats() bool {
 	return c.Operation.Reduces() && c.ReduceOp.Selects() && c.DataType.Float()
 }
 
-// SetPath sets the path and the digest, and removes windows from paths that do not use them.
-// Offer.Take calls it.
+// SetPath sets the path and the digest. It removes the windows if the path does not use them.
+// Offer.Take calls SetPath.
 func (c *Call) SetPath(path Path, digest uint64) {
 	c.Path, c.Digest = path, digest
 	if path == PathPlain && c.Operation.UsesWindows() {

@@ -6,21 +6,21 @@ import (
 	"strings"
 )
 
-// GroupConfig names a group to connect.
+// GroupConfig describes a group to connect.
 type GroupConfig struct {
-	// ID names the group: the same on every rank of it, and never used for another one.
+	// ID identifies the group. It is the same on all its ranks and never used for another group.
 	ID string
 	// Ranks lists the world ranks of the group in group order.
 	Ranks []int
-	// Rank is this rank's place in Ranks.
+	// Rank holds this rank's index in Ranks.
 	Rank int
 	// Check makes the communicator compare every call's Digest across ranks before the call's
 	// result is used. It can be changed later by SetCheck.
 	Check bool
-	// Strict numbers messages together with collectives. A message that is sent between other
-	// collectives than it is received between fails the group with a MessageError, and where calls
-	// are compared each collective also compares how many messages the ranks have sent and
-	// received. It is the same on every rank.
+	// Strict orders messages with respect to collectives. A message that is sent after a different
+	// number of collectives than it is received after fails the group with a MessageError. If calls
+	// are compared, each collective also compares how many messages the ranks have sent and received.
+	// Strict is the same on every rank.
 	Strict bool
 	// Formula selects the order of additions in every reduction of the group, on every path.
 	Formula Formula
@@ -28,7 +28,7 @@ type GroupConfig struct {
 	Owner any
 }
 
-// Fault wraps a fault of the group in a Fault that carries its owner, unless it has one already.
+// Fault wraps a fault of the group in a Fault with the group's owner, unless err already has one.
 func (g GroupConfig) Fault(err error) error {
 	var f *Fault
 	if err == nil || g.Owner == nil || errors.As(err, &f) && f.Owner == g.Owner {
@@ -37,11 +37,11 @@ func (g GroupConfig) Fault(err error) error {
 	return &Fault{Owner: g.Owner, Err: err}
 }
 
-// Name returns the group's id as people know it, without the slashes and the blank in front, which
-// only keep groups that were split and groups that were joined apart from each other.
+// Name returns the group's id for messages. It removes the leading slashes and space, which only
+// distinguish groups made by Split from groups made by Join.
 func (g GroupConfig) Name() string { return strings.TrimPrefix(strings.TrimLeft(g.ID, "/"), " ") }
 
-// World returns the world ranks of ranks of the group.
+// World converts ranks of the group to world ranks.
 func (g GroupConfig) World(ranks []int) []int {
 	world := make([]int, len(ranks))
 	for i, r := range ranks {
@@ -50,16 +50,16 @@ func (g GroupConfig) World(ranks []int) []int {
 	return world
 }
 
-// Mismatch says that the calls of other ranks of the group differ from this rank's; others are
-// ranks of the group.
+// Mismatch returns the error for a call that differs from those of other ranks, given as ranks of
+// the group.
 func (g GroupConfig) Mismatch(number uint64, call *Call, others ...int) *MismatchError {
 	return &MismatchError{
 		Number: number, Call: call, Others: g.World(others), Group: g.Name(), Members: g.Ranks,
 	}
 }
 
-// Lane is a channel for small messages of a communicator. Lanes are independent of each other
-// and of the collectives that streams run.
+// Lane identifies a communicator's channel for small messages. Lanes are independent of each other
+// and of the collectives on streams.
 type Lane int
 
 // The lanes of a communicator.
@@ -68,82 +68,82 @@ const (
 	LaneControl Lane = iota
 	// LaneBackground carries agreements that no call waits for.
 	LaneBackground
-	// LaneCalls carries what calls compare besides their digests, in the order of calls.
+	// LaneCalls carries data that calls compare in addition to their digests, in the order of calls.
 	LaneCalls
-	// LaneFault carries the reports by which ranks find out why they failed. Using it marks the
-	// communicator as failed: every wait of every rank on it ends with ErrFault. Absent ranks do not
-	// block it.
+	// LaneFault carries reports about the cause of a failure. An exchange on it marks the communicator
+	// as failed, so every wait of every rank on the communicator ends with ErrFault. Absent ranks do
+	// not block the exchange.
 	LaneFault
-	// Lanes is their number.
+	// Lanes is the number of lanes.
 	Lanes
 )
 
-// Communicator connects the ranks of a group. States: open, then failed (after the first fault;
-// only exchanges on LaneFault still work), then closed. Faults are final: a new group is the way
-// on.
+// Communicator connects the ranks of a group. It is open at first, failed after the first fault,
+// and finally closed. A failed communicator only supports exchanges on LaneFault and never
+// recovers; the ranks must connect a new group.
 //
 // Collective calls of one communicator must be made in the same order on every rank.
 type Communicator interface {
-	// Exchange sends payload to every rank and returns everybody's, by group rank. On LaneFault
-	// the entries of ranks that did not come in time, or are lost, are nil; on other lanes that
-	// is a TimeoutError or a RankLostError, and ErrFault when a peer has failed meanwhile. An
-	// exchange on LaneControl that does not succeed fails the communicator, even when its context
-	// was cancelled; one on LaneBackground only ends the use of that lane.
-	// Payloads are at most MaxPayload bytes. One call at a time on each lane.
+	// Exchange sends payload to every rank and returns the payloads of all ranks, by group rank. On
+	// LaneFault, the entries of ranks that are late or lost are nil. On other lanes, Exchange returns
+	// a TimeoutError or RankLostError for them, or ErrFault if a peer has failed. A failed exchange
+	// on LaneControl fails the communicator, even if its context was cancelled; one on LaneBackground
+	// only makes that lane unusable. Payloads have at most MaxPayload bytes. There must be only one
+	// call at a time on each lane.
 	Exchange(ctx context.Context, lane Lane, payload []byte) ([][]byte, error)
-	// Register makes a window over a segment. It is collective. key names the segment: the same
-	// on every rank.
+	// Register makes a window over a segment. It is collective. key identifies the segment on every
+	// rank.
 	//
 	// Preconditions: all ranks have agreed on the key.
-	// Postconditions: on an error this rank holds no window. Sizes that differ are an error on all
-	// ranks, and the key is free again. A key that is registered already is an error that harms
-	// nothing. A stream that captures gives ErrCapturing before anything else happens.
+	// Postconditions: on an error, this rank has no window. If sizes differ, all ranks return an
+	// error and the key can be used again. A key that is already registered is an error without side
+	// effects. If a stream is being captured, Register only returns ErrCapturing.
 	Register(ctx context.Context, key SegmentKey, segment Segment) (Window, error)
-	// Offer resolves a call: it gives what each path would make of it. It is cheap, waits for
-	// nothing, and leaves nothing to take back.
+	// Offer resolves a call for every path. It is cheap, does not wait and has no side effects.
 	//
-	// Preconditions: Call.Validate finds nothing, and the windows that the call names hold its
-	// buffers. A backend does not check that again.
+	// Preconditions: Call.Validate returns nil, and the windows that the call names contain its
+	// buffers. A backend does not check these again.
 	Offer(call Call) Offer
-	// Launch queues a prepared collective on a stream. The returned error is about this call if
-	// the work was done at once; else it comes with Synchronize, but see AdoptedStream.
+	// Launch queues a prepared collective on a stream. It returns the call's error if the work was
+	// done at once. Otherwise Synchronize returns the error, but see AdoptedStream.
 	Launch(stream Stream, plan Plan) error
-	// Launched counts the calls that were launched, by their path; replays of graphs count.
+	// Launched returns the number of launched calls by path, including those replayed by graphs.
 	Launched() [Paths]uint64
-	// SetCheck switches the comparison of calls on or off, in the order of calls.
+	// SetCheck enables or disables the comparison of calls. It takes effect in the order of calls.
 	SetCheck(on bool)
-	// Failed is closed when the communicator fails; Cause then says why on this rank.
+	// Failed returns a channel that is closed when the communicator fails. Cause then returns this
+	// rank's reason.
 	Failed() <-chan struct{}
-	// Cause returns the fault that this rank saw first, or nil. It is a Fault with the owner of the
-	// group, as is the error with which the fault fails a stream.
+	// Cause returns the first fault that this rank detected, or nil. The fault is a Fault with the
+	// group's owner, and so is the error of a stream that it fails.
 	Cause() error
-	// CheckPeers fails the communicator if a peer has failed or is lost, which a rank without a call
-	// under way does not notice otherwise. It does not wait.
+	// CheckPeers fails the communicator if a peer has failed or is lost. A rank that is in no call
+	// would not notice otherwise. CheckPeers does not wait.
 	CheckPeers()
-	// Abort fails the communicator for all its ranks. Waits on this rank end with the given cause
-	// (nil means ErrAborted), those of others with ErrFault.
+	// Abort fails the communicator for all its ranks. Waits on this rank end with the given cause, or
+	// ErrAborted if it is nil; waits on other ranks end with ErrFault.
 	Abort(cause error)
-	// Close ends the collectives of this rank, waits for the one that runs, and leaves the group.
-	// Windows that are still registered end with it; to deregister one then does nothing. It waits
-	// for no other rank.
+	// Close cancels this rank's queued collectives, waits for the running one, and leaves the group.
+	// It also ends windows that are still registered; deregistering one later has no effect. Close
+	// does not wait for other ranks.
 	Close() error
 }
 
-// MaxPayload is the largest payload of an exchange in bytes.
+// MaxPayload limits the size of an exchange's payload in bytes.
 const MaxPayload = 1 << 20
 
-// SegmentKey names a segment across ranks.
+// SegmentKey identifies a segment on all ranks.
 type SegmentKey struct {
-	// Pool is the pool's number, agreed by its domain.
+	// Pool holds the pool's number, on which the ranks of its domain have agreed.
 	Pool uint64
-	// Ordinal names the segment in the pool, which never gives it to another.
+	// Ordinal numbers the segment in its pool, which never reuses the number.
 	Ordinal uint32
 }
 
-// Window is one segment registered with one communicator.
+// Window represents the registration of a segment with a communicator.
 type Window interface {
-	// Deregister takes the registration back on this rank.
+	// Deregister ends the registration on this rank.
 	//
-	// Preconditions: no queued work and no live graph uses the window.
+	// Preconditions: neither queued work nor a live graph uses the window.
 	Deregister() error
 }

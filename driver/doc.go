@@ -1,19 +1,19 @@
-// Package driver is the seam between symmem and the places where memory, streams and
-// communicators come from. A backend implements these interfaces; everything above them is the
-// same for all backends, and driver/drivertest holds the contract that each backend passes.
+// Package driver defines the interfaces between symmem and its backends, which provide memory,
+// streams and communicators. The code above these interfaces is the same for all backends. Package
+// drivertest contains the contract that each backend must pass.
 //
-// A backend is a mechanism without a policy. It maps what it is told to map, registers what it
-// is told to register and runs the collective it is handed on the path it is handed. Whether two
-// ranks mean the same thing is decided above, by comparing ledgers; a backend only carries the
-// comparison and reports what it saw.
+// A backend implements mechanisms and makes no decisions: callers choose the memory to map, the
+// segments to register, and the path of each collective. Callers also decide whether ranks agree,
+// by comparing ledgers; a backend only transports the comparison and reports the result.
 //
-// Calls have been checked before a backend gets them, by Call.Validate, and the windows that they
-// name hold their buffers. A backend says what it cannot do (Offer), and checks nothing else again.
+// Callers check calls with Call.Validate, and make sure that the windows of a call contain its
+// buffers, before they pass the call to a backend. A backend reports calls that it does not support
+// (see Offer) and repeats none of these checks.
 //
-// A backend is honest about mistakes: peers are addressed as peer base plus the caller's own
-// offset, so a buffer that lies elsewhere on another rank gives wrong sums unless somebody
-// checks. The host backend behaves exactly like a GPU here.
+// All backends treat misplaced buffers in the same way. A peer's address is the peer's window base
+// plus the caller's own offset, so a buffer at another offset on another rank gives wrong sums
+// unless calls are compared. The host backend behaves exactly like a GPU in this respect.
 //
-// Unless a method says otherwise it is safe for use by several goroutines at once. Nothing waits
-// without a deadline: methods with a context end when it ends, all others by Config.Timeout.
+// Methods are safe for concurrent use unless documented otherwise. Every wait for a peer has a
+// deadline: that of the method's context, or Config.Timeout for methods without a context.
 package driver

@@ -13,33 +13,32 @@ import (
 
 // Errors that a backend returns. They are wrapped; use errors.Is.
 var (
-	// ErrCapturing is returned by what may not happen while a stream records. The capture is
-	// still good.
+	// ErrCapturing is returned by calls that are not allowed while a stream is being captured. The
+	// capture remains valid.
 	ErrCapturing = errors.New("a stream is being captured")
 	// ErrNotCapturing is returned by EndCapture without BeginCapture.
 	ErrNotCapturing = errors.New("the stream is not being captured")
-	// ErrOutOfRange is returned before launch when a count is too large, a buffer too short for it,
-	// or a call over windows names none of the group's.
+	// ErrOutOfRange is returned before a launch if a count is too large, a buffer is too short for the
+	// count, or a call on the window path has a buffer in no window of the group.
 	ErrOutOfRange = errors.New("buffer runs past its window")
-	// ErrClosed is returned by everything that was closed.
+	// ErrClosed is returned by methods of closed objects.
 	ErrClosed = errors.New("closed")
-	// ErrFault matches every PeerError: a peer has failed. Its cause is on LaneFault.
+	// ErrFault matches every PeerError. An exchange on LaneFault returns the cause.
 	ErrFault = errors.New("a peer has failed")
 	// ErrAborted is returned after Abort.
 	ErrAborted = errors.New("aborted")
-	// ErrOutOfMemory matches every error that says so: of a pool, of a device, of CUDA. The
-	// packages below this one know it by its method OutOfMemory.
+	// ErrOutOfMemory matches every out-of-memory error of a pool, a device or CUDA. Packages that must
+	// not import this one recognize it by its method OutOfMemory.
 	ErrOutOfMemory error = outOfMemory{}
-	// ErrInvalid is returned for arguments that no state would make right.
+	// ErrInvalid is returned for arguments that are never valid.
 	ErrInvalid = errors.New("invalid argument")
-	// ErrUnsupported is returned for what a backend cannot do.
+	// ErrUnsupported is returned for calls that a backend does not support.
 	ErrUnsupported = errors.New("not supported by this backend")
-	// ErrInterrupted is the cause of waits that end because their caller was asked and wants them
-	// to: see Config.Interrupted.
+	// ErrInterrupted is returned by waits that end at the caller's request; see Config.Interrupted.
 	ErrInterrupted = errors.New("interrupted")
 )
 
-// TimeoutError reports which ranks did not arrive within the deadline, and what they were doing.
+// TimeoutError reports which ranks did not arrive before the deadline, and what they were doing.
 type TimeoutError struct {
 	// Doing describes the wait of this rank, such as "AllReduce 12 of group world".
 	Doing string
@@ -49,10 +48,11 @@ type TimeoutError struct {
 	Missing []int
 	// Activity describes what ranks were doing, by world rank, as far as it is known.
 	Activity map[int]string
-	// Counts lists how many collectives of which kind the ranks have launched according to the
-	// library, if it counts them and the counts differ; else it is empty.
+	// Counts lists how many collectives of each kind the ranks have launched, if the library counts
+	// them and the counts differ. Otherwise it is empty.
 	Counts string
-	// Members lists the world ranks of the group in group order; empty if the wait was in none.
+	// Members lists the world ranks of the group in group order. It is empty if the wait was not in a
+	// group.
 	Members []int
 }
 
@@ -69,7 +69,7 @@ func (e *TimeoutError) Error() string {
 	return b.String()
 }
 
-// Timeout returns true, as for a net.Error.
+// Timeout returns true, as net.Error requires.
 func (e *TimeoutError) Timeout() bool { return true }
 
 // AbsentError reports which ranks did not arrive at a call that creates a group: Open, Join or
@@ -95,7 +95,7 @@ func (e *AbsentError) Error() string {
 	if e.Waited > 0 {
 		fmt.Fprintf(&b, "waited %v: ", e.Waited)
 	}
-	fmt.Fprintf(&b, "%s did not come", RanksOf(e.Ranks, e.Members))
+	fmt.Fprintf(&b, "%s did not arrive", RanksOf(e.Ranks, e.Members))
 	writeActivity(&b, e.Activity, e.Members)
 	if e.Err != nil && !errors.Is(e.Err, context.DeadlineExceeded) {
 		fmt.Fprintf(&b, ": %v", e.Err)
@@ -103,17 +103,17 @@ func (e *AbsentError) Error() string {
 	return b.String()
 }
 
-// Timeout returns true, as for a net.Error.
+// Timeout returns true, as net.Error requires.
 func (e *AbsentError) Timeout() bool { return true }
 
 // Unwrap returns the error that ended the wait.
 func (e *AbsentError) Unwrap() error { return e.Err }
 
-// As lets errors.As find a TimeoutError that names the same ranks.
+// As makes errors.As find a TimeoutError that lists the same ranks.
 func (e *AbsentError) As(target any) bool {
-	late, ok := target.(**TimeoutError)
+	timeout, ok := target.(**TimeoutError)
 	if ok {
-		*late = &TimeoutError{
+		*timeout = &TimeoutError{
 			Doing: e.Doing, Waited: e.Waited, Missing: e.Ranks, Activity: e.Activity,
 			Members: e.Members,
 		}
@@ -121,36 +121,37 @@ func (e *AbsentError) As(target any) bool {
 	return ok
 }
 
-// RankLostError reports that the processes of ranks have ended, that the connections to ranks of
-// other machines have ended, or that ranks have closed symmem.
+// RankLostError reports that the processes of ranks or the connections to them have ended, or that
+// ranks have closed symmem.
 type RankLostError struct {
-	// Ranks lists the world ranks that are lost.
+	// Ranks lists the lost world ranks.
 	Ranks []int
 	// Doing describes what this rank was doing when it noticed.
 	Doing string
-	// Members lists the world ranks of the group in group order; empty if no group was concerned.
+	// Members lists the world ranks of the group in group order. It is empty if the call was not in a
+	// group.
 	Members []int
-	// Left reports whether all of them have closed symmem. Their processes may still run.
+	// Left reports whether all lost ranks have closed symmem. Their processes may still run.
 	Left bool
 }
 
 func (e *RankLostError) Error() string {
 	if e.Left {
-		return fmt.Sprintf("%s: %s left: a rank that has closed symmem takes part in nothing more",
+		return fmt.Sprintf("%s: %s left: a rank that has closed symmem takes part in no further calls",
 			e.Doing, RanksOf(e.Ranks, e.Members))
 	}
 	return fmt.Sprintf("%s: %s lost: the process, or the connection to it, has ended",
 		e.Doing, RanksOf(e.Ranks, e.Members))
 }
 
-// PeerError reports that other ranks of the group failed first and thereby ended this rank's wait.
-// It matches ErrFault. The ranks exchange their reasons on LaneFault.
+// PeerError reports that this rank's wait ended because other ranks of the group had failed. It
+// matches ErrFault. The ranks exchange the causes on LaneFault.
 type PeerError struct {
 	// Doing describes what this rank was doing when it noticed.
 	Doing string
-	// Ranks lists the world ranks that had failed by then; empty if that is not known.
+	// Ranks lists the world ranks that had failed by then. It is empty if they are not known.
 	Ranks []int
-	// Aborted reports whether one of them has aborted the group. The error then also matches
+	// Aborted reports whether one of these ranks has aborted the group. The error then also matches
 	// ErrAborted.
 	Aborted bool
 	// Members lists the world ranks of the group in group order.
@@ -158,14 +159,14 @@ type PeerError struct {
 }
 
 func (e *PeerError) Error() string {
-	who := "another rank of the group"
+	peers := "another rank of the group"
 	if len(e.Ranks) > 0 {
-		who = RanksOf(e.Ranks, e.Members)
+		peers = RanksOf(e.Ranks, e.Members)
 	}
 	if e.Aborted {
-		return fmt.Sprintf("%s: aborted by %s", e.Doing, who)
+		return fmt.Sprintf("%s: aborted by %s", e.Doing, peers)
 	}
-	return fmt.Sprintf("%s: %s failed first, for a reason that is not known here", e.Doing, who)
+	return fmt.Sprintf("%s: %s failed first, for a reason not known to this rank", e.Doing, peers)
 }
 
 // Is reports whether target is ErrFault or, after an abort, ErrAborted.
@@ -173,8 +174,8 @@ func (e *PeerError) Is(target error) bool {
 	return target == ErrFault || target == ErrAborted && e.Aborted
 }
 
-// Fault carries the failure of a communicator together with the owner of the group, by which an
-// error of a stream is traced to the group that has failed. Its text is that of the failure.
+// Fault adds the group's owner to the failure of a communicator, so that the group can be found
+// from a stream's error. Its text is that of the failure.
 type Fault struct {
 	Owner any // GroupConfig.Owner
 	Err   error
@@ -185,13 +186,15 @@ func (e *Fault) Error() string { return e.Err.Error() }
 // Unwrap returns the failure.
 func (e *Fault) Unwrap() error { return e.Err }
 
-// MismatchError reports that ranks launched different collectives, or that the ends of a message
-// differ. Every rank returns one with the same number, and no rank has written a buffer.
+// MismatchError reports that ranks launched different collectives, or that the two ends of a
+// message differ. All ranks return a MismatchError with the same number, and no rank has written a
+// buffer.
 type MismatchError struct {
-	// Number counts the calls of the group, or the messages from one rank to the other, from 1.
+	// Number counts the group's calls, or the messages from one rank to the other, from 1.
 	Number uint64
-	// Launch reports that Number counts the launches of the group's kernels instead of its calls: a
-	// call captured by another library has no number, and old numbers are forgotten.
+	// Launch reports that Number counts the launches of the group's kernels instead of its calls. That
+	// is so for calls captured by another library, which have no number, and for calls so old that
+	// their number is no longer recorded.
 	Launch bool
 	// Call is this rank's call.
 	Call *Call
@@ -203,28 +206,28 @@ type MismatchError struct {
 }
 
 func (e *MismatchError) Error() string {
-	what, call := "collective", "no call"
+	kind, call := "collective", "no call"
 	if e.Call != nil {
 		described := e.Call.Describe()
 		names := event.Names{Renumbered: !ranklist.NumberedAsWorld(e.Members)}
 		call = string(described.AppendText(nil, names))
 		if e.Call.Operation.PointToPoint() {
-			what = "message"
+			kind = "message"
 		}
 	}
 	if e.Launch {
-		what = "launch"
+		kind = "launch"
 	}
-	of := ""
+	group := ""
 	if e.Group != "" {
-		of = " of group " + e.Group
+		group = " of group " + e.Group
 	}
-	return fmt.Sprintf("%s %d%s (%s) differs from that of %s", what, e.Number, of, call,
+	return fmt.Sprintf("%s %d%s (%s) differs from that of %s", kind, e.Number, group, call,
 		RanksOf(e.Others, e.Members))
 }
 
-// DeadlockError reports that ranks wait for each other in different calls, or have left the group,
-// so that the call of this rank can never complete.
+// DeadlockError reports that this rank's call can never complete, because ranks wait for each other
+// in different calls or have left the group.
 type DeadlockError struct {
 	// Doing describes the call of this rank.
 	Doing string
@@ -263,9 +266,9 @@ func (e *PriorError) Error() string {
 // Unwrap returns the first failure.
 func (e *PriorError) Unwrap() error { return e.Cause }
 
-// OutOfMemoryError says that the device has no memory for a segment.
+// OutOfMemoryError reports that the device has no memory for a segment.
 type OutOfMemoryError struct {
-	// Requested is in bytes.
+	// Requested holds the size of the segment in bytes.
 	Requested int64
 	// Cause is the system's error.
 	Cause error
@@ -286,5 +289,5 @@ type outOfMemory struct{}
 
 func (outOfMemory) Error() string { return "out of memory" }
 
-// OutOfMemory marks the target for those who cannot name it.
+// OutOfMemory marks the error for packages that cannot import ErrOutOfMemory.
 func (outOfMemory) OutOfMemory() bool { return true }

@@ -15,7 +15,7 @@ import (
 
 var pair = []int{0, 5}
 
-func TestErrorsNameRanksOfTheWorldAndOfTheGroup(t *testing.T) {
+func TestErrorsContainWorldAndGroupRanks(t *testing.T) {
 	call := &Call{Operation: AllReduce, Count: 4, DataType: Float32}
 	for want, err := range map[string]error{
 		"AllReduce 3 of group g: waited 2s for world rank 5 (rank 1 of the group); " +
@@ -27,19 +27,19 @@ func TestErrorsNameRanksOfTheWorldAndOfTheGroup(t *testing.T) {
 			Doing: "opening", Waited: 2 * time.Second, Missing: []int{1, 2},
 			Activity: map[int]string{1: "late"}, Members: []int{0, 1, 2},
 		},
-		"meeting: waited 1s: world rank 0 did not come": &AbsentError{
-			Doing: "meeting", Waited: time.Second, Ranks: []int{0}, Members: pair,
+		"joining: waited 1s: world rank 0 did not arrive": &AbsentError{
+			Doing: "joining", Waited: time.Second, Ranks: []int{0}, Members: pair,
 			Err: fmt.Errorf("asking: %w", context.DeadlineExceeded),
 		},
-		"meeting: rank 1 did not come: the store is full": &AbsentError{
-			Doing: "meeting", Ranks: []int{1}, Err: errors.New("the store is full"),
+		"joining: rank 1 did not arrive: the store is full": &AbsentError{
+			Doing: "joining", Ranks: []int{1}, Err: errors.New("the store is full"),
 		},
 		"agreement of group g: world ranks 0,5 (ranks 0-1 of the group) lost: " +
 			"the process, or the connection to it, has ended": &RankLostError{
 			Doing: "agreement of group g", Ranks: []int{0, 5}, Members: pair,
 		},
 		"AllReduce 1 of group g: world rank 5 (rank 1 of the group) failed first, " +
-			"for a reason that is not known here": &PeerError{
+			"for a reason not known to this rank": &PeerError{
 			Doing: "AllReduce 1 of group g", Ranks: []int{5}, Members: pair,
 		},
 		"AllReduce 1 of group g: aborted by another rank of the group": &PeerError{
@@ -65,33 +65,33 @@ func TestErrorsNameRanksOfTheWorldAndOfTheGroup(t *testing.T) {
 	}
 }
 
-func TestAnAbsentRankIsALateOne(t *testing.T) {
-	absent := &AbsentError{Doing: "meeting", Waited: time.Second, Ranks: []int{3}, Err: syscall.EPIPE}
+func TestAbsentErrorIsATimeoutError(t *testing.T) {
+	absent := &AbsentError{Doing: "opening", Waited: time.Second, Ranks: []int{3}, Err: syscall.EPIPE}
 	err := fmt.Errorf("joining: %w", absent)
 	var late *TimeoutError
 	var timeout interface{ Timeout() bool }
 	if !errors.As(err, &late) || late.Missing[0] != 3 || late.Waited != time.Second {
-		t.Errorf("as a TimeoutError it is %+v", late)
+		t.Errorf("errors.As found TimeoutError %+v, want one for rank 3 after 1s", late)
 	}
 	if !errors.As(err, &timeout) || !timeout.Timeout() {
-		t.Error("it is no timeout")
+		t.Error("Timeout = false, want true")
 	}
 	if !errors.Is(err, syscall.EPIPE) {
-		t.Error("what ended the wait is lost")
+		t.Error("errors.Is does not find the error that ended the wait")
 	}
 	var lost *RankLostError
 	if errors.As(err, &lost) {
-		t.Error("it is taken for a lost rank")
+		t.Error("errors.As finds a RankLostError")
 	}
 }
 
-func TestAFaultOfAPeerTellsOfAnAbort(t *testing.T) {
+func TestPeerErrorMatchesErrAbortedAfterAbort(t *testing.T) {
 	failed, aborted := &PeerError{}, &PeerError{Aborted: true}
 	if !errors.Is(failed, ErrFault) || errors.Is(failed, ErrAborted) {
-		t.Error("a peer that has failed")
+		t.Error("the error of a failed peer must match ErrFault only")
 	}
 	if !errors.Is(aborted, ErrFault) || !errors.Is(aborted, ErrAborted) {
-		t.Error("a peer that has aborted")
+		t.Error("the error of a peer that aborted must match ErrFault and ErrAborted")
 	}
 }
 
@@ -106,13 +106,13 @@ func TestErrorsSurviveJSON(t *testing.T) {
 		&DeadlockError{Doing: "a", Elsewhere: activity, Members: pair},
 		GroupConfig{ID: "g", Ranks: pair}.Mismatch(3, call, 1),
 	} {
-		encoded, failed := json.Marshal(err)
-		if failed != nil {
-			t.Fatal(failed)
+		encoded, jsonErr := json.Marshal(err)
+		if jsonErr != nil {
+			t.Fatal(jsonErr)
 		}
 		decoded := reflect.New(reflect.TypeOf(err).Elem()).Interface().(error)
-		if failed := json.Unmarshal(encoded, decoded); failed != nil {
-			t.Fatal(failed)
+		if jsonErr := json.Unmarshal(encoded, decoded); jsonErr != nil {
+			t.Fatal(jsonErr)
 		}
 		if diff := cmp.Diff(err.Error(), decoded.Error()); diff != "" {
 			t.Errorf("%T: %s", err, diff)
@@ -120,9 +120,9 @@ func TestErrorsSurviveJSON(t *testing.T) {
 	}
 }
 
-func TestOneErrorStandsForAWantOfMemory(t *testing.T) {
+func TestOutOfMemoryErrorMatchesErrOutOfMemory(t *testing.T) {
 	err := fmt.Errorf("mapping: %w", &OutOfMemoryError{Requested: 1, Cause: syscall.ENOMEM})
 	if !errors.Is(err, ErrOutOfMemory) || !errors.Is(err, syscall.ENOMEM) {
-		t.Error(err)
+		t.Errorf("%v does not match ErrOutOfMemory and its cause", err)
 	}
 }

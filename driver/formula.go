@@ -6,22 +6,24 @@ import (
 	"strings"
 )
 
-// Formula says in which order reductions of a group combine the ranks, bit by bit.
+// Formula selects the order in which a group's reductions combine the ranks' elements. It
+// determines every bit of the result.
 type Formula uint8
 
-// The formulas. Every rank of a group has the same.
+// The formulas. All ranks of a group use the same.
 const (
 	// AnyFormula leaves the order to the path of each call.
 	AnyFormula Formula = iota
-	// RankOrder combines from left to right: ((x0 + x1) + x2) + x3. 16-bit floats accumulate in
-	// float32, all other types in their own, and the result is rounded once.
+	// RankOrder combines from left to right: ((x0 + x1) + x2) + x3. 16-bit floats are accumulated in
+	// float32, and the result is rounded once. Other types are accumulated in their own type.
 	RankOrder
-	// Tree combines neighbours, then pairs of them: (x0 + x1) + (x2 + x3). The number of ranks is a
-	// power of two. Types accumulate as in RankOrder.
+	// Tree combines neighbors, then pairs of neighbors: (x0 + x1) + (x2 + x3). The number of ranks
+	// must be a power of two. Elements are accumulated in the same types as with RankOrder.
 	Tree
-	// RoundedTree is Tree, but each sum of a 16-bit float is rounded to its type.
+	// RoundedTree combines in the same order as Tree, but rounds each sum of 16-bit floats to their
+	// type.
 	RoundedTree
-	formulas = iota // the number of formulas
+	formulas = iota // number of formulas
 )
 
 var formulaNames = [formulas]string{"any", "ranks", "tree", "rounded-tree"}
@@ -43,7 +45,7 @@ func (f Formula) Fits(ranks int) error {
 	return nil
 }
 
-// ParseFormula reads a name as String writes it.
+// ParseFormula returns the formula with a name as String returns it.
 func ParseFormula(name string) (Formula, error) {
 	if i := slices.Index(formulaNames[:], name); i >= 0 {
 		return Formula(i), nil

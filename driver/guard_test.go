@@ -9,35 +9,35 @@ import (
 	"symmem/driver"
 )
 
-func TestAPanicIsReportedWithItsStack(t *testing.T) {
+func TestGuardReturnsStackOfPanic(t *testing.T) {
 	err := driver.Guard("work", panics)
 	if err == nil || !strings.HasPrefix(err.Error(), "work panicked: on purpose\n") ||
 		!strings.Contains(err.Error(), "driver_test.panics(") {
-		t.Errorf("got %v", err)
+		t.Errorf("got %v, want the panic's value and stack", err)
 	}
 }
 
 func panics() { panic("on purpose") }
 
-// TestAGuardedFunctionRunsOnItsCallersGoroutine ends that in each way.
-func TestAGuardedFunctionRunsOnItsCallersGoroutine(t *testing.T) {
-	for what, f := range map[string]func(){
+// TestGuardHereRunsOnCallersGoroutine calls functions that return, panic and exit the goroutine.
+func TestGuardHereRunsOnCallersGoroutine(t *testing.T) {
+	for want, f := range map[string]func(){
 		"": func() {}, "called runtime.Goexit": runtime.Goexit, "panicked": panics,
 	} {
 		ended := make(chan error)
 		var stack []byte
-		go startsGuarded(func() {
+		go callGuardHere(func() {
 			stack = debug.Stack()
 			f()
 		}, func(err error) { ended <- err })
 		err := <-ended
-		if (err == nil) != (what == "") || err != nil && !strings.HasPrefix(err.Error(), "work "+what) {
-			t.Errorf("%q: got %v", what, err)
+		if (err == nil) != (want == "") || err != nil && !strings.HasPrefix(err.Error(), "work "+want) {
+			t.Errorf("got error %v, want %q", err, want)
 		}
-		if !strings.Contains(string(stack), "driver_test.startsGuarded(") {
-			t.Errorf("%q: it runs on another goroutine:\n%s", what, stack)
+		if !strings.Contains(string(stack), "driver_test.callGuardHere(") {
+			t.Errorf("%q: the function runs on another goroutine:\n%s", want, stack)
 		}
 	}
 }
 
-func startsGuarded(f func(), ended func(error)) { driver.GuardHere("work", f, ended) }
+func callGuardHere(f func(), ended func(error)) { driver.GuardHere("work", f, ended) }

@@ -8,7 +8,7 @@ import (
 
 // LateWarning reports that live ranks keep this rank waiting. The wait continues.
 type LateWarning struct {
-	// Group names the group; empty if none has been created yet.
+	// Group holds the group's name. It is empty while the group is being created.
 	Group string
 	// Doing describes the wait of this rank, such as "AllReduce 12 of group world".
 	Doing string
@@ -16,34 +16,34 @@ type LateWarning struct {
 	Waited time.Duration
 	// Ranks lists the world ranks that have not arrived.
 	Ranks []int
-	// Activity describes what those ranks are doing, by world rank, as far as it is known.
+	// Activity describes what these ranks are doing, by world rank, as far as it is known.
 	Activity map[int]string
-	// Members lists the world ranks of the group in group order; empty if it is not known.
+	// Members lists the world ranks of the group in group order. It is empty if they are not known.
 	Members []int
 }
 
-// String formats the warning as one line.
+// String returns the warning as one line.
 func (w *LateWarning) String() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s: waiting for %v for %s", w.Doing, w.Waited, RanksOf(w.Ranks, w.Members))
 	writeActivity(&b, w.Activity, w.Members)
-	b.WriteString("; the wait goes on")
+	b.WriteString("; the wait continues")
 	return b.String()
 }
 
-// Late says when to warn about late ranks, and which function to call. The zero value never warns.
+// Late configures warnings about late ranks. The zero value disables them.
 type Late struct {
-	// After is how long a wait lasts before the first warning. Further ones follow every 2*After: at
-	// 30 s, once a minute. 0 means no warnings.
+	// After holds the duration of a wait before its first warning. Later warnings follow every
+	// 2*After, for example once a minute if After is 30s. 0 disables warnings.
 	After time.Duration
-	// Warn is told. It may be called from any goroutine, several at once; it returns soon and does
-	// not call into this module.
+	// Warn is called with each warning. It may be called concurrently from any goroutine. It must
+	// return soon and not call symmem.
 	Warn func(LateWarning)
 }
 
-// Next returns how long it is until the next warning in a wait that has lasted so long: 0 if it is
-// due, negative if there is none. The time since the last warning of the group is since, negative
-// if there was none; one that came before the wait began does not count.
+// Next returns the time until the next warning of a wait that has lasted for waited: 0 if the
+// warning is due, negative if there is none. since holds the time since the group's last warning,
+// or is negative if there was none. Warnings from before the wait do not count.
 func (l Late) Next(waited, since time.Duration) time.Duration {
 	switch {
 	case l.After <= 0 || l.Warn == nil:

@@ -7,39 +7,39 @@ import (
 	"strings"
 )
 
-// AnySource is the Root of a Recv that takes the next message with its tag from whichever rank
-// sends one first.
+// AnySource as the Root of a Recv selects the first message with the tag from any rank.
 const AnySource = -1
 
 // MessageFault names the kind of mismatch in a MessageError.
 type MessageFault string
 
-// The kinds of mismatch in a MessageError. Their comments state the meaning of MessageEnds.Sent and
-// Received.
+// The kinds of mismatch in a MessageError. Each determines the meaning of MessageEnds.Sent and
+// MessageEnds.Received.
 const (
-	// MessagesUnmatched: a Send has no Recv, or a Recv no Send. Sent and Received count the calls.
+	// MessagesUnmatched: a Send has no Recv, or a Recv has no Send. Sent and Received count the calls.
 	MessagesUnmatched MessageFault = "unmatched"
-	// MessagesOutOfStep: the ends of a message are between different collectives. Sent and Received
-	// count the collectives before them.
+	// MessagesOutOfStep: the ends of a message were called between different collectives. Sent and
+	// Received count the collectives before each end.
 	MessagesOutOfStep MessageFault = "out of step"
-	// MessagesDiffer: the ends of a message have different sizes. Sent and Received are in bytes.
+	// MessagesDiffer: the ends of a message have different sizes. Sent and Received are the sizes in
+	// bytes.
 	MessagesDiffer MessageFault = "sizes differ"
-	// MessageTypesDiffer: the ends of a message have different data types, which ranks notice if they
-	// compare calls. Sent and Received are DataTypes.
+	// MessageTypesDiffer: the ends of a message have different data types. Ranks detect this only if
+	// they compare calls. Sent and Received are DataTypes.
 	MessageTypesDiffer MessageFault = "types differ"
-	// SplitsDiffer: one rank of an AllToAllV sends a number of elements that its peer does not expect.
-	// Sent and Received are in elements.
+	// SplitsDiffer: a rank of an AllToAllV sends another number of elements than its peer expects.
+	// Sent and Received are these numbers.
 	SplitsDiffer MessageFault = "splits differ"
 )
 
-// MessageError reports that the ends of messages do not match: one is missing, or they differ in
-// size, data type, splits or position among the collectives.
+// MessageError reports that the two ends of messages do not match: one end is missing, or the ends
+// differ in size, data type, splits or position among the collectives.
 type MessageError struct {
 	// Fault names the kind of mismatch.
 	Fault MessageFault
 	// Group is the id of the group.
 	Group string
-	// Number is the number of the collective that noticed the mismatch, from 1, or 0 if none did.
+	// Number counts, from 1, the collective that detected the mismatch. It is 0 if none did.
 	Number uint64
 	// Ends lists the messages, ordered by From, To, Tag and Number.
 	Ends []MessageEnds
@@ -47,15 +47,16 @@ type MessageError struct {
 
 // MessageEnds describes both ends of a message, or of all messages of a pair of ranks with one tag.
 type MessageEnds struct {
-	// From and To are world ranks. From is AnySource for a Recv from any rank that has received no
+	// From and To are world ranks. From is AnySource for a Recv from any rank that has not received a
 	// message.
 	From int `json:"from"`
 	To   int `json:"to"`
-	// Tag is the tag of the messages.
+	// Tag holds the messages' tag.
 	Tag int `json:"tag"`
-	// Number counts the messages of the pair with this tag, from 1; 0 stands for all of them.
+	// Number counts the pair's messages with this tag, from 1. It is 0 if the ends stand for all of
+	// them.
 	Number uint64 `json:"number,omitempty"`
-	// Sent and Received describe the message on the sender and on the receiver: see MessageFault.
+	// Sent describes the message on the sender, Received on the receiver; see MessageFault.
 	Sent     uint64 `json:"sent"`
 	Received uint64 `json:"received"`
 }
@@ -68,7 +69,7 @@ func (e *MessageError) Sort() {
 	})
 }
 
-// maxEnds is how many ends the text of an error lists.
+// maxEnds limits the number of MessageEnds that an error's text lists.
 const maxEnds = 8
 
 func (e *MessageError) Error() string {
@@ -88,7 +89,7 @@ func (e *MessageError) Error() string {
 	return b.String()
 }
 
-// describe says what one pair of ends has.
+// describe returns a description of the mismatch between the two ends.
 func (m MessageEnds) describe(fault MessageFault) string {
 	from := fmt.Sprintf("rank %d of the world", m.From)
 	if m.From == AnySource {

@@ -1,35 +1,36 @@
 package driver
 
 // Norm holds the arguments of AllReduceRMSNorm in addition to those of a Call. The operation adds
-// the sum of all ranks' input rows to a residual, which every rank keeps, divides each row of the
-// result by the root of the mean of its squares, and multiplies it by the weights.
+// the sum of all ranks' input rows to a residual, which each rank stores, divides each row of the
+// result by its root mean square, and multiplies the row by the weights.
 //
 // The Call has Count Rows*Hidden, DataType BFloat16, ReduceOp Sum and Path PathDirect. Send is the
-// input and Recv the output, which may be the same memory. Both lie in windows if the rows do not
-// fit into exchange memory, because the all-reduce then reads the peers' buffers. There are two
-// kernels: an all-reduce into Recv, and one that adds the residual and normalizes; a single fused
-// kernel was slower. The second kernel writes nothing on a rank whose all-reduce has failed.
+// input and Recv the output; they may be the same memory. Both must lie in windows if the rows do
+// not fit into exchange memory, because the all-reduce then reads the peers' buffers. One kernel
+// all-reduces into Recv, and a second adds the residual and normalizes; a single fused kernel was
+// slower. The second kernel writes nothing on a rank whose all-reduce has failed.
 // Residual (Rows*Hidden elements) and Weight (Hidden elements) must not overlap other buffers. All
 // addresses are multiples of NormAlign.
 type Norm struct {
-	// Rows and Hidden are the number of rows and of elements in each, a multiple of NormUnit.
+	// Rows holds the number of rows, Hidden the number of elements in each row. Hidden is a multiple
+	// of NormUnit.
 	Rows, Hidden int64
-	// Epsilon is added to the mean; it is finite and not negative.
+	// Epsilon is added to the mean of the squares. It is finite and not negative.
 	Epsilon float32
-	// Residual is read and written, Weight read.
+	// Residual is read and written. Weight is only read.
 	Residual, Weight uintptr
 }
 
-// The buffers of a Norm lie on addresses of NormAlign bytes; its rows are multiples of NormUnit
-// elements, up to MaxHidden.
+// A Norm's buffers are aligned to NormAlign bytes. Its rows have a multiple of NormUnit elements,
+// at most MaxHidden.
 const (
 	NormAlign = 16
 	NormUnit  = 8
 	MaxHidden = 1 << 14
 )
 
-// Spans returns the number of bytes that a norm covers in its residual and its weight: none if it
-// has no rows, or is nil.
+// Spans returns the sizes in bytes of the residual and the weight. They are 0 if n is nil or has no
+// rows.
 func (n *Norm) Spans() (residual, weight int64) {
 	if n == nil || n.Rows == 0 {
 		return 0, 0
@@ -38,16 +39,16 @@ func (n *Norm) Spans() (residual, weight int64) {
 	return n.Rows * n.Hidden * size, n.Hidden * size
 }
 
-// validate refuses what no backend could do.
+// validate returns an error for arguments that no backend supports.
 func (n *Norm) validate(c *Call) error {
 	switch {
 	case c.DataType != BFloat16 || c.ReduceOp != Sum:
 		return invalid("%v of %v with %v", c.Operation, c.DataType, c.ReduceOp)
 	case n.Hidden < NormUnit || n.Hidden > MaxHidden || n.Hidden%NormUnit != 0:
-		return invalid("rows of %d elements are no multiple of %d up to %d", n.Hidden, NormUnit,
+		return invalid("rows have %d elements, not a multiple of %d up to %d", n.Hidden, NormUnit,
 			MaxHidden)
 	case n.Rows < 0 || n.Rows > MaxCount/n.Hidden || n.Rows*n.Hidden != c.Count:
-		return invalid("%d rows of %d elements are not %d", n.Rows, n.Hidden, c.Count)
+		return invalid("%d rows of %d elements do not have %d elements", n.Rows, n.Hidden, c.Count)
 	case !(n.Epsilon >= 0 && n.Epsilon <= maxEpsilon):
 		return invalid("epsilon %g is not between 0 and %g", n.Epsilon, float32(maxEpsilon))
 	case n.Rows > 0 && (c.Send|c.Recv|n.Residual|n.Weight)%NormAlign != 0:
@@ -65,5 +66,5 @@ func (n *Norm) validate(c *Call) error {
 	return nil
 }
 
-// maxEpsilon is more than any model adds.
+// maxEpsilon limits Epsilon. No model uses a larger value.
 const maxEpsilon = 1

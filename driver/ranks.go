@@ -9,24 +9,24 @@ import (
 	"symmem/internal/ranklist"
 )
 
-// Ranks writes a list of ranks for people: "rank 3", "ranks 0-2,5".
+// Ranks formats a list of ranks for messages, such as "rank 3" and "ranks 0-2,5".
 func Ranks(ranks []int) string { return ranklist.Ranks(ranks) }
 
-// Spans writes numbers as "0-2,5".
+// Spans formats numbers as "0-2,5".
 func Spans(numbers []int) string { return ranklist.Spans(numbers) }
 
-// RanksOf writes world ranks for people who may think of them as ranks of a group, whose world
-// ranks members lists in group order: "world rank 5 (rank 2 of the group)". Where every rank of the
-// group has one number in both, or there are no members, it is Ranks.
+// RanksOf formats world ranks together with their numbers in a group, such as "world rank 5 (rank 2
+// of the group)". members lists the group's world ranks in group order. If it is empty, or every
+// rank has the same number in the group as in the world, RanksOf formats them as Ranks does.
 func RanksOf(world, members []int) string { return ranklist.RanksOf(world, members) }
 
-// Plural returns how many there are of something, such as "1 rank" and "2 ranks".
+// Plural formats a count with a noun, such as "1 rank" and "2 ranks".
 func Plural[N int | int64 | uint64](n N, noun string) string { return ranklist.Plural(n, noun) }
 
-// NumberedAsWorld reports whether every rank of a group has the same number there as in the world.
+// NumberedAsWorld reports whether every rank has the same number in a group as in the world.
 func NumberedAsWorld(members []int) bool { return ranklist.NumberedAsWorld(members) }
 
-// writeActivity adds what ranks are doing.
+// writeActivity appends the activities of ranks.
 func writeActivity(b *strings.Builder, activity map[int]string, members []int) {
 	world := "world "
 	if NumberedAsWorld(members) {

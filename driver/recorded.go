@@ -2,15 +2,15 @@ package driver
 
 import "fmt"
 
-// Recorded is the place of a call that was put into a capture. The zero value is that of a call
-// which was not.
+// Recorded holds a call's position in a capture. The zero value means that the call was not
+// captured.
 type Recorded struct {
-	// Capture numbers the captures that hold calls of the group, Call the group's calls within one.
-	// Both start at 1 and are equal on all ranks.
+	// Capture numbers the captures that contain calls of the group, and Call numbers the group's calls
+	// within a capture. Both start at 1 and are equal on all ranks.
 	Capture, Call uint64
 }
 
-// String says the place in words; it is empty for a call in no capture.
+// String describes the position. It returns an empty string for a call that was not captured.
 func (r Recorded) String() string {
 	if r == (Recorded{}) {
 		return ""
@@ -18,16 +18,17 @@ func (r Recorded) String() string {
 	return fmt.Sprintf("call %d of capture %d", r.Call, r.Capture)
 }
 
-// RecordedAs returns the call at its position in a capture. Its Digest covers the position, so that
-// ranks which replay different captures, or make the same call outside of one, differ.
-func (c Call) RecordedAs(at Recorded) Call {
-	c.Recorded = at
-	c.Digest = scatter(scatter(c.Digest^scatter(at.Capture)) + at.Call)
+// RecordedAs returns a copy of the call with a position in a capture. The copy's Digest covers the
+// position, so ranks detect that they replay different captures, or that some make the call outside
+// a capture.
+func (c Call) RecordedAs(position Recorded) Call {
+	c.Recorded = position
+	c.Digest = mix(mix(c.Digest^mix(position.Capture)) + position.Call)
 	return c
 }
 
-// scatter makes each bit of the result depend on all of x. Different words stay different.
-func scatter(x uint64) uint64 {
+// mix returns a value each bit of which depends on all bits of x. It is a bijection.
+func mix(x uint64) uint64 {
 	x += 0x9e3779b97f4a7c15
 	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
 	x = (x ^ x>>27) * 0x94d049bb133111eb

@@ -2,32 +2,32 @@ package driver
 
 import "testing"
 
-// TestPlacesInCapturesTellCallsApart looks at the low 24 bits of digests, too, which lines of
-// kernels carry.
-func TestPlacesInCapturesTellCallsApart(t *testing.T) {
-	const short = 1<<24 - 1
+// TestPositionsInCapturesChangeDigests checks whole digests and their low 24 bits, which kernels
+// compare.
+func TestPositionsInCapturesChangeDigests(t *testing.T) {
+	const lowBits = 1<<24 - 1
 	whole, low := map[uint64]Recorded{}, map[uint64]int{}
 	for digest := range uint64(3) {
 		call := Call{Digest: digest}
 		whole[call.Digest] = Recorded{}
 		for capture := range uint64(20) {
 			for number := range uint64(20) {
-				at := Recorded{Capture: capture + 1, Call: number + 1}
-				got := call.RecordedAs(at)
-				if other, taken := whole[got.Digest]; taken || got.Recorded != at {
-					t.Fatalf("%v of digest %d is %+v, as %v", at, digest, got, other)
+				position := Recorded{Capture: capture + 1, Call: number + 1}
+				got := call.RecordedAs(position)
+				if other, ok := whole[got.Digest]; ok || got.Recorded != position {
+					t.Fatalf("digest %d as %v = %+v, with the digest of %v", digest, position, got, other)
 				}
-				whole[got.Digest] = at
-				low[got.Digest&short]++
+				whole[got.Digest] = position
+				low[got.Digest&lowBits]++
 			}
 		}
 	}
 	if len(low) < 1195 {
-		t.Errorf("the low bits of 1,200 digests are of %d kinds", len(low))
+		t.Errorf("the low bits of 1,200 digests have %d values, want at least 1,195", len(low))
 	}
 }
 
-func TestThePlaceInACaptureIsInTheError(t *testing.T) {
+func TestMismatchErrorContainsPositionInCapture(t *testing.T) {
 	call := Call{Operation: AllReduce, DataType: Float32, Count: 7}.
 		RecordedAs(Recorded{Capture: 2, Call: 5})
 	err := GroupConfig{ID: "tp", Ranks: []int{3, 4}}.Mismatch(9, &call, 1)
@@ -35,6 +35,6 @@ func TestThePlaceInACaptureIsInTheError(t *testing.T) {
 		"call 5 of capture 2) differs " +
 		"from that of world rank 4 (rank 1 of the group)"
 	if err.Error() != want {
-		t.Errorf("the error is %q, want %q", err, want)
+		t.Errorf("got %q, want %q", err, want)
 	}
 }

@@ -2,32 +2,32 @@ package driver
 
 import "testing"
 
-// TestEveryReductionHasARow fails for a reduction without a row in the table, or with the row
-// of another.
+// TestEveryReductionHasARow fails for a reduction without a row in the table, or with another
+// reduction's row.
 func TestEveryReductionHasARow(t *testing.T) {
 	names, numbers, kernels := map[string]bool{}, map[Code]bool{}, map[Code]bool{}
 	for op := range ReduceOp(ReduceOps) {
 		row := &reductions[op]
 		if row.name == "" || names[row.name] || row.nccl != 0 && numbers[row.nccl] ||
 			row.kernel != 0 && !row.divides && kernels[row.kernel] {
-			t.Errorf("reduction %d: %+v", op, row)
+			t.Errorf("reduction %d has row %+v, want one of its own", op, row)
 		}
 		if !op.Accepts(Int32) {
 			t.Errorf("%v does not accept integers", op)
 		}
 		names[row.name], numbers[row.nccl], kernels[row.kernel] = true, true, true
 		if parsed, err := ParseReduceOp(op.String()); err != nil || parsed != op {
-			t.Errorf("%v parses as %v, %v", op, parsed, err)
+			t.Errorf("ParseReduceOp(%q) = %v, %v", op, parsed, err)
 		}
 		if logical, ok := row.logical.Number(); ok && !ReduceOp(logical).Accepts(Uint8) {
-			t.Errorf("%v of booleans is %v, which bytes do not have", op, ReduceOp(logical))
+			t.Errorf("%v of booleans uses %v, which does not accept bytes", op, ReduceOp(logical))
 		}
 	}
 	none := ReduceOp(ReduceOps)
 	if none.String() != "redop(?)" || none.Accepts(Int32) || none.NCCL() != 0 {
-		t.Errorf("a reduction that does not exist is %v", none)
+		t.Errorf("a reduction without a row has name %q, accepts integers or has an NCCL code", none)
 	}
 	if _, err := ParseReduceOp("bnot"); err == nil {
-		t.Error("an unknown name parses")
+		t.Error("ParseReduceOp accepts an unknown name")
 	}
 }

@@ -5,13 +5,13 @@ package driver
 type Splits struct {
 	// SendCounts and SendOffsets divide Call.Send: part r is sent to rank r.
 	SendCounts, SendOffsets []int64
-	// RecvCounts and RecvOffsets divide Call.Recv: part r comes from rank r and has as many elements
-	// as rank r's SendCounts lists for this rank.
+	// RecvCounts and RecvOffsets divide Call.Recv: part r is received from rank r and has as many
+	// elements as rank r's SendCounts lists for this rank.
 	RecvCounts, RecvOffsets []int64
 }
 
-// reach returns the number of elements from the start of a buffer to the end of its last part.
-func reach(counts, offsets []int64) (elements int64) {
+// extent returns the number of elements of a buffer up to the end of its last part.
+func extent(counts, offsets []int64) (elements int64) {
 	for i, n := range counts {
 		if n > 0 {
 			elements = max(elements, offsets[i]+n)
@@ -20,14 +20,14 @@ func reach(counts, offsets []int64) (elements int64) {
 	return elements
 }
 
-// spans returns the numbers of elements that the call covers in its two buffers.
+// spans returns the number of elements that each of the two buffers must have.
 func (s *Splits) spans() (send, recv int64) {
-	return reach(s.SendCounts, s.SendOffsets), reach(s.RecvCounts, s.RecvOffsets)
+	return extent(s.SendCounts, s.SendOffsets), extent(s.RecvCounts, s.RecvOffsets)
 }
 
-// Validate refuses lists whose length differs from the group's, and counts or offsets that are
-// negative or above MaxCount. Call.Validate does so, too; code that adds up counts before it makes
-// a Call validates them first.
+// Validate returns an error if a list does not have one entry for each rank, or if a count or an
+// offset is negative or larger than MaxCount. Call.Validate calls it. Code that adds up counts
+// before there is a Call must call Validate first.
 func (s *Splits) Validate(ranks int) error {
 	for _, list := range [...][]int64{s.SendCounts, s.SendOffsets, s.RecvCounts, s.RecvOffsets} {
 		if len(list) != ranks {
@@ -35,7 +35,7 @@ func (s *Splits) Validate(ranks int) error {
 		}
 		for _, n := range list {
 			if n < 0 || n > MaxCount {
-				return invalid("a count or offset of splits is %d, not between 0 and %d", n,
+				return invalid("count or offset %d of splits is not between 0 and %d", n,
 					int64(MaxCount))
 			}
 		}

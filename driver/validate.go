@@ -3,15 +3,15 @@ package driver
 import "fmt"
 
 const (
-	// MaxCount is the largest count of a call: byte counts of all ranks together stay below 2^63.
+	// MaxCount limits the count of a call, so that the bytes of all ranks together stay below 2^63.
 	MaxCount = 1 << 48
-	// MaxTag is the largest tag of a message.
+	// MaxTag limits the tag of a message.
 	MaxTag = 1<<31 - 1
 )
 
-// Validate refuses what no backend could do, for the given rank of a group. Callers validate each
-// call once, and backends rely on that. Errors match ErrInvalid, or ErrOutOfRange for a count that
-// is too large.
+// Validate returns an error for a call that no backend supports, made by a rank of a group with the
+// given number of ranks. Callers validate each call once, and backends rely on that. Errors match
+// ErrInvalid, or ErrOutOfRange for a count that is too large.
 func (c *Call) Validate(ranks, rank int) error {
 	switch {
 	case c.Operation >= Operations:
@@ -19,7 +19,7 @@ func (c *Call) Validate(ranks, rank int) error {
 	case !c.DataType.Valid() || c.ReduceOp >= ReduceOps:
 		return invalid("type %d, reduction %d", c.DataType, c.ReduceOp)
 	case c.Operation.Reduces() && !c.ReduceOp.Accepts(c.DataType):
-		return invalid("reduction %v is for integers, not for %v", c.ReduceOp, c.DataType)
+		return invalid("reduction %v does not support %v", c.ReduceOp, c.DataType)
 	case c.Count < 0:
 		return invalid("count %d", c.Count)
 	case c.Count > MaxCount:
@@ -33,7 +33,7 @@ func (c *Call) Validate(ranks, rank int) error {
 	}
 	send, recv := c.Spans(ranks)
 	if overlap(c.Send, send, c.Recv, recv) && !c.InPlace(rank) {
-		return invalid("send and receive buffers overlap, but not as for a call in place")
+		return invalid("send and receive buffers overlap, but the call is not in place")
 	}
 	return nil
 }
@@ -51,7 +51,7 @@ func (c *Call) validateRanks(ranks, rank int) error {
 	return nil
 }
 
-// validateExtras checks arguments that only some operations have.
+// validateExtras checks the fields that only some operations use.
 func (c *Call) validateExtras(ranks int) error {
 	switch {
 	case c.Tag < 0 || c.Tag > MaxTag:
@@ -59,13 +59,13 @@ func (c *Call) validateExtras(ranks int) error {
 	case c.Tag > 0 && !c.Operation.PointToPoint():
 		return invalid("tag %d: only messages have tags", c.Tag)
 	case c.Arrived != nil && c.Operation != Recv:
-		return invalid("Arrived is for %v only", Recv)
+		return invalid("Arrived is set, but only %v calls it", Recv)
 	case (c.Splits != nil) != (c.Operation == AllToAllV):
-		return invalid("splits are for %v only, which requires them", AllToAllV)
+		return invalid("%v requires splits, and no other operation accepts them", AllToAllV)
 	case c.Splits != nil && c.Count != 0:
-		return invalid("count %d: %v takes its counts from its splits", c.Count, AllToAllV)
+		return invalid("count %d: %v uses the counts of its splits", c.Count, AllToAllV)
 	case (c.Norm != nil) != (c.Operation == AllReduceRMSNorm):
-		return invalid("a Norm is for %v only, which requires it", AllReduceRMSNorm)
+		return invalid("%v requires a Norm, and no other operation accepts one", AllReduceRMSNorm)
 	case c.Splits != nil:
 		return c.Splits.Validate(ranks)
 	case c.Norm != nil:
@@ -74,7 +74,7 @@ func (c *Call) validateExtras(ranks int) error {
 	return nil
 }
 
-// overlap reports whether two ranges of memory have bytes in common.
+// overlap reports whether two ranges of memory overlap.
 func overlap(a uintptr, aBytes int64, b uintptr, bBytes int64) bool {
 	return aBytes > 0 && bBytes > 0 && a < b+uintptr(bBytes) && b < a+uintptr(aBytes)
 }

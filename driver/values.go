@@ -6,44 +6,45 @@ import (
 	"strings"
 )
 
-// Values is implemented by a Communicator whose ranks can gather numbers under names, on the host,
-// independent of streams, lanes and collectives.
+// Values is implemented by a Communicator whose ranks can gather numbers under names. The gathering
+// runs on the host, independently of streams, lanes and collectives.
 type Values interface {
-	// Named returns this rank's end of a name. It does not communicate: ranks may come to names in any
-	// order. A name has 1 to MaxValueName bytes; other names, and more than MaxValueNames names in a
-	// group, are ErrInvalid. It is safe for concurrent use; the same name gives the same end.
+	// Named returns this rank's end of a name, which is the same for all calls with the name. It does
+	// not communicate, so ranks may call it for different names in any order. It returns ErrInvalid
+	// for names that do not have 1 to MaxValueName bytes, and for more than MaxValueNames names in a
+	// group. It is safe for concurrent use.
 	//
-	// Ranks that wait under an ordered name launch no collectives. A rank that is inside a collective
-	// which they have not launched can therefore never arrive: that is a DeadlockError at once.
-	// ordered must be the same on all ranks; the first call for a name decides.
+	// Ranks that wait under an ordered name launch no collectives, so a rank that is in a collective
+	// which they have not launched can never arrive; the wait then fails at once with a DeadlockError.
+	// ordered must be the same on all ranks, and only the first call for a name uses it.
 	Named(name string, ordered bool) (Named, error)
-	// Collectives is how many collectives this rank has launched, those of replays included.
+	// Collectives returns the number of collectives that this rank has launched, including replays.
 	Collectives() uint64
 }
 
-// Named is a rank's end of a name. Names do not wait for each other.
+// Named represents a rank's end of a name. Different names are independent of each other.
 type Named interface {
-	// Gather gives this rank's words to the others, and fills all with everybody's, by group rank,
-	// once every rank has come to its n-th Gather under the name. The wait is bounded by the context,
-	// or by the device's timeout where that has no deadline, and warns of ranks that are late. An
-	// error, the end of the context among them, is one as Exchange has it on LaneControl, and fails
-	// the communicator. One call at a time.
+	// Gather sends this rank's words to the other ranks and stores the words of all ranks in all, by
+	// group rank. The n-th Gather of a rank under the name matches the n-th Gather of the others. The
+	// context limits the wait, or the device's timeout if the context has no deadline. A long wait
+	// warns about late ranks. Errors are those of Exchange on LaneControl. Every error, including the
+	// end of the context, fails the communicator. There must be only one call at a time.
 	Gather(ctx context.Context, mine Words, all []Words) error
 }
 
-// Words holds what one rank contributes to a Gather. It fits into a cache line.
+// Words holds one rank's contribution to a Gather. It fits into a cache line.
 type Words [6]uint64
 
-// Bounds of names.
+// Limits for names.
 const (
 	MaxValueName  = 128
 	MaxValueNames = 256
 )
 
-// ValueText writes a name for people. Those with a blank in front are not users'.
+// ValueText formats a name for messages. Names with a leading space are internal.
 func ValueText(name string) string {
-	if own, ok := strings.CutPrefix(name, " "); ok {
-		return own
+	if internal, ok := strings.CutPrefix(name, " "); ok {
+		return internal
 	}
 	return fmt.Sprintf("value %q", name)
 }
@@ -52,9 +53,9 @@ func ValueText(name string) string {
 func CheckValueName(name string, names int) error {
 	switch {
 	case name == "" || len(name) > MaxValueName:
-		return fmt.Errorf("a name of %d bytes, from 1 to %d: %w", len(name), MaxValueName, ErrInvalid)
+		return fmt.Errorf("name of %d bytes: the length is from 1 to %d: %w", len(name), MaxValueName, ErrInvalid)
 	case names >= MaxValueNames:
-		return fmt.Errorf("name %q is one more than the %d that a group may have: %w", name,
+		return fmt.Errorf("name %q: the group already has the maximum of %d names: %w", name,
 			MaxValueNames, ErrInvalid)
 	}
 	return nil

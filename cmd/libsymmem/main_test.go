@@ -101,7 +101,11 @@ var scenarios = []struct {
 		[]int{1, 2, 4},
 		all,
 	},
-	{"messages have tags and sources, and an unmatched message is reported", "messages", []int{2, 4}, all},
+	{
+		"messages have tags and sources, and an unmatched message is reported", "messages",
+		[]int{2, 4},
+		all,
+	},
 	{
 		"all-to-all sends parts of any size, and splits that differ are reported", "splits",
 		[]int{1, 2, 4},

@@ -31,7 +31,7 @@ func TestWarningIsTakenOnce(t *testing.T) {
 		Kind: "late", Group: "g", Doing: "AllReduce 1 of group g", WaitedMS: 31000, Ranks: []int{5},
 		Activity: map[int]string{5: "in no call of this group"},
 		Message: "AllReduce 1 of group g: waiting for 31s for world rank 5 (rank 1 of the group); " +
-			"world rank 5: in no call of this group; the wait goes on",
+			"world rank 5: in no call of this group; the wait continues",
 	}
 	var got lateDetail
 	if err := json.Unmarshal([]byte(take(l)), &got); err != nil {
