@@ -240,7 +240,7 @@ func (d *Device) closeCommunicators() (held []*communicator, err error) {
 			if late {
 				ended = nil // the first error is enough
 			}
-			late = late || ended != nil && d.gpu.Keeps()
+			late = late || ended != nil && d.gpu.KeepsMemory()
 		}
 		if !gpu.Stuck.Load() {
 			errs = append(errs, ended)

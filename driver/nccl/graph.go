@@ -171,7 +171,7 @@ func (cs *calls) follow(
 			return err
 		}
 	}
-	return graph.Follow(s)
+	return graph.RecordEvents(s)
 }
 
 // failUnqueued fails the communicators of the first n calls, which other ranks assume were

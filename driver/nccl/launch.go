@@ -28,7 +28,7 @@ func (c *communicator) Launch(on driver.Stream, p driver.Plan) error {
 		return c.launch(s, prepared)
 	}
 	s.Mu.Lock()
-	s.BusyAgain() // before the ticket, so that a group which fails now reports its fault here
+	s.ClearWaited() // before the ticket, so that a group which fails now reports its fault here
 	c.mu.Lock()
 	if s.Closed() || s.Capture != nil || c.closing.Load() || c.check.Load() ||
 		c.busy.Windows.Load() && prepared.Path != driver.PathWindow ||
@@ -56,7 +56,7 @@ func (c *communicator) Launch(on driver.Stream, p driver.Plan) error {
 func (c *communicator) launch(s *stream.Stream, p *plan) error {
 	s.Mu.Lock()
 	defer s.Mu.Unlock()
-	s.BusyAgain()
+	s.ClearWaited()
 	if s.Adopted() || p.Operation == driver.Recv {
 		if err := c.recordOtherGroups(s, p); err != nil {
 			return err

@@ -107,7 +107,7 @@ func (m *testRank) closeUnder(g *owned) error {
 	d, c, s := m.device, m.group.(*communicator), m.owned[0]
 	at := s.segment.Address()
 	errs := []error{s.window.Deregister(), s.segment.Unmap(), m.arena.Close()}
-	if !d.gpu.Knows(at) {
+	if !d.gpu.IsMapped(at) {
 		errs = append(errs, errors.New("a segment was unmapped before the graph was destroyed"))
 	}
 	errs = append(errs, m.stream.Close(), c.Close(), d.gpu.Do(func() error {
@@ -129,7 +129,7 @@ func (m *testRank) closeUnder(g *owned) error {
 	errs = append(errs, gpu.Within(time.Minute, func() (bool, error) {
 		return !d.gpu.Held(), nil
 	}))
-	if d.gpu.Knows(at) {
+	if d.gpu.IsMapped(at) {
 		errs = append(errs, errors.New("a segment is still mapped after the last graph"))
 	}
 	errs = append(errs, d.gpu.ReleasePrimary())

@@ -39,13 +39,14 @@ func newStages(
 
 // await waits for a stage, or only checks it if waiting is hopeless. After a fault a stage is
 // reached soon or never; after Close it may take long on a busy machine. If released waits for
-// unfinished work (gpu.GPU.Leave), the wait is short, because that work has been waited for before.
+// unfinished work (gpu.GPU.AddUnfinished), the wait is short, because that work has been waited for
+// before.
 func (s *stages) await(stage chan struct{}, hopeless bool) error {
 	limit := 4 * gpu.EndingTime
 	switch {
 	case hopeless:
 		limit = 0
-	case stage == s.released && s.gpu.Keeps():
+	case stage == s.released && s.gpu.KeepsMemory():
 		limit = gpu.EndingTime
 	case errors.Is(s.plane.Cause(), driver.ErrClosed):
 		limit = max(limit, s.timeout)

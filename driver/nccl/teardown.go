@@ -98,7 +98,7 @@ func (t *teardown) collect() facts {
 	}
 	f.idle = t.busy.AllIdle() // clears Windows and Plain if possible
 	f.windows, f.plain = t.busy.Windows.Load(), t.busy.Plain.Load()
-	f.keeps = t.gpu.Keeps()
+	f.keeps = t.gpu.KeepsMemory()
 	f.quiet = !f.keeps && !t.othersHaveWindows()
 	return f
 }
@@ -132,7 +132,7 @@ func (t *teardown) execute(next step) {
 		t.recorder.captures.Wait()
 	case stepAwaitDevice:
 		gpu.PollSeldom(func() bool {
-			return gpu.Stuck.Load() || !t.gpu.Keeps() && !t.othersHaveWindows()
+			return gpu.Stuck.Load() || !t.gpu.KeepsMemory() && !t.othersHaveWindows()
 		})
 	case stepAbandon:
 		for _, s := range t.busy.Streams() {
@@ -167,7 +167,7 @@ func (t *teardown) drain() error {
 		Doing: "ending the kernels of group " + t.cfg.Name(), Waited: gpu.EndingTime,
 	}}
 	for _, s := range t.busy.Streams() {
-		errs = append(errs, s.Leave())
+		errs = append(errs, s.AbandonWork())
 	}
 	return errors.Join(errs...)
 }

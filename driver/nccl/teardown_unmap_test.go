@@ -71,7 +71,7 @@ func (m *testRank) closeStream() error {
 	err := m.stream.Close()
 	m.stream = nil
 	m.pinned = nil // CUDA waits for the whole device before it frees such memory
-	if err == nil || !m.device.gpu.Keeps() {
+	if err == nil || !m.device.gpu.KeepsMemory() {
 		return fmt.Errorf("Close returned %w, want an error about unfinished work", err)
 	}
 	return nil
@@ -124,7 +124,8 @@ func TestMemoryIsFreedAfterWorkOfAClosedStream(t *testing.T) {
 	h.must((*testRank).closeStream)
 	h.release(0, 1)
 	h.must(func(m *testRank) error {
-		return gpu.Within(20*time.Second, func() (bool, error) { return !m.device.gpu.Keeps(), nil })
+		ended := func() (bool, error) { return !m.device.gpu.KeepsMemory(), nil }
+		return gpu.Within(20*time.Second, ended)
 	})
 	before := h.free()
 	h.must((*testRank).leave)
@@ -237,7 +238,7 @@ func TestPeersStayMappedUnderWorkThatOutlivesItsGroup(t *testing.T) {
 	if err := w.Deregister(); err != nil {
 		t.Error(err)
 	}
-	if !late.device.gpu.Knows(peer) {
+	if !late.device.gpu.IsMapped(peer) {
 		t.Error("the segment of the peer was unmapped")
 	}
 	h.release(0)
@@ -247,7 +248,7 @@ func TestPeersStayMappedUnderWorkThatOutlivesItsGroup(t *testing.T) {
 	if err := wantOverdue(late.leave()); err != nil {
 		t.Error(err)
 	}
-	if _, err := late.device.gpu.Reclaim(); err != nil || late.device.gpu.Knows(peer) {
+	if _, err := late.device.gpu.Reclaim(); err != nil || late.device.gpu.IsMapped(peer) {
 		t.Errorf("the segment of the peer is still mapped: %v", err)
 	}
 }

@@ -147,7 +147,7 @@ func (w *window) unmapPeers() error {
 	g := w.of.gpu
 	peers := w.at
 	w.at = [kernels.MaxRanks]uintptr{}
-	return g.GiveBack(func() error {
+	return g.FreeWhenIdle(func() error {
 		return g.Do(func() error {
 			var errs []error
 			for r, at := range peers {

@@ -222,7 +222,7 @@ func (x *Exchange) Close() error {
 	if x.group.Sharing == nil {
 		return nil
 	}
-	return x.group.Sharing.GPU.GiveBack(x.release)
+	return x.group.Sharing.GPU.FreeWhenIdle(x.release)
 }
 
 func (x *Exchange) release() error {

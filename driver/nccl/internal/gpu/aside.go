@@ -13,11 +13,11 @@ import (
 // callers queue. Its methods must be called on a thread of the context.
 type Aside struct {
 	mu     ranked.Mutex[asideMu]
-	stream cuda.Stream // created at the first use; guarded by mu
+	stream cuda.Stream // created by the first Run; guarded by mu
 }
 
-// Run queues work and waits for it, up to the GPU's timeout. If the work does not end in time, its
-// stream is given up (GPU.Leave), and the next Run creates a new one.
+// Run queues work and waits until it ends or the GPU's timeout expires. After a timeout, the work's
+// stream is abandoned (GPU.AddUnfinished), and the next Run creates a new one.
 func (a *Aside) Run(g *GPU, queue func(on cuda.Stream) error) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -35,7 +35,7 @@ func (a *Aside) Run(g *GPU, queue func(on cuda.Stream) error) error {
 	if errors.Is(err, context.DeadlineExceeded) {
 		abandoned := a.stream
 		a.stream = 0
-		g.Leave(func() bool {
+		g.AddUnfinished(func() bool {
 			var done bool
 			err := g.With(func(gpu *cuda.Driver) (err error) {
 				done, err = gpu.StreamQuery(abandoned)

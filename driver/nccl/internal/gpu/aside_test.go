@@ -13,27 +13,27 @@ import (
 
 func TestMain(m *testing.M) { gputest.Main(m) }
 
-// TestAsideGivesUpWorkAtItsTimeout checks that Run returns at its timeout, that later work runs on
-// another stream, and that memory stays mapped until the first work ends.
-func TestAsideGivesUpWorkAtItsTimeout(t *testing.T) {
+// TestAsideAbandonsStreamAfterTimeout checks that Run returns after its timeout, that later work
+// runs on another stream, and that memory stays mapped until the first work ends.
+func TestAsideAbandonsStreamAfterTimeout(t *testing.T) {
 	g := gputest.Open(t)
 	err := g.Do(func() error {
-		never, err := g.Words.Take(g.CUDA)
+		gate, err := g.Words.Take(g.CUDA)
 		if err != nil {
 			return err
 		}
-		defer never.Set(1)
-		usual := g.Timeout
+		defer gate.Set(1)
+		timeout := g.Timeout
 		g.Timeout = time.Millisecond
 		err = g.Aside.Run(g, func(on cuda.Stream) error {
-			return g.CUDA.StreamWaitValue(on, never.Address(), 1, cuda.WaitEqual)
+			return g.CUDA.StreamWaitValue(on, gate.Address(), 1, cuda.WaitEqual)
 		})
-		g.Timeout = usual
+		g.Timeout = timeout
 		if !errors.Is(err, context.DeadlineExceeded) {
-			t.Errorf("work that does not end: %v", err)
+			t.Errorf("Run of work that does not end: got %v, want %v", err, context.DeadlineExceeded)
 		}
-		if !g.Keeps() {
-			t.Error("memory is freed while that work runs")
+		if !g.KeepsMemory() {
+			t.Error("KeepsMemory = false while the abandoned work runs")
 		}
 		next, err := g.Words.Take(g.CUDA)
 		if err != nil {
@@ -44,15 +44,15 @@ func TestAsideGivesUpWorkAtItsTimeout(t *testing.T) {
 			return g.CUDA.StreamWriteValue(on, next.Address(), 1)
 		})
 		if next.Value() != 1 {
-			t.Error("the word was not written")
+			t.Error("Run returned before its work had ended")
 		}
 		return err
 	})
 	if err != nil {
 		t.Error(err)
 	}
-	ended := func() (bool, error) { return !g.Keeps(), nil }
+	ended := func() (bool, error) { return !g.KeepsMemory(), nil }
 	if err := gpu.Within(20*time.Second, ended); err != nil {
-		t.Errorf("memory is kept after that work has ended: %v", err)
+		t.Errorf("KeepsMemory = true after the abandoned work has ended: %v", err)
 	}
 }

@@ -17,16 +17,16 @@ type Code struct {
 	Mu        ranked.Mutex[codeMu]
 	module    cuda.Module              // guarded by Mu; set by Load
 	functions map[string]cuda.Function // guarded by Mu
-	// Overlaps reports whether launches use programmatic dependent launch: a kernel may start before
-	// the kernels ahead of it have ended, and waits for them itself. Set by Load.
+	// Overlaps reports whether launches use programmatic dependent launch, so that a kernel may start
+	// before the kernels ahead of it have ended, and waits for them itself. It is set by Load.
 	Overlaps bool
 }
 
-// Load loads all kernels eagerly: CUDA would load a kernel at its first launch otherwise, and that
-// load could wait for another kernel that never ends. If the process already has a stuck kernel,
-// loading is left to the launches, because the eager load itself could wait forever. (On an H200
-// with driver 580 such a launch returns, and the wait for it has a deadline; CUDA guarantees
-// neither.)
+// Load loads all kernels eagerly. CUDA would otherwise load each kernel at its first launch, which
+// could wait for another kernel that never ends. If the process already has a stuck kernel, the
+// eager load itself could wait forever, so Load leaves the loading to the launches. (On an H200
+// with driver 580, such a launch returns and the wait for it has a deadline, but CUDA does not
+// guarantee this.)
 func (k *Code) Load(g *GPU) error {
 	k.Mu.Lock()
 	defer k.Mu.Unlock()
@@ -59,12 +59,12 @@ func (k *Code) Load(g *GPU) error {
 	return nil
 }
 
-// Function looks up a kernel by name.
+// Function returns the kernel with a name.
 func (k *Code) Function(g *GPU, name string) (cuda.Function, error) {
 	k.Mu.Lock()
 	defer k.Mu.Unlock()
-	f, known := k.functions[name]
-	if known {
+	f, ok := k.functions[name]
+	if ok {
 		return f, nil
 	}
 	if k.module == 0 {

@@ -1,34 +1,36 @@
-// Package gpu wraps a rank's GPU as CUDA shows it to a process: the primary context, calls in it,
-// and resources of the context that belong to no stream and no segment.
+// Package gpu wraps a rank's GPU: its primary CUDA context, calls in that context, and resources of
+// the context that belong to no stream and no segment.
 //
 // # States
 //
-// A GPU is reference-counted. Open takes the first reference; everything that may outlive the
-// opener takes another one (GPU.Hold). The last Drop releases the context, and nothing of the
-// package may be used after that.
+// A GPU is reference-counted. Open adds the first reference, and every object that may outlive the
+// opener adds another (GPU.Hold). The last Drop releases the context. The GPU must not be used
+// afterwards.
 //
-// Stuck is a final state of the process: one of its GPUs runs a kernel that ends only with the
-// process. From then on no CUDA call is made that may wait for the whole device: memory stays
+// Stuck is a final state of the process, in which one of its GPUs runs a kernel that ends only with
+// the process. CUDA calls that may wait for the whole device are then no longer made: memory stays
 // mapped, contexts stay retained, and kernels are not loaded before their launches.
 //
 // Work can outlive its group and its stream, because Stream.Close waits for a limited time only,
-// and so can internal work of the backend. Such work is registered with GPU.Leave. Until it has
-// ended, memory that it may use stays mapped (GPU.Keeps) and the context stays retained. Resources
-// released meanwhile (GPU.GiveBack) are freed later, in the same order (GPU.Reclaim).
+// and so can internal work of the backend. Such work is registered with GPU.AddUnfinished. Until
+// the work has ended, memory that it may use stays mapped (GPU.KeepsMemory) and the context stays
+// retained. Resources released meanwhile (GPU.FreeWhenIdle) are freed later, in the same order
+// (GPU.Reclaim).
 //
 // # Threads
 //
 // CUDA's current context belongs to an operating system thread. Single calls make it current in the
 // same entry to C (GPU.With). Sequences of calls lock their goroutine to a thread (GPU.Do); code
-// that runs inside Do is documented as "on a thread of the context". Both cost less than handing
+// that runs inside Do is documented as "on a thread of the context". Both are cheaper than passing
 // work to an executor thread. If the process has adopted streams of another library (GPU.Adopted),
-// some CUDA calls on any thread would invalidate that library's captures. So each call is then made
+// some CUDA calls on any thread would invalidate that library's captures, so each call is then made
 // on a thread in relaxed capture mode.
 //
 // # Invariants
 //
 // A value of Pinned has one owner and a fixed address from Take to Put, and the device does not use
-// it after Put. Code is loaded as a whole. Work queued by Aside never waits for work of callers.
+// it after Put. Code loads all kernels or none. Work on the stream of Aside never waits for work of
+// callers.
 //
 // # Lock order
 //

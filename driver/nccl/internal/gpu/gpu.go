@@ -13,15 +13,15 @@ import (
 
 // GPU wraps the GPU of a rank and its primary context.
 //
-// States: retained; released, after which it must not be used.
+// A GPU retains the context until its last reference is dropped. It must not be used afterwards.
 type GPU struct {
 	cuda.Device
-	// CUDA makes calls on a thread of the context: see Do.
+	// CUDA makes calls on a thread of the context; see Do.
 	CUDA *cuda.Driver
 	// anywhere makes single calls on any thread.
 	anywhere *cuda.Driver
 	context  cuda.Context
-	// Adopted reports whether streams of another library were adopted.
+	// Adopted reports whether streams of another library have been adopted.
 	Adopted atomic.Bool
 	// Timeout bounds waits for the backend's internal work.
 	Timeout time.Duration
@@ -34,8 +34,8 @@ type GPU struct {
 	mu         ranked.Mutex[gpuMu]
 	references int           // guarded by mu
 	unfinished []*unfinished // guarded by mu
-	// deferred holds free functions that wait for unfinished work. reclaiming reports whether the
-	// first of them is being called. Both are guarded by mu.
+	// deferred holds functions that free resources once the unfinished work has ended. reclaiming is
+	// set while the first of them is being called. Both are guarded by mu.
 	deferred   []func() error
 	reclaiming bool
 }
@@ -52,7 +52,7 @@ func retain(library *cuda.Driver, device cuda.Device) (*GPU, error) {
 	}, nil
 }
 
-// Borrow retains the primary context of a GPU while it runs CUDA calls on a thread of that context.
+// Borrow runs CUDA calls on a thread of a GPU's primary context, which it retains meanwhile.
 func Borrow(library *cuda.Driver, device cuda.Device, calls func() error) error {
 	g, err := retain(library, device)
 	if err != nil {
@@ -74,11 +74,11 @@ func Open(library *cuda.Driver, device cuda.Device, timeout time.Duration) (*GPU
 	return g, nil
 }
 
-// Entry returns the step that makes the context current before a single call of another library.
+// Entry returns the step that makes the context current before a single call to another library.
 func (g *GPU) Entry() dl.Step { return g.CUDA.Entry(g.context) }
 
-// Hold adds a reference to the context, which Drop removes. It does nothing once the context is
-// released.
+// Hold adds a reference to the context, which Drop removes. It does nothing after the context has
+// been released.
 func (g *GPU) Hold() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -87,7 +87,7 @@ func (g *GPU) Hold() {
 	}
 }
 
-// Drop removes the reference of Open or of one Hold. The last one releases the context.
+// Drop removes the reference of Open or of one Hold. The last Drop releases the context.
 func (g *GPU) Drop() error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -124,17 +124,17 @@ func (g *GPU) Do(calls func() error) error {
 		return err
 	}
 	if g.Adopted.Load() {
-		before, err := g.CUDA.ThreadExchangeCaptureMode(cuda.CaptureRelaxed)
+		mode, err := g.CUDA.ThreadExchangeCaptureMode(cuda.CaptureRelaxed)
 		if err != nil {
 			return err
 		}
-		// It cannot fail where the exchange before it succeeded.
-		defer func() { _, _ = g.CUDA.ThreadExchangeCaptureMode(before) }()
+		// This exchange cannot fail, since the first one succeeded.
+		defer func() { _, _ = g.CUDA.ThreadExchangeCaptureMode(mode) }()
 	}
 	return calls()
 }
 
-// Get calls GPU.Do and returns the value of the call.
+// Get runs a call with GPU.Do and returns the call's value.
 func Get[T any](g *GPU, call func() (T, error)) (value T, err error) {
 	err = g.Do(func() error {
 		value, err = call()
@@ -143,8 +143,8 @@ func Get[T any](g *GPU, call func() (T, error)) (value T, err error) {
 	return value, err
 }
 
-// Knows reports whether CUDA has mapped an address.
-func (g *GPU) Knows(address uintptr) bool {
+// IsMapped reports whether CUDA has mapped memory at an address.
+func (g *GPU) IsMapped(address uintptr) bool {
 	return nil == g.Do(func() error { return g.CUDA.MemRange(address) })
 }
 
@@ -167,16 +167,16 @@ func (g *GPU) Map(handle cuda.Handle, bytes int64) (uintptr, error) {
 	return at, nil
 }
 
-// Unmap undoes a Map. It must be called on a thread of the context.
+// Unmap undoes Map. It must be called on a thread of the context.
 func (g *GPU) Unmap(at uintptr, bytes int64) error {
 	return errors.Join(g.CUDA.Unmap(at, bytes), g.CUDA.AddressFree(at, bytes))
 }
 
-// MapImported maps the allocation that imported returns. It calls imported on a thread of the
-// context.
-func (g *GPU) MapImported(bytes int64, imported func() (cuda.Handle, error)) (uintptr, error) {
+// MapImported maps the allocation whose handle importHandle returns. It calls importHandle on a
+// thread of the context.
+func (g *GPU) MapImported(bytes int64, importHandle func() (cuda.Handle, error)) (uintptr, error) {
 	return Get(g, func() (uintptr, error) {
-		handle, err := imported()
+		handle, err := importHandle()
 		if err != nil {
 			return 0, err
 		}

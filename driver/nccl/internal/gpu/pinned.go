@@ -17,7 +17,7 @@ type Pinned[T any] struct {
 	free  []*T      // guarded by Mu
 }
 
-// pageBytes is the unit in which host memory is allocated.
+// pageBytes holds the number of bytes in which host memory is allocated.
 const pageBytes = 4096
 
 // Take allocates a zero value. It must be called on a thread of the context.
@@ -36,13 +36,13 @@ func (p *Pinned[T]) Take(gpu *cuda.Driver) (*T, error) {
 		}
 	}
 	last := len(p.free) - 1
-	taken := p.free[last]
+	value := p.free[last]
 	p.free = p.free[:last]
-	*taken = *new(T)
-	return taken, nil
+	*value = *new(T)
+	return value, nil
 }
 
-// Put frees values that the device no longer uses.
+// Put frees values, which the device must no longer use.
 func (p *Pinned[T]) Put(values ...*T) {
 	p.Mu.Lock()
 	defer p.Mu.Unlock()
@@ -61,5 +61,5 @@ func (p *Pinned[T]) Close(gpu *cuda.Driver) error {
 	return errors.Join(errs...)
 }
 
-// AddressOf returns the address at which the device accesses a value.
+// AddressOf returns the address at which the device accesses a value of Pinned.
 func AddressOf[T any](value *T) uintptr { return uintptr(unsafe.Pointer(value)) }

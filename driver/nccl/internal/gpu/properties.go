@@ -10,17 +10,17 @@ import (
 
 // Properties holds the constant properties of a GPU.
 type Properties struct {
-	// Model is the vendor's name for the GPU.
+	// Model holds the vendor's name for the GPU.
 	Model string
-	// Major is the major compute capability.
+	// Major holds the major compute capability.
 	Major int
 	// Prop holds the allocation properties of every segment.
 	Prop cuda.AllocationProp
-	// NoFabric gives the reason why Prop requests no fabric handles; empty if it requests them.
+	// NoFabric holds the reason why Prop does not request fabric handles. It is empty if Prop does.
 	NoFabric string
-	// Granularity is the unit of sizes and offsets of segments, in bytes.
+	// Granularity holds the unit of segment sizes and offsets in bytes.
 	Granularity int64
-	// Reach lists the GPUs that get access to this one's memory: itself and its peers.
+	// Reach lists the GPUs that get access to this GPU's memory: the GPU itself and its peers.
 	Reach []cuda.Device
 }
 
@@ -39,7 +39,7 @@ func (g *GPU) describe() (err error) {
 		return err
 	}
 	g.Granularity = max(g.Granularity, minGranularity)
-	g.Reach, err = g.peersOfMemory()
+	g.Reach, err = g.reachingGPUs()
 	return err
 }
 
@@ -55,18 +55,18 @@ func (g *GPU) properties() (cuda.AllocationProp, error) {
 			driver.ErrUnsupported)
 	}
 	prop := cuda.PinnedMemory(g.Device, cuda.HandlePosixFD, g.has(cuda.AttributeRDMAWithVMMSupported))
-	with := prop
-	with.RequestedHandles |= cuda.HandleFabric
-	if err := g.Do(func() error { return g.tryFabric(with) }); err != nil {
+	fabric := prop
+	fabric.RequestedHandles |= cuda.HandleFabric
+	if err := g.Do(func() error { return g.tryFabric(fabric) }); err != nil {
 		g.NoFabric = err.Error()
 	} else {
-		prop = with
+		prop = fabric
 	}
 	return prop, nil
 }
 
-// tryFabric allocates memory with a fabric handle, to see whether that works. A GPU that supports
-// fabric handles still refuses them to a process without an IMEX channel.
+// tryFabric returns nil if memory can be allocated with a fabric handle, otherwise the reason. Even
+// a GPU with fabric handles refuses them to a process without an IMEX channel.
 func (g *GPU) tryFabric(prop cuda.AllocationProp) error {
 	if !g.has(cuda.AttributeFabricSupported) {
 		return errors.New("its GPU does not support them")
@@ -86,18 +86,20 @@ func (g *GPU) tryFabric(prop cuda.AllocationProp) error {
 	return err
 }
 
-// has reports whether an attribute is set. A driver that does not know the attribute counts as no.
+// has reports whether an attribute is set. It returns false if the driver does not know the
+// attribute.
 func (g *GPU) has(attribute cuda.Attribute) bool {
 	value, err := g.Attribute(attribute)
 	return err == nil && value != 0
 }
 
-// minGranularity is the alignment of windows: NCCL 2.27 requires multiples of 2 MiB.
+// minGranularity holds the alignment of windows that NCCL 2.27 requires.
 const minGranularity = 2 << 20
 
-// peersOfMemory lists the visible GPUs that can access this one's memory, starting with itself.
-// Ranks of one process use each other's mappings; other processes map the memory themselves.
-func (g *GPU) peersOfMemory() ([]cuda.Device, error) {
+// reachingGPUs lists the visible GPUs that can access this GPU's memory, starting with the GPU
+// itself. Ranks of one process share mappings, so these GPUs need access to them. Other processes
+// map the memory themselves.
+func (g *GPU) reachingGPUs() ([]cuda.Device, error) {
 	n, err := g.CUDA.DeviceCount()
 	if err != nil {
 		return nil, err

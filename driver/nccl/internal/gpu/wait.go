@@ -7,11 +7,12 @@ import (
 	"time"
 )
 
-// Poll spins for about the duration of a small collective, then yields, then sleeps.
 const (
+	// spinUntil and yieldUntil are times after the start of a Poll. It spins until spinUntil, which is
+	// about the duration of a small collective, then yields, and sleeps after yieldUntil.
 	spinUntil  = 50 * time.Microsecond
 	yieldUntil = 500 * time.Microsecond
-	// Nap is the length of each sleep.
+	// Nap holds the length of each sleep.
 	Nap = 50 * time.Microsecond
 )
 
@@ -34,29 +35,29 @@ func Poll(ctx context.Context, done func() bool) error {
 	}
 }
 
-// PollSeldom waits until done returns true, without a limit, and polls less and less often. It is
-// for work of the program, which may take hours.
+// PollSeldom waits without a limit until done returns true, and polls less and less often. It is
+// for the program's own work, which may take hours.
 func PollSeldom(done func() bool) {
-	const longest = 50 * time.Millisecond
-	for pause := Nap; !done(); pause = min(2*pause, longest) {
+	const maxPause = 50 * time.Millisecond
+	for pause := Nap; !done(); pause = min(2*pause, maxPause) {
 		time.Sleep(pause)
 	}
 }
 
-// Within calls Ask with a time limit.
-func Within(limit time.Duration, ask func() (bool, error)) error {
+// Within calls PollQuery with a time limit.
+func Within(limit time.Duration, query func() (bool, error)) error {
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
-	return Ask(ctx, ask)
+	return PollQuery(ctx, query)
 }
 
-// Ask polls until ask returns true or an error, or ctx ends.
-func Ask(ctx context.Context, ask func() (bool, error)) error {
-	var failed error
+// PollQuery polls until query returns true or an error, or ctx ends.
+func PollQuery(ctx context.Context, query func() (bool, error)) error {
+	var queryErr error
 	err := Poll(ctx, func() bool {
-		done, err := ask()
-		failed = err
+		done, err := query()
+		queryErr = err
 		return done || err != nil
 	})
-	return errors.Join(err, failed)
+	return errors.Join(err, queryErr)
 }

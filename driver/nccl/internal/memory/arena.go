@@ -111,7 +111,7 @@ func (a *Arena) close() error {
 // release frees the addresses once no kernel may use them.
 func (a *Arena) release() error {
 	m := a.memory
-	return m.gpu.GiveBack(func() error {
+	return m.gpu.FreeWhenIdle(func() error {
 		err := m.gpu.Do(func() error {
 			return errors.Join(m.gpu.CUDA.AddressFree(a.base, a.bytes),
 				m.gpu.CUDA.AddressFree(a.alias, a.bytes))

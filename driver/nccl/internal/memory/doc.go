@@ -14,7 +14,7 @@
 //
 // A closed arena or an unmapped segment is freed at once, unless a hold uses it (see below): then
 // it is freed when the last hold ends. If a kernel may still use it, it is freed later
-// (gpu.GPU.GiveBack). An arena that was kept (Arena.Keep), or is in use when it is closed, retains
+// (gpu.GPU.FreeWhenIdle). An arena that was kept (Arena.Keep), or is in use when it is closed, retains
 // the GPU's context until its addresses are freed.
 //
 // # Use counts and holds

@@ -77,7 +77,7 @@ func (s *Segment) mapAt(address uintptr, handle cuda.Handle) error {
 // release unmaps both mappings, which frees the memory, once no kernel may use them.
 func (s *Segment) release() error {
 	g := s.arena.memory.gpu
-	return g.GiveBack(func() error {
+	return g.FreeWhenIdle(func() error {
 		return g.Do(func() error {
 			return errors.Join(g.CUDA.Unmap(s.Address(), s.bytes),
 				g.CUDA.Unmap(s.plainAddress(), s.bytes))

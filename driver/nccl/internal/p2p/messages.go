@@ -127,7 +127,7 @@ func (m *Messages) Close() error {
 		return nil
 	}
 	m.in.stop()
-	return m.Device.GPU.GiveBack(m.free)
+	return m.Device.GPU.FreeWhenIdle(m.free)
 }
 
 // free implements Close. A call may be queueing a message meanwhile.

@@ -14,16 +14,17 @@ type adoption struct {
 	adopted bool
 	streams *Streams
 	handle  cuda.Stream
-	// queued marks the end of the work queued here. It is queried instead of the stream, because a
-	// query of the stream would invalidate a capture that the owner begins at that moment. It is
-	// recorded with Stream.Mu held.
+	// queued marks the end of the work that symmem has queued. It is queried instead of the stream,
+	// because a query of the stream would invalidate a capture that the owner begins at that moment.
+	// It is recorded with Stream.Mu held.
 	queued Event
-	// queryMu is held while CUDA is asked whether the stream is being captured. end takes it, so no
-	// query is running when the owner may destroy the stream. It is taken after Stream.Mu.
+	// queryMu is read-locked while CUDA is queried whether the stream is being captured. end locks it,
+	// so that no query is running when the owner may destroy the stream. It is locked after
+	// Stream.Mu.
 	queryMu ranked.RWMutex[adoptionQueryMu]
 	ended   bool // guarded by queryMu
-	// Recording reports whether the call being launched goes into a capture of the owner. Guarded by
-	// Stream.Mu.
+	// Recording reports whether the call being launched is added to a capture of the owner. It is
+	// guarded by Stream.Mu.
 	Recording bool
 }
 
@@ -49,7 +50,7 @@ func (a *adoption) Captured() (bool, error) {
 	return status != cuda.CaptureNone, err
 }
 
-// end makes Captured return without a query from now on, and waits for queries that are running.
+// end waits for running queries and makes later calls of Captured return without a query.
 func (a *adoption) end() {
 	a.queryMu.Lock()
 	defer a.queryMu.Unlock()
@@ -57,12 +58,12 @@ func (a *adoption) end() {
 }
 
 // recordAll records queued after everything on an open adopted stream, and reports whether that is
-// impossible because the stream is being captured. It calls before once it has the new point.
-// Stream.Mu is held.
+// impossible because the stream is being captured. It calls before after it has recorded the new
+// point and before it replaces the old one. Stream.Mu is held.
 //
-// The owner may begin a capture after the first check, so that the point lands in it. The point is
-// then queried only after the second check has found that capture to be over. The first check is
-// needed for the default stream, on which nothing may be recorded while a capture is running.
+// The owner may begin a capture after the first check, which then contains the point. In that case
+// the point is queried only after the second check has found that the capture has ended. The first
+// check is needed for the default stream, on which nothing may be recorded during any capture.
 func (a *adoption) recordAll(before func() error) (capturing bool, err error) {
 	device := a.streams.GPU
 	for {

@@ -10,11 +10,11 @@ import (
 // BusyStreams tracks the streams that may have unfinished work of a communicator.
 //
 // A launch holds its stream's lock from Note until CUDA has the work, and a stream whose lock is
-// held does not count as idle. So no stream is dropped while it is getting work.
+// held does not count as idle, so no stream is removed while it is getting work.
 type BusyStreams struct {
-	// recent is the stream of the last Note, as long as it is listed.
+	// recent holds the stream of the last Note as long as the stream is listed.
 	recent atomic.Pointer[Stream]
-	// Watching reports whether the watcher is checking streams; a send on Wake starts it.
+	// Watching reports whether the watcher is checking streams. A send on Wake starts the watcher.
 	Watching atomic.Bool
 	Wake     chan struct{}
 
@@ -23,13 +23,13 @@ type BusyStreams struct {
 	// stream counts as idle, although its kernel may need an abort to end.
 	Windows, Plain atomic.Bool
 
-	mu   ranked.Mutex[busyMu]
-	list []*Stream // guarded by mu
-	left bool      // a stream was closed before its work had ended; guarded by mu
+	mu         ranked.Mutex[busyMu]
+	list       []*Stream // guarded by mu
+	closedBusy bool      // a stream was closed before its work had ended; guarded by mu
 }
 
-// IsNoted reports whether Note can be skipped for a stream: it was noted last, and the watcher is
-// running. Unlike Note, it is small enough to be inlined into launches.
+// IsNoted reports whether Note can be skipped for a stream, because the stream was noted last and
+// the watcher is running. Unlike Note, it is small enough to be inlined into launches.
 func (b *BusyStreams) IsNoted(s *Stream) bool { return b.recent.Load() == s && b.Watching.Load() }
 
 // Note adds a stream that is about to get work and wakes the watcher.
@@ -43,7 +43,7 @@ func (b *BusyStreams) Note(s *Stream) {
 	b.WakeWatcher()
 }
 
-// WakeWatcher starts the watcher, if it is not watching already.
+// WakeWatcher starts the watcher unless it is running.
 func (b *BusyStreams) WakeWatcher() {
 	if !b.Watching.Load() {
 		b.Watching.Store(true)
@@ -54,7 +54,7 @@ func (b *BusyStreams) WakeWatcher() {
 	}
 }
 
-// AllIdle drops the streams that have become idle and reports whether no stream is left.
+// AllIdle removes the streams that have become idle and reports whether none remains.
 func (b *BusyStreams) AllIdle() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -63,14 +63,14 @@ func (b *BusyStreams) AllIdle() bool {
 	b.recent.Store(nil)
 	b.list = slices.DeleteFunc(b.list, func(s *Stream) bool {
 		idle := s.Idle()
-		b.left = b.left || idle && s.left.Load()
+		b.closedBusy = b.closedBusy || idle && s.closedBusy.Load()
 		return idle
 	})
 	if len(b.list) > 0 {
 		return false
 	}
 	b.Windows.Store(false)
-	if !b.left {
+	if !b.closedBusy {
 		b.Plain.Store(false)
 	}
 	return true

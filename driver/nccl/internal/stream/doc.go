@@ -3,20 +3,20 @@
 // # Streams
 //
 // A Stream wraps a CUDA stream and adds state that CUDA does not keep: the groups whose collectives
-// it runs (launchers), its latest call (lastCall) and the first fault (faults). It is open;
-// capturing, from BeginCapture to EndCapture, while work is recorded into a graph; or closed, for
-// good. Close ends a capture, and waits for the work as long as that can be expected to end; if it
-// does not, the device keeps its resources (gpu.GPU.Keeps). Stream.Mu guards the state. Captures
-// use CUDA's relaxed mode, since goroutines change threads.
+// it runs (launchers), its latest call (lastCall) and the first fault (faults). It is open at
+// first, capturing from BeginCapture to EndCapture, while its work is recorded into a graph, and
+// finally closed. Close ends a capture and waits for the work with a time limit; if the work does
+// not end, the device keeps its memory mapped (gpu.GPU.KeepsMemory). Stream.Mu guards the state.
+// Captures use CUDA's relaxed mode, since goroutines change threads.
 //
 // Stream.Mu is held from before work is noted until CUDA has it, so a stream whose lock is held
 // does not count as idle.
 //
 // An adopted stream belongs to another library, which may capture or destroy it at any time
-// (adoption). We query CUDA whether it is captured, but not whether it is idle: that query would
-// invalidate a capture that the owner is just beginning. Instead each call records an event after
-// itself, and we query the event. Close waits for running queries, so that the owner may destroy
-// the stream afterwards.
+// (adoption). The package queries CUDA whether the stream is captured, but not whether it is idle,
+// because that query would invalidate a capture that the owner is just beginning. Instead, each
+// call records an event after its work, and the package queries the event. Close waits for running
+// queries, so that the owner may destroy the stream afterwards.
 //
 // If work on a stream does not end, Stream.Abandon replaces the CUDA stream under it and marks the
 // process as stuck. An adopted stream is not replaced.
@@ -27,32 +27,33 @@
 // why a wait may never end, and returns each fault of a group once. Groups record their events
 // late, so a stream notifies all groups on it when it starts a capture, ends, or is about to wait
 // for something unrelated (Stream.RecordGroups). BusyStreams lists the streams that may have work
-// of a group: a stream is added before it gets work (BusyStreams.Note), and dropped when it is
-// found idle.
+// of a group. A stream is added before it gets work (BusyStreams.Note) and removed after it has
+// become idle (BusyStreams.AllIdle).
 //
 // # Events
 //
-// An Event counts as done until it is recorded; then it refers to a Point, which wraps a CUDA
-// event. The CUDA event returns to the device's pool when no event refers to the point any more:
-// events have no Close. A point that several events share is not recorded again. Event.mu guards
-// the point of an event.
+// An Event counts as done until it is first recorded. From then on it refers to a Point, which
+// wraps a CUDA event. Events have no Close; the CUDA event returns to the device's pool when no
+// Event refers to the point any more. A point that several events share is not recorded again.
+// Event.mu guards the point of an event.
 //
 // # Graphs
 //
-// A Graph is capturing, and guarded by the lock of its stream; open, after EndCapture has
-// instantiated it; or closed, once its launches have ended or are abandoned. Graph.mu guards the
-// last two states. A graph keeps the objects that its nodes use: points, words, host functions,
-// and, in Calls, the calls of groups. Launches of one graph run one after the other. The words of a
-// graph whose launches do not end are not freed.
+// A Graph is capturing until EndCapture instantiates it, then open, and finally closed, after its
+// launches have ended or have been abandoned. Its stream's lock guards a capturing graph, Graph.mu
+// an open or closed one. A graph keeps the objects that its nodes use: points, words, host
+// functions, and the calls of groups (Calls). Launches of one graph run one after the other. If
+// they do not end, the graph's words are not freed.
 //
 // CUDA runs the host functions of a whole context on one thread, so a slow one would delay every
-// stream. Ours therefore only start a goroutine, and the stream waits for a word of host memory
-// that the goroutine writes when it has finished.
+// stream. The host functions of this package therefore only start a goroutine, and the stream waits
+// for a word of host memory that the goroutine writes at its end.
 //
 // # Lock order
 //
 // Package nccl documents the order of all locks of the backend. Graph.mu and Stream.Mu are held
-// while other ranks are waited for: a launch that is compared waits until they have reached it.
+// during waits for other ranks, because a compared launch waits until the other ranks have reached
+// it.
 //
 //	Graph.mu
 //	Stream.Mu

@@ -11,12 +11,12 @@ import (
 	"symmem/internal/ranked"
 )
 
-// Event marks a point of a stream. An event that was never recorded counts as done.
+// Event marks a point in a stream. An event that has never been recorded counts as done.
 type Event struct {
 	streams *Streams
 
 	mu     ranked.Mutex[eventMu]
-	at     *Point // of the last Record; nil before; guarded by mu
+	at     *Point // of the last Record, or nil; guarded by mu
 	shared bool   // other events refer to the point, so it must not be recorded again; guarded by mu
 }
 
@@ -26,7 +26,7 @@ func (e *Event) Done() bool {
 	return done || err != nil
 }
 
-// Query reports whether the last recorded point has been reached, or CUDA's error.
+// Query reports whether the last recorded point has been reached. It returns CUDA's errors.
 func (e *Event) Query() (done bool, err error) {
 	at := e.Point()
 	if at == nil {
@@ -44,7 +44,7 @@ func (e *Event) Point() *Point {
 
 // Synchronize waits until the last recorded point has been reached.
 func (e *Event) Synchronize(ctx context.Context) error {
-	if err := gpu.Ask(ctx, e.Query); err != nil {
+	if err := gpu.PollQuery(ctx, e.Query); err != nil {
 		return fmt.Errorf("synchronizing an event: %w", err)
 	}
 	return nil
@@ -86,19 +86,20 @@ func (e *Event) share(from *Event) {
 	e.at, e.shared = at, true
 }
 
-// RecordAfter records an event after the work queued on s and returns it. For a stream of ours that
-// is e. For an adopted stream it is the stream's own event, which moves on when the stream gets
-// more work; with lasting, e shares its present point instead.
+// RecordAfter returns an event that marks the end of the work queued on s. It records e, unless s
+// is adopted. For an adopted stream it returns the stream's own event, which is recorded again when
+// the stream gets more work; if fixed is set, it returns e with the current point of that event
+// instead.
 //
-// It is called for groups with kernels on the stream, which hold a lock that RecordEvent takes,
-// too, so the stream neither starts a capture nor ends meanwhile. It must be called on a thread of
-// the context.
-func (e *Event) RecordAfter(s *Stream, lasting bool) (*Event, error) {
+// RecordAfter is called by groups with kernels on the stream. They hold a lock that RecordEvent
+// also acquires, so the stream neither starts a capture nor ends meanwhile. It must be called on a
+// thread of the context.
+func (e *Event) RecordAfter(s *Stream, fixed bool) (*Event, error) {
 	switch {
 	case !s.adopted:
 		e.streams = s.streams
 		return e, e.Record(s.CUDA)
-	case lasting:
+	case fixed:
 		e.streams = s.streams
 		e.share(&s.queued)
 		return e, nil
@@ -117,9 +118,9 @@ func (e *Event) StreamWait(on cuda.Stream, gpu *cuda.Driver) error {
 	return gpu.StreamWaitEvent(on, e.at.Handle)
 }
 
-// fixedPoint returns a new point behind the event's present one, or nil if the event has none. A
-// captured wait for the event itself would wait for its latest point at each launch of the graph.
-// It must be called on a thread of the context.
+// fixedPoint returns a new point after the event's current one, or nil if the event has none. A
+// captured wait for the event itself would wait, at each launch of the graph, for the point that
+// the event has then. It must be called on a thread of the context.
 func (e *Event) fixedPoint() (*Point, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -140,7 +141,7 @@ type Point struct {
 	Handle  cuda.Event
 }
 
-// NewPoint returns a point with a CUDA event from the pool, or a new one.
+// NewPoint returns a point with a CUDA event, which it gets from the pool or creates.
 func (d *Streams) NewPoint() (*Point, error) {
 	handle, err := d.pool.take(d)
 	if err != nil {
@@ -151,9 +152,9 @@ func (d *Streams) NewPoint() (*Point, error) {
 	return p, nil
 }
 
-// PointBehind records a new point after the events that wait makes a stream wait for. It uses a
-// temporary stream, because other streams may be in a capture. It must be called on a thread of the
-// context.
+// PointBehind returns a new point that is reached after the events that wait makes a stream wait
+// for. It uses a temporary stream, because other streams may be captured. It must be called on a
+// thread of the context.
 func (d *Streams) PointBehind(wait func(on cuda.Stream) error) (*Point, error) {
 	p, err := d.NewPoint()
 	if err != nil {

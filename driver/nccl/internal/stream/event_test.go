@@ -13,8 +13,8 @@ import (
 
 func TestMain(m *testing.M) { gputest.Main(m) }
 
-// TestUnusedEventsReturnToPool drops events that were allocated between small objects which stay
-// alive. Go may allocate tiny objects together, so that a live one keeps the others alive.
+// TestUnusedEventsReturnToPool drops events that were allocated among small objects which stay
+// alive. Go may allocate tiny objects in one block, in which a live object keeps all others alive.
 func TestUnusedEventsReturnToPool(t *testing.T) {
 	const events = 1000
 	d := newStreams(t)
@@ -39,7 +39,7 @@ func TestUnusedEventsReturnToPool(t *testing.T) {
 		return len(d.pool.free)
 	}
 	if gpu.Poll(ctx, func() bool { return returned() > events*9/10 }) != nil {
-		t.Errorf("%d of %d events returned to the pool", returned(), events)
+		t.Errorf("%d of %d events returned to the pool, want more than 90%%", returned(), events)
 	}
 	runtime.KeepAlive(live)
 	if err := s.Close(); err != nil {
@@ -56,7 +56,7 @@ func newStreams(t *testing.T) *Streams {
 	}
 }
 
-// noCalls implements Calls for graphs without calls of groups.
+// noCalls implements Calls for graphs without group calls.
 type noCalls struct{}
 
 func (noCalls) Launch(g *Graph, on *Stream) error {
@@ -64,7 +64,7 @@ func (noCalls) Launch(g *Graph, on *Stream) error {
 		if err := g.Queue(on); err != nil {
 			return err
 		}
-		return g.Follow(on)
+		return g.RecordEvents(on)
 	})
 }
 

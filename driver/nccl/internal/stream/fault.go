@@ -8,9 +8,9 @@ import (
 
 // faults holds the error that the next Synchronize of a stream returns.
 type faults struct {
-	faultsMu ranked.Mutex[faultsMu]
-	first    error // since the last takeFault; guarded by faultsMu
-	firstOf  Group // the group that failed with it, or nil; guarded by faultsMu
+	faultsMu   ranked.Mutex[faultsMu]
+	first      error // first error since the last takeFault; guarded by faultsMu
+	firstGroup Group // group that failed with first, or nil; guarded by faultsMu
 	// reported lists the groups whose fault the stream has returned or will return; guarded by
 	// faultsMu.
 	reported []Group
@@ -35,19 +35,19 @@ func (f *faults) ReportFault(g Group, err error) {
 	}
 	f.reported = append(f.reported, g)
 	if f.first == nil {
-		f.first, f.firstOf = err, g
+		f.first, f.firstGroup = err, g
 	}
 }
 
-// MarkReported records that the caller has been given the fault of a group in another way.
+// MarkReported records that the caller has received the fault of a group in another way.
 func (f *faults) MarkReported(g Group) {
 	f.faultsMu.Lock()
 	defer f.faultsMu.Unlock()
 	if !slices.Contains(f.reported, g) {
 		f.reported = append(f.reported, g)
 	}
-	if f.firstOf == g {
-		f.first, f.firstOf = nil, nil
+	if f.firstGroup == g {
+		f.first, f.firstGroup = nil, nil
 	}
 }
 
@@ -56,6 +56,6 @@ func (f *faults) takeFault() error {
 	f.faultsMu.Lock()
 	defer f.faultsMu.Unlock()
 	err := f.first
-	f.first, f.firstOf = nil, nil
+	f.first, f.firstGroup = nil, nil
 	return err
 }

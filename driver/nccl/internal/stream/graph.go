@@ -12,22 +12,22 @@ import (
 	"symmem/internal/ranked"
 )
 
-// Graph holds captured work. NCCL's kernels in it refer to their communicators, which therefore
-// cannot end before the graph is closed.
-//
-// States: capturing (a stream records into it); open; closed.
+// Graph holds captured work. It is capturing while a stream records into it, then open, and finally
+// closed. NCCL's kernels in a graph refer to their communicators, which therefore cannot end before
+// the graph is closed.
 type Graph struct {
 	streams *Streams
-	// Calls holds the calls of groups in the graph; each launch gives them new tickets and numbers.
+	// Calls holds the group calls in the graph. Each launch gives them new tickets and numbers.
 	Calls Calls
-	// before marks the end of the work on the stream when the capture began; nil if it was idle.
+	// before marks the end of the work that the stream had when the capture began. It is nil if the
+	// stream was idle.
 	before *Event
-	// events are recorded after each launch. points are the points that captured waits wait for.
+	// events are recorded after each launch. points holds the points for which captured waits wait.
 	events    []*Event
 	points    []*Point
 	functions []cuda.HostFunc
 	words     []*gpu.Word
-	// Waits reports whether the graph may wait for something unrelated to the groups on its stream:
+	// Waits reports whether the graph may wait for something unrelated to the groups on its stream;
 	// see Stream.RecordGroups.
 	Waits bool
 	// finished marks the end of the last launch.
@@ -39,20 +39,20 @@ type Graph struct {
 	closed bool           // guarded by mu
 }
 
-// Calls holds the calls of groups in a graph.
+// Calls holds the group calls in a graph.
 type Calls interface {
-	// Record adds a call of a group to the capture of a stream. The locks of stream and group are
+	// Record adds a group call to the capture of a stream. The stream's and the group's locks are
 	// held.
 	Record(on *Stream, plan driver.Plan) error
 	// Launch assigns tickets and numbers to the calls of one launch, and queues the launch with
-	// Graph.Queue and Graph.Follow. The locks of graph and stream are held.
+	// Graph.Queue and Graph.RecordEvents. The graph's and the stream's locks are held.
 	Launch(g *Graph, on *Stream) error
 	// Close frees the resources of the calls. ended reports whether all launches have ended.
 	Close(ended bool)
 }
 
-// addHost adds a host function to the capture. run does its work and then writes a value to a word,
-// for which the graph waits. Launches of a graph do not overlap, so each of them resets the word.
+// addHost adds a host function to the capture. run does the function's work and then writes a value
+// to a word, for which the graph waits. Each launch resets the word, since launches do not overlap.
 func (g *Graph) addHost(on cuda.Stream, run func(done *gpu.Word, value uint32)) error {
 	device := g.streams.GPU
 	word, err := device.Words.Take(device.CUDA)
@@ -71,7 +71,7 @@ func (g *Graph) addHost(on cuda.Stream, run func(done *gpu.Word, value uint32)) 
 	return device.CUDA.StreamWaitValue(on, word.Address(), 1, cuda.WaitEqual)
 }
 
-// finish ends CUDA's capture and instantiates the graph. No other goroutine has the graph yet.
+// finish ends CUDA's capture and instantiates the graph, which no other goroutine uses yet.
 func (g *Graph) finish(s *Stream) error {
 	d := g.streams
 	var err error
@@ -112,7 +112,7 @@ func (g *Graph) Launch(on driver.Stream) error {
 func (g *Graph) launch(s *Stream) error {
 	s.Mu.Lock()
 	defer s.Mu.Unlock()
-	s.BusyAgain()
+	s.ClearWaited()
 	if err := s.Usable(); err != nil {
 		return err
 	}
@@ -132,13 +132,13 @@ func (g *Graph) launch(s *Stream) error {
 	return g.Calls.Launch(g, s)
 }
 
-// Queue launches the CUDA graph. The locks of graph and stream are held. It must be called on a
-// thread of the context.
+// Queue launches the CUDA graph. The graph's and the stream's locks are held. Queue must be called
+// on a thread of the context.
 func (g *Graph) Queue(s *Stream) error { return g.streams.GPU.CUDA.GraphLaunch(g.exec, s.CUDA) }
 
-// Follow records the events after a launch. The locks of graph and stream are held. It must be
-// called on a thread of the context.
-func (g *Graph) Follow(s *Stream) error {
+// RecordEvents records the events after a launch. The graph's and the stream's locks are held.
+// RecordEvents must be called on a thread of the context.
+func (g *Graph) RecordEvents(s *Stream) error {
 	for _, e := range append(g.events, g.finished) {
 		if err := e.Record(s.CUDA); err != nil {
 			return err
@@ -167,9 +167,9 @@ func (g *Graph) Close() error {
 	}
 	g.closed = true
 	d := g.streams
-	ended := g.awaitLaunches()
+	waitErr := g.awaitLaunches()
 	err := d.GPU.Do(func() error {
-		errs := []error{ended}
+		errs := []error{waitErr}
 		if g.exec != 0 {
 			errs = append(errs, d.GPU.CUDA.GraphExecDestroy(g.exec))
 		}
@@ -181,10 +181,10 @@ func (g *Graph) Close() error {
 	for _, f := range g.functions {
 		f.Release()
 	}
-	if ended == nil {
+	if waitErr == nil {
 		d.GPU.Words.Put(g.words...)
 	}
-	g.Calls.Close(ended == nil)
+	g.Calls.Close(waitErr == nil)
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	delete(d.graphs, g)

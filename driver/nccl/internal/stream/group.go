@@ -7,29 +7,30 @@ import (
 	"symmem/driver"
 )
 
-// Group is implemented by groups, for the streams that run their collectives. A group is identified
-// by one pointer.
+// Group is implemented by groups for the streams that run their collectives. Streams compare groups
+// by pointer.
 type Group interface {
-	// Await waits until a stream is idle whose last collective has the given ticket, and checks
-	// meanwhile whether the group has failed.
+	// Await waits until a stream is idle. ticket and operation identify the stream's last collective.
+	// Meanwhile Await checks whether the group has failed.
 	Await(ctx context.Context, on *Stream, ticket uint64, operation driver.Operation) error
-	// KernelsEnded returns a channel that is closed when the group has failed or ended and its kernels
-	// have ended or were given up.
+	// KernelsEnded returns a channel that is closed after the group has failed or ended and its
+	// kernels have ended or have been abandoned.
 	KernelsEnded() <-chan struct{}
-	// Reported returns the fault that a kernel of the group has reported, if any, and fails the group.
+	// Reported returns the fault that a kernel of the group has reported, or nil. A fault also fails
+	// the group.
 	Reported() error
 	// ReplayFault returns the fault of a group whose calls another library may replay, or nil.
 	ReplayFault() error
 	// EndedEarly returns the fault of a collective that has ended but cannot have succeeded, or nil.
 	EndedEarly(ticket uint64) error
-	// RecordEvent makes the group record its event on a stream now instead of later: see
-	// Stream.RecordGroups. With forget, the stream is being abandoned: the group drops the event, so
-	// that nothing waits for the stream. The stream's lock is held, and RecordEvent must not wait for
-	// other ranks.
+	// RecordEvent makes the group record its event on a stream now instead of later; see
+	// Stream.RecordGroups. forget is set if the stream is being abandoned. The group then drops the
+	// event, so that nothing waits for the stream. The stream's lock is held, so RecordEvent must not
+	// wait for other ranks.
 	RecordEvent(on *Stream, forget bool) error
 }
 
-// launchers lists the groups whose kernels were launched on a stream.
+// launchers lists the groups with kernels on a stream.
 type launchers struct{ groups []Group } // guarded by Stream.Mu
 
 // AddGroup adds a group whose kernels are launched on the stream. Stream.Mu is held.
@@ -40,8 +41,8 @@ func (l *launchers) AddGroup(g Group) {
 	l.groups = append(slices.DeleteFunc(l.groups, kernelsEnded), g)
 }
 
-// kernelsEnded reports whether a group can launch nothing more. A group that is being closed still
-// can, and then records its event on the stream of its previous launch.
+// kernelsEnded reports whether a group can no longer launch kernels. A group that is being closed
+// still can, and then records its event on the stream of its previous launch.
 func kernelsEnded(g Group) bool {
 	select {
 	case <-g.KernelsEnded():

@@ -20,8 +20,8 @@ func (graphMu) Rank() ranked.Rank { return ranked.NCCL.Waiting(1, "stream.Graph.
 // Rank returns the lock rank of Stream.Mu.
 func (streamMu) Rank() ranked.Rank { return ranked.NCCL.Waiting(2, "stream.Stream.Mu") }
 
-// Rank returns the lock rank of BusyStreams.mu. It is held while streams are asked whether they are
-// idle, which only tries to lock Stream.Mu.
+// Rank returns the lock rank of BusyStreams.mu. The lock is held during calls of Stream.Idle, which
+// only try to lock Stream.Mu.
 func (busyMu) Rank() ranked.Rank { return ranked.NCCL.At(7, "stream.BusyStreams.mu") }
 
 // Rank returns the lock rank of Event.mu.
@@ -33,7 +33,7 @@ func (poolMu) Rank() ranked.Rank { return ranked.NCCL.At(14, "stream.pool.mu") }
 // Rank returns the lock rank of adoption.queryMu.
 func (adoptionQueryMu) Rank() ranked.Rank { return ranked.NCCL.At(15, "stream.adoption.queryMu") }
 
-// Rank returns the lock rank of faults.mu.
+// Rank returns the lock rank of faults.faultsMu.
 func (faultsMu) Rank() ranked.Rank { return ranked.NCCL.At(16, "stream.faults.faultsMu") }
 
 // Rank returns the lock rank of Streams.mu.

@@ -12,37 +12,37 @@ import (
 )
 
 // Stream wraps a CUDA stream and adds state that CUDA does not keep, such as the groups that have
-// launched on it and their faults.
-//
-// States: open; capturing (work is recorded into a graph); closed.
+// launched on it and their faults. It is open at first, capturing while its work is recorded into a
+// graph, and finally closed.
 type Stream struct {
 	streams *Streams
 	gpu     *gpu.GPU
 	CUDA    cuda.Stream // guarded by Mu
 
-	Mu      ranked.Spin[streamMu]
-	Capture *Graph      // guarded by Mu
-	closed  atomic.Bool // changes with Mu held
-	left    atomic.Bool // the stream was closed before its work had ended
+	Mu         ranked.Spin[streamMu]
+	Capture    *Graph      // graph being captured, or nil; guarded by Mu
+	closed     atomic.Bool // changes with Mu held
+	closedBusy atomic.Bool // the stream was closed before its work had ended
 	completion
 	lastCall // guarded by Mu
 	launchers
-	// functions counts the host functions; word holds the number of the last one that has run.
+	// functions counts the queued host functions. word holds the number of the last function that has
+	// run.
 	functions uint32    // guarded by Mu
 	word      *gpu.Word // guarded by Mu; allocated at the first use
 	adoption
 	faults
 }
 
-// completion records whether the work of a stream was waited for.
-type completion struct{ waited atomic.Bool } // changes with Stream.Mu held
+// completion records whether a caller has waited for all work of a stream.
+type completion struct{ waited atomic.Bool } // written with Stream.Mu held
 
-// Waited reports whether all work was waited for and succeeded.
+// Waited reports whether a caller has waited for all work and the work has succeeded.
 func (c *completion) Waited() bool { return c.waited.Load() }
 
-// BusyAgain clears Waited before the stream gets more work. Stream.Mu is held. Loading the value
-// first saves most launches a locked instruction.
-func (c *completion) BusyAgain() {
+// ClearWaited makes Waited return false, because the stream is about to get more work. Stream.Mu is
+// held. Most launches find the value already cleared and avoid a locked instruction.
+func (c *completion) ClearWaited() {
 	if c.waited.Load() {
 		c.waited.Store(false)
 	}
@@ -92,12 +92,13 @@ func (s *Stream) Usable() error {
 	return nil
 }
 
-// Fail does nothing: the caller has the error, and work that was queued on a GPU runs regardless.
+// Fail does nothing, since the caller has the error and work queued on a GPU runs regardless.
 func (s *Stream) Fail(error) {}
 
-// Refuse reports a call of a group that was not launched. It returns the error if the stream is
-// idle, or adopted (its owner may wait for it without calling us). Otherwise it returns nil, and
-// the next Synchronize returns the error, because the call would have run later. s.Mu is held.
+// Refuse reports the error of a group's call that was not launched. If the stream is idle, or is
+// adopted so that its owner may wait for it without calling symmem, Refuse returns the error.
+// Otherwise the call would have run later, so Refuse returns nil and the next Synchronize returns
+// the error. s.Mu is held.
 func (s *Stream) Refuse(g Group, err error) error {
 	if s.adopted || s.IdleLocked() {
 		s.MarkReported(g)
@@ -108,10 +109,10 @@ func (s *Stream) Refuse(g Group, err error) error {
 }
 
 // RecordGroups makes all groups on the stream, except one, record their events now. It is called
-// before the stream starts a capture or ends, because events cannot be recorded there afterwards,
-// and before work that may wait for something unrelated to the groups, so that their calls on other
-// streams do not wait for it. On an adopted stream any work counts as such, because the owner may
-// have queued a wait. s.Mu is held.
+// before the stream starts a capture or is closed, because events cannot be recorded on it
+// afterwards. It is also called before work that may wait for something unrelated to the groups, so
+// that their calls on other streams do not wait for that work. All work on an adopted stream may do
+// so, because the owner may have queued a wait. s.Mu is held.
 func (s *Stream) RecordGroups(except Group) error {
 	for _, g := range s.groups {
 		if g == except {
@@ -124,8 +125,9 @@ func (s *Stream) RecordGroups(except Group) error {
 	return nil
 }
 
-// RecordQueued records the event of an adopted stream after the work that was just queued, unless
-// that went into a capture. s.Mu is held. It must be called on a thread of the context.
+// RecordQueued records the event of an adopted stream after the work that has just been queued,
+// unless the work was captured. s.Mu is held. RecordQueued must be called on a thread of the
+// context.
 func (s *Stream) RecordQueued() error {
 	if !s.adopted || s.Recording || s.Capture != nil {
 		return nil
@@ -133,8 +135,8 @@ func (s *Stream) RecordQueued() error {
 	return s.queued.Record(s.CUDA)
 }
 
-// recordOwners records the event of an adopted stream after everything queued there, including work
-// of the owner. It reports whether that is impossible because the stream is being captured.
+// recordOwners records the event of an adopted stream after all work queued on it, including the
+// owner's work. It reports whether that is impossible because the stream is being captured.
 func (s *Stream) recordOwners() (capturing bool, err error) {
 	s.Mu.Lock()
 	defer s.Mu.Unlock()

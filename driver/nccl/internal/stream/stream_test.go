@@ -14,29 +14,29 @@ func TestHandleReturnsCUDAStream(t *testing.T) {
 	var s driver.Stream = &Stream{CUDA: 0x77}
 	native, ok := s.(driver.Native)
 	if !ok || native.Handle() != 0x77 {
-		t.Errorf("%T does not return its CUDA stream", s)
+		t.Errorf("%T does not implement driver.Native with its CUDA stream as the handle", s)
 	}
 }
 
 func TestAbandonedStreamRunsItsHostFunctions(t *testing.T) {
-	t.Cleanup(func() { gpu.Stuck.Store(false) }) // the work abandoned here does end
+	t.Cleanup(func() { gpu.Stuck.Store(false) }) // the abandoned work ends in this test
 	s, err := newStreams(t).NewStream()
 	if err != nil {
 		t.Fatal(err)
 	}
-	begun, gate := make(chan struct{}), make(chan struct{})
-	err = errors.Join(s.Host(func() { close(begun); <-gate }), s.Host(func() {}))
+	started, gate := make(chan struct{}), make(chan struct{})
+	err = errors.Join(s.Host(func() { close(started); <-gate }), s.Host(func() {}))
 	if err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 	defer cancel()
-	<-begun
+	<-started
 	word := s.word
 	s.Abandon()
-	// The second function runs late, and must not be counted on the new CUDA stream.
-	hold, ran := make(chan struct{}), make(chan struct{})
-	if err := s.Host(func() { <-hold; close(ran) }); err != nil {
+	// The second function runs after Abandon and must not be counted on the new CUDA stream.
+	release, done := make(chan struct{}), make(chan struct{})
+	if err := s.Host(func() { <-release; close(done) }); err != nil {
 		t.Fatal(err)
 	}
 	close(gate)
@@ -46,8 +46,8 @@ func TestAbandonedStreamRunsItsHostFunctions(t *testing.T) {
 	if s.Idle() {
 		t.Error("the new stream does not wait for its host function")
 	}
-	close(hold)
-	<-ran
+	close(release)
+	<-done
 	if err := s.Close(); err != nil {
 		t.Error(err)
 	}

@@ -23,14 +23,14 @@ type Streams struct {
 	NewCalls func() Calls
 	// Capturing counts the streams being captured.
 	Capturing atomic.Int32
-	// Order gives stream order a happens-before edge in Go's memory model: each host function loads
-	// it before its work and adds to it afterwards; code that observes completion loads it, too.
+	// Order makes stream order a happens-before relation in Go's memory model. Each host function
+	// loads it before its work and adds to it afterwards, and code that observes completion loads it.
 	Order atomic.Uint64
 	pool  pool
 
 	mu     ranked.Mutex[streamsMu]
 	graphs map[*Graph]struct{} // open graphs; guarded by mu
-	points []*Point            // events that graphs of other libraries refer to; guarded by mu
+	points []*Point            // points used by graphs of other libraries; guarded by mu
 }
 
 // NewStream creates a stream.
@@ -57,7 +57,7 @@ func (d *Streams) Adopt(handle uintptr) (*Stream, error) {
 	return s, nil
 }
 
-// Own returns the Stream behind the interface, or an error for a stream of another device.
+// Own returns the stream as a *Stream, or an error if it belongs to another device.
 func (d *Streams) Own(on driver.Stream) (*Stream, error) {
 	if s, ok := on.(*Stream); ok && s != nil && s.streams == d {
 		return s, nil
@@ -70,8 +70,8 @@ var errForeign = errors.New("the stream belongs to another device")
 // NewEvent returns a new event.
 func (d *Streams) NewEvent() *Event { return &Event{streams: d} }
 
-// keepInCapture keeps a point alive as long as the graph of a capture of the stream's owner. If the
-// driver does not report when the graph is destroyed, the point stays until the device is closed.
+// keepInCapture keeps a point alive until the graph that the stream's owner is capturing is
+// destroyed. If the driver cannot report that, the point stays alive until the device is closed.
 func (d *Streams) keepInCapture(on cuda.Stream, p *Point) error {
 	capture, err := d.GPU.CUDA.CaptureInfo(on)
 	if err != nil || capture.Graph == 0 {
@@ -87,8 +87,8 @@ func (d *Streams) keepInCapture(on cuda.Stream, p *Point) error {
 	return err
 }
 
-// runHost runs a host function on the calling goroutine, reports a panic in it, and then writes the
-// word that the stream waits for.
+// runHost runs a host function on the calling goroutine, reports a panic in the function, and
+// writes the word for which the stream waits.
 func (d *Streams) runHost(work func(), report func(error), done *gpu.Word, value uint32) {
 	d.Order.Load()
 	driver.GuardHere("work on a stream", work, func(err error) {

@@ -12,9 +12,9 @@ import (
 	"symmem/internal/cuda"
 )
 
-// Idle reports whether all work has ended; on an adopted stream, the work before the last
-// RecordQueued or recordOwners. While a call is queueing work it returns false without waiting for
-// that call. After an error of the device it returns true, since nothing else will run.
+// Idle reports whether all work has ended. On an adopted stream, only the work before the last
+// RecordQueued or recordOwners counts. While a call is queueing work, Idle returns false without
+// waiting for the call. After an error of the device it returns true, since nothing else will run.
 func (s *Stream) Idle() bool {
 	if !s.Mu.TryLock() {
 		return false
@@ -23,14 +23,14 @@ func (s *Stream) Idle() bool {
 	return s.IdleLocked()
 }
 
-// IdleLocked is Idle for callers that hold s.Mu.
+// IdleLocked returns the same as Idle, for callers that hold s.Mu.
 func (s *Stream) IdleLocked() bool {
 	done, err := s.query()
 	return done || err != nil
 }
 
-// query asks CUDA whether all work has ended. CUDA forbids that for a stream being captured, so
-// there it queries an event recorded before the capture. s.Mu is held.
+// query asks CUDA whether all work has ended. CUDA does not allow that for a stream being captured,
+// for which query asks about an event recorded before the capture. s.Mu is held.
 func (s *Stream) query() (done bool, err error) {
 	switch {
 	case s.closed.Load():
@@ -48,8 +48,8 @@ func (s *Stream) query() (done bool, err error) {
 	return done, err
 }
 
-// Synchronize waits until the stream is idle. It does not wait for work that the owner of an
-// adopted stream queues meanwhile.
+// Synchronize waits until the stream is idle. On an adopted stream, it does not wait for work that
+// the owner queues after the call.
 func (s *Stream) Synchronize(ctx context.Context) error {
 	capturing, err := s.recordOwners()
 	if capturing {
@@ -64,7 +64,8 @@ func (s *Stream) Synchronize(ctx context.Context) error {
 	if !s.adopted {
 		return nil
 	}
-	// The owner may replay a graph on any of its streams, so each of them reports such faults once.
+	// The owner may replay a graph on any of its streams, so each stream reports faults of replays
+	// once.
 	for _, g := range s.streams.Groups() {
 		if err := g.ReplayFault(); err != nil {
 			s.ReportFault(g, err)
@@ -84,7 +85,7 @@ func (s *Stream) finish(ctx context.Context) error {
 	_, deviceErr := s.query()
 	s.Mu.Unlock()
 	for _, g := range groups {
-		// Also fails the group, so that its work does not count as successful.
+		// Reported also fails the group, so that its work does not count as successful.
 		if fault := g.Reported(); fault != nil {
 			s.ReportFault(g, fault)
 		}
@@ -113,8 +114,8 @@ func (s *Stream) finish(ctx context.Context) error {
 	return nil
 }
 
-// await waits for the work of a stream whose latest call is c, and meanwhile checks the peers of
-// c's group. Other groups with work on the stream are checked by their watchers.
+// await waits for the work of a stream whose latest call is c. Meanwhile it checks the peers of c's
+// group. Watchers check the other groups with work on the stream.
 func (c *lastCall) await(ctx context.Context, s *Stream) error {
 	if c.group == nil || s.Idle() {
 		return gpu.Poll(ctx, s.Idle)
@@ -123,17 +124,18 @@ func (c *lastCall) await(ctx context.Context, s *Stream) error {
 	if err == nil || ctx.Err() != nil {
 		return err
 	}
-	// The group has failed, and its kernels are being ended. A stream with a kernel that does not end
-	// is abandoned together with everything queued on it. The caller may queue more work, so it gets
-	// the fault after that. It gets the fault even if the stream has other unfinished work.
+	// The group has failed, and its kernels are being ended. If a kernel does not end, its stream is
+	// abandoned together with everything queued on it. The fault is returned only after that, because
+	// the caller may then queue more work. It is returned even if the stream has other unfinished
+	// work.
 	select {
 	case <-c.group.KernelsEnded():
 	case <-ctx.Done():
 	case <-time.After(4 * gpu.EndingTime):
 	}
-	ended, cancel := context.WithTimeout(ctx, gpu.EndingTime)
+	idleCtx, cancel := context.WithTimeout(ctx, gpu.EndingTime)
 	defer cancel()
-	return gpu.Poll(ended, s.Idle)
+	return gpu.Poll(idleCtx, s.Idle)
 }
 
 // Abandon replaces the CUDA stream if it has a kernel that does not end. Everything queued behind
@@ -144,9 +146,9 @@ func (s *Stream) Abandon() {
 	if s.Capture != nil || s.IdleLocked() {
 		return
 	}
-	// Work of the owner that takes longer than kernels get to end looks the same. Then memory stays
-	// mapped and communicators stay open until the process ends, which is better than a call that
-	// hangs.
+	// The owner's work that takes longer than EndingTime cannot be distinguished from a kernel that
+	// does not end. Memory then stays mapped and communicators stay open until the process ends, which
+	// is better than a call that hangs.
 	gpu.Stuck.Store(true)
 	if s.adopted {
 		return // the stream belongs to another library
@@ -167,17 +169,17 @@ func (s *Stream) Abandon() {
 	}
 }
 
-// Close waits for the work, as long as the device's timeout allows, and ends a capture. An adopted
-// stream goes back to its owner, and CUDA is not queried about it afterwards.
+// Close ends a capture and waits for the work, for at most twice the device's timeout. The owner of
+// an adopted stream may destroy it afterwards, since CUDA is no longer queried about it.
 func (s *Stream) Close() error { return s.close(s.recordOwners) }
 
-// Drop closes an adopted stream without any query, because the stream may have been destroyed.
+// Drop closes an adopted stream without querying it, because the owner may have destroyed it.
 func (s *Stream) Drop() error {
 	return s.close(func() (capturing bool, err error) { return true, nil })
 }
 
-// close closes the stream after a last call of record, which marks the end of the owner's work if
-// the stream may still exist.
+// close closes the stream. It first calls record, which marks the end of the owner's work if the
+// stream may still exist.
 func (s *Stream) close(record func() (capturing bool, err error)) error {
 	s.Mu.Lock()
 	if s.closed.Load() {
@@ -205,8 +207,8 @@ func (s *Stream) close(record func() (capturing bool, err error)) error {
 	}
 	switch idle := s.IdleLocked(); {
 	case !idle:
-		s.left.Store(true)
-		errs = append(errs, s.leaveWork())
+		s.closedBusy.Store(true)
+		errs = append(errs, s.abandonWorkLocked())
 	case s.word != nil && !capturing:
 		s.gpu.Words.Put(s.word)
 	}
@@ -221,11 +223,11 @@ func (s *Stream) close(record func() (capturing bool, err error)) error {
 	return errors.Join(errs...)
 }
 
-// Leave registers the present work on the stream as unfinished (gpu.GPU.Leave), so that the device
-// keeps the memory it uses. Work that the stream gets later does not count.
-func (s *Stream) Leave() error {
+// AbandonWork registers the stream's current work as unfinished (gpu.GPU.AddUnfinished), so that
+// the device keeps the memory that the work uses. It does not register later work.
+func (s *Stream) AbandonWork() error {
 	if !s.Mu.TryLock() {
-		s.gpu.Leave(s.Idle) // the call that holds the lock may be waiting for other ranks
+		s.gpu.AddUnfinished(s.Idle) // the call that holds the lock may be waiting for other ranks
 		return nil
 	}
 	defer s.Mu.Unlock()
@@ -233,15 +235,16 @@ func (s *Stream) Leave() error {
 	case s.IdleLocked():
 		return nil
 	case s.Capture != nil:
-		s.gpu.Leave(s.Capture.before.Done)
+		s.gpu.AddUnfinished(s.Capture.before.Done)
 		return nil
 	}
-	return s.leaveWork()
+	return s.abandonWorkLocked()
 }
 
-// leaveWork implements Leave for a stream that is neither idle nor capturing. s.Mu is held.
-func (s *Stream) leaveWork() error {
+// abandonWorkLocked implements AbandonWork for a stream that is neither idle nor capturing. s.Mu is
+// held.
+func (s *Stream) abandonWorkLocked() error {
 	end, err := gpu.Get(s.gpu, func() (*Event, error) { return new(Event).RecordAfter(s, true) })
-	s.gpu.Leave(func() bool { return err == nil && end.Done() })
+	s.gpu.AddUnfinished(func() bool { return err == nil && end.Done() })
 	return err
 }

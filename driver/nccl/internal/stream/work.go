@@ -16,8 +16,8 @@ func (s *Stream) Copy(dst, src uintptr, bytes int64) error {
 		return fmt.Errorf("copying %d bytes: %w", bytes, driver.ErrOutOfRange)
 	}
 	if blocks(s.gpu, dst, src, bytes) {
-		// CUDA would wait for the stream inside the call, with the stream locked, where a fault of a
-		// group could not end the wait. So wait here first.
+		// CUDA's copy call would wait for the stream while the stream is locked, and a group's fault
+		// could not end that wait. So wait here first.
 		if capturing, err := s.recordOwners(); !capturing && err == nil {
 			ctx, cancel := context.WithTimeout(context.Background(), 4*s.gpu.Timeout)
 			_ = gpu.Poll(ctx, s.Idle) // CUDA waits for the rest
@@ -32,15 +32,16 @@ func (s *Stream) Copy(dst, src uintptr, bytes int64) error {
 	})
 }
 
-// staged is the largest copy from pageable host memory for which CUDA does not wait for the stream.
-const staged = 64 << 10
+// maxStaged limits the size of copies from pageable host memory for which CUDA does not wait for
+// the stream.
+const maxStaged = 64 << 10
 
 // blocks reports whether CUDA's copy call waits for the stream, as copies of pageable memory do.
 func blocks(g *gpu.GPU, dst, src uintptr, bytes int64) bool {
-	return bytes > 0 && (!g.Knows(dst) || bytes > staged && !g.Knows(src))
+	return bytes > 0 && (!g.IsMapped(dst) || bytes > maxStaged && !g.IsMapped(src))
 }
 
-// Fill sets bytes.
+// Fill sets bytes to a value.
 func (s *Stream) Fill(dst uintptr, value byte, bytes int64) error {
 	if bytes < 0 {
 		return fmt.Errorf("filling %d bytes: %w", bytes, driver.ErrOutOfRange)
@@ -53,8 +54,9 @@ func (s *Stream) Fill(dst uintptr, value byte, bytes int64) error {
 	})
 }
 
-// Host runs a function in stream order. A panic in it becomes the stream's error. It is not
-// supported in a capture of the stream's owner, which may launch the graph several times at once.
+// Host runs a function in stream order. A panic in the function becomes the stream's error. Host
+// returns ErrUnsupported in a capture of the stream's owner, who may launch the graph several times
+// at once.
 func (s *Stream) Host(work func()) error {
 	return s.submitWork(func() error {
 		if s.Recording {
@@ -76,29 +78,29 @@ func (s *Stream) Host(work func()) error {
 			return err
 		}
 		s.functions++
-		// Abandon replaces both fields, so the function keeps their present values.
-		word, turn := s.word, s.functions
-		f := cuda.NewHostFuncOnce(func() { go run(word, turn) })
+		// Abandon replaces both fields, so the function uses their current values.
+		word, number := s.word, s.functions
+		f := cuda.NewHostFuncOnce(func() { go run(word, number) })
 		if err := s.gpu.CUDA.LaunchHostFunc(s.CUDA, f); err != nil {
 			f.Release()
 			return err
 		}
-		return s.gpu.CUDA.StreamWaitValue(s.CUDA, word.Address(), turn,
+		return s.gpu.CUDA.StreamWaitValue(s.CUDA, word.Address(), number,
 			cuda.WaitGreaterOrEqual)
 	})
 }
 
 // Record records an event after the work queued on the stream.
 //
-// In a capture of ours the event becomes no node of the graph; it is recorded after each launch of
-// the whole graph. While the owner of an adopted stream captures it, the event marks the end of the
-// work queued here before. The same holds for an adopted stream that was closed with work on it.
+// During a capture begun by BeginCapture, the event does not become a node of the graph; it is
+// recorded after each launch of the graph. On an adopted stream that its owner is capturing, or
+// that was closed with unfinished work, the event marks the end of the work that symmem has queued.
 func (s *Stream) Record(e driver.Event) error {
 	ev, ok := e.(*Event)
 	if !ok || ev.streams != s.streams {
 		return errors.New("recording an event: it belongs to another device")
 	}
-	if s.adopted && s.left.Load() && !s.queued.Done() {
+	if s.adopted && s.closedBusy.Load() && !s.queued.Done() {
 		ev.share(&s.queued)
 		return nil
 	}
@@ -117,10 +119,10 @@ func (s *Stream) Record(e driver.Event) error {
 	})
 }
 
-// WaitOnly calls Wait: CUDA's events carry no error.
+// WaitOnly calls Wait, since CUDA's events carry no errors.
 func (s *Stream) WaitOnly(e driver.Event) error { return s.Wait(e) }
 
-// Wait makes later work wait for the event's present point, in captures, too.
+// Wait makes later work wait for the event's current point, even in captures.
 func (s *Stream) Wait(e driver.Event) error {
 	ev, ok := e.(*Event)
 	if !ok || ev.streams != s.streams {

@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// TestDeferredFreesRunOnceAndInOrder calls GiveBack and Reclaim from several goroutines while work
-// ends.
+// TestDeferredFreesRunOnceAndInOrder calls FreeWhenIdle and Reclaim from several goroutines while
+// work ends.
 func TestDeferredFreesRunOnceAndInOrder(t *testing.T) {
 	const parts = 200
 	var (
@@ -19,7 +19,7 @@ func TestDeferredFreesRunOnceAndInOrder(t *testing.T) {
 		all   sync.WaitGroup
 	)
 	for range parts {
-		g.Leave(ended.Load)
+		g.AddUnfinished(ended.Load)
 	}
 	for range 4 {
 		all.Go(func() {
@@ -33,7 +33,7 @@ func TestDeferredFreesRunOnceAndInOrder(t *testing.T) {
 	}
 	for i := range parts {
 		ended.Store(i > parts/2)
-		err := g.GiveBack(func() error {
+		err := g.FreeWhenIdle(func() error {
 			mu.Lock()
 			defer mu.Unlock()
 			freed = append(freed, i)
@@ -45,23 +45,23 @@ func TestDeferredFreesRunOnceAndInOrder(t *testing.T) {
 	}
 	all.Wait()
 	if !slices.IsSorted(freed) {
-		t.Errorf("freed in the order %v", freed)
+		t.Errorf("freed in the order %v, want ascending", freed)
 	}
 	if done, err := g.Reclaim(); !done || err != nil || len(g.unfinished)+len(g.deferred) > 0 {
-		t.Errorf("Reclaim returned %v, %v with %d unfinished works and %d deferred functions",
+		t.Errorf("Reclaim = %v, %v, and left %d unfinished and %d deferred entries",
 			done, err, len(g.unfinished), len(g.deferred))
 	}
 }
 
-// TestKeepsSeesWorkRegisteredByAQuery registers more work while Keeps asks whether the first has
-// ended, as Stream.Close does.
-func TestKeepsSeesWorkRegisteredByAQuery(t *testing.T) {
+// TestKeepsMemoryRereadsUnfinishedWork registers more work during the query whether the first work
+// has ended, as Stream.Close does.
+func TestKeepsMemoryRereadsUnfinishedWork(t *testing.T) {
 	var g GPU
-	g.Leave(func() bool {
-		g.Leave(func() bool { return false })
+	g.AddUnfinished(func() bool {
+		g.AddUnfinished(func() bool { return false })
 		return true
 	})
-	if !g.Keeps() {
-		t.Error("memory is not kept while work is unfinished")
+	if !g.KeepsMemory() {
+		t.Error("KeepsMemory = false while work is unfinished")
 	}
 }
