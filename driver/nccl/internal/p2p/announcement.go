@@ -22,18 +22,18 @@ type slotKey struct {
 type announcement struct {
 	header
 	source int
-	// before is the previous message in the same slot, if it has yet to be given to a Recv.
-	before  *announcement
-	handled bool // the message was given to a Recv
+	// previous is the previous message in the same slot, or nil if that was given to a Recv.
+	previous *announcement
+	handled  bool // the message was given to a Recv
 }
 
 func (a *announcement) address() address { return address{a.source, int(a.tag), a.number} }
 
-// next reports whether the flags of the slot belong to this message, not to an earlier one.
-func (a *announcement) next() bool { return a.before == nil || a.before.handled }
+// ownsFlags reports whether the slot's flags belong to this message and not to an earlier one.
+func (a *announcement) ownsFlags() bool { return a.previous == nil || a.previous.handled }
 
-// valid reports whether a correct peer could have sent the header. Its segment is compared with the
-// mapped one later, once that is mapped.
+// valid reports whether a correct peer could have sent the header. The segment's size is checked
+// later, after the segment has been mapped.
 func (a *announcement) valid() bool {
 	return a.tag <= driver.MaxTag && a.number > 0 && a.slot < Slots &&
 		a.segment <= math.MaxUint32 && a.size <= math.MaxInt64 &&

@@ -11,19 +11,17 @@ import (
 // Captured is one end of a message in a graph. It keeps its words and, for a Send, its slot and
 // staging block for the lifetime of the graph.
 type Captured struct {
-	of     *Messages
-	plan   *Plan
-	staged outgoing
-	// descriptor belongs to a Recv. state is the state word of all launches (End.state).
-	descriptor *kernels.Message
-	state      *gpu.Word
-	// last belongs to the latest launch, or is nil.
-	last *End
+	messages   *Messages
+	plan       *Plan
+	staged     outgoing         // of a Send
+	descriptor *kernels.Message // of a Recv
+	state      *gpu.Word        // state word of all launches (End.state)
+	last       *End             // end of the latest launch, or nil
 }
 
-// record captures the work of a message. It must be called on a thread of the context.
+// record adds the work of a message to a capture. It must be called on a thread of the context.
 func (k *Captured) record(s *stream.Stream) (err error) {
-	m, on := k.of, s.CUDA
+	m, on := k.messages, s.CUDA
 	d := m.Device
 	api := d.GPU.CUDA
 	if k.plan.Operation == driver.Recv {
@@ -36,8 +34,8 @@ func (k *Captured) record(s *stream.Stream) (err error) {
 	if k.state, err = d.GPU.Words.Take(api); err != nil {
 		return err
 	}
-	to := m.out.peers[k.plan.Root].mailbox
-	taken := to.at(&to.flags(m.Config.Rank).taken[k.staged.slot])
+	box := m.out.peers[k.plan.Root].mailbox
+	taken := box.at(&box.flags(m.Config.Rank).taken[k.staged.slot])
 	if err = api.StreamWriteValue(on, k.state.Address(), kernels.MessageWaits); err != nil {
 		return err
 	}
@@ -53,10 +51,10 @@ func (k *Captured) record(s *stream.Stream) (err error) {
 	return m.out.queueSend(k.plan, k.staged, on)
 }
 
-// Launch assigns a message number for one launch of the graph, and announces a Send to the peer or
+// Launch assigns a message number to one launch of the graph, and announces a Send to the peer or
 // posts a Recv. s.Mu and m.Mu are held.
 func (k *Captured) Launch(s *stream.Stream) (*End, error) {
-	m, p := k.of, k.plan
+	m, p := k.messages, k.plan
 	if err := m.admit(s, p); err != nil {
 		return nil, err
 	}
@@ -67,11 +65,11 @@ func (k *Captured) Launch(s *stream.Stream) (*End, error) {
 	}
 	e := m.newEnd(p)
 	e.state, e.descriptor, e.captured = k.state, k.descriptor, true
-	e.before, k.last = k.last, e
+	e.previous, k.last = k.last, e
 	m.Owner.NoteMessage(s, p.Call)
 	if p.Operation == driver.Send {
-		marks := m.out.flagsTo(p.Root)
-		e.full, e.takenWord = &marks.full[k.staged.slot], &marks.taken[k.staged.slot]
+		words := m.out.flagsTo(p.Root)
+		e.full, e.takenWord = &words.full[k.staged.slot], &words.taken[k.staged.slot]
 		e.released = &m.out.peers[p.Root].mailbox.ring(m.Config.Rank).released
 		m.out.announce(e, k.staged, 1)
 		return e, nil
@@ -82,9 +80,9 @@ func (k *Captured) Launch(s *stream.Stream) (*End, error) {
 	return e, nil
 }
 
-// release frees the resources of a message. m.Mu is held.
+// release frees the message's resources. m.Mu is held.
 func (k *Captured) release() {
-	m := k.of
+	m := k.messages
 	switch {
 	case k.descriptor != nil:
 		m.Device.Descriptors.Put(k.descriptor)

@@ -21,13 +21,13 @@ func (in *inbox) deliver() {
 	in.delivering.Go(in.deliverAll)
 }
 
-// deliverAll delivers messages until no Recv is waiting, or the group has ended. It must not call
-// CUDA: the call might wait for a stream that waits for a message.
+// deliverAll delivers messages until no Recv is waiting or the group has ended. It must not call
+// CUDA, because the call might wait for a stream that waits for a message.
 func (in *inbox) deliverAll() {
 	ranked.Waiting()
-	b := in.own.wakeup()
-	for turn := 0; ; turn++ {
-		word := atomic.LoadUint32(&b.word)
+	w := in.own.wakeup()
+	for polls := 0; ; polls++ {
+		word := atomic.LoadUint32(&w.word)
 		ready, announced, more, err := in.deliverable()
 		for _, e := range ready {
 			in.startCopy(e)
@@ -39,42 +39,42 @@ func (in *inbox) deliverAll() {
 		case !more:
 			return
 		case len(ready) > 0:
-			turn = 0
+			polls = 0
 		default:
-			b.pause(word, turn, announced)
+			w.pause(word, polls, announced)
 		}
 	}
 }
 
 const (
-	// spinPolls is the number of polls without a pause; yieldPolls is the number of later polls that
-	// only yield the processor in between.
+	// The first spinPolls polls follow each other without a pause. The next yieldPolls polls yield the
+	// processor in between.
 	spinPolls, yieldPolls = 50, 200
-	// idleSleep bounds a sleep that a peer's announcement ends early.
+	// idleSleep limits a sleep, which a peer's announcement ends early.
 	idleSleep = 10 * time.Millisecond
 )
 
-// pause waits between two polls. Ranks that announce a message wake this one, but GPUs do not, so
-// the sleep is short if an announced message is incomplete.
-func (b *wakeup) pause(word uint32, turn int, announced bool) {
+// pause waits between two polls. A rank that announces a message wakes this rank, but the GPU that
+// completes the message does not, so the sleep is short if an announced message is incomplete.
+func (w *wakeup) pause(word uint32, polls int, announced bool) {
 	switch {
-	case turn < spinPolls && runtime.NumCPU() > 1:
-	case turn < spinPolls+yieldPolls:
+	case polls < spinPolls && runtime.NumCPU() > 1:
+	case polls < spinPolls+yieldPolls:
 		runtime.Gosched()
 	default:
 		sleep := idleSleep
 		if announced {
 			sleep = gpu.Nap
 		}
-		atomic.AddInt32(&b.sleeping, 1)
-		sys.FutexWait(&b.word, word, sleep)
-		atomic.AddInt32(&b.sleeping, -1)
+		atomic.AddInt32(&w.sleeping, 1)
+		sys.FutexWait(&w.word, word, sleep)
+		atomic.AddInt32(&w.sleeping, -1)
 	}
 }
 
-// deliverable removes the receives whose messages have arrived from the open ones and returns them.
-// announced reports whether a message of the remaining ones has been announced, and more whether
-// the goroutine has to continue.
+// deliverable returns the open receives whose messages have arrived, and removes them from the list
+// of open receives. announced reports whether a message for a remaining Recv has been announced,
+// and more whether the goroutine must continue.
 func (in *inbox) deliverable() (ready []*End, announced, more bool, err error) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
@@ -85,42 +85,43 @@ func (in *inbox) deliverable() (ready []*End, announced, more bool, err error) {
 	default:
 	}
 	err = in.readHeaders()
-	rest := in.open[:0]
+	remaining := in.open[:0]
 	for _, e := range in.open {
-		can := false
+		accepted := false
 		if err == nil {
-			can, err = in.accept(e)
+			accepted, err = in.accept(e)
 		}
-		if can {
+		if accepted {
 			ready = append(ready, e)
 			continue
 		}
 		announced = announced || e.announced != nil
-		rest = append(rest, e)
+		remaining = append(remaining, e)
 	}
-	clear(in.open[len(rest):])
-	in.open = rest
+	clear(in.open[len(remaining):])
+	in.open = remaining
 	announced = announced || in.anySource > 0 && len(in.unmatched) > 0
-	in.running = len(rest) > 0 || len(ready) > 0
+	in.running = len(remaining) > 0 || len(ready) > 0
 	return ready, announced, in.running, err
 }
 
-// accept fills in the descriptor of a Recv if its message has arrived, no earlier message in the
-// same slot or descriptor is pending, and the peer's memory is mapped. in.mu is held.
-func (in *inbox) accept(e *End) (can bool, err error) {
+// accept fills in the descriptor of a Recv if its message has arrived, no earlier message that uses
+// the same slot or descriptor is pending, and the peer's memory is mapped. It reports whether it
+// did. in.mu is held.
+func (in *inbox) accept(e *End) (accepted bool, err error) {
 	a := e.announced
-	if a == nil || !e.canAccept() || !a.next() || !in.isComplete(a) {
+	if a == nil || !e.canAccept() || !a.ownsFlags() || !in.isComplete(a) {
 		return false, nil
 	}
 	if a.bytes > 0 {
-		theirs := in.segmentOf(a)
-		if theirs.bytes != int64(a.size) {
+		segment := in.segmentOf(a)
+		if segment.bytes != int64(a.size) {
 			return false, in.errInvalid(a)
 		}
-		if theirs.at == 0 {
-			return false, theirs.failed
+		if segment.address == 0 {
+			return false, segment.err
 		}
-		e.descriptor.From = uint64(theirs.at) + a.offset
+		e.descriptor.From = uint64(segment.address) + a.offset
 	}
 	if !in.claim(a) {
 		return false, nil
@@ -128,7 +129,7 @@ func (in *inbox) accept(e *End) (can bool, err error) {
 	e.descriptor.To, e.descriptor.Bytes = uint64(e.plan.Address), a.bytes
 	e.descriptor.Taken = uint64(in.own.at(&in.own.flags(a.source).taken[a.slot]))
 	e.handle()
-	a.handled, a.before = true, nil
+	a.handled, a.previous = true, nil
 	return true, nil
 }
 
@@ -138,13 +139,14 @@ func (in *inbox) isComplete(a *announcement) bool {
 	return atomic.LoadUint32(&in.own.flags(a.source).full[a.slot]) == 1 && !in.released(a)
 }
 
-// released reports whether the sender may overwrite a message that was not taken (End.release).
-// in.mu is held.
+// released reports whether the sender may overwrite a message that has not been copied
+// (End.release). in.mu is held.
 func (in *inbox) released(a *announcement) bool {
 	return a.replayed != 0 && atomic.LoadUint32(&in.own.ring(a.source).released) != 0
 }
 
-// claim marks a message as taken, unless its sender has taken it back. in.mu is held.
+// claim claims a message for a Recv unless the sender has withdrawn the message. It reports whether
+// it did. in.mu is held.
 func (in *inbox) claim(a *announcement) bool {
 	full := &in.own.flags(a.source).full[a.slot]
 	if !atomic.CompareAndSwapUint32(full, 1, 0) {
@@ -157,7 +159,7 @@ func (in *inbox) claim(a *announcement) bool {
 	return true
 }
 
-// startCopy lets the stream of a Recv copy the message that was accepted for it.
+// startCopy lets the stream of a Recv copy the accepted message.
 func (in *inbox) startCopy(e *End) {
 	if arrived := e.plan.Arrived; arrived != nil {
 		if err := driver.Guard("Call.Arrived", func() { arrived(e.source) }); err != nil {

@@ -10,53 +10,52 @@ import (
 	"symmem/internal/control"
 )
 
-// End is one end of an unfinished message.
+// End represents one end of an unfinished message.
 type End struct {
-	of   *Messages
-	plan *Plan
+	messages *Messages
+	plan     *Plan
 	control.Message
-	check bool
-	// captured reports whether the words belong to a graph.
-	captured bool
-	// state is kernels.MessageWaits while the stream waits: a Recv waits for its message, and a Send
-	// of a graph waits until takenWord is 1. Other Sends do not wait; for them both are nil.
+	check    bool // the two ends are compared
+	captured bool // the words belong to a graph
+	// state is kernels.MessageWaits while the stream waits. A Recv waits for its message, and a Send
+	// of a graph waits until takenWord is 1. Other Sends do not wait, and have neither word.
 	state     *gpu.Word
 	takenWord *uint32
-	// full is the other word of the slot of a captured Send, and released the word of the header ring.
+	// full is the other word of a captured Send's slot, and released the word of its header ring.
 	full, released *uint32
-	// done is recorded after the work of a Send; nil for a Recv.
+	// done is recorded after the work of a Send. It is nil for a Recv.
 	done  *stream.Event
-	since time.Time // when the stream was first seen to wait; guarded by inbox.mu
-	// releasing is the time at which release was first called for a Send; guarded by inbox.mu.
-	releasing time.Time
-	// before is the previous launch's end with the same words, or nil. handled reports that a Recv got
-	// its message or was refused, or that the stream is known to have passed a Send. Both are guarded
-	// by inbox.mu.
-	before  *End
-	handled bool
+	since time.Time // first time at which the stream was seen to wait; guarded by inbox.mu
+	// releaseStart holds the time of the first call of release for a Send. It is guarded by inbox.mu.
+	releaseStart time.Time
+	// previous is the end of the graph's previous launch, or nil. handled is set after a Recv has got
+	// its message or has been refused, or after the stream has passed a Send. Both are guarded by
+	// inbox.mu.
+	previous *End
+	handled  bool
 
 	// The following fields belong to a Recv and are guarded by inbox.mu.
 
 	descriptor *kernels.Message
-	// source and number identify the message, once it is claimed; announced is its header, once it was
-	// read.
+	// source and number identify the message after it has been claimed. announced holds its header
+	// after that has been read.
 	source    int
 	number    uint64
 	claimed   bool
 	announced *announcement
 }
 
-// over reports whether the stream has passed a Recv. The stream may already wait in the next launch
-// of the same graph. inbox.mu is held.
-func (e *End) over() bool {
+// passed reports whether the stream has passed a Recv. The stream may already be waiting in the
+// next launch of the same graph. inbox.mu is held.
+func (e *End) passed() bool {
 	state := e.state.Value()
 	return e.handled && (state == kernels.MessageDone || e.captured && state == kernels.MessageWaits)
 }
 
-// waits reports whether the stream is known to wait for the message, and sets since. inbox.mu is
-// held.
+// waits reports whether the stream is known to wait for the message. It sets since if so. inbox.mu
+// is held.
 func (e *End) waits() bool {
-	if e.handled || e.before != nil && !e.before.handled || e.state == nil ||
+	if e.handled || e.previous != nil && !e.previous.handled || e.state == nil ||
 		e.state.Value() != kernels.MessageWaits {
 		return false
 	}
@@ -66,23 +65,23 @@ func (e *End) waits() bool {
 	return true
 }
 
-// release lets the stream of a captured Send continue, which overwrites the previous message. So
-// that message is taken back first. If the receiver has already claimed it, the receiver's GPU
-// writes taken after the copy; if that takes too long, the receiver is assumed dead. inbox.mu is
-// held.
+// release lets the stream of a captured Send continue. The stream then overwrites the previous
+// message, so release withdraws that message first. If the receiver has already claimed it, release
+// must be called again until the receiver's GPU has copied the message and written taken, or until
+// a time limit after which the receiver is assumed to be dead. inbox.mu is held.
 func (e *End) release() {
 	atomic.StoreUint32(e.released, 1)
-	if e.releasing.IsZero() {
-		e.releasing = time.Now()
+	if e.releaseStart.IsZero() {
+		e.releaseStart = time.Now()
 	}
-	if atomic.CompareAndSwapUint32(e.full, 1, 0) || time.Since(e.releasing) > gpu.EndingTime/4 {
-		e.releasing = time.Time{}
+	if atomic.CompareAndSwapUint32(e.full, 1, 0) || time.Since(e.releaseStart) > gpu.EndingTime/4 {
+		e.releaseStart = time.Time{}
 		atomic.StoreUint32(e.takenWord, 1)
 	}
 }
 
-// refuse lets the stream of a Recv continue without a message, if canAccept allows. inbox.mu is
-// held.
+// refuse lets the stream of a Recv continue without a message if canAccept returns true. inbox.mu
+// is held.
 func (e *End) refuse() {
 	if e.handled || !e.canAccept() {
 		return
@@ -92,27 +91,28 @@ func (e *End) refuse() {
 	atomic.StoreUint32(&e.descriptor.Go, 1)
 }
 
-// canAccept reports whether the descriptor of a Recv may be filled in. In a graph, all launches
-// share it, so the previous launch must have passed it and this one must wait. inbox.mu is held.
+// canAccept reports whether the descriptor of a Recv may be filled in. All launches of a graph
+// share the descriptor, so the previous launch must be handled and this one must wait. inbox.mu is
+// held.
 func (e *End) canAccept() bool {
 	return !e.captured ||
-		(e.before == nil || e.before.handled) && e.state.Value() == kernels.MessageWaits
+		(e.previous == nil || e.previous.handled) && e.state.Value() == kernels.MessageWaits
 }
 
 // handle marks a Recv as handled. inbox.mu is held.
 func (e *End) handle() {
 	if e.captured {
-		e.state.Set(0) // so that the wait of the next launch can be seen
+		e.state.Set(0) // so that the next launch's wait is visible
 	}
-	e.handled, e.before = true, nil
+	e.handled, e.previous = true, nil
 }
 
-// Expect adds a Recv of a graph to the unfinished ones before the graph is launched.
-func (e *End) Expect() { e.of.in.expect(e) }
+// Expect adds a Recv of a graph to the unfinished receives before the graph is launched.
+func (e *End) Expect() { e.messages.in.expect(e) }
 
 // Unexpect removes a Recv of a graph that could not be launched.
-func (e *End) Unexpect() { e.of.in.unexpect(e) }
+func (e *End) Unexpect() { e.messages.in.unexpect(e) }
 
-// Track adds a Send of a graph to the unfinished ones once it was launched on a stream, whose lock
-// is held. It must be called on a thread of the context.
-func (e *End) Track(on *stream.Stream) error { return e.of.track(on, e) }
+// Track adds a Send of a graph to the unfinished sends after the graph was launched on a stream.
+// The stream's lock is held. Track must be called on a thread of the context.
+func (e *End) Track(on *stream.Stream) error { return e.messages.track(on, e) }

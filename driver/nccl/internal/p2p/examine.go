@@ -14,12 +14,12 @@ func (m *Messages) Examine() error {
 	if m.counts == nil {
 		return nil
 	}
-	replayed := func(e *End) bool { return e.takenWord != nil }
+	isCaptured := func(e *End) bool { return e.takenWord != nil }
 	m.in.mu.Lock()
-	again := slices.ContainsFunc(m.sends, replayed)
+	prune := slices.ContainsFunc(m.sends, isCaptured)
 	m.in.mu.Unlock()
-	if again {
-		m.pruneSends() // of several launches, only the first unfinished one waits
+	if prune {
+		m.pruneSends() // of a graph's launches, only the first unfinished one waits
 	}
 	m.in.mu.Lock()
 	m.in.pruneReceives()
@@ -31,7 +31,7 @@ func (m *Messages) Examine() error {
 		}
 	}
 	for _, e := range m.sends {
-		if replayed(e) && m.in.isWaiting(e) {
+		if isCaptured(e) && m.in.isWaiting(e) {
 			waiting = append(waiting, e)
 		}
 	}
@@ -44,8 +44,8 @@ func (m *Messages) Examine() error {
 	return err
 }
 
-// examineMessage returns an error if the message of a Recv can never arrive, or, for a captured
-// Send, if the previous message can never be taken.
+// examineMessage returns an error if the message of a Recv can never arrive, or if the message
+// before a captured Send can never be copied.
 func (m *Messages) examineMessage(e *End) error {
 	p := e.plan
 	var err error
@@ -65,25 +65,26 @@ func (m *Messages) examineMessage(e *End) error {
 	if err == nil {
 		return nil
 	}
-	// The peer's earlier announcements are visible by now, so check once more.
+	// The messages that the peer announced before it was examined are visible now, so check again.
 	m.in.mu.Lock()
 	defer m.in.mu.Unlock()
-	failed := m.in.readHeaders()
+	readErr := m.in.readHeaders()
 	var unmatched *driver.MessageError
-	if failed != nil || !m.in.isWaiting(e) ||
+	if readErr != nil || !m.in.isWaiting(e) ||
 		errors.As(err, &unmatched) && (e.announced != nil || m.in.mayArrive(e)) {
-		return failed
+		return readErr
 	}
 	return err
 }
 
-// Unmatched returns an error that lists the messages without their other end when the group closes.
+// Unmatched is called when the group closes. It returns an error that lists the messages of which
+// only one end was called.
 func (m *Messages) Unmatched() error {
 	if m.counts == nil || m.Plane.Cause() != nil {
 		return nil
 	}
 	var unread []driver.MessageEnds
-	if m.Mu.TryLock() { // else a call waits for other ranks, until the group ends
+	if m.Mu.TryLock() { // otherwise a call holds the lock and waits for other ranks
 		for peer := range m.out.peers {
 			unread = append(unread, m.out.unread(peer)...)
 		}
@@ -92,7 +93,7 @@ func (m *Messages) Unmatched() error {
 	m.in.mu.Lock()
 	defer m.in.mu.Unlock()
 	if m.in.own == nil {
-		return nil // the group has failed meanwhile and was torn down
+		return nil // the group has failed and has been torn down
 	}
 	if err := errors.Join(m.in.readHeaders(), m.in.passToMatcher(true)); err != nil {
 		return err

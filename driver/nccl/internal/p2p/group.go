@@ -13,16 +13,15 @@ import (
 	"symmem/internal/ranked"
 )
 
-// Owner is implemented by the communicator, for its messages.
+// Owner is implemented by the communicator that owns the messages.
 type Owner interface {
 	stream.Group
-	// NoteMessage records a message that is about to be queued. The locks of stream and owner are
+	// NoteMessage records a message that is about to be queued. The stream's and the owner's locks are
 	// held.
 	NoteMessage(on *stream.Stream, call *driver.Call)
-	// FailUnqueued fails the group over a call that this rank could not queue, although its peers
-	// expect it.
+	// FailUnqueued fails the group because this rank could not queue a call that its peers rely on.
 	FailUnqueued(call *driver.Call, err error) error
-	// AfterPeerFault fails the group after a peer has failed, and returns the error for a call that
+	// AfterPeerFault fails the group because a peer has failed. It returns the error for the call that
 	// this rank therefore refuses.
 	AfterPeerFault(call *driver.Call) error
 }
@@ -36,7 +35,7 @@ type Group struct {
 	Busy   *stream.BusyStreams
 	// Check reports whether the ends of a message are compared.
 	Check *atomic.Bool
-	// Ended is closed when the group has failed or was closed.
+	// Ended is closed when the group has failed or has been closed.
 	Ended <-chan struct{}
 	// Mu is the owner's lock, which is held while messages are queued.
 	Mu interface {
@@ -50,10 +49,10 @@ type Device struct {
 	GPU      *gpu.GPU
 	Streams  *stream.Streams
 	Exporter *memory.Exporter
-	// Descriptors allocates the descriptors of receives. Copies has the kernels that read them.
+	// Descriptors allocates the descriptors of receives. Copies holds the kernels that read them.
 	Descriptors gpu.Pinned[kernels.Message]
 	Copies      gpu.Code
-	// Late counts the groups that have ended while streams still had unfinished messages of them.
+	// Late counts the ended groups of which streams still have unfinished messages.
 	Late atomic.Int32
 
 	mu      ranked.Mutex[deviceMu]
@@ -61,10 +60,10 @@ type Device struct {
 }
 
 // atClose registers a function to call when the device closes.
-func (d *Device) atClose(end func() error) {
+func (d *Device) atClose(closer func() error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.closers = append(d.closers, end)
+	d.closers = append(d.closers, closer)
 }
 
 // Closers returns the functions registered by atClose, once.
@@ -76,12 +75,12 @@ func (d *Device) Closers() []func() error {
 	return closers
 }
 
-// Plan describes a prepared Send or Recv: one end of a message.
+// Plan describes a prepared Send or Recv.
 type Plan struct {
 	*driver.Call
-	// Address is the buffer's address outside every window.
+	// Address holds the buffer's address outside every window.
 	Address uintptr
 }
 
-// bytes returns the size of a message.
+// bytes returns the size of the message.
 func (p *Plan) bytes() int64 { return p.Count * int64(p.DataType.Size()) }

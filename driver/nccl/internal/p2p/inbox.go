@@ -23,30 +23,30 @@ type inbox struct {
 	device *Device
 	ended  <-chan struct{} // closed when the group has ended
 
-	own  *mailbox
-	file *os.File // own's, while peers may still have to map it
+	own  *mailbox // this rank's mailbox
+	file *os.File // file of own while peers may still have to map it
 
 	mu      ranked.Mutex[inboxMu]
 	matcher message.Matcher[*End] // guarded by mu
-	// announced holds the messages that were not matched with a Recv; expected holds the receives that
-	// were matched with a message whose header has not been read. Both are guarded by mu.
+	// announced holds the messages that have not been matched with a Recv. expected holds the receives
+	// that have been matched with a message whose header has not been read. Both are guarded by mu.
 	announced map[address]*announcement
 	expected  map[address]*End
-	// unmatched lists announced messages that were not passed to the matcher yet; anySource counts
-	// the receives from any source without a message. Both are guarded by mu.
+	// unmatched lists announced messages that have not been passed to the matcher. anySource counts
+	// the receives from any source that have no message. Both are guarded by mu.
 	unmatched    []*announcement
 	anySource    int
-	repeated     map[slotKey]*announcement // the latest message in a slot of a graph; guarded by mu
+	repeated     map[slotKey]*announcement // latest message in each slot of a graph; guarded by mu
 	peerSegments map[slotKey]*peerSegment  // guarded by mu
 	open         []*End                    // receives that have no message yet; guarded by mu
 	receives     []*End                    // receives that streams have not passed; guarded by mu
-	running      bool                      // the delivering goroutine runs; guarded by mu
-	stopped      bool                      // it must not be started again; guarded by mu
+	running      bool                      // the delivering goroutine is running; guarded by mu
+	stopped      bool                      // the goroutine must not start again; guarded by mu
 
-	delivering sync.WaitGroup
+	delivering sync.WaitGroup // goroutines that deliver messages or map segments
 }
 
-// newInbox opens this rank's mailbox and returns an inbox that reads it.
+// newInbox returns an inbox that reads this rank's mailbox, which it creates.
 func newInbox(g *Group, counts control.Messages) (*inbox, error) {
 	in := &inbox{
 		config: g.Config, plane: g.Plane, counts: counts, device: g.Device, ended: g.Ended,
@@ -65,20 +65,20 @@ func (in *inbox) readHeaders() (err error) {
 		if source == in.config.Rank || in.own == nil {
 			continue
 		}
-		b := in.own.ring(source)
-		read := b.read
-		headers := spin.LoadAcquire64(&b.posted) - read
+		ring := in.own.ring(source)
+		read := ring.read
+		headers := spin.LoadAcquire64(&ring.posted) - read
 		if headers > Slots {
-			return fmt.Errorf("rank %d of the world has %d unread messages in group %s, more than "+
-				"symmem sends (%d): its memory is corrupt", in.config.Ranks[source], headers,
+			return fmt.Errorf("rank %d of the world has %d unread messages in group %s, but at most %d "+
+				"are possible: its memory is corrupt", in.config.Ranks[source], headers,
 				in.config.Name(), Slots)
 		}
 		for range headers {
 			read++
-			a := &announcement{header: b.headers[read%Slots], source: source}
-			spin.StoreRelease64(&b.read, read)
-			if failed := in.addAnnouncement(a); err == nil {
-				err = failed
+			a := &announcement{header: ring.headers[read%Slots], source: source}
+			spin.StoreRelease64(&ring.read, read)
+			if addErr := in.addAnnouncement(a); err == nil {
+				err = addErr
 			}
 		}
 	}
@@ -88,13 +88,13 @@ func (in *inbox) readHeaders() (err error) {
 	return err
 }
 
-// addAnnouncement adds a message whose header was read. in.mu is held.
+// addAnnouncement adds a message whose header has been read. in.mu is held.
 func (in *inbox) addAnnouncement(a *announcement) error {
 	if !a.valid() {
 		return in.errInvalid(a)
 	}
-	if at := (slotKey{a.source, a.slot}); a.replayed != 0 {
-		a.before, in.repeated[at] = in.repeated[at], a
+	if key := (slotKey{a.source, a.slot}); a.replayed != 0 {
+		a.previous, in.repeated[key] = in.repeated[key], a
 	}
 	in.announced[a.address()] = a
 	if e := in.expected[a.address()]; e != nil {
@@ -109,18 +109,18 @@ func (in *inbox) addAnnouncement(a *announcement) error {
 	return nil
 }
 
-// passToMatcher passes complete messages to the matcher, in the order in which their headers were
-// read; with all, incomplete ones, too. A Recv from any source must get a complete message, because
-// an incomplete one may be waiting for that very Recv. in.mu is held.
+// passToMatcher passes complete messages to the matcher in the order in which their headers were
+// read. If all is set, it also passes incomplete messages. Otherwise a Recv from any source could
+// get an incomplete message that itself waits for the Recv. in.mu is held.
 func (in *inbox) passToMatcher(all bool) error {
 	unmatched := in.unmatched
 	in.unmatched = nil
 	var errs []error
 	for _, a := range unmatched {
 		if in.announced[a.address()] != a {
-			continue // it was matched with a Recv
+			continue // the message has been matched with a Recv
 		}
-		if !all && (!a.next() || !in.isComplete(a)) {
+		if !all && (!a.ownsFlags() || !in.isComplete(a)) {
 			in.unmatched = append(in.unmatched, a)
 			continue
 		}
@@ -131,8 +131,8 @@ func (in *inbox) passToMatcher(all bool) error {
 	return errors.Join(errs...)
 }
 
-// mayArrive reports whether a message was announced that a Recv from any source may get. in.mu is
-// held.
+// mayArrive reports whether a message has been announced that a Recv from any source may get. in.mu
+// is held.
 func (in *inbox) mayArrive(e *End) bool {
 	return slices.ContainsFunc(in.unmatched, func(a *announcement) bool {
 		return int(a.tag) == e.plan.Tag && in.matcherSegment(a.after) == in.matcherSegment(e.After) &&
@@ -140,7 +140,7 @@ func (in *inbox) mayArrive(e *End) bool {
 	})
 }
 
-// errInvalid returns the error for a header that no correct peer writes.
+// errInvalid returns the error for a header that a correct peer never writes.
 func (in *inbox) errInvalid(a *announcement) error {
 	return fmt.Errorf("rank %d of the world has announced message %d with tag %d and %d bytes in "+
 		"group %s, which is invalid: its memory is corrupt", in.config.Ranks[a.source], a.number, a.tag,
@@ -167,17 +167,17 @@ func (in *inbox) assign(claims []message.Claim[*End]) error {
 	return errors.Join(errs...)
 }
 
-// match compares a Recv with its claimed message, if its header was read, or adds the Recv to the
-// expected ones. in.mu is held.
+// match compares a Recv with its claimed message if the message's header has been read. Otherwise
+// it adds the Recv to expected. in.mu is held.
 func (in *inbox) match(e *End) error {
 	p := e.plan
-	at := address{e.source, p.Tag, e.number}
-	a := in.announced[at]
+	key := address{e.source, p.Tag, e.number}
+	a := in.announced[key]
 	if a == nil {
-		in.expected[at] = e
+		in.expected[key] = e
 		return nil
 	}
-	delete(in.announced, at)
+	delete(in.announced, key)
 	sent := control.End{Digest: a.digest, After: a.after, Bytes: a.bytes}
 	received := control.End{Digest: p.Digest, After: e.After, Bytes: uint64(p.bytes())}
 	err := control.Differ(in.config, sent, received, p.Call, e.source, e.number, e.check)
@@ -187,9 +187,9 @@ func (in *inbox) match(e *End) error {
 	return err
 }
 
-// post passes a Recv to the matcher, and reports whether its message was accepted immediately. It
-// returns an error if the two ends of a message differ.
-func (in *inbox) post(e *End) (now bool, err error) {
+// post passes a Recv to the matcher and reports whether the Recv's message was accepted
+// immediately. It returns an error if the two ends of a message differ.
+func (in *inbox) post(e *End) (accepted bool, err error) {
 	p := e.plan
 	in.mu.Lock()
 	defer in.mu.Unlock()
@@ -199,18 +199,18 @@ func (in *inbox) post(e *End) (now bool, err error) {
 	err = errors.Join(in.readHeaders(),
 		in.assign(in.matcher.Post(e, p.Tag, p.Root, in.matcherSegment(e.After))))
 	if err == nil && !e.captured {
-		now, err = in.accept(e)
+		accepted, err = in.accept(e)
 	}
-	if err == nil && !now {
+	if err == nil && !accepted {
 		in.open = append(in.open, e)
 	}
-	return now, err
+	return accepted, err
 }
 
-// expect adds a Recv to the unfinished ones before its wait is queued. From then on it can get its
-// message, or be refused when the group ends. That must not depend on later calls to CUDA, which
-// may not return until the wait has ended, if another thread is in a call that waits for all
-// streams.
+// expect adds a Recv to the unfinished receives before its wait is queued. From then on the Recv
+// can get its message, or be refused when the group ends. Neither must depend on later CUDA calls:
+// if another thread is in a call that waits for all streams, they may not return before the wait
+// has ended.
 func (in *inbox) expect(e *End) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
@@ -219,32 +219,32 @@ func (in *inbox) expect(e *End) {
 	in.deliver()
 }
 
-// unexpect removes a Recv that could not be queued completely, and ends its wait, which may have
-// been queued. The descriptor is not freed, since the device may read it.
+// unexpect removes a Recv that could not be queued completely. It ends the Recv's wait, which may
+// have been queued. The descriptor is not freed, since the device may read it.
 func (in *inbox) unexpect(e *End) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	if !e.captured {
 		e.refuse()
 	}
-	same := func(other *End) bool { return other == e }
-	in.receives = slices.DeleteFunc(in.receives, same)
-	in.open = slices.DeleteFunc(in.open, same)
+	isRecv := func(other *End) bool { return other == e }
+	in.receives = slices.DeleteFunc(in.receives, isRecv)
+	in.open = slices.DeleteFunc(in.open, isRecv)
 }
 
 // pruneReceives removes the receives that streams have passed. in.mu is held.
 func (in *inbox) pruneReceives() {
 	in.receives = slices.DeleteFunc(in.receives, func(e *End) bool {
-		over := e.over()
-		if over && !e.captured {
+		passed := e.passed()
+		if passed && !e.captured {
 			in.device.Descriptors.Put(e.descriptor)
 		}
-		return over
+		return passed
 	})
 }
 
-// isWaiting reports whether a stream waits for a message that has not arrived, or, for a captured
-// Send, for its slot. in.mu is held.
+// isWaiting reports whether a stream waits in a Recv for a message that has not arrived, or in a
+// captured Send for its slot. in.mu is held.
 func (in *inbox) isWaiting(e *End) bool {
 	switch {
 	case in.own == nil || !e.waits():
@@ -262,7 +262,7 @@ func (in *inbox) unanswered() bool {
 	return slices.ContainsFunc(in.open, func(e *End) bool { return e.announced == nil })
 }
 
-// stop wakes and waits for the delivering goroutine, which does not start again.
+// stop ends message delivery. It waits until the delivering goroutine has ended.
 func (in *inbox) stop() {
 	in.mu.Lock()
 	in.stopped = true

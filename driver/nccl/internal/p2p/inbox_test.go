@@ -10,12 +10,11 @@ import (
 	"symmem/internal/sys"
 )
 
-// firstBytes is the size of the staging memory that the peer of these tests shares.
-const firstBytes = 4 << 20
+// segmentBytes holds the size of the peer's staging memory in these tests.
+const segmentBytes = 4 << 20
 
-// TestInvalidHeadersAreErrors has a peer write headers that no Send writes. No memory is read at
-// the places they name.
-func TestInvalidHeadersAreErrors(t *testing.T) {
+// TestPostRejectsInvalidHeaders writes headers that a correct peer never writes.
+func TestPostRejectsInvalidHeaders(t *testing.T) {
 	for name, corrupt := range map[string]func(h *header){
 		"wrong size of a mapped segment":     func(h *header) { h.size, h.offset = 1<<40, 1<<39 },
 		"segment size overflows":             func(h *header) { h.segment, h.size = 2, 1<<63 },
@@ -29,32 +28,32 @@ func TestInvalidHeadersAreErrors(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			in := testInbox(t)
-			h := header{number: 1, bytes: 8, segment: 1, size: firstBytes}
+			h := header{number: 1, bytes: 8, segment: 1, size: segmentBytes}
 			corrupt(&h)
 			in.announceFromPeer(&h)
-			if now, err := in.post(newRecv(8)); err == nil || now {
-				t.Errorf("post returned %v and error %v, want an error", now, err)
+			if accepted, err := in.post(newRecv(8)); err == nil || accepted {
+				t.Errorf("post = %v, %v; want an error", accepted, err)
 			}
 		})
 	}
 	t.Run("more headers than slots", func(t *testing.T) {
 		in := testInbox(t)
 		spin.StoreRelease64(&in.own.ring(0).posted, 1<<60)
-		if now, err := in.post(newRecv(8)); err == nil || now {
-			t.Errorf("post returned %v and error %v, want an error", now, err)
+		if accepted, err := in.post(newRecv(8)); err == nil || accepted {
+			t.Errorf("post = %v, %v; want an error", accepted, err)
 		}
 	})
 }
 
 func TestPostAcceptsCompleteMessageImmediately(t *testing.T) {
 	in := testInbox(t)
-	in.announceFromPeer(&header{number: 1, bytes: 8, segment: 1, size: firstBytes, offset: 64})
+	in.announceFromPeer(&header{number: 1, bytes: 8, segment: 1, size: segmentBytes, offset: 64})
 	e := newRecv(8)
-	if now, err := in.post(e); err != nil || !now {
-		t.Fatalf("post returned %v and error %v, want true", now, err)
+	if accepted, err := in.post(e); err != nil || !accepted {
+		t.Fatalf("post = %v, %v; want true", accepted, err)
 	}
 	if from := e.descriptor.From; from != 1<<30+64 {
-		t.Errorf("the message is copied from %#x", from)
+		t.Errorf("the message is copied from %#x, want %#x", from, 1<<30+64)
 	}
 }
 
@@ -96,7 +95,7 @@ func testInbox(t *testing.T) *inbox {
 		announced:    map[address]*announcement{},
 		expected:     map[address]*End{},
 		repeated:     map[slotKey]*announcement{},
-		peerSegments: map[slotKey]*peerSegment{{0, 1}: {at: 1 << 30, bytes: firstBytes}},
+		peerSegments: map[slotKey]*peerSegment{{0, 1}: {address: 1 << 30, bytes: segmentBytes}},
 	}
 }
 

@@ -14,15 +14,15 @@ import (
 	"symmem/internal/sys"
 )
 
-// A mailbox is host memory in which a rank receives the headers of messages. It is shared by the
-// ranks of its group and their GPUs: the sender's GPU writes a word when the data of a message is
-// complete, and the receiver's GPU writes another one when it has copied the data. So the host sees
-// the progress of a message without a call to CUDA, and can end the wait of a stream by a store.
+// A rank receives message headers in its mailbox, host memory that the ranks of the group and their
+// GPUs share. The sender's GPU writes a word after the data of a message is complete, and the
+// receiver's GPU writes another word after it has copied the data. The host therefore sees the
+// progress of a message, and can end the wait of a stream, without calling CUDA.
 //
-// The data of messages stays in device memory: see staging.
+// The data of messages is in device memory; see staging.
 
 const (
-	// Slots is the number of unfinished messages that a pair of ranks may have, a power of two.
+	// Slots limits the number of unfinished messages from one rank to another. It is a power of two.
 	Slots = 1024
 	// ringPage separates data that different ranks write, and aligns the words that GPUs write.
 	ringPage = 4096
@@ -31,30 +31,32 @@ const (
 // header describes a message.
 type header struct {
 	tag, number, bytes uint64
-	// digest is the digest of the sender's call; after counts the collectives it had called before.
+	// digest is the digest of the sender's call. after counts the collectives that the sender had
+	// called before.
 	digest, after uint64
-	// segment is the number, from 1, of the sender's segment that holds the message; size is the size
-	// of that segment. segment is 0 for a message without bytes.
+	// segment is the number, from 1, of the sender's segment that holds the message, or 0 for a
+	// message without bytes. size is the segment's size, and offset the message's offset in it.
 	segment, size, offset uint64
-	// slot selects the flags of the message; replayed is 1 if a graph uses them again at each launch.
+	// slot selects the flags of the message. replayed is 1 if a graph uses the flags again at each
+	// launch.
 	slot, replayed uint64
 }
 
-// flags holds the words of the messages of a pair, which GPUs write and wait for. full is 1 from
-// the arrival of a message until the receiver claims it; taken is 1 from the end of the copy until
-// the sender reuses the slot.
+// flags holds the words of the messages from one rank to another, which GPUs write and wait for.
+// full is 1 from the arrival of a message until the receiver claims it. taken is 1 from the end of
+// the copy until the sender reuses the slot.
 type flags struct{ full, taken [Slots]uint32 }
 
 // headerRing holds the headers that one rank writes for the owner of the mailbox.
 type headerRing struct {
 	posted uint64 // number of headers written; written by the sender
-	// released is 1 once the sender lets replays overwrite messages that were not taken. From then on
-	// the receiver takes no message of a graph.
+	// released is 1 once the sender lets replays overwrite messages that have not been copied. From
+	// then on the receiver claims no messages of graphs.
 	released uint32
 	_        [ringPage - 12]byte
 	read     uint64 // number of headers read; written by the receiver
 	_        [ringPage - 8]byte
-	// headers holds header n, from 1, at n % Slots.
+	// headers holds header n at index n % Slots; n starts at 1.
 	headers [Slots]header
 }
 
@@ -62,16 +64,16 @@ type headerRing struct {
 type wakeup struct {
 	word     uint32
 	sleeping int32
-	// closed is 1 once the owner reads no more headers.
+	// closed is 1 once the owner no longer reads headers.
 	closed uint32
 	_      [ringPage - 12]byte
 }
 
-// mailbox accesses a mailbox that is mapped in this process.
+// mailbox represents a mailbox mapped into this process.
 type mailbox struct {
 	memory *sys.Mapping
 	ranks  int
-	// pinned is the host address of the part registered with CUDA, and device its device address.
+	// pinned is the host address of the part registered with CUDA. device is its device address.
 	pinned, device uintptr
 }
 
@@ -101,26 +103,27 @@ func (m *mailbox) at(word *uint32) uintptr {
 }
 
 // wake wakes the owner of the mailbox.
-func (b *wakeup) wake() {
-	atomic.AddUint32(&b.word, 1)
-	if atomic.LoadInt32(&b.sleeping) != 0 {
-		sys.FutexWake(&b.word)
+func (w *wakeup) wake() {
+	atomic.AddUint32(&w.word, 1)
+	if atomic.LoadInt32(&w.sleeping) != 0 {
+		sys.FutexWake(&w.word)
 	}
 }
 
-// post writes a header. The caller has checked that there is room.
-func (b *headerRing) post(h *header) {
-	next := spin.LoadAcquire64(&b.posted) + 1
-	b.headers[next%Slots] = *h
-	spin.StoreRelease64(&b.posted, next)
+// post writes a header. The caller has checked that hasRoom returns true.
+func (r *headerRing) post(h *header) {
+	next := spin.LoadAcquire64(&r.posted) + 1
+	r.headers[next%Slots] = *h
+	spin.StoreRelease64(&r.posted, next)
 }
 
-// room reports whether there is room for a header.
-func (b *headerRing) room() bool {
-	return spin.LoadAcquire64(&b.posted)-spin.LoadAcquire64(&b.read) < Slots
+// hasRoom reports whether there is room for a header.
+func (r *headerRing) hasRoom() bool {
+	return spin.LoadAcquire64(&r.posted)-spin.LoadAcquire64(&r.read) < Slots
 }
 
-// pin registers the flags of some senders with CUDA. It must be called on a thread of the context.
+// pin registers the flags of a range of senders with CUDA. It must be called on a thread of the
+// context.
 func (m *mailbox) pin(d *Device, first, ranks int) error {
 	at := uintptr(unsafe.Pointer(m.flags(first)))
 	err := d.GPU.CUDA.MemHostRegister(at, int64(ranks)*int64(unsafe.Sizeof(flags{})))
@@ -132,7 +135,7 @@ func (m *mailbox) pin(d *Device, first, ranks int) error {
 	return err
 }
 
-// close unmaps the mailbox. No work of this process uses it any more.
+// close unmaps the mailbox. Work of this process must no longer use it.
 func (m *mailbox) close(d *Device) error {
 	var errs []error
 	if m.pinned != 0 {
@@ -145,8 +148,8 @@ func mailboxKey(group string) handoff.Key {
 	return handoff.Key{Space: handoff.Space("mailbox/" + group)}
 }
 
-// openMailbox creates this rank's own mailbox and exports it to the peers until the file is
-// withdrawn.
+// openMailbox creates this rank's mailbox and exports it to the peers. The export ends when the
+// caller withdraws the returned file.
 func openMailbox(d *Device, config *driver.GroupConfig) (*mailbox, *os.File, error) {
 	ranks := len(config.Ranks)
 	bytes := mailboxBytes(ranks)

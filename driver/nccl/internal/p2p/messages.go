@@ -17,14 +17,15 @@ type Messages struct {
 	Group
 	counts control.Messages // nil if the ranks cannot send messages to each other
 	out    *outbox
-	in     *inbox // nil if counts is, unless Open has failed
+	in     *inbox // nil if counts is nil, unless Open has failed
 
 	closed bool // guarded by Mu
-	// sends lists the sends that streams have not passed; pruned is its length after the last
-	// pruneSends. Both are guarded by inbox.mu, so that waits of both ends can be ended together.
+	// sends lists the sends that streams have not passed. pruned is its length after the last
+	// pruneSends. Both are guarded by inbox.mu, so that Release can end the waits of both ends under
+	// one lock.
 	sends  []*End
 	pruned int
-	late   bool // ReleaseLate was called; used by the goroutine that tears the group down
+	late   bool // ReleaseLate has been called; used only by the goroutine that tears the group down
 }
 
 // Open enables messages if the ranks are on one machine.
@@ -48,13 +49,13 @@ func (m *Messages) Available() bool { return m.counts != nil }
 // Unanswered reports whether a Recv waits for a message that has not been announced.
 func (m *Messages) Unanswered() bool { return m.counts != nil && m.in.unanswered() }
 
-// newEnd counts a message at its call. m.Mu is held.
+// newEnd counts the message and returns this rank's end of it. m.Mu is held.
 func (m *Messages) newEnd(p *Plan) *End {
-	return &End{of: m, plan: p, Message: m.counts.Count(p.Call), check: m.Check.Load()}
+	return &End{messages: m, plan: p, Message: m.counts.Count(p.Call), check: m.Check.Load()}
 }
 
-// admit returns an error if the group has failed. It marks the stream as busy first, so if the
-// group fails after this check, its teardown ends the message. s.Mu and m.Mu are held.
+// admit returns an error if the group has failed. It first marks the stream as busy, so that the
+// teardown ends the message if the group fails after this check. s.Mu and m.Mu are held.
 func (m *Messages) admit(s *stream.Stream, p *Plan) error {
 	m.Busy.Note(s)
 	err := m.Plane.Cause()
@@ -62,7 +63,7 @@ func (m *Messages) admit(s *stream.Stream, p *Plan) error {
 		err = m.Owner.AfterPeerFault(p.Call)
 	}
 	if err != nil {
-		s.MarkReported(m.Owner) // the call returns it
+		s.MarkReported(m.Owner) // the call returns the error
 	}
 	return err
 }
@@ -78,15 +79,15 @@ func (m *Messages) Transfer(s *stream.Stream, p *Plan) error {
 	return m.receive(s, p)
 }
 
-// failUnqueued fails the group over a message that could not be queued. s.Mu is held.
+// failUnqueued fails the group because a message could not be queued. s.Mu is held.
 func (m *Messages) failUnqueued(s *stream.Stream, p *Plan, err error) error {
 	err = m.Owner.FailUnqueued(p.Call, err)
 	s.MarkReported(m.Owner)
 	return err
 }
 
-// Map maps the mailboxes of the peers and the first segment of their staging memory. So messages
-// that fit into that segment need no call to CUDA when they arrive.
+// Map maps the peers' mailboxes and the first segment of their staging memory, so that messages in
+// that segment need no CUDA call when they arrive.
 func (m *Messages) Map(ctx context.Context) error {
 	if m.counts == nil {
 		return nil
@@ -100,17 +101,19 @@ func (m *Messages) Map(ctx context.Context) error {
 			return err
 		}
 		m.out.peers[peer].mailbox = box
-		theirs := &peerSegment{bytes: m.out.firstStaging()}
-		theirs.at, err = m.Device.Exporter.Fetch(ctx, rank, stagingKey(m.Config.ID, 1), theirs.bytes)
+		segment := &peerSegment{bytes: m.out.firstStaging()}
+		segment.address, err = m.Device.Exporter.Fetch(ctx, rank, stagingKey(m.Config.ID, 1),
+			segment.bytes)
 		if err != nil {
 			return err
 		}
-		m.in.peerSegments[slotKey{peer, 1}] = theirs
+		m.in.peerSegments[slotKey{peer, 1}] = segment
 	}
 	return nil
 }
 
-// Withdraw stops exporting this rank's mailbox, once the peers have mapped it.
+// Withdraw ends the export of this rank's mailbox. It is called after the peers have mapped the
+// mailbox.
 func (m *Messages) Withdraw() error {
 	if m.in == nil || m.in.file == nil {
 		return nil
@@ -120,8 +123,8 @@ func (m *Messages) Withdraw() error {
 	return err
 }
 
-// Close frees all memory once no kernel may use it. If a stream has an unfinished message, the
-// memory stays allocated until the process ends.
+// Close frees all memory after the last kernel that may use it has ended. If a stream has an
+// unfinished message, the memory stays allocated until the process ends.
 func (m *Messages) Close() error {
 	if m.counts == nil {
 		return nil
@@ -130,7 +133,7 @@ func (m *Messages) Close() error {
 	return m.Device.GPU.FreeWhenIdle(m.free)
 }
 
-// free implements Close. A call may be queueing a message meanwhile.
+// free implements Close. It may run concurrently with a call that queues a message.
 func (m *Messages) free() error {
 	m.Mu.Lock()
 	defer m.Mu.Unlock()
@@ -139,15 +142,15 @@ func (m *Messages) free() error {
 	}
 	m.closed = true
 	errs := []error{m.Withdraw()}
-	// If the group has failed, peers take no more messages.
+	// If the group has failed, peers do not copy any more messages.
 	cause := m.Plane.Cause()
 	needed := m.out.reclaimAll() && (cause == nil || errors.Is(cause, driver.ErrClosed))
 	d := m.Device
 	errs = append(errs, d.GPU.Do(func() error {
 		var errs []error
-		for _, theirs := range m.in.peerSegments {
-			if theirs.at != 0 {
-				errs = append(errs, d.GPU.Unmap(theirs.at, theirs.bytes))
+		for _, segment := range m.in.peerSegments {
+			if segment.address != 0 {
+				errs = append(errs, d.GPU.Unmap(segment.address, segment.bytes))
 			}
 		}
 		return errors.Join(errs...)
@@ -178,9 +181,9 @@ func (m *Messages) InFlight() bool {
 	return len(m.sends)+len(m.in.receives) > 0
 }
 
-// Release unblocks streams that wait for messages which will never arrive, or for the peer to copy
-// a graph's previous message. It must be called at least once per pending launch: each queued
-// launch of a graph waits again.
+// Release ends the waits of streams for messages that will never arrive, and for a peer to copy a
+// graph's previous message. It must be called at least once for each queued launch of a graph,
+// since each launch waits again.
 func (m *Messages) Release() {
 	if m.counts == nil {
 		return
@@ -200,8 +203,9 @@ func (m *Messages) Release() {
 	}
 }
 
-// ReleaseLate repeats Release in the background until no stream has a message of the ended group in
-// flight. The memory of these messages cannot be freed until then, so the device stays open.
+// ReleaseLate repeats Release in the background until no stream has an unfinished message of the
+// ended group. The device stays open until then, because the memory of these messages cannot be
+// freed.
 func (m *Messages) ReleaseLate() {
 	if m.counts == nil || m.late {
 		return
@@ -220,18 +224,19 @@ func (m *Messages) ReleaseLate() {
 	}()
 }
 
-// ReleaseGraph frees the resources of a graph's messages. All launches of the graph have ended.
+// ReleaseGraph frees the resources of a graph's messages. All launches of the graph must have
+// ended.
 func (m *Messages) ReleaseGraph(calls []*Captured) {
 	states := map[*gpu.Word]bool{}
 	for _, k := range calls {
-		if k.of == m && k.state != nil {
+		if k.messages == m && k.state != nil {
 			states[k.state] = true
 		}
 	}
 	if len(states) == 0 {
 		return
 	}
-	// If a call that never returns holds the lock, the graph's words are never freed.
+	// If the lock is held by a call that never returns, the graph's words are never freed.
 	ctx, cancel := context.WithTimeout(context.Background(), m.Device.GPU.Timeout)
 	defer cancel()
 	if gpu.Poll(ctx, m.Mu.TryLock) != nil {
@@ -239,13 +244,13 @@ func (m *Messages) ReleaseGraph(calls []*Captured) {
 	}
 	defer m.Mu.Unlock()
 	m.in.mu.Lock()
-	gone := func(e *End) bool { return e.captured && states[e.state] }
-	m.sends = slices.DeleteFunc(m.sends, gone)
-	m.in.receives = slices.DeleteFunc(m.in.receives, gone)
-	m.in.open = slices.DeleteFunc(m.in.open, gone)
+	inGraph := func(e *End) bool { return e.captured && states[e.state] }
+	m.sends = slices.DeleteFunc(m.sends, inGraph)
+	m.in.receives = slices.DeleteFunc(m.in.receives, inGraph)
+	m.in.open = slices.DeleteFunc(m.in.open, inGraph)
 	m.in.mu.Unlock()
 	for _, k := range calls {
-		if k.of == m {
+		if k.messages == m {
 			k.release()
 		}
 	}

@@ -33,12 +33,12 @@ func newOutbox(g *Group, counts control.Messages) *outbox {
 	}
 }
 
-// peerOutbox holds the sending side of the messages to one peer.
+// peerOutbox holds the state of the messages to one peer.
 type peerOutbox struct {
-	mailbox *mailbox   // the peer's
-	next    uint64     // the number of slots that were used so far
+	mailbox *mailbox   // the peer's mailbox
+	next    uint64     // lowest slot that has never been used
 	free    []uint64   // used slots that are free again
-	staged  []outgoing // messages that the peer has not taken, in the order of calls
+	staged  []outgoing // messages that the peer has not copied, in the order of calls
 }
 
 // outgoing holds the slot and the staging block of a message to a peer.
@@ -52,8 +52,8 @@ func (o *outbox) flagsTo(peer int) *flags {
 	return o.peers[peer].mailbox.flags(o.config.Rank)
 }
 
-// reclaim frees the slots and blocks of messages that the peer has taken: of all messages, or only
-// of those before the first one that was not taken.
+// reclaim frees the slots and blocks of messages that the peer has copied. It checks all messages
+// if all is set, otherwise only those before the first message that the peer has not copied.
 func (o *outbox) reclaim(out *peerOutbox, all bool) {
 	words := out.mailbox.flags(o.config.Rank)
 	taken := func(s outgoing) bool { return atomic.LoadUint32(&words.taken[s.slot]) == 1 }
@@ -83,14 +83,14 @@ func (o *outbox) reclaim(out *peerOutbox, all bool) {
 var errNoSlot = fmt.Errorf("open graphs hold all %d Sends that are possible to that rank: close "+
 	"some graphs: %w", Slots, driver.ErrUnsupported)
 
-// isOutOfRoom reports whether a Send failed for lack of space, before it had any effect.
+// isOutOfRoom reports whether a Send failed for lack of space. Such a Send has had no effect.
 func isOutOfRoom(err error) bool {
 	return errors.Is(err, driver.ErrOutOfMemory) || errors.Is(err, errNoSlot)
 }
 
-// stage allocates a slot and a block for a message. It waits for peers to take messages if there is
-// no free slot or block; for a block only briefly, because the peer itself may be waiting for this
-// rank. The owner's lock is held.
+// stage allocates a slot and a block for a message. If none is free, it waits until peers have
+// copied messages. It waits for a block only briefly, because the peer itself may be waiting for
+// this rank. The owner's lock is held.
 func (o *outbox) stage(p *Plan) (st outgoing, err error) {
 	out := &o.peers[p.Root]
 	o.reclaim(out, false)
@@ -110,20 +110,20 @@ func (o *outbox) stage(p *Plan) (st outgoing, err error) {
 	return st, nil
 }
 
-// awaitRoom waits until the peer's ring has room for a header and, if needsSlot is true, a slot is
+// awaitRoom waits until the peer's ring has room for a header and, if needsSlot is set, a slot is
 // free.
 func (o *outbox) awaitRoom(p *Plan, needsSlot bool) error {
 	out := &o.peers[p.Root]
-	box := out.mailbox.ring(o.config.Rank)
+	ring := out.mailbox.ring(o.config.Rank)
 	begin := time.Now()
-	for turn := 0; ; turn++ {
+	for polls := 0; ; polls++ {
 		if needsSlot && len(out.free) == 0 && out.next == Slots {
 			o.reclaim(out, true)
 		}
 		if needsSlot && len(out.free) == 0 && out.next == Slots && len(out.staged) == 0 {
 			return fmt.Errorf("%s: %w", control.DescribeMessage(o.config, p.Call, 0), errNoSlot)
 		}
-		if box.room() && (!needsSlot || len(out.free) > 0 || out.next < Slots) {
+		if ring.hasRoom() && (!needsSlot || len(out.free) > 0 || out.next < Slots) {
 			return nil
 		}
 		if err := o.plane.Cause(); err != nil {
@@ -136,14 +136,15 @@ func (o *outbox) awaitRoom(p *Plan, needsSlot bool) error {
 		if err != nil {
 			return o.plane.Fail(err)
 		}
-		pause(turn)
+		pause(polls)
 	}
 }
 
-// growInterval is the time between two attempts to allocate device memory.
+// growInterval limits how often awaitBlock tries to allocate device memory.
 const growInterval = 10 * time.Millisecond
 
-// awaitBlock allocates a block, and waits for peers to take messages as long as that may help.
+// awaitBlock allocates a block. It waits for peers to copy messages as long as that may free a
+// block.
 func (o *outbox) awaitBlock(bytes int64) (block, error) {
 	s := &o.staging
 	b, ok := s.take(bytes)
@@ -151,46 +152,45 @@ func (o *outbox) awaitBlock(bytes int64) (block, error) {
 		return b, nil
 	}
 	begin := time.Now()
-	var tried time.Time // the last attempt to allocate device memory
-	var failed error
-	for turn := 0; ; turn++ {
-		waits := o.reclaimAll()
+	var lastGrow time.Time // time of the last failed attempt to allocate device memory
+	var growErr error
+	for polls := 0; ; polls++ {
+		uncopied := o.reclaimAll()
 		if b, ok = s.take(bytes); ok {
 			return b, nil
 		}
-		if time.Since(tried) > growInterval {
-			if failed = s.grow(o.config, bytes); failed == nil {
+		if time.Since(lastGrow) > growInterval {
+			if growErr = s.grow(o.config, bytes); growErr == nil {
 				continue
 			}
-			tried = time.Now()
+			lastGrow = time.Now()
 		}
-		if !errors.Is(failed, driver.ErrOutOfMemory) || !waits || o.plane.Cause() != nil ||
+		if !errors.Is(growErr, driver.ErrOutOfMemory) || !uncopied || o.plane.Cause() != nil ||
 			time.Since(begin) > o.device.GPU.Timeout/4 {
-			return block{}, failed
+			return block{}, growErr
 		}
-		pause(turn)
+		pause(polls)
 	}
 }
 
-// reclaimAll calls reclaim for all peers, and reports whether a message was not taken yet.
-func (o *outbox) reclaimAll() (some bool) {
+// reclaimAll calls reclaim for all peers and reports whether a message has not been copied yet.
+func (o *outbox) reclaimAll() (uncopied bool) {
 	for i := range o.peers {
 		if out := &o.peers[i]; out.mailbox != nil {
 			o.reclaim(out, true)
-			some = some || len(out.staged) > 0
+			uncopied = uncopied || len(out.staged) > 0
 		}
 	}
-	return some
+	return uncopied
 }
 
-// spinTurns is the number of polls without a pause.
-const spinTurns = 20
+// busyPolls is the number of polls without a sleep.
+const busyPolls = 20
 
-// pause waits between two polls of words that GPUs write.
-func pause(turn int) {
-	if turn > spinTurns {
-		pause := min(gpu.Nap, time.Duration(turn-spinTurns)*time.Microsecond)
-		time.Sleep(pause)
+// pause waits between two polls of words that GPUs write. polls is the number of polls so far.
+func pause(polls int) {
+	if polls > busyPolls {
+		time.Sleep(min(gpu.Nap, time.Duration(polls-busyPolls)*time.Microsecond))
 	}
 }
 
@@ -198,13 +198,13 @@ func pause(turn int) {
 // called on a thread of the context.
 func (o *outbox) queueSend(p *Plan, st outgoing, on cuda.Stream) error {
 	gpu := o.device.GPU.CUDA
-	to := o.peers[p.Root].mailbox
+	box := o.peers[p.Root].mailbox
 	if bytes := p.bytes(); bytes > 0 {
 		if err := gpu.MemcpyAsync(o.staging.address(st.block), p.Address, bytes, on); err != nil {
 			return err
 		}
 	}
-	return gpu.StreamWriteValue(on, to.at(&to.flags(o.config.Rank).full[st.slot]), 1)
+	return gpu.StreamWriteValue(on, box.at(&box.flags(o.config.Rank).full[st.slot]), 1)
 }
 
 // announce writes the header of a message to the peer's ring. replayed is 1 for a message of a
@@ -219,22 +219,22 @@ func (o *outbox) announce(e *End, st outgoing, replayed uint64) {
 	if st.block.segment > 0 {
 		h.size = uint64(o.staging.segments[st.block.segment-1].bytes)
 	}
-	to := o.peers[p.Root].mailbox
-	to.ring(o.config.Rank).post(&h)
-	to.wakeup().wake()
+	box := o.peers[p.Root].mailbox
+	box.ring(o.config.Rank).post(&h)
+	box.wakeup().wake()
 }
 
 // unread lists the messages that a peer had not read when it closed its mailbox. The owner's lock
 // is held.
 func (o *outbox) unread(peer int) (all []driver.MessageEnds) {
-	m := o.peers[peer].mailbox
-	if m == nil || atomic.LoadUint32(&m.wakeup().closed) == 0 {
+	box := o.peers[peer].mailbox
+	if box == nil || atomic.LoadUint32(&box.wakeup().closed) == 0 {
 		return nil
 	}
-	box := m.ring(o.config.Rank)
-	read := spin.LoadAcquire64(&box.read)
-	for n := range min(box.posted-read, Slots) {
-		h := &box.headers[(read+1+n)%Slots]
+	ring := box.ring(o.config.Rank)
+	read := spin.LoadAcquire64(&ring.read)
+	for n := range min(ring.posted-read, Slots) {
+		h := &ring.headers[(read+1+n)%Slots]
 		all = append(all, driver.MessageEnds{
 			From: o.config.Ranks[o.config.Rank], To: o.config.Ranks[peer], Tag: int(h.tag),
 			Number: h.number, Sent: 1,
@@ -243,7 +243,8 @@ func (o *outbox) unread(peer int) (all []driver.MessageEnds) {
 	return all
 }
 
-// firstStaging returns the size of the first staging segment, equal on all ranks of the group.
+// firstStaging returns the size of the first staging segment, which is the same on all ranks of the
+// group.
 func (o *outbox) firstStaging() int64 {
 	return roundUp(int64(len(o.config.Ranks))*perPeer, o.device.GPU.Granularity)
 }

@@ -7,29 +7,29 @@ import (
 	"symmem/driver"
 )
 
-// peerSegment tracks the mapping of a segment of a peer's staging memory.
+// peerSegment represents a segment of a peer's staging memory.
 type peerSegment struct {
-	at     uintptr // the address of the mapping; 0 until it is mapped
-	bytes  int64
-	failed error // why it could not be mapped
+	address uintptr // 0 until the segment is mapped
+	bytes   int64
+	err     error // reason why the segment could not be mapped, or nil
 }
 
-// segmentOf returns the segment that holds a message. A segment that was not mapped when the group
-// connected is mapped in the background. in.mu is held.
+// segmentOf returns the segment that holds a message. If the segment has not been mapped, segmentOf
+// starts to map it in the background. in.mu is held.
 func (in *inbox) segmentOf(a *announcement) *peerSegment {
-	at := slotKey{a.source, a.segment}
-	theirs := in.peerSegments[at]
-	if theirs == nil {
-		theirs = &peerSegment{bytes: int64(a.size)}
-		in.peerSegments[at] = theirs
-		in.delivering.Go(func() { in.mapSegment(at, theirs) })
+	key := slotKey{a.source, a.segment}
+	segment := in.peerSegments[key]
+	if segment == nil {
+		segment = &peerSegment{bytes: int64(a.size)}
+		in.peerSegments[key] = segment
+		in.delivering.Go(func() { in.mapSegment(key, segment) })
 	}
-	return theirs
+	return segment
 }
 
-// mapSegment maps a segment of a peer.
-func (in *inbox) mapSegment(at slotKey, theirs *peerSegment) {
-	d, rank := in.device, in.config.Ranks[at.source]
+// mapSegment maps a peer's segment.
+func (in *inbox) mapSegment(key slotKey, segment *peerSegment) {
+	d, rank := in.device, in.config.Ranks[key.source]
 	ctx, cancel := context.WithTimeout(context.Background(), d.GPU.Timeout)
 	defer cancel()
 	go func() {
@@ -39,8 +39,9 @@ func (in *inbox) mapSegment(at slotKey, theirs *peerSegment) {
 		case <-ctx.Done():
 		}
 	}()
-	address, err := d.Exporter.Fetch(ctx, rank, stagingKey(in.config.ID, int(at.number)), theirs.bytes)
-	if err != nil && in.counts.Lost(at.source) {
+	address, err := d.Exporter.Fetch(ctx, rank, stagingKey(in.config.ID, int(key.number)),
+		segment.bytes)
+	if err != nil && in.counts.Lost(key.source) {
 		err = &driver.RankLostError{
 			Ranks: []int{rank}, Doing: "mapping memory for messages in group " + in.config.Name(),
 			Members: in.config.Ranks,
@@ -50,7 +51,7 @@ func (in *inbox) mapSegment(at slotKey, theirs *peerSegment) {
 		err = fmt.Errorf("mapping memory of rank %d of the world for messages: %w", rank, err)
 	}
 	in.mu.Lock()
-	theirs.at, theirs.failed = address, err
+	segment.address, segment.err = address, err
 	in.mu.Unlock()
 	in.own.wakeup().wake()
 }

@@ -11,38 +11,38 @@ import (
 	"symmem/internal/handoff"
 )
 
-// staging allocates blocks of device memory in which messages wait for their receivers. The
-// receivers map its first segment when the group connects, and any other segment at the first
-// message from it. It grows on demand, and is freed with the group.
+// staging allocates blocks of device memory in which messages wait for their receivers. Receivers
+// map the first segment when the group connects, and each other segment when they receive the first
+// message in it. staging grows on demand and is freed with the group.
 type staging struct {
 	device   *Device
 	segments []*stagingSegment
-	bytes    int64 // of all segments
+	bytes    int64 // total size of the segments
 }
 
-// stagingSegment is one allocation.
+// stagingSegment represents one allocation.
 type stagingSegment struct {
 	base  uintptr
 	bytes int64
-	free  []span // sorted by offset, adjacent spans merged
+	free  []span // sorted by offset; adjacent spans are merged
 	file  *os.File
 }
 
-// span is a range of a segment.
+// span represents a range of a segment.
 type span struct{ offset, bytes int64 }
 
-// block is the range of staging memory that holds a message.
+// block represents the range of staging memory that holds a message.
 type block struct {
-	segment int // the number of the segment, from 1; 0 for a message without bytes
+	segment int // number of the segment, from 1, or 0 for a message without bytes
 	span
 }
 
 const (
-	// blockUnit is the granularity of block sizes in bytes.
+	// blockUnit holds the granularity of block sizes in bytes.
 	blockUnit = 512
-	// perPeer is the initial size of staging memory, for each rank of the group.
+	// perPeer holds the initial size of staging memory for each rank of the group.
 	perPeer = 2 << 20
-	// maxGrowth bounds the size of a new segment, unless a single block needs more.
+	// maxGrowth limits the size of a new segment unless a single block needs more.
 	maxGrowth = 64 << 20
 )
 
@@ -54,23 +54,23 @@ func (s *staging) take(bytes int64) (b block, ok bool) {
 		return block{}, true
 	}
 	bytes = roundUp(bytes, blockUnit)
-	var in *stagingSegment
-	at := 0
+	var best *stagingSegment
+	index := 0
 	for i, segment := range s.segments {
 		for k, f := range segment.free {
-			if f.bytes >= bytes && (in == nil || f.bytes < in.free[at].bytes) {
-				in, at, b.segment = segment, k, i+1
+			if f.bytes >= bytes && (best == nil || f.bytes < best.free[index].bytes) {
+				best, index, b.segment = segment, k, i+1
 			}
 		}
 	}
-	if in == nil {
+	if best == nil {
 		return block{}, false
 	}
-	f := &in.free[at]
+	f := &best.free[index]
 	b.span = span{f.offset, bytes}
 	f.offset, f.bytes = f.offset+bytes, f.bytes-bytes
 	if f.bytes == 0 {
-		in.free = slices.Delete(in.free, at, at+1)
+		best.free = slices.Delete(best.free, index, index+1)
 	}
 	return b, true
 }
@@ -80,18 +80,18 @@ func (s *staging) put(b block) {
 	if b.segment == 0 {
 		return
 	}
-	in := s.segments[b.segment-1]
-	at, _ := slices.BinarySearchFunc(in.free, b.offset, func(f span, offset int64) int {
+	segment := s.segments[b.segment-1]
+	i, _ := slices.BinarySearchFunc(segment.free, b.offset, func(f span, offset int64) int {
 		return int(f.offset - offset)
 	})
-	in.free = slices.Insert(in.free, at, b.span)
-	if at+1 < len(in.free) && b.offset+b.bytes == in.free[at+1].offset {
-		in.free[at].bytes += in.free[at+1].bytes
-		in.free = slices.Delete(in.free, at+1, at+2)
+	segment.free = slices.Insert(segment.free, i, b.span)
+	if i+1 < len(segment.free) && b.offset+b.bytes == segment.free[i+1].offset {
+		segment.free[i].bytes += segment.free[i+1].bytes
+		segment.free = slices.Delete(segment.free, i+1, i+2)
 	}
-	if at > 0 && in.free[at-1].offset+in.free[at-1].bytes == b.offset {
-		in.free[at-1].bytes += in.free[at].bytes
-		in.free = slices.Delete(in.free, at, at+1)
+	if i > 0 && segment.free[i-1].offset+segment.free[i-1].bytes == b.offset {
+		segment.free[i-1].bytes += segment.free[i].bytes
+		segment.free = slices.Delete(segment.free, i, i+1)
 	}
 }
 
@@ -107,8 +107,7 @@ func stagingKey(group string, segment int) handoff.Key {
 	return handoff.Key{Space: handoff.Space("staging/" + group), Number: uint32(segment)}
 }
 
-// grow adds a segment that fits a block of this size. It doubles the total size if the device has
-// enough memory.
+// grow adds a segment in which a block of this size fits. It tries to double the total size.
 func (s *staging) grow(config *driver.GroupConfig, bytes int64) error {
 	granularity := s.device.GPU.Granularity
 	least := roundUp(bytes, granularity)
@@ -148,9 +147,9 @@ func (s *staging) add(config *driver.GroupConfig, bytes int64) error {
 	})
 }
 
-// close frees the segments. Peers that have mapped a segment keep their mappings. needed reports
-// whether peers may still map a segment other than the first, which all have mapped: then these
-// stay exported until the device closes.
+// close frees the segments. Peers keep their mappings. needed reports whether peers may still map
+// segments other than the first, which they have all mapped. Those segments then stay exported
+// until the device closes.
 func (s *staging) close(config *driver.GroupConfig, needed bool) error {
 	d := s.device
 	var errs []error

@@ -6,8 +6,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// TestBlocksDoNotOverlap allocates and frees random blocks, and checks that all memory is free in
-// the end.
+// TestBlocksDoNotOverlap allocates and frees random blocks. In the end all memory must be free.
 func TestBlocksDoNotOverlap(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		sizes := rapid.SliceOfN(rapid.Int64Range(1, 20), 1, 3).Draw(t, "segments")
@@ -25,7 +24,7 @@ func TestBlocksDoNotOverlap(t *testing.T) {
 					return
 				}
 				if b.bytes < bytes {
-					t.Fatalf("%v for %d bytes", b, bytes)
+					t.Fatalf("take(%d) = %v, which is too small", bytes, b)
 				}
 				live = append(live, b)
 			},
@@ -44,32 +43,32 @@ func TestBlocksDoNotOverlap(t *testing.T) {
 		}
 		for i, n := range sizes {
 			if f := s.segments[i].free; len(f) != 1 || f[0] != (span{0, n * blockUnit}) {
-				t.Fatalf("segment %d has the free spans %v in the end", i, f)
+				t.Fatalf("segment %d has free spans %v in the end, want one", i, f)
 			}
 		}
 	})
 }
 
-// checkBlocks fails unless every unit of the segments is either free or part of one block.
+// checkBlocks fails unless every unit of the segments is either free or in exactly one block.
 func checkBlocks(t *rapid.T, s *staging, live []block) {
 	for i, segment := range s.segments {
-		owners := make([]int, segment.bytes/blockUnit)
-		own := func(of span) {
-			for at := of.offset; at < of.offset+of.bytes; at += blockUnit {
-				owners[at/blockUnit]++
+		counts := make([]int, segment.bytes/blockUnit)
+		count := func(s span) {
+			for at := s.offset; at < s.offset+s.bytes; at += blockUnit {
+				counts[at/blockUnit]++
 			}
 		}
 		for _, f := range segment.free {
-			own(f)
+			count(f)
 		}
 		for _, b := range live {
 			if b.segment == i+1 {
-				own(b.span)
+				count(b.span)
 			}
 		}
-		for at, n := range owners {
+		for unit, n := range counts {
 			if n != 1 {
-				t.Fatalf("unit %d of segment %d has %d owners", at, i, n)
+				t.Fatalf("unit %d of segment %d is in %d blocks and free spans, want 1", unit, i, n)
 			}
 		}
 	}

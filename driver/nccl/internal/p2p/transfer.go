@@ -16,7 +16,7 @@ import (
 func (m *Messages) send(s *stream.Stream, p *Plan) error {
 	st, err := m.out.stage(p)
 	if isOutOfRoom(err) {
-		return err // before anything has happened
+		return err
 	}
 	if err != nil {
 		return m.failUnqueued(s, p, err)
@@ -47,14 +47,14 @@ func (m *Messages) receive(s *stream.Stream, p *Plan) error {
 	}
 	e.state = (*gpu.Word)(&e.descriptor.State)
 	m.Owner.NoteMessage(s, p.Call)
-	now, err := m.in.post(e)
+	accepted, err := m.in.post(e)
 	if err != nil {
 		m.Device.Descriptors.Put(e.descriptor)
 		err = m.Plane.Fail(err)
 		s.MarkReported(m.Owner)
 		return err
 	}
-	if now {
+	if accepted {
 		m.in.startCopy(e)
 	}
 	m.in.expect(e)
@@ -68,29 +68,29 @@ func (m *Messages) receive(s *stream.Stream, p *Plan) error {
 	return nil
 }
 
-// Record adds a message to the capture of a stream, and passes it to keep, which keeps it for the
-// lifetime of the graph. s.Mu and m.Mu are held.
+// Record adds a message to the capture of a stream and passes it to keep, which must keep it for
+// the lifetime of the graph. s.Mu and m.Mu are held.
 func (m *Messages) Record(s *stream.Stream, p *Plan, keep func(*Captured)) error {
-	k := &Captured{of: m, plan: p}
+	k := &Captured{messages: m, plan: p}
 	if p.Operation == driver.Send {
 		var err error
 		if k.staged, err = m.out.stage(p); isOutOfRoom(err) {
-			return err // before anything has happened
+			return err
 		} else if err != nil {
 			return m.Owner.FailUnqueued(p.Call, err)
 		}
-		// The first launch does not wait for an earlier message.
+		// The first launch must not wait for an earlier message.
 		atomic.StoreUint32(&m.out.flagsTo(p.Root).taken[k.staged.slot], 1)
 	}
 	keep(k)
 	if err := m.Device.GPU.Do(func() error { return k.record(s) }); err != nil {
-		return m.Owner.FailUnqueued(p.Call, err) // the capture may hold a part of the message
+		return m.Owner.FailUnqueued(p.Call, err) // the capture may contain a part of the message
 	}
 	return nil
 }
 
-// queueCopy queues the wait for a message and the kernel that copies it, in a capture or not. It
-// must be called on a thread of the context.
+// queueCopy queues the wait for a message and the kernel that copies the message. The stream may be
+// capturing. queueCopy must be called on a thread of the context.
 func (m *Messages) queueCopy(descriptor *kernels.Message, p *Plan, on cuda.Stream) error {
 	api := m.Device.GPU.CUDA
 	err := api.StreamWriteValue(on, gpu.AddressOf(&descriptor.State), kernels.MessageWaits)
@@ -110,8 +110,8 @@ func (m *Messages) queueCopy(descriptor *kernels.Message, p *Plan, on cuda.Strea
 	return err
 }
 
-// track adds a Send that was queued on a stream to the unfinished ones. The stream's lock is held.
-// It must be called on a thread of the context.
+// track adds a Send that has been queued on a stream to the unfinished sends. The stream's lock is
+// held. track must be called on a thread of the context.
 func (m *Messages) track(s *stream.Stream, e *End) error {
 	e.done = m.Device.Streams.NewEvent()
 	err := e.done.Record(s.CUDA)
@@ -125,7 +125,7 @@ func (m *Messages) track(s *stream.Stream, e *End) error {
 	return err
 }
 
-// minPrune is the number of new sends after which pruneSends is worth its queries.
+// minPrune is the number of new sends below which pruneSends is not worth its queries.
 const minPrune = 64
 
 // pruneSends removes the sends that streams have passed. It queries CUDA, which may wait for a
@@ -134,17 +134,17 @@ func (m *Messages) pruneSends() {
 	m.in.mu.Lock()
 	all := slices.Clone(m.sends)
 	m.in.mu.Unlock()
-	over := map[*End]bool{}
+	done := map[*End]bool{}
 	for _, e := range all {
-		over[e] = e.done.Done()
+		done[e] = e.done.Done()
 	}
 	m.in.mu.Lock()
 	defer m.in.mu.Unlock()
 	m.sends = slices.DeleteFunc(m.sends, func(e *End) bool {
-		if over[e] {
-			e.handled, e.before = true, nil
+		if done[e] {
+			e.handled, e.previous = true, nil
 		}
-		return over[e]
+		return done[e]
 	})
 	m.pruned = len(m.sends)
 }
