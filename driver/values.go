@@ -53,7 +53,8 @@ func ValueText(name string) string {
 func CheckValueName(name string, names int) error {
 	switch {
 	case name == "" || len(name) > MaxValueName:
-		return fmt.Errorf("name of %d bytes: the length is from 1 to %d: %w", len(name), MaxValueName, ErrInvalid)
+		return fmt.Errorf("name of %d bytes: the length is from 1 to %d: %w",
+			len(name), MaxValueName, ErrInvalid)
 	case names >= MaxValueNames:
 		return fmt.Errorf("name %q: the group already has the maximum of %d names: %w", name,
 			MaxValueNames, ErrInvalid)

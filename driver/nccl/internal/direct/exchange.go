@@ -18,13 +18,13 @@ import (
 	"symmem/internal/ranked"
 )
 
-// Exchange maps the memory through which the kernels of a group exchange data, and holds the report
-// in which this rank's kernels report faults.
+// Exchange maps the memory through which a group's kernels exchange data, and holds the report in
+// which this rank's kernels report faults.
 type Exchange struct {
-	// at has the addresses of all ranks' memory, by group rank. It is written before the group is
-	// used, and again after the group has ended, with mu held.
-	at [kernels.MaxRanks]uintptr
-	// Multiprocessors is the number of multiprocessors that a kernel can use on every rank. It is
+	// addresses holds the address of each rank's memory, by group rank. It is written before the group
+	// is used, and again after the group has ended, with mu held.
+	addresses [kernels.MaxRanks]uintptr
+	// Multiprocessors holds the number of multiprocessors that a kernel can use on every rank. It is
 	// written before the group is used.
 	Multiprocessors int
 	// Overlaps reports whether kernels are launched with programmatic dependent launch. It is false if
@@ -35,12 +35,11 @@ type Exchange struct {
 	group Group
 
 	mu ranked.Mutex[exchangeMu]
-	// report is host memory through which kernels and the host signal each other; once it is freed,
-	// last keeps its contents. Both are guarded by mu.
-	report *kernels.Report
-	last   kernels.Report
-	// stopping waits for Stop's copy to the GPU.
-	stopping sync.WaitGroup
+	// report is host memory through which kernels and the host signal each other. finalReport holds
+	// its contents after it has been freed. Both are guarded by mu.
+	report      *kernels.Report
+	finalReport kernels.Report
+	stops       sync.WaitGroup // goroutines that copy the word of Stop to the GPU
 }
 
 // Reported returns the fault that a kernel has reported, and whether there is one.
@@ -50,27 +49,27 @@ func (x *Exchange) Reported() (kernels.Report, bool) {
 	if x.report != nil {
 		return x.report.Read()
 	}
-	return x.last.Read()
+	return x.finalReport.Read()
 }
 
-// Places returns the addresses that kernels need: the exchange memory of all ranks and the report.
-// It returns ErrClosed once the group has ended.
+// Places returns the addresses of all ranks' exchange memory and of the report, for use by kernels.
+// It returns ErrClosed after the group has ended.
 func (x *Exchange) Places() (kernels.Places, error) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	if x.report == nil {
 		return kernels.Places{}, driver.ErrClosed
 	}
-	return kernels.Places{Exchange: x.at, Report: dl.AddressOf(x.report)}, nil
+	return kernels.Places{Exchange: x.addresses, Report: dl.AddressOf(x.report)}, nil
 }
 
-// capabilities is sent by each rank to all others while they open the exchange memory.
+// capabilities holds the message that ranks exchange while they open the exchange memory.
 type capabilities struct {
-	// Why gives the reason why the rank has no exchange memory; empty if it has.
+	// Why holds the reason why the rank has no exchange memory. It is empty if the rank has memory.
 	Why string `json:"why,omitempty"`
-	// Multiprocessors is the number of multiprocessors that the rank's kernels can use.
+	// Multiprocessors holds the number of multiprocessors that the rank's kernels can use.
 	Multiprocessors int `json:"multiprocessors,omitempty"`
-	// Fabric is the handle of the rank's memory if descriptors cannot be sent.
+	// Fabric holds the handle of the rank's memory if descriptors cannot be sent.
 	Fabric []byte `json:"fabric,omitempty"`
 }
 
@@ -79,12 +78,12 @@ type Group struct {
 	Config  *driver.GroupConfig
 	Plane   control.Plane
 	Sharing *memory.Sharing
-	// Reports allocates reports, and Code has the kernels. Both belong to the device.
+	// Reports allocates reports, and Code holds the kernels. Both belong to the device.
 	Reports *gpu.Pinned[kernels.Report]
 	Code    *gpu.Code
-	// Sharers is the number of ranks of this process that use its GPU, including this one.
+	// Sharers counts the ranks of this process that use this rank's GPU, including this rank.
 	Sharers int
-	// NoFabric gives the reason why ranks that cannot send descriptors cannot use fabric handles
+	// NoFabric holds the reason why ranks that cannot send descriptors cannot use fabric handles
 	// either. It is the same on all ranks, and empty if fabric handles may work.
 	NoFabric string
 	// Linked returns an error unless NVLink connects the GPUs of the group.
@@ -92,39 +91,39 @@ type Group struct {
 }
 
 // Open allocates the exchange memory of the group, on all ranks or on none. It returns an error
-// only if the ranks could not agree; none is the reason why the group has no exchange memory. If
-// the reason follows from the group alone, the ranks exchange no messages.
-func (x *Exchange) Open(ctx context.Context, g Group) (none string, err error) {
+// only if the ranks could not agree. reason is empty, or contains the reason why the group has no
+// exchange memory. If the reason follows from the group alone, the ranks exchange no messages.
+func (x *Exchange) Open(ctx context.Context, g Group) (reason string, err error) {
 	x.group = g
 	ranks := len(g.Config.Ranks)
 	switch {
 	case ranks == 1:
 		return "the group has one rank", nil
 	case ranks > kernels.MaxRanks:
-		return fmt.Sprintf("the group has %d ranks: %d are the most", ranks, kernels.MaxRanks), nil
+		return fmt.Sprintf("the group has %d ranks, more than %d", ranks, kernels.MaxRanks), nil
 	case g.Sharing.Apart && g.NoFabric != "":
 		return g.NoFabric, nil
 	}
 	key := handoff.Key{Space: handoff.Space("exchange/" + g.Config.ID)}
 	mine, withdraw := x.prepare(key)
 	defer withdraw()
-	all, none, err := x.agree(ctx, &mine)
-	if err != nil || none != "" {
-		return none, err
+	all, reason, err := x.agree(ctx, &mine)
+	if err != nil || reason != "" {
+		return reason, err
 	}
 	mine.Why = ""
 	if err := x.mapPeers(ctx, key, all); err != nil {
 		mine.Why = err.Error()
 	}
-	_, none, err = x.agree(ctx, &mine)
-	return none, err
+	_, reason, err = x.agree(ctx, &mine)
+	return reason, err
 }
 
-// agree exchanges the capabilities of all ranks. none is the first rank's reason against exchange
-// memory, if any.
+// agree exchanges the capabilities of all ranks. reason is the first rank's reason against exchange
+// memory, or empty.
 func (x *Exchange) agree(
 	ctx context.Context, mine *capabilities,
-) (all []capabilities, none string, err error) {
+) (all []capabilities, reason string, err error) {
 	encoded, err := json.Marshal(mine)
 	if err != nil {
 		return nil, "", err
@@ -136,19 +135,19 @@ func (x *Exchange) agree(
 	all = make([]capabilities, len(received))
 	x.Multiprocessors = mine.Multiprocessors
 	for r := range all {
-		theirs, rank := &all[r], x.group.Config.Ranks[r]
-		if err := json.Unmarshal(received[r], theirs); err != nil {
+		peer, rank := &all[r], x.group.Config.Ranks[r]
+		if err := json.Unmarshal(received[r], peer); err != nil {
 			return nil, "", fmt.Errorf("decoding the capabilities of rank %d: %w", rank, err)
 		}
-		if theirs.Why != "" && none == "" {
-			none = fmt.Sprintf("rank %d: %s", rank, control.Printable(theirs.Why))
+		if peer.Why != "" && reason == "" {
+			reason = fmt.Sprintf("rank %d: %s", rank, control.Printable(peer.Why))
 		}
-		x.Multiprocessors = min(x.Multiprocessors, theirs.Multiprocessors)
+		x.Multiprocessors = min(x.Multiprocessors, peer.Multiprocessors)
 	}
-	return all, none, nil
+	return all, reason, nil
 }
 
-// prepare allocates this rank's own memory, and exports it to the peers until withdraw is called.
+// prepare allocates this rank's memory and exports it to the peers until withdraw is called.
 func (x *Exchange) prepare(key handoff.Key) (mine capabilities, withdraw func()) {
 	withdraw = func() {}
 	err := x.group.Linked()
@@ -190,10 +189,10 @@ func (x *Exchange) allocate(key handoff.Key, mine *capabilities) (withdraw func(
 		return withdraw, err
 	}
 	defer g.Release(handle)
-	if x.at[me], err = g.Map(handle, kernels.ExchangeBytes); err != nil {
+	if x.addresses[me], err = g.Map(handle, kernels.ExchangeBytes); err != nil {
 		return withdraw, err
 	}
-	if err := g.Aside.Zero(g, x.at[me], kernels.ExchangeBytes); err != nil {
+	if err := g.Aside.Zero(g, x.addresses[me], kernels.ExchangeBytes); err != nil {
 		return withdraw, err
 	}
 	shared, err := x.group.Sharing.Share(key, handle)
@@ -201,7 +200,7 @@ func (x *Exchange) allocate(key handoff.Key, mine *capabilities) (withdraw func(
 	return shared.Withdraw, err
 }
 
-// mapPeers maps the memory of the peers.
+// mapPeers maps the peers' memory.
 func (x *Exchange) mapPeers(ctx context.Context, key handoff.Key, all []capabilities) error {
 	for r, rank := range x.group.Config.Ranks {
 		if r == x.group.Config.Rank {
@@ -211,13 +210,13 @@ func (x *Exchange) mapPeers(ctx context.Context, key handoff.Key, all []capabili
 		if err != nil {
 			return err
 		}
-		x.at[r] = at
+		x.addresses[r] = at
 	}
 	return nil
 }
 
-// Close frees the memory once no kernel may use it. The caller has made sure that no kernel of the
-// group is running on an open stream, or can start there.
+// Close frees the memory after the last kernel that may use it has ended. The caller has made sure
+// that no kernel of the group is running on an open stream or can start there.
 func (x *Exchange) Close() error {
 	if x.group.Sharing == nil {
 		return nil
@@ -227,11 +226,11 @@ func (x *Exchange) Close() error {
 
 func (x *Exchange) release() error {
 	report := x.retire()
-	x.stopping.Wait()
+	x.stops.Wait()
 	g := x.group.Sharing.GPU
 	err := g.Do(func() error {
 		var errs []error
-		for _, at := range x.at {
+		for _, at := range x.addresses {
 			if at != 0 {
 				errs = append(errs, g.Unmap(at, kernels.ExchangeBytes))
 			}
@@ -240,30 +239,30 @@ func (x *Exchange) release() error {
 	})
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	x.at = [kernels.MaxRanks]uintptr{}
+	x.addresses = [kernels.MaxRanks]uintptr{}
 	if report != nil {
 		x.group.Reports.Put(report)
 	}
 	return err
 }
 
-// retire returns the report and removes it, so that Places and Stop no longer use the memory.
+// retire removes the report, so that Places and Stop no longer use the memory, and returns it.
 func (x *Exchange) retire() *kernels.Report {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	report := x.report
 	if report != nil {
-		x.last, _ = report.Read()
+		x.finalReport, _ = report.Read()
 		x.report = nil
 	}
 	return report
 }
 
-// Stop ends the kernels of this rank that wait for peers, and those that start later. It does not
-// wait for them.
+// Stop makes this rank's kernels end, both those that wait for peers and those that start later. It
+// does not wait until they have ended.
 //
-// Waiting kernels poll a word in host memory. Kernels that start read a copy on the GPU instead: a
-// read of host memory would add 0.5 us to the 2.7 us of a call of 1 KiB.
+// Waiting kernels poll a word in host memory. At their start, kernels read a copy of the word on
+// the GPU instead, because a read of host memory would add 0.5 us to the 2.7 us of a call of 1 KiB.
 func (x *Exchange) Stop() {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -272,18 +271,18 @@ func (x *Exchange) Stop() {
 	}
 	x.report.End()
 	if gpu.Stuck.Load() {
-		return // calls to CUDA may never return
+		return // CUDA calls may never return
 	}
-	own := x.at[x.group.Config.Rank]
-	if own == 0 {
+	exchange := x.addresses[x.group.Config.Rank]
+	if exchange == 0 {
 		return // Open failed, so the group has no kernels
 	}
-	end, at := dl.AddressOf(x.report)+kernels.EndOffset, own+kernels.FaultOffset
-	x.stopping.Go(func() {
+	src, dst := dl.AddressOf(x.report)+kernels.EndOffset, exchange+kernels.FaultOffset
+	x.stops.Go(func() {
 		g := x.group.Sharing.GPU
-		_ = g.Do(func() error { // without the copy, kernels end once they wait
+		_ = g.Do(func() error { // without the copy, kernels end as soon as they wait
 			return g.Aside.Run(g, func(on cuda.Stream) error {
-				return g.CUDA.MemcpyAsync(at, end, 4, on)
+				return g.CUDA.MemcpyAsync(dst, src, 4, on)
 			})
 		})
 	})

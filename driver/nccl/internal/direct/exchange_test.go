@@ -8,8 +8,8 @@ import (
 	"symmem/driver/nccl/kernels"
 )
 
-// TestStopWithoutCUDA stops kernels while a stuck kernel forbids calls to CUDA: the word in host
-// memory needs none.
+// TestStopWithoutCUDA stops kernels while a stuck kernel forbids CUDA calls. Stop must still write
+// the word in host memory.
 func TestStopWithoutCUDA(t *testing.T) {
 	gpu.Stuck.Store(true)
 	defer gpu.Stuck.Store(false)

@@ -6,27 +6,28 @@ import (
 	"symmem/internal/ranked"
 )
 
-// remembered is the number of recent launches that can be looked up, a power of two.
-const remembered = 256
+// maxLatest limits the number of recent launches that can be looked up. It is a power of two.
+const maxLatest = 256
 
-// Launches records launches of direct kernels, to find the call that a kernel has reported.
+// Launches records launches of direct kernels, in order to find the call that a kernel has
+// reported.
 type Launches struct {
 	mu    ranked.Spin[launchesMu]
 	count uint64 // guarded by mu
-	// latest holds the n-th launch, from 1, at n % remembered; guarded by mu.
-	latest [remembered]launched
-	// recorded holds the latest calls in captures of other libraries, and recordedCount the number of
-	// such calls so far; guarded by mu.
+	// latest holds the n-th launch, from 1, at index n % maxLatest. It is guarded by mu.
+	latest [maxLatest]launch
+	// recorded holds the latest calls in captures of other libraries. recordedCount counts all such
+	// calls. Both are guarded by mu.
 	recorded      []driver.Call
 	recordedCount int
 }
 
-// recordedRemembered is the number of calls in captures of other libraries that can be looked up:
-// those of a hundred graphs of a model with 80 layers.
-const recordedRemembered = 1 << 14
+// maxRecorded limits the number of calls in captures of other libraries that can be looked up. It
+// suffices for a hundred graphs of a model with 80 layers.
+const maxRecorded = 1 << 14
 
-// launched stores a call with its ticket.
-type launched struct {
+// launch holds a launched call and its ticket.
+type launch struct {
 	call   *driver.Call
 	ticket uint64
 }
@@ -35,39 +36,39 @@ type launched struct {
 func (l *Launches) Note(call *driver.Call, ticket uint64, pieces int) {
 	l.mu.Lock()
 	l.count += uint64(pieces)
-	for i := range uint64(min(pieces, remembered)) {
-		l.latest[(l.count-i)%remembered] = launched{call, ticket}
+	for i := range uint64(min(pieces, maxLatest)) {
+		l.latest[(l.count-i)%maxLatest] = launch{call, ticket}
 	}
 	l.mu.Unlock()
 }
 
 // Record adds a call in a capture of another library, which may replay it at any time.
 func (l *Launches) Record(call *driver.Call) {
-	known := *call
-	known.Keep = nil
+	record := *call
+	record.Keep = nil
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if len(l.recorded) < recordedRemembered {
-		l.recorded = append(l.recorded, known)
+	if len(l.recorded) < maxRecorded {
+		l.recorded = append(l.recorded, record)
 	} else {
-		l.recorded[l.recordedCount%recordedRemembered] = known
+		l.recorded[l.recordedCount%maxRecorded] = record
 	}
 	l.recordedCount++
 }
 
-// CallOf returns the call that a kernel has reported. If replays of another library have changed
-// the kernels' count, it searches by the digest alone. The ticket is 0 if it is not known, as it is
-// for a call in a capture of another library.
+// CallOf returns the call that a kernel has reported. If replays by another library have changed
+// the kernels' count, it searches by the digest alone. The ticket is 0 if it is not known, for
+// example for a call in a capture of another library.
 func (l *Launches) CallOf(report *kernels.Report) (call *driver.Call, ticket uint64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	at := l.latest[report.Epoch%remembered]
-	if at.call != nil && at.call.Digest == report.Digest {
-		return at.call, at.ticket
+	numbered := l.latest[report.Epoch%maxLatest]
+	if numbered.call != nil && numbered.call.Digest == report.Digest {
+		return numbered.call, numbered.ticket
 	}
-	for _, at := range l.latest {
-		if at.call != nil && at.call.Digest == report.Digest {
-			return at.call, 0
+	for _, recent := range l.latest {
+		if recent.call != nil && recent.call.Digest == report.Digest {
+			return recent.call, 0
 		}
 	}
 	for i := range l.recorded {

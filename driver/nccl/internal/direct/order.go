@@ -8,32 +8,33 @@ import (
 	"symmem/internal/ranked"
 )
 
-// LaunchOrder serializes the calls of a group in the order of their launches, whatever streams and
-// paths they use. NCCL serializes its own kernels, so two consecutive calls of NCCL are left to it.
-// A direct kernel may not fit on the GPU together with one of NCCL; ranks that ran the two in
+// LaunchOrder serializes a group's calls on all streams and paths in the order of their launches.
+// It does not order two consecutive NCCL calls, since NCCL serializes its own kernels. A direct
+// kernel may not fit on the GPU together with an NCCL kernel, so ranks that ran the two in
 // different orders would deadlock.
 //
 // A group without direct kernels needs no LaunchOrder.
 //
 // Methods must be called with the communicator's mu held, except RecordLatest and ForgetLatest,
-// which need the stream's lock instead. The driver that they are given must be in the context.
+// which require the stream's lock instead. The cuda.Driver passed to them must use the GPU's
+// context.
 type LaunchOrder struct {
-	// mu is held from the time a launch reads latest until it becomes the latest launch itself, and by
-	// RecordLatest.
+	// mu is held by RecordLatest, and by a launch from the time it reads latest until it is the latest
+	// launch itself.
 	mu ranked.Mutex[orderMu]
-	// latest is the stream of the latest launch while an event can still be recorded there; otherwise
-	// latestEvent is the event after that launch, or nil before the first launch. Both change with mu
-	// held. While a goroutine holds a stream's lock, only that goroutine sets latest to the stream or
-	// replaces the stream there.
+	// latest is the stream of the latest launch as long as an event can still be recorded there.
+	// Otherwise latestEvent is the event after that launch, or nil before the first launch. Both are
+	// written with mu held. Only a goroutine that holds a stream's lock sets latest to the stream, or
+	// replaces the stream in latest.
 	latest      atomic.Pointer[stream.Stream]
 	latestEvent *stream.Event
-	// own is the event for streams that are not adopted. Adopted streams have their own.
+	// own is the event for streams that are not adopted. Each adopted stream has its own event.
 	own stream.Event
-	// ByNCCL reports whether the latest launch consists of NCCL kernels only.
+	// ByNCCL reports whether the latest launch consists only of NCCL kernels.
 	ByNCCL bool
-	// replayEvent is set once another library has captured a call of the group. Its replays are
-	// invisible to us, so each replay, and each of our launches, waits for this event and records it
-	// again afterwards. latest and latestEvent are nil from then on.
+	// replayEvent is set after another library has captured a call of the group. symmem does not see
+	// the replays of that library's graph, so each replay and each launch waits for this event and
+	// records it again afterwards. latest and latestEvent are nil from then on.
 	replayEvent *stream.Point
 }
 
@@ -42,7 +43,7 @@ type LaunchOrder struct {
 func (t *LaunchOrder) Begin(
 	g stream.Group, s *stream.Stream, byNCCL bool, gpu *cuda.Driver,
 ) error {
-	before := t.ByNCCL
+	previousByNCCL := t.ByNCCL
 	t.ByNCCL = byNCCL
 	if t.replayEvent != nil {
 		s.AddGroup(g)
@@ -53,7 +54,7 @@ func (t *LaunchOrder) Begin(
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if !before || !byNCCL {
+	if !previousByNCCL || !byNCCL {
 		if err := t.waitForLatest(s.CUDA, gpu); err != nil {
 			return err
 		}
@@ -78,7 +79,7 @@ func (t *LaunchOrder) waitForLatest(on cuda.Stream, gpu *cuda.Driver) (err error
 	return tail.StreamWait(on, gpu)
 }
 
-// End is called after a launch was queued. It records the replay event, if there is one.
+// End is called after a launch has been queued. It records replayEvent if there is one.
 func (t *LaunchOrder) End(s *stream.Stream, gpu *cuda.Driver) error {
 	if t.replayEvent == nil {
 		return nil
@@ -86,8 +87,8 @@ func (t *LaunchOrder) End(s *stream.Stream, gpu *cuda.Driver) error {
 	return gpu.EventRecord(t.replayEvent.Handle, s.CUDA)
 }
 
-// makeReplayEvent creates the replay event after the latest launch, unless there is one. Graphs of
-// other libraries refer to the event, and keep the communicator that owns it.
+// makeReplayEvent creates replayEvent after the latest launch unless there is one. Graphs of other
+// libraries refer to the event, and keep alive the communicator that owns it.
 func (t *LaunchOrder) makeReplayEvent(d *stream.Streams) error {
 	if t.replayEvent != nil {
 		return nil
@@ -103,8 +104,8 @@ func (t *LaunchOrder) makeReplayEvent(d *stream.Streams) error {
 	return nil
 }
 
-// RecordLatest records latestEvent after the work queued on a stream, if the latest launch is on
-// that stream. Work that the stream gets later does not move the event.
+// RecordLatest records latestEvent after the work queued on a stream if the latest launch is on
+// that stream. latestEvent does not include later work of the stream.
 func (t *LaunchOrder) RecordLatest(s *stream.Stream) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -119,10 +120,11 @@ func (t *LaunchOrder) RecordLatest(s *stream.Stream) error {
 	return err
 }
 
-// Latest returns the stream of the latest launch while an event can be recorded there, or nil.
+// Latest returns the stream of the latest launch if an event can still be recorded there, or nil.
 func (t *LaunchOrder) Latest() *stream.Stream { return t.latest.Load() }
 
-// ForgetLatest makes the next launch wait for nothing if the latest launch is on stream s.
+// ForgetLatest forgets the latest launch if it is on stream s, so that the next launch does not
+// wait.
 func (t *LaunchOrder) ForgetLatest(s *stream.Stream) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

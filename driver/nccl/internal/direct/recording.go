@@ -11,33 +11,34 @@ import (
 // Recordings numbers the captures that contain calls of a group. Its methods must be called with
 // the communicator's mu held.
 type Recordings struct {
-	// count is the number of captures so far, equal on all ranks; they are numbered from 1.
+	// count is the number of the latest capture. Captures are numbered from 1, identically on all
+	// ranks.
 	count uint64
-	// open lists captures of other libraries that may be active. Their ends are not visible, so the
-	// latest ones are kept.
+	// open lists captures of other libraries that may be active, the last used one last. The end of
+	// such a capture is not visible, so open contains the OpenRecordings that were used last.
 	open []*Recording
 }
 
-// OpenRecordings is the number of captures of other libraries that can contain calls of a group at
-// the same time. Calls in an older capture are numbered as those of a new one.
+// OpenRecordings limits the number of captures of other libraries that can contain calls of a group
+// at the same time. Calls in an older capture are numbered as calls in a new capture.
 const OpenRecordings = 16
 
-// Recording tracks the calls of a group in one capture.
+// Recording represents a capture that contains calls of a group.
 type Recording struct {
-	id    uint64 // CUDA's ID, for a capture of another library
-	place driver.Recorded
-	// The calls of the group in a capture of another library are serialized. on is the stream of the
-	// last call, tips are the graph nodes at its end, and end is the node behind them that records
-	// LaunchOrder.replayEvent.
-	on   cuda.Stream
-	tips []cuda.Node
-	end  cuda.Node
+	id   uint64          // CUDA's ID, for a capture of another library
+	last driver.Recorded // position of the last call
+	// The calls of the group in a capture of another library are serialized. stream is the stream of
+	// the last call, tips are the last graph nodes of that call, and end is the node after them that
+	// records LaunchOrder.replayEvent.
+	stream cuda.Stream
+	tips   []cuda.Node
+	end    cuda.Node
 }
 
-// Begin numbers a capture.
+// Begin assigns a number to a capture and returns its recording. id is CUDA's ID of the capture.
 func (r *Recordings) Begin(id uint64) *Recording {
 	r.count++
-	return &Recording{id: id, place: driver.Recorded{Capture: r.count}}
+	return &Recording{id: id, last: driver.Recorded{Capture: r.count}}
 }
 
 // Has reports whether the capture with CUDA's ID is known.
@@ -45,11 +46,11 @@ func (r *Recordings) Has(id uint64) bool {
 	return slices.ContainsFunc(r.open, func(open *Recording) bool { return open.id == id })
 }
 
-// Of returns the recording of the capture with CUDA's ID, and begins it if it is new.
+// Of returns the recording of the capture with CUDA's ID. It begins a recording for a new capture.
 func (r *Recordings) Of(id uint64) *Recording {
 	for i, open := range r.open {
 		if open.id == id {
-			r.open = append(slices.Delete(r.open, i, i+1), open) // the latest one is last
+			r.open = append(slices.Delete(r.open, i, i+1), open) // the last used one is last
 			return open
 		}
 	}
@@ -62,62 +63,64 @@ func (r *Recordings) Of(id uint64) *Recording {
 
 // Next returns the position of the next call.
 func (r *Recording) Next() driver.Recorded {
-	r.place.Call++
-	return r.place
+	r.last.Call++
+	return r.last
 }
 
-// waitForPrevious makes the next work on a stream wait for the previous call of the group, in the
-// capture or before the launch of the graph.
+// waitForPrevious makes the next work on a stream wait for the group's previous call, which is in
+// the capture or precedes the launch of the graph.
 func (r *Recording) waitForPrevious(
 	replayEvent *stream.Point, on cuda.Stream, gpu *cuda.Driver,
 ) error {
 	switch {
 	case len(r.tips) == 0:
 		return gpu.StreamWaitEventExternal(on, replayEvent.Handle)
-	case r.on == on:
-		return nil // ordered by the stream
+	case r.stream == on:
+		return nil // the stream orders the two calls
 	}
-	at, err := gpu.CaptureInfo(on)
+	capture, err := gpu.CaptureInfo(on)
 	if err != nil {
 		return err
 	}
 	missing := slices.DeleteFunc(slices.Clone(r.tips), func(n cuda.Node) bool {
-		return slices.Contains(at.Tips, n)
+		return slices.Contains(capture.Tips, n)
 	})
 	if len(missing) == 0 {
-		return nil // the owner has joined the streams
+		return nil // the owner has made this stream wait for the previous one
 	}
 	return gpu.CaptureAfter(on, missing)
 }
 
 // recordLatest makes each launch of the graph record replayEvent after the latest call. The end of
-// the capture is not visible, so the recording node is moved behind each new call: CUDA forbids
-// removing nodes from a graph under capture, but not changing their dependencies. If that fails, a
-// further node is added.
+// the capture is not visible, so each new call moves the recording node after itself. CUDA does not
+// allow nodes to be removed from a graph during its capture, but their dependencies can be changed.
+// If that fails, recordLatest adds another node.
 func (r *Recording) recordLatest(
 	replayEvent *stream.Point, on cuda.Stream, gpu *cuda.Driver,
 ) error {
-	at, err := gpu.CaptureInfo(on)
+	capture, err := gpu.CaptureInfo(on)
 	if err != nil {
 		return err
 	}
-	before := r.tips
-	r.on, r.tips = on, at.Tips
-	behind := at.Tips
+	previousTips := r.tips
+	r.stream, r.tips = on, capture.Tips
+	dependencies := capture.Tips
 	if r.end != 0 {
-		if gpu.GraphRemoveDependencies(at.Graph, before, repeated(r.end, len(before))) == nil {
-			return gpu.GraphAddDependencies(at.Graph, at.Tips, repeated(r.end, len(at.Tips)))
+		if gpu.GraphRemoveDependencies(capture.Graph, previousTips,
+			repeat(r.end, len(previousTips))) == nil {
+			return gpu.GraphAddDependencies(capture.Graph, capture.Tips,
+				repeat(r.end, len(capture.Tips)))
 		}
-		behind = append(slices.Clone(at.Tips), r.end)
+		dependencies = append(slices.Clone(capture.Tips), r.end)
 	}
-	r.end, err = gpu.GraphAddEventRecord(at.Graph, behind, replayEvent.Handle)
+	r.end, err = gpu.GraphAddEventRecord(capture.Graph, dependencies, replayEvent.Handle)
 	return err
 }
 
-func repeated(n cuda.Node, times int) []cuda.Node { return slices.Repeat([]cuda.Node{n}, times) }
+func repeat(n cuda.Node, times int) []cuda.Node { return slices.Repeat([]cuda.Node{n}, times) }
 
-// Launch captures a call for another library, after the calls of the group that are in the capture
-// already. It must be called on a thread of the context.
+// Launch adds a call to a capture of another library, after the group's earlier calls in the
+// capture. It must be called on a thread of the context.
 func (r *Recording) Launch(
 	t *LaunchOrder, s *stream.Stream, d *stream.Streams, queue func() error,
 ) error {

@@ -11,16 +11,16 @@ import (
 	"symmem/internal/cuda"
 )
 
-// Arena reserves a range of addresses for windows, and one of the same size for the plain path.
+// Arena reserves a range of addresses for windows, and a range of the same size for the plain path.
 type Arena struct {
 	memory *Memory
 	bytes  int64
 	// base is the start of the range that callers use. alias is the start of the second range, which
-	// is never registered as a window.
+	// never belongs to a window.
 	base, alias uintptr
 	closed      bool // guarded by Memory.mu
-	// kept reports whether the arena may outlive the device and therefore holds a reference to its
-	// context; guarded by Memory.mu.
+	// kept reports whether the arena may outlive the device and therefore holds a reference to the
+	// GPU's context. It is guarded by Memory.mu.
 	kept bool
 	uses UseCount
 }
@@ -42,8 +42,9 @@ func (a *Arena) keepContext() {
 	}
 }
 
-// stuckArenaBytes is the largest arena while a kernel is stuck: addresses of closed arenas are not
-// freed then, so the process could run out of them. Callers retry with fewer bytes.
+// stuckArenaBytes limits the size of an arena while a kernel is stuck. The addresses of closed
+// arenas are not freed then, so the process could run out of addresses. Callers retry with fewer
+// bytes.
 const stuckArenaBytes = 64 << 30
 
 // NewArena reserves the addresses of an arena.
@@ -82,11 +83,12 @@ func (m *Memory) NewArena(bytes int64) (driver.Arena, error) {
 // Address returns the arena's first address.
 func (a *Arena) Address() uintptr { return a.base }
 
-// Close frees the addresses once no graph of another library uses segments in the arena.
+// Close frees the addresses. If graphs of other libraries use segments in the arena, it frees them
+// after these graphs are destroyed.
 func (a *Arena) Close() error {
 	m := a.memory
-	_, reclaimed := m.gpu.Reclaim()
-	return errors.Join(reclaimed, a.close())
+	_, reclaimErr := m.gpu.Reclaim()
+	return errors.Join(reclaimErr, a.close())
 }
 
 func (a *Arena) close() error {
@@ -108,7 +110,7 @@ func (a *Arena) close() error {
 	return a.release()
 }
 
-// release frees the addresses once no kernel may use them.
+// release frees the addresses, after the last kernel that may use them has ended.
 func (a *Arena) release() error {
 	m := a.memory
 	return m.gpu.FreeWhenIdle(func() error {

@@ -15,9 +15,9 @@ import (
 
 func TestMain(m *testing.M) { gputest.Main(m) }
 
-// TestKeptMemoryOutlivesTheDevice uses segments after the device has dropped its reference to the
+// TestKeptMemoryOutlivesDevice uses segments after the device has dropped its reference to the
 // context. The last kept arena releases the context.
-func TestKeptMemoryOutlivesTheDevice(t *testing.T) {
+func TestKeptMemoryOutlivesDevice(t *testing.T) {
 	g := gputest.Open(t)
 	m := memory.New(g, scatter.New(0, 0, g.Granularity))
 	arenas := [2]driver.Arena{}
@@ -39,14 +39,14 @@ func TestKeptMemoryOutlivesTheDevice(t *testing.T) {
 	}
 	for i := range arenas {
 		if got := writeAndRead(t, g, segments[i].Address()); got != 0xa5a5a5a5 {
-			t.Errorf("segment %d holds %#x", i, got)
+			t.Errorf("segment %d contains %#x, want 0xa5a5a5a5", i, got)
 		}
 		if err := errors.Join(segments[i].Unmap(), arenas[i].Close()); err != nil {
 			t.Error(err)
 		}
 	}
 	if g.Held() {
-		t.Error("the context is still retained after the last arena was closed")
+		t.Error("the context is still retained after the last arena has been closed")
 	}
 }
 

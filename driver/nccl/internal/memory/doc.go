@@ -3,38 +3,41 @@
 //
 // # Arenas and segments
 //
-// An Arena is two reserved address ranges of the same size. A Segment is one physical allocation,
-// mapped whole into both at the same offset. Windows are registered over the first mapping only,
-// and callers hold addresses of the first; Memory.AliasOf returns those of the second.
+// An Arena consists of two reserved address ranges of the same size. A Segment is a physical
+// allocation that is mapped as a whole into both ranges, at the same offset. Windows are registered
+// over the first mapping only. Callers use addresses of the first mapping, which Memory.AliasOf
+// translates to the second.
 //
-// An arena is open from Memory.NewArena until Arena.Close, a segment mapped from Arena.Map until
-// Segment.Unmap; neither can be reopened. Memory.mu guards which arenas are open and which segments
-// are known, Segment.mu whether a segment is unmapped. Callers unmap the segments of an arena
-// before they close it.
+// An arena is open from Memory.NewArena until Arena.Close, and a segment is mapped from Arena.Map
+// until Segment.Unmap. Neither can be reopened. Memory.mu guards the lists of open arenas and
+// mapped segments, Segment.mu whether a segment is unmapped. Callers unmap an arena's segments
+// before they close the arena.
 //
-// A closed arena or an unmapped segment is freed at once, unless a hold uses it (see below): then
-// it is freed when the last hold ends. If a kernel may still use it, it is freed later
-// (gpu.GPU.FreeWhenIdle). An arena that was kept (Arena.Keep), or is in use when it is closed, retains
-// the GPU's context until its addresses are freed.
+// A closed arena or an unmapped segment is freed at once, unless a hold uses it (see below), in
+// which case it is freed when the last hold ends. Memory that a kernel may still use is freed later
+// (gpu.GPU.FreeWhenIdle). An arena that has been kept (Arena.Keep), or is in use when it is closed,
+// retains the GPU's context until its addresses are freed.
 //
 // # Use counts and holds
 //
-// A UseCount counts the users of an object: holds, and objects inside it that are still to be
-// freed, such as a window in its segment and a segment in its arena. Code that frees the object
-// first calls UseCounts.DeferUntilUnused: if the object is in use, the free is deferred to a
-// goroutine that runs after the last user is gone. A Hold keeps what a graph of another library
-// uses, from the first call in its capture until the graph, its clones and its launches are gone.
-// The destructor that reports this runs on a CUDA thread, so it only decrements counts. If the
-// driver does not report it, the hold ends with the device (UseCounts.End). One lock guards both
-// whether a group is held (Holds.Any) and the counts of the objects it holds, so a free is never
-// deferred after the hold has ended.
+// A UseCount counts the users of an object. Users are holds, and objects in it that have yet to be
+// freed, such as a window in its segment and a segment in its arena. Code that frees an object
+// first calls UseCounts.DeferUntilUnused. If the object is in use, its free function is deferred to
+// a goroutine that runs after the last use has ended.
+//
+// A Hold keeps the objects that a graph of another library uses, from the first call in its capture
+// until the graph, its clones and its launches have ended. The destructor that reports this end
+// runs on a CUDA thread, so it only decrements counts. If the driver does not support such
+// destructors, the hold ends with the device (UseCounts.End). One lock guards both the holds of a
+// group (Holds.Any) and the counts of the objects that they use, so a free is never deferred after
+// the hold has ended.
 //
 // # Shared memory
 //
 // Ranks of one machine share memory by file descriptors, which they send over the private socket of
 // package control/shm. Ranks in different containers, or on different machines of an NVLink fabric,
-// exchange fabric handles over the control plane instead. A mapping stays valid when the rank that
-// has exported the memory exits.
+// exchange fabric handles over the control plane instead. A mapping stays valid after the exporting
+// rank has exited.
 //
 // # Lock order
 //

@@ -8,12 +8,12 @@ import (
 	"symmem/internal/cuda"
 )
 
-// Hold keeps what a graph of another library uses of a group, from the first call in its capture
-// until the graph is gone: the group's exchange memory, report, kernels and communicator, and the
-// windows and segments of its calls. If the driver does not report the end of a graph, the hold
-// ends with the device.
+// Hold keeps the parts of a group that a graph of another library uses, from the first call in the
+// graph's capture until the graph is destroyed. These are the group's exchange memory, report,
+// kernels and communicator, and the windows and segments of its calls. If the driver does not
+// report when a graph is destroyed, the hold ends with the device.
 type Hold struct {
-	of      *Holds
+	holds   *Holds
 	capture uint64      // CUDA's ID of the capture
 	used    []*UseCount // without duplicates; guarded by UseCounts.mu
 }
@@ -23,11 +23,12 @@ type Holds struct {
 	UseCounts *UseCounts
 
 	captures map[uint64]*Hold // by capture ID; guarded by UseCounts.mu
-	held     sync.WaitGroup   // counts the holds
+	active   sync.WaitGroup   // counts the holds that have not ended
 }
 
-// For returns the hold of a stream's active capture, creating it at the first call, or nil without
-// an active capture. Calls must not be concurrent, and must be made on a thread of the context.
+// For returns the hold of a stream's active capture, or nil if there is no active capture. The
+// first call for a capture creates the hold. Calls must not be concurrent, and must be made on a
+// thread of the context.
 func (hs *Holds) For(stream cuda.Stream) (*Hold, error) {
 	uc := hs.UseCounts
 	capture, err := uc.gpu.CUDA.CaptureInfo(stream)
@@ -38,7 +39,7 @@ func (hs *Holds) For(stream cuda.Stream) (*Hold, error) {
 	h := hs.captures[capture.ID]
 	uc.mu.Unlock()
 	if h == nil {
-		h = &Hold{of: hs, capture: capture.ID}
+		h = &Hold{holds: hs, capture: capture.ID}
 		err = h.begin(capture.Graph)
 	}
 	return h, err
@@ -46,13 +47,13 @@ func (hs *Holds) For(stream cuda.Stream) (*Hold, error) {
 
 // begin registers the hold and makes it end with the graph.
 func (h *Hold) begin(graph cuda.Graph) error {
-	hs, uc := h.of, h.of.UseCounts
+	hs, uc := h.holds, h.holds.UseCounts
 	uc.mu.Lock()
 	if hs.captures == nil {
 		hs.captures = map[uint64]*Hold{}
 	}
 	hs.captures[h.capture] = h
-	hs.held.Add(1)
+	hs.active.Add(1)
 	uc.mu.Unlock()
 	err := uc.gpu.CUDA.AtGraphEnd(graph, h.end)
 	if missing := (*cuda.MissingError)(nil); errors.As(err, &missing) {
@@ -67,21 +68,21 @@ func (h *Hold) begin(graph cuda.Graph) error {
 	return err
 }
 
-// end releases what the hold uses. CUDA calls it on a thread that must not call CUDA, so a
-// goroutine runs the deferred functions.
+// end releases the objects that the hold uses. CUDA calls it on a thread that must not call CUDA,
+// so a goroutine runs the deferred functions.
 func (h *Hold) end() {
-	hs, uc := h.of, h.of.UseCounts
+	hs, uc := h.holds, h.holds.UseCounts
 	uc.mu.Lock()
 	delete(hs.captures, h.capture)
-	idle := release(h.used)
+	unused := release(h.used)
 	uc.mu.Unlock()
-	if len(idle) == 0 {
-		hs.held.Done()
+	if len(unused) == 0 {
+		hs.active.Done()
 		return
 	}
 	go func() {
-		defer hs.held.Done()
-		for _, k := range idle {
+		defer hs.active.Done()
+		for _, k := range unused {
 			uc.runDeferred(k)
 		}
 	}()
@@ -89,8 +90,8 @@ func (h *Hold) end() {
 
 // Use adds the objects that a call uses.
 func (h *Hold) Use(used []*UseCount) {
-	h.of.UseCounts.mu.Lock()
-	defer h.of.UseCounts.mu.Unlock()
+	h.holds.UseCounts.mu.Lock()
+	defer h.holds.UseCounts.mu.Unlock()
 	for _, k := range used {
 		if !slices.Contains(h.used, k) {
 			k.users++
@@ -99,7 +100,8 @@ func (h *Hold) Use(used []*UseCount) {
 	}
 }
 
-// Has reports whether a capture, identified by CUDA's ID, or its graph contains calls of the group.
+// Has reports whether the capture with CUDA's ID, or the resulting graph, contains calls of the
+// group.
 func (hs *Holds) Has(id uint64) bool {
 	hs.UseCounts.mu.Lock()
 	defer hs.UseCounts.mu.Unlock()
@@ -113,5 +115,5 @@ func (hs *Holds) Any() bool {
 	return len(hs.captures) > 0
 }
 
-// Wait waits until all holds have ended and the functions they deferred have returned.
-func (hs *Holds) Wait() { hs.held.Wait() }
+// Wait waits until all holds have ended and all functions deferred because of them have returned.
+func (hs *Holds) Wait() { hs.active.Wait() }

@@ -24,8 +24,8 @@ func New(g *gpu.GPU, scatter *scatter.Scatter) *Memory {
 	}
 }
 
-// AliasOf returns the second address of the memory at address, which is outside every window.
-// Addresses outside all arenas are returned unchanged.
+// AliasOf returns the second address of the memory at an address. The second address lies outside
+// every window. Addresses outside all arenas are returned unchanged.
 func (m *Memory) AliasOf(address uintptr) uintptr {
 	m.mu.Lock()
 	defer m.mu.Unlock()

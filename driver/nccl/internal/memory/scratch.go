@@ -7,15 +7,15 @@ import (
 	"symmem/internal/ranked"
 )
 
-// Scratch allocates a small buffer of a device for the all-reduces that implement barriers. Its
-// contents do not matter.
+// Scratch allocates a small buffer for the all-reduces that implement barriers. The contents of the
+// buffer do not matter.
 type Scratch struct {
 	mu      ranked.Mutex[scratchMu]
 	arena   driver.Arena   // guarded by mu
 	segment driver.Segment // guarded by mu
 }
 
-// Address returns the address of the buffer, which is allocated at the first call.
+// Address returns the address of the buffer, which the first call allocates.
 func (s *Scratch) Address(m *Memory) (uintptr, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

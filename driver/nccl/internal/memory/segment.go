@@ -9,10 +9,8 @@ import (
 	"symmem/internal/ranked"
 )
 
-// Segment is one physical allocation, mapped whole at two addresses.
-//
-// States: mapped; unmapped. While it is mapped it may be registered with communicators, over its
-// first mapping.
+// Segment represents a physical allocation that is mapped as a whole at two addresses. Until it is
+// unmapped, its first mapping may be registered with communicators.
 type Segment struct {
 	arena  *Arena
 	offset int64
@@ -32,8 +30,8 @@ func (s *Segment) Bytes() int64 { return s.bytes }
 // plainAddress returns the address of the second mapping, which is outside every window.
 func (s *Segment) plainAddress() uintptr { return s.arena.alias + uintptr(s.offset) }
 
-// create allocates and maps the memory and sets it to zero, because a driver may return memory with
-// contents that this process has left there.
+// create allocates, maps and zeroes the memory. A driver may return memory with contents that this
+// process has written earlier.
 func (s *Segment) create() error {
 	m := s.arena.memory
 	handle, err := s.allocate()
@@ -74,7 +72,8 @@ func (s *Segment) mapAt(address uintptr, handle cuda.Handle) error {
 	return nil
 }
 
-// release unmaps both mappings, which frees the memory, once no kernel may use them.
+// release unmaps both mappings, which frees the memory, after the last kernel that may use them has
+// ended.
 func (s *Segment) release() error {
 	g := s.arena.memory.gpu
 	return g.FreeWhenIdle(func() error {
@@ -85,14 +84,15 @@ func (s *Segment) release() error {
 	})
 }
 
-// Keep does nothing: a segment has no handle.
+// Keep does nothing, since a segment has no handle.
 func (s *Segment) Keep() error { return nil }
 
-// Unmap frees the memory. If graphs of other libraries use it, it is freed when they are gone.
+// Unmap frees the memory. If graphs of other libraries use the memory, it is freed after they are
+// destroyed.
 func (s *Segment) Unmap() error {
 	m := s.arena.memory
-	_, reclaimed := m.gpu.Reclaim()
-	return errors.Join(reclaimed, s.unmap())
+	_, reclaimErr := m.gpu.Reclaim()
+	return errors.Join(reclaimErr, s.unmap())
 }
 
 func (s *Segment) unmap() error {

@@ -13,8 +13,8 @@ import (
 	"symmem/internal/scatter"
 )
 
-// TestMapAfterTimeoutReusesAddresses makes Map fail because the memory is not zeroed in time, and
-// maps another segment at the same offset later.
+// TestMapAfterTimeoutReusesAddresses makes Map fail because the memory is not zeroed in time. Later
+// it maps another segment at the same offset.
 func TestMapAfterTimeoutReusesAddresses(t *testing.T) {
 	g := gputest.Open(t)
 	m := memory.New(g, scatter.New(0, 0, g.Granularity))
@@ -24,13 +24,13 @@ func TestMapAfterTimeoutReusesAddresses(t *testing.T) {
 	}
 	errQueued := errors.New("the wait is queued")
 	err = g.Do(func() error {
-		late, err := g.Words.Take(g.CUDA)
+		gate, err := g.Words.Take(g.CUDA)
 		if err != nil {
 			return err
 		}
-		defer late.Set(1)
+		defer gate.Set(1)
 		err = g.Aside.Run(g, func(on cuda.Stream) error {
-			return errors.Join(errQueued, g.CUDA.StreamWaitValue(on, late.Address(), 1, cuda.WaitEqual))
+			return errors.Join(errQueued, g.CUDA.StreamWaitValue(on, gate.Address(), 1, cuda.WaitEqual))
 		})
 		if !errors.Is(err, errQueued) {
 			return err
@@ -39,7 +39,7 @@ func TestMapAfterTimeoutReusesAddresses(t *testing.T) {
 		defer func() { g.Timeout = timeout }()
 		g.Timeout = time.Millisecond
 		if _, err = arena.Map(0, g.Granularity); !errors.Is(err, context.DeadlineExceeded) {
-			t.Errorf("Map returned %v, want DeadlineExceeded", err)
+			t.Errorf("Map: got %v, want %v", err, context.DeadlineExceeded)
 		}
 		return nil
 	})

@@ -11,10 +11,11 @@ import (
 	"symmem/internal/handoff"
 )
 
-// Exporter exports GPU memory to ranks of the same machine, and maps the memory that they export.
+// Exporter exports GPU memory to ranks of the same machine, and maps memory that they have
+// exported.
 type Exporter struct {
 	GPU *gpu.GPU
-	// Machine connects the ranks of this machine, and sends them descriptors.
+	// Machine connects the ranks of this machine and sends file descriptors to them.
 	Machine *shm.Machine
 }
 
@@ -54,21 +55,21 @@ func (l *Exporter) Fetch(
 	return at, nil
 }
 
-// Sharing exports memory to the ranks of one group, and maps the memory that they export.
+// Sharing exports memory to the ranks of one group, and maps memory that they have exported.
 type Sharing struct {
 	*Exporter
-	// Apart reports whether the ranks cannot send each other descriptors, because they are in several
-	// containers or on several machines.
+	// Apart reports whether the ranks cannot send file descriptors to each other, because they are in
+	// several containers or on several machines.
 	Apart bool
 }
 
-// Shared is an allocation that the other ranks of a group may map until it is withdrawn. The zero
+// Shared represents an allocation that the other ranks of a group may map until Withdraw. The zero
 // value refers to no allocation.
 type Shared struct {
 	exporter *Exporter
 	key      handoff.Key
 	file     *os.File
-	// Fabric is the handle to send to the other ranks if descriptors cannot be sent, or nil.
+	// Fabric holds the handle to send to the other ranks if descriptors cannot be sent, or nil.
 	Fabric []byte
 }
 
@@ -89,7 +90,8 @@ func (l *Sharing) Share(key handoff.Key, handle cuda.Handle) (Shared, error) {
 	return Shared{exporter: l.Exporter, key: key, file: file}, nil
 }
 
-// Encode returns the message from which other ranks map the allocation; nil if there is none.
+// Encode returns the message that other ranks need to map the allocation, or nil if there is no
+// allocation.
 func (l *Shared) Encode() []byte {
 	if l.exporter == nil {
 		return nil
@@ -97,15 +99,15 @@ func (l *Shared) Encode() []byte {
 	return append([]byte{1}, l.Fabric...)
 }
 
-// Withdraw ends the export of a descriptor. A fabric handle stays valid as long as its memory.
+// Withdraw ends the export of a descriptor. A fabric handle stays valid until the memory is freed.
 func (l *Shared) Withdraw() {
 	if l.file != nil {
-		_ = l.exporter.Withdraw(l.key, l.file) // it only closes a descriptor
+		_ = l.exporter.Withdraw(l.key, l.file) // the error is that of closing a descriptor
 	}
 }
 
-// MapShared maps memory that a rank of the group shares. fabric is the handle received from that
-// rank if descriptors cannot be sent.
+// MapShared maps memory that a rank of the group has shared. fabric holds the handle received from
+// that rank if descriptors cannot be sent.
 func (l *Sharing) MapShared(
 	ctx context.Context, rank int, key handoff.Key, fabric []byte, bytes int64,
 ) (uintptr, error) {

@@ -11,23 +11,25 @@ import (
 // value is ready to use.
 type UseCount struct {
 	users int // guarded by UseCounts.mu
-	// deferred frees the object once it is unused. Until it has returned, the object counts as a user
-	// of dependsOn, unless that is nil. Both are guarded by UseCounts.mu.
+	// deferred frees the object when it is no longer in use. Until deferred has returned, the object
+	// counts as a user of dependsOn, unless dependsOn is nil. Both are guarded by UseCounts.mu.
 	deferred  func()
 	dependsOn *UseCount
 }
 
-// UseCounts holds the lock that the use counts and holds of a device share.
+// UseCounts holds the lock that a device's use counts and holds share.
 type UseCounts struct {
 	gpu *gpu.GPU
 
-	mu         ranked.Mutex[useCountsMu]
-	withoutEnd []*Hold // holds of graphs whose end the driver does not report; guarded by mu
+	mu ranked.Mutex[useCountsMu]
+	// withoutEnd lists the holds of graphs whose destruction the driver does not report. It is guarded
+	// by mu.
+	withoutEnd []*Hold
 }
 
-// DeferUntilUnused defers free until k has no users, and counts k as a user of dependsOn, which may
-// be nil, until then. If k is unused it returns false, and the caller has to call free. If a
-// function is deferred already, free is dropped.
+// DeferUntilUnused defers free until k has no users. Until free has returned, k counts as a user of
+// dependsOn, which may be nil. If k has no users, DeferUntilUnused returns false and the caller
+// must call free. If a function has already been deferred for k, free is dropped.
 func (uc *UseCounts) DeferUntilUnused(k, dependsOn *UseCount, free func()) bool {
 	uc.mu.Lock()
 	defer uc.mu.Unlock()
@@ -50,7 +52,7 @@ func (uc *UseCounts) inUse(k *UseCount) bool {
 	return k.users > 0
 }
 
-// release decrements use counts, and returns those that became 0 and have a deferred function.
+// release decrements use counts. It returns the counts that are now 0 and have a deferred function.
 // UseCounts.mu is held.
 func release(used []*UseCount) (unused []*UseCount) {
 	return slices.DeleteFunc(used, func(k *UseCount) bool {
@@ -59,8 +61,8 @@ func release(used []*UseCount) (unused []*UseCount) {
 	})
 }
 
-// runDeferred runs the deferred function of k if k is still unused. Then it releases k's use of the
-// object that k depends on, and does the same for that object.
+// runDeferred runs the deferred function of k if k is still unused. Then it decrements the count on
+// which k depends, and repeats these steps for that count.
 func (uc *UseCounts) runDeferred(k *UseCount) {
 	for k != nil {
 		uc.mu.Lock()
@@ -80,7 +82,7 @@ func (uc *UseCounts) runDeferred(k *UseCount) {
 	}
 }
 
-// End ends the holds of graphs whose end the driver does not report.
+// End ends the holds of graphs whose destruction the driver does not report.
 func (uc *UseCounts) End() {
 	uc.mu.Lock()
 	holds := uc.withoutEnd
