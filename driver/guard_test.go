@@ -24,13 +24,13 @@ func TestGuardHereRunsOnCallersGoroutine(t *testing.T) {
 	for want, f := range map[string]func(){
 		"": func() {}, "called runtime.Goexit": runtime.Goexit, "panicked": panics,
 	} {
-		ended := make(chan error)
+		done := make(chan error)
 		var stack []byte
 		go callGuardHere(func() {
 			stack = debug.Stack()
 			f()
-		}, func(err error) { ended <- err })
-		err := <-ended
+		}, func(err error) { done <- err })
+		err := <-done
 		if (err == nil) != (want == "") || err != nil && !strings.HasPrefix(err.Error(), "work "+want) {
 			t.Errorf("got error %v, want %q", err, want)
 		}
@@ -40,4 +40,4 @@ func TestGuardHereRunsOnCallersGoroutine(t *testing.T) {
 	}
 }
 
-func callGuardHere(f func(), ended func(error)) { driver.GuardHere("work", f, ended) }
+func callGuardHere(f func(), done func(error)) { driver.GuardHere("work", f, done) }

@@ -83,9 +83,9 @@ func goAgreeString(
 }
 
 //export goStep
-func goStep(group C.uint64_t, length C.size_t, what *C.char, site C.uint32_t) C.int {
+func goStep(group C.uint64_t, length C.size_t, description *C.char, site C.uint32_t) C.int {
 	return guard(func() error {
-		text, err := textOf(length, what)
+		text, err := textOf(length, description)
 		if err != nil {
 			return err
 		}

@@ -22,14 +22,14 @@ type integer interface {
 }
 
 // store runs call and writes the result to an address passed by C.
-func store[To, From integer](to *To, what string, call func() (From, error)) C.int {
+func store[To, From integer](dst *To, name string, call func() (From, error)) C.int {
 	return guard(func() error {
-		if to == nil {
-			return errNull(what)
+		if dst == nil {
+			return errNull(name)
 		}
 		value, err := call()
 		if err == nil {
-			*to = To(value)
+			*dst = To(value)
 		}
 		return err
 	})
@@ -63,18 +63,18 @@ func textOf(length C.size_t, text *C.char) (string, error) {
 }
 
 // copyText copies the text that compose returns to a buffer passed by C, as symmem.h describes.
-func copyText(size C.size_t, to *C.char, length *C.size_t, compose func() (string, error)) C.int {
+func copyText(size C.size_t, dst *C.char, length *C.size_t, compose func() (string, error)) C.int {
 	code := C.int(C.SYMMEM_OK)
 	status := guard(func() error {
 		text, err := compose()
 		if err != nil {
 			return err
 		}
-		if length == nil && to == nil {
+		if length == nil && dst == nil {
 			return errNull("the buffer for the text and its length")
 		}
 		code = C.symmem_give(C.size_t(len(text)),
-			(*C.char)(unsafe.Pointer(unsafe.StringData(text))), size, to, length)
+			(*C.char)(unsafe.Pointer(unsafe.StringData(text))), size, dst, length)
 		return nil
 	})
 	if status != C.SYMMEM_OK {
@@ -84,6 +84,6 @@ func copyText(size C.size_t, to *C.char, length *C.size_t, compose func() (strin
 }
 
 // errNull returns the error for a null pointer passed as an argument.
-func errNull(what string) error {
-	return fmt.Errorf("%s is a null pointer: %w", what, symmem.ErrInvalid)
+func errNull(name string) error {
+	return fmt.Errorf("%s is a null pointer: %w", name, symmem.ErrInvalid)
 }

@@ -15,12 +15,12 @@ func TestCallsFindBufferOfTensor(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	at, err := l.Alloc(0, 4096, 0, 0)
+	address, err := l.Alloc(0, 4096, 0, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
 	call := &Arguments{
-		Operation: int(symmem.OpAllReduce), Count: 256, Send: at + 2048, Recv: at + 2048,
+		Operation: int(symmem.OpAllReduce), Count: 256, Send: address + 2048, Recv: address + 2048,
 	}
 	if text, err := l.Explain(world, call); err != nil || !strings.Contains(text, `"registers":true`) {
 		t.Errorf("Explain before the first call = %s, %v; want a registration", text, err)
@@ -34,7 +34,7 @@ func TestCallsFindBufferOfTensor(t *testing.T) {
 		t.Errorf("call past the end of the buffer: got %v, want %v", err, symmem.ErrOutOfRange)
 	}
 	call.Count--
-	if err := l.Free(at, true); err != nil {
+	if err := l.Free(address, true); err != nil {
 		t.Fatal(err)
 	}
 	if err := l.Do(world, call); !errors.Is(err, symmem.ErrFreed) {
@@ -64,12 +64,12 @@ func BenchmarkDo(b *testing.B) {
 			}
 			var middle uintptr
 			for i := range row.buffers {
-				at, err := l.Alloc(0, 1<<16, 0, 0)
+				address, err := l.Alloc(0, 1<<16, 0, 0)
 				if err != nil {
 					b.Fatal(err)
 				}
 				if i == row.buffers/2 {
-					middle = at + 4096
+					middle = address + 4096
 				}
 			}
 			call := &Arguments{Operation: int(symmem.OpAllReduce), Count: 64, Send: middle, Recv: middle}

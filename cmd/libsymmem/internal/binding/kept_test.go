@@ -23,11 +23,11 @@ func TestLiveBuffersOutliveForcedClose(t *testing.T) {
 	}
 	words := map[int]*uint64{}
 	for _, pool := range []int{0, number, Local} {
-		at, err := l.Alloc(pool, 4096, 0, 0)
+		address, err := l.Alloc(pool, 4096, 0, 0)
 		if err != nil {
 			t.Fatal(err)
 		}
-		words[pool] = *(**uint64)(unsafe.Pointer(&at))
+		words[pool] = *(**uint64)(unsafe.Pointer(&address))
 		*words[pool] = uint64(pool + 10)
 	}
 	if err := l.Close(false); CodeOf(err) != Live {
@@ -63,25 +63,27 @@ func TestLiveBuffersOutliveForcedClose(t *testing.T) {
 // TestFreedMemoryOfClosedPoolsIsRefused makes collectives on buffers of closed pools.
 func TestFreedMemoryOfClosedPoolsIsRefused(t *testing.T) {
 	l, _ := alone(t, host)
-	allReduce := func(at uintptr) error {
+	allReduce := func(address uintptr) error {
 		world, err := l.World()
 		if err != nil {
 			t.Fatal(err)
 		}
-		return l.Do(world, &Arguments{Operation: int(symmem.OpAllReduce), Count: 4, Send: at, Recv: at})
+		return l.Do(world, &Arguments{
+			Operation: int(symmem.OpAllReduce), Count: 4, Send: address, Recv: address,
+		})
 	}
 	alloc := func(pool int, bytes uint64) uintptr {
 		t.Helper()
-		at, err := l.Alloc(pool, bytes, 0, 0)
+		address, err := l.Alloc(pool, bytes, 0, 0)
 		if err != nil {
 			t.Fatal(err)
 		}
-		return at
+		return address
 	}
-	check := func(what string, at uintptr, want Code) {
+	check := func(name string, address uintptr, want Code) {
 		t.Helper()
-		if err := allReduce(at); CodeOf(err) != want {
-			t.Errorf("call on %s: got %v, want %v", what, err, want)
+		if err := allReduce(address); CodeOf(err) != want {
+			t.Errorf("call on %s: got %v, want %v", name, err, want)
 		}
 	}
 	for _, reopen := range []bool{false, true} {
@@ -95,8 +97,8 @@ func TestFreedMemoryOfClosedPoolsIsRefused(t *testing.T) {
 		}
 		freed, live := alloc(pool, 4096), alloc(pool, 4096)
 		large := alloc(pool, 64<<20) // has a segment to itself
-		for _, at := range []uintptr{freed, large} {
-			if err := l.Free(at, false); err != nil {
+		for _, address := range []uintptr{freed, large} {
+			if err := l.Free(address, false); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -131,7 +133,7 @@ func TestFreeDuringCloseTakesEffect(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	at, err := l.Alloc(number, 4096, 0, 0)
+	address, err := l.Alloc(number, 4096, 0, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -139,7 +141,7 @@ func TestFreeDuringCloseTakesEffect(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	b, err := r.rt.Interop().Retire(at)
+	b, err := r.rt.Interop().Retire(address)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -149,7 +151,7 @@ func TestFreeDuringCloseTakesEffect(t *testing.T) {
 	if err := p.free(b, true); err != nil {
 		t.Error(err)
 	}
-	if _, err := r.rt.Interop().Buffer(at); !errors.Is(err, symmem.ErrForeign) {
+	if _, err := r.rt.Interop().Buffer(address); !errors.Is(err, symmem.ErrForeign) {
 		t.Errorf("the address is still found: %v", err)
 	}
 }
@@ -167,7 +169,7 @@ func TestConcurrentClosesKeepBufferOnce(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		at, err := l.Alloc(number, 4096, 0, 0)
+		address, err := l.Alloc(number, 4096, 0, 0)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -187,7 +189,7 @@ func TestConcurrentClosesKeepBufferOnce(t *testing.T) {
 		if n, _ := interop.Live(nil); n != 1 {
 			t.Fatalf("%d buffers are live, want 1", n)
 		}
-		if err := l.Free(at, false); err != nil {
+		if err := l.Free(address, false); err != nil {
 			t.Fatalf("freeing the last buffer: %v", err)
 		}
 		if n, _ := interop.Live(nil); n != 0 {
@@ -200,8 +202,8 @@ func TestConcurrentClosesKeepBufferOnce(t *testing.T) {
 // closed ranks. Trim records the unmapped segments with the pool's lock held.
 func TestTrimDoesNotWaitForClosedRanks(t *testing.T) {
 	l, _ := alone(t, host)
-	at, err := l.Alloc(0, 100<<20, 0, 0)
-	if err := errors.Join(err, l.Free(at, false)); err != nil {
+	address, err := l.Alloc(0, 100<<20, 0, 0)
+	if err := errors.Join(err, l.Free(address, false)); err != nil {
 		t.Fatal(err)
 	}
 	trimmed := make(chan error, 1)
@@ -216,7 +218,7 @@ func TestTrimDoesNotWaitForClosedRanks(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if !l.kept.isUnmapped(at) {
+	if !l.kept.isUnmapped(address) {
 		t.Error("the segment is not recorded as unmapped")
 	}
 }

@@ -97,11 +97,11 @@ func TestOrderOfFreesDoesNotAffectPlacement(t *testing.T) {
 			}
 		}()
 		alloc := func(i int) uintptr {
-			at, err := l.Alloc(number, uint64(sizes[i]), uintptr(i%2), 0)
+			address, err := l.Alloc(number, uint64(sizes[i]), uintptr(i%2), 0)
 			if err != nil {
 				t.Fatal(err)
 			}
-			return at
+			return address
 		}
 		buffer := make([]uintptr, buffers)
 		for i := range buffer {
@@ -145,7 +145,7 @@ func TestWordsCountMemoryAndWindows(t *testing.T) {
 		t.Fatal(err)
 	}
 	before := words.Pending.Load()
-	at, err := l.Alloc(0, 100, 0, 0)
+	address, err := l.Alloc(0, 100, 0, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -158,7 +158,7 @@ func TestWordsCountMemoryAndWindows(t *testing.T) {
 		t.Errorf("ScopeEnd = %d, %v with Pending = %d and Windows = %d, before %d",
 			seen, err, words.Pending.Load(), words.Windows.Load(), windows)
 	}
-	if !l.IsSymmetric(world, 100, at) || l.IsSymmetric(world, 1<<40, at) {
+	if !l.IsSymmetric(world, 100, address) || l.IsSymmetric(world, 1<<40, address) {
 		t.Error("IsSymmetric does not report exactly the registered range")
 	}
 }
@@ -183,9 +183,9 @@ func TestNumberOnOneMachineDoesNotAllocate(t *testing.T) {
 func TestAllocDoesNotAllocateOnGoHeap(t *testing.T) {
 	l, _ := alone(t, host)
 	pair := func() {
-		at, err := l.Alloc(0, 2<<20, 0, 0)
+		address, err := l.Alloc(0, 2<<20, 0, 0)
 		if err == nil {
-			err = l.Free(at, true)
+			err = l.Free(address, true)
 		}
 		if err != nil {
 			t.Fatal(err)

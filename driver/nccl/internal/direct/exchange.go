@@ -206,11 +206,11 @@ func (x *Exchange) mapPeers(ctx context.Context, key handoff.Key, all []capabili
 		if r == x.group.Config.Rank {
 			continue
 		}
-		at, err := x.group.Sharing.MapShared(ctx, rank, key, all[r].Fabric, kernels.ExchangeBytes)
+		address, err := x.group.Sharing.MapShared(ctx, rank, key, all[r].Fabric, kernels.ExchangeBytes)
 		if err != nil {
 			return err
 		}
-		x.addresses[r] = at
+		x.addresses[r] = address
 	}
 	return nil
 }
@@ -230,9 +230,9 @@ func (x *Exchange) release() error {
 	g := x.group.Sharing.GPU
 	err := g.Do(func() error {
 		var errs []error
-		for _, at := range x.addresses {
-			if at != 0 {
-				errs = append(errs, g.Unmap(at, kernels.ExchangeBytes))
+		for _, address := range x.addresses {
+			if address != 0 {
+				errs = append(errs, g.Unmap(address, kernels.ExchangeBytes))
 			}
 		}
 		return errors.Join(errs...)

@@ -95,11 +95,11 @@ func (t *LaunchOrder) makeReplayEvent(d *stream.Streams) error {
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	at, err := d.PointBehind(func(on cuda.Stream) error { return t.waitForLatest(on, d.GPU.CUDA) })
+	point, err := d.PointBehind(func(on cuda.Stream) error { return t.waitForLatest(on, d.GPU.CUDA) })
 	if err != nil {
 		return err
 	}
-	t.replayEvent, t.latestEvent = at, nil
+	t.replayEvent, t.latestEvent = point, nil
 	t.latest.Store(nil)
 	return nil
 }

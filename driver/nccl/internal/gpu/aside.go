@@ -18,7 +18,7 @@ type Aside struct {
 
 // Run queues work and waits until it ends or the GPU's timeout expires. After a timeout, the work's
 // stream is abandoned (GPU.AddUnfinished), and the next Run creates a new one.
-func (a *Aside) Run(g *GPU, queue func(on cuda.Stream) error) error {
+func (a *Aside) Run(g *GPU, queue func(stream cuda.Stream) error) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	var err error
@@ -52,8 +52,8 @@ func (a *Aside) Run(g *GPU, queue func(on cuda.Stream) error) error {
 
 // Zero fills memory with zeros.
 func (a *Aside) Zero(g *GPU, address uintptr, bytes int64) error {
-	return a.Run(g, func(on cuda.Stream) error {
-		return g.CUDA.MemsetD8Async(address, 0, bytes, on)
+	return a.Run(g, func(stream cuda.Stream) error {
+		return g.CUDA.MemsetD8Async(address, 0, bytes, stream)
 	})
 }
 

@@ -25,8 +25,8 @@ func TestAsideAbandonsStreamAfterTimeout(t *testing.T) {
 		defer gate.Set(1)
 		timeout := g.Timeout
 		g.Timeout = time.Millisecond
-		err = g.Aside.Run(g, func(on cuda.Stream) error {
-			return g.CUDA.StreamWaitValue(on, gate.Address(), 1, cuda.WaitEqual)
+		err = g.Aside.Run(g, func(stream cuda.Stream) error {
+			return g.CUDA.StreamWaitValue(stream, gate.Address(), 1, cuda.WaitEqual)
 		})
 		g.Timeout = timeout
 		if !errors.Is(err, context.DeadlineExceeded) {
@@ -40,8 +40,8 @@ func TestAsideAbandonsStreamAfterTimeout(t *testing.T) {
 			return err
 		}
 		defer g.Words.Put(next)
-		err = g.Aside.Run(g, func(on cuda.Stream) error {
-			return g.CUDA.StreamWriteValue(on, next.Address(), 1)
+		err = g.Aside.Run(g, func(stream cuda.Stream) error {
+			return g.CUDA.StreamWriteValue(stream, next.Address(), 1)
 		})
 		if next.Value() != 1 {
 			t.Error("Run returned before its work had ended")

@@ -154,22 +154,22 @@ func (g *GPU) Release(handle cuda.Handle) { _ = g.CUDA.Release(handle) }
 // Map maps an allocation at new addresses, for this GPU only. It must be called on a thread of the
 // context.
 func (g *GPU) Map(handle cuda.Handle, bytes int64) (uintptr, error) {
-	at, err := g.CUDA.AddressReserve(bytes, g.Granularity)
+	address, err := g.CUDA.AddressReserve(bytes, g.Granularity)
 	if err != nil {
 		return 0, err
 	}
-	if err := g.CUDA.Map(at, bytes, handle); err != nil {
-		return 0, errors.Join(err, g.CUDA.AddressFree(at, bytes))
+	if err := g.CUDA.Map(address, bytes, handle); err != nil {
+		return 0, errors.Join(err, g.CUDA.AddressFree(address, bytes))
 	}
-	if err := g.CUDA.SetAccess(at, bytes, g.Device); err != nil {
-		return 0, errors.Join(err, g.Unmap(at, bytes))
+	if err := g.CUDA.SetAccess(address, bytes, g.Device); err != nil {
+		return 0, errors.Join(err, g.Unmap(address, bytes))
 	}
-	return at, nil
+	return address, nil
 }
 
 // Unmap undoes Map. It must be called on a thread of the context.
-func (g *GPU) Unmap(at uintptr, bytes int64) error {
-	return errors.Join(g.CUDA.Unmap(at, bytes), g.CUDA.AddressFree(at, bytes))
+func (g *GPU) Unmap(address uintptr, bytes int64) error {
+	return errors.Join(g.CUDA.Unmap(address, bytes), g.CUDA.AddressFree(address, bytes))
 }
 
 // MapImported maps the allocation whose handle importHandle returns. It calls importHandle on a

@@ -31,8 +31,8 @@ func (p *Pinned[T]) Take(gpu *cuda.Driver) (*T, error) {
 		}
 		p.pages = append(p.pages, page)
 		memory := dl.Bytes(page, pageBytes)
-		for at := uintptr(0); at < pageBytes; at += unsafe.Sizeof(*new(T)) {
-			p.free = append(p.free, (*T)(unsafe.Pointer(&memory[at])))
+		for offset := uintptr(0); offset < pageBytes; offset += unsafe.Sizeof(*new(T)) {
+			p.free = append(p.free, (*T)(unsafe.Pointer(&memory[offset])))
 		}
 	}
 	last := len(p.free) - 1

@@ -139,11 +139,11 @@ func (a *Arena) Map(offset, bytes int64) (driver.Segment, error) {
 	if _, err := m.gpu.Reclaim(); err != nil {
 		return nil, fmt.Errorf("mapping %d bytes at %d: %w", bytes, offset, err)
 	}
-	at, err := m.scatter.Draw(a.base, a.bytes, offset, bytes)
+	drawn, err := m.scatter.Draw(a.base, a.bytes, offset, bytes)
 	if err != nil {
 		return nil, &driver.OutOfMemoryError{Requested: bytes, Cause: err}
 	}
-	s := &Segment{arena: a, offset: at, bytes: bytes}
+	s := &Segment{arena: a, offset: drawn, bytes: bytes}
 	if err := m.gpu.Do(s.create); err != nil {
 		return nil, fmt.Errorf("mapping %d bytes at %d: %w", bytes, offset, err)
 	}

@@ -51,15 +51,15 @@ func TestKeptMemoryOutlivesDevice(t *testing.T) {
 }
 
 // writeAndRead fills four bytes of device memory with 0xa5 and reads them back.
-func writeAndRead(t *testing.T, g *gpu.GPU, at uintptr) (word uint32) {
+func writeAndRead(t *testing.T, g *gpu.GPU, address uintptr) (word uint32) {
 	t.Helper()
 	err := g.Do(func() error {
 		s, err := g.CUDA.StreamCreate()
 		if err != nil {
 			return err
 		}
-		return errors.Join(g.CUDA.MemsetD8Async(at, 0xa5, 4, s),
-			g.CUDA.MemcpyAsync(dl.AddressOf(&word), at, 4, s), g.CUDA.StreamSynchronize(s),
+		return errors.Join(g.CUDA.MemsetD8Async(address, 0xa5, 4, s),
+			g.CUDA.MemcpyAsync(dl.AddressOf(&word), address, 4, s), g.CUDA.StreamSynchronize(s),
 			g.CUDA.StreamDestroy(s))
 	})
 	runtime.KeepAlive(&word)

@@ -29,8 +29,8 @@ func TestMapAfterTimeoutReusesAddresses(t *testing.T) {
 			return err
 		}
 		defer gate.Set(1)
-		err = g.Aside.Run(g, func(on cuda.Stream) error {
-			return errors.Join(errQueued, g.CUDA.StreamWaitValue(on, gate.Address(), 1, cuda.WaitEqual))
+		err = g.Aside.Run(g, func(stream cuda.Stream) error {
+			return errors.Join(errQueued, g.CUDA.StreamWaitValue(stream, gate.Address(), 1, cuda.WaitEqual))
 		})
 		if !errors.Is(err, errQueued) {
 			return err

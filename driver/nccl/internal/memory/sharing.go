@@ -40,19 +40,19 @@ func (l *Exporter) Withdraw(key handoff.Key, f *os.File) error {
 // Fetch maps memory that a rank of this machine has exported.
 func (l *Exporter) Fetch(
 	ctx context.Context, rank int, key handoff.Key, bytes int64,
-) (at uintptr, err error) {
+) (address uintptr, err error) {
 	f, err := l.Machine.Fetch(ctx, rank, key)
 	if err != nil {
 		return 0, fmt.Errorf("fetching memory of rank %d: %w", rank, err)
 	}
 	defer f.Close()
-	at, err = l.GPU.MapImported(bytes, func() (cuda.Handle, error) {
+	address, err = l.GPU.MapImported(bytes, func() (cuda.Handle, error) {
 		return l.GPU.CUDA.ImportFD(int(f.Fd()))
 	})
 	if err != nil {
 		return 0, fmt.Errorf("mapping memory of rank %d: %w", rank, err)
 	}
-	return at, nil
+	return address, nil
 }
 
 // Sharing exports memory to the ranks of one group, and maps memory that they have exported.
@@ -119,12 +119,12 @@ func (l *Sharing) MapShared(
 		return 0, fmt.Errorf("rank %d has sent a fabric handle of %d bytes, want %d", rank, len(fabric),
 			len(handle))
 	}
-	at, err := l.GPU.MapImported(bytes, func() (cuda.Handle, error) {
+	address, err := l.GPU.MapImported(bytes, func() (cuda.Handle, error) {
 		return l.GPU.CUDA.ImportFabric(handle)
 	})
 	if err != nil {
 		return 0, fmt.Errorf("mapping memory of rank %d by its fabric handle, which needs NVLink "+
 			"between the two GPUs: %w", rank, err)
 	}
-	return at, nil
+	return address, nil
 }

@@ -35,7 +35,7 @@ func (k *Captured) record(s *stream.Stream) (err error) {
 		return err
 	}
 	box := m.out.peers[k.plan.Root].mailbox
-	taken := box.at(&box.flags(m.Config.Rank).taken[k.staged.slot])
+	taken := box.deviceAddress(&box.flags(m.Config.Rank).taken[k.staged.slot])
 	if err = api.StreamWriteValue(on, k.state.Address(), kernels.MessageWaits); err != nil {
 		return err
 	}

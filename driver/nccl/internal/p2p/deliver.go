@@ -127,7 +127,7 @@ func (in *inbox) accept(e *End) (accepted bool, err error) {
 		return false, nil
 	}
 	e.descriptor.To, e.descriptor.Bytes = uint64(e.plan.Address), a.bytes
-	e.descriptor.Taken = uint64(in.own.at(&in.own.flags(a.source).taken[a.slot]))
+	e.descriptor.Taken = uint64(in.own.deviceAddress(&in.own.flags(a.source).taken[a.slot]))
 	e.handle()
 	a.handled, a.previous = true, nil
 	return true, nil

@@ -86,19 +86,19 @@ func (m *mailbox) wakeup() *wakeup { return (*wakeup)(m.memory.Base()) }
 
 // flags returns the flags of the messages from a rank.
 func (m *mailbox) flags(from int) *flags {
-	at := unsafe.Sizeof(wakeup{}) + uintptr(from)*unsafe.Sizeof(flags{})
-	return (*flags)(unsafe.Add(m.memory.Base(), at))
+	offset := unsafe.Sizeof(wakeup{}) + uintptr(from)*unsafe.Sizeof(flags{})
+	return (*flags)(unsafe.Add(m.memory.Base(), offset))
 }
 
 // ring returns the ring of headers from a rank.
 func (m *mailbox) ring(from int) *headerRing {
-	at := unsafe.Sizeof(wakeup{}) + uintptr(m.ranks)*unsafe.Sizeof(flags{}) +
+	offset := unsafe.Sizeof(wakeup{}) + uintptr(m.ranks)*unsafe.Sizeof(flags{}) +
 		uintptr(from)*unsafe.Sizeof(headerRing{})
-	return (*headerRing)(unsafe.Add(m.memory.Base(), at))
+	return (*headerRing)(unsafe.Add(m.memory.Base(), offset))
 }
 
-// at returns the device address of a word in the pinned part.
-func (m *mailbox) at(word *uint32) uintptr {
+// deviceAddress returns the device address of a word in the pinned part.
+func (m *mailbox) deviceAddress(word *uint32) uintptr {
 	return m.device + uintptr(unsafe.Pointer(word)) - m.pinned
 }
 
@@ -125,13 +125,13 @@ func (r *headerRing) hasRoom() bool {
 // pin registers the flags of a range of senders with CUDA. It must be called on a thread of the
 // context.
 func (m *mailbox) pin(d *Device, first, ranks int) error {
-	at := uintptr(unsafe.Pointer(m.flags(first)))
-	err := d.GPU.CUDA.MemHostRegister(at, int64(ranks)*int64(unsafe.Sizeof(flags{})))
+	address := uintptr(unsafe.Pointer(m.flags(first)))
+	err := d.GPU.CUDA.MemHostRegister(address, int64(ranks)*int64(unsafe.Sizeof(flags{})))
 	if err != nil {
 		return fmt.Errorf("registering host memory for messages: %w", err)
 	}
-	m.pinned = at
-	m.device, err = d.GPU.CUDA.MemHostDevice(at)
+	m.pinned = address
+	m.device, err = d.GPU.CUDA.MemHostDevice(address)
 	return err
 }
 

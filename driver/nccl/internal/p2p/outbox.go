@@ -204,7 +204,7 @@ func (o *outbox) queueSend(p *Plan, st outgoing, on cuda.Stream) error {
 			return err
 		}
 	}
-	return gpu.StreamWriteValue(on, box.at(&box.flags(o.config.Rank).full[st.slot]), 1)
+	return gpu.StreamWriteValue(on, box.deviceAddress(&box.flags(o.config.Rank).full[st.slot]), 1)
 }
 
 // announce writes the header of a message to the peer's ring. replayed is 1 for a message of a

@@ -131,16 +131,16 @@ func (s *staging) add(config *driver.GroupConfig, bytes int64) error {
 			return fmt.Errorf("allocating memory for messages: %w", err)
 		}
 		defer d.GPU.Release(handle)
-		at, err := d.GPU.Map(handle, bytes)
+		base, err := d.GPU.Map(handle, bytes)
 		if err != nil {
 			return err
 		}
 		f, err := d.Exporter.Export(stagingKey(config.ID, len(s.segments)+1), handle)
 		if err != nil {
-			return errors.Join(err, d.GPU.Unmap(at, bytes))
+			return errors.Join(err, d.GPU.Unmap(base, bytes))
 		}
 		s.segments = append(s.segments, &stagingSegment{
-			base: at, bytes: bytes, free: []span{{0, bytes}}, file: f,
+			base: base, bytes: bytes, free: []span{{0, bytes}}, file: f,
 		})
 		s.bytes += bytes
 		return nil

@@ -54,8 +54,8 @@ func checkBlocks(t *rapid.T, s *staging, live []block) {
 	for i, segment := range s.segments {
 		counts := make([]int, segment.bytes/blockUnit)
 		count := func(s span) {
-			for at := s.offset; at < s.offset+s.bytes; at += blockUnit {
-				counts[at/blockUnit]++
+			for offset := s.offset; offset < s.offset+s.bytes; offset += blockUnit {
+				counts[offset/blockUnit]++
 			}
 		}
 		for _, f := range segment.free {

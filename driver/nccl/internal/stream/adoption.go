@@ -70,9 +70,9 @@ func (a *adoption) recordAll(before func() error) (capturing bool, err error) {
 		if capturing, err = a.Captured(); capturing || err != nil {
 			return capturing, err
 		}
-		at, err := a.streams.NewPoint()
+		point, err := a.streams.NewPoint()
 		if err == nil {
-			err = device.Do(func() error { return device.CUDA.EventRecord(at.Handle, a.handle) })
+			err = device.Do(func() error { return device.CUDA.EventRecord(point.Handle, a.handle) })
 		}
 		if err != nil {
 			return false, err
@@ -80,9 +80,9 @@ func (a *adoption) recordAll(before func() error) (capturing bool, err error) {
 		if capturing, err = a.Captured(); capturing || err != nil {
 			return capturing, err
 		}
-		if _, err := at.reached(); !errors.Is(err, cuda.ErrCapturedEvent) {
+		if _, err := point.reached(); !errors.Is(err, cuda.ErrCapturedEvent) {
 			err := before()
-			a.queued.set(at)
+			a.queued.set(point)
 			return false, err
 		}
 	}

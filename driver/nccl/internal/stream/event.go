@@ -16,7 +16,7 @@ type Event struct {
 	streams *Streams
 
 	mu     ranked.Mutex[eventMu]
-	at     *Point // of the last Record, or nil; guarded by mu
+	point  *Point // of the last Record, or nil; guarded by mu
 	shared bool   // other events refer to the point, so it must not be recorded again; guarded by mu
 }
 
@@ -28,18 +28,18 @@ func (e *Event) Done() bool {
 
 // Query reports whether the last recorded point has been reached. It returns CUDA's errors.
 func (e *Event) Query() (done bool, err error) {
-	at := e.Point()
-	if at == nil {
+	point := e.Point()
+	if point == nil {
 		return true, nil
 	}
-	return at.reached()
+	return point.reached()
 }
 
 // Point returns the last recorded point, or nil.
 func (e *Event) Point() *Point {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	return e.at
+	return e.point
 }
 
 // Synchronize waits until the last recorded point has been reached.
@@ -52,38 +52,38 @@ func (e *Event) Synchronize(ctx context.Context) error {
 
 // Record records the event on a stream, whose lock is held. It must be called on a thread of the
 // context.
-func (e *Event) Record(on cuda.Stream) (err error) {
+func (e *Event) Record(stream cuda.Stream) (err error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	at := e.at
-	if at == nil || e.shared {
-		if at, err = e.streams.NewPoint(); err != nil {
+	point := e.point
+	if point == nil || e.shared {
+		if point, err = e.streams.NewPoint(); err != nil {
 			return err
 		}
 	}
-	if err := e.streams.GPU.CUDA.EventRecord(at.Handle, on); err != nil {
+	if err := e.streams.GPU.CUDA.EventRecord(point.Handle, stream); err != nil {
 		return err
 	}
-	e.at, e.shared = at, false
+	e.point, e.shared = point, false
 	return nil
 }
 
 // set replaces the point of the event with one that no other event refers to.
-func (e *Event) set(at *Point) {
+func (e *Event) set(point *Point) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.at, e.shared = at, false
+	e.point, e.shared = point, false
 }
 
 // share makes the event refer to the point of another event.
-func (e *Event) share(from *Event) {
-	from.mu.Lock()
-	at := from.at
-	from.shared = true
-	from.mu.Unlock()
+func (e *Event) share(other *Event) {
+	other.mu.Lock()
+	point := other.point
+	other.shared = true
+	other.mu.Unlock()
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.at, e.shared = at, true
+	e.point, e.shared = point, true
 }
 
 // RecordAfter returns an event that marks the end of the work queued on s. It records e, unless s
@@ -109,13 +109,13 @@ func (e *Event) RecordAfter(s *Stream, fixed bool) (*Event, error) {
 }
 
 // StreamWait makes later work of a stream wait for the event's point.
-func (e *Event) StreamWait(on cuda.Stream, gpu *cuda.Driver) error {
+func (e *Event) StreamWait(stream cuda.Stream, gpu *cuda.Driver) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if e.at == nil {
+	if e.point == nil {
 		return nil
 	}
-	return gpu.StreamWaitEvent(on, e.at.Handle)
+	return gpu.StreamWaitEvent(stream, e.point.Handle)
 }
 
 // fixedPoint returns a new point after the event's current one, or nil if the event has none. A
@@ -124,11 +124,11 @@ func (e *Event) StreamWait(on cuda.Stream, gpu *cuda.Driver) error {
 func (e *Event) fixedPoint() (*Point, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if e.at == nil {
+	if e.point == nil {
 		return nil, nil
 	}
-	return e.streams.PointBehind(func(on cuda.Stream) error {
-		return e.streams.GPU.CUDA.StreamWaitEvent(on, e.at.Handle)
+	return e.streams.PointBehind(func(stream cuda.Stream) error {
+		return e.streams.GPU.CUDA.StreamWaitEvent(stream, e.point.Handle)
 	})
 }
 
@@ -155,7 +155,7 @@ func (d *Streams) NewPoint() (*Point, error) {
 // PointBehind returns a new point that is reached after the events that wait makes a stream wait
 // for. It uses a temporary stream, because other streams may be captured. It must be called on a
 // thread of the context.
-func (d *Streams) PointBehind(wait func(on cuda.Stream) error) (*Point, error) {
+func (d *Streams) PointBehind(wait func(stream cuda.Stream) error) (*Point, error) {
 	p, err := d.NewPoint()
 	if err != nil {
 		return nil, err

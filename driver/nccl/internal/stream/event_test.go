@@ -59,12 +59,12 @@ func newStreams(t *testing.T) *Streams {
 // noCalls implements Calls for graphs without group calls.
 type noCalls struct{}
 
-func (noCalls) Launch(g *Graph, on *Stream) error {
+func (noCalls) Launch(g *Graph, stream *Stream) error {
 	return g.streams.GPU.Do(func() error {
-		if err := g.Queue(on); err != nil {
+		if err := g.Queue(stream); err != nil {
 			return err
 		}
-		return g.RecordEvents(on)
+		return g.RecordEvents(stream)
 	})
 }
 

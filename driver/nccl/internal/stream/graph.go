@@ -43,17 +43,17 @@ type Graph struct {
 type Calls interface {
 	// Record adds a group call to the capture of a stream. The stream's and the group's locks are
 	// held.
-	Record(on *Stream, plan driver.Plan) error
+	Record(stream *Stream, plan driver.Plan) error
 	// Launch assigns tickets and numbers to the calls of one launch, and queues the launch with
 	// Graph.Queue and Graph.RecordEvents. The graph's and the stream's locks are held.
-	Launch(g *Graph, on *Stream) error
+	Launch(g *Graph, stream *Stream) error
 	// Close frees the resources of the calls. ended reports whether all launches have ended.
 	Close(ended bool)
 }
 
 // addHost adds a host function to the capture. run does the function's work and then writes a value
 // to a word, for which the graph waits. Each launch resets the word, since launches do not overlap.
-func (g *Graph) addHost(on cuda.Stream, run func(done *gpu.Word, value uint32)) error {
+func (g *Graph) addHost(stream cuda.Stream, run func(done *gpu.Word, value uint32)) error {
 	device := g.streams.GPU
 	word, err := device.Words.Take(device.CUDA)
 	if err != nil {
@@ -65,10 +65,10 @@ func (g *Graph) addHost(on cuda.Stream, run func(done *gpu.Word, value uint32)) 
 		go run(word, 1)
 	})
 	g.functions = append(g.functions, f)
-	if err := device.CUDA.LaunchHostFunc(on, f); err != nil {
+	if err := device.CUDA.LaunchHostFunc(stream, f); err != nil {
 		return err
 	}
-	return device.CUDA.StreamWaitValue(on, word.Address(), 1, cuda.WaitEqual)
+	return device.CUDA.StreamWaitValue(stream, word.Address(), 1, cuda.WaitEqual)
 }
 
 // finish ends CUDA's capture and instantiates the graph, which no other goroutine uses yet.
@@ -92,8 +92,8 @@ func (g *Graph) finish(s *Stream) error {
 }
 
 // Launch queues the recorded work on a stream.
-func (g *Graph) Launch(on driver.Stream) error {
-	s, err := g.streams.Own(on)
+func (g *Graph) Launch(stream driver.Stream) error {
+	s, err := g.streams.Own(stream)
 	if err != nil {
 		return err
 	}

@@ -12,7 +12,7 @@ import (
 type Group interface {
 	// Await waits until a stream is idle. ticket and operation identify the stream's last collective.
 	// Meanwhile Await checks whether the group has failed.
-	Await(ctx context.Context, on *Stream, ticket uint64, operation driver.Operation) error
+	Await(ctx context.Context, stream *Stream, ticket uint64, operation driver.Operation) error
 	// KernelsEnded returns a channel that is closed after the group has failed or ended and its
 	// kernels have ended or have been abandoned.
 	KernelsEnded() <-chan struct{}
@@ -27,7 +27,7 @@ type Group interface {
 	// Stream.RecordGroups. forget is set if the stream is being abandoned. The group then drops the
 	// event, so that nothing waits for the stream. The stream's lock is held, so RecordEvent must not
 	// wait for other ranks.
-	RecordEvent(on *Stream, forget bool) error
+	RecordEvent(stream *Stream, forget bool) error
 }
 
 // launchers lists the groups with kernels on a stream.

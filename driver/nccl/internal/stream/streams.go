@@ -58,8 +58,8 @@ func (d *Streams) Adopt(handle uintptr) (*Stream, error) {
 }
 
 // Own returns the stream as a *Stream, or an error if it belongs to another device.
-func (d *Streams) Own(on driver.Stream) (*Stream, error) {
-	if s, ok := on.(*Stream); ok && s != nil && s.streams == d {
+func (d *Streams) Own(stream driver.Stream) (*Stream, error) {
+	if s, ok := stream.(*Stream); ok && s != nil && s.streams == d {
 		return s, nil
 	}
 	return nil, errForeign
@@ -72,8 +72,8 @@ func (d *Streams) NewEvent() *Event { return &Event{streams: d} }
 
 // keepInCapture keeps a point alive until the graph that the stream's owner is capturing is
 // destroyed. If the driver cannot report that, the point stays alive until the device is closed.
-func (d *Streams) keepInCapture(on cuda.Stream, p *Point) error {
-	capture, err := d.GPU.CUDA.CaptureInfo(on)
+func (d *Streams) keepInCapture(stream cuda.Stream, p *Point) error {
+	capture, err := d.GPU.CUDA.CaptureInfo(stream)
 	if err != nil || capture.Graph == 0 {
 		return err
 	}
