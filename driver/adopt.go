@@ -4,8 +4,8 @@ import "context"
 
 // AdoptedStream represents a stream that belongs to another library, its owner. The owner may
 // capture the stream at any time. On GPUs, where the owner can wait for the stream without calling
-// symmem, Communicator.Launch returns its own errors even while the stream has other work. The next
-// Launch or Synchronize returns errors of queued work.
+// symmem, Communicator.Launch returns the error of a call that it refuses even while the stream has
+// other work. If a call fails after Launch, the next Launch or Synchronize returns the error.
 type AdoptedStream interface {
 	Stream
 	// Captured reports whether the owner or symmem is capturing the stream. During a capture, only

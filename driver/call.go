@@ -48,9 +48,9 @@ type Call struct {
 	// Root holds the group rank of the root of Broadcast and Reduce, or of the peer of Send and Recv.
 	// For Recv it may be AnySource.
 	Root int
-	// Tag distinguishes messages between the same two ranks. It is from 0 to MaxTag. The k-th Send of
-	// a pair of ranks with a tag matches the k-th Recv with that tag, each in its rank's order of
-	// calls on all streams.
+	// Tag distinguishes messages between the same two ranks. Tags range from 0 to MaxTag. The k-th
+	// Send with a tag from one rank to another matches the k-th Recv with that tag, counted in the
+	// order of each rank's calls on all its streams.
 	Tag int
 	// Count holds the number of elements. It is not negative, and 0 for AllToAllV.
 	Count int64

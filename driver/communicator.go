@@ -17,10 +17,10 @@ type GroupConfig struct {
 	// Check makes the communicator compare every call's Digest across ranks before the call's
 	// result is used. It can be changed later by SetCheck.
 	Check bool
-	// Strict orders messages with respect to collectives. A message that is sent after a different
-	// number of collectives than it is received after fails the group with a MessageError. If calls
-	// are compared, each collective also compares how many messages the ranks have sent and received.
-	// Strict is the same on every rank.
+	// Strict orders messages with respect to collectives. If a message is sent and received after
+	// different numbers of collectives, the group fails with a MessageError. If calls are compared,
+	// each collective also compares how many messages the ranks have sent and received. Strict is the
+	// same on every rank.
 	Strict bool
 	// Formula selects the order of additions in every reduction of the group, on every path.
 	Formula Formula
@@ -28,7 +28,8 @@ type GroupConfig struct {
 	Owner any
 }
 
-// Fault wraps a fault of the group in a Fault with the group's owner, unless err already has one.
+// Fault wraps a fault of the group in a Fault with the group's owner, unless err already has this
+// owner.
 func (g GroupConfig) Fault(err error) error {
 	var f *Fault
 	if err == nil || g.Owner == nil || errors.As(err, &f) && f.Owner == g.Owner {
@@ -37,8 +38,8 @@ func (g GroupConfig) Fault(err error) error {
 	return &Fault{Owner: g.Owner, Err: err}
 }
 
-// Name returns the group's id for messages. It removes the leading slashes and space, which only
-// distinguish groups made by Split from groups made by Join.
+// Name returns the group's id as error texts show it. It removes the leading slashes and space,
+// which only distinguish groups made by Split from groups made by Join.
 func (g GroupConfig) Name() string { return strings.TrimPrefix(strings.TrimLeft(g.ID, "/"), " ") }
 
 // World converts ranks of the group to world ranks.

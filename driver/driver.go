@@ -55,7 +55,7 @@ type Store interface {
 
 // Info describes a device.
 type Info struct {
-	// Backend and Name describe the device in messages.
+	// Backend and Name describe the device to users.
 	Backend, Name string
 	// Granularity holds the unit of segment sizes in bytes. It is a power of two.
 	Granularity int64

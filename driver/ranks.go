@@ -9,7 +9,7 @@ import (
 	"symmem/internal/ranklist"
 )
 
-// Ranks formats a list of ranks for messages, such as "rank 3" and "ranks 0-2,5".
+// Ranks formats a list of ranks for error texts, such as "rank 3" and "ranks 0-2,5".
 func Ranks(ranks []int) string { return ranklist.Ranks(ranks) }
 
 // Spans formats numbers as "0-2,5".

@@ -9,10 +9,10 @@ import (
 // Values is implemented by a Communicator whose ranks can gather numbers under names. The gathering
 // runs on the host, independently of streams, lanes and collectives.
 type Values interface {
-	// Named returns this rank's end of a name, which is the same for all calls with the name. It does
-	// not communicate, so ranks may call it for different names in any order. It returns ErrInvalid
-	// for names that do not have 1 to MaxValueName bytes, and for more than MaxValueNames names in a
-	// group. It is safe for concurrent use.
+	// Named returns this rank's end of a name. Calls with the same name return the same end. Named
+	// does not communicate, so ranks may call it for different names in any order. It returns
+	// ErrInvalid for names that do not have 1 to MaxValueName bytes, and for more than MaxValueNames
+	// names in a group. It is safe for concurrent use.
 	//
 	// Ranks that wait under an ordered name launch no collectives, so a rank that is in a collective
 	// which they have not launched can never arrive; the wait then fails at once with a DeadlockError.
@@ -41,7 +41,7 @@ const (
 	MaxValueNames = 256
 )
 
-// ValueText formats a name for messages. Names with a leading space are internal.
+// ValueText formats a name for error texts. Names with a leading space are internal.
 func ValueText(name string) string {
 	if internal, ok := strings.CutPrefix(name, " "); ok {
 		return internal

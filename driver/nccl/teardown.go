@@ -167,7 +167,7 @@ func (t *teardown) drain() error {
 		Doing: "ending the kernels of group " + t.cfg.Name(), Waited: gpu.EndingTime,
 	}}
 	for _, s := range t.busy.Streams() {
-		errs = append(errs, s.AbandonWork())
+		errs = append(errs, s.MarkUnfinished())
 	}
 	return errors.Join(errs...)
 }

@@ -8,8 +8,8 @@ import (
 	"symmem/internal/ranked"
 )
 
-// adoption holds the additional state of a stream that another library owns, which may capture or
-// destroy it at any time. The zero value belongs to a stream that is not adopted.
+// adoption holds the additional state of a stream that another library owns. The owner may capture
+// or destroy the stream at any time. The zero value belongs to a stream that is not adopted.
 type adoption struct {
 	adopted bool
 	streams *Streams
@@ -57,13 +57,13 @@ func (a *adoption) end() {
 	a.ended = true
 }
 
-// recordAll records queued after everything on an open adopted stream, and reports whether that is
-// impossible because the stream is being captured. It calls before after it has recorded the new
-// point and before it replaces the old one. Stream.Mu is held.
+// recordAll records the event queued after all work on an open adopted stream. It reports whether
+// that is impossible because the stream is being captured. It calls before after it has recorded
+// the new point and before it replaces the old one. Stream.Mu is held.
 //
-// The owner may begin a capture after the first check, which then contains the point. In that case
-// the point is queried only after the second check has found that the capture has ended. The first
-// check is needed for the default stream, on which nothing may be recorded during any capture.
+// If the owner begins a capture after the first check, the capture contains the point. The point is
+// then queried only after the second check has found that the capture has ended. The first check is
+// needed for the default stream, on which nothing may be recorded during any capture.
 func (a *adoption) recordAll(before func() error) (capturing bool, err error) {
 	device := a.streams.GPU
 	for {

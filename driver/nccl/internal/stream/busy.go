@@ -19,8 +19,8 @@ type BusyStreams struct {
 	Wake     chan struct{}
 
 	// Windows reports whether a window kernel of NCCL may be unfinished, and Plain whether another
-	// NCCL kernel may be. Plain stays set if a stream was closed before its work had ended: such a
-	// stream counts as idle, although its kernel may need an abort to end.
+	// NCCL kernel may be. Plain stays set if a stream was closed before its work had ended, because
+	// such a stream counts as idle although its kernel may end only after an abort.
 	Windows, Plain atomic.Bool
 
 	mu         ranked.Mutex[busyMu]

@@ -132,11 +132,11 @@ func (e *Event) fixedPoint() (*Point, error) {
 	})
 }
 
-// Point wraps a CUDA event. A finalizer returns the CUDA event to the device's pool, since driver
-// events have no Close.
+// Point wraps a CUDA event. A cleanup function returns the CUDA event to the device's pool, since
+// driver events have no Close.
 type Point struct {
 	// streams also prevents Go from allocating points together with other tiny objects, which would
-	// keep them alive.
+	// keep the points alive.
 	streams *Streams
 	Handle  cuda.Event
 }

@@ -7,8 +7,7 @@ import (
 	"symmem/driver"
 )
 
-// Group is implemented by groups for the streams that run their collectives. Streams compare groups
-// by pointer.
+// Group has the methods of a communicator that streams use. Streams compare groups by pointer.
 type Group interface {
 	// Await waits until a stream is idle. ticket and operation identify the stream's last collective.
 	// Meanwhile Await checks whether the group has failed.
@@ -23,7 +22,7 @@ type Group interface {
 	ReplayFault() error
 	// EndedEarly returns the fault of a collective that has ended but cannot have succeeded, or nil.
 	EndedEarly(ticket uint64) error
-	// RecordEvent makes the group record its event on a stream now instead of later; see
+	// RecordEvent records the group's event on a stream now instead of later; see
 	// Stream.RecordGroups. forget is set if the stream is being abandoned. The group then drops the
 	// event, so that nothing waits for the stream. The stream's lock is held, so RecordEvent must not
 	// wait for other ranks.

@@ -21,7 +21,7 @@ type Stream struct {
 
 	Mu         ranked.Spin[streamMu]
 	Capture    *Graph      // graph being captured, or nil; guarded by Mu
-	closed     atomic.Bool // changes with Mu held
+	closed     atomic.Bool // written with Mu held
 	closedBusy atomic.Bool // the stream was closed before its work had ended
 	completion
 	lastCall // guarded by Mu

@@ -208,7 +208,7 @@ func (s *Stream) close(record func() (capturing bool, err error)) error {
 	switch idle := s.IdleLocked(); {
 	case !idle:
 		s.closedBusy.Store(true)
-		errs = append(errs, s.abandonWorkLocked())
+		errs = append(errs, s.markUnfinishedLocked())
 	case s.word != nil && !capturing:
 		s.gpu.Words.Put(s.word)
 	}
@@ -223,9 +223,9 @@ func (s *Stream) close(record func() (capturing bool, err error)) error {
 	return errors.Join(errs...)
 }
 
-// AbandonWork registers the stream's current work as unfinished (gpu.GPU.AddUnfinished), so that
+// MarkUnfinished registers the stream's current work as unfinished (gpu.GPU.AddUnfinished), so that
 // the device keeps the memory that the work uses. It does not register later work.
-func (s *Stream) AbandonWork() error {
+func (s *Stream) MarkUnfinished() error {
 	if !s.Mu.TryLock() {
 		s.gpu.AddUnfinished(s.Idle) // the call that holds the lock may be waiting for other ranks
 		return nil
@@ -238,12 +238,12 @@ func (s *Stream) AbandonWork() error {
 		s.gpu.AddUnfinished(s.Capture.before.Done)
 		return nil
 	}
-	return s.abandonWorkLocked()
+	return s.markUnfinishedLocked()
 }
 
-// abandonWorkLocked implements AbandonWork for a stream that is neither idle nor capturing. s.Mu is
-// held.
-func (s *Stream) abandonWorkLocked() error {
+// markUnfinishedLocked implements MarkUnfinished for a stream that is neither idle nor capturing.
+// s.Mu is held.
+func (s *Stream) markUnfinishedLocked() error {
 	end, err := gpu.Get(s.gpu, func() (*Event, error) { return new(Event).RecordAfter(s, true) })
 	s.gpu.AddUnfinished(func() bool { return err == nil && end.Done() })
 	return err
