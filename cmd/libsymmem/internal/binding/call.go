@@ -20,7 +20,7 @@ type Arguments struct {
 	Root, Tag                 int // Root is the root, or the peer of a message
 	Count                     int64
 	Send, Recv                uintptr
-	// Splits holds the counts of an AllToAllV. Parts are contiguous where the offsets are nil.
+	// Splits holds the counts of an AllToAllV. If the offsets are nil, parts are contiguous.
 	Splits *symmem.Splits
 	// From, if set, is called with the sender's rank when a Recv has received its message.
 	From   func(rank int)

@@ -127,6 +127,6 @@ func divergenceOf(e *symmem.DivergenceError) *divergenceDetail {
 	return d
 }
 
-// ranks returns a copy of a list of ranks. The copy of a nil list is empty, which JSON does not
-// encode as null.
+// ranks returns a copy of a list of ranks. The copy of a nil list is not nil, so JSON does not
+// encode it as null.
 func ranks(list []int) []int { return append([]int{}, list...) }

@@ -9,8 +9,8 @@ import (
 	"symmem/internal/sys"
 )
 
-// keptMemory tracks memory that this process got before the last Close: buffers that were live
-// then, which callers may still use and free, and segments that have been unmapped.
+// keptMemory tracks memory that was allocated before the last Close: buffers that were live then,
+// which callers may still use and free, and segments that have been unmapped.
 type keptMemory struct {
 	mu    sync.Mutex
 	ranks []symmem.Interop // closed ranks with live buffers, copied on write; guarded by mu

@@ -78,9 +78,9 @@ func (l *Library) open(ctx context.Context, o *Options, alone bool) error {
 	return nil
 }
 
-// Close leaves the job and returns all memory without live buffers. It fails while there are live
-// buffers unless force is set, and callers may still use and free them after a forced Close. A
-// forced Close waits for other ranks for at most a second.
+// Close leaves the job and frees all memory without live buffers. It fails while buffers are live,
+// unless force is set. After a forced Close, which waits for other ranks for at most a second,
+// callers may still use and free live buffers.
 func (l *Library) Close(force bool) error {
 	l.opening.Lock()
 	defer l.opening.Unlock()
@@ -109,7 +109,7 @@ func (l *Library) IsOpen() bool { return l.rank.Load() != nil }
 // CallSites reports whether the library is open and records call sites.
 func (l *Library) CallSites() bool {
 	r := l.rank.Load()
-	return r != nil && r.sites
+	return r != nil && r.callSites
 }
 
 // description holds the JSON that Describe returns.

@@ -34,7 +34,7 @@ func (ps *pools) OpenPool(domain uint64, text []byte) (int, error) {
 	return number, nil
 }
 
-// ClosePool returns the memory of a pool. It treats live buffers as Library.Close does.
+// ClosePool closes a pool. It treats live buffers as Library.Close does.
 func (ps *pools) ClosePool(number int, force bool) error {
 	r, p, err := ps.s.pool(number)
 	if err != nil {

@@ -11,10 +11,10 @@ import (
 
 // rank holds the state of a Library while it is open.
 type rank struct {
-	session *session
-	rt      *symmem.Runtime
-	alone   bool
-	sites   bool // call sites are recorded
+	session   *session
+	rt        *symmem.Runtime
+	alone     bool
+	callSites bool // call sites are recorded
 
 	world       uint64 // handle of the group of all ranks
 	groups      groupTable
@@ -28,7 +28,7 @@ type rank struct {
 
 // newRank returns a rank with an observer, pool 0 and a handle for the world.
 func newRank(s *session, rt *symmem.Runtime, o *Options, alone bool) (*rank, error) {
-	r := &rank{session: s, rt: rt, alone: alone, sites: o.callSites()}
+	r := &rank{session: s, rt: rt, alone: alone, callSites: o.callSites()}
 	r.groups.init(s)
 	r.pools.rt = rt
 	r.observe()
