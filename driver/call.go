@@ -118,8 +118,8 @@ func (c *Call) SetPath(path Path, digest uint64) {
 	}
 }
 
-// Describe describes the call for errors, events and comparisons between ranks, without the places
-// of its buffers and the arguments of a norm. Root is the peer of a Send or Recv.
+// Describe returns a description of the call for errors, events and comparisons between ranks. It
+// omits the places of buffers and the arguments of a norm. Root is the peer of a Send or Recv.
 func (c *Call) Describe() event.Call {
 	op := c.Operation
 	d := event.Call{
