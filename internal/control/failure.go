@@ -9,10 +9,11 @@ import (
 	"symmem/driver"
 )
 
-// failureReport is the message with which a rank reports a failed collective step to the others.
+// failureReport tells the other ranks that a collective step has failed on the sending rank.
 type failureReport struct {
 	Why string `json:"why"`
-	// Lost holds the world ranks that it considers lost. The others may not have noticed yet.
+	// Lost holds the world ranks that the sender considers lost. Other ranks may not have detected
+	// the loss yet.
 	Lost []int `json:"lost,omitempty"`
 }
 
@@ -31,8 +32,8 @@ func EncodeFailure(err error) []byte {
 }
 
 // DecodeFailures decodes the reports of a group's ranks, in group order, and returns the first
-// failure, or nil. ranks are world ranks. A rank that a peer reports as lost is lost for this rank,
-// too.
+// failure, or nil. ranks holds world ranks. If that report lists lost ranks, the result is a
+// RankLostError that names them.
 func DecodeFailures(ranks []int, reports [][]byte, doing string) error {
 	for r, encoded := range reports {
 		if len(encoded) == 0 {

@@ -19,15 +19,15 @@ func TestDecodeFailures(t *testing.T) {
 		lost    []int
 	}{
 		"no rank fails": {reports: make([][]byte, 3)},
-		"one is out of memory": {
+		"one rank is out of memory": {
 			reports: [][]byte{nil, nil, EncodeFailure(errors.New("out of memory"))},
 			text:    "rank 9 failed: out of memory",
 		},
-		"one has found another lost": {
+		"one rank reports another as lost": {
 			reports: [][]byte{EncodeFailure(lost), nil, nil}, text: "rank 4 failed: mapping",
 			lost: []int{7},
 		},
-		"one has found a rank of another group lost": {
+		"one rank reports a rank outside the group as lost": {
 			reports: [][]byte{EncodeFailure(&driver.RankLostError{Ranks: []int{7, 8}}), nil, nil},
 			text:    "rank 4 failed",
 		},
@@ -38,12 +38,12 @@ func TestDecodeFailures(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			err := DecodeFailures(group, c.reports, "registration")
 			if (err == nil) != (c.text == "") || err != nil && !strings.Contains(err.Error(), c.text) {
-				t.Fatalf("the error is %v, want %q", err, c.text)
+				t.Fatalf("got error %v, want %q", err, c.text)
 			}
 			var lost *driver.RankLostError
 			if errors.As(err, &lost) != (c.lost != nil) ||
 				lost != nil && !slices.Equal(lost.Ranks, c.lost) {
-				t.Errorf("the error is %#v, want a RankLostError of %v", err, c.lost)
+				t.Errorf("got error %#v, want a RankLostError for ranks %v", err, c.lost)
 			}
 		})
 	}

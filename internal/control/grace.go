@@ -7,7 +7,8 @@ import (
 	"symmem/driver"
 )
 
-// Grace is the time that work submitted by all ranks still has after one of them has failed.
+// Grace limits how long work that all ranks have submitted may continue after one of them has
+// failed.
 const Grace = 100 * time.Millisecond
 
 // GraceTimer measures Grace. The zero value is ready to use. It must not be used concurrently.
@@ -25,7 +26,7 @@ func (t *GraceTimer) Elapsed(failed bool) time.Duration {
 	return time.Since(t.since)
 }
 
-// Expired reports whether Grace is over; it calls Elapsed.
+// Expired reports whether Elapsed has reached Grace.
 func (t *GraceTimer) Expired(failed bool) bool { return t.Elapsed(failed) >= Grace }
 
 // Reason classifies a rank's failure for the other ranks, before reports are exchanged on the fault
@@ -34,13 +35,13 @@ type Reason uint32
 
 // The reasons.
 const (
-	// NotFailed means that the rank has not failed.
+	// NotFailed means that there is no failure.
 	NotFailed Reason = iota
 	// FailedItself means that the rank has observed or caused a fault.
 	FailedItself
-	// Aborted means that the rank was told to abort the group.
+	// Aborted means that the rank has aborted the group on request of its program.
 	Aborted
-	// FailedAfterPeer means that the rank ended only because another rank had failed.
+	// FailedAfterPeer means that the rank failed only because another rank had failed before.
 	FailedAfterPeer
 )
 

@@ -11,8 +11,9 @@ import (
 	"symmem/driver"
 )
 
-// JoinList records in the store which ranks have begun to join a group. If rank 0 waits for rank 1,
-// which waits for rank 2, it lets rank 0 name rank 2 alone.
+// JoinList records in the store which ranks have begun to join a group, and for which ranks each of
+// them waits. So if rank 0 waits for rank 1, which waits for rank 2, rank 0 can report that only
+// rank 2 is missing.
 type JoinList struct {
 	// Store is shared by all ranks of the group.
 	Store driver.Store
@@ -27,7 +28,7 @@ func (r JoinList) key(rank int) string {
 	return "joining/" + strconv.Quote(r.Group.ID) + "/" + strconv.Itoa(rank)
 }
 
-// Add records that this rank has begun to join. Call it before waiting for other ranks.
+// Add records that this rank has begun to join. It must be called before any wait for other ranks.
 func (r JoinList) Add(ctx context.Context) error {
 	if err := r.Store.Set(ctx, r.key(r.Group.Ranks[r.Group.Rank]), nil); err != nil {
 		return fmt.Errorf("storing that this rank joins group %s: %w", r.Group.Name(), err)
@@ -36,7 +37,7 @@ func (r JoinList) Add(ctx context.Context) error {
 }
 
 // Absent lists the other world ranks of the group that are not in the store yet, without waiting.
-// If the store does not answer, it lists the rank that serves the store, if there is one.
+// If the store does not answer, the result is the rank that serves the store, if there is one.
 func (r JoinList) Absent() []int { return Absent(r.Store, r.others(), r.key) }
 
 func (r JoinList) others() []int {
@@ -44,13 +45,13 @@ func (r JoinList) others() []int {
 }
 
 // Absent lists the ranks whose keys are not in the store, without waiting. If the store does not
-// answer, it lists the rank that serves the store, if there is one.
+// answer, the result is the rank that serves the store, if there is one.
 func Absent(store driver.Store, ranks []int, key func(rank int) string) []int {
 	absent, _ := readAbsent(store, ranks, key)
 	return absent
 }
 
-// readAbsent does the work of Absent and also returns the values of the keys that exist.
+// readAbsent implements Absent. It also returns the values of the keys that exist, by rank.
 func readAbsent(
 	store driver.Store, ranks []int, key func(rank int) string,
 ) (absent []int, stored map[int]string) {
@@ -73,8 +74,8 @@ func readAbsent(
 	return absent, stored
 }
 
-// AbsentError returns the error of a join that timed out. It names the ranks that have not joined,
-// or, if all have, the ranks that block those in awaited.
+// AbsentError returns the error of a join that timed out. The error names the ranks that have not
+// joined. If all have, it names the ranks that block the awaited ones, as Blockers finds them.
 func (r JoinList) AbsentError(waited time.Duration, awaited []int, err error) error {
 	absent := r.Absent()
 	if len(absent) == 0 && len(awaited) > 0 {
@@ -84,10 +85,13 @@ func (r JoinList) AbsentError(waited time.Duration, awaited []int, err error) er
 		awaited, err)
 }
 
-// Blockers follows the waits that ranks have stored, from the awaited ranks to those that wait for
-// no other: these block the rest. If ranks wait for each other it returns awaited. It first stores
-// this rank's wait. Since all ranks time out at about the same time, it then polls the store, every
-// 25 ms for at most lookupTimeout, until the awaited ranks have stored theirs.
+// Blockers returns the ranks that block the awaited ranks. It follows the waits that ranks have
+// stored until it finds ranks that wait for no other. If ranks wait for each other, it returns
+// awaited.
+//
+// Blockers first stores this rank's own wait. Since all ranks time out at about the same time, it
+// then polls the store, every 25 ms for at most lookupTimeout, until the awaited ranks have stored
+// their waits.
 func (r JoinList) Blockers(awaited []int) []int {
 	r.publishAwaited(awaited)
 	deadline := time.Now().Add(lookupTimeout)
@@ -124,8 +128,8 @@ func (r JoinList) follow(from []int, stored map[int]string) []int {
 	return ends
 }
 
-// AbsentError returns the error of a wait that timed out. It names the absent ranks, or, if there
-// are none, the awaited ones.
+// AbsentError returns the error of a wait that timed out. The error names the absent ranks, or the
+// awaited ranks if none is absent. Without either, the result is err.
 func AbsentError(
 	doing string, members []int, waited time.Duration, absent, awaited []int, err error,
 ) error {
@@ -140,10 +144,10 @@ func AbsentError(
 	}
 }
 
-// WarnLate warns, at the times that late sets, of the ranks of the group that have not joined. If
-// all have, it warns of the ranks that awaited returns. Before each warning it stores the list of
-// ranks that this rank waits for, so that the warnings of other ranks can include it. The returned
-// stop ends the warnings and waits for one in progress.
+// WarnLate issues warnings, at the times that late sets, that name the ranks of the group that have
+// not joined. If all have joined, the warnings name the ranks that awaited returns. Before each
+// warning, WarnLate stores the list of ranks that this rank waits for, so that warnings on other
+// ranks can include it. The returned stop ends the warnings and waits for one in progress.
 func (r JoinList) WarnLate(late driver.Late, awaited func() []int) (stop func()) {
 	find := func() ([]int, map[int]string) {
 		absent, stored := readAbsent(r.Store, r.others(), r.key)
@@ -196,8 +200,9 @@ func (r JoinList) waitsIn(text string) (ranks []int) {
 	return ranks
 }
 
-// WarnLate warns as JoinList.WarnLate does, of the ranks that find returns together with their
-// activity. It fills in the time and the ranks of the warning.
+// WarnLate issues warnings at the times that late sets, until stop is called. Each names the ranks
+// that find returns, with their activity. It is a copy of warning, completed by the ranks and the
+// time waited.
 func WarnLate(
 	late driver.Late, warning driver.LateWarning, find func() ([]int, map[int]string),
 ) (stop func()) {

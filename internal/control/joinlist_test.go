@@ -39,13 +39,13 @@ func TestWarningIncludesTheWaitsOfLateRanks(t *testing.T) {
 		select {
 		case w := <-warnings:
 			if !slices.Equal(w.Ranks, []int{1}) {
-				t.Fatalf("%v instead of rank 1", w.Ranks)
+				t.Fatalf("the warning names ranks %v, want rank 1", w.Ranks)
 			}
 			if strings.Contains(w.Activity[1], "waits for rank 2") && len(w.Activity) == 1 {
 				return
 			}
 		case <-deadline:
-			t.Fatal("no warning includes that rank 1 waits for rank 2")
+			t.Fatal("no warning reports that rank 1 waits for rank 2")
 		}
 	}
 }
@@ -62,9 +62,9 @@ func TestBlockers(t *testing.T) {
 		"a chain":                          {map[int][]int{3: {2}, 2: {0}}, []int{3}, []int{0}},
 		"a rank that waits for this one":   {map[int][]int{0: {1}}, []int{0}, []int{0}},
 		"ranks that wait for each other":   {map[int][]int{0: {2}, 2: {0}}, []int{0}, []int{0}},
-		"one waits and one does not":       {map[int][]int{2: {0}}, []int{2, 3}, []int{0, 3}},
+		"only one of two ranks waits":      {map[int][]int{2: {0}}, []int{2, 3}, []int{0, 3}},
 		"a rank outside the group":         {map[int][]int{2: {7}}, []int{2}, []int{2}},
-		"ranks that wait for two, and one": {map[int][]int{0: {2, 3}, 2: {3}}, []int{0}, []int{3}},
+		"a rank that waits for two others": {map[int][]int{0: {2, 3}, 2: {3}}, []int{0}, []int{3}},
 	} {
 		t.Run(row, func(t *testing.T) {
 			t.Parallel()
@@ -73,13 +73,13 @@ func TestBlockers(t *testing.T) {
 			group := driver.GroupConfig{ID: "a", Ranks: []int{0, 1, 2, 3}, Rank: 1}
 			list := control.JoinList{Store: store, Group: group}
 			for rank := range group.Ranks {
-				of := list
-				of.Group.Rank = rank
-				if err := of.Add(t.Context()); err != nil {
+				other := list
+				other.Group.Rank = rank
+				if err := other.Add(t.Context()); err != nil {
 					t.Fatal(err)
 				}
 				if waits := c.waits[rank]; len(waits) > 0 {
-					of.Blockers(waits) // which stores them
+					other.Blockers(waits) // stores the waits
 				}
 			}
 			var absent *driver.AbsentError

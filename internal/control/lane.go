@@ -12,12 +12,12 @@ var laneNames = [driver.Lanes]string{
 	"agreement", "background agreement", "comparison of splits", "fault report",
 }
 
-// ExchangeName describes an exchange of payloads on a lane, for messages.
+// ExchangeName describes an exchange of payloads on a lane, for errors and warnings.
 func ExchangeName(group driver.GroupConfig, lane driver.Lane) string {
 	return laneNames[lane] + " of group " + group.Name()
 }
 
-// CheckExchange rejects a lane that does not exist and a payload that is too large.
+// CheckExchange returns an error if the lane does not exist or the payload is too large.
 func CheckExchange(lane driver.Lane, payload []byte) error {
 	if lane < 0 || lane >= driver.Lanes || len(payload) > driver.MaxPayload {
 		return fmt.Errorf("exchanging %d bytes on lane %d: at most %d bytes on %d lanes",

@@ -14,14 +14,15 @@ import (
 // all ranks.
 type Messages interface {
 	driver.MessageCounts
-	// Count numbers a Send or Recv when it is called. Calls with the same peer must be serialized.
+	// Count assigns a number to a Send or Recv when it is called. Calls with the same peer must be
+	// serialized.
 	Count(call *driver.Call) Message
 	// DiagnoseMessage returns the reason why a message that this rank has awaited since the given
-	// time may never come, or nil. The error is a RankLostError, TimeoutError, DeadlockError or
-	// PeerError. It also warns of late ranks. peer may be AnySource.
+	// time may never arrive, or nil. The error is a RankLostError, TimeoutError, DeadlockError or
+	// PeerError. DiagnoseMessage also warns of late ranks. peer may be AnySource.
 	DiagnoseMessage(peer int, since time.Time, doing func() string) error
-	// CalledMore reports whether the peer, or every other rank for AnySource, has called more than
-	// the given number of collectives. After that, all messages it announced earlier are readable.
+	// CalledMore reports whether the peer (every other rank for AnySource) has called more than the
+	// given number of collectives. Then all messages that the peer announced before are readable.
 	CalledMore(peer int, collectives uint64) bool
 	// Lost reports whether the process of a group rank has ended.
 	Lost(peer int) bool
@@ -31,23 +32,22 @@ type Messages interface {
 type Message struct {
 	// Number counts the calls with this peer and tag, from 1.
 	Number uint64
-	// After is the number of collectives that this rank had called before.
+	// After counts the collectives that this rank had called before.
 	After uint64
 }
 
 // End describes one end of a message whose other end is known.
 type End struct {
-	// Digest is the digest of the call. After is the number of collectives its rank had called
-	// before.
-	Digest, After uint64
-	// Bytes is the size of the message.
-	Bytes uint64
-	// Type is the element type; 0 at both ends if it is not known.
+	Digest uint64 // of the call
+	After  uint64 // number of collectives that the rank had called before
+	Bytes  uint64 // size of the message
+	// Type is the element type, or 0 at both ends if it is unknown.
 	Type driver.DataType
 }
 
-// Differ compares the two ends of message number from source and returns an error if they do not
-// match. call is the receive. With check set, types and digests are compared, too.
+// Differ compares the two ends of a message, given by its number and source, and returns an error
+// if they do not match. call describes the receive. If check is set, Differ also compares types and
+// digests.
 func Differ(
 	g *driver.GroupConfig, sent, received End, call *driver.Call, source int, number uint64,
 	check bool,
@@ -73,7 +73,7 @@ func Differ(
 	return e
 }
 
-// DescribeMessage describes one end of a message for errors; number is 0 if it has none.
+// DescribeMessage describes one end of a message for errors. number is 0 if the message has none.
 func DescribeMessage(g *driver.GroupConfig, call *driver.Call, number uint64) string {
 	preposition, peer, which := "to", "any rank", ""
 	if call.Operation == driver.Recv {
@@ -98,16 +98,15 @@ func MessageSegment(g *driver.GroupConfig, after uint64) uint64 {
 	return after
 }
 
-// Awaited describes a Recv without a message. Number is 0 unless the number of its message is
-// known.
+// Awaited describes a Recv without a message. Number is 0 if the number of its message is unknown.
 type Awaited struct {
 	Source, Tag int
 	Number      uint64
 }
 
-// Unmatched returns an error that lists the messages left over at the end of a group, or nil:
-// messages that arrived and were not received, receives without a message, and messages that ranks
-// did not take before they left.
+// Unmatched returns an error that lists the messages that are unmatched at the end of a group, or
+// nil if there are none: messages that arrived and were not received, receives without a message,
+// and messages that ranks had not received when they left.
 func Unmatched(
 	g *driver.GroupConfig, unclaimed []message.Arrival, awaited []Awaited,
 	untaken []driver.MessageEnds,

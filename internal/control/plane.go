@@ -15,14 +15,14 @@ import (
 	"symmem/driver"
 )
 
-// Plane is a control plane: it connects the ranks of a group. States: open; failed, after the first
-// fault that this rank observes or causes, when only exchanges on LaneFault still work; closed.
-// Transitions go one way only.
+// Plane connects the ranks of a group as its control plane. A plane is open, then failed after the
+// first fault that this rank observes or causes, then closed; it never returns to an earlier state.
+// On a failed plane only exchanges on LaneFault still work.
 //
 // Collectives are identified by tickets: the n-th collective that a rank launches has ticket n, on
 // every rank. The data does not pass through the plane. The plane records which tickets each rank
 // has submitted and which one it waits for, and derives from that which ranks are missing and which
-// can never meet.
+// are deadlocked.
 //
 // Methods are safe for concurrent use unless they state otherwise.
 type Plane interface {
@@ -30,11 +30,11 @@ type Plane interface {
 	Exchange(ctx context.Context, lane driver.Lane, payload []byte) ([][]byte, error)
 	// Values implements driver.Communicator.
 	driver.Values
-	// Submit takes the next ticket and publishes it to the others. Every launch calls it, so it
-	// takes only a few nanoseconds. Calls must be serialized.
+	// Submit allocates the next ticket and publishes it to the other ranks. Every launch calls
+	// Submit, so it takes only a few nanoseconds. Calls must be serialized.
 	Submit() uint64
-	// TrySubmit calls Submit unless the plane or a peer is known to have failed, or a peer to have
-	// left without the next ticket. In these cases it takes no ticket and returns false.
+	// TrySubmit calls Submit unless the plane or a peer is known to have failed, or a peer is known
+	// to have left without submitting the next ticket. In these cases it returns false.
 	TrySubmit() (ticket uint64, ok bool)
 	// Compare waits until every rank has made its n-th call of Compare, and compares the digests of
 	// the calls. If they differ, every rank gets a driver.MismatchError with the ticket as its
@@ -43,26 +43,28 @@ type Plane interface {
 	Compare(ticket uint64, call *driver.Call) error
 	// Await waits until w.Done returns true. Meanwhile this rank counts as being in collective
 	// w.Ticket, and ranks that have submitted fewer tickets are missing. The wait is bounded only
-	// by ctx, since work that all ranks have submitted may take long; missing ranks have the
-	// device's timeout to arrive.
+	// by ctx, since work that all ranks have submitted may take long. Missing ranks must arrive
+	// within the device's timeout.
 	//
-	// If a peer has failed without submitting the ticket, the wait ends at once. Otherwise the work
-	// has Grace to finish, since ranks mostly fail in the call that follows.
+	// If a peer has failed without submitting the ticket, the wait ends at once. If the peer had
+	// submitted the ticket, the work may continue for Grace, since ranks mostly fail in the call
+	// that follows.
 	//
-	// If ctx ends first, the result is its cause and the plane has not failed. Any other error is a
-	// RankLostError, TimeoutError, DeadlockError or ErrFault of package driver, or the Cause, and
-	// the plane has failed with it.
+	// If ctx ends first, the result is its cause and the plane stays open. Any other error fails
+	// the plane. It is a RankLostError, TimeoutError, DeadlockError or ErrFault of package driver,
+	// or the Cause.
 	Await(ctx context.Context, w Wait) error
 	// Diagnose returns, without waiting, the reason why the work of w, awaited since the given
-	// time, may never end: an error as Await returns it, or nil. It does not fail the plane. The
-	// failure of a peer that had submitted the ticket is not an error here; PeerFailed reports it.
+	// time, may never end, or nil. It returns the same errors as Await but does not fail the plane.
+	// If a peer failed after it had submitted the ticket, Diagnose returns nil; PeerFailed reports
+	// that failure.
 	Diagnose(w Wait, since time.Time) error
-	// PeerFailed reports whether a peer has failed or is lost, or this plane was closed. TrySubmit
-	// calls it for every launch, since work that needs a lost rank may block a GPU forever. It
-	// takes a few nanoseconds while nothing has changed.
+	// PeerFailed reports whether a peer has failed or is lost, or this plane is closed. TrySubmit
+	// checks this for every launch, since work that needs a lost rank may block a GPU forever. The
+	// check takes a few nanoseconds while no peer's state has changed.
 	PeerFailed() bool
-	// PeerFault returns a driver.PeerError that names the peers known to have failed or to be lost.
-	// Call it after PeerFailed has returned true.
+	// PeerFault returns an error that names the peers known to have failed or to be lost, as
+	// PeerFailure does. It must be called only after PeerFailed has returned true.
 	PeerFault(doing string) error
 	// Fail records the first fault of this rank and returns err as a driver.Fault of the group. The
 	// waits of other ranks end with ErrFault.
@@ -72,12 +74,13 @@ type Plane interface {
 	// Cause returns the first fault that this rank observed, or nil.
 	Cause() error
 	// Abort fails the plane for all its ranks. Waits on this rank end with the given cause (nil
-	// means driver.ErrAborted), those of others with driver.ErrFault.
+	// means driver.ErrAborted), waits on other ranks end with driver.ErrFault.
 	Abort(cause error)
-	// Withdraw takes back the tickets that some rank is not known to have submitted. This rank's
-	// part in them stays unfinished, and ranks that submit them later find it missing instead of
-	// waiting forever. Only Close may follow; tickets taken in between are not published. If all
-	// ranks have submitted all tickets of this rank, Withdraw changes nothing and returns false.
+	// Withdraw revokes this rank's tickets that some other rank is not known to have submitted.
+	// This rank never completes the collectives of these tickets. Ranks that submit the tickets
+	// later find this rank missing instead of waiting forever. Only Close may follow; tickets
+	// allocated in between are not published. If all ranks have submitted all tickets of this rank,
+	// Withdraw changes nothing and returns false.
 	Withdraw() bool
 	// Close ends the waits of this rank and leaves the group, without waiting for other ranks. The
 	// others are notified.
@@ -86,32 +89,32 @@ type Plane interface {
 
 // Wait describes a wait of this rank for work that it has launched.
 type Wait struct {
-	// Ticket is the ticket of the last collective that the work needs. It is 0 if the work needs no
-	// other rank; then only a fault of this rank ends the wait.
+	// Ticket identifies the last collective that the work depends on. It is 0 if the work needs no
+	// other rank; then only a fault of this rank ends the wait early.
 	Ticket uint64
-	// Operation is the operation of that collective, for messages on other ranks.
+	// Operation names the operation of that collective in errors and warnings of other ranks.
 	Operation driver.Operation
-	// Doing describes the wait in this rank's messages, such as "AllReduce 12 of group world".
+	// Doing describes the wait in this rank's errors and warnings, for example "AllReduce 12 of
+	// group world".
 	Doing func() string
 	// Why, if set, is called before a wait ends with the fault of another rank. This rank may know
 	// a more precise reason.
 	Why func() error
 	// Counts, if set, returns TimeoutError.Counts for a wait that ends with a timeout.
 	Counts func() string
-	// Done reports whether the work has ended. It is polled from one goroutine. It may be nil for
-	// Diagnose.
+	// Done reports whether the work has ended. One goroutine polls it. Diagnose accepts nil.
 	Done func() bool
 }
 
 // Ended reports whether the work is known to have ended.
 func (w *Wait) Ended() bool { return w.Done != nil && w.Done() }
 
-// Refine replaces the fault of another rank by the result of Why, if that is not nil, and adds the
-// result of Counts to a TimeoutError.
+// Refine adds the result of Counts to a TimeoutError. It replaces the fault of another rank with
+// the result of Why, unless that is nil.
 func (w *Wait) Refine(err error) error {
 	var late *driver.TimeoutError
 	if w.Counts != nil && errors.As(err, &late) {
-		counted := *late // copied: others may read the error of a failed plane
+		counted := *late // copied because other goroutines may read the error of a failed plane
 		counted.Counts = w.Counts()
 		return &counted
 	}

@@ -6,7 +6,7 @@ import (
 	"unicode/utf8"
 )
 
-// maxPrintable bounds the bytes of another rank's text in a report.
+// maxPrintable limits the length of a text from another rank, in bytes.
 const maxPrintable = 1000
 
 // Printable makes another rank's text safe to print: it truncates the text and replaces characters

@@ -21,7 +21,8 @@ func ShareToken(
 		return fmt.Errorf("fetching the token: %w", err)
 	}
 	if len(got) != len(token) {
-		return fmt.Errorf("the token has %d bytes: the store is not symmem's", len(got))
+		return fmt.Errorf("the token has %d bytes instead of %d: the store is not symmem's",
+			len(got), len(token))
 	}
 	copy(token, got)
 	return nil

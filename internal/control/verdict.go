@@ -9,39 +9,39 @@ import (
 	"symmem/driver"
 )
 
-// RankState is a snapshot of what is known about one rank of a group.
+// RankState is a snapshot of the known state of one rank of a group.
 //
-// When it is read from shared memory the order matters: first Lost of all ranks, then Failed and
-// Left, then the activity of each rank, and Missing last. Then everything that a rank did before it
-// failed, left or ended is included.
+// When states are read from shared memory, the order matters: first Lost of all ranks, then Failed
+// and Left, then the activity of each rank, and Missing last. This order ensures that a snapshot
+// includes everything that a rank did before it failed, left or ended.
 type RankState struct {
 	// Missing reports whether the rank has not reached the awaited step.
 	Missing bool
 	// Failed classifies the failure of the rank, if it has failed.
 	Failed Reason
-	// Completed reports whether the rank had seen the awaited step complete before it failed. The
-	// messages that this rank still misses are then in transit.
+	// Completed reports whether the rank had seen the awaited step complete before it failed. If it
+	// had, the messages that this rank still awaits are in transit.
 	Completed bool
 	// Left reports whether the rank has left the group, and Lost whether its process, or the
 	// connection to it, has ended.
 	Left, Lost bool
 	// Submitted counts the collectives that the rank has launched.
 	Submitted uint64
-	// InCollective is the ticket that the rank waits for, or 0; Operation is its operation.
+	// InCollective holds the ticket and Operation the operation of the collective in which the rank
+	// waits. InCollective is 0 if there is none.
 	InCollective uint64
 	Operation    driver.Operation
-	// Exchanges counts the steps of the control lane that the rank has reached. InExchange is the
-	// step in which it waits, or 0.
+	// Exchanges counts the steps of the control lane that the rank has reached. InExchange holds
+	// the number of the step in which the rank waits, or 0.
 	Exchanges, InExchange uint64
-	// Waited is the time that the rank has spent in that wait.
+	// Waited measures how long the rank has been in that wait.
 	Waited time.Duration
-	// Message describes the message or value that the rank waits for if it is in no other wait. It
-	// is empty otherwise.
+	// Message describes the message or value that the rank waits for. It is empty if the rank
+	// waits for neither, or is in one of the waits above.
 	Message string
 }
 
-// dead reports whether the process of the rank has ended although the rank had neither left nor
-// aborted.
+// dead reports whether the rank's process has ended before the rank left or aborted the group.
 func (r *RankState) dead() bool { return r.Lost && !r.Left && r.Failed != Aborted }
 
 // String describes the activity of the rank.
@@ -64,68 +64,68 @@ func (r *RankState) String() string {
 // launched describes the number of collectives that the rank has launched.
 func (r *RankState) launched() string { return driver.Plural(r.Submitted, "collective") }
 
-// WaitStatus describes a wait of this rank. Judge decides from it whether the wait continues.
+// WaitStatus describes a wait of this rank for Judge, which decides whether the wait continues.
 type WaitStatus struct {
-	// Group is the group of the wait, with this rank as Group.Rank.
+	// Group describes the waiting group. Group.Rank is this rank.
 	Group driver.GroupConfig
-	// Doing describes what this rank waits for, such as "AllReduce 12 of group world".
+	// Doing describes the wait, for example "AllReduce 12 of group world".
 	Doing func() string
-	// Collective is the ticket of the collective that waits, or 0. Exchange is set for a step of
+	// Collective holds the ticket of the waiting collective, or 0. Exchange is set for a step of
 	// the control lane and for values that are ordered with collectives. Judge uses both to detect
 	// ranks that wait for each other in different calls.
 	Collective uint64
 	Exchange   bool
-	// Work is set for waits that do not end when all ranks have arrived, but when the work that
-	// they launched has ended. Any lost rank then ends the wait, since its part of the work may be
-	// lost, too. Work with ticket 0 needs no other rank.
+	// Work is set if the wait ends with the work that the ranks have launched, and not with the
+	// arrival of all ranks. Any lost rank ends such a wait, since the lost rank's part of the work
+	// may be incomplete. Work with Collective 0 needs no other rank.
 	Work bool
-	// IgnoreFaults is set for waits that continue after faults of this rank and of others.
+	// IgnoreFaults is set if the wait continues after faults of this rank and of others.
 	IgnoreFaults bool
-	// Cause is the fault of this rank, or nil.
+	// Cause holds the fault of this rank, or nil.
 	Cause error
-	// Closed reports whether this rank has left the group itself.
+	// Closed reports whether this rank has left the group.
 	Closed bool
-	// Waited is the time waited so far, and Timeout its limit.
+	// Waited measures the wait so far. Timeout limits it.
 	Waited, Timeout time.Duration
 	// DeadlinePassed reports whether a deadline other than Timeout has passed.
 	DeadlinePassed bool
-	// Stale is set while messages of other ranks may have arrived without being read. No rank is
-	// considered late then.
+	// Stale is set while messages of other ranks may have arrived without being read. Judge
+	// considers no rank late then.
 	Stale bool
-	// FailedFor is the time for which a peer has been known to have failed while work continued,
-	// negative if none has. After Grace, that ends the wait.
+	// FailedFor measures how long work has continued after the failure of a peer was detected. It
+	// is negative if no peer has failed. The wait ends when FailedFor reaches Grace.
 	FailedFor time.Duration
-	// Late configures warnings, and Warned is the time since the group's last warning, negative if
-	// there was none.
+	// Late configures warnings. Warned measures the time since the group's last warning. It is
+	// negative if there was none.
 	Late   driver.Late
 	Warned time.Duration
 }
 
-// Verdict is the decision of Judge.
+// Verdict holds the decision of Judge. A wait whose verdict has no error continues.
 type Verdict struct {
-	// Err is the error that ends the wait, or nil: WaitStatus.Cause, or a RankLostError, PeerError,
+	// Err ends the wait if it is not nil: WaitStatus.Cause, or a RankLostError, PeerError,
 	// DeadlockError or TimeoutError of package driver.
 	Err error
-	// Left is set if Err is a DeadlockError about ranks that have left. They may have left because
-	// the process of another rank has ended, which this rank detects within Grace. A caller that
-	// can call Judge again gets the root cause then.
+	// Left is set if Err is a DeadlockError about ranks that have left the group. They may have
+	// left because another rank's process has ended, which this rank detects within Grace. A caller
+	// that can wait for Grace should call Judge again to get the root cause.
 	Left bool
-	// Warning is the warning to issue, or nil. The wait continues after it.
+	// Warning holds the warning to issue, or nil.
 	Warning *driver.LateWarning
 }
 
 // Judge decides whether a wait continues, from the states of the group's ranks in group order. The
-// rules are the same for ranks of one machine and of several. They are tried in this order, since
-// each condition may be the cause of those below it:
+// rules are the same for ranks of one machine and of several. Judge checks these conditions in
+// order, since each may be the cause of those below it:
 //
-//	this rank's own fault  q.Cause
-//	a rank is lost         RankLostError: its process has ended and it had not left the group
-//	a peer has failed      PeerError: it will not arrive
+//	this rank has failed   q.Cause
+//	a rank is lost         RankLostError: its process has ended before it left the group
+//	a peer has failed      PeerError: the peer will not arrive
 //	a rank is elsewhere    DeadlockError: it has left the group, or waits for us in another call
 //	a rank is late         TimeoutError: it is alive and has not arrived in time
 //
 // A rank that left the group without arriving is elsewhere and not lost, even if its process has
-// ended since. Neither is a rank lost that aborted the group before its process ended.
+// ended since then. A rank that aborted the group before its process ended is not lost either.
 func Judge(q *WaitStatus, states []RankState) Verdict {
 	completed := false
 	for i := range states {
@@ -160,11 +160,11 @@ func Judge(q *WaitStatus, states []RankState) Verdict {
 	return q.late(states, missing)
 }
 
-// ranksWhere lists the other group ranks for which holds returns true.
-func (q *WaitStatus) ranksWhere(states []RankState, holds func(*RankState) bool) []int {
+// ranksWhere lists the other group ranks whose states match.
+func (q *WaitStatus) ranksWhere(states []RankState, match func(*RankState) bool) []int {
 	var ranks []int
 	for r := range states {
-		if r != q.Group.Rank && holds(&states[r]) {
+		if r != q.Group.Rank && match(&states[r]) {
 			ranks = append(ranks, r)
 		}
 	}
@@ -174,7 +174,7 @@ func (q *WaitStatus) ranksWhere(states []RankState, holds func(*RankState) bool)
 // deadlock returns a DeadlockError that names the missing ranks that can never arrive, or nil.
 func (q *WaitStatus) deadlock(states []RankState) error {
 	elsewhere := q.ranksWhere(states, func(r *RankState) bool {
-		return r.Missing && q.cannotCome(&states[q.Group.Rank], r)
+		return r.Missing && q.cannotArrive(&states[q.Group.Rank], r)
 	})
 	if len(elsewhere) == 0 {
 		return nil
@@ -184,10 +184,11 @@ func (q *WaitStatus) deadlock(states []RankState) error {
 	}
 }
 
-// cannotCome reports whether a rank can never reach this wait. A rank that waits in an exchange
-// launches nothing before this rank joins it. So if it has launched fewer collectives than the one
-// in which this rank waits, neither can proceed; the same holds with the roles swapped.
-func (q *WaitStatus) cannotCome(me, r *RankState) bool {
+// cannotArrive reports whether a rank can never reach this wait. A rank that waits in an exchange
+// launches nothing before this rank joins the exchange. So if the waiting rank has not launched the
+// collective in which this rank waits, neither rank can proceed. The converse also holds, for an
+// exchange of this rank and a collective of the other.
+func (q *WaitStatus) cannotArrive(me, r *RankState) bool {
 	switch {
 	case r.Left:
 		return true
@@ -199,7 +200,7 @@ func (q *WaitStatus) cannotCome(me, r *RankState) bool {
 	return false
 }
 
-// late decides about ranks that are alive and have not arrived.
+// late returns the verdict for missing ranks that are alive: a timeout, a warning or neither.
 func (q *WaitStatus) late(states []RankState, missing []int) Verdict {
 	if len(missing) == 0 || q.Stale {
 		return Verdict{}
@@ -211,7 +212,8 @@ func (q *WaitStatus) late(states []RankState, missing []int) Verdict {
 			Activity: q.activity(states, missing), Members: q.Group.Ranks,
 		}}
 	}
-	// Where faults are ignored, ranks may be absent: only the caller knows whether they are late.
+	// A wait that ignores faults may miss ranks that will never arrive. Only the caller knows which
+	// ranks are late.
 	if q.IgnoreFaults || q.Late.Next(q.Waited, q.Warned) != 0 {
 		return Verdict{}
 	}
@@ -221,7 +223,7 @@ func (q *WaitStatus) late(states []RankState, missing []int) Verdict {
 	}}
 }
 
-// activity describes what the given ranks are doing, by world rank.
+// activity describes the activities of the given group ranks, by world rank.
 func (q *WaitStatus) activity(states []RankState, ranks []int) map[int]string {
 	all := map[int]string{}
 	for _, r := range ranks {
@@ -230,8 +232,8 @@ func (q *WaitStatus) activity(states []RankState, ranks []int) map[int]string {
 	return all
 }
 
-// PeerFailure returns the reason why a group cannot continue after a peer was lost, failed or left:
-// a RankLostError, PeerError or DeadlockError.
+// PeerFailure returns a RankLostError, PeerError or DeadlockError: the reason why a group cannot
+// continue after a peer was lost, failed or left.
 func PeerFailure(group driver.GroupConfig, states []RankState, doing string) error {
 	q := WaitStatus{Group: group}
 	if lost := q.ranksWhere(states, (*RankState).dead); len(lost) > 0 {
@@ -250,8 +252,8 @@ func PeerFailure(group driver.GroupConfig, states []RankState, doing string) err
 	return &driver.PeerError{Doing: doing, Members: group.Ranks}
 }
 
-// SomePeerFault returns the result of PeerFault for a caller that knows of a failed peer, even if
-// no state shows the failure yet.
+// SomePeerFault returns the result of PeerFault, or a PeerError without ranks if no state shows a
+// failure yet. The caller knows that a peer has failed.
 func SomePeerFault(group driver.GroupConfig, states []RankState, doing func() string) error {
 	if err := PeerFault(group, states, doing); err != nil {
 		return err
@@ -283,8 +285,8 @@ func PeerFault(group driver.GroupConfig, states []RankState, doing func() string
 	return &driver.PeerError{Doing: doing(), Ranks: first, Aborted: aborted, Members: group.Ranks}
 }
 
-// Interrupted returns the error of a wait whose context has ended. It names the ranks that had not
-// arrived and wraps the context's cause.
+// Interrupted returns the error of a wait whose context has ended. The error names the ranks that
+// had not arrived and wraps the context's cause.
 func Interrupted(q *WaitStatus, states []RankState, cause error) error {
 	missing := q.ranksWhere(states, func(r *RankState) bool { return r.Missing })
 	if len(missing) == 0 {

@@ -11,10 +11,10 @@ import (
 	"symmem/driver"
 )
 
-// ours is a group in which this rank is the first. World ranks differ from group ranks.
-var ours = driver.GroupConfig{ID: " ours", Ranks: []int{7, 5, 3}}
+// testGroup has world ranks that differ from its group ranks. This rank is its first.
+var testGroup = driver.GroupConfig{ID: " ours", Ranks: []int{7, 5, 3}}
 
-// verdict is the expected error of a case: its kind, and the world ranks that it names.
+// verdict describes an error by its kind and the world ranks that it names.
 type verdict struct {
 	kind  string
 	ranks []int
@@ -36,7 +36,7 @@ func verdictOf(err error) verdict {
 		return verdict{"peer", peer.Ranks}
 	case errors.As(err, &deadlock):
 		v := verdict{kind: "deadlock"}
-		for _, r := range ours.Ranks {
+		for _, r := range testGroup.Ranks {
 			if deadlock.Elsewhere[r] != "" {
 				v.ranks = append(v.ranks, r)
 			}
@@ -49,18 +49,15 @@ func verdictOf(err error) verdict {
 	}
 }
 
-const (
-	early  = time.Second
-	tooFar = time.Minute
-)
+const timeout = time.Minute
 
-// judged is one case of TestVerdicts: a wait in collective 3, unless the case sets another.
-type judged struct {
+// verdictCase describes a wait in collective 3, unless its status sets another.
+type verdictCase struct {
 	name      string
-	question  WaitStatus
-	me, b, c  RankState // c has arrived unless a case changes it
+	status    WaitStatus
+	me, b, c  RankState // group ranks 0, 1 and 2; the zero value has arrived
 	want      verdict
-	elsewhere string
+	elsewhere string // if set, expected activity of b in a DeadlockError
 }
 
 var none = verdict{kind: "none"}
@@ -75,32 +72,32 @@ func with(q WaitStatus, change func(*WaitStatus)) WaitStatus {
 	return q
 }
 
-var verdicts = []judged{
+var verdicts = []verdictCase{
 	{name: "all ranks have arrived", want: none},
 	{name: "a rank has not arrived yet", b: RankState{Missing: true}, want: none},
 	{
-		name: "a rank is late", question: WaitStatus{Waited: tooFar}, b: RankState{Missing: true},
+		name: "a rank is late", status: WaitStatus{Waited: timeout}, b: RankState{Missing: true},
 		want: verdict{"late", []int{5}},
 	},
 	{
-		name: "two ranks are late", question: WaitStatus{Waited: tooFar},
+		name: "two ranks are late", status: WaitStatus{Waited: timeout},
 		b: RankState{Missing: true}, c: RankState{Missing: true},
 		want: verdict{"late", []int{5, 3}},
 	},
 	{
-		name: "the caller's deadline", question: WaitStatus{DeadlinePassed: true},
+		name: "the caller's deadline", status: WaitStatus{DeadlinePassed: true},
 		b:    RankState{Missing: true},
 		want: verdict{"late", []int{5}},
 	},
 	{
-		name:     "the timeout has passed and all have arrived",
-		question: WaitStatus{DeadlinePassed: true, Waited: tooFar},
-		want:     none,
+		name:   "the timeout has passed and all have arrived",
+		status: WaitStatus{DeadlinePassed: true, Waited: timeout},
+		want:   none,
 	},
 	{
-		name:     "messages of other ranks are unread",
-		question: WaitStatus{Waited: tooFar, Stale: true},
-		b:        RankState{Missing: true}, want: none,
+		name:   "messages of other ranks are unread",
+		status: WaitStatus{Waited: timeout, Stale: true},
+		b:      RankState{Missing: true}, want: none,
 	},
 	{
 		name: "a rank ends without leaving", b: RankState{Missing: true, Lost: true},
@@ -115,12 +112,12 @@ var verdicts = []judged{
 		want: verdict{"deadlock", []int{5}}, elsewhere: "has left the group",
 	},
 	{
-		name: "a rank leaves without coming, and its process ends",
+		name: "a rank leaves without arriving, and its process ends",
 		b:    RankState{Missing: true, Left: true, Lost: true},
 		want: verdict{"deadlock", []int{5}}, elsewhere: "has left the group",
 	},
 	{
-		name: "a rank leaves without coming, and another dies",
+		name: "a rank leaves without arriving, and another dies",
 		b:    RankState{Missing: true, Left: true}, c: RankState{Missing: true, Lost: true},
 		want: verdict{"lost", []int{3}},
 	},
@@ -130,7 +127,7 @@ var verdicts = []judged{
 		want: none,
 	},
 	{
-		name: "a rank is late and another has failed", question: WaitStatus{Waited: tooFar},
+		name: "a rank is late and another has failed", status: WaitStatus{Waited: timeout},
 		b: RankState{Missing: true}, c: RankState{Failed: FailedItself},
 		want: verdict{"peer", []int{3}},
 	},
@@ -171,23 +168,23 @@ var verdicts = []judged{
 		want: none,
 	},
 	{
-		name: "this rank has failed", question: WaitStatus{Cause: errors.New("ours")},
+		name: "this rank has failed", status: WaitStatus{Cause: errors.New("ours")},
 		b: RankState{Missing: true, Lost: true}, want: verdict{kind: "ours"},
 	},
 	{
-		name:     "this rank failed in a step that another had seen complete",
-		question: WaitStatus{Cause: errors.New("ours")},
-		b:        RankState{Failed: FailedItself, Completed: true}, c: RankState{Missing: true},
+		name:   "this rank failed in a step that another had seen complete",
+		status: WaitStatus{Cause: errors.New("ours")},
+		b:      RankState{Failed: FailedItself, Completed: true}, c: RankState{Missing: true},
 		want: none,
 	},
 	{
-		name:     "this rank left in a step that another had seen complete",
-		question: WaitStatus{Cause: errors.New("ours"), Closed: true},
-		b:        RankState{Failed: FailedItself, Completed: true}, c: RankState{Missing: true},
+		name:   "this rank left in a step that another had seen complete",
+		status: WaitStatus{Cause: errors.New("ours"), Closed: true},
+		b:      RankState{Failed: FailedItself, Completed: true}, c: RankState{Missing: true},
 		want: verdict{kind: "ours"},
 	},
 	{
-		name: "here in a collective, there in an exchange", me: RankState{Exchanges: 1},
+		name: "this rank is in a collective, another in an exchange", me: RankState{Exchanges: 1},
 		b: RankState{Missing: true, InExchange: 2, Submitted: 2}, want: verdict{"deadlock", []int{5}},
 		elsewhere: "in an agreement for 0s, after 2 collectives",
 	},
@@ -196,11 +193,11 @@ var verdicts = []judged{
 		b: RankState{Missing: true, InExchange: 2, Submitted: 2}, want: none,
 	},
 	{
-		name: "there in an exchange after the collective", me: RankState{Exchanges: 1},
+		name: "another rank is in an exchange after the collective", me: RankState{Exchanges: 1},
 		b: RankState{Missing: true, InExchange: 2, Submitted: 3}, want: none,
 	},
 	{
-		name: "here in an exchange, there in a collective", question: exchange,
+		name: "this rank is in an exchange, another in a collective", status: exchange,
 		me: RankState{Submitted: 3},
 		b: RankState{
 			Missing: true, InCollective: 4, Operation: driver.AllGather, Waited: 2 * time.Second,
@@ -208,58 +205,58 @@ var verdicts = []judged{
 		want: verdict{"deadlock", []int{5}}, elsewhere: "in AllGather 4 for 2s",
 	},
 	{
-		name: "this rank has launched the collective", question: exchange,
+		name: "this rank has launched the collective", status: exchange,
 		me: RankState{Submitted: 4}, b: RankState{Missing: true, InCollective: 4}, want: none,
 	},
 	{
-		name:     "a tolerant wait continues after faults",
-		question: WaitStatus{IgnoreFaults: true, Cause: errors.New("ours")},
-		b:        RankState{Missing: true, Failed: FailedItself}, want: none,
+		name:   "a tolerant wait continues after faults",
+		status: WaitStatus{IgnoreFaults: true, Cause: errors.New("ours")},
+		b:      RankState{Missing: true, Failed: FailedItself}, want: none,
 	},
 	{
-		name: "a tolerant wait ignores lost ranks", question: WaitStatus{IgnoreFaults: true},
+		name: "a tolerant wait ends if a missing rank is lost", status: WaitStatus{IgnoreFaults: true},
 		b: RankState{Missing: true, Lost: true}, want: verdict{"lost", []int{5}},
 	},
 	{
-		name: "work: all have launched it and one ends", question: atWork, b: RankState{Lost: true},
+		name: "work: all have launched it and a process ends", status: atWork, b: RankState{Lost: true},
 		want: verdict{"lost", []int{5}},
 	},
 	{
-		name: "work: a rank that has launched it has left and ended", question: atWork,
+		name: "work: a rank that has launched it has left and ended", status: atWork,
 		b: RankState{Left: true, Lost: true}, want: none,
 	},
 	{
-		name: "work: a rank has left without it and ended", question: atWork,
+		name: "work: a rank has left without it and ended", status: atWork,
 		b: RankState{Missing: true, Left: true, Lost: true}, want: verdict{"deadlock", []int{5}},
 	},
 	{
-		name: "work: a rank that has launched it has just failed", question: atWork,
+		name: "work: a rank that has launched it has just failed", status: atWork,
 		b: RankState{Failed: FailedItself}, want: none,
 	},
 	{
-		name:     "work: a rank that has launched it failed some time ago",
-		question: with(atWork, func(q *WaitStatus) { q.FailedFor = Grace }),
-		b:        RankState{Failed: FailedItself}, want: verdict{"peer", []int{5}},
+		name:   "work: a rank that has launched it failed some time ago",
+		status: with(atWork, func(q *WaitStatus) { q.FailedFor = Grace }),
+		b:      RankState{Failed: FailedItself}, want: verdict{"peer", []int{5}},
 	},
 	{
-		name: "work: a rank has failed without it", question: atWork,
+		name: "work: a rank has failed without it", status: atWork,
 		b: RankState{Missing: true, Failed: FailedItself}, want: verdict{"peer", []int{5}},
 	},
 	{
-		name: "work that needs no other rank", question: WaitStatus{Work: true, Waited: tooFar},
+		name: "work that needs no other rank", status: WaitStatus{Work: true, Waited: timeout},
 		b: RankState{Missing: true, Lost: true, Failed: FailedItself}, want: none,
 	},
 	{
-		name:     "work that needs no other rank, and a fault of this one",
-		question: WaitStatus{Work: true, Cause: errors.New("ours")}, want: verdict{kind: "ours"},
+		name:   "work that needs no other rank, and a fault of this one",
+		status: WaitStatus{Work: true, Cause: errors.New("ours")}, want: verdict{kind: "ours"},
 	},
 }
 
 func TestVerdicts(t *testing.T) {
 	for _, c := range verdicts {
 		t.Run(c.name, func(t *testing.T) {
-			q := c.question
-			q.Group, q.Timeout = ours, tooFar
+			q := c.status
+			q.Group, q.Timeout = testGroup, timeout
 			q.Doing = func() string { return "the wait" }
 			if !q.Exchange && !q.Work {
 				q.Collective = 3
@@ -271,7 +268,7 @@ func TestVerdicts(t *testing.T) {
 			}
 			var deadlock *driver.DeadlockError
 			if errors.As(err, &deadlock) && c.elsewhere != "" && deadlock.Elsewhere[5] != c.elsewhere {
-				t.Errorf("world rank 5 %q, want %q", deadlock.Elsewhere[5], c.elsewhere)
+				t.Errorf("activity of world rank 5 is %q, want %q", deadlock.Elsewhere[5], c.elsewhere)
 			}
 		})
 	}
@@ -301,14 +298,14 @@ func TestWarningsOfLateRanks(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			q := WaitStatus{
-				Group: ours, Collective: 3,
+				Group: testGroup, Collective: 3,
 				Doing:  func() string { return "AllReduce 3 of group ours" },
 				Waited: c.waited, Timeout: time.Hour, Late: c.late, Warned: c.warned,
 				IgnoreFaults: c.ignoreFaults,
 			}
 			v := Judge(&q, []RankState{{}, c.row, {}})
 			if v.Err != nil || (v.Warning != nil) != c.want {
-				t.Fatalf("got %+v, want a warning: %v", v, c.want)
+				t.Fatalf("got %+v, want no error, and a warning: %v", v, c.want)
 			}
 			if !c.want {
 				return
@@ -317,7 +314,7 @@ func TestWarningsOfLateRanks(t *testing.T) {
 				Group: "ours", Doing: "AllReduce 3 of group ours", Waited: c.waited,
 				Ranks:    []int{5},
 				Activity: map[int]string{5: "in no call of this group, after 0 collectives"},
-				Members:  ours.Ranks,
+				Members:  testGroup.Ranks,
 			}
 			if diff := cmp.Diff(want, v.Warning); diff != "" {
 				t.Error(diff)
@@ -335,12 +332,12 @@ func TestTimeUntilTheNextWarning(t *testing.T) {
 		{time.Second, 2 * time.Second, 29 * time.Second},
 	} {
 		if got := l.Next(c.waited, c.since); got != c.want {
-			t.Errorf("after %v, %v since the last: %v, want %v", c.waited, c.since, got, c.want)
+			t.Errorf("Next(%v, %v) = %v, want %v", c.waited, c.since, got, c.want)
 		}
 	}
 }
 
-func TestActivities(t *testing.T) {
+func TestRankStateString(t *testing.T) {
 	for want, r := range map[string]RankState{
 		"in no call of this group, after 7 collectives": {Submitted: 7},
 		"in an agreement for 3s, after 7 collectives": {
@@ -360,21 +357,21 @@ func TestActivities(t *testing.T) {
 }
 
 func TestInterruptedWaitNamesMissingRanks(t *testing.T) {
-	q := WaitStatus{Group: ours, Doing: func() string { return "work" }, Waited: early}
+	q := WaitStatus{Group: testGroup, Doing: func() string { return "work" }, Waited: time.Second}
 	states := []RankState{{}, {Missing: true}, {}}
 	err := Interrupted(&q, states, context.DeadlineExceeded)
 	if got := verdictOf(err); got.kind != "late" || !errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("a deadline: %v", err)
+		t.Errorf("deadline exceeded: got %v, want a TimeoutError that wraps the cause", err)
 	}
 	const cancelled = "work: waited 1s for world rank 5 (rank 1 of the group); " +
 		"world rank 5: in no call of this group, after 0 collectives: context canceled"
 	if err := Interrupted(&q, states, context.Canceled); err.Error() != cancelled ||
 		verdictOf(err).kind == "late" {
-		t.Errorf("cancelled: %v", err)
+		t.Errorf("canceled: got %v, want %s, and no TimeoutError", err, cancelled)
 	}
 	err = Interrupted(&q, make([]RankState, 3), context.Canceled)
 	if err.Error() != "work: context canceled" {
-		t.Errorf("with no rank missing: %v", err)
+		t.Errorf("no rank missing: got %v, want work: context canceled", err)
 	}
 }
 
@@ -388,7 +385,7 @@ func TestPeerFailure(t *testing.T) {
 		"aborted and ended": {RankState{Failed: Aborted, Lost: true}, verdict{"aborted", []int{5}}},
 		"left and ended":    {RankState{Left: true, Lost: true}, verdict{"deadlock", []int{5}}},
 	} {
-		err := PeerFailure(ours, []RankState{{}, c.row, {}}, "launching")
+		err := PeerFailure(testGroup, []RankState{{}, c.row, {}}, "launching")
 		if diff := cmp.Diff(c.want, verdictOf(err), cmp.AllowUnexported(verdict{})); diff != "" {
 			t.Errorf("%s: %v: %s", name, err, diff)
 		}
@@ -401,7 +398,7 @@ func TestReasonOf(t *testing.T) {
 		FailedAfterPeer: &driver.PeerError{Aborted: true},
 	} {
 		if got := ReasonOf(err); got != want {
-			t.Errorf("%v: reason %d, want %d", err, got, want)
+			t.Errorf("ReasonOf(%v) = %d, want %d", err, got, want)
 		}
 	}
 }

@@ -8,14 +8,15 @@ import (
 	"symmem/internal/ranked"
 )
 
-// Counts counts the messages that this rank has sent and awaited. The data is transferred
-// elsewhere. In strict groups, collectives compare the counts of all ranks.
+// Counts counts the messages that this rank has sent and awaited, but does not transfer their data.
+// In strict groups, collectives compare the counts of all ranks.
 type Counts struct {
 	group *driver.GroupConfig
-	// balance sums up this rank's calls so far, in strict groups.
+	// balance adds the weights of the messages sent so far and subtracts those of the messages
+	// awaited. It is maintained only in strict groups.
 	balance atomic.Uint64
 
-	// Mu also guards what a communicator updates together with the counts.
+	// Mu also guards fields of a communicator that change together with the counts.
 	Mu      ranked.Mutex[countsMu]
 	sent    message.Tally // by receiver; guarded by Mu
 	awaited message.Tally // by source; guarded by Mu
@@ -25,8 +26,8 @@ type Counts struct {
 // if every message is matched.
 func (c *Counts) Balance() uint64 { return c.balance.Load() }
 
-// CountMessage numbers a message that is called after the given number of collectives, of which
-// done have completed. Mu is held.
+// CountMessage assigns a number to a Send or Recv, called after the given number of collectives, of
+// which done have completed. The caller holds Mu.
 func (c *Counts) CountMessage(call *driver.Call, after, done uint64) (number uint64) {
 	tally, weight := &c.sent, message.Weight(call.Root, call.Tag)
 	if call.Operation == driver.Recv {
@@ -39,7 +40,7 @@ func (c *Counts) CountMessage(call *driver.Call, after, done uint64) (number uin
 }
 
 // Unbalanced returns the error for a collective at which the balances of the ranks do not add up to
-// 0. It lists what this rank has sent and received before.
+// 0. The error lists the messages that this rank has sent and received before.
 func (c *Counts) Unbalanced(collective uint64) error {
 	return &driver.MessageError{
 		Fault: driver.MessagesUnmatched, Group: c.group.Name(), Number: collective,

@@ -5,31 +5,31 @@ import "sync/atomic"
 // fault records whether and why a group has failed.
 type fault struct {
 	set   atomic.Bool
-	ended chan struct{}
-	cause error // written before ended is closed
+	done  chan struct{} // closed after cause is written
+	cause error
 }
 
 // Failed returns a channel that is closed when the group fails.
-func (f *fault) Failed() <-chan struct{} { return f.ended }
+func (f *fault) Failed() <-chan struct{} { return f.done }
 
-// HasFailed reports whether Cause has an error.
+// HasFailed reports whether the group has failed. If it has, Cause returns an error.
 func (f *fault) HasFailed() bool { return f.set.Load() }
 
-// Cause returns the first fault.
+// Cause returns the first fault, or nil.
 func (f *fault) Cause() error {
 	if !f.set.Load() {
 		return nil
 	}
-	<-f.ended
+	<-f.done
 	return f.cause
 }
 
-// end moves the group out of its open state, and reports whether it was the first call.
-func (f *fault) end(err error) bool {
+// record stores the first fault and closes done. It reports whether err is the first fault.
+func (f *fault) record(err error) bool {
 	if !f.set.CompareAndSwap(false, true) {
 		return false
 	}
 	f.cause = err
-	close(f.ended)
+	close(f.done)
 	return true
 }

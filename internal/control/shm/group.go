@@ -18,71 +18,71 @@ import (
 )
 
 // Group connects the ranks of a group through a control region. A plane is a Group whose data is
-// transferred elsewhere; a backend that transfers data through the region puts a Group into its
+// transferred elsewhere. A backend that transfers data through the region embeds a Group in its
 // communicator.
 //
 // States: zero; open, after Join; failed, after the first fault that this rank observes or causes;
-// closed. Transitions go one way only. When a group fails, every wait on it ends, its peers are
-// woken, and only exchanges on the fault lane still work.
+// closed. A group never returns to an earlier state. When a group fails, every wait on it ends, its
+// peers are woken, and only exchanges on the fault lane still work.
 //
-// Collectives run one at a time, in the order of their tickets, and only the current one makes
-// steps. The caller ensures that.
+// The caller ensures that collectives run one at a time, in the order of their tickets, and that
+// only the current one makes steps.
 //
-// Its parts have only the fields they need: ranks has the blocks and processes of the ranks, fault
-// the cause of a failure, steps makes the steps of collectives, waits the waits for other ranks,
-// and Counts has the numbers of messages.
+// The embedded parts divide the work: ranks holds the blocks and processes of the ranks, fault
+// records the cause of a failure, steps performs the steps of collectives, waiter waits for other
+// ranks, and Counts numbers messages.
 //
-// Locks: Mu guards the tickets, the names and the list of waits, and is held briefly. It is taken
-// after Counts.Mu and the locks of lanes, and before Machine.mu.
+// Locks: Mu guards the tickets, the names and the list of waits, and is held only briefly. It is
+// acquired after Counts.Mu and the locks of lanes, and before Machine.mu.
 type Group struct {
-	// The fields that a ticket needs come first, so that they share few cache lines.
+	// The fields that Ticket uses are first, so that they share few cache lines.
 
 	machine *Machine
 	ranks
 	fault
-	// Mu also guards what a communicator updates together with its tickets.
+	// Mu also guards fields of a communicator that change together with its tickets.
 	Mu        ranked.Spin[groupMu]
-	submitted uint64 // tickets handed out; guarded by Mu
-	withdrawn bool   // true if new tickets are not published; guarded by Mu
+	submitted uint64 // number of tickets allocated; guarded by Mu
+	withdrawn bool   // if set, new tickets are not published; guarded by Mu
 	closed    bool   // guarded by Mu
 
 	steps
-	waits
+	waiter
 
 	Counts
 
 	cfg        driver.GroupConfig
 	region     *sys.Mapping
-	processors int    // of all ranks
-	space      uint64 // keys of this group's exports
+	processors int    // number of processors that any rank may run on
+	space      uint64 // key space of this group's exports
 
 	lanes [driver.Lanes]lane
 
 	named     []*named  // by number; guarded by Mu
 	usersDone sync.Cond // uses Mu; signalled when users decreases
-	users     int       // exchanges and transfers in progress; guarded by Mu
+	users     int       // number of exchanges and transfers in progress; guarded by Mu
 }
 
-// Join connects this rank to a group. It is collective, and needs all ranks on this machine. The
-// region's own parts are followed by dataBytes of Data, the same number on all ranks. The machine
-// must be closed after the group.
+// Join connects this rank to a group. It is a collective call of ranks that are all on this
+// machine. The region ends with dataBytes of Data, the same number on all ranks. The machine must
+// be closed after the group.
 func (g *Group) Join(
 	ctx context.Context, m *Machine, cfg driver.GroupConfig, dataBytes int64,
 ) error {
 	n := len(cfg.Ranks)
 	if n < 1 || n > MaxRanks || cfg.Rank < 0 || cfg.Rank >= n {
-		return fmt.Errorf("rank %d of %d ranks: shared memory joins from 1 to %d ranks",
+		return fmt.Errorf("rank %d of %d ranks: shared memory connects from 1 to %d ranks",
 			cfg.Rank, n, MaxRanks)
 	}
 	ctx, cancel := m.Bounded(ctx)
 	defer cancel()
 	g.machine, g.cfg = m, cfg
 	g.ranks.cfg, g.ranks.peers = &g.cfg, make([]*peer, n)
-	g.steps.of, g.steps.waits, g.steps.counts = &g.ranks, &g.waits, &g.Counts
-	g.waits.of, g.waits.fault, g.waits.machine, g.waits.mu = &g.ranks, &g.fault, m, &g.Mu
+	g.steps.ranks, g.steps.waiter, g.steps.counts = &g.ranks, &g.waiter, &g.Counts
+	g.waiter.ranks, g.waiter.fault, g.waiter.machine, g.waiter.mu = &g.ranks, &g.fault, m, &g.Mu
 	g.Counts.group = &g.cfg
 	g.space = handoff.Space("group/" + cfg.ID)
-	g.fault.ended = make(chan struct{})
+	g.fault.done = make(chan struct{})
 	g.usersDone.L = &g.Mu
 	for i := range g.lanes {
 		g.lanes[i].absent, g.lanes[i].read = make([]bool, n), map[*block]uint64{}
@@ -96,8 +96,8 @@ func (g *Group) Join(
 // Processors returns the number of processors that any rank may run on.
 func (g *Group) Processors() int { return g.processors }
 
-// Data returns the memory of the region that Join was asked for. Use it between BeginUse and
-// EndUse, or before Release.
+// Data returns the dataBytes of memory that Join has allocated in the region. It may be accessed
+// between BeginUse and EndUse, or before Release.
 func (g *Group) Data() unsafe.Pointer {
 	return unsafe.Add(g.region.Base(), blocksBytes(len(g.blocks)))
 }
@@ -134,7 +134,7 @@ func (g *Group) CheckPeers() {
 	}
 	defer g.EndUse()
 	if g.peerFailed() || len(g.lostPeers()) > 0 {
-		states := g.rankStates(&waiting{})
+		states := g.rankStates(&slowWait{})
 		g.fail(control.PeerFailure(g.cfg, states, "between calls of group "+g.cfg.Name()))
 	}
 }
@@ -148,17 +148,17 @@ func (g *Group) Fail(err error) error {
 	return g.fail(err)
 }
 
-// fail does the work of Fail. The caller has called BeginUse.
+// fail implements Fail for a caller that has called BeginUse.
 func (g *Group) fail(err error) error {
 	err = g.cfg.Fault(err)
-	if g.fault.end(err) {
+	if g.fault.record(err) {
 		atomic.StoreUint32(&g.me.wakeup.failed, uint32(control.ReasonOf(err)))
 		g.wakeAll()
 	}
 	return err
 }
 
-// BeginUse adds a user of the region, until EndUse. LeaveGroup waits for all users.
+// BeginUse registers a user of the region until EndUse. LeaveGroup waits for all users.
 func (g *Group) BeginUse() error {
 	g.Mu.Lock()
 	defer g.Mu.Unlock()
@@ -169,7 +169,7 @@ func (g *Group) BeginUse() error {
 	return nil
 }
 
-// EndUse removes the user that BeginUse added.
+// EndUse unregisters the user that BeginUse has registered.
 func (g *Group) EndUse() {
 	g.Mu.Lock()
 	defer g.Mu.Unlock()
@@ -177,11 +177,11 @@ func (g *Group) EndUse() {
 	g.usersDone.Broadcast()
 }
 
-// Closed reports whether this rank has left the group. Mu is held.
+// Closed reports whether this rank has left the group. The caller holds Mu.
 func (g *Group) Closed() bool { return g.closed }
 
-// LeaveGroup publishes that this rank leaves the group, and waits for the users of the region. It
-// returns the last ticket, and whether this was the first call.
+// LeaveGroup publishes that this rank leaves the group, and waits until the region has no user. It
+// returns the last ticket, and whether this call is the first.
 func (g *Group) LeaveGroup() (last uint64, left bool) {
 	g.Mu.Lock()
 	defer g.Mu.Unlock()
@@ -189,7 +189,7 @@ func (g *Group) LeaveGroup() (last uint64, left bool) {
 		return 0, false
 	}
 	g.closed = true
-	g.fault.end(g.cfg.Fault(fmt.Errorf("group %s: %w", g.cfg.Name(), driver.ErrClosed)))
+	g.fault.record(g.cfg.Fault(fmt.Errorf("group %s: %w", g.cfg.Name(), driver.ErrClosed)))
 	spin.StoreRelease64(&g.me.status.closed, 1)
 	g.wakeAll()
 	for g.users > 0 {
@@ -198,7 +198,7 @@ func (g *Group) LeaveGroup() (last uint64, left bool) {
 	return g.submitted, true
 }
 
-// Release unmaps the region, which must not be in use.
+// Release unmaps the region, which must have no user.
 func (g *Group) Release() error {
 	g.Mu.Lock()
 	defer g.Mu.Unlock()
@@ -231,21 +231,21 @@ func (g *Group) Named(name string, ordered bool) (driver.Named, error) {
 	return n, nil
 }
 
-// Collectives returns the number of tickets that were handed out.
+// Collectives returns the number of tickets allocated so far.
 func (g *Group) Collectives() uint64 {
 	g.Mu.Lock()
 	defer g.Mu.Unlock()
 	return g.submitted
 }
 
-// Ticket takes the next number in the order of collectives and publishes it. Mu is held.
+// Ticket allocates the next ticket and publishes it. The caller holds Mu.
 func (g *Group) Ticket() uint64 {
 	g.submitted++
 	spin.Publish64((*atomic.Uint64)(unsafe.Pointer(&g.me.status.submitted)), g.submitted)
 	return g.submitted
 }
 
-// Tickets returns the number of tickets that were handed out. Mu is held.
+// Tickets returns the number of tickets allocated so far. The caller holds Mu.
 func (g *Group) Tickets() uint64 { return g.submitted }
 
 var _ driver.EndObserver = (*Group)(nil)

@@ -16,22 +16,22 @@ import (
 	"symmem/internal/sys"
 )
 
-// joining holds the state of one Join. Its waits end when the process of a rank of the group has
-// ended. After the timeout its error names the ranks that have not joined.
-type joining struct {
+// joinState holds the state of one Join. The waits of a Join end if the process of one of the
+// group's ranks ends. After a timeout the error names the ranks that have not joined.
+type joinState struct {
 	g     *Group
 	begin time.Time
 	list  control.JoinList
-	// end cancels the Join because a rank is lost.
-	end context.CancelCauseFunc
-	// awaited is the world rank that the current wait needs, or -1; exchanging is set during the
+	// cancel ends the Join because a rank is lost.
+	cancel context.CancelCauseFunc
+	// awaited holds the world rank that the current wait needs, or -1. exchanging is set during the
 	// exchange, which needs all ranks.
 	awaited    atomic.Int64
 	exchanging atomic.Bool
 }
 
 // waitsFor lists the world ranks that the current wait needs.
-func (j *joining) waitsFor() (ranks []int) {
+func (j *joinState) waitsFor() (ranks []int) {
 	if rank := j.awaited.Load(); rank >= 0 {
 		return []int{int(rank)}
 	}
@@ -48,10 +48,10 @@ func (j *joining) waitsFor() (ranks []int) {
 
 // join connects to the peers, maps the control region, and makes the first exchange in it.
 func (g *Group) join(ctx context.Context, dataBytes int64) error {
-	ctx, end := context.WithCancelCause(ctx)
-	defer end(nil)
-	j := &joining{
-		g: g, begin: time.Now(), end: end,
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	j := &joinState{
+		g: g, begin: time.Now(), cancel: cancel,
 		list: control.JoinList{Store: g.machine.cfg.Store, Group: g.cfg},
 	}
 	j.awaited.Store(-1)
@@ -61,7 +61,7 @@ func (g *Group) join(ctx context.Context, dataBytes int64) error {
 	return nil
 }
 
-func (j *joining) run(ctx context.Context, dataBytes int64) error {
+func (j *joinState) run(ctx context.Context, dataBytes int64) error {
 	defer j.list.WarnLate(j.g.machine.cfg.Late, j.waitsFor)()
 	if err := j.list.Add(ctx); err != nil {
 		return err
@@ -84,8 +84,8 @@ func (j *joining) run(ctx context.Context, dataBytes int64) error {
 	return nil
 }
 
-// explain returns the reason why Join has failed: a rank is lost, or the timeout has passed.
-func (j *joining) explain(ctx context.Context, err error) error {
+// explain replaces err by a RankLostError if a rank is lost, and by an AbsentError after a timeout.
+func (j *joinState) explain(ctx context.Context, err error) error {
 	if errors.As(err, new(*driver.RankLostError)) {
 		return err
 	}
@@ -109,23 +109,24 @@ func (j *joining) explain(ctx context.Context, err error) error {
 	return j.list.AbsentError(time.Since(j.begin), awaited, err)
 }
 
-// explainWithdrawn returns the reason why group rank 0 has given up: usually it began to wait a
-// little earlier than this rank, and timed out because of a third rank.
-func (j *joining) explainWithdrawn(err error) error {
+// explainWithdrawn returns the error of a Join that group rank 0 has abandoned. Usually group rank
+// 0 began to wait a little earlier than this rank, and timed out because of a third rank, which the
+// error names.
+func (j *joinState) explainWithdrawn(err error) error {
 	first := []int{j.g.cfg.Ranks[0]}
 	absent := j.list.Absent()
 	if len(absent) == 0 {
 		absent = j.list.Blockers(first)
 	}
 	if slices.Equal(absent, first) {
-		return err // not because of another rank
+		return err // no other rank is absent
 	}
 	return control.AbsentError(j.doing(), j.g.cfg.Ranks, time.Since(j.begin), absent, nil, err)
 }
 
-// connectPeers connects to all other ranks of the group. From then on the end of one of their
-// processes ends Join.
-func (j *joining) connectPeers(ctx context.Context) error {
+// connectPeers connects to all other ranks of the group. Once a rank is connected, the end of its
+// process ends Join.
+func (j *joinState) connectPeers(ctx context.Context) error {
 	for i, rank := range j.g.cfg.Ranks {
 		if i == j.g.cfg.Rank {
 			continue
@@ -137,17 +138,19 @@ func (j *joining) connectPeers(ctx context.Context) error {
 		}
 		j.g.peers[i] = p
 		p.onEnd(ctx, func() {
-			j.end(&driver.RankLostError{Ranks: []int{rank}, Doing: j.doing(), Members: j.g.cfg.Ranks})
+			j.cancel(&driver.RankLostError{
+				Ranks: []int{rank}, Doing: j.doing(), Members: j.g.cfg.Ranks,
+			})
 		})
 	}
 	return nil
 }
 
-func (j *joining) doing() string { return "meeting the ranks of group " + j.g.cfg.Name() }
+func (j *joinState) doing() string { return "meeting the ranks of group " + j.g.cfg.Name() }
 
-// mapRegion creates the control region on the first rank, which offers it until withdraw is called,
-// and fetches it on the others.
-func (j *joining) mapRegion(
+// mapRegion maps the control region. Group rank 0 creates the region and exports it until withdraw
+// is called. The other ranks fetch it from group rank 0.
+func (j *joinState) mapRegion(
 	ctx context.Context, bytes int64,
 ) (withdraw func(), err error) {
 	key := handoff.Key{Space: j.g.space}
@@ -161,12 +164,12 @@ func (j *joining) mapRegion(
 	}
 	f, err := j.g.peers[0].fetch(ctx, key)
 	if errors.Is(err, handoff.ErrUnknownKey) {
-		// Usually because another rank is lost, which this rank will notice in a moment.
+		// Usually another rank is lost. This rank detects the loss within exitDelay.
 		select {
 		case <-ctx.Done():
 		case <-time.After(exitDelay):
 		}
-		err = fmt.Errorf("rank %d has given up joining this group: %w", j.g.cfg.Ranks[0], err)
+		err = fmt.Errorf("rank %d is no longer joining this group: %w", j.g.cfg.Ranks[0], err)
 	}
 	if err != nil {
 		return nil, err
@@ -179,7 +182,7 @@ func (j *joining) mapRegion(
 	return func() {}, j.g.useRegion(sys.Map(f, 0, bytes))
 }
 
-func (j *joining) offerRegion(
+func (j *joinState) offerRegion(
 	ctx context.Context, key handoff.Key, ready string, bytes int64,
 ) (withdraw func(), err error) {
 	f, err := sys.Memfd("symmem-group", bytes)
@@ -216,9 +219,10 @@ func (g *Group) useRegion(m *sys.Mapping, err error) error {
 	return nil
 }
 
-// countProcessors agrees on the number of processors that any rank may run on. This is right even
-// if each rank is bound to one. After this exchange all ranks have mapped the region.
-func (j *joining) countProcessors(ctx context.Context) (int, error) {
+// countProcessors exchanges the ranks' affinity masks and counts the processors that any rank may
+// run on, even if each rank is bound to one of them. After the exchange all ranks have mapped the
+// region.
+func (j *joinState) countProcessors(ctx context.Context) (int, error) {
 	j.g.budget = newBudget(j.g.machine, len(j.g.blocks), 1)
 	own, err := sys.Processors()
 	if err != nil {
@@ -245,9 +249,9 @@ func (j *joining) countProcessors(ctx context.Context) (int, error) {
 	return count, nil
 }
 
-// exchangeAlone makes the first exchange of the group. A rank that could not join does not end it:
-// each rank finds out itself which rank is lost or late.
-func (j *joining) exchangeAlone(ctx context.Context, payload []byte) ([][]byte, error) {
+// exchangeAlone performs the first exchange of the group. The failure of a peer does not end this
+// exchange, so that each rank detects for itself which rank is lost or late.
+func (j *joinState) exchangeAlone(ctx context.Context, payload []byte) ([][]byte, error) {
 	l := &j.g.lanes[driver.LaneControl]
 	l.mu.Lock()
 	defer l.mu.Unlock()

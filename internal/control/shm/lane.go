@@ -13,19 +13,19 @@ import (
 
 // lane holds this rank's state of a channel for small payloads.
 type lane struct {
-	mu   ranked.Mutex[laneMu] // one exchange at a time
+	mu   ranked.Mutex[laneMu] // serializes exchanges
 	step uint64               // last step posted; guarded by mu
-	// ended is the error of a failed exchange; after it the ranks' steps differ and the lane is
-	// unusable. Guarded by mu.
-	ended error
-	// absent marks the group ranks from which the fault lane expects no more reports, because one
-	// failed to arrive or their log is full; guarded by mu.
+	// err records the failure of an exchange. The ranks' steps may differ after a failure, so every
+	// later exchange fails too. Guarded by mu.
+	err error
+	// absent marks the group ranks from which the fault lane expects no more reports, because a
+	// report did not arrive or the rank's log is full; guarded by mu.
 	absent []bool
 	// read counts the entries of each rank's fault log that have been read; guarded by mu.
 	read map[*block]uint64
 }
 
-// Exchange sends payload to every rank and returns the payloads of all.
+// Exchange sends payload to every rank and returns the payloads of all ranks.
 func (g *Group) Exchange(
 	ctx context.Context, id driver.Lane, payload []byte,
 ) ([][]byte, error) {
@@ -48,14 +48,14 @@ func (g *Group) Exchange(
 	if id == driver.LaneFault {
 		return x.report(ctx)
 	}
-	if l.ended != nil {
-		return nil, fmt.Errorf("%s after a fault: %w", x.doing(), l.ended)
+	if l.err != nil {
+		return nil, fmt.Errorf("%s after a fault: %w", x.doing(), l.err)
 	}
 	got, err := x.run(ctx)
 	if err != nil && id == driver.LaneControl {
 		err = g.fail(err)
 	}
-	l.ended = err
+	l.err = err
 	return got, err
 }
 
@@ -72,7 +72,7 @@ type exchange struct {
 	ignoreFaults bool
 }
 
-// run exchanges the payloads, in chunks of the size of a slot.
+// run exchanges the payloads in chunks that fit into a slot.
 func (x *exchange) run(ctx context.Context) ([][]byte, error) {
 	ranks := len(x.g.blocks)
 	x.got, x.totals = make([][]byte, ranks), make([]uint64, ranks)
@@ -89,7 +89,8 @@ func (x *exchange) run(ctx context.Context) ([][]byte, error) {
 	}
 }
 
-// post begins the next step and publishes the chunk of this rank's payload at an offset.
+// post begins the next step and publishes the chunk of this rank's payload that begins at offset
+// at.
 func (x *exchange) post(at int) error {
 	if x.g.peerFailed() {
 		return x.g.peerFault(x.doing)
@@ -113,7 +114,7 @@ func (x *exchange) slot(b *block) *slot { return &b.lanes[x.id][x.lane.step&1] }
 
 // collect waits until all ranks have posted this step, and appends their chunks to got.
 func (x *exchange) collect(ctx context.Context, first bool) error {
-	err := x.g.waitSlowly(ctx, &waiting{
+	err := x.g.waitSlowly(ctx, &slowWait{
 		word: func(b *block) *uint64 { return &x.slot(b).step }, want: x.lane.step,
 		from: x.g.Others(), exchange: x.id == driver.LaneControl, doing: x.doing,
 		ignoreFaults: x.ignoreFaults,

@@ -2,8 +2,8 @@ package shm
 
 import "symmem/internal/ranked"
 
-// The classes of this package's locks, in the order in which a goroutine takes them. doc.go lists
-// them in the same order.
+// The classes of this package's locks, in the order in which a goroutine acquires them. doc.go
+// lists them in the same order.
 type (
 	laneMu    struct{}
 	countsMu  struct{}
@@ -11,7 +11,7 @@ type (
 	machineMu struct{}
 )
 
-// Rank returns the rank of lane.mu, which is held while this rank waits for another one.
+// Rank returns the rank of lane.mu, which is held while this process waits for other ranks.
 func (laneMu) Rank() ranked.Rank { return ranked.SHM.Waiting(1, "shm.lane.mu") }
 
 // Rank returns the rank of Counts.Mu.

@@ -18,29 +18,29 @@ import (
 	"symmem/internal/sys"
 )
 
-// Machine represents this rank among the ranks of its machine: they find each other in a store,
-// watch each other's processes, and pass descriptors to each other.
+// Machine connects this rank to the other ranks of its machine. The ranks find each other through a
+// store, watch each other's processes, and pass descriptors to each other.
 //
 // States: open; closed.
 type Machine struct {
 	cfg driver.Config
-	// Server passes out what this rank exports.
+	// Server sends the descriptors that this rank exports.
 	*handoff.Server
 	identity handoff.Token
 	// sharesProcess is set if another rank is a goroutine of this process. A waiting rank must then
-	// let the Go scheduler run it.
+	// yield to the Go scheduler, so that the other rank runs.
 	sharesProcess atomic.Bool
 
 	mu    ranked.Mutex[machineMu]
 	peers map[int]*peer // by world rank; guarded by mu
-	// closed is set by Close; guarded by mu.
+	// closed is guarded by mu.
 	closed bool
 	// ends counts the peers whose processes have ended.
 	ends atomic.Uint32
 }
 
-// Open makes this rank known to the other ranks of the machine. The other ranks wait for rank 0 in
-// it.
+// Open publishes this rank to the other ranks of the machine. All other ranks wait in Open for
+// rank 0.
 func Open(ctx context.Context, cfg driver.Config) (*Machine, error) {
 	m := &Machine{cfg: cfg}
 	if err := m.publishAddress(ctx); err != nil {
@@ -66,7 +66,7 @@ func (m *Machine) publishAddress(ctx context.Context) error {
 	return m.cfg.Store.Set(ctx, rankKey(m.cfg.Rank), []byte(value))
 }
 
-// shareToken creates the world's secret on rank 0 and fetches it on the others.
+// shareToken creates the world's token on rank 0 and fetches it on the others.
 func (m *Machine) shareToken(ctx context.Context) error {
 	begin := time.Now()
 	err := control.ShareToken(ctx, m.cfg.Store, "shm/token", m.cfg.Rank == 0, m.identity[:])
@@ -81,8 +81,8 @@ func (m *Machine) shareToken(ctx context.Context) error {
 
 func rankKey(rank int) string { return fmt.Sprintf("shm/rank/%d", rank) }
 
-// machineID returns what ranks must have in common to share memory by descriptors and to watch each
-// other's processes: the boot of the machine, the network namespace and the PID namespace.
+// machineID identifies the machine's boot, the network namespace and the PID namespace. Ranks can
+// pass descriptors to each other and watch each other's processes only if all three are the same.
 func machineID() (string, error) {
 	boot, err := sys.BootID()
 	network, netErr := sys.Namespace("net")
@@ -108,7 +108,7 @@ func whyNotShared(ours, theirs string) error {
 		"(shareProcessNamespace: true in the pod; docker run --pid host or --pid container:NAME)")
 }
 
-// peerOf returns the connection to another rank, which the first call opens.
+// peerOf returns the connection to another rank. The first call opens it.
 func (m *Machine) peerOf(ctx context.Context, rank int) (*peer, error) {
 	m.mu.Lock()
 	p := m.peers[rank]
@@ -155,7 +155,7 @@ func (m *Machine) dial(ctx context.Context, rank int) (*peer, error) {
 	return newPeer(rank, h, &m.ends), nil
 }
 
-// Close releases everything.
+// Close closes the connections to the other ranks and withdraws all exports.
 func (m *Machine) Close() error {
 	var errs []error
 	m.mu.Lock()
@@ -172,13 +172,13 @@ func (m *Machine) Close() error {
 	return errors.Join(errs...)
 }
 
-// Bounded adds the timeout of the ranks to a context that has no deadline.
+// Bounded adds the world's timeout to a context that has no deadline.
 func (m *Machine) Bounded(ctx context.Context) (context.Context, context.CancelFunc) {
 	return control.Bounded(ctx, m.cfg.Timeout)
 }
 
-// Fetch returns a file that a rank of this machine has exported. The caller owns the file. The rank
-// need not be in any call: its Machine answers.
+// Fetch returns a file that a rank of this machine has exported. The caller owns the file. The
+// other rank need not be in a call, since its Machine answers in the background.
 func (m *Machine) Fetch(ctx context.Context, rank int, key handoff.Key) (*os.File, error) {
 	p, err := m.peerOf(ctx, rank)
 	if err != nil {
@@ -187,7 +187,7 @@ func (m *Machine) Fetch(ctx context.Context, rank int, key handoff.Key) (*os.Fil
 	return p.fetch(ctx, key)
 }
 
-// yield lets other ranks run: those of this process or those of others.
+// yield lets another rank run, in this process or in another one.
 func (m *Machine) yield() {
 	if m.sharesProcess.Load() {
 		runtime.Gosched()
@@ -196,12 +196,12 @@ func (m *Machine) yield() {
 	sys.Yield()
 }
 
-// interrupted returns the error that ends this rank's waits, or nil. It calls Options.Interrupted
-// on the waiting goroutine; a panic in it, which might leave locks held, becomes the error, with
-// the stack.
-func (m *Machine) interrupted() (err error) {
-	ask := m.cfg.Interrupted
-	if ask == nil {
+// checkInterrupt returns the error that ends this rank's waits, or nil. It calls
+// Options.Interrupted on the waiting goroutine, which may hold locks. So it recovers a panic and
+// returns an error with the stack.
+func (m *Machine) checkInterrupt() (err error) {
+	callback := m.cfg.Interrupted
+	if callback == nil {
 		return nil
 	}
 	defer func() {
@@ -210,5 +210,5 @@ func (m *Machine) interrupted() (err error) {
 				r, driver.ErrInterrupted, debug.Stack())
 		}
 	}()
-	return ask()
+	return callback()
 }

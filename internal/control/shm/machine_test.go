@@ -16,7 +16,7 @@ import (
 // patience limits waits that should be short.
 const patience = 60 * time.Second
 
-// duo is a world of two ranks in this process.
+// duo holds a world of two ranks in this process.
 type duo struct {
 	t        *testing.T
 	ctx      context.Context
@@ -25,7 +25,7 @@ type duo struct {
 	planes   [2]*plane
 }
 
-// newDuo opens two machines.
+// newDuo opens the machines of both ranks.
 func newDuo(t *testing.T) *duo {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
@@ -48,7 +48,7 @@ func newDuo(t *testing.T) *duo {
 	return d
 }
 
-// both runs a function for each rank at once and returns the errors.
+// both calls f for both ranks concurrently and returns the errors.
 func (d *duo) both(f func(rank int) error) [2]error {
 	other := make(chan error)
 	go func() { other <- f(1) }()
@@ -56,7 +56,7 @@ func (d *duo) both(f func(rank int) error) [2]error {
 	return [2]error{first, <-other}
 }
 
-// join joins the two ranks.
+// join opens the planes of both ranks.
 func (d *duo) join() {
 	d.t.Helper()
 	for _, err := range d.both(func(rank int) error {
@@ -141,16 +141,16 @@ func TestWhyNotShared(t *testing.T) {
 		"boot net:[1]":          "another machine",
 	} {
 		if got := whyNotShared(ours, theirs); !strings.Contains(got.Error(), want) {
-			t.Errorf("%s: %v", theirs, got)
+			t.Errorf("whyNotShared(%q, %q) = %v, want %q", ours, theirs, got, want)
 		}
 	}
 }
 
 func TestPanicInInterruptedIsReported(t *testing.T) {
 	m := &Machine{cfg: driver.Config{Interrupted: panics}}
-	if err := m.interrupted(); !errors.Is(err, driver.ErrInterrupted) ||
+	if err := m.checkInterrupt(); !errors.Is(err, driver.ErrInterrupted) ||
 		!strings.Contains(err.Error(), "shm.panics(") {
-		t.Errorf("got %v", err)
+		t.Errorf("got %v, want ErrInterrupted with the stack of the panic", err)
 	}
 }
 

@@ -13,8 +13,8 @@ import (
 
 var _ control.Messages = (*plane)(nil)
 
-// Count numbers one end of a message. All messages before the latest ticket were compared with it,
-// or never will be.
+// Count assigns a number to a Send or Recv. All messages called before the latest ticket have
+// already been compared with that ticket, or never will be.
 func (p *plane) Count(call *driver.Call) control.Message {
 	after := spin.LoadAcquire64(&p.submitted)
 	p.Counts.Mu.Lock()
@@ -22,7 +22,7 @@ func (p *plane) Count(call *driver.Call) control.Message {
 	return control.Message{After: after, Number: p.CountMessage(call, after, after)}
 }
 
-// DiagnoseMessage makes the checks of AwaitMessage once.
+// DiagnoseMessage performs the checks of AwaitMessage once.
 func (p *plane) DiagnoseMessage(peer int, since time.Time, doing func() string) error {
 	if p.BeginUse() != nil {
 		return nil
@@ -34,7 +34,7 @@ func (p *plane) DiagnoseMessage(peer int, since time.Time, doing func() string) 
 			from = p.Others()
 		}
 	}
-	w := &waiting{
+	w := &slowWait{
 		ready: func() bool { return false }, from: from, doing: doing,
 		timeout: p.machine.cfg.Timeout,
 		begin:   sys.Monotonic() - min(uint64(time.Since(since)), sys.Monotonic()),
@@ -42,7 +42,8 @@ func (p *plane) DiagnoseMessage(peer int, since time.Time, doing func() string) 
 	return p.checkWait(context.Background(), w)
 }
 
-// CalledMore reports whether a rank, or every other rank, has called more collectives.
+// CalledMore reports whether the peer (every other rank for AnySource) has called more than the
+// given number of collectives.
 func (p *plane) CalledMore(peer int, collectives uint64) bool {
 	if p.BeginUse() != nil {
 		return false

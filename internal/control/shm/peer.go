@@ -15,54 +15,54 @@ import (
 	"symmem/internal/sys"
 )
 
-// peer represents another rank of this machine: a connection for descriptors, and a watch on its
-// process.
+// peer represents another rank of this machine. It fetches descriptors from the rank and watches
+// the rank's process.
 type peer struct {
 	*handoff.Peer
 	rank int
-	// lost is set, and ended closed, once the process has ended. Neither is undone.
-	lost  atomic.Bool
-	ended chan struct{}
+	// lost is set and exited is closed once the process has ended.
+	lost   atomic.Bool
+	exited chan struct{}
 
 	watcher sync.WaitGroup
 }
 
-// newPeer watches the process of a peer. The end of the process increments ends.
+// newPeer returns a peer and watches its process. The end of the process increments ends.
 func newPeer(rank int, h *handoff.Peer, ends *atomic.Uint32) *peer {
-	p := &peer{Peer: h, rank: rank, ended: make(chan struct{})}
+	p := &peer{Peer: h, rank: rank, exited: make(chan struct{})}
 	if h.PID() != os.Getpid() {
 		p.watcher.Go(func() { p.watch(ends) })
 	}
 	return p
 }
 
-// watch waits for the end of the process or of the watch.
+// watch waits until the process ends or close cancels the watch.
 func (p *peer) watch(ends *atomic.Uint32) {
 	if sys.AwaitEnd(p.Watch()) == nil {
 		p.lost.Store(true)
 		ends.Add(1)
-		close(p.ended)
+		close(p.exited)
 	}
 }
 
-// exitDelay is the maximum time between the end of a process's connections and the moment when the
-// end of the process is visible.
+// exitDelay limits the time between the moment when a process's connections break and the moment
+// when the end of the process is visible.
 const exitDelay = 200 * time.Millisecond
 
-// hasEnded reports whether the process behind a connection that broke has ended. A process that is
-// killed loses its connections first.
+// hasEnded reports whether the process of a peer whose connection broke has ended. It waits for
+// exitDelay, since a killed process loses its connections before its end is visible.
 func (p *peer) hasEnded() bool {
 	select {
-	case <-p.ended:
+	case <-p.exited:
 		return true
 	case <-time.After(exitDelay):
 		return false
 	}
 }
 
-// onEnd calls a function once the process has ended, unless the context ends before. If the end is
-// already known, it calls the function at once; otherwise it returns at once, and calls the
-// function on another goroutine.
+// onEnd calls a function once the process has ended, unless the context ends first. If the process
+// is known to have ended, onEnd calls the function before it returns. Otherwise another goroutine
+// calls the function.
 func (p *peer) onEnd(ctx context.Context, call func()) {
 	if p.lost.Load() {
 		call()
@@ -70,7 +70,7 @@ func (p *peer) onEnd(ctx context.Context, call func()) {
 	}
 	go func() {
 		select {
-		case <-p.ended:
+		case <-p.exited:
 			call()
 		case <-ctx.Done():
 		}
@@ -86,8 +86,8 @@ func (p *peer) fetch(ctx context.Context, key handoff.Key) (*os.File, error) {
 	return f, nil
 }
 
-// asRankLost converts the error of a connection that the other end has closed, as happens when a
-// process ends, to a RankLostError.
+// asRankLost converts the error of a connection that the other end has closed to a RankLostError,
+// since connections are closed when a process ends. It returns other errors unchanged.
 func asRankLost(rank int, doing string, err error) error {
 	for _, sign := range []error{
 		io.EOF, io.ErrUnexpectedEOF, syscall.ECONNRESET, syscall.ECONNREFUSED, syscall.EPIPE,

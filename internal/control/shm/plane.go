@@ -17,49 +17,50 @@ import (
 
 // plane is a Group whose collectives run elsewhere, as those of the GPU backend do.
 //
-// Its tickets count the collectives that were launched there, and its steps are the comparisons.
-// The two are independent, since calls may be launched without a comparison.
+// Its tickets count the collectives launched there, and each comparison makes one step. The two
+// counts are independent, since calls may be launched without a comparison.
 type plane struct {
 	Group
-	// seen holds the changes at the latest check that found no failed peer, and final the smallest
-	// last ticket of the peers that had left the group by then. Both are guarded by Mu.
-	seen  changes
-	final uint64
+	// checked holds the counters at the latest check that found no failed peer. lastTicket holds
+	// the smallest last ticket of the peers that had left the group by then. Both are guarded by
+	// Mu.
+	checked    eventCounters
+	lastTicket uint64
 }
 
-// changes are counters in this rank's own memory that change before a peer is seen to have failed,
-// left or been lost: while they are unchanged, a launch need not check every peer.
-type changes struct {
-	// wakeup is this rank's futex word, which a peer that fails or leaves increments; ends counts
-	// the processes that have ended.
-	wakeup, ends uint32
+// eventCounters holds counters from this rank's own memory. One of them changes before this rank
+// can observe that a peer has failed, left or been lost. So while both are unchanged, a launch need
+// not check every peer.
+type eventCounters struct {
+	wakeup uint32 // this rank's futex word, which a peer that fails or leaves increments
+	ends   uint32 // number of processes that have ended
 }
 
 const (
-	// spinBudget is how long Await polls without yielding the processor: the duration of a small
-	// collective, so that it notices the end of one at once.
+	// spinBudget limits how long Await polls without yielding the processor. It is the duration of
+	// a small collective, so that Await detects the end of one at once.
 	spinBudget = 50 * time.Microsecond
-	// yieldTime is how long it then yields the processor to others before it sleeps.
+	// yieldTime limits how long Await then yields the processor before it sleeps.
 	yieldTime = uint64(500 * time.Microsecond)
-	// minAwaitSleep and maxAwaitSleep limit the sleeps of Await. Nothing wakes it when work
-	// elsewhere has ended, so it may notice the end of the wait late by one sleep.
+	// minAwaitSleep and maxAwaitSleep limit the sleeps of Await. Work that ends elsewhere wakes no
+	// sleeper, so Await may return late by one sleep.
 	minAwaitSleep, maxAwaitSleep = 20 * time.Microsecond, 100 * time.Microsecond
 )
 
-// Join joins a group whose data is transferred elsewhere. It is collective, and needs all ranks of
-// the group on this machine. The machine must be closed after the plane. GroupConfig.Check is
-// ignored: the caller chooses which calls it compares, the same on all ranks.
+// Join joins a group whose data is transferred elsewhere. It is a collective call of ranks that are
+// all on this machine. The machine must be closed after the plane. Join ignores GroupConfig.Check,
+// since the caller chooses the calls to compare, which must be the same on all ranks.
 func (m *Machine) Join(ctx context.Context, group driver.GroupConfig) (control.Plane, error) {
-	p := &plane{final: math.MaxUint64}
+	p := &plane{lastTicket: math.MaxUint64}
 	if err := p.Group.Join(ctx, m, group, 0); err != nil {
 		return nil, err
 	}
 	return p, nil
 }
 
-// SameMachine reports whether ranks of the world are all on this machine, and in the same
-// container, so that they can Join. It waits for them to open their Machine. All of them get the
-// same answer.
+// SameMachine reports whether the given world ranks are all on this machine and in the same
+// container, so that they can Join. It waits until they have opened their Machines. The result is
+// the same on all of these ranks.
 func (m *Machine) SameMachine(ctx context.Context, ranks []int) (bool, error) {
 	ours, err := machineID()
 	if err != nil {
@@ -83,7 +84,7 @@ func (m *Machine) SameMachine(ctx context.Context, ranks []int) (bool, error) {
 	return true, nil
 }
 
-// Submit takes the next ticket and publishes it.
+// Submit allocates the next ticket and publishes it.
 func (p *plane) Submit() uint64 {
 	p.Mu.Lock()
 	defer p.Mu.Unlock()
@@ -94,12 +95,12 @@ func (p *plane) Submit() uint64 {
 	return p.Ticket()
 }
 
-// TrySubmit takes the next ticket unless this rank or a peer has failed, one is lost, or one has
-// left without that ticket.
+// TrySubmit allocates the next ticket unless this rank or a peer has failed, or a peer is lost or
+// has left without submitting that ticket.
 func (p *plane) TrySubmit() (ticket uint64, ok bool) {
 	p.Mu.Lock()
-	ok = !p.closed && !p.fault.set.Load() && (p.changes() == p.seen || !p.peerFailedOrClosed())
-	if ok = ok && p.submitted < p.final; ok {
+	ok = !p.closed && !p.fault.set.Load() && (p.eventCounters() == p.checked || !p.peerFailedOrClosed())
+	if ok = ok && p.submitted < p.lastTicket; ok {
 		p.submitted++
 		ticket = p.submitted
 		if !p.withdrawn {
@@ -110,7 +111,7 @@ func (p *plane) TrySubmit() (ticket uint64, ok bool) {
 	return ticket, ok
 }
 
-// Compare makes one step and compares the digests in it.
+// Compare makes one step and compares the digests of the ranks' calls.
 func (p *plane) Compare(ticket uint64, call *driver.Call) error {
 	if err := p.BeginUse(); err != nil {
 		return err
@@ -127,8 +128,8 @@ func (p *plane) Compare(ticket uint64, call *driver.Call) error {
 	return nil
 }
 
-// refine looks for a more precise reason than the fault of another rank: a rank that compares in
-// another way may have announced a different call.
+// refine replaces the fault of another rank by a MismatchError if a rank has announced a different
+// call. That rank may have detected the difference by a comparison outside the plane.
 func (p *plane) refine(err error, ticket uint64, call *driver.Call) error {
 	if !errors.Is(err, driver.ErrFault) {
 		return err
@@ -162,19 +163,19 @@ func (p *plane) Await(ctx context.Context, w control.Wait) error {
 		return err
 	}
 	defer p.EndUse()
-	wait := p.waitingFor(&w)
-	p.publishWait(wait, sys.Monotonic())
-	defer p.unpublishWait(wait)
+	slow := p.newSlowWait(&w)
+	p.publishWait(slow, sys.Monotonic())
+	defer p.unpublishWait(slow)
 	var grace control.GraceTimer
 	for naps := 0; !w.Done(); {
 		failed := grace.Elapsed(w.Ticket != 0 && p.peerFailed())
-		if err := p.verdict(wait, failed); err != nil && !w.Done() {
+		if err := p.verdict(slow, failed); err != nil && !w.Done() {
 			return p.fail(w.Refine(err))
 		}
 		if ctx.Err() != nil && !w.Done() {
-			return p.interrupted(ctx, wait)
+			return p.interruptedError(ctx, slow)
 		}
-		if end := wait.begin + yieldTime; sys.Monotonic() < end {
+		if end := slow.begin + yieldTime; sys.Monotonic() < end {
 			p.yieldUntil(&w, end)
 			continue
 		}
@@ -184,13 +185,13 @@ func (p *plane) Await(ctx context.Context, w control.Wait) error {
 	return nil
 }
 
-// interrupted returns the error of a wait whose context has ended.
-func (p *plane) interrupted(ctx context.Context, n *waiting) error {
+// interruptedError returns the error of a wait whose context has ended.
+func (p *plane) interruptedError(ctx context.Context, n *slowWait) error {
 	q := p.waitStatus(n)
 	return control.Interrupted(&q, p.rankStates(n), context.Cause(ctx))
 }
 
-// pollBriefly polls for as long as that is worth the processor time.
+// pollBriefly polls for at most spinBudget, and reports whether the work has ended.
 func (p *plane) pollBriefly(w *control.Wait) bool {
 	if w.Done() {
 		return true
@@ -207,14 +208,14 @@ func (p *plane) pollBriefly(w *control.Wait) bool {
 	return false
 }
 
-// yieldUntil yields until the wait is over or the given time.
+// yieldUntil yields the processor until the work has ended or the given time.
 func (p *plane) yieldUntil(w *control.Wait, until uint64) {
 	for !w.Done() && sys.Monotonic() < until {
 		p.machine.yield()
 	}
 }
 
-// sleepBriefly sleeps on the futex, which is woken by a fault of this rank or another.
+// sleepBriefly sleeps on this rank's futex, which a fault of this rank or of another one wakes.
 func (p *plane) sleepBriefly(naps int) {
 	word := spin.LoadAcquire32(&p.me.wakeup.word)
 	if !p.fault.set.Load() {
@@ -222,10 +223,10 @@ func (p *plane) sleepBriefly(naps int) {
 	}
 }
 
-// waitingFor returns the wait as other ranks see it in the status. Ranks that have submitted fewer
+// newSlowWait returns the slowWait of a plane's wait, in which ranks that have submitted fewer
 // tickets are missing.
-func (p *plane) waitingFor(w *control.Wait) *waiting {
-	return &waiting{
+func (p *plane) newSlowWait(w *control.Wait) *slowWait {
+	return &slowWait{
 		word: func(b *block) *uint64 { return &b.status.submitted }, want: w.Ticket,
 		from: p.Others(), collective: w.Ticket, operation: w.Operation, doing: w.Doing,
 		work: true, timeout: p.machine.cfg.Timeout,
@@ -233,8 +234,8 @@ func (p *plane) waitingFor(w *control.Wait) *waiting {
 }
 
 // verdict returns the reason why the wait may never end, or nil, and warns of late ranks. failedFor
-// is the time for which a peer has been known to have failed, or negative.
-func (p *plane) verdict(n *waiting, failedFor time.Duration) error {
+// is the time since the failure of a peer was detected, or negative if no peer has failed.
+func (p *plane) verdict(n *slowWait, failedFor time.Duration) error {
 	if n.collective == 0 {
 		return p.Cause()
 	}
@@ -251,8 +252,8 @@ func (p *plane) Diagnose(w control.Wait, since time.Time) error {
 		return err
 	}
 	defer p.EndUse()
-	n := p.waitingFor(&w)
-	// The clock starts with the machine: a wait cannot have begun before that.
+	n := p.newSlowWait(&w)
+	// The monotonic clock starts with the machine, so no wait begins before 0.
 	n.begin = sys.Monotonic() - min(uint64(time.Since(since)), sys.Monotonic())
 	err := p.verdict(n, -1)
 	if err != nil && w.Ended() {
@@ -261,13 +262,13 @@ func (p *plane) Diagnose(w control.Wait, since time.Time) error {
 	return w.Refine(err)
 }
 
-// PeerFault returns an error that names the peers that have failed or are lost.
+// PeerFault returns an error that names the peers that are lost, have failed or have left.
 func (p *plane) PeerFault(doing string) error {
 	if err := p.BeginUse(); err != nil {
 		return err
 	}
 	defer p.EndUse()
-	return control.PeerFailure(p.cfg, p.rankStates(&waiting{}), doing)
+	return control.PeerFailure(p.cfg, p.rankStates(&slowWait{}), doing)
 }
 
 // PeerFailed reports whether a peer has failed or is lost.
@@ -277,33 +278,32 @@ func (p *plane) PeerFailed() bool {
 	return p.peerFailedOrClosed()
 }
 
-// peerFailedOrClosed does the work of PeerFailed, with p.Mu held. A closed plane has no control
-// region any more.
+// peerFailedOrClosed implements PeerFailed. The caller holds p.Mu.
 func (p *plane) peerFailedOrClosed() bool {
-	if p.closed {
+	if p.closed { // the control region may be unmapped
 		return true
 	}
-	now := p.changes()
-	if now == p.seen {
+	now := p.eventCounters()
+	if now == p.checked {
 		return false
 	}
 	if p.peerFailed() || len(p.lostPeers()) > 0 {
 		return true
 	}
-	p.seen = now
+	p.checked = now
 	for _, b := range p.others {
 		if spin.LoadAcquire64(&b.status.closed) != 0 {
-			p.final = min(p.final, spin.LoadAcquire64(&b.status.submitted))
+			p.lastTicket = min(p.lastTicket, spin.LoadAcquire64(&b.status.submitted))
 		}
 	}
 	return false
 }
 
-func (p *plane) changes() changes {
-	return changes{atomic.LoadUint32(&p.me.wakeup.word), p.machine.ends.Load()}
+func (p *plane) eventCounters() eventCounters {
+	return eventCounters{atomic.LoadUint32(&p.me.wakeup.word), p.machine.ends.Load()}
 }
 
-// Withdraw takes back the tickets that some rank has not submitted, if there are any.
+// Withdraw revokes this rank's tickets that some rank has not submitted, if there are any.
 func (p *plane) Withdraw() bool {
 	if p.BeginUse() != nil {
 		return true

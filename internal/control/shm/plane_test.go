@@ -38,19 +38,19 @@ func TestPlaneContract(t *testing.T) { controltest.Run(t, joinAsMember) }
 
 func TestSameMachine(t *testing.T) {
 	d := newDuo(t)
-	want := func(together bool) {
+	checkSame := func(want bool) {
 		t.Helper()
 		got, err := d.machines[0].SameMachine(d.ctx, []int{0, 1})
 		check(t, err)
-		if got != together {
-			t.Errorf("got %v, want %v", got, together)
+		if got != want {
+			t.Errorf("SameMachine = %v, want %v", got, want)
 		}
 	}
-	want(true)
+	checkSame(true)
 	value, err := d.store.Get(d.ctx, rankKey(1))
 	check(t, err)
 	check(t, d.store.Set(d.ctx, rankKey(1), append(value, "elsewhere"...)))
-	want(false)
+	checkSame(false)
 	ctx, cancel := context.WithCancel(d.ctx)
 	cancel()
 	if _, err := d.machines[0].SameMachine(ctx, []int{2}); err == nil ||
@@ -59,7 +59,8 @@ func TestSameMachine(t *testing.T) {
 	}
 }
 
-// TestWithdrawKeepsTicketsOfAllRanks: other ranks count on this rank's part in them.
+// TestWithdrawKeepsTicketsOfAllRanks withdraws once when both ranks have submitted the same tickets,
+// which must stay, and once when only one rank has submitted the latest.
 func TestWithdrawKeepsTicketsOfAllRanks(t *testing.T) {
 	d := newDuo(t)
 	d.join()
@@ -68,11 +69,11 @@ func TestWithdrawKeepsTicketsOfAllRanks(t *testing.T) {
 		p.Submit()
 	}
 	if planes[0].Withdraw() {
-		t.Error("a ticket was withdrawn that both ranks have")
+		t.Error("a ticket that both ranks have submitted was withdrawn")
 	}
 	planes[0].Submit()
 	if !planes[0].Withdraw() {
-		t.Error("a ticket was not withdrawn that only one rank has")
+		t.Error("a ticket that only one rank has submitted was not withdrawn")
 	}
 }
 

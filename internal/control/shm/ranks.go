@@ -8,32 +8,32 @@ import (
 	"symmem/internal/spin"
 )
 
-// ranks holds the ranks of a group as this rank sees them: their blocks of the control region, and
-// their processes. Group.Join sets the fields.
+// ranks holds the blocks of a group's ranks in the control region, and the connections to the
+// ranks. Group.Join sets the fields.
 type ranks struct {
 	me     *block
 	others []*block // without me, in group order
 	blocks []*block // by group rank
-	peers  []*peer  // by group rank; nil at this rank's own place
+	peers  []*peer  // by group rank; nil for this rank
 	cfg    *driver.GroupConfig
 }
 
 // Size returns the number of ranks of the group.
 func (r *ranks) Size() int { return len(r.blocks) }
 
-// lostPeers lists the group ranks whose processes have ended before they left the group.
+// lostPeers lists the group ranks whose processes ended before the ranks left the group.
 func (r *ranks) lostPeers() []int { return slices.DeleteFunc(r.lost(r.Others()), r.HasLeft) }
 
-// wakeAll wakes all ranks, including this rank's own threads. It increments every futex word,
-// whether or not a thread sleeps there: for planes an unchanged word means that no peer has failed.
+// wakeAll wakes all ranks, including this rank's own threads. It increments every futex word, even
+// if no thread sleeps on it, because a plane infers from an unchanged word that no peer has failed.
 func (r *ranks) wakeAll() {
 	for _, b := range r.blocks {
 		b.wakeup.wake()
 	}
 }
 
-// peerFailed reports whether a peer has failed. If it failed before this rank posts a step, it did
-// not wait for this rank; if it fails afterwards, it may have completed the step.
+// peerFailed reports whether a peer has failed. A peer that fails before this rank posts a step has
+// not waited for this rank. A peer that fails afterwards may have completed the step.
 func (r *ranks) peerFailed() bool {
 	for _, b := range r.others {
 		if atomic.LoadUint32(&b.wakeup.failed) != 0 {
@@ -43,8 +43,8 @@ func (r *ranks) peerFailed() bool {
 	return false
 }
 
-// wakeSleepers wakes the peers that sleep. It is called after every post. The package comment
-// explains why the load needs no fence before it.
+// wakeSleepers wakes the peers that sleep. Every post is followed by a call. The package comment
+// explains why no fence is needed before the load.
 func (r *ranks) wakeSleepers() {
 	for _, b := range r.others {
 		if atomic.LoadInt32(&b.wakeup.sleeping) != 0 {

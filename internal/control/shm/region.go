@@ -9,10 +9,10 @@ import (
 	"symmem/internal/sys"
 )
 
-// The control region of a group is one shared file with a block for every rank. Only the owner
-// writes to its block, except for its futex word, which the others increment to wake it. Lines are
-// 128 bytes apart, since processors fetch lines in pairs. Memory that is never touched costs
-// nothing, so blocks are large. A backend's data, if any, follows the blocks.
+// The control region of a group is one shared file with a block for every rank. Only its owner
+// writes to a block, except for the futex word, which other ranks increment to wake the owner.
+// Lines are 128 bytes apart, since processors fetch cache lines in pairs. Memory that is never
+// touched costs nothing, so blocks are large. A backend's data, if any, follows the blocks.
 const (
 	lineStride = 128
 	// MaxRanks bounds the size of a group.
@@ -26,25 +26,24 @@ const (
 	faultSlots = driver.MaxPayload/chunkBytes + 128
 )
 
-// line contains what a rank posts in one step.
+// line holds a rank's post in one step.
 type line struct {
 	step uint64
-	// digest is the digest of the rank's call, combined with balance by exclusive or.
+	// digest holds the digest of the rank's call, XORed with balance.
 	digest  uint64
 	payload [spin.LinePayload]byte
-	// balance is the rank's balance of messages. It has a separate cache line, which no rank reads
-	// until one has messages: see steps.compareBalances.
+	// balance holds the rank's balance of messages. It is in a separate cache line, which no rank
+	// reads until a rank has a balance: see steps.compareBalances.
 	balance uint64
 	_       [lineStride - spin.LineBytes - 8]byte
 }
 
-// wakeup lets other ranks wake a rank: word is a futex, and sleeping counts the threads of the rank
-// that sleep on it. failed is the control.Reason for which the rank has failed, or 0. Other ranks
-// read this after every post, so its cache line holds nothing that is written often.
+// wakeup lets other ranks wake a rank. Other ranks read it after every post, so its cache line
+// holds nothing that is written often.
 type wakeup struct {
-	word     uint32
-	sleeping int32
-	failed   uint32
+	word     uint32 // futex
+	sleeping int32  // number of the rank's threads that sleep on word
+	failed   uint32 // control.Reason for which the rank has failed, or 0
 	_        [lineStride - 12]byte
 }
 
@@ -54,38 +53,38 @@ func (w *wakeup) wake() {
 	sys.FutexWake(&w.word)
 }
 
-// status publishes what a rank is doing. Other ranks need it for their error messages, and to
-// detect that two ranks wait for each other in different calls. Only slow waits write it, except
-// for submitted.
+// status publishes the activity of a rank. Other ranks include it in their error messages, and
+// detect from it that two ranks wait for each other in different calls. Only slow waits write
+// fields other than submitted.
 type status struct {
 	// submitted counts the collectives that the rank has launched.
 	submitted uint64
-	// inCollective is the number of the collective that the rank waits in, or 0.
+	// inCollective holds the ticket of the collective in which the rank waits, or 0.
 	inCollective uint64
-	// exchanges is the last step that the rank has posted on the control lane; inExchange is that
-	// step while the rank waits in it, or 0.
+	// exchanges holds the last step that the rank has posted on the control lane. inExchange holds
+	// the same number while the rank waits in that step, and otherwise 0.
 	exchanges, inExchange uint64
-	// operation is the operation of the collective inCollective.
+	// operation holds the operation of the collective inCollective.
 	operation uint64
-	// since is the start of the wait, in nanoseconds of the machine's monotonic clock.
+	// since holds the start of the wait, in nanoseconds of the machine's monotonic clock.
 	since uint64
 	// closed is 1 once the rank has left the group.
 	closed uint64
-	// message describes the message that the rank waits for, as messageWait packs it, or is 0;
-	// messageSince is the start of that wait.
+	// message describes the message that the rank waits for, in the encoding of messageWait, or is
+	// 0. messageSince holds the start of that wait.
 	message, messageSince uint64
-	// value is the slot of the name under which the rank waits, plus 1, or 0; valueSince is the
-	// start of that wait.
+	// value holds 1 plus the number of the valueSlot in which the rank waits, or 0. valueSince
+	// holds the start of that wait.
 	value, valueSince uint64
 	_                 [lineStride - 88]byte
 }
 
-// valueSlot holds a rank's values under one name (Group.Agree and the like): two lines, used in
-// turn like those of collectives. Each rank numbers its slots in the order in which it first uses
-// the names, and other ranks find a name by its text. So ranks need no exchange about names.
+// valueSlot holds a rank's values under one name (for Group.Agree and related calls). Its two lines
+// alternate like those of collectives. Each rank allocates slots in the order in which it first
+// uses the names, and other ranks find a slot by its name. So ranks need not exchange slot numbers.
 type valueSlot struct {
 	lines [2]line
-	// size is the length of name, or 0 until name is written.
+	// size holds the length of name, or 0 until name is written.
 	size uint64
 	name [driver.MaxValueName]byte
 	_    [pageBytes - 2*lineStride - 8 - driver.MaxValueName]byte
@@ -99,17 +98,16 @@ type slot struct {
 	data  [chunkBytes]byte
 }
 
-// block is one rank's part of the control region.
+// block holds one rank's part of the control region.
 //
 // Lines, wakeup and status are on separate pages. Peers poll lines and read wakeup all the time,
-// and processors prefetch neighbouring lines, but never across pages. If the status were in the
-// next line, this processor's cache would lose it again and again, and a store to it would delay
-// the post that follows. An all-reduce of 8 bytes took 381 ns with all of them on one page, and
-// about 270 ns with separate pages.
+// and processors prefetch neighbouring cache lines, but never across pages. If status were in the
+// next cache line, this processor would lose the line again and again, and a store to status would
+// delay the post that follows. An all-reduce of 8 bytes took 381 ns with all of them on one page,
+// and about 270 ns with separate pages.
 //
-// wakeup is first because of Go's nil check: before it accesses a field that is a page away, it
-// loads the first word of the struct. If that were a line, it would be one that a peer is about to
-// write.
+// wakeup is first because of Go's nil check: before code accesses a field that is a page away, it
+// loads the first word of the struct. That word must not be in a line that a peer is about to poll.
 type block struct {
 	wakeup wakeup
 	_      [pageBytes - lineStride]byte
@@ -117,7 +115,8 @@ type block struct {
 	_      [pageBytes - 2*lineStride]byte
 	status status
 	_      [pageBytes - lineStride]byte
-	// announced holds the latest tickets of a rank whose data is transferred elsewhere.
+	// announced holds the announcements of recent tickets, in groups whose data is transferred
+	// elsewhere.
 	announced [announcements]announcement
 	_         [pageBytes - announcements*16]byte
 	lanes     [driver.LaneFault][2]slot

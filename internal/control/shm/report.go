@@ -10,10 +10,9 @@ import (
 	"symmem/internal/spin"
 )
 
-// On the fault lane every rank writes a log: its reports, one after another, in slots that are
-// never reused. Each rank reads the logs of the others at its own pace. So a rank can report
-// without the others, ranks may disagree about who is absent, and a late rank reads all earlier
-// reports.
+// On the fault lane every rank appends its reports to a log, in slots that are never reused. Each
+// rank reads the logs of the others at its own pace. So a rank can report without the others, ranks
+// may disagree about which rank is absent, and a late rank can still read all earlier reports.
 
 // report writes this rank's payload to its log and reads the next report of each other rank.
 func (x *exchange) report(ctx context.Context) ([][]byte, error) {
@@ -39,13 +38,13 @@ func (x *exchange) report(ctx context.Context) ([][]byte, error) {
 // slotsOf returns the number of slots that a report of the given size needs.
 func slotsOf(bytes uint64) uint64 { return max(1, (bytes+chunkBytes-1)/chunkBytes) }
 
-// writeReport writes a report. Its first slot is written last: a rank that sees that slot sees the
-// whole report.
+// writeReport appends this rank's payload to its log. It writes the first slot last, so a rank that
+// sees the first slot sees the whole report.
 func (x *exchange) writeReport() error {
 	first, slots := x.lane.step, slotsOf(uint64(len(x.payload)))
 	if first+slots > faultSlots {
-		return fmt.Errorf("the log of faults is full after %d of %d slots: %w", first,
-			faultSlots, driver.ErrClosed)
+		return fmt.Errorf("a report of %d slots does not fit: %d of %d slots of the fault log are "+
+			"in use: %w", slots, first, faultSlots, driver.ErrClosed)
 	}
 	for i := int(slots) - 1; i >= 0; i-- {
 		s := &x.g.me.fault[int(first)+i]
@@ -58,10 +57,10 @@ func (x *exchange) writeReport() error {
 	return nil
 }
 
-// awaitReports waits for the next report of all ranks that are not absent. A rank becomes absent if
+// awaitReports waits for the next report of every rank that is not absent. A rank becomes absent if
 // it does not report in time, is lost or has left the group.
 func (x *exchange) awaitReports(ctx context.Context) error {
-	w := &waiting{
+	w := &slowWait{
 		word: func(b *block) *uint64 { return &b.fault[x.lane.read[b]].step }, want: 1,
 		ignoreFaults: true, doing: x.doing,
 	}
@@ -74,8 +73,8 @@ func (x *exchange) awaitReports(ctx context.Context) error {
 	}
 }
 
-// presentRanks lists the other ranks that are not absent. A rank whose log is full can report no
-// more.
+// presentRanks lists the other ranks that are not absent. It marks ranks whose logs are full as
+// absent, since they can report no more.
 func (x *exchange) presentRanks() []int {
 	var ranks []int
 	for _, r := range x.g.Others() {
@@ -109,13 +108,14 @@ func (x *exchange) markAbsent(err error, missing []int) bool {
 	return true
 }
 
-// nextReport reads the next report in a rank's log. Its first slot has been written.
+// nextReport reads the next report in a rank's log. The report's first slot has been written.
 func (l *lane) nextReport(b *block) ([]byte, error) {
 	first := l.read[b]
 	total := spin.LoadAcquire64(&b.fault[first].total)
 	slots := slotsOf(total)
 	if total > driver.MaxPayload || first+slots > faultSlots {
-		return nil, fmt.Errorf("it has %d bytes: at most %d", total, driver.MaxPayload)
+		return nil, fmt.Errorf("the report has %d bytes: at most %d, and %d slots are left",
+			total, driver.MaxPayload, faultSlots-first)
 	}
 	report := make([]byte, 0, total)
 	for i := range slots {

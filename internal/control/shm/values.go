@@ -21,16 +21,16 @@ type named struct {
 	g       *Group
 	name    string
 	ordered bool
-	digest  uint64 // of the name, in every line
-	number  int    // of this rank's slot
+	digest  uint64 // digest of the name, which every line contains
+	number  int    // number of this rank's slot
 	step    uint64 // last step posted
 	me      *valueSlot
-	// peers holds the slots of the other ranks by group rank, nil until they are found.
+	// peers holds the slots of the other ranks by group rank. A slot is nil until it is found.
 	peers  []*valueSlot
 	others []int
 }
 
-// newNamed allocates the next slot of this rank for a name. g.Mu is held.
+// newNamed allocates the next slot of this rank for a name. The caller holds g.Mu.
 func newNamed(g *Group, name string, ordered bool) *named {
 	digest := fnv.New64a()
 	digest.Write([]byte(name))
@@ -53,16 +53,16 @@ func (s *valueSlot) text() string {
 	return string(s.name[:size])
 }
 
-// is reports whether a slot has a name.
-func (s *valueSlot) is(name string) bool {
+// hasName reports whether the slot has the given name.
+func (s *valueSlot) hasName(name string) bool {
 	return spin.LoadAcquire64(&s.size) == uint64(len(name)) && string(s.name[:len(name)]) == name
 }
 
-// noStep is the word of a rank that has not used a name yet.
+// noStep stands in for the word of a rank that has not used a name yet.
 var noStep uint64
 
-// word returns the word with the current step of a rank, or noStep if the rank has not used the
-// name yet.
+// word returns the word in which a rank posts the current step. It returns noStep if the rank has
+// not used the name yet.
 func (n *named) word(rank int) *uint64 {
 	if n.peers[rank] == nil {
 		n.find(rank)
@@ -80,7 +80,7 @@ func (n *named) find(rank int) {
 		switch s := &b.values[i]; {
 		case spin.LoadAcquire64(&s.size) == 0:
 			return
-		case s.is(n.name):
+		case s.hasName(n.name):
 			n.peers[rank] = s
 			return
 		}
@@ -121,8 +121,8 @@ func (n *named) Gather(ctx context.Context, mine driver.Words, all []driver.Word
 	return nil
 }
 
-// copyWords copies what a rank has posted, and reports whether it is valid: the line belongs to
-// this step and name, and did not change meanwhile.
+// copyWords copies the words that a rank has posted. It reports whether they are valid: the line
+// belongs to this step and name, and has not changed during the copy.
 func (n *named) copyWords(rank int, words *driver.Words) bool {
 	l := &n.peers[rank].lines[n.step&1]
 	for i := range words {
@@ -132,14 +132,14 @@ func (n *named) copyWords(rank int, words *driver.Words) bool {
 	return spin.LoadAcquire64(&l.digest) == n.digest && spin.LoadAcquire64(&l.step) == n.step
 }
 
-// waitSlowly waits until all ranks have posted, or one of them never will. The status meanwhile
-// shows this wait.
+// waitSlowly waits until all ranks have posted the step, or until it is known that one never will.
+// It publishes this wait in the status.
 func (n *named) waitSlowly(ctx context.Context) error {
 	b, word := &n.g.me.status, uint64(n.number)+1
 	spin.StoreRelease64(&b.valueSince, sys.Monotonic())
 	spin.StoreRelease64(&b.value, word)
 	defer atomic.CompareAndSwapUint64(&b.value, word, 0)
-	return n.g.waitSlowly(ctx, &waiting{
+	return n.g.waitSlowly(ctx, &slowWait{
 		at: n.word, want: n.step, from: n.others, doing: n.doing, ordered: n.ordered,
 	})
 }

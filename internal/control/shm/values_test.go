@@ -13,13 +13,13 @@ import (
 	"symmem/internal/spin"
 )
 
-// TestInvalidValueIsAnError overwrites rank 1's part of the shared memory.
+// TestInvalidValueIsAnError overwrites rank 1's slot in shared memory.
 func TestInvalidValueIsAnError(t *testing.T) {
 	for name, forge := range map[string]func(s *valueSlot){
 		"a step that is far ahead": func(s *valueSlot) {
 			spin.StoreRelease64(&s.lines[1].step, math.MaxUint64)
 		},
-		"a line of another name": func(s *valueSlot) {
+		"a line with the digest of another name": func(s *valueSlot) {
 			spin.StoreRelease64(&s.lines[1].digest, 7)
 			spin.StoreRelease64(&s.lines[1].step, 1)
 		},
@@ -36,7 +36,7 @@ func TestInvalidValueIsAnError(t *testing.T) {
 			check(t, err)
 			err = n.Gather(d.ctx, driver.Words{}, make([]driver.Words, 2))
 			if err == nil || !strings.Contains(err.Error(), "rank 1 has written an invalid line") {
-				t.Errorf("got %v", err)
+				t.Errorf("got %v, want an error about an invalid line of rank 1", err)
 			}
 			if d.planes[0].Cause() == nil {
 				t.Error("the plane has not failed")
@@ -64,9 +64,9 @@ func TestInvalidNamesAreIgnored(t *testing.T) {
 	}
 }
 
-// TestTimeoutReportsTheValueThatALateRankAwaits: ranks whose programs have diverged usually wait
-// under different names.
-func TestTimeoutReportsTheValueThatALateRankAwaits(t *testing.T) {
+// TestTimeoutNamesValueOfLateRank has the ranks wait under different names, as ranks do whose
+// programs have diverged.
+func TestTimeoutNamesValueOfLateRank(t *testing.T) {
 	d := newDuo(t)
 	d.join()
 	errs := d.both(func(rank int) error {
@@ -87,9 +87,9 @@ func TestTimeoutReportsTheValueThatALateRankAwaits(t *testing.T) {
 	})
 	var late *driver.TimeoutError
 	if !errors.As(errs[0], &late) || !strings.Contains(late.Activity[1], `in value "decode" for`) {
-		t.Errorf("got %v", errs[0])
+		t.Errorf("rank 0 got %v, want a TimeoutError that names the value of rank 1", errs[0])
 	}
 	if !errors.Is(errs[1], driver.ErrFault) {
-		t.Errorf("the other rank: got %v", errs[1])
+		t.Errorf("rank 1 got %v, want ErrFault", errs[1])
 	}
 }

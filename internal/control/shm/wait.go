@@ -16,33 +16,33 @@ import (
 	"symmem/internal/sys"
 )
 
-// budget determines how long a wait spins and yields before it sleeps.
+// budget limits how long a wait spins and yields before it sleeps.
 type budget struct {
-	// polls is the number of polls before the first yield, and morePolls after each yield, with a
-	// PAUSE in between. Polling without a PAUSE slows down the rank that is about to write the
-	// line.
+	// polls counts polls before the first yield, and morePolls counts polls after each yield. There
+	// is a PAUSE between polls, since polling without one slows down the rank that is about to
+	// write the line.
 	polls, morePolls uint32
-	// parallel is the number of other ranks that can run while this one does. If more are missing,
-	// one of them waits for a processor, possibly this one's.
+	// parallel counts the other ranks that can run at the same time as this one. If more ranks are
+	// missing, one of them waits for a processor, possibly for the processor of this rank.
 	parallel int
-	// yields is the number of yields before the first sleep. The caller's thread yields at most
-	// briefYields times and for briefTime before the work is passed to the stream's worker.
+	// yields limits the yields before the first sleep. The caller's thread yields at most
+	// briefYields times, for at most briefTime, before the work is passed to the stream's worker.
 	yields, briefYields int
 }
 
 const (
-	// freePolls is the number of polls of a rank that does not share its processor.
+	// freePolls applies to a rank that does not share its processor.
 	freePolls = 500
-	// sharedPolls is the number of polls of a rank that does. They last longer than the transfer of
-	// a line from another processor, and less than a context switch. With half of them, all-reduce
-	// of 8 bytes on 4 ranks of 2 processors was a tenth slower.
+	// sharedPolls applies to a rank that shares its processor. These polls last longer than the
+	// transfer of a line from another processor, and less than a context switch. With half as many,
+	// an all-reduce of 8 bytes on 4 ranks of 2 processors was a tenth slower.
 	sharedPolls = 40
 )
 
-// newBudget lets ranks spin long if each has a processor. If ranks outnumber processors, the
-// awaited rank may be waiting for the processor of this one, so spinning only costs time: in a C
-// program, 2,000 pauses instead of 20 made an all-reduce of 64 KiB on 4 ranks of 2 processors 17
-// times slower.
+// newBudget returns a budget that lets ranks spin long if each has a processor. If ranks outnumber
+// processors, the awaited rank may be waiting for the processor of this one, so spinning only
+// delays it: in a C program, 2,000 pauses instead of 20 made an all-reduce of 64 KiB on 4 ranks of
+// 2 processors 17 times slower.
 func newBudget(m *Machine, ranks, processors int) budget {
 	b := budget{polls: freePolls, parallel: processors - 1, yields: 400, briefYields: 300}
 	if ranks > processors {
@@ -57,49 +57,51 @@ func newBudget(m *Machine, ranks, processors int) budget {
 const (
 	firstSleep = 100 * time.Microsecond
 	longSleep  = 10 * time.Millisecond
-	// yieldsPerCheck is the number of yields between two checks of the peers. On a busy processor a
-	// yield lasts long, so the peers are then checked after fewer yields, checkInterval apart.
+	// A wait checks the peers after every yieldsPerCheck yields. On a busy processor a yield takes
+	// long, so a wait also checks after every fewYieldsPerCheck yields if the latest check was
+	// checkInterval ago.
 	yieldsPerCheck, fewYieldsPerCheck = 64, 8
 	checkInterval                     = 5 * uint64(time.Millisecond)
 	// briefTime limits the wait on a caller's thread, which does not check the peers. The wait
-	// reaches this limit only on a busy machine, where each yield may last long.
+	// reaches this limit only on a busy machine, where each yield may take long.
 	briefTime = 20 * uint64(time.Millisecond)
 )
 
-// waiting describes a slow wait: every block's word must reach want, or the value that at returns
-// for its rank, or, if it is set, ready must return true.
-type waiting struct {
+// slowWait describes a wait that may sleep. The wait ends when a word of every rank in from has
+// reached want, or, if ready is set, when ready returns true. The function word returns a block's
+// word. If at is set, it is called instead of word, with the group rank.
+type slowWait struct {
 	word  func(*block) *uint64
 	at    func(rank int) *uint64
 	want  uint64
 	ready func() bool
-	// from lists the group ranks that are waited for.
+	// from lists the awaited group ranks.
 	from []int
 	// doing describes the wait for error messages.
 	doing func() string
-	// collective is the ticket of the collective that waits, or 0; exchange is set for the control
-	// lane. From these a peer can detect that the two ranks can never meet.
+	// collective holds the ticket of the waiting collective, or 0. exchange is set for the control
+	// lane. From these a peer can detect that two ranks wait for each other.
 	collective uint64
 	operation  driver.Operation
 	exchange   bool
 	// ordered is set if this rank launches no collective during the wait.
 	ordered bool
-	// begin is the time at which the wait was published, by the machine's monotonic clock.
+	// begin holds the time at which the wait was published, on the machine's monotonic clock.
 	begin uint64
 	// timeout limits the wait.
 	timeout time.Duration
-	// ignoreFaults is set for waits that continue after faults, and work if a plane waits for work
+	// ignoreFaults is set if the wait continues after faults. work is set if a plane waits for work
 	// that it has launched.
 	ignoreFaults, work bool
 	// why, if set, returns the reason why the awaited event will not happen, or nil.
 	why func() error
-	// states is set by rankStates.
+	// states holds the result of rankStates.
 	states []control.RankState
 }
 
-// waits makes the slow waits of this rank, and publishes in its status what it waits for.
-type waits struct {
-	of      *ranks
+// waiter performs the slow waits of this rank, and publishes them in its status.
+type waiter struct {
+	ranks   *ranks
 	fault   *fault
 	machine *Machine
 	budget  budget
@@ -107,12 +109,12 @@ type waits struct {
 	warned atomic.Uint64 // time of the last warning, by the monotonic clock, or 0
 
 	mu   *ranked.Spin[groupMu] // Group.Mu
-	list []*waiting            // slow waits in collectives; guarded by mu
+	list []*slowWait           // slow waits in collectives; guarded by mu
 }
 
-// waitSlowly implements the slow part of a wait: it yields, then sleeps, and calls checkWait at
+// waitSlowly performs the slow part of a wait: it yields, then sleeps, and calls checkWait at
 // intervals.
-func (ws *waits) waitSlowly(ctx context.Context, w *waiting) error {
+func (ws *waiter) waitSlowly(ctx context.Context, w *slowWait) error {
 	ranked.Waiting()
 	begin := sys.Monotonic()
 	w.timeout = ws.machine.cfg.Timeout
@@ -121,24 +123,24 @@ func (ws *waits) waitSlowly(ctx context.Context, w *waiting) error {
 	}
 	ws.publishWait(w, begin)
 	defer ws.unpublishWait(w)
-	looked := begin
-	for turn := 0; ; turn++ {
+	lastCheck := begin
+	for round := 0; ; round++ {
 		if len(ws.missing(w)) == 0 {
 			return nil
 		}
-		if turn < ws.budget.yields {
+		if round < ws.budget.yields {
 			ws.machine.yield()
-			if turn%yieldsPerCheck != 0 &&
-				(turn%fewYieldsPerCheck != 0 || sys.Monotonic()-looked < checkInterval) {
+			if round%yieldsPerCheck != 0 &&
+				(round%fewYieldsPerCheck != 0 || sys.Monotonic()-lastCheck < checkInterval) {
 				continue
 			}
-			looked = sys.Monotonic()
+			lastCheck = sys.Monotonic()
 		} else {
-			if turn == ws.budget.yields && w.collective == 0 {
+			if round == ws.budget.yields && w.collective == 0 {
 				wakePoller()
 			}
-			ws.sleep(w, turn-ws.budget.yields)
-			if err := ws.machine.interrupted(); err != nil {
+			ws.sleep(w, round-ws.budget.yields)
+			if err := ws.machine.checkInterrupt(); err != nil {
 				return fmt.Errorf("%s: %w", w.doing(), err)
 			}
 		}
@@ -148,16 +150,16 @@ func (ws *waits) waitSlowly(ctx context.Context, w *waiting) error {
 	}
 }
 
-// wakePoller makes another thread of this process look for work and, as there is none, poll the
-// network. The thread that sleeps on a futex may have been the one that polled before, and Go's
-// runtime notices only after 10 ms that no thread does: peers would wait that long for the
-// descriptors that this rank exports. Registering 1,000 segments on 2 ranks took 5 to 8 s without
-// this, and takes 0.2 s. Collectives need no descriptors.
+// wakePoller makes another thread of this process look for work and, if there is none, poll the
+// network. The calling thread, which is about to sleep on a futex, may have been the one that
+// polled before. Go's runtime takes up to 10 ms to notice that no thread polls, and peers would
+// wait that long for the descriptors that this rank exports. With wakePoller, registering 1,000
+// segments on 2 ranks takes 0.2 s instead of 5 to 8 s. Collectives need no descriptors.
 func wakePoller() { go func() {}() }
 
 // publishWait writes the wait into this rank's status, which other ranks can read.
-func (ws *waits) publishWait(w *waiting, begin uint64) {
-	b := &ws.of.me.status
+func (ws *waiter) publishWait(w *slowWait, begin uint64) {
+	b := &ws.ranks.me.status
 	w.begin = begin
 	switch {
 	case w.collective != 0:
@@ -171,28 +173,28 @@ func (ws *waits) publishWait(w *waiting, begin uint64) {
 	}
 }
 
-// unpublishWait removes this wait from the status. Other waits of this rank remain.
-func (ws *waits) unpublishWait(w *waiting) {
+// unpublishWait removes the wait from the status, in which other waits of this rank remain.
+func (ws *waiter) unpublishWait(w *slowWait) {
 	switch {
 	case w.collective != 0:
 		ws.mu.Lock()
 		defer ws.mu.Unlock()
-		ws.list = slices.DeleteFunc(ws.list, func(o *waiting) bool { return o == w })
+		ws.list = slices.DeleteFunc(ws.list, func(o *slowWait) bool { return o == w })
 		ws.publishLatest()
 	case w.exchange:
-		spin.StoreRelease64(&ws.of.me.status.inExchange, 0)
+		spin.StoreRelease64(&ws.ranks.me.status.inExchange, 0)
 	}
 }
 
-// publishLatest publishes, of the collectives in which this rank waits, the one with the highest
-// ticket, which shows best which ranks can still meet. ws.mu is held.
-func (ws *waits) publishLatest() {
-	b := &ws.of.me.status
+// publishLatest publishes the wait with the highest ticket, from which peers can tell best whether
+// this rank can still reach the collectives in which they wait. The caller holds ws.mu.
+func (ws *waiter) publishLatest() {
+	b := &ws.ranks.me.status
 	if len(ws.list) == 0 {
 		spin.StoreRelease64(&b.inCollective, 0)
 		return
 	}
-	last := slices.MaxFunc(ws.list, func(x, y *waiting) int {
+	last := slices.MaxFunc(ws.list, func(x, y *slowWait) int {
 		return cmp.Compare(x.collective, y.collective)
 	})
 	spin.StoreRelease64(&b.operation, uint64(last.operation))
@@ -200,8 +202,8 @@ func (ws *waits) publishLatest() {
 	spin.StoreRelease64(&b.inCollective, last.collective)
 }
 
-// missing lists the group ranks whose word has not reached its value yet.
-func (ws *waits) missing(w *waiting) []int {
+// missing lists the awaited group ranks that have not arrived yet.
+func (ws *waiter) missing(w *slowWait) []int {
 	if w.ready != nil {
 		if w.ready() {
 			return nil
@@ -214,7 +216,7 @@ func (ws *waits) missing(w *waiting) []int {
 		if w.at != nil {
 			word = w.at(r)
 		} else {
-			word = w.word(ws.of.blocks[r])
+			word = w.word(ws.ranks.blocks[r])
 		}
 		if spin.LoadAcquire64(word) < w.want {
 			ranks = append(ranks, r)
@@ -223,21 +225,21 @@ func (ws *waits) missing(w *waiting) []int {
 	return ranks
 }
 
-// sleep waits on this rank's futex for one interval, unless the wait has ended meanwhile.
-func (ws *waits) sleep(w *waiting, round int) {
-	word := atomic.LoadUint32(&ws.of.me.wakeup.word)
-	atomic.AddInt32(&ws.of.me.wakeup.sleeping, 1)
-	defer atomic.AddInt32(&ws.of.me.wakeup.sleeping, -1)
+// sleep waits on this rank's futex for at most one interval, unless the wait has ended. The
+// interval grows with round.
+func (ws *waiter) sleep(w *slowWait, round int) {
+	word := atomic.LoadUint32(&ws.ranks.me.wakeup.word)
+	atomic.AddInt32(&ws.ranks.me.wakeup.sleeping, 1)
+	defer atomic.AddInt32(&ws.ranks.me.wakeup.sleeping, -1)
 	if len(ws.missing(w)) == 0 {
 		return
 	}
-	slice := min(firstSleep<<min(round, 10), longSleep)
-	sys.FutexWait(&ws.of.me.wakeup.word, word, slice)
+	interval := min(firstSleep<<min(round, 10), longSleep)
+	sys.FutexWait(&ws.ranks.me.wakeup.word, word, interval)
 }
 
-// checkWait returns the reason why the wait must end without success, or nil. It warns of late
-// ranks.
-func (ws *waits) checkWait(ctx context.Context, w *waiting) error {
+// checkWait returns the reason why the wait must fail, or nil. It warns of late ranks.
+func (ws *waiter) checkWait(ctx context.Context, w *slowWait) error {
 	if w.why != nil {
 		if err := w.why(); err != nil {
 			return err
@@ -245,8 +247,8 @@ func (ws *waits) checkWait(ctx context.Context, w *waiting) error {
 	}
 	states := ws.rankStates(w)
 	q := ws.waitStatus(w)
-	// This process may have been stopped until long after the last rank arrived: then none is
-	// missing.
+	// A passed deadline alone does not end the wait: if this process was stopped for long, all
+	// ranks may have arrived meanwhile.
 	q.DeadlinePassed = errors.Is(ctx.Err(), context.DeadlineExceeded)
 	v := control.Judge(&q, states)
 	if v.Left && q.Waited < control.Grace && ctx.Err() == nil {
@@ -262,11 +264,11 @@ func (ws *waits) checkWait(ctx context.Context, w *waiting) error {
 	return nil
 }
 
-// waitStatus describes a wait at this moment, for control.Judge.
-func (ws *waits) waitStatus(w *waiting) control.WaitStatus {
+// waitStatus returns the current status of a wait, for control.Judge.
+func (ws *waiter) waitStatus(w *slowWait) control.WaitStatus {
 	now := sys.Monotonic()
 	q := control.WaitStatus{
-		Group: *ws.of.cfg, Doing: w.doing, Collective: w.collective, Exchange: w.exchange || w.ordered,
+		Group: *ws.ranks.cfg, Doing: w.doing, Collective: w.collective, Exchange: w.exchange || w.ordered,
 		Work: w.work, IgnoreFaults: w.ignoreFaults, FailedFor: -1,
 		Waited: time.Duration(now - w.begin), Timeout: w.timeout,
 		Late: ws.machine.cfg.Late, Warned: -1,
@@ -281,7 +283,7 @@ func (ws *waits) waitStatus(w *waiting) control.WaitStatus {
 }
 
 // warn warns of late ranks, unless another wait of this rank has just done so.
-func (ws *waits) warn(late *driver.LateWarning) {
+func (ws *waiter) warn(late *driver.LateWarning) {
 	if late == nil {
 		return
 	}
@@ -294,15 +296,15 @@ func (ws *waits) warn(late *driver.LateWarning) {
 	}
 }
 
-// rankStates returns the current state of every rank. The result belongs to w and is valid until
-// the next call. If a rank fails while the states are read, rankStates reads them again: other
-// ranks may have left their calls because of the failure, and would seem to be in none. Each rank
-// fails only once, which bounds the number of readings.
-func (ws *waits) rankStates(w *waiting) []control.RankState {
+// rankStates returns the current state of every rank. The result is valid until the next call with
+// the same wait. If a rank fails while the states are read, rankStates reads them again, because
+// other ranks may have left their calls due to the failure and would appear to be in no call. Each
+// rank fails only once, which bounds the number of readings.
+func (ws *waiter) rankStates(w *slowWait) []control.RankState {
 	if w.states == nil {
-		w.states = make([]control.RankState, len(ws.of.blocks))
+		w.states = make([]control.RankState, len(ws.ranks.blocks))
 	}
-	for range 1 + len(ws.of.blocks) {
+	for range 1 + len(ws.ranks.blocks) {
 		ws.readStates(w)
 		if !ws.failedSince(w) {
 			break
@@ -312,8 +314,8 @@ func (ws *waits) rankStates(w *waiting) []control.RankState {
 }
 
 // failedSince reports whether a rank has failed since its state was read.
-func (ws *waits) failedSince(w *waiting) bool {
-	for r, b := range ws.of.blocks {
+func (ws *waiter) failedSince(w *slowWait) bool {
+	for r, b := range ws.ranks.blocks {
 		if control.Reason(atomic.LoadUint32(&b.wakeup.failed)) != w.states[r].Failed {
 			return true
 		}
@@ -321,22 +323,22 @@ func (ws *waits) failedSince(w *waiting) bool {
 	return false
 }
 
-// readStates reads the state of every rank in the order that control.RankState asks for.
-func (ws *waits) readStates(w *waiting) {
-	for r, p := range ws.of.peers {
+// readStates reads the state of every rank in the order that control.RankState requires.
+func (ws *waiter) readStates(w *slowWait) {
+	for r, p := range ws.ranks.peers {
 		w.states[r].Lost = p != nil && p.lost.Load()
 	}
-	for r, b := range ws.of.blocks {
+	for r, b := range ws.ranks.blocks {
 		w.states[r].Failed = control.Reason(atomic.LoadUint32(&b.wakeup.failed))
 		w.states[r].Left = spin.LoadAcquire64(&b.status.closed) != 0
 	}
-	for r, b := range ws.of.blocks {
-		if r != ws.of.cfg.Rank {
+	for r, b := range ws.ranks.blocks {
+		if r != ws.ranks.cfg.Rank {
 			b.status.read(&w.states[r])
-			w.states[r].Message = cmp.Or(b.status.describeMessage(ws.of.cfg.Ranks), b.describeValue())
+			w.states[r].Message = cmp.Or(b.status.describeMessage(ws.ranks.cfg.Ranks), b.describeValue())
 		}
 	}
-	ws.of.me.status.read(&w.states[ws.of.cfg.Rank])
+	ws.ranks.me.status.read(&w.states[ws.ranks.cfg.Rank])
 	for r := range w.states {
 		w.states[r].Missing = false
 	}
@@ -345,8 +347,8 @@ func (ws *waits) readStates(w *waiting) {
 	}
 }
 
-// read copies the status of a rank into its state. It reads the fields that prove that the rank
-// waits for this one before those that could refute it.
+// read copies the status of a rank into its state. It first reads the fields which show that the
+// rank waits, and then the counts, which may show that this wait is already over.
 func (b *status) read(s *control.RankState) {
 	s.InExchange = spin.LoadAcquire64(&b.inExchange)
 	s.InCollective = spin.LoadAcquire64(&b.inCollective)
@@ -357,20 +359,20 @@ func (b *status) read(s *control.RankState) {
 	s.Submitted = spin.LoadAcquire64(&b.submitted)
 }
 
-// peerFault returns an error that names the failed peers. There must be one.
-func (ws *waits) peerFault(doing func() string) error {
-	return control.SomePeerFault(*ws.of.cfg, ws.rankStates(&waiting{}), doing)
+// peerFault returns an error that names the failed peers. At least one peer must have failed.
+func (ws *waiter) peerFault(doing func() string) error {
+	return control.SomePeerFault(*ws.ranks.cfg, ws.rankStates(&slowWait{}), doing)
 }
 
 // MessageWait describes a wait for a message.
 type MessageWait struct {
-	// Operation is Send or Recv, and Peer the other rank, which may be AnySource. Both are
-	// published in this rank's status.
+	// Operation is Send or Recv. Peer is the other rank, or AnySource. Both are published in this
+	// rank's status.
 	Operation driver.Operation
 	Peer      int
 	// Ready reports whether the wait has ended.
 	Ready func() bool
-	// From lists the group ranks that are waited for.
+	// From lists the awaited group ranks.
 	From []int
 	// Doing describes the wait for error messages.
 	Doing func() string
@@ -378,18 +380,18 @@ type MessageWait struct {
 	Why func() error
 }
 
-// AwaitMessage waits. The caller has called BeginUse, and has polled before.
-func (ws *waits) AwaitMessage(w MessageWait) error {
-	b, word := &ws.of.me.status, messageWait(w.Operation, w.Peer)
+// AwaitMessage performs the slow part of a wait for a message. The caller has called BeginUse.
+func (ws *waiter) AwaitMessage(w MessageWait) error {
+	b, word := &ws.ranks.me.status, messageWait(w.Operation, w.Peer)
 	spin.StoreRelease64(&b.messageSince, sys.Monotonic())
 	spin.StoreRelease64(&b.message, word)
 	defer atomic.CompareAndSwapUint64(&b.message, word, 0)
-	return ws.waitSlowly(context.Background(), &waiting{
+	return ws.waitSlowly(context.Background(), &slowWait{
 		ready: w.Ready, from: w.From, doing: w.Doing, why: w.Why,
 	})
 }
 
-// messageWait packs what a rank waits for into a word of its status: the operation, and the group
+// messageWait encodes a wait for a message in one word of the status: the operation, and the group
 // rank of the peer plus 2, so that AnySource is 1.
 func messageWait(o driver.Operation, peer int) uint64 { return uint64(o)<<32 | uint64(peer+2) }
 
@@ -411,23 +413,25 @@ func (b *status) describeMessage(ranks []int) string {
 	return fmt.Sprintf("in %v from rank %d of the world for %v", o, ranks[peer], waited)
 }
 
-// PollSoon polls a word of the region for as long as a message may occupy the caller's thread.
-func (ws *waits) PollSoon(word *uint64, want uint64) bool {
+// PollSoon polls a word of the region until it reaches want, but no longer than a message may block
+// the caller's thread. It reports whether the word has reached want.
+func (ws *waiter) PollSoon(word *uint64, want uint64) bool {
 	return ws.pollFor(word, want, messageYields)
 }
 
-// pollFor polls a word of the region with the given number of yields, for at most briefTime.
-func (ws *waits) pollFor(word *uint64, want uint64, yields int) bool {
+// pollFor polls a word of the region until it reaches want, with at most the given number of yields
+// and for at most briefTime. It reports whether the word has reached want.
+func (ws *waiter) pollFor(word *uint64, want uint64, yields int) bool {
 	if spin.UntilAtLeast64(word, want, 0, ws.budget.polls) {
 		return true
 	}
 	var begin uint64
-	for turn := range yields {
+	for round := range yields {
 		ws.machine.yield()
 		if spin.LoadAcquire64(word) >= want {
 			return true
 		}
-		if turn%fewYieldsPerCheck == 0 {
+		if round%fewYieldsPerCheck == 0 {
 			now := sys.Monotonic()
 			if begin == 0 {
 				begin = now
@@ -440,6 +444,6 @@ func (ws *waits) pollFor(word *uint64, want uint64, yields int) bool {
 	return false
 }
 
-// messageYields is the number of yields of a caller's thread in a message. It is small, since
-// programs call Recv before the Send that the peer waits for.
+// messageYields limits the yields of a caller's thread in a message. It is small, since programs
+// call Recv before the Send that the peer waits for.
 const messageYields = 4

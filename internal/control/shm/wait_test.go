@@ -10,8 +10,7 @@ import (
 	"symmem/internal/spin"
 )
 
-// TestLongWaitSleepsAndIsWoken lets rank 1 wait until its wakeup counts a sleeper, and only then
-// lets rank 0 arrive.
+// TestLongWaitSleepsAndIsWoken has rank 0 arrive only after rank 1 sleeps in its wait.
 func TestLongWaitSleepsAndIsWoken(t *testing.T) {
 	waits := map[string]func(p *plane) error{
 		"in a comparison": func(p *plane) error {
@@ -35,7 +34,7 @@ func TestLongWaitSleepsAndIsWoken(t *testing.T) {
 				check(t, err)
 			}
 			if n := atomic.LoadInt32(&d.planes[1].me.wakeup.sleeping); n != 0 {
-				t.Errorf("wakeup counts %d sleeping threads", n)
+				t.Errorf("wakeup counts %d sleeping threads after the wait, want 0", n)
 			}
 		})
 	}
@@ -46,14 +45,14 @@ func TestOnlySleepersAreWoken(t *testing.T) {
 	d := newDuo(t)
 	d.join()
 	wakeup := &d.planes[1].me.wakeup
-	ringer := &d.planes[0].Group
+	waker := &d.planes[0].Group
 	before := atomic.LoadUint32(&wakeup.word)
-	ringer.wakeSleepers()
+	waker.wakeSleepers()
 	if after := atomic.LoadUint32(&wakeup.word); after != before {
 		t.Errorf("a rank that does not sleep was woken %d times", after-before)
 	}
 	atomic.AddInt32(&wakeup.sleeping, 1)
-	ringer.wakeSleepers()
+	waker.wakeSleepers()
 	atomic.AddInt32(&wakeup.sleeping, -1)
 	if after := atomic.LoadUint32(&wakeup.word); after != before+1 {
 		t.Errorf("a sleeper was woken %d times, want once", after-before)
@@ -66,15 +65,15 @@ func TestRankIsAbsentUntilItPostsTheStep(t *testing.T) {
 	g := &d.planes[0].Group
 	g.step++
 	if n := g.absent(g.others); n != 1 {
-		t.Errorf("%d ranks are absent before the only other one posts", n)
+		t.Errorf("%d ranks are absent before the other rank posts, want 1", n)
 	}
 	spin.StoreRelease64(&g.others[0].lines[g.step&1].step, g.step)
 	if n := g.absent(g.others); n != 0 {
-		t.Errorf("%d ranks are absent after the only other one has posted", n)
+		t.Errorf("%d ranks are absent after the other rank has posted, want 0", n)
 	}
 }
 
-// TestBriefWaitIsBounded also tests yields that take very long.
+// TestBriefWaitIsBounded allows so many yields that only briefTime can end the wait.
 func TestBriefWaitIsBounded(t *testing.T) {
 	d := newDuo(t)
 	d.join()
@@ -83,7 +82,7 @@ func TestBriefWaitIsBounded(t *testing.T) {
 	g.budget.briefYields = 1 << 40
 	for _, poll := range []bool{false, true} {
 		if g.awaitBriefly(g.others, poll) {
-			t.Errorf("a step arrived that no rank has posted, polled: %v", poll)
+			t.Errorf("awaitBriefly(poll=%v) reports a step that no rank has posted", poll)
 		}
 	}
 }
@@ -92,11 +91,11 @@ func TestUnpublishRemovesOnlyItsWait(t *testing.T) {
 	d := newDuo(t)
 	d.join()
 	g := &d.planes[0].Group
-	collective := &waiting{collective: 3, operation: driver.AllReduce}
-	exchange := &waiting{exchange: true}
+	collective := &slowWait{collective: 3, operation: driver.AllReduce}
+	exchange := &slowWait{exchange: true}
 	g.publishWait(collective, 1)
 	g.publishWait(exchange, 2)
-	g.unpublishWait(&waiting{})
+	g.unpublishWait(&slowWait{})
 	g.unpublishWait(exchange)
 	status := &g.me.status
 	if n := spin.LoadAcquire64(&status.inCollective); n != 3 {
@@ -105,13 +104,13 @@ func TestUnpublishRemovesOnlyItsWait(t *testing.T) {
 	if n := spin.LoadAcquire64(&status.inExchange); n != 0 {
 		t.Errorf("the status has exchange %d, want none", n)
 	}
-	later := &waiting{collective: 7, operation: driver.AllGather}
-	middle := &waiting{collective: 5}
+	later := &slowWait{collective: 7, operation: driver.AllGather}
+	middle := &slowWait{collective: 5}
 	g.publishWait(later, 5)
 	g.publishWait(middle, 6)
 	n, o := spin.LoadAcquire64(&status.inCollective), spin.LoadAcquire64(&status.operation)
 	if n != 7 || driver.Operation(o) != driver.AllGather {
-		t.Errorf("the status has %v %d, want the last of three", driver.Operation(o), n)
+		t.Errorf("the status has %v %d, want AllGather 7", driver.Operation(o), n)
 	}
 	g.unpublishWait(middle)
 	g.unpublishWait(later)
@@ -124,20 +123,20 @@ func TestUnpublishRemovesOnlyItsWait(t *testing.T) {
 	}
 }
 
-// TestStatesAreReadAgainAfterAFailure has a rank fail after the first reading of its state.
-func TestStatesAreReadAgainAfterAFailure(t *testing.T) {
+// TestStatesAreReadAgainAfterFailure has a rank fail after the first reading of its state.
+func TestStatesAreReadAgainAfterFailure(t *testing.T) {
 	d := newDuo(t)
 	d.join()
 	g := &d.planes[0].Group
 	readings := 0
-	states := g.rankStates(&waiting{from: []int{1}, ready: func() bool {
+	states := g.rankStates(&slowWait{from: []int{1}, ready: func() bool {
 		if readings++; readings == 1 {
 			atomic.StoreUint32(&g.blocks[1].wakeup.failed, uint32(control.FailedAfterPeer))
 		}
 		return false
 	}})
 	if readings != 2 || states[1].Failed != control.FailedAfterPeer {
-		t.Errorf("after %d readings rank 1 has the reason %v; want 2 readings, and %v",
+		t.Errorf("after %d readings rank 1 has failed with reason %v, want 2 readings and reason %v",
 			readings, states[1].Failed, control.FailedAfterPeer)
 	}
 }
