@@ -99,7 +99,8 @@ func (p *plane) Submit() uint64 {
 // has left without submitting that ticket.
 func (p *plane) TrySubmit() (ticket uint64, ok bool) {
 	p.Mu.Lock()
-	ok = !p.closed && !p.fault.set.Load() && (p.eventCounters() == p.checked || !p.peerFailedOrClosed())
+	ok = !p.closed && !p.fault.set.Load() &&
+		(p.eventCounters() == p.checked || !p.peerFailedOrClosed())
 	if ok = ok && p.submitted < p.lastTicket; ok {
 		p.submitted++
 		ticket = p.submitted

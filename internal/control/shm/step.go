@@ -87,7 +87,9 @@ func (s *steps) ArriveBriefly(poll bool) bool {
 // of the peers. The peers no longer need that line, since a rank that has posted the current step
 // has read the line of the previous one. The host backend does the same for its staging buffers. An
 // all-reduce of 8 bytes on 2 ranks took 209 ns without both prefetches, and 171 ns with them.
-func (s *steps) prefetchLine() { spin.PrefetchWrite(unsafe.Pointer(&s.ranks.me.lines[(s.step+1)&1])) }
+func (s *steps) prefetchLine() {
+	spin.PrefetchWrite(unsafe.Pointer(&s.ranks.me.lines[(s.step+1)&1]))
+}
 
 // arrive waits for the lines of all ranks.
 func (s *steps) arrive(call *driver.Call, ticket uint64) error {

@@ -11,11 +11,11 @@ import (
 )
 
 const (
-	// spinBudget is the time for which Await polls without pausing, so that it returns from small
-	// collectives without delay. It then yields until yieldTime, and sleeps after that.
+	// Await polls for spinBudget, so that it returns from small collectives without delay, yields
+	// until yieldTime, and then sleeps between polls.
 	spinBudget = 50 * time.Microsecond
 	yieldTime  = 500 * time.Microsecond
-	// pollSleep bounds how late Await detects the end of a longer wait.
+	// pollSleep limits the delay after which Await detects the end of a longer wait.
 	pollSleep = 100 * time.Microsecond
 )
 
@@ -27,19 +27,19 @@ func (p *Plane) Await(ctx context.Context, w control.Wait) error {
 			return nil
 		}
 	}
-	wait := p.waitFor(w, begin)
-	if err := p.beginWait(wait); err != nil {
+	state := p.newWorkWait(w, begin)
+	if err := p.beginWait(state); err != nil {
 		return err
 	}
-	defer p.endWait(wait)
+	defer p.endWait(state)
 	var grace control.GraceTimer
 	for !w.Done() {
-		wait.failedFor = grace.Elapsed(w.Ticket != 0 && p.PeerFailed())
-		if err := p.checkWait(wait); err != nil && !w.Done() {
+		state.failedFor = grace.Elapsed(w.Ticket != 0 && p.PeerFailed())
+		if err := p.checkWait(state); err != nil && !w.Done() {
 			return p.Fail(w.Refine(err))
 		}
 		if ctx.Err() != nil && !w.Done() {
-			return p.interrupted(ctx, wait)
+			return p.interruptedError(ctx, state)
 		}
 		if time.Since(begin) < yieldTime {
 			runtime.Gosched()
@@ -50,21 +50,21 @@ func (p *Plane) Await(ctx context.Context, w control.Wait) error {
 	return nil
 }
 
-// statusDelay bounds the delay with which others learn of a submission.
+// statusDelay limits the delay after which other ranks receive a submission.
 const statusDelay = 2 * statusInterval
 
 // Diagnose returns the reason why work may never end, or nil, without waiting.
 func (p *Plane) Diagnose(w control.Wait, since time.Time) error {
-	err := p.checkWait(p.waitFor(w, since))
+	err := p.checkWait(p.newWorkWait(w, since))
 	if err != nil && !errors.Is(err, driver.ErrClosed) && w.Ended() {
 		return nil
 	}
 	return w.Refine(err)
 }
 
-// PeerFault returns a PeerError that names the peers that have failed or are lost.
+// PeerFault returns an error that names the peers that are lost, have failed or have left.
 func (p *Plane) PeerFault(doing string) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return control.PeerFailure(p.cfg.Group, p.rankStates(&waiting{}), doing)
+	return control.PeerFailure(p.cfg.Group, p.rankStates(&waitState{}), doing)
 }

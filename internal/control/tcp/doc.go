@@ -3,29 +3,29 @@
 // # Connections
 //
 // Every rank sends its status to every other rank, over one connection for each pair. So each rank
-// has a record of every other, and control.Judge works on the records as it does on the shared
-// memory of package shm. No rank is special: whichever rank is lost, the others can still exchange
-// reports. A central server would save connections, but every message would have to pass through
-// it, and its loss would disconnect all ranks.
+// keeps a record of every other rank, and control.Judge works on these records as it does on the
+// shared memory of package shm. No rank is special: if any rank is lost, the others can still
+// exchange reports. A central server would save connections, but every message would have to pass
+// through the server, and its loss would disconnect all ranks.
 //
 // Group rank 0 generates a token and puts it into the store under the group's id. Every rank
-// listens on a port and puts its address into the store; each rank connects to the ranks before it.
-// Both ends of a connection send one half of the token, and nothing else until they have verified
-// the other half.
+// listens on a port and puts its addresses into the store. Each rank connects to the ranks before
+// it. Each end of a connection sends one half of the token, and nothing else until it has verified
+// the half of the other end.
 //
 // # Messages
 //
-// Payloads of exchanges and digests of calls are sent at once. The activity of a rank and the
-// number of collectives it has submitted are sent at intervals, if they have changed: a submission
-// writes to memory, and causes a message only if nothing else is sent for a tenth of a second. A
-// rank that fails sends which exchanges and comparisons it had seen complete. Ranks that still wait
-// in one of those keep waiting for the messages in transit: an exchange that has succeeded for one
-// rank succeeds for all, and a mismatch between calls is known to every rank.
+// Payloads of exchanges and digests of calls are sent at once. A rank's activity and the number of
+// collectives that it has submitted are sent every statusInterval, if they have changed. So a
+// submission only writes to memory. A rank that fails sends which exchanges and comparisons it had
+// seen complete. Ranks that still wait in one of those keep waiting for the messages in transit. So
+// an exchange that has succeeded on one rank succeeds on all, and every rank detects a mismatch
+// between calls.
 //
-// If a connection ends without kindLeave, its rank is lost. The kernel closes the connection when
-// the process has ended, and within seconds when the other machine no longer answers. After a
-// rank's own process was stopped, it reads the messages that arrived meanwhile before it considers
-// others late.
+// If a connection ends without kindLeave, the rank at its other end is lost. The kernel closes the
+// connection when the process has ended, and within seconds when the other machine no longer
+// answers. A process that was stopped reads the messages that arrived meanwhile before it considers
+// other ranks late.
 //
 // # Lock order
 //

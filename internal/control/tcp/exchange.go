@@ -17,24 +17,24 @@ func (p *Plane) Exchange(
 	if err := control.CheckExchange(lane, payload); err != nil {
 		return nil, err
 	}
-	p.running[lane].Lock()
-	defer p.running[lane].Unlock()
+	p.exchangeMu[lane].Lock()
+	defer p.exchangeMu[lane].Unlock()
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if err := p.usable(lane); err != nil {
+	if err := p.checkUsable(lane); err != nil {
 		return nil, err
 	}
 	doing := func() string { return control.ExchangeName(p.cfg.Group, lane) }
 	if lane == driver.LaneFault {
-		return p.exchangeReports(ctx, payload, &waiting{doing: doing})
+		return p.exchangeReports(ctx, payload, &waitState{doing: doing})
 	}
-	if err := p.broken[lane]; err != nil {
+	if err := p.laneErrs[lane]; err != nil {
 		return nil, fmt.Errorf("%s after a fault: %w", doing(), err)
 	}
 	if p.peerFailed() {
 		return nil, p.breakLane(lane, p.peerFault(doing))
 	}
-	got, err := p.exchangeStep(ctx, payload, &waiting{
+	got, err := p.exchangeStep(ctx, payload, &waitState{
 		doing: doing, track: laneTracks[lane], exchange: lane == driver.LaneControl,
 	})
 	if err != nil {
@@ -43,17 +43,19 @@ func (p *Plane) Exchange(
 	return got, nil
 }
 
-// breakLane disables a lane that is out of step. p.mu is held.
+// breakLane disables a lane after a failed exchange, since the ranks' steps may differ. The caller
+// holds p.mu.
 func (p *Plane) breakLane(lane driver.Lane, err error) error {
-	p.broken[lane] = err
+	p.laneErrs[lane] = err
 	if lane == driver.LaneControl {
 		return p.failAndNotify(err)
 	}
 	return err
 }
 
-// failAndNotify fails the plane and waits until the others know. Otherwise a rank that reaches the
-// step which this rank has given up could find it complete. p.mu is held, except while waiting.
+// failAndNotify fails the plane and waits until the other ranks have acknowledged the failure.
+// Otherwise a rank that reaches the failed step later could still see it complete. The caller holds
+// p.mu, which is released while waiting.
 func (p *Plane) failAndNotify(err error) error {
 	err = p.fail(err)
 	for begin := time.Now(); !p.closed && p.unacknowledged(); {
@@ -67,9 +69,9 @@ func (p *Plane) failAndNotify(err error) error {
 }
 
 // exchangeStep makes one step of a track: it posts this rank's payload, waits for the payloads of
-// all ranks and returns them. p.mu is held.
-func (p *Plane) exchangeStep(ctx context.Context, payload []byte, w *waiting) ([][]byte, error) {
-	own, err := p.records[p.me].on(w.track)
+// all ranks and returns them. The caller holds p.mu.
+func (p *Plane) exchangeStep(ctx context.Context, payload []byte, w *waitState) ([][]byte, error) {
+	own, err := p.records[p.me].stepsOn(w.track)
 	if err != nil {
 		return nil, err
 	}
@@ -87,7 +89,7 @@ func (p *Plane) exchangeStep(ctx context.Context, payload []byte, w *waiting) ([
 			got[r] = append([]byte{}, payload...)
 			continue
 		}
-		got[r] = p.records[r].tracks[w.track].take()
+		got[r] = p.records[r].tracks[w.track].pop()
 	}
 	return got, nil
 }
@@ -97,9 +99,9 @@ func (p *Plane) Named(name string, ordered bool) (driver.Named, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.closed {
-		return nil, p.usable(driver.LaneControl)
+		return nil, p.checkUsable(driver.LaneControl)
 	}
-	own, err := p.records[p.me].on(valuePrefix + track(name))
+	own, err := p.records[p.me].stepsOn(valuePrefix + track(name))
 	if err != nil {
 		return nil, err
 	}
@@ -107,18 +109,18 @@ func (p *Plane) Named(name string, ordered bool) (driver.Named, error) {
 	return named{p, name}, nil
 }
 
-// Collectives returns the number of tickets handed out.
+// Collectives returns the number of tickets allocated so far.
 func (p *Plane) Collectives() uint64 { return p.submitted.Load() }
 
-// Compare compares the digests of a call.
+// Compare makes one step and compares the digests of the ranks' calls.
 func (p *Plane) Compare(ticket uint64, call *driver.Call) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if err := p.usable(driver.LaneControl); err != nil {
+	if err := p.checkUsable(driver.LaneControl); err != nil {
 		return err
 	}
-	late := p.peerFailed()
-	w := &waiting{
+	peerHadFailed := p.peerFailed()
+	w := &waitState{
 		track: trackCompare, collective: ticket, operation: call.Operation,
 		doing: func() string {
 			return fmt.Sprintf("%v %d of group %s", call.Operation, ticket, p.cfg.Group.Name())
@@ -138,15 +140,17 @@ func (p *Plane) Compare(ticket uint64, call *driver.Call) error {
 	switch {
 	case len(others) > 0:
 		return p.fail(p.cfg.Group.Mismatch(ticket, call, others...))
-	case late:
+	case peerHadFailed:
 		return p.fail(p.peerFault(w.doing))
 	}
 	return nil
 }
 
 // exchangeReports appends this rank's payload to its log and reads the next report of every other
-// rank. p.mu is held.
-func (p *Plane) exchangeReports(ctx context.Context, payload []byte, w *waiting) ([][]byte, error) {
+// rank. The caller holds p.mu.
+func (p *Plane) exchangeReports(
+	ctx context.Context, payload []byte, w *waitState,
+) ([][]byte, error) {
 	_ = p.fail(&driver.PeerError{Doing: w.doing()})
 	own := &p.records[p.me]
 	payload = append([]byte{}, payload...)
@@ -166,9 +170,9 @@ func (p *Plane) exchangeReports(ctx context.Context, payload []byte, w *waiting)
 	return got, nil
 }
 
-// awaitReports waits for the next report of all ranks that are not absent. A rank becomes absent if
+// awaitReports waits for the next report of every rank that is not absent. A rank becomes absent if
 // it does not report in time, is lost or has left the group.
-func (p *Plane) awaitReports(ctx context.Context, w *waiting) error {
+func (p *Plane) awaitReports(ctx context.Context, w *waitState) error {
 	ctx, cancel := control.Bounded(ctx, p.cfg.Timeout)
 	defer cancel()
 	for {
@@ -179,7 +183,7 @@ func (p *Plane) awaitReports(ctx context.Context, w *waiting) error {
 		due := errors.Is(ctx.Err(), context.DeadlineExceeded)
 		switch {
 		case p.closed:
-			return p.usable(driver.LaneFault)
+			return p.checkUsable(driver.LaneFault)
 		case due && p.stalls.mayBeStale(time.Now()):
 			p.pause(nil, statusInterval)
 			continue

@@ -13,24 +13,24 @@ import (
 	"symmem/driver"
 )
 
-// ErrProtocol is returned when the other end does not use this protocol, or this version of it.
+// ErrProtocol is the cause of errors about a peer that does not use this version of the protocol.
 var ErrProtocol = errors.New("the rank does not use this version of symmem's control protocol")
 
-// kind is the type of a frame.
+// kind identifies the type of a frame.
 type kind uint8
 
 const (
-	kindPost kind = iota + 1 // one step of a track
-	// kindComplete reports a step of a track that the sender, which is about to fail, had seen
+	kindPost kind = iota + 1 // carries the sender's payload for one step of a track
+	// kindComplete precedes kindFail. Its step is the last step of a track that the sender has seen
 	// complete.
 	kindComplete
-	kindReport // a report on the fault lane
-	kindStatus // the activity of the rank
-	// kindFail reports that the sender has failed. Its step is the control.Reason; the payload is
+	kindReport // carries a report on the fault lane
+	kindStatus // carries the sender's status
+	// kindFail reports that the sender has failed. Its step is the control.Reason. Its payload is
 	// the sender's status.
 	kindFail
-	kindFailAck // the sender knows that the receiver has failed
-	kindLeave   // the sender leaves; the payload is its last status
+	kindFailAck // acknowledges the receiver's kindFail
+	kindLeave   // reports that the sender leaves; the payload is its last status
 )
 
 // track identifies a sequence of steps that all ranks make together: the exchanges of a lane, the
@@ -53,7 +53,8 @@ var laneTracks = [driver.LaneFault]track{
 	driver.LaneCalls: trackCalls,
 }
 
-// bounds returns the minimum and maximum size of a payload posted in a step.
+// bounds returns the minimum and maximum size of a payload posted in a step. ok is false for an
+// unknown track.
 func (t track) bounds() (least, most int, ok bool) {
 	switch {
 	case t == trackCompare:
@@ -66,20 +67,20 @@ func (t track) bounds() (least, most int, ok bool) {
 }
 
 const (
-	// headerBytes is the size of the fixed part of a frame: kind, size of the track's name, two
-	// zeros, the payload's size in four bytes, and the step in eight. The name of the track and the
-	// payload follow. All integers are little-endian.
+	// headerBytes is the size of the fixed part of a frame: the kind, the length of the track's
+	// name, two zero bytes, the payload's size in four bytes, and the step in eight. The name of
+	// the track and the payload follow. All integers are little-endian.
 	headerBytes = 16
 	wordBytes   = 8
 	statusBytes = 5 * wordBytes
 )
 
-// message is one frame.
+// message holds the contents of one frame.
 type message struct {
 	kind  kind
 	track track
 	step  uint64
-	// payload is owned by the message. Its format depends on the kind.
+	// payload has a format that depends on the kind. The message owns it.
 	payload []byte
 }
 
@@ -112,7 +113,7 @@ func (m *message) encode() []byte {
 	return append(b, m.payload...)
 }
 
-// receive reads one frame. It validates each part before it reads the next.
+// receive reads one frame. It validates the sizes in each part before it reads the next.
 func receive(r io.Reader) (message, error) {
 	var b [headerBytes + math.MaxUint8]byte
 	if _, err := io.ReadFull(r, b[:headerBytes]); err != nil {
@@ -138,7 +139,7 @@ func receive(r io.Reader) (message, error) {
 	return m, nil
 }
 
-// encodeWords encodes numbers. decodeWords fills words from their encoding.
+// encodeWords encodes numbers for decodeWords.
 func encodeWords(words ...uint64) []byte {
 	b, _ := binary.Append(nil, binary.LittleEndian, words) // cannot fail: the size is fixed
 	return b
@@ -152,16 +153,17 @@ func decodeWords(b []byte, words []uint64) {
 type status struct {
 	// submitted counts the collectives that the rank has launched.
 	submitted uint64
-	// inCollective is the ticket that the rank waits for, or 0; operation is its operation.
+	// inCollective holds the ticket and operation the operation of the collective in which the rank
+	// waits. inCollective is 0 if there is none.
 	inCollective uint64
 	operation    driver.Operation
-	// inExchange is the step on the control lane in which the rank waits, or 0.
+	// inExchange holds the number of the control lane's step in which the rank waits, or 0.
 	inExchange uint64
-	// since is the begin of the wait on the clock of the rank that holds this status.
+	// since holds the start of the wait, on the local clock.
 	since time.Time
 }
 
-// encode encodes times as ages, since the clocks of machines differ.
+// encode encodes a status. It converts times to ages, since the clocks of machines differ.
 func (b *status) encode(now time.Time) []byte {
 	age := uint64(0)
 	if b.inCollective != 0 || b.inExchange != 0 {
@@ -170,7 +172,7 @@ func (b *status) encode(now time.Time) []byte {
 	return encodeWords(b.submitted, b.inCollective, uint64(b.operation), b.inExchange, age)
 }
 
-// decodeStatus decodes a status of the right size.
+// decodeStatus decodes a status. p has statusBytes bytes.
 func decodeStatus(p []byte, now time.Time) status {
 	var w [statusBytes / wordBytes]uint64
 	decodeWords(p, w[:])

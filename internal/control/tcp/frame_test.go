@@ -14,12 +14,12 @@ import (
 )
 
 // frame returns a frame with the payload "here".
-func frame(k kind, on track) []byte {
-	m := message{kind: k, track: on, step: 3, payload: []byte("here")}
+func frame(k kind, t track) []byte {
+	m := message{kind: k, track: t, step: 3, payload: []byte("here")}
 	return m.encode()
 }
 
-// corrupted returns a valid frame with some bytes replaced.
+// corrupted returns a valid frame in which the bytes from offset at are replaced.
 func corrupted(at int, with ...byte) []byte {
 	b := frame(kindPost, trackControl)
 	copy(b[at:], with)
@@ -28,22 +28,22 @@ func corrupted(at int, with ...byte) []byte {
 
 func TestInvalidHeadersAreErrors(t *testing.T) {
 	if _, err := receive(bytes.NewReader(corrupted(0))); err != nil {
-		t.Fatalf("an intact frame: %v", err)
+		t.Fatalf("a valid frame is rejected: %v", err)
 	}
 	for row, b := range map[string][]byte{
 		"no kind":                         frame(0, trackControl),
-		"a kind of another version":       frame(kindLeave+1, trackControl),
+		"an unknown kind":                 frame(kindLeave+1, trackControl),
 		"no track":                        frame(kindPost, ""),
-		"a track of another version":      frame(kindPost, "other"),
-		"something in the first gap":      corrupted(2, 1),
-		"something in the second gap":     corrupted(3, 1),
+		"an unknown track":                frame(kindPost, "other"),
+		"a nonzero first reserved byte":   corrupted(2, 1),
+		"a nonzero second reserved byte":  corrupted(3, 1),
 		"a payload that is too large":     corrupted(4, 1, 0, 0x10, 0),
-		"four gigabytes":                  corrupted(4, 255, 255, 255, 255),
+		"a payload of four gigabytes":     corrupted(4, 255, 255, 255, 255),
 		"a digest of four bytes":          frame(kindPost, trackCompare),
-		"words of four bytes":             frame(kindPost, value("a")),
+		"values of four bytes":            frame(kindPost, value("a")),
 		"a status of four bytes":          frame(kindStatus, ""),
-		"a goodbye of four bytes":         frame(kindLeave, ""),
-		"a fault of four bytes":           frame(kindFail, ""),
+		"a leave of four bytes":           frame(kindLeave, ""),
+		"a failure of four bytes":         frame(kindFail, ""),
 		"an acknowledgement with payload": frame(kindFailAck, ""),
 		"a completion with payload":       frame(kindComplete, trackControl),
 		"a report on a track":             frame(kindReport, trackControl),
@@ -60,7 +60,8 @@ func TestFramesThatEndEarlyAreErrors(t *testing.T) {
 	for n := range corrupted(0) {
 		_, err := receive(bytes.NewReader(corrupted(0)[:n]))
 		if !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF) {
-			t.Errorf("after %d bytes: got %v, want the end", n, err)
+			t.Errorf("a frame that ends after %d bytes: got %v, want io.EOF or io.ErrUnexpectedEOF",
+				n, err)
 		}
 	}
 }
@@ -81,7 +82,7 @@ func FuzzReceive(f *testing.F) {
 		f.Add(m.encode())
 	}
 	f.Fuzz(func(t *testing.T, data []byte) {
-		r, rows := bytes.NewReader(data), rankRecord{}
+		r, record := bytes.NewReader(data), rankRecord{}
 		for {
 			before := r.Len()
 			m, err := receive(r)
@@ -91,11 +92,11 @@ func FuzzReceive(f *testing.F) {
 			if !bytes.Equal(m.encode(), data[len(data)-before:len(data)-r.Len()]) {
 				t.Fatalf("%+v does not encode to the bytes read", m)
 			}
-			if rows.apply(m, time.Now()) != nil {
+			if record.apply(m, time.Now()) != nil {
 				return
 			}
-			known := rows.state(&waiting{}, time.Now())
-			_ = known.String()
+			state := record.state(&waitState{}, time.Now())
+			_ = state.String()
 		}
 	})
 }
@@ -120,10 +121,10 @@ func TestStatusRoundTrip(t *testing.T) {
 	})
 }
 
-func TestInvalidAgesAreHarmless(t *testing.T) {
+func TestInvalidAgeIsNotInTheFuture(t *testing.T) {
 	now := time.Unix(1_000_000, 0)
 	b := decodeStatus(bytes.Repeat([]byte{255}, statusBytes), now)
 	if b.since.After(now) {
-		t.Errorf("a wait begins at %v, after %v", b.since, now)
+		t.Errorf("the wait begins at %v, want no later than %v", b.since, now)
 	}
 }

@@ -13,24 +13,25 @@ import (
 	"symmem/internal/control"
 )
 
-// Config describes the group to join and this rank's end of it.
+// Config configures Join.
 type Config struct {
 	// Store is shared by all ranks of the group.
 	Store driver.Store
-	// Group is the group to join. Its field Check is ignored.
+	// Group describes the group to join. Its field Check is ignored.
 	Group driver.GroupConfig
-	// Timeout bounds waits for ranks that do not arrive. It must be positive.
+	// Timeout limits waits for ranks that do not arrive. It must be positive.
 	Timeout time.Duration
 	// Late configures warnings of late ranks.
 	Late driver.Late
-	// Host is the address of this machine on which to listen. If it is empty, Join listens on all
-	// addresses, and the others try them one after the other.
+	// Host is the local address to listen on. If it is empty, Join listens on all addresses of this
+	// machine, and the other ranks try these addresses in turn.
 	Host string
 }
 
-// Join joins a group. It is collective, and bounded by ctx or else by the timeout. A TimeoutError
-// names the ranks that did not arrive. A rank that cannot join stores the reason, and the others
-// fail with it. After an error this rank has no plane, and the group's id cannot be joined again.
+// Join joins a group. It is a collective call, limited by the deadline of ctx or else by the
+// timeout. A TimeoutError names the ranks that did not arrive. A rank that cannot join stores its
+// error, and the others return that error. After an error no rank can join a group with the same id
+// again.
 func Join(ctx context.Context, cfg Config) (*Plane, error) {
 	if g := cfg.Group; len(g.Ranks) < 1 || g.Rank < 0 || g.Rank >= len(g.Ranks) ||
 		cfg.Timeout <= 0 || cfg.Store == nil {
@@ -39,22 +40,21 @@ func Join(ctx context.Context, cfg Config) (*Plane, error) {
 	}
 	ctx, cancel := control.Bounded(ctx, cfg.Timeout)
 	defer cancel()
-	e := &joining{cfg: cfg}
-	links, err := e.connect(ctx)
+	j := &joiner{cfg: cfg}
+	links, err := j.connect(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("joining group %s: %w", cfg.Group.Name(), err)
 	}
 	p := newPlane(cfg, links)
-	if err := connectAndCompare(ctx, p); err != nil {
-		err = e.peerFailureOr(ctx, err)
+	if err := compareGroups(ctx, p); err != nil {
+		err = j.peerFailureOr(ctx, err)
 		return nil, errors.Join(fmt.Errorf("joining group %s: %w", cfg.Group.Name(), err), p.Close())
 	}
 	return p, nil
 }
 
-// connectAndCompare connects this rank to all others and checks that all ranks have the same view
-// of the group.
-func connectAndCompare(ctx context.Context, p *Plane) error {
+// compareGroups checks that all ranks have the same view of the group.
+func compareGroups(ctx context.Context, p *Plane) error {
 	mine := fingerprint(p.cfg.Group)
 	all, err := p.Exchange(ctx, driver.LaneControl, mine)
 	if err != nil {
@@ -72,52 +72,52 @@ func connectAndCompare(ctx context.Context, p *Plane) error {
 	return nil
 }
 
-// fingerprint encodes everything that must be equal on all ranks.
+// fingerprint encodes the fields of a configuration that must be the same on all ranks.
 func fingerprint(g driver.GroupConfig) []byte {
 	return fmt.Appendf(nil, "%q %v", g.ID, g.Ranks)
 }
 
-// token is the secret of a group. The connecting end sends the first half, the other end the
-// second, so that both are authenticated before anything else is sent.
+// token holds the secret of a group. The connecting end sends the first half and the accepting end
+// the second half, so that both ends are authenticated before they send anything else.
 type token [32]byte
 
 const tokenHalf = len(token{}) / 2
 
-func (e *joining) key(name string) string {
-	return "tcp/" + strconv.Quote(e.cfg.Group.ID) + "/" + name
+func (j *joiner) key(name string) string {
+	return "tcp/" + strconv.Quote(j.cfg.Group.ID) + "/" + name
 }
 
-func (e *joining) addressKey(r int) string { return e.key(strconv.Itoa(r)) }
+func (j *joiner) addressKey(r int) string { return j.key(strconv.Itoa(r)) }
 
-// shareToken generates the token on the first rank and fetches it on the others.
-func (e *joining) shareToken(ctx context.Context) error {
-	leads := e.cfg.Group.Rank == 0
-	return control.ShareToken(ctx, e.cfg.Store, e.key("token"), leads, e.token[:])
+// shareToken generates the token on group rank 0 and fetches it on the others.
+func (j *joiner) shareToken(ctx context.Context) error {
+	leads := j.cfg.Group.Rank == 0
+	return control.ShareToken(ctx, j.cfg.Store, j.key("token"), leads, j.token[:])
 }
 
-// helloBytes is the size of the first message of the connecting end: a word for protocol and
-// version, the first half of the token, its group rank and the group rank that it wants to reach.
-// The latter detects wrong machines, since one address can belong to several, such as that of a
-// container bridge.
+// helloBytes is the size of the connecting end's first message: helloWord, which identifies the
+// protocol and its version, the first half of the token, the group rank of the connecting end and
+// the group rank that it intends to reach. The latter detects a connection to a wrong machine,
+// since several machines may use the same address, for example that of a container bridge.
 const helloBytes = 8 + tokenHalf + 4 + 4
 
 const helloWord = "symrel02"
 
-func (e *joining) hello(to int) []byte {
-	b := append([]byte(helloWord), e.token[:tokenHalf]...)
-	b = binary.LittleEndian.AppendUint32(b, uint32(e.cfg.Group.Rank))
+func (j *joiner) hello(to int) []byte {
+	b := append([]byte(helloWord), j.token[:tokenHalf]...)
+	b = binary.LittleEndian.AppendUint32(b, uint32(j.cfg.Group.Rank))
 	return binary.LittleEndian.AppendUint32(b, uint32(to))
 }
 
-// decodeHello returns the group rank of the other end.
-func (e *joining) decodeHello(b [helloBytes]byte) (int, error) {
-	shown := b[len(helloWord) : len(helloWord)+tokenHalf]
-	known := subtle.ConstantTimeCompare(shown, e.token[:tokenHalf]) == 1
+// decodeHello verifies a hello and returns the group rank of its sender.
+func (j *joiner) decodeHello(b [helloBytes]byte) (int, error) {
+	half := b[len(helloWord) : len(helloWord)+tokenHalf]
+	authentic := subtle.ConstantTimeCompare(half, j.token[:tokenHalf]) == 1
 	from := binary.LittleEndian.Uint32(b[len(helloWord)+tokenHalf:])
 	to := binary.LittleEndian.Uint32(b[len(helloWord)+tokenHalf+4:])
-	own := uint32(e.cfg.Group.Rank)
-	if string(b[:len(helloWord)]) != helloWord || !known ||
-		to != own || from <= own || from >= uint32(len(e.cfg.Group.Ranks)) {
+	own := uint32(j.cfg.Group.Rank)
+	if string(b[:len(helloWord)]) != helloWord || !authentic ||
+		to != own || from <= own || from >= uint32(len(j.cfg.Group.Ranks)) {
 		return 0, ErrProtocol
 	}
 	return int(from), nil

@@ -18,9 +18,10 @@ import (
 	"symmem/internal/rendezvous"
 )
 
-// joinAll joins the given ranks of a group of the given size, and closes their planes.
+// joinAll has the present ranks join a group of the given size, closes their planes and returns
+// their errors.
 func joinAll(
-	ctx context.Context, t *testing.T, size int, came []int, timeout time.Duration,
+	ctx context.Context, t *testing.T, size int, present []int, timeout time.Duration,
 ) []error {
 	t.Helper()
 	store := rendezvous.NewLocal()
@@ -29,10 +30,10 @@ func joinAll(
 	for r := range ranks {
 		ranks[r] = 10 + r
 	}
-	return ranktest.Outcomes(len(came), func(at int) error {
+	return ranktest.Outcomes(len(present), func(at int) error {
 		p, err := Join(ctx, Config{
 			Store: store, Timeout: timeout,
-			Group: driver.GroupConfig{ID: "a/b", Ranks: ranks, Rank: came[at]},
+			Group: driver.GroupConfig{ID: "a/b", Ranks: ranks, Rank: present[at]},
 		})
 		if err != nil {
 			return err
@@ -58,9 +59,8 @@ func TestFirstRankThatDoesNotJoinIsNamed(t *testing.T) {
 	}
 }
 
-// TestRankThatCannotJoinInformsTheOthers checks that the others fail with its reason instead of
-// waiting.
-func TestRankThatCannotJoinInformsTheOthers(t *testing.T) {
+// TestJoinErrorReachesOtherRanks checks that one rank's error ends Join on all ranks at once.
+func TestJoinErrorReachesOtherRanks(t *testing.T) {
 	for failing := range 3 {
 		t.Run(fmt.Sprintf("rank %d", failing), func(t *testing.T) {
 			store := rendezvous.NewLocal()
@@ -90,30 +90,31 @@ func TestRankThatCannotJoinInformsTheOthers(t *testing.T) {
 	}
 }
 
-// TestRankLostWhileJoiningIsExplained checks that the reason replaces the loss if it is stored
-// shortly after.
-func TestRankLostWhileJoiningIsExplained(t *testing.T) {
+// TestStoredReasonReplacesLostRank has rank 1 store the reason of its failure shortly after rank 0
+// has found it lost.
+func TestStoredReasonReplacesLostRank(t *testing.T) {
 	store := rendezvous.NewLocal()
 	defer func() { check(t, store.Close()) }()
 	group := driver.GroupConfig{ID: "duo", Ranks: []int{0, 1}}
-	e := &joining{cfg: Config{Store: store, Group: group}}
+	j := &joiner{cfg: Config{Store: store, Group: group}}
 	other := errors.New("something else")
-	if err := e.peerFailureOr(t.Context(), other); !errors.Is(err, other) {
+	if err := j.peerFailureOr(t.Context(), other); !errors.Is(err, other) {
 		t.Errorf("got %v, want %v", err, other)
 	}
 	lost := &driver.RankLostError{Ranks: []int{1}}
-	if err := e.peerFailureOr(t.Context(), lost); !errors.Is(err, lost) {
+	if err := j.peerFailureOr(t.Context(), lost); !errors.Is(err, lost) {
 		t.Errorf("got %v without a stored reason, want %v", err, lost)
 	}
 	group.Rank = 1
-	failed := &joining{cfg: Config{Store: store, Group: group}}
+	failed := &joiner{cfg: Config{Store: store, Group: group}}
 	go failed.publishFailure(t.Context(), errors.New("no port"))
-	if err := e.peerFailureOr(t.Context(), lost); err.Error() != "rank 1 failed: no port" {
+	if err := j.peerFailureOr(t.Context(), lost); err.Error() != "rank 1 failed: no port" {
 		t.Errorf("got %v, want the reason of rank 1", err)
 	}
 }
 
-// TestOnlyMissingRanksAreNamed has ranks wait for rank 0, which must be the only one named.
+// TestOnlyMissingRanksAreNamed has all ranks but the first join. Their errors must name only the
+// first rank.
 func TestOnlyMissingRanksAreNamed(t *testing.T) {
 	store := rendezvous.NewLocal()
 	defer func() { check(t, store.Close()) }()
@@ -121,7 +122,7 @@ func TestOnlyMissingRanksAreNamed(t *testing.T) {
 	for r := 1; r < 4; r++ {
 		all.Go(func() {
 			_, err := Join(t.Context(), Config{
-				Store: store, Timeout: 2 * time.Second, // enough for the others on a busy machine
+				Store: store, Timeout: 2 * time.Second, // the other ranks join in time even under load
 				Group: driver.GroupConfig{ID: "quartet", Ranks: []int{10, 11, 12, 13}, Rank: r},
 			})
 			var absent *driver.AbsentError
@@ -133,11 +134,11 @@ func TestOnlyMissingRanksAreNamed(t *testing.T) {
 	all.Wait()
 }
 
-// prompt is a store whose Get returns as soon as its context has ended. Contexts derived from that
-// one may not have ended yet then.
-type prompt struct{ *rendezvous.Client }
+// promptStore is a store whose Get returns as soon as its context has ended, possibly before
+// contexts that are derived from the same parent have ended.
+type promptStore struct{ *rendezvous.Client }
 
-func (s prompt) Get(ctx context.Context, key string) ([]byte, error) {
+func (s promptStore) Get(ctx context.Context, key string) ([]byte, error) {
 	if value, there, err := s.Peek(ctx, key); there {
 		return value, err
 	}
@@ -148,38 +149,39 @@ func (s prompt) Get(ctx context.Context, key string) ([]byte, error) {
 	return nil, ctx.Err()
 }
 
-// TestMissingRanksAreNamedWhenTheStoreReturnsFirst uses a store that returns at the deadline.
+// TestMissingRanksAreNamedWhenTheStoreReturnsFirst uses a store that returns exactly at the
+// deadline.
 func TestMissingRanksAreNamedWhenTheStoreReturnsFirst(t *testing.T) {
 	local := rendezvous.NewLocal()
 	defer func() { check(t, local.Close()) }()
 	var all sync.WaitGroup
 	for n := range 10 {
-		store := prompt{rendezvous.WithPrefix(local, strconv.Itoa(n))}
+		store := promptStore{rendezvous.WithPrefix(local, strconv.Itoa(n))}
 		group := driver.GroupConfig{ID: "sextet", Ranks: []int{0, 1, 2, 3, 4, 5}}
-		e := &joining{cfg: Config{Store: store, Group: group}}
-		check(t, e.shareToken(t.Context()))
+		j := &joiner{cfg: Config{Store: store, Group: group}}
+		check(t, j.shareToken(t.Context()))
 		group.Rank = 5
 		all.Go(func() {
 			_, err := Join(t.Context(), Config{Store: store, Group: group, Timeout: 3 * time.Second})
 			var absent *driver.AbsentError
 			if !errors.As(err, &absent) || !slices.Equal(absent.Ranks, []int{0, 1, 2, 3, 4}) {
-				t.Errorf("got %v, want the absent ranks", err)
+				t.Errorf("got %v, want that ranks 0 to 4 are absent", err)
 			}
 		})
 	}
 	all.Wait()
 }
 
-// TestLostRankIsNamedByAll has one rank find the address of rank 1 unused. The other rank, which
-// does not connect to rank 1, must name it, too.
-func TestLostRankIsNamedByAll(t *testing.T) {
+// TestLostRankIsNamedByAllRanks gives group rank 1 an unused address. Only group rank 2 connects to
+// it, but the error on group rank 0 must name it, too.
+func TestLostRankIsNamedByAllRanks(t *testing.T) {
 	store := rendezvous.NewLocal()
 	defer func() { check(t, store.Close()) }()
-	gone, err := net.Listen("tcp", "127.0.0.1:0")
+	unused, err := net.Listen("tcp", "127.0.0.1:0")
 	check(t, err)
-	e := &joining{cfg: Config{Store: store, Group: driver.GroupConfig{ID: "trio"}}}
-	check(t, store.Set(t.Context(), e.addressKey(1), []byte(gone.Addr().String())))
-	check(t, gone.Close())
+	j := &joiner{cfg: Config{Store: store, Group: driver.GroupConfig{ID: "trio"}}}
+	check(t, store.Set(t.Context(), j.addressKey(1), []byte(unused.Addr().String())))
+	check(t, unused.Close())
 	var all sync.WaitGroup
 	for _, r := range []int{0, 2} {
 		all.Go(func() {
@@ -202,17 +204,17 @@ func TestJoinEndsWithItsContext(t *testing.T) {
 	cancel(cause)
 	for rank, err := range joinAll(ctx, t, 2, []int{0}, patience) {
 		if !errors.Is(err, cause) {
-			t.Errorf("rank %d: got %v, want the cause", rank, err)
+			t.Errorf("rank %d: got %v, want %v", rank, err, cause)
 		}
 	}
 }
 
 func TestManyRanksJoin(t *testing.T) {
-	came := make([]int, 24)
-	for r := range came {
-		came[r] = r
+	present := make([]int, 24)
+	for r := range present {
+		present[r] = r
 	}
-	check(t, errors.Join(joinAll(context.Background(), t, len(came), came, patience)...))
+	check(t, errors.Join(joinAll(context.Background(), t, len(present), present, patience)...))
 }
 
 func TestInvalidConfigurationIsAnError(t *testing.T) {
@@ -228,7 +230,7 @@ func TestInvalidConfigurationIsAnError(t *testing.T) {
 			cfg := newImpostor(t).config()
 			change(&cfg)
 			if p, err := Join(t.Context(), cfg); err == nil || p != nil {
-				t.Errorf("got %v, %v, want an error alone", p, err)
+				t.Errorf("Join = %v, %v, want no plane and an error", p, err)
 			}
 		})
 	}
@@ -244,9 +246,9 @@ func TestGroupOfOtherRanksIsAnErrorOnBothSides(t *testing.T) {
 		result <- err
 	}()
 	_, err := Join(i.ctx, i.config())
-	for who, err := range map[string]error{"rank 7": err, "rank 4": <-result} {
-		if err == nil || !strings.Contains(err.Error(), who+" has different ranks") {
-			t.Errorf("got %v, want that %s has different ranks", err, who)
+	for peer, err := range map[string]error{"rank 7": err, "rank 4": <-result} {
+		if err == nil || !strings.Contains(err.Error(), peer+" has different ranks") {
+			t.Errorf("got %v, want that %s has different ranks", err, peer)
 		}
 	}
 }
@@ -255,7 +257,7 @@ func TestForeignStoreIsAnError(t *testing.T) {
 	i := newImpostor(t)
 	cfg := i.config()
 	cfg.Group = duo(1)
-	check(t, i.store.Set(i.ctx, (&joining{cfg: cfg}).key("token"), []byte("short")))
+	check(t, i.store.Set(i.ctx, (&joiner{cfg: cfg}).key("token"), []byte("short")))
 	if _, err := Join(i.ctx, cfg); err == nil || !strings.Contains(err.Error(), "5 bytes") {
 		t.Errorf("got %v, want an error about a token of 5 bytes", err)
 	}
@@ -264,35 +266,35 @@ func TestForeignStoreIsAnError(t *testing.T) {
 func TestAddresses(t *testing.T) {
 	listen := func(host string) []string {
 		i := newImpostor(t)
-		e := &joining{cfg: i.config()}
-		e.cfg.Host = host
-		check(t, e.listen(i.ctx))
-		check(t, e.listener.Close())
-		value, err := i.store.Get(i.ctx, e.addressKey(0))
+		j := &joiner{cfg: i.config()}
+		j.cfg.Host = host
+		check(t, j.listen(i.ctx))
+		check(t, j.listener.Close())
+		value, err := i.store.Get(i.ctx, j.addressKey(0))
 		check(t, err)
 		return strings.Fields(string(value))
 	}
-	chosen := listen("127.0.0.1")
-	if len(chosen) != 1 || !strings.HasPrefix(chosen[0], "127.0.0.1:") {
-		t.Errorf("got %q, want 127.0.0.1 alone", chosen)
+	addresses := listen("127.0.0.1")
+	if len(addresses) != 1 || !strings.HasPrefix(addresses[0], "127.0.0.1:") {
+		t.Errorf("got addresses %q, want only 127.0.0.1", addresses)
 	}
 	loopback := false
 	for _, address := range listen("") {
 		host, _, err := net.SplitHostPort(address)
 		check(t, err)
 		if now := net.ParseIP(host).IsLoopback(); loopback && !now {
-			t.Errorf("%s comes after the loopback", address)
+			t.Errorf("%s is listed after the loopback address", address)
 		} else {
 			loopback = now
 		}
 	}
 	if !loopback {
-		t.Error("the loopback is left out")
+		t.Error("the loopback address is missing")
 	}
 }
 
-// TestRankIsFoundAtAnyOfItsAddresses puts unused addresses and an address of another rank before
-// the right one.
+// TestRankIsFoundAtAnyOfItsAddresses lists an unused address and a foreign address before the right
+// one.
 func TestRankIsFoundAtAnyOfItsAddresses(t *testing.T) {
 	i := newImpostor(t)
 	other, err := net.Listen("tcp", "127.0.0.1:0")
@@ -313,7 +315,7 @@ func TestRankIsFoundAtAnyOfItsAddresses(t *testing.T) {
 		}
 		joined <- err
 	}()
-	key := i.entry().addressKey(0)
+	key := i.joiner().addressKey(0)
 	right, err := i.store.Get(i.ctx, key)
 	check(t, err)
 	check(t, i.store.Set(i.ctx, key, fmt.Appendf(nil, "nowhere %s %s %s",
@@ -345,7 +347,7 @@ func TestKeepAliveOptionsAreSet(t *testing.T) {
 		} {
 			got, err := syscall.GetsockoptInt(int(fd), option[0], option[1])
 			if err != nil || got != want {
-				t.Errorf("option %v: got %d, %v, want %d", option, got, err, want)
+				t.Errorf("GetsockoptInt(%v) = %d, %v, want %d", option, got, err, want)
 			}
 		}
 	}))

@@ -9,27 +9,27 @@ import (
 )
 
 const (
-	// keepAliveTimeout is the time for which a machine may leave data or a probe unacknowledged.
-	// The kernel acknowledges, even for a stopped process.
+	// keepAliveTimeout limits how long a machine may leave data or a probe unacknowledged. The
+	// kernel acknowledges data even for a stopped process.
 	keepAliveTimeout = 5 * time.Second
-	// tcpUserTimeout is the socket option TCP_USER_TIMEOUT of linux/tcp.h, which sets that time.
+	// tcpUserTimeout is the socket option TCP_USER_TIMEOUT of linux/tcp.h, which sets this limit.
 	tcpUserTimeout = 0x12
 )
 
-// link is a connection to one rank.
+// link sends and receives frames over a connection to one rank.
 //
-// Frames are queued, so that no sender waits for a rank that does not read. The queue stays short
-// without a limit: no rank is more than a step ahead of another, and a status is encoded only when
-// it is sent.
+// Frames are queued, so that no sender waits for a rank that does not read. The queue needs no
+// limit, because no rank is more than a step ahead of another, and because a status is encoded only
+// when it is sent.
 type link struct {
 	rank int // group rank of the other end
 	conn *net.TCPConn
 
 	mu     sync.Mutex
-	queue  [][]byte      // guarded by mu
-	status bool          // a status is to be sent; guarded by mu
-	last   bool          // no frames may follow; guarded by mu
-	wake   chan struct{} // holds an entry when there is something to send
+	queue  [][]byte      // encoded frames; guarded by mu
+	status bool          // whether to send a status; guarded by mu
+	last   bool          // whether the last frame is queued; guarded by mu
+	wake   chan struct{} // has an entry if there is something to send
 	closed chan struct{} // closed when the reader has ended
 }
 
@@ -60,7 +60,7 @@ func setKeepAlive(conn *net.TCPConn) error {
 	return errors.Join(err, failed)
 }
 
-// send queues a frame. Frames after the last one are dropped.
+// send queues a frame. It drops frames after the last one.
 func (l *link) send(frame []byte, last bool) {
 	l.mu.Lock()
 	if !l.last {
@@ -85,8 +85,8 @@ func (l *link) wakeWriter() {
 	}
 }
 
-// take empties the queue.
-func (l *link) take() (frames net.Buffers, status, last bool) {
+// drain empties the queue. It also returns whether to send a status and whether no frames follow.
+func (l *link) drain() (frames net.Buffers, status, last bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	frames, status, last = l.queue, l.status && !l.last, l.last
@@ -94,8 +94,8 @@ func (l *link) take() (frames net.Buffers, status, last bool) {
 	return frames, status, last
 }
 
-// write sends queued frames until the last frame or the end of the connection. It drops errors of
-// the connection, since the reader gets them, too.
+// write sends queued frames until the last frame or the end of the connection. It ignores errors of
+// the connection, since the reader returns them, too.
 func (l *link) write(status func() []byte) {
 	for {
 		select {
@@ -103,7 +103,7 @@ func (l *link) write(status func() []byte) {
 		case <-l.closed:
 			return
 		}
-		frames, due, last := l.take()
+		frames, due, last := l.drain()
 		if due {
 			frames = append(frames, status())
 		}

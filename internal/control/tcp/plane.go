@@ -14,29 +14,30 @@ import (
 )
 
 const (
-	// statusInterval bounds the age of a rank's status on other ranks, not counting the transfer.
+	// statusInterval limits the age of a rank's status on other ranks, apart from the time for the
+	// transfer.
 	statusInterval = 100 * time.Millisecond
-	// ackTimeout bounds the time that a failed rank waits for acknowledgements. While joining, it
-	// bounds the wait for the reason of a rank that failed first.
+	// ackTimeout limits how long a failed rank waits for acknowledgements. Join also uses it to
+	// limit the wait for the error of a rank that failed first.
 	ackTimeout = 250 * time.Millisecond
-	// leaveTimeout bounds the time that Close waits for its last message to be sent.
+	// leaveTimeout limits how long Close waits until its last message is sent.
 	leaveTimeout = time.Second
 )
 
 // Plane connects this rank to its group. Its states are those of control.Plane.
 type Plane struct {
 	groupState
-	links   []*link // by group rank; the entry of this rank is nil
-	quit    chan struct{}
-	tasks   sync.WaitGroup
-	running [driver.Lanes]sync.Mutex // serializes the exchanges of each lane
+	links      []*link // by group rank; the entry of this rank is nil
+	quit       chan struct{}
+	tasks      sync.WaitGroup
+	exchangeMu [driver.Lanes]sync.Mutex // serializes the exchanges of each lane
 
-	// final is the smallest last ticket of the peers that have left the group.
-	final    atomic.Uint64
-	peerGone atomic.Bool // a peer has failed or is lost, or this plane was closed
+	// lastTicket holds the smallest last ticket of the peers that have left the group.
+	lastTicket atomic.Uint64
+	peerGone   atomic.Bool // whether a peer has failed or is lost, or this plane is closed
 
 	sentStatus status                  // status that was sent last; guarded by mu
-	broken     [driver.LaneFault]error // error of a lane that is out of step; guarded by mu
+	laneErrs   [driver.LaneFault]error // errors of failed exchanges; guarded by mu
 }
 
 var _ control.Plane = (*Plane)(nil)
@@ -44,13 +45,13 @@ var _ control.Plane = (*Plane)(nil)
 func newPlane(cfg Config, links []*link) *Plane {
 	p := &Plane{
 		groupState: groupState{
-			cfg: cfg, me: cfg.Group.Rank, ended: make(chan struct{}),
-			records: make([]rankRecord, len(links)),
-			limit:   math.MaxUint64, stalls: stallDetector{last: time.Now()},
+			cfg: cfg, me: cfg.Group.Rank, failed: make(chan struct{}),
+			records:   make([]rankRecord, len(links)),
+			maxTicket: math.MaxUint64, stalls: stallDetector{last: time.Now()},
 		},
 		links: links, quit: make(chan struct{}),
 	}
-	p.final.Store(math.MaxUint64)
+	p.lastTicket.Store(math.MaxUint64)
 	p.tasks.Go(p.sendStatuses)
 	for _, l := range links {
 		if l != nil {
@@ -61,17 +62,17 @@ func newPlane(cfg Config, links []*link) *Plane {
 	return p
 }
 
-// Submit takes the next ticket. It is sent to the others within statusInterval.
+// Submit allocates the next ticket. The other ranks receive it within statusDelay.
 func (p *Plane) Submit() uint64 {
 	ticket := p.submitted.Load() + 1
 	p.submitted.Store(ticket)
 	return ticket
 }
 
-// TrySubmit takes the next ticket unless this rank or a peer has failed, one is lost, or one has
-// left without that ticket.
+// TrySubmit allocates the next ticket unless this rank or a peer has failed, or a peer is lost or
+// has left without submitting that ticket.
 func (p *Plane) TrySubmit() (ticket uint64, ok bool) {
-	if p.PeerFailed() || p.Cause() != nil || p.submitted.Load() >= p.final.Load() {
+	if p.PeerFailed() || p.Cause() != nil || p.submitted.Load() >= p.lastTicket.Load() {
 		return 0, false
 	}
 	return p.Submit(), true
@@ -81,7 +82,7 @@ func (p *Plane) TrySubmit() (ticket uint64, ok bool) {
 func (p *Plane) PeerFailed() bool { return p.peerGone.Load() }
 
 // Failed returns a channel that is closed when the plane fails.
-func (p *Plane) Failed() <-chan struct{} { return p.ended }
+func (p *Plane) Failed() <-chan struct{} { return p.failed }
 
 // Abort fails the plane for all its ranks.
 func (p *Plane) Abort(cause error) {
@@ -91,17 +92,17 @@ func (p *Plane) Abort(cause error) {
 	_ = p.Fail(cause)
 }
 
-// Fail records the first fault and sends it to the others.
+// Fail records the first fault and notifies the other ranks.
 func (p *Plane) Fail(err error) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.fail(err)
 }
 
-// fail does the work of Fail. p.mu is held.
+// fail implements Fail. The caller holds p.mu.
 func (p *Plane) fail(err error) error {
 	err = p.cfg.Group.Fault(err)
-	if p.end(err) {
+	if p.recordFault(err) {
 		b := p.status()
 		for t, s := range p.records[p.me].tracks {
 			p.broadcast(message{kind: kindComplete, track: t, step: s.completed}, false)
@@ -112,8 +113,8 @@ func (p *Plane) fail(err error) error {
 	return err
 }
 
-// broadcast sends a message to all others. p.mu is held, so that all ranks get messages in the same
-// order.
+// broadcast sends a message to all other ranks. The caller holds p.mu, so that all ranks receive
+// this rank's messages in the same order.
 func (p *Plane) broadcast(m message, last bool) {
 	frame := m.encode()
 	for _, l := range p.links {
@@ -123,7 +124,7 @@ func (p *Plane) broadcast(m message, last bool) {
 	}
 }
 
-// read handles the messages of a rank until its connection ends.
+// read handles the messages from a rank until its connection ends.
 func (p *Plane) read(l *link) {
 	defer close(l.closed)
 	var err error
@@ -156,7 +157,7 @@ func (p *Plane) handle(rank int, m message) (left bool, err error) {
 		return false, err
 	}
 	if r.left {
-		p.final.Store(min(p.final.Load(), r.submitted))
+		p.lastTicket.Store(min(p.lastTicket.Load(), r.submitted))
 	}
 	if m.kind == kindFail {
 		p.peerGone.Store(true)
@@ -167,7 +168,8 @@ func (p *Plane) handle(rank int, m message) (left bool, err error) {
 	return r.left, nil
 }
 
-// sendStatuses triggers a status message when the status has changed, and ticks the stall detector.
+// sendStatuses ticks the stall detector every statusInterval, and sends this rank's status if it
+// has changed.
 func (p *Plane) sendStatuses() {
 	ticker := time.NewTicker(statusInterval)
 	defer ticker.Stop()
@@ -199,7 +201,7 @@ func (p *Plane) statusChanged() bool {
 	return changed
 }
 
-// statusFrame encodes the current status for sending.
+// statusFrame returns a frame with the current status.
 func (p *Plane) statusFrame() []byte {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -208,8 +210,8 @@ func (p *Plane) statusFrame() []byte {
 	return m.encode()
 }
 
-// Withdraw takes back the tickets that some rank is not known to have submitted, if there are any.
-// kindLeave reports that to the others.
+// Withdraw revokes this rank's tickets that some rank is not known to have submitted, if there are
+// any. The status in kindLeave then omits these tickets.
 func (p *Plane) Withdraw() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -223,12 +225,12 @@ func (p *Plane) Withdraw() bool {
 	if least == submitted {
 		return false
 	}
-	p.limit = least
+	p.maxTicket = least
 	return true
 }
 
-// Close sends kindLeave and leaves the group. Peers that do not read it, because they are stopped
-// or gone, delay Close by leaveTimeout at most.
+// Close sends kindLeave and leaves the group. Peers that do not read the message, because they are
+// stopped or lost, delay Close by leaveTimeout at most.
 func (p *Plane) Close() error {
 	if !p.leave() {
 		return nil
@@ -243,14 +245,15 @@ func (p *Plane) Close() error {
 	return nil
 }
 
-// leave ends the waits of this rank and queues kindLeave. It does so only once.
+// leave ends the waits of this rank and queues kindLeave. It returns false if the plane is already
+// closed.
 func (p *Plane) leave() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.closed {
 		return false
 	}
-	p.end(p.cfg.Group.Fault(fmt.Errorf("group %s: %w", p.cfg.Group.Name(), driver.ErrClosed)))
+	p.recordFault(p.cfg.Group.Fault(fmt.Errorf("group %s: %w", p.cfg.Group.Name(), driver.ErrClosed)))
 	p.closed = true
 	p.peerGone.Store(true)
 	b := p.status()

@@ -14,11 +14,11 @@ import (
 	"symmem/internal/rendezvous"
 )
 
-// patience bounds waits that should be short. It expires only if something hangs.
+// patience limits waits that should be short. It expires only if something hangs.
 const patience = 60 * time.Second
 
-// impostor plays group rank 1 of a group of two. It knows the token and follows the protocol only
-// as far as the test makes it.
+// impostor plays group rank 1 of a group of two. It has the group's token, and follows the protocol
+// only as far as the test requires.
 type impostor struct {
 	t     *testing.T
 	ctx   context.Context
@@ -33,7 +33,7 @@ func check(t *testing.T, err error) {
 	}
 }
 
-// duo returns the group that an impostor joins.
+// duo returns the configuration of a group of two ranks.
 func duo(rank int) driver.GroupConfig {
 	return driver.GroupConfig{ID: "duo", Ranks: []int{4, 7}, Rank: rank}
 }
@@ -49,13 +49,13 @@ func newImpostor(t *testing.T) *impostor {
 	return &impostor{t: t, ctx: ctx, store: store}
 }
 
-// config returns the configuration of the rank that the impostor deceives.
+// config returns the configuration of rank 0, which connects to the impostor.
 func (i *impostor) config() Config {
 	return Config{Store: i.store, Group: duo(0), Timeout: patience}
 }
 
-// victim joins as rank 0 while the impostor plays rank 1.
-func (i *impostor) victim() *Plane {
+// joinVictim opens a plane of rank 0, to which the impostor connects as rank 1.
+func (i *impostor) joinVictim() *Plane {
 	i.t.Helper()
 	joined := make(chan error, 1)
 	var p *Plane
@@ -65,7 +65,7 @@ func (i *impostor) victim() *Plane {
 		joined <- err
 	}()
 	i.dial()
-	i.introduce(i.entry().token)
+	i.authenticate(i.joiner().token)
 	i.send(kindPost, trackControl, 1, fingerprint(duo(1)))
 	check(i.t, <-joined)
 	i.t.Cleanup(func() {
@@ -73,32 +73,32 @@ func (i *impostor) victim() *Plane {
 		check(i.t, p.Close())
 	})
 	if m := i.await(kindPost); string(m.payload) != string(fingerprint(duo(0))) {
-		i.t.Errorf("rank 0 sent the fingerprint %x", m.payload)
+		i.t.Errorf("rank 0 sent the fingerprint %q, want %q", m.payload, fingerprint(duo(0)))
 	}
 	return p
 }
 
-// entry returns a joining with the token that rank 0 has stored.
-func (i *impostor) entry() *joining {
+// joiner returns a joiner with the token that rank 0 has stored.
+func (i *impostor) joiner() *joiner {
 	i.t.Helper()
-	e := &joining{cfg: Config{Store: i.store, Group: duo(1)}}
-	check(i.t, e.shareToken(i.ctx))
-	return e
+	j := &joiner{cfg: Config{Store: i.store, Group: duo(1)}}
+	check(i.t, j.shareToken(i.ctx))
+	return j
 }
 
 func (i *impostor) dial() {
 	i.t.Helper()
-	address, err := i.store.Get(i.ctx, i.entry().key("0"))
+	address, err := i.store.Get(i.ctx, i.joiner().key("0"))
 	check(i.t, err)
 	i.conn, err = net.Dial("tcp", strings.Fields(string(address))[0])
 	check(i.t, err)
 	check(i.t, i.conn.SetDeadline(time.Now().Add(patience)))
 }
 
-// introduce sends the token and checks the answer.
-func (i *impostor) introduce(secret token) {
+// authenticate sends the first half of the token and checks the answer.
+func (i *impostor) authenticate(secret token) {
 	i.t.Helper()
-	_, err := i.conn.Write(i.entry().hello(0))
+	_, err := i.conn.Write(i.joiner().hello(0))
 	check(i.t, err)
 	var answer [tokenHalf]byte
 	_, err = io.ReadFull(i.conn, answer[:])
@@ -127,11 +127,11 @@ func (i *impostor) await(k kind) message {
 	}
 }
 
-// wantSentAway checks that the other end closes the connection without an answer.
-func (i *impostor) wantSentAway(who string) {
+// checkClosed checks that rank 0 closes the connection without an answer.
+func (i *impostor) checkClosed(hello string) {
 	i.t.Helper()
 	if n, err := i.conn.Read(make([]byte, 1)); n != 0 || err == nil {
-		i.t.Errorf("%s was answered: %d bytes, %v", who, n, err)
+		i.t.Errorf("%s: Read = %d, %v, want the end of the connection", hello, n, err)
 	}
 	check(i.t, i.conn.Close())
 }
@@ -146,28 +146,28 @@ func TestUnauthenticatedConnectionsAreIgnored(t *testing.T) {
 		}
 		joined <- err
 	}()
-	known := i.entry().token
+	right := i.joiner().token
 	i.dial()
-	unreported := i.conn
-	defer unreported.Close()
-	strange := func(who string, hello []byte) {
+	silent := i.conn // sends no hello
+	defer silent.Close()
+	checkRejected := func(name string, hello []byte) {
 		i.dial()
 		_, err := i.conn.Write(hello)
 		check(t, err)
-		i.wantSentAway(who)
+		i.checkClosed(name)
 	}
 	hello := func(secret token, rank, to int) []byte {
-		e := &joining{cfg: Config{Group: driver.GroupConfig{Rank: rank}}, token: secret}
-		return e.hello(to)
+		j := &joiner{cfg: Config{Group: driver.GroupConfig{Rank: rank}}, token: secret}
+		return j.hello(to)
 	}
-	wrong := known
+	wrong := right
 	wrong[tokenHalf-1] ^= 1
-	strange("a browser", []byte(strings.Repeat("GET / HTTP/1.1\r\n", 2)[:helloBytes]))
-	strange("with another token", hello(wrong, 1, 0))
-	strange("with the rank of the listener", hello(known, 0, 0))
-	strange("with a rank above the group's", hello(known, 2, 0))
-	strange("with a negative rank", hello(known, -1, 0))
-	strange("for another rank", hello(known, 1, 1))
+	checkRejected("HTTP", []byte(strings.Repeat("GET / HTTP/1.1\r\n", 2)[:helloBytes]))
+	checkRejected("a wrong token", hello(wrong, 1, 0))
+	checkRejected("the listener's rank", hello(right, 0, 0))
+	checkRejected("a rank outside the group", hello(right, 2, 0))
+	checkRejected("a negative rank", hello(right, -1, 0))
+	checkRejected("a hello to another rank", hello(right, 1, 1))
 	p, err := Join(i.ctx, Config{Store: i.store, Group: duo(1), Timeout: patience})
 	check(t, err)
 	check(t, p.Close())
@@ -179,9 +179,9 @@ func TestServerWithoutTheTokenIsAnError(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	check(t, err)
 	defer l.Close()
-	e := &joining{cfg: i.config()}
-	check(t, e.shareToken(i.ctx))
-	check(t, i.store.Set(i.ctx, e.key("0"), []byte(l.Addr().String())))
+	j := &joiner{cfg: i.config()}
+	check(t, j.shareToken(i.ctx))
+	check(t, i.store.Set(i.ctx, j.key("0"), []byte(l.Addr().String())))
 	go func() {
 		conn, err := l.Accept()
 		if err == nil {
@@ -199,20 +199,20 @@ func TestServerWithoutTheTokenIsAnError(t *testing.T) {
 
 func TestInvalidMessageIsAnErrorThatNamesItsRank(t *testing.T) {
 	for row, misbehave := range map[string]func(i *impostor){
-		"no frame": func(i *impostor) {
+		"an invalid frame": func(i *impostor) {
 			_, err := i.conn.Write([]byte(strings.Repeat("x", headerBytes)))
 			check(i.t, err)
 		},
-		"a step out of turn": func(i *impostor) { i.send(kindPost, trackControl, 7, nil) },
+		"a step out of order": func(i *impostor) { i.send(kindPost, trackControl, 7, nil) },
 	} {
 		t.Run(row, func(t *testing.T) {
 			i := newImpostor(t)
-			p := i.victim()
+			p := i.joinVictim()
 			misbehave(i)
 			<-p.Failed()
 			if err := p.Cause(); !errors.Is(err, ErrProtocol) ||
 				!strings.Contains(err.Error(), "rank 7") {
-				t.Errorf("got %v, want ErrProtocol of rank 7", err)
+				t.Errorf("got %v, want ErrProtocol that names rank 7", err)
 			}
 		})
 	}
@@ -224,14 +224,14 @@ func TestEndOfConnectionWithoutLeavingIsALostRank(t *testing.T) {
 		return err
 	}
 	i := newImpostor(t)
-	p := i.victim()
+	p := i.joinVictim()
 	check(t, i.conn.Close())
 	var lost *driver.RankLostError
 	if err := exchange(i, p); !errors.As(err, &lost) || len(lost.Ranks) != 1 || lost.Ranks[0] != 7 {
 		t.Errorf("got %v, want that rank 7 is lost", err)
 	}
 	i = newImpostor(t)
-	p = i.victim()
+	p = i.joinVictim()
 	b := status{}
 	i.send(kindLeave, "", 0, b.encode(time.Now()))
 	check(t, i.conn.Close())
@@ -247,19 +247,19 @@ func anyStatus() []byte {
 	return b.encode(time.Now())
 }
 
-// TestStepThatWasCompleteForAPeerIsComplete lets the fault of a rank overtake messages that others
-// have sent before.
-func TestStepThatWasCompleteForAPeerIsComplete(t *testing.T) {
+// TestFaultDoesNotEndStepThatPeerCompleted sends the impostor's fault before its post, as if the
+// post of a third rank arrived late.
+func TestFaultDoesNotEndStepThatPeerCompleted(t *testing.T) {
 	for row, c := range map[string]struct {
 		completed uint64
 		want      error
 	}{
 		"the peer had seen the step complete": {2, nil},
-		"the peer had seen the one before":    {1, driver.ErrFault},
+		"the peer had not seen it complete":   {1, driver.ErrFault},
 	} {
 		t.Run(row, func(t *testing.T) {
 			i := newImpostor(t)
-			p := i.victim()
+			p := i.joinVictim()
 			result := make(chan error, 1)
 			go func() {
 				_, err := p.Exchange(i.ctx, driver.LaneControl, []byte("here"))
@@ -278,8 +278,8 @@ func TestStepThatWasCompleteForAPeerIsComplete(t *testing.T) {
 	}
 }
 
-// TestOneStatusProvesThatRanksAreElsewhere gives the status of the other rank to only one side.
-func TestOneStatusProvesThatRanksAreElsewhere(t *testing.T) {
+// TestPeerStatusProvesDeadlock sends the impostor's status while rank 0 waits in another call.
+func TestPeerStatusProvesDeadlock(t *testing.T) {
 	exchange := func(i *impostor, p *Plane) error {
 		_, err := p.Exchange(i.ctx, driver.LaneControl, nil)
 		return err
@@ -291,18 +291,20 @@ func TestOneStatusProvesThatRanksAreElsewhere(t *testing.T) {
 		})
 	}
 	for row, c := range map[string]struct {
-		there status
-		here  func(i *impostor, p *Plane) error
+		peer status
+		call func(i *impostor, p *Plane) error
 	}{
-		"here in an exchange, there in work": {status{submitted: 1, inCollective: 1}, exchange},
-		"here in work, there in an exchange": {status{inExchange: 2}, work},
+		"this rank is in an exchange, the peer in work": {
+			status{submitted: 1, inCollective: 1}, exchange,
+		},
+		"this rank is in work, the peer in an exchange": {status{inExchange: 2}, work},
 	} {
 		t.Run(row, func(t *testing.T) {
 			i := newImpostor(t)
-			p := i.victim()
-			i.send(kindStatus, "", 0, c.there.encode(time.Now()))
+			p := i.joinVictim()
+			i.send(kindStatus, "", 0, c.peer.encode(time.Now()))
 			var deadlock *driver.DeadlockError
-			if err := c.here(i, p); !errors.As(err, &deadlock) {
+			if err := c.call(i, p); !errors.As(err, &deadlock) {
 				t.Errorf("got %v, want a DeadlockError", err)
 			}
 		})
@@ -311,23 +313,23 @@ func TestOneStatusProvesThatRanksAreElsewhere(t *testing.T) {
 
 func TestStatusShowsBothWaitsOfARank(t *testing.T) {
 	now := time.Now()
-	exchange := &waiting{exchange: true, step: 3, begin: now}
-	work := &waiting{collective: 4, operation: driver.AllGather, begin: now.Add(-time.Second)}
-	earlier := &waiting{collective: 2, begin: now}
+	exchange := &waitState{exchange: true, step: 3, begin: now}
+	work := &waitState{collective: 4, operation: driver.AllGather, begin: now.Add(-time.Second)}
+	earlier := &waitState{collective: 2, begin: now}
 	want := status{0, 4, driver.AllGather, 3, work.begin}
-	for _, waits := range [][]*waiting{
+	for _, waits := range [][]*waitState{
 		{exchange, work, earlier}, {work, exchange, earlier}, {earlier, work, exchange},
 	} {
 		p := groupState{waits: waits}
 		if got := p.status(); got != want {
-			t.Errorf("got %+v, want %+v", got, want)
+			t.Errorf("status() = %+v, want %+v", got, want)
 		}
 	}
 }
 
 func TestSubmissionsAreSent(t *testing.T) {
 	i := newImpostor(t)
-	p := i.victim()
+	p := i.joinVictim()
 	for range 3 {
 		p.Submit()
 	}
@@ -337,12 +339,12 @@ func TestSubmissionsAreSent(t *testing.T) {
 	}
 }
 
-// TestRankIsLateOnlyAfterStatusDelay checks verdicts at given times instead of waiting.
+// TestRankIsLateOnlyAfterStatusDelay calls verdict with given times instead of waiting.
 func TestRankIsLateOnlyAfterStatusDelay(t *testing.T) {
 	i := newImpostor(t)
-	p := i.victim()
+	p := i.joinVictim()
 	begin := time.Now()
-	w := p.waitFor(control.Wait{
+	w := p.newWorkWait(control.Wait{
 		Ticket: p.Submit(), Doing: func() string { return "work" },
 	}, begin)
 	judge := func(waited time.Duration) error {
@@ -352,7 +354,7 @@ func TestRankIsLateOnlyAfterStatusDelay(t *testing.T) {
 		return p.verdict(w, begin.Add(waited))
 	}
 	if err := judge(patience + statusInterval); err != nil {
-		t.Errorf("before statusDelay: %v", err)
+		t.Errorf("before statusDelay: got %v, want no error", err)
 	}
 	var late *driver.TimeoutError
 	if err := judge(patience + 2*statusInterval); !errors.As(err, &late) {
@@ -361,7 +363,7 @@ func TestRankIsLateOnlyAfterStatusDelay(t *testing.T) {
 	i.send(kindFail, "", 0, anyStatus())
 	i.await(kindFailAck)
 	if err := judge(2 * patience); err != nil {
-		t.Errorf("a rank that had submitted the work counts as missing: %v", err)
+		t.Errorf("after the failure of a rank that had submitted the work: got %v, want no error", err)
 	}
 	w.collective++
 	if err := judge(0); !errors.Is(err, driver.ErrFault) {
@@ -369,16 +371,17 @@ func TestRankIsLateOnlyAfterStatusDelay(t *testing.T) {
 	}
 }
 
-// TestStoppedRankReadsMessagesBeforeItReportsTimeouts stops for an hour and then ticks.
+// TestStoppedRankReadsMessagesBeforeItReportsTimeouts calls verdict and tick with times after a
+// pause of an hour.
 func TestStoppedRankReadsMessagesBeforeItReportsTimeouts(t *testing.T) {
 	begin := time.Now()
 	p := groupState{records: make([]rankRecord, 2), stalls: stallDetector{last: begin}}
 	p.cfg.Group.Ranks, p.cfg.Timeout = []int{0, 1}, patience
-	w := p.waitFor(control.Wait{Ticket: 1, Doing: func() string { return "work" }}, begin)
+	w := p.newWorkWait(control.Wait{Ticket: 1, Doing: func() string { return "work" }}, begin)
 	now := begin.Add(time.Hour)
 	for tick := range catchUpTicks + 1 {
 		if err := p.verdict(w, now); err != nil {
-			t.Errorf("before tick %d: %v", tick, err)
+			t.Errorf("before tick %d: got %v, want no error", tick, err)
 		}
 		p.tick(now)
 		now = now.Add(statusInterval)
@@ -391,19 +394,19 @@ func TestStoppedRankReadsMessagesBeforeItReportsTimeouts(t *testing.T) {
 
 func TestUnreadMessagesDoNotDelayClose(t *testing.T) {
 	i := newImpostor(t)
-	p := i.victim()
+	p := i.joinVictim()
 	large := make([]byte, driver.MaxPayload)
 	ctx, cancel := context.WithCancel(i.ctx)
 	cancel()
-	// These do not fit into the buffers of the connection, and the other end does not read.
+	// The reports do not fit into the buffers of the connection, and the impostor does not read.
 	for range maxReportBytes / driver.MaxPayload {
 		_, err := p.Exchange(ctx, driver.LaneFault, large)
 		if !errors.Is(err, context.Canceled) {
-			t.Errorf("got %v, want that the exchange was cancelled", err)
+			t.Errorf("got %v, want context.Canceled", err)
 		}
 	}
 	if _, err := p.Exchange(ctx, driver.LaneFault, large); !errors.Is(err, driver.ErrClosed) {
-		t.Errorf("got %v, want that the log is full", err)
+		t.Errorf("got %v, want ErrClosed because the log is full", err)
 	}
 	check(t, p.Close())
 }

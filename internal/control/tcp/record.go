@@ -10,28 +10,28 @@ import (
 )
 
 const (
-	// maxPosts bounds the posts of a track that a rank can have sent and that are not consumed yet:
-	// one for the step in which this rank waits, and one for the next, if the other rank has seen
-	// the first complete.
+	// maxPosts limits the posts of a track that have arrived from a rank and are not consumed yet:
+	// one for the step in which this rank waits, and one for the next step, which the other rank
+	// may have begun.
 	maxPosts = 2
-	// maxReports and maxReportBytes bound the reports that a rank can send on the fault lane: they
-	// allow for the largest payload and a hundred small ones.
+	// maxReports and maxReportBytes limit the reports that a rank can send on the fault lane. There
+	// is room for the largest payload and a hundred small ones.
 	maxReports     = 128
 	maxReportBytes = 2 * driver.MaxPayload
 )
 
-// rankRecord holds what this rank knows about one rank. It does no I/O: messages go in, state comes
-// out.
+// rankRecord derives the state of one rank from its messages. It does no I/O.
 //
 // States of the rank: present; failed; then left, after kindLeave, or lost, if its connection ends
-// without kindLeave. Transitions go one way only. Messages after kindLeave are not read.
+// without kindLeave. A rank never returns to an earlier state. Messages after kindLeave are not
+// read.
 type rankRecord struct {
 	status
-	// tracks holds the tracks that the rank has used; names counts the tracks of values among them.
+	// tracks holds the tracks that the rank has used. names counts the tracks of named values.
 	tracks map[track]*steps
 	names  int
-	// reports is the log of the fault lane, reportBytes its size, and readReports the number of
-	// reports that this rank has read. Reports of absent ranks are no longer awaited.
+	// reports holds the rank's reports on the fault lane, of reportBytes in total. readReports
+	// counts the reports that this rank has read. absent is set once no more reports are awaited.
 	reports                  [][]byte
 	reportBytes, readReports int
 	absent                   bool
@@ -43,21 +43,21 @@ type rankRecord struct {
 	failAcked bool
 }
 
-// steps holds what is known about a rank's steps on one track.
+// steps records a rank's steps on one track.
 type steps struct {
-	// received is the last step that has arrived; posts holds the payloads not consumed yet.
+	// received counts the steps that have arrived. posts holds the payloads not consumed yet.
 	received uint64
 	posts    [][]byte
-	// completed is the last step that the rank had seen complete. It is current for this rank; for
-	// others it is set only when they fail.
+	// completed counts the steps that the rank has seen complete. It is current in this rank's
+	// record. In the record of another rank it is set only when that rank fails.
 	completed uint64
 	// ordered is set, in this rank's record, if the rank launches no collective during a wait on
 	// the track.
 	ordered bool
 }
 
-// on returns the rank's steps on a track. It adds the track if the rank has not used it yet.
-func (r *rankRecord) on(t track) (*steps, error) {
+// stepsOn returns the rank's steps on a track. It adds the track if the rank has not used it yet.
+func (r *rankRecord) stepsOn(t track) (*steps, error) {
 	if s := r.tracks[t]; s != nil {
 		return s, nil
 	}
@@ -75,8 +75,9 @@ func (r *rankRecord) on(t track) (*steps, error) {
 	return s, nil
 }
 
-// at returns a copy of the rank's steps on a track, or the zero value if the rank has not used it.
-func (r *rankRecord) at(t track) steps {
+// lookup returns a copy of the rank's steps on a track, or the zero value if the rank has not used
+// the track.
+func (r *rankRecord) lookup(t track) steps {
 	if s := r.tracks[t]; s != nil {
 		return *s
 	}
@@ -112,16 +113,16 @@ func (r *rankRecord) apply(m message, now time.Time) error {
 	return nil
 }
 
-// addPost applies a post, one step of a track.
+// addPost records a post.
 func (r *rankRecord) addPost(m message) error {
-	s, err := r.on(m.track)
+	s, err := r.stepsOn(m.track)
 	switch {
 	case err != nil:
 		return fmt.Errorf("%w: %w", ErrProtocol, err)
 	case r.failed != control.NotFailed && m.step > s.completed:
-		return nil // the rank had given up the step when it failed
+		return nil // the step failed on the sender
 	case m.step != s.received+1 || len(s.posts) == maxPosts:
-		return fmt.Errorf("step %d of track %q after step %d, of which %d are not taken: %w",
+		return fmt.Errorf("step %d of track %q follows step %d, with %d posts not consumed: %w",
 			m.step, m.track, s.received, len(s.posts), ErrProtocol)
 	}
 	s.received = m.step
@@ -129,17 +130,17 @@ func (r *rankRecord) addPost(m message) error {
 	return nil
 }
 
-// take removes and returns the oldest post. There must be one.
-func (s *steps) take() []byte {
+// pop removes and returns the oldest post. At least one post must have arrived.
+func (s *steps) pop() []byte {
 	first := s.posts[0]
 	s.posts = s.posts[1:]
 	return first
 }
 
-// addReport applies a report on the fault lane.
+// addReport records a report on the fault lane.
 func (r *rankRecord) addReport(payload []byte) error {
 	if !r.hasRoom(len(payload)) {
-		return fmt.Errorf("the log of faults is full after %d reports of %d bytes: %w",
+		return fmt.Errorf("the fault log is full: it holds %d reports with %d bytes in total: %w",
 			len(r.reports), r.reportBytes, driver.ErrClosed)
 	}
 	r.reports = append(r.reports, payload)
@@ -151,7 +152,7 @@ func (r *rankRecord) hasRoom(bytes int) bool {
 	return len(r.reports) < maxReports && r.reportBytes+bytes <= maxReportBytes
 }
 
-// nextReport returns the next report, if there is one.
+// nextReport returns the next report that has not been read. It returns false if there is none.
 func (r *rankRecord) nextReport() ([]byte, bool) {
 	if r.readReports == len(r.reports) {
 		return nil, false
@@ -160,12 +161,12 @@ func (r *rankRecord) nextReport() ([]byte, bool) {
 	return r.reports[r.readReports-1], true
 }
 
-// state returns the state of the rank for control.Judge, without Missing.
-func (r *rankRecord) state(w *waiting, now time.Time) control.RankState {
+// state returns the state of the rank for control.Judge. It does not set Missing.
+func (r *rankRecord) state(w *waitState, now time.Time) control.RankState {
 	return control.RankState{
-		Failed: r.failed, Completed: w.step != 0 && r.at(w.track).completed >= w.step,
+		Failed: r.failed, Completed: w.step != 0 && r.lookup(w.track).completed >= w.step,
 		Left: r.left, Lost: r.lost, Submitted: r.submitted, InCollective: r.inCollective,
-		Operation: r.operation, Exchanges: r.at(trackControl).received, InExchange: r.inExchange,
+		Operation: r.operation, Exchanges: r.lookup(trackControl).received, InExchange: r.inExchange,
 		Waited: max(0, now.Sub(r.since)),
 	}
 }

@@ -14,10 +14,10 @@ func post(track track, step uint64) message {
 	return message{kind: kindPost, track: track, step: step, payload: []byte{byte(step)}}
 }
 
-// value returns the track of a name.
+// value returns the track of a named value.
 func value(name string) track { return valuePrefix + track(name) }
 
-func TestStepsArriveInOrder(t *testing.T) {
+func TestOnlyStepsInOrderAreAccepted(t *testing.T) {
 	tooMany := []message{}
 	for i := range driver.MaxValueNames + 1 {
 		tooMany = append(tooMany, post(value(fmt.Sprint(i)), 1))
@@ -33,7 +33,7 @@ func TestStepsArriveInOrder(t *testing.T) {
 		}, 4},
 		"a missing step":  {[]message{post(trackControl, 1), post(trackControl, 3)}, 1},
 		"a repeated step": {[]message{post(trackControl, 1), post(trackControl, 1)}, 1},
-		"a step zero":     {[]message{post(trackControl, 0)}, 0},
+		"step 0":          {[]message{post(trackControl, 0)}, 0},
 		"a rank that is too far ahead": {[]message{
 			post(trackControl, 1), post(trackControl, 2), post(trackControl, 3),
 		}, 2},
@@ -43,18 +43,18 @@ func TestStepsArriveInOrder(t *testing.T) {
 		"too many names": {tooMany, driver.MaxValueNames},
 		"after a fault":  {[]message{fault, post(value("a"), 7)}, 2},
 	} {
-		t.Run(name, func(t *testing.T) { accepts(t, c.messages, c.good) })
+		t.Run(name, func(t *testing.T) { checkAccepted(t, c.messages, c.good) })
 	}
 }
 
-// accepts checks that a record accepts the first messages, and rejects the rest.
-func accepts(t *testing.T, messages []message, good int) {
+// checkAccepted checks that a record accepts the first good messages and rejects the rest.
+func checkAccepted(t *testing.T, messages []message, good int) {
 	t.Helper()
 	r := rankRecord{}
 	for i, m := range messages {
 		err := r.apply(m, time.Now())
 		if i < good && err != nil {
-			t.Errorf("message %d: %v", i, err)
+			t.Errorf("message %d: got %v, want no error", i, err)
 		}
 		if i >= good && !errors.Is(err, ErrProtocol) {
 			t.Errorf("message %d: got %v, want ErrProtocol", i, err)
@@ -71,13 +71,13 @@ func TestPostsAreConsumedInOrder(t *testing.T) {
 		if step == 1 {
 			continue
 		}
-		if got := r.tracks[trackControl].take(); got[0] != byte(step-1) {
-			t.Fatalf("took step %d, want %d", got[0], step-1)
+		if got := r.tracks[trackControl].pop(); got[0] != byte(step-1) {
+			t.Fatalf("pop returned step %d, want %d", got[0], step-1)
 		}
 	}
 }
 
-func TestLogOfFaultsIsBounded(t *testing.T) {
+func TestFaultLogIsBounded(t *testing.T) {
 	for name, c := range map[string]struct{ bytes, room int }{
 		"large reports": {driver.MaxPayload, 2},
 		"small reports": {1, maxReports},
@@ -95,11 +95,11 @@ func TestLogOfFaultsIsBounded(t *testing.T) {
 			}
 			for range c.room {
 				if _, ok := r.nextReport(); !ok {
-					t.Fatal("a report is missing")
+					t.Fatal("the log has fewer reports than were sent")
 				}
 			}
 			if _, ok := r.nextReport(); ok {
-				t.Error("there are more reports than were sent")
+				t.Error("the log has more reports than were sent")
 			}
 		})
 	}
@@ -112,8 +112,8 @@ func TestRecordHoldsTheReasonOfAFailure(t *testing.T) {
 	} {
 		r := rankRecord{}
 		err := r.apply(message{kind: kindFail, step: step, payload: anyStatus()}, time.Now())
-		if known := r.state(&waiting{}, time.Now()); err != nil || known.Failed != want {
-			t.Errorf("reason %d is known as %+v (%v), want %d", step, known, err, want)
+		if got := r.state(&waitState{}, time.Now()); err != nil || got.Failed != want {
+			t.Errorf("after kindFail %d: got reason %d, %v, want %d", step, got.Failed, err, want)
 		}
 	}
 	r := rankRecord{}
@@ -123,9 +123,9 @@ func TestRecordHoldsTheReasonOfAFailure(t *testing.T) {
 	}
 }
 
-// TestCompletedStepsAreKnownAfterAFault checks that ranks keep waiting for a third rank in such a
-// step.
-func TestCompletedStepsAreKnownAfterAFault(t *testing.T) {
+// TestRecordHoldsStepsCompletedBeforeFailure checks RankState.Completed, because of which ranks
+// keep waiting for messages in transit.
+func TestRecordHoldsStepsCompletedBeforeFailure(t *testing.T) {
 	r := rankRecord{}
 	for _, m := range []message{
 		post(trackControl, 1), post(value("a"), 1),
@@ -141,8 +141,8 @@ func TestCompletedStepsAreKnownAfterAFault(t *testing.T) {
 	for track, want := range map[track]bool{
 		trackControl: true, trackCompare: false, value("a"): true, value("b"): false,
 	} {
-		if got := r.state(&waiting{track: track, step: 1}, time.Now()).Completed; got != want {
-			t.Errorf("%s: completed is %v", track, got)
+		if got := r.state(&waitState{track: track, step: 1}, time.Now()).Completed; got != want {
+			t.Errorf("track %q: Completed = %v, want %v", track, got, want)
 		}
 	}
 }

@@ -3,25 +3,26 @@ package tcp
 import "time"
 
 const (
-	// stallThreshold is the time between two ticks of statusInterval after which this process is
-	// considered to have been stopped, or to have had no CPU.
+	// stallThreshold is the longest time between two ticks of a process that is running. After a
+	// longer time the process is considered to have been stopped, or to have had no CPU.
 	stallThreshold = 3 * statusInterval
-	// catchUpTicks is the number of ticks that a process then has to read the messages of others.
+	// catchUpTicks is the number of ticks after a stall until the messages of other ranks count as
+	// read.
 	catchUpTicks = 3
 )
 
-// stallDetector detects from ticks whether this process has been running. If it has not, messages
-// of others may have arrived without being read, and this rank is the late one. The zero value
+// stallDetector detects from ticks whether this process has been running. During a stall, messages
+// of other ranks may arrive without being read, so that these ranks seem late. The zero value
 // represents a process that has never run.
 //
-// A process that is stopped repeatedly, so that no tick is in time, still counts as caught up at
+// A process that is stopped repeatedly, so that every tick is late, still counts as caught up at
 // every fourth tick. So it cannot postpone a timeout forever.
 type stallDetector struct {
-	last      time.Time // when it last ticked
-	ticksLeft int       // until the messages of others count as read
+	last      time.Time // time of the last tick
+	ticksLeft int       // ticks until the messages of other ranks count as read
 }
 
-// tick records that the process runs, and reports whether it has just caught up after a stall.
+// tick records that the process runs, and reports whether it has now caught up after a stall.
 func (r *stallDetector) tick(now time.Time) (caughtUp bool) {
 	late := now.Sub(r.last) > stallThreshold
 	r.last = now
@@ -35,7 +36,7 @@ func (r *stallDetector) tick(now time.Time) (caughtUp bool) {
 	return false
 }
 
-// mayBeStale reports whether messages of others may be unread.
+// mayBeStale reports whether messages of other ranks may have arrived without being read.
 func (r *stallDetector) mayBeStale(now time.Time) bool {
 	return r.ticksLeft > 0 || now.Sub(r.last) > stallThreshold
 }

@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// TestStallDetector specifies, for each tick, the time since the previous one, and whether messages
-// may be stale after it.
+// TestStallDetector lists, for each tick, the time since the previous tick and whether messages may
+// be stale after the tick.
 func TestStallDetector(t *testing.T) {
 	const on, stop = statusInterval, 5 * statusInterval
 	type step struct {
@@ -35,19 +35,19 @@ func TestStallDetector(t *testing.T) {
 			for i, s := range steps {
 				now = now.Add(s.after)
 				if before := r.mayBeStale(now); s.after > stallThreshold && !before {
-					t.Errorf("before tick %d it is not stale, though it was stopped", i)
+					t.Errorf("before tick %d: mayBeStale = false after a stall, want true", i)
 				}
-				was := r.ticksLeft
-				if caughtUp := r.tick(now); caughtUp != (was == 1) {
-					t.Errorf("tick %d returned %v", i, caughtUp)
+				before := r.ticksLeft
+				if caughtUp := r.tick(now); caughtUp != (before == 1) {
+					t.Errorf("tick %d = %v, with %d ticks left before", i, caughtUp, before)
 				}
 				if got := r.mayBeStale(now); got != s.stale {
-					t.Errorf("after tick %d stale is %v, want %v", i, got, s.stale)
+					t.Errorf("after tick %d: mayBeStale = %v, want %v", i, got, s.stale)
 				}
 			}
 		})
 	}
 	if now := time.Now(); !new(stallDetector).mayBeStale(now) {
-		t.Error("a process that has never run is not stale")
+		t.Error("mayBeStale = false for a process that has never run, want true")
 	}
 }

@@ -11,46 +11,47 @@ import (
 	"symmem/internal/control"
 )
 
-// groupState holds what this rank knows about its group: the records of all ranks, this rank's
-// fault and its waits. It sends nothing.
+// groupState holds the records of all ranks of a group, and this rank's fault and waits. It sends
+// no messages.
 type groupState struct {
 	cfg Config
 	me  int // group rank
 
 	submitted atomic.Uint64
-	ended     chan struct{} // closed when cause is known
+	failed    chan struct{} // closed when cause is set
 
-	mu      sync.Mutex
-	cause   error         // fault of this rank; guarded by mu
-	closed  bool          // guarded by mu
-	records []rankRecord  // by group rank; guarded by mu
-	waits   []*waiting    // waits in this rank's status; guarded by mu
-	limit   uint64        // highest ticket sent to others; guarded by mu
-	changed chan struct{} // closed when records change, or nil; guarded by mu
-	stalls  stallDetector // of this process; guarded by mu
-	warned  time.Time     // time of the last warning; guarded by mu
+	mu        sync.Mutex
+	cause     error         // fault of this rank; guarded by mu
+	closed    bool          // guarded by mu
+	records   []rankRecord  // by group rank; guarded by mu
+	waits     []*waitState  // waits in this rank's status; guarded by mu
+	maxTicket uint64        // highest ticket to send to other ranks; guarded by mu
+	changed   chan struct{} // closed when records change, or nil; guarded by mu
+	stalls    stallDetector // of this process; guarded by mu
+	warned    time.Time     // time of the last warning; guarded by mu
 }
 
-// Cause returns the first fault.
+// Cause returns the first fault, or nil.
 func (s *groupState) Cause() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.cause
 }
 
-// end leaves the open state, and returns false if the plane has left it before. s.mu is held.
-func (s *groupState) end(err error) bool {
+// recordFault records the first fault and wakes all waits. It reports whether err is the first
+// fault. The caller holds s.mu.
+func (s *groupState) recordFault(err error) bool {
 	if s.cause != nil {
 		return false
 	}
 	s.cause = err
-	close(s.ended)
+	close(s.failed)
 	s.wakeAll()
 	return true
 }
 
-// usable returns the reason why a lane can no longer be used, or nil. s.mu is held.
-func (s *groupState) usable(lane driver.Lane) error {
+// checkUsable returns the reason why a lane can no longer be used, or nil. The caller holds s.mu.
+func (s *groupState) checkUsable(lane driver.Lane) error {
 	if s.closed {
 		return fmt.Errorf("group %s: %w", s.cfg.Group.Name(), driver.ErrClosed)
 	}
@@ -60,7 +61,7 @@ func (s *groupState) usable(lane driver.Lane) error {
 	return s.cause
 }
 
-// wakeAll wakes all waits of this rank, which check their condition again. s.mu is held.
+// wakeAll wakes all waits of this rank, which check their condition again. The caller holds s.mu.
 func (s *groupState) wakeAll() {
 	if s.changed != nil {
 		close(s.changed)
@@ -68,16 +69,17 @@ func (s *groupState) wakeAll() {
 	}
 }
 
-// change returns a channel that is closed when the records change. s.mu is held.
-func (s *groupState) change() <-chan struct{} {
+// recordsChanged returns a channel that is closed when the records change. The caller holds s.mu.
+func (s *groupState) recordsChanged() <-chan struct{} {
 	if s.changed == nil {
 		s.changed = make(chan struct{})
 	}
 	return s.changed
 }
 
-// tick wakes the waits once the messages of others have been read after a stall. Waits that are due
-// end right then, since this process may be stopped again.
+// tick ticks the stall detector. It wakes the waits when the messages of other ranks count as read
+// after a stall. Waits whose timeout has passed then end at once, since this process may be stopped
+// again.
 func (s *groupState) tick(now time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -86,10 +88,11 @@ func (s *groupState) tick(now time.Time) {
 	}
 }
 
-// status returns the current activity of this rank. Of several awaited collectives it contains the
-// last, for the reason given at publishLatest of package shm. s.mu is held.
+// status returns the current activity of this rank. If this rank awaits several collectives, the
+// status contains the last one, for the reason given at publishLatest of package shm. The caller
+// holds s.mu.
 func (s *groupState) status() status {
-	b := status{submitted: min(s.submitted.Load(), s.limit)}
+	b := status{submitted: min(s.submitted.Load(), s.maxTicket)}
 	for _, w := range s.waits {
 		switch {
 		case w.collective > b.inCollective:
@@ -103,14 +106,14 @@ func (s *groupState) status() status {
 	return b
 }
 
-// publish adds a wait to this rank's status, and unpublish removes it. s.mu is held.
-func (s *groupState) publish(w *waiting) { s.waits = append(s.waits, w) }
+// publish adds a wait to this rank's status until unpublish. The caller holds s.mu.
+func (s *groupState) publish(w *waitState) { s.waits = append(s.waits, w) }
 
-func (s *groupState) unpublish(w *waiting) {
-	s.waits = slices.DeleteFunc(s.waits, func(o *waiting) bool { return o == w })
+func (s *groupState) unpublish(w *waitState) {
+	s.waits = slices.DeleteFunc(s.waits, func(o *waitState) bool { return o == w })
 }
 
-// unacknowledged reports whether a rank that is still in the group may not know of this rank's
+// unacknowledged reports whether a rank that is still in the group has not acknowledged this rank's
 // fault.
 func (s *groupState) unacknowledged() bool {
 	for rank := range s.records {

@@ -13,16 +13,16 @@ type named struct {
 	name string
 }
 
-// Gather makes one step under the name.
+// Gather exchanges one step of values under the name.
 func (n named) Gather(ctx context.Context, mine driver.Words, all []driver.Words) error {
 	p := n.p
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if err := p.usable(driver.LaneControl); err != nil {
+	if err := p.checkUsable(driver.LaneControl); err != nil {
 		return err
 	}
-	w := &waiting{track: valuePrefix + track(n.name)}
-	w.step = p.records[p.me].at(w.track).received + 1
+	w := &waitState{track: valuePrefix + track(n.name)}
+	w.step = p.records[p.me].lookup(w.track).received + 1
 	w.doing = func() string {
 		return fmt.Sprintf("%s %d of group %s", driver.ValueText(n.name), w.step, p.cfg.Group.Name())
 	}

@@ -10,36 +10,38 @@ import (
 	"symmem/internal/control"
 )
 
-// waiting describes a wait for a step of a track, or for work.
-type waiting struct {
+// waitState describes a wait for a step of a track, or for work.
+type waitState struct {
 	doing func() string
-	// track and step identify the post that every rank must have sent; step is 0 in a wait for
+	// track and step identify the post that is awaited from every rank. step is 0 in a wait for
 	// work.
 	track track
 	step  uint64
 	// ordered is set if this rank launches no collective during the wait.
 	ordered bool
-	// exchange is set if the step is one of the control lane, and collective is the ticket of the
-	// collective that waits, or 0. Other ranks need them to prove that two ranks will never meet.
+	// exchange is set if the step is one of the control lane. collective holds the ticket of the
+	// waiting collective, or 0. From both, other ranks can detect that two ranks wait for each
+	// other.
 	exchange   bool
 	collective uint64
 	operation  driver.Operation
 	begin      time.Time
 	timeout    time.Duration
-	// work is set in a wait for launched work to end. failedFor is the time for which a peer has
-	// been known to have failed meanwhile; it is negative if none has.
+	// work is set in a wait for the end of launched work. failedFor measures the time since the
+	// failure of a peer was detected during the wait. It is negative if no peer has failed.
 	work      bool
 	failedFor time.Duration
 }
 
-// missing lists the group ranks that have not reached the step. s.mu is held.
-func (s *groupState) missing(w *waiting) []int {
+// missing lists the group ranks that have not reached the step or submitted the collective. The
+// caller holds s.mu.
+func (s *groupState) missing(w *waitState) []int {
 	var ranks []int
 	for r := range s.records {
 		record := &s.records[r]
 		late := record.submitted < w.collective
 		if w.step != 0 {
-			late = record.at(w.track).received < w.step
+			late = record.lookup(w.track).received < w.step
 		}
 		if late && r != s.me {
 			ranks = append(ranks, r)
@@ -48,9 +50,9 @@ func (s *groupState) missing(w *waiting) []int {
 	return ranks
 }
 
-// wait waits until no rank is missing. It is bounded by the context's deadline, or else by the
-// timeout. s.mu is held, except while waiting.
-func (s *groupState) wait(ctx context.Context, w *waiting) error {
+// wait waits until no rank is missing. The context's deadline limits the wait, or else the timeout.
+// The caller holds s.mu, which is released while waiting.
+func (s *groupState) wait(ctx context.Context, w *waitState) error {
 	w.begin, w.timeout = time.Now(), s.cfg.Timeout
 	if deadline, has := ctx.Deadline(); has {
 		w.timeout = max(0, deadline.Sub(w.begin))
@@ -72,7 +74,7 @@ func (s *groupState) wait(ctx context.Context, w *waiting) error {
 			return control.Interrupted(&q, states, context.Cause(ctx))
 		case v.Warning != nil:
 			s.warn(v.Warning)
-		case q.DeadlinePassed || q.Waited >= q.Timeout: // but messages of others may be unread
+		case q.DeadlinePassed || q.Waited >= q.Timeout: // messages may be unread: let them arrive
 			s.pause(nil, statusInterval)
 		default:
 			s.pause(ctx.Done(), q.Timeout-q.Waited, q.Late.Next(q.Waited, q.Warned))
@@ -81,9 +83,9 @@ func (s *groupState) wait(ctx context.Context, w *waiting) error {
 }
 
 // pause waits until a record changes, the shortest of the nonnegative times has passed, or done is
-// closed. s.mu is held, except while waiting.
+// closed. The caller holds s.mu, which is released while waiting.
 func (s *groupState) pause(done <-chan struct{}, times ...time.Duration) {
-	changed := s.change()
+	changed := s.recordsChanged()
 	var over <-chan time.Time
 	if times = slices.DeleteFunc(times, func(d time.Duration) bool { return d < 0 }); len(times) > 0 {
 		timer := time.NewTimer(slices.Min(times))
@@ -99,7 +101,8 @@ func (s *groupState) pause(done <-chan struct{}, times ...time.Duration) {
 	}
 }
 
-// warn issues a warning of late ranks. s.mu is held, except during the call.
+// warn issues a warning of late ranks. The caller holds s.mu, which is released during the
+// callback.
 func (s *groupState) warn(late *driver.LateWarning) {
 	s.warned = time.Now()
 	s.mu.Unlock()
@@ -107,8 +110,8 @@ func (s *groupState) warn(late *driver.LateWarning) {
 	s.cfg.Late.Warn(*late)
 }
 
-// waitStatus describes a wait at this moment, for control.Judge. s.mu is held.
-func (s *groupState) waitStatus(w *waiting, now time.Time) control.WaitStatus {
+// waitStatus returns the current status of a wait, for control.Judge. The caller holds s.mu.
+func (s *groupState) waitStatus(w *waitState, now time.Time) control.WaitStatus {
 	q := control.WaitStatus{
 		Group: s.cfg.Group, Doing: w.doing, Collective: w.collective,
 		Exchange: w.exchange || w.ordered,
@@ -126,8 +129,8 @@ func (s *groupState) waitStatus(w *waiting, now time.Time) control.WaitStatus {
 }
 
 // rankStates returns the states of all ranks for a wait. The activity of a rank may be out of date,
-// but Missing is not. s.mu is held.
-func (s *groupState) rankStates(w *waiting) []control.RankState {
+// but Missing is not. The caller holds s.mu.
+func (s *groupState) rankStates(w *waitState) []control.RankState {
 	states, now := make([]control.RankState, len(s.records)), time.Now()
 	for r := range s.records {
 		states[r] = s.records[r].state(w, now)
@@ -139,9 +142,10 @@ func (s *groupState) rankStates(w *waiting) []control.RankState {
 	return states
 }
 
-// peerFault returns a PeerError that names the failed peers. There must be one. s.mu is held.
+// peerFault returns a PeerError that names the failed peers. At least one peer must have failed.
+// The caller holds s.mu.
 func (s *groupState) peerFault(doing func() string) error {
-	return control.SomePeerFault(s.cfg.Group, s.rankStates(&waiting{}), doing)
+	return control.SomePeerFault(s.cfg.Group, s.rankStates(&waitState{}), doing)
 }
 
 func (s *groupState) peerFailed() bool {
@@ -150,49 +154,49 @@ func (s *groupState) peerFailed() bool {
 	})
 }
 
-// interrupted returns the error of a wait whose context has ended.
-func (s *groupState) interrupted(ctx context.Context, w *waiting) error {
+// interruptedError returns the error of a wait whose context has ended.
+func (s *groupState) interruptedError(ctx context.Context, w *waitState) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	q := s.waitStatus(w, time.Now())
 	return control.Interrupted(&q, s.rankStates(w), context.Cause(ctx))
 }
 
-// waitFor describes a wait for work. Its timeout allows for the delay with which submissions of
-// other ranks become known here.
-func (s *groupState) waitFor(w control.Wait, begin time.Time) *waiting {
-	return &waiting{
+// newWorkWait returns the state of a wait for work. Its timeout includes statusDelay, since
+// submissions of other ranks arrive with that delay.
+func (s *groupState) newWorkWait(w control.Wait, begin time.Time) *waitState {
+	return &waitState{
 		doing: w.Doing, collective: w.Ticket, operation: w.Operation, begin: begin,
 		timeout: s.cfg.Timeout + statusDelay, work: true, failedFor: -1,
 	}
 }
 
-func (s *groupState) beginWait(w *waiting) error {
+func (s *groupState) beginWait(w *waitState) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed {
-		return s.usable(driver.LaneControl)
+		return s.checkUsable(driver.LaneControl)
 	}
 	s.publish(w)
 	return nil
 }
 
-func (s *groupState) endWait(w *waiting) {
+func (s *groupState) endWait(w *waitState) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.unpublish(w)
 }
 
-// checkWait calls verdict with s.mu held.
-func (s *groupState) checkWait(w *waiting) error {
+// checkWait calls verdict for a caller that does not hold s.mu.
+func (s *groupState) checkWait(w *waitState) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.verdict(w, time.Now())
 }
 
-// verdict returns the reason why the work may never end, or nil, and warns of late ranks. s.mu is
-// held, except during a warning.
-func (s *groupState) verdict(w *waiting, now time.Time) error {
+// verdict returns the reason why the work may never end, or nil, and warns of late ranks. The
+// caller holds s.mu, which is released during a warning.
+func (s *groupState) verdict(w *waitState, now time.Time) error {
 	q := s.waitStatus(w, now)
 	v := control.Judge(&q, s.rankStates(w))
 	if v.Warning != nil {

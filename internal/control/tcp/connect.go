@@ -1,0 +1,415 @@
+package tcp
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"crypto/subtle"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"symmem/driver"
+	"symmem/internal/control"
+	"symmem/internal/rendezvous"
+	"symmem/internal/sys"
+)
+
+const (
+	// handshakeTimeout limits the authentication of a new connection.
+	handshakeTimeout = 5 * time.Second
+	// maxUnauthenticated limits the connections that may be in their handshake at once, in addition
+	// to those of the group.
+	maxUnauthenticated = 64
+)
+
+// joiner connects this rank to all other ranks of a group, during one Join.
+type joiner struct {
+	cfg      Config
+	begin    time.Time
+	list     control.JoinList
+	token    token
+	listener net.Listener
+	tasks    sync.WaitGroup
+	// unauthenticated limits the accepted connections that have not been authenticated yet. Each
+	// holds one entry.
+	unauthenticated chan struct{}
+
+	mu        sync.Mutex
+	links     []*link       // by group rank; guarded by mu
+	remaining int           // number of ranks without a connection; guarded by mu
+	done      chan struct{} // closed when remaining is 0
+}
+
+// connect connects this rank to all others. If that fails, connect stores the error for the others.
+func (j *joiner) connect(ctx context.Context) ([]*link, error) {
+	n := len(j.cfg.Group.Ranks)
+	j.links, j.remaining, j.done = make([]*link, n), n-1, make(chan struct{})
+	j.unauthenticated = make(chan struct{}, n+maxUnauthenticated)
+	if n == 1 {
+		return j.links, nil
+	}
+	j.begin, j.list = time.Now(), control.JoinList{Store: j.cfg.Store, Group: j.cfg.Group}
+	if err := j.list.Add(ctx); err != nil {
+		return nil, err
+	}
+	defer j.list.WarnLate(j.cfg.Late, func() []int { return nil })()
+	connectCtx, stop := context.WithCancel(ctx)
+	// joinError stores the error before the connections are closed, so that peers can read the
+	// error once they see their connections close.
+	err := j.joinError(ctx, j.connectAll(connectCtx))
+	stop()
+	if j.listener != nil {
+		err = errors.Join(err, j.listener.Close())
+	}
+	j.tasks.Wait()
+	if err != nil {
+		j.discard()
+		return nil, err
+	}
+	return j.links, nil
+}
+
+// connectAll waits until this rank is connected to all others, or for the first error. The
+// goroutines that connectAll starts end with the context.
+func (j *joiner) connectAll(ctx context.Context) error {
+	errCtx, fail := context.WithCancelCause(ctx)
+	defer fail(nil)
+	j.tasks.Go(func() {
+		if err := j.peerFailure(ctx); err != nil {
+			fail(err)
+		}
+	})
+	if err := j.listen(ctx); err != nil {
+		return j.absentError(ctx, err)
+	}
+	j.tasks.Go(func() { j.accept(ctx) })
+	for r := range j.cfg.Group.Rank {
+		j.tasks.Go(func() {
+			if l, err := j.dial(ctx, r); err != nil {
+				fail(err)
+			} else {
+				j.addLink(l)
+			}
+		})
+	}
+	select {
+	case <-j.done:
+		return nil
+	case <-errCtx.Done():
+		// If ctx has ended, the cause may be the error of a goroutine that ended with ctx.
+		return j.absentError(ctx, context.Cause(errCtx))
+	}
+}
+
+// peerError wraps the error of another rank that could not join: a RankLostError, or an error with
+// the text that the rank has stored.
+type peerError struct{ error }
+
+// Unwrap returns the error of the other rank.
+func (e *peerError) Unwrap() error { return e.error }
+
+// publishFailure stores the error because of which this rank could not join.
+func (j *joiner) publishFailure(ctx context.Context, err error) {
+	value := append([]byte(strconv.Itoa(j.cfg.Group.Rank)+" "), control.EncodeFailure(err)...)
+	// If Set fails, the others wait until their timeout.
+	_ = j.cfg.Store.Set(ctx, j.key("failed"), value)
+}
+
+// decodeFailure decodes a value that publishFailure has stored.
+func (j *joiner) decodeFailure(value []byte) *peerError {
+	from, report, _ := bytes.Cut(value, []byte(" "))
+	all := make([][]byte, len(j.cfg.Group.Ranks))
+	r, err := strconv.Atoi(string(from))
+	if err != nil || r < 0 || r >= len(all) {
+		return &peerError{fmt.Errorf("another rank could not join, for an unreadable reason: "+
+			"%s", control.Printable(string(value)))}
+	}
+	all[r] = report
+	return &peerError{cmp.Or(control.DecodeFailures(j.cfg.Group.Ranks, all, "meeting the ranks"),
+		fmt.Errorf("rank %d could not join", j.cfg.Group.Ranks[r]))}
+}
+
+// joinError returns the error of Join on this rank. If another rank has failed first, joinError
+// returns that rank's error. Otherwise it returns err and stores it for the others. It does not
+// store the error of a timeout, since every rank detects the missing ranks itself.
+func (j *joiner) joinError(ctx context.Context, err error) error {
+	if err == nil || errors.Is(ctx.Err(), context.DeadlineExceeded) ||
+		errors.As(err, new(*peerError)) {
+		return err
+	}
+	if ended, ok := errors.AsType[*rendezvous.EndedError](err); ok {
+		err = j.lost(ended.Rank, ended.How)
+	}
+	// Another rank's error may be the cause of err, and may be stored a moment later.
+	peerCtx, cancel := context.WithTimeout(ctx, ackTimeout)
+	defer cancel()
+	if err := j.peerFailure(peerCtx); err != nil {
+		return err
+	}
+	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+		return j.absentError(ctx, err)
+	}
+	storeCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), leaveTimeout)
+	defer cancel()
+	j.publishFailure(storeCtx, err)
+	return err
+}
+
+// lost returns a RankLostError for a world rank. how describes the end of the rank.
+func (j *joiner) lost(rank int, how string) error {
+	return &driver.RankLostError{
+		Ranks: []int{rank}, Members: j.cfg.Group.Ranks,
+		Doing: "meeting the ranks of group " + j.cfg.Group.Name() + " (" + how + ")",
+	}
+}
+
+// peerFailureOr replaces the loss of a rank by the error that the rank has stored. It returns err
+// if no error is stored in time. A rank may store its error shortly after another rank has seen the
+// connection close.
+func (j *joiner) peerFailureOr(ctx context.Context, err error) error {
+	if !errors.As(err, new(*driver.RankLostError)) && !errors.Is(err, driver.ErrFault) {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*ackTimeout)
+	defer cancel()
+	if failure := j.peerFailure(ctx); failure != nil {
+		return failure
+	}
+	return err
+}
+
+// peerFailure waits until another rank has stored the error because of which it could not join. It
+// returns nil if the context ends first.
+func (j *joiner) peerFailure(ctx context.Context) *peerError {
+	if encoded, err := j.cfg.Store.Get(ctx, j.key("failed")); err == nil {
+		return j.decodeFailure(encoded)
+	}
+	return nil
+}
+
+// absentError converts a timeout to an AbsentError that names the ranks that have not joined. If
+// all have, it names the ranks without a connection. It returns nil if the last rank connected just
+// before the timeout, and other errors unchanged, together with the cause of the context.
+func (j *joiner) absentError(ctx context.Context, err error) error {
+	if !errors.Is(ctx.Err(), context.DeadlineExceeded) {
+		if cause := context.Cause(ctx); cause != nil && !errors.Is(err, cause) {
+			err = errors.Join(err, cause)
+		}
+		return err
+	}
+	var awaited []int
+	j.mu.Lock()
+	for r, l := range j.links {
+		if l == nil && r != j.cfg.Group.Rank {
+			awaited = append(awaited, j.cfg.Group.Ranks[r])
+		}
+	}
+	j.mu.Unlock()
+	if len(awaited) == 0 {
+		return nil
+	}
+	return j.list.AbsentError(time.Since(j.begin), awaited, err)
+}
+
+func (j *joiner) discard() {
+	for _, l := range j.links {
+		if l != nil {
+			_ = l.conn.Close()
+		}
+	}
+}
+
+// listen opens a port and stores its addresses.
+func (j *joiner) listen(ctx context.Context) error {
+	if err := j.shareToken(ctx); err != nil {
+		return err
+	}
+	var config net.ListenConfig
+	var err error
+	j.listener, err = config.Listen(ctx, "tcp", net.JoinHostPort(j.cfg.Host, "0"))
+	if err != nil {
+		return err
+	}
+	sys.CloseInForks(j.listener)
+	addresses, err := j.addresses()
+	if err != nil {
+		return err
+	}
+	value := []byte(strings.Join(addresses, " "))
+	return j.cfg.Store.Set(ctx, j.addressKey(j.cfg.Group.Rank), value)
+}
+
+// addresses lists the addresses of the listener, beginning with the one that is most likely to be
+// reachable. Loopback addresses are last.
+func (j *joiner) addresses() ([]string, error) {
+	at := j.listener.Addr().(*net.TCPAddr)
+	if !at.IP.IsUnspecified() {
+		return []string{at.String()}, nil
+	}
+	interfaces, err := net.InterfaceAddrs()
+	if err != nil {
+		return nil, fmt.Errorf("listing this machine's addresses: %w", err)
+	}
+	var ips []net.IP
+	for _, a := range interfaces {
+		if n, ok := a.(*net.IPNet); ok && (n.IP.IsGlobalUnicast() || n.IP.IsLoopback()) {
+			ips = append(ips, n.IP)
+		}
+	}
+	slices.SortStableFunc(ips, func(a, b net.IP) int { return likelihood(b) - likelihood(a) })
+	var list []string
+	for _, ip := range ips {
+		list = append(list, (&net.TCPAddr{IP: ip, Port: at.Port}).String())
+	}
+	return list, nil
+}
+
+// likelihood returns a larger number for an address that another machine is more likely to reach.
+func likelihood(ip net.IP) int {
+	switch {
+	case ip.IsLoopback():
+		return 0
+	case ip.To4() == nil:
+		return 1
+	default:
+		return 2
+	}
+}
+
+// addLink records a connection, and closes it if there is already one to the same rank.
+func (j *joiner) addLink(l *link) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if j.links[l.rank] != nil {
+		_ = l.conn.Close()
+		return
+	}
+	j.links[l.rank] = l
+	if j.remaining--; j.remaining == 0 {
+		close(j.done)
+	}
+}
+
+// dial connects to a rank before this one, at the first of its addresses that answers.
+func (j *joiner) dial(ctx context.Context, r int) (*link, error) {
+	value, err := j.cfg.Store.Get(ctx, j.addressKey(r))
+	if err != nil {
+		return nil, fmt.Errorf("looking up the address of rank %d: %w", j.cfg.Group.Ranks[r], err)
+	}
+	var errs []error
+	for _, address := range strings.Fields(string(value)) {
+		l, err := j.tryAddress(ctx, r, address)
+		if err == nil {
+			return l, nil
+		}
+		errs = append(errs, err)
+	}
+	rank := j.cfg.Group.Ranks[r]
+	if !slices.ContainsFunc(errs, func(err error) bool { return !refused(err) }) {
+		return nil, j.lost(rank, fmt.Sprintf("its addresses %q refuse connections", value))
+	}
+	return nil, fmt.Errorf("connecting to rank %d at %q: %w", rank, value, errors.Join(errs...))
+}
+
+// refused reports whether err shows that the address has no listener or that the listener's process
+// has closed the connection.
+func refused(err error) bool {
+	return errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, syscall.ECONNRESET) ||
+		errors.Is(err, syscall.EPIPE)
+}
+
+// tryAddress connects to one address of a rank.
+func (j *joiner) tryAddress(ctx context.Context, r int, address string) (*link, error) {
+	ctx, cancel := context.WithTimeout(ctx, handshakeTimeout)
+	defer cancel()
+	var dialer net.Dialer
+	conn, err := dialer.DialContext(ctx, "tcp", address)
+	if err != nil {
+		return nil, err
+	}
+	sys.CloseInForks(conn)
+	l := newLink(r, conn.(*net.TCPConn))
+	if err := j.handshake(ctx, l); err != nil {
+		return nil, errors.Join(err, conn.Close())
+	}
+	return l, nil
+}
+
+// handshake sends the first half of the token and verifies the second half.
+func (j *joiner) handshake(ctx context.Context, l *link) error {
+	stop := context.AfterFunc(ctx, func() { _ = l.conn.SetDeadline(time.Now()) })
+	defer stop()
+	if err := setKeepAlive(l.conn); err != nil {
+		return err
+	}
+	if _, err := l.conn.Write(j.hello(l.rank)); err != nil {
+		return err
+	}
+	var answer [tokenHalf]byte
+	if _, err := io.ReadFull(l.conn, answer[:]); err != nil {
+		return err
+	}
+	if subtle.ConstantTimeCompare(answer[:], j.token[tokenHalf:]) != 1 {
+		return fmt.Errorf("the rank does not have the token of the group: %w", ErrProtocol)
+	}
+	return nil
+}
+
+// accept accepts connections from the ranks after this one until the listener is closed. It closes
+// connections that fail to authenticate; they do not affect the join.
+func (j *joiner) accept(ctx context.Context) {
+	for {
+		conn, err := j.listener.Accept()
+		if err != nil {
+			return
+		}
+		sys.CloseInForks(conn)
+		select {
+		case j.unauthenticated <- struct{}{}:
+		case <-ctx.Done():
+			_ = conn.Close()
+			return
+		}
+		j.tasks.Go(func() {
+			defer func() { <-j.unauthenticated }()
+			if l := j.acceptPeer(ctx, conn.(*net.TCPConn)); l != nil {
+				j.addLink(l)
+			} else {
+				_ = conn.Close()
+			}
+		})
+	}
+}
+
+// acceptPeer verifies the other end's half of the token and sends this rank's half. It returns nil
+// on failure.
+func (j *joiner) acceptPeer(ctx context.Context, conn *net.TCPConn) *link {
+	stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Now()) })
+	defer stop()
+	if conn.SetDeadline(time.Now().Add(handshakeTimeout)) != nil || setKeepAlive(conn) != nil {
+		return nil
+	}
+	var b [helloBytes]byte
+	if _, err := io.ReadFull(conn, b[:]); err != nil {
+		return nil
+	}
+	r, err := j.decodeHello(b)
+	if err != nil {
+		return nil
+	}
+	if _, err := conn.Write(j.token[tokenHalf:]); err != nil {
+		return nil
+	}
+	if conn.SetDeadline(time.Time{}) != nil {
+		return nil
+	}
+	return newLink(r, conn)
+}
