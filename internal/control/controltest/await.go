@@ -12,41 +12,41 @@ import (
 )
 
 var awaitContracts = []contract{
-	{"work that has ended is not waited for", proveAwaitEnded},
-	{"a wait ends with its work", proveAwaitEnds},
-	{"a wait ends with its context, and the plane stays open", proveAwaitCancelled},
-	{"work that all ranks have submitted may take longer than the timeout", proveLongWork},
-	{"work that needs no other rank waits for none", proveOwnWork},
-	{"Diagnose returns at once, and does not fail the plane", proveDiagnose},
-	{"work that a peer had submitted before it failed may still end", proveGrace},
-	{"a reason that this rank knows replaces the fault of a peer", proveWhy},
+	{"Await returns at once if the work has ended", testAwaitEnded},
+	{"a wait ends with its work", testAwaitEnds},
+	{"a wait ends with its context, and the plane stays open", testAwaitCancelled},
+	{"work that all ranks have submitted may take longer than the timeout", testLongWork},
+	{"a fault of a peer does not end work that needs no other rank", testOwnWork},
+	{"Diagnose returns at once, and does not fail the plane", testDiagnose},
+	{"work that a peer had submitted before it failed may still end", testGrace},
+	{"the result of Why replaces the fault of a peer", testWhy},
 }
 
-func proveAwaitEnded(t *testing.T, join Join) {
+func testAwaitEnded(t *testing.T, join Join) {
 	w := newWorld(t, join, 2, patience)
 	ctx, cancel := context.WithCancel(w.ctx)
 	cancel()
-	ended := never(w.planes[0].Submit())
+	ended := endlessWork(w.planes[0].Submit())
 	ended.Done = func() bool { return true }
 	must(t, w.planes[0].Await(ctx, ended))
 }
 
-// proveAwaitEnds lets work end after enough polls that the wait sleeps between them.
-func proveAwaitEnds(t *testing.T, join Join) {
+// testAwaitEnds has work end after up to 5000 polls, so that the longest wait sleeps between polls.
+func testAwaitEnds(t *testing.T, join Join) {
 	w := newWorld(t, join, 2, patience)
 	w.each(t, func(_ int, p control.Plane) error {
-		for _, looks := range []int{1, 100, 5000} {
-			wait := never(p.Submit())
-			wait.Done = func() bool { looks--; return looks <= 0 }
+		for _, polls := range []int{1, 100, 5000} {
+			wait := endlessWork(p.Submit())
+			wait.Done = func() bool { polls--; return polls <= 0 }
 			if err := p.Await(w.ctx, wait); err != nil {
 				return err
 			}
 		}
-		return wantOpen(p)
+		return checkOpen(p)
 	})
 }
 
-func proveAwaitCancelled(t *testing.T, join Join) {
+func testAwaitCancelled(t *testing.T, join Join) {
 	w := newWorld(t, join, 2, patience)
 	cause := errors.New("enough")
 	ctx, cancel := context.WithCancelCause(w.ctx)
@@ -54,32 +54,33 @@ func proveAwaitCancelled(t *testing.T, join Join) {
 	past, stop := context.WithDeadline(w.ctx, time.Now())
 	defer stop()
 	p := w.planes[0]
-	wantError(t, "the cancelled wait", p.Await(ctx, never(p.Submit())), cause)
-	wantError(t, "the late wait", p.Await(past, never(1)), context.DeadlineExceeded)
+	checkError(t, "the canceled wait", p.Await(ctx, endlessWork(p.Submit())), cause)
+	err := p.Await(past, endlessWork(1))
+	checkError(t, "the wait past its deadline", err, context.DeadlineExceeded)
 	w.planes[1].Submit()
 	w.each(t, func(i int, p control.Plane) error {
-		return errors.Join(w.swap(i, driver.LaneControl, 1, []int{3, 4}), wantOpen(p))
+		return errors.Join(w.swap(i, driver.LaneControl, 1, []int{3, 4}), checkOpen(p))
 	})
 }
 
-func proveLongWork(t *testing.T, join Join) {
-	w := newWorld(t, join, 2, short)
+func testLongWork(t *testing.T, join Join) {
+	w := newWorld(t, join, 2, shortTimeout)
 	w.each(t, func(_ int, p control.Plane) error {
-		wait := never(p.Submit())
+		wait := endlessWork(p.Submit())
 		begin := time.Now()
-		wait.Done = func() bool { return time.Since(begin) > 3*short }
+		wait.Done = func() bool { return time.Since(begin) > 3*shortTimeout }
 		if err := p.Await(w.ctx, wait); err != nil {
 			return err
 		}
-		return wantOpen(p)
+		return checkOpen(p)
 	})
 }
 
-// proveOwnWork waits for work that needs no peer until after the peer has failed.
-func proveOwnWork(t *testing.T, join Join) {
+// testOwnWork has the peer fail while this rank waits for work that needs no peer.
+func testOwnWork(t *testing.T, join Join) {
 	w := newWorld(t, join, 2, patience)
 	ended := atomic.Bool{}
-	own := never(0)
+	own := endlessWork(0)
 	own.Done = ended.Load
 	result := make(chan error, 1)
 	go func() { result <- w.planes[0].Await(w.ctx, own) }()
@@ -90,67 +91,67 @@ func proveOwnWork(t *testing.T, join Join) {
 	}
 	ended.Store(true)
 	must(t, <-result)
-	must(t, wantOpen(w.planes[0]))
+	must(t, checkOpen(w.planes[0]))
 }
 
 // awaitPeerFailed polls a plane until it has detected a peer's fault.
 func awaitPeerFailed(p control.Plane) {
 	for !p.PeerFailed() {
 		// Diagnose lets other goroutines run.
-		_ = p.Diagnose(never(0), time.Now())
+		_ = p.Diagnose(endlessWork(0), time.Now())
 	}
 }
 
-func proveDiagnose(t *testing.T, join Join) {
-	w := newWorld(t, join, 2, short)
+func testDiagnose(t *testing.T, join Join) {
+	w := newWorld(t, join, 2, shortTimeout)
 	p := w.planes[0]
-	wait := never(p.Submit())
+	wait := endlessWork(p.Submit())
 	must(t, p.Diagnose(wait, time.Now()))
-	long := time.Now().Add(-patience)
-	missed := p.Diagnose(wait, long)
-	if WantAbsence(t, missed, ranksOf(2)[1]) == 0 {
-		t.Errorf("got %v, want a TimeoutError", missed)
+	longAgo := time.Now().Add(-patience)
+	late := p.Diagnose(wait, longAgo)
+	if WantAbsence(t, late, ranksOf(2)[1]) == 0 {
+		t.Errorf("got %v, want a TimeoutError", late)
 	}
-	must(t, wantOpen(p))
+	must(t, checkOpen(p))
 	w.planes[1].Abort(nil)
 	awaitPeerFailed(p)
-	wantError(t, "after the peer's fault", p.Diagnose(wait, time.Now()), driver.ErrFault)
-	must(t, wantOpen(p))
+	checkError(t, "after the peer's fault", p.Diagnose(wait, time.Now()), driver.ErrFault)
+	must(t, checkOpen(p))
 	wait.Done = func() bool { return true }
-	must(t, p.Diagnose(wait, long))
-	must(t, p.Diagnose(never(0), long))
-	cause := errors.New("of our own")
-	wantError(t, "what Fail returns", p.Fail(cause), cause)
-	wantError(t, "after our own fault", p.Diagnose(never(1), time.Now()), cause)
+	must(t, p.Diagnose(wait, longAgo))
+	must(t, p.Diagnose(endlessWork(0), longAgo))
+	cause := errors.New("a local fault")
+	checkError(t, "Fail", p.Fail(cause), cause)
+	checkError(t, "after the local fault", p.Diagnose(endlessWork(1), time.Now()), cause)
 }
 
-// proveGrace lets a peer fail after it has submitted the awaited ticket.
-func proveGrace(t *testing.T, join Join) {
+// testGrace has a peer fail after it has submitted the awaited ticket.
+func testGrace(t *testing.T, join Join) {
 	w := newWorld(t, join, 2, patience)
 	p := w.planes[0]
 	w.planes[1].Submit()
 	w.planes[1].Abort(nil)
 	awaitPeerFailed(p)
-	wait := never(p.Submit())
+	wait := endlessWork(p.Submit())
 	must(t, p.Diagnose(wait, time.Now()))
 	begin := time.Now()
 	wait.Done = func() bool { return time.Since(begin) > control.Grace/5 }
 	must(t, p.Await(w.ctx, wait))
-	wantError(t, "work that never ends", p.Await(w.ctx, never(1)), driver.ErrFault)
-	wantError(t, "the cause", p.Cause(), driver.ErrFault)
+	checkError(t, "endless work", p.Await(w.ctx, endlessWork(1)), driver.ErrFault)
+	checkError(t, "the cause", p.Cause(), driver.ErrFault)
 }
 
-// proveWhy waits, after a peer has failed, for work whose Why returns a better reason.
-func proveWhy(t *testing.T, join Join) {
+// testWhy waits, after a peer has failed, for work whose Why returns a more precise reason.
+func testWhy(t *testing.T, join Join) {
 	w := newWorld(t, join, 2, patience)
 	p := w.planes[0]
-	wait, better := never(p.Submit()), errors.New("what a kernel has reported")
+	wait, better := endlessWork(p.Submit()), errors.New("a fault that a kernel has reported")
 	wait.Why = func() error { return nil }
 	w.planes[1].Abort(nil)
 	awaitPeerFailed(p)
-	wantError(t, "without Why", p.Diagnose(wait, time.Now()), driver.ErrFault)
+	checkError(t, "without Why", p.Diagnose(wait, time.Now()), driver.ErrFault)
 	wait.Why = func() error { return better }
-	wantError(t, "Diagnose", p.Diagnose(wait, time.Now()), better)
-	wantError(t, "the wait", p.Await(w.ctx, wait), better)
-	wantError(t, "the cause", p.Cause(), better)
+	checkError(t, "Diagnose", p.Diagnose(wait, time.Now()), better)
+	checkError(t, "the wait", p.Await(w.ctx, wait), better)
+	checkError(t, "the cause", p.Cause(), better)
 }

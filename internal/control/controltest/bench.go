@@ -7,7 +7,8 @@ import (
 )
 
 // Bench measures the operations on the launch path. In "crowded" the two ranks are goroutines of
-// one process, so results include the Go scheduler; in the others the second rank is a process.
+// one process, so results include the Go scheduler. In "processes" the second rank runs in another
+// process.
 func Bench(b *testing.B, join Join) {
 	b.Helper()
 	b.Run("submit", func(b *testing.B) {
@@ -17,7 +18,7 @@ func Bench(b *testing.B, join Join) {
 			p.Submit()
 		}
 	})
-	b.Run("submit to all", func(b *testing.B) {
+	b.Run("try to submit", func(b *testing.B) {
 		p := newWorld(b, join, 2, patience).planes[0]
 		b.ReportAllocs()
 		for b.Loop() {
@@ -50,7 +51,7 @@ func benchShared(b *testing.B, join Join, once func(control.Plane) error) {
 	})
 }
 
-// benchProcesses measures a wait that another process makes repeatedly, too.
+// benchProcesses measures a wait of two processes for each other.
 func benchProcesses(b *testing.B, join Join, waitName string) {
 	s := program{WaitName: waitName, Store: openStore(b), Rank: 1, Size: 2, Timeout: patience}
 	other := startProcess(b, 1, s)
@@ -69,6 +70,6 @@ func benchProcesses(b *testing.B, join Join, waitName string) {
 	}
 	must(b, leave())
 	if o := other.await("outcome"); o.Kind != "deadlock" { // this rank has left
-		b.Errorf("the other process ended by %+v", o)
+		b.Errorf("the outcome of the other process is %+v, want a deadlock", o)
 	}
 }

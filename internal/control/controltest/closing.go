@@ -11,27 +11,27 @@ import (
 )
 
 var closingContracts = []contract{
-	{"a closed plane returns ErrClosed", proveClosed},
-	{"closing ends the waits of the rank", proveCloseEndsWaits},
-	{"no ticket is handed out that a rank did not have when it left", proveLeftWithoutTicket},
-	{"a rank that has left after it had submitted all is not missed", proveLeftAfterwards},
-	{"a rank that left and withdrew its submissions is missing", proveWithdrawn},
-	{"ranks close in any order, again and again", proveCloseOrder},
+	{"a closed plane returns ErrClosed", testClosed},
+	{"closing ends the waits of the rank", testCloseEndsWaits},
+	{"TrySubmit allocates no ticket that a rank has left without", testLeftWithoutTicket},
+	{"a rank that has submitted all tickets before it left is not missing", testLeftAfterwards},
+	{"a rank that left and withdrew its submissions is missing", testWithdrawn},
+	{"ranks can close in any order", testCloseOrder},
 }
 
-func proveClosed(t *testing.T, join Join) {
+func testClosed(t *testing.T, join Join) {
 	w := newWorld(t, join, 2, patience)
 	p := w.planes[0]
 	must(t, p.Close())
 	must(t, p.Close())
 	<-p.Failed()
-	wantError(t, "the cause", p.Cause(), driver.ErrClosed)
+	checkError(t, "the cause", p.Cause(), driver.ErrClosed)
 	for name, wait := range waits {
-		wantError(t, name, wait(p), driver.ErrClosed)
+		checkError(t, name, wait(p), driver.ErrClosed)
 	}
 	_, err := p.Exchange(w.ctx, driver.LaneFault, nil)
-	wantError(t, "the fault lane", err, driver.ErrClosed)
-	wantError(t, "Diagnose", p.Diagnose(never(1), time.Now()), driver.ErrClosed)
+	checkError(t, "the fault lane", err, driver.ErrClosed)
+	checkError(t, "Diagnose", p.Diagnose(endlessWork(1), time.Now()), driver.ErrClosed)
 	if !p.PeerFailed() {
 		t.Error("a closed plane does not report PeerFailed")
 	}
@@ -39,35 +39,35 @@ func proveClosed(t *testing.T, join Join) {
 		t.Errorf("TrySubmit of a closed plane returned ticket %d", ticket)
 	}
 	cause := errors.New("late")
-	wantError(t, "Fail", p.Fail(cause), cause)
+	checkError(t, "Fail", p.Fail(cause), cause)
 	p.Abort(nil)
-	wantError(t, "the cause in the end", p.Cause(), driver.ErrClosed)
+	checkError(t, "the cause after Fail and Abort", p.Cause(), driver.ErrClosed)
 }
 
-func proveLeftWithoutTicket(t *testing.T, join Join) {
+func testLeftWithoutTicket(t *testing.T, join Join) {
 	w := newWorld(t, join, 2, patience)
-	here, there := w.planes[0], w.planes[1]
-	here.Submit()
-	there.Submit()
-	there.Submit()
-	must(t, there.Close())
+	p, peer := w.planes[0], w.planes[1]
+	p.Submit()
+	peer.Submit()
+	peer.Submit()
+	must(t, peer.Close())
 	// Diagnose lets other goroutines run.
-	for here.Diagnose(never(3), time.Now()) == nil {
-		_ = here.Diagnose(never(0), time.Now())
+	for p.Diagnose(endlessWork(3), time.Now()) == nil {
+		_ = p.Diagnose(endlessWork(0), time.Now())
 	}
-	if ticket, ok := here.TrySubmit(); ticket != 2 || !ok {
-		t.Errorf("got ticket %d, %v, want 2, which the rank that left has, too", ticket, ok)
+	if ticket, ok := p.TrySubmit(); ticket != 2 || !ok {
+		t.Errorf("TrySubmit = %d, %v, want 2, which the peer has submitted", ticket, ok)
 	}
-	if ticket, ok := here.TrySubmit(); ok {
-		t.Errorf("got ticket %d, which the rank that left has not", ticket)
+	if ticket, ok := p.TrySubmit(); ok {
+		t.Errorf("TrySubmit returned ticket %d, which the peer has not submitted", ticket)
 	}
-	if here.PeerFailed() {
-		t.Error("a rank that has left makes the plane report PeerFailed")
+	if p.PeerFailed() {
+		t.Error("PeerFailed = true after a peer has left, want false")
 	}
-	must(t, wantOpen(here))
+	must(t, checkOpen(p))
 }
 
-func proveCloseEndsWaits(t *testing.T, join Join) {
+func testCloseEndsWaits(t *testing.T, join Join) {
 	for name, wait := range waits {
 		w := newWorld(t, join, 2, patience)
 		p := w.planes[0]
@@ -79,11 +79,11 @@ func proveCloseEndsWaits(t *testing.T, join Join) {
 		}()
 		<-entered
 		must(t, p.Close())
-		wantError(t, name, <-ended, driver.ErrClosed)
+		checkError(t, name, <-ended, driver.ErrClosed)
 	}
 }
 
-func proveCloseOrder(t *testing.T, join Join) {
+func testCloseOrder(t *testing.T, join Join) {
 	for first := range 3 {
 		w := newWorld(t, join, 3, patience)
 		w.each(t, func(_ int, p control.Plane) error {
@@ -95,46 +95,46 @@ func proveCloseOrder(t *testing.T, join Join) {
 	}
 }
 
-// proveWithdrawn has a rank leave after two collectives, of which the other rank submitted only the
-// first. The first can end, and the second never can.
-func proveWithdrawn(t *testing.T, join Join) {
+// testWithdrawn has a rank leave after it has submitted two collectives, of which the other rank
+// has submitted only the first. So only the first can end.
+func testWithdrawn(t *testing.T, join Join) {
 	w := newWorld(t, join, 2, patience)
-	here, there := w.planes[0], w.planes[1]
-	there.Submit()
-	first := never(here.Submit())
+	p, peer := w.planes[0], w.planes[1]
+	peer.Submit()
+	first := endlessWork(p.Submit())
 	first.Done = func() bool { return true }
-	must(t, here.Await(w.ctx, first))
-	// After the exchange each rank knows what the other has submitted.
+	must(t, p.Await(w.ctx, first))
+	// The exchange ensures that each rank has the other's submissions.
 	w.outcomes(func(_ int, p control.Plane) error {
 		_, err := p.Exchange(w.ctx, driver.LaneControl, nil)
 		return err
 	})
-	there.Submit()
-	if !there.Withdraw() {
-		t.Error("a ticket was not taken back that one rank has submitted")
+	peer.Submit()
+	if !peer.Withdraw() {
+		t.Error("Withdraw = false with a ticket that only one rank has submitted, want true")
 	}
-	if late := there.Submit(); late == 0 {
-		t.Error("a ticket that is not shown has no number")
+	if ticket := peer.Submit(); ticket == 0 {
+		t.Error("Submit after Withdraw returned 0")
 	}
-	must(t, there.Close())
-	wantDeadlock(t, here.Await(w.ctx, never(here.Submit())), ranksOf(2)[1])
+	must(t, peer.Close())
+	checkDeadlock(t, p.Await(w.ctx, endlessWork(p.Submit())), ranksOf(2)[1])
 }
 
-func proveLeftAfterwards(t *testing.T, join Join) {
+func testLeftAfterwards(t *testing.T, join Join) {
 	w := newWorld(t, join, 2, patience)
 	w.planes[1].Submit()
 	must(t, w.planes[1].Close())
 	p := w.planes[0]
-	wait := never(p.Submit())
+	wait := endlessWork(p.Submit())
 	ctx, cancel := context.WithCancel(w.ctx)
-	looks := 0
-	// By then the wait has checked for faults repeatedly.
+	polls := 0
+	// After 5000 polls the wait has checked for faults repeatedly.
 	wait.Done = func() bool {
-		if looks++; looks == 5000 {
+		if polls++; polls == 5000 {
 			cancel()
 		}
 		return false
 	}
-	wantError(t, "the wait", p.Await(ctx, wait), context.Canceled)
-	must(t, wantOpen(p))
+	checkError(t, "the wait", p.Await(ctx, wait), context.Canceled)
+	must(t, checkOpen(p))
 }

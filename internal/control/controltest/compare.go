@@ -11,38 +11,38 @@ import (
 )
 
 var compareContracts = []contract{
-	{"tickets count from 1, are counted and cost no allocation", proveTickets},
-	{"equal calls compare equal, repeatedly", proveAlike},
-	{"calls that differ are an error on every rank, which names the others", proveDiffering},
-	{"ranks may launch without comparing", proveUncompared},
-	{"a difference wins over the fault that it makes of the plane", proveDifferingInHaste},
+	{"tickets count from 1, and submitting does not allocate", testTickets},
+	{"equal calls compare equal, repeatedly", testEqual},
+	{"calls that differ are an error on every rank, which names the others", testDiffering},
+	{"ranks may launch without comparing", testUncompared},
+	{"a rank gets the mismatch even if a peer fails because of it first", testMismatchBeforeFault},
 }
 
-func proveTickets(t *testing.T, join Join) {
+func testTickets(t *testing.T, join Join) {
 	w := newWorld(t, join, 2, patience)
 	p := w.planes[0]
 	for want := uint64(1); want <= 20; want += 2 {
 		if got := p.Submit(); got != want {
-			t.Fatalf("got ticket %d, want %d", got, want)
+			t.Fatalf("Submit = %d, want %d", got, want)
 		}
 		if got, ok := p.TrySubmit(); got != want+1 || !ok {
-			t.Fatalf("got ticket %d, %v, want %d", got, ok, want+1)
+			t.Fatalf("TrySubmit = %d, %v, want %d", got, ok, want+1)
 		}
 		if got := p.Collectives(); got != want+1 {
-			t.Fatalf("%d collectives of %d", got, want+1)
+			t.Fatalf("Collectives = %d, want %d", got, want+1)
 		}
 	}
 	if n := testing.AllocsPerRun(1000, func() {
 		p.Submit()
 		if _, ok := p.TrySubmit(); !ok {
-			t.Error("the plane reports PeerFailed")
+			t.Error("TrySubmit allocated no ticket")
 		}
 	}); n != 0 {
-		t.Errorf("a launch allocates %v times", n)
+		t.Errorf("a launch allocates %v times, want 0", n)
 	}
 }
 
-func proveAlike(t *testing.T, join Join) {
+func testEqual(t *testing.T, join Join) {
 	w := newWorld(t, join, 4, patience)
 	w.each(t, func(_ int, p control.Plane) error {
 		for round := range 100 {
@@ -51,11 +51,11 @@ func proveAlike(t *testing.T, join Join) {
 				return fmt.Errorf("round %d: %w", round, err)
 			}
 		}
-		return wantOpen(p)
+		return checkOpen(p)
 	})
 }
 
-func proveDiffering(t *testing.T, join Join) {
+func testDiffering(t *testing.T, join Join) {
 	rows := []struct {
 		digests []uint64
 		others  [][]int // group ranks
@@ -72,13 +72,13 @@ func proveDiffering(t *testing.T, join Join) {
 			}
 			call := &driver.Call{Operation: driver.AllGather, Count: 5, Digest: row.digests[i]}
 			p.Submit()
-			return wantMismatch(p, p.Compare(p.Submit(), call), call, row.others[i])
+			return checkMismatch(p, p.Compare(p.Submit(), call), call, row.others[i])
 		})
 	}
 }
 
-// wantMismatch checks the error of the call with ticket 3.
-func wantMismatch(p control.Plane, err error, call *driver.Call, others []int) error {
+// checkMismatch checks the error of the call with ticket 3.
+func checkMismatch(p control.Plane, err error, call *driver.Call, others []int) error {
 	m, ok := errors.AsType[*driver.MismatchError](err)
 	if !ok {
 		return fmt.Errorf("got %w, want a MismatchError", err)
@@ -99,7 +99,7 @@ func wantMismatch(p control.Plane, err error, call *driver.Call, others []int) e
 	return nil
 }
 
-func proveUncompared(t *testing.T, join Join) {
+func testUncompared(t *testing.T, join Join) {
 	w := newWorld(t, join, 2, patience)
 	w.each(t, func(i int, p control.Plane) error {
 		for range 10 * (i + 1) {
@@ -109,9 +109,9 @@ func proveUncompared(t *testing.T, join Join) {
 	})
 }
 
-// proveDifferingInHaste has every rank fail its plane as soon as it gets the mismatch. Ranks that
-// get it later must still see the mismatch rather than the fault.
-func proveDifferingInHaste(t *testing.T, join Join) {
+// testMismatchBeforeFault has every rank abort as soon as Compare returns the mismatch. On slower
+// ranks Compare must still return the mismatch and not the fault of a peer.
+func testMismatchBeforeFault(t *testing.T, join Join) {
 	for range 20 {
 		w := newWorld(t, join, 3, patience)
 		w.each(t, func(i int, p control.Plane) error {

@@ -8,31 +8,31 @@ import (
 )
 
 var exchangeContracts = []contract{
-	{"an exchange ends with its context, and the plane with it", proveExchangeCancelled},
-	{"a group of one gets its own payload", proveAlone},
+	{"an exchange ends with its context, and the plane with it", testExchangeCancelled},
+	{"the rank of a group of one receives its own payload", testAlone},
 }
 
-// swap exchanges payloads of the given sizes, by group rank, and checks the results.
+// swap calls Swap on a plane.
 func (w *world) swap(i int, lane driver.Lane, round int, sizes []int) error {
 	return Swap(func(payload []byte) ([][]byte, error) {
 		return w.planes[i].Exchange(w.ctx, lane, payload)
 	}, i, round, sizes)
 }
 
-func proveExchangeCancelled(t *testing.T, join Join) {
+func testExchangeCancelled(t *testing.T, join Join) {
 	w := newWorld(t, join, 2, patience)
 	ctx, cancel := context.WithCancel(w.ctx)
 	cancel()
 	_, err := w.planes[0].Exchange(ctx, driver.LaneControl, nil)
-	wantError(t, "the cancelled exchange", err, context.Canceled)
-	wantError(t, "the cause", w.planes[0].Cause(), context.Canceled)
+	checkError(t, "the canceled exchange", err, context.Canceled)
+	checkError(t, "the cause", w.planes[0].Cause(), context.Canceled)
 	_, err = w.planes[1].Exchange(w.ctx, driver.LaneControl, nil)
-	wantError(t, "the exchange of the other rank", err, driver.ErrFault)
+	checkError(t, "the exchange of the other rank", err, driver.ErrFault)
 	_, err = w.planes[0].Exchange(w.ctx, driver.LaneControl, nil)
-	wantError(t, "the next exchange", err, context.Canceled)
+	checkError(t, "the next exchange", err, context.Canceled)
 }
 
-func proveAlone(t *testing.T, join Join) {
+func testAlone(t *testing.T, join Join) {
 	w := newWorld(t, join, 1, patience)
 	for lane := range driver.Lanes {
 		must(t, w.swap(0, lane, 1, []int{5}))

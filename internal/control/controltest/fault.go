@@ -10,14 +10,14 @@ import (
 )
 
 var faultContracts = []contract{
-	{"Abort ends the waits of all ranks", proveAbort},
-	{"Fail takes the others out of their waits and returns its error", proveFail},
-	{"the first fault is the cause", proveFirst},
-	{"a rank that has left does not hold up the fault lane", proveFaultLaneLeft},
+	{"Abort ends the waits of all ranks", testAbort},
+	{"Fail ends the waits of the other ranks and returns its error", testFail},
+	{"Cause returns the first fault", testFirst},
+	{"a rank that has left does not block the fault lane", testFaultLaneLeft},
 }
 
-// proveWaitsEnd has rank 0 cause a fault while each of the others waits in a different way.
-func proveWaitsEnd(t *testing.T, join Join, cause func(p control.Plane) error) {
+// testWaitsEnd has rank 0 cause a fault while each of the others waits in a different way.
+func testWaitsEnd(t *testing.T, join Join, cause func(p control.Plane) error) {
 	t.Helper()
 	w := newWorld(t, join, 4, patience)
 	names := []string{"", "a comparison", "a wait for work", "an exchange"}
@@ -35,13 +35,13 @@ func proveWaitsEnd(t *testing.T, join Join, cause func(p control.Plane) error) {
 	})
 }
 
-func proveAbort(t *testing.T, join Join) {
-	for _, cause := range []error{nil, errors.New("the user's")} {
+func testAbort(t *testing.T, join Join) {
+	for _, cause := range []error{nil, errors.New("a cause")} {
 		want := cause
 		if cause == nil {
 			want = driver.ErrAborted
 		}
-		proveWaitsEnd(t, join, func(p control.Plane) error {
+		testWaitsEnd(t, join, func(p control.Plane) error {
 			p.Abort(cause)
 			<-p.Failed()
 			if ticket, ok := p.TrySubmit(); ok {
@@ -49,7 +49,7 @@ func proveAbort(t *testing.T, join Join) {
 			}
 			for name, wait := range waits {
 				if err := wait(p); !errors.Is(err, want) {
-					return fmt.Errorf("%s: got %w, want the cause", name, err)
+					return fmt.Errorf("%s: got %w, want the cause of the abort", name, err)
 				}
 			}
 			return nil
@@ -57,29 +57,29 @@ func proveAbort(t *testing.T, join Join) {
 	}
 }
 
-func proveFail(t *testing.T, join Join) {
+func testFail(t *testing.T, join Join) {
 	cause := errors.New("a GPU has fallen off the bus")
-	proveWaitsEnd(t, join, func(p control.Plane) error {
+	testWaitsEnd(t, join, func(p control.Plane) error {
 		if err := p.Fail(cause); !errors.Is(err, cause) {
-			return fmt.Errorf("got %w, want the error itself", err)
+			return fmt.Errorf("got %w, want the argument of Fail", err)
 		}
 		<-p.Failed()
 		return nil
 	})
 }
 
-func proveFirst(t *testing.T, join Join) {
+func testFirst(t *testing.T, join Join) {
 	w := newWorld(t, join, 2, patience)
 	p, first, second := w.planes[0], errors.New("first"), errors.New("second")
-	must(t, wantOpen(p))
-	wantError(t, "the first Fail", p.Fail(first), first)
-	wantError(t, "the second Fail", p.Fail(second), second)
+	must(t, checkOpen(p))
+	checkError(t, "the first Fail", p.Fail(first), first)
+	checkError(t, "the second Fail", p.Fail(second), second)
 	p.Abort(nil)
-	wantError(t, "the cause", p.Cause(), first)
+	checkError(t, "the cause", p.Cause(), first)
 	awaitPeerFailed(w.planes[1])
 }
 
-func proveFaultLaneLeft(t *testing.T, join Join) {
+func testFaultLaneLeft(t *testing.T, join Join) {
 	w := newWorld(t, join, 3, patience)
 	must(t, w.planes[0].Close())
 	w.each(t, func(i int, p control.Plane) error {
@@ -91,7 +91,7 @@ func proveFaultLaneLeft(t *testing.T, join Join) {
 			return err
 		}
 		if got[0] != nil || string(got[1]) != "here" || string(got[2]) != "here" {
-			return fmt.Errorf("got %q", got)
+			return fmt.Errorf("got reports %q, want one from each rank but the first", got)
 		}
 		return nil
 	})

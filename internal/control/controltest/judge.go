@@ -19,7 +19,8 @@ func Payload(rank, round, size int) []byte {
 	return p
 }
 
-// Swap exchanges the payload of a rank and checks the payloads of all ranks. sizes are by rank.
+// Swap exchanges a rank's payload of a round and checks the payloads of all ranks. sizes holds the
+// size of each rank's payload.
 func Swap(
 	exchange func(payload []byte) ([][]byte, error), rank, round int, sizes []int,
 ) error {
@@ -32,35 +33,35 @@ func Swap(
 	}
 	for from, p := range got {
 		if !bytes.Equal(p, Payload(from, round, sizes[from])) {
-			return fmt.Errorf("round %d: payload of group rank %d has %d bytes, want %d, or differs",
+			return fmt.Errorf("round %d: the payload of group rank %d is wrong: %d bytes, want %d",
 				round, from, len(p), sizes[from])
 		}
 	}
 	return nil
 }
 
-// WantReports checks the payloads that a rank got on the fault lane: those of round 1 from all
-// present ranks, and none from the others.
+// WantReports checks the payloads that a rank has received on the fault lane: a payload of round 1
+// from each present rank, and none from the others.
 func WantReports(got [][]byte, rank, size int, present []bool) error {
-	for from, came := range present {
-		if !came && got[from] != nil {
+	for from, reported := range present {
+		if !reported && got[from] != nil {
 			return fmt.Errorf("rank %d has a report of rank %d, which is absent", rank, from)
 		}
-		if came && !bytes.Equal(got[from], Payload(from, 1, size)) {
-			return fmt.Errorf("rank %d has a wrong report of rank %d: %d bytes of %d",
+		if reported && !bytes.Equal(got[from], Payload(from, 1, size)) {
+			return fmt.Errorf("rank %d has a wrong report of rank %d: %d bytes, want %d",
 				rank, from, len(got[from]), size)
 		}
 	}
 	return nil
 }
 
-// WantAbsence checks the error of a rank that has waited. It returns 1 if the error names the late
-// rank, else 0.
+// WantAbsence checks the error of a wait for a late rank: a TimeoutError that names the rank, or
+// the fault of another rank. It returns 1 for a TimeoutError and otherwise 0.
 func WantAbsence(t testing.TB, err error, late int) int {
 	t.Helper()
-	if missed, ok := errors.AsType[*driver.TimeoutError](err); ok {
-		if !slices.Equal(missed.Missing, []int{late}) || missed.Activity[late] == "" {
-			t.Errorf("%v: want rank %d and what it is doing", missed, late)
+	if timeout, ok := errors.AsType[*driver.TimeoutError](err); ok {
+		if !slices.Equal(timeout.Missing, []int{late}) || timeout.Activity[late] == "" {
+			t.Errorf("got %v, want an error that names rank %d and its activity", timeout, late)
 		}
 		return 1
 	}
@@ -70,9 +71,9 @@ func WantAbsence(t testing.TB, err error, late int) int {
 	return 0
 }
 
-// WantDeadlock checks the errors of ranks that waited in different calls: at least one is a
-// DeadlockError that locates the others, and the rest are peer faults. Only the detection of the
-// deadlock ends such waits before the test times out.
+// WantDeadlock checks the errors of ranks that waited for each other in different calls. At least
+// one must be a DeadlockError that locates the other ranks, and the rest must be faults of peers.
+// Only the detection of the deadlock ends such waits before the test times out.
 func WantDeadlock(t testing.TB, errs []error) {
 	t.Helper()
 	deadlocks := 0

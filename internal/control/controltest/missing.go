@@ -12,18 +12,18 @@ import (
 )
 
 var missingContracts = []contract{
-	{"a rank that does not come is named", proveAbsent},
-	{"the error about a missing rank describes the work that it is in", proveActivity},
+	{"a rank that does not arrive is named", testAbsent},
+	{"the error about a missing rank describes the work in which the rank waits", testActivity},
 }
 
-// proveAbsent lets all ranks but the last wait for the last one. The first to time out names it;
-// others may get the fault of the first before that. Once the late rank has seen the fault, it must
-// not find a step complete that the others have given up.
-func proveAbsent(t *testing.T, join Join) {
+// testAbsent has all ranks but the last wait for the last one. The first rank that times out names
+// the late rank; the others may return the fault of the first. Once the late rank has detected the
+// fault, it must not complete a step that has failed on the others.
+func testAbsent(t *testing.T, join Join) {
 	for name, wait := range waits {
 		t.Run("from "+name, func(t *testing.T) {
 			const late = 2
-			w := newWorld(t, join, late+1, short)
+			w := newWorld(t, join, late+1, shortTimeout)
 			named := 0
 			for _, err := range w.outcomes(func(i int, p control.Plane) error {
 				if i == late {
@@ -38,18 +38,18 @@ func proveAbsent(t *testing.T, join Join) {
 				t.Error("no rank has a TimeoutError")
 			}
 			awaitPeerFailed(w.planes[late])
-			wantError(t, "the late rank", wait(w.planes[late]), driver.ErrFault)
+			checkError(t, "the late rank", wait(w.planes[late]), driver.ErrFault)
 		})
 	}
 }
 
-// proveActivity delays rank 1 in work that needs no other rank.
-func proveActivity(t *testing.T, join Join) {
-	w := newWorld(t, join, 2, short)
+// testActivity delays rank 1 in work that needs no other rank.
+func testActivity(t *testing.T, join Join) {
+	w := newWorld(t, join, 2, shortTimeout)
 	errs := w.outcomes(func(i int, p control.Plane) error {
-		wait := never(p.Submit())
+		wait := endlessWork(p.Submit())
 		if i == 0 {
-			wait = never(p.Submit())
+			wait = endlessWork(p.Submit())
 		}
 		return p.Await(context.Background(), wait)
 	})
@@ -59,10 +59,11 @@ func proveActivity(t *testing.T, join Join) {
 	}
 	rank := ranksOf(2)[1]
 	if doing := late.Activity[rank]; !strings.Contains(doing, "AllGather 1 for ") {
-		t.Errorf("got %q, want that rank %d is in AllGather 1", doing, rank)
+		t.Errorf("the activity of rank %d is %q, want AllGather 1", rank, doing)
 	}
-	if want := fmt.Sprint([]int{rank}); fmt.Sprint(late.Missing) != want || late.Waited < short {
-		t.Errorf("got %+v, want missing %s after %v or more", late, want, short)
+	want := fmt.Sprint([]int{rank})
+	if fmt.Sprint(late.Missing) != want || late.Waited < shortTimeout {
+		t.Errorf("got %+v, want missing ranks %s after at least %v", late, want, shortTimeout)
 	}
-	wantError(t, "the rank behind", errs[1], driver.ErrFault)
+	checkError(t, "the missing rank", errs[1], driver.ErrFault)
 }

@@ -15,10 +15,10 @@ import (
 	"symmem/internal/rendezvous"
 )
 
-// processes is a group of ranks that each run the same program in a separate process.
+// processes holds the ranks of a group, which run the same program in separate processes.
 type processes []*process
 
-// process is the handle of a test on one rank.
+// process controls the process of one rank.
 type process struct {
 	t       testing.TB
 	rank    int
@@ -26,7 +26,8 @@ type process struct {
 	lines   *bufio.Scanner
 }
 
-// startProcesses starts ranks and waits until all of them have made some rounds.
+// startProcesses starts the ranks of a group and waits until all of them have completed
+// roundsToRun.
 func startProcesses(t *testing.T, size int, waitName string, timeout time.Duration) processes {
 	t.Helper()
 	socket := openStore(t)
@@ -52,7 +53,8 @@ func openStore(t testing.TB) (address string) {
 	return address
 }
 
-// startProcess runs the test binary as a rank. It is killed at the end of the test at the latest.
+// startProcess runs a rank in a process of the test binary. The process is killed at the end of the
+// test if it still runs.
 func startProcess(t testing.TB, rank int, s program) *process {
 	t.Helper()
 	text, err := json.Marshal(s)

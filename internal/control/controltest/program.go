@@ -15,27 +15,27 @@ import (
 	"symmem/internal/rendezvous"
 )
 
-// programVariable is the environment variable that holds the program of a rank, as JSON.
+// programVariable names the environment variable with the program of a rank, as JSON.
 const programVariable = "SYMMEM_CONTROL_TEST_PROGRAM"
 
-// program is the task of one rank: to repeat the wait of this name until a fault ends it. It is not
-// random and has no data, so it shares nothing with the programs of internal/chaos.
+// program describes the task of one rank: it repeats the wait of this name until a fault ends it.
+// It is unrelated to the random programs of internal/chaos.
 type program struct {
 	WaitName, Store string
 	Rank, Size      int
 	Timeout         time.Duration
 }
 
-// output is a line that a rank writes for its test.
+// output describes an event of a rank. The rank writes it as a line of JSON.
 type output struct {
-	// Event is "running" once all ranks have made some rounds, "failed" once a fault has ended
-	// them, and "outcome" at the end.
+	// Event is "running" after roundsToRun rounds, "failed" once a fault has ended them, and
+	// "outcome" at the end.
 	Event string
-	// Kind classifies the end of the last wait; Ranks are the ranks that the error names.
+	// Kind classifies the end of the last wait. Ranks lists the ranks that the error names.
 	Kind  string
 	Ranks []int
 	Text  string
-	// Present reports by rank whether it reached the fault lane afterwards.
+	// Present reports, by rank, whether the rank has reported on the fault lane.
 	Present []bool
 }
 
@@ -45,8 +45,8 @@ func (n output) write() {
 	}
 }
 
-// Main is called at the beginning of TestMain. In a process that a test has started as a rank it
-// runs the rank and exits, so that no test runs there. In other processes it does nothing.
+// Main runs a rank and exits if a test has started this process as a rank. Otherwise it does
+// nothing. TestMain must call it first.
 func Main(join Join) {
 	text := os.Getenv(programVariable)
 	if text == "" {
@@ -68,16 +68,16 @@ func Main(join Join) {
 	os.Exit(0)
 }
 
-// roundsToRun is the number of rounds that a rank makes before it reports that it is running.
+// roundsToRun is the number of rounds that a rank completes before it reports that it is running.
 const roundsToRun = 10
 
-// run joins the others and makes rounds until a fault ends them.
+// run joins the group and repeats the wait until a fault ends it.
 func (s program) run(join Join) output {
 	p, _, err := s.join(join) // closed by the exit of the process
 	if err != nil {
 		return output{Event: "outcome", Kind: "start", Text: err.Error()}
 	}
-	if s.WaitName == leaving || s.WaitName == leavingEarly {
+	if s.WaitName == leaveProgram || s.WaitName == leaveEarlyProgram {
 		output{Event: "running"}.write()
 		return s.leave(p)
 	}
@@ -87,10 +87,10 @@ func (s program) run(join Join) output {
 		}
 		err = s.round(p, round)
 	}
-	return s.explain(p, err)
+	return s.reportFailure(p, err)
 }
 
-// join joins with a deadline longer than any test waits. leave releases everything.
+// join joins the group. leave closes the plane and the store.
 func (s program) join(join Join) (p control.Plane, leave func() error, err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
@@ -112,73 +112,73 @@ func (s program) join(join Join) (p control.Plane, leave func() error, err error
 	return p, func() error { return errors.Join(p.Close(), store.Close()) }, nil
 }
 
-// round makes one round. Work that never ends is awaited only once all ranks are running.
+// round performs one round of waits. It waits for endless work only once all ranks are running.
 func (s program) round(p control.Plane, round int) error {
 	switch {
 	case s.WaitName == "a wait for work" && round < roundsToRun:
 		return waits["a comparison"](p)
-	case s.WaitName == idling:
+	case s.WaitName == idleProgram:
 		return s.runIdle(p, round)
 	default:
 		return waits[s.WaitName](p)
 	}
 }
 
-// idling is a program without waits. Its ranks check before each launch whether all ranks are
-// present.
-const idling = "idling"
+// idleProgram names a program that does not wait for other ranks, but polls for the failure of a
+// peer.
+const idleProgram = "idle"
 
 func (s program) runIdle(p control.Plane, round int) error {
 	if round < roundsToRun {
 		return waits["a comparison"](p)
 	}
 	awaitPeerFailed(p)
-	err := p.Diagnose(never(p.Submit()), time.Now())
+	err := p.Diagnose(endlessWork(p.Submit()), time.Now())
 	if err == nil {
 		err = errors.New("PeerFailed is true, and Diagnose returns nil")
 	}
 	return p.Fail(err)
 }
 
-// leaving is a program in which rank 1 submits work and leaves, and rank 0 waits for work of that
-// ticket. The wait lasts longer than it takes to detect the end of a process.
-const leaving = "leaving"
+// leaveProgram names a program in which rank 1 submits work and leaves, and rank 0 waits for work
+// with the same ticket. The wait lasts longer than it takes to detect the end of a process.
+const leaveProgram = "leaving"
 
 func (s program) leave(p control.Plane) output {
 	if s.Rank == 1 {
-		if s.WaitName == leaving {
+		if s.WaitName == leaveProgram {
 			p.Submit()
 		}
 		return s.close(p, "left")
 	}
 	ticket := p.Submit()
-	if s.WaitName == leavingEarly {
-		return s.explain(p, s.diagnoseLeft(p, ticket))
+	if s.WaitName == leaveEarlyProgram {
+		return s.reportFailure(p, s.diagnoseLeft(p, ticket))
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), longWork)
 	defer cancel()
-	if err := p.Await(ctx, never(ticket)); !errors.Is(err, context.DeadlineExceeded) {
-		return s.explain(p, err)
+	if err := p.Await(ctx, endlessWork(ticket)); !errors.Is(err, context.DeadlineExceeded) {
+		return s.reportFailure(p, err)
 	}
 	return s.close(p, "cancelled")
 }
 
-// leavingEarly is a program in which rank 1 leaves without the ticket that rank 0 waits for. Rank 0
-// calls Diagnose until well after the end of rank 1's process must be known.
-const leavingEarly = "leaving early"
+// leaveEarlyProgram names a program in which rank 1 leaves without submitting the ticket that rank
+// 0 waits for. Rank 0 calls Diagnose for longer than it takes to detect the end of a process.
+const leaveEarlyProgram = "leaving early"
 
-// diagnoseLeft calls Diagnose until it returns something other than a DeadlockError, or until the
-// end of the process that has left must be known.
+// diagnoseLeft calls Diagnose for longWork, or until it returns an error other than a
+// DeadlockError.
 func (s program) diagnoseLeft(p control.Plane, ticket uint64) error {
 	var err error
 	for begin := time.Now(); time.Since(begin) < longWork; {
-		err = p.Diagnose(never(ticket), time.Now())
+		err = p.Diagnose(endlessWork(ticket), time.Now())
 		if err != nil && !errors.As(err, new(*driver.DeadlockError)) {
 			return p.Fail(err)
 		}
 	}
 	if err == nil {
-		err = errors.New("the rank that has left is not missed")
+		err = errors.New("no DeadlockError although a rank has left")
 	}
 	return p.Fail(err)
 }
@@ -192,11 +192,12 @@ func (program) close(p control.Plane, kind string) output {
 	return n
 }
 
-// longWork is the duration of rank 0's work.
+// longWork is longer than it takes to detect the end of a process.
 const longWork = time.Second
 
-// explain reports an error, exchanges reports with the others on the fault lane, and leaves.
-func (s program) explain(p control.Plane, err error) output {
+// reportFailure writes that the rank has failed, exchanges reports with the others on the fault
+// lane, and leaves.
+func (s program) reportFailure(p control.Plane, err error) output {
 	n := output{Event: "outcome", Text: err.Error()}
 	n.Kind, n.Ranks = KindOf(err)
 	output{Event: "failed", Text: n.Text}.write()
@@ -215,7 +216,7 @@ func (s program) explain(p control.Plane, err error) output {
 	return n
 }
 
-// KindOf names the kind of a fault in one word, and returns the ranks that the error names.
+// KindOf returns the kind of a fault in one word, and the ranks that the error names.
 func KindOf(err error) (kind string, ranks []int) {
 	var lost *driver.RankLostError
 	var late *driver.TimeoutError
@@ -233,5 +234,5 @@ func KindOf(err error) (kind string, ranks []int) {
 	return "other", nil
 }
 
-// reportTimeout bounds the wait on the fault lane for a stopped rank.
+// reportTimeout limits the wait on the fault lane for a stopped rank.
 const reportTimeout = 2 * time.Second

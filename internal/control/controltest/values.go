@@ -12,16 +12,16 @@ import (
 )
 
 var valueContracts = []contract{
-	{"every rank gets the words of all ranks, step by step", proveWords},
-	{"names do not wait for each other", proveNames},
-	{"ranks use names in any order", proveOrderOfNames},
-	{"invalid names are rejected without side effects", proveBadNames},
-	{"a value ends with its context, and the plane with it", proveValueCancelled},
-	{"a closed plane has no values", proveValueClosed},
-	{"a rank in a collective is elsewhere for an ordered name", proveOrdered},
+	{"every rank receives the words of all ranks in each step", testWords},
+	{"a wait under one name does not block another name", testNames},
+	{"ranks use names in any order", testOrderOfNames},
+	{"invalid names are rejected without side effects", testBadNames},
+	{"a value ends with its context, and the plane with it", testValueCancelled},
+	{"values of a closed plane return ErrClosed", testValueClosed},
+	{"a rank in a collective causes a deadlock under an ordered name", testOrdered},
 }
 
-// gather makes one step under a name.
+// gather performs one step under a name.
 func gather(
 	ctx context.Context, p control.Plane, name string, first uint64,
 ) ([]driver.Words, error) {
@@ -33,7 +33,7 @@ func gather(
 	return all, n.Gather(ctx, driver.Words{first, 1, 2, 3, 4, ^first}, all)
 }
 
-// gatherAndCheck makes one step under a name, in which every rank contributes a different value,
+// gatherAndCheck performs one step under a name, in which every rank contributes a different value,
 // and checks the results.
 func (w *world) gatherAndCheck(i int, name string, round int) error {
 	value := func(rank int) uint64 { return uint64(1000*round + rank) }
@@ -43,13 +43,14 @@ func (w *world) gatherAndCheck(i int, name string, round int) error {
 	}
 	for rank := range w.planes {
 		if want := (driver.Words{value(rank), 1, 2, 3, 4, ^value(rank)}); all[rank] != want {
-			return fmt.Errorf("%s %d: group rank %d gave %v, want %v", name, round, rank, all[rank], want)
+			return fmt.Errorf("%s %d: the words of group rank %d are %v, want %v",
+				name, round, rank, all[rank], want)
 		}
 	}
 	return nil
 }
 
-func proveWords(t *testing.T, join Join) {
+func testWords(t *testing.T, join Join) {
 	w := newWorld(t, join, 3, patience)
 	w.each(t, func(i int, p control.Plane) error {
 		for round := range 100 {
@@ -60,13 +61,13 @@ func proveWords(t *testing.T, join Join) {
 				return err
 			}
 		}
-		return wantOpen(p)
+		return checkOpen(p)
 	})
 }
 
-// proveNames lets rank 0 wait under one name until steps under another, exchanges and comparisons
-// have ended.
-func proveNames(t *testing.T, join Join) {
+// testNames has rank 0 wait under one name until steps under another name, exchanges and
+// comparisons have ended.
+func testNames(t *testing.T, join Join) {
 	w := newWorld(t, join, 2, patience)
 	over := make(chan struct{})
 	w.each(t, func(i int, p control.Plane) error {
@@ -91,9 +92,9 @@ func proveNames(t *testing.T, join Join) {
 	})
 }
 
-// proveOrderOfNames has two goroutines of each rank use two names, in opposite orders on the two
+// testOrderOfNames has two goroutines of each rank use two names, in opposite orders on the two
 // ranks.
-func proveOrderOfNames(t *testing.T, join Join) {
+func testOrderOfNames(t *testing.T, join Join) {
 	w := newWorld(t, join, 2, patience)
 	names := []string{"first", "second"}
 	w.each(t, func(i int, _ control.Plane) error {
@@ -117,13 +118,13 @@ func proveOrderOfNames(t *testing.T, join Join) {
 	})
 }
 
-func proveBadNames(t *testing.T, join Join) {
+func testBadNames(t *testing.T, join Join) {
 	w := newWorld(t, join, 2, patience)
 	longest := strings.Repeat("n", driver.MaxValueName)
 	w.each(t, func(i int, p control.Plane) error {
 		for _, name := range []string{"", longest + "n"} {
 			if _, err := p.Named(name, false); !errors.Is(err, driver.ErrInvalid) {
-				return fmt.Errorf("a name of %d bytes: got %w", len(name), err)
+				return fmt.Errorf("a name of %d bytes: got %w, want ErrInvalid", len(name), err)
 			}
 		}
 		for k := range driver.MaxValueNames - 1 {
@@ -135,41 +136,41 @@ func proveBadNames(t *testing.T, join Join) {
 			return err
 		}
 		if _, err := p.Named("one more", false); !errors.Is(err, driver.ErrInvalid) {
-			return fmt.Errorf("one name above the limit: got %w", err)
+			return fmt.Errorf("one name above the limit: got %w, want ErrInvalid", err)
 		}
-		return errors.Join(w.gatherAndCheck(i, "7", 1), wantOpen(p))
+		return errors.Join(w.gatherAndCheck(i, "7", 1), checkOpen(p))
 	})
 }
 
-func proveValueCancelled(t *testing.T, join Join) {
+func testValueCancelled(t *testing.T, join Join) {
 	w := newWorld(t, join, 2, patience)
 	ctx, cancel := context.WithCancel(w.ctx)
 	cancel()
 	_, err := gather(ctx, w.planes[0], "alone", 1)
-	wantError(t, "the cancelled value", err, context.Canceled)
-	wantError(t, "the cause", w.planes[0].Cause(), context.Canceled)
+	checkError(t, "the canceled value", err, context.Canceled)
+	checkError(t, "the cause", w.planes[0].Cause(), context.Canceled)
 	_, err = gather(w.ctx, w.planes[1], "alone", 1)
-	wantError(t, "the value of the other rank", err, driver.ErrFault)
+	checkError(t, "the value of the other rank", err, driver.ErrFault)
 	_, err = gather(w.ctx, w.planes[0], "alone", 1)
-	wantError(t, "the next value", err, context.Canceled)
+	checkError(t, "the next value", err, context.Canceled)
 }
 
-func proveValueClosed(t *testing.T, join Join) {
+func testValueClosed(t *testing.T, join Join) {
 	w := newWorld(t, join, 1, patience)
 	n, err := w.planes[0].Named("kept", false)
 	must(t, err)
 	must(t, w.planes[0].Close())
-	wantError(t, "a kept name", n.Gather(w.ctx, driver.Words{}, make([]driver.Words, 1)),
+	checkError(t, "Gather", n.Gather(w.ctx, driver.Words{}, make([]driver.Words, 1)),
 		driver.ErrClosed)
 	_, err = w.planes[0].Named("kept", false)
-	wantError(t, "a name", err, driver.ErrClosed)
+	checkError(t, "Named", err, driver.ErrClosed)
 }
 
-func proveOrdered(t *testing.T, join Join) {
+func testOrdered(t *testing.T, join Join) {
 	w := newWorld(t, join, 2, patience)
 	errs := w.outcomes(func(i int, p control.Plane) error {
 		if i == 1 {
-			return p.Await(w.ctx, never(p.Submit()))
+			return p.Await(w.ctx, endlessWork(p.Submit()))
 		}
 		n, err := p.Named("in order", true)
 		if err != nil {
@@ -181,6 +182,6 @@ func proveOrdered(t *testing.T, join Join) {
 		t.Errorf("got %v, want a DeadlockError", errs[0])
 	}
 	if !errors.Is(errs[1], driver.ErrFault) {
-		t.Errorf("the rank in the collective: got %v", errs[1])
+		t.Errorf("the rank in the collective got %v, want ErrFault", errs[1])
 	}
 }

@@ -14,22 +14,22 @@ import (
 	"symmem/internal/control"
 )
 
-// verdictContracts are cases in which all planes must reach the same verdict: the same type of
-// error, with the same ranks.
+// verdictContracts test that all planes return the same type of error with the same ranks.
 var verdictContracts = []contract{
-	{"a failed rank is named, and not a late one", proveFailedIsNamed},
-	{"a rank that failed after another rank's fault is not named", proveFollowerIsNotNamed},
-	{"an aborting rank is named, and its error is an abort", proveAbortIsNamed},
-	{"a rank that has left is named, and not a late one", proveLeftIsNamed},
-	{"two ranks that wait for each other in different calls name each other", proveDeadlockNames},
-	{"a rank that leaves without arriving and then ends is elsewhere, not lost", proveLeftAndEnded},
-	{"a wait whose context ends names the missing ranks", proveInterrupted},
-	{"a late rank causes warnings while the wait continues", proveWarning},
-	{"long work that all ranks have submitted causes no warning", proveNoWarning},
+	{"a failed rank is named, and not a late one", testFailedIsNamed},
+	{"a rank that failed after another rank's fault is not named", testFollowerIsNotNamed},
+	{"an aborting rank is named, and its error is an abort", testAbortIsNamed},
+	{"a rank that has left is named, and not a late one", testLeftIsNamed},
+	{"two ranks that wait for each other in different calls name each other", testDeadlockNames},
+	{"a rank that leaves without arriving and then ends is elsewhere, not lost", testLeftAndEnded},
+	{"a wait whose context ends names the missing ranks", testInterrupted},
+	{"a late rank causes warnings while the wait continues", testWarning},
+	{"long work that all ranks have submitted causes no warning", testNoWarning},
 }
 
-// inAllWays tests each kind of wait in a new world, after calling before.
-func inAllWays(
+// testEachWait performs each kind of wait on rank 0 of a new world. It calls before ahead of the
+// wait, and judge with its error.
+func testEachWait(
 	t *testing.T, join Join, n int, before func(t *testing.T, w *world),
 	judge func(t *testing.T, err error),
 ) {
@@ -43,8 +43,8 @@ func inAllWays(
 	}
 }
 
-// wantPeer checks for a PeerError that names exactly one rank.
-func wantPeer(t *testing.T, err error, rank int) {
+// checkPeerError fails the test unless err is a PeerError that names only the given rank.
+func checkPeerError(t *testing.T, err error, rank int) {
 	t.Helper()
 	var peer *driver.PeerError
 	if !errors.As(err, &peer) || !slices.Equal(peer.Ranks, []int{rank}) ||
@@ -53,40 +53,40 @@ func wantPeer(t *testing.T, err error, rank int) {
 	}
 }
 
-func proveFailedIsNamed(t *testing.T, join Join) {
-	inAllWays(t, join, 3, func(_ *testing.T, w *world) {
+func testFailedIsNamed(t *testing.T, join Join) {
+	testEachWait(t, join, 3, func(_ *testing.T, w *world) {
 		_ = w.planes[1].Fail(errors.New("a GPU has fallen off the bus"))
 		awaitPeerFailed(w.planes[0])
 	}, func(t *testing.T, err error) {
-		wantPeer(t, err, ranksOf(3)[1])
+		checkPeerError(t, err, ranksOf(3)[1])
 		if errors.Is(err, driver.ErrAborted) {
-			t.Errorf("%v matches ErrAborted", err)
+			t.Errorf("got %v, want an error that does not match ErrAborted", err)
 		}
 	})
 }
 
-func proveFollowerIsNotNamed(t *testing.T, join Join) {
-	inAllWays(t, join, 3, func(t *testing.T, w *world) {
+func testFollowerIsNotNamed(t *testing.T, join Join) {
+	testEachWait(t, join, 3, func(t *testing.T, w *world) {
 		_ = w.planes[1].Fail(errors.New("a GPU has fallen off the bus"))
-		awaitPeerFailed(w.planes[0]) // before it learns of the rank that fails next
+		awaitPeerFailed(w.planes[0]) // before the next rank fails
 		awaitPeerFailed(w.planes[2])
-		wantError(t, "the rank that follows", waits["a wait for work"](w.planes[2]), driver.ErrFault)
-	}, func(t *testing.T, err error) { wantPeer(t, err, ranksOf(3)[1]) })
+		checkError(t, "the rank that follows", waits["a wait for work"](w.planes[2]), driver.ErrFault)
+	}, func(t *testing.T, err error) { checkPeerError(t, err, ranksOf(3)[1]) })
 }
 
-func proveAbortIsNamed(t *testing.T, join Join) {
-	inAllWays(t, join, 2, func(t *testing.T, w *world) {
+func testAbortIsNamed(t *testing.T, join Join) {
+	testEachWait(t, join, 2, func(t *testing.T, w *world) {
 		w.planes[1].Abort(nil)
 		awaitPeerFailed(w.planes[0])
 		must(t, w.planes[1].Close())
 	}, func(t *testing.T, err error) {
-		wantPeer(t, err, ranksOf(2)[1])
-		wantError(t, "after an abort", err, driver.ErrAborted)
+		checkPeerError(t, err, ranksOf(2)[1])
+		checkError(t, "after an abort", err, driver.ErrAborted)
 	})
 }
 
-// wantDeadlock checks for a DeadlockError that names exactly these ranks.
-func wantDeadlock(t *testing.T, err error, ranks ...int) {
+// checkDeadlock fails the test unless err is a DeadlockError that names exactly the given ranks.
+func checkDeadlock(t *testing.T, err error, ranks ...int) {
 	t.Helper()
 	deadlock, ok := errors.AsType[*driver.DeadlockError](err)
 	if !ok || len(deadlock.Elsewhere) != len(ranks) {
@@ -95,18 +95,18 @@ func wantDeadlock(t *testing.T, err error, ranks ...int) {
 	}
 	for _, r := range ranks {
 		if deadlock.Elsewhere[r] == "" {
-			t.Errorf("%v does not name world rank %d", err, r)
+			t.Errorf("got %v, want an error that names world rank %d", err, r)
 		}
 	}
 }
 
-func proveLeftIsNamed(t *testing.T, join Join) {
-	inAllWays(t, join, 3, func(t *testing.T, w *world) {
+func testLeftIsNamed(t *testing.T, join Join) {
+	testEachWait(t, join, 3, func(t *testing.T, w *world) {
 		must(t, w.planes[2].Close())
-	}, func(t *testing.T, err error) { wantDeadlock(t, err, ranksOf(3)[2]) })
+	}, func(t *testing.T, err error) { checkDeadlock(t, err, ranksOf(3)[2]) })
 }
 
-func proveDeadlockNames(t *testing.T, join Join) {
+func testDeadlockNames(t *testing.T, join Join) {
 	for _, name := range []string{"a comparison", "a wait for work"} {
 		for elsewhere := range 2 {
 			w := newWorld(t, join, 2, patience)
@@ -118,9 +118,9 @@ func proveDeadlockNames(t *testing.T, join Join) {
 				return waits[name](p)
 			}) {
 				if other := ranksOf(2)[1-r]; errors.Is(err, driver.ErrFault) {
-					wantPeer(t, err, other)
+					checkPeerError(t, err, other)
 				} else {
-					wantDeadlock(t, err, other)
+					checkDeadlock(t, err, other)
 					named++
 				}
 			}
@@ -131,37 +131,37 @@ func proveDeadlockNames(t *testing.T, join Join) {
 	}
 }
 
-// proveLeftAndEnded waits for work of a ticket that a rank had not submitted when it left. The
+// testLeftAndEnded waits for work of a ticket that a rank had not submitted when it left. The
 // process of that rank ends long before the wait does.
-func proveLeftAndEnded(t *testing.T, _ Join) {
-	c := startProcesses(t, 2, leavingEarly, patience)
+func testLeftAndEnded(t *testing.T, _ Join) {
+	c := startProcesses(t, 2, leaveEarlyProgram, patience)
 	if err := c[1].command.Wait(); err != nil {
 		t.Error(err)
 	}
 	if o := c[0].await("outcome"); o.Kind != "deadlock" || !slices.Equal(o.Ranks, []int{1}) {
-		t.Errorf("the wait of the other rank ended by %+v, want a DeadlockError about rank 1", o)
+		t.Errorf("the outcome of rank 0 is %+v, want a DeadlockError about rank 1", o)
 	}
 }
 
-func proveInterrupted(t *testing.T, join Join) {
+func testInterrupted(t *testing.T, join Join) {
 	w := newWorld(t, join, 2, patience)
-	ctx, cancel := context.WithTimeout(w.ctx, short)
+	ctx, cancel := context.WithTimeout(w.ctx, shortTimeout)
 	defer cancel()
 	p := w.planes[0]
-	err := p.Await(ctx, never(p.Submit()))
+	err := p.Await(ctx, endlessWork(p.Submit()))
 	if WantAbsence(t, err, ranksOf(2)[1]) == 0 {
 		t.Errorf("got %v, want a TimeoutError", err)
 	}
-	wantError(t, "the wait", err, context.DeadlineExceeded)
-	must(t, wantOpen(p))
+	checkError(t, "the wait", err, context.DeadlineExceeded)
+	must(t, checkOpen(p))
 }
 
-// soon is the delay after which tests warn of late ranks.
-const soon = 20 * time.Millisecond
+// warningDelay is the time after which ranks of these tests warn of late ranks.
+const warningDelay = 20 * time.Millisecond
 
-// proveWarning has rank 1 arrive, or the wait end, after rank 0 has warned twice.
-func proveWarning(t *testing.T, join Join) {
-	ways := map[string]func(ctx context.Context, p control.Plane) error{
+// testWarning waits for two warnings on rank 0. Then rank 1 arrives, or the test cancels the wait.
+func testWarning(t *testing.T, join Join) {
+	calls := map[string]func(ctx context.Context, p control.Plane) error{
 		"a comparison": func(_ context.Context, p control.Plane) error {
 			return waits["a comparison"](p)
 		},
@@ -171,28 +171,28 @@ func proveWarning(t *testing.T, join Join) {
 			return err
 		},
 		"a wait for work": func(ctx context.Context, p control.Plane) error {
-			err := p.Await(ctx, never(p.Submit()))
+			err := p.Await(ctx, endlessWork(p.Submit()))
 			if errors.Is(err, context.Canceled) {
 				return nil
 			}
 			return err
 		},
 	}
-	for name, wait := range ways {
+	for name, wait := range calls {
 		t.Run("from "+name, func(t *testing.T) {
 			warnings := make(chan driver.LateWarning, 1000)
 			w := newWarningWorld(t, join, 2, driver.Late{
-				After: soon, Warn: func(l driver.LateWarning) { warnings <- l },
+				After: warningDelay, Warn: func(l driver.LateWarning) { warnings <- l },
 			})
 			for len(warnings) > 0 {
-				<-warnings // of ranks that joined late, on a busy machine
+				<-warnings // issued while ranks joined on a busy machine
 			}
 			ctx, cancel := context.WithCancel(w.ctx)
 			defer cancel()
 			ended := make(chan error, 1)
 			go func() { ended <- wait(ctx, w.planes[0]) }()
 			for number := range 2 {
-				wantWarning(t, <-warnings, time.Duration(2*number+1)*soon)
+				checkWarning(t, <-warnings, time.Duration(2*number+1)*warningDelay)
 			}
 			if name == "a wait for work" {
 				cancel()
@@ -200,12 +200,12 @@ func proveWarning(t *testing.T, join Join) {
 				must(t, wait(ctx, w.planes[1]))
 			}
 			must(t, <-ended)
-			must(t, wantOpen(w.planes[0]))
+			must(t, checkOpen(w.planes[0]))
 		})
 	}
 }
 
-func wantWarning(t *testing.T, l driver.LateWarning, waited time.Duration) {
+func checkWarning(t *testing.T, l driver.LateWarning, waited time.Duration) {
 	t.Helper()
 	late := ranksOf(2)[1]
 	if !slices.Equal(l.Ranks, []int{late}) || l.Group != "planes" || l.Doing == "" ||
@@ -214,19 +214,19 @@ func wantWarning(t *testing.T, l driver.LateWarning, waited time.Duration) {
 	}
 }
 
-func proveNoWarning(t *testing.T, join Join) {
-	var submitted atomic.Bool // ranks may be late before that on a busy machine
+func testNoWarning(t *testing.T, join Join) {
+	var submitted atomic.Bool // before that, ranks may be late on a busy machine
 	w := newWarningWorld(t, join, 2, driver.Late{
-		After: soon, Warn: func(l driver.LateWarning) {
+		After: warningDelay, Warn: func(l driver.LateWarning) {
 			if submitted.Load() {
-				t.Errorf("a warning: %v", &l)
+				t.Errorf("unexpected warning: %v", &l)
 			}
 		},
 	})
 	for _, p := range w.planes {
 		p.Submit()
 	}
-	// After the exchange each rank knows what the other has submitted.
+	// The exchange ensures that each rank has the other's submissions.
 	w.each(t, func(_ int, p control.Plane) error {
 		_, err := p.Exchange(w.ctx, driver.LaneControl, nil)
 		return err
@@ -234,8 +234,8 @@ func proveNoWarning(t *testing.T, join Join) {
 	submitted.Store(true)
 	w.each(t, func(_ int, p control.Plane) error {
 		begin := time.Now()
-		wait := never(1)
-		wait.Done = func() bool { return time.Since(begin) > 4*soon }
+		wait := endlessWork(1)
+		wait.Done = func() bool { return time.Since(begin) > 4*warningDelay }
 		return p.Await(w.ctx, wait)
 	})
 }

@@ -14,25 +14,26 @@ import (
 )
 
 const (
-	// patience bounds waits that should be short. It expires only if something hangs.
+	// patience limits waits that should be short. It expires only if something hangs.
 	patience = 60 * time.Second
-	// short is a deadline that tests let expire. Ranks that are not late meet it on a busy machine.
-	short = time.Second
+	// shortTimeout limits waits that tests let time out. It is long enough that ranks which are not
+	// meant to be late arrive in time on a busy machine.
+	shortTimeout = time.Second
 )
 
-// world is a group of planes in this process.
+// world holds the planes of a group whose ranks are all in this process.
 type world struct {
 	ctx    context.Context
 	planes []control.Plane // by group rank
 }
 
-// newWorld joins n ranks and closes them when the test ends.
+// newWorld joins n ranks and closes their planes when the test ends.
 func newWorld(t testing.TB, join Join, n int, timeout time.Duration) *world {
 	t.Helper()
 	return newWorldOf(t, join, n, Member{Timeout: timeout})
 }
 
-// newWarningWorld joins n ranks that warn of late ones.
+// newWarningWorld joins n ranks that warn of late ranks.
 func newWarningWorld(t testing.TB, join Join, n int, late driver.Late) *world {
 	t.Helper()
 	return newWorldOf(t, join, n, Member{Timeout: patience, Late: late})
@@ -63,7 +64,7 @@ func newWorldOf(t testing.TB, join Join, n int, m Member) *world {
 }
 
 // ranksOf returns the world ranks of a group of n. Each differs from its group rank, so that tests
-// detect when one is used for the other.
+// fail if code mixes up the two.
 func ranksOf(n int) []int {
 	ranks := make([]int, n)
 	for i := range ranks {
@@ -72,19 +73,19 @@ func ranksOf(n int) []int {
 	return ranks
 }
 
-// outcomes runs a function on every rank concurrently and returns the errors by group rank.
+// outcomes calls f for every rank concurrently and returns the errors by group rank.
 func (w *world) outcomes(f func(i int, p control.Plane) error) []error {
 	return ranktest.Outcomes(len(w.planes), func(i int) error { return f(i, w.planes[i]) })
 }
 
-// each runs a function on every rank concurrently, and fails the test on an error.
+// each calls f for every rank concurrently, and fails the test on an error.
 func (w *world) each(t testing.TB, f func(i int, p control.Plane) error) {
 	t.Helper()
 	must(t, errors.Join(w.outcomes(f)...))
 }
 
-// never returns a wait for work that does not end.
-func never(ticket uint64) control.Wait {
+// endlessWork returns a wait for work that does not end.
+func endlessWork(ticket uint64) control.Wait {
 	return control.Wait{
 		Ticket: ticket, Operation: driver.AllGather,
 		Doing: func() string { return fmt.Sprintf("work %d", ticket) },
@@ -99,16 +100,16 @@ func must(t testing.TB, err error) {
 	}
 }
 
-// wantError fails the test unless err wraps target.
-func wantError(t *testing.T, what string, err, target error) {
+// checkError fails the test unless err wraps target.
+func checkError(t *testing.T, name string, err, target error) {
 	t.Helper()
 	if !errors.Is(err, target) {
-		t.Errorf("%s: got %v, want %v", what, err, target)
+		t.Errorf("%s: got %v, want %v", name, err, target)
 	}
 }
 
-// wantOpen returns the cause of a plane that must not have failed, or nil.
-func wantOpen(p control.Plane) error {
+// checkOpen returns an error if the plane has failed.
+func checkOpen(p control.Plane) error {
 	select {
 	case <-p.Failed():
 		return fmt.Errorf("the plane has failed: %w", p.Cause())
@@ -117,16 +118,17 @@ func wantOpen(p control.Plane) error {
 	}
 }
 
-// barrier is the call that every rank compares.
+// barrier is the call that every rank makes in waits.
 var barrier = driver.Call{Operation: driver.Barrier, Digest: 1}
 
-// waits maps names to the ways in which a rank waits for others. Only the timeout bounds them.
+// waits holds, by name, functions in which a rank waits for the others, limited only by the
+// timeout.
 var waits = map[string]func(p control.Plane) error{
 	"a comparison": func(p control.Plane) error {
 		return p.Compare(p.Submit(), &barrier)
 	},
 	"a wait for work": func(p control.Plane) error {
-		return p.Await(context.Background(), never(p.Submit()))
+		return p.Await(context.Background(), endlessWork(p.Submit()))
 	},
 	"an exchange": func(p control.Plane) error {
 		_, err := p.Exchange(context.Background(), driver.LaneControl, []byte("here"))
