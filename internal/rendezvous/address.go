@@ -27,12 +27,12 @@ func split(address string) (network, addr string, err error) {
 	return "tcp", address, nil
 }
 
-// Token is a secret that a client must send to a server. It prints as a placeholder, so that it
-// does not appear in logs; convert it to a string to get its value.
+// Token is a secret that a client must send to a server. Formatting a Token prints a placeholder,
+// so that the secret does not appear in logs. Convert it to a string to get its value.
 type Token string
 
 // tokenKey prefixes the key of the CHECK query that carries a token. User keys start with a slash,
-// so they never collide with it.
+// so they never have this prefix.
 const tokenKey = "symmem/token/"
 
 // maxTokenBytes limits tokens, so that a server reads little before a client has authenticated.
@@ -41,7 +41,7 @@ const maxTokenBytes = 1 << 10
 // NewToken returns a random token of 128 bits.
 func NewToken() Token { return Token(rand.Text()) }
 
-// String hides the token.
+// String returns a placeholder.
 func (t Token) String() string {
 	if t == "" {
 		return "(no token)"
@@ -49,16 +49,16 @@ func (t Token) String() string {
 	return "(token)"
 }
 
-// GoString hides the token from %#v.
+// GoString returns a placeholder for %#v.
 func (t Token) GoString() string { return t.String() }
 
-// query returns a request that proves that the sender has the token.
+// query returns a request that carries the token.
 func (t Token) query() *request {
 	return &request{query: queryCheck, keys: []string{tokenKey + string(t)}}
 }
 
-// isIn reports whether r proves that its sender has the token, in constant time.
-func (t Token) isIn(r *request) bool {
+// matches reports, in constant time, whether r carries the token.
+func (t Token) matches(r *request) bool {
 	if r.query != queryCheck || len(r.keys) != 1 {
 		return false
 	}

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// BenchmarkStore measures one call of each kind over every transport.
+// BenchmarkStore measures Set, Add and Get over every transport.
 func BenchmarkStore(b *testing.B) {
 	for _, transport := range []string{"local", "unix", "tcp"} {
 		var c *Client

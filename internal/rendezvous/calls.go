@@ -5,28 +5,28 @@ import (
 	"fmt"
 )
 
-// userKey adds the slash that PyTorch's clients prepend to every user key.
+// userKey adds the slash that PyTorch's clients prepend to every key.
 func userKey(key string) string { return "/" + key }
 
 func (c *Client) keys(keys ...string) []string {
-	long := make([]string, len(keys))
+	full := make([]string, len(keys))
 	for i, key := range keys {
-		long[i] = userKey(c.prefix + key)
+		full[i] = userKey(c.prefix + key)
 	}
-	return long
+	return full
 }
 
-// call sends one request about one key. It adds the query, the key and the address of the store to
-// errors.
+// call sends one request and reads its reply. It adds the query, the key and the address of the
+// store to errors.
 func (c *Client) call(ctx context.Context, r *request, read func(*decoder) error) error {
 	err := r.check()
 	if err == nil {
-		err = c.ask(ctx, r.append(nil), read)
+		err = c.roundTrip(ctx, r.append(nil), read)
 	}
-	return c.explain(r, err)
+	return c.wrapError(r, err)
 }
 
-func (c *Client) explain(r *request, err error) error {
+func (c *Client) wrapError(r *request, err error) error {
 	if err == nil {
 		return nil
 	}
@@ -37,16 +37,16 @@ func (c *Client) explain(r *request, err error) error {
 	return fmt.Errorf("asking the store at %s for %s %.100q%s: %w", c.addr, r.query, key, more, err)
 }
 
-// Set stores value under key. It sends a PING after the value: SET alone has no answer, and the
-// next call may use another connection.
+// Set stores value under key. It also sends a PING and waits for the answer, because SET has no
+// answer and the next call may use another connection.
 func (c *Client) Set(ctx context.Context, key string, value []byte) error {
 	r := &request{query: querySet, keys: c.keys(key), values: [][]byte{value}}
 	err := r.check()
 	if err == nil {
 		b, read := appendPing(r.append(nil))
-		err = c.ask(ctx, b, read)
+		err = c.roundTrip(ctx, b, read)
 	}
-	return c.explain(r, err)
+	return c.wrapError(r, err)
 }
 
 // Get waits until key is set and returns its value, which the caller owns.
@@ -62,7 +62,8 @@ func (c *Client) Get(ctx context.Context, key string) (value []byte, err error) 
 	return value, err
 }
 
-// readField reads one value of a reply. Earlier values do not count against its size limit.
+// readField reads one value of a reply. It resets the decoder's budget, so that earlier replies do
+// not count against the limit.
 func readField(d *decoder) ([]byte, error) {
 	d.budget = maxRequestBytes
 	return d.field("value", maxValueBytes)
@@ -104,7 +105,7 @@ func (c *Client) Wait(ctx context.Context, keys ...string) error {
 	if err == nil {
 		err = c.wait(ctx, r.keys)
 	}
-	return c.explain(r, err)
+	return c.wrapError(r, err)
 }
 
 func (c *Client) wait(ctx context.Context, keys []string) error {
@@ -118,7 +119,7 @@ func (c *Client) wait(ctx context.Context, keys []string) error {
 }
 
 // Peek returns the value of a key and whether it is set, without waiting.
-func (c *Client) Peek(ctx context.Context, key string) (value []byte, there bool, err error) {
+func (c *Client) Peek(ctx context.Context, key string) (value []byte, set bool, err error) {
 	// A comparison that stores nothing distinguishes a missing key from an empty value.
 	probe := []byte("?")
 	value, err = c.CompareSet(ctx, key, probe, probe)

@@ -13,18 +13,18 @@ import (
 	"time"
 )
 
-// process is a random ID that distinguishes this process from all others.
-var process = rand.Text()
+// processID is a random ID that distinguishes this process from all others.
+var processID = rand.Text()
 
 // TakenError means that another process is connected to the store as the same rank of the job.
 type TakenError struct {
 	Rank int
-	By   string // describes the other process
+	By   string // description of the other process
 }
 
 // Error names the other process and the likely causes.
 func (e *TakenError) Error() string {
-	return fmt.Sprintf("rank %d of this job is connected already, from %s: it was started twice, or "+
+	return fmt.Sprintf("rank %d of this job is already connected, from %s: it was started twice, or "+
 		"two jobs have the same MASTER_ADDR and MASTER_PORT, or run id", e.Rank, e.By)
 }
 
@@ -32,17 +32,17 @@ func (e *TakenError) Error() string {
 // The description of that process follows.
 const takenAnswer = "the rank is taken: "
 
-// claimTime is the time for which a process that has ended may still seem to be connected.
+// claimTime limits how long a process that has ended may still appear to be connected.
 const claimTime = 2 * time.Second
 
-// claimed identifies a rank of a job. At most one process at a time can claim it.
-type claimed struct {
+// rankClaim identifies a rank of a job. Only one process at a time can claim it.
+type rankClaim struct {
 	job  string
 	rank int
 }
 
-// place returns a description of this process for errors.
-func place() string {
+// describeProcess returns a description of this process for errors.
+func describeProcess() string {
 	name, err := os.Hostname()
 	if err != nil {
 		name = "an unknown machine"
@@ -50,9 +50,9 @@ func place() string {
 	return fmt.Sprintf("process %d on %s", os.Getpid(), name)
 }
 
-// greet sends a greeting. If another process has claimed the rank, it retries for claimTime. It
+// greet sends a greeting. If another process has claimed the rank, greet retries for claimTime. It
 // reports whether the server records the ends of ranks.
-func greet(ctx context.Context, c *Client, g greeting) (records bool, err error) {
+func greet(ctx context.Context, c *Client, g greeting) (recordsEnds bool, err error) {
 	words, err := json.Marshal(g)
 	if err != nil {
 		return false, err
@@ -72,11 +72,11 @@ func greet(ctx context.Context, c *Client, g greeting) (records bool, err error)
 	}
 }
 
-// claim claims the rank of the job for this process, before this process counts a call of Connect,
-// so that a process that is refused does not disturb the other. The claim lasts as long as the
-// returned connection, which goes to the same server as the given client.
-func (w *World) claim(ctx context.Context, like *Client) (*Client, error) {
-	c := newClient(like.addr, like.dial)
+// claim claims the rank of the job for this process. Connect calls claim before it counts the call,
+// so that a refused process does not disturb the process that has claimed the rank. The claim lasts
+// as long as the returned client, which has a separate connection to the server of store.
+func (w *World) claim(ctx context.Context, store *Client) (*Client, error) {
+	c := newClient(store.addr, store.dial)
 	_, err := greet(ctx, c, w.greeting(w.job(), ""))
 	if err != nil {
 		return nil, errors.Join(err, c.Close())
@@ -86,12 +86,12 @@ func (w *World) claim(ctx context.Context, like *Client) (*Client, error) {
 
 // greeting returns the greeting of this rank.
 func (w *World) greeting(job, world string) greeting {
-	return greeting{World: world, Rank: w.Rank, Job: job, Process: process, Place: place()}
+	return greeting{World: world, Rank: w.Rank, Job: job, Process: processID, Place: describeProcess()}
 }
 
-// takenBy returns a TakenError if another process serves a store at an endpoint as the same rank of
-// the same job. It claims nothing.
-func takenBy(ctx context.Context, at Endpoint, w *World) error {
+// claimedBy returns a TakenError if another process has claimed this rank of the job in the store
+// at an endpoint. It claims nothing.
+func claimedBy(ctx context.Context, at Endpoint, w *World) error {
 	ctx, cancel := context.WithTimeout(ctx, claimTime+time.Second)
 	defer cancel()
 	c, err := Dial(ctx, at)
@@ -106,7 +106,7 @@ func takenBy(ctx context.Context, at Endpoint, w *World) error {
 	return nil
 }
 
-// probe returns a greeting that asks whether another process is this rank.
+// probe returns a greeting that asks whether another process has claimed this rank.
 func (w *World) probe() greeting {
 	g := w.greeting(w.job(), "")
 	g.Probe = true
@@ -124,17 +124,16 @@ func (w *World) job() string { return fmt.Sprintf("%s/%d", w.attempt(), w.Size) 
 // sizeKey returns the key under which a rank stores its number of ranks (WORLD_SIZE).
 func (w *World) sizeKey(rank int) string { return fmt.Sprintf("%s/size of %d", w.attempt(), rank) }
 
-// otherSize describes, for an error, the first absent rank whose WORLD_SIZE differs from this
-// rank's.
+// otherSize returns the end of an error text if an absent rank has another WORLD_SIZE than this
+// rank, and otherwise "".
 func (w *World) otherSize(ctx context.Context, c *Client, absent []int) string {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), leaveTimeout)
 	defer cancel()
 	own := strconv.Itoa(w.Size)
 	for _, rank := range absent {
-		size, there, err := c.Peek(ctx, w.sizeKey(rank))
-		if err == nil && there && string(size) != own {
-			return fmt.Sprintf("; rank %d was told that there are %s ranks (WORLD_SIZE), this rank "+
-				"that there are %s", rank, size, own)
+		size, set, err := c.Peek(ctx, w.sizeKey(rank))
+		if err == nil && set && string(size) != own {
+			return fmt.Sprintf("; WORLD_SIZE is %s on rank %d, but %s on this rank", size, rank, own)
 		}
 	}
 	return ""

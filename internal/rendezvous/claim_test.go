@@ -25,7 +25,7 @@ func otherProcess(ctx context.Context, t *testing.T, w World, at Endpoint) *Clie
 		t.Fatal(err)
 	}
 	if answer, err := c.CompareSet(ctx, greetKey, words, words); string(answer) != greetAnswer {
-		t.Fatalf("%q, %v", answer, err)
+		t.Fatalf("the answer is %q, %v, want %q", answer, err, greetAnswer)
 	}
 	return c
 }
@@ -42,7 +42,7 @@ func TestRankStartedTwiceIsRefused(t *testing.T) {
 	var taken *TakenError
 	if !errors.As(err, &taken) || taken.Rank != 1 ||
 		!strings.Contains(err.Error(), "from process 1 on another machine: it was started twice") {
-		t.Fatalf("got %v", err)
+		t.Fatalf("got %v, want a TakenError about rank 1", err)
 	}
 	if err := other.Close(); err != nil {
 		t.Fatal(err)
@@ -60,21 +60,21 @@ func TestSecondRankZeroIsRefused(t *testing.T) {
 	worlds := worldsOf(2, Route{Kind: RouteServe, Endpoint: at})
 	otherProcess(ctx, t, worlds[0], at)
 	if _, _, err := Connect(ctx, worlds[0]); !errors.As(err, new(*TakenError)) {
-		t.Fatalf("got %v", err)
+		t.Fatalf("got %v, want a TakenError", err)
 	}
 }
 
-// TestOneOfTwoConcurrentRankZerosIsRefused starts two ranks 0: the first serves the store, but has
-// not claimed its rank when the second checks for the first time.
+// TestOneOfTwoConcurrentRankZerosIsRefused starts two ranks 0. The first serves the store, but has
+// not yet claimed its rank when the second checks for the first time.
 func TestOneOfTwoConcurrentRankZerosIsRefused(t *testing.T) {
 	ctx := testContext(t)
 	server, _ := serveOn(t, privateName(), "")
 	at := Endpoint{Address: server.Address()}
 	worlds := worldsOf(2, Route{Kind: RouteServe, Endpoint: at})
-	asked := make(warnings, 1)
+	logged := make(warnings, 1)
 	// SetDefault also redirects package log and does not undo that.
 	before, output, flags := slog.Default(), log.Writer(), log.Flags()
-	slog.SetDefault(slog.New(asked))
+	slog.SetDefault(slog.New(logged))
 	defer func() {
 		slog.SetDefault(before)
 		log.SetOutput(output)
@@ -86,7 +86,7 @@ func TestOneOfTwoConcurrentRankZerosIsRefused(t *testing.T) {
 		refused <- err
 	}()
 	select {
-	case text := <-asked:
+	case text := <-logged:
 		if !strings.Contains(text, "the address of the store is taken") {
 			t.Errorf("unexpected warning: %s", text)
 		}
@@ -95,11 +95,11 @@ func TestOneOfTwoConcurrentRankZerosIsRefused(t *testing.T) {
 	}
 	otherProcess(ctx, t, worlds[0], at)
 	if err := <-refused; !errors.As(err, new(*TakenError)) {
-		t.Errorf("got %v", err)
+		t.Errorf("got %v, want a TakenError", err)
 	}
 }
 
-// warnings receives the first text that is logged.
+// warnings is a slog.Handler that sends the first message logged.
 type warnings chan string
 
 func (w warnings) Handle(_ context.Context, r slog.Record) error {
@@ -126,23 +126,22 @@ func TestProbeClaimsNoRank(t *testing.T) {
 	}
 	otherProcess(ctx, t, w, at)
 	if _, err := greet(ctx, c, w.probe()); !errors.As(err, new(*TakenError)) {
-		t.Errorf("got %v", err)
+		t.Errorf("got %v, want a TakenError", err)
 	}
 }
 
-// TestKeysOfAJobShareItsPrefix includes a job without a name.
-func TestKeysOfAJobShareItsPrefix(t *testing.T) {
+// TestKeysOfJobShareItsPrefix also tests a job without a name.
+func TestKeysOfJobShareItsPrefix(t *testing.T) {
 	for _, run := range []string{"", "none", "run"} {
 		w := World{RunID: run, Restart: 2, Size: 4}
 		key, job := w.sizeKey(1), w.job()
 		if prefix, ok := strings.CutSuffix(key, "size of 1"); !ok || job != prefix+"4" {
-			t.Errorf("run id %q: the key %q does not match the prefix %q of others", run, key, job)
+			t.Errorf("run id %q: size key %q and job prefix %q have different prefixes", run, key, job)
 		}
 	}
 }
 
-// TestDifferentWorldSizesAreReported makes rank 1 wait for a rank 2, and rank 0 for a rank 1 of its
-// own world.
+// TestDifferentWorldSizesAreReported connects rank 0 of a world of 2 and rank 1 of a world of 3.
 func TestDifferentWorldSizesAreReported(t *testing.T) {
 	ctx, cancel := context.WithCancel(testContext(t))
 	defer cancel()
@@ -168,7 +167,7 @@ func TestDifferentWorldSizesAreReported(t *testing.T) {
 		t.Error("rank 1 of 3 connected without the other ranks")
 	}
 	if err := <-failed[0]; err == nil || !strings.Contains(err.Error(),
-		"rank 1 was told that there are 3 ranks (WORLD_SIZE), this rank that there are 2") {
-		t.Errorf("got %v", err)
+		"WORLD_SIZE is 3 on rank 1, but 2 on this rank") {
+		t.Errorf("got %v, want an error with both sizes", err)
 	}
 }

@@ -11,17 +11,17 @@ import (
 // time, and few calls of a program wait at the same time.
 const idleLinks = 4
 
-// Client accesses a store of small keys and values that all ranks of a job share, over connections
-// to one server. It is safe for concurrent use. Each call uses a free connection or opens one: the
-// protocol allows one outstanding request per connection, and a waiting call must not block the
-// call that it waits for.
+// Client accesses a store of small keys and values that all ranks of a job share. It is safe for
+// concurrent use. The protocol allows only one outstanding request per connection, and a waiting
+// call must not block the call that ends its wait. So each call uses a free connection or opens a
+// new one.
 //
-// A call that has returned without error has taken effect for all ranks. A cancelled call may have
+// A call that has returned without error has taken effect for all ranks. A canceled call may have
 // taken effect. Keys are limited to 8 KiB, values to 8 MiB, and a call to 128 Ki keys
 // (ErrTooLarge).
 //
 // A Client with a prefix is a view of another client: it adds the prefix to its keys and shares the
-// connections of the other.
+// other client's connections.
 type Client struct {
 	*links
 	prefix string
@@ -29,18 +29,17 @@ type Client struct {
 
 // links manages the connections to one server.
 type links struct {
-	// addr, dial and server are immutable once the client is shared. server is the world rank that
-	// serves the store, plus 1, or 0 if it is not known.
+	// addr, dial and server are immutable once the client is shared. server holds 1 plus the world
+	// rank that serves the store, or 0 if no rank serves it.
 	addr   string
 	dial   func(context.Context) (*link, error)
 	server int
 
-	mu sync.Mutex
-	// Guarded by mu: all connections, the unused ones, the state, and a function that Close calls.
-	all    map[*link]bool
-	idle   []*link
-	closed bool
-	atEnd  func() error
+	mu      sync.Mutex
+	all     map[*link]bool // all connections; guarded by mu
+	idle    []*link        // unused connections; guarded by mu
+	closed  bool           // guarded by mu
+	onClose func() error   // called by Close, or nil; guarded by mu
 }
 
 // ServedBy returns the world rank that serves the store, or -1 if a launcher or PyTorch serves it.
@@ -61,22 +60,23 @@ func WithPrefix(c *Client, prefix string) *Client {
 func NewLocal() *Client {
 	server := newServer("this process", "")
 	c := server.Client()
-	c.atEnd = server.Close
+	c.onClose = server.Close
 	return c
 }
 
-// Close ends all connections; calls in progress return ErrClosed. Closing twice is harmless.
+// Close ends all connections, so that calls in progress return ErrClosed. Closing twice is
+// harmless.
 func (c *links) Close() error {
 	c.mu.Lock()
 	var errs []error
 	for l := range c.all {
 		errs = append(errs, l.conn.Close())
 	}
-	atEnd := c.atEnd
-	c.all, c.idle, c.closed, c.atEnd = map[*link]bool{}, nil, true, nil
+	onClose := c.onClose
+	c.all, c.idle, c.closed, c.onClose = map[*link]bool{}, nil, true, nil
 	c.mu.Unlock()
-	if atEnd != nil {
-		errs = append(errs, atEnd())
+	if onClose != nil {
+		errs = append(errs, onClose())
 	}
 	return errors.Join(errs...)
 }
@@ -118,7 +118,7 @@ func (c *links) reuse() (*link, error) {
 	return l, nil
 }
 
-// adopt adds a new connection to those that Close closes, unless the client is closed.
+// adopt adds a new connection, so that Close closes it. It returns false if the client is closed.
 func (c *links) adopt(l *link) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -128,8 +128,8 @@ func (c *links) adopt(l *link) bool {
 	return !c.closed
 }
 
-// release returns a connection after a call, so that other calls can use it, unless a reply is
-// incomplete. It returns the call's error, or ErrClosed if Close caused it.
+// release makes a connection available for other calls, or closes it if a reply is incomplete. It
+// returns the call's error, or ErrClosed if Close caused that error.
 func (c *links) release(l *link, err error) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -145,8 +145,8 @@ func (c *links) release(l *link, err error) error {
 	return err
 }
 
-// ask sends an encoded, checked request and reads its reply.
-func (c *links) ask(ctx context.Context, b []byte, read func(*decoder) error) error {
+// roundTrip sends an encoded, checked request and reads its reply.
+func (c *links) roundTrip(ctx context.Context, b []byte, read func(*decoder) error) error {
 	ctx, cancel := bounded(ctx)
 	defer cancel()
 	l, err := c.acquire(ctx)

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// listenRaw calls answer for every connection to a TCP address.
+// listenRaw listens on a TCP address, which it returns, and calls answer for every connection.
 func listenRaw(t *testing.T, answer func(net.Conn)) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -32,11 +32,11 @@ func TestClientReportsAnotherProtocol(t *testing.T) {
 	addr := listenRaw(t, func(conn net.Conn) { _, _ = conn.Write([]byte("HTTP/1.1 400\r\n")) })
 	_, err := Dial(testContext(t), Endpoint{Address: addr})
 	if !errors.Is(err, ErrProtocol) {
-		t.Fatalf("%v is no ErrProtocol", err)
+		t.Fatalf("got %v, want ErrProtocol", err)
 	}
 	if !strings.Contains(err.Error(), addr) ||
 		!strings.Contains(err.Error(), "answered with 0x50545448") {
-		t.Fatalf("the message lacks the address or the answer: %v", err)
+		t.Fatalf("got %v, want an error with the address and the answer", err)
 	}
 }
 
@@ -64,7 +64,7 @@ func TestClientRefusesInvalidReplies(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			c, _ := scripted(t, r.want, r.reply)
 			if err := r.call(c); !errors.Is(err, ErrProtocol) {
-				t.Fatalf("%v is no ErrProtocol", err)
+				t.Fatalf("got %v, want ErrProtocol", err)
 			}
 			if len(c.all) != 0 {
 				t.Fatal("the connection was not closed")
@@ -81,19 +81,19 @@ func TestClosedStoreIsLost(t *testing.T) {
 	waiting := make(chan error, 1)
 	ctx := testContext(t)
 	go func() { waiting <- c.Wait(ctx, "never") }()
-	// The wait is lost, whether or not it has reached the server.
+	// The wait fails even if it has not reached the server yet.
 	if err := s.Close(); err != nil {
 		t.Fatal(err)
 	}
 	if err := <-waiting; !errors.Is(err, ErrLost) {
-		t.Fatalf("waiting: %v", err)
+		t.Fatalf("Wait: got %v, want ErrLost", err)
 	}
 	if err := c.Set(testContext(t), "k", nil); !errors.Is(err, ErrLost) {
-		t.Fatalf("afterwards: %v", err)
+		t.Fatalf("Set: got %v, want ErrLost", err)
 	}
 	c.Close()
 	if err := c.Set(testContext(t), "k", nil); !errors.Is(err, ErrClosed) {
-		t.Fatalf("after Close: %v", err)
+		t.Fatalf("Set after Close: got %v, want ErrClosed", err)
 	}
 }
 
@@ -104,6 +104,6 @@ func TestCloseEndsCallsInProgress(t *testing.T) {
 	go func() { waiting <- c.Wait(ctx, "never") }()
 	c.Close()
 	if err := <-waiting; !errors.Is(err, ErrClosed) {
-		t.Fatal(err)
+		t.Fatalf("got %v, want ErrClosed", err)
 	}
 }

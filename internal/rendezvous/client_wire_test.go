@@ -3,17 +3,17 @@ package rendezvous
 import (
 	"bytes"
 	"context"
-	"encoding/hex"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"strings"
 	"testing"
 )
 
-// scripted returns a client whose server reads and writes exactly the bytes of the script, after a
-// handshake. In the expected bytes, "ping" stands for a PING, which the server echoes after the
-// reply.
+// scripted returns a client whose server performs a handshake, expects the bytes want and writes
+// reply. If want ends with "ping", the server also expects a PING there and answers it after the
+// reply. The channel receives the server's error.
 func scripted(t *testing.T, want, reply string) (*Client, <-chan error) {
 	t.Helper()
 	done := make(chan error, 1)
@@ -45,10 +45,10 @@ func playQuery(t *testing.T, conn net.Conn, want, reply string) error {
 		return err
 	}
 	if !bytes.Equal(got, b) {
-		return errors.New("got " + hex.EncodeToString(got))
+		return fmt.Errorf("the client sent %x, want %x", got, b)
 	}
 	if reply == "" {
-		return nil // An empty write to a pipe waits for a reader.
+		return nil // an empty write to a pipe would wait for a reader
 	}
 	_, err := conn.Write(unhex(t, reply))
 	return err
@@ -66,7 +66,7 @@ func playPing(t *testing.T, conn net.Conn, want, reply string) error {
 	return err
 }
 
-// TestClientQueryBytes compares the bytes that calls send with golden bytes.
+// TestClientQueryBytes compares the bytes that each call sends with the expected bytes.
 func TestClientQueryBytes(t *testing.T) {
 	ctx := testContext(t)
 	k := two64 + "'/k'"
@@ -99,7 +99,7 @@ func TestClientQueryBytes(t *testing.T) {
 	}
 }
 
-// TestClientWaitsBeforeItReads tests the calls that send two queries.
+// TestClientWaitsBeforeItReads checks that Get sends a WAIT before its GET.
 func TestClientWaitsBeforeItReads(t *testing.T) {
 	ours, theirs := net.Pipe()
 	l := &link{conn: ours, d: newDecoder(ours, "script"), authenticated: true}
@@ -114,14 +114,13 @@ func TestClientWaitsBeforeItReads(t *testing.T) {
 			playQuery(t, theirs, "06"+one64+k, "00"), playQuery(t, theirs, "03"+k, one64+"'v'"),
 			theirs.Close())
 	}()
-	wantValue(t, c, "k", "v")
+	checkValue(t, c, "k", "v")
 	if err := <-done; err != nil {
 		t.Fatal(err)
 	}
 }
 
-// TestLinkIsIncompleteOnlyIfBytesWereSent aborts a request that no server reads, so that no byte
-// was sent.
+// TestLinkIsIncompleteOnlyIfBytesWereSent aborts a request before any byte of it is sent.
 func TestLinkIsIncompleteOnlyIfBytesWereSent(t *testing.T) {
 	ours, theirs := net.Pipe()
 	closeLater(t, ours)
@@ -132,7 +131,8 @@ func TestLinkIsIncompleteOnlyIfBytesWereSent(t *testing.T) {
 		l := &link{conn: ours, d: newDecoder(ours, "mute"), authenticated: true, incomplete: before}
 		err := l.exchange(ctx, []byte{1}, func(*decoder) error { return nil })
 		if !errors.Is(err, context.Canceled) || l.incomplete != before {
-			t.Errorf("%v, incomplete: %v, want %v as before", err, l.incomplete, before)
+			t.Errorf("got %v and incomplete = %v, want context.Canceled and %v as before",
+				err, l.incomplete, before)
 		}
 	}
 }

@@ -13,9 +13,9 @@ import (
 type AbsentError struct {
 	// Ranks lists the ranks that did not join, in ascending order.
 	Ranks []int
-	// Size is the number of ranks of the job.
+	// Size counts the ranks of the job.
 	Size int
-	// Err is the error that ended the wait.
+	// Err holds the error that ended the wait.
 	Err error
 }
 
@@ -32,16 +32,18 @@ func (e *AbsentError) Error() string {
 // Unwrap returns the error that ended the wait.
 func (e *AbsentError) Unwrap() error { return e.Err }
 
-// Connect connects to the store of a world and returns once all ranks have called it, or with the
-// context's error (after DefaultTimeout if it has no deadline); an AbsentError names the ranks that
-// did not join. All ranks must make the same number of calls, one after another; they may be
-// connected several times at once. A call that fails before it reaches the store does not count:
-// after an error the ranks leave and start again.
+// Connect connects to the store of a world and returns once all ranks have called it. If the
+// context ends first (after DefaultTimeout if it has no deadline), an AbsentError names the ranks
+// that did not join.
+//
+// All ranks must make the same number of calls, one after another. They may be connected several
+// times at once. A call that fails before it reaches the store does not count, so after an error
+// all ranks should leave and start again.
 //
 // The Client's keys are separate from those of other jobs, of earlier attempts of this job (as far
 // as the launcher counts them), and of other calls of Connect.
 //
-// The Member represents this rank in the job. It must be closed, which leaves the job.
+// The Member represents this rank in the job. The caller must close it to leave the job.
 func Connect(ctx context.Context, w World) (*Client, *Member, error) {
 	if problem := w.problem(); problem != "" {
 		return nil, nil, fmt.Errorf("connecting the ranks: %s", problem)
@@ -56,12 +58,13 @@ func Connect(ctx context.Context, w World) (*Client, *Member, error) {
 	return m.store, m, nil
 }
 
-// maxHangUps limits the retries if a store closes the connection at once. The store of an earlier
-// attempt that is about to close does this, and, every time, one that requires another token.
+// maxHangUps limits the retries if a store closes the connection at once. A store of an earlier
+// attempt may do this once, because it is about to close. A store that requires another token does
+// it every time.
 const maxHangUps = 3
 
-// connect retries if the store is lost: it may have been one that rank 0 was about to close, after
-// an earlier Connect on the same address.
+// connect implements Connect. It retries if the store is lost, since that may have been the store
+// of an earlier Connect at the same address, which rank 0 was about to close.
 func connect(ctx context.Context, w World) (*Member, error) {
 	if w.Route.Kind == RoutePMI {
 		to, err := pmiEndpoint(ctx, w.Route.FD, w.Rank == 0)
@@ -80,7 +83,7 @@ func connect(ctx context.Context, w World) (*Member, error) {
 	})
 }
 
-// attempt makes one attempt to connect.
+// attempt tries once to connect.
 func attempt(ctx context.Context, w World) (*Member, error) {
 	m := &Member{world: w}
 	if err := m.open(ctx); err != nil {
@@ -99,10 +102,10 @@ func attempt(ctx context.Context, w World) (*Member, error) {
 	return m, nil
 }
 
-// listenAddress returns the address to listen on for clients of a TCP address. The name under which
-// others reach this machine need not resolve to one of its interfaces (in Kubernetes it does not),
-// so unless it is the loopback, the server listens on all interfaces. The token excludes other
-// clients.
+// listenAddress returns the address to listen on for clients that connect to address. The host name
+// under which others reach this machine may not resolve to one of its interfaces, for example in
+// Kubernetes. So unless the host is the loopback address, the server listens on all interfaces. The
+// token excludes other clients.
 func listenAddress(address string) string {
 	host, port, err := net.SplitHostPort(address)
 	if err != nil || strings.HasPrefix(address, unixScheme) {
@@ -114,8 +117,9 @@ func listenAddress(address string) string {
 	return net.JoinHostPort("", port)
 }
 
-// closeTimeout limits how long Close on rank 0 keeps serving ranks that have not left.
+// closeTimeout limits how long Close on the serving rank waits for ranks that have not left.
 const closeTimeout = 30 * time.Second
 
-// leaveTimeout limits how long a rank tries to store that it leaves.
+// leaveTimeout limits exchanges with the store that continue after a deadline, such as storing that
+// a rank leaves.
 const leaveTimeout = 2 * time.Second

@@ -15,27 +15,27 @@ import (
 	"time"
 )
 
-// meet connects all worlds, exchanges a value between their ranks, and closes them, the serving
-// rank first: it must wait for the others.
-func meet(t *testing.T, worlds []World) {
+// connectAndClose connects all ranks, exchanges a value between them, and closes them, the serving
+// rank first. The serving rank must wait for the others.
+func connectAndClose(t *testing.T, worlds []World) {
 	t.Helper()
 	ctx := testContext(t)
-	onEach(t, worlds, func(w World) error {
+	forEachRank(t, worlds, func(w World) error {
 		store, leave, err := Connect(ctx, w)
 		if err != nil {
 			return err
 		}
-		return errors.Join(greetAll(ctx, store, w), leave.Close(), leave.Close())
+		return errors.Join(exchangeValues(ctx, store, w), leave.Close(), leave.Close())
 	})
 }
 
-// onEach runs a function on all ranks at once.
-func onEach(t *testing.T, worlds []World, part func(w World) error) {
+// forEachRank calls f for all ranks concurrently.
+func forEachRank(t *testing.T, worlds []World, f func(w World) error) {
 	t.Helper()
 	var all sync.WaitGroup
 	for _, w := range worlds {
 		all.Go(func() {
-			if err := part(w); err != nil {
+			if err := f(w); err != nil {
 				t.Errorf("rank %d: %v", w.Rank, err)
 			}
 		})
@@ -43,9 +43,10 @@ func onEach(t *testing.T, worlds []World, part func(w World) error) {
 	all.Wait()
 }
 
-func greetAll(ctx context.Context, s *Client, w World) error {
+// exchangeValues stores a value of this rank and reads the values of all ranks.
+func exchangeValues(ctx context.Context, s *Client, w World) error {
 	if w.Rank != 0 {
-		// When these reads arrive, rank 0 has closed or waits for them.
+		// Rank 0 may be closing its store already.
 		if _, err := s.Add(ctx, "others", 1); err != nil {
 			return err
 		}
@@ -59,7 +60,7 @@ func greetAll(ctx context.Context, s *Client, w World) error {
 			return err
 		}
 		if string(value) != fmt.Sprint(rank) {
-			return fmt.Errorf("rank %d has the value %q", rank, value)
+			return fmt.Errorf("the value of rank %d is %q, want %d", rank, value, rank)
 		}
 	}
 	return nil
@@ -98,37 +99,37 @@ func TestRanksConnectRepeatedly(t *testing.T) {
 	for name, worlds := range rows {
 		t.Run(name, func(t *testing.T) {
 			for range 3 {
-				meet(t, worlds)
+				connectAndClose(t, worlds)
 			}
 		})
 	}
 }
 
 // TestConnectRetriesIfTheStoreIsClosing connects rank 1 to the store of an earlier attempt, which
-// closes the connection at its first query, like a store that requires a token.
+// closes the connection at the first query, like a store that requires a token.
 func TestConnectRetriesIfTheStoreIsClosing(t *testing.T) {
 	address := privateName()
 	old, err := net.Listen("unix", strings.TrimPrefix(address, unixScheme))
 	if err != nil {
 		t.Fatal(err)
 	}
-	gone := make(chan error, 1)
-	go func() { gone <- hangUp(old) }()
+	oldErr := make(chan error, 1)
+	go func() { oldErr <- hangUp(old) }()
 	worlds := worldsOf(2, Route{Kind: RouteServe, Endpoint: Endpoint{Address: address}})
-	meet(t, worlds)
-	if err := <-gone; err != nil {
+	connectAndClose(t, worlds)
+	if err := <-oldErr; err != nil {
 		t.Error(err)
 	}
 }
 
-// hangUp completes the handshake of all clients, and closes at the next query.
+// hangUp completes the handshake of all clients, and closes all connections at the next query.
 func hangUp(l net.Listener) error {
 	var serving sync.WaitGroup
 	var conns []net.Conn
 	for {
 		conn, err := l.Accept()
 		if err != nil {
-			break // it was closed
+			break // a client's query has closed the listener
 		}
 		conns = append(conns, conn)
 		serving.Go(func() {
@@ -153,7 +154,7 @@ func hangUp(l net.Listener) error {
 	return errors.Join(errs...)
 }
 
-// port returns a free address.
+// port returns a free TCP address.
 func port(t *testing.T) (string, error) {
 	t.Helper()
 	s, err := Listen("127.0.0.1:0", "x")
@@ -169,15 +170,15 @@ func TestAbsentRanksAreNamed(t *testing.T) {
 	cause := errors.New("the deadline")
 	route := Route{Kind: RouteServe, Endpoint: Endpoint{Address: privateName()}}
 	worlds := worldsOf(5, route)
-	came := []int{0, 2, 4}
-	errs := make(chan error, len(came))
-	for _, rank := range came {
+	present := []int{0, 2, 4}
+	errs := make(chan error, len(present))
+	for _, rank := range present {
 		go func() {
 			_, _, err := Connect(ctx, worlds[rank])
 			errs <- err
 		}()
 	}
-	// All three have joined once their keys are set.
+	// All three ranks have joined once their keys are set.
 	probe, err := Dial(ctx, route.Endpoint)
 	if err != nil {
 		t.Fatal(err)
@@ -190,17 +191,17 @@ func TestAbsentRanksAreNamed(t *testing.T) {
 		t.Fatal(err)
 	}
 	cancel(cause)
-	for range came {
+	for range present {
 		err := <-errs
 		var absent *AbsentError
 		if !errors.As(err, &absent) || !slices.Equal(absent.Ranks, []int{1, 3}) {
-			t.Errorf("%v does not name ranks 1 and 3", err)
+			t.Errorf("got %v, want an AbsentError for ranks 1 and 3", err)
 		}
 	}
 }
 
-// cutConn ends a context while the answer to a join is in transit, and continues to read once this
-// has aborted the connection, or after 20 ms.
+// cutConn ends a context while the answer to a join is in transit. It continues to read once the
+// end of the context has aborted the connection, or after 20 ms.
 type cutConn struct {
 	net.Conn
 	end    func()
@@ -235,8 +236,9 @@ func (c *cutConn) Read(b []byte) (int, error) {
 	return c.Conn.Read(b)
 }
 
-// TestDeadlineDuringJoinReportsAbsentRanks requires the report over the existing connection: rank 0
-// closes the store as soon as no client is connected, so there may be no other one.
+// TestDeadlineDuringJoinReportsAbsentRanks checks that the absent ranks are read over the existing
+// connection. Rank 0 closes the store as soon as no client is connected, so a new connection may be
+// impossible.
 func TestDeadlineDuringJoinReportsAbsentRanks(t *testing.T) {
 	server, _ := serveOn(t, privateName(), "")
 	ctx, cancel := context.WithCancelCause(testContext(t))
@@ -258,7 +260,7 @@ func TestDeadlineDuringJoinReportsAbsentRanks(t *testing.T) {
 	var absent *AbsentError
 	if !errors.As(err, &absent) || !slices.Equal(absent.Ranks, []int{0, 1}) ||
 		!errors.Is(err, cause) {
-		t.Errorf("%v does not name ranks 0 and 1", err)
+		t.Errorf("got %v, want an AbsentError for ranks 0 and 1", err)
 	}
 	if err := m.Close(); err != nil {
 		t.Error(err)
@@ -272,10 +274,10 @@ func TestMissingRankZeroIsReported(t *testing.T) {
 	_, _, err := Connect(ctx, w)
 	var absent *AbsentError
 	if !errors.As(err, &absent) || !slices.Equal(absent.Ranks, []int{0}) {
-		t.Fatal(err)
+		t.Fatalf("got %v, want an AbsentError for rank 0", err)
 	}
 	if !strings.Contains(err.Error(), "rank 1 of 2 (options, store served by rank 0)") {
-		t.Fatalf("the message lacks the rank or the store: %v", err)
+		t.Fatalf("got %v, want an error that describes the rank and the store", err)
 	}
 }
 
@@ -295,7 +297,7 @@ func TestRankZeroDoesNotWaitForEndedRanks(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := die(<-dead); err != nil {
+	if err := closeLinks(<-dead); err != nil {
 		t.Fatal(err)
 	}
 	if err := leave.Close(); err != nil {
@@ -315,8 +317,8 @@ func TestAttemptsOfAJobHaveSeparateKeys(t *testing.T) {
 		for rank := range worlds {
 			worlds[rank].RunID, worlds[rank].Restart = "run", restart
 		}
-		meet(t, worlds)
-		wantValue(t, client, fmt.Sprintf("symmem/run/%d/2/1/others", restart), "1")
+		connectAndClose(t, worlds)
+		checkValue(t, client, fmt.Sprintf("symmem/run/%d/2/1/others", restart), "1")
 	}
 }
 
@@ -332,46 +334,46 @@ func TestListenAddress(t *testing.T) {
 	}
 }
 
-// TestConnectDoesNotWaitForEndedRanks uses a launcher's store, to which the launcher reports the
-// end.
+// TestConnectDoesNotWaitForEndedRanks uses a launcher's store and reports the end of a rank to it.
 func TestConnectDoesNotWaitForEndedRanks(t *testing.T) {
-	for _, gone := range []int{0, 1, 2} {
-		t.Run(fmt.Sprintf("rank %d", gone), func(t *testing.T) {
+	for _, ended := range []int{0, 1, 2} {
+		t.Run(fmt.Sprintf("rank %d", ended), func(t *testing.T) {
 			server, _ := serveOn(t, privateName(), "token")
 			worlds := worldsOf(3, Route{
 				Kind: RouteJoin, Endpoint: Endpoint{Address: server.Address(), Token: "token"},
 			})
 			var all sync.WaitGroup
 			for _, w := range worlds {
-				if w.Rank == gone {
+				if w.Rank == ended {
 					continue
 				}
 				all.Go(func() {
 					_, _, err := Connect(testContext(t), w)
 					var absent *AbsentError
-					if !errors.As(err, &absent) || !slices.Equal(absent.Ranks, []int{gone}) {
-						t.Errorf("rank %d: %v", w.Rank, err)
+					if !errors.As(err, &absent) || !slices.Equal(absent.Ranks, []int{ended}) {
+						t.Errorf("rank %d: got %v, want an AbsentError for rank %d", w.Rank, err, ended)
 					}
 				})
 			}
-			server.Ended(gone, "rank 2 exited with code 3")
+			server.Ended(ended, fmt.Sprintf("rank %d exited with code 3", ended))
 			all.Wait()
 		})
 	}
 }
 
-// TestRankMayEndAfterAllHaveJoined lets one rank end before a slow one checks.
+// TestRankMayEndAfterAllHaveJoined connects and closes twice, so that one rank may end while
+// another is still in Connect.
 func TestRankMayEndAfterAllHaveJoined(t *testing.T) {
 	server, _ := serveOn(t, privateName(), "token")
 	worlds := worldsOf(3, Route{
 		Kind: RouteJoin, Endpoint: Endpoint{Address: server.Address(), Token: "token"},
 	})
-	meet(t, worlds)
-	meet(t, worlds)
+	connectAndClose(t, worlds)
+	connectAndClose(t, worlds)
 }
 
-// TestGuardEndsWithARank also tests stop.
-func TestGuardEndsWithARank(t *testing.T) {
+// TestGuardEndsWithRank also tests stop.
+func TestGuardEndsWithRank(t *testing.T) {
 	server, _ := serveOn(t, privateName(), "token")
 	worlds := worldsOf(2, Route{
 		Kind: RouteJoin, Endpoint: Endpoint{Address: server.Address(), Token: "token"},
@@ -396,10 +398,10 @@ func TestGuardEndsWithARank(t *testing.T) {
 				return
 			}
 			server.Ended(1, "rank 1 was killed by signal 9")
-			_, err = store.Get(guarded, "what rank 1 never sets")
+			_, err = store.Get(guarded, "never set")
 			var ended *EndedError
 			if !errors.As(err, &ended) || ended.Rank != 1 {
-				t.Errorf("%v", err)
+				t.Errorf("got %v, want an EndedError for rank 1", err)
 			}
 			if err := leave.Close(); err != nil {
 				t.Error(err)

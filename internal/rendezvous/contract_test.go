@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// TestStoreContract runs one suite over every kind of store.
+// TestStoreContract tests the contract with every kind of store.
 func TestStoreContract(t *testing.T) {
 	kinds := map[string]func(t *testing.T) *Client{
 		"local": func(t *testing.T) *Client {
@@ -38,23 +38,23 @@ func TestStoreContract(t *testing.T) {
 	}
 	for name, open := range kinds {
 		t.Run(name, func(t *testing.T) {
-			for law, check := range contract {
-				t.Run(law, func(t *testing.T) { check(t, open(t)) })
+			for sentence, test := range contract {
+				t.Run(sentence, func(t *testing.T) { test(t, open(t)) })
 			}
 		})
 	}
 }
 
 var contract = map[string]func(t *testing.T, s *Client){
-	"Get returns the value of Set":                       lawSetGet,
-	"Add starts from zero":                               lawAdd,
-	"CompareSet stores only if the value is as expected": lawCompareSet,
-	"Get waits for a missing key":                        lawGetWaits,
-	"the error of a cancelled Wait contains the keys":    lawWaitNames,
-	"a cancelled wait leaves the store usable":           lawCancelled,
-	"concurrent Adds are all counted":                    lawConcurrent,
-	"a waiting call does not block another":              lawNoHoldUp,
-	"too large requests are refused":                     lawTooLarge,
+	"Get returns the value of Set":                       testSetGet,
+	"Add starts from zero":                               testAdd,
+	"CompareSet stores only if the value is as expected": testCompareSet,
+	"Get waits for a missing key":                        testGetWaits,
+	"the error of a canceled Wait contains the keys":     testWaitNames,
+	"the store is usable after a canceled wait":          testCanceled,
+	"concurrent Adds are all counted":                    testConcurrent,
+	"a waiting call does not block another":              testWaitDoesNotBlock,
+	"requests that are too large are refused":            testTooLarge,
 }
 
 func mustSet(t *testing.T, s *Client, key, value string) {
@@ -64,7 +64,7 @@ func mustSet(t *testing.T, s *Client, key, value string) {
 	}
 }
 
-func wantValue(t *testing.T, s *Client, key, want string) {
+func checkValue(t *testing.T, s *Client, key, want string) {
 	t.Helper()
 	got, err := s.Get(testContext(t), key)
 	if err != nil || string(got) != want {
@@ -72,7 +72,7 @@ func wantValue(t *testing.T, s *Client, key, want string) {
 	}
 }
 
-func lawSetGet(t *testing.T, s *Client) {
+func testSetGet(t *testing.T, s *Client) {
 	values := map[string]string{
 		"": "empty key", "empty": "", "a/b": "\x00\xff", "k\x00": "zero",
 		strings.Repeat("k", 4<<10): "long key", "big": strings.Repeat("v", maxValueBytes),
@@ -81,23 +81,23 @@ func lawSetGet(t *testing.T, s *Client) {
 		mustSet(t, s, key, value)
 	}
 	for key, value := range values {
-		wantValue(t, s, key, value)
+		checkValue(t, s, key, value)
 	}
 	mustSet(t, s, "a/b", "again")
-	wantValue(t, s, "a/b", "again")
+	checkValue(t, s, "a/b", "again")
 }
 
-func lawAdd(t *testing.T, s *Client) {
+func testAdd(t *testing.T, s *Client) {
 	for _, step := range []struct{ delta, sum int64 }{{5, 5}, {-7, -2}, {0, -2}} {
 		sum, err := s.Add(testContext(t), "n", step.delta)
 		if err != nil || sum != step.sum {
 			t.Fatalf("Add(%d) = %d, %v; want %d", step.delta, sum, err, step.sum)
 		}
 	}
-	wantValue(t, s, "n", "-2")
+	checkValue(t, s, "n", "-2")
 }
 
-func lawCompareSet(t *testing.T, s *Client) {
+func testCompareSet(t *testing.T, s *Client) {
 	rows := []struct{ expected, desired, want string }{
 		{"other", "x", "other"}, // missing key with an expectation: nothing is stored
 		{"", "one", "one"},
@@ -114,7 +114,7 @@ func lawCompareSet(t *testing.T, s *Client) {
 	}
 }
 
-func lawGetWaits(t *testing.T, s *Client) {
+func testGetWaits(t *testing.T, s *Client) {
 	got := make(chan string, 1)
 	ctx := testContext(t)
 	go func() {
@@ -123,22 +123,22 @@ func lawGetWaits(t *testing.T, s *Client) {
 	}()
 	mustSet(t, s, "later", "v")
 	if got := <-got; got != "v <nil>" {
-		t.Fatal(got)
+		t.Fatalf("Get returned %q, want %q", got, "v <nil>")
 	}
 }
 
-func lawWaitNames(t *testing.T, s *Client) {
+func testWaitNames(t *testing.T, s *Client) {
 	mustSet(t, s, "here", "")
 	cause := errors.New("test cause")
-	err := waitUntilCancelled(t, s, cause, "here", "there", "nowhere")
+	err := waitUntilCanceled(t, s, cause, "here", "there", "nowhere")
 	if !errors.Is(err, cause) || !strings.Contains(err.Error(), `here" and 2 more`) {
-		t.Fatalf("%v lacks the cause or the keys", err)
+		t.Fatalf("got %v, want an error with the cause and the keys", err)
 	}
 }
 
-// waitUntilCancelled cancels a wait before or after the server has received it: the outcome must be
-// the same.
-func waitUntilCancelled(t *testing.T, s *Client, cause error, keys ...string) error {
+// waitUntilCanceled cancels a wait, before or after the server has received it, and returns its
+// error.
+func waitUntilCanceled(t *testing.T, s *Client, cause error, keys ...string) error {
 	t.Helper()
 	ctx, cancel := context.WithCancelCause(testContext(t))
 	done := make(chan error, 1)
@@ -148,23 +148,23 @@ func waitUntilCancelled(t *testing.T, s *Client, cause error, keys ...string) er
 	return <-done
 }
 
-func lawCancelled(t *testing.T, s *Client) {
+func testCanceled(t *testing.T, s *Client) {
 	for range 5 {
-		err := waitUntilCancelled(t, s, context.Canceled, "never")
+		err := waitUntilCanceled(t, s, context.Canceled, "never")
 		if !errors.Is(err, context.Canceled) {
-			t.Fatal(err)
+			t.Fatalf("got %v, want context.Canceled", err)
 		}
 	}
 	mustSet(t, s, "never", "late")
-	wantValue(t, s, "never", "late")
+	checkValue(t, s, "never", "late")
 	ctx, cancel := context.WithCancel(testContext(t))
 	cancel()
 	if err := s.Set(ctx, "k", nil); !errors.Is(err, context.Canceled) {
-		t.Fatalf("Set with an expired context: %v", err)
+		t.Fatalf("Set with a canceled context: got %v, want context.Canceled", err)
 	}
 }
 
-func lawConcurrent(t *testing.T, s *Client) {
+func testConcurrent(t *testing.T, s *Client) {
 	const callers, each = 8, 25
 	ctx := testContext(t)
 	var all sync.WaitGroup
@@ -178,10 +178,10 @@ func lawConcurrent(t *testing.T, s *Client) {
 		})
 	}
 	all.Wait()
-	wantValue(t, s, "n", fmt.Sprint(callers*each))
+	checkValue(t, s, "n", fmt.Sprint(callers*each))
 }
 
-func lawNoHoldUp(t *testing.T, s *Client) {
+func testWaitDoesNotBlock(t *testing.T, s *Client) {
 	const chain = 16
 	ctx := testContext(t)
 	var all sync.WaitGroup
@@ -196,11 +196,11 @@ func lawNoHoldUp(t *testing.T, s *Client) {
 		})
 	}
 	mustSet(t, s, "0", "")
-	wantValue(t, s, fmt.Sprint(chain), "")
+	checkValue(t, s, fmt.Sprint(chain), "")
 	all.Wait()
 }
 
-func lawTooLarge(t *testing.T, s *Client) {
+func testTooLarge(t *testing.T, s *Client) {
 	ctx := testContext(t)
 	long := strings.Repeat("k", maxKeyBytes)
 	errs := []error{
@@ -210,9 +210,9 @@ func lawTooLarge(t *testing.T, s *Client) {
 	}
 	for i, err := range errs {
 		if !errors.Is(err, ErrTooLarge) {
-			t.Fatalf("row %d: %v", i, err)
+			t.Fatalf("row %d: got %v, want ErrTooLarge", i, err)
 		}
 	}
 	mustSet(t, s, "k", "v")
-	wantValue(t, s, "k", "v")
+	checkValue(t, s, "k", "v")
 }

@@ -8,11 +8,12 @@ import (
 	"io"
 )
 
-// decoder reads requests and replies. It never allocates much more than has arrived, so that a
-// forged length costs its sender more than the reader. It is used by one goroutine at a time.
+// decoder reads requests and replies. It never allocates much more memory than the bytes that have
+// arrived, so that a forged length does not exhaust the reader's memory. Only one goroutine at a
+// time may use a decoder.
 type decoder struct {
 	r *bufio.Reader
-	// peer is the address of the other side, for errors.
+	// peer identifies the other side in errors.
 	peer string
 	// budget limits the remaining bytes of keys and values of the current request.
 	budget int
@@ -111,17 +112,17 @@ func (d *decoder) number() (int64, error) {
 	return int64(n), err
 }
 
-func (d *decoder) length(what string, most uint64) (uint64, error) {
+func (d *decoder) length(name string, most uint64) (uint64, error) {
 	n, err := d.u64()
 	if err == nil && n > most {
-		return 0, d.errorf("%s %d is over the limit of %d", what, n, most)
+		return 0, d.errorf("%s %d is over the limit of %d", name, n, most)
 	}
 	return n, err
 }
 
 // field reads a length and a value of that length, which the caller owns.
-func (d *decoder) field(what string, most uint64) ([]byte, error) {
-	n, err := d.length("length of a "+what, most)
+func (d *decoder) field(name string, most uint64) ([]byte, error) {
+	n, err := d.length("length of a "+name, most)
 	if err != nil {
 		return nil, err
 	}
@@ -133,8 +134,8 @@ func (d *decoder) field(what string, most uint64) ([]byte, error) {
 }
 
 func (d *decoder) bytes(n int64) ([]byte, error) {
-	const atOnce = 64 << 10
-	if n <= atOnce {
+	const maxPrealloc = 64 << 10
+	if n <= maxPrealloc {
 		b := make([]byte, n)
 		_, err := io.ReadFull(d.r, b)
 		return b, unexpected(err)

@@ -15,9 +15,9 @@ import (
 
 // Endpoint identifies a server and the token that it requires.
 type Endpoint struct {
-	// Address is "host:port", "unix:@name" or "unix:/path".
+	// Address has the form "host:port", "unix:@name" or "unix:/path".
 	Address string
-	// Token is empty for PyTorch's own servers, and for a Unix socket that needs none.
+	// Token is empty for PyTorch's servers and for a Unix socket whose server requires no token.
 	Token Token
 }
 
@@ -26,10 +26,10 @@ const (
 	maxBackoff   = 500 * time.Millisecond
 )
 
-// Dial connects to the store at an endpoint. It retries until the server is there or the context
-// ends (DefaultTimeout if it has no deadline). It does not retry after a wrong token (ErrToken), a
-// server that does not speak the TCPStore protocol (ErrProtocol) or a socket of another user
-// (PeerError). The caller must Close the client.
+// Dial connects to the store at an endpoint. It retries until the server accepts the connection or
+// the context ends (after DefaultTimeout if it has no deadline). Dial does not retry after a wrong
+// token (ErrToken), if the server does not speak the TCPStore protocol (ErrProtocol), or if the
+// socket belongs to another user (PeerError). The caller must Close the client.
 func Dial(ctx context.Context, to Endpoint) (*Client, error) {
 	return dial(ctx, to, uint32(os.Geteuid()))
 }
@@ -75,7 +75,7 @@ func dial(ctx context.Context, to Endpoint, uid uint32) (*Client, error) {
 	return c, c.release(first, nil)
 }
 
-// isTransient reports whether a server that is still starting can be the reason for err.
+// isTransient reports whether the server may cause err while it is still starting.
 func isTransient(err error) bool {
 	return !errors.Is(err, ErrProtocol) && !errors.Is(err, ErrToken) &&
 		!errors.As(err, new(*PeerError))
@@ -84,16 +84,16 @@ func isTransient(err error) bool {
 // isBusy reports whether err means that the accept queue of a running server is full.
 func isBusy(err error) bool { return errors.Is(err, syscall.EAGAIN) }
 
-// retryUntil calls once until it succeeds, with increasing pauses, while retry accepts the error.
+// retryUntil calls once, with increasing pauses, until it succeeds or retry rejects its error.
 func retryUntil[T any](
 	ctx context.Context,
 	once func(context.Context) (*T, error),
 	retry func(error) bool,
 ) (*T, error) {
 	for pause := firstBackoff; ; pause = min(2*pause, maxBackoff) {
-		made, err := once(ctx)
+		result, err := once(ctx)
 		if err == nil || !retry(err) {
-			return made, err
+			return result, err
 		}
 		if !sleepAround(ctx, pause) {
 			return nil, fmt.Errorf("%w; the last attempt: %w", context.Cause(ctx), err)
@@ -101,8 +101,8 @@ func retryUntil[T any](
 	}
 }
 
-// sleepAround pauses for a random time around pause, so that ranks that started together do not
-// connect at once, and reports whether the context is still alive.
+// sleepAround sleeps for a random time around pause, so that ranks that started together do not
+// connect all at once. It returns false if the context ends first.
 func sleepAround(ctx context.Context, pause time.Duration) bool {
 	return sleep(ctx, pause/2+rand.N(pause))
 }

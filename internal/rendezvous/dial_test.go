@@ -8,13 +8,13 @@ import (
 	"time"
 )
 
-func TestRankWithoutATokenGivesUp(t *testing.T) {
+func TestConnectWithoutTokenFailsAtOnce(t *testing.T) {
 	s, _ := serveOn(t, privateName(), "secret")
 	worlds := worldsOf(2, Route{Kind: RouteServe, Endpoint: Endpoint{Address: s.Address()}})
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
 	if _, _, err := Connect(ctx, worlds[1]); !errors.Is(err, ErrToken) || ctx.Err() != nil {
-		t.Fatalf("%v, and then %v", err, ctx.Err())
+		t.Fatalf("got %v, want ErrToken before the deadline", err)
 	}
 }
 
@@ -41,15 +41,15 @@ func TestDialWaitsForTheServer(t *testing.T) {
 
 func TestDialReturnsTheLastError(t *testing.T) {
 	ctx, cancel := context.WithCancelCause(testContext(t))
-	cause := errors.New("the user left")
+	cause := errors.New("interrupted")
 	cancel(cause)
 	_, err := Dial(ctx, Endpoint{Address: privateName()})
 	if !errors.Is(err, cause) || !strings.Contains(err.Error(), "the last attempt: dial unix") {
-		t.Fatal(err)
+		t.Fatalf("got %v, want an error with the cause and the last attempt", err)
 	}
 	for _, bad := range []string{"", "host", "host:", "unix:", "unix:@", ":"} {
 		if _, err := Dial(testContext(t), Endpoint{Address: bad}); err == nil {
-			t.Fatalf("%q is an address", bad)
+			t.Fatalf("Dial accepted the address %q", bad)
 		}
 	}
 }

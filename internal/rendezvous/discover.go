@@ -6,21 +6,22 @@ import (
 	"strconv"
 )
 
-// environment reads variables and records them for errors.
+// environment reads environment variables and records them for errors.
 type environment struct {
 	lookup func(string) (string, bool)
 	source Source
 	seen   []Variable
 }
 
-// value returns a variable, or "" if it is absent or empty: scripts often set variables to "".
+// value returns a variable, or "" if it is not set. Callers treat an empty variable as not set,
+// since scripts often set variables to "".
 func (e *environment) value(name string) string {
 	value, _ := e.lookup(name)
 	e.seen = append(e.seen, Variable{name, value})
 	return value
 }
 
-// secret returns a token, whose value does not appear in errors.
+// secret returns a token. Errors do not show its value.
 func (e *environment) secret(name string) Token {
 	value, _ := e.lookup(name)
 	shown := Variable{Name: name}
@@ -49,8 +50,8 @@ func (e *environment) number(name string) (int, error) {
 	return n, nil
 }
 
-// family holds the names of the variables in which one launcher passes rank, size, local rank and
-// local size to a process. Launchers set all of them or none.
+// family names the variables in which one launcher passes rank, size, local rank and local size to
+// a process. Launchers set all four variables or none.
 type family struct {
 	source Source
 	names  [4]string
@@ -80,8 +81,8 @@ var families = []family{
 }
 
 // Discover returns the rank of this process and the location of the store, from options and the
-// environment (os.LookupEnv). It opens nothing and does not communicate. Its errors are
-// EnvironmentErrors, or name the invalid option.
+// environment. lookup is usually os.LookupEnv. Discover opens nothing and does not communicate. Its
+// errors are EnvironmentErrors, or describe the invalid option.
 func Discover(lookup func(string) (string, bool), o Options) (World, error) {
 	w, err := ranks(lookup, o)
 	if err != nil {
@@ -94,7 +95,7 @@ func Discover(lookup func(string) (string, bool), o Options) (World, error) {
 	return w, nil
 }
 
-// ranks tries the sources in their order.
+// ranks tries the sources of ranks in order.
 func ranks(lookup func(string) (string, bool), o Options) (World, error) {
 	if o.Size != 0 || o.Rank != 0 || o.LocalRank != 0 || o.LocalSize != 0 {
 		return fromOptions(o)
@@ -131,8 +132,8 @@ func fromOptions(o Options) (World, error) {
 	return w, nil
 }
 
-// ranks reads one family. ok is false if none of its variables is set, or another source must be
-// used.
+// ranks reads the variables of one family. ok is false if none of them is set, or if another source
+// must be used.
 func (f *family) ranks(e *environment, slurmStep bool) (w World, ok bool, err error) {
 	count, local := 0, 0
 	for i, name := range f.names {

@@ -117,12 +117,12 @@ func TestDiscover(t *testing.T) {
 func withoutOwnAddress(t *testing.T, w *World) {
 	t.Helper()
 	if !strings.HasPrefix(w.Route.Endpoint.Address, "unix:@symmem-") {
-		t.Fatalf("route %v", w.Route)
+		t.Fatalf("got route %v, want a socket of symmem", w.Route)
 	}
 	w.Route.Endpoint = Endpoint{}
 }
 
-// TestIncompleteEnvironments checks that each message contains a certain part.
+// TestIncompleteEnvironments checks that each error contains a certain text.
 func TestIncompleteEnvironments(t *testing.T) {
 	rows := []struct{ name, env, want string }{
 		{
@@ -194,10 +194,10 @@ func TestIncompleteEnvironments(t *testing.T) {
 			w, err := Discover(environmentOf(r.env), Options{})
 			var environment *EnvironmentError
 			if !errors.As(err, &environment) {
-				t.Fatalf("%+v, %v: no EnvironmentError", w, err)
+				t.Fatalf("got %+v, %v, want an EnvironmentError", w, err)
 			}
 			if !strings.Contains(err.Error(), r.want) {
-				t.Fatalf("%v\ndoes not contain %s", err, r.want)
+				t.Fatalf("got %v\nwant an error that contains %s", err, r.want)
 			}
 		})
 	}
@@ -216,7 +216,7 @@ func TestInvalidOptions(t *testing.T) {
 	for name, o := range rows {
 		t.Run(name, func(t *testing.T) {
 			if w, err := Discover(environmentOf(""), o); err == nil {
-				t.Fatalf("%+v", w)
+				t.Fatalf("got %+v, want an error", w)
 			}
 		})
 	}
@@ -225,10 +225,10 @@ func TestInvalidOptions(t *testing.T) {
 func TestErrorsDoNotContainTokens(t *testing.T) {
 	_, err := Discover(environmentOf(envTorch+"SYMMEM_STORE=here SYMMEM_TOKEN=secret"), Options{})
 	if err == nil || strings.Contains(err.Error(), "secret") {
-		t.Fatal(err)
+		t.Fatalf("got %v, want an error without the token", err)
 	}
 	if !strings.Contains(err.Error(), `SYMMEM_TOKEN="(hidden)"`) {
-		t.Fatalf("the token is not listed: %v", err)
+		t.Fatalf("got %v, want an error that lists SYMMEM_TOKEN", err)
 	}
 }
 
@@ -249,7 +249,7 @@ func TestPrivateSocketNamesAreUnique(t *testing.T) {
 			t.Fatalf("%s and %s share %s", env, other, address)
 		}
 		if name := strings.TrimPrefix(address, "unix:"); len(name) > 107 {
-			t.Fatalf("the name has %d bytes", len(name))
+			t.Fatalf("the socket name has %d bytes, want at most 107", len(name))
 		}
 		seen[address] = env
 	}

@@ -1,39 +1,39 @@
-// Package rendezvous connects the ranks of one job: it finds the rank of this process, and gives
-// all ranks one store of small keys and values.
+// Package rendezvous connects the ranks of one job. It determines the rank of this process, and
+// provides a store of small keys and values that all ranks share.
 //
 // # The store
 //
-// The store speaks the wire protocol of PyTorch's TCPStore, both as client and as server. The
-// client uses only queries that every server since PyTorch 2.4 supports, so that a job under
-// torchrun needs no second server. The Server supports all queries, so that PyTorch programs can
-// use it.
+// Client and server speak the wire protocol of PyTorch's TCPStore. The client uses only queries
+// that every server since PyTorch 2.4 supports, so that a job under torchrun needs no second
+// server. The Server supports all queries, so that PyTorch programs can use it.
 //
 // The protocol has no authentication and no notion of a user. This package adds both within the
-// protocol: a Server on TCP requires a Token, which is sent as the key of a CHECK query; on a Unix
-// socket both sides compare the user of the other side with their own. The token crosses TCP in
-// clear text: it excludes other jobs and port scanners, not an attacker who can read the network.
+// protocol. A Server on TCP requires a Token, which is sent as the key of a CHECK query. On a Unix
+// socket each side compares the user of the other side with its own. The token is sent over TCP in
+// clear text, so it excludes other jobs and port scanners, but not an attacker who can read the
+// network.
 //
 // # The ranks
 //
 // Discover reads the environment in this order: explicit Options, torchrun, Open MPI, MPICH
-// (PMI-1), Slurm, and otherwise a single process. If only some variables of a family are set, it
-// returns an EnvironmentError that lists each variable with its value; guessing would start two
-// jobs instead of one. Connect turns the World into a Client, and returns once all ranks have
-// joined, or with an error that names the ranks that did not.
+// (PMI-1), Slurm. Without any of these there is a single process. If only some variables of a
+// family are set, Discover returns an EnvironmentError that lists each variable with its value,
+// since a wrong guess would start two jobs instead of one. Connect returns a Client for a World
+// once all ranks have joined, or an error that names the ranks that have not.
 //
 // The Server also records which ranks have ended. A launcher reports how its processes have ended.
-// In addition every rank sends its rank (the greeting) on one connection that it keeps open, and
-// the server notices when that connection ends. Connect does not wait for ranks that have ended,
+// In addition every rank sends a greeting with its rank on one connection that it keeps open, and
+// the server records the end of that connection. Connect does not wait for ranks that have ended,
 // and the context of Guard ends soon after one of its ranks. If rank 0 serves the store, the loss
 // of the store means that rank 0 has ended. A stopped process keeps its connections and does not
-// count as ended. PyTorch's own store does not record ends: torchrun itself ends the whole job, and
-// without torchrun only timeouts detect a lost rank.
+// count as ended. PyTorch's store does not record ends: torchrun ends the whole job when a rank
+// fails, and without torchrun only timeouts detect a lost rank.
 //
 // # Unauthenticated connections
 //
-// A connection has 5 s to send VALIDATE and the token. The number of connections that have not done
-// so is limited; the oldest is closed first. Clients that lose their connection for this reason
-// retry.
+// A client must send VALIDATE and the token within 5 s. The number of connections that have not
+// done so is limited, and the server closes the oldest of them first. Clients whose connection is
+// closed for this reason retry.
 //
 // # Caveats
 //
@@ -50,6 +50,6 @@
 //	Server.mu
 //	  outbox.mu
 //	watch.mu (a leaf)
-//	Client.mu (a leaf: nothing is called while it is held)
+//	Client.mu (a leaf: no other lock is acquired while it is held)
 //	services.mu (held while listening, so that two members do not open one address)
 package rendezvous

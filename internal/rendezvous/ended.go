@@ -9,17 +9,17 @@ import (
 	"time"
 )
 
-// The Server stores which ranks have ended, so that others need not wait until their timeout. It
-// notices an end in two ways: a launcher that serves the store calls Ended for each of its
-// processes, and each rank sends a greeting on a connection that ends with the rank. Each end has a
-// numbered key. The prefix of these keys differs from that of ranks.
+// The Server stores which ranks have ended, so that others need not wait until their timeout. There
+// are two sources: a launcher that serves the store calls Ended for each of its processes, and each
+// rank sends a greeting on a connection that ends with the rank. Each end has a numbered key with
+// the prefix endsKey, which differs from the prefixes of the ranks' keys.
 const endsKey = "symmem-ends"
 
 func endKey(n int) string { return endsKey + "/" + strconv.Itoa(n) }
 
-// greetKey is the key of the COMPARE_SET with which a rank sends its greeting. The Server records
-// which rank the connection represents, stores nothing, and answers greetAnswer. Any other server
-// answers with the expected value, as it does for a missing key, and stores nothing either.
+// A rank sends its greeting in a COMPARE_SET of greetKey. The Server records which rank the
+// connection represents, stores nothing, and answers greetAnswer. Any other server treats greetKey
+// as a missing key: it answers with the expected value and stores nothing either.
 const (
 	greetKey    = "symmem-greeting"
 	greetAnswer = "ends are told"
@@ -28,10 +28,10 @@ const (
 // maxGreetingBytes limits a greeting, in bytes.
 const maxGreetingBytes = 4 << 10
 
-// greeting identifies the rank that a connection represents. World is the prefix of the rank's
-// keys, and empty before the rank has one. With Job, Process and Place the server can refuse a
-// second process that claims the same rank of the same job. With Probe the server only answers
-// whether it would refuse.
+// greeting identifies the rank that a connection represents. World holds the prefix of the rank's
+// keys, or "" before it is determined. From Job, Process and Place the server detects a second
+// process that claims the same rank of the same job. If Probe is set, the server only answers
+// whether it would refuse the claim.
 type greeting struct {
 	World   string `json:"world"`
 	Rank    int    `json:"rank"`
@@ -41,29 +41,29 @@ type greeting struct {
 	Probe   bool   `json:"probe,omitempty"`
 }
 
-// rankEnd is stored under a key of endsKey. World is empty if a launcher reports the end of its
-// process, which has the same rank in every world.
+// rankEnd describes the end of a rank. It is stored under endKey. World is empty if a launcher has
+// reported the end of its process, which has the same rank in every world.
 type rankEnd struct {
 	World string `json:"world,omitempty"`
 	Rank  int    `json:"rank"`
 	How   string `json:"how"`
-	// Left is set if the rank has announced that it leaves; Why is the reason it gave.
+	// Left is set if the rank has announced that it leaves. Why holds the reason that it gave.
 	Left bool   `json:"left,omitempty"`
 	Why  string `json:"why,omitempty"`
-	// Closing alone is set if the store is about to be closed in order: ranks that have joined a
-	// later Connect then retry with the next store.
+	// Closing is set, and no other field, if the store is about to be closed in order. Ranks that
+	// have joined a later Connect then retry with the next store.
 	Closing bool `json:"closing,omitempty"`
 }
 
 // EndedError means that a rank has ended, as its launcher or the store's server reported, or has
 // left.
 type EndedError struct {
-	// Rank is the rank, and How describes how it has ended; the text names the rank.
 	Rank int
-	How  string
+	// How describes how the rank has ended. The text names the rank.
+	How string
 	// Left is set if the rank has left the job in order.
 	Left bool
-	// Why is the reason that it passed to Leave; empty if it had finished its work.
+	// Why holds the reason that the rank passed to Leave. It is empty if the rank had finished.
 	Why string
 }
 
@@ -77,7 +77,7 @@ func (s *Server) Ended(rank int, how string) {
 	s.recordEnd(rankEnd{Rank: rank, How: how})
 }
 
-// recordEnd stores an end. s.mu is held.
+// recordEnd stores an end. The caller holds s.mu.
 func (s *Server) recordEnd(e rankEnd) {
 	value, err := json.Marshal(e)
 	if err != nil {
@@ -85,7 +85,7 @@ func (s *Server) recordEnd(e rankEnd) {
 	}
 	r := &request{query: querySet, keys: []string{userKey(endKey(s.ends))}, values: [][]byte{value}}
 	s.ends++
-	// A SET has no answer and cannot fail.
+	// SET has no answer and cannot fail.
 	_ = s.apply(0, r)
 }
 
@@ -96,7 +96,7 @@ func (s *Server) announceClosing() {
 	s.recordEnd(rankEnd{Closing: true})
 }
 
-// handleGreeting answers a greeting. It reports whether the request was one. s.mu is held.
+// handleGreeting answers a greeting. It returns false for other requests. The caller holds s.mu.
 func (s *Server) handleGreeting(from clientID, r *request) bool {
 	n := s.sessions[from]
 	if n == nil || r.query != queryCompareSet || r.keys[0] != userKey(greetKey) {
@@ -106,7 +106,7 @@ func (s *Server) handleGreeting(from clientID, r *request) bool {
 	if len(r.values[0]) > maxGreetingBytes || json.Unmarshal(r.values[0], g) != nil {
 		return false
 	}
-	key := claimed{job: g.Job, rank: g.Rank}
+	key := rankClaim{job: g.Job, rank: g.Rank}
 	if other := s.sessions[s.claims[key]]; other != nil && other.greeting.Process != g.Process {
 		n.out.post(appendField(nil, takenAnswer+other.greeting.Place))
 		return true
@@ -134,13 +134,13 @@ func (s *Server) greeted(world string) (ranks []int) {
 	return ranks
 }
 
-// recordSessionEnd records the end of a rank whose session has ended. s.mu is held.
+// recordSessionEnd records the end of a rank whose session has ended. The caller holds s.mu.
 func (s *Server) recordSessionEnd(n *session) {
 	g := n.greeting
 	if g == nil || s.closed {
 		return
 	}
-	if key := (claimed{job: g.Job, rank: g.Rank}); s.claims[key] == n.id {
+	if key := (rankClaim{job: g.Job, rank: g.Rank}); s.claims[key] == n.id {
 		delete(s.claims, key)
 	}
 	if g.World == "" {
@@ -157,8 +157,9 @@ func (s *Server) recordSessionEnd(n *session) {
 	s.recordEnd(e)
 }
 
-// fatalToConnect reports whether this Connect cannot succeed because a rank has ended: not all
-// ranks had joined, and the rank did not give up in order, as every rank does at its own deadline.
+// fatalToConnect reports whether this Connect cannot succeed because of the end of a rank. That is
+// so if not all ranks had joined, unless the rank has left in order, as every rank does at its own
+// deadline.
 func (m *Member) fatalToConnect(ctx context.Context, e *EndedError) bool {
 	if e.Rank == 0 && !e.Left && m.watch.storeLost() {
 		return true
@@ -171,26 +172,26 @@ func (m *Member) fatalToConnect(ctx context.Context, e *EndedError) bool {
 }
 
 const (
-	// launcherDelay is the time after the end of a connection in which the launcher may report how
-	// the process has ended.
+	// launcherDelay limits the time between the end of a connection and the launcher's report of
+	// how the process has ended.
 	launcherDelay = 200 * time.Millisecond
-	// graceAfterEnd is the time that Guard continues after the end of a rank: data that the rank
-	// has sent before may still arrive, and may suffice.
+	// graceAfterEnd is the time for which a guarded context continues after the end of a rank,
+	// since data that the rank has sent before may still arrive and may suffice.
 	graceAfterEnd = time.Second
 )
 
-// Guard returns a context for a call that needs the given ranks of the world, such as the creation
-// of a group. It ends soon after any of them has ended or left, with an EndedError as its cause, or
-// after the store is lost. Stores that symmem does not serve (torchrun's) do not record ends. The
-// caller must call stop.
+// Guard returns a context for a call that needs the given ranks of the world, for example to create
+// a group. The context ends soon after any of these ranks has ended or left, with an EndedError as
+// its cause, or if rank 0 is lost together with the store. Stores that symmem does not serve, such
+// as torchrun's, do not record ends. The caller must call stop.
 func (m *Member) Guard(
 	ctx context.Context, ranks []int,
 ) (guarded context.Context, stop func()) {
 	return m.guard(ctx, graceAfterEnd, m.isEndOf(ranks))
 }
 
-// isEndOf returns a function that reports whether an end concerns the given ranks, or is that of
-// rank 0 and the store ended with it.
+// isEndOf returns a function that reports whether an end is that of one of the given ranks, or that
+// of rank 0 if the store is lost, too.
 func (m *Member) isEndOf(ranks []int) func(context.Context, *EndedError) bool {
 	set := map[int]bool{}
 	for _, r := range ranks {
@@ -201,7 +202,7 @@ func (m *Member) isEndOf(ranks []int) func(context.Context, *EndedError) bool {
 	}
 }
 
-// guard ends the context some time after a fatal end.
+// guard returns a context that ends the given time after a fatal end.
 func (m *Member) guard(
 	ctx context.Context, after time.Duration, fatal func(context.Context, *EndedError) bool,
 ) (guarded context.Context, stop func()) {
@@ -219,8 +220,8 @@ func (m *Member) guard(
 	return guarded, func() { cancel(nil); <-done }
 }
 
-// Ended returns the known ends of the given ranks, by rank, and that of rank 0 if the store ended
-// with it. It waits until enough accepts them, or the context ends.
+// Ended returns the known ends of the given ranks, ordered by rank, and that of rank 0 if the store
+// is lost, too. It waits until enough returns true for them or the context ends.
 func (m *Member) Ended(
 	ctx context.Context, ranks []int, enough func([]*EndedError) bool,
 ) []*EndedError {
@@ -247,20 +248,20 @@ func (m *Member) Ended(
 	}
 }
 
-// addEnd replaces the error of a wait by the end of a rank, if that is why the wait failed: of a
-// rank that rank 0 reported as absent, or of rank 0 if the store is lost with it. The store may
-// record that end a moment later.
+// addEnd replaces the error of a wait by the end of a rank, if that end is its cause: the end of a
+// rank that rank 0 has reported as absent, or of rank 0 if the store is lost, too. addEnd waits
+// briefly, since the store may record the end a moment later.
 func (m *Member) addEnd(err error) error {
 	var absent *AbsentError
-	missed := errors.As(err, &absent)
+	isAbsent := errors.As(err, &absent)
 	lost := errors.Is(err, ErrLost) || errors.Is(err, errHungUp)
-	if m.watch == nil || !missed && !lost {
+	if m.watch == nil || !isAbsent && !lost {
 		return err
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), launcherDelay)
 	defer cancel()
 	e := m.watch.await(ctx, 0, func(_ context.Context, e *EndedError) bool {
-		return missed && !e.Left && slices.Contains(absent.Ranks, e.Rank) ||
+		return isAbsent && !e.Left && slices.Contains(absent.Ranks, e.Rank) ||
 			lost && !e.Left && e.Rank == 0 && m.watch.storeLost()
 	})
 	if e == nil {
@@ -269,7 +270,7 @@ func (m *Member) addEnd(err error) error {
 	return &AbsentError{Ranks: []int{e.Rank}, Size: m.world.Size, Err: e}
 }
 
-// ended returns the error of a wait that an EndedError has ended, or nil.
+// ended returns an AbsentError if the cause of the context is an EndedError, and otherwise nil.
 func (m *Member) ended(ctx context.Context) error {
 	e, ok := errors.AsType[*EndedError](context.Cause(ctx))
 	if !ok {

@@ -11,11 +11,11 @@ import (
 	"time"
 )
 
-// prompt limits the time until an end is reported.
-const prompt = 3 * time.Second
+// reportDelay limits the time until the end of a rank is reported.
+const reportDelay = 3 * time.Second
 
-// die closes the connections of a member, as the kernel does when its process is killed.
-func die(m *Member) error {
+// closeLinks closes the connections of a member, as the kernel does when its process is killed.
+func closeLinks(m *Member) error {
 	m.watch.cancel()
 	err := errors.Join(m.watch.client.Close(), m.client.Close())
 	if m.service != nil {
@@ -28,7 +28,7 @@ func die(m *Member) error {
 	return err
 }
 
-// routesOf returns routes to a store of this package, by the process that serves it.
+// routesOf returns routes to stores of this package, by the process that serves the store.
 func routesOf(t *testing.T) map[string]Route {
 	t.Helper()
 	server, _ := serveOn(t, privateName(), "token")
@@ -44,7 +44,7 @@ func routesOf(t *testing.T) map[string]Route {
 func connectAll(ctx context.Context, t *testing.T, worlds []World) []*Member {
 	t.Helper()
 	members := make([]*Member, len(worlds))
-	onEach(t, worlds, func(w World) (err error) {
+	forEachRank(t, worlds, func(w World) (err error) {
 		_, members[w.Rank], err = Connect(ctx, w)
 		return err
 	})
@@ -54,9 +54,9 @@ func connectAll(ctx context.Context, t *testing.T, worlds []World) []*Member {
 	return members
 }
 
-// TestEndOfARankEndsWaitsThatNeedIt checks that other waits continue, unless the rank served the
-// store.
-func TestEndOfARankEndsWaitsThatNeedIt(t *testing.T) {
+// TestEndOfRankEndsWaitsThatNeedIt also checks that other waits continue, unless the rank served
+// the store.
+func TestEndOfRankEndsWaitsThatNeedIt(t *testing.T) {
 	for name, route := range routesOf(t) {
 		for _, victim := range []int{0, 1} {
 			t.Run(fmt.Sprintf("%s serves and rank %d ends", name, victim), func(t *testing.T) {
@@ -64,17 +64,17 @@ func TestEndOfARankEndsWaitsThatNeedIt(t *testing.T) {
 				members := connectAll(ctx, t, worldsOf(4, route))
 				survivors := slices.Delete(slices.Clone(members), victim, victim+1)
 				began := time.Now()
-				if err := die(members[victim]); err != nil {
+				if err := closeLinks(members[victim]); err != nil {
 					t.Error(err)
 				}
 				for _, m := range survivors {
-					wantEnded(ctx, t, m, []int{2, victim, 3}, victim)
+					checkEnded(ctx, t, m, []int{2, victim, 3}, victim)
 					if victim == 0 && route.Kind == RouteServe {
-						wantEnded(ctx, t, m, []int{1, 2, 3}, victim)
+						checkEnded(ctx, t, m, []int{1, 2, 3}, victim)
 					}
 				}
-				if took := time.Since(began); took > prompt {
-					t.Errorf("it took %v", took)
+				if took := time.Since(began); took > reportDelay {
+					t.Errorf("the end was reported after %v, want at most %v", took, reportDelay)
 				}
 				if victim != 0 {
 					others, stop := survivors[0].Guard(ctx, []int{0, 2, 3})
@@ -93,8 +93,8 @@ func TestEndOfARankEndsWaitsThatNeedIt(t *testing.T) {
 	}
 }
 
-// wantEnded checks that a wait that needs some ranks ends with the end of one of them.
-func wantEnded(ctx context.Context, t *testing.T, m *Member, ranks []int, victim int) {
+// checkEnded checks that a wait for the given ranks ends with the end of the victim.
+func checkEnded(ctx context.Context, t *testing.T, m *Member, ranks []int, victim int) {
 	t.Helper()
 	guarded, stop := m.Guard(ctx, ranks)
 	defer stop()
@@ -104,17 +104,19 @@ func wantEnded(ctx context.Context, t *testing.T, m *Member, ranks []int, victim
 	}
 	var e *EndedError
 	if !errors.As(context.Cause(guarded), &e) || e.Rank != victim || e.Left {
-		t.Errorf("rank %d: the wait for %v ended with %v", m.world.Rank, ranks, context.Cause(guarded))
+		t.Errorf("rank %d: the wait for ranks %v ended with %v, want the end of rank %d",
+			m.world.Rank, ranks, context.Cause(guarded), victim)
 	}
-	some := func(known []*EndedError) bool { return len(known) > 0 }
-	ended := m.Ended(ctx, ranks, some)
+	atLeastOne := func(known []*EndedError) bool { return len(known) > 0 }
+	ended := m.Ended(ctx, ranks, atLeastOne)
 	if len(ended) != 1 || ended[0].Rank != victim {
-		t.Errorf("rank %d: ends %v of ranks %v, want %d", m.world.Rank, ended, ranks, victim)
+		t.Errorf("rank %d: Ended(%v) = %v, want the end of rank %d",
+			m.world.Rank, ranks, ended, victim)
 	}
 }
 
-// TestRankThatEndsDuringConnectIsReported: ranks 0, 1 and 2 have sent greetings, rank 3 has not
-// joined.
+// TestRankThatEndsDuringConnectIsReported ends a rank after ranks 0, 1 and 2 have joined and before
+// rank 3 has.
 func TestRankThatEndsDuringConnectIsReported(t *testing.T) {
 	for name, route := range routesOf(t) {
 		for _, victim := range []int{0, 1} {
@@ -142,35 +144,34 @@ func TestRankThatEndsDuringConnectIsReported(t *testing.T) {
 					}
 				}
 				began := time.Now()
-				if err := die(m); err != nil {
+				if err := closeLinks(m); err != nil {
 					t.Error(err)
 				}
 				for range others {
 					err := <-errs
 					var e *EndedError
 					if !errors.As(err, &e) || e.Rank != victim {
-						t.Errorf("%v does not report the end of rank %d", err, victim)
+						t.Errorf("got %v, want the end of rank %d", err, victim)
 					}
 				}
-				if took := time.Since(began); took > prompt {
-					t.Errorf("it took %v", took)
+				if took := time.Since(began); took > reportDelay {
+					t.Errorf("the end was reported after %v, want at most %v", took, reportDelay)
 				}
 			})
 		}
 	}
 }
 
-// TestRankThatGivesUpDoesNotCountAsEnded gives rank 1 less time than the others; rank 2 does not
-// join.
-func TestRankThatGivesUpDoesNotCountAsEnded(t *testing.T) {
+// TestRankThatTimesOutDoesNotCountAsEnded gives rank 1 less time than rank 0. Rank 2 does not join.
+func TestRankThatTimesOutDoesNotCountAsEnded(t *testing.T) {
 	for name, route := range routesOf(t) {
 		t.Run(name+" serves", func(t *testing.T) {
 			worlds := worldsOf(3, route)
 			ctx, cancel := context.WithCancel(testContext(t))
 			defer cancel()
-			short, end := context.WithCancel(ctx)
+			firstCtx, endFirst := context.WithCancel(ctx)
 			errs := make(chan error)
-			for rank, ctx := range []context.Context{ctx, short} {
+			for rank, ctx := range []context.Context{ctx, firstCtx} {
 				go func() {
 					_, _, err := Connect(ctx, worlds[rank])
 					errs <- err
@@ -184,9 +185,9 @@ func TestRankThatGivesUpDoesNotCountAsEnded(t *testing.T) {
 			if err := probe.Wait(ctx, base+joinedKey(0), base+joinedKey(1)); err != nil {
 				t.Fatal(err)
 			}
-			end()
-			wantAbsent(t, <-errs, 2)
-			// The end of rank 1 is stored, and rank 0 has processed it, since it reads in order.
+			endFirst()
+			checkAbsent(t, <-errs, 2)
+			// Wait until the end of rank 1 is stored.
 			if err := probe.Wait(ctx, endKey(0)); err != nil {
 				t.Fatal(err)
 			}
@@ -194,22 +195,23 @@ func TestRankThatGivesUpDoesNotCountAsEnded(t *testing.T) {
 				t.Error(err)
 			}
 			cancel()
-			wantAbsent(t, <-errs, 2)
+			checkAbsent(t, <-errs, 2)
 		})
 	}
 }
 
-func wantAbsent(t *testing.T, err error, ranks ...int) {
+func checkAbsent(t *testing.T, err error, ranks ...int) {
 	t.Helper()
 	var absent *AbsentError
 	if !errors.As(err, &absent) || !slices.Equal(absent.Ranks, ranks) ||
 		errors.As(err, new(*EndedError)) {
-		t.Errorf("%v does not report ranks %v as absent", err, ranks)
+		t.Errorf("got %v, want an AbsentError for ranks %v", err, ranks)
 	}
 }
 
-// TestLeaveWaitsForAStoppedRankUntilItsDeadline: a stopped process keeps its connections.
-func TestLeaveWaitsForAStoppedRankUntilItsDeadline(t *testing.T) {
+// TestLeaveWaitsForIdleRankUntilItsDeadline leaves while rank 1 keeps its connections, as a stopped
+// process does.
+func TestLeaveWaitsForIdleRankUntilItsDeadline(t *testing.T) {
 	route := Route{Kind: RouteServe, Endpoint: Endpoint{Address: privateName()}}
 	members := connectAll(testContext(t), t, worldsOf(2, route))
 	ctx, cancel := context.WithTimeout(context.Background(), 100*time.Millisecond)
@@ -218,21 +220,21 @@ func TestLeaveWaitsForAStoppedRankUntilItsDeadline(t *testing.T) {
 	if err := members[0].Leave(ctx, ""); err != nil {
 		t.Error(err)
 	}
-	if took := time.Since(began); took > prompt {
-		t.Errorf("it took %v", took)
+	if took := time.Since(began); took > reportDelay {
+		t.Errorf("Leave returned after %v, want at most %v", took, reportDelay)
 	}
 	if err := members[1].Close(); err != nil {
 		t.Error(err)
 	}
 }
 
-// TestStoreWithoutEndsIsSupported: such a store (torchrun's) answers a greeting like any other
-// comparison.
+// TestStoreWithoutEndsIsSupported sends a greeting that the server does not recognize, as
+// torchrun's store would not.
 func TestStoreWithoutEndsIsSupported(t *testing.T) {
 	server, client := serveOn(t, privateName(), "")
 	answer, err := client.CompareSet(testContext(t), "key", []byte("words"), []byte("words"))
 	if err != nil || string(answer) == greetAnswer {
-		t.Fatalf("%q, %v", answer, err)
+		t.Fatalf("the answer is %q, %v, want no greetAnswer", answer, err)
 	}
 	m := &Member{world: worldsOf(2, Route{Kind: RouteJoin})[1], client: client, base: "base"}
 	m.base = strings.Repeat("x", maxGreetingBytes)
@@ -248,8 +250,7 @@ func TestStoreWithoutEndsIsSupported(t *testing.T) {
 	_ = server
 }
 
-// TestReasonToLeaveIsReported checks it on the other ranks, for every process that may serve the
-// store.
+// TestReasonToLeaveIsReported checks EndedError.Why with a launcher's store and with rank 0's.
 func TestReasonToLeaveIsReported(t *testing.T) {
 	for name, route := range routesOf(t) {
 		t.Run(name+" serves", func(t *testing.T) {
@@ -267,7 +268,7 @@ func TestReasonToLeaveIsReported(t *testing.T) {
 			})
 			for _, e := range ended {
 				if !e.Left || e.Why != reasons[e.Rank] {
-					t.Errorf("rank %d: %+v, want %q", e.Rank, e, reasons[e.Rank])
+					t.Errorf("rank %d: got %+v, want reason %q", e.Rank, e, reasons[e.Rank])
 				}
 			}
 			if err := members[0].Close(); err != nil {
@@ -277,8 +278,8 @@ func TestReasonToLeaveIsReported(t *testing.T) {
 	}
 }
 
-// TestLeaveIsReportedOverTheWatch leaves after the other connections were lost, while rank 0, which
-// leaves too, accepts no new ones.
+// TestLeaveIsReportedOverTheWatch has rank 1 leave after its other connections were lost, while
+// rank 0 is leaving, too, and accepts no new connections.
 func TestLeaveIsReportedOverTheWatch(t *testing.T) {
 	ctx := testContext(t)
 	route := Route{Kind: RouteServe, Endpoint: Endpoint{Address: privateName()}}
@@ -302,14 +303,14 @@ func TestLeaveIsReportedOverTheWatch(t *testing.T) {
 		return len(known) > 0
 	})
 	if len(ended) != 1 || !ended[0].Left || ended[0].Why != "out of memory" {
-		t.Errorf("rank 2 got the ends %+v", ended)
+		t.Errorf("rank 2 got the ends %+v, want that rank 1 has left, out of memory", ended)
 	}
 	if err := errors.Join(members[2].Close(), <-left); err != nil {
 		t.Error(err)
 	}
 }
 
-// loseLinks closes all connections, as calls do whose context ends during a request.
+// loseLinks closes all connections, as happens when contexts end during requests.
 func (c *Client) loseLinks() {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -9,7 +9,8 @@ import (
 var (
 	// ErrProtocol means that the other side does not speak the TCPStore protocol.
 	ErrProtocol = errors.New("not the protocol of a TCPStore")
-	// ErrToken means that the server refused the token, or requires one and none was given.
+	// ErrToken means that the server refused the token, or requires a token and the client has
+	// none.
 	ErrToken = errors.New("token refused")
 	// ErrLost means that the connection to the server was lost: its process ended, or closed the
 	// store.
@@ -23,10 +24,9 @@ var (
 
 // PeerError means that the process at the other end of a Unix socket belongs to another user.
 type PeerError struct {
-	// Addr is the address of the socket.
-	Addr string
-	// UID is the user of the other process, and Want the user of this one.
-	UID, Want uint32
+	Addr string // of the socket
+	UID  uint32 // user of the other process
+	Want uint32 // user of this process
 }
 
 // Error returns a message with both users.

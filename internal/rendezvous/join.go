@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// open connects to the store, and serves it if that is this rank's task.
+// open connects to the store. On the rank that serves the store, it first opens the server.
 func (m *Member) open(ctx context.Context) (err error) {
 	route := m.world.Route
 	switch {
@@ -22,7 +22,7 @@ func (m *Member) open(ctx context.Context) (err error) {
 		return err
 	}
 	if route.Kind == RouteServe {
-		defer warnOf(ctx, m.world.Late, func(context.Context) []int { return []int{0} })()
+		defer warnLate(ctx, m.world.Late, func(context.Context) []int { return []int{0} })()
 	}
 	m.client, err = Dial(ctx, route.Endpoint)
 	if err != nil && ctx.Err() != nil && route.Kind == RouteServe {
@@ -34,7 +34,8 @@ func (m *Member) open(ctx context.Context) (err error) {
 	return err
 }
 
-// joinAll makes the member present. If the context ends first, the error names the absent ranks.
+// joinAll joins and waits for the other ranks. If the context ends first, the error names the
+// absent ranks. On rank 0, joinAll then publishes the result for the others.
 func (m *Member) joinAll(ctx context.Context) error {
 	err := m.join(ctx)
 	if err == nil {
@@ -63,7 +64,7 @@ func (m *Member) joinAll(ctx context.Context) error {
 func (m *Member) awaitRanks(ctx context.Context) (err error) {
 	watched, stop := m.guard(ctx, launcherDelay, m.fatalToConnect)
 	defer stop()
-	defer warnOf(ctx, m.world.Late, m.absent)()
+	defer warnLate(ctx, m.world.Late, m.absent)()
 	if m.world.Rank == 0 {
 		err = m.store.Wait(watched, m.others(joinedKey)...)
 	} else {
@@ -78,35 +79,35 @@ func (m *Member) awaitRanks(ctx context.Context) (err error) {
 	return m.addEnd(err)
 }
 
-// join determines the keys of this call and announces this rank. An exchange that began in time
-// continues for at most leaveTimeout after the deadline: to abort it would cost the connection, and
-// once no rank has one, rank 0 closes the store, which contains the absent ranks.
+// join determines the keys of this call and announces this rank. An exchange that began in time may
+// continue for leaveTimeout after the deadline. Aborting it would lose the connection, and once no
+// rank is connected, rank 0 closes the store, in which this rank looks up the absent ranks.
 func (m *Member) join(ctx context.Context) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
-	ctx, cancel := outlasting(ctx, leaveTimeout)
+	ctx, cancel := extend(ctx, leaveTimeout)
 	defer cancel()
 	base := m.world.job()
-	var watching *Client
+	var watchClient *Client
 	if m.world.Size > 1 {
 		var err error
-		if watching, err = m.world.claim(ctx, m.client); err != nil {
+		if watchClient, err = m.world.claim(ctx, m.client); err != nil {
 			return err
 		}
 	}
-	// Each rank counts its calls. As all ranks make the same number of calls, the counts agree.
-	turn, err := m.client.Add(ctx, fmt.Sprintf("%s/turn/%d", base, m.world.Rank), 1)
+	// Each rank counts its calls. The counts agree, since all ranks make the same number of calls.
+	call, err := m.client.Add(ctx, fmt.Sprintf("%s/turn/%d", base, m.world.Rank), 1)
 	if err != nil {
-		if watching != nil {
-			err = errors.Join(err, watching.Close())
+		if watchClient != nil {
+			err = errors.Join(err, watchClient.Close())
 		}
 		return err
 	}
-	m.base = fmt.Sprintf("%s/%d", base, turn)
+	m.base = fmt.Sprintf("%s/%d", base, call)
 	m.store = WithPrefix(m.client, m.base)
-	if watching != nil {
-		if m.watch, err = startWatch(ctx, m, watching); err != nil {
+	if watchClient != nil {
+		if m.watch, err = startWatch(ctx, m, watchClient); err != nil {
 			return err
 		}
 		size := strconv.Itoa(m.world.Size)
@@ -126,7 +127,7 @@ func (m *Member) others(key func(rank int) string) []string {
 	return keys
 }
 
-// publishReady stores which ranks are absent. The deadline may have passed.
+// publishReady stores the list of absent ranks, even if the deadline has passed.
 func (m *Member) publishReady(ctx context.Context, absent []int) error {
 	words := make([]string, len(absent))
 	for i, rank := range absent {
@@ -137,15 +138,15 @@ func (m *Member) publishReady(ctx context.Context, absent []int) error {
 	return m.store.Set(ctx, readyKey, []byte(strings.Join(words, ",")))
 }
 
-// awaitReady waits until all ranks have joined rank 0, or rank 0 has given up.
+// awaitReady waits until rank 0 publishes that all ranks have joined, or which ranks are absent.
 func (m *Member) awaitReady(ctx context.Context) error {
 	if err := m.store.Wait(ctx, readyKey); err != nil {
 		return err
 	}
-	// The key is set, so read it even if the deadline has passed by now.
-	reading, cancel := context.WithTimeout(context.WithoutCancel(ctx), leaveTimeout)
+	// The key is set, so read it even if the deadline has passed meanwhile.
+	readCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), leaveTimeout)
 	defer cancel()
-	value, err := m.store.Get(reading, readyKey)
+	value, err := m.store.Get(readCtx, readyKey)
 	if err != nil || len(value) == 0 {
 		return err
 	}
@@ -155,7 +156,7 @@ func (m *Member) awaitReady(ctx context.Context) error {
 	}
 }
 
-// absent returns the other ranks that have not joined. The deadline has passed.
+// absent lists the other ranks that have not joined, even if the deadline has passed.
 func (m *Member) absent(ctx context.Context) (ranks []int) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), leaveTimeout)
 	defer cancel()
@@ -163,7 +164,7 @@ func (m *Member) absent(ctx context.Context) (ranks []int) {
 		if rank == m.world.Rank {
 			continue
 		}
-		if _, there, err := m.store.Peek(ctx, joinedKey(rank)); err == nil && !there {
+		if _, joined, err := m.store.Peek(ctx, joinedKey(rank)); err == nil && !joined {
 			ranks = append(ranks, rank)
 		}
 	}

@@ -5,8 +5,9 @@ import (
 	"time"
 )
 
-// warnOf calls late with the ranks that this rank waits for, until stop is called.
-func warnOf(
+// warnLate calls late with the ranks that missing returns, at the times that late sets, until stop
+// is called.
+func warnLate(
 	ctx context.Context, late func([]int, time.Duration) time.Duration,
 	missing func(context.Context) []int,
 ) (stop func()) {

@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// TestLateRanksAreReported checks repeated reports: rank 0, which serves the store, to ranks that
-// connect before it, and then rank 2.
+// TestLateRanksAreReported checks that rank 1 repeatedly reports rank 0, which serves the store,
+// and then rank 2.
 func TestLateRanksAreReported(t *testing.T) {
 	worlds := worldsOf(3, Route{Kind: RouteServe, Endpoint: Endpoint{Address: privateName()}})
 	reported := make(chan []int)
@@ -44,7 +44,7 @@ func TestLateRanksAreReported(t *testing.T) {
 	cancel()
 	for range 2 {
 		if err := <-errs; !errors.Is(err, context.Canceled) {
-			t.Error(err)
+			t.Errorf("got %v, want context.Canceled", err)
 		}
 	}
 }
@@ -64,7 +64,7 @@ func awaitReported(t *testing.T, reported <-chan []int, want int) {
 	}
 }
 
-// TestRanksThatHaveNotLeftAreReported checks it on rank 0, which serves the store.
+// TestRanksThatHaveNotLeftAreReported checks the reports of rank 0, which serves the store.
 func TestRanksThatHaveNotLeftAreReported(t *testing.T) {
 	ctx := testContext(t)
 	worlds := worldsOf(3, Route{Kind: RouteServe, Endpoint: Endpoint{Address: privateName()}})
@@ -73,7 +73,7 @@ func TestRanksThatHaveNotLeftAreReported(t *testing.T) {
 		if waited > 0 {
 			select {
 			case reported <- missing:
-			default: // the previous report was not read yet
+			default: // the previous report has not been read yet
 			}
 		}
 		return time.Millisecond

@@ -12,23 +12,23 @@ import (
 	"time"
 )
 
-// link is one connection of a Client, used by one call at a time. A link with an incomplete reply
-// must be closed.
+// link sends requests over one connection of a Client. Only one call at a time may use a link. A
+// link with an incomplete reply must be closed.
 type link struct {
 	conn net.Conn
 	d    *decoder
-	// incomplete is set from the first byte of a request until its whole reply has been read. For a
-	// cancelled WAIT this is the reply to the CANCEL_WAIT.
+	// incomplete is set from the first byte of a request until its whole reply has been read. The
+	// reply of a canceled WAIT ends with that of its CANCEL_WAIT.
 	incomplete bool
 	// authenticated is set once the server has answered a query for which it may require a token.
 	authenticated bool
 }
 
-// pastDeadline makes every read and write of a connection return.
+// pastDeadline is a deadline in the past, with which every read and write of a connection returns.
 var pastDeadline = time.Unix(1, 0)
 
-// cancelTimeout limits the time in which the server must confirm that a wait is cancelled, in
-// addition to the caller's deadline.
+// cancelTimeout limits how long cancel waits, after the caller's deadline, for the server to
+// confirm that a wait is canceled.
 const cancelTimeout = 2 * time.Second
 
 // guard aborts all I/O of the link when the context ends, until release is called.
@@ -46,8 +46,8 @@ func (l *link) guard(ctx context.Context) (release func()) {
 	}
 }
 
-// exchange sends bytes and reads the reply. It returns the context's cause if the context ended,
-// ErrLost if the connection was lost, and otherwise the result of read.
+// exchange sends bytes and reads the reply. It returns the context's cause if the context has
+// ended, ErrLost if the connection was lost, and otherwise the result of read.
 func (l *link) exchange(ctx context.Context, b []byte, read func(*decoder) error) error {
 	release := l.guard(ctx)
 	defer release()
@@ -79,20 +79,19 @@ func (l *link) classify(ctx context.Context, err error) error {
 	return fmt.Errorf("%w: %w", ErrLost, err)
 }
 
-// errHungUp means that the server closed the connection at the first query: it requires another
-// token, or was about to close.
+// errHungUp means that the server closed the connection at the first query, because it requires
+// another token or was about to close.
 var errHungUp = errors.New(
 	"the server closed the connection, as it does if it requires a token, or another token")
 
-// hungUp reports whether the other side closed the connection, whether or not it had read
-// everything.
+// hungUp reports whether err means that the other side has closed the connection.
 func hungUp(err error) bool {
 	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) ||
 		errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE) ||
 		errors.Is(err, io.ErrClosedPipe)
 }
 
-// handshake performs the handshake on a new connection, and closes the connection if that fails.
+// handshake performs the handshake on a new connection, and closes the connection on failure.
 func handshake(ctx context.Context, conn net.Conn, to Endpoint) (*link, error) {
 	l := &link{conn: conn, d: newDecoder(conn, to.Address), authenticated: true}
 	err := l.greet(ctx)
@@ -103,7 +102,7 @@ func handshake(ctx context.Context, conn net.Conn, to Endpoint) (*link, error) {
 		conn.Close()
 		return nil, fmt.Errorf("handshake with the store: %w", err)
 	}
-	// Without a token only the first query shows whether the server wanted one.
+	// Without a token, only the answer to the first query shows whether the server requires one.
 	l.authenticated = to.Token != ""
 	return l, nil
 }
@@ -115,8 +114,8 @@ func (l *link) greet(ctx context.Context) error {
 	return l.exchange(ctx, b, read)
 }
 
-// appendPing appends a PING to b; read reads its answer. Because a server handles the queries of a
-// connection in order, the answer confirms all earlier queries.
+// appendPing appends a PING to b. It also returns a function that reads the answer, which confirms
+// all earlier queries, since a server handles the queries of a connection in order.
 func appendPing(b []byte) (_ []byte, read func(*decoder) error) {
 	nonce := rand.Uint32()
 	b = (&request{query: queryPing, nonce: nonce}).append(b)
@@ -168,7 +167,8 @@ func readStop(d *decoder) error {
 	return err
 }
 
-// cancel ends a wait whose context is done. It succeeds if the keys were set in the meantime.
+// cancel cancels a wait whose context has ended. It returns the context's cause, or nil if the keys
+// were set meanwhile.
 func (l *link) cancel(ctx context.Context) error {
 	grace, done := context.WithTimeout(context.WithoutCancel(ctx), cancelTimeout)
 	defer done()

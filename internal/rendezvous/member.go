@@ -7,20 +7,20 @@ import (
 	"sync"
 )
 
-// Member represents this rank in one Connect. It is opened, once it has a client; present, once all
-// ranks have joined; and left, after Close. It is safe for concurrent use once it is present.
+// Member represents this rank in one Connect. States: open, once it has a client; joined, once all
+// ranks have joined; left, after Close. A joined member is safe for concurrent use.
 //
-// All its keys have one prefix. joined/<rank> and left/<rank> record the steps of each rank, and
-// ready is set when rank 0 has seen all ranks join. The value of ready is empty, or lists the ranks
-// that did not.
+// All keys of a member have the same prefix. The keys joined/<rank> and left/<rank> are set when a
+// rank joins and leaves. Rank 0 sets ready at the end of its wait. The value of ready lists the
+// ranks that have not joined, and is empty if all have.
 type Member struct {
-	// Immutable once opened. service is nil unless this rank serves the store, and watch is nil if
-	// the server does not record ends.
+	// These fields are immutable once the member has joined. service is nil unless this rank serves
+	// the store. watch is nil if the server does not record ends.
 	world   World
 	client  *Client
 	service *service
 	store   *Client
-	base    string // the prefix of the store's keys
+	base    string // prefix of the store's keys
 	watch   *endWatcher
 
 	leave sync.Once
@@ -33,7 +33,8 @@ func joinedKey(rank int) string { return "joined/" + strconv.Itoa(rank) }
 
 func leftKey(rank int) string { return "left/" + strconv.Itoa(rank) }
 
-// Close leaves the job and gives the other ranks at most 30 s to leave, too.
+// Close leaves the job. On the rank that serves the store, it waits at most 30 s for the other
+// ranks to leave, too.
 func (m *Member) Close() error {
 	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
 	defer cancel()
@@ -43,12 +44,12 @@ func (m *Member) Close() error {
 // MaxWhy limits the reason that a rank gives for leaving, in bytes.
 const MaxWhy = 64 << 10
 
-// Leave leaves the job. On the rank that serves the store, the last Member waits until the other
-// ranks have left, too, or the context ends, since they lose their store after that. It may be
-// called more than once and by several goroutines; only the first call has an effect.
+// Leave leaves the job. On the rank that serves the store, Leave of the last Member waits until the
+// other ranks have left, too, or the context ends. Then it closes the store. Leave may be called
+// more than once and by several goroutines; only the first call has an effect.
 //
-// A rank that leaves because of a failure passes the reason, which the other ranks get unchanged in
-// their EndedError. A reason longer than MaxWhy bytes is dropped.
+// A rank that leaves because of a failure passes the reason as why. The other ranks receive it
+// unchanged in EndedError.Why. A reason longer than MaxWhy bytes is dropped.
 func (m *Member) Leave(ctx context.Context, why string) error {
 	if len(why) > MaxWhy {
 		why = ""
@@ -59,9 +60,9 @@ func (m *Member) Leave(ctx context.Context, why string) error {
 
 func (m *Member) leaveWorld(ctx context.Context, why string) error {
 	if m.store != nil && m.world.Size > 1 {
-		telling, cancel := context.WithTimeout(context.Background(), leaveTimeout)
+		publishCtx, cancel := context.WithTimeout(context.Background(), leaveTimeout)
 		defer cancel()
-		m.publishLeft(telling, []byte(why))
+		m.publishLeft(publishCtx, []byte(why))
 	}
 	err := m.watch.close()
 	if m.service != nil {
@@ -70,10 +71,10 @@ func (m *Member) leaveWorld(ctx context.Context, why string) error {
 	return errors.Join(err, m.client.Close())
 }
 
-// publishLeft stores that this rank leaves, over the connection of its watch: the server treats the
-// end of that connection as the end of the process unless the key is set, and once rank 0 drains
-// the server, a rank that has lost its other connection cannot open a new one. Without a store no
-// rank is left that could read the key.
+// publishLeft stores that this rank leaves. It prefers the connection of the watch. The server
+// treats the end of that connection as the end of the process unless the key is set, and once rank
+// 0 drains the server, this rank may be unable to open another connection. An error is ignored: if
+// the store is lost, no rank can read the key.
 func (m *Member) publishLeft(ctx context.Context, why []byte) {
 	if m.watch != nil && m.watch.leave(ctx, why) == nil {
 		return
@@ -81,34 +82,34 @@ func (m *Member) publishLeft(ctx context.Context, why []byte) {
 	_ = m.store.Set(ctx, leftKey(m.world.Rank), why)
 }
 
-// serveUntilLeft serves until every other rank has announced that it leaves, or has ended, or the
-// context ends, if this is the last member that serves. Ranks that have ended have no connection.
-// Ranks that have left may already have another one, for their next Connect, which they retry when
-// the server closes.
+// serveUntilLeft removes this member from its service. If it was the last member, serveUntilLeft
+// closes the server once every other rank has announced that it leaves or has no connection, or the
+// context ends. Ranks that have left may already be connected again for their next Connect, which
+// they retry when the server closes.
 func (m *Member) serveUntilLeft(ctx context.Context) error {
 	last, left := m.service.leave()
 	if !last {
 		return m.client.Close()
 	}
 	ctx, cancel := context.WithCancel(ctx)
-	defer warnOf(ctx, m.world.LateToLeave, func(context.Context) []int {
+	defer warnLate(ctx, m.world.LateToLeave, func(context.Context) []int {
 		return m.service.server.greeted(m.base)
 	})()
-	var watch sync.WaitGroup
-	watch.Go(func() {
+	var waiter sync.WaitGroup
+	waiter.Go(func() {
 		if m.allLeft(ctx, left) {
 			cancel()
 		}
 	})
 	_ = m.service.server.Drain(ctx)
 	cancel()
-	watch.Wait()
+	waiter.Wait()
 	m.service.server.announceClosing()
 	return errors.Join(m.client.Close(), m.service.server.Close())
 }
 
-// allLeft waits until all keys are set. It returns false if no world was entered, since then no
-// rank will announce that it leaves.
+// allLeft waits until all keys are set, and reports whether they are. It returns false if there are
+// no keys, since the ranks of a world that was never complete do not announce that they leave.
 func (m *Member) allLeft(ctx context.Context, left [][]string) bool {
 	for _, keys := range left {
 		if m.client.Wait(ctx, keys...) != nil {

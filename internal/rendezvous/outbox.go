@@ -5,11 +5,11 @@ import (
 	"sync"
 )
 
-// outboxRoom is the number of bytes that may wait for a client before the server stops reading its
-// requests. One reply may exceed it.
-const outboxRoom = 1 << 20
+// outboxLimit limits the bytes of replies that wait for a client. Beyond it, the server stops
+// reading the client's requests. A single reply may be larger.
+const outboxLimit = 1 << 20
 
-// outbox buffers the replies to a client. Post never blocks, so a slow client does not delay
+// outbox buffers the replies to a client. post never blocks, so a slow client does not delay
 // others.
 type outbox struct {
 	mu      sync.Mutex
@@ -35,16 +35,17 @@ func (o *outbox) post(b []byte) {
 	}
 }
 
-// awaitRoom blocks while more than outboxRoom bytes wait for the client.
+// awaitRoom blocks while more than outboxLimit bytes wait for the client.
 func (o *outbox) awaitRoom() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	for len(o.pending) > outboxRoom && !o.closed {
+	for len(o.pending) > outboxLimit && !o.closed {
 		o.changed.Wait()
 	}
 }
 
-// close ends awaitRoom at once, and drain once everything is written.
+// close closes the outbox. awaitRoom then returns at once, and drain once it has written all
+// replies.
 func (o *outbox) close() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -52,7 +53,8 @@ func (o *outbox) close() {
 	o.changed.Broadcast()
 }
 
-// drain writes to w until the outbox is closed and empty, or w fails, which closes it.
+// drain writes replies to w until the outbox is closed and empty. It closes the outbox if w returns
+// an error.
 func (o *outbox) drain(w io.Writer) {
 	for {
 		b := o.next()

@@ -10,8 +10,9 @@ import (
 	"strings"
 )
 
-// addressInUse examines an address that is in use. It returns an error if another user owns it,
-// since waiting would not help, and otherwise advice in case that it stays in use.
+// addressInUse examines an address that is in use. It returns an error if another user owns the
+// address, since waiting would not help. Otherwise it returns advice for an error text, in case the
+// address stays in use.
 func addressInUse(ctx context.Context, at Endpoint, uid uint32) (advice string, err error) {
 	network, addr, err := split(at.Address)
 	if err != nil {
@@ -56,7 +57,7 @@ func ownerOfSocket(ctx context.Context, addr string, uid uint32) (owner uint32, 
 	return 0, false
 }
 
-// ownerOfPort returns the user of the process of this machine that listens on a port.
+// ownerOfPort returns the user of the process on this machine that listens on a port.
 func ownerOfPort(addr string) (owner uint32, known bool) {
 	_, port, err := net.SplitHostPort(addr)
 	if err != nil {
@@ -78,7 +79,7 @@ func ownerOfPort(addr string) (owner uint32, known bool) {
 	return 0, false
 }
 
-// listener finds the user that listens on a port in one of the kernel's socket tables.
+// listener returns the user that listens on a port, according to one of the kernel's socket tables.
 func listener(table string, port uint64) (uid uint32, found bool) {
 	const listening = "0A"
 	suffix := fmt.Sprintf(":%04X", port)

@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// TestAddressOfAnotherUserIsRefused pretends that the caller is another user than this process,
-// which listens.
+// TestAddressOfAnotherUserIsRefused passes the ID of another user than that of this process, which
+// listens.
 func TestAddressOfAnotherUserIsRefused(t *testing.T) {
 	tcp, _ := serveOn(t, "127.0.0.1:0", "token")
 	unix, _ := serveOn(t, privateName(), "")
@@ -23,15 +23,16 @@ func TestAddressOfAnotherUserIsRefused(t *testing.T) {
 			t.Errorf("%s: got %v, want user %d", at.Address, err, own)
 		}
 		if err != nil && strings.Contains(err.Error(), EnvStore) {
-			t.Errorf("%v suggests to join the store of another user", err)
+			t.Errorf("got %v, want an error that does not suggest to join another user's store", err)
 		}
 		if advice, err := addressInUse(testContext(t), at, own); err != nil || advice == "" {
-			t.Errorf("%s belongs to this user: %q, %v", at.Address, advice, err)
+			t.Errorf("addressInUse(%s) = %q, %v for its own user, want advice", at.Address, advice, err)
 		}
 	}
 }
 
-// TestPyTorchsStoreIsSuggestedOnlyForPorts: PyTorch never uses the name of a symmem socket.
+// TestPyTorchsStoreIsSuggestedOnlyForPorts also uses a Unix socket, on which PyTorch never serves a
+// store.
 func TestPyTorchsStoreIsSuggestedOnlyForPorts(t *testing.T) {
 	for address, advised := range map[string]bool{"127.0.0.1:0": true, privateName(): false} {
 		network, addr, err := split(address)
@@ -48,7 +49,7 @@ func TestPyTorchsStoreIsSuggestedOnlyForPorts(t *testing.T) {
 		}
 		ctx, cancel := context.WithCancel(testContext(t))
 		go func() {
-			// It has examined the address once, which determines its advice.
+			// serve has examined the address, so its advice is determined.
 			if conn, err := l.Accept(); err == nil {
 				conn.Close()
 			}
@@ -60,7 +61,7 @@ func TestPyTorchsStoreIsSuggestedOnlyForPorts(t *testing.T) {
 		_, err = serve(ctx, Endpoint{Address: address, Token: "token"}, &World{Size: 1})
 		cancel()
 		if err == nil || strings.Contains(err.Error(), EnvStore) != advised {
-			t.Errorf("%s: %v", address, err)
+			t.Errorf("%s: got %v, want an error that suggests %s: %v", address, err, EnvStore, advised)
 		}
 	}
 }

@@ -8,7 +8,7 @@ import (
 )
 
 // checkPeer returns a PeerError unless the process at the other end of a Unix socket runs as user
-// uid. For a client that is the listening process. It accepts connections of other kinds.
+// uid. It returns nil for connections of other kinds.
 func checkPeer(conn net.Conn, addr string, uid uint32) error {
 	unix, ok := conn.(*net.UnixConn)
 	if !ok {

@@ -15,7 +15,7 @@ import (
 )
 
 // pmi implements a client of PMI-1, the protocol between MPICH's process manager and its processes.
-// Each message is one line of words "name=value", the first being the command. See MPICH's
+// Each message is one line of words "name=value", of which the first is the command. See MPICH's
 // src/pmi/src/pmi_v1.c. An exchange consists of init, get_maxes, get_my_kvsname, put by rank 0,
 // barrier_in, get and finalize.
 type pmi struct {
@@ -29,23 +29,23 @@ var errPMI = errors.New("PMI failed")
 const (
 	pmiLineBytes = 4096
 	pmiKey       = "symmem-store"
-	// pmiMostBytes is enough for the key and its value, and less than any process manager allows.
-	pmiMostBytes = 60
+	// pmiNeededBytes suffices for the key and for its value, and every process manager allows it.
+	pmiNeededBytes = 60
 )
 
-// pmiResult holds the outcome of the single exchange that a process can make over one descriptor:
-// finalize ends the conversation, and a program may connect again later.
+// pmiResult caches the endpoint for one descriptor. A process can perform only one exchange over a
+// descriptor, since finalize ends the session, but a program may connect again later.
 type pmiResult struct {
 	sync.Mutex
 	known bool
 	to    Endpoint
 }
 
-// pmiResults has a *pmiResult for each descriptor.
+// pmiResults maps each descriptor to its *pmiResult.
 var pmiResults sync.Map
 
-// pmiEndpoint passes an endpoint that rank 0 creates to all ranks. The descriptor stays open and
-// belongs to the caller.
+// pmiEndpoint returns the endpoint that rank 0, the leader, creates for all ranks. The descriptor
+// stays open and belongs to the caller.
 func pmiEndpoint(ctx context.Context, fd int, leader bool) (Endpoint, error) {
 	entry, _ := pmiResults.LoadOrStore(fd, &pmiResult{})
 	result := entry.(*pmiResult)
@@ -115,13 +115,13 @@ func (p *pmi) exchange(leader bool) (Endpoint, error) {
 	}
 	name, token, ok := strings.Cut(got["value"], "-")
 	if !ok || name == "" || token == "" {
-		return Endpoint{}, fmt.Errorf("%w: rank 0 left %q", errPMI, got["value"])
+		return Endpoint{}, fmt.Errorf("%w: rank 0 has stored %q", errPMI, got["value"])
 	}
 	_, err = p.ask("finalize", "finalize_ack")
 	return Endpoint{Address: unixScheme + "@symmem-" + name, Token: Token(token)}, err
 }
 
-// begin opens the conversation and returns the name of the job's key-value space.
+// begin opens the session and returns the name of the job's key-value space.
 func (p *pmi) begin() (kvs string, err error) {
 	if _, err := p.ask("init pmi_version=1 pmi_subversion=1", "response_to_init"); err != nil {
 		return "", err
@@ -131,9 +131,9 @@ func (p *pmi) begin() (kvs string, err error) {
 		return "", err
 	}
 	for _, name := range []string{"keylen_max", "vallen_max"} {
-		if n, err := strconv.Atoi(maxes[name]); err != nil || n < pmiMostBytes {
+		if n, err := strconv.Atoi(maxes[name]); err != nil || n < pmiNeededBytes {
 			return "", fmt.Errorf("%w: %s is %q, not at least %d",
-				errPMI, name, maxes[name], pmiMostBytes)
+				errPMI, name, maxes[name], pmiNeededBytes)
 		}
 	}
 	mine, err := p.ask("get_my_kvsname", "my_kvsname")
@@ -146,7 +146,7 @@ func (p *pmi) begin() (kvs string, err error) {
 	return mine["kvsname"], nil
 }
 
-// ask sends one line and reads its answer, which must be the given command with rc 0.
+// ask sends one line and returns the words of its answer, which must be the command want with rc 0.
 func (p *pmi) ask(line, want string) (map[string]string, error) {
 	command, _, _ := strings.Cut(line, " ")
 	if _, err := p.conn.Write([]byte("cmd=" + line + "\n")); err != nil {

@@ -21,20 +21,20 @@ type manager struct {
 }
 
 // serve answers one rank until it finalizes, and returns the rank's commands.
-func (m *manager) serve(conn net.Conn) (said []string, err error) {
+func (m *manager) serve(conn net.Conn) (commands []string, err error) {
 	defer conn.Close()
 	lines := bufio.NewScanner(conn)
 	for lines.Scan() {
 		words, err := pmiWords(lines.Text())
 		if err != nil {
-			return said, err
+			return commands, err
 		}
-		said = append(said, words["cmd"])
+		commands = append(commands, words["cmd"])
 		if _, err := fmt.Fprintln(conn, m.answer(words)); err != nil {
-			return said, err
+			return commands, err
 		}
 	}
-	return said, lines.Err()
+	return commands, lines.Err()
 }
 
 func (m *manager) answer(words map[string]string) string {
@@ -98,18 +98,18 @@ func TestRanksConnectByPMI(t *testing.T) {
 			Route: Route{Kind: RoutePMI, FD: fd},
 		}
 		managers.Go(func() {
-			said, err := m.serve(conn)
+			commands, err := m.serve(conn)
 			want := "init get_maxes get_my_kvsname barrier_in get finalize"
 			if rank == 0 {
 				want = strings.Replace(want, "barrier", "put barrier", 1)
 			}
-			if got := strings.Join(said, " "); got != want || err != nil {
-				t.Errorf("rank %d sent %q, %v", rank, got, err)
+			if got := strings.Join(commands, " "); got != want || err != nil {
+				t.Errorf("rank %d sent %q, %v, want %q", rank, got, err, want)
 			}
 		})
 	}
 	for range 2 {
-		meet(t, worlds)
+		connectAndClose(t, worlds)
 	}
 	for rank := range worlds {
 		_ = syscall.Shutdown(worlds[rank].Route.FD, syscall.SHUT_RDWR)
@@ -117,10 +117,10 @@ func TestRanksConnectByPMI(t *testing.T) {
 	managers.Wait()
 }
 
-// TestPMIProtocolViolations checks that violations cause errors, never endless waits.
+// TestPMIProtocolViolations checks that protocol violations cause errors and never endless waits.
 func TestPMIProtocolViolations(t *testing.T) {
 	const good = "cmd=response_to_init rc=0\n"
-	rows := map[string]struct{ says, want string }{
+	rows := map[string]struct{ answer, want string }{
 		"hangs up":                    {"", "unexpected EOF"},
 		"refuses":                     {"cmd=response_to_init rc=-1 msg=no\n", `rc="-1" msg="no"`},
 		"answers something else":      {"cmd=maxes rc=0\n", "init was answered with"},
@@ -134,13 +134,13 @@ func TestPMIProtocolViolations(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			conn, fd := socketPair(t)
 			go func() {
-				_, _ = conn.Write([]byte(r.says))
+				_, _ = conn.Write([]byte(r.answer))
 				_ = conn.(*net.UnixConn).CloseWrite()
 			}()
 			defer conn.Close()
 			_, err := pmiEndpoint(testContext(t), fd, true)
 			if err == nil || !strings.Contains(err.Error(), r.want) {
-				t.Fatalf("%v does not contain %q", err, r.want)
+				t.Fatalf("got %v, want an error that contains %q", err, r.want)
 			}
 		})
 	}
@@ -157,9 +157,9 @@ func TestPMIEndsAtTheDeadline(t *testing.T) {
 		cancel(cause)
 	}()
 	if _, err := pmiEndpoint(ctx, fd, false); !errors.Is(err, cause) {
-		t.Fatal(err)
+		t.Fatalf("got %v, want %v", err, cause)
 	}
 	if _, err := pmiEndpoint(ctx, 1<<20, false); !errors.Is(err, syscall.EBADF) {
-		t.Fatalf("a descriptor that is not open: %v", err)
+		t.Fatalf("a descriptor that is not open: got %v, want EBADF", err)
 	}
 }

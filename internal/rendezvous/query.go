@@ -5,12 +5,12 @@ import (
 	"fmt"
 )
 
-// query is the first byte of every request. For the protocol see PyTorch's
-// torch/csrc/distributed/c10d/TCPStoreBackend.hpp and its LibUV server.
+// query identifies the type of a request, in its first byte. PyTorch's
+// torch/csrc/distributed/c10d/TCPStoreBackend.hpp and its LibUV server define the protocol.
 type query byte
 
-// The queries, in the order of their bytes. The client uses those up to queryPing except
-// queryAppend, so that every server since PyTorch 2.4 understands it.
+// The queries, in the order of their bytes. The client uses only queries up to queryPing, without
+// queryAppend, so that every server since PyTorch 2.4 supports them.
 const (
 	queryValidate query = iota
 	querySet
@@ -42,7 +42,7 @@ const (
 	maxRequestBytes = 256 << 20
 )
 
-// magic is sent in the first request of a connection.
+// magic identifies the protocol in the first request of a connection.
 const magic uint32 = 0x3C85F7CE
 
 // Answers of one byte.
@@ -94,18 +94,18 @@ func (q query) String() string {
 	return fmt.Sprintf("query %d", byte(q))
 }
 
-// request is one query with the fields of its shape; the others are zero.
+// request holds one query with the fields of its shape. Its other fields are zero.
 type request struct {
 	query  query
 	nonce  uint32
 	keys   []string
 	values [][]byte // shape.values for each key, in order of the keys
-	number int64    // the delta of ADD, the number of ranks of BARRIER
+	number int64    // delta of ADD, number of ranks of BARRIER
 }
 
 // append appends the encoded request to b.
 //
-// Preconditions: the numbers of keys and values are those of the shape.
+// Precondition: the shape determines the numbers of keys and values.
 func (r *request) append(b []byte) []byte {
 	s := &shapes[r.query]
 	b = append(b, byte(r.query))

@@ -11,9 +11,9 @@ import (
 
 // Variables of symmem. The launcher sets both for its ranks.
 const (
-	// EnvStore is the address of a store that is already served.
+	// EnvStore names the variable with the address of a store that is already served.
 	EnvStore = "SYMMEM_STORE"
-	// EnvToken is the token for that store, or for the one that rank 0 serves.
+	// EnvToken names the variable with the token of that store, or of the store that rank 0 serves.
 	EnvToken = "SYMMEM_TOKEN"
 )
 
@@ -65,8 +65,8 @@ func serveAt(address string, token Token, w *World) error {
 	return nil
 }
 
-// oneMachine uses a private socket, which needs neither a port nor a token. If the ranks have no
-// common name for their job, only PMI can pass them the name of the socket.
+// oneMachine sets the route to a private socket, which needs neither a port nor a token. If the
+// ranks have no common name for their job, only PMI can pass the name of the socket to them.
 func oneMachine(e *environment, token Token, w *World) error {
 	if w.Source == SourceMPICH {
 		fd, err := e.number("PMI_FD")
@@ -91,15 +91,15 @@ func oneMachine(e *environment, token Token, w *World) error {
 	return nil
 }
 
-// privateSocket returns the name of an abstract socket for a user and a job. A hash keeps the name
-// within the 107 bytes that a socket's name may have.
+// privateSocket returns the address of an abstract socket for a user and a job. It hashes the job's
+// identity, since a socket's name is limited to 107 bytes.
 func privateSocket(source Source, uid int, identity []string) string {
-	whole := string(source) + "\x00" + strings.Join(identity, "\x00")
-	return fmt.Sprintf("%s@symmem-%d-%x", unixScheme, uid, sha256.Sum256([]byte(whole)))
+	text := string(source) + "\x00" + strings.Join(identity, "\x00")
+	return fmt.Sprintf("%s@symmem-%d-%x", unixScheme, uid, sha256.Sum256([]byte(text)))
 }
 
-// manyMachines needs an address that all ranks can reach, and a token, because others can reach it,
-// too.
+// manyMachines sets the route to an address that all ranks can reach. It requires a token, because
+// other machines can reach the address, too.
 func manyMachines(e *environment, token Token, w *World) error {
 	address, err := master(e)
 	if err != nil {
@@ -113,7 +113,7 @@ func manyMachines(e *environment, token Token, w *World) error {
 	return nil
 }
 
-// master returns the address that PyTorch's launchers set.
+// master returns the address in MASTER_ADDR and MASTER_PORT, which PyTorch's launchers set.
 func master(e *environment) (string, error) {
 	host, port := e.value("MASTER_ADDR"), e.value("MASTER_PORT")
 	if host == "" || port == "" {

@@ -12,11 +12,11 @@ import (
 	"symmem/internal/sys"
 )
 
-// Server serves one store to clients that speak the protocol of PyTorch's TCPStore: those of this
-// package and PyTorch's. It is safe for concurrent use.
+// Server serves one store to clients of this package and of PyTorch, over the protocol of PyTorch's
+// TCPStore. It is safe for concurrent use.
 //
-// A Server is listening, then draining (no new clients), then closed. Drain and Close change the
-// state; it never changes back.
+// A Server is listening, then draining (it accepts no new clients), then closed. Drain and Close
+// change the state, which never changes back.
 type Server struct {
 	// listener, address, token and uid are immutable. listener is nil for a server that only this
 	// process can reach.
@@ -24,26 +24,23 @@ type Server struct {
 	address  string
 	token    Token
 	uid      uint32
-	// running counts the goroutines of all sessions and of accept.
-	running sync.WaitGroup
+	// goroutines counts the goroutines of all sessions and of accept.
+	goroutines sync.WaitGroup
 
 	mu sync.Mutex
-	// The fields below are guarded by mu. claims maps a rank to the session that claimed it. remote
-	// counts the open sessions of the listener; left is closed and replaced whenever one of them
-	// ends. ends counts the recorded ends. unauthenticated lists the sessions of the listener that
-	// are not open yet, oldest first.
+	// All fields below are guarded by mu.
 	table           *table
 	sessions        map[clientID]*session
-	claims          map[claimed]clientID
-	last            clientID
-	remote          int
-	ends            int
-	unauthenticated []*session
-	left            chan struct{}
+	claims          map[rankClaim]clientID // session that has claimed the rank
+	last            clientID               // latest session
+	remote          int                    // number of open sessions of the listener
+	ends            int                    // number of ends recorded
+	unauthenticated []*session             // sessions of the listener not open yet, oldest first
+	left            chan struct{}          // closed and replaced whenever remote decreases
 	closed          bool
 	// onAcceptError is called once with the reason why no connection can be accepted.
 	onAcceptError func(error)
-	// authTimeout limits the time that a remote connection may be new or unauthenticated.
+	// authTimeout limits how long a remote connection may remain unauthenticated.
 	authTimeout time.Duration
 }
 
@@ -72,7 +69,7 @@ func Listen(address string, token Token) (*Server, error) {
 	if network == "tcp" {
 		s.address = listener.Addr().String()
 	}
-	s.running.Go(s.accept)
+	s.goroutines.Go(s.accept)
 	return s, nil
 }
 
@@ -83,7 +80,7 @@ func newServer(address string, token Token) *Server {
 		uid:           uint32(os.Geteuid()),
 		table:         newTable(),
 		sessions:      map[clientID]*session{},
-		claims:        map[claimed]clientID{},
+		claims:        map[rankClaim]clientID{},
 		left:          make(chan struct{}),
 		onAcceptError: warn,
 
@@ -94,8 +91,8 @@ func newServer(address string, token Token) *Server {
 // Address returns the address that clients dial, including the port.
 func (s *Server) Address() string { return s.address }
 
-// Client returns a client in the process of the server. It needs no token and does not delay Drain.
-// It fails with ErrLost once the server is closed.
+// Client returns a client in the server's process. It needs no token and does not delay Drain. Its
+// calls return ErrLost once the server is closed.
 func (s *Server) Client() *Client {
 	return newClient(s.address, func(ctx context.Context) (*link, error) {
 		ours, theirs := net.Pipe()
@@ -114,7 +111,8 @@ func (s *Server) accept() {
 		case errors.Is(err, net.ErrClosed):
 			return
 		case err != nil:
-			// No descriptors are free, or the client has already disconnected: both are temporary.
+			// The error is temporary: no descriptor is free, or the client has already
+			// disconnected.
 			s.reportAcceptError(err)
 			time.Sleep(acceptPause)
 			continue
@@ -129,7 +127,7 @@ func (s *Server) accept() {
 // acceptPause prevents a server without free descriptors from spinning.
 const acceptPause = 10 * time.Millisecond
 
-// startSession starts a session, unless the server is closed.
+// startSession starts a session. It returns false if the server is closed.
 func (s *Server) startSession(conn net.Conn, remote bool) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -140,12 +138,12 @@ func (s *Server) startSession(conn net.Conn, remote bool) bool {
 	n := &session{server: s, id: s.last, conn: conn, remote: remote, out: newOutbox()}
 	s.sessions[n.id] = n
 	if remote {
-		// If the deadline cannot be set, the connection is closed, and the session will notice.
+		// An error means that the connection is closed. The session then ends at its first read.
 		_ = conn.SetReadDeadline(time.Now().Add(s.authTimeout))
 		s.addUnauthenticated(n)
 	}
-	s.running.Go(n.run)
-	s.running.Go(func() { n.out.drain(conn); conn.Close() })
+	s.goroutines.Go(n.run)
+	s.goroutines.Go(func() { n.out.drain(conn); conn.Close() })
 	return true
 }
 
@@ -174,7 +172,7 @@ func (s *Server) handle(from clientID, r *request) error {
 	return s.apply(from, r)
 }
 
-// apply handles all requests except greetings. s.mu is held.
+// apply handles all requests except greetings. The caller holds s.mu.
 func (s *Server) apply(from clientID, r *request) error {
 	replies, err := s.table.apply(from, r)
 	for _, reply := range replies {
@@ -185,9 +183,9 @@ func (s *Server) apply(from clientID, r *request) error {
 	return err
 }
 
-// Drain stops listening and returns when all authenticated clients of other processes have
-// disconnected, or with the context's error. The server keeps serving the remaining clients until
-// Close.
+// Drain stops listening and waits until all authenticated clients of other processes have
+// disconnected. It returns the context's error if the context ends first. The server continues to
+// serve connected clients until Close.
 func (s *Server) Drain(ctx context.Context) error {
 	if s.listener != nil {
 		s.listener.Close()
@@ -222,13 +220,13 @@ func (s *Server) Close() error {
 	already := s.closed
 	s.closed = true
 	for _, n := range s.sessions {
-		// The outbox is flushed and then closes the connection.
+		// The goroutine that drains the outbox flushes it and then closes the connection.
 		_ = n.conn.SetDeadline(pastDeadline)
 		_ = n.conn.SetWriteDeadline(time.Now().Add(flushTimeout))
 		n.out.close()
 	}
 	s.mu.Unlock()
-	s.running.Wait()
+	s.goroutines.Wait()
 	if already || errors.Is(err, net.ErrClosed) {
 		return nil
 	}

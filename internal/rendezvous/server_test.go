@@ -18,7 +18,7 @@ func TestTokens(t *testing.T) {
 		}
 		_, wrong := Dial(testContext(t), Endpoint{Address: s.Address(), Token: token + "x"})
 		if !errors.Is(wrong, ErrToken) {
-			t.Fatalf("wrong token: %v", wrong)
+			t.Fatalf("wrong token: got %v, want ErrToken", wrong)
 		}
 		unauthenticated, err := Dial(testContext(t), Endpoint{Address: s.Address()})
 		if err != nil {
@@ -26,19 +26,19 @@ func TestTokens(t *testing.T) {
 		}
 		closeLater(t, unauthenticated)
 		if err := unauthenticated.Set(testContext(t), "k", nil); !errors.Is(err, ErrToken) {
-			t.Fatalf("no token: %v", err)
+			t.Fatalf("no token: got %v, want ErrToken", err)
 		}
 		if strings.Contains(wrong.Error()+token.String()+token.GoString(), string(token)) {
-			t.Fatal("the token is printed")
+			t.Fatal("an error or a formatted token contains the secret")
 		}
 	}
 }
 
-func TestTokenForAServerWithoutOne(t *testing.T) {
+func TestTokenForServerWithoutTokenIsRefused(t *testing.T) {
 	s, _ := serveOn(t, privateName(), "")
 	_, err := Dial(testContext(t), Endpoint{Address: s.Address(), Token: NewToken()})
 	if !errors.Is(err, ErrToken) {
-		t.Fatal(err)
+		t.Fatalf("got %v, want ErrToken", err)
 	}
 }
 
@@ -52,11 +52,11 @@ func TestUnauthenticatedRequestsAreLimited(t *testing.T) {
 	r := request{query: queryCheck, keys: []string{long, long}}
 	go func() { _, _ = conn.Write(r.append(nil)) }()
 	if rest, err := io.ReadAll(conn); err != nil || len(rest) != 0 {
-		t.Fatalf("% x, %v", rest, err)
+		t.Fatalf("got % x, %v, want the end of the connection", rest, err)
 	}
 }
 
-func TestTCPRequiresAToken(t *testing.T) {
+func TestTCPRequiresToken(t *testing.T) {
 	if s, err := Listen("127.0.0.1:0", ""); err == nil {
 		s.Close()
 		t.Fatal("Listen on TCP succeeded without a token")
@@ -80,7 +80,7 @@ func TestOtherUsersAreRefused(t *testing.T) {
 	if strict.listener, err = net.Listen("unix", name); err != nil {
 		t.Fatal(err)
 	}
-	strict.running.Go(strict.accept)
+	strict.goroutines.Go(strict.accept)
 	closeLater(t, strict)
 	conn, err := net.Dial("unix", name)
 	if err != nil {

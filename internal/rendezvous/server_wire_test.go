@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// unhex decodes the bytes in the tables: hexadecimal, with spaces, and text in quotes.
+// unhex decodes bytes from hexadecimal digits, with spaces, and text in single quotes.
 func unhex(t testing.TB, text string) []byte {
 	t.Helper()
 	var b []byte
@@ -35,8 +35,8 @@ const (
 	three64 = "0300000000000000"
 )
 
-// exchanges lists golden bytes of every query and its answer, in an order in which one server gives
-// all of these answers. client_wire_test.go compares the client's calls with the same bytes.
+// exchanges lists the expected bytes of every query and its answer. The answers are those of one
+// server that receives all queries in this order.
 var exchanges = []struct{ name, send, want string }{
 	{"PING", "0d 78563412", "78563412"},
 	{"SET", "01" + two64 + "'/k'" + one64 + "'v'", ""},
@@ -102,8 +102,8 @@ func expect(t *testing.T, conn io.Reader, text string) {
 	}
 }
 
-// TestServerAnswerBytes also proves that nothing follows an answer: the PING after each query is
-// answered next.
+// TestServerAnswerBytes sends a PING after each query, and so checks that only the answer to the
+// PING follows the answer to the query.
 func TestServerAnswerBytes(t *testing.T) {
 	s := newServer("test", "")
 	closeLater(t, s)
@@ -117,7 +117,7 @@ func TestServerAnswerBytes(t *testing.T) {
 		expect(t, conn, x.want+"01020304")
 	}
 	if len(seen) != int(queryCount) {
-		t.Fatalf("%d of %d queries have golden bytes", len(seen), queryCount)
+		t.Fatalf("exchanges has %d of %d queries", len(seen), queryCount)
 	}
 }
 
@@ -170,7 +170,7 @@ func TestServerClosesInvalidConnections(t *testing.T) {
 			}
 			go func() { _, _ = conn.Write(b) }()
 			if rest, err := io.ReadAll(conn); err != nil || len(rest) != 0 {
-				t.Fatalf("got % x, %v; want the end", rest, err)
+				t.Fatalf("got % x, %v, want the end of the connection", rest, err)
 			}
 		})
 	}

@@ -11,17 +11,17 @@ import (
 	"time"
 )
 
-// service shares the server at one endpoint between all members that this process has there: ranks
-// may be in several worlds of one job at once, and all these worlds use one address. It is open
-// while it has members; the last member becomes its only owner and closes it.
+// service shares the server at one endpoint among all members of this process that use it: ranks
+// may be in several worlds of one job at once, and all these worlds use one address. A service is
+// open while it has members. The last member closes its server.
 type service struct {
 	at     Endpoint
 	server *Server
 
-	// Guarded by services.mu.
+	// members is guarded by services.mu.
 	members int
-	// left lists, for each world of its members, the keys that say that the other ranks have left
-	// it.
+	// left lists, for each world that all ranks have joined, the keys that the other ranks set when
+	// they leave. Guarded by services.mu.
 	left [][]string
 }
 
@@ -32,24 +32,25 @@ var services = struct {
 }{at: map[string]*service{}}
 
 // serve adds a member to the service at an endpoint, and opens the service if necessary. If the
-// address is in use, it may belong to the rank 0 of an earlier attempt, which waits for its last
-// clients: serve logs a warning and waits. It fails at once if that process is the rank 0 of the
-// same job. It repeats this check, since a rank 0 that has just started claims its rank soon.
+// address is in use, it may belong to rank 0 of an earlier attempt, which still waits for its last
+// clients. So serve logs a warning and retries. It returns an error at once if the address belongs
+// to another rank 0 of the same job. It repeats this check, since a rank 0 that has just started
+// may not have claimed its rank yet.
 func serve(ctx context.Context, at Endpoint, w *World) (*service, error) {
 	reported := false
-	var asked time.Time
+	var checked time.Time
 	for pause := firstBackoff; ; pause = min(2*pause, maxBackoff) {
 		s, err := tryServe(at)
 		if err == nil || !errors.Is(err, syscall.EADDRINUSE) {
 			return s, err
 		}
-		advice, foreign := addressInUse(ctx, at, uint32(os.Geteuid()))
-		if foreign == nil && time.Since(asked) > claimTime {
-			foreign = takenBy(ctx, at, w)
-			asked = time.Now()
+		advice, ownerErr := addressInUse(ctx, at, uint32(os.Geteuid()))
+		if ownerErr == nil && time.Since(checked) > claimTime {
+			ownerErr = claimedBy(ctx, at, w)
+			checked = time.Now()
 		}
-		if foreign != nil {
-			return nil, foreign
+		if ownerErr != nil {
+			return nil, ownerErr
 		}
 		if !reported {
 			reported = true
@@ -62,7 +63,7 @@ func serve(ctx context.Context, at Endpoint, w *World) (*service, error) {
 	}
 }
 
-// tryServe makes one attempt to serve.
+// tryServe tries once to serve.
 func tryServe(at Endpoint) (*service, error) {
 	services.mu.Lock()
 	defer services.mu.Unlock()
@@ -83,15 +84,15 @@ func tryServe(at Endpoint) (*service, error) {
 	return s, nil
 }
 
-// keep records a world that all ranks have joined.
+// keep records the keys of a world that all ranks have joined.
 func (s *service) keep(left []string) {
 	services.mu.Lock()
 	defer services.mu.Unlock()
 	s.left = append(s.left, left)
 }
 
-// leave removes a member. It reports whether it was the last one, and returns the keys to wait for
-// in that case.
+// leave removes a member. It reports whether that was the last member, and then also returns the
+// keys to wait for.
 func (s *service) leave() (last bool, left [][]string) {
 	services.mu.Lock()
 	defer services.mu.Unlock()

@@ -11,12 +11,12 @@ import (
 	"testing"
 )
 
-// TestRanksInSeveralWorlds leaves the worlds in any order, also if one of the ranks serves the
-// store.
+// TestRanksInSeveralWorlds leaves two worlds in a different order on rank 1 than on the other
+// ranks.
 func TestRanksInSeveralWorlds(t *testing.T) {
 	worlds := worldsOf(3, Route{Kind: RouteServe, Endpoint: Endpoint{Address: privateName()}})
 	ctx := testContext(t)
-	onEach(t, worlds, func(w World) error {
+	forEachRank(t, worlds, func(w World) error {
 		first, leaveFirst, err := Connect(ctx, w)
 		if err != nil {
 			return err
@@ -29,14 +29,14 @@ func TestRanksInSeveralWorlds(t *testing.T) {
 		if w.Rank == 1 {
 			slices.Reverse(leaves)
 		}
-		return errors.Join(greetAll(ctx, second, w), greetAll(ctx, first, w),
+		return errors.Join(exchangeValues(ctx, second, w), exchangeValues(ctx, first, w),
 			leaves[0].Close(), leaves[1].Close())
 	})
-	meet(t, worlds)
+	connectAndClose(t, worlds)
 }
 
-// TestSecondServiceWithAnotherTokenIsRefused checks that the call fails at once, instead of waiting
-// for the address.
+// TestSecondServiceWithAnotherTokenIsRefused checks that serve returns an error at once instead of
+// waiting for the address.
 func TestSecondServiceWithAnotherTokenIsRefused(t *testing.T) {
 	at := Endpoint{Address: privateName(), Token: "one"}
 	s, err := serve(testContext(t), at, &World{Size: 1})
@@ -98,13 +98,13 @@ func TestLastWorldServesAllOthers(t *testing.T) {
 	all.Wait()
 }
 
-// TestFailedConnectDoesNotDelayLeave: rank 2 does not join the second world, and another rank is
-// still connected when all have left the first.
+// TestFailedConnectDoesNotDelayLeave leaves the first world after Connect for the second has failed
+// because rank 2 did not join, and while another client is still connected.
 func TestFailedConnectDoesNotDelayLeave(t *testing.T) {
 	route := Route{Kind: RouteServe, Endpoint: Endpoint{Address: privateName()}}
 	ctx := testContext(t)
 	leaves := make([]*Member, 3)
-	onEach(t, worldsOf(3, route), func(w World) (err error) {
+	forEachRank(t, worldsOf(3, route), func(w World) (err error) {
 		_, leaves[w.Rank], err = Connect(ctx, w)
 		return err
 	})
@@ -113,15 +113,15 @@ func TestFailedConnectDoesNotDelayLeave(t *testing.T) {
 		t.Fatal(err)
 	}
 	closeLater(t, guest)
-	failing, cancel := context.WithCancel(ctx)
+	secondCtx, cancel := context.WithCancel(ctx)
 	go func() {
-		// Both have joined: if its context ends before, Connect does not know the absent ranks.
+		// Wait until both ranks have joined. Before that, Connect could not name the absent ranks.
 		_ = guest.Wait(ctx, "symmem/none/0/3/2/joined/0", "symmem/none/0/3/2/joined/1")
 		cancel()
 	}()
-	onEach(t, worldsOf(3, route)[:2], func(w World) error {
+	forEachRank(t, worldsOf(3, route)[:2], func(w World) error {
 		var absent *AbsentError
-		if _, _, err := Connect(failing, w); !errors.As(err, &absent) {
+		if _, _, err := Connect(secondCtx, w); !errors.As(err, &absent) {
 			return fmt.Errorf("got %w, want an error that rank 2 is absent", err)
 		}
 		return nil

@@ -6,29 +6,27 @@ import (
 	"time"
 )
 
-// session is one connection of a Server. It is in one of three states: new, until VALIDATE is
+// session serves one connection of a Server. It is in one of three states: new, until VALIDATE is
 // received; unauthenticated, until the token is received (skipped if none is required); and open.
-// Any query that is not allowed in the current state ends the session. Two goroutines serve it: run
-// reads requests, and out.drain writes replies.
+// Any query that is not allowed in the current state ends the session. Two goroutines serve a
+// session: run reads requests, and out.drain writes replies.
 type session struct {
-	// Immutable.
 	server *Server
 	id     clientID
 	conn   net.Conn
-	remote bool
+	remote bool // whether the listener accepted the connection
 	out    *outbox
-	// Guarded by server.mu. open reports that the session is in the open state; greeting identifies
-	// the session's rank, or is nil.
-	open     bool
-	greeting *greeting
+
+	open     bool      // whether the state is open; guarded by server.mu
+	greeting *greeting // identifies the session's rank, or nil; guarded by server.mu
 }
 
 const (
-	// authTimeout limits the time that a remote connection may be new or unauthenticated.
+	// authTimeout limits how long a remote connection may remain unauthenticated.
 	authTimeout = 5 * time.Second
 	// flushTimeout limits the time for writing a session's last replies.
 	flushTimeout = time.Second
-	// maxAuthBytes limits a request before the open state: the largest is the one with the token.
+	// maxAuthBytes limits requests before the open state. The largest of them carries the token.
 	maxAuthBytes = len(tokenKey) + maxTokenBytes + 64
 )
 
@@ -37,13 +35,13 @@ var (
 	errUnauthenticated = errors.New("the token is wrong, or an invalid query preceded it")
 )
 
-// run serves requests until the client disconnects or sends an invalid one. The error is dropped:
-// the protocol reports errors only by closing the connection.
+// run serves requests until the client disconnects or sends an invalid request. It drops the error,
+// since the protocol reports errors only by closing the connection.
 func (n *session) run() {
 	_ = n.serve(newDecoder(n.conn, n.conn.RemoteAddr().String()))
 	n.server.endSession(n)
-	// Limit the flush of the outbox, as the client may not read it: endSession removed the session, so
-	// Server.Close cannot interrupt it but still waits for its goroutines.
+	// Limit the time to flush the outbox, since the client may not read. endSession has removed the
+	// session, so Server.Close cannot interrupt the flush but waits for this goroutine.
 	_ = n.conn.SetWriteDeadline(time.Now().Add(flushTimeout))
 	n.out.close()
 }
@@ -89,7 +87,7 @@ func (n *session) authenticate(d *decoder) error {
 		switch {
 		case err != nil:
 			return err
-		case n.server.token.isIn(r):
+		case n.server.token.matches(r):
 			n.out.post([]byte{replyReady})
 			return nil
 		case r.query == queryCheck:

@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// DefaultTimeout limits every call whose context has no deadline: no call waits forever. PyTorch's
-// stores have the same default.
+// DefaultTimeout limits every call whose context has no deadline. PyTorch's stores have the same
+// default.
 const DefaultTimeout = 300 * time.Second
 
 // bounded adds the default deadline to a context without one.
@@ -17,13 +17,13 @@ func bounded(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(ctx, DefaultTimeout)
 }
 
-// outlasting returns a context that ends some time after ctx, with its cause.
-func outlasting(ctx context.Context, while time.Duration) (context.Context, context.CancelFunc) {
-	longer, end := context.WithCancelCause(context.WithoutCancel(ctx))
+// extend returns a context that ends the given time after ctx, with the same cause.
+func extend(ctx context.Context, by time.Duration) (context.Context, context.CancelFunc) {
+	extended, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
 	stop := context.AfterFunc(ctx, func() {
-		if sleep(longer, while) {
-			end(context.Cause(ctx))
+		if sleep(extended, by) {
+			cancel(context.Cause(ctx))
 		}
 	})
-	return longer, func() { stop(); end(nil) }
+	return extended, func() { stop(); cancel(nil) }
 }

@@ -2,14 +2,14 @@ package rendezvous
 
 import "testing"
 
-func TestServedByOfAView(t *testing.T) {
+func TestServedByOfView(t *testing.T) {
 	c := NewLocal()
 	defer c.Close()
 	for _, rank := range []int{-1, 0, 3} {
 		c.server = rank + 1
 		view := WithPrefix(WithPrefix(c, "a"), "b")
 		if got := view.ServedBy(); got != rank {
-			t.Errorf("rank %d serves the view, want %d", got, rank)
+			t.Errorf("ServedBy() = %d, want %d", got, rank)
 		}
 	}
 }

@@ -12,26 +12,26 @@ import (
 // clientID identifies one connection of a server. It is never reused.
 type clientID uint64
 
-// reply contains bytes for one client. Replies to one client are sent in order.
+// reply holds the bytes of a reply to one client. Replies to the same client are sent in order.
 type reply struct {
 	to    clientID
 	bytes []byte
 }
 
-// table holds the state of a store without its connections: it maps requests to replies. It does no
-// I/O, takes no lock and starts no goroutine; the Server calls it under its lock.
+// table holds the state of a store and computes the replies to requests. It does no I/O, acquires
+// no lock and starts no goroutine. The Server calls it under the server's lock.
 //
 // A client is ready, and may send any query, or it is waiting, after a WAIT for keys that are not
 // all set or a BARRIER that is not full. A waiting client becomes ready when its last key is set
 // (by a query of any client), when the barrier is full, by its CANCEL_WAIT, or by leave. Other
-// queries of a waiting client are answered at once, as the LibUV server does; a second wait is an
+// queries of a waiting client are answered at once, as by the LibUV server. A second wait is an
 // error, because the client could not distinguish the two answers.
 type table struct {
 	values map[string][]byte
 	// queues contains no empty queue.
 	queues   map[string][][]byte
 	barriers map[string]*barrier
-	// waiting holds the waiting clients.
+	// waiting holds the waits of clients.
 	waiting map[clientID]*waiter
 	// watched lists the waiters of every missing key, in the order of their requests.
 	watched map[string][]*waiter
@@ -39,7 +39,7 @@ type table struct {
 	out []reply
 }
 
-// waiter records what a waiting client waits for. missing is nil for a barrier.
+// waiter describes the wait of a client: for missing keys, or for a barrier.
 type waiter struct {
 	client  clientID
 	missing map[string]bool
@@ -49,7 +49,7 @@ type waiter struct {
 // barrier counts arrivals and never resets: a full barrier stays open, so each use needs a new key.
 type barrier struct {
 	arrived int64
-	held    []clientID
+	clients []clientID // clients that wait for it
 }
 
 var (
@@ -69,9 +69,9 @@ func newTable() *table {
 	}
 }
 
-// apply processes a request and returns the replies, which are valid until the next call. The table
-// takes ownership of the request. If it returns an error, the connection of this client must be
-// closed; replies to others are still valid.
+// apply processes a request and returns the replies, which are valid until the next call. The
+// request belongs to the table after the call. On an error, the connection of this client must be
+// closed, but replies to other clients are still valid.
 func (t *table) apply(from clientID, r *request) ([]reply, error) {
 	t.out = t.out[:0]
 	err := t.dispatch(from, r)
@@ -111,10 +111,10 @@ func (t *table) dispatch(from clientID, r *request) error {
 	return nil
 }
 
-// query answers the queries that change nothing.
+// query answers queries that do not change the table.
 func (t *table) query(from clientID, r *request) {
 	var b []byte
-	switch r.query { //nolint:exhaustive // Dispatch has the others.
+	switch r.query { //nolint:exhaustive // dispatch handles the others
 	case queryGet, queryMultiGet:
 		for _, key := range r.keys {
 			b = appendField(b, t.values[key])
@@ -146,7 +146,7 @@ func (t *table) answer(to clientID, b []byte) {
 	}
 }
 
-// lacks reports whether a WAIT for key must wait. A queue counts while it is not empty.
+// lacks reports whether a WAIT for key must wait. A queue that is not empty counts as a set key.
 func (t *table) lacks(key string) bool {
 	_, ok := t.values[key]
 	return !ok && len(t.queues[key]) == 0
@@ -203,7 +203,7 @@ func (t *table) delete(from clientID, key string) {
 
 func (t *table) push(key string, value []byte) {
 	t.queues[key] = append(t.queues[key], value)
-	// One value serves one client: if all were woken, the others would find nothing.
+	// Only one client can pop the value, so only one is woken.
 	if watching := t.watched[key]; len(watching) > 0 {
 		first := watching[0]
 		t.unwatch(first, key)

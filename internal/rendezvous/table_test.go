@@ -15,7 +15,8 @@ import (
 	"pgregory.net/rapid"
 )
 
-// TestTable runs transcripts of "<client> <QUERY> words"; the answer lines are "<client>: bytes".
+// TestTable runs transcripts with lines "<client> <QUERY> words". The replies have the form
+// "<client>: bytes".
 func TestTable(t *testing.T) {
 	datadriven.RunTest(t, "testdata/table", func(t *testing.T, d *datadriven.TestData) string {
 		tab := newTable()
@@ -28,7 +29,7 @@ func TestTable(t *testing.T) {
 				tab.leave(from)
 				continue
 			}
-			replies, err := tab.apply(from, transcribed(t, words[1], words[2:]))
+			replies, err := tab.apply(from, parseRequest(t, words[1], words[2:]))
 			for _, r := range replies {
 				fmt.Fprintf(&out, "    %c: %q\n", rune(r.to), r.bytes)
 			}
@@ -41,9 +42,9 @@ func TestTable(t *testing.T) {
 	})
 }
 
-// transcribed parses a request: keys and values in their order, and then a number if the query has
+// parseRequest parses a request: keys and values in their order, and then a number if the query has
 // one.
-func transcribed(t *testing.T, name string, words []string) *request {
+func parseRequest(t *testing.T, name string, words []string) *request {
 	t.Helper()
 	q := slices.IndexFunc(shapes[:], func(s shape) bool { return s.name == name })
 	if q < 0 {
@@ -100,19 +101,19 @@ func TestRequestRoundTrip(t *testing.T) {
 		if diff := cmp.Diff(want, got, cmp.AllowUnexported(request{})); diff != "" {
 			t.Fatal(diff)
 		}
-		if _, err := d.request(maxRequestBytes); err != io.EOF { //nolint:errorlint // itself.
-			t.Fatalf("after the request: %v", err)
+		if _, err := d.request(maxRequestBytes); err != io.EOF { //nolint:errorlint // returned unwrapped
+			t.Fatalf("after the request: got %v, want io.EOF", err)
 		}
 	})
 }
 
-// checkTable fails unless the two indexes of waiters match, and no client waits for a key that is
-// set.
+// checkTable fails the test unless the two indexes of waiters match and no client waits for a key
+// that is set.
 func checkTable(t *rapid.T, tab *table) {
 	pairs := 0
 	for key, watching := range tab.watched {
 		if len(watching) == 0 || !tab.lacks(key) && len(tab.queues[key]) == 0 {
-			t.Fatalf("%d clients watch %q", len(watching), key)
+			t.Fatalf("%d clients wait for key %q, want none for a key that is set", len(watching), key)
 		}
 		pairs += len(watching)
 	}
@@ -123,12 +124,12 @@ func checkTable(t *rapid.T, tab *table) {
 		pairs -= len(w.missing)
 	}
 	if pairs != 0 {
-		t.Fatalf("%d more watched keys than missing keys", pairs)
+		t.Fatalf("watched has %d more entries than the waiters' missing keys", pairs)
 	}
 }
 
-// TestEveryWaitEndsOnce sends random requests of few clients about few keys, and checks that each
-// WAIT gets exactly one STOP_WAITING, unless it was cancelled or its client disconnected.
+// TestEveryWaitEndsOnce applies random requests of a few clients about a few keys. It checks that
+// each WAIT is answered exactly once, unless it was canceled or its client has disconnected.
 func TestEveryWaitEndsOnce(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		tab := newTable()
@@ -149,20 +150,20 @@ func TestEveryWaitEndsOnce(t *testing.T) {
 			replies, err := tab.apply(from, r)
 			waits := r.query == queryWait || r.query == queryBarrier
 			if (err != nil) != (waits && before) {
-				t.Fatalf("%s while waiting is %v: %v", r.query, before, err)
+				t.Fatalf("%s of a client with waiting = %v: got error %v", r.query, before, err)
 			}
 			stopped := slices.ContainsFunc(replies, func(x reply) bool {
 				return x.to == from && bytes.Equal(x.bytes, []byte{replyStop})
 			})
 			if waits && !before && stopped == (tab.waiting[from] != nil) {
-				t.Fatalf("%s: stopped and waiting are both %v", r.query, stopped)
+				t.Fatalf("%s: stopped = waiting = %v, want exactly one of them", r.query, stopped)
 			}
 			checkTable(t, tab)
 		}
 	})
 }
 
-// FuzzServer sends arbitrary bytes to a server. It must not panic, and must close the connection
+// FuzzServer sends arbitrary bytes to a server. The server must not panic, and must end the session
 // once its client has disconnected.
 func FuzzServer(f *testing.F) {
 	for _, x := range exchanges {
@@ -179,13 +180,12 @@ func FuzzServer(f *testing.F) {
 			t.Fatal(err)
 		}
 		if err := s.Close(); err != nil || len(s.sessions) != 0 {
-			t.Fatalf("%d sessions remain, %v", len(s.sessions), err)
+			t.Fatalf("Close = %v with %d sessions remaining, want nil and 0", err, len(s.sessions))
 		}
 	})
 }
 
-// FuzzClient answers a client's calls with arbitrary bytes. The calls must end, with an error or
-// without.
+// FuzzClient answers a client's calls with arbitrary bytes. The calls must return.
 func FuzzClient(f *testing.F) {
 	for _, x := range exchanges {
 		f.Add(unhex(f, x.want))

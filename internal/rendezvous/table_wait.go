@@ -2,7 +2,7 @@ package rendezvous
 
 import "slices"
 
-// wait makes a client wait unless all keys are set.
+// wait answers a WAIT at once if all keys are set. Otherwise the client becomes waiting.
 func (t *table) wait(from clientID, keys []string) error {
 	if t.waiting[from] != nil {
 		return errTwoWaits
@@ -22,7 +22,7 @@ func (t *table) wait(from clientID, keys []string) error {
 	return nil
 }
 
-// wakeWaiters wakes all clients that wait for key.
+// wakeWaiters removes key from the missing keys of all waiters.
 func (t *table) wakeWaiters(key string) {
 	watching := t.watched[key]
 	delete(t.watched, key)
@@ -31,7 +31,7 @@ func (t *table) wakeWaiters(key string) {
 	}
 }
 
-// removeMissing ends the wait of w if key was the last missing key.
+// removeMissing removes key from the missing keys of w, and ends the wait if it was the last.
 func (t *table) removeMissing(w *waiter, key string) {
 	if delete(w.missing, key); len(w.missing) == 0 {
 		delete(t.waiting, w.client)
@@ -46,8 +46,9 @@ func (t *table) unwatch(w *waiter, key string) {
 	}
 }
 
-// arrive counts an arrival at a barrier of world ranks, and releases all clients when it is full.
-func (t *table) arrive(from clientID, key string, world int64) error {
+// arrive counts an arrival at a barrier for the given number of ranks. When the barrier is full,
+// arrive releases all clients.
+func (t *table) arrive(from clientID, key string, ranks int64) error {
 	if t.waiting[from] != nil {
 		return errTwoWaits
 	}
@@ -57,21 +58,21 @@ func (t *table) arrive(from clientID, key string, world int64) error {
 		t.barriers[key] = b
 	}
 	b.arrived++
-	b.held = append(b.held, from)
+	b.clients = append(b.clients, from)
 	t.waiting[from] = &waiter{client: from, barrier: b}
-	if b.arrived < world {
+	if b.arrived < ranks {
 		return nil
 	}
-	for _, client := range b.held {
+	for _, client := range b.clients {
 		delete(t.waiting, client)
 		t.answer(client, []byte{replyStop})
 	}
-	b.held = nil
+	b.clients = nil
 	return nil
 }
 
-// leave ends the wait of a client that cancelled it or disconnected. An arrival at a barrier still
-// counts.
+// leave ends the wait of a client that has canceled its wait or disconnected. Its arrival at a
+// barrier still counts.
 func (t *table) leave(client clientID) {
 	w := t.waiting[client]
 	if w == nil {
@@ -82,7 +83,7 @@ func (t *table) leave(client clientID) {
 		t.unwatch(w, key)
 	}
 	if w.barrier != nil {
-		w.barrier.held = slices.DeleteFunc(w.barrier.held,
+		w.barrier.clients = slices.DeleteFunc(w.barrier.clients,
 			func(c clientID) bool { return c == client })
 	}
 }

@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// maxUnauthenticated limits the connections that have not authenticated yet. Ranks need a
-// millisecond for that, and retry if they were closed.
+// maxUnauthenticated limits the connections that have not authenticated yet. Ranks need only a
+// millisecond to authenticate, and retry if their connection is closed.
 const maxUnauthenticated = 128
 
 // unauthenticatedAllowed returns maxUnauthenticated, or less if the process may open few
@@ -22,29 +22,29 @@ func unauthenticatedAllowed() int {
 	return unauthenticatedFor(limit.Cur)
 }
 
-// unauthenticatedFor returns how many unauthenticated connections a process accepts: a quarter of
-// the descriptors that it may open.
+// unauthenticatedFor returns the number of unauthenticated connections that a process accepts: a
+// quarter of the descriptors that it may open, at least 4 and at most maxUnauthenticated.
 func unauthenticatedFor(descriptors uint64) int {
 	return int(min(maxUnauthenticated, max(4, descriptors/4)))
 }
 
-// addUnauthenticated adds a connection that has not authenticated, and closes the oldest of these
-// if there are too many. s.mu is held.
+// addUnauthenticated adds an unauthenticated session. If there are too many, it closes the
+// connection of the oldest. The caller holds s.mu.
 func (s *Server) addUnauthenticated(n *session) {
 	s.unauthenticated = append(s.unauthenticated, n)
 	if len(s.unauthenticated) > unauthenticatedAllowed() {
-		// This ends the session.
+		// Closing the connection ends the session.
 		_ = s.unauthenticated[0].conn.Close()
 		s.unauthenticated = s.unauthenticated[1:]
 	}
 }
 
-// removeUnauthenticated removes a session from the list of the unauthenticated. s.mu is held.
+// removeUnauthenticated removes a session from the unauthenticated ones. The caller holds s.mu.
 func (s *Server) removeUnauthenticated(n *session) {
 	s.unauthenticated = slices.DeleteFunc(s.unauthenticated, func(o *session) bool { return o == n })
 }
 
-// openSession makes a session open: from now on it may be idle.
+// openSession moves a session to the open state, in which it may be idle.
 func (s *Server) openSession(n *session) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -59,15 +59,15 @@ func (s *Server) openSession(n *session) error {
 	return n.conn.SetReadDeadline(time.Time{})
 }
 
-// OnAcceptError sets a function that is called once if the server cannot accept a connection,
-// instead of a warning in the log. It is called on a goroutine of the server.
+// OnAcceptError sets a function that the server calls, instead of logging a warning, the first time
+// it cannot accept a connection. The call is made on a goroutine of the server.
 func (s *Server) OnAcceptError(call func(error)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.onAcceptError = call
 }
 
-// reportAcceptError reports why no connection can be accepted, if a user has to act.
+// reportAcceptError reports an error of Accept that the user can fix.
 func (s *Server) reportAcceptError(err error) {
 	if !errors.Is(err, syscall.EMFILE) && !errors.Is(err, syscall.ENFILE) {
 		return

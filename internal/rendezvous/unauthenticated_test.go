@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// silent opens a TCP connection to a server and sends nothing.
-func silent(t *testing.T, s *Server) net.Conn {
+// dialSilent opens a TCP connection to a server and sends nothing.
+func dialSilent(t *testing.T, s *Server) net.Conn {
 	t.Helper()
 	conn, err := net.Dial("tcp", s.Address())
 	if err != nil {
@@ -21,25 +21,25 @@ func silent(t *testing.T, s *Server) net.Conn {
 	return conn
 }
 
-// wantHungUp checks that the server closes a connection.
-func wantHungUp(t *testing.T, conn net.Conn) {
+// checkClosed checks that the server closes a connection.
+func checkClosed(t *testing.T, conn net.Conn) {
 	t.Helper()
 	if err := conn.SetReadDeadline(time.Now().Add(patience)); err != nil {
 		t.Fatal(err)
 	}
 	if n, err := conn.Read(make([]byte, 1)); n != 0 || errors.Is(err, os.ErrDeadlineExceeded) {
-		t.Errorf("read %d bytes, %v, want the end", n, err)
+		t.Errorf("Read = %d, %v, want the end of the connection", n, err)
 	}
 }
 
-// TestUnauthenticatedConnectionsAreLimited checks that the oldest is closed first, and that ranks
-// can connect among them.
+// TestUnauthenticatedConnectionsAreLimited checks that the oldest connections are closed first, and
+// that ranks can still connect meanwhile.
 func TestUnauthenticatedConnectionsAreLimited(t *testing.T) {
 	s, first := serveOn(t, "127.0.0.1:0", "token")
 	const more = 2 * maxUnauthenticated
 	var all []net.Conn
 	for range more {
-		all = append(all, silent(t, s))
+		all = append(all, dialSilent(t, s))
 		if len(all)%64 != 0 {
 			continue
 		}
@@ -53,41 +53,42 @@ func TestUnauthenticatedConnectionsAreLimited(t *testing.T) {
 		}
 	}
 	for _, conn := range all[:more-maxUnauthenticated] {
-		wantHungUp(t, conn)
+		checkClosed(t, conn)
 	}
 	s.mu.Lock()
 	unauthenticated := len(s.unauthenticated)
 	s.mu.Unlock()
 	if unauthenticated > maxUnauthenticated {
-		t.Errorf("%d unauthenticated connections remain", unauthenticated)
+		t.Errorf("%d unauthenticated connections remain, want at most %d",
+			unauthenticated, maxUnauthenticated)
 	}
 	if err := first.Set(testContext(t), "key", nil); err != nil {
 		t.Error(err)
 	}
 }
 
-// TestUnauthenticatedConnectionsTimeOut tests connections that have sent nothing or half of a
-// handshake.
+// TestUnauthenticatedConnectionsTimeOut tests a connection that has sent nothing, and one that has
+// sent half of a handshake.
 func TestUnauthenticatedConnectionsTimeOut(t *testing.T) {
 	s, first := serveOn(t, "127.0.0.1:0", "token")
 	s.mu.Lock()
 	s.authTimeout = 50 * time.Millisecond
 	s.mu.Unlock()
-	nothing, half := silent(t, s), silent(t, s)
+	nothing, half := dialSilent(t, s), dialSilent(t, s)
 	greeting := (&request{query: queryValidate, nonce: magic}).append(nil)
 	if _, err := half.Write(greeting); err != nil {
 		t.Fatal(err)
 	}
-	wantHungUp(t, nothing)
-	wantHungUp(t, half)
-	// An authenticated client may be silent.
+	checkClosed(t, nothing)
+	checkClosed(t, half)
+	// An authenticated client may have been idle for longer.
 	if err := first.Set(testContext(t), "key", nil); err != nil {
 		t.Error(err)
 	}
 }
 
-// TestLocalClientHasNoDeadline checks that the handshake of a local client never times out, however
-// busy the machine is.
+// TestLocalClientHasNoDeadline checks that the handshake of a local client does not time out, even
+// if the time for authentication has passed.
 func TestLocalClientHasNoDeadline(t *testing.T) {
 	s, _ := serveOn(t, "127.0.0.1:0", "token")
 	s.mu.Lock()
@@ -98,13 +99,14 @@ func TestLocalClientHasNoDeadline(t *testing.T) {
 	}
 }
 
-// TestUnauthenticatedConnectionDoesNotDelayDrain connects without a token.
+// TestUnauthenticatedConnectionDoesNotDelayDrain drains a server while a client is connected that
+// has not sent the token.
 func TestUnauthenticatedConnectionDoesNotDelayDrain(t *testing.T) {
 	s, err := Listen("127.0.0.1:0", "token")
 	if err != nil {
 		t.Fatal(err)
 	}
-	conn := silent(t, s)
+	conn := dialSilent(t, s)
 	// The PING is answered, so the session has started.
 	b, _ := appendPing((&request{query: queryValidate, nonce: magic}).append(nil))
 	if _, err := conn.Write(b); err != nil {
@@ -126,7 +128,7 @@ func TestUnauthenticatedFor(t *testing.T) {
 		8: 4, 32: 8, 256: 64, 1024: maxUnauthenticated, math.MaxUint64: maxUnauthenticated,
 	} {
 		if got := unauthenticatedFor(descriptors); got != want {
-			t.Errorf("of %d descriptors %d, want %d", descriptors, got, want)
+			t.Errorf("unauthenticatedFor(%d) = %d, want %d", descriptors, got, want)
 		}
 	}
 }

@@ -16,27 +16,27 @@ type endWatcher struct {
 	client *Client
 	world  string
 	rank   int
-	// storeRank is the rank that serves the store, or -1.
+	// storeRank holds the rank that serves the store, or -1 if no rank does.
 	storeRank int
 
-	// cancel ends the wait for the next end; run then returns and closes done. end releases the
-	// context of run.
-	cancel, end context.CancelFunc
-	done        chan struct{}
+	// cancel ends the wait for the next end, so that run returns and closes done. release releases
+	// the context of run.
+	cancel, release context.CancelFunc
+	done            chan struct{}
 
 	mu      sync.Mutex
 	ends    map[int]*knownEnd // by rank; guarded by mu
-	lost    bool              // true if the connection has ended; guarded by mu
-	closing bool              // true if the store is closed in order; guarded by mu
-	changed chan struct{}     // closed and replaced with each end and with the loss; guarded by mu
+	lost    bool              // whether the connection has ended; guarded by mu
+	closing bool              // whether the store is being closed in order; guarded by mu
+	changed chan struct{}     // closed and replaced when ends or lost change; guarded by mu
 }
 
-// knownEnd records the end of a rank and the time since when it is known.
+// knownEnd records the end of a rank and the time at which this rank received it.
 type knownEnd struct {
 	*EndedError
 	since time.Time
-	// fromLauncher is set if a launcher reported it, which knows more than the end of a connection
-	// shows.
+	// fromLauncher is set if a launcher has reported the end. Its report is more precise than one
+	// that is based on the end of a connection.
 	fromLauncher bool
 }
 
@@ -50,29 +50,29 @@ func startWatch(ctx context.Context, m *Member, c *Client) (*endWatcher, error) 
 	if k := m.world.Route.Kind; k == RouteServe || k == RoutePMI {
 		w.storeRank = 0
 	}
-	records, err := greet(ctx, c, m.world.greeting(m.world.job(), m.base))
-	if err != nil || !records {
+	recordsEnds, err := greet(ctx, c, m.world.greeting(m.world.job(), m.base))
+	if err != nil || !recordsEnds {
 		return nil, errors.Join(err, c.Close())
 	}
-	ctx, w.end = context.WithDeadline(context.Background(), time.Now().Add(noDeadline))
-	waiting, cancel := context.WithCancel(ctx)
+	ctx, w.release = context.WithDeadline(context.Background(), time.Now().Add(noDeadline))
+	waitCtx, cancel := context.WithCancel(ctx)
 	w.cancel = cancel
-	go w.run(ctx, waiting)
+	go w.run(ctx, waitCtx)
 	return w, nil
 }
 
-// noDeadline is longer than any job. Without a deadline, calls would add the default one.
+// noDeadline is longer than any job. It prevents calls from adding the default deadline.
 const noDeadline = 100 * 365 * 24 * time.Hour
 
-// run processes one end after another until waiting is cancelled or the connection ends. Cancelling
-// aborts only the wait for the next end: a cancelled WAIT keeps the connection, and any other
-// request would lose it.
-func (w *endWatcher) run(ctx, waiting context.Context) {
+// run processes one end after another until waitCtx is canceled or the connection ends. Only the
+// waits use waitCtx, because a canceled WAIT keeps the connection, but any other canceled request
+// loses it.
+func (w *endWatcher) run(ctx, waitCtx context.Context) {
 	defer close(w.done)
-	defer w.end()
+	defer w.release()
 	for n := 0; ; n++ {
-		err := w.client.Wait(waiting, endKey(n))
-		if waiting.Err() != nil {
+		err := w.client.Wait(waitCtx, endKey(n))
+		if waitCtx.Err() != nil {
 			return
 		}
 		var value []byte
@@ -91,7 +91,7 @@ func (w *endWatcher) run(ctx, waiting context.Context) {
 			w.closing = true
 			w.mu.Unlock()
 		case e.World == "":
-			// The launcher does not know whether the rank has left in order.
+			// The launcher does not report whether the rank has left in order.
 			var why []byte
 			why, e.Left, _ = WithPrefix(w.client, w.world).Peek(ctx, leftKey(e.Rank))
 			if e.Left {
@@ -104,7 +104,7 @@ func (w *endWatcher) run(ctx, waiting context.Context) {
 	}
 }
 
-// recordEnd records an end. The report of a launcher replaces that of the server; otherwise the
+// recordEnd records an end. The report of a launcher replaces that of the server. Otherwise the
 // first report counts.
 func (w *endWatcher) recordEnd(e rankEnd) {
 	w.mu.Lock()
@@ -124,18 +124,18 @@ func (w *endWatcher) recordEnd(e rankEnd) {
 	w.notify()
 }
 
-// notify wakes all waits, which check again. w.mu is held.
+// notify wakes all waits, which check their condition again. The caller holds w.mu.
 func (w *endWatcher) notify() {
 	close(w.changed)
 	w.changed = make(chan struct{})
 }
 
-// markStoreLost records that the connection has ended, and with it the rank that served the store.
+// markStoreLost records that the connection has ended, and so has the rank that served the store.
 func (w *endWatcher) markStoreLost() {
 	w.mu.Lock()
 	w.lost = true
 	closing := w.closing
-	w.notify() // a waiter for the end of rank 0 also waits for the loss of the store
+	w.notify() // waits for the end of rank 0 also depend on lost
 	w.mu.Unlock()
 	how := "rank 0, which served the store, has ended"
 	if closing {
@@ -153,7 +153,8 @@ func (w *endWatcher) storeLost() bool {
 	return w.lost
 }
 
-// knownEnds returns the known ends by rank, and a channel that is closed at the next change.
+// knownEnds returns the known ends, ordered by rank, and a channel that is closed at the next
+// change.
 func (w *endWatcher) knownEnds() ([]*knownEnd, <-chan struct{}) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -185,14 +186,14 @@ func (w *endWatcher) await(
 	}
 }
 
-// latest returns the end of a rank as it is known now.
+// latest returns the latest report about the end of a rank.
 func (w *endWatcher) latest(rank int) *EndedError {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.ends[rank].EndedError
 }
 
-// sleep waits for a time and reports whether the context is still alive.
+// sleep sleeps for d. It returns false if the context ends first.
 func sleep(ctx context.Context, d time.Duration) bool {
 	if d <= 0 {
 		return ctx.Err() == nil
@@ -207,7 +208,7 @@ func sleep(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// leave stops watching, and stores over the same connection that this rank leaves, and why.
+// leave stops watching, and then stores the reason why this rank leaves, over the same connection.
 func (w *endWatcher) leave(ctx context.Context, why []byte) error {
 	w.cancel()
 	select {
@@ -218,8 +219,8 @@ func (w *endWatcher) leave(ctx context.Context, why []byte) error {
 	return WithPrefix(w.client, w.world).Set(ctx, leftKey(w.rank), why)
 }
 
-// close closes the connection, which the server records as the end of this rank. It may be called
-// on a nil watcher.
+// close closes the connection, so that the server records the end of this rank. It may be called on
+// a nil watcher.
 func (w *endWatcher) close() error {
 	if w == nil {
 		return nil

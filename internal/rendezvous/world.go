@@ -6,28 +6,28 @@ import (
 	"time"
 )
 
-// World describes a job as far as a process knows it before it communicates. Discover creates it,
-// Connect uses it.
+// World describes a job from the information that a process has before it communicates. Discover
+// creates a World for Connect.
 type World struct {
-	// Rank is this process, from 0 to Size-1.
+	// Rank identifies this process, from 0 to Size-1.
 	Rank, Size int
-	// LocalRank numbers the processes of this machine, from 0 to LocalSize-1.
+	// LocalRank identifies this process among those of its machine, from 0 to LocalSize-1.
 	LocalRank, LocalSize int
-	// Source names the source of the ranks, for messages.
+	// Source identifies the source of the ranks, for messages.
 	Source Source
-	// RunID is the launcher's name for the job; it may be empty. Restart counts how often the
-	// launcher has restarted the ranks. Both separate the keys of attempts.
+	// RunID holds the launcher's name for the job, or "". Restart counts how often the launcher has
+	// restarted the ranks. Connect separates the keys of jobs and attempts by both.
 	RunID   string
 	Restart int
 	// Route describes how to reach the store.
 	Route Route
 	// Late, if set, is called during Connect with the ranks that have not joined yet, in ascending
 	// order, and the time that this rank has waited. It returns the time until the next call, or a
-	// negative time for no further calls. The first call has no ranks and no time. It is called on
-	// one goroutine at a time, and not after Connect has returned.
+	// negative time for no further calls. The first call has no ranks and the time 0. Late is
+	// called on one goroutine at a time, and not after Connect has returned.
 	Late func(missing []int, waited time.Duration) time.Duration
-	// LateToLeave is called in the same way while the rank that serves the store waits for others
-	// to leave, with the ranks of this world that have not left.
+	// LateToLeave, if set, is called in the same way while the rank that serves the store waits for
+	// others to leave, with the ranks of this world that have not left.
 	LateToLeave func(missing []int, waited time.Duration) time.Duration
 }
 
@@ -52,9 +52,9 @@ const LaunchStore = unixScheme + "@symmem-run-"
 // Route describes how to reach the store.
 type Route struct {
 	Kind RouteKind
-	// Endpoint is the endpoint of the store, for RouteJoin and RouteServe.
+	// Endpoint locates the store, for RouteJoin and RouteServe.
 	Endpoint Endpoint
-	// FD is the descriptor of the process manager, for RoutePMI. It belongs to the caller.
+	// FD is connected to the process manager, for RoutePMI. It belongs to the caller.
 	FD int
 }
 
@@ -68,8 +68,8 @@ const (
 	RouteJoin
 	// RouteServe means a store that rank 0 serves at an endpoint that all ranks know.
 	RouteServe
-	// RoutePMI means a store that rank 0 serves on a socket with a random name, which the ranks get
-	// from MPICH's process manager.
+	// RoutePMI means a store that rank 0 serves on a socket with a random name. The ranks receive
+	// the name from MPICH's process manager.
 	RoutePMI
 )
 
@@ -91,13 +91,14 @@ func (k RouteKind) String() string {
 // Options describes the ranks and overrides the environment. The zero value uses only the
 // environment.
 type Options struct {
-	// Size is the number of ranks. If it is 0, the ranks are read from the environment, and Rank,
-	// LocalRank and LocalSize must be 0, too.
+	// Rank and Size are used if Size is not 0. If Size is 0, the ranks are read from the
+	// environment, and Rank, LocalRank and LocalSize must be 0, too.
 	Rank, Size int
-	// LocalSize 0 means that all ranks are on this machine, with LocalRank equal to Rank.
+	// LocalRank and LocalSize are used if LocalSize is not 0. If it is 0, all ranks are on this
+	// machine, and LocalRank is equal to Rank.
 	LocalRank, LocalSize int
-	// Address is the address at which rank 0 serves the store: "host:port", which requires a Token,
-	// or "unix:@name". If it is empty, the environment is used.
+	// Address is where rank 0 serves the store: "host:port", which requires a Token, or
+	// "unix:@name". If it is empty, the environment determines the route.
 	Address string
 	// Token overrides SYMMEM_TOKEN.
 	Token Token
@@ -110,7 +111,7 @@ type Variable struct {
 	Value string
 }
 
-// EnvironmentError means that the environment does not determine the ranks or the route to the
+// EnvironmentError means that the environment does not determine the ranks, or the route to the
 // store.
 type EnvironmentError struct {
 	// Source identifies the family of variables.
@@ -139,10 +140,10 @@ func (e *EnvironmentError) Error() string {
 	return b.String()
 }
 
-// maxSize exceeds the size of any job, and prevents overflow in sums of ranks.
+// maxSize is larger than the size of any job. It prevents overflow in sums of ranks.
 const maxSize = 1 << 20
 
-// problem describes why the ranks are impossible, or returns "".
+// problem describes why the ranks are invalid, or returns "".
 func (w *World) problem() string {
 	switch {
 	case w.Size < 1 || w.Size > maxSize:
