@@ -132,7 +132,7 @@ func meet(ctx context.Context, rt *symmem.Runtime) error {
 // touched: by its owner, next to a plain shared file without huge pages, and by a peer in the first
 // broadcast over the window, next to the second. It says of what pages segments are.
 func BenchmarkFirstTouch(b *testing.B) {
-	system := sys.LookAtHugePages()
+	system := sys.ReadHugePages()
 	b.Logf("shmem_enabled is %q; %d of %d pages of 2 MiB are free",
 		system.Shared, system.Free, system.SetAside)
 	for name, of := range map[string]func(*touches) touch{

@@ -59,7 +59,7 @@ func segmentsOf(t *testing.T) int {
 	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &files); err != nil {
 		t.Fatal(err)
 	}
-	mappings := sys.NumberIn("/proc/sys/vm/max_map_count")
+	mappings := sys.ReadNumber("/proc/sys/vm/max_map_count")
 	if mappings == 0 {
 		t.Fatal("the system does not say how many mappings a process may have")
 	}

@@ -37,7 +37,7 @@ func bind(thread, processor int) error {
 	return nil
 }
 
-// ProcessorBytes is the length of a processor mask: one bit for each of 1,024 processors.
+// ProcessorBytes is the length of a processor mask, which has one bit for each of 1,024 processors.
 const ProcessorBytes = 128
 
 // Processors returns the mask of the processors on which this process may run. Bit n%8 of byte n/8

@@ -10,8 +10,8 @@ import (
 )
 
 // BindProcess binds all threads of this process, and those that they start later, to one processor.
-// The result of Cores does not change if GOMAXPROCS was set explicitly before, since Go counts
-// processors when a process starts.
+// If GOMAXPROCS was set explicitly before, the result of Cores does not change, since
+// runtime.NumCPU counts processors only when a process starts.
 func BindProcess(processor int) error {
 	threads, err := os.ReadDir("/proc/self/task")
 	if err != nil {

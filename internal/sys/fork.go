@@ -8,17 +8,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// inherited maps a file descriptor to the inode of the socket that a forked child must close, or to
-// 0. It is nil in programs that do not fork.
+// inherited maps file descriptors to the inodes of the sockets that a forked child must close, or
+// to 0. It is nil in programs that do not fork.
 var inherited []uint64
 
 // ShareSockets sets the table that CloseInForks fills and the fork handler reads. It must be called
 // before the first socket is opened.
 func ShareSockets(table []uint64) { inherited = table }
 
-// CloseInForks makes forked children close a socket. If a child kept it open, the process at the
-// other end would not notice the end of this one. Connections other than sockets are ignored. The
-// entry remains after the socket is closed, since inode numbers are not reused.
+// CloseInForks makes forked children close a socket. If a child kept the socket open, the process
+// at the other end would not detect the end of this process. CloseInForks ignores values that are
+// not sockets. The entry may remain after the socket is closed, since inode numbers are not reused.
 func CloseInForks(socket io.Closer) {
 	c, ok := socket.(syscall.Conn)
 	if !ok || inherited == nil {
@@ -26,7 +26,7 @@ func CloseInForks(socket io.Closer) {
 	}
 	raw, err := c.SyscallConn()
 	if err != nil {
-		return // it is closed
+		return // the socket is closed
 	}
 	_ = raw.Control(func(fd uintptr) {
 		var stat unix.Stat_t

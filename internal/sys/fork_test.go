@@ -27,10 +27,11 @@ func TestCloseInForks(t *testing.T) {
 		var stat unix.Stat_t
 		if err := unix.Fstat(fd, &stat); err != nil || stat.Ino != inode ||
 			stat.Mode&unix.S_IFMT != unix.S_IFSOCK {
-			t.Errorf("descriptor %d has inode %d, not %d: %v", fd, stat.Ino, inode, err)
+			t.Errorf("descriptor %d has inode %d, mode %#o, %v, want a socket with inode %d",
+				fd, stat.Ino, stat.Mode, err, inode)
 		}
 	}
 	if found != 1 {
-		t.Errorf("the table has %d sockets", found)
+		t.Errorf("the table has %d sockets, want 1", found)
 	}
 }

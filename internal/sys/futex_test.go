@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// newWord maps a word twice, like two processes.
+// newWord maps a word twice, as two processes would.
 func newWord(t *testing.T) (ours, theirs *uint32) {
 	t.Helper()
 	f := newMemory(t, 4096)
@@ -24,7 +24,7 @@ func newWord(t *testing.T) (ours, theirs *uint32) {
 func TestFutexDoesNotSleepOnAnotherValue(t *testing.T) {
 	word, _ := newWord(t)
 	atomic.StoreUint32(word, 2)
-	// A wait that sleeps would only end with the time limit of the test run.
+	// If FutexWait slept, the test would time out.
 	FutexWait(word, 1, time.Hour)
 }
 
@@ -34,8 +34,8 @@ func TestFutexWaitTimesOut(t *testing.T) {
 	FutexWait(word, 0, 0)
 }
 
-// TestFutexWakesThroughAnotherMapping wakes until the sleeper has seen the new value. If no wake-up
-// ends its sleep of an hour, the test does not end.
+// TestFutexWakesThroughAnotherMapping stores a new value and wakes the sleeper. If FutexWake has no
+// effect, the test times out.
 func TestFutexWakesThroughAnotherMapping(t *testing.T) {
 	ours, theirs := newWord(t)
 	woken := make(chan struct{})

@@ -9,21 +9,21 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Mapping is a range of this process's address space: a reservation without memory, or shared
-// memory. Its creator owns it. Close unmaps it, and a second Close returns ErrUnmapped, or panics
-// in builds with the tag invariants.
+// Mapping represents a range of this process's address space: a reservation without memory, or
+// shared memory. Its creator owns it. Close unmaps the range. A second Close returns ErrUnmapped,
+// or panics in builds with the tag invariants.
 type Mapping struct {
 	base  unsafe.Pointer
 	bytes int64
-	// inside is set for memory mapped over a part of a reservation. Closing it restores the
-	// reservation instead of leaving a hole that others could map into.
+	// inside is set for memory mapped over a part of a reservation. Close then restores the
+	// reservation instead of leaving a hole into which other memory could be mapped.
 	inside bool
-	// made holds the stack that created the mapping, in builds with the tag invariants.
-	made origin
+	// origin holds the stack that created the mapping, in builds with the tag invariants.
+	origin origin
 }
 
 // ErrUnmapped is returned by the second Close of a Mapping.
-var ErrUnmapped = errors.New("mapping is closed already")
+var ErrUnmapped = errors.New("mapping is already closed")
 
 // Reserve reserves address space without memory. align must be a power of two.
 func Reserve(bytes, align int64) (*Mapping, error) {
@@ -39,8 +39,8 @@ func Reserve(bytes, align int64) (*Mapping, error) {
 	return newMapping(base, bytes, false), nil
 }
 
-// Map maps bytes of a shared file from offset on, readable and writable, at an address aligned to
-// PageSize that the kernel chooses.
+// Map maps the given number of bytes of a shared file, beginning at offset, for reading and
+// writing. The kernel chooses the address, which is aligned to PageSize.
 func Map(f *os.File, offset, bytes int64) (*Mapping, error) {
 	r, err := Reserve(bytes, PageSize)
 	if err != nil {
@@ -71,7 +71,7 @@ func (m *Mapping) MapAt(at int64, f *os.File, bytes int64) (*Mapping, error) {
 
 func newMapping(base unsafe.Pointer, bytes int64, inside bool) *Mapping {
 	m := &Mapping{base: base, bytes: bytes, inside: inside}
-	m.made.note(m)
+	m.origin.record(m)
 	return m
 }
 
@@ -88,9 +88,9 @@ func mapFixed(base unsafe.Pointer, f *os.File, offset, bytes int64) error {
 }
 
 // reclaim reserves a range again after mapping over it has failed, and reports whether the range
-// certainly belongs to the caller. The kernel may have unmapped the range before failing. Another
-// thread may have mapped something there since, which unmapping would destroy. An uncertain range
-// is abandoned: that leaks addresses, not memory.
+// certainly belongs to the caller. The kernel may have unmapped the range before it failed, and
+// another thread may have mapped other memory there since then, which must not be unmapped. So the
+// caller must abandon a range that reclaim could not reserve. That leaks addresses but no memory.
 func reclaim(base unsafe.Pointer, bytes int64) bool {
 	_, err := mmap(base, bytes, unix.PROT_NONE,
 		unix.MAP_PRIVATE|unix.MAP_ANONYMOUS|unix.MAP_NORESERVE|unix.MAP_FIXED_NOREPLACE, -1, 0)
@@ -106,7 +106,8 @@ func (m *Mapping) Address() uintptr { return uintptr(m.base) }
 // Bytes returns the length in bytes.
 func (m *Mapping) Bytes() int64 { return m.bytes }
 
-// Shrink unmaps the part of a reservation after the first bytes, rounded up to PageSize.
+// Shrink unmaps the end of a reservation. It keeps the given number of bytes, rounded up to
+// PageSize.
 func (m *Mapping) Shrink(bytes int64) error {
 	bytes = (bytes + PageSize - 1) &^ (PageSize - 1)
 	if m.base == nil || bytes >= m.bytes {
@@ -123,10 +124,10 @@ func (m *Mapping) Shrink(bytes int64) error {
 // Close unmaps the range. A range inside a reservation becomes reserved again.
 func (m *Mapping) Close() error {
 	if m.base == nil {
-		m.made.closedTwice()
+		m.origin.closedTwice()
 		return ErrUnmapped
 	}
-	m.made.forget(m)
+	m.origin.forget(m)
 	base := m.base
 	m.base = nil
 	if !m.inside {

@@ -33,12 +33,12 @@ func newMemory(t *testing.T, bytes int64) *os.File {
 // bytesOf returns the memory of a mapping as a slice.
 func bytesOf(m *Mapping) []byte { return unsafe.Slice((*byte)(m.Base()), m.Bytes()) }
 
-// closeAgain closes a closed mapping and returns ErrUnmapped, also where that panics in builds with
-// the tag invariants.
+// closeAgain closes a closed mapping. It returns the error of Close, and ErrUnmapped if Close
+// panics in builds with the tag invariants.
 func closeAgain(m *Mapping) (err error) {
 	defer func() {
 		if r := recover(); (r != nil) != invariants.Enabled {
-			err = fmt.Errorf("it panicked with %v", r)
+			err = fmt.Errorf("recovered %v, want a panic only with the tag invariants", r)
 		}
 	}()
 	err = ErrUnmapped
@@ -54,7 +54,7 @@ func TestReservationsAreAlignedAndCoverEveryAddress(t *testing.T) {
 			r, err := Reserve(bytes, align)
 			check(t, err)
 			if r.Address()%uintptr(align) != 0 || r.Bytes() != bytes {
-				t.Errorf("%d bytes aligned to %d: %d bytes at %#x", bytes, align, r.Bytes(), r.Address())
+				t.Errorf("Reserve(%d, %d) reserved %d bytes at %#x", bytes, align, r.Bytes(), r.Address())
 			}
 			check(t, r.Close())
 			if err := closeAgain(r); !errors.Is(err, ErrUnmapped) {
@@ -81,7 +81,7 @@ func TestTwoMappingsOfAFileAreTheSameMemory(t *testing.T) {
 	b, err := Map(f, PageSize, PageSize)
 	check(t, err)
 	if b.Address()%PageSize != 0 {
-		t.Errorf("the mapping lies at %#x, which is not aligned", b.Address())
+		t.Errorf("the mapping begins at %#x, want an address aligned to PageSize", b.Address())
 	}
 	bytesOf(a)[PageSize+5] = 42
 	if got := bytesOf(b)[5]; got != 42 {
@@ -102,7 +102,7 @@ func TestClosingAMappingRestoresTheReservation(t *testing.T) {
 			t.Errorf("mapped at %#x, want %#x", m.Address(), r.Address()+2*PageSize)
 		}
 		if bytesOf(m)[round] != 0 {
-			t.Error("the memory of an earlier file is still there")
+			t.Error("the mapping shows the memory of an earlier file")
 		}
 		bytesOf(m)[round] = 1
 		check(t, m.Close())
@@ -112,8 +112,7 @@ func TestClosingAMappingRestoresTheReservation(t *testing.T) {
 	}
 }
 
-// reserved reports whether every address of a reservation is in use, so that nothing can be mapped
-// there without replacing it.
+// reserved reports whether every page of a reservation is still reserved or mapped.
 func reserved(r *Mapping, bytes int64) bool {
 	for at := int64(0); at < bytes; at += PageSize {
 		if reclaim(unsafe.Add(r.base, at), PageSize) {
@@ -142,8 +141,8 @@ func TestMappingOutsideAReservationIsAnError(t *testing.T) {
 	}
 }
 
-// failing returns a file whose mapping fails after the kernel has unmapped the range.
-func failing(t *testing.T) *os.File {
+// unmappableFile returns a file whose mapping fails after the kernel has unmapped the range.
+func unmappableFile(t *testing.T) *os.File {
 	t.Helper()
 	f, err := memfd("test", 1<<45, unix.MFD_CLOEXEC|unix.MFD_HUGETLB|unix.MFD_HUGE_2MB)
 	if err != nil {
@@ -154,7 +153,7 @@ func failing(t *testing.T) *os.File {
 }
 
 func TestFailedMappingRestoresTheReservation(t *testing.T) {
-	f := failing(t)
+	f := unmappableFile(t)
 	r, err := Reserve(64*PageSize, PageSize)
 	check(t, err)
 	defer func() { check(t, r.Close()) }()
@@ -222,10 +221,10 @@ func TestReservedAndUnmappedMemoryIsNotReadable(t *testing.T) {
 		t.Fatal(err)
 	}
 	if Readable(at) {
-		t.Error("addresses that were given back are readable")
+		t.Error("unmapped addresses are readable")
 	}
 	var own byte
 	if !Readable(uintptr(unsafe.Pointer(&own))) {
-		t.Error("this process's own memory is not readable")
+		t.Error("a variable of this process is not readable")
 	}
 }

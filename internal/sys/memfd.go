@@ -8,26 +8,26 @@ import (
 )
 
 // PageSize is the size in bytes of a huge page, and the granularity of segments. A memfd backed by
-// huge pages can only grow by whole pages, and a single granularity keeps segments equal on ranks
-// with and without huge pages.
+// huge pages has a whole number of them, and a single granularity ensures that segments have the
+// same size on ranks with and without huge pages.
 const PageSize = 2 << 20
 
-// Memfd creates an anonymous shared file of the given size in bytes. It has no name in a file
-// system, so nothing is left when its last holder is killed.
+// Memfd creates an anonymous shared file of the given size in bytes. The file has no name in a file
+// system, so the kernel frees it when the last process that uses it ends.
 func Memfd(name string, bytes int64) (*os.File, error) {
 	return memfd(name, bytes, unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
 }
 
-// HugeMemfd creates a Memfd backed by 2 MiB huge pages. It fails if the system has not reserved any
-// (/proc/sys/vm/nr_hugepages). bytes must be a multiple of PageSize.
+// HugeMemfd creates a Memfd backed by 2 MiB huge pages. It returns an error if the system has too
+// few reserved ones (/proc/sys/vm/nr_hugepages). bytes must be a multiple of PageSize.
 func HugeMemfd(name string, bytes int64) (*os.File, error) {
 	f, err := memfd(name, bytes, unix.MFD_CLOEXEC|unix.MFD_HUGETLB|unix.MFD_HUGE_2MB)
 	if err != nil {
 		return nil, err
 	}
-	// mmap reserves huge pages, not ftruncate. Without this probe a shortage would cause a failed
-	// mapping much later, or SIGBUS at the first access. The file keeps the reservation when the
-	// mapping is gone.
+	// mmap reserves huge pages, and ftruncate does not. Without this probe, a shortage would cause
+	// an error of mmap much later, or SIGBUS at the first access. The file keeps the reservation
+	// after the mapping is closed.
 	if err := probe(f, bytes); err != nil {
 		f.Close()
 		return nil, err
@@ -48,8 +48,8 @@ func memfd(name string, bytes int64, flags int) (*os.File, error) {
 	return f, nil
 }
 
-// probe maps a file once, at an address that the kernel chooses. A failing mapping at a fixed
-// address would unmap whatever was there before.
+// probe maps a file once, at an address that the kernel chooses. At a fixed address, a failed mmap
+// could unmap other memory.
 func probe(f *os.File, bytes int64) error {
 	base, err := mmap(nil, bytes, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED, int(f.Fd()), 0)
 	if err != nil {
@@ -58,8 +58,8 @@ func probe(f *os.File, bytes int64) error {
 	return unmap(base, bytes)
 }
 
-// FileSize returns the size of a file in bytes, as reported by the kernel. Sizes sent by another
-// process must not be trusted.
+// FileSize returns the size of a file in bytes. Unlike a size sent by another process, the size
+// reported by the kernel can be trusted.
 func FileSize(f *os.File) (int64, error) {
 	var st unix.Stat_t
 	if err := unix.Fstat(int(f.Fd()), &st); err != nil {
@@ -68,9 +68,9 @@ func FileSize(f *os.File) (int64, error) {
 	return st.Size, nil
 }
 
-// SealSize forbids any change of a memfd's size, so that no access to a mapping can fault because
-// the file was shortened. Older kernels cannot seal huge page files. That is not an error, since
-// only the ranks of one user hold the descriptor.
+// SealSize prevents changes of a memfd's size, so that no access to a mapping can fault because
+// another process has truncated the file. Older kernels cannot seal huge page files. Callers can
+// ignore that error, since only ranks of the same user have the descriptor.
 func SealSize(f *os.File) error {
 	_, err := unix.FcntlInt(f.Fd(), unix.F_ADD_SEALS, unix.F_SEAL_SHRINK|unix.F_SEAL_GROW)
 	if err != nil {

@@ -19,7 +19,7 @@ func TestMemfdHasItsSizeAndReadsAsZeros(t *testing.T) {
 	check(t, err)
 	for i, b := range bytesOf(m) {
 		if b != 0 {
-			t.Fatalf("byte %d is %d", i, b)
+			t.Fatalf("byte %d is %d, want 0", i, b)
 		}
 	}
 	check(t, m.Close())
@@ -34,7 +34,7 @@ func TestSealedMemfdKeepsItsSize(t *testing.T) {
 		}
 	}
 	if size, err := FileSize(f); err != nil || size != 8192 {
-		t.Errorf("the file has %d bytes, %v", size, err)
+		t.Errorf("FileSize = %d, %v, want 8192", size, err)
 	}
 }
 
@@ -59,7 +59,7 @@ func TestSizeOfAClosedFileIsAnError(t *testing.T) {
 func TestNegativeSizeIsAnError(t *testing.T) {
 	if f, err := Memfd("test", -1); err == nil {
 		check(t, f.Close())
-		t.Error("a file of -1 bytes gave no error")
+		t.Error("Memfd with -1 bytes returned no error")
 	}
 }
 
@@ -69,6 +69,6 @@ func TestHugeMemfdFailsWithoutHugePages(t *testing.T) {
 	f, err := HugeMemfd("test", (2*total+PageSize-1)/PageSize*PageSize)
 	if err == nil {
 		check(t, f.Close())
-		t.Error("twice the machine's memory in huge pages gave no error")
+		t.Error("HugeMemfd with twice the machine's memory returned no error")
 	}
 }

@@ -5,7 +5,7 @@ package sys
 // origin is empty in builds without the tag invariants.
 type origin struct{}
 
-func (origin) note(*Mapping)   {}
+func (origin) record(*Mapping) {}
 func (origin) forget(*Mapping) {}
 func (origin) closedTwice()    {}
 

@@ -8,15 +8,16 @@ import (
 
 // HugePages describes the huge pages that the system offers for shared memory.
 type HugePages struct {
-	// SetAside and Free count reserved pages of PageSize (vm.nr_hugepages), for HugeMemfd.
+	// SetAside counts the pages of PageSize that are reserved for HugeMemfd (vm.nr_hugepages). Free
+	// counts those of them that are not in use.
 	SetAside, Free int
-	// Shared is the policy for other shared files (transparent_hugepage/shmem_enabled): always,
-	// within_size, advise, never, deny or force; empty if the kernel has none.
+	// Shared holds the policy for other shared files (transparent_hugepage/shmem_enabled): always,
+	// within_size, advise, never, deny or force. It is empty if the kernel has none.
 	Shared string
 }
 
-// Transparent reports whether the mapping of a Memfd gets huge pages without requesting them
-// explicitly. Mappings of this package give the advice that the policy may require.
+// Transparent reports whether the kernel uses huge pages for mappings of a Memfd. The policy
+// "advise" requires a call of madvise, which Map makes.
 func (h HugePages) Transparent() bool {
 	switch h.Shared {
 	case "always", "within_size", "advise", "force":
@@ -25,19 +26,19 @@ func (h HugePages) Transparent() bool {
 	return false
 }
 
-// LookAtHugePages reads the system's settings. Unreadable values count as 0.
-func LookAtHugePages() HugePages { return hugePagesIn("/sys/kernel/mm/") }
+// ReadHugePages reads the system's settings. Values that cannot be read are 0 or "".
+func ReadHugePages() HugePages { return hugePagesIn("/sys/kernel/mm/") }
 
 func hugePagesIn(mm string) HugePages {
 	return HugePages{
-		SetAside: NumberIn(mm + "hugepages/hugepages-2048kB/nr_hugepages"),
-		Free:     NumberIn(mm + "hugepages/hugepages-2048kB/free_hugepages"),
-		Shared:   chosen(TextIn(mm + "transparent_hugepage/shmem_enabled")),
+		SetAside: ReadNumber(mm + "hugepages/hugepages-2048kB/nr_hugepages"),
+		Free:     ReadNumber(mm + "hugepages/hugepages-2048kB/free_hugepages"),
+		Shared:   bracketed(ReadText(mm + "transparent_hugepage/shmem_enabled")),
 	}
 }
 
-// chosen returns the word in brackets.
-func chosen(text string) string {
+// bracketed returns the word in brackets, or "".
+func bracketed(text string) string {
 	_, after, _ := strings.Cut(text, "[")
 	word, _, found := strings.Cut(after, "]")
 	if !found {
@@ -46,8 +47,9 @@ func chosen(text string) string {
 	return word
 }
 
-// TextIn reads a system file, such as one in /proc. It returns "" for an unreadable file.
-func TextIn(file string) string {
+// ReadText returns the text of a system file, for example in /proc, without surrounding space. It
+// returns "" if the file cannot be read.
+func ReadText(file string) string {
 	text, err := os.ReadFile(file)
 	if err != nil {
 		return ""
@@ -55,9 +57,10 @@ func TextIn(file string) string {
 	return strings.TrimSpace(string(text))
 }
 
-// NumberIn reads a number from a system file. It returns 0 for an unreadable file.
-func NumberIn(file string) int {
-	n, err := strconv.Atoi(TextIn(file))
+// ReadNumber returns the number in a system file. It returns 0 if the file cannot be read or has
+// other contents.
+func ReadNumber(file string) int {
+	n, err := strconv.Atoi(ReadText(file))
 	if err != nil {
 		return 0
 	}

@@ -11,28 +11,28 @@ func TestPolicyOfSharedFiles(t *testing.T) {
 		text, word  string
 		transparent bool
 	}{
-		"the word in brackets is chosen":     {"always [advise] never", "advise", true},
-		"never gives none":                   {"always within_size [never] deny", "never", false},
-		"deny gives none":                    {"always never [deny] force", "deny", false},
-		"no file is no word":                 {"", "", false},
-		"half a pair of brackets is no word": {"always [never", "", false},
+		"advise":            {"always [advise] never", "advise", true},
+		"never":             {"always within_size [never] deny", "never", false},
+		"deny":              {"always never [deny] force", "deny", false},
+		"an empty file":     {"", "", false},
+		"a missing bracket": {"always [never", "", false},
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
-			h := HugePages{Shared: chosen(c.text)}
+			h := HugePages{Shared: bracketed(c.text)}
 			if h.Shared != c.word || h.Transparent() != c.transparent {
-				t.Errorf("%q: got %q, transparent %v", c.text, h.Shared, h.Transparent())
+				t.Errorf("%q: got %q, transparent %v, want %q, %v",
+					c.text, h.Shared, h.Transparent(), c.word, c.transparent)
 			}
 		})
 	}
 }
 
-// TestHugePagesIn writes the files in the kernel's format. Missing files
-// count as 0.
+// TestHugePagesIn reads missing files, and then files in the kernel's format.
 func TestHugePagesIn(t *testing.T) {
 	mm := t.TempDir() + "/"
 	if got := hugePagesIn(mm); got != (HugePages{}) {
-		t.Errorf("without files: %+v", got)
+		t.Errorf("without files: got %+v, want the zero value", got)
 	}
 	for name, text := range map[string]string{
 		"hugepages/hugepages-2048kB/nr_hugepages":   "320\n",

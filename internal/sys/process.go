@@ -7,8 +7,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Pidfd opens a descriptor that becomes readable when the process ends. Unlike a process id it can
-// never refer to another process later.
+// Pidfd opens a descriptor that becomes readable when the process ends. Unlike a process ID, the
+// descriptor never refers to a different process later.
 func Pidfd(pid int) (*os.File, error) {
 	fd, err := unix.PidfdOpen(pid, unix.PIDFD_NONBLOCK)
 	if err != nil {
@@ -17,11 +17,11 @@ func Pidfd(pid int) (*os.File, error) {
 	return os.NewFile(uintptr(fd), "pidfd"), nil
 }
 
-// AwaitEnd blocks until the process of a Pidfd has ended. It fails if the file is closed or its
-// read deadline passes.
+// AwaitEnd blocks until the process of a Pidfd has ended. It returns an error if the file is closed
+// or its read deadline passes.
 //
-// The Go runtime's poller does the waiting: a thread blocked in a system call would keep the
-// runtime's monitor busy, some thousand times a second, on the processors that ranks need.
+// AwaitEnd waits in the Go runtime's poller. A thread blocked in a system call would make the
+// runtime's monitor wake up some thousand times a second on the processors that ranks need.
 func AwaitEnd(pidfd *os.File) error {
 	raw, err := pidfd.SyscallConn()
 	if err != nil {
@@ -49,8 +49,8 @@ func Memory() (int64, error) {
 	return int64(info.Totalram+info.Totalswap) * int64(info.Unit), nil
 }
 
-// BootID identifies this boot of the machine's kernel. Two processes with the same id run on the
-// same machine, whatever name their containers give it.
+// BootID returns an identifier of this boot of the machine's kernel. Two processes with the same ID
+// run on the same machine, even if their containers have different host names.
 func BootID() (string, error) {
 	b, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	if err != nil {
@@ -59,8 +59,9 @@ func BootID() (string, error) {
 	return string(b[:len(b)-1]), nil
 }
 
-// Namespace identifies a namespace of this process. Abstract sockets do not cross "net" namespaces,
-// and a process can be watched only from its "pid" namespace or an enclosing one.
+// Namespace returns an identifier of a namespace of this process. Processes in different "net"
+// namespaces cannot connect by abstract sockets, and a process can be watched only from its "pid"
+// namespace or an enclosing one.
 func Namespace(kind string) (string, error) {
 	s, err := os.Readlink("/proc/self/ns/" + kind)
 	if err != nil {

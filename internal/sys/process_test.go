@@ -13,7 +13,7 @@ import (
 	"symmem/internal/sys/systest"
 )
 
-// patience bounds waits that should be short.
+// patience limits waits that should be short.
 const patience = 30 * time.Second
 
 // newSleeper starts a process that ends when its standard input does.
@@ -30,27 +30,27 @@ func newSleeper(t *testing.T) (*exec.Cmd, io.Closer) {
 	return command, input
 }
 
-func TestPidfdReportsTheEndOfAProcess(t *testing.T) {
+func TestPidfdReportsEndOfProcess(t *testing.T) {
 	command, _ := newSleeper(t)
 	f, err := Pidfd(command.Process.Pid)
 	check(t, err)
 	defer f.Close()
 	check(t, f.SetReadDeadline(time.Now().Add(50*time.Millisecond)))
 	if err := AwaitEnd(f); !errors.Is(err, os.ErrDeadlineExceeded) {
-		t.Errorf("got %v for a process that lives, want ErrDeadlineExceeded", err)
+		t.Errorf("got %v for a running process, want ErrDeadlineExceeded", err)
 	}
 	check(t, command.Process.Signal(syscall.SIGKILL))
 	check(t, f.SetReadDeadline(time.Now().Add(patience)))
 	check(t, AwaitEnd(f))
 }
 
-func TestPidfdOfAnEndedProcess(t *testing.T) {
+func TestPidfdOfEndedProcess(t *testing.T) {
 	command, input := newSleeper(t)
 	check(t, input.Close())
 	check(t, command.Wait())
 	if f, err := Pidfd(command.Process.Pid); err == nil {
 		check(t, f.Close())
-		t.Error("a process that is gone can be watched")
+		t.Error("Pidfd of a process that has ended returned no error")
 	}
 }
 
@@ -58,13 +58,13 @@ func TestBootIDAndNamespace(t *testing.T) {
 	boot, err := BootID()
 	check(t, err)
 	if len(boot) != 36 || strings.Count(boot, "-") != 4 {
-		t.Errorf("the boot id is %q", boot)
+		t.Errorf("BootID = %q, want a UUID", boot)
 	}
 	for _, kind := range []string{"net", "pid"} {
 		namespace, err := Namespace(kind)
 		check(t, err)
 		if !strings.HasPrefix(namespace, kind+":[") {
-			t.Errorf("the %s namespace is %q", kind, namespace)
+			t.Errorf("Namespace(%q) = %q, want the prefix %s:[", kind, namespace, kind)
 		}
 	}
 }
@@ -73,10 +73,10 @@ func TestMemoryAndCores(t *testing.T) {
 	total, err := Memory()
 	check(t, err)
 	if total < 64<<20 {
-		t.Errorf("the machine has %d bytes", total)
+		t.Errorf("Memory = %d, want at least 64 MiB", total)
 	}
 	if Cores() < 1 {
-		t.Errorf("the machine has %d processors", Cores())
+		t.Errorf("Cores = %d, want at least 1", Cores())
 	}
 }
 

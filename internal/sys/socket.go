@@ -9,13 +9,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Peer identifies the process at the other end of a Unix socket, as reported by the kernel.
+// Peer identifies the process at the other end of a Unix socket.
 type Peer struct {
 	PID int
 	UID int
 }
 
-// PeerOf returns the process at the other end, as reported by the kernel. It cannot be forged.
+// PeerOf returns the process at the other end, as reported by the kernel, so that it cannot be
+// forged.
 func PeerOf(c *net.UnixConn) (Peer, error) {
 	raw, err := c.SyscallConn()
 	if err != nil {
@@ -32,7 +33,8 @@ func PeerOf(c *net.UnixConn) (Peer, error) {
 	return Peer{PID: int(cred.Pid), UID: int(cred.Uid)}, nil
 }
 
-// SendFile sends one message and, if f is not nil, a descriptor with it. The caller keeps the file.
+// SendFile sends one message and, if f is not nil, a descriptor with it. The caller still owns the
+// file.
 func SendFile(c *net.UnixConn, message []byte, f *os.File) error {
 	var oob []byte
 	if f != nil {
@@ -44,16 +46,16 @@ func SendFile(c *net.UnixConn, message []byte, f *os.File) error {
 	return nil
 }
 
-// ReceiveFile fills message and returns the descriptor that came with it, or nil. It rejects a
-// message with more than one descriptor and closes all of them. The kernel drops a descriptor if
-// this process has reached its limit, which gives EMFILE.
+// ReceiveFile fills message and returns the descriptor that was sent with it, or nil. It rejects a
+// message with more than one descriptor and closes all of them. If this process has reached its
+// limit of descriptors, the kernel drops the descriptor and ReceiveFile returns EMFILE.
 func ReceiveFile(c *net.UnixConn, message []byte) (*os.File, error) {
 	oob := make([]byte, unix.CmsgSpace(4*4))
 	n, oobn, flags, _, err := c.ReadMsgUnix(message, oob)
 	if err != nil {
 		return nil, fmt.Errorf("receiving a descriptor: %w", err)
 	}
-	f, err := single(oob[:oobn])
+	f, err := parseFile(oob[:oobn])
 	if err != nil {
 		return nil, err
 	}
@@ -70,7 +72,8 @@ func ReceiveFile(c *net.UnixConn, message []byte) (*os.File, error) {
 	return f, nil
 }
 
-func single(oob []byte) (*os.File, error) {
+// parseFile returns the descriptor in a control message, or nil if there is none.
+func parseFile(oob []byte) (*os.File, error) {
 	messages, err := unix.ParseSocketControlMessage(oob)
 	if err != nil {
 		return nil, fmt.Errorf("parsing a control message: %w", err)
@@ -91,7 +94,7 @@ func single(oob []byte) (*os.File, error) {
 		unix.Close(fd)
 	}
 	if len(fds) > 1 {
-		return nil, fmt.Errorf("receiving a descriptor: %d of them came at once", len(fds))
+		return nil, fmt.Errorf("receiving a descriptor: %d arrived in one message", len(fds))
 	}
 	return nil, nil
 }

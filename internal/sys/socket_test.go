@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// newPair returns two ends of a Unix socket.
+// newPair returns the two ends of a Unix socket pair.
 func newPair(t *testing.T) (a, b *net.UnixConn) {
 	t.Helper()
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
@@ -28,14 +28,14 @@ func newPair(t *testing.T) (a, b *net.UnixConn) {
 
 func TestKernelIdentifiesTheOtherEnd(t *testing.T) {
 	a, _ := newPair(t)
-	who, err := PeerOf(a)
+	peer, err := PeerOf(a)
 	check(t, err)
-	if who.PID != os.Getpid() || who.UID != os.Getuid() {
-		t.Errorf("got %+v, want process %d of user %d", who, os.Getpid(), os.Getuid())
+	if peer.PID != os.Getpid() || peer.UID != os.Getuid() {
+		t.Errorf("got %+v, want process %d of user %d", peer, os.Getpid(), os.Getuid())
 	}
 	check(t, a.Close())
 	if _, err := PeerOf(a); err == nil {
-		t.Error("a closed socket has a peer")
+		t.Error("PeerOf a closed socket returned no error")
 	}
 }
 
@@ -46,22 +46,22 @@ func TestDescriptorsAreSentWithTheirMessage(t *testing.T) {
 	f, err := ReceiveFile(b, message)
 	check(t, err)
 	if f != nil || string(message) != "none" {
-		t.Errorf("got %v with %q", f, message)
+		t.Errorf("got file %v with %q, want no file with \"none\"", f, message)
 	}
 	check(t, SendFile(a, []byte("file"), newMemory(t, 12288)))
 	f, err = ReceiveFile(b, message)
 	check(t, err)
 	if f == nil || string(message) != "file" {
-		t.Fatalf("got %v with %q", f, message)
+		t.Fatalf("got file %v with %q, want a file with \"file\"", f, message)
 	}
 	defer f.Close()
 	if size, err := FileSize(f); err != nil || size != 12288 {
-		t.Errorf("the file has %d bytes, %v", size, err)
+		t.Errorf("FileSize = %d, %v, want 12288", size, err)
 	}
 	flags, err := unix.FcntlInt(f.Fd(), unix.F_GETFD, 0)
 	check(t, err)
 	if flags&unix.FD_CLOEXEC == 0 {
-		t.Error("a program that is started would inherit the file")
+		t.Error("the descriptor is not close-on-exec")
 	}
 }
 
@@ -79,10 +79,10 @@ func TestInvalidMessagesLeaveNoDescriptor(t *testing.T) {
 		text string
 		oob  []byte
 	}{
-		"two descriptors":             {"four", unix.UnixRights(fd, fd)},
-		"more than there is room for": {"four", unix.UnixRights(fd, fd, fd, fd, fd, fd, fd, fd)},
-		"a short message":             {"two", unix.UnixRights(fd)},
-		"a short message with none":   {"two", nil},
+		"two descriptors":           {"four", unix.UnixRights(fd, fd)},
+		"more descriptors than fit": {"four", unix.UnixRights(fd, fd, fd, fd, fd, fd, fd, fd)},
+		"a short message":           {"two", unix.UnixRights(fd)},
+		"a short message alone":     {"two", nil},
 	} {
 		a, b := newPair(t)
 		before := openFiles(t)
@@ -92,7 +92,7 @@ func TestInvalidMessagesLeaveNoDescriptor(t *testing.T) {
 			t.Errorf("%s: got %v without an error", row, f)
 		}
 		if after := openFiles(t); after != before {
-			t.Errorf("%s: %d files are open, %d before", row, after, before)
+			t.Errorf("%s: %d files are open, want %d as before", row, after, before)
 		}
 	}
 }
@@ -101,11 +101,11 @@ func TestEndOfTheConnectionIsAnError(t *testing.T) {
 	a, b := newPair(t)
 	check(t, a.Close())
 	if _, err := ReceiveFile(b, make([]byte, 4)); err == nil {
-		t.Error("receiving from a closed end gave no error")
+		t.Error("ReceiveFile after the other end has closed returned no error")
 	}
 	check(t, b.Close())
 	if err := SendFile(b, []byte("four"), nil); err == nil {
-		t.Error("sending on a closed socket gave no error")
+		t.Error("SendFile on a closed socket returned no error")
 	}
 }
 
@@ -120,6 +120,6 @@ func TestReceiveFileWithoutFreeDescriptors(t *testing.T) {
 	_, err := ReceiveFile(b, make([]byte, 4))
 	check(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &limit))
 	if !errors.Is(err, unix.EMFILE) {
-		t.Errorf("got %v", err)
+		t.Errorf("got %v, want EMFILE", err)
 	}
 }

@@ -12,11 +12,11 @@ import (
 	"symmem/internal/sys/systest"
 )
 
-// takeVariable makes TestTakeStdout a process that takes its standard output.
+// takeVariable is set in processes of the test binary that call TakeStdout.
 const takeVariable = "SYS_TEST_TAKE_STDOUT"
 
-// taking writes as a library, as a child, and as the owner of standard output.
-func taking() error {
+// writeAll writes to standard output in three ways: as a library, as a child, and as its owner.
+func writeAll() error {
 	taken, err := TakeStdout()
 	if err != nil {
 		return err
@@ -30,7 +30,7 @@ func taking() error {
 
 func TestTakeStdout(t *testing.T) {
 	if os.Getenv(takeVariable) != "" {
-		check(t, taking())
+		check(t, writeAll())
 		os.Exit(0)
 	}
 	cmd := systest.Command(t, systest.Patience, os.Args[0], "-test.run=^TestTakeStdout$")
@@ -40,16 +40,16 @@ func TestTakeStdout(t *testing.T) {
 	stdout, err := cmd.Output()
 	check(t, err)
 	if string(stdout) != "the report\n" || stderr.String() != "a library\na child\n" {
-		t.Errorf("standard output %q, standard error %q", stdout, &stderr)
+		t.Errorf("got %q on standard output and %q on standard error", stdout, &stderr)
 	}
 }
 
-func TestTakenStdoutWithoutAReader(t *testing.T) {
+func TestTakenStdoutWithoutReader(t *testing.T) {
 	if os.Getenv(takeVariable) != "" {
 		taken, err := TakeStdout()
 		check(t, err)
 		if _, err := taken.WriteString("without a reader"); !errors.Is(err, syscall.EPIPE) {
-			t.Errorf("writing to a pipe without a reader: %v", err)
+			t.Errorf("writing to a pipe without a reader: got %v, want EPIPE", err)
 		}
 		return
 	}

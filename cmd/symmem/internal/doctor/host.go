@@ -39,13 +39,13 @@ type Host struct {
 
 // LookAtHost queries the system, and tries its calls.
 func LookAtHost() Host {
-	h := Host{Kernel: sys.TextIn("/proc/sys/kernel/osrelease"), Cores: sys.Cores()}
+	h := Host{Kernel: sys.ReadText("/proc/sys/kernel/osrelease"), Cores: sys.Cores()}
 	if bytes, err := sys.Memory(); err == nil {
 		h.Memory = bytes
 	}
-	pages := sys.LookAtHugePages()
+	pages := sys.ReadHugePages()
 	h.HugePages, h.HugePagesFree, h.SharedPages = pages.SetAside, pages.Free, pages.Shared
-	h.MaxMaps = sys.NumberIn("/proc/sys/vm/max_map_count")
+	h.MaxMaps = sys.ReadNumber("/proc/sys/vm/max_map_count")
 	h.Memfd, h.Futex = errorText(tryMemfd()), errorText(tryFutex())
 	h.Membarrier = errorText(tryMembarrier())
 	h.Pidfd, h.Sockets = errorText(tryPidfd()), errorText(trySockets())

@@ -10,18 +10,18 @@ import (
 	"sync"
 )
 
-// origin is the stack that created a mapping.
+// origin holds the stack that created a mapping.
 type origin [24]uintptr
 
-// openMappings holds all open mappings.
+// openMappings lists all open mappings.
 var openMappings struct {
 	sync.Mutex
 	all map[*Mapping]bool
 }
 
-// note adds a mapping to the open ones.
-func (o *origin) note(m *Mapping) {
-	runtime.Callers(4, o[:]) // skips Callers, note, newMapping and its caller
+// record adds a mapping to the open ones.
+func (o *origin) record(m *Mapping) {
+	runtime.Callers(4, o[:]) // skips Callers, record, newMapping and its caller
 	openMappings.Lock()
 	defer openMappings.Unlock()
 	if openMappings.all == nil {
@@ -39,10 +39,10 @@ func (*origin) forget(m *Mapping) {
 
 // closedTwice panics because a mapping was closed twice.
 func (o *origin) closedTwice() {
-	panic("sys: a mapping is closed twice; it was made at\n" + o.String())
+	panic("sys: a mapping is closed twice; it was created at\n" + o.String())
 }
 
-// String lists the frames.
+// String lists the frames, one per line.
 func (o *origin) String() string {
 	var text strings.Builder
 	frames := runtime.CallersFrames(o[:])
@@ -64,7 +64,7 @@ func OpenMappings() []string {
 	defer openMappings.Unlock()
 	var list []string
 	for m := range openMappings.all {
-		list = append(list, fmt.Sprintf("%d bytes at %#x, mapped at\n%s", m.bytes, m.Address(), &m.made))
+		list = append(list, fmt.Sprintf("%d bytes at %#x, mapped at\n%s", m.bytes, m.Address(), &m.origin))
 	}
 	slices.Sort(list)
 	return list
