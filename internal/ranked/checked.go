@@ -9,7 +9,7 @@ import (
 	"symmem/internal/spin"
 )
 
-// Mutex is a sync.Mutex with a class. Every Lock is checked.
+// Mutex is a sync.Mutex with a class. Every Lock checks the order.
 type Mutex[C Class] struct{ lock sync.Mutex }
 
 // Lock acquires the lock.
@@ -24,7 +24,7 @@ func (m *Mutex[C]) Unlock() {
 	m.lock.Unlock()
 }
 
-// Spin is a spin.Lock with a class. Every Lock is checked.
+// Spin is a spin.Lock with a class. Every Lock checks the order.
 type Spin[C Class] struct{ lock spin.Lock }
 
 // Lock acquires the lock.
@@ -39,8 +39,8 @@ func (s *Spin[C]) Unlock() {
 	s.lock.Unlock()
 }
 
-// RWMutex is a sync.RWMutex with a class. Every Lock and RLock is checked. Acquiring it twice for
-// reading is refused, since a writer may be waiting in between.
+// RWMutex is a sync.RWMutex with a class. Every Lock and RLock checks the order. A second RLock by
+// the same goroutine panics, too, since it deadlocks if a writer has begun to wait.
 type RWMutex[C Class] struct{ lock sync.RWMutex }
 
 // Lock acquires the lock for writing.
@@ -76,17 +76,17 @@ func lock[C Class](l sync.Locker, at unsafe.Pointer) {
 	hold(rank, at, frames)
 }
 
-// tryLock records a lock that was acquired without waiting.
-func tryLock[C Class](taken bool, at unsafe.Pointer) bool {
-	if taken {
+// tryLock records a lock if TryLock has acquired it.
+func tryLock[C Class](acquired bool, at unsafe.Pointer) bool {
+	if acquired {
 		var class C
 		hold(class.Rank(), at, triedFrames)
 	}
-	return taken
+	return acquired
 }
 
-// Waiting is called before the caller waits for another rank. It panics if the goroutine holds a
-// lock that must not be held during such a wait.
+// Waiting panics if the goroutine holds a lock that must not be held while it waits for another
+// rank. It must be called before every such wait.
 func Waiting() { checkWait() }
 
 // Unlocked panics if the goroutine holds a lock. It is called before a function of the user that may

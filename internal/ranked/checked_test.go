@@ -11,13 +11,13 @@ import (
 	"symmem/internal/ranked"
 )
 
-// panicOf calls a function and returns the message of its panic, or "".
 type severalMu struct{}
 
 func (severalMu) Rank() ranked.Rank {
 	return ranked.Rank{Order: 4, Name: "test.several", Many: true}
 }
 
+// panicOf calls a function and returns the message of its panic, or "".
 func panicOf(f func()) (text string) {
 	defer func() {
 		if r := recover(); r != nil {
@@ -28,13 +28,13 @@ func panicOf(f func()) (text string) {
 	return ""
 }
 
-// reader is a Locker that acquires a lock for reading.
+// reader is a sync.Locker that acquires a lock for reading.
 type reader struct{ *ranked.RWMutex[sharedMu] }
 
 func (r reader) Lock()   { r.RLock() }
 func (r reader) Unlock() { r.RUnlock() }
 
-func TestLocksAreTakenInOrder(t *testing.T) {
+func TestLocksAreAcquiredInOrder(t *testing.T) {
 	var outer ranked.Mutex[outerMu]
 	var inner ranked.Spin[innerMu]
 	var shared ranked.RWMutex[sharedMu]
@@ -49,31 +49,31 @@ func TestLocksAreTakenInOrder(t *testing.T) {
 	}
 	for _, c := range []struct {
 		name string
-		take func()
+		lock func()
 		want string
 	}{
 		{"in the order of ranks", lock(&outer, &inner, &shared), ""},
 		{"several of a class with Many", lock(&several[0], &several[1]), ""},
-		{"the outer lock last", lock(&inner, &outer), "test.outer (order 1) is taken while test.inner"},
-		{"one lock twice", lock(&inner, &inner), "test.inner is taken twice"},
-		{"one lock twice, of a class with Many", lock(&several[1], &several[1]), "test.several is taken twice"},
+		{"the outer lock last", lock(&inner, &outer), "test.outer (order 1) is acquired while test.inner"},
+		{"one lock twice", lock(&inner, &inner), "test.inner is acquired twice"},
+		{"one lock twice, of a class with Many", lock(&several[1], &several[1]), "test.several is acquired twice"},
 		{
 			"for reading, after a later one", lock(&several[0], reader{&shared}),
-			"test.shared (order 3) is taken while test.several",
+			"test.shared (order 3) is acquired while test.several",
 		},
 		{"two of a class without Many", func() {
 			var other ranked.Spin[innerMu]
 			lock(&inner, &other)()
-		}, "test.inner (order 2) is taken while test.inner"},
-		{"the first again after others", lock(&outer, &inner, &outer), "test.outer is taken twice"},
+		}, "test.inner (order 2) is acquired while test.inner"},
+		{"the first again after others", lock(&outer, &inner, &outer), "test.outer is acquired twice"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			got := panicOf(c.take)
+			got := panicOf(c.lock)
 			if got == "" && c.want == "" {
 				return
 			}
 			if c.want == "" || !strings.Contains(got, c.want) {
-				t.Errorf("panic %q, want %q", got, c.want)
+				t.Errorf("got panic %q, want %q", got, c.want)
 			}
 		})
 	}
@@ -82,7 +82,7 @@ func TestLocksAreTakenInOrder(t *testing.T) {
 func TestInversionReportsBothStacks(t *testing.T) {
 	var outer ranked.Mutex[outerMu]
 	var inner ranked.Mutex[innerMu]
-	seenInOrder := func() {
+	lockInOrder := func() {
 		outer.Lock()
 		defer outer.Unlock()
 		inner.Lock()
@@ -91,30 +91,30 @@ func TestInversionReportsBothStacks(t *testing.T) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		seenInOrder()
+		lockInOrder()
 	}()
 	<-done
 	text := panicOf(func() {
-		takeFirst(&inner)
+		lockFirst(&inner)
 		defer inner.Unlock()
-		takeSecond(&outer)
+		lockSecond(&outer)
 	})
 	for _, want := range []string{
-		"test.inner was taken at\n\tsymmem/internal/ranked_test.takeFirst",
-		"test.outer is asked for at\n\tsymmem/internal/ranked_test.takeSecond",
-		"in the right order they were taken at\n\tsymmem/internal/ranked_test.Test",
+		"test.inner was acquired at\n\tsymmem/internal/ranked_test.lockFirst",
+		"test.outer is requested at\n\tsymmem/internal/ranked_test.lockSecond",
+		"in the right order they were acquired at\n\tsymmem/internal/ranked_test.Test",
 	} {
 		if !strings.Contains(text, want) {
-			t.Errorf("%q is not in\n%s", want, text)
+			t.Errorf("got\n%s\nwant a message that contains %q", text, want)
 		}
 	}
 }
 
 //go:noinline
-func takeFirst(l sync.Locker) { l.Lock() }
+func lockFirst(l sync.Locker) { l.Lock() }
 
 //go:noinline
-func takeSecond(l sync.Locker) { l.Lock() }
+func lockSecond(l sync.Locker) { l.Lock() }
 
 func TestTryLockCountsAsHeld(t *testing.T) {
 	var outer ranked.Mutex[outerMu]
@@ -125,11 +125,11 @@ func TestTryLockCountsAsHeld(t *testing.T) {
 	}
 	text := panicOf(outer.Lock)
 	for _, want := range []string{
-		"test.outer is taken twice",
-		"test.outer was taken at\n\tsymmem/internal/ranked_test.TestTryLockCountsAsHeld",
+		"test.outer is acquired twice",
+		"test.outer was acquired at\n\tsymmem/internal/ranked_test.TestTryLockCountsAsHeld",
 	} {
 		if !strings.Contains(text, want) {
-			t.Errorf("panic %q, want %q", text, want)
+			t.Errorf("got panic %q, want %q", text, want)
 		}
 	}
 	outer.Unlock()
@@ -151,7 +151,7 @@ func TestUnlockByAnotherGoroutine(t *testing.T) {
 	outer.Lock()
 	outer.Unlock() //nolint:staticcheck // The test checks that this does not block.
 	if text := panicOf(inner.Unlock); !strings.Contains(text, "is not held") {
-		t.Errorf("panic %q", text)
+		t.Errorf("got panic %q, want that the lock is not held", text)
 	}
 }
 
@@ -165,7 +165,7 @@ func TestWaitingChecksHeldLocks(t *testing.T) {
 	inner.Lock()
 	defer inner.Unlock()
 	if text := panicOf(ranked.Waiting); !strings.Contains(text, "with test.inner held") {
-		t.Errorf("panic %q", text)
+		t.Errorf("got panic %q, want that test.inner is held", text)
 	}
 }
 
@@ -175,9 +175,9 @@ func TestCheckedLockDoesNotAllocate(t *testing.T) {
 	if n := testing.AllocsPerRun(1000, func() {
 		outer.Lock()
 		inner.Lock()
-		inner.Unlock() //nolint:staticcheck // The pairs are what is measured.
+		inner.Unlock() //nolint:staticcheck // The test measures these pairs.
 		outer.Unlock()
 	}); n != 0 {
-		t.Errorf("%v allocations", n)
+		t.Errorf("%v allocations, want none", n)
 	}
 }

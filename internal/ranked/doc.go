@@ -1,30 +1,30 @@
 // Package ranked provides locks that check the order in which they are acquired.
 //
-// A lock is a Mutex, an RWMutex or a Spin with a Class: a type without a value, whose Rank method
-// returns the name of the lock and its position in the order. A goroutine acquires locks in
-// ascending order. Each package lists its classes in one file, and its documentation lists them in
-// the same order.
+// A lock is a Mutex, an RWMutex or a Spin with a Class: an empty type whose Rank method returns the
+// name of the lock and its position in the order. A goroutine acquires locks in ascending order.
+// Each package lists its classes in one file, and its documentation lists them in the same order.
 //
 // In builds with the tag invariants every Lock checks the locks that its goroutine holds and panics
-// if the order is violated, whether or not the lock is contended. The message contains the stack
-// that acquired the first lock, the stack that requests the second, and, if one was seen, the stack
-// of a goroutine that acquired the two in the right order. Waiting panics if the goroutine holds a
-// lock that must not be held while ranks wait for each other. TryLock never waits, so it may be
-// called in any order; a lock that it has acquired counts as held.
+// if the order is violated, even if the lock is not contended. The message contains the stack that
+// acquired the first lock, the stack that requests the second, and, if there was such a goroutine,
+// the stack of one that acquired the two in the right order. Waiting panics if the goroutine holds
+// a lock that must not be held while ranks wait for each other. TryLock never waits, so it may be
+// called in any order, but a lock that it has acquired counts as held.
 //
-// In other builds the three are sync.Mutex, sync.RWMutex and spin.Lock, and Waiting does nothing.
+// In other builds Mutex, RWMutex and Spin only wrap sync.Mutex, sync.RWMutex and spin.Lock, and
+// Waiting does nothing.
 //
-// The zero value of each is an unlocked lock. None may be copied after its first use.
+// The zero value of each type is an unlocked lock. A lock must not be copied after its first use.
 package ranked
 
 // Rank describes the position of a lock in the order.
 type Rank struct {
-	// Order is the position, from 1 to MaxOrder: while it holds the lock, a goroutine acquires only
+	// Order gives the position, from 1 to MaxOrder. A goroutine that holds the lock acquires only
 	// locks with a higher Order. No two classes have the same Order.
 	Order int
-	// Name is the lock's name in messages and in documentation, such as "symmem.Pool.mu".
+	// Name identifies the lock in messages and in documentation, for example "symmem.Pool.mu".
 	Name string
-	// Waits is set if the lock may be held while this rank waits for another one.
+	// Waits is set if the lock may be held while this process waits for another rank.
 	Waits bool
 	// Many is set if a goroutine may hold several locks of the class, in an order that its package
 	// defines.
@@ -34,10 +34,10 @@ type Rank struct {
 // MaxOrder is the highest Order.
 const MaxOrder = 127
 
-// Base is the Order after which the locks of a package start.
+// Base is added to the positions of a package's locks, so that the Orders of packages differ.
 type Base int
 
-// The bases. Callers precede the packages that they call.
+// The bases of packages. The base of a caller is lower than that of the packages that it calls.
 const (
 	Root Base = 0
 	NCCL Base = 30
@@ -45,13 +45,15 @@ const (
 	SHM  Base = 100
 )
 
-// At returns the Rank of a lock that is never held while this rank waits for another one.
-func (b Base) At(place int, name string) Rank { return Rank{Order: int(b) + place, Name: name} }
-
-// Waiting returns the Rank of a lock that may be held while this rank waits for another one.
-func (b Base) Waiting(place int, name string) Rank {
-	return Rank{Order: int(b) + place, Name: name, Waits: true}
+// At returns the Rank of a lock that is never held while this process waits for another rank.
+func (b Base) At(position int, name string) Rank {
+	return Rank{Order: int(b) + position, Name: name}
 }
 
-// Class identifies a kind of lock, such as the mutex of every pool.
+// Waiting returns the Rank of a lock that may be held while this process waits for another rank.
+func (b Base) Waiting(position int, name string) Rank {
+	return Rank{Order: int(b) + position, Name: name, Waits: true}
+}
+
+// Class identifies a kind of lock, for example the mutexes of all pools.
 type Class interface{ Rank() Rank }

@@ -12,15 +12,15 @@ import (
 )
 
 const (
-	// shards is the number of parts into which goroutines that hold locks are divided.
+	// shards is the number of shards over which goroutines that hold locks are distributed.
 	shards = 64
-	// holders limits the goroutines of one shard that hold locks at the same time, and depth the
-	// locks of one goroutine. Exceeding them panics: the arrays have a fixed size so that Lock does
-	// not allocate.
+	// holders limits the goroutines of one shard that hold locks at the same time, and depth limits
+	// the locks of one goroutine. A larger number causes a panic, since the arrays have a fixed
+	// size, so that Lock does not allocate.
 	holders = 64
 	depth   = 32
-	// frames is the number of frames kept of a stack. Fewer are kept for TryLock: a goroutine that
-	// polls calls it many thousand times a second, and would spend most of its time on stacks.
+	// frames limits the frames recorded of a stack, and triedFrames those recorded by TryLock. A
+	// goroutine that polls with TryLock would otherwise spend most of its time on stacks.
 	frames      = 10
 	triedFrames = 2
 )
@@ -42,8 +42,8 @@ type holder struct {
 	locks     [depth]held
 }
 
-// shard holds the holders of some goroutines. Its functions are hidden from the race detector,
-// which would otherwise assume that its mutex orders unrelated goroutines.
+// shard lists the goroutines of one shard that hold locks. Its methods are hidden from the race
+// detector, which would otherwise assume that the shard's mutex orders unrelated goroutines.
 type shard struct {
 	mu      sync.Mutex
 	count   int
@@ -52,7 +52,8 @@ type shard struct {
 
 var (
 	goroutines [shards]shard
-	// seenInOrder holds a stack for each pair of orders that were acquired one after the other.
+	// seenInOrder holds, for each pair of Orders, a stack that acquired the first and then the
+	// second.
 	seenInOrder [MaxOrder + 1][MaxOrder + 1]atomic.Pointer[stack]
 )
 
@@ -61,7 +62,7 @@ func shardOf(goroutine uintptr) *shard {
 	return &goroutines[uint64(goroutine)*0x9e3779b97f4a7c15>>32%shards]
 }
 
-// find returns the holder of a goroutine, or nil. s.mu is held.
+// find returns the holder of a goroutine, or nil. The caller holds s.mu.
 //
 //go:norace
 func (s *shard) find(goroutine uintptr) *holder {
@@ -80,15 +81,16 @@ func check(rank Rank, lock unsafe.Pointer) {
 	if rank.Order < 1 || rank.Order > MaxOrder {
 		panic(fmt.Sprintf("ranked: %s has order %d: want 1 to %d", rank.Name, rank.Order, MaxOrder))
 	}
-	if first, broken := conflict(rank, lock); broken {
+	if first, found := conflict(rank, lock); found {
 		panic(inversion(first, rank, lock))
 	}
 }
 
-// conflict returns a lock of this goroutine under which a lock of the given rank must not be taken.
+// conflict returns a lock that this goroutine holds and that excludes acquiring a lock of the given
+// rank.
 //
 //go:norace
-func conflict(rank Rank, lock unsafe.Pointer) (first held, broken bool) {
+func conflict(rank Rank, lock unsafe.Pointer) (first held, found bool) {
 	hide()
 	defer show()
 	goroutine := current()
@@ -105,19 +107,19 @@ func conflict(rank Rank, lock unsafe.Pointer) (first held, broken bool) {
 		}
 	}
 	for i := range h.count {
-		have := &h.locks[i]
-		same := have.rank.Order == rank.Order
-		if have.rank.Order > rank.Order || same && !rank.Many {
-			return *have, true
+		other := &h.locks[i]
+		same := other.rank.Order == rank.Order
+		if other.rank.Order > rank.Order || same && !rank.Many {
+			return *other, true
 		}
-		if seen := &seenInOrder[have.rank.Order][rank.Order]; seen.Load() == nil {
+		if seen := &seenInOrder[other.rank.Order][rank.Order]; seen.Load() == nil {
 			seen.Store(trace())
 		}
 	}
 	return held{}, false
 }
 
-// hold records that the goroutine holds a lock, with the given number of frames of its stack.
+// hold records that the goroutine holds a lock, and the given number of frames of the stack.
 //
 //go:norace
 func hold(rank Rank, lock unsafe.Pointer, frames int) {
@@ -137,14 +139,14 @@ func hold(rank Rank, lock unsafe.Pointer, frames int) {
 		h.goroutine, h.count = goroutine, 0
 		s.count++
 	}
-	have := &h.locks[h.count]
-	have.lock, have.rank = lock, rank
-	n := runtime.Callers(callersOfLock, have.stack[:frames])
-	clear(have.stack[n:])
+	entry := &h.locks[h.count]
+	entry.lock, entry.rank = lock, rank
+	n := runtime.Callers(callersOfLock, entry.stack[:frames])
+	clear(entry.stack[n:])
 	h.count++
 }
 
-// callersOfLock is the number of frames to skip: runtime.Callers, hold, lock and Lock.
+// callersOfLock is the number of frames to skip in hold: runtime.Callers, hold, lock and Lock.
 const callersOfLock = 4
 
 // trace returns the stack of the caller of Lock.
@@ -154,7 +156,8 @@ func trace() *stack {
 	return &s
 }
 
-// release records that a lock is about to be released, usually by the goroutine that holds it.
+// release records that a lock is about to be released, usually by the goroutine that has acquired
+// it.
 //
 //go:norace
 func release(lock unsafe.Pointer) {
@@ -172,7 +175,8 @@ func release(lock unsafe.Pointer) {
 	panic("ranked: Unlock of a lock that is not held")
 }
 
-// drop removes a lock from its holder in the shard, and reports whether there was one.
+// drop removes a lock from its holder in the shard, and reports whether the shard has such a
+// holder. It prefers the running goroutine.
 //
 //go:norace
 func (s *shard) drop(lock unsafe.Pointer) bool {
@@ -194,7 +198,7 @@ func (s *shard) drop(lock unsafe.Pointer) bool {
 	return false
 }
 
-// drop removes a lock from the list.
+// drop removes a lock from the list, and reports whether the list had it.
 //
 //go:norace
 func (h *holder) drop(lock unsafe.Pointer) bool {
@@ -215,9 +219,9 @@ func (h *holder) drop(lock unsafe.Pointer) bool {
 //
 //go:norace
 func checkWait() {
-	if have, found := holds(func(r *Rank) bool { return !r.Waits }); found {
-		panic("ranked: a rank waits for another one with " + have.rank.Name + " held, taken at\n" +
-			have.stack.String())
+	if lock, found := holds(func(r *Rank) bool { return !r.Waits }); found {
+		panic("ranked: a rank waits for another one with " + lock.rank.Name + " held, acquired at\n" +
+			lock.stack.String())
 	}
 }
 
@@ -225,16 +229,16 @@ func checkWait() {
 //
 //go:norace
 func checkUnlocked() {
-	if have, found := holds(func(*Rank) bool { return true }); found {
-		panic("ranked: a function of the user is called with " + have.rank.Name +
-			" held, acquired at\n" + have.stack.String())
+	if lock, found := holds(func(*Rank) bool { return true }); found {
+		panic("ranked: a callback of the user is called with " + lock.rank.Name +
+			" held, acquired at\n" + lock.stack.String())
 	}
 }
 
-// holds returns a lock of the goroutine whose rank satisfies the condition.
+// holds returns a lock that the goroutine holds and whose rank satisfies the condition.
 //
 //go:norace
-func holds(condition func(*Rank) bool) (have held, found bool) {
+func holds(condition func(*Rank) bool) (lock held, found bool) {
 	hide()
 	defer show()
 	goroutine := current()
@@ -253,21 +257,22 @@ func holds(condition func(*Rank) bool) (have held, found bool) {
 	return held{}, false
 }
 
-// inversion returns a message about locks that were acquired in the wrong order, and where.
+// inversion returns a message about two locks that are acquired in the wrong order, with the stacks
+// that acquire them.
 func inversion(first held, rank Rank, lock unsafe.Pointer) string {
 	var text strings.Builder
 	if first.lock == lock {
-		fmt.Fprintf(&text, "ranked: %s is taken twice by one goroutine", rank.Name)
+		fmt.Fprintf(&text, "ranked: %s is acquired twice by one goroutine", rank.Name)
 	} else {
-		fmt.Fprintf(&text, "ranked: %s (order %d) is taken while %s (order %d) is held", rank.Name,
+		fmt.Fprintf(&text, "ranked: %s (order %d) is acquired while %s (order %d) is held", rank.Name,
 			rank.Order, first.rank.Name, first.rank.Order)
 	}
-	fmt.Fprintf(&text, ".\n%s was taken at\n%s", first.rank.Name, first.stack)
+	fmt.Fprintf(&text, ".\n%s was acquired at\n%s", first.rank.Name, first.stack)
 	var here stack
 	runtime.Callers(callersOfLock+1, here[:])
-	fmt.Fprintf(&text, "%s is asked for at\n%s", rank.Name, here)
+	fmt.Fprintf(&text, "%s is requested at\n%s", rank.Name, here)
 	if other := seenInOrder[rank.Order][first.rank.Order].Load(); other != nil {
-		fmt.Fprintf(&text, "in the right order they were taken at\n%s", other)
+		fmt.Fprintf(&text, "in the right order they were acquired at\n%s", other)
 	}
 	return text.String()
 }

@@ -17,10 +17,10 @@ type RWMutex[C Class] struct{ sync.RWMutex }
 // Spin is a spin.Lock with a class.
 type Spin[C Class] struct{ biased }
 
-// biased embeds a spin.Lock under a name that does not collide with its methods.
+// biased lets Spin embed a spin.Lock: a field named Lock would hide the method Lock.
 type biased = spin.Lock
 
-// Waiting is called before the caller waits for another rank.
+// Waiting must be called before a wait for another rank. In this build it does nothing.
 func Waiting() {}
 
 // Unlocked documents that the caller holds no lock.

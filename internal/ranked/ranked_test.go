@@ -40,13 +40,13 @@ func TestMutualExclusion(t *testing.T) {
 			}
 			all.Wait()
 			if count != 4*turns {
-				t.Errorf("%d of %d turns were counted", count, 4*turns)
+				t.Errorf("count = %d, want %d", count, 4*turns)
 			}
 		})
 	}
 }
 
-func TestTryLockOfAHeldLockFails(t *testing.T) {
+func TestTryLockOfHeldLockFails(t *testing.T) {
 	var mutex ranked.Mutex[outerMu]
 	var spin ranked.Spin[innerMu]
 	for name, l := range map[string]interface {
@@ -71,7 +71,7 @@ func BenchmarkMutex(b *testing.B) {
 	var l ranked.Mutex[outerMu]
 	for b.Loop() {
 		l.Lock()
-		l.Unlock() //nolint:staticcheck // The pair is what is measured.
+		l.Unlock() //nolint:staticcheck // The benchmark measures this pair.
 	}
 }
 
@@ -79,6 +79,6 @@ func BenchmarkSpin(b *testing.B) {
 	var l ranked.Spin[innerMu]
 	for b.Loop() {
 		l.Lock()
-		l.Unlock() //nolint:staticcheck // The pair is what is measured.
+		l.Unlock() //nolint:staticcheck // The benchmark measures this pair.
 	}
 }
