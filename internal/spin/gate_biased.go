@@ -7,24 +7,24 @@ import (
 	"sync/atomic"
 )
 
-// Gate counts the calls inside a section, so that the goroutine that closes the section can wait
-// for them. Any number of goroutines may be inside. Close admits no more calls; Empty then reports
-// whether those inside have left. The zero Gate is open.
+// Gate counts the calls inside a section of code, so that a goroutine can close the section and
+// wait until they have left. Any number of goroutines may be inside. After Close, Enter refuses
+// calls, and Empty reports whether the calls inside have left. The zero Gate is open.
 //
-// It is biased like a Lock: the goroutine that enters most often counts itself in a word that only
-// it writes, with plain stores. All others count in an atomic word. Close withdraws the bias and
-// makes every processor execute a memory barrier: after that either the owner has seen the
-// withdrawal or its count is visible.
+// A Gate is biased like a Lock: the goroutine that enters most often, the owner, counts its calls
+// with plain stores in a word that only the owner writes. All others count in an atomic word. Close
+// withdraws the bias and makes every processor execute a memory barrier. After the barrier either
+// the owner has seen the withdrawal, or its count is visible.
 //
 // A Gate must not be copied after first use.
 type Gate struct {
 	bias   atomic.Pointer[bias]
-	shared atomic.Int64 // calls inside that entered without the bias, plus closed per Close
-	last   atomic.Uintptr
-	streak atomic.Int32 // calls of goroutine last in a row that entered without the bias
+	shared atomic.Int64   // number of calls inside without the bias, plus closed for each Close
+	last   atomic.Uintptr // goroutine that last entered without the bias
+	streak atomic.Int32   // number of consecutive calls of last without the bias
 
-	moving sync.Mutex // held while the bias moves; nothing is locked under it
-	owned  *bias      // the latest bias, also while it is withdrawn; guarded by moving
+	moving sync.Mutex // held while the bias changes; no lock is acquired under it
+	owned  *bias      // latest bias, even after its withdrawal; guarded by moving
 }
 
 // Pass is returned by Gate.Enter and passed to Gate.Leave.
@@ -32,12 +32,12 @@ type Pass struct{ bias *bias }
 
 const (
 	closed = 1 << 32
-	// moveAfter is the number of calls in a row after which another goroutine gets the bias. It
-	// outweighs the cost of the barrier, a few microseconds.
-	moveAfter = 1000
+	// moveThreshold is the number of consecutive calls after which another goroutine becomes the
+	// owner. That many calls outweigh the cost of the barrier, a few microseconds.
+	moveThreshold = 1000
 )
 
-// Enter begins a call, which ends with Leave on the same goroutine, or returns false if the gate is
+// Enter begins a call, which ends with Leave on the same goroutine. It returns false if the gate is
 // closed. Calls may be nested.
 func (g *Gate) Enter() (Pass, bool) {
 	if p := g.EnterAs(Self()); p != (Pass{}) {
@@ -46,8 +46,8 @@ func (g *Gate) Enter() (Pass, bool) {
 	return g.enterShared()
 }
 
-// EnterAs begins a call if the running goroutine, which is me, owns the gate's bias. Otherwise it
-// returns the zero Pass, and the caller must call Enter. Go inlines EnterAs. As in Lock, the
+// EnterAs begins a call if me, which must be the running goroutine, owns the gate's bias. Otherwise
+// it returns the zero Pass, and the caller must call Enter. Go inlines EnterAs. As in Lock, the
 // compiler keeps the store and the load in order.
 func (g *Gate) EnterAs(me Goroutine) Pass {
 	b := g.bias.Load()
@@ -62,7 +62,7 @@ func (g *Gate) EnterAs(me Goroutine) Pass {
 	return Pass{b}
 }
 
-// Goroutine identifies a goroutine among those that run.
+// Goroutine identifies one of the running goroutines.
 type Goroutine uintptr
 
 // Self returns the running goroutine.
@@ -85,16 +85,16 @@ func (g *Gate) enterShared() (Pass, bool) {
 	if me := goroutine(); me != g.last.Load() {
 		g.last.Store(me)
 		g.streak.Store(0)
-	} else if g.streak.Add(1) == moveAfter {
+	} else if g.streak.Add(1) == moveThreshold {
 		g.streak.Store(0)
 		g.moveTo(me)
 	}
 	return Pass{}, true
 }
 
-// moveTo gives the bias to a goroutine, unless the current owner is inside.
+// moveTo makes a goroutine the owner, unless the current owner is inside.
 func (g *Gate) moveTo(owner uintptr) {
-	if !barriers() || !g.moving.TryLock() {
+	if !canBarrier() || !g.moving.TryLock() {
 		return
 	}
 	defer g.moving.Unlock()
@@ -107,7 +107,7 @@ func (g *Gate) moveTo(owner uintptr) {
 	g.bias.Store(g.owned)
 }
 
-// withdraw withdraws the bias. Afterwards the count of owned is exact. moving is held.
+// withdraw withdraws the bias, so that the count of owned is exact. The caller holds moving.
 func (g *Gate) withdraw() {
 	if g.bias.Load() != nil {
 		g.bias.Store(nil)
@@ -115,7 +115,7 @@ func (g *Gate) withdraw() {
 	}
 }
 
-// Close admits no more calls until Open is called as often.
+// Close makes the gate refuse calls until Open has been called as often as Close.
 func (g *Gate) Close() {
 	g.shared.Add(closed)
 	g.moving.Lock()
@@ -129,7 +129,7 @@ func (g *Gate) Open() { g.shared.Add(-closed) }
 // Closed reports whether calls are refused.
 func (g *Gate) Closed() bool { return g.shared.Load() >= closed }
 
-// Empty reports whether no call is inside. The gate is closed.
+// Empty reports whether no call is inside. The gate must be closed.
 func (g *Gate) Empty() bool {
 	g.moving.Lock()
 	defer g.moving.Unlock()

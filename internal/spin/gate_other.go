@@ -4,11 +4,12 @@ package spin
 
 import "sync/atomic"
 
-// Gate counts the calls inside a section, so that the goroutine that closes the section can wait
-// for them. Any number of goroutines may be inside. Close admits no more calls; Empty then reports
-// whether those inside have left. The zero Gate is open. A Gate must not be copied after first use.
+// Gate counts the calls inside a section of code, so that a goroutine can close the section and
+// wait until they have left. Any number of goroutines may be inside. After Close, Enter refuses
+// calls, and Empty reports whether the calls inside have left. The zero Gate is open. A Gate must
+// not be copied after first use.
 type Gate struct {
-	inside atomic.Int64 // calls inside, plus closed per Close
+	inside atomic.Int64 // number of calls inside, plus closed for each Close
 }
 
 // Pass is returned by Gate.Enter and passed to Gate.Leave.
@@ -16,7 +17,7 @@ type Pass struct{}
 
 const closed = 1 << 32
 
-// Enter begins a call, which ends with Leave, or returns false if the gate is closed.
+// Enter begins a call, which ends with Leave. It returns false if the gate is closed.
 func (g *Gate) Enter() (Pass, bool) {
 	if g.inside.Add(1) >= closed {
 		g.inside.Add(-1)
@@ -25,10 +26,10 @@ func (g *Gate) Enter() (Pass, bool) {
 	return Pass{}, true
 }
 
-// EnterAs would begin a call with a plain store. It is not available here.
+// EnterAs returns the zero Pass, since this Gate has no bias.
 func (g *Gate) EnterAs(Goroutine) Pass { return Pass{} }
 
-// Goroutine identifies a goroutine among those that run.
+// Goroutine identifies one of the running goroutines.
 type Goroutine struct{}
 
 // Self returns the running goroutine.
@@ -37,7 +38,7 @@ func Self() Goroutine { return Goroutine{} }
 // Leave ends a call.
 func (g *Gate) Leave(Pass) { g.inside.Add(-1) }
 
-// Close admits no more calls until Open is called as often.
+// Close makes the gate refuse calls until Open has been called as often as Close.
 func (g *Gate) Close() { g.inside.Add(closed) }
 
 // Open undoes one Close.
@@ -46,5 +47,5 @@ func (g *Gate) Open() { g.inside.Add(-closed) }
 // Closed reports whether calls are refused.
 func (g *Gate) Closed() bool { return g.inside.Load() >= closed }
 
-// Empty reports whether no call is inside. The gate is closed.
+// Empty reports whether no call is inside. The gate must be closed.
 func (g *Gate) Empty() bool { return g.inside.Load()%closed == 0 }

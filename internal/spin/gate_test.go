@@ -11,7 +11,7 @@ import (
 // owns the bias at times.
 func TestClosedGateIsEmpty(t *testing.T) {
 	var gate Gate
-	var open atomic.Bool // what calls inside rely on
+	var open atomic.Bool // true whenever a call may be inside
 	var stop atomic.Bool
 	var entered atomic.Int64
 	var all sync.WaitGroup
@@ -21,19 +21,19 @@ func TestClosedGateIsEmpty(t *testing.T) {
 			for turn := 0; !stop.Load(); turn++ {
 				if pass, ok := gate.Enter(); ok {
 					if !open.Load() {
-						t.Error("a call is inside a gate that is closed and empty")
+						t.Error("a call is inside a closed gate that is empty")
 					}
 					entered.Add(1)
 					gate.Leave(pass)
 				}
-				if turn%(2*turnsPerBias) == 0 {
+				if turn%(2*callsPerBias) == 0 {
 					runtime.Gosched()
 				}
 			}
 		})
 	}
 	for range 300 {
-		for begin := entered.Load(); entered.Load() < begin+3*turnsPerBias; {
+		for begin := entered.Load(); entered.Load() < begin+3*callsPerBias; {
 			runtime.Gosched()
 		}
 		gate.Close()
@@ -49,15 +49,14 @@ func TestClosedGateIsEmpty(t *testing.T) {
 	all.Wait()
 }
 
-// turnsPerBias is the number of calls in a row that make a goroutine the owner, if there are
-// biases.
-const turnsPerBias = 1000
+// callsPerBias is the number of consecutive calls that make a goroutine the owner of a biased Gate.
+const callsPerBias = 1000
 
 func TestGateIsEmptyAfterAllCallsLeft(t *testing.T) {
 	for _, c := range []struct {
 		name  string
-		turns int // by which the goroutine may own the bias
-	}{{"that entered first", 0}, {"that enter often", 3 * turnsPerBias}} {
+		calls int // number of calls before the test, after which the goroutine may own the bias
+	}{{"first calls", 0}, {"frequent calls", 3 * callsPerBias}} {
 		t.Run(c.name, func(t *testing.T) {
 			var gate Gate
 			enter := func() Pass {
@@ -68,7 +67,7 @@ func TestGateIsEmptyAfterAllCallsLeft(t *testing.T) {
 				return pass
 			}
 			early := enter()
-			for range c.turns {
+			for range c.calls {
 				gate.Leave(enter())
 			}
 			outer, inner := enter(), enter()
@@ -80,7 +79,7 @@ func TestGateIsEmptyAfterAllCallsLeft(t *testing.T) {
 				gate.Leave(pass)
 			}
 			if !gate.Empty() {
-				t.Error("the gate is not empty")
+				t.Error("the gate is not empty after all calls have left")
 			}
 			if _, ok := gate.Enter(); ok || !gate.Closed() {
 				t.Error("a closed gate admitted a call")
@@ -91,13 +90,13 @@ func TestGateIsEmptyAfterAllCallsLeft(t *testing.T) {
 	}
 }
 
-// TestCallThatOutlastsACloseIsCountedByTheNext: the first Close gives up waiting for it, and opens
-// the gate.
-func TestCallThatOutlastsACloseIsCountedByTheNext(t *testing.T) {
+// TestNextCloseCountsEarlierCall closes and opens the gate while the owner is inside, and then
+// closes it again.
+func TestNextCloseCountsEarlierCall(t *testing.T) {
 	var gate Gate
 	entered, leave, left := make(chan bool), make(chan bool), make(chan bool)
 	go func() {
-		for range 3 * turnsPerBias {
+		for range 3 * callsPerBias {
 			pass, _ := gate.Enter()
 			gate.Leave(pass)
 		}
@@ -110,7 +109,7 @@ func TestCallThatOutlastsACloseIsCountedByTheNext(t *testing.T) {
 	<-entered
 	gate.Close()
 	gate.Open()
-	for range 3 * turnsPerBias { // the bias must not move from a goroutine that is inside
+	for range 3 * callsPerBias { // the bias must not move from a goroutine that is inside
 		pass, ok := gate.Enter()
 		if !ok {
 			t.Fatal("the open gate refused a call")
@@ -120,7 +119,7 @@ func TestCallThatOutlastsACloseIsCountedByTheNext(t *testing.T) {
 	gate.Close()
 	gate.Close()
 	if gate.Empty() {
-		t.Error("the call inside is not counted")
+		t.Error("the gate is empty while a call is inside")
 	}
 	gate.Open()
 	close(leave)

@@ -11,32 +11,35 @@ import (
 )
 
 // Lock is a mutual exclusion lock for critical sections that one goroutine enters repeatedly and
-// others rarely, such as those of an allocator or of a stream. They are mostly short. While a long
-// one runs (mapping a segment, a call that waits for ranks), waiters use little CPU.
+// others rarely, such as those of an allocator or of a stream. Critical sections should mostly be
+// short. During a long one (to map a segment, or in a call that waits for ranks), waiters use
+// little CPU.
 //
-// The lock is biased: a goroutine that has acquired it many times in a row acquires it from then on
-// by a plain store and a load, without a locked instruction, which would also wait until every
+// The lock is biased: a goroutine that has acquired it many times in a row, the owner, afterwards
+// acquires it with a plain store and a load. A locked instruction would also wait until every
 // earlier store has reached the caches.
 //
-// States: plain (bias is nil; acquired by compare-and-swap of held) and biased (bias names the
-// owner, which acquires it by busy). Transitions: plain to biased in an Unlock, by its holder,
-// after biasAfter acquisitions in a row by one goroutine; biased to plain by any other goroutine
-// that sets held. It withdraws the bias, makes every processor that runs a thread of this process
-// execute a memory barrier (membarrier(2)), and waits until the owner is not busy. The owner sets
-// busy first and checks the bias then, so after the barrier either the owner has seen the
-// withdrawal or the other goroutine sees busy. A TryLock that sees busy restores the bias before it
-// clears held. Each bias is a new record, so a late owner cannot interfere with the next one.
+// A Lock is plain or biased. A plain Lock (bias is nil) is acquired by a compare-and-swap of held.
+// It becomes biased in an Unlock after biasAfter consecutive acquisitions by the same goroutine,
+// which becomes the owner. The owner of a biased Lock acquires it by setting busy.
 //
-// Without membarrier the Lock stays plain. Waiters yield, then sleep briefly; none is parked and
-// has to be woken. They acquire the lock within some hundred acquisitions by others, since by then
+// Any other goroutine makes the Lock plain again. It sets held, withdraws the bias, makes every
+// processor that runs a thread of this process execute a memory barrier (membarrier(2)), and waits
+// until the owner is not busy. The owner sets busy before it checks the bias. So after the barrier
+// either the owner has seen the withdrawal, or the other goroutine sees busy. A TryLock that sees
+// busy restores the bias before it clears held. Each bias is a new record, so a former owner cannot
+// interfere with the next one.
+//
+// Without membarrier the Lock stays plain. Waiters yield and then sleep briefly, so Unlock need not
+// wake a waiter. They acquire the lock within some hundred acquisitions by others, since by then
 // the lock is biased and held is free. The zero Lock is unlocked. A Lock must not be copied after
 // first use, and its holder must not acquire it again.
 type Lock struct {
 	bias    atomic.Pointer[bias]
-	current *bias // bias of the holder; nil if it acquired held
-	held    uint32
-	streak  uint32  // acquisitions by last in a row; for the holder
-	last    uintptr // goroutine that acquired held last; for the holder
+	current *bias   // bias by which the holder has acquired the lock; nil if it acquired held
+	held    uint32  // 1 if the lock is held without a bias, or a goroutine is about to acquire it
+	streak  uint32  // number of consecutive acquisitions by last; guarded by held
+	last    uintptr // goroutine that acquired held last; guarded by held
 }
 
 // bias records that one goroutine owns a Lock.
@@ -47,15 +50,15 @@ type bias struct {
 }
 
 const (
-	// biasAfter is the number of acquisitions in a row that make an owner. It outweighs the cost of
-	// withdrawing the bias, a few microseconds.
+	// biasAfter is the number of consecutive acquisitions that make a goroutine the owner. That
+	// many acquisitions outweigh the cost of withdrawing the bias, a few microseconds.
 	biasAfter = 200
-	// politeRounds is the number of times that a waiter yields before it sleeps. It first sleeps
-	// for nap, which doubles after every politeNaps sleeps, up to longest times.
-	politeRounds = 100
-	nap          = 50 * time.Microsecond
-	politeNaps   = 20
-	longest      = 4
+	// A waiter yields yieldRounds times and then sleeps, at first for firstSleep. The time doubles
+	// after every sleepsPerStep sleeps, up to maxDoublings times.
+	yieldRounds   = 100
+	firstSleep    = 50 * time.Microsecond
+	sleepsPerStep = 20
+	maxDoublings  = 4
 )
 
 // goroutine returns an identifier that is unique among the running goroutines.
@@ -63,9 +66,9 @@ func goroutine() uintptr
 
 // Lock acquires the lock.
 //
-// busy is written by a plain store, here and in Unlock, which saves two calls into assembly. Go's
-// compiler keeps stores in program order, and moves no load past a later store, an atomic load or a
-// call; amd64 makes stores visible in that order, after all earlier loads.
+// Lock and Unlock write busy with plain stores, which saves two calls into assembly. Go's compiler
+// keeps stores in program order, and moves no load past a later store, an atomic load or a call.
+// amd64 makes stores visible in that order, after all earlier loads.
 func (l *Lock) Lock() {
 	if b := l.bias.Load(); b != nil {
 		if b.owner == goroutine() && l.lockBiased(b) {
@@ -75,9 +78,10 @@ func (l *Lock) Lock() {
 	l.lockHeld()
 }
 
-// TryLock acquires the lock if it is free, and reports whether it has. It may also fail while
-// another goroutine tries. It never waits, but it withdraws the bias of another goroutine for the
-// check, which takes a microsecond or two. If that goroutine holds the lock, its bias is restored.
+// TryLock acquires the lock if it is free, and reports whether it has acquired it. TryLock may also
+// fail while another goroutine tries to acquire the lock. It never waits, but to check another
+// goroutine's bias it withdraws that bias, which takes a microsecond or two. If that goroutine
+// holds the lock, TryLock restores the bias.
 func (l *Lock) TryLock() bool {
 	if b := l.bias.Load(); b != nil && b.owner == goroutine() {
 		if b.busy != 0 {
@@ -95,7 +99,7 @@ func (l *Lock) TryLock() bool {
 		l.current = nil
 		return true
 	}
-	// Its owner holds the lock by the bias, so the bias must be restored for the next goroutine
+	// The owner holds the lock by the bias, so the bias must be restored for the next goroutine
 	// that sets held.
 	l.bias.Store(b)
 	StoreRelease32(&l.held, 0)
@@ -138,8 +142,8 @@ func (l *Lock) lockHeld() {
 	}
 }
 
-// withdraw withdraws the bias and returns it, or nil if there was none. The caller has set held.
-// When withdraw returns, the owner has seen the withdrawal, or busy is visible here.
+// withdraw withdraws the bias and returns it, or nil if there is none. The caller has set held.
+// When withdraw returns, the owner has seen the withdrawal, or this goroutine can see busy.
 func (l *Lock) withdraw() *bias {
 	b := l.bias.Load()
 	if b != nil {
@@ -152,37 +156,38 @@ func (l *Lock) withdraw() *bias {
 func (l *Lock) unlockHeld() {
 	if g := goroutine(); g != l.last {
 		l.last, l.streak = g, 0
-	} else if l.streak++; l.streak == biasAfter && barriers() {
+	} else if l.streak++; l.streak == biasAfter && canBarrier() {
 		l.streak = 0
 		l.bias.Store(&bias{owner: g})
 	}
 	StoreRelease32(&l.held, 0)
 }
 
-// pause yields, and sleeps in later rounds, since the holder may keep the lock for long.
+// pause yields. In later rounds it sleeps, since the holder may keep the lock for long.
 func pause(round int) {
-	if round < politeRounds {
+	if round < yieldRounds {
 		runtime.Gosched()
 		return
 	}
-	time.Sleep(nap << min((round-politeRounds)/politeNaps, longest))
+	time.Sleep(firstSleep << min((round-yieldRounds)/sleepsPerStep, maxDoublings))
 }
 
 // Commands of membarrier(2).
 const (
-	sysMembarrier           = 324
-	membarrierExpedited     = 1 << 3
-	membarrierRegisterForIt = 1 << 4
+	sysMembarrier       = 324
+	membarrierExpedited = 1 << 3
+	membarrierRegister  = 1 << 4
 )
 
-// barriers reports whether barrier works, and registers for it.
-var barriers = sync.OnceValue(func() bool {
-	_, _, errno := syscall.RawSyscall(sysMembarrier, membarrierRegisterForIt, 0, 0)
+// canBarrier registers this process for membarrier(2), and reports whether barrier works.
+var canBarrier = sync.OnceValue(func() bool {
+	_, _, errno := syscall.RawSyscall(sysMembarrier, membarrierRegister, 0, 0)
 	return errno == 0
 })
 
 // barrier makes every running thread of this process execute a full memory barrier. It must only be
-// called if barriers returned true, since a failure would silently break mutual exclusion.
+// called after canBarrier has returned true. A silent failure would break mutual exclusion, so
+// barrier panics on errors.
 func barrier() {
 	_, _, errno := syscall.RawSyscall(sysMembarrier, membarrierExpedited, 0, 0)
 	if errno != 0 {

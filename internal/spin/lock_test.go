@@ -14,9 +14,9 @@ func TestMutualExclusion(t *testing.T) {
 		name  string
 		burst int // turns between two yields
 	}{
-		{"that take turns", 1},
-		{"in bursts shorter than a bias", 300},
-		{"in bursts that make and withdraw a bias again and again", 5000},
+		{"alternating goroutines", 1},
+		{"short bursts", 300},
+		{"bursts that repeatedly create and withdraw a bias", 5000},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			var lock Lock
@@ -28,7 +28,7 @@ func TestMutualExclusion(t *testing.T) {
 						lock.Lock()
 						inside++
 						if inside != 1 {
-							t.Errorf("%d goroutines are inside", inside)
+							t.Errorf("%d goroutines are inside, want 1", inside)
 						}
 						count++
 						inside--
@@ -41,7 +41,7 @@ func TestMutualExclusion(t *testing.T) {
 			}
 			all.Wait()
 			if count != 4*turns {
-				t.Errorf("%d of %d turns were counted", count, 4*turns)
+				t.Errorf("count = %d, want %d", count, 4*turns)
 			}
 		})
 	}
@@ -55,7 +55,7 @@ func TestMutualExclusionWithTryLock(t *testing.T) {
 	enter := func() {
 		inside++
 		if inside != 1 {
-			t.Errorf("%d goroutines are inside", inside)
+			t.Errorf("%d goroutines are inside, want 1", inside)
 		}
 	}
 	for range 3 {
@@ -89,7 +89,7 @@ func TestMutualExclusionWithTryLock(t *testing.T) {
 	close(stop)
 	others.Wait()
 	if count != 10*turns {
-		t.Errorf("%d of %d turns were counted", count, 10*turns)
+		t.Errorf("count = %d, want %d", count, 10*turns)
 	}
 	t.Logf("%d tries succeeded", tries)
 }
@@ -98,7 +98,7 @@ func TestHeldLockCannotBeAcquired(t *testing.T) {
 	for _, c := range []struct {
 		name  string
 		turns int
-	}{{"anew", 0}, {"by the goroutine that always takes it", 5000}} {
+	}{{"without a bias", 0}, {"with a bias", 5000}} {
 		t.Run(c.name, func(t *testing.T) {
 			var lock Lock
 			for range c.turns {
@@ -109,22 +109,22 @@ func TestHeldLockCannotBeAcquired(t *testing.T) {
 			tries := make(chan bool)
 			try := func() { tries <- lock.TryLock() }
 			if lock.TryLock() {
-				t.Error("the holder has acquired it again")
+				t.Error("TryLock by the holder succeeded")
 			}
 			for range 2 {
 				go try()
 				if <-tries {
-					t.Fatal("another goroutine has acquired it")
+					t.Fatal("TryLock by another goroutine succeeded while the lock was held")
 				}
 			}
 			lock.Unlock()
 			if !lock.TryLock() {
-				t.Fatal("it cannot be taken again")
+				t.Fatal("TryLock failed after Unlock")
 			}
 			lock.Unlock()
 			go try()
 			if !<-tries {
-				t.Error("another goroutine cannot take it although it is free")
+				t.Error("TryLock by another goroutine failed after Unlock")
 			}
 		})
 	}

@@ -4,7 +4,7 @@ package spin
 
 import "sync/atomic"
 
-// Publish64 stores v for variables with a single writer at a time and concurrent readers in the
+// Publish64 stores v in a variable that has a single writer at a time and concurrent readers in the
 // same process. A reader that loads v sees all earlier stores.
 func Publish64(at *atomic.Uint64, v uint64) { at.Store(v) }
 

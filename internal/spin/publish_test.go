@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// TestPublishOrdersStores loads in the reverse order of the stores.
+// TestPublishOrdersStores loads two variables in the reverse order of their stores.
 func TestPublishOrdersStores(t *testing.T) {
 	const last = 100_000
 	var number atomic.Uint64
@@ -21,7 +21,7 @@ func TestPublishOrdersStores(t *testing.T) {
 	for n := uint64(0); n < last; {
 		n = number.Load()
 		if found := *record.Load(); found < n {
-			t.Fatalf("number %d came before record %d", n, found)
+			t.Fatalf("number %d is visible with record %d, want a record of at least %d", n, found, n)
 		}
 	}
 }

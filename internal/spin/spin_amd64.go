@@ -4,7 +4,7 @@ package spin
 
 import "unsafe"
 
-// StoreRelease64 stores v. A thread that loads it with acquire order sees all earlier stores.
+// StoreRelease64 stores v. A thread that loads v with acquire order sees all earlier stores.
 //
 //go:noescape
 func StoreRelease64(p *uint64, v uint64)
@@ -27,23 +27,24 @@ func LoadAcquire32(p *uint32) uint32
 // Pause executes n PAUSE instructions, some 40 to 140 cycles each on current processors.
 func Pause(n uint32)
 
-// Until64 polls p until it holds want: tight times in a row, then paused times with a PAUSE in
-// between. It returns false if p never held want. The load that returned want has acquire order.
+// Until64 polls p until it holds want: tight times without a pause, then paused times with a PAUSE
+// after each poll. It returns false if no poll has found want. The load that returned want has
+// acquire order.
 //
 //go:noescape
 func Until64(p *uint64, want uint64, tight, paused uint32) bool
 
-// UntilAtLeast64 polls like Until64 until the value is at least want, without wrapping around.
+// UntilAtLeast64 polls like Until64 until the value is at least want, as an unsigned number.
 //
 //go:noescape
 func UntilAtLeast64(p *uint64, want uint64, tight, paused uint32) bool
 
 // PutLine writes a message into the line at dst: n bytes of payload from src to dst+16, digest to
-// dst+8, and last seq to dst, with release order. A thread that loads seq with acquire order sees
-// the rest. Payload bytes beyond n keep their value.
+// dst+8, and finally seq to dst, with release order. A thread that loads seq with acquire order
+// sees the rest. Payload bytes beyond n keep their values. If n is larger than LinePayload, PutLine
+// writes LinePayload bytes.
 //
-// Preconditions: dst is aligned to 64 and n is at most LinePayload; a larger n writes LinePayload
-// bytes.
+// Precondition: dst is aligned to 64.
 //
 //go:noescape
 func PutLine(dst unsafe.Pointer, seq, digest uint64, src unsafe.Pointer, n int)

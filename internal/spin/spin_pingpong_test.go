@@ -9,7 +9,7 @@ import (
 	"unsafe"
 )
 
-// mailbox is a line in memory with one writing and one reading goroutine.
+// mailbox holds a line with one writing and one reading goroutine.
 type mailbox struct {
 	room [2 * LineBytes]byte
 }
@@ -28,9 +28,9 @@ func (m *mailbox) await(sequence uint64) {
 	}
 }
 
-// TestSequenceNumberPublishesDigestAndPayload reads the payload after its sequence number, so it
-// must match that number. The race detector sees no order between the goroutines, so this file is
-// not built with it.
+// TestSequenceNumberPublishesDigestAndPayload checks that the payload matches the sequence number
+// that was read before it. This file is not built with the race detector, which sees no order
+// between the goroutines.
 func TestSequenceNumberPublishesDigestAndPayload(t *testing.T) {
 	const rounds = 20000
 	there, back := new(mailbox), new(mailbox)

@@ -12,19 +12,19 @@ func TestStoresChangeOnlyTheirWord(t *testing.T) {
 	words := [3]uint64{1, 2, 3}
 	StoreRelease64(&words[1], 0x1122334455667788)
 	if words != [3]uint64{1, 0x1122334455667788, 3} {
-		t.Errorf("64 bits: %#x", words)
+		t.Errorf("after StoreRelease64 the words are %#x", words)
 	}
 	halves := [3]uint32{1, 2, 3}
 	StoreRelease32(&halves[1], 0x99AABBCC)
 	if halves != [3]uint32{1, 0x99AABBCC, 3} {
-		t.Errorf("32 bits: %#x", halves)
+		t.Errorf("after StoreRelease32 the words are %#x", halves)
 	}
 	if LoadAcquire64(&words[1]) != words[1] || LoadAcquire32(&halves[1]) != halves[1] {
 		t.Error("a load differs from the word")
 	}
 }
 
-func TestWaiting(t *testing.T) {
+func TestUntil(t *testing.T) {
 	cases := map[string]struct {
 		value, want    uint64
 		tight, paused  uint32
@@ -32,12 +32,12 @@ func TestWaiting(t *testing.T) {
 	}{
 		"tight polling finds the word":             {5, 5, 1, 0, true, true},
 		"paused polling finds the word":            {5, 5, 0, 1, true, true},
-		"without a budget nothing is found":        {5, 5, 0, 0, false, false},
-		"a smaller word uses up both budgets":      {4, 5, 3, 3, false, false},
+		"without polls no word is found":           {5, 5, 0, 0, false, false},
+		"a smaller word is not found":              {4, 5, 3, 3, false, false},
 		"a larger word is at least the wanted one": {6, 5, 3, 0, false, true},
 		"a larger word is found by paused polling": {6, 5, 0, 3, false, true},
 		"the comparison is unsigned":               {1 << 63, 1, 1, 1, false, true},
-		"nothing wraps around":                     {0, math.MaxUint64, 1, 1, false, false},
+		"the comparison does not wrap around":      {0, math.MaxUint64, 1, 1, false, false},
 		"all bits are compared":                    {1<<32 | 5, 5, 1, 1, false, true},
 	}
 	for name, c := range cases {
@@ -56,7 +56,7 @@ func TestPrefetchWriteChangesNoMemoryAndNeverFaults(t *testing.T) {
 	words := [3]uint64{1, 2, 3}
 	PrefetchWrite(unsafe.Pointer(&words[1]))
 	if words != [3]uint64{1, 2, 3} {
-		t.Errorf("the words are %#x now", words)
+		t.Errorf("the words are %#x, want 1, 2 and 3", words)
 	}
 	PrefetchWrite(nil)
 }
@@ -99,7 +99,7 @@ func TestPutLineWithoutPayloadNeedsNoSource(t *testing.T) {
 	from := int(-uintptr(unsafe.Pointer(&room[0])) % LineBytes)
 	PutLine(unsafe.Pointer(&room[from]), 1, 2, nil, 0)
 	if room[from] != 1 || room[from+8] != 2 {
-		t.Error("number and digest are missing")
+		t.Errorf("number %d and digest %d, want 1 and 2", room[from], room[from+8])
 	}
 }
 
