@@ -8,10 +8,10 @@
 // become visible in program order and loads are performed in program order, so a plain MOV is a
 // release store or an acquire load. The functions are assembly on amd64, so that the compiler can
 // neither tear, drop nor move the accesses: a call to assembly is opaque to the compiler, which
-// therefore moves no access across the call. Go's atomic store is an XCHG, which also drains the store buffer. A release
-// store does not need that, and an XCHG costs several times as much. A MOV does not order a store
-// before a later load. An algorithm that needs this order (Dekker's, or "announce the sleep, then
-// check again") must use sync/atomic.
+// therefore moves no access across the call. Go's atomic store is an XCHG, which also drains the
+// store buffer. A release store does not need that, and an XCHG costs several times as much. A MOV
+// does not order a store before a later load. An algorithm that needs this order (Dekker's, or
+// "announce the sleep, then check again") must use sync/atomic.
 //
 // Publish and Publish64 are plain stores in Go, for goroutines of one process. The compiler inlines
 // them, and keeps them in order with the stores and calls around them. This order is observed and
