@@ -54,7 +54,7 @@ func TestWhoLeavesForAnAbsentRankIsNotBlamedForIt(t *testing.T) {
 				var absent *symmem.AbsentError
 				if !errors.As(err, &absent) || !slices.Equal(absent.Ranks, []int{2}) ||
 					errors.As(err, new(*symmem.RankLostError)) {
-					t.Errorf("rank %d: %v does not say that rank 2 alone did not come", r, err)
+					t.Errorf("rank %d: %v does not name rank 2 as the only rank that did not arrive", r, err)
 				}
 			}
 			if err := <-stopped; err != nil {

@@ -26,7 +26,7 @@ func (e *AbsentError) Error() string {
 	if len(ranks) > most {
 		ranks, more = ranks[:most], fmt.Sprintf(" and %d more", len(ranks)-most)
 	}
-	return fmt.Sprintf("of %d ranks, ranks %v%s did not come: %v", e.Size, ranks, more, e.Err)
+	return fmt.Sprintf("of %d ranks, ranks %v%s did not arrive: %v", e.Size, ranks, more, e.Err)
 }
 
 // Unwrap returns the error that ended the wait.

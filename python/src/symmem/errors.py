@@ -149,11 +149,11 @@ class MessageError(DivergenceError):
 
 
 class TimeoutError(SymmemError, builtins.TimeoutError):
-    """Ranks did not come within the deadline; the message names them and what they were doing."""
+    """Ranks did not arrive by the deadline; the message names them and what they were doing."""
 
     @property
     def missing(self) -> list[int]:
-        """The ranks of the world that did not come."""
+        """The ranks of the world that did not arrive."""
         return list(self.data.get("timeout", {}).get("missing") or [])
 
 
@@ -213,7 +213,7 @@ class LateWarning(UserWarning):
     """This rank has waited long for ranks that are alive, and continues to wait.
 
     The first comes after half a minute and further ones once a minute, while Python waits in a call
-    of symmem's. If the ranks do not come within the timeout, `TimeoutError` is raised.
+    of symmem's. If the ranks do not arrive within the timeout, `TimeoutError` is raised.
 
     Attributes:
         data: details: "group", "doing", "waited_ms", "ranks" and "activity".

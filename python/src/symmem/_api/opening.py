@@ -79,7 +79,7 @@ def init(
 
     Raises:
         LibraryError: libsymmem.so cannot be loaded.
-        AbsentError: ranks did not come; it names them, and is a TimeoutError.
+        AbsentError: ranks did not arrive; it names them, and is a TimeoutError.
         UnsupportedError: the backend cannot work here, as "nccl" without a GPU.
         InvalidError: symmem is open already, with other ranks or options; this rank is not in the
             process group; or an argument is none of those above.

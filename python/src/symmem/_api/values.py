@@ -57,7 +57,7 @@ def agree(value: SupportsIndex | float | str, name: str, group: GroupLike = None
     Raises:
         DivergenceError: on all ranks, where the values differ; `sides` has each rank's value, line
             and last ten values. The group stays usable.
-        TimeoutError: a rank does not come. This is final for the group, as is `RankLostError`.
+        TimeoutError: a rank does not arrive. This is final for the group, as is `RankLostError`.
     """
     # Like combined, with fewer steps, since programs call it very often.
     found = find(group)

@@ -227,7 +227,7 @@ def options(
         warn_after: how many seconds to wait before ranks are warned of; never if negative.
 
     Raises:
-        AbsentError: ranks did not come within the timeout; it names them.
+        AbsentError: ranks did not arrive within the timeout; it names them.
     """
     if store is None:
         raise errors.UnsupportedError(
