@@ -89,6 +89,6 @@ func tryLock[C Class](acquired bool, at unsafe.Pointer) bool {
 // rank. It must be called before every such wait.
 func Waiting() { checkWait() }
 
-// Unlocked panics if the goroutine holds a lock. It is called before a function of the user that may
-// take any.
+// Unlocked panics if the goroutine holds a lock. It must be called before every callback of the
+// user, which may acquire any lock.
 func Unlocked() { checkUnlocked() }

@@ -6,8 +6,8 @@ import (
 	"slices"
 )
 
-// FloorPercent is the smallest difference between two paths that counts, in percent, however low
-// the noise. Smaller differences do not survive the next change of software.
+// FloorPercent is the smallest difference between two paths that counts, in percent, even if the
+// noise is lower. Smaller differences may vanish with the next version of the software.
 const FloorPercent = 2.0
 
 // RuleOfDerive describes Derive for users.
@@ -18,20 +18,20 @@ const RuleOfDerive = "from small sizes to large ones, starting with otherwise, t
 
 // comparison compares two paths by the times of a Point.
 type comparison struct {
-	// before is the path below the first size. base and rival are the two paths.
+	// before holds the path below the first size. base and rival are compared.
 	before, base, rival Path
 	// us returns the times of base and rival in microseconds.
 	us func(Point) (base, rival float64)
 }
 
-// compareWindow chooses between the plain and the window path.
+// compareWindow returns the comparison of the plain and the window path.
 func compareWindow(otherwise Path) comparison {
 	return comparison{otherwise, Plain, Window, func(p Point) (plain, window float64) {
 		return p.PlainUS, p.WindowUS
 	}}
 }
 
-// compareDirect chooses between the direct path and the better of the others.
+// compareDirect compares the direct path with the better of the others.
 var compareDirect = comparison{Other, Other, Direct, func(p Point) (other, direct float64) {
 	return p.OtherUS(), p.DirectUS
 }}
@@ -44,16 +44,18 @@ func (p Point) OtherUS() float64 {
 	return min(p.PlainUS, p.WindowUS)
 }
 
-// Derive derives the rule for some calls from measured times. Calls with a memory get a rule about
-// the direct path, others a rule about the plain and the window path. Points may be in any order,
-// and may contain a size twice, in place and out of place.
+// Derive derives the rule for some calls from measured times. For calls with a memory, the rule
+// decides about the direct path. For other calls, it chooses between the plain and the window path.
+// Points may be in any order, and may contain a size twice, in place and out of place.
 //
-// The rule covers the sizes from the smallest to the largest. It starts with otherwise, a rule
-// about the direct path with the other paths. The path changes at a size if the other one is faster
-// by more than the measurement's noise and by more than FloorPercent. If calls in place and out of
-// place disagree, plain beats window, and the other paths beat direct. The threshold is where a
-// straight line between the logarithms of the ratios at two sizes crosses 1, rounded down to a
-// quarter of a power of two; if it does not cross, it is the smaller size.
+// Derive visits the sizes in ascending order. It starts with the path otherwise, or, in a rule
+// about the direct path, with Other. The path changes at a size if the other path is faster by more
+// than the noise of the measurement and by more than FloorPercent. If calls in place and out of
+// place disagree, plain wins over window, and the other paths win over direct.
+//
+// The threshold between two sizes is where a straight line between the logarithms of the ratios of
+// the times crosses 0, rounded down to a quarter of a power of two. If the line does not cross 0,
+// the threshold is the smaller size.
 func Derive(about Calls, otherwise Path, points []Point) Rule {
 	c := compareWindow(otherwise)
 	if about.Memory != "" {
@@ -65,7 +67,7 @@ func Derive(about Calls, otherwise Path, points []Point) Rule {
 // times holds the points of one size.
 type times []Point
 
-// bySize sorts points and joins those of one size.
+// bySize sorts points and groups those of the same size.
 func bySize(points []Point) (sizes []times) {
 	sorted := slices.SortedStableFunc(slices.Values(points), func(a, b Point) int {
 		return cmp.Compare(a.Bytes, b.Bytes)
@@ -104,8 +106,8 @@ func (c comparison) steps(sizes []times) (steps []Step) {
 
 func (t times) bytes() Size { return t[0].Bytes }
 
-// prefer returns the path at a size, given the path of the next smaller size. If points disagree,
-// base wins: a table must not make calls slower than they are without it.
+// prefer returns the path at a size, given the path of the next smaller size. If the points of the
+// size disagree, base wins, since a table must not make calls slower than they are without it.
 func (c comparison) prefer(t times, below Path) Path {
 	next := below
 	for _, p := range t {
@@ -134,7 +136,7 @@ func (c comparison) mean(t times) float64 {
 	return sum / float64(len(t))
 }
 
-// faster returns the path that is faster by more than the noise, or "".
+// faster returns the path that is faster by more than the noise and FloorPercent, or "".
 func (c comparison) faster(p Point) Path {
 	margin := math.Log1p(max(p.NoisePercent, FloorPercent) / 100)
 	switch gain := c.gain(p); {
@@ -147,7 +149,7 @@ func (c comparison) faster(p Point) Path {
 	}
 }
 
-// threshold returns the largest size that takes the path of the lower of two sizes.
+// threshold returns the largest size that uses the path of the lower of two sizes.
 func (c comparison) threshold(lower, upper times) Size {
 	from, to := c.mean(lower), c.mean(upper)
 	low, high := lower.bytes(), upper.bytes()
@@ -159,7 +161,7 @@ func (c comparison) threshold(lower, upper times) Size {
 	return min(max(rounded(crossing), low), high-1)
 }
 
-// rounded rounds down to a quarter of a power of two, which is easier to read.
+// rounded rounds down to a quarter of a power of two, so that the number is easier to read.
 func rounded(bytes float64) Size {
 	whole := Size(bytes)
 	unit := Size(1)

@@ -5,16 +5,16 @@
 // and machines, up to which size each path is the fastest. It depends only on facts that all ranks
 // of a group share, and the ranks compare [Table.Digest] to make sure that they use the same table.
 //
-// Two decisions are made, each with its own kind of rules. First, [Table.ChooseDirect] decides
-// whether a call takes the direct path; its rules name a memory: symmetric buffers (both are in
+// There are two decisions, with separate kinds of rules. First, [Table.ChooseDirect] decides
+// whether a call uses the direct path. Its rules name a memory: symmetric buffers (both are in
 // windows) or any other. Then [Table.Choose] decides between the plain and the window path for
 // symmetric buffers.
 //
-// # Where tables are from
+// # Sources of tables
 //
-// [Derive] turns measured times into a rule. The command "symmem tune" measures, and [Builtin]
-// returns tables that were measured before. An operation without a rule follows the general rule
-// for its memory and the table's Otherwise; the [Reason] shows which.
+// [Derive] derives a rule from measured times. The command "symmem tune" measures these times, and
+// [Builtin] returns tables that were measured before. An operation without a specific rule follows
+// the general rule for its memory and the table's Otherwise. The [Reason] describes the rule.
 //
 // # Format
 //
@@ -48,9 +48,9 @@
 //	  ]
 //	}
 //
-// A rule with memory is about the direct path. Without operation, ranks and machines it covers
+// A rule with memory decides about the direct path. Without operation, ranks and machines it covers
 // every operation and group that has no specific rule for that memory. A call without any such rule
-// does not take the direct path.
+// does not use the direct path.
 //
 // Sizes count the larger buffer of a call: the output of an all-gather, the input of a
 // reduce-scatter. They are whole numbers of bytes, or numbers with a unit: B, KiB, MiB or GiB. A

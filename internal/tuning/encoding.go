@@ -8,7 +8,7 @@ import (
 	"regexp"
 )
 
-// meaning explains the format to a reader of the file.
+// meaning explains the format to people who read the file.
 const meaning = "A collective whose larger buffer has up to up_to bytes takes the path of that " +
 	"step; the last step covers all larger sizes. otherwise is the path of calls without a rule. " +
 	"Rules with memory decide first, whether a call on symmetric or on any buffers takes the direct " +
@@ -16,7 +16,7 @@ const meaning = "A collective whose larger buffer has up to up_to bytes takes th
 	"other leaves the choice to the rules without memory. Everything else, such as the measured " +
 	"times, explains the rules. All ranks need the same table."
 
-// file is the content of a file: a description of the format, and a table.
+// file holds the contents of a file: a description of the format, and a table.
 type file struct {
 	Version int    `json:"version"`
 	About   string `json:"about"`
@@ -47,12 +47,12 @@ func (t *Table) Encode() ([]byte, error) {
 	return append(folded, '\n'), nil
 }
 
-// version holds the field that Decode reads first, since the others depend on it.
+// version holds the field that Decode reads first, since the other fields depend on it.
 type version struct {
 	Version *int `json:"version"`
 }
 
-// Decode reads a table. It refuses unknown fields and tables that Validate refuses.
+// Decode decodes a table. It rejects unknown fields and invalid tables.
 func Decode(encoded []byte) (*Table, error) {
 	var format version
 	if err := json.Unmarshal(encoded, &format); err != nil {
@@ -77,8 +77,8 @@ func Decode(encoded []byte) (*Table, error) {
 	return read.Table, nil
 }
 
-// at prefixes a decoding error with its line number. Errors without a position get offset, unless
-// it is negative.
+// at prefixes a decoding error with its line number. If the error has no position, at uses offset,
+// unless that is negative.
 func at(encoded []byte, offset int64, err error) error {
 	var syntax *json.SyntaxError
 	var wrongType *json.UnmarshalTypeError

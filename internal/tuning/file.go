@@ -7,15 +7,15 @@ import (
 	"syscall"
 )
 
-// maxFileBytes limits the size of a file: a table has some 4 KiB for each operation, type and
+// maxFileBytes limits the size of a file. A table needs some 4 KiB for each operation, type and
 // number of ranks.
 const maxFileBytes = 16 << 20
 
 // ReadFile reads a table from a file. errors.As with fs.PathError distinguishes errors of the
-// system from those of the contents. Devices and pipes are refused: they may have no end, and every
-// rank of a machine reads the file.
+// system from those of the contents. ReadFile rejects devices and pipes, because they may have no
+// end, and because every rank of a machine reads the file.
 func ReadFile(name string) (*Table, error) {
-	// Opening a pipe would wait for its writer.
+	// Without O_NONBLOCK, opening a pipe would wait for its writer.
 	f, err := os.OpenFile(name, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if err != nil {
 		return nil, err
@@ -33,7 +33,8 @@ func ReadFile(name string) (*Table, error) {
 	case err != nil:
 		return nil, err
 	case len(encoded) > maxFileBytes:
-		return nil, fmt.Errorf("it has more than %d bytes, so it is not a tuning table", maxFileBytes)
+		return nil, fmt.Errorf("%s has more than %d bytes, so it is not a tuning table",
+			name, maxFileBytes)
 	}
 	return Decode(encoded)
 }

@@ -11,7 +11,7 @@ import (
 	"symmem/internal/reduce"
 )
 
-// Version is the version of the format. Decode reads no other.
+// Version identifies the format. Decode rejects other versions.
 const Version = 4
 
 // Path names a way to run a collective.
@@ -29,7 +29,7 @@ const (
 
 // Shape describes a group.
 type Shape struct {
-	// Ranks is the number of ranks, Machines the number of machines that they run on.
+	// Ranks counts the ranks, and Machines the machines on which they run.
 	Ranks    int `json:"ranks,omitempty"`
 	Machines int `json:"machines,omitempty"`
 }
@@ -45,8 +45,8 @@ func (s Shape) String() string {
 	return fmt.Sprintf("%d ranks", s.Ranks)
 }
 
-// Table chooses the paths of collectives. It must not change once it is in use; then it is safe for
-// concurrent use.
+// Table chooses the paths of collectives. It is safe for concurrent use, but must not be modified
+// once it is in use.
 type Table struct {
 	// Device, Library, Date, Source and DataType document what was measured, with which library,
 	// when, how, and with which element type.
@@ -55,7 +55,7 @@ type Table struct {
 	Date     string `json:"date"`
 	Source   string `json:"source"`
 	DataType string `json:"data_type,omitempty"`
-	// Otherwise is the path of calls without a rule: plain or window.
+	// Otherwise gives the path of calls without a rule: plain or window.
 	Otherwise Path `json:"otherwise"`
 	// Rules are in no particular order. At most one covers an operation, shape and memory.
 	Rules []Rule `json:"rules"`
@@ -66,32 +66,32 @@ type Table struct {
 // Rule chooses the path of some calls by their size.
 type Rule struct {
 	Calls
-	// Steps ascend in UpTo; the last has none.
+	// Steps are in ascending order of UpTo. The last step has no UpTo.
 	Steps []Step `json:"steps"`
 }
 
-// Step is a range of sizes that take one path: sizes above the previous step, up to UpTo.
+// Step sets the path for the sizes above the previous step, up to and including UpTo.
 type Step struct {
-	// UpTo is the largest size of the step, or 0 in the last step, which has no end.
+	// UpTo is 0 in the last step, which covers all larger sizes.
 	UpTo Size `json:"up_to,omitempty"`
 	Path Path `json:"path"`
 	// Measured lists the times within the step from which it was derived.
 	Measured []Point `json:"measured,omitempty"`
 }
 
-// Point holds the times of the paths at one size, measured in turns.
+// Point holds the times of the paths at one size, measured alternately.
 type Point struct {
 	Bytes Size `json:"bytes"`
-	// InPlace reports whether the calls worked in place.
+	// InPlace is set if the calls used the same buffer for input and output.
 	InPlace bool `json:"in_place,omitempty"`
 	// PlainUS, WindowUS and DirectUS are medians in microseconds per call, on the slowest rank.
-	// DirectUS is 0 in rules that are not about the direct path; WindowUS is 0 in those that are if
-	// there is no window path.
+	// DirectUS is set only in rules about the direct path. In these rules, WindowUS is 0 if there
+	// is no window path.
 	PlainUS  float64 `json:"plain_us"`
 	WindowUS float64 `json:"window_us,omitempty"`
 	DirectUS float64 `json:"direct_us,omitempty"`
-	// NoisePercent limits the error of the ratio of the compared times by chance; 0 if it is
-	// unknown.
+	// NoisePercent estimates the random error of the ratio of the compared times. It is 0 if the
+	// error is unknown.
 	NoisePercent float64 `json:"noise_percent,omitempty"`
 }
 
@@ -140,7 +140,7 @@ func (t *Table) Measured(about Calls) (points []Point) {
 	return points
 }
 
-// Choose returns whether a call takes the plain or the window path, and why. It does not allocate.
+// Choose returns the path of a call, plain or window, and the reason. It does not allocate.
 func (t *Table) Choose(operation string, bytes int64, group Shape) (Path, Reason) {
 	why := t.find(Calls{Operation: operation, Shape: group}, bytes)
 	if why.step < 0 {
@@ -149,9 +149,9 @@ func (t *Table) Choose(operation string, bytes int64, group Shape) (Path, Reason
 	return why.rule.Steps[why.step].Path, why
 }
 
-// ChooseDirect reports whether a call takes the direct path if it can, and why: the rule of its
-// operation and shape decides, else the general rule, else the answer is no. symmetric reports
-// whether both buffers lie in windows. It does not allocate.
+// ChooseDirect reports whether a call should use the direct path if it can, and returns the reason.
+// The rule for its operation and shape decides, or else the general rule. Without both, the result
+// is false. symmetric must be set if both buffers are in windows. ChooseDirect does not allocate.
 func (t *Table) ChooseDirect(
 	operation string, bytes int64, symmetric bool, group Shape,
 ) (bool, Reason) {
@@ -167,7 +167,7 @@ func (t *Table) ChooseDirect(
 	return why.step >= 0 && why.rule.Steps[why.step].Path == Direct, why
 }
 
-// find finds the rule that covers calls, and the step of a size.
+// find finds the rule that covers the given calls, and the step for a size.
 func (t *Table) find(asked Calls, bytes int64) Reason {
 	why := Reason{table: t, asked: asked, step: -1}
 	for i := range t.Rules {
@@ -186,7 +186,8 @@ func (t *Table) find(asked Calls, bytes int64) Reason {
 	return why
 }
 
-// Reason records why a path was chosen. Only String formats it, so that choosing stays cheap.
+// Reason records why a path was chosen. The text is formatted only by String, so that choosing is
+// cheap.
 type Reason struct {
 	table *Table
 	rule  *Rule
@@ -194,7 +195,7 @@ type Reason struct {
 	asked Calls
 }
 
-// Ruled reports whether a rule decided.
+// Ruled reports whether a rule has determined the path.
 func (r Reason) Ruled() bool { return r.step >= 0 }
 
 // String describes the rule and the limits of its step, as part of a sentence.
@@ -245,7 +246,7 @@ func (r *Rule) String() string {
 }
 
 // Digest hashes everything that affects choices. Tables with the same rules have the same digest,
-// however they were measured and written.
+// even if their measured times and the order of their rules differ.
 func (t *Table) Digest() uint64 {
 	decisive := Table{Otherwise: t.Otherwise, Rules: sorted(t.WithoutTimes().Rules)}
 	h := fnv.New64a()
@@ -253,8 +254,8 @@ func (t *Table) Digest() uint64 {
 	return h.Sum64()
 }
 
-// sorted returns a copy of rules ordered by operation, machines, ranks and memory. It is never nil,
-// which JSON would encode as null.
+// sorted returns a copy of rules ordered by operation, machines, ranks and memory. The copy is
+// never nil, since JSON would encode nil as null.
 func sorted(rules []Rule) []Rule {
 	rules = append([]Rule{}, rules...)
 	slices.SortFunc(rules, func(a, b Rule) int {
@@ -290,7 +291,8 @@ func (t *Table) WithoutTimes() *Table {
 	return &fresh
 }
 
-// Replace returns a copy of the table in which these rules replace those that cover the same calls.
+// Replace returns a copy of the table with the given rules. They replace rules that cover the same
+// calls.
 func (t *Table) Replace(rules ...Rule) *Table {
 	fresh := *t
 	fresh.Rules = slices.DeleteFunc(slices.Clone(t.Rules), func(old Rule) bool {

@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// maxRanks limits the ranks of a rule to what a launcher can start.
+// maxRanks limits the ranks of a rule to the number that a launcher can start.
 const maxRanks = 1 << 20
 
 func (r *Rule) validate() error {
@@ -36,8 +36,8 @@ func (r *Rule) validate() error {
 	return nil
 }
 
-// validate checks a step, given the limit of the step below; direct is set if its rule is about the
-// direct path.
+// validate checks a step. below is the limit of the previous step. direct is set if the step's rule
+// is about the direct path.
 func (s *Step) validate(below Size, last, direct bool) error {
 	switch {
 	case !direct && s.Path != Plain && s.Path != Window:
@@ -63,10 +63,10 @@ func (p *Point) validate(direct bool) error {
 		!positive(p.WindowUS) && !(direct && p.WindowUS == 0), direct && !positive(p.DirectUS):
 		return fmt.Errorf("sizes and times must be positive")
 	case !direct && p.DirectUS != 0:
-		return fmt.Errorf("direct_us belongs into a rule with memory")
+		return fmt.Errorf("direct_us is allowed only in a rule with memory")
 	}
 	return nil
 }
 
-// positive reports whether a time can have been measured.
+// positive reports whether a time is positive and finite.
 func positive(us float64) bool { return us > 0 && !math.IsInf(us, 1) }

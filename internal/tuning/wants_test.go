@@ -29,12 +29,12 @@ func TestTakesWindows(t *testing.T) {
 	} {
 		table := &Table{Device: "x", Otherwise: Plain, Rules: row.rules}
 		if got := table.TakesWindows(four, row.direct); got != row.want {
-			t.Errorf("%s: %v", name, got)
+			t.Errorf("%s: TakesWindows = %v, want %v", name, got, row.want)
 		}
 	}
 	everything := &Table{Device: "x", Otherwise: Window}
 	if !everything.TakesWindows(four, true) {
-		t.Error("a table with otherwise window takes none")
+		t.Error("TakesWindows = false for a table with otherwise window, want true")
 	}
 }
 
