@@ -6,19 +6,20 @@ import (
 	"unsafe"
 )
 
-// division is the step between accumulation and rounding: none, or the multiplication or division
-// of an average. Kernels depend on the layout of its fields.
+// division describes the step between accumulation and rounding: none, or the multiplication or
+// division of an average. Kernels depend on the layout of its fields.
 type division struct {
-	value uint64 // the operand: bits of a float64 for Float64, else of a float32
-	// stopped is the byte offset of a block with a sum that is infinite or NaN. A kernel returns
-	// there without storing any of the block.
+	value uint64 // operand: bits of a float64 for Float64, otherwise of a float32
+	// stopped holds the byte offset of a block with a sum that is infinite or NaN. A kernel returns
+	// at this block without storing any of it.
 	stopped int
 	mode    finalMode
 }
 
 type finalMode uint8
 
-// The modes that the kernels test for. With finalCheck they stop at such a block.
+// The flags of modes, which the kernels test. With finalCheck, kernels stop at a block with a sum
+// that is infinite or NaN.
 const (
 	finalNone     finalMode = 0
 	finalMultiply finalMode = 2
@@ -26,8 +27,9 @@ const (
 	finalCheck    finalMode = 8
 )
 
-// newDivision returns the step for an average. The reciprocal of a power of two is exact, so
-// multiplying by it rounds like the division and takes a fraction of its time.
+// newDivision returns the division for an average. For a power of two it multiplies by the
+// reciprocal, which is exact, so that the product rounds like the quotient and takes a fraction of
+// the time.
 func newDivision(t DataType, terms *terms) division {
 	n := len(terms.srcs)
 	f, mode := float64(n), finalDivide
@@ -47,12 +49,12 @@ func newDivision(t DataType, terms *terms) division {
 type terms struct {
 	t             DataType
 	srcs          []unsafe.Pointer
-	first         int // index in srcs of the job's first element
+	first         int // index in srcs of the first element of the job
 	tree, rounded bool
 }
 
-// mean divides a sum of the terms with index i. If the sum is infinite or NaN, it is computed once
-// more from scaled terms, which do not overflow.
+// mean divides the sum of the terms with index i. If the sum is infinite or NaN, mean computes it
+// again from scaled terms, so that it does not overflow.
 func mean[T float32 | float64](terms *terms, sum T, i int) T {
 	n := T(len(terms.srcs))
 	if difference := sum - sum; difference == 0 { //nolint:gocritic // Not so if infinite or NaN.
@@ -110,7 +112,8 @@ func rounded[T float32 | float64](t DataType, v T) T {
 	}
 }
 
-// averageIntegers sums blocks that fit into the L1 cache and divides them there.
+// averageIntegers averages in blocks that fit into the L1 cache, so that the sums are still in the
+// cache when they are divided.
 func averageIntegers[T integer](j job, size int) {
 	const piece = 4 << 10
 	dsts := j.dsts
@@ -126,7 +129,8 @@ func averageIntegers[T integer](j job, size int) {
 	}
 }
 
-// divideIntegers divides in place, truncating. No quotient by a positive number overflows.
+// divideIntegers divides in place and truncates. No quotient overflows, since the divisor is
+// positive.
 func divideIntegers[T integer](p unsafe.Pointer, size int, divisor int64) {
 	all := elements[T](p, 0, size)
 	for i, x := range all {

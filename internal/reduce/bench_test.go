@@ -17,8 +17,8 @@ func sizeName(size int) string {
 	return fmt.Sprintf("%dB", size)
 }
 
-// lines returns size bytes aligned to a page. As floats of any type they are near 1, so that no
-// operation is slowed down by denormals.
+// lines returns size bytes aligned to a page. Their values as floats of any type are near 1, so
+// that no operation is slowed down by denormals.
 func lines(size int) unsafe.Pointer {
 	const page = 4096
 	all := make([]byte, size+page)
@@ -52,7 +52,7 @@ func BenchmarkOperations(b *testing.B) {
 	})
 }
 
-// BenchmarkAverage uses finite sources, and NaNs, which portable code averages.
+// BenchmarkAverage uses finite sources, and a source of NaNs, for which the portable code is used.
 func BenchmarkAverage(b *testing.B) {
 	const size = 16 << 10
 	nan, dsts := lines(size), []unsafe.Pointer{lines(size)}

@@ -20,7 +20,7 @@ func Copy(dst, src unsafe.Pointer, size int, hint Hint) {
 	}
 	fence()
 	if end < size {
-		// A pointer past the end of a Go slice must not be formed, not even to copy nothing.
+		// Do not form a pointer past the end of a Go slice, even for an empty copy.
 		copy(elements[byte](dst, end, size), elements[byte](src, end, size))
 	}
 }
@@ -35,8 +35,8 @@ func Fill(dst unsafe.Pointer, value byte, size int) {
 		clear(all)
 		return
 	}
-	// The filled part doubles until it has this size, which fits well into the L1 cache, and is
-	// then the source of all further copies.
+	// The filled part doubles until it has the size of pattern, which fits well into the L1 cache,
+	// and is then the source of all further copies.
 	const pattern = 8 << 10
 	all[0] = value
 	for done := 1; done < size; {

@@ -21,7 +21,7 @@ func TestCopyAtEveryMisalignment(t *testing.T) {
 				copy(src.data, random)
 				Copy(dst.pointer(), src.pointer(), size, Hint{Stream: stream})
 				if !bytes.Equal(src.data, dst.data) || !dst.intact() {
-					t.Fatalf("copying %d bytes %d off a line, stream %v: wrong bytes",
+					t.Fatalf("copying %d bytes to offset %d in a line, stream %v: wrong bytes",
 						size, misplaced, stream)
 				}
 			}
@@ -30,7 +30,7 @@ func TestCopyAtEveryMisalignment(t *testing.T) {
 }
 
 // TestCopyToTheEndOfAnAllocation copies up to the end of a Go slice, where another allocation may
-// follow. Under the race detector a pointer to there ends the program.
+// begin. Under the race detector a pointer to that place ends the program.
 func TestCopyToTheEndOfAnAllocation(t *testing.T) {
 	src, dst := make([]byte, 16<<20), make([]byte, 16<<20)
 	src[len(src)-1] = 7

@@ -1,6 +1,7 @@
 package reduce
 
-// detect queries the processor, and the operating system, which must save the wide registers.
+// detect returns the best level that the processor supports and for which the operating system
+// saves the registers.
 func detect() level {
 	const (
 		osSavesRegisters = 1 << 27 // leaf 1, ECX
@@ -31,5 +32,5 @@ func detect() level {
 // cpuid executes the CPUID instruction for a leaf.
 func cpuid(leaf, subleaf uint32) (eax, ebx, ecx, edx uint32)
 
-// xgetbv returns the lower half of XCR0: the register states that the system saves.
+// xgetbv returns the lower half of XCR0, a mask of the register states that the system saves.
 func xgetbv() uint32

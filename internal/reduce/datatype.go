@@ -5,7 +5,7 @@ import (
 	"slices"
 )
 
-// DataType is the type of the elements of a collective. The zero value is Float32.
+// DataType identifies the element type of a collective. The zero value is Float32.
 type DataType uint8
 
 // The element types that every backend reduces.
@@ -18,7 +18,7 @@ const (
 	Uint8
 	Int32
 	Int64
-	dataTypes = iota // the number of element types
+	dataTypes = iota // number of element types
 )
 
 var dataTypeNames = [dataTypes]string{
@@ -47,7 +47,7 @@ func ParseDataType(name string) (DataType, error) {
 // Valid reports whether t is one of the declared element types.
 func (t DataType) Valid() bool { return t < dataTypes }
 
-// Size returns the bytes of one element. It panics if t is not valid.
+// Size returns the size of one element in bytes. It panics if t is not valid.
 func (t DataType) Size() int { return int(dataTypeSizes[t]) }
 
 // Float reports whether t is a floating-point type.

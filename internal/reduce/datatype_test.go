@@ -5,17 +5,17 @@ import "testing"
 func TestDataTypeNamesRoundTrip(t *testing.T) {
 	for _, want := range DataTypes() {
 		if got, err := ParseDataType(want.String()); err != nil || got != want {
-			t.Errorf("parsing %v gives %v, %v", want, got, err)
+			t.Errorf("ParseDataType(%v) = %v, %v", want, got, err)
 		}
 	}
 	if _, err := ParseDataType("float8"); err == nil {
-		t.Error("an unknown name parses")
+		t.Error("ParseDataType of an unknown name returned no error")
 	}
 }
 
 func TestInvalidValuesPrintTheirNumber(t *testing.T) {
 	if got := DataType(200).String(); got != "DataType(200)" {
-		t.Errorf("got %q", got)
+		t.Errorf("got %q, want DataType(200)", got)
 	}
 }
 

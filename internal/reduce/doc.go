@@ -15,31 +15,30 @@
 //     is infinite or a NaN is computed once more from scaled elements and so does not overflow, as
 //     docs/reference/deterministic.md states.
 //   - Float32 and Float64 round every operation to nearest, ties to even, and keep subnormal
-//     numbers, on amd64 also where the calling thread flushes them or rounds otherwise: see
+//     numbers, on amd64 even if the calling thread flushes them or uses another rounding mode: see
 //     Arithmetic.
-//   - Float16 and BFloat16 are widened to float32, accumulated there across all sources, divided
-//     there if an average is wanted, and rounded once, to nearest even. Overflow gives infinity.
-//   - Every NaN in a result is the same one, that of NVIDIA's GPUs: quiet and positive, with all
-//     bits of the payload set (0x7fffffff, 0x7fffffffffffffff, 0x7fff). So it does not matter which
-//     operand a processor takes a NaN from.
-//   - Min and Max are minimum and maximum of IEEE 754-2019: a NaN in any source gives a NaN, and -0
-//     is less than +0.
-//   - BAnd, BOr and BXor are bitwise, and for integers only.
-//   - One source without a division is a copy: the bits do not change, NaNs included.
+//   - Float16 and BFloat16 are widened to float32, accumulated in float32 across all sources,
+//     divided in float32 for an average, and rounded once, to nearest even. Overflow gives infinity.
+//   - Every NaN in a result has the same bits, those of NVIDIA's GPUs: quiet and positive, with all
+//     bits of the payload set (0x7fffffff, 0x7fffffffffffffff, 0x7fff). So the result does not
+//     depend on the operand whose NaN a processor propagates.
+//   - Min and Max are the minimum and maximum of IEEE 754-2019: a NaN in any source gives a NaN,
+//     and -0 is less than +0.
+//   - BAnd, BOr and BXor are bitwise, and are defined only for integers.
+//   - A single source without a division is copied: no bit changes, not even in NaNs.
 //
 // # Arithmetic
 //
-// A thread that is not Go's own may have set MXCSR to flush subnormal numbers, as
-// torch.set_flush_denormal does. The kernels test for that with one addition, at no cost that can
-// be measured, and where they must, set the register while they run; the portable code always sets
-// it.
+// A thread that Go did not create may have set MXCSR to flush subnormal numbers, for example by
+// torch.set_flush_denormal. The kernels test for that with one addition, at no measurable cost, and
+// set the register while they run if necessary. The portable code always sets the register.
 //
 // # Memory
 //
-// A destination may be the same memory as any source, index for index; no other overlap of a
-// destination with a source or with another destination is allowed. Pointers need no alignment.
-// Sources that no destination overlaps are never written, and no byte outside the ranges given is
-// read or written. Nothing here allocates, blocks or synchronises: ordering between ranks is the
-// caller's business, except that streamed stores are fenced before a call returns, so that a
-// release store which follows publishes them.
+// A destination may be the same memory as a source, beginning at the same address. No other overlap
+// of a destination with a source or with another destination is allowed. Pointers need no
+// alignment. Sources that no destination overlaps are never written, and no byte outside the given
+// ranges is read or written. No function of this package allocates, blocks or synchronizes. The
+// caller must order accesses of ranks. Streamed stores are fenced before a call returns, so that a
+// later release store publishes them.
 package reduce

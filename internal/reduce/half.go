@@ -10,7 +10,7 @@ const (
 	float16Quiet    = 0x0200
 )
 
-// Float16Value widens the binary16 number h. The result is exact; a signalling NaN becomes quiet.
+// Float16Value widens the binary16 number h. The result is exact. A signaling NaN becomes quiet.
 func Float16Value(h uint16) float32 {
 	sign := uint32(h&0x8000) << 16
 	exponent, mantissa := uint32(h>>10)&0x1F, uint32(h)&0x3FF

@@ -2,7 +2,7 @@ package reduce
 
 import "unsafe"
 
-// level identifies an instruction set. Higher levels need more capable processors.
+// level identifies an instruction set. Higher levels require newer processors.
 type level uint8
 
 const (
@@ -34,12 +34,12 @@ func (j *job) reduceRange(from, to int, stream bool) {
 	}
 }
 
-// resumeBytes is the number of bytes of a destination that portable code computes after a kernel
+// resumeBytes limits the bytes of a destination that the portable code computes after a kernel has
 // stopped.
 const resumeBytes = 512
 
-// resume computes the block at which a kernel stopped and returns the offset at which the kernel
-// continues.
+// resume computes the block at which a kernel has stopped, and returns the offset at which the
+// kernel continues.
 func (j *job) resume(to int) int {
 	end := min(j.div.stopped+resumeBytes, to)
 	portably(j, j.div.stopped, end)
@@ -62,7 +62,7 @@ func (j *job) vectors(from, to int, stream bool) {
 
 const vectorBytes = 32 // of AVX2
 
-// vector is the unit of AVX2 kernels.
+// vector holds the operand of one AVX2 instruction.
 type vector [vectorBytes]byte
 
 // fewSources is the maximum number of sources for which a tail uses the smaller buffer. Buffers are
@@ -104,5 +104,6 @@ func filledUp[
 // kernel returns the index of an operation on a type in the tables of kernels.
 func kernel(op Op, t DataType) uint32 { return uint32(op)*dataTypes + uint32(t) }
 
-// flagStream requests streamed stores from a kernel; its other flags are those of finalMode.
+// flagStream requests streamed stores from a kernel. The other flags of a kernel are those of
+// finalMode.
 const flagStream = 1

@@ -7,17 +7,17 @@ import (
 
 //go:generate go run ./gen
 
-// active is the best level of this processor. Only tests change it.
+// active holds the level in use, the best of this processor. Only tests change it.
 var active = detect()
 
-// reduceAVX512 reduces the bytes from..to with a kernel. last is the division, nil if flags request
-// none.
+// reduceAVX512 reduces the bytes from..to with a kernel. last describes the division. It may be nil
+// if flags request no division.
 //
 //go:noescape
 func reduceAVX512(kernel uint32, dsts *unsafe.Pointer, ndst int, srcs *unsafe.Pointer, nsrc int,
 	from, to int, flags uint64, last *division)
 
-// reduceAVX2 does the same. It requires to-from to be a multiple of 32.
+// reduceAVX2 is the AVX2 version of reduceAVX512. to-from must be a multiple of 32.
 //
 //go:noescape
 func reduceAVX2(kernel uint32, dsts *unsafe.Pointer, ndst int, srcs *unsafe.Pointer, nsrc int,
@@ -26,14 +26,15 @@ func reduceAVX2(kernel uint32, dsts *unsafe.Pointer, ndst int, srcs *unsafe.Poin
 // fence orders streamed stores before all later stores.
 func fence()
 
-// streamLines copies size bytes, bypassing the caches; dst is aligned to a line and size consists
-// of whole lines.
+// streamLines copies size bytes and bypasses the caches. dst must be aligned to a line, and size
+// must be a multiple of lineBytes.
 //
 //go:noescape
 func streamLines(dst, src unsafe.Pointer, size int)
 
-// portably runs portable with IEEE 754 arithmetic, and restores the settings of the thread, which
-// may flush subnormal numbers to zero if it was not created by Go. The kernels do that internally.
+// portably runs portable with IEEE 754 arithmetic, and then restores the settings of the thread. A
+// thread that Go did not create may flush subnormal numbers to zero. The kernels change and restore
+// the settings internally.
 func portably(j *job, from, to int) {
 	if !j.t.Float() {
 		portable(j, from, to)

@@ -1,7 +1,6 @@
 package reduce
 
-// Op is the operation that combines two elements. The zero value is Sum. Average divides the result
-// of a Sum.
+// Op identifies the operation that combines two elements. The zero value is Sum.
 type Op uint8
 
 // The operations that every backend supports. The package comment specifies their results for NaNs,
@@ -24,7 +23,7 @@ func (op Op) Accepts(t DataType) bool {
 	return t.Valid() && (op < BAnd || op < OpCount && !t.Float())
 }
 
-// Number is the type in which elements are combined: their element type, but float32 for 16-bit
+// Number lists the types in which elements are combined: the element type, or float32 for 16-bit
 // floats.
 type Number interface {
 	~int8 | ~uint8 | ~int32 | ~int64 | ~float32 | ~float64

@@ -5,8 +5,8 @@ import (
 	"unsafe"
 )
 
-// batch is the number of elements that the portable code accumulates at a time. Sources are read
-// before destinations are written, so that a destination may be a source.
+// batch is the number of elements that the portable code accumulates at a time. It reads all
+// sources of a batch before it writes the destinations, so that a destination may be a source.
 const batch = 64
 
 // canonical32 and canonical64 replace every NaN in a result. Rounding canonical32 to a 16-bit type
@@ -72,7 +72,7 @@ func foldIntegers[T integer](j *job, from, to int) {
 // combine combines each element of src with that of acc, which is the left operand.
 func combine[T Number](op Op, acc, src []T) {
 	src = src[:len(acc)]
-	if op == Sum { // without a test for each element
+	if op == Sum { // avoids a switch for each element
 		for i, x := range src {
 			acc[i] += x
 		}

@@ -3,15 +3,15 @@ package reduce
 import "unsafe"
 
 const (
-	// MaxSources bounds the sources of one call. Hosts have far fewer ranks.
+	// MaxSources limits the sources of one call. Hosts have far fewer ranks.
 	MaxSources = 64
-	// MaxDestinations bounds the destinations of one call.
+	// MaxDestinations limits the destinations of one call.
 	MaxDestinations = 64
 
 	// stride is the number of bytes of a destination that one call into the kernels covers. The
-	// runtime cannot preempt a goroutine inside them, so this bounds the delay of a garbage
-	// collection: a stride of 64 cold sources takes milliseconds, one of two sources some tens of
-	// microseconds.
+	// runtime cannot preempt a goroutine in a kernel, so stride limits the delay of a garbage
+	// collection: a stride of 64 sources that are not in the cache takes milliseconds, and a stride
+	// of two sources some tens of microseconds.
 	stride = 256 << 10
 
 	lineBytes = 64 // a cache line, the unit of a streamed store
@@ -19,10 +19,10 @@ const (
 
 // Hint describes how the destinations will be used. It never changes a value.
 type Hint struct {
-	// Stream bypasses the caches. It avoids reading lines that are overwritten, which pays for
-	// destinations that do not fit into the cache and are not read soon. It takes effect for
-	// destinations of at least 128 bytes that are aligned to their elements and have the same
-	// address modulo 64, except in averages of integers.
+	// Stream requests stores that bypass the caches. Such stores do not read the lines that they
+	// overwrite, which is faster for destinations that do not fit into the cache and are not read
+	// soon. Stream has an effect for destinations of at least 128 bytes that are aligned to their
+	// elements and have the same address modulo 64, except in averages of integers.
 	Stream bool
 }
 
@@ -44,8 +44,8 @@ func Reduce(op Op, t DataType, dsts, srcs []unsafe.Pointer, count int, hint Hint
 		len(srcs), 0, size, 0, nil)
 }
 
-// reduceAny does the work of Reduce without the short cut. It is not inlined, to keep its job out
-// of the frame of Reduce.
+// reduceAny implements Reduce for all calls. It is not inlined, so that the frame of Reduce does
+// not contain a job.
 //
 //go:noinline
 func reduceAny(op Op, t DataType, dsts, srcs []unsafe.Pointer, size int, hint Hint) {

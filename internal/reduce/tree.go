@@ -2,29 +2,29 @@ package reduce
 
 import "unsafe"
 
-// Tree combines sources as a binary tree: the first half op the second half, each combined in the
-// same way. For integers, minimum and maximum the order does not matter, and Reduce and Average are
-// faster.
+// Tree combines sources as a binary tree: each half of the sources is combined recursively, and
+// then the two results. For integers, minimum and maximum the order does not matter, and the
+// functions Reduce and Average are faster.
 type Tree struct {
 	Op Op
 	T  DataType
-	// Rounded means that each combination of 16-bit floats is rounded to their type. Otherwise they
-	// stay float32 until the final rounding.
+	// Rounded is set if each combination of 16-bit floats is rounded to their type. Otherwise
+	// intermediate results are float32 until the final rounding.
 	Rounded bool
 	// Average divides the result by the number of sources, like the function Average. Op must be
 	// Sum.
 	Average bool
 }
 
-// treeBlock is the number of bytes of each source that a Tree combines at a time, such that
-// intermediate results stay in the L1 cache.
+// treeBlock is the number of bytes of each source that a Tree combines at a time. It is small
+// enough that intermediate results stay in the L1 cache.
 const treeBlock = 2 << 10
 
 // scratch holds the widened halves of a block.
 type scratch [2 * treeBlock]byte
 
-// Reduce stores the combined sources, whose number must be a power of two, into every destination.
-// Values, memory and other preconditions are those of the function Reduce.
+// Reduce combines the sources and stores the result into every destination. The number of sources
+// must be a power of two. Values, memory and other preconditions are those of the function Reduce.
 func (tr Tree) Reduce(dsts, srcs []unsafe.Pointer, count int) {
 	check(tr.Op, tr.T, dsts, srcs, count)
 	if len(srcs)&(len(srcs)-1) != 0 || tr.Average && tr.Op != Sum {
