@@ -11,7 +11,7 @@ import (
 	"symmem/internal/nccl"
 )
 
-// Backend opens GPUs.
+// Backend implements driver.Backend for NVIDIA GPUs.
 type Backend struct{}
 
 // Name returns "nccl".
@@ -58,7 +58,7 @@ func (Backend) Open(ctx context.Context, cfg driver.Config) (driver.Device, erro
 	}
 	d.members.cfg = &d.cfg
 	if err := d.open(ctx); err != nil {
-		// Publish the error, so that the others do not wait for this rank.
+		// Publish the error, so that the other ranks do not wait for this one.
 		err = errors.Join(fmt.Errorf("opening a GPU: %w", err),
 			d.publish(ctx, &member{Failed: err.Error()}))
 		return nil, errors.Join(err, d.Close())

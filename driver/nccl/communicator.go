@@ -13,40 +13,40 @@ import (
 	"symmem/internal/control"
 )
 
-// communicator connects the ranks of a group: NCCL's communicator carries data, a control plane
-// everything else.
+// communicator implements driver.Communicator. NCCL's communicator and direct kernels transfer the
+// group's data, and a control plane connects its ranks for everything else.
 //
-// It launches calls. Each of its other jobs has a type with the fields that the job needs:
+// Its own methods launch calls. Each other task is implemented by a part with the fields it needs:
 //
 //	registrar  registers and deregisters windows
 //	recorder   records calls into captures of other libraries
 //	comparer   compares calls across ranks
 //	faults     finds the cause of a failure and fails the group
 //	watcher    looks for faults while work is unfinished
-//	owner      implements the interfaces that streams and messages use
-//	teardown   ends the communicator; stages are closed as it proceeds
+//	owner      implements the interfaces through which streams and messages use the group
+//	teardown   ends the communicator, and closes the channels in stages as it proceeds
 //
 // States: open; failed, after the first fault of its plane; closed. A failed or closed communicator
-// is torn down in the background, in the steps that decide returns.
+// is torn down in the background, in the steps that nextStep returns.
 //
-// Locks: mu, which the parts share, is held during calls to NCCL, which permits one thread at a
-// time, and while a call gets its position in the order of the group. It guards the windows, the
+// The parts share the lock mu. It is held during calls to NCCL, which permits one thread at a time,
+// and while a call is assigned its position in the group's order. It guards the windows, the
 // recordings and writes to the history. It is locked after the locks of graphs, streams and
 // segments, and before all others (see the package comment).
 type communicator struct {
-	// The fields that every launch uses come first, in few cache lines.
+	// The fields that every launch uses are first, so that they share few cache lines.
 
 	device *Device
 	plane  control.Plane
 	check  atomic.Bool
-	// closing reports whether Close was called: nothing is launched from then on.
+	// closing reports whether Close has been called. Nothing is launched after that.
 	closing atomic.Bool
 	mu      groupLock
 	busy    stream.BusyStreams
 	history history
 
 	cfg      driver.GroupConfig
-	number   uint64 // orders communicators of this rank
+	number   uint64 // the position in the locking order of this process's communicators
 	members  []*member
 	comm     *ncclComm
 	group    stream.Group // &owner
@@ -64,7 +64,7 @@ type communicator struct {
 	stages    stages
 }
 
-// Optional interfaces of package driver.
+// communicator implements these optional interfaces.
 var (
 	_ driver.LazyWindows   = (*communicator)(nil)
 	_ driver.MessageCounts = (*communicator)(nil)
@@ -72,47 +72,48 @@ var (
 	_ driver.Recorder      = (*communicator)(nil)
 )
 
-// Named returns this rank's end of a named channel.
+// Named returns this rank's end of the named channel.
 func (c *communicator) Named(name string, ordered bool) (driver.Named, error) {
 	return c.plane.Named(name, ordered)
 }
 
-// Collectives counts the collectives that this rank has launched.
+// Collectives returns the number of collectives that this rank has launched.
 func (c *communicator) Collectives() uint64 { return c.plane.Collectives() }
 
-// Launched counts the calls by their path.
-func (c *communicator) Launched() [driver.Paths]uint64 { return c.history.launched() }
+// Launched returns the number of calls on each path.
+func (c *communicator) Launched() [driver.Paths]uint64 { return c.history.callsByPath() }
 
-// SetCheck switches the comparison of calls.
+// SetCheck switches the comparison of calls across ranks on or off.
 func (c *communicator) SetCheck(on bool) { c.check.Store(on) }
 
 // Failed returns a channel that is closed when the communicator fails.
 func (c *communicator) Failed() <-chan struct{} { return c.plane.Failed() }
 
-// Cause returns the first fault.
+// Cause returns the group's first fault, or nil.
 func (c *communicator) Cause() error { return c.plane.Cause() }
 
 // CheckPeers fails the communicator if a kernel has reported a fault, or a peer has failed or is
 // lost.
 func (c *communicator) CheckPeers() { c.faults.checkPeers() }
 
-// Exchange sends payload to every rank and returns the payloads of all.
+// Exchange sends payload to every rank and returns the payloads of all ranks.
 func (c *communicator) Exchange(
 	ctx context.Context, lane driver.Lane, payload []byte,
 ) ([][]byte, error) {
 	if lane != driver.LaneFault {
-		_ = c.faults.checkKernels() // if a kernel has reported a fault, the exchange fails
+		_ = c.faults.checkKernels() // a reported fault makes the exchange fail
 	}
 	return c.plane.Exchange(ctx, lane, payload)
 }
 
-// MessagesBefore lists the messages that this rank has sent and received before a collective.
+// MessagesBefore returns the numbers of messages that this rank sent and received before a
+// collective.
 func (c *communicator) MessagesBefore(collective uint64) []driver.MessageEnds {
 	return c.messages.Before(collective)
 }
 
-// Handle returns the group's ncclComm_t, for calls to NCCL by the program; 0 once the group has
-// failed or Close was called.
+// Handle returns the group's ncclComm_t, for the program's own calls to NCCL. It returns 0 once the
+// group has failed or Close has been called.
 func (c *communicator) Handle() uintptr {
 	if c.closing.Load() || c.plane.Cause() != nil {
 		return 0
@@ -127,7 +128,8 @@ func (c *communicator) Register(
 	return c.registrar.register(ctx, key, s)
 }
 
-// UseWindows makes NCCL register windows, even if the group did not need them so far.
+// UseWindows registers the group's segments with NCCL, now and from now on, even if the group has a
+// direct path.
 func (c *communicator) UseWindows(ctx context.Context) error { return c.registrar.useAll(ctx) }
 
 // Abort fails the communicator for all its ranks.
@@ -136,15 +138,15 @@ func (c *communicator) Abort(cause error) {
 	c.teardown.begin()
 }
 
-// Close leaves the group. It waits for work that all ranks have launched; other work ends with
+// Close leaves the group. It waits for the work that all ranks have launched. Other work fails with
 // ErrClosed.
 func (c *communicator) Close() error {
 	c.closing.Store(true)
 	for rounds := 0; rounds < closeRounds && c.plane.Cause() == nil; rounds++ {
 		ended, missing := c.finishWork()
-		// Unfinished work ends with NCCL's communicator, and ranks that launch their part later must not
-		// assume that it succeeds, so this rank withdraws. If the last rank has just launched its part,
-		// the others rely on this one, so wait again.
+		// The abort of NCCL's communicator ends unfinished work. Ranks that launch their part of it later
+		// must not assume that the work succeeds, so this rank withdraws. Withdraw fails if the last rank
+		// has launched its part meanwhile: then the others rely on this rank, so wait again.
 		if ended || c.plane.Withdraw() || !missing {
 			break
 		}
@@ -153,8 +155,8 @@ func (c *communicator) Close() error {
 	if c.plane.Cause() == nil && c.plane.PeerFailed() {
 		fault := c.plane.Fail(c.plane.PeerFault("closing group " + c.cfg.Name()))
 		if unmatched != nil {
-			// Either may be the cause of the other: a peer that failed leaves messages unmatched, and a
-			// peer may have failed because this rank did not receive.
+			// Either may have caused the other: a failed peer leaves messages unmatched, and a peer may have
+			// failed because this rank did not receive its messages.
 			unmatched = errors.Join(fault, unmatched)
 		}
 	}
@@ -164,15 +166,17 @@ func (c *communicator) Close() error {
 	return errors.Join(unmatched, err)
 }
 
-// closeRounds bounds how often Close waits again because the last rank has launched its part.
+// closeRounds limits how often Close waits, in case the last rank keeps launching its part
+// meanwhile.
 const closeRounds = 3
 
-// finishWork waits for the work of this rank's streams as long as it can be expected to end. It
-// reports whether the work has ended, and whether some rank has not launched its part yet.
+// finishWork waits for the work of this rank's streams, as long as the work can be expected to end.
+// It reports whether the work has ended, and whether some rank has not launched its part yet.
 func (c *communicator) finishWork() (ended, missing bool) {
 	ctx, cancel := context.WithTimeout(context.Background(), c.device.cfg.Timeout)
 	defer cancel()
-	_ = gpu.Poll(ctx, func() bool { // the results are in ended and missing
+	// The error of Poll is not needed, since ended and missing hold the result.
+	_ = gpu.Poll(ctx, func() bool {
 		ticket, _ := c.history.last()
 		ended = idle(&c.mu, &c.busy)
 		missing = !ended && !c.faults.complete(ticket)

@@ -30,31 +30,31 @@ func (d *Device) Connect(
 	}
 	ctx, cancel := control.Bounded(ctx, d.cfg.Timeout)
 	defer cancel()
-	j := &joining{device: d, cfg: group, comm: &ncclComm{gpu: d.gpu, library: d.nccl}}
+	j := &connector{device: d, cfg: group, comm: &ncclComm{gpu: d.gpu, library: d.nccl}}
 	if err := j.join(ctx); err != nil {
 		err = fmt.Errorf("connecting group %s: %w", group.Name(), err)
 		return nil, errors.Join(err, j.discard())
 	}
-	j.made.watcher.running.Go(j.made.watcher.watch)
-	return j.made, nil
+	j.result.watcher.running.Go(j.result.watcher.watch)
+	return j.result, nil
 }
 
 // communicators numbers the communicators of this process.
 var communicators atomic.Uint64
 
-// joining connects a communicator.
-type joining struct {
-	device  *Device
-	cfg     driver.GroupConfig
-	members []*member
-	plane   control.Plane
-	apart   bool // the ranks share no host memory
-	comm    *ncclComm
-	unique  string        // the name of the communicator in NCCL's RAS
-	made    *communicator // set once NCCL has connected the ranks
+// connector connects a communicator.
+type connector struct {
+	device   *Device
+	cfg      driver.GroupConfig
+	members  []*member
+	plane    control.Plane
+	separate bool // the ranks share no host memory
+	comm     *ncclComm
+	rasID    string        // the name of the communicator in NCCL's RAS
+	result   *communicator // set once NCCL has connected the ranks
 }
 
-func (j *joining) join(ctx context.Context) error {
+func (j *connector) join(ctx context.Context) error {
 	var err error
 	if j.members, err = j.device.members.awaitMembers(ctx, j.cfg.Ranks); err != nil {
 		return err
@@ -66,56 +66,56 @@ func (j *joining) join(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	j.unique = ras.ID(id[:])
-	if err := j.agree(ctx, j.equip(ctx, id)); err != nil {
+	j.rasID = ras.ID(id[:])
+	if err := j.agree(ctx, j.createPart(ctx, id)); err != nil {
 		return err
 	}
 	// All ranks have exported their memory by now.
-	if err := j.agree(ctx, j.made.messages.Map(ctx)); err != nil {
+	if err := j.agree(ctx, j.result.messages.Map(ctx)); err != nil {
 		return err
 	}
-	return j.made.messages.Withdraw()
+	return j.result.messages.Withdraw()
 }
 
-// equip creates this rank's part of the communicator.
-func (j *joining) equip(ctx context.Context, id nccl.UniqueID) error {
+// createPart creates this rank's part of the communicator.
+func (j *connector) createPart(ctx context.Context, id nccl.UniqueID) error {
 	if err := j.connect(ctx, id); err != nil {
 		return err
 	}
-	j.made = newCommunicator(j)
+	j.result = newCommunicator(j)
 	if err := j.openMessages(); err != nil {
 		return err
 	}
 	// The device must know the communicator first, so that it misses no segment.
-	j.device.remember(j.made)
+	j.device.addCommunicator(j.result)
 	return j.openExchange(ctx)
 }
 
 // newCommunicator returns the communicator of a group whose ranks have joined.
-func newCommunicator(j *joining) *communicator {
+func newCommunicator(j *connector) *communicator {
 	d := j.device
 	c := &communicator{
 		device: d, plane: j.plane, cfg: j.cfg, number: communicators.Add(1), members: j.members,
 		comm: j.comm, busy: stream.BusyStreams{Wake: make(chan struct{}, 1)},
 		direct: directPath{
 			choose:  (*kernels.Launch).Choose,
-			sharing: memory.Sharing{Exporter: &d.exporter, Apart: j.apart},
+			sharing: memory.Sharing{Exporter: &d.exporter, Apart: j.separate},
 		},
 	}
 	c.group = &c.owner
 	c.check.Store(j.cfg.Check)
 	c.direct.announcements, _ = j.plane.(control.Announcements)
-	c.makeParts(j)
+	c.initParts(j)
 	return c
 }
 
-// makeParts sets the parts of the communicator.
-func (c *communicator) makeParts(j *joining) {
+// initParts sets the parts of the communicator.
+func (c *communicator) initParts(j *connector) {
 	d := c.device
 	c.stages = newStages(d.gpu, &c.cfg, c.plane, d.cfg.Timeout)
 	c.faults = faults{
 		cfg: &c.cfg, plane: c.plane, check: &c.check, closing: &c.closing, history: &c.history,
-		messages: &c.messages, direct: &c.direct, timeout: d.cfg.Timeout, unique: j.unique,
+		messages: &c.messages, direct: &c.direct, timeout: d.cfg.Timeout, rasID: j.rasID,
 	}
 	c.comparer = comparer{
 		cfg: &c.cfg, plane: c.plane, timeout: d.cfg.Timeout, direct: &c.direct, faults: &c.faults,
@@ -144,14 +144,14 @@ func (c *communicator) makeParts(j *joining) {
 		gpu: d.gpu, cfg: &c.cfg, plane: c.plane, mu: &c.mu, busy: &c.busy, group: c.group,
 		comm: c.comm, exchange: &c.direct.exchange, messages: &c.messages,
 		registrar: &c.registrar, recorder: &c.recorder, stages: &c.stages, graphs: &c.graphs,
-		watching:          &c.watcher.running,
+		watcherDone:       &c.watcher.running,
 		othersHaveWindows: func() bool { return d.othersHaveWindows(c) },
-		forget:            func() { d.forget(c) },
+		forget:            func() { d.removeCommunicator(c) },
 	}
 }
 
 // joinPlane joins the group's control plane: shared memory on one machine, TCP otherwise.
-func (j *joining) joinPlane(ctx context.Context) (control.Plane, error) {
+func (j *connector) joinPlane(ctx context.Context) (control.Plane, error) {
 	if machines(j.members) == 1 {
 		together, err := j.device.machine.SameMachine(ctx, j.cfg.Ranks)
 		if err != nil {
@@ -161,7 +161,7 @@ func (j *joining) joinPlane(ctx context.Context) (control.Plane, error) {
 			return j.device.machine.Join(ctx, j.cfg)
 		}
 	}
-	j.apart = true
+	j.separate = true
 	p, err := tcp.Join(ctx, tcp.Config{
 		Store: j.device.cfg.Store, Group: j.cfg, Timeout: j.device.cfg.Timeout,
 		Late: j.device.cfg.Late,
@@ -173,7 +173,7 @@ func (j *joining) joinPlane(ctx context.Context) (control.Plane, error) {
 }
 
 // shareID creates NCCL's unique id on the first rank of the group and sends it to the others.
-func (j *joining) shareID(ctx context.Context) (nccl.UniqueID, error) {
+func (j *connector) shareID(ctx context.Context) (nccl.UniqueID, error) {
 	var id nccl.UniqueID
 	var mine []byte
 	var failed error
@@ -195,7 +195,7 @@ func (j *joining) shareID(ctx context.Context) (nccl.UniqueID, error) {
 // connect creates NCCL's communicator. NCCL waits for all ranks without a deadline, so the call
 // runs in a goroutine, which never ends if a rank is missing. If the call returns too late, the
 // goroutine aborts the communicator.
-func (j *joining) connect(ctx context.Context, id nccl.UniqueID) error {
+func (j *connector) connect(ctx context.Context, id nccl.UniqueID) error {
 	type outcome struct {
 		handle nccl.Comm
 		err    error
@@ -231,7 +231,7 @@ func (j *joining) connect(ctx context.Context, id nccl.UniqueID) error {
 				return j.plane.PeerFault("connecting NCCL's communicator of group " + j.cfg.Name())
 			}
 		case <-ctx.Done():
-			return overdue(ctx, "connecting NCCL's communicator of group "+j.cfg.Name(), begin)
+			return waitError(ctx, "connecting NCCL's communicator of group "+j.cfg.Name(), begin)
 		}
 	}
 }
@@ -241,7 +241,7 @@ func (j *joining) connect(ctx context.Context, id nccl.UniqueID) error {
 // never end while a stream waits for a message that another rank sends after its own first
 // collective. makeFirstSum must be called on a thread of the context. It returns when gone is
 // closed.
-func (j *joining) makeFirstSum(handle nccl.Comm, gone <-chan struct{}) error {
+func (j *connector) makeFirstSum(handle nccl.Comm, gone <-chan struct{}) error {
 	d := j.device
 	on, err := d.gpu.CUDA.StreamCreate()
 	if err != nil {
@@ -282,7 +282,7 @@ const failureExchangeTimeout = 2 * time.Second
 
 // agree makes a step all or nothing: it returns an error unless the step has succeeded on all
 // ranks. A rank on which it failed reports the reason, so the others need not wait.
-func (j *joining) agree(ctx context.Context, mine error) error {
+func (j *connector) agree(ctx context.Context, mine error) error {
 	if mine == nil {
 		_, mine = j.plane.Exchange(ctx, driver.LaneControl, nil)
 	}
@@ -305,13 +305,13 @@ func (j *joining) agree(ctx context.Context, mine error) error {
 
 // discard frees everything that a failed Connect has created. If a kernel of the process is stuck,
 // NCCL's communicator is not aborted, as in a teardown.
-func (j *joining) discard() error {
+func (j *connector) discard() error {
 	var errs []error
 	if j.plane != nil {
 		errs = append(errs, j.plane.Close())
 	}
-	if c := j.made; c != nil {
-		j.device.forget(c)
+	if c := j.result; c != nil {
+		j.device.removeCommunicator(c)
 		defer close(c.stages.kernelsEnded)
 		errs = append(errs, c.messages.Close())
 		c.mu.Lock() // a segment may be being registered
@@ -325,21 +325,21 @@ func (j *joining) discard() error {
 }
 
 // openExchange opens the memory that direct kernels need in the group.
-func (j *joining) openExchange(ctx context.Context) (err error) {
-	d, c := j.device, j.made
+func (j *connector) openExchange(ctx context.Context) (err error) {
+	d, c := j.device, j.result
 	c.direct.unavailable, err = c.direct.exchange.Open(ctx, direct.Group{
 		Config: &c.cfg, Plane: c.plane, Sharing: &c.direct.sharing, Reports: &d.reports,
 		Code: &d.collectives, Sharers: sharers(c.members, &d.self),
-		NoFabric: withoutFabric(&c.cfg, c.members),
-		Linked:   func() error { return linked(d.gpu, &d.self, c.members) },
+		NoFabric: noFabricReason(&c.cfg, c.members),
+		Linked:   func() error { return checkLinks(d.gpu, &d.self, c.members) },
 	})
 	return err
 }
 
 // openMessages enables messages if the GPUs of all ranks can run their kernels.
-func (j *joining) openMessages() error {
-	c := j.made
-	if withoutKernels(&c.cfg, c.members) != "" {
+func (j *connector) openMessages() error {
+	c := j.result
+	if noKernelsReason(&c.cfg, c.members) != "" {
 		return nil
 	}
 	return c.messages.Open(p2p.Group{

@@ -16,7 +16,7 @@ func TestContract(t *testing.T) {
 	without := map[drivertest.Part]string{
 		drivertest.Failures: "queued kernels cannot be canceled",
 	}
-	if sharing() {
+	if sharingEnabled() {
 		without[drivertest.Anytime] = "the ranks are goroutines of one process and share GPUs: " +
 			"ending a group waits for kernels that wait for other ranks"
 	}
@@ -42,7 +42,7 @@ func devices(t *testing.T) int {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if !sharing() {
+	if !sharingEnabled() {
 		return n
 	}
 	ranks, err := strconv.Atoi(cmp.Or(os.Getenv(ranksVariable), "0"))

@@ -74,7 +74,7 @@ type facts struct {
 	// windows and plain report whether NCCL's window kernels, and other kernels of NCCL, may be
 	// running. An idle group may have a plain kernel on a stream that was closed before its end.
 	windows, plain bool
-	// keeps reports whether the device has unfinished work of closed streams (gpu.GPU.Keeps).
+	// keeps reports whether the device has unfinished work of closed streams (gpu.GPU.KeepsMemory).
 	keeps bool
 	// held reports whether graphs of other libraries contain calls of the group, which may be
 	// replayed at any time; heldPlain and heldWindows report whether these include plain and window
@@ -88,11 +88,11 @@ type facts struct {
 func decide(f *facts) step {
 	switch {
 	case f.stuck && (!f.kernelsEnded || !f.aborted):
-		return whileStuck(f)
+		return nextWhileStuck(f)
 	case f.aborted:
-		return afterAbort(f)
+		return nextAfterAbort(f)
 	case f.kernelsEnded:
-		return beforeAbort(f)
+		return nextBeforeAbort(f)
 	case (f.windows || f.heldWindows) && !f.idle && !f.late && !f.calling:
 		return stepDrain // to find out whether a window kernel does not end
 	case f.windows && !f.idle && !f.calling:
@@ -113,10 +113,10 @@ func needsAbort(f *facts) bool {
 	return f.calling || f.plain && f.keeps || !f.idle && (f.plain || f.heldPlain || f.heldWindows)
 }
 
-// beforeAbort decides the next step when nothing needs the abort. It does not wait for graphs of
+// nextBeforeAbort decides the next step when nothing needs the abort. It does not wait for graphs of
 // other libraries that contain plain kernels only: the abort ends these kernels, also in later
 // replays, and NCCL keeps the memory they use until the graphs are gone.
-func beforeAbort(f *facts) step {
+func nextBeforeAbort(f *facts) step {
 	switch {
 	case f.held && (f.heldWindows || !f.heldPlain):
 		return stepAwaitCaptures
@@ -127,8 +127,8 @@ func beforeAbort(f *facts) step {
 	}
 }
 
-// afterAbort decides the next step once the abort was started.
-func afterAbort(f *facts) step {
+// nextAfterAbort decides the next step once the abort was started.
+func nextAfterAbort(f *facts) step {
 	switch {
 	case f.kernelsEnded && f.held:
 		return stepAwaitCaptures
@@ -143,9 +143,9 @@ func afterAbort(f *facts) step {
 	}
 }
 
-// whileStuck decides the next step while a kernel of the process is stuck. It aborts the
+// nextWhileStuck decides the next step while a kernel of the process is stuck. It aborts the
 // communicator only to end a call, and does not wait for that abort.
-func whileStuck(f *facts) step {
+func nextWhileStuck(f *facts) step {
 	switch {
 	case f.kernelsEnded:
 		return stepKeep

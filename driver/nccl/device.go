@@ -47,7 +47,7 @@ type Device struct {
 	messages    p2p.Device
 
 	mu            ranked.Mutex[deviceMu]
-	ended         bool                       // the GPU was released; guarded by mu
+	released      bool                       // the GPU was released; guarded by mu
 	communicators map[*communicator]struct{} // open or being torn down; guarded by mu
 }
 
@@ -168,7 +168,7 @@ func choose(library *cuda.Driver, cfg *driver.Config) (cuda.Device, error) {
 		case n == 1:
 			// Launchers often make only its own GPU visible to each rank.
 			ordinal = 0
-		case sharing() && n > 0:
+		case sharingEnabled() && n > 0:
 			ordinal %= n
 		}
 	}
@@ -205,7 +205,7 @@ func (d *Device) Close() error {
 	reclaimed, err := d.gpu.Reclaim()
 	errs = append(errs, err)
 	d.mu.Lock()
-	ends := !d.ended && reclaimed && !late
+	ends := !d.released && reclaimed && !late
 	d.mu.Unlock()
 	if !ends {
 		return errors.Join(errs...)
@@ -216,12 +216,12 @@ func (d *Device) Close() error {
 				<-c.stages.tornDown
 			}
 			if reclaimed, _ := d.gpu.Reclaim(); reclaimed {
-				_ = d.end()
+				_ = d.release()
 			}
 		}()
 		return errors.Join(errs...)
 	}
-	return errors.Join(append(errs, d.end())...)
+	return errors.Join(append(errs, d.release())...)
 }
 
 // closeCommunicators closes the open communicators, and returns those that are not torn down yet,
@@ -249,8 +249,8 @@ func (d *Device) closeCommunicators() (held []*communicator, err error) {
 	return held, errors.Join(errs...)
 }
 
-// end frees the device's own resources, and then releases its context.
-func (d *Device) end() error {
+// release frees the device's own resources, and then releases its context.
+func (d *Device) release() error {
 	errs := []error{d.gpu.Do(func() error {
 		api := d.gpu.CUDA
 		return errors.Join(d.streams.Close(), d.gpu.Aside.Close(api), d.scratch.Close(),
@@ -259,8 +259,8 @@ func (d *Device) end() error {
 	})}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if !d.ended {
-		d.ended = true
+	if !d.released {
+		d.released = true
 		errs = append(errs, d.gpu.Drop())
 	}
 	return errors.Join(errs...)
@@ -303,15 +303,15 @@ func (d *Device) othersHaveWindows(than *communicator) bool {
 	return false
 }
 
-// remember adds a communicator to the device's list.
-func (d *Device) remember(c *communicator) {
+// addCommunicator adds a communicator to the device's list.
+func (d *Device) addCommunicator(c *communicator) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.communicators[c] = struct{}{}
 }
 
-// forget removes a communicator from the device's list.
-func (d *Device) forget(c *communicator) {
+// removeCommunicator removes a communicator from the device's list.
+func (d *Device) removeCommunicator(c *communicator) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	delete(d.communicators, c)

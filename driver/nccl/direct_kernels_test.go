@@ -45,7 +45,7 @@ func (p *pitch) offers(w way) map[string][]trial {
 
 // note counts the kernels of a launched plan.
 func (m *testRank) note(p *plan) {
-	for k := p.kernel; k != nil; k = k.then {
+	for k := p.kernel; k != nil; k = k.next {
 		m.launched[k.function]++
 	}
 }

@@ -68,12 +68,12 @@ func TestLinkToInvisibleGPUIsRefused(t *testing.T) {
 		self := m.device.self
 		hidden, far := self, self
 		hidden.GPU, far.GPU, far.Boot = "GPU-that-is-hidden", "GPU-of-another-box", "another one"
-		err := linked(m.device.gpu, &self, []*member{&self, &hidden})
+		err := checkLinks(m.device.gpu, &self, []*member{&self, &hidden})
 		if !errors.Is(err, driver.ErrUnsupported) ||
 			!strings.Contains(err.Error(), "CUDA_VISIBLE_DEVICES") {
 			t.Errorf("got %v, want ErrUnsupported with advice", err)
 		}
 		// A GPU of another machine is not refused: fabric handles may work.
-		return linked(m.device.gpu, &self, []*member{&self, &far})
+		return checkLinks(m.device.gpu, &self, []*member{&self, &far})
 	})
 }

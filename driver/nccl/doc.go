@@ -68,7 +68,7 @@
 // invariants. This package implements groups.
 //
 // A communicator launches calls. Each of its other jobs has a type with the fields it needs:
-// registrar, recorder, comparer, faults, watcher, owner and teardown. joining creates it. The parts
+// registrar, recorder, comparer, faults, watcher, owner and teardown. connector creates it. The parts
 // share its lock, its plane and its history. decide returns the steps of its teardown.
 //
 // # Locks of the parts

@@ -23,12 +23,12 @@ type faults struct {
 	messages *p2p.Messages
 	direct   *directPath
 	timeout  time.Duration
-	unique   string // the name of the communicator in NCCL's RAS
+	rasID    string // the name of the communicator in NCCL's RAS
 }
 
-// differing returns a MismatchError if other ranks have announced a different call under the
+// mismatch returns a MismatchError if other ranks have announced a different call under the
 // ticket, or nil.
-func (f *faults) differing(call *driver.Call, ticket uint64) error {
+func (f *faults) mismatch(call *driver.Call, ticket uint64) error {
 	if f.direct.announcements == nil {
 		return nil
 	}
@@ -39,14 +39,14 @@ func (f *faults) differing(call *driver.Call, ticket uint64) error {
 	return f.cfg.Mismatch(ticket, call, ranks...)
 }
 
-// launchedOtherwise returns a MismatchError if calls are compared and other ranks have announced a
+// ownCallDiffering returns a MismatchError if calls are compared and other ranks have announced a
 // different call under a ticket of this rank, or nil.
-func (f *faults) launchedOtherwise(ticket uint64) error {
-	p := f.history.of(ticket)
+func (f *faults) ownCallDiffering(ticket uint64) error {
+	p := f.history.callOf(ticket)
 	if p == nil || !f.check.Load() {
 		return nil
 	}
-	return f.differing(p, ticket)
+	return f.mismatch(p, ticket)
 }
 
 // checkKernels fails the group if a kernel has reported a fault, and returns the first one.
@@ -70,7 +70,7 @@ func (f *faults) kernelFault() error {
 	switch report.Fault() {
 	case kernels.Diverged:
 		if ticket != 0 {
-			if err := f.differing(call, ticket); err != nil {
+			if err := f.mismatch(call, ticket); err != nil {
 				return err // it names all ranks that differ
 			}
 		}
@@ -124,13 +124,13 @@ func (f *faults) waitFor(ticket uint64, operation driver.Operation) control.Wait
 			if err := f.messages.Examine(); err != nil {
 				return err
 			}
-			return f.launchedOtherwise(ticket)
+			return f.ownCallDiffering(ticket)
 		},
 		Counts: func() string {
 			if f.plane.Cause() != nil {
 				return "" // the error has them already
 			}
-			return countsOf(f.unique, f.cfg, f.timeout)
+			return countsOf(f.rasID, f.cfg, f.timeout)
 		},
 	}
 }

@@ -44,12 +44,12 @@ func newCalls(g *gpu.GPU) stream.Calls {
 func (cs *calls) Record(s *stream.Stream, planned driver.Plan) error {
 	p := planned.(*plan)
 	c := p.c
-	if err := errors.Join(c.Cause(), c.open()); err != nil {
+	if err := errors.Join(c.Cause(), c.checkOpen()); err != nil {
 		return err
 	}
 	if !p.Operation.PointToPoint() {
 		p = p.recordedAs(cs.next(c))
-		if err := c.call(p, s); err != nil {
+		if err := c.enqueue(p, s); err != nil {
 			return err
 		}
 		cs.add(&captured{plan: p})
@@ -96,7 +96,7 @@ func (cs *calls) Launch(graph *stream.Graph, s *stream.Stream) error {
 		defer c.mu.Unlock()
 	}
 	for _, c := range cs.users {
-		if err := c.open(); err != nil {
+		if err := c.checkOpen(); err != nil {
 			return s.Refuse(c.group, err)
 		}
 	}
@@ -125,7 +125,7 @@ func (cs *calls) Launch(graph *stream.Graph, s *stream.Stream) error {
 	launched := false
 	err := cs.gpu.Do(func() (err error) {
 		if launched, err = cs.queue(graph, s, cs.gpu.CUDA); err == nil {
-			err = errors.Join(cs.follow(graph, s, cs.gpu.CUDA, sent), s.RecordQueued())
+			err = errors.Join(cs.queueFollowing(graph, s, cs.gpu.CUDA, sent), s.RecordQueued())
 		}
 		return err
 	})
@@ -157,8 +157,8 @@ func (cs *calls) queue(
 	return err == nil, err
 }
 
-// follow queues the work that must follow a launch. s.Mu is held.
-func (cs *calls) follow(
+// queueFollowing queues the work that must follow a launch. s.Mu is held.
+func (cs *calls) queueFollowing(
 	graph *stream.Graph, s *stream.Stream, api *cuda.Driver, sent []*p2p.End,
 ) error {
 	for _, c := range cs.running {

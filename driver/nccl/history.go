@@ -22,7 +22,7 @@ type history struct {
 	// counts has the number of calls by their path.
 	counts [driver.Paths]atomic.Uint64
 	// tickets holds the call of each ticket at ticket % remembered, or nil if it has none.
-	tickets [remembered]atomic.Pointer[driver.Call]
+	tickets [historySize]atomic.Pointer[driver.Call]
 
 	launches direct.Launches
 }
@@ -30,8 +30,8 @@ type history struct {
 // operationBits is the number of bits of latest that hold an operation.
 const operationBits = 8
 
-// remembered is the number of recent calls that can be looked up, a power of two.
-const remembered = 256
+// historySize is the number of recent calls that can be looked up, a power of two.
+const historySize = 256
 
 // note records the launch of a collective, with the number of its direct kernels that communicate
 // with other ranks. The ticket is 0 for a call in a capture of another library. The communicator's
@@ -39,7 +39,7 @@ const remembered = 256
 func (h *history) note(p *driver.Call, ticket uint64, exchanges int) {
 	spin.Publish64(&h.counts[p.Path], h.counts[p.Path].Load()+1)
 	if ticket != 0 {
-		spin.Publish(&h.tickets[ticket%remembered], p)
+		spin.Publish(&h.tickets[ticket%historySize], p)
 		spin.Publish64(&h.latest, ticket<<operationBits|uint64(p.Operation))
 	}
 	switch {
@@ -51,20 +51,20 @@ func (h *history) note(p *driver.Call, ticket uint64, exchanges int) {
 	}
 }
 
-// message records one end of a message, and returns the ticket of the collective before it. The
+// noteMessage records one end of a message, and returns the ticket of the collective before it. The
 // communicator's lock is held.
-func (h *history) message(p *driver.Call) (ticket uint64) {
+func (h *history) noteMessage(p *driver.Call) (ticket uint64) {
 	ticket, _ = h.last()
 	h.counts[p.Path].Add(1)
 	h.latest.Store(ticket<<operationBits | uint64(p.Operation))
 	return ticket
 }
 
-// reach records the ticket of a comparison, for a call in a capture of another library. The
+// noteComparison records the ticket of a comparison, for a call in a capture of another library. The
 // communicator's lock is held.
-func (h *history) reach(ticket uint64) {
+func (h *history) noteComparison(ticket uint64) {
 	_, operation := h.last()
-	h.tickets[ticket%remembered].Store(nil)
+	h.tickets[ticket%historySize].Store(nil)
 	h.latest.Store(ticket<<operationBits | uint64(operation))
 }
 
@@ -75,22 +75,22 @@ func (h *history) last() (ticket uint64, operation driver.Operation) {
 	return l >> operationBits, driver.Operation(l & (1<<operationBits - 1))
 }
 
-// launched counts the calls by their path.
-func (h *history) launched() (counts [driver.Paths]uint64) {
+// callsByPath counts the calls by their path.
+func (h *history) callsByPath() (counts [driver.Paths]uint64) {
 	for path := range counts {
 		counts[path] = h.counts[path].Load()
 	}
 	return counts
 }
 
-// of returns the call of a ticket, or nil.
-func (h *history) of(ticket uint64) *driver.Call {
+// callOf returns the call of a ticket, or nil.
+func (h *history) callOf(ticket uint64) *driver.Call {
 	if last, _ := h.last(); ticket == 0 || ticket > last {
 		return nil
 	}
-	p := h.tickets[ticket%remembered].Load()
+	p := h.tickets[ticket%historySize].Load()
 	// The slot is reused by ticket+remembered, which is stored while its predecessor is the last.
-	if last, _ := h.last(); last-ticket >= remembered-1 {
+	if last, _ := h.last(); last-ticket >= historySize-1 {
 		return nil
 	}
 	return p

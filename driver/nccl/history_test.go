@@ -11,7 +11,7 @@ import (
 // TestHistoryIsReadConcurrently looks up calls while they are recorded. The count of each call is
 // its ticket.
 func TestHistoryIsReadConcurrently(t *testing.T) {
-	const calls, readers = 20 * remembered, 2
+	const calls, readers = 20 * historySize, 2
 	var h history
 	var group sync.WaitGroup
 	for seed := range uint64(readers) {
@@ -20,7 +20,7 @@ func TestHistoryIsReadConcurrently(t *testing.T) {
 			for last := uint64(0); last < calls; {
 				last, _ = h.last()
 				ticket := r.Uint64N(last + 2)
-				if p := h.of(ticket); p != nil && p.Count != int64(ticket) {
+				if p := h.callOf(ticket); p != nil && p.Count != int64(ticket) {
 					t.Errorf("seed %d: ticket %d has the call of %d", seed, ticket, p.Count)
 					return
 				}
@@ -44,43 +44,43 @@ func TestHistory(t *testing.T) {
 	}
 	has := func(t *testing.T, ticket uint64) bool {
 		t.Helper()
-		p := h.of(ticket)
+		p := h.callOf(ticket)
 		if p != nil && p.Count != int64(ticket) {
 			t.Errorf("ticket %d has the call of %d", ticket, p.Count)
 		}
 		return p != nil
 	}
-	for ticket := range uint64(2 * remembered) {
+	for ticket := range uint64(2 * historySize) {
 		note(ticket + 1)
 	}
 	t.Run("latest tickets", func(t *testing.T) {
-		if !has(t, 2*remembered) || !has(t, remembered+2) {
+		if !has(t, 2*historySize) || !has(t, historySize+2) {
 			t.Error("a recent call was not found")
 		}
 	})
 	t.Run("old and future tickets", func(t *testing.T) {
-		if has(t, 0) || has(t, 1) || has(t, remembered) || has(t, 2*remembered+1) {
+		if has(t, 0) || has(t, 1) || has(t, historySize) || has(t, 2*historySize+1) {
 			t.Error("an old or future call was found")
 		}
 	})
 	t.Run("ticket without a call", func(t *testing.T) {
-		h.reach(2*remembered + 1)
-		if has(t, 2*remembered+1) || !has(t, 2*remembered) {
+		h.noteComparison(2*historySize + 1)
+		if has(t, 2*historySize+1) || !has(t, 2*historySize) {
 			t.Error("the ticket has a call, or the one before has none")
 		}
 	})
 	t.Run("message after the last ticket", func(t *testing.T) {
 		p := &driver.Call{}
 		p.Operation = driver.Send
-		ticket := h.message(p)
+		ticket := h.noteMessage(p)
 		last, operation := h.last()
-		if ticket != 2*remembered+1 || last != ticket || operation != driver.Send {
+		if ticket != 2*historySize+1 || last != ticket || operation != driver.Send {
 			t.Errorf("got %v after ticket %d, want a Send after %d", operation, last, ticket)
 		}
 	})
 	t.Run("counts", func(t *testing.T) {
-		counts := h.launched()
-		if counts[driver.PathWindow] != 2*remembered || counts[driver.PathPlain] != 1 {
+		counts := h.callsByPath()
+		if counts[driver.PathWindow] != 2*historySize || counts[driver.PathPlain] != 1 {
 			t.Errorf("counts are %v", counts)
 		}
 	})

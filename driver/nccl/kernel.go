@@ -15,8 +15,8 @@ type kernel struct {
 	overlaps bool
 	// local reports whether it does not communicate with other ranks. Its arguments have no digest.
 	local bool
-	// then is the next kernel of the same call, or nil.
-	then *kernel
+	// next is the next kernel of the same call, or nil.
+	next *kernel
 }
 
 // normKernel returns the kernel that runs after the all-reduce of a norm, on its output. It writes
@@ -35,7 +35,7 @@ func (p *plan) normKernel(fault uintptr, overlaps bool) (*kernel, error) {
 
 // queue launches the kernel and those after it in the same call.
 func (k *kernel) queue(gpu *cuda.Driver, on cuda.Stream) (err error) {
-	for ; k != nil && err == nil; k = k.then {
+	for ; k != nil && err == nil; k = k.next {
 		if k.overlaps {
 			err = gpu.LaunchOverlapping(k.function, k.blocks, k.threads, on, &k.params)
 		} else {

@@ -65,7 +65,7 @@ func (c *communicator) launch(s *stream.Stream, p *plan) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if s.Closed() || s.Capture != nil || c.closing.Load() || p.Operation.PointToPoint() {
-		return c.launchOtherwise(s, p)
+		return c.launchSpecial(s, p)
 	}
 	if p.Path != driver.PathWindow && c.busy.Windows.Load() && c.busy.Idle(s) {
 		c.busy.Windows.Store(false) // or the teardown would not abort this call
@@ -78,7 +78,7 @@ func (c *communicator) launch(s *stream.Stream, p *plan) error {
 		err = c.admit(s, p)
 	}
 	if err == nil {
-		err = c.call(p, s)
+		err = c.enqueue(p, s)
 	}
 	if err != nil {
 		return s.Refuse(c.group, err)
@@ -102,24 +102,24 @@ func (c *communicator) recordOtherGroups(s *stream.Stream, p *plan) error {
 
 var errForeignPlan = errors.New("launching a collective: the plan belongs to another group")
 
-// launchOtherwise records a call into the stream's capture, transfers a message, or refuses the
+// launchSpecial records a call into the stream's capture, transfers a message, or refuses the
 // call. s.Mu and c.mu are held.
-func (c *communicator) launchOtherwise(s *stream.Stream, p *plan) error {
+func (c *communicator) launchSpecial(s *stream.Stream, p *plan) error {
 	if err := s.Usable(); err != nil {
 		return err
 	}
 	if s.Capture != nil {
 		return s.Capture.Calls.Record(s, p)
 	}
-	if err := c.open(); err != nil {
+	if err := c.checkOpen(); err != nil {
 		return s.Refuse(c.group, err)
 	}
 	return c.messages.Transfer(s, p.message())
 }
 
-// open refuses new work once Close was called. c.mu is held, so Close sees all work admitted
+// checkOpen refuses new work once Close was called. c.mu is held, so Close sees all work admitted
 // before.
-func (c *communicator) open() error {
+func (c *communicator) checkOpen() error {
 	if !c.closing.Load() {
 		return nil
 	}
@@ -160,7 +160,7 @@ func (c *communicator) note(s *stream.Stream, p *plan, ticket uint64) {
 	if !c.busy.IsNoted(s) {
 		c.busy.Note(s)
 	}
-	if p.byNCCL() {
+	if p.usesNCCL() {
 		running := &c.busy.Plain
 		if p.Path == driver.PathWindow {
 			running = &c.busy.Windows
@@ -170,13 +170,13 @@ func (c *communicator) note(s *stream.Stream, p *plan, ticket uint64) {
 	s.Note(c.group, ticket, p.Operation)
 }
 
-// call passes a collective to NCCL, or queues direct kernels. s.Mu and c.mu are held.
-func (c *communicator) call(p *plan, s *stream.Stream) error {
-	if p.nothing() {
+// enqueue passes a collective to NCCL, or queues direct kernels. s.Mu and c.mu are held.
+func (c *communicator) enqueue(p *plan, s *stream.Stream) error {
+	if p.movesNothing() {
 		return nil
 	}
 	err := c.device.gpu.With(func(gpu *cuda.Driver) error {
-		return errors.Join(c.run(p, s, gpu), s.RecordQueued())
+		return errors.Join(c.enqueueInOrder(p, s, gpu), s.RecordQueued())
 	})
 	if err != nil {
 		return c.faults.failUnqueued(&p.Call, err)
@@ -184,9 +184,9 @@ func (c *communicator) call(p *plan, s *stream.Stream) error {
 	return nil
 }
 
-// run queues a call after the group's earlier calls on other streams and in replays. The driver
+// enqueueInOrder queues a call after the group's earlier calls on other streams and in replays. The driver
 // must be in the device's context. s.Mu and c.mu are held.
-func (c *communicator) run(p *plan, s *stream.Stream, gpu *cuda.Driver) error {
+func (c *communicator) enqueueInOrder(p *plan, s *stream.Stream, gpu *cuda.Driver) error {
 	switch {
 	case c.direct.unavailable != "":
 		return p.queue(s, gpu) // NCCL orders its calls
@@ -196,7 +196,7 @@ func (c *communicator) run(p *plan, s *stream.Stream, gpu *cuda.Driver) error {
 		return p.queue(s, gpu) // the launch of the graph is ordered
 	}
 	t := &c.direct.order
-	err := t.Begin(c.group, s, p.ordered(), gpu)
+	err := t.Begin(c.group, s, p.orderedByNCCL(), gpu)
 	if err == nil {
 		err = p.queue(s, gpu)
 	}
@@ -224,7 +224,7 @@ func (c *communicator) Record(on driver.Stream, p driver.Plan) error {
 	defer s.Mu.Unlock()
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	err = cmp.Or(c.recorder.noteReplays(), errors.Join(s.Usable(), c.Cause(), c.open()))
+	err = cmp.Or(c.recorder.noteReplays(), errors.Join(s.Usable(), c.Cause(), c.checkOpen()))
 	if err != nil {
 		return err
 	}
@@ -237,7 +237,7 @@ func (c *communicator) Record(on driver.Stream, p driver.Plan) error {
 		return err
 	}
 	if err := c.device.gpu.Do(func() error {
-		return c.recorder.countUses(s, prepared.useCounts(), prepared.Path, prepared.byNCCL())
+		return c.recorder.countUses(s, prepared.useCounts(), prepared.Path, prepared.usesNCCL())
 	}); err != nil {
 		return fmt.Errorf("keeping the memory of a graph of another library: %w", err)
 	}
@@ -245,7 +245,7 @@ func (c *communicator) Record(on driver.Stream, p driver.Plan) error {
 	s.AddGroup(c.group)
 	s.Recording, c.recorder.current = true, recording
 	defer func() { s.Recording, c.recorder.current = false, nil }()
-	return c.call(prepared, s)
+	return c.enqueue(prepared, s)
 }
 
 // queueRecorded adds a call to a capture of the stream's owner, after the group's earlier calls in

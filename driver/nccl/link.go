@@ -8,17 +8,17 @@ import (
 	"symmem/internal/cuda"
 )
 
-// linked returns an error unless NVLink connects this GPU with those of all members on the same
+// checkLinks returns an error unless NVLink connects this GPU with those of all members on the same
 // physical machine, in both directions. Direct kernels over PCIe would work on most machines, but
 // their lines of 128 bytes must arrive whole, which NVLink guarantees and PCIe does not. Memory of
 // another physical machine can be mapped over NVLink only, so that case needs no check. Physical
 // machines are identified by the boot ID of the kernel, since NCCL_HOSTID can change machine names.
-func linked(g *gpu.GPU, self *member, members []*member) error {
+func checkLinks(g *gpu.GPU, self *member, members []*member) error {
 	for _, m := range members {
 		if m.GPU == self.GPU || m.Boot != self.Boot {
 			continue
 		}
-		peer, err := visible(g, m.GPU)
+		peer, err := visibleDevice(g, m.GPU)
 		if err != nil {
 			return err
 		}
@@ -37,8 +37,8 @@ func linked(g *gpu.GPU, self *member, members []*member) error {
 	return nil
 }
 
-// visible returns the visible GPU with a UUID.
-func visible(g *gpu.GPU, uuid string) (cuda.Device, error) {
+// visibleDevice returns the visible GPU with a UUID.
+func visibleDevice(g *gpu.GPU, uuid string) (cuda.Device, error) {
 	n, err := g.CUDA.DeviceCount()
 	if err != nil {
 		return cuda.Device{}, err

@@ -52,7 +52,7 @@ func runTests(m *testing.M) int {
 // might wait for kernels of other ranks (docs/design/nccl-memory.md).
 func loadKernelsFirst() error {
 	const loading = "CUDA_MODULE_LOADING"
-	if !sharing() || os.Getenv(loading) != "" {
+	if !sharingEnabled() || os.Getenv(loading) != "" {
 		return nil
 	}
 	program, err := os.Executable()
@@ -107,7 +107,7 @@ func needDirect(t *testing.T, of driver.Communicator) {
 	if c.direct.unavailable == "" {
 		return
 	}
-	if err := linked(c.device.gpu, &c.device.self, c.members); err != nil {
+	if err := checkLinks(c.device.gpu, &c.device.self, c.members); err != nil {
 		t.Skipf("the direct path does not support the links of these GPUs: %v", err)
 	}
 	t.Fatalf("the group has no direct path, although NVLink connects its GPUs: %s",

@@ -73,7 +73,7 @@ func (d *members) awaitMembers(ctx context.Context, ranks []int) ([]*member, err
 		return absent(), nil
 	})()
 	for i, rank := range ranks {
-		m, err := d.of(ctx, rank)
+		m, err := d.get(ctx, rank)
 		if err != nil && errors.Is(context.Cause(ctx), context.DeadlineExceeded) {
 			return nil, control.AbsentError(warning.Doing, ranks, time.Since(begin), absent(),
 				[]int{rank}, err)
@@ -83,10 +83,10 @@ func (d *members) awaitMembers(ctx context.Context, ranks []int) ([]*member, err
 		}
 		all[i] = m
 	}
-	return all, compatible(ranks, all)
+	return all, checkCompatible(ranks, all)
 }
 
-func (d *members) of(ctx context.Context, rank int) (*member, error) {
+func (d *members) get(ctx context.Context, rank int) (*member, error) {
 	d.mu.Lock()
 	known := d.known[rank]
 	d.mu.Unlock()
@@ -113,9 +113,9 @@ func (d *members) of(ctx context.Context, rank int) (*member, error) {
 	return m, nil
 }
 
-// compatible returns an error if ranks have different versions of NCCL, or two ranks use the same
+// checkCompatible returns an error if ranks have different versions of NCCL, or two ranks use the same
 // GPU. NCCL would hang, or return an error that names no rank.
-func compatible(ranks []int, all []*member) error {
+func checkCompatible(ranks []int, all []*member) error {
 	users := map[string]int{}
 	for i, m := range all {
 		if m.NCCL != all[0].NCCL {
@@ -125,7 +125,7 @@ func compatible(ranks []int, all []*member) error {
 		}
 		at := m.Machine + " " + m.GPU
 		if first, used := users[at]; used {
-			if err := canShare(m.NCCL); err != nil {
+			if err := checkSharing(m.NCCL); err != nil {
 				return fmt.Errorf("ranks %d and %d use the same GPU, %s %s: %w", first, ranks[i], m.Name,
 					m.GPU, err)
 			}
@@ -141,16 +141,16 @@ const (
 	sharingVersion  = 23000
 )
 
-// sharing reports whether ranks may share a GPU.
-func sharing() bool { return os.Getenv(sharingVariable) == "1" }
+// sharingEnabled reports whether ranks may share a GPU.
+func sharingEnabled() bool { return os.Getenv(sharingVariable) == "1" }
 
-// canShare returns an error if ranks with a version of NCCL cannot share a GPU.
-func canShare(version int) error {
+// checkSharing returns an error if ranks with a version of NCCL cannot share a GPU.
+func checkSharing(version int) error {
 	switch {
 	case version < sharingVersion:
 		return fmt.Errorf("%w by NCCL %s (sharing needs 2.30): give each rank its own local rank, or "+
 			"its own CUDA_VISIBLE_DEVICES", driver.ErrUnsupported, nccl.VersionText(version))
-	case !sharing():
+	case !sharingEnabled():
 		return fmt.Errorf("%w without %s=1: give each rank its own local rank, or its own "+
 			"CUDA_VISIBLE_DEVICES", driver.ErrUnsupported, sharingVariable)
 	}
@@ -180,16 +180,16 @@ func machines(all []*member) int {
 	return len(names)
 }
 
-// withoutMessages returns the reason why ranks of a group cannot send messages to each other.
-func withoutMessages(group *driver.GroupConfig, all []*member) error {
-	if why := withoutKernels(group, all); why != "" {
+// noMessagesError returns the reason why ranks of a group cannot send messages to each other.
+func noMessagesError(group *driver.GroupConfig, all []*member) error {
+	if why := noKernelsReason(group, all); why != "" {
 		return fmt.Errorf("messages: %s: %w", why, driver.ErrUnsupported)
 	}
 	return fmt.Errorf("messages between ranks of several machines: %w", driver.ErrUnsupported)
 }
 
-// withoutKernels returns the reason why some rank's GPU cannot run the message kernels, or "".
-func withoutKernels(group *driver.GroupConfig, all []*member) string {
+// noKernelsReason returns the reason why some rank's GPU cannot run the message kernels, or "".
+func noKernelsReason(group *driver.GroupConfig, all []*member) string {
 	for i, m := range all {
 		if m.NoKernels != "" {
 			return fmt.Sprintf("rank %d of the world: %s", group.Ranks[i], control.Printable(m.NoKernels))
@@ -198,9 +198,9 @@ func withoutKernels(group *driver.GroupConfig, all []*member) string {
 	return ""
 }
 
-// withoutFabric returns the reason why ranks of different machines or containers cannot map each
+// noFabricReason returns the reason why ranks of different machines or containers cannot map each
 // other's memory, or "" if that may work. The result is the same on all ranks.
-func withoutFabric(group *driver.GroupConfig, all []*member) string {
+func noFabricReason(group *driver.GroupConfig, all []*member) string {
 	where := "in several containers"
 	if m := machines(all); m > 1 {
 		where = fmt.Sprintf("on %d machines", m)

@@ -52,9 +52,9 @@ func (n *ncclComm) asyncError(group string) error {
 	return fmt.Errorf("group %s: %w", group, err)
 }
 
-// overdue returns the error of a wait for NCCL whose context has ended. NCCL does not report which
+// waitError returns the error of a wait for NCCL whose context has ended. NCCL does not report which
 // ranks are missing.
-func overdue(ctx context.Context, doing string, begin time.Time) error {
+func waitError(ctx context.Context, doing string, begin time.Time) error {
 	if !errors.Is(ctx.Err(), context.DeadlineExceeded) {
 		return fmt.Errorf("%s: %w", doing, context.Cause(ctx))
 	}

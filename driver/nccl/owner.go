@@ -88,12 +88,12 @@ func (o *owner) RecordEvent(s *stream.Stream, forget bool) error {
 // MPS, where a kernel of NCCL may end when the process of another rank ends. EndedEarly waits for
 // the cause for a short time.
 func (o *owner) EndedEarly(ticket uint64) error {
-	p := o.history.of(ticket)
+	p := o.history.callOf(ticket)
 	shown := o.direct.announcements
 	if p == nil || !needsAll(p) || shown == nil || shown.Submitted(ticket) {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), causeTime)
+	ctx, cancel := context.WithTimeout(context.Background(), causeTimeout)
 	defer cancel()
 	_ = gpu.Poll(ctx, func() bool {
 		o.faults.checkPeers()
@@ -114,12 +114,12 @@ func needsAll(p *driver.Call) bool {
 	return moves && p.Operation.Together()
 }
 
-// causeTime bounds the wait of EndedEarly. The end of a process is usually detected much sooner.
-const causeTime = 3 * time.Second
+// causeTimeout bounds the wait of EndedEarly. The end of a process is usually detected much sooner.
+const causeTimeout = 3 * time.Second
 
 // NoteMessage records a message that is about to be queued. The locks of stream and group are held.
 func (o *owner) NoteMessage(s *stream.Stream, call *driver.Call) {
-	s.Note(o, o.history.message(call), call.Operation)
+	s.Note(o, o.history.noteMessage(call), call.Operation)
 }
 
 // FailUnqueued fails the group over a message that could not be queued.

@@ -37,10 +37,10 @@ type plan struct {
 	// predecessor has ended; nil if NCCL ensures that itself (nccl.EarlyStart).
 	guard   func(on cuda.Stream, gpu *cuda.Driver) error
 	guarded nccl.Invocation
-	// chosen is the result of choose, or refused its error. They are set by the first choose and
+	// launch is the result of choose, or refused its error. They are set by the first choose and
 	// cleared by Take.
-	chosen  *kernels.Launch
-	refused error
+	launch    *kernels.Launch
+	launchErr error
 }
 
 // Prepared returns the prepared call.
@@ -59,7 +59,7 @@ func (p *plan) Refusal(path driver.Path) error {
 		_, err := p.choose()
 		return err
 	}
-	if err := unknown(&p.Call); err != nil {
+	if err := checkTypes(&p.Call); err != nil {
 		return err
 	}
 	if err := p.refuseFormula(); err != nil {
@@ -69,7 +69,7 @@ func (p *plan) Refusal(path driver.Path) error {
 	case path == driver.PathWindow:
 		return p.refuseWindow()
 	case p.Operation.PointToPoint() && !p.c.messages.Available():
-		return withoutMessages(&p.c.cfg, p.c.members)
+		return noMessagesError(&p.c.cfg, p.c.members)
 	}
 	return nil
 }
@@ -89,8 +89,8 @@ func (p *plan) refuseFormula() error {
 		"only the direct path does (path auto or direct): %w", formula, driver.ErrUnsupported)
 }
 
-// unknown returns an error if NCCL does not have the call's type or reduction.
-func unknown(call *driver.Call) error {
+// checkTypes returns an error if NCCL does not have the call's type or reduction.
+func checkTypes(call *driver.Call) error {
 	_, typed := dataTypes[call.DataType]
 	_, reduced := call.ReduceOp.NCCL().Number()
 	if typed && (reduced || !call.Operation.Reduces()) {
@@ -123,7 +123,7 @@ func (p *plan) remarkDirect() string {
 	case err != nil:
 	case launch.Pieces > 1:
 		text := fmt.Sprintf("it goes through exchange memory in %d pieces", launch.Pieces)
-		if why := p.whyNotMapped(); why != "" {
+		if why := p.notMappedReason(); why != "" {
 			text += ", since peers' memory could not be mapped: " + why
 		}
 		return text
@@ -146,7 +146,7 @@ func (p *plan) Take(path driver.Path, digest uint64) (driver.Plan, error) {
 	if err != nil {
 		return nil, fmt.Errorf("preparing %v of %d %v: %w", p.Operation, p.Count, p.DataType, err)
 	}
-	p.chosen, p.refused = nil, nil
+	p.launch, p.launchErr = nil, nil
 	return p, nil
 }
 
@@ -162,7 +162,7 @@ func (p *plan) prepareNCCL() error {
 		}
 		p.send, p.recv, p.count, p.DataType = at, at, 1, driver.Uint8
 	case p.Path == driver.PathWindow:
-		err := errors.Join(p.owns("send", p.SendWindow), p.owns("receive", p.RecvWindow))
+		err := errors.Join(p.checkWindow("send", p.SendWindow), p.checkWindow("receive", p.RecvWindow))
 		if err != nil {
 			return err
 		}
@@ -171,22 +171,22 @@ func (p *plan) prepareNCCL() error {
 		p.send, p.recv = d.memory.AliasOf(p.Send), d.memory.AliasOf(p.Recv)
 	}
 	reduceOp, _ := p.ReduceOp.NCCL().Number()
-	p.dataType, p.reduceOp, p.parts = dataTypes[p.DataType], nccl.ReduceOp(reduceOp), p.partsOf()
+	p.dataType, p.reduceOp, p.parts = dataTypes[p.DataType], nccl.ReduceOp(reduceOp), p.chooseParts()
 	switch {
-	case len(p.c.cfg.Ranks) == 1 || p.Operation.PointToPoint() || p.parts != nil || p.nothing():
+	case len(p.c.cfg.Ranks) == 1 || p.Operation.PointToPoint() || p.parts != nil || p.movesNothing():
 		return nil
 	case p.Path == driver.PathWindow && d.startsEarly():
 		p.guarded = p.collective()
-		return p.putGuard()
+		return p.addGuard()
 	}
 	p.ready = p.collective()
 	return nil
 }
 
-// partsOf returns the sizes of the parts if a plan has to use a group of NCCL's Send and Recv: for
+// chooseParts returns the sizes of the parts if a plan has to use a group of NCCL's Send and Recv: for
 // AllToAllV, for an in-place AllToAll, which NCCL does not support, and for an AllToAll with a
 // version of NCCL that does not have it.
-func (p *plan) partsOf() *driver.Splits {
+func (p *plan) chooseParts() *driver.Splits {
 	ranks := len(p.c.cfg.Ranks)
 	if p.Operation == driver.AllToAll && ranks > 1 &&
 		(p.send == p.recv || !p.c.device.nccl.HasAlltoAll()) {
@@ -214,10 +214,10 @@ func (p *plan) collective() nccl.Invocation {
 	}
 }
 
-// putGuard sets a guard for calls whose kernels do not wait for their predecessor: an empty kernel.
+// addGuard sets a guard for calls whose kernels do not wait for their predecessor: an empty kernel.
 // If our kernels cannot be loaded, the guard fills one byte, which costs 9 us in a graph instead of
 // 1 us.
-func (p *plan) putGuard() error {
+func (p *plan) addGuard() error {
 	d := p.c.device
 	k := &kernel{
 		blocks: 1, threads: 1, params: cuda.ParamsOf(new(uint32)), // the kernel does not read it
@@ -236,15 +236,15 @@ func (p *plan) putGuard() error {
 	return err
 }
 
-// nothing reports whether a call moves no data.
-func (p *plan) nothing() bool { return p.count == 0 && p.kernel == nil && p.Splits == nil }
+// movesNothing reports whether a call moves no data.
+func (p *plan) movesNothing() bool { return p.count == 0 && p.kernel == nil && p.Splits == nil }
 
-// byNCCL reports whether NCCL launches kernels for a call that wait for other ranks.
-func (p *plan) byNCCL() bool { return p.kernel == nil && !p.nothing() && len(p.c.cfg.Ranks) > 1 }
+// usesNCCL reports whether NCCL launches kernels for a call that wait for other ranks.
+func (p *plan) usesNCCL() bool { return p.kernel == nil && !p.movesNothing() && len(p.c.cfg.Ranks) > 1 }
 
-// ordered reports whether NCCL orders a call after its earlier ones. NCCL may not be called for an
+// orderedByNCCL reports whether NCCL orders a call after its earlier ones. NCCL may not be called for an
 // AllToAllV, if this rank exchanges nothing with others, so that cannot be relied on.
-func (p *plan) ordered() bool { return p.kernel == nil && p.Splits == nil }
+func (p *plan) orderedByNCCL() bool { return p.kernel == nil && p.Splits == nil }
 
 // message returns the plan of a message for package p2p.
 func (p *plan) message() *p2p.Plan {
@@ -285,12 +285,12 @@ func (p *plan) copy(on cuda.Stream, gpu *cuda.Driver) error {
 func (p *plan) choose() (*kernels.Launch, error) {
 	c := p.c
 	switch {
-	case p.chosen != nil || p.refused != nil:
-		return p.chosen, p.refused
+	case p.launch != nil || p.launchErr != nil:
+		return p.launch, p.launchErr
 	case c.direct.unavailable != "":
 		return nil, fmt.Errorf("%s: %w", c.direct.unavailable, driver.ErrUnsupported)
 	}
-	send, recv := p.in(p.SendWindow), p.in(p.RecvWindow)
+	send, recv := p.windowOf(p.SendWindow), p.windowOf(p.RecvWindow)
 	launch := &kernels.Launch{
 		Call: &p.Call, Rank: c.cfg.Rank, Ranks: len(c.cfg.Ranks), Formula: c.cfg.Formula,
 		Symmetric:       send != nil && send.mappedByAll && recv != nil && recv.mappedByAll,
@@ -298,52 +298,52 @@ func (p *plan) choose() (*kernels.Launch, error) {
 	}
 	err := c.direct.choose(launch)
 	if err == nil {
-		p.chosen = launch
+		p.launch = launch
 		return launch, nil
 	}
-	if why := p.whyNotMapped(); why != "" {
+	if why := p.notMappedReason(); why != "" {
 		err = fmt.Errorf("peers' memory could not be mapped: %s", why)
 	}
-	p.refused = fmt.Errorf("%w: %w", err, driver.ErrUnsupported)
-	return nil, p.refused
+	p.launchErr = fmt.Errorf("%w: %w", err, driver.ErrUnsupported)
+	return nil, p.launchErr
 }
 
 // refuseWindow returns the reason why NCCL has no window kernel for a call, or nil.
 func (p *plan) refuseWindow() error {
 	kinds := p.c.registrar.support()
-	if kinds.none == "" && p.c.registrar.skipsWindows() {
+	if kinds.noneReason == "" && p.c.registrar.skipsWindows() {
 		return fmt.Errorf("NCCL has no windows for the group, since its tuning table does not use them "+
 			"(setting the group's path to window registers them): %w", driver.ErrUnsupported)
 	}
-	if why := kinds.lacks(&p.Call); why != "" {
+	if why := kinds.unsupportedReason(&p.Call); why != "" {
 		return fmt.Errorf("%s: %w", why, driver.ErrUnsupported)
 	}
 	return nil
 }
 
-// in returns the buffer's window if it belongs to the group, or nil.
-func (p *plan) in(of driver.Window) *window {
+// windowOf returns the buffer's window if it belongs to the group, or nil.
+func (p *plan) windowOf(of driver.Window) *window {
 	if w, ok := of.(*window); ok && w != nil && w.of == &p.c.registrar {
 		return w
 	}
 	return nil
 }
 
-// owns returns an error unless the buffer is in a window of the group.
-func (p *plan) owns(what string, of driver.Window) error {
-	if p.in(of) == nil {
+// checkWindow returns an error unless the buffer is in a window of the group.
+func (p *plan) checkWindow(what string, of driver.Window) error {
+	if p.windowOf(of) == nil {
 		return fmt.Errorf("%s buffer: no window of group %s: %w", what, p.c.cfg.Name(),
 			driver.ErrOutOfRange)
 	}
 	return nil
 }
 
-// whyNotMapped returns the reason why some rank has not mapped the segments of the call's buffers,
+// notMappedReason returns the reason why some rank has not mapped the segments of the call's buffers,
 // or "" if all have, or the buffers are not in windows.
-func (p *plan) whyNotMapped() string {
+func (p *plan) notMappedReason() string {
 	for _, of := range []driver.Window{p.SendWindow, p.RecvWindow} {
-		if w := p.in(of); w != nil && !w.mappedByAll {
-			return w.whyNotMapped
+		if w := p.windowOf(of); w != nil && !w.mappedByAll {
+			return w.notMappedReason
 		}
 	}
 	return ""
@@ -380,16 +380,16 @@ func (p *plan) prepareDirect() error {
 	}
 	if p.Norm != nil {
 		fault := at.Exchange[c.cfg.Rank] + kernels.FaultOffset
-		if k.then, err = p.normKernel(fault, k.overlaps); err != nil {
+		if k.next, err = p.normKernel(fault, k.overlaps); err != nil {
 			return err
 		}
 	}
 	for i := launch.Pieces - 1; i >= 0; i-- {
 		piece := k
 		piece.params = launch.Params(&at, i)
-		k.then = &piece
+		k.next = &piece
 	}
-	p.kernel, p.exchanges = k.then, launch.Pieces
+	p.kernel, p.exchanges = k.next, launch.Pieces
 	return nil
 }
 
@@ -398,7 +398,7 @@ func (p *plan) prepareDirect() error {
 func (p *plan) recordedAs(at driver.Recorded) *plan {
 	recorded := *p
 	recorded.Call = p.RecordedAs(at)
-	for to := &recorded.kernel; *to != nil; to = &(*to).then {
+	for to := &recorded.kernel; *to != nil; to = &(*to).next {
 		k := **to
 		if !k.local {
 			k.params = kernels.WithDigest(k.params, recorded.Digest)

@@ -78,7 +78,7 @@ func (r *recorder) compare(call *driver.Call, kernels bool) error {
 		return nil
 	}
 	ticket := r.plane.Submit()
-	r.history.reach(ticket)
+	r.history.noteComparison(ticket)
 	return r.comparer.compareNow(call, ticket)
 }
 

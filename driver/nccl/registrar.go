@@ -137,12 +137,12 @@ func (r *registrar) useAll(ctx context.Context) error {
 // reached this call. NCCL waits for all of them without a deadline; if one is lost meanwhile, the
 // watcher fails the group, and its teardown ends the call.
 func (r *registrar) makeWindow(ctx context.Context, w *window) error {
-	if r.supported.none != "" || r.skipsWindows() {
-		return r.keep(w)
+	if r.supported.noneReason != "" || r.skipsWindows() {
+		return r.addWithoutNCCL(w)
 	}
 	begin := time.Now()
 	stop := context.AfterFunc(ctx, func() {
-		_ = r.plane.Fail(overdue(ctx, "registering a window with NCCL in group "+r.cfg.Name(), begin))
+		_ = r.plane.Fail(waitError(ctx, "registering a window with NCCL in group "+r.cfg.Name(), begin))
 	})
 	defer stop()
 	r.mu.Lock()
@@ -161,8 +161,8 @@ func (r *registrar) makeWindow(ctx context.Context, w *window) error {
 	return err
 }
 
-// keep adds a window that is not registered with NCCL.
-func (r *registrar) keep(w *window) error {
+// addWithoutNCCL adds a window that is not registered with NCCL.
+func (r *registrar) addWithoutNCCL(w *window) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.windows[w.key] = w
@@ -175,7 +175,7 @@ func (r *registrar) commit(ctx context.Context, w *window) error {
 	mine := registerResult{
 		NoWindow: w.handle == 0 && !r.skipsWindows(), NotMapped: !w.mapped, Why: w.mapError,
 	}
-	if mine.NoWindow && r.supported.none == "" {
+	if mine.NoWindow && r.supported.noneReason == "" {
 		defer r.failIfAlone(ctx)()
 	}
 	encoded, err := json.Marshal(mine)
@@ -186,7 +186,7 @@ func (r *registrar) commit(ctx context.Context, w *window) error {
 	if err != nil {
 		return err
 	}
-	w.mappedByAll, w.whyNotMapped = true, ""
+	w.mappedByAll, w.notMappedReason = true, ""
 	for rank, encoded := range all {
 		var theirs registerResult
 		if err := json.Unmarshal(encoded, &theirs); err != nil {
@@ -224,9 +224,9 @@ func (r *registrar) failIfAlone(ctx context.Context) (stop func()) {
 func (r *registrar) withoutWindows(rank int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.supported.none == "" {
+	if r.supported.noneReason == "" {
 		_, text := r.comm.library.Version()
-		r.supported.none = fmt.Sprintf("NCCL %s has registered no window on rank %d: it has no window "+
+		r.supported.noneReason = fmt.Sprintf("NCCL %s has registered no window on rank %d: it has no window "+
 			"kernels for this group (symmem doctor explains why)", text, rank)
 	}
 }

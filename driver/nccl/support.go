@@ -14,12 +14,12 @@ const averaging = 23003
 // support determines for which calls NCCL has window kernels. It depends only on NCCL's version and
 // the group, so all ranks get the same result.
 type support struct {
-	// none gives the reason why there are no window kernels at all; empty if there are. It is set
+	// noneReason gives the reason why there are no window kernels at all; empty if there are. It is set
 	// before register returns the first window.
-	none string
+	noneReason string
 	// average reports whether ReduceScatter supports avg, and shift whether buffers need no alignment.
-	average, shift bool
-	rank           int
+	average, unaligned bool
+	rank               int
 }
 
 // newSupport returns the support for a group on a number of machines, with GPUs of a major compute
@@ -27,25 +27,25 @@ type support struct {
 func newSupport(library *nccl.Library, major int, group *driver.GroupConfig, machines int) support {
 	code, text := library.Version()
 	s := support{
-		average: code >= averaging, shift: !nccl.ShiftedLoads.In(code, major), rank: group.Rank,
+		average: code >= averaging, unaligned: !nccl.ShiftedLoads.In(code, major), rank: group.Rank,
 	}
 	switch {
 	case !library.Windows():
-		s.none = fmt.Sprintf("NCCL %s has no windows: 2.27.3 or later is required", text)
+		s.noneReason = fmt.Sprintf("NCCL %s has no windows: 2.27.3 or later is required", text)
 	case machines > 1 && nccl.MachinesWithoutWindows.In(code, major):
-		s.none = fmt.Sprintf("the ranks are on %d machines, and NCCL %s has window kernels only for "+
+		s.noneReason = fmt.Sprintf("the ranks are on %d machines, and NCCL %s has window kernels only for "+
 			"groups on one machine", machines, text)
 	case len(group.Ranks) == 1:
-		s.none = "the group has one rank"
+		s.noneReason = "the group has one rank"
 	}
 	return s
 }
 
-// lacks returns the reason why there is no window kernel for a call, or "". NCCL has window kernels
+// unsupportedReason returns the reason why there is no window kernel for a call, or "". NCCL has window kernels
 // for AllGather of any type, and for sums of AllReduce and ReduceScatter in three float types.
-func (s *support) lacks(call *driver.Call) string {
-	if s.none != "" {
-		return s.none
+func (s *support) unsupportedReason(call *driver.Call) string {
+	if s.noneReason != "" {
+		return s.noneReason
 	}
 	if s.misaligned(call) {
 		return "NCCL before 2.30.3 gives wrong results in windows unless inputs are aligned to 4 bytes"
@@ -77,7 +77,7 @@ const wordBytes = 4
 // any rank. The input of an in-place AllGather is a part of its output, and each part of the input
 // of a ReduceScatter is read by some rank.
 func (s *support) misaligned(call *driver.Call) bool {
-	if s.shift {
+	if s.unaligned {
 		return false
 	}
 	part := uintptr(call.Count * int64(call.DataType.Size()))

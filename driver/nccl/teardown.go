@@ -29,30 +29,30 @@ type teardown struct {
 	recorder  *recorder
 	stages    *stages
 	// graphs counts our open graphs with calls of the group. watching waits for the watcher.
-	graphs, watching *sync.WaitGroup
+	graphs, watcherDone *sync.WaitGroup
 	// othersHaveWindows reports whether another group may have an unfinished window kernel.
 	othersHaveWindows func() bool
 	// forget removes the communicator from the device's list.
 	forget func()
 
-	begun sync.Once
+	once sync.Once
 	// err is written before stages.tornDown is closed.
 	err error
 
 	// The remaining fields belong to the goroutine of run.
 
 	progress
-	drainErr  error      // of the last drain
-	errs      []error    // of the other steps
-	aborting  chan error // receives the error of the abort
-	releasing func()     // closes stages.released, once
+	drainErr      error      // of the last drain
+	errs          []error    // of the other steps
+	abortErr      chan error // receives the error of the abort
+	closeReleased func()     // closes stages.released, once
 }
 
 // begin starts the teardown after a fault or Close, once, and reports the fault to streams with
 // unfinished work. The teardown runs in a goroutine, since it waits until the user closes graphs
 // with kernels of the group.
 func (t *teardown) begin() {
-	t.begun.Do(func() {
+	t.once.Do(func() {
 		t.busy.AllIdle() // drops streams whose work has ended: they get no fault
 		for _, s := range t.busy.Streams() {
 			if !s.Waited() {
@@ -66,9 +66,9 @@ func (t *teardown) begin() {
 
 // run tears the communicator down.
 func (t *teardown) run() {
-	t.releasing = sync.OnceFunc(func() { close(t.stages.released) })
-	t.watching.Wait() // the watcher queries NCCL about the communicator
-	t.exchange.Stop() // also ends direct kernels that are replayed later
+	t.closeReleased = sync.OnceFunc(func() { close(t.stages.released) })
+	t.watcherDone.Wait() // the watcher queries NCCL about the communicator
+	t.exchange.Stop()    // also ends direct kernels that are replayed later
 	t.messages.Release()
 	for {
 		facts := t.collect()
@@ -84,7 +84,7 @@ func (t *teardown) run() {
 	t.err = errors.Join(append(t.errs, t.drainErr)...)
 	t.forget()
 	close(t.stages.tornDown)
-	t.releasing() // last, because callers that wait for it check tornDown next
+	t.closeReleased() // last, because callers that wait for it check tornDown next
 }
 
 // collect collects the facts for decide.
@@ -128,7 +128,7 @@ func (t *teardown) execute(next step) {
 		t.graphs.Wait()
 	case stepAwaitCaptures:
 		t.note(t.messages.Close())
-		t.releasing()
+		t.closeReleased()
 		t.recorder.captures.Wait()
 	case stepAwaitDevice:
 		gpu.PollSeldom(func() bool {
@@ -139,7 +139,7 @@ func (t *teardown) execute(next step) {
 			s.Abandon()
 		}
 	case stepFinish:
-		t.note(<-t.aborting)
+		t.note(<-t.abortErr)
 		t.note(t.messages.Close())
 		t.note(t.free())
 	case stepKeep:
@@ -186,8 +186,8 @@ func (t *teardown) abort() {
 		t.late, t.drainErr = false, nil // the abort ends the work for which drain has waited
 	}
 	t.aborted = true
-	t.aborting = make(chan error, 1)
-	go func() { t.aborting <- t.comm.abort() }()
+	t.abortErr = make(chan error, 1)
+	go func() { t.abortErr <- t.comm.abort() }()
 }
 
 // free frees the memory of direct kernels, once none may be running.

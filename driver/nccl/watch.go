@@ -159,12 +159,12 @@ func (w *watcher) examine(p *probe) error {
 	}
 	if call := w.comparer.call.Load(); call != nil {
 		latest, _ := w.history.last()
-		return p.afterGrace(w.faults.differing(call, latest))
+		return p.afterGrace(w.faults.mismatch(call, latest))
 	}
 	if err := w.messages.Examine(); err != nil {
 		return err
 	}
-	if err := w.faults.launchedOtherwise(p.ticket); err != nil {
+	if err := w.faults.ownCallDiffering(p.ticket); err != nil {
 		return err
 	}
 	wait := w.faults.waitFor(p.ticket, p.operation)

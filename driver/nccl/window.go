@@ -33,8 +33,8 @@ type window struct {
 // merge adds the result of a rank: the segments are used only if every rank has mapped those of all
 // others. It keeps the first reason why not.
 func (w *window) merge(rank int, theirs *registerResult) {
-	if theirs.Why != "" && w.whyNotMapped == "" {
-		w.whyNotMapped = fmt.Sprintf("rank %d: %s", rank, control.Printable(theirs.Why))
+	if theirs.Why != "" && w.notMappedReason == "" {
+		w.notMappedReason = fmt.Sprintf("rank %d: %s", rank, control.Printable(theirs.Why))
 	}
 	w.mappedByAll = w.mappedByAll && !theirs.NotMapped
 }
@@ -102,8 +102,8 @@ type peers struct {
 	mapError string
 	// mappedByAll reports whether every rank has mapped them; if not, whyNotMapped names a rank and
 	// its reason. Both are set by register.
-	mappedByAll  bool
-	whyNotMapped string
+	mappedByAll     bool
+	notMappedReason string
 
 	unmapped atomic.Bool // whether unmapPeers was called
 }

@@ -43,12 +43,12 @@ func WithDigest(p cuda.Params, digest uint64) cuda.Params {
 // Params returns the arguments of the i-th piece of a call. They contain the call's digest, which
 // kernels compare across ranks.
 func (l *Launch) Params(at *Places, i int) cuda.Params {
-	from := int64(i) * l.bytes
+	from := int64(i) * l.pieceBytes
 	a := arguments{
 		rank: uint32(l.Rank), ranks: uint32(l.Ranks), sendTo: l.sendTo, recvFrom: l.recvFrom,
 		op: l.op, divisor: l.divisor, digest: l.Digest,
 		send: l.Send + uintptr(from), recv: l.Recv + uintptr(from),
-		bytes: min(l.bytes, l.whole-from), sendStride: l.sendStride, recvStride: l.recvStride,
+		bytes: min(l.pieceBytes, l.partBytes-from), sendStride: l.sendStride, recvStride: l.recvStride,
 		exchange: at.Exchange, timeout: at.Timeout, report: at.Report,
 	}
 	if l.Bulk {

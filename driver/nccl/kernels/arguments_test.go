@@ -145,7 +145,7 @@ func packed(p cuda.Params) []byte {
 func TestParamsMatchSources(t *testing.T) {
 	l := Launch{
 		Call: &driver.Call{Digest: 107, Send: 108, Recv: 109}, Rank: 101, Ranks: 102,
-		Bulk: true, whole: 110, bytes: 110, sendStride: 111, recvStride: 112, sendTo: 103,
+		Bulk: true, partBytes: 110, pieceBytes: 110, sendStride: 111, recvStride: 112, sendTo: 103,
 		recvFrom: 104, op: 105, divisor: 106,
 	}
 	at := Places{Timeout: 113 * time.Nanosecond, Report: 114}

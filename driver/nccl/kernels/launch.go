@@ -38,11 +38,11 @@ const (
 // A line of 128 bytes has 120 bytes of data. A warp moves a chunk of lines at once: 8 bytes per
 // thread in line kernels, and 16 in wide and unrolled kernels.
 const (
-	lineBytes = 128
-	lineData  = 120
-	lineLines = 2
-	wideLines = 4
-	warp      = 32
+	lineBytes     = 128
+	lineDataBytes = 120
+	lineLines     = 2
+	wideLines     = 4
+	warp          = 32
 )
 
 // Overlaps reports whether the kernel may start before the kernels before it in the stream have
@@ -71,9 +71,9 @@ type Launch struct {
 	Bulk bool
 	// Pieces is the number of successive launches of the call: see Params.
 	Pieces int
-	// whole is the size of a part of the call. bytes is the size of each piece except the last, which
+	// partBytes is the size of a part of the call. bytes is the size of each piece except the last, which
 	// may be smaller.
-	whole, bytes           int64
+	partBytes, pieceBytes  int64
 	sendStride, recvStride int64  // distances between the parts of the buffers
 	sendTo, recvFrom       uint32 // bit sets of ranks
 	op, divisor            uint32
@@ -81,22 +81,22 @@ type Launch struct {
 	any bool
 }
 
-// errNone is wrapped by the errors of Choose: there is no kernel for the call.
-var errNone = errors.New("symmem has no kernel")
+// errNoKernel is wrapped by the errors of Choose: there is no kernel for the call.
+var errNoKernel = errors.New("symmem has no kernel")
 
 // Choose chooses the kernel of the call, or returns the reason why there is none. All ranks get the
 // same result, except for sendTo and recvFrom. For AllReduceRMSNorm it chooses the first kernel,
 // the all-reduce; Local describes the second.
 func (l *Launch) Choose() error {
 	if l.Ranks < 2 || l.Ranks > MaxRanks {
-		return fmt.Errorf("%w for %d ranks", errNone, l.Ranks)
+		return fmt.Errorf("%w for %d ranks", errNoKernel, l.Ranks)
 	}
 	if call := l.Call; call.Operation == driver.AllReduceRMSNorm {
 		sum := *call
 		sum.Operation, l.Call = driver.AllReduce, &sum
 		err := l.Choose()
-		if l.Call = call; err == nil && !l.Bulk && l.whole > twoStepLimit(l.Ranks) {
-			err = l.doesNotFit(l.whole)
+		if l.Call = call; err == nil && !l.Bulk && l.partBytes > twoShotLimit(l.Ranks) {
+			err = l.doesNotFit(l.partBytes)
 		}
 		return err
 	}
@@ -104,39 +104,39 @@ func (l *Launch) Choose() error {
 		return err
 	}
 	overPeers := l.Symmetric && (l.Operation != driver.AllToAll || l.Send != l.Recv)
-	if overPeers && l.bytes > l.largest() {
-		l.bulk()
+	if overPeers && l.pieceBytes > l.lineLimit() {
+		l.chooseBulk()
 		return nil
 	}
-	if l.lines() {
+	if l.chooseLines() {
 		return nil
 	}
 	switch {
 	case overPeers:
-		l.bulk()
+		l.chooseBulk()
 	case l.Operation.Reduces():
-		l.cut()
+		l.split()
 	case !l.Symmetric:
-		return l.doesNotFit(l.bytes)
+		return l.doesNotFit(l.pieceBytes)
 	default:
-		return fmt.Errorf("%w for in-place %v with parts of %d bytes", errNone, l.Operation, l.bytes)
+		return fmt.Errorf("%w for in-place %v with parts of %d bytes", errNoKernel, l.Operation, l.pieceBytes)
 	}
 	return nil
 }
 
-// cut splits a reduction that does not fit into exchange memory into pieces that do, identically on
+// split splits a reduction that does not fit into exchange memory into pieces that do, identically on
 // all ranks. To the kernels each piece is a separate call with its own number.
-func (l *Launch) cut() {
-	most := oneStepLimit(l.Ranks)
+func (l *Launch) split() {
+	most := oneShotLimit(l.Ranks)
 	if l.Operation == driver.AllReduce {
-		most = twoStepLimit(l.Ranks)
+		most = twoShotLimit(l.Ranks)
 	}
 	most = most / pieceUnit * pieceUnit
-	pieces := (l.whole + most - 1) / most
-	l.bytes = (l.whole/pieces + pieceUnit) / pieceUnit * pieceUnit
-	l.bytes = min(l.bytes, most)
-	l.Pieces = int((l.whole + l.bytes - 1) / l.bytes)
-	l.lines()
+	pieces := (l.partBytes + most - 1) / most
+	l.pieceBytes = (l.partBytes/pieces + pieceUnit) / pieceUnit * pieceUnit
+	l.pieceBytes = min(l.pieceBytes, most)
+	l.Pieces = int((l.partBytes + l.pieceBytes - 1) / l.pieceBytes)
+	l.chooseLines()
 }
 
 // pieceUnit is the alignment of pieces. They are as aligned as the buffer.
@@ -144,26 +144,26 @@ const pieceUnit = 512
 
 func (l *Launch) doesNotFit(bytes int64) error {
 	return fmt.Errorf("%w for %v of %d bytes: they do not fit into exchange memory, and the buffers "+
-		"are not in windows", errNone, l.Operation, bytes)
+		"are not in windows", errNoKernel, l.Operation, bytes)
 }
 
 // parts sets the parts of the buffers and the sets of ranks that exchange them.
 func (l *Launch) parts() error {
 	size := l.Count * int64(l.DataType.Size())
 	all, root := uint32(1)<<l.Ranks-1, uint32(1)<<l.Root
-	l.Pieces, l.whole, l.bytes, l.sendTo, l.recvFrom, l.divisor = 1, size, size, all, all, 1
+	l.Pieces, l.partBytes, l.pieceBytes, l.sendTo, l.recvFrom, l.divisor = 1, size, size, all, all, 1
 	switch l.Operation {
 	case driver.AllReduce:
-		return l.reduction()
+		return l.setReduction()
 	case driver.ReduceScatter:
 		l.sendStride = size
-		return l.reduction()
+		return l.setReduction()
 	case driver.Reduce:
 		l.sendTo, l.recvFrom = root, 0
 		if l.Rank == l.Root {
 			l.sendTo, l.recvFrom = 0, all
 		}
-		return l.reduction()
+		return l.setReduction()
 	case driver.AllGather:
 		l.recvStride = size
 	case driver.AllToAll:
@@ -174,9 +174,9 @@ func (l *Launch) parts() error {
 			l.sendTo = 0
 		}
 	case driver.Barrier:
-		l.whole, l.bytes, l.sendTo, l.recvFrom = 0, 0, 0, 0
+		l.partBytes, l.pieceBytes, l.sendTo, l.recvFrom = 0, 0, 0, 0
 	default:
-		return fmt.Errorf("%w for %v", errNone, l.Operation)
+		return fmt.Errorf("%w for %v", errNoKernel, l.Operation)
 	}
 	return nil
 }
@@ -186,17 +186,17 @@ func (l *Launch) parts() error {
 // up to 192 KiB, and two-shot kernels are faster than bulk kernels for all sizes that fit into
 // exchange memory. For 2 ranks, one-shot kernels are.
 const (
-	oneStep  = 640 << 10 // most bytes that a rank sends in a one-shot kernel
-	twoSteps = 9 << 20   // most bytes that a rank sends in a two-shot kernel
-	pairSum  = 7 << 20   // largest one-shot sum of 2 ranks
+	oneShotMost = 640 << 10 // most bytes that a rank sends in a one-shot kernel
+	twoShotMost = 9 << 20   // most bytes that a rank sends in a two-shot kernel
+	pairSum     = 7 << 20   // largest one-shot sum of 2 ranks
 )
 
 // largestPart is the part size of the other operations up to which line kernels are faster than
 // bulk kernels: 2 MiB, on 2 and on 4 H200.
 const largestPart = 2 << 20
 
-// largest returns the part size up to which line kernels are faster than bulk kernels.
-func (l *Launch) largest() int64 {
+// lineLimit returns the part size up to which line kernels are faster than bulk kernels.
+func (l *Launch) lineLimit() int64 {
 	switch {
 	case l.Operation != driver.AllReduce:
 		return largestPart
@@ -204,108 +204,110 @@ func (l *Launch) largest() int64 {
 		return pairSum
 	default:
 		ranks := int64(l.Ranks)
-		return twoSteps * ranks / (2 * (ranks - 1))
+		return twoShotMost * ranks / (2 * (ranks - 1))
 	}
 }
 
-// lines chooses a line kernel, and reports whether the call fits into exchange memory.
-func (l *Launch) lines() bool {
-	if l.Operation == driver.AllReduce && l.Ranks > 2 && l.bytes > oneStep/int64(l.Ranks-1) {
-		return l.inTwoSteps()
+// chooseLines chooses a line kernel, and reports whether the call fits into exchange memory.
+func (l *Launch) chooseLines() bool {
+	if l.Operation == driver.AllReduce && l.Ranks > 2 && l.pieceBytes > oneShotMost/int64(l.Ranks-1) {
+		return l.chooseTwoShot()
 	}
-	if l.bytes > oneStepLimit(l.Ranks) {
+	if l.pieceBytes > oneShotLimit(l.Ranks) {
 		return false
 	}
 	if l.any {
 		l.Kernel = "wide_any"
-		l.grid(chunks(l.bytes, wideLines), noSmall, l.resident(l.Kernel))
+		l.setGrid(chunks(l.pieceBytes, wideLines), noSmallBlocks, l.resident(l.Kernel))
 		return true
 	}
-	family, all := "line", chunks(l.bytes, lineLines)
-	if l.grid(all, 2*l.Multiprocessors, l.resident(family)); all > l.warps() {
-		family = l.packs()
+	family, all := "line", chunks(l.pieceBytes, lineLines)
+	if l.setGrid(all, 2*l.Multiprocessors, l.resident(family)); all > l.warps() {
+		family = l.choosePacks()
 	}
 	if l.Operation.Reduces() {
-		l.Kernel = l.kernel(family + "_sum")
+		l.Kernel = l.kernelName(family + "_sum")
 	} else {
-		l.Kernel = l.kernel(family + "_copy")
+		l.Kernel = l.kernelName(family + "_copy")
 	}
 	return true
 }
 
-// packs chooses the family for a call that has more chunks than a grid of line kernels has warps.
+// choosePacks chooses the family for a call that has more chunks than a grid of line kernels has warps.
 // For sums of 2 ranks, unrolled kernels need no loop for up to two chunks per warp.
-func (l *Launch) packs() (family string) {
-	all, most := chunks(l.bytes, wideLines), l.resident("wide")
-	if l.grid(all, noSmall, most); all <= l.warps() || !l.Operation.Reduces() || l.Ranks != 2 {
+func (l *Launch) choosePacks() (family string) {
+	all, most := chunks(l.pieceBytes, wideLines), l.resident("wide")
+	if l.setGrid(all, noSmallBlocks, most); all <= l.warps() || !l.Operation.Reduces() || l.Ranks != 2 {
 		return "wide"
 	}
-	if l.grid((all+1)/2, most.blocks, most); all <= 2*l.warps() {
+	if l.setGrid((all+1)/2, most.blocks, most); all <= 2*l.warps() {
 		return "unrolled"
 	}
 	return "wide"
 }
 
-// inTwoSteps chooses the two-shot kernel, and reports whether the call fits.
-func (l *Launch) inTwoSteps() bool {
-	if l.bytes > twoStepLimit(l.Ranks) {
+// chooseTwoShot chooses the two-shot kernel, and reports whether the call fits.
+func (l *Launch) chooseTwoShot() bool {
+	if l.pieceBytes > twoShotLimit(l.Ranks) {
 		return false
 	}
-	l.sendStride = (l.bytes/int64(l.Ranks) + 7) / 8 * 8
-	if int64(l.Ranks)*l.sendStride < l.bytes {
+	l.sendStride = (l.pieceBytes/int64(l.Ranks) + 7) / 8 * 8
+	if int64(l.Ranks)*l.sendStride < l.pieceBytes {
 		l.sendStride += 8
 	}
 	family := "line_two_shot"
-	l.Kernel = l.kernel(family)
+	l.Kernel = l.kernelName(family)
 	if l.any {
 		l.Kernel, family = "line_two_shot_any", "line_two_shot_any"
 	}
-	l.grid(chunks(l.sendStride, lineLines), l.Multiprocessors, l.resident(family))
+	l.setGrid(chunks(l.sendStride, lineLines), l.Multiprocessors, l.resident(family))
 	return true
 }
 
-// oneStepLimit returns the largest part of a one-shot call, in bytes.
-func oneStepLimit(ranks int) int64 {
-	return halfBytes / int64(ranks) / wideLines / lineBytes * wideLines * lineData
+// oneShotLimit returns the largest part of a one-shot call, in bytes.
+func oneShotLimit(ranks int) int64 {
+	return halfBytes / int64(ranks) / wideLines / lineBytes * wideLines * lineDataBytes
 }
 
-// twoStepLimit returns the largest two-shot sum, in bytes. Each step uses half of the lines,
+// twoShotLimit returns the largest two-shot sum, in bytes. Each step uses half of the lines,
 // divided among the ranks. With 2 ranks it equals the limit of one-shot calls.
-func twoStepLimit(ranks int) int64 {
+func twoShotLimit(ranks int) int64 {
 	each := halfBytes / 2 / lineLines / lineBytes / int64(ranks)
-	return int64(ranks) * each * lineLines * lineData
+	return int64(ranks) * each * lineLines * lineDataBytes
 }
 
 // chunks returns the number of chunks that a part needs, for a given number of lines per chunk.
-func chunks(bytes, lines int64) int64 { return (bytes + lines*lineData - 1) / (lines * lineData) }
+func chunks(bytes, lines int64) int64 {
+	return (bytes + lines*lineDataBytes - 1) / (lines * lineDataBytes)
+}
 
-// room holds the largest grid that is resident on every rank's GPU at once, as blocks and threads
+// gridSize holds the largest grid that is resident on every rank's GPU at once, as blocks and threads
 // per block.
-type room struct{ blocks, threads int }
+type gridSize struct{ blocks, threads int }
 
 // resident returns the room of a family. Two blocks of some kernels (KERNEL_OF in
 // src/collectives.cu) and one block of the others fit on a multiprocessor. Grids leave some space
 // for a small call of another group.
-func (l *Launch) resident(family string) room {
+func (l *Launch) resident(family string) gridSize {
 	switch {
 	case strings.HasSuffix(family, "_any"):
-		return room{min(maxBlocks, (3*l.Multiprocessors+3)/4), 512}
+		return gridSize{min(maxBlocks, (3*l.Multiprocessors+3)/4), 512}
 	case family == "line_two_shot" && l.Ranks == 4:
-		return room{min(maxBlocks, l.Multiprocessors*9/5), 512}
+		return gridSize{min(maxBlocks, l.Multiprocessors*9/5), 512}
 	case l.Ranks == 2, l.Ranks == 4 && family == "line":
-		return room{min(maxBlocks, l.Multiprocessors*9/5), 640}
+		return gridSize{min(maxBlocks, l.Multiprocessors*9/5), 640}
 	default:
-		return room{min(maxBlocks, (3*l.Multiprocessors+3)/4), 512}
+		return gridSize{min(maxBlocks, (3*l.Multiprocessors+3)/4), 512}
 	}
 }
 
-// noSmall makes grid use blocks of the largest size.
-const noSmall = 0
+// noSmallBlocks makes grid use blocks of the largest size.
+const noSmallBlocks = 0
 
-// grid sets the grid for a number of chunks: one warp per chunk if possible, and one for the
+// setGrid sets the grid for a number of chunks: one warp per chunk if possible, and one for the
 // header. It first tries up to small blocks of 128 threads, which are faster than fewer large ones,
 // then larger blocks, and finally more blocks of the largest size.
-func (l *Launch) grid(chunks int64, small int, most room) {
+func (l *Launch) setGrid(chunks int64, small int, most gridSize) {
 	small = min(small, most.blocks)
 	for l.Threads = 128; l.Threads < most.threads; l.Threads = min(2*l.Threads, most.threads) {
 		if l.Blocks = small; chunks <= l.warps() {
@@ -319,22 +321,22 @@ func (l *Launch) grid(chunks int64, small int, most room) {
 // warps returns the number of warps of the grid that move data.
 func (l *Launch) warps() int64 { return int64(l.Blocks*l.Threads/warp - 1) }
 
-// bulk chooses a bulk kernel.
-func (l *Launch) bulk() {
+// chooseBulk chooses a bulk kernel.
+func (l *Launch) chooseBulk() {
 	switch allReduce := l.Operation == driver.AllReduce; {
 	case l.any && allReduce:
 		l.Kernel = "bulk_two_shot_any"
 	case l.any:
 		l.Kernel = "bulk_any"
 	case allReduce:
-		l.Kernel = l.kernel("bulk_two_shot")
+		l.Kernel = l.kernelName("bulk_two_shot")
 	case l.Operation.Reduces():
-		l.Kernel = l.kernel("bulk_sum")
+		l.Kernel = l.kernelName("bulk_sum")
 	default:
-		l.Kernel = l.kernel("bulk_copy")
+		l.Kernel = l.kernelName("bulk_copy")
 	}
 	l.Bulk, l.Threads, l.Blocks = true, 512, min(64, l.Multiprocessors)
-	if total := l.bytes; total >= 8<<20 || max(l.sendStride, l.recvStride)*int64(l.Ranks) >= 8<<20 {
+	if total := l.pieceBytes; total >= 8<<20 || max(l.sendStride, l.recvStride)*int64(l.Ranks) >= 8<<20 {
 		l.Blocks = min(maxBulkBlocks, l.Multiprocessors)
 	}
 }

@@ -99,7 +99,7 @@ func TestLinesFitIntoExchangeMemory(t *testing.T) {
 		asked := drawLaunch(t)
 		for _, l := range chooseAll(t, asked) {
 			ranks := int64(asked.Ranks)
-			room, lines, part := int64(halfBytes), int64(lineLines), l.bytes
+			room, lines, part := int64(halfBytes), int64(lineLines), l.pieceBytes
 			switch {
 			case l.Bulk:
 				continue
@@ -107,14 +107,14 @@ func TestLinesFitIntoExchangeMemory(t *testing.T) {
 				lines = wideLines
 			case strings.HasPrefix(l.Kernel, "line_two_shot"):
 				room, part = halfBytes/2, l.sendStride
-				if l.sendStride%8 != 0 || l.sendStride*ranks < l.bytes {
-					t.Fatalf("%d ranks have parts of %d bytes for %d in all", ranks, l.sendStride, l.bytes)
+				if l.sendStride%8 != 0 || l.sendStride*ranks < l.pieceBytes {
+					t.Fatalf("%d ranks have parts of %d bytes for %d in all", ranks, l.sendStride, l.pieceBytes)
 				}
 			}
 			need := ranks * chunks(part, lines) * lines * lineBytes
 			if need > room {
 				t.Fatalf("%s of %d bytes needs %d bytes of exchange memory, want at most %d", l.Kernel,
-					l.bytes, need, room)
+					l.pieceBytes, need, room)
 			}
 		}
 	})
@@ -124,7 +124,7 @@ func TestGridsFitOnTheGPU(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		asked := drawLaunch(t)
 		for _, l := range chooseAll(t, asked) {
-			most := room{min(asked.Multiprocessors, maxBulkBlocks), 512}
+			most := gridSize{min(asked.Multiprocessors, maxBulkBlocks), 512}
 			if !l.Bulk {
 				most = asked.resident(familyOf(l.Kernel))
 			}
@@ -165,7 +165,7 @@ func TestEveryReductionHasAKernel(t *testing.T) {
 			if from != at || int64(piece.recv-l.Recv) != at {
 				t.Fatalf("piece %d of %d begins at %d, want %d", i, l.Pieces, from, at)
 			}
-			if l.Pieces > 1 && (bytes <= 0 || bytes > l.bytes || at%pieceUnit != 0) {
+			if l.Pieces > 1 && (bytes <= 0 || bytes > l.pieceBytes || at%pieceUnit != 0) {
 				t.Fatalf("piece %d of %d, at %d, has %d bytes", i, l.Pieces, at, bytes)
 			}
 			at += bytes
@@ -245,7 +245,7 @@ func TestOnlyLargeCallsNeedWindows(t *testing.T) {
 		if asked.Operation == driver.AllReduceRMSNorm {
 			asked.Operation = driver.AllReduce // it uses the same kernel
 		}
-		early := asked.Symmetric && all[0].bytes > asked.largest()
+		early := asked.Symmetric && all[0].pieceBytes > asked.lineLimit()
 		all[0].Symmetric = asked.Symmetric
 		if len(again) == 0 || again[0] != all[0] && !(early && again[0].Bulk) {
 			t.Fatalf("in other memory: got %+v, want %+v", again, all[0])

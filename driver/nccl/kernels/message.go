@@ -20,7 +20,7 @@ const (
 )
 
 // MessageObject returns the code of the message kernels, as Object does for collectives.
-func MessageObject(major, minor int) ([]byte, error) { return objectOf("message", major, minor) }
+func MessageObject(major, minor int) ([]byte, error) { return loadObject("message", major, minor) }
 
 // Copy describes a launch of a kernel whose only argument is the address of a Message.
 type Copy struct {

@@ -31,15 +31,15 @@ const (
 // maxThreads is the size of the largest block.
 const maxThreads = 512
 
-// long reports whether a thread's part of a row needs more registers than it has if two blocks
+// isLong reports whether a thread's part of a row needs more registers than it has if two blocks
 // share a multiprocessor.
-func (l *Local) long() bool { return l.Hidden > 2*maxThreads*driver.NormUnit }
+func (l *Local) isLong() bool { return l.Hidden > 2*maxThreads*driver.NormUnit }
 
 // Kernel returns the name of the kernel. A kernel that overlaps with the all-reduce is the one for
 // long rows, whose registers leave no room for a second block on a multiprocessor: for 32 rows of
 // 8192 it is faster by 6 percent.
 func (l *Local) Kernel(overlaps bool) string {
-	if l.long() || overlaps {
+	if l.isLong() || overlaps {
 		return longKernel
 	}
 	return shortKernel

@@ -54,7 +54,7 @@ func TestNormsUseTheKernelOfTheAllReduce(t *testing.T) {
 			r.Operation = driver.AllReduce
 			sum, err := choose(r)
 			if sum.Pieces > 1 {
-				err = errNone
+				err = errNoKernel
 			}
 			if (refused == nil) != (err == nil) || err == nil && norm != sum {
 				t.Errorf("%d elements, symmetric %v: %+v (%v), want %+v (%v)", count, symmetric, norm,
@@ -68,7 +68,7 @@ func TestNormsUseTheKernelOfTheAllReduce(t *testing.T) {
 func TestLargestNorm(t *testing.T) {
 	for ranks := 2; ranks <= MaxRanks; ranks++ {
 		for hidden := int64(driver.NormUnit); hidden <= driver.MaxHidden; hidden *= 2 {
-			limit := twoStepLimit(ranks) / (hidden * int64(driver.BFloat16.Size()))
+			limit := twoShotLimit(ranks) / (hidden * int64(driver.BFloat16.Size()))
 			for rows, fits := range map[int64]bool{limit: true, limit + 1: false} {
 				if _, err := choose(normOf(ranks, rows*hidden)); (err == nil) != fits {
 					t.Errorf("%d rows of %d on %d ranks: %v", rows, hidden, ranks, err)

@@ -18,27 +18,27 @@ var objects embed.FS
 // there is one for the GPU's generation, otherwise PTX, which the driver compiles. GPUs before 8.0
 // are not supported. The code is followed by a zero byte, as CUDA requires of PTX. All callers
 // share the same bytes and must not change them.
-func Object(major, minor int) ([]byte, error) { return objectOf("collectives", major, minor) }
+func Object(major, minor int) ([]byte, error) { return loadObject("collectives", major, minor) }
 
-func objectOf(source string, major, minor int) ([]byte, error) {
+func loadObject(source string, major, minor int) ([]byte, error) {
 	if major < 8 {
 		return nil, fmt.Errorf("%w for GPUs of compute capability %d.%d: 8.0 or later is required",
-			errNone, major, minor)
+			errNoKernel, major, minor)
 	}
-	name := "objects/" + source + "." + architectureOf(major) + ".gz"
-	object, _ := unpacked.LoadOrStore(name, sync.OnceValues(func() ([]byte, error) {
+	name := "objects/" + source + "." + architecture(major) + ".gz"
+	object, _ := unpackers.LoadOrStore(name, sync.OnceValues(func() ([]byte, error) {
 		return unpack(name)
 	}))
 	return object.(func() ([]byte, error))()
 }
 
-// binaries maps generations of GPUs to cubins. A cubin runs on all later GPUs of its generation:
+// cubins maps generations of GPUs to cubins. A cubin runs on all later GPUs of its generation:
 // sm_80 on 8.6 and 8.9, sm_100 on 10.3, sm_120 on 12.1.
-var binaries = map[int]string{8: "sm_80", 9: "sm_90", 10: "sm_100", 12: "sm_120"}
+var cubins = map[int]string{8: "sm_80", 9: "sm_90", 10: "sm_100", 12: "sm_120"}
 
-// architectureOf returns the architecture of the object for a generation.
-func architectureOf(major int) string {
-	if binary, has := binaries[major]; has {
+// architecture returns the architecture of the object for a generation.
+func architecture(major int) string {
+	if binary, has := cubins[major]; has {
 		return binary
 	}
 	return "compute_90"
@@ -47,12 +47,12 @@ func architectureOf(major int) string {
 // Wait reports whether the kernels for a generation of GPUs wait for the preceding kernels in the
 // stream (griddepcontrol.wait). Other kernels must not be launched to overlap: they would read data
 // that is not written yet.
-func Wait(major int) bool { return architectureOf(major) != "sm_80" }
+func Wait(major int) bool { return architecture(major) != "sm_80" }
 
-// unpacked holds a function for each requested object, which unpacks it once. Unpacking takes 20
+// unpackers holds a function for each requested object, which unpacks it once. Unpacking takes 20
 // ms, and a dozen times as long under the race detector, and each rank of a process needs the
 // object whenever it opens a device.
-var unpacked sync.Map
+var unpackers sync.Map
 
 func unpack(name string) ([]byte, error) {
 	packed, err := objects.ReadFile(name)

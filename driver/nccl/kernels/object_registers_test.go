@@ -49,7 +49,7 @@ const (
 
 // TestKernelsFitBlocks finds kernels that need too many registers for their grids.
 func TestKernelsFitBlocks(t *testing.T) {
-	for major := range binaries {
+	for major := range cubins {
 		object, err := Object(major, 0)
 		if err != nil {
 			t.Fatal(err)
@@ -59,11 +59,11 @@ func TestKernelsFitBlocks(t *testing.T) {
 			n := (count + 7) / 8 * 8
 			if threads := residents(kernel); n*threads > registers {
 				t.Errorf("%s: %s has %d registers per thread, too many for %d threads on a "+
-					"multiprocessor", architectureOf(major), kernel, n, threads)
+					"multiprocessor", architecture(major), kernel, n, threads)
 			}
 		}
 		if len(counts) == 0 {
-			t.Errorf("%s: found no register counts", architectureOf(major))
+			t.Errorf("%s: found no register counts", architecture(major))
 		}
 	}
 }

@@ -172,7 +172,7 @@ const (
 // TestKernelsThatOverlapWait checks in all objects that a kernel which starts its successor early,
 // or may be launched to overlap, waits for its predecessors.
 func TestKernelsThatOverlapWait(t *testing.T) {
-	for major := range binaries {
+	for major := range cubins {
 		object, err := Object(major, 0)
 		if err != nil {
 			t.Fatal(err)
@@ -189,7 +189,7 @@ func TestKernelsThatOverlapWait(t *testing.T) {
 			}
 			if overlaps(kernel) && Wait(major) != (waits > 0) || launches > 0 && waits == 0 {
 				t.Errorf("%s of %s has %d griddepcontrol.wait and %d griddepcontrol.launch_dependents",
-					kernel, architectureOf(major), waits, launches)
+					kernel, architecture(major), waits, launches)
 			}
 		}
 	}

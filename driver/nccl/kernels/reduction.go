@@ -29,19 +29,19 @@ const (
 	typeUnit     = 32
 )
 
-// reduction sets the word that describes the call's reduction to the kernels.
-func (l *Launch) reduction() (err error) {
+// setReduction sets the word that describes the call's reduction to the kernels.
+func (l *Launch) setReduction() (err error) {
 	t, typed := types[l.DataType]
 	op, known := l.ReduceOp.Kernel().Number()
 	if !typed || !known {
-		return fmt.Errorf("%w for %v of %v with %v", errNone, l.Operation, l.DataType, l.ReduceOp)
+		return fmt.Errorf("%w for %v of %v with %v", errNoKernel, l.Operation, l.DataType, l.ReduceOp)
 	}
 	if l.op = uint32(op); l.ReduceOp.Divides() {
 		l.divisor = uint32(l.Ranks)
 	}
 	order := uint32(0)
 	if l.Formula == driver.Tree || l.Formula == driver.RoundedTree {
-		order, err = l.tree()
+		order, err = l.treeBits()
 	}
 	if l.any = t.name == "" || op > lastSpecial || order != 0; l.any {
 		l.op |= order | t.number*typeUnit
@@ -49,12 +49,12 @@ func (l *Launch) reduction() (err error) {
 	return err
 }
 
-// tree returns the bits to set in that word if the results of a tree can differ from those of the
+// treeBits returns the bits to set in that word if the results of a tree can differ from those of the
 // order of ranks. With two ranks both are the same, except for the rounding of averages.
-func (l *Launch) tree() (uint32, error) {
+func (l *Launch) treeBits() (uint32, error) {
 	if l.Ranks&(l.Ranks-1) != 0 {
 		return 0, fmt.Errorf("%w for the formula %v with %d ranks: the number of ranks must be a power "+
-			"of two", errNone, l.Formula, l.Ranks)
+			"of two", errNoKernel, l.Formula, l.Ranks)
 	}
 	rounds := l.Formula == driver.RoundedTree && l.DataType.Size() == 2
 	switch {
@@ -68,9 +68,9 @@ func (l *Launch) tree() (uint32, error) {
 	return 0, nil
 }
 
-// kernel returns the name of a family's kernel for the call. There are kernels for 2 ranks, for 4
+// kernelName returns the name of a family's kernel for the call. There are kernels for 2 ranks, for 4
 // ranks, and for any number up to 8.
-func (l *Launch) kernel(family string) string {
+func (l *Launch) kernelName(family string) string {
 	ranks := 8
 	if l.Ranks == 2 || l.Ranks == 4 {
 		ranks = l.Ranks
