@@ -27,7 +27,7 @@ import (
 //	teardown   ends the communicator, and closes the channels in stages as it proceeds
 //
 // States: open; failed, after the first fault of its plane; closed. A failed or closed communicator
-// is torn down in the background, in the steps that nextStep returns.
+// is torn down in the background, in the steps that decide returns.
 //
 // The parts share the lock mu. It is held during calls to NCCL, which permits one thread at a time,
 // and while a call is assigned its position in the group's order. It guards the windows, the

@@ -39,18 +39,18 @@ func (d *Device) Connect(
 	return j.result, nil
 }
 
-// communicators numbers the communicators of this process.
+// communicators counts the communicators that this process has created, to number them.
 var communicators atomic.Uint64
 
-// connector connects a communicator.
+// connector joins a group and creates its communicator.
 type connector struct {
 	device   *Device
 	cfg      driver.GroupConfig
 	members  []*member
 	plane    control.Plane
-	separate bool // the ranks share no host memory
+	separate bool // whether the ranks share no host memory
 	comm     *ncclComm
-	rasID    string        // the name of the communicator in NCCL's RAS
+	rasID    string        // identifies the communicator in NCCL's RAS
 	result   *communicator // set once NCCL has connected the ranks
 }
 
@@ -70,14 +70,14 @@ func (j *connector) join(ctx context.Context) error {
 	if err := j.agree(ctx, j.createPart(ctx, id)); err != nil {
 		return err
 	}
-	// All ranks have exported their memory by now.
+	// agree returns once all ranks have exported their memory.
 	if err := j.agree(ctx, j.result.messages.Map(ctx)); err != nil {
 		return err
 	}
 	return j.result.messages.Withdraw()
 }
 
-// createPart creates this rank's part of the communicator.
+// createPart creates the communicator on this rank.
 func (j *connector) createPart(ctx context.Context, id nccl.UniqueID) error {
 	if err := j.connect(ctx, id); err != nil {
 		return err
@@ -86,12 +86,11 @@ func (j *connector) createPart(ctx context.Context, id nccl.UniqueID) error {
 	if err := j.openMessages(); err != nil {
 		return err
 	}
-	// The device must know the communicator first, so that it misses no segment.
 	j.device.addCommunicator(j.result)
 	return j.openExchange(ctx)
 }
 
-// newCommunicator returns the communicator of a group whose ranks have joined.
+// newCommunicator returns a communicator for a group whose ranks NCCL has connected.
 func newCommunicator(j *connector) *communicator {
 	d := j.device
 	c := &communicator{
@@ -109,7 +108,7 @@ func newCommunicator(j *connector) *communicator {
 	return c
 }
 
-// initParts sets the parts of the communicator.
+// initParts initializes the parts of the communicator.
 func (c *communicator) initParts(j *connector) {
 	d := c.device
 	c.stages = newStages(d.gpu, &c.cfg, c.plane, d.cfg.Timeout)
@@ -150,7 +149,8 @@ func (c *communicator) initParts(j *connector) {
 	}
 }
 
-// joinPlane joins the group's control plane: shared memory on one machine, TCP otherwise.
+// joinPlane joins the group's control plane, which uses shared memory on one machine and TCP
+// otherwise.
 func (j *connector) joinPlane(ctx context.Context) (control.Plane, error) {
 	if machines(j.members) == 1 {
 		together, err := j.device.machine.SameMachine(ctx, j.cfg.Ranks)
@@ -167,12 +167,12 @@ func (j *connector) joinPlane(ctx context.Context) (control.Plane, error) {
 		Late: j.device.cfg.Late,
 	})
 	if err != nil {
-		return nil, err // not p, which is a typed nil
+		return nil, err // not p, a typed nil
 	}
 	return p, nil
 }
 
-// shareID creates NCCL's unique id on the first rank of the group and sends it to the others.
+// shareID creates NCCL's unique ID on the first rank of the group and sends it to the others.
 func (j *connector) shareID(ctx context.Context) (nccl.UniqueID, error) {
 	var id nccl.UniqueID
 	var mine []byte
@@ -187,21 +187,21 @@ func (j *connector) shareID(ctx context.Context) (nccl.UniqueID, error) {
 		return id, err
 	}
 	if copy(id[:], all[0]) != len(id) {
-		return id, fmt.Errorf("rank %d has created no NCCL id", j.cfg.Ranks[0])
+		return id, fmt.Errorf("rank %d has sent no unique ID of NCCL", j.cfg.Ranks[0])
 	}
 	return id, nil
 }
 
 // connect creates NCCL's communicator. NCCL waits for all ranks without a deadline, so the call
-// runs in a goroutine, which never ends if a rank is missing. If the call returns too late, the
-// goroutine aborts the communicator.
+// runs in a goroutine, which never ends if a rank is missing. If NCCL returns after connect has
+// given up, the goroutine aborts the communicator.
 func (j *connector) connect(ctx context.Context, id nccl.UniqueID) error {
 	type outcome struct {
 		handle nccl.Comm
 		err    error
 	}
-	done, gone, begin := make(chan outcome), make(chan struct{}), time.Now()
-	defer close(gone)
+	done, quit, begin := make(chan outcome), make(chan struct{}), time.Now()
+	defer close(quit)
 	go func() {
 		var o outcome
 		o.err = j.device.gpu.Do(func() (err error) {
@@ -209,11 +209,11 @@ func (j *connector) connect(ctx context.Context, id nccl.UniqueID) error {
 			if err != nil || len(j.cfg.Ranks) == 1 || !firstSums {
 				return err
 			}
-			return j.makeFirstSum(o.handle, gone)
+			return j.runFirstSum(o.handle, quit)
 		})
 		select {
 		case done <- o:
-		case <-gone:
+		case <-quit:
 			if o.handle != 0 && !gpu.Stuck.Load() {
 				_ = j.device.gpu.Do(func() error { return j.device.nccl.CommAbort(o.handle) })
 			}
@@ -236,75 +236,76 @@ func (j *connector) connect(ctx context.Context, id nccl.UniqueID) error {
 	}
 }
 
-// makeFirstSum runs a collective, because NCCL defers a part of its initialization to the first
-// one. That initialization waits for all streams of the GPU and for the other ranks. So it would
-// never end while a stream waits for a message that another rank sends after its own first
-// collective. makeFirstSum must be called on a thread of the context. It returns when gone is
+// runFirstSum runs a collective, because NCCL defers a part of its initialization to the first one.
+// That initialization waits for all streams of the GPU and for the other ranks. So it would never
+// end while a stream waits for a message that another rank sends after its own first collective.
+// runFirstSum must be called on a thread of the CUDA context. It returns an error once quit is
 // closed.
-func (j *connector) makeFirstSum(handle nccl.Comm, gone <-chan struct{}) error {
+func (j *connector) runFirstSum(handle nccl.Comm, quit <-chan struct{}) error {
 	d := j.device
 	on, err := d.gpu.CUDA.StreamCreate()
 	if err != nil {
 		return err
 	}
-	at, err := d.gpu.CUDA.MemAllocAsync(roundUpForNCCL(1), on)
+	buffer, err := d.gpu.CUDA.MemAllocAsync(roundUpForNCCL(1), on)
 	if err != nil {
 		return errors.Join(err, d.gpu.CUDA.StreamDestroy(on))
 	}
-	call := d.anyThread.AllReduce(at, at, 1, nccl.Uint8, nccl.Sum, handle)
+	call := d.anyThread.AllReduce(buffer, buffer, 1, nccl.Uint8, nccl.Sum, handle)
 	err = call.On(on)
 	for done := false; !done && err == nil; {
 		if done, err = d.gpu.CUDA.StreamQuery(on); done || err != nil {
 			break
 		}
 		select {
-		case <-gone:
+		case <-quit:
 			return errors.New("connecting the group has timed out")
 		case <-time.After(firstSumInterval):
 		}
 	}
-	return errors.Join(err, d.gpu.CUDA.MemFreeAsync(at, on), d.gpu.CUDA.StreamDestroy(on))
+	return errors.Join(err, d.gpu.CUDA.MemFreeAsync(buffer, on), d.gpu.CUDA.StreamDestroy(on))
 }
 
-// roundUpForNCCL rounds up the size of a buffer for NCCL, which reads whole words of 4 to 16 bytes
+// roundUpForNCCL rounds up the size of a buffer, because NCCL reads whole words of 4 to 16 bytes
 // and so may read past the last element.
 func roundUpForNCCL(bytes int64) int64 { return (bytes + 15) &^ 15 }
 
-// firstSums is false in tests of calls that wait for a rank on the host. (With first sums, only the
-// first all-to-all of a communicator does so.)
+// firstSums enables runFirstSum. Tests disable it to make a launch wait for a missing rank on the
+// host. (With a first sum, only the first all-to-all of a communicator waits like that.)
 var firstSums = true
 
-// firstSumInterval is the polling interval of makeFirstSum.
+// firstSumInterval is the polling interval of runFirstSum.
 const firstSumInterval = 50 * time.Microsecond
 
-// failureExchangeTimeout bounds the exchange of the reasons why a group could not be connected.
+// failureExchangeTimeout limits the time for exchanging the reasons why a group could not be
+// connected.
 const failureExchangeTimeout = 2 * time.Second
 
-// agree makes a step all or nothing: it returns an error unless the step has succeeded on all
-// ranks. A rank on which it failed reports the reason, so the others need not wait.
-func (j *connector) agree(ctx context.Context, mine error) error {
-	if mine == nil {
-		_, mine = j.plane.Exchange(ctx, driver.LaneControl, nil)
+// agree returns an error unless a step has succeeded on all ranks. own is the step's error on this
+// rank. If it is not nil, agree sends it to the other ranks, so that they do not wait for this one.
+func (j *connector) agree(ctx context.Context, own error) error {
+	if own == nil {
+		_, own = j.plane.Exchange(ctx, driver.LaneControl, nil)
 	}
-	if mine == nil {
+	if own == nil {
 		return nil
 	}
-	_ = j.plane.Fail(mine)
+	_ = j.plane.Fail(own)
 	var report []byte
-	if !errors.Is(mine, driver.ErrFault) {
-		report = control.EncodeFailure(mine)
+	if !errors.Is(own, driver.ErrFault) {
+		report = control.EncodeFailure(own)
 	}
 	reporting, cancel := context.WithTimeout(context.WithoutCancel(ctx), failureExchangeTimeout)
 	defer cancel()
 	all, err := j.plane.Exchange(reporting, driver.LaneFault, report)
 	if report != nil || err != nil {
-		return mine
+		return own
 	}
-	return cmp.Or(control.DecodeFailures(j.cfg.Ranks, all, "connecting"), mine)
+	return cmp.Or(control.DecodeFailures(j.cfg.Ranks, all, "connecting"), own)
 }
 
-// discard frees everything that a failed Connect has created. If a kernel of the process is stuck,
-// NCCL's communicator is not aborted, as in a teardown.
+// discard frees everything that a failed Connect has created. As in a teardown, it does not abort
+// NCCL's communicator if a kernel of the process is stuck.
 func (j *connector) discard() error {
 	var errs []error
 	if j.plane != nil {
@@ -314,7 +315,7 @@ func (j *connector) discard() error {
 		j.device.removeCommunicator(c)
 		defer close(c.stages.kernelsEnded)
 		errs = append(errs, c.messages.Close())
-		c.mu.Lock() // a segment may be being registered
+		c.mu.Lock()
 		defer c.mu.Unlock()
 		errs = append(errs, c.direct.exchange.Close())
 	}
@@ -336,7 +337,7 @@ func (j *connector) openExchange(ctx context.Context) (err error) {
 	return err
 }
 
-// openMessages enables messages if the GPUs of all ranks can run their kernels.
+// openMessages enables messages, if the GPUs of all ranks can run the message kernels.
 func (j *connector) openMessages() error {
 	c := j.result
 	if noKernelsReason(&c.cfg, c.members) != "" {

@@ -1,45 +1,46 @@
 package nccl
 
-// Every communicator is destroyed by CommAbort. The abort ends kernels that wait for other ranks,
-// which is needed after a fault. If no kernel is running, it does the same as CommDestroy, but
-// without waiting for other ranks. (CommDestroy joins threads that serve the ranks of the machine
-// until those leave. So does CommRevoke, which could end kernels and keep the communicator.)
+// A teardown always destroys NCCL's communicator with CommAbort. After a fault, the abort ends
+// kernels that wait for other ranks. If no kernel is running, CommAbort does the same as
+// CommDestroy, but without waiting for other ranks. (CommDestroy joins threads that serve the other
+// ranks of the machine until these leave. So does CommRevoke, which could end kernels and keep the
+// communicator.)
 //
 // These facts about NCCL determine the steps before the abort:
 //
-//   - A call to NCCL that waits for a lost rank ends only by the abort, and so does a plain kernel
-//     (a kernel that uses no window).
+//   - Only the abort ends a call to NCCL or a plain kernel (one that uses no window) that waits for
+//     a lost rank.
 //   - A window kernel ignores the abort flag (2.27.3 to 2.30.7). If it waits for a lost rank, it
-//     runs until the process ends, and CommAbort would wait for it forever, holding locks of CUDA
+//     runs until the process ends, and CommAbort would wait for it forever while holding CUDA locks
 //     that every call of the process needs. So a communicator with such a kernel is abandoned
-//     instead, unless a call needs the abort. Nor is it aborted while graphs of other libraries
-//     contain window kernels, which may be replayed at any time.
-//   - CommAbort waits for all work of the device, and most calls to CUDA wait for CommAbort. So it
-//     must follow the end of direct kernels, which end without it, and of unfinished work of closed
-//     streams.
+//     instead of aborted, unless a blocked call needs the abort. A communicator is not aborted
+//     either while graphs of other libraries contain its window kernels, because the graphs may be
+//     replayed at any time.
+//   - CommAbort waits for all work of the device, and most calls to CUDA wait for CommAbort. So
+//     direct kernels, which end without it, and unfinished work of closed streams must end first.
 //   - NCCL before 2.29.7 frees the memory of a window before the end of the process only if the
 //     window is deregistered before the abort. No kernel may run during a deregistration.
 
-// step is one step of the end of a communicator.
+// step names a step of a teardown.
 type step string
 
 const (
-	// stepDrain waits until streams have no work of the group, for a limited time.
+	// stepDrain waits, for a limited time, until no stream has work of the group.
 	stepDrain step = "drain"
 	// stepAbort starts the abort of NCCL's communicator in the background.
 	stepAbort step = "abort"
-	// stepDeregister deregisters the windows before the abort.
+	// stepDeregister deregisters the windows. It precedes the abort.
 	stepDeregister step = "deregister"
-	// stepAwaitGraphs declares that the group's kernels have ended, or are late, and waits until our
-	// own graphs with calls of the group are closed.
+	// stepAwaitGraphs closes stages.kernelsEnded, even if kernels are still running after the last
+	// drain, and waits until symmem's own graphs with calls of the group are closed.
 	stepAwaitGraphs step = "await graphs"
-	// stepAwaitCaptures frees everything that graphs of other libraries do not use, and waits for the
-	// end of these graphs.
+	// stepAwaitCaptures frees everything that graphs of other libraries do not use, and waits until
+	// these graphs are destroyed.
 	stepAwaitCaptures step = "await captures"
-	// stepAwaitDevice waits until the device has no work for which the abort would wait long.
+	// stepAwaitDevice waits until the device has no work that could delay the abort for long.
 	stepAwaitDevice step = "await device"
 
-	// One of the following steps is the last.
+	// The last step is one of the following.
 
 	// stepFinish waits for the abort and frees everything.
 	stepFinish step = "finish"
@@ -52,11 +53,12 @@ const (
 // last reports whether no step follows.
 func (s step) last() bool { return s == stepFinish || s == stepAbandon || s == stepKeep }
 
-// progress records the steps that were taken.
+// progress records which steps the teardown has executed.
 type progress struct {
-	// late reports whether the last drain has timed out. The abort resets it, since it ends more work.
+	// late reports whether the last drain has timed out. The abort ends more work, so it resets late.
 	late bool
-	// deregistered, kernelsEnded and aborted report whether these steps were taken.
+	// deregistered, kernelsEnded and aborted report whether stepDeregister, stepAwaitGraphs and
+	// stepAbort have been executed.
 	deregistered, kernelsEnded, aborted bool
 }
 
@@ -64,37 +66,38 @@ type progress struct {
 type facts struct {
 	progress
 
-	// stuck reports whether some GPU of the process has a kernel that never ends. Any call to NCCL may
-	// wait for it.
+	// stuck reports whether some GPU of the process runs a kernel that never ends. Any call to NCCL
+	// may wait for that kernel.
 	stuck bool
 	// calling reports whether a call to NCCL is waiting for another rank.
 	calling bool
 	// idle reports whether no stream has work of the group.
 	idle bool
-	// windows and plain report whether NCCL's window kernels, and other kernels of NCCL, may be
-	// running. An idle group may have a plain kernel on a stream that was closed before its end.
+	// windows and plain report whether window and plain kernels of NCCL may be running. Even if the
+	// group is idle, a plain kernel may be running on a stream that was closed before the kernel
+	// ended.
 	windows, plain bool
 	// keeps reports whether the device has unfinished work of closed streams (gpu.GPU.KeepsMemory).
 	keeps bool
-	// held reports whether graphs of other libraries contain calls of the group, which may be
-	// replayed at any time; heldPlain and heldWindows report whether these include plain and window
-	// kernels of NCCL. While calling is true, these two are unknown and false.
+	// held reports whether graphs of other libraries, which may be replayed at any time, contain calls
+	// of the group. heldPlain and heldWindows report whether these calls include plain and window
+	// kernels of NCCL; both are false, because unknown, while calling is true.
 	held, heldPlain, heldWindows bool
-	// quiet reports whether the device has no work for which an abort would wait long.
+	// quiet reports whether the device has no work that could delay the abort for long.
 	quiet bool
 }
 
-// decide returns the next step of the end of a communicator.
+// decide returns the next step of a teardown.
 func decide(f *facts) step {
 	switch {
 	case f.stuck && (!f.kernelsEnded || !f.aborted):
-		return nextWhileStuck(f)
+		return decideWhileStuck(f)
 	case f.aborted:
-		return nextAfterAbort(f)
+		return decideAfterAbort(f)
 	case f.kernelsEnded:
-		return nextBeforeAbort(f)
+		return decideBeforeAbort(f)
 	case (f.windows || f.heldWindows) && !f.idle && !f.late && !f.calling:
-		return stepDrain // to find out whether a window kernel does not end
+		return stepDrain // to find out whether the window kernels end
 	case f.windows && !f.idle && !f.calling:
 		return stepAbandon
 	case needsAbort(f):
@@ -110,13 +113,14 @@ func decide(f *facts) step {
 
 // needsAbort reports whether there may be a call or a kernel that only the abort ends.
 func needsAbort(f *facts) bool {
-	return f.calling || f.plain && f.keeps || !f.idle && (f.plain || f.heldPlain || f.heldWindows)
+	ncclMayRun := f.plain || f.heldPlain || f.heldWindows
+	return f.calling || f.plain && f.keeps || !f.idle && ncclMayRun
 }
 
-// nextBeforeAbort decides the next step when nothing needs the abort. It does not wait for graphs of
-// other libraries that contain plain kernels only: the abort ends these kernels, also in later
-// replays, and NCCL keeps the memory they use until the graphs are gone.
-func nextBeforeAbort(f *facts) step {
+// decideBeforeAbort returns the next step if nothing needs the abort. It does not wait for graphs
+// of other libraries that contain only plain kernels, because the abort ends these kernels, even in
+// later replays, and NCCL keeps the memory they use until the graphs are destroyed.
+func decideBeforeAbort(f *facts) step {
 	switch {
 	case f.held && (f.heldWindows || !f.heldPlain):
 		return stepAwaitCaptures
@@ -127,25 +131,26 @@ func nextBeforeAbort(f *facts) step {
 	}
 }
 
-// nextAfterAbort decides the next step once the abort was started.
-func nextAfterAbort(f *facts) step {
+// decideAfterAbort returns the next step after the start of the abort.
+func decideAfterAbort(f *facts) step {
 	switch {
 	case f.kernelsEnded && f.held:
 		return stepAwaitCaptures
 	case f.kernelsEnded:
 		return stepFinish
 	case !f.idle && !f.late:
-		return stepDrain // NCCL waits for kernels, which may be queued after messages that never arrive
+		// The abort waits for kernels, which may be queued after a Recv whose message never arrives.
+		return stepDrain
 	case f.windows:
-		return stepAbandon // the call has ended, but a window kernel before it does not end
+		return stepAbandon // the blocked call has ended, but a window kernel before it does not
 	default:
 		return stepAwaitGraphs
 	}
 }
 
-// nextWhileStuck decides the next step while a kernel of the process is stuck. It aborts the
-// communicator only to end a call, and does not wait for that abort.
-func nextWhileStuck(f *facts) step {
+// decideWhileStuck returns the next step if a kernel of the process is stuck. It aborts the
+// communicator only to end a blocked call, and does not wait for that abort.
+func decideWhileStuck(f *facts) step {
 	switch {
 	case f.kernelsEnded:
 		return stepKeep

@@ -24,16 +24,16 @@ import (
 
 // Device implements driver.Device for the GPU of one rank.
 //
-// States: open; closed. While any stream is being captured, nothing is registered.
+// States: open; closed. No segment is registered while a stream is being captured.
 type Device struct {
 	cfg  driver.Config
 	nccl *nccl.Library
-	// anyThread is the library for single calls from any thread. The calls of an NCCL group must all
-	// run on the same thread, in gpu.Do.
+	// anyThread wraps the library for single calls from any thread. All calls of an NCCL group
+	// (ncclGroupStart) must run on the same thread, in gpu.Do.
 	anyThread *nccl.Library
-	gpu       *gpu.GPU // nil until it is open
+	gpu       *gpu.GPU // nil if open has failed before opening the GPU
 	info      driver.Info
-	// machine connects the ranks of this machine, and passes descriptors between them.
+	// machine connects the ranks of this machine, and transfers file descriptors between them.
 	machine  *shm.Machine
 	exporter memory.Exporter
 	self     member
@@ -42,18 +42,19 @@ type Device struct {
 	streams  *stream.Streams
 	scratch  memory.Scratch
 	reports  gpu.Pinned[kernels.Report]
-	// collectives has the kernels of the direct path.
+	// collectives holds the loaded kernels of the direct path.
 	collectives gpu.Code
 	messages    p2p.Device
 
 	mu            ranked.Mutex[deviceMu]
-	released      bool                       // the GPU was released; guarded by mu
+	released      bool                       // whether the GPU has been released; guarded by mu
 	communicators map[*communicator]struct{} // open or being torn down; guarded by mu
 }
 
 // open opens the GPU and the libraries.
 func (d *Device) open(ctx context.Context) error {
-	// First, because ranks wait in it for rank 0, even if rank 0 fails to open its GPU.
+	// This is the first step, because the other ranks wait in it for rank 0, even if rank 0 then fails
+	// to open its GPU.
 	var err error
 	if d.machine, err = shm.Open(ctx, d.cfg); err != nil {
 		return err
@@ -65,7 +66,7 @@ func (d *Device) open(ctx context.Context) error {
 	if d.nccl, err = nccl.Load(); err != nil {
 		return withAdvice(err)
 	}
-	device, err := choose(library, &d.cfg)
+	device, err := chooseDevice(library, &d.cfg)
 	if err != nil {
 		return err
 	}
@@ -84,7 +85,7 @@ func (d *Device) open(ctx context.Context) error {
 	return d.publishMember(ctx)
 }
 
-// publishMember publishes the description of this rank for the others.
+// publishMember publishes this rank's description for the other ranks.
 func (d *Device) publishMember(ctx context.Context) error {
 	boot, err := sys.BootID()
 	if err != nil {
@@ -103,14 +104,15 @@ func (d *Device) publishMember(ctx context.Context) error {
 		Machine: machine, Boot: boot, GPU: uuid, Process: process, Name: d.info.Name, NCCL: code,
 		NoFabric: d.gpu.NoFabric,
 	}
-	// Not later: CUDA may wait for streams to load a kernel, and the streams for messages.
+	// The kernels must be loaded before messages are sent: CUDA may load a kernel only after streams
+	// are idle, and these may be waiting for messages.
 	if err := d.gpu.Do(func() error { return d.messages.Copies.Load(d.gpu) }); err != nil {
 		d.self.NoKernels = err.Error()
 	}
 	return d.publish(ctx, &d.self)
 }
 
-// publish stores the member of this rank for the others.
+// publish writes the description of this rank to the store.
 func (d *Device) publish(ctx context.Context, m *member) error {
 	value, err := json.Marshal(m)
 	if err != nil {
@@ -122,16 +124,16 @@ func (d *Device) publish(ctx context.Context, m *member) error {
 // Info describes the device.
 func (d *Device) Info() driver.Info { return d.info }
 
-// Ordinal returns the number of the GPU among the visible ones.
+// Ordinal returns the GPU's number among those visible to the process.
 func (d *Device) Ordinal() int { return d.gpu.Ordinal() }
 
-// Library returns the name and version of the NCCL in use.
+// Library returns the name and version of the NCCL library in use.
 func (d *Device) Library() string {
 	_, text := d.nccl.Version()
 	return "NCCL " + text
 }
 
-// NewArena reserves the addresses of an arena.
+// NewArena reserves address ranges for an arena.
 func (d *Device) NewArena(bytes int64) (driver.Arena, error) { return d.memory.NewArena(bytes) }
 
 // NewStream creates a stream.
@@ -155,8 +157,8 @@ func (d *Device) AdoptStream(handle uintptr) (driver.AdoptedStream, error) {
 // NewEvent creates an event.
 func (d *Device) NewEvent() (driver.Event, error) { return d.streams.NewEvent(), nil }
 
-// choose returns the GPU of this rank among the visible ones.
-func choose(library *cuda.Driver, cfg *driver.Config) (cuda.Device, error) {
+// chooseDevice returns this rank's GPU, one of those visible to the process.
+func chooseDevice(library *cuda.Driver, cfg *driver.Config) (cuda.Device, error) {
 	n, err := library.DeviceCount()
 	if err != nil {
 		return cuda.Device{}, err
@@ -166,7 +168,7 @@ func choose(library *cuda.Driver, cfg *driver.Config) (cuda.Device, error) {
 		ordinal = cfg.LocalRank
 		switch {
 		case n == 1:
-			// Launchers often make only its own GPU visible to each rank.
+			// Many launchers make only one GPU visible to each rank.
 			ordinal = 0
 		case sharingEnabled() && n > 0:
 			ordinal %= n
@@ -184,9 +186,9 @@ func choose(library *cuda.Driver, cfg *driver.Config) (cuda.Device, error) {
 	return library.Device(ordinal)
 }
 
-// Close frees everything. It closes open graphs first, because a communicator cannot end before the
-// graphs with its calls. Memory that graphs of other libraries use is freed when these graphs are
-// gone, and so is the context.
+// Close frees everything. It closes open graphs first, because a communicator cannot be torn down
+// before the graphs that contain its calls. If graphs of other libraries use memory of the device,
+// that memory and the CUDA context are freed when these graphs are destroyed.
 func (d *Device) Close() error {
 	if d.gpu == nil {
 		return d.leaveMachine()
@@ -199,15 +201,16 @@ func (d *Device) Close() error {
 		errs = append(errs, end())
 	}
 	errs = append(errs, d.leaveMachine())
-	// If a stream still has an unfinished message, everything it uses stays until the process ends.
-	noneLate := func() (bool, error) { return d.messages.Late.Load() == 0, nil }
-	late := gpu.Within(gpu.EndingTime, noneLate) != nil
+	// If a stream still has an unfinished message, everything that the stream uses is kept until the
+	// process ends.
+	messagesEnded := func() (bool, error) { return d.messages.Late.Load() == 0, nil }
+	late := gpu.Within(gpu.EndingTime, messagesEnded) != nil
 	reclaimed, err := d.gpu.Reclaim()
 	errs = append(errs, err)
 	d.mu.Lock()
-	ends := !d.released && reclaimed && !late
+	mayRelease := !d.released && reclaimed && !late
 	d.mu.Unlock()
-	if !ends {
+	if !mayRelease {
 		return errors.Join(errs...)
 	}
 	if len(held) > 0 {
@@ -224,32 +227,32 @@ func (d *Device) Close() error {
 	return errors.Join(append(errs, d.release())...)
 }
 
-// closeCommunicators closes the open communicators, and returns those that are not torn down yet,
+// closeCommunicators closes the open communicators, and returns those that are not torn down yet
 // because of graphs of other libraries or unfinished work of closed streams.
 func (d *Device) closeCommunicators() (held []*communicator, err error) {
 	var errs []error
-	late := false // a group waits for unfinished work of the device; all others wait for it, too
+	late := false // whether a teardown is waiting for unfinished work of the device, as all others will
 	for _, c := range d.openCommunicators() {
 		errs = append(errs, c.Close())
-		ended := c.stages.await(c.stages.released, late || gpu.Stuck.Load())
+		err := c.stages.await(c.stages.released, late || gpu.Stuck.Load())
 		select {
 		case <-c.stages.tornDown:
-			ended = c.teardown.err
+			err = c.teardown.err
 		default:
 			held = append(held, c)
 			if late {
-				ended = nil // the first error is enough
+				err = nil // the first error is enough
 			}
-			late = late || ended != nil && d.gpu.KeepsMemory()
+			late = late || err != nil && d.gpu.KeepsMemory()
 		}
 		if !gpu.Stuck.Load() {
-			errs = append(errs, ended)
+			errs = append(errs, err)
 		}
 	}
 	return held, errors.Join(errs...)
 }
 
-// release frees the device's own resources, and then releases its context.
+// release frees the device's own resources and then releases its CUDA context.
 func (d *Device) release() error {
 	errs := []error{d.gpu.Do(func() error {
 		api := d.gpu.CUDA
@@ -282,7 +285,7 @@ func (d *Device) openCommunicators() []*communicator {
 	return slices.Collect(maps.Keys(d.communicators))
 }
 
-// groups returns the open communicators, as streams use them.
+// groups returns the open communicators as the interface that streams use.
 func (d *Device) groups() []stream.Group {
 	var all []stream.Group
 	for _, c := range d.openCommunicators() {
@@ -291,34 +294,34 @@ func (d *Device) groups() []stream.Group {
 	return all
 }
 
-// othersHaveWindows reports whether another group may have an unfinished window kernel.
-func (d *Device) othersHaveWindows(than *communicator) bool {
+// othersHaveWindows reports whether a group other than c may have an unfinished window kernel.
+func (d *Device) othersHaveWindows(c *communicator) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	for o := range d.communicators {
-		if o != than && o.busy.Windows.Load() {
+	for other := range d.communicators {
+		if other != c && other.busy.Windows.Load() {
 			return true
 		}
 	}
 	return false
 }
 
-// addCommunicator adds a communicator to the device's list.
+// addCommunicator adds a communicator to the device.
 func (d *Device) addCommunicator(c *communicator) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.communicators[c] = struct{}{}
 }
 
-// removeCommunicator removes a communicator from the device's list.
+// removeCommunicator removes a communicator from the device.
 func (d *Device) removeCommunicator(c *communicator) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	delete(d.communicators, c)
 }
 
-// startsEarly reports whether NCCL's window kernels may start before earlier work in the stream has
-// ended (nccl.EarlyStart).
+// startsEarly reports whether NCCL has the defect nccl.EarlyStart on this GPU: window kernels may
+// start before earlier work in the stream has ended.
 func (d *Device) startsEarly() bool {
 	code, _ := d.nccl.Version()
 	return nccl.EarlyStart.In(code, d.gpu.Major)

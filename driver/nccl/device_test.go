@@ -65,7 +65,7 @@ func choosing(t *testing.T, all []choice) {
 		t.Fatal(err)
 	}
 	for _, c := range all {
-		got, err := choose(gpus, &driver.Config{Device: c.device, LocalRank: c.local})
+		got, err := chooseDevice(gpus, &driver.Config{Device: c.device, LocalRank: c.local})
 		switch {
 		case c.want < 0 && !errors.Is(err, driver.ErrUnsupported):
 			t.Errorf("%+v: got error %v, want ErrUnsupported", c, err)

@@ -7,17 +7,17 @@ import (
 	"symmem/internal/control"
 )
 
-// directPath holds the state of a group's direct path, which runs collectives by symmem's own
-// kernels (package kernels).
+// directPath holds the state of a group's direct path, on which symmem's own kernels (package
+// kernels) run collectives.
 type directPath struct {
-	// unavailable gives the reason why the group has no direct path; empty if it has. It is set before
-	// the group is used.
+	// unavailable gives the reason why the group has no direct path, or is empty if the group has one.
+	// It is set before the group is used.
 	unavailable string
-	// choose is Launch.Choose, or a function of a test that counts calls.
+	// choose calls Launch.Choose. Tests replace it to count the calls.
 	choose   func(*kernels.Launch) error
 	exchange direct.Exchange
 	order    direct.LaunchOrder
 	sharing  memory.Sharing
-	// announcements shows each rank the launches of the others if they share memory; else nil.
+	// announcements shows each rank the launches of the others; nil if the ranks share no host memory.
 	announcements control.Announcements
 }

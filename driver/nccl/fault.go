@@ -23,7 +23,7 @@ type faults struct {
 	messages *p2p.Messages
 	direct   *directPath
 	timeout  time.Duration
-	rasID    string // the name of the communicator in NCCL's RAS
+	rasID    string // identifies the communicator in NCCL's RAS
 }
 
 // mismatch returns a MismatchError if other ranks have announced a different call under the

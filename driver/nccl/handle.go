@@ -6,15 +6,15 @@ import (
 	"symmem/internal/cuda"
 )
 
-// Current makes calls to other libraries, such as NCCL, on a thread in the primary context of the
-// GPU that Open chooses for a rank, by its number among the ranks of its machine. If the rank's
-// device is not open, the context may end with the calls.
+// Current runs calls on a thread whose current context is the primary context of a GPU: the one
+// that Open chooses for the given local rank. calls may use other libraries, such as NCCL. If the
+// rank's device is not open, the context may be destroyed after calls returns.
 func Current(localRank int, calls func(*cuda.Driver) error) error {
 	library, err := loadDriver()
 	if err != nil {
 		return err
 	}
-	device, err := choose(library, &driver.Config{LocalRank: localRank})
+	device, err := chooseDevice(library, &driver.Config{LocalRank: localRank})
 	if err != nil {
 		return err
 	}

@@ -8,18 +8,18 @@ import (
 	"symmem/internal/spin"
 )
 
-// history records the launches of a group: their number and the latest calls, so that the call of a
-// fault can be found. The zero value is ready to use.
+// history counts the launches of a group and stores the latest calls, so that the call of a fault
+// can be found. The zero value is ready to use.
 //
-// Writers hold the lock of the communicator, so there is one at a time. Readers must not wait for
-// that lock, which a launch holds while it waits in NCCL. So a writer stores the call of a ticket
-// first and then updates latest. A reader loads the call, and then checks latest to see whether the
-// slot may have been reused meanwhile.
+// Writers hold the communicator's lock, so there is one at a time. Readers must not wait for that
+// lock, because a launch that waits in NCCL holds it. So a writer first stores the call of a ticket
+// and then updates latest. A reader loads the call, and then checks latest to see whether the slot
+// may have been reused meanwhile.
 type history struct {
-	// latest holds the ticket of the last collective, shifted by operationBits, and the operation of
-	// that collective or of a later message.
+	// latest holds the ticket of the last collective, shifted left by operationBits, and the operation
+	// of that collective or of a later message.
 	latest atomic.Uint64
-	// counts has the number of calls by their path.
+	// counts holds the number of calls on each path.
 	counts [driver.Paths]atomic.Uint64
 	// tickets holds the call of each ticket at ticket % remembered, or nil if it has none.
 	tickets [historySize]atomic.Pointer[driver.Call]
@@ -33,9 +33,9 @@ const operationBits = 8
 // historySize is the number of recent calls that can be looked up, a power of two.
 const historySize = 256
 
-// note records the launch of a collective, with the number of its direct kernels that communicate
-// with other ranks. The ticket is 0 for a call in a capture of another library. The communicator's
-// lock is held.
+// note records the launch of a collective. The ticket is 0 for a call in a capture of another
+// library. exchanges is the number of the call's direct kernels that communicate with other ranks.
+// The communicator's lock is held.
 func (h *history) note(p *driver.Call, ticket uint64, exchanges int) {
 	spin.Publish64(&h.counts[p.Path], h.counts[p.Path].Load()+1)
 	if ticket != 0 {
@@ -51,7 +51,7 @@ func (h *history) note(p *driver.Call, ticket uint64, exchanges int) {
 	}
 }
 
-// noteMessage records one end of a message, and returns the ticket of the collective before it. The
+// noteMessage records a Send or Recv, and returns the ticket of the collective before it. The
 // communicator's lock is held.
 func (h *history) noteMessage(p *driver.Call) (ticket uint64) {
 	ticket, _ = h.last()
@@ -60,8 +60,8 @@ func (h *history) noteMessage(p *driver.Call) (ticket uint64) {
 	return ticket
 }
 
-// noteComparison records the ticket of a comparison, for a call in a capture of another library. The
-// communicator's lock is held.
+// noteComparison records a ticket that was used only to compare a call in a capture of another
+// library. The communicator's lock is held.
 func (h *history) noteComparison(ticket uint64) {
 	_, operation := h.last()
 	h.tickets[ticket%historySize].Store(nil)
@@ -71,11 +71,11 @@ func (h *history) noteComparison(ticket uint64) {
 // last returns the ticket of the last collective, and the operation of the last collective or
 // message.
 func (h *history) last() (ticket uint64, operation driver.Operation) {
-	l := h.latest.Load()
-	return l >> operationBits, driver.Operation(l & (1<<operationBits - 1))
+	latest := h.latest.Load()
+	return latest >> operationBits, driver.Operation(latest & (1<<operationBits - 1))
 }
 
-// callsByPath counts the calls by their path.
+// callsByPath returns the number of calls on each path.
 func (h *history) callsByPath() (counts [driver.Paths]uint64) {
 	for path := range counts {
 		counts[path] = h.counts[path].Load()
@@ -83,7 +83,7 @@ func (h *history) callsByPath() (counts [driver.Paths]uint64) {
 	return counts
 }
 
-// callOf returns the call of a ticket, or nil.
+// callOf returns the call of a ticket, or nil if the ticket has no call or is too old.
 func (h *history) callOf(ticket uint64) *driver.Call {
 	if last, _ := h.last(); ticket == 0 || ticket > last {
 		return nil

@@ -5,22 +5,23 @@ import (
 	"symmem/internal/cuda"
 )
 
-// kernel describes a launch of a kernel, with all its arguments.
+// kernel describes a kernel launch with its arguments.
 type kernel struct {
 	function cuda.Function
-	// blocks is the number of blocks, and threads the number of threads in each.
+	// blocks is the number of blocks, and threads the number of threads per block.
 	blocks, threads int
 	params          cuda.Params
-	// overlaps reports whether it may start before its predecessor in the stream has ended.
+	// overlaps reports whether the kernel may start before its predecessor in the stream has ended.
 	overlaps bool
-	// local reports whether it does not communicate with other ranks. Its arguments have no digest.
+	// local reports whether the kernel uses only this rank's memory. The arguments of such a kernel
+	// contain no digest.
 	local bool
-	// next is the next kernel of the same call, or nil.
+	// next points to the next kernel of the same call, or is nil.
 	next *kernel
 }
 
-// normKernel returns the kernel that runs after the all-reduce of a norm, on its output. It writes
-// poison if the word at fault reports that the all-reduce has failed.
+// normKernel returns the kernel that completes a norm after its all-reduce. The kernel writes
+// poison if the word at address fault reports that the all-reduce has failed.
 func (p *plan) normKernel(fault uintptr, overlaps bool) (*kernel, error) {
 	c, l := p.c, kernels.Local{Norm: *p.Norm, Send: p.Recv, Recv: p.Recv, Fault: fault}
 	k := &kernel{
@@ -33,7 +34,7 @@ func (p *plan) normKernel(fault uintptr, overlaps bool) (*kernel, error) {
 	return k, err
 }
 
-// queue launches the kernel and those after it in the same call.
+// queue launches the kernel and the kernels after it in the same call.
 func (k *kernel) queue(gpu *cuda.Driver, on cuda.Stream) (err error) {
 	for ; k != nil && err == nil; k = k.next {
 		if k.overlaps {
