@@ -1,75 +1,85 @@
-// Package nccl implements the backend for NVIDIA GPUs: memory comes from CUDA's virtual memory
-// management, collectives from NCCL and from symmem's own kernels, and ranks coordinate over a
-// control plane.
+// Package nccl implements the backend for NVIDIA GPUs. It allocates memory with CUDA's virtual
+// memory management, runs collectives with NCCL and with symmem's own kernels, and coordinates
+// ranks over a control plane.
 //
-// It needs libcuda.so.1 and libnccl.so.2 (2.27.3 or later) at run time and nothing at build time.
+// It loads libcuda.so.1 and libnccl.so.2 (2.27.3 or later) at run time, and needs neither of them
+// at build time.
 //
 // # Memory
 //
 // An arena consists of two reserved address ranges of the same size. A segment is one physical
-// allocation that is mapped whole into both, at the same offset. Windows are registered over the
-// first mapping only, and callers hold addresses of the first. NCCL finds windows by address, so
-// the address passed to NCCL selects the path: window kernels for the first mapping, plain kernels
-// for the second. (NCCL uses its window kernels whenever it can, even if they are slower.)
+// allocation that is mapped into both ranges at the same offset. Windows cover only the first
+// mapping, and callers use addresses in the first mapping. NCCL finds windows by address, so the
+// address passed to NCCL selects the path: window kernels for the first mapping, plain kernels for
+// the second. (Otherwise NCCL would use its window kernels whenever it can, even if they are
+// slower.)
 //
 // # Control plane
 //
-// NCCL has no deadlines, compares nothing, and does not report missing ranks. So every group has a
-// control.Plane in addition to its NCCL communicator: shared memory if all of its ranks are on one
-// machine, TCP otherwise. Over the plane, ranks agree on registrations, compare calls (CheckEvery:
-// before the collective is passed to NCCL, so no buffer of a mismatched call is ever written), and
-// find the cause of a failure.
+// NCCL has no deadlines, does not compare calls, and does not report missing ranks. So every group
+// has a control.Plane in addition to its NCCL communicator. The plane uses shared memory if all
+// ranks of the group are on one machine, and TCP otherwise. Over the plane, ranks agree on
+// registrations, compare calls, and find the cause of a failure. With CheckEvery, a call is
+// compared before it is passed to NCCL, so no buffer of a mismatched call is written.
 //
 // Each communicator has a watcher goroutine that checks unfinished work. If a rank is lost, late or
-// has failed, it ends NCCL's kernels and blocked calls, and streams with such work report the
-// fault.
+// has failed, the watcher starts a teardown, which ends NCCL's kernels and blocked calls. Streams
+// with unfinished work report the fault.
 //
 // # Messages
 //
-// Messages do not use NCCL (internal/p2p). Once a Recv is queued, the host must not call CUDA to
-// complete it: many calls wait for other threads, for example for one that frees memory, which
-// waits for all streams and so for the Recv. So peers map each other's staging memory when a group
-// connects. Only a message in a segment that its sender has allocated later needs a call, to map
-// the segment.
+// Messages do not use NCCL (internal/p2p). Once a Recv is queued, completing it must not require
+// calls to CUDA on the host. Such a call may wait for another thread that is freeing memory, and
+// that thread waits for all streams, including the one with the Recv. So peers map each other's
+// staging memory when a group connects. The exception is a message in a segment that its sender
+// allocated later: the receiver has to map that segment.
 //
-// A GPU writes the data of a message to its own memory before it writes the word that announces
-// the data. So no GPU reads memory that another one may still be writing, and waits need no flush.
+// A GPU writes a message's data to its own memory before it writes the word that announces the
+// data. So no GPU reads memory to which another GPU may still be writing, and waits need no flush.
 //
 // # Order
 //
-// Direct kernels of one group never overlap on a rank, because they share exchange memory and the
-// call counter. Launches are ordered by events (direct.LaunchOrder). That includes graphs of other
-// libraries, whose replays are invisible to us: each capture with calls of a group waits for the
-// group's event before its first call and records the event after its last one (direct.Recordings).
-// NCCL's kernels are ordered with direct kernels, too: both may not fit on a GPU together, and
-// ranks that ran them in different orders would deadlock. NCCL itself orders its kernels of one
-// group.
+// Direct kernels of one group must not overlap on a rank, because they share exchange memory and
+// the call counter. Events keep the launches in order (direct.LaunchOrder), even in graphs of other
+// libraries, whose replays symmem does not see: each capture with calls of a group waits for the
+// group's event before its first call and records the event after its last call
+// (direct.Recordings). NCCL's kernels are ordered with direct kernels, too, because the two may not
+// fit on a GPU together, and ranks that ran them in different orders would deadlock. NCCL itself
+// keeps its kernels of one group in order.
 //
 // # Graphs of other libraries
 //
-// PyTorch captures calls into its own graphs, and replays and destroys them without our knowledge.
-// Their kernels contain addresses of the group's exchange memory, report, windows and segments. So
-// each such capture keeps these objects through a CUDA user object, whose destructor runs when the
-// graph, its clones, their instances, graphs that launch them and unfinished launches are all gone.
-// Frees (Deregister, Unmap, Close, the teardown after a fault) are deferred until then. The
-// destructor runs on a CUDA thread, so it only decrements counts; a goroutine calls CUDA.
+// PyTorch captures calls into its own graphs, and replays and destroys these graphs without
+// notifying symmem. The graphs' kernels contain addresses of the group's exchange memory, report,
+// windows and segments. So each such capture holds references to these objects through a CUDA user
+// object. Its destructor runs once the graph, its clones, their instances and the graphs that
+// contain them are destroyed and all launches have ended. Until then, anything that would free the
+// objects (Deregister, Unmap, Close, a teardown) is deferred. The destructor runs on a CUDA thread,
+// where calls to CUDA are forbidden, so it only decrements counts, and a goroutine frees the
+// objects.
 //
-// A group that ends sets a word in its report, which ends waiting kernels and kernels that are
-// replayed later. NCCL's communicator is aborted immediately if such graphs contain only plain
-// kernels of NCCL, which the abort ends; NCCL keeps the memory they use. If they contain window
-// kernels, or no kernels of NCCL, it is aborted after the graphs are gone. If the driver has no
-// user objects (before CUDA 11.3), everything that captures use is kept until the device closes.
+// The teardown of a group sets a word in the group's report, which ends waiting kernels and kernels
+// that are replayed later. If the graphs contain only plain kernels of NCCL, NCCL's communicator is
+// aborted immediately, because the abort ends these kernels and NCCL keeps the memory they use. If
+// the graphs contain window kernels, or no kernels of NCCL, the communicator is aborted after the
+// graphs are destroyed. If the driver has no user objects (before CUDA 11.3), everything that
+// captures use is kept until the device closes.
 //
 // # Parts
 //
-// internal/gpu wraps the GPU's context and its resources; internal/memory has arenas, segments and
-// use counts; internal/stream streams, events and graphs; internal/p2p messages; internal/direct
-// the state that direct kernels share. The documentation of each describes its states, locks and
-// invariants. This package implements groups.
+// This package implements groups. Its subpackages, whose documentation describes their states,
+// locks and invariants, are:
 //
-// A communicator launches calls. Each of its other jobs has a type with the fields it needs:
-// registrar, recorder, comparer, faults, watcher, owner and teardown. connector creates it. The parts
-// share its lock, its plane and its history. decide returns the steps of its teardown.
+//	internal/gpu     the GPU's context and its resources
+//	internal/memory  arenas, segments and use counts
+//	internal/stream  streams, events and graphs
+//	internal/p2p     messages
+//	internal/direct  the state that direct kernels share
+//
+// A connector joins a group and creates its communicator, which launches calls. Each of the
+// communicator's other tasks is implemented by a part with the fields it needs: registrar,
+// recorder, comparer, faults, watcher, owner and teardown. The parts share the communicator's lock,
+// plane and history. decide returns the steps of the teardown.
 //
 // # Locks of the parts
 //
@@ -104,9 +114,9 @@
 // A goroutine may hold communicator.mu of several groups, locked in the order of their numbers.
 //
 // Graph.mu, Stream.Mu and communicator.mu are held while this rank waits for others: a launch that
-// is compared waits until all ranks have reached it, and a Send without free space until its peer
-// has taken messages. Meanwhile, the registration of a segment waits for communicator.mu. The other
-// locks are not held during such waits.
+// is compared waits until all ranks have reached it, and a Send waits for free space until its peer
+// has received messages. Meanwhile, the registration of a segment waits for communicator.mu. The
+// other locks are not held during such waits.
 //
 // # Lock order
 //

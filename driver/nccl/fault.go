@@ -26,8 +26,8 @@ type faults struct {
 	rasID    string // identifies the communicator in NCCL's RAS
 }
 
-// mismatch returns a MismatchError if other ranks have announced a different call under the
-// ticket, or nil.
+// mismatch returns a MismatchError if other ranks have announced a different call for the ticket,
+// or nil.
 func (f *faults) mismatch(call *driver.Call, ticket uint64) error {
 	if f.direct.announcements == nil {
 		return nil
@@ -39,14 +39,14 @@ func (f *faults) mismatch(call *driver.Call, ticket uint64) error {
 	return f.cfg.Mismatch(ticket, call, ranks...)
 }
 
-// ownCallDiffering returns a MismatchError if calls are compared and other ranks have announced a
-// different call under a ticket of this rank, or nil.
-func (f *faults) ownCallDiffering(ticket uint64) error {
-	p := f.history.callOf(ticket)
-	if p == nil || !f.check.Load() {
+// launchedMismatch returns a MismatchError if calls are compared and other ranks have announced a
+// different call for a ticket that this rank has launched, or nil.
+func (f *faults) launchedMismatch(ticket uint64) error {
+	call := f.history.callOf(ticket)
+	if call == nil || !f.check.Load() {
 		return nil
 	}
-	return f.mismatch(p, ticket)
+	return f.mismatch(call, ticket)
 }
 
 // checkKernels fails the group if a kernel has reported a fault, and returns the first one.
@@ -71,12 +71,12 @@ func (f *faults) kernelFault() error {
 	case kernels.Diverged:
 		if ticket != 0 {
 			if err := f.mismatch(call, ticket); err != nil {
-				return err // it names all ranks that differ
+				return err // names all ranks that differ; the report names one
 			}
 		}
-		differs := f.cfg.Mismatch(cmp.Or(ticket, report.Epoch), call, int(report.Ranks))
-		differs.Launch = ticket == 0
-		return differs
+		e := f.cfg.Mismatch(cmp.Or(ticket, report.Epoch), call, int(report.Ranks))
+		e.Launch = ticket == 0
+		return e
 	case kernels.TimedOut:
 		e := &driver.TimeoutError{
 			Doing: doing, Waited: f.timeout, Members: f.cfg.Ranks,
@@ -90,8 +90,8 @@ func (f *faults) kernelFault() error {
 	}
 }
 
-// doing describes a call by its ticket, or by the number of the kernel launch if the ticket is not
-// known.
+// doing describes a call with its ticket, or with the number of its kernel launch if the ticket is
+// unknown.
 func (f *faults) doing(call *driver.Call, ticket, launch uint64) string {
 	text := fmt.Sprintf("%v %d of group %s", call.Operation, ticket, f.cfg.Name())
 	if ticket == 0 {
@@ -111,36 +111,37 @@ func (f *faults) checkPeers() {
 	_ = f.plane.Fail(f.plane.PeerFault("between calls of group " + f.cfg.Name()))
 }
 
-// waitFor describes the wait for a collective.
+// waitFor returns the description of a wait for a collective.
 func (f *faults) waitFor(ticket uint64, operation driver.Operation) control.Wait {
 	return control.Wait{
 		Ticket: ticket, Operation: operation,
 		Doing: func() string { return fmt.Sprintf("%v %d of group %s", operation, ticket, f.cfg.Name()) },
 		Why: func() error {
-			// Reports of kernels come first, since such a fault ends all waits.
+			// Check the reports of kernels first, since a fault in a kernel ends all waits.
 			if err := f.kernelFault(); err != nil {
 				return err
 			}
 			if err := f.messages.Examine(); err != nil {
 				return err
 			}
-			return f.ownCallDiffering(ticket)
+			return f.launchedMismatch(ticket)
 		},
 		Counts: func() string {
 			if f.plane.Cause() != nil {
-				return "" // the error has them already
+				return "" // the cause already contains the counts
 			}
 			return countsOf(f.rasID, f.cfg, f.timeout)
 		},
 	}
 }
 
-// complete reports whether every rank has launched a collective, and nothing prevents its end.
+// complete reports whether every rank has launched a collective and nothing prevents the collective
+// from completing.
 func (f *faults) complete(ticket uint64) bool {
 	return f.plane.Diagnose(f.waitFor(ticket, driver.Barrier), time.Time{}) == nil
 }
 
-// afterPeerFault calls afterPeerFaultAt for a call without a ticket.
+// afterPeerFault calls afterPeerFaultAt for a call that has no ticket, with the next ticket.
 func (f *faults) afterPeerFault(p *driver.Call) error {
 	ticket, _ := f.history.last()
 	return f.afterPeerFaultAt(p, ticket+1)
@@ -151,7 +152,8 @@ func (f *faults) afterPeerFaultAt(p *driver.Call, ticket uint64) error {
 	if err := f.plane.Cause(); err != nil {
 		return err
 	}
-	// The text must equal that of a wait for the call, because ranks compare their positions.
+	// The text must be the same as in a wait for the call, because ranks compare it to find out
+	// whether they were in the same call.
 	wait := f.waitFor(ticket, p.Operation)
 	if err := f.plane.Diagnose(wait, time.Now()); err != nil {
 		return f.plane.Fail(err)
@@ -159,14 +161,14 @@ func (f *faults) afterPeerFaultAt(p *driver.Call, ticket uint64) error {
 	return f.plane.Fail(f.plane.PeerFault(wait.Doing()))
 }
 
-// failUnqueued fails the group over a call that this rank could not queue, although other ranks
-// assume that it was launched: nothing else would end their waits for it.
+// failUnqueued fails the group because this rank could not queue a call. Other ranks assume that
+// the call was launched, and nothing else would end their waits for it.
 func (f *faults) failUnqueued(p *driver.Call, err error) error {
 	if cause := f.plane.Cause(); cause != nil {
-		return cause // it is the reason why NCCL's call has failed
+		return cause // made the call to NCCL fail
 	}
 	if f.plane.PeerFailed() {
-		return f.afterPeerFault(p) // it may be the reason: such a peer shares no more memory
+		return f.afterPeerFault(p) // a likely reason, since a failed peer shares no more memory
 	}
 	return f.plane.Fail(fmt.Errorf("%v on group %s: %w", p.Operation, f.cfg.Name(), err))
 }

@@ -21,26 +21,26 @@ type calls struct {
 	all []*captured
 	// users holds the communicators used, each once, sorted by number.
 	users []*communicator
-	// recordings holds the capture number that each communicator with collectives assigned, and the
+	// recordings holds, for each communicator with collectives, its number for this capture and the
 	// number of its calls.
 	recordings map[*communicator]*direct.Recording
-	// running holds the communicators whose launches must be ordered: see direct.LaunchOrder.
-	running []*communicator
+	// ordered holds the communicators whose launches must be ordered (direct.LaunchOrder).
+	ordered []*communicator
 }
 
-// captured refers to a call in a graph.
+// captured holds a collective or message captured in a graph.
 type captured struct {
 	plan    *plan
 	message *p2p.Captured // nil for a collective
 }
 
-// newCalls returns an empty set of calls for a new graph.
+// newCalls returns the calls of a new graph, initially none.
 func newCalls(g *gpu.GPU) stream.Calls {
 	return &calls{gpu: g, recordings: map[*communicator]*direct.Recording{}}
 }
 
-// Record adds a call to the capture. The call gets its ticket when the graph is launched. The locks
-// of stream and communicator are held.
+// Record adds a call to the capture. Each launch of the graph assigns a new ticket to the call. The
+// locks of the stream and the communicator are held.
 func (cs *calls) Record(s *stream.Stream, planned driver.Plan) error {
 	p := planned.(*plan)
 	c := p.c
@@ -55,7 +55,7 @@ func (cs *calls) Record(s *stream.Stream, planned driver.Plan) error {
 		cs.add(&captured{plan: p})
 		return nil
 	}
-	s.Capture.Waits = true // a Send waits too, until the previous launch's message has been copied
+	s.Capture.Waits = true // even a Send, until the message of the previous launch has been copied
 	return c.messages.Record(s, p.message(), func(m *p2p.Captured) {
 		cs.add(&captured{plan: p, message: m})
 	})
@@ -70,9 +70,9 @@ func (cs *calls) add(k *captured) {
 		slices.SortFunc(cs.users, byNumber)
 		c.graphs.Add(1)
 	}
-	ordered := c.direct.unavailable == "" && !k.plan.Operation.PointToPoint()
-	if ordered && !slices.Contains(cs.running, c) {
-		cs.running = append(cs.running, c)
+	needsOrder := c.direct.unavailable == "" && !k.plan.Operation.PointToPoint()
+	if needsOrder && !slices.Contains(cs.ordered, c) {
+		cs.ordered = append(cs.ordered, c)
 	}
 }
 
@@ -89,10 +89,10 @@ func (cs *calls) next(c *communicator) driver.Recorded {
 }
 
 // Launch assigns tickets to the collectives and numbers to the messages, and queues the graph. The
-// locks of graph and stream are held.
+// locks of the graph and the stream are held.
 func (cs *calls) Launch(graph *stream.Graph, s *stream.Stream) error {
 	for _, c := range cs.users {
-		c.mu.Lock() // in the order of numbers
+		c.mu.Lock() // in the order of their numbers
 		defer c.mu.Unlock()
 	}
 	for _, c := range cs.users {
@@ -131,7 +131,7 @@ func (cs *calls) Launch(graph *stream.Graph, s *stream.Stream) error {
 	})
 	if err != nil {
 		for _, e := range received {
-			if !launched { // if launched, the stream reaches the wait, and the teardown ends it
+			if !launched { // otherwise the stream waits for the message until the teardown ends the wait
 				e.Unexpect()
 			}
 		}
@@ -148,7 +148,7 @@ func (cs *calls) Launch(graph *stream.Graph, s *stream.Stream) error {
 func (cs *calls) queue(
 	graph *stream.Graph, s *stream.Stream, api *cuda.Driver,
 ) (launched bool, err error) {
-	for _, c := range cs.running {
+	for _, c := range cs.ordered {
 		if err := c.direct.order.Begin(c.group, s, false, api); err != nil {
 			return false, err
 		}
@@ -157,11 +157,11 @@ func (cs *calls) queue(
 	return err == nil, err
 }
 
-// queueFollowing queues the work that must follow a launch. s.Mu is held.
+// queueFollowing queues the work that follows a launch of the graph. s.Mu is held.
 func (cs *calls) queueFollowing(
 	graph *stream.Graph, s *stream.Stream, api *cuda.Driver, sent []*p2p.End,
 ) error {
-	for _, c := range cs.running {
+	for _, c := range cs.ordered {
 		if err := c.direct.order.End(s, api); err != nil {
 			return err
 		}
@@ -174,15 +174,15 @@ func (cs *calls) queueFollowing(
 	return graph.RecordEvents(s)
 }
 
-// failUnqueued fails the communicators of the first n calls, which other ranks assume were
-// launched.
+// failUnqueued fails the communicators of the first n calls, because other ranks assume that these
+// calls were launched.
 func (cs *calls) failUnqueued(n int, err error) {
 	for _, k := range cs.all[:n] {
 		_ = k.plan.c.faults.failUnqueued(&k.plan.Call, err)
 	}
 }
 
-// Close releases the communicators and, if all launches have ended, the resources of the messages.
+// Close releases the communicators and, if all launches have ended, the messages' resources.
 func (cs *calls) Close(ended bool) {
 	var messages []*p2p.Captured
 	for _, k := range cs.all {

@@ -21,7 +21,8 @@ type history struct {
 	latest atomic.Uint64
 	// counts holds the number of calls on each path.
 	counts [driver.Paths]atomic.Uint64
-	// tickets holds the call of each ticket at ticket % remembered, or nil if it has none.
+	// tickets holds the call of each ticket at index ticket % historySize, or nil if the ticket has no
+	// call.
 	tickets [historySize]atomic.Pointer[driver.Call]
 
 	launches direct.Launches
@@ -89,7 +90,8 @@ func (h *history) callOf(ticket uint64) *driver.Call {
 		return nil
 	}
 	p := h.tickets[ticket%historySize].Load()
-	// The slot is reused by ticket+remembered, which is stored while its predecessor is the last.
+	// The slot is reused by ticket+historySize, whose call is stored while ticket+historySize-1 is the
+	// last ticket.
 	if last, _ := h.last(); last-ticket >= historySize-1 {
 		return nil
 	}

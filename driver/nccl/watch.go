@@ -164,7 +164,7 @@ func (w *watcher) examine(p *probe) error {
 	if err := w.messages.Examine(); err != nil {
 		return err
 	}
-	if err := w.faults.ownCallDiffering(p.ticket); err != nil {
+	if err := w.faults.launchedMismatch(p.ticket); err != nil {
 		return err
 	}
 	wait := w.faults.waitFor(p.ticket, p.operation)
