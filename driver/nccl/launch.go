@@ -11,10 +11,11 @@ import (
 )
 
 // Launch queues a prepared collective on a stream. If calls are compared, it first waits until
-// every rank has reached the same call, so that calls which differ never reach NCCL.
+// every rank has reached the same call, so that differing calls never reach NCCL.
 //
-// Between two launches the libraries evict our code from the processor's caches, so each function
-// called here costs about ten nanoseconds. Therefore the fast path is written out in one function.
+// Between two launches, CUDA and NCCL evict symmem's code from the processor's caches, so each
+// function called here costs about ten nanoseconds. Therefore the fast path is inlined in one
+// function.
 func (c *communicator) Launch(on driver.Stream, p driver.Plan) error {
 	s, err := c.device.streams.Own(on)
 	if err != nil {
@@ -28,7 +29,7 @@ func (c *communicator) Launch(on driver.Stream, p driver.Plan) error {
 		return c.launch(s, prepared)
 	}
 	s.Mu.Lock()
-	s.ClearWaited() // before the ticket, so that a group which fails now reports its fault here
+	s.ClearWaited() // before the ticket, so that a group that fails meanwhile reports its fault to s
 	c.mu.Lock()
 	if s.Closed() || s.Capture != nil || c.closing.Load() || c.check.Load() ||
 		c.busy.Windows.Load() && prepared.Path != driver.PathWindow ||
@@ -37,7 +38,7 @@ func (c *communicator) Launch(on driver.Stream, p driver.Plan) error {
 		s.Mu.Unlock()
 		return c.launch(s, prepared)
 	}
-	// The fast path: the same as launch, without its special cases.
+	// The fast path does the same as launch, without the special cases.
 	if ticket, ok := c.plane.TrySubmit(); ok {
 		c.note(s, prepared, ticket)
 		c.direct.order.ByNCCL = true
@@ -52,7 +53,7 @@ func (c *communicator) Launch(on driver.Stream, p driver.Plan) error {
 	return err
 }
 
-// launch launches any plan of the group, in any state.
+// launch implements Launch for all cases.
 func (c *communicator) launch(s *stream.Stream, p *plan) error {
 	s.Mu.Lock()
 	defer s.Mu.Unlock()
@@ -68,7 +69,7 @@ func (c *communicator) launch(s *stream.Stream, p *plan) error {
 		return c.launchSpecial(s, p)
 	}
 	if p.Path != driver.PathWindow && c.busy.Windows.Load() && c.busy.Idle(s) {
-		c.busy.Windows.Store(false) // or the teardown would not abort this call
+		c.busy.Windows.Store(false) // otherwise the teardown would not abort this plain call
 	}
 	var err error
 	if c.recorder.replayed.Load() {
@@ -86,9 +87,9 @@ func (c *communicator) launch(s *stream.Stream, p *plan) error {
 	return nil
 }
 
-// recordOtherGroups makes the other groups record their events on a stream before work that may
-// wait for something unrelated to them: a Recv, or work of the owner of an adopted stream. s.Mu is
-// held.
+// recordOtherGroups makes the other groups record their events on a stream, before work that may
+// wait for something unrelated to these groups: a Recv, or work of an adopted stream's owner. s.Mu
+// is held.
 func (c *communicator) recordOtherGroups(s *stream.Stream, p *plan) error {
 	switch {
 	case s.Capture != nil || s.Closed():
@@ -102,8 +103,8 @@ func (c *communicator) recordOtherGroups(s *stream.Stream, p *plan) error {
 
 var errForeignPlan = errors.New("launching a collective: the plan belongs to another group")
 
-// launchSpecial records a call into the stream's capture, transfers a message, or refuses the
-// call. s.Mu and c.mu are held.
+// launchSpecial records a call into the stream's capture, queues a message, or returns an error if
+// the stream or the group is closed. s.Mu and c.mu are held.
 func (c *communicator) launchSpecial(s *stream.Stream, p *plan) error {
 	if err := s.Usable(); err != nil {
 		return err
@@ -117,8 +118,8 @@ func (c *communicator) launchSpecial(s *stream.Stream, p *plan) error {
 	return c.messages.Transfer(s, p.message())
 }
 
-// checkOpen refuses new work once Close was called. c.mu is held, so Close sees all work admitted
-// before.
+// checkOpen returns an error once Close has been called. c.mu is held, so that Close waits for all
+// work admitted before.
 func (c *communicator) checkOpen() error {
 	if !c.closing.Load() {
 		return nil
@@ -129,12 +130,12 @@ func (c *communicator) checkOpen() error {
 	return fmt.Errorf("launching on group %s: %w", c.cfg.Name(), driver.ErrClosed)
 }
 
-// admit assigns a ticket to a collective and, if calls are compared, compares it across ranks. s.Mu
-// and c.mu are held.
+// admit assigns a ticket to a collective and, if calls are compared, compares the collective across
+// ranks. s.Mu and c.mu are held.
 //
-// If a peer has failed, it may have failed over this very call, which Compare finds out. A call
-// that is not compared is refused in that case: NCCL may connect to the ranks, and wait forever for
-// a lost one.
+// If a peer has failed, this call may be the reason, which the comparison finds out. Without a
+// comparison, admit then returns an error, because NCCL may connect to the ranks and wait forever
+// for a lost one.
 func (c *communicator) admit(s *stream.Stream, p *plan) error {
 	check := c.check.Load()
 	var ticket uint64
@@ -184,8 +185,8 @@ func (c *communicator) enqueue(p *plan, s *stream.Stream) error {
 	return nil
 }
 
-// enqueueInOrder queues a call after the group's earlier calls on other streams and in replays. The driver
-// must be in the device's context. s.Mu and c.mu are held.
+// enqueueInOrder queues a call after the group's earlier calls on other streams and in replays. It
+// must run on a thread of the CUDA context. s.Mu and c.mu are held.
 func (c *communicator) enqueueInOrder(p *plan, s *stream.Stream, gpu *cuda.Driver) error {
 	switch {
 	case c.direct.unavailable != "":
@@ -193,20 +194,20 @@ func (c *communicator) enqueueInOrder(p *plan, s *stream.Stream, gpu *cuda.Drive
 	case s.Recording:
 		return c.queueRecorded(p, s, gpu)
 	case s.Capture != nil:
-		return p.queue(s, gpu) // the launch of the graph is ordered
+		return p.queue(s, gpu) // each launch of the graph is ordered as a whole
 	}
-	t := &c.direct.order
-	err := t.Begin(c.group, s, p.orderedByNCCL(), gpu)
+	order := &c.direct.order
+	err := order.Begin(c.group, s, p.orderedByNCCL(), gpu)
 	if err == nil {
 		err = p.queue(s, gpu)
 	}
 	if err == nil {
-		err = t.End(s, gpu)
+		err = order.End(s, gpu)
 	}
 	return err
 }
 
-// Record adds a collective to a capture of the stream's owner.
+// Record adds a collective to a capture that the stream's owner has begun.
 func (c *communicator) Record(on driver.Stream, p driver.Plan) error {
 	s, err := c.device.streams.Own(on)
 	if err != nil {
@@ -248,15 +249,15 @@ func (c *communicator) Record(on driver.Stream, p driver.Plan) error {
 	return c.enqueue(prepared, s)
 }
 
-// queueRecorded adds a call to a capture of the stream's owner, after the group's earlier calls in
-// that capture. s.Mu and c.mu are held.
+// queueRecorded adds a call to a capture that the stream's owner has begun, after the group's
+// earlier calls in that capture. s.Mu and c.mu are held.
 func (c *communicator) queueRecorded(p *plan, s *stream.Stream, gpu *cuda.Driver) error {
 	return c.recorder.current.Launch(&c.direct.order, s, c.device.streams, func() error {
 		return p.queue(s, gpu)
 	})
 }
 
-// Offer returns a plan that resolves each path when the caller asks for it.
+// Offer returns the paths that the call can use. Each path is resolved when the caller asks for it.
 func (c *communicator) Offer(call driver.Call) driver.Offer {
 	return &plan{Call: call, c: c, count: call.Count}
 }

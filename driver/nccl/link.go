@@ -8,11 +8,11 @@ import (
 	"symmem/internal/cuda"
 )
 
-// checkLinks returns an error unless NVLink connects this GPU with those of all members on the same
-// physical machine, in both directions. Direct kernels over PCIe would work on most machines, but
-// their lines of 128 bytes must arrive whole, which NVLink guarantees and PCIe does not. Memory of
-// another physical machine can be mapped over NVLink only, so that case needs no check. Physical
-// machines are identified by the boot ID of the kernel, since NCCL_HOSTID can change machine names.
+// checkLinks returns an error unless NVLink connects this GPU, in both directions, with the GPUs of
+// all members on the same physical machine. Direct kernels over PCIe would work on most machines,
+// but their lines of 128 bytes must arrive whole, which NVLink guarantees and PCIe does not. Memory
+// of another physical machine can only be mapped over NVLink, so it needs no check. The kernel's
+// boot ID identifies physical machines, since NCCL_HOSTID can change machine names.
 func checkLinks(g *gpu.GPU, self *member, members []*member) error {
 	for _, m := range members {
 		if m.GPU == self.GPU || m.Boot != self.Boot {
@@ -22,22 +22,23 @@ func checkLinks(g *gpu.GPU, self *member, members []*member) error {
 		if err != nil {
 			return err
 		}
-		for _, way := range [2][2]cuda.Device{{g.Device, peer}, {peer, g.Device}} {
-			if can, err := way[0].CanAccessPeer(way[1]); err != nil || !can {
+		for _, pair := range [2][2]cuda.Device{{g.Device, peer}, {peer, g.Device}} {
+			from, to := pair[0], pair[1]
+			if can, err := from.CanAccessPeer(to); err != nil || !can {
 				return fmt.Errorf("GPU %d cannot access the memory of GPU %d (nvidia-smi topo -p2p r): %w",
-					way[0].Ordinal(), way[1].Ordinal(), driver.ErrUnsupported)
+					from.Ordinal(), to.Ordinal(), driver.ErrUnsupported)
 			}
-			native, err := way[0].P2PAttribute(cuda.P2PNativeAtomicSupported, way[1])
+			native, err := from.P2PAttribute(cuda.P2PNativeAtomicSupported, to)
 			if err != nil || native == 0 {
 				return fmt.Errorf("GPUs %d and %d are not connected by NVLink (nvidia-smi topo -m): %w",
-					way[0].Ordinal(), way[1].Ordinal(), driver.ErrUnsupported)
+					from.Ordinal(), to.Ordinal(), driver.ErrUnsupported)
 			}
 		}
 	}
 	return nil
 }
 
-// visibleDevice returns the visible GPU with a UUID.
+// visibleDevice returns the GPU with the given UUID, if this process can see it.
 func visibleDevice(g *gpu.GPU, uuid string) (cuda.Device, error) {
 	n, err := g.CUDA.DeviceCount()
 	if err != nil {
@@ -48,11 +49,11 @@ func visibleDevice(g *gpu.GPU, uuid string) (cuda.Device, error) {
 		if err != nil {
 			return cuda.Device{}, err
 		}
-		if is, err := device.UUID(); err == nil && is == uuid {
+		if id, err := device.UUID(); err == nil && id == uuid {
 			return device, nil
 		}
 	}
-	return cuda.Device{}, fmt.Errorf("this process does not see GPU %s of another rank, so their "+
-		"link is unknown: make all GPUs of the group visible to every rank (CUDA_VISIBLE_DEVICES): %w",
+	return cuda.Device{}, fmt.Errorf("this process does not see GPU %s of another rank, so the link to "+
+		"it is unknown: make all GPUs of the group visible to every rank (CUDA_VISIBLE_DEVICES): %w",
 		uuid, driver.ErrUnsupported)
 }

@@ -2,15 +2,16 @@ package nccl
 
 import "symmem/internal/ranked"
 
-// The classes of this package's locks, in their locking order. doc.go lists them in the same order.
+// These types identify the classes of this package's locks, in their locking order. doc.go lists
+// them in the same order.
 type (
 	communicatorMu struct{}
 	deviceMu       struct{}
 	membersMu      struct{}
 )
 
-// Rank returns the lock rank of communicator.mu. A launch of a graph locks those of several groups,
-// in the order of their numbers.
+// Rank returns the lock rank of communicator.mu. The launch of a graph locks the communicators of
+// several groups, in the order of their numbers.
 func (communicatorMu) Rank() ranked.Rank {
 	r := ranked.NCCL.Waiting(5, "nccl.communicator.mu")
 	r.Many = true
@@ -23,5 +24,5 @@ func (deviceMu) Rank() ranked.Rank { return ranked.NCCL.At(21, "nccl.Device.mu")
 // Rank returns the lock rank of members.mu.
 func (membersMu) Rank() ranked.Rank { return ranked.NCCL.At(24, "nccl.members.mu") }
 
-// groupLock is communicator.mu, which the parts of a communicator share.
+// groupLock implements communicator.mu, which the parts of a communicator share.
 type groupLock = ranked.Spin[communicatorMu]

@@ -15,26 +15,26 @@ import (
 	"symmem/internal/ranked"
 )
 
-// member describes a rank to the other ranks, which read it from the store.
+// member describes a rank. The other ranks read it from the store.
 type member struct {
-	// Machine identifies the machine as NCCL does: by the host name and boot ID, or by NCCL_HOSTID,
-	// with which ranks of one machine can simulate several.
+	// Machine identifies the machine as NCCL does, by the host name and boot ID, or by NCCL_HOSTID if
+	// it is set. With different NCCL_HOSTIDs, ranks of one machine can simulate several.
 	Machine string `json:"machine"`
 	// Boot is the boot ID of the kernel, the same in all containers of a physical machine.
 	Boot string `json:"boot"`
 	// GPU is the UUID of the rank's GPU.
 	GPU string `json:"gpu"`
-	// Process is a random name of the rank's process.
+	// Process identifies the rank's process by a random name.
 	Process string `json:"process"`
-	// Name is the model of the GPU.
+	// Name is the GPU's model name.
 	Name string `json:"name"`
-	// NCCL is the version code of its NCCL.
+	// NCCL is the version code of the rank's NCCL.
 	NCCL int `json:"nccl"`
-	// NoFabric gives the reason why its memory has no fabric handles; empty if it has.
+	// NoFabric gives the reason why the rank's memory has no fabric handles; empty if it has.
 	NoFabric string `json:"no_fabric,omitempty"`
-	// NoKernels gives the reason why its GPU cannot run the message kernels; empty if it can.
+	// NoKernels gives the reason why the rank's GPU cannot run the message kernels; empty if it can.
 	NoKernels string `json:"no_kernels,omitempty"`
-	// Failed gives the reason why the rank could not open its GPU; the other fields are empty then.
+	// Failed gives the reason why the rank could not open its GPU. If set, the other fields are empty.
 	Failed string `json:"failed,omitempty"`
 }
 
@@ -43,10 +43,11 @@ var process = rand.Text()
 
 func memberKey(rank int) string { return fmt.Sprintf("nccl/rank/%d", rank) }
 
-// hostID returns NCCL_HOSTID for a rank. Tests return different values for ranks of one process.
+// hostID returns NCCL_HOSTID for a rank. Tests replace it to return different values for ranks of
+// one process.
 var hostID = func(int) string { return os.Getenv("NCCL_HOSTID") }
 
-// machineOf returns the machine name of a rank of this process.
+// machineOf returns the machine name for a rank of this process.
 func machineOf(rank int, boot string) (string, error) {
 	if id := hostID(rank); id != "" {
 		return id, nil
@@ -63,8 +64,8 @@ type members struct {
 	known map[int]*member // by world rank; guarded by mu
 }
 
-// awaitMembers waits for the descriptions of a group's ranks, and returns an error if the ranks are
-// incompatible.
+// awaitMembers waits for the descriptions of a group's ranks and returns them. It returns an error
+// if the ranks are incompatible.
 func (d *members) awaitMembers(ctx context.Context, ranks []int) ([]*member, error) {
 	all, begin := make([]*member, len(ranks)), time.Now()
 	absent := func() []int { return control.Absent(d.cfg.Store, ranks, memberKey) }
@@ -113,8 +114,8 @@ func (d *members) get(ctx context.Context, rank int) (*member, error) {
 	return m, nil
 }
 
-// checkCompatible returns an error if ranks have different versions of NCCL, or two ranks use the same
-// GPU. NCCL would hang, or return an error that names no rank.
+// checkCompatible returns an error if ranks have different versions of NCCL, or use the same GPU
+// although NCCL does not support it. NCCL would hang, or return an error that names no rank.
 func checkCompatible(ranks []int, all []*member) error {
 	users := map[string]int{}
 	for i, m := range all {
@@ -135,16 +136,17 @@ func checkCompatible(ranks []int, all []*member) error {
 	return nil
 }
 
-// sharingVariable permits ranks to share a GPU if it is 1, from NCCL 2.30 on. NCCL reads it, too.
 const (
+	// sharingVariable names NCCL's environment variable that permits ranks to share a GPU.
 	sharingVariable = "NCCL_MULTI_RANK_GPU_ENABLE"
-	sharingVersion  = 23000
+	// sharingVersion is the first version of NCCL that supports sharing.
+	sharingVersion = 23000
 )
 
-// sharingEnabled reports whether ranks may share a GPU.
+// sharingEnabled reports whether the user permits ranks to share a GPU.
 func sharingEnabled() bool { return os.Getenv(sharingVariable) == "1" }
 
-// checkSharing returns an error if ranks with a version of NCCL cannot share a GPU.
+// checkSharing returns an error if ranks cannot share a GPU with the given version of NCCL.
 func checkSharing(version int) error {
 	switch {
 	case version < sharingVersion:
@@ -157,10 +159,10 @@ func checkSharing(version int) error {
 	return nil
 }
 
-// sharers counts the ranks of a group that use a rank's GPU in the same process, including itself.
-// Their waiting kernels run on the GPU at the same time. Ranks in separate processes either are
-// time-sliced, or each has a part of the GPU under MPS, whose multiprocessors CUDA reports as the
-// whole GPU's.
+// sharers returns the number of ranks of a group that share a rank's process and GPU, including the
+// rank itself. Their waiting kernels occupy the GPU at the same time. Ranks in separate processes
+// need not be counted: either the GPU is time-sliced, or each rank has a part of it under MPS and
+// CUDA reports only the multiprocessors of that part.
 func sharers(all []*member, self *member) int {
 	n := 0
 	for _, m := range all {
@@ -171,7 +173,7 @@ func sharers(all []*member, self *member) int {
 	return n
 }
 
-// machines counts the machines of a group.
+// machines returns the number of machines of a group.
 func machines(all []*member) int {
 	names := map[string]bool{}
 	for _, m := range all {
@@ -180,12 +182,12 @@ func machines(all []*member) int {
 	return len(names)
 }
 
-// noMessagesError returns the reason why ranks of a group cannot send messages to each other.
+// noMessagesError returns the error for messages in a group whose ranks cannot send any.
 func noMessagesError(group *driver.GroupConfig, all []*member) error {
 	if why := noKernelsReason(group, all); why != "" {
 		return fmt.Errorf("messages: %s: %w", why, driver.ErrUnsupported)
 	}
-	return fmt.Errorf("messages between ranks of several machines: %w", driver.ErrUnsupported)
+	return fmt.Errorf("messages between ranks on several machines: %w", driver.ErrUnsupported)
 }
 
 // noKernelsReason returns the reason why some rank's GPU cannot run the message kernels, or "".
@@ -198,12 +200,13 @@ func noKernelsReason(group *driver.GroupConfig, all []*member) string {
 	return ""
 }
 
-// noFabricReason returns the reason why ranks of different machines or containers cannot map each
-// other's memory, or "" if that may work. The result is the same on all ranks.
+// noFabricReason returns the reason why ranks on different machines or in different containers
+// cannot map each other's memory, or "" if they may be able to. The result is the same on all
+// ranks.
 func noFabricReason(group *driver.GroupConfig, all []*member) string {
 	where := "in several containers"
-	if m := machines(all); m > 1 {
-		where = fmt.Sprintf("on %d machines", m)
+	if n := machines(all); n > 1 {
+		where = fmt.Sprintf("on %d machines", n)
 	}
 	for i, m := range all {
 		if m.NoFabric != "" {

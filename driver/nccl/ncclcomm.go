@@ -13,22 +13,22 @@ import (
 	"symmem/internal/nccl"
 )
 
-// ncclComm wraps NCCL's communicator of a group. NCCL permits only one thread at a time to register
-// or deregister windows, so these methods must be called with communicator.mu held.
+// ncclComm wraps a group's ncclComm_t. NCCL permits only one thread at a time to register or
+// deregister windows, so register and deregister must be called with communicator.mu held.
 type ncclComm struct {
 	gpu     *gpu.GPU
 	library *nccl.Library
 	handle  nccl.Comm
-	// aborting reports whether the communicator is being aborted, which also frees its windows.
+	// aborting reports whether the abort has begun. The abort also frees the windows.
 	aborting atomic.Bool
 }
 
-// abort aborts the communicator. It waits until the device is idle.
+// abort aborts the communicator, after waiting until the device is idle.
 func (n *ncclComm) abort() error {
 	return n.gpu.Do(func() error { return n.library.CommAbort(n.handle) })
 }
 
-// register registers a segment as a window. NCCL waits for all ranks, without a deadline.
+// register registers a segment as a window. It waits for all ranks, without a deadline.
 func (n *ncclComm) register(s *memory.Segment) (nccl.Window, error) {
 	return gpu.Get(n.gpu, func() (nccl.Window, error) {
 		return n.library.WindowRegister(n.handle, s.Address(), s.Bytes())
@@ -43,7 +43,7 @@ func (n *ncclComm) deregister(w nccl.Window) error {
 	return n.gpu.Do(func() error { return n.library.WindowDeregister(n.handle, w) })
 }
 
-// asyncError returns NCCL's asynchronous error, or nil.
+// asyncError returns the communicator's asynchronous error, or nil.
 func (n *ncclComm) asyncError(group string) error {
 	err := n.library.AsyncError(n.handle)
 	if err == nil || errors.Is(err, nccl.ErrInProgress) {
@@ -52,8 +52,8 @@ func (n *ncclComm) asyncError(group string) error {
 	return fmt.Errorf("group %s: %w", group, err)
 }
 
-// waitError returns the error of a wait for NCCL whose context has ended. NCCL does not report which
-// ranks are missing.
+// waitError returns the error for a wait in NCCL whose context has ended. The error does not name
+// the missing ranks, because NCCL does not report them.
 func waitError(ctx context.Context, doing string, begin time.Time) error {
 	if !errors.Is(ctx.Err(), context.DeadlineExceeded) {
 		return fmt.Errorf("%s: %w", doing, context.Cause(ctx))

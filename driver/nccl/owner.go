@@ -13,7 +13,7 @@ import (
 	"symmem/internal/control"
 )
 
-// owner implements the interfaces of a group that streams and messages use.
+// owner implements the interfaces through which streams and messages use a group.
 type owner struct {
 	gpu      *gpu.GPU
 	cfg      *driver.GroupConfig
@@ -31,7 +31,7 @@ var (
 	_ p2p.Owner    = (*owner)(nil)
 )
 
-// Await waits for a stream whose last collective has the given ticket.
+// Await waits until a stream is idle. ticket and operation describe the stream's last collective.
 func (o *owner) Await(
 	ctx context.Context, s *stream.Stream, ticket uint64, operation driver.Operation,
 ) error {
@@ -44,8 +44,8 @@ func (o *owner) Await(
 	return err
 }
 
-// KernelsEnded returns a channel that is closed when the group's kernels have ended or were given
-// up.
+// KernelsEnded returns a channel that is closed when the group's kernels have ended, or have not
+// ended in time.
 func (o *owner) KernelsEnded() <-chan struct{} { return o.stages.kernelsEnded }
 
 // Reported fails the group if a kernel has reported a fault, and returns the fault.
@@ -69,28 +69,29 @@ func (o *owner) ReplayFault() error {
 	return nil
 }
 
-// RecordEvent records the event of the group's latest launch after the work queued on a stream, if
-// the latest launch is on that stream.
+// RecordEvent records the event of the group's latest launch on a stream, if that launch is on the
+// stream. With forget, it drops the launch instead, because the stream is being abandoned.
 func (o *owner) RecordEvent(s *stream.Stream, forget bool) error {
-	t := &o.direct.order
-	if t.Latest() != s {
-		return nil // and cannot become s while s.Mu is held
+	order := &o.direct.order
+	if order.Latest() != s {
+		return nil // no launch on s can follow while s.Mu is held
 	}
 	if forget {
-		t.ForgetLatest(s)
+		order.ForgetLatest(s)
 		return nil
 	}
-	return o.gpu.Do(func() error { return t.RecordLatest(s) })
+	return o.gpu.Do(func() error { return order.RecordLatest(s) })
 }
 
-// EndedEarly fails the group if a collective has ended but cannot have succeeded, because it needs
-// data of all ranks and some rank has not launched it. That happens on a GPU shared under CUDA's
-// MPS, where a kernel of NCCL may end when the process of another rank ends. EndedEarly waits for
-// the cause for a short time.
+// EndedEarly fails the group and returns the cause if a collective has ended but cannot have
+// succeeded, because it needs data of all ranks and some rank has not launched it. That happens on
+// a GPU shared under CUDA's MPS, where a kernel of NCCL may end when the process of another rank
+// ends. EndedEarly first waits for a short time, in case the loss of a rank is detected, which is a
+// better explanation.
 func (o *owner) EndedEarly(ticket uint64) error {
-	p := o.history.callOf(ticket)
-	shown := o.direct.announcements
-	if p == nil || !needsAll(p) || shown == nil || shown.Submitted(ticket) {
+	call := o.history.callOf(ticket)
+	announcements := o.direct.announcements
+	if call == nil || !needsAll(call) || announcements == nil || announcements.Submitted(ticket) {
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), causeTimeout)
@@ -107,17 +108,18 @@ func (o *owner) EndedEarly(ticket uint64) error {
 	return o.plane.Cause()
 }
 
-// needsAll reports whether no rank can end a collective before all have begun it.
-func needsAll(p *driver.Call) bool {
+// needsAll reports whether a call can end only after all ranks have launched it.
+func needsAll(call *driver.Call) bool {
 	// NCCL is not called if there is no data to move.
-	moves := p.Count > 0 || p.Path == driver.PathDirect || p.Operation == driver.Barrier
-	return moves && p.Operation.Together()
+	communicates := call.Count > 0 || call.Path == driver.PathDirect || call.Operation == driver.Barrier
+	return communicates && call.Operation.Together()
 }
 
-// causeTimeout bounds the wait of EndedEarly. The end of a process is usually detected much sooner.
+// causeTimeout limits the wait in EndedEarly. The end of a process is usually detected much sooner.
 const causeTimeout = 3 * time.Second
 
-// NoteMessage records a message that is about to be queued. The locks of stream and group are held.
+// NoteMessage records a message that is about to be queued. The locks of the stream and the group
+// are held.
 func (o *owner) NoteMessage(s *stream.Stream, call *driver.Call) {
 	s.Note(o, o.history.noteMessage(call), call.Operation)
 }
