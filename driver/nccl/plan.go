@@ -14,27 +14,30 @@ import (
 	"symmem/internal/nccl"
 )
 
-// plan resolves a call: first as an offer of paths, then as a prepared launch on one of them.
+// plan implements driver.Offer and driver.Plan: it first offers the call's paths, and then holds
+// the prepared launch on one of them.
 type plan struct {
 	driver.Call
 	c *communicator
-	// send and recv are the addresses passed to NCCL: in windows for the window path, of the second
-	// mapping for the plain path.
+	// send and recv are the addresses passed to NCCL: in the first mapping for the window path, and in
+	// the second for the plain path.
 	send, recv uintptr
 	dataType   nccl.DataType
 	reduceOp   nccl.ReduceOp
-	// count is Count, or 1 for a barrier, which is a sum of one element.
+	// count is the number of elements passed to NCCL: Count, or 1 for a barrier, which is run as a sum
+	// of one element.
 	count int64
-	// ready is NCCL's call, if it is a single one without a guard.
+	// ready holds NCCL's call, if it is a single call that needs no guard.
 	ready nccl.Invocation
-	// parts has the sizes of the parts if the call is a group of NCCL's Send and Recv.
+	// parts holds the sizes of the parts, if NCCL runs the call as a group of Send and Recv.
 	parts *driver.Splits
 	// kernel is the first of the call's direct kernels, or nil if NCCL runs the call. exchanges is the
-	// number of those that communicate with other ranks, which kernels count as calls.
+	// number of kernels that communicate with other ranks. Each of them advances the epoch that
+	// kernels count.
 	kernel    *kernel
 	exchanges int
-	// guard queues work before NCCL's call (guarded), so that the call does not start before its
-	// predecessor has ended; nil if NCCL ensures that itself (nccl.EarlyStart).
+	// guard queues work before the call in guarded, so that the call does not start before its
+	// predecessor in the stream has ended. It is nil if NCCL ensures that itself (nccl.EarlyStart).
 	guard   func(on cuda.Stream, gpu *cuda.Driver) error
 	guarded nccl.Invocation
 	// launch is the result of choose, or refused its error. They are set by the first choose and
@@ -46,7 +49,7 @@ type plan struct {
 // Prepared returns the prepared call.
 func (p *plan) Prepared() *driver.Call { return &p.Call }
 
-// dataTypes maps types to NCCL's numbers. NCCL cannot run calls of other types.
+// dataTypes maps the types that NCCL supports to NCCL's numbers.
 var dataTypes = map[driver.DataType]nccl.DataType{
 	driver.Float64: nccl.Float64, driver.Float32: nccl.Float32, driver.Float16: nccl.Float16,
 	driver.BFloat16: nccl.BFloat16, driver.Int8: nccl.Int8, driver.Int32: nccl.Int32,
@@ -74,9 +77,8 @@ func (p *plan) Refusal(path driver.Path) error {
 	return nil
 }
 
-// refuseFormula returns an error if the group has a formula and NCCL would have to compute a
-// reduction: NCCL's order of additions depends on the size and on much else. A group of one rank
-// only copies.
+// refuseFormula returns an error if the call is a reduction and the group has a formula, because
+// NCCL's order of additions depends on the size and on much else. A group of one rank only copies.
 func (p *plan) refuseFormula() error {
 	if !p.Operation.Reduces() || len(p.c.cfg.Ranks) == 1 {
 		return nil
@@ -89,11 +91,11 @@ func (p *plan) refuseFormula() error {
 		"only the direct path does (path auto or direct): %w", formula, driver.ErrUnsupported)
 }
 
-// checkTypes returns an error if NCCL does not have the call's type or reduction.
+// checkTypes returns an error if NCCL does not support the call's type or reduction.
 func checkTypes(call *driver.Call) error {
-	_, typed := dataTypes[call.DataType]
-	_, reduced := call.ReduceOp.NCCL().Number()
-	if typed && (reduced || !call.Operation.Reduces()) {
+	_, hasType := dataTypes[call.DataType]
+	_, hasOp := call.ReduceOp.NCCL().Number()
+	if hasType && (hasOp || !call.Operation.Reduces()) {
 		return nil
 	}
 	return fmt.Errorf("NCCL has no %v of %v with %v: %w", call.Operation, call.DataType,
@@ -134,7 +136,7 @@ func (p *plan) remarkDirect() string {
 	return ""
 }
 
-// Take prepares NCCL's call, or the launches of direct kernels.
+// Take prepares the call on a path.
 func (p *plan) Take(path driver.Path, digest uint64) (driver.Plan, error) {
 	p.SetPath(path, digest)
 	var err error
@@ -150,17 +152,17 @@ func (p *plan) Take(path driver.Path, digest uint64) (driver.Plan, error) {
 	return p, nil
 }
 
-// prepareNCCL sets the addresses for NCCL, and prepares its call if it is a single one. Groups of
-// one rank only copy.
+// prepareNCCL sets the addresses for NCCL, and prepares NCCL's call if it is a single one. Groups
+// of one rank only copy.
 func (p *plan) prepareNCCL() error {
 	d := p.c.device
 	switch {
 	case p.Operation == driver.Barrier: // a sum of one byte per rank
-		at, err := d.scratch.Address(d.memory)
+		buffer, err := d.scratch.Address(d.memory)
 		if err != nil {
 			return err
 		}
-		p.send, p.recv, p.count, p.DataType = at, at, 1, driver.Uint8
+		p.send, p.recv, p.count, p.DataType = buffer, buffer, 1, driver.Uint8
 	case p.Path == driver.PathWindow:
 		err := errors.Join(p.checkWindow("send", p.SendWindow), p.checkWindow("receive", p.RecvWindow))
 		if err != nil {
@@ -171,7 +173,8 @@ func (p *plan) prepareNCCL() error {
 		p.send, p.recv = d.memory.AliasOf(p.Send), d.memory.AliasOf(p.Recv)
 	}
 	reduceOp, _ := p.ReduceOp.NCCL().Number()
-	p.dataType, p.reduceOp, p.parts = dataTypes[p.DataType], nccl.ReduceOp(reduceOp), p.chooseParts()
+	p.dataType, p.reduceOp = dataTypes[p.DataType], nccl.ReduceOp(reduceOp)
+	p.parts = p.chooseParts()
 	switch {
 	case len(p.c.cfg.Ranks) == 1 || p.Operation.PointToPoint() || p.parts != nil || p.movesNothing():
 		return nil
@@ -183,9 +186,9 @@ func (p *plan) prepareNCCL() error {
 	return nil
 }
 
-// chooseParts returns the sizes of the parts if a plan has to use a group of NCCL's Send and Recv: for
-// AllToAllV, for an in-place AllToAll, which NCCL does not support, and for an AllToAll with a
-// version of NCCL that does not have it.
+// chooseParts returns the sizes of the parts if NCCL must run the call as a group of Send and Recv,
+// or nil. NCCL must do so for AllToAllV, for an in-place AllToAll, and for any AllToAll in versions
+// without ncclAlltoAll.
 func (p *plan) chooseParts() *driver.Splits {
 	ranks := len(p.c.cfg.Ranks)
 	if p.Operation == driver.AllToAll && ranks > 1 &&
@@ -195,7 +198,7 @@ func (p *plan) chooseParts() *driver.Splits {
 	return p.Splits
 }
 
-// collective returns NCCL's call.
+// collective returns NCCL's call for a collective.
 func (p *plan) collective() nccl.Invocation {
 	n, c, root := p.c.device.anyThread, p.c.comm.handle, p.Root
 	switch p.Operation {
@@ -214,16 +217,15 @@ func (p *plan) collective() nccl.Invocation {
 	}
 }
 
-// addGuard sets a guard for calls whose kernels do not wait for their predecessor: an empty kernel.
-// If our kernels cannot be loaded, the guard fills one byte, which costs 9 us in a graph instead of
-// 1 us.
+// addGuard sets a guard, which launches an empty kernel. If symmem's kernels cannot be loaded, the
+// guard sets one byte instead, which costs 9 us in a graph instead of 1 us.
 func (p *plan) addGuard() error {
 	d := p.c.device
 	k := &kernel{
-		blocks: 1, threads: 1, params: cuda.ParamsOf(new(uint32)), // the kernel does not read it
+		blocks: 1, threads: 1, params: cuda.ParamsOf(new(uint32)), // the kernel ignores its argument
 	}
 	p.guard = func(on cuda.Stream, gpu *cuda.Driver) error { return k.queue(gpu, on) }
-	// If the group has no direct path, they are not loaded yet.
+	// If the group has no direct path, the kernels have not been loaded yet.
 	err := d.gpu.Do(func() error { return d.collectives.Load(d.gpu) })
 	if err == nil {
 		k.function, err = d.collectives.Function(d.gpu, kernels.AfterAll)
@@ -231,28 +233,32 @@ func (p *plan) addGuard() error {
 	if err == nil {
 		return nil
 	}
-	at, err := d.scratch.Address(d.memory)
-	p.guard = func(on cuda.Stream, gpu *cuda.Driver) error { return gpu.MemsetD8Async(at, 0, 1, on) }
+	buffer, err := d.scratch.Address(d.memory)
+	p.guard = func(on cuda.Stream, gpu *cuda.Driver) error {
+		return gpu.MemsetD8Async(buffer, 0, 1, on)
+	}
 	return err
 }
 
-// movesNothing reports whether a call moves no data.
+// movesNothing reports whether the call moves no data.
 func (p *plan) movesNothing() bool { return p.count == 0 && p.kernel == nil && p.Splits == nil }
 
-// usesNCCL reports whether NCCL launches kernels for a call that wait for other ranks.
-func (p *plan) usesNCCL() bool { return p.kernel == nil && !p.movesNothing() && len(p.c.cfg.Ranks) > 1 }
+// usesNCCL reports whether NCCL launches kernels for the call. Such kernels wait for other ranks.
+func (p *plan) usesNCCL() bool {
+	return p.kernel == nil && !p.movesNothing() && len(p.c.cfg.Ranks) > 1
+}
 
-// orderedByNCCL reports whether NCCL orders a call after its earlier ones. NCCL may not be called for an
-// AllToAllV, if this rank exchanges nothing with others, so that cannot be relied on.
+// orderedByNCCL reports whether NCCL always orders the call after its earlier calls. For an
+// AllToAllV it may not, because NCCL is not called if this rank exchanges nothing with others.
 func (p *plan) orderedByNCCL() bool { return p.kernel == nil && p.Splits == nil }
 
-// message returns the plan of a message for package p2p.
+// message returns the plan of a Send or Recv for package p2p.
 func (p *plan) message() *p2p.Plan {
-	at := p.send
+	address := p.send
 	if p.Operation == driver.Recv {
-		at = p.recv
+		address = p.recv
 	}
-	return &p2p.Plan{Call: &p.Call, Address: at}
+	return &p2p.Plan{Call: &p.Call, Address: address}
 }
 
 // queue queues the call on a stream.
@@ -271,7 +277,7 @@ func (p *plan) queue(s *stream.Stream, gpu *cuda.Driver) error {
 	}
 }
 
-// copy queues a collective of a group of one rank.
+// copy queues a collective in a group of one rank.
 func (p *plan) copy(on cuda.Stream, gpu *cuda.Driver) error {
 	if p.send == p.recv {
 		return nil
@@ -281,7 +287,7 @@ func (p *plan) copy(on cuda.Stream, gpu *cuda.Driver) error {
 }
 
 // choose returns the launch of the call on the direct path, or the reason why there is none. It
-// keeps the result.
+// caches the result.
 func (p *plan) choose() (*kernels.Launch, error) {
 	c := p.c
 	switch {
@@ -290,7 +296,7 @@ func (p *plan) choose() (*kernels.Launch, error) {
 	case c.direct.unavailable != "":
 		return nil, fmt.Errorf("%s: %w", c.direct.unavailable, driver.ErrUnsupported)
 	}
-	send, recv := p.windowOf(p.SendWindow), p.windowOf(p.RecvWindow)
+	send, recv := p.ownWindow(p.SendWindow), p.ownWindow(p.RecvWindow)
 	launch := &kernels.Launch{
 		Call: &p.Call, Rank: c.cfg.Rank, Ranks: len(c.cfg.Ranks), Formula: c.cfg.Formula,
 		Symmetric:       send != nil && send.mappedByAll && recv != nil && recv.mappedByAll,
@@ -310,52 +316,53 @@ func (p *plan) choose() (*kernels.Launch, error) {
 
 // refuseWindow returns the reason why NCCL has no window kernel for a call, or nil.
 func (p *plan) refuseWindow() error {
-	kinds := p.c.registrar.support()
-	if kinds.noneReason == "" && p.c.registrar.skipsWindows() {
+	support := p.c.registrar.support()
+	if support.noneReason == "" && p.c.registrar.skipsWindows() {
 		return fmt.Errorf("NCCL has no windows for the group, since its tuning table does not use them "+
 			"(setting the group's path to window registers them): %w", driver.ErrUnsupported)
 	}
-	if why := kinds.unsupportedReason(&p.Call); why != "" {
+	if why := support.unsupportedReason(&p.Call); why != "" {
 		return fmt.Errorf("%s: %w", why, driver.ErrUnsupported)
 	}
 	return nil
 }
 
-// windowOf returns the buffer's window if it belongs to the group, or nil.
-func (p *plan) windowOf(of driver.Window) *window {
-	if w, ok := of.(*window); ok && w != nil && w.of == &p.c.registrar {
-		return w
+// ownWindow returns w if it is a window of the plan's group, or nil.
+func (p *plan) ownWindow(w driver.Window) *window {
+	if own, ok := w.(*window); ok && own != nil && own.of == &p.c.registrar {
+		return own
 	}
 	return nil
 }
 
-// checkWindow returns an error unless the buffer is in a window of the group.
-func (p *plan) checkWindow(what string, of driver.Window) error {
-	if p.windowOf(of) == nil {
-		return fmt.Errorf("%s buffer: no window of group %s: %w", what, p.c.cfg.Name(),
+// checkWindow returns an error unless w is a window of the plan's group. name is "send" or
+// "receive".
+func (p *plan) checkWindow(name string, w driver.Window) error {
+	if p.ownWindow(w) == nil {
+		return fmt.Errorf("the %s buffer is in no window of group %s: %w", name, p.c.cfg.Name(),
 			driver.ErrOutOfRange)
 	}
 	return nil
 }
 
-// notMappedReason returns the reason why some rank has not mapped the segments of the call's buffers,
-// or "" if all have, or the buffers are not in windows.
+// notMappedReason returns the reason why some rank has not mapped the segments of the call's
+// buffers. It returns "" if all ranks have, or if the buffers are not in windows.
 func (p *plan) notMappedReason() string {
-	for _, of := range []driver.Window{p.SendWindow, p.RecvWindow} {
-		if w := p.windowOf(of); w != nil && !w.mappedByAll {
-			return w.notMappedReason
+	for _, w := range []driver.Window{p.SendWindow, p.RecvWindow} {
+		if own := p.ownWindow(w); own != nil && !own.mappedByAll {
+			return own.notMappedReason
 		}
 	}
 	return ""
 }
 
-// kernelSlack is the time by which a kernel waits longer for missing ranks than the watcher, whose
-// error also describes what these ranks are doing.
+// kernelSlack is added to the timeout of kernels, so that the watcher times out first: its error
+// also describes what the missing ranks are doing.
 const kernelSlack = 2 * time.Second
 
 // prepareDirect prepares the launches of a call: a kernel for each piece, followed by the local
-// kernel of a norm. The pieces share the digest of the call, so ranks that launch the same call
-// have the same pieces; kernels number each piece as a call.
+// kernel of a norm. All pieces use the digest of the call, so ranks with the same digest have the
+// same pieces. To the kernels, each piece is a call with its own number.
 func (p *plan) prepareDirect() error {
 	c, x := p.c, &p.c.direct.exchange
 	launch, err := p.choose()
@@ -409,20 +416,20 @@ func (p *plan) recordedAs(at driver.Recorded) *plan {
 }
 
 // useCounts returns the use counts of the windows and segments that the call uses.
-func (p *plan) useCounts() (used []*memory.UseCount) {
-	for _, in := range []driver.Window{p.SendWindow, p.RecvWindow} {
-		if w, ok := in.(*window); ok && w != nil {
-			used = append(used, &w.uses)
+func (p *plan) useCounts() (counts []*memory.UseCount) {
+	for _, w := range []driver.Window{p.SendWindow, p.RecvWindow} {
+		if own, ok := w.(*window); ok && own != nil {
+			counts = append(counts, &own.uses)
 		}
 	}
-	at := []uintptr{p.Send, p.Recv}
+	addresses := []uintptr{p.Send, p.Recv}
 	if p.Norm != nil {
-		at = append(at, p.Norm.Residual, p.Norm.Weight)
+		addresses = append(addresses, p.Norm.Residual, p.Norm.Weight)
 	}
-	for _, address := range at {
+	for _, address := range addresses {
 		if s := p.c.device.memory.SegmentAt(address); s != nil {
-			used = append(used, &s.Uses)
+			counts = append(counts, &s.Uses)
 		}
 	}
-	return used
+	return counts
 }

@@ -13,8 +13,8 @@ import (
 	"symmem/internal/cuda"
 )
 
-// recorder records calls of a group into captures of other libraries. Its methods must be called
-// with the locks of the group and the stream held.
+// recorder records calls of a group into captures of other libraries. The locks of the group and
+// the stream must be held during calls of its methods.
 type recorder struct {
 	gpu      *gpu.GPU
 	cfg      *driver.GroupConfig
@@ -26,43 +26,44 @@ type recorder struct {
 	faults   *faults
 	comparer *comparer
 
-	// replayed reports whether another library has captured calls of the group, and may replay them
-	// at any time without our knowledge.
+	// replayed reports whether another library has captured calls of the group. It may replay them at
+	// any time, which symmem does not notice.
 	replayed atomic.Bool
 	captures memory.Holds
-	// plain and windows report whether plain and window kernels of NCCL were captured; guarded by the
-	// group's lock.
+	// plain and windows report whether plain and window kernels of NCCL have been captured; guarded by
+	// the group's lock.
 	plain, windows bool
-	// recordings numbers captures of this device and of other libraries. current is the recording of
-	// the call being captured. Both are guarded by the group's lock.
+	// recordings numbers the captures of symmem and of other libraries. current is the recording of
+	// the call being captured, or nil. Both are guarded by the group's lock.
 	recordings direct.Recordings
 	current    *direct.Recording
 }
 
 // recordingOf returns the recording of an adopted stream's capture.
 func (r *recorder) recordingOf(s *stream.Stream) (*direct.Recording, error) {
-	var at cuda.Capture
+	var capture cuda.Capture
 	err := r.gpu.With(func(gpu *cuda.Driver) (err error) {
-		at, err = gpu.CaptureInfo(s.CUDA)
+		capture, err = gpu.CaptureInfo(s.CUDA)
 		return err
 	})
 	switch {
 	case err != nil:
 		return nil, fmt.Errorf("recording a collective: %w", err)
-	case at.Status == cuda.CaptureNone:
+	case capture.Status == cuda.CaptureNone:
 		return nil, fmt.Errorf("recording a collective: %w", driver.ErrNotCapturing)
-	case at.Status == cuda.CaptureInvalidated:
+	case capture.Status == cuda.CaptureInvalidated:
 		return nil, fmt.Errorf("recording a collective: %w", cuda.ErrCaptureInvalidated)
-	case !r.recordings.Has(at.ID) && r.captures.Has(at.ID):
+	case !r.recordings.Has(capture.ID) && r.captures.Has(capture.ID):
 		return nil, fmt.Errorf("recording a collective: group %s was recorded in %d other captures "+
 			"since its last call in this one: %w", r.cfg.Name(), direct.OpenRecordings,
 			driver.ErrUnsupported)
 	}
-	return r.recordings.Of(at.ID), nil
+	return r.recordings.Of(capture.ID), nil
 }
 
 // noteReplays records that another library captures calls of the group, so that the watcher also
-// checks for reports of replayed kernels. It returns the fault that kernels have reported so far.
+// checks the reports of replayed kernels. It returns the fault that kernels have already reported,
+// if any.
 func (r *recorder) noteReplays() error {
 	if !r.replayed.Swap(true) {
 		r.busy.WakeWatcher()
@@ -70,9 +71,9 @@ func (r *recorder) noteReplays() error {
 	return r.faults.checkKernels()
 }
 
-// compare compares a call being captured with those of other ranks, unless its kernels do. It marks
-// no stream as busy, because nothing runs, and CUDA must not be queried about a stream in a
-// capture.
+// compare compares a call being captured with those of other ranks, unless the call's kernels do
+// that. It does not mark the stream as busy, because nothing runs, and CUDA must not be queried
+// about a stream during a capture.
 func (r *recorder) compare(call *driver.Call, kernels bool) error {
 	if !r.check.Load() || kernels && r.direct.announcements != nil {
 		return nil
@@ -82,17 +83,17 @@ func (r *recorder) compare(call *driver.Call, kernels bool) error {
 	return r.comparer.compareNow(call, ticket)
 }
 
-// countUses keeps the objects that a call uses for the lifetime of the graph being captured. nccl
-// reports whether NCCL launches kernels for the call.
+// countUses keeps the objects that a call uses until the graph being captured is destroyed.
+// usesNCCL reports whether NCCL launches kernels for the call.
 func (r *recorder) countUses(
-	s *stream.Stream, used []*memory.UseCount, path driver.Path, nccl bool,
+	s *stream.Stream, used []*memory.UseCount, path driver.Path, usesNCCL bool,
 ) error {
-	h, err := r.captures.For(s.CUDA)
-	if h == nil || err != nil {
+	hold, err := r.captures.For(s.CUDA)
+	if hold == nil || err != nil {
 		return err
 	}
-	h.Use(used)
-	if nccl {
+	hold.Use(used)
+	if usesNCCL {
 		r.plain = r.plain || path != driver.PathWindow
 		r.windows = r.windows || path == driver.PathWindow
 	}

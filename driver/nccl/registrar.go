@@ -33,7 +33,7 @@ type registrar struct {
 	stages  *stages
 
 	supported support
-	// useWindows reports whether NCCL registers windows although the group has a direct path.
+	// useWindows makes NCCL register windows although the group has a direct path.
 	useWindows atomic.Bool
 
 	windows map[driver.SegmentKey]*window // guarded by mu
@@ -55,8 +55,8 @@ func (r *registrar) register(
 	return nil, err
 }
 
-// registerOnce registers a segment. It returns both a window and an error if the call to NCCL has
-// failed, after which the communicator may be unusable.
+// registerOnce registers a segment that is not registered yet. If NCCL's call has failed, it
+// returns both a window and an error, and the communicator may be unusable.
 func (r *registrar) registerOnce(
 	ctx context.Context, key driver.SegmentKey, s driver.Segment,
 ) (*window, error) {
@@ -73,8 +73,8 @@ func (r *registrar) registerOnce(
 	defer cancel()
 	shared, shareErr := r.share(key, own)
 	defer shared.Withdraw()
-	// NCCL matches windows by their order only, and a difference gives wrong sums or a hang. Each rank
-	// also sends the handle with which others can map its segment.
+	// NCCL matches windows only by their order, and a difference leads to wrong sums or a hang. Each
+	// rank also sends the handle with which the others can map its segment.
 	allShared, err := control.CompareSegments(ctx, r.plane.Exchange, r.cfg.Ranks, key, own.Bytes(),
 		shared.Encode())
 	if err != nil {
@@ -108,7 +108,8 @@ func (r *registrar) empty() bool {
 	return len(r.windows) == 0
 }
 
-// useAll registers the segments of the group with NCCL, if that was not needed so far.
+// useAll registers the group's segments with NCCL, now and from now on, even if the group has a
+// direct path.
 func (r *registrar) useAll(ctx context.Context) error {
 	if r.streams.Capturing.Load() > 0 && !r.empty() {
 		return driver.ErrCapturing
@@ -119,7 +120,7 @@ func (r *registrar) useAll(ctx context.Context) error {
 		return nil
 	}
 	r.mu.Lock()
-	windows := slices.SortedFunc(maps.Values(r.windows), inOrder)
+	windows := slices.SortedFunc(maps.Values(r.windows), byKey)
 	r.mu.Unlock()
 	for _, w := range windows {
 		err := r.makeWindow(ctx, w)
@@ -133,12 +134,13 @@ func (r *registrar) useAll(ctx context.Context) error {
 	return nil
 }
 
-// makeWindow registers the window with NCCL, if the group uses NCCL's windows. All ranks have
-// reached this call. NCCL waits for all of them without a deadline; if one is lost meanwhile, the
-// watcher fails the group, and its teardown ends the call.
+// makeWindow registers the window with NCCL, if the group uses NCCL's windows. It must be called
+// after the ranks have agreed to register it, because NCCL waits for all of them without a
+// deadline. If a rank is lost meanwhile, the watcher fails the group, and the teardown ends NCCL's
+// call.
 func (r *registrar) makeWindow(ctx context.Context, w *window) error {
 	if r.supported.noneReason != "" || r.skipsWindows() {
-		return r.addWithoutNCCL(w)
+		return r.addUnregistered(w)
 	}
 	begin := time.Now()
 	stop := context.AfterFunc(ctx, func() {
@@ -161,16 +163,16 @@ func (r *registrar) makeWindow(ctx context.Context, w *window) error {
 	return err
 }
 
-// addWithoutNCCL adds a window that is not registered with NCCL.
-func (r *registrar) addWithoutNCCL(w *window) error {
+// addUnregistered adds a window without registering it with NCCL.
+func (r *registrar) addUnregistered(w *window) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.windows[w.key] = w
 	return r.plane.Cause()
 }
 
-// commit makes registration all or nothing: it waits until NCCL has registered the window on all
-// ranks. If NCCL has registered none on some rank, no rank uses windows.
+// commit exchanges the results of a registration: it waits until NCCL has registered the window on
+// all ranks. If some rank's NCCL has registered no window, no rank uses windows.
 func (r *registrar) commit(ctx context.Context, w *window) error {
 	mine := registerResult{
 		NoWindow: w.handle == 0 && !r.skipsWindows(), NotMapped: !w.mapped, Why: w.mapError,
@@ -200,24 +202,24 @@ func (r *registrar) commit(ctx context.Context, w *window) error {
 	return nil
 }
 
-// aloneTimeout bounds the wait for the other ranks if NCCL has registered no window here. On ranks
-// without windows the call returns at once.
+// aloneTimeout limits the wait for the other ranks if NCCL has registered no window on this rank.
+// It is ample, because NCCL's call returns at once on ranks without windows.
 const aloneTimeout = 5 * time.Second
 
-// failIfAlone fails the group if only this rank has no window. NCCL has returned here without
-// waiting for the others, and they would wait for this rank forever. The caller calls stop once the
-// other ranks have returned.
+// failIfAlone starts a timer that fails the group in case only this rank has no window. Then NCCL
+// has returned on this rank without waiting for the others, which would wait for this rank forever.
+// The caller must call stop once the other ranks have returned.
 func (r *registrar) failIfAlone(ctx context.Context) (stop func()) {
-	wait := aloneTimeout
+	limit := aloneTimeout
 	if deadline, ok := ctx.Deadline(); ok {
-		wait = min(wait, time.Until(deadline)/2)
+		limit = min(limit, time.Until(deadline)/2)
 	}
-	alone := time.AfterFunc(wait, func() {
-		_ = r.plane.Fail(fmt.Errorf("NCCL has registered no window on rank %d, for which other ranks "+
-			"wait in NCCL: the ranks have different configurations (compare symmem doctor)",
+	timer := time.AfterFunc(limit, func() {
+		_ = r.plane.Fail(fmt.Errorf("NCCL has registered no window on rank %d, but other ranks wait for "+
+			"it in NCCL: the ranks have different configurations (compare the output of symmem doctor)",
 			r.cfg.Ranks[r.cfg.Rank]))
 	})
-	return func() { alone.Stop() }
+	return func() { timer.Stop() }
 }
 
 // withoutWindows records that NCCL has no window kernels for this group.
@@ -231,7 +233,7 @@ func (r *registrar) withoutWindows(rank int) {
 	}
 }
 
-// share exports a segment to the other ranks of the group, if the group has a direct path.
+// share exports a segment to the other ranks, if the group has a direct path.
 func (r *registrar) share(
 	key driver.SegmentKey, s *memory.Segment,
 ) (shared memory.Shared, err error) {
@@ -253,16 +255,16 @@ func (r *registrar) share(
 	return shared, nil
 }
 
-// errNotShared is returned by mapPeers if a rank could not share its segment.
+// mapPeers returns errNotShared if a rank could not share its segment.
 var errNotShared = errors.New("a rank has shared no memory")
 
-// skipsWindows reports whether no windows are registered with NCCL, since the group has a direct
+// skipsWindows reports whether windows are not registered with NCCL because the group has a direct
 // path.
 func (r *registrar) skipsWindows() bool {
 	return r.direct.unavailable == "" && !r.useWindows.Load()
 }
 
-// support returns the calls for which NCCL has window kernels.
+// support describes the calls for which NCCL has window kernels.
 func (r *registrar) support() support {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -275,7 +277,7 @@ func (r *registrar) deregisterAll() error {
 	defer r.mu.Unlock()
 	return r.gpu.Do(func() error {
 		var errs []error
-		for _, w := range slices.SortedFunc(maps.Values(r.windows), inOrder) {
+		for _, w := range slices.SortedFunc(maps.Values(r.windows), byKey) {
 			if !w.deferDeregister() {
 				errs = append(errs, w.deregister())
 			}
@@ -293,12 +295,12 @@ func (r *registrar) unmapPeers() error {
 	return errors.Join(errs...)
 }
 
-// registerResult is sent to all ranks at the end of a registration.
+// registerResult describes the result of a registration on one rank, which is sent to all ranks.
 type registerResult struct {
 	// NoWindow reports whether NCCL has registered no window.
 	NoWindow bool `json:"no_window,omitempty"`
-	// NotMapped reports whether the rank has not mapped the segments of all others. Why is the reason,
-	// unless another rank is.
+	// NotMapped reports whether the rank has failed to map the segments of all others. Why gives the
+	// reason, or is empty if another rank did not share its segment.
 	NotMapped bool   `json:"no_peers,omitempty"`
 	Why       string `json:"why,omitempty"`
 }

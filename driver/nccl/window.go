@@ -76,8 +76,8 @@ func (w *window) deferDeregister() bool {
 	})
 }
 
-// inOrder compares windows by their keys, which are the same on all ranks.
-func inOrder(a, b *window) int {
+// byKey compares windows by their keys, which are the same on all ranks.
+func byKey(a, b *window) int {
 	return cmp.Or(cmp.Compare(a.key.Pool, b.key.Pool), cmp.Compare(a.key.Ordinal, b.key.Ordinal))
 }
 
