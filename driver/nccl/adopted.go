@@ -105,7 +105,9 @@ func (g *adoptedCommunicator) callWithDeadline(
 }
 
 // Register registers a segment as a window.
-func (g *adoptedCommunicator) Register(ctx context.Context, s driver.Segment) (driver.Window, error) {
+func (g *adoptedCommunicator) Register(
+	ctx context.Context, s driver.Segment,
+) (driver.Window, error) {
 	own, ok := s.(*memory.Segment)
 	if !ok || !g.device.memory.Own(own) {
 		return nil, errors.New("registering with a communicator: the segment belongs to another device")

@@ -143,7 +143,7 @@ func (c *communicator) initParts(j *connector) {
 		gpu: d.gpu, cfg: &c.cfg, plane: c.plane, mu: &c.mu, busy: &c.busy, group: c.group,
 		comm: c.comm, exchange: &c.direct.exchange, messages: &c.messages,
 		registrar: &c.registrar, recorder: &c.recorder, stages: &c.stages, graphs: &c.graphs,
-		watcherDone:       &c.watcher.running,
+		watcher:           &c.watcher.running,
 		othersHaveWindows: func() bool { return d.othersHaveWindows(c) },
 		forget:            func() { d.removeCommunicator(c) },
 	}

@@ -231,7 +231,9 @@ func (d *Device) Close() error {
 // because of graphs of other libraries or unfinished work of closed streams.
 func (d *Device) closeCommunicators() (held []*communicator, err error) {
 	var errs []error
-	late := false // whether a teardown is waiting for unfinished work of the device, as all others will
+	// late reports whether a teardown has timed out while waiting for unfinished work of the device.
+	// The others wait for the same work.
+	late := false
 	for _, c := range d.openCommunicators() {
 		errs = append(errs, c.Close())
 		err := c.stages.await(c.stages.released, late || gpu.Stuck.Load())

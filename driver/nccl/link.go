@@ -53,7 +53,7 @@ func visibleDevice(g *gpu.GPU, uuid string) (cuda.Device, error) {
 			return device, nil
 		}
 	}
-	return cuda.Device{}, fmt.Errorf("this process does not see GPU %s of another rank, so the link to "+
-		"it is unknown: make all GPUs of the group visible to every rank (CUDA_VISIBLE_DEVICES): %w",
+	return cuda.Device{}, fmt.Errorf("this process does not see GPU %s of another rank, so the link "+
+		"to it is unknown: make all GPUs of the group visible to every rank (CUDA_VISIBLE_DEVICES): %w",
 		uuid, driver.ErrUnsupported)
 }

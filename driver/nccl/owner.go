@@ -111,8 +111,8 @@ func (o *owner) EndedEarly(ticket uint64) error {
 // needsAll reports whether a call can end only after all ranks have launched it.
 func needsAll(call *driver.Call) bool {
 	// NCCL is not called if there is no data to move.
-	communicates := call.Count > 0 || call.Path == driver.PathDirect || call.Operation == driver.Barrier
-	return communicates && call.Operation.Together()
+	movesData := call.Count > 0 || call.Path == driver.PathDirect || call.Operation == driver.Barrier
+	return movesData && call.Operation.Together()
 }
 
 // causeTimeout limits the wait in EndedEarly. The end of a process is usually detected much sooner.

@@ -40,8 +40,7 @@ type plan struct {
 	// predecessor in the stream has ended. It is nil if NCCL ensures that itself (nccl.EarlyStart).
 	guard   func(on cuda.Stream, gpu *cuda.Driver) error
 	guarded nccl.Invocation
-	// launch is the result of choose, or refused its error. They are set by the first choose and
-	// cleared by Take.
+	// launch and launchErr cache the results of choose. Take clears them.
 	launch    *kernels.Launch
 	launchErr error
 }

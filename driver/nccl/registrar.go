@@ -228,8 +228,8 @@ func (r *registrar) withoutWindows(rank int) {
 	defer r.mu.Unlock()
 	if r.supported.noneReason == "" {
 		_, text := r.comm.library.Version()
-		r.supported.noneReason = fmt.Sprintf("NCCL %s has registered no window on rank %d: it has no window "+
-			"kernels for this group (symmem doctor explains why)", text, rank)
+		r.supported.noneReason = fmt.Sprintf("NCCL %s has registered no window on rank %d: it has no "+
+			"window kernels for this group (symmem doctor explains why)", text, rank)
 	}
 }
 

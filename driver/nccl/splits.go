@@ -9,11 +9,12 @@ import (
 	"symmem/internal/cuda"
 )
 
-// An AllToAllV is an NCCL group of one Send to and one Recv from each other rank, except for empty
-// parts, plus a local copy of this rank's own part. NCCL treats the group as one collective, also
-// during stream capture.
+// An AllToAllV is run as an NCCL group of one Send to and one Recv from each other rank, except for
+// empty parts, and a local copy of this rank's own part. NCCL treats the group as one collective,
+// even during stream capture.
 
-// evenSplits returns the splits of an AllToAll: count elements to and from each rank.
+// evenSplits returns the splits of an AllToAll, which sends count elements to each rank and
+// receives count elements from each.
 func evenSplits(ranks int, count int64) *driver.Splits {
 	counts, offsets := make([]int64, ranks), make([]int64, ranks)
 	for r := range counts {
@@ -24,20 +25,20 @@ func evenSplits(ranks int, count int64) *driver.Splits {
 	}
 }
 
-// splitBytes is the encoded size of one (send, receive) pair of counts.
+// splitBytes is the encoded size of a send count and a receive count.
 const splitBytes = 2 * 8
 
 // encodeSplits encodes this rank's splits for the other ranks to compare.
-func encodeSplits(s *driver.Splits) (mine []byte) {
+func encodeSplits(s *driver.Splits) (encoded []byte) {
 	for r, n := range s.SendCounts {
-		mine = binary.LittleEndian.AppendUint64(mine, uint64(n))
-		mine = binary.LittleEndian.AppendUint64(mine, uint64(s.RecvCounts[r]))
+		encoded = binary.LittleEndian.AppendUint64(encoded, uint64(n))
+		encoded = binary.LittleEndian.AppendUint64(encoded, uint64(s.RecvCounts[r]))
 	}
-	return mine
+	return encoded
 }
 
-// differingSplits returns an error that names the pairs of ranks whose send and receive counts
-// differ, or nil. all holds every rank's encodeSplits, by group rank.
+// differingSplits returns an error that names each pair of ranks whose send and receive counts
+// differ, or nil. all holds the result of encodeSplits on every rank, by group rank.
 func differingSplits(group *driver.GroupConfig, ticket uint64, all [][]byte) error {
 	for r := range all {
 		if want := len(group.Ranks) * splitBytes; len(all[r]) != want {
@@ -63,7 +64,8 @@ func differingSplits(group *driver.GroupConfig, ticket uint64, all [][]byte) err
 	return nil
 }
 
-// queueParts queues the sends and receives. An in-place call reads from a copy of its input.
+// queueParts queues the sends and receives of the parts. An in-place call sends from a copy of its
+// input.
 func (p *plan) queueParts(on cuda.Stream) error {
 	d := p.c.device
 	return d.gpu.Do(func() error {
@@ -85,13 +87,13 @@ func (p *plan) queueParts(on cuda.Stream) error {
 // exchange queues the local copy and the group of sends and receives. It must run in gpu.Do, on one
 // of the device's threads, because NCCL groups are per thread.
 func (p *plan) exchange(source uintptr, on cuda.Stream) error {
-	d, s, me := p.c.device, p.parts, p.c.cfg.Rank
+	d, s, rank := p.c.device, p.parts, p.c.cfg.Rank
 	size := int64(p.DataType.Size())
-	own := s.SendCounts[me] * size
+	own := s.SendCounts[rank] * size
 	var err error
 	if own > 0 {
-		err = d.gpu.CUDA.MemcpyAsync(p.recv+uintptr(s.RecvOffsets[me]*size),
-			source+uintptr(s.SendOffsets[me]*size), own, on)
+		err = d.gpu.CUDA.MemcpyAsync(p.recv+uintptr(s.RecvOffsets[rank]*size),
+			source+uintptr(s.SendOffsets[rank]*size), own, on)
 	}
 	if err != nil || len(s.SendCounts) == 1 {
 		return err
@@ -101,7 +103,7 @@ func (p *plan) exchange(source uintptr, on cuda.Stream) error {
 		return err
 	}
 	for r := range s.SendCounts {
-		if r == me {
+		if r == rank {
 			continue
 		}
 		if count := s.SendCounts[r]; count > 0 && err == nil {

@@ -9,21 +9,22 @@ import (
 	"symmem/internal/control"
 )
 
-// stages has channels that are closed as the teardown of a communicator proceeds, in this order.
+// stages holds channels that are closed, in the order of the fields, as the teardown of a
+// communicator proceeds.
 type stages struct {
 	gpu     *gpu.GPU
 	cfg     *driver.GroupConfig
 	plane   control.Plane
 	timeout time.Duration
 
-	// ended is closed when the group has failed or was closed.
+	// ended is closed when the group has failed or has been closed.
 	ended chan struct{}
-	// kernelsEnded is closed when the group's kernels have ended and its windows are deregistered, or
-	// when kernels do not end in time.
+	// kernelsEnded is closed when the group's kernels have ended and its windows have been
+	// deregistered, or when the kernels have not ended in time.
 	kernelsEnded chan struct{}
-	// released is closed when everything is freed that graphs of other libraries do not use.
+	// released is closed when everything that graphs of other libraries do not use has been freed.
 	released chan struct{}
-	// tornDown is closed when everything is freed, including NCCL's communicator.
+	// tornDown is closed when everything has been freed, including NCCL's communicator.
 	tornDown chan struct{}
 }
 
@@ -37,10 +38,10 @@ func newStages(
 	}
 }
 
-// await waits for a stage, or only checks it if waiting is hopeless. After a fault a stage is
-// reached soon or never; after Close it may take long on a busy machine. If released waits for
-// unfinished work (gpu.GPU.AddUnfinished), the wait is short, because that work has been waited for
-// before.
+// await waits for a stage. If hopeless is true, it only checks whether the stage has been reached.
+// After a fault, a stage is reached soon or never. After Close, it may take long on a busy machine.
+// If released is delayed by unfinished work (gpu.GPU.AddUnfinished), await waits only briefly, because an
+// earlier wait for that work has timed out.
 func (s *stages) await(stage chan struct{}, hopeless bool) error {
 	limit := 4 * gpu.EndingTime
 	switch {
@@ -53,7 +54,7 @@ func (s *stages) await(stage chan struct{}, hopeless bool) error {
 	}
 	select {
 	case <-stage:
-		return nil // even if limit is 0
+		return nil // checked first, because limit may be 0
 	default:
 	}
 	select {

@@ -7,42 +7,46 @@ import (
 	"symmem/internal/nccl"
 )
 
-// averaging is the first version of NCCL with window kernels for ReduceScatter with avg. Windows
-// exist since 2.27.3; nccl.Defects lists their defects.
-const averaging = 23003
+// averageVersion is the first version of NCCL with window kernels for ReduceScatter with avg.
+// Windows exist since 2.27.3; nccl.Defects lists their defects.
+const averageVersion = 23003
 
-// support determines for which calls NCCL has window kernels. It depends only on NCCL's version and
-// the group, so all ranks get the same result.
+// support determines for which calls NCCL has window kernels. The result depends only on NCCL's
+// version and the group, so it is the same on all ranks.
 type support struct {
-	// noneReason gives the reason why there are no window kernels at all; empty if there are. It is set
-	// before register returns the first window.
+	// noneReason gives the reason why there are no window kernels at all; empty if there are some. It
+	// is set before register returns the first window.
 	noneReason string
-	// average reports whether ReduceScatter supports avg, and shift whether buffers need no alignment.
-	average, unaligned bool
-	rank               int
+	// average reports whether ReduceScatter supports avg.
+	average bool
+	// unaligned reports whether buffers need no alignment.
+	unaligned bool
+	rank      int
 }
 
-// newSupport returns the support for a group on a number of machines, with GPUs of a major compute
-// capability.
+// newSupport returns the support for a group on the given number of machines, whose GPUs have the
+// given major compute capability.
 func newSupport(library *nccl.Library, major int, group *driver.GroupConfig, machines int) support {
 	code, text := library.Version()
 	s := support{
-		average: code >= averaging, unaligned: !nccl.ShiftedLoads.In(code, major), rank: group.Rank,
+		average: code >= averageVersion, unaligned: !nccl.ShiftedLoads.In(code, major),
+		rank: group.Rank,
 	}
 	switch {
 	case !library.Windows():
 		s.noneReason = fmt.Sprintf("NCCL %s has no windows: 2.27.3 or later is required", text)
 	case machines > 1 && nccl.MachinesWithoutWindows.In(code, major):
-		s.noneReason = fmt.Sprintf("the ranks are on %d machines, and NCCL %s has window kernels only for "+
-			"groups on one machine", machines, text)
+		s.noneReason = fmt.Sprintf("the ranks are on %d machines, and NCCL %s has window kernels only "+
+			"for groups on one machine", machines, text)
 	case len(group.Ranks) == 1:
 		s.noneReason = "the group has one rank"
 	}
 	return s
 }
 
-// unsupportedReason returns the reason why there is no window kernel for a call, or "". NCCL has window kernels
-// for AllGather of any type, and for sums of AllReduce and ReduceScatter in three float types.
+// unsupportedReason returns the reason why there is no window kernel for a call, or "". NCCL has
+// window kernels for AllGather of any type, and for AllReduce and ReduceScatter with sum in three
+// float types.
 func (s *support) unsupportedReason(call *driver.Call) string {
 	if s.noneReason != "" {
 		return s.noneReason
@@ -70,12 +74,12 @@ func (s *support) unsupportedReason(call *driver.Call) string {
 	return ""
 }
 
-// wordBytes is the alignment that window kernels with nccl.ShiftedLoads need.
+// wordBytes is the alignment that window kernels need with the defect nccl.ShiftedLoads.
 const wordBytes = 4
 
-// misaligned reports whether a window kernel with nccl.ShiftedLoads would read misaligned input on
-// any rank. The input of an in-place AllGather is a part of its output, and each part of the input
-// of a ReduceScatter is read by some rank.
+// misaligned reports whether NCCL has the defect nccl.ShiftedLoads and the window kernel would read
+// misaligned input on any rank. In an in-place AllGather, a rank's input is a part of its output.
+// In a ReduceScatter, each part of the input is read by some rank.
 func (s *support) misaligned(call *driver.Call) bool {
 	if s.unaligned {
 		return false
@@ -90,11 +94,11 @@ func (s *support) misaligned(call *driver.Call) bool {
 	return call.Send%wordBytes != 0
 }
 
-// packBytes is the number of bytes that a thread of a bulk kernel moves at once, if input and
-// output have the same offset modulo packBytes.
+// packBytes is the number of bytes that a thread of a bulk kernel moves at once, if the addresses
+// of input and output are equal modulo packBytes.
 const packBytes = 16
 
-// misalignedPacks reports whether a bulk kernel has to move single elements, on any rank.
+// misalignedPacks reports whether a bulk kernel has to move single elements on any rank.
 func misalignedPacks(call *driver.Call) bool {
 	part := uintptr(call.Count * int64(call.DataType.Size()))
 	parts := call.Operation == driver.AllGather || call.Operation == driver.ReduceScatter

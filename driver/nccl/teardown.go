@@ -13,8 +13,9 @@ import (
 	"symmem/internal/control"
 )
 
-// teardown ends a communicator whose plane has failed or was closed, in the steps that decide
-// returns. Memory that graphs of other libraries use is freed when they are gone (memory.Hold).
+// teardown frees a communicator whose plane has failed or has been closed, in the steps that decide
+// returns. Memory that graphs of other libraries use is freed when these graphs are destroyed
+// (memory.Hold).
 type teardown struct {
 	gpu       *gpu.GPU
 	cfg       *driver.GroupConfig
@@ -28,32 +29,33 @@ type teardown struct {
 	registrar *registrar
 	recorder  *recorder
 	stages    *stages
-	// graphs counts our open graphs with calls of the group. watching waits for the watcher.
-	graphs, watcherDone *sync.WaitGroup
+	// graphs counts symmem's open graphs with calls of the group. watcher counts the watcher's
+	// goroutine.
+	graphs, watcher *sync.WaitGroup
 	// othersHaveWindows reports whether another group may have an unfinished window kernel.
 	othersHaveWindows func() bool
-	// forget removes the communicator from the device's list.
+	// forget removes the communicator from the device.
 	forget func()
 
 	once sync.Once
 	// err is written before stages.tornDown is closed.
 	err error
 
-	// The remaining fields belong to the goroutine of run.
+	// The following fields are used only by run's goroutine.
 
 	progress
-	drainErr      error      // of the last drain
-	errs          []error    // of the other steps
+	drainErr      error      // the error of the last drain
+	errs          []error    // the errors of the other steps
 	abortErr      chan error // receives the error of the abort
 	closeReleased func()     // closes stages.released, once
 }
 
-// begin starts the teardown after a fault or Close, once, and reports the fault to streams with
-// unfinished work. The teardown runs in a goroutine, since it waits until the user closes graphs
-// with kernels of the group.
+// begin starts the teardown after a fault or Close, and reports the fault to streams with
+// unfinished work. Later calls do nothing. The teardown runs in a goroutine, since it waits until
+// the user closes graphs with calls of the group.
 func (t *teardown) begin() {
 	t.once.Do(func() {
-		t.busy.AllIdle() // drops streams whose work has ended: they get no fault
+		t.busy.AllIdle() // removes streams whose work has ended, so that they get no fault
 		for _, s := range t.busy.Streams() {
 			if !s.Waited() {
 				s.ReportFault(t.group, t.plane.Cause())
@@ -67,8 +69,8 @@ func (t *teardown) begin() {
 // run tears the communicator down.
 func (t *teardown) run() {
 	t.closeReleased = sync.OnceFunc(func() { close(t.stages.released) })
-	t.watcherDone.Wait() // the watcher queries NCCL about the communicator
-	t.exchange.Stop()    // also ends direct kernels that are replayed later
+	t.watcher.Wait()  // because the watcher uses NCCL's communicator
+	t.exchange.Stop() // ends direct kernels, even those that are replayed later
 	t.messages.Release()
 	for {
 		facts := t.collect()
@@ -87,7 +89,7 @@ func (t *teardown) run() {
 	t.closeReleased() // last, because callers that wait for it check tornDown next
 }
 
-// collect collects the facts for decide.
+// collect gathers the facts for decide.
 func (t *teardown) collect() facts {
 	f := facts{progress: t.progress, stuck: gpu.Stuck.Load(), calling: !t.tryLock()}
 	f.held = t.recorder.captures.Any()
@@ -103,15 +105,16 @@ func (t *teardown) collect() facts {
 	return f
 }
 
-// tryLock locks the group, unless a call to NCCL that waits for a rank holds the lock for longer
-// than launches on a failed group do.
+// tryLock locks the group, and reports whether it succeeded. It waits longer than any launch on a
+// failed group holds the lock, so if it fails, the holder is in a call to NCCL that waits for a
+// rank.
 func (t *teardown) tryLock() bool {
 	ctx, cancel := context.WithTimeout(context.Background(), gpu.EndingTime/10)
 	defer cancel()
 	return gpu.Poll(ctx, t.mu.TryLock) == nil
 }
 
-// execute executes a step.
+// execute performs a step.
 func (t *teardown) execute(next step) {
 	switch next {
 	case stepDrain:
@@ -149,9 +152,9 @@ func (t *teardown) execute(next step) {
 // note records the error of a step.
 func (t *teardown) note(err error) { t.errs = append(t.errs, err) }
 
-// drain waits until no stream has work of the communicator, and releases streams that wait for
-// messages, including those that reach their messages after drain has timed out. Memory that
-// unfinished work may use stays mapped.
+// drain waits, for a limited time, until no stream has work of the communicator. It releases
+// streams that wait for messages, even those that reach their messages after drain has timed out.
+// Memory that unfinished work may use stays mapped.
 func (t *teardown) drain() error {
 	ctx, cancel := context.WithTimeout(context.Background(), gpu.EndingTime)
 	defer cancel()
@@ -172,9 +175,9 @@ func (t *teardown) drain() error {
 	return errors.Join(errs...)
 }
 
-// abort starts the abort. If the group's kernels have ended, a window may be being deregistered, so
-// it waits for the group's lock. Before, a blocked call to NCCL may hold the lock, and no window is
-// being deregistered.
+// abort starts the abort of NCCL's communicator. After stepAwaitGraphs, another goroutine may be
+// deregistering a window, so abort waits for the group's lock. Before that step no window is
+// deregistered, and a blocked call to NCCL may hold the lock.
 func (t *teardown) abort() {
 	if t.kernelsEnded {
 		t.mu.Lock()
@@ -183,14 +186,14 @@ func (t *teardown) abort() {
 	if t.kernelsEnded {
 		t.mu.Unlock()
 	} else {
-		t.late, t.drainErr = false, nil // the abort ends the work for which drain has waited
+		t.late, t.drainErr = false, nil // the abort ends the work for which drain waited in vain
 	}
 	t.aborted = true
 	t.abortErr = make(chan error, 1)
 	go func() { t.abortErr <- t.comm.abort() }()
 }
 
-// free frees the memory of direct kernels, once none may be running.
+// free frees the memory that direct kernels use. No direct kernel may be running.
 func (t *teardown) free() error {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -14,12 +14,13 @@ import (
 // checkInterval is the time between two checks of the watcher while work is unfinished.
 const checkInterval = 2 * time.Millisecond
 
-// fullCheckEvery is the number of checks per full examination of a group that keeps launching. Each
-// of its launches notices a failed peer, and each check looks for reports of kernels.
+// fullCheckEvery is the number of checks per full examination, for a group that keeps launching.
+// Between full examinations, each launch notices a failed peer, and each check reads the reports of
+// kernels.
 const fullCheckEvery = 16
 
 // replayCheckInterval is the time between two checks of a group whose calls another library may
-// replay, while no work was launched by us.
+// replay, while symmem has launched no work.
 const replayCheckInterval = 20 * time.Millisecond
 
 // watcher looks for faults while a group has unfinished work.
@@ -37,7 +38,7 @@ type watcher struct {
 	stages   *stages
 	teardown *teardown
 
-	running sync.WaitGroup // the goroutine of watch
+	running sync.WaitGroup // counts the goroutine that runs watch
 }
 
 // watch looks for faults until the group ends. It is needed because the program may not wait for
@@ -60,8 +61,8 @@ func (w *watcher) watch() {
 		case <-w.busy.Wake:
 			w.watchWork()
 		case <-check:
-			// Kernels of this rank get time to report a fault, which may be more specific than the
-			// failure of a peer.
+			// Give this rank's kernels time to report a fault, which may be more specific than the failure
+			// of a peer.
 			if w.faults.checkKernels() == nil && grace.Expired(w.plane.PeerFailed()) {
 				w.faults.checkPeers()
 			}
@@ -69,7 +70,7 @@ func (w *watcher) watch() {
 	}
 }
 
-// watchWork checks periodically until no work is unfinished or the plane has failed.
+// watchWork checks for faults periodically, until no work is unfinished or the plane has failed.
 func (w *watcher) watchWork() {
 	check := time.NewTicker(checkInterval)
 	defer check.Stop()
@@ -83,14 +84,15 @@ func (w *watcher) watchWork() {
 			return
 		case <-check.C:
 		}
-		// A program that keeps launching is disturbed less often, since a full check takes its locks.
-		now, _ := w.history.last()
-		launching := now != seen
-		seen = now
-		resting := !launching && w.mayStop()
+		// A full check takes locks that launches need, so it is made less often while the program keeps
+		// launching.
+		latest, _ := w.history.last()
+		launching := latest != seen
+		seen = latest
+		finished := !launching && w.mayStop()
 		var err error
 		switch {
-		case resting: // check the reports of the finished work
+		case finished: // check the reports of the finished work
 			err = cmp.Or(w.faults.kernelFault(), w.comm.asyncError(w.cfg.Name()))
 		case launching && checks%fullCheckEvery != 0:
 			err = w.faults.kernelFault()
@@ -101,14 +103,14 @@ func (w *watcher) watchWork() {
 			_ = w.plane.Fail(err)
 			return
 		}
-		if resting {
+		if finished {
 			return
 		}
 	}
 }
 
-// mayStop reports whether the watcher may sleep. It clears Watching before it checks, so that a
-// concurrent launch wakes the watcher.
+// mayStop reports whether the watcher may sleep, because no work is unfinished. It clears Watching
+// before it checks, so that a concurrent launch wakes the watcher.
 func (w *watcher) mayStop() bool {
 	w.busy.Watching.Store(false)
 	if idle(w.mu, w.busy) {
@@ -118,23 +120,24 @@ func (w *watcher) mayStop() bool {
 	return false
 }
 
-// probe identifies the collective that the watcher examines: the latest one when the probe was
-// created. Once every rank has launched it, the watcher creates a new probe.
+// probe identifies the collective that the watcher examines: the one that was the latest when the
+// probe was created. Once every rank has launched that collective, the watcher creates a new probe.
 type probe struct {
 	grace     control.GraceTimer
 	ticket    uint64
 	operation driver.Operation
 	since     time.Time
-	// differsSince is the time at which a call being compared was first found to differ; zero if it
-	// does not.
+	// differsSince is the time at which the call being compared was first found to differ; zero if it
+	// has not been.
 	differsSince time.Time
 }
 
-// differGrace is the time that a comparison gets to find all ranks that differ. After that, it
-// fails with the ranks found so far.
+// differGrace limits the time in which a comparison may find all ranks that differ. After that, the
+// group fails with an error that names the ranks found so far.
 const differGrace = 100 * time.Millisecond
 
-// afterGrace returns the error of a comparison once differGrace has passed.
+// afterGrace returns the error of a comparison once it has persisted for differGrace, and nil
+// before.
 func (p *probe) afterGrace(err error) error {
 	switch {
 	case err == nil:
@@ -152,7 +155,7 @@ func (w *watcher) newProbe() probe {
 	return probe{ticket: ticket, operation: operation, since: time.Now()}
 }
 
-// examine returns an error if the probe can never end.
+// examine returns an error if the probe's collective can never complete.
 func (w *watcher) examine(p *probe) error {
 	if err := w.faults.kernelFault(); err != nil {
 		return err
@@ -183,7 +186,8 @@ func (w *watcher) examine(p *probe) error {
 	return nil
 }
 
-// idle reports whether no stream of a group has unfinished work and no call is in progress.
+// idle reports whether no stream has unfinished work of a group and no call of the group is in
+// progress.
 func idle(mu *groupLock, busy *stream.BusyStreams) bool {
 	if !mu.TryLock() {
 		return false

@@ -16,22 +16,22 @@ import (
 	"symmem/internal/nccl"
 )
 
-// window implements driver.Window: it registers a segment with a group.
+// window implements driver.Window for a segment that is registered with a group.
 //
-// States: registered; deregistered, by Deregister or because the group has ended. NCCL returns
-// handle 0 for a communicator without window kernels: that is not an error, and there is nothing to
-// deregister.
+// States: registered; deregistered, by Deregister or by the teardown of the group.
 type window struct {
 	of      *registrar
 	key     driver.SegmentKey
 	segment *memory.Segment
-	handle  nccl.Window
-	uses    memory.UseCount
+	// handle is 0 if NCCL has no window, so that there is nothing to deregister with NCCL: for
+	// example, if the communicator has no window kernels.
+	handle nccl.Window
+	uses   memory.UseCount
 	peers
 }
 
-// merge adds the result of a rank: the segments are used only if every rank has mapped those of all
-// others. It keeps the first reason why not.
+// merge adds the result of a rank. Direct kernels use the segments only if every rank has mapped
+// the segments of all others. Otherwise merge stores the first reason.
 func (w *window) merge(rank int, theirs *registerResult) {
 	if theirs.Why != "" && w.notMappedReason == "" {
 		w.notMappedReason = fmt.Sprintf("rank %d: %s", rank, control.Printable(theirs.Why))
@@ -65,12 +65,12 @@ func (w *window) Deregister() error {
 }
 
 // deferDeregister defers the deregistration, and keeps the segment, until no graph of another
-// library uses the window. It returns false if none does.
+// library uses the window. If no graph uses the window now, it does nothing and returns false.
 func (w *window) deferDeregister() bool {
 	r := w.of
 	return r.memory.UseCounts.DeferUntilUnused(&w.uses, &w.segment.Uses, func() {
 		r.mu.Lock()
-		_ = r.gpu.Do(w.deregister) // Deregister has returned, so the error cannot be reported
+		_ = r.gpu.Do(w.deregister) // Deregister has already returned, so the error cannot be reported
 		r.mu.Unlock()
 		_ = w.unmapPeers()
 	})
@@ -91,17 +91,17 @@ func (w *window) deregister() error {
 	return w.of.comm.deregister(handle)
 }
 
-// peers holds this rank's mappings of the other ranks' segments of a window, for direct kernels,
-// which need no window of NCCL.
+// peers holds this rank's mappings of the other ranks' segments of a window. Direct kernels use
+// these mappings, and need no window of NCCL.
 type peers struct {
-	// at has the addresses of the segments by group rank, including this rank's own.
+	// at holds the addresses of the segments by group rank, including this rank's own segment.
 	at [kernels.MaxRanks]uintptr
-	// mapped reports whether this rank has mapped the segments of all others. If not, mapError is the
-	// reason, unless another rank is.
+	// mapped reports whether this rank has mapped the segments of all others. If not, mapError gives
+	// the reason, or is empty if another rank did not share its segment.
 	mapped   bool
 	mapError string
-	// mappedByAll reports whether every rank has mapped them; if not, whyNotMapped names a rank and
-	// its reason. Both are set by register.
+	// mappedByAll reports whether every rank has mapped the segments of all others. If not,
+	// notMappedReason names a rank and its reason. Both are set by register.
 	mappedByAll     bool
 	notMappedReason string
 
@@ -114,22 +114,22 @@ func peersKey(group *driver.GroupConfig, key driver.SegmentKey) handoff.Key {
 		key.Ordinal))}
 }
 
-// mapPeers maps the segments of the other ranks, from the handles that these have sent. If it
-// fails, calls on the window use other paths.
+// mapPeers maps the segments of the other ranks, using the handles that these ranks have sent. If
+// it fails, calls on the window use other paths.
 func (w *window) mapPeers(ctx context.Context, allShared [][]byte) error {
-	g := w.of
-	if g.direct.unavailable != "" {
+	reg := w.of
+	if reg.direct.unavailable != "" {
 		return driver.ErrUnsupported
 	}
 	if slices.ContainsFunc(allShared, func(shared []byte) bool { return len(shared) == 0 }) {
 		return errNotShared
 	}
-	for r, rank := range g.cfg.Ranks {
-		if r == g.cfg.Rank {
+	for r, rank := range reg.cfg.Ranks {
+		if r == reg.cfg.Rank {
 			w.at[r] = w.segment.Address()
 			continue
 		}
-		at, err := g.direct.sharing.MapShared(ctx, rank, peersKey(g.cfg, w.key), allShared[r][1:],
+		at, err := reg.direct.sharing.MapShared(ctx, rank, peersKey(reg.cfg, w.key), allShared[r][1:],
 			w.segment.Bytes())
 		if err != nil {
 			return errors.Join(err, w.unmapPeers())
@@ -139,7 +139,8 @@ func (w *window) mapPeers(ctx context.Context, allShared [][]byte) error {
 	return nil
 }
 
-// unmapPeers unmaps the other ranks' segments, at its first call, once no kernel may use them.
+// unmapPeers unmaps the other ranks' segments. It must be called once no kernel can use them. Later
+// calls do nothing.
 func (w *window) unmapPeers() error {
 	if w.unmapped.Swap(true) {
 		return nil
@@ -160,7 +161,8 @@ func (w *window) unmapPeers() error {
 	})
 }
 
-// locate stores the addresses of a buffer on all ranks, which has the same offset on each.
+// locate stores in at the addresses of all ranks' copies of a buffer, which have the same offset on
+// every rank.
 func (w *window) locate(address uintptr, at *[kernels.MaxRanks]uintptr) {
 	offset := address - w.segment.Address()
 	for r := range w.of.cfg.Ranks {
