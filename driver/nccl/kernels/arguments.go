@@ -7,18 +7,19 @@ import (
 	"symmem/internal/cuda"
 )
 
-// Places holds the addresses that kernels use, as mapped in this process.
+// Places holds the addresses that kernels use, as mapped in this process, and their timeout.
 type Places struct {
-	// Exchange has the exchange memory of each rank.
+	// Exchange holds the address of each rank's exchange memory.
 	Exchange [MaxRanks]uintptr
-	// SendAt and RecvAt have the buffers of all ranks, for bulk kernels.
+	// SendAt and RecvAt hold the addresses of all ranks' buffers, for bulk kernels.
 	SendAt, RecvAt [MaxRanks]uintptr
-	// Report is the address of the Report, and Timeout the time that kernels wait for peers.
-	Report  uintptr
+	// Report is the address of the Report.
+	Report uintptr
+	// Timeout is the time that kernels wait for peers.
 	Timeout time.Duration
 }
 
-// arguments holds the arguments of a kernel: struct Call of src/call.h.
+// arguments holds the arguments of a kernel. It has the layout of struct Call in src/call.h.
 type arguments struct {
 	rank, ranks, sendTo, recvFrom, op, divisor uint32
 	digest                                     uint64
@@ -29,26 +30,27 @@ type arguments struct {
 	report                                     uintptr
 }
 
-// bulkArguments holds the arguments of a bulk kernel: struct Bulk of src/call.h.
+// bulkArguments holds the arguments of a bulk kernel. It has the layout of struct Bulk in
+// src/call.h.
 type bulkArguments struct {
 	arguments
 	sendAt, recvAt [MaxRanks]uintptr
 }
 
-// WithDigest returns a copy of the result of Params with another digest.
+// WithDigest returns a copy of the arguments p, which Params has returned, with another digest.
 func WithDigest(p cuda.Params, digest uint64) cuda.Params {
 	return p.With(int(unsafe.Offsetof(arguments{}.digest)), digest)
 }
 
-// Params returns the arguments of the i-th piece of a call. They contain the call's digest, which
-// kernels compare across ranks.
+// Params returns the arguments for the i-th piece of the call. They contain the call's digest,
+// which kernels compare across ranks.
 func (l *Launch) Params(at *Places, i int) cuda.Params {
-	from := int64(i) * l.pieceBytes
+	offset := int64(i) * l.pieceBytes
 	a := arguments{
 		rank: uint32(l.Rank), ranks: uint32(l.Ranks), sendTo: l.sendTo, recvFrom: l.recvFrom,
 		op: l.op, divisor: l.divisor, digest: l.Digest,
-		send: l.Send + uintptr(from), recv: l.Recv + uintptr(from),
-		bytes: min(l.pieceBytes, l.partBytes-from), sendStride: l.sendStride, recvStride: l.recvStride,
+		send: l.Send + uintptr(offset), recv: l.Recv + uintptr(offset),
+		bytes: min(l.pieceBytes, l.partBytes-offset), sendStride: l.sendStride, recvStride: l.recvStride,
 		exchange: at.Exchange, timeout: at.Timeout, report: at.Report,
 	}
 	if l.Bulk {

@@ -8,9 +8,9 @@ import (
 	"symmem/driver"
 )
 
-// AfterAll is a kernel of one thread that has one integer argument and does nothing. It is launched
-// without overlap, so work after it in the stream starts only when all work before it has ended,
-// including kernels that overlap with each other.
+// AfterAll names a kernel of one thread that has one integer argument and does nothing. It is
+// launched without overlap, so work after it in the stream starts only after all work before it has
+// ended, including kernels that overlap with each other.
 const AfterAll = "after_all"
 
 // MaxRanks is the largest number of ranks that the kernels support.
@@ -18,25 +18,25 @@ const MaxRanks = 8
 
 // The layout of exchange memory, as in src/call.h.
 const (
-	// ExchangeBytes is the size of the exchange memory of one rank in one group, which must be zero
+	// ExchangeBytes is the size of one rank's exchange memory in one group. The memory must be zeroed
 	// initially. It is large enough for sums of 7 MiB. (An NCCL communicator allocates hundreds of
 	// MiB.)
 	ExchangeBytes = 32 << 20
 	pageBytes     = 4096
-	// halfBytes is the size of the memory for the lines of one call.
+	// halfBytes is the size of each of the two halves, which holds the lines of one call.
 	halfBytes = (ExchangeBytes - exchangeHeader) / 2 / pageBytes * pageBytes
 	// exchangeHeader is sizeof(Exchange).
 	exchangeHeader = 4096 + 4096 + maxBulkBlocks*MaxRanks*8
-	// FaultOffset is the offset of the fault word, which has 32 bits and is not 0 once a kernel of the
-	// rank has failed.
+	// FaultOffset is the offset of the fault word: 32 bits that are not 0 once a kernel of the rank
+	// has failed.
 	FaultOffset = 8
 
 	maxBlocks     = 256
 	maxBulkBlocks = 128
 )
 
-// A line of 128 bytes has 120 bytes of data. A warp moves a chunk of lines at once: 8 bytes per
-// thread in line kernels, and 16 in wide and unrolled kernels.
+// A line of 128 bytes holds 120 bytes of data. A warp moves a chunk of lines at once. Each thread
+// moves 8 bytes of it in line kernels (lineLines) and 16 in wide and unrolled kernels (wideLines).
 const (
 	lineBytes     = 128
 	lineDataBytes = 120
@@ -45,34 +45,35 @@ const (
 	warp          = 32
 )
 
-// Overlaps reports whether the kernel may start before the kernels before it in the stream have
-// ended.
+// Overlaps reports whether the kernel may start before its predecessors in the stream have ended.
 func (l *Launch) Overlaps() bool { return !l.Bulk && !l.any }
 
-// Launch describes a call, and how to launch it. The caller sets the first group of fields, and
-// Choose the others.
+// Launch describes a call and how to launch it. The caller sets the first group of fields, and
+// Choose sets the others.
 type Launch struct {
-	// All fields that Choose reads are equal on all ranks, except for Rank.
+	// The fields of Call that Choose reads, and all fields of this group except Rank, must be the same
+	// on all ranks.
 	*driver.Call
-	// Rank is this rank's number in the group of Ranks ranks.
+	// Rank is this rank's number in the group, and Ranks the group's size.
 	Rank, Ranks int
-	// Formula selects the order in which the elements of ranks are combined. RankOrder selects the
-	// same kernels as AnyFormula.
+	// Formula selects the order in which the ranks' elements are combined. RankOrder and AnyFormula
+	// select the same kernels.
 	Formula driver.Formula
 	// Symmetric reports whether both buffers are in windows that every rank can access directly.
 	Symmetric bool
 	// Multiprocessors is the smallest number of multiprocessors of any rank's GPU.
 	Multiprocessors int
 
-	// Kernel is the name of the kernel, Blocks and Threads its grid.
+	// Kernel is the name of the kernel. Blocks is the number of blocks in its grid, and Threads the
+	// number of threads per block.
 	Kernel          string
 	Blocks, Threads int
 	// Bulk reports whether the kernel needs the buffers of all ranks.
 	Bulk bool
-	// Pieces is the number of successive launches of the call: see Params.
+	// Pieces is the number of successive launches of the call (see Params).
 	Pieces int
-	// partBytes is the size of a part of the call. bytes is the size of each piece except the last, which
-	// may be smaller.
+	// partBytes is the size of a part of the buffers. pieceBytes is the size of each piece of a part,
+	// except for the last piece, which may be smaller.
 	partBytes, pieceBytes  int64
 	sendStride, recvStride int64  // distances between the parts of the buffers
 	sendTo, recvFrom       uint32 // bit sets of ranks
@@ -81,12 +82,12 @@ type Launch struct {
 	any bool
 }
 
-// errNoKernel is wrapped by the errors of Choose: there is no kernel for the call.
+// Choose wraps errNoKernel if there is no kernel for the call.
 var errNoKernel = errors.New("symmem has no kernel")
 
-// Choose chooses the kernel of the call, or returns the reason why there is none. All ranks get the
-// same result, except for sendTo and recvFrom. For AllReduceRMSNorm it chooses the first kernel,
-// the all-reduce; Local describes the second.
+// Choose chooses the kernel for the call, or returns the reason why there is none. The results are
+// the same on all ranks, except for sendTo and recvFrom. For AllReduceRMSNorm, Choose chooses the
+// first kernel, the all-reduce; Local describes the second.
 func (l *Launch) Choose() error {
 	if l.Ranks < 2 || l.Ranks > MaxRanks {
 		return fmt.Errorf("%w for %d ranks", errNoKernel, l.Ranks)
@@ -119,13 +120,14 @@ func (l *Launch) Choose() error {
 	case !l.Symmetric:
 		return l.doesNotFit(l.pieceBytes)
 	default:
-		return fmt.Errorf("%w for in-place %v with parts of %d bytes", errNoKernel, l.Operation, l.pieceBytes)
+		return fmt.Errorf("%w for in-place %v with parts of %d bytes", errNoKernel, l.Operation,
+			l.pieceBytes)
 	}
 	return nil
 }
 
-// split splits a reduction that does not fit into exchange memory into pieces that do, identically on
-// all ranks. To the kernels each piece is a separate call with its own number.
+// split splits a reduction that does not fit into exchange memory into pieces that do. The pieces
+// are the same on all ranks. To the kernels, each piece is a separate call with its own number.
 func (l *Launch) split() {
 	most := oneShotLimit(l.Ranks)
 	if l.Operation == driver.AllReduce {
@@ -139,7 +141,8 @@ func (l *Launch) split() {
 	l.chooseLines()
 }
 
-// pieceUnit is the alignment of pieces. They are as aligned as the buffer.
+// pieceUnit divides the size of every piece except the last, so that all pieces have the alignment
+// of the buffer.
 const pieceUnit = 512
 
 func (l *Launch) doesNotFit(bytes int64) error {
@@ -181,34 +184,36 @@ func (l *Launch) parts() error {
 	return nil
 }
 
-// Thresholds of all-reduces. One-shot kernels send all data to every rank. Two-shot kernels send
-// less but take longer; with 2 ranks they would send as much. On 4 H200 one-shot kernels are faster
-// up to 192 KiB, and two-shot kernels are faster than bulk kernels for all sizes that fit into
-// exchange memory. For 2 ranks, one-shot kernels are.
+// These thresholds select the kernels of all-reduces. One-shot kernels send all data to every rank.
+// Two-shot kernels send less but have a higher latency. On 4 H200, one-shot kernels are faster up
+// to 192 KiB, and two-shot kernels are faster than bulk kernels for all sizes that fit into
+// exchange memory. With 2 ranks, two-shot kernels would send as much as one-shot kernels, so only
+// the latter are used, and they are faster than bulk kernels for all sizes that fit.
 const (
-	oneShotMost = 640 << 10 // most bytes that a rank sends in a one-shot kernel
-	twoShotMost = 9 << 20   // most bytes that a rank sends in a two-shot kernel
-	pairSum     = 7 << 20   // largest one-shot sum of 2 ranks
+	oneShotMost = 640 << 10 // the most bytes that a rank sends in a one-shot kernel
+	twoShotMost = 9 << 20   // the most bytes that a rank sends in a two-shot kernel
+	pairMost    = 7 << 20   // the size of the largest one-shot sum of 2 ranks
 )
 
-// largestPart is the part size of the other operations up to which line kernels are faster than
-// bulk kernels: 2 MiB, on 2 and on 4 H200.
-const largestPart = 2 << 20
+// partMost is the part size up to which line kernels are faster than bulk kernels in operations
+// other than all-reduce, as measured on 2 and on 4 H200.
+const partMost = 2 << 20
 
 // lineLimit returns the part size up to which line kernels are faster than bulk kernels.
 func (l *Launch) lineLimit() int64 {
 	switch {
 	case l.Operation != driver.AllReduce:
-		return largestPart
+		return partMost
 	case l.Ranks == 2:
-		return pairSum
+		return pairMost
 	default:
 		ranks := int64(l.Ranks)
 		return twoShotMost * ranks / (2 * (ranks - 1))
 	}
 }
 
-// chooseLines chooses a line kernel, and reports whether the call fits into exchange memory.
+// chooseLines chooses a line kernel if the call fits into exchange memory, and reports whether it
+// does.
 func (l *Launch) chooseLines() bool {
 	if l.Operation == driver.AllReduce && l.Ranks > 2 && l.pieceBytes > oneShotMost/int64(l.Ranks-1) {
 		return l.chooseTwoShot()
@@ -223,7 +228,7 @@ func (l *Launch) chooseLines() bool {
 	}
 	family, all := "line", chunks(l.pieceBytes, lineLines)
 	if l.setGrid(all, 2*l.Multiprocessors, l.resident(family)); all > l.warps() {
-		family = l.choosePacks()
+		family = l.chooseWide()
 	}
 	if l.Operation.Reduces() {
 		l.Kernel = l.kernelName(family + "_sum")
@@ -233,11 +238,13 @@ func (l *Launch) chooseLines() bool {
 	return true
 }
 
-// choosePacks chooses the family for a call that has more chunks than a grid of line kernels has warps.
-// For sums of 2 ranks, unrolled kernels need no loop for up to two chunks per warp.
-func (l *Launch) choosePacks() (family string) {
+// chooseWide returns the family for a call that has more chunks than a grid of line kernels has
+// warps, and sets the grid. For sums of 2 ranks with up to two chunks per warp, it returns unrolled
+// kernels, which need no loop.
+func (l *Launch) chooseWide() (family string) {
 	all, most := chunks(l.pieceBytes, wideLines), l.resident("wide")
-	if l.setGrid(all, noSmallBlocks, most); all <= l.warps() || !l.Operation.Reduces() || l.Ranks != 2 {
+	l.setGrid(all, noSmallBlocks, most)
+	if all <= l.warps() || !l.Operation.Reduces() || l.Ranks != 2 {
 		return "wide"
 	}
 	if l.setGrid((all+1)/2, most.blocks, most); all <= 2*l.warps() {
@@ -246,7 +253,8 @@ func (l *Launch) choosePacks() (family string) {
 	return "wide"
 }
 
-// chooseTwoShot chooses the two-shot kernel, and reports whether the call fits.
+// chooseTwoShot chooses a two-shot kernel if the call fits into exchange memory, and reports
+// whether it does.
 func (l *Launch) chooseTwoShot() bool {
 	if l.pieceBytes > twoShotLimit(l.Ranks) {
 		return false
@@ -264,13 +272,13 @@ func (l *Launch) chooseTwoShot() bool {
 	return true
 }
 
-// oneShotLimit returns the largest part of a one-shot call, in bytes.
+// oneShotLimit returns the largest part that fits in a one-shot call, in bytes.
 func oneShotLimit(ranks int) int64 {
 	return halfBytes / int64(ranks) / wideLines / lineBytes * wideLines * lineDataBytes
 }
 
-// twoShotLimit returns the largest two-shot sum, in bytes. Each step uses half of the lines,
-// divided among the ranks. With 2 ranks it equals the limit of one-shot calls.
+// twoShotLimit returns the size of the largest two-shot sum, in bytes. Each of the two steps uses
+// half of the lines, divided among the ranks. For 2 ranks, the limit equals that of one-shot calls.
 func twoShotLimit(ranks int) int64 {
 	each := halfBytes / 2 / lineLines / lineBytes / int64(ranks)
 	return int64(ranks) * each * lineLines * lineDataBytes
@@ -281,13 +289,12 @@ func chunks(bytes, lines int64) int64 {
 	return (bytes + lines*lineDataBytes - 1) / (lines * lineDataBytes)
 }
 
-// gridSize holds the largest grid that is resident on every rank's GPU at once, as blocks and threads
-// per block.
+// gridSize holds a grid's number of blocks and of threads per block.
 type gridSize struct{ blocks, threads int }
 
-// resident returns the room of a family. Two blocks of some kernels (KERNEL_OF in
-// src/collectives.cu) and one block of the others fit on a multiprocessor. Grids leave some space
-// for a small call of another group.
+// resident returns the largest grid of a family whose blocks are all resident on every rank's GPU
+// at once. A multiprocessor holds two blocks of some kernels (KERNEL_OF in src/collectives.cu) and
+// one block of the others. The grid leaves space for a small call of another group.
 func (l *Launch) resident(family string) gridSize {
 	switch {
 	case strings.HasSuffix(family, "_any"):
@@ -301,21 +308,22 @@ func (l *Launch) resident(family string) gridSize {
 	}
 }
 
-// noSmallBlocks makes grid use blocks of the largest size.
+// noSmallBlocks makes setGrid use blocks of the largest size.
 const noSmallBlocks = 0
 
-// setGrid sets the grid for a number of chunks: one warp per chunk if possible, and one for the
-// header. It first tries up to small blocks of 128 threads, which are faster than fewer large ones,
-// then larger blocks, and finally more blocks of the largest size.
-func (l *Launch) setGrid(chunks int64, small int, most gridSize) {
-	small = min(small, most.blocks)
+// setGrid sets the grid for a number of chunks: one warp per chunk if possible, and one warp for
+// the header. It first tries the given number of blocks with 128 threads each, which are faster
+// than fewer large blocks. Then it tries the same number of larger blocks, and finally it uses more
+// blocks of the largest size. The grid is no larger than most.
+func (l *Launch) setGrid(chunks int64, blocks int, most gridSize) {
+	blocks = min(blocks, most.blocks)
 	for l.Threads = 128; l.Threads < most.threads; l.Threads = min(2*l.Threads, most.threads) {
-		if l.Blocks = small; chunks <= l.warps() {
+		if l.Blocks = blocks; chunks <= l.warps() {
 			break
 		}
 	}
-	per := int64(l.Threads / warp)
-	l.Blocks = int(min((chunks+per)/per, int64(most.blocks)))
+	perBlock := int64(l.Threads / warp)
+	l.Blocks = int(min((chunks+perBlock)/perBlock, int64(most.blocks)))
 }
 
 // warps returns the number of warps of the grid that move data.
@@ -336,7 +344,8 @@ func (l *Launch) chooseBulk() {
 		l.Kernel = l.kernelName("bulk_copy")
 	}
 	l.Bulk, l.Threads, l.Blocks = true, 512, min(64, l.Multiprocessors)
-	if total := l.pieceBytes; total >= 8<<20 || max(l.sendStride, l.recvStride)*int64(l.Ranks) >= 8<<20 {
+	bytes := max(l.pieceBytes, max(l.sendStride, l.recvStride)*int64(l.Ranks))
+	if bytes >= 8<<20 {
 		l.Blocks = min(maxBulkBlocks, l.Multiprocessors)
 	}
 }

@@ -1,10 +1,10 @@
 package kernels
 
-// Message describes the copy of one message: struct Message of src/message.h, in host memory that
-// the device can access. The stream of a Recv writes MessageWaits to State, waits until Go is 1,
-// and runs the kernels, which copy the data and then store MessageDone and Go=0 in one write. The
-// host writes the other fields before it sets Go, and writes them again only once State is
-// MessageDone.
+// Message describes the copy of one message. It has the layout of struct Message in src/message.h,
+// and is in host memory that the device can access. The stream of a Recv writes MessageWaits to
+// State, waits until Go is 1, and runs the kernels. They copy the data and then store MessageDone
+// in State and 0 in Go with one write. The host writes the other fields before it sets Go to 1, and
+// does not change them until State is MessageDone.
 type Message struct {
 	From, To, Bytes uint64
 	// Taken is the address of a word that becomes 1 once the message has been copied, or 0.
@@ -13,7 +13,7 @@ type Message struct {
 	_         [3]uint64
 }
 
-// The states of a Message. The state is 0 until the stream has reached the message.
+// The states of a Message. The state is 0 until the stream reaches the Recv.
 const (
 	MessageWaits = 1
 	MessageDone  = 2
@@ -28,10 +28,10 @@ type Copy struct {
 	Blocks, Threads int
 }
 
-// Copies returns the launches that receive a message of the given size, in order.
+// Copies returns the launches that receive a message of the given size, in the order of execution.
 func Copies(bytes int64) []Copy {
 	if bytes <= smallMessage {
-		// Without +1 an empty message would have no thread to report that it has been received.
+		// The +1 gives an empty message a thread, which reports that the message has been received.
 		warps := ceilDiv(int(bytes)+1, warp*threadBytes)
 		return []Copy{{"message_small", 1, min(messageThreads, warps*warp)}}
 	}
@@ -42,7 +42,7 @@ func Copies(bytes int64) []Copy {
 const (
 	// smallMessage is the size of the largest message that a single block copies.
 	smallMessage = 32 << 10
-	// messageThreads and messageBlocks limit one launch. At the limit 2 MiB are in flight, enough to
+	// messageThreads and messageBlocks limit the grid. The largest grid has 2 MiB in flight, enough to
 	// saturate a link between GPUs.
 	messageThreads, messageBlocks = 512, 64
 	// threadBytes is the number of bytes that a thread copies at a time.

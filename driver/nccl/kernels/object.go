@@ -9,15 +9,15 @@ import (
 	"sync"
 )
 
-// objects contains the compressed output of make.sh for each source and architecture.
+// objects contains the compressed output of make.sh for each source file and architecture.
 //
 //go:embed objects
 var objects embed.FS
 
-// Object returns the code of the collectives for a compute capability, such as 9, 0: a cubin if
-// there is one for the GPU's generation, otherwise PTX, which the driver compiles. GPUs before 8.0
-// are not supported. The code is followed by a zero byte, as CUDA requires of PTX. All callers
-// share the same bytes and must not change them.
+// Object returns the compiled collectives for a compute capability: a cubin if there is one for the
+// GPU's generation, otherwise PTX, which the driver compiles. It returns an error for GPUs before
+// 8.0. The code ends with a zero byte, as CUDA requires of PTX. All callers share the same bytes
+// and must not modify them.
 func Object(major, minor int) ([]byte, error) { return loadObject("collectives", major, minor) }
 
 func loadObject(source string, major, minor int) ([]byte, error) {
@@ -32,26 +32,26 @@ func loadObject(source string, major, minor int) ([]byte, error) {
 	return object.(func() ([]byte, error))()
 }
 
-// cubins maps generations of GPUs to cubins. A cubin runs on all later GPUs of its generation:
-// sm_80 on 8.6 and 8.9, sm_100 on 10.3, sm_120 on 12.1.
+// cubins maps generations of GPUs to the architectures of cubins. A cubin runs on all later GPUs of
+// its generation: sm_80 on 8.6 and 8.9, sm_100 on 10.3, sm_120 on 12.1.
 var cubins = map[int]string{8: "sm_80", 9: "sm_90", 10: "sm_100", 12: "sm_120"}
 
 // architecture returns the architecture of the object for a generation.
 func architecture(major int) string {
-	if binary, has := cubins[major]; has {
-		return binary
+	if cubin, ok := cubins[major]; ok {
+		return cubin
 	}
 	return "compute_90"
 }
 
 // Wait reports whether the kernels for a generation of GPUs wait for the preceding kernels in the
-// stream (griddepcontrol.wait). Other kernels must not be launched to overlap: they would read data
-// that is not written yet.
+// stream (griddepcontrol.wait). Otherwise the kernels must not be launched to overlap, because they
+// would read data that is not written yet.
 func Wait(major int) bool { return architecture(major) != "sm_80" }
 
-// unpackers holds a function for each requested object, which unpacks it once. Unpacking takes 20
-// ms, and a dozen times as long under the race detector, and each rank of a process needs the
-// object whenever it opens a device.
+// unpackers maps the name of each requested object to a function that unpacks the object at its
+// first call. Each rank of a process needs an object whenever it opens a device, and unpacking
+// takes 20 ms, or a dozen times as long under the race detector.
 var unpackers sync.Map
 
 func unpack(name string) ([]byte, error) {

@@ -6,9 +6,10 @@ import (
 	"symmem/driver"
 )
 
-// types lists the types that kernels reduce. Each has a number in kernels of any reduction. Types
-// with specialized kernels also have a name in these kernels, which reduce in the order of ranks,
-// with the reductions up to lastSpecial.
+// types lists the types that kernels can reduce. number identifies the type to kernels of any
+// reduction. name is the part of a specialized kernel's name that identifies the type, or is empty
+// if the type has no specialized kernels. Specialized kernels support reductions up to lastSpecial
+// in the order of ranks.
 var types = map[driver.DataType]struct {
 	number uint32
 	name   string
@@ -18,22 +19,22 @@ var types = map[driver.DataType]struct {
 	driver.Int32: {6, "i32"}, driver.Int64: {7, ""},
 }
 
-// The word that describes a reduction to the kernels contains its number in enum Op of call.h
-// (driver.ReduceOp.Kernel). For kernels of any reduction it also contains enum Order and the number
-// of the type.
+// A word (Launch.op) describes a reduction to the kernels. It contains the number of the operation
+// in enum Op of call.h (driver.ReduceOp.Kernel). For kernels of any reduction it also contains bits
+// of enum Order and the number of the type, times typeUnit.
 const (
-	lastSpecial = 2 // Max, the last reduction that has specialized kernels
+	lastSpecial = 2 // Max, the last operation that has specialized kernels
 
 	orderTree    = 8
 	orderRounded = 16
 	typeUnit     = 32
 )
 
-// setReduction sets the word that describes the call's reduction to the kernels.
+// setReduction sets the fields that describe the call's reduction to the kernels.
 func (l *Launch) setReduction() (err error) {
-	t, typed := types[l.DataType]
-	op, known := l.ReduceOp.Kernel().Number()
-	if !typed || !known {
+	t, hasType := types[l.DataType]
+	op, hasOp := l.ReduceOp.Kernel().Number()
+	if !hasType || !hasOp {
 		return fmt.Errorf("%w for %v of %v with %v", errNoKernel, l.Operation, l.DataType, l.ReduceOp)
 	}
 	if l.op = uint32(op); l.ReduceOp.Divides() {
@@ -49,8 +50,9 @@ func (l *Launch) setReduction() (err error) {
 	return err
 }
 
-// treeBits returns the bits to set in that word if the results of a tree can differ from those of the
-// order of ranks. With two ranks both are the same, except for the rounding of averages.
+// treeBits returns the bits of enum Order for a group with a tree formula. It returns 0 if a tree
+// gives the same results as the order of ranks. With two ranks it does, except for the rounding of
+// averages.
 func (l *Launch) treeBits() (uint32, error) {
 	if l.Ranks&(l.Ranks-1) != 0 {
 		return 0, fmt.Errorf("%w for the formula %v with %d ranks: the number of ranks must be a power "+
@@ -68,8 +70,8 @@ func (l *Launch) treeBits() (uint32, error) {
 	return 0, nil
 }
 
-// kernelName returns the name of a family's kernel for the call. There are kernels for 2 ranks, for 4
-// ranks, and for any number up to 8.
+// kernelName returns the name of the kernel in a family that suits the call. Each family has a
+// kernel for 2 ranks, one for 4 ranks, and one for any number up to 8.
 func (l *Launch) kernelName(family string) string {
 	ranks := 8
 	if l.Ranks == 2 || l.Ranks == 4 {

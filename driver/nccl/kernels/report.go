@@ -5,13 +5,14 @@ import (
 	"unsafe"
 )
 
-// Fault is the reason why a kernel has ended without a result: enum Fault of src/call.h.
+// Fault gives the reason why a kernel has ended without a result. The values are those of enum
+// Fault in src/call.h.
 type Fault uint32
 
 // The faults.
 const (
 	None Fault = iota
-	// Aborted means that the host has ended the kernel: see Report.End.
+	// Aborted means that the host has ended the kernel (see Report.End).
 	Aborted
 	// TimedOut means that a peer did not launch the call in time.
 	TimedOut
@@ -20,14 +21,15 @@ const (
 )
 
 // Report receives the first fault of a rank's kernels, and holds the word by which the host ends
-// kernels: struct Report of src/call.h. It is in host memory that the device reads and writes. The
-// other fields may be read once fault is not None.
+// kernels. It has the layout of struct Report in src/call.h, and is in host memory that the device
+// reads and writes. Once fault is not None, the fields before it may be read.
 type Report struct {
-	// Digest is the digest of this rank's call, and Theirs that of the different call.
+	// Digest is the digest of this rank's call, and Theirs the digest of the peer's different call.
 	Digest, Theirs uint64
-	// Epoch is the number of the call among the group's kernel launches, from 1.
+	// Epoch is the number of the call among the group's kernel launches, counted from 1.
 	Epoch uint64
-	// Ranks has a bit for each rank that is missing, or for the rank with the different call.
+	// Ranks is a bit set of the missing ranks after TimedOut, and the number of the rank with the
+	// different call after Diverged.
 	Ranks uint32
 	fault uint32
 	end   uint32
@@ -37,8 +39,8 @@ type Report struct {
 // Fault returns the fault. It may be called while kernels run.
 func (r *Report) Fault() Fault { return Fault(atomic.LoadUint32(&r.fault)) }
 
-// Read returns a copy of the report, and whether it contains a fault. It may be called while
-// kernels run.
+// Read returns a copy of the report and true if the report contains a fault, and false otherwise.
+// It may be called while kernels run.
 func (r *Report) Read() (Report, bool) {
 	fault := r.Fault()
 	if fault == None {
@@ -49,9 +51,9 @@ func (r *Report) Read() (Report, bool) {
 	}, true
 }
 
-// End ends the kernels with this report that wait for peers. Once the caller has copied the 32 bits
-// at EndOffset to FaultOffset of the exchange memory, later kernels end, too. End may be called
-// while kernels run.
+// End ends the kernels that use this report and wait for peers. To end later kernels, too, the
+// caller must copy the 32 bits at EndOffset to the first fault word, at FaultOffset in the exchange
+// memory. End may be called while kernels run.
 func (r *Report) End() { atomic.StoreUint32(&r.end, uint32(Aborted)) }
 
 // EndOffset is the offset in a Report of the word that End writes.
