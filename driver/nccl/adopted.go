@@ -44,8 +44,7 @@ func (d *Device) AdoptCommunicator(handle uintptr) (driver.AdoptedCommunicator, 
 		return nil, fmt.Errorf("adopting a communicator: window kernels of NCCL %s: %w: if the kernel "+
 			"before them triggers an early launch, they may read data that is not written yet; use NCCL "+
 			"%s or newer, or set %s=1 if the program has no such kernels (docs/reference/nccl-defects.md)",
-			text,
-			driver.ErrUnsupported, nccl.VersionText(nccl.EarlyStart.Below), allowEarlyStart)
+			text, driver.ErrUnsupported, nccl.VersionText(nccl.EarlyStart.Below), allowEarlyStart)
 	}
 	g := &adoptedCommunicator{device: d, handle: nccl.Comm(handle)}
 	if err := d.gpu.Do(g.query); err != nil {

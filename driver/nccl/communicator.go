@@ -16,7 +16,8 @@ import (
 // communicator implements driver.Communicator. NCCL's communicator and direct kernels transfer the
 // group's data, and a control plane connects its ranks for everything else.
 //
-// Its own methods launch calls. Each other task is implemented by a part with the fields it needs:
+// The communicator's own methods launch calls. Each of its other tasks is implemented by a part
+// with the fields it needs:
 //
 //	registrar  registers and deregisters windows
 //	recorder   records calls into captures of other libraries
@@ -128,8 +129,8 @@ func (c *communicator) Register(
 	return c.registrar.register(ctx, key, s)
 }
 
-// UseWindows registers the group's segments with NCCL, now and from now on, even if the group has a
-// direct path.
+// UseWindows registers the group's segments with NCCL, even if the group has a direct path, and
+// makes Register do the same from then on.
 func (c *communicator) UseWindows(ctx context.Context) error { return c.registrar.useAll(ctx) }
 
 // Abort fails the communicator for all its ranks.

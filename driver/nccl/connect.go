@@ -67,7 +67,7 @@ func (j *connector) join(ctx context.Context) error {
 		return err
 	}
 	j.rasID = ras.ID(id[:])
-	if err := j.agree(ctx, j.createPart(ctx, id)); err != nil {
+	if err := j.agree(ctx, j.create(ctx, id)); err != nil {
 		return err
 	}
 	// agree returns once all ranks have exported their memory.
@@ -77,8 +77,8 @@ func (j *connector) join(ctx context.Context) error {
 	return j.result.messages.Withdraw()
 }
 
-// createPart creates the communicator on this rank.
-func (j *connector) createPart(ctx context.Context, id nccl.UniqueID) error {
+// create creates the communicator on this rank.
+func (j *connector) create(ctx context.Context, id nccl.UniqueID) error {
 	if err := j.connect(ctx, id); err != nil {
 		return err
 	}
@@ -194,7 +194,7 @@ func (j *connector) shareID(ctx context.Context) (nccl.UniqueID, error) {
 
 // connect creates NCCL's communicator. NCCL waits for all ranks without a deadline, so the call
 // runs in a goroutine, which never ends if a rank is missing. If NCCL returns after connect has
-// given up, the goroutine aborts the communicator.
+// returned, the goroutine aborts the communicator.
 func (j *connector) connect(ctx context.Context, id nccl.UniqueID) error {
 	type outcome struct {
 		handle nccl.Comm

@@ -3,8 +3,8 @@ package nccl
 // A teardown always destroys NCCL's communicator with CommAbort. After a fault, the abort ends
 // kernels that wait for other ranks. If no kernel is running, CommAbort does the same as
 // CommDestroy, but without waiting for other ranks. (CommDestroy joins threads that serve the other
-// ranks of the machine until these leave. So does CommRevoke, which could end kernels and keep the
-// communicator.)
+// ranks of the machine until these ranks destroy their communicators. CommRevoke, which ends
+// kernels but keeps the communicator, does so, too.)
 //
 // These facts about NCCL determine the steps before the abort:
 //
@@ -12,10 +12,10 @@ package nccl
 //     a lost rank.
 //   - A window kernel ignores the abort flag (2.27.3 to 2.30.7). If it waits for a lost rank, it
 //     runs until the process ends, and CommAbort would wait for it forever while holding CUDA locks
-//     that every call of the process needs. So a communicator with such a kernel is abandoned
-//     instead of aborted, unless a blocked call needs the abort. A communicator is not aborted
-//     either while graphs of other libraries contain its window kernels, because the graphs may be
-//     replayed at any time.
+//     that every call of the process needs. So the teardown abandons a communicator with such a
+//     kernel instead of aborting it, unless a blocked call needs the abort. Nor does the teardown
+//     abort a communicator while graphs of other libraries contain its window kernels, because the
+//     graphs may be replayed at any time.
 //   - CommAbort waits for all work of the device, and most calls to CUDA wait for CommAbort. So
 //     direct kernels, which end without it, and unfinished work of closed streams must end first.
 //   - NCCL before 2.29.7 frees the memory of a window before the end of the process only if the
@@ -50,8 +50,8 @@ const (
 	stepKeep step = "keep"
 )
 
-// last reports whether no step follows.
-func (s step) last() bool { return s == stepFinish || s == stepAbandon || s == stepKeep }
+// isLast reports whether no step follows.
+func (s step) isLast() bool { return s == stepFinish || s == stepAbandon || s == stepKeep }
 
 // progress records which steps the teardown has executed.
 type progress struct {

@@ -188,7 +188,7 @@ func TestTeardownSteps(t *testing.T) {
 			var steps []string
 			for next := decide(&f); ; next = decide(&f) {
 				steps = append(steps, string(next))
-				if next.last() || len(steps) > maxSteps {
+				if next.isLast() || len(steps) > maxSteps {
 					break
 				}
 				f = c.outcome(&f, next)
@@ -230,7 +230,7 @@ func endSafely(t *testing.T, f facts, steps []step) {
 	if why := danger(&f, next); why != "" {
 		t.Fatalf("%s: after %v, %v", why, steps, &f)
 	}
-	if next.last() {
+	if next.isLast() {
 		return
 	}
 	if len(steps) == maxSteps {

@@ -18,7 +18,7 @@ import (
 type calls struct {
 	gpu *gpu.GPU
 	// all holds the collectives and messages in the order of capture.
-	all []*captured
+	all []*capturedCall
 	// users holds the communicators used, each once, sorted by number.
 	users []*communicator
 	// recordings holds, for each communicator with collectives, its number for this capture and the
@@ -28,8 +28,8 @@ type calls struct {
 	ordered []*communicator
 }
 
-// captured holds a collective or message captured in a graph.
-type captured struct {
+// capturedCall holds a collective or message captured in a graph.
+type capturedCall struct {
 	plan    *plan
 	message *p2p.Captured // nil for a collective
 }
@@ -52,17 +52,17 @@ func (cs *calls) Record(s *stream.Stream, planned driver.Plan) error {
 		if err := c.enqueue(p, s); err != nil {
 			return err
 		}
-		cs.add(&captured{plan: p})
+		cs.add(&capturedCall{plan: p})
 		return nil
 	}
 	s.Capture.Waits = true // even a Send, until the message of the previous launch has been copied
 	return c.messages.Record(s, p.message(), func(m *p2p.Captured) {
-		cs.add(&captured{plan: p, message: m})
+		cs.add(&capturedCall{plan: p, message: m})
 	})
 }
 
 // add appends a call that has been captured.
-func (cs *calls) add(k *captured) {
+func (cs *calls) add(k *capturedCall) {
 	cs.all = append(cs.all, k)
 	c := k.plan.c
 	if !slices.Contains(cs.users, c) {

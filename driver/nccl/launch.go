@@ -25,7 +25,7 @@ func (c *communicator) Launch(on driver.Stream, p driver.Plan) error {
 	if !ok || prepared.c != c {
 		return errForeignPlan
 	}
-	if !prepared.ready.Prepared() || c.device.gpu.Adopted.Load() {
+	if !prepared.singleCall.Prepared() || c.device.gpu.Adopted.Load() {
 		return c.launch(s, prepared)
 	}
 	s.Mu.Lock()
@@ -42,7 +42,7 @@ func (c *communicator) Launch(on driver.Stream, p driver.Plan) error {
 	if ticket, ok := c.plane.TrySubmit(); ok {
 		c.note(s, prepared, ticket)
 		c.direct.order.ByNCCL = true
-		if err = prepared.ready.On(s.CUDA); err != nil {
+		if err = prepared.singleCall.On(s.CUDA); err != nil {
 			err = s.Refuse(c.group, c.faults.failUnqueued(&prepared.Call, err))
 		}
 	} else {

@@ -27,19 +27,19 @@ type plan struct {
 	// count is the number of elements passed to NCCL: Count, or 1 for a barrier, which is run as a sum
 	// of one element.
 	count int64
-	// ready holds NCCL's call, if it is a single call that needs no guard.
-	ready nccl.Invocation
-	// parts holds the sizes of the parts, if NCCL runs the call as a group of Send and Recv.
+	// singleCall holds NCCL's call, unless NCCL runs a group of calls or the call needs a guard.
+	singleCall nccl.Invocation
+	// parts holds the sizes of the parts, if NCCL runs the call as a group of Send and Recv calls.
 	parts *driver.Splits
 	// kernel is the first of the call's direct kernels, or nil if NCCL runs the call. exchanges is the
 	// number of kernels that communicate with other ranks. Each of them advances the epoch that
 	// kernels count.
 	kernel    *kernel
 	exchanges int
-	// guard queues work before the call in guarded, so that the call does not start before its
-	// predecessor in the stream has ended. It is nil if NCCL ensures that itself (nccl.EarlyStart).
-	guard   func(on cuda.Stream, gpu *cuda.Driver) error
-	guarded nccl.Invocation
+	// guard queues work before guardedCall, so that the call does not start before its predecessor in
+	// the stream has ended. It is nil if NCCL ensures that itself (nccl.EarlyStart).
+	guard       func(on cuda.Stream, gpu *cuda.Driver) error
+	guardedCall nccl.Invocation
 	// launch and launchErr cache the results of choose. Take clears them.
 	launch    *kernels.Launch
 	launchErr error
@@ -178,10 +178,10 @@ func (p *plan) prepareNCCL() error {
 	case len(p.c.cfg.Ranks) == 1 || p.Operation.PointToPoint() || p.parts != nil || p.movesNothing():
 		return nil
 	case p.Path == driver.PathWindow && d.startsEarly():
-		p.guarded = p.collective()
+		p.guardedCall = p.collective()
 		return p.addGuard()
 	}
-	p.ready = p.collective()
+	p.singleCall = p.collective()
 	return nil
 }
 
@@ -263,12 +263,12 @@ func (p *plan) message() *p2p.Plan {
 // queue queues the call on a stream.
 func (p *plan) queue(s *stream.Stream, gpu *cuda.Driver) error {
 	switch {
-	case p.ready.Prepared():
-		return p.ready.On(s.CUDA)
+	case p.singleCall.Prepared():
+		return p.singleCall.On(s.CUDA)
 	case p.kernel != nil:
 		return p.kernel.queue(gpu, s.CUDA)
 	case p.guard != nil:
-		return errors.Join(p.guard(s.CUDA, gpu), p.guarded.On(s.CUDA))
+		return errors.Join(p.guard(s.CUDA, gpu), p.guardedCall.On(s.CUDA))
 	case p.parts != nil:
 		return p.queueParts(s.CUDA)
 	default:

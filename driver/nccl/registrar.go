@@ -108,8 +108,8 @@ func (r *registrar) empty() bool {
 	return len(r.windows) == 0
 }
 
-// useAll registers the group's segments with NCCL, now and from now on, even if the group has a
-// direct path.
+// useAll registers the group's segments with NCCL, even if the group has a direct path, and makes
+// register do the same from then on.
 func (r *registrar) useAll(ctx context.Context) error {
 	if r.streams.Capturing.Load() > 0 && !r.empty() {
 		return driver.ErrCapturing

@@ -38,10 +38,10 @@ func newStages(
 	}
 }
 
-// await waits for a stage. If hopeless is true, it only checks whether the stage has been reached.
-// After a fault, a stage is reached soon or never. After Close, it may take long on a busy machine.
-// If released is delayed by unfinished work (gpu.GPU.AddUnfinished), await waits only briefly, because an
-// earlier wait for that work has timed out.
+// await waits for a stage to be reached. If hopeless is true, await only checks whether the stage
+// has been reached. After a fault, a stage is reached soon or never. After Close, it may take long
+// on a busy machine. If released is delayed by unfinished work (gpu.GPU.AddUnfinished), await waits
+// only briefly, because an earlier wait for that work has timed out.
 func (s *stages) await(stage chan struct{}, hopeless bool) error {
 	limit := 4 * gpu.EndingTime
 	switch {

@@ -78,7 +78,8 @@ func (m *testRank) guards(w *testGroup, call driver.Call, early bool) error {
 			return err
 		}
 		p, want := made.(*plan), early && path == driver.PathWindow
-		if (p.guard != nil) != want || p.ready.Prepared() == want || p.guarded.Prepared() != want {
+		if (p.guard != nil) != want || p.singleCall.Prepared() == want ||
+			p.guardedCall.Prepared() != want {
 			w.t.Errorf("%v path: want an empty kernel: %v; got %+v", path, want, p)
 		}
 		if strings.Contains(remark, "an empty kernel is launched before it") != want {

@@ -76,7 +76,7 @@ func (t *teardown) run() {
 		facts := t.collect()
 		next := decide(&facts)
 		t.execute(next)
-		if next.last() {
+		if next.isLast() {
 			break
 		}
 	}
@@ -186,7 +186,7 @@ func (t *teardown) abort() {
 	if t.kernelsEnded {
 		t.mu.Unlock()
 	} else {
-		t.late, t.drainErr = false, nil // the abort ends the work for which drain waited in vain
+		t.late, t.drainErr = false, nil // the abort ends the work that drain reported
 	}
 	t.aborted = true
 	t.abortErr = make(chan error, 1)

@@ -41,8 +41,8 @@ type watcher struct {
 	running sync.WaitGroup // counts the goroutine that runs watch
 }
 
-// watch looks for faults until the group ends. It is needed because the program may not wait for
-// its work at all, or wait in CUDA, which has no deadline.
+// watch looks for faults until the group ends. It is needed because the program may never wait for
+// its work, or may wait in CUDA, without a deadline.
 func (w *watcher) watch() {
 	var check <-chan time.Time
 	var grace control.GraceTimer
@@ -84,7 +84,7 @@ func (w *watcher) watchWork() {
 			return
 		case <-check.C:
 		}
-		// A full check takes locks that launches need, so it is made less often while the program keeps
+		// Full checks take locks that launches need, so they are less frequent while the program keeps
 		// launching.
 		latest, _ := w.history.last()
 		launching := latest != seen

@@ -9,9 +9,9 @@
 // line's data, so the data crosses the link once, and no barrier is needed. The buffers may be in
 // any memory, but the data must fit into the exchange memory. The basic line kernels handle at most
 // one chunk of lines per warp, so they need no loop. That keeps their code short, which matters
-// because each launch fetches the code anew. Wide kernels handle more chunks: each thread moves 16
-// bytes instead of 8, and a warp sends its next chunk before it waits for the previous one.
-// Unrolled kernels, for sums of 2 ranks, send two chunks per warp without a loop.
+// because each launch has to fetch the code again. Wide kernels handle more chunks: each thread
+// moves 16 bytes instead of 8, and a warp sends its next chunk before it waits for the previous
+// one. Unrolled kernels, for sums of 2 ranks, send two chunks per warp without a loop.
 //
 // Bulk kernels read and write the peers' buffers directly, between two barriers. They are used for
 // large data in symmetric buffers. If the buffers of a large reduction are not symmetric, the

@@ -23,7 +23,7 @@ const (
 	// MiB.)
 	ExchangeBytes = 32 << 20
 	pageBytes     = 4096
-	// halfBytes is the size of each of the two halves, which holds the lines of one call.
+	// halfBytes is the size of each half of the exchange memory. A half holds the lines of one call.
 	halfBytes = (ExchangeBytes - exchangeHeader) / 2 / pageBytes * pageBytes
 	// exchangeHeader is sizeof(Exchange).
 	exchangeHeader = 4096 + 4096 + maxBulkBlocks*MaxRanks*8
