@@ -9,7 +9,7 @@ import (
 	"symmem/internal/alloc"
 )
 
-// foreignMemory is memory that is in no pool.
+// foreignMemory returns a Memory for an address range that belongs to no pool.
 func foreignMemory(address uintptr, bytes int64) Memory {
 	start := *(*unsafe.Pointer)(unsafe.Pointer(&address))
 	return Memory{start: start, extent: newExtent(bytes, untracked)}
@@ -19,19 +19,19 @@ func errFreedAt(address uintptr) error {
 	return fmt.Errorf("memory at %#x: %w", address, ErrFreed)
 }
 
-// arenas lists the address ranges of a Runtime's pools. The list is replaced, never changed, so a
-// lookup takes no lock.
+// arenas holds the address ranges of a Runtime's pools. The list is replaced rather than modified,
+// so that a lookup takes no lock.
 type arenas struct {
 	list atomic.Pointer[[]arenaRange]
 }
 
-// arenaRange is the range of addresses that a pool reserves.
+// arenaRange describes the address range that a pool reserves.
 type arenaRange struct {
 	base, bytes uintptr
 	pool        *Pool
 }
 
-// find returns the pool in whose range an address lies, or nil.
+// find returns the pool whose range contains an address, or nil.
 func (a *arenas) find(address uintptr) *Pool {
 	all := a.all()
 	for i := range all {
@@ -42,7 +42,7 @@ func (a *arenas) find(address uintptr) *Pool {
 	return nil
 }
 
-// all returns the list, for reading.
+// all returns the list. Callers must not modify it.
 func (a *arenas) all() []arenaRange {
 	if list := a.list.Load(); list != nil {
 		return *list
@@ -50,7 +50,8 @@ func (a *arenas) all() []arenaRange {
 	return nil
 }
 
-// set gives a pool a range, or none if it has no bytes. Runtime.mu is held.
+// set records that a pool's range has the given size. A size of 0 removes the range. Runtime.mu is
+// held.
 func (a *arenas) set(p *Pool, bytes int64) {
 	list := slices.DeleteFunc(slices.Clone(a.all()), func(r arenaRange) bool { return r.pool == p })
 	if bytes > 0 {
@@ -62,7 +63,8 @@ func (a *arenas) set(p *Pool, bytes int64) {
 // addressedPool looks up the live buffers of a pool by address.
 type addressedPool struct{ pool *Pool }
 
-// memory returns part of a live buffer as memory that the caller keeps alive.
+// memory returns the given part of a live buffer. Its uses are not tracked, so the caller must keep
+// the buffer alive.
 func (p addressedPool) memory(address uintptr, bytes int64) (Memory, error) {
 	p.pool.mu.Lock()
 	b, ok := p.index().find(address)
@@ -71,16 +73,16 @@ func (p addressedPool) memory(address uintptr, bytes int64) (Memory, error) {
 	if !ok {
 		return Memory{}, errFreedAt(address)
 	}
-	from := int64(address - b.Address())
-	if left := b.Size() - from; bytes > left {
-		return Memory{}, fmt.Errorf("%d bytes at %#x: the buffer there ends after %d: %w",
+	offset := int64(address - b.Address())
+	if left := b.Size() - offset; bytes > left {
+		return Memory{}, fmt.Errorf("%d bytes at %#x: the buffer ends after %d bytes: %w",
 			bytes, address, left, ErrOutOfRange)
 	}
 	if closed {
 		return foreignMemory(address, bytes), nil
 	}
 	m := b.memory
-	m.start, m.extent = unsafe.Add(m.start, from), newExtent(bytes, untracked)
+	m.start, m.extent = unsafe.Add(m.start, offset), newExtent(bytes, untracked)
 	return m, nil
 }
 
@@ -92,35 +94,35 @@ func (p addressedPool) live() (buffers int, bytes int64) {
 	return x.count, x.bytes
 }
 
-// index returns the index of the live buffers. The first call makes it; every later Alloc and Free
-// of the pool updates it. p.pool.mu is held.
+// index returns the index of live buffers. The first call builds it; every later Alloc and Free of
+// the pool updates it. p.pool.mu is held.
 func (p addressedPool) index() *addressIndex {
-	if !p.pool.addresses.made {
-		p.makeIndex()
+	if !p.pool.addresses.built {
+		p.buildIndex()
 	}
 	return &p.pool.addresses
 }
 
-func (p addressedPool) makeIndex() {
+func (p addressedPool) buildIndex() {
 	for _, b := range (suspectPool{p.pool}).liveBlocks() {
 		p.pool.addresses.insert(Buffer{Memory{
 			pool: p.pool, handle: b.Handle, start: p.start(b.Block), extent: newExtent(b.Size, b.Stream),
 		}})
 	}
-	p.pool.addresses.made, p.pool.watched = true, true
+	p.pool.addresses.built, p.pool.watched = true, true
 }
 
-// allocated adds a buffer of an Alloc, if there is an index. p.pool.mu is held.
-func (p addressedPool) allocated(b Buffer) {
-	if p.pool.addresses.made {
+// noteAlloc adds a newly allocated buffer to the index, if there is one. p.pool.mu is held.
+func (p addressedPool) noteAlloc(b Buffer) {
+	if p.pool.addresses.built {
 		p.pool.addresses.insert(b)
 	}
 }
 
-// freed removes the buffer of a block that was freed, unless it was retired or there is no index.
-// p.pool.mu is held.
-func (p addressedPool) freed(b alloc.Block) {
-	if !p.pool.addresses.made {
+// noteFree removes the buffer of a freed block from the index, unless the buffer was retired or
+// there is no index. p.pool.mu is held.
+func (p addressedPool) noteFree(b alloc.Block) {
+	if !p.pool.addresses.built {
 		return
 	}
 	have, ok := p.pool.addresses.find(uintptr(p.start(b)))
@@ -129,25 +131,25 @@ func (p addressedPool) freed(b alloc.Block) {
 	}
 }
 
-// start returns the address of a block. p.pool.mu is held.
+// start returns the address at which a block begins. p.pool.mu is held.
 func (p addressedPool) start(b alloc.Block) unsafe.Pointer {
 	return unsafe.Add(p.pool.segments[b.Segment].start, b.Offset)
 }
 
-// addressIndex holds the live buffers of a pool in the order of their addresses, in chunks, so that
-// a change moves few of them however many there are. Pool.mu guards it.
+// addressIndex holds the live buffers of a pool in address order. They are split into chunks, so
+// that adding or removing a buffer moves at most one chunk. Pool.mu guards the index.
 type addressIndex struct {
-	made   bool
-	chunks [][]Buffer // none is empty, except the only one
+	built  bool
+	chunks [][]Buffer // only a single remaining chunk may be empty
 	spare  []Buffer   // an empty chunk for the next split
 	count  int
 	bytes  int64
 }
 
-// chunkBuffers is the most buffers in a chunk.
+// chunkBuffers limits the number of buffers in a chunk.
 const chunkBuffers = 128
 
-// find returns the buffer that an address lies in.
+// find returns the buffer that contains an address.
 func (x *addressIndex) find(address uintptr) (Buffer, bool) {
 	if len(x.chunks) == 0 {
 		return Buffer{}, false
@@ -160,7 +162,8 @@ func (x *addressIndex) find(address uintptr) (Buffer, bool) {
 	return chunk[i], true
 }
 
-// chunkOf returns the last chunk that begins at or before an address, or the first one.
+// chunkOf returns the number of the last chunk that begins at or before an address, or 0 if none
+// does.
 func (x *addressIndex) chunkOf(address uintptr) int {
 	low, high := 0, len(x.chunks)
 	for high-low > 1 {
@@ -186,7 +189,6 @@ func indexOf(chunk []Buffer, address uintptr) int {
 	return low
 }
 
-// insert adds a buffer.
 func (x *addressIndex) insert(b Buffer) {
 	if len(x.chunks) == 0 {
 		x.chunks = append(x.chunks, make([]Buffer, 0, chunkBuffers))
@@ -201,7 +203,7 @@ func (x *addressIndex) insert(b Buffer) {
 	x.count, x.bytes = x.count+1, x.bytes+b.Size()
 }
 
-// split moves the second half of a full chunk into a new one after it.
+// split moves the second half of a full chunk into a new chunk that follows it.
 func (x *addressIndex) split(at int) {
 	half := x.spare
 	if x.spare = nil; half == nil {

@@ -11,19 +11,20 @@ import (
 	"symmem/internal/ranked"
 )
 
-// AdoptedCommunicator is a communicator of another library with which pools of this rank are
-// registered as well, so that the library's unchanged calls find their buffers in windows.
+// AdoptedCommunicator registers pools of this rank with a communicator of another library, so that
+// the library's unchanged calls find their buffers in windows.
 //
-// It either takes part in a group with the same ranks in the same order: then the group's windows
-// are registered with it, once the ranks have agreed. Or it is alone: then its ranks compare the
-// histories of the pool through the communicator itself.
+// If it belongs to a group, which must have the same ranks in the same order, the group's windows
+// are registered with it once the ranks have agreed. Without a group, its ranks compare the
+// histories of a pool through the communicator itself.
 //
-// States: open; failed, after the first error of a registration, which every later one returns;
-// detached. The owner makes no calls on the communicator during a call of Register, and calls
-// Detach before it destroys it, or Forget. It is safe for concurrent use.
+// An AdoptedCommunicator is open at first. After the first failed registration, every later one
+// returns the same error. After Detach or Forget it is closed. The owner must not use the
+// communicator during Register, and must call Detach or Forget before it destroys the communicator.
+// Methods may be called concurrently.
 type AdoptedCommunicator struct {
 	rt     *Runtime
-	group  *Group // nil if it is alone
+	group  *Group // nil without a group
 	name   string
 	native driver.AdoptedCommunicator
 
@@ -33,12 +34,13 @@ type AdoptedCommunicator struct {
 	windows   map[*segment]driver.Window     // guarded by windowsMu
 }
 
-// AdoptCommunicator adopts a communicator, by its handle: an ncclComm_t, of the copy of NCCL that
-// symmem uses. The name stands for it in errors and is compared: the same on all ranks. With a
-// group the ranks must be the group's, in the same order. It is local.
+// AdoptCommunicator adopts a communicator. The handle is an ncclComm_t of the copy of NCCL that
+// symmem uses. The name identifies the communicator in errors and comparisons, so all ranks must
+// pass the same one. If g is not nil, the communicator must have the group's ranks in the same
+// order. The call waits for no other rank.
 //
-// Errors: ErrUnsupported on the host and with Options.Deterministic, ErrInvalid where ranks do not
-// fit.
+// It returns ErrUnsupported on the host backend and with Options.Deterministic, and ErrInvalid if
+// the ranks differ from those of the group.
 func (i Interop) AdoptCommunicator(
 	handle uintptr, name string, g *Group,
 ) (*AdoptedCommunicator, error) {
@@ -71,22 +73,22 @@ func (i Interop) AdoptCommunicator(
 	return a, nil
 }
 
-// Name is the name that AdoptCommunicator was given.
+// Name returns the name that was passed to AdoptCommunicator.
 func (a *AdoptedCommunicator) Name() string { return a.name }
 
-// Windows is the number of segments that are registered.
+// Windows returns the number of registered segments.
 func (a *AdoptedCommunicator) Windows() int {
 	a.windowsMu.Lock()
 	defer a.windowsMu.Unlock()
 	return len(a.windows)
 }
 
-// Register registers what is new in a pool, in the order of the segments: collective if something
-// is. In a group it registers with the group first.
+// Register registers the new segments of a pool in their order. It is collective if there are any.
+// If the communicator belongs to a group, Register registers them with the group first.
 //
-// Errors: DivergenceError on every rank, with nothing registered; TimeoutError, where a rank does
-// not come: the communicator is of no use any more then; ErrCapturing, on every rank, where a
-// stream of one of them captures.
+// Errors are a DivergenceError on every rank, after which nothing is registered; a TimeoutError if
+// a rank does not arrive, after which the communicator is unusable; and ErrCapturing on every rank
+// if any of them captures a stream.
 func (a *AdoptedCommunicator) Register(ctx context.Context, p *Pool) error {
 	ctx = orBackground(ctx)
 	in, err := enter(p, nil)
@@ -141,8 +143,9 @@ func (a *AdoptedCommunicator) registerAll(
 	return nil
 }
 
-// pending lists what the communicator has not got: segments that are windows of its group, so that
-// all ranks list the same, or, alone, all that are mapped.
+// pending lists the segments that are to be registered with the communicator. With a group, these
+// are segments that are windows of the group, so that all ranks list the same ones; without a
+// group, all mapped segments.
 func (a *AdoptedCommunicator) pending(p *Pool) []*segment {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -164,7 +167,7 @@ func (a *AdoptedCommunicator) pending(p *Pool) []*segment {
 	return pending
 }
 
-// agree makes sure that all ranks are about to register the same. The group's lock is held.
+// agree checks that all ranks are about to register the same segments. The group's lock is held.
 func (a *AdoptedCommunicator) agree(ctx context.Context, p *Pool, pending []*segment) error {
 	tag := "communicator " + a.name
 	tag = tag[:min(len(tag), agreement.MaxTag)]
@@ -212,15 +215,15 @@ func (a *AdoptedCommunicator) registerOne(ctx context.Context, p *Pool, s *segme
 	defer p.mu.Unlock()
 	a.windowsMu.Lock()
 	defer a.windowsMu.Unlock()
-	if s.releasing { // Trim has looked at the windows before, or is about to
+	if s.releasing { // Trim may not see this window
 		return w.Deregister()
 	}
 	a.windows[s] = w
 	return nil
 }
 
-// Detach gives a communicator that is alive back: its windows are deregistered on this rank. It
-// waits for no other rank. A second Detach or Forget does nothing.
+// Detach ends the use of a communicator that its owner keeps: it deregisters this rank's windows.
+// It waits for no other rank. After a Detach or Forget, another call does nothing.
 func (a *AdoptedCommunicator) Detach() error {
 	defer a.end()()
 	var errs []error
@@ -231,19 +234,20 @@ func (a *AdoptedCommunicator) Detach() error {
 	return errors.Join(errs...)
 }
 
-// Forget gives a communicator up that has ended, or is about to, and whose windows end with it. A
-// second Forget or Detach does nothing.
+// Forget ends the use of a communicator that is destroyed, or is about to be; its windows end with
+// it. After a Detach or Forget, another call does nothing.
 func (a *AdoptedCommunicator) Forget() {
 	defer a.end()()
 	clear(a.windows)
 }
 
-// end lets nothing be registered any more, and takes the locks of the windows. What it returns
-// gives them back.
+// end prevents further registrations and locks the windows until unlock is called.
 func (a *AdoptedCommunicator) end() (unlock func()) {
 	a.rt.mu.Lock()
-	left := slices.Clone(a.rt.adopted)
-	a.rt.adopted = slices.DeleteFunc(left, func(o *AdoptedCommunicator) bool { return o == a })
+	adopted := slices.Clone(a.rt.adopted)
+	a.rt.adopted = slices.DeleteFunc(adopted, func(o *AdoptedCommunicator) bool {
+		return o == a
+	})
 	a.rt.mu.Unlock()
 	a.mu.Lock()
 	if a.failed == nil {
@@ -256,8 +260,8 @@ func (a *AdoptedCommunicator) end() (unlock func()) {
 	}
 }
 
-// inOrder lists the windows in the order of their addresses' registration, as NCCL wants them taken
-// back. a.windowsMu is held.
+// inOrder lists the windows in the order of their registration, in which NCCL requires them to be
+// deregistered. a.windowsMu is held.
 func (a *AdoptedCommunicator) inOrder() []driver.Window {
 	var segments []*segment
 	for s := range a.windows {
@@ -271,7 +275,8 @@ func (a *AdoptedCommunicator) inOrder() []driver.Window {
 	return windows
 }
 
-// deregisterAdopted takes a segment that is about to be trimmed from all adopted communicators.
+// deregisterAdopted deregisters a segment that is about to be trimmed from all adopted
+// communicators.
 func deregisterAdopted(rt *Runtime, s *segment) error {
 	rt.mu.Lock()
 	all := rt.adopted

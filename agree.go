@@ -16,7 +16,7 @@ import (
 	"symmem/internal/ranked"
 )
 
-// history reads a pool's ledger for an agreement, while the pool keeps allocating.
+// history provides a pool's ledger to an agreement while the pool continues to allocate.
 type history struct{ pool *Pool }
 
 func (h history) Snapshot() ledger.Snapshot {
@@ -41,14 +41,16 @@ func (h history) EventAt(position uint64) (event.Event, bool) {
 	return e, known
 }
 
-// comparison compares what the ranks of a group have done, mostly the histories of their pools.
+// comparison compares what the ranks of a group have done, in particular the histories of their
+// pools.
 type comparison struct {
 	roster
 	rt    *Runtime
 	comm  driver.Communicator
 	life  *lifetime
 	state *ranked.Mutex[groupState]
-	// inBackground reports whether histories are compared in the background; guarded by state.
+	// inBackground reports whether a goroutine compares histories in the background; guarded by
+	// state.
 	inBackground bool
 	agreed       atomic.Uint64 // comparisons that found no difference
 }
@@ -74,8 +76,9 @@ func (c *comparison) histories() []agreement.Ledger {
 	return all
 }
 
-// sharedHistories returns the histories of the pools that every rank has now. Ranks at different
-// points of their programs may have made or closed different pools, which is not a divergence.
+// sharedHistories returns the histories of the pools that every rank has at present. Ranks at
+// different points of their programs may have created or closed different pools, which is not a
+// divergence.
 func (c *comparison) sharedHistories(
 	ctx context.Context, exchange agreement.Exchange,
 ) ([]agreement.Ledger, error) {
@@ -122,7 +125,7 @@ func (c *comparison) agree(ctx context.Context, tag string, ledgers ...agreement
 	return c.note(outcome)
 }
 
-// lane returns the exchange over a lane.
+// lane returns a function that exchanges payloads on a lane.
 func (c *comparison) lane(lane driver.Lane) agreement.Exchange {
 	return func(ctx context.Context, payload []byte) ([][]byte, error) {
 		return c.comm.Exchange(ctx, lane, payload)
@@ -141,9 +144,9 @@ func (c *comparison) run(
 	return agreement.Run(ctx, exchange, machine)
 }
 
-// note records what the ranks agreed on, or fails the group with their difference. All ranks of the
-// exchange get the same outcome, but the failure of one may interrupt another before it has it. So
-// the ranks exchange reports, as after any fault, and determine the same cause again.
+// note records the agreement or, if the ranks differ, fails the group. All ranks get the same
+// outcome, but the failure of one rank may interrupt another before that one has the outcome. So
+// the ranks exchange reports, as after any fault, and determine the cause together.
 func (c *comparison) note(v *agreement.Outcome) error {
 	if err := c.divergence(v); err != nil {
 		c.comm.Abort(err)
@@ -153,7 +156,7 @@ func (c *comparison) note(v *agreement.Outcome) error {
 	return nil
 }
 
-// noteAgreed records what the ranks agreed on.
+// noteAgreed records the position up to which the ranks' histories agree.
 func (c *comparison) noteAgreed(v *agreement.Outcome) {
 	c.agreed.Add(1)
 	for _, p := range c.rt.made.allPools() {
@@ -161,8 +164,8 @@ func (c *comparison) noteAgreed(v *agreement.Outcome) {
 	}
 }
 
-// checkInBackground compares histories in the background, so that a divergence is reported even if
-// the program never registers again. It ends with the group.
+// checkInBackground compares histories at intervals until the group is closed, so that a divergence
+// is reported even if the program never registers again.
 func (c *comparison) checkInBackground() {
 	timer := time.NewTicker(c.rt.opts.CheckInterval)
 	defer timer.Stop()
@@ -201,9 +204,9 @@ func (c *comparison) compareInBackground() error {
 	return nil
 }
 
-// startInBackground starts the comparison in the background if the level asks for it. It then
-// always completes, since all ranks take part in it, and a difference is acted on unless the level
-// is CheckOff.
+// startInBackground starts the comparison in the background if the check level requires it. All
+// ranks take part until the group ends, whatever their level is later; at CheckOff a difference has
+// no consequence.
 func (c *comparison) startInBackground() {
 	if c.rt.Check() != CheckRegistration || c.rt.opts.CheckInterval <= 0 || len(c.ranks) < 2 {
 		return
@@ -216,13 +219,13 @@ func (c *comparison) startInBackground() {
 	}
 }
 
-// names returns the names of ranks and pools for errors of agreements.
+// names returns the rank and pool names for the errors of agreements.
 func (c *comparison) names() agreement.Names {
 	return agreement.Names{Members: c.ranks, Pool: c.rt.made.poolName}
 }
 
-// agreeOnCaptures returns, on all ranks, an ErrCapturing that names the ranks on which a step was
-// refused because a stream is captured. Group.mu is held.
+// agreeOnCaptures exchanges whether a capture has prevented a step on some rank. If so, it returns
+// an ErrCapturing that names those ranks, on all ranks. Group.mu is held.
 func agreeOnCaptures(ctx context.Context, g *Group, refused error) error {
 	var mine []byte
 	if refused != nil {

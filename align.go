@@ -24,7 +24,7 @@ type aligner struct {
 	comparison *comparison
 }
 
-// suspectPool adds the methods that an aligner needs to a pool. It has no state besides the pool.
+// suspectPool extends a Pool with the methods that an aligner needs.
 type suspectPool struct{ *Pool }
 
 // suspicion records whether a rank's pool may place buffers differently from other ranks' pools.
@@ -33,26 +33,26 @@ type suspicion struct {
 	raised bool
 	// faults contains the groups whose faults have raised the suspicion.
 	faults map[*lifetime]bool
-	// aligned lists the world ranks that have realigned the pool together with this rank.
+	// aligned lists the world ranks with which this rank has realigned the pool.
 	aligned []int
 	// before lists the blocks that were live when the suspicion was raised. This rank allocated them
-	// before it had seen a fault, so they lie at the same places as on other ranks.
+	// before it had seen a fault, so they have the same places as on other ranks.
 	before []alloc.View
 	// rebuilds counts realignments of the pool, each of which drops all reservations.
 	rebuilds int
-	// guests contains groups that have used the pool and have ranks outside its domain.
+	// guests contains the groups that have used the pool and have ranks outside its domain.
 	guests map[string]bool
 }
 
-// of reports whether the pool may differ between ranks of a group.
-func (d *suspicion) of(g *roster) bool {
+// concerns reports whether the pool may differ between ranks of a group.
+func (d *suspicion) concerns(g *roster) bool {
 	return d.raised && slices.ContainsFunc(g.ranks, func(r int) bool {
 		return r != g.ranks[g.rank] && !slices.Contains(d.aligned, r)
 	})
 }
 
-// raise marks the pool suspect because of the fault of a group or, if because is nil, because
-// another rank reports one. The next use of the pool in every group then starts with a
+// raise marks the pool suspect because a group has failed or, if because is nil, because another
+// rank has reported the pool suspect. The next use of the pool in every group then starts with a
 // registration.
 func (p suspectPool) raise(because *lifetime) {
 	p.mu.Lock()
@@ -78,16 +78,16 @@ func (p suspectPool) raise(because *lifetime) {
 func (p suspectPool) suspect(g *roster) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.suspicion.of(g)
+	return p.suspicion.concerns(g)
 }
 
-// mustAlign reports whether a collective of a group on memory of the pool realigns it first. A
-// buffer from before the fault needs nothing, so ranks that have seen the fault and ranks that have
-// not can go on together.
+// mustAlign reports whether a collective of a group must realign the pool before it uses this
+// memory. Buffers from before the fault need no realignment, so ranks that have seen the fault and
+// ranks that have not can still communicate through them.
 func (p suspectPool) mustAlign(g *roster, address uintptr, bytes int64) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.suspicion.of(g) && !p.fromBefore(address, bytes)
+	return p.suspicion.concerns(g) && !p.fromBefore(address, bytes)
 }
 
 // fromBefore reports whether memory lies in a block that was live when the suspicion was raised
@@ -107,7 +107,7 @@ func (p suspectPool) fromBefore(address uintptr, bytes int64) bool {
 	})
 }
 
-// liveBlocks lists the live blocks by place. p.mu is held.
+// liveBlocks lists the live blocks, ordered by segment and offset. p.mu is held.
 func (p suspectPool) liveBlocks() (live []alloc.View) {
 	for _, s := range p.segments {
 		if s == nil {
@@ -128,7 +128,7 @@ func (p suspectPool) rebuilds() int {
 	return p.suspicion.rebuilds
 }
 
-// suspectAnywhere reports whether the pool may differ from that of some rank of its domain.
+// suspectAnywhere reports whether the pool may differ between any ranks of its domain.
 func (p suspectPool) suspectAnywhere() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -148,7 +148,7 @@ func (p suspectPool) usedBy(g *roster) {
 	p.suspicion.guests[g.full] = true
 }
 
-// concerns reports whether a fault of a group may leave the pool different between ranks.
+// concerns reports whether a fault of a group may cause the pool to differ between ranks.
 func (p suspectPool) concerns(g *roster) bool {
 	if p.domain == nil {
 		return false
@@ -159,26 +159,25 @@ func (p suspectPool) concerns(g *roster) bool {
 }
 
 // meeting describes a comparison of histories that all ranks make at the same point of their
-// programs.
+// programs, after they have realigned their pools if necessary.
 type meeting struct {
 	tag string
-	// pools are realigned before the comparison if some rank has marked one suspect, or if reason
+	// pools are realigned before the comparison if some rank suspects one of them, or if reason
 	// returns true for one.
 	pools  []*Pool
-	reason func(*Pool) bool // true for the first time only
+	reason func(*Pool) bool // not called again after a realignment
 	// ledgers returns the histories to compare.
 	ledgers func() []agreement.Ledger
 }
 
-// maxRealignments limits the realignments of a meeting. One is enough unless other goroutines
-// change the pools meanwhile.
+// maxRealignments limits the realignments in a meeting. One suffices unless other goroutines change
+// the pools meanwhile.
 const maxRealignments = 3
 
-// The flags of an agreement.
+// flagAlign is set in the flags of an agreement by a rank that requests a realignment.
 const flagAlign = 1
 
-// meet realigns the pools if some rank has marked one suspect, and then compares histories.
-// Group.mu is held.
+// meet realigns the pools if some rank requests it, and then compares histories. Group.mu is held.
 func (a *aligner) meet(ctx context.Context, m *meeting) error {
 	for range maxRealignments {
 		if err := a.life.cause(ctx); err != nil {
@@ -202,13 +201,13 @@ func (a *aligner) meet(ctx context.Context, m *meeting) error {
 		if err := a.align(ctx, m); err != nil {
 			return a.life.awaitCause(err)
 		}
-		m.reason = nil // it may hold as before, where a graph still has the memory
+		m.reason = nil // a realignment may not remove the reason, as if a graph still holds the memory
 	}
 	if err := a.comparison.agree(ctx, m.tag, m.compared()...); err != nil {
-		return err // not all ranks have the pool
+		return err // some rank lacks a pool
 	}
 	return &unalignedError{fmt.Errorf("group %s: realigning pools after a fault: other goroutines "+
-		"change them meanwhile", a.id)}
+		"keep changing them; repeat the call when they do not", a.id)}
 }
 
 func (m *meeting) compared() []agreement.Ledger {
@@ -223,13 +222,13 @@ func (m *meeting) wants(g *roster, p *Pool) bool {
 	return suspectPool{p}.suspect(g) || m.reason != nil && m.reason(p)
 }
 
-// unalignedError gives the reason why pools could not be realigned. It is the same on all ranks and
-// does not fail the group.
+// unalignedError reports why pools could not be realigned. It is the same on all ranks and does not
+// fail the group.
 type unalignedError struct{ error }
 
 func (e *unalignedError) Unwrap() error { return e.error }
 
-// keepsMemory reports whether a pool withholds memory that only some ranks held when it was
+// keepsMemory reports whether a pool withholds memory that only some ranks used when the pool was
 // realigned.
 func keepsMemory(p *Pool) bool {
 	p.mu.Lock()
@@ -244,8 +243,8 @@ func (a *aligner) suspectsPools() bool {
 	})
 }
 
-// alignFirst realigns the pools of a new group if some rank has marked one suspect. If that is not
-// possible now, the first call that uses them does it.
+// alignFirst realigns the pools of a new group if suspect is true, which all ranks agree on. If the
+// pools cannot be realigned now, the first call that uses them tries again.
 func (a *aligner) alignFirst(ctx context.Context, suspect bool) error {
 	if !suspect {
 		return nil

@@ -14,9 +14,9 @@ import (
 	"symmem/internal/ledger"
 )
 
-// stocktaking is the report of a rank about its pools.
+// stocktaking is a rank's report about its pools.
 type stocktaking struct {
-	// Capturing reports whether a stream of the rank captures. Trouble describes any other reason why
+	// Capturing reports whether the rank captures a stream. Trouble describes any other reason why
 	// its pools cannot be changed.
 	Capturing bool
 	Trouble   string
@@ -28,9 +28,9 @@ type stocktaking struct {
 // stock is the inventory of a rank's pool.
 type stock struct {
 	Pool     uint64
-	Wanted   bool   // whether the rank requests a realignment
-	Position uint64 // current position of the ledger
-	Start    uint64 // least position at which the ledger can restart
+	Wanted   bool   // the rank requests a realignment
+	Position uint64 // the ledger's current position
+	Start    uint64 // the lowest position at which the ledger can restart
 	alloc.Inventory
 }
 
@@ -83,8 +83,8 @@ func exchangeLong(
 	return whole, nil
 }
 
-// takeStock waits for the work of this rank, which ends all uses of memory by streams, and returns
-// the inventories of its pools.
+// takeStock waits for the queued work of this rank, so that no stream uses memory any more, and
+// returns the inventories of its pools.
 func (a *aligner) takeStock(ctx context.Context, m *meeting) stocktaking {
 	ctx, cancel := context.WithTimeout(ctx, a.rt.opts.Timeout)
 	defer cancel()
@@ -121,8 +121,8 @@ func (a *aligner) takeStock(ctx context.Context, m *meeting) stocktaking {
 	return mine
 }
 
-// takeStock ends the uses from before a mark and returns the inventory of the pool. The caller has
-// waited for the work before the mark.
+// takeStock ends the uses that were recorded before a mark and returns the inventory of the pool.
+// The caller has waited for the work before the mark.
 func (p suspectPool) takeStock(before alloc.Mark) (stock, error) {
 	streams := p.rt.streams.all()
 	p.mu.Lock()
@@ -142,7 +142,7 @@ func (p suspectPool) takeStock(before alloc.Mark) (stock, error) {
 	}, err
 }
 
-// alignAs realigns pools from the reports of all ranks.
+// alignAs realigns pools according to the reports of all ranks.
 func (a *aligner) alignAs(ctx context.Context, all []stocktaking, pools []*Pool) error {
 	if err := a.unready(all); err != nil {
 		for _, p := range pools {
@@ -191,7 +191,7 @@ func (a *aligner) unready(all []stocktaking) error {
 	return nil
 }
 
-// resolveFaults resolves the groups of this rank whose faults some rank has seen.
+// resolveFaults marks the faults of this rank's groups resolved if some rank has seen them.
 func (a *aligner) resolveFaults(all []stocktaking) {
 	for _, failed := range a.rt.made.allGroups() {
 		for _, one := range all {
@@ -202,8 +202,8 @@ func (a *aligner) resolveFaults(all []stocktaking) {
 	}
 }
 
-// stocksOf returns the inventories of a pool on all ranks. It returns nil if no rank requests a
-// realignment of the pool, or if some rank does not have it.
+// stocksOf returns all ranks' inventories of a pool. It returns nil if no rank requests a
+// realignment of the pool, or if some rank does not have the pool.
 func stocksOf(pool uint64, all []stocktaking) []stock {
 	var stocks []stock
 	wanted := false
@@ -241,8 +241,8 @@ func retires(l alloc.Arrangement, stocks []stock) bool {
 	return false
 }
 
-// rebuild rebuilds the free space of the pool and restarts its history. If another goroutine has
-// changed the pool meanwhile, it stays suspect. rebuild returns the segments to unmap.
+// rebuild replaces the free space of the pool, restarts its history and returns the segments to
+// unmap. If another goroutine has changed the pool meanwhile, the pool stays suspect.
 func (p suspectPool) rebuild(g *roster, l alloc.Arrangement, stocks []stock) []*segment {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -281,7 +281,7 @@ func (p suspectPool) rebuild(g *roster, l alloc.Arrangement, stocks []stock) []*
 	return segments
 }
 
-// trust records that the ranks of a group have realigned the pool. p.mu is held.
+// trust ends the suspicion among the ranks of a group, which have realigned the pool. p.mu is held.
 func (p suspectPool) trust(g *roster) {
 	d := &p.suspicion
 	for failed := range d.faults {
@@ -290,7 +290,7 @@ func (p suspectPool) trust(g *roster) {
 		}
 	}
 	switch {
-	case len(d.faults) > 0: // seen meanwhile
+	case len(d.faults) > 0: // a fault has been seen meanwhile
 	case g.contains(&p.domain.roster):
 		d.raised, d.aligned, d.before = false, nil, nil
 	default:
@@ -362,7 +362,7 @@ func (a *aligner) conflict(p *Pool, c *alloc.Conflict) error {
 		d.Sides[i].Ranks = append(d.Sides[i].Ranks, a.ranks[r])
 	}
 	var b strings.Builder
-	fmt.Fprintf(&b, "group %s: after a fault ranks have different live buffers in %s", a.id, d.Pool)
+	fmt.Fprintf(&b, "group %s: after a fault, ranks have different live buffers in %s", a.id, d.Pool)
 	for i := range d.Sides {
 		slices.Sort(d.Sides[i].Ranks)
 		fmt.Fprintf(&b, "; %s: %q", driver.RanksOf(d.Sides[i].Ranks, a.ranks), d.Sides[i].Event)

@@ -6,10 +6,10 @@ import (
 	"symmem/driver/nccl"
 )
 
-// backends are those that this program has, the one that "auto" prefers first.
+// backends lists the backends of this program, in the order in which "auto" tries them.
 var backends = []driver.Backend{nccl.Backend{}, host.Backend{}}
 
-// Backends lists the names of the backends that this program has.
+// Backends returns the names of the available backends.
 func Backends() []string {
 	var names []string
 	for _, b := range backends {
@@ -18,8 +18,8 @@ func Backends() []string {
 	return names
 }
 
-// LocalRanks returns how many ranks of a backend this machine has room for; 0 is any number. The
-// name is that of Options.Backend.
+// LocalRanks returns how many ranks of a backend this machine can run, or 0 if there is no limit.
+// The name is a value of Options.Backend.
 func LocalRanks(name string) (int, error) {
 	b, err := chosenBackend(name)
 	if err != nil {
@@ -31,7 +31,7 @@ func LocalRanks(name string) (int, error) {
 	return 0, nil
 }
 
-// automatic is the first backend that works on this machine.
+// automatic returns the first backend that works on this machine.
 func automatic() driver.Backend {
 	for _, b := range backends {
 		if a, ok := b.(driver.Availability); !ok || a.Available() == nil {

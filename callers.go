@@ -8,13 +8,13 @@ import (
 	"symmem/internal/spin"
 )
 
-// visit is a call under way that works with the memory of two pools, of which each may be nil. A
-// call looks at buffers first and queues work on them later: in between, only the visit keeps their
-// memory and their windows.
+// visit represents a call in progress that uses memory of up to two pools. Such a call looks up
+// buffers first and queues work on them later; in between, only the visit keeps their memory and
+// windows alive.
 type visit struct{ first, second spin.Pass }
 
-// enter begins a call with memory of two pools, which may be one; the call ends with leave. Where a
-// pool closes it returns ErrClosed, and the call does not begin.
+// enter begins a call that uses memory of up to two pools, which may be nil or the same. The call
+// ends with leave. If a pool is closing, enter returns ErrClosed and no call has begun.
 func enter(a, b *Pool) (v visit, err error) {
 	me := spin.Self()
 	var open bool
@@ -37,7 +37,7 @@ func enter(a, b *Pool) (v visit, err error) {
 	return v, nil
 }
 
-// leave ends the call that enter has begun for two pools.
+// leave ends a call. Its arguments are those of enter.
 func (v visit) leave(a, b *Pool) {
 	if a != nil {
 		a.calls.Leave(v.first)
@@ -49,15 +49,15 @@ func (v visit) leave(a, b *Pool) {
 
 var errPoolClosed = fmt.Errorf("pool: %w", ErrClosed)
 
-// refuse lets no call begin, and waits for those that have. After an error, which is that of the
-// context, calls may begin again.
+// refuse prevents further calls and waits for those in progress. If the context ends first, refuse
+// returns its error, and calls are permitted again.
 func refuse(ctx context.Context, calls *spin.Gate) error {
 	calls.Close()
 	for pause := time.Microsecond; !calls.Empty(); pause = min(2*pause, time.Millisecond) {
 		select {
 		case <-ctx.Done():
 			calls.Open()
-			return fmt.Errorf("waiting for calls with its buffers: %w", ctx.Err())
+			return fmt.Errorf("waiting for calls that use the pool's buffers: %w", ctx.Err())
 		case <-time.After(pause):
 		}
 	}

@@ -10,20 +10,21 @@ import (
 	"symmem/internal/ranked"
 )
 
-// callSites numbers the call sites of a Runtime: lines of Go, and places of other languages.
+// callSites numbers the call sites of a Runtime: lines of Go code, and locations in other
+// languages.
 type callSites struct {
 	mu    ranked.Mutex[sitesMu]
 	names *ledger.Sites // guarded by mu
 }
 
-// number returns the number of a place that is not in Go code.
+// number returns the number of a location that is not in Go code.
 func (all *callSites) number(text string) uint32 {
 	all.mu.Lock()
 	defer all.mu.Unlock()
 	return all.names.Intern(0, text)
 }
 
-// ofCaller returns the number of the line outside this package that made the call.
+// ofCaller returns the number of the line outside this package that made the current call.
 func (all *callSites) ofCaller() uint32 {
 	pc := caller()
 	all.mu.Lock()
@@ -35,7 +36,7 @@ func (all *callSites) ofCaller() uint32 {
 	return all.names.Intern(pc, fmt.Sprintf("%s:%d", frame.File, frame.Line))
 }
 
-// named returns the text of a number, and "" for 0.
+// named returns the text of a call site, or "" for 0.
 func (all *callSites) named(site uint32) string {
 	if site == 0 {
 		return ""
@@ -45,10 +46,10 @@ func (all *callSites) named(site uint32) string {
 	return all.names.At(site)
 }
 
-// callerDepth is how many calls inside this package there are at most between two of others.
+// callerDepth limits the number of stack frames that caller inspects.
 const callerDepth = 16
 
-// caller finds the first frame outside this package.
+// caller returns the program counter of the innermost frame outside this package, or 0.
 func caller() uintptr {
 	var pcs [callerDepth]uintptr
 	n := runtime.Callers(3, pcs[:])
@@ -60,11 +61,12 @@ func caller() uintptr {
 	return 0
 }
 
-// inPackage is the prefix of the names of this package's functions: its import path and a dot.
+// inPackage contains the import path of this package and a dot, with which the names of its
+// functions begin.
 var inPackage = strings.TrimSuffix(
 	runtime.FuncForPC(reflect.ValueOf((*callSites).named).Pointer()).Name(), "(*callSites).named")
 
-// ours reports whether a function belongs to this package, and not to its tests or examples.
+// ours reports whether a function belongs to this package and is no test or example.
 func ours(function string) bool {
 	rest, ok := strings.CutPrefix(function, inPackage)
 	return ok && !strings.HasPrefix(rest, "Test") && !strings.HasPrefix(rest, "Example")

@@ -9,23 +9,23 @@ import (
 	"symmem/internal/ranked"
 )
 
-// captures keeps captures of streams and registrations of memory apart: a capture would record, and
-// be spoiled by, what a registration does on the device.
+// captures prevents captures of streams and registrations of memory from overlapping. A capture
+// would record the device calls of a registration and become invalid.
 type captures struct {
 	mu      *ranked.Mutex[runtimeMu]
-	timeout time.Duration // of a wait for registrations
-	own     int           // own streams that capture, or are about to; guarded by mu
-	// adopted lists adopted streams with calls in a capture, until the capture is known to have
-	// ended. It is replaced, never changed; guarded by mu.
+	timeout time.Duration // limits a wait for registrations
+	own     int           // captures of streams that symmem created; guarded by mu
+	// adopted lists the adopted streams whose captures contain calls, until the captures are known to
+	// have ended. The list is replaced rather than modified; guarded by mu.
 	adopted []*Stream
-	// registering counts registrations in progress, for which captures wait before they begin;
-	// registered is closed when it becomes 0. Both are guarded by mu.
+	// registering counts the registrations in progress; captures begin when there is none. registered
+	// is closed when registering becomes 0. Both are guarded by mu.
 	registering int
 	registered  chan struct{}
 }
 
-// exclude runs a step that is not allowed on a rank with a capturing stream. It is collective: if a
-// stream of any rank captures, all ranks return ErrCapturing without running the step. New captures
+// exclude runs a step that is not permitted while a rank captures a stream. It is collective: if
+// any rank captures a stream, all ranks return ErrCapturing without running the step. New captures
 // wait until it returns.
 func (c *captures) exclude(
 	ctx context.Context, exchange agreement.Exchange, step func() error,
@@ -48,7 +48,7 @@ func (c *captures) exclude(
 	return step()
 }
 
-// hold reports whether a stream of this rank captures, and prevents new captures until release is
+// hold reports whether this rank captures a stream, and prevents new captures until release is
 // called.
 func (c *captures) hold() (capturing bool, release func()) {
 	c.mu.Lock()
@@ -66,8 +66,9 @@ func (c *captures) hold() (capturing bool, release func()) {
 	}
 }
 
-// any reports whether a stream of this rank captures: one of its own, the stream of a call, or an
-// adopted one with calls in a capture. Other adopted streams may no longer exist.
+// any reports whether this rank captures a stream. It checks the streams that symmem created, the
+// stream of the current call, which may be nil, and adopted streams whose captures contain calls.
+// Other adopted streams may no longer exist.
 func (c *captures) any(on *Stream) bool {
 	c.mu.Lock()
 	own, adopted := c.own > 0, c.adopted
@@ -80,7 +81,7 @@ func (c *captures) any(on *Stream) bool {
 			return true
 		}
 		c.note(s, false)
-		if s.captured() { // again, by a call that has found it listed
+		if s.captured() { // a call may have found the stream listed and begun to use it
 			c.note(s, true)
 			return true
 		}
@@ -88,68 +89,68 @@ func (c *captures) any(on *Stream) bool {
 	return false
 }
 
-// begin counts a capture of an own stream once no registration is in progress.
+// begin counts a capture of a stream that symmem created, once no registration is in progress.
 func (c *captures) begin() error {
 	return c.afterRegistrations("beginning a capture", func() { c.own++ })
 }
 
-// end ends a capture of an own stream.
+// end ends a capture that begin has counted.
 func (c *captures) end() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.own--
 }
 
-// beginAdopted lists an adopted stream as soon as no registration is in progress.
+// beginAdopted lists an adopted stream, once no registration is in progress.
 func (c *captures) beginAdopted(doing string, s *Stream) error {
 	return c.afterRegistrations(doing, func() { c.set(s, true) })
 }
 
-// note lists an adopted stream whose capture may have calls, or removes it from the list.
-func (c *captures) note(s *Stream, may bool) {
+// note adds an adopted stream whose capture may contain calls to the list, or removes it.
+func (c *captures) note(s *Stream, mayCapture bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.set(s, may)
+	c.set(s, mayCapture)
 }
 
-// set is note with mu held.
-func (c *captures) set(s *Stream, may bool) {
-	if slices.Contains(c.adopted, s) == may {
+// set implements note. mu is held.
+func (c *captures) set(s *Stream, mayCapture bool) {
+	if slices.Contains(c.adopted, s) == mayCapture {
 		return
 	}
 	others := slices.DeleteFunc(slices.Clone(c.adopted), func(o *Stream) bool { return o == s })
-	if may {
+	if mayCapture {
 		others = append(others, s)
 	}
 	c.adopted = others
 }
 
-// forget empties the list of adopted streams.
+// forget removes all adopted streams from the list.
 func (c *captures) forget() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.adopted = nil
 }
 
-// afterRegistrations runs a step, with mu held, while no registration is in progress. It waits for
-// registrations of other goroutines.
+// afterRegistrations runs a step, with mu held, while no registration is in progress. It waits
+// until other goroutines' registrations have ended.
 func (c *captures) afterRegistrations(doing string, step func()) error {
 	var expired <-chan time.Time
 	for {
 		c.mu.Lock()
-		over := c.registered
-		if over == nil {
+		ended := c.registered
+		if ended == nil {
 			step()
 		}
 		c.mu.Unlock()
-		if over == nil {
+		if ended == nil {
 			return nil
 		}
 		if expired == nil {
 			expired = time.After(c.timeout)
 		}
 		select {
-		case <-over:
+		case <-ended:
 		case <-expired:
 			return &TimeoutError{
 				Doing:  doing + ": a registration of another goroutine of this rank has not ended",

@@ -7,79 +7,81 @@ import (
 	"symmem/internal/agreement"
 )
 
-// DivergenceKind names what ranks differ in.
+// DivergenceKind classifies the disagreement that a DivergenceError reports.
 type DivergenceKind string
 
 // The kinds of divergence.
 const (
-	// DivergedOperation: the ranks are in different calls, one in Check and one in Split.
+	// DivergedOperation: the ranks are in different calls, for example one in Check and another in
+	// Split.
 	DivergedOperation DivergenceKind = "operation"
-	// DivergedPools: the ranks have made, or closed, different pools.
+	// DivergedPools: the ranks have created or closed different pools.
 	DivergedPools DivergenceKind = "pools"
 	// DivergedPlacement: the histories of a pool differ.
 	DivergedPlacement DivergenceKind = "placement"
-	// DivergedPending: the histories agree, but not what is about to be registered.
+	// DivergedPending: the histories agree, but the pending registrations differ.
 	DivergedPending DivergenceKind = "pending"
-	// DivergedCollective: the histories agree, but not the collective that is called.
+	// DivergedCollective: the histories agree, but the ranks call different collectives.
 	DivergedCollective DivergenceKind = "collective"
-	// DivergedValue: the ranks have given different values, or done different things with them, in
-	// Group.Agree and its kin. It is the one kind that is not final for the group.
+	// DivergedValue: the ranks passed different values to Group.Agree or a related method, or called
+	// different methods. It is the only kind after which the group remains usable.
 	DivergedValue DivergenceKind = "value"
 )
 
-// DivergenceError reports that ranks which must be equal differ, and where: the first event at
-// which they differ, with each rank's version. Every rank of the group gets the same error.
+// DivergenceError reports that ranks that must behave identically have diverged. It describes the
+// first event that differs and what each rank did there. Every rank of the group returns the same
+// error.
 //
-// All ranks in it are world ranks; Members translates them to those of the group. It survives
-// encoding as JSON and decoding.
+// All ranks are given by their world ranks; Members lists them in group order. A DivergenceError
+// survives a round trip through JSON.
 type DivergenceError struct {
-	// Group is the id of the group whose ranks differ.
+	// Group is the id of the group whose ranks have diverged.
 	Group string `json:"group"`
 	// Members lists the world ranks of the group in group order.
 	Members []int `json:"members"`
-	// Kind names what they differ in.
+	// Kind classifies the disagreement.
 	Kind DivergenceKind `json:"kind"`
-	// Pool names the pool, such as "pool 1" or "pool 0 of group world/1.0", and PoolID is its number,
-	// for DivergedPlacement and DivergedPending.
+	// Pool names the pool, such as "pool 1" or "pool 0 of group world/1.0", and PoolID is its id.
+	// Both are set for DivergedPlacement and DivergedPending.
 	Pool   string `json:"pool_name,omitempty"`
 	PoolID uint64 `json:"pool"`
-	// Position is the number of the first differing event in the pool's history, from 0, for
-	// DivergedPlacement. If Last is greater, that part of the history is no longer kept, and the
-	// event is one of those from Position to Last; else Last is 0.
+	// Position is the index of the first differing event in the pool's history, for
+	// DivergedPlacement. If that part of the history has been discarded, the event lies in the range
+	// from Position to Last; otherwise Last is 0.
 	Position uint64 `json:"position"`
 	Last     uint64 `json:"last,omitempty"`
-	// Sides has one entry for each different observation; at most 16.
+	// Sides has an entry for each distinct observation, at most 16.
 	Sides []Side `json:"sides"`
-	// Others are ranks whose observations exceed that number.
+	// Others lists the ranks whose observations did not fit into Sides.
 	Others []int `json:"others,omitempty"`
-	// Deviant are the ranks that differ from more than half of those that took part. It is empty if
-	// there is no such majority: no rank is right because of its number. Ranks that report no call,
-	// where others report different ones, are not counted and do not deviate.
+	// Deviant lists the ranks that differ from the majority, which is more than half of the ranks
+	// that took part. Without a majority, Deviant is empty. If some ranks report different calls,
+	// ranks that report no call are neither counted nor listed.
 	Deviant []int `json:"deviant"`
-	// Absent are the ranks that did not take part.
+	// Absent lists the ranks that did not take part.
 	Absent []int `json:"absent,omitempty"`
-	// Why is a hint at the kind of difference, such as "extra event", for DivergedPlacement;
-	// "unknown" if there is none.
+	// Why suggests the cause of a DivergedPlacement, such as "extra event". It is "unknown" if the
+	// histories suggest none.
 	Why string `json:"why"`
-	// Message is the report in one paragraph, the same on every rank.
+	// Message describes the divergence in one paragraph. It is the same on every rank.
 	Message string `json:"message"`
 }
 
-// Side describes the version that some ranks have in common.
+// Side holds one observation and the ranks that share it.
 type Side struct {
-	// Ranks are the world ranks that have it.
+	// Ranks lists the world ranks that made the observation.
 	Ranks []int `json:"ranks"`
-	// Event describes what they have: an event of a pool's history, a call, or a value.
+	// Event describes what the ranks observed: an event of a pool's history, a call, or a value.
 	Event string `json:"event"`
-	// Site is the line of the call, as file:line, where call sites are noted (Options.CallSites), and
-	// for values always; else empty.
+	// Site is the location of the call, as file:line. It is always set for values, and otherwise only
+	// if Options.CallSites is true.
 	Site string `json:"site"`
-	// Before, for DivergedValue, describes at most ten earlier values of any name, the latest first,
-	// with their lines where call sites are noted.
+	// Before describes up to ten earlier values, whatever their names, for DivergedValue. The latest
+	// comes first. Call sites are included if they are recorded.
 	Before []string `json:"before,omitempty"`
 }
 
-// Error returns the report in one paragraph.
+// Error describes the divergence in one paragraph.
 func (d *DivergenceError) Error() string {
 	if d.Message == "" {
 		return fmt.Sprintf("group %s: ranks differ (%s)", d.Group, d.Kind)
@@ -87,7 +89,7 @@ func (d *DivergenceError) Error() string {
 	return d.Message
 }
 
-// Ranks returns what each rank has, by world rank, without those in Others and Absent.
+// Ranks maps each world rank to its observation. The ranks in Others and Absent are not included.
 func (d *DivergenceError) Ranks() map[int]Side {
 	all := make(map[int]Side)
 	for _, side := range d.Sides {
@@ -98,8 +100,9 @@ func (d *DivergenceError) Ranks() map[int]Side {
 	return all
 }
 
-// divergenceOf returns what an agreement has found as an error, or nil. Members are the world ranks
-// of those that agreed; nil leaves their ranks as they are, for another library's communicator.
+// divergenceOf converts the divergence in an outcome, if any, to an error. members maps group ranks
+// to world ranks. A nil members, as for a communicator of another library, leaves the ranks as they
+// are.
 func divergenceOf(v *agreement.Outcome, group string, members []int) error {
 	found := v.Divergence
 	if found == nil {
@@ -114,17 +117,18 @@ func divergenceOf(v *agreement.Outcome, group string, members []int) error {
 	if found.Last > found.Position {
 		d.Last = found.Last
 	}
-	for _, one := range found.Variants {
+	for _, variant := range found.Variants {
 		d.Sides = append(d.Sides,
-			Side{Ranks: worldRanks(one.Ranks, members), Event: one.What, Site: one.Site})
+			Side{Ranks: worldRanks(variant.Ranks, members), Event: variant.What,
+				Site: variant.Site})
 	}
 	return d
 }
 
-// worldRanks returns the world ranks of ranks of a group, ascending.
-func worldRanks(own, members []int) []int {
-	ranks := make([]int, 0, len(own))
-	for _, r := range own {
+// worldRanks converts ranks of a group to world ranks, in ascending order.
+func worldRanks(groupRanks, members []int) []int {
+	ranks := make([]int, 0, len(groupRanks))
+	for _, r := range groupRanks {
 		if members != nil {
 			r = members[r]
 		}

@@ -50,7 +50,7 @@ func (p *Pool) free(b Buffer) error {
 	p.ledger.Note(event.KindFree, p.core.Owner(), block.Segment, block.Offset, block.Size, 0)
 	spin.Publish64(&p.frees, p.frees.Load()+1)
 	if p.watched {
-		addressedPool{p}.freed(block)
+		addressedPool{p}.noteFree(block)
 		poolEvents{p}.release()
 		return nil
 	}
@@ -64,7 +64,7 @@ func (p *Pool) freeSlowly(block alloc.Block, state alloc.State, err error) error
 	if err != nil {
 		return fmt.Errorf("freeing a buffer: %w", err)
 	}
-	addressedPool{p}.freed(block)
+	addressedPool{p}.noteFree(block)
 	p.absorb(freeKinds[state], block)
 	spin.Publish64(&p.frees, p.frees.Load()+1)
 	if state == alloc.Deferred {
@@ -293,7 +293,7 @@ func (p *Pool) freeAfterClose(b Buffer) error {
 	if err != nil {
 		return fmt.Errorf("freeing a buffer: %w", err)
 	}
-	addressedPool{p}.freed(block)
+	addressedPool{p}.noteFree(block)
 	s := p.segments[block.Segment]
 	if p.kept[s]--; p.kept[s] > 0 {
 		return nil

@@ -190,7 +190,7 @@ func (p *Pool) alloc(s *Stream, bytes int64, site uint32) (Buffer, error) {
 		p.absorbAt(block, bytes, site)
 	}
 	if p.watched {
-		addressedPool{p}.allocated(b)
+		addressedPool{p}.noteAlloc(b)
 		poolEvents{p}.release()
 		return b, nil
 	}

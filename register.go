@@ -48,7 +48,7 @@ func (p *Pool) joined(g *Group) (*membership, error) {
 		return nil, invalid("group %s has ranks outside the pool's domain %s", g.id, p.domain.id)
 	}
 	m := &membership{pool: p, group: g, windows: map[*segment]driver.Window{}}
-	m.pending.Store(p.suspicion.of(&g.roster) ||
+	m.pending.Store(p.suspicion.concerns(&g.roster) ||
 		slices.ContainsFunc(p.segments, (*segment).registrable))
 	p.members[g] = m
 	return m, nil

@@ -6,41 +6,42 @@ import (
 	"strconv"
 )
 
-// maxCallName bounds each of the names in the encoding of a Call, in bytes.
+// maxCallName bounds the length of each name in an encoded Call, in bytes.
 const maxCallName = 32
 
-// Call describes a call of a collective, or of one end of a message, by everything that must be the
-// same on all ranks. A field that ranks may choose freely, such as the place of a buffer on the
-// plain path, keeps its zero value. A Call that an Event refers to does not change.
+// Call describes a call of a collective, Send or Recv by everything that must be the same on all
+// ranks. A field that may differ between ranks, such as the place of a buffer on the plain path, is
+// zero. A Call that an Event refers to does not change.
 type Call struct {
-	// Operation, Path, DataType and ReduceOp are names of at most 32 bytes.
+	// Operation, Path, DataType and ReduceOp are names of at most 32 bytes. DataType and ReduceOp are
+	// empty if the operation has none.
 	Operation, Path, DataType, ReduceOp string
-	// Root is a rank of the group, the root or the peer of a message, or -1 if the operation has
-	// neither. DataType and ReduceOp are empty if the operation has none.
+	// Root is the group rank of the root or of a message's peer, or -1 if the operation has neither.
 	Root int
 	// Count is the number of elements.
 	Count uint64
-	// SendPool and RecvPool are ids of pools. SendSegment and RecvSegment are segment ordinals in
-	// these pools, -1 outside of windows. The offsets are in bytes from the start of the segment.
+	// SendPool and RecvPool are pool ids. SendSegment and RecvSegment are segment ordinals in these
+	// pools, or -1 for memory outside windows. The offsets are in bytes from the start of the
+	// segment.
 	SendPool, RecvPool       uint64
 	SendSegment, RecvSegment int32
 	SendOffset, RecvOffset   int64
-	// Ticket is the number of the call in the group, from 1, or 0 if it is not known.
+	// Ticket is the number of the call in the group, counted from 1, or 0 if it is unknown.
 	Ticket uint64
-	// Capture is the number of the capture that contains the call, and CaptureCall the number of
-	// the call in it. Both count from 1, and are 0 outside of captures.
+	// Capture is the number of the capture that contains the call, and CaptureCall the number of the
+	// call in that capture. Both count from 1, and are 0 outside captures.
 	Capture, CaptureCall uint64
-	// Bytes is the size of the larger buffer, and Digest stands for the encoding of the call. They are
-	// part of neither the encoding nor the text.
+	// Bytes is the size of the larger buffer, and Digest is a digest of the encoded call. Neither is
+	// encoded or printed.
 	Bytes  int64
 	Digest uint64
 }
 
-// Names names pools and ranks in texts. The zero value prints the ids of pools.
+// Names provides names of pools and ranks for texts. With the zero value, texts contain pool ids.
 type Names struct {
 	// Pool names a pool by its id, such as "pool 1".
 	Pool func(id uint64) string
-	// Renumbered reports that ranks of the group have other numbers in the world.
+	// Renumbered reports whether group ranks differ from world ranks.
 	Renumbered bool
 }
 
@@ -51,10 +52,10 @@ func (n Names) appendPool(dst []byte, id uint64) []byte {
 	return append(dst, n.Pool(id)...)
 }
 
-// String describes the call without its empty fields.
+// String describes the call and omits empty fields.
 func (c *Call) String() string { return string(c.AppendText(nil, Names{})) }
 
-// AppendText appends a description of the call without its empty fields, with the given names.
+// AppendText appends a description of the call to dst, with the given names. It omits empty fields.
 func (c *Call) AppendText(dst []byte, n Names) []byte {
 	dst = append(dst, c.Operation...)
 	if c.ReduceOp != "" {
@@ -91,8 +92,9 @@ func (c *Call) AppendText(dst []byte, n Names) []byte {
 	return dst
 }
 
-// AppendCall appends the encoding of a call, which ranks compare and which their digest covers.
-// Encodings are equal exactly for equal calls, except that names are cut to 32 bytes.
+// AppendCall appends the encoding of a call to dst. Ranks compare this encoding or its digest. Two
+// calls have the same encoding if and only if they are equal, except that names are cut to 32
+// bytes.
 func AppendCall(dst []byte, c *Call) []byte {
 	for _, name := range [...]string{c.Operation, c.Path, c.DataType, c.ReduceOp} {
 		name = name[:min(len(name), maxCallName)]
@@ -108,7 +110,7 @@ func AppendCall(dst []byte, c *Call) []byte {
 	return dst
 }
 
-// DecodeCall decodes the output of [AppendCall]: b must be exactly one call. Errors wrap
+// DecodeCall decodes the output of [AppendCall]. b must contain exactly one call. Errors wrap
 // [ErrMalformed].
 func DecodeCall(b []byte) (*Call, error) {
 	r, c := callReader{rest: b}, &Call{}

@@ -23,11 +23,11 @@ func TestCallRoundTrip(t *testing.T) {
 		b := AppendCall(nil, c)
 		back, err := DecodeCall(b)
 		if err != nil || *back != *c {
-			t.Fatalf("%+v was decoded as %+v: %v", c, back, err)
+			t.Fatalf("round trip of %+v = %+v, %v; want the same", c, back, err)
 		}
 		cut := rapid.IntRange(1, len(b)-1).Draw(t, "cut")
 		if _, err := DecodeCall(b[:cut]); !errors.Is(err, ErrMalformed) {
-			t.Fatalf("cut to %d bytes: got %v, want ErrMalformed", cut, err)
+			t.Fatalf("DecodeCall of the first %d bytes: got %v, want ErrMalformed", cut, err)
 		}
 	})
 }

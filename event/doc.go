@@ -1,10 +1,10 @@
-// Package event describes what a rank does: it places memory, registers it, calls collectives,
-// compares values and fails. symmem.Options.OnEvent receives every [Event].
+// Package event describes the actions of a rank: placement and registration of memory, collectives,
+// comparisons of values, and faults. symmem.Options.OnEvent receives every [Event].
 //
 // # Design
 //
-// One type describes everything that happens, so that a report, an agreement between ranks and a
-// trace show the same fact in the same words:
+// One type describes all of them, so that a report, an agreement between ranks and a trace describe
+// the same action in the same words:
 //
 //   - The pools' histories (internal/ledger) store placement events in a packed form and compute
 //     their digest from the same words. A history returns them as Events again.
@@ -14,26 +14,27 @@
 //
 // An Event is a flat value. Kind determines which fields apply; the others are zero. Its strings
 // are interned or constant, and Call points to the description that a group keeps with the prepared
-// call, so recording an event allocates nothing, except for a fault, whose text is formatted. What
-// an Event refers to never changes: a consumer may keep a copy of the Event.
+// call, so recording an event allocates nothing. The exception is a fault, whose text is formatted.
+// The strings and the Call never change, so a consumer may keep a copy of the Event.
 //
 // # Order and locks
 //
-// Each pool and each group numbers its events. The pool's lock orders those of a pool. Under that
-// lock an event is appended to a queue of the pool. The call that finds no other goroutine
-// delivering takes the queue, releases the lock, calls OnEvent for each event, and repeats that
-// until the queue is empty; a call that finds another goroutine delivering returns without waiting,
-// and the other goroutine delivers its events. So OnEvent receives the events of one pool, and
-// those of one group, in the order of their numbers, one at a time, and no library lock is held.
-// Events of different pools or groups may be delivered concurrently.
+// Each pool and each group numbers its events and has a queue for them. A call adds its events to
+// the queue under the lock of the pool or group. If no other goroutine is delivering, the call
+// removes the queued events, releases the lock, calls OnEvent for each, and repeats this until the
+// queue is empty. Otherwise the call returns without waiting, and the other goroutine delivers its
+// events. So OnEvent receives the events of a pool or a group one at a time, in the order of their
+// numbers, while symmem holds no lock. Events of different pools or groups may be delivered
+// concurrently.
 //
-// OnEvent may therefore call symmem, from its own goroutine or another one, and wait for it. An
-// event that it causes in the pool or group whose event it handles is delivered after it has
-// returned. The exception is Close of a pool and of the Runtime: they wait for calls that use the
-// pool, which may include the one that delivers, and return a TimeoutError then.
+// OnEvent may therefore call symmem, or wait for another goroutine that does. If it causes an event
+// in the pool or group whose event it is handling, that event is delivered after OnEvent has
+// returned. OnEvent must not wait for Close of a pool or of the Runtime: Close waits for calls that
+// use the pool, which may include the call that is delivering the event, and returns a TimeoutError
+// then.
 //
-// A panic in OnEvent is logged with its stack and consumes that event only. After runtime.Goexit in
-// OnEvent the next call on the pool or group delivers the events that remain. A queue grows while
-// OnEvent is slower than the goroutines that add to it. A fault is delivered on its own goroutine,
-// which may still run when Close returns.
+// If OnEvent panics, the panic is logged with its stack, and delivery continues with the next
+// event. If OnEvent calls runtime.Goexit, the next call on the pool or group delivers the remaining
+// events. A queue grows while OnEvent is slower than the goroutines that add events. A fault is
+// delivered on a separate goroutine, which may still be running when Close returns.
 package event

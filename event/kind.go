@@ -14,12 +14,12 @@ const (
 	KindAlloc
 	// KindFree reports that a block was freed and can be reused at once.
 	KindFree
-	// KindReturn reports that a block whose free was deferred or parked became free.
+	// KindReturn reports that a parked or deferred block became free.
 	KindReturn
-	// KindPark reports that a block was freed while a graph holds it.
+	// KindPark reports that a block was freed while a graph still used it.
 	KindPark
-	// KindDefer reports that a block that other streams may still use was freed, by its caller or by
-	// the last graph that held it.
+	// KindDefer reports that the caller or the last graph freed a block that other streams may still
+	// use.
 	KindDefer
 	// KindTrim reports that a segment was removed from the pool.
 	KindTrim
@@ -33,20 +33,22 @@ const (
 
 // The other kinds of events of a pool. Ranks do not compare them.
 const (
-	// KindUse reports that another stream uses a block, so that a later free waits for that stream.
+	// KindUse reports that another stream uses a block, so that its memory is not reused before that
+	// stream has finished with it.
 	KindUse Kind = iota + kindsInHistory
 	// KindRelease reports that a segment was unmapped.
 	KindRelease
-	// KindRestart reports that the ranks realigned the pool after a fault: its history continues at
-	// Number, its live blocks remain, and segments that are gone are released.
+	// KindRestart reports that the ranks realigned the pool after a fault. The history continues at
+	// Number and live blocks remain. A KindRelease follows for each segment that was removed.
 	KindRestart
-	// KindRegister reports that a segment was registered with the group Name: there is a window now.
+	// KindRegister reports that a segment was registered with the group Name, which created a window.
 	KindRegister
-	// KindDeregister reports that a window was taken back, or has ended with its group.
+	// KindDeregister reports that a window was deregistered, or that it ended with its group.
 	KindDeregister
-	// KindScopeBegin reports that a scope of the group Name begins. A disabled scope has no name.
+	// KindScopeBegin reports that a scope of the group Name begins. The name of a disabled scope is
+	// empty.
 	KindScopeBegin
-	// KindScopeEnd reports that a scope ends. The registrations that it makes follow.
+	// KindScopeEnd reports that a scope ends. Its registrations follow.
 	KindScopeEnd
 	// KindScopeAbandon reports that a scope ends without registering.
 	KindScopeAbandon
@@ -56,11 +58,11 @@ const (
 
 // The kinds of events of a group.
 const (
-	// KindCollective reports that a call of a collective, or of one end of a message, is submitted.
+	// KindCollective reports that a collective, Send or Recv is about to be submitted.
 	KindCollective Kind = iota + kindsOfPools
 	// KindInteger reports that the ranks compared or combined an integer on the host.
 	KindInteger
-	// KindFlag is KindInteger for a truth value.
+	// KindFlag is KindInteger for a Boolean.
 	KindFlag
 	// KindFloat is KindInteger for a floating-point number.
 	KindFloat
@@ -103,7 +105,7 @@ var kindNames = [kindEnd]string{
 	KindFault:      "fault",
 }
 
-// String returns the name of k that reports use.
+// String returns the name of k as reports print it.
 func (k Kind) String() string {
 	if k == 0 || k >= kindEnd {
 		return fmt.Sprintf("kind %d", uint8(k))
@@ -114,10 +116,10 @@ func (k Kind) String() string {
 // InHistory reports whether events of kind k are part of a pool's history, which ranks compare.
 func (k Kind) InHistory() bool { return k > 0 && k < kindsInHistory }
 
-// OfGroup reports whether events of kind k are those of a group, and not of a pool.
+// OfGroup reports whether events of kind k belong to a group rather than a pool.
 func (k Kind) OfGroup() bool { return k >= kindsOfPools && k < kindEnd }
 
-// places reports whether an event of kind k assigns a place, rather than referring to one.
+// places reports whether an event of kind k assigns a place rather than refers to one.
 func (k Kind) places() bool {
 	return k == KindSegment || k == KindAlloc || k == KindReserve
 }

@@ -13,9 +13,9 @@ func (e Event) String() string {
 }
 
 // AppendText appends a description of the event to dst, without its number, pool, group and call
-// site. It covers every field that ranks compare, so that different events have different texts.
-// Fields that do not apply are omitted, such as the request of a free or the segment of a
-// reservation:
+// site. The description contains every field that ranks compare, so different events have different
+// descriptions. Fields that do not apply are omitted, such as the requested size of a free or the
+// segment of a reservation:
 //
 //	alloc 1048576 B (stream 0) -> segment 2 offset 0x100000
 //	free 1048576 B (asked 1000000 B, stream 0) at segment 2 offset 0x100000
@@ -24,7 +24,7 @@ func (e Event) String() string {
 //	"batch size": Agree of 8
 //	step decode, after 12 collectives
 //
-// The error is always nil: the method implements encoding.TextAppender.
+// The error is always nil; the signature implements encoding.TextAppender.
 func (e Event) AppendText(dst []byte) ([]byte, error) {
 	switch {
 	case e.Kind == KindCollective && e.Call != nil:
@@ -39,7 +39,7 @@ func (e Event) AppendText(dst []byte) ([]byte, error) {
 	return e.appendGroup(e.appendPlacement(dst), " with"), nil
 }
 
-// appendGroup appends the group that a registration or a scope is for.
+// appendGroup appends the group of a registration or a scope.
 func (e *Event) appendGroup(dst []byte, preposition string) []byte {
 	if e.Name == "" {
 		return dst
@@ -47,8 +47,7 @@ func (e *Event) appendGroup(dst []byte, preposition string) []byte {
 	return append(append(append(dst, preposition...), " group "...), e.Name...)
 }
 
-// appendValue appends what a rank gave for a value, after the name of the value if the event has
-// one.
+// appendValue appends the rank's value, after the name of the value if it has one.
 func (e *Event) appendValue(dst []byte) []byte {
 	if e.Kind == KindStep {
 		if e.Name != "" {
@@ -77,7 +76,7 @@ func (e *Event) appendValue(dst []byte) []byte {
 	}
 }
 
-// appendFloat appends a float in a form that differs from that of an integer.
+// appendFloat appends a float such that it cannot be mistaken for an integer.
 func appendFloat(dst []byte, value float64) []byte {
 	begin := len(dst)
 	dst = strconv.AppendFloat(dst, value, 'g', -1, 64)
@@ -94,11 +93,11 @@ func (e *Event) appendPlacement(dst []byte) []byte {
 		return strconv.AppendInt(append(dst, " of kind "...), e.Requested, 10)
 	}
 	dst = append(dst, " B ("...)
-	usual := int64(0) // a request that is not printed
+	implied := int64(0) // a requested size that is not printed
 	if e.Kind.places() {
-		usual = e.Size
+		implied = e.Size
 	}
-	if e.Requested != usual {
+	if e.Requested != implied {
 		dst = strconv.AppendInt(append(dst, "asked "...), e.Requested, 10)
 		dst = append(dst, " B, "...)
 	}

@@ -9,7 +9,7 @@ import (
 	"unicode/utf8"
 )
 
-// ErrMalformed is returned for bytes that do not encode an event.
+// ErrMalformed is returned for bytes that do not encode an event or a call.
 var ErrMalformed = errors.New("malformed event")
 
 const (
@@ -24,8 +24,8 @@ const (
 	MaxBytes = placementBytes + MaxSiteBytes
 )
 
-// Append appends the encoding of an event of a pool's history to dst: what ranks compare, and the
-// call site.
+// Append appends the encoding of an event of a pool's history to dst: the fields that ranks
+// compare, and the call site.
 func Append(dst []byte, e *Event) []byte {
 	dst = append(dst, byte(e.Kind))
 	dst = binary.LittleEndian.AppendUint32(dst, e.Stream)
@@ -36,7 +36,8 @@ func Append(dst []byte, e *Event) []byte {
 	return append(dst, CleanSite(e.Site)...)
 }
 
-// Decode decodes the output of [Append]: b must be exactly one event. Errors wrap [ErrMalformed].
+// Decode decodes the output of [Append]. b must contain exactly one event. Errors wrap
+// [ErrMalformed].
 func Decode(b []byte) (Event, error) {
 	if len(b) < placementBytes || len(b) > MaxBytes {
 		return Event{}, fmt.Errorf("decoding event of %d bytes: %w", len(b), ErrMalformed)
@@ -60,8 +61,8 @@ func Decode(b []byte) (Event, error) {
 }
 
 // CleanSite returns the last [MaxSiteBytes] bytes of a site, which contain the file name and the
-// line, and replaces characters that would garble a terminal: sites come from peers and are printed
-// in reports.
+// line. It replaces characters that could garble a terminal, because reports print sites that other
+// ranks have sent.
 func CleanSite(site string) string {
 	clean := func(r rune) rune {
 		if r == utf8.RuneError || !unicode.IsPrint(r) {

@@ -20,12 +20,12 @@ func drawPlacement(t *rapid.T) Event {
 	}
 }
 
-func TestDecodeRestoresEncodedEvents(t *testing.T) {
+func TestPlacementRoundTrip(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		e := drawPlacement(t)
 		back, err := Decode(Append([]byte{7}, &e)[1:])
 		if err != nil || back != e {
-			t.Fatalf("%+v was decoded as %+v: %v", e, back, err)
+			t.Fatalf("round trip of %+v = %+v, %v; want the same", e, back, err)
 		}
 	})
 }
@@ -71,7 +71,7 @@ func FuzzDecode(f *testing.F) {
 			return
 		}
 		if again := Append(nil, &e); !bytes.Equal(again, b) {
-			t.Fatalf("%x was decoded as %+v, which is encoded as %x", b, e, again)
+			t.Fatalf("Append(Decode(%x) = %+v) = %x; want the input", b, e, again)
 		}
 	})
 }
