@@ -71,7 +71,7 @@ func (p suspectPool) raise(because *lifetime) {
 	}
 	p.suspicion.raised, p.suspicion.aligned = true, nil
 	for _, m := range p.members {
-		m.due() // also invalidates plans that refer to memory by address only
+		m.setPending() // also invalidates plans that refer to memory by address only
 	}
 }
 

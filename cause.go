@@ -14,7 +14,7 @@ import (
 	"symmem/internal/agreement"
 )
 
-// inquiry determines, together with the other ranks of a group, why the group has failed.
+// inquiry determines why a group has failed, together with the group's other ranks.
 type inquiry struct {
 	roster
 	comm       driver.Communicator
@@ -26,16 +26,16 @@ type inquiry struct {
 	timeout    time.Duration // Options.Timeout
 }
 
-// reportTimeout bounds one exchange of reports on the fault lane. Ranks that wait in a call join it
-// at once. If a rank does not join it in time, the others decide without its report.
+// reportTimeout bounds one exchange of reports on the fault lane. Ranks that wait in a call join
+// the exchange at once. If a rank does not join in time, the others decide without its report.
 const reportTimeout = 2 * time.Second
 
-// maxReportRounds limits the exchanges of reports while a rank waits for the cause of another
+// maxReportRounds limits the exchanges of reports in which a rank waits for the cause of another
 // group's fault.
 const maxReportRounds = 12
 
 // run exchanges reports with the other ranks on the fault lane and returns the same error on all of
-// them. If the stream of a rank had failed before, by the fault of another group, the ranks repeat
+// them. If a rank's stream had failed earlier because of another group's fault, the ranks repeat
 // the exchange until that rank knows the cause of that fault.
 func (q *inquiry) run(cause error) error {
 	for round := 0; ; round++ {
@@ -55,8 +55,8 @@ func (q *inquiry) run(cause error) error {
 	}
 }
 
-// makeReport returns this rank's report. For a fault of another group it waits until the ranks of
-// that group have determined the cause; if they have not in time, the report is pending.
+// makeReport returns this rank's report. For a fault of another group it waits until that group's
+// ranks have determined the cause. If they do not do so in time, the report is pending.
 func (q *inquiry) makeReport(cause error, wait time.Duration) report {
 	var prior *PriorError
 	if !errors.As(cause, &prior) {
@@ -81,25 +81,25 @@ func (q *inquiry) makeReport(cause error, wait time.Duration) report {
 	return r
 }
 
-// reports holds the reports of the ranks of a group, by kind and in group order.
+// reports holds the reports of a group's ranks, by kind and in group order.
 type reports struct {
-	of           map[string][]report
+	byKind       map[string][]report
 	pending      bool  // some rank does not know its cause yet
-	placeUnknown bool  // some rank does not report in which call it was
-	suspect      bool  // some rank has marked a pool suspect since a fault of another group
+	placeUnknown bool  // some rank has not reported its call
+	suspect      bool  // some rank has marked a pool suspect after a fault of another group
 	missing      []int // world ranks that have not reported
 }
 
 // decodeReports decodes the reports of one exchange.
 func (q *inquiry) decodeReports(got [][]byte) reports {
-	all := reports{of: map[string][]report{}}
+	all := reports{byKind: map[string][]report{}}
 	for from, m := range got {
 		r := report{from: q.ranks[from]}
 		if json.Unmarshal(m, &r) != nil || !r.valid() {
 			all.missing = append(all.missing, q.ranks[from])
 			continue
 		}
-		all.of[r.Kind] = append(all.of[r.Kind], r)
+		all.byKind[r.Kind] = append(all.byKind[r.Kind], r)
 		all.pending = all.pending || r.Pending
 		all.suspect = all.suspect || r.Suspect
 		all.placeUnknown = all.placeUnknown || r.Doing == ""
@@ -107,17 +107,17 @@ func (q *inquiry) decodeReports(got [][]byte) reports {
 	return all
 }
 
-// exchangeReports makes one exchange on the fault lane.
+// exchangeReports runs one exchange on the fault lane.
 func (q *inquiry) exchangeReports(ctx context.Context, payload []byte) ([][]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, min(reportTimeout, q.timeout))
 	defer cancel()
 	return q.comm.Exchange(ctx, driver.LaneFault, payload)
 }
 
-// firstCause selects the first cause from the reports of all ranks, in the order of the kinds in
-// report.go. If no report has one, it returns this rank's own.
+// firstCause selects the first cause from all ranks' reports, in the order of the kinds in
+// report.go. If the reports name none, it returns this rank's cause.
 func (q *inquiry) firstCause(cause error, all reports) error {
-	switch of := all.of; {
+	switch of := all.byKind; {
 	case len(of[kindLost]) > 0:
 		var ranks []int
 		for _, r := range of[kindLost] {
@@ -139,7 +139,7 @@ func (q *inquiry) firstCause(cause error, all reports) error {
 		if err := q.explainDivergence(cause, everywhere, all.suspect); !errors.Is(err, cause) {
 			return all.advise(err)
 		}
-		// The histories are equal, as when a rank has left the group: then where each rank is.
+		// The histories are equal, as if a rank has left the group, so report where each rank is.
 		elsewhere := map[int]string{}
 		for _, r := range of[kindDiverged] {
 			if r.Deadlock != nil {
@@ -162,7 +162,7 @@ func (q *inquiry) firstCause(cause error, all reports) error {
 		return fmt.Errorf("group %s failed on %s: %s", q.id,
 			driver.RanksOf([]int{first.from}, q.ranks), first.Text)
 	case len(all.missing) > 0:
-		// A rank has failed, and has not reported why.
+		// A rank has failed and has not reported the reason.
 		return &TimeoutError{
 			Doing: "finding out why group " + q.id + " failed", Waited: reportTimeout,
 			Missing: all.missing,
@@ -172,7 +172,8 @@ func (q *inquiry) firstCause(cause error, all reports) error {
 	return cause
 }
 
-// advise adds what to do if ranks use a pool at different points of their programs after a fault.
+// advise adds to err how to avoid the fault, if a fault of another group makes the ranks realign a
+// pool at different points of their programs.
 func (all *reports) advise(err error) error {
 	if !all.suspect {
 		return err
@@ -182,8 +183,8 @@ func (all *reports) advise(err error) error {
 		"Close of the failed group), or call Check or Split on a group of these ranks", err)
 }
 
-// late merges the reports of ranks that have waited for others. Single texts are those of the first
-// report by rank, so that the result is the same on all ranks.
+// late merges the reports of ranks that waited for others. It uses the texts of the lowest rank's
+// report, so that the result is the same on all ranks.
 func (q *inquiry) late(reports []report) *TimeoutError {
 	e := &TimeoutError{
 		Doing: reports[0].Doing, Waited: reports[0].Late.Waited, Activity: map[int]string{},
@@ -199,7 +200,7 @@ func (q *inquiry) late(reports []report) *TimeoutError {
 		if !slices.Contains(e.Missing, r.from) {
 			continue
 		}
-		// Other ranks miss this one, which has reported its own wait.
+		// Other ranks waited for this rank, which has reported what it waited for.
 		e.Activity[r.from] = "waits in " + r.Doing
 		if len(r.Late.Missing) > 0 {
 			e.Activity[r.from] += ", for " + driver.Ranks(r.Late.Missing)
@@ -208,11 +209,11 @@ func (q *inquiry) late(reports []report) *TimeoutError {
 	return e
 }
 
-// distinct orders ranks, each once.
+// distinct sorts ranks and removes duplicates.
 func distinct(ranks []int) []int { return slices.Compact(slices.Sorted(slices.Values(ranks))) }
 
-// aborted returns the error of a group that ranks have aborted. It names the ranks that report the
-// abort, and those that other ranks have named.
+// aborted returns the error for a group that ranks have aborted. It names the ranks that report
+// their own abort, and the ranks that others have named.
 func (q *inquiry) aborted(reports []report) error {
 	var ranks []int
 	why := ""
@@ -230,9 +231,10 @@ func (q *inquiry) aborted(reports []report) error {
 		driver.RanksOf(distinct(ranks), q.ranks), why)
 }
 
-// comparable returns the histories that ranks compare after a fault. Ranks at different points of
-// their programs may have made different pools. If a rank has marked a pool suspect, it returns
-// none: histories may then differ without a mistake of the program.
+// comparable returns the histories that ranks compare after a fault. In Prefix mode these are the
+// histories of the pools that all ranks have, because ranks at different points of their programs
+// may have created different pools. If a rank has marked a pool suspect, comparable returns none,
+// because histories may then differ without a mistake in the program.
 func (q *inquiry) comparable(mode agreement.Mode, suspect bool) ([]agreement.Ledger, error) {
 	if suspect {
 		return nil, nil
@@ -243,14 +245,15 @@ func (q *inquiry) comparable(mode agreement.Mode, suspect bool) ([]agreement.Led
 	return q.comparison.histories(), nil
 }
 
-// explainDivergence returns the first differing event of the pools' histories. If these are equal,
-// it returns the collective in which the ranks differ or, if every rank has reported its call, the
-// call in which each of them is.
+// explainDivergence returns a DivergenceError that names the first differing event of the pools'
+// histories. If these are equal, it names the collective in which the ranks differ or, if every
+// rank has reported its call, the call that each rank is in. If it finds no difference, it returns
+// cause.
 func (q *inquiry) explainDivergence(cause error, everywhere, suspect bool) error {
 	comparisons := []agreement.Config{
 		{Mode: agreement.Prefix, Call: q.calls.callOf(cause), Site: q.calls.latestSite()},
-		// Ranks that wait for each other in different places have stopped, so what one of them
-		// has done beyond the others counts, too.
+		// Ranks that wait for each other in different calls have stopped, so events that only some
+		// of them have reached count as differences, too.
 		{Mode: agreement.Exact},
 	}
 	if here := reportOf(cause).Doing + q.values.inStep(); everywhere {
@@ -273,8 +276,9 @@ func (q *inquiry) explainDivergence(cause error, everywhere, suspect bool) error
 	return cause
 }
 
-// messageCause merges the reports of unmatched messages into one error. If a collective has noticed
-// the mismatch, all ranks exchange how many messages they have sent and received before it.
+// messageCause merges the reports of unmatched messages into one error. If a collective has
+// detected the mismatch, all ranks exchange how many messages they have sent and received before
+// that collective.
 func (q *inquiry) messageCause(reports []report) error {
 	first := reports[0].Messages
 	counts, ok := q.comm.(driver.MessageCounts)
@@ -283,7 +287,7 @@ func (q *inquiry) messageCause(reports []report) error {
 	}
 	ends := append([]MessageEnds{}, counts.MessagesBefore(first.Number)...)
 	if len(ends) > maxEnds {
-		ends = nil // there are too many
+		ends = nil // too many for one exchange
 	}
 	mine, err := json.Marshal(ends)
 	if err != nil {

@@ -8,7 +8,8 @@ import (
 	"symmem/driver"
 )
 
-// AllReduce combines count elements of every rank's send into every rank's recv.
+// AllReduce combines count elements of every rank's send and stores the result in every rank's
+// recv.
 func (g *Group) AllReduce(
 	ctx context.Context, send, recv Memory, count int64, t DataType, op ReduceOp, s *Stream,
 ) error {
@@ -27,8 +28,8 @@ func (g *Group) AllGather(
 	})
 }
 
-// ReduceScatter combines every rank's send, of count elements for each rank, and stores this
-// rank's part into recv. In place, recv is this rank's part of send.
+// ReduceScatter combines every rank's send, which has count elements for each rank, and stores this
+// rank's part in recv. In place, recv is this rank's part of send.
 func (g *Group) ReduceScatter(
 	ctx context.Context, send, recv Memory, count int64, t DataType, op ReduceOp, s *Stream,
 ) error {
@@ -48,8 +49,8 @@ func (g *Group) Broadcast(
 	})
 }
 
-// Reduce combines count elements of every rank's send into the root's recv. Every rank passes its
-// own recv, although only the root's is written.
+// Reduce combines count elements of every rank's send and stores the result in the root's recv.
+// Every rank passes a recv, although only the root's is written.
 func (g *Group) Reduce(
 	ctx context.Context, send, recv Memory, count int64, t DataType, op ReduceOp, root int, s *Stream,
 ) error {
@@ -59,7 +60,7 @@ func (g *Group) Reduce(
 	})
 }
 
-// AllToAll sends count elements of send to each rank, and gathers count elements of each into
+// AllToAll sends count elements of send to each rank and stores count elements from each rank in
 // recv.
 func (g *Group) AllToAll(
 	ctx context.Context, send, recv Memory, count int64, t DataType, s *Stream,
@@ -69,7 +70,7 @@ func (g *Group) AllToAll(
 	})
 }
 
-// Send is SendTagged with tag 0.
+// Send calls SendTagged with tag 0.
 func (g *Group) Send(
 	ctx context.Context, send Memory, count int64, t DataType, peer int, s *Stream,
 ) error {
@@ -78,7 +79,7 @@ func (g *Group) Send(
 	})
 }
 
-// Recv is RecvTagged with tag 0.
+// Recv calls RecvTagged with tag 0.
 func (g *Group) Recv(
 	ctx context.Context, recv Memory, count int64, t DataType, peer int, s *Stream,
 ) error {
@@ -87,19 +88,19 @@ func (g *Group) Recv(
 	})
 }
 
-// Barrier is a collective without data.
+// Barrier queues a collective that moves no data and completes once all ranks have reached it.
 func (g *Group) Barrier(ctx context.Context, s *Stream) error {
 	return g.run(ctx, s, &collective{operation: driver.Barrier, dataType: Uint8})
 }
 
-// run queues a collective. The path of a call that has a plan is hot: it has few function calls and
-// no defer. Nothing on it runs code of the program, so nothing panics between enter and leave.
+// run queues a collective. A call that has a plan takes a hot path with few function calls and no
+// defer. No code of the program runs on that path, so nothing panics between enter and leave.
 func (g *Group) run(ctx context.Context, s *Stream, c *collective) error {
 	if s == nil {
 		s = g.rt.stream
 	}
 	if s.rt != g.rt {
-		return invalid("%v on group %s: the stream is of another runtime", c.operation, g.id)
+		return invalid("%v on group %s: the stream belongs to another runtime", c.operation, g.id)
 	}
 	in, err := enter(c.send.pool, c.recv.pool)
 	if err != nil {
@@ -127,8 +128,9 @@ func (g *Group) run(ctx context.Context, s *Stream, c *collective) error {
 	return nil
 }
 
-// runSlowly runs a call that has no plan yet (p is nil), or whose use of buffers is recorded. The
-// use is recorded even if the call is then refused, unless the call is invalid on every rank.
+// runSlowly queues a call that has no plan yet, for which p is nil, or whose use of buffers must be
+// recorded. The use is recorded even if the call is refused later, unless the call is invalid on
+// every rank.
 func (g *Group) runSlowly(ctx context.Context, s *Stream, c, p *collective, in visit) error {
 	defer in.leave(c.send.pool, c.recv.pool)
 	residual, weight := c.others()
@@ -144,7 +146,7 @@ func (g *Group) runSlowly(ctx context.Context, s *Stream, c, p *collective, in v
 	}
 	borrows := s.borrows(c)
 	if borrows && g.life.fault.Load() != resolved {
-		// Before the call can be refused because of another rank, which may have queued it.
+		// Record the use first: other ranks may queue the call even if this rank refuses it.
 		if err := errors.Join(s.uses(c.send, c.recv), s.uses(residual, weight)); err != nil {
 			return err
 		}
@@ -169,8 +171,8 @@ func (g *Group) runSlowly(ctx context.Context, s *Stream, c, p *collective, in v
 	return g.life.awaitCause(err)
 }
 
-// SendTagged sends count elements to a peer of the group, which calls RecvTagged with the same tag,
-// from 0 to MaxTag.
+// SendTagged sends count elements to a peer of the group, which must call RecvTagged with the same
+// tag. Tags range from 0 to MaxTag.
 func (g *Group) SendTagged(
 	ctx context.Context, send Memory, count int64, t DataType, peer, tag int, s *Stream,
 ) error {
@@ -179,10 +181,11 @@ func (g *Group) SendTagged(
 	})
 }
 
-// RecvTagged receives count elements from a peer of the group, or from AnySource, which calls
-// SendTagged with the same tag. Receives of a tag get their messages in the order of their calls;
-// one from AnySource takes the message that arrives first, and later ones of the tag wait for that.
-// Interop.Do reports the sender to Call.Arrived.
+// RecvTagged receives count elements from a peer of the group, or from any rank if peer is
+// AnySource. The sender must call SendTagged with the same tag. Receives with the same tag match
+// messages in the order of the calls. A receive from AnySource accepts the message that arrives
+// first, and later receives with the tag wait until it has. Interop.Do reports the sender to
+// Call.Arrived.
 func (g *Group) RecvTagged(
 	ctx context.Context, recv Memory, count int64, t DataType, peer, tag int, s *Stream,
 ) error {
@@ -191,12 +194,12 @@ func (g *Group) RecvTagged(
 	})
 }
 
-// AllToAllV sends a part of send to each rank and gathers a part of each into recv, as described by
-// splits. Parts may have any size, even 0, and differ between ranks; those of recv must not
-// overlap. If a rank sends a peer another number of elements than the peer expects, no buffer is
-// written, and all ranks (without CheckEvery only those concerned) return a MessageError that names
-// the pairs. send may be recv. No memory is registered. AllToAll is another operation, even if all
-// counts are equal. The lists are copied.
+// AllToAllV sends a part of send to each rank and stores a part from each rank in recv, as splits
+// describes. Parts may have any size, including 0, and differ between ranks; those of recv must not
+// overlap. If a rank sends a peer a different number of elements than the peer expects, no buffer
+// is written, and all ranks return a MessageError that names the pairs; without CheckEvery, only
+// the ranks concerned do. send may be recv. AllToAllV registers no memory and copies the lists. It
+// does not match AllToAll, even if all counts are equal.
 func (g *Group) AllToAllV(
 	ctx context.Context, send, recv Memory, splits Splits, t DataType, s *Stream,
 ) error {
@@ -205,28 +208,29 @@ func (g *Group) AllToAllV(
 	})
 }
 
-// AllReduceRMSNorm fuses the end of a layer whose rows are split over ranks: an all-reduce, then a
-// second kernel that adds the residual and normalizes. For every element
+// AllReduceRMSNorm fuses the end of a layer that is split over ranks: an all-reduce, and a second
+// kernel that adds the residual and normalizes. It computes for every element
 //
 //	y        = bfloat16(the sum of all ranks' Input)       as AllReduce gives it
 //	Residual = bfloat16(y + Residual)
 //	Output   = bfloat16(Residual / sqrt(mean(Residual²) + Epsilon) * Weight)
 //
-// with float32 between the roundings and the mean over a row. Every rank and every run gets the
+// with float32 intermediate results and the mean over a row. Every rank and every run produces the
 // same bits, and those of a row do not depend on the number of rows. Residual has the same bits as
-// after the three separate steps; Output is within 34 units of float32 (2^-24) of the exact norm
-// before its last rounding.
+// after the three separate steps. Before its last rounding, Output is within 34 float32 units
+// (2^-24) of the exact norm.
 //
-// Only the direct path can run it. Otherwise all ranks return an ErrUnsupported with the reason,
-// and callers run the three steps. Reasons are a backend without kernels, ranks that cannot reach
-// each other's memory, more rows than fit into exchange memory whose Input or Output is not
-// symmetric, or a path that Options.Path or SetPath has chosen. Other errors are those of all
-// collectives; after a fault Residual and Output are undefined.
+// AllReduceRMSNorm requires the direct path. If the call cannot take it, all ranks return an
+// ErrUnsupported with the reason, and the caller can run the three steps separately. Possible
+// reasons are a backend without kernels, ranks that cannot access each other's memory, an Input or
+// Output that is not symmetric and has more rows than fit into exchange memory, and a different
+// path selected by Options.Path or SetPath. Other errors are those of all collectives. After a
+// fault, Residual and Output are undefined.
 func (g *Group) AllReduceRMSNorm(ctx context.Context, a NormArgs, s *Stream) error {
 	return g.normalize(ctx, a, s, PathDefault, 0)
 }
 
-// normalize runs AllReduceRMSNorm on a path, for a call site.
+// normalize runs AllReduceRMSNorm with a path choice and a call site.
 func (g *Group) normalize(
 	ctx context.Context, a NormArgs, s *Stream, choice PathChoice, site uint32,
 ) error {
@@ -255,10 +259,10 @@ func (g *Group) launchAdopted(s *Stream, p *collective) error {
 	return recorder.Record(s.queue, p.plan)
 }
 
-// Explain returns the path that a collective on these buffers would take now, and why. If the
-// tuning table decides, that includes its limits, which may differ for work in place. A reduction
-// is taken to be a Sum, and an AllToAllV to have even splits. Explain queues nothing and asks no
-// other rank.
+// Explain returns the path that a collective on these buffers would take now, and the reason. If
+// the tuning table decides, the reason includes the table's limits, which may differ for work in
+// place. Explain assumes Sum for a reduction and even splits for AllToAllV. It queues nothing and
+// does not communicate.
 func (g *Group) Explain(
 	op Operation, send, recv Memory, count int64, t DataType,
 ) (Explanation, error) {

@@ -391,7 +391,7 @@ func TestExplainSaysWhichPathAndWhy(t *testing.T) {
 		table := "and the table " + file + " of box says window up to 4KiB for AllReduce on 2 ranks"
 		want := []string{
 			"AllReduce: window path, after registering: " +
-				"both buffers are of pools that the group can register, " + table,
+				"both buffers belong to pools that the group can register, " + table,
 			"AllReduce: plain path, after registering: the send buffer is in no window of the group",
 			"AllReduce: window path: both buffers lie in windows of the group, " + table,
 			"AllReduce: plain path: the receive buffer is in no window of the group",

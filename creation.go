@@ -10,11 +10,11 @@ import (
 	"symmem/internal/ranked"
 )
 
-// creation counts calls that create something that Close of the Runtime has to find.
+// creation counts the calls in progress that create an object which Runtime.Close must find.
 type creation struct {
 	mu    *ranked.Mutex[runtimeMu]
-	calls sync.WaitGroup // grows with mu held, and before life ends
-	// life ends when Close begins, by end, with ErrClosed as its cause.
+	calls sync.WaitGroup // incremented with mu held, before life ends
+	// life is canceled by end when Close begins, with ErrClosed as its cause.
 	life context.Context
 	end  context.CancelCauseFunc
 }
@@ -22,7 +22,7 @@ type creation struct {
 // usable returns ErrClosed once Close has begun.
 func (c *creation) usable() error { return context.Cause(c.life) }
 
-// begin counts a call that creates something, until done.
+// begin counts a call that creates an object. The call ends with done.
 func (c *creation) begin() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -36,17 +36,17 @@ func (c *creation) begin() error {
 // done ends a call that begin has counted.
 func (c *creation) done() { c.calls.Done() }
 
-// join is begin for a call that creates a group. The context ends when Close begins, and done turns
-// the resulting error into ErrClosed.
+// join is like begin, for a call that creates a group. The context that it returns is canceled when
+// Close begins, and done then replaces the resulting error by ErrClosed.
 func (c *creation) join(
 	ctx context.Context,
-) (joining context.Context, done func(error) error, err error) {
+) (joinCtx context.Context, done func(error) error, err error) {
 	if err := c.begin(); err != nil {
 		return nil, nil, err
 	}
-	joining, cancel := context.WithCancelCause(ctx)
+	joinCtx, cancel := context.WithCancelCause(ctx)
 	stop := context.AfterFunc(c.life, func() { cancel(context.Cause(c.life)) })
-	return joining, func(err error) error {
+	return joinCtx, func(err error) error {
 		defer c.done()
 		stop()
 		cancel(nil)
@@ -57,7 +57,7 @@ func (c *creation) join(
 	}, nil
 }
 
-// close refuses further calls. It returns false if it was called before.
+// close prevents further calls. It returns false if it has been called before.
 func (c *creation) close() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -66,16 +66,16 @@ func (c *creation) close() bool {
 	return !closed
 }
 
-// await waits for the calls under way until a given time: Close may run in a signal handler inside
-// of one.
+// await waits for the calls in progress until a given time. They may not end before that, because
+// Close may run in a signal handler that has interrupted one of them.
 func (c *creation) await(due time.Time) {
-	over := make(chan struct{})
+	ended := make(chan struct{})
 	go func() {
 		c.calls.Wait()
-		close(over)
+		close(ended)
 	}()
 	select {
-	case <-over:
+	case <-ended:
 	case <-time.After(time.Until(due)):
 	}
 }

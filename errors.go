@@ -9,9 +9,9 @@ import (
 	"symmem/internal/rendezvous"
 )
 
-// Errors that can come from any call. They are wrapped; use errors.Is.
+// Errors that any call may return. They are wrapped; use errors.Is.
 var (
-	// ErrClosed is returned by calls of objects that were closed.
+	// ErrClosed is returned for the use of an object that has been closed.
 	ErrClosed = driver.ErrClosed
 	// ErrInvalid is returned for arguments that are never valid.
 	ErrInvalid = driver.ErrInvalid
@@ -26,41 +26,41 @@ var (
 	ErrOutOfMemory = driver.ErrOutOfMemory
 	// ErrSize is returned for a size that is zero, negative or too large for any pool.
 	ErrSize = alloc.ErrSize
-	// ErrDoubleFree is returned for a buffer that was freed before.
+	// ErrDoubleFree is returned for freeing a buffer that has been freed before.
 	ErrDoubleFree = alloc.ErrDoubleFree
-	// ErrFreed is returned for the use of a buffer that was freed.
+	// ErrFreed is returned for the use of a buffer that has been freed.
 	ErrFreed = alloc.ErrFreed
-	// ErrForeign is returned for a buffer of another pool.
+	// ErrForeign is returned for memory that does not belong to the pool or runtime.
 	ErrForeign = alloc.ErrForeign
 )
 
 // Errors of registration and collectives.
 var (
-	// ErrCapturing is returned by calls that are not allowed while a stream captures. They return
-	// it before they call the backend, so the capture stays valid.
+	// ErrCapturing is returned by calls that are not permitted while a stream is being captured. They
+	// return it before they call the backend, so the capture remains valid.
 	ErrCapturing = driver.ErrCapturing
-	// ErrOutOfRange is returned before launch when a buffer is too short for a collective, or a
-	// count too large for any.
+	// ErrOutOfRange is returned if a buffer is too short for a collective, or a count is too large
+	// for any. The collective is not launched.
 	ErrOutOfRange = driver.ErrOutOfRange
 	// ErrAborted is returned by a group after Abort on any of its ranks.
 	ErrAborted = driver.ErrAborted
-	// ErrInterrupted is the cause of a wait that Options.Interrupted has ended.
+	// ErrInterrupted is returned by a wait that Options.Interrupted has ended.
 	ErrInterrupted = driver.ErrInterrupted
 )
 
 // OutOfMemoryError reports that a request fits neither into the free memory of its stream nor into
 // memory that the pool may still map. errors.Is finds it as ErrOutOfMemory.
 type OutOfMemoryError struct {
-	// Requested is the size that the caller asked for, in bytes.
+	// Requested is the size of the request in bytes.
 	Requested int64 `json:"requested"`
 	// Free is the total size of the stream's free blocks, and LargestFree the size of the largest, in
 	// bytes.
 	Free        int64 `json:"free"`
 	LargestFree int64 `json:"largest_free"`
-	// Capacity is the limit of the pool in bytes, 0 if it has none.
+	// Capacity is the limit of the pool in bytes, or 0 if it has none.
 	Capacity int64 `json:"capacity"`
-	// Device is the device's error, or nil if the pool's capacity was the limit. It is not encoded
-	// as JSON.
+	// Device is the error that the device returned, or nil if the pool reached its capacity. It is
+	// not encoded as JSON.
 	Device error `json:"-"`
 }
 
@@ -84,8 +84,8 @@ func (e *OutOfMemoryError) Is(target error) bool { return target == ErrOutOfMemo
 // Unwrap returns the device's error.
 func (e *OutOfMemoryError) Unwrap() error { return e.Device }
 
-// exhausted converts an error of the allocator's core. device is the error of the device, if it
-// refused to map more memory.
+// exhausted converts an out-of-memory error of the allocator. device is the error of the device, if
+// it refused to map more memory.
 func exhausted(err, device error) error {
 	var full *alloc.OutOfMemoryError
 	if !errors.As(err, &full) {
@@ -97,8 +97,8 @@ func exhausted(err, device error) error {
 	}
 }
 
-// Errors of waits and of calls that ranks make differently. A backend creates most of them, so
-// package driver defines and documents them with their fields; these are their names for callers.
+// Errors of waits, and of calls that differ between ranks. Backends create most of them, so package
+// driver defines and documents them. Programs use these aliases.
 type (
 	// TimeoutError reports which ranks did not arrive within the deadline, and what they were doing:
 	// see [driver.TimeoutError].
@@ -112,7 +112,7 @@ type (
 	// PriorError reports that a collective or a message was not run on some rank because earlier
 	// work on its stream had failed there: see [driver.PriorError].
 	PriorError = driver.PriorError
-	// DeadlockError reports that ranks wait for each other in different calls, or have left the
+	// DeadlockError reports that ranks wait for each other in distinct calls, or have left the
 	// group, so that a call can never complete: see [driver.DeadlockError].
 	DeadlockError = driver.DeadlockError
 	// MismatchError reports that the calls of a collective, or the ends of a message, differ. In most
@@ -140,7 +140,7 @@ const (
 	SplitsDiffer       = driver.SplitsDiffer
 )
 
-// absence converts an error of the rendezvous about absent ranks into an AbsentError.
+// absence converts an error of package rendezvous about absent ranks to an AbsentError.
 func absence(err error) error {
 	var absent *rendezvous.AbsentError
 	if !errors.As(err, &absent) {
@@ -149,7 +149,7 @@ func absence(err error) error {
 	return &arrival{AbsentError{Doing: "meeting all ranks", Ranks: absent.Ranks, Err: err}}
 }
 
-// arrival is an AbsentError with the text of the error that it wraps, which already names the ranks
+// arrival is an AbsentError whose text is that of the wrapped error, which already names the ranks
 // and the address of their store.
 type arrival struct{ AbsentError }
 
@@ -163,22 +163,22 @@ func (e *arrival) As(target any) bool {
 	return e.AbsentError.As(target)
 }
 
-// once joins errors without those whose text is a duplicate: one cause often prevents the release
-// of several streams or segments.
+// once joins errors and drops those with a duplicate text, because one cause often prevents the
+// release of several streams or segments.
 func once(errs ...error) error {
-	var different []error
+	var distinct []error
 	seen := map[string]bool{}
 	for _, err := range parts(errors.Join(errs...)) {
 		if text := err.Error(); !seen[text] {
 			seen[text] = true
-			different = append(different, err)
+			distinct = append(distinct, err)
 		}
 	}
-	return errors.Join(different...)
+	return errors.Join(distinct...)
 }
 
-// parts splits an error into those that errors.Join has joined. An error whose text has more than
-// that of its parts, such as one of fmt.Errorf, is not split.
+// parts splits an error into those that errors.Join has joined. It does not split an error whose
+// text adds anything to the texts of its parts, such as one of fmt.Errorf.
 func parts(err error) []error {
 	if err == nil {
 		return nil
@@ -187,7 +187,8 @@ func parts(err error) []error {
 	if !ok {
 		return []error{err}
 	}
-	if again := errors.Join(joined.Unwrap()...); again == nil || again.Error() != err.Error() {
+	rejoined := errors.Join(joined.Unwrap()...)
+	if rejoined == nil || rejoined.Error() != err.Error() {
 		return []error{err}
 	}
 	var all []error

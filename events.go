@@ -9,22 +9,23 @@ import (
 	"symmem/internal/ranked"
 )
 
-// outbox queues the events of one source, a pool or a group, for Options.OnEvent. The lock that
-// orders the events of the source guards it. One goroutine at a time delivers, without that lock:
-// it begins when it finds no other one delivering, and ends when the queue is empty.
+// outbox queues the events of a pool or a group for Options.OnEvent, and is guarded by the lock
+// that orders these events. One goroutine at a time delivers them, without holding that lock. A
+// goroutine begins to deliver if no other one is delivering, and ends when the queue is empty.
 type outbox struct {
 	events     []event.Event // the queue is events[taken:count]
-	taken      int           // events before it are delivered, or are in the latest batch
+	taken      int           // events before this index have been returned in batches
 	count      int
 	delivering bool
-	number     uint64 // of the next event; of a pool: of the next that the ledger has
+	number     uint64 // next event number; for a pool, the ledger position of its next event
 }
 
-// firstQueue is the number of events for which a queue has memory at first.
+// firstQueue is the initial capacity of a queue, in events.
 const firstQueue = 128
 
-// add returns the place of a new event in the queue, for the caller to fill in: to copy an event
-// takes as long as all else here. The place may hold an older event.
+// add adds an event to the queue and returns a pointer to it. The caller fills it in, because
+// copying an event would double the cost of the call. The event may still contain the fields of an
+// older one.
 func (o *outbox) add() *event.Event {
 	if o.count == len(o.events) {
 		o.grow()
@@ -33,15 +34,16 @@ func (o *outbox) add() *event.Event {
 	return &o.events[o.count-1]
 }
 
-// grow moves the queue to new memory, since the latest batch is read in the old one.
+// grow moves the queue to new memory, because the latest batch is still being read in the old
+// memory.
 func (o *outbox) grow() {
 	waiting := o.events[o.taken:o.count]
 	o.events = make([]event.Event, max(firstQueue, 2*len(waiting)))
 	o.taken, o.count = 0, copy(o.events, waiting)
 }
 
-// begin returns the batch that the caller must deliver. It is empty if there is none or another
-// goroutine is delivering.
+// begin returns the events that the caller must deliver. It returns none if the queue is empty or
+// another goroutine is delivering.
 func (o *outbox) begin() []event.Event {
 	if o.delivering {
 		return nil
@@ -50,7 +52,8 @@ func (o *outbox) begin() []event.Event {
 	return o.next()
 }
 
-// next returns the next batch of the goroutine that delivers. If it is empty, that is done.
+// next returns the delivering goroutine's next batch. If the batch is empty, the delivery has
+// ended.
 func (o *outbox) next() []event.Event {
 	if o.taken == o.count {
 		o.taken, o.count, o.delivering = 0, 0, false
@@ -61,13 +64,13 @@ func (o *outbox) next() []event.Event {
 	return batch
 }
 
-// putBack returns the rest of a batch to the queue and ends the delivery.
+// putBack returns the remaining events of a batch to the queue and ends the delivery.
 func (o *outbox) putBack(rest []event.Event) {
 	waiting := append(append([]event.Event(nil), rest...), o.events[o.taken:o.count]...)
 	o.events, o.taken, o.count, o.delivering = waiting, 0, len(waiting), false
 }
 
-// source is a pool or a group, whose lock orders its events.
+// source refers to a pool or a group, whose lock orders its events.
 type source struct {
 	pool  *Pool
 	group *groupEvents
@@ -91,7 +94,7 @@ func (s source) unlock() {
 	s.group.state.Unlock()
 }
 
-// delivery passes the events of a source to Options.OnEvent.
+// delivery passes events of a source to Options.OnEvent.
 type delivery struct {
 	source
 	opts     *Options
@@ -117,8 +120,9 @@ func deliver(s source, opts *Options, batch []event.Event) {
 	d.complete = true
 }
 
-// end recovers a panic of OnEvent, logs it, and delivers the rest. If OnEvent has called
-// runtime.Goexit, the rest returns to the queue, and the next call on the source delivers it.
+// end recovers a panic of OnEvent, logs it and delivers the remaining events. If OnEvent has called
+// runtime.Goexit, the remaining events return to the queue, and the next call on the source
+// delivers them.
 func (d *delivery) end() {
 	if d.complete {
 		return
@@ -147,8 +151,8 @@ type groupEvents struct {
 	outbox outbox // guarded by state
 }
 
-// record adds an event to the queue, for the caller to fill in. Group.state is held, and there is
-// an OnEvent.
+// record adds an event to the queue and returns it for the caller to fill in. Group.state is held,
+// and Options.OnEvent is set.
 func (g *groupEvents) record(kind event.Kind) *event.Event {
 	queue := &g.outbox
 	e := queue.add()
@@ -167,7 +171,7 @@ func (g *groupEvents) release() {
 	}
 }
 
-// deliver delivers the events that were recorded. The caller holds no lock.
+// deliver delivers the recorded events of the group. The caller holds no lock.
 func (g *groupEvents) deliver() {
 	if g.rt.opts.OnEvent != nil {
 		g.state.Lock()
@@ -175,7 +179,7 @@ func (g *groupEvents) deliver() {
 	}
 }
 
-// submit reports a call that is about to be submitted. There is an OnEvent.
+// submit reports a call that is about to be submitted. Options.OnEvent is set.
 func (g *groupEvents) submit(c *collective, site uint32, s *Stream) {
 	at := g.rt.sites.named(site)
 	g.state.Lock()
@@ -194,8 +198,8 @@ func (g *groupEvents) value(v *event.Event) {
 	e.Value, e.Collectives = v.Value, v.Collectives
 }
 
-// fault reports the fault of the group, on a goroutine for which no Close waits, since OnEvent may
-// close the group.
+// fault reports the fault of the group. It delivers the event on a goroutine that no Close waits
+// for, because OnEvent may close the group.
 func (g *groupEvents) fault(cause error) {
 	if g.rt.opts.OnEvent == nil || cause == nil || errors.Is(cause, ErrClosed) {
 		return
@@ -223,7 +227,7 @@ func (p poolEvents) release() {
 	}
 }
 
-// collect queues the events that the ledger has absorbed since the last call. Pool.mu is held.
+// collect queues the events that the ledger has recorded since the last call. Pool.mu is held.
 func (p poolEvents) collect() {
 	l, box := p.pool.ledger, &p.pool.outbox
 	for ; box.number < l.Position(); box.number++ {
@@ -232,11 +236,11 @@ func (p poolEvents) collect() {
 	}
 }
 
-// label sets the fields of an event that the ledger does not know.
+// label sets the fields of an event that the ledger does not contain.
 func (p poolEvents) label(e *event.Event, site uint32) {
 	e.Pool, e.Rank = p.pool.number, int32(p.pool.rt.rank)
 	if e.Kind.InHistory() && e.Name != "" {
-		e.Name = "" // of an older event
+		e.Name = "" // left from an older event
 	}
 	if e.Group = ""; p.pool.domain != nil {
 		e.Group = p.pool.domain.id
@@ -244,7 +248,7 @@ func (p poolEvents) label(e *event.Event, site uint32) {
 	e.Site = p.pool.rt.sites.named(site)
 }
 
-// record queues an event that is not part of the history that ranks compare. Pool.mu is held.
+// record queues an event outside the history that ranks compare. Pool.mu is held.
 func (p poolEvents) record(e event.Event) {
 	if p.pool.rt.opts.OnEvent == nil {
 		return
@@ -255,7 +259,7 @@ func (p poolEvents) record(e event.Event) {
 	*p.pool.outbox.add() = e
 }
 
-// use records that a stream uses a live block of another one. Pool.mu is held.
+// use records that a stream uses a live block of another stream. Pool.mu is held.
 func (p poolEvents) use(handle alloc.Handle, s *Stream) {
 	if p.pool.rt.opts.OnEvent == nil {
 		return
@@ -268,7 +272,7 @@ func (p poolEvents) use(handle alloc.Handle, s *Stream) {
 	}
 }
 
-// window records that a segment was registered with a group, or deregistered. Pool.mu is held.
+// window records that a segment has been registered with a group, or deregistered. Pool.mu is held.
 func (p poolEvents) window(kind event.Kind, s *segment, g *Group) {
 	p.record(event.Event{
 		Kind: kind, Segment: s.ordinal, Size: s.bytes, Stream: s.stream, Name: g.id,
@@ -295,8 +299,8 @@ func (p poolEvents) restart(position uint64) {
 	p.record(event.Event{Kind: event.KindRestart, Segment: -1})
 }
 
-// deliverAll delivers the events of all pools and groups that were recorded while the caller held
-// other locks. The caller holds none now.
+// deliverAll delivers the events that were recorded while the caller held locks, of all pools and
+// groups. The caller holds no lock now.
 func deliverAll(rt *Runtime) {
 	if rt.opts.OnEvent == nil {
 		return
@@ -309,7 +313,7 @@ func deliverAll(rt *Runtime) {
 	}
 }
 
-// deliver delivers the events of the pool that were recorded before. The caller holds no lock.
+// deliver delivers the recorded events of the pool. The caller holds no lock.
 func (p poolEvents) deliver() {
 	p.pool.mu.Lock()
 	p.release()

@@ -13,7 +13,7 @@ type Explanation struct {
 	Operation string `json:"operation"`
 	// Path is "plain", "window" or "direct".
 	Path string `json:"path"`
-	// Why is the reason. If the direct path was requested or possible and is not taken, it includes
+	// Why is the reason. If the direct path was requested or possible but is not taken, Why includes
 	// the reason for that.
 	Why string `json:"why"`
 	// Registers reports whether the call would register memory first.
@@ -28,8 +28,8 @@ func (e Explanation) String() string {
 	return fmt.Sprintf("%s: %s path: %s", e.Operation, e.Path, e.Why)
 }
 
-// explain chooses the path of a call as prepare does, but registers nothing: what would be
-// registered first counts as if it were.
+// explain chooses the path of a call as prepare does. It registers nothing, but assumes that memory
+// which the call would register is registered.
 func (pl *planner) explain(
 	op Operation, send, recv Memory, count int64, t DataType,
 ) (Explanation, error) {
@@ -44,12 +44,13 @@ func (pl *planner) explain(
 	if err := cmp.Or(pl.life.err(), pl.validate(c, &call)); err != nil {
 		return Explanation{}, err
 	}
-	where, e := pl.locations(&call).where, Explanation{Operation: op.String()}
+	where := pl.locations(&call).where
+	e := Explanation{Operation: op.String()}
 	if op.UsesWindows() && !pl.rt.captures.any(nil) {
 		e.Registers = send.registersWith(pl.group) || recv.registersWith(pl.group)
 		if call.SendWindow == nil && call.Count > 0 && pl.serves(send.pool) && pl.serves(recv.pool) {
-			call.SendWindow, call.RecvWindow = windowToBe{}, windowToBe{}
-			where = "both buffers are of pools that the group can register"
+			call.SendWindow, call.RecvWindow = futureWindow{}, futureWindow{}
+			where = "both buffers belong to pools that the group can register"
 		}
 	}
 	offer, why, err := pl.router.route(c.choice, &call, where)
@@ -65,11 +66,11 @@ func (pl *planner) explain(
 	return e, nil
 }
 
-// windowToBe stands for a window that exists once the memory of a call is registered.
-type windowToBe struct{}
+// futureWindow stands for the window that a registration would create.
+type futureWindow struct{}
 
 // Deregister does nothing.
-func (windowToBe) Deregister() error { return nil }
+func (futureWindow) Deregister() error { return nil }
 
 // serves reports whether the group can register a pool's memory.
 func (pl *planner) serves(p *Pool) bool {

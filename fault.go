@@ -20,8 +20,8 @@ type lifetime struct {
 	inquiry *inquiry
 	events  *groupEvents
 	state   *ranked.Mutex[groupState]
-	// open ends with the group, by end. Its cause is the first fault of any rank of the group, the
-	// same on all ranks. failing is closed earlier, as soon as this rank has seen a fault.
+	// open is canceled by end when the group ends. Its cause is the first fault of any rank of the
+	// group, the same on all ranks. failing is closed earlier, as soon as this rank has seen a fault.
 	open    context.Context
 	end     context.CancelCauseFunc
 	failing chan struct{}
@@ -31,7 +31,7 @@ type lifetime struct {
 	background sync.WaitGroup
 }
 
-// newLifetime returns the lifetime of a group that is open.
+// newLifetime returns the lifetime of an open group.
 func newLifetime() *lifetime {
 	l := &lifetime{failing: make(chan struct{})}
 	l.open, l.end = context.WithCancelCause(context.Background())
@@ -41,10 +41,10 @@ func newLifetime() *lifetime {
 // The states of a group's fault on this rank.
 const (
 	unseen int32 = iota
-	// seen: a call has returned the fault to the program. Calls still record the buffers they use,
-	// since other ranks may have queued the same calls.
+	// seen: a call has returned the fault to the program. Calls still record the buffers that they
+	// use, because other ranks may have queued the same calls.
 	seen
-	// resolved: the pools have been realigned since. Calls are refused and record nothing.
+	// resolved: the pools have been realigned since the fault. Calls are refused and record nothing.
 	resolved
 )
 
@@ -69,20 +69,20 @@ func (l *lifetime) cause(ctx context.Context) error {
 	return l.err()
 }
 
-// watch waits for a fault of this rank or another one, whether or not the program is inside a call,
-// and then determines its cause together with the other ranks.
+// watch waits until this rank or another one has a fault, even if the program is in no call, and
+// then determines the cause together with the other ranks.
 func (l *lifetime) watch() {
-	look := time.NewTicker(peerCheckInterval)
-	defer look.Stop()
+	ticker := time.NewTicker(peerCheckInterval)
+	defer ticker.Stop()
 	for {
 		select {
-		case <-look.C:
+		case <-ticker.C:
 			l.comm.CheckPeers()
 		case <-l.comm.Failed():
 			if l.open.Err() == nil {
 				close(l.failing)
 				cause := l.comm.Cause()
-				if !errors.Is(cause, ErrClosed) { // a rank that has left the group asks no other
+				if !errors.Is(cause, ErrClosed) { // a rank that has left the group does not ask others
 					cause = l.inquiry.run(cause)
 				}
 				l.end(cause)
@@ -95,14 +95,15 @@ func (l *lifetime) watch() {
 	}
 }
 
-// peerCheckInterval is the interval at which a group without a call checks its peers for faults.
+// peerCheckInterval is the interval at which a group that is in no call checks its peers for
+// faults.
 const peerCheckInterval = time.Second
 
-// awaitCause replaces a fault that a call of the backend has returned by the cause, for which it
-// waits until the ranks have determined it. It returns any other error unchanged.
+// awaitCause returns the cause of a fault that the backend has returned. It waits until the ranks
+// have determined the cause. It returns any other error unchanged.
 func (l *lifetime) awaitCause(err error) error {
 	if err == nil || errors.Is(err, driver.ErrInterrupted) || !l.owns(err) {
-		return err // a caller that was interrupted does not wait for the other ranks again
+		return err // a caller that was interrupted must not wait for the other ranks again
 	}
 	ranked.Waiting()
 	<-l.open.Done()
@@ -114,9 +115,9 @@ func (l *lifetime) owns(err error) bool {
 	return l.comm.Cause() != nil && (lifetimeOf(err) == l || errors.Is(err, driver.ErrFault))
 }
 
-// lifetimeOf returns the lifetime of the group whose fault a backend's error is, or nil. For a
-// PriorError that is the group whose call was not run; its Cause belongs to the group that failed
-// before.
+// lifetimeOf returns the lifetime of the group that a backend's error belongs to, or nil. A
+// PriorError belongs to the group whose call was not run; its Cause belongs to the group that
+// failed before.
 func lifetimeOf(err error) *lifetime {
 	var fault *driver.Fault
 	if !errors.As(err, &fault) {
@@ -126,8 +127,8 @@ func lifetimeOf(err error) *lifetime {
 	return l
 }
 
-// see records that err is about to be returned to the program. The first fault of the group marks
-// its pools suspect. see returns err.
+// see records that err is about to be returned to the program, and returns err. The first fault of
+// the group marks its pools suspect.
 func (l *lifetime) see(err error) error {
 	if err == nil || errors.Is(err, ErrClosed) || l.fault.Load() != unseen {
 		return err
@@ -141,8 +142,8 @@ func (l *lifetime) see(err error) error {
 	return err
 }
 
-// seeCommunicator is see for the fault of the communicator. It reports whether there is one: a
-// group that was closed in order has none.
+// seeCommunicator calls see with the fault of the communicator and reports whether there is one. A
+// group that was closed without a fault has none.
 func (l *lifetime) seeCommunicator() bool {
 	cause := l.comm.Cause()
 	if cause == nil || errors.Is(cause, ErrClosed) {
@@ -155,15 +156,16 @@ func (l *lifetime) seeCommunicator() bool {
 // abort fails the group on all its ranks.
 func (l *lifetime) abort() { l.comm.Abort(fmt.Errorf("group %s: %w", l.id, ErrAborted)) }
 
-// resolve fails the group on this rank, too, and marks its fault resolved. Some rank has seen it.
+// resolve fails the group on this rank and marks its fault resolved, after some rank has seen the
+// fault.
 func (l *lifetime) resolve() {
 	l.abort()
 	_ = l.see(ErrAborted)
 	l.fault.Store(resolved)
 }
 
-// failStream fails the stream of a refused call if the group has failed, because work behind the
-// call may use its result. It returns the error.
+// failStream fails the stream of a refused call if the group has failed, because work queued later
+// may use the result of the call. It returns err.
 func (l *lifetime) failStream(s *Stream, err error) error {
 	if cause := l.comm.Cause(); cause != nil && !errors.Is(cause, ErrClosed) {
 		s.queue.Fail(cause)
@@ -172,14 +174,14 @@ func (l *lifetime) failStream(s *Stream, err error) error {
 	return err
 }
 
-// close ends the group because this rank closes it. It reports whether the group had failed before.
+// close ends the group because this rank closes it. It reports whether the group had failed.
 func (l *lifetime) close() (failed bool) {
 	if cause := l.comm.Cause(); cause != nil && !errors.Is(cause, ErrClosed) {
-		<-l.open.Done() // other ranks may wait until the ranks have determined the cause
+		<-l.open.Done() // other ranks may be waiting for this one to determine the cause
 		_ = l.see(cause)
 	}
 	failed = l.open.Err() != nil
-	l.state.Lock() // no goroutine of the group starts from here on
+	l.state.Lock() // no goroutine of the group starts after this
 	defer l.state.Unlock()
 	l.end(fmt.Errorf("group %s: %w", l.id, ErrClosed))
 	return failed

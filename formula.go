@@ -6,28 +6,29 @@ import (
 	"symmem/driver"
 )
 
-// Formula defines what every reduction of a group computes, bit by bit, whatever the size, the
-// memory and the path: docs/reference/deterministic.md.
+// Formula defines the exact bits that every reduction of a group computes, whatever the size, the
+// memory and the path; see docs/reference/deterministic.md.
 type Formula int
 
-// The formulas. Each but the first two makes reductions deterministic, and has what cannot be made
-// so refused: see Options.Deterministic.
+// The formulas. All but the first two make reductions deterministic. Reductions that cannot be
+// deterministic are then refused; see Options.Deterministic.
 const (
-	// FormulaDefault takes the value of SYMMEM_DETERMINISTIC, or else FormulaAny.
+	// FormulaDefault uses the value of SYMMEM_DETERMINISTIC, or FormulaAny if it is not set.
 	FormulaDefault Formula = iota
 	// FormulaAny leaves the order of additions to the path of each call.
 	FormulaAny
-	// FormulaRankOrder combines from left to right: ((x0 + x1) + x2) + x3. 16-bit floats accumulate in
-	// float32 and are rounded once.
+	// FormulaRankOrder combines from left to right: ((x0 + x1) + x2) + x3. Sums of 16-bit floats are
+	// accumulated in float32 and rounded once.
 	FormulaRankOrder
-	// FormulaTree combines neighbours, then pairs of them: (x0 + x1) + (x2 + x3). The number of ranks
-	// is a power of two.
+	// FormulaTree combines neighbors, then pairs of neighbors: (x0 + x1) + (x2 + x3). The number of
+	// ranks must be a power of two.
 	FormulaTree
-	// FormulaRoundedTree is FormulaTree in which every sum of 16-bit floats is rounded to their type.
+	// FormulaRoundedTree is like FormulaTree, but rounds every sum of 16-bit floats to their type.
 	FormulaRoundedTree
 )
 
-// envDeterministic gives Options.Deterministic where a program leaves it out.
+// envDeterministic is the variable that provides Options.Deterministic if the program does not set
+// it.
 const envDeterministic = "SYMMEM_DETERMINISTIC"
 
 // String returns the formula's name: default, any, ranks, tree or rounded-tree.
@@ -41,7 +42,8 @@ func (f Formula) String() string {
 	return f.driver().String()
 }
 
-// ParseFormula reads a name as String writes it; 0 is FormulaAny, and 1 FormulaRankOrder.
+// ParseFormula parses a name that String returns. It also accepts 0 for FormulaAny and 1 for
+// FormulaRankOrder.
 func ParseFormula(name string) (Formula, error) {
 	switch name {
 	case "default":
@@ -58,11 +60,12 @@ func ParseFormula(name string) (Formula, error) {
 	return FormulaAny + Formula(f), nil
 }
 
-// driver returns the formula for backends. f is not FormulaDefault.
+// driver converts the formula for backends. f must not be FormulaDefault.
 func (f Formula) driver() driver.Formula { return driver.Formula(f - FormulaAny) }
 
-// computable refuses a formula that a group cannot compute: one that does not support its number of
-// ranks, or for which no path of the backend takes the smallest sum. All ranks get the same answer.
+// computable returns an error if a group cannot compute a formula: if the formula does not support
+// the number of ranks, or if no path of the backend supports even the smallest sum. All ranks get
+// the same result.
 func computable(f Formula, c driver.Communicator, ranks int) error {
 	if f == FormulaAny || ranks == 1 {
 		return nil
@@ -79,7 +82,8 @@ func computable(f Formula, c driver.Communicator, ranks int) error {
 		"not direct: %w", envDeterministic, plain, direct)
 }
 
-// notDeterministic refuses what runs without symmem, where reductions are to be deterministic.
+// notDeterministic returns an error if reductions must be deterministic, for calls whose reductions
+// symmem does not run.
 func (o *Options) notDeterministic(what string) error {
 	if o.Deterministic == FormulaAny {
 		return nil

@@ -9,12 +9,12 @@ import (
 	"symmem/internal/spin"
 )
 
-// absorb notes an event about the block of the latest call of the core. p.mu is held.
+// absorb records an event for the block of the core's latest call. p.mu is held.
 func (p *Pool) absorb(kind event.Kind, b alloc.Block) {
 	p.ledger.Note(kind, p.core.Owner(), b.Segment, b.Offset, b.Size, 0)
 }
 
-// blockOf finds the live block of a buffer.
+// blockOf returns the live block of a buffer.
 func (p *Pool) blockOf(m Memory) (alloc.Block, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -24,8 +24,8 @@ func (p *Pool) blockOf(m Memory) (alloc.Block, error) {
 	return p.core.Live(m.handle)
 }
 
-// usable returns ErrClosed once Close has begun. Only calls that Close does not wait for ask: one
-// that has entered the pool completes, also if Close begins meanwhile.
+// usable returns ErrClosed once Close has begun. It is for calls that Close does not wait for; a
+// call that has entered the pool completes even if Close begins meanwhile.
 func (p *Pool) usable() error {
 	if p.calls.Closed() {
 		return errPoolClosed
@@ -33,7 +33,7 @@ func (p *Pool) usable() error {
 	return nil
 }
 
-// free is a hot path, too. The zero buffer has no pool.
+// free is a hot path. The pool of the zero buffer is nil.
 func (p *Pool) free(b Buffer) error {
 	if p == nil {
 		return fmt.Errorf("freeing the zero buffer: %w", ErrForeign)
@@ -46,7 +46,7 @@ func (p *Pool) free(b Buffer) error {
 	if err != nil || state != alloc.Free {
 		return p.freeSlowly(block, state, err)
 	}
-	// absorb, which Go does not inline
+	// This is absorb, which the compiler does not inline.
 	p.ledger.Note(event.KindFree, p.core.Owner(), block.Segment, block.Offset, block.Size, 0)
 	spin.Publish64(&p.frees, p.frees.Load()+1)
 	if p.watched {
@@ -58,7 +58,7 @@ func (p *Pool) free(b Buffer) error {
 	return nil
 }
 
-// freeSlowly completes a free that failed, or that a graph or other streams defer. It unlocks p.mu.
+// freeSlowly completes a free that failed, or that a graph or other streams delay. It unlocks p.mu.
 func (p *Pool) freeSlowly(block alloc.Block, state alloc.State, err error) error {
 	defer poolEvents{p}.release()
 	if err != nil {
@@ -73,8 +73,8 @@ func (p *Pool) freeSlowly(block alloc.Block, state alloc.State, err error) error
 	return nil
 }
 
-// freeKinds are the events of frees, by where the block stands then. A pin alone is no event: it
-// changes where later blocks lie only once the block is freed.
+// freeKinds maps the state of a block after a free to the kind of event. A pin causes no event,
+// because it affects the places of later blocks only once the block is freed.
 var freeKinds = [...]event.Kind{
 	alloc.Free: event.KindFree, alloc.Parked: event.KindPark, alloc.Deferred: event.KindDefer,
 }
@@ -99,7 +99,7 @@ func (p *Pool) useAgain(m Memory, s *Stream) {
 	p.core.UseAgain(m.handle, s.number)
 }
 
-// pin is called within a visit, so the pool is not closed.
+// pin must be called within a visit, so that the pool is not closed.
 func (p *Pool) pin(m Memory) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -127,8 +127,8 @@ func (p *Pool) unpin(m Memory) error {
 	return nil
 }
 
-// recordUses records an event on every stream that used the block that was just deferred. Of one
-// that is closed, and has no work any more, it notes that there is none: ranks may forget a stream
+// recordUses records an event on every stream that used the block that was just deferred. For a
+// closed stream, which has no work left, it stores a nil event, because ranks may forget a stream
 // at different times. p.mu is held.
 func (p *Pool) recordUses() error {
 	var errs []error
@@ -145,9 +145,9 @@ func (p *Pool) recordUses() error {
 	return errors.Join(errs...)
 }
 
-// reclaim returns deferred blocks to the pool when memory is short: the stream that gets their
-// memory waits, on the device, for the uses that were recorded at their Free. Whether that work has
-// failed does not matter to the new owner of the memory. p.mu is held.
+// reclaim returns deferred blocks to the pool when memory is short. The stream that gets their
+// memory waits, on the device, for the uses that were recorded when they were freed. The new owner
+// of the memory is not affected if that work has failed. p.mu is held.
 func (p *Pool) reclaim(s *Stream) error {
 	for _, m := range p.core.Waits() {
 		if err := p.awaitUse(s, m); err != nil {
@@ -158,20 +158,21 @@ func (p *Pool) reclaim(s *Stream) error {
 	return nil
 }
 
-// seize gives a stream free memory of other streams if err is an ErrOutOfMemory, and returns err if
-// there is none. The stream waits for their work so far on the device. Streams that are captured
-// neither get nor lose any: the wait would be part of the graph. Nor do adopted streams lose any
-// while their owners may have destroyed them. p.mu is held.
+// seize assigns free memory of other streams to a stream if err is an ErrOutOfMemory, and returns
+// err if they have none. The stream waits, on the device, for the work queued on these streams.
+// Streams that are being captured neither get nor lose memory, because the wait would become part
+// of the graph. Adopted streams lose no memory while their owners may have destroyed them. p.mu is
+// held.
 func (p *Pool) seize(s *Stream, bytes int64, err error) error {
 	if !errors.Is(err, ErrOutOfMemory) || s.records() {
 		return err
 	}
-	may := func(number alloc.Stream) bool {
+	maySeize := func(number alloc.Stream) bool {
 		owner := p.rt.streams.at(number)
 		return !owner.mayBeGone() && !owner.records()
 	}
 	waited := map[alloc.Stream]bool{}
-	taken, failure := p.core.Seize(bytes, s.number, may, func(number alloc.Stream) error {
+	taken, failure := p.core.Seize(bytes, s.number, maySeize, func(number alloc.Stream) error {
 		if waited[number] {
 			return nil
 		}
@@ -179,7 +180,7 @@ func (p *Pool) seize(s *Stream, bytes int64, err error) error {
 		e, err := p.rt.streams.at(number).recordEvent()
 		switch {
 		case errors.Is(err, ErrClosed):
-			return nil // It has no work any more.
+			return nil // the stream has no work left
 		case err != nil:
 			return err
 		}
@@ -203,14 +204,14 @@ func (p *Pool) awaitUse(s *Stream, m alloc.StreamPoint) error {
 	return s.queue.WaitOnly(e)
 }
 
-// absorbReturns notes the blocks that came back in the latest call of the core. p.mu is held.
+// absorbReturns records the blocks that became free in the core's latest call. p.mu is held.
 func (p *Pool) absorbReturns() {
 	for _, b := range p.core.Returned() {
 		p.ledger.Note(event.KindReturn, b.Owner, b.Segment, b.Offset, b.Size, 0)
 	}
 }
 
-// mark is the place behind all uses and frees so far.
+// mark returns a mark that covers all uses and frees so far.
 func (p *Pool) mark() alloc.Mark {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -232,7 +233,7 @@ func (p *Pool) reclaimIdle(s *Stream, before alloc.Mark) {
 	p.synced(s, before)
 }
 
-// synced ends the uses of a stream from before a place. p.mu is held.
+// synced ends the uses of a stream that a mark covers. p.mu is held.
 func (p *Pool) synced(s *Stream, before alloc.Mark) {
 	p.core.Synced(s.number, before)
 	p.absorbReturns()
@@ -266,7 +267,7 @@ func (p *Pool) releaseMemory() error {
 	return errors.Join(append(errs, p.arena.Keep(p.next))...)
 }
 
-// liveBuffers counts the live buffers of each segment that has some. p.mu is held.
+// liveBuffers counts the live buffers by segment and omits segments without any. p.mu is held.
 func (p *Pool) liveBuffers() map[*segment]int {
 	live := map[*segment]int{}
 	for _, s := range p.segments {
@@ -282,8 +283,9 @@ func (p *Pool) liveBuffers() map[*segment]int {
 	return live
 }
 
-// freeAfterClose frees a buffer of a pool that is closed, and unlocks p.mu. The last buffer of a
-// segment takes its memory along, the last of all the addresses.
+// freeAfterClose frees a buffer of a closed pool and unlocks p.mu. Freeing the last buffer of a
+// segment unmaps the segment, and freeing the last buffer of the pool releases the pool's
+// addresses.
 func (p *Pool) freeAfterClose(b Buffer) error {
 	if len(p.kept) == 0 {
 		return p.refuse()

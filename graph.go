@@ -9,30 +9,30 @@ import (
 	"symmem/internal/ranked"
 )
 
-// Graph is captured work that can be launched again and again.
+// Graph is captured work that can be launched repeatedly.
 //
-// States: capturing (between Stream.BeginCapture and Stream.EndCapture), ready, closed. Buffers
-// that the capture used are pinned until Close: freed meanwhile, they come back to their pool only
-// then, and Pool.Trim keeps their segments. Group.Close comes after Close: the windows of the group
-// go with it.
+// A Graph exists once Stream.EndCapture has returned it, and can be launched until Close. Buffers
+// that the capture used are pinned until then: if they are freed earlier, their memory returns to
+// the pool only at Close, and Pool.Trim keeps their segments. Close the graph before the groups
+// whose collectives it contains, because Group.Close deregisters the windows.
 type Graph struct {
 	rt   *Runtime
 	work driver.Graph
 
-	pools []*Pool // of the pins, each once
+	pools []*Pool // the pools of pins, without duplicates
 
 	mu     ranked.Mutex[graphMu]
 	pins   []Memory // guarded by mu
 	closed bool     // guarded by mu
 }
 
-// BeginCapture starts to record the stream's work instead of running it. Until EndCapture nothing
+// BeginCapture starts recording the stream's work instead of running it. Until EndCapture nothing
 // can be registered with groups of this rank: registrations return ErrCapturing on all ranks of the
-// group and leave the capture valid. Calls on memory that is not registered yet take a path that
+// group, and the capture remains valid. Calls on memory that is not registered yet take a path that
 // needs no windows.
 //
-// It waits for registrations in progress on this rank, and returns a TimeoutError if they take more
-// than twice the timeout.
+// BeginCapture waits for registrations in progress on this rank, and returns a TimeoutError if they
+// take more than twice Options.Timeout.
 func (s *Stream) BeginCapture() error {
 	err := s.rt.captures.begin()
 	if err != nil {
@@ -44,7 +44,7 @@ func (s *Stream) BeginCapture() error {
 	return err
 }
 
-// beginCapture is BeginCapture of a capture that is counted already.
+// beginCapture begins a capture that captures.begin has counted.
 func (s *Stream) beginCapture() error {
 	s.pinning.Lock()
 	defer s.pinning.Unlock()
@@ -53,20 +53,21 @@ func (s *Stream) beginCapture() error {
 	if s.capturing.Load() {
 		return fmt.Errorf("beginning a capture: %w", ErrCapturing)
 	}
-	begun, err := s.recordNewEvent()
+	start, err := s.recordNewEvent()
 	if err != nil {
 		return fmt.Errorf("beginning a capture: %w", err)
 	}
 	if err := s.queue.BeginCapture(); err != nil {
 		return err
 	}
-	s.captureStart, s.held = begun, nil
+	s.captureStart, s.held = start, nil
 	s.capturing.Store(true)
 	return nil
 }
 
-// recordEvent records an event after the work that is queued on the stream. While the stream
-// captures that is the event of the begin of the capture: captured work uses pinned buffers.
+// recordEvent records an event after the work queued on the stream. While the stream is being
+// captured, it returns the event recorded at the beginning of the capture, because captured work
+// uses pinned buffers.
 func (s *Stream) recordEvent() (driver.Event, error) {
 	s.recording.Lock()
 	defer s.recording.Unlock()
@@ -76,7 +77,8 @@ func (s *Stream) recordEvent() (driver.Event, error) {
 	return s.recordNewEvent()
 }
 
-// recordNewEvent is recordEvent of a stream that does not capture. s.recording is held.
+// recordNewEvent implements recordEvent for a stream that is not being captured. s.recording is
+// held.
 func (s *Stream) recordNewEvent() (driver.Event, error) {
 	e, err := s.rt.device.NewEvent()
 	if err != nil {
@@ -85,8 +87,8 @@ func (s *Stream) recordNewEvent() (driver.Event, error) {
 	return e, s.queue.Record(e)
 }
 
-// EndCapture stops recording. Where it returns an error the capture has ended, too, and nothing is
-// left of it.
+// EndCapture ends the capture and returns the recorded graph. If it returns an error, the capture
+// has ended as well and its work is discarded.
 func (s *Stream) EndCapture() (*Graph, error) {
 	defer deliverAll(s.rt)
 	s.pinning.Lock()
@@ -105,7 +107,7 @@ func (s *Stream) EndCapture() (*Graph, error) {
 	return g, nil
 }
 
-// stopRecording ends the capture of the backend. s.pinning is held.
+// stopRecording ends the backend's capture. s.pinning is held.
 func (s *Stream) stopRecording() (driver.Graph, error) {
 	s.recording.Lock()
 	defer s.recording.Unlock()
@@ -120,8 +122,8 @@ func (s *Stream) stopRecording() (driver.Graph, error) {
 	return work, err
 }
 
-// pinned keeps a buffer for the graph that is being captured, once. It reports whether the stream
-// still captures.
+// pinned pins a buffer for the graph that is being captured, unless it is already pinned. It
+// reports whether the stream is still being captured.
 func (s *Stream) pinned(m Memory) (bool, error) {
 	s.pinning.Lock()
 	defer s.pinning.Unlock()
@@ -140,17 +142,17 @@ func (s *Stream) pinned(m Memory) (bool, error) {
 	return true, err
 }
 
-// Launch queues the captured work on a stream of the same Runtime. It returns ErrClosed where the
-// graph, or a pool that it uses, is closed, and ErrCapturing, with the capture still good, where
-// the stream is being captured, also by another library.
+// Launch queues the captured work on a stream of the same Runtime. It returns ErrClosed if the
+// graph or a pool that it uses is closed. It returns ErrCapturing if the stream is being captured,
+// by symmem or another library; the capture remains valid.
 func (g *Graph) Launch(s *Stream) error {
 	if g == nil || g.work == nil {
-		return invalid("launching no graph")
+		return invalid("launching a nil or zero graph")
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if s == nil {
-		return invalid("launching a graph on no stream")
+		return invalid("launching a graph on a nil stream")
 	}
 	if s.rt != g.rt {
 		return invalid("launching a graph on a stream of another runtime")
@@ -161,7 +163,7 @@ func (g *Graph) Launch(s *Stream) error {
 	for _, p := range g.pools {
 		in, err := enter(p, nil)
 		if err != nil {
-			return fmt.Errorf("launching a graph over a pool that is closed: %w", err)
+			return fmt.Errorf("launching a graph that uses a closed pool: %w", err)
 		}
 		defer in.leave(p, nil)
 	}
@@ -171,13 +173,13 @@ func (g *Graph) Launch(s *Stream) error {
 	return nil
 }
 
-// Close drops the recorded work and unpins its buffers, without waiting: no launch may still be
-// queued. Buffers that were freed meanwhile return to their pools, which is an event of the pools'
+// Close discards the recorded work and unpins its buffers. It does not wait, so no launch may still
+// be queued. Buffers that have been freed return to their pools, which is an event in the pools'
 // histories, so all ranks of a domain must close graphs at the same points. A second Close does
 // nothing.
 func (g *Graph) Close() error {
 	if g == nil || g.work == nil {
-		return invalid("closing no graph")
+		return invalid("closing a nil or zero graph")
 	}
 	defer deliverAll(g.rt)
 	g.mu.Lock()
@@ -189,7 +191,7 @@ func (g *Graph) Close() error {
 	return errors.Join(g.work.Close(), g.unpin())
 }
 
-// unpin removes the pins. g.mu is held, or no other goroutine has the graph.
+// unpin removes the pins. The caller holds g.mu or is the only user of the graph.
 func (g *Graph) unpin() error {
 	var errs []error
 	for _, m := range g.pins {

@@ -16,12 +16,13 @@ import (
 
 // Group is a set of ranks that communicate. Its ranks are numbered from 0 in group order.
 //
-// States: open; failed, after the first fault that any of its ranks sees (every call returns that
-// fault then, the same on every rank); closed. It is safe for concurrent use, but calls that are
-// collective must come in the same order on every rank.
+// A Group is open until a rank sees a fault or closes it. After the first fault that any of its
+// ranks sees, every call returns that fault, the same on every rank. A Group is safe for concurrent
+// use, but collective calls must be made in the same order on every rank.
 //
-// The documentation of the package describes, under Collectives, what all of them share: streams,
-// errors, and the context, which bounds the registration before a call but not its queued work.
+// The package documentation describes, under Collectives, what all collectives have in common:
+// streams, errors, and the context, which bounds the registration before a call but not its queued
+// work.
 type Group struct {
 	roster
 	rt   *Runtime
@@ -29,7 +30,7 @@ type Group struct {
 	// mu is held during collective control calls.
 	mu     ranked.Mutex[groupMu]
 	splits int                      // guarded by mu
-	state  ranked.Mutex[groupState] // guards state of the parts that follow
+	state  ranked.Mutex[groupState] // guards fields of the parts that follow
 
 	life       *lifetime
 	comparison *comparison
@@ -41,12 +42,12 @@ type Group struct {
 	events     *groupEvents
 
 	closing    sync.Once
-	poolsMade  uint64        // pools that had this domain; guarded by rt.mu
-	registered atomic.Uint64 // calls that registered memory
+	poolsMade  uint64        // pools created with this domain; guarded by rt.mu
+	registered atomic.Uint64 // number of calls that registered memory
 }
 
-// ID returns the name of the group, the same on all of its ranks: the argument of Join, or a name
-// derived from that of the group that was split.
+// ID returns the name of the group, the same on all of its ranks: the id that was passed to Join,
+// or a name derived from the group that was split.
 func (g *Group) ID() string { return g.id }
 
 // Rank returns this rank's number in the group.
@@ -58,9 +59,9 @@ func (g *Group) Size() int { return len(g.ranks) }
 // Ranks lists the world ranks in group order.
 func (g *Group) Ranks() []int { return slices.Clone(g.ranks) }
 
-// Split makes groups of the ranks that give the same color, ordered by key and then by rank. It is
-// collective over g; a rank that is to be in no group calls SkipSplit instead. A color is not
-// negative.
+// Split creates a group of the ranks that pass the same color, ordered by key and then by rank. It
+// is collective over g. Colors must not be negative. A rank that joins no group calls SkipSplit
+// instead.
 func (g *Group) Split(ctx context.Context, color, key int) (*Group, error) {
 	ctx = orBackground(ctx)
 	if color < 0 {
@@ -96,17 +97,18 @@ func (g *Group) SkipSplit(ctx context.Context) error {
 // noColor is the color of ranks that join no group.
 const noColor = -1
 
-// exchangeColors gathers color and key of every rank for a Split. Group.mu is held.
+// exchangeColors exchanges every rank's color and key for a Split. Group.mu is held.
 func (g *Group) exchangeColors(ctx context.Context, color, key int64) ([][2]int64, error) {
-	// A rank that is in another operation would send something else, and no group would be right.
+	// The agreement makes sure that all ranks are in Split: a payload of another call would be
+	// decoded as a color.
 	err := g.aligner.meet(ctx, &meeting{tag: "split", pools: g.comparison.pools()})
 	if errors.As(err, new(*unalignedError)) {
-		err = g.comparison.agree(ctx, "split") // the pools are for the first call that uses them
+		err = g.comparison.agree(ctx, "split") // the first call that uses the pools realigns them
 	}
 	if err != nil {
 		return nil, fmt.Errorf("splitting group %s: %w", g.id, err)
 	}
-	mine, _ := binary.Append(nil, binary.LittleEndian, [2]int64{color, key}) // which cannot fail
+	mine, _ := binary.Append(nil, binary.LittleEndian, [2]int64{color, key}) // cannot fail
 	got, err := g.comm.Exchange(ctx, driver.LaneControl, mine)
 	if err != nil {
 		return nil, fmt.Errorf("splitting group %s: %w", g.id, g.life.awaitCause(err))
@@ -123,38 +125,39 @@ func (g *Group) exchangeColors(ctx context.Context, color, key int64) ([][2]int6
 	return all, nil
 }
 
-// subgroup picks the ranks of one color, and this rank's place among them.
+// subgroup selects the ranks with one color and returns them with this rank's index among them.
 func subgroup(all [][2]int64, parent []int, me int, color int64) (ranks []int, rank int) {
-	var picked []int
+	var selected []int
 	for r := range all {
 		if all[r][0] == color {
-			picked = append(picked, r)
+			selected = append(selected, r)
 		}
 	}
-	slices.SortStableFunc(picked, func(a, b int) int { return cmp.Compare(all[a][1], all[b][1]) })
-	for _, r := range picked {
+	slices.SortStableFunc(selected, func(a, b int) int { return cmp.Compare(all[a][1], all[b][1]) })
+	for _, r := range selected {
 		ranks = append(ranks, parent[r])
 	}
-	return ranks, slices.Index(picked, me)
+	return ranks, slices.Index(selected, me)
 }
 
-// Abort fails the group on all its ranks: calls that wait return ErrAborted. It does not wait.
+// Abort fails the group on all its ranks, so that waiting calls return ErrAborted. It does not
+// wait.
 func (g *Group) Abort() {
 	g.life.abort()
 	_ = g.life.see(g.comm.Cause())
 }
 
-// Close leaves the group and deregisters its windows on this rank. Close the graphs captured over
-// it first. Collectives that are queued return ErrClosed. A second Close does nothing.
+// Close leaves the group and deregisters its windows on this rank. Close the graphs that contain
+// its collectives first. Queued collectives return ErrClosed. A second Close does nothing.
 //
-// Close waits for the collective that this rank runs, at most for twice Options.Timeout, and after
-// a fault until the ranks have determined the cause, in general at most 3 s. It does not wait for
-// other ranks to close the group.
+// Close waits for the collective that this rank is running, at most for twice Options.Timeout.
+// After a fault it also waits until the ranks have determined the cause, usually at most 3 s. It
+// does not wait for other ranks to close the group.
 func (g *Group) Close() (err error) {
 	defer deliverAll(g.rt)
 	g.closing.Do(func() {
 		failed := g.life.close()
-		// The collectives of this rank end before the windows go in which they work.
+		// The running collectives must end before their windows are deregistered.
 		errs := []error{g.comm.Close()}
 		failed = g.life.seeCommunicator() || failed // Close may have found that a peer had failed
 		for _, p := range g.rt.made.allPools() {
@@ -169,19 +172,19 @@ func (g *Group) Close() (err error) {
 	return err
 }
 
-// Err returns the fault that ended the group, the same on every rank. It does not wait, and is nil
-// until Ended is closed: see Cause.
+// Err returns the fault that ended the group, the same on every rank. It does not wait, and returns
+// nil until Ended is closed; see Cause.
 func (g *Group) Err() error { return g.life.err() }
 
-// Cause returns the fault that ended the group, or nil if this rank has seen none. If it has, Cause
-// waits until the ranks have determined the cause, a few seconds at most. If the context ends
-// first, Cause returns the context's error.
+// Cause returns the fault that ended the group, or nil if this rank has seen none. If this rank has
+// seen a fault, Cause waits until the ranks have determined its cause, a few seconds at most. If
+// the context ends first, Cause returns the context's error.
 func (g *Group) Cause(ctx context.Context) error { return g.life.cause(ctx) }
 
-// Check compares the histories of all pools whose domain holds the group, now, at any level but
-// CheckOff. It is collective: every rank calls it in the same place of its program, so that equal
-// histories have equal lengths, too. At any level it returns the fault of a group that has failed,
-// also one that a kernel has reported and no call has returned yet.
+// Check compares the histories of all pools whose domain contains the group, unless the level is
+// CheckOff. It is collective. Every rank must call it at the same point of its program, so that the
+// histories have the same length if they agree. At any level, Check returns the fault of a group
+// that has failed, even if a kernel has reported the fault and no call has returned it yet.
 func (g *Group) Check(ctx context.Context) error {
 	ctx = orBackground(ctx)
 	if g.rt.Check() == CheckOff {
@@ -196,21 +199,22 @@ func (g *Group) Check(ctx context.Context) error {
 	})
 }
 
-// IsSymmetric reports whether memory of this rank lies in one window of the group. It takes no lock
-// and does not communicate. Nothing is symmetric in a nil group.
+// IsSymmetric reports whether memory of this rank lies in a single window of the group. It takes no
+// lock and does not communicate. If g is nil, it returns false.
 func (g *Group) IsSymmetric(m Memory) bool {
-	return g != nil && g.windows.hold(m.Address(), m.Bytes())
+	return g != nil && g.windows.contain(m.Address(), m.Bytes())
 }
 
-// Handle is the group's communicator as NCCL knows it, for calls that symmem does not offer: an
-// ncclComm_t, and 0 where there is none, as on the host. It is the same each time until the group
-// is closed or has failed, and 0 from then on.
+// Handle returns the group's NCCL communicator, an ncclComm_t, for NCCL calls that symmem does not
+// offer, or 0 if there is none, as on the host backend. The handle does not change until the group
+// is closed or fails; after that, Handle returns 0.
 //
-// NCCL takes calls of a communicator from one thread at a time, and in the same order on all ranks:
-// the caller sees to both, with symmem's calls on the group among them. It needs the GPU's primary
-// context as its thread's current one. symmem gives such calls no deadline, compares none of them
-// across ranks, and reports what they did wrong as a fault of the group. When the group fails or is
-// closed symmem ends the communicator, whose handle must not be used then: see Ended.
+// NCCL requires that calls on a communicator come from one thread at a time and in the same order
+// on all ranks. The caller must ensure both, and count symmem's calls on the group among them. The
+// calling thread needs the GPU's primary context as its current context. symmem sets no deadline
+// for such calls, does not compare them across ranks, and reports their errors as a fault of the
+// group. When the group fails or is closed, symmem destroys the communicator, and its handle must
+// no longer be used; see Ended.
 func (g *Group) Handle() uintptr {
 	if native, ok := g.comm.(driver.Native); ok {
 		return native.Handle()
@@ -218,17 +222,18 @@ func (g *Group) Handle() uintptr {
 	return 0
 }
 
-// Failing is closed as soon as this rank has seen a fault of the group: before Ended, since the
-// ranks then take up to seconds to find out the cause together, which Cause waits for. A Close of
-// this rank does not close it. A fault that a kernel reports in a graph which another library
-// replays is seen within 50 ms.
+// Failing returns a channel that is closed as soon as this rank has seen a fault of the group.
+// Ended is closed later, because the ranks may take seconds to determine the cause together; Cause
+// waits for that. Closing the group on this rank does not close Failing. A fault that a kernel
+// reports in a graph that another library replays is seen within 50 ms.
 func (g *Group) Failing() <-chan struct{} { return g.life.failing }
 
-// Ended is closed when the group has failed or was closed; Err then returns the reason. A rank that
-// is in no call of the group learns within seconds that another one has failed.
+// Ended returns a channel that is closed when the group has failed or has been closed; Err then
+// returns the reason. A rank that is in no call of the group learns within seconds that another
+// rank has failed.
 func (g *Group) Ended() <-chan struct{} { return g.life.open.Done() }
 
-// Stats counts what the group has done.
+// Stats returns the group's counters and settings.
 func (g *Group) Stats() GroupStats {
 	s := GroupStats{
 		Windows:       g.windows.table.Load().count,
@@ -248,10 +253,10 @@ func (g *Group) Stats() GroupStats {
 	return s
 }
 
-// SetPath changes how the path of the group's later collectives is chosen, for benchmarks and to
-// find out what is slow. A group starts with Options.Path. Graphs that were captured
-// before keep their paths. It is collective over the group, and every rank gives the same choice.
-// Where a stream of some rank captures it returns ErrCapturing on all ranks and changes nothing.
+// SetPath changes how the paths of the group's later collectives are chosen, for benchmarks and
+// performance analysis. A group starts with Options.Path. Graphs that have been captured keep their
+// paths. SetPath is collective over the group, and every rank must pass the same choice. If any
+// rank captures a stream, SetPath returns ErrCapturing on all ranks and changes nothing.
 func (g *Group) SetPath(ctx context.Context, c PathChoice) error {
 	ctx = orBackground(ctx)
 	if c <= PathDefault || c > PathDirect {
@@ -276,45 +281,46 @@ func (g *Group) SetPath(ctx context.Context, c PathChoice) error {
 	return nil
 }
 
-// Agree compares a number across the ranks of the group. If it differs, every rank gets the same
-// DivergenceError, of kind DivergedValue, with each rank's value, call site and last ten values,
-// and the group stays usable. A missing rank is a fault of the group, as everywhere: a TimeoutError
-// after Options.Timeout or at the deadline of the context, or a RankLostError.
+// Agree compares a number across the ranks of the group. If it differs, every rank returns the same
+// DivergenceError of kind DivergedValue, with each rank's value, call site and last ten values, and
+// the group remains usable. As in other calls, a missing rank is a fault of the group: a
+// RankLostError, or a TimeoutError after Options.Timeout or when the context ends.
 //
 // The name describes the value, such as "batch size". It has 1 to MaxValueName bytes, and a group
-// has at most MaxValueNames of them; otherwise Agree returns ErrInvalid before anything is sent.
-// The n-th call under a name on one rank is matched with the n-th on the others, from any
-// goroutine; names do not wait for each other. Agree works on the host only: it uses no stream and
-// no GPU, and orders no work of streams. The end of the context is a fault of the group, too.
+// may have at most MaxValueNames names; otherwise Agree returns ErrInvalid before anything is sent.
+// The n-th call with a name on one rank matches the n-th call with that name on the others, on any
+// goroutine; calls with different names do not wait for each other. Agree runs on the host: it uses
+// no stream and no GPU, and does not order the work of streams.
 //
-// Agree, AgreeFloat, AgreeString, Any, All, Min, Max and Sum share their names. Ranks that make
-// different ones of these calls under one name get the DivergenceError, too.
+// Agree, AgreeFloat, AgreeString, Any, All, Min, Max and Sum share one namespace. If ranks make
+// different calls of these with the same name, they return a DivergenceError, too.
 func (g *Group) Agree(ctx context.Context, name string, value int64) error {
 	_, err := g.values.combine(ctx, valueCall{operation: ValueAgree, name: name, value: value})
 	return err
 }
 
-// AgreeFloat compares a floating-point number: see Agree. Values are equal if their bits are equal,
-// and all NaNs are equal.
+// AgreeFloat compares a floating-point number; see Agree. Values are equal if their bits are equal,
+// except that all NaNs are equal.
 func (g *Group) AgreeFloat(ctx context.Context, name string, value float64) error {
 	c := valueCall{operation: ValueAgreeFloat, name: name, value: floatBits(value)}
 	_, err := g.values.combine(ctx, c)
 	return err
 }
 
-// AgreeString compares a text of any length, such as a configuration: see Agree. Ranks exchange its
-// digest; where they differ, the error quotes the beginning of each text.
+// AgreeString compares a text of any length, such as a configuration; see Agree. Ranks exchange
+// digests. If they differ, the error quotes the beginning of each text.
 func (g *Group) AgreeString(ctx context.Context, name, value string) error {
 	return g.values.agreeString(ctx, name, value, 0)
 }
 
-// Step compares the step of the program that begins on each rank, such as "decode(batch=8)", a text
-// of 1 to MaxStep bytes, and the number of collectives of this group that each rank has launched
-// since its previous step, including replays by Graph.Launch. If ranks differ they get the
-// DivergenceError of Agree, with both on each side, and the group stays usable. Between steps a
-// rank may only wait in collectives that all others launch as well: a rank inside a collective that
-// the others have not launched is named at once, by the fault of the group. SYMMEM_STEP_GUARD=0, on
-// all ranks, turns Step off: it then returns Cause.
+// Step compares the step of the program that each rank is about to begin, a text of 1 to MaxStep
+// bytes such as "decode(batch=8)". It also compares how many collectives of this group each rank
+// has launched since its previous step, including replays by Graph.Launch. If either differs, Step
+// returns the DivergenceError that Agree describes, with the text and the number of each rank, and
+// the group remains usable. Between steps a rank must only wait in collectives that all ranks
+// launch: a rank in a collective that others have not launched when they begin a step is reported
+// at once, as a fault of the group. SYMMEM_STEP_GUARD=0, on all ranks, disables Step, which then
+// returns Cause.
 func (g *Group) Step(ctx context.Context, what string) error {
 	return g.values.step(ctx, what, 0)
 }

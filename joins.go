@@ -14,13 +14,13 @@ import (
 	"symmem/internal/tuning"
 )
 
-// MaxGroupID bounds the id that Join takes, in bytes.
+// MaxGroupID limits the length of an id that Join accepts, in bytes.
 const MaxGroupID = 1024
 
-// Join makes a group of world ranks that name it themselves, as other libraries do their groups: it
-// is collective over these ranks, and no others call it. The id is the same on all of them, and
-// never used for another group, and has at most MaxGroupID bytes; ranks are in group order. Groups
-// that have ranks in common are joined in the same order there.
+// Join creates a group from a list of world ranks in group order, as other libraries define their
+// groups. It is collective over these ranks; other ranks do not take part. All of them must pass
+// the same list and the same id, which has at most MaxGroupID bytes and must never be used for
+// another group. If groups have ranks in common, these ranks must join them in the same order.
 func (rt *Runtime) Join(ctx context.Context, id string, ranks []int) (*Group, error) {
 	ctx = orBackground(ctx)
 	if err := rt.making.usable(); err != nil {
@@ -53,14 +53,15 @@ func (rt *Runtime) Join(ctx context.Context, id string, ranks []int) (*Group, er
 	return g, nil
 }
 
-// joinedPrefix begins the full ids of groups that were joined, so that they differ from "world" and
-// from those of groups that were split, which begin with splitPrefix.
+// joinedPrefix begins the full ids of groups that Join creates, and splitPrefix those of groups
+// that Split creates. So these ids differ from each other and from "world".
 const (
 	joinedPrefix = " "
 	splitPrefix  = "/"
 )
 
-// connect joins a group of world ranks. If one of them ends meanwhile it returns a RankLostError.
+// connect joins a group of world ranks. If the process of one of them ends meanwhile, it returns a
+// RankLostError.
 func (rt *Runtime) connect(
 	ctx context.Context, id string, ranks []int, rank int,
 ) (g *Group, err error) {
@@ -103,7 +104,7 @@ func (rt *Runtime) connectUnguarded(
 	return g, nil
 }
 
-// newGroup assembles a group over a communicator.
+// newGroup returns a group that uses a communicator.
 func (rt *Runtime) newGroup(
 	config *driver.GroupConfig, comm driver.Communicator, life *lifetime,
 ) *Group {
@@ -132,7 +133,7 @@ func (rt *Runtime) newGroup(
 	return g
 }
 
-// agreeOnStart makes a new group ready for calls. It is collective.
+// agreeOnStart prepares a new group for calls. It is collective.
 func (g *Group) agreeOnStart(ctx context.Context) error {
 	suspect, err := g.agreeOnSettings(ctx)
 	if err != nil {
@@ -147,8 +148,8 @@ func (g *Group) agreeOnStart(ctx context.Context) error {
 	return g.aligner.alignFirst(ctx, suspect)
 }
 
-// discard gives up a group that could not be made. If its communicator has failed, the ranks
-// determine the cause, as for a group that is in use.
+// discard closes a group that could not be created. If its communicator has failed, the ranks
+// determine the cause, as they do for a group in use.
 func (g *Group) discard(err error) error {
 	if g.life.owns(err) {
 		err = g.life.inquiry.run(g.comm.Cause())
@@ -157,9 +158,9 @@ func (g *Group) discard(err error) error {
 	return errors.Join(err, g.comm.Close())
 }
 
-// agreeOnSettings compares the settings of all ranks, and sets what follows from them. It reports
-// whether some rank holds a pool of the group suspect. It is collective; every rank gets the same
-// error.
+// agreeOnSettings compares the settings of all ranks and applies them to the group. It reports
+// whether some rank has marked a pool of the group suspect. It is collective, and every rank gets
+// the same error.
 func (g *Group) agreeOnSettings(ctx context.Context) (suspect bool, err error) {
 	rt := g.rt
 	mine := settings{Machine: machineName(), Suspect: g.aligner.suspectsPools(), Terms: []term{
@@ -196,8 +197,8 @@ func (g *Group) agreeOnSettings(ctx context.Context) (suspect bool, err error) {
 	return suspect, compareSettings(all, g.ranks)
 }
 
-// tableFor returns the tuning table of groups with a number of ranks: the named one, else the file
-// that symmem tune has written for this device and number, else the built-in one.
+// tableFor returns the tuning table for groups with a number of ranks: the named one, or the file
+// that symmem tune has written for this device and number, or the built-in one.
 func tableFor(name string, info driver.Info, ranks int) (*tuning.Table, error) {
 	if name == "" {
 		file, err := TuningFile(info.Name, ranks)

@@ -8,14 +8,15 @@ import (
 )
 
 // LateWarning reports that live ranks keep this rank waiting. The wait continues until it succeeds
-// or times out: see [driver.LateWarning].
+// or times out; see [driver.LateWarning].
 type LateWarning = driver.LateWarning
 
-// defaultWarnAfter is the duration of a wait before the first warning.
+// defaultWarnAfter is how long a wait lasts before the first warning, unless Options.WarnAfter is
+// set.
 const defaultWarnAfter = 30 * time.Second
 
-// late returns when to warn of ranks that are late, and the function that warns. OnLate runs on
-// another goroutine, so that it may block while ranks wait.
+// late returns when to warn about late ranks and the function that warns. OnLate runs on another
+// goroutine, so that it may block while ranks wait.
 func (o Options) late() driver.Late {
 	warn := o.logLate
 	if o.OnLate != nil {
@@ -26,8 +27,8 @@ func (o Options) late() driver.Late {
 	return driver.Late{After: max(0, o.WarnAfter), Warn: warn}
 }
 
-// logFault logs that a function of the user has panicked or ended its goroutine. err is nil if it
-// returned.
+// logFault logs that a function of the user has panicked or ended its goroutine. err is nil if the
+// function returned normally.
 func (o Options) logFault(err error) {
 	if err != nil {
 		o.logger().Error("symmem: " + err.Error())
@@ -46,8 +47,8 @@ func (o Options) logLate(w LateWarning) {
 		"ranks", w.Ranks, "activity", w.Activity)
 }
 
-// lateTo returns a function that warns of ranks that have not come to Open, or not left, and
-// returns when to ask again.
+// lateTo returns a function that warns about ranks that have not arrived at Open or not left yet,
+// and returns when it wants to be called again.
 func (o Options) lateTo(doing string) func(missing []int, waited time.Duration) time.Duration {
 	late := o.late()
 	return func(missing []int, waited time.Duration) time.Duration {

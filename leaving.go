@@ -9,14 +9,14 @@ import (
 	"symmem/internal/rendezvous"
 )
 
-// awaitsOthers reports whether an error names absent ranks of which some have not ended.
+// awaitsOthers reports whether an error names absent ranks, of which some have not ended.
 func awaitsOthers(err error, ended []*rendezvous.EndedError) bool {
 	var absent *AbsentError
 	return errors.As(err, &absent) && !covers(ended, absent.Ranks)
 }
 
-// leftError returns the error of a step that failed because ranks have left: the reason that one of
-// them has stored, or else that they have left.
+// leftError returns the error for a step that failed because ranks have left: the reason that one
+// of them has stored or, without a stored reason, that they have left.
 func leftError(doing string, ended []*rendezvous.EndedError) error {
 	for _, e := range ended {
 		r := &report{}

@@ -2,8 +2,8 @@ package symmem
 
 import "symmem/internal/ranked"
 
-// The classes of this package's locks, in the order in which a goroutine takes them. doc.go names
-// them in the same order.
+// The classes of this package's locks, in the order in which a goroutine must acquire them. doc.go
+// lists them in the same order.
 type (
 	adoptedMu        struct{}
 	groupMu          struct{}
@@ -18,39 +18,39 @@ type (
 	sitesMu          struct{}
 )
 
-// Rank is the place of AdoptedCommunicator.mu.
+// Rank returns the rank of AdoptedCommunicator.mu.
 func (adoptedMu) Rank() ranked.Rank {
 	return ranked.Root.Waiting(1, "symmem.AdoptedCommunicator.mu")
 }
 
-// Rank is the place of Group.mu.
+// Rank returns the rank of Group.mu.
 func (groupMu) Rank() ranked.Rank { return ranked.Root.Waiting(2, "symmem.Group.mu") }
 
-// Rank is the place of Graph.mu.
+// Rank returns the rank of Graph.mu.
 func (graphMu) Rank() ranked.Rank { return ranked.Root.Waiting(3, "symmem.Graph.mu") }
 
-// Rank is the place of valueName.mu.
+// Rank returns the rank of valueName.mu.
 func (valueMu) Rank() ranked.Rank { return ranked.Root.Waiting(4, "symmem.valueName.mu") }
 
-// Rank is the place of Stream.pinning.
+// Rank returns the rank of Stream.pinning.
 func (streamPinning) Rank() ranked.Rank { return ranked.Root.At(5, "symmem.Stream.pinning") }
 
-// Rank is the place of Pool.mu.
+// Rank returns the rank of Pool.mu.
 func (poolMu) Rank() ranked.Rank { return ranked.Root.At(6, "symmem.Pool.mu") }
 
-// Rank is the place of Stream.recording.
+// Rank returns the rank of Stream.recording.
 func (streamRecording) Rank() ranked.Rank { return ranked.Root.At(7, "symmem.Stream.recording") }
 
-// Rank is the place of AdoptedCommunicator.windowsMu.
+// Rank returns the rank of AdoptedCommunicator.windowsMu.
 func (adoptedWindowsMu) Rank() ranked.Rank {
 	return ranked.Root.At(8, "symmem.AdoptedCommunicator.windowsMu")
 }
 
-// Rank is the place of Runtime.mu.
+// Rank returns the rank of Runtime.mu.
 func (runtimeMu) Rank() ranked.Rank { return ranked.Root.At(9, "symmem.Runtime.mu") }
 
-// Rank is the place of Group.state.
+// Rank returns the rank of Group.state.
 func (groupState) Rank() ranked.Rank { return ranked.Root.At(10, "symmem.Group.state") }
 
-// Rank is the place of callSites.mu.
+// Rank returns the rank of callSites.mu.
 func (sitesMu) Rank() ranked.Rank { return ranked.Root.At(11, "symmem.callSites.mu") }

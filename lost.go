@@ -19,50 +19,52 @@ import (
 	"symmem/internal/rendezvous"
 )
 
-// rankWatcher knows which ranks of the world have ended.
+// rankWatcher detects which ranks of the world have ended.
 type rankWatcher interface {
-	// Guard returns a context that ends soon after one of some ranks has ended, with a
+	// Guard returns a context that is canceled soon after one of the given ranks has ended, with a
 	// *rendezvous.EndedError as its cause. The caller must call stop.
 	Guard(ctx context.Context, ranks []int) (guarded context.Context, stop func())
-	// Ended returns those of some ranks that have ended. It waits until they are enough, or the
-	// context ends.
+	// Ended returns which of the given ranks have ended. It waits until enough returns true for them
+	// or the context ends.
 	Ended(ctx context.Context, ranks []int, enough func([]*rendezvous.EndedError) bool,
 	) []*rendezvous.EndedError
-	// Leave leaves the world; why is stored for the others, and empty where nothing has failed. The
-	// rank that serves the store waits for the others until the context ends.
+	// Leave leaves the world and stores the reason, why, for the other ranks; why is empty if nothing
+	// has failed. The rank that serves the store waits until the others have left or the context
+	// ends.
 	Leave(ctx context.Context, why string) error
 }
 
-// rankMonitor finds out whether a step of this rank fails because other ranks have ended.
+// rankMonitor determines whether a step of this rank fails because other ranks have ended.
 type rankMonitor struct {
 	watcher  rankWatcher
-	observer driver.EndObserver // of the world's communicator, if that observes ends
+	observer driver.EndObserver // the world's communicator, if it detects ended ranks; or nil
 	mu       *ranked.Mutex[runtimeMu]
-	failure  error // of the latest creation of a group; guarded by mu
+	failure  error // result of the latest attempt to create a group; guarded by mu
 }
 
 const (
-	// leaveTimeout is how long the rank that serves the store waits for the others at least.
+	// leaveTimeout is the minimum time for which the rank that serves the store waits for the others.
 	leaveTimeout = time.Second
-	// endDelay is how long after a connection to a rank has broken its end may become known.
+	// endDelay is how long it may take to detect that a rank has ended, after a connection to that
+	// rank has broken.
 	endDelay = time.Second
 )
 
-// leave leaves the world, at the given time at the latest, or when the context ends, but for
-// leaveTimeout in any case.
+// leave leaves the world. It waits for other ranks until the given time or the end of the context,
+// but for at least leaveTimeout.
 func (m *rankMonitor) leave(ctx context.Context, due time.Time) error {
-	soonest := time.Now().Add(leaveTimeout)
-	if due.Before(soonest) {
-		due = soonest
+	earliest := time.Now().Add(leaveTimeout)
+	if due.Before(earliest) {
+		due = earliest
 	}
-	waiting, cancel := context.WithDeadline(context.WithoutCancel(ctx), due)
+	waitCtx, cancel := context.WithDeadline(context.WithoutCancel(ctx), due)
 	defer cancel()
-	defer context.AfterFunc(ctx, func() { time.AfterFunc(time.Until(soonest), cancel) })()
-	return m.watcher.Leave(waiting, m.leaveReason())
+	defer context.AfterFunc(ctx, func() { time.AfterFunc(time.Until(earliest), cancel) })()
+	return m.watcher.Leave(waitCtx, m.leaveReason())
 }
 
-// withRanks runs a step that needs some ranks of the world, such as the joining of a group. Soon
-// after one of them has ended the step ends, with a RankLostError that names that rank.
+// withRanks runs a step that needs the given ranks of the world, such as joining a group. If one of
+// them ends, the step soon fails with a RankLostError that names that rank.
 func (m *rankMonitor) withRanks(
 	ctx context.Context, doing string, ranks []int, step func(context.Context) error,
 ) error {
@@ -75,17 +77,18 @@ func (m *rankMonitor) withRanks(
 	return m.explainLost(ctx, doing, ranks, err)
 }
 
-// explainLost returns why a step failed that needs some ranks: a RankLostError, if one of them has
-// ended and the step may have failed because of that. The end may become known a moment later.
+// explainLost returns why a step that needs the given ranks failed: a RankLostError if one of them
+// has ended and this may be the cause, or else err. It waits a moment, because an ended rank may be
+// detected late.
 func (m *rankMonitor) explainLost(ctx context.Context, doing string, ranks []int, err error) error {
 	var lost *RankLostError
 	wait, seen, broken := endDelay/2, errors.As(err, &lost), mayBeRankLoss(err)
 	if seen || broken {
 		wait = endDelay
 	}
-	waiting, cancel := context.WithTimeout(ctx, wait)
+	waitCtx, cancel := context.WithTimeout(ctx, wait)
 	defer cancel()
-	ended := m.watcher.Ended(waiting, ranks, func(known []*rendezvous.EndedError) bool {
+	ended := m.watcher.Ended(waitCtx, ranks, func(known []*rendezvous.EndedError) bool {
 		switch {
 		case seen:
 			return covers(known, lost.Ranks)
@@ -95,7 +98,7 @@ func (m *rankMonitor) explainLost(ctx context.Context, doing string, ranks []int
 			return len(died(known)) > 0
 		}
 	})
-	// Ranks that have left may have done so because of those that have died.
+	// Some ranks may have left because others died, so a dead rank is the better explanation.
 	switch dead := m.addObserved(ranks, died(ended)); {
 	case len(dead) > 0 && (seen || broken):
 		return lostError(doing, dead)
@@ -116,8 +119,8 @@ func died(ended []*rendezvous.EndedError) []*rendezvous.EndedError {
 	})
 }
 
-// addObserved adds to the dead those of some ranks whose ends this rank has observed. The rank that
-// serves the store may have ended before it could record them.
+// addObserved adds the given ranks that this rank itself has seen ending. The rank that serves the
+// store may have ended before it could record them.
 func (m *rankMonitor) addObserved(
 	ranks []int, dead []*rendezvous.EndedError,
 ) []*rendezvous.EndedError {
@@ -134,7 +137,7 @@ func (m *rankMonitor) addObserved(
 	return dead
 }
 
-// isCause reports whether an error cannot be a consequence of the end of another rank.
+// isCause reports whether an error cannot be the consequence of another rank's end.
 func isCause(err error) bool {
 	for _, cause := range []error{ErrInvalid, ErrUnsupported, ErrOutOfMemory, ErrClosed, ErrAborted} {
 		if errors.Is(err, cause) {
@@ -144,7 +147,7 @@ func isCause(err error) bool {
 	return errors.As(err, new(*DivergenceError)) || errors.As(err, new(*MismatchError))
 }
 
-// covers reports whether the ends of all of some ranks are known.
+// covers reports whether all of the given ranks are known to have ended.
 func covers(known []*rendezvous.EndedError, ranks []int) bool {
 	for _, r := range ranks {
 		if !slices.ContainsFunc(known, func(e *rendezvous.EndedError) bool { return e.Rank == r }) {
@@ -167,8 +170,8 @@ func lostError(doing string, ended []*rendezvous.EndedError) *RankLostError {
 	}
 }
 
-// mayBeRankLoss reports whether an error may be the consequence of the end of another rank, which
-// may not be known yet.
+// mayBeRankLoss reports whether an error may be the consequence of another rank's end, which may
+// not have been detected yet.
 func mayBeRankLoss(err error) bool {
 	for _, sign := range []error{
 		driver.ErrFault, rendezvous.ErrLost, io.EOF, io.ErrUnexpectedEOF, syscall.ECONNRESET,
@@ -182,7 +185,7 @@ func mayBeRankLoss(err error) bool {
 	return errors.As(err, new(*rendezvous.EndedError)) || errors.As(err, new(*TimeoutError))
 }
 
-// asRankError converts errors of rendezvous about absent or lost ranks.
+// asRankError converts errors of package rendezvous about absent or lost ranks.
 func asRankError(err error) error {
 	var ended *rendezvous.EndedError
 	if errors.As(err, &ended) {
@@ -191,14 +194,14 @@ func asRankError(err error) error {
 	return absence(err)
 }
 
-// localWorld watches the ranks of a world inside one process, which end with the process. It closes
-// the store when the last one leaves.
+// localWorld implements rankWatcher for a world whose ranks share one process and end with it. It
+// closes the store when the last rank leaves.
 type localWorld struct {
 	store     io.Closer
 	remaining atomic.Int32
 }
 
-// Guard returns the context: ranks of one process do not end alone.
+// Guard returns ctx, because no rank of the process ends before the others.
 func (m *localWorld) Guard(ctx context.Context, _ []int) (context.Context, func()) {
 	return ctx, func() {}
 }
@@ -210,7 +213,7 @@ func (m *localWorld) Ended(
 	return nil
 }
 
-// Leave counts a rank out.
+// Leave records that one more rank has left.
 func (m *localWorld) Leave(context.Context, string) error {
 	if m.remaining.Add(-1) > 0 {
 		return nil
@@ -218,8 +221,8 @@ func (m *localWorld) Leave(context.Context, string) error {
 	return m.store.Close()
 }
 
-// note remembers how the latest joining of a group has ended: a rank that leaves after one
-// has failed leaves because of that, and leaveReason returns that reason.
+// note records the result of the latest attempt to join a group. A rank that leaves after a failed
+// attempt leaves because of it, and leaveReason returns the failure.
 func (m *rankMonitor) note(err error) {
 	if errors.Is(err, ErrClosed) {
 		return
@@ -230,13 +233,13 @@ func (m *rankMonitor) note(err error) {
 }
 
 // leaveReason returns the text that this rank stores for the others when it leaves: the report of
-// its failure, or nothing.
+// its failure, or "" if nothing has failed.
 func (m *rankMonitor) leaveReason() string {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.failure == nil {
 		return ""
 	}
-	why, _ := json.Marshal(reportOf(m.failure)) // of strings and numbers, which cannot fail
+	why, _ := json.Marshal(reportOf(m.failure)) // cannot fail: it contains only strings and numbers
 	return string(why)
 }

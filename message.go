@@ -3,13 +3,13 @@ package symmem
 import "symmem/driver"
 
 const (
-	// AnySource is the peer of a Recv that takes from whichever rank sends first.
+	// AnySource is the peer of a Recv that accepts the first message from any rank.
 	AnySource = driver.AnySource
 	// MaxTag is the largest tag of a message.
 	MaxTag = driver.MaxTag
 )
 
-// messages names the order of messages, which ranks compare.
+// messages describes the order of messages, which ranks compare.
 func (o Options) messages() string {
 	if o.UnorderedMessages {
 		return "unordered"
@@ -17,12 +17,13 @@ func (o Options) messages() string {
 	return "in order with collectives"
 }
 
-// maxEnds limits the pairs and tags that a rank lists, so that they fit into one exchange. If there
-// are more, the error does not list the messages.
+// maxEnds limits the number of pairs and tags that a rank reports, so that the report fits into one
+// exchange. If there are more, the error does not list the messages.
 const maxEnds = driver.MaxPayload / 256
 
-// unmatched adds up what ranks have sent and received, and lists the pairs in which that differs.
-// Of the messages to a rank with a tag, those that are received from any source may be of any pair.
+// unmatched merges the ranks' counts of sent and received messages and returns the pairs whose
+// counts differ. A Recv from any source can match a Send of any rank, so it returns pairs only for
+// receivers and tags whose totals differ.
 func unmatched(ends []MessageEnds) []MessageEnds {
 	type pair struct{ from, to, tag int }
 	type end struct{ to, tag int }

@@ -2,23 +2,25 @@ package symmem
 
 import "symmem/driver"
 
-// NormArgs holds the tensors of AllReduceRMSNorm, which are of bfloat16, contiguous, and aligned to
-// 16 bytes. They may be any device memory. An input and an output in symmetric memory are
-// registered before the call and lie at the same place on all ranks, as for AllReduce; more rows
-// than fit into exchange memory (about 7 MiB) need that.
+// NormArgs contains the arguments of AllReduceRMSNorm. The tensors are contiguous, of type
+// bfloat16, and aligned to 16 bytes. They may be in any device memory. If Input and Output are
+// symmetric memory, they are registered before the call and must have the same place on all ranks,
+// as for AllReduce. More rows than fit into exchange memory (about 7 MiB) require that.
 type NormArgs struct {
-	// Input and Output are [Rows, Hidden]. They may be one; else they do not overlap.
+	// Input and Output have the shape [Rows, Hidden]. They may be the same memory, but must not
+	// overlap otherwise.
 	Input, Output Memory
-	// Residual is [Rows, Hidden], read and written, and equal on all ranks. Weight is [Hidden].
-	// Neither overlaps another buffer.
+	// Residual has the shape [Rows, Hidden] and is both read and written. It must be equal on all
+	// ranks. Weight has the shape [Hidden]. Neither may overlap another buffer.
 	Residual, Weight Memory
-	// Rows may be 0. Hidden is a multiple of 8 up to 16384. Both and Epsilon are equal on all ranks.
+	// Rows may be 0. Hidden must be a multiple of 8, at most 16384. Rows, Hidden and Epsilon must be
+	// equal on all ranks.
 	Rows, Hidden int64
-	// Epsilon is added to the mean of squares: from 0 to 1.
+	// Epsilon is added to the mean of the squares. It must be between 0 and 1.
 	Epsilon float32
 }
 
-// norm describes the norm for the backend.
+// norm converts the arguments for the backend.
 func (a *NormArgs) norm() *driver.Norm {
 	return &driver.Norm{
 		Rows: a.Rows, Hidden: a.Hidden, Epsilon: a.Epsilon,

@@ -7,21 +7,21 @@ import (
 	"symmem/driver"
 )
 
-// Observer is notified of memory events. Its functions are called in the order of events, each on a
-// new goroutine, while the caller that causes the event waits with the pool locked: they must
-// return soon and must not call into symmem. A panic in one is logged (Options.Logger) with its
-// stack, while the pool is still locked, and the observed operation continues. A nil function is
-// skipped.
+// Observer is notified of memory events. Its functions are called in the order of the events, each
+// on a new goroutine, while the call that causes the event waits with the pool locked. They must
+// therefore return soon and must not call symmem. If a function panics, the panic is logged with
+// its stack (see Options.Logger) and the observed operation continues. A nil function is skipped.
 type Observer struct {
-	// SegmentAlloc is called after a segment was mapped, SegmentFree before it is unmapped, when
-	// all its windows are deregistered.
+	// SegmentAlloc is called after a segment has been mapped. SegmentFree is called before a segment
+	// is unmapped, after all its windows have been deregistered.
 	SegmentAlloc, SegmentFree func(SegmentEvent)
-	// Register is called after a segment was registered with a group, Deregister before the
-	// registration is taken back, or, where the group was closed, after it has ended.
+	// Register is called after a segment has been registered with a group. Deregister is called
+	// before the segment is deregistered, or after the registration has ended because the group was
+	// closed.
 	Register, Deregister func(WindowEvent)
 }
 
-// SegmentEvent is about a segment.
+// SegmentEvent describes a segment.
 type SegmentEvent struct {
 	Pool    *Pool
 	Segment int
@@ -35,8 +35,8 @@ type WindowEvent struct {
 	Group *Group
 }
 
-// Observe adds an observer and returns a function that removes it. A new observer gets no events of
-// existing segments, which Pool.Segments lists.
+// Observe adds an observer and returns a function that removes it. A new observer is not notified
+// of existing segments, which Pool.Segments lists.
 func (i Interop) Observe(o Observer) (remove func()) {
 	rt := i.rt
 	added := &o
@@ -46,18 +46,18 @@ func (i Interop) Observe(o Observer) (remove func()) {
 	return func() {
 		rt.mu.Lock()
 		defer rt.mu.Unlock()
-		var rest []*Observer
+		var remaining []*Observer
 		for _, have := range rt.observers.all() {
 			if have != added {
-				rest = append(rest, have)
+				remaining = append(remaining, have)
 			}
 		}
-		rt.observers.set(rest)
+		rt.observers.set(remaining)
 	}
 }
 
-// observers are those of a Runtime. The list is replaced, never changed, so that events need no
-// lock.
+// observers holds the observers of a Runtime. The list is replaced rather than modified, so that
+// events need no lock.
 type observers struct {
 	list atomic.Pointer[[]*Observer]
 }
@@ -70,7 +70,7 @@ func (o *observers) all() []*Observer {
 	return nil
 }
 
-// set replaces the list. The Runtime's mu is held, which serializes calls of set.
+// set replaces the list. Runtime.mu is held, which serializes calls of set.
 func (o *observers) set(list []*Observer) {
 	if len(list) == 0 {
 		o.list.Store(nil)

@@ -22,12 +22,13 @@ type CheckLevel int
 
 // The check levels.
 const (
-	// CheckDefault is CheckEvery where that is free (the host backend), else CheckRegistration.
+	// CheckDefault selects CheckEvery if it is free, as on the host backend, and CheckRegistration
+	// otherwise.
 	CheckDefault CheckLevel = iota
-	// CheckOff compares nothing. Ranks that differ compute wrong results without an error.
+	// CheckOff compares nothing. If ranks differ, they compute wrong results without an error.
 	CheckOff
-	// CheckRegistration compares ledgers at registrations, at Check, and in the background at an
-	// interval: nothing is on the hot path, and a divergence is reported even if late.
+	// CheckRegistration compares ledgers at registrations, in Check, and at intervals in the
+	// background. It adds nothing to the hot path, but may report a divergence late.
 	CheckRegistration
 	// CheckEvery also compares every collective's operation, count, type, path and place before
 	// its result is used.
@@ -39,12 +40,12 @@ var checkNames = []string{"default", "off", "registration", "every"}
 // String returns the level's name.
 func (l CheckLevel) String() string { return nameOf(l, checkNames, "CheckLevel") }
 
-// ParseCheckLevel reads a name as String writes it.
+// ParseCheckLevel parses a name that String returns.
 func ParseCheckLevel(name string) (CheckLevel, error) {
 	return parseName[CheckLevel](name, checkNames, "check level")
 }
 
-// nameOf returns the name of a value whose type has one for each, from 0 on.
+// nameOf returns the name of a value of a type whose values, from 0, have the given names.
 func nameOf[T ~int | ~uint8](value T, names []string, ofType string) string {
 	if value >= 0 && int(value) < len(names) {
 		return names[value]
@@ -52,7 +53,7 @@ func nameOf[T ~int | ~uint8](value T, names []string, ofType string) string {
 	return ofType + "(?)"
 }
 
-// parseName reads a name as nameOf writes it.
+// parseName parses a name that nameOf returns.
 func parseName[T ~int | ~uint8](name string, names []string, what string) (T, error) {
 	i := slices.Index(names, name)
 	if i < 0 {
@@ -61,83 +62,87 @@ func parseName[T ~int | ~uint8](name string, names []string, what string) (T, er
 	return T(i), nil
 }
 
-// Options adjust Open. The zero value takes everything from the environment.
+// Options configures Open. The zero value reads all settings from the environment.
 type Options struct {
-	// Rank is the rank of this process and Size their number. With Size 0 they come from the
-	// variables of torchrun, Open MPI, MPICH and Slurm, in that order; without any the process is
-	// alone in its world.
+	// Rank is the rank of this process, and Size the number of ranks. If Size is 0, both are read
+	// from the variables of torchrun, Open MPI, MPICH or Slurm, in that order. Without any of these,
+	// the process is the only rank.
 	Rank, Size int
-	// LocalRank and LocalSize count the ranks of this machine; LocalSize 0 means Rank and Size.
+	// LocalRank is the rank of this process on its machine, and LocalSize the number of ranks there.
+	// If LocalSize is 0, they equal Rank and Size.
 	LocalRank, LocalSize int
 	// Device selects one of the devices that the process sees: DeviceAuto, the zero value, or
 	// DeviceNumber.
 	Device DeviceChoice
-	// Store is where rank 0 serves the store through which ranks find each other: "host:port",
-	// which needs a Token, or "unix:@name". Empty leaves it to the environment.
+	// Store is the address at which rank 0 serves the store through which ranks find each other:
+	// "host:port", which requires a Token, or "unix:@name". If it is empty, the environment
+	// determines the address.
 	Store string
 	// Token authenticates ranks to the store.
 	Token string
-	// Backend is "auto" or the name of a backend; empty means SYMMEM_BACKEND, else auto.
+	// Backend is "auto" or the name of a backend. If it is empty, SYMMEM_BACKEND applies, or "auto".
 	Backend string
-	// Tuning is the file of the table that chooses the path of collectives, as symmem tune writes
-	// it; every rank needs the same table. Empty means SYMMEM_TUNING, else the file that TuningFile
-	// names if there is one, else the built-in table, which BuiltInTuning selects.
+	// Tuning is the file of the table that determines the paths of collectives, as written by symmem
+	// tune. Every rank needs the same table. If Tuning is empty, SYMMEM_TUNING applies, then the file
+	// that TuningFile returns if it exists, then the built-in table, which BuiltInTuning also
+	// selects.
 	Tuning string
-	// Path chooses the path of collectives; every rank needs the same.
+	// Path chooses the path of collectives. It must be the same on every rank.
 	Path PathChoice
-	// Deterministic makes every reduction of every group give the bits of one formula. What cannot
-	// is refused: groups over several machines or without direct access on GPUs when they connect,
-	// and communicators of others. Every rank needs the same.
+	// Deterministic makes every reduction of every group compute the bits that a formula defines.
+	// Groups that cannot do so return an error when they connect: on GPUs, those on several machines
+	// or without direct access. Communicators of other libraries cannot be adopted. It must be the
+	// same on every rank.
 	Deterministic Formula
-	// Check selects how much ranks compare; every rank needs the same.
+	// Check selects how much ranks compare. It must be the same on every rank.
 	Check CheckLevel
-	// CheckInterval is how often CheckRegistration compares in the background. 0 means one
-	// second, and a negative value never.
+	// CheckInterval is the interval at which CheckRegistration compares in the background. 0 selects
+	// one second, and a negative value disables it.
 	CheckInterval time.Duration
-	// Timeout bounds every wait for another rank that has no other deadline; 0 means 30 s.
+	// Timeout bounds every wait for another rank that has no other deadline. 0 selects 30 s.
 	Timeout time.Duration
-	// WarnAfter is how long this rank waits for others that live before it warns of them by name.
-	// Further warnings follow every 2*WarnAfter, one at a time for each group. 0 means 30 s, and a
-	// negative value never.
+	// WarnAfter is how long this rank waits for other live ranks before it logs a warning that names
+	// them. Further warnings follow every 2*WarnAfter, one at a time for each group. 0 selects 30 s,
+	// and a negative value disables warnings.
 	WarnAfter time.Duration
-	// Logger gets these warnings, and panics in functions of the user that no call returns, with
-	// their stacks; nil is slog.Default(). Its handler must not call into symmem, which may hold the
-	// lock of a pool or a group while it logs.
+	// Logger receives these warnings, and panics in user functions that no call returns, with their
+	// stacks. nil selects slog.Default(). The handler must not call symmem, which may hold the lock
+	// of a pool or a group while it logs.
 	Logger *slog.Logger
-	// OnLate, if set, is called instead of the Logger, on a new goroutine each time.
+	// OnLate, if set, receives warnings instead of the Logger. Each call runs on a new goroutine.
 	OnLate func(LateWarning)
-	// OnEvent, if set, is called with everything that this rank does, on the goroutine that does it,
-	// before the call that causes the event returns, unless another goroutine is delivering events
-	// of the same pool then. Package event documents their order. No lock is held: OnEvent may call
-	// symmem. A panic in it is logged. The Event is valid until OnEvent returns; copy it to keep it.
+	// OnEvent, if set, is called for every event on this rank. It runs on the goroutine that caused
+	// the event, before the call that caused the event returns, unless another goroutine is already
+	// delivering events of the same pool or group. Package event documents the order of events.
+	// symmem holds no lock, so OnEvent may call symmem. A panic in OnEvent is logged. The Event is
+	// valid until OnEvent returns; copy it to keep it.
 	OnEvent func(*event.Event)
-	// UnorderedMessages is for programs that mix messages (Send and Recv) and collectives freely.
-	// Else messages are numbered together with collectives: a Send belongs between the same ones of
-	// its group as its Recv, and at CheckEvery each collective compares how many messages ranks
-	// have sent and received before it, so that a forgotten one is found there. Every rank needs
-	// the same.
+	// UnorderedMessages permits programs to mix messages (Send and Recv) and collectives freely.
+	// Otherwise a Send must be called between the same two collectives of its group as its Recv, and
+	// at CheckEvery each collective compares how many messages the ranks have sent and received
+	// before it, which detects unmatched ones. It must be the same on every rank.
 	UnorderedMessages bool
-	// CallSites notes the file and line of every allocation, for error messages. It costs about a
-	// microsecond an allocation.
+	// CallSites records the file and line of every allocation, for error messages. It costs about a
+	// microsecond per allocation.
 	CallSites bool
-	// Scatter, if not 0, makes segments land at addresses drawn from this number and the rank, as
-	// a GPU driver does: with PlaceByAddress as PoolOptions.Placement that shows what goes wrong
-	// without symmem.
+	// Scatter, if not 0, is a seed for random segment addresses that differ between ranks, like those
+	// of a GPU driver. With PlaceByAddress as PoolOptions.Placement, it demonstrates the errors that
+	// symmem prevents.
 	Scatter uint64
-	// Interrupted, if set, is asked some hundred times a second by collectives that wait for other
-	// ranks on their caller's goroutine, where no context ends them. An error aborts the group, and
-	// the call returns it as an ErrInterrupted. A panic counts as an error. It must be quick, and
-	// not call into symmem.
+	// Interrupted, if set, is called some hundred times a second by collectives that wait for other
+	// ranks on their caller's goroutine, where no context can end the wait. If it returns an error,
+	// or panics, the group is aborted and the collective returns an ErrInterrupted that wraps the
+	// error. Interrupted must return quickly and must not call symmem.
 	Interrupted func() error
 }
 
-// interrupting returns what a device asks in place of Options.Interrupted, or nil.
-func interrupting(ask func() error) func() error {
-	if ask == nil {
+// interrupting returns the function that a device calls instead of Options.Interrupted, or nil.
+func interrupting(interrupted func() error) func() error {
+	if interrupted == nil {
 		return nil
 	}
 	return func() error {
-		err := ask()
+		err := interrupted()
 		if err == nil || errors.Is(err, ErrInterrupted) {
 			return err
 		}
@@ -148,13 +153,13 @@ func interrupting(ask func() error) func() error {
 // DeviceChoice selects the device of a rank.
 type DeviceChoice int
 
-// DeviceAuto selects the device with the number of the rank on its machine.
+// DeviceAuto selects the device whose number is the local rank.
 const DeviceAuto DeviceChoice = 0
 
-// DeviceNumber chooses a device by its number, from 0, among those that the process sees.
+// DeviceNumber selects a device by its number, from 0, among those that the process sees.
 func DeviceNumber(n int) DeviceChoice {
 	if n < 0 {
-		return -1 // which Open refuses
+		return -1 // Open returns an error for it
 	}
 	return DeviceChoice(n) + 1
 }
@@ -170,10 +175,10 @@ func (d DeviceChoice) String() string {
 	return strconv.Itoa(int(d) - 1)
 }
 
-// envBackend names the backend where options do not.
+// envBackend is the variable that provides Options.Backend if the program does not set it.
 const envBackend = "SYMMEM_BACKEND"
 
-// envStepGuard, where it is 0, turns Group.Step off.
+// envStepGuard is the variable that disables Group.Step if it is 0.
 const envStepGuard = "SYMMEM_STEP_GUARD"
 
 const (
@@ -181,7 +186,7 @@ const (
 	defaultInterval = time.Second
 )
 
-// withDefaults fills in what was left out and refuses what makes no sense.
+// withDefaults replaces unset options by their defaults and returns an error for invalid ones.
 func (o Options) withDefaults() (Options, error) {
 	if o.Timeout == 0 {
 		o.Timeout = defaultTimeout
@@ -228,21 +233,21 @@ func (o Options) withDefaults() (Options, error) {
 	return o, nil
 }
 
-// fromEnvironment returns an option or, if it is not set, the value of a variable or the default.
+// fromEnvironment returns an option or, if it is not set, the value of a variable or a default.
 func fromEnvironment[T ~int](
-	option T, variable string, parse func(string) (T, error), usual T,
+	option T, variable string, parse func(string) (T, error), byDefault T,
 ) (T, error) {
 	if name := os.Getenv(variable); option == 0 && name != "" {
-		said, err := parse(name)
+		value, err := parse(name)
 		if err != nil {
 			return 0, fmt.Errorf("%s: %w", variable, err)
 		}
-		option = said
+		option = value
 	}
-	return cmp.Or(option, usual), nil
+	return cmp.Or(option, byDefault), nil
 }
 
-// orBackground returns the background context in place of nil.
+// orBackground returns ctx, or the background context if ctx is nil.
 func orBackground(ctx context.Context) context.Context {
 	if ctx == nil {
 		return context.Background()
@@ -250,7 +255,7 @@ func orBackground(ctx context.Context) context.Context {
 	return ctx
 }
 
-// bound gives a context without a deadline the one of the options.
+// bound adds Options.Timeout as a deadline to a context that has none.
 func (o Options) bound(ctx context.Context) (context.Context, context.CancelFunc) {
 	if _, ok := ctx.Deadline(); ok {
 		return ctx, func() {}
@@ -265,7 +270,7 @@ func (o Options) rendezvous() rendezvous.Options {
 	}
 }
 
-// resolve turns CheckDefault into a level.
+// resolve replaces CheckDefault by the level that it selects.
 func (l CheckLevel) resolve(free bool) CheckLevel {
 	switch {
 	case l != CheckDefault:
@@ -277,7 +282,7 @@ func (l CheckLevel) resolve(free bool) CheckLevel {
 	}
 }
 
-// chosenBackend finds a backend by name.
+// chosenBackend returns the backend with a name.
 func chosenBackend(name string) (driver.Backend, error) {
 	if name == "auto" {
 		return automatic(), nil
@@ -289,14 +294,14 @@ func chosenBackend(name string) (driver.Backend, error) {
 		}
 		names = append(names, b.Name())
 	}
-	return nil, fmt.Errorf("backend %q: one of auto, %s: %w",
+	return nil, fmt.Errorf("backend %q is none of auto, %s: %w",
 		name, strings.Join(names, ", "), ErrInvalid)
 }
 
 // closingTime returns how long a Close waits for work of this rank.
 func closingTime(timeout time.Duration) time.Duration { return 2 * timeout }
 
-// unended makes a TimeoutError of an error that the end of closingTime has caused.
+// unended converts an error that was caused by the end of closingTime to a TimeoutError.
 func unended(err error, timeout time.Duration) error {
 	if !errors.Is(err, context.DeadlineExceeded) || errors.As(err, new(*TimeoutError)) {
 		return err

@@ -14,16 +14,16 @@ type PathChoice int
 
 // The path choices.
 const (
-	// PathDefault takes the value of SYMMEM_PATH, or else PathAuto.
+	// PathDefault uses the value of SYMMEM_PATH, or PathAuto if it is not set.
 	PathDefault PathChoice = iota
-	// PathAuto leaves it to the tuning table.
+	// PathAuto lets the tuning table choose.
 	PathAuto
-	// PathPlain takes the plain path always.
+	// PathPlain always selects the plain path.
 	PathPlain
-	// PathWindow takes the window path wherever it can be taken, else the plain one.
+	// PathWindow selects the window path if it is possible, and the plain path otherwise.
 	PathWindow
-	// PathDirect takes the direct path wherever it can be taken, else what PathAuto takes where
-	// there is no direct path.
+	// PathDirect selects the direct path if it is possible. Otherwise it selects the path that
+	// PathAuto selects without a direct path.
 	PathDirect
 )
 
@@ -32,21 +32,22 @@ var pathNames = []string{"default", "auto", "plain", "window", "direct"}
 // String returns the choice's name.
 func (c PathChoice) String() string { return nameOf(c, pathNames, "PathChoice") }
 
-// ParsePathChoice reads a name as String writes it.
+// ParsePathChoice parses a name that String returns.
 func ParsePathChoice(name string) (PathChoice, error) {
 	return parseName[PathChoice](name, pathNames, "path")
 }
 
-// reason is the reason for a path. Only String formats it, so it costs nothing to make.
+// reason explains the choice of a path. Only String formats the text, so creating a reason is
+// cheap.
 type reason struct {
-	where string         // where the buffers lie
-	text  string         // the rest, or what links it to the table's
-	table *tuning.Reason // if the table decided
-	// direct is why a call does not go direct that was asked to, or could.
+	where string         // describes whether the buffers lie in windows
+	text  string         // the remaining text, or its beginning if table is set
+	table *tuning.Reason // set if the table decided
+	// direct explains why the call does not take the direct path, if that was requested or possible.
 	direct *reason
 }
 
-// String is the reason as a sentence.
+// String formats the reason as a sentence.
 func (r reason) String() string {
 	s := r.where
 	if r.text != "" && s != "" {
@@ -66,13 +67,14 @@ func (r reason) String() string {
 type router struct {
 	comm   driver.Communicator
 	ranks  int           // number of ranks
-	tuning *tuning.Table // for a group of this shape
+	tuning *tuning.Table // the table for this device and number of ranks
 	shape  tuning.Shape
 	choice atomic.Int32 // a PathChoice
 }
 
 // useWindows creates the windows of the backend's library if calls may take the window path. It is
-// collective, and depends only on the settings that the ranks agreed on and on SetPath.
+// collective. Whether it creates them depends only on SetPath and the settings that the ranks
+// agreed on.
 func (r *router) useWindows(ctx context.Context) error {
 	lazy, ok := r.comm.(driver.LazyWindows)
 	if !ok || !r.takesWindows() {
@@ -93,17 +95,17 @@ func (r *router) takesWindows() bool {
 	}
 }
 
-// route lets the backend resolve a call, chooses its path and sets it in the call. It takes the
-// direct path if the backend supports that for the call and it is preferred; else the window path
-// if the call names windows, the backend supports it, and it is preferred; else the plain path. why
-// is the reason for the path, and where describes the buffers in it. If no path is left, route
+// route lets the backend resolve a call, and chooses the path and stores it in the call. It chooses
+// the direct path if that is supported for the call and preferred. Otherwise it chooses the window
+// path if the call has windows and the path is supported and preferred, and the plain path if not.
+// why explains the choice; where is its description of the buffers. If no path is possible, route
 // returns an error.
 //
-// It goes by the choice of the call or else of the group, and depends only on the call, on the
-// terms that ranks connected on, and on SetPath, so all ranks choose the same path. Whether a call
-// works in place does not differ between ranks if its buffers lie at the same places: a part at the
-// same place on all ranks is in place on at most one, and check refuses the overlap on the others.
-// For buffers outside windows it does not matter.
+// The call's path choice applies or, if it has none, the group's. The result depends only on the
+// call, on the settings that the ranks agreed on, and on SetPath, so all ranks choose the same
+// path. If the buffers have the same places on all ranks, all ranks agree whether the call works in
+// place: a part with the same place on all ranks is in place on at most one of them, and check
+// returns an error for the overlap on the others. For buffers outside windows it does not matter.
 func (r *router) route(
 	choice PathChoice, call *driver.Call, where string,
 ) (offer driver.Offer, why reason, err error) {
@@ -114,7 +116,8 @@ func (r *router) route(
 	offer = r.comm.Offer(*call)
 	if !call.Operation.Takes(driver.PathPlain) {
 		call.Path = driver.PathDirect
-		return offer, reason{text: "the operation goes direct or not at all"}, only(offer, choice, who)
+		why = reason{text: "the operation requires the direct path"}
+		return offer, why, requireDirect(offer, choice, who)
 	}
 	direct, decided := r.direct(choice, call, offer, who)
 	if direct {
@@ -132,7 +135,7 @@ func (r *router) route(
 	return offer, why, err
 }
 
-// refusal returns the reason why a call cannot take the plain path, the last one left, or nil.
+// refusal returns why a call cannot take the plain path, which is the last resort, or nil.
 func refusal(offer driver.Offer, direct *reason) error {
 	err := offer.Refusal(driver.PathPlain)
 	if err != nil && direct != nil {
@@ -141,21 +144,21 @@ func refusal(offer driver.Offer, direct *reason) error {
 	return err
 }
 
-// only returns the reason why an operation that has only the direct path cannot take it, or nil.
-func only(offer driver.Offer, choice PathChoice, who string) error {
+// requireDirect returns why an operation that requires the direct path cannot take it, or nil.
+func requireDirect(offer driver.Offer, choice PathChoice, who string) error {
 	if choice == PathPlain || choice == PathWindow {
 		return fmt.Errorf("%s the %v path: %w", who, choice, ErrUnsupported)
 	}
 	return offer.Refusal(driver.PathDirect)
 }
 
-// direct reports whether a call takes the direct path, with the reason. The reason for another path
-// is nil unless the direct path was requested or possible. The choice or the operation may rule it
-// out, and calls that move no data have no direct path.
+// direct reports whether a call takes the direct path, and why. If it does not, the reason is nil
+// unless the direct path was requested or possible. The path choice or the operation may exclude
+// the direct path, and calls without data do not have it.
 //
-// A barrier goes wherever it can: it has no size for a table to look at, and a kernel of our own
-// only waits for its peers, where NCCL reduces bytes. The same holds for minimum and maximum of
-// floats, since NCCL drops NaNs.
+// A barrier takes the direct path whenever it can, because it has no size that a table could use,
+// and because symmem's kernel only waits for its peers whereas NCCL reduces bytes. The minimum and
+// maximum of floats do the same, because NCCL ignores NaNs.
 func (r *router) direct(
 	choice PathChoice, call *driver.Call, offer driver.Offer, who string,
 ) (bool, *reason) {
@@ -168,12 +171,12 @@ func (r *router) direct(
 	switch {
 	case choice == PathDirect:
 	case call.Operation == driver.Barrier:
-		why.text = "and barriers go direct wherever they can"
+		why.text = "and barriers take the direct path whenever they can"
 		if refusal != nil {
 			return false, nil
 		}
 	case call.ComparesFloats():
-		why.text = "and minimum and maximum of floats go direct wherever they can, where a NaN wins"
+		why.text = "and minimum and maximum of floats take the direct path whenever they can, which keeps NaNs"
 		if refusal != nil {
 			return false, nil
 		}
@@ -197,7 +200,7 @@ func (r *router) direct(
 	return false, nil
 }
 
-// bytesOf returns the size of a call's larger buffer, by which the tuning table chooses.
+// bytesOf returns the size of a call's larger buffer, which the tuning table uses.
 func bytesOf(call *driver.Call, ranks int) int64 {
 	send, recv := call.Spans(ranks)
 	return max(send, recv)

@@ -158,7 +158,7 @@ func TestBarriersGoDirectWhereverTheyCan(t *testing.T) {
 			choice    symmem.PathChoice
 			path, why string
 		}{
-			{can, symmem.PathAuto, "direct", without + ", and barriers go direct wherever they can"},
+			{can, symmem.PathAuto, "direct", without + ", and barriers take the direct path whenever they can"},
 			{can, symmem.PathDirect, "direct", without + ", and the call asks for the direct path"},
 			{can, symmem.PathPlain, "plain", without},
 			{can, symmem.PathWindow, "plain", without},
@@ -219,8 +219,8 @@ func TestMemoryThatWouldBeRegisteredGoesDirectAsInWindows(t *testing.T) {
 		m := r.alloc(r.pool(), 16<<10).Memory()
 		e, err := g.Explain(symmem.OpAllReduce, m, m, 4096, symmem.Float32)
 		r.ok(err)
-		want := "AllReduce: direct path, after registering: both buffers are of pools that the group " +
-			"can register, and the table "
+		want := "AllReduce: direct path, after registering: both buffers belong to pools that the " +
+			"group can register, and the table "
 		if got := e.String(); !strings.HasPrefix(got, want) {
 			r.failf("%s", got)
 		}

@@ -122,7 +122,7 @@ func TestTheLargerBufferIsWhatTheTableLooksAt(t *testing.T) {
 func TestMemoryThatWouldBeRegisteredIsExplainedByTheTable(t *testing.T) {
 	together(t, 2, symmem.Options{Tuning: tableOf(t, "4KiB")}, func(r *rank) {
 		got := r.explained(r.alloc(r.pool(), 64<<10), 16<<10)
-		want := "plain path, after registering: both buffers are of pools that the group can register"
+		want := "plain path, after registering: both buffers belong to pools that the group can register"
 		if !strings.Contains(got, want) || !strings.Contains(got, "says plain above 4KiB") {
 			r.failf("%s", got)
 		}

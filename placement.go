@@ -1,15 +1,16 @@
 package symmem
 
-// Placement is the order in which equally large free blocks are taken.
+// Placement selects one of several free blocks of the same size.
 type Placement uint8
 
 // The placements.
 const (
-	// PlaceByCreation takes the block with the lowest (segment ordinal, offset): the same on every
-	// rank that makes the same requests.
+	// PlaceByCreation selects the block with the lowest (segment ordinal, offset), which is the same
+	// on every rank that makes the same requests.
 	PlaceByCreation Placement = iota
-	// PlaceByAddress takes the block with the lowest address, as PyTorch did up to 2.11. Addresses
-	// differ between ranks, so placements may too: it is there to show that, and to replay traces.
+	// PlaceByAddress selects the block with the lowest address, as PyTorch did up to 2.11. Addresses
+	// differ between ranks, so placements may differ, too. It exists to demonstrate that, and to
+	// replay traces.
 	PlaceByAddress
 )
 
@@ -18,12 +19,12 @@ var placementNames = []string{"creation", "address"}
 // String returns "creation" or "address".
 func (p Placement) String() string { return nameOf(p, placementNames, "Placement") }
 
-// ParsePlacement reads a name as String writes it.
+// ParsePlacement parses a name that String returns.
 func ParsePlacement(name string) (Placement, error) {
 	return parseName[Placement](name, placementNames, "placement")
 }
 
-// Sizing is how large segments are, and how blocks are cut from them.
+// Sizing determines the sizes of segments and how they are split into blocks.
 type Sizing uint8
 
 // The sizings.

@@ -16,9 +16,8 @@ import (
 	"symmem/internal/ledger"
 )
 
-// collective is a call of a group: what its caller asks for and, once prepare has run, how the
-// backend does it. Programs make the same calls on the same buffers again and again, so each group
-// keeps the latest ones.
+// collective holds the arguments of a call and, after prepare, the backend's plan for it. Programs
+// make the same calls on the same buffers repeatedly, so each group keeps the latest plans.
 type collective struct {
 	send, recv Memory
 	count      int64
@@ -26,22 +25,23 @@ type collective struct {
 	operation  driver.Operation
 	dataType   DataType
 	reduceOp   ReduceOp
-	choice     PathChoice // chooses the path of this call alone, unless it is PathDefault
-	site       uint32     // the place in the program, see Interop.At; not a part of what is asked
+	choice     PathChoice // path of this call, unless it is PathDefault
+	site       uint32     // call site, see Interop.At; not compared with that of a kept plan
 	arrived    func(source int)
 	splits     *Splits
 	norm       *NormArgs // on the heap; see normLike
 
 	plan driver.Plan // nil until prepare has run
-	// described describes the call of the plan.
+	// described is the description of the call for events.
 	described *event.Call
-	// revision is the group's revision that the plan was made for.
+	// revision is the revision of the group's windows for which the plan was made.
 	revision uint64
-	// frees is the result of freed when the buffers were last found alive, or unknownFrees.
-	frees uint64 // atomic
+	// frees is the number of frees up to which the buffers are known to be live, or unknownFrees. It
+	// is accessed atomically.
+	frees uint64
 }
 
-// unknownFrees is more frees than there ever are.
+// unknownFrees exceeds every number of frees.
 const unknownFrees = math.MaxUint64
 
 // planner resolves the calls of a group into plans and keeps them.
@@ -53,7 +53,7 @@ type planner struct {
 	life    *lifetime
 	windows *windows
 	router  *router
-	site    atomic.Uint32 // the place of the latest call, or 0; see Interop.At
+	site    atomic.Uint32 // call site of the latest call, or 0; see Interop.At
 	plans   [planSlots]atomic.Pointer[collective]
 }
 
@@ -62,20 +62,21 @@ func (pl *planner) init(g *Group) {
 	pl.windows, pl.router = &g.windows, g.router
 }
 
-// latestSite returns the place of the group's latest call, or nothing if it is not known.
+// latestSite returns the call site of the group's latest call, or "" if it is not known.
 func (pl *planner) latestSite() string { return pl.rt.sites.named(pl.site.Load()) }
 
-// planSlots is the number of plans that a group keeps, a power of two.
+// planSlots is the maximum number of plans that a group keeps. It must be a power of two.
 const planSlots = 256
 
-// slot returns where the group keeps the plan of a call; weight is the address of a norm's weight.
+// slot returns the index at which the group keeps the plan of a call. weight is the address of a
+// norm's weight.
 func (c *collective) slot(weight uintptr) uint64 {
 	h := uint64(c.send.Address())>>6 ^ uint64(c.recv.Address())>>8 ^ uint64(weight)>>5 ^
 		uint64(c.count)<<2 ^ uint64(c.operation)
 	return (h * 0x9e3779b97f4a7c15) >> 56 & (planSlots - 1)
 }
 
-// weight returns the address of a norm's weight, or 0.
+// weight returns the address of a norm's weight, or 0 for other operations.
 func (c *collective) weight() uintptr {
 	if c.norm == nil {
 		return 0
@@ -83,8 +84,8 @@ func (c *collective) weight() uintptr {
 	return c.norm.Weight.Address()
 }
 
-// normLike returns arguments of a norm for a call to point at: those of a kept plan, if they are
-// equal, so that a repeated call allocates nothing.
+// normLike returns a pointer to the arguments of a norm. If a kept plan has equal arguments, it
+// returns the plan's pointer, so that a repeated call allocates nothing.
 func normLike(p *collective, a *NormArgs) *NormArgs {
 	if p != nil && p.norm != nil && *p.norm == *a {
 		return p.norm
@@ -93,9 +94,9 @@ func normLike(p *collective, a *NormArgs) *NormArgs {
 	return &norm
 }
 
-// kept returns the equal call whose plan the group keeps, or nil if there is none that is up to
-// date. Which plans are kept depends on addresses, and so on the rank; what a call registers, and
-// whether it is refused, must not.
+// kept returns the kept call with an up-to-date plan that equals c, or nil. Which plans are kept
+// depends on addresses and may differ between ranks, so it must not affect what a call registers or
+// whether the call is refused.
 func (pl *planner) kept(c *collective) *collective {
 	p := pl.plans[c.slot(c.weight())].Load()
 	if p == nil || p.revision != pl.windows.revision.Load() || !p.same(c) ||
@@ -108,19 +109,21 @@ func (pl *planner) kept(c *collective) *collective {
 	return p
 }
 
-// same reports whether two calls are equal, if sameExtras reports it, too. Go inlines it.
+// same reports whether two calls are equal, except for the fields that sameExtras compares. The
+// compiler inlines it.
 func (c *collective) same(as *collective) bool {
 	return c.send == as.send && c.recv == as.recv && c.count == as.count &&
 		c.operation == as.operation && c.dataType == as.dataType && c.reduceOp == as.reduceOp &&
 		c.root == as.root && c.tag == as.tag && c.choice == as.choice && as.arrived == nil
 }
 
-// sameExtras compares the fields that few operations have.
+// sameExtras compares the fields that only few operations use.
 func (c *collective) sameExtras(as *collective) bool {
 	return sameSplits(c.splits, as.splits) && c.norm == as.norm
 }
 
-// freed counts the frees in the pools of send and recv. While the count stays, neither was freed.
+// freed counts the frees in the pools of send and recv. As long as the count does not change,
+// neither buffer has been freed.
 func (c *collective) freed() (frees uint64) {
 	if c.send.pool != nil {
 		frees = c.send.pool.frees.Load()
@@ -131,7 +134,8 @@ func (c *collective) freed() (frees uint64) {
 	return frees
 }
 
-// alive reports whether no buffer of the call was freed, and remembers up to which frees.
+// alive reports whether no buffer of the call has been freed, and stores the number of frees for
+// which this is known.
 func (c *collective) alive(frees uint64) bool {
 	residual, weight := c.others()
 	for _, m := range [...]Memory{c.send, c.recv, residual, weight} {
@@ -142,7 +146,7 @@ func (c *collective) alive(frees uint64) bool {
 			return false
 		}
 	}
-	if c.norm == nil { // freed does not count the frees of the other buffers of a norm
+	if c.norm == nil { // freed does not cover the other buffers of a norm
 		atomic.StoreUint64(&c.frees, frees)
 	}
 	return true
@@ -156,7 +160,7 @@ func (c *collective) others() (residual, weight Memory) {
 	return c.norm.Residual, c.norm.Weight
 }
 
-// check returns a copy of a call for prepare. It refuses a call that is invalid on every rank.
+// check returns a copy of a call for prepare, or an error if the call is invalid on every rank.
 func (pl *planner) check(c *collective) (*collective, error) {
 	p := new(collective)
 	*p = *c
@@ -171,7 +175,7 @@ func (pl *planner) check(c *collective) (*collective, error) {
 	return p, nil
 }
 
-// keepable reports whether the group may keep the plan, which keeps Go slices of it reachable.
+// keepable reports whether the group may keep the plan. A kept plan would keep Go slices reachable.
 func (c *collective) keepable() bool {
 	if c.arrived != nil {
 		return false
@@ -183,7 +187,7 @@ func (c *collective) keepable() bool {
 		(c.send.extent|c.recv.extent)&ofHost == 0
 }
 
-// call describes the call for the backend, without windows, path and digest.
+// call converts the call for the backend, without windows, path and digest.
 func (c *collective) call() driver.Call {
 	call := driver.Call{
 		Operation: c.operation, DataType: c.dataType, ReduceOp: c.reduceOp, Root: c.root,
@@ -199,9 +203,9 @@ func (c *collective) call() driver.Call {
 	return call
 }
 
-// prepare registers what a valid call on a stream needs, chooses its path and has the backend make
-// the plan. If memory cannot be registered now, because a stream of some rank captures, the call
-// takes a path that needs no windows, on all ranks.
+// prepare registers the memory that a valid call needs, chooses the path and has the backend create
+// the plan. If memory cannot be registered now because some rank captures a stream, the call takes
+// a path that needs no windows, on all ranks.
 func (pl *planner) prepare(ctx context.Context, c *collective, s *Stream) error {
 	ctx = orBackground(ctx)
 	if err := pl.life.cause(ctx); err != nil {
@@ -232,15 +236,15 @@ func (pl *planner) prepare(ctx context.Context, c *collective, s *Stream) error 
 		return fmt.Errorf("%w (%v)", pl.life.awaitCause(err), why)
 	}
 	c.described = submitted(&call, described, len(pl.ranks), word)
-	// Otherwise the next call may register memory and take another path.
+	// If memory is still pending, the next call may register it and take a different path.
 	if registered && c.keepable() && !c.hasPending(pl.windows) {
 		pl.plans[c.slot(c.weight())].Store(c)
 	}
 	return nil
 }
 
-// hasPending reports whether a pool of the call has memory that the next call registers. It is
-// called after the revision is read: memory that is mapped later changes that.
+// hasPending reports whether a pool of the call has memory that the next call would register. It
+// must be called after the revision has been read, because mapping memory changes the revision.
 func (c *collective) hasPending(w *windows) bool {
 	if !c.operation.UsesWindows() {
 		return false
@@ -249,8 +253,8 @@ func (c *collective) hasPending(w *windows) bool {
 	return send != nil && send.pending.Load() || recv != nil && recv.pending.Load()
 }
 
-// alignWindows realigns the pools in whose windows the buffers lie, also buffers that are named by
-// their addresses alone. That is not possible while the call is captured.
+// alignWindows realigns the pools whose windows contain the buffers, including buffers that are
+// known only by their addresses. It returns an error while the call is being captured.
 func (pl *planner) alignWindows(ctx context.Context, call driver.Call, registered bool) error {
 	at := pl.locations(&call)
 	if at.send == nil {
@@ -280,7 +284,8 @@ func (pl *planner) refused(c *collective, err error) error {
 	return fmt.Errorf("%v on group %s: %w", c.operation, pl.id, err)
 }
 
-// validate refuses what no rank could do: the call itself, and then its memory.
+// validate returns an error if no rank could execute the call, because of its arguments or its
+// memory.
 func (pl *planner) validate(c *collective, call *driver.Call) error {
 	if err := call.Validate(len(pl.ranks), pl.rank); err != nil {
 		return err
@@ -325,10 +330,10 @@ func (pl *planner) checkMemory(what string, m Memory, bytes int64, t DataType) e
 	return nil
 }
 
-// register registers the pools of a call's buffers with the group, unless they are: its first
-// collective on their memory. It reports whether they are registered then. Nothing is registered
-// while the stream of the call captures, which it does on all ranks, or, by agreement, while
-// another stream of some rank does.
+// register registers the pools of a call's buffers with the group if necessary, as in the group's
+// first collective on their memory. It reports whether they are registered. It registers nothing
+// while the stream of the call is being captured, which must be so on all ranks, or while some rank
+// captures another stream, on which the ranks agree.
 func (pl *planner) register(
 	ctx context.Context, c *collective, s *Stream,
 ) (registered bool, err error) {
@@ -346,7 +351,7 @@ func (pl *planner) register(
 		if errors.Is(err, ErrCapturing) {
 			return false, nil
 		}
-		// A caller whose context has ended may have left the call, and its buffers.
+		// If the context has ended, the caller may have abandoned the call and its buffers.
 		if err := cmp.Or(err, context.Cause(ctx)); err != nil {
 			return false, err
 		}
@@ -354,8 +359,8 @@ func (pl *planner) register(
 	return true, nil
 }
 
-// registersWith reports whether a collective of a group on the memory first registers some of its
-// pool with the group, or realigns the pool after a fault.
+// registersWith reports whether a collective of a group on the memory would first register memory
+// of its pool with the group, or realign the pool after a fault.
 func (m Memory) registersWith(g *Group) bool {
 	p := m.pool
 	if p == nil {
@@ -376,14 +381,14 @@ func (m Memory) registersWith(g *Group) bool {
 	return slices.ContainsFunc(p.segments[from:], (*segment).registrable)
 }
 
-// locations holds the windows in which the buffers of a call lie. where is text for people: that
-// they do, or why both are nil.
+// locations holds the windows that contain a call's buffers. The text where states that they do, or
+// why both windows are nil.
 type locations struct {
 	send, recv *windowEntry
 	where      string
 }
 
-// locations looks up the windows of a call's buffers and sets them in the call.
+// locations looks up the windows of a call's buffers and stores them in the call.
 func (pl *planner) locations(call *driver.Call) locations {
 	table := pl.windows.table.Load()
 	sendBytes, recvBytes := call.Spans(len(pl.ranks))
@@ -405,9 +410,9 @@ func (pl *planner) locations(call *driver.Call) locations {
 	return locations{send, recv, "both buffers lie in windows of the group"}
 }
 
-// describe collects what must be the same on all ranks: over windows also where the buffers lie. On
-// the direct path a rank without windows has no places, so that it differs from ranks with windows.
-// The two ends of a message may differ in operation, peer and place.
+// describe returns what must be the same on all ranks, which includes the places of buffers in
+// windows. On the direct path, a rank without windows has no places, so that it differs from ranks
+// with windows. The two ends of a message may differ in operation, peer and place.
 func (pl *planner) describe(call *driver.Call, at *locations, ticket uint64) *event.Call {
 	c := call.Describe()
 	c.Ticket = ticket
@@ -415,7 +420,7 @@ func (pl *planner) describe(call *driver.Call, at *locations, ticket uint64) *ev
 	case call.Operation.PointToPoint():
 		c.Operation, c.Root = "SendRecv", -1
 	case call.Norm != nil:
-		// The arguments of a norm go into the fields that exist.
+		// The text fields also encode the arguments of a norm.
 		c.DataType = fmt.Sprintf("%s[%d]", c.DataType, call.Norm.Hidden)
 		c.ReduceOp = fmt.Sprintf("%s, epsilon %g", c.ReduceOp, call.Norm.Epsilon)
 	}
@@ -425,10 +430,11 @@ func (pl *planner) describe(call *driver.Call, at *locations, ticket uint64) *ev
 	return &c
 }
 
-// place describes where the buffers of a call lie in windows.
+// place adds the places of a call's buffers in windows to its description.
 func (pl *planner) place(c *event.Call, call *driver.Call, at *locations) {
 	send, recv, sendAt, recvAt := at.send, at.recv, call.Send, call.Recv
-	// In place, the smaller buffer is this rank's part of the larger one, which stands for both.
+	// In place, the smaller buffer is this rank's part of the larger one, so use the larger one for
+	// both.
 	switch {
 	case !call.InPlace(pl.rank):
 	case call.Operation == driver.AllGather:
@@ -440,8 +446,8 @@ func (pl *planner) place(c *event.Call, call *driver.Call, at *locations) {
 	c.RecvPool, c.RecvSegment, c.RecvOffset = recv.position(recvAt)
 }
 
-// submitted completes the description of a call for events. A message is described as this rank
-// calls it.
+// submitted completes a call's description for events. It describes a message from the point of
+// view of this rank.
 func submitted(call *driver.Call, d *event.Call, ranks int, digest uint64) *event.Call {
 	if call.Operation.PointToPoint() {
 		*d = call.Describe()
@@ -451,7 +457,7 @@ func submitted(call *driver.Call, d *event.Call, ranks int, digest uint64) *even
 	return d
 }
 
-// digest condenses a description into the word that ranks compare.
+// digest returns the digest of a description, the word that ranks compare.
 func digest(c *event.Call) uint64 {
 	d := ledger.Empty
 	for words := range slices.Chunk(event.AppendCall(nil, c), 16) {
@@ -462,8 +468,9 @@ func digest(c *event.Call) uint64 {
 	return d
 }
 
-// callOf describes the call in which this rank differs from others, or returns nil if a mismatch
-// was not the cause. It looks up the windows again: the backend knows only its own.
+// callOf describes the call in which this rank differs from others, or returns nil if the cause is
+// not a mismatch. It looks up the windows again, because the backend does not know the group's
+// windows.
 func (pl *planner) callOf(cause error) *event.Call {
 	var mismatch *driver.MismatchError
 	if !errors.As(cause, &mismatch) {
@@ -471,7 +478,7 @@ func (pl *planner) callOf(cause error) *event.Call {
 	}
 	call, ticket := *mismatch.Call, mismatch.Number
 	if mismatch.Launch {
-		ticket = 0 // the call has no number that all ranks know
+		ticket = 0 // the ranks do not agree on the number of the call
 	}
 	at := pl.locations(&call)
 	return pl.describe(&call, &at, ticket)

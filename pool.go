@@ -17,84 +17,84 @@ import (
 	"symmem/internal/spin"
 )
 
-// PoolOptions adjust NewPool. The zero value makes a pool without a domain.
+// PoolOptions configures NewPool. The zero value creates a pool without a domain.
 type PoolOptions struct {
-	// Domain is the group whose ranks promise to make the same requests of this pool in the same
-	// order. nil makes a pool whose memory is never registered.
+	// Domain is the group whose ranks promise to make the same requests to this pool in the same
+	// order. If it is nil, the pool's memory is never registered.
 	Domain *Group
-	// Capacity is the most bytes the pool may map; 0 means no limit but the device's.
+	// Capacity limits the bytes that the pool may map. 0 means that only the device limits them.
 	Capacity int64
-	// Placement is the order among equally large free blocks.
+	// Placement selects one of several free blocks of the same size.
 	Placement Placement
-	// FirstSegment is the size of the first segment in bytes; 0 means 64 MiB. Each further one is
-	// as large as all before it together, so that n bytes make O(log n) segments. Streams share
-	// them; docs/design/placement.md has the most that is mapped.
+	// FirstSegment is the size of the first segment in bytes. 0 selects 64 MiB. Each later segment is
+	// as large as all earlier ones together, so that n bytes require O(log n) segments. Streams share
+	// segments; docs/design/placement.md states how much memory is mapped at most.
 	FirstSegment int64
-	// Sizing is how large segments are, and how blocks are cut from them.
+	// Sizing determines the sizes of segments and how they are split into blocks.
 	Sizing Sizing
 }
 
 // Pool is a caching allocator of buffers over the segments of one arena.
 //
-// A segment goes: mapped (any Alloc may map one), pending for a group until the end of a scope or
-// the group's first collective on it, registered with that group (a window), and finally, by Trim
-// or Close, deregistered from all groups and unmapped.
+// Any Alloc may map a new segment. The segment is then pending for each group until the end of a
+// scope of the group, or the group's first collective on it, registers it with that group, which
+// creates a window. Trim or Close finally deregisters it from all groups and unmaps it.
 //
-// It is safe for concurrent use. Concurrent requests of several goroutines have no defined order,
-// so a program that wants symmetric buffers allocates from one goroutine, or orders the requests.
-// Allocation never waits for another rank.
+// A Pool is safe for concurrent use. Concurrent requests of several goroutines have no defined
+// order, so a program that needs symmetric buffers must allocate on one goroutine or order its
+// requests. Allocation never waits for another rank.
 type Pool struct {
 	rt     *Runtime
 	id     uint64
-	number uint64 // in events: id, or, without a domain, the number of such pools made before
+	number uint64 // number in events: id or, without a domain, a count of such pools
 	domain *Group
 	arena  driver.Arena
-	space  int64 // bytes of the arena
+	space  int64 // size of the arena in bytes
 
 	mu        ranked.Spin[poolMu]
 	core      *alloc.Core                        // guarded by mu
 	ledger    *ledger.Ledger                     // guarded by mu
 	segments  []*segment                         // by ordinal, nil once trimmed; guarded by mu
 	next      int64                              // arena offset of the next segment; guarded by mu
-	useEvents map[alloc.StreamPoint]driver.Event // of uses of deferred blocks, or nil; guarded by mu
-	members   map[*Group]*membership             // groups that register here; guarded by mu
+	useEvents map[alloc.StreamPoint]driver.Event // for uses of deferred blocks; guarded by mu
+	members   map[*Group]*membership             // by registered group; guarded by mu
 	closed    bool                               // guarded by mu
 	suspicion suspicion                          // guarded by mu
-	kept      map[*segment]int                   // live buffers after Close; guarded by mu
+	kept      map[*segment]int                   // number of live buffers after Close; guarded by mu
 	addresses addressIndex                       // guarded by mu
-	watched   bool                               // there is an index or a hook; guarded by mu
+	watched   bool                               // there is an index or OnEvent; guarded by mu
 	outbox    outbox                             // guarded by mu
-	// frees counts the buffers freed; written with mu held, read without.
+	// frees counts freed buffers. It is written with mu held and read without.
 	frees atomic.Uint64
-	calls spin.Gate // counts the calls under way with the pool's memory; shut once Close begins
+	calls spin.Gate // counts the calls that use the pool's memory; closed when Close begins
 }
 
-// segment is a mapped segment.
+// segment represents a mapped segment.
 type segment struct {
 	memory driver.Segment
 	start  unsafe.Pointer
-	// ordinal numbers the segments of the pool from 0. None is given out again.
+	// ordinal numbers the segments of the pool from 0. Ordinals are not reused.
 	ordinal int32
 	bytes   int64
-	stream  uint32 // number, in the pool, of the stream that it was mapped for
-	// releasing reports whether it is about to be unmapped, so that it is not registered any more;
+	stream  uint32 // the pool's number of the stream that it was mapped for
+	// releasing reports whether the segment is about to be unmapped and must not be registered;
 	// guarded by Pool.mu.
 	releasing bool
-	// holds counts the users that need it mapped: the pool, until Trim, and registrations in
+	// holds counts the users that need the segment mapped: the pool, until Trim, and registrations in
 	// progress; guarded by Pool.mu.
 	holds int
 }
 
-// registrable reports whether a segment of the list of its pool is still there to be registered.
-// Pool.mu is held.
+// registrable reports whether the segment, an entry of Pool.segments, may be registered. Pool.mu is
+// held.
 func (s *segment) registrable() bool { return s != nil && !s.releasing }
 
-// arenaSizes are how many addresses a pool reserves, in bytes: the first is more than any device
-// has memory, since addresses of trimmed segments are not used again. Where addresses are rationed
-// (ulimit -v, many pools) it makes do with less.
+// arenaSizes lists the sizes in bytes of the address range that a pool tries to reserve. The first
+// exceeds the memory of any device, because the addresses of trimmed segments are not reused. If
+// addresses are limited (ulimit -v, many pools), the pool uses a smaller range.
 var arenaSizes = []int64{1 << 40, 1 << 34, 1 << 32, 1 << 30}
 
-// newArena reserves as many addresses as possible.
+// newArena reserves the largest possible address range.
 func newArena(d driver.Device) (arena driver.Arena, bytes int64, err error) {
 	for _, bytes = range arenaSizes {
 		arena, err = d.NewArena(bytes)
@@ -105,8 +105,8 @@ func newArena(d driver.Device) (arena driver.Arena, bytes int64, err error) {
 	return arena, bytes, err
 }
 
-// NewPool makes a pool. With a domain it is collective in the sense that every rank of the domain
-// makes its pools in the same order. It does not wait for other ranks.
+// NewPool creates a pool. Every rank of a domain must create the domain's pools in the same order.
+// NewPool does not wait for other ranks.
 func (rt *Runtime) NewPool(o PoolOptions) (*Pool, error) {
 	if err := rt.making.begin(); err != nil {
 		return nil, err
@@ -116,8 +116,8 @@ func (rt *Runtime) NewPool(o PoolOptions) (*Pool, error) {
 		return nil, invalid("making a pool: its domain is a group of another runtime")
 	}
 	if o.Domain != nil && rt.made.poolsOf(o.Domain) >= agreement.MaxLedgers {
-		return nil, invalid("making a pool: group %s is the domain of %d already, as many as an "+
-			"agreement compares", o.Domain.id, agreement.MaxLedgers)
+		return nil, invalid("making a pool: group %s is already the domain of %d pools, the maximum",
+			o.Domain.id, agreement.MaxLedgers)
 	}
 	core, err := alloc.New(o.config(rt.device.Info().Granularity))
 	if err != nil {
@@ -143,17 +143,17 @@ func (o PoolOptions) config(granularity int64) alloc.Config {
 	}
 }
 
-// Domain returns the group whose ranks make the same requests, or nil.
+// Domain returns the group whose ranks make the same requests, or nil if there is none.
 func (p *Pool) Domain() *Group { return p.domain }
 
 // Alloc returns a buffer of at least the given size for use on the default stream. Its contents are
 // undefined.
 //
-// Errors: ErrSize, OutOfMemoryError, ErrClosed.
+// Alloc returns ErrSize, an OutOfMemoryError or ErrClosed.
 func (p *Pool) Alloc(bytes int64) (Buffer, error) { return p.AllocOn(p.rt.stream, bytes) }
 
-// AllocOn is Alloc for use on a given stream. The memory may still be in use by earlier work of
-// that stream.
+// AllocOn is like Alloc, for use on a given stream. Earlier work of that stream may still be using
+// the memory.
 func (p *Pool) AllocOn(s *Stream, bytes int64) (Buffer, error) {
 	var site uint32
 	if p.rt.opts.CallSites {
@@ -162,12 +162,13 @@ func (p *Pool) AllocOn(s *Stream, bytes int64) (Buffer, error) {
 	return p.alloc(s, bytes, site)
 }
 
-// alloc allocates for a call site, or 0.
+// alloc allocates a buffer and records the call site, or none if site is 0.
 func (p *Pool) alloc(s *Stream, bytes int64, site uint32) (Buffer, error) {
 	if s == nil || s.rt != p.rt {
 		return Buffer{}, invalid("allocating on a stream of another runtime")
 	}
-	// No defer, and what is seldom called apart: this is the hot path of every allocation.
+	// This is the hot path of every allocation, so it has no defer and calls other functions for
+	// rare cases.
 	p.mu.Lock()
 	if p.closed {
 		return Buffer{}, p.refuse()
@@ -198,13 +199,13 @@ func (p *Pool) alloc(s *Stream, bytes int64, site uint32) (Buffer, error) {
 	return b, nil
 }
 
-// refuse gives back the lock of a pool that is closed.
+// refuse unlocks a closed pool and returns ErrClosed.
 func (p *Pool) refuse() error {
 	p.mu.Unlock()
 	return errPoolClosed
 }
 
-// absorbAt notes an allocation with its call site. p.mu is held.
+// absorbAt records an allocation with its call site. p.mu is held.
 func (p *Pool) absorbAt(block alloc.Block, bytes int64, site uint32) {
 	p.ledger.Absorb(&event.Event{
 		Kind: event.KindAlloc, Stream: p.core.Owner(), Segment: block.Segment,
@@ -212,14 +213,14 @@ func (p *Pool) absorbAt(block alloc.Block, bytes int64, site uint32) {
 	}, site)
 }
 
-// allocSlowly completes an allocation that needs more than a free block: blocks that come back
-// under pressure, a new segment, or what is free on other streams. p.mu is held.
+// allocSlowly completes an allocation that needs more than a free block: deferred blocks that are
+// reclaimed, a new segment, or free memory of other streams. p.mu is held.
 func (p *Pool) allocSlowly(
 	s *Stream, bytes int64, block alloc.Block, growth alloc.Growth, err error, site uint32,
 ) (alloc.Block, error) {
 	for {
-		if backErr := p.reclaim(s); backErr != nil {
-			return alloc.Block{}, backErr
+		if reclaimErr := p.reclaim(s); reclaimErr != nil {
+			return alloc.Block{}, reclaimErr
 		}
 		if err == nil && growth.Bytes == 0 {
 			return block, nil
@@ -236,7 +237,7 @@ func (p *Pool) allocSlowly(
 	}
 }
 
-// sizeError adds the requested size to an error, unless the error of the core has it.
+// sizeError adds the requested size to an error, unless the core's error contains it.
 func sizeError(doing string, bytes int64, err error) error {
 	if errors.Is(err, alloc.ErrSize) {
 		return err
@@ -244,8 +245,8 @@ func sizeError(doing string, bytes int64, err error) error {
 	return fmt.Errorf("%s %s: %w", doing, driver.Plural(bytes, "byte"), err)
 }
 
-// growOrLess maps a segment, or a smaller one that holds the request where the device has no more.
-// p.mu is held.
+// growOrLess maps a segment or, if the device has too little memory, a smaller one that satisfies
+// the request. p.mu is held.
 func (p *Pool) growOrLess(s *Stream, growth alloc.Growth, site uint32) error {
 	for {
 		err := p.grow(s, growth, site)
@@ -255,7 +256,7 @@ func (p *Pool) growOrLess(s *Stream, growth alloc.Growth, site uint32) error {
 	}
 }
 
-// growFailed adds the pool's figures to an ErrOutOfMemory of the device.
+// growFailed adds the pool's sizes to an ErrOutOfMemory of the device.
 func (p *Pool) growFailed(s *Stream, bytes int64, err error) error {
 	if !errors.Is(err, driver.ErrOutOfMemory) {
 		return err
@@ -263,7 +264,7 @@ func (p *Pool) growFailed(s *Stream, bytes int64, err error) error {
 	return exhausted(p.core.GrowFailed(bytes, s.number), err)
 }
 
-// grow maps a segment, for the call that needs it. p.mu is held.
+// grow maps a segment for the call that needs it. p.mu is held.
 func (p *Pool) grow(s *Stream, growth alloc.Growth, site uint32) error {
 	if growth.Bytes > p.space-p.next {
 		return &driver.OutOfMemoryError{Requested: growth.Bytes, Cause: syscall.ENOMEM}
@@ -287,7 +288,7 @@ func (p *Pool) grow(s *Stream, growth alloc.Growth, site uint32) error {
 		Size: growth.Bytes, Requested: growth.Bytes,
 	}, site)
 	for _, m := range p.members {
-		m.due()
+		m.setPending()
 	}
 	notify(p.rt, func(o *Observer) func(SegmentEvent) { return o.SegmentAlloc },
 		p.segmentEvent(p.segments[ordinal]))
@@ -306,8 +307,8 @@ func (p *Pool) Reserve(ctx context.Context, bytes int64, g *Group) error {
 	return p.ReserveOn(ctx, p.rt.stream, bytes, g)
 }
 
-// ReserveOn is Reserve for a given stream. No other stream gets any of that memory, until a fault
-// has the pool realigned.
+// ReserveOn is like Reserve, for a given stream. No other stream can use the reserved memory,
+// unless the pool is realigned after a fault.
 func (p *Pool) ReserveOn(ctx context.Context, s *Stream, bytes int64, g *Group) error {
 	ctx = orBackground(ctx)
 	var site uint32
@@ -317,7 +318,7 @@ func (p *Pool) ReserveOn(ctx context.Context, s *Stream, bytes int64, g *Group) 
 	return p.reserveFor(ctx, s, bytes, g, site)
 }
 
-// reserveFor reserves for a call site, or 0.
+// reserveFor reserves memory and records the call site, or none if site is 0.
 func (p *Pool) reserveFor(
 	ctx context.Context, s *Stream, bytes int64, g *Group, site uint32,
 ) error {
@@ -329,7 +330,7 @@ func (p *Pool) reserveFor(
 			return err
 		}
 	}
-	for { // again where pools were realigned since, which ends reservations
+	for { // repeat if the pool has been realigned meanwhile, which drops reservations
 		before := suspectPool{p}.rebuilds()
 		if err := p.reserve(s, bytes, site); err != nil {
 			return sizeError("reserving", bytes, err)
@@ -371,19 +372,19 @@ func (p *Pool) reserve(s *Stream, bytes int64, site uint32) error {
 // Close deregisters all segments and unmaps those without live buffers. A second Close does
 // nothing.
 //
-// Close waits for calls of other goroutines that use buffers of the pool, registrations included,
+// Close waits for calls of other goroutines that use buffers of the pool, including registrations,
 // and for the work that this rank has queued on any stream. Calls that begin meanwhile return
-// ErrClosed. If one of these has not ended after twice Options.Timeout, Close returns a
-// TimeoutError and the pool stays open.
+// ErrClosed. If the calls and the work have not ended after twice Options.Timeout, Close returns a
+// TimeoutError and the pool remains open.
 //
-// Memory of buffers that were not freed stays usable through a View, a pointer or kernels. Its
-// segment stays mapped, and counts as memory of this process, until Free of its last buffer, which
-// works after Close, or until the process ends. Any other call with such a buffer returns
-// ErrClosed. The addresses of these segments, and those between them, are not reused. On GPUs the
-// memory also keeps the GPU's primary context alive.
+// The memory of buffers that have not been freed remains usable through a View, a pointer or
+// kernels. A segment with such buffers stays mapped, as memory of this process, until its last
+// buffer is freed, which is possible after Close, or until the process ends. Any other call with
+// such a buffer returns ErrClosed. The addresses of these segments and the addresses between them
+// are not reused. On GPUs the memory also keeps the GPU's primary context alive.
 func (p *Pool) Close() error { return p.closeAfter(p.rt.streams.drain) }
 
-// closeAfter is Close with another wait for the work of this rank.
+// closeAfter implements Close with a given function that waits for the work of this rank.
 func (p *Pool) closeAfter(wait func(context.Context) error) error {
 	if p.isClosed() {
 		return nil

@@ -10,20 +10,20 @@ import (
 	"symmem/driver"
 )
 
-// rankLists compares the lists of ranks with which ranks join a group.
+// rankLists compares the rank lists that ranks pass when they join a group.
 type rankLists struct {
 	store      driver.Store
 	rank, size int // in the world
 	timeout    time.Duration
 }
 
-// ranksKey returns the key under which a rank stores the list of ranks of a group that it joins.
+// ranksKey returns the key under which a rank stores its rank list for a group.
 func ranksKey(id string, rank int) string {
 	return fmt.Sprintf("ranks/%q/%d", id, rank)
 }
 
-// announce stores the list of ranks with which this rank joins a group, and compares it with
-// the list of the lowest of these ranks, if that is present. If the store does not answer in time,
+// announce stores the rank list that this rank passes for a group and compares it with the list of
+// the lowest of these ranks, if that rank has stored one. If the store does not respond in time,
 // the error names the rank that serves it.
 func (l *rankLists) announce(ctx context.Context, id string, ranks []int) error {
 	begun := time.Now()
@@ -35,7 +35,7 @@ func (l *rankLists) announce(ctx context.Context, id string, ranks []int) error 
 	}
 	server := l.store.ServedBy()
 	if server < 0 || !errors.Is(err, context.DeadlineExceeded) {
-		return nil // Joining the group reports the cause.
+		return nil // joining the group reports the cause
 	}
 	return &AbsentError{
 		Doing: "storing which ranks join", Waited: time.Since(begun).Round(time.Millisecond),
@@ -44,8 +44,8 @@ func (l *rankLists) announce(ctx context.Context, id string, ranks []int) error 
 	}
 }
 
-// differ returns an error if another rank has joined the group with a different list of
-// ranks. The backend may report that as some other failure.
+// differ returns an error if another rank has passed a different rank list for the group. The
+// backend may report this mistake as a different failure.
 func (l *rankLists) differ(id string, ranks []int) error {
 	ctx, cancel := context.WithTimeout(context.Background(), endDelay/2)
 	defer cancel()
@@ -57,12 +57,12 @@ func (l *rankLists) differ(id string, ranks []int) error {
 	return nil
 }
 
-// compare compares with the list of one rank, if it is there.
+// compare returns an error if the given rank has stored a different list.
 func (l *rankLists) compare(ctx context.Context, id string, ranks []int, rank int) error {
-	theirs, there, err := l.store.Peek(ctx, ranksKey(id, rank))
-	if ours := fmt.Sprint(ranks); err == nil && there && string(theirs) != ours {
-		return invalid("rank %d gives the ranks %.1000s, this rank %s: all give the same, in the same "+
-			"order", rank, theirs, ours)
+	theirs, ok, err := l.store.Peek(ctx, ranksKey(id, rank))
+	if ours := fmt.Sprint(ranks); err == nil && ok && string(theirs) != ours {
+		return invalid("rank %d passes the ranks %.1000s, but this rank %s: all must pass the same "+
+			"ranks in the same order", rank, theirs, ours)
 	}
 	return nil
 }

@@ -15,27 +15,28 @@ import (
 	"symmem/internal/invariants"
 )
 
-// membership holds the windows of a group in a pool.
+// membership represents a group's use of a pool and holds its windows there.
 type membership struct {
 	pool    *Pool
 	group   *Group
 	windows map[*segment]driver.Window // guarded by Pool.mu
-	// next is the ordinal of the first segment that may wait to be registered: those before are
-	// registered, or trimmed; guarded by Pool.mu.
+	// next is the ordinal of the first segment that may be pending. Earlier segments have been
+	// registered or trimmed; guarded by Pool.mu.
 	next int32
-	// pending reports whether segments were mapped since the group last registered. It is what the
-	// end of a scope looks at: one load, however many segments and groups there are.
+	// pending reports whether segments have been mapped since the group last registered. The end of a
+	// scope loads only this word, whatever the number of segments and groups.
 	pending atomic.Bool
 }
 
-// due notes that memory waits to be registered: a plan that was made before would not see to it.
-func (m *membership) due() {
+// setPending marks the membership as having memory to register. Existing plans become stale,
+// because they would not register it.
+func (m *membership) setPending() {
 	m.pending.Store(true)
 	m.group.windows.revision.Add(1)
 }
 
-// joined returns the group's membership, and makes it at the group's first use of the pool. A new
-// member has all live segments pending. p.mu is held.
+// joined returns the group's membership, and creates it when the group first uses the pool. All
+// live segments are pending for a new member. p.mu is held.
 func (p *Pool) joined(g *Group) (*membership, error) {
 	if m := p.members[g]; m != nil {
 		return m, nil
@@ -54,14 +55,14 @@ func (p *Pool) joined(g *Group) (*membership, error) {
 	return m, nil
 }
 
-// Register registers with the group the segments that are not registered with it yet. It is
-// collective over the group, and what the end of a scope does. With nothing new it returns at once,
-// without asking other ranks.
+// Register registers all segments with the group that are not registered with it yet, as the end of
+// a scope does. It is collective over the group. Without new segments it returns at once and does
+// not communicate.
 //
-// Errors: DivergenceError, TimeoutError, RankLostError, on every rank of the group; further calls
-// return the same error, and windows that were made before are closed with the group.
-// ErrCapturing, on every rank, where a stream of one of them captures: nothing was registered then,
-// and the group is good.
+// A DivergenceError, TimeoutError or RankLostError is returned on every rank of the group. Further
+// calls return the same error, and existing windows are closed with the group. If any rank captures
+// a stream, every rank returns ErrCapturing; then nothing has been registered and the group remains
+// usable.
 func (p *Pool) Register(ctx context.Context, g *Group) error {
 	ctx = orBackground(ctx)
 	m, err := p.member(g)
@@ -74,7 +75,7 @@ func (p *Pool) Register(ctx context.Context, g *Group) error {
 	return p.registerPending(ctx, g, m)
 }
 
-// registerPending enters the pool and registers what is pending for a group.
+// registerPending enters the pool and registers the segments that are pending for a group.
 func (p *Pool) registerPending(ctx context.Context, g *Group, m *membership) error {
 	in, err := enter(p, nil)
 	if err != nil {
@@ -84,8 +85,8 @@ func (p *Pool) registerPending(ctx context.Context, g *Group, m *membership) err
 	return p.registerEntered(ctx, g, m)
 }
 
-// registerInCall is Register for a call that has entered the pool, so that a Close that has begun
-// since then waits for it.
+// registerInCall is Register for a call that has already entered the pool. Close waits for such a
+// call.
 func (p *Pool) registerInCall(ctx context.Context, g *Group) error {
 	m, err := p.member(g)
 	if err != nil {
@@ -99,7 +100,7 @@ func (p *Pool) registerInCall(ctx context.Context, g *Group) error {
 
 func (p *Pool) member(g *Group) (*membership, error) {
 	if g == nil || g.rt != p.rt {
-		return nil, invalid("no group of the pool's runtime")
+		return nil, invalid("the group is nil or belongs to another runtime than the pool")
 	}
 	if m := g.windows.memberOf(p); m != nil {
 		return m, nil
@@ -116,7 +117,7 @@ func (p *Pool) member(g *Group) (*membership, error) {
 	return m, err
 }
 
-// registerEntered is registerPending for a call that has entered the pool.
+// registerEntered implements registerPending for a call that has already entered the pool.
 func (p *Pool) registerEntered(ctx context.Context, g *Group, m *membership) error {
 	defer deliverAll(p.rt)
 	g.mu.Lock()
@@ -132,7 +133,7 @@ func (p *Pool) registerEntered(ctx context.Context, g *Group, m *membership) err
 	err := g.aligner.meet(ctx, &meeting{
 		tag: "registration", pools: []*Pool{p},
 		ledgers: func() []agreement.Ledger {
-			p.registered(pending) // what is listed now may be others
+			p.registered(pending) // the list may have changed
 			if pending = p.pendingOf(m); g.rt.Check() == CheckOff {
 				return nil
 			}
@@ -143,14 +144,15 @@ func (p *Pool) registerEntered(ctx context.Context, g *Group, m *membership) err
 		err = p.registerAll(ctx, g, m, pending)
 	}
 	if err != nil {
-		// What is not registered stays pending, so that the next call returns the fault, too.
-		m.due()
+		// Segments that are not registered stay pending, so that the next call returns the fault,
+		// too.
+		m.setPending()
 		return err
 	}
 	return nil
 }
 
-// registerAll registers what was agreed on. g.mu is held.
+// registerAll registers the segments that the ranks agreed on. g.mu is held.
 func (p *Pool) registerAll(
 	ctx context.Context, g *Group, m *membership, pending []*segment,
 ) error {
@@ -169,8 +171,8 @@ func (p *Pool) registerAll(
 	return nil
 }
 
-// pendingOf copies the pending list, so that no lock is held while ranks wait for each other. What
-// is mapped meanwhile stays pending.
+// pendingOf returns a copy of the pending segments, so that no lock is held while ranks wait for
+// each other. Segments that are mapped meanwhile remain pending.
 func (p *Pool) pendingOf(m *membership) []*segment {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -185,16 +187,17 @@ func (p *Pool) pendingOf(m *membership) []*segment {
 	return pending
 }
 
-// registered ends the use of a list of segments, of which Trim may have retired some meanwhile.
+// registered releases a list of segments from pendingOf. Trim may have retired some of them
+// meanwhile.
 func (p *Pool) registered(pending []*segment) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, s := range pending {
-		_ = p.release(s) // an error is that of a Trim that has returned
+		_ = p.release(s) // an error could only concern a Trim that has returned
 	}
 }
 
-// release ends a hold of a segment. The last one unmaps it. p.mu is held.
+// release removes a hold on a segment and unmaps the segment if it was the last one. p.mu is held.
 func (p *Pool) release(s *segment) error {
 	if s.holds--; s.holds > 0 {
 		return nil
@@ -211,9 +214,9 @@ func (p *Pool) registerOne(ctx context.Context, g *Group, m *membership, s *segm
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if s.releasing || p.members[g] != m {
-		ended := fmt.Errorf("registering segment %d with group %s: one of the two has ended: %w",
-			s.ordinal, g.id, ErrClosed)
-		return errors.Join(ended, w.Deregister())
+		closedErr := fmt.Errorf("registering segment %d with group %s: the segment or group was "+
+			"closed: %w", s.ordinal, g.id, ErrClosed)
+		return errors.Join(closedErr, w.Deregister())
 	}
 	m.windows[s], m.next = w, s.ordinal+1
 	g.windows.add(p, s, w)
@@ -223,7 +226,7 @@ func (p *Pool) registerOne(ctx context.Context, g *Group, m *membership, s *segm
 	return nil
 }
 
-// deregister takes all windows over a segment back. p.mu is held.
+// deregister removes all windows of a segment. p.mu is held.
 func (p *Pool) deregister(s *segment) error {
 	errs := []error{deregisterAdopted(p.rt, s)}
 	byKey := func(a, b *membership) int { return cmp.Compare(a.group.key, b.group.key) }
@@ -233,7 +236,7 @@ func (p *Pool) deregister(s *segment) error {
 	return errors.Join(errs...)
 }
 
-// dropWindow takes the group's window over a segment back, if it has one. Pool.mu is held.
+// dropWindow deregisters the group's window of a segment, if it has one. Pool.mu is held.
 func (m *membership) dropWindow(s *segment) error {
 	w := m.windows[s]
 	if w == nil {
@@ -247,7 +250,7 @@ func (m *membership) dropWindow(s *segment) error {
 	return closedOnce(w.Deregister())
 }
 
-// unmap gives a segment's memory back. p.mu is held.
+// unmap unmaps a segment. p.mu is held.
 func (p *Pool) unmap(s *segment) error {
 	notify(p.rt, func(o *Observer) func(SegmentEvent) { return o.SegmentFree }, p.segmentEvent(s))
 	p.segments[s.ordinal] = nil
@@ -257,8 +260,8 @@ func (p *Pool) unmap(s *segment) error {
 	return closedOnce(s.memory.Unmap())
 }
 
-// closedOnce passes on the error of ending a window or a segment. That it was ended before is a
-// mistake of this package.
+// closedOnce returns the error of closing a window or a segment. In builds with the tag invariants
+// it panics if the window or segment was already closed, which is a bug in this package.
 func closedOnce(err error) error {
 	if invariants.Enabled && errors.Is(err, ErrClosed) {
 		panic("symmem: ended twice: " + err.Error())
@@ -266,7 +269,7 @@ func closedOnce(err error) error {
 	return err
 }
 
-// leave ends a group's part in the pool: its windows go.
+// leave removes a group from the pool and deregisters its windows there.
 func (p *Pool) leave(g *Group) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -280,18 +283,18 @@ func (p *Pool) leave(g *Group) error {
 		errs = append(errs, m.dropWindow(s))
 	}
 	delete(p.members, g)
-	// A later registration finds pending memory, and then the closed group.
-	m.due()
+	// A later registration then finds memory pending and detects that the group is closed.
+	m.setPending()
 	return errors.Join(errs...)
 }
 
-// Trim gives segments without live buffers back to the device, newest first, as long as at least
-// keep bytes stay mapped. It is collective over the domain: the ranks agree, all deregister, and
-// only then does any of them unmap. Before that each rank waits for the work that it has queued;
-// if that does not end in time, the segments stay mapped until Close. Segments with
-// buffers that a Graph or a graph of another library uses are kept until the graph is closed, even
-// if the buffers were freed. While another library captures an adopted stream of some rank, Trim
-// returns ErrCapturing on all ranks and changes nothing.
+// Trim returns segments without live buffers to the device, newest first, as long as at least keep
+// bytes stay mapped. It is collective over the domain: the ranks agree on the segments and
+// deregister them, and none of them unmaps a segment before all have deregistered it. First each
+// rank waits for its queued work; if the work does not end in time, the segments stay mapped until
+// Close. Segments with buffers that a Graph or a graph of another library uses are kept until the
+// graph is closed, even if the buffers have been freed. If another library is capturing an adopted
+// stream of some rank, Trim returns ErrCapturing on all ranks and changes nothing.
 func (p *Pool) Trim(ctx context.Context, keep int64) error {
 	ctx = orBackground(ctx)
 	defer deliverAll(p.rt)
@@ -317,7 +320,7 @@ func (p *Pool) Trim(ctx context.Context, keep int64) error {
 	}
 	idle, err := p.takeIdle(ctx, keep)
 	err = errors.Join(err, p.retire(idle, (*Pool).deregister))
-	// Peers may read a segment through their windows until they have deregistered it, too.
+	// Peers may read a segment through their windows until they have deregistered it.
 	if _, waitErr := g.comm.Exchange(ctx, driver.LaneControl, nil); waitErr != nil {
 		return errors.Join(err, g.life.awaitCause(waitErr))
 	}
@@ -329,8 +332,8 @@ func (p *Pool) trimAlone(ctx context.Context, keep int64) error {
 	return errors.Join(err, p.retire(idle, (*Pool).deregister), p.retire(idle, (*Pool).release))
 }
 
-// takeIdle takes the idle segments out of the core, and waits for the work on them: since Trim has
-// waited, other goroutines may have queued some, and freed its buffers.
+// takeIdle removes the idle segments from the core and waits for the work on them. Other goroutines
+// may have queued such work, and freed its buffers, since Trim waited.
 func (p *Pool) takeIdle(ctx context.Context, keep int64) ([]*segment, error) {
 	idle := p.removeIdle(keep)
 	if len(idle) == 0 {
@@ -342,7 +345,7 @@ func (p *Pool) takeIdle(ctx context.Context, keep int64) ([]*segment, error) {
 	return idle, nil
 }
 
-// removeIdle takes the idle segments out of the core and excludes them from registration.
+// removeIdle removes the idle segments from the core and excludes them from registration.
 func (p *Pool) removeIdle(keep int64) []*segment {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -363,7 +366,7 @@ func (p *Pool) removeIdle(keep int64) []*segment {
 
 func byOrdinal(a, b *segment) int { return cmp.Compare(a.ordinal, b.ordinal) }
 
-// retire takes a step of all segments that no Close has taken meanwhile.
+// retire applies a step to all of the segments that Close has not unmapped meanwhile.
 func (p *Pool) retire(idle []*segment, step func(*Pool, *segment) error) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -376,7 +379,8 @@ func (p *Pool) retire(idle []*segment, step func(*Pool, *segment) error) error {
 	return errors.Join(errs...)
 }
 
-// history is the pool's part in an agreement, with the segments that are about to be registered.
+// history returns the pool's history for an agreement, with the segments that are about to be
+// registered.
 func (p *Pool) history(pending []*segment) agreement.Ledger {
 	var list agreement.Pending
 	for _, s := range pending {
@@ -391,8 +395,9 @@ func (p *Pool) isClosed() bool {
 	return p.closed
 }
 
-// noteAgreed notes up to which position the histories agree, so that it is never compared again.
-// Only an agreement of the whole domain counts: ranks outside a smaller group took no part in it.
+// noteAgreed records the position up to which the histories agree, so that this part is not
+// compared again. Only an agreement of the whole domain counts, because an agreement of a smaller
+// group does not include all its ranks.
 func (p *Pool) noteAgreed(agreed []agreement.AgreedPrefix, g *roster) {
 	if p.domain == nil || !g.contains(&p.domain.roster) {
 		return

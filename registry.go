@@ -8,15 +8,15 @@ import (
 	"symmem/internal/ranked"
 )
 
-// registry lists the groups and pools that a Runtime has made and not closed.
+// registry lists the open groups and pools of a Runtime.
 type registry struct {
 	mu     *ranked.Mutex[runtimeMu]
-	life   context.Context // ends when Close of the Runtime begins; both lists then stay as they are
+	life   context.Context // ends when Runtime.Close begins, after which the lists do not change
 	world  *Group
 	groups []*Group // guarded by mu
 	pools  []*Pool  // guarded by mu
-	arenas arenas   // of pools
-	// localPools counts the pools made without a domain; guarded by mu.
+	arenas arenas   // of the pools
+	// localPools counts the pools created without a domain; guarded by mu.
 	localPools uint64
 }
 
@@ -32,8 +32,8 @@ func (r *registry) allGroups() []*Group {
 	return slices.Clone(r.groups)
 }
 
-// addGroup adds a group and starts its goroutines, unless Close has begun, which waits only for
-// goroutines of groups that it finds.
+// addGroup adds a group and starts its goroutines. It returns an error once Close has begun,
+// because Close waits only for the goroutines of groups that it finds.
 func (r *registry) addGroup(g *Group) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -46,8 +46,8 @@ func (r *registry) addGroup(g *Group) error {
 	return nil
 }
 
-// forgetGroup removes a group that is closed. Groups that have failed stay, since ranks that
-// realign pools ask for their faults.
+// forgetGroup removes a closed group. Groups that have failed remain, because ranks that realign
+// pools report their faults.
 func (r *registry) forgetGroup(g *Group) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -69,7 +69,7 @@ func (r *registry) addPool(p *Pool) {
 	r.arenas.set(p, p.space)
 }
 
-// forgetPool removes a pool that is closed.
+// forgetPool removes a closed pool.
 func (r *registry) forgetPool(p *Pool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -78,7 +78,7 @@ func (r *registry) forgetPool(p *Pool) {
 	}
 }
 
-// keepAddresses sets how many addresses of a pool that is closed are still in use.
+// keepAddresses sets how much of a closed pool's address range is still in use, in bytes.
 func (r *registry) keepAddresses(p *Pool, bytes int64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -96,12 +96,12 @@ func (r *registry) poolsOf(domain *Group) int {
 	return count
 }
 
-// poolNumbers is the number of pools of one domain that have different ids.
+// poolNumbers is the number of distinct pool ids for each domain.
 const poolNumbers = 1 << 16
 
-// poolID returns the id of the next pool of a domain, which is the same on all ranks of the domain
-// and differs from that of any pool of another one. Pools of the world have small ids, since those
-// are in every report. mu is held.
+// poolID returns the id of a domain's next pool. It is the same on all ranks of the domain and
+// differs from the ids of other domains' pools. Pools of the world have small ids, because they
+// appear in every report. mu is held.
 func (r *registry) poolID(domain *Group) uint64 {
 	if domain == nil {
 		return 0
@@ -114,8 +114,8 @@ func (r *registry) poolID(domain *Group) uint64 {
 	return domain.key&^(poolNumbers-1) | count%poolNumbers
 }
 
-// poolName names a pool by its id. The ids of pools of the world are small; those of other domains
-// begin with the key of the group.
+// poolName returns a name for the pool with an id. The ids of the world's pools are small; those of
+// other domains' pools begin with the group's key.
 func (r *registry) poolName(id uint64) string {
 	if id < poolNumbers {
 		return fmt.Sprintf("pool %d", id)

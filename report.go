@@ -10,9 +10,9 @@ import (
 // report describes a fault for the other ranks of the group.
 type report struct {
 	Kind string `json:"kind"`
-	// Doing names the call in which the rank was, if that is known.
+	// Doing names the call that the rank was in, if it is known.
 	Doing string `json:"doing"`
-	// One of these holds an error of its type. For any other error, Text has its text.
+	// At most one of these holds the error, by its type. For any other error, Text holds its text.
 	Lost       *RankLostError   `json:"lost,omitempty"`
 	Late       *TimeoutError    `json:"late,omitempty"`
 	Deadlock   *DeadlockError   `json:"deadlock,omitempty"`
@@ -22,19 +22,19 @@ type report struct {
 	Text       string           `json:"text,omitempty"`
 	// Interrupted reports whether the rank's caller interrupted its wait.
 	Interrupted bool `json:"interrupted,omitempty"`
-	// Rank is the world rank of a PriorError, and Cause what had failed there. Pending reports whether
-	// the rank does not know the cause for sure yet.
+	// For a PriorError, Rank is its world rank and Cause describes what had failed there. Pending
+	// reports whether the rank is not certain of the cause yet.
 	Rank    int     `json:"rank"`
 	Cause   *report `json:"cause,omitempty"`
 	Pending bool    `json:"pending,omitempty"`
-	// Suspect reports whether the rank has marked a pool suspect since a fault of another group.
+	// Suspect reports whether the rank has marked a pool suspect after a fault of another group.
 	Suspect bool `json:"suspect,omitempty"`
-	from    int  // the world rank whose report it is
+	from    int  // the world rank that sent the report
 }
 
-// The kinds of a report, in the order in which one explains the others: a rank that is lost makes
-// others late, a stream that had failed before leaves them without a rank, as does a rank that
-// closes its Runtime while a group is made, and a divergence makes them wait in different places.
+// The kinds of a report. Each kind can be the cause of those that follow it: others are late
+// because a rank is lost, because its stream had failed before, because it closed its Runtime while
+// a group was being created, or because ranks have diverged and wait in different calls.
 const (
 	kindLost     = "lost"
 	kindPrior    = "prior"
@@ -47,8 +47,8 @@ const (
 	kindOther    = "other"
 )
 
-// reportOf returns the report of an error. It checks for a PriorError first, since that wraps
-// others.
+// reportOf returns the report of an error. It checks for a PriorError first, because that wraps
+// other errors.
 func reportOf(cause error) report {
 	var prior *PriorError
 	if errors.As(cause, &prior) {
@@ -104,7 +104,7 @@ func (r *report) valid() bool {
 	return true
 }
 
-// err returns the reported error, or one with its text.
+// err returns the reported error, or an error with its text.
 func (r *report) err() error {
 	switch r.Kind {
 	case kindLost:
@@ -130,7 +130,7 @@ func (r *report) err() error {
 	return errors.New(cmp.Or(r.Text, r.Doing))
 }
 
-// peerReportError stands for the error of another rank.
+// peerReportError represents an error of another rank.
 type peerReportError struct {
 	text string
 	is   error

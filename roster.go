@@ -8,8 +8,8 @@ import (
 
 // roster identifies a group and lists its ranks.
 type roster struct {
-	id    string // for people
-	full  string // the same on all ranks, and unique among all groups
+	id    string // the name in messages
+	full  string // unique among all groups, and the same on all ranks
 	key   uint64 // a hash of full
 	ranks []int  // world ranks in group order
 	rank  int    // this rank's number in the group
@@ -25,5 +25,6 @@ func (r *roster) contains(other *roster) bool {
 	return true
 }
 
-// divergence returns the difference that an agreement of the group has found, or nil.
+// divergence returns the difference that an agreement of the group has found, or nil if there is
+// none.
 func (r *roster) divergence(v *agreement.Outcome) error { return divergenceOf(v, r.id, r.ranks) }

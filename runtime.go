@@ -16,10 +16,8 @@ import (
 	"symmem/internal/rendezvous"
 )
 
-// Runtime is one rank: its device, its groups, pools and streams.
-//
-// States: open, closed. Everything made from a Runtime ends with it. It is safe for concurrent
-// use.
+// Runtime represents this process as a rank, with its device, groups, pools and streams. Close ends
+// all of them. A Runtime is safe for concurrent use.
 type Runtime struct {
 	opts      Options
 	source    string
@@ -32,11 +30,11 @@ type Runtime struct {
 	observers observers
 	stepGuard bool // whether Step compares anything
 	sites     callSites
-	// ownersWait is the argument of SetIdle.
+	// ownersWait holds the argument of SetIdle.
 	ownersWait atomic.Bool
 
-	mu        ranked.Mutex[runtimeMu] // also of the parts that follow
-	adopted   []*AdoptedCommunicator  // replaced, never changed; guarded by mu
+	mu        ranked.Mutex[runtimeMu] // also guards fields of the parts that follow
+	adopted   []*AdoptedCommunicator  // replaced rather than modified; guarded by mu
 	making    creation
 	made      registry
 	streams   streamList
@@ -62,8 +60,8 @@ func newRuntime(
 	return rt
 }
 
-// Open finds the ranks, opens this rank's device and joins the world. It is collective: it returns
-// when all ranks have called it, or with an error that names those that have not.
+// Open finds the other ranks, opens this rank's device and joins the world. It is collective. It
+// returns when all ranks have called it, or with an error that names the missing ranks.
 func Open(ctx context.Context, opts Options) (*Runtime, error) {
 	ctx = orBackground(ctx)
 	opts, err := opts.withDefaults()
@@ -86,8 +84,8 @@ func Open(ctx context.Context, opts Options) (*Runtime, error) {
 	return newRuntime(opts, &w, store, member).start(ctx)
 }
 
-// OpenLocal opens a world of n ranks inside this process, for tests and examples: each Runtime
-// belongs to one goroutine. The ranks synchronize and are compared as processes are.
+// OpenLocal opens a world of n ranks in this process, for tests and examples. Each Runtime should
+// be used by one goroutine. The ranks synchronize and are compared as if they were processes.
 func OpenLocal(ctx context.Context, n int, opts Options) ([]*Runtime, error) {
 	ctx = orBackground(ctx)
 	opts, err := opts.withDefaults()
@@ -121,7 +119,7 @@ func OpenLocal(ctx context.Context, n int, opts Options) ([]*Runtime, error) {
 	return runtimes, nil
 }
 
-// start opens the device and joins the world. It cleans up after itself when it fails.
+// start opens the device and joins the world. If it fails, it closes the Runtime.
 func (rt *Runtime) start(ctx context.Context) (*Runtime, error) {
 	if err := rt.open(ctx); err != nil {
 		rt.monitor.note(err)
@@ -172,7 +170,7 @@ func (rt *Runtime) Rank() int { return rt.rank }
 // Size returns the number of ranks in the world.
 func (rt *Runtime) Size() int { return rt.size }
 
-// Source names where the ranks come from, such as "torchrun".
+// Source returns how the ranks were configured, such as "torchrun".
 func (rt *Runtime) Source() string { return rt.source }
 
 // World returns the group of all ranks. It is closed with the Runtime.
@@ -180,51 +178,52 @@ func (rt *Runtime) World() *Group { return rt.made.world }
 
 // Device describes the device.
 func (rt *Runtime) Device() DeviceInfo {
-	of, ordinal := rt.device.Info(), -1
+	info, ordinal := rt.device.Info(), -1
 	if numbered, ok := rt.device.(driver.Numbered); ok {
 		ordinal = numbered.Ordinal()
 	}
 	return DeviceInfo{
-		Backend: of.Backend, Name: of.Name, Ordinal: ordinal, Granularity: of.Granularity,
-		Addressable: of.Addressable, CheckIsFree: of.CheckIsFree,
+		Backend: info.Backend, Name: info.Name, Ordinal: ordinal, Granularity: info.Granularity,
+		Addressable: info.Addressable, CheckIsFree: info.CheckIsFree,
 	}
 }
 
 // DeviceInfo describes a device.
 type DeviceInfo struct {
-	// Backend and Name describe the device for people.
+	// Backend and Name are the names of the backend and the device.
 	Backend, Name string
-	// Ordinal is the number of the device among those that the process sees, or -1 where devices
-	// have no numbers, as on the host.
+	// Ordinal is the number of the device among those that the process sees, or -1 if devices have no
+	// numbers, as on the host backend.
 	Ordinal int
 	// Granularity is the unit of segment sizes in bytes, a power of two.
 	Granularity int64
 	// Addressable reports whether the processor can read and write device memory directly.
 	Addressable bool
-	// CheckIsFree reports whether comparing every collective costs nothing here, so that CheckEvery
-	// is the default.
+	// CheckIsFree reports whether comparing every collective costs nothing. CheckEvery is the default
+	// then.
 	CheckIsFree bool
 }
 
 // Check returns the level at which ranks compare.
 func (rt *Runtime) Check() CheckLevel { return CheckLevel(rt.level.Load()) }
 
-// Formula is what reductions of this rank's groups compute.
+// Formula returns the formula that reductions of this rank's groups compute.
 func (rt *Runtime) Formula() Formula { return rt.opts.Deterministic }
 
 // Close leaves every group and releases all memory without live buffers; Pool.Close describes what
-// happens to those. An error that several streams or groups have in common is in the result once. A
-// second Close does nothing.
+// happens to live buffers. An error that several streams or groups return appears in the result
+// once. A second Close does nothing.
 //
 // Close waits for queued work, at most for twice Options.Timeout. If that work does not end, Close
-// may wait as long again for each group that has collectives behind it and for each pool that a
-// call uses. It waits for other ranks in two cases only. If a group has failed and no call has
-// returned the fault yet, the ranks first determine the cause, as in Group.Close. And the rank that
-// serves the store waits until the others have left or ended, at most until Options.Timeout, and at
-// least 1 s, after the call. Interop.Close takes a context that ends this second wait.
+// may wait as long again for each group whose collectives are queued after it, and for each pool
+// that a call uses. It waits for other ranks in two cases only. If a group has failed and no call
+// has returned the fault yet, the ranks first determine the cause, as in Group.Close. The rank that
+// serves the store waits until the others have left or ended; this wait ends Options.Timeout after
+// the beginning of Close, but not before 1 s. Interop.Close has a context that ends the second
+// wait.
 func (rt *Runtime) Close() error { return rt.close(context.Background()) }
 
-// close is Close. The end of the context ends the wait for other ranks to leave.
+// close implements Close. When the context ends, it stops waiting for other ranks to leave.
 func (rt *Runtime) close(ctx context.Context) error {
 	if !rt.making.close() {
 		return nil
@@ -250,11 +249,11 @@ func (rt *Runtime) close(ctx context.Context) error {
 	return once(errs...)
 }
 
-// Interop returns what is there for other languages and libraries.
+// Interop returns the functions for other languages and libraries.
 func (rt *Runtime) Interop() Interop { return Interop{rt: rt} }
 
-// Stats describes the Runtime, its pools in the order in which they were made, and its groups by
-// id, without those that were closed. The first pool is that of disabled scopes.
+// Stats describes the Runtime and its open pools and groups, pools in the order of their creation
+// and groups by id. The first pool is the one that disabled scopes use.
 func (rt *Runtime) Stats() Stats {
 	s := Stats{
 		Rank: rt.rank, Size: rt.size, Backend: rt.device.Info().Backend,
@@ -271,8 +270,9 @@ func (rt *Runtime) Stats() Stats {
 }
 
 // SetCheck changes the level at which ranks compare, for all groups. It is collective over the
-// world, and every rank gives the same level, in the same place among the collectives of each
-// group. What was not compared before stays so until the next comparison of histories.
+// world, and every rank must pass the same level, at the same point among the collectives of each
+// group. Differences that were not detected at the old level remain undetected until the next
+// comparison of histories.
 func (rt *Runtime) SetCheck(ctx context.Context, l CheckLevel) error {
 	ctx = orBackground(ctx)
 	if l <= CheckDefault || l > CheckEvery {
@@ -293,8 +293,8 @@ func (rt *Runtime) SetCheck(ctx context.Context, l CheckLevel) error {
 	return nil
 }
 
-// Library names what runs the collectives and its version, such as "NCCL 2.28.9"; it is empty where
-// symmem itself does.
+// Library returns the name and version of the library that runs the collectives, such as "NCCL
+// 2.28.9", or "" if symmem runs them.
 func (rt *Runtime) Library() string {
 	if l, ok := rt.device.(driver.Versioned); ok {
 		return l.Library()

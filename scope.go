@@ -8,7 +8,8 @@ import (
 )
 
 // Scope is a section of code whose allocations come from a pool and whose end registers the pool's
-// new segments with a group. Scopes nest: each End registers them with its own group.
+// new segments with a group. Scopes may be nested: each End registers segments with the scope's
+// group.
 //
 //	s := pool.Begin(group)
 //	defer s.Abandon()
@@ -16,12 +17,12 @@ import (
 //	...
 //	return s.End(ctx)
 //
-// A scope that is abandoned, as by a panic or an early return, registers nothing: the other ranks
-// may not have come so far. What was allocated stays allocated, and is registered by the next end
-// of a scope that all ranks reach.
+// A scope that is abandoned, for example by a panic or an early return, registers nothing, because
+// the other ranks may not have reached its end. Its buffers remain allocated, and their memory is
+// registered at the next end of a scope that all ranks reach.
 //
-// States: open, ended. The zero Scope is none that a pool has begun. A Scope is not safe for
-// concurrent use, and is not copied.
+// A Scope is open until End or Abandon. The methods of the zero Scope return errors. A Scope must
+// not be copied and is not safe for concurrent use.
 type Scope struct {
 	pool   *Pool
 	group  *Group
@@ -30,17 +31,17 @@ type Scope struct {
 	ended  bool
 }
 
-// Begin opens a scope for a group. A group that cannot register the pool's memory makes Alloc and
-// End return the reason. Go inlines it, so that a Scope which the caller keeps to itself is no
-// garbage.
+// Begin opens a scope for a group. If the group cannot register the pool's memory, Alloc and End
+// return the reason. The compiler inlines Begin, so a Scope that does not escape from the caller
+// needs no heap allocation.
 func (p *Pool) Begin(g *Group) *Scope {
 	s := &Scope{pool: p, group: g}
 	s.member, s.err = beginScope(p, g)
 	return s
 }
 
-// beginScope reports the scope and returns the group's membership. If the group is a member
-// already, it avoids the call of Pool.member.
+// beginScope reports the beginning of a scope and returns the group's membership. If the group is
+// already a member, it avoids the call of Pool.member.
 func beginScope(p *Pool, g *Group) (*membership, error) {
 	if p.rt.opts.OnEvent != nil {
 		poolEvents{p}.scope(event.KindScopeBegin, g)
@@ -53,9 +54,9 @@ func beginScope(p *Pool, g *Group) (*membership, error) {
 	return p.member(g)
 }
 
-// BeginDisabled opens a scope whose allocations come from memory of a pool without a domain and are
-// never registered. It is for code that runs with symmetric memory on some calls and without on
-// others, such as where ranks have tensors of different shapes.
+// BeginDisabled opens a scope whose buffers come from a pool without a domain and are never
+// registered. It is for code that uses symmetric memory only in some calls, for example because
+// tensors have different shapes on different ranks in the others.
 func (p *Pool) BeginDisabled() *Scope {
 	poolEvents{p.rt.local}.scope(event.KindScopeBegin, nil)
 	return &Scope{pool: p.rt.local}
@@ -85,14 +86,14 @@ func (s *Scope) usable() error {
 		return fmt.Errorf("scope: %w", ErrClosed)
 	}
 	if s.pool == nil {
-		return invalid("a scope that no pool has begun")
+		return invalid("the zero Scope: use Pool.Begin")
 	}
 	return s.err
 }
 
-// End ends the scope and registers what is new. It is collective over the group where something is;
-// with nothing new it takes some nanoseconds and does not communicate. See Pool.Register for
-// errors. A scope that has ended returns ErrClosed.
+// End ends the scope and registers new segments. It is collective over the group if there are any;
+// otherwise it takes a few nanoseconds and does not communicate. Pool.Register describes its
+// errors. If the scope has already ended, End returns ErrClosed.
 func (s *Scope) End(ctx context.Context) error {
 	ctx = orBackground(ctx)
 	if err := s.usable(); err != nil {
@@ -108,7 +109,8 @@ func (s *Scope) End(ctx context.Context) error {
 	return s.pool.registerPending(ctx, s.group, s.member)
 }
 
-// Abandon ends the scope without registering. After End it does nothing, so it can be deferred.
+// Abandon ends the scope without registering anything. After End it does nothing, so it can be
+// deferred.
 func (s *Scope) Abandon() {
 	if !s.ended {
 		s.abandon()
@@ -122,12 +124,12 @@ func (s *Scope) abandon() {
 	}
 }
 
-// With runs a function in a scope of the group and ends it: registers what is new if the function
-// returns nil, and abandons the scope if it returns an error or panics.
+// With runs a function in a scope of the group. If the function returns nil, With ends the scope
+// and registers new segments; if the function returns an error or panics, With abandons the scope.
 func (p *Pool) With(ctx context.Context, g *Group, f func(*Scope) error) error {
 	ctx = orBackground(ctx)
 	if f == nil {
-		return invalid("a scope with no function to run in it")
+		return invalid("running a nil function in a scope")
 	}
 	s := p.Begin(g)
 	defer s.Abandon()

@@ -7,7 +7,7 @@ import (
 )
 
 // Splits divides the buffers of an AllToAllV into one part for each rank of the group, in group
-// order, by counts and offsets in elements: see [driver.Splits].
+// order, by counts and offsets in elements; see [driver.Splits].
 type Splits = driver.Splits
 
 // Contiguous returns the splits of buffers whose parts are contiguous, in group order.
@@ -27,7 +27,7 @@ func offsetsOf(counts []int64) []int64 {
 	return offsets
 }
 
-// evenSplits are those of an AllToAll.
+// evenSplits returns splits with the same count for every rank, as in AllToAll.
 func evenSplits(count int64, ranks int) *Splits {
 	s := Contiguous(slices.Repeat([]int64{count}, ranks), slices.Repeat([]int64{count}, ranks))
 	return &s

@@ -15,17 +15,17 @@ import (
 
 // Stream is an ordered, asynchronous queue of work.
 //
-// Ranks need not make the same streams. Each pool numbers the streams that allocate there: the
-// default stream is 0, the others count from 1 in the order of their first Alloc or Reserve in that
-// pool. These numbers are in the pool's history, and in the error of ranks that differ.
+// Ranks need not create the same streams. Each pool numbers the streams that allocate from it: the
+// default stream has the number 0, and others count from 1 in the order of their first Alloc or
+// Reserve in that pool. The pool's history and a DivergenceError contain these numbers.
 //
-// A stream that is idle may do work before the call that queues it returns. It is safe for
-// concurrent use; the order of work is then that of the calls.
+// An idle stream may run work before the call that queues it returns. A Stream is safe for
+// concurrent use; work runs in the order of the calls.
 //
-// States: running; failed, after the first error of its work; running again once Synchronize has
-// returned that error. What is queued on a failed stream is not run. Events recorded on it carry
-// the error to their waiters, and a collective that is not run fails its group, on all
-// ranks, with a PriorError. On GPUs what is queued runs on, and only Synchronize returns the error.
+// A stream fails after the first error of its work, until Synchronize has returned that error. Work
+// queued on a failed stream is not run. Waits for events recorded on it return the error, and a
+// collective that is skipped fails its group on all ranks with a PriorError. On GPUs, however,
+// queued work continues to run, and only Synchronize returns the error.
 type Stream struct {
 	rt     *Runtime
 	number alloc.Stream
@@ -34,17 +34,18 @@ type Stream struct {
 	capturing atomic.Bool
 	// recording is held while a capture begins or ends, and while recordEvent records.
 	recording ranked.Mutex[streamRecording]
-	// captureStart is the event of the begin of the capture under way; guarded by recording.
+	// captureStart is the event recorded at the beginning of the current capture; guarded by
+	// recording.
 	captureStart driver.Event
-	// pinning is held while a capture begins or ends, and while a buffer is pinned for it. It comes
-	// before Pool.mu, which recording comes after.
+	// pinning is held while a capture begins or ends, and while a buffer is pinned for it. It is
+	// acquired before Pool.mu, and recording is acquired after Pool.mu.
 	pinning ranked.Mutex[streamPinning]
-	held    []Memory // buffers that the capture under way has used; guarded by pinning
-	// adopted is the queue if another library has made it.
+	held    []Memory // buffers that the current capture has used; guarded by pinning
+	// adopted equals queue if another library has created the stream, and is nil otherwise.
 	adopted driver.AdoptedStream
 }
 
-// NewStream makes a stream. It is closed with the Runtime.
+// NewStream creates a stream. It is closed with the Runtime.
 func (rt *Runtime) NewStream() (*Stream, error) {
 	return rt.addStream(func() (driver.Stream, driver.AdoptedStream, error) {
 		queue, err := rt.device.NewStream()
@@ -52,17 +53,18 @@ func (rt *Runtime) NewStream() (*Stream, error) {
 	})
 }
 
-// DefaultStream is the stream of calls that are given none.
+// DefaultStream returns the stream that calls use if their stream is nil.
 func (rt *Runtime) DefaultStream() *Stream { return rt.stream }
 
-// Number counts the streams of the Runtime from 0, the default stream, in the order in which this
-// rank made them. The numbers in the histories of pools are others: see Stream.
+// Number returns the number of the stream in the Runtime. The default stream has the number 0, and
+// others count from 1 in the order in which this rank created them. The numbers in the histories of
+// pools are different; see Stream.
 func (s *Stream) Number() int { return int(s.number) }
 
-// Copy copies the bytes of src to dst, which must be as long.
+// Copy copies the bytes of src to dst, which must have the same length.
 func (s *Stream) Copy(dst, src Memory) error {
 	if dst.Bytes() != src.Bytes() {
-		return invalid("copying %s into %d: Memory.Slice makes them equally long",
+		return invalid("copying %s into %d: use Memory.Slice to make the lengths equal",
 			driver.Plural(src.Bytes(), "byte"), dst.Bytes())
 	}
 	in, err := enter(dst.pool, src.pool)
@@ -80,7 +82,7 @@ func (s *Stream) Copy(dst, src Memory) error {
 	return s.keep(dst, src)
 }
 
-// Fill sets every byte of dst.
+// Fill sets every byte of dst to value.
 func (s *Stream) Fill(dst Memory, value byte) error {
 	in, err := enter(dst.pool, nil)
 	if err != nil {
@@ -98,7 +100,7 @@ func (s *Stream) Fill(dst Memory, value byte) error {
 }
 
 // keep keeps memory that may be a Go slice reachable, and off the caller's stack, until the work
-// just queued on it is done; for work in a capture, as long as the graph.
+// just queued on it is complete. For captured work, it keeps the memory as long as the graph.
 func (s *Stream) keep(a, b Memory) error {
 	if a.pool != nil && b.pool != nil {
 		return nil
@@ -120,21 +122,22 @@ func (s *Stream) keep(a, b Memory) error {
 	})
 }
 
-// Host runs a function of the host in stream order. It must not call into symmem. If it panics or
-// calls runtime.Goexit, as testing.T.FailNow does, the stream fails. In a capture of another
-// library Host returns ErrUnsupported, as do Copy and Fill of memory that is a Go slice.
+// Host runs a function on the host in stream order. It must not call symmem. If it panics or calls
+// runtime.Goexit, as testing.T.FailNow does, the stream fails. While another library captures the
+// stream, Host returns ErrUnsupported, as do Copy and Fill of memory that is a Go slice.
 func (s *Stream) Host(work func()) error {
 	if work == nil {
-		return invalid("queueing no function")
+		return invalid("queueing a nil function")
 	}
 	return s.queue.Host(work)
 }
 
-// Record marks the event's point: after everything queued so far. In a capture of another library
-// it is ErrCapturing: the event would order nothing there.
+// Record sets the event's point to the end of the work queued so far. While another library
+// captures the stream, Record returns ErrCapturing, because the event would not order anything
+// there.
 func (s *Stream) Record(e *Event) error {
-	if !e.made() {
-		return invalid("recording no event")
+	if !e.valid() {
+		return invalid("recording a nil or zero event")
 	}
 	if !s.capturing.Load() && s.captured() {
 		return fmt.Errorf("recording an event in a capture of another library: %w", ErrCapturing)
@@ -142,23 +145,23 @@ func (s *Stream) Record(e *Event) error {
 	return s.queue.Record(e.mark)
 }
 
-// Wait makes later work of this stream wait for the event's point, without a deadline: the wait
-// is for work of this rank. If the work before the point has failed, this stream fails with the
-// same error.
+// Wait makes later work of this stream wait for the event's point. The wait has no deadline,
+// because it is for work of this rank. If the work before the point has failed, this stream fails
+// with the same error.
 func (s *Stream) Wait(e *Event) error {
-	if !e.made() {
-		return invalid("waiting for no event")
+	if !e.valid() {
+		return invalid("waiting for a nil or zero event")
 	}
 	return s.queue.Wait(e.mark)
 }
 
-// Synchronize waits until the stream is idle and returns the first error of its work; after that
-// the stream runs again. A fault of a group comes as that group's error. While the stream is
-// captured it returns ErrCapturing. The wait is bounded by ctx alone.
+// Synchronize waits until the stream is idle and returns the first error of its work, after which
+// the stream runs work again. For a fault of a group it returns the group's error. While the stream
+// is being captured it returns ErrCapturing. Only ctx bounds the wait.
 //
-// It is an event of every pool's history: buffers that were freed while this stream used them, and
-// before Synchronize was called, come back to their pools here, and other streams may have memory
-// that this stream is done with. Ranks of a domain therefore synchronize in the same places.
+// Synchronize affects the history of every pool: buffers that were freed before the call while this
+// stream used them return to their pools, and memory that this stream no longer uses becomes
+// available to other streams. Ranks of a domain must therefore synchronize at the same points.
 func (s *Stream) Synchronize(ctx context.Context) error {
 	ctx = orBackground(ctx)
 	pools := s.rt.made.allPools()
@@ -168,7 +171,7 @@ func (s *Stream) Synchronize(ctx context.Context) error {
 	}
 	err := s.queue.Synchronize(ctx)
 	if errors.Is(err, ErrCapturing) || ctx.Err() != nil && errors.Is(err, context.Cause(ctx)) {
-		return err // it has not been waited for
+		return err // the work may not have ended
 	}
 	for i, p := range pools {
 		p.reclaimIdle(s, before[i])
@@ -183,36 +186,36 @@ type streamList struct {
 	list []*Stream // only appended to; guarded by mu
 }
 
-// all returns the streams so far.
+// all returns the streams created so far.
 func (l *streamList) all() []*Stream {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.list[:len(l.list):len(l.list)]
 }
 
-// at returns the stream with a number.
+// at returns the stream with the given number.
 func (l *streamList) at(number alloc.Stream) *Stream {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.list[number]
 }
 
-// add numbers a stream and appends it.
+// add assigns a number to a stream and appends the stream.
 func (l *streamList) add(s *Stream) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if len(l.list) == maxStreams {
-		return invalid("making a stream: this runtime has made %d, whose numbers are not used again: "+
-			"adopt a stream once and keep it", maxStreams)
+		return invalid("making a stream: this runtime has made %d, the maximum: adopt each stream "+
+			"once and keep it", maxStreams)
 	}
 	s.number = alloc.Stream(len(l.list))
 	l.list = append(l.list, s)
 	return nil
 }
 
-// drain waits until the work queued so far has ended on all streams, after which the memory that it
-// uses may be unmapped. Errors of that work stay with their streams. A closed stream accepts an
-// event as long as it has work, and a capture uses only memory that its graph pins.
+// drain waits until the work queued so far has ended on all streams, so that the memory it uses may
+// be unmapped. The streams keep the errors of that work. A closed stream accepts an event as long
+// as it has work, and a capture uses only memory that its graph pins.
 func (l *streamList) drain(ctx context.Context) error {
 	for _, s := range l.all() {
 		if err := s.drain(ctx); err != nil {
@@ -222,8 +225,8 @@ func (l *streamList) drain(ctx context.Context) error {
 	return nil
 }
 
-// close closes all streams at once, so that several whose work does not end take no longer than
-// one. It returns the errors of each.
+// close closes all streams concurrently, so that several streams whose work does not end take no
+// longer than one. It returns all their errors.
 func (l *streamList) close() (errs []error) {
 	streams := l.all()
 	closed := make([]error, len(streams))
@@ -254,7 +257,7 @@ func (s *Stream) drain(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if s.captured() { // the capture may have begun before or after the mark
+	if s.captured() { // the capture may have begun before the mark was recorded
 		return ErrCapturing
 	}
 	if err := mark.Synchronize(ctx); err != nil && !mark.Done() {
@@ -264,10 +267,11 @@ func (s *Stream) drain(ctx context.Context) error {
 }
 
 // mayBeGone reports whether the owner of an adopted stream may have destroyed it, so that it must
-// not be asked about. Its work is done then.
+// not be queried. All its work has ended then.
 func (s *Stream) mayBeGone() bool { return s.adopted != nil && s.rt.ownersWait.Load() }
 
-// close ends a stream. One of another library is its owner's to destroy.
+// close ends a stream. It does not destroy the stream of another library, which belongs to its
+// owner.
 func (s *Stream) close() error {
 	if s.adopted == nil {
 		err := s.queue.Close()
@@ -286,10 +290,10 @@ func (s *Stream) close() error {
 	return s.forget(driver.AdoptedStream.Close)
 }
 
-// records reports whether what is queued on the stream now becomes a part of a capture.
+// records reports whether work queued on the stream now becomes part of a capture.
 func (s *Stream) records() bool { return s.capturing.Load() || s.captured() }
 
-// touches checks that memory is somebody's still, and notes that this stream works on it.
+// touches checks that the memory has not been freed and records that this stream uses it.
 func (s *Stream) touches(a, b Memory) error {
 	for _, m := range [...]Memory{a, b} {
 		if m.pool == nil {
@@ -302,22 +306,22 @@ func (s *Stream) touches(a, b Memory) error {
 	return s.uses(a, b)
 }
 
-// borrows reports whether the use of a call's buffers is recorded: they are of other streams, or
-// the call is captured. Go inlines it.
+// borrows reports whether the use of a call's buffers must be recorded, because they belong to
+// other streams or the call is captured. The compiler inlines it.
 func (s *Stream) borrows(c *collective) bool {
 	return s.capturing.Load() || c.norm != nil ||
 		c.send.extent.isOther(s.number) || c.recv.extent.isOther(s.number)
 }
 
-// uses notes that this stream works on memory: buffers of other streams are kept until the work
-// is done, and buffers used in a capture are pinned. Once the work is queued the call notes it
-// again, by usesStill.
+// uses records that this stream uses memory: buffers of other streams are not reused until the work
+// has ended, and buffers used in a capture are pinned. Once the work is queued, the call records
+// the use again with usesStill.
 func (s *Stream) uses(a, b Memory) error {
 	return errors.Join(s.use(a), s.use(b))
 }
 
-// usesStill is uses once the work is queued: a Synchronize of another goroutine in between has not
-// waited for it, and ends the use that was noted before.
+// usesStill records the use of memory again once the work is queued. Before that, a Synchronize of
+// another goroutine may have ended the first use without waiting for the work.
 func (s *Stream) usesStill(a, b Memory) {
 	for _, m := range [...]Memory{a, b} {
 		if m.tracked() && m.extent.stream() != s.number {
@@ -341,8 +345,8 @@ func (s *Stream) use(m Memory) error {
 	return nil
 }
 
-// awaitStreamCause replaces a fault of a group, which a stream has returned, by the cause that the
-// ranks of the group have determined.
+// awaitStreamCause replaces a group's fault that a stream has returned by the cause that the
+// group's ranks have determined.
 func awaitStreamCause(err error) error {
 	if l := lifetimeOf(err); l != nil {
 		return l.awaitCause(err)
@@ -350,7 +354,7 @@ func awaitStreamCause(err error) error {
 	return err
 }
 
-// NewEvent makes an event that no stream has recorded yet; such an event is done.
+// NewEvent creates an event. It counts as done until a stream records it.
 func (rt *Runtime) NewEvent() (*Event, error) {
 	if err := rt.making.usable(); err != nil {
 		return nil, err
@@ -362,7 +366,7 @@ func (rt *Runtime) NewEvent() (*Event, error) {
 	return &Event{rt: rt, mark: mark}, nil
 }
 
-// addStream makes a stream and numbers it.
+// addStream adds a new stream and assigns its number.
 func (rt *Runtime) addStream(
 	open func() (driver.Stream, driver.AdoptedStream, error),
 ) (*Stream, error) {
@@ -384,15 +388,15 @@ func (rt *Runtime) addStream(
 	return s, nil
 }
 
-// Handle is the stream as other libraries know it, so that they can queue work on it: a CUstream on
-// GPUs, which is also a cudaStream_t, and 0 where there is none, as on the host. It is valid until
-// the Runtime is closed, and the same each time.
+// Handle returns a handle with which other libraries can queue work on the stream: on GPUs a
+// CUstream, which is also a cudaStream_t, and 0 on the host backend, which has none. The handle
+// does not change and is valid until the Runtime is closed.
 //
-// Foreign work is ordered with symmem's by the order of calls, Synchronize waits for it, and while
-// the stream captures it becomes a part of the capture. symmem does not see what memory it uses:
-// the caller notes that by Buffer.UseOn for buffers of another stream, and frees what a capture
-// uses only after its graph is closed. The thread that queues the work needs the GPU's primary
-// context as its current one.
+// The work of other libraries and of symmem runs in the order of the calls. Synchronize waits for
+// both, and a capture contains both. symmem does not know which memory the work of other libraries
+// uses. The caller must call Buffer.UseOn for buffers of another stream, and must not free buffers
+// that a capture uses until its graph is closed. The thread that queues the work needs the GPU's
+// primary context as its current context.
 func (s *Stream) Handle() uintptr {
 	if native, ok := s.queue.(driver.Native); ok {
 		return native.Handle()

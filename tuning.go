@@ -12,10 +12,10 @@ import (
 	"symmem/internal/tuning"
 )
 
-// BuiltInTuning as Options.Tuning keeps to the tables that symmem comes with.
+// BuiltInTuning is the value of Options.Tuning that selects the built-in table.
 const BuiltInTuning = "built-in"
 
-// The environment of path choice; options go before it.
+// Variables that choose paths unless the program sets the corresponding options.
 const (
 	envTuning = "SYMMEM_TUNING"
 	envPath   = "SYMMEM_PATH"
@@ -23,20 +23,20 @@ const (
 
 // Tuning describes how the paths of a group are chosen.
 type Tuning struct {
-	// Table names the table, with the file if it is of one.
+	// Table is the name of the table, with its file if it has one.
 	Table string `json:"table"`
-	// Digest stands for everything in it that decides.
+	// Digest is a digest of everything in the table that affects decisions.
 	Digest string `json:"digest"`
-	// Path is "auto", or what the group is set to.
+	// Path is the group's path choice, such as "auto".
 	Path string `json:"path"`
 	// Machines is the number of machines that the group's ranks run on.
 	Machines int `json:"machines"`
 }
 
-// TuningFile returns the file to which symmem tune writes the table of a device and a number of
-// ranks, and from which Open reads it: below $XDG_CONFIG_HOME, or .config in the home directory.
-// Without either it returns an error, and Open uses no file. Open does the same if it may not read
-// the directory.
+// TuningFile returns the file to which symmem tune writes the table for a device and a number of
+// ranks, and from which Open reads it. It is below $XDG_CONFIG_HOME, or .config in the home
+// directory. If neither is known, TuningFile returns an error and Open uses no file. Nor does Open
+// use a file if it may not read the directory.
 func TuningFile(device string, ranks int) (string, error) {
 	folder, err := os.UserConfigDir()
 	if err != nil {
@@ -45,7 +45,7 @@ func TuningFile(device string, ranks int) (string, error) {
 	return filepath.Join(folder, "symmem", fmt.Sprintf("tuning-%s-%d.json", slug(device), ranks)), nil
 }
 
-// slug turns the name of a device into a part of a file's name.
+// slug converts the name of a device for use in a file name.
 func slug(device string) string {
 	parts := strings.FieldsFunc(strings.ToLower(device), func(r rune) bool {
 		return (r < 'a' || r > 'z') && (r < '0' || r > '9')
@@ -53,25 +53,25 @@ func slug(device string) string {
 	return strings.Join(parts, "-")
 }
 
-// exists reports whether there is a file. Where this cannot be known, as in a home directory of
-// somebody else, there is none.
+// exists reports whether a file exists. It returns false if that cannot be determined, as in
+// another user's home directory.
 func exists(file string) bool {
 	_, err := os.Stat(file)
 	return err == nil
 }
 
-// settings are what ranks must have in common to communicate, and where they run. Ranks exchange
-// them when they connect: one that compares at another level would wait for an agreement that
-// another rank skips, and ranks that choose paths by different tables would wait for each other in
-// different collectives.
+// settings holds the settings that ranks must have in common, and where a rank runs. Ranks exchange
+// them when they connect. If check levels differed, one rank would wait for an agreement that
+// another skips; if tuning tables differed, ranks would wait for each other in different
+// collectives.
 type settings struct {
 	Terms []term `json:"terms"`
 	// Machine names the machine that the rank runs on.
 	Machine string `json:"machine"`
-	// TableError is why this rank has no table.
+	// TableError describes why this rank has no table.
 	TableError string `json:"table_error,omitempty"`
-	// Suspect reports whether this rank holds a pool of the group suspect; it is no setting, and may
-	// differ.
+	// Suspect reports whether this rank has marked a pool of the group suspect. It may differ between
+	// ranks.
 	Suspect bool `json:"suspect,omitempty"`
 }
 
@@ -79,18 +79,18 @@ type settings struct {
 type term struct {
 	What  string `json:"what"`
 	Value string `json:"value"`
-	// Text describes the value for people, if Value does not.
+	// Text replaces Value in messages, unless it is empty.
 	Text string `json:"text,omitempty"`
 }
 
-// machineName identifies the machine as NCCL does: by NCCL_HOSTID, or by the host's name and its
-// boot id, since containers of one machine may have different names, and containers of two the
-// same.
+// machineName identifies the machine as NCCL does: by NCCL_HOSTID, or by the host name and the boot
+// id, because containers of one machine may have different host names, and containers of different
+// machines the same.
 func machineName() string {
 	if id := os.Getenv("NCCL_HOSTID"); id != "" {
 		return id
 	}
-	// Where one of the two cannot be read, the other one alone is the name.
+	// If one of the two cannot be read, the other is sufficient.
 	host, _ := os.Hostname()
 	boot, _ := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	return host + " " + strings.TrimSpace(string(boot))
@@ -98,7 +98,7 @@ func machineName() string {
 
 func digestText(t *tuning.Table) string { return fmt.Sprintf("%016x", t.Digest()) }
 
-// shapeOf counts ranks and machines.
+// shapeOf counts the ranks and their machines.
 func shapeOf(all []settings) tuning.Shape {
 	machines := map[string]bool{}
 	for i := range all {
@@ -107,7 +107,7 @@ func shapeOf(all []settings) tuning.Shape {
 	return tuning.Shape{Ranks: len(all), Machines: len(machines)}
 }
 
-// compareSettings returns an error that names the ranks that differ, and in what.
+// compareSettings returns an error that names the ranks whose settings differ, and the setting.
 func compareSettings(all []settings, ranks []int) error {
 	for i := range all {
 		if all[i].TableError != "" {
@@ -122,10 +122,10 @@ func compareSettings(all []settings, ranks []int) error {
 	return nil
 }
 
-// differences lists which ranks have which value of a term, or nothing if all have the same. A rank
-// that has no such term has none.
+// differences lists the values of a term with the ranks that have them, or returns "" if all ranks
+// have the same. A rank without the term has the value "".
 func differences(all []settings, ranks []int, i int) string {
-	var different []term
+	var distinctTerms []term
 	holders := map[string][]int{} // by value
 	for r := range all {
 		var own term
@@ -133,15 +133,15 @@ func differences(all []settings, ranks []int, i int) string {
 			own = all[r].Terms[i]
 		}
 		if holders[own.Value] == nil {
-			different = append(different, own)
+			distinctTerms = append(distinctTerms, own)
 		}
 		holders[own.Value] = append(holders[own.Value], ranks[r])
 	}
-	if len(different) == 1 {
+	if len(distinctTerms) == 1 {
 		return ""
 	}
-	sides := make([]string, len(different))
-	for k, own := range different {
+	sides := make([]string, len(distinctTerms))
+	for k, own := range distinctTerms {
 		same := slices.Sorted(slices.Values(holders[own.Value]))
 		sides[k] = fmt.Sprintf("%s: %.200s", driver.Ranks(same), cmp.Or(own.Text, own.Value))
 	}

@@ -16,20 +16,20 @@ import (
 	"symmem/internal/ranked"
 )
 
-// MaxStep limits the text of a step, in bytes.
+// MaxStep limits the length of a step's text, in bytes.
 const MaxStep = 1024
 
-// Bounds of the names of values.
+// Limits on the names of values.
 const (
-	MaxValueName  = driver.MaxValueName  // bytes
-	MaxValueNames = driver.MaxValueNames // of a group
+	MaxValueName  = driver.MaxValueName  // length in bytes
+	MaxValueNames = driver.MaxValueNames // number for each group
 )
 
-// ValueOperation names a method of Group that compares or combines a value of each rank. Ranks send
-// each other its numbers.
+// ValueOperation names a method of Group that compares or combines a value of each rank. Ranks
+// exchange its numbers, so they must not change.
 type ValueOperation uint64
 
-// The operations on values; 0 is none.
+// The operations on values. 0 is invalid.
 const (
 	ValueAgree ValueOperation = iota + 1
 	ValueAny
@@ -41,7 +41,7 @@ const (
 	ValueAgreeFloat
 	ValueAgreeString
 	valueOperations
-	// valueReports is no operation: a step that carries the size of a report.
+	// valueReports marks the exchange of the sizes of reports; it is not an operation.
 	valueReports
 )
 
@@ -61,15 +61,15 @@ func (o ValueOperation) String() string {
 
 func (o ValueOperation) known() bool { return o > 0 && o < valueOperations }
 
-// compares reports whether the operation needs equal words from all ranks.
+// compares reports whether the operation requires equal words from all ranks.
 func (o ValueOperation) compares() bool {
 	return o == ValueAgree || o == ValueStep || o == ValueAgreeFloat || o == ValueAgreeString
 }
 
-// hasText reports whether ranks give the digest of a text, which only their reports contain.
+// hasText reports whether ranks exchange the digest of a text, which only their reports contain.
 func (o ValueOperation) hasText() bool { return o == ValueStep || o == ValueAgreeString }
 
-// values compares and combines values of the ranks of a group on the host.
+// values compares and combines values of a group's ranks on the host.
 type values struct {
 	roster
 	rt     *Runtime
@@ -78,16 +78,17 @@ type values struct {
 	events *groupEvents
 	state  *ranked.Mutex[groupState]
 	names  atomic.Pointer[map[string]*valueName] // written with Group.state held
-	// last are the latest calls of this rank under any name, and count is how many there were; both
-	// are guarded by Group.state.
+	// last holds this rank's latest calls with any name, and count is the number of calls so far;
+	// both are guarded by Group.state.
 	last  [lastValues]event.Event
 	count uint64
-	// launched is Values.Collectives at the latest step; guarded by the lock of that name.
+	// launched is the value of Values.Collectives at the latest step; guarded by the lock of
+	// stepName.
 	launched   uint64
-	latestStep string // the latest step, in words; guarded by Group.state
+	latestStep string // description of the latest step; guarded by Group.state
 }
 
-// beginStep notes which step begins, for faults in it.
+// beginStep records the step that begins, for the reports of faults in it.
 func (v *values) beginStep(c *valueCall) {
 	text := fmt.Sprintf("%s at %s", c.what, v.rt.sites.named(c.site))
 	v.state.Lock()
@@ -95,7 +96,7 @@ func (v *values) beginStep(c *valueCall) {
 	v.latestStep = text
 }
 
-// inStep names the step of this rank, or returns nothing.
+// inStep returns a text that names this rank's step, or "" if it is in none.
 func (v *values) inStep() string {
 	v.state.Lock()
 	defer v.state.Unlock()
@@ -105,10 +106,11 @@ func (v *values) inStep() string {
 	return ", step " + v.latestStep
 }
 
-// lastValues limits the calls that are kept for errors.
+// lastValues is the number of calls that are kept for errors.
 const lastValues = 10
 
-// combine makes one call: it gathers what all ranks have under the name, compares, and folds.
+// combine runs one call: it gathers the values of all ranks, compares them and folds them into the
+// result.
 func (v *values) combine(ctx context.Context, c valueCall) (int64, error) {
 	ctx = orBackground(ctx)
 	if c.site == 0 && (v.rt.opts.CallSites || c.operation == ValueStep) {
@@ -147,9 +149,9 @@ type valueCall struct {
 	name      string
 	value     int64
 	site      uint32
-	// what names the step that begins, and launched counts the collectives that this rank has
-	// launched since the step before. For ValueAgreeString they are the text, quoted and cut, and
-	// the second half of its digest.
+	// what is the text of the step that begins, and launched the number of collectives that this rank
+	// has launched since the previous step. For ValueAgreeString, what is the quoted beginning of the
+	// text and launched the second half of its digest.
 	what     string
 	launched uint64
 }
@@ -158,14 +160,14 @@ func (c *valueCall) words() driver.Words {
 	return driver.Words{uint64(c.operation), uint64(c.value), c.launched}
 }
 
-// event describes the call, without the name of the value.
+// event describes the call without the name of the value.
 func (c *valueCall) event() event.Event {
 	e := eventOf(c.words())
 	e.Text = c.what
 	return e
 }
 
-// eventOf describes the call of a rank that gave the words.
+// eventOf describes the call of a rank from its words.
 func eventOf(w driver.Words) event.Event {
 	o := ValueOperation(w[0])
 	e := event.Event{Kind: event.KindInteger, Operation: o.String(), Value: int64(w[1])}
@@ -183,7 +185,7 @@ func eventOf(w driver.Words) event.Event {
 	return e
 }
 
-// floatBits returns the bits by which floats are compared: those of one NaN for all.
+// floatBits returns the bits by which floats are compared, the same for all NaNs.
 func floatBits(value float64) int64 {
 	if math.IsNaN(value) {
 		value = math.NaN()
@@ -191,15 +193,16 @@ func floatBits(value float64) int64 {
 	return int64(math.Float64bits(value))
 }
 
-// fold makes the result of what all ranks have given. It reports whether their calls go together:
-// the operation is the same, and for Agree and Step all else. What is no call is an error.
+// fold combines the words of all ranks into the result. It reports whether the calls match: the
+// operations must be equal, and for Agree and Step all words. It returns an error if a rank sent an
+// invalid operation.
 func fold(all []driver.Words) (result int64, same bool, err error) {
 	first := all[0]
 	o, result := ValueOperation(first[0]), int64(first[1])
 	same = true
 	for r, w := range all {
 		if !ValueOperation(w[0]).known() {
-			return 0, false, fmt.Errorf("rank %d of the group gave operation %d, which there is none of",
+			return 0, false, fmt.Errorf("rank %d of the group sent the unknown operation %d",
 				r, w[0])
 		}
 		same = same && w[0] == first[0] && (!o.compares() || w == first)
@@ -210,7 +213,7 @@ func fold(all []driver.Words) (result int64, same bool, err error) {
 	return result, same, nil
 }
 
-// join folds two values into one.
+// join combines two values.
 func (o ValueOperation) join(a, b int64) int64 {
 	switch o {
 	case ValueAny, ValueMax:
@@ -231,17 +234,18 @@ func truth(yes bool) int64 {
 	return 0
 }
 
-// stepName is the name of all steps. Users' names of values have no blank in front.
+// stepName is the name of all steps. Names of values do not begin with a space.
 const stepName = " step"
 
-// step compares which step begins, and how many collectives the one before has launched.
+// step compares the step that begins and the number of collectives launched since the previous
+// step.
 func (v *values) step(ctx context.Context, what string, site uint32) error {
 	ctx = orBackground(ctx)
 	if !v.rt.stepGuard {
 		return v.life.cause(ctx)
 	}
 	if what == "" || len(what) > MaxStep {
-		return invalid("a step of %d bytes, from 1 to %d", len(what), MaxStep)
+		return invalid("the step has %d bytes, but 1 to %d are required", len(what), MaxStep)
 	}
 	digest := fnv.New64a()
 	_, _ = digest.Write([]byte(what))
@@ -252,7 +256,7 @@ func (v *values) step(ctx context.Context, what string, site uint32) error {
 	return err
 }
 
-// maxQuoted limits how many bytes of a text an error quotes.
+// maxQuoted limits how many bytes of a text are quoted in an error.
 const maxQuoted = 120
 
 // agreeString compares a text by its digest.
@@ -270,15 +274,15 @@ func (v *values) agreeString(ctx context.Context, name, text string, site uint32
 	return err
 }
 
-// valueName holds the calls under one name.
+// valueName synchronizes the calls with one name.
 type valueName struct {
 	mu     ranked.Mutex[valueMu] // one call at a time
 	gather driver.Named
-	all    []driver.Words // what came last; guarded by mu
+	all    []driver.Words // the words gathered by the latest call; guarded by mu
 	calls  uint64         // guarded by mu
 }
 
-// named finds a name, without a lock if it is known.
+// named returns the valueName for a name. It takes no lock if the name is known.
 func (v *values) named(name string) (*valueName, error) {
 	if n := v.known()[name]; n != nil {
 		return n, nil
@@ -310,7 +314,7 @@ func (v *values) known() map[string]*valueName {
 	return nil
 }
 
-// note records a call.
+// note records a call for errors and events.
 func (v *values) note(c *valueCall) {
 	e := c.event()
 	e.Name, e.Site = c.name, v.rt.sites.named(c.site)
@@ -321,7 +325,7 @@ func (v *values) note(c *valueCall) {
 	v.events.value(&e)
 }
 
-// before describes the latest calls of this rank, the latest first.
+// before describes this rank's previous calls, the latest first.
 func (v *values) before() (texts []string) {
 	v.state.Lock()
 	last, count := v.last, v.count

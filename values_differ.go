@@ -14,7 +14,8 @@ import (
 	"symmem/driver"
 )
 
-// valueReport describes a rank's call to the others once they know that calls differ.
+// valueReport describes a rank's call. Ranks exchange reports after they have detected that their
+// calls differ.
 type valueReport struct {
 	Event  string   `json:"event"`
 	Site   string   `json:"site"`
@@ -22,27 +23,28 @@ type valueReport struct {
 }
 
 const (
-	// maxValueReport is the most bytes of a report, and maxValueSite of an event or a call site in it.
+	// maxValueReport limits the size of a report in bytes, and maxValueSite that of an event or a
+	// call site in it.
 	maxValueReport, maxValueSite = 4096, 512
-	// maxSides bounds a DivergenceError.
+	// maxSides limits the number of sides in a DivergenceError.
 	maxSides = 16
 )
 
-// failInvalid fails the group because another rank has sent what is not valid.
+// failInvalid fails the group because another rank has sent invalid data.
 func (v *values) failInvalid(n *valueName, err error) error {
 	err = fmt.Errorf("value %d of group %s: %w", n.calls, v.id, err)
 	v.comm.Abort(err)
 	return v.life.awaitCause(err)
 }
 
-// differ makes the error of calls that differ. All ranks know that they do, and now exchange, under
-// the same name, their call sites and latest values. n.mu is held.
+// differ returns the error for calls that differ. All ranks know that they differ, and exchange
+// their call sites and latest values under the same name. n.mu is held.
 func (v *values) differ(ctx context.Context, n *valueName, c *valueCall) error {
 	site := c.site
 	if site == 0 {
 		site = v.rt.sites.ofCaller()
 	}
-	given := slices.Clone(n.all)
+	words := slices.Clone(n.all)
 	reports, err := v.exchangeReports(ctx, n, valueReport{
 		Event: c.event().String(), Site: v.rt.sites.named(site), Before: v.before(),
 	})
@@ -53,15 +55,15 @@ func (v *values) differ(ctx context.Context, n *valueName, c *valueCall) error {
 	if c.operation == ValueStep {
 		what = fmt.Sprintf("step %d", n.calls)
 	}
-	return v.divergence(what, given, reports)
+	return v.divergence(what, words, reports)
 }
 
-// encode makes a report that is short enough: without its oldest lines if need be.
+// encode encodes a report. If the result would be too long, it drops the oldest values.
 func (r valueReport) encode() []byte {
 	r.Event = r.Event[:min(len(r.Event), maxValueSite)]
-	r.Site = r.Site[max(0, len(r.Site)-maxValueSite):] // the end has the file's name and the line
+	r.Site = r.Site[max(0, len(r.Site)-maxValueSite):] // the end contains the file name and the line
 	for {
-		text, _ := json.Marshal(r) // of strings, which cannot fail
+		text, _ := json.Marshal(r) // cannot fail: it contains only strings
 		if len(text) <= maxValueReport {
 			return text
 		}
@@ -72,7 +74,7 @@ func (r valueReport) encode() []byte {
 	}
 }
 
-// decodeValueReport reads the report of another rank. One that cannot be decoded is empty.
+// decodeValueReport decodes another rank's report. It returns an empty report if that fails.
 func decodeValueReport(text []byte) (r valueReport) {
 	if json.Unmarshal(text, &r) != nil {
 		return valueReport{}
@@ -85,7 +87,7 @@ func decodeValueReport(text []byte) (r valueReport) {
 	return r
 }
 
-// printable replaces what would garble a terminal in a text of another rank.
+// printable replaces characters that could garble a terminal in a text of another rank.
 func printable(text string) string {
 	return strings.Map(func(r rune) rune {
 		if r == utf8.RuneError || !unicode.IsPrint(r) {
@@ -95,8 +97,8 @@ func printable(text string) string {
 	}, text)
 }
 
-// exchangeReports sends this rank's report to the others and returns those of all, by group rank:
-// first the sizes, then piece after piece, as many as the longest has. n.mu is held.
+// exchangeReports sends this rank's report to the others and returns all reports by group rank. The
+// ranks first exchange the sizes, then as many pieces as the longest report has. n.mu is held.
 func (v *values) exchangeReports(
 	ctx context.Context, n *valueName, mine valueReport,
 ) ([]valueReport, error) {
@@ -114,7 +116,7 @@ func (v *values) exchangeReports(
 	}
 	for r, w := range n.all {
 		if ValueOperation(w[0]) != valueReports || w[1] > maxValueReport {
-			return nil, v.failInvalid(n, fmt.Errorf("rank %d of the group gave no report", r))
+			return nil, v.failInvalid(n, fmt.Errorf("rank %d of the group sent no report", r))
 		}
 		sizes[r] = w[1]
 	}
@@ -142,15 +144,16 @@ func (v *values) exchangeReports(
 	return reports, nil
 }
 
-// divergence makes the error: a side for each different value, place and past.
+// divergence returns the error. It has a side for each distinct combination of value, call site and
+// earlier values.
 func (v *values) divergence(
-	what string, given []driver.Words, reports []valueReport,
+	what string, words []driver.Words, reports []valueReport,
 ) *DivergenceError {
 	d := &DivergenceError{
 		Group: v.id, Members: slices.Clone(v.ranks), Kind: DivergedValue, Why: "unknown",
 		Deviant: []int{},
 	}
-	for r, w := range given {
+	for r, w := range words {
 		side := Side{Event: eventOf(w).String(), Site: reports[r].Site, Before: reports[r].Before}
 		if ValueOperation(w[0]).hasText() {
 			side.Event = reports[r].Event
@@ -167,7 +170,7 @@ func (v *values) divergence(
 			side.Ranks = []int{v.ranks[r]}
 			d.Sides = append(d.Sides, side)
 		}
-		if most, ok := majority(given); ok && w != most {
+		if most, ok := majority(words); ok && w != most {
 			d.Deviant = append(d.Deviant, v.ranks[r])
 		}
 	}
@@ -181,18 +184,18 @@ func (v *values) divergence(
 	return d
 }
 
-// majority returns the words that more than half of the ranks have in common.
-func majority(given []driver.Words) (most driver.Words, ok bool) {
+// majority returns the words that more than half of the ranks sent, if there is such a majority.
+func majority(words []driver.Words) (most driver.Words, ok bool) {
 	count := map[driver.Words]int{}
-	for _, w := range given {
-		if count[w]++; 2*count[w] > len(given) {
+	for _, w := range words {
+		if count[w]++; 2*count[w] > len(words) {
 			return w, true
 		}
 	}
 	return most, false
 }
 
-// sidesText describes what each side of a divergence has, and where.
+// sidesText formats the value and the call site of each side of a divergence.
 func (v *values) sidesText(d *DivergenceError) string {
 	var texts []string
 	for _, s := range d.Sides {

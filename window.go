@@ -12,15 +12,15 @@ import (
 // windowTable is an immutable snapshot of a group's windows. Queries read it without a lock;
 // registrations replace it.
 //
-// For each pool it divides the arena into granules, the unit of segments, and notes the window of
-// each one in chunks. A query is two look-ups, however many windows there are, and a registration
-// copies the chunks that the segment covers and the list of chunks, but nothing else.
+// For each pool the table divides the arena into granules, the unit of segment sizes, and stores
+// the window of each granule in chunks. A query takes two lookups, whatever the number of windows.
+// A registration copies only the list of chunks and the chunks that contain the segment.
 type windowTable struct {
 	pools []arenaTable
 	count int
 }
 
-// arenaTable is the part of one pool.
+// arenaTable holds the windows of one pool.
 type arenaTable struct {
 	pool   *Pool
 	base   uintptr
@@ -34,17 +34,17 @@ const (
 	chunkGranules = 1 << chunkShift
 )
 
-// windowChunk has the windows of consecutive granules.
+// windowChunk holds the windows of consecutive granules.
 type windowChunk [chunkGranules]*windowEntry
 
-// windowEntry is one window of the table.
+// windowEntry describes one window of the table.
 type windowEntry struct {
 	pool    *Pool
 	segment *segment
 	window  driver.Window
 }
 
-// find returns the window that holds a range, if one does.
+// find returns the window that contains a range, if there is one.
 func (t *windowTable) find(address uintptr, bytes int64) (*windowEntry, bool) {
 	for i := range t.pools {
 		a := &t.pools[i]
@@ -61,7 +61,7 @@ func (t *windowTable) find(address uintptr, bytes int64) (*windowEntry, bool) {
 	return nil, false
 }
 
-// covers returns the entry if a range that begins in its window ends there, too.
+// covers returns the entry and whether its window contains a range that begins in the window.
 func (p *windowEntry) covers(address uintptr, bytes int64) (*windowEntry, bool) {
 	if p == nil {
 		return nil, false
@@ -70,7 +70,7 @@ func (p *windowEntry) covers(address uintptr, bytes int64) (*windowEntry, bool) 
 	return p, bytes >= 0 && bytes <= p.segment.bytes-offset
 }
 
-// position returns what names an address in the window on every rank.
+// position returns the place of an address in the window, which is the same on every rank.
 func (p *windowEntry) position(address uintptr) (pool uint64, segment int32, offset int64) {
 	return p.pool.id, p.segment.ordinal, int64(address - uintptr(p.segment.start))
 }
@@ -80,7 +80,7 @@ type windows struct {
 	state    *ranked.Mutex[groupState] // serializes writers
 	table    atomic.Pointer[windowTable]
 	members  atomic.Pointer[[]*membership]
-	revision atomic.Uint64 // counts changes that make prepared plans stale
+	revision atomic.Uint64 // incremented by changes that make plans stale
 }
 
 func (w *windows) init(state *ranked.Mutex[groupState]) {
@@ -89,14 +89,14 @@ func (w *windows) init(state *ranked.Mutex[groupState]) {
 	w.members.Store(&[]*membership{})
 }
 
-// revise makes every prepared plan stale, also one that is being made.
+// revise makes every plan stale, including plans that are being prepared.
 func (w *windows) revise() {
 	w.state.Lock()
 	defer w.state.Unlock()
 	w.revision.Add(1)
 }
 
-// memberOf finds the group's part in a pool without a lock.
+// memberOf returns the group's membership in a pool, or nil if it has none. It takes no lock.
 func (w *windows) memberOf(p *Pool) *membership {
 	for _, m := range *w.members.Load() {
 		if m.pool == p {
@@ -113,40 +113,40 @@ func (w *windows) remember(m *membership) {
 	w.members.Store(&list)
 }
 
-// hold reports whether a range lies in one window.
-func (w *windows) hold(address uintptr, bytes int64) bool {
+// contain reports whether a range lies in a single window.
+func (w *windows) contain(address uintptr, bytes int64) bool {
 	_, ok := w.table.Load().find(address, bytes)
 	return ok
 }
 
-func (w *windows) add(p *Pool, s *segment, made driver.Window) {
-	w.set(p, s, &windowEntry{pool: p, segment: s, window: made}, 1)
+func (w *windows) add(p *Pool, s *segment, window driver.Window) {
+	w.set(p, s, &windowEntry{pool: p, segment: s, window: window}, 1)
 }
 
 func (w *windows) remove(p *Pool, s *segment) { w.set(p, s, nil, -1) }
 
-// set publishes a table in which a segment's granules have another entry, and makes every
-// prepared plan stale.
-func (w *windows) set(p *Pool, s *segment, entry *windowEntry, more int) {
+// set publishes a table with a new entry for a segment's granules, and makes every plan stale.
+// change is added to the number of windows.
+func (w *windows) set(p *Pool, s *segment, entry *windowEntry, change int) {
 	w.state.Lock()
 	defer w.state.Unlock()
 	old := w.table.Load()
-	fresh := &windowTable{pools: slices.Clone(old.pools), count: old.count + more}
-	i := slices.IndexFunc(fresh.pools, func(a arenaTable) bool { return a.pool == p })
+	updated := &windowTable{pools: slices.Clone(old.pools), count: old.count + change}
+	i := slices.IndexFunc(updated.pools, func(a arenaTable) bool { return a.pool == p })
 	if i < 0 {
-		i = len(fresh.pools)
-		fresh.pools = append(fresh.pools, arenaTable{
+		i = len(updated.pools)
+		updated.pools = append(updated.pools, arenaTable{
 			pool: p, base: p.arena.Address(), bytes: uintptr(p.space),
 			shift: uint8(bits.TrailingZeros64(uint64(p.rt.device.Info().Granularity))),
 		})
 	}
-	fresh.pools[i].set(s, entry)
-	w.table.Store(fresh)
+	updated.pools[i].set(s, entry)
+	w.table.Store(updated)
 	w.revision.Add(1)
 }
 
-// forget drops a pool that is closed: the next arena may lie at the same addresses, and a plan of
-// the pool's memory would touch what is no longer mapped.
+// forget removes a closed pool, because a new arena may have the same addresses, and a plan that
+// uses the pool's memory would access memory that is no longer mapped.
 func (w *windows) forget(p *Pool) {
 	w.state.Lock()
 	defer w.state.Unlock()
@@ -164,8 +164,8 @@ func (w *windows) forget(p *Pool) {
 	w.revision.Add(1)
 }
 
-// set gives the granules of a segment a place. The chunks it changes are copied first.
-func (a *arenaTable) set(s *segment, place *windowEntry) {
+// set stores the entry for the granules of a segment. It copies the chunks before it changes them.
+func (a *arenaTable) set(s *segment, entry *windowEntry) {
 	first := (uintptr(s.start) - a.base) >> a.shift
 	last := first + uintptr(s.bytes-1)>>a.shift
 	a.chunks = slices.Clone(a.chunks)
@@ -181,6 +181,6 @@ func (a *arenaTable) set(s *segment, place *windowEntry) {
 			}
 			a.chunks[at] = chunk
 		}
-		chunk[granule%chunkGranules] = place
+		chunk[granule%chunkGranules] = entry
 	}
 }
